@@ -1,0 +1,35 @@
+package api
+
+import (
+	"fmt"
+	"time"
+)
+
+// Code classes an error; each interface maps it to its own status.
+type Code int
+
+const (
+	CodeInvalid      Code = 400
+	CodeUnauthorized Code = 401
+	CodeNotFound     Code = 404
+	CodeTooLarge     Code = 413
+	CodeOverloaded   Code = 429 // the request itself is fine; RetryAfter says when
+	CodeInternal     Code = 500
+	CodeUnavailable  Code = 503 // loading, draining, or steps do not progress
+	CodeTimeout      Code = 504 // the request's own deadline passed
+)
+
+// Error is what a client is told.
+type Error struct {
+	Code       Code
+	Param      string // the field at fault, "messages[0].role"
+	Message    string // found and expected
+	RetryAfter time.Duration
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Invalid is an error about one field of the request.
+func Invalid(param, format string, args ...any) *Error {
+	return &Error{Code: CodeInvalid, Param: param, Message: fmt.Sprintf(format, args...)}
+}

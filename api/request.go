@@ -1,0 +1,125 @@
+// Package api holds the one request type behind every interface (HTTP, NATS,
+// command line) and the engine that serves it.
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/compute/sample"
+)
+
+// Request is a generation request, validated by an interface, before
+// tokenisation. Exactly one of Messages, Prompt, PromptTokens is set.
+type Request struct {
+	ID     string // in every log line; "chatcmpl-..." or "cmpl-..."
+	Model  string
+	Tenant string
+
+	Messages           []Message // chat: rendered with the model's template
+	Tools              []any     // passed to the template as they are (JSON values)
+	TemplateArgs       map[string]any
+	ContinueFinal      bool // the last assistant message is a prefix to go on with
+	NoGenerationPrompt bool
+	Prompt             string
+	PromptTokens       []int32
+	Echo               bool // completions: the prompt's text comes first
+	TopLogprobs        int  // alternatives per token; -1: no logprobs at all
+	N                  int  // choices, >= 1
+	MaxTokens          int  // 0: up to the context limit
+	Stop               []string
+	StopTokens         []int32
+	IgnoreEOS          bool
+	IncludeStop        bool // keep the stop string in the text
+	KeepSpecial        bool // do not skip special tokens in the text
+	Sampling           sample.Params
+	Priority           int       // lower runs first; 0 by default
+	Deadline           time.Time // zero: none
+	Arrival            time.Time
+}
+
+// Message is one turn of a chat.
+type Message struct {
+	Role       string `json:"role"`
+	Content    string `json:"content"`
+	Name       string `json:"name,omitempty"`
+	ToolCalls  []any  `json:"tool_calls,omitempty"`
+	ToolCallID string `json:"tool_call_id,omitempty"`
+}
+
+// Finish says why a choice ended.
+type Finish string
+
+const (
+	FinishNone      Finish = ""
+	FinishStop      Finish = "stop"      // end-of-sequence token, stop token or stop string
+	FinishLength    Finish = "length"    // MaxTokens or the context limit
+	FinishCancelled Finish = "cancelled" // by the client
+	FinishError     Finish = "error"     // see Event.Err
+)
+
+// TokenLogprob is a token with its natural-log probability.
+type TokenLogprob struct {
+	Token   int32
+	Text    string
+	Bytes   []byte // the token's bytes; may be half a character
+	Logprob float32
+	Top     []TokenLogprob // alternatives, best first; nil inside Top
+}
+
+// Event is a piece of an answer. Seq counts the events of a request from 1
+// without a gap. The last event of a request has Done set.
+type Event struct {
+	Seq      uint64
+	Choice   int    // 0..N-1
+	Text     string // whole characters only; may be empty
+	Tokens   []int32
+	Logprobs []TokenLogprob
+	Finish   Finish // set on the choice's last event
+	Err      error  // with FinishError: an *Error
+	Done     bool   // the request's last event
+	Usage    *Usage // with Done
+}
+
+// Usage counts tokens.
+type Usage struct {
+	PromptTokens     int
+	CompletionTokens int
+	CachedTokens     int
+}
+
+// Stream is the answer to one request. One goroutine reads it.
+type Stream interface {
+	// Next blocks for the next event. After the Done event it returns io.EOF.
+	Next(ctx context.Context) (Event, error)
+	// Close cancels the request if it still runs. It may be called more than once.
+	Close()
+}
+
+// Model describes a served model.
+type Model struct {
+	ID            string
+	Created       time.Time
+	ContextLength int
+}
+
+// Engine serves requests. Errors it returns are *Error.
+type Engine interface {
+	// Submit starts a request. It returns quickly: a refusal (bad request,
+	// unknown model, overload) is an *Error here or as the first event.
+	Submit(ctx context.Context, r *Request) (Stream, error)
+	Models() []Model
+	// Tokenize turns text (or rendered messages) into ids.
+	Tokenize(ctx context.Context, r *TokenizeRequest) ([]int32, error)
+	Detokenize(ctx context.Context, model string, tokens []int32) (string, error)
+	// Ready is nil when the engine is loaded and its steps make progress.
+	Ready() error
+}
+
+// TokenizeRequest is text or messages to tokenise; exactly one is set.
+type TokenizeRequest struct {
+	Model            string
+	Prompt           string
+	Messages         []Message
+	AddSpecialTokens bool
+}

@@ -1,0 +1,114 @@
+// Package model turns a checkpoint's config.json into an op program: a flat
+// list of fused ops that every backend runs. One file per architecture.
+package model
+
+// SlotType says how a backend keeps a slot.
+type SlotType int32
+
+const (
+	SlotF32     SlotType = 0 // residual stream, QKV, logits
+	SlotOperand SlotType = 1 // feeds a linear op: kept in the backend's product type
+)
+
+// Slot is a [rows, Width] matrix, one row per token of the step (per output
+// after OpSelectRows).
+type Slot struct {
+	Name  string
+	Type  SlotType
+	Width int
+}
+
+// OpKind mirrors mr_op_kind of the C ABI.
+type OpKind int32
+
+const (
+	OpEmbed      OpKind = 1
+	OpNorm       OpKind = 2
+	OpLinear     OpKind = 3
+	OpRopeStore  OpKind = 4
+	OpAttention  OpKind = 5
+	OpSelectRows OpKind = 6
+)
+
+// NormKind mirrors mr_norm_kind.
+type NormKind int32
+
+const (
+	NormRMS   NormKind = 0
+	NormLayer NormKind = 1
+)
+
+// Activation mirrors mr_activation.
+type Activation int32
+
+const (
+	ActNone     Activation = 0
+	ActSiLU     Activation = 1
+	ActGELUTanh Activation = 2
+	ActGELUErf  Activation = 3
+	ActReLU     Activation = 4
+)
+
+// None marks an absent tensor or slot.
+const None = -1
+
+// Part is a run of output rows of a linear op, taken from a tensor: row i is
+// tensor row Offset + (i/Block)*Stride + i%Block.
+type Part struct {
+	Weight, Bias                int // tensor indices; Bias may be None
+	Offset, Rows, Block, Stride int
+}
+
+// Op is one fused operation. The C header (mr_op) documents each field; the
+// fields that a kind does not use are zero, absent indices are None.
+type Op struct {
+	Kind    OpKind
+	Name    string // for explain: "attn.qkv", "mlp.down"
+	Layer   int    // None outside the decoder layers
+	In, Out int    // slots
+
+	// Embed, Norm.
+	Weight, Bias   int
+	Norm           NormKind
+	Eps            float32
+	EmbedScale     float32
+	PositionOffset int
+
+	// Linear.
+	Parts      []Part
+	Activation Activation
+	Gated      bool
+	Accumulate bool
+
+	// RopeStore, Attention.
+	Heads, KVHeads, HeadDim int
+	QNorm, KNorm            int
+	RotaryDim               int
+	RotaryInterleaved       bool
+	RotaryScale             float32
+	InvFreq                 []float32
+	Scale                   float32
+	Window                  int
+	ALiBiSlopes             []float32
+}
+
+// Tensor is a weight by its name in the checkpoint and the shape it must have.
+type Tensor struct {
+	Name  string
+	Shape []int64
+}
+
+// Program is a model for a backend to load.
+type Program struct {
+	Architecture string // "LlamaForCausalLM"
+	Ops          []Op
+	Slots        []Slot
+	Tensors      []Tensor
+
+	Vocab        int
+	Hidden       int
+	Layers       int
+	KVHeads      int
+	HeadDim      int
+	MaxPositions int
+}

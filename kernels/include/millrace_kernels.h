@@ -1,0 +1,238 @@
+/* Millrace kernels: the C ABI between the Go pipeline and a compute backend.
+ *
+ * A backend ("ref", "cpu", later "sycl") is one table of functions, mr_backend.
+ * The static ones are millrace_backend_ref() and millrace_backend_cpu(); a
+ * shared library exports millrace_backend(). The host checks abi_version first.
+ *
+ * Rules: fixed-width integers; int32 status, 0 is success; the message goes
+ * into the caller's mr_error; no C++ exception leaves; memory that the backend
+ * allocates is freed by the backend. A program and its regions are driven by
+ * one thread at a time. Nothing is ever dlclose'd.
+ */
+#ifndef MILLRACE_KERNELS_H
+#define MILLRACE_KERNELS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MR_ABI_VERSION 1
+#define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
+
+typedef enum mr_status {
+  MR_OK = 0,
+  MR_INVALID = 1,     /* the caller's fault: message names found and expected */
+  MR_NO_MEMORY = 2,
+  MR_UNSUPPORTED = 3, /* valid, but not on this backend or machine */
+  MR_DEVICE = 4       /* the device failed; the program must be reloaded */
+} mr_status;
+
+typedef struct mr_error {
+  int32_t status;
+  char message[508];
+} mr_error;
+
+typedef enum mr_dtype { MR_F32 = 0, MR_F16 = 1, MR_BF16 = 2 } mr_dtype;
+
+/* A weight as it lies in the checkpoint: row-major, borrowed. It must stay
+ * mapped until program_unload. */
+typedef struct mr_tensor {
+  const void* data;
+  int32_t dtype; /* mr_dtype */
+  int32_t rank;  /* 1 or 2 */
+  int64_t dims[2];
+} mr_tensor;
+
+/* ---- The op program ------------------------------------------------------
+ * A flat list of fused ops over slots. A slot is a [rows, width] matrix, one
+ * row per token of the step; after SELECT_ROWS, one row per output.
+ */
+typedef enum mr_slot_type {
+  MR_SLOT_F32 = 0,    /* residual stream, QKV, logits */
+  MR_SLOT_OPERAND = 1 /* feeds a linear op: the backend keeps it in the type of its products */
+} mr_slot_type;
+
+typedef struct mr_slot {
+  int32_t type; /* mr_slot_type */
+  int32_t width;
+} mr_slot;
+
+typedef enum mr_op_kind {
+  MR_OP_EMBED = 1,       /* out[r] = scale*table[token[r]] (+ positions[position[r] + position_offset]) */
+  MR_OP_NORM = 2,        /* out[r] = norm(in[r]) * weight + bias; in == out is allowed */
+  MR_OP_LINEAR = 3,      /* out[r] = act(in[r] . W^T + b), see below */
+  MR_OP_ROPE_STORE = 4,  /* per-head norm and rotary embedding of q and k in place in `in`; k and v to the KV cache */
+  MR_OP_ATTENTION = 5,   /* out[r] = softmax(scale * q[r] . K^T + mask) . V over the row's own sequence */
+  MR_OP_SELECT_ROWS = 6  /* out[i] = in[output_rows[i]]; ops after it run on the outputs' rows */
+} mr_op_kind;
+
+typedef enum mr_norm_kind { MR_NORM_RMS = 0, MR_NORM_LAYER = 1 } mr_norm_kind;
+
+typedef enum mr_activation {
+  MR_ACT_NONE = 0,
+  MR_ACT_SILU = 1,
+  MR_ACT_GELU_TANH = 2, /* 0.5x(1+tanh(sqrt(2/pi)(x+0.044715x^3))) */
+  MR_ACT_GELU_ERF = 3,
+  MR_ACT_RELU = 4
+} mr_activation;
+
+/* Rows of a linear op's weight, taken from a checkpoint tensor: output row i
+ * of the part is tensor row  offset + (i / block) * stride + i % block.
+ * block == rows for a plain slice; BLOOM's fused [head][q|k|v][head_dim] is
+ * block = head_dim, stride = 3*head_dim. The bias (a rank-1 tensor) is taken
+ * by the same rule. */
+typedef struct mr_part {
+  int32_t weight; /* index of a [any, in_width] tensor */
+  int32_t bias;   /* index of an [any] tensor, or -1 */
+  int64_t offset, rows, block, stride;
+} mr_part;
+
+#define MR_MAX_PARTS 3
+
+/* One op. Fields that a kind does not name are zero, tensor and slot indices
+ * that are absent are -1. */
+typedef struct mr_op {
+  int32_t kind;  /* mr_op_kind */
+  int32_t layer; /* decoder layer, or -1 */
+  int32_t in;    /* slot, -1 for EMBED */
+  int32_t out;   /* slot */
+
+  /* EMBED: weight = table [vocab, width], bias = position table or -1, position_offset, embed_scale
+   * NORM:  weight [width], bias [width] or -1, norm_kind, eps */
+  int32_t weight;
+  int32_t bias;
+  int32_t norm_kind;
+  float eps;
+  float embed_scale;
+  int32_t position_offset;
+
+  /* LINEAR: the parts one below the other are W [N, in_width].
+   *   gated = 0: y = act(W x + b), N = out width
+   *   gated = 1: two parts of equal rows, gate and up: y = act(gate) * up, N = 2 * out width
+   *   accumulate = 1: out += y (residual), out is an F32 slot */
+  mr_part parts[MR_MAX_PARTS];
+  int32_t n_parts;
+  int32_t activation;
+  int32_t gated;
+  int32_t accumulate;
+
+  /* ROPE_STORE, ATTENTION: the slot `in` is [q heads | k heads | v heads] x head_dim.
+   * ATTENTION writes [heads x head_dim]. */
+  int32_t heads, kv_heads, head_dim;
+  int32_t q_norm, k_norm;    /* RMS norm weights [head_dim] over each head before the rotation, or -1; eps */
+  int32_t rotary_dim;        /* 0: no rotary embedding */
+  int32_t rotary_interleaved; /* 1: pairs (2i, 2i+1) as GPT-J; 0: pairs (i, i + rotary_dim/2) */
+  float rotary_scale;        /* on cos and sin (YaRN), 1 otherwise */
+  const float* inv_freq;     /* [rotary_dim/2], copied at load; angle = float(position) * inv_freq[i] */
+  float scale;               /* on q . k */
+  int32_t window;            /* sliding window: key j is seen by query i when i - window < j <= i; 0: no window */
+  const float* alibi_slopes; /* [heads] or NULL, copied at load: score += slope * (j - i) */
+} mr_op;
+
+typedef struct mr_program_desc {
+  const mr_op* ops;
+  const mr_slot* slots;
+  const mr_tensor* tensors;
+  int32_t n_ops, n_slots, n_tensors;
+  int32_t vocab;         /* tokens are 0 <= id < vocab; the last op writes a slot [outputs, vocab] */
+  int32_t layers, kv_heads, head_dim; /* shape of the KV cache */
+  int32_t max_positions; /* longest sequence; the position table's limit is checked by the host */
+  int32_t max_rows;      /* rows per step at most */
+  int32_t max_outputs;   /* output rows per step at most */
+} mr_program_desc;
+
+typedef struct mr_program_info {
+  uint64_t weight_bytes;     /* packed weights */
+  uint64_t activation_bytes; /* slots and scratch at max_rows */
+  uint64_t slab_bytes;       /* one slab: MR_SLAB_TOKENS x layers x (K,V), rounded up to what can be mapped */
+  int32_t kv_dtype;          /* mr_dtype */
+  int32_t operand_dtype;     /* mr_dtype of MR_SLOT_OPERAND */
+  char linear[64];           /* what runs the linear ops, e.g. "avx512-bf16", "avx512-bf16 + oneDNN >= 32 rows" */
+} mr_program_info;
+
+/* ---- KV cache -------------------------------------------------------------
+ * The pool holds `slabs` physical slabs, committed at kv_reserve. A region is
+ * a run of reserved virtual addresses for `slabs` slabs, backed by mapping
+ * physical slabs; the same physical slab may be mapped into many regions.
+ * Inside a slab: [layer][K|V][KV head][16 tokens][head_dim].
+ */
+typedef struct mr_region mr_region;
+
+/* ---- One step ------------------------------------------------------------- */
+typedef struct mr_sequence {
+  mr_region* region;
+  int32_t first_row; /* rows [first_row, first_row + rows) of the step are tokens of this sequence */
+  int32_t rows;
+  int32_t position;  /* of the first row; earlier positions are in the KV cache already */
+  int32_t reserved;
+} mr_sequence;
+
+typedef struct mr_step {
+  const int32_t* tokens; /* [rows] */
+  const mr_sequence* sequences;
+  const int32_t* output_rows; /* [outputs], ascending */
+  float* logits;              /* [outputs, vocab], the caller's */
+  uint64_t* op_nanoseconds;   /* [n_ops] wall time per op, or NULL */
+  int32_t rows, n_sequences, outputs;
+} mr_step;
+
+/* ---- The backend ---------------------------------------------------------- */
+typedef struct mr_device mr_device;
+typedef struct mr_program mr_program;
+
+typedef struct mr_device_config {
+  int32_t threads; /* 0: every core this process may use (affinity and cgroup quota) */
+  char isa[32];    /* "": the best; else a name from mr_device_info.isas */
+  char device[64]; /* for backends with several devices; "" or "auto" */
+} mr_device_config;
+
+typedef struct mr_device_info {
+  char name[128]; /* e.g. the CPU model */
+  char isa[32];   /* in use */
+  char isas[128]; /* that this machine can run, best first, separated by commas */
+  int32_t threads;
+  int32_t reserved;
+  uint64_t memory_total;     /* bytes this process may use (cgroup limit or physical) */
+  uint64_t memory_available; /* now */
+} mr_device_info;
+
+typedef struct mr_measurement {
+  double read_gbps;   /* streaming read of memory by all threads, GB/s (1e9) */
+  double peak_gflops; /* register-only products of the operand type by all threads, GFLOP/s */
+} mr_measurement;
+
+typedef struct mr_backend {
+  uint32_t abi_version; /* MR_ABI_VERSION */
+  const char* name;
+
+  int32_t (*device_open)(const mr_device_config*, mr_device** out, mr_error*);
+  void (*device_close)(mr_device*);
+  int32_t (*device_info)(mr_device*, mr_device_info* out, mr_error*);
+  int32_t (*device_measure)(mr_device*, mr_measurement* out, mr_error*);
+
+  /* Checks every op (slots, shapes, tensor indices) and packs the weights. */
+  int32_t (*program_load)(mr_device*, const mr_program_desc*, mr_program** out, mr_error*);
+  void (*program_unload)(mr_program*); /* after its regions are destroyed */
+  int32_t (*program_info)(mr_program*, mr_program_info* out, mr_error*);
+  /* Checks the step (bounds, tokens, mapped positions), then runs every op.
+   * Results of a row do not depend on the other rows, bit for bit. */
+  int32_t (*program_run)(mr_program*, const mr_step*, mr_error*);
+
+  int32_t (*kv_reserve)(mr_program*, int32_t slabs, mr_error*); /* once; commits the memory */
+  int32_t (*region_create)(mr_program*, int32_t slabs, mr_region** out, mr_error*);
+  int32_t (*region_map)(mr_region*, int32_t index, const int32_t* slabs, int32_t n, mr_error*);
+  int32_t (*region_unmap)(mr_region*, int32_t index, int32_t n, mr_error*);
+  void (*region_destroy)(mr_region*); /* unmaps what is mapped */
+  /* Copies the first `tokens` tokens of a physical slab to another one. */
+  int32_t (*slab_copy)(mr_program*, int32_t from, int32_t to, int32_t tokens, mr_error*);
+} mr_backend;
+
+const mr_backend* millrace_backend_ref(void);
+const mr_backend* millrace_backend_cpu(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
