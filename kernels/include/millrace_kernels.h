@@ -60,9 +60,12 @@ typedef struct mr_slot {
 } mr_slot;
 
 typedef enum mr_op_kind {
-  MR_OP_EMBED = 1,       /* out[r] = scale*table[token[r]] (+ positions[position[r] + position_offset]) */
+  MR_OP_EMBED = 1,       /* out[r] = scale*table[token[r]] (+ positions[position[r] + position_offset]);
+                          * out is of either slot type; one of the two tables may be absent (OPT adds
+                          * the positions after a projection of the table) */
   MR_OP_NORM = 2,        /* out[r] = norm(in[r]) * weight + bias; in == out is allowed */
-  MR_OP_LINEAR = 3,      /* out[r] = act(in[r] . W^T + b), see below */
+  MR_OP_LINEAR = 3,      /* out[r] = act(in[r] . W^T + b), see below; an F32 `in` (post-norm models) is
+                          * rounded to the operand type first */
   MR_OP_ROPE_STORE = 4,  /* per-head norm and rotary embedding of q and k in place in `in`; k and v to the KV cache */
   MR_OP_ATTENTION = 5,   /* out[r] = softmax(scale * q[r] . K^T + mask) . V over the row's own sequence */
   MR_OP_SELECT_ROWS = 6  /* out[i] = in[output_rows[i]]; ops after it run on the outputs' rows */
@@ -99,7 +102,7 @@ typedef struct mr_op {
   int32_t in;    /* slot, -1 for EMBED */
   int32_t out;   /* slot */
 
-  /* EMBED: weight = table [vocab, width], bias = position table or -1, position_offset, embed_scale
+  /* EMBED: weight = table [vocab, width] or -1, bias = position table or -1, position_offset, embed_scale
    * NORM:  weight [width], bias [width] or -1, norm_kind, eps */
   int32_t weight;
   int32_t bias;
