@@ -1,0 +1,98 @@
+package actors
+
+import (
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/detok"
+	"github.com/millrace/millrace/tokenizer"
+)
+
+// detokActor turns the tokens of its sequences into text. The table of
+// sequences outlives a restart of the actor.
+type detokActor struct {
+	p    *Pipeline
+	tok  *tokenizer.Tokenizer
+	open map[msg.SeqID]*openText
+}
+
+type openText struct {
+	reply   *actor.PID
+	stream  *detok.Stream
+	options detok.Options
+}
+
+func (a *detokActor) Receive(ctx actor.Context) {
+	switch m := ctx.Message().(type) {
+	case *msg.OpenText:
+		a.open[m.Seq] = &openText{reply: m.Reply, stream: detok.New(a.tok, m.Options), options: m.Options}
+	case *msg.Tokens:
+		start := time.Now()
+		for i := range m.Tokens {
+			a.token(ctx, &m.Tokens[i])
+		}
+		a.p.metrics.StageServed("detok", time.Since(start))
+	}
+}
+
+// token sends what t adds to its sequence's text. Tokens of a sequence that
+// has ended here (a stop string) are the step or two that were already under
+// way; they are dropped.
+func (a *detokActor) token(ctx actor.Context, t *msg.Token) {
+	o := a.open[t.Seq]
+	if o == nil {
+		return
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			delete(a.open, t.Seq)
+			ctx.Send(o.reply, &msg.Text{Seq: t.Seq, Token: -1, Finish: api.FinishError, Err: internalError("detokenize", v)})
+			ctx.Send(a.p.compute, &msg.Cancel{Seq: t.Seq})
+			panic(v)
+		}
+	}()
+	out := &msg.Text{Seq: t.Seq, Token: t.ID, Finish: t.Finish, Err: t.Err}
+	stopped := false
+	if t.ID >= 0 {
+		if !t.Stopped || o.options.IncludeStop {
+			out.Text, stopped = o.stream.Push(t.ID)
+		}
+		out.Logprobs = a.logprobs(t)
+	}
+	if stopped && t.Finish != api.FinishError {
+		if t.Finish == api.FinishNone {
+			ctx.Send(a.p.compute, &msg.Cancel{Seq: t.Seq})
+		}
+		out.Finish = api.FinishStop
+	}
+	if out.Finish != api.FinishNone {
+		if !stopped {
+			out.Text += o.stream.Flush()
+		}
+		delete(a.open, t.Seq)
+	}
+	ctx.Send(o.reply, out)
+}
+
+func (a *detokActor) logprobs(t *msg.Token) []api.TokenLogprob {
+	if t.Top == nil {
+		return nil
+	}
+	l := a.logprob(sample.Alternative{Token: t.ID, Logprob: t.Logprob})
+	l.Top = make([]api.TokenLogprob, len(t.Top))
+	for i, alt := range t.Top {
+		l.Top[i] = a.logprob(alt)
+	}
+	return []api.TokenLogprob{l}
+}
+
+func (a *detokActor) logprob(alt sample.Alternative) api.TokenLogprob {
+	return api.TokenLogprob{
+		Token: alt.Token, Logprob: alt.Logprob,
+		Text: a.tok.TokenText(alt.Token), Bytes: a.tok.TokenBytes(alt.Token),
+	}
+}

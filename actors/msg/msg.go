@@ -1,0 +1,128 @@
+// Package msg holds every message between the actors of the pipeline.
+//
+//	api -> request: CancelRequest
+//	request -> tokenizer: Tokenize -> Tokenized
+//	request -> detok: OpenText        request -> compute: Generate, Cancel
+//	compute -> kv: Reserve, Lease, Release -> Reserved, Denied, Leased, Freed
+//	compute -> detok: Tokens -> request: Text      detok -> compute: Cancel
+package msg
+
+import (
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/detok"
+)
+
+// SeqID names a sequence: one choice of one request.
+type SeqID uint64
+
+// Tokenize asks for the prompt's ids; the answer is a Tokenized to Reply.
+type Tokenize struct {
+	Reply   *actor.PID
+	Request *api.Request
+}
+
+// Tokenized answers Tokenize. Err is an *api.Error.
+type Tokenized struct {
+	Tokens []int32
+	Err    error
+}
+
+// OpenText comes before the first Tokens of a sequence.
+type OpenText struct {
+	Seq     SeqID
+	Reply   *actor.PID // gets Text
+	Options detok.Options
+}
+
+// Generate asks the compute actor for a sequence. Its tokens, and its end, go
+// to Detok.
+type Generate struct {
+	Seq         SeqID
+	RequestID   string
+	Detok       *actor.PID
+	Prompt      []int32
+	MaxTokens   int     // > 0
+	StopTokens  []int32 // each ends the sequence, with finish reason "stop"
+	Sampling    sample.Params
+	TopLogprobs int // -1: no logprobs
+	Tenant      string
+	Priority    int
+	Deadline    time.Time // zero: none
+	Arrival     time.Time
+}
+
+// Cancel ends a sequence. An unknown one is ignored: it has just ended.
+type Cancel struct{ Seq SeqID }
+
+// CancelRequest ends a request: its choices end with FinishCancelled, or with
+// FinishError and Err if that is not nil.
+type CancelRequest struct{ Err error }
+
+// Tokens are the tokens of one step for one detokeniser.
+type Tokens struct{ Tokens []Token }
+
+// Token is a sampled token, the end of its sequence, or both.
+type Token struct {
+	Seq     SeqID
+	ID      int32 // -1: none, only the end
+	Index   int   // 0 for the first generated token
+	Logprob float32
+	Top     []sample.Alternative
+	Stopped bool       // ID is a stop token: it ends the text and is not part of it
+	Finish  api.Finish // set on the last one
+	Err     error      // with FinishError: an *api.Error
+}
+
+// Text is what a token added to the answer of a sequence.
+type Text struct {
+	Seq      SeqID
+	Text     string
+	Token    int32 // -1: none
+	Logprobs []api.TokenLogprob
+	Finish   api.Finish
+	Err      error
+}
+
+// Reserve asks the KV manager to set aside slabs for a whole sequence. The
+// answer is Reserved or Denied.
+type Reserve struct {
+	Seq    SeqID
+	Tokens int
+}
+
+// Lease asks for physical slabs, so that the sequence's hold UpTo tokens. It
+// cannot be refused within the reservation. The answer is Leased.
+type Lease struct {
+	Seq  SeqID
+	UpTo int
+}
+
+// Release gives back a sequence's slabs.
+type Release struct{ Seq SeqID }
+
+// Reserved answers Reserve.
+type Reserved struct{ Seq SeqID }
+
+// Denied answers Reserve: nothing was set aside. Never says that the pool is
+// too small even when empty.
+type Denied struct {
+	Seq        SeqID
+	Need, Free int // slabs
+	Never      bool
+}
+
+// Leased answers Lease with the new slabs, which come behind those leased
+// before.
+type Leased struct {
+	Seq   SeqID
+	Slabs []int32
+	UpTo  int // tokens that the sequence's slabs hold now
+}
+
+// Freed tells the compute actor that slabs came back.
+type Freed struct{ Slabs int }

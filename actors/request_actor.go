@@ -1,0 +1,126 @@
+package actors
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"github.com/rs/zerolog"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/detok"
+)
+
+// requestActor owns the journal of one request: it alone says what happened.
+type requestActor struct {
+	p       *Pipeline
+	state   *request
+	journal *journal
+	log     zerolog.Logger
+	detok   *actor.PID
+	first   time.Time // of the first token
+}
+
+func (a *requestActor) Receive(ctx actor.Context) {
+	defer a.answerPanic(ctx)
+	switch m := ctx.Message().(type) {
+	case *actor.Started:
+		ctx.Send(a.p.tokenizer(), &msg.Tokenize{Reply: ctx.Self(), Request: a.state.api})
+	case *msg.Tokenized:
+		a.tokenized(ctx, m)
+	case *msg.Text:
+		a.text(ctx, m)
+	case *msg.CancelRequest:
+		running, ended := a.state.cancel(m.Err)
+		for _, seq := range running {
+			ctx.Send(a.p.compute, &msg.Cancel{Seq: seq})
+		}
+		if ended != nil {
+			a.end(ctx, *ended)
+		}
+	}
+}
+
+func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
+	if m.Err != nil {
+		a.end(ctx, a.state.fail(m.Err))
+		return
+	}
+	generate, err := a.state.tokenized(m.Tokens, a.p.nextSeq)
+	if err != nil {
+		a.end(ctx, a.state.fail(err))
+		return
+	}
+	r := a.state.api
+	a.detok = a.p.detokenizer()
+	for _, g := range generate {
+		g.Detok = a.detok
+		ctx.Send(a.detok, &msg.OpenText{
+			Seq: g.Seq, Reply: ctx.Self(),
+			Options: detok.Options{Stop: r.Stop, IncludeStop: r.IncludeStop, KeepSpecial: r.KeepSpecial},
+		})
+		ctx.Send(a.p.compute, g)
+	}
+	a.log.Debug().Int("prompt_tokens", len(m.Tokens)).Int("max_tokens", generate[0].MaxTokens).Msg("request tokenised")
+}
+
+func (a *requestActor) text(ctx actor.Context, m *msg.Text) {
+	e, ok := a.state.text(m)
+	if !ok {
+		return
+	}
+	if m.Token >= 0 {
+		a.countToken()
+	}
+	if e.Done {
+		a.end(ctx, e)
+		return
+	}
+	a.journal.append(e)
+}
+
+// countToken records the time to the first token.
+func (a *requestActor) countToken() {
+	if a.first.IsZero() {
+		a.first = time.Now()
+		a.p.metrics.FirstToken(a.first.Sub(a.state.api.Arrival))
+	}
+}
+
+// end writes the last event and stops the actor.
+func (a *requestActor) end(ctx actor.Context, e api.Event) {
+	a.p.ended(a.state.api.ID) // before the client can see the end: its next request has room
+	a.journal.append(e)
+	total := time.Since(a.state.api.Arrival)
+	a.p.metrics.RequestDone(e.Finish, e.Usage.PromptTokens, e.Usage.CompletionTokens, total)
+	line := a.log.Info()
+	if e.Err != nil {
+		line = a.log.Warn().Err(e.Err)
+	}
+	if !a.first.IsZero() {
+		line = line.Dur("ttft", a.first.Sub(a.state.api.Arrival))
+	}
+	line.Str("finish", string(e.Finish)).Int("prompt_tokens", e.Usage.PromptTokens).
+		Int("completion_tokens", e.Usage.CompletionTokens).Dur("took", total).Msg("request done")
+	ctx.Stop(ctx.Self())
+}
+
+// answerPanic ends the request when its actor fails, so that no client waits
+// for an actor that is gone, and lets the supervisor see the failure.
+func (a *requestActor) answerPanic(ctx actor.Context) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	for _, seq := range a.state.running() {
+		ctx.Send(a.p.compute, &msg.Cancel{Seq: seq})
+	}
+	a.end(ctx, a.state.fail(internalError("request", v)))
+	panic(v)
+}
+
+// internalError is what a client is told when an actor fails.
+func internalError(stage string, v any) error {
+	return &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("the %s stage failed: %v", stage, v)}
+}

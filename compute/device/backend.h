@@ -1,0 +1,60 @@
+/* Calls through the backend's table, which cgo cannot make by itself. */
+#ifndef MILLRACE_BACKEND_H
+#define MILLRACE_BACKEND_H
+
+#include <stdlib.h>
+
+#include "millrace_kernels.h"
+#if __has_include("kernels_id.h")
+#include "kernels_id.h" /* changes when the static library does, so that Go links anew */
+#endif
+
+static inline int32_t mr_device_open(const mr_backend* b, const mr_device_config* c,
+                                     mr_device** out, mr_error* e) {
+  return b->device_open(c, out, e);
+}
+static inline void mr_device_close(const mr_backend* b, mr_device* d) { b->device_close(d); }
+static inline int32_t mr_device_get_info(const mr_backend* b, mr_device* d, mr_device_info* out,
+                                         mr_error* e) {
+  return b->device_info(d, out, e);
+}
+static inline int32_t mr_device_run_measure(const mr_backend* b, mr_device* d, mr_measurement* out,
+                                            mr_error* e) {
+  return b->device_measure(d, out, e);
+}
+static inline int32_t mr_program_load(const mr_backend* b, mr_device* d, const mr_program_desc* p,
+                                      mr_program** out, mr_error* e) {
+  return b->program_load(d, p, out, e);
+}
+static inline void mr_program_unload(const mr_backend* b, mr_program* p) { b->program_unload(p); }
+static inline int32_t mr_program_get_info(const mr_backend* b, mr_program* p, mr_program_info* out,
+                                          mr_error* e) {
+  return b->program_info(p, out, e);
+}
+static inline int32_t mr_program_run(const mr_backend* b, mr_program* p, const mr_step* s,
+                                     mr_error* e) {
+  return b->program_run(p, s, e);
+}
+static inline int32_t mr_kv_reserve(const mr_backend* b, mr_program* p, int32_t slabs,
+                                    mr_error* e) {
+  return b->kv_reserve(p, slabs, e);
+}
+static inline int32_t mr_region_create(const mr_backend* b, mr_program* p, int32_t slabs,
+                                       mr_region** out, mr_error* e) {
+  return b->region_create(p, slabs, out, e);
+}
+static inline int32_t mr_region_map(const mr_backend* b, mr_region* r, int32_t index,
+                                    const int32_t* slabs, int32_t n, mr_error* e) {
+  return b->region_map(r, index, slabs, n, e);
+}
+static inline int32_t mr_region_unmap(const mr_backend* b, mr_region* r, int32_t index, int32_t n,
+                                      mr_error* e) {
+  return b->region_unmap(r, index, n, e);
+}
+static inline void mr_region_destroy(const mr_backend* b, mr_region* r) { b->region_destroy(r); }
+static inline int32_t mr_slab_copy(const mr_backend* b, mr_program* p, int32_t from, int32_t to,
+                                   int32_t tokens, mr_error* e) {
+  return b->slab_copy(p, from, to, tokens, e);
+}
+
+#endif

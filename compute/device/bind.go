@@ -1,0 +1,156 @@
+package device
+
+/*
+#include "backend.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
+)
+
+// binder makes the C description of a program. What it allocates lives until
+// free; the backend copies what it keeps, except the tensors' data.
+type binder struct {
+	allocated []unsafe.Pointer
+}
+
+func (b *binder) free() {
+	for _, p := range b.allocated {
+		C.free(p)
+	}
+}
+
+func alloc[T any](b *binder, n int) ([]T, error) {
+	var s []T
+	if !cSlice(&s, n) {
+		return nil, fmt.Errorf("%w: program description", ErrNoMemory)
+	}
+	b.allocated = append(b.allocated, unsafe.Pointer(unsafe.SliceData(s)))
+	return s, nil
+}
+
+func (b *binder) program(p *model.Program, w Tensors, lim Limits) (*C.mr_program_desc, error) {
+	desc, err := alloc[C.mr_program_desc](b, 1)
+	if err != nil {
+		return nil, err
+	}
+	ops, err := alloc[C.mr_op](b, len(p.Ops))
+	if err != nil {
+		return nil, err
+	}
+	for i := range p.Ops {
+		if ops[i], err = b.op(&p.Ops[i]); err != nil {
+			return nil, err
+		}
+	}
+	slots, err := alloc[C.mr_slot](b, len(p.Slots))
+	if err != nil {
+		return nil, err
+	}
+	for i, s := range p.Slots {
+		slots[i] = C.mr_slot{_type: C.int32_t(s.Type), width: C.int32_t(s.Width)}
+	}
+	tensors, err := alloc[C.mr_tensor](b, len(p.Tensors))
+	if err != nil {
+		return nil, err
+	}
+	for i, t := range p.Tensors {
+		if tensors[i], err = tensor(t, w); err != nil {
+			return nil, err
+		}
+	}
+	desc[0] = C.mr_program_desc{
+		ops: unsafe.SliceData(ops), n_ops: C.int32_t(len(ops)),
+		slots: unsafe.SliceData(slots), n_slots: C.int32_t(len(slots)),
+		tensors: unsafe.SliceData(tensors), n_tensors: C.int32_t(len(tensors)),
+		vocab: C.int32_t(p.Vocab), layers: C.int32_t(p.Layers),
+		kv_heads: C.int32_t(p.KVHeads), head_dim: C.int32_t(p.HeadDim),
+		max_positions: C.int32_t(p.MaxPositions),
+		max_rows:      C.int32_t(lim.MaxRows), max_outputs: C.int32_t(lim.MaxOutputs),
+	}
+	return &desc[0], nil
+}
+
+func (b *binder) op(o *model.Op) (C.mr_op, error) {
+	c := C.mr_op{
+		kind: C.int32_t(o.Kind), layer: C.int32_t(o.Layer), in: C.int32_t(o.In), out: C.int32_t(o.Out),
+		weight: C.int32_t(o.Weight), bias: C.int32_t(o.Bias), norm_kind: C.int32_t(o.Norm), eps: C.float(o.Eps),
+		embed_scale: C.float(o.EmbedScale), position_offset: C.int32_t(o.PositionOffset),
+		activation: C.int32_t(o.Activation), gated: flag(o.Gated), accumulate: flag(o.Accumulate),
+		heads: C.int32_t(o.Heads), kv_heads: C.int32_t(o.KVHeads), head_dim: C.int32_t(o.HeadDim),
+		q_norm: C.int32_t(o.QNorm), k_norm: C.int32_t(o.KNorm),
+		rotary_dim: C.int32_t(o.RotaryDim), rotary_interleaved: flag(o.RotaryInterleaved),
+		rotary_scale: C.float(o.RotaryScale), scale: C.float(o.Scale), window: C.int32_t(o.Window),
+	}
+	if len(o.Parts) > len(c.parts) {
+		return c, fmt.Errorf("%w: op %s has %d parts, expected at most %d", ErrInvalid, o.Name, len(o.Parts), len(c.parts))
+	}
+	c.n_parts = C.int32_t(len(o.Parts))
+	for i, p := range o.Parts {
+		c.parts[i] = C.mr_part{
+			weight: C.int32_t(p.Weight), bias: C.int32_t(p.Bias),
+			offset: C.int64_t(p.Offset), rows: C.int64_t(p.Rows), block: C.int64_t(p.Block), stride: C.int64_t(p.Stride),
+		}
+	}
+	var err error
+	if c.inv_freq, err = b.floats(o.InvFreq); err != nil {
+		return c, err
+	}
+	c.alibi_slopes, err = b.floats(o.ALiBiSlopes)
+	return c, err
+}
+
+// floats copies v to C memory; nil stays NULL.
+func (b *binder) floats(v []float32) (*C.float, error) {
+	if len(v) == 0 {
+		return nil, nil
+	}
+	s, err := alloc[float32](b, len(v))
+	copy(s, v)
+	return (*C.float)(unsafe.SliceData(s)), err
+}
+
+func flag(v bool) C.int32_t {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+// tensor finds t in w and checks it. The data stays where it is mapped.
+func tensor(t model.Tensor, w Tensors) (C.mr_tensor, error) {
+	got, ok := w.Tensor(t.Name)
+	if !ok {
+		return C.mr_tensor{}, fmt.Errorf("%w: tensor %s is missing", ErrInvalid, t.Name)
+	}
+	c := C.mr_tensor{rank: C.int32_t(len(t.Shape))}
+	switch got.DType {
+	case weights.F32:
+		c.dtype = C.MR_F32
+	case weights.F16:
+		c.dtype = C.MR_F16
+	case weights.BF16:
+		c.dtype = C.MR_BF16
+	default:
+		return c, fmt.Errorf("%w: tensor %s has type %v, expected F32, F16 or BF16", ErrUnsupported, t.Name, got.DType)
+	}
+	if len(t.Shape) < 1 || len(t.Shape) > len(c.dims) {
+		return c, fmt.Errorf("%w: tensor %s has rank %d, expected 1 or 2", ErrInvalid, t.Name, len(t.Shape))
+	}
+	elements := int64(1)
+	for i, n := range t.Shape {
+		if i >= len(got.Shape) || got.Shape[i] != n || n < 1 || elements > math.MaxInt64/n {
+			return c, fmt.Errorf("%w: tensor %s has shape %v, expected %v", ErrInvalid, t.Name, got.Shape, t.Shape)
+		}
+		elements *= n
+		c.dims[i] = C.int64_t(n)
+	}
+	c.data = unsafe.Pointer(unsafe.SliceData(got.Data))
+	return c, nil
+}

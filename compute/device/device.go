@@ -1,0 +1,151 @@
+// Package device runs op programs on a compute backend through the C ABI of
+// kernels/include/millrace_kernels.h. It is the one package with cgo.
+//
+// Open -> Load -> ReserveKV -> NewRegion -> Run ... -> Close. An Engine and its
+// regions are driven by one goroutine at a time.
+package device
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/../../kernels/include
+#cgo LDFLAGS: -L${SRCDIR}/../../build/lib -lmillrace_kernels -lstdc++ -lpthread -lm -ldl
+#include "backend.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unsafe"
+)
+
+// Errors of a backend, wrapped with its message.
+var (
+	ErrInvalid     = errors.New("invalid")
+	ErrNoMemory    = errors.New("out of memory")
+	ErrUnsupported = errors.New("unsupported")
+	ErrDevice      = errors.New("device failure")
+)
+
+// Options choose a backend.
+type Options struct {
+	Backend string // "cpu" (also ""), "ref"
+	Threads int    // 0: every core that the process may use
+	ISA     string // "": the best that the machine has
+}
+
+// Device is an open backend.
+type Device struct {
+	backend *C.mr_backend
+	handle  *C.mr_device
+}
+
+// Info describes a device.
+type Info struct {
+	Backend         string   `json:"backend"`
+	Name            string   `json:"name"`
+	ISA             string   `json:"isa"`
+	ISAs            []string `json:"isas"` // best first
+	Threads         int      `json:"threads"`
+	MemoryTotal     uint64   `json:"memory_total"`     // bytes
+	MemoryAvailable uint64   `json:"memory_available"` // bytes
+}
+
+// Measurement is what a device can reach at most, measured now.
+type Measurement struct {
+	ReadGBps   float64 `json:"read_gbps"`   // 1e9 bytes/s, all threads
+	PeakGFLOPS float64 `json:"peak_gflops"` // products of the operand type, all threads
+}
+
+// Backends lists the names that Open takes.
+func Backends() []string { return []string{"cpu", "ref"} }
+
+// Open opens a device of the backend that o names.
+func Open(o Options) (*Device, error) {
+	var b *C.mr_backend
+	switch o.Backend {
+	case "", "cpu":
+		b = C.millrace_backend_cpu()
+	case "ref":
+		b = C.millrace_backend_ref()
+	default:
+		return nil, fmt.Errorf("%w backend %q: have %s", ErrUnsupported, o.Backend, strings.Join(Backends(), ", "))
+	}
+	if b.abi_version != C.MR_ABI_VERSION {
+		return nil, fmt.Errorf("%w: backend %s has ABI version %d, expected %d",
+			ErrUnsupported, C.GoString(b.name), b.abi_version, C.MR_ABI_VERSION)
+	}
+	if o.Threads < 0 {
+		return nil, fmt.Errorf("%w: threads %d, expected 0 or more", ErrInvalid, o.Threads)
+	}
+	cfg := C.mr_device_config{threads: C.int32_t(o.Threads)}
+	if err := setString(cfg.isa[:], o.ISA, "ISA"); err != nil {
+		return nil, err
+	}
+	d := &Device{backend: b}
+	var e C.mr_error
+	if C.mr_device_open(b, &cfg, &d.handle, &e) != C.MR_OK {
+		return nil, fail("open device", &e)
+	}
+	return d, nil
+}
+
+// Close frees the device. Its engines must be closed before.
+func (d *Device) Close() {
+	if d.handle != nil {
+		C.mr_device_close(d.backend, d.handle)
+		d.handle = nil
+	}
+}
+
+// Info describes the device and the memory it has now.
+func (d *Device) Info() (Info, error) {
+	var i C.mr_device_info
+	var e C.mr_error
+	if C.mr_device_get_info(d.backend, d.handle, &i, &e) != C.MR_OK {
+		return Info{}, fail("device info", &e)
+	}
+	return Info{
+		Backend:         C.GoString(d.backend.name),
+		Name:            C.GoString(&i.name[0]),
+		ISA:             C.GoString(&i.isa[0]),
+		ISAs:            strings.Split(C.GoString(&i.isas[0]), ","),
+		Threads:         int(i.threads),
+		MemoryTotal:     uint64(i.memory_total),
+		MemoryAvailable: uint64(i.memory_available),
+	}, nil
+}
+
+// Measure measures the limits of the machine; it takes a second or more and
+// keeps every core busy.
+func (d *Device) Measure() (Measurement, error) {
+	var m C.mr_measurement
+	var e C.mr_error
+	if C.mr_device_run_measure(d.backend, d.handle, &m, &e) != C.MR_OK {
+		return Measurement{}, fail("measure device", &e)
+	}
+	return Measurement{ReadGBps: float64(m.read_gbps), PeakGFLOPS: float64(m.peak_gflops)}, nil
+}
+
+// fail makes an error of a backend's report.
+func fail(doing string, e *C.mr_error) error {
+	kind := ErrDevice
+	switch e.status {
+	case C.MR_INVALID:
+		kind = ErrInvalid
+	case C.MR_NO_MEMORY:
+		kind = ErrNoMemory
+	case C.MR_UNSUPPORTED:
+		kind = ErrUnsupported
+	}
+	return fmt.Errorf("%s: %w: %s", doing, kind, C.GoString(&e.message[0]))
+}
+
+// setString copies s and a terminating zero into a C array.
+func setString(dst []C.char, s, what string) error {
+	if len(s) >= len(dst) {
+		return fmt.Errorf("%w: %s name of %d bytes, expected fewer than %d", ErrInvalid, what, len(s), len(dst))
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&dst[0])), len(dst)), s)
+	return nil
+}

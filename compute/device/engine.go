@@ -1,0 +1,224 @@
+package device
+
+/*
+#include "backend.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
+)
+
+// SlabTokens is the number of tokens of a KV slab.
+const SlabTokens = C.MR_SLAB_TOKENS
+
+// Limits bound a step of an engine.
+type Limits struct {
+	MaxRows    int // rows (tokens) per step
+	MaxOutputs int // rows per step of which logits are wanted
+}
+
+// ProgramInfo is what a loaded program costs.
+type ProgramInfo struct {
+	WeightBytes     uint64 `json:"weight_bytes"`
+	ActivationBytes uint64 `json:"activation_bytes"`
+	SlabBytes       uint64 `json:"slab_bytes"`
+	Linear          string `json:"linear"` // what runs the linear ops
+}
+
+// Engine is a program loaded on a device, with its step buffers.
+type Engine struct {
+	dev     *Device
+	handle  *C.mr_program
+	limits  Limits
+	vocab   int
+	info    ProgramInfo
+	opNames []string
+
+	// The step under construction, in C memory so that no Go pointer crosses.
+	tokens    []int32         // [MaxRows]
+	sequences []C.mr_sequence // [MaxRows]
+	outputs   []int32         // [MaxOutputs]
+	logits    []float32       // [MaxOutputs x vocab]
+	opNanos   []uint64        // [ops]
+}
+
+// Load checks p, binds and packs its weights. The checkpoint must stay open
+// until the engine is closed.
+func (d *Device) Load(p *model.Program, w Tensors, lim Limits) (*Engine, error) {
+	if lim.MaxRows < 1 || lim.MaxOutputs < 1 {
+		return nil, fmt.Errorf("%w: limits of %d rows and %d outputs per step, expected at least 1",
+			ErrInvalid, lim.MaxRows, lim.MaxOutputs)
+	}
+	b := &binder{}
+	defer b.free()
+	desc, err := b.program(p, w, lim)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{dev: d, limits: lim, vocab: p.Vocab}
+	var me C.mr_error
+	if C.mr_program_load(d.backend, d.handle, desc, &e.handle, &me) != C.MR_OK {
+		return nil, fail("load program", &me)
+	}
+	for _, op := range p.Ops {
+		e.opNames = append(e.opNames, op.Name)
+	}
+	var i C.mr_program_info
+	if C.mr_program_get_info(d.backend, e.handle, &i, &me) != C.MR_OK {
+		e.Close()
+		return nil, fail("program info", &me)
+	}
+	e.info = ProgramInfo{
+		WeightBytes:     uint64(i.weight_bytes),
+		ActivationBytes: uint64(i.activation_bytes),
+		SlabBytes:       uint64(i.slab_bytes),
+		Linear:          C.GoString(&i.linear[0]),
+	}
+	if err := e.allocate(len(p.Ops)); err != nil {
+		e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// Tensors finds a weight by its name.
+type Tensors interface {
+	Tensor(name string) (weights.Tensor, bool)
+}
+
+func (e *Engine) allocate(ops int) error {
+	ok := cSlice(&e.tokens, e.limits.MaxRows) &&
+		cSlice(&e.sequences, e.limits.MaxRows) &&
+		cSlice(&e.outputs, e.limits.MaxOutputs) &&
+		cSlice(&e.logits, e.limits.MaxOutputs*e.vocab) &&
+		cSlice(&e.opNanos, ops)
+	if !ok {
+		return fmt.Errorf("%w: step buffers for %d rows and %d outputs x %d logits",
+			ErrNoMemory, e.limits.MaxRows, e.limits.MaxOutputs, e.vocab)
+	}
+	return nil
+}
+
+// Close frees the program and its buffers. Its regions must be closed before.
+func (e *Engine) Close() {
+	if e.handle != nil {
+		C.mr_program_unload(e.dev.backend, e.handle)
+		e.handle = nil
+	}
+	cFree(&e.tokens)
+	cFree(&e.sequences)
+	cFree(&e.outputs)
+	cFree(&e.logits)
+	cFree(&e.opNanos)
+}
+
+// Info says what the program costs.
+func (e *Engine) Info() ProgramInfo { return e.info }
+
+// Limits of a step.
+func (e *Engine) Limits() Limits { return e.limits }
+
+// Vocab is the number of logits per output row.
+func (e *Engine) Vocab() int { return e.vocab }
+
+// Rows are the tokens of one sequence in a step. Earlier positions of the
+// sequence are in its region already.
+type Rows struct {
+	Region      *Region
+	Tokens      []int32 // at Position, Position+1, ...
+	Position    int
+	OutputsFrom int // logits are wanted of Tokens[OutputsFrom:]
+}
+
+// Logits are the output rows of a step, valid until the next Run.
+type Logits struct {
+	values []float32
+	vocab  int
+}
+
+// Rows is the number of output rows.
+func (l Logits) Rows() int { return len(l.values) / l.vocab }
+
+// Row returns the logits of output row i, in the order of the step's
+// sequences. They may be overwritten.
+func (l Logits) Row(i int) []float32 { return l.values[i*l.vocab : (i+1)*l.vocab : (i+1)*l.vocab] }
+
+// Run runs one step over all rows of the batch and returns the logits asked
+// for. A row's logits do not depend on the rest of the batch, bit for bit.
+func (e *Engine) Run(batch []Rows) (Logits, error) { return e.run(batch, nil) }
+
+// RunTimed is Run with the wall time of each op, in the program's order.
+func (e *Engine) RunTimed(batch []Rows) (Logits, []uint64, error) {
+	l, err := e.run(batch, e.opNanos)
+	return l, e.opNanos, err
+}
+
+func (e *Engine) run(batch []Rows, opNanos []uint64) (Logits, error) {
+	rows, outputs := 0, 0
+	if len(batch) > len(e.sequences) {
+		return Logits{}, fmt.Errorf("run step: %w: %d sequences, expected at most %d", ErrInvalid, len(batch), len(e.sequences))
+	}
+	for i := range batch {
+		s := &batch[i]
+		wanted := len(s.Tokens) - s.OutputsFrom
+		if s.Region == nil || s.OutputsFrom < 0 || wanted < 0 {
+			return Logits{}, fmt.Errorf("run step: %w: sequence %d: %d tokens, outputs from %d", ErrInvalid, i, len(s.Tokens), s.OutputsFrom)
+		}
+		if rows+len(s.Tokens) > e.limits.MaxRows || outputs+wanted > e.limits.MaxOutputs {
+			return Logits{}, fmt.Errorf("run step: %w: over %d rows or %d outputs", ErrInvalid, e.limits.MaxRows, e.limits.MaxOutputs)
+		}
+		e.sequences[i] = C.mr_sequence{
+			region:    s.Region.handle,
+			first_row: C.int32_t(rows),
+			rows:      C.int32_t(len(s.Tokens)),
+			position:  C.int32_t(s.Position),
+		}
+		copy(e.tokens[rows:], s.Tokens)
+		for j := range wanted {
+			e.outputs[outputs+j] = int32(rows + s.OutputsFrom + j)
+		}
+		rows += len(s.Tokens)
+		outputs += wanted
+	}
+	step := C.mr_step{
+		tokens:      (*C.int32_t)(unsafe.SliceData(e.tokens)),
+		sequences:   unsafe.SliceData(e.sequences),
+		output_rows: (*C.int32_t)(unsafe.SliceData(e.outputs)),
+		logits:      (*C.float)(unsafe.SliceData(e.logits)),
+		rows:        C.int32_t(rows),
+		n_sequences: C.int32_t(len(batch)),
+		outputs:     C.int32_t(outputs),
+	}
+	if opNanos != nil {
+		step.op_nanoseconds = (*C.uint64_t)(unsafe.SliceData(opNanos))
+	}
+	var me C.mr_error
+	if C.mr_program_run(e.dev.backend, e.handle, &step, &me) != C.MR_OK {
+		return Logits{}, fail("run step", &me)
+	}
+	return Logits{values: e.logits[:outputs*e.vocab], vocab: e.vocab}, nil
+}
+
+// cSlice makes *s a zeroed slice of n values in C memory; false when there is
+// no memory.
+func cSlice[T any](s *[]T, n int) bool {
+	var zero T
+	p := C.calloc(C.size_t(max(n, 1)), C.size_t(unsafe.Sizeof(zero)))
+	if p == nil {
+		return false
+	}
+	*s = unsafe.Slice((*T)(p), n)
+	return true
+}
+
+func cFree[T any](s *[]T) {
+	if *s != nil {
+		C.free(unsafe.Pointer(unsafe.SliceData(*s)))
+		*s = nil
+	}
+}

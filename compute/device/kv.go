@@ -1,0 +1,83 @@
+package device
+
+/*
+#include "backend.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Region is a run of virtual addresses for the KV cache of one sequence,
+// backed by mapping physical slabs of the engine's pool.
+type Region struct {
+	engine *Engine
+	handle *C.mr_region
+	slabs  int
+	mapped int // slabs [0, mapped) are mapped
+}
+
+// ReserveKV commits the pool of physical slabs. It is called once.
+func (e *Engine) ReserveKV(slabs int) error {
+	var me C.mr_error
+	if C.mr_kv_reserve(e.dev.backend, e.handle, C.int32_t(slabs), &me) != C.MR_OK {
+		return fail(fmt.Sprintf("reserve %d KV slabs of %d bytes", slabs, e.info.SlabBytes), &me)
+	}
+	return nil
+}
+
+// Slabs is the number of slabs that hold n tokens.
+func Slabs(tokens int) int { return (tokens + SlabTokens - 1) / SlabTokens }
+
+// NewRegion reserves addresses for a sequence of up to the given tokens.
+// Nothing is mapped yet.
+func (e *Engine) NewRegion(tokens int) (*Region, error) {
+	r := &Region{engine: e, slabs: Slabs(tokens)}
+	var me C.mr_error
+	if C.mr_region_create(e.dev.backend, e.handle, C.int32_t(r.slabs), &r.handle, &me) != C.MR_OK {
+		return nil, fail("create region", &me)
+	}
+	return r, nil
+}
+
+// Append maps physical slabs behind those that are mapped already. The same
+// slab may be mapped into several regions.
+func (r *Region) Append(slabs []int32) error {
+	if len(slabs) == 0 {
+		return nil
+	}
+	e := r.engine
+	if r.mapped+len(slabs) > r.slabs {
+		return fmt.Errorf("map region: %w: %d slabs after %d, the region has %d", ErrInvalid, len(slabs), r.mapped, r.slabs)
+	}
+	var me C.mr_error
+	ids := (*C.int32_t)(unsafe.SliceData(slabs)) // no pointers inside, read during the call only
+	if C.mr_region_map(e.dev.backend, r.handle, C.int32_t(r.mapped), ids, C.int32_t(len(slabs)), &me) != C.MR_OK {
+		return fail("map region", &me)
+	}
+	r.mapped += len(slabs)
+	return nil
+}
+
+// Tokens is the number of tokens that the mapped slabs hold.
+func (r *Region) Tokens() int { return r.mapped * SlabTokens }
+
+// Close unmaps the region and gives its addresses back. It may be called more
+// than once.
+func (r *Region) Close() {
+	if r.handle != nil {
+		C.mr_region_destroy(r.engine.dev.backend, r.handle)
+		r.handle = nil
+	}
+}
+
+// CopySlab copies the first tokens of a physical slab to another one.
+func (e *Engine) CopySlab(from, to int32, tokens int) error {
+	var me C.mr_error
+	if C.mr_slab_copy(e.dev.backend, e.handle, C.int32_t(from), C.int32_t(to), C.int32_t(tokens), &me) != C.MR_OK {
+		return fail("copy slab", &me)
+	}
+	return nil
+}
