@@ -1,0 +1,116 @@
+// Package metrics counts and times what the pipeline does, for Prometheus.
+//
+// Names follow vLLM's with the prefix millrace_, so that its dashboards work
+// after a rename. Every series lives in a registry of its own. Callers pass the
+// time, so that what is measured does not depend on when it is recorded.
+package metrics
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Build describes the running program in millrace_build_info.
+type Build struct {
+	Version, Commit, Backend, ISA string
+}
+
+// Metrics holds every series of one process.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	running, waiting                        *prometheus.GaugeVec
+	kvUsage                                 *prometheus.GaugeVec
+	ttft, itl, e2e, queue, prefill, decode  *prometheus.HistogramVec
+	promptTokens, cachedTokens, genTokens   *prometheus.CounterVec
+	success, rejected                       *prometheus.CounterVec
+	stageDepth                              *prometheus.GaugeVec
+	stageService, stepSeconds, stepRowsKind *prometheus.HistogramVec
+}
+
+// Bucket bounds: a token on a fast device takes well under a millisecond, a long
+// prompt on a slow one minutes.
+var (
+	tokenBuckets   = []float64{.0005, .001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5}
+	requestBuckets = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640}
+	stageBuckets   = prometheus.ExponentialBuckets(1e-6, 4, 12) // 1 us .. 4 s
+	rowBuckets     = prometheus.ExponentialBuckets(1, 2, 14)    // 1 .. 8192
+)
+
+// New makes the series, in a registry that also has the Go runtime's and the
+// process's own.
+func New(build Build) *Metrics {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	f := promauto.With(reg)
+	m := &Metrics{registry: reg}
+
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return f.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_" + name, Help: help}, labels)
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Name: "millrace_" + name, Help: help}, labels)
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return f.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "millrace_" + name, Help: help, Buckets: buckets}, labels)
+	}
+
+	m.running = gauge("num_requests_running", "Requests whose tokens are being computed.", "model")
+	m.waiting = gauge("num_requests_waiting", "Requests accepted and not yet in a step.", "model")
+	m.kvUsage = gauge("kv_cache_usage_ratio", "Share of KV slabs in use, 0 to 1.", "model")
+	m.ttft = histogram("time_to_first_token_seconds", "From arrival to the first token.", requestBuckets, "model")
+	m.itl = histogram("inter_token_latency_seconds", "Between one token and the next of a choice.", tokenBuckets, "model")
+	m.e2e = histogram("e2e_request_latency_seconds", "From arrival to the end.", requestBuckets, "model")
+	m.queue = histogram("request_queue_time_seconds", "From arrival to the first step.", requestBuckets, "model")
+	m.prefill = histogram("request_prefill_time_seconds", "From the first step to the first token.", requestBuckets, "model")
+	m.decode = histogram("request_decode_time_seconds", "From the first token to the end.", requestBuckets, "model")
+	m.promptTokens = counter("prompt_tokens_total", "Prompt tokens of requests that reached a step.", "model")
+	m.cachedTokens = counter("prompt_tokens_cached_total", "Prompt tokens found in the prefix cache.", "model")
+	m.genTokens = counter("generation_tokens_total", "Tokens generated.", "model")
+	m.success = counter("request_success_total", "Requests ended, by reason.", "model", "finished_reason")
+	m.rejected = counter("requests_rejected_total", "Requests refused, by reason.", "model", "reason")
+	m.stageDepth = gauge("stage_queue_depth", "Messages waiting or in service in a stage.", "stage")
+	m.stageService = histogram("stage_service_seconds", "Time a stage spent on one message.", stageBuckets, "stage")
+	m.stepSeconds = histogram("step_seconds", "Time of one step on the device.", tokenBuckets, "model")
+	m.stepRowsKind = histogram("step_rows", "Rows of one step, by kind.", rowBuckets, "model", "kind")
+
+	f.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_build_info", Help: "What runs; always 1."},
+		[]string{"version", "commit", "backend", "isa"}).
+		WithLabelValues(build.Version, build.Commit, build.Backend, build.ISA).Set(1)
+	return m
+}
+
+// Handler serves the registry in Prometheus' text form.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
+}
+
+// Registry is for series of other packages.
+func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
+
+// Stage is one pool of the pipeline (tokenize, compute, detok, ...).
+type Stage struct {
+	depth   prometheus.Gauge
+	service prometheus.Observer
+}
+
+// Stage returns the series of a stage. Call it once per stage and keep it.
+func (m *Metrics) Stage(name string) *Stage {
+	return &Stage{depth: m.stageDepth.WithLabelValues(name), service: m.stageService.WithLabelValues(name)}
+}
+
+// Enqueued: a message was sent to the stage.
+func (s *Stage) Enqueued() { s.depth.Inc() }
+
+// Served: the stage is done with one message, after d of its own time.
+func (s *Stage) Served(d time.Duration) {
+	s.depth.Dec()
+	s.service.Observe(d.Seconds())
+}

@@ -1,0 +1,135 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Model holds the series of one served model, with the label already looked up:
+// nothing on the token path hashes a label.
+type Model struct {
+	running, waiting, kvUsage               prometheus.Gauge
+	ttft, itl, e2e, queue, prefill, decode  prometheus.Observer
+	promptTokens, cachedTokens, genTokens   prometheus.Counter
+	stepSeconds, stepDecodeRows, stepChunks prometheus.Observer
+	success, rejected                       *prometheus.CounterVec
+}
+
+// Model returns the series of a model. Call it once per model and keep it.
+func (m *Metrics) Model(id string) *Model {
+	label := prometheus.Labels{"model": id}
+	return &Model{
+		running: m.running.With(label), waiting: m.waiting.With(label), kvUsage: m.kvUsage.With(label),
+		ttft: m.ttft.With(label), itl: m.itl.With(label), e2e: m.e2e.With(label),
+		queue: m.queue.With(label), prefill: m.prefill.With(label), decode: m.decode.With(label),
+		promptTokens: m.promptTokens.With(label), cachedTokens: m.cachedTokens.With(label),
+		genTokens:      m.genTokens.With(label),
+		stepSeconds:    m.stepSeconds.With(label),
+		stepDecodeRows: m.stepRowsKind.WithLabelValues(id, "decode"),
+		stepChunks:     m.stepRowsKind.WithLabelValues(id, "prefill"),
+		success:        m.success.MustCurryWith(label),
+		rejected:       m.rejected.MustCurryWith(label),
+	}
+}
+
+// KVUsage sets the share of KV slabs in use.
+func (m *Model) KVUsage(used, total int) {
+	if total > 0 {
+		m.kvUsage.Set(float64(used) / float64(total))
+	}
+}
+
+// Step records one step of the device: its time, decode rows and prefill rows.
+func (m *Model) Step(d time.Duration, decodeRows, prefillRows int) {
+	m.stepSeconds.Observe(d.Seconds())
+	if decodeRows > 0 {
+		m.stepDecodeRows.Observe(float64(decodeRows))
+	}
+	if prefillRows > 0 {
+		m.stepChunks.Observe(float64(prefillRows))
+	}
+}
+
+// Rejected counts a request that was refused before it was queued.
+func (m *Model) Rejected(reason string) { m.rejected.WithLabelValues(reason).Inc() }
+
+// Request follows one request from its arrival to its end and keeps the gauges
+// exact: it is in at most one of waiting and running, and leaves both once. One
+// goroutine uses it.
+type Request struct {
+	model          *Model
+	phase          phase
+	arrival, start time.Time
+	first          time.Time
+	lastByChoice   []time.Time
+}
+
+type phase int
+
+const (
+	waiting phase = iota
+	running
+	ended
+)
+
+// Queued starts following an accepted request that arrived at the given time.
+// choices is how many answers it asks for.
+func (m *Model) Queued(arrival time.Time, choices int) *Request {
+	m.waiting.Inc()
+	return &Request{model: m, arrival: arrival, lastByChoice: make([]time.Time, max(choices, 1))}
+}
+
+// Started: the request is in a step for the first time, with promptTokens of
+// which cachedTokens were in the prefix cache. Later calls change nothing.
+func (r *Request) Started(now time.Time, promptTokens, cachedTokens int) {
+	if r.phase != waiting {
+		return
+	}
+	r.phase, r.start = running, now
+	r.model.waiting.Dec()
+	r.model.running.Inc()
+	r.model.queue.Observe(now.Sub(r.arrival).Seconds())
+	r.model.promptTokens.Add(float64(promptTokens))
+	r.model.cachedTokens.Add(float64(cachedTokens))
+}
+
+// Tokens: n new tokens of a choice. The request's first call gives the time to
+// the first token; a choice's later ones the time between its tokens.
+func (r *Request) Tokens(now time.Time, choice, n int) {
+	if r.phase != running || n <= 0 || choice < 0 || choice >= len(r.lastByChoice) {
+		return
+	}
+	r.model.genTokens.Add(float64(n))
+	if r.first.IsZero() {
+		r.first = now
+		r.model.ttft.Observe(now.Sub(r.arrival).Seconds())
+		r.model.prefill.Observe(now.Sub(r.start).Seconds())
+	}
+	if last := r.lastByChoice[choice]; !last.IsZero() {
+		each := now.Sub(last).Seconds() / float64(n)
+		for range n {
+			r.model.itl.Observe(each)
+		}
+	}
+	r.lastByChoice[choice] = now
+}
+
+// Finished: the request ended (stop, length, cancelled, error). Later calls
+// change nothing.
+func (r *Request) Finished(now time.Time, reason string) {
+	switch r.phase {
+	case ended:
+		return
+	case waiting:
+		r.model.waiting.Dec()
+	case running:
+		r.model.running.Dec()
+	}
+	r.phase = ended
+	r.model.success.WithLabelValues(reason).Inc()
+	r.model.e2e.Observe(now.Sub(r.arrival).Seconds())
+	if !r.first.IsZero() {
+		r.model.decode.Observe(now.Sub(r.first).Seconds())
+	}
+}
