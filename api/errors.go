@@ -24,6 +24,7 @@ type Error struct {
 	Code       Code
 	Param      string // the field at fault, "messages[0].role"
 	Message    string // found and expected
+	Reason     string // a stable word for programs: "model_not_found", "context_length_exceeded"; may be empty
 	RetryAfter time.Duration
 }
 

@@ -120,6 +120,11 @@ type Engine interface {
 type TokenizeRequest struct {
 	Model            string
 	Prompt           string
-	Messages         []Message
-	AddSpecialTokens bool
+	AddSpecialTokens bool // with Prompt
+
+	Messages           []Message
+	Tools              []any
+	TemplateArgs       map[string]any
+	ContinueFinal      bool
+	NoGenerationPrompt bool
 }
