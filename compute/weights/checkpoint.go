@@ -1,0 +1,201 @@
+package weights
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	singleFile = "model.safetensors"
+	indexFile  = "model.safetensors.index.json"
+	maxIndex   = 64 << 20
+)
+
+// Checkpoint is the tensors of a model directory, mapped read-only. It is
+// safe for concurrent use until Close. The files must not be cut short while
+// they are mapped: reading a page that is gone ends the process (SIGBUS).
+type Checkpoint struct {
+	dir      string
+	mappings [][]byte
+	tensors  map[string]Tensor
+}
+
+// Open maps model.safetensors, or the shards of model.safetensors.index.json,
+// of a directory and checks every header. Faults of the files are
+// *FormatError.
+func Open(dir string) (*Checkpoint, error) {
+	c := &Checkpoint{dir: dir, tensors: map[string]Tensor{}}
+	if err := c.open(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Checkpoint) open() error {
+	if _, err := os.Stat(filepath.Join(c.dir, singleFile)); err == nil {
+		c.tensors, err = c.mapFile(singleFile)
+		return err
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	index, err := readIndex(filepath.Join(c.dir, indexFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return &FormatError{File: c.dir, Found: "no weights", Expected: singleFile + " or " + indexFile}
+	}
+	if err != nil {
+		return err
+	}
+	return c.openShards(index)
+}
+
+// openShards maps each shard once. The index decides which tensors exist.
+func (c *Checkpoint) openShards(index map[string]string) error {
+	shards := map[string]map[string]Tensor{}
+	for _, name := range slices.Sorted(maps.Keys(index)) {
+		shard := index[name]
+		if shards[shard] == nil {
+			tensors, err := c.mapFile(shard)
+			if errors.Is(err, fs.ErrNotExist) {
+				return &FormatError{File: filepath.Join(c.dir, indexFile), Name: name,
+					Found: "no file " + shard, Expected: "the shard it names"}
+			}
+			if err != nil {
+				return err
+			}
+			shards[shard] = tensors
+		}
+		t, ok := shards[shard][name]
+		if !ok {
+			return &FormatError{File: filepath.Join(c.dir, shard), Name: name,
+				Found: "no such tensor", Expected: "one, by " + indexFile}
+		}
+		c.tensors[name] = t
+	}
+	return nil
+}
+
+// readIndex reads {"metadata":..., "weight_map":{tensor: file}}.
+func readIndex(path string) (map[string]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxIndex {
+		return nil, &FormatError{File: path, Found: fmt.Sprintf("%d bytes", info.Size()),
+			Expected: fmt.Sprintf("%d at most", maxIndex)}
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return parseIndex(path, raw)
+}
+
+func parseIndex(path string, raw []byte) (map[string]string, error) {
+	var index struct {
+		WeightMap map[string]string `json:"weight_map"`
+	}
+	if err := json.Unmarshal(raw, &index); err != nil {
+		return nil, &FormatError{File: path, Found: jsonReason(err), Expected: `{"weight_map":{tensor: file}}`}
+	}
+	if len(index.WeightMap) == 0 {
+		return nil, &FormatError{File: path, Name: "weight_map", Found: "no entry", Expected: "a file for each tensor"}
+	}
+	for name, shard := range index.WeightMap {
+		// A shard lies beside its index: a path could name any file of the machine.
+		if shard == "" || shard == "." || shard == ".." || filepath.Base(shard) != shard {
+			return nil, &FormatError{File: path, Name: name, Found: fmt.Sprintf("shard %q", shard),
+				Expected: "the name of a file in the same directory"}
+		}
+	}
+	return index.WeightMap, nil
+}
+
+// mapFile maps one safetensors file and reads its header.
+func (c *Checkpoint) mapFile(name string) (map[string]Tensor, error) {
+	path := filepath.Join(c.dir, name)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &FormatError{File: path, Found: info.Mode().Type().String(), Expected: "a regular file"}
+	}
+	if info.Size() < lengthBytes { // nothing can be mapped from an empty file
+		return nil, &FormatError{File: path, Found: fmt.Sprintf("%d bytes", info.Size()),
+			Expected: "8 bytes of header length or more"}
+	}
+	mapping, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, fmt.Errorf("%s: map %d bytes: %w", path, info.Size(), err)
+	}
+	c.mappings = append(c.mappings, mapping)
+
+	tensors, err := parseHeader(mapping)
+	var format *FormatError
+	if errors.As(err, &format) {
+		format.File = path
+	}
+	if err != nil {
+		return nil, err
+	}
+	for name, t := range tensors {
+		t.File = path
+		tensors[name] = t
+	}
+	return tensors, nil
+}
+
+// Tensor returns a tensor by its name. A tensor of a type that no op reads
+// (DType Other) is found too: only its use is an error.
+func (c *Checkpoint) Tensor(name string) (Tensor, bool) {
+	t, ok := c.tensors[name]
+	return t, ok
+}
+
+// Names returns the names of all tensors, sorted.
+func (c *Checkpoint) Names() []string { return slices.Sorted(maps.Keys(c.tensors)) }
+
+// Bytes is the size of all tensors' data.
+func (c *Checkpoint) Bytes() int64 {
+	var sum int64
+	for _, t := range c.tensors {
+		sum += int64(len(t.Data))
+	}
+	return sum
+}
+
+// Release tells the kernel that the mapped pages are not needed now, as after
+// a backend has packed them. The tensors stay valid: a later read takes the
+// pages from the file again.
+func (c *Checkpoint) Release() error {
+	for _, m := range c.mappings {
+		if err := unix.Madvise(m, unix.MADV_DONTNEED); err != nil {
+			return fmt.Errorf("%s: release %d bytes: %w", c.dir, len(m), err)
+		}
+	}
+	return nil
+}
+
+// Close unmaps the files; no Data slice may be read afterwards.
+func (c *Checkpoint) Close() error {
+	var errs []error
+	for _, m := range c.mappings {
+		errs = append(errs, unix.Munmap(m))
+	}
+	c.mappings, c.tensors = nil, nil
+	return errors.Join(errs...)
+}

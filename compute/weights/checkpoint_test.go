@@ -1,0 +1,100 @@
+package weights
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func write(t *testing.T, dir, name string, data []byte) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o600))
+}
+
+func TestOpenReadsTheDemoModel(t *testing.T) {
+	c, err := Open("../../models/tiny-chat")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+
+	embed, ok := c.Tensor("model.embed_tokens.weight")
+	require.True(t, ok)
+	require.Equal(t, BF16, embed.DType)
+	require.Equal(t, []int64{4096, 256}, embed.Shape)
+	require.Len(t, embed.Data, 4096*256*2)
+	require.EqualValues(t, 7344384*2, c.Bytes(), "7,344,384 parameters in bf16")
+
+	before := string(embed.Data[:64])
+	require.NoError(t, c.Release())
+	require.Equal(t, before, string(embed.Data[:64]), "the pages come back from the file")
+}
+
+func TestOpenReadsShardsByTheirIndex(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "one.safetensors", encode("{"+entry("a", "U8", "[3]", 0, 3)+"}", 3))
+	write(t, dir, "two.safetensors", encode("{"+entry("b", "F32", "[1]", 0, 4)+","+entry("c", "F16", "[1]", 4, 6)+"}", 6))
+	write(t, dir, indexFile, []byte(`{"metadata":{"total_size":9},
+		"weight_map":{"a":"one.safetensors","b":"two.safetensors","c":"two.safetensors"}}`))
+
+	c, err := Open(dir)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b", "c"}, c.Names())
+	require.EqualValues(t, 9, c.Bytes())
+	tensor, ok := c.Tensor("c")
+	require.True(t, ok)
+	require.Equal(t, []byte{4, 5}, tensor.Data)
+	require.Equal(t, filepath.Join(dir, "two.safetensors"), tensor.File)
+	_, ok = c.Tensor("d")
+	require.False(t, ok)
+	require.NoError(t, c.Close())
+	require.NoError(t, c.Close(), "closing twice is harmless")
+}
+
+func TestOpenFaultsNameTheFile(t *testing.T) {
+	index := func(body string) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			write(t, dir, "one.safetensors", encode("{"+entry("a", "U8", "[3]", 0, 3)+"}", 3))
+			write(t, dir, indexFile, []byte(body))
+		}
+	}
+	for _, c := range []struct {
+		name string
+		make func(*testing.T, string)
+		want string // %[1]s is the directory
+	}{
+		{"no weights", func(*testing.T, string) {}, "%[1]s: found no weights, expected model.safetensors or model.safetensors.index.json"},
+		{"empty file", func(t *testing.T, dir string) { write(t, dir, singleFile, nil) },
+			"%[1]s/model.safetensors: found 0 bytes, expected 8 bytes of header length or more"},
+		{"directory", func(t *testing.T, dir string) { require.NoError(t, os.Mkdir(filepath.Join(dir, singleFile), 0o700)) },
+			"%[1]s/model.safetensors: found d---------, expected a regular file"},
+		{"truncated file", func(t *testing.T, dir string) {
+			write(t, dir, singleFile, encode("{"+entry("a", "U8", "[3]", 0, 3)+"}", 2))
+		}, "%[1]s/model.safetensors: a: found data_offsets [0 3], expected 0 <= begin <= end <= 2, the bytes after the header"},
+		{"index no JSON", index(`{`), "%[1]s/model.safetensors.index.json: found unexpected end of JSON input, expected"},
+		{"index empty", index(`{}`), "%[1]s/model.safetensors.index.json: weight_map: found no entry"},
+		{"missing shard", index(`{"weight_map":{"a":"two.safetensors"}}`),
+			"%[1]s/model.safetensors.index.json: a: found no file two.safetensors"},
+		{"missing tensor", index(`{"weight_map":{"a":"one.safetensors","b":"one.safetensors"}}`),
+			"%[1]s/one.safetensors: b: found no such tensor, expected one, by model.safetensors.index.json"},
+		{"parent directory", index(`{"weight_map":{"a":"../one.safetensors"}}`), `a: found shard "../one.safetensors"`},
+		{"absolute path", index(`{"weight_map":{"a":"/etc/passwd"}}`), `a: found shard "/etc/passwd"`},
+		{"dots", index(`{"weight_map":{"a":".."}}`), `a: found shard ".."`},
+		{"no name", index(`{"weight_map":{"a":""}}`), `a: found shard ""`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			c.make(t, dir)
+			_, err := Open(dir)
+			require.Error(t, err)
+			want := c.want
+			if strings.Contains(want, "%") {
+				want = fmt.Sprintf(want, dir)
+			}
+			require.Contains(t, err.Error(), want)
+			require.NotContains(t, err.Error(), "\n")
+		})
+	}
+}

@@ -1,0 +1,88 @@
+// Package weights maps a checkpoint in the safetensors format into memory,
+// from one file or from shards with an index. Tensors are slices of the
+// mapping: nothing is copied to the Go heap.
+package weights
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// DType is the type of a tensor's elements; the values are those of mr_dtype
+// in the C ABI.
+type DType int32
+
+const (
+	F32   DType = 0
+	F16   DType = 1
+	BF16  DType = 2
+	Other DType = -1 // a type that no op reads: Tensor.Type has its name
+)
+
+func (d DType) String() string {
+	switch d {
+	case F32:
+		return "F32"
+	case F16:
+		return "F16"
+	case BF16:
+		return "BF16"
+	}
+	return "other"
+}
+
+// Size is the size of an element in bytes, 0 for Other.
+func (d DType) Size() int64 {
+	switch d {
+	case F32:
+		return 4
+	case F16, BF16:
+		return 2
+	}
+	return 0
+}
+
+// Tensor is one tensor of a checkpoint, row-major, little-endian.
+type Tensor struct {
+	Name  string
+	DType DType
+	Type  string // as the file spells it: "BF16", "I64"
+	Shape []int64
+	Data  []byte // a slice of the mapping, valid until Close; the format promises no alignment
+	File  string // path of the file it lies in
+}
+
+// FormatError is a fault in a model directory: one line with the file, the
+// tensor or field, what was found and what was expected.
+type FormatError struct {
+	File     string
+	Name     string // tensor or field, "" for the file itself
+	Found    string
+	Expected string
+}
+
+func (e *FormatError) Error() string {
+	s := e.File + ": "
+	if e.Name != "" {
+		s += e.Name + ": "
+	}
+	s += "found " + e.Found
+	if e.Expected != "" {
+		s += ", expected " + e.Expected
+	}
+	return strings.Map(printable, s)
+}
+
+// printable keeps a message on one line whatever names a file holds.
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return '?'
+}
+
+// fault makes a FormatError whose file is filled in by whoever knows it.
+func fault(name, expected, found string, args ...any) *FormatError {
+	return &FormatError{Name: name, Found: fmt.Sprintf(found, args...), Expected: expected}
+}
