@@ -1,0 +1,119 @@
+# Millrace. `make help` lists the targets; each builds what it needs, once.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BUILD := build
+TOKENIZERS := $(BUILD)/lib/libtokenizers.a
+TOOLS := $(BUILD)/.tools-checked
+GOLANGCI_VERSION := v2.15.0
+GOLANGCI := $(BUILD)/tools/golangci-lint-$(GOLANGCI_VERSION)
+
+MODEL ?= models/tiny-chat
+FUZZTIME ?= 20s
+ARGS ?=
+
+# The tokenizer's Go package names its archive (-ltokenizers) but not its folder.
+export CGO_ENABLED := 1
+export CGO_LDFLAGS := -L$(CURDIR)/$(BUILD)/lib
+
+VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+GO_BUILD = go build -buildvcs=false -ldflags '-X main.version=$(VERSION)'
+
+##@ Use
+.PHONY: run
+run: build ## Start a server with the demo model: HTTP on 127.0.0.1:8080, NATS on 127.0.0.1:4222 (MODEL=DIR, ARGS="--flag ...")
+	exec bin/millrace serve --model $(MODEL) $(ARGS)
+
+.PHONY: bench
+bench: build ## Measure prefill and decode of MODEL=DIR (ARGS="--prompt 512 --gen 32 --batch 1,8,16 --json")
+	bin/millrace bench --model $(MODEL) $(ARGS)
+
+.PHONY: load
+load: build ## Load a server of its own for 30 s with k6: HTTP and NATS, streams and cancels
+	scripts/load.sh
+
+##@ Build
+.PHONY: build
+build: libs ## Build bin/millrace
+	$(GO_BUILD) -o bin/millrace ./cmd/millrace
+
+.PHONY: libs
+libs: $(TOKENIZERS) kernels
+
+.PHONY: kernels
+kernels: | $(TOOLS) # the generator knows what is out of date
+	@scripts/build/kernels.sh release
+
+$(TOKENIZERS): go.mod scripts/build/tokenizers.sh scripts/build/tokenizers.Cargo.lock | $(TOOLS)
+	@scripts/build/tokenizers.sh
+
+$(TOOLS): scripts/build/check-tools.sh
+	@scripts/build/check-tools.sh go cxx cmake cargo git
+	@mkdir -p $(BUILD) && touch $@
+
+.PHONY: onednn
+onednn: ## Fetch oneDNN into build/onednn, for the products of many rows
+	scripts/build/onednn.sh
+
+.PHONY: env
+env: ## Print what plain `go build` and `go test` need: eval "$(make env)"
+	@echo "export CGO_ENABLED=1 CGO_LDFLAGS=$(CGO_LDFLAGS)"
+
+.PHONY: clean
+clean: ## Remove everything that was built
+	rm -rf bin $(BUILD) compute/device/kernels_id.h
+
+##@ Check
+.PHONY: test
+test: test-kernels race ## Run all tests: kernels on every ISA of this machine, then Go under the race detector
+
+.PHONY: test-kernels
+test-kernels: | $(TOOLS)
+	@scripts/build/kernels.sh test
+	scripts/test-kernels.sh build/kernels
+
+.PHONY: race
+race: libs ## Run the Go tests under the race detector
+	go test -race -timeout 15m ./...
+
+.PHONY: test-quick
+test-quick: libs ## Run the Go tests without the race detector
+	go test ./...
+
+.PHONY: sanitize
+sanitize: | $(TOOLS) ## Run the kernel tests under AddressSanitizer and UBSan
+	@scripts/build/kernels.sh sanitize
+	scripts/test-kernels.sh build/kernels-sanitize
+
+.PHONY: fuzz
+fuzz: libs ## Run every Go fuzz target for FUZZTIME (20s)
+	scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: lint
+lint: libs $(GOLANGCI) ## Check format and lint: golangci-lint, clang-format, shellcheck where installed
+	$(GOLANGCI) run ./...
+	scripts/lint.sh
+
+$(GOLANGCI): | $(TOOLS)
+	@echo "golangci-lint $(GOLANGCI_VERSION): go install (a few minutes, once)"
+	@mkdir -p $(@D)
+	CGO_LDFLAGS= GOBIN=$(CURDIR)/$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	@mv $(@D)/golangci-lint $@
+
+.PHONY: format
+format: libs $(GOLANGCI) ## Rewrite Go and C++ in the project's format
+	$(GOLANGCI) fmt
+	git ls-files -z 'kernels/*.cpp' 'kernels/*.hpp' 'kernels/*.h' | xargs -0 -r clang-format -i
+
+.PHONY: fixtures
+fixtures: ## Make the small models of the tests again (needs Python with torch and transformers)
+	scripts/fixtures.sh
+
+.PHONY: help
+help:
+	@awk 'BEGIN { FS = ":.*## " } \
+		/^##@/ { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile

@@ -1,0 +1,151 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Device chooses what computes.
+type Device struct {
+	Backend string // "cpu", "ref"
+	ISA     string // "": the best of this machine
+	Threads int    // 0: every core that the process may use
+}
+
+// Register adds the settings to a command's flags.
+func (d *Device) Register(f *pflag.FlagSet) {
+	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu (bf16 products), ref (float32 throughout, slow)")
+	f.StringVar(&d.ISA, "isa", "", "force one instruction set of the cpu backend; `millrace doctor` lists them (default: the best)")
+	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
+}
+
+// Validate checks what does not depend on the machine.
+func (d *Device) Validate() error {
+	return errors.Join(
+		oneOf("backend", d.Backend, "cpu", "ref"),
+		atLeast("threads", d.Threads, 0),
+	)
+}
+
+// RegisterModel adds --model to a command's flags.
+func RegisterModel(f *pflag.FlagSet, dir *string) {
+	f.StringVar(dir, "model", "", "directory of a Hugging Face model (config.json, safetensors, tokenizer.json)")
+}
+
+// ValidateModel checks that dir is a directory with a config.json.
+func ValidateModel(dir string) error {
+	if dir == "" {
+		return Usagef("--model: found nothing, expected the directory of a model")
+	}
+	if _, err := os.Stat(dir + "/config.json"); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: no config.json, expected the directory of a model", dir)
+		}
+		return err
+	}
+	return nil
+}
+
+// Serve is the configuration of a server.
+type Serve struct {
+	Device
+
+	Model           string
+	ServedModelName string // "": the name of the model's directory
+
+	Listen       string        // HTTP
+	BodyLimit    Bytes         // of one HTTP request
+	PingInterval time.Duration // of comments on a silent event stream
+	NATSListen   string        // of the embedded server
+	NATS         string        // "": the embedded server
+	DataDir      string
+	Grace        time.Duration // for running requests at the end
+
+	KVMemory       Bytes // 0: what warm-up finds
+	MaxBatchTokens int   // rows per step
+	MaxBatchSize   int   // sequences per step
+	MaxWaiting     int   // requests in the queue
+
+	Tokenizers   int
+	Detokenizers int
+}
+
+// Register adds the settings to a command's flags.
+func (s *Serve) Register(f *pflag.FlagSet) {
+	s.Device.Register(f)
+	RegisterModel(f, &s.Model)
+	f.StringVar(&s.ServedModelName, "served-model-name", "", "the model's name in the API (default: its directory's name)")
+
+	f.StringVar(&s.Listen, "listen", "127.0.0.1:8080", "address of the HTTP server")
+	s.BodyLimit = 8 << 20
+	f.Var(&s.BodyLimit, "body-limit", "largest HTTP request body")
+	f.DurationVar(&s.PingInterval, "ping-interval", 15*time.Second, "time between comments on an event stream without tokens")
+	f.StringVar(&s.NATSListen, "nats-listen", "127.0.0.1:4222", "address of the embedded NATS server")
+	f.StringVar(&s.NATS, "nats", "", "URL of a NATS server to join instead of the embedded one")
+	f.StringVar(&s.DataDir, "data-dir", "data", "directory of what outlives the process (JetStream)")
+	f.DurationVar(&s.Grace, "grace", 30*time.Second, "time for running requests to end after SIGTERM or Ctrl-C")
+
+	f.Var(&s.KVMemory, "kv-memory", "memory of the KV cache (0: measured at start)")
+	f.IntVar(&s.MaxBatchTokens, "max-batch-tokens", 512, "tokens per step: decode rows and prompt chunks together")
+	f.IntVar(&s.MaxBatchSize, "max-batch-size", 64, "sequences per step")
+	f.IntVar(&s.MaxWaiting, "max-waiting", 512, "requests that may wait for admission; more are answered with 429")
+
+	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")
+	f.IntVar(&s.Detokenizers, "detokenizers", 2, "actors of the detokenizer pool")
+}
+
+// Validate checks what does not depend on the machine or the model. Several
+// faults are one error.
+func (s *Serve) Validate() error {
+	err := errors.Join(
+		s.Device.Validate(),
+		address("listen", s.Listen),
+		address("nats-listen", s.NATSListen),
+		atLeast("max-batch-tokens", s.MaxBatchTokens, 1),
+		atLeast("max-batch-size", s.MaxBatchSize, 1),
+		atLeast("max-waiting", s.MaxWaiting, 0),
+		atLeast("tokenizers", s.Tokenizers, 1),
+		atLeast("detokenizers", s.Detokenizers, 1),
+		atLeast("body-limit", s.BodyLimit, 1),
+		atLeast("grace", s.Grace, 0),
+		atLeast("ping-interval", s.PingInterval, time.Millisecond),
+	)
+	if err != nil {
+		return err
+	}
+	return ValidateModel(s.Model)
+}
+
+func atLeast[T int | Bytes | time.Duration](flag string, found, least T) error {
+	if found < least {
+		return Usagef("--%s: found %v, expected at least %v", flag, found, least)
+	}
+	return nil
+}
+
+func oneOf(flag, found string, expected ...string) error {
+	if !slices.Contains(expected, found) {
+		return Usagef("--%s: found %q, expected %s", flag, found, strings.Join(expected, " or "))
+	}
+	return nil
+}
+
+func address(flag, found string) error {
+	_, port, err := net.SplitHostPort(found)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return Usagef("--%s: found %q, expected HOST:PORT", flag, found)
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/config"
+)
+
+func TestBytesReadsAmountsAsPeopleWriteThem(t *testing.T) {
+	for text, want := range map[string]config.Bytes{
+		"0": 0, "4097": 4097, "2GiB": 2 << 30, "2gib": 2 << 30, "2G": 2 << 30, "1.5 KiB": 1536,
+		"3MB": 3_000_000, " 7 B ": 7, "1TiB": 1 << 40,
+	} {
+		var b config.Bytes
+		require.NoError(t, b.Set(text), text)
+		require.Equal(t, want, b, text)
+	}
+}
+
+func TestBytesRefusesWhatIsNoAmount(t *testing.T) {
+	for _, text := range []string{"", "GiB", "-1", "2QiB", "1e40", "NaN", "Inf", "9EiB", "16777216TiB", "1,5GB", "0x10"} {
+		b := config.Bytes(11)
+		require.Error(t, b.Set(text), text)
+		require.Equal(t, config.Bytes(11), b, "%s: a refused amount changes nothing", text)
+	}
+}
+
+func TestBytesPrintsWhatItReads(t *testing.T) {
+	for _, text := range []string{"0", "1", "1023", "1KiB", "1537", "513MiB", "2GiB", "3TiB"} {
+		var b config.Bytes
+		require.NoError(t, b.Set(text))
+		require.Equal(t, text, b.String())
+	}
+}
+
+func serve(t *testing.T, args ...string) *config.Serve {
+	t.Helper()
+	var s config.Serve
+	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	s.Register(flags)
+	require.NoError(t, flags.Parse(args))
+	return &s
+}
+
+func TestServeDefaultsAreValidForAModelDirectory(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o600))
+	require.NoError(t, serve(t, "--model", dir).Validate())
+}
+
+func TestServeNamesEverySettingThatIsWrong(t *testing.T) {
+	err := serve(t, "--backend", "gpu", "--threads", "-1", "--listen", "8080", "--nats-listen", "h:70000",
+		"--max-batch-size", "0", "--grace", "-1s").Validate()
+	require.ErrorIs(t, err, config.ErrUsage)
+	require.EqualError(t, err, `--backend: found "gpu", expected cpu or ref
+--threads: found -1, expected at least 0
+--listen: found "8080", expected HOST:PORT
+--nats-listen: found "h:70000", expected HOST:PORT
+--max-batch-size: found 0, expected at least 1
+--grace: found -1s, expected at least 0s`)
+}
+
+func TestAModelThatIsNoModelIsNamed(t *testing.T) {
+	require.ErrorIs(t, config.ValidateModel(""), config.ErrUsage)
+	dir := t.TempDir()
+	require.EqualError(t, config.ValidateModel(dir), dir+": no config.json, expected the directory of a model")
+}

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Checks what golangci-lint does not: the format of the C++ sources, and the shell scripts where
+# shellcheck is installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/build/check-tools.sh clang-format
+mapfile -t sources < <(git ls-files 'kernels/*.cpp' 'kernels/*.hpp' 'kernels/*.h' 'compute/device/*.h')
+if [ ${#sources[@]} -gt 0 ]; then clang-format --dry-run -Werror "${sources[@]}"; fi
+echo "clang-format: ${#sources[@]} files"
+
+mapfile -t scripts < <(git ls-files '*.sh' .ci/run)
+if command -v shellcheck >/dev/null; then
+  shellcheck "${scripts[@]}"
+  echo "shellcheck: ${#scripts[@]} files"
+else
+  for script in "${scripts[@]}"; do bash -n "$script"; done
+  echo "shellcheck is not installed: ${#scripts[@]} scripts parsed only"
+fi
