@@ -1,0 +1,98 @@
+#include "isa.hpp"
+
+#include <array>
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace millrace::cpu {
+namespace {
+
+struct Named {
+  Isa isa;
+  const char* name;
+};
+
+// Best first.
+constexpr std::array kIsas{
+    Named{Isa::avx512_bf16, "avx512-bf16"},
+    Named{Isa::avx512, "avx512"},
+    Named{Isa::avx2, "avx2"},
+    Named{Isa::portable, "portable"},
+};
+
+#if defined(__x86_64__)
+
+struct Cpuid {
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+Cpuid cpuid(uint32_t leaf, uint32_t subleaf) {
+  Cpuid r;  // all zero where the leaf does not exist
+  __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);
+  return r;
+}
+
+bool bit(uint32_t word, int n) { return (word >> n) & 1u; }
+
+// The register states that the operating system saves (XCR0).
+uint32_t saved_states() {
+  uint32_t low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+// Intel SDM vol. 1, 14.3, 15.2 and 15.4: the processor has the instructions and
+// the system saves the registers (XCR0: SSE 1, AVX 2, opmask and ZMM 5..7).
+Isa best_isa() {
+  const Cpuid one = cpuid(1, 0), seven = cpuid(7, 0), seven_one = cpuid(7, 1);
+  constexpr int kOsxsave = 27, kAvx = 28, kFma = 12;
+  if (!bit(one.ecx, kOsxsave) || !bit(one.ecx, kAvx)) return Isa::portable;
+  const uint32_t saved = saved_states();
+  constexpr uint32_t kYmm = 0x06, kZmm = 0xe6;
+  constexpr int kAvx2 = 5;
+  if ((saved & kYmm) != kYmm || !bit(one.ecx, kFma) || !bit(seven.ebx, kAvx2)) {
+    return Isa::portable;
+  }
+  constexpr int kF = 16, kDq = 17, kBw = 30, kVl = 31;
+  const bool avx512 =
+      bit(seven.ebx, kF) && bit(seven.ebx, kDq) && bit(seven.ebx, kBw) && bit(seven.ebx, kVl);
+  if ((saved & kZmm) != kZmm || !avx512) return Isa::avx2;
+  constexpr int kBf16 = 5;
+  return bit(seven_one.eax, kBf16) ? Isa::avx512_bf16 : Isa::avx512;
+}
+
+#else
+
+Isa best_isa() { return Isa::portable; }
+
+#endif
+
+}  // namespace
+
+const char* isa_name(Isa isa) {
+  for (const Named& n : kIsas) {
+    if (n.isa == isa) return n.name;
+  }
+  return "unknown";
+}
+
+std::optional<Isa> isa_from_name(std::string_view name) {
+  for (const Named& n : kIsas) {
+    if (n.name == name) return n.isa;
+  }
+  return std::nullopt;
+}
+
+std::vector<Isa> available_isas() {
+  const Isa best = best_isa();
+  std::vector<Isa> isas;
+  for (const Named& n : kIsas) {
+    if (n.isa <= best) isas.push_back(n.isa);
+  }
+  return isas;
+}
+
+}  // namespace millrace::cpu

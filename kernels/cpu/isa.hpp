@@ -1,0 +1,23 @@
+// The instruction sets that the CPU backend has kernels for.
+#ifndef MILLRACE_CPU_ISA_HPP
+#define MILLRACE_CPU_ISA_HPP
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace millrace::cpu {
+
+// Ascending: a machine that runs one of them runs those before it too.
+enum class Isa { portable, avx2, avx512, avx512_bf16 };
+
+// "portable", "avx2", "avx512" or "avx512-bf16".
+const char* isa_name(Isa isa);
+std::optional<Isa> isa_from_name(std::string_view name);
+
+// What this processor and its operating system can run, best first; never empty.
+std::vector<Isa> available_isas();
+
+}  // namespace millrace::cpu
+
+#endif

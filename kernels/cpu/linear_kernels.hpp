@@ -1,0 +1,62 @@
+// What differs between instruction sets in a linear op. One table for each, in
+// linear_<isa>.cpp.
+#ifndef MILLRACE_CPU_LINEAR_KERNELS_HPP
+#define MILLRACE_CPU_LINEAR_KERNELS_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+#include "bf16.hpp"
+#include "isa.hpp"
+
+namespace millrace::cpu {
+
+// A panel is the weights of two vectors of columns (output features), pair of K
+// by pair of K: [pairs][2 vectors][lanes][2] bf16. It is one stream from memory.
+inline constexpr int kPanelVectors = 2;
+inline constexpr int kMaxTileRows = 16;
+inline constexpr int kMaxTilePanels = 4;
+
+// The operand of a tile of `rows` rows: [pairs][rows] elements of a pair each.
+struct Tile {
+  const void* operand;
+  const bf16* weights;   // of the first panel
+  int64_t panel_stride;  // elements between the panels
+  int64_t pairs;
+  float* sums;  // [panels][2 vectors][rows][lanes]
+};
+using TileKernel = void (*)(const Tile&);
+
+// What becomes of the sums of a tile's panel.
+struct Finish {
+  const float* sums;  // [2 vectors][rows][lanes]
+  const float* bias;  // [2 vectors][lanes] or null
+  void* out;          // first row and column of the panel, float or bf16
+  int64_t out_stride;
+  int rows;
+  int columns;  // valid ones, at most 2 * lanes (gated: lanes)
+  int activation;
+  bool gated, accumulate, out_f32;
+};
+
+struct LinearKernels {
+  int lanes;                          // floats in a vector
+  int max_rows;                       // of a tile, at most kMaxTileRows
+  size_t operand_bytes;               // of one pair
+  bool raw_row;                       // a row of bf16 with even K is a one-row operand as it is
+  TileKernel one[kMaxTileRows + 1];   // [rows]: one panel
+  TileKernel wide[kMaxTileRows + 1];  // [rows]: wide_panels[rows] panels, or null
+  int wide_panels[kMaxTileRows + 1];
+  // in: [rows][width] bf16 -> [pairs][rows] pairs; an odd width is filled up with zero.
+  void (*pack_operand)(const bf16* in, int rows, int64_t width, void* operand);
+  void (*finish)(const Finish&);
+};
+
+const LinearKernels& linear_kernels_portable();
+const LinearKernels& linear_kernels_avx2();
+const LinearKernels& linear_kernels_avx512();
+const LinearKernels& linear_kernels_avx512_bf16();
+
+}  // namespace millrace::cpu
+
+#endif
