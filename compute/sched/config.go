@@ -1,0 +1,69 @@
+package sched
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrConfig is a configuration that cannot work.
+var ErrConfig = errors.New("sched: invalid configuration")
+
+// Config bounds what a step may hold and who gets in. Tokens are rows of the
+// step's token axis.
+type Config struct {
+	// MaxBatchTokens is the token budget: rows of a step, decode rows and
+	// prompt rows together.
+	MaxBatchTokens int
+	// ChunkTokens bounds the prompt rows of a step that has decode rows too, so
+	// that a long prompt does not hold up the tokens of the others. 0: only the
+	// budget bounds them.
+	ChunkTokens int
+	// MaxBatchSize is the number of sequences that hold, or ask for, KV. It is
+	// also the most outputs that a step can have.
+	MaxBatchSize int
+	// MaxWaiting is the number of sequences accepted beyond MaxBatchSize. One
+	// more is refused at once.
+	MaxWaiting int
+	// WaitingServedRatio holds admitted prompts back while others decode, until
+	// they are at least floor(ratio * decode rows). 0: none is held back.
+	WaitingServedRatio float64
+	// MaxHoldSteps is the number of steps that the ratio holds a prompt back at most.
+	MaxHoldSteps int
+	// MaxSequenceTokens is the longest prompt + answer (the context limit).
+	MaxSequenceTokens int
+	// SlabTokens is the tokens of a KV slab; leases are asked for in whole slabs.
+	SlabTokens int
+	// LeaseAheadTokens is the distance between the tokens of a sequence and the
+	// end of its lease below which a longer lease is asked for.
+	LeaseAheadTokens int
+}
+
+// Validate returns an ErrConfig that names the first field at fault.
+func (c Config) Validate() error {
+	for _, f := range []struct {
+		name       string
+		value, min int
+	}{
+		{"MaxBatchTokens", c.MaxBatchTokens, 1},
+		{"ChunkTokens", c.ChunkTokens, 0},
+		{"MaxBatchSize", c.MaxBatchSize, 1},
+		{"MaxWaiting", c.MaxWaiting, 0},
+		{"MaxHoldSteps", c.MaxHoldSteps, 0},
+		{"MaxSequenceTokens", c.MaxSequenceTokens, 2},
+		{"SlabTokens", c.SlabTokens, 1},
+		{"LeaseAheadTokens", c.LeaseAheadTokens, 1},
+	} {
+		if f.value < f.min {
+			return fmt.Errorf("%w: %s is %d, expected at least %d", ErrConfig, f.name, f.value, f.min)
+		}
+	}
+	// With a budget below the batch size the decode rows alone could fill every
+	// step and starve an admitted prompt.
+	if c.MaxBatchTokens < c.MaxBatchSize {
+		return fmt.Errorf("%w: MaxBatchTokens is %d, expected at least MaxBatchSize, %d", ErrConfig, c.MaxBatchTokens, c.MaxBatchSize)
+	}
+	if !(c.WaitingServedRatio >= 0 && c.WaitingServedRatio <= 1e6) {
+		return fmt.Errorf("%w: WaitingServedRatio is %g, expected 0 to 1e6", ErrConfig, c.WaitingServedRatio)
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package sched
+
+import (
+	"fmt"
+	"time"
+)
+
+// ID names a sequence. It is not used again while Step may still hear of it:
+// best never.
+type ID uint64
+
+// Sequence is what the scheduler has to know of a request's choice. Times are
+// durations since any fixed start, the same one for all.
+type Sequence struct {
+	ID           ID
+	PromptTokens int // at least 1; a sequence that moved here counts its tokens so far
+	MaxNewTokens int // at least 1
+	Priority     int // lower runs first
+	Tenant       string
+	Arrival      time.Duration // order within a priority
+	Deadline     time.Duration // ended when it passes, in whatever state; 0: none
+}
+
+// EventKind is the kind of an Event.
+type EventKind uint8
+
+const (
+	KindSubmit EventKind = iota + 1
+	KindCancel
+	KindGranted
+	KindDenied
+	KindFreed
+	KindSampled
+	KindFinished
+)
+
+// Event is something that happened since the last step. The functions below
+// make them; which fields count depends on Kind.
+type Event struct {
+	Kind     EventKind
+	ID       ID
+	Sequence Sequence // Submit
+	Tokens   int      // Granted: leased up to
+	Need     int      // Denied, in slabs: for the transcript
+	Free     int      // Denied, in slabs: for the transcript
+	Never    bool     // Denied: larger than the pool
+	Reason   Reason   // Finished
+}
+
+// Submit brings a new sequence.
+func Submit(q Sequence) Event { return Event{Kind: KindSubmit, ID: q.ID, Sequence: q} }
+
+// Cancel ends a sequence in any state; an ended or unknown one is ignored.
+func Cancel(id ID) Event { return Event{Kind: KindCancel, ID: id} }
+
+// Granted answers a Reserve or a Lease: the reservation holds, and the first
+// leased tokens are backed by slabs.
+func Granted(id ID, leased int) Event { return Event{Kind: KindGranted, ID: id, Tokens: leased} }
+
+// Denied answers a Reserve: need slabs, free ones are too few for now. The
+// sequence keeps its place.
+func Denied(id ID, need, free int) Event {
+	return Event{Kind: KindDenied, ID: id, Need: need, Free: free}
+}
+
+// NeverFits answers a Reserve: the pool is too small. It ends the sequence.
+func NeverFits(id ID, need, pool int) Event {
+	return Event{Kind: KindDenied, ID: id, Need: need, Free: pool, Never: true}
+}
+
+// Freed says that slabs came back to the pool: what was denied may be asked again.
+func Freed() Event { return Event{Kind: KindFreed} }
+
+// Sampled says that a token was taken from the sequence's last output and that
+// the sequence goes on. At MaxNewTokens tokens the scheduler ends it itself.
+func Sampled(id ID) Event { return Event{Kind: KindSampled, ID: id} }
+
+// Finished ends a sequence with one of ReasonStop to ReasonError: in place of Sampled for an end-of-sequence token,
+// or at any later time for a stop string that detokenising found. An ended or
+// unknown one is ignored.
+func Finished(id ID, r Reason) Event { return Event{Kind: KindFinished, ID: id, Reason: r} }
+
+// Reason says why a sequence ended.
+type Reason uint8
+
+const (
+	ReasonNone      Reason = iota
+	ReasonStop             // end-of-sequence token, stop token or stop string
+	ReasonLength           // MaxNewTokens
+	ReasonCancelled        //
+	ReasonError            // the device or a stage failed
+	ReasonDeadline         // the deadline passed
+	ReasonQueueFull        // refused: MaxBatchSize + MaxWaiting sequences are here
+	ReasonTooLong          // refused: longer than the context limit or the KV pool
+	ReasonInvalid          // refused: no prompt or no token to make
+)
+
+var reasonNames = [...]string{"none", "stop", "length", "cancelled", "error", "deadline", "queue-full", "too-long", "invalid"}
+
+func (r Reason) String() string {
+	if int(r) < len(reasonNames) {
+		return reasonNames[r]
+	}
+	return fmt.Sprintf("Reason(%d)", uint8(r))
+}

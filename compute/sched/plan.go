@@ -1,0 +1,78 @@
+package sched
+
+import "time"
+
+// Plan is what to do now: the effects for the KV manager and the requests, and
+// the step for the device. It is read-only and valid until the next Step.
+//
+// Order: Release, Reserve and Lease go to the KV manager in this order, by one
+// sender, so that what is released is free for what is reserved.
+type Plan struct {
+	Step uint64 // counts from 1
+
+	// Chunks are the step's rows: decode rows first, then prompt chunks. Rows
+	// of a chunk follow each other on the token axis, in the order of Chunks.
+	Chunks     []Chunk
+	Rows       int // all rows; 0: nothing for the device, wait for an event
+	DecodeRows int
+	PromptRows int
+	Outputs    int // chunks with Output
+
+	Release []ID          // KV to free, exactly once for each granted sequence
+	Reserve []Reservation // asks that want a Granted or a Denied
+	Lease   []Lease       // asks that want a Granted
+	Ended   []End         // exactly once for each submitted sequence
+
+	// Left out of the step, of those that run: Stalled lack a lease, Held wait
+	// for the waiting-served ratio, Awaiting have an output not yet sampled.
+	Stalled, Held, Awaiting int
+
+	// Wake is the earliest deadline: Step is to be called then even without an
+	// event. 0: none.
+	Wake time.Duration
+}
+
+// Chunk is a run of tokens of one sequence: positions Start to Start+Rows-1,
+// in rows Row to Row+Rows-1 of the step. Positions before Start are in the KV
+// cache. Output: the logits of the last row are wanted; exactly one Sampled or
+// Finished answers it.
+type Chunk struct {
+	ID     ID
+	Row    int
+	Start  int
+	Rows   int
+	Output bool
+}
+
+// Reservation asks for KV for Tokens tokens in all, the first Lease of which
+// are to be leased at once.
+type Reservation struct {
+	ID     ID
+	Tokens int
+	Lease  int
+}
+
+// Lease asks for physical slabs for the first UpTo tokens. It lies inside the
+// reservation, so it is always granted.
+type Lease struct {
+	ID   ID
+	UpTo int
+}
+
+// End is the end of a sequence.
+type End struct {
+	ID        ID
+	Reason    Reason
+	Generated int // tokens sampled
+}
+
+func (p *Plan) reset() {
+	*p = Plan{
+		Step:    p.Step + 1,
+		Chunks:  p.Chunks[:0],
+		Release: p.Release[:0],
+		Reserve: p.Reserve[:0],
+		Lease:   p.Lease[:0],
+		Ended:   p.Ended[:0],
+	}
+}

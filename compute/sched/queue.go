@@ -1,0 +1,49 @@
+package sched
+
+import "sort"
+
+// queue holds sequences in the order in which they are served: by priority,
+// then arrival, then submission. A sequence that comes back takes its old
+// place. Insertion and removal search by bisection and move pointers.
+type queue struct{ seqs []*sequence }
+
+// before is the order; no two sequences have the same serial.
+func (a *sequence) before(b *sequence) bool {
+	switch {
+	case a.Priority != b.Priority:
+		return a.Priority < b.Priority
+	case a.Arrival != b.Arrival:
+		return a.Arrival < b.Arrival
+	}
+	return a.serial < b.serial
+}
+
+func (q *queue) len() int { return len(q.seqs) }
+
+// first returns the head, nil if the queue is empty.
+func (q *queue) first() *sequence {
+	if len(q.seqs) == 0 {
+		return nil
+	}
+	return q.seqs[0]
+}
+
+// place is the index of the first sequence that is not before s.
+func (q *queue) place(s *sequence) int {
+	return sort.Search(len(q.seqs), func(i int) bool { return !q.seqs[i].before(s) })
+}
+
+func (q *queue) insert(s *sequence) {
+	i := q.place(s)
+	q.seqs = append(q.seqs, nil)
+	copy(q.seqs[i+1:], q.seqs[i:])
+	q.seqs[i] = s
+}
+
+// remove takes out s, which is in the queue.
+func (q *queue) remove(s *sequence) {
+	i := q.place(s)
+	n := copy(q.seqs[i:], q.seqs[i+1:])
+	q.seqs[i+n] = nil
+	q.seqs = q.seqs[:i+n]
+}

@@ -1,0 +1,263 @@
+// Package sched decides what a device computes next. It is a state machine
+// without clock, goroutine or I/O: events in, one Plan out. The same events at
+// the same times give the same plans, so that every decision can be replayed.
+//
+// The compute loop that drives it:
+//
+//	for {
+//		plan, err := s.Step(now, events)   // err: an event out of place, ignored
+//		... send plan.Release, Reserve, Lease to the KV manager; report plan.Ended
+//		... map the slabs that came with the grants in events
+//		... if plan.Rows > 0: run plan.Chunks, sample the outputs
+//		events = ... Sampled or Finished per output, and what came in meanwhile
+//	}
+//
+// A step is merged: the decode rows of all running sequences and as many prompt
+// rows as the budget leaves lie on one token axis. A sequence goes from waiting
+// (in the queue) to asking (its KV reservation is on the way) to running
+// (granted; prefill, then decode) to its end. Only what is granted runs.
+//
+// Step is called when the device has finished the last plan, so that KV in
+// Release is read by no row. It need not wait for stop strings: they arrive as
+// Finished one step later and cost at most one wasted row, whose token is
+// ignored.
+package sched
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Errors of Step: the driver broke the protocol. The event is ignored, the
+// plan holds all the others.
+var (
+	ErrDuplicate  = errors.New("sched: sequence exists")
+	ErrUnexpected = errors.New("sched: unexpected event")
+)
+
+// State is where a sequence is.
+type State uint8
+
+const (
+	Waiting State = iota // in the queue, no KV
+	Asking               // Reserve is out, the answer is not in
+	Running              // KV is granted
+)
+
+func (s State) String() string { return [...]string{"waiting", "asking", "running"}[s] }
+
+// sequence is a live sequence, or an ended one whose Reserve is still out.
+type sequence struct {
+	Sequence
+	serial    uint64 // order of submission
+	state     State
+	ended     bool   // only with Asking: reported as ended, to be released when granted
+	denials   int    // answers that were Denied
+	asked     uint64 // frees that were known when Reserve went out
+	admission uint64 // order of grants
+	generated int    // tokens sampled
+	computed  int    // tokens in the KV cache once the last plan has run
+	leased    int    // tokens backed by slabs
+	leaseAsk  int    // tokens of the longest lease asked for
+}
+
+// total is the reservation in tokens.
+func (q *sequence) total() int { return q.PromptTokens + q.MaxNewTokens }
+
+// known counts the tokens whose ids are known. A sequence with computed ==
+// known waits for its output to be sampled.
+func (q *sequence) known() int { return q.PromptTokens + q.generated }
+
+func (q *sequence) prefilling() bool { return q.computed < q.PromptTokens }
+
+// Scheduler is the state machine. It is for one goroutine.
+type Scheduler struct {
+	cfg  Config
+	byID map[ID]*sequence
+	// Each sequence of byID is in the one that its state names.
+	waiting, asking, running queue
+
+	spare      []*sequence // for the next Submits
+	serial     uint64
+	live       int       // submitted and not ended
+	frees      uint64    // times that KV was given back, as far as known
+	probe      *sequence // denied before and asked again: nobody passes it until its answer
+	admissions uint64
+	gate       uint64 // admissions up to this one may start (the waiting-served ratio)
+	held       int    // steps that the ratio has held prompts back
+	wake       time.Duration
+	plan       Plan
+}
+
+// New returns a Scheduler without sequences, or an ErrConfig.
+func New(cfg Config) (*Scheduler, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Scheduler{cfg: cfg, byID: make(map[ID]*sequence)}, nil
+}
+
+// Step applies the events in their order and plans the next step. The plan is
+// valid even with an error, which names the events that were ignored.
+func (s *Scheduler) Step(now time.Duration, events []Event) (*Plan, error) {
+	s.plan.reset()
+	var errs []error
+	for i := range events {
+		if err := s.apply(&events[i]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	s.expire(now)
+	s.planDecode()
+	s.planPrompts()
+	s.planLeases()
+	s.planReserves()
+	s.plan.Wake = s.wake
+	return &s.plan, errors.Join(errs...)
+}
+
+func (s *Scheduler) apply(e *Event) error {
+	switch e.Kind {
+	case KindSubmit:
+		return s.submit(&e.Sequence)
+	case KindCancel:
+		s.end(s.byID[e.ID], ReasonCancelled)
+	case KindGranted:
+		return s.granted(e)
+	case KindDenied:
+		return s.denied(e)
+	case KindFreed:
+		s.frees++
+	case KindSampled:
+		return s.sampled(e)
+	case KindFinished:
+		if e.Reason < ReasonStop || e.Reason > ReasonError {
+			return fmt.Errorf("%w: sequence %d finished with reason %v", ErrUnexpected, e.ID, e.Reason)
+		}
+		s.end(s.byID[e.ID], e.Reason)
+	default:
+		return fmt.Errorf("%w: kind %d", ErrUnexpected, e.Kind)
+	}
+	return nil
+}
+
+func (s *Scheduler) submit(q *Sequence) error {
+	if s.byID[q.ID] != nil {
+		return fmt.Errorf("%w: %d", ErrDuplicate, q.ID)
+	}
+	if r := s.refuse(q); r != ReasonNone {
+		s.plan.Ended = append(s.plan.Ended, End{ID: q.ID, Reason: r})
+		return nil
+	}
+	seq := s.take()
+	s.serial++
+	*seq = sequence{Sequence: *q, serial: s.serial}
+	s.byID[q.ID] = seq
+	s.live++
+	s.waiting.insert(seq)
+	s.noteDeadline(seq)
+	return nil
+}
+
+// refuse returns why a sequence cannot be accepted, or ReasonNone.
+func (s *Scheduler) refuse(q *Sequence) Reason {
+	switch {
+	case q.PromptTokens < 1 || q.MaxNewTokens < 1:
+		return ReasonInvalid
+	case q.PromptTokens > s.cfg.MaxSequenceTokens-1 || q.MaxNewTokens > s.cfg.MaxSequenceTokens-q.PromptTokens:
+		return ReasonTooLong
+	case s.live >= s.cfg.MaxBatchSize+s.cfg.MaxWaiting:
+		return ReasonQueueFull
+	}
+	return ReasonNone
+}
+
+func (s *Scheduler) sampled(e *Event) error {
+	seq := s.byID[e.ID]
+	if seq == nil || seq.ended {
+		return nil // the wasted row of a sequence that ended meanwhile
+	}
+	if seq.state != Running || seq.computed != seq.known() {
+		return fmt.Errorf("%w: a token for sequence %d, which has no output open", ErrUnexpected, e.ID)
+	}
+	seq.generated++
+	if seq.generated == seq.MaxNewTokens {
+		s.end(seq, ReasonLength)
+	}
+	return nil
+}
+
+// end reports the end of a sequence (nil or ended: nothing) and releases its KV.
+func (s *Scheduler) end(seq *sequence, r Reason) {
+	if seq == nil || seq.ended {
+		return
+	}
+	s.plan.Ended = append(s.plan.Ended, End{ID: seq.ID, Reason: r, Generated: seq.generated})
+	s.live--
+	switch seq.state {
+	case Waiting:
+		s.waiting.remove(seq)
+		s.forget(seq)
+	case Asking: // the KV manager may have granted it already: wait for the answer
+		seq.ended = true
+		if s.probe == seq {
+			s.probe = nil
+		}
+	case Running:
+		s.running.remove(seq)
+		s.release(seq)
+	}
+}
+
+// release gives back the KV of a granted sequence and forgets it.
+func (s *Scheduler) release(seq *sequence) {
+	s.plan.Release = append(s.plan.Release, seq.ID)
+	s.frees++
+	s.forget(seq)
+}
+
+// take returns a sequence to fill in.
+func (s *Scheduler) take() *sequence {
+	n := len(s.spare)
+	if n == 0 {
+		return new(sequence)
+	}
+	seq := s.spare[n-1]
+	s.spare = s.spare[:n-1]
+	return seq
+}
+
+// forget drops a sequence that is in no queue any more.
+func (s *Scheduler) forget(seq *sequence) {
+	delete(s.byID, seq.ID)
+	*seq = sequence{}
+	s.spare = append(s.spare, seq)
+}
+
+// noteDeadline keeps wake at or before the earliest deadline.
+func (s *Scheduler) noteDeadline(seq *sequence) {
+	if seq.Deadline != 0 && (s.wake == 0 || seq.Deadline < s.wake) {
+		s.wake = seq.Deadline
+	}
+}
+
+// expire ends the sequences whose deadline has passed.
+func (s *Scheduler) expire(now time.Duration) {
+	if s.wake == 0 || now < s.wake {
+		return
+	}
+	s.wake = 0
+	for _, q := range [...]*queue{&s.running, &s.asking, &s.waiting} {
+		for i := q.len() - 1; i >= 0; i-- { // from the end: end may remove
+			seq := q.seqs[i]
+			switch {
+			case seq.ended:
+			case seq.Deadline != 0 && seq.Deadline <= now:
+				s.end(seq, ReasonDeadline)
+			default:
+				s.noteDeadline(seq)
+			}
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package sched
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+)
+
+func testConfig() Config {
+	return Config{
+		MaxBatchTokens: 24, MaxBatchSize: 4, MaxWaiting: 3, MaxHoldSteps: 3,
+		MaxSequenceTokens: 200, SlabTokens: 16, LeaseAheadTokens: 20,
+	}
+}
+
+func TestConfigNamesTheFieldAtFault(t *testing.T) {
+	if err := testConfig().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, breakIt := range map[string]func(*Config){
+		"MaxBatchTokens is 0":          func(c *Config) { c.MaxBatchTokens = 0 },
+		"ChunkTokens is -1":            func(c *Config) { c.ChunkTokens = -1 },
+		"MaxBatchSize is 0":            func(c *Config) { c.MaxBatchSize = 0 },
+		"MaxWaiting is -2":             func(c *Config) { c.MaxWaiting = -2 },
+		"MaxHoldSteps is -1":           func(c *Config) { c.MaxHoldSteps = -1 },
+		"MaxSequenceTokens is 1":       func(c *Config) { c.MaxSequenceTokens = 1 },
+		"SlabTokens is 0":              func(c *Config) { c.SlabTokens = 0 },
+		"LeaseAheadTokens is 0":        func(c *Config) { c.LeaseAheadTokens = 0 },
+		"MaxBatchTokens is 3":          func(c *Config) { c.MaxBatchTokens = 3 },
+		"WaitingServedRatio is -0.5":   func(c *Config) { c.WaitingServedRatio = -0.5 },
+		"WaitingServedRatio is NaN":    func(c *Config) { c.WaitingServedRatio = math.NaN() },
+		"WaitingServedRatio is 2e+300": func(c *Config) { c.WaitingServedRatio = 2e300 },
+	} {
+		c := testConfig()
+		breakIt(&c)
+		_, err := New(c)
+		if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package sched
+
+import (
+	"fmt"
+	"time"
+)
+
+// Running counts the sequences that hold KV.
+func (s *Scheduler) Running() int { return s.running.len() }
+
+// Waiting counts the sequences that were accepted and hold no KV yet.
+func (s *Scheduler) Waiting() int { return s.live - s.running.len() }
+
+// Idle says that every sequence has ended and no answer of the KV manager is
+// awaited.
+func (s *Scheduler) Idle() bool { return len(s.byID) == 0 }
+
+// SequenceState is a live sequence as Snapshot sees it.
+type SequenceState struct {
+	ID        ID
+	State     State
+	Priority  int
+	Tenant    string
+	Arrival   time.Duration
+	Deadline  time.Duration
+	Prompt    int // tokens
+	MaxNew    int // tokens
+	Generated int // tokens sampled
+	Computed  int // tokens in the KV cache after the last plan
+	Leased    int // tokens backed by slabs
+	Denials   int // times its reservation was denied
+}
+
+// Snapshot copies the state of all live sequences: running, asking, waiting,
+// each in the order of service.
+func (s *Scheduler) Snapshot() []SequenceState {
+	out := make([]SequenceState, 0, s.live)
+	for _, q := range [...]*queue{&s.running, &s.asking, &s.waiting} {
+		for _, seq := range q.seqs {
+			if seq.ended {
+				continue
+			}
+			out = append(out, SequenceState{
+				ID: seq.ID, State: seq.state, Priority: seq.Priority, Tenant: seq.Tenant,
+				Arrival: seq.Arrival, Deadline: seq.Deadline,
+				Prompt: seq.PromptTokens, MaxNew: seq.MaxNewTokens, Generated: seq.generated,
+				Computed: seq.computed, Leased: seq.leased, Denials: seq.denials,
+			})
+		}
+	}
+	return out
+}
+
+// Check reports the first contradiction in the scheduler's books and in its
+// last plan. It costs O(sequences).
+func (s *Scheduler) Check() error {
+	live := 0
+	for _, q := range [...]struct {
+		state State
+		*queue
+	}{{Waiting, &s.waiting}, {Asking, &s.asking}, {Running, &s.running}} {
+		for i, seq := range q.seqs {
+			if seq.state != q.state || s.byID[seq.ID] != seq {
+				return fmt.Errorf("sched: check: sequence %d is %v, found among the %v", seq.ID, seq.state, q.state)
+			}
+			if i > 0 && !q.seqs[i-1].before(seq) {
+				return fmt.Errorf("sched: check: sequence %d is behind its place among the %v", q.seqs[i-1].ID, q.state)
+			}
+			if err := s.checkSequence(seq); err != nil {
+				return err
+			}
+			if !seq.ended {
+				live++
+			}
+		}
+	}
+	batch := s.running.len() + s.asking.len()
+	switch {
+	case s.waiting.len()+batch != len(s.byID):
+		return fmt.Errorf("sched: check: %d sequences in the queues, %d known", s.waiting.len()+batch, len(s.byID))
+	case live != s.live:
+		return fmt.Errorf("sched: check: %d sequences live, the count says %d", live, s.live)
+	case batch > s.cfg.MaxBatchSize:
+		return fmt.Errorf("sched: check: %d sequences hold or ask for KV, expected at most %d", batch, s.cfg.MaxBatchSize)
+	case live > s.cfg.MaxBatchSize+s.cfg.MaxWaiting:
+		return fmt.Errorf("sched: check: %d sequences accepted, expected at most %d", live, s.cfg.MaxBatchSize+s.cfg.MaxWaiting)
+	case s.probe != nil && (s.probe.state != Asking || s.probe.denials == 0 || s.probe.ended):
+		return fmt.Errorf("sched: check: sequence %d bars the queue but is not asked for again", s.probe.ID)
+	}
+	return s.checkPlan()
+}
+
+func (s *Scheduler) checkSequence(q *sequence) error {
+	held := q.state == Running
+	switch {
+	case q.ended && q.state != Asking:
+		return fmt.Errorf("sched: check: sequence %d has ended and is %v", q.ID, q.state)
+	case q.generated >= q.MaxNewTokens:
+		return fmt.Errorf("sched: check: sequence %d made %d tokens, expected less than %d", q.ID, q.generated, q.MaxNewTokens)
+	case q.computed > q.known() || q.computed > q.leased || q.leased > q.total():
+		return fmt.Errorf("sched: check: sequence %d computed %d tokens, known %d, leased %d, reserved %d",
+			q.ID, q.computed, q.known(), q.leased, q.total())
+	case held != (q.leased > 0):
+		return fmt.Errorf("sched: check: sequence %d is %v with a lease of %d tokens", q.ID, q.state, q.leased)
+	case q.Deadline != 0 && !q.ended && (s.wake == 0 || s.wake > q.Deadline):
+		return fmt.Errorf("sched: check: sequence %d is due at %v, wake is %v", q.ID, q.Deadline, s.wake)
+	}
+	return nil
+}
+
+// checkPlan checks that the last plan's rows are whole and inside the budgets.
+func (s *Scheduler) checkPlan() error {
+	p := &s.plan
+	rows, outputs := 0, 0
+	for i, c := range p.Chunks {
+		seq := s.byID[c.ID]
+		if seq == nil || seq.state != Running || c.Row != rows || c.Rows < 1 || c.Start+c.Rows != seq.computed {
+			return fmt.Errorf("sched: check: chunk %d of step %d does not fit its sequence: %+v", i, p.Step, c)
+		}
+		if c.Output != (seq.computed == seq.known()) {
+			return fmt.Errorf("sched: check: chunk %d of step %d: output %t, computed %d of %d tokens", i, p.Step, c.Output, seq.computed, seq.known())
+		}
+		rows += c.Rows
+		if c.Output {
+			outputs++
+		}
+	}
+	switch {
+	case rows != p.Rows || p.DecodeRows+p.PromptRows != rows || outputs != p.Outputs:
+		return fmt.Errorf("sched: check: step %d has %d rows and %d outputs, the plan says %d (%d + %d) and %d",
+			p.Step, rows, outputs, p.Rows, p.DecodeRows, p.PromptRows, p.Outputs)
+	case rows > s.cfg.MaxBatchTokens:
+		return fmt.Errorf("sched: check: step %d has %d rows, the budget is %d", p.Step, rows, s.cfg.MaxBatchTokens)
+	case p.DecodeRows > 0 && s.cfg.ChunkTokens > 0 && p.PromptRows > s.cfg.ChunkTokens:
+		return fmt.Errorf("sched: check: step %d has %d prompt rows beside %d decode rows, expected at most %d",
+			p.Step, p.PromptRows, p.DecodeRows, s.cfg.ChunkTokens)
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package sched
+
+// planDecode gives every sequence that decodes its one row. MaxBatchSize <=
+// MaxBatchTokens, so that they always fit.
+func (s *Scheduler) planDecode() {
+	for _, seq := range s.running.seqs {
+		switch {
+		case seq.prefilling():
+		case seq.computed == seq.known():
+			s.plan.Awaiting++
+		case seq.computed == seq.leased:
+			s.plan.Stalled++
+		default:
+			s.addChunk(seq, 1)
+		}
+	}
+	s.plan.DecodeRows = s.plan.Rows
+}
+
+// planPrompts gives the rows that are left to prompts, in the order of the
+// queue: a prompt that does not fit is cut, and the rest of the rows go to the
+// next one only when it is complete or its lease ends.
+func (s *Scheduler) planPrompts() {
+	budget := s.cfg.MaxBatchTokens - s.plan.DecodeRows
+	if s.plan.DecodeRows > 0 && s.cfg.ChunkTokens > 0 {
+		budget = min(budget, s.cfg.ChunkTokens)
+	}
+	s.openGate()
+	for _, seq := range s.running.seqs {
+		switch {
+		case !seq.prefilling():
+			continue
+		case seq.computed == 0 && seq.admission > s.gate:
+			s.plan.Held++
+			continue
+		case seq.leased <= seq.computed:
+			s.plan.Stalled++
+			continue
+		}
+		if rows := min(seq.PromptTokens-seq.computed, seq.leased-seq.computed, budget); rows > 0 {
+			s.addChunk(seq, rows)
+			budget -= rows
+		}
+	}
+	s.plan.PromptRows = s.plan.Rows - s.plan.DecodeRows
+}
+
+// openGate applies the waiting-served ratio. TGI stops decoding for a prefill
+// when waiting >= floor(ratio * decoding), or after a number of decode steps. A
+// merged step stops nothing, but prompt rows make it longer; so prompts that
+// were admitted but not started are let through together, when
+//   - no sequence decodes, or
+//   - there are at least floor(WaitingServedRatio * decode rows) of them, or
+//   - they have been held back for MaxHoldSteps steps.
+//
+// Prompts admitted later wait for the next opening; a started prompt is never
+// held back.
+func (s *Scheduler) openGate() {
+	if s.gate == s.admissions {
+		return
+	}
+	fresh := 0
+	for _, seq := range s.running.seqs {
+		if seq.admission > s.gate {
+			fresh++
+		}
+	}
+	if fresh == 0 || s.plan.DecodeRows == 0 || s.held >= s.cfg.MaxHoldSteps ||
+		fresh >= int(s.cfg.WaitingServedRatio*float64(s.plan.DecodeRows)) {
+		s.gate = s.admissions
+		s.held = 0
+		return
+	}
+	s.held++
+}
+
+// addChunk appends the next rows of a sequence to the step.
+func (s *Scheduler) addChunk(seq *sequence, rows int) {
+	c := Chunk{ID: seq.ID, Row: s.plan.Rows, Start: seq.computed, Rows: rows}
+	seq.computed += rows
+	if seq.computed == seq.known() {
+		c.Output = true
+		s.plan.Outputs++
+	}
+	s.plan.Chunks = append(s.plan.Chunks, c)
+	s.plan.Rows += rows
+}

@@ -1,0 +1,197 @@
+// Package kvmgr keeps the books of a device's KV cache: which physical slab
+// belongs to which sequence. It knows numbers only, no memory and no tensors;
+// the compute actor maps what is leased here.
+//
+// A slab holds the keys and values of SlabTokens tokens, for all layers. A
+// sequence reserves slabs by its longest possible length before it runs, and
+// leases them as it grows. The one invariant behind "never out of memory" is
+//
+//	promised <= free
+//
+// where promised counts the reserved slabs that are not leased yet: a lease
+// inside a reservation cannot fail, and what is admitted always runs to its end.
+//
+// Slabs are counted by reference, so that a fork shares its parent's whole
+// slabs; sharing is mapping the same slab twice.
+//
+// A Manager is a plain value for one owner: no lock, no clock, no goroutine.
+package kvmgr
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Errors. Those with numbers are wrapped; the first two in a *ShortageError.
+var (
+	ErrNoSlabs           = errors.New("kvmgr: no slabs")               // not now: wait for a release
+	ErrNeverFits         = errors.New("kvmgr: larger than the pool")   // not ever
+	ErrUnknownSequence   = errors.New("kvmgr: unknown sequence")       //
+	ErrSequenceExists    = errors.New("kvmgr: sequence exists")        //
+	ErrBeyondReservation = errors.New("kvmgr: beyond the reservation") //
+	ErrInvalid           = errors.New("kvmgr: invalid argument")       //
+)
+
+// ShortageError is a reservation that was not given. It wraps ErrNoSlabs or
+// ErrNeverFits.
+type ShortageError struct {
+	Err              error
+	Need, Free, Pool int // slabs; Free counts those not promised to anyone
+}
+
+func (e *ShortageError) Error() string {
+	return fmt.Sprintf("%v: need %d slabs, free %d of %d", e.Err, e.Need, e.Free, e.Pool)
+}
+
+func (e *ShortageError) Unwrap() error { return e.Err }
+
+// Seq names a sequence.
+type Seq uint64
+
+// Config sizes a Manager.
+type Config struct {
+	Slabs      int    // physical slabs of the pool, numbered from 0
+	SlabTokens int    // tokens per slab
+	Policy     Policy // nil: Declared
+}
+
+// Manager owns the slabs of one pool.
+type Manager struct {
+	slabTokens int
+	policy     Policy
+	free       freeSet
+	refs       []int32 // [slabs] regions that hold the slab
+	regions    map[Seq]*region
+	promised   int // reserved and not leased, over all regions
+}
+
+// region is the slabs of one sequence.
+type region struct {
+	tokens int     // reserved, in tokens
+	quota  int     // reserved, in slabs, shared ones included
+	shared int     // leading slabs that came from the parent of a fork
+	slabs  []int32 // leased, by position; each element is written once (leases hand out views)
+}
+
+func (r *region) unleased() int { return r.quota - len(r.slabs) }
+
+// New returns a Manager with every slab free.
+func New(cfg Config) (*Manager, error) {
+	if cfg.Slabs < 1 || cfg.Slabs > math.MaxInt32 {
+		return nil, fmt.Errorf("%w: slabs %d, expected 1 to %d", ErrInvalid, cfg.Slabs, math.MaxInt32)
+	}
+	if cfg.SlabTokens < 1 {
+		return nil, fmt.Errorf("%w: tokens per slab %d, expected at least 1", ErrInvalid, cfg.SlabTokens)
+	}
+	if cfg.Policy == nil {
+		cfg.Policy = Declared{}
+	}
+	return &Manager{
+		slabTokens: cfg.SlabTokens,
+		policy:     cfg.Policy,
+		free:       newFreeSet(cfg.Slabs),
+		refs:       make([]int32, cfg.Slabs),
+		regions:    make(map[Seq]*region),
+	}, nil
+}
+
+// slabsFor is the number of slabs that hold tokens.
+func (m *Manager) slabsFor(tokens int) int {
+	n := tokens / m.slabTokens
+	if tokens%m.slabTokens != 0 {
+		n++
+	}
+	return n
+}
+
+// Reserve promises the slabs for a sequence of at most tokens tokens. Errors:
+// ErrNoSlabs (a *ShortageError), ErrNeverFits (likewise), ErrSequenceExists,
+// ErrInvalid; nothing changes then.
+func (m *Manager) Reserve(seq Seq, tokens int) error {
+	if _, ok := m.regions[seq]; ok {
+		return fmt.Errorf("%w: %d", ErrSequenceExists, seq)
+	}
+	if tokens < 1 {
+		return fmt.Errorf("%w: reserve %d tokens, expected at least 1", ErrInvalid, tokens)
+	}
+	promise := m.policy.Promise(tokens)
+	if promise < 1 || promise > tokens {
+		return fmt.Errorf("%w: the policy promised %d tokens, expected 1 to %d", ErrInvalid, promise, tokens)
+	}
+	quota := m.slabsFor(promise)
+	if err := m.admit(quota, 0); err != nil {
+		return err
+	}
+	m.promised += quota
+	m.regions[seq] = &region{tokens: promise, quota: quota, slabs: make([]int32, 0, quota)}
+	return nil
+}
+
+// admit says whether a region of quota slabs, shared of them in the pool
+// already, fits beside all that is promised.
+func (m *Manager) admit(quota, shared int) error {
+	need, free := quota-shared, m.free.count-m.promised
+	if quota > len(m.refs) {
+		return &ShortageError{Err: ErrNeverFits, Need: quota, Free: free, Pool: len(m.refs)}
+	}
+	if need > free {
+		return &ShortageError{Err: ErrNoSlabs, Need: need, Free: free, Pool: len(m.refs)}
+	}
+	return nil
+}
+
+// Lease gives the sequence physical slabs for its first upTo tokens and
+// returns the ids of the new ones, in the order of their positions; none if
+// they are leased already. The slice is the caller's to read for ever. Inside
+// the reservation it does not fail. Errors: ErrUnknownSequence,
+// ErrBeyondReservation.
+func (m *Manager) Lease(seq Seq, upTo int) ([]int32, error) {
+	r, ok := m.regions[seq]
+	if !ok {
+		return nil, fmt.Errorf("%w: lease for %d", ErrUnknownSequence, seq)
+	}
+	if upTo > r.tokens {
+		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, reserved %d", ErrBeyondReservation, seq, upTo, r.tokens)
+	}
+	return m.extend(r, m.slabsFor(max(upTo, 0))), nil
+}
+
+// extend leases slabs until the region has total of them (at most its quota).
+func (m *Manager) extend(r *region, total int) []int32 {
+	have := len(r.slabs)
+	if total <= have {
+		return nil
+	}
+	near := -1
+	if have > 0 {
+		near = int(r.slabs[have-1]) + 1
+	}
+	r.slabs = m.free.take(r.slabs, total-have, near)
+	m.promised -= total - have
+	for _, id := range r.slabs[have:] {
+		m.refs[id] = 1
+	}
+	return r.slabs[have:total:total]
+}
+
+// Release ends the sequence's reservation and gives back its slabs. It returns
+// how many slabs can now be promised to others: those never leased, and those
+// that nobody else shares. Errors: ErrUnknownSequence.
+func (m *Manager) Release(seq Seq) (freed int, err error) {
+	r, ok := m.regions[seq]
+	if !ok {
+		return 0, fmt.Errorf("%w: release of %d", ErrUnknownSequence, seq)
+	}
+	freed = r.unleased()
+	m.promised -= freed
+	for _, id := range r.slabs {
+		m.refs[id]--
+		if m.refs[id] == 0 {
+			m.free.put(int(id))
+			freed++
+		}
+	}
+	delete(m.regions, seq)
+	return freed, nil
+}

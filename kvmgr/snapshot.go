@@ -1,0 +1,129 @@
+package kvmgr
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Stats counts slabs.
+type Stats struct {
+	Slabs    int `json:"slabs"`    // in the pool
+	Used     int `json:"used"`     // leased to at least one region
+	Shared   int `json:"shared"`   // leased to more than one
+	Promised int `json:"promised"` // reserved, not leased yet
+	Free     int `json:"free"`     // neither: what a new reservation can have
+	Regions  int `json:"regions"`
+}
+
+// Usage is the share of the pool, 0 to 1, that is used or promised.
+func (s Stats) Usage() float64 { return float64(s.Used+s.Promised) / float64(s.Slabs) }
+
+// Stats returns the pool's numbers. It costs O(slabs).
+func (m *Manager) Stats() Stats {
+	s := Stats{
+		Slabs:    len(m.refs),
+		Used:     len(m.refs) - m.free.count,
+		Promised: m.promised,
+		Free:     m.free.count - m.promised,
+		Regions:  len(m.regions),
+	}
+	for _, n := range m.refs {
+		if n > 1 {
+			s.Shared++
+		}
+	}
+	return s
+}
+
+// Range is Slabs slabs from First on.
+type Range struct {
+	First int32 `json:"first"`
+	Slabs int   `json:"slabs"`
+}
+
+// Region is a sequence's part of the pool.
+type Region struct {
+	Seq            Seq     `json:"sequence"`
+	ReservedTokens int     `json:"reserved_tokens"`
+	ReservedSlabs  int     `json:"reserved_slabs"`
+	LeasedSlabs    int     `json:"leased_slabs"`
+	SharedSlabs    int     `json:"shared_slabs"` // that at least one other region holds too
+	Slabs          []Range `json:"slabs"`        // leased, by position; adjacent ids joined
+}
+
+// Regions returns a copy of all regions, by sequence.
+func (m *Manager) Regions() []Region {
+	out := make([]Region, 0, len(m.regions))
+	for seq, r := range m.regions {
+		v := Region{Seq: seq, ReservedTokens: r.tokens, ReservedSlabs: r.quota, LeasedSlabs: len(r.slabs)}
+		for _, id := range r.slabs {
+			if m.refs[id] > 1 {
+				v.SharedSlabs++
+			}
+			if n := len(v.Slabs); n > 0 && v.Slabs[n-1].First+int32(v.Slabs[n-1].Slabs) == id {
+				v.Slabs[n-1].Slabs++
+			} else {
+				v.Slabs = append(v.Slabs, Range{First: id, Slabs: 1})
+			}
+		}
+		out = append(out, v)
+	}
+	slices.SortFunc(out, func(a, b Region) int { return cmp.Compare(a.Seq, b.Seq) })
+	return out
+}
+
+// Check recounts everything and reports the first contradiction: a slab is
+// free, or held by exactly as many regions as its count says; what is promised
+// is free. It costs O(slabs + leases).
+func (m *Manager) Check() error {
+	held := make([]int32, len(m.refs))
+	promised := 0
+	for seq, r := range m.regions {
+		if err := m.checkRegion(seq, r, held); err != nil {
+			return err
+		}
+		promised += r.unleased()
+	}
+	free := 0
+	for id, n := range m.refs {
+		if n != held[id] {
+			return fmt.Errorf("kvmgr: check: slab %d counts %d references, %d regions hold it", id, n, held[id])
+		}
+		if m.free.has(id) != (n == 0) {
+			return fmt.Errorf("kvmgr: check: slab %d counts %d references, in the free set: %t", id, n, m.free.has(id))
+		}
+		if n == 0 {
+			free++
+		}
+	}
+	switch {
+	case free != m.free.count:
+		return fmt.Errorf("kvmgr: check: %d slabs are free, the count says %d", free, m.free.count)
+	case promised != m.promised:
+		return fmt.Errorf("kvmgr: check: %d slabs are promised, the count says %d", promised, m.promised)
+	case promised > free:
+		return fmt.Errorf("kvmgr: check: %d slabs are promised, %d are free", promised, free)
+	}
+	return nil
+}
+
+// checkRegion checks one region and counts its slabs in held.
+func (m *Manager) checkRegion(seq Seq, r *region, held []int32) error {
+	if r.quota != m.slabsFor(r.tokens) || len(r.slabs) > r.quota || r.shared > len(r.slabs) {
+		return fmt.Errorf("kvmgr: check: sequence %d reserved %d tokens, %d slabs; leased %d, from a parent %d",
+			seq, r.tokens, r.quota, len(r.slabs), r.shared)
+	}
+	own := make(map[int32]bool, len(r.slabs))
+	for _, id := range r.slabs {
+		if id < 0 || int(id) >= len(held) {
+			return fmt.Errorf("kvmgr: check: sequence %d holds slab %d of %d", seq, id, len(held))
+		}
+		if own[id] {
+			return fmt.Errorf("kvmgr: check: sequence %d holds slab %d twice", seq, id)
+		}
+		own[id] = true
+		held[id]++
+	}
+	return nil
+}
