@@ -1,21 +1,133 @@
 // Package sample turns logits into tokens: a pure function of the logits, the
 // parameters, the tokens so far and (seed, position).
+//
+// Processors run in the order of vLLM (logit bias, penalties) and transformers
+// (the warpers after them):
+//
+//	logit bias -> repetition -> frequency -> presence penalty ->
+//	temperature -> top-k -> top-p -> min-p -> typical-p -> draw
+//
+// Greedy decoding (temperature 0) stops after the penalties and takes the
+// largest logit. vLLM runs min-p ahead of top-k; that differs only when top-p
+// is on too, as min-p compares with the largest probability, which nothing
+// removes.
 package sample
+
+import (
+	"fmt"
+	"slices"
+)
 
 // Params are the sampling parameters of a request. The zero value of a field
 // other than Temperature means "off"; see Default.
 type Params struct {
-	Temperature       float32 // 0: greedy
-	TopK              int     // 0: off
+	Temperature       float32 // 0..2; 0: greedy
+	TopK              int     // 0 or -1: off; tokens equal to the k-th are kept, as transformers
 	TopP              float32 // 1 (or 0): off
 	MinP              float32 // 0: off
 	TypicalP          float32 // 1 (or 0): off
 	RepetitionPenalty float32 // 1 (or 0): off; over prompt and output, as transformers
-	PresencePenalty   float32 // over output, as OpenAI
-	FrequencyPenalty  float32
+	PresencePenalty   float32 // -2..2; over output, as OpenAI
+	FrequencyPenalty  float32 // -2..2; over output, times the token's count
 	LogitBias         map[int32]float32
-	Seed              uint64
+	Seed              uint64 // for n > 1, choice i takes Seed+i
+	Logprobs          bool   // fill Choice.Logprob
+	TopLogprobs       int    // 0..MaxTopLogprobs alternatives in Choice.Top, with Logprobs
 }
+
+// MaxTopLogprobs is OpenAI's limit of alternatives per token.
+const MaxTopLogprobs = 20
 
 // Default is OpenAI's default: temperature 1, nothing cut off.
 func Default() Params { return Params{Temperature: 1, TopP: 1, TypicalP: 1, RepetitionPenalty: 1} }
+
+// ParamError is a parameter out of its range.
+type ParamError struct {
+	Field    string // the request's spelling: "top_p", "logit_bias[17]"
+	Found    string
+	Expected string
+}
+
+func (e *ParamError) Error() string {
+	return fmt.Sprintf("%s: found %s, expected %s", e.Field, e.Found, e.Expected)
+}
+
+// Validate checks every range; NaN is in none. The error is a *ParamError for
+// the first field at fault.
+func (p Params) Validate() error {
+	for _, f := range []struct {
+		name      string
+		v, lo, hi float32
+	}{
+		{"temperature", p.Temperature, 0, 2},
+		{"top_p", p.TopP, 0, 1},
+		{"min_p", p.MinP, 0, 1},
+		{"typical_p", p.TypicalP, 0, 1},
+		{"presence_penalty", p.PresencePenalty, -2, 2},
+		{"frequency_penalty", p.FrequencyPenalty, -2, 2},
+	} {
+		if err := checkRange(f.name, f.v, f.lo, f.hi); err != nil {
+			return err
+		}
+	}
+	if p.RepetitionPenalty != 0 {
+		if err := checkRange("repetition_penalty", p.RepetitionPenalty, 0.01, 100); err != nil {
+			return err
+		}
+	}
+	if p.TopK < -1 {
+		return &ParamError{"top_k", fmt.Sprint(p.TopK), "-1 or 0 (off), or more"}
+	}
+	if p.TopLogprobs < 0 || p.TopLogprobs > MaxTopLogprobs {
+		return &ParamError{"top_logprobs", fmt.Sprint(p.TopLogprobs), fmt.Sprintf("0 to %d", MaxTopLogprobs)}
+	}
+	for _, b := range p.biases() {
+		name := fmt.Sprintf("logit_bias[%d]", b.id)
+		if b.id < 0 {
+			return &ParamError{name, fmt.Sprintf("token %d", b.id), "a token id, 0 or more"}
+		}
+		if err := checkRange(name, b.value, -100, 100); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ValidateVocab checks the token ids in p against the size of a vocabulary.
+func (p Params) ValidateVocab(vocab int) error {
+	for _, b := range p.biases() {
+		if int(b.id) >= vocab {
+			return &ParamError{
+				fmt.Sprintf("logit_bias[%d]", b.id), fmt.Sprintf("token %d", b.id),
+				fmt.Sprintf("a token id below %d", vocab),
+			}
+		}
+	}
+	return nil
+}
+
+func checkRange(name string, v, lo, hi float32) error {
+	if v >= lo && v <= hi { // false for NaN
+		return nil
+	}
+	return &ParamError{name, fmt.Sprint(v), fmt.Sprintf("%g to %g", lo, hi)}
+}
+
+type bias struct {
+	id    int32
+	value float32
+}
+
+// biases lists LogitBias by id, so that the first error does not depend on
+// the map's order.
+func (p Params) biases() []bias {
+	if len(p.LogitBias) == 0 {
+		return nil
+	}
+	list := make([]bias, 0, len(p.LogitBias))
+	for id, v := range p.LogitBias {
+		list = append(list, bias{id, v})
+	}
+	slices.SortFunc(list, func(a, b bias) int { return int(a.id) - int(b.id) })
+	return list
+}

@@ -1,0 +1,203 @@
+package sample
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// A candidate is a token that may still be drawn.
+type candidate struct {
+	id     int32
+	key    float32 // cut keeps the smallest: the distance to the largest logit over the temperature, in nats
+	weight float64 // e^-distance: the probability up to a common factor, 1 for the likeliest token
+}
+
+// cutBuckets of 1/64 octave each cover weights down to 2^-64; the last one
+// holds everything below.
+const (
+	cutBuckets   = 64 * 64
+	cutPerNat    = 64 / math.Ln2
+	selectMargin = 256
+)
+
+// Scratch is the working memory of Sample, grown to the largest vocabulary it
+// has seen (about 17 bytes per token). One goroutine uses it at a time; any
+// number of samplers may share it. The zero value is ready.
+type Scratch struct {
+	candidates []candidate
+	border     []candidate
+	largest    []float32
+	raw        []float32
+	mass       [cutBuckets]float64
+}
+
+// collect lists the tokens with a logit of at least min and above -Inf, by
+// id. top is the largest logit.
+func (ws *Scratch) collect(logits []float32, min, top, temperature float32) []candidate {
+	min = max(min, -math.MaxFloat32)
+	set := ws.candidates[:0]
+	for id, v := range logits {
+		if v < min {
+			continue
+		}
+		key := (top - v) / temperature
+		set = append(set, candidate{int32(id), key, expNeg(widen(key))})
+	}
+	ws.candidates = set
+	return set
+}
+
+// kthLargest is the k-th largest logit, 1 <= k <= len(logits), without sorting:
+// it gathers what exceeds the k-th largest so far and cuts back to k whenever
+// that has doubled.
+func (ws *Scratch) kthLargest(logits []float32, k int) float32 {
+	limit := max(2*k, k+selectMargin)
+	kept := slices.Grow(ws.largest[:0], limit)
+	least := float32(math.Inf(-1))
+	for _, v := range logits {
+		if v > least {
+			kept = append(kept, v)
+			if len(kept) == limit {
+				least = partition(kept, k)
+				kept = kept[:k]
+			}
+		}
+	}
+	ws.largest = kept
+	if len(kept) < k {
+		return least // fewer than k tokens are possible at all
+	}
+	return partition(kept, k)
+}
+
+// partition moves the k largest values, 1 <= k <= len(v), to the front and
+// returns the least of them (Hoare's selection).
+func partition(v []float32, k int) float32 {
+	lo, hi := 0, len(v)-1
+	for lo < hi {
+		pivot := median(v[lo], v[(lo+hi)/2], v[hi])
+		i, j := lo, hi
+		for i <= j {
+			for v[i] > pivot {
+				i++
+			}
+			for v[j] < pivot {
+				j--
+			}
+			if i <= j {
+				v[i], v[j] = v[j], v[i]
+				i++
+				j--
+			}
+		}
+		switch { // v[lo..j] >= pivot >= v[i..hi], and all between are the pivot
+		case k-1 <= j:
+			hi = j
+		case k-1 >= i:
+			lo = i
+		default:
+			return v[k-1]
+		}
+	}
+	return v[k-1]
+}
+
+func median(a, b, c float32) float32 { return max(min(a, b), min(max(a, b), c)) }
+
+// cut keeps the candidates with the smallest keys whose weights reach the
+// share of the total, at least one. Of equal keys at the border the lowest ids
+// stay, or all of them with ties. The order does not change.
+//
+// A histogram of weight by key finds the border to 1/64 octave; only the
+// candidates inside the border's bucket are sorted.
+func (ws *Scratch) cut(set []candidate, share float32, ties bool) []candidate {
+	clear(ws.mass[:])
+	total := 0.0
+	for i := range set {
+		ws.mass[bucket(set[i].key)] += set[i].weight
+		total += set[i].weight
+	}
+	want := float64(share) * total
+	below, at := 0.0, 0
+	for at < cutBuckets-1 && below+ws.mass[at] < want {
+		below += ws.mass[at]
+		at++
+	}
+	border := ws.border[:0]
+	for i := range set {
+		if bucket(set[i].key) == at {
+			border = append(border, set[i])
+		}
+	}
+	ws.border = border
+	if len(border) == 0 {
+		return set // rounding: the share is the whole
+	}
+	slices.SortFunc(border, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.id, b.id))
+	})
+	last := border[len(border)-1]
+	for _, c := range border {
+		if below += c.weight; below >= want {
+			last = c
+			break
+		}
+	}
+	kept := set[:0]
+	for _, c := range set {
+		if c.key < last.key || c.key == last.key && (ties || c.id <= last.id) {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}
+
+func bucket(key float32) int { return int(min(key*cutPerNat, cutBuckets-1)) }
+
+// atLeast keeps the candidates with a weight of at least min.
+func atLeast(set []candidate, min float64) []candidate {
+	kept := set[:0]
+	for _, c := range set {
+		if c.weight >= min {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}
+
+// typical keeps the candidates whose surprise -log p is nearest to the
+// entropy, up to the share of the probability (Meister et al., "Locally
+// typical sampling", TACL 2023). Keys become the distance to the entropy.
+func (ws *Scratch) typical(set []candidate, share float32) []candidate {
+	total, moment := 0.0, 0.0
+	for _, c := range set {
+		total += c.weight
+		moment += float64(c.weight * widen(c.key))
+	}
+	// -log p = key + log(total), so its mean, the entropy, is mean key + log(total).
+	mean := moment / total
+	for i := range set {
+		set[i].key = float32(math.Abs(float64(set[i].key) - mean))
+	}
+	return ws.cut(set, share, true)
+}
+
+// pick draws by inverting the cumulative distribution at u, 0 < u < 1.
+func pick(set []candidate, u float64) int32 {
+	total := 0.0
+	for i := range set {
+		total += set[i].weight
+	}
+	target, sum, token := u*total, 0.0, set[0].id
+	for i := range set {
+		if set[i].weight == 0 {
+			continue
+		}
+		token = set[i].id
+		if sum += set[i].weight; sum > target {
+			break
+		}
+	}
+	return token
+}

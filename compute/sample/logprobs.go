@@ -1,0 +1,47 @@
+package sample
+
+import "math"
+
+// logprobs returns the log probability of the token under softmax(logits) and
+// the n likeliest tokens.
+func logprobs(logits []float32, token int32, n int) (float32, []Alternative) {
+	top := float32(math.Inf(-1))
+	for _, v := range logits {
+		top = max(top, v)
+	}
+	sum := 0.0
+	for _, v := range logits {
+		sum += expNeg(widen(top - v))
+	}
+	norm := float64(top) + math.Log(sum)
+	alternatives := likeliest(logits, n)
+	for i := range alternatives {
+		alternatives[i].Logprob = float32(float64(alternatives[i].Logprob) - norm)
+	}
+	return float32(float64(logits[token]) - norm), alternatives
+}
+
+// likeliest returns the n largest logits, the lower id first among equal ones,
+// by insertion: n is at most MaxTopLogprobs.
+func likeliest(logits []float32, n int) []Alternative {
+	n = min(n, len(logits))
+	if n == 0 {
+		return nil
+	}
+	best := make([]Alternative, 0, n)
+	for id, v := range logits {
+		if len(best) == n {
+			if v <= best[n-1].Logprob {
+				continue
+			}
+			best = best[:n-1]
+		}
+		at := len(best)
+		best = append(best, Alternative{})
+		for ; at > 0 && best[at-1].Logprob < v; at-- {
+			best[at] = best[at-1]
+		}
+		best[at] = Alternative{int32(id), v}
+	}
+	return best
+}

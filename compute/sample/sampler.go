@@ -1,0 +1,188 @@
+package sample
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// ErrLogits means that no token can be drawn: the vector has another length
+// than the vocabulary, a NaN or +Inf, or nothing but -Inf.
+var ErrLogits = errors.New("sample: bad logits")
+
+// Choice is a sampled token.
+type Choice struct {
+	Token int32
+	// Logprob is the token's natural-log probability under the model's own
+	// distribution, before any processor, as OpenAI and vLLM report it by
+	// default. 0 unless Params.Logprobs.
+	Logprob float32
+	Top     []Alternative // Params.TopLogprobs likeliest tokens, best first, equal ones by id
+}
+
+// Alternative is a token that could have been sampled. Its Logprob is as in
+// Choice; -Inf for a token that the model excludes.
+type Alternative struct {
+	Token   int32
+	Logprob float32
+}
+
+// Sampler draws the tokens of one sequence. Its only state is which tokens the
+// sequence holds, for the penalties: Sample does not change it, Accept does.
+type Sampler struct {
+	p      Params
+	vocab  int
+	biases []bias
+	index  map[int32]int // token -> its place in seen; nil without penalties
+	seen   []occurrence
+}
+
+// occurrence is a token of the prompt or the output.
+type occurrence struct {
+	id     int32
+	output int32 // times in the output; 0: in the prompt only
+}
+
+// New returns the sampler of a sequence with the given prompt. p has passed
+// Validate; token ids outside [0, vocab) are ignored.
+func New(p Params, vocab int, prompt []int32) *Sampler {
+	s := &Sampler{p: p, vocab: vocab}
+	for _, b := range p.biases() {
+		if b.id >= 0 && int(b.id) < vocab && b.value != 0 {
+			s.biases = append(s.biases, b)
+		}
+	}
+	if s.repeats() || p.PresencePenalty != 0 || p.FrequencyPenalty != 0 {
+		s.index = make(map[int32]int)
+	}
+	if s.repeats() {
+		for _, token := range prompt {
+			s.note(token, 0)
+		}
+	}
+	return s
+}
+
+// Accept appends a token to the sequence. The next Sample sees it.
+func (s *Sampler) Accept(token int32) { s.note(token, 1) }
+
+// Replay accepts tokens in turn. New and Replay of a sequence's output rebuild
+// the sampler that made it.
+func (s *Sampler) Replay(tokens []int32) {
+	for _, token := range tokens {
+		s.Accept(token)
+	}
+}
+
+// Sample draws the token at position, its index in the whole sequence (prompt
+// and output). The result depends on nothing but the logits, the parameters,
+// the accepted tokens and the position. logits, one per token of the
+// vocabulary, may be overwritten. It allocates only for Choice.Top.
+func (s *Sampler) Sample(logits []float32, position int, ws *Scratch) (Choice, error) {
+	if len(logits) != s.vocab {
+		return Choice{}, fmt.Errorf("%w: found %d, expected %d, one per token", ErrLogits, len(logits), s.vocab)
+	}
+	raw := logits
+	if s.p.Logprobs && (len(s.biases) > 0 || len(s.seen) > 0) {
+		ws.raw = append(ws.raw[:0], logits...)
+		raw = ws.raw
+	}
+	s.edit(logits)
+	best, err := argmax(logits)
+	if err != nil {
+		return Choice{}, err
+	}
+	c := Choice{Token: best}
+	if s.p.Temperature > 0 {
+		c.Token = pick(s.filter(logits, logits[best], ws), uniform(s.p.Seed, position))
+	}
+	if s.p.Logprobs {
+		c.Logprob, c.Top = logprobs(raw, c.Token, s.p.TopLogprobs)
+	}
+	return c, nil
+}
+
+// edit applies the logit bias and the penalties. Only tokens named by one of
+// them are touched.
+func (s *Sampler) edit(logits []float32) {
+	for _, b := range s.biases {
+		logits[b.id] += b.value
+	}
+	for _, o := range s.seen {
+		v := logits[o.id]
+		if s.repeats() {
+			// CTRL (Keskar et al. 2019, section 4.1), the sign as in transformers.
+			if v < 0 {
+				v *= s.p.RepetitionPenalty
+			} else {
+				v /= s.p.RepetitionPenalty
+			}
+		}
+		if o.output > 0 {
+			v -= float32(s.p.FrequencyPenalty * float32(o.output))
+			v -= s.p.PresencePenalty
+		}
+		logits[o.id] = v
+	}
+}
+
+// filter lists the tokens that may be drawn, by id, with their weights.
+func (s *Sampler) filter(logits []float32, top float32, ws *Scratch) []candidate {
+	least := float32(math.Inf(-1))
+	if s.p.TopK > 0 && s.p.TopK < len(logits) {
+		least = ws.kthLargest(logits, s.p.TopK)
+	}
+	nucleus := s.p.TopP > 0 && s.p.TopP < 1
+	if s.p.MinP > 0 && !nucleus {
+		// What atLeast will certainly drop needs no weight; 1% covers rounding.
+		distance := 1.01*float32(-math.Log(float64(s.p.MinP))) + 0.01
+		least = max(least, top-distance*s.p.Temperature)
+	}
+	set := ws.collect(logits, least, top, s.p.Temperature)
+	if nucleus {
+		set = ws.cut(set, s.p.TopP, false)
+	}
+	if s.p.MinP > 0 {
+		set = atLeast(set, float64(s.p.MinP)) // the largest weight is 1
+	}
+	if s.p.TypicalP > 0 && s.p.TypicalP < 1 {
+		set = ws.typical(set, s.p.TypicalP)
+	}
+	return set
+}
+
+func (s *Sampler) repeats() bool {
+	return s.p.RepetitionPenalty != 0 && s.p.RepetitionPenalty != 1
+}
+
+func (s *Sampler) note(token, output int32) {
+	if s.index == nil || token < 0 || int(token) >= s.vocab {
+		return
+	}
+	at, ok := s.index[token]
+	if !ok {
+		at = len(s.seen)
+		s.index[token] = at
+		s.seen = append(s.seen, occurrence{id: token})
+	}
+	s.seen[at].output += output
+}
+
+// argmax is the lowest id with the largest logit. The comparison is false for
+// NaN, so that finding one costs nothing; the branch is taken some ln(vocab)
+// times.
+func argmax(logits []float32) (int32, error) {
+	best, top := -1, float32(math.Inf(-1))
+	for i, v := range logits {
+		if !(v <= top) {
+			if v != v || v > math.MaxFloat32 {
+				return 0, fmt.Errorf("%w: found %g for token %d of %d, expected a finite number or -Inf", ErrLogits, v, i, len(logits))
+			}
+			best, top = i, v
+		}
+	}
+	if best < 0 {
+		return 0, fmt.Errorf("%w: all %d are -Inf, expected one token that is possible", ErrLogits, len(logits))
+	}
+	return int32(best), nil
+}
