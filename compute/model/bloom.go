@@ -1,0 +1,91 @@
+package model
+
+import (
+	"fmt"
+	"math"
+)
+
+func bloomConfig(f *fields, c *Config) {
+	c.Hidden = f.size(maxWidth, "n_embed", "hidden_size")
+	c.Layers = f.size(maxLayers, "n_layer", "num_hidden_layers")
+	c.heads(f, 0, "n_head", "num_attention_heads")
+	c.headDimFromHidden(f)
+	c.Intermediate = 4 * c.Hidden
+	// ALiBi has no limit of its own; the models were trained at 2048.
+	c.MaxPositions = f.integer(2048, 1, maxPositions, "seq_length", "max_position_embeddings")
+	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "layer_norm_epsilon"))
+	c.Activation = ActGELUTanh
+	c.TieEmbeddings = f.flag(true, "tie_word_embeddings")
+	c.NormedResidual = f.flag(false, "apply_residual_connection_post_layernorm")
+	if f.err == nil && c.KVHeads != c.Heads {
+		f.fault("num_key_value_heads", fmt.Sprint(c.KVHeads), fmt.Sprint(c.Heads))
+	}
+}
+
+// buildBloom: ALiBi, a norm after the embedding and q, k, v fused per head.
+// Eight ops per layer. Source: transformers, modeling_bloom.py.
+func buildBloom(b *builder) {
+	c := b.cfg
+	b.findPrefix("word_embeddings.weight", "transformer.", "")
+	x := b.slot("residual", SlotF32, c.Hidden)
+	normed := x // NormedResidual: the residual is the norm's output, in place
+	if !c.NormedResidual {
+		normed = b.slot("normed", SlotOperand, c.Hidden)
+	}
+	qkv := b.slot("qkv", SlotF32, 3*c.Hidden)
+	attended := b.slot("attended", SlotOperand, c.Hidden)
+	mid := b.slot("mid", SlotOperand, c.Intermediate)
+	slopes := ALiBiSlopes(c.Heads)
+
+	b.layer = None
+	table := b.tokenTable("word_embeddings.weight", c.Hidden)
+	b.embed("embed", x, table, None, 0)
+	b.layerNorm("embed.norm", "word_embeddings_layernorm", x, x)
+	for i := range c.Layers {
+		b.layer = i
+		at := fmt.Sprintf("h.%d.", i)
+		b.layerNorm("attn.norm", at+"input_layernorm", x, normed)
+		b.linear("attn.qkv", normed, qkv, ActNone, b.fusedQKV(at+"self_attention.query_key_value")...)
+		b.attention(qkv, attended, func(_, att *Op) { att.ALiBiSlopes = slopes })
+		b.addLinear("attn.out", attended, x, b.part(at+"self_attention.dense", true, c.Hidden, c.Hidden))
+		b.layerNorm("mlp.norm", at+"post_attention_layernorm", x, normed)
+		b.linear("mlp.in", normed, mid, c.Activation, b.part(at+"mlp.dense_h_to_4h", true, c.Intermediate, c.Hidden))
+		b.addLinear("mlp.out", mid, x, b.part(at+"mlp.dense_4h_to_h", true, c.Hidden, c.Intermediate))
+	}
+	rows := b.selectRows(x)
+	last := b.slot("selected.normed", SlotOperand, c.Hidden)
+	b.layerNorm("final.norm", "ln_f", rows, last)
+	b.logits(last, table, false)
+}
+
+// fusedQKV takes q, k and v out of rows that lie as [head][q|k|v][head_dim].
+func (b *builder) fusedQKV(name string) []Part {
+	c := b.cfg
+	parts := make([]Part, 3)
+	for i := range parts {
+		parts[i] = b.part(name, true, 3*c.Hidden, c.Hidden)
+		parts[i].Offset, parts[i].Rows = i*c.HeadDim, c.Hidden
+		parts[i].Block, parts[i].Stride = c.HeadDim, 3*c.HeadDim
+	}
+	return parts
+}
+
+// ALiBiSlopes returns one slope per head. A head count that is no power of two
+// takes the slopes of the power below it, then every other one of the power
+// above. Press et al. 2022; float32 as in transformers' build_alibi_tensor.
+func ALiBiSlopes(heads int) []float32 {
+	below := 1
+	for 2*below <= heads {
+		below *= 2
+	}
+	base := func(n int) float64 { return float64(float32(math.Exp2(-math.Exp2(3 - math.Log2(float64(n)))))) }
+	slopes := make([]float32, heads)
+	for i := range slopes {
+		if i < below {
+			slopes[i] = float32(math.Pow(base(below), float64(i+1)))
+		} else {
+			slopes[i] = float32(math.Pow(base(2*below), float64(2*(i-below)+1)))
+		}
+	}
+	return slopes
+}

@@ -1,0 +1,226 @@
+package model
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/compute/weights"
+)
+
+// TensorSource says which tensors a checkpoint has. *weights.Checkpoint is
+// one; only names, types and shapes are looked at here.
+type TensorSource interface {
+	Tensor(name string) (weights.Tensor, bool)
+}
+
+// Build turns a configuration into a program whose tensors all exist in the
+// source with the shape they must have. Faults are *weights.FormatError.
+func Build(cfg *Config, tensors TensorSource) (*Program, error) {
+	arch, ok := architectures()[cfg.Architecture]
+	if !ok {
+		return nil, &weights.FormatError{File: cfg.File, Name: "architectures", Found: cfg.Architecture,
+			Expected: "one of " + strings.Join(Architectures(), ", ")}
+	}
+	b := &builder{cfg: cfg, source: tensors, index: map[string]int{}, program: &Program{
+		Architecture: cfg.Architecture,
+		Vocab:        cfg.Vocab,
+		Hidden:       cfg.Hidden,
+		Layers:       cfg.Layers,
+		KVHeads:      cfg.KVHeads,
+		HeadDim:      cfg.HeadDim,
+		MaxPositions: cfg.MaxPositions,
+	}}
+	arch.build(b)
+	if b.err != nil {
+		return nil, b.err
+	}
+	return b.program, nil
+}
+
+// builder appends ops to a program and keeps the first fault.
+type builder struct {
+	cfg     *Config
+	source  TensorSource
+	program *Program
+	index   map[string]int // tensor name -> index in program.Tensors
+	prefix  string         // before the names of the decoder's tensors
+	layer   int            // of the ops that are appended
+	err     error
+}
+
+// findPrefix chooses the prefix under which the probe tensor exists: a
+// checkpoint of the decoder alone has none. The first prefix is the one that
+// faults name.
+func (b *builder) findPrefix(probe string, prefixes ...string) {
+	b.prefix = prefixes[0]
+	for _, p := range prefixes {
+		if _, ok := b.source.Tensor(p + probe); ok {
+			b.prefix = p
+			return
+		}
+	}
+}
+
+// tensor is the index of a tensor of the decoder, checked against its shape.
+func (b *builder) tensor(name string, shape ...int) int { return b.absolute(b.prefix+name, shape...) }
+
+// tensorIf is tensor, or None when the configuration does not have it.
+func (b *builder) tensorIf(has bool, name string, shape ...int) int {
+	if !has {
+		return None
+	}
+	return b.tensor(name, shape...)
+}
+
+// absolute is tensor without the prefix ("lm_head.weight").
+func (b *builder) absolute(name string, shape ...int) int {
+	want := make([]int64, len(shape))
+	for i, d := range shape {
+		want[i] = int64(d)
+	}
+	if i, ok := b.index[name]; ok { // tied: checked the first time
+		return i
+	}
+	t, ok := b.source.Tensor(name)
+	switch {
+	case !ok:
+		b.fault(filepath.Dir(b.cfg.File), name, "no such tensor", fmt.Sprintf("one of shape %v", want))
+	case t.DType == weights.Other:
+		b.fault(t.File, name, "type "+t.Type, "F32, F16 or BF16")
+	case !slices.Equal(t.Shape, want):
+		b.fault(t.File, name, fmt.Sprintf("shape %v", t.Shape), fmt.Sprintf("%v", want))
+	}
+	i := len(b.program.Tensors)
+	b.program.Tensors = append(b.program.Tensors, Tensor{Name: name, Shape: want})
+	b.index[name] = i
+	return i
+}
+
+// tokenTable is the embedding's tensor; a wrong number of rows is the
+// configuration's vocabulary against the checkpoint's.
+func (b *builder) tokenTable(name string, width int) int {
+	name = b.prefix + name
+	t, ok := b.source.Tensor(name)
+	if ok && len(t.Shape) == 2 && t.Shape[0] != int64(b.cfg.Vocab) {
+		b.fault(t.File, name, fmt.Sprintf("a vocabulary of %d", t.Shape[0]),
+			fmt.Sprintf("%d, the vocab_size of %s", b.cfg.Vocab, b.cfg.File))
+	}
+	return b.absolute(name, b.cfg.Vocab, width)
+}
+
+func (b *builder) fault(file, name, found, expected string) {
+	if b.err == nil {
+		b.err = &weights.FormatError{File: file, Name: name, Found: found, Expected: expected}
+	}
+}
+
+func (b *builder) slot(name string, t SlotType, width int) int {
+	b.program.Slots = append(b.program.Slots, Slot{Name: name, Type: t, Width: width})
+	return len(b.program.Slots) - 1
+}
+
+// op appends an op with the current layer.
+func (b *builder) op(op Op) {
+	op.Layer = b.layer
+	b.program.Ops = append(b.program.Ops, op)
+}
+
+// newOp is an op with every tensor absent.
+func newOp(kind OpKind, name string, in, out int) Op {
+	return Op{Kind: kind, Name: name, In: in, Out: out, Weight: None, Bias: None, QNorm: None, KNorm: None}
+}
+
+// embed writes scale 1 x table[token] + positions[position + offset] to out;
+// either table may be None.
+func (b *builder) embed(name string, out, table, positions, offset int) {
+	op := newOp(OpEmbed, name, None, out)
+	op.Weight, op.Bias, op.PositionOffset, op.EmbedScale = table, positions, offset, 1
+	b.op(op)
+}
+
+// rmsNorm reads NAME.weight.
+func (b *builder) rmsNorm(name, tensor string, in, out int) {
+	op := newOp(OpNorm, name, in, out)
+	op.Norm, op.Eps = NormRMS, b.cfg.Eps
+	op.Weight = b.tensor(tensor+".weight", b.program.Slots[in].Width)
+	b.op(op)
+}
+
+// layerNorm reads NAME.weight and NAME.bias.
+func (b *builder) layerNorm(name, tensor string, in, out int) {
+	op := newOp(OpNorm, name, in, out)
+	width := b.program.Slots[in].Width
+	op.Norm, op.Eps = NormLayer, b.cfg.Eps
+	op.Weight = b.tensor(tensor+".weight", width)
+	op.Bias = b.tensor(tensor+".bias", width)
+	b.op(op)
+}
+
+// part is a whole tensor as part of a linear op.
+func (b *builder) part(name string, bias bool, rows, in int) Part {
+	return Part{
+		Weight: b.tensor(name+".weight", rows, in),
+		Bias:   b.tensorIf(bias, name+".bias", rows),
+		Rows:   rows, Block: rows, Stride: rows,
+	}
+}
+
+// linear appends y = act(parts . x + bias).
+func (b *builder) linear(name string, in, out int, act Activation, parts ...Part) {
+	op := newOp(OpLinear, name, in, out)
+	op.Parts, op.Activation = parts, act
+	b.op(op)
+}
+
+// addLinear appends out += part . x + bias.
+func (b *builder) addLinear(name string, in, out int, part Part) {
+	op := newOp(OpLinear, name, in, out)
+	op.Parts, op.Accumulate = []Part{part}, true
+	b.op(op)
+}
+
+// gatedLinear appends y = act(gate . x) * (up . x).
+func (b *builder) gatedLinear(name string, in, out int, act Activation, gate, up Part) {
+	op := newOp(OpLinear, name, in, out)
+	op.Parts, op.Activation, op.Gated = []Part{gate, up}, act, true
+	b.op(op)
+}
+
+// attention appends the two ops on the KV cache: rotary embedding and store,
+// then attention from the slot qkv to out. set fills in what the architecture
+// adds to the plain ones.
+func (b *builder) attention(qkv, out int, set func(rope, attention *Op)) {
+	c := b.cfg
+	rope := newOp(OpRopeStore, "attn.rope_store", qkv, qkv)
+	rope.Heads, rope.KVHeads, rope.HeadDim = c.Heads, c.KVHeads, c.HeadDim
+	rope.RotaryScale = 1
+	att := newOp(OpAttention, "attn.attention", qkv, out)
+	att.Heads, att.KVHeads, att.HeadDim = c.Heads, c.KVHeads, c.HeadDim
+	att.Scale = inverseSqrt(c.HeadDim)
+	set(&rope, &att)
+	b.op(rope)
+	b.op(att)
+}
+
+// selectRows goes on with the rows whose logits are asked for.
+func (b *builder) selectRows(in int) int {
+	b.layer = None
+	out := b.slot("selected", SlotF32, b.program.Slots[in].Width)
+	b.op(newOp(OpSelectRows, "select_rows", in, out))
+	return out
+}
+
+// logits appends the last op. The table is the token table when tied.
+func (b *builder) logits(in, table int, bias bool) {
+	c := b.cfg
+	part := Part{Weight: table, Bias: None, Rows: c.Vocab, Block: c.Vocab, Stride: c.Vocab}
+	if !c.TieEmbeddings {
+		part.Weight = b.absolute("lm_head.weight", c.Vocab, b.program.Slots[in].Width)
+	}
+	if bias {
+		part.Bias = b.absolute("lm_head.bias", c.Vocab)
+	}
+	b.linear("logits", in, b.slot("logits", SlotF32, c.Vocab), ActNone, part)
+}

@@ -1,0 +1,229 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/compute/weights"
+)
+
+// Upper bounds of what a configuration may ask for: far above any model, low
+// enough that a product of two fits an int64 and a table fits memory.
+const (
+	maxVocab     = 1 << 22
+	maxWidth     = 1 << 18 // hidden, intermediate
+	maxLayers    = 1 << 10
+	maxHeads     = 1 << 10
+	maxHeadDim   = 1 << 10
+	maxPositions = 1 << 24
+)
+
+// Config is what a checkpoint's config.json and generation_config.json say,
+// in one spelling for all architectures. Fields that an architecture does not
+// have are zero.
+type Config struct {
+	File         string // path of config.json, for messages
+	Architecture string // "LlamaForCausalLM"
+	DType        string // as the configuration has it: "bfloat16"
+
+	Vocab        int
+	Hidden       int
+	Layers       int
+	Heads        int
+	KVHeads      int
+	HeadDim      int
+	Intermediate int
+	MaxPositions int // longest sequence
+	Eps          float32
+	Activation   Activation
+
+	TieEmbeddings    bool
+	QKVBias, OutBias bool
+	MLPBias          bool
+	QKNorm           bool  // RMS norm over each head of q and k
+	Windows          []int // sliding window per layer, 0: none; nil: no layer has one
+	Rope             Rope
+	RotaryDim        int  // GPT-J: rotated part of a head
+	EmbedWidth       int  // OPT: width of the token table
+	PostNorm         bool // OPT: norms after the residual sums
+	NormedResidual   bool // BLOOM: the residual is taken after the norm
+	FinalNorm        bool // OPT: norm before the logits
+
+	Generation Generation
+}
+
+// Generation is what a checkpoint says about generating with it. The pointers
+// are nil where it says nothing.
+type Generation struct {
+	BOS *int32
+	EOS []int32
+
+	DoSample          *bool
+	Temperature       *float32
+	TopK              *int
+	TopP              *float32
+	MinP              *float32
+	RepetitionPenalty *float32
+}
+
+// architecture is one supported model class: how its configuration reads and
+// how its program is built.
+type architecture struct {
+	config func(*fields, *Config)
+	build  func(*builder)
+}
+
+func architectures() map[string]architecture {
+	return map[string]architecture{
+		"LlamaForCausalLM":   {llamaConfig, buildLlama},
+		"MistralForCausalLM": {mistralConfig, buildLlama},
+		"Qwen2ForCausalLM":   {qwen2Config, buildLlama},
+		"Qwen3ForCausalLM":   {qwen3Config, buildLlama},
+		"GPTJForCausalLM":    {gptjConfig, buildGPTJ},
+		"OPTForCausalLM":     {optConfig, buildOPT},
+		"BloomForCausalLM":   {bloomConfig, buildBloom},
+	}
+}
+
+// Architectures lists the supported names of config.json's "architectures".
+func Architectures() []string { return slices.Sorted(maps.Keys(architectures())) }
+
+// LoadConfig reads config.json and, when present, generation_config.json of a
+// model directory. Faults of the files are *weights.FormatError.
+func LoadConfig(dir string) (*Config, error) {
+	path := configPath(dir)
+	f, err := readFields(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &weights.FormatError{File: dir, Found: "no config.json", Expected: "a Hugging Face model directory"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := parseConfig(f)
+	if err != nil {
+		return nil, err
+	}
+	g, err := readFields(filepath.Join(dir, "generation_config.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.Generation = parseGeneration(g, c.Generation)
+	return c, g.err
+}
+
+func parseConfig(f *fields) (*Config, error) {
+	c := &Config{File: f.file}
+	names := f.texts("architectures")
+	if f.err != nil {
+		return nil, f.err
+	}
+	found := "nothing"
+	if len(names) > 0 {
+		found = names[0]
+	}
+	arch, ok := architectures()[found]
+	if !ok {
+		f.fault("architectures", found, "one of "+strings.Join(Architectures(), ", "))
+		return nil, f.err
+	}
+	if f.has("quantization_config") {
+		f.fault("quantization_config", "a quantised checkpoint", "weights in F32, F16 or BF16")
+	}
+	c.Architecture = found
+	c.DType = f.text("", "dtype", "torch_dtype")
+	c.Vocab = f.size(maxVocab, "vocab_size")
+	arch.config(f, c)
+	c.Generation = parseGeneration(f, Generation{})
+	if f.err != nil {
+		return nil, f.err
+	}
+	return c, nil
+}
+
+// parseGeneration reads the fields of generation over what is known already:
+// generation_config.json goes before config.json.
+func parseGeneration(f *fields, g Generation) Generation {
+	if ids := f.ids("eos_token_id"); ids != nil {
+		g.EOS = ids
+	}
+	if f.has("bos_token_id") {
+		id := int32(f.integer(-1, -1, maxVocab, "bos_token_id")) // -1 in old checkpoints: none
+		g.BOS = nil
+		if id >= 0 {
+			g.BOS = &id
+		}
+	}
+	if f.has("do_sample") {
+		v := f.flag(false, "do_sample")
+		g.DoSample = &v
+	}
+	if f.has("top_k") {
+		v := f.integer(0, 0, maxVocab, "top_k")
+		g.TopK = &v
+	}
+	g.Temperature = f.optional(g.Temperature, "temperature")
+	g.TopP = f.optional(g.TopP, "top_p")
+	g.MinP = f.optional(g.MinP, "min_p")
+	g.RepetitionPenalty = f.optional(g.RepetitionPenalty, "repetition_penalty")
+	return g
+}
+
+// optional is a sampling parameter that is present, or known.
+func (f *fields) optional(known *float32, name string) *float32 {
+	if !f.has(name) {
+		return known
+	}
+	v := float32(f.number(0, 0, 100, name))
+	return &v
+}
+
+// heads reads the head counts and checks that they divide. kvMissing is the
+// class's default, 0: as many as heads.
+func (c *Config) heads(f *fields, kvMissing int, names ...string) {
+	c.Heads = f.size(maxHeads, names...)
+	if kvMissing == 0 {
+		kvMissing = c.Heads
+	}
+	c.KVHeads = f.integer(kvMissing, 1, maxHeads, "num_key_value_heads")
+	if f.err == nil && c.Heads%c.KVHeads != 0 {
+		f.fault("num_key_value_heads", fmt.Sprint(c.KVHeads),
+			fmt.Sprintf("a divisor of the %d attention heads", c.Heads))
+	}
+}
+
+// headDimFromHidden sets head_dim = hidden / heads.
+func (c *Config) headDimFromHidden(f *fields) {
+	if f.err != nil {
+		return
+	}
+	c.HeadDim = c.Hidden / c.Heads
+	if c.Hidden%c.Heads != 0 || c.HeadDim > maxHeadDim {
+		f.fault("hidden_size", fmt.Sprint(c.Hidden),
+			fmt.Sprintf("a multiple of the %d attention heads, %d per head at most", c.Heads, maxHeadDim))
+	}
+}
+
+// activation reads the name of an activation, as transformers' ACT2FN has them.
+func (c *Config) activation(f *fields, missing string, names ...string) {
+	name, _ := f.get(names...)
+	switch s := f.text(missing, names...); s {
+	case "silu", "swish":
+		c.Activation = ActSiLU
+	case "gelu":
+		c.Activation = ActGELUErf
+	case "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh":
+		c.Activation = ActGELUTanh
+	case "relu":
+		c.Activation = ActReLU
+	default:
+		f.fault(name, fmt.Sprintf("%.40q", s), "silu, gelu, gelu_new or relu")
+	}
+}

@@ -1,0 +1,211 @@
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/millrace/millrace/compute/weights"
+)
+
+const maxConfigBytes = 16 << 20
+
+// fields reads the members of a JSON object and keeps the first fault. null
+// counts as absent, as in Python's configurations. A member may have several
+// names; the first that is present is read, the first of all is named in
+// faults.
+type fields struct {
+	file    string
+	prefix  string // of the names in faults, "rope_scaling."
+	members map[string]json.RawMessage
+	err     error
+}
+
+// readFields reads the JSON object in a file.
+func readFields(path string) (*fields, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxConfigBytes {
+		return nil, &weights.FormatError{File: path, Found: fmt.Sprintf("%d bytes", info.Size()),
+			Expected: fmt.Sprintf("%d at most", maxConfigBytes)}
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return parseFields(path, raw)
+}
+
+func parseFields(path string, raw []byte) (*fields, error) {
+	f := &fields{file: path}
+	if err := json.Unmarshal(raw, &f.members); err != nil {
+		return nil, &weights.FormatError{File: path, Found: strings.TrimPrefix(err.Error(), "json: "),
+			Expected: "a JSON object"}
+	}
+	return f, nil
+}
+
+// fault keeps the first fault: name, what was found, what was expected.
+func (f *fields) fault(name, found, expected string) {
+	if f.err == nil {
+		f.err = &weights.FormatError{File: f.file, Name: f.prefix + name, Found: found, Expected: expected}
+	}
+}
+
+// get returns the first of the names that is present and not null.
+func (f *fields) get(names ...string) (string, json.RawMessage) {
+	for _, n := range names {
+		if raw, ok := f.members[n]; ok && string(raw) != "null" {
+			return n, raw
+		}
+	}
+	return names[0], nil
+}
+
+func (f *fields) has(name string) bool {
+	_, raw := f.get(name)
+	return raw != nil
+}
+
+// size is a required integer in 1..limit.
+func (f *fields) size(limit int, names ...string) int {
+	if name, raw := f.get(names...); raw == nil {
+		f.fault(name, "nothing", fmt.Sprintf("an integer in 1..%d", limit))
+		return 0
+	}
+	return f.integer(0, 1, limit, names...)
+}
+
+// integer is an integer in low..high, or missing when it is absent.
+func (f *fields) integer(missing, low, high int, names ...string) int {
+	name, raw := f.get(names...)
+	if raw == nil {
+		return missing
+	}
+	v, err := parseInteger(raw)
+	if err != nil || v < int64(low) || v > int64(high) {
+		f.fault(name, excerpt(raw), fmt.Sprintf("an integer in %d..%d", low, high))
+		return missing
+	}
+	return int(v)
+}
+
+// parseInteger also takes an integral 4096.0, as some tools write it.
+func parseInteger(raw json.RawMessage) (int64, error) {
+	if v, err := strconv.ParseInt(string(raw), 10, 64); err == nil {
+		return v, nil
+	}
+	v, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil || v != math.Trunc(v) || math.Abs(v) > 1<<53 {
+		return 0, strconv.ErrSyntax
+	}
+	return int64(v), nil
+}
+
+// number is a number in low..high, or missing when it is absent.
+func (f *fields) number(missing, low, high float64, names ...string) float64 {
+	name, raw := f.get(names...)
+	if raw == nil {
+		return missing
+	}
+	v, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil || v < low || v > high {
+		f.fault(name, excerpt(raw), fmt.Sprintf("a number in %g..%g", low, high))
+		return missing
+	}
+	return v
+}
+
+func (f *fields) flag(missing bool, name string) bool {
+	_, raw := f.get(name)
+	switch string(raw) {
+	case "":
+		return missing
+	case "true":
+		return true
+	case "false":
+		return false
+	}
+	f.fault(name, excerpt(raw), "true or false")
+	return missing
+}
+
+func (f *fields) text(missing string, names ...string) string {
+	name, raw := f.get(names...)
+	if raw == nil {
+		return missing
+	}
+	var s string
+	if json.Unmarshal(raw, &s) != nil {
+		f.fault(name, excerpt(raw), "a string")
+		return missing
+	}
+	return s
+}
+
+func (f *fields) texts(name string) []string {
+	_, raw := f.get(name)
+	var list []string
+	if raw != nil && json.Unmarshal(raw, &list) != nil {
+		f.fault(name, excerpt(raw), "a list of strings")
+		return nil
+	}
+	return list
+}
+
+// ids is a token id or a list of them.
+func (f *fields) ids(name string) []int32 {
+	_, raw := f.get(name)
+	if raw == nil {
+		return nil
+	}
+	list := []int32{0}
+	if json.Unmarshal(raw, &list[0]) != nil {
+		list = nil
+		if json.Unmarshal(raw, &list) != nil {
+			f.fault(name, excerpt(raw), "a token id or a list of them")
+			return nil
+		}
+	}
+	for _, id := range list {
+		if id < 0 {
+			f.fault(name, excerpt(raw), "token ids >= 0")
+			return nil
+		}
+	}
+	return list
+}
+
+// object is a member that is an object itself; empty when it is absent. Its
+// fault becomes the parent's by adopt.
+func (f *fields) object(name string) *fields {
+	sub := &fields{file: f.file, prefix: f.prefix + name + "."}
+	_, raw := f.get(name)
+	if raw != nil && json.Unmarshal(raw, &sub.members) != nil {
+		f.fault(name, excerpt(raw), "an object")
+	}
+	return sub
+}
+
+func (f *fields) adopt(sub *fields) {
+	if f.err == nil {
+		f.err = sub.err
+	}
+}
+
+// excerpt keeps a message on one short line.
+func excerpt(raw json.RawMessage) string {
+	s := strings.Join(strings.Fields(string(raw)), " ")
+	if len(s) > 40 {
+		return s[:40] + "..."
+	}
+	return s
+}
+
+func configPath(dir string) string { return filepath.Join(dir, "config.json") }

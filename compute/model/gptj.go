@@ -1,0 +1,55 @@
+package model
+
+import "fmt"
+
+func gptjConfig(f *fields, c *Config) {
+	c.Hidden = f.size(maxWidth, "n_embd", "hidden_size")
+	c.Layers = f.size(maxLayers, "n_layer", "num_hidden_layers")
+	c.heads(f, 0, "n_head", "num_attention_heads")
+	c.headDimFromHidden(f)
+	c.Intermediate = f.integer(4*c.Hidden, 1, 4*maxWidth, "n_inner")
+	c.MaxPositions = f.integer(2048, 1, maxPositions, "n_positions", "max_position_embeddings")
+	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "layer_norm_epsilon"))
+	c.activation(f, "gelu_new", "activation_function")
+	c.TieEmbeddings = f.flag(false, "tie_word_embeddings")
+	c.RotaryDim = f.integer(64, 2, maxHeadDim, "rotary_dim")
+	if f.err == nil && (c.RotaryDim > c.HeadDim || c.RotaryDim%2 != 0) {
+		f.fault("rotary_dim", fmt.Sprint(c.RotaryDim), fmt.Sprintf("an even number of %d at most, the size of a head", c.HeadDim))
+	}
+	if f.err == nil && c.KVHeads != c.Heads {
+		f.fault("num_key_value_heads", fmt.Sprint(c.KVHeads), fmt.Sprint(c.Heads))
+	}
+}
+
+// buildGPTJ: attention and MLP read the same norm and both add to the
+// residual: seven ops per layer. Source: transformers, modeling_gptj.py.
+func buildGPTJ(b *builder) {
+	c := b.cfg
+	b.findPrefix("wte.weight", "transformer.", "")
+	x := b.slot("residual", SlotF32, c.Hidden)
+	normed := b.slot("normed", SlotOperand, c.Hidden)
+	qkv := b.slot("qkv", SlotF32, 3*c.Hidden)
+	attended := b.slot("attended", SlotOperand, c.Hidden)
+	mid := b.slot("mid", SlotOperand, c.Intermediate)
+	invFreq, _ := Rope{Type: "default", Theta: 10000}.Table(c.RotaryDim)
+
+	b.layer = None
+	table := b.tokenTable("wte.weight", c.Hidden)
+	b.embed("embed", x, table, None, 0)
+	for i := range c.Layers {
+		b.layer = i
+		at := fmt.Sprintf("h.%d.", i)
+		b.layerNorm("norm", at+"ln_1", x, normed)
+		b.linear("attn.qkv", normed, qkv, ActNone, b.qkvParts(at+"attn.")...)
+		b.attention(qkv, attended, func(rope, _ *Op) {
+			rope.RotaryDim, rope.InvFreq, rope.RotaryInterleaved = c.RotaryDim, invFreq, true
+		})
+		b.addLinear("attn.out", attended, x, b.part(at+"attn.out_proj", false, c.Hidden, c.Hidden))
+		b.linear("mlp.in", normed, mid, c.Activation, b.part(at+"mlp.fc_in", true, c.Intermediate, c.Hidden))
+		b.addLinear("mlp.out", mid, x, b.part(at+"mlp.fc_out", true, c.Hidden, c.Intermediate))
+	}
+	rows := b.selectRows(x)
+	last := b.slot("selected.normed", SlotOperand, c.Hidden)
+	b.layerNorm("final.norm", "ln_f", rows, last)
+	b.logits(last, table, true)
+}

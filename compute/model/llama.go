@@ -1,0 +1,93 @@
+package model
+
+import (
+	"fmt"
+	"math"
+)
+
+// llamaConfig reads the configuration of Llama 1 to 3.x. Defaults are those of
+// transformers' LlamaConfig.
+func llamaConfig(f *fields, c *Config) {
+	llamaSizes(f, c, 0, 2048)
+	c.QKVBias = f.flag(false, "attention_bias")
+	c.OutBias = c.QKVBias
+	c.MLPBias = f.flag(false, "mlp_bias")
+}
+
+// llamaSizes reads what Llama, Mistral and Qwen have in common. kvHeads is the
+// class's default number of KV heads (0: as many as heads), positions its
+// default max_position_embeddings.
+func llamaSizes(f *fields, c *Config, kvHeads, positions int) {
+	c.Hidden = f.size(maxWidth, "hidden_size")
+	c.Layers = f.size(maxLayers, "num_hidden_layers")
+	c.Intermediate = f.size(maxWidth, "intermediate_size")
+	c.heads(f, kvHeads, "num_attention_heads")
+	if f.has("head_dim") {
+		c.HeadDim = f.integer(0, 1, maxHeadDim, "head_dim")
+	} else {
+		c.headDimFromHidden(f)
+	}
+	if f.err == nil && c.HeadDim%2 != 0 {
+		f.fault("head_dim", fmt.Sprint(c.HeadDim), "an even number, for the rotary embedding")
+	}
+	c.Eps = float32(f.number(1e-6, 1e-12, 0.1, "rms_norm_eps"))
+	c.activation(f, "silu", "hidden_act")
+	c.TieEmbeddings = f.flag(false, "tie_word_embeddings")
+	ropeConfig(f, c, f.integer(positions, 1, maxPositions, "max_position_embeddings"))
+}
+
+// buildLlama is the decoder of Llama, Mistral, Qwen2 and Qwen3: eight ops per
+// layer. Source: transformers, modeling_llama.py.
+func buildLlama(b *builder) {
+	c := b.cfg
+	b.findPrefix("embed_tokens.weight", "model.", "")
+	x := b.slot("residual", SlotF32, c.Hidden)
+	normed := b.slot("normed", SlotOperand, c.Hidden)
+	qkv := b.slot("qkv", SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
+	attended := b.slot("attended", SlotOperand, c.Heads*c.HeadDim)
+	mid := b.slot("mid", SlotOperand, c.Intermediate)
+	invFreq, rotaryScale := c.Rope.Table(c.HeadDim)
+
+	b.layer = None
+	table := b.tokenTable("embed_tokens.weight", c.Hidden)
+	b.embed("embed", x, table, None, 0)
+	for i := range c.Layers {
+		b.layer = i
+		at := fmt.Sprintf("layers.%d.", i)
+		b.rmsNorm("attn.norm", at+"input_layernorm", x, normed)
+		b.linear("attn.qkv", normed, qkv, ActNone, b.qkvParts(at+"self_attn.")...)
+		b.attention(qkv, attended, func(rope, att *Op) {
+			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = c.HeadDim, invFreq, rotaryScale
+			if c.QKNorm {
+				rope.QNorm = b.tensor(at+"self_attn.q_norm.weight", c.HeadDim)
+				rope.KNorm = b.tensor(at+"self_attn.k_norm.weight", c.HeadDim)
+				rope.Eps = c.Eps
+			}
+			if c.Windows != nil {
+				att.Window = c.Windows[i]
+			}
+		})
+		b.addLinear("attn.out", attended, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
+		b.rmsNorm("mlp.norm", at+"post_attention_layernorm", x, normed)
+		b.gatedLinear("mlp.gate_up", normed, mid, c.Activation,
+			b.part(at+"mlp.gate_proj", c.MLPBias, c.Intermediate, c.Hidden),
+			b.part(at+"mlp.up_proj", c.MLPBias, c.Intermediate, c.Hidden))
+		b.addLinear("mlp.down", mid, x, b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
+	}
+	rows := b.selectRows(x)
+	last := b.slot("selected.normed", SlotOperand, c.Hidden)
+	b.rmsNorm("final.norm", "norm", rows, last)
+	b.logits(last, table, false)
+}
+
+// qkvParts are the projections q, k and v one below the other.
+func (b *builder) qkvParts(at string) []Part {
+	c := b.cfg
+	return []Part{
+		b.part(at+"q_proj", c.QKVBias, c.Heads*c.HeadDim, c.Hidden),
+		b.part(at+"k_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden),
+		b.part(at+"v_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden),
+	}
+}
+
+func inverseSqrt(n int) float32 { return float32(1 / math.Sqrt(float64(n))) }

@@ -1,0 +1,103 @@
+package model
+
+import "fmt"
+
+// optPositionOffset is where OPT's position table starts: fairseq kept two
+// rows for padding.
+const optPositionOffset = 2
+
+func optConfig(f *fields, c *Config) {
+	c.Hidden = f.size(maxWidth, "hidden_size")
+	c.Layers = f.size(maxLayers, "num_hidden_layers")
+	c.heads(f, 0, "num_attention_heads")
+	c.headDimFromHidden(f)
+	c.Intermediate = f.size(maxWidth, "ffn_dim")
+	c.MaxPositions = f.integer(2048, 1, maxPositions, "max_position_embeddings")
+	c.EmbedWidth = f.integer(c.Hidden, 1, maxWidth, "word_embed_proj_dim")
+	c.Eps = 1e-5 // torch's LayerNorm
+	c.activation(f, "relu", "activation_function")
+	c.TieEmbeddings = f.flag(true, "tie_word_embeddings")
+	c.PostNorm = !f.flag(true, "do_layer_norm_before")
+	c.FinalNorm = !c.PostNorm && !f.flag(false, "_remove_final_layer_norm")
+	c.QKVBias = f.flag(true, "enable_bias")
+	c.OutBias, c.MLPBias = c.QKVBias, c.QKVBias
+	if !f.flag(true, "layer_norm_elementwise_affine") {
+		f.fault("layer_norm_elementwise_affine", "false", "true")
+	}
+	if f.err == nil && c.KVHeads != c.Heads {
+		f.fault("num_key_value_heads", fmt.Sprint(c.KVHeads), fmt.Sprint(c.Heads))
+	}
+}
+
+// buildOPT: learned positions, norms before (most sizes) or after (350m) the
+// residual sums, and a token table that may be narrower than the decoder.
+// Eight ops per layer. Source: transformers, modeling_opt.py.
+func buildOPT(b *builder) {
+	c := b.cfg
+	b.findPrefix("embed_tokens.weight", "model.decoder.", "decoder.", "")
+	x := b.slot("residual", SlotF32, c.Hidden)
+	normed := x // post-norm: the residual itself is normed, in place
+	if !c.PostNorm {
+		normed = b.slot("normed", SlotOperand, c.Hidden)
+	}
+	qkv := b.slot("qkv", SlotF32, 3*c.Hidden)
+	attended := b.slot("attended", SlotOperand, c.Hidden)
+	mid := b.slot("mid", SlotOperand, c.Intermediate)
+
+	table := b.optEmbed(x)
+	for i := range c.Layers {
+		b.layer = i
+		at := fmt.Sprintf("layers.%d.", i)
+		norm := func(name, tensor string) { b.layerNorm(name, at+tensor, x, normed) }
+		if !c.PostNorm {
+			norm("attn.norm", "self_attn_layer_norm")
+		}
+		b.linear("attn.qkv", normed, qkv, ActNone, b.qkvParts(at+"self_attn.")...)
+		b.attention(qkv, attended, func(_, _ *Op) {})
+		b.addLinear("attn.out", attended, x, b.part(at+"self_attn.out_proj", c.OutBias, c.Hidden, c.Hidden))
+		if c.PostNorm {
+			norm("attn.norm", "self_attn_layer_norm")
+		} else {
+			norm("mlp.norm", "final_layer_norm")
+		}
+		b.linear("mlp.in", normed, mid, c.Activation, b.part(at+"fc1", c.MLPBias, c.Intermediate, c.Hidden))
+		b.addLinear("mlp.out", mid, x, b.part(at+"fc2", c.MLPBias, c.Hidden, c.Intermediate))
+		if c.PostNorm {
+			norm("mlp.norm", "final_layer_norm")
+		}
+	}
+	b.optLogits(b.selectRows(x), table)
+}
+
+// optEmbed writes tokens + positions to x and returns the token table. A
+// narrower table is projected; the positions are not.
+func (b *builder) optEmbed(x int) int {
+	c := b.cfg
+	b.layer = None
+	table := b.tokenTable("embed_tokens.weight", c.EmbedWidth)
+	positions := b.tensor("embed_positions.weight", c.MaxPositions+optPositionOffset, c.Hidden)
+	if c.EmbedWidth == c.Hidden {
+		b.embed("embed", x, table, positions, optPositionOffset)
+		return table
+	}
+	narrow := b.slot("embedded", SlotOperand, c.EmbedWidth)
+	b.embed("embed", narrow, table, None, 0)
+	b.embed("embed.positions", x, None, positions, optPositionOffset)
+	b.addLinear("embed.project", narrow, x, b.part("project_in", false, c.Hidden, c.EmbedWidth))
+	return table
+}
+
+func (b *builder) optLogits(rows, table int) {
+	c := b.cfg
+	if c.FinalNorm {
+		normed := b.slot("selected.normed", SlotOperand, c.Hidden)
+		b.layerNorm("final.norm", "final_layer_norm", rows, normed)
+		rows = normed
+	}
+	if c.EmbedWidth != c.Hidden {
+		narrow := b.slot("selected.projected", SlotOperand, c.EmbedWidth)
+		b.linear("final.project", rows, narrow, ActNone, b.part("project_out", false, c.EmbedWidth, c.Hidden))
+		rows = narrow
+	}
+	b.logits(rows, table, false)
+}

@@ -1,0 +1,183 @@
+package model
+
+import (
+	"fmt"
+	"math"
+)
+
+// Rope is the rotary embedding of a configuration, in either spelling:
+// transformers 4 has rope_theta and rope_scaling, transformers 5 has
+// rope_parameters.
+type Rope struct {
+	Type   string // "default", "linear", "llama3", "yarn"
+	Theta  float64
+	Factor float64
+
+	OriginalPositions    int     // llama3, yarn
+	LowFreqFactor        float64 // llama3
+	HighFreqFactor       float64
+	AttentionFactor      float64 // yarn, 0: by the formula
+	BetaFast, BetaSlow   float64 // yarn
+	MScale, MScaleAllDim float64 // yarn
+	Truncate             bool    // yarn
+}
+
+const (
+	minTheta  = 2 // its logarithm is a divisor
+	maxTheta  = 1e12
+	maxFactor = 1e4
+)
+
+// ropeConfig reads the rotary embedding and sets c.MaxPositions, which
+// scaling extends. positions is max_position_embeddings.
+func ropeConfig(f *fields, c *Config, positions int) {
+	name := "rope_scaling" // as in transformers, it goes first
+	if !f.has(name) {
+		name = "rope_parameters"
+	}
+	s := f.object(name)
+	r := Rope{Type: s.text("default", "rope_type", "type")}
+	// A member of the object goes before one beside it.
+	r.Theta = s.number(f.number(10000, minTheta, maxTheta, "rope_theta"), minTheta, maxTheta, "rope_theta")
+	partial := s.number(f.number(1, 0, 1, "partial_rotary_factor"), 0, 1, "partial_rotary_factor")
+	if partial != 1 {
+		s.fault("partial_rotary_factor", fmt.Sprint(partial), "1 for this architecture")
+	}
+	r.OriginalPositions = f.integer(s.integer(positions, 1, maxPositions, "original_max_position_embeddings"),
+		1, maxPositions, "original_max_position_embeddings")
+
+	c.MaxPositions = positions
+	switch r.Type {
+	case "default":
+	case "linear":
+		r.Factor = s.needNumber("factor", 1, maxFactor)
+		c.MaxPositions = extended(positions, r.Factor)
+	case "llama3":
+		r.Factor = s.needNumber("factor", 1, maxFactor)
+		r.LowFreqFactor = s.needNumber("low_freq_factor", 1e-3, maxFactor)
+		r.HighFreqFactor = s.needNumber("high_freq_factor", 1e-3, maxFactor)
+		if r.HighFreqFactor <= r.LowFreqFactor {
+			s.fault("high_freq_factor", fmt.Sprint(r.HighFreqFactor), fmt.Sprintf("more than low_freq_factor %g", r.LowFreqFactor))
+		}
+	case "yarn":
+		r.Factor = s.number(float64(positions)/float64(max(r.OriginalPositions, 1)), 1, maxFactor, "factor")
+		r.AttentionFactor = s.number(0, 1e-6, 100, "attention_factor")
+		r.BetaFast = nonZero(s.number(32, 0, 1e6, "beta_fast"), 32)
+		r.BetaSlow = nonZero(s.number(1, 0, 1e6, "beta_slow"), 1)
+		r.MScale = s.number(0, 0, 100, "mscale")
+		r.MScaleAllDim = s.number(0, 0, 100, "mscale_all_dim")
+		r.Truncate = s.flag(true, "truncate")
+		c.MaxPositions = max(positions, extended(r.OriginalPositions, r.Factor))
+	default:
+		s.fault("rope_type", fmt.Sprintf("%.40q", r.Type), "default, linear, llama3 or yarn")
+	}
+	c.Rope = r
+	f.adopt(s)
+}
+
+// needNumber is a required number in low..high.
+func (f *fields) needNumber(name string, low, high float64) float64 {
+	if !f.has(name) {
+		f.fault(name, "nothing", fmt.Sprintf("a number in %g..%g", low, high))
+	}
+	return f.number(low, low, high, name)
+}
+
+func nonZero(v, missing float64) float64 {
+	if v == 0 {
+		return missing
+	}
+	return v
+}
+
+func extended(positions int, factor float64) int {
+	return int(min(float64(positions)*factor, maxPositions))
+}
+
+// Table returns inv_freq [dim/2] and the factor on cos and sin. The arithmetic
+// is float32 wherever torch's is; source: transformers,
+// modeling_rope_utils.py and LlamaRotaryEmbedding.
+func (r Rope) Table(dim int) (invFreq []float32, scale float32) {
+	invFreq = make([]float32, dim/2)
+	for i := range invFreq {
+		invFreq[i] = 1 / r.period(i, dim)
+	}
+	switch r.Type {
+	case "linear":
+		for i := range invFreq {
+			invFreq[i] /= float32(r.Factor)
+		}
+	case "llama3":
+		for i, f := range invFreq {
+			invFreq[i] = r.llama3(f)
+		}
+	case "yarn":
+		r.yarn(invFreq, dim)
+		return invFreq, float32(r.yarnScale())
+	}
+	return invFreq, 1
+}
+
+// period is theta^(2i/dim), the wavelength of pair i over 2 pi.
+func (r Rope) period(i, dim int) float32 {
+	exponent := float32(2*i) / float32(dim)
+	return float32(math.Pow(float64(float32(r.Theta)), float64(exponent)))
+}
+
+// llama3 keeps high frequencies, divides low ones by the factor and blends
+// those between.
+func (r Rope) llama3(f float32) float32 {
+	original := float64(r.OriginalPositions)
+	wavelength := float32(2*math.Pi) / f
+	switch {
+	case wavelength > float32(original/r.LowFreqFactor):
+		return f / float32(r.Factor)
+	case wavelength < float32(original/r.HighFreqFactor):
+		return f
+	}
+	smooth := (float32(original)/wavelength - float32(r.LowFreqFactor)) / float32(r.HighFreqFactor-r.LowFreqFactor)
+	interpolated := (1 - smooth) * f / float32(r.Factor)
+	return interpolated + float32(smooth*f)
+}
+
+// yarn blends each frequency with its interpolation (frequency / factor) by a
+// ramp over the dimensions. Peng et al. 2023, section 3.2.
+func (r Rope) yarn(invFreq []float32, dim int) {
+	low, high := r.correction(r.BetaFast, dim), r.correction(r.BetaSlow, dim)
+	if r.Truncate {
+		low, high = math.Floor(low), math.Ceil(high)
+	}
+	low, high = max(low, 0), min(high, float64(dim-1))
+	if low == high {
+		high += 0.001
+	}
+	for i, f := range invFreq {
+		ramp := min(max((float32(i)-float32(low))/float32(high-low), 0), 1)
+		extrapolate := 1 - ramp
+		interpolation := 1 / (float32(r.Factor) * r.period(i, dim))
+		invFreq[i] = float32(interpolation*(1-extrapolate)) + float32(f*extrapolate)
+	}
+}
+
+// correction is the dimension whose pair turns `rotations` times over the
+// original context.
+func (r Rope) correction(rotations float64, dim int) float64 {
+	return float64(dim) * math.Log(float64(r.OriginalPositions)/(rotations*2*math.Pi)) / (2 * math.Log(r.Theta))
+}
+
+// yarnScale is the attention factor: given, or 0.1 ln(factor) + 1.
+func (r Rope) yarnScale() float64 {
+	mscale := func(m float64) float64 {
+		if r.Factor <= 1 {
+			return 1
+		}
+		return 0.1*m*math.Log(r.Factor) + 1
+	}
+	switch {
+	case r.AttentionFactor != 0:
+		return r.AttentionFactor
+	case r.MScale != 0 && r.MScaleAllDim != 0:
+		return mscale(r.MScale) / mscale(r.MScaleAllDim)
+	}
+	return mscale(1)
+}
