@@ -1,23 +1,17 @@
 #!/usr/bin/env bash
-# Runs every Go fuzz target for a time: fuzz.sh 20s [PACKAGE...]. Targets are found by name.
+# Runs every Go fuzz target of the module for a time: fuzz.sh 20s. Targets are found by name.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
-time=${1:?usage: fuzz.sh DURATION [PACKAGE...]}
-shift
-[ $# -gt 0 ] || set -- ./...
+time=${1:?usage: fuzz.sh DURATION}
 
 found=0
-while read -r package target; do
+while IFS=: read -r file declaration; do
   found=$((found + 1))
-  echo "fuzz $package $target $time"
+  target=${declaration#func }
+  package=$(dirname "$file")
+  echo "fuzz $package $target"
   go test "$package" -run '^$' -fuzz "^$target\$" -fuzztime "$time" -timeout 10m
-done < <(
-  go list -f '{{$p := .}}{{range .TestGoFiles}}{{$p.ImportPath}} {{$p.Dir}}/{{.}}
-{{end}}{{range .XTestGoFiles}}{{$p.ImportPath}} {{$p.Dir}}/{{.}}
-{{end}}' "$@" |
-    while read -r package file; do
-      [ -n "$package" ] || continue
-      { grep -oE '^func Fuzz[A-Za-z0-9_]*' "$file" || true; } | sed "s|^func |$package |"
-    done
-)
-echo "fuzz: $found targets"
+done < <(grep -roE --include='*_test.go' --exclude-dir={.git,.venv,build} '^func Fuzz[A-Za-z0-9_]*' . | sort)
+
+echo "fuzz: $found targets, $time each"

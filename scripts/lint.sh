@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks what golangci-lint does not: the format of the C++ sources, and the shell scripts where
-# shellcheck is installed.
+# there is a shellcheck.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

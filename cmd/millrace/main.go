@@ -1,0 +1,61 @@
+// Command millrace serves language models over HTTP and NATS, and measures,
+// checks and explains them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/millrace/millrace/config"
+)
+
+// version is set by the Makefile.
+var version = "devel"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	code := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run executes a command line. It returns 0, 1 for an error, 2 for one of usage.
+func run(ctx context.Context, args, environ []string, stdout io.Writer, stderr *os.File) int {
+	root := newRoot(environ, stderr)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(stderr, "millrace: %s\n", oneLine(err))
+	return exitCode(err)
+}
+
+// exitCode tells a command's failure from an error that came before it ran:
+// of arguments, flags or configuration.
+func exitCode(err error) int {
+	if _, ran := errors.AsType[*failure](err); ran && !errors.Is(err, config.ErrUsage) {
+		return 1
+	}
+	return 2
+}
+
+// oneLine joins the lines of joined errors and of cobra's suggestions.
+func oneLine(err error) string {
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/config"
+)
+
+// Headers of the messages of a stream.
+const (
+	seqHeader = "Millrace-Seq" // 1, 2, ... without a gap
+	endHeader = "Millrace-End" // on the last one: why the stream ended
+)
+
+type requestOptions struct {
+	url     string
+	stream  bool
+	timeout time.Duration
+}
+
+func newRequest() *cobra.Command {
+	var o requestOptions
+	cmd := &cobra.Command{
+		Use:   "request SUBJECT JSON",
+		Short: "Send a request over NATS and print the replies",
+		Long: `Send a request over NATS and print each reply on a line: what "nats request" does, for those who do
+not have the nats tool. JSON "-" is read from standard input.
+
+A stream ("stream": true in the request, or --stream) is printed until its last message. An error
+reply is printed and makes the exit code 1.`,
+		Example: `  millrace request millrace.v1.models '{}'
+  millrace request millrace.v1.chat.completions '{"messages":[{"role":"user","content":"Hello"}]}' --stream`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			body := []byte(args[1])
+			if args[1] == "-" {
+				var err error
+				if body, err = io.ReadAll(cmd.InOrStdin()); err != nil {
+					return err
+				}
+			}
+			return request(cmd.Context(), cmd.OutOrStdout(), o, args[0], body)
+		},
+	}
+	cmd.Flags().StringVar(&o.url, "nats", nats.DefaultURL, "URL of the NATS server")
+	cmd.Flags().BoolVar(&o.stream, "stream", false, `ask for a stream: adds "stream": true to the request`)
+	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "longest wait for one reply")
+	return cmd
+}
+
+func request(ctx context.Context, out io.Writer, o requestOptions, subject string, body []byte) error {
+	body, stream, err := streamed(body, o.stream)
+	if err != nil {
+		return err
+	}
+	nc, err := nats.Connect(o.url, nats.Name("millrace request"))
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.url, err)
+	}
+	defer nc.Close()
+
+	inbox := nc.NewRespInbox()
+	sub, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		return err
+	}
+	if err := nc.PublishRequest(subject, inbox, body); err != nil {
+		return fmt.Errorf("%s: %d bytes: %w", subject, len(body), err)
+	}
+	var r replies
+	for {
+		m, err := next(ctx, sub, o.timeout)
+		switch {
+		case errors.Is(err, nats.ErrNoResponders):
+			return fmt.Errorf("no service answers %s at %s", subject, o.url)
+		case errors.Is(err, context.DeadlineExceeded):
+			return fmt.Errorf("no reply from %s within %v", subject, o.timeout)
+		case err != nil:
+			return err
+		}
+		if len(m.Data) > 0 {
+			if _, err := fmt.Fprintf(out, "%s\n", m.Data); err != nil {
+				return err
+			}
+		}
+		if done, err := r.add(m.Header); err != nil || done || !stream {
+			return err
+		}
+	}
+}
+
+func next(ctx context.Context, sub *nats.Subscription, timeout time.Duration) (*nats.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return sub.NextMsgWithContext(ctx)
+}
+
+// streamed says whether a body asks for a stream, after it was made to if
+// want is set. A body that is no JSON object goes out as it is: what the
+// server says of it is the answer.
+func streamed(body []byte, want bool) ([]byte, bool, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
+		if want {
+			return nil, false, config.Usagef("--stream: the request is no JSON object")
+		}
+		return body, false, nil
+	}
+	if !want {
+		return body, string(fields["stream"]) == "true", nil
+	}
+	fields["stream"] = json.RawMessage("true")
+	body, err := json.Marshal(fields)
+	return body, true, err
+}
+
+// replies checks the messages of one answer.
+type replies struct{ last uint64 }
+
+// add takes a reply's header: done after the last message, an error for an
+// error reply and for a gap.
+func (r *replies) add(h nats.Header) (done bool, err error) {
+	if text := h.Get(micro.ErrorHeader); text != "" {
+		return true, fmt.Errorf("error reply %s: %s", h.Get(micro.ErrorCodeHeader), text)
+	}
+	if text := h.Get(seqHeader); text != "" {
+		seq, err := strconv.ParseUint(text, 10, 64)
+		if err != nil || seq != r.last+1 {
+			return true, fmt.Errorf("stream broken: found %s %q, expected %d", seqHeader, text, r.last+1)
+		}
+		r.last = seq
+	}
+	switch end := h.Get(endHeader); end {
+	case "":
+		return false, nil
+	case "error":
+		return true, errors.New("the stream ended with an error")
+	default:
+		return true, nil
+	}
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"os"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/logging"
+)
+
+// app is what every command shares. It is complete when a command runs.
+type app struct {
+	log zerolog.Logger
+}
+
+// failure marks an error that a command returned.
+type failure struct{ err error }
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// newRoot makes the tree of commands. Logs go to stderr.
+func newRoot(environ []string, stderr *os.File) *cobra.Command {
+	var a app
+	var logs logging.Options
+	root := &cobra.Command{
+		Use:   "millrace",
+		Short: "LLM serving as a pipeline of actors, with fused kernels",
+		Long: `Millrace serves language models: chat front-ends over OpenAI-style HTTP, microservices over NATS.
+
+Every flag is also an environment variable and a key of the configuration file: --kv-memory is
+MILLRACE_KV_MEMORY and "kv-memory:". A flag wins over the environment, the environment over the file.`,
+		Version:       version,
+		SilenceErrors: true, // main prints them, on one line
+		SilenceUsage:  true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := config.Bind(cmd, environ); err != nil {
+				return err
+			}
+			var err error
+			a.log, err = logging.New(stderr, logs)
+			return err
+		},
+	}
+	root.PersistentFlags().String(config.FileFlag, "", "YAML file with settings (default: "+config.DefaultFile+" if it exists)")
+	logs.Register(root.PersistentFlags())
+	root.AddCommand(
+
+		newRequest(),
+		newVersion(),
+	)
+	markFailures(root)
+	return root
+}
+
+// markFailures wraps what the commands return.
+func markFailures(cmd *cobra.Command) {
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if err := run(cmd, args); err != nil {
+				return &failure{err}
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		markFailures(sub)
+	}
+}
