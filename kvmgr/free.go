@@ -94,7 +94,7 @@ func (f *freeSet) run(first, n int) int {
 	for k < n && (first+k)/64 < len(f.words) {
 		off := (first + k) % 64
 		ones := bits.TrailingZeros64(^(f.words[(first+k)/64] >> off))
-		k += min(ones, 64-off)
+		k += ones
 		if ones < 64-off {
 			break
 		}
