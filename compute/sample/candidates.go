@@ -32,13 +32,13 @@ type Scratch struct {
 	mass       [cutBuckets]float64
 }
 
-// collect lists the tokens with a logit of at least min and above -Inf, by
+// collect lists the tokens with a logit of at least least and above -Inf, by
 // id. top is the largest logit.
-func (ws *Scratch) collect(logits []float32, min, top, temperature float32) []candidate {
-	min = max(min, -math.MaxFloat32)
+func (ws *Scratch) collect(logits []float32, least, top, temperature float32) []candidate {
+	least = max(least, -math.MaxFloat32)
 	set := ws.candidates[:0]
 	for id, v := range logits {
-		if v < min {
+		if v < least {
 			continue
 		}
 		key := (top - v) / temperature
@@ -155,11 +155,11 @@ func (ws *Scratch) cut(set []candidate, share float32, ties bool) []candidate {
 
 func bucket(key float32) int { return int(min(key*cutPerNat, cutBuckets-1)) }
 
-// atLeast keeps the candidates with a weight of at least min.
-func atLeast(set []candidate, min float64) []candidate {
+// atLeast keeps the candidates with a weight of at least least.
+func atLeast(set []candidate, least float64) []candidate {
 	kept := set[:0]
 	for _, c := range set {
-		if c.weight >= min {
+		if c.weight >= least {
 			kept = append(kept, c)
 		}
 	}

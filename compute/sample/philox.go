@@ -29,4 +29,4 @@ func uniform(seed uint64, position int) float64 {
 }
 
 // unit is the middle of one of 2^52 equal cells of (0, 1): never 0, never 1.
-func unit(bits uint64) float64 { return (float64(bits>>12) + 0.5) * (1.0 / (1 << 52)) }
+func unit(word uint64) float64 { return (float64(word>>12) + 0.5) * (1.0 / (1 << 52)) }
