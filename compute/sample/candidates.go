@@ -32,8 +32,8 @@ type Scratch struct {
 	mass       [cutBuckets]float64
 }
 
-// collect lists the tokens with a logit of at least least and above -Inf, by
-// id. top is the largest logit.
+// collect lists the tokens with a finite logit no smaller than least, by id.
+// top is the largest logit.
 func (ws *Scratch) collect(logits []float32, least, top, temperature float32) []candidate {
 	least = max(least, -math.MaxFloat32)
 	set := ws.candidates[:0]
@@ -155,7 +155,7 @@ func (ws *Scratch) cut(set []candidate, share float32, ties bool) []candidate {
 
 func bucket(key float32) int { return int(min(key*cutPerNat, cutBuckets-1)) }
 
-// atLeast keeps the candidates with a weight of at least least.
+// atLeast drops the candidates with a weight below least.
 func atLeast(set []candidate, least float64) []candidate {
 	kept := set[:0]
 	for _, c := range set {

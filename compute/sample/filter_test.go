@@ -1,6 +1,7 @@
 package sample
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -133,7 +134,7 @@ func TestKthLargestIsTheSortedOne(t *testing.T) {
 				if k < 1 || k > n {
 					continue
 				}
-				require.True(t, sorted[n-k] == ws.kthLargest(v, k), "%s, %d of %d", name, k, n)
+				require.Zero(t, cmp.Compare(sorted[n-k], ws.kthLargest(v, k)), "%s, %d of %d", name, k, n)
 			}
 		}
 	}

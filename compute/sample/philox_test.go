@@ -35,8 +35,8 @@ func TestPhiloxMatchesThePublishedVectors(t *testing.T) {
 }
 
 func TestUniformIsNeverZeroNorOne(t *testing.T) {
-	require.True(t, unit(0) == 0x1p-53)
-	require.True(t, unit(math.MaxUint64) == 1-0x1p-53)
+	require.Equal(t, math.Float64bits(0x1p-53), math.Float64bits(unit(0)))
+	require.Equal(t, math.Float64bits(1-0x1p-53), math.Float64bits(unit(math.MaxUint64)))
 }
 
 func TestUniformDependsOnEveryBitOfSeedAndPosition(t *testing.T) {
