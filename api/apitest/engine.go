@@ -1,0 +1,186 @@
+// Package apitest has a scripted engine for tests of the interfaces. It computes
+// nothing: a test says which events a request gets.
+package apitest
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/api"
+)
+
+// Engine answers every request by running Script.
+type Engine struct {
+	Served []api.Model
+	// Script runs in a goroutine of its own for each request and sends its events.
+	Script func(r *api.Request, s *Stream)
+	// Refuse, when set, may refuse a request in Submit.
+	Refuse func(r *api.Request) error
+	// NotReady is what Ready returns.
+	NotReady error
+
+	mu       sync.Mutex
+	requests []*api.Request
+	streams  sync.WaitGroup
+}
+
+// New has one model, "tiny-chat", and runs the script.
+func New(script func(r *api.Request, s *Stream)) *Engine {
+	return &Engine{Script: script,
+		Served: []api.Model{{ID: "tiny-chat", Created: time.Unix(1700000000, 0), ContextLength: 512}}}
+}
+
+// Say is a script that sends the parts as events of one token each to every
+// choice, with what the request asks for, and then stops.
+func Say(parts ...string) func(*api.Request, *Stream) {
+	return func(r *api.Request, s *Stream) {
+		for i, part := range parts {
+			for choice := range r.N {
+				ev := api.Event{Choice: choice, Text: part, Tokens: []int32{int32(100 + i)}}
+				if r.TopLogprobs >= 0 {
+					ev.Logprobs = []api.TokenLogprob{Logprob(ev.Tokens[0], part, r.TopLogprobs)}
+				}
+				if !s.Send(ev) {
+					return
+				}
+			}
+		}
+		for choice := range r.N {
+			last := choice == r.N-1
+			ev := api.Event{Choice: choice, Finish: api.FinishStop, Done: last}
+			if last {
+				ev.Usage = &api.Usage{PromptTokens: 7, CompletionTokens: r.N * len(parts), CachedTokens: 3}
+			}
+			s.Send(ev)
+		}
+	}
+}
+
+// Logprob is a token with top alternatives, for scripts.
+func Logprob(token int32, text string, top int) api.TokenLogprob {
+	p := api.TokenLogprob{Token: token, Text: text, Bytes: []byte(text), Logprob: -0.25}
+	for i := range top {
+		alt := text
+		if i > 0 {
+			alt = text + string(rune('a'+i))
+		}
+		p.Top = append(p.Top, api.TokenLogprob{Token: token + int32(i), Text: alt, Bytes: []byte(alt),
+			Logprob: -0.25 - float32(i)})
+	}
+	return p
+}
+
+// Submit implements api.Engine.
+func (e *Engine) Submit(_ context.Context, r *api.Request) (api.Stream, error) {
+	e.mu.Lock()
+	e.requests = append(e.requests, r)
+	e.mu.Unlock()
+	if e.Refuse != nil {
+		if err := e.Refuse(r); err != nil {
+			return nil, err
+		}
+	}
+	s := &Stream{events: make(chan api.Event), closed: make(chan struct{})}
+	e.streams.Add(2) // the script, and Close
+	s.onClose = e.streams.Done
+	go func() {
+		defer e.streams.Done()
+		e.Script(r, s)
+	}()
+	return s, nil
+}
+
+// Requests returns what was submitted so far.
+func (e *Engine) Requests() []*api.Request {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]*api.Request(nil), e.requests...)
+}
+
+// WaitIdle blocks until every stream is closed and every script has returned.
+func (e *Engine) WaitIdle() { e.streams.Wait() }
+
+// Models implements api.Engine.
+func (e *Engine) Models() []api.Model { return e.Served }
+
+// Ready implements api.Engine.
+func (e *Engine) Ready() error { return e.NotReady }
+
+// Tokenize gives each byte of the text, or of the messages' contents, its value
+// as id, with 1 before a prompt that asks for special tokens.
+func (e *Engine) Tokenize(_ context.Context, r *api.TokenizeRequest) ([]int32, error) {
+	text := r.Prompt
+	for _, m := range r.Messages {
+		text += m.Content
+	}
+	var ids []int32
+	if r.AddSpecialTokens {
+		ids = append(ids, 1)
+	}
+	for i := range len(text) {
+		ids = append(ids, int32(text[i]))
+	}
+	return ids, nil
+}
+
+// Detokenize is Tokenize's inverse; ids above a byte are refused.
+func (e *Engine) Detokenize(_ context.Context, _ string, tokens []int32) (string, error) {
+	text := make([]byte, len(tokens))
+	for i, id := range tokens {
+		if id > 255 {
+			return "", api.Invalid("tokens", "tokens[%d]: expected an id below 256, found %d", i, id)
+		}
+		text[i] = byte(id)
+	}
+	return string(text), nil
+}
+
+// Stream carries a script's events to the reader.
+type Stream struct {
+	events  chan api.Event
+	closed  chan struct{}
+	once    sync.Once
+	onClose func()
+	seq     uint64
+	done    bool
+}
+
+// Send gives the reader an event, with its number; false when the stream is
+// closed. A script calls it from one goroutine.
+func (s *Stream) Send(ev api.Event) bool {
+	s.seq++
+	ev.Seq = s.seq
+	select {
+	case s.events <- ev:
+		return true
+	case <-s.closed:
+		return false
+	}
+}
+
+// Closed is closed when the reader closed the stream.
+func (s *Stream) Closed() <-chan struct{} { return s.closed }
+
+// Next implements api.Stream.
+func (s *Stream) Next(ctx context.Context) (api.Event, error) {
+	if s.done {
+		return api.Event{}, io.EOF
+	}
+	select {
+	case ev := <-s.events:
+		s.done = ev.Done
+		return ev, nil
+	case <-ctx.Done():
+		return api.Event{}, ctx.Err()
+	}
+}
+
+// Close implements api.Stream.
+func (s *Stream) Close() {
+	s.once.Do(func() {
+		close(s.closed)
+		s.onClose()
+	})
+}

@@ -1,0 +1,45 @@
+package openai
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+type decoder func(body []byte, models []api.Model, arrival time.Time) (*wire.Call, error)
+
+// generate serves one of the two generation paths. When it returns, for whatever
+// reason, its context ends and with it everything that still runs for the call.
+func (s *server) generate(decode decoder) handlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		arrival := time.Now()
+		body, err := s.body(w, r)
+		if err != nil {
+			return err
+		}
+		call, err := decode(body, s.engine.Models(), arrival)
+		if err != nil {
+			return err
+		}
+		if w, ok := w.(*response); ok {
+			w.callID = call.ID
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		events, err := call.Run(ctx, s.engine)
+		if err != nil {
+			return err
+		}
+		if call.Stream {
+			return s.stream(ctx, w, call, events)
+		}
+		answer, err := call.Collect(ctx, events, s.opts.Fingerprint)
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, answer)
+	}
+}

@@ -1,0 +1,231 @@
+// Package openai serves an engine over HTTP as OpenAI's interface does, with
+// vLLM's extensions. See docs/api.md.
+package openai
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+// Options of the handler. The zero value of each has the default that its
+// comment names.
+type Options struct {
+	Logger      zerolog.Logger
+	Fingerprint string        // system_fingerprint: what computes the answers
+	Version     string        // of the program, for the document
+	MaxBody     int64         // bytes of a request's body; 4 MiB
+	PingAfter   time.Duration // silence before a comment keeps a stream alive; 15 s
+	BodyTimeout time.Duration // for a client to send its body; 60 s
+	StallAfter  time.Duration // for a client to take what was written; 60 s
+
+	Metrics http.Handler            // at /metrics; not served when nil
+	Page    http.Handler            // at / and below /web/; not served when nil
+	Mounts  map[string]http.Handler // more GET paths, "/debug/kv"
+}
+
+func (o *Options) defaults() {
+	if o.MaxBody == 0 {
+		o.MaxBody = 4 << 20
+	}
+	for _, d := range []struct {
+		value    *time.Duration
+		fallback time.Duration
+	}{{&o.PingAfter, 15 * time.Second}, {&o.BodyTimeout, time.Minute}, {&o.StallAfter, time.Minute}} {
+		if *d.value == 0 {
+			*d.value = d.fallback
+		}
+	}
+}
+
+// server has no state of its own between requests.
+type server struct {
+	engine api.Engine
+	opts   Options
+	mux    *http.ServeMux
+}
+
+// New returns the handler of every HTTP path. It is an error for a mount to
+// take a path that is served already.
+func New(engine api.Engine, opts Options) (http.Handler, error) {
+	opts.defaults()
+	s := &server{engine: engine, opts: opts, mux: http.NewServeMux()}
+	document, err := s.document()
+	if err != nil {
+		return nil, fmt.Errorf("openai: document: %w", err)
+	}
+	routes := []route{
+		{"/v1/chat/completions", "POST", s.generate(wire.DecodeChat)},
+		{"/v1/completions", "POST", s.generate(wire.DecodeCompletion)},
+		{"/v1/models", "GET", s.models},
+		{"/v1/models/{id...}", "GET", s.oneModel},
+		{"/tokenize", "POST", s.tokenize},
+		{"/detokenize", "POST", s.detokenize},
+		{"/health/live", "GET", s.live},
+		{"/health/ready", "GET", s.ready},
+		{"/openapi.json", "GET", static(document)},
+	}
+	if opts.Metrics != nil {
+		routes = append(routes, route{"/metrics", "GET", mounted(opts.Metrics)})
+	}
+	if opts.Page != nil {
+		routes = append(routes, route{"/{$}", "GET", mounted(opts.Page)}, route{"/web/", "GET", mounted(opts.Page)})
+	}
+	for path, h := range opts.Mounts {
+		if !strings.HasPrefix(path, "/") || slices.ContainsFunc(routes, func(r route) bool { return r.path == path }) {
+			return nil, fmt.Errorf("openai: cannot mount at %q: not an unused path", path)
+		}
+		routes = append(routes, route{path, "GET", mounted(h)})
+	}
+	for _, r := range routes {
+		s.mux.Handle(r.path, s.only(r.method, r.handle))
+	}
+	s.mux.Handle("/", s.only("", func(_ http.ResponseWriter, r *http.Request) error {
+		return &api.Error{Code: api.CodeNotFound, Reason: "unknown_url",
+			Message: fmt.Sprintf("unknown path: %s %s", r.Method, r.URL.Path)}
+	}))
+	return s, nil
+}
+
+// handlerFunc answers a request or returns the error to answer with. An error
+// after the first byte of an answer is only logged.
+type handlerFunc func(http.ResponseWriter, *http.Request) error
+
+type route struct {
+	path, method string
+	handle       handlerFunc
+}
+
+func mounted(h http.Handler) handlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		h.ServeHTTP(w, r)
+		return nil
+	}
+}
+
+func static(body []byte) handlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) error { return writeJSON(w, body) }
+}
+
+// ServeHTTP gives a request its id and logs how it ended.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id := requestID(r.Header.Get("X-Request-Id"))
+	w.Header().Set("X-Request-Id", id)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	s.mux.ServeHTTP(&response{ResponseWriter: w, requestID: id}, r)
+}
+
+// only passes on requests of one method ("" for all; GET includes HEAD), and
+// writes and logs the errors of the handler.
+func (s *server) only(method string, handle handlerFunc) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		w, ok := rw.(*response)
+		if !ok { // reached without ServeHTTP
+			w = &response{ResponseWriter: rw}
+		}
+		var err error
+		if method == "" || r.Method == method || method == "GET" && r.Method == "HEAD" {
+			err = handle(w, r)
+		} else {
+			w.Header().Set("Allow", method)
+			err = &api.Error{Code: http.StatusMethodNotAllowed, Reason: "method_not_allowed",
+				Message: fmt.Sprintf("%s takes %s, found %s", r.URL.Path, method, r.Method)}
+		}
+		if err != nil && w.status == 0 && r.Context().Err() == nil {
+			writeError(w, wire.AsError(err))
+		}
+		s.log(w, r, start, err)
+	})
+}
+
+func (s *server) log(w *response, r *http.Request, start time.Time, err error) {
+	level := zerolog.DebugLevel
+	if r.Method == "POST" {
+		level = zerolog.InfoLevel
+	}
+	var e *api.Error
+	if err != nil && r.Context().Err() == nil && (!errors.As(err, &e) || e.Code == api.CodeInternal) {
+		level = zerolog.ErrorLevel
+	}
+	s.opts.Logger.WithLevel(level).
+		Str("request_id", w.requestID).Str("id", w.callID).
+		Str("method", r.Method).Str("path", r.URL.Path).
+		Int("status", w.status).Int64("bytes", w.bytes).
+		Bool("gone", r.Context().Err() != nil).
+		Dur("took", time.Since(start)).AnErr("error", err).Msg("http")
+}
+
+// response remembers what was answered.
+type response struct {
+	http.ResponseWriter
+	requestID string
+	callID    string // of the generation call, in every other log line of it
+	status    int
+	bytes     int64
+}
+
+func (w *response) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *response) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func writeError(w http.ResponseWriter, e *api.Error) {
+	if seconds := wire.RetryAfter(e); seconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(seconds))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(e.Code))
+	w.Write(wire.EncodeError(e)) //nolint:errcheck // the client is gone: nobody to tell
+}
+
+func writeJSON(w http.ResponseWriter, body []byte) error {
+	w.Header().Set("Content-Type", "application/json")
+	_, err := w.Write(body)
+	return err
+}
+
+// body reads the whole body within the limits of size and time.
+func (s *server) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	rc := http.NewResponseController(w)
+	timed := rc.SetReadDeadline(time.Now().Add(s.opts.BodyTimeout)) == nil
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.opts.MaxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, &api.Error{Code: api.CodeTooLarge,
+			Message: fmt.Sprintf("the body is larger than %d bytes", s.opts.MaxBody)}
+	case err != nil:
+		return nil, api.Invalid("", "the body could not be read: %v", err)
+	}
+	if timed { // the connection goes on, to notice when the client leaves
+		if err := rc.SetReadDeadline(time.Time{}); err != nil {
+			return nil, err
+		}
+	}
+	return body, nil
+}

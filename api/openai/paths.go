@@ -1,0 +1,62 @@
+package openai
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+func (s *server) models(w http.ResponseWriter, _ *http.Request) error {
+	body, err := wire.EncodeModels(s.engine.Models())
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, body)
+}
+
+func (s *server) oneModel(w http.ResponseWriter, r *http.Request) error {
+	body, err := wire.EncodeModel(r.PathValue("id"), s.engine.Models())
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, body)
+}
+
+func (s *server) tokenize(w http.ResponseWriter, r *http.Request) error {
+	body, err := s.body(w, r)
+	if err != nil {
+		return err
+	}
+	answer, err := wire.Tokenize(r.Context(), s.engine, body)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, answer)
+}
+
+func (s *server) detokenize(w http.ResponseWriter, r *http.Request) error {
+	body, err := s.body(w, r)
+	if err != nil {
+		return err
+	}
+	answer, err := wire.Detokenize(r.Context(), s.engine, body)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, answer)
+}
+
+func (s *server) live(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, []byte(`{"status":"live"}`))
+}
+
+// ready is 503 with the reason while the engine loads, drains or does not progress.
+func (s *server) ready(w http.ResponseWriter, _ *http.Request) error {
+	if err := s.engine.Ready(); err != nil {
+		return &api.Error{Code: api.CodeUnavailable, Reason: "not_ready",
+			Message: "not ready: " + err.Error(), RetryAfter: time.Second}
+	}
+	return writeJSON(w, []byte(`{"status":"ready"}`))
+}

@@ -1,0 +1,151 @@
+package openai
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+// flushBytes is how much a burst of events may gather before it is flushed.
+const flushBytes = 32 << 10
+
+// stream answers with chunks as they come. The status line waits for the first
+// event, so that a refusal still has its own status, but not longer than the
+// first ping.
+func (s *server) stream(ctx context.Context, w http.ResponseWriter, call *wire.Call, events <-chan api.Event) error {
+	out := &sse{w: w, rc: http.NewResponseController(w), stall: s.opts.StallAfter,
+		call: call, chunks: wire.NewChunks(call, s.opts.Fingerprint)}
+	defer out.close()
+	ping := time.NewTicker(s.opts.PingAfter)
+	defer ping.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ping.C:
+			out.open()
+			out.buf = append(out.buf, ": ping\n\n"...)
+			if err := out.flush(); err != nil {
+				return err
+			}
+		case ev, ok := <-events:
+			ping.Reset(s.opts.PingAfter)
+			if done, err := out.batch(ev, ok, events); done || err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// sse writes a call's events as server-sent events.
+type sse struct {
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	stall  time.Duration
+	call   *wire.Call
+	chunks *wire.Chunks
+	opened bool
+	buf    []byte // not yet flushed
+}
+
+// batch writes an event and those that already wait behind it, with one flush.
+func (o *sse) batch(ev api.Event, ok bool, events <-chan api.Event) (done bool, err error) {
+	for {
+		if !ok {
+			ev = api.Event{Finish: api.FinishError}
+		}
+		if done, err = o.event(ev); done || err != nil {
+			break
+		}
+		if len(o.buf) >= flushBytes {
+			break
+		}
+		select {
+		case ev, ok = <-events:
+			continue
+		default:
+		}
+		break
+	}
+	if flushErr := o.flush(); err == nil {
+		err = flushErr
+	}
+	return done, err
+}
+
+// event adds an event's chunks; done after the request's last. An error that
+// comes before anything was written is returned, to be answered as such; a later
+// one ends the stream without [DONE].
+func (o *sse) event(ev api.Event) (done bool, err error) {
+	if failed := wire.Failure(ev); failed != nil {
+		if o.opened {
+			o.add(0, wire.EncodeError(failed))
+		}
+		return true, failed
+	}
+	o.open()
+	chunks := o.chunks.Encode(ev)
+	for i, chunk := range chunks {
+		if i == len(chunks)-1 { // the id says that all of the event is here
+			o.add(ev.Seq, chunk)
+		} else {
+			o.add(0, chunk)
+		}
+	}
+	if ev.Done {
+		o.buf = append(o.buf, "data: [DONE]\n\n"...)
+	}
+	return ev.Done, nil
+}
+
+// open adds, once, what comes before the first event.
+func (o *sse) open() {
+	if o.opened {
+		return
+	}
+	o.opened = true
+	h := o.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no") // or nginx gathers the whole answer
+	o.w.WriteHeader(http.StatusOK)
+	if o.call.Kind == wire.Chat {
+		for _, chunk := range o.chunks.Open() {
+			o.add(0, chunk)
+		}
+	}
+}
+
+// add adds one message; seq 0 gives it no id.
+func (o *sse) add(seq uint64, chunk []byte) {
+	if seq > 0 {
+		o.buf = strconv.AppendUint(append(o.buf, "id: "...), seq, 10)
+		o.buf = append(o.buf, '\n')
+	}
+	o.buf = append(append(append(o.buf, "data: "...), chunk...), "\n\n"...)
+}
+
+// flush sends what was added. A client that takes nothing for the stall time is
+// an error, so that its request does not hold KV cache for ever.
+func (o *sse) flush() error {
+	if len(o.buf) == 0 {
+		return nil
+	}
+	o.deadline(time.Now().Add(o.stall))
+	_, err := o.w.Write(o.buf)
+	o.buf = o.buf[:0]
+	if err != nil {
+		return err
+	}
+	return o.rc.Flush()
+}
+
+// deadline is not there for writers that are no connection, as in tests.
+func (o *sse) deadline(t time.Time) { o.rc.SetWriteDeadline(t) } //nolint:errcheck // see above
+
+// close leaves the connection fit for the next request.
+func (o *sse) close() { o.deadline(time.Time{}) }

@@ -1,0 +1,172 @@
+package wire
+
+import (
+	"math"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/millrace/millrace/api"
+)
+
+// The appenders below write JSON straight into a buffer: this is the path of
+// every token, and reflection costs more there than the token's whole text.
+
+const hexDigits = "0123456789abcdef"
+
+// appendString appends s as a JSON string. Bytes that are no UTF-8 become U+FFFD.
+func appendString(dst []byte, s string) []byte {
+	dst = append(dst, '"')
+	start := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c < utf8.RuneSelf {
+			if c >= ' ' && c != '"' && c != '\\' && c != 0x7f {
+				i++
+				continue
+			}
+			dst = appendEscape(append(dst, s[start:i]...), c)
+			i++
+			start = i
+			continue
+		}
+		r, size := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			dst = append(append(dst, s[start:i]...), "\ufffd"...)
+			start = i + size
+		case r == '\u2028' || r == '\u2029': // line ends to JavaScript
+			dst = append(append(dst, s[start:i]...), `\u202`...)
+			dst = append(dst, hexDigits[r&0xf])
+			start = i + size
+		}
+		i += size
+	}
+	return append(append(dst, s[start:]...), '"')
+}
+
+func appendEscape(dst []byte, c byte) []byte {
+	switch c {
+	case '"', '\\':
+		return append(dst, '\\', c)
+	case '\n':
+		return append(dst, '\\', 'n')
+	case '\r':
+		return append(dst, '\\', 'r')
+	case '\t':
+		return append(dst, '\\', 't')
+	}
+	return append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&0xf])
+}
+
+// appendLogprob: JSON has no infinity; OpenAI's word for "very unlikely" is -9999.
+func appendLogprob(dst []byte, v float32) []byte {
+	if math.IsNaN(float64(v)) || v < -9999 {
+		v = -9999
+	}
+	return strconv.AppendFloat(dst, float64(v), 'f', -1, 32)
+}
+
+func appendInts[T byte | int32](dst []byte, values []T) []byte {
+	dst = append(dst, '[')
+	for i, v := range values {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendInt(dst, int64(v), 10)
+	}
+	return append(dst, ']')
+}
+
+// appendChatLogprobs appends the logprobs of a chat choice.
+func appendChatLogprobs(dst []byte, tokens []api.TokenLogprob) []byte {
+	dst = append(dst, `{"content":[`...)
+	for i, t := range tokens {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(appendChatToken(dst, t), `,"top_logprobs":[`...)
+		for k, alt := range t.Top {
+			if k > 0 {
+				dst = append(dst, ',')
+			}
+			dst = append(appendChatToken(dst, alt), '}')
+		}
+		dst = append(dst, `]}`...)
+	}
+	return append(dst, `],"refusal":null}`...)
+}
+
+func appendChatToken(dst []byte, t api.TokenLogprob) []byte {
+	dst = appendString(append(dst, `{"token":`...), t.Text)
+	dst = appendLogprob(append(dst, `,"logprob":`...), t.Logprob)
+	return appendInts(append(dst, `,"bytes":`...), t.Bytes)
+}
+
+// appendCompletionLogprobs appends the logprobs of a plain completion's choice.
+// offset is where, in characters, the first token's text lies in the choice's
+// text; the offset behind the last token is returned.
+func appendCompletionLogprobs(dst []byte, tokens []api.TokenLogprob, offset int) ([]byte, int) {
+	each := func(name string, one func([]byte, api.TokenLogprob) []byte) {
+		dst = append(dst, name...)
+		for i, t := range tokens {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = one(dst, t)
+		}
+		dst = append(dst, ']')
+	}
+	each(`{"tokens":[`, appendTokenName)
+	each(`,"token_logprobs":[`, appendOptionalLogprob)
+	each(`,"top_logprobs":[`, appendTop)
+	each(`,"text_offset":[`, func(dst []byte, t api.TokenLogprob) []byte {
+		dst = strconv.AppendInt(dst, int64(offset), 10)
+		offset += utf8.RuneCountInString(t.Text)
+		return dst
+	})
+	return append(dst, '}'), offset
+}
+
+// appendTokenName appends a token's text, or "bytes:\xe2\x80" for half a
+// character, as OpenAI names it, so that alternatives do not collide.
+func appendTokenName(dst []byte, t api.TokenLogprob) []byte {
+	if utf8.Valid(t.Bytes) {
+		return appendString(dst, t.Text)
+	}
+	dst = append(dst, `"bytes:`...)
+	for _, b := range t.Bytes {
+		dst = append(dst, '\\', '\\', 'x', hexDigits[b>>4], hexDigits[b&0xf])
+	}
+	return append(dst, '"')
+}
+
+// appendOptionalLogprob: a prompt's first token has no probability (NaN), which
+// is null.
+func appendOptionalLogprob(dst []byte, t api.TokenLogprob) []byte {
+	if math.IsNaN(float64(t.Logprob)) {
+		return append(dst, "null"...)
+	}
+	return appendLogprob(dst, t.Logprob)
+}
+
+func appendTop(dst []byte, t api.TokenLogprob) []byte {
+	if len(t.Top) == 0 && math.IsNaN(float64(t.Logprob)) {
+		return append(dst, "null"...)
+	}
+	dst = append(dst, '{')
+	for i, alt := range t.Top {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendLogprob(append(appendTokenName(dst, alt), ':'), alt.Logprob)
+	}
+	return append(dst, '}')
+}
+
+func appendUsage(dst []byte, u api.Usage) []byte {
+	dst = strconv.AppendInt(append(dst, `{"prompt_tokens":`...), int64(u.PromptTokens), 10)
+	dst = strconv.AppendInt(append(dst, `,"completion_tokens":`...), int64(u.CompletionTokens), 10)
+	dst = strconv.AppendInt(append(dst, `,"total_tokens":`...), int64(u.PromptTokens+u.CompletionTokens), 10)
+	dst = strconv.AppendInt(append(dst, `,"prompt_tokens_details":{"cached_tokens":`...), int64(u.CachedTokens), 10)
+	return append(dst, `}}`...)
+}

@@ -1,0 +1,142 @@
+package wire
+
+import (
+	"strconv"
+
+	"github.com/millrace/millrace/api"
+)
+
+// Chunks turns the events of a call into OpenAI's chunks. The slices it returns
+// are valid until the next call; after the first few calls it allocates nothing.
+type Chunks struct {
+	call    *Call
+	head    []byte // up to and with `"choices":[`
+	tail    []byte // from the `]` of the choices on
+	offsets []int  // per choice: where its next token's text lies (completions' logprobs)
+	buf     []byte
+	starts  []int
+	out     [][]byte
+}
+
+// NewChunks is for one call. fingerprint names the system that answers.
+func NewChunks(c *Call, fingerprint string) *Chunks {
+	object := "chat.completion.chunk"
+	if c.Kind == Completion {
+		object = "text_completion"
+	}
+	head := appendString([]byte(`{"id":`), c.ID)
+	head = append(append(head, `,"object":"`...), object...)
+	head = strconv.AppendInt(append(head, `","created":`...), c.Created.Unix(), 10)
+	head = appendString(append(head, `,"model":`...), c.Model)
+	head = appendString(append(head, `,"system_fingerprint":`...), fingerprint)
+	head = append(head, `,"choices":[`...)
+	tail := `]}`
+	if c.IncludeUsage {
+		tail = `],"usage":null}`
+	}
+	return &Chunks{call: c, head: head, tail: []byte(tail), offsets: make([]int, c.Choices())}
+}
+
+// Open returns the chunks that come before any token: each chat choice's role.
+// A plain completion's opening has no text; only transports that need a first
+// message at once send it.
+func (c *Chunks) Open() [][]byte {
+	c.reset()
+	for i := range c.call.Choices() {
+		c.begin(i)
+		if c.call.Kind == Chat {
+			c.add(`"delta":{"role":"assistant","content":"","refusal":null}`)
+		} else {
+			c.add(`"text":""`)
+		}
+		c.add(`,"logprobs":null,"finish_reason":null}`)
+		c.end()
+	}
+	return c.finish()
+}
+
+// Encode returns the chunks of an event: its text, its choice's end, the usage.
+// There may be none: a token may have no text of its own. An event with a
+// Failure is not to come here.
+func (c *Chunks) Encode(ev api.Event) [][]byte {
+	c.reset()
+	if ev.Text != "" || len(ev.Logprobs) > 0 || c.call.TokenIDs && len(ev.Tokens) > 0 {
+		c.text(ev)
+	}
+	if ev.Finish != api.FinishNone {
+		c.begin(ev.Choice)
+		if c.call.Kind == Chat {
+			c.add(`"delta":{}`)
+		} else {
+			c.add(`"text":""`)
+		}
+		c.add(`,"logprobs":null,"finish_reason":"`)
+		c.add(string(ev.Finish))
+		c.add(`"}`)
+		c.end()
+	}
+	if ev.Done && c.call.IncludeUsage && ev.Usage != nil {
+		c.usage(*ev.Usage)
+	}
+	return c.finish()
+}
+
+func (c *Chunks) text(ev api.Event) {
+	c.begin(ev.Choice)
+	if c.call.Kind == Chat {
+		c.add(`"delta":{"content":`)
+		c.buf = append(appendString(c.buf, ev.Text), '}')
+	} else {
+		c.add(`"text":`)
+		c.buf = appendString(c.buf, ev.Text)
+	}
+	c.add(`,"logprobs":`)
+	switch {
+	case len(ev.Logprobs) == 0:
+		c.add(`null`)
+	case c.call.Kind == Chat:
+		c.buf = appendChatLogprobs(c.buf, ev.Logprobs)
+	default:
+		c.buf, c.offsets[ev.Choice] = appendCompletionLogprobs(c.buf, ev.Logprobs, c.offsets[ev.Choice])
+	}
+	c.add(`,"finish_reason":null`)
+	if c.call.TokenIDs {
+		c.add(`,"token_ids":`)
+		c.buf = appendInts(c.buf, ev.Tokens)
+	}
+	c.add(`}`)
+	c.end()
+}
+
+func (c *Chunks) usage(u api.Usage) {
+	c.starts = append(c.starts, len(c.buf))
+	c.buf = append(c.buf, c.head...)
+	c.add(`],"usage":`)
+	c.buf = append(appendUsage(c.buf, u), '}')
+}
+
+func (c *Chunks) begin(choice int) {
+	c.starts = append(c.starts, len(c.buf))
+	c.buf = append(c.buf, c.head...)
+	c.add(`{"index":`)
+	c.buf = append(strconv.AppendInt(c.buf, int64(choice), 10), ',')
+}
+
+func (c *Chunks) end() { c.buf = append(c.buf, c.tail...) }
+
+func (c *Chunks) add(s string) { c.buf = append(c.buf, s...) }
+
+func (c *Chunks) reset() { c.buf, c.starts = c.buf[:0], c.starts[:0] }
+
+// finish cuts the buffer into chunks, once it no longer moves.
+func (c *Chunks) finish() [][]byte {
+	c.out = c.out[:0]
+	for i, start := range c.starts {
+		end := len(c.buf)
+		if i+1 < len(c.starts) {
+			end = c.starts[i+1]
+		}
+		c.out = append(c.out, c.buf[start:end:end])
+	}
+	return c.out
+}

@@ -1,0 +1,103 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/api"
+)
+
+const (
+	maxPrompts       = maxChoices
+	maxPromptTokens  = 1 << 24
+	defaultMaxTokens = 16 // OpenAI's for plain completions
+)
+
+// DecodeCompletion reads the body of a plain completion call, with a request for
+// each of its prompts. Errors are *api.Error with the field at fault.
+func DecodeCompletion(body []byte, models []api.Model, arrival time.Time) (*Call, error) {
+	o, err := parse(body)
+	if err != nil {
+		return nil, err
+	}
+	c, r := o.common(models, "cmpl-", arrival)
+	c.Kind = Completion
+	r.MaxTokens = defaultMaxTokens
+	o.int("max_tokens", 1, maxMaxTokens, &r.MaxTokens)
+	o.int("logprobs", 0, maxTopLogprobs, &r.TopLogprobs)
+	o.boolean("echo", &r.Echo)
+	o.refuseUnsupported("suffix", `""`)
+	o.refuseUnsupported("add_special_tokens", "true")
+
+	prompts := o.prompts()
+	if choices := len(prompts) * r.N; choices > maxChoices {
+		o.fail("prompt", "expected at most %d choices (prompts x n), found %d", maxChoices, choices)
+	}
+	for i, p := range prompts {
+		one := *r
+		if len(prompts) > 1 {
+			one.ID = fmt.Sprintf("%s-%d", r.ID, i)
+		}
+		one.Prompt, one.PromptTokens = p.text, p.tokens
+		c.Requests = append(c.Requests, &one)
+	}
+	return c, o.result()
+}
+
+// prompt is text or token ids.
+type prompt struct {
+	text   string
+	tokens []int32
+}
+
+const promptForms = "a string, a list of strings, a list of token ids or a list of such lists"
+
+// prompts reads all four forms. A prompt must hold something.
+func (o *object) prompts() []prompt {
+	raw, ok := o.get("prompt")
+	if !ok {
+		o.fail("prompt", "expected %s", promptForms)
+		return nil
+	}
+	if len(raw) > 0 && raw[0] == '"' {
+		return o.onePrompt("prompt", raw, nil)
+	}
+	var items []json.RawMessage
+	if json.Unmarshal(raw, &items) != nil || len(items) == 0 {
+		o.expected("prompt", promptForms, raw)
+		return nil
+	}
+	switch items[0][0] {
+	case '"', '[':
+		if len(items) > maxPrompts {
+			o.fail("prompt", "expected at most %d prompts, found %d", maxPrompts, len(items))
+			return nil
+		}
+		var all []prompt
+		for i, raw := range items {
+			if raw[0] != items[0][0] {
+				o.expected("prompt", promptForms, raw)
+			}
+			all = o.onePrompt(fmt.Sprintf("prompt[%d]", i), raw, all)
+		}
+		return all
+	}
+	return o.onePrompt("prompt", raw, nil)
+}
+
+// onePrompt appends a prompt that is one string or one list of token ids.
+func (o *object) onePrompt(name string, raw json.RawMessage, all []prompt) []prompt {
+	var p prompt
+	one := object{path: o.path, fields: map[string]json.RawMessage{name: raw}}
+	if raw[0] == '"' {
+		one.str(name, &p.text)
+	} else {
+		p.tokens, _ = one.tokens(name, maxPromptTokens)
+	}
+	if p.text == "" && len(p.tokens) == 0 {
+		one.fail(name, "expected at least one character or token")
+	}
+	o.take(&one)
+	return append(all, p)
+}

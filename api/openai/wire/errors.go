@@ -1,0 +1,120 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/millrace/millrace/api"
+)
+
+// ErrorBody is an error in OpenAI's shape.
+type ErrorBody struct {
+	Error ErrorDetail `json:"error"`
+}
+
+// ErrorDetail says what is wrong, in words and for programs.
+type ErrorDetail struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type" doc:"invalid_request_error, authentication_error, rate_limit_error or server_error"`
+	Param   *string `json:"param" doc:"The field at fault"`
+	Code    *string `json:"code" doc:"A stable word, such as model_not_found"`
+}
+
+// AsError is err as the *api.Error that a client is told. What is no *api.Error
+// is the server's own affair, and its words stay here.
+func AsError(err error) *api.Error {
+	var e *api.Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.DeadlineExceeded):
+		return &api.Error{Code: api.CodeTimeout, Message: "the request's deadline passed"}
+	case errors.Is(err, context.Canceled):
+		return &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "the request was cancelled"}
+	}
+	return &api.Error{Code: api.CodeInternal, Message: "internal error"}
+}
+
+// EncodeError is the body for an error.
+func EncodeError(e *api.Error) []byte {
+	kind, code := classify(e.Code)
+	if e.Reason != "" {
+		code = e.Reason
+	}
+	d := ErrorDetail{Message: e.Message, Type: kind}
+	if e.Param != "" {
+		d.Param = &e.Param
+	}
+	if code != "" {
+		d.Code = &code
+	}
+	body, err := marshal(ErrorBody{Error: d})
+	if err != nil { // strings always marshal
+		return []byte(`{"error":{"message":"internal error","type":"server_error","param":null,"code":null}}`)
+	}
+	return body
+}
+
+func classify(code api.Code) (kind, reason string) {
+	switch code {
+	case api.CodeInvalid:
+		return "invalid_request_error", "invalid_value"
+	case api.CodeUnauthorized:
+		return "authentication_error", "invalid_api_key"
+	case api.CodeNotFound:
+		return "invalid_request_error", "not_found"
+	case api.CodeTooLarge:
+		return "invalid_request_error", "request_too_large"
+	case api.CodeOverloaded:
+		return "rate_limit_error", "rate_limit_exceeded"
+	case api.CodeUnavailable:
+		return "server_error", "unavailable"
+	case api.CodeTimeout:
+		return "server_error", "deadline_exceeded"
+	}
+	if code >= 400 && code < 500 {
+		return "invalid_request_error", ""
+	}
+	return "server_error", "internal_error"
+}
+
+// RetryAfter is the whole seconds after which a refused request may be sent
+// again; 0 when the error does not pass by waiting.
+func RetryAfter(e *api.Error) int {
+	if e.Code != api.CodeOverloaded && e.Code != api.CodeUnavailable {
+		return 0
+	}
+	return int(max(1, math.Ceil(float64(e.RetryAfter)/float64(time.Second))))
+}
+
+// Failure is the error that an event ends the request with; nil when it does not. A cancelled choice is an error to a client that still reads: what it has
+// is not the whole answer, and OpenAI's finish reasons have no word for it.
+func Failure(ev api.Event) *api.Error {
+	switch ev.Finish {
+	case api.FinishError, api.FinishCancelled:
+	default:
+		return nil
+	}
+	if ev.Err != nil {
+		return AsError(ev.Err)
+	}
+	if ev.Finish == api.FinishCancelled {
+		return AsError(context.Canceled)
+	}
+	return AsError(nil)
+}
+
+// marshal is json.Marshal that leaves <, > and & as they are.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}

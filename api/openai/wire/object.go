@@ -1,0 +1,260 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/millrace/millrace/api"
+)
+
+const maxDepth = 64
+
+// object reads the fields of one JSON object by their exact names. null counts
+// as absent. The first error stays in err and later reads change nothing of it,
+// so a caller reads every field and looks at err once.
+type object struct {
+	path   string // "" at the top, "messages[3]." inside
+	fields map[string]json.RawMessage
+	err    *api.Error
+}
+
+// parse checks a body as a whole (UTF-8, depth, one JSON object) and opens it.
+func parse(body []byte) (*object, error) {
+	if !utf8.Valid(body) {
+		return nil, api.Invalid("", "the body is not valid UTF-8")
+	}
+	if err := checkStrings(body); err != nil {
+		return nil, err
+	}
+	o := &object{}
+	if err := json.Unmarshal(body, &o.fields); err != nil || o.fields == nil {
+		if json.Valid(body) {
+			return nil, api.Invalid("", "expected a JSON object, found %s", snippet(body))
+		}
+		return nil, api.Invalid("", "the body is not one JSON object: %v", err)
+	}
+	return o, nil
+}
+
+// checkStrings refuses what encoding/json lets through: nesting deeper than
+// maxDepth, and \u escapes of half a surrogate pair, which it would silently
+// turn into U+FFFD.
+func checkStrings(body []byte) error {
+	depth, inString := 0, false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case inString && c == '\\':
+			n, ok := escapeLen(body[i:])
+			if !ok {
+				return api.Invalid("", "unpaired surrogate escape at byte %d", i)
+			}
+			i += n - 1
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return api.Invalid("", "nested more than %d deep at byte %d", maxDepth, i)
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return nil
+}
+
+// escapeLen is the length of the escape that s starts with (a surrogate pair
+// counts as one); false for half a pair. Malformed escapes are left to the JSON
+// parser.
+func escapeLen(s []byte) (int, bool) {
+	unit := func(s []byte) uint64 {
+		if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
+			return 0
+		}
+		v, err := strconv.ParseUint(string(s[2:6]), 16, 16)
+		if err != nil {
+			return 0
+		}
+		return v
+	}
+	switch hi := unit(s); {
+	case hi >= 0xDC00 && hi <= 0xDFFF:
+		return 0, false
+	case hi >= 0xD800 && hi <= 0xDBFF:
+		lo := unit(s[6:])
+		return 12, lo >= 0xDC00 && lo <= 0xDFFF
+	}
+	return 2, true
+}
+
+func snippet(raw []byte) string {
+	const limit = 48
+	raw = bytes.TrimSpace(raw)
+	if len(raw) <= limit {
+		return string(raw)
+	}
+	cut := limit
+	for cut > 0 && !utf8.RuneStart(raw[cut]) {
+		cut--
+	}
+	return string(raw[:cut]) + "..."
+}
+
+// get returns a field's raw value; false when absent or null.
+func (o *object) get(name string) (json.RawMessage, bool) {
+	raw, ok := o.fields[name]
+	if !ok || string(raw) == "null" {
+		return nil, false
+	}
+	return raw, true
+}
+
+func (o *object) fail(name, format string, args ...any) {
+	if o.err == nil {
+		param := o.path + name
+		o.err = api.Invalid(param, "%s: %s", param, fmt.Sprintf(format, args...))
+	}
+}
+
+func (o *object) expected(name, what string, raw []byte) {
+	o.fail(name, "expected %s, found %s", what, snippet(raw))
+}
+
+func (o *object) str(name string, dst *string) {
+	if raw, ok := o.get(name); ok && json.Unmarshal(raw, dst) != nil {
+		o.expected(name, "a string", raw)
+	}
+}
+
+func (o *object) boolean(name string, dst *bool) {
+	if raw, ok := o.get(name); ok && json.Unmarshal(raw, dst) != nil {
+		o.expected(name, "true or false", raw)
+	}
+}
+
+// integer sets dst to the field's value if it is there and lo <= value <= hi.
+func (o *object) integer(name string, lo, hi int64, dst *int64) bool {
+	raw, ok := o.get(name)
+	if !ok {
+		return false
+	}
+	v, ok := parseInt(raw)
+	if !ok || v < lo || v > hi {
+		o.expected(name, fmt.Sprintf("an integer from %d to %d", lo, hi), raw)
+		return false
+	}
+	*dst = v
+	return true
+}
+
+func (o *object) int(name string, lo, hi int64, dst *int) {
+	var v int64
+	if o.integer(name, lo, hi, &v) {
+		*dst = int(v)
+	}
+}
+
+// number sets dst to the field's value if it is there and lo <= value <= hi,
+// or lo < value when open.
+func (o *object) number(name string, lo, hi float64, open bool, dst *float32) {
+	raw, ok := o.get(name)
+	if !ok {
+		return
+	}
+	v, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil || v < lo || v > hi || open && v == lo {
+		what := fmt.Sprintf("a number from %g to %g", lo, hi)
+		if open {
+			what = fmt.Sprintf("a number above %g and up to %g", lo, hi)
+		}
+		o.expected(name, what, raw)
+		return
+	}
+	*dst = float32(v)
+}
+
+// parseInt reads 12, and also 12.0, which some clients send.
+func parseInt(raw []byte) (int64, bool) {
+	if v, err := strconv.ParseInt(string(raw), 10, 64); err == nil {
+		return v, true
+	}
+	f, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil || f != math.Trunc(f) || math.Abs(f) >= 1<<53 {
+		return 0, false
+	}
+	return int64(f), true
+}
+
+// list returns the elements of an array field; false when absent or no array.
+func (o *object) list(name string, most int) ([]json.RawMessage, bool) {
+	raw, ok := o.get(name)
+	if !ok {
+		return nil, false
+	}
+	var items []json.RawMessage
+	if json.Unmarshal(raw, &items) != nil {
+		o.expected(name, "a list", raw)
+		return nil, false
+	}
+	if len(items) > most {
+		o.fail(name, "expected at most %d entries, found %d", most, len(items))
+		return nil, false
+	}
+	return items, true
+}
+
+// tokens reads a list of token ids.
+func (o *object) tokens(name string, most int) ([]int32, bool) {
+	items, ok := o.list(name, most)
+	if !ok {
+		return nil, false
+	}
+	ids := make([]int32, len(items))
+	for i, raw := range items {
+		v, ok := parseInt(raw)
+		if !ok || v < 0 || v > math.MaxInt32 {
+			o.expected(fmt.Sprintf("%s[%d]", name, i), "a token id (an integer from 0)", raw)
+			return nil, false
+		}
+		ids[i] = int32(v)
+	}
+	return ids, true
+}
+
+// child opens an object field; nil when absent or no object.
+func (o *object) child(name string) *object {
+	raw, ok := o.get(name)
+	if !ok {
+		return nil
+	}
+	return o.open(name, raw)
+}
+
+// open opens a nested value as an object; nil, with an error noted, when it is none.
+func (o *object) open(name string, raw json.RawMessage) *object {
+	c := &object{path: o.path + name + "."}
+	if json.Unmarshal(raw, &c.fields) != nil || c.fields == nil {
+		o.expected(name, "an object", raw)
+		return nil
+	}
+	return c
+}
+
+// take keeps a child's error as its own.
+func (o *object) take(c *object) {
+	if o.err == nil && c != nil {
+		o.err = c.err
+	}
+}
+
+// result is o.err as an error that is nil when there is none.
+func (o *object) result() error {
+	if o.err == nil {
+		return nil
+	}
+	return o.err
+}

@@ -1,0 +1,228 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/sample"
+)
+
+// What one call may ask for at most.
+const (
+	maxChoices     = 128 // prompts x n
+	maxStop        = 16
+	maxStopBytes   = 1024 // of one stop string
+	maxStopTokens  = 256
+	maxLogitBias   = 1024
+	maxTopLogprobs = 20
+	maxMaxTokens   = 1 << 24
+	maxTimeout     = 24 * time.Hour
+)
+
+// unsupported are fields that would change the answer if they were obeyed. They
+// are refused, not ignored, unless they have one of the values that ask for
+// nothing.
+var unsupported = []struct {
+	name    string
+	neutral []string
+}{
+	{"allowed_token_ids", []string{"[]"}},
+	{"bad_words", []string{"[]"}},
+	{"early_stopping", []string{"false"}},
+	{"guided_choice", nil},
+	{"guided_grammar", nil},
+	{"guided_json", nil},
+	{"guided_regex", nil},
+	{"length_penalty", []string{"1", "1.0"}},
+	{"logits_processors", []string{"[]"}},
+	{"min_tokens", []string{"0"}},
+	{"prompt_logprobs", nil},
+	{"spaces_between_special_tokens", []string{"true"}},
+	{"structured_outputs", nil},
+	{"truncate_prompt_tokens", nil},
+	{"use_beam_search", []string{"false"}},
+}
+
+func (o *object) refuseUnsupported(name string, neutral ...string) {
+	if raw, ok := o.get(name); ok && !slices.Contains(neutral, string(raw)) {
+		o.fail(name, "not supported yet, found %s", snippet(raw))
+	}
+}
+
+// model finds the served model that the field "model" names. It may be left out
+// where one model is served.
+func (o *object) model(models []api.Model) string {
+	name := ""
+	o.str("model", &name)
+	switch {
+	case o.err != nil:
+	case len(models) == 0:
+		o.err = &api.Error{Code: api.CodeUnavailable, Message: "no model is loaded yet", RetryAfter: time.Second}
+	case name == "" && len(models) == 1:
+		return models[0].ID
+	case name == "":
+		o.fail("model", "expected one of %s", modelNames(models))
+	case !slices.ContainsFunc(models, func(m api.Model) bool { return m.ID == name }):
+		o.err = modelNotFound(name, models)
+	}
+	return name
+}
+
+func modelNotFound(name string, models []api.Model) *api.Error {
+	return &api.Error{Code: api.CodeNotFound, Param: "model", Reason: "model_not_found",
+		Message: fmt.Sprintf("model %q is not served here, which has %s", name, modelNames(models))}
+}
+
+func modelNames(models []api.Model) string {
+	names := make([]string, len(models))
+	for i, m := range models {
+		names[i] = strconv.Quote(m.ID)
+	}
+	return strings.Join(names, ", ")
+}
+
+// common reads the fields that chat and plain completions share, into one
+// request that is then copied for each prompt.
+func (o *object) common(models []api.Model, prefix string, arrival time.Time) (*Call, *api.Request) {
+	id := prefix + strings.ReplaceAll(uuid.NewString(), "-", "")
+	r := &api.Request{ID: id, Model: o.model(models), Arrival: arrival, TopLogprobs: -1, N: 1}
+	c := &Call{ID: id, Model: r.Model, Created: arrival}
+
+	o.boolean("stream", &c.Stream)
+	o.streamOptions(c)
+	o.boolean("return_token_ids", &c.TokenIDs)
+	o.int("n", 1, maxChoices, &r.N)
+	c.N = r.N
+	o.sampling(&r.Sampling)
+	o.stops(r)
+	o.boolean("ignore_eos", &r.IgnoreEOS)
+	o.boolean("include_stop_str_in_output", &r.IncludeStop)
+	skipSpecial := true
+	o.boolean("skip_special_tokens", &skipSpecial)
+	r.KeepSpecial = !skipSpecial
+	o.int("priority", math.MinInt32, math.MaxInt32, &r.Priority)
+	var timeout float32
+	if o.number("timeout", 0, maxTimeout.Seconds(), true, &timeout); timeout > 0 {
+		r.Deadline = arrival.Add(time.Duration(float64(timeout) * float64(time.Second)))
+	}
+	bestOf := r.N
+	if o.int("best_of", 1, maxChoices, &bestOf); bestOf != r.N {
+		o.fail("best_of", "not supported unless equal to n (%d), found %d", r.N, bestOf)
+	}
+	o.responseFormat()
+	for _, u := range unsupported {
+		o.refuseUnsupported(u.name, u.neutral...)
+	}
+	var ignored string
+	o.str("user", &ignored)
+	return c, r
+}
+
+func (o *object) streamOptions(c *Call) {
+	opts := o.child("stream_options")
+	if opts == nil {
+		return
+	}
+	opts.boolean("include_usage", &c.IncludeUsage)
+	o.take(opts)
+	if !c.Stream {
+		o.fail("stream_options", "only allowed with \"stream\": true")
+	}
+}
+
+func (o *object) sampling(p *sample.Params) {
+	*p = sample.Default()
+	o.number("temperature", 0, 2, false, &p.Temperature)
+	o.number("top_p", 0, 1, false, &p.TopP)
+	if p.TopP == 0 { // the smallest nucleus: one token; sample's 0 means "off"
+		p.TopP = math.SmallestNonzeroFloat32
+	}
+	o.int("top_k", -1, math.MaxInt32, &p.TopK)
+	p.TopK = max(p.TopK, 0) // -1, as vLLM has it: off
+	o.number("min_p", 0, 1, false, &p.MinP)
+	o.number("typical_p", 0, 1, true, &p.TypicalP)
+	o.number("repetition_penalty", 0, 10, true, &p.RepetitionPenalty)
+	o.number("presence_penalty", -2, 2, false, &p.PresencePenalty)
+	o.number("frequency_penalty", -2, 2, false, &p.FrequencyPenalty)
+	o.logitBias(p)
+	var seed int64
+	if o.integer("seed", math.MinInt64, math.MaxInt64, &seed) {
+		p.Seed = uint64(seed)
+	} else {
+		p.Seed = rand.Uint64()
+	}
+}
+
+func (o *object) logitBias(p *sample.Params) {
+	bias := o.child("logit_bias")
+	if bias == nil {
+		return
+	}
+	if len(bias.fields) > maxLogitBias {
+		o.fail("logit_bias", "expected at most %d entries, found %d", maxLogitBias, len(bias.fields))
+		return
+	}
+	p.LogitBias = make(map[int32]float32, len(bias.fields))
+	for key := range bias.fields {
+		token, err := strconv.ParseUint(key, 10, 31)
+		if err != nil {
+			o.fail("logit_bias", "expected token ids as keys, found %q", key)
+			return
+		}
+		var v float32
+		bias.number(key, -100, 100, false, &v)
+		p.LogitBias[int32(token)] = v
+	}
+	o.take(bias)
+}
+
+func (o *object) stops(r *api.Request) {
+	if ids, ok := o.tokens("stop_token_ids", maxStopTokens); ok {
+		r.StopTokens = ids
+	}
+	raw, ok := o.get("stop")
+	if !ok {
+		return
+	}
+	var one string
+	if json.Unmarshal(raw, &one) == nil {
+		r.Stop = []string{one}
+	} else if err := json.Unmarshal(raw, &r.Stop); err != nil {
+		o.expected("stop", "a string or a list of strings", raw)
+		return
+	}
+	if len(r.Stop) > maxStop {
+		o.fail("stop", "expected at most %d entries, found %d", maxStop, len(r.Stop))
+	}
+	for i, s := range r.Stop {
+		if s == "" || len(s) > maxStopBytes {
+			o.fail(fmt.Sprintf("stop[%d]", i), "expected 1 to %d bytes, found %d", maxStopBytes, len(s))
+		}
+	}
+}
+
+func (o *object) responseFormat() {
+	f := o.child("response_format")
+	if f == nil {
+		return
+	}
+	kind := ""
+	f.str("type", &kind)
+	o.take(f)
+	switch kind {
+	case "text":
+	case "json_object", "json_schema":
+		o.fail("response_format.type", "%q is not supported yet, only \"text\" is", kind)
+	default:
+		o.fail("response_format.type", "expected \"text\", found %q", kind)
+	}
+}

@@ -1,0 +1,133 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+
+	"github.com/millrace/millrace/api"
+)
+
+// DecodeTokenize reads {"model", "prompt", "add_special_tokens"} or {"model",
+// "messages", ...} with the template's fields of a chat call.
+func DecodeTokenize(body []byte, models []api.Model) (*api.TokenizeRequest, error) {
+	o, err := parse(body)
+	if err != nil {
+		return nil, err
+	}
+	r := &api.TokenizeRequest{Model: o.model(models), AddSpecialTokens: true}
+	_, text := o.get("prompt")
+	_, chat := o.get("messages")
+	if text == chat {
+		o.fail("prompt", "expected either prompt or messages")
+	}
+	if chat {
+		v := o.conversation()
+		r.Messages, r.Tools, r.TemplateArgs = v.messages, v.tools, v.args
+		r.ContinueFinal, r.NoGenerationPrompt = v.continueFinal, v.noPrompt
+		o.refuseUnsupported("add_special_tokens", "false")
+		r.AddSpecialTokens = false
+	} else {
+		o.str("prompt", &r.Prompt)
+		o.boolean("add_special_tokens", &r.AddSpecialTokens)
+	}
+	return r, o.result()
+}
+
+// DecodeDetokenize reads {"model", "tokens"}.
+func DecodeDetokenize(body []byte, models []api.Model) (model string, tokens []int32, err error) {
+	o, err := parse(body)
+	if err != nil {
+		return "", nil, err
+	}
+	model = o.model(models)
+	tokens, ok := o.tokens("tokens", math.MaxInt32)
+	if !ok {
+		o.fail("tokens", "expected a list of token ids")
+	}
+	return model, tokens, o.result()
+}
+
+// TokenizeAnswer is the answer to a tokenize call.
+type TokenizeAnswer struct {
+	Count       int     `json:"count" doc:"Number of tokens"`
+	MaxModelLen int     `json:"max_model_len" doc:"The model's context length"`
+	Tokens      []int32 `json:"tokens"`
+}
+
+// Tokenize answers the body of a tokenize call.
+func Tokenize(ctx context.Context, engine api.Engine, body []byte) ([]byte, error) {
+	models := engine.Models()
+	r, err := DecodeTokenize(body, models)
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := engine.Tokenize(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	a := TokenizeAnswer{Count: len(tokens), Tokens: append([]int32{}, tokens...)}
+	for _, m := range models {
+		if m.ID == r.Model {
+			a.MaxModelLen = m.ContextLength
+		}
+	}
+	return json.Marshal(a)
+}
+
+// DetokenizeAnswer is the answer to a detokenize call.
+type DetokenizeAnswer struct {
+	Prompt string `json:"prompt"`
+}
+
+// Detokenize answers the body of a detokenize call.
+func Detokenize(ctx context.Context, engine api.Engine, body []byte) ([]byte, error) {
+	model, tokens, err := DecodeDetokenize(body, engine.Models())
+	if err != nil {
+		return nil, err
+	}
+	text, err := engine.Detokenize(ctx, model, tokens)
+	if err != nil {
+		return nil, err
+	}
+	return marshal(DetokenizeAnswer{Prompt: text})
+}
+
+// ModelCard describes one served model.
+type ModelCard struct {
+	ID          string `json:"id"`
+	Object      string `json:"object" doc:"Always \"model\""`
+	Created     int64  `json:"created" doc:"Unix seconds"`
+	OwnedBy     string `json:"owned_by"`
+	MaxModelLen int    `json:"max_model_len" doc:"The model's context length, in tokens"`
+}
+
+// ModelList is the answer to a models call.
+type ModelList struct {
+	Object string      `json:"object" doc:"Always \"list\""`
+	Data   []ModelCard `json:"data"`
+}
+
+// EncodeModels is the body of a models answer.
+func EncodeModels(models []api.Model) ([]byte, error) {
+	list := ModelList{Object: "list", Data: []ModelCard{}}
+	for _, m := range models {
+		list.Data = append(list.Data, card(m))
+	}
+	return json.Marshal(list)
+}
+
+// EncodeModel is the body of the answer about one model; an *api.Error when it
+// is not served.
+func EncodeModel(id string, models []api.Model) ([]byte, error) {
+	for _, m := range models {
+		if m.ID == id {
+			return json.Marshal(card(m))
+		}
+	}
+	return nil, modelNotFound(id, models)
+}
+
+func card(m api.Model) ModelCard {
+	return ModelCard{ID: m.ID, Object: "model", Created: m.Created.Unix(), OwnedBy: "millrace", MaxModelLen: m.ContextLength}
+}
