@@ -47,7 +47,7 @@ libs: $(TOKENIZERS) kernels
 kernels: | $(TOOLS) # the generator knows what is out of date
 	@scripts/build/kernels.sh release
 
-$(TOKENIZERS): go.mod scripts/build/tokenizers.sh scripts/build/tokenizers.Cargo.lock | $(TOOLS)
+$(TOKENIZERS): go.mod scripts/build/tokenizers.sh $(wildcard tokenizer/jinja/Cargo.* tokenizer/jinja/src/*.rs) | $(TOOLS)
 	@scripts/build/tokenizers.sh
 
 $(TOOLS): scripts/build/check-tools.sh

@@ -1,0 +1,100 @@
+// Package detok turns ids into text as they come: never half a character, never a byte lost. The
+// pieces of a Stream joined are what Decode of all its ids gives. A Stream holds no more than what
+// its ids made, so pushing them again rebuilds it.
+package detok
+
+// Decoder is a tokenizer; *tokenizer.Tokenizer is one.
+type Decoder interface {
+	// TokenBytes are the bytes that id stands for within a text; nil if there is no such id.
+	TokenBytes(id int32) []byte
+	IsSpecial(id int32) bool
+	// IsByte says that id is one byte of a character, decoded together with its neighbours.
+	IsByte(id int32) bool
+	// ByteLevel says that a text is the joined TokenBytes.
+	ByteLevel() bool
+	Decode(ids []int32, skipSpecial bool) (string, error)
+}
+
+// Options of a stream.
+type Options struct {
+	Stop        []string // the text ends before the first of these; empty ones are ignored
+	IncludeStop bool     // the text ends after it
+	KeepSpecial bool     // special tokens are text too
+}
+
+// Stream is the text of one sequence. One goroutine uses it.
+type Stream struct {
+	dec     Decoder
+	o       Options
+	text    textMaker
+	stops   stopSet
+	stopped bool
+}
+
+// textMaker turns ids into text that will not change any more.
+type textMaker interface {
+	// push appends to dst the text that id has completed.
+	push(dst []byte, id int32) []byte
+	// flush appends the rest.
+	flush(dst []byte) []byte
+}
+
+// New starts an empty text.
+func New(d Decoder, o Options) *Stream {
+	s := &Stream{dec: d, o: o, stops: newStopSet(o.Stop)}
+	if d.ByteLevel() {
+		s.text = &byteText{dec: d}
+	} else {
+		s.text = &windowText{dec: d}
+	}
+	return s
+}
+
+// Push takes the next id. text is what it has completed: whole characters, without what may be the
+// beginning of a stop string. stopped says that a stop string is complete; from then on Push and
+// Flush give nothing. Of several stop strings the one that is complete first wins, and of those that
+// are complete at once the one that begins first; this does not depend on how tokens cut the text.
+// Ids outside the vocabulary (a model's padding) have no text.
+func (s *Stream) Push(id int32) (text string, stopped bool) {
+	if s.stopped {
+		return "", true
+	}
+	if !s.o.KeepSpecial && s.dec.IsSpecial(id) || s.dec.TokenBytes(id) == nil {
+		return "", false
+	}
+	if b, ok := s.text.(*byteText); ok && len(s.stops.held) == 0 {
+		if whole, ok := b.whole(id); ok && !s.stops.touches(whole) {
+			return whole, false
+		}
+	}
+	return s.emit(s.text.push(s.stops.held, id))
+}
+
+// Flush ends the text. An incomplete character becomes U+FFFD.
+func (s *Stream) Flush() (text string) {
+	if s.stopped {
+		return ""
+	}
+	text, stopped := s.emit(s.text.flush(s.stops.held))
+	if !stopped {
+		text += string(s.stops.held)
+	}
+	s.stopped = true
+	return text
+}
+
+// emit cuts pending, which is the held text and what was added to it.
+func (s *Stream) emit(pending []byte) (text string, stopped bool) {
+	start, end, found := s.stops.scan(pending)
+	switch {
+	case found && s.o.IncludeStop:
+		text = string(pending[:end])
+	case found:
+		text = string(pending[:start])
+	default:
+		text = string(pending[:start])
+		s.stops.hold(pending, start)
+	}
+	s.stopped = found
+	return text, found
+}

@@ -1,0 +1,165 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/tokenizer/jinja"
+)
+
+// ErrNoTemplate means that the model has no chat template.
+var ErrNoTemplate = errors.New("the model has no chat template: send a prompt instead of messages")
+
+// limits of a render: a prompt of a million tokens fits; a template that loops over its own output
+// does not.
+var limits = jinja.Limits{Steps: 20_000_000, Output: 64 << 20}
+
+// Chat is what a template renders.
+type Chat struct {
+	Messages []api.Message
+	// Tools and Args are JSON values. A json.RawMessage keeps the order of its keys, which
+	// templates print; a Go map's keys come sorted.
+	Tools               []any
+	Args                map[string]any // further variables: enable_thinking, ...
+	AddGenerationPrompt bool
+	ContinueFinal       bool // the last message stays open, for the model to go on with
+}
+
+// RenderChat writes the chat as the model's template has it; encode it with addSpecial=false.
+// Errors are *jinja.RaisedError with the template's own words, ErrNoTemplate, jinja.ErrTemplate,
+// jinja.ErrLimit or ErrText.
+func (t *Tokenizer) RenderChat(c Chat) (string, error) {
+	if t.template == nil {
+		return "", ErrNoTemplate
+	}
+	if c.ContinueFinal {
+		return t.renderOpen(c)
+	}
+	return t.render(c)
+}
+
+func (t *Tokenizer) render(c Chat) (string, error) {
+	variables, err := t.variables(c)
+	if err != nil {
+		return "", err
+	}
+	return t.template.Render(variables, t.now(), limits)
+}
+
+// openTag marks the end of the message that is to be continued, as transformers marks it: the space
+// shows whether the template trims.
+const openTag = "CONTINUE_FINAL_MESSAGE_TAG "
+
+// renderOpen renders the chat up to the end of the last message's content.
+func (t *Tokenizer) renderOpen(c Chat) (string, error) {
+	if len(c.Messages) == 0 || c.AddGenerationPrompt {
+		return "", fmt.Errorf("%w: a message can be continued where there is one, and no generation prompt", jinja.ErrTemplate)
+	}
+	c.Messages = slices.Clone(c.Messages)
+	last := &c.Messages[len(c.Messages)-1]
+	final := strings.TrimFunc(last.Content, isPythonSpace)
+	last.Content += openTag
+	text, err := t.render(c)
+	if err != nil {
+		return "", err
+	}
+	tag := strings.TrimSpace(openTag)
+	at := strings.LastIndex(text, tag)
+	if at < 0 || !strings.Contains(text, final) {
+		return "", fmt.Errorf("%w: it does not show the last message, so it cannot be continued", jinja.ErrTemplate)
+	}
+	if strings.HasPrefix(text[at:], openTag) {
+		return text[:at], nil
+	}
+	return strings.TrimRightFunc(text[:at], isPythonSpace), nil
+}
+
+// isPythonSpace is what Python's str.strip removes.
+func isPythonSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
+
+// variables is the template's context as JSON, in a fixed order.
+func (t *Tokenizer) variables(c Chat) ([]byte, error) {
+	all := map[string]any{"tools": nil, "documents": nil}
+	for name, text := range t.special.text {
+		all[name] = text
+	}
+	maps.Copy(all, c.Args)
+	if c.Tools != nil {
+		all["tools"] = c.Tools
+	}
+	all["messages"] = templateMessages(c.Messages)
+	all["add_generation_prompt"] = c.AddGenerationPrompt
+	for i, m := range c.Messages {
+		if err := checkText(m.Content); err != nil {
+			return nil, fmt.Errorf("messages[%d].content: %w", i, err)
+		}
+	}
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(all); err != nil {
+		return nil, fmt.Errorf("%w: variables: %w", jinja.ErrTemplate, err)
+	}
+	return out.Bytes(), nil
+}
+
+// templateMessage spells a message as the OpenAI API does, which is what templates read. A turn
+// that only calls tools has no content.
+type templateMessage struct {
+	Role       string  `json:"role"`
+	Content    *string `json:"content,omitempty"`
+	Name       string  `json:"name,omitempty"`
+	ToolCalls  []any   `json:"tool_calls,omitempty"`
+	ToolCallID string  `json:"tool_call_id,omitempty"`
+}
+
+func templateMessages(messages []api.Message) []templateMessage {
+	out := make([]templateMessage, len(messages))
+	for i, m := range messages {
+		out[i] = templateMessage{Role: m.Role, Name: m.Name, ToolCallID: m.ToolCallID}
+		for _, call := range m.ToolCalls {
+			out[i].ToolCalls = append(out[i].ToolCalls, templateToolCall(call))
+		}
+		if m.Content != "" || len(m.ToolCalls) == 0 {
+			out[i].Content = &m.Content
+		}
+	}
+	return out
+}
+
+// toolCall is a call of a function in the order in which the OpenAI API documents it.
+type toolCall struct {
+	ID       string `json:"id,omitempty"`
+	Type     string `json:"type,omitempty"`
+	Function *struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+	} `json:"function"`
+}
+
+// templateToolCall is call as templates read it: its arguments are an object, where the API has the
+// object's JSON as a string. What is no such call stays as it is.
+func templateToolCall(call any) any {
+	raw, err := json.Marshal(call)
+	if err != nil {
+		return call // rendering will say why
+	}
+	var c toolCall
+	if json.Unmarshal(raw, &c) != nil || c.Function == nil || c.Function.Arguments == nil {
+		return call
+	}
+	var text string
+	if json.Unmarshal(c.Function.Arguments, &text) == nil {
+		if object := bytes.TrimSpace([]byte(text)); len(object) > 0 && object[0] == '{' && json.Valid(object) {
+			c.Function.Arguments = object
+		}
+	}
+	return c
+}

@@ -1,0 +1,161 @@
+//! Chat templates for millrace: minijinja made to render what `transformers` renders
+//! (`utils/chat_template_utils.py`: a jinja2 ImmutableSandboxedEnvironment), behind the C ABI of
+//! millrace_jinja.h. The archive also carries the tokenizers FFI, which the Go package of
+//! github.com/daulet/tokenizers links.
+
+mod environment;
+mod json;
+mod methods;
+mod text;
+
+extern crate tokenizers_ffi; // its C functions become part of this archive
+
+use std::io;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::slice;
+
+use minijinja::{Environment, ErrorKind};
+
+const OK: i32 = 0;
+const ERROR: i32 = 1;
+const RAISED: i32 = 2;
+const LIMIT: i32 = 3;
+
+/// Bytes handed to the caller, who gives them back to `millrace_jinja_bytes_free`.
+#[repr(C)]
+pub struct Bytes {
+    data: *mut u8,
+    len: usize,
+}
+
+impl Bytes {
+    fn new(bytes: Vec<u8>) -> Bytes {
+        let boxed = bytes.into_boxed_slice();
+        let len = boxed.len();
+        Bytes { data: Box::into_raw(boxed) as *mut u8, len }
+    }
+}
+
+type Template = Environment<'static>;
+type Failure = (i32, String);
+
+/// # Safety
+/// `source` points to `len` readable bytes; the other pointers are valid for writing.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_jinja_compile(
+    source: *const u8,
+    len: usize,
+    out_template: *mut *mut Template,
+    out: *mut Bytes,
+) -> i32 {
+    let source = bytes(source, len);
+    match guarded(|| environment::compile(utf8(source)?).map_err(failure)) {
+        Ok(env) => {
+            *out_template = Box::into_raw(Box::new(env));
+            OK
+        }
+        Err((code, message)) => {
+            *out = Bytes::new(message.into_bytes());
+            code
+        }
+    }
+}
+
+/// # Safety
+/// `template` came from `millrace_jinja_compile` and is not freed; `context` points to `len`
+/// readable bytes; `out` is valid for writing.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_jinja_render(
+    template: *const Template,
+    context: *const u8,
+    len: usize,
+    now_seconds: i64,
+    utc_offset_seconds: i32,
+    fuel: u64,
+    max_output: usize,
+    out: *mut Bytes,
+) -> i32 {
+    let context = bytes(context, len);
+    let clock = environment::Clock { now_seconds, utc_offset_seconds };
+    let result = guarded(|| {
+        let values = json::parse(context).map_err(|e| (ERROR, format!("variables: {e}")))?;
+        let mut env = (*template).clone(); // a few reference counts; the compiled code is shared
+        env.set_fuel(Some(fuel));
+        let mut written = Limited { bytes: Vec::new(), limit: max_output };
+        environment::render(&env, values, clock, &mut written).map_err(failure)?;
+        Ok(written.bytes)
+    });
+    let (code, bytes) = match result {
+        Ok(rendered) => (OK, rendered),
+        Err((code, message)) => (code, message.into_bytes()),
+    };
+    *out = Bytes::new(bytes);
+    code
+}
+
+/// # Safety
+/// `template` came from `millrace_jinja_compile` and is not used again.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_jinja_template_free(template: *mut Template) {
+    if !template.is_null() {
+        drop(Box::from_raw(template));
+    }
+}
+
+/// # Safety
+/// `bytes` came from this library and is not used again.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_jinja_bytes_free(bytes: Bytes) {
+    if !bytes.data.is_null() {
+        drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(bytes.data, bytes.len)));
+    }
+}
+
+unsafe fn bytes<'a>(data: *const u8, len: usize) -> &'a [u8] {
+    if len == 0 {
+        &[]
+    } else {
+        slice::from_raw_parts(data, len)
+    }
+}
+
+fn utf8(source: &[u8]) -> Result<&str, Failure> {
+    std::str::from_utf8(source).map_err(|e| (ERROR, format!("template is not UTF-8: {e}")))
+}
+
+/// Unwinding into C is undefined behaviour, so a panic becomes an error.
+fn guarded<T>(f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(f))
+        .unwrap_or_else(|_| Err((ERROR, "internal error in the template engine".into())))
+}
+
+fn failure(err: minijinja::Error) -> Failure {
+    if let Some(message) = environment::raised(&err) {
+        return (RAISED, message);
+    }
+    let code = match err.kind() {
+        ErrorKind::OutOfFuel | ErrorKind::WriteFailure => LIMIT,
+        _ => ERROR,
+    };
+    (code, err.to_string())
+}
+
+/// Collects output up to a limit.
+struct Limited {
+    bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl io::Write for Limited {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        if buf.len() > self.limit - self.bytes.len() {
+            return Err(io::Error::other("output too long"));
+        }
+        self.bytes.extend_from_slice(buf);
+        Ok(buf.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	hf "github.com/daulet/tokenizers"
+
+	"github.com/millrace/millrace/tokenizer/jinja"
+)
+
+// specialTokens are the tokens that the model's files name.
+type specialTokens struct {
+	text map[string]string // "bos_token" -> "<s>": variables of a chat template
+	bos  int32             // -1: none
+	eos  int32             // -1: none
+}
+
+// specialNames are those that transformers hands to a template.
+var specialNames = []string{
+	"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
+}
+
+// Load reads a Hugging Face model folder: tokenizer.json; and, where present, tokenizer_config.json,
+// special_tokens_map.json, chat_template.jinja, generation_config.json and config.json. Errors are
+// ErrFile with the file and what is wrong.
+func Load(dir string) (*Tokenizer, error) {
+	path := filepath.Join(dir, "tokenizer.json")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	t := &Tokenizer{now: time.Now}
+	if t.vocab, err = newVocabulary(data); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	}
+	if err := t.loadConfig(dir); err != nil {
+		return nil, err
+	}
+	if t.lib, err = hf.FromBytes(data); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	}
+	return t, nil
+}
+
+func (t *Tokenizer) loadConfig(dir string) error {
+	var config, tokens map[string]json.RawMessage
+	if err := readJSON(dir, "tokenizer_config.json", &config); err != nil {
+		return err
+	}
+	if err := readJSON(dir, "special_tokens_map.json", &tokens); err != nil {
+		return err
+	}
+	t.special = t.namedTokens(config, tokens)
+	var err error
+	if t.eos, err = t.endTokens(dir); err != nil {
+		return err
+	}
+	return t.loadTemplate(dir, config["chat_template"])
+}
+
+// readJSON leaves v as it is if there is no such file.
+func readJSON(dir, name string, v any) error {
+	path := filepath.Join(dir, name)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, v)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	}
+	return nil
+}
+
+// namedTokens reads the tokens that tokenizer_config.json names, or else special_tokens_map.json.
+func (t *Tokenizer) namedTokens(config, tokens map[string]json.RawMessage) specialTokens {
+	s := specialTokens{text: map[string]string{}, bos: -1, eos: -1}
+	for _, name := range specialNames {
+		text := tokenName(config[name])
+		if text == "" {
+			text = tokenName(tokens[name])
+		}
+		if text != "" {
+			s.text[name] = text
+		}
+	}
+	s.bos = t.idOf(s.text["bos_token"])
+	s.eos = t.idOf(s.text["eos_token"])
+	return s
+}
+
+// tokenName reads "<s>" or {"content": "<s>", ...}.
+func tokenName(raw json.RawMessage) string {
+	var plain string
+	if json.Unmarshal(raw, &plain) == nil {
+		return plain
+	}
+	var added struct {
+		Content string `json:"content"`
+	}
+	if json.Unmarshal(raw, &added) == nil {
+		return added.Content
+	}
+	return ""
+}
+
+func (t *Tokenizer) idOf(piece string) int32 {
+	if piece == "" {
+		return -1
+	}
+	return int32(slices.Index(t.vocab.pieces, piece))
+}
+
+// endTokens merges the ends of an answer that the files name.
+func (t *Tokenizer) endTokens(dir string) ([]int32, error) {
+	var ids []int32
+	if t.special.eos >= 0 {
+		ids = append(ids, t.special.eos)
+	}
+	for _, name := range []string{"generation_config.json", "config.json"} {
+		var config struct {
+			EOS json.RawMessage `json:"eos_token_id"`
+		}
+		if err := readJSON(dir, name, &config); err != nil {
+			return nil, err
+		}
+		more, err := idList(config.EOS)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s: eos_token_id is %s, expected an id, a list of ids or null", ErrFile, filepath.Join(dir, name), config.EOS)
+		}
+		ids = append(ids, more...)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// idList reads 2, [2, 6] or null.
+func idList(raw json.RawMessage) ([]int32, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	var id *int32
+	if json.Unmarshal(raw, &id) == nil {
+		if id == nil {
+			return nil, nil
+		}
+		return []int32{*id}, nil
+	}
+	var ids []int32
+	err := json.Unmarshal(raw, &ids)
+	return ids, err
+}
+
+// loadTemplate compiles chat_template.jinja, or else the template of tokenizer_config.json: one, or
+// a list of named ones, of which "default" is the chat's.
+func (t *Tokenizer) loadTemplate(dir string, inConfig json.RawMessage) error {
+	path := filepath.Join(dir, "chat_template.jinja")
+	source, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		path = filepath.Join(dir, "tokenizer_config.json")
+		source, err = configTemplate(inConfig)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	}
+	if source == nil {
+		return nil
+	}
+	if t.template, err = jinja.Compile(string(source)); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	}
+	return nil
+}
+
+func configTemplate(raw json.RawMessage) ([]byte, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, nil
+	}
+	var one string
+	if json.Unmarshal(raw, &one) == nil {
+		return []byte(one), nil
+	}
+	var named []struct {
+		Name     string `json:"name"`
+		Template string `json:"template"`
+	}
+	if err := json.Unmarshal(raw, &named); err != nil {
+		return nil, fmt.Errorf("chat_template is neither a string nor a list of named templates: %w", err)
+	}
+	for _, n := range named {
+		if n.Name == "default" {
+			return []byte(n.Template), nil
+		}
+	}
+	return nil, errors.New(`chat_template is a list without one named "default"`)
+}

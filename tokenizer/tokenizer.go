@@ -1,0 +1,172 @@
+// Package tokenizer turns text into token ids and back, and chats into text: tokenizer.json through
+// github.com/daulet/tokenizers, chat templates through package jinja. It is pure: files are read by
+// Load and never again.
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	hf "github.com/daulet/tokenizers"
+
+	"github.com/millrace/millrace/tokenizer/jinja"
+)
+
+var (
+	// ErrClosed is returned after Close.
+	ErrClosed = errors.New("tokenizer is closed")
+	// ErrText means text that cannot be tokenised: not UTF-8, or with a NUL byte.
+	ErrText = errors.New("bad text")
+	// ErrToken means an id outside the vocabulary.
+	ErrToken = errors.New("token id outside the vocabulary")
+	// ErrFile means a file of the model's folder is missing or wrong.
+	ErrFile = errors.New("tokenizer files")
+)
+
+// Tokenizer is one model's vocabulary, special tokens and chat template. It is safe for use by many
+// goroutines at once.
+type Tokenizer struct {
+	mu  sync.RWMutex // held for reading while lib is in use
+	lib *hf.Tokenizer
+
+	vocab    vocabulary
+	special  specialTokens
+	eos      []int32
+	template *jinja.Template
+	now      func() time.Time // for strftime_now
+}
+
+// Close frees the library's memory. Calls after it return ErrClosed or nothing.
+func (t *Tokenizer) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lib == nil {
+		return nil
+	}
+	err := t.lib.Close()
+	t.lib = nil
+	return err
+}
+
+// Encode turns text into ids. Special tokens written in the text are recognised; addSpecial adds
+// those that the model's post-processor puts around a text (BOS, ...). Text from RenderChat takes
+// addSpecial=false, since templates write them. Errors are ErrText with the byte's offset.
+func (t *Tokenizer) Encode(text string, addSpecial bool) ([]int32, error) {
+	if err := checkText(text); err != nil {
+		return nil, err
+	}
+	if text == "" && !addSpecial {
+		return []int32{}, nil
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.lib == nil {
+		return nil, ErrClosed
+	}
+	encoded := t.lib.EncodeWithOptions(text, addSpecial).IDs // without the tokens' text
+	ids := make([]int32, len(encoded))
+	for i, id := range encoded {
+		ids[i] = int32(id)
+	}
+	return ids, nil
+}
+
+// checkText refuses what the library would silently change: it replaces what is not UTF-8, and
+// takes a NUL byte for the end.
+func checkText(text string) error {
+	if at := strings.IndexByte(text, 0); at >= 0 {
+		return fmt.Errorf("%w: NUL byte at offset %d", ErrText, at)
+	}
+	if utf8.ValidString(text) {
+		return nil
+	}
+	for at := 0; at < len(text); {
+		r, size := utf8.DecodeRuneInString(text[at:])
+		if r == utf8.RuneError && size == 1 {
+			return fmt.Errorf("%w: byte 0x%02x at offset %d is not UTF-8", ErrText, text[at], at)
+		}
+		at += size
+	}
+	return nil
+}
+
+// Decode turns ids into text, without special tokens if skipSpecial. Bytes that make no character
+// become U+FFFD. Errors are ErrToken.
+func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) (string, error) {
+	for i, id := range ids {
+		if !t.vocab.has(id) {
+			return "", fmt.Errorf("%w: ids[%d] is %d, expected 0..%d", ErrToken, i, id, t.VocabSize()-1)
+		}
+	}
+	if t.vocab.byteLevel {
+		return t.vocab.decodeBytes(ids, skipSpecial), nil
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.lib == nil {
+		return "", ErrClosed
+	}
+	stand := t.vocab.nulStandIn(ids)
+	raw := make([]uint32, len(ids))
+	for i, id := range ids {
+		raw[i] = uint32(id)
+		if stand.id >= 0 && id == t.vocab.nul {
+			raw[i] = uint32(stand.id)
+		}
+	}
+	text := t.lib.Decode(raw, skipSpecial)
+	if stand.id >= 0 {
+		text = strings.ReplaceAll(text, stand.text, "\x00")
+	}
+	return text, nil
+}
+
+// VocabSize is one above the largest id. A model's logits may have more columns (padding).
+func (t *Tokenizer) VocabSize() int { return len(t.vocab.pieces) }
+
+// TokenBytes are the bytes that id stands for within a text; they may be a part of a character. A
+// special token's are its name. They are shared: read only. Nil where there is no such token.
+func (t *Tokenizer) TokenBytes(id int32) []byte {
+	if !t.vocab.has(id) {
+		return nil
+	}
+	return t.vocab.bytes[id]
+}
+
+// TokenText is TokenBytes as text; what is not UTF-8 becomes U+FFFD.
+func (t *Tokenizer) TokenText(id int32) string { return strings.ToValidUTF8(string(t.TokenBytes(id)), "\uFFFD") }
+
+// IsSpecial says whether id is a special token, which Decode can skip.
+func (t *Tokenizer) IsSpecial(id int32) bool {
+	return t.vocab.has(id) && t.vocab.flags[id]&flagSpecial != 0
+}
+
+// IsByte says whether id is one byte of a character that the vocabulary lacks (<0xE4>). Such
+// tokens are decoded in runs.
+func (t *Tokenizer) IsByte(id int32) bool {
+	return t.vocab.has(id) && t.vocab.flags[id]&flagByte != 0
+}
+
+// ByteLevel says whether a text is the joined TokenBytes of its tokens.
+func (t *Tokenizer) ByteLevel() bool { return t.vocab.byteLevel }
+
+// EOS are the ids that end an answer, ascending: of generation_config.json, config.json and the
+// tokenizer's own eos_token.
+func (t *Tokenizer) EOS() []int32 { return t.eos }
+
+// BOS is the id that begins a text, if the tokenizer has one.
+func (t *Tokenizer) BOS() (id int32, ok bool) { return t.special.bos, t.special.bos >= 0 }
+
+// AddsBOS says whether Encode with addSpecial begins with BOS.
+func (t *Tokenizer) AddsBOS() bool {
+	bos, ok := t.BOS()
+	ids, err := t.Encode("a", true)
+	return ok && err == nil && len(ids) > 0 && ids[0] == bos
+}
+
+// HasChatTemplate says whether RenderChat can work.
+func (t *Tokenizer) HasChatTemplate() bool { return t.template != nil }
