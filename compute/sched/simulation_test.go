@@ -1,0 +1,413 @@
+package sched
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/kvmgr"
+)
+
+// world drives a Scheduler with random requests, a KV manager whose mailbox is
+// slow, and a device whose samples may be late. It keeps its own books from the
+// plans alone and holds every plan against the promises.
+type world struct {
+	t   *testing.T
+	rng *rand.Rand
+	cfg Config
+	s   *Scheduler
+	now time.Duration
+
+	kv      *kvmgr.Manager
+	inbox   []func() []Event // what the KV manager has not handled yet, in order
+	replies []Event          // what it has answered and the scheduler has not heard yet, in order
+
+	seqs   map[ID]*life
+	order  []ID // of submission
+	late   []Event
+	log    [][]Event // events of each step, for the replay
+	times  []time.Duration
+	plans  bytes.Buffer
+	counts map[string]int // rules that the run has exercised
+}
+
+// life is what the world knows of a sequence.
+type life struct {
+	Sequence
+	serial   int
+	asked    bool // Reserve is out
+	denied   bool // at least once
+	granted  bool
+	released int
+	ended    int
+	reason   Reason
+	position int // tokens computed
+	made     int // tokens sampled
+	leased   int // as told to the scheduler
+	open     bool
+	idle     int // steps as a fresh prompt beside decode rows, with no prompt row in the step
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	rng := rand.New(rand.NewPCG(seed, 42))
+	cfg := Config{
+		MaxBatchSize: 1 + rng.IntN(9), MaxWaiting: rng.IntN(40), ChunkTokens: rng.IntN(3) * 9,
+		WaitingServedRatio: float64(rng.IntN(4)) * 0.4, MaxHoldSteps: rng.IntN(6),
+		MaxSequenceTokens: 180, SlabTokens: 1 + rng.IntN(16), LeaseAheadTokens: 1 + rng.IntN(40),
+	}
+	cfg.MaxBatchTokens = cfg.MaxBatchSize + rng.IntN(60)
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := kvmgr.New(kvmgr.Config{Slabs: 160/cfg.SlabTokens + rng.IntN(300/cfg.SlabTokens), SlabTokens: cfg.SlabTokens})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{t: t, rng: rng, cfg: cfg, s: s, kv: kv, seqs: map[ID]*life{}, counts: map[string]int{}}
+}
+
+func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
+
+// request makes a random sequence, now and then one that must be refused.
+func (w *world) request() Sequence {
+	q := Sequence{
+		ID: ID(len(w.order) + 1), PromptTokens: 1 + w.rng.IntN(90), MaxNewTokens: 1 + w.rng.IntN(60),
+		Priority: w.rng.IntN(3), Arrival: w.now - time.Duration(w.rng.IntN(3))*time.Second,
+	}
+	if w.chance(10) {
+		q.Deadline = w.now + time.Duration(1+w.rng.IntN(60))*time.Second
+	}
+	switch {
+	case w.chance(2):
+		q.PromptTokens = 0
+	case w.chance(2):
+		q.MaxNewTokens = 181
+	case w.chance(5): // fits the context, perhaps not the pool
+		q.PromptTokens, q.MaxNewTokens = 100, 80
+	}
+	w.seqs[q.ID] = &life{Sequence: q, serial: len(w.order)}
+	w.order = append(w.order, q.ID)
+	return q
+}
+
+// events gathers what happens before the next step.
+func (w *world) events(submit bool) []Event {
+	var ev []Event
+	for submit && w.chance(45) {
+		ev = append(ev, Submit(w.request()))
+	}
+	ev = append(ev, w.late...) // stops that the detokeniser found in the step before
+	w.late = w.late[:0]
+	for _, id := range w.order {
+		l := w.seqs[id]
+		if l.open && w.chance(95) {
+			l.open = false
+			switch {
+			case w.chance(4):
+				ev = append(ev, Finished(id, ReasonStop))
+			case w.chance(4):
+				w.late = append(w.late, Finished(id, ReasonStop))
+				fallthrough
+			default:
+				l.made++
+				ev = append(ev, Sampled(id))
+			}
+		}
+		if (l.ended == 0 && w.rng.IntN(1000) < 6) || w.rng.IntN(5000) == 0 {
+			ev = append(ev, Cancel(id))
+		}
+	}
+	if w.chance(1) {
+		ev = append(ev, Freed()) // somebody else's slabs
+	}
+	// The answers of the KV manager come in their order, anywhere between the others.
+	var merged []Event
+	for _, e := range ev {
+		merged = append(merged, w.hear()...)
+		merged = append(merged, e)
+	}
+	return append(merged, w.hear()...)
+}
+
+// hear lets the KV manager handle some messages and returns some answers.
+func (w *world) hear() []Event {
+	for len(w.inbox) > 0 && w.chance(60) {
+		w.replies = append(w.replies, w.inbox[0]()...)
+		w.inbox = w.inbox[1:]
+	}
+	n := w.rng.IntN(len(w.replies) + 1)
+	heard := w.replies[:n]
+	w.replies = w.replies[n:]
+	for _, e := range heard {
+		l := w.seqs[e.ID]
+		switch e.Kind {
+		case KindGranted:
+			l.granted, l.asked, l.leased = true, false, e.Tokens
+		case KindDenied:
+			l.denied, l.asked = true, false
+			w.counts["denied"]++
+		}
+	}
+	return heard
+}
+
+// step runs one round and checks the plan.
+func (w *world) step(submit bool) {
+	w.now += time.Duration(w.rng.IntN(900)) * time.Millisecond
+	ev := w.events(submit)
+	w.log = append(w.log, ev)
+	w.times = append(w.times, w.now)
+	plan, err := w.s.Step(w.now, ev)
+	if err != nil {
+		w.t.Fatalf("step %d: %v", plan.Step, err)
+	}
+	printPlan(&w.plans, plan)
+	if err := w.s.Check(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.checkEnds(plan)
+	w.checkChunks(plan)
+	w.checkReserves(plan)
+	w.checkDeadlines()
+	w.send(plan)
+}
+
+func (w *world) checkEnds(p *Plan) {
+	for _, e := range p.Ended {
+		l := w.seqs[e.ID]
+		if l == nil || l.ended > 0 {
+			w.t.Fatalf("step %d: %+v: not submitted, or ended before", p.Step, e)
+		}
+		l.ended++
+		l.reason = e.Reason
+		w.counts[e.Reason.String()]++
+		if e.Reason == ReasonLength && e.Generated != l.MaxNewTokens {
+			w.t.Fatalf("step %d: %+v, expected %d tokens", p.Step, e, l.MaxNewTokens)
+		}
+	}
+	for _, id := range p.Release {
+		l := w.seqs[id]
+		if !l.granted || l.released > 0 || l.ended == 0 {
+			w.t.Fatalf("step %d: release of %d: %+v", p.Step, id, l)
+		}
+		l.released++
+	}
+	for _, id := range w.order {
+		if l := w.seqs[id]; l.ended > 0 && l.granted && l.released == 0 {
+			w.t.Fatalf("step %d: sequence %d has ended and keeps its KV", p.Step, id)
+		}
+	}
+}
+
+func (w *world) checkChunks(p *Plan) {
+	rows, prompt, outputs, decode := 0, 0, 0, 0
+	for i, c := range p.Chunks {
+		l := w.seqs[c.ID]
+		switch {
+		case !l.granted || l.ended > 0 || l.open:
+			w.t.Fatalf("step %d: %+v runs: %+v", p.Step, c, l)
+		case c.Row != rows || c.Start != l.position || c.Rows < 1 || c.Start+c.Rows > min(l.leased, l.PromptTokens+l.made):
+			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
+		case c.Output != (c.Start+c.Rows == l.PromptTokens+l.made):
+			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
+		}
+		rows += c.Rows
+		l.position += c.Rows
+		l.open = c.Output
+		if c.Output {
+			outputs++
+		}
+		if c.Start >= l.PromptTokens {
+			if decode++; decode != i+1 {
+				w.t.Fatalf("step %d: a decode row behind prompt rows: %+v", p.Step, p.Chunks)
+			}
+		} else {
+			prompt += c.Rows
+		}
+	}
+	if rows > w.cfg.MaxBatchTokens || rows != p.Rows || decode != p.DecodeRows || outputs != p.Outputs ||
+		outputs > w.cfg.MaxBatchSize || (decode > 0 && w.cfg.ChunkTokens > 0 && prompt > w.cfg.ChunkTokens) {
+		w.t.Fatalf("step %d: rows %d, prompt %d, decode %d, outputs %d of %+v", p.Step, rows, prompt, decode, outputs, w.cfg)
+	}
+	w.checkProgress(p)
+}
+
+// checkProgress: a sequence that can run does; a fresh prompt is held back for
+// MaxHoldSteps steps at most.
+func (w *world) checkProgress(p *Plan) {
+	ran := map[ID]bool{}
+	for _, c := range p.Chunks {
+		ran[c.ID] = true
+	}
+	for _, id := range w.order {
+		l := w.seqs[id]
+		if !l.granted || l.ended > 0 || ran[id] {
+			continue
+		}
+		switch known := l.PromptTokens + l.made; {
+		case l.position == known || l.position == l.leased: // its token or its lease is awaited
+		case l.position >= l.PromptTokens:
+			w.t.Fatalf("step %d: sequence %d could decode: %+v", p.Step, id, l)
+		case p.PromptRows == 0 && l.position > 0:
+			w.t.Fatalf("step %d: prompt %d has begun and is held back: %+v", p.Step, id, l)
+		case p.PromptRows == 0:
+			w.counts["held"]++
+			if l.idle++; l.idle > w.cfg.MaxHoldSteps || p.DecodeRows == 0 || w.cfg.WaitingServedRatio == 0 {
+				w.t.Fatalf("step %d: prompt %d was held back for %d steps: %+v", p.Step, id, l.idle, w.cfg)
+			}
+		}
+	}
+}
+
+// checkReserves: only live sequences, in their order, and past nobody who was
+// denied.
+func (w *world) checkReserves(p *Plan) {
+	for _, r := range p.Reserve {
+		l := w.seqs[r.ID]
+		if l.asked || l.granted || l.ended > 0 || r.Tokens != l.PromptTokens+l.MaxNewTokens || r.Lease < l.PromptTokens || r.Lease > r.Tokens {
+			w.t.Fatalf("step %d: %+v: %+v", p.Step, r, l)
+		}
+		l.asked = true
+	}
+	batch := 0
+	for _, x := range w.seqs {
+		if x.asked || x.granted && x.released == 0 {
+			batch++
+		}
+		if x.ended > 0 || x.granted || x.asked && !x.denied {
+			continue
+		}
+		for _, r := range p.Reserve { // x waits, or was denied and is asked for again
+			if y := w.seqs[r.ID]; x != y && x.first(y) {
+				w.t.Fatalf("step %d: %d passes %d: %+v %+v", p.Step, y.ID, x.ID, y, x)
+			}
+		}
+	}
+	if batch > w.cfg.MaxBatchSize {
+		w.t.Fatalf("step %d: %d sequences hold or ask for KV, expected at most %d", p.Step, batch, w.cfg.MaxBatchSize)
+	}
+}
+
+// first is the order of service, written down anew.
+func (l *life) first(o *life) bool {
+	if l.Priority != o.Priority {
+		return l.Priority < o.Priority
+	}
+	if l.Arrival != o.Arrival {
+		return l.Arrival < o.Arrival
+	}
+	return l.serial < o.serial
+}
+
+func (w *world) checkDeadlines() {
+	for id, l := range w.seqs {
+		if l.ended == 0 && l.Deadline != 0 && l.Deadline <= w.now {
+			w.t.Fatalf("sequence %d was due at %v, it is %v", id, l.Deadline, w.now)
+		}
+	}
+}
+
+// send puts the plan's asks into the KV manager's mailbox.
+func (w *world) send(p *Plan) {
+	for _, id := range p.Release {
+		w.inbox = append(w.inbox, func() []Event {
+			if _, err := w.kv.Release(kvmgr.Seq(id)); err != nil {
+				w.t.Fatal(err)
+			}
+			return []Event{Freed()}
+		})
+	}
+	for _, r := range p.Reserve {
+		w.inbox = append(w.inbox, func() []Event {
+			err := w.kv.Reserve(kvmgr.Seq(r.ID), r.Tokens)
+			var short *kvmgr.ShortageError
+			switch {
+			case errors.As(err, &short) && errors.Is(err, kvmgr.ErrNeverFits):
+				return []Event{NeverFits(r.ID, short.Need, short.Pool)}
+			case errors.As(err, &short):
+				return []Event{Denied(r.ID, short.Need, short.Free)}
+			case err != nil:
+				w.t.Fatal(err)
+			}
+			return w.lease(r.ID, r.Lease)
+		})
+	}
+	for _, l := range p.Lease {
+		w.inbox = append(w.inbox, func() []Event { return w.lease(l.ID, l.UpTo) })
+	}
+}
+
+func (w *world) lease(id ID, upTo int) []Event {
+	if _, err := w.kv.Lease(kvmgr.Seq(id), upTo); err != nil {
+		w.t.Fatal(err)
+	}
+	return []Event{Granted(id, upTo)}
+}
+
+// finish runs without new requests until all is over.
+func (w *world) finish() {
+	for range 50_000 {
+		if w.s.Idle() && len(w.inbox)+len(w.replies) == 0 {
+			break
+		}
+		w.step(false)
+	}
+	for _, id := range w.order {
+		if l := w.seqs[id]; l.ended != 1 || l.granted != (l.released == 1) {
+			w.t.Fatalf("sequence %d at the end: %+v", id, l)
+		}
+	}
+	if err := w.kv.Check(); err != nil {
+		w.t.Fatal(err)
+	}
+	if s := w.kv.Stats(); !w.s.Idle() || w.s.Running()+w.s.Waiting() != 0 || s.Free != s.Slabs {
+		w.t.Fatalf("at the end: %+v, %+v", w.s.Snapshot(), s)
+	}
+}
+
+// replay gives the recorded events to a new scheduler.
+func (w *world) replay() {
+	s, err := New(w.cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var plans bytes.Buffer
+	for i, ev := range w.log {
+		plan, err := s.Step(w.times[i], ev)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		printPlan(&plans, plan)
+	}
+	if !bytes.Equal(plans.Bytes(), w.plans.Bytes()) {
+		w.t.Fatal("the same events gave other plans")
+	}
+}
+
+func TestPromisesHoldUnderRandomTraffic(t *testing.T) {
+	counts := map[string]int{}
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorld(t, seed)
+			for range 150 {
+				w.step(true)
+			}
+			w.finish()
+			w.replay()
+			for k, n := range w.counts {
+				counts[k] += n
+			}
+		})
+	}
+	// A run that never gets somewhere proves nothing about it.
+	for _, k := range []string{"stop", "length", "cancelled", "deadline", "queue-full", "too-long", "invalid", "denied", "held"} {
+		if counts[k] < 20 {
+			t.Errorf("%q happened %d times in all, expected at least 20", k, counts[k])
+		}
+	}
+	t.Log(counts)
+}
