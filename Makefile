@@ -64,7 +64,7 @@ env: ## Print what plain `go build` and `go test` need: eval "$(make env)"
 
 .PHONY: clean
 clean: ## Remove everything that was built
-	rm -rf bin $(BUILD) compute/device/kernels_id.h
+	rm -rf bin $(BUILD) compute/device/kernels_id.h tokenizer/jinja/archive_id.h
 
 ##@ Check
 .PHONY: test
@@ -106,7 +106,7 @@ $(GOLANGCI): | $(TOOLS)
 .PHONY: format
 format: libs $(GOLANGCI) ## Rewrite Go and C++ in the project's format
 	$(GOLANGCI) fmt
-	git ls-files -z 'kernels/*.cpp' 'kernels/*.hpp' 'kernels/*.h' | xargs -0 -r clang-format -i
+	git ls-files -z '*.cpp' '*.hpp' '*.h' | xargs -0 -r clang-format -i
 
 .PHONY: fixtures
 fixtures: ## Make the small models of the tests again (needs Python with torch and transformers)

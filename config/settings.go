@@ -2,10 +2,7 @@ package config
 
 import (
 	"errors"
-	"fmt"
-	"io/fs"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,28 +35,14 @@ func (d *Device) Validate() error {
 
 // RegisterModel adds --model to a command's flags.
 func RegisterModel(f *pflag.FlagSet, dir *string) {
-	f.StringVar(dir, "model", "", "directory of a Hugging Face model (config.json, safetensors, tokenizer.json)")
-}
-
-// ValidateModel checks that dir is a directory with a config.json.
-func ValidateModel(dir string) error {
-	if dir == "" {
-		return Usagef("--model: found nothing, expected the directory of a model")
-	}
-	if _, err := os.Stat(dir + "/config.json"); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s: no config.json, expected the directory of a model", dir)
-		}
-		return err
-	}
-	return nil
+	f.StringVar(dir, "model", "", "directory of a Hugging Face model (default: the demo model)")
 }
 
 // Serve is the configuration of a server.
 type Serve struct {
 	Device
 
-	Model           string
+	Model           string // directory; "": the demo model
 	ServedModelName string // "": the name of the model's directory
 
 	Listen       string        // HTTP
@@ -106,7 +89,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 // Validate checks what does not depend on the machine or the model. Several
 // faults are one error.
 func (s *Serve) Validate() error {
-	err := errors.Join(
+	return errors.Join(
 		s.Device.Validate(),
 		address("listen", s.Listen),
 		address("nats-listen", s.NATSListen),
@@ -119,10 +102,6 @@ func (s *Serve) Validate() error {
 		atLeast("grace", s.Grace, 0),
 		atLeast("ping-interval", s.PingInterval, time.Millisecond),
 	)
-	if err != nil {
-		return err
-	}
-	return ValidateModel(s.Model)
 }
 
 func atLeast[T int | Bytes | time.Duration](flag string, found, least T) error {

@@ -1,8 +1,6 @@
 package config_test
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -47,10 +45,8 @@ func serve(t *testing.T, args ...string) *config.Serve {
 	return &s
 }
 
-func TestServeDefaultsAreValidForAModelDirectory(t *testing.T) {
-	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o600))
-	require.NoError(t, serve(t, "--model", dir).Validate())
+func TestServeDefaultsAreValid(t *testing.T) {
+	require.NoError(t, serve(t).Validate())
 }
 
 func TestServeNamesEverySettingThatIsWrong(t *testing.T) {
@@ -63,10 +59,4 @@ func TestServeNamesEverySettingThatIsWrong(t *testing.T) {
 --nats-listen: found "h:70000", expected HOST:PORT
 --max-batch-size: found 0, expected at least 1
 --grace: found -1s, expected at least 0s`)
-}
-
-func TestAModelThatIsNoModelIsNamed(t *testing.T) {
-	require.ErrorIs(t, config.ValidateModel(""), config.ErrUsage)
-	dir := t.TempDir()
-	require.EqualError(t, config.ValidateModel(dir), dir+": no config.json, expected the directory of a model")
 }

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/build/check-tools.sh clang-format
-mapfile -t sources < <(git ls-files 'kernels/*.cpp' 'kernels/*.hpp' 'kernels/*.h' 'compute/device/*.h')
+mapfile -t sources < <(git ls-files '*.cpp' '*.hpp' '*.h')
 if [ ${#sources[@]} -gt 0 ]; then clang-format --dry-run -Werror "${sources[@]}"; fi
 echo "clang-format: ${#sources[@]} files"
 
