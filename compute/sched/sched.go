@@ -175,7 +175,7 @@ func (s *Scheduler) refuse(q *Sequence) Reason {
 
 func (s *Scheduler) sampled(e *Event) error {
 	seq := s.byID[e.ID]
-	if seq == nil || seq.ended {
+	if seq == nil {
 		return nil // the wasted row of a sequence that ended meanwhile
 	}
 	if seq.state != Running || seq.computed != seq.known() {

@@ -117,7 +117,7 @@ func (w *world) events(submit bool) []Event {
 				ev = append(ev, Sampled(id))
 			}
 		}
-		if (l.ended == 0 && w.rng.IntN(1000) < 6) || w.rng.IntN(5000) == 0 {
+		if (l.ended == 0 && w.rng.IntN(1000) < 6) || w.rng.IntN(400) == 0 {
 			ev = append(ev, Cancel(id))
 		}
 	}

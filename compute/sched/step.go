@@ -30,7 +30,7 @@ func (s *Scheduler) planPrompts() {
 		switch {
 		case !seq.prefilling():
 			continue
-		case seq.computed == 0 && seq.admission > s.gate:
+		case seq.admission > s.gate:
 			s.plan.Held++
 			continue
 		case seq.leased <= seq.computed:
@@ -65,6 +65,7 @@ func (s *Scheduler) openGate() {
 			fresh++
 		}
 	}
+	// fresh is 0 when all that were held back have ended.
 	if fresh == 0 || s.plan.DecodeRows == 0 || s.held >= s.cfg.MaxHoldSteps ||
 		fresh >= int(s.cfg.WaitingServedRatio*float64(s.plan.DecodeRows)) {
 		s.gate = s.admissions
