@@ -166,7 +166,7 @@ func (o *object) number(name string, lo, hi float64, open bool, dst *float32) {
 		return
 	}
 	v, err := strconv.ParseFloat(string(raw), 64)
-	if err != nil || v < lo || v > hi || open && v == lo {
+	if err != nil || v < lo || v > hi || open && float64(float32(v)) == lo {
 		what := fmt.Sprintf("a number from %g to %g", lo, hi)
 		if open {
 			what = fmt.Sprintf("a number above %g and up to %g", lo, hi)

@@ -122,9 +122,18 @@ func (o *object) common(models []api.Model, prefix string, arrival time.Time) (*
 	for _, u := range unsupported {
 		o.refuseUnsupported(u.name, u.neutral...)
 	}
-	var ignored string
-	o.str("user", &ignored)
+	o.ignored()
 	return c, r
+}
+
+// ignored are fields that change nothing here, checked all the same.
+func (o *object) ignored() {
+	var text string
+	var flag bool
+	o.str("user", &text)
+	o.str("service_tier", &text)
+	o.boolean("store", &flag)
+	o.child("metadata")
 }
 
 func (o *object) streamOptions(c *Call) {
