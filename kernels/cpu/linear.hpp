@@ -45,11 +45,10 @@ class Linear {
   static std::unique_ptr<Linear> pack(const LinearSpec& spec, Isa isa, ThreadPool& pool);
 
   // in: [rows, in_width] bf16; out: [rows, out_width] float or bf16, apart from
-  // in. Takes scratch_bytes(rows) of the pool's scratch.
+  // in. Uses the pool's scratch.
   void run(const bf16* in, int rows, void* out, ThreadPool& pool) const;
 
   uint64_t bytes() const { return weights_.size() + bias_.size(); }
-  size_t scratch_bytes(int rows) const;
 
  private:
   // Rows in tiles of nearly equal height.
@@ -58,18 +57,40 @@ class Linear {
     int first(int tile) const { return static_cast<int>(int64_t{rows} * tile / tiles); }
   };
 
+  // How the work of a run is cut up.
+  struct Plan {
+    Tiling tiling;
+    bool expanded;
+    int64_t chunk, chunks;  // panels of a task, and how many such there are
+    int64_t groups;         // of tiles
+  };
+  // The rows of a run.
+  struct Batch {
+    const void* operand;
+    Tiling tiling;
+    void* out;
+  };
+
   Linear(const LinearSpec& spec, const LinearKernels& kernels);
+  void pack_panel(const LinearSpec& spec, int64_t p, bf16* room);
+
   int64_t panel_elements() const;
   bf16* panel(int64_t p) const;
   float* panel_bias(int64_t p) const;
-  void pack_panel(const LinearSpec& spec, int64_t p, bf16* room);
-  const void* pack_operand(const bf16* in, const Tiling& tiling, ThreadPool& pool) const;
-  void run_tile(const void* operand, int first_row, int rows, int64_t p, int n, void* out) const;
+  size_t operand_bytes(int rows) const;
+
+  Plan plan(int rows, int threads) const;
+  const void* pack_operand(const bf16* in, Tiling tiling, std::byte* room, ThreadPool& pool) const;
+  void run_tile(const Batch& b, int tile, int64_t p, int64_t end) const;
+  void run_expanded(const Batch& b, int tile, int last_tile, int64_t p, int64_t end,
+                    float* room) const;
+  void finish(const Batch& b, int tile, int64_t p, const float* sums) const;
 
   const LinearKernels& kernels_;
   int64_t in_width_, out_width_;
   int64_t pairs_;  // of K, the last one filled up with a zero
   int64_t panels_;
+  int64_t cached_bytes_;  // of weights that a core keeps while rows stream past
   int activation_;
   bool gated_, accumulate_, out_f32_;
   Pages weights_;  // [panels][pairs][2 * lanes][2] bf16

@@ -20,7 +20,7 @@ inline constexpr int kMaxTilePanels = 4;
 // The operand of a tile of `rows` rows: [pairs][rows] elements of a pair each.
 struct Tile {
   const void* operand;
-  const bf16* weights;   // of the first panel
+  const void* weights;   // of the first panel: bf16, or float where expanded
   int64_t panel_stride;  // elements between the panels
   int64_t pairs;
   float* sums;  // [panels][2 vectors][rows][lanes]
@@ -47,10 +47,23 @@ struct LinearKernels {
   TileKernel one[kMaxTileRows + 1];   // [rows]: one panel
   TileKernel wide[kMaxTileRows + 1];  // [rows]: wide_panels[rows] panels, or null
   int wide_panels[kMaxTileRows + 1];
+  // Where products are those of floats, the weights of many rows are made floats
+  // once, not again for every tile. Null where they are not.
+  void (*expand)(const bf16* weights, int64_t count, float* out);
+  TileKernel expanded[kMaxTileRows + 1];  // [rows]: one panel
   // in: [rows][width] bf16 -> [pairs][rows] pairs; an odd width is filled up with zero.
   void (*pack_operand)(const bf16* in, int rows, int64_t width, void* operand);
   void (*finish)(const Finish&);
+  // For measure.hpp. read: a sum over bytes (a multiple of kReadStep) that are read
+  // once, as the widest tile of one row reads weights. products: that many rounds
+  // of products in registers alone; returns the floating-point operations of a thread.
+  uint64_t (*read)(const void* data, size_t bytes);
+  double (*products)(int64_t rounds);
 };
+
+inline constexpr size_t kReadStep = 4096;
+
+const LinearKernels& linear_kernels(Isa isa);
 
 const LinearKernels& linear_kernels_portable();
 const LinearKernels& linear_kernels_avx2();

@@ -19,26 +19,45 @@ namespace millrace::cpu {
 namespace {
 
 // Target:
-//   kLanes            floats in a vector
-//   kMaxRows          rows of the largest tile (accumulators: 2 * kMaxRows)
-//   Vector            kLanes floats
-//   Pair              a pair of K of one row, as it lies in the packed operand
+//   kLanes           floats in a vector
+//   kMaxRows         rows of the largest tile, which has 2 * kMaxRows accumulators
+//   Vector           kLanes floats
+//   Pair             a pair of K of one row, as it lies in the packed operand
 //   Pair make_pair(bf16 even, bf16 odd)
-//   void multiply<kRows>(Vector (&sums)[2][kRows], const Pair* operand, const bf16* weights)
-//                     one pair of K: two vectors of weights times kRows rows
-//   void store(float*, Vector)
+//   Operand spread(const Pair*)        a pair in every lane
+//   Weight           an element of a panel
+//   Weights load(const Weight*)        kLanes pairs of weights
+//   void multiply(Vector&, Weights, Operand)  adds the even, then the odd products
 
-template <class Target, int kRows, int kPanels>
+template <class Target, int kRows, int kPanels, int kAhead>
 void tile(const Tile& t) {
   using Vector = typename Target::Vector;
+  using Weight = typename Target::Weight;
   constexpr int kStep = kPanelVectors * Target::kLanes * 2;  // weights of a pair
-  Vector sums[kPanels][kPanelVectors][kRows] = {};
+  Vector sums[kPanels][kPanelVectors][kRows];
+  for (auto& panel : sums) {
+    for (auto& row : panel) {
+      for (Vector& sum : row) sum = Vector{};
+    }
+  }
   const auto* operand = static_cast<const typename Target::Pair*>(t.operand);
-  const bf16* weights = t.weights;
+  const auto* weights = static_cast<const Weight*>(t.weights);
   for (int64_t k = 0; k < t.pairs; ++k) {
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
-      Target::template multiply<kRows>(sums[p], operand, weights + p * t.panel_stride);
+      const Weight* panel = weights + p * t.panel_stride;
+      if constexpr (kAhead > 0) {
+        for (size_t line = 0; line < kStep * sizeof(Weight); line += 64) {
+          __builtin_prefetch(reinterpret_cast<const char*>(panel) + kAhead + line);
+        }
+      }
+      const auto first = Target::load(panel);
+      const auto second = Target::load(panel + 2 * Target::kLanes);
+      for (int r = 0; r < kRows; ++r) {
+        const auto x = Target::spread(operand + r);
+        Target::multiply(sums[p][0][r], first, x);
+        Target::multiply(sums[p][1][r], second, x);
+      }
     }
     operand += kRows;
     weights += kStep;
@@ -46,7 +65,9 @@ void tile(const Tile& t) {
   float* out = t.sums;
   for (int p = 0; p < kPanels; ++p) {
     for (int v = 0; v < kPanelVectors; ++v) {
-      for (int r = 0; r < kRows; ++r, out += Target::kLanes) Target::store(out, sums[p][v][r]);
+      for (int r = 0; r < kRows; ++r, out += Target::kLanes) {
+        std::memcpy(out, &sums[p][v][r], sizeof(Vector));
+      }
     }
   }
 }
@@ -172,6 +193,57 @@ template <class Target>
   }
 }
 
+// ---- What the machine can do -------------------------------------------------
+
+template <class Target>
+uint64_t read(const void* data, size_t bytes) {
+  typedef uint64_t Words __attribute__((vector_size(64)));
+  constexpr size_t kStreams = kMaxTilePanels, kLine = 64, kAhead = 2048;
+  const size_t stream = bytes / kStreams;
+  const auto* begin = static_cast<const char*>(data);
+  Words sums[kStreams] = {};
+  for (size_t i = 0; i < stream; i += 2 * kLine) {
+#pragma GCC unroll 4
+    for (size_t s = 0; s < kStreams; ++s) {
+      const char* p = begin + s * stream + i;
+      __builtin_prefetch(p + kAhead);
+      __builtin_prefetch(p + kAhead + kLine);
+      Words a, b;
+      std::memcpy(&a, p, kLine);
+      std::memcpy(&b, p + kLine, kLine);
+      sums[s] ^= a ^ b;
+    }
+  }
+  uint64_t sum = 0;
+  for (const Words& words : sums) {
+    for (int i = 0; i < 8; ++i) sum ^= words[i];
+  }
+  return sum;
+}
+
+template <class Target>
+double products(int64_t rounds) {
+  using Vector = typename Target::Vector;
+  constexpr int kSums = kPanelVectors * Target::kMaxRows;
+  alignas(64) typename Target::Weight weights[2 * Target::kLanes] = {};
+  const typename Target::Pair pair = Target::make_pair(0x3f80, 0x3f80);
+  const auto w = Target::load(weights);
+  const auto x = Target::spread(&pair);
+  Vector sums[kSums];
+  volatile float zero = 0;  // or the compiler would see that all sums are one
+  for (Vector& sum : sums) sum = Vector{} + zero;
+  for (int64_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 32
+    for (int s = 0; s < kSums; ++s) Target::multiply(sums[s], w, x);
+  }
+  volatile float sink[Target::kLanes];  // the sums are of use
+  for (const Vector& sum : sums) {
+    for (int i = 0; i < Target::kLanes; ++i) sink[i] = sum[i];
+  }
+  (void)sink[0];
+  return 4.0 * Target::kLanes * kSums * static_cast<double>(rounds);
+}
+
 // As many panels at once as keep the pipelines busy with few rows.
 template <class Target, int kRows>
 constexpr int wide_panels() {
@@ -180,25 +252,30 @@ constexpr int wide_panels() {
                                                     : 1;
 }
 
+// From memory, a cache line for each panel's stream this far ahead (bytes).
+inline constexpr int kPrefetch = 2048;
+
 template <class Target, int... kIndex>
-constexpr LinearKernels make_kernels(bool raw_row, std::integer_sequence<int, kIndex...>) {
+constexpr LinearKernels make_kernels(std::integer_sequence<int, kIndex...>) {
   LinearKernels k{};
   k.lanes = Target::kLanes;
   k.max_rows = Target::kMaxRows;
   k.operand_bytes = sizeof(typename Target::Pair);
-  k.raw_row = raw_row;
-  ((k.one[kIndex + 1] = tile<Target, kIndex + 1, 1>), ...);
-  ((k.wide[kIndex + 1] = tile<Target, kIndex + 1, wide_panels<Target, kIndex + 1>()>), ...);
+  ((k.one[kIndex + 1] = tile<Target, kIndex + 1, 1, kPrefetch>), ...);
+  ((k.wide[kIndex + 1] = tile<Target, kIndex + 1, wide_panels<Target, kIndex + 1>(), kPrefetch>),
+   ...);
   ((k.wide_panels[kIndex + 1] = wide_panels<Target, kIndex + 1>()), ...);
   k.pack_operand = pack_operand<Target>;
   k.finish = finish<Target>;
+  k.read = read<Target>;
+  k.products = products<Target>;
   return k;
 }
 
 template <class Target>
-constexpr LinearKernels make_kernels(bool raw_row) {
+constexpr LinearKernels make_kernels() {
   static_assert(Target::kMaxRows <= kMaxTileRows);
-  return make_kernels<Target>(raw_row, std::make_integer_sequence<int, Target::kMaxRows>());
+  return make_kernels<Target>(std::make_integer_sequence<int, Target::kMaxRows>());
 }
 
 }  // namespace

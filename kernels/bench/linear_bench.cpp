@@ -1,0 +1,136 @@
+// Times linear ops shape by shape against what the machine can do.
+//
+//   linear_bench [--isa NAME] [--threads N] [--rows 1,8,512] [--shape NxK]...
+//
+// One line per shape and number of rows: GFLOP/s and its share of the peak of
+// products from registers, GB/s of weights and its share of the bandwidth of
+// reading memory, all measured in this run. The weights of a shape are held in
+// as many copies as make them much larger than the caches, and read in turn.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cores.hpp"
+#include "linear.hpp"
+#include "measure.hpp"
+#include "thread_pool.hpp"
+
+namespace {
+
+using namespace millrace::cpu;
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kWorkingSet = uint64_t{1} << 30;
+constexpr double kSecondsPerCase = 0.6;
+constexpr size_t kLeastRuns = 5;
+
+struct Shape {
+  int64_t n, k;
+};
+
+struct Options {
+  Isa isa = available_isas().front();
+  int threads = 0;
+  std::vector<int> rows = {1, 2, 4, 8, 16, 32, 64, 128, 512};
+  // A Llama of 1.1 B: QKV, O, gate and up, down.
+  std::vector<Shape> shapes = {{2560, 2048}, {2048, 2048}, {11264, 2048}, {2048, 5632}};
+};
+
+std::vector<bf16> random_bf16(int64_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<bf16> values(n);
+  for (bf16& v : values) v = from_float((static_cast<float>(random() >> 8) * 0x1p-24f) - 0.5f);
+  return values;
+}
+
+std::vector<std::unique_ptr<Linear>> pack_copies(Shape s, Isa isa, ThreadPool& pool) {
+  const std::vector<bf16> values = random_bf16(s.n * s.k, 1);
+  const mr_tensor weight{values.data(), MR_BF16, 2, {s.n, s.k}};
+  const LinearSpec spec{
+      {{&weight, nullptr, 0, s.n, s.n, 0}}, s.k, s.n, MR_ACT_NONE, false, false, true};
+  std::vector<std::unique_ptr<Linear>> copies;
+  for (uint64_t bytes = 0; bytes < kWorkingSet; bytes += copies.back()->bytes()) {
+    copies.push_back(Linear::pack(spec, isa, pool));
+  }
+  return copies;
+}
+
+// Seconds of an op, the best of many: what others do to the machine is not ours.
+double time_op(const std::vector<std::unique_ptr<Linear>>& copies, const bf16* in, int rows,
+               float* out, ThreadPool& pool) {
+  double best = 1e30, total = 0;
+  for (size_t i = 0; total < kSecondsPerCase || i < kLeastRuns; ++i) {
+    const auto begin = Clock::now();
+    copies[i % copies.size()]->run(in, rows, out, pool);
+    const double t = std::chrono::duration<double>(Clock::now() - begin).count();
+    best = std::min(best, t);
+    total += t;
+  }
+  return best;
+}
+
+bool parse(int argc, char** argv, Options& options) {
+  bool own_shapes = false;
+  for (int i = 1; i < argc; i += 2) {
+    if (i + 1 == argc) return false;
+    const std::string flag = argv[i], value = argv[i + 1];
+    if (flag == "--isa") {
+      const auto isa = isa_from_name(value);
+      if (!isa) return false;
+      options.isa = *isa;
+    } else if (flag == "--threads") {
+      options.threads = std::atoi(value.c_str());
+    } else if (flag == "--rows") {
+      options.rows.clear();
+      for (const char* p = value.c_str(); p != nullptr; p = std::strchr(p, ',')) {
+        if (*p == ',') ++p;
+        options.rows.push_back(std::atoi(p));
+      }
+    } else if (flag == "--shape") {
+      Shape s{};
+      if (std::sscanf(value.c_str(), "%ldx%ld", &s.n, &s.k) != 2) return false;
+      if (!own_shapes) options.shapes.clear();
+      own_shapes = true;
+      options.shapes.push_back(s);
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  if (!parse(argc, argv, options)) {
+    std::fprintf(stderr,
+                 "usage: linear_bench [--isa NAME] [--threads N] [--rows 1,8] [--shape NxK]...\n");
+    return 2;
+  }
+  ThreadPool pool(options.threads > 0 ? options.threads : usable_cores());
+  const double gbps = measure_read_gbps(options.isa, pool, kWorkingSet);
+  const double peak = measure_peak_gflops(options.isa, pool);
+  std::printf("%s, %d threads: read %.1f GB/s, products %.0f GFLOP/s\n", isa_name(options.isa),
+              pool.size(), gbps, peak);
+  std::printf("%6s %6s %5s %10s %7s %7s %7s %7s\n", "N", "K", "rows", "us", "GFLOP/s", "peak",
+              "GB/s", "read");
+  for (const Shape s : options.shapes) {
+    const auto copies = pack_copies(s, options.isa, pool);
+    for (const int rows : options.rows) {
+      const std::vector<bf16> in = random_bf16(rows * s.k, 2);
+      std::vector<float> out(rows * s.n);
+      const double t = time_op(copies, in.data(), rows, out.data(), pool);
+      const double gflops = 2e-9 * rows * s.n * s.k / t;
+      const double read = 1e-9 * static_cast<double>(copies[0]->bytes()) / t;
+      std::printf("%6ld %6ld %5d %10.1f %7.1f %6.1f%% %7.1f %6.1f%%\n", s.n, s.k, rows, t * 1e6,
+                  gflops, 100 * gflops / peak, read, 100 * read / gbps);
+    }
+  }
+}

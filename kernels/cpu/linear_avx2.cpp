@@ -1,0 +1,28 @@
+// Linear kernels of AVX2 and FMA.
+#if defined(__x86_64__)
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "linear_kernels.hpp"
+#include "millrace_kernels.h"
+
+// Behind the headers of others, whose inline functions are everybody's.
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#include "linear_float.hpp"
+
+namespace millrace::cpu {
+
+// 10 sums, 4 weights and an operand in 16 registers.
+const LinearKernels& linear_kernels_avx2() {
+  static constexpr LinearKernels kernels = make_float_kernels<8, 5>();
+  return kernels;
+}
+
+}  // namespace millrace::cpu
+
+#pragma GCC pop_options
+#endif

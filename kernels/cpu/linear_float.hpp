@@ -1,0 +1,80 @@
+// The target of linear_tile.hpp for processors that multiply floats: a bf16 is
+// the upper half of one.
+#ifndef MILLRACE_CPU_LINEAR_FLOAT_HPP
+#define MILLRACE_CPU_LINEAR_FLOAT_HPP
+
+#include "linear_tile.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+template <int kVectorLanes, int kTileRows>
+struct FloatTarget {
+  static constexpr int kLanes = kVectorLanes;
+  static constexpr int kMaxRows = kTileRows;
+  using Vector = typename Math<kLanes>::Vector;
+  struct Pair {
+    float even, odd;
+  };
+  using Operand = Pair;
+  using Weight = bf16;
+  struct Weights {
+    Vector even, odd;
+  };
+
+  static Pair make_pair(bf16 even, bf16 odd) { return {to_float(even), to_float(odd)}; }
+  static Operand spread(const Pair* p) { return *p; }
+
+  static Weights load(const bf16* p) {
+    static_assert(std::endian::native == std::endian::little);
+    typename Math<kLanes>::Ints pairs;
+    std::memcpy(&pairs, p, sizeof pairs);
+    return {(Vector)(pairs << 16), (Vector)(pairs & ~0xffff)};
+  }
+
+  // A product of two bf16 is exact in a float, so that it makes no difference
+  // to the bits whether the compiler fuses it with the addition.
+  static void multiply(Vector& sum, const Weights& w, const Operand& x) {
+    sum += w.even * x.even;
+    sum += w.odd * x.odd;
+  }
+};
+
+// The same on weights that were made floats before: [pairs][2 vectors][even, odd][lanes].
+template <class Target>
+struct Expanded : Target {
+  using Weight = float;
+  static typename Target::Weights load(const float* p) {
+    return {Math<Target::kLanes>::load(p), Math<Target::kLanes>::load(p + Target::kLanes)};
+  }
+};
+
+// count: a multiple of 2 lanes.
+template <class Target>
+void expand(const bf16* weights, int64_t count, float* out) {
+  constexpr int kStep = 2 * Target::kLanes;
+  for (int64_t i = 0; i < count; i += kStep) {
+    const typename Target::Weights w = Target::load(weights + i);
+    std::memcpy(out + i, &w.even, sizeof w.even);
+    std::memcpy(out + i + Target::kLanes, &w.odd, sizeof w.odd);
+  }
+}
+
+template <class Target, int... kIndex>
+constexpr LinearKernels make_float_kernels(std::integer_sequence<int, kIndex...>) {
+  LinearKernels k = make_kernels<Target>();
+  k.expand = expand<Target>;
+  ((k.expanded[kIndex + 1] = tile<Expanded<Target>, kIndex + 1, 1, 0>), ...);
+  return k;
+}
+
+template <int kLanes, int kMaxRows>
+constexpr LinearKernels make_float_kernels() {
+  return make_float_kernels<FloatTarget<kLanes, kMaxRows>>(
+      std::make_integer_sequence<int, kMaxRows>());
+}
+
+}  // namespace
+}  // namespace millrace::cpu
+
+#endif

@@ -1,0 +1,64 @@
+#include "measure.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "linear_kernels.hpp"
+#include "pages.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+constexpr int kRuns = 5;
+
+template <class F>
+double seconds(F&& f) {
+  const auto begin = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+double measure_read_gbps(Isa isa, ThreadPool& pool, uint64_t bytes) {
+  constexpr size_t kTask = 256 * kReadStep;
+  const LinearKernels& kernels = linear_kernels(isa);
+  const int tasks = static_cast<int>(std::max<uint64_t>(1, bytes / kTask));
+  const Pages pages(tasks * kTask);
+  auto* data = static_cast<std::byte*>(pages.data());
+  // Written, so that it is not the one page of zeroes; by the thread that reads it.
+  pool.parallel_for(tasks, [&](int task, int) { std::memset(data + task * kTask, task, kTask); });
+  double best = 0;
+  std::atomic<uint64_t> sink{0};
+  for (int run = 0; run < kRuns; ++run) {
+    const double s = seconds([&] {
+      pool.parallel_for(tasks, [&](int task, int) {
+        sink.fetch_xor(kernels.read(data + task * kTask, kTask), std::memory_order_relaxed);
+      });
+    });
+    best = std::max(best, static_cast<double>(tasks) * kTask / s * 1e-9);
+  }
+  return best;
+}
+
+double measure_peak_gflops(Isa isa, ThreadPool& pool) {
+  const LinearKernels& kernels = linear_kernels(isa);
+  constexpr int64_t kRounds = 200'000;  // some milliseconds
+  double best = 0;
+  for (int run = 0; run < kRuns; ++run) {
+    std::vector<double> done(pool.size());
+    const double s = seconds([&] {
+      pool.parallel_for(pool.size(),
+                        [&](int task, int) { done[task] = kernels.products(kRounds); });
+    });
+    double operations = 0;
+    for (const double d : done) operations += d;
+    best = std::max(best, operations / s * 1e-9);
+  }
+  return best;
+}
+
+}  // namespace millrace::cpu
