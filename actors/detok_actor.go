@@ -32,27 +32,32 @@ func (a *detokActor) Receive(ctx actor.Context) {
 		a.open[m.Seq] = &openText{reply: m.Reply, stream: detok.New(a.tok, m.Options), options: m.Options}
 	case *msg.Tokens:
 		start := time.Now()
+		var failure any
 		for i := range m.Tokens {
-			a.token(ctx, &m.Tokens[i])
+			if v := a.token(ctx, &m.Tokens[i]); v != nil {
+				failure = v
+			}
 		}
-		a.p.metrics.StageServed("detok", time.Since(start))
+		a.p.stages.detok.Served(time.Since(start))
+		if failure != nil {
+			panic(failure) // for the supervisor, after every sequence had its answer
+		}
 	}
 }
 
 // token sends what t adds to its sequence's text. Tokens of a sequence that
 // has ended here (a stop string) are the step or two that were already under
-// way; they are dropped.
-func (a *detokActor) token(ctx actor.Context, t *msg.Token) {
+// way; they are dropped. A panic ends the sequence and is returned.
+func (a *detokActor) token(ctx actor.Context, t *msg.Token) (failure any) {
 	o := a.open[t.Seq]
 	if o == nil {
-		return
+		return nil
 	}
 	defer func() {
-		if v := recover(); v != nil {
+		if failure = recover(); failure != nil {
 			delete(a.open, t.Seq)
-			ctx.Send(o.reply, &msg.Text{Seq: t.Seq, Token: -1, Finish: api.FinishError, Err: internalError("detokenize", v)})
+			ctx.Send(o.reply, &msg.Text{Seq: t.Seq, Token: -1, Finish: api.FinishError, Err: internalError("detokenize", failure)})
 			ctx.Send(a.p.compute, &msg.Cancel{Seq: t.Seq})
-			panic(v)
 		}
 	}()
 	out := &msg.Text{Seq: t.Seq, Token: t.ID, Finish: t.Finish, Err: t.Err}
@@ -76,6 +81,7 @@ func (a *detokActor) token(ctx actor.Context, t *msg.Token) {
 		delete(a.open, t.Seq)
 	}
 	ctx.Send(o.reply, out)
+	return nil
 }
 
 func (a *detokActor) logprobs(t *msg.Token) []api.TokenLogprob {

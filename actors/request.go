@@ -54,9 +54,12 @@ func (r *request) tokenized(ids []int32, nextID func() msg.SeqID) ([]*msg.Genera
 		r.choices = append(r.choices, choice{seq: seq})
 		params := r.api.Sampling
 		params.Seed += uint64(i) // choices differ, and the request stays reproducible
+		if r.api.TopLogprobs >= 0 {
+			params.Logprobs, params.TopLogprobs = true, r.api.TopLogprobs
+		}
 		generate[i] = &msg.Generate{
 			Seq: seq, RequestID: r.api.ID, Prompt: ids, MaxTokens: limit, StopTokens: stop,
-			Sampling: params, TopLogprobs: r.api.TopLogprobs, Tenant: r.api.Tenant,
+			Sampling: params, Tenant: r.api.Tenant,
 			Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 		}
 	}
@@ -103,7 +106,7 @@ func (r *request) text(t *msg.Text) (e api.Event, ok bool) {
 		e.Finish, e.Err = api.FinishError, r.ending
 	}
 	c.ended = true
-	if r.open--; r.open == 0 {
+	if r.open--; r.open == 0 || e.Finish == api.FinishError { // a failed choice fails the request
 		r.done, e.Done, e.Usage = true, true, r.usage()
 	}
 	return e, true

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/detok"
+	"github.com/millrace/millrace/metrics"
 )
 
 // requestActor owns the journal of one request: it alone says what happened.
@@ -20,6 +21,7 @@ type requestActor struct {
 	log     zerolog.Logger
 	detok   *actor.PID
 	first   time.Time // of the first token
+	series  *metrics.Request
 }
 
 func (a *requestActor) Receive(ctx actor.Context) {
@@ -31,11 +33,11 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		a.tokenized(ctx, m)
 	case *msg.Text:
 		a.text(ctx, m)
+	case *msg.Started:
+		a.series.Started(m.At, len(a.state.prompt), 0)
 	case *msg.CancelRequest:
 		running, ended := a.state.cancel(m.Err)
-		for _, seq := range running {
-			ctx.Send(a.p.compute, &msg.Cancel{Seq: seq})
-		}
+		a.cancel(ctx, running)
 		if ended != nil {
 			a.end(ctx, *ended)
 		}
@@ -55,7 +57,7 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 	r := a.state.api
 	a.detok = a.p.detokenizer()
 	for _, g := range generate {
-		g.Detok = a.detok
+		g.Reply, g.Detok = ctx.Self(), a.detok
 		ctx.Send(a.detok, &msg.OpenText{
 			Seq: g.Seq, Reply: ctx.Self(),
 			Options: detok.Options{Stop: r.Stop, IncludeStop: r.IncludeStop, KeepSpecial: r.KeepSpecial},
@@ -71,20 +73,27 @@ func (a *requestActor) text(ctx actor.Context, m *msg.Text) {
 		return
 	}
 	if m.Token >= 0 {
-		a.countToken()
+		a.countToken(e.Choice)
 	}
 	if e.Done {
+		a.cancel(ctx, a.state.running()) // none, unless one choice failed
 		a.end(ctx, e)
 		return
 	}
 	a.journal.append(e)
 }
 
-// countToken records the time to the first token.
-func (a *requestActor) countToken() {
+func (a *requestActor) countToken(choice int) {
+	now := time.Now()
+	a.series.Tokens(now, choice, 1)
 	if a.first.IsZero() {
-		a.first = time.Now()
-		a.p.metrics.FirstToken(a.first.Sub(a.state.api.Arrival))
+		a.first = now
+	}
+}
+
+func (a *requestActor) cancel(ctx actor.Context, seqs []msg.SeqID) {
+	for _, seq := range seqs {
+		ctx.Send(a.p.compute, &msg.Cancel{Seq: seq})
 	}
 }
 
@@ -92,8 +101,7 @@ func (a *requestActor) countToken() {
 func (a *requestActor) end(ctx actor.Context, e api.Event) {
 	a.p.ended(a.state.api.ID) // before the client can see the end: its next request has room
 	a.journal.append(e)
-	total := time.Since(a.state.api.Arrival)
-	a.p.metrics.RequestDone(e.Finish, e.Usage.PromptTokens, e.Usage.CompletionTokens, total)
+	a.series.Finished(time.Now(), string(e.Finish))
 	line := a.log.Info()
 	if e.Err != nil {
 		line = a.log.Warn().Err(e.Err)
@@ -102,7 +110,7 @@ func (a *requestActor) end(ctx actor.Context, e api.Event) {
 		line = line.Dur("ttft", a.first.Sub(a.state.api.Arrival))
 	}
 	line.Str("finish", string(e.Finish)).Int("prompt_tokens", e.Usage.PromptTokens).
-		Int("completion_tokens", e.Usage.CompletionTokens).Dur("took", total).Msg("request done")
+		Int("completion_tokens", e.Usage.CompletionTokens).Dur("took", time.Since(a.state.api.Arrival)).Msg("request done")
 	ctx.Stop(ctx.Self())
 }
 
@@ -113,9 +121,7 @@ func (a *requestActor) answerPanic(ctx actor.Context) {
 	if v == nil {
 		return
 	}
-	for _, seq := range a.state.running() {
-		ctx.Send(a.p.compute, &msg.Cancel{Seq: seq})
-	}
+	a.cancel(ctx, a.state.running())
 	a.end(ctx, a.state.fail(internalError("request", v)))
 	panic(v)
 }

@@ -29,7 +29,7 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 	}()
 	start := time.Now()
 	ids, err := promptTokens(a.tok, m.Request)
-	a.p.metrics.StageServed("tokenize", time.Since(start))
+	a.p.stages.tokenize.Served(time.Since(start))
 	ctx.Send(m.Reply, &msg.Tokenized{Tokens: ids, Err: err})
 }
 

@@ -3,7 +3,8 @@
 //	api -> request: CancelRequest
 //	request -> tokenizer: Tokenize -> Tokenized
 //	request -> detok: OpenText        request -> compute: Generate, Cancel
-//	compute -> kv: Reserve, Lease, Release -> Reserved, Denied, Leased, Freed
+//	compute -> kv: Reserve, Lease, Release -> Leased, Denied, Freed
+//	compute -> request: Started
 //	compute -> detok: Tokens -> request: Text      detok -> compute: Cancel
 package msg
 
@@ -42,18 +43,18 @@ type OpenText struct {
 // Generate asks the compute actor for a sequence. Its tokens, and its end, go
 // to Detok.
 type Generate struct {
-	Seq         SeqID
-	RequestID   string
-	Detok       *actor.PID
-	Prompt      []int32
-	MaxTokens   int     // > 0
-	StopTokens  []int32 // each ends the sequence, with finish reason "stop"
-	Sampling    sample.Params
-	TopLogprobs int // -1: no logprobs
-	Tenant      string
-	Priority    int
-	Deadline    time.Time // zero: none
-	Arrival     time.Time
+	Seq        SeqID
+	RequestID  string
+	Reply      *actor.PID // gets Started
+	Detok      *actor.PID
+	Prompt     []int32
+	MaxTokens  int     // > 0
+	StopTokens []int32 // each ends the sequence, with finish reason "stop"
+	Sampling   sample.Params
+	Tenant     string
+	Priority   int
+	Deadline   time.Time // zero: none
+	Arrival    time.Time
 }
 
 // Cancel ends a sequence. An unknown one is ignored: it has just ended.
@@ -88,11 +89,15 @@ type Text struct {
 	Err      error
 }
 
-// Reserve asks the KV manager to set aside slabs for a whole sequence. The
-// answer is Reserved or Denied.
+// Started says that the first row of a sequence is in a step.
+type Started struct{ At time.Time }
+
+// Reserve asks the KV manager to set aside slabs for a whole sequence and to
+// lease the first of them at once. The answer is Leased or Denied.
 type Reserve struct {
 	Seq    SeqID
 	Tokens int
+	Lease  int // tokens
 }
 
 // Lease asks for physical slabs, so that the sequence's hold UpTo tokens. It
@@ -105,9 +110,6 @@ type Lease struct {
 // Release gives back a sequence's slabs.
 type Release struct{ Seq SeqID }
 
-// Reserved answers Reserve.
-type Reserved struct{ Seq SeqID }
-
 // Denied answers Reserve: nothing was set aside. Never says that the pool is
 // too small even when empty.
 type Denied struct {
@@ -116,7 +118,7 @@ type Denied struct {
 	Never      bool
 }
 
-// Leased answers Lease with the new slabs, which come behind those leased
+// Leased answers Reserve and Lease with the new slabs, which come behind those leased
 // before.
 type Leased struct {
 	Seq   SeqID

@@ -1,0 +1,324 @@
+package actors
+
+import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sched"
+)
+
+// loop owns the device: one goroutine, one round per step. What a round finds
+// goes out by mailbox, so that tokens are detokenised and sent while the next
+// step runs.
+type loop struct {
+	p         *Pipeline
+	sched     *sched.Scheduler
+	runner    compute.Runner
+	inbox     *inbox
+	sequences map[sched.ID]*sequence
+	start     time.Time
+	quit      chan struct{}
+	stopped   chan struct{}
+	failed    error // set once the device failed: everything is refused
+
+	// Of the round, reused.
+	arrived []any
+	events  []sched.Event
+	batch   []compute.Rows
+	outputs []output
+	outbox  outbox
+	scratch []*sample.Scratch // one per sampling goroutine
+
+	busy     atomic.Bool
+	progress atomic.Int64 // UnixNano of the last step, or of the first work after none
+}
+
+// sequence is one that the scheduler knows.
+type sequence struct {
+	gen       *msg.Generate
+	tokens    []int32 // prompt and what was generated
+	sampler   *sample.Sampler
+	region    compute.Region // nil before the grant
+	started   bool
+	endIsSent bool
+}
+
+// output is a row of logits to sample from.
+type output struct {
+	id     sched.ID
+	seq    *sequence
+	choice sample.Choice
+	err    error
+}
+
+func newLoop(p *Pipeline, s *sched.Scheduler) *loop {
+	l := &loop{
+		p: p, sched: s, runner: p.cfg.Model, inbox: newInbox(),
+		sequences: make(map[sched.ID]*sequence), start: time.Now(),
+		quit: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	for range runtime.GOMAXPROCS(0) {
+		l.scratch = append(l.scratch, new(sample.Scratch))
+	}
+	return l
+}
+
+func (l *loop) run() {
+	runtime.LockOSThread() // kernels may keep state per thread
+	defer close(l.stopped)
+	wake := time.Duration(-1) // do not wait
+	for l.wait(wake) {
+		plan := l.round()
+		switch {
+		case plan == nil || plan.Rows == 0 && plan.Wake == 0:
+			wake = 0
+		case plan.Rows == 0:
+			wake = max(plan.Wake-time.Since(l.start), 1)
+		default:
+			wake = -1
+		}
+	}
+	for _, s := range l.sequences {
+		l.closeRegion(s)
+	}
+}
+
+func (l *loop) launch() { go l.run() }
+
+// stop ends the goroutine after its step.
+func (l *loop) stop() {
+	close(l.quit)
+	<-l.stopped
+}
+
+// wait blocks until there is something to do: for at most d, for ever when d
+// is 0, not at all when it is negative. False when the loop is to end.
+func (l *loop) wait(d time.Duration) bool {
+	if d < 0 {
+		select {
+		case <-l.quit:
+			return false
+		default:
+			return true
+		}
+	}
+	var timeout <-chan time.Time
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case <-l.inbox.wake:
+	case <-timeout:
+	case <-l.quit:
+		return false
+	}
+	return true
+}
+
+// round takes what came in, plans and runs one step. A failure of the device,
+// or a panic, ends every sequence with an error: no caller is left waiting.
+func (l *loop) round() (plan *sched.Plan) {
+	defer func() {
+		if v := recover(); v != nil {
+			l.fail(fmt.Errorf("compute: %v", v))
+			plan = nil
+		}
+	}()
+	l.arrived = l.inbox.drain(l.arrived)
+	for _, m := range l.arrived {
+		if err := l.take(m); err != nil {
+			l.fail(err)
+		}
+	}
+	if l.failed != nil {
+		l.flush()
+		return nil
+	}
+	plan, err := l.sched.Step(time.Since(l.start), l.events)
+	if err != nil {
+		l.p.log.Error().Err(err).Msg("the scheduler ignored an event")
+	}
+	l.events = l.events[:0]
+	l.effects(plan)
+	l.flush()
+	l.noteProgress(plan)
+	if plan.Rows == 0 {
+		return plan
+	}
+	if err := l.step(plan); err != nil {
+		l.fail(err)
+		plan = nil
+	}
+	l.flush()
+	return plan
+}
+
+// take turns a message into an event for the scheduler.
+func (l *loop) take(m any) error {
+	switch m := m.(type) {
+	case *msg.Generate:
+		l.submit(m)
+	case *msg.Cancel:
+		l.events = append(l.events, sched.Cancel(sched.ID(m.Seq)))
+	case *msg.Denied:
+		if m.Never {
+			l.events = append(l.events, sched.NeverFits(sched.ID(m.Seq), m.Need, m.Free))
+		} else {
+			l.events = append(l.events, sched.Denied(sched.ID(m.Seq), m.Need, m.Free))
+		}
+	case *msg.Freed:
+		l.events = append(l.events, sched.Freed())
+	case *msg.Leased:
+		l.events = append(l.events, sched.Granted(sched.ID(m.Seq), m.UpTo))
+		return l.mapSlabs(m)
+	}
+	return nil
+}
+
+func (l *loop) submit(g *msg.Generate) {
+	id := sched.ID(g.Seq)
+	s := &sequence{gen: g}
+	if l.failed != nil {
+		l.end(s, api.FinishError, l.deviceError())
+		return
+	}
+	s.tokens = append(make([]int32, 0, len(g.Prompt)+min(g.MaxTokens, 256)), g.Prompt...)
+	s.sampler = sample.New(g.Sampling, l.runner.Vocab(), g.Prompt)
+	l.sequences[id] = s
+	q := sched.Sequence{
+		ID: id, PromptTokens: len(g.Prompt), MaxNewTokens: g.MaxTokens,
+		Priority: g.Priority, Tenant: g.Tenant, Arrival: g.Arrival.Sub(l.start),
+	}
+	if !g.Deadline.IsZero() {
+		q.Deadline = max(g.Deadline.Sub(l.start), 1)
+	}
+	l.events = append(l.events, sched.Submit(q))
+}
+
+// mapSlabs backs a sequence's region with the slabs of its lease. A sequence
+// that ended meanwhile needs none; its Release follows.
+func (l *loop) mapSlabs(m *msg.Leased) error {
+	s := l.sequences[sched.ID(m.Seq)]
+	if s == nil {
+		return nil
+	}
+	if s.region == nil {
+		region, err := l.runner.NewRegion(len(s.gen.Prompt) + s.gen.MaxTokens)
+		if err != nil {
+			return err
+		}
+		s.region = region
+	}
+	return s.region.Append(m.Slabs)
+}
+
+// effects sends what the plan asks for, in its order.
+func (l *loop) effects(plan *sched.Plan) {
+	for _, e := range plan.Ended {
+		s := l.sequences[e.ID]
+		if s == nil {
+			continue
+		}
+		finish, err := ending(e)
+		l.end(s, finish, err)
+		if s.region == nil {
+			delete(l.sequences, e.ID)
+		}
+	}
+	for _, id := range plan.Release {
+		if s := l.sequences[id]; s != nil {
+			l.closeRegion(s)
+			delete(l.sequences, id)
+		}
+		l.toKV(&msg.Release{Seq: msg.SeqID(id)})
+	}
+	for _, r := range plan.Reserve {
+		l.toKV(&msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Lease: r.Lease})
+	}
+	for _, e := range plan.Lease {
+		l.toKV(&msg.Lease{Seq: msg.SeqID(e.ID), UpTo: e.UpTo})
+	}
+}
+
+func (l *loop) flush() { l.outbox.flush(l.p.system.Root, l.p.stages.detok) }
+
+func (l *loop) toKV(m any) { l.p.system.Root.RequestWithCustomSender(l.p.kv, m, l.p.compute) }
+
+func (l *loop) closeRegion(s *sequence) {
+	if s.region != nil {
+		s.region.Close()
+		s.region = nil
+	}
+}
+
+// end sends the end of a sequence, once.
+func (l *loop) end(s *sequence, finish api.Finish, err error) {
+	if s.endIsSent {
+		return
+	}
+	s.endIsSent = true
+	l.outbox.add(s.gen.Detok, msg.Token{Seq: s.gen.Seq, ID: -1, Finish: finish, Err: err})
+}
+
+// ending says what a client is told of the scheduler's reason.
+func ending(e sched.End) (api.Finish, error) {
+	switch e.Reason {
+	case sched.ReasonStop:
+		return api.FinishStop, nil
+	case sched.ReasonLength:
+		return api.FinishLength, nil
+	case sched.ReasonCancelled:
+		return api.FinishCancelled, nil
+	case sched.ReasonDeadline:
+		return api.FinishError, &api.Error{Code: api.CodeTimeout, Message: fmt.Sprintf("the request's deadline passed after %d tokens", e.Generated)}
+	case sched.ReasonQueueFull:
+		return api.FinishError, &api.Error{Code: api.CodeOverloaded, RetryAfter: time.Second, Message: "the queue is full: try again later"}
+	case sched.ReasonTooLong, sched.ReasonInvalid:
+		return api.FinishError, api.Invalid("max_tokens", "prompt and max_tokens do not fit into the model's context or the KV memory (%s)", e.Reason)
+	default:
+		return api.FinishError, &api.Error{Code: api.CodeInternal, Message: "the sequence ended: " + e.Reason.String()}
+	}
+}
+
+// fail ends every sequence after a failure of the device.
+func (l *loop) fail(err error) {
+	if l.failed != nil {
+		return
+	}
+	l.failed = err
+	for id, s := range l.sequences {
+		l.end(s, api.FinishError, l.deviceError())
+		l.closeRegion(s)
+		delete(l.sequences, id)
+	}
+	l.flush()
+	l.busy.Store(false)
+	l.p.fail(err)
+}
+
+func (l *loop) deviceError() error {
+	return &api.Error{Code: api.CodeUnavailable, RetryAfter: 5 * time.Second, Message: "the device failed: " + l.failed.Error()}
+}
+
+func (l *loop) noteProgress(plan *sched.Plan) {
+	if busy := len(l.sequences) > 0; busy != l.busy.Load() || plan.Rows > 0 {
+		l.progress.Store(time.Now().UnixNano())
+		l.busy.Store(busy)
+	}
+}
+
+// stalled is the time since the last progress with work at hand.
+func (l *loop) stalled(now time.Time) time.Duration {
+	if !l.busy.Load() {
+		return 0
+	}
+	return now.Sub(time.Unix(0, l.progress.Load()))
+}

@@ -1,0 +1,135 @@
+package actors
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/metrics"
+)
+
+// step runs the plan's rows and samples its outputs.
+func (l *loop) step(plan *sched.Plan) error {
+	begin := time.Now()
+	l.batch, l.outputs = l.batch[:0], l.outputs[:0]
+	for _, c := range plan.Chunks {
+		s := l.sequences[c.ID]
+		if !s.started {
+			s.started = true
+			l.p.system.Root.Send(s.gen.Reply, &msg.Started{At: begin})
+		}
+		l.batch = append(l.batch, compute.Rows{
+			Region: s.region, Tokens: s.tokens[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output,
+		})
+		if c.Output {
+			l.outputs = append(l.outputs, output{id: c.ID, seq: s})
+		}
+	}
+	logits, err := l.runner.Run(l.batch)
+	if err != nil {
+		return err
+	}
+	l.sampleAll(logits)
+	for i := range l.outputs {
+		l.accept(&l.outputs[i])
+	}
+	took := time.Since(begin)
+	l.p.metrics.Step(took, plan.DecodeRows, plan.PromptRows)
+	l.progress.Store(time.Now().UnixNano())
+	return nil
+}
+
+// parallelLogits is the work, in logits, from which sampling is split over
+// goroutines: below, starting them costs more than it gains.
+const parallelLogits = 1 << 16
+
+// sampleAll draws a token from each output. A draw depends on its own row
+// only, so the split does not matter.
+func (l *loop) sampleAll(logits compute.Logits) {
+	workers := min(len(l.outputs), len(l.scratch))
+	if len(l.outputs)*l.runner.Vocab() < parallelLogits || workers < 2 {
+		l.sampleEach(logits, 0, 1)
+		return
+	}
+	var wg sync.WaitGroup
+	for w := 1; w < workers; w++ {
+		wg.Go(func() { l.sampleEach(logits, w, workers) })
+	}
+	l.sampleEach(logits, 0, workers)
+	wg.Wait()
+}
+
+// sampleEach draws outputs first, first+stride, ...
+func (l *loop) sampleEach(logits compute.Logits, first, stride int) {
+	for i := first; i < len(l.outputs); i += stride {
+		o := &l.outputs[i]
+		o.choice, o.err = o.seq.sampler.Sample(logits.Row(i), len(o.seq.tokens), l.scratch[first])
+	}
+}
+
+// accept appends a sampled token to its sequence, sends it on and tells the
+// scheduler.
+func (l *loop) accept(o *output) {
+	s := o.seq
+	if o.err != nil {
+		l.end(s, api.FinishError, &api.Error{Code: api.CodeInternal, Message: o.err.Error()})
+		l.events = append(l.events, sched.Finished(o.id, sched.ReasonError))
+		return
+	}
+	id := o.choice.Token
+	s.sampler.Accept(id)
+	s.tokens = append(s.tokens, id)
+	generated := len(s.tokens) - len(s.gen.Prompt)
+	t := msg.Token{
+		Seq: s.gen.Seq, ID: id, Index: generated - 1, Logprob: o.choice.Logprob, Top: o.choice.Top,
+		Stopped: slices.Contains(s.gen.StopTokens, id),
+	}
+	switch {
+	case t.Stopped:
+		t.Finish = api.FinishStop
+		l.events = append(l.events, sched.Finished(o.id, sched.ReasonStop))
+	case generated == s.gen.MaxTokens:
+		t.Finish = api.FinishLength
+		fallthrough
+	default:
+		l.events = append(l.events, sched.Sampled(o.id)) // the scheduler ends it at its limit
+	}
+	s.endIsSent = t.Finish != api.FinishNone
+	l.outbox.add(s.gen.Detok, t)
+}
+
+// outbox gathers tokens by detokeniser, so that each gets one message a step.
+type outbox struct {
+	to    []*actor.PID
+	batch []*msg.Tokens
+}
+
+func (o *outbox) add(to *actor.PID, t msg.Token) {
+	i := slices.Index(o.to, to)
+	if i < 0 {
+		i = len(o.to)
+		o.to = append(o.to, to)
+		o.batch = append(o.batch, nil)
+	}
+	if o.batch[i] == nil {
+		o.batch[i] = &msg.Tokens{}
+	}
+	o.batch[i].Tokens = append(o.batch[i].Tokens, t)
+}
+
+// flush sends what was gathered.
+func (o *outbox) flush(root *actor.RootContext, stage *metrics.Stage) {
+	for i, b := range o.batch {
+		if b != nil {
+			stage.Enqueued()
+			root.Send(o.to[i], b)
+			o.batch[i] = nil
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/measure"
+	"github.com/millrace/millrace/config"
+)
+
+type benchOptions struct {
+	device  config.Device
+	model   string
+	prompt  int
+	gen     int
+	batches []int
+	repeat  int
+	rows    int
+	asJSON  bool
+}
+
+// benchReport is what bench prints with --json.
+type benchReport struct {
+	Model   string             `json:"model"`
+	Device  device.Info        `json:"device"`
+	Program device.ProgramInfo `json:"program"`
+	Limits  device.Measurement `json:"limits"` // measured before and after, the larger
+	Results []benchResult      `json:"results"`
+}
+
+type benchResult struct {
+	measure.Result
+	ReadShare float64 `json:"decode_share_of_read_bandwidth"`
+	PeakShare float64 `json:"prefill_share_of_peak"`
+}
+
+func newBench(a *app) *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure prefill and decode of a model on this machine",
+		Long: `Measure the model on the device alone: prefill of one prompt after the other, then decoding of all
+sequences together, with random tokens. The machine's own limits (read bandwidth of all cores, peak of
+the products) are measured in the same run, so that the shares can be compared between machines.`,
+		Example: `  millrace bench --model DIR --prompt 512 --gen 32 --batch 1,8,16 --json`,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return bench(cmd.OutOrStdout(), a, &o) },
+	}
+	f := cmd.Flags()
+	o.device.Register(f)
+	config.RegisterModel(f, &o.model)
+	f.IntVar(&o.prompt, "prompt", 512, "prompt tokens of each sequence")
+	f.IntVar(&o.gen, "gen", 32, "tokens to generate")
+	f.IntSliceVar(&o.batches, "batch", []int{1, 8, 16}, "numbers of sequences")
+	f.IntVar(&o.repeat, "repeat", 3, "runs of each case; the median counts")
+	f.IntVar(&o.rows, "max-batch-tokens", 512, "tokens per step")
+	jsonFlag(cmd, &o.asJSON)
+	return cmd
+}
+
+func (o *benchOptions) validate() (largest int, err error) {
+	if len(o.batches) == 0 {
+		return 0, config.Usagef("--batch: found nothing, expected numbers of sequences")
+	}
+	for _, b := range o.batches {
+		if b < 1 {
+			return 0, config.Usagef("--batch: found %d, expected at least 1", b)
+		}
+		largest = max(largest, b)
+	}
+	if o.prompt < 1 || o.gen < 0 || o.repeat < 1 || o.rows < 1 {
+		return 0, config.Usagef("--prompt %d, --gen %d, --repeat %d, --max-batch-tokens %d: expected at least 1, 0, 1, 1",
+			o.prompt, o.gen, o.repeat, o.rows)
+	}
+	return largest, o.device.Validate()
+}
+
+func bench(out io.Writer, a *app, o *benchOptions) error {
+	largest, err := o.validate()
+	if err != nil {
+		return err
+	}
+	if o.model, err = modelDir(o.model); err != nil {
+		return err
+	}
+	a.log.Info().Str("model", o.model).Msg("loading")
+	m, err := compute.Open(compute.Options{
+		Dir:     o.model,
+		Device:  device.Options{Backend: o.device.Backend, Threads: o.device.Threads, ISA: o.device.ISA},
+		MaxRows: max(o.rows, largest), MaxOutputs: largest, MaxSequences: largest,
+	})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	report := benchReport{Model: o.model, Program: m.Engine().Info()}
+	if report.Device, err = m.Device.Info(); err != nil {
+		return err
+	}
+	if report.Limits, err = m.Device.Measure(); err != nil {
+		return err
+	}
+	for _, b := range o.batches {
+		a.log.Info().Int("batch", b).Int("prompt", o.prompt).Int("gen", o.gen).Int("repeat", o.repeat).Msg("measuring")
+		r, err := measure.Run(m, measure.Case{Prompt: o.prompt, Gen: o.gen, Batch: b, Repeat: o.repeat})
+		if err != nil {
+			return err
+		}
+		report.Results = append(report.Results, benchResult{Result: r})
+	}
+	after, err := m.Device.Measure()
+	if err != nil {
+		return err
+	}
+	// Other guests of the machine can only make a limit look lower.
+	report.Limits.ReadGBps = max(report.Limits.ReadGBps, after.ReadGBps)
+	report.Limits.PeakGFLOPS = max(report.Limits.PeakGFLOPS, after.PeakGFLOPS)
+	for i := range report.Results {
+		r := &report.Results[i]
+		r.ReadShare = r.WeightGBps / report.Limits.ReadGBps
+		r.PeakShare = r.PrefillGFLOPS / report.Limits.PeakGFLOPS
+	}
+	if o.asJSON {
+		return printJSON(out, report)
+	}
+	return printBench(out, &report)
+}
+
+func printBench(out io.Writer, r *benchReport) error {
+	fmt.Fprintf(out, "%s on %s (%s, %d threads); linear ops: %s\n", r.Model, r.Device.Name, r.Device.ISA, r.Device.Threads, r.Program.Linear)
+	fmt.Fprintf(out, "limits, measured in this run: read %.1f GB/s, products %.0f GFLOP/s\n", r.Limits.ReadGBps, r.Limits.PeakGFLOPS)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, strings.Join([]string{"batch", "prefill tok/s", "of peak", "TTFT ms", "decode tok/s", "TPOT ms", "of read bandwidth", ""}, "\t"))
+	for _, c := range r.Results {
+		fmt.Fprintf(w, "%d\t%.1f\t%.0f%%\t%.1f\t%.1f\t%.2f\t%.0f%%\t\n",
+			c.Batch, c.PrefillTPS, 100*c.PeakShare, 1e3*c.TTFT, c.DecodeTPS, 1e3*c.TPOT, 100*c.ReadShare)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/millrace/millrace/actors"
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/metrics"
+	"github.com/millrace/millrace/models"
+	"github.com/millrace/millrace/tokenizer"
+)
+
+// engine is a model with the pipeline that serves it.
+type engine struct {
+	*actors.Pipeline
+	modelID   string
+	model     *compute.Model
+	tokenizer *tokenizer.Tokenizer
+	metrics   *metrics.Metrics
+}
+
+// modelDir is the directory that --model names, or the demo model's.
+func modelDir(flag string) (string, error) {
+	if flag == "" {
+		return models.Demo()
+	}
+	return flag, nil
+}
+
+// openEngine loads the model of s.Model and starts a pipeline for it.
+func openEngine(s *config.Serve, log zerolog.Logger) (*engine, error) {
+	begin := time.Now()
+	e := &engine{modelID: s.ServedModelName}
+	if e.modelID == "" {
+		e.modelID = filepath.Base(filepath.Clean(s.Model))
+	}
+	if err := e.open(s, log); err != nil {
+		e.close()
+		return nil, err
+	}
+	info, err := e.model.Device.Info()
+	if err != nil {
+		e.close()
+		return nil, err
+	}
+	program := e.model.Engine().Info()
+	log.Info().Str("model", e.modelID).Str("architecture", e.model.Program.Architecture).
+		Str("backend", info.Backend).Str("isa", info.ISA).Int("threads", info.Threads).
+		Uint64("weight_bytes", program.WeightBytes).Uint64("activation_bytes", program.ActivationBytes).
+		Int("kv_slabs", e.model.Slabs()).Uint64("kv_bytes", uint64(e.model.Slabs())*program.SlabBytes).
+		Dur("took", time.Since(begin)).Msg("model loaded")
+	return e, nil
+}
+
+func (e *engine) open(s *config.Serve, log zerolog.Logger) (err error) {
+	if e.tokenizer, err = tokenizer.Load(s.Model); err != nil {
+		return err
+	}
+	rows := max(s.MaxBatchTokens, s.MaxBatchSize)
+	e.model, err = compute.Open(compute.Options{
+		Dir:     s.Model,
+		Device:  device.Options{Backend: s.Backend, Threads: s.Threads, ISA: s.ISA},
+		MaxRows: rows, MaxOutputs: s.MaxBatchSize, MaxSequences: s.MaxBatchSize, KVMemory: int64(s.KVMemory),
+	})
+	if err != nil {
+		return err
+	}
+	info, err := e.model.Device.Info()
+	if err != nil {
+		return err
+	}
+	e.metrics = metrics.New(metrics.Build{Version: version, Backend: info.Backend, ISA: info.ISA})
+	e.Pipeline, err = actors.New(actors.Config{
+		ModelID: e.modelID, Model: e.model, Tokenizer: e.tokenizer, Context: e.model.Program.MaxPositions,
+		Sched: sched.Config{
+			MaxBatchTokens: rows, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
+			MaxSequenceTokens: e.model.Program.MaxPositions,
+			SlabTokens:        device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
+		},
+		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting,
+		Metrics: e.metrics, Log: log,
+	})
+	return err
+}
+
+// shutdown lets running requests finish within grace.
+func (e *engine) shutdown(grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	err := e.Close(ctx)
+	if err == nil { // else the device is still in a step: its memory must stay
+		e.close()
+	}
+	return err
+}
+
+// close frees what open got; the pipeline has ended.
+func (e *engine) close() {
+	if e.model != nil {
+		e.model.Close()
+	}
+	if e.tokenizer != nil {
+		e.tokenizer.Close() //nolint:errcheck // nothing was written
+	}
+}
+
+var errNoPrompt = errors.New("found no prompt, expected one of --prompt, --chat and --tokens")

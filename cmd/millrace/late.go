@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/api"
+)
+
+// lateEngine is an engine that is still loading: the interfaces are there at
+// once and say so, /health/ready turns green when the model is in memory.
+type lateEngine struct{ loaded atomic.Pointer[engine] }
+
+func (l *lateEngine) get() (*engine, error) {
+	if e := l.loaded.Load(); e != nil {
+		return e, nil
+	}
+	return nil, &api.Error{Code: api.CodeUnavailable, RetryAfter: time.Second, Message: "the model is still loading"}
+}
+
+func (l *lateEngine) Submit(ctx context.Context, r *api.Request) (api.Stream, error) {
+	e, err := l.get()
+	if err != nil {
+		return nil, err
+	}
+	return e.Submit(ctx, r)
+}
+
+func (l *lateEngine) Models() []api.Model {
+	e, err := l.get()
+	if err != nil {
+		return nil
+	}
+	return e.Models()
+}
+
+func (l *lateEngine) Tokenize(ctx context.Context, r *api.TokenizeRequest) ([]int32, error) {
+	e, err := l.get()
+	if err != nil {
+		return nil, err
+	}
+	return e.Tokenize(ctx, r)
+}
+
+func (l *lateEngine) Detokenize(ctx context.Context, model string, tokens []int32) (string, error) {
+	e, err := l.get()
+	if err != nil {
+		return "", err
+	}
+	return e.Detokenize(ctx, model, tokens)
+}
+
+func (l *lateEngine) Ready() error {
+	e, err := l.get()
+	if err != nil {
+		return err
+	}
+	return e.Ready()
+}

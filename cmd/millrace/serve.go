@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/api/natsapi"
+	"github.com/millrace/millrace/api/openai"
+	"github.com/millrace/millrace/api/web"
+	"github.com/millrace/millrace/config"
+)
+
+// answersEnd is how long clients have, after the engine has ended, to take the
+// last of their answers.
+const answersEnd = 5 * time.Second
+
+func newServe(a *app) *cobra.Command {
+	var s config.Serve
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve a model over HTTP and NATS",
+		Long: `Serve a model: OpenAI-style HTTP with server-sent events, a NATS micro service, a chat page at /.
+
+A NATS server is embedded unless --nats names another one. Ctrl-C or SIGTERM takes nothing new, lets
+running requests end within --grace, and exits with 0.`,
+		Example: `  millrace serve
+  millrace serve --model DIR --listen 127.0.0.1:8080 --kv-memory 2GiB`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if s.Model, err = modelDir(s.Model); err != nil {
+				return err
+			}
+			if err := s.Validate(); err != nil {
+				return err
+			}
+			return serve(cmd.Context(), &s, a.log)
+		},
+	}
+	s.Register(cmd.Flags())
+	return cmd
+}
+
+// serve runs until ctx ends or a part fails. The interfaces answer from the
+// beginning, with 503 while the model loads.
+func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
+	begin := time.Now()
+	late := &lateEngine{}
+	handler, err := httpHandler(late, s, log)
+	if err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
+	if err != nil {
+		return fmt.Errorf("%w: --listen takes another address", err)
+	}
+	conn, stopNATS, err := openNATS(s, log)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	defer stopNATS()
+	service, err := natsapi.New(conn, late, natsapi.Options{Logger: log, Version: version})
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	group.Go(func() error {
+		e, err := openEngine(s, log)
+		if err != nil {
+			return err
+		}
+		late.loaded.Store(e)
+		log.Info().Str("http", "http://"+listener.Addr().String()).Str("nats", conn.ConnectedUrlRedacted()).
+			Str("model", e.modelID).Dur("took", time.Since(begin)).Msg("ready")
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		return shutdown(late, server, service, s.Grace, log)
+	})
+	return group.Wait()
+}
+
+// shutdown ends the engine first, so that every stream gets its end, and then
+// the interfaces.
+func shutdown(late *lateEngine, server *http.Server, service *natsapi.Service, grace time.Duration, log zerolog.Logger) error {
+	var errs []error
+	if e := late.loaded.Load(); e != nil {
+		log.Info().Int("requests", e.Running()).Dur("grace", grace).Msg("shutting down")
+		errs = append(errs, e.shutdown(grace))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), answersEnd)
+	defer cancel()
+	if err := server.Shutdown(ctx); err != nil { // a client that does not read
+		errs = append(errs, server.Close())
+	}
+	errs = append(errs, service.Stop(ctx))
+	return errors.Join(errs...)
+}
+
+func httpHandler(late *lateEngine, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
+	loaded := func(h func(*engine, http.ResponseWriter, *http.Request)) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			e, err := late.get()
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			h(e, w, r)
+		})
+	}
+	return openai.New(late, openai.Options{
+		Logger: log, Fingerprint: "millrace-" + version, Version: version,
+		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval,
+		Page: web.Handler(),
+		Metrics: loaded(func(e *engine, w http.ResponseWriter, r *http.Request) {
+			e.metrics.Handler().ServeHTTP(w, r)
+		}),
+		Mounts: map[string]http.Handler{"/debug/kv": loaded(debugKV)},
+	})
+}
+
+// debugKV shows the KV manager's books: regions, slabs, leases.
+func debugKV(e *engine, w http.ResponseWriter, r *http.Request) {
+	state, err := e.KVState(r.Context())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(state) // the client went away
+}

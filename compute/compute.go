@@ -1,0 +1,183 @@
+package compute
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
+	"github.com/millrace/millrace/kvmgr"
+)
+
+// Options say what to open and how large.
+type Options struct {
+	Dir    string // Hugging Face model directory
+	Device device.Options
+
+	MaxRows      int   // rows per step
+	MaxOutputs   int   // output rows per step
+	MaxSequences int   // sequences that the KV pool need hold at most, at full length
+	KVMemory     int64 // bytes of the KV pool; 0: measured, see PoolShare
+}
+
+// PoolShare is the part of the memory that is free once the weights are
+// packed which a pool of measured size takes at most: the rest is for other
+// processes, the Go heap and the page cache.
+const PoolShare = 0.5
+
+// Model is an opened model: a Runner.
+type Model struct {
+	Config  *model.Config
+	Program *model.Program
+	Device  *device.Device
+
+	checkpoint *weights.Checkpoint
+	engine     *device.Engine
+	slabs      int
+	batch      []device.Rows
+}
+
+// Read reads a model's configuration and tensors and builds its program
+// without a device.
+func Read(dir string) (*model.Config, *model.Program, *weights.Checkpoint, error) {
+	cfg, err := model.LoadConfig(dir)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	w, err := weights.Open(dir)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	p, err := model.Build(cfg, w)
+	if err != nil {
+		return nil, nil, nil, errors.Join(err, w.Close())
+	}
+	return cfg, p, w, nil
+}
+
+// Open opens a model: packs its weights, commits the KV pool and runs one step
+// of the largest size, so that what serving needs is known to be there.
+func Open(o Options) (*Model, error) {
+	m := &Model{}
+	if err := m.open(o); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *Model) open(o Options) (err error) {
+	if m.Config, m.Program, m.checkpoint, err = Read(o.Dir); err != nil {
+		return err
+	}
+	if m.Device, err = device.Open(o.Device); err != nil {
+		return err
+	}
+	m.engine, err = m.Device.Load(m.Program, m.checkpoint, device.Limits{MaxRows: o.MaxRows, MaxOutputs: o.MaxOutputs})
+	if err != nil {
+		return err
+	}
+	if err := m.checkpoint.Release(); err != nil { // packed: the file's pages may go
+		return err
+	}
+	if m.slabs, err = m.poolSize(o); err != nil {
+		return err
+	}
+	if err := m.engine.ReserveKV(m.slabs); err != nil {
+		return err
+	}
+	return m.warmUp(o.MaxRows)
+}
+
+// poolSize is the number of slabs: those that KVMemory holds, or those that
+// the memory which is free now holds, but no more than the sequences can use.
+func (m *Model) poolSize(o Options) (int, error) {
+	slab := m.engine.Info().SlabBytes
+	if o.KVMemory > 0 {
+		return kvmgr.SlabsIn(uint64(o.KVMemory), slab)
+	}
+	info, err := m.Device.Info()
+	if err != nil {
+		return 0, err
+	}
+	// Weights and activations are allocated by now: what is available is left.
+	slabs, err := kvmgr.SizePool(info.MemoryAvailable, 0, 0, PoolShare, slab)
+	if err != nil {
+		return 0, err
+	}
+	return min(slabs, o.MaxSequences*device.Slabs(m.Program.MaxPositions)), nil
+}
+
+// warmUp runs a step of as many rows as a step can have.
+func (m *Model) warmUp(rows int) error {
+	rows = min(rows, m.Program.MaxPositions, m.slabs*device.SlabTokens)
+	region, err := m.engine.NewRegion(rows)
+	if err != nil {
+		return err
+	}
+	defer region.Close()
+	slabs := make([]int32, device.Slabs(rows))
+	for i := range slabs {
+		slabs[i] = int32(i)
+	}
+	if err := region.Append(slabs); err != nil {
+		return err
+	}
+	_, err = m.engine.Run([]device.Rows{{Region: region, Tokens: make([]int32, rows), OutputsFrom: rows - 1}})
+	if err != nil {
+		return fmt.Errorf("warm-up step of %d rows: %w", rows, err)
+	}
+	return nil
+}
+
+// Close frees everything. Regions must be closed before.
+func (m *Model) Close() {
+	if m.engine != nil {
+		m.engine.Close()
+	}
+	if m.Device != nil {
+		m.Device.Close()
+	}
+	if m.checkpoint != nil {
+		_ = m.checkpoint.Close() // nothing was written
+	}
+}
+
+// Engine is the device's view of the loaded program.
+func (m *Model) Engine() *device.Engine { return m.engine }
+
+// Slabs is the number of physical slabs of the pool.
+func (m *Model) Slabs() int { return m.slabs }
+
+// SlabTokens is the number of tokens of a slab.
+func (m *Model) SlabTokens() int { return device.SlabTokens }
+
+// Vocab is the number of logits per output.
+func (m *Model) Vocab() int { return m.Program.Vocab }
+
+// NewRegion reserves addresses for a sequence.
+func (m *Model) NewRegion(tokens int) (Region, error) {
+	r, err := m.engine.NewRegion(tokens)
+	if err != nil {
+		return nil, err // not a nil *device.Region in an interface
+	}
+	return r, nil
+}
+
+// Run runs one step. Regions are this model's.
+func (m *Model) Run(batch []Rows) (Logits, error) {
+	m.batch = m.batch[:0]
+	for _, r := range batch {
+		region, ok := r.Region.(*device.Region)
+		if !ok {
+			return nil, fmt.Errorf("run step: %w: a region of type %T", device.ErrInvalid, r.Region)
+		}
+		from := len(r.Tokens)
+		if r.Output {
+			from--
+		}
+		m.batch = append(m.batch, device.Rows{Region: region, Tokens: r.Tokens, Position: r.Position, OutputsFrom: from})
+	}
+	return m.engine.Run(m.batch)
+}

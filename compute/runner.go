@@ -1,0 +1,34 @@
+// Package compute opens a model for serving: configuration, weights, op
+// program, device and KV pool together.
+package compute
+
+// Runner runs steps over a KV pool. One goroutine drives it.
+type Runner interface {
+	Slabs() int      // physical slabs of the pool
+	SlabTokens() int // tokens per slab
+	Vocab() int      // logits per output
+	// NewRegion reserves addresses for a sequence of up to the given tokens.
+	NewRegion(tokens int) (Region, error)
+	// Run runs one step over all rows. The logits are valid until the next Run.
+	Run(batch []Rows) (Logits, error)
+}
+
+// Region is the KV cache of one sequence.
+type Region interface {
+	// Append maps physical slabs behind those mapped already.
+	Append(slabs []int32) error
+	Close()
+}
+
+// Rows are the tokens of one sequence in a step.
+type Rows struct {
+	Region   Region
+	Tokens   []int32 // at Position, Position+1, ...
+	Position int
+	Output   bool // the logits of the last token are wanted
+}
+
+// Logits are the output rows of a step, in the order of its sequences.
+type Logits interface {
+	Row(i int) []float32 // [vocab], may be overwritten
+}
