@@ -16,8 +16,8 @@ type Forked struct {
 	Copy   Copy
 }
 
-// Fork reserves maxTokens for child, which goes on from the first tokens
-// tokens of parent. Whole slabs are shared, the last partial one is copied
+// Fork reserves maxTokens for child, which goes on behind token number tokens
+// of parent. Whole slabs are shared, the last partial one is copied
 // (the caller copies it, before the child runs and before either releases).
 // Errors: ErrUnknownSequence, ErrSequenceExists, ErrBeyondReservation (tokens
 // that the parent has not leased), ErrInvalid, and those of Reserve about

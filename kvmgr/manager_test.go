@@ -9,25 +9,26 @@ import (
 )
 
 // newManager returns a manager whose books are checked when the test ends.
-func newManager(t testing.TB, slabs int) *Manager {
-	t.Helper()
+func newManager(tb testing.TB, slabs int) *Manager {
+	tb.Helper()
 	m, err := New(Config{Slabs: slabs, SlabTokens: 16})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := m.Check(); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
 	return m
 }
 
-func must[T any](t testing.TB) func(T, error) T {
+func must[T any](tb testing.TB) func(T, error) T {
+	tb.Helper()
 	return func(v T, err error) T {
-		t.Helper()
+		tb.Helper()
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		return v
 	}

@@ -47,6 +47,7 @@ func (w *model) holders() map[int32]int {
 // op applies one random operation to both and compares them. The numbers come
 // from next, so that the fuzzer can choose them.
 func (w *model) op(t *testing.T, m *Manager, next func(n int) int) {
+	t.Helper()
 	seq, other := Seq(next(12)), Seq(next(12))
 	s := w.seqs[seq]
 	switch next(8) {
@@ -76,6 +77,7 @@ func (w *model) op(t *testing.T, m *Manager, next func(n int) int) {
 }
 
 func (w *model) reserve(t *testing.T, m *Manager, seq Seq, tokens int) {
+	t.Helper()
 	need, room := w.slabsFor(tokens), w.room()
 	err := m.Reserve(seq, tokens)
 	switch {
@@ -92,6 +94,7 @@ func (w *model) reserve(t *testing.T, m *Manager, seq Seq, tokens int) {
 }
 
 func (w *model) lease(t *testing.T, m *Manager, seq Seq, upTo int) {
+	t.Helper()
 	holders := w.holders()
 	ids, err := m.Lease(seq, upTo)
 	s := w.seqs[seq]
@@ -115,6 +118,7 @@ func (w *model) lease(t *testing.T, m *Manager, seq Seq, upTo int) {
 }
 
 func (w *model) fork(t *testing.T, m *Manager, parent, child Seq, at, limit int) {
+	t.Helper()
 	holders, room := w.holders(), w.room()
 	f, err := m.Fork(parent, child, at, limit)
 	p := w.seqs[parent]
@@ -149,6 +153,7 @@ func (w *model) fork(t *testing.T, m *Manager, parent, child Seq, at, limit int)
 }
 
 func (w *model) release(t *testing.T, m *Manager, seq Seq) {
+	t.Helper()
 	room := w.room()
 	freed, err := m.Release(seq)
 	if w.seqs[seq] == nil {

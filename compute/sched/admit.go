@@ -28,10 +28,10 @@ func (s *Scheduler) planReserves() {
 	}
 }
 
-// leaseFor is the lease, in tokens, that keeps a sequence with tokens tokens
-// LeaseAheadTokens from its end: whole slabs, inside the reservation.
-func (s *Scheduler) leaseFor(seq *sequence, tokens int) int {
-	slabs := (tokens + s.cfg.LeaseAheadTokens + s.cfg.SlabTokens - 1) / s.cfg.SlabTokens
+// leaseFor is the lease, in tokens, that leaves room for LeaseAheadTokens behind
+// the first used ones: whole slabs, inside the reservation.
+func (s *Scheduler) leaseFor(seq *sequence, used int) int {
+	slabs := (used + s.cfg.LeaseAheadTokens + s.cfg.SlabTokens - 1) / s.cfg.SlabTokens
 	return min(slabs*s.cfg.SlabTokens, seq.total())
 }
 

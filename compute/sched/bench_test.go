@@ -13,20 +13,21 @@ type churn struct {
 	events []Event
 }
 
-func newChurn(t testing.TB, size int) *churn {
+func newChurn(tb testing.TB, size int) *churn {
+	tb.Helper()
 	s, err := New(Config{
 		MaxBatchTokens: 2*size + 256, ChunkTokens: 256, MaxBatchSize: size, MaxWaiting: size,
 		WaitingServedRatio: 0.3, MaxHoldSteps: 8, MaxSequenceTokens: 4096, SlabTokens: 16, LeaseAheadTokens: 32,
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	c := &churn{s: s}
 	for range 2 * size {
 		c.submit()
 	}
 	for range 3000 { // until every buffer has its size
-		c.step(t)
+		c.step(tb)
 	}
 	return c
 }
@@ -37,10 +38,11 @@ func (c *churn) submit() {
 	c.events = append(c.events, Submit(Sequence{ID: c.next, PromptTokens: 50 + n%100, MaxNewTokens: 100 + n%37}))
 }
 
-func (c *churn) step(t testing.TB) (rows int) {
+func (c *churn) step(tb testing.TB) (rows int) {
+	tb.Helper()
 	p, err := c.s.Step(0, c.events)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	c.events = c.events[:0]
 	for _, r := range p.Reserve {

@@ -2,23 +2,25 @@ package sched
 
 import (
 	"fmt"
-	"time"
+	"time" //nolint:depguard // for the type of a duration; there is no clock here
 )
+
+// Time is a duration since any fixed start, the same one for all events.
+type Time = time.Duration
 
 // ID names a sequence. It is not used again while Step may still hear of it:
 // best never.
 type ID uint64
 
-// Sequence is what the scheduler has to know of a request's choice. Times are
-// durations since any fixed start, the same one for all.
+// Sequence is what the scheduler has to know of a request's choice.
 type Sequence struct {
 	ID           ID
 	PromptTokens int // at least 1; a sequence that moved here counts its tokens so far
 	MaxNewTokens int // at least 1
 	Priority     int // lower runs first
 	Tenant       string
-	Arrival      time.Duration // order within a priority
-	Deadline     time.Duration // ended when it passes, in whatever state; 0: none
+	Arrival      Time // order within a priority
+	Deadline     Time // ended when it passes, in whatever state; 0: none
 }
 
 // EventKind is the kind of an Event.

@@ -1,7 +1,5 @@
 package sched
 
-import "time"
-
 // Plan is what to do now: the effects for the KV manager and the requests, and
 // the step for the device. It is read-only and valid until the next Step.
 //
@@ -29,7 +27,7 @@ type Plan struct {
 
 	// Wake is the earliest deadline: Step is to be called then even without an
 	// event. 0: none.
-	Wake time.Duration
+	Wake Time
 }
 
 // Chunk is a run of tokens of one sequence: positions Start to Start+Rows-1,

@@ -8,14 +8,14 @@ import "sort"
 type queue struct{ seqs []*sequence }
 
 // before is the order; no two sequences have the same serial.
-func (a *sequence) before(b *sequence) bool {
+func (q *sequence) before(o *sequence) bool {
 	switch {
-	case a.Priority != b.Priority:
-		return a.Priority < b.Priority
-	case a.Arrival != b.Arrival:
-		return a.Arrival < b.Arrival
+	case q.Priority != o.Priority:
+		return q.Priority < o.Priority
+	case q.Arrival != o.Arrival:
+		return q.Arrival < o.Arrival
 	}
-	return a.serial < b.serial
+	return q.serial < o.serial
 }
 
 func (q *queue) len() int { return len(q.seqs) }

@@ -26,7 +26,6 @@ package sched
 import (
 	"errors"
 	"fmt"
-	"time"
 )
 
 // Errors of Step: the driver broke the protocol. The event is ignored, the
@@ -86,7 +85,7 @@ type Scheduler struct {
 	admissions uint64
 	gate       uint64 // admissions up to this one may start (the waiting-served ratio)
 	held       int    // steps that the ratio has held prompts back
-	wake       time.Duration
+	wake       Time
 	plan       Plan
 }
 
@@ -100,7 +99,7 @@ func New(cfg Config) (*Scheduler, error) {
 
 // Step applies the events in their order and plans the next step. The plan is
 // valid even with an error, which names the events that were ignored.
-func (s *Scheduler) Step(now time.Duration, events []Event) (*Plan, error) {
+func (s *Scheduler) Step(now Time, events []Event) (*Plan, error) {
 	s.plan.reset()
 	var errs []error
 	for i := range events {
@@ -243,7 +242,7 @@ func (s *Scheduler) noteDeadline(seq *sequence) {
 }
 
 // expire ends the sequences whose deadline has passed.
-func (s *Scheduler) expire(now time.Duration) {
+func (s *Scheduler) expire(now Time) {
 	if s.wake == 0 || now < s.wake {
 		return
 	}

@@ -52,6 +52,7 @@ type life struct {
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
+	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 42))
 	cfg := Config{
 		MaxBatchSize: 1 + rng.IntN(9), MaxWaiting: rng.IntN(40), ChunkTokens: rng.IntN(3) * 9,

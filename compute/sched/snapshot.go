@@ -1,9 +1,6 @@
 package sched
 
-import (
-	"fmt"
-	"time"
-)
+import "fmt"
 
 // Running counts the sequences that hold KV.
 func (s *Scheduler) Running() int { return s.running.len() }
@@ -21,8 +18,8 @@ type SequenceState struct {
 	State     State
 	Priority  int
 	Tenant    string
-	Arrival   time.Duration
-	Deadline  time.Duration
+	Arrival   Time
+	Deadline  Time
 	Prompt    int // tokens
 	MaxNew    int // tokens
 	Generated int // tokens sampled

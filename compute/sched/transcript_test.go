@@ -50,6 +50,7 @@ func TestTranscripts(t *testing.T) {
 
 // play runs the commands of a transcript and returns it with the actual output.
 func play(t *testing.T, text string) []byte {
+	t.Helper()
 	var out bytes.Buffer
 	var s *Scheduler
 	cfg := testConfig()
@@ -98,6 +99,7 @@ func play(t *testing.T, text string) []byte {
 }
 
 func configure(t *testing.T, c *Config, args []string) {
+	t.Helper()
 	fields := map[string]*int{
 		"batch-tokens": &c.MaxBatchTokens, "chunk-tokens": &c.ChunkTokens, "batch-size": &c.MaxBatchSize,
 		"max-waiting": &c.MaxWaiting, "hold-steps": &c.MaxHoldSteps, "sequence-tokens": &c.MaxSequenceTokens,
@@ -121,6 +123,7 @@ func configure(t *testing.T, c *Config, args []string) {
 }
 
 func step(t *testing.T, out *bytes.Buffer, s *Scheduler, args, lines []string) {
+	t.Helper()
 	var now time.Duration
 	for _, a := range args {
 		now = duration(t, strings.TrimPrefix(a, "now="))
@@ -141,6 +144,7 @@ func step(t *testing.T, out *bytes.Buffer, s *Scheduler, args, lines []string) {
 
 // parseEvents reads one line: a verb, ids, and key=value arguments for them all.
 func parseEvents(t *testing.T, words []string) []Event {
+	t.Helper()
 	if words[0] == "freed" {
 		return []Event{Freed()}
 	}
