@@ -1,3 +1,82 @@
 package openai
 
-func (s *server) document() ([]byte, error) { return []byte("{}"), nil }
+import (
+	"encoding/json"
+	"net/http"
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+// operation is one path of the document.
+type operation struct {
+	id, method, path, summary string
+	request, answer           reflect.Type
+	streams                   bool
+}
+
+var operations = []operation{
+	{"createChatCompletion", http.MethodPost, "/v1/chat/completions", "Answer a conversation",
+		reflect.TypeFor[chatRequest](), reflect.TypeFor[wire.ChatCompletion](), true},
+	{"createCompletion", http.MethodPost, "/v1/completions", "Go on with a text",
+		reflect.TypeFor[completionRequest](), reflect.TypeFor[wire.TextCompletion](), true},
+	{"listModels", http.MethodGet, "/v1/models", "The served models", nil, reflect.TypeFor[wire.ModelList](), false},
+	{"getModel", http.MethodGet, "/v1/models/{id}", "One served model", nil, reflect.TypeFor[wire.ModelCard](), false},
+	{"tokenize", http.MethodPost, "/tokenize", "Text or a conversation to token ids",
+		reflect.TypeFor[tokenizeRequest](), reflect.TypeFor[wire.TokenizeAnswer](), false},
+	{"detokenize", http.MethodPost, "/detokenize", "Token ids to text",
+		reflect.TypeFor[detokenizeRequest](), reflect.TypeFor[wire.DetokenizeAnswer](), false},
+	{"live", http.MethodGet, "/health/live", "The process runs", nil, reflect.TypeFor[status](), false},
+	{"ready", http.MethodGet, "/health/ready", "The model is loaded and steps make progress; 503 otherwise",
+		nil, reflect.TypeFor[status](), false},
+	{"metrics", http.MethodGet, "/metrics", "Prometheus' text form", nil, nil, false},
+}
+
+// document is the OpenAPI 3.1 document as JSON.
+func (s *server) document() ([]byte, error) {
+	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
+	doc := &huma.OpenAPI{
+		OpenAPI: "3.1.0",
+		Info: &huma.Info{Title: "Millrace", Version: s.opts.Version,
+			Description: "OpenAI's interface, with vLLM's extensions. null is the same as leaving a field out; " +
+				"fields that are not listed are ignored, or refused where they would change the answer."},
+		Components: &huma.Components{Schemas: schemas},
+	}
+	for _, op := range operations {
+		if op.id != "metrics" || s.opts.Metrics != nil {
+			doc.AddOperation(op.describe(schemas))
+		}
+	}
+	return json.Marshal(doc)
+}
+
+func (op operation) describe(schemas huma.Registry) *huma.Operation {
+	content := map[string]*huma.MediaType{}
+	if op.answer != nil {
+		content["application/json"] = &huma.MediaType{Schema: schemas.Schema(op.answer, true, "")}
+	} else {
+		content["text/plain"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
+	}
+	if op.streams {
+		content["text/event-stream"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString,
+			Description: "With stream: a chunk per message, id: the number of the last event in it, then [DONE]. " +
+				"An error after the first chunk comes as a message with \"error\", without [DONE]."}}
+	}
+	d := &huma.Operation{OperationID: op.id, Method: op.method, Path: op.path, Summary: op.summary,
+		Responses: map[string]*huma.Response{
+			"200": {Description: "OK", Content: content},
+			"default": {Description: "An error in OpenAI's shape. 429 and 503 have Retry-After.",
+				Content: map[string]*huma.MediaType{"application/json": {
+					Schema: schemas.Schema(reflect.TypeFor[wire.ErrorBody](), true, "")}}},
+		}}
+	if op.request != nil {
+		d.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+			"application/json": {Schema: schemas.Schema(op.request, true, "")}}}
+	}
+	if op.path == "/v1/models/{id}" {
+		d.Parameters = []*huma.Param{{Name: "id", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString}}}
+	}
+	return d
+}

@@ -142,7 +142,7 @@ func (s *server) only(method string, handle handlerFunc) http.Handler {
 			err = &api.Error{Code: http.StatusMethodNotAllowed, Reason: "method_not_allowed",
 				Message: fmt.Sprintf("%s takes %s, found %s", r.URL.Path, method, r.Method)}
 		}
-		if err != nil && w.status == 0 && r.Context().Err() == nil {
+		if err != nil && w.status == 0 {
 			writeError(w, wire.AsError(err))
 		}
 		s.log(w, r, start, err)

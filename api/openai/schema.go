@@ -1,0 +1,156 @@
+package openai
+
+import (
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// The types below describe requests in the document. They are not what decodes
+// (wire does, with errors that name the field): a test holds the two together,
+// field by field and bound by bound.
+
+// Sampled are the fields that chat and plain completions share.
+type Sampled struct {
+	Model             string             `json:"model,omitempty" doc:"A served model. May be left out where one is served."`
+	N                 int                `json:"n,omitempty" minimum:"1" maximum:"128" default:"1" doc:"Choices; with several prompts at most 128 over all."`
+	Temperature       float64            `json:"temperature,omitempty" minimum:"0" maximum:"2" default:"1" doc:"0 is greedy."`
+	TopP              float64            `json:"top_p,omitempty" minimum:"0" maximum:"1" default:"1"`
+	TopK              int                `json:"top_k,omitempty" minimum:"-1" default:"0" doc:"0 or -1: off. (vLLM)"`
+	MinP              float64            `json:"min_p,omitempty" minimum:"0" maximum:"1" default:"0" doc:"(vLLM)"`
+	TypicalP          float64            `json:"typical_p,omitempty" exclusiveMinimum:"0" maximum:"1" default:"1" doc:"Locally typical sampling."`
+	RepetitionPenalty float64            `json:"repetition_penalty,omitempty" exclusiveMinimum:"0" maximum:"10" default:"1" doc:"Over prompt and output. (vLLM)"`
+	PresencePenalty   float64            `json:"presence_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
+	FrequencyPenalty  float64            `json:"frequency_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
+	LogitBias         map[string]float64 `json:"logit_bias,omitempty" doc:"Token id to a bias from -100 to 100."`
+	Seed              int64              `json:"seed,omitempty" doc:"The same seed and request give the same tokens. Random when left out."`
+	Stop              stringOrStrings    `json:"stop,omitempty" doc:"At most 16 strings of at most 1024 bytes."`
+	StopTokenIDs      []int32            `json:"stop_token_ids,omitempty" maxItems:"256" doc:"(vLLM)"`
+	IncludeStop       bool               `json:"include_stop_str_in_output,omitempty" default:"false" doc:"(vLLM)"`
+	IgnoreEOS         bool               `json:"ignore_eos,omitempty" default:"false" doc:"Go on to the token limit. (vLLM)"`
+	SkipSpecial       bool               `json:"skip_special_tokens,omitempty" default:"true" doc:"Leave special tokens out of the text. (vLLM)"`
+	ReturnTokenIDs    bool               `json:"return_token_ids,omitempty" default:"false" doc:"Token ids beside the text. (vLLM)"`
+	Stream            bool               `json:"stream,omitempty" default:"false" doc:"Answer with server-sent events."`
+	StreamOptions     *streamOptions     `json:"stream_options,omitempty" doc:"Only with stream."`
+	Priority          int32              `json:"priority,omitempty" default:"0" doc:"Lower runs first. (vLLM)"`
+	Timeout           float64            `json:"timeout,omitempty" exclusiveMinimum:"0" maximum:"86400" doc:"Seconds after which the request ends with an error."`
+	BestOf            int                `json:"best_of,omitempty" minimum:"1" maximum:"128" doc:"Only equal to n."`
+	ResponseFormat    *responseFormat    `json:"response_format,omitempty"`
+	User              string             `json:"user,omitempty" doc:"Ignored."`
+	ServiceTier       string             `json:"service_tier,omitempty" doc:"Ignored."`
+	Store             bool               `json:"store,omitempty" doc:"Ignored."`
+	Metadata          map[string]any     `json:"metadata,omitempty" doc:"Ignored."`
+}
+
+type streamOptions struct {
+	IncludeUsage bool `json:"include_usage,omitempty" default:"false" doc:"A last chunk with the usage and no choices."`
+}
+
+type responseFormat struct {
+	Type string `json:"type" enum:"text"`
+}
+
+// Template are the fields of a conversation. (Exported, as Sampled is: huma walks no other embedded fields.)
+type Template struct {
+	Messages        []message      `json:"messages" minItems:"1" maxItems:"4096"`
+	Tools           []tool         `json:"tools,omitempty" maxItems:"256" doc:"Given to the chat template. Calls come back as text."`
+	AddGeneration   bool           `json:"add_generation_prompt,omitempty" default:"true" doc:"(vLLM)"`
+	ContinueFinal   bool           `json:"continue_final_message,omitempty" default:"false" doc:"Go on with the last message, the assistant's. (vLLM)"`
+	TemplateKwargs  map[string]any `json:"chat_template_kwargs,omitempty" doc:"More variables for the template. (vLLM)"`
+	ToolChoice      string         `json:"tool_choice,omitempty" enum:"none,auto" default:"auto"`
+	ParallelToolUse bool           `json:"parallel_tool_calls,omitempty" doc:"Ignored."`
+}
+
+type message struct {
+	Role       string        `json:"role" enum:"system,developer,user,assistant,tool" doc:"developer is given to the template as system."`
+	Content    stringOrParts `json:"content,omitempty" doc:"Parts are joined by newlines. May be left out beside tool_calls."`
+	Name       string        `json:"name,omitempty"`
+	ToolCalls  []toolCall    `json:"tool_calls,omitempty"`
+	ToolCallID string        `json:"tool_call_id,omitempty"`
+}
+
+type textPart struct {
+	Type string `json:"type" enum:"text"`
+	Text string `json:"text"`
+}
+
+type tool struct {
+	Type     string         `json:"type,omitempty" enum:"function"`
+	Function map[string]any `json:"function" doc:"name, description, parameters"`
+}
+
+type toolCall struct {
+	ID       string       `json:"id,omitempty"`
+	Type     string       `json:"type,omitempty" enum:"function"`
+	Function calledByName `json:"function"`
+}
+
+type calledByName struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments" doc:"A JSON object, as a string."`
+}
+
+type chatRequest struct {
+	_ struct{} `json:"-" additionalProperties:"true"`
+	Sampled
+	Template
+	MaxTokens           int  `json:"max_tokens,omitempty" minimum:"1" maximum:"16777216" doc:"Up to the context length when left out."`
+	MaxCompletionTokens int  `json:"max_completion_tokens,omitempty" minimum:"1" maximum:"16777216" doc:"Goes before max_tokens."`
+	Logprobs            bool `json:"logprobs,omitempty" default:"false"`
+	TopLogprobs         int  `json:"top_logprobs,omitempty" minimum:"0" maximum:"20" doc:"Only with logprobs."`
+}
+
+type completionRequest struct {
+	_ struct{} `json:"-" additionalProperties:"true"`
+	Sampled
+	Prompt    prompts `json:"prompt" doc:"One prompt or several (at most 128), as text or token ids. None may be empty."`
+	MaxTokens int     `json:"max_tokens,omitempty" minimum:"1" maximum:"16777216" default:"16"`
+	Logprobs  int     `json:"logprobs,omitempty" minimum:"0" maximum:"20" doc:"Alternatives per token."`
+	Echo      bool    `json:"echo,omitempty" default:"false" doc:"The prompt's text comes first."`
+}
+
+type tokenizeRequest struct {
+	_          struct{} `json:"-" additionalProperties:"true"`
+	Model      string   `json:"model,omitempty"`
+	Prompt     string   `json:"prompt,omitempty" doc:"Either this or messages, with the template's fields of a chat."`
+	AddSpecial bool     `json:"add_special_tokens,omitempty" default:"true" doc:"Only with prompt."`
+	Messages   any      `json:"messages,omitempty"`
+}
+
+type detokenizeRequest struct {
+	_      struct{} `json:"-" additionalProperties:"true"`
+	Model  string   `json:"model,omitempty"`
+	Tokens []int32  `json:"tokens"`
+}
+
+// status is the answer of the health paths.
+type status struct {
+	Status string `json:"status"`
+}
+
+// The fields below have more than one form.
+type (
+	stringOrStrings struct{}
+	stringOrParts   struct{}
+	prompts         struct{}
+)
+
+func oneOf(r huma.Registry, types ...reflect.Type) *huma.Schema {
+	s := &huma.Schema{}
+	for _, t := range types {
+		s.OneOf = append(s.OneOf, huma.SchemaFromType(r, t))
+	}
+	return s
+}
+
+func (stringOrStrings) Schema(r huma.Registry) *huma.Schema {
+	return oneOf(r, reflect.TypeFor[string](), reflect.TypeFor[[]string]())
+}
+
+func (stringOrParts) Schema(r huma.Registry) *huma.Schema {
+	return oneOf(r, reflect.TypeFor[string](), reflect.TypeFor[[]textPart]())
+}
+
+func (prompts) Schema(r huma.Registry) *huma.Schema {
+	return oneOf(r, reflect.TypeFor[string](), reflect.TypeFor[[]string](), reflect.TypeFor[[]int32](), reflect.TypeFor[[][]int32]())
+}
