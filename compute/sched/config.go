@@ -38,6 +38,9 @@ type Config struct {
 	LeaseAheadTokens int
 }
 
+// limit keeps sums of settings inside 32 bits.
+const limit = 1 << 30
+
 // Validate returns an ErrConfig that names the first field at fault.
 func (c Config) Validate() error {
 	for _, f := range []struct {
@@ -53,8 +56,8 @@ func (c Config) Validate() error {
 		{"SlabTokens", c.SlabTokens, 1},
 		{"LeaseAheadTokens", c.LeaseAheadTokens, 1},
 	} {
-		if f.value < f.min {
-			return fmt.Errorf("%w: %s is %d, expected at least %d", ErrConfig, f.name, f.value, f.min)
+		if f.value < f.min || f.value > limit {
+			return fmt.Errorf("%w: %s is %d, expected %d to %d", ErrConfig, f.name, f.value, f.min, limit)
 		}
 	}
 	// With a budget below the batch size the decode rows alone could fill every

@@ -19,18 +19,20 @@ func TestConfigNamesTheFieldAtFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, breakIt := range map[string]func(*Config){
-		"MaxBatchTokens is 0":          func(c *Config) { c.MaxBatchTokens = 0 },
-		"ChunkTokens is -1":            func(c *Config) { c.ChunkTokens = -1 },
-		"MaxBatchSize is 0":            func(c *Config) { c.MaxBatchSize = 0 },
-		"MaxWaiting is -2":             func(c *Config) { c.MaxWaiting = -2 },
-		"MaxHoldSteps is -1":           func(c *Config) { c.MaxHoldSteps = -1 },
-		"MaxSequenceTokens is 1":       func(c *Config) { c.MaxSequenceTokens = 1 },
-		"SlabTokens is 0":              func(c *Config) { c.SlabTokens = 0 },
-		"LeaseAheadTokens is 0":        func(c *Config) { c.LeaseAheadTokens = 0 },
-		"MaxBatchTokens is 3":          func(c *Config) { c.MaxBatchTokens = 3 },
-		"WaitingServedRatio is -0.5":   func(c *Config) { c.WaitingServedRatio = -0.5 },
-		"WaitingServedRatio is NaN":    func(c *Config) { c.WaitingServedRatio = math.NaN() },
-		"WaitingServedRatio is 2e+300": func(c *Config) { c.WaitingServedRatio = 2e300 },
+		"MaxBatchTokens is 0":                     func(c *Config) { c.MaxBatchTokens = 0 },
+		"ChunkTokens is -1":                       func(c *Config) { c.ChunkTokens = -1 },
+		"MaxBatchSize is 0":                       func(c *Config) { c.MaxBatchSize = 0 },
+		"MaxWaiting is -2":                        func(c *Config) { c.MaxWaiting = -2 },
+		"MaxHoldSteps is -1":                      func(c *Config) { c.MaxHoldSteps = -1 },
+		"MaxSequenceTokens is 1":                  func(c *Config) { c.MaxSequenceTokens = 1 },
+		"SlabTokens is 0":                         func(c *Config) { c.SlabTokens = 0 },
+		"LeaseAheadTokens is 0":                   func(c *Config) { c.LeaseAheadTokens = 0 },
+		"MaxBatchTokens is 1073741825":            func(c *Config) { c.MaxBatchTokens = 1<<30 + 1 },
+		"LeaseAheadTokens is 9223372036854775807": func(c *Config) { c.LeaseAheadTokens = math.MaxInt },
+		"MaxBatchTokens is 3":                     func(c *Config) { c.MaxBatchTokens = 3 },
+		"WaitingServedRatio is -0.5":              func(c *Config) { c.WaitingServedRatio = -0.5 },
+		"WaitingServedRatio is NaN":               func(c *Config) { c.WaitingServedRatio = math.NaN() },
+		"WaitingServedRatio is 2e+300":            func(c *Config) { c.WaitingServedRatio = 2e300 },
 	} {
 		c := testConfig()
 		breakIt(&c)

@@ -1,0 +1,101 @@
+package sched
+
+import "testing"
+
+// FuzzStep throws events at the scheduler in any order, most of them out of
+// place: each is applied or is an error, the books stay whole, every accepted
+// sequence ends once, and every reservation is denied or released once.
+func FuzzStep(f *testing.F) {
+	f.Add([]byte{0, 1, 20, 8, 0, 0, 2, 1, 28, 9, 1, 4, 5, 1, 9, 3})
+	f.Add([]byte("submit, cancel, grant, deny, sample and finish"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		s, err := New(Config{
+			MaxBatchTokens: 9, ChunkTokens: 5, MaxBatchSize: 3, MaxWaiting: 2, WaitingServedRatio: 0.7, MaxHoldSteps: 2,
+			MaxSequenceTokens: 40, SlabTokens: 4, LeaseAheadTokens: 6,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := books{s: s, live: map[ID]bool{}, reserved: map[ID]bool{}}
+		next := func() int {
+			if len(in) == 0 {
+				return 0
+			}
+			v := in[0]
+			in = in[1:]
+			return int(v)
+		}
+		for len(in) > 0 {
+			kind, id := next(), ID(next()%7)
+			switch e := (Event{Kind: EventKind(kind % 11), ID: id}); e.Kind {
+			case KindSubmit:
+				b.step(t, Submit(Sequence{
+					ID: id, PromptTokens: next() % 35, MaxNewTokens: next() % 12, Priority: next() % 2, Deadline: Time(next() % 40),
+				}))
+			case KindGranted:
+				b.step(t, Granted(id, next()%48))
+			case KindDenied:
+				e.Never = next()%4 == 0
+				b.step(t, e)
+			case KindFinished:
+				b.step(t, Finished(id, Reason(next()%10)))
+			default:
+				b.now += Time(kind / 64)
+				b.step(t, e)
+			}
+		}
+		for range 7 { // the queue moves up as the slots are answered
+			for id := range ID(7) {
+				b.step(t, Cancel(id))
+				b.step(t, Granted(id, 1))
+			}
+		}
+		if !s.Idle() || len(b.live)+len(b.reserved) != 0 {
+			t.Fatalf("at the end: live %v, reserved %v, %+v", b.live, b.reserved, s.Snapshot())
+		}
+	})
+}
+
+// books follows sequences from the outside, one event per step.
+type books struct {
+	s        *Scheduler
+	now      Time
+	live     map[ID]bool // accepted and not ended
+	reserved map[ID]bool // Reserve is out or granted, not released
+}
+
+func (b *books) step(t *testing.T, e Event) {
+	t.Helper()
+	plan, err := b.s.Step(b.now, []Event{e})
+	switch {
+	case err != nil:
+	case e.Kind == KindSubmit:
+		b.live[e.ID] = true
+	case e.Kind == KindDenied:
+		delete(b.reserved, e.ID)
+	}
+	for _, end := range plan.Ended {
+		if !b.live[end.ID] {
+			t.Fatalf("%+v was not live", end)
+		}
+		delete(b.live, end.ID)
+	}
+	for _, id := range plan.Release {
+		if !b.reserved[id] || b.live[id] {
+			t.Fatalf("release of %d, live %v, reserved %v", id, b.live, b.reserved)
+		}
+		delete(b.reserved, id)
+	}
+	for _, r := range plan.Reserve {
+		if !b.live[r.ID] || b.reserved[r.ID] {
+			t.Fatalf("%+v, live %v, reserved %v", r, b.live, b.reserved)
+		}
+		b.reserved[r.ID] = true
+	}
+	if err := b.s.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.s.Running() + b.s.Waiting(); n != len(b.live) || len(b.s.Snapshot()) != n {
+		t.Fatalf("%d sequences, %d are live", n, len(b.live))
+	}
+}
