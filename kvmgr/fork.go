@@ -47,6 +47,9 @@ func (m *Manager) Fork(parent, child Seq, tokens, maxTokens int) (Forked, error)
 	c.slabs = append(c.slabs, p.slabs[:shared]...)
 	for _, id := range c.slabs {
 		m.refs[id]++
+		if m.refs[id] == 2 {
+			m.shared++
+		}
 	}
 	m.promised += quota - shared
 	m.regions[child] = c

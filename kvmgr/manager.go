@@ -64,6 +64,7 @@ type Manager struct {
 	refs       []int32 // [slabs] regions that hold the slab
 	regions    map[Seq]*region
 	promised   int // reserved and not leased, over all regions
+	shared     int // slabs with more than one reference
 }
 
 // region is the slabs of one sequence.
@@ -187,9 +188,12 @@ func (m *Manager) Release(seq Seq) (freed int, err error) {
 	m.promised -= freed
 	for _, id := range r.slabs {
 		m.refs[id]--
-		if m.refs[id] == 0 {
+		switch m.refs[id] {
+		case 0:
 			m.free.put(int(id))
 			freed++
+		case 1:
+			m.shared--
 		}
 	}
 	delete(m.regions, seq)

@@ -19,21 +19,16 @@ type Stats struct {
 // Usage is the share of the pool, 0 to 1, that is used or promised.
 func (s Stats) Usage() float64 { return float64(s.Used+s.Promised) / float64(s.Slabs) }
 
-// Stats returns the pool's numbers. It costs O(slabs).
+// Stats returns the pool's numbers.
 func (m *Manager) Stats() Stats {
-	s := Stats{
+	return Stats{
 		Slabs:    len(m.refs),
 		Used:     len(m.refs) - m.free.count,
+		Shared:   m.shared,
 		Promised: m.promised,
 		Free:     m.free.count - m.promised,
 		Regions:  len(m.regions),
 	}
-	for _, n := range m.refs {
-		if n > 1 {
-			s.Shared++
-		}
-	}
-	return s
 }
 
 // Range is Slabs slabs from First on.
@@ -85,7 +80,7 @@ func (m *Manager) Check() error {
 		}
 		promised += r.unleased()
 	}
-	free := 0
+	free, shared := 0, 0
 	for id, n := range m.refs {
 		if n != held[id] {
 			return fmt.Errorf("kvmgr: check: slab %d counts %d references, %d regions hold it", id, n, held[id])
@@ -96,10 +91,15 @@ func (m *Manager) Check() error {
 		if n == 0 {
 			free++
 		}
+		if n > 1 {
+			shared++
+		}
 	}
 	switch {
 	case free != m.free.count:
 		return fmt.Errorf("kvmgr: check: %d slabs are free, the count says %d", free, m.free.count)
+	case shared != m.shared:
+		return fmt.Errorf("kvmgr: check: %d slabs are shared, the count says %d", shared, m.shared)
 	case promised != m.promised:
 		return fmt.Errorf("kvmgr: check: %d slabs are promised, the count says %d", promised, m.promised)
 	case promised > free:
