@@ -41,7 +41,7 @@ func ropeConfig(f *fields, c *Config, positions int) {
 	r.Theta = s.number(f.number(10000, minTheta, maxTheta, "rope_theta"), minTheta, maxTheta, "rope_theta")
 	partial := s.number(f.number(1, 0, 1, "partial_rotary_factor"), 0, 1, "partial_rotary_factor")
 	if partial != 1 {
-		s.fault("partial_rotary_factor", fmt.Sprint(partial), "1 for this architecture")
+		f.fault("partial_rotary_factor", fmt.Sprint(partial), "1 for this architecture")
 	}
 	r.OriginalPositions = f.integer(s.integer(positions, 1, maxPositions, "original_max_position_embeddings"),
 		1, maxPositions, "original_max_position_embeddings")

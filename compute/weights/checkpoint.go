@@ -39,6 +39,16 @@ func Open(dir string) (*Checkpoint, error) {
 	return c, nil
 }
 
+// OpenFile is Open for a single safetensors file of any name.
+func OpenFile(path string) (*Checkpoint, error) {
+	c := &Checkpoint{dir: filepath.Dir(path)}
+	var err error
+	if c.tensors, err = c.mapFile(filepath.Base(path)); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
 func (c *Checkpoint) open() error {
 	if _, err := os.Stat(filepath.Join(c.dir, singleFile)); err == nil {
 		c.tensors, err = c.mapFile(singleFile)

@@ -1,0 +1,253 @@
+package model
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute/weights"
+)
+
+type object = map[string]any
+
+// llamaJSON is a valid configuration of awkward sizes.
+func llamaJSON() object {
+	return object{
+		"architectures": []string{"LlamaForCausalLM"}, "vocab_size": 131, "hidden_size": 48,
+		"intermediate_size": 104, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
+		"head_dim": 10, "max_position_embeddings": 100, "rms_norm_eps": 1e-5,
+	}
+}
+
+func with(base object, changes object) object {
+	c := maps.Clone(base)
+	for k, v := range changes {
+		if v == "absent" {
+			delete(c, k)
+		} else {
+			c[k] = v
+		}
+	}
+	return c
+}
+
+func parse(t *testing.T, content object) (*Config, error) {
+	t.Helper()
+	raw, err := json.Marshal(content)
+	require.NoError(t, err)
+	f, err := parseFields("config.json", raw)
+	require.NoError(t, err)
+	return parseConfig(f)
+}
+
+func TestConfigBothSpellingsSayTheSame(t *testing.T) {
+	four, err := parse(t, with(llamaJSON(), object{
+		"rope_theta": 500000.0, "torch_dtype": "bfloat16",
+		"rope_scaling": object{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+			"original_max_position_embeddings": 50},
+	}))
+	require.NoError(t, err)
+	old, err := parse(t, with(llamaJSON(), object{
+		"rope_theta": 500000, "torch_dtype": "bfloat16",
+		"rope_scaling": object{"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+			"original_max_position_embeddings": 50},
+	}))
+	require.NoError(t, err)
+	five, err := parse(t, with(llamaJSON(), object{
+		"dtype": "bfloat16", "rope_scaling": nil,
+		"rope_parameters": object{"rope_theta": 500000.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+			"high_freq_factor": 4.0, "original_max_position_embeddings": 50},
+	}))
+	require.NoError(t, err)
+	require.Equal(t, "llama3", five.Rope.Type)
+	require.Equal(t, 500000.0, five.Rope.Theta)
+	require.Equal(t, "bfloat16", five.DType)
+	require.Equal(t, five, four)
+	require.Equal(t, five, old)
+}
+
+func TestConfigMaxPositionsFollowTheScaling(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		rope object
+		want int
+	}{
+		{"default", nil, 100},
+		{"linear multiplies", object{"rope_type": "linear", "factor": 2.5}, 250},
+		{"llama3 is trained at its length", object{"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+			"original_max_position_embeddings": 50}, 100},
+		{"yarn extends the original", object{"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 50}, 200},
+		{"yarn without an original extends the maximum", object{"rope_type": "yarn", "factor": 4}, 400},
+		{"yarn already extended", object{"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 50}, 100},
+		{"yarn without a factor", object{"rope_type": "yarn", "original_max_position_embeddings": 25}, 100},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg, err := parse(t, with(llamaJSON(), object{"rope_scaling": c.rope}))
+			require.NoError(t, err)
+			require.Equal(t, c.want, cfg.MaxPositions)
+		})
+	}
+}
+
+func TestConfigWindowsByLayer(t *testing.T) {
+	mistral := with(llamaJSON(), object{"architectures": []string{"MistralForCausalLM"}})
+	qwen := with(llamaJSON(), object{"architectures": []string{"Qwen2ForCausalLM"}, "use_sliding_window": true,
+		"sliding_window": 7, "max_window_layers": 2})
+	for _, c := range []struct {
+		name    string
+		content object
+		want    []int
+	}{
+		{"mistral", with(mistral, object{"sliding_window": 9}), []int{9, 9, 9}},
+		{"mistral null is none", with(mistral, object{"sliding_window": nil}), nil},
+		{"mistral absent is the class's default", mistral, []int{4096, 4096, 4096}},
+		{"llama has none", with(llamaJSON(), object{"sliding_window": 9}), nil},
+		{"qwen from max_window_layers on", qwen, []int{0, 0, 7}},
+		{"qwen unused", with(qwen, object{"use_sliding_window": false}), nil},
+		{"qwen layer types go first", with(qwen, object{
+			"layer_types": []string{"sliding_attention", "full_attention", "sliding_attention"}}), []int{7, 0, 7}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg, err := parse(t, c.content)
+			require.NoError(t, err)
+			require.Equal(t, c.want, cfg.Windows)
+		})
+	}
+}
+
+func TestConfigFaultsNameFieldFoundAndExpected(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change object
+		want   string
+	}{
+		{"architecture", object{"architectures": []string{"MambaForCausalLM"}}, "architectures: found MambaForCausalLM, expected one of BloomForCausalLM, GPTJForCausalLM, LlamaForCausalLM"},
+		{"no architecture", object{"architectures": "absent"}, "architectures: found nothing, expected one of"},
+		{"architecture no list", object{"architectures": 7}, "architectures: found 7, expected a list of strings"},
+		{"zero", object{"hidden_size": 0}, "hidden_size: found 0, expected an integer in 1..262144"},
+		{"negative", object{"num_hidden_layers": -3}, "num_hidden_layers: found -3, expected an integer in 1..1024"},
+		{"absurd", object{"vocab_size": 1e18}, "vocab_size: found 1000000000000000000, expected an integer in 1..4194304"},
+		{"beyond 64 bits", object{"vocab_size": json.Number("99999999999999999999999")}, "vocab_size: found 99999999999999999999999"},
+		{"fraction", object{"head_dim": 10.5}, "head_dim: found 10.5, expected an integer"},
+		{"string", object{"vocab_size": "131"}, `vocab_size: found "131", expected an integer`},
+		{"missing", object{"intermediate_size": "absent"}, "intermediate_size: found nothing, expected an integer"},
+		{"heads", object{"num_key_value_heads": 4}, "num_key_value_heads: found 4, expected a divisor of the 6 attention heads"},
+		{"hidden over heads", object{"head_dim": nil, "hidden_size": 50}, "hidden_size: found 50, expected a multiple of the 6 attention heads"},
+		{"odd head", object{"head_dim": 9}, "head_dim: found 9, expected an even number"},
+		{"eps", object{"rms_norm_eps": 0}, "rms_norm_eps: found 0, expected a number in 1e-12..0.1"},
+		{"activation", object{"hidden_act": "mish"}, `hidden_act: found "mish", expected silu`},
+		{"flag", object{"attention_bias": 1}, "attention_bias: found 1, expected true or false"},
+		{"theta", object{"rope_theta": -1}, "rope_theta: found -1, expected a number"},
+		{"rope type", object{"rope_scaling": object{"type": "longrope"}}, `rope_scaling.rope_type: found "longrope", expected default, linear, llama3 or yarn`},
+		{"rope factor", object{"rope_scaling": object{"type": "linear", "factor": 0}}, "rope_scaling.factor: found 0, expected a number in 1..10000"},
+		{"rope factor missing", object{"rope_parameters": object{"rope_type": "llama3"}}, "rope_parameters.factor: found nothing"},
+		{"rope bounds", object{"rope_scaling": object{"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}},
+			"rope_scaling.high_freq_factor: found 4, expected more than low_freq_factor 4"},
+		{"rope no object", object{"rope_scaling": 4}, "rope_scaling: found 4, expected an object"},
+		{"partial rotary", object{"partial_rotary_factor": 0.5}, "partial_rotary_factor: found 0.5, expected 1"},
+		{"eos", object{"eos_token_id": "end"}, `eos_token_id: found "end", expected a token id or a list`},
+		{"eos negative", object{"eos_token_id": []int{2, -5}}, "eos_token_id: found [2,-5], expected token ids >= 0"},
+		{"quantised", object{"quantization_config": object{"quant_method": "gptq"}}, "quantization_config: found a quantised checkpoint"},
+		{"gptj rotary", object{"architectures": []string{"GPTJForCausalLM"}, "num_attention_heads": 6, "num_key_value_heads": nil, "rotary_dim": 10},
+			"rotary_dim: found 10, expected an even number of 8 at most"},
+		{"opt norms without weights", object{"architectures": []string{"OPTForCausalLM"}, "num_key_value_heads": nil, "ffn_dim": 9,
+			"layer_norm_elementwise_affine": false}, "layer_norm_elementwise_affine: found false, expected true"},
+		{"layer types", object{"architectures": []string{"Qwen3ForCausalLM"}, "use_sliding_window": true, "layer_types": []string{"full_attention"}},
+			"layer_types: found 1 entries, expected one for each of 3 layers"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := parse(t, with(llamaJSON(), c.change))
+			var format *weights.FormatError
+			require.ErrorAs(t, err, &format)
+			require.Contains(t, err.Error(), "config.json: "+c.want)
+			require.NotContains(t, err.Error(), "\n")
+		})
+	}
+}
+
+func TestGenerationConfigGoesFirst(t *testing.T) {
+	dir := t.TempDir()
+	raw, err := json.Marshal(with(llamaJSON(), object{"eos_token_id": 2, "bos_token_id": 1, "top_p": 0.5}))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), raw, 0o600))
+
+	cfg, err := LoadConfig(dir)
+	require.NoError(t, err)
+	require.Equal(t, []int32{2}, cfg.Generation.EOS)
+	require.EqualValues(t, 1, *cfg.Generation.BOS)
+	require.Nil(t, cfg.Generation.Temperature)
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "generation_config.json"),
+		[]byte(`{"eos_token_id":[7,9],"temperature":0.75,"top_k":20,"do_sample":true,"bos_token_id":-1}`), 0o600))
+	cfg, err = LoadConfig(dir)
+	require.NoError(t, err)
+	require.Equal(t, []int32{7, 9}, cfg.Generation.EOS)
+	require.Nil(t, cfg.Generation.BOS)
+	require.InDelta(t, 0.75, *cfg.Generation.Temperature, 0)
+	require.InDelta(t, 0.5, *cfg.Generation.TopP, 0)
+	require.Equal(t, 20, *cfg.Generation.TopK)
+	require.True(t, *cfg.Generation.DoSample)
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(`{"top_k":-2}`), 0o600))
+	_, err = LoadConfig(dir)
+	require.ErrorContains(t, err, "generation_config.json: top_k: found -2, expected an integer in 0..")
+}
+
+func TestLoadConfigOfNoModel(t *testing.T) {
+	_, err := LoadConfig(t.TempDir())
+	require.ErrorContains(t, err, "found no config.json, expected a Hugging Face model directory")
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"a":`), 0o600))
+	_, err = LoadConfig(dir)
+	require.ErrorContains(t, err, "config.json: found unexpected end of JSON input, expected a JSON object")
+}
+
+// FuzzConfig: any bytes give a one-line fault or a configuration whose program
+// is built or refused without a panic.
+func FuzzConfig(f *testing.F) {
+	for _, dir := range []string{"../../models/tiny-chat", "../../testdata/models/*"} {
+		files, err := filepath.Glob(filepath.Join(dir, "config.json"))
+		if err != nil || len(files) == 0 {
+			f.Fatalf("%s: found no config.json: %v", dir, err)
+		}
+		for _, file := range files {
+			raw, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(raw)
+		}
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		fields, err := parseFields("config.json", raw)
+		if err != nil {
+			return
+		}
+		cfg, err := parseConfig(fields)
+		if err == nil {
+			if cfg.Layers < 1 || cfg.Hidden < 1 || cfg.Heads < 1 || cfg.KVHeads < 1 || cfg.HeadDim < 1 ||
+				cfg.Vocab < 1 || cfg.Intermediate < 1 || cfg.MaxPositions < 1 || cfg.Heads%cfg.KVHeads != 0 {
+				t.Fatalf("accepted %+v", cfg)
+			}
+			cfg.Layers = min(cfg.Layers, 3) // the program's size is the model's
+			if cfg.Windows != nil {
+				cfg.Windows = cfg.Windows[:cfg.Layers]
+			}
+			_, err = Build(cfg, noTensors{})
+		}
+		var format *weights.FormatError
+		if !errors.As(err, &format) || strings.Contains(err.Error(), "\n") {
+			t.Fatalf("not a one-line FormatError: %q", err)
+		}
+	})
+}
+
+type noTensors struct{}
+
+func (noTensors) Tensor(string) (weights.Tensor, bool) { return weights.Tensor{}, false }

@@ -1,0 +1,200 @@
+package model
+
+// Sizes are the element sizes in bytes that a backend keeps values in.
+type Sizes struct {
+	Weight  int // packed weights of linear ops and tables
+	Operand int // slots that feed linear ops
+	KV      int
+}
+
+// BF16Sizes are the sizes of a backend that keeps everything but the residual
+// stream, QKV and logits in 16 bits.
+func BF16Sizes() Sizes { return Sizes{Weight: 2, Operand: 2, KV: 2} }
+
+// Work is a step on one sequence: Rows tokens at positions Past, Past+1, ...;
+// Outputs of them are turned into logits.
+type Work struct {
+	Rows    int `json:"rows"`
+	Past    int `json:"past"` // tokens in the KV cache before the step
+	Outputs int `json:"outputs"`
+}
+
+// Prefill is a whole prompt of n tokens in one step.
+func Prefill(n int) Work { return Work{Rows: n, Outputs: 1} }
+
+// Decode is one token after n tokens in the KV cache.
+func Decode(n int) Work { return Work{Rows: 1, Past: n, Outputs: 1} }
+
+// Cost is the memory traffic and the arithmetic of an op: every value that it
+// needs is read once, every result is written once.
+type Cost struct {
+	WeightBytes     int64 `json:"weight_bytes"`
+	KVBytes         int64 `json:"kv_bytes"` // read and written
+	ActivationBytes int64 `json:"activation_bytes"`
+	Flops           int64 `json:"flops"` // multiplications and additions; exp counts as one, activations do not
+}
+
+// Bytes is the sum of the traffic.
+func (c Cost) Bytes() int64 { return c.WeightBytes + c.KVBytes + c.ActivationBytes }
+
+// Plus adds two costs.
+func (c Cost) Plus(d Cost) Cost {
+	return Cost{
+		WeightBytes:     c.WeightBytes + d.WeightBytes,
+		KVBytes:         c.KVBytes + d.KVBytes,
+		ActivationBytes: c.ActivationBytes + d.ActivationBytes,
+		Flops:           c.Flops + d.Flops,
+	}
+}
+
+// times is the cost of n equal ops.
+func (c Cost) times(n int) Cost {
+	return Cost{c.WeightBytes * int64(n), c.KVBytes * int64(n), c.ActivationBytes * int64(n), c.Flops * int64(n)}
+}
+
+// Costs returns the cost of each op of p for a step. Ops after SelectRows run
+// on the outputs' rows.
+func Costs(p *Program, w Work, s Sizes) []Cost {
+	costs := make([]Cost, len(p.Ops))
+	rows := w.Rows
+	for i := range p.Ops {
+		if p.Ops[i].Kind == OpSelectRows {
+			rows = w.Outputs
+		}
+		costs[i] = p.cost(&p.Ops[i], rows, w, s)
+	}
+	return costs
+}
+
+func (p *Program) cost(op *Op, rows int, w Work, s Sizes) Cost {
+	switch op.Kind {
+	case OpEmbed:
+		return p.embedCost(op, rows, s)
+	case OpNorm:
+		return p.normCost(op, rows, s)
+	case OpLinear:
+		return p.linearCost(op, rows, s)
+	case OpRopeStore:
+		return ropeStoreCost(op, rows, s)
+	case OpAttention:
+		return p.attentionCost(op, w, s)
+	case OpSelectRows:
+		return Cost{ActivationBytes: p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s)}
+	}
+	return Cost{}
+}
+
+// slotBytes is the size of the first rows of a slot.
+func (p *Program) slotBytes(slot, rows int, s Sizes) int64 {
+	size := 4
+	if p.Slots[slot].Type == SlotOperand {
+		size = s.Operand
+	}
+	return int64(rows) * int64(p.Slots[slot].Width) * int64(size)
+}
+
+func (p *Program) embedCost(op *Op, rows int, s Sizes) Cost {
+	values := int64(rows) * int64(p.Slots[op.Out].Width)
+	c := Cost{ActivationBytes: p.slotBytes(op.Out, rows, s)}
+	for _, table := range []int{op.Weight, op.Bias} {
+		if table != None {
+			c.WeightBytes += values * int64(s.Weight)
+		}
+	}
+	if op.Weight != None && op.Bias != None {
+		c.Flops = values
+	}
+	return c
+}
+
+// normCost: RMS takes a square, a sum and two products per value; LayerNorm a
+// mean and a difference more, and the bias.
+func (p *Program) normCost(op *Op, rows int, s Sizes) Cost {
+	width := int64(p.Slots[op.In].Width)
+	c := Cost{
+		WeightBytes:     width * 4, // norms are kept in float32
+		ActivationBytes: p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s),
+		Flops:           4 * width * int64(rows),
+	}
+	if op.Norm == NormLayer {
+		c.WeightBytes *= 2
+		c.Flops = 7 * width * int64(rows)
+	}
+	return c
+}
+
+func (p *Program) linearCost(op *Op, rows int, s Sizes) Cost {
+	in := int64(p.Slots[op.In].Width)
+	c := Cost{ActivationBytes: p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s)}
+	if op.Accumulate {
+		c.ActivationBytes += p.slotBytes(op.Out, rows, s)
+		c.Flops += int64(p.Slots[op.Out].Width) * int64(rows)
+	}
+	for _, part := range op.Parts {
+		c.WeightBytes += int64(part.Rows) * in * int64(s.Weight)
+		c.Flops += 2 * int64(part.Rows) * in * int64(rows)
+		if part.Bias != None {
+			c.WeightBytes += int64(part.Rows) * 4
+			c.Flops += int64(part.Rows) * int64(rows)
+		}
+	}
+	return c
+}
+
+// ropeStoreCost: q is rotated in place, k and v go to the KV cache. A rotated
+// value takes two products and a sum.
+func ropeStoreCost(op *Op, rows int, s Sizes) Cost {
+	q, kv := int64(op.Heads*op.HeadDim), int64(op.KVHeads*op.HeadDim)
+	c := Cost{
+		KVBytes:         2 * kv * int64(rows) * int64(s.KV),
+		ActivationBytes: (2*q + 2*kv) * int64(rows) * 4,
+		Flops:           3 * int64((op.Heads+op.KVHeads)*op.RotaryDim) * int64(rows),
+	}
+	if op.QNorm != None {
+		c.Flops += 4 * (q + kv) * int64(rows)
+		c.WeightBytes = 2 * int64(op.HeadDim) * 4
+	}
+	return c
+}
+
+// attentionCost: each key that a row sees takes a product with q and one with
+// v, and an exponential; each key that any row sees is read once.
+func (p *Program) attentionCost(op *Op, w Work, s Sizes) Cost {
+	var pairs int64
+	for r := range w.Rows {
+		pairs += int64(keysSeen(op.Window, w.Past+r))
+	}
+	keys := int64(w.Rows - 1 + keysSeen(op.Window, w.Past))
+	return Cost{
+		KVBytes:         2 * keys * int64(op.KVHeads*op.HeadDim) * int64(s.KV),
+		ActivationBytes: int64(w.Rows*op.Heads*op.HeadDim)*4 + p.slotBytes(op.Out, w.Rows, s),
+		Flops:           pairs * int64(op.Heads) * int64(4*op.HeadDim+1),
+	}
+}
+
+// keysSeen is how many keys the row at a position sees, its own among them.
+func keysSeen(window, position int) int {
+	if window > 0 {
+		return min(window, position+1)
+	}
+	return position + 1
+}
+
+// WeightBytes is the size of all tensors with s.Weight bytes per value; a tied
+// table counts once.
+func (p *Program) WeightBytes(s Sizes) int64 {
+	var sum int64
+	for _, t := range p.Tensors {
+		n := int64(s.Weight)
+		for _, d := range t.Shape {
+			n *= d
+		}
+		sum += n
+	}
+	return sum
+}
+
+// KVBytesPerToken is the size of one token's keys and values in all layers.
+func (p *Program) KVBytesPerToken(s Sizes) int64 {
+	return 2 * int64(p.Layers) * int64(p.KVHeads) * int64(p.HeadDim) * int64(s.KV)
+}

@@ -1,0 +1,280 @@
+package model
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// ExplainOptions choose the steps whose cost is shown.
+type ExplainOptions struct {
+	Prefill int // tokens of the prompt; 0: 512
+	Context int // tokens in the KV cache before the decode step; 0: as Prefill
+	Sizes   Sizes
+}
+
+// Explanation is an op program in numbers, for people and for JSON.
+type Explanation struct {
+	Architecture    string    `json:"architecture"`
+	Vocab           int       `json:"vocab"`
+	Hidden          int       `json:"hidden"`
+	Layers          int       `json:"layers"`
+	MaxPositions    int       `json:"max_positions"`
+	Ops             int       `json:"ops"`
+	WeightBytes     int64     `json:"weight_bytes"`
+	KVBytesPerToken int64     `json:"kv_bytes_per_token"`
+	Prefill         Work      `json:"prefill"`
+	Decode          Work      `json:"decode"`
+	Groups          []Group   `json:"groups"`
+	Totals          StepCosts `json:"totals"`
+}
+
+// StepCosts is a cost in each of the two steps.
+type StepCosts struct {
+	Prefill Cost `json:"prefill"`
+	Decode  Cost `json:"decode"`
+}
+
+// Group is a run of equal decoder layers, shown once, or the ops before or
+// after the layers (First -1, Count 1).
+type Group struct {
+	First int       `json:"first"` // layer
+	Count int       `json:"count"` // layers
+	Ops   []OpLine  `json:"ops"`
+	Layer StepCosts `json:"layer"` // of one of them
+}
+
+// OpLine is one op: its costs are those of one layer.
+type OpLine struct {
+	Name      string `json:"name"`
+	Kind      string `json:"kind"`
+	Shape     string `json:"shape"`
+	Attribute string `json:"attribute,omitempty"`
+	StepCosts
+}
+
+// String is the kind's name in the C ABI, in lower case.
+func (k OpKind) String() string {
+	switch k {
+	case OpEmbed:
+		return "embed"
+	case OpNorm:
+		return "norm"
+	case OpLinear:
+		return "linear"
+	case OpRopeStore:
+		return "rope_store"
+	case OpAttention:
+		return "attention"
+	case OpSelectRows:
+		return "select_rows"
+	}
+	return fmt.Sprintf("op %d", int32(k))
+}
+
+func (a Activation) String() string {
+	switch a {
+	case ActNone:
+		return ""
+	case ActSiLU:
+		return "silu"
+	case ActGELUTanh:
+		return "gelu_tanh"
+	case ActGELUErf:
+		return "gelu_erf"
+	case ActReLU:
+		return "relu"
+	}
+	return fmt.Sprintf("activation %d", int32(a))
+}
+
+// Describe puts a program into numbers.
+func Describe(p *Program, o ExplainOptions) Explanation {
+	if o.Prefill == 0 {
+		o.Prefill = 512
+	}
+	if o.Context == 0 {
+		o.Context = o.Prefill
+	}
+	if o.Sizes == (Sizes{}) {
+		o.Sizes = BF16Sizes()
+	}
+	e := Explanation{
+		Architecture: p.Architecture, Vocab: p.Vocab, Hidden: p.Hidden, Layers: p.Layers,
+		MaxPositions: p.MaxPositions, Ops: len(p.Ops),
+		WeightBytes: p.WeightBytes(o.Sizes), KVBytesPerToken: p.KVBytesPerToken(o.Sizes),
+		Prefill: Prefill(o.Prefill), Decode: Decode(o.Context),
+	}
+	prefill, decode := Costs(p, e.Prefill, o.Sizes), Costs(p, e.Decode, o.Sizes)
+	for from := 0; from < len(p.Ops); {
+		to := from + 1
+		for to < len(p.Ops) && p.Ops[to].Layer == p.Ops[from].Layer {
+			to++
+		}
+		e.add(p.group(from, to, prefill, decode))
+		from = to
+	}
+	for _, g := range e.Groups {
+		e.Totals.Prefill = e.Totals.Prefill.Plus(g.Layer.Prefill.times(g.Count))
+		e.Totals.Decode = e.Totals.Decode.Plus(g.Layer.Decode.times(g.Count))
+	}
+	return e
+}
+
+// add appends a layer, or counts it to the group before when it is the same.
+func (e *Explanation) add(g Group) {
+	if n := len(e.Groups); n > 0 && g.First > 0 && slices.Equal(e.Groups[n-1].Ops, g.Ops) {
+		e.Groups[n-1].Count++
+		return
+	}
+	e.Groups = append(e.Groups, g)
+}
+
+// group describes the ops [from, to) of one layer.
+func (p *Program) group(from, to int, prefill, decode []Cost) Group {
+	g := Group{First: p.Ops[from].Layer, Count: 1}
+	for i := from; i < to; i++ {
+		op := &p.Ops[i]
+		line := OpLine{
+			Name: op.Name, Kind: op.Kind.String(), Shape: p.shape(op), Attribute: attribute(op),
+			StepCosts: StepCosts{Prefill: prefill[i], Decode: decode[i]},
+		}
+		g.Ops = append(g.Ops, line)
+		g.Layer.Prefill = g.Layer.Prefill.Plus(prefill[i])
+		g.Layer.Decode = g.Layer.Decode.Plus(decode[i])
+	}
+	return g
+}
+
+// shape is the op's weight or its heads.
+func (p *Program) shape(op *Op) string {
+	switch op.Kind {
+	case OpEmbed:
+		if op.Weight == None {
+			return shapeText(p.Tensors[op.Bias].Shape)
+		}
+		return shapeText(p.Tensors[op.Weight].Shape)
+	case OpLinear:
+		rows := make([]string, len(op.Parts))
+		for i, part := range op.Parts {
+			rows[i] = fmt.Sprint(part.Rows)
+		}
+		return fmt.Sprintf("%d -> %s", p.Slots[op.In].Width, strings.Join(rows, "+"))
+	case OpRopeStore, OpAttention:
+		return fmt.Sprintf("%d/%d heads x %d", op.Heads, op.KVHeads, op.HeadDim)
+	}
+	return fmt.Sprint(p.Slots[op.Out].Width)
+}
+
+func shapeText(shape []int64) string {
+	return strings.Join(strings.Fields(strings.Trim(fmt.Sprint(shape), "[]")), " x ")
+}
+
+// attribute is what the op does beside its kind.
+func attribute(op *Op) string {
+	var a []string
+	add := func(when bool, text string) {
+		if when {
+			a = append(a, text)
+		}
+	}
+	add(op.Kind == OpNorm && op.Norm == NormRMS, "rms")
+	add(op.Kind == OpNorm && op.Norm == NormLayer, "layer")
+	add(op.Kind == OpEmbed && op.Bias != None, "positions")
+	add(op.Kind == OpLinear && slices.ContainsFunc(op.Parts, func(p Part) bool { return p.Bias != None }), "bias")
+	add(op.Activation != ActNone, op.Activation.String())
+	add(op.Gated, "gated")
+	add(op.Accumulate, "+ residual")
+	add(op.QNorm != None, "q/k norm")
+	add(op.RotaryDim > 0, fmt.Sprintf("rotary %d", op.RotaryDim))
+	add(op.RotaryInterleaved, "interleaved")
+	add(op.Window > 0, fmt.Sprintf("window %d", op.Window))
+	add(op.ALiBiSlopes != nil, "alibi")
+	return strings.Join(a, ", ")
+}
+
+// Explain writes the op program as a table: equal layers once.
+func Explain(w io.Writer, p *Program, o ExplainOptions) error {
+	e := Describe(p, o)
+	fmt.Fprintf(w, "%s: %d layers, hidden %d, vocabulary %d, up to %d tokens\n",
+		e.Architecture, e.Layers, e.Hidden, e.Vocab, e.MaxPositions)
+	fmt.Fprintf(w, "%d ops, weights %s, KV cache %s per token\n\n",
+		e.Ops, bytesText(e.WeightBytes), bytesText(e.KVBytesPerToken))
+
+	rows := [][columns]string{{"op", "shape", "attributes",
+		fmt.Sprintf("prefill %d: bytes", e.Prefill.Rows), "flops",
+		fmt.Sprintf("decode at %d: bytes", e.Decode.Past), "flops"}}
+	for _, g := range e.Groups {
+		if g.First >= 0 {
+			rows = append(rows, [columns]string{g.title()})
+		}
+		for _, op := range g.Ops {
+			rows = append(rows, costRow(op.Name, op.Shape, op.Attribute, op.StepCosts))
+		}
+		if g.First >= 0 {
+			rows = append(rows, costRow(fmt.Sprintf("one layer (%d ops)", len(g.Ops)), "", "", g.Layer))
+		}
+	}
+	return writeTable(w, append(rows, costRow("total", "", "", e.Totals)))
+}
+
+const columns = 7
+
+// writeTable aligns the first three columns, which are text, to the left and
+// the numbers to the right.
+func writeTable(w io.Writer, rows [][columns]string) error {
+	var width [columns]int
+	for _, r := range rows {
+		for i, cell := range r {
+			width[i] = max(width[i], len(cell))
+		}
+	}
+	for _, r := range rows {
+		line := ""
+		for i, cell := range r {
+			pad := strings.Repeat(" ", width[i]-len(cell))
+			if i < 3 {
+				line += cell + pad + "  "
+			} else {
+				line += pad + cell + "  "
+			}
+		}
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " ")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g Group) title() string {
+	if g.Count == 1 {
+		return fmt.Sprintf("layer %d", g.First)
+	}
+	return fmt.Sprintf("layers %d-%d: %d x", g.First, g.First+g.Count-1, g.Count)
+}
+
+func costRow(name, shape, attribute string, c StepCosts) [columns]string {
+	return [columns]string{name, shape, attribute,
+		bytesText(c.Prefill.Bytes()), flopsText(c.Prefill.Flops),
+		bytesText(c.Decode.Bytes()), flopsText(c.Decode.Flops)}
+}
+
+func bytesText(n int64) string {
+	return scaled(float64(n), 1024, "B", "KiB", "MiB", "GiB", "TiB", "PiB")
+}
+
+func flopsText(n int64) string { return scaled(float64(n), 1000, "", "k", "M", "G", "T", "P") }
+
+// scaled writes v in the largest unit that leaves it at 1 or more.
+func scaled(v, step float64, units ...string) string {
+	i := 0
+	for v >= step && i < len(units)-1 {
+		v /= step
+		i++
+	}
+	if i == 0 {
+		return strings.TrimSpace(fmt.Sprintf("%.0f %s", v, units[0]))
+	}
+	return fmt.Sprintf("%.1f %s", v, units[i])
+}
