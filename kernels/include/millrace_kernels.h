@@ -152,6 +152,8 @@ typedef struct mr_program_info {
   uint64_t slab_bytes;       /* one slab: MR_SLAB_TOKENS x layers x (K,V), rounded up to what can be mapped */
   int32_t kv_dtype;          /* mr_dtype */
   int32_t operand_dtype;     /* mr_dtype of MR_SLOT_OPERAND */
+  int32_t max_slabs;         /* kv_reserve accepts at most: each slab may need a mapping (vm.max_map_count) */
+  int32_t reserved;
   char linear[64];           /* what runs the linear ops, e.g. "avx512-bf16", "avx512-bf16 + oneDNN >= 32 rows" */
 } mr_program_info;
 

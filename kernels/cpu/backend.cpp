@@ -1,0 +1,223 @@
+// The CPU backend: packs a program's weights and hands its ops to the kernels
+// of an instruction set.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <string_view>
+
+#include "cores.hpp"
+#include "exec/abi.hpp"
+#include "exec/error.hpp"
+#include "exec/limits.hpp"
+#include "isa.hpp"
+#include "linear.hpp"
+#include "measure.hpp"
+#include "ops.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+// Larger than any cache, so that the bandwidth is the memory's.
+constexpr uint64_t kMeasuredBytes = uint64_t{512} << 20;
+
+void check_machine(const Program& p) {
+  if (p.head_dim % 8 != 0 || p.head_dim > kMaxHeadDim) {
+    fail(MR_UNSUPPORTED, "head_dim is %d, the cpu backend runs multiples of 8 up to %d", p.head_dim,
+         kMaxHeadDim);
+  }
+  uint64_t bytes = 0;
+  for (const Op& op : p.ops) {
+    if (op.kind != MR_OP_LINEAR) continue;
+    for (int i = 0; i < op.n_parts; ++i) {
+      bytes += uint64_t(op.parts[i].rows) * p.slots[op.in].width * sizeof(bf16);
+    }
+  }
+  const uint64_t available = memory_limits().available;
+  if (bytes > available) {
+    fail(MR_NO_MEMORY, "the packed weights need %.2f GiB, available are %.2f GiB",
+         static_cast<double>(bytes) / (1u << 30), static_cast<double>(available) / (1u << 30));
+  }
+}
+
+LinearSpec linear_spec(const Program& p, const Op& op) {
+  LinearSpec spec{};
+  for (int i = 0; i < op.n_parts; ++i) {
+    const mr_part& part = op.parts[i];
+    spec.parts.push_back({p.tensor(part.weight), p.tensor(part.bias), part.offset, part.rows,
+                          part.block, part.stride});
+  }
+  spec.in_width = p.slots[op.in].width;
+  spec.out_width = p.slots[op.out].width;
+  spec.activation = op.activation;
+  spec.gated = op.gated != 0;
+  spec.accumulate = op.accumulate != 0;
+  spec.out_f32 = p.slots[op.out].type == MR_SLOT_F32;
+  return spec;
+}
+
+class CpuKernels : public Kernels {
+ public:
+  CpuKernels(const Program& program, const KvLayout& kv, const OpKernels& kernels, ThreadPool& pool)
+      : context_{program, kv, kernels, pool}, attention_(context_), packed_(program.ops.size()) {
+    int64_t rounded = 0;  // elements of F32 slots that feed a linear op
+    for (const Op& op : program.ops) {
+      pack(op);
+      if (op.kind == MR_OP_LINEAR && program.slots[op.in].type == MR_SLOT_F32) {
+        rounded = std::max(rounded, int64_t{program.max_rows} * program.slots[op.in].width);
+      }
+    }
+    rounded_ = Buffer(rounded * sizeof(bf16));
+  }
+
+  void begin(const Batch& batch) override {
+    for (Angles& angles : angles_) angles.compute(batch, context_.pool);
+  }
+  void embed(const Op& op, const Batch& batch, Slot out) override {
+    cpu::embed(context_, op, batch, out);
+  }
+  void norm(const Op& op, int rows, Slot in, Slot out) override {
+    packed_[op.index].norm->run(context_, rows, in, out);
+  }
+  void linear(const Op& op, int rows, Slot in, Slot out) override {
+    packed_[op.index].linear->run(operand(rows, in), rows, out.data, context_.pool);
+  }
+  void rope_store(const Op& op, const Batch& batch, Slot in) override {
+    packed_[op.index].rope_store->run(context_, batch, in);
+  }
+  void attention(const Op& op, const Batch& batch, Slot in, Slot out) override {
+    attention_.run(context_, op, batch, in, out);
+  }
+
+  uint64_t weight_bytes() const override {
+    uint64_t bytes = 0;
+    for (const Packed& p : packed_) {
+      if (p.linear) bytes += p.linear->bytes();
+      if (p.norm) bytes += p.norm->bytes();
+      if (p.rope_store) bytes += p.rope_store->bytes();
+    }
+    return bytes;
+  }
+  uint64_t scratch_bytes() const override {
+    uint64_t bytes = attention_.bytes() + rounded_.size();
+    for (const Angles& angles : angles_) bytes += angles.bytes();
+    return bytes;
+  }
+  std::string linear_name() const override { return isa_name(context_.kernels.isa); }
+
+ private:
+  // What an op keeps; one of them is set.
+  struct Packed {
+    std::unique_ptr<Linear> linear;
+    std::unique_ptr<Norm> norm;
+    std::unique_ptr<RopeStore> rope_store;
+  };
+
+  void pack(const Op& op) {
+    Packed& packed = packed_[op.index];
+    const Context& c = context_;
+    if (op.kind == MR_OP_LINEAR) {
+      packed.linear = Linear::pack(linear_spec(c.program, op), c.kernels.isa, c.pool);
+    } else if (op.kind == MR_OP_NORM) {
+      packed.norm = std::make_unique<Norm>(c, op);
+    } else if (op.kind == MR_OP_ROPE_STORE) {
+      packed.rope_store = std::make_unique<RopeStore>(c, op, angles_of(op));
+    }
+  }
+
+  const Angles* angles_of(const Op& op) {
+    if (op.rotary_dim == 0) return nullptr;
+    for (const Angles& angles : angles_) {
+      if (angles.serves(op)) return &angles;
+    }
+    return &angles_.emplace_back(op, context_.program.max_rows);
+  }
+
+  const bf16* operand(int rows, Slot in) const {
+    if (in.type == MR_SLOT_OPERAND) return static_cast<const bf16*>(in.data);
+    auto* out = static_cast<bf16*>(rounded_.data());
+    for_rows(context_.pool, rows, in.width, [&](int r, int) {
+      const int64_t at = int64_t{r} * in.width;
+      context_.kernels.to_bf16(in.f32() + at, in.width, out + at);
+    });
+    return out;
+  }
+
+  Context context_;
+  Attention attention_;
+  std::deque<Angles> angles_;   // RopeStore points to them
+  std::vector<Packed> packed_;  // [ops]
+  Buffer rounded_;
+};
+
+// The names of what this machine runs, best first.
+std::string isa_names() {
+  std::string names;
+  for (const Isa isa : available_isas()) {
+    if (!names.empty()) names.push_back(',');
+    names.append(isa_name(isa));
+  }
+  return names;
+}
+
+class CpuDevice : public Device {
+ public:
+  CpuDevice(Isa isa, int threads) : kernels_(op_kernels(isa)), pool_(threads) {}
+
+  void info(mr_device_info& out) const override {
+    const std::string isas = isa_names();
+    std::snprintf(out.name, sizeof out.name, "%s", cpu_model().c_str());
+    std::snprintf(out.isa, sizeof out.isa, "%s", isa_name(kernels_.isa));
+    std::snprintf(out.isas, sizeof out.isas, "%s", isas.c_str());
+    const MemoryLimits memory = memory_limits();
+    out.threads = pool_.size();
+    out.memory_total = memory.total;
+    out.memory_available = memory.available;
+  }
+  mr_measurement measure() override {
+    return {measure_read_gbps(kernels_.isa, pool_, kMeasuredBytes),
+            measure_peak_gflops(kernels_.isa, pool_)};
+  }
+  mr_dtype kv_dtype() const override { return MR_BF16; }
+  mr_dtype operand_dtype() const override { return MR_BF16; }
+  std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {
+    check_machine(program);
+    return std::make_unique<CpuKernels>(program, kv, kernels_, pool_);
+  }
+
+ private:
+  const OpKernels& kernels_;
+  ThreadPool pool_;
+};
+
+Isa choose_isa(std::string_view name) {
+  const std::vector<Isa> isas = available_isas();
+  if (name.empty()) return isas.front();
+  const std::optional<Isa> isa = isa_from_name(name);
+  if (isa && std::find(isas.begin(), isas.end(), *isa) != isas.end()) return *isa;
+  fail(isa ? MR_UNSUPPORTED : MR_INVALID, "instruction set \"%.*s\", this machine runs %s",
+       static_cast<int>(name.size()), name.data(), isa_names().c_str());
+}
+
+std::unique_ptr<Device> open(const mr_device_config& config) {
+  constexpr int kMostThreads = 1024;
+  if (config.threads < 0 || config.threads > kMostThreads) {
+    fail(MR_INVALID, "%d threads, expected 0 to %d", config.threads, kMostThreads);
+  }
+  const std::string_view name(config.isa, strnlen(config.isa, sizeof config.isa));
+  const int threads = config.threads > 0 ? config.threads : usable_cores();
+  return std::make_unique<CpuDevice>(choose_isa(name), threads);
+}
+
+int32_t device_open(const mr_device_config* config, mr_device** out, mr_error* error) {
+  return open_device(open, config, out, error);
+}
+
+}  // namespace
+}  // namespace millrace::cpu
+
+extern "C" const mr_backend* millrace_backend_cpu(void) {
+  static const mr_backend backend = millrace::backend_table("cpu", millrace::cpu::device_open);
+  return &backend;
+}

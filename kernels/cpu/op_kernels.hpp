@@ -1,0 +1,106 @@
+// What differs between instruction sets in the ops other than linear. One table
+// for each, in ops_<isa>.cpp.
+#ifndef MILLRACE_CPU_OP_KERNELS_HPP
+#define MILLRACE_CPU_OP_KERNELS_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+#include "bf16.hpp"
+#include "isa.hpp"
+
+namespace millrace::cpu {
+
+// Tokens of a KV cache slab; the ABI's MR_SLAB_TOKENS.
+inline constexpr int kSlabTokens = 16;
+
+// Attention's arithmetic is fixed by absolute positions, so that it does not
+// depend on the company of a row: keys are taken in blocks of kBlockTokens, with
+// an online softmax from block to block, and blocks in pieces of kPieceTokens,
+// each with a softmax of its own that is merged in order. Keys that a row does
+// not see contribute exactly nothing.
+inline constexpr int kBlockTokens = 64;
+inline constexpr int kPieceTokens = 1024;
+
+// The largest head, and the most queries of a tile.
+inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxTileQueries = 64;
+
+struct NormRow {
+  const float* weight;
+  const float* bias;  // or null
+  int width;
+  float eps;
+  bool layer;    // LayerNorm, else RMS
+  bool out_f32;  // else bf16
+};
+
+// Heads of one row, side by side.
+struct HeadsRow {
+  int heads, head_dim;
+  const float* norm;  // [head_dim] or null
+  float eps;
+  int rotary_dim;
+  bool interleaved;
+  const float* cosine;  // [rotary_dim / 2]
+  const float* sine;
+};
+
+// Queries of `heads` heads of one KV head, of `rows` consecutive tokens of one
+// sequence. Query i is row i / heads, head i % heads.
+struct AttentionTile {
+  const float* q;    // first row, first head: [rows][heads][head_dim]
+  int64_t q_stride;  // floats between rows
+  int rows, heads, head_dim;
+  int position;  // of the first row
+  int window;    // 0: none
+  float scale;
+  const float* slopes;    // ALiBi, [heads], or null
+  const std::byte* keys;  // the KV head's block in the region's first slab
+  const std::byte* values;
+  size_t slab_bytes;
+
+  int queries() const { return rows * heads; }
+  // First position that a row sees.
+  int first_visible(int row_position) const {
+    return window > 0 && row_position >= window ? row_position - window + 1 : 0;
+  }
+  int first_piece() const { return first_visible(position) / kPieceTokens; }
+  int end_piece() const { return (position + rows - 1) / kPieceTokens + 1; }
+};
+
+struct OpKernels {
+  Isa isa;
+  void (*norm)(const NormRow&, const float* in, void* out);
+  void (*rotate)(const HeadsRow&, float* heads);  // norm and rotary embedding in place
+  void (*to_bf16)(const float* in, int64_t n, bf16* out);
+
+  // ---- Attention. A state is the softmax of a tile's queries over some keys,
+  // state_floats(head_dim, queries) floats.
+  size_t (*scratch_bytes)(int head_dim);  // per thread
+  size_t (*state_floats)(int head_dim, int queries);
+  // The tile's queries over the keys of one piece. Scratch holds the queries
+  // after prepare().
+  void (*prepare)(const AttentionTile&, void* scratch);
+  void (*piece)(const AttentionTile&, int piece, void* scratch, float* state);
+  void (*merge)(const AttentionTile&, const float* piece, float* total);  // total += piece
+  // out: first row, first head, as q; bf16 or float.
+  void (*finish)(const AttentionTile&, const float* total, int64_t out_stride, bool out_f32,
+                 void* out);
+};
+
+const OpKernels& op_kernels_portable();
+const OpKernels& op_kernels_avx2();
+const OpKernels& op_kernels_avx512();
+const OpKernels& op_kernels_avx512_bf16();
+const OpKernels& op_kernels(Isa isa);
+
+// Queries per tile: as many as keep the sums in the first-level cache.
+inline int tile_queries(int head_dim) {
+  const int most = 4096 / head_dim;
+  return most > kMaxTileQueries ? kMaxTileQueries : most;
+}
+
+}  // namespace millrace::cpu
+
+#endif

@@ -1,0 +1,94 @@
+// Ops in plain C++ over vectors of four floats, which every processor has or
+// the compiler makes up.
+#include <cmath>
+
+#include "attention_tile.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+struct Portable {
+  static constexpr int kLanes = 4;
+  static constexpr int kQueries = 2, kKeyVectors = 4, kDimVectors = 4;
+  typedef float Vector __attribute__((vector_size(16)));
+  typedef int32_t Ints __attribute__((vector_size(16)));
+  typedef uint32_t Words __attribute__((vector_size(16)));
+
+  static Vector load(const float* p) {
+    Vector x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return x;
+  }
+  static void store(float* p, Vector x) { __builtin_memcpy(p, &x, sizeof x); }
+  static Vector set1(float x) { return Vector{x, x, x, x}; }
+  static Vector fma(Vector a, Vector b, Vector c) { return a * b + c; }
+  static Vector max(Vector a, Vector b) { return a > b ? a : b; }
+  static float sum(Vector x) { return (x[0] + x[1]) + (x[2] + x[3]); }
+  static float largest(Vector x) {
+    const float a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
+    return a > b ? a : b;
+  }
+  static float sqrt(float x) { return std::sqrt(x); }
+
+  struct Pair {
+    float even, odd;
+  };
+  struct Splat {
+    Vector even, odd;
+  };
+  using Packed = Splat;
+
+  static Pair make_pair(float even, float odd) { return {even, odd}; }
+  static Splat splat(Pair p) { return {set1(p.even), set1(p.odd)}; }
+  static Packed load_packed(const uint32_t* p) {
+    Words x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return {(Vector)(x << 16), (Vector)(x & 0xffff0000u)};
+  }
+  static Vector dot(Splat a, Packed b, Vector sum) {
+    return fma(a.odd, b.odd, fma(a.even, b.even, sum));
+  }
+  static Vector store_probabilities(Vector p, Pair* out) {
+    __builtin_memcpy(out, &p, sizeof p);
+    return p;
+  }
+
+  static void pack_keys(const bf16* block, int head_dim, uint32_t* out) {
+    for (int token = 0; token < kSlabTokens; ++token) {
+      for (int k = 0; k < head_dim / 2; ++k) {
+        __builtin_memcpy(out + k * kSlabTokens + token, block + token * head_dim + 2 * k, 4);
+      }
+    }
+  }
+  static void pack_values(const bf16* even, const bf16* odd, int head_dim, uint32_t* out) {
+    for (int d = 0; d < head_dim; ++d) {
+      out[d] = even[d] | (odd != nullptr ? uint32_t{odd[d]} << 16 : 0);
+    }
+  }
+};
+
+}  // namespace
+
+const OpKernels& op_kernels_portable() {
+  static constexpr OpKernels kernels = make_op_kernels<Portable>(Isa::portable);
+  return kernels;
+}
+
+const OpKernels& op_kernels(Isa isa) {
+#if defined(__x86_64__)
+  switch (isa) {
+    case Isa::avx512_bf16:
+      return op_kernels_avx512_bf16();
+    case Isa::avx512:
+      return op_kernels_avx512();
+    case Isa::avx2:
+      return op_kernels_avx2();
+    case Isa::portable:
+      break;
+  }
+#endif
+  (void)isa;
+  return op_kernels_portable();
+}
+
+}  // namespace millrace::cpu

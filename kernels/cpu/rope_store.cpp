@@ -1,0 +1,73 @@
+#include <algorithm>
+#include <cmath>
+
+#include "ops.hpp"
+
+namespace millrace::cpu {
+
+Angles::Angles(const Op& op, int max_rows)
+    : inv_freq_(op.inv_freq, op.inv_freq + op.rotary_dim / 2),
+      scale_(op.rotary_scale),
+      values_(sizeof(float) * max_rows * op.rotary_dim) {}
+
+bool Angles::serves(const Op& op) const {
+  return op.rotary_dim / 2 == half() && op.rotary_scale == scale_ &&
+         std::equal(inv_freq_.begin(), inv_freq_.end(), op.inv_freq);
+}
+
+void Angles::compute(const Batch& batch, ThreadPool& pool) {
+  constexpr int kCost = 16;  // of a cosine and a sine beside an element of other rows
+  for_rows(pool, batch.rows, half() * kCost, [&](int r, int) {
+    float* cosine = data() + int64_t{r} * 2 * half();
+    float* sine = cosine + half();
+    for (int i = 0; i < half(); ++i) {
+      const float angle = static_cast<float>(batch.positions[r]) * inv_freq_[i];
+      cosine[i] = std::cos(angle) * scale_;
+      sine[i] = std::sin(angle) * scale_;
+    }
+  });
+}
+
+RopeStore::RopeStore(const Context& c, const Op& op, const Angles* angles)
+    : op_(op),
+      q_norm_(floats(c.program.tensor(op.q_norm))),
+      k_norm_(floats(c.program.tensor(op.k_norm))),
+      angles_(angles) {}
+
+void RopeStore::run(const Context& c, const Batch& batch, Slot in) const {
+  const int d = op_.head_dim;
+  for (const Sequence& s : batch.sequences) {
+    for_rows(c.pool, s.rows, in.width, [&](int i, int) {
+      const int row = s.first_row + i;
+      float* q = in.f32() + int64_t{row} * in.width;
+      float* k = q + int64_t{op_.heads} * d;
+      HeadsRow heads{op_.heads,
+                     d,
+                     q_norm_.empty() ? nullptr : q_norm_.data(),
+                     op_.eps,
+                     op_.rotary_dim,
+                     op_.rotary_interleaved != 0,
+                     angles_ != nullptr ? angles_->cosine(row) : nullptr,
+                     angles_ != nullptr ? angles_->sine(row) : nullptr};
+      c.kernels.rotate(heads, q);
+      heads.heads = op_.kv_heads;
+      heads.norm = k_norm_.empty() ? nullptr : k_norm_.data();
+      c.kernels.rotate(heads, k);
+      store(c, s, s.position + i, 0, k);
+      store(c, s, s.position + i, 1, k + int64_t{op_.kv_heads} * d);
+    });
+  }
+}
+
+// Rounds one token's keys or values into its slab.
+void RopeStore::store(const Context& c, const Sequence& s, int position, int value,
+                      const float* heads) const {
+  const int d = op_.head_dim;
+  std::byte* slab = s.kv + c.kv.slab_bytes * (position / MR_SLAB_TOKENS);
+  for (int h = 0; h < op_.kv_heads; ++h) {
+    auto* block = reinterpret_cast<bf16*>(slab + c.kv.block(op_.layer, value, h));
+    c.kernels.to_bf16(heads + int64_t{h} * d, d, block + position % MR_SLAB_TOKENS * d);
+  }
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,59 @@
+// What a backend brings: a device, and kernels for a checked program. All the
+// rest (checks, order of ops, slots, KV memory, the C ABI) is shared.
+#ifndef MILLRACE_EXEC_BACKEND_HPP
+#define MILLRACE_EXEC_BACKEND_HPP
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "exec/kv.hpp"
+#include "exec/program.hpp"
+#include "exec/step.hpp"
+#include "millrace_kernels.h"
+
+namespace millrace {
+
+// A slot's memory: [rows, width], rows without gaps, 64-byte aligned.
+struct Slot {
+  void* data;
+  int32_t width;
+  int32_t type;  // mr_slot_type
+
+  float* f32() const { return static_cast<float*>(data); }
+};
+
+// The kernels of one loaded program: a function per op kind. `rows` is the
+// batch's rows or, after SELECT_ROWS, its outputs, and at least 1. A row's
+// result does not depend on the other rows, bit for bit.
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+
+  virtual void begin(const Batch&) {}  // before the first op of a step
+  virtual void embed(const Op&, const Batch&, Slot out) = 0;
+  virtual void norm(const Op&, int rows, Slot in, Slot out) = 0;
+  virtual void linear(const Op&, int rows, Slot in, Slot out) = 0;
+  virtual void rope_store(const Op&, const Batch&, Slot in) = 0;
+  virtual void attention(const Op&, const Batch&, Slot in, Slot out) = 0;
+
+  virtual uint64_t weight_bytes() const = 0;
+  virtual uint64_t scratch_bytes() const = 0;
+  virtual std::string linear_name() const = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual void info(mr_device_info&) const = 0;
+  virtual mr_measurement measure() = 0;
+  virtual mr_dtype kv_dtype() const = 0;
+  virtual mr_dtype operand_dtype() const = 0;
+  // Packs the weights. The program and the layout outlive the kernels.
+  virtual std::unique_ptr<Kernels> load(const Program&, const KvLayout&) = 0;
+};
+
+}  // namespace millrace
+
+#endif

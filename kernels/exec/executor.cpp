@@ -1,0 +1,115 @@
+#include "exec/executor.hpp"
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+
+#include "exec/error.hpp"
+#include "exec/limits.hpp"
+
+namespace millrace {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+uint64_t slot_bytes(const Program& p, size_t slot, int operand_bytes) {
+  const int bytes = p.slots[slot].type == MR_SLOT_F32 ? 4 : operand_bytes;
+  return uint64_t(p.slot_rows[slot]) * p.slots[slot].width * bytes;
+}
+
+}  // namespace
+
+Executor::Executor(Device& device, const mr_program_desc& desc) : device_(device) {
+  read_program(desc, program_);
+  const Program& p = program_;
+  layout_ = KvLayout(p.layers, p.kv_heads, p.head_dim, dtype_bytes(device.kv_dtype()));
+
+  const int operand_bytes = dtype_bytes(device.operand_dtype());
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < p.slots.size(); ++i) bytes += slot_bytes(p, i, operand_bytes);
+  const uint64_t available = memory_limits().available;
+  if (bytes > available) {
+    fail(MR_NO_MEMORY, "the slots of %d rows need %.2f GiB, available are %.2f GiB", p.max_rows,
+         static_cast<double>(bytes) / (1u << 30), static_cast<double>(available) / (1u << 30));
+  }
+  for (size_t i = 0; i < p.slots.size(); ++i) {
+    slots_.emplace_back(slot_bytes(p, i, operand_bytes));
+  }
+  kernels_ = device.load(program_, layout_);
+}
+
+void Executor::info(mr_program_info& out) const {
+  out = {};
+  out.weight_bytes = kernels_->weight_bytes();
+  out.activation_bytes = kernels_->scratch_bytes();
+  for (const Buffer& slot : slots_) out.activation_bytes += slot.size();
+  out.slab_bytes = layout_.slab_bytes;
+  out.kv_dtype = device_.kv_dtype();
+  out.operand_dtype = device_.operand_dtype();
+  out.max_slabs = max_slabs();
+  std::snprintf(out.linear, sizeof out.linear, "%s", kernels_->linear_name().c_str());
+}
+
+void Executor::reserve(int slabs) {
+  if (pool_ != nullptr)
+    fail(MR_INVALID, "the KV pool of %d slabs is reserved already", pool_->slabs());
+  pool_ = std::make_shared<KvPool>(layout_, slabs);
+}
+
+const std::shared_ptr<KvPool>& Executor::pool() const {
+  if (pool_ == nullptr) fail(MR_INVALID, "the KV pool is not reserved yet");
+  return pool_;
+}
+
+void Executor::run(const mr_step& step) {
+  read_step(program_, pool_.get(), step, ++steps_, batch_);
+  kernels_->begin(batch_);
+  for (const Op& op : program_.ops) {
+    const Clock::time_point start = Clock::now();
+    run_op(op, step);
+    if (step.op_nanoseconds != nullptr) {
+      const auto passed =
+          std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
+      step.op_nanoseconds[op.index] = static_cast<uint64_t>(passed.count());
+    }
+  }
+}
+
+void Executor::run_op(const Op& op, const mr_step& step) {
+  const int rows = op.index <= program_.select ? batch_.rows : batch_.outputs;
+  if (rows == 0) return;  // a prefill chunk whose logits nobody wants
+  switch (op.kind) {
+    case MR_OP_EMBED:
+      return kernels_->embed(op, batch_, slot(op.out, step));
+    case MR_OP_NORM:
+      return kernels_->norm(op, rows, slot(op.in, step), slot(op.out, step));
+    case MR_OP_LINEAR:
+      return kernels_->linear(op, rows, slot(op.in, step), slot(op.out, step));
+    case MR_OP_ROPE_STORE:
+      return kernels_->rope_store(op, batch_, slot(op.in, step));
+    case MR_OP_ATTENTION:
+      return kernels_->attention(op, batch_, slot(op.in, step), slot(op.out, step));
+    case MR_OP_SELECT_ROWS:
+      return select_rows(op, step);
+    default:
+      fail(MR_DEVICE, "op %d has kind %d after its check", op.index, op.kind);
+  }
+}
+
+Slot Executor::slot(int index, const mr_step& step) const {
+  void* data = index == program_.logits_slot ? step.logits : slots_[index].data();
+  return {data, program_.slots[index].width, program_.slots[index].type};
+}
+
+// In ascending order, so that it may be done in place.
+void Executor::select_rows(const Op& op, const mr_step& step) {
+  const Slot in = slot(op.in, step), out = slot(op.out, step);
+  const int bytes = in.type == MR_SLOT_F32 ? 4 : dtype_bytes(device_.operand_dtype());
+  const size_t row = size_t(in.width) * bytes;
+  for (int i = 0; i < batch_.outputs; ++i) {
+    std::memmove(static_cast<std::byte*>(out.data) + row * i,
+                 static_cast<const std::byte*>(in.data) + row * batch_.output_rows[i], row);
+  }
+}
+
+}  // namespace millrace

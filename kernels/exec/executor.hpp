@@ -1,0 +1,43 @@
+// Runs the ops of a loaded program in order.
+#ifndef MILLRACE_EXEC_EXECUTOR_HPP
+#define MILLRACE_EXEC_EXECUTOR_HPP
+
+#include <memory>
+#include <vector>
+
+#include "exec/backend.hpp"
+#include "exec/buffer.hpp"
+#include "exec/kv.hpp"
+#include "exec/program.hpp"
+#include "exec/step.hpp"
+
+namespace millrace {
+
+class Executor {
+ public:
+  Executor(Device& device, const mr_program_desc& desc);
+
+  void run(const mr_step& step);
+  void info(mr_program_info& out) const;
+
+  void reserve(int slabs);  // once
+  const std::shared_ptr<KvPool>& pool() const;
+
+ private:
+  void run_op(const Op& op, const mr_step& step);
+  Slot slot(int index, const mr_step& step) const;
+  void select_rows(const Op& op, const mr_step& step);
+
+  Device& device_;
+  Program program_;
+  KvLayout layout_;
+  std::unique_ptr<Kernels> kernels_;
+  std::vector<Buffer> slots_;  // [slots] [slot_rows, width]; empty for the logits
+  std::shared_ptr<KvPool> pool_;
+  Batch batch_;
+  uint64_t steps_ = 0;
+};
+
+}  // namespace millrace
+
+#endif

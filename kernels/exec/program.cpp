@@ -1,0 +1,412 @@
+#include "exec/program.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdarg>
+#include <cstdio>
+
+#include "exec/error.hpp"
+
+namespace millrace {
+namespace {
+
+constexpr int kMaxOps = 1 << 16;
+constexpr int kMaxWidth = 1 << 24;
+constexpr int64_t kMaxElements = int64_t{1} << 40;
+
+// What a slot holds at a point of the program.
+enum class Held : uint8_t { nothing, rows, outputs };
+
+class Reader {
+ public:
+  explicit Reader(Program& program) : p_(program) {}
+
+  void read(const mr_program_desc& desc) {
+    read_shape(desc);
+    read_slots(desc);
+    read_tensors(desc);
+    held_.assign(p_.slots.size(), Held::nothing);
+    stored_.assign(p_.layers, false);
+    p_.slot_rows.assign(p_.slots.size(), 0);
+    p_.select = -1;
+    p_.ops.reserve(desc.n_ops);
+    for (int i = 0; i < desc.n_ops; i++) read_op(desc.ops[i], i);
+    check_end();
+  }
+
+ private:
+  Program& p_;
+  const Op* op_ = nullptr;
+  std::vector<Held> held_;    // [slots]
+  std::vector<bool> stored_;  // [layers] keys and values are in the cache
+  int lookback_ = 0;
+
+  [[noreturn, gnu::format(printf, 2, 3)]] void bad(const char* format, ...) const {
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    std::vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (op_ == nullptr) fail(MR_INVALID, "program: %s", text);
+    fail(MR_INVALID, "op %d (%s): %s", op_->index, op_name(op_->kind), text);
+  }
+
+  void in_range(const char* what, int64_t found, int64_t least, int64_t most) const {
+    if (found < least || found > most) {
+      bad("%s is %lld, expected %lld to %lld", what, static_cast<long long>(found),
+          static_cast<long long>(least), static_cast<long long>(most));
+    }
+  }
+  void finite(const char* what, float found) const {
+    if (!std::isfinite(found)) bad("%s is %g, expected a finite number", what, found);
+  }
+
+  void read_shape(const mr_program_desc& d) {
+    in_range("n_ops", d.n_ops, 1, kMaxOps);
+    in_range("n_slots", d.n_slots, 1, kMaxOps);
+    in_range("n_tensors", d.n_tensors, 0, kMaxOps);
+    if (d.ops == nullptr || d.slots == nullptr || (d.tensors == nullptr && d.n_tensors > 0)) {
+      bad("ops, slots or tensors is a null pointer");
+    }
+    in_range("vocab", p_.vocab = d.vocab, 1, kMaxWidth);
+    in_range("layers", p_.layers = d.layers, 1, 1 << 12);
+    in_range("kv_heads", p_.kv_heads = d.kv_heads, 1, 1 << 12);
+    in_range("head_dim", p_.head_dim = d.head_dim, 1, 1 << 12);
+    in_range("max_positions", p_.max_positions = d.max_positions, 1, 1 << 30);
+    in_range("max_rows", p_.max_rows = d.max_rows, 1, 1 << 20);
+    in_range("max_outputs", p_.max_outputs = d.max_outputs, 1, d.max_rows);
+  }
+
+  void read_slots(const mr_program_desc& d) {
+    p_.slots.assign(d.slots, d.slots + d.n_slots);
+    for (int i = 0; i < d.n_slots; i++) {
+      const mr_slot& s = p_.slots[i];
+      if (s.type != MR_SLOT_F32 && s.type != MR_SLOT_OPERAND) {
+        bad("slot %d has type %d, expected %d (F32) or %d (OPERAND)", i, s.type, MR_SLOT_F32,
+            MR_SLOT_OPERAND);
+      }
+      if (s.width < 1 || s.width > kMaxWidth) {
+        bad("slot %d is %d wide, expected 1 to %d", i, s.width, kMaxWidth);
+      }
+    }
+  }
+
+  void read_tensors(const mr_program_desc& d) {
+    p_.tensors.assign(d.tensors, d.tensors + d.n_tensors);
+    for (int i = 0; i < d.n_tensors; i++) {
+      mr_tensor& t = p_.tensors[i];
+      if (t.data == nullptr) bad("tensor %d has no data", i);
+      if (t.dtype < MR_F32 || t.dtype > MR_BF16) {
+        bad("tensor %d has dtype %d, expected 0 (F32), 1 (F16) or 2 (BF16)", i, t.dtype);
+      }
+      if (t.rank != 1 && t.rank != 2) bad("tensor %d has rank %d, expected 1 or 2", i, t.rank);
+      if (t.rank == 1) t.dims[1] = 1;
+      for (int k = 0; k < 2; k++) {
+        if (t.dims[k] < 1 || t.dims[k] > kMaxElements / t.dims[0]) {
+          bad("tensor %d is [%lld, %lld], expected 1 to %lld elements", i,
+              static_cast<long long>(t.dims[0]), static_cast<long long>(t.dims[1]),
+              static_cast<long long>(kMaxElements));
+        }
+      }
+    }
+  }
+
+  void read_op(const mr_op& source, int index) {
+    Op& op = p_.ops.emplace_back();
+    static_cast<mr_op&>(op) = source;
+    op.index = index;
+    op_ = &op;
+    switch (op.kind) {
+      case MR_OP_EMBED:
+        return embed(op);
+      case MR_OP_NORM:
+        return norm(op);
+      case MR_OP_LINEAR:
+        return linear(op);
+      case MR_OP_ROPE_STORE:
+        return rope_store(op);
+      case MR_OP_ATTENTION:
+        return attention(op);
+      case MR_OP_SELECT_ROWS:
+        return select_rows(op);
+      default:
+        bad("unknown op kind %d, expected %d to %d", op.kind, MR_OP_EMBED, MR_OP_SELECT_ROWS);
+    }
+  }
+
+  void check_end() {
+    const int out = op_->out;
+    if (op_->kind == MR_OP_ROPE_STORE) bad("the last op writes no slot, expected the logits");
+    if (p_.select < 0) bad("is the last op, but the program has no SELECT_ROWS");
+    if (p_.slots[out].type != MR_SLOT_F32 || p_.slots[out].width != p_.vocab) {
+      bad("the last op's slot %d has type %d and width %d, expected F32 and the vocabulary, %d",
+          out, p_.slots[out].type, p_.slots[out].width, p_.vocab);
+    }
+    if (wrote_rows(out)) {
+      bad("the last op's slot %d, the logits, is also written before SELECT_ROWS", out);
+    }
+    p_.logits_slot = out;
+    p_.slot_rows[out] = 0;
+    p_.lookback = lookback_;
+  }
+
+  bool wrote_rows(int slot) const {
+    for (int i = 0; i < p_.select; i++) {
+      if (p_.ops[i].kind != MR_OP_ROPE_STORE && p_.ops[i].out == slot) return true;
+    }
+    return false;
+  }
+
+  // ---- slots and tensors of one op
+
+  Held stage() const { return p_.select < 0 ? Held::rows : Held::outputs; }
+
+  const mr_slot& slot(const char* what, int index) const {
+    in_range(what, index, 0, static_cast<int64_t>(p_.slots.size()) - 1);
+    return p_.slots[index];
+  }
+
+  const mr_slot& reads(const char* what, int index) const {
+    const mr_slot& s = slot(what, index);
+    if (held_[index] != stage()) {
+      const bool stale = held_[index] == Held::rows;
+      bad("%s slot %d %s", what, index,
+          stale ? "was written before SELECT_ROWS" : "is read before any op wrote it");
+    }
+    return s;
+  }
+
+  const mr_slot& writes(int index) {
+    const mr_slot& s = slot("out", index);
+    held_[index] = stage();
+    p_.slot_rows[index] =
+        std::max(p_.slot_rows[index], p_.select < 0 ? p_.max_rows : p_.max_outputs);
+    return s;
+  }
+
+  void slot_type(const char* what, int index, mr_slot_type expected) const {
+    if (p_.slots[index].type != expected) {
+      bad("%s slot %d has type %d, expected %d (%s)", what, index, p_.slots[index].type, expected,
+          expected == MR_SLOT_F32 ? "F32" : "OPERAND");
+    }
+  }
+  void slot_width(const char* what, int index, int64_t expected) const {
+    if (p_.slots[index].width != expected) {
+      bad("%s slot %d is %d wide, expected %lld", what, index, p_.slots[index].width,
+          static_cast<long long>(expected));
+    }
+  }
+
+  const mr_tensor& tensor(const char* what, int index, int rank) const {
+    if (index < 0 || index >= static_cast<int>(p_.tensors.size())) {
+      bad("%s is tensor %d, expected 0 to %d", what, index,
+          static_cast<int>(p_.tensors.size()) - 1);
+    }
+    const mr_tensor& t = p_.tensors[index];
+    if (t.rank != rank) {
+      bad("%s (tensor %d) has rank %d, expected %d", what, index, t.rank, rank);
+    }
+    return t;
+  }
+  void vector_of(const char* what, int index, int64_t length) const {
+    const mr_tensor& t = tensor(what, index, 1);
+    if (t.dims[0] != length) {
+      bad("%s (tensor %d) is [%lld], expected [%lld]", what, index,
+          static_cast<long long>(t.dims[0]), static_cast<long long>(length));
+    }
+  }
+  void matrix_of(const char* what, int index, int64_t least_rows, int64_t width) const {
+    const mr_tensor& t = tensor(what, index, 2);
+    if (t.dims[0] < least_rows || t.dims[1] != width) {
+      bad("%s (tensor %d) is [%lld, %lld], expected [>= %lld, %lld]", what, index,
+          static_cast<long long>(t.dims[0]), static_cast<long long>(t.dims[1]),
+          static_cast<long long>(least_rows), static_cast<long long>(width));
+    }
+  }
+
+  const float* constant(const char* what, const float* values, int n) {
+    if (values == nullptr) bad("%s is a null pointer, expected %d numbers", what, n);
+    for (int i = 0; i < n; i++) finite(what, values[i]);
+    return p_.constants.emplace_back(values, values + n).data();
+  }
+
+  // ---- the kinds
+
+  void embed(const Op& op) {
+    if (stage() != Held::rows) bad("comes after SELECT_ROWS");
+    const int width = writes(op.out).width;
+    if (op.weight < 0 && op.bias < 0) bad("has neither a token table nor a position table");
+    if (op.weight >= 0) matrix_of("weight", op.weight, p_.vocab, width);
+    finite("embed_scale", op.embed_scale);
+    if (op.bias < 0) return;
+    in_range("position_offset", op.position_offset, 0, 1 << 20);
+    matrix_of("position table", op.bias, int64_t{p_.max_positions} + op.position_offset, width);
+  }
+
+  void norm(const Op& op) {
+    const int width = reads("in", op.in).width;
+    slot_type("in", op.in, MR_SLOT_F32);
+    writes(op.out);
+    slot_width("out", op.out, width);
+    in_range("norm_kind", op.norm_kind, MR_NORM_RMS, MR_NORM_LAYER);
+    vector_of("weight", op.weight, width);
+    if (op.bias >= 0) vector_of("bias", op.bias, width);
+    finite("eps", op.eps);
+    if (op.eps < 0) bad("eps is %g, expected >= 0", op.eps);
+  }
+
+  void part(const Op& op, int index) const {
+    const mr_part& part = op.parts[index];
+    const mr_tensor& weight = tensor("a part's weight", part.weight, 2);
+    const int64_t rows = weight.dims[0];
+    if (weight.dims[1] != p_.slots[op.in].width) {
+      bad("part %d: weight (tensor %d) is %lld wide, expected the width of in, %d", index,
+          part.weight, static_cast<long long>(weight.dims[1]), p_.slots[op.in].width);
+    }
+    in_range("a part's rows", part.rows, 1, kMaxWidth);
+    in_range("a part's block", part.block, 1, kMaxWidth);
+    in_range("a part's stride", part.stride, 0, rows);
+    in_range("a part's offset", part.offset, 0, rows - 1);
+    const int64_t last = last_row(part);
+    if (last >= rows) {
+      bad("part %d reaches row %lld of tensor %d, which has %lld rows", index,
+          static_cast<long long>(last), part.weight, static_cast<long long>(rows));
+    }
+    if (part.bias >= 0 && tensor("a part's bias", part.bias, 1).dims[0] <= last) {
+      bad("part %d reaches row %lld of its bias (tensor %d), which has %lld", index,
+          static_cast<long long>(last), part.bias,
+          static_cast<long long>(p_.tensors[part.bias].dims[0]));
+    }
+  }
+
+  static int64_t last_row(const mr_part& part) {
+    const int64_t whole = part.rows / part.block, rest = part.rows % part.block;
+    int64_t last = 0;
+    if (whole > 0) last = (whole - 1) * part.stride + part.block - 1;
+    if (rest > 0) last = std::max(last, whole * part.stride + rest - 1);
+    return part.offset + last;
+  }
+
+  void linear(const Op& op) {
+    reads("in", op.in);
+    in_range("n_parts", op.n_parts, 1, MR_MAX_PARTS);
+    in_range("activation", op.activation, MR_ACT_NONE, MR_ACT_RELU);
+    in_range("gated", op.gated, 0, 1);
+    in_range("accumulate", op.accumulate, 0, 1);
+    int64_t rows = 0;
+    for (int i = 0; i < op.n_parts; i++) {
+      part(op, i);
+      rows += op.parts[i].rows;
+    }
+    if (op.gated) {
+      if (op.n_parts != 2 || op.parts[0].rows != op.parts[1].rows) {
+        bad("is gated with %d parts of %lld and %lld rows, expected two of equal rows", op.n_parts,
+            static_cast<long long>(op.parts[0].rows), static_cast<long long>(op.parts[1].rows));
+      }
+      rows /= 2;
+    }
+    if (op.accumulate) reads("out (accumulated)", op.out);
+    writes(op.out);
+    slot_width("out", op.out, rows);
+    if (op.accumulate) slot_type("out (accumulated)", op.out, MR_SLOT_F32);
+    if (op.in == op.out) bad("in and out are both slot %d", op.in);
+  }
+
+  void heads(const Op& op) const {
+    if (stage() != Held::rows) bad("comes after SELECT_ROWS");
+    in_range("layer", op.layer, 0, p_.layers - 1);
+    in_range("kv_heads", op.kv_heads, p_.kv_heads, p_.kv_heads);
+    in_range("head_dim", op.head_dim, p_.head_dim, p_.head_dim);
+    in_range("heads", op.heads, 1, 1 << 14);
+    if (op.heads % op.kv_heads != 0) {
+      bad("%d heads over %d KV heads, expected a multiple", op.heads, op.kv_heads);
+    }
+    reads("in", op.in);
+    slot_type("in", op.in, MR_SLOT_F32);
+    slot_width("in", op.in, (int64_t{op.heads} + 2 * op.kv_heads) * op.head_dim);
+  }
+
+  void rope_store(Op& op) {
+    heads(op);
+    if (stored_[op.layer]) bad("layer %d is stored a second time", op.layer);
+    stored_[op.layer] = true;
+    if (op.q_norm >= 0) vector_of("q_norm", op.q_norm, op.head_dim);
+    if (op.k_norm >= 0) vector_of("k_norm", op.k_norm, op.head_dim);
+    finite("eps", op.eps);
+    if (op.eps < 0) bad("eps is %g, expected >= 0", op.eps);
+    in_range("rotary_dim", op.rotary_dim, 0, op.head_dim);
+    if (op.rotary_dim % 2 != 0) bad("rotary_dim is %d, expected an even number", op.rotary_dim);
+    op.alibi_slopes = nullptr;
+    if (op.rotary_dim == 0) {
+      op.inv_freq = nullptr;
+      return;
+    }
+    in_range("rotary_interleaved", op.rotary_interleaved, 0, 1);
+    finite("rotary_scale", op.rotary_scale);
+    op.inv_freq = constant("inv_freq", op.inv_freq, op.rotary_dim / 2);
+  }
+
+  void attention(Op& op) {
+    heads(op);
+    if (!stored_[op.layer]) bad("no ROPE_STORE before it has stored layer %d", op.layer);
+    writes(op.out);
+    slot_width("out", op.out, int64_t{op.heads} * op.head_dim);
+    if (op.in == op.out) bad("in and out are both slot %d", op.in);
+    finite("scale", op.scale);
+    in_range("window", op.window, 0, 1 << 30);
+    lookback_ = std::max(lookback_, op.window > 0 ? op.window - 1 : p_.max_positions);
+    op.inv_freq = nullptr;
+    if (op.alibi_slopes != nullptr) {
+      op.alibi_slopes = constant("alibi_slopes", op.alibi_slopes, op.heads);
+    }
+  }
+
+  void select_rows(const Op& op) {
+    if (p_.select >= 0) bad("op %d has selected the output rows already", p_.select);
+    const mr_slot& in = reads("in", op.in);
+    p_.select = op.index;
+    writes(op.out);
+    slot_width("out", op.out, in.width);
+    slot_type("out", op.out, static_cast<mr_slot_type>(in.type));
+  }
+};
+
+}  // namespace
+
+void read_program(const mr_program_desc& desc, Program& program) { Reader(program).read(desc); }
+
+const char* op_name(int32_t kind) {
+  switch (kind) {
+    case MR_OP_EMBED:
+      return "EMBED";
+    case MR_OP_NORM:
+      return "NORM";
+    case MR_OP_LINEAR:
+      return "LINEAR";
+    case MR_OP_ROPE_STORE:
+      return "ROPE_STORE";
+    case MR_OP_ATTENTION:
+      return "ATTENTION";
+    case MR_OP_SELECT_ROWS:
+      return "SELECT_ROWS";
+    default:
+      return "unknown";
+  }
+}
+
+const char* dtype_name(int32_t dtype) {
+  switch (dtype) {
+    case MR_F32:
+      return "F32";
+    case MR_F16:
+      return "F16";
+    case MR_BF16:
+      return "BF16";
+    default:
+      return "unknown";
+  }
+}
+
+int dtype_bytes(int32_t dtype) { return dtype == MR_F32 ? 4 : 2; }
+
+}  // namespace millrace

@@ -1,0 +1,51 @@
+// A checked op program: what a backend may rely on without checking again.
+#ifndef MILLRACE_EXEC_PROGRAM_HPP
+#define MILLRACE_EXEC_PROGRAM_HPP
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "millrace_kernels.h"
+
+namespace millrace {
+
+// An op with its place in the program. inv_freq and alibi_slopes point into
+// Program::constants.
+struct Op : mr_op {
+  int index = 0;
+};
+
+struct Program {
+  std::vector<Op> ops;
+  std::vector<mr_slot> slots;
+  std::vector<mr_tensor> tensors;  // the data is the caller's
+  std::vector<int> slot_rows;      // [slots] most rows that a slot ever holds; 0 for the logits
+  int select = 0;                  // index of the SELECT_ROWS op; later ops run on output rows
+  int logits_slot = 0;             // the last op's slot: its memory is the caller's
+  int vocab = 0;
+  int layers = 0, kv_heads = 0, head_dim = 0;
+  int max_positions = 0, max_rows = 0, max_outputs = 0;
+  // How many positions before its own a row may look at: the largest window,
+  // or max_positions where some layer has no window.
+  int lookback = 0;
+  std::deque<std::vector<float>> constants;
+
+  Program() = default;
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  const mr_tensor* tensor(int index) const { return index < 0 ? nullptr : &tensors[index]; }
+};
+
+// Checks every op and copies what the description points to, except for the
+// tensors' data. Throws Error(MR_INVALID) naming the op, found and expected.
+void read_program(const mr_program_desc& desc, Program& program);
+
+const char* op_name(int32_t kind);
+const char* dtype_name(int32_t dtype);
+int dtype_bytes(int32_t dtype);
+
+}  // namespace millrace
+
+#endif

@@ -1,0 +1,85 @@
+#include <cstdio>
+
+#include "cpu/cores.hpp"
+#include "exec/abi.hpp"
+#include "exec/error.hpp"
+#include "exec/limits.hpp"
+#include "ref/ref.hpp"
+
+namespace millrace::ref {
+namespace {
+
+class RefKernels : public Kernels {
+ public:
+  RefKernels(const Program& program, const KvLayout& kv, ThreadPool& pool)
+      : context_{program, kv, pool}, scores_(int64_t{program.max_positions} * pool.size()) {}
+
+  void embed(const Op& op, const Batch& batch, Slot out) override {
+    ref::embed(context_, op, batch, out);
+  }
+  void norm(const Op& op, int rows, Slot in, Slot out) override {
+    ref::norm(context_, op, rows, in, out);
+  }
+  void linear(const Op& op, int rows, Slot in, Slot out) override {
+    ref::linear(context_, op, rows, in, out);
+  }
+  void rope_store(const Op& op, const Batch& batch, Slot in) override {
+    ref::rope_store(context_, op, batch, in);
+  }
+  void attention(const Op& op, const Batch& batch, Slot in, Slot out) override {
+    ref::attention(context_, op, batch, in, out, scores_);
+  }
+
+  uint64_t weight_bytes() const override { return 0; }  // they stay in the checkpoint
+  uint64_t scratch_bytes() const override { return scores_.size() * sizeof(float); }
+  std::string linear_name() const override { return "ref"; }
+
+ private:
+  Context context_;
+  std::vector<float> scores_;  // [threads][max_positions]
+};
+
+class RefDevice : public Device {
+ public:
+  explicit RefDevice(int threads) : pool_(threads) {}
+
+  void info(mr_device_info& out) const override {
+    std::snprintf(out.name, sizeof out.name, "%s", cpu_model().c_str());
+    std::snprintf(out.isa, sizeof out.isa, "portable");
+    std::snprintf(out.isas, sizeof out.isas, "portable");
+    const MemoryLimits memory = memory_limits();
+    out.threads = pool_.size();
+    out.memory_total = memory.total;
+    out.memory_available = memory.available;
+  }
+  mr_measurement measure() override {
+    fail(MR_UNSUPPORTED, "the ref backend measures nothing: it is an oracle");
+  }
+  mr_dtype kv_dtype() const override { return MR_F32; }
+  mr_dtype operand_dtype() const override { return MR_F32; }
+  std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {
+    return std::make_unique<RefKernels>(program, kv, pool_);
+  }
+
+ private:
+  ThreadPool pool_;
+};
+
+std::unique_ptr<Device> open(const mr_device_config& config) {
+  if (config.threads < 0 || config.threads > 1024) {
+    fail(MR_INVALID, "%d threads, expected 0 to 1024", config.threads);
+  }
+  return std::make_unique<RefDevice>(config.threads > 0 ? config.threads : cpu::usable_cores());
+}
+
+int32_t device_open(const mr_device_config* config, mr_device** out, mr_error* error) {
+  return open_device(open, config, out, error);
+}
+
+}  // namespace
+}  // namespace millrace::ref
+
+extern "C" const mr_backend* millrace_backend_ref(void) {
+  static const mr_backend backend = millrace::backend_table("ref", millrace::ref::device_open);
+  return &backend;
+}

@@ -1,0 +1,48 @@
+// The reference backend: plain scalar float32 code, one function per op. It is
+// the oracle of every other backend, so it is meant to be read, not to be fast.
+#ifndef MILLRACE_REF_REF_HPP
+#define MILLRACE_REF_REF_HPP
+
+#include <vector>
+
+#include "cpu/bf16.hpp"
+#include "cpu/thread_pool.hpp"
+#include "exec/backend.hpp"
+
+namespace millrace::ref {
+
+using cpu::ThreadPool;
+
+// What the ops read: the weights stay in the checkpoint.
+struct Context {
+  const Program& program;
+  const KvLayout& kv;
+  ThreadPool& pool;
+};
+
+void embed(const Context&, const Op&, const Batch&, Slot out);
+void norm(const Context&, const Op&, int rows, Slot in, Slot out);
+void linear(const Context&, const Op&, int rows, Slot in, Slot out);
+void rope_store(const Context&, const Op&, const Batch&, Slot in);
+// scores: [threads][max_positions]
+void attention(const Context&, const Op&, const Batch&, Slot in, Slot out,
+               std::vector<float>& scores);
+
+// Element i of a tensor's data.
+inline float element(const mr_tensor& t, int64_t i) {
+  if (t.dtype == MR_F32) return static_cast<const float*>(t.data)[i];
+  const uint16_t bits = static_cast<const uint16_t*>(t.data)[i];
+  return t.dtype == MR_BF16 ? cpu::to_float(bits) : cpu::f16_to_float(bits);
+}
+
+// Keys or values of one token: [head_dim].
+inline float* kv_row(const KvLayout& kv, const Sequence& s, int layer, int value, int head,
+                     int position) {
+  std::byte* slab = s.kv + kv.slab_bytes * (position / MR_SLAB_TOKENS);
+  float* block = reinterpret_cast<float*>(slab + kv.block(layer, value, head));
+  return block + int64_t{position % MR_SLAB_TOKENS} * kv.head_dim;
+}
+
+}  // namespace millrace::ref
+
+#endif

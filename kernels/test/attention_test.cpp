@@ -1,0 +1,213 @@
+// Rotary embedding, KV store and attention of the cpu backend against ref.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "harness.hpp"
+
+namespace millrace::test {
+namespace {
+
+struct Case {
+  int heads = 4, kv_heads = 2, head_dim = 64;
+  int rotary_dim = 0;
+  bool interleaved = false;
+  float rotary_scale = 1;
+  bool norms = false;
+  int window = 0;
+  bool alibi = false;
+  int context = 0;  // tokens before the compared ones
+  int rows = 1;     // compared, in one step
+
+  std::string text() const {
+    return std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
+           std::to_string(head_dim) + ", rotary " + std::to_string(rotary_dim) +
+           (interleaved ? " interleaved" : "") + (norms ? ", norms" : "") + ", window " +
+           std::to_string(window) + (alibi ? ", alibi" : "") + ", " + std::to_string(rows) +
+           " rows after " + std::to_string(context);
+  }
+};
+
+// The QKV of a token is its row of the table, so that the values are chosen.
+Builder program(const Case& c) {
+  Builder b;
+  Random random(7 + c.head_dim + c.heads);
+  b.kv_heads = c.kv_heads;
+  b.head_dim = c.head_dim;
+  b.vocab = c.heads * c.head_dim;
+  const int width = (c.heads + 2 * c.kv_heads) * c.head_dim;
+  const int qkv = b.slot(MR_SLOT_F32, width), out = b.slot(MR_SLOT_F32, b.vocab);
+  const int logits = b.slot(MR_SLOT_F32, b.vocab);
+  b.embed(b.random(random, b.vocab, width, MR_BF16, 1.0f), qkv);
+  mr_op& rope = b.rope_store(0, qkv, c.heads);
+  rope.rotary_dim = c.rotary_dim;
+  rope.rotary_interleaved = c.interleaved;
+  rope.rotary_scale = c.rotary_scale;
+  if (c.rotary_dim > 0) rope.inv_freq = b.inv_freq(c.rotary_dim);
+  if (c.norms) {
+    rope.q_norm = b.random(random, c.head_dim, 0, MR_BF16, 0.2f, 1.0f);
+    rope.k_norm = b.random(random, c.head_dim, 0, MR_F32, 0.2f, 1.0f);
+  }
+  mr_op& attention = b.attention(0, qkv, c.heads, out);
+  attention.window = c.window;
+  if (c.alibi) {
+    std::vector<float> slopes;
+    for (int h = 0; h < c.heads; ++h) slopes.push_back(std::exp2(-8.0f * (h + 1) / c.heads));
+    attention.alibi_slopes = b.constant(slopes);
+  }
+  b.select_rows(out, logits);
+  return b;
+}
+
+std::vector<float> result(const std::string& isa, const Case& c) {
+  Builder b = program(c);
+  Model model(isa, b, (c.context + c.rows) / MR_SLAB_TOKENS + 1);
+  Sequence s(model);
+  Random random(3);
+  for (int left = c.context; left > 0;) {
+    const int n = std::min(left, b.max_rows);
+    model.step({{&s, random.tokens(n, b.vocab)}}, 0);
+    left -= n;
+  }
+  return model.step({{&s, random.tokens(c.rows, b.vocab)}});
+}
+
+class AttentionTest : public testing::TestWithParam<std::string> {
+ protected:
+  void expect_close(const Case& c) {
+    SCOPED_TRACE(c.text());
+    // Table values are bf16: without a rotation nothing is rounded but products.
+    const bool exact = c.rotary_dim == 0 && !c.norms && !rounds_products(GetParam());
+    const double error = normalised_error(result(GetParam(), c), result("ref", c));
+    EXPECT_LT(error, exact ? 1e-11 : 2e-5);
+  }
+};
+
+TEST_P(AttentionTest, EveryHeadSizeIsCloseToRef) {
+  for (const int head_dim : {8, 16, 24, 40, 64, 72, 80, 96, 104, 128, 192, 256}) {
+    Case c;
+    c.head_dim = head_dim;
+    c.context = 21;
+    c.rows = 7;
+    expect_close(c);
+  }
+}
+
+TEST_P(AttentionTest, EveryContextLengthIsCloseToRef) {
+  for (const int length : {1, 2, 15, 16, 17, 63, 64, 65, 100, 1000, 1023, 1024, 1025, 1200}) {
+    Case c;
+    c.context = length - 1;
+    expect_close(c);
+  }
+}
+
+TEST_P(AttentionTest, EveryNumberOfRowsIsCloseToRef) {
+  for (const int rows : {1, 2, 3, 7, 16, 33, 111}) {
+    for (const int context : {0, 5, 50}) {
+      Case c;
+      c.rows = rows;
+      c.context = context;
+      expect_close(c);
+    }
+  }
+}
+
+TEST_P(AttentionTest, EveryGroupingOfHeadsIsCloseToRef) {
+  const int groups[][2] = {{1, 1}, {5, 5}, {6, 1}, {14, 2}, {32, 4}, {71, 1}};
+  for (const auto& g : groups) {
+    Case c;
+    c.heads = g[0];
+    c.kv_heads = g[1];
+    c.head_dim = 32;
+    c.context = 30;
+    c.rows = 19;
+    expect_close(c);
+  }
+}
+
+TEST_P(AttentionTest, WindowsAreCloseToRef) {
+  for (const int window : {1, 2, 15, 16, 17, 64, 100, 1500}) {
+    for (const int context : {0, 90, 1100}) {
+      Case c;
+      c.heads = 2;
+      c.window = window;
+      c.context = context;
+      c.rows = 33;
+      expect_close(c);
+    }
+  }
+}
+
+TEST_P(AttentionTest, AlibiIsCloseToRef) {
+  for (const int heads : {1, 3, 8}) {
+    for (const int context : {0, 90, 1050}) {
+      Case c;
+      c.heads = c.kv_heads = heads;
+      c.alibi = true;
+      c.context = context;
+      c.rows = 17;
+      expect_close(c);
+    }
+  }
+}
+
+TEST_P(AttentionTest, RotaryEmbeddingsAreCloseToRef) {
+  for (const bool interleaved : {false, true}) {
+    for (const bool norms : {false, true}) {
+      for (const int rotary_dim : {2, 16, 30, 64, 80}) {
+        Case c;
+        c.head_dim = 80;
+        c.rotary_dim = rotary_dim;
+        c.interleaved = interleaved;
+        c.norms = norms;
+        c.rotary_scale = 1.1f;
+        c.context = 40;
+        c.rows = 3;
+        expect_close(c);
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, NormedHeadsWithoutRotationAreCloseToRef) {
+  Case c;
+  c.norms = true;
+  c.context = 9;
+  c.rows = 9;
+  expect_close(c);
+}
+
+// What lies behind the last token in its slab may be anything.
+TEST_P(AttentionTest, LeftoversOfAnotherSequenceCountNothing) {
+  Case c;
+  c.heads = c.kv_heads = 1;
+  c.head_dim = 16;
+  Builder b = program(c);
+  const int64_t width = b.tensors[0].dims[1];
+  std::vector<float> table(b.vocab * width, 0.25f);
+  std::fill_n(table.begin(), width, NAN);  // token 0: a QKV that is no number
+  b.tensors[0].dtype = MR_F32;
+  b.tensors[0].data = table.data();
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5};
+
+  Model clean(GetParam(), b, 1);
+  Sequence alone(clean);
+  const std::vector<float> expected = clean.step({{&alone, tokens}});
+
+  Model dirty(GetParam(), b, 1);
+  {
+    Sequence before(dirty);
+    dirty.step({{&before, std::vector<int32_t>(MR_SLAB_TOKENS, 0)}}, 0);
+  }
+  dirty.next_slab = 0;
+  Sequence after(dirty);
+  EXPECT_EQ(dirty.step({{&after, tokens}}), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, AttentionTest, testing::ValuesIn(tested_isas()),
+                         [](const auto& info) { return isa_label(info.param); });
+
+}  // namespace
+}  // namespace millrace::test

@@ -1,0 +1,290 @@
+#include "harness.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+#include "cpu/bf16.hpp"
+
+namespace millrace::test {
+namespace {
+
+// Round to nearest even; enough for the magnitudes of tests.
+uint16_t to_f16(float x) {
+  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  const float magnitude = std::fabs(x);
+  if (magnitude >= 65520.0f) return sign | 0x7c00;
+  if (magnitude < 0x1p-14f)
+    return sign | static_cast<uint16_t>(std::nearbyint(magnitude * 0x1p24f));
+  int exponent;
+  const float fraction = std::frexp(magnitude, &exponent);              // [0.5, 1)
+  const auto bits = static_cast<int>(std::nearbyint(fraction * 2048));  // [1024, 2048]
+  return sign | static_cast<uint16_t>(((exponent + 14) << 10) + bits - 1024);
+}
+
+std::vector<std::string> machine_isas() {
+  mr_device_config config{};
+  config.threads = 1;
+  mr_error error;
+  mr_device* device = nullptr;
+  const mr_backend* cpu = millrace_backend_cpu();
+  check(cpu->device_open(&config, &device, &error), error);
+  mr_device_info info;
+  check(cpu->device_info(device, &info, &error), error);
+  cpu->device_close(device);
+  std::vector<std::string> isas;
+  std::istringstream names(info.isas);
+  for (std::string name; std::getline(names, name, ',');) isas.push_back(name);
+  return isas;
+}
+
+}  // namespace
+
+float Random::normal() {
+  float sum = 0;
+  for (int i = 0; i < 4; ++i) sum += static_cast<float>(engine_() >> 8) * 0x1p-24f - 0.5f;
+  return sum * 1.7320508f;
+}
+
+std::vector<int32_t> Random::tokens(int n, int vocab) {
+  std::vector<int32_t> tokens(n);
+  for (int32_t& t : tokens) t = below(vocab);
+  return tokens;
+}
+
+double normalised_error(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) throw std::logic_error("normalised_error of different sizes");
+  double error = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = double{a[i]} - b[i];
+    error += difference * difference;
+    size += double{b[i]} * b[i];
+  }
+  return size > 0 ? error / size : error;
+}
+
+// ---- Builder
+
+int Builder::slot(mr_slot_type type, int width) {
+  slots.push_back({type, width});
+  return static_cast<int>(slots.size()) - 1;
+}
+
+int Builder::tensor(const std::vector<float>& values, int64_t rows, int64_t cols, mr_dtype dtype) {
+  mr_tensor t{nullptr, dtype, cols == 0 ? 1 : 2, {rows, cols}};
+  if (dtype == MR_F32) {
+    t.data = floats_.emplace_back(values).data();
+  } else {
+    std::vector<uint16_t>& bits = halves_.emplace_back();
+    for (const float x : values) bits.push_back(dtype == MR_F16 ? to_f16(x) : cpu::from_float(x));
+    t.data = bits.data();
+  }
+  tensors.push_back(t);
+  return static_cast<int>(tensors.size()) - 1;
+}
+
+int Builder::random(Random& random, int64_t rows, int64_t cols, mr_dtype dtype, float scale,
+                    float mean) {
+  std::vector<float> values(rows * (cols == 0 ? 1 : cols));
+  for (float& x : values) x = mean + scale * random.normal();
+  return tensor(values, rows, cols, dtype);
+}
+
+mr_op& Builder::op(mr_op_kind kind, int in, int out) {
+  mr_op op{};
+  op.kind = kind;
+  op.layer = -1;
+  op.in = in;
+  op.out = out;
+  op.weight = op.bias = op.q_norm = op.k_norm = -1;
+  op.embed_scale = op.rotary_scale = 1;
+  return ops.emplace_back(op);
+}
+
+mr_op& Builder::embed(int table, int out) {
+  mr_op& o = op(MR_OP_EMBED, -1, out);
+  o.weight = table;
+  return o;
+}
+
+mr_op& Builder::norm(int in, int weight, int out) {
+  mr_op& o = op(MR_OP_NORM, in, out);
+  o.weight = weight;
+  o.eps = 1e-5f;
+  return o;
+}
+
+mr_op& Builder::linear(int in, std::vector<mr_part> parts, int out) {
+  mr_op& o = op(MR_OP_LINEAR, in, out);
+  for (const mr_part& p : parts) o.parts[o.n_parts++] = p;
+  return o;
+}
+
+mr_op& Builder::rope_store(int layer, int in, int heads) {
+  mr_op& o = op(MR_OP_ROPE_STORE, in, -1);
+  o.layer = layer;
+  o.heads = heads;
+  o.kv_heads = kv_heads;
+  o.head_dim = head_dim;
+  o.eps = 1e-6f;
+  return o;
+}
+
+mr_op& Builder::attention(int layer, int in, int heads, int out) {
+  mr_op& o = rope_store(layer, in, heads);
+  o.kind = MR_OP_ATTENTION;
+  o.out = out;
+  o.scale = 1 / std::sqrt(static_cast<float>(head_dim));
+  return o;
+}
+
+mr_part Builder::part(int weight, int bias) const {
+  const int64_t rows = tensors[weight].dims[0];
+  return {weight, bias, 0, rows, rows, 0};
+}
+
+const float* Builder::constant(std::vector<float> values) {
+  return floats_.emplace_back(std::move(values)).data();
+}
+
+const float* Builder::inv_freq(int rotary_dim, float base) {
+  std::vector<float> values;
+  for (int i = 0; i < rotary_dim; i += 2) {
+    values.push_back(std::pow(base, -static_cast<float>(i) / static_cast<float>(rotary_dim)));
+  }
+  return constant(values);
+}
+
+mr_program_desc Builder::desc() {
+  mr_program_desc d{};
+  d.ops = ops.data();
+  d.slots = slots.data();
+  d.tensors = tensors.data();
+  d.n_ops = static_cast<int32_t>(ops.size());
+  d.n_slots = static_cast<int32_t>(slots.size());
+  d.n_tensors = static_cast<int32_t>(tensors.size());
+  d.vocab = vocab;
+  d.layers = layers;
+  d.kv_heads = kv_heads;
+  d.head_dim = head_dim;
+  d.max_positions = max_positions;
+  d.max_rows = max_rows;
+  d.max_outputs = max_outputs;
+  return d;
+}
+
+// ---- Device, Model, Sequence
+
+void check(int32_t status, const mr_error& error) {
+  if (status != MR_OK) throw Failure(error);
+}
+
+Device::Device(const std::string& isa, int threads)
+    : backend(isa == "ref" ? millrace_backend_ref() : millrace_backend_cpu()) {
+  mr_device_config config{};
+  config.threads = threads;
+  if (isa != "ref") std::snprintf(config.isa, sizeof config.isa, "%s", isa.c_str());
+  mr_error error;
+  check(backend->device_open(&config, &handle, &error), error);
+}
+
+Device::~Device() { backend->device_close(handle); }
+
+Model::Model(const std::string& isa, Builder& builder, int slabs, int threads)
+    : device(isa, threads), vocab(builder.vocab), max_positions(builder.max_positions) {
+  const mr_program_desc desc = builder.desc();
+  mr_error error;
+  check(device.backend->program_load(device.handle, &desc, &handle, &error), error);
+  if (slabs == 0) return;
+  const int32_t status = device.backend->kv_reserve(handle, slabs, &error);
+  if (status != MR_OK) device.backend->program_unload(handle);
+  check(status, error);
+}
+
+Model::~Model() { device.backend->program_unload(handle); }
+
+void Model::run(const mr_step& step) {
+  mr_error error;
+  check(device.backend->program_run(handle, &step, &error), error);
+}
+
+mr_program_info Model::info() const {
+  mr_program_info info;
+  mr_error error;
+  check(device.backend->program_info(handle, &info, &error), error);
+  return info;
+}
+
+std::vector<float> Model::step(const std::vector<Rows>& rows, int outputs) {
+  std::vector<int32_t> tokens, output_rows;
+  std::vector<mr_sequence> sequences;
+  for (const Rows& r : rows) {
+    Sequence& s = *r.sequence;
+    const auto n = static_cast<int32_t>(r.tokens.size());
+    s.reach(s.position + n);
+    sequences.push_back({s.region, static_cast<int32_t>(tokens.size()), n, s.position, 0});
+    tokens.insert(tokens.end(), r.tokens.begin(), r.tokens.end());
+  }
+  const auto total = static_cast<int32_t>(tokens.size());
+  if (outputs < 0) outputs = total;
+  for (int i = total - outputs; i < total; ++i) output_rows.push_back(i);
+  std::vector<float> logits(size_t(outputs) * vocab);
+  mr_step step{};
+  step.tokens = tokens.data();
+  step.sequences = sequences.data();
+  step.output_rows = output_rows.data();
+  step.logits = logits.data();
+  step.rows = total;
+  step.n_sequences = static_cast<int32_t>(sequences.size());
+  step.outputs = outputs;
+  run(step);
+  for (const Rows& r : rows) r.sequence->position += static_cast<int>(r.tokens.size());
+  return logits;
+}
+
+Sequence::Sequence(Model& m) : model(m) {
+  mr_error error;
+  const int slabs = (model.max_positions + MR_SLAB_TOKENS - 1) / MR_SLAB_TOKENS;
+  check(model.device.backend->region_create(model.handle, slabs, &region, &error), error);
+}
+
+Sequence::~Sequence() { model.device.backend->region_destroy(region); }
+
+void Sequence::reach(int end) {
+  mr_error error;
+  for (; mapped * MR_SLAB_TOKENS < end; ++mapped) {
+    const int32_t slab = model.next_slab++;
+    check(model.device.backend->region_map(region, mapped, &slab, 1, &error), error);
+  }
+}
+
+std::vector<std::string> tested_isas() {
+  const std::vector<std::string> runs = machine_isas();
+  const char* forced = std::getenv("MILLRACE_ISA");
+  std::vector<std::string> isas;
+  for (const char* isa : {"avx512-bf16", "avx512", "avx2", "portable"}) {
+    bool able = false;
+    for (const std::string& name : runs) able = able || name == isa;
+    const bool wanted = forced == nullptr || *forced == '\0' || std::strcmp(forced, isa) == 0;
+    if (able && wanted) {
+      isas.push_back(isa);
+    } else {
+      std::fprintf(stderr, "NOT TESTED: instruction set %s: %s\n", isa,
+                   able ? "MILLRACE_ISA forces another" : "this machine cannot run it");
+    }
+  }
+  if (isas.empty()) throw std::runtime_error("MILLRACE_ISA names nothing that this machine runs");
+  return isas;
+}
+
+std::string isa_label(const std::string& isa) {
+  std::string label = isa;
+  for (char& c : label) c = c == '-' ? '_' : c;
+  return label;
+}
+
+bool rounds_products(const std::string& isa) { return isa == "avx512-bf16"; }
+
+}  // namespace millrace::test

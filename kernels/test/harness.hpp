@@ -1,0 +1,144 @@
+// Programs, devices and steps for tests, all through the C ABI.
+#ifndef MILLRACE_TEST_HARNESS_HPP
+#define MILLRACE_TEST_HARNESS_HPP
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "millrace_kernels.h"
+
+namespace millrace::test {
+
+// ---- Numbers
+
+// Reproducible on every standard library.
+class Random {
+ public:
+  explicit Random(uint32_t seed) : engine_(seed) {}
+  int below(int n) { return static_cast<int>(engine_() % static_cast<uint32_t>(n)); }
+  // About normal: the sum of four uniform numbers, standard deviation 1.
+  float normal();
+  std::vector<int32_t> tokens(int n, int vocab);
+
+ private:
+  std::mt19937 engine_;
+};
+
+// sum (a - b)^2 / sum b^2.
+double normalised_error(const std::vector<float>& a, const std::vector<float>& b);
+
+// ---- Programs
+
+// Builds an op program; owns what its description points to.
+class Builder {
+ public:
+  int slot(mr_slot_type type, int width);
+  // A tensor of the values, rounded to the type. cols = 0: rank 1.
+  int tensor(const std::vector<float>& values, int64_t rows, int64_t cols, mr_dtype dtype);
+  // A random one; `scale` is the standard deviation, around `mean`.
+  int random(Random& random, int64_t rows, int64_t cols, mr_dtype dtype, float scale,
+             float mean = 0);
+
+  mr_op& op(mr_op_kind kind, int in, int out);
+  mr_op& embed(int table, int out);
+  mr_op& norm(int in, int weight, int out);
+  mr_op& linear(int in, std::vector<mr_part> parts, int out);
+  // ROPE_STORE and ATTENTION of a layer.
+  mr_op& rope_store(int layer, int in, int heads);
+  mr_op& attention(int layer, int in, int heads, int out);
+  void select_rows(int in, int out) { op(MR_OP_SELECT_ROWS, in, out); }
+  mr_part part(int weight, int bias = -1) const;  // a whole tensor
+  const float* constant(std::vector<float> values);
+  const float* inv_freq(int rotary_dim, float base = 10000);
+
+  // Valid until the builder changes.
+  mr_program_desc desc();
+
+  int vocab = 0, layers = 1, kv_heads = 1, head_dim = 16;
+  int max_positions = 2048, max_rows = 128, max_outputs = 128;
+  std::vector<mr_op> ops;
+  std::vector<mr_slot> slots;
+  std::vector<mr_tensor> tensors;
+
+ private:
+  std::deque<std::vector<uint16_t>> halves_;
+  std::deque<std::vector<float>> floats_;
+};
+
+// ---- Devices and loaded programs
+
+// A call of the ABI that failed.
+class Failure : public std::runtime_error {
+ public:
+  explicit Failure(const mr_error& error)
+      : std::runtime_error(error.message), status(error.status) {}
+  int32_t status;
+};
+void check(int32_t status, const mr_error& error);
+
+class Device {
+ public:
+  // isa "ref": the reference backend.
+  explicit Device(const std::string& isa, int threads = 2);
+  ~Device();
+  Device(const Device&) = delete;
+
+  const mr_backend* backend;
+  mr_device* handle = nullptr;
+};
+
+// A sequence: a region, and the tokens that are in the KV cache already.
+class Sequence;
+
+class Model {
+ public:
+  // slabs: of the KV pool; 0: none is reserved.
+  Model(const std::string& isa, Builder& builder, int slabs, int threads = 2);
+  ~Model();
+  Model(const Model&) = delete;
+
+  struct Rows {
+    Sequence* sequence;
+    std::vector<int32_t> tokens;
+  };
+  // Runs one step; returns the logits of its last `outputs` rows, or of all.
+  std::vector<float> step(const std::vector<Rows>& rows, int outputs = -1);
+  // As the ABI has it.
+  void run(const mr_step& step);
+  mr_program_info info() const;
+
+  Device device;
+  mr_program* handle = nullptr;
+  int vocab, max_positions;
+  int next_slab = 0;  // slabs are given out in ascending order
+};
+
+class Sequence {
+ public:
+  explicit Sequence(Model& model);
+  ~Sequence();
+  Sequence(const Sequence&) = delete;
+  // Maps slabs for positions below `end`.
+  void reach(int end);
+
+  Model& model;
+  mr_region* region = nullptr;
+  int position = 0;
+  int mapped = 0;
+};
+
+// The instruction sets to test: what this machine runs, or MILLRACE_ISA alone.
+std::vector<std::string> tested_isas();
+// Name of a test parameter.
+std::string isa_label(const std::string& isa);
+// Whether products of this instruction set round queries and probabilities too.
+bool rounds_products(const std::string& isa);
+
+}  // namespace millrace::test
+
+#endif
