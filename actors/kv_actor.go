@@ -24,10 +24,11 @@ type kvActor struct {
 	broken  func(error) // told when the books contradict themselves
 }
 
-// kvSnapshot asks for the pool's state; kvState answers.
+// kvSnapshot asks for the pool's state; *KVState answers.
 type kvSnapshot struct{}
 
-type kvState struct {
+// KVState is the KV manager's books.
+type KVState struct {
 	Stats   kvmgr.Stats    `json:"stats"`
 	Regions []kvmgr.Region `json:"regions"`
 	Check   string         `json:"check"` // "ok", or what is wrong
@@ -70,7 +71,7 @@ func (a *kvActor) reserve(ctx actor.Context, m *msg.Reserve) {
 		a.lease(ctx, m.Seq, m.Lease)
 	case errors.As(err, &short):
 		ctx.Send(ctx.Sender(), &msg.Denied{
-			Seq: m.Seq, Need: short.Need, Free: short.Free, Never: errors.Is(err, kvmgr.ErrNeverFits),
+			Seq: m.Seq, Need: short.Need, Free: short.Free, Pool: short.Pool, Never: errors.Is(err, kvmgr.ErrNeverFits),
 		})
 	default:
 		a.broken(err)
@@ -88,8 +89,8 @@ func (a *kvActor) lease(ctx actor.Context, seq msg.SeqID, upTo int) {
 	ctx.Send(ctx.Sender(), &msg.Leased{Seq: seq, Slabs: slabs, UpTo: upTo})
 }
 
-func (a *kvActor) state() *kvState {
-	s := &kvState{Stats: a.kv.Stats(), Regions: a.kv.Regions(), Check: "ok"}
+func (a *kvActor) state() *KVState {
+	s := &KVState{Stats: a.kv.Stats(), Regions: a.kv.Regions(), Check: "ok"}
 	if err := a.kv.Check(); err != nil {
 		s.Check = err.Error()
 	}

@@ -170,7 +170,7 @@ func (l *loop) take(m any) error {
 		l.events = append(l.events, sched.Cancel(sched.ID(m.Seq)))
 	case *msg.Denied:
 		if m.Never {
-			l.events = append(l.events, sched.NeverFits(sched.ID(m.Seq), m.Need, m.Free))
+			l.events = append(l.events, sched.NeverFits(sched.ID(m.Seq), m.Need, m.Pool))
 		} else {
 			l.events = append(l.events, sched.Denied(sched.ID(m.Seq), m.Need, m.Free))
 		}

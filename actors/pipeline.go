@@ -279,12 +279,20 @@ func (p *Pipeline) Detokenize(_ context.Context, model string, tokens []int32) (
 }
 
 // KVState is the KV manager's books, for /debug/kv.
-func (p *Pipeline) KVState(ctx context.Context) (any, error) {
+func (p *Pipeline) KVState(ctx context.Context) (*KVState, error) {
 	wait := time.Second
 	if d, ok := ctx.Deadline(); ok {
 		wait = time.Until(d)
 	}
-	return p.system.Root.RequestFuture(p.kv, &kvSnapshot{}, wait).Result()
+	answer, err := p.system.Root.RequestFuture(p.kv, &kvSnapshot{}, wait).Result()
+	if err != nil {
+		return nil, fmt.Errorf("actors: the KV manager did not answer: %w", err)
+	}
+	state, ok := answer.(*KVState)
+	if !ok {
+		return nil, fmt.Errorf("actors: the KV manager answered with a %T", answer)
+	}
+	return state, nil
 }
 
 // Running is the number of requests in the pipeline.

@@ -120,11 +120,10 @@ func equal(a, b []int32) bool { return fmt.Sprint(a) == fmt.Sprint(b) }
 func requireClean(t *testing.T, p *Pipeline, d *testDevice) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		s, err := p.KVState(context.Background())
+		state, err := p.KVState(context.Background())
 		if err != nil {
 			return false
 		}
-		state := s.(*kvState)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return state.Check == "ok" && state.Stats.Regions == 0 && state.Stats.Free == d.slabs && d.open == 0 && len(d.owner) == 0

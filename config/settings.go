@@ -55,8 +55,12 @@ type Serve struct {
 
 	KVMemory       Bytes // 0: what warm-up finds
 	MaxBatchTokens int   // rows per step
+	PrefillChunk   int   // prompt rows of a step that decodes too, 0: no bound
 	MaxBatchSize   int   // sequences per step
 	MaxWaiting     int   // requests in the queue
+
+	WaitingServedRatio float64 // prompts wait until they are this share of the decode rows
+	MaxHoldSteps       int     // for so many steps at most
 
 	Tokenizers   int
 	Detokenizers int
@@ -79,6 +83,9 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 
 	f.Var(&s.KVMemory, "kv-memory", "memory of the KV cache (0: measured at start)")
 	f.IntVar(&s.MaxBatchTokens, "max-batch-tokens", 512, "tokens per step: decode rows and prompt chunks together")
+	f.IntVar(&s.PrefillChunk, "prefill-chunk", 128, "prompt tokens of a step that decodes too, so that a long prompt does not hold up other answers (0: no bound)")
+	f.Float64Var(&s.WaitingServedRatio, "waiting-served-ratio", 0, "hold new prompts back until they are this share of the sequences that decode (0: never)")
+	f.IntVar(&s.MaxHoldSteps, "max-hold-steps", 16, "steps that --waiting-served-ratio holds a prompt back at most")
 	f.IntVar(&s.MaxBatchSize, "max-batch-size", 64, "sequences per step")
 	f.IntVar(&s.MaxWaiting, "max-waiting", 512, "requests that may wait for admission; more are answered with 429")
 
@@ -94,6 +101,8 @@ func (s *Serve) Validate() error {
 		address("listen", s.Listen),
 		address("nats-listen", s.NATSListen),
 		atLeast("max-batch-tokens", s.MaxBatchTokens, 1),
+		atLeast("prefill-chunk", s.PrefillChunk, 0),
+		atLeast("max-hold-steps", s.MaxHoldSteps, 0),
 		atLeast("max-batch-size", s.MaxBatchSize, 1),
 		atLeast("max-waiting", s.MaxWaiting, 0),
 		atLeast("tokenizers", s.Tokenizers, 1),

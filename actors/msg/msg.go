@@ -113,9 +113,9 @@ type Release struct{ Seq SeqID }
 // Denied answers Reserve: nothing was set aside. Never says that the pool is
 // too small even when empty.
 type Denied struct {
-	Seq        SeqID
-	Need, Free int // slabs
-	Never      bool
+	Seq              SeqID
+	Need, Free, Pool int // slabs
+	Never            bool
 }
 
 // Leased answers Reserve and Lease with the new slabs, which come behind those leased

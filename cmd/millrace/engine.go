@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 	"time"
 
@@ -81,7 +80,8 @@ func (e *engine) open(s *config.Serve, log zerolog.Logger) (err error) {
 	e.Pipeline, err = actors.New(actors.Config{
 		ModelID: e.modelID, Model: e.model, Tokenizer: e.tokenizer, Context: e.model.Program.MaxPositions,
 		Sched: sched.Config{
-			MaxBatchTokens: rows, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
+			MaxBatchTokens: rows, ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
+			WaitingServedRatio: s.WaitingServedRatio, MaxHoldSteps: s.MaxHoldSteps,
 			MaxSequenceTokens: e.model.Program.MaxPositions,
 			SlabTokens:        device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
 		},
@@ -111,5 +111,3 @@ func (e *engine) close() {
 		e.tokenizer.Close() //nolint:errcheck // nothing was written
 	}
 }
-
-var errNoPrompt = errors.New("found no prompt, expected one of --prompt, --chat and --tokens")

@@ -38,7 +38,8 @@ func newGenerate(a *app) *cobra.Command {
 		Long: `Generate text with the pipeline of the server, in this process. Text is printed as it is made.
 
 --prompt goes on with a text as it is, --chat asks a chat model (the text is a user's turn in the
-model's chat template), --tokens takes token ids.`,
+model's chat template), --tokens takes token ids. A chat model that ends at once on a text as it is
+gets it as a user's turn, and the log says so; --json never does that.`,
 		Example: `  millrace generate --chat "What is the capital of the US?"
   millrace generate --prompt "The capital of France is" -n 20 --temperature 0
   millrace generate --model DIR --tokens 5,6,7 -n 40 --temperature 0 --json`,
@@ -87,8 +88,26 @@ func generate(ctx context.Context, out io.Writer, a *app, o *generateOptions) er
 		return err
 	}
 	r.Model = e.modelID
-	err = printAnswer(ctx, out, e, r, o.asJSON)
+	answer, err := readAnswer(ctx, out, e, r, o.asJSON)
+	if err == nil && answer.Text == "" && r.Prompt != "" && !o.asJSON && e.tokenizer.HasChatTemplate() {
+		a.log.Warn().Msg("the model has nothing to add to the text as it is: asking it as a chat, as --chat does")
+		r.ID, r.Prompt, r.Messages = "chat", "", []api.Message{{Role: "user", Content: o.prompt}}
+		answer, err = readAnswer(ctx, out, e, r, false)
+	}
+	switch {
+	case err == nil && o.asJSON:
+		err = printJSON(out, answer)
+	case err == nil:
+		_, err = fmt.Fprintln(out)
+	}
 	return errors.Join(err, e.shutdown(10*time.Second))
+}
+
+// answer is what generate prints with --json.
+type answer struct {
+	Tokens []int32 `json:"tokens"`
+	Text   string  `json:"text"`
+	Finish string  `json:"finish_reason"`
 }
 
 // request checks the flags and makes the request.
@@ -118,7 +137,7 @@ func (o *generateOptions) request() (*api.Request, error) {
 	}
 	switch {
 	case given == 0:
-		return nil, config.Usagef("%v", errNoPrompt)
+		return nil, config.Usagef("found no prompt, expected one of --prompt, --chat and --tokens")
 	case given > 1:
 		return nil, config.Usagef("found more than one of --prompt, --chat and --tokens, expected one")
 	case o.maxTokens < 0:
@@ -143,43 +162,32 @@ func parseTokens(s string) ([]int32, error) {
 	return ids, nil
 }
 
-// printAnswer prints text as it comes, or one JSON object at the end.
-func printAnswer(ctx context.Context, out io.Writer, engine api.Engine, r *api.Request, asJSON bool) error {
+// readAnswer reads the answer to r; with quiet off it prints the text as it comes.
+func readAnswer(ctx context.Context, out io.Writer, engine api.Engine, r *api.Request, quiet bool) (*answer, error) {
 	stream, err := engine.Submit(ctx, r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer stream.Close()
-	answer := struct {
-		Tokens []int32 `json:"tokens"`
-		Text   string  `json:"text"`
-		Finish string  `json:"finish_reason"`
-	}{Tokens: []int32{}}
-	var text strings.Builder
+	got := &answer{Tokens: []int32{}}
 	for {
 		e, err := stream.Next(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if e.Err != nil {
-			return e.Err
+			return nil, e.Err
 		}
-		answer.Tokens = append(answer.Tokens, e.Tokens...)
-		text.WriteString(e.Text)
-		if !asJSON {
+		got.Tokens = append(got.Tokens, e.Tokens...)
+		got.Text += e.Text
+		if !quiet {
 			if _, err := io.WriteString(out, e.Text); err != nil {
-				return err
+				return nil, err
 			}
 		}
 		if e.Done {
-			answer.Finish = string(e.Finish)
-			break
+			got.Finish = string(e.Finish)
+			return got, nil
 		}
 	}
-	if !asJSON {
-		_, err := fmt.Fprintln(out)
-		return err
-	}
-	answer.Text = text.String()
-	return printJSON(out, answer)
 }

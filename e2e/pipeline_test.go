@@ -1,0 +1,220 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/actors"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/metrics"
+	"github.com/millrace/millrace/tokenizer"
+)
+
+const demoModel = "../models/tiny-chat"
+
+// patience bounds what must happen soon: only a failing test waits for it.
+const patience = time.Minute
+
+// size is what the tests vary of a pipeline.
+type size struct {
+	rows, chunk, batch, requests int
+	kvMemory                     int64
+}
+
+func startPipeline(t *testing.T, s size) *actors.Pipeline {
+	t.Helper()
+	tok, err := tokenizer.Load(demoModel)
+	require.NoError(t, err)
+	m, err := compute.Open(compute.Options{
+		Dir: demoModel, Device: device.Options{Backend: "cpu"},
+		MaxRows: s.rows, MaxOutputs: s.batch, MaxSequences: s.batch, KVMemory: s.kvMemory,
+	})
+	require.NoError(t, err)
+	p, err := actors.New(actors.Config{
+		ModelID: "tiny-chat", Model: m, Tokenizer: tok, Context: m.Program.MaxPositions,
+		Sched: sched.Config{
+			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096,
+			MaxSequenceTokens: m.Program.MaxPositions, SlabTokens: device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
+		},
+		MaxRequests: s.requests, Metrics: metrics.New(metrics.Build{}), Log: zerolog.Nop(),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		require.NoError(t, p.Close(ctx))
+		m.Close()
+		require.NoError(t, tok.Close())
+	})
+	return p
+}
+
+// readAll reads a stream to its end.
+func readAll(s api.Stream) (tokens []int32, last api.Event, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		e, err := s.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return tokens, last, nil
+		}
+		if err != nil {
+			return tokens, last, err
+		}
+		tokens, last = append(tokens, e.Tokens...), e
+	}
+}
+
+// promptOf is a prompt of random tokens and length for a number.
+func promptOf(r *rand.Rand, longest int) []int32 {
+	prompt := make([]int32, 1+r.IntN(longest))
+	for i := range prompt {
+		prompt[i] = int32(r.IntN(4096))
+	}
+	return prompt
+}
+
+func variedRequest(i int) *api.Request {
+	r := rand.New(rand.NewPCG(7, uint64(i)))
+	q := &api.Request{
+		ID: strconv.Itoa(i), Model: "tiny-chat", N: 1, PromptTokens: promptOf(r, 200), MaxTokens: 5 + r.IntN(40),
+		TopLogprobs: -1, Sampling: sample.Params{}, Arrival: time.Now(), IgnoreEOS: true,
+	}
+	if i%2 == 1 {
+		q.Sampling = sample.Params{Temperature: 1.2, TopP: 0.95, TopK: 200, RepetitionPenalty: 1.1, Seed: uint64(i)}
+	}
+	return q
+}
+
+func TestTheSameTokensAloneAndInAnyCompanyAndChunking(t *testing.T) {
+	const n = 64
+	want := make([][]int32, n)
+	alone := startPipeline(t, size{rows: 512, batch: 1})
+	for i := range n {
+		s, err := alone.Submit(context.Background(), variedRequest(i))
+		require.NoError(t, err)
+		tokens, last, err := readAll(s)
+		require.NoError(t, err)
+		require.Equal(t, api.FinishLength, last.Finish)
+		want[i] = tokens
+	}
+	for _, s := range []size{{rows: 512, batch: 64}, {rows: 64, chunk: 7, batch: 64}, {rows: 33, chunk: 16, batch: 11}, {rows: 100, chunk: 61, batch: 29}} {
+		t.Run(fmt.Sprintf("rows %d, chunk %d, batch %d", s.rows, s.chunk, s.batch), func(t *testing.T) {
+			p := startPipeline(t, s)
+			var wg sync.WaitGroup
+			for _, i := range rand.Perm(n) {
+				for range rand.IntN(2000) { // arrivals spread over the run
+					runtime.Gosched()
+				}
+				wg.Go(func() {
+					stream, err := p.Submit(context.Background(), variedRequest(i))
+					if err != nil {
+						t.Errorf("request %d: %v", i, err)
+						return
+					}
+					tokens, _, err := readAll(stream)
+					if err != nil || fmt.Sprint(tokens) != fmt.Sprint(want[i]) {
+						t.Errorf("request %d: %v: found %v, expected %v", i, err, tokens, want[i])
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+func TestOverloadWithATenthOfTheKVMemoryLosesNothing(t *testing.T) {
+	const requests, atOnce = 2000, 200
+	// A batch of 64 at full length would take 512 MiB.
+	p := startPipeline(t, size{rows: 256, batch: 64, requests: 150, kvMemory: 50 << 20})
+	runOne(t, p, requests) // what is allocated once is there
+	memory, goroutines := residentBytes(t), runtime.NumGoroutine()
+	var full, cancelled, refused atomic.Int64
+	var wg sync.WaitGroup
+	limit := make(chan struct{}, atOnce)
+	for i := range requests {
+		limit <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-limit }()
+			r := rand.New(rand.NewPCG(9, uint64(i)))
+			q := variedRequest(i)
+			q.PromptTokens, q.MaxTokens = promptOf(r, 300), 1+r.IntN(40)
+			s, err := p.Submit(context.Background(), q)
+			var e *api.Error
+			if errors.As(err, &e) && e.Code == api.CodeOverloaded && e.RetryAfter > 0 {
+				refused.Add(1)
+				return
+			}
+			if err != nil {
+				t.Errorf("request %d: %v", i, err)
+				return
+			}
+			if i%3 == 0 {
+				for range r.IntN(q.MaxTokens) {
+					if _, err := s.Next(context.Background()); err != nil {
+						break
+					}
+				}
+				s.Close()
+			}
+			_, last, err := readAll(s)
+			switch {
+			case err != nil || !last.Done:
+				t.Errorf("request %d: %v, ended with %+v", i, err, last)
+			case last.Finish == api.FinishLength && last.Usage.CompletionTokens == q.MaxTokens:
+				full.Add(1)
+			case last.Finish == api.FinishCancelled && i%3 == 0:
+				cancelled.Add(1)
+			default:
+				t.Errorf("request %d ended with %+v", i, last)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d full answers, %d cancelled, %d refused", full.Load(), cancelled.Load(), refused.Load())
+	require.Equal(t, int64(requests), full.Load()+cancelled.Load()+refused.Load())
+	require.NotZero(t, full.Load()*cancelled.Load()*refused.Load(), "each of the three kinds")
+	require.Eventually(t, func() bool { return kvIsClean(p) }, patience, time.Millisecond, "every slab comes back")
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+10 }, patience, time.Millisecond, "goroutines")
+	runtime.GC()
+	require.Less(t, residentBytes(t), memory+64<<20, "resident memory")
+}
+
+func runOne(t *testing.T, p *actors.Pipeline, i int) {
+	s, err := p.Submit(context.Background(), variedRequest(i))
+	require.NoError(t, err)
+	_, _, err = readAll(s)
+	require.NoError(t, err)
+}
+
+// kvIsClean says whether the KV manager's books are consistent and empty.
+func kvIsClean(p *actors.Pipeline) bool {
+	s, err := p.KVState(context.Background())
+	return err == nil && s.Check == "ok" && s.Stats.Regions == 0 && s.Stats.Free == s.Stats.Slabs
+}
+
+func residentBytes(t *testing.T) int64 {
+	data, err := os.ReadFile("/proc/self/statm")
+	require.NoError(t, err)
+	pages, err := strconv.ParseInt(strings.Fields(string(data))[1], 10, 64)
+	require.NoError(t, err)
+	return pages * int64(os.Getpagesize())
+}
