@@ -210,10 +210,14 @@ func Explain(w io.Writer, p *Program, o ExplainOptions) error {
 			rows = append(rows, [columns]string{g.title()})
 		}
 		for _, op := range g.Ops {
-			rows = append(rows, costRow(op.Name, op.Shape, op.Attribute, op.StepCosts))
+			name := op.Name
+			if g.First >= 0 {
+				name = "  " + name
+			}
+			rows = append(rows, costRow(name, op.Shape, op.Attribute, op.StepCosts))
 		}
 		if g.First >= 0 {
-			rows = append(rows, costRow(fmt.Sprintf("one layer (%d ops)", len(g.Ops)), "", "", g.Layer))
+			rows = append(rows, costRow(fmt.Sprintf("  one layer (%d ops)", len(g.Ops)), "", "", g.Layer))
 		}
 	}
 	return writeTable(w, append(rows, costRow("total", "", "", e.Totals)))

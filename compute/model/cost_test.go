@@ -1,0 +1,124 @@
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute/weights"
+)
+
+// anyTensor has every tensor that is asked for, in the shape that fits.
+type anyTensor map[string][]int64
+
+func (a anyTensor) Tensor(name string) (weights.Tensor, bool) {
+	shape, ok := a[name]
+	return weights.Tensor{Name: name, Shape: shape, DType: weights.BF16}, ok
+}
+
+// small is a Llama of 1 layer: hidden 8, 4 heads and 2 KV heads of 6, MLP 20,
+// vocabulary 32, window 3.
+func small(t *testing.T) *Program {
+	t.Helper()
+	cfg, err := parse(t, object{"architectures": []string{"MistralForCausalLM"}, "vocab_size": 32, "hidden_size": 8,
+		"intermediate_size": 20, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+		"head_dim": 6, "sliding_window": 3, "tie_word_embeddings": true})
+	require.NoError(t, err)
+	const at = "model.layers.0."
+	p, err := Build(cfg, anyTensor{
+		"model.embed_tokens.weight": {32, 8}, "model.norm.weight": {8},
+		at + "input_layernorm.weight": {8}, at + "post_attention_layernorm.weight": {8},
+		at + "self_attn.q_proj.weight": {24, 8}, at + "self_attn.k_proj.weight": {12, 8},
+		at + "self_attn.v_proj.weight": {12, 8}, at + "self_attn.o_proj.weight": {8, 24},
+		at + "mlp.gate_proj.weight": {20, 8}, at + "mlp.up_proj.weight": {20, 8}, at + "mlp.down_proj.weight": {8, 20},
+	})
+	require.NoError(t, err)
+	return p
+}
+
+func TestCostsOfEachOpByHand(t *testing.T) {
+	p := small(t)
+	sizes := Sizes{Weight: 2, Operand: 2, KV: 2}
+	// Five rows after two: positions 2..6 see min(3, position+1) = 3 keys each,
+	// 7 keys in all. Two of them become logits.
+	costs := Costs(p, Work{Rows: 5, Past: 2, Outputs: 2}, sizes)
+	require.Equal(t, []Cost{
+		/* embed       */ {WeightBytes: 5 * 8 * 2, ActivationBytes: 5 * 8 * 4},
+		/* attn.norm   */ {WeightBytes: 8 * 4, ActivationBytes: 5 * 8 * (4 + 2), Flops: 5 * 8 * 4},
+		/* attn.qkv    */ {WeightBytes: 48 * 8 * 2, ActivationBytes: 5 * (8*2 + 48*4), Flops: 5 * 2 * 48 * 8},
+		/* rope_store  */ {KVBytes: 5 * 2 * 12 * 2, ActivationBytes: 5 * (24*2 + 12*2) * 4, Flops: 5 * 3 * 6 * 6},
+		/* attention   */ {KVBytes: 7 * 2 * 12 * 2, ActivationBytes: 5 * (24*4 + 24*2), Flops: 5 * 3 * 4 * (4*6 + 1)},
+		/* attn.out    */ {WeightBytes: 8 * 24 * 2, ActivationBytes: 5 * (24*2 + 2*8*4), Flops: 5 * (2*8*24 + 8)},
+		/* mlp.norm    */ {WeightBytes: 8 * 4, ActivationBytes: 5 * 8 * (4 + 2), Flops: 5 * 8 * 4},
+		/* mlp.gate_up */ {WeightBytes: 40 * 8 * 2, ActivationBytes: 5 * (8*2 + 20*2), Flops: 5 * 2 * 40 * 8},
+		/* mlp.down    */ {WeightBytes: 8 * 20 * 2, ActivationBytes: 5 * (20*2 + 2*8*4), Flops: 5 * (2*8*20 + 8)},
+		/* select_rows */ {ActivationBytes: 2 * 2 * 8 * 4},
+		/* final.norm  */ {WeightBytes: 8 * 4, ActivationBytes: 2 * 8 * (4 + 2), Flops: 2 * 8 * 4},
+		/* logits      */ {WeightBytes: 32 * 8 * 2, ActivationBytes: 2 * (8*2 + 32*4), Flops: 2 * 2 * 32 * 8},
+	}, costs)
+	require.EqualValues(t, 2*(32*8+8*3+48*8+8*24+40*8+8*20), p.WeightBytes(sizes), "the tied table counts once")
+	require.EqualValues(t, 2*2*6*2, p.KVBytesPerToken(sizes))
+}
+
+func TestExplainTotalsAreTheSumOfAllOps(t *testing.T) {
+	files, err := filepath.Glob("../../testdata/models/*/config.json")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		dir := filepath.Dir(file)
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			cfg, err := LoadConfig(dir)
+			require.NoError(t, err)
+			w, err := weights.Open(dir)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, w.Close()) }()
+			p, err := Build(cfg, w)
+			require.NoError(t, err)
+
+			e := Describe(p, ExplainOptions{Prefill: 37, Context: 51})
+			var want StepCosts
+			for _, c := range Costs(p, Prefill(37), BF16Sizes()) {
+				want.Prefill = want.Prefill.Plus(c)
+			}
+			for _, c := range Costs(p, Decode(51), BF16Sizes()) {
+				want.Decode = want.Decode.Plus(c)
+			}
+			require.Equal(t, want, e.Totals)
+			layers := 0
+			for _, g := range e.Groups {
+				if g.First >= 0 {
+					require.Equal(t, layers, g.First)
+					layers += g.Count
+				}
+			}
+			require.Equal(t, cfg.Layers, layers)
+		})
+	}
+}
+
+func TestExplainTable(t *testing.T) {
+	cfg, err := LoadConfig("../../testdata/models/qwen2-window")
+	require.NoError(t, err)
+	w, err := weights.Open("../../testdata/models/qwen2-window")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, w.Close()) }()
+	p, err := Build(cfg, w)
+	require.NoError(t, err)
+	var out bytes.Buffer
+	require.NoError(t, Explain(&out, p, ExplainOptions{Prefill: 100}))
+	golden := "testdata/explain.txt"
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		require.NoError(t, os.WriteFile(golden, out.Bytes(), 0o600))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, string(want), out.String())
+
+	raw, err := json.Marshal(Describe(p, ExplainOptions{Prefill: 100}))
+	require.NoError(t, err)
+	require.Contains(t, string(raw), `"groups":[{"first":-1,"count":1,"ops":[{"name":"embed","kind":"embed","shape":"131 x 48","prefill":{"weight_bytes":`)
+}

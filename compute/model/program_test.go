@@ -1,0 +1,235 @@
+package model_test
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/model/fixture"
+	"github.com/millrace/millrace/compute/weights"
+)
+
+const fixtures = "../../testdata/models"
+
+// forEach opens every fixture in a subtest.
+func forEach(t *testing.T, test func(*testing.T, *fixture.Model)) {
+	t.Helper()
+	dirs, err := fixture.Dirs(fixtures)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(dirs), 22)
+	for _, dir := range dirs {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			m, err := fixture.Open(dir)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, m.Weights.Close()) }()
+			test(t, m)
+		})
+	}
+}
+
+func TestProgramUsesEveryTensorOfTheCheckpoint(t *testing.T) {
+	forEach(t, func(t *testing.T, m *fixture.Model) {
+		var used []string
+		for _, tensor := range m.Program.Tensors {
+			used = append(used, tensor.Name)
+		}
+		slices.Sort(used)
+		require.Equal(t, m.Weights.Names(), used)
+	})
+}
+
+func TestLayerIsEightOpsOrSevenOfGPTJ(t *testing.T) {
+	forEach(t, func(t *testing.T, m *fixture.Model) {
+		perLayer := make([]int, m.Config.Layers)
+		for _, op := range m.Program.Ops {
+			if op.Layer != model.None {
+				perLayer[op.Layer]++
+			}
+		}
+		want := 8
+		if m.Config.Architecture == "GPTJForCausalLM" {
+			want = 7
+		}
+		for _, n := range perLayer {
+			require.Equal(t, want, n)
+		}
+	})
+}
+
+func TestLlamaLayerIsThePapersSequence(t *testing.T) {
+	m, err := fixture.Open(filepath.Join(fixtures, "llama-gqa"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Weights.Close()) }()
+	var names []string
+	for _, op := range m.Program.Ops {
+		if op.Layer <= 0 {
+			names = append(names, op.Name)
+		}
+	}
+	require.Equal(t, []string{"embed",
+		"attn.norm", "attn.qkv", "attn.rope_store", "attn.attention", "attn.out", "mlp.norm", "mlp.gate_up", "mlp.down",
+		"select_rows", "final.norm", "logits"}, names)
+
+	p := m.Program
+	qkv, gateUp, logits := p.Ops[2], p.Ops[7], p.Ops[len(p.Ops)-1]
+	require.Equal(t, []int{96, 32, 32}, []int{qkv.Parts[0].Rows, qkv.Parts[1].Rows, qkv.Parts[2].Rows}, "6 and 2 heads of 16")
+	require.Equal(t, model.Slot{Name: "qkv", Type: model.SlotF32, Width: 160}, p.Slots[qkv.Out])
+	require.True(t, gateUp.Gated)
+	require.Equal(t, model.ActSiLU, gateUp.Activation)
+	require.Equal(t, "lm_head.weight", p.Tensors[logits.Parts[0].Weight].Name, "not tied")
+	require.Equal(t, []int32{2, 5}, m.Config.Generation.EOS)
+}
+
+// TestProgramIsWellFormed holds every op against the rules of the C header.
+func TestProgramIsWellFormed(t *testing.T) {
+	forEach(t, func(t *testing.T, m *fixture.Model) {
+		p := m.Program
+		for i := range p.Ops {
+			checkOp(t, p, &p.Ops[i])
+		}
+		last := p.Ops[len(p.Ops)-1]
+		require.Equal(t, model.OpLinear, last.Kind)
+		require.Equal(t, model.Slot{Name: "logits", Type: model.SlotF32, Width: m.Config.Vocab}, p.Slots[last.Out])
+	})
+}
+
+func checkOp(t *testing.T, p *model.Program, op *model.Op) {
+	t.Helper()
+	out := p.Slots[op.Out]
+	switch op.Kind {
+	case model.OpEmbed:
+		require.Equal(t, model.None, op.In)
+		require.True(t, op.Weight != model.None || op.Bias != model.None)
+		for _, table := range []int{op.Weight, op.Bias} {
+			if table != model.None {
+				require.EqualValues(t, out.Width, p.Tensors[table].Shape[1], op.Name)
+			}
+		}
+	case model.OpNorm, model.OpSelectRows:
+		require.Equal(t, p.Slots[op.In].Width, out.Width, op.Name)
+	case model.OpLinear:
+		checkLinear(t, p, op)
+	case model.OpRopeStore, model.OpAttention:
+		require.Equal(t, model.SlotF32, p.Slots[op.In].Type)
+		require.Equal(t, (op.Heads+2*op.KVHeads)*op.HeadDim, p.Slots[op.In].Width)
+		require.Len(t, op.InvFreq, op.RotaryDim/2)
+	default:
+		t.Fatalf("%s: kind %v", op.Name, op.Kind)
+	}
+}
+
+func checkLinear(t *testing.T, p *model.Program, op *model.Op) {
+	t.Helper()
+	rows := 0
+	for _, part := range op.Parts {
+		rows += part.Rows
+		last := part.Offset + (part.Rows-1)/part.Block*part.Stride + (part.Rows-1)%part.Block
+		require.Less(t, int64(last), p.Tensors[part.Weight].Shape[0], op.Name)
+		require.EqualValues(t, p.Slots[op.In].Width, p.Tensors[part.Weight].Shape[1], op.Name)
+		if part.Bias != model.None {
+			require.Equal(t, p.Tensors[part.Weight].Shape[:1], p.Tensors[part.Bias].Shape, op.Name)
+		}
+	}
+	if op.Gated {
+		require.Len(t, op.Parts, 2)
+		rows /= 2
+	}
+	require.Equal(t, p.Slots[op.Out].Width, rows, op.Name)
+	if op.Accumulate {
+		require.Equal(t, model.SlotF32, p.Slots[op.Out].Type, op.Name)
+	}
+}
+
+func TestAttributesOfTheVariants(t *testing.T) {
+	find := func(m *model.Program, name string, layer int) model.Op {
+		i := slices.IndexFunc(m.Ops, func(op model.Op) bool { return op.Name == name && op.Layer == layer })
+		require.GreaterOrEqual(t, i, 0, name)
+		return m.Ops[i]
+	}
+	forEach(t, func(t *testing.T, m *fixture.Model) {
+		p := m.Program
+		rope, att := find(p, "attn.rope_store", 1), find(p, "attn.attention", 1)
+		logits := p.Ops[len(p.Ops)-1]
+		if len(m.Expected.InvFreq) > 0 {
+			require.InDeltaSlice(t, m.Expected.InvFreq, rope.InvFreq, 1e-7)
+			require.InDelta(t, m.Expected.RotaryScale, rope.RotaryScale, 1e-7)
+		}
+		require.InDeltaSlice(t, m.Expected.ALiBiSlopes, att.ALiBiSlopes, 1e-7)
+		switch m.Name {
+		case "llama-tied":
+			require.Equal(t, "model.embed_tokens.weight", p.Tensors[logits.Parts[0].Weight].Name)
+		case "llama-bias":
+			require.NotEqual(t, model.None, find(p, "attn.out", 1).Parts[0].Bias)
+			require.NotEqual(t, model.None, find(p, "mlp.down", 1).Parts[0].Bias)
+		case "llama-linear":
+			require.Equal(t, 512, p.MaxPositions)
+		case "mistral-window":
+			require.Equal(t, 11, att.Window)
+		case "qwen2":
+			require.NotEqual(t, model.None, find(p, "attn.qkv", 1).Parts[2].Bias)
+			require.Equal(t, model.None, find(p, "attn.out", 1).Parts[0].Bias)
+		case "qwen2-window":
+			require.Equal(t, 0, find(p, "attn.attention", 0).Window)
+			require.Equal(t, 7, att.Window)
+		case "qwen3":
+			require.Equal(t, "model.layers.1.self_attn.q_norm.weight", p.Tensors[rope.QNorm].Name)
+		case "gptj":
+			require.True(t, rope.RotaryInterleaved)
+			require.Equal(t, 6, rope.RotaryDim)
+			require.Equal(t, "lm_head.bias", p.Tensors[logits.Parts[0].Bias].Name)
+		case "opt-postnorm":
+			require.Equal(t, 2, find(p, "embed", model.None).PositionOffset)
+			require.Equal(t, model.SlotF32, p.Slots[find(p, "attn.qkv", 1).In].Type, "reads the residual itself")
+		case "bloom-6-heads":
+			v := find(p, "attn.qkv", 1).Parts[2]
+			require.Equal(t, []int{18, 54, 9, 27}, []int{v.Offset, v.Rows, v.Block, v.Stride})
+		}
+	})
+}
+
+// fake is a source that holds the tensors of a checkpoint with changes.
+type fake struct {
+	source  model.TensorSource
+	changes map[string]*weights.Tensor // nil: missing
+}
+
+func (f fake) Tensor(name string) (weights.Tensor, bool) {
+	if t, ok := f.changes[name]; ok {
+		if t == nil {
+			return weights.Tensor{}, false
+		}
+		return *t, true
+	}
+	return f.source.Tensor(name)
+}
+
+func TestBuildFaultsNameFileTensorFoundAndExpected(t *testing.T) {
+	m, err := fixture.Open(filepath.Join(fixtures, "llama-gqa"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Weights.Close()) }()
+	const up, table = "model.layers.1.mlp.up_proj.weight", "model.embed_tokens.weight"
+	for _, c := range []struct {
+		name, tensor string
+		change       *weights.Tensor
+		want         string
+	}{
+		{"missing", up, nil, "llama-gqa: " + up + ": found no such tensor, expected one of shape [104 48]"},
+		{"shape", up, &weights.Tensor{File: "f", DType: weights.BF16, Shape: []int64{104, 47}}, "f: " + up + ": found shape [104 47], expected [104 48]"},
+		{"rank", up, &weights.Tensor{File: "f", DType: weights.BF16, Shape: []int64{104 * 48}}, "f: " + up + ": found shape [4992], expected [104 48]"},
+		{"type", up, &weights.Tensor{File: "f", DType: weights.Other, Type: "F8_E4M3", Shape: []int64{104, 48}}, "f: " + up + ": found type F8_E4M3, expected F32, F16 or BF16"},
+		{"vocabulary", table, &weights.Tensor{File: "f", DType: weights.F32, Shape: []int64{132, 48}}, "f: " + table + ": found a vocabulary of 132, expected 131, the vocab_size of "},
+		{"no table", table, nil, table + ": found no such tensor, expected one of shape [131 48]"},
+		{"head", "lm_head.weight", nil, "lm_head.weight: found no such tensor, expected one of shape [131 48]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := model.Build(m.Config, fake{m.Weights, map[string]*weights.Tensor{c.tensor: c.change}})
+			var format *weights.FormatError
+			require.ErrorAs(t, err, &format)
+			require.Contains(t, err.Error(), c.want)
+			require.NotContains(t, err.Error(), "\n")
+		})
+	}
+}
