@@ -23,10 +23,10 @@ func TestProbeReadsWhatTheKernelSays(t *testing.T) {
 		"proc/meminfo":                               "MemTotal:       16384 kB\nMemFree: 1 kB\nMemAvailable:    8192 kB\nHugetlb:  2048 kB\n",
 		"proc/self/cgroup":                           "1:name=systemd:/x\n0::/a/b\n",
 		"sys/fs/cgroup/cpu.max":                      "max 100000\n",
-		"sys/fs/cgroup/a/cpu.max":                    "150000 100000\n",
-		"sys/fs/cgroup/a/b/cpu.max":                  "400000 100000\n",
-		"sys/fs/cgroup/a/memory.max":                 "max\n",
-		"sys/fs/cgroup/a/b/memory.max":               "4096\n",
+		"sys/fs/cgroup/a/cpu.max":                    "400000 100000\n",
+		"sys/fs/cgroup/a/b/cpu.max":                  "150000 100000\n",
+		"sys/fs/cgroup/a/memory.max":                 "4096\n",
+		"sys/fs/cgroup/a/b/memory.max":               "8192\n",
 		"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
 	}))
 	require.Equal(t, "Odd CPU @ 3 GHz: yes", m.CPU)

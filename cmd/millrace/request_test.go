@@ -29,8 +29,8 @@ func natsServer(t *testing.T) (url string, nc *nats.Conn) {
 	return s.ClientURL(), nc
 }
 
-// answer replies to each request with one message per header.
-func answer(t *testing.T, nc *nats.Conn, subject string, headers ...nats.Header) {
+// respond replies to each request with one message per header.
+func respond(t *testing.T, nc *nats.Conn, subject string, headers ...nats.Header) {
 	t.Helper()
 	_, err := nc.Subscribe(subject, func(m *nats.Msg) {
 		for i, h := range headers {
@@ -63,7 +63,7 @@ func ask(url, subject, body string, stream bool) (string, error) {
 
 func TestRequestPrintsEveryMessageOfAStream(t *testing.T) {
 	url, nc := natsServer(t)
-	answer(t, nc, "s", seq(1), seq(2), seq(3, "stop"), seq(4))
+	respond(t, nc, "s", seq(1), seq(2), seq(3, "stop"), seq(4))
 
 	out, err := ask(url, "s", `{"a":1}`, true)
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestRequestPrintsEveryMessageOfAStream(t *testing.T) {
 
 func TestRequestWithoutAStreamPrintsOneReply(t *testing.T) {
 	url, nc := natsServer(t)
-	answer(t, nc, "one", nil, nil)
+	respond(t, nc, "one", nil, nil)
 	out, err := ask(url, "one", "not JSON", false)
 	require.NoError(t, err)
 	require.Equal(t, "0 not JSON\n", out)
@@ -84,7 +84,7 @@ func TestRequestWithoutAStreamPrintsOneReply(t *testing.T) {
 
 func TestRequestFailsOnAnErrorReply(t *testing.T) {
 	url, nc := natsServer(t)
-	answer(t, nc, "bad", nats.Header{micro.ErrorHeader: {"no model x"}, micro.ErrorCodeHeader: {"404"}})
+	respond(t, nc, "bad", nats.Header{micro.ErrorHeader: {"no model x"}, micro.ErrorCodeHeader: {"404"}})
 	out, err := ask(url, "bad", `{}`, false)
 	require.EqualError(t, err, "error reply 404: no model x")
 	require.Equal(t, "0 {}\n", out, "the reply itself is printed")
@@ -92,11 +92,11 @@ func TestRequestFailsOnAnErrorReply(t *testing.T) {
 
 func TestRequestReportsAGapAndABrokenEnd(t *testing.T) {
 	url, nc := natsServer(t)
-	answer(t, nc, "gap", seq(1), seq(3, "stop"))
+	respond(t, nc, "gap", seq(1), seq(3, "stop"))
 	_, err := ask(url, "gap", `{}`, true)
 	require.EqualError(t, err, `stream broken: found Millrace-Seq "3", expected 2`)
 
-	answer(t, nc, "end", seq(1), seq(2, "error"))
+	respond(t, nc, "end", seq(1), seq(2, "error"))
 	_, err = ask(url, "end", `{}`, true)
 	require.EqualError(t, err, "the stream ended with an error")
 }
@@ -113,7 +113,7 @@ func TestRequestSaysWhenNobodyListens(t *testing.T) {
 
 func TestRequestWithNoReplyEndsAfterItsTimeout(t *testing.T) {
 	url, nc := natsServer(t)
-	answer(t, nc, "silent") // takes the request and says nothing
+	respond(t, nc, "silent") // takes the request and says nothing
 	err := request(context.Background(), &bytes.Buffer{}, requestOptions{url: url, timeout: time.Millisecond}, "silent", nil)
 	require.EqualError(t, err, "no reply from silent within 1ms")
 }

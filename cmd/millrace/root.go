@@ -47,7 +47,12 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag wins over the environment, the envir
 	root.PersistentFlags().String(config.FileFlag, "", "YAML file with settings (default: "+config.DefaultFile+" if it exists)")
 	logs.Register(root.PersistentFlags())
 	root.AddCommand(
-
+		newServe(&a),
+		newGenerate(&a),
+		newBench(&a),
+		newExplain(),
+		newLogits(),
+		newDoctor(),
 		newRequest(),
 		newVersion(),
 	)

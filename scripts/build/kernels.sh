@@ -1,27 +1,31 @@
 #!/usr/bin/env bash
 # Builds the C++ kernels: kernels.sh release | test | sanitize.
 #   release   build/lib/libmillrace_kernels.a, which the Go package compute/device links
-#   test      the same flags with the GoogleTest harness, build/kernels-test
-#   sanitize  the harness under AddressSanitizer and UBSan, build/kernels-sanitize
+#   test      the same with the GoogleTest harness, build/kernels/millrace_kernels_test
+#   sanitize  the harness under AddressSanitizer and UBSan, in build/kernels-sanitize
 # Ninja where it is installed, else make.
 set -euo pipefail
 
 variant=${1:?usage: kernels.sh release|test|sanitize}
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
+tree=$root/build/kernels
+options=(-DMILLRACE_BENCH=OFF)
+targets=(--target millrace_kernels)
 
 case "$variant" in
   release)
-    tree=$root/build/kernels
-    options=(-DMILLRACE_TESTS=OFF "-DCMAKE_ARCHIVE_OUTPUT_DIRECTORY=$root/build/lib")
+    # Tests need GoogleTest, which whoever only builds may not have. A tree with tests keeps them.
+    [ -f "$tree/with-tests" ] || options+=(-DMILLRACE_TESTS=OFF)
     ;;
   test)
-    tree=$root/build/kernels-test
-    options=(-DMILLRACE_TESTS=ON)
+    options+=(-DMILLRACE_TESTS=ON)
+    targets=()
     ;;
   sanitize)
     tree=$root/build/kernels-sanitize
-    options=(-DMILLRACE_TESTS=ON -DMILLRACE_SANITIZE=ON)
+    options=(-DMILLRACE_BENCH=OFF -DMILLRACE_TESTS=ON "-DMILLRACE_SANITIZE=address;undefined")
+    targets=()
     ;;
   *)
     echo "kernels.sh: unknown variant $variant" >&2
@@ -29,26 +33,36 @@ case "$variant" in
     ;;
 esac
 
-if [ ! -f "$tree/build.ninja" ] && [ ! -f "$tree/Makefile" ]; then
+# configured: the generator's file is the last thing that a configuration writes.
+configured() {
+  [ -f "$tree/build.ninja" ] || [ -f "$tree/Makefile" ]
+}
+
+if ! configured || { [ "$variant" != release ] && [ ! -f "$tree/with-tests" ]; }; then
   "$here/check-tools.sh" cxx cmake
   [ "$variant" = release ] || "$here/check-tools.sh" gtest
-  if command -v ninja >/dev/null; then generator=Ninja; else generator="Unix Makefiles"; fi
-  cmake -S "$root/kernels" -B "$tree" -G "$generator" -DCMAKE_BUILD_TYPE=Release "${options[@]}"
+  generator=()
+  if ! configured; then
+    if command -v ninja >/dev/null; then generator=(-G Ninja); else generator=(-G "Unix Makefiles"); fi
+  fi
+  mkdir -p "$tree"
+  cmake -S "$root/kernels" -B "$tree" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release "${options[@]}" >"$tree/configure.log" 2>&1 || {
+    cat "$tree/configure.log" >&2
+    exit 1
+  }
+  [ "$variant" = release ] || touch "$tree/with-tests"
 fi
 
-# The generator's own list of commands is noise when there is nothing to do.
 quiet=()
-[ -f "$tree/build.ninja" ] && quiet=(--quiet)
-cmake --build "$tree" --parallel "$(nproc)" -- "${quiet[@]}"
+[ ! -f "$tree/build.ninja" ] || quiet=(--quiet)
+cmake --build "$tree" --parallel "$(nproc)" "${targets[@]}" -- "${quiet[@]}"
 
-[ "$variant" = release ] || exit 0
+[ "$variant" != sanitize ] || exit 0
+cmake --install "$tree" --prefix "$root/build" >/dev/null # copies what is new
 
 # Go's build cache does not look into static libraries. A header with the archive's hash in the
 # package's folder is part of its build input, so that new kernels are linked anew.
 id=$(sha256sum "$root/build/lib/libmillrace_kernels.a" | cut -c1-32)
 header=$root/compute/device/kernels_id.h
 line="#define MILLRACE_KERNELS_ID \"$id\""
-if [ "$(cat "$header" 2>/dev/null)" != "$line" ]; then
-  mkdir -p "$(dirname "$header")"
-  echo "$line" >"$header"
-fi
+[ "$(cat "$header" 2>/dev/null)" = "$line" ] || echo "$line" >"$header"

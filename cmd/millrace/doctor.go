@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/config"
+)
+
+// minMapCount is Linux' default of vm.max_map_count. Every slab of the KV
+// cache that is in use is a mapping.
+const minMapCount = 65530
+
+type doctorOptions struct {
+	config.Device
+
+	model, listen, natsListen, dataDir string
+	measure, json                      bool
+}
+
+// report is what doctor prints.
+type report struct {
+	Version  string              `json:"version"`
+	Machine  machine             `json:"machine"`
+	Device   *device.Info        `json:"device,omitempty"`
+	Measured *device.Measurement `json:"measured,omitempty"`
+	Checks   []check             `json:"checks"`
+	OK       bool                `json:"ok"`
+}
+
+type status string
+
+const (
+	statusOK   status = "ok"
+	statusWarn status = "warn" // works, but slower or not at once
+	statusFail status = "fail"
+)
+
+type check struct {
+	Name   string `json:"name"`
+	Status status `json:"status"`
+	Detail string `json:"detail"`
+}
+
+func newDoctor() *cobra.Command {
+	var o doctorOptions
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check this machine, and a model on it",
+		Long: `Print what Millrace finds on this machine (processor, instruction sets, threads, memory and their
+limits) and check what a server needs. The exit code is 1 if a check fails; warnings leave it 0.`,
+		Example: `  millrace doctor
+  millrace doctor --model DIR --measure --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.Validate(); err != nil {
+				return err
+			}
+			r := examine(cmd.Context(), o)
+			print := printReport
+			if o.json {
+				print = func(w io.Writer, r *report) error { return printJSON(w, r) }
+			}
+			if err := print(cmd.OutOrStdout(), r); err != nil {
+				return err
+			}
+			return r.err()
+		},
+	}
+	f := cmd.Flags()
+	o.Register(f)
+	config.RegisterModel(f, &o.model)
+	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address of the HTTP server")
+	f.StringVar(&o.natsListen, "nats-listen", "127.0.0.1:4222", "address of the embedded NATS server")
+	f.StringVar(&o.dataDir, "data-dir", "data", "directory of what outlives the process")
+	f.BoolVar(&o.measure, "measure", false, "measure memory bandwidth and arithmetic, some seconds on all threads")
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+// err names the checks that failed.
+func (r *report) err() error {
+	var failed []string
+	for _, c := range r.Checks {
+		if c.Status == statusFail {
+			failed = append(failed, c.Name)
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return fmt.Errorf("failed: %s", strings.Join(failed, ", "))
+}
+
+func (r *report) add(name string, s status, format string, args ...any) {
+	r.Checks = append(r.Checks, check{Name: name, Status: s, Detail: fmt.Sprintf(format, args...)})
+}
+
+func examine(ctx context.Context, o doctorOptions) *report {
+	r := &report{Version: version, Machine: probe(os.DirFS("/"))}
+	r.checkKernelSettings()
+	r.checkAddress(ctx, "http address", o.listen, "--listen")
+	r.checkAddress(ctx, "nats address", o.natsListen, "--nats-listen, or --nats to join what runs there")
+	r.checkDataDir(o.dataDir)
+	r.checkDevice(o)
+	r.OK = r.err() == nil
+	return r
+}
+
+func (r *report) checkKernelSettings() {
+	switch m := r.Machine; {
+	case m.MaxMapCount == 0:
+		r.add("vm.max_map_count", statusWarn, "unknown")
+	case m.MaxMapCount < minMapCount:
+		r.add("vm.max_map_count", statusWarn, "found %d, expected %d or more: it bounds the KV slabs in use", m.MaxMapCount, minMapCount)
+	default:
+		r.add("vm.max_map_count", statusOK, "%d", m.MaxMapCount)
+	}
+	switch r.Machine.HugePages {
+	case "always", "madvise":
+		r.add("huge pages", statusOK, "%s", r.Machine.HugePages)
+	case "":
+		r.add("huge pages", statusWarn, "unknown")
+	default:
+		r.add("huge pages", statusWarn, "%s: weights are read slower than with madvise", r.Machine.HugePages)
+	}
+}
+
+// checkAddress tries to listen. An address in use is a warning only: the
+// server itself may be what runs there.
+func (r *report) checkAddress(ctx context.Context, name, address, other string) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	switch {
+	case err == nil:
+		l.Close()
+		r.add(name, statusOK, "%s is free", address)
+	case errors.Is(err, unix.EADDRINUSE):
+		r.add(name, statusWarn, "%s is in use; choose another one with %s", address, other)
+	default:
+		r.add(name, statusFail, "%v", err)
+	}
+}
+
+// checkDataDir looks whether dir, or the nearest folder above it that exists,
+// can be written to. It makes nothing.
+func (r *report) checkDataDir(dir string) {
+	at, err := filepath.Abs(dir)
+	if err != nil {
+		r.add("data directory", statusFail, "%v", err)
+		return
+	}
+	for at != "/" {
+		if _, err := os.Stat(at); !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		at = filepath.Dir(at)
+	}
+	if err := unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
+		r.add("data directory", statusFail, "%s: cannot write to %s: %v", dir, at, err)
+		return
+	}
+	r.add("data directory", statusOK, "%s can be written", dir)
+}
+
+func (r *report) checkDevice(o doctorOptions) {
+	d, err := device.Open(device.Options{Backend: o.Backend, ISA: o.ISA, Threads: o.Threads})
+	if err != nil {
+		r.add("device", statusFail, "%v", err)
+		return
+	}
+	defer d.Close()
+	info, err := d.Info()
+	if err != nil {
+		r.add("device", statusFail, "%v", err)
+		return
+	}
+	r.Device = &info
+	r.add("device", statusOK, "%s, %s, %d threads", info.Backend, info.ISA, info.Threads)
+
+	if o.measure {
+		m, err := d.Measure()
+		if err != nil {
+			r.add("measure", statusFail, "%v", err)
+			return
+		}
+		r.Measured = &m
+		r.add("measure", statusOK, "read %.1f GB/s, products %.0f GFLOP/s", m.ReadGBps, m.PeakGFLOPS)
+	}
+	r.checkModel(d, o.model)
+}
+
+func (r *report) checkModel(d *device.Device, flag string) {
+	dir, err := modelDir(flag)
+	if err != nil {
+		r.add("model", statusFail, "%v", err)
+		return
+	}
+	_, program, checkpoint, err := compute.Read(dir)
+	if err != nil {
+		r.add("model", statusFail, "%v", err)
+		return
+	}
+	defer checkpoint.Close()
+	e, err := d.Load(program, checkpoint, device.Limits{MaxRows: 1, MaxOutputs: 1})
+	if err != nil {
+		r.add("model", statusFail, "%s: %v", dir, err)
+		return
+	}
+	defer e.Close()
+	info := e.Info()
+	r.add("model", statusOK, "%s: %s, %d layers, weights %s, a KV slab of %d tokens %s, linear ops by %s",
+		dir, program.Architecture, program.Layers, amount(info.WeightBytes), device.SlabTokens, amount(info.SlabBytes), info.Linear)
+}
+
+// amount is a number of bytes for people: "1.5 GiB".
+func amount[T int64 | uint64](bytes T) string {
+	v, units := float64(bytes), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for v >= 1024 && len(units) > 1 {
+		v, units = v/1024, units[1:]
+	}
+	if units[0] == "B" {
+		return fmt.Sprintf("%.0f B", v)
+	}
+	return fmt.Sprintf("%.1f %s", v, units[0])
+}
+
+func printReport(w io.Writer, r *report) error {
+	m := r.Machine
+	lines := [][2]string{
+		{"version", r.Version},
+		{"kernel", m.Kernel},
+		{"processor", m.CPU},
+		{"cores", fmt.Sprint(m.Cores)},
+		{"memory", fmt.Sprintf("%s, available %s", amount(m.MemoryBytes), amount(m.AvailableBytes))},
+	}
+	if m.CgroupCPUs > 0 {
+		lines = append(lines, [2]string{"cgroup CPUs", fmt.Sprintf("%.2f", m.CgroupCPUs)})
+	}
+	if m.CgroupBytes > 0 {
+		lines = append(lines, [2]string{"cgroup memory", amount(m.CgroupBytes)})
+	}
+	if r.Device != nil {
+		lines = append(lines, [2]string{"instruction sets", strings.Join(r.Device.ISAs, ", ")})
+	}
+	for _, l := range lines {
+		if _, err := fmt.Fprintf(w, "%-18s %s\n", l[0], l[1]); err != nil {
+			return err
+		}
+	}
+	for _, c := range r.Checks {
+		if _, err := fmt.Fprintf(w, "%-4s  %-16s %s\n", c.Status, c.Name, c.Detail); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/config"
+)
+
+type explainOptions struct {
+	model string
+	steps model.ExplainOptions
+	json  bool
+}
+
+func newExplain() *cobra.Command {
+	var o explainOptions
+	cmd := &cobra.Command{
+		Use:   "explain [MODEL]",
+		Short: "Print a model's op program with bytes and flops per op",
+		Long: `Print the op program that a model's configuration becomes: the ops of each layer, their shapes, and the
+bytes and flops of each for a prefill of --prefill tokens and for a decode step at --context tokens.
+Nothing is loaded or run.`,
+		Example: `  millrace explain
+  millrace explain DIR --prefill 2048 --context 4096 --json`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if cmd.Flags().Changed("model") && o.model != args[0] {
+					return config.Usagef("found both MODEL %s and --model %s, expected one", args[0], o.model)
+				}
+				o.model = args[0]
+			}
+			return explain(cmd.OutOrStdout(), o)
+		},
+	}
+	f := cmd.Flags()
+	config.RegisterModel(f, &o.model)
+	f.IntVar(&o.steps.Prefill, "prefill", 512, "tokens of the prompt")
+	f.IntVar(&o.steps.Context, "context", 0, "tokens in the KV cache before the decode step (0: as --prefill)")
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+func explain(out io.Writer, o explainOptions) error {
+	if o.steps.Prefill < 1 || o.steps.Context < 0 {
+		return config.Usagef("--prefill %d, --context %d: expected at least 1 and 0", o.steps.Prefill, o.steps.Context)
+	}
+	dir, err := modelDir(o.model)
+	if err != nil {
+		return err
+	}
+	_, program, checkpoint, err := compute.Read(dir)
+	if err != nil {
+		return err
+	}
+	defer checkpoint.Close()
+	if o.json {
+		return printJSON(out, model.Describe(program, o.steps))
+	}
+	return model.Explain(out, program, o.steps)
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute/model"
+)
+
+func TestExplainPrintsTheDemoModelsProgram(t *testing.T) {
+	code, stdout, stderr := millrace(t, nil, "explain", "--prefill", "7", "--context", "33", "--json")
+	require.Equal(t, 0, code, stderr)
+	var e model.Explanation
+	require.NoError(t, json.Unmarshal([]byte(stdout), &e))
+	require.Equal(t, "LlamaForCausalLM", e.Architecture)
+	require.Equal(t, 8, e.Layers)
+	require.Equal(t, 7, e.Prefill.Rows)
+	require.Equal(t, 33, e.Decode.Past)
+
+	code, stdout, stderr = millrace(t, nil, "explain")
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "LlamaForCausalLM: 8 layers, hidden 256, vocabulary 4096")
+}
+
+func TestExplainNamesWhatIsWrong(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"no/such"}, 1, "no/such"},
+		{[]string{"a", "--model", "b"}, 2, "found both MODEL a and --model b, expected one"},
+		{[]string{"--prefill", "0"}, 2, "--prefill 0"},
+		{[]string{"a", "b"}, 2, "accepts at most 1 arg(s), received 2"},
+	} {
+		code, _, stderr := millrace(t, nil, append([]string{"explain"}, tt.args...)...)
+		require.Equal(t, tt.code, code, stderr)
+		require.Contains(t, stderr, tt.want)
+	}
+}

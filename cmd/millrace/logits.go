@@ -1,0 +1,177 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/config"
+)
+
+// logitsChunk is the number of tokens per step: it bounds the logits in memory.
+const logitsChunk = 64
+
+type logitsOptions struct {
+	config.Device
+
+	model             string
+	tokens, positions []int32
+	json              bool
+}
+
+// logitsResult has one row of logits [vocab] per position.
+type logitsResult struct {
+	Positions []int32     `json:"positions"`
+	Logits    [][]float32 `json:"logits"`
+}
+
+func newLogits() *cobra.Command {
+	var o logitsOptions
+	cmd := &cobra.Command{
+		Use:   "logits",
+		Short: "Print a model's logits for given tokens",
+		Long: `Print the logits (before any sampling) that a model has after the given tokens, at every position or
+at the ones named: to compare a model with another system's.`,
+		Example: `  millrace logits --tokens 1,2,3 --positions 0,2 --json
+  millrace logits --model DIR --tokens 1,2,3 --backend ref`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.validate(); err != nil {
+				return err
+			}
+			r, err := logits(o)
+			if err != nil {
+				return err
+			}
+			if o.json {
+				return printJSON(cmd.OutOrStdout(), r)
+			}
+			return printLogits(cmd.OutOrStdout(), r)
+		},
+	}
+	f := cmd.Flags()
+	o.Register(f)
+	config.RegisterModel(f, &o.model)
+	f.Int32SliceVar(&o.tokens, "tokens", nil, "token ids, separated by commas")
+	f.Int32SliceVar(&o.positions, "positions", nil, "positions to print, from 0 (default: all)")
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+func (o *logitsOptions) validate() error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	if len(o.tokens) == 0 {
+		return config.Usagef("--tokens: found nothing, expected token ids separated by commas")
+	}
+	for _, p := range o.positions {
+		if p < 0 || int(p) >= len(o.tokens) {
+			return config.Usagef("--positions: found %d, expected 0 to %d", p, len(o.tokens)-1)
+		}
+	}
+	return nil
+}
+
+func logits(o logitsOptions) (*logitsResult, error) {
+	dir, err := modelDir(o.model)
+	if err != nil {
+		return nil, err
+	}
+	_, program, checkpoint, err := compute.Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer checkpoint.Close()
+	if len(o.tokens) > program.MaxPositions {
+		return nil, config.Usagef("--tokens: found %d tokens, expected at most %d", len(o.tokens), program.MaxPositions)
+	}
+	d, err := device.Open(device.Options{Backend: o.Backend, ISA: o.ISA, Threads: o.Threads})
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	e, err := d.Load(program, checkpoint, device.Limits{MaxRows: logitsChunk, MaxOutputs: logitsChunk})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	defer e.Close()
+	all, err := runAll(e, o.tokens, o.positions)
+	if err != nil {
+		return nil, err
+	}
+	if len(o.positions) == 0 {
+		for p := range o.tokens {
+			o.positions = append(o.positions, int32(p))
+		}
+	}
+	r := &logitsResult{Positions: o.positions}
+	for _, p := range o.positions {
+		r.Logits = append(r.Logits, all[p])
+	}
+	return r, nil
+}
+
+// runAll runs the tokens of one sequence, chunk by chunk, and returns the
+// logits by position: of all, or of the wanted positions only.
+func runAll(e *device.Engine, tokens, wanted []int32) (map[int32][]float32, error) {
+	slabs := make([]int32, device.Slabs(len(tokens)))
+	for i := range slabs {
+		slabs[i] = int32(i)
+	}
+	if err := e.ReserveKV(len(slabs)); err != nil {
+		return nil, err
+	}
+	region, err := e.NewRegion(len(tokens))
+	if err != nil {
+		return nil, err
+	}
+	defer region.Close()
+	if err := region.Append(slabs); err != nil {
+		return nil, err
+	}
+
+	rows := map[int32][]float32{}
+	for first := 0; first < len(tokens); first += logitsChunk {
+		chunk := tokens[first:min(first+logitsChunk, len(tokens))]
+		out, err := e.Run([]device.Rows{{Region: region, Tokens: chunk, Position: first}})
+		if err != nil {
+			return nil, err
+		}
+		for i := range out.Rows() {
+			if p := int32(first + i); len(wanted) == 0 || slices.Contains(wanted, p) {
+				rows[p] = slices.Clone(out.Row(i)) // the engine's until its next run
+			}
+		}
+	}
+	return rows, nil
+}
+
+// printLogits prints the largest logits of each position, for people.
+func printLogits(w io.Writer, r *logitsResult) error {
+	const best = 5
+	for i, row := range r.Logits {
+		ids := make([]int, len(row))
+		for id := range ids {
+			ids[id] = id
+		}
+		slices.SortStableFunc(ids, func(a, b int) int { return cmp.Compare(row[b], row[a]) })
+		if _, err := fmt.Fprintf(w, "position %d:", r.Positions[i]); err != nil {
+			return err
+		}
+		for _, id := range ids[:min(best, len(ids))] {
+			if _, err := fmt.Fprintf(w, "  %d %.4f", id, row[id]); err != nil {
+				return err
+			}
+		}
+		if _, err := fmt.Fprintf(w, "\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
