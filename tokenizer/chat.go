@@ -64,6 +64,9 @@ func (t *Tokenizer) renderOpen(c Chat) (string, error) {
 	}
 	c.Messages = slices.Clone(c.Messages)
 	last := &c.Messages[len(c.Messages)-1]
+	if last.Content == "" && len(last.ToolCalls) > 0 {
+		return "", fmt.Errorf("%w: the last message has no content to continue, only tool calls", jinja.ErrTemplate)
+	}
 	final := strings.TrimFunc(last.Content, isPythonSpace)
 	last.Content += openTag
 	text, err := t.render(c)

@@ -138,7 +138,9 @@ func (t *Tokenizer) TokenBytes(id int32) []byte {
 }
 
 // TokenText is TokenBytes as text; what is not UTF-8 becomes U+FFFD.
-func (t *Tokenizer) TokenText(id int32) string { return strings.ToValidUTF8(string(t.TokenBytes(id)), "\uFFFD") }
+func (t *Tokenizer) TokenText(id int32) string {
+	return strings.ToValidUTF8(string(t.TokenBytes(id)), "\uFFFD")
+}
 
 // IsSpecial says whether id is a special token, which Decode can skip.
 func (t *Tokenizer) IsSpecial(id int32) bool {

@@ -4,10 +4,10 @@ use std::fmt::{self, Write};
 use std::io;
 
 use chrono::{DateTime, FixedOffset};
-use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::value::{Value, ValueKind};
 use minijinja::{context, Environment, Error, ErrorKind, State};
 
-use crate::{json, methods, text};
+use crate::{filters, methods, text};
 
 const NAME: &str = "chat_template";
 const CLOCK: &str = "__millrace_now"; // the render's time, in the context: [seconds, offset]
@@ -40,24 +40,24 @@ pub fn compile(source: &str) -> Result<Environment<'static>, Error> {
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", strftime_now);
 
-    env.add_filter("tojson", tojson);
-    env.add_filter("string", |v: &Value| text::to_str(v));
-    env.add_filter("trim", trim);
-    env.add_filter("title", |v: &Value| text::jinja_title(&text::to_str(v)));
-    env.add_filter("int", to_int);
-    env.add_filter("float", to_float);
-    env.add_filter("indent", indent);
-    env.add_filter("wordcount", |v: &Value| text::to_str(v).split_whitespace().count());
+    filters::add(&mut env);
 
     // A Python string and a dict have a length and an index, which is what jinja2 asks.
     env.add_test("sequence", |v: &Value| {
-        matches!(v.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map)
+        use ValueKind::*; // jinja2's Undefined has a length too
+        matches!(v.kind(), Undefined | String | Seq | Iterable | Map)
     });
     env.add_test("iterable", |v: &Value| {
-        v.is_undefined() || (!v.is_none() && (v.kind() == ValueKind::String || v.try_iter().is_ok()))
+        v.is_undefined()
+            || (!v.is_none() && (v.kind() == ValueKind::String || v.try_iter().is_ok()))
     });
 
-    env.add_template_owned(NAME, without_generation_tags(source))?;
+    env.add_test("number", |v: &Value| matches!(v.kind(), ValueKind::Number | ValueKind::Bool));
+    env.add_test("callable", |v: &Value| v.kind() == ValueKind::Plain); // functions and macros
+
+    // jinja2 reads every line ending as this one.
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    env.add_template_owned(NAME, without_generation_tags(&source))?;
     Ok(env)
 }
 
@@ -123,97 +123,4 @@ fn strftime_now(state: &State, format: &str) -> Result<String, Error> {
     write!(out, "{}", now.with_timezone(&zone).format(&format))
         .map_err(|_| bad(&format!("unknown format {format:?}")))?;
     Ok(out)
-}
-
-fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let (args, kwargs) = split_kwargs(&args)?;
-    let style = json::Style::from_args(args, &kwargs)?;
-    kwargs.assert_all_used()?;
-    json::dump(value, &style)
-}
-
-fn trim(value: &Value, chars: Option<&str>) -> String {
-    text::strip(&text::to_str(value), chars, true, true).to_string()
-}
-
-/// jinja2's do_int: the default where the value is no number; "3.7" is 3.
-fn to_int(value: &Value, default: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
-    let default = default.or(kwargs.get("default")?).unwrap_or_else(|| Value::from(0));
-    let base: u32 = kwargs.get::<Option<u32>>("base")?.unwrap_or(10);
-    kwargs.assert_all_used()?;
-    if let Some(s) = value.as_str() {
-        let digits: String = s.trim().replace('_', "");
-        if let Ok(n) = i64::from_str_radix(&digits, base.clamp(2, 36)) {
-            return Ok(Value::from(n));
-        }
-        return Ok(digits.parse::<f64>().map_or(default, |f| Value::from(f as i64)));
-    }
-    if value.is_integer() {
-        return Ok(value.clone());
-    }
-    Ok(match value.kind() {
-        ValueKind::Bool => Value::from(i64::from(value.is_true())),
-        ValueKind::Number => f64::try_from(value.clone()).map_or(default, |f| Value::from(f as i64)),
-        _ => default,
-    })
-}
-
-fn to_float(value: &Value, default: Option<Value>) -> Value {
-    let default = default.unwrap_or_else(|| Value::from(0.0));
-    if let Some(s) = value.as_str() {
-        return s.trim().parse::<f64>().map_or(default, Value::from);
-    }
-    match value.kind() {
-        ValueKind::Bool => Value::from(if value.is_true() { 1.0 } else { 0.0 }),
-        ValueKind::Number => f64::try_from(value.clone()).map_or(default, Value::from),
-        _ => default,
-    }
-}
-
-/// jinja2's do_indent: lines are Python's, blank lines stay bare unless asked.
-fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let (args, kwargs) = split_kwargs(&args)?;
-    let width = argument(args, 0, &kwargs, "width")?.unwrap_or_else(|| Value::from(4));
-    let first = argument(args, 1, &kwargs, "first")?.is_some_and(|v| v.is_true());
-    let blank = argument(args, 2, &kwargs, "blank")?.is_some_and(|v| v.is_true());
-    kwargs.assert_all_used()?;
-    let prefix = match width.as_str() {
-        Some(s) => s.to_string(),
-        None => " ".repeat(width.as_usize().unwrap_or(0).min(1 << 16)),
-    };
-    let source = text::to_str(value) + "\n"; // as jinja2 does: a last empty line counts
-    let mut out = String::new();
-    for (i, line) in text::split_lines(&source, false).into_iter().enumerate() {
-        if i > 0 {
-            out.push('\n');
-        }
-        let indented = if i == 0 { first } else { blank || !line.is_empty() };
-        if indented {
-            out.push_str(&prefix);
-        }
-        out.push_str(line);
-    }
-    Ok(out)
-}
-
-/// Keyword arguments arrive as a last argument of their own kind.
-pub fn split_kwargs(args: &[Value]) -> Result<(&[Value], Kwargs), Error> {
-    match args.split_last() {
-        Some((last, rest)) if last.is_kwargs() => Ok((rest, Kwargs::try_from(last.clone())?)),
-        _ => Ok((args, Kwargs::from_iter(std::iter::empty::<(&str, Value)>()))),
-    }
-}
-
-/// An argument by place or by name.
-pub fn argument(
-    args: &[Value],
-    place: usize,
-    kwargs: &Kwargs,
-    name: &str,
-) -> Result<Option<Value>, Error> {
-    match args.get(place) {
-        Some(value) => Ok(Some(value.clone())),
-        None if kwargs.has(name) => kwargs.get(name).map(Some),
-        None => Ok(None),
-    }
 }

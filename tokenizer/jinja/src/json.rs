@@ -1,18 +1,71 @@
 //! JSON in as the template's variables, and out as Python's json.dumps writes it.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use std::sync::Arc;
 
-use minijinja::value::{Kwargs, Value, ValueKind};
+use indexmap::IndexMap;
+use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-use crate::environment::argument;
+use crate::filters::argument;
 use crate::text;
 
 const MAX_DEPTH: usize = 200;
 
 pub fn parse(bytes: &[u8]) -> Result<Value, serde_json::Error> {
-    let parsed: serde_json::Value = serde_json::from_slice(bytes)?;
-    Ok(Value::from_serialize(&parsed))
+    Ok(to_value(serde_json::from_slice(bytes)?))
+}
+
+fn to_value(json: serde_json::Value) -> Value {
+    match json {
+        serde_json::Value::Array(items) => {
+            Value::from_object(List(items.into_iter().map(to_value).collect()))
+        }
+        serde_json::Value::Object(members) => {
+            Value::from_object(Dict(members.into_iter().map(|(k, v)| (k, to_value(v))).collect()))
+        }
+        scalar => Value::from_serialize(scalar),
+    }
+}
+
+/// A list that prints itself as Python's does, wherever it becomes text.
+#[derive(Debug)]
+struct List(Vec<Value>);
+
+impl Object for List {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.0.get(key.as_usize()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.0.len())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text::write_str(f, &Value::from_dyn_object(self.clone()))
+    }
+}
+
+/// A dict, in the order of its keys, that prints itself as Python's does.
+#[derive(Debug)]
+struct Dict(IndexMap<String, Value>);
+
+impl Object for Dict {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.0.get(key.as_str()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.0.keys().map(|k| Value::from(k.as_str())).collect())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text::write_str(f, &Value::from_dyn_object(self.clone()))
+    }
 }
 
 /// The arguments of `tojson` in transformers:
@@ -80,7 +133,9 @@ fn write_value(out: &mut String, value: &Value, style: &Style, depth: usize) -> 
                 write_value(out, &value.get_item(&keys[i])?, style, depth + 1)
             })?;
         }
-        kind => return Err(unserializable(&format!("Object of type {kind} is not JSON serializable"))),
+        kind => {
+            return Err(unserializable(&format!("Object of type {kind} is not JSON serializable")))
+        }
     }
     Ok(())
 }
@@ -154,7 +209,7 @@ fn write_string(out: &mut String, s: &str, style: &Style) {
             '\t' => out.push_str("\\t"),
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
-            c if (c as u32) < 0x20 || (style.ensure_ascii && !c.is_ascii()) => {
+            c if (c as u32) < 0x20 || (style.ensure_ascii && !(' '..='~').contains(&c)) => {
                 let mut units = [0; 2];
                 for unit in c.encode_utf16(&mut units) {
                     let _ = write!(out, "\\u{unit:04x}");

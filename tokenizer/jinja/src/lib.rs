@@ -4,6 +4,7 @@
 //! github.com/daulet/tokenizers links.
 
 mod environment;
+mod filters;
 mod json;
 mod methods;
 mod text;

@@ -4,7 +4,7 @@ use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
-use crate::environment::{argument, split_kwargs};
+use crate::filters::{argument, split_kwargs};
 use crate::text;
 
 const MAX_PADDED: usize = 1 << 20; // characters that a padding method may ask for
@@ -119,7 +119,12 @@ fn split(s: &str, from_right: bool, args: &[Value], kwargs: &Kwargs) -> Result<V
     Ok(parts.into_iter().map(Value::from).collect())
 }
 
-fn split_on<'a>(s: &'a str, separator: &str, limit: Option<usize>, from_right: bool) -> Vec<&'a str> {
+fn split_on<'a>(
+    s: &'a str,
+    separator: &str,
+    limit: Option<usize>,
+    from_right: bool,
+) -> Vec<&'a str> {
     let count = limit.map_or(usize::MAX, |n| n.saturating_add(1));
     if !from_right {
         return s.splitn(count, separator).collect();
@@ -134,9 +139,10 @@ fn split_on_space(s: &str, limit: Option<usize>, from_right: bool) -> Vec<&str> 
     let mut parts = Vec::new();
     let mut rest = text::strip(s, None, !from_right, from_right);
     while !rest.is_empty() {
-        let boundary = if from_right { rest.rfind(text::is_space) } else { rest.find(text::is_space) };
+        let boundary =
+            if from_right { rest.rfind(text::is_space) } else { rest.find(text::is_space) };
         let (Some(at), true) = (boundary, parts.len() < limit) else {
-            parts.push(text::strip(rest, None, from_right, !from_right && boundary.is_none()));
+            parts.push(rest);
             break;
         };
         let width = rest[at..].chars().next().map_or(1, char::len_utf8);
@@ -173,7 +179,8 @@ fn join(separator: &str, args: &[Value]) -> Result<Value, Error> {
 }
 
 fn pad(s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let width = args.first().and_then(Value::as_usize).ok_or_else(|| invalid("expected a width"))?;
+    let width =
+        args.first().and_then(Value::as_usize).ok_or_else(|| invalid("expected a width"))?;
     if width > MAX_PADDED {
         return Err(invalid(&format!("width {width} is above {MAX_PADDED}")));
     }
@@ -200,9 +207,10 @@ fn triple(a: &str, b: &str, c: &str) -> Value {
 
 fn optional_str(value: Option<&Value>) -> Result<Option<&str>, Error> {
     match value {
-        Some(v) if !v.is_none() => {
-            v.as_str().map(Some).ok_or_else(|| invalid(&format!("expected a string, {} found", v.kind())))
-        }
+        Some(v) if !v.is_none() => v
+            .as_str()
+            .map(Some)
+            .ok_or_else(|| invalid(&format!("expected a string, {} found", v.kind()))),
         _ => Ok(None),
     }
 }

@@ -99,17 +99,10 @@ fn write_quoted(out: &mut dyn Write, s: &str) -> fmt::Result {
     out.write_char(quote)
 }
 
-/// str.isprintable, to the extent that std knows: no control or format character that Rust's own
-/// escaping would hide, and of the whitespace only the space.
+/// str.isprintable: no control, format, private or unassigned character, no space but ' '. Rust's
+/// escape_debug has the same rule, and after another character spares combining marks.
 fn is_printable(c: char) -> bool {
-    c == ' ' || c == '\'' || c == '"' || (!c.is_whitespace() && c.escape_debug().len() == 1)
-        || is_combining(c)
-}
-
-/// escape_debug hides combining marks too; Python prints them.
-fn is_combining(c: char) -> bool {
-    c.escape_debug().len() > 1 && c.to_string().escape_debug().to_string().ends_with(c)
-        || matches!(c, '\u{300}'..='\u{36f}' | '\u{fe00}'..='\u{fe0f}' | '\u{64b}'..='\u{65f}')
+    matches!(c, '\'' | '"') || ['a', c].iter().collect::<String>().escape_debug().count() == 2
 }
 
 /// What str.strip and str.split take for whitespace: Unicode's, and the four separators.
@@ -135,7 +128,8 @@ pub fn split_lines(s: &str, keep_ends: bool) -> Vec<&str> {
     while let Some((at, c)) = chars.next() {
         let ends_line = matches!(
             c,
-            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
+                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
         );
         if !ends_line {
             continue;

@@ -1,0 +1,216 @@
+//! jinja2's filters, where minijinja's differ from them.
+
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind};
+
+use crate::{json, text};
+
+pub fn add(env: &mut Environment) {
+    env.add_filter("tojson", tojson);
+    env.add_filter("string", |v: &Value| text::to_str(v));
+    env.add_filter("trim", trim);
+    env.add_filter("title", |v: &Value| text::jinja_title(&text::to_str(v)));
+    env.add_filter("int", to_int);
+    env.add_filter("float", to_float);
+    env.add_filter("indent", indent);
+    env.add_filter("items", items);
+    env.add_filter("dictsort", dictsort);
+    env.add_filter("wordcount", |v: &Value| text::to_str(v).split_whitespace().count());
+    env.add_filter("length", length);
+    env.add_filter("count", length);
+    env.add_filter("join", join);
+    env.add_filter("replace", replace);
+}
+
+fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let (args, kwargs) = split_kwargs(&args)?;
+    let style = json::Style::from_args(args, &kwargs)?;
+    kwargs.assert_all_used()?;
+    json::dump(value, &style)
+}
+
+fn trim(value: &Value, chars: Option<&str>) -> String {
+    text::strip(&text::to_str(value), chars, true, true).to_string()
+}
+
+/// jinja2's do_int: the default where the value is no number; "3.7" is 3.
+fn to_int(value: &Value, default: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+    let default = default.or(kwargs.get("default")?).unwrap_or_else(|| Value::from(0));
+    let base: u32 = kwargs.get::<Option<u32>>("base")?.unwrap_or(10);
+    kwargs.assert_all_used()?;
+    if let Some(s) = value.as_str() {
+        let digits: String = s.trim().replace('_', "");
+        if let Ok(n) = i64::from_str_radix(&digits, base.clamp(2, 36)) {
+            return Ok(Value::from(n));
+        }
+        return Ok(digits.parse::<f64>().map_or(default, |f| Value::from(f as i64)));
+    }
+    if value.is_integer() {
+        return Ok(value.clone());
+    }
+    Ok(match value.kind() {
+        ValueKind::Bool => Value::from(i64::from(value.is_true())),
+        ValueKind::Number => {
+            f64::try_from(value.clone()).map_or(default, |f| Value::from(f as i64))
+        }
+        _ => default,
+    })
+}
+
+fn to_float(value: &Value, default: Option<Value>) -> Value {
+    let default = default.unwrap_or_else(|| Value::from(0.0));
+    if let Some(s) = value.as_str() {
+        return s.trim().parse::<f64>().map_or(default, Value::from);
+    }
+    match value.kind() {
+        ValueKind::Bool => Value::from(if value.is_true() { 1.0 } else { 0.0 }),
+        ValueKind::Number => f64::try_from(value.clone()).map_or(default, Value::from),
+        _ => default,
+    }
+}
+
+/// jinja2's do_indent: lines are Python's, blank lines stay bare unless asked.
+fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let (args, kwargs) = split_kwargs(&args)?;
+    let width = argument(args, 0, &kwargs, "width")?.unwrap_or_else(|| Value::from(4));
+    let first = argument(args, 1, &kwargs, "first")?.is_some_and(|v| v.is_true());
+    let blank = argument(args, 2, &kwargs, "blank")?.is_some_and(|v| v.is_true());
+    kwargs.assert_all_used()?;
+    let prefix = match width.as_str() {
+        Some(s) => s.to_string(),
+        None => " ".repeat(width.as_usize().unwrap_or(0).min(1 << 16)),
+    };
+    let source = text::to_str(value) + "\n"; // as jinja2 does: a last empty line counts
+    let mut out = String::new();
+    for (i, line) in text::split_lines(&source, false).into_iter().enumerate() {
+        if i > 0 {
+            out.push('\n');
+        }
+        let indented = if i == 0 { first } else { blank || !line.is_empty() };
+        if indented {
+            out.push_str(&prefix);
+        }
+        out.push_str(line);
+    }
+    Ok(out)
+}
+
+/// jinja2's do_items: of what is undefined, none.
+fn items(value: &Value) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return Ok(Value::from(Vec::<Value>::new()));
+    }
+    if value.kind() != ValueKind::Map {
+        return Err(invalid("Can only get item pairs from a mapping.".into()));
+    }
+    pairs(value).map(Value::from)
+}
+
+fn pairs(value: &Value) -> Result<Vec<Value>, Error> {
+    value.try_iter()?.map(|key| Ok(Value::from(vec![key.clone(), value.get_item(&key)?]))).collect()
+}
+
+/// jinja2's do_dictsort: (case_sensitive=False, by="key", reverse=False).
+fn dictsort(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    let (args, kwargs) = split_kwargs(&args)?;
+    let case_sensitive = argument(args, 0, &kwargs, "case_sensitive")?.is_some_and(|v| v.is_true());
+    let by_value = match argument(args, 1, &kwargs, "by")? {
+        None => false,
+        Some(by) if by.as_str() == Some("key") => false,
+        Some(by) if by.as_str() == Some("value") => true,
+        Some(by) => {
+            return Err(invalid(format!("dictsort: by is {by}, expected 'key' or 'value'")));
+        }
+    };
+    let reverse = argument(args, 2, &kwargs, "reverse")?.is_some_and(|v| v.is_true());
+    kwargs.assert_all_used()?;
+    let mut keyed = Vec::new();
+    for pair in pairs(value)? {
+        let key = pair.get_item_by_index(usize::from(by_value))?;
+        keyed.push(match key.as_str() {
+            Some(s) if !case_sensitive => (Value::from(s.to_lowercase()), pair),
+            _ => (key, pair),
+        });
+    }
+    if reverse {
+        keyed.sort_by(|a, b| b.0.cmp(&a.0)); // equal ones keep their order, as in Python
+    } else {
+        keyed.sort_by(|a, b| a.0.cmp(&b.0));
+    }
+    Ok(keyed.into_iter().map(|(_, pair)| pair).collect())
+}
+
+/// Keyword arguments arrive as a last argument of their own kind.
+pub fn split_kwargs(args: &[Value]) -> Result<(&[Value], Kwargs), Error> {
+    match args.split_last() {
+        Some((last, rest)) if last.is_kwargs() => Ok((rest, Kwargs::try_from(last.clone())?)),
+        _ => Ok((args, Kwargs::from_iter(std::iter::empty::<(&str, Value)>()))),
+    }
+}
+
+/// An argument by place or by name.
+pub fn argument(
+    args: &[Value],
+    place: usize,
+    kwargs: &Kwargs,
+    name: &str,
+) -> Result<Option<Value>, Error> {
+    match args.get(place) {
+        Some(value) => Ok(Some(value.clone())),
+        None if kwargs.has(name) => kwargs.get(name).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// len(value): characters of text; an undefined value is empty.
+fn length(value: &Value) -> Result<usize, Error> {
+    if value.is_undefined() {
+        return Ok(0);
+    }
+    if let Some(s) = value.as_str() {
+        return Ok(s.chars().count());
+    }
+    match value.len() {
+        Some(len) => Ok(len),
+        // A lazy sequence, such as a slice, is a list in jinja2.
+        None if value.kind() == ValueKind::Iterable => Ok(value.try_iter()?.count()),
+        None => Err(invalid(format!("object of type {} has no len()", value.kind()))),
+    }
+}
+
+/// jinja2's do_join: (d="", attribute=None), each item as str() has it.
+fn join(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let (args, kwargs) = split_kwargs(&args)?;
+    let separator = argument(args, 0, &kwargs, "d")?.map_or(String::new(), |v| text::to_str(&v));
+    let attribute = argument(args, 1, &kwargs, "attribute")?.filter(|v| !v.is_none());
+    kwargs.assert_all_used()?;
+    let mut out = String::new();
+    for (i, mut item) in value.try_iter()?.enumerate() {
+        if i > 0 {
+            out.push_str(&separator);
+        }
+        if let Some(path) = &attribute {
+            for part in text::to_str(path).split('.') {
+                item = match part.parse::<usize>() {
+                    Ok(index) => item.get_item_by_index(index)?,
+                    Err(_) => item.get_attr(part)?,
+                };
+            }
+        }
+        out.push_str(&text::to_str(&item));
+    }
+    Ok(out)
+}
+
+/// jinja2's do_replace: (old, new, count=None).
+fn replace(value: &Value, old: &str, new: &str, count: Option<i64>) -> String {
+    let s = text::to_str(value);
+    match count.and_then(|n| usize::try_from(n).ok()) {
+        Some(n) => s.replacen(old, new, n),
+        None => s.replace(old, new),
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
+}

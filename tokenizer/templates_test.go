@@ -1,0 +1,151 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/tokenizer/jinja"
+)
+
+type templateCase struct {
+	Name     string
+	Messages []json.RawMessage
+	Options  map[string]json.RawMessage
+	Text     *string
+	Raised   *string
+	Error    *string
+}
+
+type templateFile struct {
+	Tokens map[string]string
+	Cases  []templateCase
+}
+
+// withTemplate is the demo tokenizer with another template and other special tokens.
+func withTemplate(t *testing.T, template string, tokens map[string]string) *Tokenizer {
+	t.Helper()
+	dir := t.TempDir()
+	vocabulary, err := filepath.Abs("../models/tiny-chat/tokenizer.json")
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(vocabulary, filepath.Join(dir, "tokenizer.json")))
+	config, err := json.Marshal(tokens)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), config, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(template), 0o600))
+	tok, err := Load(dir)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tok.Close()) })
+	tok.now = func() time.Time { return time.Date(2025, 2, 3, 4, 5, 6, 0, time.UTC) }
+	return tok
+}
+
+func TestTemplatesRenderAsInTransformers(t *testing.T) {
+	paths, err := filepath.Glob("../testdata/templates/*.jinja")
+	require.NoError(t, err)
+	require.Len(t, paths, 9)
+	chats := 0
+	for _, path := range paths {
+		source, err := os.ReadFile(path)
+		require.NoError(t, err)
+		var file templateFile
+		data, err := os.ReadFile(strings.TrimSuffix(path, ".jinja") + ".json")
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(data, &file))
+		tok := withTemplate(t, string(source), file.Tokens)
+		for _, c := range file.Cases {
+			options, err := json.Marshal(c.Options)
+			require.NoError(t, err)
+			name := fmt.Sprintf("%s/%s/%.60s", filepath.Base(path), c.Name, options)
+			if chat, ok := c.chat(t); ok {
+				chats++
+				t.Run(name, func(t *testing.T) {
+					text, err := tok.RenderChat(chat)
+					c.check(t, text, err)
+				})
+			}
+			if _, ok := c.Options["continue_final_message"]; !ok {
+				t.Run(name+"/variables", func(t *testing.T) {
+					text, err := tok.template.Render(c.variables(t, file.Tokens), tok.now(), limits)
+					c.check(t, text, err)
+				})
+			}
+		}
+	}
+	require.Greater(t, chats, 700, "chats that api.Message can hold")
+}
+
+func (c *templateCase) check(t *testing.T, text string, err error) {
+	t.Helper()
+	var raised *jinja.RaisedError
+	switch {
+	case c.Text != nil:
+		require.NoError(t, err)
+		require.Equal(t, *c.Text, text)
+	case c.Raised != nil:
+		require.ErrorAs(t, err, &raised)
+		require.Equal(t, *c.Raised, raised.Message)
+	default:
+		require.ErrorIs(t, err, jinja.ErrTemplate, "transformers: %s; here: %q", *c.Error, text)
+	}
+}
+
+// chat is the case as a request has it, if its messages are such.
+func (c *templateCase) chat(t *testing.T) (Chat, bool) {
+	t.Helper()
+	chat := Chat{Messages: make([]api.Message, len(c.Messages)), Args: map[string]any{}}
+	for i, raw := range c.Messages {
+		strict := json.NewDecoder(bytes.NewReader(raw))
+		strict.DisallowUnknownFields()
+		if strict.Decode(&chat.Messages[i]) != nil {
+			return Chat{}, false
+		}
+		var calls struct {
+			ToolCalls []json.RawMessage `json:"tool_calls"`
+		}
+		require.NoError(t, json.Unmarshal(raw, &calls))
+		for j, call := range calls.ToolCalls {
+			chat.Messages[i].ToolCalls[j] = call
+		}
+	}
+	for name, value := range c.Options {
+		switch name {
+		case "tools":
+			var tools []json.RawMessage
+			require.NoError(t, json.Unmarshal(value, &tools))
+			for _, tool := range tools {
+				chat.Tools = append(chat.Tools, tool)
+			}
+		case "add_generation_prompt":
+			require.NoError(t, json.Unmarshal(value, &chat.AddGenerationPrompt))
+		case "continue_final_message":
+			require.NoError(t, json.Unmarshal(value, &chat.ContinueFinal))
+		default:
+			chat.Args[name] = value
+		}
+	}
+	return chat, true
+}
+
+// variables is the case as transformers hands it to the template.
+func (c *templateCase) variables(t *testing.T, tokens map[string]string) []byte {
+	t.Helper()
+	all := map[string]any{"messages": c.Messages, "tools": nil, "documents": nil, "add_generation_prompt": false}
+	for name, text := range tokens {
+		all[name] = text
+	}
+	for name, value := range c.Options {
+		all[name] = value
+	}
+	data, err := json.Marshal(all)
+	require.NoError(t, err)
+	return data
+}
