@@ -217,7 +217,7 @@ func message(data string, header ...string) *nats.Msg {
 
 func TestNATSStreamIsReadToItsEndAndMeasured(t *testing.T) {
 	u := newUser(t)
-	url := serveNATS(t, message(hello, seqHeader, "1"), message(capital, seqHeader, "2"),
+	url := serveNATS(t, message(hello, seqHeader, "1"), message("", pingHeader, "1"), message(capital, seqHeader, "2"),
 		message(point, seqHeader, "3"), message(usage, seqHeader, "4", endHeader, "length"))
 	r := u.call(t, `millrace.natsStream(%q, "chat", {messages: []})`, url)
 	require.Empty(t, r.Error)

@@ -14,8 +14,9 @@ import (
 
 // Headers of Millrace's NATS service, and those of a NATS micro error reply.
 const (
-	seqHeader       = "Millrace-Seq" // 1, 2, ... without a gap
-	endHeader       = "Millrace-End" // on the last message
+	seqHeader       = "Millrace-Seq"  // 1, 2, ... without a gap
+	endHeader       = "Millrace-End"  // on the last message
+	pingHeader      = "Millrace-Ping" // a sign of life, without a number
 	errorHeader     = "Nats-Service-Error"
 	errorCodeHeader = "Nats-Service-Error-Code"
 )
@@ -85,7 +86,8 @@ func (a *answer) readStream(ctx context.Context, nc *nats.Conn, subject string, 
 	if err := nc.PublishRequest(subject, inbox, payload); err != nil {
 		return fmt.Errorf("%s: %w", subject, err)
 	}
-	for last := uint64(0); ; last++ {
+	last := uint64(0)
+	for {
 		msg, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
 			return fmt.Errorf("%s: after message %d: %w", subject, last, err)
@@ -94,9 +96,13 @@ func (a *answer) readStream(ctx context.Context, nc *nats.Conn, subject string, 
 			return err
 		}
 		a.status = http.StatusOK
+		if msg.Header.Get(pingHeader) != "" {
+			continue
+		}
 		if got := msg.Header.Get(seqHeader); got != strconv.FormatUint(last+1, 10) {
 			return fmt.Errorf("stream broken: found %s %q, expected %d", seqHeader, got, last+1)
 		}
+		last++
 		if len(msg.Data) > 0 {
 			if err := a.add(msg.Data, time.Now()); err != nil {
 				return err
