@@ -185,7 +185,7 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			require.Equal(t, model.SlotF32, p.Slots[find(p, "attn.qkv", 1).In].Type, "reads the residual itself")
 		case "bloom-6-heads":
 			v := find(p, "attn.qkv", 1).Parts[2]
-			require.Equal(t, []int{18, 54, 9, 27}, []int{v.Offset, v.Rows, v.Block, v.Stride})
+			require.Equal(t, []int{16, 48, 8, 24}, []int{v.Offset, v.Rows, v.Block, v.Stride})
 		}
 	})
 }

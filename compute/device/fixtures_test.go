@@ -1,0 +1,189 @@
+package device_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/model/fixture"
+)
+
+// tolerance is how far a logit may be from transformers' in float32.
+func tolerance(backend string, largest float64) float64 {
+	if backend == "ref" {
+		return 1e-3 // float32 throughout
+	}
+	return 0.02 * largest // bf16 inputs to products
+}
+
+// sequence is a model on a device with one sequence in its KV cache.
+type sequence struct {
+	engine *device.Engine
+	region *device.Region
+	length int
+}
+
+// open loads a program and maps a region for n tokens. Everything is closed
+// with the test.
+func open(t *testing.T, backend, isa string, p *model.Program, w device.Tensors, n int) *sequence {
+	t.Helper()
+	d, err := device.Open(device.Options{Backend: backend, ISA: isa, Threads: 2})
+	require.NoError(t, err)
+	t.Cleanup(d.Close)
+	e, err := d.Load(p, w, device.Limits{MaxRows: n, MaxOutputs: n})
+	require.NoError(t, err)
+	t.Cleanup(e.Close)
+	slabs := make([]int32, device.Slabs(n))
+	for i := range slabs {
+		slabs[i] = int32(len(slabs) - 1 - i) // out of order: addresses are virtual
+	}
+	require.NoError(t, e.ReserveKV(len(slabs)))
+	r, err := e.NewRegion(n)
+	require.NoError(t, err)
+	t.Cleanup(r.Close)
+	require.NoError(t, r.Append(slabs))
+	return &sequence{engine: e, region: r}
+}
+
+// run appends tokens and returns the logits of each of them.
+func (s *sequence) run(t *testing.T, tokens []int32) [][]float32 {
+	t.Helper()
+	out, err := s.engine.Run([]device.Rows{{Region: s.region, Tokens: tokens, Position: s.length}})
+	require.NoError(t, err)
+	s.length += len(tokens)
+	logits := make([][]float32, out.Rows())
+	for i := range logits {
+		logits[i] = append([]float32(nil), out.Row(i)...)
+	}
+	return logits
+}
+
+// restart begins the sequence again; what is in the region is written over.
+func (s *sequence) restart() { s.length = 0 }
+
+// isas are the instruction sets of a backend that this machine can run.
+func isas(t *testing.T, backend string) []string {
+	t.Helper()
+	if backend == "ref" {
+		return []string{""}
+	}
+	d, err := device.Open(device.Options{Backend: backend})
+	require.NoError(t, err)
+	defer d.Close()
+	info, err := d.Info()
+	require.NoError(t, err)
+	return info.ISAs
+}
+
+// eachFixture runs the test for every fixture, backend and instruction set.
+func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, backend string, s *sequence)) {
+	dirs, err := fixture.Dirs("../../testdata/models")
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(dirs), 22)
+	for _, backend := range device.Backends() {
+		for _, isa := range isas(t, backend) {
+			for _, dir := range dirs {
+				t.Run(filepath.Join(backend, isa, filepath.Base(dir)), func(t *testing.T) {
+					m, err := fixture.Open(dir)
+					require.NoError(t, err)
+					t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
+					n := len(m.Expected.Tokens())
+					test(t, m, backend, open(t, backend, isa, m.Program, m.Weights, n))
+				})
+			}
+		}
+	}
+}
+
+func TestLogitsEqualThoseOfTransformers(t *testing.T) {
+	worst := map[string]float64{}
+	eachFixture(t, func(t *testing.T, m *fixture.Model, backend string, s *sequence) {
+		logits := s.run(t, m.Expected.Tokens())
+		require.Len(t, logits, len(m.Expected.Logits))
+		limit := tolerance(backend, m.Expected.LargestLogit)
+		largest := 0.0
+		for row, want := range m.Expected.Logits {
+			require.Len(t, logits[row], len(want))
+			for i := range want {
+				diff := math.Abs(float64(logits[row][i]) - float64(want[i]))
+				if !(diff <= limit) { // a NaN too
+					t.Fatalf("row %d, token %d: %g, transformers %g: off by %g, at most %g",
+						row, i, logits[row][i], want[i], diff, limit)
+				}
+				largest = max(largest, diff)
+			}
+		}
+		worst[backend] = max(worst[backend], largest/limit)
+		t.Logf("largest error %.3g, %.1f%% of the allowed", largest, 100*largest/limit)
+	})
+	t.Logf("worst error over what is allowed: %v", worst)
+}
+
+// TestGreedyTokensEqualThoseOfTransformers generates 40 tokens, prompt in one
+// step, then one by one. Where the two best logits are closer than twice the
+// tolerance the other one may win; it is listed, and generation goes on with
+// transformers' token.
+func TestGreedyTokensEqualThoseOfTransformers(t *testing.T) {
+	ties := 0
+	eachFixture(t, func(t *testing.T, m *fixture.Model, backend string, s *sequence) {
+		e := &m.Expected
+		limit := 2 * tolerance(backend, e.LargestLogit)
+		logits := s.run(t, e.Prompt)
+		require.Len(t, e.Greedy, 40)
+		for i, want := range e.Greedy {
+			got := argmax(logits[len(logits)-1])
+			if got != want {
+				require.Less(t, e.Margins[i], limit, "token %d is %d, transformers' %d", i, got, want)
+				ties++
+				t.Logf("near-tie: token %d is %d, transformers' %d by %.3g", i, got, want, e.Margins[i])
+			}
+			if i+1 < len(e.Greedy) {
+				logits = s.run(t, []int32{want})
+			}
+		}
+	})
+	t.Logf("%d near-ties", ties)
+}
+
+func argmax(logits []float32) int32 {
+	best := 0
+	for i, v := range logits {
+		if v > logits[best] {
+			best = i
+		}
+	}
+	return int32(best)
+}
+
+func TestChunkingChangesNoBit(t *testing.T) {
+	eachFixture(t, func(t *testing.T, m *fixture.Model, _ string, s *sequence) {
+		tokens := m.Expected.Tokens()
+		whole := s.run(t, tokens)
+		rng := rand.New(rand.NewPCG(7, uint64(len(tokens))))
+		for _, longest := range []int{1, 3, 19} {
+			s.restart()
+			for at := 0; at < len(tokens); {
+				n := min(1+rng.IntN(longest), len(tokens)-at)
+				for i, row := range s.run(t, tokens[at:at+n]) {
+					requireSameBits(t, whole[at+i], row, at+i)
+				}
+				at += n
+			}
+		}
+	})
+}
+
+func requireSameBits(t *testing.T, want, got []float32, row int) {
+	t.Helper()
+	require.Len(t, got, len(want))
+	for i := range want {
+		if math.Float32bits(want[i]) != math.Float32bits(got[i]) {
+			t.Fatalf("row %d, token %d: %g in a chunk, %g in one step", row, i, got[i], want[i])
+		}
+	}
+}
