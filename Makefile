@@ -14,6 +14,7 @@ GOLANGCI := $(BUILD)/tools/golangci-lint-$(GOLANGCI_VERSION)
 MODEL ?= models/tiny-chat
 FUZZTIME ?= 20s
 ARGS ?=
+PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 
 # The tokenizer's Go package names its archive (-ltokenizers) but not its folder.
 export CGO_ENABLED := 1
@@ -110,7 +111,7 @@ format: libs $(GOLANGCI) ## Rewrite Go and C++ in the project's format
 
 .PHONY: fixtures
 fixtures: ## Make the small models of the tests again (needs Python with torch and transformers)
-	scripts/fixtures.sh
+	for script in scripts/fixtures/make_*.py; do $(PYTHON) $$script; done
 
 .PHONY: help
 help:
