@@ -1,0 +1,52 @@
+# Millrace in a container: two images from one file.
+#   docker build --target millrace -t millrace .        the server (the last stage, so also the default)
+#   docker build --target k6       -t millrace-k6 .     the load tests
+# One image serves every x86-64 machine: kernels for the processor are chosen when the server starts.
+
+FROM golang:1.26-trixie AS go
+
+# Rust's image has g++, git and make already, and a cargo new enough for the tokenizer.
+FROM rust:1.95-trixie AS tools
+COPY --from=go /usr/local/go /usr/local/go
+ENV PATH=/usr/local/go/bin:$PATH
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends cmake ninja-build \
+ && rm -rf /var/lib/apt/lists/*
+
+FROM tools AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+ARG VERSION=devel
+RUN make build VERSION=${VERSION}
+
+FROM go AS build-k6
+WORKDIR /src
+COPY benchmarks/k6/go.mod benchmarks/k6/go.sum ./
+RUN go mod download
+COPY benchmarks/k6 ./
+RUN CGO_ENABLED=0 go build -buildvcs=false -o /k6 .
+
+FROM debian:trixie-slim AS k6
+COPY --from=build-k6 /k6 /usr/local/bin/k6
+COPY benchmarks/k6/*.js /scripts/
+USER 10001:10001
+ENTRYPOINT ["k6"]
+CMD ["run", "--no-usage-report", "/scripts/smoke.js"]
+
+FROM debian:trixie-slim AS millrace
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends ca-certificates curl libstdc++6 \
+ && rm -rf /var/lib/apt/lists/* \
+ && install -d -o 10001 -g 10001 /var/lib/millrace
+COPY --from=build /src/bin/millrace /usr/local/bin/millrace
+COPY --from=build /src/models/tiny-chat /models/tiny-chat
+USER 10001:10001
+VOLUME /var/lib/millrace
+EXPOSE 8080 4222
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=2m --retries=3 \
+  CMD ["curl", "-fsS", "-o", "/dev/null", "http://127.0.0.1:8080/health/ready"]
+ENTRYPOINT ["millrace"]
+CMD ["serve", "--model", "/models/tiny-chat", "--listen", "0.0.0.0:8080", "--nats-listen", "0.0.0.0:4222", "--data-dir", "/var/lib/millrace"]

@@ -1,0 +1,224 @@
+// Package deploy_test checks the Dockerfile and docker-compose.yml as far as
+// that goes without a container engine: the compose schema, the services, and
+// that the command lines in both are ones that Millrace takes.
+package deploy_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/compose-spec/compose-go/v2/loader"
+	"github.com/compose-spec/compose-go/v2/types"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/config"
+)
+
+const (
+	root       = ".."
+	readyCheck = "http://127.0.0.1:8080/health/ready"
+)
+
+// load reads a compose file against the schema, with the services that are on
+// under the profiles.
+func load(t *testing.T, text []byte, profiles ...string) (*types.Project, error) {
+	t.Helper()
+	directory, err := filepath.Abs(root)
+	require.NoError(t, err)
+	return loader.LoadWithContext(t.Context(), types.ConfigDetails{
+		WorkingDir:  directory,
+		ConfigFiles: []types.ConfigFile{{Filename: "docker-compose.yml", Content: text}},
+	}, loader.WithProfiles(profiles))
+}
+
+func composeFile(t *testing.T) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "docker-compose.yml"))
+	require.NoError(t, err)
+	return text
+}
+
+func project(t *testing.T, profiles ...string) *types.Project {
+	t.Helper()
+	p, err := load(t, composeFile(t), profiles...)
+	require.NoError(t, err)
+	return p
+}
+
+func TestComposeFileHoldsToTheSchema(t *testing.T) {
+	text := composeFile(t)
+	_, err := load(t, text)
+	require.NoError(t, err)
+	for was, is := range map[string]string{
+		"restart:":                   "restarts:",
+		"interval: 5s":               "interval: [5]",
+		"condition: service_healthy": "condition: service_happy",
+		"nats-data:/data":            "other-data:/data",
+	} {
+		broken := bytes.Replace(text, []byte(was), []byte(is), 1)
+		require.NotEqual(t, text, broken, was)
+		_, err := load(t, broken)
+		require.Error(t, err, "%s for %s", is, was)
+	}
+}
+
+func TestK6RunsOnlyUnderItsProfile(t *testing.T) {
+	require.ElementsMatch(t, []string{"nats", "millrace"}, project(t).ServiceNames())
+	require.ElementsMatch(t, []string{"nats", "millrace", "k6"}, project(t, "load").ServiceNames())
+}
+
+func TestPortsArePublishedOnTheLoopbackInterfaceOnly(t *testing.T) {
+	published := map[string]string{}
+	for name, service := range project(t, "load").Services {
+		for _, port := range service.Ports {
+			require.Equal(t, "127.0.0.1", port.HostIP, "%s: port %s", name, port.Published)
+			published[port.Published] = name
+		}
+	}
+	require.Equal(t, map[string]string{"8080": "millrace", "4222": "nats"}, published)
+}
+
+func TestServicesWaitUntilTheirServersAreHealthy(t *testing.T) {
+	services := project(t, "load").Services
+	for name, server := range map[string]string{"millrace": "nats", "k6": "millrace"} {
+		require.Equal(t, types.ServiceConditionHealthy, services[name].DependsOn[server].Condition, name)
+		require.NotNil(t, services[server].HealthCheck, server)
+		require.False(t, services[server].HealthCheck.Disable, server)
+	}
+	require.Contains(t, services["nats"].HealthCheck.Test, "http://127.0.0.1:8222/healthz")
+	require.Contains(t, services["nats"].Command, "8222")
+	require.Contains(t, services["millrace"].HealthCheck.Test, readyCheck)
+}
+
+func TestComposeStartsMillraceWithFlagsThatItTakes(t *testing.T) {
+	service := project(t).Services["millrace"]
+	s := serveFlags(t, service.Command)
+	require.Equal(t, "nats://nats:4222", s.NATS)
+	require.Equal(t, "0.0.0.0:8080", s.Listen)
+	require.Greater(t, time.Duration(*service.StopGracePeriod), s.Grace, "killed before its grace is over")
+	require.Equal(t, s.DataDir, service.Volumes[0].Target)
+	require.True(t, service.ReadOnly)
+	require.Equal(t, []string{"ALL"}, service.CapDrop)
+}
+
+// serveFlags parses the arguments of millrace as millrace does.
+func serveFlags(t *testing.T, args []string) *config.Serve {
+	t.Helper()
+	require.Equal(t, "serve", args[0])
+	var s config.Serve
+	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	s.Register(flags)
+	require.NoError(t, flags.Parse(args[1:]))
+	require.Empty(t, flags.Args())
+	require.NoError(t, s.Validate())
+	return &s
+}
+
+// stage is a FROM of the Dockerfile with the instructions up to the next.
+type stage struct {
+	name         string
+	instructions map[string][]string // by instruction, without it
+}
+
+func dockerfile(t *testing.T) []stage {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "Dockerfile"))
+	require.NoError(t, err)
+	joined := strings.ReplaceAll(string(text), "\\\n", " ")
+	var stages []stage
+	for line := range strings.Lines(joined) {
+		instruction, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch {
+		case instruction == "" || strings.HasPrefix(instruction, "#"):
+		case instruction == "FROM":
+			_, name, ok := strings.Cut(rest, " AS ")
+			require.True(t, ok, "FROM %s: no name", rest)
+			stages = append(stages, stage{name, map[string][]string{}})
+		default:
+			require.NotEmpty(t, stages, "%s before FROM", instruction)
+			in := stages[len(stages)-1].instructions
+			in[instruction] = append(in[instruction], rest)
+		}
+	}
+	return stages
+}
+
+func TestComposeBuildsStagesOfTheDockerfile(t *testing.T) {
+	stages := dockerfile(t)
+	for name, service := range project(t, "load").Services {
+		if service.Build == nil {
+			require.NotEmpty(t, service.Image, name)
+			continue
+		}
+		require.True(t, slices.ContainsFunc(stages, func(s stage) bool { return s.name == service.Build.Target }),
+			"%s: no stage %s", name, service.Build.Target)
+	}
+}
+
+func TestImagesRunAsAnOrdinaryUser(t *testing.T) {
+	for _, s := range dockerfile(t) {
+		if s.name == "millrace" || s.name == "k6" {
+			require.Equal(t, []string{"10001:10001"}, s.instructions["USER"], s.name)
+		}
+	}
+}
+
+func TestImageStartsMillraceWithFlagsThatItTakes(t *testing.T) {
+	stages := dockerfile(t)
+	last := stages[len(stages)-1]
+	require.Equal(t, "millrace", last.name, "the default target")
+	var args []string
+	require.NoError(t, json.Unmarshal([]byte(last.instructions["CMD"][0]), &args))
+	s := serveFlags(t, args)
+	require.Equal(t, []string{s.DataDir}, last.instructions["VOLUME"])
+	require.Contains(t, last.instructions["HEALTHCHECK"][0], readyCheck)
+}
+
+// What a stage copies from this folder must be in it, and not ignored.
+func TestDockerfileCopiesWhatIsThere(t *testing.T) {
+	ignored, err := os.ReadFile(filepath.Join(root, ".dockerignore"))
+	require.NoError(t, err)
+	from := regexp.MustCompile(`^--from=build\S* /src/`)
+	copied := 0
+	for _, s := range dockerfile(t) {
+		for _, args := range s.instructions["COPY"] {
+			if strings.HasPrefix(args, "--from=") && !from.MatchString(args) {
+				continue
+			}
+			words := strings.Fields(from.ReplaceAllString(args, ""))
+			for _, source := range words[:len(words)-1] {
+				if source == "bin/millrace" { // built by the stage before
+					continue
+				}
+				matches, err := filepath.Glob(filepath.Join(root, source))
+				require.NoError(t, err)
+				require.NotEmpty(t, matches, "%s: COPY %s", s.name, source)
+				require.NotContains(t, strings.Fields(string(ignored)), source)
+				copied++
+			}
+		}
+	}
+	require.Greater(t, copied, 4)
+}
+
+func TestK6FindsItsServersByTheirNames(t *testing.T) {
+	services := project(t, "load").Services
+	script, err := os.ReadFile(filepath.Join(root, "benchmarks", "k6", "target.js"))
+	require.NoError(t, err)
+	for name, value := range services["k6"].Environment {
+		require.Contains(t, string(script), "__ENV."+name)
+		target, err := url.Parse(*value)
+		require.NoError(t, err)
+		require.Contains(t, services, target.Hostname(), name)
+	}
+	require.Len(t, services["k6"].Environment, 2)
+}
