@@ -1,7 +1,7 @@
 // The server under load and what the scripts ask of it.
-export const http = __ENV.MILLRACE_URL || 'http://127.0.0.1:8080';
-export const nats = __ENV.MILLRACE_NATS || 'nats://127.0.0.1:4222';
-export const model = __ENV.MILLRACE_MODEL || 'tiny-chat';
+export const http = __ENV.TARGET_HTTP || 'http://127.0.0.1:8080';
+export const nats = __ENV.TARGET_NATS || 'nats://127.0.0.1:4222';
+export const model = __ENV.TARGET_MODEL || 'tiny-chat';
 export const subject = 'millrace.v1.chat.completions';
 
 const questions = [
