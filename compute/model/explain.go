@@ -163,6 +163,7 @@ func (p *Program) shape(op *Op) string {
 		return fmt.Sprintf("%d -> %s", p.Slots[op.In].Width, strings.Join(rows, "+"))
 	case OpRopeStore, OpAttention:
 		return fmt.Sprintf("%d/%d heads x %d", op.Heads, op.KVHeads, op.HeadDim)
+	case OpNorm, OpSelectRows:
 	}
 	return fmt.Sprint(p.Slots[op.Out].Width)
 }
@@ -235,16 +236,15 @@ func writeTable(w io.Writer, rows [][columns]string) error {
 		}
 	}
 	for _, r := range rows {
-		line := ""
+		var line strings.Builder
 		for i, cell := range r {
-			pad := strings.Repeat(" ", width[i]-len(cell))
 			if i < 3 {
-				line += cell + pad + "  "
+				fmt.Fprintf(&line, "%-*s  ", width[i], cell)
 			} else {
-				line += pad + cell + "  "
+				fmt.Fprintf(&line, "%*s  ", width[i], cell)
 			}
 		}
-		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " ")); err != nil {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line.String(), " ")); err != nil {
 			return err
 		}
 	}

@@ -50,12 +50,12 @@ func ropeConfig(f *fields, c *Config, positions int) {
 	switch r.Type {
 	case "default":
 	case "linear":
-		r.Factor = s.needNumber("factor", 1, maxFactor)
+		r.Factor = s.factor("factor", 1)
 		c.MaxPositions = extended(positions, r.Factor)
 	case "llama3":
-		r.Factor = s.needNumber("factor", 1, maxFactor)
-		r.LowFreqFactor = s.needNumber("low_freq_factor", 1e-3, maxFactor)
-		r.HighFreqFactor = s.needNumber("high_freq_factor", 1e-3, maxFactor)
+		r.Factor = s.factor("factor", 1)
+		r.LowFreqFactor = s.factor("low_freq_factor", 1e-3)
+		r.HighFreqFactor = s.factor("high_freq_factor", 1e-3)
 		if r.HighFreqFactor <= r.LowFreqFactor {
 			s.fault("high_freq_factor", fmt.Sprint(r.HighFreqFactor), fmt.Sprintf("more than low_freq_factor %g", r.LowFreqFactor))
 		}
@@ -75,12 +75,12 @@ func ropeConfig(f *fields, c *Config, positions int) {
 	f.adopt(s)
 }
 
-// needNumber is a required number in low..high.
-func (f *fields) needNumber(name string, low, high float64) float64 {
+// factor is a required number of low or more.
+func (f *fields) factor(name string, low float64) float64 {
 	if !f.has(name) {
-		f.fault(name, "nothing", fmt.Sprintf("a number in %g..%g", low, high))
+		f.fault(name, "nothing", fmt.Sprintf("a number in %g..%g", low, maxFactor))
 	}
-	return f.number(low, low, high, name)
+	return f.number(low, low, maxFactor, name)
 }
 
 func nonZero(v, missing float64) float64 {

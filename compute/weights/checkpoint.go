@@ -155,8 +155,7 @@ func (c *Checkpoint) mapFile(name string) (map[string]Tensor, error) {
 	c.mappings = append(c.mappings, mapping)
 
 	tensors, err := parseHeader(mapping)
-	var format *FormatError
-	if errors.As(err, &format) {
+	if format, ok := errors.AsType[*FormatError](err); ok {
 		format.File = path
 	}
 	if err != nil {

@@ -220,8 +220,7 @@ func object(dec *json.Decoder, member func(key string) error) error {
 
 // within puts the tensor's name on an error from inside its entry.
 func within(tensor string, err error) error {
-	var f *FormatError
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*FormatError](err); ok {
 		if f.Name == "" {
 			f.Name = tensor
 		} else {
@@ -234,8 +233,7 @@ func within(tensor string, err error) error {
 
 // headerFault turns a JSON error into a FormatError.
 func headerFault(err error) error {
-	var f *FormatError
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*FormatError](err); ok {
 		return f
 	}
 	return fault("header", "valid JSON", "%s", jsonReason(err))

@@ -96,7 +96,7 @@ func TestHeaderFaultsNameTensorFoundAndExpected(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := parseHeader(c.file)
 			var format *FormatError
-			require.True(t, errors.As(err, &format), "%v", err)
+			require.ErrorAs(t, err, &format)
 			require.NotContains(t, err.Error(), "\n")
 			for _, w := range c.want {
 				require.Contains(t, err.Error(), w)

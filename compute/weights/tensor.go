@@ -28,6 +28,7 @@ func (d DType) String() string {
 		return "F16"
 	case BF16:
 		return "BF16"
+	case Other:
 	}
 	return "other"
 }
@@ -39,6 +40,7 @@ func (d DType) Size() int64 {
 		return 4
 	case F16, BF16:
 		return 2
+	case Other:
 	}
 	return 0
 }
