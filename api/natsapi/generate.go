@@ -1,0 +1,95 @@
+package natsapi
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+type decoder func(body []byte, models []api.Model, arrival time.Time) (*wire.Call, error)
+
+// generate serves one of the two generation subjects.
+func (s *Service) generate(decode decoder) func(context.Context, *reply, []byte) {
+	return func(ctx context.Context, r *reply, body []byte) {
+		call, err := decode(body, s.engine.Models(), time.Now())
+		if err != nil {
+			r.fail(err)
+			return
+		}
+		r.callID = call.ID
+		ctx, subject, forget := s.cancellable(ctx, call.ID)
+		defer forget()
+		events, err := call.Run(ctx, s.engine)
+		if err != nil {
+			r.fail(err)
+			return
+		}
+		if call.Stream {
+			r.cancel = subject
+			s.stream(ctx, r, call, events)
+			return
+		}
+		answer, err := call.Collect(ctx, events, s.opts.Fingerprint)
+		switch {
+		case ctx.Err() != nil:
+			r.fail(context.Cause(ctx))
+		case err != nil:
+			r.fail(err)
+		default:
+			r.whole(answer)
+		}
+	}
+}
+
+// stream sends each chunk as a message. The opening goes at once, so that the
+// client knows how to cancel while its request still waits.
+func (s *Service) stream(ctx context.Context, r *reply, call *wire.Call, events <-chan api.Event) {
+	chunks := wire.NewChunks(call, s.opts.Fingerprint)
+	for _, chunk := range chunks.Open() {
+		r.chunk(chunk, "")
+	}
+	ping := time.NewTicker(s.opts.PingAfter)
+	defer ping.Stop()
+	end := ending{}
+	for r.err == nil {
+		select {
+		case <-ctx.Done():
+			r.fail(context.Cause(ctx))
+			return
+		case <-ping.C:
+			r.ping()
+		case ev, ok := <-events:
+			ping.Reset(s.opts.PingAfter)
+			if !ok {
+				ev = api.Event{Finish: api.FinishError}
+			}
+			if failed := wire.Failure(ev); failed != nil {
+				r.fail(failed)
+				return
+			}
+			end.add(ev)
+			r.chunks(chunks.Encode(ev), end.word(ev.Done))
+			if ev.Done {
+				return
+			}
+		}
+	}
+}
+
+// ending is the one word for the end of all choices: length if any of them was
+// cut, else stop.
+type ending struct{ cut bool }
+
+func (e *ending) add(ev api.Event) { e.cut = e.cut || ev.Finish == api.FinishLength }
+
+func (e *ending) word(done bool) string {
+	switch {
+	case !done:
+		return ""
+	case e.cut:
+		return string(api.FinishLength)
+	}
+	return string(api.FinishStop)
+}

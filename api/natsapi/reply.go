@@ -1,0 +1,105 @@
+package natsapi
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+// reply sends the messages of one answer. It publishes itself: micro.Request is
+// not for use after its handler returned.
+type reply struct {
+	nc     *nats.Conn
+	to     string
+	cancel string // the stream's cancel subject; "" when the answer is one message
+	callID string
+	seq    uint64
+	err    error // the first that kept a message from leaving, or that was reported
+}
+
+// whole sends an answer that is one message.
+func (r *reply) whole(body []byte) {
+	if err := r.send(&nats.Msg{Data: body}); errors.Is(err, nats.ErrMaxPayload) {
+		r.err = nil
+		r.fail(&api.Error{Code: api.CodeTooLarge, Reason: "answer_too_large", Message: fmt.Sprintf(
+			"the answer has %d bytes, a NATS message at most %d: use \"stream\": true", len(body), r.nc.MaxPayload())})
+	}
+}
+
+// chunks sends the chunks of an event; end, when there is one, goes with the last.
+func (r *reply) chunks(chunks [][]byte, end string) {
+	if len(chunks) == 0 && end != "" {
+		r.chunk(nil, end)
+	}
+	for i, chunk := range chunks {
+		if i == len(chunks)-1 {
+			r.chunk(chunk, end)
+		} else {
+			r.chunk(chunk, "")
+		}
+	}
+}
+
+// chunk sends one numbered message of a stream.
+func (r *reply) chunk(body []byte, end string) {
+	if r.err != nil {
+		return
+	}
+	r.seq++
+	h := nats.Header{HeaderSeq: {strconv.FormatUint(r.seq, 10)}}
+	if r.seq == 1 {
+		h[HeaderCancel] = []string{r.cancel}
+	}
+	if end != "" {
+		h[HeaderEnd] = []string{end}
+	}
+	r.send(&nats.Msg{Data: body, Header: h}) //nolint:errcheck // kept in r.err
+}
+
+// ping shows a silent stream's reader that it lives, and finds out whether there
+// is one.
+func (r *reply) ping() {
+	r.send(&nats.Msg{Header: nats.Header{HeaderPing: {"1"}}}) //nolint:errcheck // kept in r.err
+}
+
+// fail sends an error, which ends a stream. micro's own headers say it too, for
+// `nats micro` and its statistics.
+func (r *reply) fail(err error) {
+	e := wire.AsError(err)
+	h := nats.Header{
+		micro.ErrorHeader:     {e.Message},
+		micro.ErrorCodeHeader: {strconv.Itoa(int(e.Code))},
+	}
+	if seconds := wire.RetryAfter(e); seconds > 0 {
+		h[HeaderRetryAfter] = []string{strconv.Itoa(seconds)}
+	}
+	if r.cancel != "" {
+		r.seq++
+		h[HeaderSeq] = []string{strconv.FormatUint(r.seq, 10)}
+		h[HeaderEnd] = []string{string(api.FinishError)}
+		if e.Reason == string(api.FinishCancelled) {
+			h[HeaderEnd] = []string{string(api.FinishCancelled)}
+		}
+	}
+	if sendErr := r.send(&nats.Msg{Data: wire.EncodeError(e), Header: h}); sendErr == nil {
+		r.err = err
+	}
+}
+
+// send publishes a message. A stream's messages have its cancel subject as their
+// own reply subject: a reader cancels by answering any of them, and when nobody
+// reads any more the NATS server answers (503, no responders).
+func (r *reply) send(m *nats.Msg) error {
+	m.Subject, m.Reply = r.to, r.cancel
+	err := r.nc.PublishMsg(m)
+	if err != nil && r.err == nil {
+		r.err = fmt.Errorf("natsapi: %w", err)
+	}
+	return err
+}

@@ -1,0 +1,232 @@
+// Package natsapi serves an engine as a NATS micro service: OpenAI's JSON in a
+// request, the same JSON in the reply, many messages when it streams. See
+// docs/api.md for subjects, headers and endings.
+package natsapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/rs/zerolog"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+// Headers of the messages of a stream.
+const (
+	HeaderSeq        = "Millrace-Seq"    // 1, 2, ... without a gap
+	HeaderEnd        = "Millrace-End"    // on the last message: stop, length, cancelled or error
+	HeaderCancel     = "Millrace-Cancel" // on the first: a message to this subject cancels
+	HeaderPing       = "Millrace-Ping"   // a sign of life, no part of the numbering
+	HeaderRetryAfter = "Retry-After"     // seconds, with errors 429 and 503
+)
+
+// Options of the service. The zero value of each has the default that its
+// comment names.
+type Options struct {
+	Logger      zerolog.Logger
+	Version     string        // semantic version in `nats micro ls`; 0.0.0
+	Fingerprint string        // system_fingerprint: what computes the answers
+	MaxBody     int           // bytes of a request; 4 MiB
+	MaxRequests int           // answered at once; 1024
+	PingAfter   time.Duration // silence before a stream's sign of life; 15 s
+}
+
+func (o *Options) defaults() {
+	if o.Version == "" {
+		o.Version = "0.0.0"
+	}
+	if o.MaxBody == 0 {
+		o.MaxBody = 4 << 20
+	}
+	if o.MaxRequests == 0 {
+		o.MaxRequests = 1024
+	}
+	if o.PingAfter == 0 {
+		o.PingAfter = 15 * time.Second
+	}
+}
+
+// flushTimeout is for the last messages to leave at Stop.
+const flushTimeout = 5 * time.Second
+
+// Service answers requests from Start until Stop.
+type Service struct {
+	nc     *nats.Conn
+	engine api.Engine
+	opts   Options
+	micro  micro.Service
+	cancel *nats.Subscription // of every stream's cancel subject
+	prefix string             // of the cancel subjects
+
+	slots chan struct{} // one for each request that is being answered
+	ctx   context.Context
+	end   context.CancelCauseFunc
+
+	stopOnce sync.Once
+	stopErr  error
+
+	mu      sync.Mutex
+	running map[string]context.CancelCauseFunc // by cancel subject
+}
+
+// Why an answer was cut short.
+var (
+	errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "cancelled by the client"}
+	errStopping  = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "the server is stopping"}
+)
+
+// Start adds the service to the connection, which stays the caller's.
+func Start(nc *nats.Conn, engine api.Engine, opts Options) (*Service, error) {
+	opts.defaults()
+	s := &Service{nc: nc, engine: engine, opts: opts,
+		prefix:  "millrace.v1.cancel." + strings.ReplaceAll(uuid.NewString(), "-", "") + ".",
+		slots:   make(chan struct{}, opts.MaxRequests),
+		running: map[string]context.CancelCauseFunc{}}
+	s.ctx, s.end = context.WithCancelCause(context.Background())
+	if err := s.subscribe(); err != nil {
+		s.end(err)
+		return nil, errors.Join(fmt.Errorf("natsapi: %w", err), s.leave())
+	}
+	return s, nil
+}
+
+func (s *Service) subscribe() (err error) {
+	if s.cancel, err = s.nc.Subscribe(s.prefix+"*", s.onCancel); err != nil {
+		return err
+	}
+	s.micro, err = micro.AddService(s.nc, micro.Config{Name: "millrace", Version: s.opts.Version,
+		Description: "LLM serving: OpenAI's JSON over request-reply"})
+	if err != nil {
+		return err
+	}
+	group := s.micro.AddGroup("millrace.v1")
+	for _, e := range []struct {
+		name, subject string
+		answer        func(context.Context, *reply, []byte)
+	}{
+		{"chat-completions", "chat.completions", s.generate(wire.DecodeChat)},
+		{"completions", "completions", s.generate(wire.DecodeCompletion)},
+		{"tokenize", "tokenize", s.once(wire.Tokenize)},
+		{"detokenize", "detokenize", s.once(wire.Detokenize)},
+		{"models", "models", s.once(models)},
+		{"embeddings", "embeddings", s.once(embeddings)},
+	} {
+		if err := group.AddEndpoint(e.name, s.handle(e.answer), micro.WithEndpointSubject(e.subject)); err != nil {
+			return err
+		}
+	}
+	return s.nc.Flush()
+}
+
+// Stop takes no more requests, waits for those that are being answered until ctx
+// ends, and then cancels them. Later calls return what the first did.
+func (s *Service) Stop(ctx context.Context) error {
+	s.stopOnce.Do(func() { s.stopErr = s.stop(ctx) })
+	return s.stopErr
+}
+
+func (s *Service) stop(ctx context.Context) error {
+	err := s.micro.Stop()
+	for range cap(s.slots) { // holding every slot: nothing runs
+		select {
+		case s.slots <- struct{}{}:
+		case <-ctx.Done():
+			s.end(errStopping)
+			s.slots <- struct{}{}
+		}
+	}
+	s.end(errStopping)
+	return errors.Join(err, s.leave(), s.nc.FlushTimeout(flushTimeout))
+}
+
+func (s *Service) leave() error {
+	if s.cancel == nil {
+		return nil
+	}
+	return s.cancel.Unsubscribe()
+}
+
+// handle answers each request in a goroutine of its own: the dispatcher of the
+// subscription never waits. What comes when all slots are taken is refused.
+func (s *Service) handle(answer func(context.Context, *reply, []byte)) micro.Handler {
+	return micro.HandlerFunc(func(req micro.Request) {
+		r := &reply{nc: s.nc, to: req.Reply()}
+		if r.to == "" {
+			s.opts.Logger.Debug().Str("subject", req.Subject()).Msg("nats: request without a reply subject")
+			return
+		}
+		select {
+		case s.slots <- struct{}{}:
+		default:
+			r.fail(&api.Error{Code: api.CodeOverloaded, RetryAfter: time.Second,
+				Message: fmt.Sprintf("%d requests are being answered, no more fit", cap(s.slots))})
+			return
+		}
+		go func() {
+			defer func() { <-s.slots }()
+			start := time.Now()
+			if len(req.Data()) > s.opts.MaxBody {
+				r.fail(&api.Error{Code: api.CodeTooLarge,
+					Message: fmt.Sprintf("the request has %d bytes, more than %d", len(req.Data()), s.opts.MaxBody)})
+			} else {
+				answer(s.ctx, r, req.Data())
+			}
+			s.opts.Logger.Info().Str("subject", req.Subject()).Str("id", r.callID).
+				Uint64("messages", r.seq).Dur("took", time.Since(start)).AnErr("error", r.err).Msg("nats")
+		}()
+	})
+}
+
+// once serves a subject that gives one answer.
+func (s *Service) once(f func(context.Context, api.Engine, []byte) ([]byte, error)) func(context.Context, *reply, []byte) {
+	return func(ctx context.Context, r *reply, body []byte) {
+		if answer, err := f(ctx, s.engine, body); err != nil {
+			r.fail(err)
+		} else {
+			r.whole(answer)
+		}
+	}
+}
+
+func models(_ context.Context, engine api.Engine, _ []byte) ([]byte, error) {
+	return wire.EncodeModels(engine.Models())
+}
+
+func embeddings(context.Context, api.Engine, []byte) ([]byte, error) {
+	return nil, &api.Error{Code: api.CodeNotFound, Reason: "not_supported",
+		Message: "embeddings are not supported yet"}
+}
+
+// onCancel: a client's own cancel, or the server's notice that nobody listens on
+// the reply subject any more (see reply.send). Both mean the same.
+func (s *Service) onCancel(m *nats.Msg) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cancel, ok := s.running[m.Subject]; ok {
+		cancel(errCancelled)
+	}
+}
+
+// cancellable gives a stream its cancel subject until forget is called.
+func (s *Service) cancellable(ctx context.Context, id string) (_ context.Context, subject string, forget func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	subject = s.prefix + id
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running[subject] = cancel
+	return ctx, subject, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.running, subject)
+		cancel(nil)
+	}
+}
