@@ -179,8 +179,8 @@ class CpuDevice : public Device {
     return {measure_read_gbps(kernels_.isa, pool_, kMeasuredBytes),
             measure_peak_gflops(kernels_.isa, pool_)};
   }
-  mr_dtype kv_dtype() const override { return MR_BF16; }
-  mr_dtype operand_dtype() const override { return MR_BF16; }
+  mr_dtype kv_dtype(const Program&) const override { return MR_BF16; }
+  mr_dtype operand_dtype(const Program&) const override { return MR_BF16; }
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {
     check_machine(program);
     return std::make_unique<CpuKernels>(program, kv, kernels_, pool_);

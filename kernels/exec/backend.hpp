@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "exec/buffer.hpp"
 #include "exec/kv.hpp"
 #include "exec/program.hpp"
 #include "exec/step.hpp"
@@ -18,7 +19,8 @@ namespace millrace {
 struct Slot {
   void* data;
   int32_t width;
-  int32_t type;  // mr_slot_type
+  int32_t type;           // mr_slot_type
+  int32_t element_bytes;  // of the type on this device
 
   float* f32() const { return static_cast<float*>(data); }
 };
@@ -36,6 +38,14 @@ class Kernels {
   virtual void linear(const Op&, int rows, Slot in, Slot out) = 0;
   virtual void rope_store(const Op&, const Batch&, Slot in) = 0;
   virtual void attention(const Op&, const Batch&, Slot in, Slot out) = 0;
+  // In ascending order, so that it may be done in place.
+  virtual void select_rows(const Batch&, Slot in, Slot out);
+
+  // Where the logits are computed: the caller's memory, or the device's, which
+  // finish then copies there.
+  virtual float* logits(float* caller) { return caller; }
+  virtual void wait() {}                  // until the ops so far are done
+  virtual void finish(const mr_step&) {}  // after the last op: waits, the logits are the caller's
 
   virtual uint64_t weight_bytes() const = 0;
   virtual uint64_t scratch_bytes() const = 0;
@@ -48,8 +58,13 @@ class Device {
 
   virtual void info(mr_device_info&) const = 0;
   virtual mr_measurement measure() = 0;
-  virtual mr_dtype kv_dtype() const = 0;
-  virtual mr_dtype operand_dtype() const = 0;
+  virtual mr_dtype kv_dtype(const Program&) const = 0;
+  virtual mr_dtype operand_dtype(const Program&) const = 0;
+  // Zeroed memory that the kernels can use.
+  virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }
+  // The KV cache's memory: mapped slab by slab where nothing else is said.
+  virtual std::shared_ptr<KvPool> pool(const KvLayout&, int slabs);
+  virtual int32_t max_slabs() const;
   // Packs the weights. The program and the layout outlive the kernels.
   virtual std::unique_ptr<Kernels> load(const Program&, const KvLayout&) = 0;
 };

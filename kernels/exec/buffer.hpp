@@ -4,27 +4,31 @@
 
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <new>
+#include <utility>
 
 namespace millrace {
 
 class Buffer {
  public:
-  Buffer() = default;
+  using Free = std::function<void(void*)>;
+
+  Buffer() : data_(nullptr, [](void*) {}) {}
   // Throws std::bad_alloc.
-  explicit Buffer(size_t bytes) : data_(::operator new(bytes, kAlign)), size_(bytes) {
+  explicit Buffer(size_t bytes)
+      : Buffer(::operator new(bytes, kAlign), bytes, [](void* p) { ::operator delete(p, kAlign); }) {
     std::memset(data_.get(), 0, bytes);
   }
+  // Memory that someone else has made.
+  Buffer(void* data, size_t bytes, Free free) : data_(data, std::move(free)), size_(bytes) {}
 
   void* data() const { return data_.get(); }
   size_t size() const { return size_; }
 
  private:
   static constexpr std::align_val_t kAlign{64};
-  struct Free {
-    void operator()(void* p) const { ::operator delete(p, kAlign); }
-  };
 
   std::unique_ptr<void, Free> data_;
   size_t size_ = 0;

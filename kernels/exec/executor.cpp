@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "exec/error.hpp"
-#include "exec/limits.hpp"
+#include "exec/mapped_pool.hpp"
 
 namespace millrace {
 namespace {
@@ -22,18 +22,20 @@ uint64_t slot_bytes(const Program& p, size_t slot, int operand_bytes) {
 Executor::Executor(Device& device, const mr_program_desc& desc) : device_(device) {
   read_program(desc, program_);
   const Program& p = program_;
-  layout_ = KvLayout(p.layers, p.kv_heads, p.head_dim, dtype_bytes(device.kv_dtype()));
+  layout_ = KvLayout(p.layers, p.kv_heads, p.head_dim, dtype_bytes(device.kv_dtype(p)));
+  operand_bytes_ = dtype_bytes(device.operand_dtype(p));
 
-  const int operand_bytes = dtype_bytes(device.operand_dtype());
   uint64_t bytes = 0;
-  for (size_t i = 0; i < p.slots.size(); ++i) bytes += slot_bytes(p, i, operand_bytes);
-  const uint64_t available = memory_limits().available;
+  for (size_t i = 0; i < p.slots.size(); ++i) bytes += slot_bytes(p, i, operand_bytes_);
+  mr_device_info info{};
+  device.info(info);
+  const uint64_t available = info.memory_available;
   if (bytes > available) {
     fail(MR_NO_MEMORY, "the slots of %d rows need %.2f GiB, available are %.2f GiB", p.max_rows,
          static_cast<double>(bytes) / (1u << 30), static_cast<double>(available) / (1u << 30));
   }
   for (size_t i = 0; i < p.slots.size(); ++i) {
-    slots_.emplace_back(slot_bytes(p, i, operand_bytes));
+    slots_.push_back(device.allocate(slot_bytes(p, i, operand_bytes_)));
   }
   kernels_ = device.load(program_, layout_);
 }
@@ -44,16 +46,16 @@ void Executor::info(mr_program_info& out) const {
   out.activation_bytes = kernels_->scratch_bytes();
   for (const Buffer& slot : slots_) out.activation_bytes += slot.size();
   out.slab_bytes = layout_.slab_bytes;
-  out.kv_dtype = device_.kv_dtype();
-  out.operand_dtype = device_.operand_dtype();
-  out.max_slabs = max_slabs();
+  out.kv_dtype = device_.kv_dtype(program_);
+  out.operand_dtype = device_.operand_dtype(program_);
+  out.max_slabs = device_.max_slabs();
   std::snprintf(out.linear, sizeof out.linear, "%s", kernels_->linear_name().c_str());
 }
 
 void Executor::reserve(int slabs) {
   if (pool_ != nullptr)
     fail(MR_INVALID, "the KV pool of %d slabs is reserved already", pool_->slabs());
-  pool_ = std::make_shared<KvPool>(layout_, slabs);
+  pool_ = device_.pool(layout_, slabs);
 }
 
 const std::shared_ptr<KvPool>& Executor::pool() const {
@@ -68,11 +70,13 @@ void Executor::run(const mr_step& step) {
     const Clock::time_point start = Clock::now();
     run_op(op, step);
     if (step.op_nanoseconds != nullptr) {
+      kernels_->wait();
       const auto passed =
           std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
       step.op_nanoseconds[op.index] = static_cast<uint64_t>(passed.count());
     }
   }
+  kernels_->finish(step);
 }
 
 void Executor::run_op(const Op& op, const mr_step& step) {
@@ -90,26 +94,31 @@ void Executor::run_op(const Op& op, const mr_step& step) {
     case MR_OP_ATTENTION:
       return kernels_->attention(op, batch_, slot(op.in, step), slot(op.out, step));
     case MR_OP_SELECT_ROWS:
-      return select_rows(op, step);
+      return kernels_->select_rows(batch_, slot(op.in, step), slot(op.out, step));
     default:
       fail(MR_DEVICE, "op %d has kind %d after its check", op.index, op.kind);
   }
 }
 
 Slot Executor::slot(int index, const mr_step& step) const {
-  void* data = index == program_.logits_slot ? step.logits : slots_[index].data();
-  return {data, program_.slots[index].width, program_.slots[index].type};
+  void* data =
+      index == program_.logits_slot ? kernels_->logits(step.logits) : slots_[index].data();
+  const mr_slot& slot = program_.slots[index];
+  return {data, slot.width, slot.type, slot.type == MR_SLOT_F32 ? 4 : operand_bytes_};
 }
 
-// In ascending order, so that it may be done in place.
-void Executor::select_rows(const Op& op, const mr_step& step) {
-  const Slot in = slot(op.in, step), out = slot(op.out, step);
-  const int bytes = in.type == MR_SLOT_F32 ? 4 : dtype_bytes(device_.operand_dtype());
-  const size_t row = size_t(in.width) * bytes;
-  for (int i = 0; i < batch_.outputs; ++i) {
+void Kernels::select_rows(const Batch& batch, Slot in, Slot out) {
+  const size_t row = size_t(in.width) * in.element_bytes;
+  for (int i = 0; i < batch.outputs; ++i) {
     std::memmove(static_cast<std::byte*>(out.data) + row * i,
-                 static_cast<const std::byte*>(in.data) + row * batch_.output_rows[i], row);
+                 static_cast<const std::byte*>(in.data) + row * batch.output_rows[i], row);
   }
 }
+
+std::shared_ptr<KvPool> Device::pool(const KvLayout& layout, int slabs) {
+  return std::make_shared<MappedPool>(layout, slabs);
+}
+
+int32_t Device::max_slabs() const { return MappedPool::max_slabs(); }
 
 }  // namespace millrace

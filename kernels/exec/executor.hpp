@@ -26,11 +26,11 @@ class Executor {
  private:
   void run_op(const Op& op, const mr_step& step);
   Slot slot(int index, const mr_step& step) const;
-  void select_rows(const Op& op, const mr_step& step);
 
   Device& device_;
   Program program_;
   KvLayout layout_;
+  int operand_bytes_ = 0;
   std::unique_ptr<Kernels> kernels_;
   std::vector<Buffer> slots_;  // [slots] [slot_rows, width]; empty for the logits
   std::shared_ptr<KvPool> pool_;

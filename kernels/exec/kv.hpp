@@ -1,9 +1,9 @@
 // KV cache memory: a pool of physical slabs and the regions that map them.
 //
-// The pool is one memory file, all of it allocated at once. A region is a run of
-// reserved addresses; mapping a slab puts its pages there, and the same slab may
-// be mapped in many regions. So a kernel finds token t of a region at
-// base + (t / 16) * slab_bytes, and sharing needs no block table.
+// A region is a table of physical slabs, and the same slab may be in many
+// regions. Where the pool can map memory, a region is also a run of addresses
+// with its slabs put there, so that a kernel finds token t of a region at
+// base + (t / 16) * slab_bytes; elsewhere kernels read the table.
 #ifndef MILLRACE_EXEC_KV_HPP
 #define MILLRACE_EXEC_KV_HPP
 
@@ -31,32 +31,32 @@ struct KvLayout {
 
 class KvPool {
  public:
-  // Allocates the memory of all slabs now: what is missing shows here and not
-  // when a token is stored. Throws Error: MR_NO_MEMORY, MR_UNSUPPORTED where
-  // mapping the pool slab by slab could exceed vm.max_map_count.
   KvPool(const KvLayout& layout, int slabs);
-  ~KvPool();
+  virtual ~KvPool() = default;
   KvPool(const KvPool&) = delete;
   KvPool& operator=(const KvPool&) = delete;
 
   int slabs() const { return slabs_; }
-  int file() const { return file_; }
   size_t slab_bytes() const { return layout_.slab_bytes; }
+  uint64_t bytes() const { return uint64_t{layout_.slab_bytes} * slabs_; }
   // Copies the first `tokens` tokens of every block of a slab.
   void copy(int from, int to, int tokens);
 
+  // Addresses for a region's slabs; null where the pool maps nothing.
+  virtual std::byte* reserve(int slabs) = 0;
+  virtual void release(std::byte* data, int slabs) = 0;
+  // Puts slabs at data; all of them or, with an Error, none.
+  virtual void map(std::byte* data, const int32_t* slabs, int n) = 0;
+  virtual void unmap(std::byte* data, int n) = 0;
+
+ protected:
+  virtual void copy_slab(int from, int to, int tokens) = 0;  // checked
+
+  const KvLayout layout_;
+
  private:
-  void release();
-
-  KvLayout layout_;
   int slabs_;
-  int file_ = -1;
-  std::byte* data_ = nullptr;  // the whole pool, mapped once
 };
-
-// The most slabs a pool may have on this system, for every one of them may need
-// a memory mapping of its own.
-int32_t max_slabs();
 
 class KvRegion {
  public:
@@ -72,14 +72,15 @@ class KvRegion {
 
   int slabs() const { return static_cast<int>(slab_.size()); }
   bool mapped(int index) const { return slab_[index] >= 0; }
-  std::byte* data() const { return data_; }
+  const int32_t* table() const { return slab_.data(); }  // [slabs], -1: none
+  std::byte* data() const { return data_; }              // null where the pool maps nothing
   const KvPool* pool() const { return pool_.get(); }
 
   uint64_t step = 0;  // the last step that used this region
 
  private:
   void check(int index, int n, bool mapped) const;
-  void reserve(int index, int n);
+  std::byte* at(int index) const;
 
   std::shared_ptr<KvPool> pool_;
   std::vector<int32_t> slab_;  // physical slab at each place, -1: none

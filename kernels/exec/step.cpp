@@ -83,7 +83,8 @@ void read_step(const Program& p, const KvPool* pool, const mr_step& s, uint64_t 
     if (q.region->step == step_id) fail(MR_INVALID, "sequence %d: its region is used twice", i);
     q.region->step = step_id;
     for (int r = 0; r < q.rows; ++r) batch.positions[row + r] = q.position + r;
-    batch.sequences.push_back({q.region->data(), q.first_row, q.rows, q.position});
+    batch.sequences.push_back(
+        {q.region->data(), q.first_row, q.rows, q.position, q.region->table()});
     row += q.rows;
   }
   if (row != s.rows) {

@@ -16,8 +16,9 @@ namespace millrace {
 // Tokens of one sequence: rows [first_row, first_row + rows) of the step, at
 // positions from `position` on.
 struct Sequence {
-  std::byte* kv;  // base of its region
+  std::byte* kv;  // base of its region, null where the pool maps nothing
   int first_row, rows, position;
+  const int32_t* slabs;  // of its region, up to the one of the last row
 };
 
 struct Batch {

@@ -55,8 +55,8 @@ class RefDevice : public Device {
   mr_measurement measure() override {
     fail(MR_UNSUPPORTED, "the ref backend measures nothing: it is an oracle");
   }
-  mr_dtype kv_dtype() const override { return MR_F32; }
-  mr_dtype operand_dtype() const override { return MR_F32; }
+  mr_dtype kv_dtype(const Program&) const override { return MR_F32; }
+  mr_dtype operand_dtype(const Program&) const override { return MR_F32; }
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {
     return std::make_unique<RefKernels>(program, kv, pool_);
   }

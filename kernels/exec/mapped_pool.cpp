@@ -1,0 +1,124 @@
+#include "exec/mapped_pool.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "exec/error.hpp"
+#include "exec/limits.hpp"
+#include "millrace_kernels.h"
+
+namespace millrace {
+namespace {
+
+// Mappings left to the rest of the process: its libraries, thread stacks, weight
+// files, and the reservations between mapped slabs.
+constexpr int64_t kOtherMappings = 4096;
+
+constexpr int kReserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+double gib(uint64_t bytes) { return static_cast<double>(bytes) / (1u << 30); }
+
+}  // namespace
+
+int32_t MappedPool::max_slabs() {
+  const int64_t most = max_mappings() - kOtherMappings;
+  return static_cast<int32_t>(std::clamp<int64_t>(most, 0, std::numeric_limits<int32_t>::max()));
+}
+
+MappedPool::MappedPool(const KvLayout& layout, int slabs) : KvPool(layout, slabs) {
+  if (slabs > max_slabs()) {
+    fail(MR_UNSUPPORTED,
+         "KV pool of %d slabs (%.2f GiB) may need as many memory mappings and %lld for the rest, "
+         "but vm.max_map_count is %lld: use at most %d slabs (%.2f GiB), or raise it with "
+         "sysctl -w vm.max_map_count=%lld",
+         slabs, gib(bytes()), static_cast<long long>(kOtherMappings),
+         static_cast<long long>(max_mappings()), max_slabs(),
+         gib(uint64_t{layout.slab_bytes} * max_slabs()),
+         static_cast<long long>(slabs + kOtherMappings));
+  }
+  // The kernel would not refuse what exceeds a cgroup's limit: it would kill.
+  const MemoryLimits limits = memory_limits();
+  if (bytes() > limits.available) {
+    fail(MR_NO_MEMORY, "KV pool of %d slabs needs %.2f GiB, available are %.2f GiB", slabs,
+         gib(bytes()), gib(limits.available));
+  }
+  file_ = memfd_create("millrace-kv", MFD_CLOEXEC);
+  if (file_ < 0) fail(MR_DEVICE, "KV pool: memfd_create: %s", std::strerror(errno));
+  int error = 0;
+  do {
+    error = fallocate(file_, 0, 0, static_cast<off_t>(bytes())) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  if (error == 0) {
+    void* data = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    if (data != MAP_FAILED) {
+      data_ = static_cast<std::byte*>(data);
+      return;
+    }
+    error = errno;
+  }
+  close_file();
+  fail(MR_NO_MEMORY, "KV pool of %d slabs (%.2f GiB): %s", slabs, gib(bytes()),
+       std::strerror(error));
+}
+
+MappedPool::~MappedPool() { close_file(); }
+
+void MappedPool::close_file() {
+  if (data_ != nullptr) munmap(data_, bytes());
+  if (file_ >= 0) close(file_);
+}
+
+void MappedPool::copy_slab(int from, int to, int tokens) {
+  const size_t block = layout_.block_bytes(), end = layout_.block(layout_.layers, 0, 0);
+  const std::byte* source = data_ + layout_.slab_bytes * from;
+  std::byte* target = data_ + layout_.slab_bytes * to;
+  for (size_t at = 0; at < end; at += block) {
+    std::memcpy(target + at, source + at, block / MR_SLAB_TOKENS * tokens);
+  }
+}
+
+std::byte* MappedPool::reserve(int slabs) {
+  void* data = mmap(nullptr, slab_bytes() * slabs, PROT_NONE, kReserve, -1, 0);
+  if (data == MAP_FAILED) {
+    fail(MR_NO_MEMORY, "region of %d slabs: %s", slabs, std::strerror(errno));
+  }
+  return static_cast<std::byte*>(data);
+}
+
+void MappedPool::release(std::byte* data, int slabs) { munmap(data, slab_bytes() * slabs); }
+
+void MappedPool::map(std::byte* data, const int32_t* slabs, int n) {
+  // Slabs that are neighbours in the pool go into one mapping.
+  for (int i = 0, run = 0; i < n; i += run) {
+    for (run = 1; i + run < n && slabs[i + run] == slabs[i] + run;) ++run;
+    // Populated here, because this is called ahead of need, and the page faults
+    // would fall into a step.
+    void* at = mmap(data + slab_bytes() * i, slab_bytes() * run, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_FIXED | MAP_POPULATE, file_,
+                    static_cast<off_t>(slab_bytes() * slabs[i]));
+    if (at == MAP_FAILED) {
+      const int error = errno;
+      if (i > 0) unmap(data, i);
+      fail(MR_NO_MEMORY, "mapping %d slabs: %s (vm.max_map_count is %lld)", run,
+           std::strerror(error), static_cast<long long>(max_mappings()));
+    }
+  }
+}
+
+// Turns places back into reserved addresses. Replacing a whole mapping by a
+// reservation splits nothing, but in the middle of a run it makes two of one:
+// the system may refuse at its limit, and then the process has none left to go on.
+void MappedPool::unmap(std::byte* data, int n) {
+  if (mmap(data, slab_bytes() * n, PROT_NONE, kReserve | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    fail(MR_NO_MEMORY, "unmapping %d slabs: %s (vm.max_map_count is %lld)", n, std::strerror(errno),
+         static_cast<long long>(max_mappings()));
+  }
+}
+
+}  // namespace millrace

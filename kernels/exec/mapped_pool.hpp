@@ -1,0 +1,39 @@
+// The KV pool of the CPU: one memory file, all of it allocated at once, whose
+// pages are mapped into regions.
+#ifndef MILLRACE_EXEC_MAPPED_POOL_HPP
+#define MILLRACE_EXEC_MAPPED_POOL_HPP
+
+#include "exec/kv.hpp"
+
+namespace millrace {
+
+class MappedPool : public KvPool {
+ public:
+  // The most slabs a pool may have on this system, for every one of them may
+  // need a memory mapping of its own.
+  static int32_t max_slabs();
+
+  // Allocates the memory of all slabs now: what is missing shows here and not
+  // when a token is stored. Throws Error: MR_NO_MEMORY, MR_UNSUPPORTED where
+  // mapping the pool slab by slab could exceed vm.max_map_count.
+  MappedPool(const KvLayout& layout, int slabs);
+  ~MappedPool() override;
+
+  std::byte* reserve(int slabs) override;
+  void release(std::byte* data, int slabs) override;
+  void map(std::byte* data, const int32_t* slabs, int n) override;
+  void unmap(std::byte* data, int n) override;
+
+ protected:
+  void copy_slab(int from, int to, int tokens) override;
+
+ private:
+  void close_file();
+
+  int file_ = -1;
+  std::byte* data_ = nullptr;  // the whole pool, mapped once
+};
+
+}  // namespace millrace
+
+#endif
