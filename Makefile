@@ -76,12 +76,16 @@ test-kernels: | $(TOOLS)
 	@scripts/build/kernels.sh test
 	scripts/test-kernels.sh build/kernels
 
+.PHONY: python
+python: # the official OpenAI client, which tests run against a server
+	@scripts/build/python.sh
+
 .PHONY: race
-race: libs ## Run the Go tests under the race detector
+race: libs python ## Run the Go tests under the race detector
 	go test -race -timeout 15m ./...
 
 .PHONY: test-quick
-test-quick: libs ## Run the Go tests without the race detector
+test-quick: libs python ## Run the Go tests without the race detector
 	go test ./...
 
 .PHONY: sanitize

@@ -41,5 +41,5 @@ if ! ready; then
   exit 1
 fi
 
-MILLRACE_URL=http://127.0.0.1:$http_port MILLRACE_NATS=nats://127.0.0.1:$nats_port \
+TARGET_HTTP=http://127.0.0.1:$http_port TARGET_NATS=nats://127.0.0.1:$nats_port \
   bin/k6 run --no-usage-report benchmarks/k6/smoke.js

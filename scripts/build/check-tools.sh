@@ -27,7 +27,7 @@ for tool in "$@"; do
     # GOTOOLCHAIN=local: the one installed, not one that go would fetch for us.
     go) require go 1.26 "$(GOTOOLCHAIN=local version go version)" "https://go.dev/dl" ;;
     cxx) require "${CXX:-g++}" 11.0 "$(version "${CXX:-g++}" -dumpfullversion -dumpversion)" "apt install g++" ;;
-    cmake) require cmake 3.20 "$(version cmake --version)" "apt install cmake" ;;
+    cmake) require cmake 3.22 "$(version cmake --version)" "apt install cmake" ;;
     cargo) require cargo 1.85 "$(version cargo --version)" "https://rustup.rs" ;;
     git) require git 2.0 "$(version git --version)" "apt install git" ;;
     clang-format) require clang-format 14.0 "$(version clang-format --version)" "apt install clang-format" ;;
