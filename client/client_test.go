@@ -1,0 +1,320 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/natsapi"
+	"github.com/millrace/millrace/api/openai"
+	"github.com/millrace/millrace/client"
+)
+
+var hi = client.ChatRequest{Messages: []client.Message{{Role: "user", Content: "hi"}}}
+
+func natsConn(t *testing.T) *nats.Conn {
+	t.Helper()
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
+	require.NoError(t, err)
+	srv.Start()
+	t.Cleanup(srv.Shutdown)
+	require.True(t, srv.ReadyForConnections(10*time.Second))
+	nc, err := nats.Connect(srv.ClientURL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// onBoth runs a test over each transport, against the real interfaces.
+func onBoth(t *testing.T, e func() *apitest.Engine, test func(*testing.T, client.Client, *apitest.Engine)) {
+	t.Run("http", func(t *testing.T) {
+		e := e()
+		h, err := openai.New(e, openai.Options{})
+		require.NoError(t, err)
+		srv := httptest.NewServer(h)
+		defer e.WaitIdle()
+		defer srv.Close()
+		c, err := client.NewHTTP(srv.URL + "/")
+		require.NoError(t, err)
+		defer c.Close()
+		test(t, c, e)
+	})
+	t.Run("nats", func(t *testing.T) {
+		e := e()
+		nc := natsConn(t)
+		s, err := natsapi.Start(nc, e, natsapi.Options{PingAfter: 10 * time.Millisecond})
+		require.NoError(t, err)
+		defer e.WaitIdle()
+		defer func() { require.NoError(t, s.Stop(context.Background())) }()
+		c, err := client.DialNATS(nc.ConnectedUrl())
+		require.NoError(t, err)
+		defer c.Close()
+		test(t, c, e)
+	})
+}
+
+func gather(t *testing.T, stream func(func(client.Chunk, error) bool)) (text, finish string, usage *client.Usage) {
+	t.Helper()
+	for chunk, err := range stream {
+		require.NoError(t, err)
+		for _, ch := range chunk.Choices {
+			text += ch.Content()
+			finish += ch.FinishReason
+		}
+		if chunk.Usage != nil {
+			usage = chunk.Usage
+		}
+	}
+	return text, finish, usage
+}
+
+func TestBothTransportsGiveTheSameAnswers(t *testing.T) {
+	said := "Hé\u2028\"世界\"\n\x00 👩‍👩‍👧"
+	parts := strings.SplitAfter(said, "")
+	onBoth(t, func() *apitest.Engine { return apitest.New(apitest.Say(parts...)) }, func(t *testing.T, c client.Client, e *apitest.Engine) {
+		ctx := t.Context()
+		a, err := c.Chat(ctx, hi)
+		require.NoError(t, err)
+		require.Equal(t, said, a.Choices[0].Content())
+		require.Equal(t, "stop", a.Choices[0].FinishReason)
+		require.Equal(t, 7+len(parts), a.Usage.TotalTokens)
+
+		text, finish, usage := gather(t, c.ChatStream(ctx, hi))
+		require.Equal(t, said, text)
+		require.Equal(t, "stop", finish)
+		require.Equal(t, a.Usage, *usage)
+
+		seed, zero, two := int64(7), 0.0, 2
+		r := client.CompletionRequest{Prompts: []string{"a", "b"}, MaxTokens: 9, Logprobs: &two,
+			Sampling: client.Sampling{Temperature: &zero, Seed: &seed, Stop: []string{"x"}}}
+		a, err = c.Complete(ctx, r)
+		require.NoError(t, err)
+		require.Equal(t, said, a.Choices[1].Content())
+		require.Contains(t, string(a.Choices[1].Logprobs), `"text_offset"`)
+		text, _, _ = gather(t, c.CompleteStream(ctx, client.CompletionRequest{PromptTokens: []int32{4, 5}}))
+		require.Equal(t, said, text)
+
+		got := e.Requests()
+		require.Equal(t, "b", got[3].Prompt)
+		require.Equal(t, 9, got[3].MaxTokens)
+		require.Zero(t, got[3].Sampling.Temperature)
+		require.Equal(t, uint64(7), got[3].Sampling.Seed)
+		require.Equal(t, []string{"x"}, got[3].Stop)
+		require.Equal(t, []int32{4, 5}, got[4].PromptTokens)
+
+		models, err := c.Models(ctx)
+		require.NoError(t, err)
+		require.Equal(t, []client.Model{{ID: "tiny-chat", Created: 1700000000, ContextLength: 512}}, models)
+		ids, err := c.Tokenize(ctx, client.TokenizeRequest{Prompt: "é"})
+		require.NoError(t, err)
+		require.Equal(t, []int32{1, 195, 169}, ids)
+		back, err := c.Detokenize(ctx, "", ids[1:])
+		require.NoError(t, err)
+		require.Equal(t, "é", back)
+	})
+}
+
+func TestErrorsAreTyped(t *testing.T) {
+	engine := func() *apitest.Engine {
+		e := apitest.New(func(_ *api.Request, s *apitest.Stream) {
+			s.Send(api.Event{Text: "part"})
+			s.Send(api.Event{Finish: api.FinishError, Err: &api.Error{Code: api.CodeInternal, Message: "device lost"}, Done: true})
+		})
+		e.Refuse = func(r *api.Request) error {
+			if r.N == 2 {
+				return &api.Error{Code: api.CodeOverloaded, Message: "full", RetryAfter: 3 * time.Second}
+			}
+			return nil
+		}
+		return e
+	}
+	onBoth(t, engine, func(t *testing.T, c client.Client, _ *apitest.Engine) {
+		ctx := t.Context()
+		full := &client.Error{Status: 429, Message: "full", Type: "rate_limit_error", Code: "rate_limit_exceeded", RetryAfter: 3 * time.Second}
+		r := hi
+		r.N = 2
+		_, err := c.Chat(ctx, r)
+		require.Equal(t, full, err)
+		for _, err := range c.ChatStream(ctx, r) {
+			if err != nil {
+				require.Equal(t, full.Code, err.(*client.Error).Code)
+				require.Equal(t, full.Status, err.(*client.Error).Status)
+			}
+		}
+		r = hi
+		r.Model = "other"
+		_, err = c.Chat(ctx, r)
+		var e *client.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 404, e.Status)
+		require.Equal(t, "model", e.Param)
+
+		var text string
+		for chunk, err := range c.ChatStream(ctx, hi) {
+			if err != nil {
+				require.ErrorAs(t, err, &e)
+				require.Equal(t, "device lost", e.Message)
+				require.Equal(t, "internal_error", e.Code)
+				text += "!"
+				continue
+			}
+			text += chunk.Choices[0].Content()
+		}
+		require.Equal(t, "part!", text, "what came before the error is kept, the error comes once and last")
+		_, err = c.Complete(ctx, client.CompletionRequest{})
+		require.ErrorContains(t, err, "found 0")
+	})
+}
+
+func TestLeavingTheLoopOrEndingTheContextCancels(t *testing.T) {
+	for _, leave := range []string{"break", "context"} {
+		closed := make(chan struct{}, 2)
+		engine := func() *apitest.Engine {
+			return apitest.New(func(_ *api.Request, s *apitest.Stream) {
+				s.Send(api.Event{Text: "one"})
+				<-s.Closed()
+				closed <- struct{}{}
+			})
+		}
+		onBoth(t, engine, func(t *testing.T, c client.Client, _ *apitest.Engine) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			for chunk, err := range c.ChatStream(ctx, hi) {
+				if err != nil {
+					require.ErrorIs(t, err, context.Canceled)
+					break
+				}
+				if chunk.Choices[0].Content() != "one" {
+					continue
+				}
+				if leave == "break" {
+					break
+				}
+				cancel()
+			}
+			<-closed
+		})
+	}
+}
+
+// answer replies to every request on a subject by hand.
+func answer(t *testing.T, nc *nats.Conn, messages ...*nats.Msg) {
+	t.Helper()
+	_, err := nc.Subscribe("millrace.v1.chat.completions", func(m *nats.Msg) {
+		for _, out := range messages {
+			out.Subject = m.Reply
+			nc.PublishMsg(out) //nolint:errcheck // the test would wait for it
+		}
+	})
+	require.NoError(t, err)
+}
+
+func message(seq int, end string) *nats.Msg {
+	h := nats.Header{"Millrace-Seq": {fmt.Sprint(seq)}}
+	if end != "" {
+		h["Millrace-End"] = []string{end}
+	}
+	return &nats.Msg{Header: h, Data: []byte(fmt.Sprintf(`{"choices":[{"delta":{"content":"%d"}}]}`, seq))}
+}
+
+func TestAMissingOrRepeatedNATSMessageIsAGap(t *testing.T) {
+	for name, messages := range map[string][]*nats.Msg{
+		"missing":    {message(1, ""), message(2, ""), message(4, "stop")},
+		"repeated":   {message(1, ""), message(2, ""), message(2, ""), message(3, "stop")},
+		"unnumbered": {message(1, ""), message(2, ""), {Data: []byte("{}")}},
+	} {
+		nc := natsConn(t)
+		answer(t, nc, messages...)
+		c, err := client.NewNATS(nc)
+		require.NoError(t, err)
+		text := ""
+		for chunk, err := range c.ChatStream(t.Context(), hi) {
+			if err != nil {
+				require.ErrorIs(t, err, client.ErrGap, name)
+				text += "!"
+				continue
+			}
+			text += chunk.Choices[0].Content()
+		}
+		require.Equal(t, "12!", text, name)
+	}
+}
+
+func TestANATSStreamThatFallsSilentIsCut(t *testing.T) {
+	nc := natsConn(t)
+	answer(t, nc, message(1, ""))
+	c, err := client.NewNATS(nc, client.WithSilence(20*time.Millisecond))
+	require.NoError(t, err)
+	var last error
+	for _, err := range c.ChatStream(t.Context(), hi) {
+		last = err
+	}
+	require.ErrorIs(t, last, client.ErrCut)
+}
+
+func TestNobodyOnNATSIsUnavailable(t *testing.T) {
+	c, err := client.NewNATS(natsConn(t))
+	require.NoError(t, err)
+	var e *client.Error
+	_, err = c.Chat(t.Context(), hi)
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, 503, e.Status)
+	for _, err := range c.ChatStream(t.Context(), hi) {
+		e = nil
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 503, e.Status)
+	}
+	big := hi
+	big.Messages = []client.Message{{Role: "user", Content: strings.Repeat("x", 1<<20)}}
+	_, err = c.Chat(t.Context(), big)
+	require.ErrorIs(t, err, client.ErrTooLarge)
+}
+
+func TestAnHTTPStreamWithoutItsEndIsCutAndOneOutOfOrderIsAGap(t *testing.T) {
+	for body, want := range map[string]error{
+		"id: 1\ndata: {\"choices\":[]}\n\n":                                    client.ErrCut,
+		"id: 2\ndata: {}\n\nid: 2\ndata: {}\n\ndata: [DONE]\n\n":               client.ErrGap,
+		": ping\r\n\r\nid: 2\r\ndata: {}\r\n\r\nid: 3\r\ndata: [DONE]\r\n\r\n": nil,
+		"data: nonsense\n\n": errors.New("any"),
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, body) }))
+		c, err := client.NewHTTP(srv.URL)
+		require.NoError(t, err)
+		var last error
+		for _, err := range c.ChatStream(t.Context(), hi) {
+			last = err
+		}
+		switch want {
+		case nil:
+			require.NoError(t, last)
+		case client.ErrCut, client.ErrGap:
+			require.ErrorIs(t, last, want)
+		default:
+			require.Error(t, last)
+		}
+		srv.Close()
+	}
+}
+
+func TestOptionsAndAddressesAreChecked(t *testing.T) {
+	for _, base := range []string{"", "localhost:8000", "ftp://x", "http://", "://"} {
+		_, err := client.NewHTTP(base)
+		require.Error(t, err, base)
+	}
+	_, err := client.NewHTTP("http://x", client.WithHTTPClient(&http.Client{Timeout: time.Second}))
+	require.Error(t, err)
+	_, err = client.NewNATS(nil, client.WithSilence(0))
+	require.Error(t, err)
+}
