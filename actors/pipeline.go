@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
@@ -31,7 +32,8 @@ type Config struct {
 	ModelID      string
 	Model        Runner // opened by compute.Open; the pipeline does not close it
 	Tokenizer    *tokenizer.Tokenizer
-	Context      int // longest sequence of the model, in tokens
+	Context      int           // longest sequence of the model, in tokens
+	Sampling     sample.Params // of a request that says nothing, see api.Model
 	Sched        sched.Config
 	Tokenizers   int           // actors of the tokeniser pool, 0: 2
 	Detokenizers int           // actors of the detokeniser pool, 0: 2
@@ -226,7 +228,7 @@ func errShutdown() error {
 
 // Models lists the one model.
 func (p *Pipeline) Models() []api.Model {
-	return []api.Model{{ID: p.cfg.ModelID, Created: p.created, ContextLength: p.cfg.Context}}
+	return []api.Model{{ID: p.cfg.ModelID, Created: p.created, ContextLength: p.cfg.Context, Sampling: p.cfg.Sampling}}
 }
 
 // Ready is nil while steps make progress.

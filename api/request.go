@@ -101,6 +101,7 @@ type Model struct {
 	ID            string
 	Created       time.Time
 	ContextLength int
+	Sampling      sample.Params // of a request that says nothing; the zero value is sample.Default()
 }
 
 // Engine serves requests. Errors it returns are *Error.

@@ -106,7 +106,7 @@ func (m *Model) poolSize(o Options) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return min(slabs, o.MaxSequences*device.Slabs(m.Program.MaxPositions)), nil
+	return min(slabs, m.engine.Info().MaxSlabs, o.MaxSequences*device.Slabs(m.Program.MaxPositions)), nil
 }
 
 // warmUp runs a step of as many rows as a step can have.

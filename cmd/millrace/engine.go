@@ -10,6 +10,8 @@ import (
 	"github.com/millrace/millrace/actors"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/metrics"
@@ -79,6 +81,7 @@ func (e *engine) open(s *config.Serve, log zerolog.Logger) (err error) {
 	e.metrics = metrics.New(metrics.Build{Version: version, Backend: info.Backend, ISA: info.ISA})
 	e.Pipeline, err = actors.New(actors.Config{
 		ModelID: e.modelID, Model: e.model, Tokenizer: e.tokenizer, Context: e.model.Program.MaxPositions,
+		Sampling: recommended(e.model.Config.Generation),
 		Sched: sched.Config{
 			MaxBatchTokens: rows, ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
 			WaitingServedRatio: s.WaitingServedRatio, MaxHoldSteps: s.MaxHoldSteps,
@@ -109,5 +112,29 @@ func (e *engine) close() {
 	}
 	if e.tokenizer != nil {
 		e.tokenizer.Close() //nolint:errcheck // nothing was written
+	}
+}
+
+// recommended are the sampling parameters that a checkpoint's
+// generation_config.json asks for; OpenAI's where it says nothing.
+func recommended(g model.Generation) sample.Params {
+	p := sample.Default()
+	set(&p.Temperature, g.Temperature)
+	set(&p.TopK, g.TopK)
+	set(&p.TopP, g.TopP)
+	set(&p.MinP, g.MinP)
+	set(&p.RepetitionPenalty, g.RepetitionPenalty)
+	if g.DoSample != nil && !*g.DoSample {
+		p.Temperature = 0
+	}
+	if p.Validate() != nil { // a file of another's making
+		return sample.Default()
+	}
+	return p
+}
+
+func set[T any](to *T, from *T) {
+	if from != nil {
+		*to = *from
 	}
 }

@@ -67,7 +67,9 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		return errors.Join(err, listener.Close())
 	}
 	defer stopNATS()
-	service, err := natsapi.New(conn, late, natsapi.Options{Logger: log, Version: version})
+	service, err := natsapi.Start(conn, late, natsapi.Options{
+		Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
+	})
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -113,6 +115,9 @@ func shutdown(late *lateEngine, server *http.Server, service *natsapi.Service, g
 	return errors.Join(errs...)
 }
 
+// fingerprint is the system_fingerprint of answers.
+func fingerprint() string { return "millrace-" + version }
+
 func httpHandler(late *lateEngine, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
 	loaded := func(h func(*engine, http.ResponseWriter, *http.Request)) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -125,7 +130,7 @@ func httpHandler(late *lateEngine, s *config.Serve, log zerolog.Logger) (http.Ha
 		})
 	}
 	return openai.New(late, openai.Options{
-		Logger: log, Fingerprint: "millrace-" + version, Version: version,
+		Logger: log, Fingerprint: fingerprint(), Version: version,
 		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval,
 		Page: web.Handler(),
 		Metrics: loaded(func(e *engine, w http.ResponseWriter, r *http.Request) {

@@ -27,7 +27,8 @@ type ProgramInfo struct {
 	WeightBytes     uint64 `json:"weight_bytes"`
 	ActivationBytes uint64 `json:"activation_bytes"`
 	SlabBytes       uint64 `json:"slab_bytes"`
-	Linear          string `json:"linear"` // what runs the linear ops
+	MaxSlabs        int    `json:"max_slabs"` // that ReserveKV takes
+	Linear          string `json:"linear"`    // what runs the linear ops
 }
 
 // Engine is a program loaded on a device, with its step buffers.
@@ -77,6 +78,7 @@ func (d *Device) Load(p *model.Program, w Tensors, lim Limits) (*Engine, error) 
 		WeightBytes:     uint64(i.weight_bytes),
 		ActivationBytes: uint64(i.activation_bytes),
 		SlabBytes:       uint64(i.slab_bytes),
+		MaxSlabs:        int(i.max_slabs),
 		Linear:          C.GoString(&i.linear[0]),
 	}
 	if err := e.allocate(len(p.Ops)); err != nil {

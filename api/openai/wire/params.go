@@ -102,6 +102,7 @@ func (o *object) common(models []api.Model, prefix string, arrival time.Time) (*
 	o.boolean("return_token_ids", &c.TokenIDs)
 	o.int("n", 1, maxChoices, &r.N)
 	c.N = r.N
+	r.Sampling = defaults(models, r.Model)
 	o.sampling(&r.Sampling)
 	o.stops(r)
 	o.boolean("ignore_eos", &r.IgnoreEOS)
@@ -148,8 +149,18 @@ func (o *object) streamOptions(c *Call) {
 	}
 }
 
+// defaults are the model's own, as its checkpoint recommends, or OpenAI's.
+func defaults(models []api.Model, id string) sample.Params {
+	for _, m := range models {
+		if m.ID == id && m.Sampling.TopP != 0 {
+			return m.Sampling
+		}
+	}
+	return sample.Default()
+}
+
+// sampling overwrites what the request names.
 func (o *object) sampling(p *sample.Params) {
-	*p = sample.Default()
 	o.number("temperature", 0, 2, false, &p.Temperature)
 	o.number("top_p", 0, 1, false, &p.TopP)
 	if p.TopP == 0 { // the smallest nucleus: one token; sample's 0 means "off"
