@@ -74,18 +74,18 @@ std::vector<float> result(const std::string& isa, const Case& c) {
   return model.step({{&s, random.tokens(c.rows, b.vocab)}});
 }
 
-class AttentionTest : public testing::TestWithParam<std::string> {
- protected:
-  void expect_close(const Case& c) {
-    SCOPED_TRACE(c.text());
+void expect_close(const Case& c) {
+  SCOPED_TRACE(c.text());
+  const std::vector<float> expected = result("ref", c);
+  for (const std::string& isa : tested_isas()) {
+    SCOPED_TRACE(isa);
     // Table values are bf16: without a rotation nothing is rounded but products.
-    const bool exact = c.rotary_dim == 0 && !c.norms && !rounds_products(GetParam());
-    const double error = normalised_error(result(GetParam(), c), result("ref", c));
-    EXPECT_LT(error, exact ? 1e-11 : 2e-5);
+    const bool exact = c.rotary_dim == 0 && !c.norms && !rounds_products(isa);
+    EXPECT_LT(normalised_error(result(isa, c), expected), exact ? 1e-11 : 2e-5);
   }
-};
+}
 
-TEST_P(AttentionTest, EveryHeadSizeIsCloseToRef) {
+TEST(Attention, EveryHeadSizeIsCloseToRef) {
   for (const int head_dim : {8, 16, 24, 40, 64, 72, 80, 96, 104, 128, 192, 256}) {
     Case c;
     c.head_dim = head_dim;
@@ -95,15 +95,17 @@ TEST_P(AttentionTest, EveryHeadSizeIsCloseToRef) {
   }
 }
 
-TEST_P(AttentionTest, EveryContextLengthIsCloseToRef) {
+TEST(Attention, EveryContextLengthIsCloseToRef) {
   for (const int length : {1, 2, 15, 16, 17, 63, 64, 65, 100, 1000, 1023, 1024, 1025, 1200}) {
     Case c;
+    c.heads = 2;
+    c.kv_heads = 1;
     c.context = length - 1;
     expect_close(c);
   }
 }
 
-TEST_P(AttentionTest, EveryNumberOfRowsIsCloseToRef) {
+TEST(Attention, EveryNumberOfRowsIsCloseToRef) {
   for (const int rows : {1, 2, 3, 7, 16, 33, 111}) {
     for (const int context : {0, 5, 50}) {
       Case c;
@@ -114,7 +116,7 @@ TEST_P(AttentionTest, EveryNumberOfRowsIsCloseToRef) {
   }
 }
 
-TEST_P(AttentionTest, EveryGroupingOfHeadsIsCloseToRef) {
+TEST(Attention, EveryGroupingOfHeadsIsCloseToRef) {
   const int groups[][2] = {{1, 1}, {5, 5}, {6, 1}, {14, 2}, {32, 4}, {71, 1}};
   for (const auto& g : groups) {
     Case c;
@@ -127,11 +129,12 @@ TEST_P(AttentionTest, EveryGroupingOfHeadsIsCloseToRef) {
   }
 }
 
-TEST_P(AttentionTest, WindowsAreCloseToRef) {
+TEST(Attention, WindowsAreCloseToRef) {
   for (const int window : {1, 2, 15, 16, 17, 64, 100, 1500}) {
     for (const int context : {0, 90, 1100}) {
       Case c;
       c.heads = 2;
+      c.head_dim = 16;
       c.window = window;
       c.context = context;
       c.rows = 33;
@@ -140,11 +143,12 @@ TEST_P(AttentionTest, WindowsAreCloseToRef) {
   }
 }
 
-TEST_P(AttentionTest, AlibiIsCloseToRef) {
+TEST(Attention, AlibiIsCloseToRef) {
   for (const int heads : {1, 3, 8}) {
     for (const int context : {0, 90, 1050}) {
       Case c;
       c.heads = c.kv_heads = heads;
+      c.head_dim = 16;
       c.alibi = true;
       c.context = context;
       c.rows = 17;
@@ -153,7 +157,7 @@ TEST_P(AttentionTest, AlibiIsCloseToRef) {
   }
 }
 
-TEST_P(AttentionTest, RotaryEmbeddingsAreCloseToRef) {
+TEST(Attention, RotaryEmbeddingsAreCloseToRef) {
   for (const bool interleaved : {false, true}) {
     for (const bool norms : {false, true}) {
       for (const int rotary_dim : {2, 16, 30, 64, 80}) {
@@ -171,7 +175,7 @@ TEST_P(AttentionTest, RotaryEmbeddingsAreCloseToRef) {
   }
 }
 
-TEST_P(AttentionTest, NormedHeadsWithoutRotationAreCloseToRef) {
+TEST(Attention, NormedHeadsWithoutRotationAreCloseToRef) {
   Case c;
   c.norms = true;
   c.context = 9;
@@ -179,8 +183,10 @@ TEST_P(AttentionTest, NormedHeadsWithoutRotationAreCloseToRef) {
   expect_close(c);
 }
 
+class AttentionOn : public testing::TestWithParam<std::string> {};
+
 // What lies behind the last token in its slab may be anything.
-TEST_P(AttentionTest, LeftoversOfAnotherSequenceCountNothing) {
+TEST_P(AttentionOn, LeftoversOfAnotherSequenceCountNothing) {
   Case c;
   c.heads = c.kv_heads = 1;
   c.head_dim = 16;
@@ -206,7 +212,7 @@ TEST_P(AttentionTest, LeftoversOfAnotherSequenceCountNothing) {
   EXPECT_EQ(dirty.step({{&after, tokens}}), expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, AttentionTest, testing::ValuesIn(tested_isas()),
+INSTANTIATE_TEST_SUITE_P(Cpu, AttentionOn, testing::ValuesIn(tested_isas()),
                          [](const auto& info) { return isa_label(info.param); });
 
 }  // namespace

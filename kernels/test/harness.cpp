@@ -40,6 +40,25 @@ std::vector<std::string> machine_isas() {
   return isas;
 }
 
+std::vector<std::string> select_isas() {
+  const std::vector<std::string> runs = machine_isas();
+  const char* forced = std::getenv("MILLRACE_ISA");
+  std::vector<std::string> isas;
+  for (const char* isa : {"avx512-bf16", "avx512", "avx2", "portable"}) {
+    bool able = false;
+    for (const std::string& name : runs) able = able || name == isa;
+    const bool wanted = forced == nullptr || *forced == '\0' || std::strcmp(forced, isa) == 0;
+    if (able && wanted) {
+      isas.push_back(isa);
+    } else {
+      std::fprintf(stderr, "NOT TESTED: instruction set %s: %s\n", isa,
+                   able ? "MILLRACE_ISA forces another" : "this machine cannot run it");
+    }
+  }
+  if (isas.empty()) throw std::runtime_error("MILLRACE_ISA names nothing that this machine runs");
+  return isas;
+}
+
 }  // namespace
 
 float Random::normal() {
@@ -175,6 +194,51 @@ mr_program_desc Builder::desc() {
   return d;
 }
 
+Builder small_llama(mr_dtype dtype, int window) {
+  constexpr int kHidden = 72, kHeads = 6, kForward = 100;
+  constexpr float kScale = 0.12f;
+  Random random(11);
+  Builder b;
+  b.vocab = 97;
+  b.layers = 2;
+  b.kv_heads = 2;
+  b.head_dim = 40;
+  const int q_width = kHeads * b.head_dim, kv_width = b.kv_heads * b.head_dim;
+  const int x = b.slot(MR_SLOT_F32, kHidden), normed = b.slot(MR_SLOT_OPERAND, kHidden);
+  const int qkv = b.slot(MR_SLOT_F32, q_width + 2 * kv_width);
+  const int heads = b.slot(MR_SLOT_OPERAND, q_width);
+  const int forward = b.slot(MR_SLOT_OPERAND, kForward);
+  const int last = b.slot(MR_SLOT_F32, kHidden), logits = b.slot(MR_SLOT_F32, b.vocab);
+  const auto matrix = [&](int rows, int cols) {
+    return b.random(random, rows, cols, dtype, kScale);
+  };
+  const auto gain = [&] { return b.random(random, kHidden, 0, dtype, 0.1f, 1.0f); };
+  b.embed(b.random(random, b.vocab, kHidden, dtype, 1.0f), x);
+  for (int layer = 0; layer < b.layers; ++layer) {
+    b.norm(x, gain(), normed);
+    b.linear(normed,
+             {b.part(matrix(q_width, kHidden)), b.part(matrix(kv_width, kHidden)),
+              b.part(matrix(kv_width, kHidden))},
+             qkv);
+    mr_op& rope = b.rope_store(layer, qkv, kHeads);
+    rope.rotary_dim = b.head_dim;
+    rope.inv_freq = b.inv_freq(b.head_dim);
+    b.attention(layer, qkv, kHeads, heads).window = layer == 1 ? window : 0;
+    b.linear(heads, {b.part(matrix(kHidden, q_width))}, x).accumulate = 1;
+    b.norm(x, gain(), normed);
+    mr_op& up = b.linear(
+        normed, {b.part(matrix(kForward, kHidden)), b.part(matrix(kForward, kHidden))}, forward);
+    up.gated = 1;
+    up.activation = MR_ACT_SILU;
+    b.linear(forward, {b.part(matrix(kHidden, kForward))}, x).accumulate = 1;
+  }
+  b.select_rows(x, last);
+  const int final_normed = b.slot(MR_SLOT_OPERAND, kHidden);
+  b.norm(last, gain(), final_normed);
+  b.linear(final_normed, {b.part(matrix(b.vocab, kHidden))}, logits);
+  return b;
+}
+
 // ---- Device, Model, Sequence
 
 void check(int32_t status, const mr_error& error) {
@@ -260,22 +324,8 @@ void Sequence::reach(int end) {
   }
 }
 
-std::vector<std::string> tested_isas() {
-  const std::vector<std::string> runs = machine_isas();
-  const char* forced = std::getenv("MILLRACE_ISA");
-  std::vector<std::string> isas;
-  for (const char* isa : {"avx512-bf16", "avx512", "avx2", "portable"}) {
-    bool able = false;
-    for (const std::string& name : runs) able = able || name == isa;
-    const bool wanted = forced == nullptr || *forced == '\0' || std::strcmp(forced, isa) == 0;
-    if (able && wanted) {
-      isas.push_back(isa);
-    } else {
-      std::fprintf(stderr, "NOT TESTED: instruction set %s: %s\n", isa,
-                   able ? "MILLRACE_ISA forces another" : "this machine cannot run it");
-    }
-  }
-  if (isas.empty()) throw std::runtime_error("MILLRACE_ISA names nothing that this machine runs");
+const std::vector<std::string>& tested_isas() {
+  static const std::vector<std::string> isas = select_isas();
   return isas;
 }
 

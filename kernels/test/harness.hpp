@@ -70,6 +70,10 @@ class Builder {
   std::deque<std::vector<float>> floats_;
 };
 
+// A random Llama of two layers, with odd sizes on purpose: 3 heads per KV head of
+// 40 elements, hidden 72, feed-forward 100, vocabulary 97; layer 1 has a window.
+Builder small_llama(mr_dtype dtype = MR_BF16, int window = 50);
+
 // ---- Devices and loaded programs
 
 // A call of the ABI that failed.
@@ -133,7 +137,8 @@ class Sequence {
 };
 
 // The instruction sets to test: what this machine runs, or MILLRACE_ISA alone.
-std::vector<std::string> tested_isas();
+// What is left out is printed.
+const std::vector<std::string>& tested_isas();
 // Name of a test parameter.
 std::string isa_label(const std::string& isa);
 // Whether products of this instruction set round queries and probabilities too.

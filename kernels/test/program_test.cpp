@@ -1,7 +1,224 @@
+// Bad programs and devices are refused with a message that names the op, what
+// was found and what was expected.
 #include <gtest/gtest.h>
 
-#include "millrace_kernels.h"
-TEST(Backend, NamesItself) {
-  EXPECT_STREQ(millrace_backend_ref()->name, "ref");
-  EXPECT_STREQ(millrace_backend_cpu()->name, "cpu");
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "harness.hpp"
+
+namespace millrace::test {
+namespace {
+
+// Ops of small_llama().
+enum {
+  kEmbed = 0,
+  kNorm = 1,
+  kQkv = 2,
+  kRope = 3,
+  kAttention = 4,
+  kOut = 5,
+  kUp = 7,
+  kSelect = 17
+};
+
+struct Bad {
+  const char* name;
+  std::function<void(Builder&)> change;
+  const char* message;
+};
+
+void expect_refused(const Bad& bad) {
+  SCOPED_TRACE(bad.name);
+  for (const char* backend : {"ref", ""}) {
+    Builder b = small_llama();
+    ASSERT_EQ(b.ops[kUp].gated, 1);
+    ASSERT_EQ(b.ops[kSelect].kind, MR_OP_SELECT_ROWS);
+    bad.change(b);
+    try {
+      Model model(backend, b, 0);
+      ADD_FAILURE() << "accepted";
+    } catch (const Failure& failure) {
+      EXPECT_EQ(failure.status, MR_INVALID);
+      EXPECT_NE(std::string(failure.what()).find(bad.message), std::string::npos) << failure.what();
+    }
+  }
 }
+
+TEST(Program, BadShapesAreRefused) {
+  const Bad bad[] = {
+      {"no vocabulary", [](Builder& b) { b.vocab = 0; }, "vocab is 0"},
+      {"no layers", [](Builder& b) { b.layers = 0; }, "layers is 0"},
+      {"negative heads", [](Builder& b) { b.kv_heads = -1; }, "kv_heads is -1"},
+      {"huge head_dim", [](Builder& b) { b.head_dim = 1 << 20; }, "head_dim is 1048576"},
+      {"no positions", [](Builder& b) { b.max_positions = 0; }, "max_positions is 0"},
+      {"no rows", [](Builder& b) { b.max_rows = 0; }, "max_rows is 0"},
+      {"more outputs than rows", [](Builder& b) { b.max_outputs = 129; }, "max_outputs is 129"},
+      {"no ops", [](Builder& b) { b.ops.clear(); }, "n_ops is 0"},
+      {"slot of no width", [](Builder& b) { b.slots[1].width = 0; }, "slot 1 is 0 wide"},
+      {"slot of no type", [](Builder& b) { b.slots[2].type = 5; }, "slot 2 has type 5"},
+      {"tensor without data", [](Builder& b) { b.tensors[3].data = nullptr; }, "tensor 3 has no"},
+      {"tensor of no type", [](Builder& b) { b.tensors[3].dtype = 3; }, "tensor 3 has dtype 3"},
+      {"tensor of rank 3", [](Builder& b) { b.tensors[3].rank = 3; }, "rank 3"},
+      {"tensor of no rows", [](Builder& b) { b.tensors[3].dims[0] = 0; }, "tensor 3 is [0"},
+      {"tensor that overflows", [](Builder& b) { b.tensors[3].dims[0] = INT64_MAX; }, "tensor 3"},
+      {"tensor whose product overflows",
+       [](Builder& b) { b.tensors[3].dims[0] = b.tensors[3].dims[1] = int64_t{1} << 33; },
+       "tensor 3"},
+  };
+  for (const Bad& b : bad) expect_refused(b);
+}
+
+TEST(Program, BadOpsAreRefused) {
+  const Bad bad[] = {
+      {"unknown op", [](Builder& b) { b.ops[kNorm].kind = 99; }, "unknown op kind 99"},
+      {"slot out of range", [](Builder& b) { b.ops[kNorm].in = 70; }, "op 1 (NORM): in is 70"},
+      {"negative slot", [](Builder& b) { b.ops[kNorm].out = -1; }, "out is -1"},
+      {"slot read before written", [](Builder& b) { b.ops[kNorm].in = 5; }, "before any op wrote"},
+      {"embed of another width", [](Builder& b) { b.ops[kEmbed].out = 2; }, "op 0 (EMBED)"},
+      {"embed of nothing", [](Builder& b) { b.ops[kEmbed].weight = -1; }, "neither"},
+      {"embed scale", [](Builder& b) { b.ops[kEmbed].embed_scale = NAN; }, "embed_scale is nan"},
+      {"positions too few", [](Builder& b) { b.ops[kEmbed].bias = 0; }, ">= 2048"},
+      {"norm of an operand", [](Builder& b) { b.ops[kNorm + 5].in = b.ops[kNorm].out; },
+       "expected 0 (F32)"},
+      {"norm weight missing", [](Builder& b) { b.ops[kNorm].weight = -1; }, "weight is tensor -1"},
+      {"norm weight out of range", [](Builder& b) { b.ops[kNorm].weight = 999; }, "tensor 999"},
+      {"norm weight of rank 2", [](Builder& b) { b.ops[kNorm].weight = 0; }, "rank 2, expected 1"},
+      {"norm kind", [](Builder& b) { b.ops[kNorm].norm_kind = 2; }, "norm_kind is 2"},
+      {"eps", [](Builder& b) { b.ops[kNorm].eps = -1; }, "eps is -1"},
+      {"no parts", [](Builder& b) { b.ops[kQkv].n_parts = 0; }, "n_parts is 0"},
+      {"too many parts", [](Builder& b) { b.ops[kQkv].n_parts = 4; }, "n_parts is 4"},
+      {"rows that do not fill the slot", [](Builder& b) { b.ops[kQkv].n_parts = 2; },
+       "is 400 wide, expected 320"},
+      {"part beyond its tensor", [](Builder& b) { b.ops[kQkv].parts[1].offset = 1; },
+       "part 1 reaches row 80 of tensor 3, which has 80"},
+      {"part of no rows", [](Builder& b) { b.ops[kQkv].parts[0].rows = 0; }, "rows is 0"},
+      {"part of negative rows", [](Builder& b) { b.ops[kQkv].parts[0].rows = -8; }, "rows is -8"},
+      {"part of no block", [](Builder& b) { b.ops[kQkv].parts[0].block = 0; }, "block is 0"},
+      {"part of huge stride", [](Builder& b) { b.ops[kQkv].parts[0].stride = INT64_MAX; },
+       "stride"},
+      {"part of negative offset", [](Builder& b) { b.ops[kQkv].parts[0].offset = -1; }, "offset"},
+      {"blocks beyond the tensor",
+       [](Builder& b) {
+         b.ops[kQkv].parts[0].block = 40;
+         b.ops[kQkv].parts[0].stride = 41;
+       },
+       "reaches row 244"},
+      {"weight of another width",
+       [](Builder& b) { b.ops[kQkv].parts[0].weight = b.ops[kOut].parts[0].weight; },
+       "expected the width of in, 72"},
+      {"bias of rank 2", [](Builder& b) { b.ops[kQkv].parts[0].bias = 0; }, "rank 2"},
+      {"bias too short", [](Builder& b) { b.ops[kQkv].parts[0].bias = b.ops[kNorm].weight; },
+       "row 239 of its bias"},
+      {"activation", [](Builder& b) { b.ops[kQkv].activation = 9; }, "activation is 9"},
+      {"gated of one part", [](Builder& b) { b.ops[kUp].n_parts = 1; }, "two of equal rows"},
+      {"accumulating an operand", [](Builder& b) { b.ops[kUp].accumulate = 1; }, "op 7 (LINEAR)"},
+      {"in is out",
+       [](Builder& b) {
+         b.slots[0].type = MR_SLOT_F32;
+         b.ops[kOut].in = b.ops[kOut].out;
+       },
+       "op 5 (LINEAR)"},
+      {"layer out of range", [](Builder& b) { b.ops[kRope].layer = 2; }, "layer is 2"},
+      {"layer stored twice", [](Builder& b) { b.ops[kRope + 8].layer = 0; }, "second time"},
+      {"layer not stored", [](Builder& b) { b.ops[kAttention].layer = 1; }, "has stored layer 1"},
+      {"heads of no group", [](Builder& b) { b.ops[kRope].heads = 5; }, "5 heads over 2"},
+      {"other kv heads", [](Builder& b) { b.ops[kRope].kv_heads = 3; }, "kv_heads is 3"},
+      {"other head_dim", [](Builder& b) { b.ops[kRope].head_dim = 32; }, "head_dim is 32"},
+      {"other heads", [](Builder& b) { b.ops[kAttention].heads = 4; }, "400 wide, expected 320"},
+      {"odd rotary_dim", [](Builder& b) { b.ops[kRope].rotary_dim = 7; }, "even"},
+      {"huge rotary_dim", [](Builder& b) { b.ops[kRope].rotary_dim = 42; }, "rotary_dim is 42"},
+      {"no inv_freq", [](Builder& b) { b.ops[kRope].inv_freq = nullptr; }, "inv_freq"},
+      {"window", [](Builder& b) { b.ops[kAttention].window = -1; }, "window is -1"},
+      {"scale", [](Builder& b) { b.ops[kAttention].scale = INFINITY; }, "scale is inf"},
+      {"q_norm of another length", [](Builder& b) { b.ops[kRope].q_norm = b.ops[kNorm].weight; },
+       "expected [40]"},
+      {"no SELECT_ROWS", [](Builder& b) { b.ops.resize(kSelect); }, "no SELECT_ROWS"},
+      {"two SELECT_ROWS", [](Builder& b) { b.ops[kSelect + 1] = b.ops[kSelect]; }, "already"},
+      {"rows read behind SELECT_ROWS", [](Builder& b) { b.ops[kSelect + 1].in = 0; },
+       "before SELECT_ROWS"},
+      {"attention behind SELECT_ROWS", [](Builder& b) { b.ops[kSelect + 1] = b.ops[kAttention]; },
+       "comes after"},
+      {"logits of another width", [](Builder& b) { b.ops.pop_back(); }, "the vocabulary, 97"},
+  };
+  for (const Bad& b : bad) expect_refused(b);
+}
+
+TEST(Program, HeadsThatTheCpuCannotRunAreUnsupported) {
+  for (const int head_dim : {20, 264}) {
+    Builder b;
+    b.vocab = b.head_dim = head_dim;
+    Random random(1);
+    const int qkv = b.slot(MR_SLOT_F32, 3 * head_dim), out = b.slot(MR_SLOT_F32, head_dim);
+    b.embed(b.random(random, head_dim, 3 * head_dim, MR_F32, 1), qkv);
+    b.rope_store(0, qkv, 1);
+    b.attention(0, qkv, 1, out);
+    b.select_rows(out, b.slot(MR_SLOT_F32, head_dim));
+    Model ref("ref", b, 1);
+    try {
+      Model cpu("", b, 1);
+      ADD_FAILURE() << "accepted";
+    } catch (const Failure& failure) {
+      EXPECT_EQ(failure.status, MR_UNSUPPORTED);
+      EXPECT_NE(std::string(failure.what()).find(std::to_string(head_dim)), std::string::npos);
+    }
+  }
+}
+
+TEST(Program, NullPointersAreRefused) {
+  for (const mr_backend* backend : {millrace_backend_ref(), millrace_backend_cpu()}) {
+    mr_error error;
+    mr_device_config config{};
+    mr_device* device = nullptr;
+    EXPECT_EQ(backend->device_open(nullptr, &device, &error), MR_INVALID);
+    EXPECT_EQ(backend->device_open(&config, nullptr, &error), MR_INVALID);
+    EXPECT_EQ(backend->device_open(&config, nullptr, nullptr), MR_INVALID);
+    EXPECT_EQ(backend->program_run(nullptr, nullptr, &error), MR_INVALID);
+    EXPECT_EQ(backend->region_map(nullptr, 0, nullptr, 0, &error), MR_INVALID);
+    backend->device_close(nullptr);
+    backend->program_unload(nullptr);
+    backend->region_destroy(nullptr);
+    ASSERT_EQ(backend->device_open(&config, &device, &error), MR_OK) << error.message;
+    mr_program* program = nullptr;
+    mr_program_desc desc{};
+    EXPECT_EQ(backend->program_load(device, nullptr, &program, &error), MR_INVALID);
+    EXPECT_EQ(backend->program_load(device, &desc, &program, &error), MR_INVALID);
+    backend->device_close(device);
+  }
+}
+
+TEST(DeviceTest, SaysWhatItRuns) {
+  for (const std::string& isa : tested_isas()) {
+    const Device device(isa, 3);
+    mr_device_info info;
+    mr_error error;
+    ASSERT_EQ(device.backend->device_info(device.handle, &info, &error), MR_OK);
+    EXPECT_EQ(info.isa, isa);
+    EXPECT_NE(std::string(info.isas).find(isa), std::string::npos);
+    EXPECT_EQ(info.threads, 3);
+    EXPECT_GT(info.memory_total, 0u);
+    EXPECT_LE(info.memory_available, info.memory_total);
+    EXPECT_EQ(device.backend->abi_version, static_cast<uint32_t>(MR_ABI_VERSION));
+  }
+}
+
+TEST(DeviceTest, UnknownInstructionSetsAreRefused) {
+  try {
+    const Device device("sse9");
+    ADD_FAILURE() << "accepted";
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.status, MR_INVALID);
+    EXPECT_NE(std::string(failure.what()).find("portable"), std::string::npos) << failure.what();
+  }
+}
+
+TEST(DeviceTest, AbsurdThreadsAreRefused) {
+  for (const char* isa : {"ref", ""}) {
+    EXPECT_THROW(Device(isa, -1), Failure);
+    EXPECT_THROW(Device(isa, 1 << 20), Failure);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::test

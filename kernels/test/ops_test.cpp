@@ -1,0 +1,231 @@
+// EMBED, NORM, LINEAR and SELECT_ROWS of the cpu backend against ref.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "harness.hpp"
+
+namespace millrace::test {
+namespace {
+
+constexpr mr_dtype kDtypes[] = {MR_F32, MR_F16, MR_BF16};
+constexpr int kRows[] = {1, 2, 3, 7, 16, 33, 111};
+
+std::vector<float> result(const std::string& isa, Builder& b, int rows, int position = 0) {
+  Model model(isa, b, (position + rows) / MR_SLAB_TOKENS + 1);
+  Sequence s(model);
+  Random random(17);
+  s.reach(position + rows);
+  s.position = position;
+  return model.step({{&s, random.tokens(rows, b.vocab)}});
+}
+
+// The cpu backend on every instruction set against ref.
+void expect_close(Builder& b, int rows, double most, int position = 0) {
+  const std::vector<float> expected = result("ref", b, rows, position);
+  for (const std::string& isa : tested_isas()) {
+    EXPECT_LT(normalised_error(result(isa, b, rows, position), expected), most)
+        << isa << ", " << rows << " rows";
+  }
+}
+
+// Rounding of operands and of F32 or F16 weights to bf16; none of it.
+constexpr double kRounded = 2e-5, kExact = 1e-11;
+
+// EMBED of a random table of bf16 values into a new slot.
+int input(Builder& b, Random& random, mr_slot_type type, int width) {
+  const int x = b.slot(type, width);
+  b.embed(b.random(random, b.vocab, width, MR_BF16, 1.0f), x);
+  return x;
+}
+
+void finish(Builder& b, int slot) { b.select_rows(slot, b.slot(MR_SLOT_F32, b.vocab)); }
+
+TEST(Embed, TablesAndPositionsAreCloseToRef) {
+  for (const mr_dtype dtype : kDtypes) {
+    for (const int width : {1, 37, 64, 200}) {
+      for (const bool positions : {false, true}) {
+        for (const bool table : {false, true}) {
+          if (!table && !positions) continue;
+          Builder b;
+          Random random(1);
+          b.vocab = width;
+          b.max_positions = 300;
+          const int x = b.slot(MR_SLOT_F32, width);
+          mr_op& op = b.embed(table ? b.random(random, width, width, dtype, 1.0f) : -1, x);
+          op.embed_scale = 3.5f;
+          op.position_offset = 2;
+          if (positions) op.bias = b.random(random, 302, width, dtype, 1.0f);
+          finish(b, x);
+          expect_close(b, 33, kExact, 190);
+        }
+      }
+    }
+  }
+}
+
+TEST(Norm, EveryKindIsCloseToRef) {
+  for (const mr_dtype dtype : kDtypes) {
+    for (const int width : {1, 3, 16, 37, 72, 500, 1024, 3072}) {
+      for (const mr_norm_kind kind : {MR_NORM_RMS, MR_NORM_LAYER}) {
+        SCOPED_TRACE("width " + std::to_string(width) + ", dtype " + std::to_string(dtype));
+        if (width == 1 && kind == MR_NORM_LAYER) continue;  // always the bias
+        Builder b;
+        Random random(2);
+        b.vocab = width;
+        const int x = input(b, random, MR_SLOT_F32, width);
+        mr_op& op = b.norm(x, b.random(random, width, 0, dtype, 0.3f, 1.0f), x);  // in place
+        op.norm_kind = kind;
+        if (kind == MR_NORM_LAYER) op.bias = b.random(random, width, 0, dtype, 0.3f);
+        finish(b, x);
+        expect_close(b, 7, kExact);
+      }
+    }
+  }
+}
+
+TEST(Norm, RowsFarFromZeroKeepTheirVariance) {
+  constexpr int kWidth = 130;
+  Builder b;
+  Random random(3);
+  b.vocab = kWidth;
+  const int x = b.slot(MR_SLOT_F32, kWidth);
+  b.embed(b.random(random, kWidth, kWidth, MR_F32, 1.0f, 1000.0f), x);
+  mr_op& op = b.norm(x, b.random(random, kWidth, 0, MR_F32, 0.3f, 1.0f), x);
+  op.norm_kind = MR_NORM_LAYER;
+  finish(b, x);
+  expect_close(b, 5, 1e-8);
+}
+
+TEST(Norm, OperandsAreRounded) {
+  for (const int rows : kRows) {
+    Builder b;
+    Random random(4);
+    b.vocab = 61;
+    const int x = input(b, random, MR_SLOT_F32, 100), y = b.slot(MR_SLOT_OPERAND, 100);
+    const int out = b.slot(MR_SLOT_F32, 61);
+    b.norm(x, b.random(random, 100, 0, MR_F32, 0.3f, 1.0f), y);
+    b.linear(y, {b.part(b.random(random, 61, 100, MR_BF16, 0.1f))}, out);
+    finish(b, out);
+    expect_close(b, rows, kRounded);
+  }
+}
+
+struct LinearCase {
+  mr_dtype dtype = MR_BF16;
+  mr_slot_type in = MR_SLOT_OPERAND;
+  int rows = 7, in_width = 72, out_width = 61;
+  int activation = MR_ACT_NONE;
+  bool bias = false, gated = false, accumulate = false;
+};
+
+void expect_linear(const LinearCase& c) {
+  Builder b;
+  Random random(5);
+  b.vocab = c.out_width;
+  const int x = input(b, random, c.in, c.in_width);
+  const int out = b.slot(MR_SLOT_F32, c.out_width);
+  if (c.accumulate) b.embed(b.random(random, b.vocab, c.out_width, MR_BF16, 1.0f), out);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(c.in_width));
+  std::vector<mr_part> parts;
+  for (int i = 0; i < (c.gated ? 2 : 1); ++i) {
+    const int weight = b.random(random, c.out_width, c.in_width, c.dtype, scale);
+    parts.push_back(b.part(weight, c.bias ? b.random(random, c.out_width, 0, c.dtype, 1.0f) : -1));
+  }
+  mr_op& op = b.linear(x, parts, out);
+  op.activation = c.activation;
+  op.gated = c.gated;
+  op.accumulate = c.accumulate;
+  finish(b, out);
+  SCOPED_TRACE("in " + std::to_string(c.in_width) + ", out " + std::to_string(c.out_width) +
+               ", dtype " + std::to_string(c.dtype) + ", activation " +
+               std::to_string(c.activation) + (c.gated ? ", gated" : ""));
+  expect_close(b, c.rows, c.dtype == MR_BF16 ? 1e-10 : kRounded);
+}
+
+TEST(LinearOp, EveryShapeIsCloseToRef) {
+  for (const int in_width : {1, 16, 37, 72, 130}) {
+    for (const int out_width : {1, 15, 33, 64, 200}) {
+      LinearCase c;
+      c.in_width = in_width;
+      c.out_width = out_width;
+      expect_linear(c);
+    }
+  }
+}
+
+TEST(LinearOp, EveryNumberOfRowsIsCloseToRef) {
+  for (const mr_dtype dtype : kDtypes) {
+    for (const int rows : kRows) {
+      LinearCase c;
+      c.rows = rows;
+      c.dtype = dtype;
+      expect_linear(c);
+    }
+  }
+}
+
+TEST(LinearOp, EveryEndingIsCloseToRef) {
+  for (const int activation :
+       {MR_ACT_NONE, MR_ACT_SILU, MR_ACT_GELU_TANH, MR_ACT_GELU_ERF, MR_ACT_RELU}) {
+    for (const bool bias : {false, true}) {
+      for (const bool gated : {false, true}) {
+        for (const bool accumulate : {false, true}) {
+          for (const mr_slot_type in : {MR_SLOT_F32, MR_SLOT_OPERAND}) {
+            LinearCase c;
+            c.activation = activation;
+            c.bias = bias;
+            c.gated = gated;
+            c.accumulate = accumulate;
+            c.in = in;
+            expect_linear(c);
+          }
+        }
+      }
+    }
+  }
+}
+
+// BLOOM's fused [head][q|k|v][head_dim] and slices one below the other.
+TEST(LinearOp, PartsTakeTheirRowsFromTheTensor) {
+  constexpr int kHeads = 3, kDim = 8, kWidth = 40;
+  Builder b;
+  Random random(6);
+  b.vocab = 3 * kHeads * kDim;
+  const int x = input(b, random, MR_SLOT_OPERAND, kWidth), out = b.slot(MR_SLOT_F32, b.vocab);
+  const int weight = b.random(random, b.vocab, kWidth, MR_BF16, 0.2f);
+  const int bias = b.random(random, b.vocab, 0, MR_BF16, 1.0f);
+  std::vector<mr_part> parts;
+  for (int i = 0; i < 3; ++i) {
+    parts.push_back({weight, bias, i * kDim, kHeads * kDim, kDim, 3 * kDim});
+  }
+  b.linear(x, parts, out);
+  finish(b, out);
+  expect_close(b, 5, 1e-10);
+
+  // The same by hand: the fused rows in plain order.
+  Builder plain = b;
+  plain.ops[1].n_parts = 1;
+  plain.ops[1].parts[0] = {weight, bias, 0, b.vocab, b.vocab, 0};
+  const std::vector<float> taken = result("ref", b, 1), all = result("ref", plain, 1);
+  for (int part = 0; part < 3; ++part) {
+    for (int i = 0; i < kHeads * kDim; ++i) {
+      const int row = part * kDim + i / kDim * 3 * kDim + i % kDim;
+      EXPECT_EQ(taken[part * kHeads * kDim + i], all[row]) << part << ", " << i;
+    }
+  }
+}
+
+TEST(SelectRows, WorksInPlace) {
+  Builder b;
+  Random random(7);
+  b.vocab = 20;
+  const int x = input(b, random, MR_SLOT_F32, 20), out = b.slot(MR_SLOT_F32, 20);
+  b.select_rows(x, x);
+  b.norm(x, b.random(random, 20, 0, MR_F32, 0.1f, 1.0f), out);
+  expect_close(b, 9, kExact);
+}
+
+}  // namespace
+}  // namespace millrace::test

@@ -1,0 +1,178 @@
+// Bad steps are refused with a message that says what was found and expected,
+// and leave the program as it was.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "harness.hpp"
+
+namespace millrace::test {
+namespace {
+
+// Two sequences of 3 and 2 rows at positions 20 and 0, outputs of rows 2 and 4.
+struct Step {
+  std::vector<int32_t> tokens = {1, 2, 3, 4, 5};
+  std::vector<mr_sequence> sequences;
+  std::vector<int32_t> output_rows = {2, 4};
+  std::vector<float> logits;
+  mr_step step{};
+
+  void point() {
+    step.tokens = tokens.data();
+    step.sequences = sequences.data();
+    step.output_rows = output_rows.data();
+    step.logits = logits.data();
+    step.rows = static_cast<int32_t>(tokens.size());
+    step.n_sequences = static_cast<int32_t>(sequences.size());
+    step.outputs = static_cast<int32_t>(output_rows.size());
+  }
+};
+
+struct Bad {
+  const char* name;
+  std::function<void(Step&)> change;
+  const char* message;
+};
+
+class StepTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(StepTest, BadStepsAreRefused) {
+  Builder b = small_llama();
+  Model model(GetParam(), b, 40), other(GetParam(), b, 40);
+  Sequence a(model), c(model), foreign(other), small(model);
+  const mr_backend* backend = model.device.backend;
+  mr_error error;
+  mr_region* tiny = nullptr;  // of one slab
+  check(backend->region_create(model.handle, 1, &tiny, &error), error);
+  model.step({{&a, std::vector<int32_t>(20, 7)}}, 0);
+  a.reach(40);
+  c.reach(16);
+  foreign.reach(16);
+
+  const auto make = [&] {
+    Step s;
+    s.sequences = {{a.region, 0, 3, 20, 0}, {c.region, 3, 2, 0, 0}};
+    s.logits.resize(2 * b.vocab);
+    s.point();
+    return s;
+  };
+  const Bad bad[] = {
+      {"no rows", [](Step& s) { s.step.rows = 0; }, "0 rows"},
+      {"negative rows", [](Step& s) { s.step.rows = -1; }, "-1 rows"},
+      {"too many rows", [](Step& s) { s.step.rows = 129; }, "expected 1 to 128"},
+      {"no sequence", [](Step& s) { s.step.n_sequences = 0; }, "0 sequences"},
+      {"more sequences than rows", [](Step& s) { s.step.n_sequences = 6; }, "6 sequences"},
+      {"null tokens", [](Step& s) { s.step.tokens = nullptr; }, "null pointer"},
+      {"null sequences", [](Step& s) { s.step.sequences = nullptr; }, "null pointer"},
+      {"null outputs", [](Step& s) { s.step.output_rows = nullptr; }, "null pointer"},
+      {"null logits", [](Step& s) { s.step.logits = nullptr; }, "null pointer"},
+      {"token of no vocabulary", [](Step& s) { s.tokens[3] = 97; },
+       "row 3: token 97, expected 0 to 96"},
+      {"negative token", [](Step& s) { s.tokens[0] = -1; }, "token -1"},
+      {"negative outputs", [](Step& s) { s.step.outputs = -1; }, "-1 outputs"},
+      {"more outputs than rows", [](Step& s) { s.step.outputs = 6; }, "6 outputs"},
+      {"descending outputs",
+       [](Step& s) {
+         s.output_rows = {4, 2};
+       },
+       "ascending"},
+      {"an output twice",
+       [](Step& s) {
+         s.output_rows = {4, 4};
+       },
+       "ascending"},
+      {"an output of no row", [](Step& s) { s.output_rows[1] = 5; }, "output 1 is row 5"},
+      {"a gap between sequences", [](Step& s) { s.sequences[1].first_row = 4; }, "from row 3"},
+      {"overlapping sequences", [](Step& s) { s.sequences[1].first_row = 2; }, "from row 3"},
+      {"an empty sequence", [](Step& s) { s.sequences[0].rows = 0; }, "0 rows"},
+      {"rows left over", [](Step& s) { s.sequences[1].rows = 1; }, "end at row 4"},
+      {"rows beyond the step", [](Step& s) { s.sequences[1].rows = 3; }, "3 rows"},
+      {"rows that overflow", [](Step& s) { s.sequences[0].rows = INT32_MAX; }, "2147483647 rows"},
+      {"no region", [](Step& s) { s.sequences[0].region = nullptr; }, "region"},
+      {"a region of another program", [&](Step& s) { s.sequences[0].region = foreign.region; },
+       "not one of this program"},
+      {"a region twice",
+       [&](Step& s) {
+         s.sequences[1] = {a.region, 3, 2, 23, 0};
+       },
+       "used twice"},
+      {"a negative position", [](Step& s) { s.sequences[0].position = -1; }, "expected 0 to 2047"},
+      {"a position beyond the model", [](Step& s) { s.sequences[0].position = 2046; }, "2048"},
+      {"a position that overflows", [](Step& s) { s.sequences[0].position = INT32_MAX; },
+       "positions 2147483647"},
+      {"a position beyond the region",
+       [&](Step& s) {
+         s.sequences[0] = {tiny, 0, 3, 14, 0};
+       },
+       "ends at 15"},
+      {"a slab not mapped", [](Step& s) { s.sequences[1].position = 15; }, "place 1"},
+      {"an earlier slab not mapped",
+       [&](Step& s) {
+         s.sequences[0] = {tiny, 0, 3, 1, 0};
+       },
+       "place 0"},
+  };
+  for (const Bad& bad_step : bad) {
+    SCOPED_TRACE(bad_step.name);
+    Step s = make();
+    bad_step.change(s);
+    EXPECT_EQ(backend->program_run(model.handle, &s.step, &error), MR_INVALID);
+    EXPECT_NE(std::string(error.message).find(bad_step.message), std::string::npos)
+        << error.message;
+  }
+  EXPECT_EQ(backend->program_run(model.handle, nullptr, &error), MR_INVALID);
+  EXPECT_EQ(backend->program_run(model.handle, nullptr, nullptr), MR_INVALID);
+  Step good = make();
+  EXPECT_EQ(backend->program_run(model.handle, &good.step, &error), MR_OK) << error.message;
+  backend->region_destroy(tiny);
+}
+
+TEST_P(StepTest, EveryOpIsTimed) {
+  Builder b = small_llama();
+  Model model(GetParam(), b, 4);
+  Sequence s(model);
+  s.reach(16);
+  const int32_t token = 1, row = 0;
+  const mr_sequence sequence{s.region, 0, 1, 0, 0};
+  std::vector<float> logits(b.vocab);
+  std::vector<uint64_t> times(b.ops.size(), UINT64_MAX);
+  mr_step step{&token, &sequence, &row, logits.data(), times.data(), 1, 1, 1};
+  model.run(step);
+  for (size_t i = 0; i < times.size(); ++i) EXPECT_LT(times[i], 1000000000u) << "op " << i;
+}
+
+// A prefill chunk whose logits nobody wants.
+TEST_P(StepTest, AStepWithoutOutputsStoresItsTokens) {
+  Builder b = small_llama();
+  Model model(GetParam(), b, 8);
+  Sequence whole(model), chunked(model);
+  const std::vector<float> expected = model.step({{&whole, {1, 2, 3, 4}}}, 1);
+  model.step({{&chunked, {1, 2, 3}}}, 0);
+  EXPECT_EQ(model.step({{&chunked, {4}}}, 1), expected);
+}
+
+TEST_P(StepTest, OutputRowsAreTheChosenOnes) {
+  Builder b = small_llama();
+  Model model(GetParam(), b, 8);
+  Sequence all(model), some(model);
+  const std::vector<int32_t> tokens = {9, 8, 7, 6, 5, 4};
+  const std::vector<float> expected = model.step({{&all, tokens}});
+  some.reach(6);
+  const std::vector<int32_t> rows = {0, 3, 5};
+  const mr_sequence sequence{some.region, 0, 6, 0, 0};
+  std::vector<float> logits(3 * b.vocab);
+  model.run({tokens.data(), &sequence, rows.data(), logits.data(), nullptr, 6, 1, 3});
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const float* got = logits.data() + i * b.vocab;
+    const float* want = expected.data() + int64_t{rows[i]} * b.vocab;
+    EXPECT_TRUE(std::equal(got, got + b.vocab, want)) << "output " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, StepTest, testing::Values("ref", tested_isas().front()),
+                         [](const auto& info) { return isa_label(info.param); });
+
+}  // namespace
+}  // namespace millrace::test
