@@ -50,6 +50,13 @@ const abandoned = {
 };
 const endless = { max_tokens: 400, ignore_eos: true };
 
+export function setup() {
+  const ready = get(`${http}/health/ready`);
+  if (ready.status !== 200) {
+    exec.test.abort(`${http} is not ready: status ${ready.status} ${ready.body || ready.error}`);
+  }
+}
+
 export function chatOverHTTP() {
   check(chatStream({ url, body: chat(next()) }), whole);
 }

@@ -20,7 +20,7 @@ export function chat(iteration, fields) {
       model,
       messages: [{ role: 'user', content: questions[iteration % questions.length] }],
       max_tokens: 48,
-      temperature: 0.8,
+      temperature: 0.5,
       seed: iteration,
     },
     fields,
