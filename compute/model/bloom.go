@@ -8,8 +8,7 @@ import (
 func bloomConfig(f *fields, c *Config) {
 	c.Hidden = f.size(maxWidth, "n_embed", "hidden_size")
 	c.Layers = f.size(maxLayers, "n_layer", "num_hidden_layers")
-	c.heads(f, 0, "n_head", "num_attention_heads")
-	c.headDimFromHidden(f)
+	c.plainHeads(f, "n_head", "num_attention_heads")
 	c.Intermediate = 4 * c.Hidden
 	// ALiBi has no limit of its own; the models were trained at 2048.
 	c.MaxPositions = f.integer(2048, 1, maxPositions, "seq_length", "max_position_embeddings")
@@ -17,9 +16,6 @@ func bloomConfig(f *fields, c *Config) {
 	c.Activation = ActGELUTanh
 	c.TieEmbeddings = f.flag(true, "tie_word_embeddings")
 	c.NormedResidual = f.flag(false, "apply_residual_connection_post_layernorm")
-	if f.err == nil && c.KVHeads != c.Heads {
-		f.fault("num_key_value_heads", fmt.Sprint(c.KVHeads), fmt.Sprint(c.Heads))
-	}
 }
 
 // buildBloom: ALiBi, a norm after the embedding and q, k, v fused per head.

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -98,11 +99,19 @@ func (b *builder) absolute(name string, shape ...int) int {
 	return i
 }
 
+const head = "lm_head.weight"
+
 // tokenTable is the embedding's tensor; a wrong number of rows is the
-// configuration's vocabulary against the checkpoint's.
+// configuration's vocabulary against the checkpoint's. A tied checkpoint may
+// hold it under the head's name only.
 func (b *builder) tokenTable(name string, width int) int {
 	name = b.prefix + name
 	t, ok := b.source.Tensor(name)
+	if !ok && b.cfg.TieEmbeddings {
+		if t, ok = b.source.Tensor(head); ok {
+			name = head
+		}
+	}
 	if ok && len(t.Shape) == 2 && t.Shape[0] != int64(b.cfg.Vocab) {
 		b.fault(t.File, name, fmt.Sprintf("a vocabulary of %d", t.Shape[0]),
 			fmt.Sprintf("%d, the vocab_size of %s", b.cfg.Vocab, b.cfg.File))
@@ -212,12 +221,26 @@ func (b *builder) selectRows(in int) int {
 	return out
 }
 
-// logits appends the last op. The table is the token table when tied.
+// tied says whether the head is the token table. As in transformers 5, a head
+// of its own with other values goes before the configuration.
+func (b *builder) tied(table int) bool {
+	if !b.cfg.TieEmbeddings {
+		return false
+	}
+	own, ok := b.source.Tensor(head)
+	if !ok || b.err != nil {
+		return true
+	}
+	t, _ := b.source.Tensor(b.program.Tensors[table].Name)
+	return own.DType == t.DType && bytes.Equal(own.Data, t.Data)
+}
+
+// logits appends the last op. The table is the token table, used when tied.
 func (b *builder) logits(in, table int, bias bool) {
 	c := b.cfg
 	part := Part{Weight: table, Bias: None, Rows: c.Vocab, Block: c.Vocab, Stride: c.Vocab}
-	if !c.TieEmbeddings {
-		part.Weight = b.absolute("lm_head.weight", c.Vocab, b.program.Slots[in].Width)
+	if !b.tied(table) {
+		part.Weight = b.absolute(head, c.Vocab, b.program.Slots[in].Width)
 	}
 	if bias {
 		part.Bias = b.absolute("lm_head.bias", c.Vocab)

@@ -185,10 +185,17 @@ func (f *fields) optional(known *float32, name string) *float32 {
 	return &v
 }
 
-// heads reads the head counts and checks that they divide. kvMissing is the
-// class's default, 0: as many as heads.
-func (c *Config) heads(f *fields, kvMissing int, names ...string) {
+// plainHeads reads the head count of an architecture without GQA.
+func (c *Config) plainHeads(f *fields, names ...string) {
 	c.Heads = f.size(maxHeads, names...)
+	c.KVHeads = c.Heads
+	c.headDimFromHidden(f)
+}
+
+// groupedHeads reads the head counts and checks that they divide. kvMissing is
+// the class's default number of KV heads, 0: as many as heads.
+func (c *Config) groupedHeads(f *fields, kvMissing int) {
+	c.Heads = f.size(maxHeads, "num_attention_heads")
 	if kvMissing == 0 {
 		kvMissing = c.Heads
 	}

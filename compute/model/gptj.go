@@ -5,8 +5,7 @@ import "fmt"
 func gptjConfig(f *fields, c *Config) {
 	c.Hidden = f.size(maxWidth, "n_embd", "hidden_size")
 	c.Layers = f.size(maxLayers, "n_layer", "num_hidden_layers")
-	c.heads(f, 0, "n_head", "num_attention_heads")
-	c.headDimFromHidden(f)
+	c.plainHeads(f, "n_head", "num_attention_heads")
 	c.Intermediate = f.integer(4*c.Hidden, 1, 4*maxWidth, "n_inner")
 	c.MaxPositions = f.integer(2048, 1, maxPositions, "n_positions", "max_position_embeddings")
 	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "layer_norm_epsilon"))
@@ -15,9 +14,6 @@ func gptjConfig(f *fields, c *Config) {
 	c.RotaryDim = f.integer(64, 2, maxHeadDim, "rotary_dim")
 	if f.err == nil && (c.RotaryDim > c.HeadDim || c.RotaryDim%2 != 0) {
 		f.fault("rotary_dim", fmt.Sprint(c.RotaryDim), fmt.Sprintf("an even number of %d at most, the size of a head", c.HeadDim))
-	}
-	if f.err == nil && c.KVHeads != c.Heads {
-		f.fault("num_key_value_heads", fmt.Sprint(c.KVHeads), fmt.Sprint(c.Heads))
 	}
 }
 

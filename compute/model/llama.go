@@ -21,7 +21,7 @@ func llamaSizes(f *fields, c *Config, kvHeads, positions int) {
 	c.Hidden = f.size(maxWidth, "hidden_size")
 	c.Layers = f.size(maxLayers, "num_hidden_layers")
 	c.Intermediate = f.size(maxWidth, "intermediate_size")
-	c.heads(f, kvHeads, "num_attention_heads")
+	c.groupedHeads(f, kvHeads)
 	if f.has("head_dim") {
 		c.HeadDim = f.integer(0, 1, maxHeadDim, "head_dim")
 	} else {

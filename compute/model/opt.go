@@ -9,8 +9,7 @@ const optPositionOffset = 2
 func optConfig(f *fields, c *Config) {
 	c.Hidden = f.size(maxWidth, "hidden_size")
 	c.Layers = f.size(maxLayers, "num_hidden_layers")
-	c.heads(f, 0, "num_attention_heads")
-	c.headDimFromHidden(f)
+	c.plainHeads(f, "num_attention_heads")
 	c.Intermediate = f.size(maxWidth, "ffn_dim")
 	c.MaxPositions = f.integer(2048, 1, maxPositions, "max_position_embeddings")
 	c.EmbedWidth = f.integer(c.Hidden, 1, maxWidth, "word_embed_proj_dim")
@@ -23,9 +22,6 @@ func optConfig(f *fields, c *Config) {
 	c.OutBias, c.MLPBias = c.QKVBias, c.QKVBias
 	if !f.flag(true, "layer_norm_elementwise_affine") {
 		f.fault("layer_norm_elementwise_affine", "false", "true")
-	}
-	if f.err == nil && c.KVHeads != c.Heads {
-		f.fault("num_key_value_heads", fmt.Sprint(c.KVHeads), fmt.Sprint(c.Heads))
 	}
 }
 

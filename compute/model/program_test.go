@@ -206,6 +206,35 @@ func (f fake) Tensor(name string) (weights.Tensor, bool) {
 	return f.source.Tensor(name)
 }
 
+func TestTiedHeadFollowsWhatTheCheckpointHolds(t *testing.T) {
+	m, err := fixture.Open(filepath.Join(fixtures, "llama-tied"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Weights.Close()) }()
+	const embed, head = "model.embed_tokens.weight", "lm_head.weight"
+	table, ok := m.Weights.Tensor(embed)
+	require.True(t, ok)
+	other := table
+	other.Data = slices.Clone(table.Data)
+	other.Data[17] ^= 1
+	for _, c := range []struct {
+		name                  string
+		changes               map[string]*weights.Tensor
+		wantTable, wantLogits string
+	}{
+		{"table only", nil, embed, embed},
+		{"equal head", map[string]*weights.Tensor{head: &table}, embed, embed},
+		{"another head", map[string]*weights.Tensor{head: &other}, embed, head},
+		{"head only", map[string]*weights.Tensor{embed: nil, head: &table}, head, head},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := model.Build(m.Config, fake{m.Weights, c.changes})
+			require.NoError(t, err)
+			require.Equal(t, c.wantTable, p.Tensors[p.Ops[0].Weight].Name)
+			require.Equal(t, c.wantLogits, p.Tensors[p.Ops[len(p.Ops)-1].Parts[0].Weight].Name)
+		})
+	}
+}
+
 func TestBuildFaultsNameFileTensorFoundAndExpected(t *testing.T) {
 	m, err := fixture.Open(filepath.Join(fixtures, "llama-gqa"))
 	require.NoError(t, err)

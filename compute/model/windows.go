@@ -1,0 +1,44 @@
+package model
+
+import "fmt"
+
+// windows reads sliding_window for the layers from first on, unless
+// layer_types says for each layer what it has.
+func (c *Config) windows(f *fields, first, missing int) {
+	window := f.integer(missing, 1, maxPositions, "sliding_window")
+	types := f.texts("layer_types")
+	if f.err != nil {
+		return
+	}
+	windows := make([]int, c.Layers)
+	for i := range windows {
+		if i >= first {
+			windows[i] = window
+		}
+	}
+	if types != nil {
+		windows = layerTypeWindows(f, types, window, c.Layers)
+	}
+	if window > 0 && f.err == nil {
+		c.Windows = windows
+	}
+}
+
+// layerTypeWindows is the window of each layer by its name in layer_types.
+func layerTypeWindows(f *fields, types []string, window, layers int) []int {
+	if len(types) != layers {
+		f.fault("layer_types", fmt.Sprintf("%d entries", len(types)), fmt.Sprintf("one for each of %d layers", layers))
+		return nil
+	}
+	windows := make([]int, layers)
+	for i, t := range types {
+		switch t {
+		case "full_attention":
+		case "sliding_attention":
+			windows[i] = window
+		default:
+			f.fault("layer_types", fmt.Sprintf("%.40q", t), "full_attention or sliding_attention")
+		}
+	}
+	return windows
+}
