@@ -1,0 +1,189 @@
+import { stream } from "/web/sse.js";
+import { addTurn, fill, showError, scrollIfAtEnd } from "/web/view.js";
+
+const $ = (id) => document.getElementById(id);
+const conversation = []; // {role, content}: what the model is given
+let running = null; // the AbortController of the answer in progress
+
+// Settings: what the form says, kept between visits.
+const values = $("values");
+const kept = "millrace.settings";
+
+function loadSettings() {
+  let saved = {};
+  try {
+    saved = JSON.parse(localStorage.getItem(kept)) ?? {};
+  } catch {
+    // no storage here, or not ours: the defaults hold
+  }
+  for (const field of values.elements) {
+    if (field.name && typeof saved[field.name] === "string") field.value = saved[field.name];
+  }
+  showOutputs();
+}
+
+function keepSettings() {
+  showOutputs();
+  try {
+    localStorage.setItem(kept, JSON.stringify(Object.fromEntries(new FormData(values))));
+  } catch {
+    // no storage: the settings last as long as the page
+  }
+}
+
+function showOutputs() {
+  for (const out of values.querySelectorAll("output")) out.value = Number($(out.htmlFor.value).value).toFixed(2);
+}
+
+function request() {
+  const form = new FormData(values);
+  const system = form.get("system").trim();
+  const r = {
+    model: $("model").value,
+    messages: system ? [{ role: "system", content: system }, ...conversation] : [...conversation],
+    temperature: Number(form.get("temperature")),
+    top_p: Number(form.get("top_p")),
+  };
+  if (form.get("max_tokens")) r.max_tokens = Number(form.get("max_tokens"));
+  if (form.get("seed")) r.seed = Number(form.get("seed"));
+  return r;
+}
+
+// Stats of an answer. The time to the first token counts from the click.
+function describe(s) {
+  const parts = [];
+  if (s.tokens) parts.push(`${s.tokens} tokens`);
+  if (s.tokens > 1 && s.last > s.first) parts.push(`${(((s.tokens - 1) * 1000) / (s.last - s.first)).toFixed(1)} tokens/s`);
+  if (s.first) parts.push(`first after ${Math.round(s.first - s.start)} ms`);
+  if (s.end === "length") parts.push("cut at the token limit");
+  if (s.end === "stopped") parts.push("stopped");
+  return parts.join(" · ");
+}
+
+async function answer() {
+  running = new AbortController();
+  showRunning();
+  const turn = addTurn($("log"), "assistant");
+  turn.live(true);
+  const s = { start: performance.now(), first: 0, last: 0, tokens: 0, end: "" };
+  let text = "";
+  try {
+    for await (const chunk of stream(request(), running.signal)) {
+      if (chunk.usage) s.tokens = chunk.usage.completion_tokens;
+      const choice = chunk.choices[0];
+      if (!choice) continue;
+      if (choice.delta.content) {
+        s.last = performance.now();
+        s.first ||= s.last;
+        s.tokens++; // until the usage says it exactly
+        text += choice.delta.content;
+        turn.text(text);
+      }
+      if (choice.finish_reason) s.end = choice.finish_reason;
+    }
+  } catch (error) {
+    if (error.name === "AbortError") s.end = "stopped";
+    else showError(turn, error.message, () => retry(turn, text));
+  }
+  turn.live(false);
+  turn.text(text);
+  turn.stats(describe(s));
+  if (text) conversation.push({ role: "assistant", content: text });
+  running = null;
+  showRunning();
+  scrollIfAtEnd($("log"));
+}
+
+function retry(turn, text) {
+  if (running) return;
+  if (text) conversation.pop(); // the part that came before the error
+  turn.remove();
+  answer();
+}
+
+function send(text) {
+  if (running || !text.trim()) return;
+  $("empty").hidden = true;
+  conversation.push({ role: "user", content: text });
+  addTurn($("log"), "user").text(text);
+  $("log").scrollTop = $("log").scrollHeight;
+  answer();
+}
+
+function stop() {
+  running?.abort();
+}
+
+function reset() {
+  stop();
+  conversation.length = 0;
+  for (const turn of $("log").querySelectorAll(".turn")) turn.remove();
+  $("empty").hidden = false;
+  $("input").focus();
+}
+
+function showRunning() {
+  $("send").hidden = running !== null;
+  $("stop").hidden = running === null;
+  $("reset").disabled = running !== null;
+}
+
+async function loadModels() {
+  const select = $("model");
+  try {
+    const response = await fetch("/v1/models");
+    const { data } = await response.json();
+    fill(select, data.map((m) => m.id));
+    select.disabled = data.length === 0;
+  } catch {
+    fill(select, ["server not reached"]);
+    setTimeout(loadModels, 3000);
+  }
+}
+
+function fit() {
+  const input = $("input");
+  input.style.height = "auto";
+  input.style.height = `${input.scrollHeight}px`;
+}
+
+$("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (running) return;
+  const text = $("input").value;
+  $("input").value = "";
+  fit();
+  send(text);
+});
+$("input").addEventListener("input", fit);
+$("input").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    $("composer").requestSubmit();
+  }
+});
+$("stop").addEventListener("click", stop);
+$("reset").addEventListener("click", reset);
+$("toggle").addEventListener("click", () => {
+  $("settings").hidden = !$("settings").hidden;
+  $("toggle").setAttribute("aria-expanded", String(!$("settings").hidden));
+});
+$("defaults").addEventListener("click", () => {
+  values.reset();
+  keepSettings();
+});
+values.addEventListener("input", keepSettings);
+values.addEventListener("submit", (event) => event.preventDefault());
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") stop();
+  if (event.altKey && event.code === "KeyN" && !running) {
+    event.preventDefault();
+    reset();
+  }
+});
+for (const idea of document.querySelectorAll(".idea")) {
+  idea.addEventListener("click", () => send(idea.textContent));
+}
+
+loadSettings();
+loadModels();
