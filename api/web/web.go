@@ -4,18 +4,26 @@ package web
 
 import (
 	"crypto/sha256"
-	"embed"
+	_ "embed"
 	"encoding/hex"
-	"fmt"
-	"io/fs"
-	"mime"
+	"io"
 	"net/http"
-	"path"
-	"strings"
 )
 
-//go:embed static
-var files embed.FS
+var (
+	//go:embed static/index.html
+	indexHTML string
+	//go:embed static/style.css
+	styleCSS string
+	//go:embed static/app.js
+	appJS string
+	//go:embed static/sse.js
+	sseJS string
+	//go:embed static/view.js
+	viewJS string
+	//go:embed static/icon.svg
+	iconSVG string
+)
 
 // policy lets the page load its own files and talk to its own server, and
 // nothing else: no inline script, no outside address, no frame around it.
@@ -23,38 +31,25 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // file is one file as it is sent.
-type file struct {
-	body, kind, etag string
+type file struct{ body, kind, etag string }
+
+func newFile(body, kind string) file {
+	sum := sha256.Sum256([]byte(body))
+	return file{body, kind + "; charset=utf-8", `"` + hex.EncodeToString(sum[:8]) + `"`}
 }
 
 // Handler serves the page at / and its files below /web/.
-func Handler() (http.Handler, error) {
-	served := map[string]file{}
-	err := fs.WalkDir(files, "static", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		body, err := files.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		kind := mime.TypeByExtension(path.Ext(name))
-		if kind == "" {
-			return fmt.Errorf("no type for %q", path.Ext(name))
-		}
-		sum := sha256.Sum256(body)
-		at := "/web/" + strings.TrimPrefix(name, "static/")
-		if at == "/web/index.html" {
-			at = "/"
-		}
-		served[at] = file{string(body), kind, `"` + hex.EncodeToString(sum[:8]) + `"`}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("web: %w", err)
+func Handler() http.Handler {
+	files := map[string]file{
+		"/":              newFile(indexHTML, "text/html"),
+		"/web/style.css": newFile(styleCSS, "text/css"),
+		"/web/app.js":    newFile(appJS, "text/javascript"),
+		"/web/sse.js":    newFile(sseJS, "text/javascript"),
+		"/web/view.js":   newFile(viewJS, "text/javascript"),
+		"/web/icon.svg":  newFile(iconSVG, "image/svg+xml"),
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		f, ok := served[r.URL.Path]
+		f, ok := files[r.URL.Path]
 		if !ok {
 			http.NotFound(w, r)
 			return
@@ -70,8 +65,6 @@ func Handler() (http.Handler, error) {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
-		if _, err := strings.NewReader(f.body).WriteTo(w); err != nil {
-			return // the client is gone
-		}
-	}), nil
+		io.WriteString(w, f.body) //nolint:errcheck // the client is gone: nobody to tell
+	})
 }
