@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -15,12 +16,11 @@ struct Named {
   const char* name;
 };
 
-// Best first.
-constexpr std::array kIsas{
-    Named{Isa::avx512_bf16, "avx512-bf16"},
-    Named{Isa::avx512, "avx512"},
-    Named{Isa::avx2, "avx2"},
+constexpr std::array kNames{
     Named{Isa::portable, "portable"},
+    Named{Isa::avx2, "avx2"},
+    Named{Isa::avx512, "avx512"},
+    Named{Isa::avx512_bf16, "avx512-bf16"},
 };
 
 #if defined(__x86_64__)
@@ -46,7 +46,7 @@ uint32_t saved_states() {
 
 // Intel SDM vol. 1, 14.3, 15.2 and 15.4: the processor has the instructions and
 // the system saves the registers (XCR0: SSE 1, AVX 2, opmask and ZMM 5..7).
-Isa best_isa() {
+Isa widest_isa() {
   const Cpuid one = cpuid(1, 0), seven = cpuid(7, 0), seven_one = cpuid(7, 1);
   constexpr int kOsxsave = 27, kAvx = 28, kFma = 12;
   if (!bit(one.ecx, kOsxsave) || !bit(one.ecx, kAvx)) return Isa::portable;
@@ -64,34 +64,45 @@ Isa best_isa() {
   return bit(seven_one.eax, kBf16) ? Isa::avx512_bf16 : Isa::avx512;
 }
 
+// Intel's cores begin one vdpbf16ps in two cycles and two float FMAs in each (its
+// bf16 speed is in AMX), so that floats give twice the products; AMD's begin one
+// of either. The measurements are in docs/decisions/linear-ops.md.
+bool slow_bf16() {
+  const Cpuid zero = cpuid(0, 0);
+  constexpr uint32_t kGenu = 0x756e6547, kIneI = 0x49656e69, kNtel = 0x6c65746e;
+  return zero.ebx == kGenu && zero.edx == kIneI && zero.ecx == kNtel;
+}
+
 #else
 
-Isa best_isa() { return Isa::portable; }
+Isa widest_isa() { return Isa::portable; }
+bool slow_bf16() { return false; }
 
 #endif
 
 }  // namespace
 
 const char* isa_name(Isa isa) {
-  for (const Named& n : kIsas) {
+  for (const Named& n : kNames) {
     if (n.isa == isa) return n.name;
   }
   return "unknown";
 }
 
 std::optional<Isa> isa_from_name(std::string_view name) {
-  for (const Named& n : kIsas) {
+  for (const Named& n : kNames) {
     if (n.name == name) return n.isa;
   }
   return std::nullopt;
 }
 
 std::vector<Isa> available_isas() {
-  const Isa best = best_isa();
+  const Isa widest = widest_isa();
   std::vector<Isa> isas;
-  for (const Named& n : kIsas) {
-    if (n.isa <= best) isas.push_back(n.isa);
+  for (const Named& n : kNames) {
+    if (n.isa <= widest) isas.insert(isas.begin(), n.isa);
   }
+  if (widest == Isa::avx512_bf16 && slow_bf16()) std::swap(isas[0], isas[1]);
   return isas;
 }
 

@@ -15,7 +15,8 @@ enum class Isa { portable, avx2, avx512, avx512_bf16 };
 const char* isa_name(Isa isa);
 std::optional<Isa> isa_from_name(std::string_view name);
 
-// What this processor and its operating system can run, best first; never empty.
+// What this processor and its operating system can run, the fastest for products
+// of bf16 first; never empty.
 std::vector<Isa> available_isas();
 
 }  // namespace millrace::cpu

@@ -1,6 +1,7 @@
 #include "linear.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "linear_kernels.hpp"
 
@@ -14,8 +15,8 @@ constexpr int kMaxTileSums = kPanelVectors * kMaxTileRows * kMaxLanes;
 constexpr int kTasksPerThread = 8;
 // Operands below this are packed by the driver alone.
 constexpr int64_t kSmallOperand = 32 << 10;
-// Tiles that make it worth while to expand the weights.
-constexpr int kExpandedTiles = 3;
+// Bytes of a tile's operand that stay in the first-level cache beside the weights.
+constexpr int64_t kBlockOperand = 24 << 10;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -38,7 +39,13 @@ const LinearKernels& linear_kernels(Isa isa) {
   return linear_kernels_portable();
 }
 
-int64_t Linear::panel_elements() const { return pairs_ * 2 * kPanelVectors * kernels_.lanes; }
+int64_t Linear::pair_elements() const { return 2 * kPanelVectors * kernels_.lanes; }
+
+int64_t Linear::panel_elements() const { return pairs_ * pair_elements(); }
+
+int64_t Linear::panel_sums(int rows) const {
+  return int64_t{kPanelVectors} * kernels_.lanes * rows;
+}
 
 bf16* Linear::panel(int64_t p) const {
   return static_cast<bf16*>(weights_.data()) + p * panel_elements();
@@ -82,74 +89,95 @@ void Linear::finish(const Batch& b, int tile, int64_t p, const float* sums) cons
 
 // One tile of rows through the panels [p, end), several of them at a time.
 void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
-  alignas(64) float sums[kMaxTileSums];
   const int first = b.tiling.first(tile), rows = b.tiling.first(tile + 1) - first;
   const auto* operand = static_cast<const std::byte*>(b.operand) + operand_bytes(first);
   while (p < end) {
     const bool fits = p + kernels_.wide_panels[rows] <= end;
     const int panels = fits ? kernels_.wide_panels[rows] : 1;
     const TileKernel kernel = (fits ? kernels_.wide : kernels_.one)[rows];
-    kernel({operand, panel(p), panel_elements(), pairs_, sums});
-    for (int i = 0; i < panels; ++i, ++p) {
-      finish(b, tile, p, sums + i * kPanelVectors * kernels_.lanes * rows);
+    alignas(64) float sums[kMaxTileSums] = {};
+    kernel({operand, panel(p), panel_elements(), pairs_, sums, nullptr});
+    for (int i = 0; i < panels; ++i, ++p) finish(b, tile, p, sums + i * panel_sums(rows));
+  }
+}
+
+// Tiles of rows through the panels [p, end), block by block of K: the block of a
+// tile's operand stays in the first-level cache while it goes through the panels,
+// the block of the panels in the second-level cache while the tiles go by.
+void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p,
+                        int64_t end, float* room) const {
+  const int64_t tile_sums = panel_sums(kernels_.max_rows);
+  float* const sums = room + (plan.expanded ? plan.chunk * plan.block * pair_elements() : 0);
+  std::memset(sums, 0, (last_tile - tile) * (end - p) * tile_sums * sizeof(float));
+  for (int64_t k = 0; k < pairs_; k += plan.block) {
+    const int64_t pairs = std::min(plan.block, pairs_ - k);
+    for (int t = tile; t < last_tile; ++t) {
+      const int first = b.tiling.first(t), rows = b.tiling.first(t + 1) - first;
+      const std::byte* operand = static_cast<const std::byte*>(b.operand) + operand_bytes(first) +
+                                 k * rows * kernels_.operand_bytes;
+      for (int64_t q = p; q < end; ++q) {
+        float* const to = sums + ((t - tile) * (end - p) + (q - p)) * tile_sums;
+        const bf16* const packed = panel(q) + k * pair_elements();
+        float* const floats = room + (q - p) * plan.block * pair_elements();
+        if (!plan.expanded) {
+          kernels_.one[rows]({operand, packed, 0, pairs, to, nullptr});
+        } else if (t == tile) {
+          kernels_.expanding[rows]({operand, packed, 0, pairs, to, floats});
+        } else {
+          kernels_.expanded[rows]({operand, floats, 0, pairs, to, nullptr});
+        }
+        if (k + pairs == pairs_) finish(b, t, q, to);
+      }
     }
   }
 }
 
-// Tiles of rows through the panels [p, end), which are made floats in `room` first.
-void Linear::run_expanded(const Batch& b, int tile, int last_tile, int64_t p, int64_t end,
-                          float* room) const {
-  alignas(64) float sums[kMaxTileSums];
-  kernels_.expand(panel(p), (end - p) * panel_elements(), room);
-  for (; tile < last_tile; ++tile) {
-    const int first = b.tiling.first(tile), rows = b.tiling.first(tile + 1) - first;
-    const auto* operand = static_cast<const std::byte*>(b.operand) + operand_bytes(first);
-    for (int64_t q = p; q < end; ++q) {
-      kernels_.expanded[rows](
-          {operand, room + (q - p) * panel_elements(), panel_elements(), pairs_, sums});
-      finish(b, tile, q, sums);
-    }
-  }
-}
-
-// A task is a chunk of panels times a group of tiles: chunks that stay in a
-// core's own cache while tile after tile meets them, groups where that alone
-// makes too few tasks.
+// A task is a chunk of panels times a group of tiles: chunks as large as a core's
+// own cache allows, groups where the chunks alone are too few tasks.
 Linear::Plan Linear::plan(int rows, int threads) const {
   Plan plan{};
   plan.tiling = {rows, static_cast<int>(ceil_div(rows, kernels_.max_rows))};
   const int64_t wanted = int64_t{kTasksPerThread} * threads;
   plan.chunk = std::clamp<int64_t>(panels_ / wanted, 1, 8 * kMaxTilePanels);
-  plan.expanded = kernels_.expand != nullptr && plan.tiling.tiles >= kExpandedTiles;
-  if (plan.tiling.tiles > 1) {
-    const int64_t bytes = panel_elements() * (plan.expanded ? sizeof(float) : sizeof(bf16));
-    plan.chunk = std::clamp<int64_t>(cached_bytes_ / bytes, 1, plan.chunk);
+  if (plan.tiling.tiles == 1) {
+    plan.chunks = ceil_div(panels_, plan.chunk);
+    plan.groups = 1;
+    return plan;
   }
+  plan.expanded = kernels_.expanded[1] != nullptr;
+  const int64_t most = kBlockOperand / (kernels_.max_rows * kernels_.operand_bytes);
+  plan.block = ceil_div(pairs_, ceil_div(pairs_, most));
+  const int64_t panel_bytes =
+      plan.block * pair_elements() * (plan.expanded ? sizeof(float) : sizeof(bf16)) +
+      plan.tiling.tiles * panel_sums(kernels_.max_rows) * sizeof(float);
+  plan.chunk = std::clamp<int64_t>(cached_bytes_ / panel_bytes, 1, plan.chunk);
   plan.chunks = ceil_div(panels_, plan.chunk);
-  const int most = plan.expanded ? plan.tiling.tiles / kExpandedTiles : plan.tiling.tiles;
-  plan.groups = std::clamp<int64_t>(wanted / plan.chunks, 1, most);
+  plan.groups = std::clamp<int64_t>(wanted / plan.chunks, 1, plan.tiling.tiles / 2);
+  plan.room =
+      plan.chunk * ((plan.expanded ? plan.block * pair_elements() : 0) +
+                    ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows));
   return plan;
 }
 
 void Linear::run(const bf16* in, int rows, void* out, ThreadPool& pool) const {
   if (rows <= 0) return;
   const Plan plan = this->plan(rows, pool.size());
-  // The scratch: each thread's floats, then the operand.
-  const int64_t room = plan.expanded ? plan.chunk * panel_elements() : 0;
-  const size_t rooms = room * pool.size() * sizeof(float);
+  // The scratch: each thread's room, then the operand.
+  const size_t rooms = plan.room * pool.size() * sizeof(float);
   auto* scratch = static_cast<std::byte*>(pool.scratch(rooms + operand_bytes(rows)));
   const Batch batch{pack_operand(in, plan.tiling, scratch + rooms, pool), plan.tiling, out};
 
   pool.parallel_for(static_cast<int>(plan.chunks * plan.groups), [&](int task, int thread) {
     const int64_t p = task / plan.groups * plan.chunk, group = task % plan.groups;
     const int64_t end = std::min(p + plan.chunk, panels_);
+    if (plan.tiling.tiles == 1) {
+      run_tile(batch, 0, p, end);
+      return;
+    }
     const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);
     const int last = static_cast<int>((group + 1) * plan.tiling.tiles / plan.groups);
-    if (plan.expanded) {
-      run_expanded(batch, tile, last, p, end, reinterpret_cast<float*>(scratch) + thread * room);
-    } else {
-      for (int t = tile; t < last; ++t) run_tile(batch, t, p, end);
-    }
+    run_blocks(batch, plan, tile, last, p, end,
+               reinterpret_cast<float*>(scratch) + thread * plan.room);
   });
 }
 

@@ -60,9 +60,12 @@ class Linear {
   // How the work of a run is cut up.
   struct Plan {
     Tiling tiling;
-    bool expanded;
     int64_t chunk, chunks;  // panels of a task, and how many such there are
     int64_t groups;         // of tiles
+    // With several tiles:
+    int64_t block;  // pairs of K at a time
+    bool expanded;
+    int64_t room;  // floats of a thread: [chunk] blocks, [tiles][chunk] sums
   };
   // The rows of a run.
   struct Batch {
@@ -74,7 +77,9 @@ class Linear {
   Linear(const LinearSpec& spec, const LinearKernels& kernels);
   void pack_panel(const LinearSpec& spec, int64_t p, bf16* room);
 
+  int64_t pair_elements() const;  // of a panel
   int64_t panel_elements() const;
+  int64_t panel_sums(int rows) const;
   bf16* panel(int64_t p) const;
   float* panel_bias(int64_t p) const;
   size_t operand_bytes(int rows) const;
@@ -82,8 +87,8 @@ class Linear {
   Plan plan(int rows, int threads) const;
   const void* pack_operand(const bf16* in, Tiling tiling, std::byte* room, ThreadPool& pool) const;
   void run_tile(const Batch& b, int tile, int64_t p, int64_t end) const;
-  void run_expanded(const Batch& b, int tile, int last_tile, int64_t p, int64_t end,
-                    float* room) const;
+  void run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p, int64_t end,
+                  float* room) const;
   void finish(const Batch& b, int tile, int64_t p, const float* sums) const;
 
   const LinearKernels& kernels_;

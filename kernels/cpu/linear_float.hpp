@@ -32,6 +32,12 @@ struct FloatTarget {
     return {(Vector)(pairs << 16), (Vector)(pairs & ~0xffff)};
   }
 
+  // As Expanded reads them.
+  static void store(float* to, const Weights& w) {
+    std::memcpy(to, &w.even, sizeof w.even);
+    std::memcpy(to + kLanes, &w.odd, sizeof w.odd);
+  }
+
   // A product of two bf16 is exact in a float, so that it makes no difference
   // to the bits whether the compiler fuses it with the addition.
   static void multiply(Vector& sum, const Weights& w, const Operand& x) {
@@ -49,22 +55,11 @@ struct Expanded : Target {
   }
 };
 
-// count: a multiple of 2 lanes.
-template <class Target>
-void expand(const bf16* weights, int64_t count, float* out) {
-  constexpr int kStep = 2 * Target::kLanes;
-  for (int64_t i = 0; i < count; i += kStep) {
-    const typename Target::Weights w = Target::load(weights + i);
-    std::memcpy(out + i, &w.even, sizeof w.even);
-    std::memcpy(out + i + Target::kLanes, &w.odd, sizeof w.odd);
-  }
-}
-
 template <class Target, int... kIndex>
 constexpr LinearKernels make_float_kernels(std::integer_sequence<int, kIndex...>) {
   LinearKernels k = make_kernels<Target>();
-  k.expand = expand<Target>;
-  ((k.expanded[kIndex + 1] = tile<Expanded<Target>, kIndex + 1, 1, 0>), ...);
+  ((k.expanding[kIndex + 1] = tile<Target, kIndex + 1, 1, kPrefetch, true>), ...);
+  ((k.expanded[kIndex + 1] = tile<Expanded<Target>, kIndex + 1, 1, kPrefetchCached>), ...);
   return k;
 }
 

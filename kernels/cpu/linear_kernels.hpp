@@ -17,13 +17,15 @@ inline constexpr int kPanelVectors = 2;
 inline constexpr int kMaxTileRows = 16;
 inline constexpr int kMaxTilePanels = 4;
 
-// The operand of a tile of `rows` rows: [pairs][rows] elements of a pair each.
+// A block of rows times panels over a range of K. The sums go on from what they
+// hold, so that a range may follow another.
 struct Tile {
-  const void* operand;
+  const void* operand;   // [pairs][rows] elements of a pair each
   const void* weights;   // of the first panel: bf16, or float where expanded
   int64_t panel_stride;  // elements between the panels
   int64_t pairs;
-  float* sums;  // [panels][2 vectors][rows][lanes]
+  float* sums;      // [panels][2 vectors][rows][lanes]
+  float* expanded;  // for an expanding kernel: room for its weights
 };
 using TileKernel = void (*)(const Tile&);
 
@@ -48,9 +50,9 @@ struct LinearKernels {
   TileKernel wide[kMaxTileRows + 1];  // [rows]: wide_panels[rows] panels, or null
   int wide_panels[kMaxTileRows + 1];
   // Where products are those of floats, the weights of many rows are made floats
-  // once, not again for every tile. Null where they are not.
-  void (*expand)(const bf16* weights, int64_t count, float* out);
-  TileKernel expanded[kMaxTileRows + 1];  // [rows]: one panel
+  // by the first tile that meets them. Null where they are not.
+  TileKernel expanding[kMaxTileRows + 1];  // [rows]: one panel, and writes its floats
+  TileKernel expanded[kMaxTileRows + 1];   // [rows]: one panel of such floats
   // in: [rows][width] bf16 -> [pairs][rows] pairs; an odd width is filled up with zero.
   void (*pack_operand)(const bf16* in, int rows, int64_t width, void* operand);
   void (*finish)(const Finish&);

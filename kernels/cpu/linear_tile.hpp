@@ -29,30 +29,40 @@ namespace {
 //   Weights load(const Weight*)        kLanes pairs of weights
 //   void multiply(Vector&, Weights, Operand)  adds the even, then the odd products
 
-template <class Target, int kRows, int kPanels, int kAhead>
+template <class Target, int kRows, int kPanels, int kAhead, bool kExpand = false>
 void tile(const Tile& t) {
   using Vector = typename Target::Vector;
   using Weight = typename Target::Weight;
-  constexpr int kStep = kPanelVectors * Target::kLanes * 2;  // weights of a pair
+  constexpr int kVector = 2 * Target::kLanes;  // weights of a pair in a vector's columns
   Vector sums[kPanels][kPanelVectors][kRows];
-  for (auto& panel : sums) {
-    for (auto& row : panel) {
-      for (Vector& sum : row) sum = Vector{};
+  const auto each_sum = [&](auto&& f) {
+    float* at = t.sums;
+    for (auto& panel : sums) {
+      for (auto& vector : panel) {
+        for (Vector& sum : vector) f(sum, at), at += Target::kLanes;
+      }
     }
-  }
+  };
+  each_sum([](Vector& sum, const float* at) { std::memcpy(&sum, at, sizeof sum); });
   const auto* operand = static_cast<const typename Target::Pair*>(t.operand);
   const auto* weights = static_cast<const Weight*>(t.weights);
+  float* expanded = t.expanded;
   for (int64_t k = 0; k < t.pairs; ++k) {
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
       const Weight* panel = weights + p * t.panel_stride;
       if constexpr (kAhead > 0) {
-        for (size_t line = 0; line < kStep * sizeof(Weight); line += 64) {
+        for (size_t line = 0; line < kPanelVectors * kVector * sizeof(Weight); line += 64) {
           __builtin_prefetch(reinterpret_cast<const char*>(panel) + kAhead + line);
         }
       }
       const auto first = Target::load(panel);
-      const auto second = Target::load(panel + 2 * Target::kLanes);
+      const auto second = Target::load(panel + kVector);
+      if constexpr (kExpand) {
+        Target::store(expanded, first);
+        Target::store(expanded + kVector, second);
+        expanded += kPanelVectors * kVector;
+      }
       for (int r = 0; r < kRows; ++r) {
         const auto x = Target::spread(operand + r);
         Target::multiply(sums[p][0][r], first, x);
@@ -60,16 +70,9 @@ void tile(const Tile& t) {
       }
     }
     operand += kRows;
-    weights += kStep;
+    weights += kPanelVectors * kVector;
   }
-  float* out = t.sums;
-  for (int p = 0; p < kPanels; ++p) {
-    for (int v = 0; v < kPanelVectors; ++v) {
-      for (int r = 0; r < kRows; ++r, out += Target::kLanes) {
-        std::memcpy(out, &sums[p][v][r], sizeof(Vector));
-      }
-    }
-  }
+  each_sum([](const Vector& sum, float* at) { std::memcpy(at, &sum, sizeof sum); });
 }
 
 template <class Target>
@@ -254,6 +257,8 @@ constexpr int wide_panels() {
 
 // From memory, a cache line for each panel's stream this far ahead (bytes).
 inline constexpr int kPrefetch = 2048;
+// From a core's own cache.
+inline constexpr int kPrefetchCached = 512;
 
 template <class Target, int... kIndex>
 constexpr LinearKernels make_kernels(std::integer_sequence<int, kIndex...>) {

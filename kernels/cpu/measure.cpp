@@ -12,7 +12,7 @@
 namespace millrace::cpu {
 namespace {
 
-constexpr int kRuns = 5;
+constexpr int kReadRuns = 5, kPeakRuns = 20;
 
 template <class F>
 double seconds(F&& f) {
@@ -33,7 +33,7 @@ double measure_read_gbps(Isa isa, ThreadPool& pool, uint64_t bytes) {
   pool.parallel_for(tasks, [&](int task, int) { std::memset(data + task * kTask, task, kTask); });
   double best = 0;
   std::atomic<uint64_t> sink{0};
-  for (int run = 0; run < kRuns; ++run) {
+  for (int run = 0; run < kReadRuns; ++run) {
     const double s = seconds([&] {
       pool.parallel_for(tasks, [&](int task, int) {
         sink.fetch_xor(kernels.read(data + task * kTask, kTask), std::memory_order_relaxed);
@@ -46,9 +46,9 @@ double measure_read_gbps(Isa isa, ThreadPool& pool, uint64_t bytes) {
 
 double measure_peak_gflops(Isa isa, ThreadPool& pool) {
   const LinearKernels& kernels = linear_kernels(isa);
-  constexpr int64_t kRounds = 200'000;  // some milliseconds
+  constexpr int64_t kRounds = 50'000;  // about a millisecond: some run is left undisturbed
   double best = 0;
-  for (int run = 0; run < kRuns; ++run) {
+  for (int run = 0; run < kPeakRuns; ++run) {
     std::vector<double> done(pool.size());
     const double s = seconds([&] {
       pool.parallel_for(pool.size(),
