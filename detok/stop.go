@@ -1,5 +1,7 @@
 package detok
 
+import "unicode/utf8"
+
 // stopSet looks for stop strings in a text that comes in pieces (Knuth, Morris and Pratt, one
 // automaton per string).
 type stopSet struct {
@@ -16,7 +18,7 @@ type stopString struct {
 func newStopSet(texts []string) stopSet {
 	var s stopSet
 	for _, text := range texts {
-		if text != "" {
+		if text != "" && utf8.ValidString(text) { // other text cannot be in whole characters
 			s.stops = append(s.stops, stopString{text: text, fail: failures(text)})
 		}
 	}
@@ -75,7 +77,7 @@ func (s *stopSet) scan(pending []byte) (start, end int, found bool) {
 
 // hold keeps pending[start:] for the next scan.
 func (s *stopSet) hold(pending []byte, start int) {
-	s.held = append(pending[:0], pending[start:]...)
+	s.held = pending[:copy(pending, pending[start:])]
 }
 
 // touches says whether text, with nothing held before it, completes or begins a stop string.

@@ -17,7 +17,7 @@ type Decoder interface {
 
 // Options of a stream.
 type Options struct {
-	Stop        []string // the text ends before the first of these; empty ones are ignored
+	Stop        []string // the text ends before the first of these; empty or not UTF-8: ignored
 	IncludeStop bool     // the text ends after it
 	KeepSpecial bool     // special tokens are text too
 }

@@ -110,7 +110,10 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) (string, error) {
 	if t.lib == nil {
 		return "", ErrClosed
 	}
-	stand := t.vocab.nulStandIn(ids)
+	stand, err := t.vocab.nulStandIn(ids)
+	if err != nil {
+		return "", err
+	}
 	raw := make([]uint32, len(ids))
 	for i, id := range ids {
 		raw[i] = uint32(id)

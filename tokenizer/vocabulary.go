@@ -1,8 +1,10 @@
 package tokenizer
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -19,7 +21,7 @@ type vocabulary struct {
 	bytes     [][]byte // by id, as they stand in a text; nil where no token has the id
 	flags     []uint8
 	byteLevel bool  // a text is the joined bytes of its tokens
-	nul       int32 // <0x00>, or -1
+	nul       int32 // the token that is a NUL byte, or -1
 }
 
 // maxVocab bounds what a file can make us allocate: the largest published vocabularies have under
@@ -107,16 +109,31 @@ func newVocabulary(data []byte) (vocabulary, error) {
 		case isByte && f.Decoder.has("ByteFallback"):
 			v.flags[id] |= flagByte
 			v.bytes[id] = []byte{value}
-			if value == 0 {
-				v.nul = int32(id)
-			}
 		case added[id] && !v.byteLevel:
 			v.bytes[id] = []byte(piece)
 		default:
 			v.bytes[id] = spell(piece)
 		}
 	}
-	return v, nil
+	err = v.findNUL()
+	return v, err
+}
+
+// findNUL looks for the token that is a NUL byte. The library, which ends its strings there, cannot
+// decode longer tokens with one.
+func (v *vocabulary) findNUL() error {
+	if v.byteLevel {
+		return nil
+	}
+	for id, b := range v.bytes {
+		switch {
+		case len(b) == 1 && b[0] == 0:
+			v.nul = int32(id)
+		case bytes.IndexByte(b, 0) >= 0:
+			return fmt.Errorf("token %d is %q: a NUL byte needs the ByteLevel decoder alone", id, b)
+		}
+	}
+	return nil
 }
 
 // speller is how a piece of the model's vocabulary stands in the middle of a text.
@@ -268,30 +285,22 @@ type standIn struct {
 	text string
 }
 
-func (v *vocabulary) nulStandIn(ids []int32) standIn {
-	none := standIn{id: -1}
-	if v.nul < 0 {
-		return none
+func (v *vocabulary) nulStandIn(ids []int32) (standIn, error) {
+	if v.nul < 0 || !slices.Contains(ids, v.nul) {
+		return standIn{id: -1}, nil
 	}
-	used := false
-	for _, id := range ids {
-		used = used || id == v.nul
-	}
-	if !used {
-		return none
-	}
-	// Any control character does that no token here has in it.
 	for id, b := range v.bytes {
-		if len(b) == 1 && b[0] > 0 && b[0] < ' ' && v.flags[id]&flagByte != 0 && !v.inUse(ids, b[0]) {
-			return standIn{id: int32(id), text: string(b)}
+		if len(b) == 1 && b[0] > 0 && b[0] < ' ' && v.flags[id] == v.flags[v.nul] && !v.inUse(ids, b[0]) {
+			return standIn{id: int32(id), text: string(b)}, nil
 		}
 	}
-	return none
+	return standIn{}, fmt.Errorf("%w: NUL (token %d) together with every other control character", ErrText, v.nul)
 }
 
+// inUse says whether control stands in the text of ids.
 func (v *vocabulary) inUse(ids []int32, control byte) bool {
 	for _, id := range ids {
-		if strings.IndexByte(string(v.bytes[id]), control) >= 0 {
+		if bytes.IndexByte(v.bytes[id], control) >= 0 {
 			return true
 		}
 	}
