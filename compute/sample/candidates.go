@@ -35,8 +35,11 @@ type Scratch struct {
 // collect lists the tokens with a finite logit no smaller than least, by id.
 // top is the largest logit.
 func (ws *Scratch) collect(logits []float32, least, top, temperature float32) []candidate {
-	least = max(least, -math.MaxFloat32)
 	set := ws.candidates[:0]
+	if least < -math.MaxFloat32 { // -Inf: nearly all of them
+		least = -math.MaxFloat32
+		set = slices.Grow(set, len(logits))
+	}
 	for id, v := range logits {
 		if v < least {
 			continue
