@@ -5,19 +5,20 @@ const $ = (id) => document.getElementById(id);
 const conversation = []; // {role, content}: what the model is given
 let running = null; // the AbortController of the answer in progress
 
-// Settings: what the form says, kept between visits.
+// Settings: what was set here, kept between visits. What was not is not sent, and
+// the model's own recommendation holds.
 const values = $("values");
 const kept = "millrace.settings";
+let set = {}; // by name, as strings
 
 function loadSettings() {
-  let saved = {};
   try {
-    saved = JSON.parse(localStorage.getItem(kept)) ?? {};
+    set = JSON.parse(localStorage.getItem(kept)) ?? {};
   } catch {
-    // no storage here, or not ours: the defaults hold
+    set = {}; // no storage here, or not ours
   }
   for (const field of values.elements) {
-    if (field.name && typeof saved[field.name] === "string") field.value = saved[field.name];
+    if (typeof set[field.name] === "string") field.value = set[field.name];
   }
   showOutputs();
 }
@@ -25,35 +26,36 @@ function loadSettings() {
 function keepSettings() {
   showOutputs();
   try {
-    localStorage.setItem(kept, JSON.stringify(Object.fromEntries(new FormData(values))));
+    localStorage.setItem(kept, JSON.stringify(set));
   } catch {
     // no storage: the settings last as long as the page
   }
 }
 
 function showOutputs() {
-  for (const out of values.querySelectorAll("output")) out.value = Number($(out.htmlFor.value).value).toFixed(2);
+  for (const out of values.querySelectorAll("output")) {
+    const value = set[out.htmlFor.value];
+    out.value = value ? Number(value).toFixed(2) : "the model's own";
+  }
 }
 
 function request() {
-  const form = new FormData(values);
-  const system = form.get("system").trim();
+  const system = (set.system ?? "").trim();
   const r = {
     model: $("model").value,
     messages: system ? [{ role: "system", content: system }, ...conversation] : [...conversation],
-    temperature: Number(form.get("temperature")),
-    top_p: Number(form.get("top_p")),
   };
-  if (form.get("max_tokens")) r.max_tokens = Number(form.get("max_tokens"));
-  if (form.get("seed")) r.seed = Number(form.get("seed"));
+  for (const name of ["temperature", "top_p", "max_tokens", "seed"]) {
+    if (set[name]) r[name] = Number(set[name]);
+  }
   return r;
 }
 
-// Stats of an answer. The time to the first token counts from the click.
+// Stats of an answer, as its reader saw it: the time runs from the question.
 function describe(s) {
   const parts = [];
   if (s.tokens) parts.push(`${s.tokens} tokens`);
-  if (s.tokens > 1 && s.last > s.first) parts.push(`${(((s.tokens - 1) * 1000) / (s.last - s.first)).toFixed(1)} tokens/s`);
+  if (s.tokens && s.last) parts.push(`${((s.tokens * 1000) / (s.last - s.start)).toFixed(1)} tokens/s`);
   if (s.first) parts.push(`first after ${Math.round(s.first - s.start)} ms`);
   if (s.end === "length") parts.push("cut at the token limit");
   if (s.end === "stopped") parts.push("stopped");
@@ -170,9 +172,13 @@ $("toggle").addEventListener("click", () => {
 });
 $("defaults").addEventListener("click", () => {
   values.reset();
+  set = {};
   keepSettings();
 });
-values.addEventListener("input", keepSettings);
+values.addEventListener("input", (event) => {
+  set[event.target.name] = event.target.value;
+  keepSettings();
+});
 values.addEventListener("submit", (event) => event.preventDefault());
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") stop();
