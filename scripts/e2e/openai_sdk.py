@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Checks a running server with OpenAI's own Python SDK.
+
+Goldens of the demo model through chat, streamed chat and completions; logprobs;
+shapes of errors. Needs: pip install openai.
+
+    scripts/e2e/openai_sdk.py --base-url http://127.0.0.1:8080 [--goldens FILE]
+"""
+import argparse
+import json
+import pathlib
+import sys
+
+import openai
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NEAR_TIE = 0.02  # natural log; below it another arithmetic may take the other branch
+
+
+class Report:
+    """Counts what was checked, and keeps what failed."""
+
+    def __init__(self):
+        self.checked, self.failed, self.ties = 0, [], []
+
+    def equal(self, what, got, want):
+        self.checked += 1
+        if got != want:
+            self.failed.append(f"{what}\n    found    {got!r}\n    expected {want!r}")
+
+    def true(self, what, holds, found=None):
+        self.checked += 1
+        if not holds:
+            self.failed.append(f"{what}: found {found!r}")
+
+
+def generated(golden, special):
+    """The golden's ids without the end-of-sequence token, which is no output of an API."""
+    ids = golden["output_ids"]
+    return ids[:-1] if golden["finish_reason"] == "stop" and ids[-1] in special else ids
+
+
+def check_golden(report, what, golden, text, ids, finish, special):
+    if golden["min_margin"] < NEAR_TIE and text != golden["output_text"]:
+        report.ties.append(f"{what}: min_margin {golden['min_margin']}")
+        return
+    # Whether the ending token is among the ids is the server's choice; all others are not.
+    trimmed = [i for i in ids if i not in special]
+    report.equal(f"{what}: tokens", trimmed, [i for i in generated(golden, special) if i not in special])
+    report.equal(f"{what}: text", text, golden["output_text"])
+    report.equal(f"{what}: finish_reason", finish, golden["finish_reason"])
+
+
+def goldens(report, client, model, path, special):
+    settings = {"temperature": 0, "extra_body": {"return_token_ids": True}}
+    for i, g in enumerate(json.loads(path.read_text())["goldens"]):
+        limit = max(64, len(g["output_ids"]))
+        if g["finish_reason"] == "length":
+            limit = len(g["output_ids"])
+        if g["kind"] == "chat":
+            a = client.chat.completions.create(model=model, messages=g["messages"], max_tokens=limit, **settings)
+            choice = a.choices[0]
+            check_golden(report, f"golden {i}, chat", g, choice.message.content, choice.token_ids, choice.finish_reason, special)
+            report.equal(f"golden {i}: prompt tokens", a.usage.prompt_tokens, len(g["prompt_ids"]))
+            text, ids, finish, usage = "", [], None, None
+            chunks = client.chat.completions.create(model=model, messages=g["messages"], max_tokens=limit, stream=True,
+                                                    stream_options={"include_usage": True}, **settings)
+            for chunk in chunks:
+                usage = chunk.usage or usage
+                for choice in chunk.choices:
+                    text += choice.delta.content or ""
+                    ids += getattr(choice, "token_ids", None) or []
+                    finish = choice.finish_reason or finish
+            check_golden(report, f"golden {i}, stream", g, text, ids, finish, special)
+            report.equal(f"golden {i}: streamed usage", usage, a.usage)
+        c = client.completions.create(model=model, prompt=g["prompt_ids"], max_tokens=limit, **settings)
+        choice = c.choices[0]
+        check_golden(report, f"golden {i}, completion of ids", g, choice.text, choice.token_ids, choice.finish_reason, special)
+
+
+def logprobs(report, client, model, path):
+    g = json.loads(path.read_text())["goldens"][0]
+    a = client.chat.completions.create(model=model, messages=g["messages"], temperature=0, max_tokens=8,
+                                       logprobs=True, top_logprobs=5)
+    content = a.choices[0].logprobs.content
+    report.equal("logprobs: entries", len(content), min(8, len(g["top_logprobs"])))
+    for i, (got, want) in enumerate(zip(content, g["top_logprobs"])):
+        report.equal(f"logprobs {i}: alternatives", len(got.top_logprobs), 5)
+        report.equal(f"logprobs {i}: best first", got.top_logprobs[0].token, got.token)
+        report.true(f"logprobs {i}: near the golden", abs(got.logprob - want[0]["logprob"]) < 0.05, got.logprob)
+        report.equal(f"logprobs {i}: bytes", bytes(got.bytes).decode(), got.token)
+    c = client.completions.create(model=model, prompt=g["prompt_ids"], temperature=0, max_tokens=4, logprobs=2)
+    lp = c.choices[0].logprobs
+    report.equal("completion logprobs: tokens", "".join(lp.tokens), c.choices[0].text)
+    report.equal("completion logprobs: offsets", lp.text_offset[0], 0)
+    report.true("completion logprobs: tops", all(0 < len(t) <= 2 for t in lp.top_logprobs), lp.top_logprobs)
+
+
+def choices(report, client, model):
+    """n, seed, stop, several prompts."""
+    ask = [{"role": "user", "content": "Tell me a story."}]
+    draw = lambda seed: [c.message.content for c in client.chat.completions.create(  # noqa: E731
+        model=model, messages=ask, n=3, seed=seed, temperature=1, max_tokens=24).choices]
+    first = draw(7)
+    report.equal("the same seed, the same answers", draw(7), first)
+    report.true("three choices differ", len(set(first)) > 1, first)
+    a = client.completions.create(model=model, prompt=["one two three", "red green"], temperature=0, max_tokens=6)
+    report.equal("several prompts: indices", [c.index for c in a.choices], [0, 1])
+    whole = client.completions.create(model=model, prompt="The", temperature=0, max_tokens=12).choices[0].text
+    stop = whole[len(whole) // 2:][:3]
+    cut = client.completions.create(model=model, prompt="The", temperature=0, max_tokens=12, stop=[stop]).choices[0]
+    report.equal("stop string", (cut.text, cut.finish_reason), (whole[:whole.index(stop)], "stop"))
+    report.equal("models", [m.id for m in client.models.list()], [model])
+
+
+def errors(report, client, model):
+    hi = [{"role": "user", "content": "hi"}]
+    cases = [
+        ("unknown model", openai.NotFoundError, 404, "model", dict(model="no-such-model", messages=hi)),
+        ("no messages", openai.BadRequestError, 400, "messages", dict(model=model, messages=[])),
+        ("temperature", openai.BadRequestError, 400, "temperature", dict(model=model, messages=hi, temperature=-1)),
+        ("max_tokens", openai.BadRequestError, 400, "max_tokens", dict(model=model, messages=hi, max_tokens=0)),
+        ("json mode", openai.BadRequestError, 400, "response_format.type",
+         dict(model=model, messages=hi, response_format={"type": "json_object"})),
+    ]
+    for what, kind, status, param, request in cases:
+        for stream in (False, True):
+            try:
+                client.chat.completions.create(**request, stream=stream)
+                report.true(f"error {what}", False, "an answer")
+            except openai.APIStatusError as e:
+                report.equal(f"error {what}", (type(e), e.status_code, e.param), (kind, status, param))
+                report.true(f"error {what}: words and type", e.body["message"] and e.type == "invalid_request_error", e.body)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--base-url", required=True, help="of the server, without /v1")
+    p.add_argument("--model", default="tiny-chat")
+    p.add_argument("--goldens", type=pathlib.Path, default=ROOT / "models/tiny-chat/goldens.json")
+    args = p.parse_args()
+    client = openai.OpenAI(base_url=args.base_url.rstrip("/") + "/v1", api_key="none", max_retries=0, timeout=60)
+    config = json.loads((args.goldens.parent / "generation_config.json").read_text())
+    eos = config["eos_token_id"]
+    special = set(eos if isinstance(eos, list) else [eos])
+    report = Report()
+    goldens(report, client, args.model, args.goldens, special)
+    logprobs(report, client, args.model, args.goldens)
+    choices(report, client, args.model)
+    errors(report, client, args.model)
+    for line in report.ties:
+        print("near-tie, not counted:", line)
+    for line in report.failed:
+        print("FAILED", line)
+    print(f"openai sdk {openai.__version__}: {report.checked} checks, {len(report.failed)} failed, {len(report.ties)} near-ties")
+    return 1 if report.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
