@@ -150,6 +150,7 @@ func TestOverloadWithATenthOfTheKVMemoryLosesNothing(t *testing.T) {
 	var full, cancelled, refused atomic.Int64
 	var wg sync.WaitGroup
 	limit := make(chan struct{}, atOnce)
+	ended := make(chan struct{}, requests) // a refused client comes back when another one has gone
 	for i := range requests {
 		limit <- struct{}{}
 		wg.Go(func() {
@@ -161,8 +162,10 @@ func TestOverloadWithATenthOfTheKVMemoryLosesNothing(t *testing.T) {
 			var e *api.Error
 			if errors.As(err, &e) && e.Code == api.CodeOverloaded && e.RetryAfter > 0 {
 				refused.Add(1)
+				<-ended
 				return
 			}
+			defer func() { ended <- struct{}{} }()
 			if err != nil {
 				t.Errorf("request %d: %v", i, err)
 				return

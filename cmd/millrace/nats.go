@@ -68,27 +68,29 @@ func connectNATS(url string, log zerolog.Logger) (*nats.Conn, error) {
 		}))
 }
 
-// openNATS joins the server of --nats or starts the embedded one.
-func openNATS(s *config.Serve, log zerolog.Logger) (conn *nats.Conn, stop func(), err error) {
-	url, stop := s.NATS, func() {}
+// openNATS joins the server of --nats or starts the embedded one. stop undoes
+// both.
+func openNATS(s *config.Serve, log zerolog.Logger) (_ *nats.Conn, stop func(), err error) {
+	url, stopServer := s.NATS, func() {}
 	if url == "" {
 		embedded, err := startNATS(s.NATSListen, s.DataDir, int32(s.BodyLimit), log)
 		if err != nil {
 			return nil, nil, err
 		}
 		url = embedded.ClientURL()
-		stop = func() {
+		stopServer = func() {
 			embedded.Shutdown()
 			embedded.WaitForShutdown()
 		}
 	}
-	if conn, err = connectNATS(url, log); err != nil {
-		stop()
+	conn, err := connectNATS(url, log)
+	if err != nil {
+		stopServer()
 		return nil, nil, fmt.Errorf("NATS at %s: %w", url, err)
 	}
 	return conn, func() {
 		conn.Close()
-		stop()
+		stopServer()
 	}, nil
 }
 
