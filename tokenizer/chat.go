@@ -19,7 +19,7 @@ var ErrNoTemplate = errors.New("the model has no chat template: send a prompt in
 
 // limits of a render: a prompt of a million tokens fits; a template that loops over its own output
 // does not.
-var limits = jinja.Limits{Steps: 20_000_000, Output: 64 << 20}
+var limits = jinja.Limits{Steps: 10_000_000, Output: 64 << 20}
 
 // Chat is what a template renders.
 type Chat struct {
