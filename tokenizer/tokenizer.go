@@ -142,7 +142,7 @@ func (t *Tokenizer) TokenBytes(id int32) []byte {
 
 // TokenText is TokenBytes as text; what is not UTF-8 becomes U+FFFD.
 func (t *Tokenizer) TokenText(id int32) string {
-	return strings.ToValidUTF8(string(t.TokenBytes(id)), "\uFFFD")
+	return string(appendLossy(nil, t.TokenBytes(id)))
 }
 
 // IsSpecial says whether id is a special token, which Decode can skip.

@@ -246,16 +246,16 @@ func (v *vocabulary) decodeBytes(ids []int32, skipSpecial bool) string {
 		}
 		raw = append(raw, v.bytes[id]...)
 	}
-	return string(AppendLossy(make([]byte, 0, len(raw)), raw))
+	return string(appendLossy(make([]byte, 0, len(raw)), raw))
 }
 
-// AppendLossy appends raw as UTF-8 to dst. As in Unicode's recommended practice (and Rust's
+// appendLossy appends raw as UTF-8 to dst. As in Unicode's recommended practice (and Rust's
 // from_utf8_lossy), each longest beginning of a character that breaks off becomes one U+FFFD.
-func AppendLossy(dst, raw []byte) []byte {
+func appendLossy(dst, raw []byte) []byte {
 	for len(raw) > 0 {
 		r, size := utf8.DecodeRune(raw)
 		if r == utf8.RuneError && size == 1 {
-			size = BrokenLen(raw)
+			size = brokenLen(raw)
 			dst = append(dst, "\uFFFD"...)
 		} else {
 			dst = append(dst, raw[:size]...)
@@ -265,9 +265,9 @@ func AppendLossy(dst, raw []byte) []byte {
 	return dst
 }
 
-// BrokenLen is the length of the broken character at the start of raw: the longest beginning that
+// brokenLen is the length of the broken character at the start of raw: the longest beginning that
 // could have gone on to a character, at least 1.
-func BrokenLen(raw []byte) int {
+func brokenLen(raw []byte) int {
 	n := 1
 	for n < len(raw) && !utf8.FullRune(raw[:n]) {
 		if utf8.FullRune(raw[:n+1]) {
