@@ -29,6 +29,9 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 	}()
 	start := time.Now()
 	ids, err := promptTokens(a.tok, m.Request)
+	if err == nil {
+		err = checkVocab(ids, a.p.cfg.Model.Vocab())
+	}
 	a.p.stages.tokenize.Served(time.Since(start))
 	ctx.Send(m.Reply, &msg.Tokenized{Tokens: ids, Err: err})
 }
@@ -36,11 +39,6 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 // promptTokens makes the prompt's ids. Errors are *api.Error.
 func promptTokens(tok *tokenizer.Tokenizer, r *api.Request) ([]int32, error) {
 	if r.PromptTokens != nil {
-		for i, id := range r.PromptTokens {
-			if id < 0 || int(id) >= tok.VocabSize() {
-				return nil, api.Invalid("prompt", "prompt[%d] is token %d, expected 0..%d", i, id, tok.VocabSize()-1)
-			}
-		}
 		return r.PromptTokens, nil
 	}
 	if r.Messages == nil {
@@ -62,4 +60,14 @@ func promptTokens(tok *tokenizer.Tokenizer, r *api.Request) ([]int32, error) {
 		return nil, api.Invalid("messages", "%v", err)
 	}
 	return ids, nil
+}
+
+// checkVocab refuses tokens that the model does not have.
+func checkVocab(ids []int32, vocab int) error {
+	for i, id := range ids {
+		if id < 0 || int(id) >= vocab {
+			return api.Invalid("prompt", "token %d of the prompt is %d, the model has 0..%d", i, id, vocab-1)
+		}
+	}
+	return nil
 }

@@ -38,6 +38,7 @@ type Tokenizer struct {
 	eos      []int32
 	template *jinja.Template
 	now      func() time.Time // for strftime_now
+	bare     bool             // no tokenizer.json, see Bare
 }
 
 // Close frees the library's memory. Calls after it return ErrClosed or nothing.
@@ -56,6 +57,9 @@ func (t *Tokenizer) Close() error {
 // those that the model's post-processor puts around a text (BOS, ...). Text from RenderChat takes
 // addSpecial=false, since templates write them. Errors are ErrText with the byte's offset.
 func (t *Tokenizer) Encode(text string, addSpecial bool) ([]int32, error) {
+	if t.bare {
+		return nil, errNoText
+	}
 	if err := checkText(text); err != nil {
 		return nil, err
 	}

@@ -62,9 +62,6 @@ func openEngine(s *config.Serve, log zerolog.Logger) (*engine, error) {
 }
 
 func (e *engine) open(s *config.Serve, log zerolog.Logger) (err error) {
-	if e.tokenizer, err = tokenizer.Load(s.Model); err != nil {
-		return err
-	}
 	rows := max(s.MaxBatchTokens, s.MaxBatchSize)
 	e.model, err = compute.Open(compute.Options{
 		Dir:     s.Model,
@@ -73,6 +70,13 @@ func (e *engine) open(s *config.Serve, log zerolog.Logger) (err error) {
 	})
 	if err != nil {
 		return err
+	}
+	vocab := e.model.Vocab()
+	if e.tokenizer, err = tokenizer.LoadOrBare(s.Model, vocab); err != nil {
+		return err
+	}
+	if n := e.tokenizer.VocabSize(); n > vocab {
+		log.Warn().Int("tokenizer", n).Int("model", vocab).Msg("the tokenizer has tokens that the model lacks: prompts with them are refused")
 	}
 	info, err := e.model.Device.Info()
 	if err != nil {

@@ -1,0 +1,32 @@
+package tokenizer_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/tokenizer"
+)
+
+func TestAModelWithoutTokenizerTakesIdsAndHasNoText(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(dir+"/config.json", []byte(`{"eos_token_id":[7,2]}`), 0o600))
+	tok, err := tokenizer.LoadOrBare(dir, 10)
+	require.NoError(t, err)
+	require.Equal(t, 10, tok.VocabSize())
+	require.Equal(t, []int32{2, 7}, tok.EOS())
+	text, err := tok.Decode([]int32{0, 9}, false)
+	require.NoError(t, err)
+	require.Empty(t, text)
+	_, err = tok.Decode([]int32{10}, false)
+	require.ErrorIs(t, err, tokenizer.ErrToken)
+	_, err = tok.Encode("text", false)
+	require.ErrorContains(t, err, "tokenizer.json")
+	require.NoError(t, tok.Close())
+
+	tok, err = tokenizer.LoadOrBare("../models/tiny-chat", 10)
+	require.NoError(t, err)
+	require.Equal(t, 4096, tok.VocabSize(), "a tokenizer that is there is used")
+	require.NoError(t, tok.Close())
+}
