@@ -111,16 +111,17 @@ func (e *Engine) Ready() error { return e.NotReady }
 // Tokenize gives each byte of the text, or of the messages' contents, its value
 // as id, with 1 before a prompt that asks for special tokens.
 func (e *Engine) Tokenize(_ context.Context, r *api.TokenizeRequest) ([]int32, error) {
-	text := r.Prompt
-	for _, m := range r.Messages {
-		text += m.Content
-	}
 	var ids []int32
 	if r.AddSpecialTokens {
 		ids = append(ids, 1)
 	}
-	for i := range len(text) {
-		ids = append(ids, int32(text[i]))
+	for _, b := range []byte(r.Prompt) {
+		ids = append(ids, int32(b))
+	}
+	for _, m := range r.Messages {
+		for _, b := range []byte(m.Content) {
+			ids = append(ids, int32(b))
+		}
 	}
 	return ids, nil
 }

@@ -24,7 +24,7 @@ type Sampled struct {
 	FrequencyPenalty  float64            `json:"frequency_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
 	LogitBias         map[string]float64 `json:"logit_bias,omitempty" doc:"Token id to a bias from -100 to 100."`
 	Seed              int64              `json:"seed,omitempty" doc:"The same seed and request give the same tokens. Random when left out."`
-	Stop              stringOrStrings    `json:"stop,omitempty" doc:"At most 16 strings of at most 1024 bytes."`
+	Stop              *stringOrStrings   `json:"stop,omitempty" doc:"At most 16 strings of at most 1024 bytes."`
 	StopTokenIDs      []int32            `json:"stop_token_ids,omitempty" maxItems:"256" doc:"(vLLM)"`
 	IncludeStop       bool               `json:"include_stop_str_in_output,omitempty" default:"false" doc:"(vLLM)"`
 	IgnoreEOS         bool               `json:"ignore_eos,omitempty" default:"false" doc:"Go on to the token limit. (vLLM)"`
@@ -62,11 +62,11 @@ type Template struct {
 }
 
 type message struct {
-	Role       string        `json:"role" enum:"system,developer,user,assistant,tool" doc:"developer is given to the template as system."`
-	Content    stringOrParts `json:"content,omitempty" doc:"Parts are joined by newlines. May be left out beside tool_calls."`
-	Name       string        `json:"name,omitempty"`
-	ToolCalls  []toolCall    `json:"tool_calls,omitempty"`
-	ToolCallID string        `json:"tool_call_id,omitempty"`
+	Role       string         `json:"role" enum:"system,developer,user,assistant,tool" doc:"developer is given to the template as system."`
+	Content    *stringOrParts `json:"content,omitempty" doc:"Parts are joined by newlines. May be left out beside tool_calls."`
+	Name       string         `json:"name,omitempty"`
+	ToolCalls  []toolCall     `json:"tool_calls,omitempty"`
+	ToolCallID string         `json:"tool_call_id,omitempty"`
 }
 
 type textPart struct {

@@ -108,11 +108,12 @@ func TestCompletionPromptForms(t *testing.T) {
 		c, err := DecodeCompletion([]byte(`{"prompt":`+body+`,"n":2,"echo":true,"logprobs":0}`), served, arrival)
 		require.NoError(t, err, body)
 		require.Len(t, c.Requests, len(want))
-		require.Equal(t, 2*len(want), c.Choices())
+		require.Equal(t, len(want)*2, c.Choices())
 		ids := map[string]bool{}
 		for i, r := range c.Requests {
 			ids[r.ID] = true
-			require.Equal(t, want[i], prompt{r.Prompt, r.PromptTokens})
+			got := prompt{r.Prompt, r.PromptTokens}
+			require.Equal(t, want[i], got)
 			require.Equal(t, 16, r.MaxTokens)
 			require.True(t, r.Echo)
 			require.Equal(t, 0, r.TopLogprobs)
@@ -204,7 +205,7 @@ func badChats() []bad {
 func requireRefused(t *testing.T, c bad, err error) {
 	t.Helper()
 	var e *api.Error
-	require.True(t, errors.As(err, &e), "%.200q gave %v", c.body, err)
+	require.ErrorAs(t, err, &e, "%.200q", c.body)
 	require.Equal(t, api.CodeInvalid, e.Code)
 	require.Equal(t, c.param, e.Param, "%.200q: %s", c.body, e.Message)
 	require.Contains(t, e.Message, e.Param)
@@ -262,7 +263,9 @@ func TestTheModelMayBeLeftOutWhereOneIsServed(t *testing.T) {
 	require.Equal(t, &api.Error{Code: 404, Param: "model", Reason: "model_not_found",
 		Message: `model "gpt-4o" is not served here, which has "tiny-chat", "other"`}, err)
 	_, err = DecodeChat(body, nil, arrival)
-	require.Equal(t, api.CodeUnavailable, err.(*api.Error).Code)
+	var e *api.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, api.CodeUnavailable, e.Code)
 }
 
 // FuzzDecode: no body makes a decoder panic; what it accepts is within the

@@ -75,8 +75,10 @@ func classify(code api.Code) (kind, reason string) {
 		return "server_error", "unavailable"
 	case api.CodeTimeout:
 		return "server_error", "deadline_exceeded"
+	case api.CodeInternal:
+		return "server_error", "internal_error"
 	}
-	if code >= 400 && code < 500 {
+	if code >= 400 && code < 500 { // only HTTP's own, such as 405
 		return "invalid_request_error", ""
 	}
 	return "server_error", "internal_error"
