@@ -385,3 +385,14 @@ func TestGarbageGetsAnErrorInOpenAIsShapeAndTheServerLives(t *testing.T) {
 	require.Equal(t, http.StatusOK, code, body)
 	require.Contains(t, parseAnswer(t, body).text(), "Paris")
 }
+
+func TestTheOfficialOpenAIClientGetsTheGoldens(t *testing.T) {
+	python, err := filepath.Abs("../build/venv/bin/python")
+	require.NoError(t, err)
+	_, err = os.Stat(python)
+	require.NoError(t, err, "`make python` installs the client")
+	s := startServer(t)
+	out, err := exec.Command(python, "../scripts/e2e/openai_sdk.py", "--base-url", "http://"+s.http).CombinedOutput()
+	t.Logf("%s", out)
+	require.NoError(t, err)
+}
