@@ -68,14 +68,7 @@ limits) and check what a server needs. The exit code is 1 if a check fails; warn
 				return err
 			}
 			r := examine(cmd.Context(), o)
-			print := printReport
-			if o.json {
-				print = func(w io.Writer, r *report) error { return printJSON(w, r) }
-			}
-			if err := print(cmd.OutOrStdout(), r); err != nil {
-				return err
-			}
-			return r.err()
+			return errors.Join(printReport(cmd.OutOrStdout(), r, o.json), r.err())
 		},
 	}
 	f := cmd.Flags()
@@ -235,7 +228,10 @@ func amount[T int64 | uint64](bytes T) string {
 	return fmt.Sprintf("%.1f %s", v, units[0])
 }
 
-func printReport(w io.Writer, r *report) error {
+func printReport(w io.Writer, r *report, asJSON bool) error {
+	if asJSON {
+		return printJSON(w, r)
+	}
 	m := r.Machine
 	lines := [][2]string{
 		{"version", r.Version},

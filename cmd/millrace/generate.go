@@ -152,7 +152,7 @@ func (o *generateOptions) request() (*api.Request, error) {
 // parseTokens reads "5,6,7".
 func parseTokens(s string) ([]int32, error) {
 	var ids []int32
-	for _, field := range strings.Split(s, ",") {
+	for field := range strings.SplitSeq(s, ",") {
 		id, err := strconv.ParseInt(strings.TrimSpace(field), 10, 32)
 		if err != nil || id < 0 {
 			return nil, config.Usagef("--tokens: found %q, expected token ids separated by commas", field)

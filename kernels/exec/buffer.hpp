@@ -18,7 +18,8 @@ class Buffer {
   Buffer() : data_(nullptr, [](void*) {}) {}
   // Throws std::bad_alloc.
   explicit Buffer(size_t bytes)
-      : Buffer(::operator new(bytes, kAlign), bytes, [](void* p) { ::operator delete(p, kAlign); }) {
+      : Buffer(::operator new(bytes, kAlign), bytes,
+               [](void* p) { ::operator delete(p, kAlign); }) {
     std::memset(data_.get(), 0, bytes);
   }
   // Memory that someone else has made.

@@ -101,8 +101,7 @@ void Executor::run_op(const Op& op, const mr_step& step) {
 }
 
 Slot Executor::slot(int index, const mr_step& step) const {
-  void* data =
-      index == program_.logits_slot ? kernels_->logits(step.logits) : slots_[index].data();
+  void* data = index == program_.logits_slot ? kernels_->logits(step.logits) : slots_[index].data();
   const mr_slot& slot = program_.slots[index];
   return {data, slot.width, slot.type, slot.type == MR_SLOT_F32 ? 4 : operand_bytes_};
 }

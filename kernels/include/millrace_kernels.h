@@ -23,7 +23,7 @@ extern "C" {
 
 typedef enum mr_status {
   MR_OK = 0,
-  MR_INVALID = 1,     /* the caller's fault: message names found and expected */
+  MR_INVALID = 1, /* the caller's fault: message names found and expected */
   MR_NO_MEMORY = 2,
   MR_UNSUPPORTED = 3, /* valid, but not on this backend or machine */
   MR_DEVICE = 4       /* the device failed; the program must be reloaded */
@@ -60,15 +60,17 @@ typedef struct mr_slot {
 } mr_slot;
 
 typedef enum mr_op_kind {
-  MR_OP_EMBED = 1,       /* out[r] = scale*table[token[r]] (+ positions[position[r] + position_offset]);
+  MR_OP_EMBED = 1,  /* out[r] = scale*table[token[r]] (+ positions[position[r] + position_offset]);
                           * out is of either slot type; one of the two tables may be absent (OPT adds
                           * the positions after a projection of the table) */
-  MR_OP_NORM = 2,        /* out[r] = norm(in[r]) * weight + bias; in == out is allowed */
-  MR_OP_LINEAR = 3,      /* out[r] = act(in[r] . W^T + b), see below; an F32 `in` (post-norm models) is
+  MR_OP_NORM = 2,   /* out[r] = norm(in[r]) * weight + bias; in == out is allowed */
+  MR_OP_LINEAR = 3, /* out[r] = act(in[r] . W^T + b), see below; an F32 `in` (post-norm models) is
                           * rounded to the operand type first */
-  MR_OP_ROPE_STORE = 4,  /* per-head norm and rotary embedding of q and k in place in `in`; k and v to the KV cache */
-  MR_OP_ATTENTION = 5,   /* out[r] = softmax(scale * q[r] . K^T + mask) . V over the row's own sequence */
-  MR_OP_SELECT_ROWS = 6  /* out[i] = in[output_rows[i]]; ops after it run on the outputs' rows */
+  MR_OP_ROPE_STORE =
+      4, /* per-head norm and rotary embedding of q and k in place in `in`; k and v to the KV cache */
+  MR_OP_ATTENTION =
+      5, /* out[r] = softmax(scale * q[r] . K^T + mask) . V over the row's own sequence */
+  MR_OP_SELECT_ROWS = 6 /* out[i] = in[output_rows[i]]; ops after it run on the outputs' rows */
 } mr_op_kind;
 
 typedef enum mr_norm_kind { MR_NORM_RMS = 0, MR_NORM_LAYER = 1 } mr_norm_kind;
@@ -124,13 +126,15 @@ typedef struct mr_op {
   /* ROPE_STORE, ATTENTION: the slot `in` is [q heads | k heads | v heads] x head_dim.
    * ATTENTION writes [heads x head_dim]. */
   int32_t heads, kv_heads, head_dim;
-  int32_t q_norm, k_norm;    /* RMS norm weights [head_dim] over each head before the rotation, or -1; eps */
-  int32_t rotary_dim;        /* 0: no rotary embedding */
+  int32_t q_norm,
+      k_norm; /* RMS norm weights [head_dim] over each head before the rotation, or -1; eps */
+  int32_t rotary_dim;         /* 0: no rotary embedding */
   int32_t rotary_interleaved; /* 1: pairs (2i, 2i+1) as GPT-J; 0: pairs (i, i + rotary_dim/2) */
-  float rotary_scale;        /* on cos and sin (YaRN), 1 otherwise */
-  const float* inv_freq;     /* [rotary_dim/2], copied at load; angle = float(position) * inv_freq[i] */
-  float scale;               /* on q . k */
-  int32_t window;            /* sliding window: key j is seen by query i when i - window < j <= i; 0: no window */
+  float rotary_scale;         /* on cos and sin (YaRN), 1 otherwise */
+  const float* inv_freq; /* [rotary_dim/2], copied at load; angle = float(position) * inv_freq[i] */
+  float scale;           /* on q . k */
+  int32_t
+      window; /* sliding window: key j is seen by query i when i - window < j <= i; 0: no window */
   const float* alibi_slopes; /* [heads] or NULL, copied at load: score += slope * (j - i) */
 } mr_op;
 
@@ -139,7 +143,7 @@ typedef struct mr_program_desc {
   const mr_slot* slots;
   const mr_tensor* tensors;
   int32_t n_ops, n_slots, n_tensors;
-  int32_t vocab;         /* tokens are 0 <= id < vocab; the last op writes a slot [outputs, vocab] */
+  int32_t vocab; /* tokens are 0 <= id < vocab; the last op writes a slot [outputs, vocab] */
   int32_t layers, kv_heads, head_dim; /* shape of the KV cache */
   int32_t max_positions; /* longest sequence; the position table's limit is checked by the host */
   int32_t max_rows;      /* rows per step at most */
@@ -149,12 +153,15 @@ typedef struct mr_program_desc {
 typedef struct mr_program_info {
   uint64_t weight_bytes;     /* packed weights */
   uint64_t activation_bytes; /* slots and scratch at max_rows */
-  uint64_t slab_bytes;       /* one slab: MR_SLAB_TOKENS x layers x (K,V), rounded up to what can be mapped */
-  int32_t kv_dtype;          /* mr_dtype */
-  int32_t operand_dtype;     /* mr_dtype of MR_SLOT_OPERAND */
-  int32_t max_slabs;         /* kv_reserve accepts at most: each slab may need a mapping (vm.max_map_count) */
+  uint64_t
+      slab_bytes; /* one slab: MR_SLAB_TOKENS x layers x (K,V), rounded up to what can be mapped */
+  int32_t kv_dtype;      /* mr_dtype */
+  int32_t operand_dtype; /* mr_dtype of MR_SLOT_OPERAND */
+  int32_t
+      max_slabs; /* kv_reserve accepts at most: each slab may need a mapping (vm.max_map_count) */
   int32_t reserved;
-  char linear[64];           /* what runs the linear ops, e.g. "avx512-bf16", "avx512-bf16 + oneDNN >= 32 rows" */
+  char linear
+      [64]; /* what runs the linear ops, e.g. "avx512-bf16", "avx512-bf16 + oneDNN >= 32 rows" */
 } mr_program_info;
 
 /* ---- KV cache -------------------------------------------------------------
@@ -168,9 +175,10 @@ typedef struct mr_region mr_region;
 /* ---- One step ------------------------------------------------------------- */
 typedef struct mr_sequence {
   mr_region* region;
-  int32_t first_row; /* rows [first_row, first_row + rows) of the step are tokens of this sequence */
+  int32_t
+      first_row; /* rows [first_row, first_row + rows) of the step are tokens of this sequence */
   int32_t rows;
-  int32_t position;  /* of the first row; earlier positions are in the KV cache already */
+  int32_t position; /* of the first row; earlier positions are in the KV cache already */
   int32_t reserved;
 } mr_sequence;
 

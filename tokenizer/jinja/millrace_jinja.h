@@ -11,7 +11,7 @@ extern "C" {
 
 /* Bytes owned by the library until millrace_jinja_bytes_free; UTF-8, no terminator. */
 typedef struct {
-  uint8_t *data;
+  uint8_t* data;
   size_t len;
 } millrace_jinja_bytes;
 
@@ -23,17 +23,17 @@ enum {
 };
 
 /* Compiles a template. OK: *out_template is set; else out is the message. */
-int32_t millrace_jinja_compile(const uint8_t *source, size_t len, void **out_template,
-                               millrace_jinja_bytes *out);
+int32_t millrace_jinja_compile(const uint8_t* source, size_t len, void** out_template,
+                               millrace_jinja_bytes* out);
 
 /* Renders with the variables of a JSON object. now_seconds is the time that strftime_now formats,
  * in seconds since 1970 UTC, shown utc_offset_seconds east of it. fuel bounds the instructions run,
  * max_output the bytes written. Safe from many threads at once. */
-int32_t millrace_jinja_render(const void *template_, const uint8_t *context, size_t len,
+int32_t millrace_jinja_render(const void* template_, const uint8_t* context, size_t len,
                               int64_t now_seconds, int32_t utc_offset_seconds, uint64_t fuel,
-                              size_t max_output, millrace_jinja_bytes *out);
+                              size_t max_output, millrace_jinja_bytes* out);
 
-void millrace_jinja_template_free(void *template_);
+void millrace_jinja_template_free(void* template_);
 void millrace_jinja_bytes_free(millrace_jinja_bytes bytes);
 
 #ifdef __cplusplus
