@@ -53,7 +53,7 @@ func onBoth(t *testing.T, e func() *apitest.Engine, test func(*testing.T, client
 	t.Run("nats", func(t *testing.T) {
 		e := e()
 		nc := natsConn(t)
-		s, err := natsapi.Start(nc, e, natsapi.Options{PingAfter: 10 * time.Millisecond})
+		s, err := natsapi.Start(nc, e, natsapi.Options{PingAfter: time.Hour})
 		require.NoError(t, err)
 		defer e.WaitIdle()
 		defer func() { require.NoError(t, s.Stop(context.Background())) }()

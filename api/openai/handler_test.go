@@ -288,13 +288,31 @@ func TestAReaderThatStallsIsDroppedAndBlocksNobody(t *testing.T) {
 	<-closed // nothing was read from the first, and it ended
 }
 
-func TestTheSameConnectionServesAfterAStream(t *testing.T) {
-	srv := serve(t, apitest.New(apitest.Say("x")), openai.Options{StallAfter: time.Millisecond, BodyTimeout: time.Second})
-	client := srv.Client()
-	for range 3 {
-		resp, err := client.Post(srv.URL+"/v1/chat/completions", "", strings.NewReader(hello+`,"stream":true}`))
-		require.NoError(t, err)
-		require.Contains(t, read(t, resp), "[DONE]")
-		resp.Body.Close()
+// deadlines is a connection that remembers its last deadlines.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	reads, writes []time.Time
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.reads = append(d.reads, t)
+	return nil
+}
+
+func (d *deadlines) SetWriteDeadline(t time.Time) error {
+	d.writes = append(d.writes, t)
+	return nil
+}
+
+func TestAConnectionIsLeftWithoutDeadlines(t *testing.T) {
+	h, err := openai.New(apitest.New(apitest.Say("x")), openai.Options{})
+	require.NoError(t, err)
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(hello+`,"stream":true}`)))
+	require.Contains(t, w.Body.String(), "[DONE]")
+	for _, set := range [][]time.Time{w.reads, w.writes} {
+		require.Greater(t, len(set), 1)
+		require.False(t, set[0].IsZero(), "the body and each flush have one")
+		require.True(t, set[len(set)-1].IsZero(), "the next request on the connection must not inherit it")
 	}
 }
