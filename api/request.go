@@ -23,10 +23,9 @@ type Request struct {
 	NoGenerationPrompt bool
 	Prompt             string
 	PromptTokens       []int32
-	Echo               bool // completions: the prompt's text comes first
-	TopLogprobs        int  // alternatives per token; -1: no logprobs at all
-	N                  int  // choices, >= 1
-	MaxTokens          int  // 0: up to the context limit
+	TopLogprobs        int // alternatives per token; -1: no logprobs at all
+	N                  int // choices, >= 1
+	MaxTokens          int // 0: up to the context limit
 	Stop               []string
 	StopTokens         []int32
 	IgnoreEOS          bool

@@ -135,6 +135,33 @@ func TestCompletionsAnswerEveryPromptInOrder(t *testing.T) {
 	require.Equal(t, 3*2*3, a.Usage.CompletionTokens)
 }
 
+func TestEchoPutsThePromptBeforeEachChoice(t *testing.T) {
+	srv := serve(t, apitest.New(apitest.Say("!")), openai.Options{})
+	for prompt, want := range map[string][]string{
+		`"one"`:         {"one!", "one!"},
+		`["a","b"]`:     {"a!", "a!", "b!", "b!"},
+		`[104,195,169]`: {"hé!", "hé!"},
+	} {
+		var a wire.TextCompletion
+		strict(t, read(t, post(t, srv, "/v1/completions", `{"prompt":`+prompt+`,"n":2,"echo":true}`)), &a)
+		texts := []string{}
+		for _, ch := range a.Choices {
+			texts = append(texts, ch.Text)
+		}
+		require.Equal(t, want, texts)
+	}
+	resp := post(t, srv, "/v1/completions", `{"prompt":[999],"echo":true}`)
+	require.Equal(t, 400, resp.StatusCode)
+	body := read(t, post(t, srv, "/v1/completions", `{"prompt":"one","echo":true,"stream":true}`))
+	require.Less(t, strings.Index(body, `"text":"one"`), strings.Index(body, `"text":"!"`))
+
+	refused := apitest.New(func(_ *api.Request, s *apitest.Stream) {
+		s.Send(api.Event{Finish: api.FinishError, Err: &api.Error{Code: api.CodeOverloaded, Message: "full"}, Done: true})
+	})
+	resp = post(t, serve(t, refused, openai.Options{}), "/v1/completions", `{"prompt":"one","echo":true,"stream":true}`)
+	require.Equal(t, 429, resp.StatusCode)
+}
+
 func TestSeveralPromptsStreamWithOneNumberingAndOneEnd(t *testing.T) {
 	srv := serve(t, apitest.New(apitest.Say("a", "b")), openai.Options{})
 	resp := post(t, srv, "/v1/completions", `{"prompt":[[1,2],[3]],"stream":true}`)

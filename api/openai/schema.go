@@ -105,7 +105,7 @@ type completionRequest struct {
 	Sampled
 	Prompt    prompts `json:"prompt" doc:"One prompt or several (at most 128), as text or token ids. None may be empty."`
 	MaxTokens int     `json:"max_tokens,omitempty" minimum:"1" maximum:"16777216" default:"16"`
-	Logprobs  int     `json:"logprobs,omitempty" minimum:"0" maximum:"20" doc:"Alternatives per token."`
+	Logprobs  int     `json:"logprobs,omitempty" minimum:"0" maximum:"20" doc:"Alternatives per token. Not together with echo."`
 	Echo      bool    `json:"echo,omitempty" default:"false" doc:"The prompt's text comes first."`
 }
 

@@ -31,6 +31,7 @@ type Call struct {
 	Stream       bool
 	IncludeUsage bool // a last chunk with the usage
 	TokenIDs     bool // token ids beside the text
+	Echo         bool // each choice begins with its prompt's text
 	N            int  // choices per prompt
 	Requests     []*api.Request
 }
@@ -47,6 +48,10 @@ const eventBuffer = 64
 // usage. The channel closes after Done, or early when ctx ends. Ending ctx
 // cancels what still runs; the caller must end it.
 func (c *Call) Run(ctx context.Context, engine api.Engine) (<-chan api.Event, error) {
+	echoes, err := c.echoes(ctx, engine)
+	if err != nil {
+		return nil, err
+	}
 	streams := make([]api.Stream, 0, len(c.Requests))
 	for _, r := range c.Requests {
 		s, err := engine.Submit(ctx, r)
@@ -60,9 +65,28 @@ func (c *Call) Run(ctx context.Context, engine api.Engine) (<-chan api.Event, er
 	}
 	f := &fanIn{out: make(chan api.Event, eventBuffer), pumps: len(streams), undone: len(streams)}
 	for i, s := range streams {
-		go f.pump(ctx, s, i*c.N, c.N)
+		go f.pump(ctx, s, i*c.N, c.N, echoes[i])
 	}
 	return f.out, nil
+}
+
+// echoes are the texts that the choices of each request begin with.
+func (c *Call) echoes(ctx context.Context, engine api.Engine) ([]string, error) {
+	texts := make([]string, len(c.Requests))
+	if !c.Echo {
+		return texts, nil
+	}
+	for i, r := range c.Requests {
+		texts[i] = r.Prompt
+		if len(r.PromptTokens) > 0 {
+			text, err := engine.Detokenize(ctx, r.Model, r.PromptTokens)
+			if err != nil {
+				return nil, err
+			}
+			texts[i] = text
+		}
+	}
+	return texts, nil
 }
 
 // fanIn makes one numbered stream of several.
@@ -76,8 +100,9 @@ type fanIn struct {
 	usage  api.Usage
 }
 
-// pump moves a stream's events until it is done or ctx ends, and closes it.
-func (f *fanIn) pump(ctx context.Context, s api.Stream, first, n int) {
+// pump moves a stream's events until it is done or ctx ends, and closes it. The
+// echo goes before the first event that is no failure: a refusal stays the first.
+func (f *fanIn) pump(ctx context.Context, s api.Stream, first, n int, echo string) {
 	defer f.exit()
 	defer s.Close()
 	for {
@@ -89,6 +114,10 @@ func (f *fanIn) pump(ctx context.Context, s api.Stream, first, n int) {
 			ev = api.Event{Finish: api.FinishError, Err: broken(err), Done: true}
 		}
 		ev.Choice += first
+		for i := 0; echo != "" && i < n && Failure(ev) == nil; i++ {
+			f.send(ctx, api.Event{Choice: first + i, Text: echo})
+		}
+		echo = ""
 		if done := ev.Done; !f.send(ctx, ev) || done {
 			return
 		}

@@ -26,7 +26,10 @@ func DecodeCompletion(body []byte, models []api.Model, arrival time.Time) (*Call
 	r.MaxTokens = defaultMaxTokens
 	o.int("max_tokens", 1, maxMaxTokens, &r.MaxTokens)
 	o.int("logprobs", 0, maxTopLogprobs, &r.TopLogprobs)
-	o.boolean("echo", &r.Echo)
+	o.boolean("echo", &c.Echo)
+	if c.Echo && r.TopLogprobs >= 0 {
+		o.fail("logprobs", "not supported yet together with echo")
+	}
 	o.refuseUnsupported("suffix", `""`)
 	o.refuseUnsupported("add_special_tokens", "true")
 

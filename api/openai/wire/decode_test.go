@@ -105,7 +105,7 @@ func TestCompletionPromptForms(t *testing.T) {
 		`[[1],[22,3]]`:   {{tokens: []int32{1}}, {tokens: []int32{22, 3}}},
 		` [ [1] , [2] ]`: {{tokens: []int32{1}}, {tokens: []int32{2}}},
 	} {
-		c, err := DecodeCompletion([]byte(`{"prompt":`+body+`,"n":2,"echo":true,"logprobs":0}`), served, arrival)
+		c, err := DecodeCompletion([]byte(`{"prompt":`+body+`,"n":2,"logprobs":0}`), served, arrival)
 		require.NoError(t, err, body)
 		require.Len(t, c.Requests, len(want))
 		require.Equal(t, len(want)*2, c.Choices())
@@ -115,7 +115,6 @@ func TestCompletionPromptForms(t *testing.T) {
 			got := prompt{r.Prompt, r.PromptTokens}
 			require.Equal(t, want[i], got)
 			require.Equal(t, 16, r.MaxTokens)
-			require.True(t, r.Echo)
 			require.Equal(t, 0, r.TopLogprobs)
 		}
 		require.Len(t, ids, len(want), "each request has its own id")
@@ -230,7 +229,7 @@ func TestBadCompletionsAreRefusedByTheFieldAtFault(t *testing.T) {
 		{`{"prompt":[` + strings.Repeat(`"a",`, 128) + `"a"]}`, "prompt"},
 		{`{"prompt":"a","suffix":"x"}`, "suffix"}, {`{"prompt":"a","best_of":3,"n":2}`, "best_of"},
 		{`{"prompt":"a","logprobs":21}`, "logprobs"}, {`{"prompt":"a","logprobs":true}`, "logprobs"},
-		{`{"prompt":"a","echo":1}`, "echo"}, {`{"prompt":"a","max_tokens":0}`, "max_tokens"},
+		{`{"prompt":"a","echo":1}`, "echo"}, {`{"prompt":"a","echo":true,"logprobs":0}`, "logprobs"}, {`{"prompt":"a","max_tokens":0}`, "max_tokens"},
 	} {
 		_, err := DecodeCompletion([]byte(c.body), served, arrival)
 		requireRefused(t, c, err)
