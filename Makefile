@@ -59,6 +59,10 @@ $(TOOLS): scripts/build/check-tools.sh
 onednn: ## Fetch oneDNN into build/onednn, for the products of many rows
 	scripts/build/onednn.sh
 
+.PHONY: sycl
+sycl: ## Build the SYCL backend, build/lib/libmillrace_sycl.so: with an installed oneAPI, or fetched wheels
+	scripts/build/sycl.sh
+
 .PHONY: env
 env: ## Print what plain `go build` and `go test` need: eval "$(make env)"
 	@echo "export CGO_ENABLED=1 CGO_LDFLAGS=$(CGO_LDFLAGS)"
@@ -79,6 +83,11 @@ test-kernels: | $(TOOLS)
 .PHONY: python
 python: # the official OpenAI client, which tests run against a server
 	@scripts/build/python.sh
+
+.PHONY: test-sycl
+test-sycl: sycl | $(TOOLS) ## Run the kernel harness on the SYCL backend
+	@scripts/build/kernels.sh test
+	scripts/test-sycl.sh
 
 .PHONY: race
 race: libs python ## Run the Go tests under the race detector

@@ -29,9 +29,11 @@ var (
 
 // Options choose a backend.
 type Options struct {
-	Backend string // "cpu" (also ""), "ref"
+	Backend string // "cpu" (also ""), "ref", "sycl"
 	Threads int    // 0: every core that the process may use
 	ISA     string // "": the best that the machine has
+	Device  string // of sycl: "auto" (also ""), "cpu", "gpu", "level_zero:0"
+	Library string // of sycl: the shared library's path; "": see FindSYCL
 }
 
 // Device is an open backend.
@@ -58,16 +60,21 @@ type Measurement struct {
 }
 
 // Backends lists the names that Open takes.
-func Backends() []string { return []string{"cpu", "ref"} }
+func Backends() []string { return []string{"cpu", "ref", "sycl"} }
 
 // Open opens a device of the backend that o names.
 func Open(o Options) (*Device, error) {
 	var b *C.mr_backend
+	var err error
 	switch o.Backend {
 	case "", "cpu":
 		b = C.millrace_backend_cpu()
 	case "ref":
 		b = C.millrace_backend_ref()
+	case "sycl":
+		if b, err = loadBackend(o.Library); err != nil {
+			return nil, fmt.Errorf("backend sycl: %w", err)
+		}
 	default:
 		return nil, fmt.Errorf("%w backend %q: have %s", ErrUnsupported, o.Backend, strings.Join(Backends(), ", "))
 	}
@@ -80,6 +87,9 @@ func Open(o Options) (*Device, error) {
 	}
 	cfg := C.mr_device_config{threads: C.int32_t(o.Threads)}
 	if err := setString(cfg.isa[:], o.ISA, "ISA"); err != nil {
+		return nil, err
+	}
+	if err := setString(cfg.device[:], o.Device, "device"); err != nil {
 		return nil, err
 	}
 	d := &Device{backend: b}

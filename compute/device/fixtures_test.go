@@ -32,7 +32,7 @@ type sequence struct {
 // with the test.
 func open(t *testing.T, backend, isa string, p *model.Program, w device.Tensors, n int) *sequence {
 	t.Helper()
-	d, err := device.Open(device.Options{Backend: backend, ISA: isa, Threads: 2})
+	d, err := device.Open(options(t, backend, isa))
 	require.NoError(t, err)
 	t.Cleanup(d.Close)
 	e, err := d.Load(p, w, device.Limits{MaxRows: n, MaxOutputs: n})
@@ -72,7 +72,7 @@ func isas(t *testing.T, backend string) []string {
 	if backend == "ref" {
 		return []string{""}
 	}
-	d, err := device.Open(device.Options{Backend: backend})
+	d, err := device.Open(options(t, backend, ""))
 	require.NoError(t, err)
 	defer d.Close()
 	info, err := d.Info()
@@ -85,7 +85,7 @@ func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, backend
 	dirs, err := fixture.Dirs("../../testdata/models")
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(dirs), 22)
-	for _, backend := range device.Backends() {
+	for _, backend := range backends(t) {
 		for _, isa := range isas(t, backend) {
 			for _, dir := range dirs {
 				t.Run(filepath.Join(backend, isa, filepath.Base(dir)), func(t *testing.T) {

@@ -43,7 +43,7 @@ func TestDemoModelGoldens(t *testing.T) {
 	p, err := model.Build(cfg, w)
 	require.NoError(t, err)
 
-	for _, backend := range device.Backends() {
+	for _, backend := range backends(t) {
 		t.Run(backend, func(t *testing.T) {
 			ties := 0
 			for i, got := range generate(t, backend, p, w, file.Goldens) {
@@ -67,7 +67,7 @@ func generate(t *testing.T, backend string, p *model.Program, w device.Tensors, 
 		rows += len(g.Prompt)
 		slabs += device.Slabs(len(g.Prompt) + len(g.Output))
 	}
-	d, err := device.Open(device.Options{Backend: backend})
+	d, err := device.Open(options(t, backend, ""))
 	require.NoError(t, err)
 	t.Cleanup(d.Close)
 	e, err := d.Load(p, w, device.Limits{MaxRows: rows, MaxOutputs: len(goldens)})

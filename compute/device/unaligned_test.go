@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model/fixture"
 	"github.com/millrace/millrace/compute/weights"
 )
@@ -22,7 +21,7 @@ func TestUnalignedWeightsGiveTheSameBits(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
 		odd := unaligned(t, filepath.Join(m.Dir, "model.safetensors"))
 		tokens := m.Expected.Tokens()
-		for _, backend := range device.Backends() {
+		for _, backend := range backends(t) {
 			for _, isa := range isas(t, backend) {
 				t.Run(filepath.Join(name, backend, isa), func(t *testing.T) {
 					want := open(t, backend, isa, m.Program, m.Weights, len(tokens)).run(t, tokens)

@@ -90,6 +90,7 @@ void read_step(const Program& p, const KvPool* pool, const mr_step& s, uint64_t 
   if (row != s.rows) {
     fail(MR_INVALID, "the sequences end at row %d, expected %d rows", row, s.rows);
   }
+  batch.pool = pool;
   batch.rows = s.rows;
   batch.outputs = s.outputs;
   batch.tokens = {s.tokens, static_cast<size_t>(s.rows)};

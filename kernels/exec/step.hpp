@@ -27,6 +27,7 @@ struct Batch {
   std::span<const int32_t> output_rows;  // [outputs], ascending
   std::vector<int32_t> positions;        // [rows]
   std::vector<Sequence> sequences;
+  const KvPool* pool = nullptr;
 };
 
 // Checks a step against the program and its KV pool and fills the batch, whose

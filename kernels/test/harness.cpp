@@ -1,5 +1,7 @@
 #include "harness.hpp"
 
+#include <dlfcn.h>
+
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -24,12 +26,27 @@ uint16_t to_f16(float x) {
   return sign | static_cast<uint16_t>(((exponent + 14) << 10) + bits - 1024);
 }
 
+// The backend under test: a shared library's that MILLRACE_BACKEND_LIBRARY names,
+// else the CPU's.
+const mr_backend* tested_backend() {
+  const char* path = std::getenv("MILLRACE_BACKEND_LIBRARY");
+  if (path == nullptr || *path == '\0') return millrace_backend_cpu();
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  const auto entry =
+      reinterpret_cast<decltype(&millrace_backend_cpu)>(dlsym(library, "millrace_backend"));
+  if (entry == nullptr) throw std::runtime_error(dlerror());
+  const mr_backend* backend = entry();
+  if (backend->abi_version != MR_ABI_VERSION) throw std::runtime_error("another ABI version");
+  return backend;
+}
+
 std::vector<std::string> machine_isas() {
   mr_device_config config{};
   config.threads = 1;
   mr_error error;
   mr_device* device = nullptr;
-  const mr_backend* cpu = millrace_backend_cpu();
+  const mr_backend* cpu = tested_backend();
   check(cpu->device_open(&config, &device, &error), error);
   mr_device_info info;
   check(cpu->device_info(device, &info, &error), error);
@@ -44,7 +61,7 @@ std::vector<std::string> select_isas() {
   const std::vector<std::string> runs = machine_isas();
   const char* forced = std::getenv("MILLRACE_ISA");
   std::vector<std::string> isas;
-  for (const char* isa : {"avx512-bf16", "avx512", "avx2", "portable"}) {
+  for (const char* isa : {"avx512-bf16", "avx512", "avx2", "portable", "xmx", "simd"}) {
     bool able = false;
     for (const std::string& name : runs) able = able || name == isa;
     const bool wanted = forced == nullptr || *forced == '\0' || std::strcmp(forced, isa) == 0;
@@ -246,7 +263,7 @@ void check(int32_t status, const mr_error& error) {
 }
 
 Device::Device(const std::string& isa, int threads)
-    : backend(isa == "ref" ? millrace_backend_ref() : millrace_backend_cpu()) {
+    : backend(isa == "ref" ? millrace_backend_ref() : tested_backend()) {
   mr_device_config config{};
   config.threads = threads;
   if (isa != "ref") std::snprintf(config.isa, sizeof config.isa, "%s", isa.c_str());
@@ -335,6 +352,8 @@ std::string isa_label(const std::string& isa) {
   return label;
 }
 
-bool rounds_products(const std::string& isa) { return isa == "avx512-bf16"; }
+bool rounds_products(const std::string& isa) {
+  return isa == "avx512-bf16" || isa == "xmx" || isa == "simd";
+}
 
 }  // namespace millrace::test

@@ -1,0 +1,114 @@
+// The SYCL backend: libmillrace_sycl.so, behind the C ABI.
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+#include "exec/abi.hpp"
+#include "exec/error.hpp"
+#include "sycl/kernels.hpp"
+#include "sycl/measure.hpp"
+#include "sycl/pool.hpp"
+#include "sycl/runtime.hpp"
+
+namespace millrace::sycl_backend {
+namespace {
+
+constexpr int kMostHeadDim = 256;
+
+void check_program(const Program& p) {
+  if (p.head_dim % 8 != 0 || p.head_dim > kMostHeadDim) {
+    fail(MR_UNSUPPORTED, "head_dim is %d, the sycl backend runs multiples of 8 up to %d",
+         p.head_dim, kMostHeadDim);
+  }
+}
+
+class SyclDevice : public Device {
+ public:
+  SyclDevice(const Found& found, const std::string& isa)
+      : id_(found.id),
+        target_(choose_target(found.device, isa)),
+        stream_(std::make_shared<Stream>(found.device)) {}
+
+  void info(mr_device_info& out) const override {
+    const sycl::device device = stream_->device();
+    const DeviceMemory memory = device_memory(device);
+    std::snprintf(out.name, sizeof out.name, "%s (%s)",
+                  device.get_info<sycl::info::device::name>().c_str(), id_.c_str());
+    std::snprintf(out.isa, sizeof out.isa, "%s", target_.xmx ? "xmx" : "simd");
+    std::snprintf(out.isas, sizeof out.isas, "%s", isa_names(device).c_str());
+    out.threads = static_cast<int32_t>(device.get_info<sycl::info::device::max_compute_units>());
+    out.memory_total = memory.total;
+    out.memory_available = memory.available;
+  }
+  mr_measurement measure() override { return sycl_backend::measure(*stream_, target_); }
+  mr_dtype kv_dtype(const Program& p) const override { return operand_type(p); }
+  mr_dtype operand_dtype(const Program& p) const override { return operand_type(p); }
+  Buffer allocate(size_t bytes) override { return stream_->allocate(bytes); }
+  int32_t max_slabs() const override { return INT32_MAX; }
+
+  std::shared_ptr<KvPool> pool(const KvLayout& layout, int slabs) override {
+    return std::make_shared<DevicePool>(stream_, common(MR_BF16)->copy_slab, layout, slabs);
+  }
+
+  std::unique_ptr<Kernels> load(const Program& program, const KvLayout& layout) override {
+    check_program(program);
+    return std::make_unique<SyclKernels>(stream_, target_, common(operand_type(program)), program,
+                                         layout);
+  }
+
+ private:
+  // Compiled when first wanted.
+  std::shared_ptr<const CommonKernels> common(mr_dtype type) {
+    std::shared_ptr<const CommonKernels>& kernels = common_[type];
+    if (!kernels) kernels = std::make_shared<CommonKernels>(*stream_, target_, type);
+    return kernels;
+  }
+
+  std::string id_;
+  Target target_;
+  std::shared_ptr<Stream> stream_;
+  std::map<mr_dtype, std::shared_ptr<const CommonKernels>> common_;
+};
+
+std::string text(const char* chars, size_t size) { return {chars, strnlen(chars, size)}; }
+
+std::unique_ptr<Device> open(const mr_device_config& config) {
+  constexpr int kMostThreads = 1024;
+  if (config.threads < 0 || config.threads > kMostThreads) {
+    fail(MR_INVALID, "%d threads, expected 0 to %d", config.threads, kMostThreads);
+  }
+  prepare_environment(config.threads);
+  return std::make_unique<SyclDevice>(choose_device(text(config.device, sizeof config.device)),
+                                      text(config.isa, sizeof config.isa));
+}
+
+int32_t device_open(const mr_device_config* config, mr_device** out, mr_error* error) {
+  return open_device(open, config, out, error);
+}
+
+}  // namespace
+}  // namespace millrace::sycl_backend
+
+extern "C" {
+
+__attribute__((visibility("default"))) const mr_backend* millrace_backend(void) {
+  static const mr_backend backend =
+      millrace::backend_table("sycl", millrace::sycl_backend::device_open);
+  return &backend;
+}
+
+// One line per SYCL device, for people, as much as fits.
+__attribute__((visibility("default"))) void millrace_describe_devices(char* out, size_t size) {
+  if (out == nullptr || size == 0) return;
+  std::string lines;
+  try {
+    millrace::sycl_backend::prepare_environment(0);
+    for (const auto& found : millrace::sycl_backend::find_devices()) {
+      lines += millrace::sycl_backend::describe(found) + "\n";
+    }
+  } catch (const std::exception& e) {
+    lines = std::string("error: ") + e.what() + "\n";
+  }
+  std::snprintf(out, size, "%s", lines.c_str());
+}
+}

@@ -1,0 +1,271 @@
+// out[r] = softmax(scale * q[r] . K^T + mask) . V over the row's own sequence.
+//
+// Flash attention with an online softmax (FlashAttention, arXiv:2205.14135), for
+// prefill and decode rows alike, in one launch. A work-group takes M queries of
+// one KV head: rows of a sequence times the heads that share its keys. Its
+// sub-groups take the blocks of 16 keys in turn (block b goes to sub-group
+// b mod S), each with a softmax of its own; in the end they are merged by
+// log-sum-exp, in ascending order.
+//
+// Which keys meet in which order depends on a query's position alone. A block
+// that a query does not see leaves its sums as they are, bit for bit: the factor
+// is exp(0) = 1 and every product is 0.
+#include "matrix.hpp"
+
+namespace mr_attention {
+using namespace mr_matrix;
+
+constexpr int kDim = MR_HEAD_DIM;
+constexpr int kDepthBlocks = (kDim + mr::kDepth - 1) / mr::kDepth;  // of q . k
+constexpr int kPadded = kDepthBlocks * mr::kDepth;
+constexpr int kDimBlocks = kPadded / MR_LANES;          // columns of p . V
+constexpr int kKeyBlocks = mr::kSlabTokens / MR_LANES;  // columns of q . K^T
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+// Keys of a column block as B: lane n is key n, the sum runs along the head.
+inline Columns load_keys(const operand* keys, int key_block, int depth_block, int lane) {
+  Columns b;
+  const int first = depth_block * mr::kDepth;
+  const operand* key = keys + (key_block * MR_LANES + lane) * kDim + first;
+  for (int i = 0; i < 8; ++i) {
+    const bool inside = kDim % mr::kDepth == 0 || first + 2 * i < kDim;  // kDim is even
+    b.pairs[i] = inside ? reinterpret_cast<const uint32_t*>(key)[i] : 0;
+  }
+  return b;
+}
+
+// Values of a block as B: lane n is an element of the head, the sum runs along
+// the keys. Behind the last key may lie anything: it counts as 0.
+inline Columns load_values(const operand* values, int dim_block, int keys, int lane) {
+  Columns b;
+  const int column = dim_block * MR_LANES + lane;
+  const bool inside = kDim % MR_LANES == 0 || column < kDim;
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t first = inside && 2 * i < keys ? values[2 * i * kDim + column] : 0;
+    const uint32_t second = inside && 2 * i + 1 < keys ? values[(2 * i + 1) * kDim + column] : 0;
+    b.pairs[i] = first | second << 16;
+  }
+  return b;
+}
+
+// c[m] += sum over the 16 keys of p[m][key] * V[key][lane]. p lies as q . K^T
+// has left it: lane n of key block b holds key b * MR_LANES + n.
+#if MR_XMX
+template <int M>
+inline Rows<M> rows_of(const sycl::sub_group& sub_group, const operand (&p)[kKeyBlocks][M]) {
+  Rows<M> a;
+#if MR_LANES == 16
+  for (int m = 0; m < M; ++m) a.cells[m] = static_cast<Cell>(p[0][m]);
+#else
+  // Lane l wants keys 2l and 2l + 1.
+  const int lane = sub_group.get_local_linear_id(), from = 2 * lane % MR_LANES;
+  for (int m = 0; m < M; ++m) {
+    uint32_t pair[kKeyBlocks];
+    for (int b = 0; b < kKeyBlocks; ++b) {
+      const uint32_t mine = p[b][m];
+      pair[b] = sycl::select_from_group(sub_group, mine, from) |
+                sycl::select_from_group(sub_group, mine, from + 1) << 16;
+    }
+    a.cells[m] = static_cast<Cell>(2 * lane < MR_LANES ? pair[0] : pair[1]);
+  }
+#endif
+  return a;
+}
+#endif
+
+// M queries and their running softmax over some of the keys.
+template <int M>
+struct State {
+  float most[M];             // largest score
+  float total[M];            // this lane's part of the sum of exp(score - most)
+  float out[kDimBlocks][M];  // sum of exp(score - most) * v
+};
+
+struct Query {
+  int64_t row;
+  int head, position, first_key;
+  bool there;
+};
+
+inline Query query(const mr::AttentionShape& s, const mr::SequenceEntry& sequence, int kv_head,
+                   int index) {
+  const int heads = s.heads / s.kv.kv_heads;
+  Query q;
+  q.there = index < sequence.rows * heads;
+  const int row = q.there ? index / heads : 0;
+  q.row = sequence.first_row + row;
+  q.head = kv_head * heads + index % heads;
+  q.position = sequence.position + row;
+  q.first_key = s.window > 0 && q.position >= s.window ? q.position - s.window + 1 : 0;
+  return q;
+}
+
+// One block of 16 keys, at positions [16 * block, 16 * block + 16).
+template <int M>
+inline void add_block(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
+                      const operand* keys, const operand* values, int block, int last,
+                      const int (&first_key)[M], const int (&position)[M], const float (&slope)[M],
+                      float scale) {
+  const int lane = sub_group.get_local_linear_id();
+  float scores[kKeyBlocks][M];
+  for (int b = 0; b < kKeyBlocks; ++b) {
+    for (int m = 0; m < M; ++m) scores[b][m] = 0;
+    for (int d = 0; d < kDepthBlocks; ++d) {
+      const auto a = load_rows<M>(q + d * mr::kDepth, kPadded, M, mr::kDepth, lane);
+      multiply<M>(a, load_keys(keys, b, d, lane), scores[b]);
+    }
+  }
+  operand p[kKeyBlocks][M];
+  for (int m = 0; m < M; ++m) {
+    float most = kNone;
+    for (int b = 0; b < kKeyBlocks; ++b) {
+      const int key = block * mr::kSlabTokens + b * MR_LANES + lane;
+      const bool seen = key <= position[m] && key >= first_key[m];
+      const float distance = static_cast<float>(key - position[m]);
+      const float score = sycl::fma(slope[m], distance, scores[b][m] * scale);
+      scores[b][m] = seen ? score : kNone;
+      most = sycl::fmax(most, scores[b][m]);
+    }
+    most = sycl::reduce_over_group(sub_group, most, sycl::maximum<float>());
+    most = sycl::fmax(state.most[m], most);
+    // A query that has seen no key yet stays at zero.
+    const float shift = most == kNone ? 0.0f : most;
+    const float factor = sycl::exp(state.most[m] - shift);
+    state.most[m] = most;
+    float total = state.total[m] * factor;
+    for (int b = 0; b < kKeyBlocks; ++b) {
+      p[b][m] = to_operand(sycl::exp(scores[b][m] - shift));
+      total += to_float(p[b][m]);
+    }
+    state.total[m] = total;
+    for (int d = 0; d < kDimBlocks; ++d) state.out[d][m] *= factor;
+  }
+  const int there = last + 1 - block * mr::kSlabTokens;  // keys of the block, if fewer than 16
+#if MR_XMX
+  const auto a = rows_of<M>(sub_group, p);
+  for (int d = 0; d < kDimBlocks; ++d) {
+    multiply<M>(a, load_values(values, d, there, lane), state.out[d]);
+  }
+#else
+  for (int key = 0; key < mr::kSlabTokens && key < there; ++key) {
+    float weight[M];
+    for (int m = 0; m < M; ++m) {
+      const float mine = to_float(p[key / MR_LANES][m]);
+      weight[m] = sycl::group_broadcast(sub_group, mine, key % MR_LANES);
+    }
+    for (int d = 0; d < kDimBlocks; ++d) {
+      const int column = d * MR_LANES + lane;
+      const bool inside = kDim % MR_LANES == 0 || column < kDim;
+      const float v = inside ? to_float(values[key * kDim + column]) : 0.0f;
+      for (int m = 0; m < M; ++m) state.out[d][m] = sycl::fma(weight[m], v, state.out[d][m]);
+    }
+  }
+#endif
+}
+
+// Local memory: queries [M][kPadded] as operands, then per sub-group and query
+// its state, [most, total, out[kPadded]].
+constexpr int kStateFloats = 2 + kPadded;
+
+template <int M>
+inline void run(const float* qkv, const mr::SequenceEntry* sequences,
+                const mr::AttentionTask* tasks, const int32_t* slabs, const float* slopes,
+                operand* pool, void* out, float* local, const mr::AttentionShape& s) {
+  const Item item = this_item();
+  const auto group = item.get_group();
+  const auto sub_group = item.get_sub_group();
+  const int lane = sub_group.get_local_linear_id();
+  const int stripe = sub_group.get_group_linear_id();
+  const int stripes = item.get_local_range(0) / MR_LANES;
+  const mr::AttentionTask task = tasks[item.get_group(0) / s.kv.kv_heads];
+  const int kv_head = item.get_group(0) % s.kv.kv_heads;
+  const mr::SequenceEntry sequence = sequences[task.sequence];
+
+  operand* q = reinterpret_cast<operand*>(local);
+  const int64_t width = (int64_t{s.heads} + 2 * s.kv.kv_heads) * kDim;
+  int first_key[M], position[M];
+  float slope[M];
+  int from = std::numeric_limits<int>::max(), last = 0;
+  for (int m = 0; m < M; ++m) {
+    const Query query = mr_attention::query(s, sequence, kv_head, task.first + m);
+    first_key[m] = query.first_key;
+    position[m] = query.there ? query.position : -1;  // sees no key
+    slope[m] = s.alibi && query.there ? slopes[query.head] : 0.0f;
+    if (query.there && query.first_key < from) from = query.first_key;
+    if (query.there && query.position > last) last = query.position;
+    for (int i = item.get_local_id(0); i < kPadded; i += item.get_local_range(0)) {
+      const bool inside = query.there && i < kDim;
+      q[m * kPadded + i] =
+          inside ? to_operand(qkv[query.row * width + int64_t{query.head} * kDim + i]) : 0;
+    }
+  }
+  sycl::group_barrier(group);
+
+  State<M> state;
+  for (int m = 0; m < M; ++m) {
+    state.most[m] = kNone;
+    state.total[m] = 0;
+    for (int d = 0; d < kDimBlocks; ++d) state.out[d][m] = 0;
+  }
+  const int first_block = from / mr::kSlabTokens, last_block = last / mr::kSlabTokens;
+  const int begin = first_block + (stripe + stripes - first_block % stripes) % stripes;
+  const int64_t head = int64_t{kv_head} * mr::kSlabTokens * kDim;
+  for (int block = begin; block <= last_block; block += stripes) {
+    const operand* slab = kv_slab(pool, s.kv, slabs + sequence.slabs, block) + head;
+    add_block<M>(state, sub_group, q, slab + s.kv.keys, slab + s.kv.values, block, last, first_key,
+                 position, slope, s.scale);
+  }
+
+  float* states = local + M * kPadded / 2;
+  float* mine = states + int64_t{stripe} * M * kStateFloats;
+  for (int m = 0; m < M; ++m) {
+    const float total = sycl::reduce_over_group(sub_group, state.total[m], sycl::plus<float>());
+    if (lane == 0) {
+      mine[m * kStateFloats] = state.most[m];
+      mine[m * kStateFloats + 1] = total;
+    }
+    for (int d = 0; d < kDimBlocks; ++d) {
+      mine[m * kStateFloats + 2 + d * MR_LANES + lane] = state.out[d][m];
+    }
+  }
+  sycl::group_barrier(group);
+
+  for (int m = stripe; m < M; m += stripes) {
+    const Query query = mr_attention::query(s, sequence, kv_head, task.first + m);
+    if (!query.there) continue;
+    float most = kNone, total = 0;
+    for (int i = 0; i < stripes; ++i) {
+      most = sycl::fmax(most, states[(i * M + m) * kStateFloats]);
+    }
+    for (int i = 0; i < stripes; ++i) {
+      const float* other = states + (i * M + m) * kStateFloats;
+      total = sycl::fma(sycl::exp(other[0] - most), other[1], total);
+    }
+    for (int d = lane; d < kDim; d += MR_LANES) {
+      float sum = 0;
+      for (int i = 0; i < stripes; ++i) {
+        const float* other = states + (i * M + m) * kStateFloats;
+        sum = sycl::fma(sycl::exp(other[0] - most), other[2 + d], sum);
+      }
+      store(out, s.out_f32, (query.row * s.heads + query.head) * kDim + d, sum / total);
+    }
+  }
+}
+
+}  // namespace mr_attention
+
+#define MR_ATTENTION(name, M)                                                               \
+  MR_KERNEL name(const float* qkv, const mr::SequenceEntry* sequences,                      \
+                 const mr::AttentionTask* tasks, const int32_t* slabs, const float* slopes, \
+                 operand* pool, void* out, sycl::local_accessor<float, 1> local,            \
+                 mr::AttentionShape s) {                                                    \
+    mr_attention::run<M>(qkv, sequences, tasks, slabs, slopes, pool, out,                   \
+                         local.get_multi_ptr<sycl::access::decorated::no>().get(), s);      \
+  }
+
+MR_ATTENTION(mr_attention_1, 1)
+MR_ATTENTION(mr_attention_2, 2)
+MR_ATTENTION(mr_attention_4, 4)
+#if MR_HEAD_DIM <= 128
+MR_ATTENTION(mr_attention_8, 8)
+#endif

@@ -1,0 +1,143 @@
+// out[r] = act(in[r] . W^T + b), gated and accumulated as mr_op says.
+//
+// W lies in blocks of 16 (along the sum) by MR_LANES columns, in the order of
+// the matrix engine's operand: [column block][depth block][8 pairs][lane]. A
+// sub-group computes kColumnBlocks blocks of columns of some rows. A gated op has
+// the blocks of gate and up in turn, so that one sub-group has both.
+//
+// The sum is cut into slices of the depth, one per sub-group of a work-group, so
+// that few columns fill a wide device too. The slices depend on the op alone, and
+// are added in ascending order: the same bits for one row as for a thousand.
+#include "matrix.hpp"
+
+namespace mr_linear {
+using namespace mr_matrix;
+
+inline Columns load_columns(const uint32_t* weights, int64_t block, int lane) {
+  Columns b;
+  const uint32_t* data = weights + block * 8 * MR_LANES + lane;
+  for (int i = 0; i < 8; ++i) b.pairs[i] = data[i * MR_LANES];
+  return b;
+}
+
+inline float activate(int activation, float x) {
+  switch (activation) {
+    case 1:  // SiLU
+      return x / (1 + sycl::exp(-x));
+    case 2:  // GELU, tanh
+      return 0.5f * x * (1 + sycl::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+    case 3:  // GELU, erf
+      return 0.5f * x * (1 + sycl::erf(x * 0.7071067812f));
+    case 4:  // ReLU
+      return x > 0 ? x : 0;
+    default:
+      return x;
+  }
+}
+
+// Writes one row's results of a sub-group's columns.
+inline void finish(const mr::LinearShape& s, const float* bias, void* out, int64_t row,
+                   int64_t group, int lane, const float (&sum)[mr::kColumnBlocks]) {
+  constexpr int kBlocks = mr::kColumnBlocks;
+  float y[kBlocks];
+  for (int c = 0; c < kBlocks; ++c) {
+    y[c] = sum[c] + (s.bias ? bias[(group * kBlocks + c) * MR_LANES + lane] : 0.0f);
+  }
+  const int blocks = s.gated ? kBlocks / 2 : kBlocks;
+  for (int c = 0; c < blocks; ++c) {
+    const int64_t column = (group * blocks + c) * MR_LANES + lane;
+    if (column >= s.width) continue;
+    float value;
+    if (s.gated) {
+      value = activate(s.activation, y[2 * c]) * y[2 * c + 1];
+    } else {
+      value = activate(s.activation, y[c]);
+    }
+    const int64_t at = row * s.width + column;
+    if (s.accumulate) value += static_cast<const float*>(out)[at];
+    store(out, s.out_f32, at, value);
+  }
+}
+
+// T tiles of M rows each.
+template <int M, int T>
+inline void run(const operand* in, const uint32_t* weights, const float* bias, void* out,
+                float* slices, const mr::LinearShape& s) {
+  constexpr int kBlocks = mr::kColumnBlocks, kRows = M * T;
+  const Item item = this_item();
+  const auto sub_group = item.get_sub_group();
+  const int lane = sub_group.get_local_linear_id();
+  const int slice = sub_group.get_group_linear_id();
+  // Row tiles run fastest: neighbours read the same weights.
+  const int64_t row_tiles = (s.rows + kRows - 1) / kRows;
+  const int64_t first_row = item.get_group(0) % row_tiles * kRows;
+  const int64_t group = item.get_group(0) / row_tiles;
+  const int rows = static_cast<int>(s.rows - first_row < kRows ? s.rows - first_row : kRows);
+
+  float sums[T][kBlocks][M];
+  for (int t = 0; t < T; ++t)
+    for (int c = 0; c < kBlocks; ++c)
+      for (int m = 0; m < M; ++m) sums[t][c][m] = 0;
+
+  const int begin = slice * s.slice_blocks;
+  const int end = begin + s.slice_blocks < s.depth_blocks ? begin + s.slice_blocks : s.depth_blocks;
+  const int whole = end * mr::kDepth <= s.depth ? end : end - 1;  // the last block may be cut
+  const int64_t column_block = group * kBlocks * s.depth_blocks;
+  const auto step = [&](int k, int columns) {
+    Columns b[kBlocks];
+    for (int c = 0; c < kBlocks; ++c) {
+      b[c] = load_columns(weights, column_block + int64_t{c} * s.depth_blocks + k, lane);
+    }
+    for (int t = 0; t < T; ++t) {
+      const int64_t row = first_row + (t * M < rows ? t * M : 0);
+      const auto a = load_rows<M>(in + row * s.depth + int64_t{k} * mr::kDepth, s.depth,
+                                  rows - t * M, columns, lane);
+      for (int c = 0; c < kBlocks; ++c) multiply<M>(a, b[c], sums[t][c]);
+    }
+  };
+  for (int k = begin; k < whole; ++k) step(k, mr::kDepth);
+  if (whole < end && begin < end) step(whole, s.depth - whole * mr::kDepth);
+
+  if (s.slices > 1) {  // uniform: all sub-groups of the work-group come here
+    float* mine = slices + int64_t{slice} * kRows * kBlocks * MR_LANES + lane;
+    for (int t = 0; t < T; ++t)
+      for (int c = 0; c < kBlocks; ++c)
+        for (int m = 0; m < M; ++m) mine[((t * M + m) * kBlocks + c) * MR_LANES] = sums[t][c][m];
+    sycl::group_barrier(item.get_group());
+    for (int m = slice; m < rows; m += s.slices) {
+      float total[kBlocks];
+      for (int c = 0; c < kBlocks; ++c) total[c] = 0;
+      for (int i = 0; i < s.slices; ++i) {
+        const float* other = slices + ((int64_t{i} * kRows + m) * kBlocks) * MR_LANES + lane;
+        for (int c = 0; c < kBlocks; ++c) total[c] += other[c * MR_LANES];
+      }
+      finish(s, bias, out, first_row + m, group, lane, total);
+    }
+    return;
+  }
+  for (int t = 0; t < T; ++t) {
+    for (int m = 0; m < M; ++m) {
+      if (t * M + m >= rows) continue;
+      float total[kBlocks];
+      for (int c = 0; c < kBlocks; ++c) total[c] = sums[t][c][m];
+      finish(s, bias, out, first_row + t * M + m, group, lane, total);
+    }
+  }
+}
+
+}  // namespace mr_linear
+
+#define MR_LINEAR(name, M, T)                                                              \
+  MR_KERNEL name(const operand* in, const uint32_t* weights, const float* bias, void* out, \
+                 sycl::local_accessor<float, 1> slices, mr::LinearShape s) {               \
+    mr_linear::run<M, T>(in, weights, bias, out,                                           \
+                         slices.get_multi_ptr<sycl::access::decorated::no>().get(), s);    \
+  }
+
+MR_LINEAR(mr_linear_1, 1, 1)
+MR_LINEAR(mr_linear_2, 2, 1)
+MR_LINEAR(mr_linear_4, 4, 1)
+MR_LINEAR(mr_linear_8, 8, 1)
+#if MR_XMX
+MR_LINEAR(mr_linear_32, 8, 4)
+#endif

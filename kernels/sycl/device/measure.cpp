@@ -1,0 +1,32 @@
+// What the device can reach at most: streaming reads, and products that touch
+// registers only.
+#include "matrix.hpp"
+
+// Each item adds up words of 16 bytes, all items side by side.
+MR_KERNEL mr_read(const sycl::vec<uint32_t, 4>* data, int64_t words, uint32_t* out) {
+  const Item item = this_item();
+  const int64_t items = item.get_global_range(0);
+  sycl::vec<uint32_t, 4> sum(0);
+  for (int64_t i = item.get_global_id(0); i < words; i += items) sum += data[i];
+  const uint32_t total = sum[0] + sum[1] + sum[2] + sum[3];
+  if (total == 1) out[0] = total;  // never, but the compiler cannot know
+}
+
+// `rounds` times 4 products of 8 x 16 by 16 x MR_LANES per sub-group.
+MR_KERNEL mr_products(const operand* rows, int32_t rounds, float* out) {
+  constexpr int kChains = 4;
+  const Item item = this_item();
+  const int lane = item.get_sub_group().get_local_linear_id();
+  mr_matrix::Columns b;
+  for (int i = 0; i < 8; ++i) b.pairs[i] = rows[lane + i];
+  float sums[kChains][8];
+  for (auto& chain : sums)
+    for (float& x : chain) x = 0;
+  const auto a = mr_matrix::load_rows<8>(rows, mr::kDepth, 8, mr::kDepth, lane);
+  for (int r = 0; r < rounds; ++r)
+    for (auto& chain : sums) mr_matrix::multiply<8>(a, b, chain);
+  float total = 0;
+  for (auto& chain : sums)
+    for (const float x : chain) total += x;
+  if (total == 1) out[0] = total;
+}

@@ -1,0 +1,62 @@
+// Per-head norm and rotary embedding of q and k in place; k and v to the KV
+// cache, in one pass over the QKV slot. A sub-group per head of a row.
+//
+// Rotation: RoFormer, arXiv:2104.09864, equation 34.
+#include "common.hpp"
+
+MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row_sequence,
+                        const mr::SequenceEntry* sequences, const int32_t* slabs,
+                        const float* q_norm, const float* k_norm, const float* inv_freq,
+                        operand* pool, mr::RopeShape s) {
+  const Item item = this_item();
+  const auto sub_group = item.get_sub_group();
+  const int lane = sub_group.get_local_linear_id();
+  const int d = s.kv.head_dim, per_row = s.heads + 2 * s.kv.kv_heads;
+  const int64_t task =
+      item.get_group(0) * int64_t{mr::kHeadsPerGroup} + sub_group.get_group_linear_id();
+  if (task >= int64_t{s.rows} * per_row) return;
+  const int64_t row = task / per_row;
+  const int head = task % per_row;
+  float* x = qkv + row * per_row * d + int64_t{head} * d;
+  const bool is_q = head < s.heads, is_v = head >= s.heads + s.kv.kv_heads;
+  const int position = positions[row];
+
+  operand* cache = nullptr;
+  if (!is_q) {
+    const int32_t* table = slabs + sequences[row_sequence[row]].slabs;
+    const int kv_head = (head - s.heads) % s.kv.kv_heads;
+    cache = kv_slab(pool, s.kv, table, position / mr::kSlabTokens) +
+            (is_v ? s.kv.values : s.kv.keys) +
+            (int64_t{kv_head} * mr::kSlabTokens + position % mr::kSlabTokens) * d;
+  }
+  if (is_v) {
+    for (int i = lane; i < d; i += MR_LANES) cache[i] = to_operand(x[i]);
+    return;
+  }
+
+  const bool normed = is_q ? s.q_norm : s.k_norm;
+  const float* weight = is_q ? q_norm : k_norm;
+  float scale = 1;
+  if (normed) {
+    float square = 0;
+    for (int i = lane; i < d; i += MR_LANES) square = sycl::fma(x[i], x[i], square);
+    square = sycl::reduce_over_group(sub_group, square, sycl::plus<float>());
+    scale = 1 / sycl::sqrt(square / static_cast<float>(d) + s.eps);
+  }
+  const auto value = [&](int i) { return normed ? x[i] * scale * weight[i] : x[i]; };
+  const auto keep = [&](int i, float y) {
+    x[i] = y;
+    if (cache != nullptr) cache[i] = to_operand(y);
+  };
+  const int half = s.rotary_dim / 2;
+  for (int i = lane; i < half; i += MR_LANES) {
+    const int first = s.interleaved ? 2 * i : i, second = s.interleaved ? 2 * i + 1 : i + half;
+    const float angle = static_cast<float>(position) * inv_freq[i];
+    const float cosine = sycl::cos(angle) * s.rotary_scale;
+    const float sine = sycl::sin(angle) * s.rotary_scale;
+    const float a = value(first), b = value(second);
+    keep(first, a * cosine - b * sine);
+    keep(second, b * cosine + a * sine);
+  }
+  for (int i = s.rotary_dim + lane; i < d; i += MR_LANES) keep(i, value(i));
+}

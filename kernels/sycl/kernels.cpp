@@ -1,0 +1,268 @@
+#include "sycl/kernels.hpp"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "cpu/bf16.hpp"
+#include "exec/error.hpp"
+#include "sycl/pool.hpp"
+
+namespace millrace::sycl_backend {
+namespace {
+
+// Sub-groups that share the keys of a query. Fixed: they decide the order of sums.
+constexpr int kStripes = 4;
+// Queries of a task, by the size of a head: what a sub-group can hold.
+constexpr int kWideHead = 128;
+int most_queries(int head_dim) { return head_dim > kWideHead ? 4 : 8; }
+
+int padded_head(int head_dim) { return (head_dim + kDepth - 1) / kDepth * kDepth; }
+
+float element(const mr_tensor& t, int64_t i) {
+  if (t.dtype == MR_F32) return static_cast<const float*>(t.data)[i];
+  const uint16_t bits = static_cast<const uint16_t*>(t.data)[i];
+  return t.dtype == MR_BF16 ? cpu::to_float(bits) : cpu::f16_to_float(bits);
+}
+
+int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[1] : 1); }
+
+int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
+
+std::vector<LinearKernel> linear_kernels(const Bundle& bundle, Target target) {
+  std::vector<LinearKernel> kernels;
+  for (const int rows : {1, 2, 4, 8, 32}) {
+    if (rows == 32 && !target.xmx) continue;
+    kernels.push_back({rows, bundle.kernel("mr_linear_" + std::to_string(rows))});
+  }
+  return kernels;
+}
+
+std::vector<int> query_groups(const Program& program) {
+  std::set<int> groups;
+  for (const Op& op : program.ops) {
+    if (op.kind == MR_OP_ATTENTION) groups.insert(op.heads / op.kv_heads);
+  }
+  return {groups.begin(), groups.end()};
+}
+
+}  // namespace
+
+std::vector<std::string> build_options(Target target, mr_dtype type) {
+  // A product and a sum fuse where the code says so: the same bits in every variant.
+  return {"-ffp-contract=off", "-DMR_BF16=" + std::to_string(type == MR_BF16 ? 1 : 0),
+          "-DMR_LANES=" + std::to_string(target.lanes),
+          "-DMR_XMX=" + std::to_string(target.xmx ? 1 : 0)};
+}
+
+mr_dtype operand_type(const Program& program) {
+  for (const Op& op : program.ops) {
+    if (op.kind != MR_OP_LINEAR) continue;
+    return program.tensors[op.parts[0].weight].dtype == MR_BF16 ? MR_BF16 : MR_F16;
+  }
+  return program.tensors.empty() || program.tensors[0].dtype == MR_BF16 ? MR_BF16 : MR_F16;
+}
+
+CommonKernels::CommonKernels(const Stream& stream, Target target, mr_dtype type)
+    : CommonKernels(Bundle(stream.queue(),
+                           {"embed.cpp", "norm.cpp", "rope_store.cpp", "rows.cpp", "linear.cpp"},
+                           build_options(target, type)),
+                    target) {}
+
+CommonKernels::CommonKernels(const Bundle& bundle, Target target)
+    : embed(bundle.kernel("mr_embed")),
+      norm(bundle.kernel("mr_norm")),
+      rope_store(bundle.kernel("mr_rope_store")),
+      select_rows(bundle.kernel("mr_select_rows")),
+      round(bundle.kernel("mr_round")),
+      copy_slab(bundle.kernel("mr_copy_slab")),
+      linear(linear_kernels(bundle, target)) {}
+
+SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target,
+                         std::shared_ptr<const CommonKernels> common, const Program& program,
+                         const KvLayout& layout)
+    : stream_(std::move(stream)),
+      target_(target),
+      kernels_(std::move(common)),
+      program_(program),
+      layout_(layout),
+      constants_(program.ops.size()) {
+  const mr_dtype type = operand_type(program);
+  std::vector<std::string> attention_options = build_options(target, type);
+  attention_options.push_back("-DMR_HEAD_DIM=" + std::to_string(program.head_dim));
+  const Bundle bundle(stream_->queue(), {"attention.cpp"}, attention_options);
+  for (int queries = 1; queries <= most_queries(program.head_dim); queries *= 2) {
+    attention_.emplace_back(queries, bundle.kernel("mr_attention_" + std::to_string(queries)));
+  }
+  tables_ = std::make_unique<StepTables>(query_groups(program), most_queries(program.head_dim));
+
+  int64_t rounded = 0;
+  for (const Op& op : program.ops) {
+    load(op);
+    if (op.kind == MR_OP_LINEAR && program.slots[op.in].type == MR_SLOT_F32) {
+      rounded = std::max(rounded, int64_t{program.max_rows} * program.slots[op.in].width);
+    }
+  }
+  rounded_ = stream_->allocate(rounded * sizeof(uint16_t));
+  logits_ = stream_->allocate(size_t(program.max_outputs) * program.vocab * sizeof(float));
+}
+
+void SyclKernels::load(const Op& op) {
+  Constants& c = constants_[op.index];
+  switch (op.kind) {
+    case MR_OP_EMBED:
+      c.weight = raw(program_.tensor(op.weight));
+      c.bias = raw(program_.tensor(op.bias));
+      break;
+    case MR_OP_NORM:
+      c.weight = floats(program_.tensor(op.weight));
+      c.bias = floats(program_.tensor(op.bias));
+      break;
+    case MR_OP_LINEAR:
+      c.linear = std::make_unique<Linear>(*stream_, target_, operand_type(program_), program_, op);
+      break;
+    case MR_OP_ROPE_STORE:
+      c.q_norm = floats(program_.tensor(op.q_norm));
+      c.k_norm = floats(program_.tensor(op.k_norm));
+      c.inv_freq = floats(op.inv_freq, op.rotary_dim / 2);
+      break;
+    case MR_OP_ATTENTION:
+      c.slopes = floats(op.alibi_slopes, op.alibi_slopes == nullptr ? 0 : op.heads);
+      break;
+    default:
+      break;
+  }
+}
+
+// A tensor as it lies in the checkpoint.
+Buffer SyclKernels::raw(const mr_tensor* tensor) {
+  if (tensor == nullptr) return {};
+  Buffer buffer = stream_->allocate(elements(*tensor) * dtype_bytes(tensor->dtype));
+  stream_->copy(buffer.data(), tensor->data, buffer.size());
+  stream_->wait();
+  return buffer;
+}
+
+Buffer SyclKernels::floats(const mr_tensor* tensor) {
+  if (tensor == nullptr) return {};
+  std::vector<float> values(elements(*tensor));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = element(*tensor, i);
+  return floats(values.data(), static_cast<int>(values.size()));
+}
+
+Buffer SyclKernels::floats(const float* values, int n) {
+  Buffer buffer = stream_->allocate(n * sizeof(float));
+  if (n > 0) stream_->copy(buffer.data(), values, buffer.size());
+  stream_->wait();
+  return buffer;
+}
+
+void SyclKernels::begin(const Batch& batch) {
+  if (running_) fail(MR_DEVICE, "the device failed in an earlier step; load the program again");
+  running_ = true;
+  pool_ = static_cast<const DevicePool*>(batch.pool)->data();
+  tables_->set(*stream_, batch);
+}
+
+void SyclKernels::finish(const mr_step& step) {
+  if (step.outputs > 0) {
+    stream_->copy(step.logits, logits_.data(),
+                  size_t(step.outputs) * program_.vocab * sizeof(float));
+  }
+  stream_->wait();
+  running_ = false;
+}
+
+void SyclKernels::embed(const Op& op, const Batch& batch, Slot out) {
+  const Constants& c = constants_[op.index];
+  const EmbedShape shape{out.width,
+                         type_of(program_.tensor(op.weight)),
+                         type_of(program_.tensor(op.bias)),
+                         op.position_offset,
+                         op.embed_scale,
+                         out.type == MR_SLOT_F32};
+  stream_->launch(kernels_->embed, batch.rows, kRowItems, tables_->tokens(), tables_->positions(),
+                  c.weight.data(), c.bias.data(), out.data, shape);
+}
+
+void SyclKernels::norm(const Op& op, int rows, Slot in, Slot out) {
+  const Constants& c = constants_[op.index];
+  const NormShape shape{in.width, op.norm_kind == MR_NORM_LAYER, op.bias >= 0,
+                        out.type == MR_SLOT_F32, op.eps};
+  stream_->launch(kernels_->norm, rows, kNormItems, in.data, c.weight.data(), c.bias.data(),
+                  out.data, shape);
+}
+
+void SyclKernels::linear(const Op& op, int rows, Slot in, Slot out) {
+  const void* operands = in.data;
+  if (in.type == MR_SLOT_F32) {
+    const int64_t n = int64_t{rows} * in.width;
+    stream_->launch(kernels_->round, (n + kRowItems - 1) / kRowItems, kRowItems, in.data,
+                    rounded_.data(), n);
+    operands = rounded_.data();
+  }
+  constants_[op.index].linear->run(*stream_, kernels_->linear, rows, operands, out.data);
+}
+
+KvShape SyclKernels::kv_shape(const Op& op) const {
+  const size_t bytes = layout_.element_bytes;
+  return {static_cast<int64_t>(layout_.slab_bytes / bytes),
+          static_cast<int64_t>(layout_.block(op.layer, 0, 0) / bytes),
+          static_cast<int64_t>(layout_.block(op.layer, 1, 0) / bytes), op.kv_heads, op.head_dim};
+}
+
+void SyclKernels::rope_store(const Op& op, const Batch& batch, Slot in) {
+  const Constants& c = constants_[op.index];
+  const RopeShape shape{kv_shape(op),          batch.rows,      op.heads,
+                        op.q_norm >= 0,        op.k_norm >= 0,  op.rotary_dim,
+                        op.rotary_interleaved, op.rotary_scale, op.eps};
+  const size_t heads = size_t(batch.rows) * (op.heads + 2 * op.kv_heads);
+  stream_->launch(kernels_->rope_store, (heads + kHeadsPerGroup - 1) / kHeadsPerGroup,
+                  size_t(kHeadsPerGroup) * target_.lanes, in.data, tables_->positions(),
+                  tables_->row_sequence(), tables_->sequences(), tables_->slabs(), c.q_norm.data(),
+                  c.k_norm.data(), c.inv_freq.data(), pool_, shape);
+}
+
+void SyclKernels::attention(const Op& op, const Batch&, Slot in, Slot out) {
+  const Constants& c = constants_[op.index];
+  const AttentionShape shape{
+      kv_shape(op), op.heads, op.window, op.alibi_slopes != nullptr, out.type == MR_SLOT_F32,
+      op.scale};
+  const AttentionTasks tasks = tables_->tasks(op.heads / op.kv_heads);
+  const auto kernel = std::find_if(attention_.begin(), attention_.end(),
+                                   [&](const auto& k) { return k.first == tasks.queries; });
+  const int padded = padded_head(op.head_dim);
+  const size_t floats = size_t(tasks.queries) * (padded / 2 + kStripes * (2 + size_t(padded)));
+  stream_->launch_local(kernel->second, size_t(tasks.count) * op.kv_heads,
+                        size_t(kStripes) * target_.lanes, floats, shape, in.data,
+                        tables_->sequences(), tasks.tasks, tables_->slabs(), c.slopes.data(), pool_,
+                        out.data);
+}
+
+void SyclKernels::select_rows(const Batch& batch, Slot in, Slot out) {
+  const int32_t words = in.width * in.element_bytes / 2;
+  stream_->launch(kernels_->select_rows, batch.outputs, kRowItems, in.data, tables_->output_rows(),
+                  out.data, words);
+}
+
+uint64_t SyclKernels::weight_bytes() const {
+  uint64_t bytes = 0;
+  for (const Constants& c : constants_) {
+    for (const Buffer* b : {&c.weight, &c.bias, &c.q_norm, &c.k_norm, &c.inv_freq, &c.slopes}) {
+      bytes += b->size();
+    }
+    if (c.linear) bytes += c.linear->bytes();
+  }
+  return bytes;
+}
+
+uint64_t SyclKernels::scratch_bytes() const {
+  return rounded_.size() + logits_.size() + tables_->bytes();
+}
+
+std::string SyclKernels::linear_name() const {
+  return std::string("sycl ") + (target_.xmx ? "xmx " : "simd ") +
+         dtype_name(operand_type(program_));
+}
+
+}  // namespace millrace::sycl_backend

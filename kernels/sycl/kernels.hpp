@@ -1,0 +1,88 @@
+// The ops of a loaded program on a SYCL device: one launch per op.
+#ifndef MILLRACE_SYCL_KERNELS_HPP
+#define MILLRACE_SYCL_KERNELS_HPP
+
+#include <memory>
+#include <vector>
+
+#include "exec/backend.hpp"
+#include "sycl/bundle.hpp"
+#include "sycl/linear.hpp"
+#include "sycl/runtime.hpp"
+#include "sycl/step_tables.hpp"
+#include "sycl/stream.hpp"
+
+namespace millrace::sycl_backend {
+
+// The type of a program's operands and KV cache: bf16 where its linear weights
+// are, else f16.
+mr_dtype operand_type(const Program& program);
+
+// What all device code is compiled with.
+std::vector<std::string> build_options(Target target, mr_dtype type);
+
+// Kernels that do not depend on the size of a head.
+struct CommonKernels {
+  CommonKernels(const Stream& stream, Target target, mr_dtype type);
+
+  sycl::kernel embed, norm, rope_store, select_rows, round, copy_slab;
+  std::vector<LinearKernel> linear;
+
+ private:
+  CommonKernels(const Bundle& bundle, Target target);
+};
+
+class SyclKernels : public Kernels {
+ public:
+  SyclKernels(std::shared_ptr<Stream> stream, Target target,
+              std::shared_ptr<const CommonKernels> common, const Program& program,
+              const KvLayout& layout);
+
+  void begin(const Batch& batch) override;
+  void embed(const Op& op, const Batch& batch, Slot out) override;
+  void norm(const Op& op, int rows, Slot in, Slot out) override;
+  void linear(const Op& op, int rows, Slot in, Slot out) override;
+  void rope_store(const Op& op, const Batch& batch, Slot in) override;
+  void attention(const Op& op, const Batch& batch, Slot in, Slot out) override;
+  void select_rows(const Batch& batch, Slot in, Slot out) override;
+
+  float* logits(float*) override { return static_cast<float*>(logits_.data()); }
+  void wait() override { stream_->wait(); }
+  void finish(const mr_step& step) override;
+
+  uint64_t weight_bytes() const override;
+  uint64_t scratch_bytes() const override;
+  std::string linear_name() const override;
+
+ private:
+  // What an op keeps on the device.
+  struct Constants {
+    Buffer weight, bias;      // EMBED: the tables; NORM: floats
+    Buffer q_norm, k_norm;    // ROPE_STORE
+    Buffer inv_freq, slopes;  // ROPE_STORE, ATTENTION
+    std::unique_ptr<Linear> linear;
+  };
+
+  void load(const Op& op);
+  Buffer raw(const mr_tensor* tensor);
+  Buffer floats(const mr_tensor* tensor);
+  Buffer floats(const float* values, int n);
+  KvShape kv_shape(const Op& op) const;
+
+  std::shared_ptr<Stream> stream_;
+  Target target_;
+  std::shared_ptr<const CommonKernels> kernels_;
+  std::vector<std::pair<int, sycl::kernel>> attention_;  // by queries of a task, ascending
+  const Program& program_;
+  const KvLayout& layout_;
+  std::unique_ptr<StepTables> tables_;
+  std::vector<Constants> constants_;  // [ops]
+  Buffer rounded_;                    // operands of an F32 slot
+  Buffer logits_;                     // [max_outputs, vocab] floats
+  void* pool_ = nullptr;              // of the step
+  bool running_ = false;              // a step has begun and not ended: it failed
+};
+
+}  // namespace millrace::sycl_backend
+
+#endif

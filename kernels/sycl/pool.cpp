@@ -1,0 +1,30 @@
+#include "sycl/pool.hpp"
+
+#include "exec/error.hpp"
+#include "sycl/runtime.hpp"
+#include "sycl/shapes.hpp"
+
+namespace millrace::sycl_backend {
+
+DevicePool::DevicePool(std::shared_ptr<Stream> stream, sycl::kernel copy, const KvLayout& layout,
+                       int slabs)
+    : KvPool(layout, slabs), stream_(std::move(stream)), copy_(std::move(copy)) {
+  const DeviceMemory memory = device_memory(stream_->device());
+  if (bytes() > memory.available) {
+    fail(MR_NO_MEMORY, "KV pool of %d slabs needs %.2f GiB, available are %.2f GiB", slabs,
+         static_cast<double>(bytes()) / (1u << 30),
+         static_cast<double>(memory.available) / (1u << 30));
+  }
+  data_ = stream_->allocate(bytes());
+}
+
+void DevicePool::copy_slab(int from, int to, int tokens) {
+  const auto elements = static_cast<int64_t>(slab_bytes() / layout_.element_bytes);
+  const int32_t block = kSlabTokens * layout_.head_dim;
+  const size_t blocks = size_t(layout_.layers) * 2 * layout_.kv_heads;
+  stream_->launch(copy_, blocks, kRowItems, data(), elements * from, elements * to, block,
+                  tokens * layout_.head_dim);
+  stream_->wait();
+}
+
+}  // namespace millrace::sycl_backend

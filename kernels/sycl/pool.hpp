@@ -1,0 +1,34 @@
+// The KV pool in device memory. Nothing is mapped: kernels read the slab table.
+#ifndef MILLRACE_SYCL_POOL_HPP
+#define MILLRACE_SYCL_POOL_HPP
+
+#include <memory>
+
+#include "exec/kv.hpp"
+#include "sycl/stream.hpp"
+
+namespace millrace::sycl_backend {
+
+class DevicePool : public KvPool {
+ public:
+  DevicePool(std::shared_ptr<Stream> stream, sycl::kernel copy, const KvLayout& layout, int slabs);
+
+  void* data() const { return data_.data(); }
+
+  std::byte* reserve(int) override { return nullptr; }
+  void release(std::byte*, int) override {}
+  void map(std::byte*, const int32_t*, int) override {}
+  void unmap(std::byte*, int) override {}
+
+ protected:
+  void copy_slab(int from, int to, int tokens) override;
+
+ private:
+  std::shared_ptr<Stream> stream_;
+  sycl::kernel copy_;
+  Buffer data_;
+};
+
+}  // namespace millrace::sycl_backend
+
+#endif

@@ -1,0 +1,186 @@
+#include "sycl/runtime.hpp"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "exec/error.hpp"
+#include "exec/limits.hpp"
+
+namespace millrace::sycl_backend {
+namespace {
+
+namespace matrix = sycl::ext::oneapi::experimental::matrix;
+
+constexpr int kKeep = 0;  // setenv: what the user has set stays
+
+std::string folder_of_runtime() {
+  Dl_info info;
+  // Any function of libsycl.so says where the library lies.
+  const auto* symbol = reinterpret_cast<const void*>(&sycl::platform::get_platforms);
+  if (dladdr(symbol, &info) == 0 || info.dli_fname == nullptr) return "";
+  const std::string path = info.dli_fname;
+  return path.substr(0, path.rfind('/'));
+}
+
+std::string cache_folder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return std::string(cache) + "/millrace/sycl";
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home == '/') return std::string(home) + "/.cache/millrace/sycl";
+  return "";
+}
+
+const char* backend_name(const sycl::device& device) {
+  switch (device.get_backend()) {
+    case sycl::backend::ext_oneapi_level_zero:
+      return "level_zero";
+    case sycl::backend::opencl:
+      return "opencl";
+    default:
+      return nullptr;
+  }
+}
+
+bool intel_gpu(const sycl::device& device) {
+  constexpr uint32_t kIntel = 0x8086;
+  return device.is_gpu() && device.get_info<sycl::info::device::vendor_id>() == kIntel;
+}
+
+// Columns of a product of 16-bit numbers by the matrix engine; 0: there is none.
+int matrix_columns(const sycl::device& device) {
+  if (!device.has(sycl::aspect::ext_intel_matrix)) return 0;
+  const auto products =
+      device.get_info<sycl::ext::oneapi::experimental::info::device::matrix_combinations>();
+  for (const auto& p : products) {
+    if (p.atype == matrix::matrix_type::bf16 && p.ksize == 16 && (p.nsize == 8 || p.nsize == 16)) {
+      return static_cast<int>(p.nsize);
+    }
+  }
+  return 0;
+}
+
+bool has_sub_groups_of(const sycl::device& device, size_t lanes) {
+  const auto sizes = device.get_info<sycl::info::device::sub_group_sizes>();
+  return std::find(sizes.begin(), sizes.end(), lanes) != sizes.end();
+}
+
+std::string names(const std::vector<Found>& found) {
+  std::string text;
+  for (const Found& f : found) {
+    if (!text.empty()) text += ", ";
+    text += f.id + " (" + f.device.get_info<sycl::info::device::name>() + ")";
+  }
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+void prepare_environment(int threads) {
+  const std::string folder = folder_of_runtime();
+  const std::string driver = folder + "/libintelocl.so";
+  if (!folder.empty() && access(driver.c_str(), R_OK) == 0) {
+    setenv("OCL_ICD_FILENAMES", driver.c_str(), kKeep);
+  }
+  const std::string cache = cache_folder();
+  if (!cache.empty()) {
+    setenv("SYCL_CACHE_PERSISTENT", "1", kKeep);
+    setenv("SYCL_CACHE_DIR", cache.c_str(), kKeep);
+  }
+  if (threads > 0) setenv("DPCPP_CPU_NUM_CUS", std::to_string(threads).c_str(), kKeep);
+}
+
+std::vector<Found> find_devices() {
+  std::vector<Found> found;
+  for (const char* wanted : {"level_zero", "opencl"}) {
+    int index = 0;
+    for (const sycl::platform& platform : sycl::platform::get_platforms()) {
+      for (const sycl::device& device : platform.get_devices()) {
+        const char* name = backend_name(device);
+        if (name == nullptr || std::string(name) != wanted) continue;
+        found.push_back({std::string(name) + ":" + std::to_string(index++), device});
+      }
+    }
+  }
+  return found;
+}
+
+Found choose_device(const std::string& name) {
+  const std::vector<Found> found = find_devices();
+  const auto first = [&](auto&& fits) {
+    return std::find_if(found.begin(), found.end(), [&](const Found& f) { return fits(f); });
+  };
+  const auto gpu = [](const Found& f) { return intel_gpu(f.device); };
+  const auto cpu = [](const Found& f) { return f.device.is_cpu(); };
+  auto it = found.end();
+  if (name.empty() || name == "auto") {
+    it = first(gpu);
+    if (it == found.end()) it = first(cpu);
+  } else if (name == "gpu") {
+    it = first(gpu);
+  } else if (name == "cpu") {
+    it = first(cpu);
+  } else {
+    it = first([&](const Found& f) { return f.id == name; });
+  }
+  if (it != found.end()) return *it;
+  fail(MR_UNSUPPORTED,
+       "SYCL device \"%s\": found %s; an Intel GPU needs the packages intel-level-zero-gpu and "
+       "level-zero, the CPU device comes with make sycl",
+       name.c_str(), names(found).c_str());
+}
+
+std::string isa_names(const sycl::device& device) {
+  return matrix_columns(device) > 0 ? "xmx,simd" : "simd";
+}
+
+Target choose_target(const sycl::device& device, const std::string& isa) {
+  const int columns = matrix_columns(device);
+  if (isa == "xmx" || (isa.empty() && columns > 0)) {
+    if (columns == 0) fail(MR_UNSUPPORTED, "isa \"xmx\": this device runs simd");
+    return {columns, true};
+  }
+  if (!isa.empty() && isa != "simd") {
+    fail(MR_INVALID, "isa \"%s\", this device runs %s", isa.c_str(), isa_names(device).c_str());
+  }
+  for (const int lanes : {16, 8}) {
+    if (has_sub_groups_of(device, lanes)) return {lanes, false};
+  }
+  fail(MR_UNSUPPORTED, "the device has no sub-groups of 16 or 8 work-items");
+}
+
+DeviceMemory device_memory(const sycl::device& device) {
+  if (device.is_cpu()) {
+    const MemoryLimits limits = memory_limits();
+    return {limits.total, limits.available, true};
+  }
+  const uint64_t total = device.get_info<sycl::info::device::global_mem_size>();
+  if (!device.has(sycl::aspect::ext_intel_free_memory)) return {total, total, false};
+  return {total, device.get_info<sycl::ext::intel::info::device::free_memory>(), true};
+}
+
+std::string describe(const Found& found) {
+  const sycl::device& d = found.device;
+  std::string text = found.id + ": " + d.get_info<sycl::info::device::name>();
+  const DeviceMemory memory = device_memory(d);
+  char sizes[128];
+  std::snprintf(sizes, sizeof sizes, ", %.1f GiB%s %.1f GiB", double(memory.total) / (1u << 30),
+                memory.reported ? ", available" : " (free memory not reported), assumed",
+                double(memory.available) / (1u << 30));
+  text += sizes;
+  text += ", sub-groups";
+  for (const size_t n : d.get_info<sycl::info::device::sub_group_sizes>()) {
+    text += " " + std::to_string(n);
+  }
+  text += d.has(sycl::aspect::fp16) ? ", fp16" : ", no fp16";
+  const int columns = matrix_columns(d);
+  text += columns > 0 ? ", bf16/f16 matrix products of " + std::to_string(columns) + " columns"
+                      : std::string(", no matrix engine");
+  text += d.has(sycl::aspect::ext_oneapi_virtual_mem) ? ", virtual memory" : ", no virtual memory";
+  text += "; uses " + isa_names(d).substr(0, isa_names(d).find(',')) + ", KV by slab table";
+  return text;
+}
+
+}  // namespace millrace::sycl_backend

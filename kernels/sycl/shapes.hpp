@@ -1,0 +1,74 @@
+// What host and device say to each other: the scalar arguments of each kernel,
+// and the step's tables. Plain numbers only; memory is passed beside them.
+#ifndef MILLRACE_SYCL_SHAPES_HPP
+#define MILLRACE_SYCL_SHAPES_HPP
+
+#include <cstdint>
+
+namespace millrace::sycl_backend {
+
+constexpr int kSlabTokens = 16;    // MR_SLAB_TOKENS
+constexpr int kDepth = 16;         // products of one block along the sum: one dpas of 16-bit types
+constexpr int kColumnBlocks = 2;   // blocks of columns that a sub-group computes
+constexpr int kNormItems = 128;    // work-items of a norm's row
+constexpr int kRowItems = 128;     // work-items of a row that is only copied
+constexpr int kHeadsPerGroup = 4;  // sub-groups of a work-group of rope_store
+
+struct EmbedShape {
+  int32_t width;
+  int32_t table_type, position_type;  // mr_dtype; -1: absent
+  int32_t position_offset;
+  float scale;
+  int32_t out_f32;
+};
+
+struct NormShape {
+  int32_t width;
+  int32_t layer_norm, bias, out_f32;
+  float eps;
+};
+
+// out[rows][width] from in[rows][depth]; weights [column blocks][depth blocks][8][lanes].
+struct LinearShape {
+  int32_t rows, depth, width;
+  int32_t depth_blocks;
+  int32_t slices, slice_blocks;  // the sum is cut into slices, one per sub-group of a work-group
+  int32_t activation, gated, accumulate, bias, out_f32;
+};
+
+// A sequence's part of a step. Its slabs are entries [slabs, ...) of the table.
+struct SequenceEntry {
+  int32_t first_row, rows, position, slabs;
+};
+
+// Where a layer's keys and values lie in a slab, in elements.
+struct KvShape {
+  int64_t slab;    // elements of a slab
+  int64_t keys;    // first block of this layer's keys
+  int64_t values;  // and of its values
+  int32_t kv_heads, head_dim;
+};
+
+struct RopeShape {
+  KvShape kv;
+  int32_t rows, heads;
+  int32_t q_norm, k_norm;
+  int32_t rotary_dim, interleaved;
+  float rotary_scale, eps;
+};
+
+// Some queries of one sequence: pairs of row and head, counted row by row over
+// the heads of a KV head, from `first` on.
+struct AttentionTask {
+  int32_t sequence, first;
+};
+
+struct AttentionShape {
+  KvShape kv;
+  int32_t heads, window, alibi, out_f32;
+  float scale;
+};
+
+}  // namespace millrace::sycl_backend
+
+#endif

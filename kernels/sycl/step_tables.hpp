@@ -1,0 +1,64 @@
+// What the kernels of a step read beside the slots: one copy to the device.
+#ifndef MILLRACE_SYCL_STEP_TABLES_HPP
+#define MILLRACE_SYCL_STEP_TABLES_HPP
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "exec/step.hpp"
+#include "sycl/shapes.hpp"
+#include "sycl/stream.hpp"
+
+namespace millrace::sycl_backend {
+
+// The queries of an attention op: tasks of at most `queries` pairs of row and head.
+struct AttentionTasks {
+  int queries, count;
+  const AttentionTask* tasks;  // on the device
+};
+
+class StepTables {
+ public:
+  // groups: every number of query heads per KV head of the program's ops.
+  // most_queries: of a task.
+  StepTables(std::vector<int> groups, int most_queries);
+
+  void set(Stream& stream, const Batch& batch);
+
+  // On the device.
+  const int32_t* tokens() const { return at<int32_t>(tokens_); }
+  const int32_t* positions() const { return at<int32_t>(positions_); }
+  const int32_t* output_rows() const { return at<int32_t>(output_rows_); }
+  const int32_t* row_sequence() const { return at<int32_t>(row_sequence_); }
+  const SequenceEntry* sequences() const { return at<SequenceEntry>(sequences_); }
+  const int32_t* slabs() const { return at<int32_t>(slabs_); }
+  AttentionTasks tasks(int group) const;
+  uint64_t bytes() const { return device_.size(); }
+
+ private:
+  struct Tasks {
+    int queries, count;
+    size_t begin;
+  };
+
+  template <class T>
+  const T* at(size_t word) const {
+    return reinterpret_cast<const T*>(static_cast<const int32_t*>(device_.data()) + word);
+  }
+  size_t end() const { return words_.size(); }
+  void add_sequences(const Batch& batch);
+  void add_tasks(const Batch& batch, int group);
+
+  std::vector<int> groups_;
+  int most_queries_;
+  std::vector<int32_t> words_;
+  size_t tokens_ = 0, positions_ = 0, output_rows_ = 0, row_sequence_ = 0, sequences_ = 0,
+         slabs_ = 0;
+  std::map<int, Tasks> tasks_;  // by group
+  Buffer device_;
+};
+
+}  // namespace millrace::sycl_backend
+
+#endif
