@@ -22,10 +22,12 @@ constexpr int kBlockSlabs = kBlockTokens / kSlabTokens;
 // Target, beside what row_tile.hpp lists:
 //   Ints              int32 lanes
 //   Pair              two neighbouring elements of a query or of probabilities
-//   Splat             a Pair in every lane; Packed: kLanes pairs of keys or values
-//   Pair make_pair(float, float); Splat splat(Pair)
-//   Packed load_packed(const uint32_t*)   bf16 pairs
-//   Vector dot(Splat, Packed, Vector sum) sum + even * even + odd * odd
+//   Pair make_pair(float, float)
+//   kParts            a product of pairs takes so many instructions: one for both
+//                     elements, or one for the even and one for the odd ones
+//   Packed load_packed<part>(const uint32_t*)  that part of kLanes bf16 pairs
+//   Packed splat<part>(Pair)                   of one pair, in every lane
+//   Vector dot(Packed, Packed, Vector sum)     sum + products
 //   Vector store_probabilities(Vector, Pair*)  as pairs; what was stored
 //   kQueries, kKeyVectors, kDimVectors    sizes of the register tiles
 //   pack_keys(const bf16* block, int head_dim, uint32_t* out)
@@ -139,11 +141,7 @@ struct Attention {
       const Keys keys{block, larger(block, begin) / kSlabTokens - block / kSlabTokens,
                       smaller(block + kBlockTokens, end) - block};
       pack(t, keys, s);
-      int i = 0;
-      for (; i + T::kQueries <= t.queries(); i += T::kQueries) {
-        attend<T::kQueries>(t, keys, s, i, state);
-      }
-      for (; i < t.queries(); ++i) attend<1>(t, keys, s, i, state);
+      attend_all<T::kQueries>(t, keys, s, 0, state);
     }
     for (int i = 0; i < t.queries(); ++i) state.sum[i] = T::sum(T::load(s.sums + i * kLanes));
   }
@@ -161,6 +159,8 @@ struct Attention {
     const int d = t.head_dim, width = padded(d);
     for (int slab = keys.first_slab; slab < keys.end_slab(); ++slab) {
       const size_t at = t.slab_bytes * (keys.block / kSlabTokens + slab);
+      if (keys.block + kBlockTokens < t.position + t.rows)
+        fetch(t, at + t.slab_bytes * kBlockSlabs);
       T::pack_keys(reinterpret_cast<const bf16*>(t.keys + at), d,
                    s.keys + int64_t{slab} * kSlabTokens * d / 2);
       // Behind the last key lies what another sequence left, which even times a
@@ -176,6 +176,24 @@ struct Attention {
         }
       }
     }
+  }
+
+  // Asks for a slab's keys and values. The processor sees where a stream goes only
+  // inside of a page, and a slab's share of a head is less than that.
+  static void fetch(const AttentionTile& t, size_t at) {
+    constexpr int kLine = 64;
+    for (int i = 0; i < kSlabTokens * t.head_dim * 2; i += kLine) {
+      __builtin_prefetch(t.keys + at + i);
+      __builtin_prefetch(t.values + at + i);
+    }
+  }
+
+  // One block of keys for the queries from i on, N at a time and then fewer.
+  template <int N>
+  static void attend_all(const AttentionTile& t, const Keys& keys, const Scratch& s, int i,
+                         const State& state) {
+    for (; i + N <= t.queries(); i += N) attend<N>(t, keys, s, i, state);
+    if constexpr (N > 1) attend_all<N / 2>(t, keys, s, i, state);
   }
 
   // One block of keys for queries [i, i + N).
@@ -205,6 +223,21 @@ struct Attention {
     }
   }
 
+  // Adds a part of pairs[n * stride] * packed[m] to N times M sums.
+  template <int kPart, int N, int M>
+  static void multiply(const uint32_t* const (&packed)[M], const Pair* pairs, int stride,
+                       Vector (&sums)[N][M]) {
+    typename T::Packed x[M];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) x[m] = T::template load_packed<kPart>(packed[m]);
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) {
+      const auto y = T::template splat<kPart>(pairs[n * stride]);
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) sums[n][m] = T::dot(y, x[m], sums[n][m]);
+    }
+  }
+
   // Scores of queries [i, i + N) and key vectors [v, v + M) of the block.
   template <int N, int M>
   static void score(const AttentionTile& t, const Scratch& s, int i, int v,
@@ -218,15 +251,12 @@ struct Attention {
     const Pair* q = s.queries + int64_t{i} * half;
     Vector sums[N][M] = {};
     for (int k = 0; k < half; ++k) {
-      typename T::Packed packed[M];
+      const uint32_t* here[M];
 #pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) packed[m] = T::load_packed(keys[m] + k * kSlabTokens);
-#pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) {
-        const auto x = T::splat(q[n * half + k]);
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) sums[n][m] = T::dot(x, packed[m], sums[n][m]);
-      }
+      for (int m = 0; m < M; ++m) here[m] = keys[m] + k * kSlabTokens;
+      const Pair* pairs = q + k;
+      multiply<0>(here, pairs, half, sums);
+      if constexpr (T::kParts == 2) multiply<1>(here, pairs, half, sums);
     }
     for (int n = 0; n < N; ++n) {
       for (int m = 0; m < M; ++m) T::store(out[n] + (v + m) * kLanes, sums[n][m]);
@@ -292,24 +322,20 @@ struct Attention {
   static void weigh(const Keys& keys, const uint32_t* values, int width,
                     const Pair (&p)[N][kBlockTokens / 2], float* out) {
     Vector sums[N][M];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) sums[n][m] = T::load(out + n * width + m * kLanes);
     }
     const int end = keys.end_slab() * kSlabTokens / 2;
     for (int k = keys.first_slab * kSlabTokens / 2; k < end; ++k) {
-      typename T::Packed packed[M];
+      const uint32_t* here[M];
 #pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) packed[m] = T::load_packed(values + k * width + m * kLanes);
-#pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) {
-        const auto x = T::splat(p[n][k]);
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) sums[n][m] = T::dot(x, packed[m], sums[n][m]);
-      }
+      for (int m = 0; m < M; ++m) here[m] = values + k * width + m * kLanes;
+      multiply<0>(here, &p[0][k], kBlockTokens / 2, sums);
+      if constexpr (T::kParts == 2) multiply<1>(here, &p[0][k], kBlockTokens / 2, sums);
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) T::store(out + n * width + m * kLanes, sums[n][m]);

@@ -41,62 +41,52 @@ struct Avx2 {
   struct Pair {
     float even, odd;
   };
-  struct Splat {
-    Vector even, odd;
-  };
-  using Packed = Splat;
+  static constexpr int kParts = 2;
+  using Packed = Vector;
 
   static Pair make_pair(float even, float odd) { return {even, odd}; }
-  static Splat splat(Pair p) { return {set1(p.even), set1(p.odd)}; }
+  template <int kPart>
+  static Vector splat(const Pair& p) {
+    return set1(kPart == 0 ? p.even : p.odd);
+  }
+  template <int kPart>
   static Packed load_packed(const uint32_t* p) {
     const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(x, 16)),
-            _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(~0xffff)))};
+    return _mm256_castsi256_ps(kPart == 0 ? _mm256_slli_epi32(x, 16)
+                                          : _mm256_and_si256(x, _mm256_set1_epi32(~0xffff)));
   }
-  static Vector dot(Splat a, Packed b, Vector sum) {
-    return fma(a.odd, b.odd, fma(a.even, b.even, sum));
-  }
+  static Vector dot(Vector a, Vector b, Vector sum) { return fma(a, b, sum); }
   static Vector store_probabilities(Vector p, Pair* out) {
     store(&out->even, p);
     return p;
   }
 
-  // Eight tokens' vectors of eight pairs to eight pairs' vectors of tokens.
-  static void transpose(__m256i (&x)[8]) {
-    __m256i a[8], b[8];
-    for (int i = 0; i < 4; ++i) {
-      a[2 * i] = _mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-      a[2 * i + 1] = _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-    }
-    for (int i = 0; i < 2; ++i) {
-      for (int k = 0; k < 2; ++k) {
-        b[4 * i + 2 * k] = _mm256_unpacklo_epi64(a[4 * i + k], a[4 * i + 2 + k]);
-        b[4 * i + 2 * k + 1] = _mm256_unpackhi_epi64(a[4 * i + k], a[4 * i + 2 + k]);
-      }
-    }
-    for (int i = 0; i < 4; ++i) {
-      x[i] = _mm256_permute2x128_si256(b[i], b[4 + i], 0x20);
-      x[4 + i] = _mm256_permute2x128_si256(b[i], b[4 + i], 0x31);
-    }
+  // Four pairs of two tokens, four apart, 128 bits each.
+  static __m256i gather(const bf16* block, int head_dim) {
+    const auto part = [](const bf16* p) { return reinterpret_cast<const __m128i*>(p); };
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(part(block))),
+                                   _mm_loadu_si128(part(block + 4 * head_dim)), 1);
   }
 
   static void pack_keys(const bf16* block, int head_dim, uint32_t* out) {
-    const int pairs = head_dim / 2;
-    const __m256i numbers = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    for (int k = 0; k < pairs; k += kLanes) {
-      const int n = pairs - k < kLanes ? pairs - k : kLanes;
-      const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(n), numbers);
-      for (int token = 0; token < kSlabTokens; token += kLanes) {
-        __m256i x[kLanes];
-        for (int i = 0; i < kLanes; ++i) {
-          const bf16* from = block + (token + i) * head_dim + 2 * k;
-          x[i] = _mm256_maskload_epi32(reinterpret_cast<const int*>(from), mask);
-        }
-        transpose(x);
-        for (int i = 0; i < n; ++i) {
-          uint32_t* to = out + (k + i) * kSlabTokens + token;
-          _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x[i]);
-        }
+    const auto store = [](uint32_t* p, __m256i x) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x);
+    };
+    for (int token = 0; token < kSlabTokens; token += kLanes) {
+      for (int d = 0; d < head_dim; d += 8) {
+        const bf16* from = block + token * head_dim + d;
+        const __m256i a = gather(from, head_dim);  // tokens 0 and 4
+        const __m256i b = gather(from + head_dim, head_dim);
+        const __m256i c = gather(from + 2 * head_dim, head_dim);
+        const __m256i e = gather(from + 3 * head_dim, head_dim);
+        // 4 x 4 pairs in each 128 bits change places: then these hold 4 tokens.
+        const __m256i ab0 = _mm256_unpacklo_epi32(a, b), ab1 = _mm256_unpackhi_epi32(a, b);
+        const __m256i ce0 = _mm256_unpacklo_epi32(c, e), ce1 = _mm256_unpackhi_epi32(c, e);
+        uint32_t* to = out + d / 2 * kSlabTokens + token;
+        store(to, _mm256_unpacklo_epi64(ab0, ce0));
+        store(to + kSlabTokens, _mm256_unpackhi_epi64(ab0, ce0));
+        store(to + 2 * kSlabTokens, _mm256_unpacklo_epi64(ab1, ce1));
+        store(to + 3 * kSlabTokens, _mm256_unpackhi_epi64(ab1, ce1));
       }
     }
   }

@@ -16,15 +16,21 @@ namespace {
 
 struct Avx512Bf16Ops : Avx512Ops {
   using Pair = uint32_t;
-  using Splat = __m512bh;
   using Packed = __m512bh;
+  static constexpr int kParts = 1;
 
   static Pair make_pair(float even, float odd) {
     return Rows<Avx512Ops>::round_bf16(even) | uint32_t{Rows<Avx512Ops>::round_bf16(odd)} << 16;
   }
-  static Splat splat(Pair p) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(p)); }
-  static Packed load_packed(const uint32_t* p) { return (__m512bh)_mm512_loadu_si512(p); }
-  static Vector dot(Splat a, Packed b, Vector sum) { return _mm512_dpbf16_ps(sum, a, b); }
+  template <int>
+  static Packed splat(Pair p) {
+    return (__m512bh)_mm512_set1_epi32(static_cast<int>(p));
+  }
+  template <int>
+  static Packed load_packed(const uint32_t* p) {
+    return (__m512bh)_mm512_loadu_si512(p);
+  }
+  static Vector dot(Packed a, Packed b, Vector sum) { return _mm512_dpbf16_ps(sum, a, b); }
   static Vector store_probabilities(Vector p, Pair* out) {
     const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(p);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), rounded);

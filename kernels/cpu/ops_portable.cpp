@@ -33,21 +33,21 @@ struct Portable {
   struct Pair {
     float even, odd;
   };
-  struct Splat {
-    Vector even, odd;
-  };
-  using Packed = Splat;
+  static constexpr int kParts = 2;
+  using Packed = Vector;
 
   static Pair make_pair(float even, float odd) { return {even, odd}; }
-  static Splat splat(Pair p) { return {set1(p.even), set1(p.odd)}; }
+  template <int kPart>
+  static Vector splat(const Pair& p) {
+    return set1(kPart == 0 ? p.even : p.odd);
+  }
+  template <int kPart>
   static Packed load_packed(const uint32_t* p) {
     Words x;
     __builtin_memcpy(&x, p, sizeof x);
-    return {(Vector)(x << 16), (Vector)(x & 0xffff0000u)};
+    return (Vector)(kPart == 0 ? x << 16 : x & 0xffff0000u);
   }
-  static Vector dot(Splat a, Packed b, Vector sum) {
-    return fma(a.odd, b.odd, fma(a.even, b.even, sum));
-  }
+  static Vector dot(Vector a, Vector b, Vector sum) { return fma(a, b, sum); }
   static Vector store_probabilities(Vector p, Pair* out) {
     __builtin_memcpy(out, &p, sizeof p);
     return p;

@@ -12,7 +12,7 @@ namespace {
 
 struct Avx512Ops {
   static constexpr int kLanes = 16;
-  static constexpr int kQueries = 4, kKeyVectors = 4, kDimVectors = 4;
+  static constexpr int kQueries = 8, kKeyVectors = 2, kDimVectors = 2;
   using Vector = __m512;
   typedef int32_t Ints __attribute__((vector_size(64)));
 
@@ -28,66 +28,48 @@ struct Avx512Ops {
   struct Pair {
     float even, odd;
   };
-  struct Splat {
-    Vector even, odd;
-  };
-  using Packed = Splat;
+  static constexpr int kParts = 2;
+  using Packed = Vector;
 
   static Pair make_pair(float even, float odd) { return {even, odd}; }
-  static Splat splat(Pair p) { return {set1(p.even), set1(p.odd)}; }
+  template <int kPart>
+  static Vector splat(const Pair& p) {
+    return set1(kPart == 0 ? p.even : p.odd);
+  }
+  template <int kPart>
   static Packed load_packed(const uint32_t* p) {
     const __m512i x = _mm512_loadu_si512(p);
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)),
-            _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(~0xffff)))};
+    return _mm512_castsi512_ps(kPart == 0 ? _mm512_slli_epi32(x, 16)
+                                          : _mm512_and_si512(x, _mm512_set1_epi32(~0xffff)));
   }
-  static Vector dot(Splat a, Packed b, Vector sum) {
-    return fma(a.odd, b.odd, fma(a.even, b.even, sum));
-  }
+  static Vector dot(Vector a, Vector b, Vector sum) { return fma(a, b, sum); }
   static Vector store_probabilities(Vector p, Pair* out) {
     store(&out->even, p);
     return p;
   }
 
-  // Sixteen tokens' vectors of sixteen pairs to sixteen pairs' vectors of tokens.
-  static void transpose(__m512i (&x)[16]) {
-    __m512i y[16];
-    for (int i = 0; i < 8; ++i) {
-      y[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-      y[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-    }
-    for (int i = 0; i < 4; ++i) {
-      for (int k = 0; k < 2; ++k) {
-        x[4 * i + 2 * k] = _mm512_unpacklo_epi64(y[4 * i + k], y[4 * i + 2 + k]);
-        x[4 * i + 2 * k + 1] = _mm512_unpackhi_epi64(y[4 * i + k], y[4 * i + 2 + k]);
-      }
-    }
-    // Now x[4i + c], 128-bit lane l: pair 4l + c of tokens 4i to 4i + 3.
-    for (int i = 0; i < 2; ++i) {
-      for (int c = 0; c < 4; ++c) {
-        y[8 * i + c] = _mm512_shuffle_i32x4(x[8 * i + c], x[8 * i + 4 + c], 0x88);
-        y[8 * i + 4 + c] = _mm512_shuffle_i32x4(x[8 * i + c], x[8 * i + 4 + c], 0xdd);
-      }
-    }
-    // y[8i + c] holds lanes 0 and 2, y[8i + 4 + c] lanes 1 and 3, of both.
-    for (int c = 0; c < 4; ++c) {
-      x[c] = _mm512_shuffle_i32x4(y[c], y[8 + c], 0x88);
-      x[8 + c] = _mm512_shuffle_i32x4(y[c], y[8 + c], 0xdd);
-      x[4 + c] = _mm512_shuffle_i32x4(y[4 + c], y[12 + c], 0x88);
-      x[12 + c] = _mm512_shuffle_i32x4(y[4 + c], y[12 + c], 0xdd);
-    }
+  // Four pairs of every fourth token from `block` on, 128 bits each.
+  static __m512i gather(const bf16* block, int head_dim) {
+    const auto part = [](const bf16* p) { return reinterpret_cast<const __m128i*>(p); };
+    __m512i x = _mm512_castsi128_si512(_mm_loadu_si128(part(block)));
+    x = _mm512_inserti32x4(x, _mm_loadu_si128(part(block + 4 * head_dim)), 1);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128(part(block + 8 * head_dim)), 2);
+    return _mm512_inserti32x4(x, _mm_loadu_si128(part(block + 12 * head_dim)), 3);
   }
 
   static void pack_keys(const bf16* block, int head_dim, uint32_t* out) {
-    const int pairs = head_dim / 2;
-    for (int k = 0; k < pairs; k += kLanes) {
-      const int n = pairs - k < kLanes ? pairs - k : kLanes;
-      const auto mask = static_cast<__mmask16>((1u << n) - 1);
-      __m512i x[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        x[i] = _mm512_maskz_loadu_epi32(mask, block + i * head_dim + 2 * k);
-      }
-      transpose(x);
-      for (int i = 0; i < n; ++i) _mm512_storeu_si512(out + (k + i) * kSlabTokens, x[i]);
+    for (int d = 0; d < head_dim; d += 8, out += 4 * kSlabTokens) {
+      const __m512i a = gather(block + d, head_dim);  // tokens 0, 4, 8, 12
+      const __m512i b = gather(block + head_dim + d, head_dim);
+      const __m512i c = gather(block + 2 * head_dim + d, head_dim);
+      const __m512i e = gather(block + 3 * head_dim + d, head_dim);
+      // 4 x 4 pairs in each 128 bits change places: then these hold 4 tokens.
+      const __m512i ab0 = _mm512_unpacklo_epi32(a, b), ab1 = _mm512_unpackhi_epi32(a, b);
+      const __m512i ce0 = _mm512_unpacklo_epi32(c, e), ce1 = _mm512_unpackhi_epi32(c, e);
+      _mm512_storeu_si512(out, _mm512_unpacklo_epi64(ab0, ce0));
+      _mm512_storeu_si512(out + kSlabTokens, _mm512_unpackhi_epi64(ab0, ce0));
+      _mm512_storeu_si512(out + 2 * kSlabTokens, _mm512_unpacklo_epi64(ab1, ce1));
+      _mm512_storeu_si512(out + 3 * kSlabTokens, _mm512_unpackhi_epi64(ab1, ce1));
     }
   }
 
