@@ -305,3 +305,25 @@ func readText(t *testing.T, s api.Stream) string {
 		text += e.Text
 	}
 }
+
+func TestTokensThatTheModelLacksAreRefused(t *testing.T) {
+	d := newTestDevice(100)
+	p := start(t, testConfig(t, d))
+	for name, change := range map[string]func(*api.Request){
+		"prompt":         func(r *api.Request) { r.PromptTokens = []int32{1, 4096} },
+		"stop_token_ids": func(r *api.Request) { r.StopTokens = []int32{-1} },
+		"logit_bias":     func(r *api.Request) { r.Sampling.LogitBias = map[int32]float32{5000: 1} },
+	} {
+		r := tokensRequest(name, []int32{1}, 5)
+		change(r)
+		s, err := p.Submit(context.Background(), r)
+		require.NoError(t, err)
+		_, last, err := read(s)
+		require.NoError(t, err)
+		var e *api.Error
+		require.ErrorAs(t, last.Err, &e, name)
+		require.Equal(t, api.CodeInvalid, e.Code)
+		require.Equal(t, name, e.Param)
+	}
+	require.NoError(t, p.Ready())
+}

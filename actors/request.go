@@ -73,17 +73,23 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 	}
 	room := min(r.limits.context, r.limits.pool) - prompt
 	if room < 1 {
-		return 0, api.Invalid("prompt", "the prompt has %d tokens, expected fewer than %d (context of the model %d tokens, KV memory for %d)",
+		return 0, tooLong("prompt", "the prompt has %d tokens, expected fewer than %d (context of the model %d tokens, KV memory for %d)",
 			prompt, min(r.limits.context, r.limits.pool), r.limits.context, r.limits.pool)
 	}
 	if r.api.MaxTokens > room {
-		return 0, api.Invalid("max_tokens", "max_tokens is %d after a prompt of %d tokens, expected at most %d (context of the model %d tokens, KV memory for %d)",
+		return 0, tooLong("max_tokens", "max_tokens is %d after a prompt of %d tokens, expected at most %d (context of the model %d tokens, KV memory for %d)",
 			r.api.MaxTokens, prompt, room, r.limits.context, r.limits.pool)
 	}
 	if r.api.MaxTokens > 0 {
 		return r.api.MaxTokens, nil
 	}
 	return room, nil
+}
+
+func tooLong(param, format string, args ...any) error {
+	e := api.Invalid(param, format, args...)
+	e.Reason = "context_length_exceeded"
+	return e
 }
 
 // text takes what a token added to a choice and returns the event for it; ok

@@ -30,7 +30,7 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 	start := time.Now()
 	ids, err := promptTokens(a.tok, m.Request)
 	if err == nil {
-		err = checkVocab(ids, a.p.cfg.Model.Vocab())
+		err = checkVocab(m.Request, ids, a.p.cfg.Model.Vocab())
 	}
 	a.p.stages.tokenize.Served(time.Since(start))
 	ctx.Send(m.Reply, &msg.Tokenized{Tokens: ids, Err: err})
@@ -63,11 +63,19 @@ func promptTokens(tok *tokenizer.Tokenizer, r *api.Request) ([]int32, error) {
 }
 
 // checkVocab refuses tokens that the model does not have.
-func checkVocab(ids []int32, vocab int) error {
-	for i, id := range ids {
-		if id < 0 || int(id) >= vocab {
-			return api.Invalid("prompt", "token %d of the prompt is %d, the model has 0..%d", i, id, vocab-1)
+func checkVocab(r *api.Request, prompt []int32, vocab int) error {
+	for _, list := range []struct {
+		param string
+		ids   []int32
+	}{{"prompt", prompt}, {"stop_token_ids", r.StopTokens}} {
+		for i, id := range list.ids {
+			if id < 0 || int(id) >= vocab {
+				return api.Invalid(list.param, "%s: token %d is %d, the model has 0..%d", list.param, i, id, vocab-1)
+			}
 		}
+	}
+	if err := r.Sampling.ValidateVocab(vocab); err != nil {
+		return api.Invalid("logit_bias", "%v", err)
 	}
 	return nil
 }
