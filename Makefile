@@ -42,7 +42,8 @@ build: libs ## Build bin/millrace
 	$(GO_BUILD) -o bin/millrace ./cmd/millrace
 
 .PHONY: libs
-libs: $(TOKENIZERS) kernels
+libs: | $(TOOLS) # side by side: cargo alone does not keep all cores busy
+	@$(MAKE) --jobs=2 $(TOKENIZERS) kernels
 
 .PHONY: kernels
 kernels: | $(TOOLS) # the generator knows what is out of date
