@@ -185,6 +185,39 @@ TEST(Attention, NormedHeadsWithoutRotationAreCloseToRef) {
 
 class AttentionOn : public testing::TestWithParam<std::string> {};
 
+// Attention as floats, before any rounding could hide a difference.
+TEST_P(AttentionOn, ChunksDoNotMatter) {
+  constexpr int kTokens = 200;
+  for (const int window : {0, 30, 50, 100}) {
+    for (const int heads : {2, 6}) {
+      Case c;
+      c.heads = heads;
+      c.head_dim = 40;
+      c.rotary_dim = 40;
+      c.window = window;
+      c.alibi = window == 100;
+      Builder b = program(c);
+      b.max_rows = b.max_outputs = kTokens;
+      Random random(5);
+      const std::vector<int32_t> tokens = random.tokens(kTokens, b.vocab);
+      Model model(GetParam(), b, 4 * (kTokens / MR_SLAB_TOKENS + 1));
+      std::vector<float> expected;
+      for (const int chunk : {1, 7, 33, kTokens}) {
+        Sequence s(model);
+        std::vector<float> all;
+        for (int i = 0; i < kTokens; i += chunk) {
+          const int end = std::min(kTokens, i + chunk);
+          const std::vector<float> out =
+              model.step({{&s, {tokens.begin() + i, tokens.begin() + end}}});
+          all.insert(all.end(), out.begin(), out.end());
+        }
+        if (chunk == 1) expected = all;
+        EXPECT_EQ(all, expected) << c.text() << ", chunks of " << chunk;
+      }
+    }
+  }
+}
+
 // What lies behind the last token in its slab may be anything.
 TEST_P(AttentionOn, LeftoversOfAnotherSequenceCountNothing) {
   Case c;
