@@ -1,6 +1,8 @@
 #include "sycl/bundle.hpp"
 
 #include <cstdio>
+#include <deque>
+#include <mutex>
 
 #include "exec/error.hpp"
 #include "sycl/sources.hpp"
@@ -30,11 +32,32 @@ Bundle::State build(const sycl::queue& queue, const std::vector<std::string>& fi
   }
 }
 
+// Programs of one process share what is compiled: loading a second one, or the
+// first one again after a failure, takes no time. All queues of a device are in
+// its platform's default context, to which a bundle belongs.
+Bundle::State build_once(const sycl::queue& queue, const std::vector<std::string>& files,
+                         const std::vector<std::string>& options) {
+  struct Built {
+    sycl::device device;
+    std::vector<std::string> files, options;
+    Bundle::State bundle;
+  };
+  static std::mutex mutex;
+  // Never freed: at the process's end the runtime may be gone before it.
+  static auto& all = *new std::deque<Built>;
+  const std::lock_guard lock(mutex);
+  for (const Built& b : all) {
+    if (b.device == queue.get_device() && b.files == files && b.options == options) return b.bundle;
+  }
+  return all.emplace_back(Built{queue.get_device(), files, options, build(queue, files, options)})
+      .bundle;
+}
+
 }  // namespace
 
 Bundle::Bundle(const sycl::queue& queue, const std::vector<std::string>& files,
                const std::vector<std::string>& options)
-    : bundle_(build(queue, files, options)) {}
+    : bundle_(build_once(queue, files, options)) {}
 
 sycl::kernel Bundle::kernel(const std::string& name) const {
   State handle = bundle_;  // the call is not const
