@@ -43,7 +43,7 @@ build: libs ## Build bin/millrace
 
 .PHONY: libs
 libs: | $(TOOLS) # side by side: cargo alone does not keep all cores busy
-	@$(MAKE) --jobs=2 $(TOKENIZERS) kernels
+	@$(MAKE) --silent --jobs=2 $(TOKENIZERS) kernels
 
 .PHONY: kernels
 kernels: | $(TOOLS) # the generator knows what is out of date

@@ -13,22 +13,24 @@ import (
 
 // Device chooses what computes.
 type Device struct {
-	Backend string // "cpu", "ref"
-	ISA     string // "": the best of this machine
-	Threads int    // 0: every core that the process may use
+	Backend    string // "cpu", "ref", "sycl"
+	DeviceName string // of sycl: "auto", "cpu", "gpu", "level_zero:0"
+	ISA        string // "": the best of this machine
+	Threads    int    // 0: every core that the process may use
 }
 
 // Register adds the settings to a command's flags.
 func (d *Device) Register(f *pflag.FlagSet) {
-	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu (bf16 products), ref (float32 throughout, slow)")
-	f.StringVar(&d.ISA, "isa", "", "force one instruction set of the cpu backend; `millrace doctor` lists them (default: the best)")
+	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu (bf16 products), ref (float32 throughout, slow), sycl (Intel GPUs; make sycl builds it)")
+	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl backend: auto (an Intel GPU if there is one, else the CPU), cpu, gpu, or one that `millrace doctor` lists, such as level_zero:0")
+	f.StringVar(&d.ISA, "isa", "", "force one instruction set of the cpu backend, of those that doctor lists (default: the best)")
 	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
 }
 
 // Validate checks what does not depend on the machine.
 func (d *Device) Validate() error {
 	return errors.Join(
-		oneOf("backend", d.Backend, "cpu", "ref"),
+		oneOf("backend", d.Backend, "cpu", "ref", "sycl"),
 		atLeast("threads", d.Threads, 0),
 	)
 }

@@ -55,7 +55,8 @@ fi
 
 quiet=()
 [ ! -f "$tree/build.ninja" ] || quiet=(--quiet)
-cmake --build "$tree" --parallel "$(nproc)" "${targets[@]}" -- "${quiet[@]}"
+cmake --build "$tree" --parallel "$(nproc)" "${targets[@]}" -- "${quiet[@]}" |
+  { grep -vx 'ninja: no work to do.' || true; }
 
 [ "$variant" != sanitize ] || exit 0
 cmake --install "$tree" --prefix "$root/build" >/dev/null # copies what is new
