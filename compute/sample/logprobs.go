@@ -5,6 +5,17 @@ import "math"
 // logprobs returns the log probability of the token under softmax(logits) and
 // the n likeliest tokens.
 func logprobs(logits []float32, token int32, n int) (float32, []Alternative) {
+	norm := logSum(logits)
+	alternatives := likeliest(logits, n)
+	for i := range alternatives {
+		alternatives[i].Logprob = float32(float64(alternatives[i].Logprob) - norm)
+	}
+	return float32(float64(logits[token]) - norm), alternatives
+}
+
+// logSum is log(sum(exp(logits))); no finite number when one of them is NaN or
+// +Inf, or all are -Inf.
+func logSum(logits []float32) float64 {
 	top := float32(math.Inf(-1))
 	for _, v := range logits {
 		top = max(top, v)
@@ -13,12 +24,7 @@ func logprobs(logits []float32, token int32, n int) (float32, []Alternative) {
 	for _, v := range logits {
 		sum += expNeg(widen(top - v))
 	}
-	norm := float64(top) + math.Log(sum)
-	alternatives := likeliest(logits, n)
-	for i := range alternatives {
-		alternatives[i].Logprob = float32(float64(alternatives[i].Logprob) - norm)
-	}
-	return float32(float64(logits[token]) - norm), alternatives
+	return float64(top) + math.Log(sum)
 }
 
 // likeliest returns the n largest logits, the lower id first among equal ones,
