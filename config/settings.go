@@ -22,7 +22,7 @@ type Device struct {
 // Register adds the settings to a command's flags.
 func (d *Device) Register(f *pflag.FlagSet) {
 	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu (bf16 products), ref (float32 throughout, slow), sycl (Intel GPUs; make sycl builds it)")
-	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl backend: auto (an Intel GPU if there is one, else the CPU), cpu, gpu, or one that `millrace doctor` lists, such as level_zero:0")
+	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl backend: auto (an Intel GPU if there is one, else the CPU), cpu, gpu, or one that doctor lists, such as level_zero:0")
 	f.StringVar(&d.ISA, "isa", "", "force one instruction set of the cpu backend, of those that doctor lists (default: the best)")
 	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
 }

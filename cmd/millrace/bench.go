@@ -92,7 +92,7 @@ func bench(out io.Writer, a *app, o *benchOptions) error {
 	a.log.Info().Str("model", o.model).Msg("loading")
 	m, err := compute.Open(compute.Options{
 		Dir:     o.model,
-		Device:  device.Options{Backend: o.device.Backend, Threads: o.device.Threads, ISA: o.device.ISA},
+		Device:  deviceOptions(o.device),
 		MaxRows: max(o.rows, largest), MaxOutputs: largest, MaxSequences: largest,
 	})
 	if err != nil {

@@ -106,6 +106,7 @@ func examine(ctx context.Context, o doctorOptions) *report {
 	r.checkAddress(ctx, "http address", o.listen, "--listen")
 	r.checkAddress(ctx, "nats address", o.natsListen, "--nats-listen, or --nats to join what runs there")
 	r.checkDataDir(o.dataDir)
+	r.checkSYCL()
 	r.checkDevice(o)
 	r.OK = r.err() == nil
 	return r
@@ -166,8 +167,27 @@ func (r *report) checkDataDir(dir string) {
 	r.add("data directory", statusOK, "%s can be written", dir)
 }
 
+// checkSYCL lists the devices of the SYCL backend, which is optional.
+func (r *report) checkSYCL() {
+	path, err := device.FindSYCL()
+	if err != nil {
+		r.add("sycl", statusWarn, "%v", err)
+		return
+	}
+	devices, err := device.DescribeSYCL(path)
+	switch {
+	case err != nil:
+		r.add("sycl", statusWarn, "%v", err)
+	case len(devices) == 0:
+		r.add("sycl", statusWarn, "%s finds no device: install intel-level-zero-gpu and level-zero for an Intel GPU", path)
+	}
+	for _, d := range devices {
+		r.add("sycl", statusOK, "%s", d)
+	}
+}
+
 func (r *report) checkDevice(o doctorOptions) {
-	d, err := device.Open(device.Options{Backend: o.Backend, ISA: o.ISA, Threads: o.Threads})
+	d, err := device.Open(deviceOptions(o.Device))
 	if err != nil {
 		r.add("device", statusFail, "%v", err)
 		return

@@ -36,6 +36,10 @@ func modelDir(flag string) (string, error) {
 	return flag, nil
 }
 
+func deviceOptions(d config.Device) device.Options {
+	return device.Options{Backend: d.Backend, Device: d.DeviceName, Threads: d.Threads, ISA: d.ISA}
+}
+
 // openEngine loads the model of s.Model and starts a pipeline for it.
 func openEngine(s *config.Serve, log zerolog.Logger) (*engine, error) {
 	begin := time.Now()
@@ -65,7 +69,7 @@ func (e *engine) open(s *config.Serve, log zerolog.Logger) (err error) {
 	rows := max(s.MaxBatchTokens, s.MaxBatchSize)
 	e.model, err = compute.Open(compute.Options{
 		Dir:     s.Model,
-		Device:  device.Options{Backend: s.Backend, Threads: s.Threads, ISA: s.ISA},
+		Device:  deviceOptions(s.Device),
 		MaxRows: rows, MaxOutputs: s.MaxBatchSize, MaxSequences: s.MaxBatchSize, KVMemory: int64(s.KVMemory),
 	})
 	if err != nil {

@@ -91,7 +91,7 @@ func logits(o logitsOptions) (*logitsResult, error) {
 	if len(o.tokens) > program.MaxPositions {
 		return nil, config.Usagef("--tokens: found %d tokens, expected at most %d", len(o.tokens), program.MaxPositions)
 	}
-	d, err := device.Open(device.Options{Backend: o.Backend, ISA: o.ISA, Threads: o.Threads})
+	d, err := device.Open(deviceOptions(o.Device))
 	if err != nil {
 		return nil, err
 	}
