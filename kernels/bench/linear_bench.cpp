@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "cores.hpp"
-#include "linear.hpp"
-#include "measure.hpp"
-#include "thread_pool.hpp"
+#include "cpu/cores.hpp"
+#include "cpu/linear.hpp"
+#include "cpu/measure.hpp"
+#include "cpu/thread_pool.hpp"
 
 namespace {
 

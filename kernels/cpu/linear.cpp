@@ -144,7 +144,7 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     plan.groups = 1;
     return plan;
   }
-  plan.expanded = kernels_.expanded[1] != nullptr;
+  plan.expanded = kernels_.expanded[1] != nullptr && plan.tiling.tiles > 2;
   const int64_t most = kBlockOperand / (kernels_.max_rows * kernels_.operand_bytes);
   plan.block = ceil_div(pairs_, ceil_div(pairs_, most));
   const int64_t panel_bytes =

@@ -27,7 +27,7 @@ namespace {
 //   Operand spread(const Pair*)        a pair in every lane
 //   Weight           an element of a panel
 //   Weights load(const Weight*)        kLanes pairs of weights
-//   void multiply(Vector&, Weights, Operand)  adds the even, then the odd products
+//   void multiply(Vector&, Weights, Operand)  adds the two products, always in the same order
 
 // Where the weights of a tile lie. A stream from memory is fetched to the second-
 // level cache kFar bytes ahead, every stream to the first-level one kNear ahead:

@@ -1,0 +1,314 @@
+// The linear ops of the CPU backend on every instruction set of this machine.
+#include "cpu/linear.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cpu/bf16.hpp"
+#include "cpu/isa.hpp"
+#include "cpu/measure.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+constexpr int kMaxRows = 257;
+
+class Random {
+ public:
+  explicit Random(uint32_t seed) : engine_(seed) {}
+  float uniform() { return static_cast<float>(engine_() >> 8) * 0x1p-23f - 1.0f; }
+  std::vector<bf16> operand(int64_t n) {
+    std::vector<bf16> values(n);
+    for (bf16& v : values) v = from_float(uniform());
+    return values;
+  }
+  std::vector<float> floats(int64_t n) {
+    std::vector<float> values(n);
+    for (float& v : values) v = uniform();
+    return values;
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+// A float tensor and what a linear op makes of it.
+struct Weights {
+  Weights(int64_t rows, int64_t cols, uint32_t seed)
+      : values(Random(seed).floats(rows * cols)),
+        biases(Random(seed + 1).floats(rows)),
+        tensor{values.data(), MR_F32, 2, {rows, cols}},
+        bias{biases.data(), MR_F32, 1, {rows, 0}} {}
+  Weights(const Weights&) = delete;
+  float at(int64_t i) const { return to_float(from_float(values[i])); }
+
+  std::vector<float> values, biases;
+  mr_tensor tensor, bias;
+};
+
+double activate(double x, int activation) {
+  switch (activation) {
+    case MR_ACT_SILU:
+      return x / (1 + std::exp(-x));
+    case MR_ACT_GELU_TANH:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case MR_ACT_GELU_ERF:
+      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case MR_ACT_RELU:
+      return x > 0 ? x : 0;
+    default:
+      return x;
+  }
+}
+
+struct Ending {
+  int activation = MR_ACT_NONE;
+  bool gated = false, accumulate = false, out_f32 = true, biased = false;
+};
+
+struct Case {
+  Case(int64_t k, int64_t n, Ending e)
+      : ending(e),
+        in_width(k),
+        out_width(n),
+        weights(n * (e.gated ? 2 : 1), k, 7),
+        in(Random(3).operand(kMaxRows * k)),
+        before(Random(5).floats(kMaxRows * n)) {
+    const mr_tensor* bias = e.biased ? &weights.bias : nullptr;
+    for (int part = 0; part <= (e.gated ? 1 : 0); ++part) {
+      spec.parts.push_back({&weights.tensor, bias, part * n, n, n, 0});
+    }
+    spec.in_width = k;
+    spec.out_width = n;
+    spec.activation = e.activation;
+    spec.gated = e.gated;
+    spec.accumulate = e.accumulate;
+    spec.out_f32 = e.out_f32;
+  }
+
+  // The bytes of `rows` rows of out, beginning with row `first` of in.
+  std::vector<char> run(const Linear& linear, int first, int rows, ThreadPool& pool) const {
+    const size_t element = ending.out_f32 ? sizeof(float) : sizeof(bf16);
+    std::vector<char> out(rows * out_width * element);
+    if (ending.accumulate) std::memcpy(out.data(), &before[first * out_width], out.size());
+    linear.run(in.data() + first * in_width, rows, out.data(), pool);
+    return out;
+  }
+
+  double expected(int row, int64_t column) const {
+    const auto product = [&](int64_t n) {
+      double sum = ending.biased ? weights.biases[n] : 0;
+      for (int64_t k = 0; k < in_width; ++k) {
+        sum += double{to_float(in[row * in_width + k])} * weights.at(n * in_width + k);
+      }
+      return sum;
+    };
+    double y = activate(product(column), ending.activation);
+    if (ending.gated) y *= product(out_width + column);
+    return ending.accumulate ? before[row * out_width + column] + y : y;
+  }
+
+  Ending ending;
+  int64_t in_width, out_width;
+  Weights weights;
+  std::vector<bf16> in;
+  std::vector<float> before;
+  LinearSpec spec;
+};
+
+double value(const std::vector<char>& out, bool f32, size_t i) {
+  if (f32) {
+    float x;
+    std::memcpy(&x, out.data() + i * sizeof x, sizeof x);
+    return x;
+  }
+  bf16 x;
+  std::memcpy(&x, out.data() + i * sizeof x, sizeof x);
+  return to_float(x);
+}
+
+void expect_close(const Case& c, Isa isa, int rows) {
+  ThreadPool pool(2);
+  const auto linear = Linear::pack(c.spec, isa, pool);
+  const std::vector<char> out = c.run(*linear, 0, rows, pool);
+  double error = 0, norm = 0;
+  for (int r = 0; r < rows; ++r) {
+    for (int64_t n = 0; n < c.out_width; ++n) {
+      const double expected = c.expected(r, n);
+      const double d = value(out, c.ending.out_f32, r * c.out_width + n) - expected;
+      error += d * d;
+      norm += expected * expected;
+    }
+  }
+  EXPECT_LE(error, (c.ending.out_f32 ? 1e-11 : 1e-5) * norm + 1e-30)
+      << isa_name(isa) << " K " << c.in_width << " N " << c.out_width << " rows " << rows
+      << " activation " << c.ending.activation;
+}
+
+class EveryIsa : public testing::TestWithParam<Isa> {};
+
+INSTANTIATE_TEST_SUITE_P(Linear, EveryIsa, testing::ValuesIn(available_isas()),
+                         [](const testing::TestParamInfo<Isa>& info) {
+                           std::string name = isa_name(info.param);
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST_P(EveryIsa, AgreesWithAPlainLoopOnAwkwardShapes) {
+  for (const int64_t k : {1, 2, 3, 17, 111, 500, 1111}) {
+    for (const int64_t n : {1, 3, 17, 33, 111}) {
+      const Case c(k, n, {.biased = true});
+      for (const int rows : {1, 2, 5, 13, 37}) expect_close(c, GetParam(), rows);
+    }
+  }
+}
+
+TEST_P(EveryIsa, AgreesWithAPlainLoopInEveryEnding) {
+  for (const int activation :
+       {MR_ACT_NONE, MR_ACT_SILU, MR_ACT_GELU_TANH, MR_ACT_GELU_ERF, MR_ACT_RELU}) {
+    for (const bool gated : {false, true}) {
+      for (const bool biased : {false, true}) {
+        const Case f32(45, 37, {activation, gated, false, true, biased});
+        const Case residual(45, 37, {activation, gated, true, true, biased});
+        const Case operand(45, 37, {activation, gated, false, false, biased});
+        for (const Case* c : {&f32, &residual, &operand}) {
+          for (const int rows : {1, 4, 29}) expect_close(*c, GetParam(), rows);
+        }
+      }
+    }
+  }
+}
+
+// The promise of the whole project rests on this one.
+TEST_P(EveryIsa, ARowsBitsDependOnNeitherTheOtherRowsNorTheThreads) {
+  struct Shape {
+    int64_t k, n;
+    Ending ending;
+  };
+  // 1111 makes several blocks of K, 700 several tasks for each thread.
+  for (const Shape& s : {Shape{1111, 67, {}}, Shape{64, 700, {.out_f32 = false}},
+                         Shape{129, 65, {MR_ACT_SILU, true, false, false, true}},
+                         Shape{600, 40, {MR_ACT_GELU_ERF, false, true, true, true}}}) {
+    const Case c(s.k, s.n, s.ending);
+    ThreadPool one(1);
+    const auto linear = Linear::pack(c.spec, GetParam(), one);
+    std::vector<char> alone;
+    for (int r = 0; r < kMaxRows; ++r) {
+      const std::vector<char> row = c.run(*linear, r, 1, one);
+      alone.insert(alone.end(), row.begin(), row.end());
+    }
+    const size_t row_bytes = alone.size() / kMaxRows;
+    for (const int threads : {1, 2, 3}) {
+      ThreadPool pool(threads);
+      for (const int rows : {1, 2, 3, 5, 7, 8, 16, 17, 33, 64, 100, 257}) {
+        for (const int first : {0, kMaxRows - rows}) {
+          const std::vector<char> out = c.run(*linear, first, rows, pool);
+          ASSERT_EQ(std::memcmp(out.data(), alone.data() + first * row_bytes, out.size()), 0)
+              << rows << " rows from " << first << ", " << threads << " threads, K " << s.k;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EveryIsa, PartsAndBiasesTakeTheirRowsFromTheTensor) {
+  // Two heads of [q|k|v] x 3, as BLOOM fuses them; the parts are k, then q.
+  constexpr int64_t kHead = 3, kStride = 9, kRows = 18, kWidth = 20;
+  const Weights w(kRows, kWidth, 11);
+  const std::vector<bf16> in = Random(3).operand(kWidth);
+  const LinearSpec spec{
+      {{&w.tensor, &w.bias, kHead, 6, kHead, kStride}, {&w.tensor, nullptr, 0, 6, kHead, kStride}},
+      kWidth,
+      12,
+      MR_ACT_NONE,
+      false,
+      false,
+      true};
+  ThreadPool pool(2);
+  std::vector<float> out(12);
+  Linear::pack(spec, GetParam(), pool)->run(in.data(), 1, out.data(), pool);
+  const int64_t rows[] = {3, 4, 5, 12, 13, 14, 0, 1, 2, 9, 10, 11};
+  for (int i = 0; i < 12; ++i) {
+    double expected = i < 6 ? w.biases[rows[i]] : 0;
+    for (int64_t k = 0; k < kWidth; ++k) {
+      expected += double{to_float(in[k])} * w.at(rows[i] * kWidth + k);
+    }
+    EXPECT_NEAR(out[i], expected, 1e-5) << "output " << i;
+  }
+}
+
+TEST_P(EveryIsa, WeightsOfEveryTypeAreRoundedToBf16) {
+  const float exact[] = {1.0f, -0.5f, 1.5f, 0.25f, 2.0f, -3.0f};  // in f16 and bf16 alike
+  const uint16_t f16[] = {0x3c00, 0xb800, 0x3e00, 0x3400, 0x4000, 0xc200};
+  std::vector<bf16> brain;
+  for (const float x : exact) brain.push_back(from_float(x));
+  const bf16 in[] = {from_float(1), from_float(2), from_float(4)};
+  ThreadPool pool(1);
+  const mr_tensor tensors[] = {
+      {exact, MR_F32, 2, {2, 3}}, {f16, MR_F16, 2, {2, 3}}, {brain.data(), MR_BF16, 2, {2, 3}}};
+  for (const mr_tensor& t : tensors) {
+    const LinearSpec spec{{{&t, nullptr, 0, 2, 2, 0}}, 3, 2, MR_ACT_NONE, false, false, true};
+    float out[2];
+    Linear::pack(spec, GetParam(), pool)->run(in, 1, out, pool);
+    EXPECT_EQ(out[0], 6.0f) << "type " << t.dtype;
+    EXPECT_EQ(out[1], -7.75f) << "type " << t.dtype;
+  }
+}
+
+TEST_P(EveryIsa, MeasuresAreThoseOfAMachine) {
+  ThreadPool pool(1);
+  EXPECT_GT(measure_read_gbps(GetParam(), pool, 4 << 20), 0.01);
+  EXPECT_GT(measure_peak_gflops(GetParam(), pool), 0.01);
+}
+
+TEST(Linear, FloatInstructionSetsAgreeBitForBit) {
+  const Case c(1111, 67, {.biased = true});
+  ThreadPool pool(2);
+  const auto portable = Linear::pack(c.spec, Isa::portable, pool);
+  for (const Isa isa : available_isas()) {
+    if (isa == Isa::avx512_bf16) continue;  // adds a pair in an order of its own
+    const auto linear = Linear::pack(c.spec, isa, pool);
+    for (const int rows : {1, 5, 40}) {
+      EXPECT_EQ(c.run(*linear, 0, rows, pool), c.run(*portable, 0, rows, pool)) << isa_name(isa);
+    }
+  }
+}
+
+TEST(Bf16, RoundsToNearestEvenAndKeepsNan) {
+  EXPECT_EQ(from_float(1.0f), 0x3f80);
+  EXPECT_EQ(from_float(std::bit_cast<float>(0x3f808000u)), 0x3f80);  // a tie, down to even
+  EXPECT_EQ(from_float(std::bit_cast<float>(0x3f818000u)), 0x3f82);  // a tie, up to even
+  EXPECT_EQ(from_float(std::bit_cast<float>(0x3f808001u)), 0x3f81);
+  EXPECT_EQ(from_float(3.4e38f), 0x7f80);  // beyond the largest
+  EXPECT_EQ(from_float(-INFINITY), 0xff80);
+  EXPECT_TRUE(std::isnan(to_float(from_float(std::bit_cast<float>(0x7f800001u)))));
+}
+
+TEST(Bf16, EveryF16IsExact) {
+  for (uint32_t x = 0; x < 0x10000; ++x) {
+    const int exponent = x >> 10 & 31, fraction = x & 1023;
+    const float y = f16_to_float(static_cast<uint16_t>(x));
+    ASSERT_EQ(std::signbit(y), (x & 0x8000) != 0);
+    if (exponent == 31) {
+      ASSERT_EQ(std::isnan(y), fraction != 0);
+      ASSERT_EQ(std::isinf(y), fraction == 0);
+    } else {
+      const double expected =
+          exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+      ASSERT_EQ(std::fabs(y), expected) << x;
+    }
+  }
+}
+
+TEST(Isa, NamesGoBothWays) {
+  for (const Isa isa : available_isas()) EXPECT_EQ(isa_from_name(isa_name(isa)), isa);
+  EXPECT_EQ(isa_from_name("avx1024"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace millrace::cpu
