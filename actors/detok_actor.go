@@ -29,6 +29,12 @@ type openText struct {
 func (a *detokActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *msg.OpenText:
+		defer func() {
+			if v := recover(); v != nil {
+				a.fail(ctx, m.Seq, m.Reply, v)
+				panic(v)
+			}
+		}()
 		a.open[m.Seq] = &openText{reply: m.Reply, stream: detok.New(a.tok, m.Options), options: m.Options}
 	case *msg.Tokens:
 		start := time.Now()
@@ -55,9 +61,7 @@ func (a *detokActor) token(ctx actor.Context, t *msg.Token) (failure any) {
 	}
 	defer func() {
 		if failure = recover(); failure != nil {
-			delete(a.open, t.Seq)
-			ctx.Send(o.reply, &msg.Text{Seq: t.Seq, Token: -1, Finish: api.FinishError, Err: internalError("detokenize", failure)})
-			ctx.Send(a.p.compute, &msg.Cancel{Seq: t.Seq})
+			a.fail(ctx, t.Seq, o.reply, failure)
 		}
 	}()
 	out := &msg.Text{Seq: t.Seq, Token: t.ID, Finish: t.Finish, Err: t.Err}
@@ -82,6 +86,13 @@ func (a *detokActor) token(ctx actor.Context, t *msg.Token) (failure any) {
 	}
 	ctx.Send(o.reply, out)
 	return nil
+}
+
+// fail ends a sequence after a panic.
+func (a *detokActor) fail(ctx actor.Context, seq msg.SeqID, reply *actor.PID, panicked any) {
+	delete(a.open, seq)
+	ctx.Send(reply, &msg.Text{Seq: seq, Token: -1, Finish: api.FinishError, Err: internalError("detokenize", panicked)})
+	ctx.Send(a.p.compute, &msg.Cancel{Seq: seq})
 }
 
 func (a *detokActor) logprobs(t *msg.Token) []api.TokenLogprob {

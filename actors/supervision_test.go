@@ -1,0 +1,106 @@
+package actors
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+)
+
+// probe is an actor that hands over what it gets.
+func probe(p *Pipeline) (*actor.PID, <-chan any) {
+	got := make(chan any, 100)
+	pid := p.system.Root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) {
+		switch m := ctx.Message().(type) {
+		case *msg.Tokenized, *msg.Text:
+			got <- m
+		}
+	}))
+	return pid, got
+}
+
+func receive[T any](t *testing.T, from <-chan any) T {
+	t.Helper()
+	select {
+	case m := <-from:
+		v, ok := m.(T)
+		require.True(t, ok, "found a %T", m)
+		return v
+	case <-time.After(patience):
+		t.Fatal("no message")
+	}
+	panic("unreachable")
+}
+
+// requireServes checks that requests still get their answers, from every actor
+// of the pools.
+func requireServes(t *testing.T, p *Pipeline, d *testDevice) {
+	t.Helper()
+	for _, id := range []string{"a", "b", "c", "d"} {
+		s, err := p.Submit(context.Background(), tokensRequest(id, []int32{1, 2}, 5))
+		require.NoError(t, err)
+		tokens, last, err := read(s)
+		require.NoError(t, err)
+		require.Equal(t, api.FinishLength, last.Finish)
+		require.Equal(t, expected(d, []int32{1, 2}, 5), tokens)
+	}
+}
+
+func TestATokenizerThatPanicsAnswersAndServesOn(t *testing.T) {
+	d := newTestDevice(100)
+	p := start(t, testConfig(t, d))
+	reply, got := probe(p)
+	for range 4 {
+		p.system.Root.Send(p.tokenizer(), &msg.Tokenize{Reply: reply, Request: nil})
+		require.ErrorContains(t, receive[*msg.Tokenized](t, got).Err, "tokenize stage failed")
+	}
+	requireServes(t, p, d)
+}
+
+func TestADetokenizerThatPanicsAnswersEverySequenceOfItsMessageAndServesOn(t *testing.T) {
+	d := newTestDevice(100)
+	p := start(t, testConfig(t, d))
+	reply, got := probe(p)
+	broken := &openText{reply: reply} // without a stream
+	a := &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{1 << 40: broken, 1<<40 + 2: broken}}
+	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }))
+	p.system.Root.Send(pid, &msg.OpenText{Seq: 1<<40 + 1, Reply: reply})
+	p.system.Root.Send(pid, &msg.Tokens{Tokens: []msg.Token{
+		{Seq: 1 << 40, ID: 300}, {Seq: 1<<40 + 1, ID: 300}, {Seq: 1<<40 + 2, ID: 300},
+	}})
+	ended := map[msg.SeqID]api.Finish{}
+	for range 3 {
+		m := receive[*msg.Text](t, got)
+		ended[m.Seq] = m.Finish
+	}
+	require.Equal(t, map[msg.SeqID]api.Finish{1 << 40: api.FinishError, 1<<40 + 1: api.FinishNone, 1<<40 + 2: api.FinishError}, ended)
+	p.system.Root.Send(pid, &msg.Tokens{Tokens: []msg.Token{{Seq: 1<<40 + 1, ID: 301, Finish: api.FinishLength}}})
+	require.Equal(t, api.FinishLength, receive[*msg.Text](t, got).Finish, "the sequence that was whole goes on after the restart")
+	requireServes(t, p, d)
+}
+
+func TestARequestActorThatPanicsTellsItsClientAndFreesItsSequences(t *testing.T) {
+	d := newTestDevice(100)
+	d.gate = make(chan struct{}, 1)
+	p := start(t, testConfig(t, d))
+	s, err := p.Submit(context.Background(), tokensRequest("r", []int32{1}, 1000))
+	require.NoError(t, err)
+	d.gate <- struct{}{}
+	_, err = s.Next(context.Background())
+	require.NoError(t, err)
+	p.mu.Lock()
+	pid := p.requests["r"]
+	p.mu.Unlock()
+	p.system.Root.Send(pid, (*msg.Text)(nil))
+	_, last, err := read(s)
+	require.NoError(t, err)
+	require.ErrorContains(t, last.Err, "request stage failed")
+	close(d.gate)
+	requireClean(t, p, d)
+	requireServes(t, p, d)
+}
