@@ -63,7 +63,7 @@ Times time(const std::string& isa, int threads, int batch, int rows, int context
   Random random(2);
   for (int i = 0; i < batch; ++i) {
     sequences.emplace_back(model).reach(positions);
-    parts.push_back({sequences.back().region, i * rows, rows, context, 0});
+    parts.push_back({sequences.back().region, i * rows, rows, context, 0, nullptr});
     for (const int32_t t : random.tokens(rows, b.vocab)) tokens.push_back(t);
   }
   std::vector<uint64_t> nanoseconds(b.ops.size());

@@ -20,6 +20,16 @@ int max_group(const Program& p) {
   return group;
 }
 
+BeamRows beam_rows(const Context& c, const Op& op, const Beams& beams, int row, int kv_head) {
+  return {beams.kv.data(),
+          beams.index.data() + int64_t{row} * beams.steps,
+          beams.steps,
+          beams.prompt,
+          beams.prompt + beams.common,
+          c.kv.block(op.layer, 0, kv_head),
+          c.kv.block(op.layer, 1, kv_head)};
+}
+
 }  // namespace
 
 Attention::Attention(const Context& c)
@@ -65,13 +75,14 @@ void Attention::plan_tiles(const Context& c, const Op& op, const Batch& batch, S
         t.rows = std::min(tile_rows, s.rows - i);
         t.heads = heads;
         t.head_dim = d;
-        t.position = s.position + i;
+        t.position = s.row_position(i);
         t.window = op.window;
         t.scale = op.scale;
         t.slopes = op.alibi_slopes != nullptr ? op.alibi_slopes + h : nullptr;
         t.keys = s.kv + c.kv.block(op.layer, 0, kv_head);
         t.values = s.kv + c.kv.block(op.layer, 1, kv_head);
         t.slab_bytes = c.kv.slab_bytes;
+        if (s.beams != nullptr) t.beams = beam_rows(c, op, *s.beams, i, kv_head);
         tile.out = row * out.width + int64_t{h} * d;
         h += heads;
       }

@@ -53,6 +53,7 @@ struct Attention {
     uint32_t* keys;    // [4 slabs][head_dim / 2][16]
     uint32_t* values;  // [32 pairs of keys][padded]
     float* sums;       // [queries][lanes]: of the probabilities
+    bf16* gathered;    // [K, V][16][head_dim]: of beams
 
     Scratch(void* memory, int head_dim) {
       auto* at = static_cast<std::byte*>(memory);
@@ -60,6 +61,7 @@ struct Attention {
       keys = take<uint32_t>(at, int64_t{kBlockTokens} * head_dim / 2);
       values = take<uint32_t>(at, int64_t{kBlockTokens} / 2 * padded(head_dim));
       sums = take<float>(at, int64_t{tile_queries(head_dim)} * kLanes);
+      gathered = take<bf16>(at, int64_t{2} * kSlabTokens * head_dim);
       end = at;
     }
 
@@ -136,12 +138,17 @@ struct Attention {
     __builtin_memset(state.out, 0, sizeof(float) * t.queries() * padded(t.head_dim));
 
     const int begin = larger(piece * kPieceTokens, t.first_visible(t.position));
-    const int end = smaller((piece + 1) * kPieceTokens, t.position + t.rows);
+    const int end = smaller((piece + 1) * kPieceTokens, t.last_position() + 1);
     for (int block = begin / kBlockTokens * kBlockTokens; block < end; block += kBlockTokens) {
-      const Keys keys{block, larger(block, begin) / kSlabTokens - block / kSlabTokens,
+      const Keys keys{block, larger(block, begin) - block,
                       smaller(block + kBlockTokens, end) - block};
-      pack(t, keys, s);
-      attend_all<T::kQueries>(t, keys, s, 0, state);
+      // Beams read what they have in common once.
+      const bool common = t.beams.regions == nullptr || block + keys.end <= t.beams.shared;
+      const int rows = common ? t.rows : 1;
+      for (int row = 0; row < t.rows; row += rows) {
+        pack(t, keys, row, s);
+        attend_all<T::kQueries>(t, keys, s, row * t.heads, (row + rows) * t.heads, state);
+      }
     }
     for (int i = 0; i < t.queries(); ++i) state.sum[i] = T::sum(T::load(s.sums + i * kLanes));
   }
@@ -149,23 +156,30 @@ struct Attention {
   // Keys of a block that some query of the tile sees.
   struct Keys {
     int block;       // position of its first key
-    int first_slab;  // of the block's four
-    int end;         // keys [first_slab * 16, end) of the block
+    int begin, end;  // of the block's 64
 
+    int first_slab() const { return begin / kSlabTokens; }
     int end_slab() const { return (end + kSlabTokens - 1) / kSlabTokens; }
   };
 
-  static void pack(const AttentionTile& t, const Keys& keys, const Scratch& s) {
+  // The keys and values of a block, as one row of the tile sees them.
+  static void pack(const AttentionTile& t, const Keys& keys, int row, const Scratch& s) {
     const int d = t.head_dim, width = padded(d);
-    for (int slab = keys.first_slab; slab < keys.end_slab(); ++slab) {
+    const bool beams = t.beams.regions != nullptr;
+    const int direct = beams ? t.beams.prompt : t.position + t.rows;
+    for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
       const size_t at = t.slab_bytes * (keys.block / kSlabTokens + slab);
-      if (keys.block + kBlockTokens < t.position + t.rows)
-        fetch(t, at + t.slab_bytes * kBlockSlabs);
-      T::pack_keys(reinterpret_cast<const bf16*>(t.keys + at), d,
-                   s.keys + int64_t{slab} * kSlabTokens * d / 2);
+      if (keys.block + kBlockTokens < direct) fetch(t, at + t.slab_bytes * kBlockSlabs);
+      const bf16* from = reinterpret_cast<const bf16*>(t.keys + at);
+      const bf16* values = reinterpret_cast<const bf16*>(t.values + at);
+      if (beams && keys.block + (slab + 1) * kSlabTokens > t.beams.prompt) {
+        gather(t, keys, slab, row, s.gathered);
+        from = s.gathered;
+        values = from + kSlabTokens * d;
+      }
+      T::pack_keys(from, d, s.keys + int64_t{slab} * kSlabTokens * d / 2);
       // Behind the last key lies what another sequence left, which even times a
       // probability of zero must not count: it might be no number.
-      const bf16* values = reinterpret_cast<const bf16*>(t.values + at);
       const int valid = smaller(keys.end - slab * kSlabTokens, kSlabTokens);
       for (int k = 0; k < kSlabTokens; k += 2) {
         uint32_t* out = s.values + int64_t{slab * kSlabTokens + k} / 2 * width;
@@ -175,6 +189,31 @@ struct Attention {
           T::pack_values(values + k * d, k + 1 < valid ? values + (k + 1) * d : nullptr, d, out);
         }
       }
+    }
+  }
+
+  // Sixteen tokens of a beam's past, of the prompt and of the regions that the
+  // index names; zeros where the block has no keys.
+  static void gather(const AttentionTile& t, const Keys& keys, int slab, int row, bf16* out) {
+    const int d = t.head_dim;
+    const BeamRows& b = t.beams;
+    __builtin_memset(out, 0, sizeof(bf16) * 2 * kSlabTokens * d);
+    const int begin = larger(keys.begin, slab * kSlabTokens);
+    const int end = smaller(keys.end, (slab + 1) * kSlabTokens);
+    for (int key = begin; key < end; ++key) {
+      int token = keys.block + key;
+      const std::byte *from_keys = t.keys, *from_values = t.values;
+      if (token >= b.prompt) {
+        token -= b.prompt;
+        const std::byte* region = b.regions[b.index[int64_t{row} * b.steps + token]];
+        from_keys = region + b.key;
+        from_values = region + b.value;
+      }
+      const size_t at =
+          t.slab_bytes * (token / kSlabTokens) + sizeof(bf16) * (token % kSlabTokens) * size_t(d);
+      bf16* to = out + (key - slab * kSlabTokens) * d;
+      __builtin_memcpy(to, from_keys + at, sizeof(bf16) * d);
+      __builtin_memcpy(to + kSlabTokens * d, from_values + at, sizeof(bf16) * d);
     }
   }
 
@@ -188,12 +227,12 @@ struct Attention {
     }
   }
 
-  // One block of keys for the queries from i on, N at a time and then fewer.
+  // One block of keys for queries [i, end), N at a time and then fewer.
   template <int N>
-  static void attend_all(const AttentionTile& t, const Keys& keys, const Scratch& s, int i,
+  static void attend_all(const AttentionTile& t, const Keys& keys, const Scratch& s, int i, int end,
                          const State& state) {
-    for (; i + N <= t.queries(); i += N) attend<N>(t, keys, s, i, state);
-    if constexpr (N > 1) attend_all<N / 2>(t, keys, s, i, state);
+    for (; i + N <= end; i += N) attend<N>(t, keys, s, i, state);
+    if constexpr (N > 1) attend_all<N / 2>(t, keys, s, i, end, state);
   }
 
   // One block of keys for queries [i, i + N).
@@ -202,7 +241,7 @@ struct Attention {
                      const State& state) {
     alignas(64) float scores[N][kBlockTokens];
     alignas(64) Pair probabilities[N][kBlockTokens / 2];
-    const int begin = keys.first_slab * kSlabVectors, end = keys.end_slab() * kSlabVectors;
+    const int begin = keys.first_slab() * kSlabVectors, end = keys.end_slab() * kSlabVectors;
     int v = begin;
     for (; v + T::kKeyVectors <= end; v += T::kKeyVectors) {
       score<N, T::kKeyVectors>(t, s, i, v, scores);
@@ -273,12 +312,12 @@ struct Attention {
   // the scores into probabilities.
   static void softmax(const AttentionTile& t, const Keys& keys, int i, float* scores, Pair* out,
                       float* sums, const State& state) {
-    const int position = t.position + i / t.heads;
-    const int begin = keys.first_slab * kSlabVectors, end = keys.end_slab() * kSlabVectors;
+    const int position = t.row_position(i / t.heads);
+    const int begin = keys.first_slab() * kSlabVectors, end = keys.end_slab() * kSlabVectors;
     // Visible keys of the block, and whether that is less than all that are there.
     const int first = t.first_visible(position) - keys.block, last = position - keys.block;
     const bool masked =
-        first > keys.first_slab * kSlabTokens || last < keys.end_slab() * kSlabTokens - 1;
+        first > keys.first_slab() * kSlabTokens || last < keys.end_slab() * kSlabTokens - 1;
     if (t.slopes != nullptr) {
       const Vector slope = T::set1(t.slopes[i % t.heads] * kLog2E);
       for (int v = begin; v < end; ++v) {
@@ -328,7 +367,7 @@ struct Attention {
       for (int m = 0; m < M; ++m) sums[n][m] = T::load(out + n * width + m * kLanes);
     }
     const int end = keys.end_slab() * kSlabTokens / 2;
-    for (int k = keys.first_slab * kSlabTokens / 2; k < end; ++k) {
+    for (int k = keys.first_slab() * kSlabTokens / 2; k < end; ++k) {
       const uint32_t* here[M];
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) here[m] = values + k * width + m * kLanes;

@@ -90,6 +90,7 @@ class CpuKernels : public Kernels {
     attention_.run(context_, op, batch, in, out);
   }
 
+  bool takes_beams() const override { return true; }
   uint64_t weight_bytes() const override {
     uint64_t bytes = 0;
     for (const Packed& p : packed_) {

@@ -46,8 +46,19 @@ struct HeadsRow {
   const float* sine;
 };
 
+// Where the beams of a tile have their past. Tokens before `prompt` are the tile's
+// keys and values; behind them, token prompt + s of row r is token s of region
+// index[r][s]. Only addresses differ from those of other rows, not the arithmetic.
+struct BeamRows {
+  std::byte* const* regions = nullptr;  // null: no beams
+  const int32_t* index;                 // [rows][steps]
+  int steps, prompt;
+  int shared;         // tokens before it are the same for all rows
+  size_t key, value;  // the KV head's blocks inside a slab
+};
+
 // Queries of `heads` heads of one KV head, of `rows` consecutive tokens of one
-// sequence. Query i is row i / heads, head i % heads.
+// sequence or of `rows` beams. Query i is row i / heads, head i % heads.
 struct AttentionTile {
   const float* q;    // first row, first head: [rows][heads][head_dim]
   int64_t q_stride;  // floats between rows
@@ -59,14 +70,17 @@ struct AttentionTile {
   const std::byte* keys;  // the KV head's block in the region's first slab
   const std::byte* values;
   size_t slab_bytes;
+  BeamRows beams;
 
   int queries() const { return rows * heads; }
+  int row_position(int row) const { return beams.regions == nullptr ? position + row : position; }
+  int last_position() const { return row_position(rows - 1); }
   // First position that a row sees.
   int first_visible(int row_position) const {
     return window > 0 && row_position >= window ? row_position - window + 1 : 0;
   }
   int first_piece() const { return first_visible(position) / kPieceTokens; }
-  int end_piece() const { return (position + rows - 1) / kPieceTokens + 1; }
+  int end_piece() const { return last_position() / kPieceTokens + 1; }
 };
 
 struct OpKernels {

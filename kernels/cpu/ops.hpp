@@ -76,7 +76,7 @@ class RopeStore {
   uint64_t bytes() const { return (q_norm_.size() + k_norm_.size()) * sizeof(float); }
 
  private:
-  void store(const Context&, const Sequence&, int position, int value, const float* heads) const;
+  void store(const Context&, const Sequence&, int row, int value, const float* heads) const;
 
   const Op& op_;
   std::vector<float> q_norm_, k_norm_;

@@ -53,17 +53,19 @@ void RopeStore::run(const Context& c, const Batch& batch, Slot in) const {
       heads.heads = op_.kv_heads;
       heads.norm = k_norm_.empty() ? nullptr : k_norm_.data();
       c.kernels.rotate(heads, k);
-      store(c, s, s.position + i, 0, k);
-      store(c, s, s.position + i, 1, k + int64_t{op_.kv_heads} * d);
+      store(c, s, i, 0, k);
+      store(c, s, i, 1, k + int64_t{op_.kv_heads} * d);
     });
   }
 }
 
-// Rounds one token's keys or values into its slab.
-void RopeStore::store(const Context& c, const Sequence& s, int position, int value,
+// Rounds the keys or values of a row of the sequence into their slab.
+void RopeStore::store(const Context& c, const Sequence& s, int row, int value,
                       const float* heads) const {
   const int d = op_.head_dim;
-  std::byte* slab = s.kv + c.kv.slab_bytes * (position / MR_SLAB_TOKENS);
+  int position = s.row_position(row);
+  const Kept kept = s.kept(row, position);
+  std::byte* slab = kept.kv + c.kv.slab_bytes * (position / MR_SLAB_TOKENS);
   for (int h = 0; h < op_.kv_heads; ++h) {
     auto* block = reinterpret_cast<bf16*>(slab + c.kv.block(op_.layer, value, h));
     c.kernels.to_bf16(heads + int64_t{h} * d, d, block + position % MR_SLAB_TOKENS * d);

@@ -47,6 +47,9 @@ class Kernels {
   virtual void wait() {}                  // until the ops so far are done
   virtual void finish(const mr_step&) {}  // after the last op: waits, the logits are the caller's
 
+  // Whether rope_store and attention take sequences with beams.
+  virtual bool takes_beams() const { return false; }
+
   virtual uint64_t weight_bytes() const = 0;
   virtual uint64_t scratch_bytes() const = 0;
   virtual std::string linear_name() const = 0;

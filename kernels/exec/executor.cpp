@@ -65,6 +65,11 @@ const std::shared_ptr<KvPool>& Executor::pool() const {
 
 void Executor::run(const mr_step& step) {
   read_step(program_, pool_.get(), step, ++steps_, batch_);
+  for (const Sequence& s : batch_.sequences) {
+    if (s.beams != nullptr && !kernels_->takes_beams()) {
+      fail(MR_UNSUPPORTED, "this backend has no beam search");
+    }
+  }
   kernels_->begin(batch_);
   for (const Op& op : program_.ops) {
     const Clock::time_point start = Clock::now();

@@ -40,6 +40,21 @@ void check_rows(const Program& p, const mr_step& s) {
   }
 }
 
+// Tokens [first, last] of a region can be read or written.
+void check_mapped(const mr_region& region, int sequence, int first, int last) {
+  if (last / MR_SLAB_TOKENS >= region.slabs()) {
+    fail(MR_INVALID, "sequence %d reaches token %d of a region of %d slabs, which ends at %lld",
+         sequence, last, region.slabs(),
+         static_cast<long long>(region.slabs()) * MR_SLAB_TOKENS - 1);
+  }
+  for (int i = std::max(0, first) / MR_SLAB_TOKENS; i <= last / MR_SLAB_TOKENS; ++i) {
+    if (!region.mapped(i)) {
+      fail(MR_INVALID, "sequence %d reaches token %d of a region, its place %d is not mapped",
+           sequence, last, i);
+    }
+  }
+}
+
 void check_sequence(const Program& p, const KvPool* pool, const mr_sequence& s, int index,
                     int next_row, int step_rows) {
   if (s.first_row != next_row || s.rows < 1 || s.rows > step_rows - next_row) {
@@ -49,22 +64,73 @@ void check_sequence(const Program& p, const KvPool* pool, const mr_sequence& s, 
   if (s.region == nullptr || s.region->pool() != pool || pool == nullptr) {
     fail(MR_INVALID, "sequence %d: its region is not one of this program", index);
   }
-  if (s.position < 0 || s.position > p.max_positions - s.rows) {
+  const int rows = s.beams == nullptr ? s.rows : 1;  // beams are at one position
+  if (s.position < 0 || s.position > p.max_positions - rows) {
     fail(MR_INVALID, "sequence %d has positions %d to %lld, expected 0 to %d", index, s.position,
-         s.position + static_cast<long long>(s.rows) - 1, p.max_positions - 1);
+         s.position + static_cast<long long>(rows) - 1, p.max_positions - 1);
   }
-  const int last = (s.position + s.rows - 1) / MR_SLAB_TOKENS;
-  if (last >= s.region->slabs()) {
-    fail(MR_INVALID, "sequence %d reaches position %d, its region of %d slabs ends at %lld", index,
-         s.position + s.rows - 1, s.region->slabs(),
-         static_cast<long long>(s.region->slabs()) * MR_SLAB_TOKENS - 1);
+  if (s.beams == nullptr) {
+    check_mapped(*s.region, index, s.position - p.lookback, s.position + s.rows - 1);
   }
-  for (int i = std::max(0, s.position - p.lookback) / MR_SLAB_TOKENS; i <= last; ++i) {
-    if (!s.region->mapped(i)) {
-      fail(MR_INVALID, "sequence %d at positions %d to %d needs place %d of its region, not mapped",
-           index, s.position, s.position + s.rows - 1, i);
+}
+
+// Two writers of one region would make the result depend on the batch.
+void use_region(mr_region& region, int index, uint64_t step_id) {
+  if (region.step == step_id) fail(MR_INVALID, "sequence %d: its region is used twice", index);
+  region.step = step_id;
+}
+
+void read_index(const mr_sequence& s, int sequence, Beams& out) {
+  const int past = out.steps - 1;
+  if (past > 0 && s.beams->index == nullptr) {
+    fail(MR_INVALID, "sequence %d: the beams' index is a null pointer", sequence);
+  }
+  out.index.resize(size_t(s.rows) * out.steps);
+  out.common = past;
+  for (int r = 0; r < s.rows; ++r) {
+    const int32_t* from = s.beams->index + size_t(r) * past;
+    int32_t* to = out.index.data() + size_t(r) * out.steps;
+    for (int i = 0; i < past; ++i) {
+      if (from[i] < 0 || from[i] >= s.rows) {
+        fail(MR_INVALID, "sequence %d: step %d of beam %d is of beam %d, expected 0 to %d",
+             sequence, i, r, from[i], s.rows - 1);
+      }
+      to[i] = from[i];
     }
+    to[past] = r;
+    const auto differs = std::mismatch(to, to + out.common, out.index.data()).first;
+    out.common = static_cast<int>(differs - to);
   }
+}
+
+void read_beams(const Program& p, const mr_sequence& s, int sequence, uint64_t step_id,
+                Beams& out) {
+  const mr_beams& b = *s.beams;
+  if (b.prompt_tokens < 1 || b.prompt_tokens > s.position) {
+    fail(MR_INVALID,
+         "sequence %d: beams at position %d after a prompt of %d tokens, expected 1 to %d",
+         sequence, s.position, b.prompt_tokens, s.position);
+  }
+  if (b.responses == nullptr) {
+    fail(MR_INVALID, "sequence %d: the beams' regions are a null pointer", sequence);
+  }
+  out.prompt = b.prompt_tokens;
+  out.steps = s.position - b.prompt_tokens + 1;
+  check_mapped(*s.region, sequence, s.position - p.lookback, b.prompt_tokens - 1);
+  out.kv.clear();
+  out.slabs.clear();
+  for (int r = 0; r < s.rows; ++r) {
+    mr_region* region = b.responses[r];
+    if (region == nullptr || region->pool() != s.region->pool()) {
+      fail(MR_INVALID, "sequence %d: the region of beam %d is not one of this program", sequence,
+           r);
+    }
+    use_region(*region, sequence, step_id);
+    check_mapped(*region, sequence, out.steps - 1 - p.lookback, out.steps - 1);
+    out.kv.push_back(region->data());
+    out.slabs.push_back(region->table());
+  }
+  read_index(s, sequence, out);
 }
 
 }  // namespace
@@ -75,16 +141,23 @@ void read_step(const Program& p, const KvPool* pool, const mr_step& s, uint64_t 
   check_rows(p, s);
   batch.sequences.clear();
   batch.positions.resize(s.rows);
+  // Grown before they are pointed to, and kept: their memory is reused.
+  const auto beams = std::count_if(s.sequences, s.sequences + s.n_sequences,
+                                   [](const mr_sequence& q) { return q.beams != nullptr; });
+  batch.beams.resize(std::max(batch.beams.size(), static_cast<size_t>(beams)));
+  Beams* next_beams = batch.beams.data();
   int row = 0;
   for (int i = 0; i < s.n_sequences; ++i) {
     const mr_sequence& q = s.sequences[i];
     check_sequence(p, pool, q, i, row, s.rows);
-    // Two writers of one region would make the result depend on the batch.
-    if (q.region->step == step_id) fail(MR_INVALID, "sequence %d: its region is used twice", i);
-    q.region->step = step_id;
-    for (int r = 0; r < q.rows; ++r) batch.positions[row + r] = q.position + r;
-    batch.sequences.push_back(
-        {q.region->data(), q.first_row, q.rows, q.position, q.region->table()});
+    use_region(*q.region, i, step_id);
+    Sequence sequence{q.region->data(), q.first_row, q.rows, q.position, q.region->table()};
+    if (q.beams != nullptr) {
+      read_beams(p, q, i, step_id, *next_beams);
+      sequence.beams = next_beams++;
+    }
+    for (int r = 0; r < q.rows; ++r) batch.positions[row + r] = sequence.row_position(r);
+    batch.sequences.push_back(sequence);
     row += q.rows;
   }
   if (row != s.rows) {

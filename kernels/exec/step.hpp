@@ -13,12 +13,39 @@
 
 namespace millrace {
 
+// Memory of a region. Token t is in its slab t / MR_SLAB_TOKENS.
+struct Kept {
+  std::byte* kv;         // its base, null where the pool maps nothing
+  const int32_t* slabs;  // its table
+};
+
+// The beams of a sequence, one per row; see mr_beams.
+struct Beams {
+  int prompt;                  // tokens in the sequence's own region
+  int steps;                   // response tokens that a row sees, its own included
+  int common;                  // the first of them that are the same for all rows
+  std::vector<std::byte*> kv;  // [rows] of the response regions
+  std::vector<const int32_t*> slabs;
+  std::vector<int32_t> index;  // [rows][steps]; a row's own step is its own
+};
+
 // Tokens of one sequence: rows [first_row, first_row + rows) of the step, at
-// positions from `position` on.
+// positions from `position` on, or all at `position` if they are beams.
 struct Sequence {
   std::byte* kv;  // base of its region, null where the pool maps nothing
   int first_row, rows, position;
   const int32_t* slabs;  // of its region, up to the one of the last row
+  const Beams* beams = nullptr;
+
+  int row_position(int row) const { return beams == nullptr ? position + row : position; }
+  // The region that keeps the token at `at` which row `row` sees; `at` becomes
+  // the token's number there.
+  Kept kept(int row, int& at) const {
+    if (beams == nullptr || at < beams->prompt) return {kv, slabs};
+    at -= beams->prompt;
+    const int32_t beam = beams->index[size_t(row) * beams->steps + at];
+    return {beams->kv[beam], beams->slabs[beam]};
+  }
 };
 
 struct Batch {
@@ -27,6 +54,7 @@ struct Batch {
   std::span<const int32_t> output_rows;  // [outputs], ascending
   std::vector<int32_t> positions;        // [rows]
   std::vector<Sequence> sequences;
+  std::vector<Beams> beams;  // of those sequences that have them, in order
   const KvPool* pool = nullptr;
 };
 

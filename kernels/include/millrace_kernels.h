@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 1
+#define MR_ABI_VERSION 2
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -173,6 +173,26 @@ typedef struct mr_program_info {
 typedef struct mr_region mr_region;
 
 /* ---- One step ------------------------------------------------------------- */
+
+/* Beams of one request with a segment KV cache (arXiv:2401.05391, section 3.2):
+ * the keys and values of the prompt are kept once, those of the response beside
+ * them, in one region for each beam. Beams that fork move nothing: an index
+ * says in whose region a beam's past lies.
+ *
+ * All rows of the sequence are at `position`, row r is beam r. With
+ * t = position - prompt_tokens the tokens that row r sees are
+ *   position p < prompt_tokens      token p of the sequence's region
+ *   position prompt_tokens + s, s < t   token s of responses[index[r * t + s]]
+ *   its own                         stored as token t of responses[r]
+ * The prompt has been prefilled as a plain sequence of the same region. A row's
+ * result has the same bits as that of a plain sequence with the same past. */
+typedef struct mr_beams {
+  mr_region* const* responses; /* [rows] regions, all different */
+  const int32_t* index;        /* [rows][t], each 0 to rows - 1; may be NULL when t is 0 */
+  int32_t prompt_tokens;       /* 1 to position */
+  int32_t reserved;
+} mr_beams;
+
 typedef struct mr_sequence {
   mr_region* region;
   int32_t
@@ -180,6 +200,7 @@ typedef struct mr_sequence {
   int32_t rows;
   int32_t position; /* of the first row; earlier positions are in the KV cache already */
   int32_t reserved;
+  const mr_beams* beams; /* NULL: rows are at position, position + 1, ... */
 } mr_sequence;
 
 typedef struct mr_step {

@@ -30,6 +30,7 @@ class RefKernels : public Kernels {
     ref::attention(context_, op, batch, in, out, scores_);
   }
 
+  bool takes_beams() const override { return true; }
   uint64_t weight_bytes() const override { return 0; }  // they stay in the checkpoint
   uint64_t scratch_bytes() const override { return scores_.size() * sizeof(float); }
   std::string linear_name() const override { return "ref"; }

@@ -35,10 +35,12 @@ inline float element(const mr_tensor& t, int64_t i) {
   return t.dtype == MR_BF16 ? cpu::to_float(bits) : cpu::f16_to_float(bits);
 }
 
-// Keys or values of one token: [head_dim].
-inline float* kv_row(const KvLayout& kv, const Sequence& s, int layer, int value, int head,
+// Keys or values of the token at `position` that a row of the sequence sees:
+// [head_dim].
+inline float* kv_row(const KvLayout& kv, const Sequence& s, int row, int layer, int value, int head,
                      int position) {
-  std::byte* slab = s.kv + kv.slab_bytes * (position / MR_SLAB_TOKENS);
+  const Kept kept = s.kept(row, position);
+  std::byte* slab = kept.kv + kv.slab_bytes * (position / MR_SLAB_TOKENS);
   float* block = reinterpret_cast<float*>(slab + kv.block(layer, value, head));
   return block + int64_t{position % MR_SLAB_TOKENS} * kv.head_dim;
 }

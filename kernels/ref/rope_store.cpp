@@ -40,7 +40,7 @@ void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in) {
       float* q = in.f32() + int64_t{s.first_row + i} * in.width;
       float* k = q + int64_t{op.heads} * d;
       const float* v = k + int64_t{op.kv_heads} * d;
-      const int position = s.position + i;
+      const int position = s.row_position(i);
       for (int h = 0; h < op.heads; ++h) {
         if (q_norm != nullptr) head_norm(*q_norm, op.eps, q + h * d, d);
         rotate(op, position, q + h * d);
@@ -48,8 +48,8 @@ void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in) {
       for (int h = 0; h < op.kv_heads; ++h) {
         if (k_norm != nullptr) head_norm(*k_norm, op.eps, k + h * d, d);
         rotate(op, position, k + h * d);
-        std::copy_n(k + h * d, d, kv_row(c.kv, s, op.layer, 0, h, position));
-        std::copy_n(v + h * d, d, kv_row(c.kv, s, op.layer, 1, h, position));
+        std::copy_n(k + h * d, d, kv_row(c.kv, s, i, op.layer, 0, h, position));
+        std::copy_n(v + h * d, d, kv_row(c.kv, s, i, op.layer, 1, h, position));
       }
     }
   }

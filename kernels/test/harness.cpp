@@ -305,7 +305,7 @@ std::vector<float> Model::step(const std::vector<Rows>& rows, int outputs) {
     Sequence& s = *r.sequence;
     const auto n = static_cast<int32_t>(r.tokens.size());
     s.reach(s.position + n);
-    sequences.push_back({s.region, static_cast<int32_t>(tokens.size()), n, s.position, 0});
+    sequences.push_back({s.region, static_cast<int32_t>(tokens.size()), n, s.position, 0, nullptr});
     tokens.insert(tokens.end(), r.tokens.begin(), r.tokens.end());
   }
   const auto total = static_cast<int32_t>(tokens.size());

@@ -53,7 +53,7 @@ TEST_P(StepTest, BadStepsAreRefused) {
 
   const auto make = [&] {
     Step s;
-    s.sequences = {{a.region, 0, 3, 20, 0}, {c.region, 3, 2, 0, 0}};
+    s.sequences = {{a.region, 0, 3, 20, 0, nullptr}, {c.region, 3, 2, 0, 0, nullptr}};
     s.logits.resize(2 * b.vocab);
     s.point();
     return s;
@@ -93,25 +93,16 @@ TEST_P(StepTest, BadStepsAreRefused) {
       {"no region", [](Step& s) { s.sequences[0].region = nullptr; }, "region"},
       {"a region of another program", [&](Step& s) { s.sequences[0].region = foreign.region; },
        "not one of this program"},
-      {"a region twice",
-       [&](Step& s) {
-         s.sequences[1] = {a.region, 3, 2, 23, 0};
-       },
+      {"a region twice", [&](Step& s) { s.sequences[1] = {a.region, 3, 2, 23, 0, nullptr}; },
        "used twice"},
       {"a negative position", [](Step& s) { s.sequences[0].position = -1; }, "expected 0 to 2047"},
       {"a position beyond the model", [](Step& s) { s.sequences[0].position = 2046; }, "2048"},
       {"a position that overflows", [](Step& s) { s.sequences[0].position = INT32_MAX; },
        "positions 2147483647"},
       {"a position beyond the region",
-       [&](Step& s) {
-         s.sequences[0] = {tiny, 0, 3, 14, 0};
-       },
-       "ends at 15"},
+       [&](Step& s) { s.sequences[0] = {tiny, 0, 3, 14, 0, nullptr}; }, "ends at 15"},
       {"a slab not mapped", [](Step& s) { s.sequences[1].position = 15; }, "place 1"},
-      {"an earlier slab not mapped",
-       [&](Step& s) {
-         s.sequences[0] = {tiny, 0, 3, 1, 0};
-       },
+      {"an earlier slab not mapped", [&](Step& s) { s.sequences[0] = {tiny, 0, 3, 1, 0, nullptr}; },
        "place 0"},
   };
   for (const Bad& bad_step : bad) {
@@ -135,7 +126,7 @@ TEST_P(StepTest, EveryOpIsTimed) {
   Sequence s(model);
   s.reach(16);
   const int32_t token = 1, row = 0;
-  const mr_sequence sequence{s.region, 0, 1, 0, 0};
+  const mr_sequence sequence{s.region, 0, 1, 0, 0, nullptr};
   std::vector<float> logits(b.vocab);
   std::vector<uint64_t> times(b.ops.size(), UINT64_MAX);
   mr_step step{&token, &sequence, &row, logits.data(), times.data(), 1, 1, 1};
@@ -161,7 +152,7 @@ TEST_P(StepTest, OutputRowsAreTheChosenOnes) {
   const std::vector<float> expected = model.step({{&all, tokens}});
   some.reach(6);
   const std::vector<int32_t> rows = {0, 3, 5};
-  const mr_sequence sequence{some.region, 0, 6, 0, 0};
+  const mr_sequence sequence{some.region, 0, 6, 0, 0, nullptr};
   std::vector<float> logits(3 * b.vocab);
   model.run({tokens.data(), &sequence, rows.data(), logits.data(), nullptr, 6, 1, 3});
   for (size_t i = 0; i < rows.size(); ++i) {
