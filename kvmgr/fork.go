@@ -30,6 +30,9 @@ func (m *Manager) Fork(parent, child Seq, tokens, maxTokens int) (Forked, error)
 	if _, ok := m.regions[child]; ok {
 		return Forked{}, fmt.Errorf("%w: fork into %d", ErrSequenceExists, child)
 	}
+	if p.beams != 1 || p.prompt != 0 {
+		return Forked{}, fmt.Errorf("%w: fork of %d, which has beams", ErrInvalid, parent)
+	}
 	if tokens < 1 || maxTokens < tokens {
 		return Forked{}, fmt.Errorf("%w: fork at token %d of at most %d", ErrInvalid, tokens, maxTokens)
 	}
@@ -43,7 +46,7 @@ func (m *Manager) Fork(parent, child Seq, tokens, maxTokens int) (Forked, error)
 	if err := m.admit(quota, shared); err != nil {
 		return Forked{}, err
 	}
-	c := &region{tokens: maxTokens, quota: quota, shared: shared, slabs: make([]int32, 0, quota)}
+	c := &region{tokens: maxTokens, beams: 1, quota: quota, shared: shared, slabs: make([]int32, 0, quota)}
 	c.slabs = append(c.slabs, p.slabs[:shared]...)
 	for _, id := range c.slabs {
 		m.refs[id]++

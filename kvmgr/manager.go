@@ -70,6 +70,8 @@ type Manager struct {
 // region is the slabs of one sequence.
 type region struct {
 	tokens int     // reserved, in tokens
+	prompt int     // of the tokens, those in a segment of their own; 0 without beams
+	beams  int     // segments for the tokens behind the prompt; 1 without beams
 	quota  int     // reserved, in slabs, shared ones included
 	shared int     // leading slabs that came from the parent of a fork
 	slabs  []int32 // leased, by position; each element is written once (leases hand out views)
@@ -98,9 +100,12 @@ func New(cfg Config) (*Manager, error) {
 }
 
 // slabsFor is the number of slabs that hold tokens.
-func (m *Manager) slabsFor(tokens int) int {
-	n := tokens / m.slabTokens
-	if tokens%m.slabTokens != 0 {
+func (m *Manager) slabsFor(tokens int) int { return divideUp(tokens, m.slabTokens) }
+
+// divideUp cannot overflow.
+func divideUp(a, b int) int {
+	n := a / b
+	if a%b != 0 {
 		n++
 	}
 	return n
@@ -120,12 +125,18 @@ func (m *Manager) Reserve(seq Seq, tokens int) error {
 	if promise < 1 || promise > tokens {
 		return fmt.Errorf("%w: the policy promised %d tokens, expected 1 to %d", ErrInvalid, promise, tokens)
 	}
-	quota := m.slabsFor(promise)
-	if err := m.admit(quota, 0); err != nil {
+	return m.add(seq, &region{tokens: promise, beams: 1})
+}
+
+// add admits a region.
+func (m *Manager) add(seq Seq, r *region) error {
+	r.quota = m.slabsOf(r, r.tokens)
+	if err := m.admit(r.quota, 0); err != nil {
 		return err
 	}
-	m.promised += quota
-	m.regions[seq] = &region{tokens: promise, quota: quota, slabs: make([]int32, 0, quota)}
+	r.slabs = make([]int32, 0, r.quota)
+	m.promised += r.quota
+	m.regions[seq] = r
 	return nil
 }
 
@@ -143,8 +154,8 @@ func (m *Manager) admit(quota, shared int) error {
 }
 
 // Lease gives the sequence physical slabs for its first upTo tokens and
-// returns the ids of the new ones, in the order of their positions; none if
-// they are leased already. The slice is the caller's to read for ever. Inside
+// returns the ids of the new ones, in the order of their positions (see
+// Segments for beams); none if they are leased already. The slice is the caller's to read for ever. Inside
 // the reservation it does not fail. Errors: ErrUnknownSequence,
 // ErrBeyondReservation.
 func (m *Manager) Lease(seq Seq, upTo int) ([]int32, error) {
@@ -155,7 +166,7 @@ func (m *Manager) Lease(seq Seq, upTo int) ([]int32, error) {
 	if upTo > r.tokens {
 		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, reserved %d", ErrBeyondReservation, seq, upTo, r.tokens)
 	}
-	return m.extend(r, m.slabsFor(max(upTo, 0))), nil
+	return m.extend(r, m.slabsOf(r, max(upTo, 0))), nil
 }
 
 // extend leases slabs until the region has total of them (at most its quota).

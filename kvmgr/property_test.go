@@ -15,8 +15,25 @@ type model struct {
 }
 
 type modelSeq struct {
-	tokens int
-	held   []int32
+	tokens        int
+	prompt, beams int // of a beam search
+	held          []int32
+}
+
+// need counts a sequence's slabs token by token.
+func (w *model) need(s *modelSeq, tokens int) int {
+	n := 0
+	for t := range tokens {
+		switch {
+		case t < s.prompt || s.beams == 0:
+			if t%w.slabTokens == 0 {
+				n++
+			}
+		case (t-s.prompt)%w.slabTokens == 0:
+			n += s.beams
+		}
+	}
+	return n
 }
 
 func (w *model) slabsFor(tokens int) int { return (tokens + w.slabTokens - 1) / w.slabTokens }
@@ -25,7 +42,7 @@ func (w *model) slabsFor(tokens int) int { return (tokens + w.slabTokens - 1) / 
 func (w *model) room() int {
 	held, promised := map[int32]bool{}, 0
 	for _, s := range w.seqs {
-		promised += w.slabsFor(s.tokens) - len(s.held)
+		promised += w.need(s, s.tokens) - len(s.held)
 		for _, id := range s.held {
 			held[id] = true
 		}
@@ -50,7 +67,11 @@ func (w *model) op(t *testing.T, m *Manager, next func(n int) int) {
 	t.Helper()
 	seq, other := Seq(next(12)), Seq(next(12))
 	s := w.seqs[seq]
-	switch next(8) {
+	switch next(9) {
+	case 8:
+		w.reserveSegments(t, m, seq, Segments{
+			Prompt: 1 + next(w.slabs*w.slabTokens/3), Response: 1 + next(w.slabs*w.slabTokens/5), Beams: 1 + next(5),
+		})
 	case 0, 1:
 		w.reserve(t, m, seq, 1+next(w.slabs*w.slabTokens*5/8))
 	case 2, 3, 4:
@@ -93,6 +114,27 @@ func (w *model) reserve(t *testing.T, m *Manager, seq Seq, tokens int) {
 	}
 }
 
+func (w *model) reserveSegments(t *testing.T, m *Manager, seq Seq, s Segments) {
+	t.Helper()
+	q := &modelSeq{tokens: s.Prompt + s.Response, prompt: s.Prompt, beams: s.Beams}
+	need, room := w.need(q, q.tokens), w.room()
+	if need != SegmentSlabs(s, w.slabTokens) {
+		t.Fatalf("%+v: %d slabs, by equation (3) %d", s, need, SegmentSlabs(s, w.slabTokens))
+	}
+	err := m.ReserveSegments(seq, s)
+	switch {
+	case w.seqs[seq] != nil:
+		wantErr(t, err, ErrSequenceExists)
+	case need > w.slabs:
+		wantErr(t, err, ErrNeverFits)
+	case need > room:
+		wantErr(t, err, ErrNoSlabs)
+	default:
+		wantErr(t, err, nil)
+		w.seqs[seq] = q
+	}
+}
+
 func (w *model) lease(t *testing.T, m *Manager, seq Seq, upTo int) {
 	t.Helper()
 	holders := w.holders()
@@ -105,7 +147,7 @@ func (w *model) lease(t *testing.T, m *Manager, seq Seq, upTo int) {
 		wantErr(t, err, ErrBeyondReservation)
 	default:
 		wantErr(t, err, nil) // inside a reservation it never fails
-		if want := max(0, w.slabsFor(upTo)-len(s.held)); len(ids) != want {
+		if want := max(0, w.need(s, upTo)-len(s.held)); len(ids) != want {
 			t.Fatalf("lease of %d up to %d: %d new slabs, want %d", seq, upTo, len(ids), want)
 		}
 		for _, id := range ids {
@@ -127,7 +169,7 @@ func (w *model) fork(t *testing.T, m *Manager, parent, child Seq, at, limit int)
 		wantErr(t, err, ErrUnknownSequence)
 	case w.seqs[child] != nil:
 		wantErr(t, err, ErrSequenceExists)
-	case limit < at:
+	case limit < at || p.beams > 0:
 		wantErr(t, err, ErrInvalid)
 	case w.slabsFor(at) > len(p.held):
 		wantErr(t, err, ErrBeyondReservation)

@@ -40,7 +40,8 @@ type Range struct {
 // Region is a sequence's part of the pool.
 type Region struct {
 	Seq            Seq     `json:"sequence"`
-	ReservedTokens int     `json:"reserved_tokens"`
+	ReservedTokens int     `json:"reserved_tokens"` // of each beam, if there are any
+	Beams          int     `json:"beams,omitempty"`
 	ReservedSlabs  int     `json:"reserved_slabs"`
 	LeasedSlabs    int     `json:"leased_slabs"`
 	SharedSlabs    int     `json:"shared_slabs"` // that at least one other region holds too
@@ -52,6 +53,9 @@ func (m *Manager) Regions() []Region {
 	out := make([]Region, 0, len(m.regions))
 	for seq, r := range m.regions {
 		v := Region{Seq: seq, ReservedTokens: r.tokens, ReservedSlabs: r.quota, LeasedSlabs: len(r.slabs)}
+		if r.prompt > 0 {
+			v.Beams = r.beams
+		}
 		for _, id := range r.slabs {
 			if m.refs[id] > 1 {
 				v.SharedSlabs++
@@ -110,7 +114,7 @@ func (m *Manager) Check() error {
 
 // checkRegion checks one region and counts its slabs in held.
 func (m *Manager) checkRegion(seq Seq, r *region, held []int32) error {
-	if r.quota != m.slabsFor(r.tokens) || len(r.slabs) > r.quota || r.shared > len(r.slabs) {
+	if r.quota != m.slabsOf(r, r.tokens) || len(r.slabs) > r.quota || r.shared > len(r.slabs) {
 		return fmt.Errorf("kvmgr: check: sequence %d reserved %d tokens, %d slabs; leased %d, from a parent %d",
 			seq, r.tokens, r.quota, len(r.slabs), r.shared)
 	}

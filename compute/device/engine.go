@@ -46,6 +46,7 @@ type Engine struct {
 	outputs   []int32         // [MaxOutputs]
 	logits    []float32       // [MaxOutputs x vocab]
 	opNanos   []uint64        // [ops]
+	beams     beamArrays
 }
 
 // Load checks p, binds and packs its weights. The checkpoint must stay open
@@ -98,7 +99,8 @@ func (e *Engine) allocate(ops int) error {
 		cSlice(&e.sequences, e.limits.MaxRows) &&
 		cSlice(&e.outputs, e.limits.MaxOutputs) &&
 		cSlice(&e.logits, e.limits.MaxOutputs*e.vocab) &&
-		cSlice(&e.opNanos, ops)
+		cSlice(&e.opNanos, ops) &&
+		e.beams.allocate(e.limits.MaxRows)
 	if !ok {
 		return fmt.Errorf("%w: step buffers for %d rows and %d outputs x %d logits",
 			ErrNoMemory, e.limits.MaxRows, e.limits.MaxOutputs, e.vocab)
@@ -117,6 +119,7 @@ func (e *Engine) Close() {
 	cFree(&e.outputs)
 	cFree(&e.logits)
 	cFree(&e.opNanos)
+	e.beams.free()
 }
 
 // Info says what the program costs.
@@ -134,7 +137,8 @@ type Rows struct {
 	Region      *Region
 	Tokens      []int32 // at Position, Position+1, ...
 	Position    int
-	OutputsFrom int // logits are wanted of Tokens[OutputsFrom:]
+	OutputsFrom int    // logits are wanted of Tokens[OutputsFrom:]
+	Beams       *Beams // nil: none. Else Tokens are one of each beam, all at Position
 }
 
 // Logits are the output rows of a step, valid until the next Run.
@@ -162,6 +166,9 @@ func (e *Engine) RunTimed(batch []Rows) (Logits, []uint64, error) {
 
 func (e *Engine) run(batch []Rows, opNanos []uint64) (Logits, error) {
 	rows, outputs := 0, 0
+	if err := e.beams.reset(batch); err != nil {
+		return Logits{}, err
+	}
 	if len(batch) > len(e.sequences) {
 		return Logits{}, fmt.Errorf("run step: %w: %d sequences, expected at most %d", ErrInvalid, len(batch), len(e.sequences))
 	}
@@ -179,6 +186,12 @@ func (e *Engine) run(batch []Rows, opNanos []uint64) (Logits, error) {
 			first_row: C.int32_t(rows),
 			rows:      C.int32_t(len(s.Tokens)),
 			position:  C.int32_t(s.Position),
+		}
+		if s.Beams != nil {
+			var err error
+			if e.sequences[i].beams, err = e.beams.add(s); err != nil {
+				return Logits{}, fmt.Errorf("run step: %w: sequence %d: %w", ErrInvalid, i, err)
+			}
 		}
 		copy(e.tokens[rows:], s.Tokens)
 		for j := range wanted {

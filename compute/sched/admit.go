@@ -11,9 +11,10 @@ import "fmt"
 // for the first time (fewer than MaxBatchSize), and by higher priorities. It is
 // asked for again once KV has been given back.
 func (s *Scheduler) planReserves() {
-	for s.probe == nil && s.running.len()+s.asking.len() < s.cfg.MaxBatchSize {
+	for s.probe == nil {
 		seq := s.waiting.first()
-		if seq == nil || seq.denials > 0 && seq.asked == s.frees {
+		if seq == nil || seq.denials > 0 && seq.asked == s.frees ||
+			s.running.rows+s.asking.rows+seq.rows() > s.cfg.MaxBatchSize {
 			return
 		}
 		if seq.denials > 0 {
@@ -24,15 +25,22 @@ func (s *Scheduler) planReserves() {
 		seq.asked = s.frees
 		seq.leaseAsk = s.leaseFor(seq, seq.PromptTokens)
 		s.asking.insert(seq)
-		s.plan.Reserve = append(s.plan.Reserve, Reservation{ID: seq.ID, Tokens: seq.total(), Lease: seq.leaseAsk})
+		s.plan.Reserve = append(s.plan.Reserve, Reservation{
+			ID: seq.ID, Tokens: seq.total(), Lease: seq.leaseAsk, Prompt: seq.PromptTokens, Beams: seq.Beams,
+		})
 	}
 }
 
 // leaseFor is the lease, in tokens, that leaves room for LeaseAheadTokens behind
-// the first used ones: whole slabs, inside the reservation.
+// the first used ones: whole slabs, inside the reservation. Beams begin a slab of
+// their own behind the prompt.
 func (s *Scheduler) leaseFor(seq *sequence, used int) int {
-	slabs := (used + s.cfg.LeaseAheadTokens + s.cfg.SlabTokens - 1) / s.cfg.SlabTokens
-	return min(slabs*s.cfg.SlabTokens, seq.total())
+	first, end := 0, used+s.cfg.LeaseAheadTokens
+	if seq.Beams > 0 && end > seq.PromptTokens {
+		first = seq.PromptTokens
+	}
+	slabs := (end - first + s.cfg.SlabTokens - 1) / s.cfg.SlabTokens
+	return min(first+slabs*s.cfg.SlabTokens, seq.total())
 }
 
 // planLeases asks for longer leases, ahead of need.

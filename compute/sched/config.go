@@ -18,8 +18,9 @@ type Config struct {
 	// that a long prompt does not hold up the tokens of the others. 0: only the
 	// budget bounds them.
 	ChunkTokens int
-	// MaxBatchSize is the number of sequences that hold, or ask for, KV. It is
-	// also the most outputs that a step can have.
+	// MaxBatchSize is the number of sequences that hold, or ask for, KV; one with
+	// beams counts as many as it has. It is also the most outputs that a step can
+	// have.
 	MaxBatchSize int
 	// MaxWaiting is the number of sequences accepted beyond MaxBatchSize. One
 	// more is refused at once.

@@ -17,6 +17,7 @@ type Sequence struct {
 	ID           ID
 	PromptTokens int // at least 1; a sequence that moved here counts its tokens so far
 	MaxNewTokens int // at least 1
+	Beams        int // 0: none; else each token after the prompt is a row for each of them
 	Priority     int // lower runs first
 	Tenant       string
 	Arrival      Time // order within a priority
@@ -73,8 +74,8 @@ func NeverFits(id ID, need, pool int) Event {
 // Freed says that slabs came back to the pool: what was denied may be asked again.
 func Freed() Event { return Event{Kind: KindFreed} }
 
-// Sampled says that a token was taken from the sequence's last output and that
-// the sequence goes on. At MaxNewTokens tokens the scheduler ends it itself.
+// Sampled says that a token was taken from the sequence's last output (for beams,
+// one for each) and that the sequence goes on. At MaxNewTokens tokens the scheduler ends it itself.
 func Sampled(id ID) Event { return Event{Kind: KindSampled, ID: id} }
 
 // Finished ends a sequence with one of ReasonStop to ReasonError: in place of Sampled for an end-of-sequence token,
@@ -94,7 +95,7 @@ const (
 	ReasonDeadline         // the deadline passed
 	ReasonQueueFull        // refused: MaxBatchSize + MaxWaiting sequences are here
 	ReasonTooLong          // refused: longer than the context limit or the KV pool
-	ReasonInvalid          // refused: no prompt or no token to make
+	ReasonInvalid          // refused: no prompt, no token to make, or more beams than MaxBatchSize
 )
 
 var reasonNames = [...]string{"none", "stop", "length", "cancelled", "error", "deadline", "queue-full", "too-long", "invalid"}

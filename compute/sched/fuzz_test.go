@@ -30,7 +30,7 @@ func FuzzStep(f *testing.F) {
 			switch e := (Event{Kind: EventKind(kind % 11), ID: id}); e.Kind {
 			case KindSubmit:
 				b.step(t, Submit(Sequence{
-					ID: id, PromptTokens: next() % 35, MaxNewTokens: next() % 12, Priority: next() % 2, Deadline: Time(next() % 40),
+					ID: id, PromptTokens: next() % 35, MaxNewTokens: next() % 12, Beams: next() % 5, Priority: next() % 2, Deadline: Time(next() % 40),
 				}))
 			case KindGranted:
 				b.step(t, Granted(id, next()%48))

@@ -14,7 +14,7 @@ type Plan struct {
 	Rows       int // all rows; 0: nothing for the device, wait for an event
 	DecodeRows int
 	PromptRows int
-	Outputs    int // chunks with Output
+	Outputs    int // rows of which logits are wanted
 
 	Release []ID          // KV to free, exactly once for each granted sequence
 	Reserve []Reservation // asks that want a Granted or a Denied
@@ -34,20 +34,43 @@ type Plan struct {
 // in rows Row to Row+Rows-1 of the step. Positions before Start are in the KV
 // cache. Output: the logits of the last row are wanted; exactly one Sampled or
 // Finished answers it.
+//
+// With Beams the rows are those of as many beams, all at Start, and the logits
+// of all of them are wanted.
 type Chunk struct {
 	ID     ID
 	Row    int
 	Start  int
 	Rows   int
+	Beams  int // 0: none
 	Output bool
 }
 
+// end is the position behind the chunk.
+func (c *Chunk) end() int {
+	if c.Beams > 0 {
+		return c.Start + 1
+	}
+	return c.Start + c.Rows
+}
+
+// outputs is the number of rows of which logits are wanted.
+func (c *Chunk) outputs() int {
+	if !c.Output {
+		return 0
+	}
+	return max(c.Beams, 1)
+}
+
 // Reservation asks for KV for Tokens tokens in all, the first Lease of which
-// are to be leased at once.
+// are to be leased at once. With Beams the first Prompt tokens are kept once, and
+// those behind them for each beam.
 type Reservation struct {
 	ID     ID
 	Tokens int
 	Lease  int
+	Prompt int
+	Beams  int // 0: none
 }
 
 // Lease asks for physical slabs for the first UpTo tokens. It lies inside the

@@ -5,7 +5,10 @@ import "sort"
 // queue holds sequences in the order in which they are served: by priority,
 // then arrival, then submission. A sequence that comes back takes its old
 // place. Insertion and removal search by bisection and move pointers.
-type queue struct{ seqs []*sequence }
+type queue struct {
+	seqs []*sequence
+	rows int // decode rows of all of them
+}
 
 // before is the order; no two sequences have the same serial.
 func (q *sequence) before(o *sequence) bool {
@@ -38,6 +41,7 @@ func (q *queue) insert(s *sequence) {
 	q.seqs = append(q.seqs, nil)
 	copy(q.seqs[i+1:], q.seqs[i:])
 	q.seqs[i] = s
+	q.rows += s.rows()
 }
 
 // remove takes out s, which is in the queue.
@@ -46,4 +50,5 @@ func (q *queue) remove(s *sequence) {
 	n := copy(q.seqs[i:], q.seqs[i+1:])
 	q.seqs[i+n] = nil
 	q.seqs = q.seqs[:i+n]
+	q.rows -= s.rows()
 }

@@ -61,7 +61,10 @@ type sequence struct {
 	leaseAsk  int    // tokens of the longest lease asked for
 }
 
-// total is the reservation in tokens.
+// rows is the number of rows of a decode step.
+func (q *sequence) rows() int { return max(q.Beams, 1) }
+
+// total is the reservation in tokens; of each beam, if there are any.
 func (q *sequence) total() int { return q.PromptTokens + q.MaxNewTokens }
 
 // known counts the tokens whose ids are known. A sequence with computed ==
@@ -162,7 +165,7 @@ func (s *Scheduler) submit(q *Sequence) error {
 // refuse returns why a sequence cannot be accepted, or ReasonNone.
 func (s *Scheduler) refuse(q *Sequence) Reason {
 	switch {
-	case q.PromptTokens < 1 || q.MaxNewTokens < 1:
+	case q.PromptTokens < 1 || q.MaxNewTokens < 1 || q.Beams < 0 || q.Beams > s.cfg.MaxBatchSize:
 		return ReasonInvalid
 	case q.PromptTokens > s.cfg.MaxSequenceTokens-1 || q.MaxNewTokens > s.cfg.MaxSequenceTokens-q.PromptTokens:
 		return ReasonTooLong

@@ -79,6 +79,9 @@ func (w *world) request() Sequence {
 		ID: ID(len(w.order) + 1), PromptTokens: 1 + w.rng.IntN(90), MaxNewTokens: 1 + w.rng.IntN(60),
 		Priority: w.rng.IntN(3), Arrival: w.now - time.Duration(w.rng.IntN(3))*time.Second,
 	}
+	if w.chance(20) {
+		q.Beams = 1 + w.rng.IntN(w.cfg.MaxBatchSize)
+	}
 	if w.chance(10) {
 		q.Deadline = w.now + time.Duration(1+w.rng.IntN(60))*time.Second
 	}
@@ -87,6 +90,8 @@ func (w *world) request() Sequence {
 		q.PromptTokens = 0
 	case w.chance(2):
 		q.MaxNewTokens = 181
+	case w.chance(1):
+		q.Beams = w.cfg.MaxBatchSize + 1
 	case w.chance(5): // fits the context, perhaps not the pool
 		q.PromptTokens, q.MaxNewTokens = 100, 80
 	}
@@ -205,25 +210,32 @@ func (w *world) checkEnds(p *Plan) {
 }
 
 func (w *world) checkChunks(p *Plan) {
-	rows, prompt, outputs, decode := 0, 0, 0, 0
+	rows, prompt, outputs, decode, decoding := 0, 0, 0, 0, 0
 	for i, c := range p.Chunks {
-		l := w.seqs[c.ID]
+		l, tokens := w.seqs[c.ID], c.Rows
+		if c.Beams > 0 {
+			w.counts["beams"]++
+			tokens = 1
+		}
 		switch {
+		case c.Beams > 0 && (c.Beams != l.Beams || c.Rows != c.Beams), (c.Beams > 0) != (l.Beams > 0 && c.Start >= l.PromptTokens):
+			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
 		case !l.granted || l.ended > 0 || l.open:
 			w.t.Fatalf("step %d: %+v runs: %+v", p.Step, c, l)
-		case c.Row != rows || c.Start != l.position || c.Rows < 1 || c.Start+c.Rows > min(l.leased, l.PromptTokens+l.made):
+		case c.Row != rows || c.Start != l.position || c.Rows < 1 || c.Start+tokens > min(l.leased, l.PromptTokens+l.made):
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
-		case c.Output != (c.Start+c.Rows == l.PromptTokens+l.made):
+		case c.Output != (c.Start+tokens == l.PromptTokens+l.made):
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
 		}
 		rows += c.Rows
-		l.position += c.Rows
+		l.position += tokens
 		l.open = c.Output
 		if c.Output {
-			outputs++
+			outputs += max(1, c.Beams)
 		}
 		if c.Start >= l.PromptTokens {
-			if decode++; decode != i+1 {
+			decode += c.Rows
+			if decoding++; decoding != i+1 {
 				w.t.Fatalf("step %d: a decode row behind prompt rows: %+v", p.Step, p.Chunks)
 			}
 		} else {
@@ -277,7 +289,7 @@ func (w *world) checkReserves(p *Plan) {
 	batch := 0
 	for _, x := range w.seqs {
 		if x.asked || x.granted && x.released == 0 {
-			batch++
+			batch += max(1, x.Beams)
 		}
 		if x.ended > 0 || x.granted || x.asked && !x.denied {
 			continue
@@ -324,7 +336,12 @@ func (w *world) send(p *Plan) {
 	}
 	for _, r := range p.Reserve {
 		w.inbox = append(w.inbox, func() []Event {
-			err := w.kv.Reserve(kvmgr.Seq(r.ID), r.Tokens)
+			var err error
+			if r.Beams > 0 {
+				err = w.kv.ReserveSegments(kvmgr.Seq(r.ID), kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams})
+			} else {
+				err = w.kv.Reserve(kvmgr.Seq(r.ID), r.Tokens)
+			}
 			var short *kvmgr.ShortageError
 			switch {
 			case errors.As(err, &short) && errors.Is(err, kvmgr.ErrNeverFits):
@@ -405,7 +422,7 @@ func TestPromisesHoldUnderRandomTraffic(t *testing.T) {
 		})
 	}
 	// A run that never gets somewhere proves nothing about it.
-	for _, k := range []string{"stop", "length", "cancelled", "deadline", "queue-full", "too-long", "invalid", "denied", "held"} {
+	for _, k := range []string{"stop", "length", "cancelled", "deadline", "queue-full", "too-long", "invalid", "denied", "held", "beams"} {
 		if counts[k] < 20 {
 			t.Errorf("%q happened %d times in all, expected at least 20", k, counts[k])
 		}

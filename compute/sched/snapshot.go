@@ -56,7 +56,9 @@ func (s *Scheduler) Check() error {
 		state State
 		*queue
 	}{{Waiting, &s.waiting}, {Asking, &s.asking}, {Running, &s.running}} {
+		rows := 0
 		for i, seq := range q.seqs {
+			rows += seq.rows()
 			if seq.state != q.state || s.byID[seq.ID] != seq {
 				return fmt.Errorf("sched: check: sequence %d is %v, found among the %v", seq.ID, seq.state, q.state)
 			}
@@ -70,15 +72,18 @@ func (s *Scheduler) Check() error {
 				live++
 			}
 		}
+		if rows != q.rows {
+			return fmt.Errorf("sched: check: %d rows among the %v, the count says %d", rows, q.state, q.rows)
+		}
 	}
-	batch := s.running.len() + s.asking.len()
+	queued, batch := s.waiting.len()+s.asking.len()+s.running.len(), s.running.rows+s.asking.rows
 	switch {
-	case s.waiting.len()+batch != len(s.byID):
-		return fmt.Errorf("sched: check: %d sequences in the queues, %d known", s.waiting.len()+batch, len(s.byID))
+	case queued != len(s.byID):
+		return fmt.Errorf("sched: check: %d sequences in the queues, %d known", queued, len(s.byID))
 	case live != s.live:
 		return fmt.Errorf("sched: check: %d sequences live, the count says %d", live, s.live)
 	case batch > s.cfg.MaxBatchSize:
-		return fmt.Errorf("sched: check: %d sequences hold or ask for KV, expected at most %d", batch, s.cfg.MaxBatchSize)
+		return fmt.Errorf("sched: check: %d sequences and beams hold or ask for KV, expected at most %d", batch, s.cfg.MaxBatchSize)
 	case live > s.cfg.MaxBatchSize+s.cfg.MaxWaiting:
 		return fmt.Errorf("sched: check: %d sequences accepted, expected at most %d", live, s.cfg.MaxBatchSize+s.cfg.MaxWaiting)
 	case s.probe != nil && (s.probe.state != Asking || s.probe.denials == 0 || s.probe.ended):
@@ -111,16 +116,15 @@ func (s *Scheduler) checkPlan() error {
 	rows, outputs := 0, 0
 	for i, c := range p.Chunks {
 		seq := s.byID[c.ID]
-		if seq == nil || seq.state != Running || c.Row != rows || c.Rows < 1 || c.Start+c.Rows != seq.computed {
+		if seq == nil || seq.state != Running || c.Row != rows || c.Rows < 1 || c.end() != seq.computed ||
+			c.Beams > 0 && (c.Beams != seq.Beams || c.Rows != c.Beams) {
 			return fmt.Errorf("sched: check: chunk %d of step %d does not fit its sequence: %+v", i, p.Step, c)
 		}
 		if c.Output != (seq.computed == seq.known()) {
 			return fmt.Errorf("sched: check: chunk %d of step %d: output %t, computed %d of %d tokens", i, p.Step, c.Output, seq.computed, seq.known())
 		}
 		rows += c.Rows
-		if c.Output {
-			outputs++
-		}
+		outputs += c.outputs()
 	}
 	switch {
 	case rows != p.Rows || p.DecodeRows+p.PromptRows != rows || outputs != p.Outputs:

@@ -1,7 +1,7 @@
 package sched
 
-// planDecode gives every sequence that decodes its one row. MaxBatchSize <=
-// MaxBatchTokens, so that they always fit.
+// planDecode gives every sequence that decodes its one row, or one for each of
+// its beams. MaxBatchSize <= MaxBatchTokens, so that they always fit.
 func (s *Scheduler) planDecode() {
 	for _, seq := range s.running.seqs {
 		switch {
@@ -11,7 +11,7 @@ func (s *Scheduler) planDecode() {
 		case seq.computed == seq.leased:
 			s.plan.Stalled++
 		default:
-			s.addChunk(seq, 1)
+			s.addChunk(seq, Chunk{Rows: seq.rows(), Beams: seq.Beams})
 		}
 	}
 	s.plan.DecodeRows = s.plan.Rows
@@ -38,7 +38,7 @@ func (s *Scheduler) planPrompts() {
 			continue
 		}
 		if rows := min(seq.PromptTokens-seq.computed, seq.leased-seq.computed, budget); rows > 0 {
-			s.addChunk(seq, rows)
+			s.addChunk(seq, Chunk{Rows: rows})
 			budget -= rows
 		}
 	}
@@ -76,13 +76,11 @@ func (s *Scheduler) openGate() {
 }
 
 // addChunk appends the next rows of a sequence to the step.
-func (s *Scheduler) addChunk(seq *sequence, rows int) {
-	c := Chunk{ID: seq.ID, Row: s.plan.Rows, Start: seq.computed, Rows: rows}
-	seq.computed += rows
-	if seq.computed == seq.known() {
-		c.Output = true
-		s.plan.Outputs++
-	}
+func (s *Scheduler) addChunk(seq *sequence, c Chunk) {
+	c.ID, c.Row, c.Start = seq.ID, s.plan.Rows, seq.computed
+	seq.computed = c.end()
+	c.Output = seq.computed == seq.known()
+	s.plan.Outputs += c.outputs()
 	s.plan.Chunks = append(s.plan.Chunks, c)
-	s.plan.Rows += rows
+	s.plan.Rows += c.Rows
 }

@@ -168,7 +168,7 @@ func parseEvents(t *testing.T, words []string) []Event {
 		switch words[0] {
 		case "submit":
 			events = append(events, Submit(Sequence{
-				ID: id, PromptTokens: num("prompt"), MaxNewTokens: num("new"), Priority: num("priority"),
+				ID: id, PromptTokens: num("prompt"), MaxNewTokens: num("new"), Beams: num("beams"), Priority: num("priority"),
 				Arrival: duration(t, arg["arrival"]), Deadline: duration(t, arg["deadline"]),
 			}))
 		case "cancel":
@@ -195,7 +195,11 @@ func parseEvents(t *testing.T, words []string) []Event {
 func printPlan(out *bytes.Buffer, p *Plan) {
 	fmt.Fprintf(out, "rows %d = %d decode + %d prompt, outputs %d\n", p.Rows, p.DecodeRows, p.PromptRows, p.Outputs)
 	for _, c := range p.Chunks {
-		fmt.Fprintf(out, "  row %d: sequence %d, tokens %d-%d", c.Row, c.ID, c.Start, c.Start+c.Rows-1)
+		if c.Beams > 0 {
+			fmt.Fprintf(out, "  row %d: sequence %d, %d beams at token %d", c.Row, c.ID, c.Beams, c.Start)
+		} else {
+			fmt.Fprintf(out, "  row %d: sequence %d, tokens %d-%d", c.Row, c.ID, c.Start, c.Start+c.Rows-1)
+		}
 		if c.Output {
 			fmt.Fprint(out, ", output")
 		}
@@ -205,7 +209,11 @@ func printPlan(out *bytes.Buffer, p *Plan) {
 		fmt.Fprintf(out, "release %d\n", id)
 	}
 	for _, r := range p.Reserve {
-		fmt.Fprintf(out, "reserve %d tokens=%d lease=%d\n", r.ID, r.Tokens, r.Lease)
+		fmt.Fprintf(out, "reserve %d tokens=%d lease=%d", r.ID, r.Tokens, r.Lease)
+		if r.Beams > 0 {
+			fmt.Fprintf(out, " prompt=%d beams=%d", r.Prompt, r.Beams)
+		}
+		fmt.Fprintln(out)
 	}
 	for _, l := range p.Lease {
 		fmt.Fprintf(out, "lease %d up to %d\n", l.ID, l.UpTo)

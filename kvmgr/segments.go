@@ -1,0 +1,51 @@
+package kvmgr
+
+import "fmt"
+
+// Segments is the KV cache of a beam search (arXiv:2401.05391, section 3.2): the
+// prompt's tokens once, and the response's for each beam, grown slab by slab.
+//
+// Its leases come in this order: the slabs of the prompt, then for each 16
+// tokens of the response one slab for each beam.
+type Segments struct {
+	Prompt, Response int // tokens
+	Beams            int
+}
+
+// ReserveSegments promises the slabs for a beam search. Lease and Release take
+// it as any other sequence; Lease counts the tokens of one beam, prompt included.
+// Errors: as of Reserve.
+func (m *Manager) ReserveSegments(seq Seq, s Segments) error {
+	if _, ok := m.regions[seq]; ok {
+		return fmt.Errorf("%w: %d", ErrSequenceExists, seq)
+	}
+	if s.Prompt < 1 || s.Response < 1 || s.Beams < 1 {
+		return fmt.Errorf("%w: reserve %+v, expected at least 1 of each", ErrInvalid, s)
+	}
+	// Always the whole length, as for a fork: beams that had to wait for slabs
+	// would keep each other's.
+	return m.add(seq, &region{tokens: s.Prompt + s.Response, prompt: s.Prompt, beams: s.Beams})
+}
+
+// slabsOf is the number of slabs that hold a region's first tokens.
+func (m *Manager) slabsOf(r *region, tokens int) int {
+	shared := min(tokens, r.prompt)
+	return m.slabsFor(shared) + r.beams*m.slabsFor(tokens-shared)
+}
+
+// SegmentSlabs is equation (3) of the paper in slabs, for one request: a slab is
+// its step of 16 tokens.
+func SegmentSlabs(s Segments, slabTokens int) int {
+	return divideUp(s.Prompt, slabTokens) + s.Beams*divideUp(s.Response, slabTokens)
+}
+
+// SegmentBytes is equation (3): the KV cache of batch beam searches at their last
+// step, tokenBytes (equation 1) for each token, the response in steps of step.
+func SegmentBytes(s Segments, batch, step int, tokenBytes uint64) uint64 {
+	return uint64(batch) * uint64(s.Prompt+s.Beams*divideUp(s.Response, step)*step) * tokenBytes
+}
+
+// StandardBytes is equation (2): the same with the prompt copied for each beam.
+func StandardBytes(s Segments, batch int, tokenBytes uint64) uint64 {
+	return uint64(batch) * uint64(s.Beams) * uint64(s.Prompt+s.Response) * tokenBytes
+}
