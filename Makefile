@@ -90,6 +90,10 @@ test-sycl: sycl | $(TOOLS) ## Run the kernel harness on the SYCL backend
 	@scripts/build/kernels.sh test
 	scripts/test-sycl.sh
 
+.PHONY: sycl-isa
+sycl-isa: sycl ## Compile every SYCL kernel for Intel GPUs with ocloc; fail on spills and missing matrix instructions
+	scripts/sycl-isa
+
 .PHONY: race
 race: libs python ## Run the Go tests under the race detector
 	go test -race -timeout 15m ./...

@@ -13,10 +13,6 @@ namespace {
 
 // Sub-groups that share the keys of a query. Fixed: they decide the order of sums.
 constexpr int kStripes = 4;
-// Queries of a task, by the size of a head: what a sub-group can hold.
-constexpr int kWideHead = 128;
-int most_queries(int head_dim) { return head_dim > kWideHead ? 4 : 8; }
-
 int padded_head(int head_dim) { return (head_dim + kDepth - 1) / kDepth * kDepth; }
 
 float element(const mr_tensor& t, int64_t i) {
@@ -31,10 +27,10 @@ int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
 
 std::vector<LinearKernel> linear_kernels(const Bundle& bundle, Target target) {
   std::vector<LinearKernel> kernels;
-  for (const int rows : {1, 2, 4, 8, 32}) {
-    if (rows == 32 && !target.xmx) continue;
+  for (const int rows : {1, 2, 4, 8}) {
     kernels.push_back({rows, bundle.kernel("mr_linear_" + std::to_string(rows))});
   }
+  if (target.xmx) kernels.push_back({2 * target.lanes, bundle.kernel("mr_linear_tiles")});
   return kernels;
 }
 
@@ -89,12 +85,14 @@ SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target,
       constants_(program.ops.size()) {
   const mr_dtype type = operand_type(program);
   std::vector<std::string> attention_options = build_options(target, type);
+  const int most_queries = sycl_backend::most_queries(program.head_dim, target.lanes);
   attention_options.push_back("-DMR_HEAD_DIM=" + std::to_string(program.head_dim));
+  attention_options.push_back("-DMR_QUERIES=" + std::to_string(most_queries));
   const Bundle bundle(stream_->queue(), {"attention.cpp"}, attention_options);
-  for (int queries = 1; queries <= most_queries(program.head_dim); queries *= 2) {
+  for (int queries = 1; queries <= most_queries; queries *= 2) {
     attention_.emplace_back(queries, bundle.kernel("mr_attention_" + std::to_string(queries)));
   }
-  tables_ = std::make_unique<StepTables>(query_groups(program), most_queries(program.head_dim));
+  tables_ = std::make_unique<StepTables>(query_groups(program), most_queries);
 
   int64_t rounded = 0;
   for (const Op& op : program.ops) {

@@ -130,8 +130,7 @@ void Linear::run(Stream& stream, const std::vector<LinearKernel>& kernels, int r
   LinearShape shape = shape_;
   shape.rows = rows;
   const size_t tiles = (size_t(rows) + k.rows - 1) / k.rows;
-  const size_t floats =
-      shape.slices > 1 ? size_t(shape.slices) * k.rows * kColumnBlocks * target_.lanes : 1;
+  const size_t floats = size_t(shape.slices) * k.rows * kColumnBlocks * target_.lanes;
   stream.launch_local(k.kernel, tiles * column_groups_, size_t(shape.slices) * target_.lanes,
                       floats, shape, in, static_cast<const void*>(weights_.data()),
                       static_cast<const void*>(bias_.data()), out);

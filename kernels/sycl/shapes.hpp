@@ -7,9 +7,17 @@
 
 namespace millrace::sycl_backend {
 
-constexpr int kSlabTokens = 16;    // MR_SLAB_TOKENS
-constexpr int kDepth = 16;         // products of one block along the sum: one dpas of 16-bit types
-constexpr int kColumnBlocks = 2;   // blocks of columns that a sub-group computes
+constexpr int kSlabTokens = 16;   // MR_SLAB_TOKENS
+constexpr int kDepth = 16;        // products of one block along the sum: one dpas of 16-bit types
+constexpr int kColumnBlocks = 2;  // blocks of columns that a sub-group computes
+// Queries that a sub-group of attention takes at once: more would not fit into
+// the registers of a thread, which are half as many bytes where it has 8 lanes.
+// scripts/sycl-isa holds this to be without spills.
+constexpr int most_queries(int head_dim, int lanes) {
+  if (lanes == 16) return head_dim <= 96 ? 8 : 4;
+  return head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1;
+}
+
 constexpr int kNormItems = 128;    // work-items of a norm's row
 constexpr int kRowItems = 128;     // work-items of a row that is only copied
 constexpr int kHeadsPerGroup = 4;  // sub-groups of a work-group of rope_store

@@ -23,10 +23,11 @@ constexpr int kKeyBlocks = mr::kSlabTokens / MR_LANES;  // columns of q . K^T
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 // Keys of a column block as B: lane n is key n, the sum runs along the head.
-inline Columns load_keys(const operand* keys, int key_block, int depth_block, int lane) {
+MR_INLINE Columns load_keys(const operand* keys, int key_block, int depth_block, int lane) {
   Columns b;
   const int first = depth_block * mr::kDepth;
   const operand* key = keys + (key_block * MR_LANES + lane) * kDim + first;
+#pragma unroll
   for (int i = 0; i < 8; ++i) {
     const bool inside = kDim % mr::kDepth == 0 || first + 2 * i < kDim;  // kDim is even
     b.pairs[i] = inside ? reinterpret_cast<const uint32_t*>(key)[i] : 0;
@@ -36,10 +37,11 @@ inline Columns load_keys(const operand* keys, int key_block, int depth_block, in
 
 // Values of a block as B: lane n is an element of the head, the sum runs along
 // the keys. Behind the last key may lie anything: it counts as 0.
-inline Columns load_values(const operand* values, int dim_block, int keys, int lane) {
+MR_INLINE Columns load_values(const operand* values, int dim_block, int keys, int lane) {
   Columns b;
   const int column = dim_block * MR_LANES + lane;
   const bool inside = kDim % MR_LANES == 0 || column < kDim;
+#pragma unroll
   for (int i = 0; i < 8; ++i) {
     const uint32_t first = inside && 2 * i < keys ? values[2 * i * kDim + column] : 0;
     const uint32_t second = inside && 2 * i + 1 < keys ? values[(2 * i + 1) * kDim + column] : 0;
@@ -52,15 +54,18 @@ inline Columns load_values(const operand* values, int dim_block, int keys, int l
 // has left it: lane n of key block b holds key b * MR_LANES + n.
 #if MR_XMX
 template <int M>
-inline Rows<M> rows_of(const sycl::sub_group& sub_group, const operand (&p)[kKeyBlocks][M]) {
+MR_INLINE Rows<M> rows_of(const sycl::sub_group& sub_group, const operand (&p)[kKeyBlocks][M]) {
   Rows<M> a;
 #if MR_LANES == 16
+#pragma unroll
   for (int m = 0; m < M; ++m) a.cells[m] = static_cast<Cell>(p[0][m]);
 #else
   // Lane l wants keys 2l and 2l + 1.
   const int lane = sub_group.get_local_linear_id(), from = 2 * lane % MR_LANES;
+#pragma unroll
   for (int m = 0; m < M; ++m) {
     uint32_t pair[kKeyBlocks];
+#pragma unroll
     for (int b = 0; b < kKeyBlocks; ++b) {
       const uint32_t mine = p[b][m];
       pair[b] = sycl::select_from_group(sub_group, mine, from) |
@@ -87,8 +92,8 @@ struct Query {
   bool there;
 };
 
-inline Query query(const mr::AttentionShape& s, const mr::SequenceEntry& sequence, int kv_head,
-                   int index) {
+MR_INLINE Query query(const mr::AttentionShape& s, const mr::SequenceEntry& sequence, int kv_head,
+                      int index) {
   const int heads = s.heads / s.kv.kv_heads;
   Query q;
   q.there = index < sequence.rows * heads;
@@ -102,22 +107,27 @@ inline Query query(const mr::AttentionShape& s, const mr::SequenceEntry& sequenc
 
 // One block of 16 keys, at positions [16 * block, 16 * block + 16).
 template <int M>
-inline void add_block(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
-                      const operand* keys, const operand* values, int block, int last,
-                      const int (&first_key)[M], const int (&position)[M], const float (&slope)[M],
-                      float scale) {
+MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
+                         const operand* keys, const operand* values, int block, int last,
+                         const int (&first_key)[M], const int (&position)[M],
+                         const float (&slope)[M], float scale) {
   const int lane = sub_group.get_local_linear_id();
   float scores[kKeyBlocks][M];
+#pragma unroll
   for (int b = 0; b < kKeyBlocks; ++b) {
+#pragma unroll
     for (int m = 0; m < M; ++m) scores[b][m] = 0;
+#pragma unroll
     for (int d = 0; d < kDepthBlocks; ++d) {
       const auto a = load_rows<M>(q + d * mr::kDepth, kPadded, M, mr::kDepth, lane);
       multiply<M>(a, load_keys(keys, b, d, lane), scores[b]);
     }
   }
   operand p[kKeyBlocks][M];
+#pragma unroll
   for (int m = 0; m < M; ++m) {
     float most = kNone;
+#pragma unroll
     for (int b = 0; b < kKeyBlocks; ++b) {
       const int key = block * mr::kSlabTokens + b * MR_LANES + lane;
       const bool seen = key <= position[m] && key >= first_key[m];
@@ -133,30 +143,36 @@ inline void add_block(State<M>& state, const sycl::sub_group& sub_group, const o
     const float factor = sycl::exp(state.most[m] - shift);
     state.most[m] = most;
     float total = state.total[m] * factor;
+#pragma unroll
     for (int b = 0; b < kKeyBlocks; ++b) {
       p[b][m] = to_operand(sycl::exp(scores[b][m] - shift));
       total += to_float(p[b][m]);
     }
     state.total[m] = total;
+#pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) state.out[d][m] *= factor;
   }
   const int there = last + 1 - block * mr::kSlabTokens;  // keys of the block, if fewer than 16
 #if MR_XMX
   const auto a = rows_of<M>(sub_group, p);
+#pragma unroll
   for (int d = 0; d < kDimBlocks; ++d) {
     multiply<M>(a, load_values(values, d, there, lane), state.out[d]);
   }
 #else
   for (int key = 0; key < mr::kSlabTokens && key < there; ++key) {
     float weight[M];
+#pragma unroll
     for (int m = 0; m < M; ++m) {
       const float mine = to_float(p[key / MR_LANES][m]);
       weight[m] = sycl::group_broadcast(sub_group, mine, key % MR_LANES);
     }
+#pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) {
       const int column = d * MR_LANES + lane;
       const bool inside = kDim % MR_LANES == 0 || column < kDim;
       const float v = inside ? to_float(values[key * kDim + column]) : 0.0f;
+#pragma unroll
       for (int m = 0; m < M; ++m) state.out[d][m] = sycl::fma(weight[m], v, state.out[d][m]);
     }
   }
@@ -168,14 +184,14 @@ inline void add_block(State<M>& state, const sycl::sub_group& sub_group, const o
 constexpr int kStateFloats = 2 + kPadded;
 
 template <int M>
-inline void run(const float* qkv, const mr::SequenceEntry* sequences,
-                const mr::AttentionTask* tasks, const int32_t* slabs, const float* slopes,
-                operand* pool, void* out, float* local, const mr::AttentionShape& s) {
+MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
+                   const mr::AttentionTask* tasks, const int32_t* slabs, const float* slopes,
+                   operand* pool, void* out, float* local, const mr::AttentionShape& s) {
   const Item item = this_item();
   const auto group = item.get_group();
   const auto sub_group = item.get_sub_group();
   const int lane = sub_group.get_local_linear_id();
-  const int stripe = sub_group.get_group_linear_id();
+  const int stripe = sub_group_index(item);
   const int stripes = item.get_local_range(0) / MR_LANES;
   const mr::AttentionTask task = tasks[item.get_group(0) / s.kv.kv_heads];
   const int kv_head = item.get_group(0) % s.kv.kv_heads;
@@ -186,6 +202,7 @@ inline void run(const float* qkv, const mr::SequenceEntry* sequences,
   int first_key[M], position[M];
   float slope[M];
   int from = std::numeric_limits<int>::max(), last = 0;
+#pragma unroll
   for (int m = 0; m < M; ++m) {
     const Query query = mr_attention::query(s, sequence, kv_head, task.first + m);
     first_key[m] = query.first_key;
@@ -202,9 +219,11 @@ inline void run(const float* qkv, const mr::SequenceEntry* sequences,
   sycl::group_barrier(group);
 
   State<M> state;
+#pragma unroll
   for (int m = 0; m < M; ++m) {
     state.most[m] = kNone;
     state.total[m] = 0;
+#pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) state.out[d][m] = 0;
   }
   const int first_block = from / mr::kSlabTokens, last_block = last / mr::kSlabTokens;
@@ -218,18 +237,21 @@ inline void run(const float* qkv, const mr::SequenceEntry* sequences,
 
   float* states = local + M * kPadded / 2;
   float* mine = states + int64_t{stripe} * M * kStateFloats;
+#pragma unroll
   for (int m = 0; m < M; ++m) {
     const float total = sycl::reduce_over_group(sub_group, state.total[m], sycl::plus<float>());
     if (lane == 0) {
       mine[m * kStateFloats] = state.most[m];
       mine[m * kStateFloats + 1] = total;
     }
+#pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) {
       mine[m * kStateFloats + 2 + d * MR_LANES + lane] = state.out[d][m];
     }
   }
   sycl::group_barrier(group);
 
+#pragma unroll
   for (int m = stripe; m < M; m += stripes) {
     const Query query = mr_attention::query(s, sequence, kv_head, task.first + m);
     if (!query.there) continue;
@@ -264,8 +286,12 @@ inline void run(const float* qkv, const mr::SequenceEntry* sequences,
   }
 
 MR_ATTENTION(mr_attention_1, 1)
+#if MR_QUERIES >= 2
 MR_ATTENTION(mr_attention_2, 2)
+#endif
+#if MR_QUERIES >= 4
 MR_ATTENTION(mr_attention_4, 4)
-#if MR_HEAD_DIM <= 128
+#endif
+#if MR_QUERIES >= 8
 MR_ATTENTION(mr_attention_8, 8)
 #endif

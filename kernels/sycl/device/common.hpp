@@ -3,6 +3,7 @@
 //   MR_LANES     work-items of a sub-group, and columns of a block: 16, or 8
 //   MR_XMX       1: matrix products by the matrix engine, 0: written out
 //   MR_HEAD_DIM  elements of a head (attention only)
+//   MR_QUERIES   most queries of a task (attention only)
 #ifndef MILLRACE_SYCL_DEVICE_COMMON_HPP
 #define MILLRACE_SYCL_DEVICE_COMMON_HPP
 
@@ -14,52 +15,65 @@
 namespace syclex = sycl::ext::oneapi::experimental;
 namespace mr = millrace::sycl_backend;
 
+// Everything is inlined: what is not keeps its arrays in memory.
+#define MR_INLINE [[gnu::always_inline]] inline
+
 // A kernel that the host finds by its name, over a flat range of work-items.
 #define MR_KERNEL                                                                          \
   extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::nd_range_kernel<1>)) \
       SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::sub_group_size<MR_LANES>)) void
 
 using Item = sycl::nd_item<1>;
-inline Item this_item() { return sycl::ext::oneapi::this_work_item::get_nd_item<1>(); }
+MR_INLINE Item this_item() { return sycl::ext::oneapi::this_work_item::get_nd_item<1>(); }
+
+// The number of this sub-group in its work-group, in a form that the compiler
+// knows to be the same in every lane.
+MR_INLINE int sub_group_index(const Item& item) {
+  const auto sub_group = item.get_sub_group();
+  const int index = static_cast<int>(sub_group.get_group_linear_id());
+  return sycl::group_broadcast(sub_group, index, 0);
+}
 
 enum Type { kF32 = 0, kF16 = 1, kBF16 = 2 };  // mr_dtype
 
 // ---- 16-bit numbers, as bits
 
-inline float bf16_to_float(uint16_t x) {
+MR_INLINE float bf16_to_float(uint16_t x) {
   return sycl::bit_cast<float>(static_cast<uint32_t>(x) << 16);
 }
-inline float f16_to_float(uint16_t x) { return static_cast<float>(sycl::bit_cast<sycl::half>(x)); }
+MR_INLINE float f16_to_float(uint16_t x) {
+  return static_cast<float>(sycl::bit_cast<sycl::half>(x));
+}
 
 // Round to nearest even.
-inline uint16_t float_to_bf16(float x) {
+MR_INLINE uint16_t float_to_bf16(float x) {
   const uint32_t bits = sycl::bit_cast<uint32_t>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40);
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
-inline uint16_t float_to_f16(float x) {
+MR_INLINE uint16_t float_to_f16(float x) {
   return sycl::bit_cast<uint16_t>(static_cast<sycl::half>(x));
 }
 
 // The type of operands, and of keys and values.
 using operand = uint16_t;
 #if MR_BF16
-inline float to_float(operand x) { return bf16_to_float(x); }
-inline operand to_operand(float x) { return float_to_bf16(x); }
+MR_INLINE float to_float(operand x) { return bf16_to_float(x); }
+MR_INLINE operand to_operand(float x) { return float_to_bf16(x); }
 #else
-inline float to_float(operand x) { return f16_to_float(x); }
-inline operand to_operand(float x) { return float_to_f16(x); }
+MR_INLINE float to_float(operand x) { return f16_to_float(x); }
+MR_INLINE operand to_operand(float x) { return float_to_f16(x); }
 #endif
 
 // Element i of a tensor of the checkpoint.
-inline float element(const void* data, int type, int64_t i) {
+MR_INLINE float element(const void* data, int type, int64_t i) {
   if (type == kF32) return static_cast<const float*>(data)[i];
   const uint16_t bits = static_cast<const uint16_t*>(data)[i];
   return type == kBF16 ? bf16_to_float(bits) : f16_to_float(bits);
 }
 
 // Element i of an output slot of either type.
-inline void store(void* out, bool f32, int64_t i, float value) {
+MR_INLINE void store(void* out, bool f32, int64_t i, float value) {
   if (f32) {
     static_cast<float*>(out)[i] = value;
   } else {
@@ -71,7 +85,7 @@ inline void store(void* out, bool f32, int64_t i, float value) {
 
 // The block of a sequence's tokens [16 * index, 16 * index + 16): all kernels
 // find keys and values here. `slabs` is the sequence's part of the slab table.
-inline operand* kv_slab(operand* pool, const mr::KvShape& kv, const int32_t* slabs, int index) {
+MR_INLINE operand* kv_slab(operand* pool, const mr::KvShape& kv, const int32_t* slabs, int index) {
   return pool + kv.slab * slabs[index];
 }
 

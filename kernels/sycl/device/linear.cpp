@@ -13,14 +13,15 @@
 namespace mr_linear {
 using namespace mr_matrix;
 
-inline Columns load_columns(const uint32_t* weights, int64_t block, int lane) {
+MR_INLINE Columns load_columns(const uint32_t* weights, int64_t block, int lane) {
   Columns b;
   const uint32_t* data = weights + block * 8 * MR_LANES + lane;
+#pragma unroll
   for (int i = 0; i < 8; ++i) b.pairs[i] = data[i * MR_LANES];
   return b;
 }
 
-inline float activate(int activation, float x) {
+MR_INLINE float activate(int activation, float x) {
   switch (activation) {
     case 1:  // SiLU
       return x / (1 + sycl::exp(-x));
@@ -36,14 +37,16 @@ inline float activate(int activation, float x) {
 }
 
 // Writes one row's results of a sub-group's columns.
-inline void finish(const mr::LinearShape& s, const float* bias, void* out, int64_t row,
-                   int64_t group, int lane, const float (&sum)[mr::kColumnBlocks]) {
+MR_INLINE void finish(const mr::LinearShape& s, const float* bias, void* out, int64_t row,
+                      int64_t group, int lane, const float (&sum)[mr::kColumnBlocks]) {
   constexpr int kBlocks = mr::kColumnBlocks;
   float y[kBlocks];
+#pragma unroll
   for (int c = 0; c < kBlocks; ++c) {
     y[c] = sum[c] + (s.bias ? bias[(group * kBlocks + c) * MR_LANES + lane] : 0.0f);
   }
   const int blocks = s.gated ? kBlocks / 2 : kBlocks;
+#pragma unroll
   for (int c = 0; c < blocks; ++c) {
     const int64_t column = (group * blocks + c) * MR_LANES + lane;
     if (column >= s.width) continue;
@@ -61,13 +64,13 @@ inline void finish(const mr::LinearShape& s, const float* bias, void* out, int64
 
 // T tiles of M rows each.
 template <int M, int T>
-inline void run(const operand* in, const uint32_t* weights, const float* bias, void* out,
-                float* slices, const mr::LinearShape& s) {
+MR_INLINE void run(const operand* in, const uint32_t* weights, const float* bias, void* out,
+                   float* slices, const mr::LinearShape& s) {
   constexpr int kBlocks = mr::kColumnBlocks, kRows = M * T;
   const Item item = this_item();
   const auto sub_group = item.get_sub_group();
   const int lane = sub_group.get_local_linear_id();
-  const int slice = sub_group.get_group_linear_id();
+  const int slice = sub_group_index(item);
   // Row tiles run fastest: neighbours read the same weights.
   const int64_t row_tiles = (s.rows + kRows - 1) / kRows;
   const int64_t first_row = item.get_group(0) % row_tiles * kRows;
@@ -75,53 +78,57 @@ inline void run(const operand* in, const uint32_t* weights, const float* bias, v
   const int rows = static_cast<int>(s.rows - first_row < kRows ? s.rows - first_row : kRows);
 
   float sums[T][kBlocks][M];
+#pragma unroll
   for (int t = 0; t < T; ++t)
+#pragma unroll
     for (int c = 0; c < kBlocks; ++c)
+#pragma unroll
       for (int m = 0; m < M; ++m) sums[t][c][m] = 0;
 
   const int begin = slice * s.slice_blocks;
   const int end = begin + s.slice_blocks < s.depth_blocks ? begin + s.slice_blocks : s.depth_blocks;
   const int whole = end * mr::kDepth <= s.depth ? end : end - 1;  // the last block may be cut
   const int64_t column_block = group * kBlocks * s.depth_blocks;
-  const auto step = [&](int k, int columns) {
+  const auto step = [&](int k, int columns) __attribute__((always_inline)) {
     Columns b[kBlocks];
+#pragma unroll
     for (int c = 0; c < kBlocks; ++c) {
       b[c] = load_columns(weights, column_block + int64_t{c} * s.depth_blocks + k, lane);
     }
+#pragma unroll
     for (int t = 0; t < T; ++t) {
       const int64_t row = first_row + (t * M < rows ? t * M : 0);
       const auto a = load_rows<M>(in + row * s.depth + int64_t{k} * mr::kDepth, s.depth,
                                   rows - t * M, columns, lane);
+#pragma unroll
       for (int c = 0; c < kBlocks; ++c) multiply<M>(a, b[c], sums[t][c]);
     }
   };
   for (int k = begin; k < whole; ++k) step(k, mr::kDepth);
   if (whole < end && begin < end) step(whole, s.depth - whole * mr::kDepth);
 
-  if (s.slices > 1) {  // uniform: all sub-groups of the work-group come here
-    float* mine = slices + int64_t{slice} * kRows * kBlocks * MR_LANES + lane;
-    for (int t = 0; t < T; ++t)
-      for (int c = 0; c < kBlocks; ++c)
-        for (int m = 0; m < M; ++m) mine[((t * M + m) * kBlocks + c) * MR_LANES] = sums[t][c][m];
-    sycl::group_barrier(item.get_group());
-    for (int m = slice; m < rows; m += s.slices) {
-      float total[kBlocks];
-      for (int c = 0; c < kBlocks; ++c) total[c] = 0;
-      for (int i = 0; i < s.slices; ++i) {
-        const float* other = slices + ((int64_t{i} * kRows + m) * kBlocks) * MR_LANES + lane;
-        for (int c = 0; c < kBlocks; ++c) total[c] += other[c * MR_LANES];
-      }
-      finish(s, bias, out, first_row + m, group, lane, total);
+  // Through local memory also where there is one slice: what follows is long, and
+  // would otherwise be there once per row.
+  float* mine = slices + int64_t{slice} * kRows * kBlocks * MR_LANES + lane;
+#pragma unroll
+  for (int t = 0; t < T; ++t)
+#pragma unroll
+    for (int c = 0; c < kBlocks; ++c)
+#pragma unroll
+      for (int m = 0; m < M; ++m) mine[((t * M + m) * kBlocks + c) * MR_LANES] = sums[t][c][m];
+  sycl::group_barrier(item.get_group());
+#pragma unroll 1
+  for (int m = slice; m < rows; m += s.slices) {
+    float total[kBlocks];
+#pragma unroll
+    for (int c = 0; c < kBlocks; ++c) total[c] = 0;
+#pragma unroll 1
+    for (int i = 0; i < s.slices; ++i) {
+      const float* other = slices + ((int64_t{i} * kRows + m) * kBlocks) * MR_LANES + lane;
+#pragma unroll
+      for (int c = 0; c < kBlocks; ++c) total[c] += other[c * MR_LANES];
     }
-    return;
-  }
-  for (int t = 0; t < T; ++t) {
-    for (int m = 0; m < M; ++m) {
-      if (t * M + m >= rows) continue;
-      float total[kBlocks];
-      for (int c = 0; c < kBlocks; ++c) total[c] = sums[t][c][m];
-      finish(s, bias, out, first_row + t * M + m, group, lane, total);
-    }
+    finish(s, bias, out, first_row + m, group, lane, total);
   }
 }
 
@@ -139,5 +146,5 @@ MR_LINEAR(mr_linear_2, 2, 1)
 MR_LINEAR(mr_linear_4, 4, 1)
 MR_LINEAR(mr_linear_8, 8, 1)
 #if MR_XMX
-MR_LINEAR(mr_linear_32, 8, 4)
+MR_LINEAR(mr_linear_tiles, 8, MR_LANES / 4)
 #endif

@@ -18,11 +18,11 @@ struct Columns {
 };
 
 #if MR_BF16
-inline float low(uint32_t pair) { return sycl::bit_cast<float>(pair << 16); }
-inline float high(uint32_t pair) { return sycl::bit_cast<float>(pair & 0xffff0000u); }
+MR_INLINE float low(uint32_t pair) { return sycl::bit_cast<float>(pair << 16); }
+MR_INLINE float high(uint32_t pair) { return sycl::bit_cast<float>(pair & 0xffff0000u); }
 #else
-inline float low(uint32_t pair) { return f16_to_float(static_cast<uint16_t>(pair)); }
-inline float high(uint32_t pair) { return f16_to_float(static_cast<uint16_t>(pair >> 16)); }
+MR_INLINE float low(uint32_t pair) { return f16_to_float(static_cast<uint16_t>(pair)); }
+MR_INLINE float high(uint32_t pair) { return f16_to_float(static_cast<uint16_t>(pair >> 16)); }
 #endif
 
 #if MR_XMX
@@ -69,14 +69,15 @@ extern "C" SYCL_EXTERNAL float2v MR_DPAS_2(cell2v, int8v, float2v);
 extern "C" SYCL_EXTERNAL float4v MR_DPAS_4(cell4v, int8v, float4v);
 extern "C" SYCL_EXTERNAL float8v MR_DPAS_8(cell8v, int8v, float8v);
 
-inline float mad(Cell a, int8v b, float c) { return MR_DPAS_1(a, b, c); }
-inline float2v mad(cell2v a, int8v b, float2v c) { return MR_DPAS_2(a, b, c); }
-inline float4v mad(cell4v a, int8v b, float4v c) { return MR_DPAS_4(a, b, c); }
-inline float8v mad(cell8v a, int8v b, float8v c) { return MR_DPAS_8(a, b, c); }
+MR_INLINE float mad(Cell a, int8v b, float c) { return MR_DPAS_1(a, b, c); }
+MR_INLINE float2v mad(cell2v a, int8v b, float2v c) { return MR_DPAS_2(a, b, c); }
+MR_INLINE float4v mad(cell4v a, int8v b, float4v c) { return MR_DPAS_4(a, b, c); }
+MR_INLINE float8v mad(cell8v a, int8v b, float8v c) { return MR_DPAS_8(a, b, c); }
 
 template <int M>
-inline void multiply(const Rows<M>& a, const Columns& b, float (&c)[M]) {
+MR_INLINE void multiply(const Rows<M>& a, const Columns& b, float (&c)[M]) {
   int8v pairs;
+#pragma unroll
   for (int i = 0; i < 8; ++i) pairs[i] = static_cast<int>(b.pairs[i]);
   if constexpr (M == 1) {
     c[0] = mad(a.cells[0], pairs, c[0]);
@@ -85,9 +86,12 @@ inline void multiply(const Rows<M>& a, const Columns& b, float (&c)[M]) {
     typedef float FloatV __attribute__((ext_vector_type(M)));
     CellV rows;
     FloatV sums;
+#pragma unroll
     for (int m = 0; m < M; ++m) rows[m] = a.cells[m];
+#pragma unroll
     for (int m = 0; m < M; ++m) sums[m] = c[m];
     sums = mad(rows, pairs, sums);
+#pragma unroll
     for (int m = 0; m < M; ++m) c[m] = sums[m];
   }
 }
@@ -95,8 +99,9 @@ inline void multiply(const Rows<M>& a, const Columns& b, float (&c)[M]) {
 // Rows of A at a, `stride` elements apart; of the 16 columns only the first
 // `columns` are there, and of the M rows the first `rows`. The others are 0.
 template <int M>
-inline Rows<M> load_rows(const operand* a, int64_t stride, int rows, int columns, int lane) {
+MR_INLINE Rows<M> load_rows(const operand* a, int64_t stride, int rows, int columns, int lane) {
   Rows<M> r;
+#pragma unroll
   for (int m = 0; m < M; ++m) {
     const operand* row = a + (m < rows ? m : 0) * stride;
 #if MR_LANES == 16
@@ -112,29 +117,38 @@ inline Rows<M> load_rows(const operand* a, int64_t stride, int rows, int columns
 
 #else  // written out
 
-// A stays where it is: every lane needs all of a row.
+// Lane k holds column k of A; on 8 lanes, columns k and k + 8.
+constexpr int kParts = mr::kDepth / MR_LANES;
 template <int M>
 struct Rows {
-  const operand* data;
-  int64_t stride;
-  int rows, columns;
+  float cells[kParts][M];
 };
 
 template <int M>
-inline Rows<M> load_rows(const operand* a, int64_t stride, int rows, int columns, int) {
-  return {a, stride, rows, columns};
+MR_INLINE Rows<M> load_rows(const operand* a, int64_t stride, int rows, int columns, int lane) {
+  Rows<M> r;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    const operand* row = a + (m < rows ? m : 0) * stride;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const int k = i * MR_LANES + lane;
+      r.cells[i][m] = k < columns ? to_float(row[k]) : 0.0f;
+    }
+  }
+  return r;
 }
 
 template <int M>
-inline void multiply(const Rows<M>& a, const Columns& b, float (&c)[M]) {
-  for (int i = 0; i < 8; ++i) {
-    if (2 * i >= a.columns) return;
-    const float b0 = low(b.pairs[i]), b1 = high(b.pairs[i]);
-    const bool pair = 2 * i + 1 < a.columns;
+MR_INLINE void multiply(const Rows<M>& a, const Columns& b, float (&c)[M]) {
+  const auto sub_group = this_item().get_sub_group();
+#pragma unroll
+  for (int k = 0; k < mr::kDepth; ++k) {
+    const float column = k % 2 == 0 ? low(b.pairs[k / 2]) : high(b.pairs[k / 2]);
+#pragma unroll
     for (int m = 0; m < M; ++m) {
-      const operand* row = a.data + (m < a.rows ? m : 0) * a.stride + 2 * i;
-      c[m] = sycl::fma(to_float(row[0]), b0, c[m]);
-      if (pair) c[m] = sycl::fma(to_float(row[1]), b1, c[m]);
+      const float row = sycl::group_broadcast(sub_group, a.cells[k / MR_LANES][m], k % MR_LANES);
+      c[m] = sycl::fma(row, column, c[m]);
     }
   }
 }

@@ -18,15 +18,21 @@ MR_KERNEL mr_products(const operand* rows, int32_t rounds, float* out) {
   const Item item = this_item();
   const int lane = item.get_sub_group().get_local_linear_id();
   mr_matrix::Columns b;
+#pragma unroll
   for (int i = 0; i < 8; ++i) b.pairs[i] = rows[lane + i];
   float sums[kChains][8];
+#pragma unroll
   for (auto& chain : sums)
+#pragma unroll
     for (float& x : chain) x = 0;
   const auto a = mr_matrix::load_rows<8>(rows, mr::kDepth, 8, mr::kDepth, lane);
   for (int r = 0; r < rounds; ++r)
+#pragma unroll
     for (auto& chain : sums) mr_matrix::multiply<8>(a, b, chain);
   float total = 0;
+#pragma unroll
   for (auto& chain : sums)
+#pragma unroll
     for (const float x : chain) total += x;
   if (total == 1) out[0] = total;
 }

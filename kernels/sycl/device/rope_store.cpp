@@ -12,8 +12,7 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
   const auto sub_group = item.get_sub_group();
   const int lane = sub_group.get_local_linear_id();
   const int d = s.kv.head_dim, per_row = s.heads + 2 * s.kv.kv_heads;
-  const int64_t task =
-      item.get_group(0) * int64_t{mr::kHeadsPerGroup} + sub_group.get_group_linear_id();
+  const int64_t task = item.get_group(0) * int64_t{mr::kHeadsPerGroup} + sub_group_index(item);
   if (task >= int64_t{s.rows} * per_row) return;
   const int64_t row = task / per_row;
   const int head = task % per_row;

@@ -1,0 +1,41 @@
+// Compiles device code for scripts/sycl-isa: millrace_sycl_spirv FILE,... OPTION...
+// With SYCL_DUMP_IMAGES=1 the runtime writes the SPIR-V into the working folder
+// before it builds it for a device, so that the code of a device that is not
+// here can be had. The build may then fail: the matrix engine's instructions are
+// unknown to the CPU device.
+#include <cstdio>
+#include <cstring>
+#include <sstream>
+#include <string>
+#include <sycl/sycl.hpp>
+#include <vector>
+
+#include "sycl/runtime.hpp"
+#include "sycl/sources.hpp"
+
+namespace ex = sycl::ext::oneapi::experimental;
+using namespace millrace::sycl_backend;
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: %s FILE,... OPTION...\n", argv[0]);
+    return 2;
+  }
+  prepare_environment(0);
+  std::istringstream files(argv[1]);
+  std::string text;
+  for (std::string name; std::getline(files, name, ',');) text += "#include \"" + name + "\"\n";
+  try {
+    const sycl::queue queue(choose_device("cpu").device);
+    ex::include_files includes;
+    for (const Source& source : sources()) includes.add(source.name, source.text);
+    auto source = ex::create_kernel_bundle_from_source(
+        queue.get_context(), ex::source_language::sycl, text, ex::properties{includes});
+    const std::vector<std::string> options(argv + 2, argv + argc);
+    ex::build(source, ex::properties{ex::build_options{options}});
+  } catch (const std::exception& e) {
+    if (std::strstr(e.what(), ": error:") == nullptr) return 0;  // the device's build, not ours
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+}
