@@ -64,7 +64,12 @@ func (a *kvActor) Receive(ctx actor.Context) {
 }
 
 func (a *kvActor) reserve(ctx actor.Context, m *msg.Reserve) {
-	err := a.kv.Reserve(kvmgr.Seq(m.Seq), m.Tokens)
+	var err error
+	if m.Beams > 0 {
+		err = a.kv.ReserveSegments(kvmgr.Seq(m.Seq), kvmgr.Segments{Prompt: m.Prompt, Response: m.Tokens - m.Prompt, Beams: m.Beams})
+	} else {
+		err = a.kv.Reserve(kvmgr.Seq(m.Seq), m.Tokens)
+	}
 	var short *kvmgr.ShortageError
 	switch {
 	case err == nil:

@@ -42,17 +42,19 @@ type loop struct {
 // sequence is one that the scheduler knows.
 type sequence struct {
 	gen       *msg.Generate
-	tokens    []int32 // prompt and what was generated
-	sampler   *sample.Sampler
-	region    compute.Region // nil before the grant
+	tokens    []int32         // prompt and what was generated
+	sampler   *sample.Sampler // nil with beams
+	beams     *beams          // nil without
+	region    compute.Region  // nil before the grant
 	started   bool
 	endIsSent bool
 }
 
-// output is a row of logits to sample from.
+// output is a row of logits to sample from, or a row for each beam.
 type output struct {
 	id     sched.ID
 	seq    *sequence
+	row    int // the first
 	choice sample.Choice
 	err    error
 }
@@ -191,12 +193,21 @@ func (l *loop) submit(g *msg.Generate) {
 		return
 	}
 	s.tokens = append(make([]int32, 0, len(g.Prompt)+min(g.MaxTokens, 256)), g.Prompt...)
-	s.sampler = sample.New(g.Sampling, l.runner.Vocab(), g.Prompt)
-	l.sequences[id] = s
 	q := sched.Sequence{
 		ID: id, PromptTokens: len(g.Prompt), MaxNewTokens: g.MaxTokens,
 		Priority: g.Priority, Tenant: g.Tenant, Arrival: g.Arrival.Sub(l.start),
 	}
+	if g.Beams == nil {
+		s.sampler = sample.New(g.Sampling, l.runner.Vocab(), g.Prompt)
+	} else {
+		var err error
+		if s.beams, err = newBeams(g, l.runner.Vocab()); err != nil {
+			l.end(s, api.FinishError, err)
+			return
+		}
+		q.Beams = g.Beams.Width
+	}
+	l.sequences[id] = s
 	if !g.Deadline.IsZero() {
 		q.Deadline = max(g.Deadline.Sub(l.start), 1)
 	}
@@ -211,13 +222,25 @@ func (l *loop) mapSlabs(m *msg.Leased) error {
 		return nil
 	}
 	if s.region == nil {
-		region, err := l.runner.NewRegion(len(s.gen.Prompt) + s.gen.MaxTokens)
-		if err != nil {
+		if err := l.openRegion(s); err != nil {
 			return err
 		}
-		s.region = region
+	}
+	if s.beams != nil {
+		return s.beams.mapSlabs(s.region, m.Slabs, l.runner.SlabTokens())
 	}
 	return s.region.Append(m.Slabs)
+}
+
+func (l *loop) openRegion(s *sequence) (err error) {
+	if s.beams == nil {
+		s.region, err = l.runner.NewRegion(len(s.gen.Prompt) + s.gen.MaxTokens)
+		return err
+	}
+	if s.region, err = l.runner.NewRegion(len(s.gen.Prompt)); err != nil {
+		return err
+	}
+	return s.beams.open(l.runner, s.gen.MaxTokens)
 }
 
 // effects sends what the plan asks for, in its order.
@@ -241,7 +264,7 @@ func (l *loop) effects(plan *sched.Plan) {
 		l.toKV(&msg.Release{Seq: msg.SeqID(id)})
 	}
 	for _, r := range plan.Reserve {
-		l.toKV(&msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Lease: r.Lease})
+		l.toKV(&msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Lease: r.Lease, Prompt: r.Prompt, Beams: r.Beams})
 	}
 	for _, e := range plan.Lease {
 		l.toKV(&msg.Lease{Seq: msg.SeqID(e.ID), UpTo: e.UpTo})
@@ -257,6 +280,9 @@ func (l *loop) closeRegion(s *sequence) {
 		s.region.Close()
 		s.region = nil
 	}
+	if s.beams != nil {
+		s.beams.close()
+	}
 }
 
 // end sends the end of a sequence, once.
@@ -265,7 +291,9 @@ func (l *loop) end(s *sequence, finish api.Finish, err error) {
 		return
 	}
 	s.endIsSent = true
-	l.outbox.add(s.gen.Detok, msg.Token{Seq: s.gen.Seq, ID: -1, Finish: finish, Err: err})
+	for _, seq := range s.gen.Choices {
+		l.outbox.add(s.gen.Detok, msg.Token{Seq: seq, ID: -1, Finish: finish, Err: err})
+	}
 }
 
 // ending says what a client is told of the scheduler's reason.

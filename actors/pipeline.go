@@ -160,6 +160,7 @@ func (p *Pipeline) Submit(_ context.Context, r *api.Request) (api.Stream, error)
 		p: p, journal: j,
 		state: newRequest(r, p.cfg.Tokenizer.EOS(), modelLimits{
 			context: p.cfg.Context, pool: p.cfg.Model.Slabs() * p.cfg.Model.SlabTokens(),
+			slabTokens: p.cfg.Model.SlabTokens(),
 		}),
 		log: p.log.With().Str("request", r.ID).Logger(),
 	}
@@ -177,6 +178,9 @@ func (p *Pipeline) check(r *api.Request) error {
 	}
 	if r.N < 1 {
 		return api.Invalid("n", "n is %d, expected at least 1", r.N)
+	}
+	if err := checkBeams(r, p.cfg.Sched.MaxBatchSize); err != nil {
+		return err
 	}
 	return p.Ready()
 }

@@ -27,8 +27,9 @@ type choice struct {
 
 // modelLimits are the lengths that the pipeline can serve, in tokens.
 type modelLimits struct {
-	context int // of the model
-	pool    int // that the whole KV pool holds
+	context    int // of the model
+	pool       int // that the whole KV pool holds
+	slabTokens int // of its slabs
 }
 
 func newRequest(r *api.Request, eos []int32, lim modelLimits) *request {
@@ -48,18 +49,25 @@ func (r *request) tokenized(ids []int32, nextID func() msg.SeqID) ([]*msg.Genera
 	if !r.api.IgnoreEOS {
 		stop = append(append([]int32(nil), stop...), r.eos...)
 	}
-	generate := make([]*msg.Generate, r.api.N)
+	seqs := make([]msg.SeqID, r.api.N)
+	for i := range seqs {
+		seqs[i] = nextID()
+		r.choices = append(r.choices, choice{seq: seqs[i]})
+	}
+	each := 1 // choices of a sequence: a beam search answers all of them
+	if r.api.Beams != nil {
+		each = r.api.N
+	}
+	generate := make([]*msg.Generate, r.api.N/each)
 	for i := range generate {
-		seq := nextID()
-		r.choices = append(r.choices, choice{seq: seq})
 		params := r.api.Sampling
 		params.Seed += uint64(i) // choices differ, and the request stays reproducible
 		if r.api.TopLogprobs >= 0 {
 			params.Logprobs, params.TopLogprobs = true, r.api.TopLogprobs
 		}
 		generate[i] = &msg.Generate{
-			Seq: seq, RequestID: r.api.ID, Prompt: ids, MaxTokens: limit, StopTokens: stop,
-			Sampling: params, Tenant: r.api.Tenant,
+			Seq: seqs[i*each], Choices: seqs[i*each : (i+1)*each], RequestID: r.api.ID, Prompt: ids, MaxTokens: limit,
+			StopTokens: stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant,
 			Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 		}
 	}
@@ -72,6 +80,13 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 		return 0, api.Invalid("prompt", "the prompt has no tokens, expected at least 1")
 	}
 	room := min(r.limits.context, r.limits.pool) - prompt
+	if r.api.Beams != nil {
+		room = r.limits.beamRoom(prompt, r.api.Beams.Width)
+	}
+	if room < 1 && r.api.Beams != nil {
+		return 0, api.Invalid("prompt", "a prompt of %d tokens with %d beams leaves no room for an answer (context of the model %d tokens, KV memory for %d)",
+			prompt, r.api.Beams.Width, r.limits.context, r.limits.pool)
+	}
 	if room < 1 {
 		return 0, tooLong("prompt", "the prompt has %d tokens, expected fewer than %d (context of the model %d tokens, KV memory for %d)",
 			prompt, min(r.limits.context, r.limits.pool), r.limits.context, r.limits.pool)

@@ -58,10 +58,12 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 	a.detok = a.p.detokenizer()
 	for _, g := range generate {
 		g.Reply, g.Detok = ctx.Self(), a.detok
-		ctx.Send(a.detok, &msg.OpenText{
-			Seq: g.Seq, Reply: ctx.Self(),
-			Options: detok.Options{Stop: r.Stop, IncludeStop: r.IncludeStop, KeepSpecial: r.KeepSpecial},
-		})
+		for _, seq := range g.Choices {
+			ctx.Send(a.detok, &msg.OpenText{
+				Seq: seq, Reply: ctx.Self(),
+				Options: detok.Options{Stop: r.Stop, IncludeStop: r.IncludeStop, KeepSpecial: r.KeepSpecial},
+			})
+		}
 		ctx.Send(a.p.compute, g)
 	}
 	a.log.Debug().Int("prompt_tokens", len(m.Tokens)).Int("max_tokens", generate[0].MaxTokens).Msg("request tokenised")

@@ -18,17 +18,23 @@ import (
 func (l *loop) step(plan *sched.Plan) error {
 	begin := time.Now()
 	l.batch, l.outputs = l.batch[:0], l.outputs[:0]
+	row := 0 // of the logits
 	for _, c := range plan.Chunks {
 		s := l.sequences[c.ID]
 		if !s.started {
 			s.started = true
 			l.p.system.Root.Send(s.gen.Reply, &msg.Started{At: begin})
 		}
-		l.batch = append(l.batch, compute.Rows{
-			Region: s.region, Tokens: s.tokens[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output,
-		})
+		if c.Beams > 0 {
+			l.batch = append(l.batch, s.beams.next(s.region, c.Start))
+		} else {
+			l.batch = append(l.batch, compute.Rows{
+				Region: s.region, Tokens: s.tokens[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output,
+			})
+		}
 		if c.Output {
-			l.outputs = append(l.outputs, output{id: c.ID, seq: s})
+			l.outputs = append(l.outputs, output{id: c.ID, seq: s, row: row})
+			row += max(1, c.Beams)
 		}
 	}
 	logits, err := l.runner.Run(l.batch)
@@ -69,7 +75,11 @@ func (l *loop) sampleAll(logits compute.Logits) {
 func (l *loop) sampleEach(logits compute.Logits, first, stride int) {
 	for i := first; i < len(l.outputs); i += stride {
 		o := &l.outputs[i]
-		o.choice, o.err = o.seq.sampler.Sample(logits.Row(i), len(o.seq.tokens), l.scratch[first])
+		if b := o.seq.beams; b != nil {
+			o.err = b.search.Advance(func(i int) []float32 { return logits.Row(o.row + i) })
+			continue
+		}
+		o.choice, o.err = o.seq.sampler.Sample(logits.Row(o.row), len(o.seq.tokens), l.scratch[first])
 	}
 }
 
@@ -80,6 +90,10 @@ func (l *loop) accept(o *output) {
 	if o.err != nil {
 		l.end(s, api.FinishError, &api.Error{Code: api.CodeInternal, Message: o.err.Error()})
 		l.events = append(l.events, sched.Finished(o.id, sched.ReasonError))
+		return
+	}
+	if s.beams != nil {
+		l.acceptBeams(o)
 		return
 	}
 	id := o.choice.Token

@@ -32,8 +32,9 @@ type Request struct {
 	IncludeStop        bool // keep the stop string in the text
 	KeepSpecial        bool // do not skip special tokens in the text
 	Sampling           sample.Params
-	Priority           int       // lower runs first; 0 by default
-	Deadline           time.Time // zero: none
+	Beams              *sample.BeamParams // nil: none; else N of its answers, and Sampling is not used
+	Priority           int                // lower runs first; 0 by default
+	Deadline           time.Time          // zero: none
 	Arrival            time.Time
 }
 

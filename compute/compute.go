@@ -36,6 +36,7 @@ type Model struct {
 	engine     *device.Engine
 	slabs      int
 	batch      []device.Rows
+	beams      []*device.Beams // of the batch, kept for their memory
 }
 
 // Read reads a model's configuration and tensors and builds its program
@@ -168,16 +169,47 @@ func (m *Model) NewRegion(tokens int) (Region, error) {
 // Run runs one step. Regions are this model's.
 func (m *Model) Run(batch []Rows) (Logits, error) {
 	m.batch = m.batch[:0]
+	beams := 0
 	for _, r := range batch {
-		region, ok := r.Region.(*device.Region)
-		if !ok {
-			return nil, fmt.Errorf("run step: %w: a region of type %T", device.ErrInvalid, r.Region)
+		region, err := deviceRegion(r.Region)
+		if err != nil {
+			return nil, err
 		}
-		from := len(r.Tokens)
-		if r.Output {
-			from--
+		rows := device.Rows{Region: region, Tokens: r.Tokens, Position: r.Position, OutputsFrom: len(r.Tokens)}
+		switch {
+		case r.Beams != nil:
+			if beams == len(m.beams) {
+				m.beams = append(m.beams, &device.Beams{})
+			}
+			rows.Beams, rows.OutputsFrom = m.beams[beams], 0
+			beams++
+			if err := deviceBeams(rows.Beams, r.Beams); err != nil {
+				return nil, err
+			}
+		case r.Output:
+			rows.OutputsFrom--
 		}
-		m.batch = append(m.batch, device.Rows{Region: region, Tokens: r.Tokens, Position: r.Position, OutputsFrom: from})
+		m.batch = append(m.batch, rows)
 	}
 	return m.engine.Run(m.batch)
+}
+
+func deviceRegion(r Region) (*device.Region, error) {
+	region, ok := r.(*device.Region)
+	if !ok {
+		return nil, fmt.Errorf("run step: %w: a region of type %T", device.ErrInvalid, r)
+	}
+	return region, nil
+}
+
+func deviceBeams(to *device.Beams, from *Beams) error {
+	to.Prompt, to.Index, to.Responses = from.Prompt, from.Index, to.Responses[:0]
+	for _, r := range from.Responses {
+		region, err := deviceRegion(r)
+		if err != nil {
+			return err
+		}
+		to.Responses = append(to.Responses, region)
+	}
+	return nil
 }

@@ -26,6 +26,15 @@ type Rows struct {
 	Tokens   []int32 // at Position, Position+1, ...
 	Position int
 	Output   bool // the logits of the last token are wanted
+	Beams    *Beams
+}
+
+// Beams make Rows one token for each beam of a request, all at Position and all
+// with their logits wanted: a segment KV cache, see device.Beams.
+type Beams struct {
+	Prompt    int       // tokens, in the Region of Rows
+	Responses []Region  // [beams]
+	Index     [][]int32 // [beams][Position - Prompt]: in whose Region a beam's past is
 }
 
 // Logits are the output rows of a step, in the order of its sequences.

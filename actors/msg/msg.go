@@ -41,9 +41,10 @@ type OpenText struct {
 }
 
 // Generate asks the compute actor for a sequence. Its tokens, and its end, go
-// to Detok.
+// to Detok. With Beams it is a beam search, whose best answers become Choices.
 type Generate struct {
 	Seq        SeqID
+	Choices    []SeqID // Seq; with Beams one for each answer, the first of them Seq
 	RequestID  string
 	Reply      *actor.PID // gets Started
 	Detok      *actor.PID
@@ -51,6 +52,7 @@ type Generate struct {
 	MaxTokens  int     // > 0
 	StopTokens []int32 // each ends the sequence, with finish reason "stop"
 	Sampling   sample.Params
+	Beams      *sample.BeamParams // nil: none
 	Tenant     string
 	Priority   int
 	Deadline   time.Time // zero: none
@@ -96,8 +98,10 @@ type Started struct{ At time.Time }
 // lease the first of them at once. The answer is Leased or Denied.
 type Reserve struct {
 	Seq    SeqID
-	Tokens int
+	Tokens int // of each beam, if there are any
 	Lease  int // tokens
+	Prompt int // of Tokens
+	Beams  int // 0: none; else the tokens behind the prompt are kept for each
 }
 
 // Lease asks for physical slabs, so that the sequence's hold UpTo tokens. It

@@ -91,7 +91,7 @@ func NewBeam(p BeamParams, vocab, limit int, ends []int32) (*Beam, error) {
 		}
 	}
 	if left := vocab - len(b.ends); p.Width > left {
-		return nil, &ParamError{"num_beams", fmt.Sprint(p.Width), fmt.Sprintf("1 to %d, the tokens that end nothing", left)}
+		return nil, &ParamError{"num_beams", fmt.Sprint(p.Width), fmt.Sprintf("1 to %d (tokens that do not end the answer)", left)}
 	}
 	b.index, b.spare = make([][]int32, p.Width), make([][]int32, p.Width)
 	return b, nil

@@ -1,0 +1,231 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/actors"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model/fixture"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/kvmgr"
+	"github.com/millrace/millrace/metrics"
+	"github.com/millrace/millrace/tokenizer"
+)
+
+// startFixture serves a model of testdata/models, which has no text.
+func startFixture(t *testing.T, name, backend string, s size) *actors.Pipeline {
+	t.Helper()
+	dir := filepath.Join("../testdata/models", name)
+	m, err := compute.Open(compute.Options{
+		Dir: dir, Device: device.Options{Backend: backend, Threads: 2},
+		MaxRows: s.rows, MaxOutputs: s.batch, MaxSequences: s.batch, KVMemory: s.kvMemory,
+	})
+	require.NoError(t, err)
+	tok, err := tokenizer.Bare(dir, m.Vocab())
+	require.NoError(t, err)
+	p, err := actors.New(actors.Config{
+		ModelID: name, Model: m, Tokenizer: tok, Context: m.Program.MaxPositions,
+		Sched: sched.Config{
+			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096,
+			MaxSequenceTokens: m.Program.MaxPositions, SlabTokens: device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
+		},
+		Metrics: metrics.New(metrics.Build{}), Log: zerolog.Nop(),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		require.NoError(t, p.Close(ctx))
+		m.Close()
+		require.NoError(t, tok.Close())
+	})
+	return p
+}
+
+// readChoices reads a stream to its end, choice by choice.
+func readChoices(t *testing.T, s api.Stream, n int) (tokens [][]int32, finish []api.Finish) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	tokens, finish = make([][]int32, n), make([]api.Finish, n)
+	for {
+		e, err := s.Next(ctx)
+		require.NoError(t, err)
+		require.NoError(t, e.Err)
+		tokens[e.Choice] = append(tokens[e.Choice], e.Tokens...)
+		if e.Finish != api.FinishNone {
+			finish[e.Choice] = e.Finish
+		}
+		if e.Done {
+			return tokens, finish
+		}
+	}
+}
+
+// waitKV waits until the books of the KV pool are as ok wants them.
+func waitKV(t *testing.T, p *actors.Pipeline, ok func(*actors.KVState) bool) *actors.KVState {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		state, err := p.KVState(ctx)
+		require.NoError(t, err)
+		require.Equal(t, "ok", state.Check)
+		if ok(state) {
+			return state
+		}
+	}
+}
+
+func idleKV(s *actors.KVState) bool { return s.Stats.Regions == 0 && s.Stats.Free == s.Stats.Slabs }
+
+// TestBeamSearchesServedTogetherEqualTransformers: beam searches of all widths,
+// beside plain requests, in steps that hold a part of them, on a pool that does
+// not hold all.
+func TestBeamSearchesServedTogetherEqualTransformers(t *testing.T) {
+	for _, name := range []string{"llama-gqa", "gptj", "opt-prenorm", "bloom-6-heads"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			groups, err := fixture.Beams(filepath.Join("../testdata/beams", name+".json"))
+			require.NoError(t, err)
+			p := startFixture(t, name, "ref", size{rows: 40, chunk: 7, batch: 19})
+			type search struct {
+				c      *fixture.BeamCase
+				beams  int
+				stream api.Stream
+			}
+			var searches []search
+			for _, g := range groups {
+				for i := range g.Cases {
+					c := &g.Cases[i]
+					params, err := c.Params(g.Beams)
+					require.NoError(t, err)
+					r := &api.Request{
+						ID: fmt.Sprint(g.Beams, "-", i), Model: name, N: 2, PromptTokens: c.Prompt, MaxTokens: c.MaxNew,
+						StopTokens: c.EOS, IgnoreEOS: true, TopLogprobs: -1, Beams: &params, Arrival: time.Now(),
+					}
+					s, err := p.Submit(context.Background(), r)
+					require.NoError(t, err)
+					searches = append(searches, search{c, g.Beams, s})
+					plain := &api.Request{
+						ID: fmt.Sprint("plain-", g.Beams, "-", i), Model: name, N: 1, PromptTokens: c.Prompt, MaxTokens: 3 + i%9,
+						IgnoreEOS: true, TopLogprobs: -1, Arrival: time.Now(),
+					}
+					_, err = p.Submit(context.Background(), plain)
+					require.NoError(t, err)
+				}
+			}
+			ties := 0
+			for i, s := range searches {
+				tokens, finish := readChoices(t, s.stream, 2)
+				if s.c.Tie {
+					ties++
+					continue
+				}
+				require.Equal(t, s.c.Answers, tokens, "search %d, %d beams: %+v", i, s.beams, s.c)
+				for n := range tokens {
+					want := api.FinishLength
+					if last := tokens[n][len(tokens[n])-1]; containsToken(s.c.EOS, last) {
+						want = api.FinishStop
+					}
+					require.Equal(t, want, finish[n])
+				}
+			}
+			t.Logf("%d searches, %d ties", len(searches), ties)
+			waitKV(t, p, idleKV)
+		})
+	}
+}
+
+func containsToken(list []int32, id int32) bool {
+	for _, x := range list {
+		if x == id {
+			return true
+		}
+	}
+	return false
+}
+
+// TestBeamSearchReservesEquation3AndGivesItBackWhenCancelled while it runs.
+func TestBeamSearchReservesEquation3AndGivesItBackWhenCancelled(t *testing.T) {
+	p := startFixture(t, "llama-gqa", "cpu", size{rows: 40, batch: 8})
+	prompt := make([]int32, 21)
+	for i := range prompt {
+		prompt[i] = int32(3*i + 1)
+	}
+	for _, beams := range []int{2, 5, 8} {
+		s, err := p.Submit(context.Background(), &api.Request{
+			ID: "search", Model: "llama-gqa", N: 1, PromptTokens: prompt, MaxTokens: 100, IgnoreEOS: true,
+			TopLogprobs: -1, Beams: &sample.BeamParams{Width: beams, LengthPenalty: 1}, Arrival: time.Now(),
+		})
+		require.NoError(t, err)
+		state := waitKV(t, p, func(s *actors.KVState) bool { return s.Stats.Regions == 1 })
+		want := kvmgr.SegmentSlabs(kvmgr.Segments{Prompt: 21, Response: 100, Beams: beams}, device.SlabTokens)
+		require.Equal(t, want, state.Stats.Used+state.Stats.Promised)
+		require.Equal(t, want, state.Regions[0].ReservedSlabs)
+		require.Equal(t, beams, state.Regions[0].Beams)
+		s.Close()
+		waitKV(t, p, idleKV)
+		waitRequests(t, p)
+	}
+}
+
+// waitRequests waits until the pipeline has forgotten its requests.
+func waitRequests(t *testing.T, p *actors.Pipeline) {
+	t.Helper()
+	waitKV(t, p, func(*actors.KVState) bool { return p.Running() == 0 })
+}
+
+func TestBeamSearchesThatCannotBeAreRefused(t *testing.T) {
+	p := startFixture(t, "llama-gqa", "cpu", size{rows: 40, batch: 8, kvMemory: 1 << 16})
+	request := func(change func(*api.Request)) *api.Request {
+		r := &api.Request{
+			ID: "search", Model: "llama-gqa", N: 1, PromptTokens: []int32{1, 2, 3}, MaxTokens: 10, IgnoreEOS: true,
+			TopLogprobs: -1, Beams: &sample.BeamParams{Width: 4, LengthPenalty: 1}, Arrival: time.Now(),
+		}
+		change(r)
+		return r
+	}
+	for param, change := range map[string]func(*api.Request){
+		"num_beams":      func(r *api.Request) { r.Beams.Width = 9 },
+		"length_penalty": func(r *api.Request) { r.Beams.LengthPenalty = 11 },
+		"early_stopping": func(r *api.Request) { r.Beams.Early = 3 },
+		"n":              func(r *api.Request) { r.N = 5 },
+		"logprobs":       func(r *api.Request) { r.TopLogprobs = 0 },
+		"stop":           func(r *api.Request) { r.Stop = []string{"x"} },
+		"max_tokens":     func(r *api.Request) { r.MaxTokens = 120 }, // fits once, not four times
+	} {
+		s, err := p.Submit(context.Background(), request(change))
+		if err == nil {
+			_, last, _ := readAll(s)
+			err = last.Err
+			waitRequests(t, p)
+		}
+		var e *api.Error
+		require.ErrorAs(t, err, &e, param)
+		require.Equal(t, api.CodeInvalid, e.Code)
+		require.Equal(t, param, e.Param)
+	}
+	s, err := p.Submit(context.Background(), request(func(r *api.Request) { r.StopTokens = everyTokenBut(131, 2) }))
+	require.NoError(t, err)
+	_, last, _ := readAll(s)
+	require.ErrorContains(t, last.Err, "found 4, expected 1 to 2")
+}
+
+func everyTokenBut(vocab, n int) []int32 {
+	var ids []int32
+	for id := range int32(vocab - n) {
+		ids = append(ids, id)
+	}
+	return ids
+}
