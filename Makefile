@@ -32,6 +32,11 @@ run: build ## Start a server with the demo model: HTTP on 127.0.0.1:8080, NATS o
 bench: build ## Measure prefill and decode of MODEL=DIR (ARGS="--prompt 512 --gen 32 --batch 1,8,16 --json")
 	bin/millrace bench --model $(MODEL) $(ARGS)
 
+.PHONY: bench-1b
+bench-1b: build ## Measure a Llama of 1.1 billion random weights, made once in build/bench (2.2 GB)
+	@[ -e $(BUILD)/bench/llama-1.1b/config.json ] || go run ./benchmarks/randmodel --out $(BUILD)/bench/llama-1.1b
+	bin/millrace bench --model $(BUILD)/bench/llama-1.1b $(ARGS)
+
 .PHONY: load
 load: build ## Load a server of its own for 30 s with k6: HTTP and NATS, streams and cancels
 	scripts/load.sh
@@ -57,7 +62,7 @@ $(TOOLS): scripts/build/check-tools.sh
 	@mkdir -p $(BUILD) && touch $@
 
 .PHONY: onednn
-onednn: ## Fetch oneDNN into build/onednn, for the products of many rows
+onednn: ## Fetch oneDNN into build/onednn, for the benchmark beside ours
 	scripts/build/onednn.sh
 
 .PHONY: sycl
