@@ -36,6 +36,12 @@ func TestTheDocumentsFieldsAndBoundsAreTheDecoders(t *testing.T) {
 					fields = append(fields, fmt.Sprintf("%q:%s", base, v))
 				}
 			}
+			switch name { // only with a beam search
+			case "length_penalty", "early_stopping":
+				fields = append(fields, `"use_beam_search":true,"num_beams":3`)
+			case "num_beams":
+				fields = append(fields, `"use_beam_search":true`)
+			}
 			_, err := c.decode([]byte("{"+strings.Join(fields, ",")+"}"), served, time.Unix(0, 0))
 			return err
 		}

@@ -34,7 +34,11 @@ type Sampled struct {
 	StreamOptions     *streamOptions     `json:"stream_options,omitempty" doc:"Only with stream."`
 	Priority          int32              `json:"priority,omitempty" default:"0" doc:"Lower runs first. (vLLM)"`
 	Timeout           float64            `json:"timeout,omitempty" exclusiveMinimum:"0" maximum:"86400" doc:"Seconds after which the request ends with an error."`
-	BestOf            int                `json:"best_of,omitempty" minimum:"1" maximum:"128" doc:"Only equal to n."`
+	BestOf            int                `json:"best_of,omitempty" minimum:"1" maximum:"128" doc:"Only equal to n, or the number of beams. (vLLM)"`
+	UseBeamSearch     bool               `json:"use_beam_search,omitempty" default:"false" doc:"The n best answers of a beam search, in place of sampling; the text comes at the end. Not with temperature over 0, penalties, logit_bias, stop or logprobs. (vLLM)"`
+	NumBeams          int                `json:"num_beams,omitempty" minimum:"2" maximum:"64" doc:"Only with use_beam_search: beams, best_of or n when left out."`
+	LengthPenalty     float64            `json:"length_penalty,omitempty" minimum:"-10" maximum:"10" default:"1" doc:"Only with use_beam_search: an answer's score is its log probability / length^length_penalty. (vLLM)"`
+	EarlyStopping     *boolOrNever       `json:"early_stopping,omitempty" doc:"Only with use_beam_search, as in transformers. (vLLM)"`
 	ResponseFormat    *responseFormat    `json:"response_format,omitempty"`
 	User              string             `json:"user,omitempty" doc:"Ignored."`
 	ServiceTier       string             `json:"service_tier,omitempty" doc:"Ignored."`
@@ -131,6 +135,7 @@ type status struct {
 // The fields below have more than one form.
 type (
 	stringOrStrings struct{}
+	boolOrNever     struct{}
 	stringOrParts   struct{}
 	prompts         struct{}
 )
@@ -145,6 +150,12 @@ func oneOf(r huma.Registry, types ...reflect.Type) *huma.Schema {
 
 func (stringOrStrings) Schema(r huma.Registry) *huma.Schema {
 	return oneOf(r, reflect.TypeFor[string](), reflect.TypeFor[[]string]())
+}
+
+func (boolOrNever) Schema(r huma.Registry) *huma.Schema {
+	s := oneOf(r, reflect.TypeFor[bool](), reflect.TypeFor[string]())
+	s.OneOf[1].Enum = []any{"never"}
+	return s
 }
 
 func (stringOrParts) Schema(r huma.Registry) *huma.Schema {

@@ -37,19 +37,16 @@ var unsupported = []struct {
 }{
 	{"allowed_token_ids", []string{"[]"}},
 	{"bad_words", []string{"[]"}},
-	{"early_stopping", []string{"false"}},
 	{"guided_choice", nil},
 	{"guided_grammar", nil},
 	{"guided_json", nil},
 	{"guided_regex", nil},
-	{"length_penalty", []string{"1", "1.0"}},
 	{"logits_processors", []string{"[]"}},
 	{"min_tokens", []string{"0"}},
 	{"prompt_logprobs", nil},
 	{"spaces_between_special_tokens", []string{"true"}},
 	{"structured_outputs", nil},
 	{"truncate_prompt_tokens", nil},
-	{"use_beam_search", []string{"false"}},
 }
 
 func (o *object) refuseUnsupported(name string, neutral ...string) {
@@ -115,10 +112,7 @@ func (o *object) common(models []api.Model, prefix string, arrival time.Time) (*
 	if o.number("timeout", 0, maxTimeout.Seconds(), true, &timeout); timeout > 0 {
 		r.Deadline = arrival.Add(time.Duration(float64(timeout) * float64(time.Second)))
 	}
-	bestOf := r.N
-	if o.int("best_of", 1, maxChoices, &bestOf); bestOf != r.N {
-		o.fail("best_of", "not supported unless equal to n (%d), found %d", r.N, bestOf)
-	}
+	o.beams(r)
 	o.responseFormat()
 	for _, u := range unsupported {
 		o.refuseUnsupported(u.name, u.neutral...)
