@@ -2,8 +2,11 @@ package e2e_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -228,4 +231,68 @@ func everyTokenBut(vocab, n int) []int32 {
 		ids = append(ids, id)
 	}
 	return ids
+}
+
+// TestBeamSearchOverHTTPAndNATSIsTheOneOfGenerate: whole and streamed.
+func TestBeamSearchOverHTTPAndNATSIsTheOneOfGenerate(t *testing.T) {
+	const prompt, search = "Once upon a time there was", `"use_beam_search":true,"num_beams":4,"length_penalty":0.8`
+	s := startServer(t)
+	path, err := program()
+	require.NoError(t, err)
+	out, err := exec.Command(path, "generate", "--model", demoModel, "--prompt", prompt, "-n", "24",
+		"--beams", "4", "--length-penalty", "0.8", "--json", "--log-level", "error").Output()
+	require.NoError(t, err)
+	var want struct {
+		Text string `json:"text"`
+	}
+	require.NoError(t, json.Unmarshal(out, &want))
+	require.NotEmpty(t, want.Text)
+
+	type completion struct {
+		Choices []struct {
+			Text   string `json:"text"`
+			Index  int    `json:"index"`
+			Finish string `json:"finish_reason"`
+		} `json:"choices"`
+	}
+	body := fmt.Sprintf(`{"prompt":%q,"max_tokens":24,"n":3,%s`, prompt, search)
+	status, _, text := s.post(t, "/v1/completions", body+`}`)
+	require.Equal(t, 200, status, text)
+	var whole completion
+	require.NoError(t, json.Unmarshal([]byte(text), &whole))
+	require.Len(t, whole.Choices, 3)
+	require.Equal(t, want.Text, whole.Choices[0].Text)
+	require.NotEqual(t, whole.Choices[0].Text, whole.Choices[1].Text)
+
+	status, _, text = s.post(t, "/v1/completions", body+`,"stream":true}`)
+	require.Equal(t, 200, status, text)
+	streamed := make([]string, 3)
+	for line := range strings.SplitSeq(text, "\n") {
+		data, ok := strings.CutPrefix(line, "data: ")
+		if !ok || data == "[DONE]" {
+			continue
+		}
+		var chunk completion
+		require.NoError(t, json.Unmarshal([]byte(data), &chunk), data)
+		for _, c := range chunk.Choices {
+			streamed[c.Index] += c.Text
+		}
+	}
+	for _, c := range whole.Choices {
+		require.Equal(t, c.Text, streamed[c.Index])
+	}
+
+	reply, err := s.connect(t).Request("millrace.v1.completions", []byte(body+`}`), patience)
+	require.NoError(t, err)
+	var overNATS completion
+	require.NoError(t, json.Unmarshal(reply.Data, &overNATS), string(reply.Data))
+	require.Equal(t, whole, overNATS)
+
+	for _, c := range []struct{ field, param string }{
+		{`"temperature":1`, "temperature"}, {`"stop":["x"]`, "stop"}, {`"logprobs":1`, "logprobs"}, {`"n":5`, "n"},
+	} {
+		status, _, text = s.post(t, "/v1/completions", fmt.Sprintf(`{"prompt":"a",%s,%s}`, search, c.field))
+		require.Equal(t, 400, status, text)
+		require.Contains(t, text, fmt.Sprintf(`"param":%q`, c.param))
+	}
 }

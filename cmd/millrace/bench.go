@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/measure"
+	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/config"
 )
 
@@ -20,6 +21,7 @@ type benchOptions struct {
 	prompt  int
 	gen     int
 	batches []int
+	beams   int
 	repeat  int
 	rows    int
 	asJSON  bool
@@ -32,6 +34,7 @@ type benchReport struct {
 	Program device.ProgramInfo `json:"program"`
 	Limits  device.Measurement `json:"limits"` // measured before and after, the larger
 	Results []benchResult      `json:"results"`
+	Beams   *measure.Beams     `json:"beams,omitempty"`
 }
 
 type benchResult struct {
@@ -47,7 +50,10 @@ func newBench(a *app) *cobra.Command {
 		Short: "Measure prefill and decode of a model on this machine",
 		Long: `Measure the model on the device alone: prefill of one prompt after the other, then decoding of all
 sequences together, with random tokens. The machine's own limits (read bandwidth of all cores, peak of
-the products) are measured in the same run, so that the shares can be compared between machines.`,
+the products) are measured in the same run, so that the shares can be compared between machines.
+
+--beams measures a beam search too: its steps alternate with those of greedy decoding after the same
+prompt.`,
 		Example: `  millrace bench --model DIR --prompt 512 --gen 32 --batch 1,8,16 --json`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return bench(cmd.OutOrStdout(), a, &o) },
@@ -58,6 +64,7 @@ the products) are measured in the same run, so that the shares can be compared b
 	f.IntVar(&o.prompt, "prompt", 512, "prompt tokens of each sequence")
 	f.IntVar(&o.gen, "gen", 32, "tokens to generate")
 	f.IntSliceVar(&o.batches, "batch", []int{1, 8, 16}, "numbers of sequences")
+	f.IntVar(&o.beams, "beams", 0, "measure a beam search of one prompt with so many beams too (0: none)")
 	f.IntVar(&o.repeat, "repeat", 3, "runs of each case; the median counts")
 	f.IntVar(&o.rows, "max-batch-tokens", 512, "tokens per step")
 	jsonFlag(cmd, &o.asJSON)
@@ -73,6 +80,9 @@ func (o *benchOptions) validate() (largest int, err error) {
 			return 0, config.Usagef("--batch: found %d, expected at least 1", b)
 		}
 		largest = max(largest, b)
+	}
+	if o.beams < 0 || o.beams == 1 || o.beams > sample.MaxBeams || o.beams > 0 && (o.prompt < 2 || o.gen < 1) {
+		return 0, config.Usagef("--beams %d, --prompt %d, --gen %d: expected 2 to %d beams, at least 2 and 1 tokens", o.beams, o.prompt, o.gen, sample.MaxBeams)
 	}
 	if o.prompt < 1 || o.gen < 0 || o.repeat < 1 || o.rows < 1 {
 		return 0, config.Usagef("--prompt %d, --gen %d, --repeat %d, --max-batch-tokens %d: expected at least 1, 0, 1, 1",
@@ -93,7 +103,7 @@ func bench(out io.Writer, a *app, o *benchOptions) error {
 	m, err := compute.Open(compute.Options{
 		Dir:     o.model,
 		Device:  deviceOptions(o.device),
-		MaxRows: max(o.rows, largest), MaxOutputs: largest, MaxSequences: largest,
+		MaxRows: max(o.rows, largest, o.beams), MaxOutputs: max(largest, o.beams), MaxSequences: max(largest, o.beams+1),
 	})
 	if err != nil {
 		return err
@@ -113,6 +123,14 @@ func bench(out io.Writer, a *app, o *benchOptions) error {
 			return err
 		}
 		report.Results = append(report.Results, benchResult{Result: r})
+	}
+	if o.beams > 0 {
+		a.log.Info().Int("beams", o.beams).Int("prompt", o.prompt).Int("gen", o.gen).Int("repeat", o.repeat).Msg("measuring")
+		r, err := measure.RunBeams(m, o.beams, o.prompt, o.gen, o.repeat)
+		if err != nil {
+			return err
+		}
+		report.Beams = &r
 	}
 	after, err := m.Device.Measure()
 	if err != nil {
@@ -141,5 +159,11 @@ func printBench(out io.Writer, r *benchReport) error {
 		fmt.Fprintf(w, "%d\t%.1f\t%.0f%%\t%.1f\t%.1f\t%.2f\t%.0f%%\t\n",
 			c.Batch, c.PrefillTPS, 100*c.PeakShare, 1e3*c.TTFT, c.DecodeTPS, 1e3*c.TPOT, 100*c.ReadShare)
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil || r.Beams == nil {
+		return err
+	}
+	b := r.Beams
+	_, err := fmt.Fprintf(out, "%d beams after %d tokens: %.2f ms per token (choosing %.2f), greedy %.2f: ratio %.2f; KV cache %.1f MB, standard %.1f MB\n",
+		b.Beams, b.Prompt, 1e3*b.BeamTPOT, 1e3*b.Choosing, 1e3*b.GreedyTPOT, b.Ratio, float64(b.SegmentBytes)/1e6, float64(b.StandardBytes)/1e6)
+	return err
 }

@@ -13,6 +13,7 @@ import (
 type explainOptions struct {
 	model string
 	steps model.ExplainOptions
+	beams beamMemory
 	json  bool
 }
 
@@ -25,7 +26,8 @@ func newExplain() *cobra.Command {
 bytes and flops of each for a prefill of --prefill tokens and for a decode step at --context tokens.
 Nothing is loaded or run.`,
 		Example: `  millrace explain
-  millrace explain DIR --prefill 2048 --context 4096 --json`,
+  millrace explain DIR --prefill 2048 --context 4096 --json
+  millrace explain DIR --prefill 1024 --beams 4 --batch 32 --gen 1024`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -41,6 +43,7 @@ Nothing is loaded or run.`,
 	config.RegisterModel(f, &o.model)
 	f.IntVar(&o.steps.Prefill, "prefill", 512, "tokens of the prompt")
 	f.IntVar(&o.steps.Context, "context", 0, "tokens in the KV cache before the decode step (0: as --prefill)")
+	o.beams.register(f)
 	jsonFlag(cmd, &o.json)
 	return cmd
 }
@@ -48,6 +51,9 @@ Nothing is loaded or run.`,
 func explain(out io.Writer, o explainOptions) error {
 	if o.steps.Prefill < 1 || o.steps.Context < 0 {
 		return config.Usagef("--prefill %d, --context %d: expected at least 1 and 0", o.steps.Prefill, o.steps.Context)
+	}
+	if err := o.beams.check(); err != nil {
+		return err
 	}
 	dir, err := modelDir(o.model)
 	if err != nil {
@@ -58,8 +64,16 @@ func explain(out io.Writer, o explainOptions) error {
 		return err
 	}
 	defer checkpoint.Close()
+	description := model.Describe(program, o.steps)
+	kv := o.beams.of(o.steps.Prefill, uint64(description.KVBytesPerToken))
 	if o.json {
-		return printJSON(out, model.Describe(program, o.steps))
+		return printJSON(out, struct {
+			model.Explanation
+			Beams *beamBytes `json:"beams,omitempty"`
+		}{description, kv})
 	}
-	return model.Explain(out, program, o.steps)
+	if err := model.Explain(out, program, o.steps); err != nil || kv == nil {
+		return err
+	}
+	return kv.print(out)
 }

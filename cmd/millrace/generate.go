@@ -28,6 +28,7 @@ type generateOptions struct {
 	ignoreEOS bool
 	asJSON    bool
 	sampling  sample.Params
+	beams     beamFlags
 }
 
 func newGenerate(a *app) *cobra.Command {
@@ -42,11 +43,15 @@ model's chat template), --tokens takes token ids. A chat model that ends at once
 gets it as a user's turn, and the log says so; --json never does that.`,
 		Example: `  millrace generate --chat "What is the capital of the US?"
   millrace generate --prompt "The capital of France is" -n 20 --temperature 0
-  millrace generate --model DIR --tokens 5,6,7 -n 40 --temperature 0 --json`,
+  millrace generate --model DIR --tokens 5,6,7 -n 40 --temperature 0 --json
+  millrace generate --prompt "The capital of France is" -n 20 --beams 4 --length-penalty 0.8`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("seed") {
 				o.sampling.Seed = rand.Uint64()
+			}
+			if err := o.beams.check(cmd.Flags()); err != nil {
+				return err
 			}
 			return generate(cmd.Context(), cmd.OutOrStdout(), a, &o)
 		},
@@ -67,6 +72,7 @@ gets it as a user's turn, and the log says so; --json never does that.`,
 	f.Float32Var(&o.sampling.MinP, "min-p", 0, "leave out tokens less likely than this share of the likeliest")
 	f.Float32Var(&o.sampling.RepetitionPenalty, "repetition-penalty", 1, "over 1: against repetition")
 	f.Uint64Var(&o.sampling.Seed, "seed", 0, "of sampling (default: a new one each time)")
+	o.beams.register(f)
 	jsonFlag(cmd, &o.asJSON)
 	return cmd
 }
@@ -82,7 +88,7 @@ func generate(ctx context.Context, out io.Writer, a *app, o *generateOptions) er
 	if err := o.serve.Device.Validate(); err != nil {
 		return err
 	}
-	o.serve.MaxBatchTokens, o.serve.MaxBatchSize = 512, 1
+	o.serve.MaxBatchTokens, o.serve.MaxBatchSize = 512, max(o.beams.Width, 1)
 	e, err := openEngine(&o.serve, a.log)
 	if err != nil {
 		return err
@@ -114,7 +120,7 @@ type answer struct {
 func (o *generateOptions) request() (*api.Request, error) {
 	r := &api.Request{
 		ID: "generate", N: 1, MaxTokens: o.maxTokens, Stop: o.stop, IgnoreEOS: o.ignoreEOS,
-		TopLogprobs: -1, Sampling: o.sampling, Arrival: time.Now(),
+		TopLogprobs: -1, Sampling: o.sampling, Arrival: time.Now(), Beams: o.beams.params(),
 	}
 	given := 0
 	if o.prompt != "" {
