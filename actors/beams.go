@@ -27,8 +27,7 @@ func newBeams(g *msg.Generate, vocab int) (*beams, error) {
 
 // invalidParam is the client's view of a *sample.ParamError.
 func invalidParam(err error) error {
-	var p *sample.ParamError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*sample.ParamError](err); ok {
 		return api.Invalid(p.Field, "found %s, expected %s", p.Found, p.Expected)
 	}
 	return api.Invalid("", "%v", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -138,7 +139,7 @@ func TestBeamSearchesServedTogetherEqualTransformers(t *testing.T) {
 				require.Equal(t, s.c.Answers, tokens, "search %d, %d beams: %+v", i, s.beams, s.c)
 				for n := range tokens {
 					want := api.FinishLength
-					if last := tokens[n][len(tokens[n])-1]; containsToken(s.c.EOS, last) {
+					if last := tokens[n][len(tokens[n])-1]; slices.Contains(s.c.EOS, last) {
 						want = api.FinishStop
 					}
 					require.Equal(t, want, finish[n])
@@ -148,15 +149,6 @@ func TestBeamSearchesServedTogetherEqualTransformers(t *testing.T) {
 			waitKV(t, p, idleKV)
 		})
 	}
-}
-
-func containsToken(list []int32, id int32) bool {
-	for _, x := range list {
-		if x == id {
-			return true
-		}
-	}
-	return false
 }
 
 // TestBeamSearchReservesEquation3AndGivesItBackWhenCancelled while it runs.

@@ -36,8 +36,8 @@ func FindSYCL() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrNoLibrary, err)
 	}
-	if real, err := filepath.EvalSymlinks(exe); err == nil {
-		exe = real
+	if target, err := filepath.EvalSymlinks(exe); err == nil {
+		exe = target
 	}
 	dir := filepath.Dir(exe)
 	for _, at := range []string{dir, filepath.Join(dir, "..", "lib"), filepath.Join(dir, "..", "build", "lib")} {
