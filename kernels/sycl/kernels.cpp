@@ -92,6 +92,7 @@ SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target,
   for (int queries = 1; queries <= most_queries; queries *= 2) {
     attention_.emplace_back(queries, bundle.kernel("mr_attention_" + std::to_string(queries)));
   }
+  beam_attention_.push_back(bundle.kernel("mr_attention_beams"));
   tables_ = std::make_unique<StepTables>(query_groups(program), most_queries);
 
   int64_t rounded = 0;
@@ -231,10 +232,10 @@ void SyclKernels::attention(const Op& op, const Batch&, Slot in, Slot out) {
                                    [&](const auto& k) { return k.first == tasks.queries; });
   const int padded = padded_head(op.head_dim);
   const size_t floats = size_t(tasks.queries) * (padded / 2 + kStripes * (2 + size_t(padded)));
-  stream_->launch_local(kernel->second, size_t(tasks.count) * op.kv_heads,
-                        size_t(kStripes) * target_.lanes, floats, shape, in.data,
-                        tables_->sequences(), tasks.tasks, tables_->slabs(), c.slopes.data(), pool_,
-                        out.data);
+  stream_->launch_local(tasks.beams ? beam_attention_.front() : kernel->second,
+                        size_t(tasks.count) * op.kv_heads, size_t(kStripes) * target_.lanes, floats,
+                        shape, in.data, tables_->sequences(), tasks.tasks, tables_->slabs(),
+                        c.slopes.data(), pool_, out.data);
 }
 
 void SyclKernels::select_rows(const Batch& batch, Slot in, Slot out) {

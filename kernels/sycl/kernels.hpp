@@ -46,6 +46,7 @@ class SyclKernels : public Kernels {
   void attention(const Op& op, const Batch& batch, Slot in, Slot out) override;
   void select_rows(const Batch& batch, Slot in, Slot out) override;
 
+  bool takes_beams() const override { return true; }
   float* logits(float*) override { return static_cast<float*>(logits_.data()); }
   void wait() override { stream_->wait(); }
   void finish(const mr_step& step) override;
@@ -73,6 +74,7 @@ class SyclKernels : public Kernels {
   Target target_;
   std::shared_ptr<const CommonKernels> kernels_;
   std::vector<std::pair<int, sycl::kernel>> attention_;  // by queries of a task, ascending
+  std::vector<sycl::kernel> beam_attention_;             // the one for steps with beams
   const Program& program_;
   const KvLayout& layout_;
   std::unique_ptr<StepTables> tables_;

@@ -45,9 +45,16 @@ struct LinearShape {
 };
 
 // A sequence's part of a step. Its slabs are entries [slabs, ...) of the table.
+// The rows of a beam search are all at `position`: tokens before `prompt` are the
+// sequence's own, what follows is a response. Row r sees at its response's token
+// i that of beam index[r][i], whose slabs begin at entry responses[beam]; index
+// [rows][steps] and responses [rows] are entries of the table too.
 struct SequenceEntry {
   int32_t first_row, rows, position, slabs;
+  int32_t prompt;  // kNoPrompt: no beams
+  int32_t steps, responses, index;
 };
+constexpr int32_t kNoPrompt = INT32_MAX;
 
 // Where a layer's keys and values lie in a slab, in elements.
 struct KvShape {

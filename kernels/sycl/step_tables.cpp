@@ -1,6 +1,7 @@
 #include "sycl/step_tables.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace millrace::sycl_backend {
 
@@ -28,17 +29,41 @@ void StepTables::add_sequences(const Batch& batch) {
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     words_.insert(words_.end(), batch.sequences[i].rows, static_cast<int32_t>(i));
   }
+  // First the entries, then what they point to.
   sequences_ = end();
-  int32_t slabs = 0;
-  for (const Sequence& s : batch.sequences) {
-    words_.insert(words_.end(), {s.first_row, s.rows, s.position, slabs});
-    slabs += (s.position + s.rows - 1) / kSlabTokens + 1;
-  }
+  constexpr size_t kEntryWords = sizeof(SequenceEntry) / sizeof(int32_t);
+  words_.resize(end() + batch.sequences.size() * kEntryWords);
   slabs_ = end();
-  for (const Sequence& s : batch.sequences) {
-    const int n = (s.position + s.rows - 1) / kSlabTokens + 1;
-    words_.insert(words_.end(), s.slabs, s.slabs + n);
+  beams_ = false;
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const Sequence& s = batch.sequences[i];
+    SequenceEntry entry{s.first_row, s.rows, s.position, 0, kNoPrompt, 0, 0, 0};
+    if (s.beams == nullptr) {
+      entry.slabs = add_slabs(s.slabs, s.position + s.rows);
+    } else {
+      const Beams& beams = *s.beams;
+      beams_ = true;
+      entry.slabs = add_slabs(s.slabs, beams.prompt);
+      entry.prompt = beams.prompt;
+      entry.steps = beams.steps;
+      std::vector<int32_t> responses;
+      for (const int32_t* slabs : beams.slabs) {
+        responses.push_back(add_slabs(slabs, beams.steps));
+      }
+      entry.responses = static_cast<int32_t>(end() - slabs_);
+      words_.insert(words_.end(), responses.begin(), responses.end());
+      entry.index = static_cast<int32_t>(end() - slabs_);
+      words_.insert(words_.end(), beams.index.begin(), beams.index.end());
+    }
+    std::memcpy(words_.data() + sequences_ + i * kEntryWords, &entry, sizeof entry);
   }
+}
+
+// Adds the slabs of a region's first tokens; returns their place in the table.
+int32_t StepTables::add_slabs(const int32_t* slabs, int tokens) {
+  const auto place = static_cast<int32_t>(end() - slabs_);
+  words_.insert(words_.end(), slabs, slabs + (tokens + kSlabTokens - 1) / kSlabTokens);
+  return place;
 }
 
 // A task takes as many queries as the longest sequence can fill: a decode step
@@ -46,7 +71,7 @@ void StepTables::add_sequences(const Batch& batch) {
 void StepTables::add_tasks(const Batch& batch, int group) {
   int longest = 1;
   for (const Sequence& s : batch.sequences) longest = std::max(longest, s.rows * group);
-  int queries = 1;
+  int queries = beams_ ? most_queries_ : 1;  // one kernel has beams
   while (queries < longest && queries < most_queries_) queries *= 2;
   Tasks tasks{queries, 0, end()};
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
@@ -60,7 +85,7 @@ void StepTables::add_tasks(const Batch& batch, int group) {
 
 AttentionTasks StepTables::tasks(int group) const {
   const Tasks& t = tasks_.at(group);
-  return {t.queries, t.count, at<AttentionTask>(t.begin)};
+  return {t.queries, t.count, beams_, at<AttentionTask>(t.begin)};
 }
 
 }  // namespace millrace::sycl_backend

@@ -15,6 +15,7 @@ namespace millrace::sycl_backend {
 // The queries of an attention op: tasks of at most `queries` pairs of row and head.
 struct AttentionTasks {
   int queries, count;
+  bool beams;                  // some sequence has beams
   const AttentionTask* tasks;  // on the device
 };
 
@@ -48,8 +49,10 @@ class StepTables {
   }
   size_t end() const { return words_.size(); }
   void add_sequences(const Batch& batch);
+  int32_t add_slabs(const int32_t* slabs, int tokens);
   void add_tasks(const Batch& batch, int group);
 
+  bool beams_ = false;
   std::vector<int> groups_;
   int most_queries_;
   std::vector<int32_t> words_;

@@ -22,11 +22,31 @@ constexpr int kDimBlocks = kPadded / MR_LANES;          // columns of p . V
 constexpr int kKeyBlocks = mr::kSlabTokens / MR_LANES;  // columns of q . K^T
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
+// Where the 16 tokens of a block lie, in elements of the pool: one behind the
+// other in a slab, or, for a beam, each one somewhere (lane n knows token n's place).
+struct Slab {
+  const operand* data;
+  MR_INLINE const operand* lanes_token(int b, int lane) const {
+    return data + (b * MR_LANES + lane) * kDim;
+  }
+  MR_INLINE const operand* token(int i) const { return data + i * kDim; }
+};
+struct Scattered {
+  const operand* data;
+  int64_t place[kKeyBlocks];
+  MR_INLINE const operand* lanes_token(int b, int) const { return data + place[b]; }
+  MR_INLINE const operand* token(int i) const {
+    return data +
+           sycl::group_broadcast(this_item().get_sub_group(), place[i / MR_LANES], i % MR_LANES);
+  }
+};
+
 // Keys of a column block as B: lane n is key n, the sum runs along the head.
-MR_INLINE Columns load_keys(const operand* keys, int key_block, int depth_block, int lane) {
+template <class Tokens>
+MR_INLINE Columns load_keys(const Tokens& keys, int key_block, int depth_block, int lane) {
   Columns b;
   const int first = depth_block * mr::kDepth;
-  const operand* key = keys + (key_block * MR_LANES + lane) * kDim + first;
+  const operand* key = keys.lanes_token(key_block, lane) + first;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const bool inside = kDim % mr::kDepth == 0 || first + 2 * i < kDim;  // kDim is even
@@ -37,14 +57,15 @@ MR_INLINE Columns load_keys(const operand* keys, int key_block, int depth_block,
 
 // Values of a block as B: lane n is an element of the head, the sum runs along
 // the keys. Behind the last key may lie anything: it counts as 0.
-MR_INLINE Columns load_values(const operand* values, int dim_block, int keys, int lane) {
+template <class Tokens>
+MR_INLINE Columns load_values(const Tokens& values, int dim_block, int keys, int lane) {
   Columns b;
   const int column = dim_block * MR_LANES + lane;
   const bool inside = kDim % MR_LANES == 0 || column < kDim;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const uint32_t first = inside && 2 * i < keys ? values[2 * i * kDim + column] : 0;
-    const uint32_t second = inside && 2 * i + 1 < keys ? values[(2 * i + 1) * kDim + column] : 0;
+    const uint32_t first = inside && 2 * i < keys ? values.token(2 * i)[column] : 0;
+    const uint32_t second = inside && 2 * i + 1 < keys ? values.token(2 * i + 1)[column] : 0;
     b.pairs[i] = first | second << 16;
   }
   return b;
@@ -100,15 +121,15 @@ MR_INLINE Query query(const mr::AttentionShape& s, const mr::SequenceEntry& sequ
   const int row = q.there ? index / heads : 0;
   q.row = sequence.first_row + row;
   q.head = kv_head * heads + index % heads;
-  q.position = sequence.position + row;
+  q.position = sequence.position + (sequence.prompt == mr::kNoPrompt ? row : 0);
   q.first_key = s.window > 0 && q.position >= s.window ? q.position - s.window + 1 : 0;
   return q;
 }
 
 // One block of 16 keys, at positions [16 * block, 16 * block + 16).
-template <int M>
+template <int M, class Tokens>
 MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
-                         const operand* keys, const operand* values, int block, int last,
+                         const Tokens& keys, const Tokens& values, int block, int last,
                          const int (&first_key)[M], const int (&position)[M],
                          const float (&slope)[M], float scale) {
   const int lane = sub_group.get_local_linear_id();
@@ -167,11 +188,12 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
       const float mine = to_float(p[key / MR_LANES][m]);
       weight[m] = sycl::group_broadcast(sub_group, mine, key % MR_LANES);
     }
+    const operand* value = values.token(key);
 #pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) {
       const int column = d * MR_LANES + lane;
       const bool inside = kDim % MR_LANES == 0 || column < kDim;
-      const float v = inside ? to_float(values[key * kDim + column]) : 0.0f;
+      const float v = inside ? to_float(value[column]) : 0.0f;
 #pragma unroll
       for (int m = 0; m < M; ++m) state.out[d][m] = sycl::fma(weight[m], v, state.out[d][m]);
     }
@@ -183,7 +205,37 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
 // its state, [most, total, out[kPadded]].
 constexpr int kStateFloats = 2 + kPadded;
 
+// A block that reaches into the responses of beams, for one row after the other:
+// each sees tokens of its own. The other rows' queries see nothing meanwhile.
 template <int M>
+MR_INLINE void add_responses(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
+                             const operand* pool, const int32_t* slabs,
+                             const mr::SequenceEntry& sequence, const mr::AttentionShape& s,
+                             int first_query, int64_t head, int block, int from, int last,
+                             const int (&first_key)[M], const int (&position)[M],
+                             const float (&slope)[M]) {
+  const int lane = sub_group.get_local_linear_id();
+  const int heads = s.heads / s.kv.kv_heads;
+  const int end = (first_query + M - 1) / heads;
+#pragma unroll 1
+  for (int row = first_query / heads; row <= end && row < sequence.rows; ++row) {
+    Scattered keys{pool + s.kv.keys + head, {}}, values{pool + s.kv.values + head, {}};
+#pragma unroll
+    for (int b = 0; b < kKeyBlocks; ++b) {
+      const int key = block * mr::kSlabTokens + b * MR_LANES + lane;
+      const int there = key < from ? from : key > last ? last : key;  // others may not be mapped
+      keys.place[b] = values.place[b] = kv_token(s.kv, slabs, sequence, row, there);
+    }
+    int seen[M];
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      seen[m] = (first_query + m) / heads == row ? position[m] : -1;
+    }
+    add_block<M>(state, sub_group, q, keys, values, block, last, first_key, seen, slope, s.scale);
+  }
+}
+
+template <int M, bool kBeams>
 MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
                    const mr::AttentionTask* tasks, const int32_t* slabs, const float* slopes,
                    operand* pool, void* out, float* local, const mr::AttentionShape& s) {
@@ -230,9 +282,16 @@ MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
   const int begin = first_block + (stripe + stripes - first_block % stripes) % stripes;
   const int64_t head = int64_t{kv_head} * mr::kSlabTokens * kDim;
   for (int block = begin; block <= last_block; block += stripes) {
+    if constexpr (kBeams) {
+      if ((block + 1) * mr::kSlabTokens > sequence.prompt) {
+        add_responses<M>(state, sub_group, q, pool, slabs, sequence, s, task.first, head, block,
+                         from, last, first_key, position, slope);
+        continue;
+      }
+    }
     const operand* slab = kv_slab(pool, s.kv, slabs + sequence.slabs, block) + head;
-    add_block<M>(state, sub_group, q, slab + s.kv.keys, slab + s.kv.values, block, last, first_key,
-                 position, slope, s.scale);
+    add_block<M>(state, sub_group, q, Slab{slab + s.kv.keys}, Slab{slab + s.kv.values}, block, last,
+                 first_key, position, slope, s.scale);
   }
 
   float* states = local + M * kPadded / 2;
@@ -276,22 +335,23 @@ MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
 
 }  // namespace mr_attention
 
-#define MR_ATTENTION(name, M)                                                               \
-  MR_KERNEL name(const float* qkv, const mr::SequenceEntry* sequences,                      \
-                 const mr::AttentionTask* tasks, const int32_t* slabs, const float* slopes, \
-                 operand* pool, void* out, sycl::local_accessor<float, 1> local,            \
-                 mr::AttentionShape s) {                                                    \
-    mr_attention::run<M>(qkv, sequences, tasks, slabs, slopes, pool, out,                   \
-                         local.get_multi_ptr<sycl::access::decorated::no>().get(), s);      \
+#define MR_ATTENTION(name, M, kBeams)                                                          \
+  MR_KERNEL name(const float* qkv, const mr::SequenceEntry* sequences,                         \
+                 const mr::AttentionTask* tasks, const int32_t* slabs, const float* slopes,    \
+                 operand* pool, void* out, sycl::local_accessor<float, 1> local,               \
+                 mr::AttentionShape s) {                                                       \
+    mr_attention::run<M, kBeams>(qkv, sequences, tasks, slabs, slopes, pool, out,              \
+                                 local.get_multi_ptr<sycl::access::decorated::no>().get(), s); \
   }
 
-MR_ATTENTION(mr_attention_1, 1)
+MR_ATTENTION(mr_attention_1, 1, false)
 #if MR_QUERIES >= 2
-MR_ATTENTION(mr_attention_2, 2)
+MR_ATTENTION(mr_attention_2, 2, false)
 #endif
 #if MR_QUERIES >= 4
-MR_ATTENTION(mr_attention_4, 4)
+MR_ATTENTION(mr_attention_4, 4, false)
 #endif
 #if MR_QUERIES >= 8
-MR_ATTENTION(mr_attention_8, 8)
+MR_ATTENTION(mr_attention_8, 8, false)
 #endif
+MR_ATTENTION(mr_attention_beams, MR_QUERIES, true)

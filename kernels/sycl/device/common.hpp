@@ -83,6 +83,20 @@ MR_INLINE void store(void* out, bool f32, int64_t i, float value) {
 
 // ---- KV cache
 
+// The first element of token `position` of a layer's first block, as the sequence's
+// row sees it: in its own slabs, or in the response of a beam.
+MR_INLINE int64_t kv_token(const mr::KvShape& kv, const int32_t* slabs,
+                           const mr::SequenceEntry& sequence, int row, int position) {
+  const int32_t* table = slabs + sequence.slabs;
+  int at = position;
+  if (at >= sequence.prompt) {
+    at -= sequence.prompt;
+    const int32_t beam = slabs[sequence.index + row * sequence.steps + at];
+    table = slabs + slabs[sequence.responses + beam];
+  }
+  return kv.slab * table[at / mr::kSlabTokens] + int64_t{at % mr::kSlabTokens} * kv.head_dim;
+}
+
 // The block of a sequence's tokens [16 * index, 16 * index + 16): all kernels
 // find keys and values here. `slabs` is the sequence's part of the slab table.
 MR_INLINE operand* kv_slab(operand* pool, const mr::KvShape& kv, const int32_t* slabs, int index) {

@@ -22,11 +22,10 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
 
   operand* cache = nullptr;
   if (!is_q) {
-    const int32_t* table = slabs + sequences[row_sequence[row]].slabs;
+    const mr::SequenceEntry sequence = sequences[row_sequence[row]];
     const int kv_head = (head - s.heads) % s.kv.kv_heads;
-    cache = kv_slab(pool, s.kv, table, position / mr::kSlabTokens) +
-            (is_v ? s.kv.values : s.kv.keys) +
-            (int64_t{kv_head} * mr::kSlabTokens + position % mr::kSlabTokens) * d;
+    cache = pool + kv_token(s.kv, slabs, sequence, row - sequence.first_row, position) +
+            (is_v ? s.kv.values : s.kv.keys) + int64_t{kv_head} * mr::kSlabTokens * d;
   }
   if (is_v) {
     for (int i = lane; i < d; i += MR_LANES) cache[i] = to_operand(x[i]);
