@@ -160,6 +160,17 @@ func TestBeamSearchRefusesWhatItCannotRank(t *testing.T) {
 	require.NoError(t, BeamParams{Width: 64, LengthPenalty: -10, Early: StopNever}.Validate())
 }
 
+func TestEqualBeamsGoByRowAndToken(t *testing.T) {
+	b, err := NewBeam(BeamParams{Width: 3}, 7, 9, nil)
+	require.NoError(t, err)
+	same := func(int) []float32 { return make([]float32, 7) }
+	require.NoError(t, b.Advance(same))
+	require.Equal(t, []int32{0, 1, 2}, b.Tokens())
+	require.NoError(t, b.Advance(same))
+	require.Equal(t, []int32{0, 1, 2}, b.Tokens())
+	require.Equal(t, [][]int32{{0}, {0}, {0}}, b.Index())
+}
+
 func BenchmarkBeamStep(b *testing.B) {
 	const vocab = 32000
 	rng := rand.New(rand.NewPCG(1, 2))

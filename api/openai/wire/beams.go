@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/millrace/millrace/api"
@@ -96,13 +97,7 @@ func (o *object) refuseWithBeams(name string, neutral []float64) {
 		return
 	}
 	var v float64
-	if json.Unmarshal(raw, &v) == nil {
-		for _, n := range neutral {
-			if v == n {
-				return
-			}
-		}
-	} else if string(raw) == "{}" {
+	if string(raw) == "{}" || json.Unmarshal(raw, &v) == nil && slices.Contains(neutral, v) {
 		return
 	}
 	o.fail(name, "not supported together with use_beam_search, found %s", snippet(raw))
