@@ -211,7 +211,16 @@ func TestBeamSearchesThatCannotBeAreRefused(t *testing.T) {
 		require.Equal(t, api.CodeInvalid, e.Code)
 		require.Equal(t, param, e.Param)
 	}
-	s, err := p.Submit(context.Background(), request(func(r *api.Request) { r.StopTokens = everyTokenBut(131, 2) }))
+	// Without a limit of its own a search takes what four beams have room for: 16
+	// slabs, one of them the prompt's.
+	s, err := p.Submit(context.Background(), request(func(r *api.Request) { r.MaxTokens = 0 }))
+	require.NoError(t, err)
+	tokens, finish := readChoices(t, s, 1)
+	require.Len(t, tokens[0], 15/4*device.SlabTokens)
+	require.Equal(t, api.FinishLength, finish[0])
+	waitRequests(t, p)
+
+	s, err = p.Submit(context.Background(), request(func(r *api.Request) { r.StopTokens = everyTokenBut(131, 2) }))
 	require.NoError(t, err)
 	_, last, _ := readAll(s)
 	require.ErrorContains(t, last.Err, "found 4, expected 1 to 2")
