@@ -14,9 +14,12 @@ constexpr int kColumnBlocks = 2;  // blocks of columns that a sub-group computes
 // the registers of a thread, which are half as many bytes where it has 8 lanes.
 // scripts/sycl-isa holds this to be without spills.
 constexpr int most_queries(int head_dim, int lanes) {
-  if (lanes == 16) return head_dim <= 96 ? 8 : 4;
+  if (lanes == 16) return head_dim <= 96 ? 8 : head_dim <= 128 ? 4 : 2;
   return head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1;
 }
+
+// The same for a step with beams, whose tokens' places take registers too.
+constexpr int beam_queries(int most_queries) { return most_queries > 1 ? most_queries / 2 : 1; }
 
 constexpr int kNormItems = 128;    // work-items of a norm's row
 constexpr int kRowItems = 128;     // work-items of a row that is only copied

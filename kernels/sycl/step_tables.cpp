@@ -71,8 +71,9 @@ int32_t StepTables::add_slabs(const int32_t* slabs, int tokens) {
 void StepTables::add_tasks(const Batch& batch, int group) {
   int longest = 1;
   for (const Sequence& s : batch.sequences) longest = std::max(longest, s.rows * group);
-  int queries = beams_ ? most_queries_ : 1;  // one kernel has beams
+  int queries = 1;
   while (queries < longest && queries < most_queries_) queries *= 2;
+  if (beams_) queries = beam_queries(most_queries_);  // that kernel has one size
   Tasks tasks{queries, 0, end()};
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const int all = batch.sequences[i].rows * group;

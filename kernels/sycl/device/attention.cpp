@@ -354,4 +354,4 @@ MR_ATTENTION(mr_attention_4, 4, false)
 #if MR_QUERIES >= 8
 MR_ATTENTION(mr_attention_8, 8, false)
 #endif
-MR_ATTENTION(mr_attention_beams, MR_QUERIES, true)
+MR_ATTENTION(mr_attention_beams, mr::beam_queries(MR_QUERIES), true)
