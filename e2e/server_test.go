@@ -220,7 +220,8 @@ func TestGoldensThroughTheCommandHTTPAndNATS(t *testing.T) {
 func TestGoldensThroughGenerate(t *testing.T) {
 	path, err := program()
 	require.NoError(t, err)
-	for i, g := range goldens(t)[:6] { // each starts a process; the others go through the same pipeline above
+	ties := 0
+	for i, g := range goldens(t) {
 		ids := strings.Trim(strings.ReplaceAll(fmt.Sprint(g.PromptIDs), " ", ","), "[]")
 		out, err := exec.Command(path, "generate", "--model", demoModel, "--tokens", ids, "-n", "64",
 			"--temperature", "0", "--json", "--log-level", "error").Output()
@@ -230,9 +231,15 @@ func TestGoldensThroughGenerate(t *testing.T) {
 			Text   string  `json:"text"`
 		}
 		require.NoError(t, json.Unmarshal(out, &got))
+		if got.Text != g.Text && g.Margin < tieMargin {
+			ties++
+			continue
+		}
 		require.Equal(t, g.OutputIDs, got.Tokens, "golden %d", i)
 		require.Equal(t, g.Text, got.Text, "golden %d", i)
 	}
+	t.Logf("%d answers took the other branch of a near tie", ties)
+	require.LessOrEqual(t, ties, 3)
 }
 
 // httpStream joins the deltas of a stream and checks its shape.
