@@ -13,6 +13,7 @@ type computeActor struct{ loop *loop }
 func (a *computeActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *msg.Generate, *msg.Cancel, *msg.Leased, *msg.Denied, *msg.Freed:
+		a.loop.p.stages.compute.Enqueued()
 		a.loop.inbox.push(m)
 	}
 }

@@ -136,9 +136,11 @@ func (l *loop) round() (plan *sched.Plan) {
 	}()
 	l.arrived = l.inbox.drain(l.arrived)
 	for _, m := range l.arrived {
+		begin := time.Now()
 		if err := l.take(m); err != nil {
 			l.fail(err)
 		}
+		l.p.stages.compute.Served(time.Since(begin)) // the steps have a series of their own
 	}
 	if l.failed != nil {
 		l.flush()

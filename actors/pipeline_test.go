@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http/httptest"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -222,6 +224,27 @@ func TestAFullPipelineRefusesAtOnce(t *testing.T) {
 	_, last, err := read(s)
 	require.NoError(t, err)
 	require.True(t, last.Done)
+}
+
+func TestEveryStageIsCounted(t *testing.T) {
+	cfg := testConfig(t, newTestDevice(100))
+	p := start(t, cfg)
+	s, err := p.Submit(context.Background(), tokensRequest("r", []int32{1}, 5))
+	require.NoError(t, err)
+	_, _, err = read(s)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		page := httptest.NewRecorder()
+		cfg.Metrics.Handler().ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+		text := page.Body.String()
+		for _, stage := range []string{"tokenize", "compute", "detok"} {
+			if strings.Contains(text, `millrace_stage_service_seconds_count{stage="`+stage+`"} 0`) ||
+				!strings.Contains(text, `millrace_stage_queue_depth{stage="`+stage+`"} 0`) {
+				return false
+			}
+		}
+		return true
+	}, patience, time.Millisecond, "each stage served something and has nothing left")
 }
 
 func TestAStalledDeviceIsNotReady(t *testing.T) {
