@@ -53,12 +53,12 @@ func Run(m *compute.Model, c Case) (Result, error) {
 	res := Result{
 		Batch: c.Batch, Prompt: c.Prompt, Gen: c.Gen,
 		PrefillTPS: tokens / pre, TTFT: median(first).Seconds(),
-		PrefillGFLOPS: tokens * linearFLOPs(m) / pre / 1e9,
+		PrefillGFLOPS: tokens * float64(linearCost(m, 0).Flops) / pre / 1e9,
 	}
 	if c.Gen > 0 {
 		res.DecodeTPS = float64(c.Batch*c.Gen) / dec
 		res.TPOT = dec / float64(c.Gen)
-		res.WeightGBps = float64(streamedBytes(m)) * float64(c.Gen) / dec / 1e9
+		res.WeightGBps = float64(linearCost(m, 1).WeightBytes) * float64(c.Gen) / dec / 1e9
 	}
 	return res, nil
 }
