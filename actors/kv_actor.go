@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
-	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/kvmgr"
@@ -20,7 +19,6 @@ const kvIdle = time.Second
 type kvActor struct {
 	kv      *kvmgr.Manager
 	metrics *metrics.Model
-	log     zerolog.Logger
 	broken  func(error) // told when the books contradict themselves
 }
 

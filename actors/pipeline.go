@@ -126,7 +126,7 @@ func (p *Pipeline) spawn(books *kvmgr.Manager, scheduler *sched.Scheduler) {
 	for range orDefault(p.cfg.Detokenizers, 2) {
 		p.detokenizers = append(p.detokenizers, one(&detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{}}))
 	}
-	p.kv = one(&kvActor{kv: books, metrics: p.metrics, broken: p.fail, log: p.log})
+	p.kv = one(&kvActor{kv: books, metrics: p.metrics, broken: p.fail})
 	p.loop = newLoop(p, scheduler)
 	p.compute = one(&computeActor{loop: p.loop})
 	p.loop.launch()

@@ -19,7 +19,6 @@ type requestActor struct {
 	state   *request
 	journal *journal
 	log     zerolog.Logger
-	detok   *actor.PID
 	first   time.Time // of the first token
 	series  *metrics.Request
 }
@@ -55,11 +54,11 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 		return
 	}
 	r := a.state.api
-	a.detok = a.p.detokenizer()
+	text := a.p.detokenizer() // one for all choices
 	for _, g := range generate {
-		g.Reply, g.Detok = ctx.Self(), a.detok
+		g.Reply, g.Detok = ctx.Self(), text
 		for _, seq := range g.Choices {
-			ctx.Send(a.detok, &msg.OpenText{
+			ctx.Send(text, &msg.OpenText{
 				Seq: seq, Reply: ctx.Self(),
 				Options: detok.Options{Stop: r.Stop, IncludeStop: r.IncludeStop, KeepSpecial: r.KeepSpecial},
 			})
