@@ -32,6 +32,7 @@ type Model struct {
 	Program *model.Program
 	Device  *device.Device
 
+	options    Options
 	checkpoint *weights.Checkpoint
 	engine     *device.Engine
 	slabs      int
@@ -57,21 +58,44 @@ func Read(dir string) (*model.Config, *model.Program, *weights.Checkpoint, error
 	return cfg, p, w, nil
 }
 
+// ReadProgram builds a model's program for counting: with the tensors of its
+// checkpoint, or, where the directory has none, of the configuration alone.
+func ReadProgram(dir string) (*model.Program, error) {
+	if weights.Exist(dir) {
+		_, p, w, err := Read(dir)
+		if err != nil {
+			return nil, err
+		}
+		return p, w.Close()
+	}
+	cfg, err := model.LoadConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	return model.Build(cfg, nil)
+}
+
 // Open opens a model: packs its weights, commits the KV pool and runs one step
 // of the largest size, so that what serving needs is known to be there.
 func Open(o Options) (*Model, error) {
-	m := &Model{}
-	if err := m.open(o); err != nil {
+	m := &Model{options: o}
+	if err := m.open(); err != nil {
 		m.Close()
 		return nil, err
 	}
 	return m, nil
 }
 
-func (m *Model) open(o Options) (err error) {
-	if m.Config, m.Program, m.checkpoint, err = Read(o.Dir); err != nil {
+func (m *Model) open() (err error) {
+	if m.Config, m.Program, m.checkpoint, err = Read(m.options.Dir); err != nil {
 		return err
 	}
+	return m.load()
+}
+
+// load opens the device and puts the model on it.
+func (m *Model) load() (err error) {
+	o := &m.options
 	if m.Device, err = device.Open(o.Device); err != nil {
 		return err
 	}
@@ -82,8 +106,10 @@ func (m *Model) open(o Options) (err error) {
 	if err := m.checkpoint.Release(); err != nil { // packed: the file's pages may go
 		return err
 	}
-	if m.slabs, err = m.poolSize(o); err != nil {
-		return err
+	if m.slabs == 0 { // else it was open before
+		if m.slabs, err = m.poolSize(o); err != nil {
+			return err
+		}
 	}
 	if err := m.engine.ReserveKV(m.slabs); err != nil {
 		return err
@@ -93,7 +119,7 @@ func (m *Model) open(o Options) (err error) {
 
 // poolSize is the number of slabs: those that KVMemory holds, or those that
 // the memory which is free now holds, but no more than the sequences can use.
-func (m *Model) poolSize(o Options) (int, error) {
+func (m *Model) poolSize(o *Options) (int, error) {
 	slab := m.engine.Info().SlabBytes
 	if o.KVMemory > 0 {
 		return kvmgr.SlabsIn(uint64(o.KVMemory), slab)
@@ -132,14 +158,27 @@ func (m *Model) warmUp(rows int) error {
 	return nil
 }
 
-// Close frees everything. Regions must be closed before.
-func (m *Model) Close() {
+// Reload opens the device again after it failed, with the weights from the
+// checkpoint and a pool of the same size. Regions must be closed before.
+func (m *Model) Reload() error {
+	m.unload()
+	return m.load()
+}
+
+func (m *Model) unload() {
 	if m.engine != nil {
 		m.engine.Close()
+		m.engine = nil
 	}
 	if m.Device != nil {
 		m.Device.Close()
+		m.Device = nil
 	}
+}
+
+// Close frees everything. Regions must be closed before.
+func (m *Model) Close() {
+	m.unload()
 	if m.checkpoint != nil {
 		_ = m.checkpoint.Close() // nothing was written
 	}

@@ -68,8 +68,8 @@ type beamMemory struct{ beams, batch, gen int }
 
 func (b *beamMemory) register(f *pflag.FlagSet) {
 	f.IntVar(&b.beams, "beams", 0, "print the KV cache of beam searches with so many beams (0: not)")
-	f.IntVar(&b.batch, "batch", 1, "with --beams: requests")
-	f.IntVar(&b.gen, "gen", 512, "with --beams: tokens generated")
+	f.IntVar(&b.batch, "batch", 1, "with --beams or --roofline: requests")
+	f.IntVar(&b.gen, "gen", 512, "with --beams or --roofline: tokens generated")
 }
 
 func (b *beamMemory) check() error {

@@ -14,6 +14,7 @@ type explainOptions struct {
 	model string
 	steps model.ExplainOptions
 	beams beamMemory
+	roof  rooflineFlags
 	json  bool
 }
 
@@ -24,10 +25,15 @@ func newExplain() *cobra.Command {
 		Short: "Print a model's op program with bytes and flops per op",
 		Long: `Print the op program that a model's configuration becomes: the ops of each layer, their shapes, and the
 bytes and flops of each for a prefill of --prefill tokens and for a decode step at --context tokens.
-Nothing is loaded or run.`,
+Nothing is loaded or run; a directory without weights is explained from its config.json.
+
+--roofline turns them into the least time that a device needs, --paper does so for the models and
+settings of arXiv:2401.05391.`,
 		Example: `  millrace explain
   millrace explain DIR --prefill 2048 --context 4096 --json
-  millrace explain DIR --prefill 1024 --beams 4 --batch 32 --gen 1024`,
+  millrace explain DIR --prefill 1024 --beams 4 --batch 32 --gen 1024
+  millrace explain DIR --roofline max-1550-tile --prefill 1024 --gen 128
+  millrace explain --paper`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -35,6 +41,9 @@ Nothing is loaded or run.`,
 					return config.Usagef("found both MODEL %s and --model %s, expected one", args[0], o.model)
 				}
 				o.model = args[0]
+			}
+			if o.roof.wanted() {
+				return explainRoofline(cmd, o)
 			}
 			return explain(cmd.OutOrStdout(), o)
 		},
@@ -44,6 +53,7 @@ Nothing is loaded or run.`,
 	f.IntVar(&o.steps.Prefill, "prefill", 512, "tokens of the prompt")
 	f.IntVar(&o.steps.Context, "context", 0, "tokens in the KV cache before the decode step (0: as --prefill)")
 	o.beams.register(f)
+	o.roof.register(f)
 	jsonFlag(cmd, &o.json)
 	return cmd
 }
@@ -59,11 +69,10 @@ func explain(out io.Writer, o explainOptions) error {
 	if err != nil {
 		return err
 	}
-	_, program, checkpoint, err := compute.Read(dir)
+	program, err := compute.ReadProgram(dir)
 	if err != nil {
 		return err
 	}
-	defer checkpoint.Close()
 	description := model.Describe(program, o.steps)
 	kv := o.beams.of(o.steps.Prefill, uint64(description.KVBytesPerToken))
 	if o.json {

@@ -17,7 +17,9 @@ type TensorSource interface {
 }
 
 // Build turns a configuration into a program whose tensors all exist in the
-// source with the shape they must have. Faults are *weights.FormatError.
+// source with the shape they must have. Without a source (nil) the program is
+// that of the configuration alone: shapes to count with, nothing to run.
+// Faults are *weights.FormatError.
 func Build(cfg *Config, tensors TensorSource) (*Program, error) {
 	arch, ok := architectures()[cfg.Architecture]
 	if !ok {
@@ -51,13 +53,21 @@ type builder struct {
 	err     error
 }
 
+// find looks a tensor up; without a source there is none.
+func (b *builder) find(name string) (weights.Tensor, bool) {
+	if b.source == nil {
+		return weights.Tensor{}, false
+	}
+	return b.source.Tensor(name)
+}
+
 // findPrefix chooses the prefix under which the probe tensor exists: a
 // checkpoint of the decoder alone has none. The first prefix is the one that
 // faults name.
 func (b *builder) findPrefix(probe string, prefixes ...string) {
 	b.prefix = prefixes[0]
 	for _, p := range prefixes {
-		if _, ok := b.source.Tensor(p + probe); ok {
+		if _, ok := b.find(p + probe); ok {
 			b.prefix = p
 			return
 		}
@@ -84,8 +94,9 @@ func (b *builder) absolute(name string, shape ...int) int {
 	if i, ok := b.index[name]; ok { // tied: checked the first time
 		return i
 	}
-	t, ok := b.source.Tensor(name)
+	t, ok := b.find(name)
 	switch {
+	case b.source == nil:
 	case !ok:
 		b.fault(filepath.Dir(b.cfg.File), name, "no such tensor", fmt.Sprintf("one of shape %v", want))
 	case t.DType == weights.Other:
@@ -106,9 +117,9 @@ const head = "lm_head.weight"
 // hold it under the head's name only.
 func (b *builder) tokenTable(name string, width int) int {
 	name = b.prefix + name
-	t, ok := b.source.Tensor(name)
+	t, ok := b.find(name)
 	if !ok && b.cfg.TieEmbeddings {
-		if t, ok = b.source.Tensor(head); ok {
+		if t, ok = b.find(head); ok {
 			name = head
 		}
 	}
@@ -227,11 +238,11 @@ func (b *builder) tied(table int) bool {
 	if !b.cfg.TieEmbeddings {
 		return false
 	}
-	own, ok := b.source.Tensor(head)
+	own, ok := b.find(head)
 	if !ok || b.err != nil {
 		return true
 	}
-	t, _ := b.source.Tensor(b.program.Tensors[table].Name)
+	t, _ := b.find(b.program.Tensors[table].Name)
 	return own.DType == t.DType && bytes.Equal(own.Data, t.Data)
 }
 

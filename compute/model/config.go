@@ -119,6 +119,15 @@ func LoadConfig(dir string) (*Config, error) {
 	return c, g.err
 }
 
+// ParseConfig reads the text of a config.json; faults name the file.
+func ParseConfig(file string, text []byte) (*Config, error) {
+	f, err := parseFields(file, text)
+	if err != nil {
+		return nil, err
+	}
+	return parseConfig(f)
+}
+
 func parseConfig(f *fields) (*Config, error) {
 	c := &Config{File: f.file}
 	names := f.texts("architectures")

@@ -47,9 +47,14 @@ func (c Cost) Plus(d Cost) Cost {
 	}
 }
 
-// times is the cost of n equal ops.
-func (c Cost) times(n int) Cost {
+// Times is the cost of n equal ops.
+func (c Cost) Times(n int) Cost {
 	return Cost{c.WeightBytes * int64(n), c.KVBytes * int64(n), c.ActivationBytes * int64(n), c.Flops * int64(n)}
+}
+
+// Over is an even share of the cost among n.
+func (c Cost) Over(n int) Cost {
+	return Cost{c.WeightBytes / int64(n), c.KVBytes / int64(n), c.ActivationBytes / int64(n), c.Flops / int64(n)}
 }
 
 // Costs returns the cost of each op of p for a step. Ops after SelectRows run

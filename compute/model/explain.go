@@ -116,8 +116,8 @@ func Describe(p *Program, o ExplainOptions) Explanation {
 		from = to
 	}
 	for _, g := range e.Groups {
-		e.Totals.Prefill = e.Totals.Prefill.Plus(g.Layer.Prefill.times(g.Count))
-		e.Totals.Decode = e.Totals.Decode.Plus(g.Layer.Decode.times(g.Count))
+		e.Totals.Prefill = e.Totals.Prefill.Plus(g.Layer.Prefill.Times(g.Count))
+		e.Totals.Decode = e.Totals.Decode.Plus(g.Layer.Decode.Times(g.Count))
 	}
 	return e
 }

@@ -49,6 +49,16 @@ func OpenFile(path string) (*Checkpoint, error) {
 	return c, nil
 }
 
+// Exist says whether a directory holds a checkpoint, be it a faulty one.
+func Exist(dir string) bool {
+	for _, name := range []string{singleFile, indexFile} {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
+}
+
 func (c *Checkpoint) open() error {
 	if _, err := os.Stat(filepath.Join(c.dir, singleFile)); err == nil {
 		c.tensors, err = c.mapFile(singleFile)

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute/roofline"
+)
+
+func TestRooflineOfAConfigurationWithoutWeights(t *testing.T) {
+	config, err := os.ReadFile("../../compute/roofline/paper/llama-2-7b.json")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600))
+
+	code, stdout, stderr := millrace(t, nil, "explain", dir, "--roofline", "max-1100", "--prefill", "64", "--gen", "2", "--json")
+	require.Equal(t, 0, code, stderr)
+	var r rooflineReport
+	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
+	require.Equal(t, rooflineNotice, r.Notice)
+	require.Len(t, r.Bounds, 1)
+	require.Equal(t, "max-1100", r.Bounds[0].Device.ID)
+	// 6.6e9 of 6.74e9 values are read in a decode step: all but the token table.
+	require.InEpsilon(t, 13.2e9/1228.8e9, r.Bounds[0].TPOT, 0.01)
+
+	code, stdout, stderr = millrace(t, nil, "explain", dir, "--roofline", "max-1100")
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "LOWER BOUND from counted bytes and flops, not a measurement.\nLlamaForCausalLM: 512 + 512 tokens")
+	require.Contains(t, stdout, "mlp.gate_up")
+
+	code, stdout, stderr = millrace(t, nil, "explain", dir)
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "LlamaForCausalLM: 32 layers")
+}
+
+func TestRooflineOfAllDevicesMeasuresThisCPU(t *testing.T) {
+	code, stdout, stderr := millrace(t, nil, "explain", "--roofline", "all", "--json")
+	require.Equal(t, 0, code, stderr)
+	var r rooflineReport
+	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
+	require.Len(t, r.Bounds, len(roofline.Devices())+1)
+	cpu := r.Bounds[len(r.Bounds)-1]
+	require.Equal(t, thisCPU, cpu.Device.ID)
+	require.Positive(t, cpu.Device.GBps)
+	require.Greater(t, cpu.TTFT, r.Bounds[0].TTFT)
+}
+
+func TestPaperPrintsBoundsBesideThePapersFigures(t *testing.T) {
+	code, stdout, stderr := millrace(t, nil, "explain", "--paper")
+	require.Equal(t, 0, code, stderr)
+	for _, want := range []string{rooflineNotice, "bloom-176b      8  1024 + 128      4", "bends at a prompt of 512 tokens", "batch 1: 727 GB/s, 73% of effective, 44% of peak"} {
+		require.Contains(t, stdout, want)
+	}
+	code, stdout, stderr = millrace(t, nil, "explain", "--paper", "--json")
+	require.Equal(t, 0, code, stderr)
+	var p struct {
+		Notice string
+		roofline.Paper
+	}
+	require.NoError(t, json.Unmarshal([]byte(stdout), &p))
+	require.Equal(t, rooflineNotice, p.Notice)
+	require.Len(t, p.Latency, 2*len(roofline.PaperModels()))
+}
+
+func TestRooflineNamesWhatIsWrong(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--roofline", "h100"}, `no device "h100" in the table: it has max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, this-cpu and all`},
+		{[]string{"--roofline", "max-1100", "--tiles", "0"}, "--tiles 0: expected at least 1"},
+		{[]string{"--roofline", "max-1100", "--context", "5"}, "--context: not together with --roofline"},
+		{[]string{"--paper", "DIR"}, "--model: not together with --paper"},
+		{[]string{"--paper", "--batch", "2"}, "--batch: not together with --paper"},
+	} {
+		code, _, stderr := millrace(t, nil, append([]string{"explain"}, tt.args...)...)
+		require.Equal(t, 2, code, stderr)
+		require.Contains(t, stderr, tt.want)
+	}
+}

@@ -1,0 +1,65 @@
+package roofline
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Device is what a device can reach at most.
+type Device struct {
+	ID     string  `json:"id"`
+	Name   string  `json:"name"`
+	GBps   float64 `json:"gbps"`             // memory bandwidth, 1e9 bytes/s
+	TFLOPS float64 `json:"tflops"`           // products of 16-bit numbers (f16, bf16), 1e12/s
+	TOPS   float64 `json:"tops,omitempty"`   // products of 8-bit integers; 0: unknown
+	Memory float64 `json:"memory,omitempty"` // GB (1e9 bytes); 0: unknown
+}
+
+// Operations of an Xe-core's matrix engines (XMX) per clock on 16-bit numbers,
+// a product and its sum counted as two; twice that on 8-bit integers. Source:
+// Intel oneAPI GPU Optimization Guide, "Intel Xe GPU Architecture".
+const (
+	xeHPC = 8 * 512  // 8 engines of 4096 bits
+	xeHPG = 16 * 128 // 16 engines of 1024 bits
+	xe2   = 8 * 256  // 8 engines of 2048 bits
+)
+
+// matrix is an Intel GPU: its Xe-cores, their operations per clock and the
+// highest clock of its product page, in GHz. Cards may boost above it.
+func matrix(id, name string, cores, perClock, ghz, gbps, memory float64) Device {
+	return Device{
+		ID: id, Name: name, GBps: gbps, Memory: memory,
+		TFLOPS: cores * perClock * ghz / 1e3, TOPS: 2 * cores * perClock * ghz / 1e3,
+	}
+}
+
+// Devices is the built-in table. Cores, clock, bandwidth and memory of each are
+// those of its product page at Intel (ark.intel.com).
+func Devices() []Device {
+	return []Device{
+		// 128 Xe-cores, 1600 MHz, 128 GB HBM2e at 3276.8 GB/s on two tiles. This is one.
+		matrix("max-1550-tile", "Intel Data Center GPU Max 1550, one tile", 64, xeHPC, 1.6, 1638.4, 64),
+		// 56 Xe-cores, 1550 MHz, 48 GB HBM2e at 1228.8 GB/s.
+		matrix("max-1100", "Intel Data Center GPU Max 1100", 56, xeHPC, 1.55, 1228.8, 48),
+		// 32 Xe-cores, 2050 MHz, 16 GB GDDR6 at 576 GB/s.
+		matrix("flex-170", "Intel Data Center GPU Flex 170", 32, xeHPG, 2.05, 576, 16),
+		// 32 Xe-cores, 2100 MHz, 16 GB GDDR6 at 560 GB/s.
+		matrix("arc-a770", "Intel Arc A770", 32, xeHPG, 2.1, 560, 16),
+		// 20 Xe-cores, 2670 MHz, 12 GB GDDR6 at 456 GB/s.
+		matrix("arc-b580", "Intel Arc B580", 20, xe2, 2.67, 456, 12),
+	}
+}
+
+// Find is the built-in device of an ID.
+func Find(id string) (Device, error) {
+	devices := Devices()
+	if i := slices.IndexFunc(devices, func(d Device) bool { return d.ID == id }); i >= 0 {
+		return devices[i], nil
+	}
+	ids := make([]string, len(devices))
+	for i, d := range devices {
+		ids[i] = d.ID
+	}
+	return Device{}, fmt.Errorf("no device %q in the table: it has %s", id, strings.Join(ids, ", "))
+}
