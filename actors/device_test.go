@@ -2,6 +2,8 @@ package actors
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/millrace/millrace/compute"
@@ -14,14 +16,18 @@ type testDevice struct {
 	slabs int
 	vocab int
 
-	mu      sync.Mutex
-	owner   map[int32]*testRegion // physical slab -> region
-	open    int
-	faults  []error
-	failAt  int           // the step that fails; 0: none
-	gate    chan struct{} // if not nil, a step takes a value first
-	steps   int
-	largest int // rows of the largest step
+	mu         sync.Mutex
+	owner      map[int32]*testRegion // physical slab -> region
+	open       int
+	faults     []error
+	failAt     []int   // the steps that fail
+	panicAt    int     // the step that panics; 0: none
+	noWay      []error // what the next reloads return; none: they succeed
+	reloads    int
+	gate       chan struct{} // if not nil, a step takes a value first
+	reloadGate chan struct{} // as gate
+	steps      int
+	largest    int // rows of the largest step
 }
 
 const testSlabTokens = 16
@@ -75,6 +81,35 @@ func nextToken(token int32, position, vocab int) int32 {
 	return int32((uint64(token)*2654435761 + uint64(position)*40503 + 12345) % uint64(vocab))
 }
 
+func (d *testDevice) Reload() (err error) {
+	if d.reloadGate != nil {
+		<-d.reloadGate
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.open > 0 {
+		d.faults = append(d.faults, fmt.Errorf("reloaded with %d regions open", d.open))
+	}
+	d.reloads++
+	if len(d.noWay) > 0 {
+		err, d.noWay = d.noWay[0], d.noWay[1:]
+	}
+	return err
+}
+
+func (d *testDevice) logits(token int32, position int) []float32 {
+	logits := make([]float32, d.vocab)
+	logits[nextToken(token, position, d.vocab)] = 1
+	return logits
+}
+
+// reloaded is the number of calls of Reload.
+func (d *testDevice) reloaded() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.reloads
+}
+
 type testLogits [][]float32
 
 func (l testLogits) Row(i int) []float32 { return l[i] }
@@ -86,22 +121,33 @@ func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.steps++
-	if d.steps == d.failAt {
+	if slices.Contains(d.failAt, d.steps) {
 		return nil, errors.New("lost the device")
+	}
+	if d.steps == d.panicAt {
+		panic("a bug")
 	}
 	var out testLogits
 	rows := 0
 	for _, b := range batch {
 		r := b.Region.(*testRegion)
+		if b.Beams != nil {
+			rows += len(b.Tokens)
+			for i, token := range b.Tokens {
+				if len(b.Beams.Responses[i].(*testRegion).slabs)*testSlabTokens <= b.Position-b.Beams.Prompt {
+					d.faults = append(d.faults, errors.New("a beam without a slab"))
+				}
+				out = append(out, d.logits(token, b.Position))
+			}
+			continue
+		}
 		if b.Position != r.length || b.Position+len(b.Tokens) > len(r.slabs)*testSlabTokens {
 			d.faults = append(d.faults, errors.New("a row out of order or without a slab"))
 		}
 		r.length += len(b.Tokens)
 		rows += len(b.Tokens)
 		if b.Output {
-			logits := make([]float32, d.vocab)
-			logits[nextToken(b.Tokens[len(b.Tokens)-1], b.Position+len(b.Tokens)-1, d.vocab)] = 1
-			out = append(out, logits)
+			out = append(out, d.logits(b.Tokens[len(b.Tokens)-1], b.Position+len(b.Tokens)-1))
 		}
 	}
 	d.largest = max(d.largest, rows)

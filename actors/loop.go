@@ -25,7 +25,8 @@ type loop struct {
 	start     time.Time
 	quit      chan struct{}
 	stopped   chan struct{}
-	failed    error // set once the device failed: everything is refused
+	failed    error // for good: everything is refused
+	restarts  restarts
 
 	// Of the round, reused.
 	arrived []any
@@ -94,10 +95,7 @@ func (l *loop) run() {
 func (l *loop) launch() { go l.run() }
 
 // stop ends the goroutine after its step.
-func (l *loop) stop() {
-	close(l.quit)
-	<-l.stopped
-}
+func (l *loop) stop() { close(l.quit) }
 
 // wait blocks until there is something to do: for at most d, for ever when d
 // is 0, not at all when it is negative. False when the loop is to end.
@@ -130,7 +128,7 @@ func (l *loop) wait(d time.Duration) bool {
 func (l *loop) round() (plan *sched.Plan) {
 	defer func() {
 		if v := recover(); v != nil {
-			l.fail(fmt.Errorf("compute: %v", v))
+			l.giveUp(fmt.Errorf("compute: %v", v))
 			plan = nil
 		}
 	}()
@@ -138,7 +136,7 @@ func (l *loop) round() (plan *sched.Plan) {
 	for _, m := range l.arrived {
 		begin := time.Now()
 		if err := l.take(m); err != nil {
-			l.fail(err)
+			l.deviceFailed(err)
 		}
 		l.p.stages.compute.Served(time.Since(begin)) // the steps have a series of their own
 	}
@@ -146,21 +144,27 @@ func (l *loop) round() (plan *sched.Plan) {
 		l.flush()
 		return nil
 	}
+	plan = l.plan()
+	l.noteProgress(plan)
+	if plan.Rows == 0 {
+		return plan
+	}
+	if err := l.step(plan); err != nil {
+		l.deviceFailed(err)
+		plan = nil
+	}
+	l.flush()
+	return plan
+}
+
+// plan hands the events to the scheduler and sends what it asks for.
+func (l *loop) plan() *sched.Plan {
 	plan, err := l.sched.Step(time.Since(l.start), l.events)
 	if err != nil {
 		l.p.log.Error().Err(err).Msg("the scheduler ignored an event")
 	}
 	l.events = l.events[:0]
 	l.effects(plan)
-	l.flush()
-	l.noteProgress(plan)
-	if plan.Rows == 0 {
-		return plan
-	}
-	if err := l.step(plan); err != nil {
-		l.fail(err)
-		plan = nil
-	}
 	l.flush()
 	return plan
 }
@@ -191,7 +195,7 @@ func (l *loop) submit(g *msg.Generate) {
 	id := sched.ID(g.Seq)
 	s := &sequence{gen: g}
 	if l.failed != nil {
-		l.end(s, api.FinishError, l.deviceError())
+		l.end(s, api.FinishError, unavailable(l.failed))
 		return
 	}
 	s.tokens = append(make([]int32, 0, len(g.Prompt)+min(g.MaxTokens, 256)), g.Prompt...)
@@ -316,26 +320,6 @@ func ending(e sched.End) (api.Finish, error) {
 	default:
 		return api.FinishError, &api.Error{Code: api.CodeInternal, Message: "the sequence ended: " + e.Reason.String()}
 	}
-}
-
-// fail ends every sequence after a failure of the device.
-func (l *loop) fail(err error) {
-	if l.failed != nil {
-		return
-	}
-	l.failed = err
-	for id, s := range l.sequences {
-		l.end(s, api.FinishError, l.deviceError())
-		l.closeRegion(s)
-		delete(l.sequences, id)
-	}
-	l.flush()
-	l.busy.Store(false)
-	l.p.fail(err)
-}
-
-func (l *loop) deviceError() error {
-	return &api.Error{Code: api.CodeUnavailable, RetryAfter: 5 * time.Second, Message: "the device failed: " + l.failed.Error()}
 }
 
 func (l *loop) noteProgress(plan *sched.Plan) {

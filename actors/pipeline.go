@@ -39,6 +39,7 @@ type Config struct {
 	Detokenizers int           // actors of the detokeniser pool, 0: 2
 	MaxRequests  int           // requests in the pipeline at most; more are refused. 0: no bound
 	StallAfter   time.Duration // no step for so long with work at hand is not ready; 0: 30 s
+	GiveUpAfter  time.Duration // no step for so long is a failure for good, see Wait; 0: never
 	Metrics      *metrics.Metrics
 	Log          zerolog.Logger
 }
@@ -62,7 +63,9 @@ type Pipeline struct {
 	loop         *loop
 
 	seqs, turn atomic.Uint64
-	broken     atomic.Pointer[error]
+	outage     atomic.Pointer[outage] // nil: none
+	failed     chan struct{}          // closed at the failure for good
+	hung       chan struct{}          // closed before it, when the device does not return
 
 	mu       sync.Mutex
 	requests map[string]*actor.PID
@@ -102,6 +105,8 @@ func New(cfg Config) (*Pipeline, error) {
 		},
 		requests: make(map[string]*actor.PID),
 		empty:    make(chan struct{}),
+		failed:   make(chan struct{}),
+		hung:     make(chan struct{}),
 	}
 	p.system.EventStream.Subscribe(func(e any) {
 		if f, ok := e.(*actor.SupervisorEvent); ok {
@@ -130,6 +135,9 @@ func (p *Pipeline) spawn(books *kvmgr.Manager, scheduler *sched.Scheduler) {
 	p.loop = newLoop(p, scheduler)
 	p.compute = one(&computeActor{loop: p.loop})
 	p.loop.launch()
+	if p.cfg.GiveUpAfter > 0 {
+		go p.watch()
+	}
 }
 
 func orDefault(n, def int) int {
@@ -190,7 +198,9 @@ func (p *Pipeline) check(r *api.Request) error {
 func (p *Pipeline) admit(r *api.Request, a *requestActor) (*actor.PID, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
+	switch o := p.outage.Load(); {
+	case o != nil: // since check; whoever is let in before hears of an outage by tellAll
+		return nil, unavailable(o.err)
 	case p.closed:
 		p.metrics.Rejected("shutdown")
 		return nil, errShutdown()
@@ -237,8 +247,8 @@ func (p *Pipeline) Models() []api.Model {
 
 // Ready is nil while steps make progress.
 func (p *Pipeline) Ready() error {
-	if err := p.broken.Load(); err != nil {
-		return &api.Error{Code: api.CodeUnavailable, RetryAfter: 5 * time.Second, Message: (*err).Error()}
+	if o := p.outage.Load(); o != nil {
+		return unavailable(o.err)
 	}
 	p.mu.Lock()
 	closed := p.closed
@@ -247,8 +257,7 @@ func (p *Pipeline) Ready() error {
 		return errShutdown()
 	}
 	if d := p.loop.stalled(time.Now()); d > p.cfg.StallAfter {
-		return &api.Error{Code: api.CodeUnavailable, RetryAfter: 5 * time.Second,
-			Message: fmt.Sprintf("the device has made no step for %s", d.Round(time.Millisecond))}
+		return unavailable(fmt.Errorf("the device has made no step for %s", d.Round(time.Millisecond)))
 	}
 	return nil
 }
@@ -308,20 +317,12 @@ func (p *Pipeline) Running() int {
 	return len(p.requests)
 }
 
-// fail marks the pipeline broken: no new requests, and those in hand end with
-// err.
-func (p *Pipeline) fail(err error) {
-	if p.broken.CompareAndSwap(nil, &err) {
-		p.log.Error().Err(err).Msg("the pipeline failed")
-	}
-	p.cancelAll(&api.Error{Code: api.CodeInternal, Message: err.Error()})
-}
-
-func (p *Pipeline) cancelAll(reason error) {
+// tellAll sends a message to every request.
+func (p *Pipeline) tellAll(m any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, pid := range p.requests {
-		p.system.Root.Send(pid, &msg.CancelRequest{Err: reason})
+		p.system.Root.Send(pid, m)
 	}
 }
 
@@ -337,7 +338,7 @@ func (p *Pipeline) Close(ctx context.Context) error {
 	select {
 	case <-p.empty:
 	case <-ctx.Done():
-		p.cancelAll(errShutdown())
+		p.tellAll(&msg.CancelRequest{Err: errShutdown()})
 		select {
 		case <-p.empty:
 		case <-time.After(p.cfg.StallAfter):
@@ -345,6 +346,11 @@ func (p *Pipeline) Close(ctx context.Context) error {
 		}
 	}
 	p.loop.stop()
+	select {
+	case <-p.loop.stopped:
+	case <-p.hung:
+		return errors.New("actors: the device did not end its step")
+	}
 	p.system.Shutdown()
 	return nil
 }

@@ -171,31 +171,6 @@ func TestCancelledRequestsFreeTheirKVAndNobodyElseNotices(t *testing.T) {
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+10 }, patience, time.Millisecond, "goroutines go back")
 }
 
-func TestADeviceFailureEndsEveryRequestAndReadiness(t *testing.T) {
-	d := newTestDevice(100)
-	d.failAt = 20
-	p := start(t, testConfig(t, d))
-	var wg sync.WaitGroup
-	for i := range 12 {
-		wg.Go(func() {
-			s, err := p.Submit(context.Background(), tokensRequest(fmt.Sprint(i), []int32{1, 2}, 100))
-			if err != nil {
-				return // after the failure: refused
-			}
-			_, last, err := read(s)
-			if err != nil || last.Finish != api.FinishError || last.Err == nil {
-				t.Errorf("request %d: %v, ended with %+v", i, err, last)
-			}
-		})
-	}
-	wg.Wait()
-	require.ErrorContains(t, p.Ready(), "lost the device")
-	_, err := p.Submit(context.Background(), tokensRequest("later", []int32{1}, 1))
-	var e *api.Error
-	require.ErrorAs(t, err, &e)
-	require.Equal(t, api.CodeUnavailable, e.Code)
-}
-
 func TestAFullPipelineRefusesAtOnce(t *testing.T) {
 	d := newTestDevice(100)
 	d.gate = make(chan struct{})

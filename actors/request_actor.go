@@ -34,6 +34,8 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		a.text(ctx, m)
 	case *msg.Started:
 		a.series.Started(m.At, len(a.state.prompt), 0)
+	case *msg.Abandon:
+		a.abandon(ctx, m.Err)
 	case *msg.CancelRequest:
 		running, ended := a.state.cancel(m.Err)
 		a.cancel(ctx, running)
@@ -96,6 +98,16 @@ func (a *requestActor) cancel(ctx actor.Context, seqs []msg.SeqID) {
 	for _, seq := range seqs {
 		ctx.Send(a.p.compute, &msg.Cancel{Seq: seq})
 	}
+}
+
+// abandon ends the request now. What still runs of it is cancelled, in case
+// that the device comes back.
+func (a *requestActor) abandon(ctx actor.Context, err error) {
+	if a.state.done {
+		return
+	}
+	a.cancel(ctx, a.state.running())
+	a.end(ctx, a.state.fail(err))
 }
 
 // end writes the last event and stops the actor.

@@ -11,6 +11,10 @@ type Runner interface {
 	NewRegion(tokens int) (Region, error)
 	// Run runs one step over all rows. The logits are valid until the next Run.
 	Run(batch []Rows) (Logits, error)
+	// Reload opens the device again after an error of the calls above. Every
+	// region must be closed before; the pool keeps its size. After an error of
+	// Reload the runner is of no use any more.
+	Reload() error
 }
 
 // Region is the KV cache of one sequence.

@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-// buildVariables are read when Millrace is built, by CMake and the Makefile; a
-// shell that exports them may also start the program.
-func buildVariable(name string) bool {
-	return name == "MILLRACE_ONEDNN"
-}
+// notSettings are read by others: when Millrace is built, by CMake and the
+// Makefile (a shell that exports them may also start the program), and by the
+// SYCL backend.
+var notSettings = []string{"MILLRACE_ONEDNN", "MILLRACE_SYCL_FAULT"}
 
 // readEnv finds the settings of environ. An empty value is no value.
 func readEnv(environ []string, known map[string]bool) ([]setting, error) {
@@ -21,7 +20,7 @@ func readEnv(environ []string, known map[string]bool) ([]setting, error) {
 	var settings []setting
 	for _, entry := range slices.Sorted(slices.Values(environ)) {
 		name, value, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, EnvPrefix) || buildVariable(name) {
+		if !strings.HasPrefix(name, EnvPrefix) || slices.Contains(notSettings, name) {
 			continue
 		}
 		flag, ok := flagOf[name]

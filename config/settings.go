@@ -54,6 +54,7 @@ type Serve struct {
 	NATS         string        // "": the embedded server
 	DataDir      string
 	Grace        time.Duration // for running requests at the end
+	StepTimeout  time.Duration // a step that takes longer hangs; 0: none does
 
 	KVMemory       Bytes // 0: what warm-up finds
 	MaxBatchTokens int   // rows per step
@@ -83,6 +84,8 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.StringVar(&s.DataDir, "data-dir", "data", "directory of what outlives the process (JetStream)")
 	f.DurationVar(&s.Grace, "grace", 30*time.Second, "time for running requests to end after SIGTERM or Ctrl-C")
 
+	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute, "a step that takes longer hangs: every request ends with an error and the process with exit code 1 (0: never)")
+
 	f.Var(&s.KVMemory, "kv-memory", "memory of the KV cache (0: measured at start)")
 	f.IntVar(&s.MaxBatchTokens, "max-batch-tokens", 512, "tokens per step: decode rows and prompt chunks together")
 	f.IntVar(&s.PrefillChunk, "prefill-chunk", 128, "prompt tokens of a step that decodes too, so that a long prompt does not hold up other answers (0: no bound)")
@@ -111,6 +114,7 @@ func (s *Serve) Validate() error {
 		atLeast("detokenizers", s.Detokenizers, 1),
 		atLeast("body-limit", s.BodyLimit, 1),
 		atLeast("grace", s.Grace, 0),
+		atLeast("step-timeout", s.StepTimeout, 0),
 		atLeast("ping-interval", s.PingInterval, time.Millisecond),
 	)
 }

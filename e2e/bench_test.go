@@ -35,6 +35,7 @@ func (d *nullDevice) Vocab() int                                 { return len(d.
 func (d *nullDevice) NewRegion(int) (compute.Region, error)      { return nullRegion{}, nil }
 func (d *nullDevice) Run([]compute.Rows) (compute.Logits, error) { return d, nil }
 func (d *nullDevice) Row(int) []float32                          { return d.logits }
+func (d *nullDevice) Reload() error                              { return nil }
 
 type nullRegion struct{}
 

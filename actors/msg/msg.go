@@ -1,6 +1,6 @@
 // Package msg holds every message between the actors of the pipeline.
 //
-//	api -> request: CancelRequest
+//	api -> request: CancelRequest     failure -> request: Abandon
 //	request -> tokenizer: Tokenize -> Tokenized
 //	request -> detok: OpenText        request -> compute: Generate, Cancel
 //	compute -> kv: Reserve, Lease, Release -> Leased, Denied, Freed
@@ -65,6 +65,10 @@ type Cancel struct{ Seq SeqID }
 // CancelRequest ends a request: its choices end with FinishCancelled, or with
 // FinishError and Err if that is not nil.
 type CancelRequest struct{ Err error }
+
+// Abandon ends a request at once with Err: the device, which would end its
+// choices, may never answer again.
+type Abandon struct{ Err error }
 
 // Tokens are the tokens of one step for one detokeniser.
 type Tokens struct{ Tokens []Token }

@@ -97,7 +97,7 @@ func (e *engine) open(s *config.Serve, log zerolog.Logger) (err error) {
 			SlabTokens:        device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
 		},
 		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting,
-		Metrics: e.metrics, Log: log,
+		GiveUpAfter: s.StepTimeout, Metrics: e.metrics, Log: log,
 	})
 	return err
 }

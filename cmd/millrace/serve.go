@@ -49,7 +49,7 @@ running requests end within --grace, and exits with 0.`,
 	return cmd
 }
 
-// serve runs until ctx ends or a part fails. The interfaces answer from the
+// serve runs until ctx ends or a part fails, the device for good among them. The interfaces answer from the
 // beginning, with 503 while the model loads.
 func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	begin := time.Now()
@@ -89,7 +89,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		late.loaded.Store(e)
 		log.Info().Str("http", "http://"+listener.Addr().String()).Str("nats", conn.ConnectedUrlRedacted()).
 			Str("model", e.modelID).Dur("took", time.Since(begin)).Msg("ready")
-		return nil
+		return e.Wait(ctx)
 	})
 	group.Go(func() error {
 		<-ctx.Done()
