@@ -32,15 +32,8 @@ type benchReport struct {
 	Model   string             `json:"model"`
 	Device  device.Info        `json:"device"`
 	Program device.ProgramInfo `json:"program"`
-	Limits  device.Measurement `json:"limits"` // measured before and after, the larger
-	Results []benchResult      `json:"results"`
+	Results []measure.Result   `json:"results"`
 	Beams   *measure.Beams     `json:"beams,omitempty"`
-}
-
-type benchResult struct {
-	measure.Result
-	ReadShare float64 `json:"decode_share_of_read_bandwidth"`
-	PeakShare float64 `json:"prefill_share_of_peak"`
 }
 
 func newBench(a *app) *cobra.Command {
@@ -50,7 +43,8 @@ func newBench(a *app) *cobra.Command {
 		Short: "Measure prefill and decode of a model on this machine",
 		Long: `Measure the model on the device alone: prefill of one prompt after the other, then decoding of all
 sequences together, with random tokens. The machine's own limits (read bandwidth of all cores, peak of
-the products) are measured in the same run, so that the shares can be compared between machines.
+the products) are measured every few steps of the same run, so that the shares can be compared between
+machines, and between quiet and busy minutes of one.
 
 --beams measures a beam search too: its steps alternate with those of greedy decoding after the same
 prompt.`,
@@ -113,16 +107,13 @@ func bench(out io.Writer, a *app, o *benchOptions) error {
 	if report.Device, err = m.Device.Info(); err != nil {
 		return err
 	}
-	if report.Limits, err = m.Device.Measure(); err != nil {
-		return err
-	}
 	for _, b := range o.batches {
 		a.log.Info().Int("batch", b).Int("prompt", o.prompt).Int("gen", o.gen).Int("repeat", o.repeat).Msg("measuring")
 		r, err := measure.Run(m, measure.Case{Prompt: o.prompt, Gen: o.gen, Batch: b, Repeat: o.repeat})
 		if err != nil {
 			return err
 		}
-		report.Results = append(report.Results, benchResult{Result: r})
+		report.Results = append(report.Results, r)
 	}
 	if o.beams > 0 {
 		a.log.Info().Int("beams", o.beams).Int("prompt", o.prompt).Int("gen", o.gen).Int("repeat", o.repeat).Msg("measuring")
@@ -132,18 +123,6 @@ func bench(out io.Writer, a *app, o *benchOptions) error {
 		}
 		report.Beams = &r
 	}
-	after, err := m.Device.Measure()
-	if err != nil {
-		return err
-	}
-	// Other guests of the machine can only make a limit look lower.
-	report.Limits.ReadGBps = max(report.Limits.ReadGBps, after.ReadGBps)
-	report.Limits.PeakGFLOPS = max(report.Limits.PeakGFLOPS, after.PeakGFLOPS)
-	for i := range report.Results {
-		r := &report.Results[i]
-		r.ReadShare = r.WeightGBps / report.Limits.ReadGBps
-		r.PeakShare = r.PrefillGFLOPS / report.Limits.PeakGFLOPS
-	}
 	if o.asJSON {
 		return printJSON(out, report)
 	}
@@ -152,12 +131,12 @@ func bench(out io.Writer, a *app, o *benchOptions) error {
 
 func printBench(out io.Writer, r *benchReport) error {
 	fmt.Fprintf(out, "%s on %s (%s, %d threads); linear ops: %s\n", r.Model, r.Device.Name, r.Device.ISA, r.Device.Threads, r.Program.Linear)
-	fmt.Fprintf(out, "limits, measured in this run: read %.1f GB/s, products %.0f GFLOP/s\n", r.Limits.ReadGBps, r.Limits.PeakGFLOPS)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, strings.Join([]string{"batch", "prefill tok/s", "of peak", "TTFT ms", "decode tok/s", "TPOT ms", "of read bandwidth", ""}, "\t"))
+	fmt.Fprintln(w, strings.Join([]string{"batch", "prefill tok/s", "of peak", "TTFT ms", "decode tok/s", "TPOT ms", "of read bandwidth", "limits: GFLOP/s", "GB/s", ""}, "\t"))
 	for _, c := range r.Results {
-		fmt.Fprintf(w, "%d\t%.1f\t%.0f%%\t%.1f\t%.1f\t%.2f\t%.0f%%\t\n",
-			c.Batch, c.PrefillTPS, 100*c.PeakShare, 1e3*c.TTFT, c.DecodeTPS, 1e3*c.TPOT, 100*c.ReadShare)
+		fmt.Fprintf(w, "%d\t%.1f\t%.0f%%\t%.1f\t%.1f\t%.2f\t%.0f%%\t%.0f\t%.1f\t\n",
+			c.Batch, c.PrefillTPS, 100*c.PeakShare, 1e3*c.TTFT, c.DecodeTPS, 1e3*c.TPOT, 100*c.ReadShare,
+			c.Limits.PeakGFLOPS, c.Limits.ReadGBps)
 	}
 	if err := w.Flush(); err != nil || r.Beams == nil {
 		return err

@@ -2,6 +2,7 @@
 package measure
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -18,7 +19,9 @@ type Case struct {
 	Repeat             int // runs, of which the median counts
 }
 
-// Result of a case. Times are medians over the runs.
+// Result of a case. Times are medians over the runs, limits over the samples. A
+// share is the median of those of windows of some steps, each with the limits
+// measured before and after it: the machine is shared, and its limits move.
 type Result struct {
 	Batch         int     `json:"batch"`
 	Prompt        int     `json:"prompt"`
@@ -29,6 +32,10 @@ type Result struct {
 	TPOT          float64 `json:"tpot_seconds"`             // per token and sequence
 	WeightGBps    float64 `json:"decode_weight_gbps"`       // weight bytes read per second while decoding
 	PrefillGFLOPS float64 `json:"prefill_linear_gflops"`    // products of the linear ops only
+
+	Limits    device.Measurement `json:"limits"`
+	ReadShare float64            `json:"decode_share_of_read_bandwidth"`
+	PeakShare float64            `json:"prefill_share_of_peak"`
 }
 
 // Run runs a case. Decoding feeds random tokens: time does not depend on them.
@@ -40,75 +47,117 @@ func Run(m *compute.Model, c Case) (Result, error) {
 	if c.Prompt+c.Gen > m.Program.MaxPositions {
 		return Result{}, fmt.Errorf("measure: %w: %d tokens, the model's context is %d", device.ErrInvalid, c.Prompt+c.Gen, m.Program.MaxPositions)
 	}
-	var prefill, first, decode []time.Duration
+	r := run{m: m, c: c, limits: limits{measure: m.Device.Measure}}
 	for range max(c.Repeat, 1) {
-		r, err := once(m, c)
-		if err != nil {
+		if err := r.once(); err != nil {
 			return Result{}, err
 		}
-		prefill, first, decode = append(prefill, r.prefill), append(first, r.first), append(decode, r.decode)
 	}
-	pre, dec := median(prefill).Seconds(), median(decode).Seconds()
-	tokens := float64(c.Batch * c.Prompt)
-	res := Result{
-		Batch: c.Batch, Prompt: c.Prompt, Gen: c.Gen,
-		PrefillTPS: tokens / pre, TTFT: median(first).Seconds(),
-		PrefillGFLOPS: tokens * float64(linearCost(m, 0).Flops) / pre / 1e9,
-	}
-	if c.Gen > 0 {
-		res.DecodeTPS = float64(c.Batch*c.Gen) / dec
-		res.TPOT = dec / float64(c.Gen)
-		res.WeightGBps = float64(linearCost(m, 1).WeightBytes) * float64(c.Gen) / dec / 1e9
-	}
-	return res, nil
+	return r.result(), nil
 }
 
-type times struct{ prefill, first, decode time.Duration }
+// run is a case under way. Its durations are those of the repetitions.
+type run struct {
+	m      *compute.Model
+	c      Case
+	limits limits
 
-func once(m *compute.Model, c Case) (t times, err error) {
-	regions := make([]compute.Region, c.Batch)
+	prefill, first, decode []time.Duration
+	peakShares, readShares []float64 // of windows
+}
+
+func (r *run) result() Result {
+	pre, dec := median(r.prefill).Seconds(), median(r.decode).Seconds()
+	tokens := float64(r.c.Batch * r.c.Prompt)
+	res := Result{
+		Batch: r.c.Batch, Prompt: r.c.Prompt, Gen: r.c.Gen,
+		PrefillTPS: tokens / pre, TTFT: median(r.first).Seconds(),
+		PrefillGFLOPS: r.prefillFlops(r.c.Batch) / pre / 1e9,
+		Limits:        device.Measurement{ReadGBps: median(r.limits.read), PeakGFLOPS: median(r.limits.peak)},
+		PeakShare:     median(r.peakShares),
+	}
+	if r.c.Gen > 0 {
+		res.DecodeTPS = float64(r.c.Batch*r.c.Gen) / dec
+		res.TPOT = dec / float64(r.c.Gen)
+		res.WeightGBps = r.weightBytes(r.c.Gen) / dec / 1e9
+		res.ReadShare = median(r.readShares)
+	}
+	return res
+}
+
+func (r *run) prefillFlops(prompts int) float64 {
+	return float64(prompts*r.c.Prompt) * float64(linearCost(r.m, 0).Flops)
+}
+
+func (r *run) weightBytes(steps int) float64 {
+	return float64(steps) * float64(linearCost(r.m, 1).WeightBytes)
+}
+
+func (r *run) once() error {
+	regions, err := r.open()
 	defer func() {
-		for _, r := range regions {
-			if r != nil {
-				r.Close()
-			}
+		for _, region := range regions {
+			region.Close()
 		}
 	}()
-	per := device.Slabs(c.Prompt + c.Gen)
-	for i := range regions {
-		if regions[i], err = m.NewRegion(c.Prompt + c.Gen); err != nil {
-			return t, err
+	if err != nil {
+		return err
+	}
+	prefill := window{limits: &r.limits, share: func(prompts int, seconds float64, limit device.Measurement) {
+		r.peakShares = append(r.peakShares, r.prefillFlops(prompts)/seconds/1e9/limit.PeakGFLOPS)
+	}}
+	for i, region := range regions {
+		took, err := prefill.run(func() error { return prefillOne(r.m, region, r.c.Prompt) })
+		if err != nil {
+			return err
 		}
+		if i == 0 {
+			r.first = append(r.first, took)
+		}
+	}
+	if err := prefill.end(); err != nil {
+		return err
+	}
+	r.prefill = append(r.prefill, prefill.total)
+
+	decode := window{limits: &r.limits, share: func(steps int, seconds float64, limit device.Measurement) {
+		r.readShares = append(r.readShares, r.weightBytes(steps)/seconds/1e9/limit.ReadGBps)
+	}}
+	batch := make([]compute.Rows, len(regions))
+	for g := range r.c.Gen {
+		for i, region := range regions {
+			batch[i] = compute.Rows{Region: region, Tokens: randomTokens(r.m, 1), Position: r.c.Prompt + g, Output: true}
+		}
+		if _, err := decode.run(func() error { _, err := r.m.Run(batch); return err }); err != nil {
+			return err
+		}
+	}
+	if err := decode.end(); err != nil {
+		return err
+	}
+	r.decode = append(r.decode, decode.total)
+	return nil
+}
+
+// open makes the regions of the sequences, with all slabs mapped.
+func (r *run) open() ([]compute.Region, error) {
+	var regions []compute.Region
+	per := device.Slabs(r.c.Prompt + r.c.Gen)
+	for i := range r.c.Batch {
+		region, err := r.m.NewRegion(r.c.Prompt + r.c.Gen)
+		if err != nil {
+			return regions, err
+		}
+		regions = append(regions, region)
 		slabs := make([]int32, per)
 		for j := range slabs {
 			slabs[j] = int32(i*per + j)
 		}
-		if err := regions[i].Append(slabs); err != nil {
-			return t, err
+		if err := region.Append(slabs); err != nil {
+			return regions, err
 		}
 	}
-	begin := time.Now()
-	for i, r := range regions {
-		if err := prefillOne(m, r, c.Prompt); err != nil {
-			return t, err
-		}
-		if i == 0 {
-			t.first = time.Since(begin)
-		}
-	}
-	t.prefill = time.Since(begin)
-	begin = time.Now()
-	batch := make([]compute.Rows, c.Batch)
-	for g := range c.Gen {
-		for i, r := range regions {
-			batch[i] = compute.Rows{Region: r, Tokens: randomTokens(m, 1), Position: c.Prompt + g, Output: true}
-		}
-		if _, err := m.Run(batch); err != nil {
-			return t, err
-		}
-	}
-	t.decode = time.Since(begin)
-	return t, nil
+	return regions, nil
 }
 
 // prefillOne runs a prompt in steps of at most the engine's rows.
@@ -132,7 +181,7 @@ func randomTokens(m *compute.Model, n int) []int32 {
 	return ids
 }
 
-func median(d []time.Duration) time.Duration {
-	slices.Sort(d)
-	return d[len(d)/2]
+func median[T cmp.Ordered](values []T) T {
+	slices.Sort(values)
+	return values[len(values)/2]
 }

@@ -18,6 +18,7 @@
 
 #include "cpu/cores.hpp"
 #include "cpu/linear.hpp"
+#include "cpu/linear_tune.hpp"
 #include "cpu/measure.hpp"
 #include "cpu/thread_pool.hpp"
 
@@ -58,6 +59,9 @@ std::vector<std::unique_ptr<Linear>> pack_copies(Shape s, Isa isa, ThreadPool& p
   for (uint64_t bytes = 0; bytes < kWorkingSet; bytes += copies.back()->bytes()) {
     copies.push_back(Linear::pack(spec, isa, pool));
   }
+  std::vector<Linear*> linears;
+  for (const auto& copy : copies) linears.push_back(copy.get());
+  tune_streams(linears, pool);
   return copies;
 }
 
@@ -115,8 +119,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   ThreadPool pool(options.threads > 0 ? options.threads : usable_cores());
-  const double gbps = measure_read_gbps(options.isa, pool, kWorkingSet);
-  const double peak = measure_peak_gflops(options.isa, pool);
+  Limits limits(options.isa, pool, kWorkingSet);
+  const double gbps = limits.read_gbps(), peak = limits.peak_gflops();
   std::printf("%s, %d threads: read %.1f GB/s, products %.0f GFLOP/s\n", isa_name(options.isa),
               pool.size(), gbps, peak);
   std::printf("%6s %6s %5s %10s %7s %7s %7s %7s\n", "N", "K", "rows", "us", "GFLOP/s", "peak",

@@ -137,7 +137,8 @@ int main(int argc, char** argv) {
   const Isa isa =
       argc > 2 ? isa_from_name(argv[2]).value_or(Isa::portable) : available_isas().front();
   for (const Isa each : available_isas()) {
-    std::printf("%-12s products %.0f GFLOP/s\n", isa_name(each), measure_peak_gflops(each, pool));
+    std::printf("%-12s products %.0f GFLOP/s\n", isa_name(each),
+                Limits(each, pool, 0).peak_gflops());
   }
   std::printf(
       "%d threads; GFLOP/s and share of the peak of %s; bits: oneDNN's rows among few and "

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,14 +14,15 @@
 #include "exec/limits.hpp"
 #include "isa.hpp"
 #include "linear.hpp"
+#include "linear_tune.hpp"
 #include "measure.hpp"
 #include "ops.hpp"
 
 namespace millrace::cpu {
 namespace {
 
-// Larger than any cache, so that the bandwidth is the memory's.
-constexpr uint64_t kMeasuredBytes = uint64_t{512} << 20;
+// Several times the last cache, so that the bandwidth is the memory's.
+constexpr uint64_t kMeasuredBytes = uint64_t{256} << 20;
 
 void check_machine(const Program& p) {
   if (p.head_dim % 8 != 0 || p.head_dim > kMaxHeadDim) {
@@ -69,6 +71,7 @@ class CpuKernels : public Kernels {
       }
     }
     rounded_ = Buffer(rounded * sizeof(bf16));
+    tune();
   }
 
   void begin(const Batch& batch) override {
@@ -127,6 +130,14 @@ class CpuKernels : public Kernels {
     }
   }
 
+  void tune() {
+    std::vector<Linear*> linears;
+    for (const Packed& p : packed_) {
+      if (p.linear) linears.push_back(p.linear.get());
+    }
+    tune_streams(linears, context_.pool);
+  }
+
   const Angles* angles_of(const Op& op) {
     if (op.rotary_dim == 0) return nullptr;
     for (const Angles& angles : angles_) {
@@ -177,8 +188,8 @@ class CpuDevice : public Device {
     out.memory_available = memory.available;
   }
   mr_measurement measure() override {
-    return {measure_read_gbps(kernels_.isa, pool_, kMeasuredBytes),
-            measure_peak_gflops(kernels_.isa, pool_)};
+    if (!limits_) limits_.emplace(kernels_.isa, pool_, kMeasuredBytes);
+    return {limits_->read_gbps(), limits_->peak_gflops()};
   }
   mr_dtype kv_dtype(const Program&) const override { return MR_BF16; }
   mr_dtype operand_dtype(const Program&) const override { return MR_BF16; }
@@ -190,6 +201,7 @@ class CpuDevice : public Device {
  private:
   const OpKernels& kernels_;
   ThreadPool pool_;
+  std::optional<Limits> limits_;  // of the first measurement
 };
 
 Isa choose_isa(std::string_view name) {

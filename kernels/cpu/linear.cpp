@@ -39,6 +39,8 @@ const LinearKernels& linear_kernels(Isa isa) {
   return linear_kernels_portable();
 }
 
+int Linear::max_tile_rows() const { return kernels_.max_rows; }
+
 int64_t Linear::pair_elements() const { return 2 * kPanelVectors * kernels_.lanes; }
 
 int64_t Linear::panel_elements() const { return pairs_ * pair_elements(); }
@@ -91,10 +93,11 @@ void Linear::finish(const Batch& b, int tile, int64_t p, const float* sums) cons
 void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
   const int first = b.tiling.first(tile), rows = b.tiling.first(tile + 1) - first;
   const auto* operand = static_cast<const std::byte*>(b.operand) + operand_bytes(first);
+  const Stream& stream = kernels_.streams[stream_of_[rows]];
   while (p < end) {
-    const bool fits = p + kernels_.wide_panels[rows] <= end;
-    const int panels = fits ? kernels_.wide_panels[rows] : 1;
-    const TileKernel kernel = (fits ? kernels_.wide : kernels_.one)[rows];
+    const bool fits = p + stream.panels[rows] <= end;
+    const int panels = fits ? stream.panels[rows] : 1;
+    const TileKernel kernel = (fits ? stream.kernel : kernels_.one)[rows];
     alignas(64) float sums[kMaxTileSums] = {};
     kernel({operand, panel(p), panel_elements(), pairs_, sums, nullptr});
     for (int i = 0; i < panels; ++i, ++p) finish(b, tile, p, sums + i * panel_sums(rows));

@@ -3,6 +3,7 @@
 #ifndef MILLRACE_CPU_LINEAR_HPP
 #define MILLRACE_CPU_LINEAR_HPP
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,8 @@
 namespace millrace::cpu {
 
 struct LinearKernels;
+
+inline constexpr int kMaxTileRows = 16;
 
 struct LinearSpec {
   // As mr_part, with the tensors themselves; bias may be null.
@@ -47,6 +50,14 @@ class Linear {
   // in: [rows, in_width] bf16; out: [rows, out_width] float or bf16, apart from
   // in. Uses the pool's scratch.
   void run(const bf16* in, int rows, void* out, ThreadPool& pool) const;
+
+  // The stream (linear_kernels.hpp) that a tile of so many rows goes by; any gives the
+  // same bits.
+  void set_stream(int rows, int stream) { stream_of_[rows] = static_cast<uint8_t>(stream); }
+
+  int64_t in_width() const { return in_width_; }
+  int64_t out_width() const { return out_width_; }
+  int max_tile_rows() const;
 
   uint64_t bytes() const { return weights_.size() + bias_.size(); }
 
@@ -96,6 +107,7 @@ class Linear {
   int64_t pairs_;  // of K, the last one filled up with a zero
   int64_t panels_;
   int64_t cached_bytes_;  // of weights that a core keeps while rows stream past
+  std::array<uint8_t, kMaxTileRows + 1> stream_of_{};
   int activation_;
   bool gated_, accumulate_, out_f32_;
   Pages weights_;  // [panels][pairs][2 * lanes][2] bf16

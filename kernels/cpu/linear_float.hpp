@@ -58,8 +58,8 @@ struct Expanded : Target {
 template <class Target, int... kIndex>
 constexpr LinearKernels make_float_kernels(std::integer_sequence<int, kIndex...>) {
   LinearKernels k = make_kernels<Target>();
-  ((k.expanding[kIndex + 1] = tile<Target, kIndex + 1, 1, From::memory, true>), ...);
-  ((k.expanded[kIndex + 1] = tile<Expanded<Target>, kIndex + 1, 1, From::cache>), ...);
+  ((k.expanding[kIndex + 1] = tile<Target, kIndex + 1, 1, Fetch::near_and_far, true>), ...);
+  ((k.expanded[kIndex + 1] = tile<Expanded<Target>, kIndex + 1, 1, Fetch::near>), ...);
   return k;
 }
 

@@ -8,13 +8,13 @@
 
 #include "bf16.hpp"
 #include "isa.hpp"
+#include "linear.hpp"
 
 namespace millrace::cpu {
 
 // A panel is the weights of two vectors of columns (output features), pair of K
 // by pair of K: [pairs][2 vectors][lanes][2] bf16. It is one stream from memory.
 inline constexpr int kPanelVectors = 2;
-inline constexpr int kMaxTileRows = 16;
 inline constexpr int kMaxTilePanels = 4;
 
 // A block of rows times panels over a range of K. The sums go on from what they
@@ -41,14 +41,25 @@ struct Finish {
   bool gated, accumulate, out_f32;
 };
 
+// A way for one tile of rows to stream through the panels: how many of them side by
+// side, and who fetches ahead. All give the same bits; which is fastest depends on
+// the processor's own fetching, so the fastest is found by measurement.
+struct Stream {
+  TileKernel kernel[kMaxTileRows + 1];  // [rows]
+  int panels[kMaxTileRows + 1];         // [rows]: of a call
+  // For measure.hpp: a sum over bytes (a multiple of kReadStep) that are read in the
+  // order in which a one-row tile reads weights.
+  uint64_t (*read)(const void* data, size_t bytes);
+};
+inline constexpr int kStreams = 4;
+
 struct LinearKernels {
-  int lanes;                          // floats in a vector
-  int max_rows;                       // of a tile, at most kMaxTileRows
-  size_t operand_bytes;               // of one pair
-  bool raw_row;                       // a row of bf16 with even K is a one-row operand as it is
-  TileKernel one[kMaxTileRows + 1];   // [rows]: one panel
-  TileKernel wide[kMaxTileRows + 1];  // [rows]: wide_panels[rows] panels, or null
-  int wide_panels[kMaxTileRows + 1];
+  int lanes;                         // floats in a vector
+  int max_rows;                      // of a tile, at most kMaxTileRows
+  size_t operand_bytes;              // of one pair
+  bool raw_row;                      // a row of bf16 with even K is a one-row operand as it is
+  TileKernel one[kMaxTileRows + 1];  // [rows]: one panel
+  Stream streams[kStreams];
   // Where products are those of floats, the weights of many rows are made floats
   // by the first tile that meets them. Null where they are not.
   TileKernel expanding[kMaxTileRows + 1];  // [rows]: one panel, and writes its floats
@@ -56,10 +67,8 @@ struct LinearKernels {
   // in: [rows][width] bf16 -> [pairs][rows] pairs; an odd width is filled up with zero.
   void (*pack_operand)(const bf16* in, int rows, int64_t width, void* operand);
   void (*finish)(const Finish&);
-  // For measure.hpp. read: a sum over bytes (a multiple of kReadStep) that are read
-  // once, as the widest tile of one row reads weights. products: that many rounds
-  // of products in registers alone; returns the floating-point operations of a thread.
-  uint64_t (*read)(const void* data, size_t bytes);
+  // For measure.hpp: that many rounds of products in registers alone; returns the
+  // floating-point operations of a thread.
   double (*products)(int64_t rounds);
 };
 

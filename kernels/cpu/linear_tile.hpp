@@ -9,6 +9,7 @@
 #ifndef MILLRACE_CPU_LINEAR_TILE_HPP
 #define MILLRACE_CPU_LINEAR_TILE_HPP
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -29,13 +30,13 @@ namespace {
 //   Weights load(const Weight*)        kLanes pairs of weights
 //   void multiply(Vector&, Weights, Operand)  adds the two products, always in the same order
 
-// Where the weights of a tile lie. A stream from memory is fetched to the second-
-// level cache kFar bytes ahead, every stream to the first-level one kNear ahead:
-// one distance alone leaves a fifth of the bandwidth unused with a few rows.
-enum class From { memory, cache };
+// Who fetches the weights of a tile ahead of their use: the processor by itself; or
+// the tile, to the first-level cache kNear bytes ahead, and where they come from
+// memory to the second-level one kFar ahead too.
+enum class Fetch { processor, near, near_and_far };
 inline constexpr int kFar = 8192, kNear = 512;
 
-template <class Target, int kRows, int kPanels, From kFrom, bool kExpand = false>
+template <class Target, int kRows, int kPanels, Fetch kFetch, bool kExpand = false>
 void tile(const Tile& t) {
   using Vector = typename Target::Vector;
   using Weight = typename Target::Weight;
@@ -59,8 +60,8 @@ void tile(const Tile& t) {
       const Weight* panel = weights + p * t.panel_stride;
       for (size_t line = 0; line < kPanelVectors * kVector * sizeof(Weight); line += 64) {
         const char* at = reinterpret_cast<const char*>(panel) + line;
-        if constexpr (kFrom == From::memory) __builtin_prefetch(at + kFar, 0, 2);
-        __builtin_prefetch(at + kNear);
+        if constexpr (kFetch == Fetch::near_and_far) __builtin_prefetch(at + kFar, 0, 2);
+        if constexpr (kFetch != Fetch::processor) __builtin_prefetch(at + kNear);
       }
       const auto first = Target::load(panel);
       const auto second = Target::load(panel + kVector);
@@ -204,25 +205,24 @@ template <class Target>
 
 // ---- What the machine can do -------------------------------------------------
 
-template <class Target>
+template <class Target, int kPanels, Fetch kFetch>
 uint64_t read(const void* data, size_t bytes) {
   typedef uint64_t Words __attribute__((vector_size(64)));
-  constexpr size_t kStreams = kMaxTilePanels, kLine = 64;
-  const size_t stream = bytes / kStreams;
+  constexpr size_t kLine = 64;
+  const size_t panel = bytes / kPanels;
   const auto* begin = static_cast<const char*>(data);
-  Words sums[kStreams] = {};
-  for (size_t i = 0; i < stream; i += 2 * kLine) {
+  Words sums[kPanels] = {};
+  for (size_t i = 0; i < panel; i += 2 * kLine) {
 #pragma GCC unroll 4
-    for (size_t s = 0; s < kStreams; ++s) {
-      const char* p = begin + s * stream + i;
-      __builtin_prefetch(p + kFar / 4, 0, 2);
-      __builtin_prefetch(p + kFar / 4 + kLine, 0, 2);
-      __builtin_prefetch(p + kNear);
-      __builtin_prefetch(p + kNear + kLine);
-      Words a, b;
-      std::memcpy(&a, p, kLine);
-      std::memcpy(&b, p + kLine, kLine);
-      sums[s] ^= a ^ b;
+    for (size_t p = 0; p < kPanels; ++p) {
+      const char* at = begin + p * panel + i;
+      for (size_t line = 0; line < 2 * kLine; line += kLine) {
+        if constexpr (kFetch == Fetch::near_and_far) __builtin_prefetch(at + line + kFar, 0, 2);
+        if constexpr (kFetch != Fetch::processor) __builtin_prefetch(at + line + kNear);
+        Words words;
+        std::memcpy(&words, at + line, kLine);
+        sums[p] ^= words;
+      }
     }
   }
   uint64_t sum = 0;
@@ -255,7 +255,7 @@ double products(int64_t rounds) {
   return 4.0 * Target::kLanes * kSums * static_cast<double>(rounds);
 }
 
-// As many panels at once as keep the pipelines busy with few rows.
+// Panels of a wide tile: as many as the registers hold sums for.
 template <class Target, int kRows>
 constexpr int wide_panels() {
   return kRows * kMaxTilePanels <= Target::kMaxRows ? kMaxTilePanels
@@ -263,19 +263,30 @@ constexpr int wide_panels() {
                                                     : 1;
 }
 
+template <class Target, int kPanels, Fetch kFetch, int... kIndex>
+constexpr Stream make_stream(std::integer_sequence<int, kIndex...>) {
+  Stream s{};
+  ((s.panels[kIndex + 1] = std::min(kPanels, wide_panels<Target, kIndex + 1>())), ...);
+  ((s.kernel[kIndex + 1] =
+        tile<Target, kIndex + 1, std::min(kPanels, wide_panels<Target, kIndex + 1>()), kFetch>),
+   ...);
+  s.read = read<Target, kPanels, kFetch>;
+  return s;
+}
+
 template <class Target, int... kIndex>
-constexpr LinearKernels make_kernels(std::integer_sequence<int, kIndex...>) {
+constexpr LinearKernels make_kernels(std::integer_sequence<int, kIndex...> rows) {
   LinearKernels k{};
   k.lanes = Target::kLanes;
   k.max_rows = Target::kMaxRows;
   k.operand_bytes = sizeof(typename Target::Pair);
-  ((k.one[kIndex + 1] = tile<Target, kIndex + 1, 1, From::memory>), ...);
-  ((k.wide[kIndex + 1] = tile<Target, kIndex + 1, wide_panels<Target, kIndex + 1>(), From::memory>),
-   ...);
-  ((k.wide_panels[kIndex + 1] = wide_panels<Target, kIndex + 1>()), ...);
+  ((k.one[kIndex + 1] = tile<Target, kIndex + 1, 1, Fetch::near_and_far>), ...);
+  k.streams[0] = make_stream<Target, kMaxTilePanels, Fetch::near_and_far>(rows);
+  k.streams[1] = make_stream<Target, kMaxTilePanels, Fetch::processor>(rows);
+  k.streams[2] = make_stream<Target, 1, Fetch::near_and_far>(rows);
+  k.streams[3] = make_stream<Target, 1, Fetch::processor>(rows);
   k.pack_operand = pack_operand<Target>;
   k.finish = finish<Target>;
-  k.read = read<Target>;
   k.products = products<Target>;
   return k;
 }

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "linear_kernels.hpp"
-#include "pages.hpp"
 
 namespace millrace::cpu {
 namespace {
 
-constexpr int kReadRuns = 5, kSlices = 16, kPeakRuns = 20;
+constexpr size_t kTask = 256 * kReadStep;
+constexpr int kPeakRuns = 4;
 
 template <class F>
 double seconds(F&& f) {
@@ -23,41 +23,39 @@ double seconds(F&& f) {
 
 }  // namespace
 
-double measure_read_gbps(Isa isa, ThreadPool& pool, uint64_t bytes) {
-  constexpr size_t kTask = 256 * kReadStep;
-  const LinearKernels& kernels = linear_kernels(isa);
-  const int tasks = static_cast<int>(std::max<uint64_t>(1, bytes / kTask));
-  const Pages pages(tasks * kTask);
-  auto* data = static_cast<std::byte*>(pages.data());
+Limits::Limits(Isa isa, ThreadPool& pool, uint64_t bytes)
+    : kernels_(linear_kernels(isa)),
+      pool_(pool),
+      tasks_(static_cast<int>(std::max<uint64_t>(1, bytes / kTask))),
+      data_(tasks_ * kTask) {
   // Written, so that it is not the one page of zeroes; by the thread that reads it.
-  pool.parallel_for(tasks, [&](int task, int) { std::memset(data + task * kTask, task, kTask); });
-  // In slices of some milliseconds, so that some are left undisturbed by others.
-  const int slice = std::max(1, tasks / kSlices);
-  double best = 0;
-  std::atomic<uint64_t> sink{0};
-  for (int run = 0; run < kReadRuns; ++run) {
-    for (int first = 0; first + slice <= tasks; first += slice) {
-      const double s = seconds([&] {
-        pool.parallel_for(slice, [&](int task, int) {
-          sink.fetch_xor(kernels.read(data + (first + task) * kTask, kTask),
-                         std::memory_order_relaxed);
-        });
-      });
-      best = std::max(best, static_cast<double>(slice) * kTask / s * 1e-9);
-    }
-  }
-  return best;
+  auto* data = static_cast<std::byte*>(data_.data());
+  pool.parallel_for(tasks_, [&](int task, int) { std::memset(data + task * kTask, task, kTask); });
 }
 
-double measure_peak_gflops(Isa isa, ThreadPool& pool) {
-  const LinearKernels& kernels = linear_kernels(isa);
+double Limits::read_gbps() {
+  const auto* data = static_cast<const std::byte*>(data_.data());
+  std::atomic<uint64_t> sink{0};
+  double least = 1e30;
+  for (const Stream& stream : kernels_.streams) {
+    const double s = seconds([&] {
+      pool_.parallel_for(tasks_, [&](int task, int) {
+        sink.fetch_xor(stream.read(data + task * kTask, kTask), std::memory_order_relaxed);
+      });
+    });
+    least = std::min(least, s);
+  }
+  return static_cast<double>(tasks_) * kTask / least * 1e-9;
+}
+
+double Limits::peak_gflops() {
   constexpr int64_t kRounds = 50'000;  // about a millisecond: some run is left undisturbed
   double best = 0;
   for (int run = 0; run < kPeakRuns; ++run) {
-    std::vector<double> done(pool.size());
+    std::vector<double> done(pool_.size());
     const double s = seconds([&] {
-      pool.parallel_for(pool.size(),
-                        [&](int task, int) { done[task] = kernels.products(kRounds); });
+      pool_.parallel_for(pool_.size(),
+                         [&](int task, int) { done[task] = kernels_.products(kRounds); });
     });
     double operations = 0;
     for (const double d : done) operations += d;

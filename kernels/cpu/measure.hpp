@@ -5,18 +5,35 @@
 #include <cstdint>
 
 #include "isa.hpp"
+#include "pages.hpp"
 #include "thread_pool.hpp"
 
 namespace millrace::cpu {
 
-// GB/s (1e9) of reading `bytes` of memory once by all threads, the best of a few
-// runs. A true figure of the memory needs a buffer much larger than the caches;
-// it is taken from the system for the time of the call. Throws std::bad_alloc.
-double measure_read_gbps(Isa isa, ThreadPool& pool, uint64_t bytes);
+struct LinearKernels;
 
-// GFLOP/s of the instructions that multiply operands, from registers alone, by
-// all threads, the best of a few runs.
-double measure_peak_gflops(Isa isa, ThreadPool& pool);
+// The measurements take some ten milliseconds, so that they can be taken between the
+// runs they are compared with, on the same minute's machine.
+class Limits {
+ public:
+  // bytes: of the memory that is read; a true figure needs much more than the caches
+  // hold. It is taken from the system now and kept. Throws std::bad_alloc.
+  Limits(Isa isa, ThreadPool& pool, uint64_t bytes);
+
+  // GB/s (1e9) of reading the memory once by all threads, in the fastest of the
+  // orders in which weights are read.
+  double read_gbps();
+
+  // GFLOP/s of the instructions that multiply operands, from registers alone, by
+  // all threads, the best of a few runs.
+  double peak_gflops();
+
+ private:
+  const LinearKernels& kernels_;
+  ThreadPool& pool_;
+  const int tasks_;
+  Pages data_;
+};
 
 }  // namespace millrace::cpu
 

@@ -11,6 +11,8 @@
 
 #include "cpu/bf16.hpp"
 #include "cpu/isa.hpp"
+#include "cpu/linear_kernels.hpp"
+#include "cpu/linear_tune.hpp"
 #include "cpu/measure.hpp"
 
 namespace millrace::cpu {
@@ -216,6 +218,33 @@ TEST_P(EveryIsa, ARowsBitsDependOnNeitherTheOtherRowsNorTheThreads) {
   }
 }
 
+TEST_P(EveryIsa, EveryStreamGivesTheSameBits) {
+  const Case c(129, 700, {.biased = true});
+  ThreadPool pool(2);
+  const auto linear = Linear::pack(c.spec, GetParam(), pool);
+  for (int rows = 1; rows <= linear->max_tile_rows(); ++rows) {
+    linear->set_stream(rows, 0);
+    const std::vector<char> expected = c.run(*linear, 0, rows, pool);
+    for (int stream = 1; stream < kStreams; ++stream) {
+      linear->set_stream(rows, stream);
+      EXPECT_EQ(c.run(*linear, 0, rows, pool), expected) << rows << " rows, stream " << stream;
+    }
+  }
+}
+
+TEST_P(EveryIsa, TuningChangesNoBits) {
+  const Case c(600, 300, {MR_ACT_SILU, true, false, false, true});
+  ThreadPool pool(2);
+  const auto linear = Linear::pack(c.spec, GetParam(), pool);
+  const std::vector<char> expected = c.run(*linear, 0, 20, pool);
+  tune_streams({linear.get()}, pool);
+  EXPECT_EQ(c.run(*linear, 0, 20, pool), expected);
+  for (int rows = 1; rows <= linear->max_tile_rows(); ++rows) {
+    const std::vector<char> out = c.run(*linear, 0, rows, pool);
+    EXPECT_EQ(std::memcmp(out.data(), expected.data(), out.size()), 0) << rows << " rows";
+  }
+}
+
 TEST_P(EveryIsa, PartsAndBiasesTakeTheirRowsFromTheTensor) {
   // Two heads of [q|k|v] x 3, as BLOOM fuses them; the parts are k, then q.
   constexpr int64_t kHead = 3, kStride = 9, kRows = 18, kWidth = 20;
@@ -262,8 +291,9 @@ TEST_P(EveryIsa, WeightsOfEveryTypeAreRoundedToBf16) {
 
 TEST_P(EveryIsa, MeasuresAreThoseOfAMachine) {
   ThreadPool pool(1);
-  EXPECT_GT(measure_read_gbps(GetParam(), pool, 4 << 20), 0.01);
-  EXPECT_GT(measure_peak_gflops(GetParam(), pool), 0.01);
+  Limits limits(GetParam(), pool, 4 << 20);
+  EXPECT_GT(limits.read_gbps(), 0.01);
+  EXPECT_GT(limits.peak_gflops(), 0.01);
 }
 
 TEST(Linear, FloatInstructionSetsAgreeBitForBit) {
