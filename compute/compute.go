@@ -207,12 +207,28 @@ func (m *Model) NewRegion(tokens int) (Region, error) {
 
 // Run runs one step. Regions are this model's.
 func (m *Model) Run(batch []Rows) (Logits, error) {
+	if err := m.setBatch(batch); err != nil {
+		return nil, err
+	}
+	return m.engine.Run(m.batch)
+}
+
+// RunTimed is Run op by op, with the time of each in the program's order.
+func (m *Model) RunTimed(batch []Rows) ([]device.OpTime, error) {
+	if err := m.setBatch(batch); err != nil {
+		return nil, err
+	}
+	_, times, err := m.engine.RunTimed(m.batch)
+	return times, err
+}
+
+func (m *Model) setBatch(batch []Rows) error {
 	m.batch = m.batch[:0]
 	beams := 0
 	for _, r := range batch {
 		region, err := deviceRegion(r.Region)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		rows := device.Rows{Region: region, Tokens: r.Tokens, Position: r.Position, OutputsFrom: len(r.Tokens)}
 		switch {
@@ -223,14 +239,14 @@ func (m *Model) Run(batch []Rows) (Logits, error) {
 			rows.Beams, rows.OutputsFrom = m.beams[beams], 0
 			beams++
 			if err := deviceBeams(rows.Beams, r.Beams); err != nil {
-				return nil, err
+				return err
 			}
 		case r.Output:
 			rows.OutputsFrom--
 		}
 		m.batch = append(m.batch, rows)
 	}
-	return m.engine.Run(m.batch)
+	return nil
 }
 
 func deviceRegion(r Region) (*device.Region, error) {

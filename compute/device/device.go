@@ -34,6 +34,7 @@ type Options struct {
 	ISA     string // "": the best that the machine has
 	Device  string // of sycl: "auto" (also ""), "cpu", "gpu", "level_zero:0"
 	Library string // of sycl: the shared library's path; "": see FindSYCL
+	Profile bool   // RunTimed takes the device's own clock; launches cost a little more
 }
 
 // Device is an open backend.
@@ -85,7 +86,7 @@ func Open(o Options) (*Device, error) {
 	if o.Threads < 0 {
 		return nil, fmt.Errorf("%w: threads %d, expected 0 or more", ErrInvalid, o.Threads)
 	}
-	cfg := C.mr_device_config{threads: C.int32_t(o.Threads)}
+	cfg := C.mr_device_config{threads: C.int32_t(o.Threads), profile: flag(o.Profile)}
 	if err := setString(cfg.isa[:], o.ISA, "ISA"); err != nil {
 		return nil, err
 	}

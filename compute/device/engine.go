@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"time"
 	"unsafe"
 
 	"github.com/millrace/millrace/compute/model"
@@ -45,7 +46,7 @@ type Engine struct {
 	sequences []C.mr_sequence // [MaxRows]
 	outputs   []int32         // [MaxOutputs]
 	logits    []float32       // [MaxOutputs x vocab]
-	opNanos   []uint64        // [ops]
+	opTimes   []C.mr_op_time  // [ops]
 	beams     beamArrays
 }
 
@@ -99,7 +100,7 @@ func (e *Engine) allocate(ops int) error {
 		cSlice(&e.sequences, e.limits.MaxRows) &&
 		cSlice(&e.outputs, e.limits.MaxOutputs) &&
 		cSlice(&e.logits, e.limits.MaxOutputs*e.vocab) &&
-		cSlice(&e.opNanos, ops) &&
+		cSlice(&e.opTimes, ops) &&
 		e.beams.allocate(e.limits.MaxRows)
 	if !ok {
 		return fmt.Errorf("%w: step buffers for %d rows and %d outputs x %d logits",
@@ -118,7 +119,7 @@ func (e *Engine) Close() {
 	cFree(&e.sequences)
 	cFree(&e.outputs)
 	cFree(&e.logits)
-	cFree(&e.opNanos)
+	cFree(&e.opTimes)
 	e.beams.free()
 }
 
@@ -158,13 +159,27 @@ func (l Logits) Row(i int) []float32 { return l.values[i*l.vocab : (i+1)*l.vocab
 // for. A row's logits do not depend on the rest of the batch, bit for bit.
 func (e *Engine) Run(batch []Rows) (Logits, error) { return e.run(batch, nil) }
 
-// RunTimed is Run with the wall time of each op, in the program's order.
-func (e *Engine) RunTimed(batch []Rows) (Logits, []uint64, error) {
-	l, err := e.run(batch, e.opNanos)
-	return l, e.opNanos, err
+// OpTime is what an op of a step took: by the device's clock where Options has
+// Profile and the device has one, else by the wall clock.
+type OpTime struct {
+	Time     time.Duration
+	Launches int // of kernels; 0 for an op without rows
 }
 
-func (e *Engine) run(batch []Rows, opNanos []uint64) (Logits, error) {
+// RunTimed is Run op by op, with the time of each in the program's order.
+func (e *Engine) RunTimed(batch []Rows) (Logits, []OpTime, error) {
+	l, err := e.run(batch, e.opTimes)
+	if err != nil {
+		return Logits{}, nil, err
+	}
+	times := make([]OpTime, len(e.opTimes))
+	for i, t := range e.opTimes {
+		times[i] = OpTime{Time: time.Duration(t.nanoseconds), Launches: int(t.launches)}
+	}
+	return l, times, nil
+}
+
+func (e *Engine) run(batch []Rows, opTimes []C.mr_op_time) (Logits, error) {
 	rows, outputs := 0, 0
 	if err := e.beams.reset(batch); err != nil {
 		return Logits{}, err
@@ -209,8 +224,8 @@ func (e *Engine) run(batch []Rows, opNanos []uint64) (Logits, error) {
 		n_sequences: C.int32_t(len(batch)),
 		outputs:     C.int32_t(outputs),
 	}
-	if opNanos != nil {
-		step.op_nanoseconds = (*C.uint64_t)(unsafe.SliceData(opNanos))
+	if opTimes != nil {
+		step.op_times = unsafe.SliceData(opTimes)
 	}
 	var me C.mr_error
 	if C.mr_program_run(e.dev.backend, e.handle, &step, &me) != C.MR_OK {

@@ -32,7 +32,12 @@ type sequence struct {
 // with the test.
 func open(t *testing.T, backend, isa string, p *model.Program, w device.Tensors, n int) *sequence {
 	t.Helper()
-	d, err := device.Open(options(t, backend, isa))
+	return openWith(t, options(t, backend, isa), p, w, n)
+}
+
+func openWith(t *testing.T, o device.Options, p *model.Program, w device.Tensors, n int) *sequence {
+	t.Helper()
+	d, err := device.Open(o)
 	require.NoError(t, err)
 	t.Cleanup(d.Close)
 	e, err := d.Load(p, w, device.Limits{MaxRows: n, MaxOutputs: n})

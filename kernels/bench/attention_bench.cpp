@@ -66,18 +66,18 @@ Times time(const std::string& isa, int threads, int batch, int rows, int context
     parts.push_back({sequences.back().region, i * rows, rows, context, 0, nullptr});
     for (const int32_t t : random.tokens(rows, b.vocab)) tokens.push_back(t);
   }
-  std::vector<uint64_t> nanoseconds(b.ops.size());
+  std::vector<mr_op_time> times(b.ops.size());
   mr_step step{};
   step.tokens = tokens.data();
   step.sequences = parts.data();
-  step.op_nanoseconds = nanoseconds.data();
+  step.op_times = times.data();
   step.rows = batch * rows;
   step.n_sequences = batch;
   Times best;
   for (int run = 0; run < kRuns; ++run) {
     model.run(step);
     for (size_t i = 0; i < b.ops.size(); ++i) {
-      const double seconds = static_cast<double>(nanoseconds[i]) * 1e-9 * kLayers;
+      const double seconds = static_cast<double>(times[i].nanoseconds) * 1e-9 * kLayers;
       if (b.ops[i].kind == MR_OP_ATTENTION) best.attention = std::min(best.attention, seconds);
       if (b.ops[i].kind == MR_OP_ROPE_STORE) best.rope_store = std::min(best.rope_store, seconds);
     }

@@ -44,7 +44,10 @@ class Kernels {
   // Where the logits are computed: the caller's memory, or the device's, which
   // finish then copies there.
   virtual float* logits(float* caller) { return caller; }
-  virtual void wait() {}                  // until the ops so far are done
+  virtual void wait() {}  // until the ops so far are done
+  // Of the launches since begin or the last call, which are done. No launches:
+  // each op is one. No nanoseconds: the device has no clock of its own.
+  virtual mr_op_time op_time() { return {}; }
   virtual void finish(const mr_step&) {}  // after the last op: waits, the logits are the caller's
 
   // Whether rope_store and attention take sequences with beams.

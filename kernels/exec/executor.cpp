@@ -71,21 +71,30 @@ void Executor::run(const mr_step& step) {
     }
   }
   kernels_->begin(batch_);
-  for (const Op& op : program_.ops) {
-    const Clock::time_point start = Clock::now();
-    run_op(op, step);
-    if (step.op_nanoseconds != nullptr) {
-      kernels_->wait();
-      const auto passed =
-          std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
-      step.op_nanoseconds[op.index] = static_cast<uint64_t>(passed.count());
-    }
+  if (step.op_times != nullptr) {
+    run_timed(step);
+  } else {
+    for (const Op& op : program_.ops) run_op(op, step);
   }
   kernels_->finish(step);
 }
 
+void Executor::run_timed(const mr_step& step) {
+  kernels_->wait();  // for what begin has started
+  for (const Op& op : program_.ops) {
+    const Clock::time_point start = Clock::now();
+    run_op(op, step);
+    kernels_->wait();
+    const std::chrono::nanoseconds passed = Clock::now() - start;
+    mr_op_time time = kernels_->op_time();
+    if (time.nanoseconds == 0) time.nanoseconds = static_cast<uint64_t>(passed.count());
+    if (time.launches == 0 && rows(op) > 0) time.launches = 1;
+    step.op_times[op.index] = time;
+  }
+}
+
 void Executor::run_op(const Op& op, const mr_step& step) {
-  const int rows = op.index <= program_.select ? batch_.rows : batch_.outputs;
+  const int rows = this->rows(op);
   if (rows == 0) return;  // a prefill chunk whose logits nobody wants
   switch (op.kind) {
     case MR_OP_EMBED:

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 2
+#define MR_ABI_VERSION 3
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -203,12 +203,20 @@ typedef struct mr_sequence {
   const mr_beams* beams; /* NULL: rows are at position, position + 1, ... */
 } mr_sequence;
 
+/* What an op of a step took: by the device's own clock where the device was
+ * opened with profile and has one, else by the wall clock until the op is done. */
+typedef struct mr_op_time {
+  uint64_t nanoseconds;
+  int32_t launches; /* of kernels; 0 for an op without rows */
+  int32_t reserved;
+} mr_op_time;
+
 typedef struct mr_step {
   const int32_t* tokens; /* [rows] */
   const mr_sequence* sequences;
   const int32_t* output_rows; /* [outputs], ascending */
   float* logits;              /* [outputs, vocab], the caller's */
-  uint64_t* op_nanoseconds;   /* [n_ops] wall time per op, or NULL */
+  mr_op_time* op_times; /* [n_ops], then each op is done before the next one begins; or NULL */
   int32_t rows, n_sequences, outputs;
 } mr_step;
 
@@ -220,6 +228,7 @@ typedef struct mr_device_config {
   int32_t threads; /* 0: every core this process may use (affinity and cgroup quota) */
   char isa[32];    /* "": the best; else a name from mr_device_info.isas */
   char device[64]; /* for backends with several devices; "" or "auto" */
+  int32_t profile; /* 1: op_times by the device's clock, at a small cost of every launch */
 } mr_device_config;
 
 typedef struct mr_device_info {

@@ -120,6 +120,7 @@ TEST_P(StepTest, BadStepsAreRefused) {
   backend->region_destroy(tiny);
 }
 
+// Op by op, with the same result.
 TEST_P(StepTest, EveryOpIsTimed) {
   Builder b = small_llama();
   Model model(GetParam(), b, 4);
@@ -127,11 +128,26 @@ TEST_P(StepTest, EveryOpIsTimed) {
   s.reach(16);
   const int32_t token = 1, row = 0;
   const mr_sequence sequence{s.region, 0, 1, 0, 0, nullptr};
-  std::vector<float> logits(b.vocab);
-  std::vector<uint64_t> times(b.ops.size(), UINT64_MAX);
-  mr_step step{&token, &sequence, &row, logits.data(), times.data(), 1, 1, 1};
+  std::vector<float> plain(b.vocab), timed(b.vocab);
+  mr_step step{&token, &sequence, &row, plain.data(), nullptr, 1, 1, 1};
   model.run(step);
-  for (size_t i = 0; i < times.size(); ++i) EXPECT_LT(times[i], 1000000000u) << "op " << i;
+  std::vector<mr_op_time> times(b.ops.size(), {UINT64_MAX, -1, 0});
+  step.logits = timed.data();
+  step.op_times = times.data();
+  model.run(step);
+  EXPECT_EQ(timed, plain);
+  for (size_t i = 0; i < times.size(); ++i) {
+    EXPECT_LT(times[i].nanoseconds, 1000000000u) << "op " << i;
+    EXPECT_EQ(times[i].launches, 1) << "op " << i;
+  }
+
+  step.outputs = 0;
+  model.run(step);
+  for (size_t i = 0; i < times.size(); ++i) {
+    EXPECT_EQ(times[i].launches,
+              b.ops[i].kind == MR_OP_SELECT_ROWS || i + 2 >= times.size() ? 0 : 1)
+        << "op " << i;
+  }
 }
 
 // A prefill chunk whose logits nobody wants.

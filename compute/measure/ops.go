@@ -1,0 +1,165 @@
+package measure
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/roofline"
+)
+
+// Op is the ops of one name in a step, over all layers: what was counted, what
+// was measured, and what that is of the device's limits.
+type Op struct {
+	roofline.Line
+	Launches int     `json:"launches"` // of kernels
+	Time     float64 `json:"time_seconds"`
+	GBps     float64 `json:"gbps"`
+	GFLOPS   float64 `json:"gflops"`
+	// Least time / time. Above 1 where operands come from a cache: the limit is
+	// the memory's.
+	Share float64 `json:"share_of_roofline"`
+}
+
+// Ops is a step measured op by op. It is the step of the median time of those
+// that were run, so that its parts add up.
+type Ops struct {
+	Rows    int     `json:"rows"` // of each sequence
+	Past    int     `json:"past"` // tokens in the KV cache of each before the step
+	Batch   int     `json:"batch"`
+	Beams   int     `json:"beams"`
+	Steps   int     `json:"steps"` // run
+	Ops     []Op    `json:"ops"`   // longest first
+	Total   Op      `json:"total"` // of the ops
+	Step    float64 `json:"step_seconds"`
+	Outside float64 `json:"not_in_ops_seconds"` // Step - Total.Time: launching, waiting, copying logits
+	// The step as it is served, with no op waited for: median of steps that
+	// alternate with the timed ones.
+	Served float64 `json:"served_step_seconds"`
+	Limits Limits  `json:"limits"`
+}
+
+// Profile times the ops of steps of a model.
+type Profile struct {
+	Model  *compute.Model
+	Repeat int // steps of each kind
+}
+
+// Limits are those of the device in a case: medians of samples that alternate
+// with its steps, because the machine is shared and its limits move.
+type Limits struct {
+	device.Measurement
+	read, peak []float64
+}
+
+func (l *Limits) sample(m *compute.Model) error {
+	now, err := m.Device.Measure()
+	if err != nil {
+		return err
+	}
+	l.read, l.peak = append(l.read, now.ReadGBps), append(l.peak, now.PeakGFLOPS)
+	slices.Sort(l.read)
+	slices.Sort(l.peak)
+	l.ReadGBps, l.PeakGFLOPS = l.read[len(l.read)/2], l.peak[len(l.peak)/2]
+	return nil
+}
+
+// device is the roofline of the limits.
+func (l *Limits) device() roofline.Device {
+	return roofline.Device{GBps: l.ReadGBps, TFLOPS: l.PeakGFLOPS / 1e3}
+}
+
+// Prefill times a prefill step of a whole prompt.
+func (p Profile) Prefill(tokens int) (Ops, error) {
+	s, err := newSequences(p.Model, 1, 1, tokens, 0)
+	if err != nil {
+		return Ops{}, err
+	}
+	defer s.close()
+	return p.run(s.prefill(), roofline.Workload{Prompt: tokens, Batch: 1, Tiles: 1}.Prefill())
+}
+
+// Decode times a decode step after gen tokens of each response. The prompts'
+// keys and values are those of a prefill, those of the responses are what the
+// cache holds.
+func (p Profile) Decode(w roofline.Workload) (Ops, error) {
+	s, err := newSequences(p.Model, w.Batch, w.Beams, w.Prompt, w.Gen+1)
+	if err != nil {
+		return Ops{}, err
+	}
+	defer s.close()
+	if err := s.fill(); err != nil {
+		return Ops{}, err
+	}
+	return p.run(s.decode(), w.Decode(w.Gen))
+}
+
+// timedStep is one run of a step.
+type timedStep struct {
+	ops  []device.OpTime
+	step time.Duration
+}
+
+func (p Profile) run(rows []compute.Rows, step roofline.Step) (Ops, error) {
+	var timed []timedStep
+	var served []time.Duration
+	var limits Limits
+	for range p.Repeat {
+		if err := limits.sample(p.Model); err != nil {
+			return Ops{}, err
+		}
+		begin := time.Now()
+		if _, err := p.Model.Run(rows); err != nil {
+			return Ops{}, err
+		}
+		served = append(served, time.Since(begin))
+		begin = time.Now()
+		ops, err := p.Model.RunTimed(rows)
+		if err != nil {
+			return Ops{}, err
+		}
+		timed = append(timed, timedStep{ops, time.Since(begin)})
+	}
+	slices.SortFunc(timed, func(a, b timedStep) int { return cmp.Compare(a.step, b.step) })
+	o := newOps(p.Model.Program, timed[len(timed)/2], step, limits.device())
+	o.Steps, o.Served, o.Limits = p.Repeat, median(served).Seconds(), limits
+	return o, nil
+}
+
+// newOps puts a run of a step beside its counts and the device's limits.
+func newOps(program *model.Program, t timedStep, step roofline.Step, limits roofline.Device) Ops {
+	costs := roofline.Costs(program, step, model.BF16Sizes())
+	o := Ops{Rows: step.Rows, Past: step.Past, Batch: step.Batch, Beams: step.Beams, Step: t.step.Seconds()}
+	index := map[string]int{}
+	for i, line := range roofline.Lines(program, costs, limits) {
+		index[line.Name] = i
+		o.Ops = append(o.Ops, Op{Line: line})
+	}
+	for i, op := range t.ops {
+		to := &o.Ops[index[program.Ops[i].Name]]
+		to.Launches += op.Launches
+		to.Time += op.Time.Seconds()
+	}
+	lines := make([]roofline.Line, len(o.Ops))
+	for i := range o.Ops {
+		o.Ops[i].rate()
+		lines[i] = o.Ops[i].Line
+		o.Total.Launches += o.Ops[i].Launches
+		o.Total.Time += o.Ops[i].Time
+	}
+	o.Total.Line = roofline.Total(lines)
+	o.Total.rate()
+	o.Outside = o.Step - o.Total.Time
+	slices.SortStableFunc(o.Ops, func(a, b Op) int { return cmp.Compare(b.Time, a.Time) })
+	return o
+}
+
+// rate fills in what follows from counts and time.
+func (o *Op) rate() {
+	o.GBps = float64(o.Bytes) / o.Time / 1e9
+	o.GFLOPS = float64(o.Flops) / o.Time / 1e9
+	o.Share = o.Seconds / o.Time
+}

@@ -1,0 +1,132 @@
+package measure
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+)
+
+// sequences are equal requests in the KV cache: a prompt, and behind it a
+// response, or one for each of several beams.
+type sequences struct {
+	model            *compute.Model
+	prompt, response int // tokens
+	next             int // physical slab
+	requests         []request
+}
+
+type request struct {
+	region compute.Region   // of the prompt; without beams of the response too
+	first  int              // physical slab of it
+	beams  []compute.Region // of the responses; nil: no beams
+}
+
+func newSequences(m *compute.Model, batch, beams, prompt, response int) (*sequences, error) {
+	need := batch * device.Slabs(prompt+response)
+	if beams > 1 {
+		need = batch * (device.Slabs(prompt) + beams*device.Slabs(response))
+	}
+	if need > m.Slabs() || prompt+response > m.Program.MaxPositions {
+		return nil, fmt.Errorf("measure: %w: %d requests of %d beams, %d + %d tokens need %d KV slabs of %d and a context of %d tokens, the model's is %d",
+			device.ErrNoMemory, batch, beams, prompt, response, need, m.Slabs(), prompt+response, m.Program.MaxPositions)
+	}
+	s := &sequences{model: m, prompt: prompt, response: response}
+	for range batch {
+		if err := s.add(beams); err != nil {
+			s.close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (s *sequences) add(beams int) (err error) {
+	s.requests = append(s.requests, request{first: s.next})
+	r := &s.requests[len(s.requests)-1]
+	if beams == 1 {
+		r.region, err = s.open(s.prompt + s.response)
+		return err
+	}
+	if r.region, err = s.open(s.prompt); err != nil {
+		return err
+	}
+	for range beams {
+		response, err := s.open(s.response)
+		if err != nil {
+			return err
+		}
+		r.beams = append(r.beams, response)
+	}
+	return nil
+}
+
+// open maps the next slabs to a region.
+func (s *sequences) open(tokens int) (compute.Region, error) {
+	region, err := s.model.NewRegion(tokens)
+	if err != nil {
+		return nil, err
+	}
+	slabs := make([]int32, device.Slabs(tokens))
+	for i := range slabs {
+		slabs[i] = int32(s.next + i)
+	}
+	s.next += len(slabs)
+	if err := region.Append(slabs); err != nil {
+		region.Close()
+		return nil, err
+	}
+	return region, nil
+}
+
+// fill prefills the first prompt and copies it to the others.
+func (s *sequences) fill() error {
+	if err := prefillOne(s.model, s.requests[0].region, s.prompt); err != nil {
+		return err
+	}
+	for _, r := range s.requests[1:] {
+		for i := range device.Slabs(s.prompt) {
+			if err := s.model.Engine().CopySlab(int32(i), int32(r.first+i), device.SlabTokens); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// prefill is the first request's whole prompt.
+func (s *sequences) prefill() []compute.Rows {
+	return []compute.Rows{{Region: s.requests[0].region, Tokens: randomTokens(s.model, s.prompt), Output: true}}
+}
+
+// decode is the last token of each response. Each beam's past is its own.
+func (s *sequences) decode() []compute.Rows {
+	rows := make([]compute.Rows, len(s.requests))
+	for i, r := range s.requests {
+		rows[i] = compute.Rows{
+			Region: r.region, Tokens: randomTokens(s.model, max(len(r.beams), 1)),
+			Position: s.prompt + s.response - 1, Output: true,
+		}
+		if r.beams == nil {
+			continue
+		}
+		beams := &compute.Beams{Prompt: s.prompt, Responses: r.beams}
+		for b := range r.beams {
+			beams.Index = append(beams.Index, slices.Repeat([]int32{int32(b)}, s.response-1))
+		}
+		rows[i].Beams = beams
+	}
+	return rows
+}
+
+func (s *sequences) close() {
+	for _, r := range s.requests {
+		if r.region != nil {
+			r.region.Close()
+		}
+		for _, b := range r.beams {
+			b.Close()
+		}
+	}
+}
