@@ -24,6 +24,7 @@ type benchOptions struct {
 	beams   int
 	repeat  int
 	rows    int
+	profile profileFlags
 	asJSON  bool
 }
 
@@ -47,10 +48,14 @@ the products) are measured every few steps of the same run, so that the shares c
 machines, and between quiet and busy minutes of one.
 
 --beams measures a beam search too: its steps alternate with those of greedy decoding after the same
-prompt.`,
-		Example: `  millrace bench --model DIR --prompt 512 --gen 32 --batch 1,8,16 --json`,
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return bench(cmd.OutOrStdout(), a, &o) },
+prompt.
+
+--ops and --sdpa measure op by op instead, each op against the device's limits.`,
+		Example: `  millrace bench --model DIR --prompt 512 --gen 32 --batch 1,8,16 --json
+  millrace bench --model DIR --ops --batch 1,8
+  millrace bench --model DIR --sdpa --prompt 1024 --batch 1,2,4,8,16`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return bench(cmd.OutOrStdout(), a, &o) },
 	}
 	f := cmd.Flags()
 	o.device.Register(f)
@@ -61,6 +66,7 @@ prompt.`,
 	f.IntVar(&o.beams, "beams", 0, "measure a beam search of one prompt with so many beams too (0: none)")
 	f.IntVar(&o.repeat, "repeat", 3, "runs of each case; the median counts")
 	f.IntVar(&o.rows, "max-batch-tokens", 512, "tokens per step")
+	o.profile.register(f)
 	jsonFlag(cmd, &o.asJSON)
 	return cmd
 }
@@ -92,6 +98,9 @@ func bench(out io.Writer, a *app, o *benchOptions) error {
 	}
 	if o.model, err = modelDir(o.model); err != nil {
 		return err
+	}
+	if o.profile.wanted() {
+		return benchProfile(out, a, o, largest)
 	}
 	a.log.Info().Str("model", o.model).Msg("loading")
 	m, err := compute.Open(compute.Options{

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/measure"
+	"github.com/millrace/millrace/compute/roofline"
+)
+
+// profileFlags are bench's flags of measuring op by op.
+type profileFlags struct {
+	ops, sdpa bool
+}
+
+func (p *profileFlags) register(f *pflag.FlagSet) {
+	f.BoolVar(&p.ops, "ops", false, "measure op by op: a prefill step of --prompt tokens, a decode step of each --batch (of --beams rows each)")
+	f.BoolVar(&p.sdpa, "sdpa", false, "measure the attention of decode steps of each --batch: --beams rows (default 4) after --prompt + --gen tokens")
+}
+
+func (p *profileFlags) wanted() bool { return p.ops || p.sdpa }
+
+// profileReport is what bench --ops and bench --sdpa print.
+type profileReport struct {
+	Model   string             `json:"model"`
+	Device  device.Info        `json:"device"`
+	Program device.ProgramInfo `json:"program"`
+	Ops     []measure.Ops      `json:"ops,omitempty"`
+	SDPA    *sdpaReport        `json:"sdpa,omitempty"`
+}
+
+type sdpaReport struct {
+	Beams   int            `json:"beams"`
+	Prompt  int            `json:"prompt"`
+	Gen     int            `json:"gen"`
+	Batches []measure.SDPA `json:"batches"`
+}
+
+func benchProfile(out io.Writer, a *app, o *benchOptions, largest int) error {
+	beams := max(o.beams, 1)
+	if o.profile.sdpa && o.beams == 0 {
+		beams = 4
+	}
+	a.log.Info().Str("model", o.model).Msg("loading")
+	options := deviceOptions(o.device)
+	options.Profile = true
+	rows := max(o.rows, o.prompt, largest*beams)
+	m, err := compute.Open(compute.Options{
+		Dir: o.model, Device: options,
+		MaxRows: rows, MaxOutputs: largest * beams, MaxSequences: largest * (beams + 1),
+	})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	report := profileReport{Model: o.model, Program: m.Engine().Info()}
+	if report.Device, err = m.Device.Info(); err != nil {
+		return err
+	}
+	profile := measure.Profile{Model: m, Repeat: o.repeat}
+	if o.profile.ops {
+		if report.Ops, err = benchOps(a, o, profile); err != nil {
+			return err
+		}
+	}
+	if o.profile.sdpa {
+		if report.SDPA, err = benchSDPA(a, o, profile, beams); err != nil {
+			return err
+		}
+	}
+	if o.asJSON {
+		return printJSON(out, report)
+	}
+	return report.print(out)
+}
+
+func benchOps(a *app, o *benchOptions, p measure.Profile) ([]measure.Ops, error) {
+	a.log.Info().Int("prompt", o.prompt).Int("repeat", o.repeat).Msg("measuring prefill")
+	prefill, err := p.Prefill(o.prompt)
+	if err != nil {
+		return nil, err
+	}
+	ops := []measure.Ops{prefill}
+	for _, batch := range o.batches {
+		a.log.Info().Int("batch", batch).Int("prompt", o.prompt).Int("repeat", o.repeat).Msg("measuring decode")
+		decode, err := p.Decode(roofline.Workload{Prompt: o.prompt, Batch: batch, Beams: max(o.beams, 1), Tiles: 1})
+		if err != nil {
+			return nil, err
+		}
+		ops = append(ops, decode)
+	}
+	return ops, nil
+}
+
+func benchSDPA(a *app, o *benchOptions, p measure.Profile, beams int) (*sdpaReport, error) {
+	r := &sdpaReport{Beams: beams, Prompt: o.prompt, Gen: o.gen}
+	for _, batch := range o.batches {
+		a.log.Info().Int("batch", batch).Int("beams", beams).Int("repeat", o.repeat).Msg("measuring attention")
+		s, err := p.Attention(roofline.Workload{Prompt: o.prompt, Gen: o.gen, Batch: batch, Beams: beams, Tiles: 1})
+		if err != nil {
+			return nil, err
+		}
+		r.Batches = append(r.Batches, s)
+	}
+	return r, nil
+}
+
+func (r *profileReport) print(out io.Writer) error {
+	fmt.Fprintf(out, "measured on %s (%s backend, %s, %d threads)\n%s; linear ops: %s\n",
+		r.Device.Name, r.Device.Backend, r.Device.ISA, r.Device.Threads, r.Model, r.Program.Linear)
+	for i := range r.Ops {
+		if err := printOps(out, &r.Ops[i]); err != nil {
+			return err
+		}
+	}
+	if r.SDPA == nil {
+		return nil
+	}
+	return r.SDPA.print(out)
+}
+
+func printOps(out io.Writer, o *measure.Ops) error {
+	what := fmt.Sprintf("prefill of %d tokens", o.Rows)
+	if o.Past > 0 {
+		what = fmt.Sprintf("decode, batch %d, beams %d, after %d tokens", o.Batch, o.Beams, o.Past)
+	}
+	fmt.Fprintf(out, "\n%s: the median of %d steps; limits, measured between them: %.1f GB/s, %.0f GFLOP/s\n",
+		what, o.Steps, o.Limits.ReadGBps, o.Limits.PeakGFLOPS)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "op\tops\tlaunches\tms\tof step\tMB\tGFLOP\tGB/s\tGFLOP/s\tof roofline\tbound by\t")
+	line := func(op *measure.Op) {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%.3f\t%.1f%%\t%.2f\t%.3f\t%.1f\t%.1f\t%.0f%%\t%s\t\n", op.Name, op.Ops, op.Launches,
+			1e3*op.Time, 100*op.Time/o.Step, megabytes(op.Bytes), float64(op.Flops)/1e9, op.GBps, op.GFLOPS, 100*op.Share, op.Limit)
+	}
+	for i := range o.Ops {
+		line(&o.Ops[i])
+	}
+	line(&o.Total)
+	fmt.Fprintf(w, "not in ops\t\t\t%.3f\t%.1f%%\t\t\t\t\t\t\t\n", 1e3*o.Outside, 100*o.Outside/o.Step)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "the step: %.3f ms op by op, %.3f ms as it is served\n", 1e3*o.Step, 1e3*o.Served)
+	return err
+}
+
+func (r *sdpaReport) print(out io.Writer) error {
+	fmt.Fprintf(out, "\nattention of a decode step: %d beams after a prompt of %d tokens and responses of %d; all layers together\n",
+		r.Beams, r.Prompt, r.Gen)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "batch\tKV cache MB\tms\tGB/s\tof read bandwidth\tlimit GB/s\t")
+	for _, s := range r.Batches {
+		fmt.Fprintf(w, "%d\t%.1f\t%.3f\t%.1f\t%.0f%%\t%.1f\t\n", s.Batch, megabytes(s.KVBytes), 1e3*s.Time, s.GBps, 100*s.Share, s.Limits.ReadGBps)
+	}
+	return w.Flush()
+}

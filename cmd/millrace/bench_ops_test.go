@@ -1,0 +1,32 @@
+package main
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestBenchOpByOp(t *testing.T) {
+	args := []string{"bench", "--ops", "--sdpa", "--prompt", "20", "--gen", "3", "--batch", "1,2", "--repeat", "1", "--threads", "1"}
+	code, stdout, stderr := millrace(t, nil, append(args, "--json")...)
+	require.Equal(t, 0, code, stderr)
+	var r profileReport
+	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
+	require.Len(t, r.Ops, 3)
+	require.Equal(t, 20, r.Ops[0].Rows)
+	require.Equal(t, 2, r.Ops[2].Batch)
+	for _, o := range r.Ops {
+		require.Equal(t, 68, o.Total.Launches)
+		require.InEpsilon(t, o.Step, o.Total.Time+o.Outside, 1e-9)
+	}
+	require.Equal(t, 4, r.SDPA.Beams)
+	require.Len(t, r.SDPA.Batches, 2)
+
+	code, stdout, stderr = millrace(t, nil, args...)
+	require.Equal(t, 0, code, stderr)
+	for _, want := range []string{"measured on ", "prefill of 20 tokens", "decode, batch 2, beams 1, after 20 tokens", "not in ops", "of roofline",
+		"4 beams after a prompt of 20 tokens and responses of 3"} {
+		require.Contains(t, stdout, want)
+	}
+}
