@@ -31,6 +31,11 @@ func (l *limits) sample() (device.Measurement, error) {
 	return m, nil
 }
 
+// median is that of the samples so far, at least one.
+func (l *limits) median() device.Measurement {
+	return device.Measurement{ReadGBps: median(l.read), PeakGFLOPS: median(l.peak)}
+}
+
 // window times runs, and compares each stretch of them with the limits sampled
 // before and after it.
 type window struct {

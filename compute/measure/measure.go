@@ -73,7 +73,7 @@ func (r *run) result() Result {
 		Batch: r.c.Batch, Prompt: r.c.Prompt, Gen: r.c.Gen,
 		PrefillTPS: tokens / pre, TTFT: median(r.first).Seconds(),
 		PrefillGFLOPS: r.prefillFlops(r.c.Batch) / pre / 1e9,
-		Limits:        device.Measurement{ReadGBps: median(r.limits.read), PeakGFLOPS: median(r.limits.peak)},
+		Limits:        r.limits.median(),
 		PeakShare:     median(r.peakShares),
 	}
 	if r.c.Gen > 0 {

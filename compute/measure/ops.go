@@ -38,38 +38,14 @@ type Ops struct {
 	Outside float64 `json:"not_in_ops_seconds"` // Step - Total.Time: launching, waiting, copying logits
 	// The step as it is served, with no op waited for: median of steps that
 	// alternate with the timed ones.
-	Served float64 `json:"served_step_seconds"`
-	Limits Limits  `json:"limits"`
+	Served float64            `json:"served_step_seconds"`
+	Limits device.Measurement `json:"limits"` // median of samples that alternate with the steps
 }
 
 // Profile times the ops of steps of a model.
 type Profile struct {
 	Model  *compute.Model
 	Repeat int // steps of each kind
-}
-
-// Limits are those of the device in a case: medians of samples that alternate
-// with its steps, because the machine is shared and its limits move.
-type Limits struct {
-	device.Measurement
-	read, peak []float64
-}
-
-func (l *Limits) sample(m *compute.Model) error {
-	now, err := m.Device.Measure()
-	if err != nil {
-		return err
-	}
-	l.read, l.peak = append(l.read, now.ReadGBps), append(l.peak, now.PeakGFLOPS)
-	slices.Sort(l.read)
-	slices.Sort(l.peak)
-	l.ReadGBps, l.PeakGFLOPS = l.read[len(l.read)/2], l.peak[len(l.peak)/2]
-	return nil
-}
-
-// device is the roofline of the limits.
-func (l *Limits) device() roofline.Device {
-	return roofline.Device{GBps: l.ReadGBps, TFLOPS: l.PeakGFLOPS / 1e3}
 }
 
 // Prefill times a prefill step of a whole prompt.
@@ -106,9 +82,9 @@ type timedStep struct {
 func (p Profile) run(rows []compute.Rows, step roofline.Step) (Ops, error) {
 	var timed []timedStep
 	var served []time.Duration
-	var limits Limits
+	samples := limits{measure: p.Model.Device.Measure}
 	for range p.Repeat {
-		if err := limits.sample(p.Model); err != nil {
+		if _, err := samples.sample(); err != nil {
 			return Ops{}, err
 		}
 		begin := time.Now()
@@ -124,17 +100,18 @@ func (p Profile) run(rows []compute.Rows, step roofline.Step) (Ops, error) {
 		timed = append(timed, timedStep{ops, time.Since(begin)})
 	}
 	slices.SortFunc(timed, func(a, b timedStep) int { return cmp.Compare(a.step, b.step) })
-	o := newOps(p.Model.Program, timed[len(timed)/2], step, limits.device())
-	o.Steps, o.Served, o.Limits = p.Repeat, median(served).Seconds(), limits
+	o := newOps(p.Model.Program, timed[len(timed)/2], step, samples.median())
+	o.Steps, o.Served = p.Repeat, median(served).Seconds()
 	return o, nil
 }
 
 // newOps puts a run of a step beside its counts and the device's limits.
-func newOps(program *model.Program, t timedStep, step roofline.Step, limits roofline.Device) Ops {
+func newOps(program *model.Program, t timedStep, step roofline.Step, limits device.Measurement) Ops {
+	roof := roofline.Device{GBps: limits.ReadGBps, TFLOPS: limits.PeakGFLOPS / 1e3}
 	costs := roofline.Costs(program, step, model.BF16Sizes())
-	o := Ops{Rows: step.Rows, Past: step.Past, Batch: step.Batch, Beams: step.Beams, Step: t.step.Seconds()}
+	o := Ops{Rows: step.Rows, Past: step.Past, Batch: step.Batch, Beams: step.Beams, Step: t.step.Seconds(), Limits: limits}
 	index := map[string]int{}
-	for i, line := range roofline.Lines(program, costs, limits) {
+	for i, line := range roofline.Lines(program, costs, roof) {
 		index[line.Name] = i
 		o.Ops = append(o.Ops, Op{Line: line})
 	}

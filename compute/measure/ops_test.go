@@ -27,7 +27,7 @@ func TestOpsOfAStepAreSummedByNameAgainstTheLimits(t *testing.T) {
 	p, err := roofline.PaperModel{Name: "llama-2-7b"}.Program()
 	require.NoError(t, err)
 	step := roofline.Step{Batch: 1, Beams: 1, Rows: 1, Past: 9, Tiles: 1}
-	limits := roofline.Device{GBps: 100, TFLOPS: 1}
+	limits := device.Measurement{ReadGBps: 100, PeakGFLOPS: 1000}
 	run := timedStep{step: time.Hour}
 	for range p.Ops {
 		run.ops = append(run.ops, device.OpTime{Time: time.Millisecond, Launches: 2})

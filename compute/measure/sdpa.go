@@ -3,18 +3,19 @@ package measure
 import (
 	"time"
 
+	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/roofline"
 )
 
 // SDPA is the attention of a decode step, as in figure 6 of arXiv:2401.05391.
 type SDPA struct {
-	Batch   int     `json:"batch"`
-	KVBytes int64   `json:"kv_bytes"`     // keys and values that the attention of all layers reads
-	Time    float64 `json:"time_seconds"` // of these ops, median over steps
-	GBps    float64 `json:"gbps"`
-	Share   float64 `json:"share_of_read_bandwidth"` // above 1: a cache holds them
-	Limits  Limits  `json:"limits"`
+	Batch   int                `json:"batch"`
+	KVBytes int64              `json:"kv_bytes"`     // keys and values that the attention of all layers reads
+	Time    float64            `json:"time_seconds"` // of these ops, median over steps
+	GBps    float64            `json:"gbps"`
+	Share   float64            `json:"share_of_read_bandwidth"` // above 1: a cache holds them
+	Limits  device.Measurement `json:"limits"`                  // median of samples that alternate with the steps
 }
 
 // Attention times the attention of the step that Decode times.
@@ -36,8 +37,9 @@ func (p Profile) Attention(w roofline.Workload) (SDPA, error) {
 	}
 	rows := s.decode()
 	var times []time.Duration
+	samples := limits{measure: p.Model.Device.Measure}
 	for range p.Repeat {
-		if err := a.Limits.sample(p.Model); err != nil {
+		if _, err := samples.sample(); err != nil {
 			return SDPA{}, err
 		}
 		ops, err := p.Model.RunTimed(rows)
@@ -52,7 +54,7 @@ func (p Profile) Attention(w roofline.Workload) (SDPA, error) {
 		}
 		times = append(times, sum)
 	}
-	a.Time = median(times).Seconds()
+	a.Time, a.Limits = median(times).Seconds(), samples.median()
 	a.GBps = float64(a.KVBytes) / a.Time / 1e9
 	a.Share = a.GBps / a.Limits.ReadGBps
 	return a, nil
