@@ -1,10 +1,12 @@
 // The SYCL backend: libmillrace_sycl.so, behind the C ABI.
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 
 #include "exec/abi.hpp"
 #include "exec/error.hpp"
+#include "sycl/fault.hpp"
 #include "sycl/kernels.hpp"
 #include "sycl/measure.hpp"
 #include "sycl/pool.hpp"
@@ -24,10 +26,10 @@ void check_program(const Program& p) {
 
 class SyclDevice : public Device {
  public:
-  SyclDevice(const Found& found, const std::string& isa)
+  SyclDevice(const Found& found, const std::string& isa, bool profile)
       : id_(found.id),
         target_(choose_target(found.device, isa)),
-        stream_(std::make_shared<Stream>(found.device)) {}
+        stream_(std::make_shared<Stream>(found.device, profile)) {}
 
   void info(mr_device_info& out) const override {
     const sycl::device device = stream_->device();
@@ -52,8 +54,10 @@ class SyclDevice : public Device {
 
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& layout) override {
     check_program(program);
-    return std::make_unique<SyclKernels>(stream_, target_, common(operand_type(program)), program,
-                                         layout);
+    // First: it takes the compiler longest, and runs beside the others'.
+    const Bundle attention = attention_bundle(*stream_, target_, program);
+    return std::make_unique<SyclKernels>(stream_, target_, common(operand_type(program)), attention,
+                                         program, layout);
   }
 
  private:
@@ -77,9 +81,10 @@ std::unique_ptr<Device> open(const mr_device_config& config) {
   if (config.threads < 0 || config.threads > kMostThreads) {
     fail(MR_INVALID, "%d threads, expected 0 to %d", config.threads, kMostThreads);
   }
+  read_fault(std::getenv("MILLRACE_SYCL_FAULT"));
   prepare_environment(config.threads);
   return std::make_unique<SyclDevice>(choose_device(text(config.device, sizeof config.device)),
-                                      text(config.isa, sizeof config.isa));
+                                      text(config.isa, sizeof config.isa), config.profile != 0);
 }
 
 int32_t device_open(const mr_device_config* config, mr_device** out, mr_error* error) {

@@ -1,7 +1,10 @@
 #include "sycl/bundle.hpp"
 
+#include <cstdint>
 #include <cstdio>
-#include <deque>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 
 #include "exec/error.hpp"
@@ -11,57 +14,108 @@ namespace millrace::sycl_backend {
 namespace {
 
 namespace ex = sycl::ext::oneapi::experimental;
+namespace fs = std::filesystem;
 
-Bundle::State build(const sycl::queue& queue, const std::vector<std::string>& files,
-                    const std::vector<std::string>& options) {
-  if (!queue.get_device().ext_oneapi_can_compile(ex::source_language::sycl)) {
+struct Recipe {
+  sycl::context context;
+  sycl::device device;
+  std::vector<std::string> files, options;
+
+  bool operator==(const Recipe&) const = default;
+};
+
+// FNV-1a of everything that decides what is compiled, and by what.
+std::string hash(const Recipe& recipe) {
+  uint64_t h = 0xcbf29ce484222325;
+  const auto add = [&h](const std::string& text) {
+    for (const unsigned char c : text + '\n') h = (h ^ c) * 0x100000001b3;
+  };
+  for (const Source& source : sources()) add(source.text);
+  for (const std::string& file : recipe.files) add(file);
+  for (const std::string& option : recipe.options) add(option);
+  add(recipe.device.get_info<sycl::info::device::name>());
+  add(recipe.device.get_info<sycl::info::device::driver_version>());
+  add(std::to_string(__SYCL_COMPILER_VERSION));
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(h));
+  return digits;
+}
+
+// The file that says that the runtime's cache holds the recipe's result; empty
+// where nothing is kept.
+fs::path mark(const Recipe& recipe) {
+  const char* persistent = std::getenv("SYCL_CACHE_PERSISTENT");
+  const char* folder = std::getenv("SYCL_CACHE_DIR");
+  if (persistent == nullptr || std::string(persistent) != "1" || folder == nullptr) return {};
+  const fs::path marks = fs::path(folder) / "millrace";
+  std::error_code error;
+  fs::create_directories(marks, error);
+  if (error) return {};
+  return marks / hash(recipe);
+}
+
+Bundle::State build(const Recipe& recipe) {
+  std::vector<sycl::device> devices{recipe.device};
+  if (!devices[0].ext_oneapi_can_compile(ex::source_language::sycl)) {
     fail(MR_UNSUPPORTED, "this SYCL runtime cannot compile SYCL source (libsycl-jit.so)");
   }
   std::string text;
-  for (const std::string& file : files) text += "#include \"" + file + "\"\n";
+  for (const std::string& file : recipe.files) text += "#include \"" + file + "\"\n";
   ex::include_files includes;
   for (const Source& source : sources()) includes.add(source.name, source.text);
+  const ex::properties options{ex::build_options{recipe.options}};
   try {
-    auto source = ex::create_kernel_bundle_from_source(
-        queue.get_context(), ex::source_language::sycl, text, ex::properties{includes});
-    return ex::build(source, {queue.get_device()}, ex::properties{ex::build_options{options}});
+    auto source = ex::create_kernel_bundle_from_source(recipe.context, ex::source_language::sycl,
+                                                       text, ex::properties{includes});
+    const fs::path kept = mark(recipe);
+    const bool first = !kept.empty() && !fs::exists(kept);
+    // The runtime has two caches: of the front end's result, and, under a hash of
+    // it, of the device's. Read back from the first one it has another hash than
+    // when it was new. So it is read back even the first time, or else the second
+    // start would not find the device's result.
+    if (first) ex::compile(source, devices, options);
+    Bundle::State bundle = ex::build(source, devices, options);
+    if (first) std::ofstream(kept).flush();
+    return bundle;
   } catch (const sycl::exception& e) {
     // The log is longer than an error's message.
-    std::fprintf(stderr, "millrace: SYCL kernels (%s):\n%s\n", files.back().c_str(), e.what());
-    fail(MR_DEVICE, "the SYCL kernels of %s do not build: %s", files.back().c_str(), e.what());
+    const char* last = recipe.files.back().c_str();
+    std::fprintf(stderr, "millrace: SYCL kernels (%s):\n%s\n", last, e.what());
+    fail(MR_DEVICE, "the SYCL kernels of %s do not build: %s", last, e.what());
   }
 }
 
-// Programs of one process share what is compiled: loading a second one, or the
-// first one again after a failure, takes no time. All queues of a device are in
-// its platform's default context, to which a bundle belongs.
-Bundle::State build_once(const sycl::queue& queue, const std::vector<std::string>& files,
-                         const std::vector<std::string>& options) {
+// Programs of one process share what is compiled, as long as they share a
+// context: loading a second one takes no time.
+std::shared_future<Bundle::State> build_once(Recipe recipe) {
   struct Built {
-    sycl::device device;
-    std::vector<std::string> files, options;
-    Bundle::State bundle;
+    Recipe recipe;
+    std::shared_future<Bundle::State> bundle;
   };
   static std::mutex mutex;
   // Never freed: at the process's end the runtime may be gone before it.
-  static auto& all = *new std::deque<Built>;
+  static auto& all = *new std::vector<Built>;
   const std::lock_guard lock(mutex);
   for (const Built& b : all) {
-    if (b.device == queue.get_device() && b.files == files && b.options == options) return b.bundle;
+    if (b.recipe == recipe) return b.bundle;
   }
-  return all.emplace_back(Built{queue.get_device(), files, options, build(queue, files, options)})
-      .bundle;
+  // What was compiled for a context that failed is not asked for any more.
+  std::erase_if(all, [&](const Built& b) {
+    return b.recipe.device == recipe.device && b.recipe.context != recipe.context;
+  });
+  auto bundle = std::async(std::launch::async, build, recipe).share();
+  return all.emplace_back(Built{std::move(recipe), std::move(bundle)}).bundle;
 }
 
 }  // namespace
 
 Bundle::Bundle(const sycl::queue& queue, const std::vector<std::string>& files,
                const std::vector<std::string>& options)
-    : bundle_(build_once(queue, files, options)) {}
+    : bundle_(build_once({queue.get_context(), queue.get_device(), files, options})) {}
 
 sycl::kernel Bundle::kernel(const std::string& name) const {
-  State handle = bundle_;  // the call is not const
-  return handle.ext_oneapi_get_kernel(name);
+  State bundle = bundle_.get();  // the call is not const
+  return bundle.ext_oneapi_get_kernel(name);
 }
 
 }  // namespace millrace::sycl_backend

@@ -3,6 +3,7 @@
 #ifndef MILLRACE_SYCL_BUNDLE_HPP
 #define MILLRACE_SYCL_BUNDLE_HPP
 
+#include <future>
 #include <string>
 #include <sycl/sycl.hpp>
 #include <vector>
@@ -13,15 +14,16 @@ class Bundle {
  public:
   using State = sycl::kernel_bundle<sycl::bundle_state::executable>;
 
-  // Compiles the named sources together. Throws Error(MR_DEVICE) with the
-  // compiler's log.
+  // Begins to compile the named sources together, beside the caller: bundles
+  // that are made one after the other are compiled at once.
   Bundle(const sycl::queue& queue, const std::vector<std::string>& files,
          const std::vector<std::string>& options);
 
+  // Waits for the compiler. Throws Error(MR_DEVICE) with its log.
   sycl::kernel kernel(const std::string& name) const;
 
  private:
-  State bundle_;
+  std::shared_future<State> bundle_;
 };
 
 }  // namespace millrace::sycl_backend

@@ -59,6 +59,13 @@ mr_dtype operand_type(const Program& program) {
   return program.tensors.empty() || program.tensors[0].dtype == MR_BF16 ? MR_BF16 : MR_F16;
 }
 
+Bundle attention_bundle(const Stream& stream, Target target, const Program& program) {
+  std::vector<std::string> options = build_options(target, operand_type(program));
+  options.push_back("-DMR_HEAD_DIM=" + std::to_string(program.head_dim));
+  options.push_back("-DMR_QUERIES=" + std::to_string(most_queries(program.head_dim, target.lanes)));
+  return Bundle(stream.queue(), {"attention.cpp"}, options);
+}
+
 CommonKernels::CommonKernels(const Stream& stream, Target target, mr_dtype type)
     : CommonKernels(Bundle(stream.queue(),
                            {"embed.cpp", "norm.cpp", "rope_store.cpp", "rows.cpp", "linear.cpp"},
@@ -75,24 +82,19 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target)
       linear(linear_kernels(bundle, target)) {}
 
 SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target,
-                         std::shared_ptr<const CommonKernels> common, const Program& program,
-                         const KvLayout& layout)
+                         std::shared_ptr<const CommonKernels> common, const Bundle& attention,
+                         const Program& program, const KvLayout& layout)
     : stream_(std::move(stream)),
       target_(target),
       kernels_(std::move(common)),
       program_(program),
       layout_(layout),
       constants_(program.ops.size()) {
-  const mr_dtype type = operand_type(program);
-  std::vector<std::string> attention_options = build_options(target, type);
   const int most_queries = sycl_backend::most_queries(program.head_dim, target.lanes);
-  attention_options.push_back("-DMR_HEAD_DIM=" + std::to_string(program.head_dim));
-  attention_options.push_back("-DMR_QUERIES=" + std::to_string(most_queries));
-  const Bundle bundle(stream_->queue(), {"attention.cpp"}, attention_options);
   for (int queries = 1; queries <= most_queries; queries *= 2) {
-    attention_.emplace_back(queries, bundle.kernel("mr_attention_" + std::to_string(queries)));
+    attention_.emplace_back(queries, attention.kernel("mr_attention_" + std::to_string(queries)));
   }
-  beam_attention_.push_back(bundle.kernel("mr_attention_beams"));
+  beam_attention_.push_back(attention.kernel("mr_attention_beams"));
   tables_ = std::make_unique<StepTables>(query_groups(program), most_queries);
 
   int64_t rounded = 0;
@@ -159,6 +161,7 @@ Buffer SyclKernels::floats(const float* values, int n) {
 void SyclKernels::begin(const Batch& batch) {
   if (running_) fail(MR_DEVICE, "the device failed in an earlier step; load the program again");
   running_ = true;
+  stream_->forget_launches();
   pool_ = static_cast<const DevicePool*>(batch.pool)->data();
   tables_->set(*stream_, batch);
 }

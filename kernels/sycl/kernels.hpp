@@ -21,6 +21,9 @@ mr_dtype operand_type(const Program& program);
 // What all device code is compiled with.
 std::vector<std::string> build_options(Target target, mr_dtype type);
 
+// The kernels of attention, for the program's size of a head.
+Bundle attention_bundle(const Stream& stream, Target target, const Program& program);
+
 // Kernels that do not depend on the size of a head.
 struct CommonKernels {
   CommonKernels(const Stream& stream, Target target, mr_dtype type);
@@ -35,8 +38,8 @@ struct CommonKernels {
 class SyclKernels : public Kernels {
  public:
   SyclKernels(std::shared_ptr<Stream> stream, Target target,
-              std::shared_ptr<const CommonKernels> common, const Program& program,
-              const KvLayout& layout);
+              std::shared_ptr<const CommonKernels> common, const Bundle& attention,
+              const Program& program, const KvLayout& layout);
 
   void begin(const Batch& batch) override;
   void embed(const Op& op, const Batch& batch, Slot out) override;
@@ -49,6 +52,7 @@ class SyclKernels : public Kernels {
   bool takes_beams() const override { return true; }
   float* logits(float*) override { return static_cast<float*>(logits_.data()); }
   void wait() override { stream_->wait(); }
+  mr_op_time op_time() override { return stream_->take_launches(); }
   void finish(const mr_step& step) override;
 
   uint64_t weight_bytes() const override;

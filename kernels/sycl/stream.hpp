@@ -4,31 +4,37 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <sycl/sycl.hpp>
+#include <utility>
+#include <vector>
 
 #include "exec/buffer.hpp"
+#include "millrace_kernels.h"
 
 namespace millrace::sycl_backend {
 
+// Whatever fails throws Error(MR_DEVICE), and streams that are made later do not
+// share this one's context: it may be of no use any more.
 class Stream {
  public:
-  explicit Stream(const sycl::device& device);
+  // profile: the device's clock is asked how long each launch took.
+  Stream(const sycl::device& device, bool profile);
 
   const sycl::queue& queue() const { return queue_; }
   sycl::device device() const { return queue_.get_device(); }
 
   // Zeroed device memory. Throws Error(MR_NO_MEMORY).
   Buffer allocate(size_t bytes);
-  void copy(void* to, const void* from, size_t bytes) { queue_.memcpy(to, from, bytes); }
-  // Waits, and throws Error(MR_DEVICE) for whatever failed since the last call.
+  void copy(void* to, const void* from, size_t bytes);
+  // Waits, and throws for whatever failed since the last call.
   void wait();
 
   // Runs a kernel over groups x items work-items.
   template <class... Arguments>
   void launch(const sycl::kernel& kernel, size_t groups, size_t items, Arguments... arguments) {
-    ++launches_;
-    queue_.submit([&](sycl::handler& handler) {
+    submit([&](sycl::handler& handler) {
       handler.set_args(arguments...);
       handler.parallel_for(sycl::nd_range<1>(groups * items, items), kernel);
     });
@@ -37,20 +43,46 @@ class Stream {
   template <class Shape, class... Pointers>
   void launch_local(const sycl::kernel& kernel, size_t groups, size_t items, size_t floats,
                     const Shape& shape, Pointers... pointers) {
-    ++launches_;
-    queue_.submit([&](sycl::handler& handler) {
+    submit([&](sycl::handler& handler) {
       const sycl::local_accessor<float, 1> local(sycl::range<1>(floats), handler);
       handler.set_args(pointers..., local, shape);
       handler.parallel_for(sycl::nd_range<1>(groups * items, items), kernel);
     });
   }
 
-  uint64_t launches() const { return launches_; }
+  void forget_launches();  // a step begins
+  // The launches since then or the last call, which are done.
+  mr_op_time take_launches();
 
  private:
-  std::string failure_;  // before queue_, whose handler writes it
+  template <class CommandGroup>
+  void submit(CommandGroup&& group) {
+    guarded([&] {
+      inject();
+      sycl::event event = queue_.submit(group);
+      if (profile_) events_.push_back(std::move(event));
+    });
+    ++launches_;
+  }
+  template <class F>
+  void guarded(F&& call) {
+    try {
+      if (lost_) throw sycl::exception(sycl::make_error_code(sycl::errc::runtime), *failure_);
+      call();
+    } catch (const sycl::exception& e) {
+      failed(e.what());
+    }
+  }
+  void inject();
+  [[noreturn]] void failed(const std::string& what);
+
+  // What the queue's handler was told; buffers keep the queue, and so this, alive.
+  std::shared_ptr<std::string> failure_ = std::make_shared<std::string>();
   sycl::queue queue_;
-  uint64_t launches_ = 0;
+  bool profile_;
+  int32_t launches_ = 0;
+  std::vector<sycl::event> events_;  // of the launches, with profile
+  bool lost_ = false;                // on purpose
 };
 
 }  // namespace millrace::sycl_backend
