@@ -46,13 +46,20 @@ func benchProfile(out io.Writer, a *app, o *benchOptions, largest int) error {
 	if o.profile.sdpa && o.beams == 0 {
 		beams = 4
 	}
+	program, err := compute.ReadProgram(o.model)
+	if err != nil {
+		return err
+	}
+	// As many sequences of full length as hold the slabs of the largest case.
+	slabs := largest * (device.Slabs(o.prompt+o.gen+1) + beams*device.Slabs(o.gen+1))
+	sequences := slabs/device.Slabs(program.MaxPositions) + 1
 	a.log.Info().Str("model", o.model).Msg("loading")
 	options := deviceOptions(o.device)
 	options.Profile = true
 	rows := max(o.rows, o.prompt, largest*beams)
 	m, err := compute.Open(compute.Options{
 		Dir: o.model, Device: options,
-		MaxRows: rows, MaxOutputs: largest * beams, MaxSequences: largest * (beams + 1),
+		MaxRows: rows, MaxOutputs: largest * beams, MaxSequences: sequences,
 	})
 	if err != nil {
 		return err
