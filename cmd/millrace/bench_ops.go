@@ -30,6 +30,7 @@ type profileReport struct {
 	Model   string             `json:"model"`
 	Device  device.Info        `json:"device"`
 	Program device.ProgramInfo `json:"program"`
+	Limits  string             `json:"limits"` // where they come from
 	Ops     []measure.Ops      `json:"ops,omitempty"`
 	SDPA    *sdpaReport        `json:"sdpa,omitempty"`
 }
@@ -69,7 +70,13 @@ func benchProfile(out io.Writer, a *app, o *benchOptions, largest int) error {
 	if report.Device, err = m.Device.Info(); err != nil {
 		return err
 	}
-	profile := measure.Profile{Model: m, Repeat: o.repeat}
+	roof, err := measure.OpenRoof(m.Device, report.Device)
+	if err != nil {
+		return err
+	}
+	defer roof.Close()
+	report.Limits = roof.Source
+	profile := measure.Profile{Model: m, Roof: roof, Repeat: o.repeat}
 	if o.profile.ops {
 		if report.Ops, err = benchOps(a, o, profile); err != nil {
 			return err
@@ -121,7 +128,7 @@ func (r *profileReport) print(out io.Writer) error {
 	fmt.Fprintf(out, "measured on %s (%s backend, %s, %d threads)\n%s; linear ops: %s\n",
 		r.Device.Name, r.Device.Backend, r.Device.ISA, r.Device.Threads, r.Model, r.Program.Linear)
 	for i := range r.Ops {
-		if err := printOps(out, &r.Ops[i]); err != nil {
+		if err := printOps(out, r.Limits, &r.Ops[i]); err != nil {
 			return err
 		}
 	}
@@ -131,13 +138,13 @@ func (r *profileReport) print(out io.Writer) error {
 	return r.SDPA.print(out)
 }
 
-func printOps(out io.Writer, o *measure.Ops) error {
+func printOps(out io.Writer, limits string, o *measure.Ops) error {
 	what := fmt.Sprintf("prefill of %d tokens", o.Rows)
 	if o.Past > 0 {
 		what = fmt.Sprintf("decode, batch %d, beams %d, after %d tokens", o.Batch, o.Beams, o.Past)
 	}
-	fmt.Fprintf(out, "\n%s: the median of %d steps; limits, measured between them: %.1f GB/s, %.0f GFLOP/s\n",
-		what, o.Steps, o.Limits.ReadGBps, o.Limits.PeakGFLOPS)
+	fmt.Fprintf(out, "\n%s: the median of %d steps; %s: %.1f GB/s, %.0f GFLOP/s\n",
+		what, o.Steps, limits, o.Limits.ReadGBps, o.Limits.PeakGFLOPS)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "op\tops\tlaunches\tms\tof step\tMB\tGFLOP\tGB/s\tGFLOP/s\tof roofline\tbound by\t")
 	line := func(op *measure.Op) {

@@ -45,6 +45,7 @@ type Ops struct {
 // Profile times the ops of steps of a model.
 type Profile struct {
 	Model  *compute.Model
+	Roof   *Roof
 	Repeat int // steps of each kind
 }
 
@@ -82,7 +83,7 @@ type timedStep struct {
 func (p Profile) run(rows []compute.Rows, step roofline.Step) (Ops, error) {
 	var timed []timedStep
 	var served []time.Duration
-	samples := limits{measure: p.Model.Device.Measure}
+	samples := limits{measure: p.Roof.Measure}
 	for range p.Repeat {
 		if _, err := samples.sample(); err != nil {
 			return Ops{}, err

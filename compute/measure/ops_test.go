@@ -23,6 +23,42 @@ func open(t *testing.T) *compute.Model {
 	return m
 }
 
+func profile(t *testing.T, m *compute.Model, repeat int) Profile {
+	t.Helper()
+	info, err := m.Device.Info()
+	require.NoError(t, err)
+	roof, err := OpenRoof(m.Device, info)
+	require.NoError(t, err)
+	t.Cleanup(roof.Close)
+	return Profile{Model: m, Roof: roof, Repeat: repeat}
+}
+
+func TestTheLimitsOfAKnownGPUAreThoseOfTheTable(t *testing.T) {
+	m := open(t)
+	roof, err := OpenRoof(m.Device, device.Info{Backend: "sycl", Name: "Intel(R) Arc(TM) A770 Graphics (level_zero:0)"})
+	require.NoError(t, err)
+	defer roof.Close()
+	limits, err := roof.Measure()
+	require.NoError(t, err)
+	require.InDelta(t, 560, limits.ReadGBps, 0)
+	require.InDelta(t, 137626, limits.PeakGFLOPS, 1)
+	require.Equal(t, "limits of the built-in table, arc-a770", roof.Source)
+}
+
+func TestTheLimitsOfTheProcessorAreMeasuredNatively(t *testing.T) {
+	m := open(t)
+	info, err := m.Device.Info()
+	require.NoError(t, err)
+	info.Backend = "sycl"
+	for name, native := range map[string]bool{info.Name + " (opencl:0)": true, "another GPU (level_zero:0)": false} {
+		info.Name = name
+		roof, err := OpenRoof(m.Device, info)
+		require.NoError(t, err)
+		require.Equal(t, native, roof.native != nil, name)
+		roof.Close()
+	}
+}
+
 func TestOpsOfAStepAreSummedByNameAgainstTheLimits(t *testing.T) {
 	p, err := roofline.PaperModel{Name: "llama-2-7b"}.Program()
 	require.NoError(t, err)
@@ -59,7 +95,7 @@ func TestOpsOfAStepAreSummedByNameAgainstTheLimits(t *testing.T) {
 
 func TestAProfileRunsEveryOpOfTheStepItNames(t *testing.T) {
 	m := open(t)
-	p := Profile{Model: m, Repeat: 2}
+	p := profile(t, m, 2)
 	prefill, err := p.Prefill(37)
 	require.NoError(t, err)
 	require.Equal(t, 37, prefill.Rows)
@@ -80,7 +116,7 @@ func TestAProfileRunsEveryOpOfTheStepItNames(t *testing.T) {
 
 func TestAttentionReadsThePromptOnceForAllBeams(t *testing.T) {
 	m := open(t)
-	a, err := Profile{Model: m, Repeat: 1}.Attention(roofline.Workload{Prompt: 40, Gen: 5, Batch: 2, Beams: 4, Tiles: 1})
+	a, err := profile(t, m, 1).Attention(roofline.Workload{Prompt: 40, Gen: 5, Batch: 2, Beams: 4, Tiles: 1})
 	require.NoError(t, err)
 	require.Equal(t, 2*(40+4*6)*m.Program.KVBytesPerToken(model.BF16Sizes()), a.KVBytes)
 	require.Positive(t, a.GBps)
@@ -107,7 +143,7 @@ func TestTheSameLogitsBehindACopiedPrompt(t *testing.T) {
 
 func TestWhatDoesNotFitIsRefused(t *testing.T) {
 	m := open(t)
-	p := Profile{Model: m, Repeat: 1}
+	p := profile(t, m, 1)
 	_, err := p.Prefill(129)
 	require.ErrorContains(t, err, "a context of 129 tokens, the model's is 128")
 	_, err = p.Decode(roofline.Workload{Prompt: 100, Batch: 1 << 20, Beams: 1, Tiles: 1})

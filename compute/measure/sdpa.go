@@ -37,7 +37,7 @@ func (p Profile) Attention(w roofline.Workload) (SDPA, error) {
 	}
 	rows := s.decode()
 	var times []time.Duration
-	samples := limits{measure: p.Model.Device.Measure}
+	samples := limits{measure: p.Roof.Measure}
 	for range p.Repeat {
 		if _, err := samples.sample(); err != nil {
 			return SDPA{}, err

@@ -51,6 +51,20 @@ func Devices() []Device {
 	}
 }
 
+// ByName is the built-in device of the name that a driver gives it, such as
+// "Intel(R) Arc(TM) A770 Graphics". The drivers show each tile of a Max 1550 as
+// a device of its own.
+func ByName(name string) (Device, bool) {
+	for _, d := range Devices() {
+		words := strings.Fields(strings.Split(d.Name, ",")[0])
+		model := words[len(words)-1] // "1550", "A770"
+		if strings.Contains(name, "Intel") && slices.Contains(strings.Fields(name), model) {
+			return d, true
+		}
+	}
+	return Device{}, false
+}
+
 // Find is the built-in device of an ID.
 func Find(id string) (Device, error) {
 	devices := Devices()

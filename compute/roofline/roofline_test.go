@@ -141,6 +141,19 @@ func TestThePapersBounds(t *testing.T) {
 	require.Less(t, p.PeakBend, p.EffectiveBend)
 }
 
+func TestDevicesAreKnownByTheirDriversNames(t *testing.T) {
+	for name, id := range map[string]string{
+		"Intel(R) Data Center GPU Max 1550": "max-1550-tile", "Intel(R) Data Center GPU Max 1100": "max-1100",
+		"Intel(R) Data Center GPU Flex 170": "flex-170", "Intel(R) Arc(TM) A770 Graphics (level_zero:0)": "arc-a770",
+		"Intel(R) Arc(TM) B580 Graphics": "arc-b580", "Intel(R) Arc(TM) A750 Graphics": "", "AMD EPYC (opencl:0)": "",
+		"Intel(R) Xeon(R) CPU E5-1550": "",
+	} {
+		d, ok := ByName(name)
+		require.Equal(t, id != "", ok, name)
+		require.Equal(t, id, d.ID, name)
+	}
+}
+
 func TestFindNamesWhatTheTableHas(t *testing.T) {
 	for _, d := range Devices() {
 		found, err := Find(d.ID)
