@@ -64,11 +64,19 @@ func startServer(t *testing.T, args ...string) *server {
 	t.Helper()
 	path, err := program()
 	require.NoError(t, err)
+	return startProgram(t, path, nil, args...)
+}
+
+// startProgram starts a server of the binary at path, with env beside the test's
+// own environment.
+func startProgram(t *testing.T, path string, env []string, args ...string) *server {
+	t.Helper()
 	s := &server{http: freePort(t), nats: freePort(t), log: new(bytes.Buffer), ended: make(chan error, 1)}
 	args = append([]string{"serve", "--model", demoModel, "--listen", s.http, "--nats-listen", s.nats,
 		"--data-dir", t.TempDir(), "--kv-memory", "64MiB", "--log-format", "json"}, args...)
 	s.cmd = exec.Command(path, args...)
 	s.cmd.Stderr = s.log
+	s.cmd.Env = append(os.Environ(), env...)
 	require.NoError(t, s.cmd.Start())
 	go func() { s.ended <- s.cmd.Wait() }()
 	t.Cleanup(func() {
@@ -77,6 +85,12 @@ func startServer(t *testing.T, args ...string) *server {
 			t.Logf("server log:\n%s", s.log)
 		}
 	})
+	s.waitReady(t)
+	return s
+}
+
+func (s *server) waitReady(t *testing.T) {
+	t.Helper()
 	require.Eventually(t, func() bool {
 		r, err := http.Get("http://" + s.http + "/health/ready")
 		if err != nil {
@@ -85,7 +99,6 @@ func startServer(t *testing.T, args ...string) *server {
 		defer r.Body.Close() //nolint:errcheck // read only
 		return r.StatusCode == http.StatusOK
 	}, patience, 10*time.Millisecond, "the server becomes ready")
-	return s
 }
 
 func (s *server) post(t *testing.T, path, body string) (int, http.Header, string) {

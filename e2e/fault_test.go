@@ -1,0 +1,196 @@
+package e2e_test
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+)
+
+// syclProgram is the binary under test where it finds the SYCL backend, as in an
+// installation: DIR/bin beside DIR/lib.
+func syclProgram(t *testing.T) string {
+	t.Helper()
+	lib, err := filepath.Abs("../build/lib")
+	require.NoError(t, err)
+	if _, err := os.Stat(filepath.Join(lib, "libmillrace_sycl.so")); err != nil {
+		t.Skipf("NOT TESTED: faults of the SYCL backend: %v; make sycl builds it", err)
+	}
+	path, err := program()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "bin", "millrace")
+	require.NoError(t, os.Mkdir(filepath.Dir(bin), 0o755))
+	require.NoError(t, os.Symlink(lib, filepath.Join(dir, "lib")))
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(bin, data, 0o755))
+	return bin
+}
+
+const (
+	// faultStep is after the steps of the first answer and well before the last
+	// ones of faultStreams that run together.
+	faultStep    = 300
+	faultStreams = 20
+	faultBody    = `{"model":"tiny-chat","prompt":"Once upon a time","max_tokens":1000,"temperature":0,"ignore_eos":true,"stream":true}`
+)
+
+// startFaulty starts a server on the SYCL backend's CPU device that is to fail.
+func startFaulty(t *testing.T, fault string, args ...string) *server {
+	args = append([]string{"--backend", "sycl", "--device", "cpu", "--kv-memory", "128MiB"}, args...) // room for all streams
+	return startProgram(t, syclProgram(t), []string{"MILLRACE_SYCL_FAULT=" + fault}, args...)
+}
+
+// greedy is what the demo model says, greedily.
+func (s *server) greedy(t *testing.T) string {
+	t.Helper()
+	code, _, body := s.post(t, "/v1/completions",
+		`{"model":"tiny-chat","prompt":"Once upon a time","max_tokens":40,"temperature":0,"ignore_eos":true}`)
+	require.Equal(t, http.StatusOK, code, body)
+	return parseAnswer(t, body).text()
+}
+
+// runIntoFault has faultStreams streams in flight, half of them over NATS, when
+// the device fails, and checks that each of them got tokens and then an error
+// that says why.
+func (s *server) runIntoFault(t *testing.T, why string) {
+	t.Helper()
+	nc := s.connect(t)
+	var wg sync.WaitGroup
+	for i := range faultStreams {
+		wg.Go(func() {
+			read := s.httpFailure
+			if i%2 == 1 {
+				read = func() (int, string, error) { return natsFailure(nc) }
+			}
+			chunks, message, err := read()
+			switch {
+			case err != nil:
+				t.Errorf("stream %d: after %d chunks: %v", i, chunks, err)
+			case chunks == 0:
+				t.Errorf("stream %d: no token before the error", i)
+			case !strings.Contains(message, why):
+				t.Errorf("stream %d: found error %q, expected %q", i, message, why)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// httpFailure reads a stream up to its error; chunks come before.
+func (s *server) httpFailure() (chunks int, message string, err error) {
+	client := http.Client{Timeout: patience}
+	r, err := client.Post("http://"+s.http+"/v1/completions", "application/json", strings.NewReader(faultBody))
+	if err != nil {
+		return 0, "", err
+	}
+	defer r.Body.Close() //nolint:errcheck // read only
+	lines := bufio.NewScanner(r.Body)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		switch {
+		case !ok:
+		case strings.HasPrefix(data, `{"error"`):
+			return chunks, data, nil
+		default:
+			chunks++
+		}
+	}
+	return chunks, "", fmt.Errorf("the stream ended without an error: %w", lines.Err())
+}
+
+func natsFailure(nc *nats.Conn) (chunks int, message string, err error) {
+	inbox := nc.NewRespInbox()
+	sub, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		return 0, "", err
+	}
+	defer sub.Unsubscribe() //nolint:errcheck // the connection ends soon
+	if err := nc.PublishRequest("millrace.v1.completions", inbox, []byte(faultBody)); err != nil {
+		return 0, "", err
+	}
+	for ; ; chunks++ {
+		m, err := sub.NextMsg(patience)
+		if err != nil {
+			return chunks, "", err
+		}
+		switch end := m.Header.Get("Millrace-End"); end {
+		case "":
+		case "error":
+			return chunks, string(m.Data), nil
+		default:
+			return chunks, "", fmt.Errorf("the stream ended with %q", end)
+		}
+	}
+}
+
+// exit waits for the process and returns its exit code.
+func (s *server) exit(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-s.ended:
+	case <-time.After(patience):
+		t.Fatal("the process does not end")
+	}
+	return s.cmd.ProcessState.ExitCode()
+}
+
+// TestADeviceThatFailsMidStepEndsItsStreamsAndComesBack for every way in which
+// the SYCL runtime says that something failed.
+func TestADeviceThatFailsMidStepEndsItsStreamsAndComesBack(t *testing.T) {
+	for _, kind := range []string{"async", "submit", "resources", "lost"} {
+		t.Run(kind, func(t *testing.T) {
+			s := startFaulty(t, fmt.Sprintf("step:%d:%s", faultStep, kind))
+			before := s.greedy(t)
+			s.runIntoFault(t, "a fault of kind "+kind)
+			s.waitReady(t)
+			require.Equal(t, before, s.greedy(t), "the same tokens as before")
+			require.Eventually(t, func() bool { return s.regions(t) == 0 }, patience, time.Millisecond)
+			require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
+			require.Equal(t, 0, s.exit(t))
+			require.Contains(t, s.log.String(), "the device is back")
+		})
+	}
+}
+
+func TestADeviceThatDoesNotComeBackEndsTheProcess(t *testing.T) {
+	s := startFaulty(t, fmt.Sprintf("step:%d+:lost", faultStep))
+	s.runIntoFault(t, "a fault of kind lost")
+	require.Equal(t, 1, s.exit(t))
+	require.Regexp(t, `(?m)^millrace: the device failed: .*DEVICE_LOST.*; and cannot be loaded again: .*DEVICE_LOST`, s.log.String())
+}
+
+func TestAKernelThatNeverEndsEndsTheProcess(t *testing.T) {
+	s := startFaulty(t, fmt.Sprintf("step:%d:hang", faultStep), "--step-timeout", "3s")
+	s.runIntoFault(t, "the device has made no step for")
+	require.Equal(t, 1, s.exit(t))
+	require.Regexp(t, `(?m)^millrace: the device has made no step for `, s.log.String())
+}
+
+// runProgram runs a command and returns what it wrote.
+func runProgram(path string, env []string, args ...string) (string, error) {
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func TestAFaultThatCannotBeReadIsNamed(t *testing.T) {
+	path := syclProgram(t)
+	for _, fault := range []string{"step", "step:0:lost", "step:1:explode", "step:x:lost", "step:1lost", "1:lost", "step:1+lost"} {
+		out, err := runProgram(path, []string{"MILLRACE_SYCL_FAULT=" + fault}, "generate", "--backend", "sycl", "--model", demoModel, "--prompt", "a", "-n", "1")
+		require.Error(t, err, fault)
+		require.Contains(t, out, fmt.Sprintf("MILLRACE_SYCL_FAULT is %q, expected step:N:KIND", fault))
+	}
+}
