@@ -24,7 +24,7 @@ func syclProgram(t *testing.T) string {
 	lib, err := filepath.Abs("../build/lib")
 	require.NoError(t, err)
 	if _, err := os.Stat(filepath.Join(lib, "libmillrace_sycl.so")); err != nil {
-		t.Skipf("NOT TESTED: faults of the SYCL backend: %v; make sycl builds it", err)
+		t.Skipf("NOT TESTED: the SYCL backend: %v; make sycl builds it", err)
 	}
 	path, err := program()
 	require.NoError(t, err)

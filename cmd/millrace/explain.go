@@ -11,11 +11,12 @@ import (
 )
 
 type explainOptions struct {
-	model string
-	steps model.ExplainOptions
-	beams beamMemory
-	roof  rooflineFlags
-	json  bool
+	model  string
+	device config.Device // Backend "": none
+	steps  model.ExplainOptions
+	beams  beamMemory
+	roof   rooflineFlags
+	json   bool
 }
 
 func newExplain() *cobra.Command {
@@ -26,6 +27,8 @@ func newExplain() *cobra.Command {
 		Long: `Print the op program that a model's configuration becomes: the ops of each layer, their shapes, and the
 bytes and flops of each for a prefill of --prefill tokens and for a decode step at --context tokens.
 Nothing is loaded or run; a directory without weights is explained from its config.json.
+
+--backend sycl counts what the device launches for each op: it loads the model and runs the two steps.
 
 --roofline turns them into the least time that a device needs, --paper does so for the models and
 settings of arXiv:2401.05391.`,
@@ -50,6 +53,8 @@ settings of arXiv:2401.05391.`,
 	}
 	f := cmd.Flags()
 	config.RegisterModel(f, &o.model)
+	f.StringVar(&o.device.Backend, "backend", "", "sycl: load the model and count the kernels that each op launches (default: nothing is loaded)")
+	f.StringVar(&o.device.DeviceName, "device", "auto", "device of the sycl backend, as for serve")
 	f.IntVar(&o.steps.Prefill, "prefill", 512, "tokens of the prompt")
 	f.IntVar(&o.steps.Context, "context", 0, "tokens in the KV cache before the decode step (0: as --prefill)")
 	o.beams.register(f)
@@ -62,6 +67,12 @@ func explain(out io.Writer, o explainOptions) error {
 	if o.steps.Prefill < 1 || o.steps.Context < 0 {
 		return config.Usagef("--prefill %d, --context %d: expected at least 1 and 0", o.steps.Prefill, o.steps.Context)
 	}
+	switch o.device.Backend {
+	case "", "cpu", "ref": // their ops are calls
+	case "sycl":
+	default:
+		return config.Usagef("--backend: found %q, expected cpu or ref or sycl", o.device.Backend)
+	}
 	if err := o.beams.check(); err != nil {
 		return err
 	}
@@ -73,16 +84,27 @@ func explain(out io.Writer, o explainOptions) error {
 	if err != nil {
 		return err
 	}
+	var counted *launches
+	if o.device.Backend == "sycl" {
+		if counted, err = countLaunches(dir, o.device, o.steps.Prefill); err != nil {
+			return err
+		}
+	}
 	description := model.Describe(program, o.steps)
 	kv := o.beams.of(o.steps.Prefill, uint64(description.KVBytesPerToken))
 	if o.json {
 		return printJSON(out, struct {
 			model.Explanation
-			Beams *beamBytes `json:"beams,omitempty"`
-		}{description, kv})
+			Beams    *beamBytes `json:"beams,omitempty"`
+			Launches *launches  `json:"launches,omitempty"`
+		}{description, kv, counted})
 	}
-	if err := model.Explain(out, program, o.steps); err != nil || kv == nil {
-		return err
+	err = model.Explain(out, program, o.steps)
+	if err == nil && counted != nil {
+		err = counted.print(out)
 	}
-	return kv.print(out)
+	if err == nil && kv != nil {
+		err = kv.print(out)
+	}
+	return err
 }

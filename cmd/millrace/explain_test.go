@@ -34,6 +34,7 @@ func TestExplainNamesWhatIsWrong(t *testing.T) {
 		{[]string{"a", "--model", "b"}, 2, "found both MODEL a and --model b, expected one"},
 		{[]string{"--prefill", "0"}, 2, "--prefill 0"},
 		{[]string{"a", "b"}, 2, "accepts at most 1 arg(s), received 2"},
+		{[]string{"--backend", "gpu"}, 2, `--backend: found "gpu", expected cpu or ref or sycl`},
 	} {
 		code, _, stderr := millrace(t, nil, append([]string{"explain"}, tt.args...)...)
 		require.Equal(t, tt.code, code, stderr)

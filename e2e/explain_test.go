@@ -1,0 +1,61 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+)
+
+// TestExplainShowsWhatTheSYCLBackendLaunches: at most 8 kernels for a Llama
+// layer (the paper: 9), and as many in all as the library counts.
+func TestExplainShowsWhatTheSYCLBackendLaunches(t *testing.T) {
+	path := syclProgram(t)
+	out, err := runProgram(path, nil, "explain", "--model", demoModel, "--backend", "sycl", "--device", "cpu", "--prefill", "37", "--json")
+	require.NoError(t, err, out)
+	var found struct {
+		Launches struct {
+			Groups []struct {
+				First, Count, Prefill, Decode int
+			}
+			Prefill, Decode int
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &found))
+	layers := 0
+	for _, g := range found.Launches.Groups {
+		if g.First >= 0 {
+			layers += g.Count
+			require.LessOrEqual(t, g.Prefill, 8)
+			require.LessOrEqual(t, g.Decode, 8)
+		}
+	}
+	require.Equal(t, 8, layers)
+
+	library, err := filepath.Abs("../build/lib/libmillrace_sycl.so")
+	require.NoError(t, err)
+	m, err := compute.Open(compute.Options{
+		Dir: demoModel, Device: device.Options{Backend: "sycl", Device: "cpu", Library: library},
+		MaxRows: 37, MaxOutputs: 1, MaxSequences: 1,
+	})
+	require.NoError(t, err)
+	defer m.Close()
+	region, err := m.NewRegion(38)
+	require.NoError(t, err)
+	defer region.Close()
+	require.NoError(t, region.Append([]int32{0, 1, 2}))
+	count := func(rows, at int) (n int) {
+		ops, err := m.RunTimed([]compute.Rows{{Region: region, Tokens: make([]int32, rows), Position: at, Output: true}})
+		require.NoError(t, err)
+		for _, op := range ops {
+			n += op.Launches
+		}
+		return n
+	}
+	require.Equal(t, count(37, 0), found.Launches.Prefill)
+	require.Equal(t, count(1, 37), found.Launches.Decode)
+}
