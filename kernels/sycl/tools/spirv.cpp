@@ -1,10 +1,8 @@
 // Compiles device code for scripts/sycl-isa: millrace_sycl_spirv FILE,... OPTION...
-// With SYCL_DUMP_IMAGES=1 the runtime writes the SPIR-V into the working folder
-// before it builds it for a device, so that the code of a device that is not
-// here can be had. The build may then fail: the matrix engine's instructions are
-// unknown to the CPU device.
+// With SYCL_DUMP_IMAGES=1 the runtime writes the SPIR-V into the working folder;
+// it is not built for a device: the CPU device does not know the instructions of
+// the matrix engine.
 #include <cstdio>
-#include <cstring>
 #include <sstream>
 #include <string>
 #include <sycl/sycl.hpp>
@@ -32,9 +30,8 @@ int main(int argc, char** argv) {
     auto source = ex::create_kernel_bundle_from_source(
         queue.get_context(), ex::source_language::sycl, text, ex::properties{includes});
     const std::vector<std::string> options(argv + 2, argv + argc);
-    ex::build(source, ex::properties{ex::build_options{options}});
+    ex::compile(source, ex::properties{ex::build_options{options}});
   } catch (const std::exception& e) {
-    if (std::strstr(e.what(), ": error:") == nullptr) return 0;  // the device's build, not ours
     std::fprintf(stderr, "%s\n", e.what());
     return 1;
   }
