@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the kernel harness on the SYCL backend, on the device that it chooses by itself: test-sycl.sh
-# [gtest arguments]. What the machine cannot run is printed.
+# [gtest arguments]. What the machine cannot run is printed. Most of the time the compiler of device
+# code is at work, on one core: the tests are split over as many processes as there are cores.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -8,4 +9,20 @@ export MILLRACE_BACKEND_LIBRARY=$root/build/lib/libmillrace_sycl.so
 # Promises of the CPU backend alone: its thread count, its instruction sets' names, its mappings.
 cpu_only="DeviceTest.SaysWhatItRuns:DeviceTest.UnknownInstructionSetsAreRefused:*.MoreSlabsThanMappingsAreRefusedWithTheWayOut/*"
 echo "NOT TESTED here, promises of the CPU backend: $cpu_only"
-exec "$root/build/kernels/millrace_kernels_test" --gtest_brief=1 "--gtest_filter=-$cpu_only" "$@"
+
+export GTEST_TOTAL_SHARDS
+GTEST_TOTAL_SHARDS=$(nproc)
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+shards=()
+for ((i = 0; i < GTEST_TOTAL_SHARDS; i++)); do
+  GTEST_SHARD_INDEX=$i "$root/build/kernels/millrace_kernels_test" --gtest_brief=1 \
+    "--gtest_filter=-$cpu_only" "$@" >"$logs/$i" 2>&1 &
+  shards+=($!)
+done
+failed=0
+for i in "${!shards[@]}"; do
+  wait "${shards[i]}" || failed=1
+  cat "$logs/$i"
+done
+exit "$failed"
