@@ -90,7 +90,7 @@ func benchProfile(out io.Writer, a *app, o *benchOptions, largest int) error {
 	if o.asJSON {
 		return printJSON(out, report)
 	}
-	return report.print(out)
+	return printProfile(out, &report)
 }
 
 func benchOps(a *app, o *benchOptions, p measure.Profile) ([]measure.Ops, error) {
@@ -124,7 +124,7 @@ func benchSDPA(a *app, o *benchOptions, p measure.Profile, beams int) (*sdpaRepo
 	return r, nil
 }
 
-func (r *profileReport) print(out io.Writer) error {
+func printProfile(out io.Writer, r *profileReport) error {
 	fmt.Fprintf(out, "measured on %s (%s backend, %s, %d threads)\n%s; linear ops: %s\n",
 		r.Device.Name, r.Device.Backend, r.Device.ISA, r.Device.Threads, r.Model, r.Program.Linear)
 	for i := range r.Ops {
@@ -135,7 +135,7 @@ func (r *profileReport) print(out io.Writer) error {
 	if r.SDPA == nil {
 		return nil
 	}
-	return r.SDPA.print(out)
+	return printSDPA(out, r.SDPA)
 }
 
 func printOps(out io.Writer, limits string, o *measure.Ops) error {
@@ -163,7 +163,7 @@ func printOps(out io.Writer, limits string, o *measure.Ops) error {
 	return err
 }
 
-func (r *sdpaReport) print(out io.Writer) error {
+func printSDPA(out io.Writer, r *sdpaReport) error {
 	fmt.Fprintf(out, "\nattention of a decode step: %d beams after a prompt of %d tokens and responses of %d; all layers together\n",
 		r.Beams, r.Prompt, r.Gen)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)

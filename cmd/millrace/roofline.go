@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -220,11 +221,11 @@ func printPaperCases(out io.Writer, cases []roofline.PaperCase) error {
 
 // beamRatios are the TPOT of each model's second case over that of its first.
 func beamRatios(cases []roofline.PaperCase) string {
-	text := ""
+	var text strings.Builder
 	for i := 1; i < len(cases); i++ {
 		if one, four := cases[i-1], cases[i]; one.Model == four.Model {
-			text += fmt.Sprintf(" %s %.3f", four.Model, four.EffectiveTPOT/one.EffectiveTPOT)
+			fmt.Fprintf(&text, " %s %.3f", four.Model, four.EffectiveTPOT/one.EffectiveTPOT)
 		}
 	}
-	return text
+	return text.String()
 }
