@@ -35,19 +35,25 @@ func main() {
 	flag.IntVar(&s.KVHeads, "kv-heads", 4, "key/value heads")
 	flag.IntVar(&s.FFN, "ffn", 5632, "intermediate size")
 	flag.IntVar(&s.Vocab, "vocab", 32000, "vocabulary")
+	tokenizer := flag.Bool("tokenizer", false, "write a tokenizer too, of --vocab ids")
 	flag.Parse()
-	if err := write(*dir, s); err != nil {
+	if err := write(*dir, s, *tokenizer); err != nil {
 		fmt.Fprintln(os.Stderr, "randmodel:", err)
 		os.Exit(1)
 	}
 }
 
-func write(dir string, s shape) error {
+func write(dir string, s shape, tokenizer bool) error {
 	if dir == "" {
 		return fmt.Errorf("--out: found nothing, expected a directory")
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
+	}
+	if tokenizer {
+		if err := writeTokenizer(dir, s.Vocab); err != nil {
+			return err
+		}
 	}
 	if err := writeWeights(filepath.Join(dir, "model.safetensors"), tensors(s)); err != nil {
 		return err
