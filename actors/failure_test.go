@@ -83,6 +83,16 @@ func TestWhileTheDeviceIsLoadedAgainNothingIsAcceptedAndNobodyWaits(t *testing.T
 	requireServes(t, p, d)
 }
 
+func TestTheKVOfAFailedDeviceIsGivenBackBeforeItIsLoadedAgain(t *testing.T) {
+	d := newTestDevice(100)
+	d.reloadGate = make(chan struct{})
+	d.failAt = []int{3}
+	p := start(t, testConfig(t, d))
+	requireUnavailable(t, submitMany(t, p, 1), "lost the device")
+	requireClean(t, p, d)
+	close(d.reloadGate)
+}
+
 // requireFailedForGood checks that everybody hears of it.
 func requireFailedForGood(t *testing.T, p *Pipeline, why string) {
 	t.Helper()
