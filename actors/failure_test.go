@@ -88,9 +88,9 @@ func TestTheKVOfAFailedDeviceIsGivenBackBeforeItIsLoadedAgain(t *testing.T) {
 	d.reloadGate = make(chan struct{})
 	d.failAt = []int{3}
 	p := start(t, testConfig(t, d))
+	t.Cleanup(func() { close(d.reloadGate) })
 	requireUnavailable(t, submitMany(t, p, 1), "lost the device")
 	requireClean(t, p, d)
-	close(d.reloadGate)
 }
 
 // requireFailedForGood checks that everybody hears of it.
