@@ -53,12 +53,28 @@ type builder struct {
 	err     error
 }
 
-// find looks a tensor up; without a source there is none.
+// describer is a source whose tensors' data takes time to make.
+type describer interface {
+	Describe(name string) (weights.Tensor, bool) // without the data
+}
+
+// find looks a tensor up, for its type and shape; without a source there is none.
 func (b *builder) find(name string) (weights.Tensor, bool) {
 	if b.source == nil {
 		return weights.Tensor{}, false
 	}
+	if d, ok := b.source.(describer); ok {
+		return d.Describe(name)
+	}
 	return b.source.Tensor(name)
+}
+
+// place is the checkpoint's path, for messages.
+func (b *builder) place() string {
+	if weights.IsGGUF(b.cfg.File) {
+		return b.cfg.File
+	}
+	return filepath.Dir(b.cfg.File)
 }
 
 // findPrefix chooses the prefix under which the probe tensor exists: a
@@ -98,7 +114,7 @@ func (b *builder) absolute(name string, shape ...int) int {
 	switch {
 	case b.source == nil:
 	case !ok:
-		b.fault(filepath.Dir(b.cfg.File), name, "no such tensor", fmt.Sprintf("one of shape %v", want))
+		b.fault(b.place(), name, "no such tensor", fmt.Sprintf("one of shape %v", want))
 	case t.DType == weights.Other:
 		b.fault(t.File, name, "type "+t.Type, "F32, F16 or BF16")
 	case !slices.Equal(t.Shape, want):
@@ -238,11 +254,11 @@ func (b *builder) tied(table int) bool {
 	if !b.cfg.TieEmbeddings {
 		return false
 	}
-	own, ok := b.find(head)
-	if !ok || b.err != nil {
+	if _, ok := b.find(head); !ok || b.err != nil {
 		return true
 	}
-	t, _ := b.find(b.program.Tensors[table].Name)
+	own, _ := b.source.Tensor(head)
+	t, _ := b.source.Tensor(b.program.Tensors[table].Name)
 	return own.DType == t.DType && bytes.Equal(own.Data, t.Data)
 }
 

@@ -27,7 +27,7 @@ const (
 // in one spelling for all architectures. Fields that an architecture does not
 // have are zero.
 type Config struct {
-	File         string // path of config.json, for messages
+	File         string // path of config.json or of the GGUF file, for messages
 	Architecture string // "LlamaForCausalLM"
 	DType        string // as the configuration has it: "bfloat16"
 
@@ -94,8 +94,12 @@ func architectures() map[string]architecture {
 func Architectures() []string { return slices.Sorted(maps.Keys(architectures())) }
 
 // LoadConfig reads config.json and, when present, generation_config.json of a
-// model directory. Faults of the files are *weights.FormatError.
+// model directory, or the metadata of a GGUF file. Faults of the files are
+// *weights.FormatError.
 func LoadConfig(dir string) (*Config, error) {
+	if weights.IsGGUF(dir) {
+		return loadGGUF(dir)
+	}
 	path := configPath(dir)
 	f, err := readFields(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -143,8 +147,10 @@ func parseConfig(f *fields) (*Config, error) {
 		f.fault("architectures", found, "one of "+strings.Join(Architectures(), ", "))
 		return nil, f.err
 	}
-	if f.has("quantization_config") {
-		f.fault("quantization_config", "a quantised checkpoint", "weights in F32, F16 or BF16")
+	if _, raw := f.get("quantization_config"); raw != nil {
+		if _, err := weights.ParseQuantisation(f.file, raw); err != nil {
+			return nil, err
+		}
 	}
 	c.Architecture = found
 	c.DType = f.text("", "dtype", "torch_dtype")

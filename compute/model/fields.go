@@ -22,6 +22,7 @@ type fields struct {
 	file    string
 	prefix  string // of the names in faults, "rope_scaling."
 	members map[string]json.RawMessage
+	alias   map[string]string // names in faults, where the file has others
 	err     error
 }
 
@@ -54,6 +55,9 @@ func parseFields(path string, raw []byte) (*fields, error) {
 // fault keeps the first fault: name, what was found, what was expected.
 func (f *fields) fault(name, found, expected string) {
 	if f.err == nil {
+		if own, ok := f.alias[name]; ok {
+			name = own
+		}
 		f.err = &weights.FormatError{File: f.file, Name: f.prefix + name, Found: found, Expected: expected}
 	}
 }

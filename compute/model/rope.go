@@ -20,6 +20,8 @@ type Rope struct {
 	BetaFast, BetaSlow   float64 // yarn
 	MScale, MScaleAllDim float64 // yarn
 	Truncate             bool    // yarn
+
+	Divisors []float32 // [dim/2] of the frequencies, from a GGUF file; nil: none
 }
 
 const (
@@ -103,6 +105,10 @@ func (r Rope) Table(dim int) (invFreq []float32, scale float32) {
 		invFreq[i] = 1 / r.period(i, dim)
 	}
 	switch r.Type {
+	case "default":
+		for i, d := range r.Divisors {
+			invFreq[i] /= d
+		}
 	case "linear":
 		for i := range invFreq {
 			invFreq[i] /= float32(r.Factor)

@@ -26,14 +26,30 @@ type Checkpoint struct {
 	dir      string
 	mappings [][]byte
 	tensors  map[string]Tensor
+
+	derived map[string]*derived
+	memory  [][]byte // of the derived tensors
 }
 
 // Open maps model.safetensors, or the shards of model.safetensors.index.json,
-// of a directory and checks every header. Faults of the files are
+// of a directory and checks every header; the layers that GPTQ or AWQ have
+// quantised, by its config.json, are there as the matrices that they stand for.
+// A path that ends in .gguf is opened as by OpenGGUF. Faults of the files are
 // *FormatError.
-func Open(dir string) (*Checkpoint, error) {
-	c := &Checkpoint{dir: dir, tensors: map[string]Tensor{}}
-	if err := c.open(); err != nil {
+func Open(path string) (*Checkpoint, error) {
+	if IsGGUF(path) {
+		g, err := OpenGGUF(path)
+		if err != nil {
+			return nil, err
+		}
+		return g.Checkpoint, nil
+	}
+	c := &Checkpoint{dir: path, tensors: map[string]Tensor{}}
+	err := c.open()
+	if err == nil {
+		err = c.deriveQuantised()
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
@@ -49,8 +65,12 @@ func OpenFile(path string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// Exist says whether a directory holds a checkpoint, be it a faulty one.
+// Exist says whether a directory holds a checkpoint, be it a faulty one, or a
+// path names one.
 func Exist(dir string) bool {
+	if IsGGUF(dir) {
+		return true
+	}
 	for _, name := range []string{singleFile, indexFile} {
 		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 			return true
@@ -142,6 +162,31 @@ func parseIndex(path string, raw []byte) (map[string]string, error) {
 // mapFile maps one safetensors file and reads its header.
 func (c *Checkpoint) mapFile(name string) (map[string]Tensor, error) {
 	path := filepath.Join(c.dir, name)
+	mapping, err := c.mapBytes(path, lengthBytes)
+	if err != nil {
+		return nil, err
+	}
+	tensors, err := parseHeader(mapping)
+	if err != nil {
+		return nil, in(path, err)
+	}
+	for name, t := range tensors {
+		t.File = path
+		tensors[name] = t
+	}
+	return tensors, nil
+}
+
+// in fills in the file of a fault.
+func in(path string, err error) error {
+	if format, ok := errors.AsType[*FormatError](err); ok {
+		format.File = path
+	}
+	return err
+}
+
+// mapBytes maps a file that has a header of at least so many bytes.
+func (c *Checkpoint) mapBytes(path string, least int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -154,41 +199,57 @@ func (c *Checkpoint) mapFile(name string) (map[string]Tensor, error) {
 	if !info.Mode().IsRegular() {
 		return nil, &FormatError{File: path, Found: info.Mode().Type().String(), Expected: "a regular file"}
 	}
-	if info.Size() < lengthBytes { // nothing can be mapped from an empty file
+	if info.Size() < least { // nothing can be mapped from an empty file
 		return nil, &FormatError{File: path, Found: fmt.Sprintf("%d bytes", info.Size()),
-			Expected: "8 bytes of header length or more"}
+			Expected: fmt.Sprintf("%d bytes of header length or more", least)}
 	}
 	mapping, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err != nil {
 		return nil, fmt.Errorf("%s: map %d bytes: %w", path, info.Size(), err)
 	}
 	c.mappings = append(c.mappings, mapping)
-
-	tensors, err := parseHeader(mapping)
-	if format, ok := errors.AsType[*FormatError](err); ok {
-		format.File = path
-	}
-	if err != nil {
-		return nil, err
-	}
-	for name, t := range tensors {
-		t.File = path
-		tensors[name] = t
-	}
-	return tensors, nil
+	return mapping, nil
 }
 
 // Tensor returns a tensor by its name. A tensor of a type that no op reads
-// (DType Other) is found too: only its use is an error.
+// (DType Other) is found too: only its use is an error. The data of a quantised
+// tensor is made by the first call, which takes a while.
 func (c *Checkpoint) Tensor(name string) (Tensor, bool) {
+	if d, ok := c.derived[name]; ok {
+		d.once.Do(d.make)
+		return d.Tensor, true
+	}
 	t, ok := c.tensors[name]
 	return t, ok
 }
 
-// Names returns the names of all tensors, sorted.
-func (c *Checkpoint) Names() []string { return slices.Sorted(maps.Keys(c.tensors)) }
+// Describe is Tensor without the data.
+func (c *Checkpoint) Describe(name string) (Tensor, bool) {
+	t, ok := c.tensors[name]
+	if d, isDerived := c.derived[name]; isDerived {
+		t, ok = d.Tensor, true
+	}
+	t.Data = nil
+	return t, ok
+}
 
-// Bytes is the size of all tensors' data.
+// Names returns the names of all tensors, sorted.
+func (c *Checkpoint) Names() []string {
+	return slices.Sorted(func(yield func(string) bool) {
+		for name := range c.tensors {
+			if _, twice := c.derived[name]; !twice && !yield(name) {
+				return
+			}
+		}
+		for name := range c.derived {
+			if !yield(name) {
+				return
+			}
+		}
+	})
+}
+
+// Bytes is the size of all tensors' data in the files.
 func (c *Checkpoint) Bytes() int64 {
 	var sum int64
 	for _, t := range c.tensors {
@@ -199,7 +260,7 @@ func (c *Checkpoint) Bytes() int64 {
 
 // Release tells the kernel that the mapped pages are not needed now, as after
 // a backend has packed them. The tensors stay valid: a later read takes the
-// pages from the file again.
+// pages from the file again. The data of quantised tensors stays in memory.
 func (c *Checkpoint) Release() error {
 	for _, m := range c.mappings {
 		if err := unix.Madvise(m, unix.MADV_DONTNEED); err != nil {
@@ -212,9 +273,9 @@ func (c *Checkpoint) Release() error {
 // Close unmaps the files; no Data slice may be read afterwards.
 func (c *Checkpoint) Close() error {
 	var errs []error
-	for _, m := range c.mappings {
+	for _, m := range append(c.mappings, c.memory...) {
 		errs = append(errs, unix.Munmap(m))
 	}
-	c.mappings, c.tensors = nil, nil
+	c.mappings, c.memory, c.tensors, c.derived = nil, nil, nil, nil
 	return errors.Join(errs...)
 }

@@ -1,0 +1,139 @@
+package device_test
+
+import (
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/model/fixture"
+	"github.com/millrace/millrace/compute/weights"
+)
+
+const quantised = "../../testdata/quantised/"
+
+// openModel opens a checkpoint of any format.
+func openModel(t *testing.T, path string) (*model.Config, *model.Program, *weights.Checkpoint) {
+	t.Helper()
+	cfg, err := model.LoadConfig(path)
+	require.NoError(t, err)
+	w, err := weights.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.Close()) })
+	p, err := model.Build(cfg, w)
+	require.NoError(t, err)
+	return cfg, p, w
+}
+
+// TestGGUFOfAModelIsTheSameModel: a file that was converted without quantising
+// gives the program and the bits of the folder that it was made from.
+func TestGGUFOfAModelIsTheSameModel(t *testing.T) {
+	files, err := filepath.Glob(quantised + "gguf/*.gguf")
+	require.NoError(t, err)
+	require.Len(t, files, 8)
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".gguf")
+		t.Run(name, func(t *testing.T) {
+			m, err := fixture.Open(filepath.Join("../../testdata/models", name))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
+			cfg, p, w := openModel(t, file)
+			require.Equal(t, m.Config.Generation.EOS, cfg.Generation.EOS)
+			require.Equal(t, m.Config.Generation.BOS, cfg.Generation.BOS)
+			require.Equal(t, m.Config.MaxPositions, cfg.MaxPositions)
+			require.Equal(t, m.Program.Tensors, p.Tensors)
+			require.Len(t, p.Ops, len(m.Program.Ops))
+
+			tokens := m.Expected.Tokens()
+			got := open(t, "ref", "", p, w, len(tokens)).run(t, tokens)
+			if cfg.Rope.Divisors != nil { // of Llama 3: the same frequencies but for their rounding
+				requireClose(t, m.Expected.Logits, got, tolerance("ref", m))
+				return
+			}
+			want := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
+			for row := range want {
+				requireSameBits(t, want[row], got[row], row)
+			}
+		})
+	}
+}
+
+// TestQuantisedModelsGiveTheLogitsOfTheirValues: transformers with the values
+// that a format's formula gives, and how far these are from the plain model's.
+func TestQuantisedModelsGiveTheLogitsOfTheirValues(t *testing.T) {
+	// The root mean square of the logits' error over that of the logits, at
+	// most: that of rounding weights to 8 or 4 bits through one random layer.
+	for name, limit := range map[string]float64{
+		"tiny-q8_0.gguf": 0.02, "tiny-q4_0.gguf": 0.3, "tiny-q4_k_m.gguf": 0.2,
+		"gptq-4": 0.25, "gptq-4-act": 0.25, "gptq-8": 0.02, "gptq-v2": 0.3, "awq": 0.25,
+	} {
+		t.Run(name, func(t *testing.T) {
+			want, plain := expectedLogits(t, name)
+			tokens := make([]int32, len(want))
+			vocab := len(want[0])
+			for i := range tokens { // tokens() of make_quantised.py
+				tokens[i] = int32((7*i*i + 3*i + 1) % vocab)
+			}
+			_, p, w := openModel(t, quantised+name)
+			for backend, tolerance := range map[string]float64{"ref": 1e-3, "cpu": 0.02 * largest(want)} { // as tolerance has them
+				got := open(t, backend, "", p, w, len(tokens)).run(t, tokens)
+				requireClose(t, want, got, tolerance)
+				t.Logf("%s: %.3f of the plain logits", backend, distance(plain, got))
+				require.Less(t, distance(plain, got), limit, backend)
+				require.Greater(t, distance(plain, got), limit/20, "%s: no sign of quantisation", backend)
+			}
+		})
+	}
+}
+
+// expectedLogits of a quantised checkpoint: with its values, and before.
+func expectedLogits(t *testing.T, name string) (want, plain [][]float32) {
+	t.Helper()
+	path := quantised + name + "/expected.safetensors"
+	if file, ok := strings.CutSuffix(name, ".gguf"); ok {
+		path = quantised + file + ".expected.safetensors"
+	}
+	want, err := fixture.Matrix(path, "logits")
+	require.NoError(t, err)
+	plain, err = fixture.Matrix(path, "plain")
+	require.NoError(t, err)
+	return want, plain
+}
+
+func requireClose(t *testing.T, want, got [][]float32, limit float64) {
+	t.Helper()
+	require.Len(t, got, len(want))
+	for row := range want {
+		for i := range want[row] {
+			diff := math.Abs(float64(got[row][i]) - float64(want[row][i]))
+			if !(diff <= limit) { // a NaN too
+				t.Fatalf("row %d, token %d: %g, expected %g: off by %g, at most %g", row, i, got[row][i], want[row][i], diff, limit)
+			}
+		}
+	}
+}
+
+func largest(rows [][]float32) float64 {
+	most := 0.0
+	for _, row := range rows {
+		for _, x := range row {
+			most = max(most, math.Abs(float64(x)))
+		}
+	}
+	return most
+}
+
+// distance is the root mean square of the difference over that of want.
+func distance(want, got [][]float32) float64 {
+	var off, all float64
+	for row := range want {
+		for i, x := range want[row] {
+			d := float64(got[row][i]) - float64(x)
+			off, all = off+d*d, all+float64(x)*float64(x)
+		}
+	}
+	return math.Sqrt(off / all)
+}

@@ -1,0 +1,188 @@
+package model
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace/compute/weights"
+)
+
+// ggufArchitectures are the architectures of GGUF files that are read, with
+// the class of transformers of the same form.
+func ggufArchitectures() map[string]string {
+	return map[string]string{
+		"llama": "LlamaForCausalLM",
+		"qwen2": "Qwen2ForCausalLM",
+		"qwen3": "Qwen3ForCausalLM",
+	}
+}
+
+// loadGGUF reads the metadata of a GGUF file.
+func loadGGUF(path string) (*Config, error) {
+	g, err := weights.OpenGGUF(path)
+	if err != nil {
+		return nil, err
+	}
+	defer g.Close() //nolint:errcheck // nothing was written
+	f, err := ggufFields(g)
+	if err != nil {
+		return nil, err
+	}
+	c, err := parseConfig(f)
+	if err != nil {
+		return nil, err
+	}
+	return c, ggufRope(g, c)
+}
+
+// ggufFields spells the metadata as a config.json, so that the same ranges and
+// defaults hold for both. Faults name the keys of the file. Keys: ggml's
+// docs/gguf.md, and gguf-py/gguf/constants.py for the rest.
+func ggufFields(g *weights.GGUF) (*fields, error) {
+	f := &fields{file: g.Path, members: map[string]json.RawMessage{}, alias: map[string]string{}}
+	kind, _ := g.Metadata["general.architecture"].(string)
+	class, ok := ggufArchitectures()[kind]
+	if !ok {
+		f.fault("general.architecture", fmt.Sprintf("%.40q", kind), "llama, qwen2 or qwen3")
+		return nil, f.err
+	}
+	f.set("architectures", []string{class})
+	rename := func(key, name string) {
+		f.alias[name] = key
+		if v, ok := g.Metadata[key]; ok {
+			f.set(name, v)
+		}
+	}
+	for key, name := range map[string]string{
+		"embedding_length": "hidden_size", "block_count": "num_hidden_layers", "feed_forward_length": "intermediate_size",
+		"attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
+		"attention.key_length": "head_dim", "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+		"context_length": "max_position_embeddings", "rope.freq_base": "rope_theta",
+	} {
+		rename(kind+"."+key, name)
+	}
+	rename("tokenizer.ggml.bos_token_id", "bos_token_id")
+	if !f.has("num_key_value_heads") { // llama.cpp: as many as heads
+		f.members["num_key_value_heads"] = f.members["num_attention_heads"]
+	}
+	if !f.has("head_dim") {
+		f.headDim(kind)
+	}
+	if ids := ggufEnds(g.Metadata); len(ids) > 0 {
+		f.set("eos_token_id", ids)
+	}
+	f.setTensors(g)
+	f.setRopeScaling(g.Metadata, kind)
+	f.refuse(g.Metadata, kind)
+	return f, f.err
+}
+
+// set spells a value of the metadata in JSON.
+func (f *fields) set(name string, v any) {
+	raw, err := json.Marshal(v)
+	if err != nil { // a number that JSON does not have
+		f.fault(name, fmt.Sprint(v), "a finite number")
+		return
+	}
+	f.members[name] = raw
+}
+
+// headDim is hidden / heads where the file does not say, as in llama.cpp.
+func (f *fields) headDim(kind string) {
+	hidden, heads := f.size(maxWidth, "hidden_size"), f.size(maxHeads, "num_attention_heads")
+	if f.err == nil && hidden%heads != 0 {
+		f.fault(kind+".attention.key_length", "nothing", fmt.Sprintf("a number, as %d is no multiple of %d heads", hidden, heads))
+	}
+	if f.err == nil {
+		f.set("head_dim", hidden/heads)
+	}
+}
+
+// ggufEnds are the tokens at which llama.cpp ends an answer.
+func ggufEnds(m weights.Metadata) []int64 {
+	var ids []int64
+	for _, name := range []string{"eos", "eot", "eom"} {
+		if id, ok := m["tokenizer.ggml."+name+"_token_id"].(int64); ok && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// setTensors takes from the tensors what GGUF has no keys for.
+func (f *fields) setTensors(g *weights.GGUF) {
+	has := func(name string) bool {
+		_, ok := g.Describe(name)
+		return ok
+	}
+	f.set("tie_word_embeddings", !has("lm_head.weight"))
+	f.set("attention_bias", has("model.layers.0.self_attn.q_proj.bias"))
+	f.set("mlp_bias", has("model.layers.0.mlp.gate_proj.bias"))
+	if table, ok := g.Describe("model.embed_tokens.weight"); ok && len(table.Shape) == 2 {
+		f.set("vocab_size", table.Shape[0])
+	} else {
+		f.fault("token_embd.weight", "no such matrix", "the token table")
+	}
+}
+
+func (f *fields) setRopeScaling(m weights.Metadata, kind string) {
+	at := kind + ".rope.scaling."
+	name, ok := m[at+"type"].(string)
+	if !ok || name == "none" {
+		return
+	}
+	scaling := map[string]any{"rope_type": name}
+	for key, to := range map[string]string{
+		"factor": "factor", "original_context_length": "original_max_position_embeddings",
+		"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow",
+	} {
+		if v, ok := m[at+key]; ok {
+			scaling[to] = v
+		}
+	}
+	f.set("rope_scaling", scaling)
+}
+
+// refuse names what the file asks for and no op has.
+func (f *fields) refuse(m weights.Metadata, kind string) {
+	for _, key := range []string{"expert_count", "attention.sliding_window", "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier"} {
+		switch v := m[kind+"."+key]; v {
+		case nil, int64(0), float64(0):
+		case float64(1): // a factor that changes nothing
+		default:
+			f.fault(kind+"."+key, fmt.Sprint(v), "none")
+		}
+	}
+	if dim, ok := m[kind+".rope.dimension_count"].(int64); ok && f.err == nil && dim != int64(f.integer(0, 0, maxHeadDim, "head_dim")) {
+		f.fault(kind+".rope.dimension_count", fmt.Sprint(dim), "the size of a head: "+string(f.members["head_dim"]))
+	}
+	if value, ok := m[kind+".attention.value_length"].(int64); ok && f.err == nil && value != int64(f.integer(0, 0, maxHeadDim, "head_dim")) {
+		f.fault(kind+".attention.value_length", fmt.Sprint(value), "the size of a head: "+string(f.members["head_dim"]))
+	}
+}
+
+// ggufRope takes the divisors of the rotary frequencies (Llama 3.1's scaling)
+// from the tensor in which llama.cpp's converter leaves them.
+func ggufRope(g *weights.GGUF, c *Config) error {
+	const name = "rope_freqs.weight"
+	t, ok := g.Tensor(name)
+	if !ok {
+		return nil
+	}
+	if t.DType != weights.F32 || !slices.Equal(t.Shape, []int64{int64(c.HeadDim / 2)}) || c.Rope.Type != "default" {
+		return &weights.FormatError{File: g.Path, Name: name, Found: fmt.Sprintf("%s %v with rope scaling %s", t.Type, t.Shape, c.Rope.Type),
+			Expected: fmt.Sprintf("F32 [%d] without another scaling", c.HeadDim/2)}
+	}
+	c.Rope.Divisors = make([]float32, c.HeadDim/2)
+	for i := range c.Rope.Divisors {
+		v := math.Float32frombits(binary.LittleEndian.Uint32(t.Data[4*i:]))
+		if !(v >= 1e-3 && v <= maxFactor) {
+			return &weights.FormatError{File: g.Path, Name: name, Found: fmt.Sprint(v), Expected: fmt.Sprintf("divisors of 0.001 to %g", float64(maxFactor))}
+		}
+		c.Rope.Divisors[i] = v
+	}
+	return nil
+}

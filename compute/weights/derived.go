@@ -1,0 +1,129 @@
+package weights
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// derived is a tensor that the file holds in another form, quantised or with
+// its rows in another order. Its data is made at its first use, by all cores,
+// in memory outside of the Go heap.
+type derived struct {
+	Tensor
+	once sync.Once
+	fill func(dst []byte, first, last int64) // rows [first, last) of the row-major result, at dst[0]
+}
+
+// Quantised values become F16: its 11 significant bits keep the products
+// scale x integer to 1/2048, an eighth of the rounding of BF16, at half the
+// size of F32. Scales are F16 themselves, so that nothing is lost below its
+// range; what is above it becomes infinite.
+const derivedType = F16
+
+// parallelElements is about the number of elements that is worth a goroutine.
+const parallelElements = 1 << 16
+
+// derive adds tensors to a checkpoint and reserves the addresses of their data.
+func (c *Checkpoint) derive(tensors []*derived) error {
+	total := int64(0)
+	for _, d := range tensors {
+		total += pages(d.bytes())
+	}
+	if total == 0 {
+		return nil
+	}
+	// Reserved only: a page takes memory when a tensor is made.
+	memory, err := unix.Mmap(-1, 0, int(total), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return fmt.Errorf("%s: map %d bytes for its tensors: %w", c.dir, total, err)
+	}
+	c.memory = append(c.memory, memory)
+	if c.derived == nil {
+		c.derived = map[string]*derived{}
+	}
+	for _, d := range tensors {
+		n := d.bytes()
+		d.Data, memory = memory[:n:n], memory[pages(n):]
+		c.derived[d.Name] = d
+	}
+	return nil
+}
+
+// bytes is the size of the data. The shape was checked against the file.
+func (d *derived) bytes() int64 {
+	n := d.DType.Size()
+	for _, x := range d.Shape {
+		n *= x
+	}
+	return n
+}
+
+func pages(n int64) int64 {
+	page := int64(os.Getpagesize())
+	return (n + page - 1) / page * page
+}
+
+// make fills the data in.
+func (d *derived) make() {
+	rows := d.Shape[0]
+	if rows == 0 || len(d.Data) == 0 {
+		return
+	}
+	row := int64(len(d.Data)) / rows
+	share := (rows + int64(runtime.GOMAXPROCS(0)) - 1) / int64(runtime.GOMAXPROCS(0))
+	share = max(share, parallelElements*d.DType.Size()/row, 1)
+	var all sync.WaitGroup
+	for first := int64(0); first < rows; first += share {
+		last := min(first+share, rows)
+		all.Go(func() { d.fill(d.Data[first*row:last*row], first, last) })
+	}
+	all.Wait()
+}
+
+// halfToFloat is the value of an IEEE binary16.
+func halfToFloat(h uint16) float32 {
+	sign := uint32(h&0x8000) << 16
+	exponent, fraction := uint32(h>>10)&31, uint32(h&0x3ff)
+	switch exponent {
+	case 0: // zero and subnormals: fraction x 2^-24
+		return math.Float32frombits(math.Float32bits(float32(fraction)*(1.0/(1<<24))) | sign)
+	case 31:
+		return math.Float32frombits(sign | 0x7f800000 | fraction<<13)
+	}
+	return math.Float32frombits(sign | (exponent+112)<<23 | fraction<<13)
+}
+
+// floatToHalf rounds to the nearest IEEE binary16, ties to even.
+func floatToHalf(f float32) uint16 {
+	b := math.Float32bits(f)
+	sign, b := uint16(b>>16)&0x8000, b&0x7fffffff
+	switch {
+	case b > 0x7f800000: // NaN
+		return sign | 0x7e00
+	case b >= 0x47800000: // 2^16 and above
+		return sign | 0x7c00
+	case b < 0x38800000: // below 2^-14: adding 1/2 leaves multiples of 2^-24 in the fraction
+		return sign | uint16(math.Float32bits(math.Float32frombits(b)+0.5)-0x3f000000)
+	}
+	b += 0xfff + b>>13&1
+	return sign | uint16((b-0x38000000)>>13)
+}
+
+func readHalf(b []byte) float32 { return halfToFloat(binary.LittleEndian.Uint16(b)) }
+
+// putHalf writes element i of a row of F16.
+func putHalf(row []byte, i int, f float32) {
+	binary.LittleEndian.PutUint16(row[2*i:], floatToHalf(f))
+}
+
+func readFloat(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
+
+func bfloatToFloat(b []byte) float32 {
+	return math.Float32frombits(uint32(binary.LittleEndian.Uint16(b)) << 16)
+}

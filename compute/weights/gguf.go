@@ -1,0 +1,239 @@
+package weights
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// GGUF is a GGUF file: its metadata, and its tensors under the names of a
+// Hugging Face checkpoint, in the row order that those have.
+type GGUF struct {
+	*Checkpoint
+	Metadata Metadata
+	Path     string
+}
+
+// IsGGUF says whether a model path names a GGUF file.
+func IsGGUF(path string) bool { return strings.EqualFold(filepath.Ext(path), ".gguf") }
+
+// ggufHeaderBytes: magic, version, two counts.
+const ggufHeaderBytes = 24
+
+// OpenGGUF maps a GGUF file with tensors in F32, F16, BF16, Q8_0, Q4_0, Q4_K
+// or Q6_K and checks its header. Faults of the file are *FormatError.
+func OpenGGUF(path string) (*GGUF, error) {
+	c := &Checkpoint{dir: path, tensors: map[string]Tensor{}}
+	g := &GGUF{Checkpoint: c, Path: path}
+	file, err := c.mapBytes(path, ggufHeaderBytes)
+	if err == nil {
+		err = in(path, g.read(file))
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return g, nil
+}
+
+func (g *GGUF) read(file []byte) error {
+	h, err := parseGGUF(file)
+	if err != nil {
+		return err
+	}
+	g.Metadata = h.metadata
+	if n, ok := h.metadata["split.count"].(int64); ok && n > 1 {
+		return fault("split.count", "a whole model in one file (llama-gguf-split --merge)", "one of %d files", n)
+	}
+	order, err := ggufRowOrder(h.metadata)
+	if err != nil {
+		return err
+	}
+	data := file[min(h.data, uint64(len(file))):]
+	var all []*derived
+	var places []extent
+	names := map[string]bool{}
+	for i := range h.tensors {
+		t, at, err := g.place(&h.tensors[i], data, order)
+		if err != nil {
+			return err
+		}
+		places = append(places, at)
+		if names[t.Name] {
+			return fault(at.name, "each name once", "a second tensor for %s", t.Name)
+		}
+		names[t.Name] = true
+		if t.fill != nil {
+			all = append(all, t)
+		} else {
+			g.tensors[t.Name] = t.Tensor
+		}
+	}
+	if err := checkOverlap(places); err != nil {
+		return err
+	}
+	return g.derive(all)
+}
+
+// place finds a tensor in the data: as it lies there, or derived from it.
+func (g *GGUF) place(t *ggufTensor, data []byte, order rowOrder) (*derived, extent, error) {
+	b, size, err := t.size()
+	if err != nil {
+		return nil, extent{}, err
+	}
+	if t.offset > uint64(len(data)) || size > uint64(len(data))-t.offset {
+		return nil, extent{}, fault(t.name, fmt.Sprintf("an end within the %d bytes of data", len(data)),
+			"%d bytes at offset %d", size, t.offset)
+	}
+	at := extent{t.name, int64(t.offset), int64(t.offset + size)}
+	src := data[at.begin:at.end:at.end]
+	d := &derived{Tensor: Tensor{Name: huggingFaceName(t.name), DType: b.dtype, Type: b.name, Shape: t.shape, File: g.Path}}
+	heads, err := order.heads(t)
+	if err != nil {
+		return nil, extent{}, err
+	}
+	if b.decode == nil && heads == 0 {
+		d.Data = src
+		return d, at, nil
+	}
+	if b.decode != nil {
+		if len(t.shape) < 2 {
+			return nil, extent{}, fault(t.name, "a matrix", "a vector of type %s", b.name)
+		}
+		d.DType = derivedType
+	}
+	d.fill = ggufRows(b, src, t.shape, heads)
+	return d, at, nil
+}
+
+// ggufRows decodes rows, that is what one index of the first dimension stands
+// for; heads other than 0 undoes the order of the rows of so many heads.
+func ggufRows(b blockType, src []byte, shape []int64, heads int64) func([]byte, int64, int64) {
+	row := int64(len(src)) / shape[0]
+	perHead := int64(0)
+	if heads > 0 {
+		perHead = shape[0] / heads
+	}
+	return func(dst []byte, first, last int64) {
+		out := int64(len(dst)) / (last - first)
+		for r := first; r < last; r++ {
+			from := fileRow(r, perHead) * row
+			decodeRow(b, dst[(r-first)*out:(r-first+1)*out], src[from:from+row])
+		}
+	}
+}
+
+func decodeRow(b blockType, dst, src []byte) {
+	if b.decode == nil {
+		copy(dst, src)
+		return
+	}
+	step := b.elements * derivedType.Size()
+	for i := int64(0); i*b.bytes < int64(len(src)); i++ {
+		b.decode(dst[i*step:(i+1)*step], src[i*b.bytes:(i+1)*b.bytes])
+	}
+}
+
+// fileRow is where row r of a matrix of heads lies in the file. The rotary
+// embedding of llama.cpp's "llama" turns neighbours (2i, 2i+1), so that its
+// converter (LlamaModel.permute) interleaves the halves of each head; perHead
+// 0: it did not.
+func fileRow(r, perHead int64) int64 {
+	if perHead == 0 {
+		return r
+	}
+	head, i := r/perHead, r%perHead
+	half := perHead / 2
+	return head*perHead + i%half*2 + i/half
+}
+
+// rowOrder says which tensors have their rows interleaved: of how many heads q
+// and k are; 0 of an architecture that has none so.
+type rowOrder struct{ q, k int64 }
+
+func ggufRowOrder(m Metadata) (rowOrder, error) {
+	if m["general.architecture"] != "llama" {
+		return rowOrder{}, nil
+	}
+	q, err := m.heads("llama.attention.head_count", 0)
+	if err != nil {
+		return rowOrder{}, err
+	}
+	k, err := m.heads("llama.attention.head_count_kv", q)
+	return rowOrder{q, k}, err
+}
+
+// heads is a number of heads, missing when it is absent and missing is not 0.
+func (m Metadata) heads(key string, missing int64) (int64, error) {
+	v, ok := m[key]
+	if !ok && missing != 0 {
+		return missing, nil
+	}
+	n, isInt := v.(int64)
+	if !isInt || n < 1 {
+		found := fmt.Sprint(v)
+		if !ok {
+			found = "nothing"
+		}
+		return 0, fault(key, "an integer of at least 1", "%s", found)
+	}
+	return n, nil
+}
+
+// heads is the number of heads whose rows a tensor has interleaved, or 0.
+func (o rowOrder) heads(t *ggufTensor) (int64, error) {
+	n := int64(0)
+	switch {
+	case o.q == 0 || !strings.HasPrefix(t.name, "blk."):
+	case strings.HasSuffix(t.name, ".attn_q.weight"), strings.HasSuffix(t.name, ".attn_q.bias"):
+		n = o.q
+	case strings.HasSuffix(t.name, ".attn_k.weight"), strings.HasSuffix(t.name, ".attn_k.bias"):
+		n = o.k
+	}
+	if n > 0 && t.shape[0]%(2*n) != 0 {
+		return 0, fault(t.name, fmt.Sprintf("a multiple of 2 x %d heads", n), "%d rows", t.shape[0])
+	}
+	return n, nil
+}
+
+// huggingFaceName translates a tensor's name; those that have no counterpart
+// stay as they are. Source: gguf-py/gguf/tensor_mapping.py of llama.cpp.
+func huggingFaceName(name string) string {
+	switch name {
+	case "token_embd.weight":
+		return "model.embed_tokens.weight"
+	case "output_norm.weight":
+		return "model.norm.weight"
+	case "output.weight":
+		return "lm_head.weight"
+	}
+	layer, rest, ok := strings.Cut(strings.TrimPrefix(name, "blk."), ".")
+	if !ok || !strings.HasPrefix(name, "blk.") {
+		return name
+	}
+	part, kind, _ := strings.Cut(rest, ".")
+	parts := map[string]string{
+		"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+		"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+		"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+		"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+	}
+	if to, ok := parts[part]; ok {
+		return "model.layers." + layer + "." + to + "." + kind
+	}
+	return name
+}
+
+// checkOverlap refuses tensors that share bytes. Gaps are padding.
+func checkOverlap(places []extent) error {
+	slices.SortFunc(places, func(a, b extent) int { return cmp.Compare(a.begin, b.begin) })
+	for i := 1; i < len(places); i++ {
+		if before := places[i-1]; places[i].begin < before.end {
+			return fault(places[i].name, fmt.Sprintf("%d or more, the end of %s", before.end, before.name),
+				"an overlap: it begins at byte %d of the data", places[i].begin)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package weights
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const quantised = "../../testdata/quantised/"
+
+// formats are the checkpoints whose tensors stand for known values.
+var formats = map[string]string{
+	"tiny-q8_0.gguf": "tiny-q8_0.expected", "tiny-q4_0.gguf": "tiny-q4_0.expected", "tiny-q4_k_m.gguf": "tiny-q4_k_m.expected",
+	"gptq-4": "gptq-4/expected", "gptq-4-act": "gptq-4-act/expected", "gptq-8": "gptq-8/expected", "gptq-v2": "gptq-v2/expected",
+	"awq": "awq/expected",
+}
+
+func TestQuantisedTensorsAreTheValuesOfTheFormatsFormulae(t *testing.T) {
+	for name, expected := range formats {
+		t.Run(name, func(t *testing.T) {
+			want, err := OpenFile(quantised + expected + ".safetensors")
+			require.NoError(t, err)
+			defer want.Close()
+			c, err := Open(quantised + name)
+			require.NoError(t, err)
+			defer c.Close()
+			compared := 0
+			for _, n := range want.Names() {
+				tensor, ok := strings.CutPrefix(n, "values.")
+				if !ok {
+					continue
+				}
+				compared++
+				w, _ := want.Tensor(n)
+				described, ok := c.Describe(tensor)
+				require.True(t, ok, tensor)
+				require.Nil(t, described.Data)
+				require.Equal(t, w.Shape, described.Shape)
+				require.Equal(t, F16, described.DType)
+				got, ok := c.Tensor(tensor)
+				require.True(t, ok)
+				require.Equal(t, w.Data, got.Data, "%s %s", tensor, got.Type)
+			}
+			require.Equal(t, 2, compared)
+			before, _ := c.Tensor("model.layers.0.self_attn.v_proj.weight")
+			first := string(before.Data[:64])
+			require.NoError(t, c.Release())
+			require.Equal(t, first, string(before.Data[:64]), "released tensors stay valid")
+		})
+	}
+}
+
+func TestOpenListsTheMatricesOfAQuantisedCheckpoint(t *testing.T) {
+	plain, err := Open(quantised + "tiny")
+	require.NoError(t, err)
+	defer plain.Close()
+	for name := range formats {
+		c, err := Open(quantised + name)
+		require.NoError(t, err)
+		for _, n := range plain.Names() {
+			require.Contains(t, c.Names(), n, name)
+			want, _ := plain.Describe(n)
+			got, _ := c.Describe(n)
+			require.Equal(t, want.Shape, got.Shape, n)
+		}
+		require.NoError(t, c.Close())
+		require.NoError(t, c.Close(), "closing twice is harmless")
+	}
+}
+
+func TestHalfPrecisionRoundsToNearestEven(t *testing.T) {
+	for h := range 1 << 16 {
+		f := halfToFloat(uint16(h))
+		if math.IsNaN(float64(f)) {
+			require.True(t, math.IsNaN(float64(halfToFloat(floatToHalf(f)))))
+			continue
+		}
+		require.Equal(t, uint16(h), floatToHalf(f), "%#x", h)
+		if h&0x7fff < 0x7bff { // between it and the next one, away from zero
+			next := halfToFloat(uint16(h + 1))
+			middle := float32((float64(f) + float64(next)) / 2)
+			require.Equal(t, uint16(h+h&1), floatToHalf(middle), "after %#x", h)
+			require.Equal(t, uint16(h), floatToHalf(math.Nextafter32(middle, f)), "after %#x", h)
+			require.Equal(t, uint16(h+1), floatToHalf(math.Nextafter32(middle, next)), "after %#x", h)
+		}
+	}
+	require.Equal(t, uint16(0x7bff), floatToHalf(65519.996), "the largest")
+	require.Equal(t, uint16(0x7c00), floatToHalf(65520), "beyond it")
+	require.Equal(t, uint16(0xfc00), floatToHalf(float32(math.Inf(-1))))
+}
+
+// TestOpenFaultsOfQuantisedLayers changes a sound checkpoint.
+func TestOpenFaultsOfQuantisedLayers(t *testing.T) {
+	const layer = "model.layers.0.mlp.down_proj"
+	type object = map[string]any
+	for _, c := range []struct {
+		name, from string
+		config     object
+		header     func(map[string]object)
+		want       string
+	}{
+		{"method", "awq", object{"quant_method": "exl2"}, nil, `quantization_config.quant_method: found "exl2", expected gptq or awq`},
+		{"bits", "gptq-4", object{"bits": 2}, nil, "quantization_config.bits: found 2, expected 4 or 8"},
+		{"bits of awq", "awq", object{"bits": 8}, nil, "quantization_config.bits: found 8, expected 4"},
+		{"bits no number", "awq", object{"bits": "four"}, nil, "quantization_config: found"},
+		{"group", "gptq-4", object{"group_size": 0}, nil, "quantization_config.group_size: found 0"},
+		{"layout of awq", "awq", object{"version": "gemv"}, nil, `quantization_config.version: found "gemv", expected gemm`},
+		{"layout of gptq", "gptq-4", object{"checkpoint_format": "marlin"}, nil, `quantization_config.checkpoint_format: found "marlin"`},
+		{"other group size", "gptq-4", object{"group_size": 64}, nil, ".scales: found shape [8 256], expected 4 groups of 64 for 256 inputs"},
+		{"other bits", "gptq-4", object{"bits": 8}, nil, ".scales: found shape [8 256], expected 4 groups of 32 for 128 inputs"},
+		{"no zeros", "awq", nil, func(h map[string]object) { rename(h, layer+".qzeros", "x") }, layer + ".qzeros: found no such tensor, expected I32"},
+		{"no scales", "awq", nil, func(h map[string]object) { rename(h, layer+".scales", "x") }, layer + ".scales: found no such tensor"},
+		{"words of another type", "awq", nil, func(h map[string]object) { h[layer+".qweight"]["dtype"] = "F32" }, layer + ".qweight: found F32 [256 32], expected I32"},
+		{"words of another shape", "awq", nil, func(h map[string]object) { h[layer+".qweight"]["shape"] = []int{128, 64} }, layer + ".qweight: found shape [128 64], expected [128 32]"},
+		{"zeros of another shape", "awq", nil, func(h map[string]object) { h[layer+".qzeros"]["shape"] = []int{8, 16} }, layer + ".qzeros: found shape [8 16], expected [4 32]"},
+		{"no groups with desc_act", "gptq-4-act", nil, func(h map[string]object) { rename(h, layer+".g_idx", "x") }, layer + ".g_idx: found no such tensor, expected one, by desc_act"},
+		{"groups out of range", "gptq-4-act", nil, func(h map[string]object) { rename(h, layer+".g_idx", layer+".old"); h[layer+".g_idx"] = wordsOf(h) }, layer + ".g_idx: found group"},
+		{"two weights", "gptq-4", nil, func(h map[string]object) { rename(h, layer+".g_idx", layer+".weight") }, layer + ": found both, expected one of .weight and .qweight"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			var config map[string]any
+			raw, err := os.ReadFile(filepath.Join(quantised, c.from, "config.json"))
+			require.NoError(t, err)
+			require.NoError(t, json.Unmarshal(raw, &config))
+			for k, v := range c.config {
+				config["quantization_config"].(object)[k] = v
+			}
+			raw, err = json.Marshal(config)
+			require.NoError(t, err)
+			write(t, dir, "config.json", raw)
+			file, err := os.ReadFile(filepath.Join(quantised, c.from, singleFile))
+			require.NoError(t, err)
+			if c.header != nil {
+				file = editHeader(t, file, c.header)
+			}
+			write(t, dir, singleFile, file)
+			_, err = Open(dir)
+			require.ErrorContains(t, err, c.want)
+			require.NotContains(t, err.Error(), "\n")
+		})
+	}
+}
+
+func rename(h map[string]map[string]any, from, to string) {
+	h[to] = h[from]
+	delete(h, from)
+}
+
+// wordsOf cuts 256 words of packed weights off k_proj: no group numbers.
+func wordsOf(h map[string]map[string]any) map[string]any {
+	const donor = "model.layers.0.self_attn.k_proj"
+	offsets := h[donor+".qweight"]["data_offsets"].([]any)
+	begin := offsets[0].(float64)
+	h[donor+".rest"] = map[string]any{"dtype": "I32", "shape": []int{64*32 - 256}, "data_offsets": []any{begin + 1024, offsets[1]}}
+	delete(h, donor+".qweight")
+	return map[string]any{"dtype": "I32", "shape": []int{256}, "data_offsets": []any{begin, begin + 1024}}
+}
+
+// editHeader changes the header of a safetensors file.
+func editHeader(t *testing.T, file []byte, edit func(map[string]map[string]any)) []byte {
+	t.Helper()
+	length := 8 + int(uint64(file[0])|uint64(file[1])<<8|uint64(file[2])<<16)
+	var header map[string]map[string]any
+	require.NoError(t, json.Unmarshal(file[8:length], &header))
+	edit(header)
+	raw, err := json.Marshal(header)
+	require.NoError(t, err)
+	return append(encode(string(raw), 0), file[length:]...)
+}
