@@ -50,6 +50,7 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag wins over the environment, the envir
 		newServe(&a),
 		newGenerate(&a),
 		newBench(&a),
+		newEval(&a),
 		newExplain(),
 		newLogits(),
 		newDoctor(),
