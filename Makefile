@@ -37,6 +37,12 @@ bench-1b: build ## Measure a Llama of 1.1 billion random weights, made once in b
 	@[ -e $(BUILD)/bench/llama-1.1b/config.json ] || go run ./benchmarks/randmodel --out $(BUILD)/bench/llama-1.1b
 	bin/millrace bench --model $(BUILD)/bench/llama-1.1b $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: build ## Measure beside llama.cpp, OpenVINO GenAI and transformers, into benchmarks/results (ARGS="--quick"; 20 GB, once)
+	@benchmarks/peers/install.sh
+	go build -buildvcs=false -o $(BUILD)/peers/load ./benchmarks/peers/load
+	$(BUILD)/peers/venv/bin/python benchmarks/peers/bench.py $(ARGS)
+
 .PHONY: load
 load: build ## Load a server of its own for 30 s with k6: HTTP and NATS, streams and cancels
 	scripts/load.sh
