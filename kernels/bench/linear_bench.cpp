@@ -1,6 +1,7 @@
 // Times linear ops shape by shape against what the machine can do.
 //
-//   linear_bench [--isa NAME] [--threads N] [--rows 1,8,512] [--shape NxK]...
+//   linear_bench [--isa NAME] [--weights 16bit|int8|int4] [--threads N] [--rows 1,8,512]
+//                [--shape NxK]...
 //
 // One line per shape and number of rows: GFLOP/s and its share of the peak of
 // products from registers, GB/s of weights and its share of the bandwidth of
@@ -38,6 +39,7 @@ struct Shape {
 struct Options {
   Isa isa = available_isas().front();
   int threads = 0;
+  int weights = MR_WEIGHTS_16BIT;
   std::vector<int> rows = {1, 2, 4, 8, 16, 32, 64, 128, 512};
   // A Llama of 1.1 B: QKV, O, gate and up, down.
   std::vector<Shape> shapes = {{2560, 2048}, {2048, 2048}, {11264, 2048}, {2048, 5632}};
@@ -50,14 +52,15 @@ std::vector<bf16> random_bf16(int64_t n, uint32_t seed) {
   return values;
 }
 
-std::vector<std::unique_ptr<Linear>> pack_copies(Shape s, Isa isa, ThreadPool& pool) {
+std::vector<std::unique_ptr<Linear>> pack_copies(Shape s, const Options& o, ThreadPool& pool) {
   const std::vector<bf16> values = random_bf16(s.n * s.k, 1);
   const mr_tensor weight{values.data(), MR_BF16, 2, {s.n, s.k}};
   const LinearSpec spec{
-      {{&weight, nullptr, 0, s.n, s.n, 0}}, s.k, s.n, MR_ACT_NONE, false, false, true};
+      {{&weight, nullptr, 0, s.n, s.n, 0}}, s.k, s.n, MR_ACT_NONE, false, false, true, o.weights,
+      o.weights == MR_WEIGHTS_INT4 ? 32 : 0};
   std::vector<std::unique_ptr<Linear>> copies;
   for (uint64_t bytes = 0; bytes < kWorkingSet; bytes += copies.back()->bytes()) {
-    copies.push_back(Linear::pack(spec, isa, pool));
+    copies.push_back(Linear::pack(spec, o.isa, pool));
   }
   std::vector<Linear*> linears;
   for (const auto& copy : copies) linears.push_back(copy.get());
@@ -88,6 +91,11 @@ bool parse(int argc, char** argv, Options& options) {
       const auto isa = isa_from_name(value);
       if (!isa) return false;
       options.isa = *isa;
+    } else if (flag == "--weights") {
+      const std::vector<std::string> names = {"16bit", "int8", "int4"};
+      const auto at = std::find(names.begin(), names.end(), value);
+      if (at == names.end()) return false;
+      options.weights = static_cast<int>(at - names.begin());
     } else if (flag == "--threads") {
       options.threads = std::atoi(value.c_str());
     } else if (flag == "--rows") {
@@ -114,19 +122,21 @@ bool parse(int argc, char** argv, Options& options) {
 int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) {
-    std::fprintf(stderr,
-                 "usage: linear_bench [--isa NAME] [--threads N] [--rows 1,8] [--shape NxK]...\n");
+    std::fprintf(
+        stderr,
+        "usage: linear_bench [--isa NAME] [--weights 16bit|int8|int4] [--threads N] [--rows 1,8] "
+        "[--shape NxK]...\n");
     return 2;
   }
   ThreadPool pool(options.threads > 0 ? options.threads : usable_cores());
   Limits limits(options.isa, pool, kWorkingSet);
-  const double gbps = limits.read_gbps(), peak = limits.peak_gflops();
+  const double gbps = limits.read_gbps(), peak = limits.peak_gflops(options.weights);
   std::printf("%s, %d threads: read %.1f GB/s, products %.0f GFLOP/s\n", isa_name(options.isa),
               pool.size(), gbps, peak);
   std::printf("%6s %6s %5s %10s %7s %7s %7s %7s\n", "N", "K", "rows", "us", "GFLOP/s", "peak",
               "GB/s", "read");
   for (const Shape s : options.shapes) {
-    const auto copies = pack_copies(s, options.isa, pool);
+    const auto copies = pack_copies(s, options, pool);
     for (const int rows : options.rows) {
       const std::vector<bf16> in = random_bf16(rows * s.k, 2);
       std::vector<float> out(rows * s.n);

@@ -58,7 +58,7 @@ double peak_now(Isa isa, ThreadPool& pool) {
   std::vector<double> done(pool.size());
   const double s = seconds(pool.size() == 1, [&] {
     pool.parallel_for(pool.size(),
-                      [&](int task, int) { done[task] = linear_kernels(isa).products(50'000); });
+                      [&](int task, int) { done[task] = linear_kernels(isa, MR_WEIGHTS_16BIT).products(50'000); });
   });
   double operations = 0;
   for (const double d : done) operations += d;
@@ -138,7 +138,7 @@ int main(int argc, char** argv) {
       argc > 2 ? isa_from_name(argv[2]).value_or(Isa::portable) : available_isas().front();
   for (const Isa each : available_isas()) {
     std::printf("%-12s products %.0f GFLOP/s\n", isa_name(each),
-                Limits(each, pool, 0).peak_gflops());
+                Limits(each, pool, 0).peak_gflops(MR_WEIGHTS_16BIT));
   }
   std::printf(
       "%d threads; GFLOP/s and share of the peak of %s; bits: oneDNN's rows among few and "

@@ -24,22 +24,29 @@ namespace {
 // Several times the last cache, so that the bandwidth is the memory's.
 constexpr uint64_t kMeasuredBytes = uint64_t{256} << 20;
 
+// Of one weight.
+double weight_bytes(const Op& op) {
+  if (op.weights == MR_WEIGHTS_INT8) return 1;
+  if (op.weights == MR_WEIGHTS_INT4) return 0.5 + double{sizeof(bf16)} / op.group;
+  return sizeof(bf16);
+}
+
 void check_machine(const Program& p) {
   if (p.head_dim % 8 != 0 || p.head_dim > kMaxHeadDim) {
     fail(MR_UNSUPPORTED, "head_dim is %d, the cpu backend runs multiples of 8 up to %d", p.head_dim,
          kMaxHeadDim);
   }
-  uint64_t bytes = 0;
+  double bytes = 0;
   for (const Op& op : p.ops) {
     if (op.kind != MR_OP_LINEAR) continue;
     for (int i = 0; i < op.n_parts; ++i) {
-      bytes += uint64_t(op.parts[i].rows) * p.slots[op.in].width * sizeof(bf16);
+      bytes += static_cast<double>(op.parts[i].rows) * p.slots[op.in].width * weight_bytes(op);
     }
   }
   const uint64_t available = memory_limits().available;
-  if (bytes > available) {
+  if (bytes > static_cast<double>(available)) {
     fail(MR_NO_MEMORY, "the packed weights need %.2f GiB, available are %.2f GiB",
-         static_cast<double>(bytes) / (1u << 30), static_cast<double>(available) / (1u << 30));
+         bytes / (1u << 30), static_cast<double>(available) / (1u << 30));
   }
 }
 
@@ -56,6 +63,8 @@ LinearSpec linear_spec(const Program& p, const Op& op) {
   spec.gated = op.gated != 0;
   spec.accumulate = op.accumulate != 0;
   spec.out_f32 = p.slots[op.out].type == MR_SLOT_F32;
+  spec.weights = op.weights;
+  spec.group = op.group;
   return spec;
 }
 
@@ -189,7 +198,8 @@ class CpuDevice : public Device {
   }
   mr_measurement measure() override {
     if (!limits_) limits_.emplace(kernels_.isa, pool_, kMeasuredBytes);
-    return {limits_->read_gbps(), limits_->peak_gflops()};
+    return {limits_->read_gbps(), limits_->peak_gflops(MR_WEIGHTS_16BIT),
+            limits_->peak_gflops(MR_WEIGHTS_INT8)};
   }
   mr_dtype kv_dtype(const Program&) const override { return MR_BF16; }
   mr_dtype operand_dtype(const Program&) const override { return MR_BF16; }

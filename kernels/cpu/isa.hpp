@@ -19,6 +19,9 @@ std::optional<Isa> isa_from_name(std::string_view name);
 // of bf16 first; never empty.
 std::vector<Isa> available_isas();
 
+// Whether a machine of avx512 or better has AVX-512 VNNI, products of bytes.
+bool has_vnni();
+
 }  // namespace millrace::cpu
 
 #endif

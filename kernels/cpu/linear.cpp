@@ -20,61 +20,76 @@ constexpr int64_t kBlockOperand = 24 << 10;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Of the scales and totals of rows, in whole lines.
+constexpr size_t row_bytes(int64_t rows) { return ceil_div(rows * 8, 64) * 64; }
+
 }  // namespace
 
-const LinearKernels& linear_kernels(Isa isa) {
+const LinearKernels& linear_kernels(Isa isa, int weights) {
+  const bool int8 = weights == MR_WEIGHTS_INT8, int4 = weights == MR_WEIGHTS_INT4;
 #if defined(__x86_64__)
   switch (isa) {
     case Isa::avx512_bf16:
-      return linear_kernels_avx512_bf16();
     case Isa::avx512:
-      return linear_kernels_avx512();
+      if ((int8 || int4) && has_vnni()) return int8 ? linear_int8_vnni() : linear_int4_vnni();
+      if (!int8 && !int4) {
+        return isa == Isa::avx512 ? linear_kernels_avx512() : linear_kernels_avx512_bf16();
+      }
+      [[fallthrough]];
     case Isa::avx2:
-      return linear_kernels_avx2();
+      return int8 ? linear_int8_avx2() : int4 ? linear_int4_avx2() : linear_kernels_avx2();
     case Isa::portable:
       break;
   }
 #endif
   (void)isa;
-  return linear_kernels_portable();
+  return int8 ? linear_int8_portable() : int4 ? linear_int4_portable() : linear_kernels_portable();
 }
 
 int Linear::max_tile_rows() const { return kernels_.max_rows; }
 
-int64_t Linear::pair_elements() const { return 2 * kPanelVectors * kernels_.lanes; }
+int Linear::columns() const { return kPanelVectors * kernels_.lanes; }
 
-int64_t Linear::panel_elements() const { return pairs_ * pair_elements(); }
+int64_t Linear::unit_elements() const { return unit_ * columns(); }
 
-int64_t Linear::panel_sums(int rows) const {
-  return int64_t{kPanelVectors} * kernels_.lanes * rows;
-}
+int64_t Linear::panel_sums(int rows) const { return int64_t{columns()} * rows; }
 
-bf16* Linear::panel(int64_t p) const {
-  return static_cast<bf16*>(weights_.data()) + p * panel_elements();
+std::byte* Linear::panel(int64_t p) const {
+  return static_cast<std::byte*>(weights_.data()) + p * units_ * unit_bytes_;
 }
 
 float* Linear::panel_bias(int64_t p) const {
-  if (bias_.size() == 0) return nullptr;
-  return static_cast<float*>(bias_.data()) + p * kPanelVectors * kernels_.lanes;
+  return bias_.size() == 0 ? nullptr : static_cast<float*>(bias_.data()) + p * columns();
 }
 
-size_t Linear::operand_bytes(int rows) const { return rows * pairs_ * kernels_.operand_bytes; }
+float* Linear::panel_scales(int64_t p) const {
+  return scales_.size() == 0 ? nullptr : static_cast<float*>(scales_.data()) + p * columns();
+}
 
-// The rows as tiles: [tiles][pairs][rows of the tile] pairs.
-const void* Linear::pack_operand(const bf16* in, Tiling tiling, std::byte* room,
-                                 ThreadPool& pool) const {
-  if (tiling.rows == 1 && kernels_.raw_row && in_width_ % 2 == 0) return in;
+size_t Linear::operand_bytes(int64_t rows) const { return rows * units_ * operand_unit_bytes_; }
+
+// The rows as tiles: [tiles][units][rows of the tile] operands; in the room in front of
+// them what quantising found of each row.
+Linear::Batch Linear::pack_operand(const bf16* in, Tiling tiling, std::byte* room,
+                                   ThreadPool& pool) const {
+  if (tiling.rows == 1 && kernels_.raw_row && in_width_ % 2 == 0) {
+    return {in, nullptr, nullptr, tiling, nullptr};
+  }
+  auto* scales = reinterpret_cast<float*>(room);
+  auto* totals = reinterpret_cast<int32_t*>(scales + tiling.rows);
+  std::byte* operand = room + row_bytes(tiling.rows);
   const auto pack = [&](int t, int) {
     const int first = tiling.first(t);
-    kernels_.pack_operand(in + first * in_width_, tiling.first(t + 1) - first, in_width_,
-                          room + operand_bytes(first));
+    kernels_.pack_operand({in + first * in_width_, tiling.first(t + 1) - first, in_width_, units_,
+                           group_, scales + first, totals + first},
+                          operand + operand_bytes(first));
   };
   if (tiling.rows * in_width_ > kSmallOperand) {
     pool.parallel_for(tiling.tiles, pack);
   } else {
     for (int t = 0; t < tiling.tiles; ++t) pack(t, 0);
   }
-  return room;
+  return {operand, scales, totals, tiling, nullptr};
 }
 
 void Linear::finish(const Batch& b, int tile, int64_t p, const float* sums) const {
@@ -82,7 +97,7 @@ void Linear::finish(const Batch& b, int tile, int64_t p, const float* sums) cons
   const int columns = kernels_.lanes * (gated_ ? 1 : kPanelVectors);
   const int64_t column = p * columns;
   const size_t out_bytes = out_f32_ ? sizeof(float) : sizeof(bf16);
-  kernels_.finish({sums, panel_bias(p),
+  kernels_.finish({sums, b.scales + first, b.totals + first, panel_scales(p), panel_bias(p),
                    static_cast<std::byte*>(b.out) + (first * out_width_ + column) * out_bytes,
                    out_width_, b.tiling.first(tile + 1) - first,
                    static_cast<int>(std::min<int64_t>(columns, out_width_ - column)), activation_,
@@ -99,7 +114,7 @@ void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
     const int panels = fits ? stream.panels[rows] : 1;
     const TileKernel kernel = (fits ? stream.kernel : kernels_.one)[rows];
     alignas(64) float sums[kMaxTileSums] = {};
-    kernel({operand, panel(p), panel_elements(), pairs_, sums, nullptr});
+    kernel({operand, panel(p), units_ * unit_bytes_, units_, group_, sums, nullptr});
     for (int i = 0; i < panels; ++i, ++p) finish(b, tile, p, sums + i * panel_sums(rows));
   }
 }
@@ -110,26 +125,26 @@ void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
 void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p,
                         int64_t end, float* room) const {
   const int64_t tile_sums = panel_sums(kernels_.max_rows);
-  float* const sums = room + (plan.expanded ? plan.chunk * plan.block * pair_elements() : 0);
+  float* const sums = room + (plan.expanded ? plan.chunk * plan.block * unit_elements() : 0);
   std::memset(sums, 0, (last_tile - tile) * (end - p) * tile_sums * sizeof(float));
-  for (int64_t k = 0; k < pairs_; k += plan.block) {
-    const int64_t pairs = std::min(plan.block, pairs_ - k);
+  for (int64_t k = 0; k < units_; k += plan.block) {
+    const int64_t units = std::min(plan.block, units_ - k);
     for (int t = tile; t < last_tile; ++t) {
       const int first = b.tiling.first(t), rows = b.tiling.first(t + 1) - first;
       const std::byte* operand = static_cast<const std::byte*>(b.operand) + operand_bytes(first) +
-                                 k * rows * kernels_.operand_bytes;
+                                 k * rows * operand_unit_bytes_;
       for (int64_t q = p; q < end; ++q) {
         float* const to = sums + ((t - tile) * (end - p) + (q - p)) * tile_sums;
-        const bf16* const packed = panel(q) + k * pair_elements();
-        float* const floats = room + (q - p) * plan.block * pair_elements();
+        const std::byte* const packed = panel(q) + k * unit_bytes_;
+        float* const floats = room + (q - p) * plan.block * unit_elements();
         if (!plan.expanded) {
-          kernels_.one[rows]({operand, packed, 0, pairs, to, nullptr});
+          kernels_.one[rows]({operand, packed, 0, units, group_, to, nullptr});
         } else if (t == tile) {
-          kernels_.expanding[rows]({operand, packed, 0, pairs, to, floats});
+          kernels_.expanding[rows]({operand, packed, 0, units, group_, to, floats});
         } else {
-          kernels_.expanded[rows]({operand, floats, 0, pairs, to, nullptr});
+          kernels_.expanded[rows]({operand, floats, 0, units, group_, to, nullptr});
         }
-        if (k + pairs == pairs_) finish(b, t, q, to);
+        if (k + units == units_) finish(b, t, q, to);
       }
     }
   }
@@ -148,16 +163,16 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     return plan;
   }
   plan.expanded = kernels_.expanded[1] != nullptr && plan.tiling.tiles > 2;
-  const int64_t most = kBlockOperand / (kernels_.max_rows * kernels_.operand_bytes);
-  plan.block = ceil_div(pairs_, ceil_div(pairs_, most));
+  const int64_t most = kBlockOperand / (kernels_.max_rows * operand_unit_bytes_);
+  plan.block = ceil_div(units_, ceil_div(units_, most));
   const int64_t panel_bytes =
-      plan.block * pair_elements() * (plan.expanded ? sizeof(float) : sizeof(bf16)) +
+      plan.block * (plan.expanded ? unit_elements() * sizeof(float) : unit_bytes_) +
       plan.tiling.tiles * panel_sums(kernels_.max_rows) * sizeof(float);
   plan.chunk = std::clamp<int64_t>(cached_bytes_ / panel_bytes, 1, plan.chunk);
   plan.chunks = ceil_div(panels_, plan.chunk);
   plan.groups = std::clamp<int64_t>(wanted / plan.chunks, 1, plan.tiling.tiles / 2);
   plan.room =
-      plan.chunk * ((plan.expanded ? plan.block * pair_elements() : 0) +
+      plan.chunk * ((plan.expanded ? plan.block * unit_elements() : 0) +
                     ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows));
   return plan;
 }
@@ -166,9 +181,11 @@ void Linear::run(const bf16* in, int rows, void* out, ThreadPool& pool) const {
   if (rows <= 0) return;
   const Plan plan = this->plan(rows, pool.size());
   // The scratch: each thread's room, then the operand.
-  const size_t rooms = plan.room * pool.size() * sizeof(float);
-  auto* scratch = static_cast<std::byte*>(pool.scratch(rooms + operand_bytes(rows)));
-  const Batch batch{pack_operand(in, plan.tiling, scratch + rooms, pool), plan.tiling, out};
+  const size_t rooms = ceil_div(plan.room * pool.size() * sizeof(float), 64) * 64;
+  auto* scratch =
+      static_cast<std::byte*>(pool.scratch(rooms + row_bytes(rows) + operand_bytes(rows)));
+  Batch batch = pack_operand(in, plan.tiling, scratch + rooms, pool);
+  batch.out = out;
 
   pool.parallel_for(static_cast<int>(plan.chunks * plan.groups), [&](int task, int thread) {
     const int64_t p = task / plan.groups * plan.chunk, group = task % plan.groups;

@@ -29,21 +29,24 @@ struct LinearSpec {
     int64_t offset, rows, block, stride;
   };
   std::vector<Part> parts;
-  int64_t in_width;   // K
-  int64_t out_width;  // N, or N/2 where gated
-  int activation;     // mr_activation
-  bool gated;         // two parts of out_width rows: act(gate) * up
-  bool accumulate;    // out += y; out is float
-  bool out_f32;       // else bf16
+  int64_t in_width;                // K
+  int64_t out_width;               // N, or N/2 where gated
+  int activation;                  // mr_activation
+  bool gated;                      // two parts of out_width rows: act(gate) * up
+  bool accumulate;                 // out += y; out is float
+  bool out_f32;                    // else bf16
+  int weights = MR_WEIGHTS_16BIT;  // mr_weights
+  int group = 0;                   // of int4
 };
 
-// Immutable after pack. Every output is one sum over K in ascending order in
-// one float accumulator, whatever the kernel: so a row's result does not depend,
-// bit for bit, on the other rows, their number, or the number of threads.
+// Immutable after pack, but for its streams. Every output is one sum over K in
+// ascending order (of int4: of exact sums over groups) in one float accumulator, or an
+// exact integer, whatever the kernel: so a row's result does not depend, bit for bit, on
+// the other rows, their number, or the number of threads.
 class Linear {
  public:
-  // Rounds the weights to bf16 (nearest even) and lays them out in panels; the
-  // biases become floats. The spec is trusted: shapes are checked by the caller.
+  // Rounds the weights to bf16 (nearest even), or quantises them (exec/quantise.hpp), and
+  // lays them out in panels; the biases become floats. The spec is trusted: shapes are checked by the caller.
   // Throws std::bad_alloc.
   static std::unique_ptr<Linear> pack(const LinearSpec& spec, Isa isa, ThreadPool& pool);
 
@@ -59,7 +62,7 @@ class Linear {
   int64_t out_width() const { return out_width_; }
   int max_tile_rows() const;
 
-  uint64_t bytes() const { return weights_.size() + bias_.size(); }
+  uint64_t bytes() const { return weights_.size() + scales_.size() + bias_.size(); }
 
  private:
   // Rows in tiles of nearly equal height.
@@ -74,43 +77,54 @@ class Linear {
     int64_t chunk, chunks;  // panels of a task, and how many such there are
     int64_t groups;         // of tiles
     // With several tiles:
-    int64_t block;  // pairs of K at a time
+    int64_t block;  // units of K at a time
     bool expanded;
     int64_t room;  // floats of a thread: [chunk] blocks, [tiles][chunk] sums
   };
   // The rows of a run.
   struct Batch {
     const void* operand;
+    const float* scales;    // [rows] of the quantised
+    const int32_t* totals;  // [rows] of int8
     Tiling tiling;
     void* out;
   };
 
   Linear(const LinearSpec& spec, const LinearKernels& kernels);
-  void pack_panel(const LinearSpec& spec, int64_t p, bf16* room);
+  struct Room;
+  void pack_panel(const LinearSpec& spec, int64_t p, Room& room);
+  void place_pairs(const bf16* row, int64_t p, int column);
+  void place_int8(Room& room, int64_t p, int column);
+  void place_int4(Room& room, int64_t p, int column);
 
-  int64_t pair_elements() const;  // of a panel
-  int64_t panel_elements() const;
+  int columns() const;            // of a panel
+  int64_t unit_elements() const;  // of a panel
   int64_t panel_sums(int rows) const;
-  bf16* panel(int64_t p) const;
+  std::byte* panel(int64_t p) const;
   float* panel_bias(int64_t p) const;
-  size_t operand_bytes(int rows) const;
+  float* panel_scales(int64_t p) const;
+  size_t operand_bytes(int64_t rows) const;
 
   Plan plan(int rows, int threads) const;
-  const void* pack_operand(const bf16* in, Tiling tiling, std::byte* room, ThreadPool& pool) const;
+  Batch pack_operand(const bf16* in, Tiling tiling, std::byte* room, ThreadPool& pool) const;
   void run_tile(const Batch& b, int tile, int64_t p, int64_t end) const;
   void run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p, int64_t end,
                   float* room) const;
   void finish(const Batch& b, int tile, int64_t p, const float* sums) const;
 
   const LinearKernels& kernels_;
+  const int weight_type_, group_;
   int64_t in_width_, out_width_;
-  int64_t pairs_;  // of K, the last one filled up with a zero
+  int64_t unit_;                             // elements of K, the last one filled up with zeros
+  int64_t units_;                            // of K
+  int64_t unit_bytes_, operand_unit_bytes_;  // of a panel, of a row
   int64_t panels_;
   int64_t cached_bytes_;  // of weights that a core keeps while rows stream past
   std::array<uint8_t, kMaxTileRows + 1> stream_of_{};
   int activation_;
   bool gated_, accumulate_, out_f32_;
-  Pages weights_;  // [panels][pairs][2 * lanes][2] bf16
+  Pages weights_;  // [panels][units], see linear_kernels.hpp
+  Pages scales_;   // [panels][2 * lanes] float of int8
   Pages bias_;     // [panels][2 * lanes] float; empty if no part has one
 };
 

@@ -21,6 +21,7 @@ namespace {
 
 struct Avx512Bf16 {
   static constexpr int kLanes = 16;
+  static constexpr int kDepth = 2;
   static constexpr int kMaxRows = 14;  // 28 sums, 2 weights, an operand in 32 registers
   using Vector = __m512;
   using Pair = uint32_t;
@@ -39,13 +40,17 @@ struct Avx512Bf16 {
   static Weights load(const bf16* p) { return (__m512bh)_mm512_load_si512(p); }
 
   static void multiply(Vector& sum, Weights w, Operand x) { sum = _mm512_dpbf16_ps(sum, w, x); }
+
+  static Math<kLanes>::Vector value(const Finish& f, int row, int vector) {
+    return plain_value<kLanes>(f, row, vector);
+  }
 };
 
 }  // namespace
 
 const LinearKernels& linear_kernels_avx512_bf16() {
   static constexpr LinearKernels kernels = [] {
-    LinearKernels k = make_kernels<Avx512Bf16>();
+    LinearKernels k = make_pair_kernels<Avx512Bf16>();
     k.raw_row = true;
     return k;
   }();

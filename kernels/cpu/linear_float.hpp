@@ -12,6 +12,7 @@ template <int kVectorLanes, int kTileRows>
 struct FloatTarget {
   static constexpr int kLanes = kVectorLanes;
   static constexpr int kMaxRows = kTileRows;
+  static constexpr int kDepth = 2;
   using Vector = typename Math<kLanes>::Vector;
   struct Pair {
     float even, odd;
@@ -44,6 +45,10 @@ struct FloatTarget {
     sum += w.even * x.even;
     sum += w.odd * x.odd;
   }
+
+  static Vector value(const Finish& f, int row, int vector) {
+    return plain_value<kLanes>(f, row, vector);
+  }
 };
 
 // The same on weights that were made floats before: [pairs][2 vectors][even, odd][lanes].
@@ -57,7 +62,7 @@ struct Expanded : Target {
 
 template <class Target, int... kIndex>
 constexpr LinearKernels make_float_kernels(std::integer_sequence<int, kIndex...>) {
-  LinearKernels k = make_kernels<Target>();
+  LinearKernels k = make_pair_kernels<Target>();
   ((k.expanding[kIndex + 1] = tile<Target, kIndex + 1, 1, Fetch::near_and_far, true>), ...);
   ((k.expanded[kIndex + 1] = tile<Expanded<Target>, kIndex + 1, 1, Fetch::near>), ...);
   return k;

@@ -12,28 +12,49 @@
 
 namespace millrace::cpu {
 
-// A panel is the weights of two vectors of columns (output features), pair of K
-// by pair of K: [pairs][2 vectors][lanes][2] bf16. It is one stream from memory.
+// A panel is the weights of two vectors of columns (output features), unit by unit of
+// K. It is one stream from memory. A unit is
+//   16 bit  a pair of K:     [2 vectors][lanes][2] bf16
+//   int8    four of K:       [2 vectors][lanes][4] codes, plus weight_offset
+//   int4    a group of K:    [group / 8][2 vectors][lanes][4] bytes, in which the low
+//                            half is of the first four of eight and the high half of
+//                            the others; then [2 vectors][lanes] bf16 scales
 inline constexpr int kPanelVectors = 2;
 inline constexpr int kMaxTilePanels = 4;
 
 // A block of rows times panels over a range of K. The sums go on from what they
 // hold, so that a range may follow another.
 struct Tile {
-  const void* operand;   // [pairs][rows] elements of a pair each
-  const void* weights;   // of the first panel: bf16, or float where expanded
-  int64_t panel_stride;  // elements between the panels
-  int64_t pairs;
-  float* sums;      // [panels][2 vectors][rows][lanes]
+  const void* operand;   // [units][rows] operands of a unit each
+  const void* weights;   // of the first panel: as above, or float where expanded
+  int64_t panel_stride;  // bytes between the panels
+  int64_t units;
+  int group;        // of int4
+  float* sums;      // [panels][2 vectors][rows][lanes]; int32 of int8
   float* expanded;  // for an expanding kernel: room for its weights
 };
 using TileKernel = void (*)(const Tile&);
 
+// Rows that become a tile's operand. Those of int8 and int4 are quantised: x = scale *
+// code, the largest magnitude is 127.
+struct OperandRows {
+  const bf16* in;  // [rows][width]
+  int rows;
+  int64_t width;  // filled up with zeros to whole units
+  int64_t units;
+  int group;        // of int4
+  float* scales;    // [rows] of the quantised, written
+  int32_t* totals;  // [rows] of int8, written: the sum of a row's codes
+};
+
 // What becomes of the sums of a tile's panel.
 struct Finish {
-  const float* sums;  // [2 vectors][rows][lanes]
-  const float* bias;  // [2 vectors][lanes] or null
-  void* out;          // first row and column of the panel, float or bf16
+  const float* sums;           // [2 vectors][rows][lanes]
+  const float* row_scales;     // [rows] of the quantised
+  const int32_t* row_totals;   // [rows] of int8
+  const float* column_scales;  // [2 vectors][lanes] of int8
+  const float* bias;           // [2 vectors][lanes] or null
+  void* out;                   // first row and column of the panel, float or bf16
   int64_t out_stride;
   int rows;
   int columns;  // valid ones, at most 2 * lanes (gated: lanes)
@@ -56,7 +77,9 @@ inline constexpr int kStreams = 4;
 struct LinearKernels {
   int lanes;                         // floats in a vector
   int max_rows;                      // of a tile, at most kMaxTileRows
-  size_t operand_bytes;              // of one pair
+  int unit;                          // elements of K; 0: a group
+  int weight_offset;                 // of int8: 128 where the codes are kept unsigned
+  size_t operand_bytes;              // of a unit of a row, where a unit is no group
   bool raw_row;                      // a row of bf16 with even K is a one-row operand as it is
   TileKernel one[kMaxTileRows + 1];  // [rows]: one panel
   Stream streams[kStreams];
@@ -64,22 +87,28 @@ struct LinearKernels {
   // by the first tile that meets them. Null where they are not.
   TileKernel expanding[kMaxTileRows + 1];  // [rows]: one panel, and writes its floats
   TileKernel expanded[kMaxTileRows + 1];   // [rows]: one panel of such floats
-  // in: [rows][width] bf16 -> [pairs][rows] pairs; an odd width is filled up with zero.
-  void (*pack_operand)(const bf16* in, int rows, int64_t width, void* operand);
+  void (*pack_operand)(const OperandRows&, void* operand);  // [units][rows] operands
   void (*finish)(const Finish&);
   // For measure.hpp: that many rounds of products in registers alone; returns the
-  // floating-point operations of a thread.
+  // operations of a thread.
   double (*products)(int64_t rounds);
 };
 
 inline constexpr size_t kReadStep = 4096;
 
-const LinearKernels& linear_kernels(Isa isa);
+// weights: mr_weights.
+const LinearKernels& linear_kernels(Isa isa, int weights);
 
 const LinearKernels& linear_kernels_portable();
 const LinearKernels& linear_kernels_avx2();
 const LinearKernels& linear_kernels_avx512();
 const LinearKernels& linear_kernels_avx512_bf16();
+const LinearKernels& linear_int8_portable();
+const LinearKernels& linear_int8_avx2();
+const LinearKernels& linear_int8_vnni();
+const LinearKernels& linear_int4_portable();
+const LinearKernels& linear_int4_avx2();
+const LinearKernels& linear_int4_vnni();
 
 }  // namespace millrace::cpu
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "exec/quantise.hpp"
 #include "linear.hpp"
 #include "linear_kernels.hpp"
 
@@ -70,43 +71,96 @@ Source source_of(const LinearSpec& spec, int lanes, int64_t p, int v, int lane) 
 
 }  // namespace
 
+// What a thread needs to pack a row of W, and where it is in it.
+struct Linear::Room {
+  std::vector<bf16> pairs;
+  std::vector<float> row;
+  std::vector<uint8_t> codes;
+};
+
 Linear::Linear(const LinearSpec& spec, const LinearKernels& kernels)
     : kernels_(kernels),
+      weight_type_(spec.weights),
+      group_(spec.group),
       in_width_(spec.in_width),
       out_width_(spec.out_width),
-      pairs_(ceil_div(spec.in_width, 2)),
+      unit_(kernels.unit > 0 ? kernels.unit : spec.group),
+      units_(ceil_div(spec.in_width, unit_)),
+      operand_unit_bytes_(kernels.unit > 0 ? kernels.operand_bytes : spec.group + sizeof(int32_t)),
       panels_(ceil_div(spec.out_width, kernels.lanes * (spec.gated ? 1 : kPanelVectors))),
       cached_bytes_(cached_bytes()),
       activation_(spec.activation),
       gated_(spec.gated),
       accumulate_(spec.accumulate),
       out_f32_(spec.out_f32) {
-  const int64_t columns = panels_ * kPanelVectors * kernels.lanes;
-  weights_ = Pages(columns * pairs_ * 2 * sizeof(bf16));
+  unit_bytes_ = weight_type_ == MR_WEIGHTS_INT8   ? unit_elements()
+                : weight_type_ == MR_WEIGHTS_INT4 ? unit_elements() / 2 + columns() * sizeof(bf16)
+                                                  : unit_elements() * sizeof(bf16);
+  weights_ = Pages(panels_ * units_ * unit_bytes_);
+  if (weight_type_ == MR_WEIGHTS_INT8) scales_ = Pages(panels_ * columns() * sizeof(float));
   const bool biased = std::any_of(spec.parts.begin(), spec.parts.end(),
                                   [](const LinearSpec::Part& p) { return p.bias != nullptr; });
-  if (biased) bias_ = Pages(columns * sizeof(float));
+  if (biased) bias_ = Pages(panels_ * columns() * sizeof(float));
 }
 
-void Linear::pack_panel(const LinearSpec& spec, int64_t p, bf16* room) {
-  const int lanes = kernels_.lanes, columns = kPanelVectors * lanes;
-  for (int c = 0; c < columns; ++c) {
-    const Source from = source_of(spec, lanes, p, c / lanes, c % lanes);
+void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
+  for (int c = 0; c < columns(); ++c) {
+    const Source from = source_of(spec, kernels_.lanes, p, c / kernels_.lanes, c % kernels_.lanes);
     if (from.part == nullptr) continue;  // the pages are zero
-    copy_row(*from.part->weight, from.row, in_width_, room);
-    bf16* to = panel(p) + c * 2;
-    for (int64_t k = 0; k < pairs_; ++k) std::memcpy(to + k * columns * 2, room + k * 2, 4);
+    const mr_tensor& weight = *from.part->weight;
+    if (weight_type_ == MR_WEIGHTS_16BIT) {
+      copy_row(weight, from.row, in_width_, room.pairs.data());
+      place_pairs(room.pairs.data(), p, c);
+    } else {
+      for (int64_t k = 0; k < in_width_; ++k) {
+        room.row[k] = element(weight, from.row * in_width_ + k);
+      }
+      weight_type_ == MR_WEIGHTS_INT8 ? place_int8(room, p, c) : place_int4(room, p, c);
+    }
     if (from.part->bias) panel_bias(p)[c] = element(*from.part->bias, from.row);
   }
 }
 
+void Linear::place_pairs(const bf16* row, int64_t p, int column) {
+  std::byte* to = panel(p) + column * 4;
+  for (int64_t k = 0; k < units_; ++k) std::memcpy(to + k * unit_bytes_, row + k * 2, 4);
+}
+
+void Linear::place_int8(Room& room, int64_t p, int column) {
+  auto* codes = reinterpret_cast<int8_t*>(room.codes.data());
+  panel_scales(p)[column] = quantise_int8(room.row.data(), in_width_, codes);
+  for (int64_t k = 0; k < in_width_; ++k) room.codes[k] += kernels_.weight_offset;
+  std::byte* to = panel(p) + column * 4;
+  for (int64_t k = 0; k < units_; ++k) std::memcpy(to + k * unit_bytes_, codes + k * 4, 4);
+}
+
+void Linear::place_int4(Room& room, int64_t p, int column) {
+  for (int64_t unit = 0; unit < units_; ++unit) {
+    const int64_t k = unit * group_;
+    const auto n = static_cast<int>(std::min<int64_t>(group_, in_width_ - k));
+    std::memset(room.codes.data(), 0, group_);
+    const bf16 scale = from_float(quantise_int4(room.row.data() + k, n, room.codes.data()));
+    std::byte* to = panel(p) + unit * unit_bytes_;
+    for (int e = 0; e < group_ / 8; ++e) {
+      for (int i = 0; i < 4; ++i) {
+        const uint8_t* eight = room.codes.data() + e * 8;
+        to[(e * columns() + column) * 4 + i] = std::byte(eight[i] | eight[4 + i] << 4);
+      }
+    }
+    std::memcpy(to + group_ / 2 * columns() + column * sizeof scale, &scale, sizeof scale);
+  }
+}
+
 std::unique_ptr<Linear> Linear::pack(const LinearSpec& spec, Isa isa, ThreadPool& pool) {
-  std::unique_ptr<Linear> op(new Linear(spec, linear_kernels(isa)));
-  const int64_t room = op->pairs_ * 2;  // an odd row's last element stays zero
-  std::vector<bf16> rooms(room * pool.size());
-  pool.parallel_for(static_cast<int>(op->panels_), [&](int p, int thread) {
-    op->pack_panel(spec, p, rooms.data() + thread * room);
-  });
+  std::unique_ptr<Linear> op(new Linear(spec, linear_kernels(isa, spec.weights)));
+  const size_t width = op->units_ * op->unit_;  // what fills up the last unit stays zero
+  std::vector<Room> rooms(pool.size());
+  for (Room& room : rooms) {
+    spec.weights == MR_WEIGHTS_16BIT ? room.pairs.resize(width) : room.row.resize(width);
+    room.codes.resize(width);
+  }
+  pool.parallel_for(static_cast<int>(op->panels_),
+                    [&](int p, int thread) { op->pack_panel(spec, p, rooms[thread]); });
   return op;
 }
 

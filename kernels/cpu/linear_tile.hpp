@@ -22,13 +22,14 @@ namespace {
 // Target:
 //   kLanes           floats in a vector
 //   kMaxRows         rows of the largest tile, which has 2 * kMaxRows accumulators
-//   Vector           kLanes floats
-//   Pair             a pair of K of one row, as it lies in the packed operand
-//   Pair make_pair(bf16 even, bf16 odd)
-//   Operand spread(const Pair*)        a pair in every lane
+//   kDepth           elements of K in a unit
+//   Vector           kLanes sums
+//   Pair             a unit of one row, as it lies in the packed operand
+//   Operand spread(const Pair*)        a unit in every lane
 //   Weight           an element of a panel
-//   Weights load(const Weight*)        kLanes pairs of weights
-//   void multiply(Vector&, Weights, Operand)  adds the two products, always in the same order
+//   Weights load(const Weight*)        kLanes units of weights
+//   void multiply(Vector&, Weights, Operand)  adds the products, always in the same order
+//   value(const Finish&, int row, int vector)  the sums of a row as floats, scaled
 
 // Who fetches the weights of a tile ahead of their use: the processor by itself; or
 // the tile, to the first-level cache kNear bytes ahead, and where they come from
@@ -40,7 +41,7 @@ template <class Target, int kRows, int kPanels, Fetch kFetch, bool kExpand = fal
 void tile(const Tile& t) {
   using Vector = typename Target::Vector;
   using Weight = typename Target::Weight;
-  constexpr int kVector = 2 * Target::kLanes;  // weights of a pair in a vector's columns
+  constexpr int kVector = Target::kDepth * Target::kLanes;  // weights of a unit
   Vector sums[kPanels][kPanelVectors][kRows];
   const auto each_sum = [&](auto&& f) {
     float* at = t.sums;
@@ -53,11 +54,12 @@ void tile(const Tile& t) {
   each_sum([](Vector& sum, const float* at) { std::memcpy(&sum, at, sizeof sum); });
   const auto* operand = static_cast<const typename Target::Pair*>(t.operand);
   const auto* weights = static_cast<const Weight*>(t.weights);
+  const int64_t stride = t.panel_stride / static_cast<int64_t>(sizeof(Weight));
   float* expanded = t.expanded;
-  for (int64_t k = 0; k < t.pairs; ++k) {
+  for (int64_t k = 0; k < t.units; ++k) {
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
-      const Weight* panel = weights + p * t.panel_stride;
+      const Weight* panel = weights + p * stride;
       for (size_t line = 0; line < kPanelVectors * kVector * sizeof(Weight); line += 64) {
         const char* at = reinterpret_cast<const char*>(panel) + line;
         if constexpr (kFetch == Fetch::near_and_far) __builtin_prefetch(at + kFar, 0, 2);
@@ -83,12 +85,12 @@ void tile(const Tile& t) {
 }
 
 template <class Target>
-void pack_operand(const bf16* in, int rows, int64_t width, void* operand) {
+void pack_pairs(const OperandRows& rows, void* operand) {
   auto* out = static_cast<typename Target::Pair*>(operand);
-  for (int64_t k = 0; k < width; k += 2) {
-    for (int r = 0; r < rows; ++r) {
-      const bf16* x = in + r * width + k;
-      *out++ = Target::make_pair(x[0], k + 1 < width ? x[1] : bf16{0});
+  for (int64_t k = 0; k < rows.width; k += 2) {
+    for (int r = 0; r < rows.rows; ++r) {
+      const bf16* x = rows.in + r * rows.width + k;
+      *out++ = Target::make_pair(x[0], k + 1 < rows.width ? x[1] : bf16{0});
     }
   }
 }
@@ -179,6 +181,12 @@ struct Math {
   }
 };
 
+// The float sums of a row as they are: the value() of targets that do not scale.
+template <int kLanes>
+typename Math<kLanes>::Vector plain_value(const Finish& f, int row, int vector) {
+  return Math<kLanes>::load(f.sums + (vector * f.rows + row) * kLanes);
+}
+
 // Not inlined anywhere, so that there is one sequence of operations for all rows.
 template <class Target>
 [[gnu::noinline]] void finish(const Finish& f) {
@@ -188,8 +196,8 @@ template <class Target>
   const Vector bias0 = f.bias ? M::load(f.bias) : Vector{};
   const Vector bias1 = f.bias ? M::load(f.bias + kLanes) : Vector{};
   for (int r = 0; r < f.rows; ++r) {
-    const Vector first = M::load(f.sums + r * kLanes) + bias0;
-    const Vector second = M::load(f.sums + (f.rows + r) * kLanes) + bias1;
+    const Vector first = Target::value(f, r, 0) + bias0;
+    const Vector second = Target::value(f, r, 1) + bias1;
     const Vector y = M::activate(first, f.activation);
     const int64_t at = r * f.out_stride;
     if (f.gated) {
@@ -236,23 +244,26 @@ template <class Target>
 double products(int64_t rounds) {
   using Vector = typename Target::Vector;
   constexpr int kSums = kPanelVectors * Target::kMaxRows;
-  alignas(64) typename Target::Weight weights[2 * Target::kLanes] = {};
-  const typename Target::Pair pair = Target::make_pair(0x3f80, 0x3f80);
+  alignas(64) typename Target::Weight weights[Target::kDepth * Target::kLanes] = {};
+  typename Target::Pair pair;
+  std::memset(&pair, 0x3f, sizeof pair);
   const auto w = Target::load(weights);
   const auto x = Target::spread(&pair);
   Vector sums[kSums];
-  volatile float zero = 0;  // or the compiler would see that all sums are one
-  for (Vector& sum : sums) sum = Vector{} + zero;
+  volatile int zero = 0;  // or the compiler would see that all sums are one
+  for (Vector& sum : sums) std::memset(&sum, zero, sizeof sum);
   for (int64_t i = 0; i < rounds; ++i) {
 #pragma GCC unroll 32
     for (int s = 0; s < kSums; ++s) Target::multiply(sums[s], w, x);
   }
-  volatile float sink[Target::kLanes];  // the sums are of use
+  volatile char sink;  // the sums are of use
   for (const Vector& sum : sums) {
-    for (int i = 0; i < Target::kLanes; ++i) sink[i] = sum[i];
+    char bytes[sizeof sum];
+    std::memcpy(bytes, &sum, sizeof sum);
+    for (const char byte : bytes) sink = byte;
   }
-  (void)sink[0];
-  return 4.0 * Target::kLanes * kSums * static_cast<double>(rounds);
+  (void)sink;
+  return 2.0 * Target::kDepth * Target::kLanes * kSums * static_cast<double>(rounds);
 }
 
 // Panels of a wide tile: as many as the registers hold sums for.
@@ -263,38 +274,56 @@ constexpr int wide_panels() {
                                                     : 1;
 }
 
-template <class Target, int kPanels, Fetch kFetch, int... kIndex>
+// Kernels: the tiles of a target, of() for rows, panels and fetching.
+template <class Target>
+struct Tiles {
+  template <int kRows, int kPanels, Fetch kFetch>
+  static constexpr TileKernel of() {
+    return tile<Target, kRows, kPanels, kFetch>;
+  }
+};
+
+template <class Target, class Kernels, int kPanels, Fetch kFetch, int... kIndex>
 constexpr Stream make_stream(std::integer_sequence<int, kIndex...>) {
   Stream s{};
   ((s.panels[kIndex + 1] = std::min(kPanels, wide_panels<Target, kIndex + 1>())), ...);
   ((s.kernel[kIndex + 1] =
-        tile<Target, kIndex + 1, std::min(kPanels, wide_panels<Target, kIndex + 1>()), kFetch>),
+        Kernels::template of<kIndex + 1, std::min(kPanels, wide_panels<Target, kIndex + 1>()),
+                             kFetch>()),
    ...);
   s.read = read<Target, kPanels, kFetch>;
   return s;
 }
 
-template <class Target, int... kIndex>
+template <class Target, class Kernels, int... kIndex>
 constexpr LinearKernels make_kernels(std::integer_sequence<int, kIndex...> rows) {
   LinearKernels k{};
   k.lanes = Target::kLanes;
   k.max_rows = Target::kMaxRows;
+  k.unit = Target::kDepth;
   k.operand_bytes = sizeof(typename Target::Pair);
-  ((k.one[kIndex + 1] = tile<Target, kIndex + 1, 1, Fetch::near_and_far>), ...);
-  k.streams[0] = make_stream<Target, kMaxTilePanels, Fetch::near_and_far>(rows);
-  k.streams[1] = make_stream<Target, kMaxTilePanels, Fetch::processor>(rows);
-  k.streams[2] = make_stream<Target, 1, Fetch::near_and_far>(rows);
-  k.streams[3] = make_stream<Target, 1, Fetch::processor>(rows);
-  k.pack_operand = pack_operand<Target>;
+  ((k.one[kIndex + 1] = Kernels::template of<kIndex + 1, 1, Fetch::near_and_far>()), ...);
+  k.streams[0] = make_stream<Target, Kernels, kMaxTilePanels, Fetch::near_and_far>(rows);
+  k.streams[1] = make_stream<Target, Kernels, kMaxTilePanels, Fetch::processor>(rows);
+  k.streams[2] = make_stream<Target, Kernels, 1, Fetch::near_and_far>(rows);
+  k.streams[3] = make_stream<Target, Kernels, 1, Fetch::processor>(rows);
   k.finish = finish<Target>;
   k.products = products<Target>;
   return k;
 }
 
-template <class Target>
+template <class Target, class Kernels = Tiles<Target>>
 constexpr LinearKernels make_kernels() {
   static_assert(Target::kMaxRows <= kMaxTileRows);
-  return make_kernels<Target>(std::make_integer_sequence<int, Target::kMaxRows>());
+  return make_kernels<Target, Kernels>(std::make_integer_sequence<int, Target::kMaxRows>());
+}
+
+// Of targets whose units are pairs of bf16.
+template <class Target>
+constexpr LinearKernels make_pair_kernels() {
+  LinearKernels k = make_kernels<Target>();
+  k.pack_operand = pack_pairs<Target>;
+  return k;
 }
 
 }  // namespace

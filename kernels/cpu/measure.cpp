@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "linear_kernels.hpp"
+#include "millrace_kernels.h"
 
 namespace millrace::cpu {
 namespace {
@@ -24,7 +25,7 @@ double seconds(F&& f) {
 }  // namespace
 
 Limits::Limits(Isa isa, ThreadPool& pool, uint64_t bytes)
-    : kernels_(linear_kernels(isa)),
+    : isa_(isa),
       pool_(pool),
       tasks_(static_cast<int>(std::max<uint64_t>(1, bytes / kTask))),
       data_(tasks_ * kTask) {
@@ -37,7 +38,7 @@ double Limits::read_gbps() {
   const auto* data = static_cast<const std::byte*>(data_.data());
   std::atomic<uint64_t> sink{0};
   double least = 1e30;
-  for (const Stream& stream : kernels_.streams) {
+  for (const Stream& stream : linear_kernels(isa_, MR_WEIGHTS_16BIT).streams) {
     const double s = seconds([&] {
       pool_.parallel_for(tasks_, [&](int task, int) {
         sink.fetch_xor(stream.read(data + task * kTask, kTask), std::memory_order_relaxed);
@@ -48,14 +49,15 @@ double Limits::read_gbps() {
   return static_cast<double>(tasks_) * kTask / least * 1e-9;
 }
 
-double Limits::peak_gflops() {
+double Limits::peak_gflops(int weights) {
+  const LinearKernels& kernels = linear_kernels(isa_, weights);
   constexpr int64_t kRounds = 50'000;  // about a millisecond: some run is left undisturbed
   double best = 0;
   for (int run = 0; run < kPeakRuns; ++run) {
     std::vector<double> done(pool_.size());
     const double s = seconds([&] {
       pool_.parallel_for(pool_.size(),
-                         [&](int task, int) { done[task] = kernels_.products(kRounds); });
+                         [&](int task, int) { done[task] = kernels.products(kRounds); });
     });
     double operations = 0;
     for (const double d : done) operations += d;

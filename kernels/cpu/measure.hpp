@@ -10,8 +10,6 @@
 
 namespace millrace::cpu {
 
-struct LinearKernels;
-
 // The measurements take some ten milliseconds, so that they can be taken between the
 // runs they are compared with, on the same minute's machine.
 class Limits {
@@ -24,12 +22,13 @@ class Limits {
   // orders in which weights are read.
   double read_gbps();
 
-  // GFLOP/s of the instructions that multiply operands, from registers alone, by
-  // all threads, the best of a few runs.
-  double peak_gflops();
+  // GFLOP/s of the instructions that multiply operands with weights of a type
+  // (mr_weights; of int8 integer operations), from registers alone, by all threads,
+  // the best of a few runs.
+  double peak_gflops(int weights);
 
  private:
-  const LinearKernels& kernels_;
+  const Isa isa_;
   ThreadPool& pool_;
   const int tasks_;
   Pages data_;

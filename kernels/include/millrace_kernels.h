@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 3
+#define MR_ABI_VERSION 4
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -83,6 +83,15 @@ typedef enum mr_activation {
   MR_ACT_RELU = 4
 } mr_activation;
 
+/* How a linear op keeps its weights. Quantised ones are multiplied with the rows of
+ * `in` quantised to int8, each by its own scale, largest magnitude / 127 (W8A8, W4A8);
+ * sums of the codes' products are exact integers. */
+typedef enum mr_weights {
+  MR_WEIGHTS_16BIT = 0, /* the type of the backend's operands */
+  MR_WEIGHTS_INT8 = 1,  /* a scale for each output row */
+  MR_WEIGHTS_INT4 = 2   /* a bf16 scale for each `group` elements of an output row */
+} mr_weights;
+
 /* Rows of a linear op's weight, taken from a checkpoint tensor: output row i
  * of the part is tensor row  offset + (i / block) * stride + i % block.
  * block == rows for a plain slice; BLOOM's fused [head][q|k|v][head_dim] is
@@ -122,6 +131,8 @@ typedef struct mr_op {
   int32_t activation;
   int32_t gated;
   int32_t accumulate;
+  int32_t weights; /* mr_weights */
+  int32_t group;   /* of MR_WEIGHTS_INT4: 32, 64 or 128; else 0 */
 
   /* ROPE_STORE, ATTENTION: the slot `in` is [q heads | k heads | v heads] x head_dim.
    * ATTENTION writes [heads x head_dim]. */
@@ -244,6 +255,7 @@ typedef struct mr_device_info {
 typedef struct mr_measurement {
   double read_gbps;   /* streaming read of memory by all threads, GB/s (1e9) */
   double peak_gflops; /* register-only products of the operand type by all threads, GFLOP/s */
+  double peak_int8_gops; /* the same of int8 codes, GOP/s; 0: not measured */
 } mr_measurement;
 
 typedef struct mr_backend {

@@ -14,6 +14,7 @@
 #include "cpu/linear_kernels.hpp"
 #include "cpu/linear_tune.hpp"
 #include "cpu/measure.hpp"
+#include "exec/quantise.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -47,7 +48,6 @@ struct Weights {
         tensor{values.data(), MR_F32, 2, {rows, cols}},
         bias{biases.data(), MR_F32, 1, {rows, 0}} {}
   Weights(const Weights&) = delete;
-  float at(int64_t i) const { return to_float(from_float(values[i])); }
 
   std::vector<float> values, biases;
   mr_tensor tensor, bias;
@@ -67,6 +67,13 @@ double activate(double x, int activation) {
       return x;
   }
 }
+
+// An instruction set and what the weights are kept as.
+struct Kind {
+  Isa isa;
+  int weights = MR_WEIGHTS_16BIT;
+  int group = 0;
+};
 
 struct Ending {
   int activation = MR_ACT_NONE;
@@ -91,6 +98,42 @@ struct Case {
     spec.gated = e.gated;
     spec.accumulate = e.accumulate;
     spec.out_f32 = e.out_f32;
+    keep({});
+  }
+
+  // From here on the op's weights are of a kind, and so are those that are expected.
+  void keep(const Kind& kind) {
+    spec.weights = kind.weights;
+    spec.group = kind.group;
+    kept.clear();
+    taken.clear();
+    for (const float w : weights.values) kept.push_back(to_float(from_float(w)));
+    for (const bf16 x : in) taken.push_back(to_float(x));
+    if (kind.weights == MR_WEIGHTS_16BIT) return;
+    const int64_t group = kind.weights == MR_WEIGHTS_INT4 ? kind.group : in_width;
+    for (size_t row = 0; row < weights.values.size(); row += in_width) {
+      for (int64_t k = 0; k < in_width; k += group) {
+        const int64_t n = std::min(group, in_width - k);
+        quantise(&weights.values[row + k], n, kind.weights, &kept[row + k]);
+      }
+    }
+    for (size_t row = 0; row < taken.size(); row += in_width) {
+      const std::vector<float> x(taken.begin() + row, taken.begin() + row + in_width);
+      quantise(x.data(), in_width, MR_WEIGHTS_INT8, &taken[row]);
+    }
+  }
+
+  // The numbers that the codes stand for.
+  static void quantise(const float* w, int64_t n, int type, double* to) {
+    std::vector<int8_t> codes(n);
+    float scale;
+    if (type == MR_WEIGHTS_INT8) {
+      scale = quantise_int8(w, n, codes.data());
+    } else {
+      scale = quantise_int4(w, static_cast<int>(n), reinterpret_cast<uint8_t*>(codes.data()));
+      for (int8_t& code : codes) code -= 8;
+    }
+    for (int64_t i = 0; i < n; ++i) to[i] = double{scale} * codes[i];
   }
 
   // The bytes of `rows` rows of out, beginning with row `first` of in.
@@ -106,7 +149,7 @@ struct Case {
     const auto product = [&](int64_t n) {
       double sum = ending.biased ? weights.biases[n] : 0;
       for (int64_t k = 0; k < in_width; ++k) {
-        sum += double{to_float(in[row * in_width + k])} * weights.at(n * in_width + k);
+        sum += taken[row * in_width + k] * kept[n * in_width + k];
       }
       return sum;
     };
@@ -121,6 +164,7 @@ struct Case {
   std::vector<bf16> in;
   std::vector<float> before;
   LinearSpec spec;
+  std::vector<double> kept, taken;  // the values of weights and rows as they are multiplied
 };
 
 double value(const std::vector<char>& out, bool f32, size_t i) {
@@ -134,9 +178,10 @@ double value(const std::vector<char>& out, bool f32, size_t i) {
   return to_float(x);
 }
 
-void expect_close(const Case& c, Isa isa, int rows) {
+void expect_close(Case& c, const Kind& kind, int rows) {
   ThreadPool pool(2);
-  const auto linear = Linear::pack(c.spec, isa, pool);
+  c.keep(kind);
+  const auto linear = Linear::pack(c.spec, kind.isa, pool);
   const std::vector<char> out = c.run(*linear, 0, rows, pool);
   double error = 0, norm = 0;
   for (int r = 0; r < rows; ++r) {
@@ -148,37 +193,57 @@ void expect_close(const Case& c, Isa isa, int rows) {
     }
   }
   EXPECT_LE(error, (c.ending.out_f32 ? 1e-11 : 1e-5) * norm + 1e-30)
-      << isa_name(isa) << " K " << c.in_width << " N " << c.out_width << " rows " << rows
+      << isa_name(kind.isa) << " K " << c.in_width << " N " << c.out_width << " rows " << rows
       << " activation " << c.ending.activation;
 }
+
+std::vector<Kind> kinds() {
+  std::vector<Kind> kinds;
+  for (const Isa isa : available_isas()) {
+    kinds.push_back({isa});
+    kinds.push_back({isa, MR_WEIGHTS_INT8});
+    for (const int group : {32, 64, 128}) kinds.push_back({isa, MR_WEIGHTS_INT4, group});
+  }
+  return kinds;
+}
+
+std::string kind_name(const testing::TestParamInfo<Kind>& info) {
+  const Kind& kind = info.param;
+  std::string name = isa_name(kind.isa);
+  std::erase(name, '-');
+  if (kind.weights == MR_WEIGHTS_INT8) name += "Int8";
+  if (kind.weights == MR_WEIGHTS_INT4) name += "Int4Group" + std::to_string(kind.group);
+  return name;
+}
+
+class EveryKind : public testing::TestWithParam<Kind> {};
+INSTANTIATE_TEST_SUITE_P(Linear, EveryKind, testing::ValuesIn(kinds()), kind_name);
 
 class EveryIsa : public testing::TestWithParam<Isa> {};
 
 INSTANTIATE_TEST_SUITE_P(Linear, EveryIsa, testing::ValuesIn(available_isas()),
                          [](const testing::TestParamInfo<Isa>& info) {
-                           std::string name = isa_name(info.param);
-                           std::erase(name, '-');
-                           return name;
+                           return kind_name({Kind{info.param}, info.index});
                          });
 
-TEST_P(EveryIsa, AgreesWithAPlainLoopOnAwkwardShapes) {
+TEST_P(EveryKind, AgreesWithAPlainLoopOnAwkwardShapes) {
   for (const int64_t k : {1, 2, 3, 17, 111, 500, 1111}) {
     for (const int64_t n : {1, 3, 17, 33, 111}) {
-      const Case c(k, n, {.biased = true});
+      Case c(k, n, {.biased = true});
       for (const int rows : {1, 2, 5, 13, 37}) expect_close(c, GetParam(), rows);
     }
   }
 }
 
-TEST_P(EveryIsa, AgreesWithAPlainLoopInEveryEnding) {
+TEST_P(EveryKind, AgreesWithAPlainLoopInEveryEnding) {
   for (const int activation :
        {MR_ACT_NONE, MR_ACT_SILU, MR_ACT_GELU_TANH, MR_ACT_GELU_ERF, MR_ACT_RELU}) {
     for (const bool gated : {false, true}) {
       for (const bool biased : {false, true}) {
-        const Case f32(45, 37, {activation, gated, false, true, biased});
-        const Case residual(45, 37, {activation, gated, true, true, biased});
-        const Case operand(45, 37, {activation, gated, false, false, biased});
-        for (const Case* c : {&f32, &residual, &operand}) {
+        Case f32(45, 37, {activation, gated, false, true, biased});
+        Case residual(45, 37, {activation, gated, true, true, biased});
+        Case operand(45, 37, {activation, gated, false, false, biased});
+        for (Case* c : {&f32, &residual, &operand}) {
           for (const int rows : {1, 4, 29}) expect_close(*c, GetParam(), rows);
         }
       }
@@ -187,7 +252,7 @@ TEST_P(EveryIsa, AgreesWithAPlainLoopInEveryEnding) {
 }
 
 // The promise of the whole project rests on this one.
-TEST_P(EveryIsa, ARowsBitsDependOnNeitherTheOtherRowsNorTheThreads) {
+TEST_P(EveryKind, ARowsBitsDependOnNeitherTheOtherRowsNorTheThreads) {
   struct Shape {
     int64_t k, n;
     Ending ending;
@@ -196,9 +261,10 @@ TEST_P(EveryIsa, ARowsBitsDependOnNeitherTheOtherRowsNorTheThreads) {
   for (const Shape& s : {Shape{1111, 67, {}}, Shape{64, 700, {.out_f32 = false}},
                          Shape{129, 65, {MR_ACT_SILU, true, false, false, true}},
                          Shape{600, 40, {MR_ACT_GELU_ERF, false, true, true, true}}}) {
-    const Case c(s.k, s.n, s.ending);
+    Case c(s.k, s.n, s.ending);
+    c.keep(GetParam());
     ThreadPool one(1);
-    const auto linear = Linear::pack(c.spec, GetParam(), one);
+    const auto linear = Linear::pack(c.spec, GetParam().isa, one);
     std::vector<char> alone;
     for (int r = 0; r < kMaxRows; ++r) {
       const std::vector<char> row = c.run(*linear, r, 1, one);
@@ -218,10 +284,11 @@ TEST_P(EveryIsa, ARowsBitsDependOnNeitherTheOtherRowsNorTheThreads) {
   }
 }
 
-TEST_P(EveryIsa, EveryStreamGivesTheSameBits) {
-  const Case c(129, 700, {.biased = true});
+TEST_P(EveryKind, EveryStreamGivesTheSameBits) {
+  Case c(129, 700, {.biased = true});
+  c.keep(GetParam());
   ThreadPool pool(2);
-  const auto linear = Linear::pack(c.spec, GetParam(), pool);
+  const auto linear = Linear::pack(c.spec, GetParam().isa, pool);
   for (int rows = 1; rows <= linear->max_tile_rows(); ++rows) {
     linear->set_stream(rows, 0);
     const std::vector<char> expected = c.run(*linear, 0, rows, pool);
@@ -232,10 +299,11 @@ TEST_P(EveryIsa, EveryStreamGivesTheSameBits) {
   }
 }
 
-TEST_P(EveryIsa, TuningChangesNoBits) {
-  const Case c(600, 300, {MR_ACT_SILU, true, false, false, true});
+TEST_P(EveryKind, TuningChangesNoBits) {
+  Case c(600, 300, {MR_ACT_SILU, true, false, false, true});
+  c.keep(GetParam());
   ThreadPool pool(2);
-  const auto linear = Linear::pack(c.spec, GetParam(), pool);
+  const auto linear = Linear::pack(c.spec, GetParam().isa, pool);
   const std::vector<char> expected = c.run(*linear, 0, 20, pool);
   tune_streams({linear.get()}, pool);
   EXPECT_EQ(c.run(*linear, 0, 20, pool), expected);
@@ -265,7 +333,8 @@ TEST_P(EveryIsa, PartsAndBiasesTakeTheirRowsFromTheTensor) {
   for (int i = 0; i < 12; ++i) {
     double expected = i < 6 ? w.biases[rows[i]] : 0;
     for (int64_t k = 0; k < kWidth; ++k) {
-      expected += double{to_float(in[k])} * w.at(rows[i] * kWidth + k);
+      expected +=
+          double{to_float(in[k])} * double{to_float(from_float(w.values[rows[i] * kWidth + k]))};
     }
     EXPECT_NEAR(out[i], expected, 1e-5) << "output " << i;
   }
@@ -293,7 +362,55 @@ TEST_P(EveryIsa, MeasuresAreThoseOfAMachine) {
   ThreadPool pool(1);
   Limits limits(GetParam(), pool, 4 << 20);
   EXPECT_GT(limits.read_gbps(), 0.01);
-  EXPECT_GT(limits.peak_gflops(), 0.01);
+  EXPECT_GT(limits.peak_gflops(MR_WEIGHTS_16BIT), 0.01);
+  EXPECT_GT(limits.peak_gflops(MR_WEIGHTS_INT8), 0.01);
+}
+
+// What cannot be multiplied shows as NaN in its own row and column, and nowhere else.
+TEST_P(EveryKind, NanAndInfinityStayInTheirRowsAndColumns) {
+  Case c(70, 40, {});
+  c.in[3 * 70 + 5] = 0x7f80;                      // an infinity in row 3
+  c.weights.values[7 * 70 + 69] = std::nanf("");  // and a NaN in column 7
+  c.spec.weights = GetParam().weights;
+  c.spec.group = GetParam().group;
+  ThreadPool pool(2);
+  const std::vector<char> out = c.run(*Linear::pack(c.spec, GetParam().isa, pool), 0, 5, pool);
+  for (int r = 0; r < 5; ++r) {
+    for (int n = 0; n < 40; ++n) {
+      const bool bad = r == 3 || n == 7;
+      EXPECT_EQ(std::isfinite(value(out, true, r * 40 + n)), !bad)
+          << "row " << r << " column " << n;
+    }
+  }
+}
+
+TEST(Quantise, Int8IsWithinHalfAStepOfTheLargestOver127) {
+  const float w[] = {-12.7f, 0.04f, 0.06f, 6.35f, 0.0f};
+  int8_t codes[5];
+  EXPECT_FLOAT_EQ(quantise_int8(w, 5, codes), 0.1f);
+  EXPECT_EQ(std::vector<int>(codes, codes + 5), (std::vector<int>{-127, 0, 1, 64, 0}));
+  const float zeros[] = {0.0f, -0.0f};
+  EXPECT_EQ(quantise_int8(zeros, 2, codes), 0.0f);
+}
+
+TEST(Quantise, Int4TakesTheScaleOfLeastError) {
+  // Exact with -8: the largest maps to the end of the longer side, here by a negative scale.
+  const float w[] = {4.0f, -3.5f, 0.5f, -1.0f};
+  uint8_t codes[4];
+  EXPECT_EQ(quantise_int4(w, 4, codes), -0.5f);
+  EXPECT_EQ(std::vector<int>(codes, codes + 4), (std::vector<int>{0, 15, 7, 10}));
+  // One outlier among many small weights costs more than it brings to keep whole.
+  std::vector<float> many(128, 0.47f);
+  many[0] = 8.0f;
+  uint8_t all[128];
+  const float scale = quantise_int4(many.data(), 128, all);
+  EXPECT_LT(std::fabs(scale), 1.0f);
+  double error = 0, plain = 0;
+  for (int i = 0; i < 128; ++i) {
+    error += std::pow(many[i] - scale * (all[i] - 8), 2);
+    plain += std::pow(many[i] - std::round(many[i]), 2);  // the scale -1 of the largest
+  }
+  EXPECT_LT(error, plain);
 }
 
 TEST(Linear, FloatInstructionSetsAgreeBitForBit) {

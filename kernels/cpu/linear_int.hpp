@@ -1,0 +1,242 @@
+// The targets of linear_tile.hpp for int8 and int4 weights, over a Base: how an
+// instruction set multiplies bytes.
+#ifndef MILLRACE_CPU_LINEAR_INT_HPP
+#define MILLRACE_CPU_LINEAR_INT_HPP
+
+#include <cstdint>
+#include <cstring>
+
+#include "linear_tile.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+// Base:
+//   kLanes, kRows8, kRows4     lanes of a vector, rows of the largest tile of int8, int4
+//   kOffset                    of int8 weights: 128 where they are kept unsigned
+//   Bytes                      kLanes times four bytes
+//   Ints                       kLanes int32
+//   Bytes load(const uint8_t*)
+//   Bytes low(Bytes), high(Bytes)      the halves of bytes, 0 to 15
+//   Ints dot8(Ints, Bytes w, int32_t x)  + four products of int8 weights with x's four codes
+//   Ints dot4(Ints, Bytes w, int32_t x)  the same with weights 0 to 15
+//   Floats multiply_add(Floats a, Floats b, Floats c)  a * b + c
+
+inline constexpr int kInt4Offset = 8;
+
+template <class Base>
+struct Int8 {
+  static constexpr int kLanes = Base::kLanes, kMaxRows = Base::kRows8, kDepth = 4;
+  using Vector = typename Base::Ints;
+  using Pair = int32_t;
+  using Operand = int32_t;
+  using Weight = uint8_t;
+  using Weights = typename Base::Bytes;
+
+  static Operand spread(const Pair* p) { return *p; }
+  static Weights load(const Weight* p) { return Base::load(p); }
+  static void multiply(Vector& sum, const Weights& w, Operand x) { sum = Base::dot8(sum, w, x); }
+
+  static typename Math<kLanes>::Vector value(const Finish& f, int row, int vector) {
+    using M = Math<kLanes>;
+    typename M::Ints sum;
+    std::memcpy(&sum, f.sums + (vector * f.rows + row) * kLanes, sizeof sum);
+    sum -= Base::kOffset * f.row_totals[row];
+    return __builtin_convertvector(sum, typename M::Vector) *
+           (M::load(f.column_scales + vector * kLanes) * f.row_scales[row]);
+  }
+};
+
+template <class Base>
+struct Int4 {
+  static constexpr int kLanes = Base::kLanes, kMaxRows = Base::kRows4, kDepth = 4;
+  using Vector = typename Base::Ints;
+  using Pair = int32_t;
+  using Operand = int32_t;
+  using Weight = uint8_t;
+  using Weights = typename Base::Bytes;
+
+  // For products(): of the instructions alone.
+  static Operand spread(const Pair* p) { return *p; }
+  static Weights load(const Weight* p) { return Base::load(p); }
+  static void multiply(Vector& sum, const Weights& w, Operand x) { sum = Base::dot4(sum, w, x); }
+
+  static typename Math<kLanes>::Vector value(const Finish& f, int row, int vector) {
+    return plain_value<kLanes>(f, row, vector) * f.row_scales[row];
+  }
+};
+
+// The operand of a unit of int4: the rows' codes, [rows][group] int8, then for each row
+// kInt4Offset times their sum, [rows] int32.
+inline int64_t int4_operand_bytes(int group) { return group + int64_t{sizeof(int32_t)}; }
+
+// A vector's bf16 scales as floats.
+template <int kLanes>
+typename Math<kLanes>::Vector load_scales(const uint8_t* p) {
+  typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+  Halves halves;
+  std::memcpy(&halves, p, sizeof halves);
+  const auto words = __builtin_convertvector(halves, typename Math<kLanes>::Ints) << 16;
+  return (typename Math<kLanes>::Vector)words;
+}
+
+// As tile(), group by group: the products of a group are summed as integers, the
+// groups as floats in ascending order.
+template <class Base, int kRows, int kPanels, Fetch kFetch>
+void int4_tile(const Tile& t) {
+  constexpr int kLanes = Base::kLanes, kVector = 4 * kLanes;  // bytes of a vector
+  constexpr int kEight = kPanelVectors * kVector;             // bytes of eight of K
+  using M = Math<kLanes>;
+  const auto* weights = static_cast<const uint8_t*>(t.weights);
+  const auto* operand = static_cast<const uint8_t*>(t.operand);
+  const int eights = t.group / 8;
+  for (int64_t unit = 0; unit < t.units; ++unit) {
+    int32_t totals[kRows];
+    std::memcpy(totals, operand + kRows * t.group, sizeof totals);
+    float* at = t.sums;
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      const uint8_t* panel = weights + p * t.panel_stride;
+      typename Base::Ints sums[kPanelVectors][kRows];
+      for (auto& vector : sums) {
+        for (int r = 0; r < kRows; ++r) vector[r] = typename Base::Ints{} - totals[r];
+      }
+      for (int e = 0; e < eights; ++e) {
+        for (int line = 0; line < kEight; line += 64) {
+          const auto* ahead = reinterpret_cast<const char*>(panel) + line;
+          if constexpr (kFetch == Fetch::near_and_far) __builtin_prefetch(ahead + kFar, 0, 2);
+          if constexpr (kFetch != Fetch::processor) __builtin_prefetch(ahead + kNear);
+        }
+        const auto first = Base::load(panel), second = Base::load(panel + kVector);
+        const typename Base::Bytes quads[2][kPanelVectors] = {
+            {Base::low(first), Base::low(second)}, {Base::high(first), Base::high(second)}};
+#pragma GCC unroll 2
+        for (int q = 0; q < 2; ++q) {
+#pragma GCC unroll 16
+          for (int r = 0; r < kRows; ++r) {
+            int32_t x;
+            std::memcpy(&x, operand + r * t.group + e * 8 + q * 4, sizeof x);
+            sums[0][r] = Base::dot4(sums[0][r], quads[q][0], x);
+            sums[1][r] = Base::dot4(sums[1][r], quads[q][1], x);
+          }
+        }
+        panel += kEight;
+      }
+      for (const auto& vector : sums) {
+        const auto scale = load_scales<kLanes>(panel);
+        panel += kLanes * sizeof(bf16);
+        for (int r = 0; r < kRows; ++r, at += kLanes) {
+          const auto products =
+              __builtin_convertvector((typename M::Ints)vector[r], typename M::Vector);
+          const auto sum = Base::multiply_add(products, scale, M::load(at));
+          std::memcpy(at, &sum, sizeof sum);
+        }
+      }
+    }
+    weights += eights * kEight + kPanelVectors * kLanes * sizeof(bf16);
+    operand += kRows * int4_operand_bytes(t.group);
+  }
+}
+
+template <class Base>
+struct Int4Tiles {
+  template <int kRows, int kPanels, Fetch kFetch>
+  static constexpr TileKernel of() {
+    return int4_tile<Base, kRows, kPanels, kFetch>;
+  }
+};
+
+// How a row becomes codes: code = round(x * inverse), x = scale * code. A row with a NaN
+// or an infinity has the scale NaN and codes of zero.
+struct RowScale {
+  float scale, inverse;
+};
+
+inline RowScale row_scale(const bf16* in, int64_t width) {
+  uint16_t top = 0;  // magnitudes of bf16 are in the order of their bits
+  for (int64_t i = 0; i < width; ++i) {
+    const auto magnitude = static_cast<uint16_t>(in[i] & 0x7fff);
+    top = magnitude > top ? magnitude : top;
+  }
+  constexpr uint16_t kInfinity = 0x7f80, kTiny = 0x0400;  // 127 / kTiny is a float still
+  if (top >= kInfinity) return {__builtin_nanf(""), 0.0f};
+  if (top < kTiny) return {0.0f, 0.0f};
+  return {to_float(top) / 127.0f, 127.0f / to_float(top)};
+}
+
+// At a time: a whole number of units of any kind.
+inline constexpr int kCodes = 128;
+
+// The codes of n elements of a row, n at most kCodes, and zeros behind them.
+inline void quantise(const bf16* in, int64_t n, const RowScale& row, int8_t* codes) {
+  std::memset(codes, 0, kCodes);
+  if (row.inverse == 0) return;  // zero times an infinity is no code
+  for (int64_t i = 0; i < n; ++i) {
+    const float shifted = to_float(in[i]) * row.inverse + 0x1.8p23f;  // rounds to an integer,
+    codes[i] = static_cast<int8_t>(std::bit_cast<int32_t>(shifted));  // in the low bits
+  }
+}
+
+inline int32_t total(const int8_t* codes, int n) {
+  int32_t sum = 0;
+  for (int i = 0; i < n; ++i) sum += codes[i];
+  return sum;
+}
+
+inline void pack_int8(const OperandRows& rows, void* operand) {
+  constexpr int kUnit = 4;
+  auto* out = static_cast<uint8_t*>(operand);
+  alignas(64) int8_t codes[kCodes];
+  for (int r = 0; r < rows.rows; ++r) {
+    const bf16* in = rows.in + r * rows.width;
+    const RowScale row = row_scale(in, rows.width);
+    rows.scales[r] = row.scale;
+    rows.totals[r] = 0;
+    for (int64_t k = 0; k < rows.width; k += kCodes) {
+      quantise(in + k, std::min<int64_t>(kCodes, rows.width - k), row, codes);
+      rows.totals[r] += total(codes, kCodes);
+      for (int64_t i = 0; i < kCodes && k + i < rows.units * kUnit; i += kUnit) {
+        std::memcpy(out + ((k + i) / kUnit * rows.rows + r) * kUnit, codes + i, kUnit);
+      }
+    }
+  }
+}
+
+inline void pack_int4(const OperandRows& rows, void* operand) {
+  auto* out = static_cast<uint8_t*>(operand);
+  alignas(64) int8_t codes[kCodes];
+  for (int r = 0; r < rows.rows; ++r) {
+    const bf16* in = rows.in + r * rows.width;
+    const RowScale row = row_scale(in, rows.width);
+    rows.scales[r] = row.scale;
+    for (int64_t unit = 0; unit < rows.units; ++unit) {
+      const int64_t k = unit * rows.group;
+      quantise(in + k, std::min<int64_t>(rows.group, rows.width - k), row, codes);
+      uint8_t* to = out + unit * rows.rows * int4_operand_bytes(rows.group);
+      std::memcpy(to + r * rows.group, codes, rows.group);
+      const int32_t offset = kInt4Offset * total(codes, rows.group);
+      std::memcpy(to + rows.rows * rows.group + r * sizeof offset, &offset, sizeof offset);
+    }
+  }
+}
+
+template <class Base>
+constexpr LinearKernels make_int8_kernels() {
+  LinearKernels k = make_kernels<Int8<Base>>();
+  k.weight_offset = Base::kOffset;
+  k.pack_operand = pack_int8;
+  return k;
+}
+
+template <class Base>
+constexpr LinearKernels make_int4_kernels() {
+  LinearKernels k = make_kernels<Int4<Base>, Int4Tiles<Base>>();
+  k.unit = 0;
+  k.pack_operand = pack_int4;
+  return k;
+}
+
+}  // namespace
+}  // namespace millrace::cpu
+
+#endif

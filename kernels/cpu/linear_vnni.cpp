@@ -1,0 +1,59 @@
+// int8 and int4 linear kernels of AVX-512 VNNI: vpdpbusd multiplies four unsigned bytes,
+// the weights, with four signed ones in each lane.
+#if defined(__x86_64__)
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "linear_kernels.hpp"
+#include "millrace_kernels.h"
+
+// Behind the headers of others, whose inline functions are everybody's.
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")
+#include <immintrin.h>
+
+#include "linear_int.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+struct Vnni {
+  static constexpr int kLanes = 16;
+  static constexpr int kRows8 = 14;  // 28 sums, 2 weights; the operand is read where it lies
+  static constexpr int kRows4 = 12;  // 24 sums, 4 halves of weights, 2 weights, scale, operand
+  static constexpr int kOffset = 128;
+  using Bytes = __m512i;
+  using Ints = Math<kLanes>::Ints;
+  using Floats = Math<kLanes>::Vector;
+
+  static Bytes load(const uint8_t* p) { return _mm512_load_si512(p); }
+  static Bytes low(Bytes b) { return _mm512_and_si512(b, _mm512_set1_epi8(15)); }
+  static Bytes high(Bytes b) {
+    return _mm512_and_si512(_mm512_srli_epi16(b, 4), _mm512_set1_epi8(15));
+  }
+  static Ints dot8(Ints sum, Bytes w, int32_t x) {
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sum, w, _mm512_set1_epi32(x));
+  }
+  static Ints dot4(Ints sum, Bytes w, int32_t x) { return dot8(sum, w, x); }
+  static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+};
+
+}  // namespace
+
+const LinearKernels& linear_int8_vnni() {
+  static constexpr LinearKernels kernels = make_int8_kernels<Vnni>();
+  return kernels;
+}
+
+const LinearKernels& linear_int4_vnni() {
+  static constexpr LinearKernels kernels = make_int4_kernels<Vnni>();
+  return kernels;
+}
+
+}  // namespace millrace::cpu
+
+#pragma GCC pop_options
+#endif

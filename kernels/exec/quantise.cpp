@@ -1,0 +1,80 @@
+#include "exec/quantise.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace millrace {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Half of 2^24: adding it rounds a small number to the nearest integer, ties to even.
+constexpr float kRounder = 0x1.8p23f;
+
+float round_to_bf16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
+}
+
+// The weight of largest magnitude; NaN if any is not finite.
+float largest(const float* w, int64_t n) {
+  float top = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (!std::isfinite(w[i])) return kNan;
+    if (std::fabs(w[i]) > std::fabs(top)) top = w[i];
+  }
+  return top;
+}
+
+float int4_code(float w, float inverse) {
+  const float code = (w * inverse + kRounder) - kRounder + 8.0f;
+  return std::min(std::max(code, 0.0f), 15.0f);
+}
+
+float int4_error(const float* w, int n, float scale) {
+  const float inverse = 1.0f / scale;
+  float sum = 0;
+  for (int i = 0; i < n; ++i) {
+    const float d = w[i] - scale * (int4_code(w[i], inverse) - 8.0f);
+    sum += d * d;
+  }
+  return sum;
+}
+
+}  // namespace
+
+float quantise_int8(const float* w, int64_t n, int8_t* codes) {
+  const float top = std::fabs(largest(w, n));
+  const float scale = top / 127.0f;
+  if (!std::isnormal(scale)) {  // zero, too small to divide by, or not finite
+    std::fill(codes, codes + n, int8_t{0});
+    return std::isnan(top) ? kNan : 0.0f;
+  }
+  const float inverse = 127.0f / top;
+  for (int64_t i = 0; i < n; ++i) {
+    codes[i] = static_cast<int8_t>((w[i] * inverse + kRounder) - kRounder);
+  }
+  return scale;
+}
+
+float quantise_int4(const float* w, int n, uint8_t* codes) {
+  const float top = largest(w, n);
+  std::fill(codes, codes + n, uint8_t{8});
+  if (!std::isfinite(top)) return kNan;
+  float best = 0, least = std::numeric_limits<float>::infinity();
+  for (const float at : {-8.0f, 7.0f}) {
+    for (const float fraction : {1.0f, 0.95f, 0.9f, 0.85f}) {
+      const float scale = round_to_bf16(top / at * fraction);
+      if (!std::isnormal(scale)) return 0;
+      const float error = int4_error(w, n, scale);
+      if (error < least) best = scale, least = error;
+    }
+  }
+  const float inverse = 1.0f / best;
+  for (int i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(int4_code(w[i], inverse));
+  return best;
+}
+
+}  // namespace millrace
