@@ -15,10 +15,11 @@ type Options struct {
 	Dir    string // Hugging Face model directory
 	Device device.Options
 
-	MaxRows      int   // rows per step
-	MaxOutputs   int   // output rows per step
-	MaxSequences int   // sequences that the KV pool need hold at most, at full length
-	KVMemory     int64 // bytes of the KV pool; 0: measured, see PoolShare
+	Weights      model.Weights // how linear ops keep theirs
+	MaxRows      int           // rows per step
+	MaxOutputs   int           // output rows per step
+	MaxSequences int           // sequences that the KV pool need hold at most, at full length
+	KVMemory     int64         // bytes of the KV pool; 0: measured, see PoolShare
 }
 
 // PoolShare is the part of the memory that is free once the weights are
@@ -90,6 +91,7 @@ func (m *Model) open() (err error) {
 	if m.Config, m.Program, m.checkpoint, err = Read(m.options.Dir); err != nil {
 		return err
 	}
+	m.Program.SetWeights(m.options.Weights)
 	return m.load()
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/compute/model"
 )
 
 // Device chooses what computes.
@@ -17,6 +19,7 @@ type Device struct {
 	DeviceName string // of sycl: "auto", "cpu", "gpu", "level_zero:0"
 	ISA        string // "": the best of this machine
 	Threads    int    // 0: every core that the process may use
+	Weights    string // one of model.WeightNames
 }
 
 // Register adds the settings to a command's flags.
@@ -24,6 +27,7 @@ func (d *Device) Register(f *pflag.FlagSet) {
 	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu (bf16 products), ref (float32 throughout, slow), sycl (Intel GPUs; make sycl builds it)")
 	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl backend: auto (an Intel GPU if there is one, else the CPU), cpu, gpu, or one that doctor lists, such as level_zero:0")
 	f.StringVar(&d.ISA, "isa", "", "force one instruction set of the cpu backend, of those that doctor lists (default: the best)")
+	f.StringVar(&d.Weights, "weights", "bf16", "how the weights of linear ops are kept: "+strings.Join(model.WeightNames(), ", ")+" (quantised when the model is loaded; rows are quantised to int8 then)")
 	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
 }
 
@@ -31,6 +35,7 @@ func (d *Device) Register(f *pflag.FlagSet) {
 func (d *Device) Validate() error {
 	return errors.Join(
 		oneOf("backend", d.Backend, "cpu", "ref", "sycl"),
+		oneOf("weights", d.Weights, model.WeightNames()...),
 		atLeast("threads", d.Threads, 0),
 	)
 }

@@ -103,11 +103,13 @@ func bench(out io.Writer, a *app, o *benchOptions) error {
 		return benchProfile(out, a, o, largest)
 	}
 	a.log.Info().Str("model", o.model).Msg("loading")
-	m, err := compute.Open(compute.Options{
-		Dir:     o.model,
-		Device:  deviceOptions(o.device),
-		MaxRows: max(o.rows, largest, o.beams), MaxOutputs: max(largest, o.beams), MaxSequences: max(largest, o.beams+1),
-	})
+	options, err := modelOptions(o.model, o.device)
+	if err != nil {
+		return err
+	}
+	options.MaxRows, options.MaxOutputs = max(o.rows, largest, o.beams), max(largest, o.beams)
+	options.MaxSequences = max(largest, o.beams+1)
+	m, err := compute.Open(options)
 	if err != nil {
 		return err
 	}

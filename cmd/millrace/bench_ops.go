@@ -55,13 +55,14 @@ func benchProfile(out io.Writer, a *app, o *benchOptions, largest int) error {
 	slabs := largest * (device.Slabs(o.prompt+o.gen+1) + beams*device.Slabs(o.gen+1))
 	sequences := slabs/device.Slabs(program.MaxPositions) + 1
 	a.log.Info().Str("model", o.model).Msg("loading")
-	options := deviceOptions(o.device)
-	options.Profile = true
-	rows := max(o.rows, o.prompt, largest*beams)
-	m, err := compute.Open(compute.Options{
-		Dir: o.model, Device: options,
-		MaxRows: rows, MaxOutputs: largest * beams, MaxSequences: sequences,
-	})
+	options, err := modelOptions(o.model, o.device)
+	if err != nil {
+		return err
+	}
+	options.Device.Profile = true
+	options.MaxRows, options.MaxOutputs = max(o.rows, o.prompt, largest*beams), largest*beams
+	options.MaxSequences = sequences
+	m, err := compute.Open(options)
 	if err != nil {
 		return err
 	}

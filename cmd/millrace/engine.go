@@ -40,6 +40,12 @@ func deviceOptions(d config.Device) device.Options {
 	return device.Options{Backend: d.Backend, Device: d.DeviceName, Threads: d.Threads, ISA: d.ISA}
 }
 
+// modelOptions are those of a model on a device, without the sizes of its steps.
+func modelOptions(dir string, d config.Device) (compute.Options, error) {
+	w, err := model.ParseWeights(d.Weights)
+	return compute.Options{Dir: dir, Device: deviceOptions(d), Weights: w}, err
+}
+
 // openEngine loads the model of s.Model and starts a pipeline for it.
 func openEngine(s *config.Serve, log zerolog.Logger) (*engine, error) {
 	begin := time.Now()
@@ -67,12 +73,13 @@ func openEngine(s *config.Serve, log zerolog.Logger) (*engine, error) {
 
 func (e *engine) open(s *config.Serve, log zerolog.Logger) (err error) {
 	rows := max(s.MaxBatchTokens, s.MaxBatchSize)
-	e.model, err = compute.Open(compute.Options{
-		Dir:     s.Model,
-		Device:  deviceOptions(s.Device),
-		MaxRows: rows, MaxOutputs: s.MaxBatchSize, MaxSequences: s.MaxBatchSize, KVMemory: int64(s.KVMemory),
-	})
+	options, err := modelOptions(s.Model, s.Device)
 	if err != nil {
+		return err
+	}
+	options.MaxRows, options.MaxOutputs, options.MaxSequences = rows, s.MaxBatchSize, s.MaxBatchSize
+	options.KVMemory = int64(s.KVMemory)
+	if e.model, err = compute.Open(options); err != nil {
 		return err
 	}
 	vocab := e.model.Vocab()

@@ -46,7 +46,12 @@ func countLaunches(dir string, d config.Device, prefill int) (*launches, error) 
 		return nil, err
 	}
 	rows := min(prefill, program.MaxPositions-1)
-	m, err := compute.Open(compute.Options{Dir: dir, Device: deviceOptions(d), MaxRows: rows, MaxOutputs: 1, MaxSequences: 1})
+	options, err := modelOptions(dir, d)
+	if err != nil {
+		return nil, err
+	}
+	options.MaxRows, options.MaxOutputs, options.MaxSequences = rows, 1, 1
+	m, err := compute.Open(options)
 	if err != nil {
 		return nil, err
 	}

@@ -83,6 +83,7 @@ func (b *binder) op(o *model.Op) (C.mr_op, error) {
 		weight: C.int32_t(o.Weight), bias: C.int32_t(o.Bias), norm_kind: C.int32_t(o.Norm), eps: C.float(o.Eps),
 		embed_scale: C.float(o.EmbedScale), position_offset: C.int32_t(o.PositionOffset),
 		activation: C.int32_t(o.Activation), gated: flag(o.Gated), accumulate: flag(o.Accumulate),
+		weights: C.int32_t(o.Weights.Type), group: C.int32_t(o.Weights.Group),
 		heads: C.int32_t(o.Heads), kv_heads: C.int32_t(o.KVHeads), head_dim: C.int32_t(o.HeadDim),
 		q_norm: C.int32_t(o.QNorm), k_norm: C.int32_t(o.KNorm),
 		rotary_dim: C.int32_t(o.RotaryDim), rotary_interleaved: flag(o.RotaryInterleaved),

@@ -56,8 +56,9 @@ type Info struct {
 
 // Measurement is what a device can reach at most, measured now.
 type Measurement struct {
-	ReadGBps   float64 `json:"read_gbps"`   // 1e9 bytes/s, all threads
-	PeakGFLOPS float64 `json:"peak_gflops"` // products of the operand type, all threads
+	ReadGBps   float64 `json:"read_gbps"`                // 1e9 bytes/s, all threads
+	PeakGFLOPS float64 `json:"peak_gflops"`              // products of the operand type, all threads
+	PeakInt8   float64 `json:"peak_int8_gops,omitempty"` // of int8 codes; 0: not measured
 }
 
 // Backends lists the names that Open takes.
@@ -135,7 +136,7 @@ func (d *Device) Measure() (Measurement, error) {
 	if C.mr_device_run_measure(d.backend, d.handle, &m, &e) != C.MR_OK {
 		return Measurement{}, fail("measure device", &e)
 	}
-	return Measurement{ReadGBps: float64(m.read_gbps), PeakGFLOPS: float64(m.peak_gflops)}, nil
+	return Measurement{ReadGBps: float64(m.read_gbps), PeakGFLOPS: float64(m.peak_gflops), PeakInt8: float64(m.peak_int8_gops)}, nil
 }
 
 // fail makes an error of a backend's report.

@@ -1,9 +1,12 @@
 package measure
 
 import (
+	"slices"
 	"time"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model"
 )
 
 // A window is at least this long, and windowCost times as long as measuring the
@@ -18,6 +21,18 @@ type limits struct {
 	measure    func() (device.Measurement, error)
 	read, peak []float64
 	cost       time.Duration // of the last sample
+}
+
+// peakOf measures the limits of m's device, with the peak of what multiplies m's weights.
+func peakOf(m *compute.Model) func() (device.Measurement, error) {
+	quantised := slices.ContainsFunc(m.Program.Ops, func(op model.Op) bool { return op.Weights.Type != model.Weights16Bit })
+	return func() (device.Measurement, error) {
+		limit, err := m.Device.Measure()
+		if quantised && limit.PeakInt8 > 0 {
+			limit.PeakGFLOPS = limit.PeakInt8
+		}
+		return limit, err
+	}
 }
 
 func (l *limits) sample() (device.Measurement, error) {

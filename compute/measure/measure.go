@@ -47,7 +47,7 @@ func Run(m *compute.Model, c Case) (Result, error) {
 	if c.Prompt+c.Gen > m.Program.MaxPositions {
 		return Result{}, fmt.Errorf("measure: %w: %d tokens, the model's context is %d", device.ErrInvalid, c.Prompt+c.Gen, m.Program.MaxPositions)
 	}
-	r := run{m: m, c: c, limits: limits{measure: m.Device.Measure}}
+	r := run{m: m, c: c, limits: limits{measure: peakOf(m)}}
 	for range max(c.Repeat, 1) {
 		if err := r.once(); err != nil {
 			return Result{}, err

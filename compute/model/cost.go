@@ -136,7 +136,7 @@ func (p *Program) linearCost(op *Op, rows int, s Sizes) Cost {
 		c.Flops += int64(p.Slots[op.Out].Width) * int64(rows)
 	}
 	for _, part := range op.Parts {
-		c.WeightBytes += int64(part.Rows) * in * int64(s.Weight)
+		c.WeightBytes += op.Weights.bytes(int64(part.Rows), in, s.Weight)
 		c.Flops += 2 * int64(part.Rows) * in * int64(rows)
 		if part.Bias != None {
 			c.WeightBytes += int64(part.Rows) * 4

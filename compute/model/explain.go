@@ -186,6 +186,7 @@ func attribute(op *Op) string {
 	add(op.Kind == OpLinear && slices.ContainsFunc(op.Parts, func(p Part) bool { return p.Bias != None }), "bias")
 	add(op.Activation != ActNone, op.Activation.String())
 	add(op.Gated, "gated")
+	add(op.Weights.Type != Weights16Bit, op.Weights.String())
 	add(op.Accumulate, "+ residual")
 	add(op.QNorm != None, "q/k norm")
 	add(op.RotaryDim > 0, fmt.Sprintf("rotary %d", op.RotaryDim))

@@ -79,6 +79,7 @@ type Op struct {
 	Activation Activation
 	Gated      bool
 	Accumulate bool
+	Weights    Weights
 
 	// RopeStore, Attention.
 	Heads, KVHeads, HeadDim int

@@ -117,7 +117,15 @@ class CpuKernels : public Kernels {
     for (const Angles& angles : angles_) bytes += angles.bytes();
     return bytes;
   }
-  std::string linear_name() const override { return isa_name(context_.kernels.isa); }
+  std::string linear_name() const override {
+    std::string names;
+    for (const Packed& p : packed_) {
+      if (!p.linear || names.find(p.linear->name()) != std::string::npos) continue;
+      if (!names.empty()) names.append(", ");
+      names.append(p.linear->name());
+    }
+    return names;
+  }
 
  private:
   // What an op keeps; one of them is set.

@@ -46,6 +46,8 @@ const LinearKernels& linear_kernels(Isa isa, int weights) {
   return int8 ? linear_int8_portable() : int4 ? linear_int4_portable() : linear_kernels_portable();
 }
 
+const char* Linear::name() const { return kernels_.name; }
+
 int Linear::max_tile_rows() const { return kernels_.max_rows; }
 
 int Linear::columns() const { return kPanelVectors * kernels_.lanes; }

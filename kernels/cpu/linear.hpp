@@ -58,6 +58,7 @@ class Linear {
   // same bits.
   void set_stream(int rows, int stream) { stream_of_[rows] = static_cast<uint8_t>(stream); }
 
+  const char* name() const;  // of the instructions that multiply
   int64_t in_width() const { return in_width_; }
   int64_t out_width() const { return out_width_; }
   int max_tile_rows() const;

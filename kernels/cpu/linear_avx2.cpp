@@ -18,7 +18,7 @@ namespace millrace::cpu {
 
 // 10 sums, 4 weights and an operand in 16 registers.
 const LinearKernels& linear_kernels_avx2() {
-  static constexpr LinearKernels kernels = make_float_kernels<8, 5>();
+  static constexpr LinearKernels kernels = make_float_kernels<8, 5>("avx2");
   return kernels;
 }
 

@@ -18,7 +18,7 @@ namespace millrace::cpu {
 
 // 24 sums, 4 weights and an operand in 32 registers.
 const LinearKernels& linear_kernels_avx512() {
-  static constexpr LinearKernels kernels = make_float_kernels<16, 12>();
+  static constexpr LinearKernels kernels = make_float_kernels<16, 12>("avx512");
   return kernels;
 }
 

@@ -61,17 +61,18 @@ struct Expanded : Target {
 };
 
 template <class Target, int... kIndex>
-constexpr LinearKernels make_float_kernels(std::integer_sequence<int, kIndex...>) {
-  LinearKernels k = make_pair_kernels<Target>();
+constexpr LinearKernels make_float_kernels(const char* name,
+                                           std::integer_sequence<int, kIndex...>) {
+  LinearKernels k = make_pair_kernels<Target>(name);
   ((k.expanding[kIndex + 1] = tile<Target, kIndex + 1, 1, Fetch::near_and_far, true>), ...);
   ((k.expanded[kIndex + 1] = tile<Expanded<Target>, kIndex + 1, 1, Fetch::near>), ...);
   return k;
 }
 
 template <int kLanes, int kMaxRows>
-constexpr LinearKernels make_float_kernels() {
+constexpr LinearKernels make_float_kernels(const char* name) {
   return make_float_kernels<FloatTarget<kLanes, kMaxRows>>(
-      std::make_integer_sequence<int, kMaxRows>());
+      name, std::make_integer_sequence<int, kMaxRows>());
 }
 
 }  // namespace

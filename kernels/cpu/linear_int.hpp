@@ -221,16 +221,18 @@ inline void pack_int4(const OperandRows& rows, void* operand) {
 }
 
 template <class Base>
-constexpr LinearKernels make_int8_kernels() {
+constexpr LinearKernels make_int8_kernels(const char* name) {
   LinearKernels k = make_kernels<Int8<Base>>();
+  k.name = name;
   k.weight_offset = Base::kOffset;
   k.pack_operand = pack_int8;
   return k;
 }
 
 template <class Base>
-constexpr LinearKernels make_int4_kernels() {
+constexpr LinearKernels make_int4_kernels(const char* name) {
   LinearKernels k = make_kernels<Int4<Base>, Int4Tiles<Base>>();
+  k.name = name;
   k.unit = 0;
   k.pack_operand = pack_int4;
   return k;

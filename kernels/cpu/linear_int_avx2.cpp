@@ -52,12 +52,12 @@ struct Avx2 {
 }  // namespace
 
 const LinearKernels& linear_int8_avx2() {
-  static constexpr LinearKernels kernels = make_int8_kernels<Avx2>();
+  static constexpr LinearKernels kernels = make_int8_kernels<Avx2>("avx2 int8");
   return kernels;
 }
 
 const LinearKernels& linear_int4_avx2() {
-  static constexpr LinearKernels kernels = make_int4_kernels<Avx2>();
+  static constexpr LinearKernels kernels = make_int4_kernels<Avx2>("avx2 int4");
   return kernels;
 }
 

@@ -34,12 +34,12 @@ struct Portable {
 }  // namespace
 
 const LinearKernels& linear_int8_portable() {
-  static constexpr LinearKernels kernels = make_int8_kernels<Portable>();
+  static constexpr LinearKernels kernels = make_int8_kernels<Portable>("portable int8");
   return kernels;
 }
 
 const LinearKernels& linear_int4_portable() {
-  static constexpr LinearKernels kernels = make_int4_kernels<Portable>();
+  static constexpr LinearKernels kernels = make_int4_kernels<Portable>("portable int4");
   return kernels;
 }
 

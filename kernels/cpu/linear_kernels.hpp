@@ -75,6 +75,7 @@ struct Stream {
 inline constexpr int kStreams = 4;
 
 struct LinearKernels {
+  const char* name;                  // of the instructions that multiply
   int lanes;                         // floats in a vector
   int max_rows;                      // of a tile, at most kMaxTileRows
   int unit;                          // elements of K; 0: a group

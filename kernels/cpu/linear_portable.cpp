@@ -4,7 +4,7 @@
 namespace millrace::cpu {
 
 const LinearKernels& linear_kernels_portable() {
-  static constexpr LinearKernels kernels = make_float_kernels<4, 4>();
+  static constexpr LinearKernels kernels = make_float_kernels<4, 4>("portable");
   return kernels;
 }
 

@@ -320,8 +320,9 @@ constexpr LinearKernels make_kernels() {
 
 // Of targets whose units are pairs of bf16.
 template <class Target>
-constexpr LinearKernels make_pair_kernels() {
+constexpr LinearKernels make_pair_kernels(const char* name) {
   LinearKernels k = make_kernels<Target>();
+  k.name = name;
   k.pack_operand = pack_pairs<Target>;
   return k;
 }

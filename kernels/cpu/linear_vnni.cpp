@@ -44,12 +44,12 @@ struct Vnni {
 }  // namespace
 
 const LinearKernels& linear_int8_vnni() {
-  static constexpr LinearKernels kernels = make_int8_kernels<Vnni>();
+  static constexpr LinearKernels kernels = make_int8_kernels<Vnni>("avx512-vnni int8");
   return kernels;
 }
 
 const LinearKernels& linear_int4_vnni() {
-  static constexpr LinearKernels kernels = make_int4_kernels<Vnni>();
+  static constexpr LinearKernels kernels = make_int4_kernels<Vnni>("avx512-vnni int4");
   return kernels;
 }
 

@@ -287,12 +287,30 @@ class Reader {
     return part.offset + last;
   }
 
+  void quantisation(const Op& op) {
+    in_range("weights", op.weights, MR_WEIGHTS_16BIT, MR_WEIGHTS_INT4);
+    if (op.weights == MR_WEIGHTS_INT4) {
+      if (op.group != 32 && op.group != 64 && op.group != 128) {
+        bad("group is %d, expected 32, 64 or 128", op.group);
+      }
+    } else {
+      in_range("group", op.group, 0, 0);
+    }
+    // A sum of so many products of codes is an int32.
+    constexpr int kMostQuantised = 1 << 17;
+    const int width = p_.slots[op.in].width;
+    if (op.weights != MR_WEIGHTS_16BIT && width > kMostQuantised) {
+      bad("in is %d wide, quantised weights take up to %d", width, kMostQuantised);
+    }
+  }
+
   void linear(const Op& op) {
     reads("in", op.in);
     in_range("n_parts", op.n_parts, 1, MR_MAX_PARTS);
     in_range("activation", op.activation, MR_ACT_NONE, MR_ACT_RELU);
     in_range("gated", op.gated, 0, 1);
     in_range("accumulate", op.accumulate, 0, 1);
+    quantisation(op);
     int64_t rows = 0;
     for (int i = 0; i < op.n_parts; i++) {
       part(op, i);

@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
+#include "exec/quantise.hpp"
 #include "ref/ref.hpp"
 
 namespace millrace::ref {
@@ -44,24 +47,63 @@ float weight_row(const Program& p, const Op& op, int64_t row, int width, float* 
   return bias != nullptr ? element(*bias, source) : 0.0f;
 }
 
+// What is left of a row of W by its codes.
+void round_trip(const Op& op, float* w, int width, std::vector<uint8_t>& codes) {
+  if (op.weights == MR_WEIGHTS_16BIT) return;
+  const int group = op.weights == MR_WEIGHTS_INT4 ? op.group : width;
+  codes.resize(group);
+  for (int k = 0; k < width; k += group) {
+    const int n = std::min(group, width - k);
+    if (op.weights == MR_WEIGHTS_INT4) {
+      const float scale = quantise_int4(w + k, n, codes.data());
+      for (int i = 0; i < n; ++i) w[k + i] = scale * static_cast<float>(codes[i] - 8);
+    } else {
+      auto* const signed_codes = reinterpret_cast<int8_t*>(codes.data());
+      const float scale = quantise_int8(w + k, n, signed_codes);
+      for (int i = 0; i < n; ++i) w[k + i] = scale * static_cast<float>(signed_codes[i]);
+    }
+  }
+}
+
+// The rows that quantised weights meet: what is left of `in` by int8 codes.
+void round_trip_rows(const Op& op, int rows, Slot in, float* out) {
+  Op int8 = op;
+  int8.weights = MR_WEIGHTS_INT8;
+  std::vector<uint8_t> codes;
+  std::copy(in.f32(), in.f32() + int64_t{rows} * in.width, out);
+  for (int r = 0; r < rows; ++r) round_trip(int8, out + int64_t{r} * in.width, in.width, codes);
+}
+
 }  // namespace
 
 void linear(const Context& c, const Op& op, int rows, Slot in, Slot out) {
   const int64_t blocks = (out.width + kBlock - 1) / kBlock;
+  const bool quantised = op.weights != MR_WEIGHTS_16BIT;
+  const int64_t taken = quantised ? int64_t{rows} * in.width : 0;
   // Two rows of W per thread: a gated op needs gate and up together.
   float* scratch =
-      static_cast<float*>(c.pool.scratch(sizeof(float) * 2 * in.width * c.pool.size()));
+      static_cast<float*>(c.pool.scratch(sizeof(float) * (taken + 2 * in.width * c.pool.size())));
+  const float* x = in.f32();
+  if (quantised) {
+    round_trip_rows(op, rows, in, scratch);
+    x = scratch;
+  }
   c.pool.parallel_for(static_cast<int>(blocks), [&](int block, int thread) {
-    float* w = scratch + int64_t{thread} * 2 * in.width;
+    std::vector<uint8_t> codes;
+    float* w = scratch + taken + int64_t{thread} * 2 * in.width;
     float* up = w + in.width;
     for (int64_t n = block * kBlock; n < (block + 1) * kBlock && n < out.width; ++n) {
       const float bias = weight_row(c.program, op, n, in.width, w);
-      const float up_bias =
-          op.gated ? weight_row(c.program, op, n + out.width, in.width, up) : 0.0f;
+      round_trip(op, w, in.width, codes);
+      float up_bias = 0;
+      if (op.gated) {
+        up_bias = weight_row(c.program, op, n + out.width, in.width, up);
+        round_trip(op, up, in.width, codes);
+      }
       for (int r = 0; r < rows; ++r) {
-        const float* x = in.f32() + int64_t{r} * in.width;
-        float y = activate(op.activation, dot(x, w, in.width) + bias);
-        if (op.gated) y *= dot(x, up, in.width) + up_bias;
+        const float* row = x + int64_t{r} * in.width;
+        float y = activate(op.activation, dot(row, w, in.width) + bias);
+        if (op.gated) y *= dot(row, up, in.width) + up_bias;
         float& target = out.f32()[int64_t{r} * out.width + n];
         target = op.accumulate ? target + y : y;
       }

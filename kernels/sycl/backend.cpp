@@ -18,6 +18,12 @@ namespace {
 constexpr int kMostHeadDim = 256;
 
 void check_program(const Program& p) {
+  for (const Op& op : p.ops) {
+    if (op.weights != MR_WEIGHTS_16BIT) {
+      fail(MR_UNSUPPORTED, "op %d (LINEAR) has quantised weights, the sycl backend keeps 16 bits",
+           op.index);
+    }
+  }
   if (p.head_dim % 8 != 0 || p.head_dim > kMostHeadDim) {
     fail(MR_UNSUPPORTED, "head_dim is %d, the sycl backend runs multiples of 8 up to %d",
          p.head_dim, kMostHeadDim);

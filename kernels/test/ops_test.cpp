@@ -118,6 +118,8 @@ struct LinearCase {
   int rows = 7, in_width = 72, out_width = 61;
   int activation = MR_ACT_NONE;
   bool bias = false, gated = false, accumulate = false;
+  mr_weights weights = MR_WEIGHTS_16BIT;
+  int group = 0;
 };
 
 void expect_linear(const LinearCase& c) {
@@ -137,6 +139,8 @@ void expect_linear(const LinearCase& c) {
   op.activation = c.activation;
   op.gated = c.gated;
   op.accumulate = c.accumulate;
+  op.weights = c.weights;
+  op.group = c.group;
   finish(b, out);
   SCOPED_TRACE("in " + std::to_string(c.in_width) + ", out " + std::to_string(c.out_width) +
                ", dtype " + std::to_string(c.dtype) + ", activation " +
@@ -182,6 +186,21 @@ TEST(LinearOp, EveryEndingIsCloseToRef) {
             expect_linear(c);
           }
         }
+      }
+    }
+  }
+}
+
+TEST(LinearOp, QuantisedWeightsAreCloseToRef) {
+  for (const int group : {0, 32, 64, 128}) {  // 0: int8
+    for (const int in_width : {1, 37, 200}) {
+      for (const int rows : kRows) {
+        LinearCase c;
+        c.weights = group == 0 ? MR_WEIGHTS_INT8 : MR_WEIGHTS_INT4;
+        c.group = group;
+        c.in_width = in_width;
+        c.rows = rows;
+        expect_linear(c);
       }
     }
   }
