@@ -29,13 +29,13 @@ func TestQuantisedWeightsAreThoseOfRef(t *testing.T) {
 			plain := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
 			m.Program.SetWeights(w)
 			ref := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
-			effect := distance(plain, ref)
+			effect := apart(plain, ref)
 			t.Logf("quantising moves the logits by %.2g of their size", effect)
 			require.Greater(t, effect, 0.002, "ref took no notice of the weights' type")
 			for _, isa := range isas(t, "cpu") {
 				s := open(t, "cpu", isa, m.Program, m.Weights, len(tokens))
 				whole := s.run(t, tokens)
-				off := distance(ref, whole)
+				off := apart(ref, whole)
 				t.Logf("%s is %.2g away from ref", isa, off)
 				require.LessOrEqual(t, off, allowed, isa)
 				s.restart()
@@ -47,8 +47,8 @@ func TestQuantisedWeightsAreThoseOfRef(t *testing.T) {
 	}
 }
 
-// distance is the root mean square of the differences over that of a.
-func distance(a, b [][]float32) float64 {
+// apart is the root mean square of the differences over that of a.
+func apart(a, b [][]float32) float64 {
 	var square, norm float64
 	for row := range a {
 		for i, x := range a[row] {
