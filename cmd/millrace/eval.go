@@ -19,6 +19,7 @@ type evalOptions struct {
 	device  config.Device
 	model   string
 	against string
+	weights []string // measured after those of device.Weights
 	text    string
 	windows eval.Windows
 	greedy  eval.Continuations
@@ -58,8 +59,10 @@ that begin --stride tokens apart, and every token but the first is scored once, 
 
 --against measures another model of the same vocabulary first, say the one that this one was quantised
 from, and compares: the share of the text's positions with the same likeliest token, and the share of
-the tokens of greedy continuations before the first that differs.`,
+the tokens of greedy continuations before the first that differs. --compare-weights does so for types of
+weights: the model as --weights has it first, then each of these.`,
 		Example: `  millrace eval --text testdata/eval/tiny-chat.txt
+  millrace eval --text testdata/eval/tiny-chat.txt --compare-weights int8,int4
   millrace eval --model QUANTISED --against DIR --text FILE --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -80,6 +83,7 @@ the tokens of greedy continuations before the first that differs.`,
 	o.device.Register(f)
 	config.RegisterModel(f, &o.model)
 	f.StringVar(&o.against, "against", "", "model to compare with (default: none)")
+	f.StringSliceVar(&o.weights, "compare-weights", nil, "other types of weights to measure the model with, as --weights has them")
 	f.StringVar(&o.text, "text", "", "file of UTF-8 text; special tokens written in it are recognised")
 	f.IntVar(&o.windows.Context, "context", 512, "tokens of a window")
 	f.IntVar(&o.windows.Stride, "stride", 0, "tokens from the begin of a window to the next one's (0: half of --context)")
@@ -116,14 +120,33 @@ func (o *evalOptions) runs() ([]evalRun, error) {
 		return nil, err
 	}
 	var runs []evalRun
-	for _, d := range []string{o.against, dir} {
-		if d == "" {
-			continue
+	add := func(name, dir, weights string) error {
+		d := o.device
+		d.Weights = weights
+		options, err := modelOptions(dir, d)
+		if err != nil {
+			return config.Usagef("--compare-weights: %v", err)
 		}
-		runs = append(runs, evalRun{name: d, options: compute.Options{
-			Dir: d, Device: deviceOptions(o.device),
-			MaxRows: max(eval.StepRows, o.greedy.Prompts), MaxOutputs: max(eval.StepRows, o.greedy.Prompts), MaxSequences: o.greedy.Prompts,
-		}})
+		options.MaxRows = max(eval.StepRows, o.greedy.Prompts)
+		options.MaxOutputs, options.MaxSequences = options.MaxRows, o.greedy.Prompts
+		runs = append(runs, evalRun{name, options})
+		return nil
+	}
+	name := func(dir, weights string) string {
+		if len(o.weights) == 0 {
+			return dir
+		}
+		return dir + " " + weights
+	}
+	if o.against != "" {
+		if err := add(name(o.against, o.device.Weights), o.against, o.device.Weights); err != nil {
+			return nil, err
+		}
+	}
+	for _, weights := range append([]string{o.device.Weights}, o.weights...) {
+		if err := add(name(dir, weights), dir, weights); err != nil {
+			return nil, err
+		}
 	}
 	return runs, nil
 }

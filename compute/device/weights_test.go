@@ -1,7 +1,6 @@
 package device_test
 
 import (
-	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,13 +28,13 @@ func TestQuantisedWeightsAreThoseOfRef(t *testing.T) {
 			plain := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
 			m.Program.SetWeights(w)
 			ref := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
-			effect := apart(plain, ref)
+			effect := distance(plain, ref)
 			t.Logf("quantising moves the logits by %.2g of their size", effect)
 			require.Greater(t, effect, 0.002, "ref took no notice of the weights' type")
 			for _, isa := range isas(t, "cpu") {
 				s := open(t, "cpu", isa, m.Program, m.Weights, len(tokens))
 				whole := s.run(t, tokens)
-				off := apart(ref, whole)
+				off := distance(ref, whole)
 				t.Logf("%s is %.2g away from ref", isa, off)
 				require.LessOrEqual(t, off, allowed, isa)
 				s.restart()
@@ -45,16 +44,4 @@ func TestQuantisedWeightsAreThoseOfRef(t *testing.T) {
 			}
 		})
 	}
-}
-
-// apart is the root mean square of the differences over that of a.
-func apart(a, b [][]float32) float64 {
-	var square, norm float64
-	for row := range a {
-		for i, x := range a[row] {
-			square += math.Pow(float64(x)-float64(b[row][i]), 2)
-			norm += math.Pow(float64(x), 2)
-		}
-	}
-	return math.Sqrt(square / norm)
 }
