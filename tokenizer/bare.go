@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/millrace/millrace/compute/weights"
 )
 
 // errNoText is why a Bare tokenizer makes no ids.
@@ -27,8 +29,16 @@ func Bare(dir string, vocab int) (*Tokenizer, error) {
 	return t, t.loadConfig(dir)
 }
 
-// LoadOrBare is Load, or Bare where the folder has no tokenizer.json.
+// LoadOrBare is Load, or Bare where the folder has no tokenizer.json, the GGUF
+// file no tokenizer.
 func LoadOrBare(dir string, vocab int) (*Tokenizer, error) {
+	if weights.IsGGUF(dir) {
+		t, err := loadGGUF(dir)
+		if errors.Is(err, errNoTokens) {
+			return Bare(filepath.Dir(dir), vocab)
+		}
+		return t, err
+	}
 	if _, err := os.Stat(filepath.Join(dir, "tokenizer.json")); errors.Is(err, fs.ErrNotExist) {
 		return Bare(dir, vocab)
 	}

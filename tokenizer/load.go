@@ -12,6 +12,7 @@ import (
 
 	hf "github.com/daulet/tokenizers"
 
+	"github.com/millrace/millrace/compute/weights"
 	"github.com/millrace/millrace/tokenizer/jinja"
 )
 
@@ -28,9 +29,12 @@ var specialNames = []string{
 }
 
 // Load reads a Hugging Face model folder: tokenizer.json; and, where present, tokenizer_config.json,
-// special_tokens_map.json, chat_template.jinja, generation_config.json and config.json. Errors are
-// ErrFile with the file and what is wrong.
+// special_tokens_map.json, chat_template.jinja, generation_config.json and config.json. Of a path that
+// ends in .gguf it reads the file's metadata. Errors are ErrFile with the file and what is wrong.
 func Load(dir string) (*Tokenizer, error) {
+	if weights.IsGGUF(dir) {
+		return loadGGUF(dir)
+	}
 	path := filepath.Join(dir, "tokenizer.json")
 	data, err := os.ReadFile(path)
 	if err != nil {

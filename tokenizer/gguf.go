@@ -1,0 +1,306 @@
+package tokenizer
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	hf "github.com/daulet/tokenizers"
+
+	"github.com/millrace/millrace/compute/weights"
+	"github.com/millrace/millrace/tokenizer/jinja"
+)
+
+// errKind means a tokenizer in a GGUF file that tokenizer.json is not known
+// to have the same form of.
+var errKind = errors.New("no counterpart in tokenizer.json")
+
+// errNoTokens means a GGUF file without a tokenizer.
+var errNoTokens = fmt.Errorf("%w: found no tokenizer.ggml.tokens", errKind)
+
+// Token types of tokenizer.ggml.token_type (llama_token_type).
+const (
+	ggufControl     = 3
+	ggufUserDefined = 4
+)
+
+// loadGGUF reads the tokenizer of a GGUF file's metadata. Of a kind that has no
+// counterpart in tokenizer.json, one beside the file is taken.
+func loadGGUF(path string) (*Tokenizer, error) {
+	g, err := weights.OpenGGUF(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	defer g.Close() //nolint:errcheck // nothing was written
+	v := ggufVocabulary{metadata: g.Metadata}
+	file, err := v.tokenizerJSON()
+	beside := filepath.Dir(path)
+	if errors.Is(err, errKind) && hasTokenizer(beside) {
+		return Load(beside)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w; expected one, or a tokenizer.json beside the file", ErrFile, path, err)
+	}
+	t := &Tokenizer{now: time.Now, special: specialTokens{text: map[string]string{}, bos: -1, eos: -1}}
+	if t.vocab, err = newVocabulary(file); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	}
+	v.name(t)
+	if source, ok := g.Metadata["tokenizer.chat_template"].(string); ok {
+		if t.template, err = jinja.Compile(source); err != nil {
+			return nil, fmt.Errorf("%w: %s: tokenizer.chat_template: %w", ErrFile, path, err)
+		}
+	}
+	if t.lib, err = hf.FromBytes(file); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	}
+	return t, nil
+}
+
+func hasTokenizer(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "tokenizer.json"))
+	return err == nil
+}
+
+// ggufVocabulary is a vocabulary in GGUF's keys (tokenizer.ggml.*).
+type ggufVocabulary struct {
+	metadata weights.Metadata
+	tokens   []string
+	types    []int64
+	ids      map[string]int
+}
+
+type object = map[string]any
+
+// tokenizerJSON spells the tokenizer as transformers' converters do.
+func (v *ggufVocabulary) tokenizerJSON() ([]byte, error) {
+	if err := v.read(); err != nil {
+		return nil, err
+	}
+	var file object
+	var err error
+	kind, _ := v.metadata["tokenizer.ggml.model"].(string)
+	switch kind {
+	case "gpt2":
+		file, err = v.byteLevel()
+	case "llama":
+		file, err = v.sentencePiece()
+	default:
+		return nil, fmt.Errorf("%w: found tokenizer.ggml.model %.40q", errKind, kind)
+	}
+	if err != nil {
+		return nil, err
+	}
+	file["version"], file["added_tokens"] = "1.0", v.added()
+	file["post_processor"] = v.postProcessor(kind == "llama")
+	return json.Marshal(file)
+}
+
+func (v *ggufVocabulary) read() error {
+	v.tokens, _ = v.metadata["tokenizer.ggml.tokens"].([]string)
+	if len(v.tokens) == 0 {
+		return errNoTokens
+	}
+	v.ids = make(map[string]int, len(v.tokens))
+	for id, token := range v.tokens {
+		if other, twice := v.ids[token]; twice {
+			return fmt.Errorf("tokenizer.ggml.tokens: found %.40q as %d and %d", token, other, id)
+		}
+		v.ids[token] = id
+	}
+	types, _ := v.metadata["tokenizer.ggml.token_type"].([]any)
+	if len(types) != 0 && len(types) != len(v.tokens) {
+		return fmt.Errorf("tokenizer.ggml.token_type: found %d, expected one for each of %d tokens", len(types), len(v.tokens))
+	}
+	v.types = make([]int64, len(v.tokens))
+	for id, kind := range types {
+		v.types[id], _ = kind.(int64)
+	}
+	return nil
+}
+
+// added are the tokens that are found in a text as they are written.
+func (v *ggufVocabulary) added() []object {
+	list := []object{}
+	for id, kind := range v.types {
+		if v.isAdded(v.tokens[id]) {
+			list = append(list, object{
+				"id": id, "content": v.tokens[id], "special": kind == ggufControl,
+				"single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+			})
+		}
+	}
+	return list
+}
+
+// splits are the regular expressions of llama.cpp's names of pre-tokenizers
+// (llm_tokenizer_bpe in llama-vocab.cpp) as the models' tokenizer.json has them.
+func splits(pre string) (pattern string, ok bool) {
+	const words = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|`
+	const rest = `| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	switch pre {
+	case "gpt-2":
+		return "", true // the expression of ByteLevel itself
+	case "llama-bpe":
+		return words + `\p{N}{1,3}` + rest, true
+	case "qwen2":
+		return words + `\p{N}` + rest, true
+	}
+	return "", false
+}
+
+// byteLevel is the byte-level BPE of GPT-2, Llama 3 and Qwen.
+func (v *ggufVocabulary) byteLevel() (object, error) {
+	pre, _ := v.metadata["tokenizer.ggml.pre"].(string)
+	pattern, ok := splits(pre)
+	if !ok {
+		return nil, fmt.Errorf("%w: found tokenizer.ggml.pre %.40q", errKind, pre)
+	}
+	merges, ok := v.metadata["tokenizer.ggml.merges"].([]string)
+	if !ok {
+		return nil, errors.New("found no tokenizer.ggml.merges")
+	}
+	file := object{
+		"model":   object{"type": "BPE", "vocab": v.ids, "merges": merges, "ignore_merges": pre == "llama-bpe"},
+		"decoder": object{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+	}
+	level := object{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": pattern == ""}
+	file["pre_tokenizer"] = level
+	if pattern != "" {
+		split := object{"type": "Split", "pattern": object{"Regex": pattern}, "behavior": "Isolated", "invert": false}
+		file["pre_tokenizer"] = object{"type": "Sequence", "pretokenizers": []object{split, level}}
+	}
+	if pre == "qwen2" {
+		file["normalizer"] = object{"type": "NFC"}
+	}
+	return file, nil
+}
+
+// sentencePiece is the BPE of Llama 1, 2 and Mistral, whose merges are in the
+// order of the pieces' scores.
+func (v *ggufVocabulary) sentencePiece() (object, error) {
+	scores, _ := v.metadata["tokenizer.ggml.scores"].([]any)
+	if len(scores) != len(v.tokens) {
+		return nil, fmt.Errorf("tokenizer.ggml.scores: found %d, expected one for each of %d tokens", len(scores), len(v.tokens))
+	}
+	model := object{"type": "BPE", "vocab": v.ids, "merges": v.merges(scores), "byte_fallback": true, "fuse_unk": true}
+	if id, ok := v.id("unknown"); ok {
+		model["unk_token"] = v.tokens[id]
+	}
+	space := object{"type": "Replace", "pattern": object{"String": " "}, "content": "\u2581"}
+	normalizers := []object{{"type": "Prepend", "prepend": "\u2581"}, space}
+	decoders := []object{
+		{"type": "Replace", "pattern": object{"String": "\u2581"}, "content": " "},
+		{"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+	}
+	if prefix, ok := v.metadata["tokenizer.ggml.add_space_prefix"].(bool); ok && !prefix {
+		normalizers, decoders = normalizers[1:], decoders[:3]
+	}
+	return object{
+		"model":      model,
+		"normalizer": object{"type": "Sequence", "normalizers": normalizers},
+		"decoder":    object{"type": "Sequence", "decoders": decoders},
+	}, nil
+}
+
+// merges are all pairs of pieces that make a piece, best score first. Source:
+// generate_merges in transformers' convert_slow_tokenizer.py.
+func (v *ggufVocabulary) merges(scores []any) [][2]string {
+	type merge struct {
+		left, right string
+		score       float64
+	}
+	var all []merge
+	for id, piece := range v.tokens {
+		if v.isAdded(piece) {
+			continue
+		}
+		from := len(all)
+		score, _ := scores[id].(float64)
+		for at := range piece {
+			left, right := piece[:at], piece[at:]
+			if at > 0 && v.isPiece(left) && v.isPiece(right) {
+				all = append(all, merge{left, right, score})
+			}
+		}
+		slices.SortFunc(all[from:], func(a, b merge) int {
+			return cmp.Or(cmp.Compare(v.ids[a.left], v.ids[b.left]), cmp.Compare(v.ids[a.right], v.ids[b.right]))
+		})
+	}
+	slices.SortStableFunc(all, func(a, b merge) int {
+		return cmp.Or(cmp.Compare(b.score, a.score),
+			cmp.Compare(utf8.RuneCountInString(b.left), utf8.RuneCountInString(a.left)),
+			cmp.Compare(utf8.RuneCountInString(b.right), utf8.RuneCountInString(a.right)))
+	})
+	pairs := make([][2]string, len(all))
+	for i, m := range all {
+		pairs[i] = [2]string{m.left, m.right}
+	}
+	return pairs
+}
+
+// isAdded says whether a token is found in a text as it is written.
+func (v *ggufVocabulary) isAdded(token string) bool {
+	kind := v.types[v.ids[token]]
+	return kind == ggufControl || kind == ggufUserDefined
+}
+
+func (v *ggufVocabulary) isPiece(token string) bool {
+	_, ok := v.ids[token]
+	return ok && !v.isAdded(token)
+}
+
+// id is tokenizer.ggml.NAME_token_id, if it is a token.
+func (v *ggufVocabulary) id(name string) (int64, bool) {
+	id, ok := v.metadata["tokenizer.ggml."+name+"_token_id"].(int64)
+	return id, ok && id >= 0 && id < int64(len(v.tokens))
+}
+
+// postProcessor adds BOS and EOS where the file asks for it, BOS also where it
+// says nothing and missing is true.
+func (v *ggufVocabulary) postProcessor(missing bool) any {
+	single, special := []object{{"Sequence": object{"id": "A", "type_id": 0}}}, object{}
+	add := func(name string, missing bool) (object, bool) {
+		wanted, ok := v.metadata["tokenizer.ggml.add_"+name+"_token"].(bool)
+		id, has := v.id(name)
+		if !has || !(ok && wanted || !ok && missing) {
+			return nil, false
+		}
+		token := v.tokens[id]
+		special[token] = object{"id": token, "ids": []int64{id}, "tokens": []string{token}}
+		return object{"SpecialToken": object{"id": token, "type_id": 0}}, true
+	}
+	if bos, ok := add("bos", missing); ok {
+		single = slices.Insert(single, 0, bos)
+	}
+	if eos, ok := add("eos", false); ok {
+		single = append(single, eos)
+	}
+	if len(special) == 0 {
+		return nil
+	}
+	pair := append(slices.Clone(single), object{"Sequence": object{"id": "B", "type_id": 1}})
+	return object{"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+}
+
+// name sets the tokens that the file names.
+func (v *ggufVocabulary) name(t *Tokenizer) {
+	for _, name := range [][2]string{{"bos", "bos_token"}, {"eos", "eos_token"}, {"unknown", "unk_token"}, {"padding", "pad_token"}} {
+		if id, ok := v.id(name[0]); ok {
+			t.special.text[name[1]] = v.tokens[id]
+		}
+	}
+	t.special.bos, t.special.eos = t.idOf(t.special.text["bos_token"]), t.idOf(t.special.text["eos_token"])
+	for _, name := range []string{"eos", "eot", "eom"} {
+		if id, ok := v.id(name); ok && !slices.Contains(t.eos, int32(id)) {
+			t.eos = append(t.eos, int32(id))
+		}
+	}
+	slices.Sort(t.eos)
+}

@@ -1,0 +1,76 @@
+package tokenizer_test
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/tokenizer"
+)
+
+const ggufFolder = "../testdata/quantised/tokenizers/"
+
+func TestTokenizersOfGGUFFilesEncodeAndDecodeAsInPython(t *testing.T) {
+	for name, eos := range map[string]int32{"gpt-2": 0, "llama-bpe": 1, "qwen2": 1, "llama": 2} {
+		t.Run(name, func(t *testing.T) {
+			var cases caseFile
+			readFixture(t, ggufFolder+name+".json", &cases)
+			tok, err := tokenizer.Load(ggufFolder + name + ".gguf")
+			require.NoError(t, err)
+			defer func() { require.NoError(t, tok.Close()) }()
+			require.NotEmpty(t, cases.Encoded)
+			for _, c := range cases.Encoded {
+				ids, err := tok.Encode(c.Encode, c.Special)
+				require.NoError(t, err)
+				require.Equal(t, c.IDs, ids, "%q, special %t", c.Encode, c.Special)
+			}
+			for _, c := range cases.Decoded {
+				text, err := tok.Decode(c.IDs, false)
+				require.NoError(t, err)
+				require.Equal(t, c.Text, text, "%v", c.IDs)
+				text, err = tok.Decode(c.IDs, true)
+				require.NoError(t, err)
+				require.Equal(t, c.Plain, text, "%v", c.IDs)
+			}
+			require.Equal(t, []int32{eos}, tok.EOS())
+			chat, err := tok.RenderChat(tokenizer.Chat{Messages: []api.Message{{Role: "user", Content: "Hi"}}})
+			require.NoError(t, err)
+			require.Equal(t, "user: Hi\n", chat)
+		})
+	}
+}
+
+// TestGGUFWithoutItsOwnTokenizer: one beside the file, or token ids only.
+func TestGGUFWithoutItsOwnTokenizer(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "model.gguf")
+	copyFile(t, "../testdata/quantised/gguf/qwen2.gguf", path)
+	_, err := tokenizer.Load(path)
+	require.ErrorIs(t, err, tokenizer.ErrFile)
+	require.ErrorContains(t, err, "found no tokenizer.ggml.tokens; expected one, or a tokenizer.json beside the file")
+	bare, err := tokenizer.LoadOrBare(path, 9)
+	require.NoError(t, err)
+	require.Equal(t, 9, bare.VocabSize())
+
+	copyFile(t, demoModel+"/tokenizer.json", filepath.Join(dir, "tokenizer.json"))
+	beside, err := tokenizer.Load(path)
+	require.NoError(t, err)
+	require.Equal(t, 4096, beside.VocabSize())
+	require.NoError(t, beside.Close())
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	in, err := os.Open(from)
+	require.NoError(t, err)
+	defer in.Close()
+	out, err := os.Create(to)
+	require.NoError(t, err)
+	_, err = io.Copy(out, in)
+	require.NoError(t, err)
+	require.NoError(t, out.Close())
+}
