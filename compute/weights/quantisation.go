@@ -99,8 +99,8 @@ type layer struct {
 }
 
 // quantisedLayer checks the tensors of a layer against each other. Layouts:
-// QuantLinear.pack of AutoGPTQ (qlinear_cuda_old.py) and WQLinear_GEMM of
-// AutoAWQ (awq/modules/linear/gemm.py).
+// QuantLinear.pack of AutoGPTQ (qlinear_cuda.py) and WQLinear_GEMM of AutoAWQ
+// (awq/modules/linear/gemm.py).
 func (c *Checkpoint) quantisedLayer(q *Quantisation, name string) (*derived, error) {
 	words, zeros, scales := c.tensors[name+".qweight"], c.tensors[name+".qzeros"], c.tensors[name+".scales"]
 	if _, twice := c.tensors[name+".weight"]; twice {

@@ -1,0 +1,43 @@
+package weights
+
+import "testing"
+
+// BenchmarkDecode is one core decoding a row of 4096 values; MB/s are of the
+// F16 that it writes.
+func BenchmarkDecode(b *testing.B) {
+	const width = 4096
+	dst := make([]byte, 2*width)
+	for _, kind := range []uint32{8, 2, 12, 14} {
+		t, _ := blockTypes(kind)
+		src := make([]byte, width/t.elements*t.bytes)
+		for i := range src {
+			src[i] = byte(i*7) & 0x3f // scales below infinity
+		}
+		b.Run(t.name, func(b *testing.B) {
+			b.SetBytes(int64(len(dst)))
+			for range b.N {
+				decodeRow(t, dst, src)
+			}
+		})
+	}
+}
+
+// BenchmarkLayer is one core unpacking 64 outputs of a GPTQ or AWQ layer of
+// 4096 inputs.
+func BenchmarkLayer(b *testing.B) {
+	const in, out, group = 4096, 64, 128
+	l := &layer{in: in, out: out, pack: 8, bits: 4, words: make([]byte, in*out/2), zeros: make([]byte, in/group*out/2),
+		scales: Tensor{DType: F16, Data: make([]byte, 2*in/group*out)}, group: make([]int32, in)}
+	for k := range l.group {
+		l.group[k] = int32(k / group)
+	}
+	dst := make([]byte, 2*in*out)
+	for name, fill := range map[string]func([]byte, int64, int64){"GPTQ": l.fillGPTQ, "AWQ": l.fillAWQ} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(dst)))
+			for range b.N {
+				fill(dst, 0, out)
+			}
+		})
+	}
+}
