@@ -63,7 +63,7 @@ class SyclDevice : public Device {
     // First: it takes the compiler longest, and runs beside the others'.
     const Bundle attention = attention_bundle(*stream_, target_, program);
     return std::make_unique<SyclKernels>(stream_, target_, common(operand_type(program)), attention,
-                                         program, layout);
+                                         choices_, program, layout);
   }
 
  private:
@@ -78,6 +78,7 @@ class SyclDevice : public Device {
   Target target_;
   std::shared_ptr<Stream> stream_;
   std::map<mr_dtype, std::shared_ptr<const CommonKernels>> common_;
+  LinearChoices choices_;
 };
 
 std::string text(const char* chars, size_t size) { return {chars, strnlen(chars, size)}; }

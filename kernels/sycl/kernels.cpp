@@ -4,9 +4,9 @@
 #include <set>
 #include <string>
 
-#include "cpu/bf16.hpp"
 #include "exec/error.hpp"
 #include "sycl/pool.hpp"
+#include "sycl/weights.hpp"
 
 namespace millrace::sycl_backend {
 namespace {
@@ -14,12 +14,6 @@ namespace {
 // Sub-groups that share the keys of a query. Fixed: they decide the order of sums.
 constexpr int kStripes = 4;
 int padded_head(int head_dim) { return (head_dim + kDepth - 1) / kDepth * kDepth; }
-
-float element(const mr_tensor& t, int64_t i) {
-  if (t.dtype == MR_F32) return static_cast<const float*>(t.data)[i];
-  const uint16_t bits = static_cast<const uint16_t*>(t.data)[i];
-  return t.dtype == MR_BF16 ? cpu::to_float(bits) : cpu::f16_to_float(bits);
-}
 
 int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[1] : 1); }
 
@@ -83,12 +77,13 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target)
 
 SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target,
                          std::shared_ptr<const CommonKernels> common, const Bundle& attention,
-                         const Program& program, const KvLayout& layout)
+                         LinearChoices& choices, const Program& program, const KvLayout& layout)
     : stream_(std::move(stream)),
       target_(target),
       kernels_(std::move(common)),
       program_(program),
       layout_(layout),
+      linears_(*stream_, target_, kernels_->linear, choices),
       constants_(program.ops.size()) {
   const int most_queries = sycl_backend::most_queries(program.head_dim, target.lanes);
   for (int queries = 1; queries <= most_queries; queries *= 2) {
@@ -120,7 +115,7 @@ void SyclKernels::load(const Op& op) {
       c.bias = floats(program_.tensor(op.bias));
       break;
     case MR_OP_LINEAR:
-      c.linear = std::make_unique<Linear>(*stream_, target_, operand_type(program_), program_, op);
+      c.linear = linears_.make(linear_kind(program_, op, operand_type(program_)), program_, op);
       break;
     case MR_OP_ROPE_STORE:
       c.q_norm = floats(program_.tensor(op.q_norm));
@@ -203,7 +198,7 @@ void SyclKernels::linear(const Op& op, int rows, Slot in, Slot out) {
                     rounded_.data(), n);
     operands = rounded_.data();
   }
-  constants_[op.index].linear->run(*stream_, kernels_->linear, rows, operands, out.data);
+  constants_[op.index].linear->run(*stream_, rows, operands, out.data);
 }
 
 KvShape SyclKernels::kv_shape(const Op& op) const {
@@ -259,12 +254,13 @@ uint64_t SyclKernels::weight_bytes() const {
 }
 
 uint64_t SyclKernels::scratch_bytes() const {
-  return rounded_.size() + logits_.size() + tables_->bytes();
+  return linears_.scratch_bytes() + rounded_.size() + logits_.size() + tables_->bytes();
 }
 
 std::string SyclKernels::linear_name() const {
+  const std::string onednn = linears_.onednn_name();
   return std::string("sycl ") + (target_.xmx ? "xmx " : "simd ") +
-         dtype_name(operand_type(program_));
+         dtype_name(operand_type(program_)) + (onednn.empty() ? "" : ", " + onednn);
 }
 
 }  // namespace millrace::sycl_backend

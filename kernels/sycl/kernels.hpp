@@ -7,7 +7,7 @@
 
 #include "exec/backend.hpp"
 #include "sycl/bundle.hpp"
-#include "sycl/linear.hpp"
+#include "sycl/linear_choice.hpp"
 #include "sycl/runtime.hpp"
 #include "sycl/step_tables.hpp"
 #include "sycl/stream.hpp"
@@ -35,11 +35,12 @@ struct CommonKernels {
   CommonKernels(const Bundle& bundle, Target target);
 };
 
+// choices: the device's, which outlives the kernels.
 class SyclKernels : public Kernels {
  public:
   SyclKernels(std::shared_ptr<Stream> stream, Target target,
               std::shared_ptr<const CommonKernels> common, const Bundle& attention,
-              const Program& program, const KvLayout& layout);
+              LinearChoices& choices, const Program& program, const KvLayout& layout);
 
   void begin(const Batch& batch) override;
   void embed(const Op& op, const Batch& batch, Slot out) override;
@@ -81,6 +82,7 @@ class SyclKernels : public Kernels {
   std::vector<sycl::kernel> beam_attention_;             // the one for steps with beams
   const Program& program_;
   const KvLayout& layout_;
+  LinearMaker linears_;
   std::unique_ptr<StepTables> tables_;
   std::vector<Constants> constants_;  // [ops]
   Buffer rounded_;                    // operands of an F32 slot

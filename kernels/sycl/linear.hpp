@@ -1,39 +1,34 @@
-// A linear op's weights in the order of device/linear.cpp, on the device.
+// A linear op with its weights on the device, and what may compute it.
 #ifndef MILLRACE_SYCL_LINEAR_HPP
 #define MILLRACE_SYCL_LINEAR_HPP
 
+#include <compare>
 #include <vector>
 
 #include "exec/program.hpp"
-#include "sycl/runtime.hpp"
-#include "sycl/shapes.hpp"
 #include "sycl/stream.hpp"
 
 namespace millrace::sycl_backend {
 
-// The kernels by the most rows that they take at once, ascending.
-struct LinearKernel {
-  int rows;
-  sycl::kernel kernel;
+// Linear ops that are computed alike: all but the weights.
+struct LinearKind {
+  mr_dtype type;  // of the operands, MR_F16 or MR_BF16
+  int32_t depth, width;
+  int32_t activation;
+  bool gated, accumulate, bias, out_f32;
+  int32_t most_rows;
+
+  auto operator<=>(const LinearKind&) const = default;
 };
+LinearKind linear_kind(const Program& program, const Op& op, mr_dtype type);
 
 class Linear {
  public:
-  // type: of the operands, MR_F16 or MR_BF16.
-  Linear(Stream& stream, Target target, mr_dtype type, const Program& program, const Op& op);
-
-  void run(Stream& stream, const std::vector<LinearKernel>& kernels, int rows, const void* in,
-           void* out) const;
-  uint64_t bytes() const { return weights_.size() + bias_.size(); }
-
- private:
-  void cut(const Stream& stream);
-
-  Target target_;
-  LinearShape shape_{};
-  int column_groups_;  // of kColumnBlocks blocks
-  Buffer weights_;     // [column blocks][depth blocks][8][lanes] pairs
-  Buffer bias_;        // [column blocks][lanes] floats
+  virtual ~Linear() = default;
+  // in: [rows][depth] operands; out: [rows][width]. What lies behind the rows, up
+  // to most_rows, may be read and overwritten.
+  virtual void run(Stream& stream, int rows, const void* in, void* out) = 0;
+  virtual uint64_t bytes() const = 0;
 };
 
 }  // namespace millrace::sycl_backend

@@ -47,7 +47,7 @@ mr_measurement measure(Stream& stream, Target target) {
   });
   constexpr double kPerRound = 4.0 * 8 * kDepth * 2;  // flops of a lane
   return {static_cast<double>(kMeasuredBytes) / read_seconds / 1e9,
-          kPerRound * rounds * static_cast<double>(groups * items) / product_seconds / 1e9};
+          kPerRound * rounds * static_cast<double>(groups * items) / product_seconds / 1e9, 0};
 }
 
 }  // namespace millrace::sycl_backend

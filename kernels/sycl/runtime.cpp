@@ -8,6 +8,7 @@
 
 #include "exec/error.hpp"
 #include "exec/limits.hpp"
+#include "sycl/onednn.hpp"
 
 namespace millrace::sycl_backend {
 namespace {
@@ -133,20 +134,24 @@ Found choose_device(const std::string& name) {
 }
 
 std::string isa_names(const sycl::device& device) {
-  return matrix_columns(device) > 0 ? "xmx,simd" : "simd";
+  std::string text = matrix_columns(device) > 0 ? "xmx,simd" : "simd";
+  if (!onednn_version().empty())
+    text += matrix_columns(device) > 0 ? ",xmx-onednn,simd-onednn" : ",simd-onednn";
+  return text;
 }
 
 Target choose_target(const sycl::device& device, const std::string& isa) {
   const int columns = matrix_columns(device);
-  if (isa == "xmx" || (isa.empty() && columns > 0)) {
-    if (columns == 0) fail(MR_UNSUPPORTED, "isa \"xmx\": this device runs simd");
-    return {columns, true};
-  }
-  if (!isa.empty() && isa != "simd") {
+  const std::string known = "," + isa_names(device) + ",";
+  if (!isa.empty() && known.find("," + isa + ",") == std::string::npos) {
     fail(MR_INVALID, "isa \"%s\", this device runs %s", isa.c_str(), isa_names(device).c_str());
   }
+  const OneDnnUse onednn = isa.empty()                ? OneDnnUse::measured
+                           : isa.ends_with("-onednn") ? OneDnnUse::always
+                                                      : OneDnnUse::never;
+  if (columns > 0 && !isa.starts_with("simd")) return {columns, true, onednn};
   for (const int lanes : {16, 8}) {
-    if (has_sub_groups_of(device, lanes)) return {lanes, false};
+    if (has_sub_groups_of(device, lanes)) return {lanes, false, onednn};
   }
   fail(MR_UNSUPPORTED, "the device has no sub-groups of 16 or 8 work-items");
 }
@@ -179,7 +184,9 @@ std::string describe(const Found& found) {
   text += columns > 0 ? ", bf16/f16 matrix products of " + std::to_string(columns) + " columns"
                       : std::string(", no matrix engine");
   text += d.has(sycl::aspect::ext_oneapi_virtual_mem) ? ", virtual memory" : ", no virtual memory";
-  text += "; uses " + isa_names(d).substr(0, isa_names(d).find(',')) + ", KV by slab table";
+  text += "; uses " + isa_names(d).substr(0, isa_names(d).find(',')) + ", KV by slab table, " +
+          (onednn_version().empty() ? "no oneDNN: linear ops by our kernels"
+                                    : onednn_version() + " for linear ops where it is faster");
   return text;
 }
 

@@ -25,12 +25,17 @@ std::vector<Found> find_devices();
 // id. Throws Error(MR_UNSUPPORTED) that lists what is there.
 Found choose_device(const std::string& name);
 
+// Which linear ops are left to oneDNN: LinearMaker.
+enum class OneDnnUse { never, measured, always };
+
 // How kernels are built for a device.
 struct Target {
   int lanes;  // of a sub-group
   bool xmx;   // products by the matrix engine
+  OneDnnUse onednn;
 };
-// isa: "" is the best of the device; else "xmx" or "simd".
+// isa: "" is the best of the device, as measured; else "xmx" or "simd", which are our
+// kernels alone, or "xmx-onednn" or "simd-onednn", linear ops by oneDNN where it keeps bits.
 Target choose_target(const sycl::device& device, const std::string& isa);
 std::string isa_names(const sycl::device& device);  // best first, separated by commas
 

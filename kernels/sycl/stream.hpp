@@ -50,6 +50,17 @@ class Stream {
     });
   }
 
+  // Counts what a library submits to the queue: call() returns its event.
+  template <class F>
+  void submit_by(F&& call) {
+    guarded([&] {
+      inject();
+      sycl::event event = call();
+      if (profile_) events_.push_back(std::move(event));
+    });
+    ++launches_;
+  }
+
   void forget_launches();  // a step begins
   // The launches since then or the last call, which are done.
   mr_op_time take_launches();
@@ -57,12 +68,7 @@ class Stream {
  private:
   template <class CommandGroup>
   void submit(CommandGroup&& group) {
-    guarded([&] {
-      inject();
-      sycl::event event = queue_.submit(group);
-      if (profile_) events_.push_back(std::move(event));
-    });
-    ++launches_;
+    submit_by([&] { return queue_.submit(group); });
   }
   template <class F>
   void guarded(F&& call) {

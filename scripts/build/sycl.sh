@@ -1,16 +1,29 @@
 #!/usr/bin/env bash
 # Builds build/lib/libmillrace_sycl.so, the SYCL backend: sycl.sh [runtime].
-# It takes an installed oneAPI (ONEAPI_ROOT, or icpx in the PATH), or else fetches the SYCL runtime
-# and its OpenCL CPU device into build/sycl from the wheels that their makers publish.
+# It takes an installed oneAPI (ONEAPI_ROOT, or icpx in the PATH), or else fetches the SYCL runtime,
+# its OpenCL CPU device and oneDNN into build/sycl from the wheels that their makers publish.
 #   runtime   only fetches or finds the runtime, and prints its folder
 set -euo pipefail
 
 # libur_adapter_opencl.so, which the CPU device needs, is not in every version of these wheels.
 wheels=(intel-sycl-rt==2026.1.2 intel-opencl-rt==2026.1.2 intel-cmplr-lib-ur==2026.1.2)
+# Without what they depend on: a compiler package that asks for other versions of the runtime.
+onednn_wheels=(onednn==2026.0.2 onednn-devel==2026.0.2)
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 venv=$root/build/sycl
 tree=$root/build/sycl-kernels
+
+# find_onednn RUNTIME: the oneDNN of a runtime's folder, or beside it in a oneAPI; nothing if there is none.
+find_onednn() {
+  local folder
+  for folder in "$1" "$1/../../dnnl/latest"; do
+    if [ -e "$folder/include/oneapi/dnnl/dnnl_sycl.hpp" ] && [ -e "$folder/lib/libdnnl.so" ]; then
+      (cd "$folder" && pwd)
+      return 0
+    fi
+  done
+}
 
 # oneapi: the compiler's folder of an installed oneAPI, if there is one.
 oneapi() {
@@ -24,16 +37,18 @@ oneapi() {
 }
 
 fetch() {
-  [ "$(cat "$venv/fetched" 2>/dev/null)" != "${wheels[*]}" ] || return 0
+  local all="${wheels[*]} ${onednn_wheels[*]}"
+  [ "$(cat "$venv/fetched" 2>/dev/null)" != "$all" ] || return 0
   command -v python3 >/dev/null || {
     echo "millrace: python3 is missing: install it (apt install python3-venv), or oneAPI's compiler" >&2
     exit 1
   }
-  echo "SYCL runtime: pip install ${wheels[*]} (once, about 1.5 GB)" >&2
+  echo "SYCL runtime: pip install $all (once, about 1.5 GB)" >&2
   rm -rf "$venv"
   python3 -m venv "$venv"
   "$venv/bin/pip" install --quiet --disable-pip-version-check "${wheels[@]}" >&2
-  echo "${wheels[*]}" >"$venv/fetched"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "${onednn_wheels[@]}" >&2
+  echo "$all" >"$venv/fetched"
 }
 
 runtime=$(oneapi)
@@ -49,10 +64,12 @@ fi
 "$here/check-tools.sh" cxx cmake
 generator=()
 if [ ! -f "$tree/CMakeCache.txt" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+onednn=$(find_onednn "$runtime")
+[ -n "$onednn" ] || echo "no oneDNN with the SYCL runtime found: linear ops run on our own kernels" >&2
 rpath=
-[ "$runtime" = "$venv" ] || rpath=$runtime/lib # an installed runtime stays where it is
+[ "$runtime" = "$venv" ] || rpath="$runtime/lib;$onednn/lib" # an installed runtime stays where it is
 cmake -S "$root/kernels/sycl" -B "$tree" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release \
-  -DMILLRACE_SYCL_ROOT="$runtime" -DMILLRACE_SYCL_RPATH="$rpath" >"$tree.log" 2>&1 || {
+  -DMILLRACE_SYCL_ROOT="$runtime" -DMILLRACE_SYCL_ONEDNN="$onednn" -DMILLRACE_SYCL_RPATH="$rpath" >"$tree.log" 2>&1 || {
   cat "$tree.log" >&2
   exit 1
 }

@@ -1,0 +1,142 @@
+#include "sycl/linear_choice.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "sycl/weights.hpp"
+
+namespace millrace::sycl_backend {
+namespace {
+
+constexpr int kPatterns = 4;  // different rows of a trial
+constexpr int kManyRows = 64;
+constexpr int kTries = 3;
+
+// Rows to try a linear op on: a few different ones, again and again.
+class Trial {
+ public:
+  Trial(Stream& stream, const LinearKind& kind)
+      : stream_(stream),
+        kind_(kind),
+        out_row_(size_t(kind.width) * (kind.out_f32 ? sizeof(float) : sizeof(uint16_t))),
+        before_(out_row_ * kind.most_rows) {
+    std::vector<uint16_t> in(size_t(kind.most_rows) * kind.depth);
+    fill(in, kind.depth, [&](float x) { return to_operand(x, kind.type); });
+    if (kind.accumulate) {
+      std::vector<float> out(size_t(kind.most_rows) * kind.width);
+      fill(out, kind.width, [](float x) { return x; });
+      std::memcpy(before_.data(), out.data(), before_.size());
+    }
+    in_ = stream.allocate(in.size() * sizeof(uint16_t));
+    out_ = stream.allocate(before_.size());
+    stream.copy(in_.data(), in.data(), in_.size());
+    stream.wait();
+  }
+
+  // Whether a row's bits are the same among any of these numbers of rows, and at
+  // any place among them.
+  bool keeps_bits(Linear& linear, const std::vector<int>& row_counts) {
+    std::vector<std::byte> first(out_row_ * std::min(kPatterns, kind_.most_rows)), out;
+    run(linear, static_cast<int>(first.size() / out_row_), first);
+    for (const int rows : row_counts) {
+      run(linear, rows, out);
+      for (int row = 0; row < rows; ++row) {
+        const std::byte* expected = first.data() + out_row_ * (row % kPatterns);
+        if (std::memcmp(out.data() + out_row_ * row, expected, out_row_) != 0) return false;
+      }
+    }
+    return true;
+  }
+
+  // The best of some runs.
+  double seconds(Linear& linear, int rows) {
+    double best = 1e30;
+    for (int i = 0; i <= kTries; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      linear.run(stream_, rows, in_.data(), out_.data());
+      stream_.wait();
+      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+      if (i > 0) best = std::min(best, passed.count());  // the first one warms up
+    }
+    return best;
+  }
+
+ private:
+  // Numbers in [-1, 1), the same every time.
+  template <class T, class F>
+  static void fill(std::vector<T>& values, size_t width, F&& convert) {
+    uint32_t state = 1;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (i >= kPatterns * width) {
+        values[i] = values[i - kPatterns * width];
+        continue;
+      }
+      state = state * 1664525 + 1013904223;
+      values[i] = convert(static_cast<float>(state >> 8) * 0x1p-23f - 1.0f);
+    }
+  }
+
+  void run(Linear& linear, int rows, std::vector<std::byte>& out) {
+    out.resize(out_row_ * rows);
+    stream_.copy(out_.data(), before_.data(), before_.size());
+    linear.run(stream_, rows, in_.data(), out_.data());
+    stream_.copy(out.data(), out_.data(), out.size());
+    stream_.wait();
+  }
+
+  Stream& stream_;
+  LinearKind kind_;
+  size_t out_row_;  // bytes
+  std::vector<std::byte> before_;
+  Buffer in_, out_;
+};
+
+}  // namespace
+
+LinearMaker::LinearMaker(Stream& stream, Target target, const std::vector<LinearKernel>& kernels,
+                         LinearChoices& choices)
+    : stream_(stream), target_(target), kernels_(kernels), choices_(choices) {
+  if (target.onednn != OneDnnUse::never) onednn_ = open_onednn(stream);
+}
+
+std::unique_ptr<Linear> LinearMaker::make(const LinearKind& kind, const Program& program,
+                                          const Op& op) {
+  const auto known = choices_.find(kind);
+  std::unique_ptr<Linear> ours, theirs;
+  if (onednn_ && (known == choices_.end() || known->second)) {
+    theirs = onednn_->linear(kind, program, op);
+  }
+  if (theirs == nullptr || known == choices_.end()) {
+    ours = std::make_unique<KernelLinear>(stream_, target_, kernels_, kind, program, op);
+  }
+  if (known == choices_.end()) {
+    if (theirs != nullptr && !prefers(kind, *ours, *theirs)) theirs = nullptr;
+    choices_.emplace(kind, theirs != nullptr);
+  }
+  made_[kind] = theirs != nullptr;
+  return theirs != nullptr ? std::move(theirs) : std::move(ours);
+}
+
+bool LinearMaker::prefers(const LinearKind& kind, Linear& ours, Linear& theirs) {
+  Trial trial(stream_, kind);
+  std::vector<int> row_counts = onednn_block_sizes(kind.most_rows);
+  row_counts.push_back(kind.most_rows);
+  if (!trial.keeps_bits(theirs, row_counts)) return false;
+  if (target_.onednn == OneDnnUse::always) return true;
+  double speedups = 1;
+  for (const int rows : {1, std::min(kind.most_rows, kManyRows)}) {
+    speedups *= trial.seconds(ours, rows) / trial.seconds(theirs, rows);
+  }
+  return speedups > 1;
+}
+
+std::string LinearMaker::onednn_name() const {
+  const auto used =
+      std::count_if(made_.begin(), made_.end(), [](const auto& m) { return m.second; });
+  if (used == 0) return "";
+  return onednn_version() + " for " + std::to_string(used) + " of " + std::to_string(made_.size()) +
+         " kinds";
+}
+
+}  // namespace millrace::sycl_backend

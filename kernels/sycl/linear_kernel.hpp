@@ -1,0 +1,41 @@
+// Linear ops by our own kernels, device/linear.cpp.
+#ifndef MILLRACE_SYCL_LINEAR_KERNEL_HPP
+#define MILLRACE_SYCL_LINEAR_KERNEL_HPP
+
+#include <vector>
+
+#include "sycl/linear.hpp"
+#include "sycl/runtime.hpp"
+#include "sycl/shapes.hpp"
+
+namespace millrace::sycl_backend {
+
+// The kernels by the most rows that they take at once, ascending.
+struct LinearKernel {
+  int rows;
+  sycl::kernel kernel;
+};
+
+class KernelLinear : public Linear {
+ public:
+  // The kernels outlive it.
+  KernelLinear(Stream& stream, Target target, const std::vector<LinearKernel>& kernels,
+               const LinearKind& kind, const Program& program, const Op& op);
+
+  void run(Stream& stream, int rows, const void* in, void* out) override;
+  uint64_t bytes() const override { return weights_.size() + bias_.size(); }
+
+ private:
+  void cut(const Stream& stream);
+
+  const std::vector<LinearKernel>& kernels_;
+  int lanes_;
+  LinearShape shape_{};
+  int column_groups_;  // of kColumnBlocks blocks
+  Buffer weights_;     // [column blocks][depth blocks][8][lanes] pairs
+  Buffer bias_;        // [column blocks][lanes] floats
+};
+
+}  // namespace millrace::sycl_backend
+
+#endif

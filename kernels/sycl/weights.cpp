@@ -1,0 +1,58 @@
+#include "sycl/weights.hpp"
+
+#include <cstring>
+#include <sycl/sycl.hpp>
+
+#include "cpu/bf16.hpp"
+#include "sycl/linear.hpp"
+
+namespace millrace::sycl_backend {
+float element(const mr_tensor& t, int64_t i) {
+  if (t.dtype == MR_F32) return static_cast<const float*>(t.data)[i];
+  const uint16_t bits = static_cast<const uint16_t*>(t.data)[i];
+  return t.dtype == MR_BF16 ? cpu::to_float(bits) : cpu::f16_to_float(bits);
+}
+
+uint16_t to_operand(float x, mr_dtype type) {
+  if (type == MR_BF16) return cpu::from_float(x);
+  return sycl::bit_cast<uint16_t>(static_cast<sycl::half>(x));
+}
+
+LinearKind linear_kind(const Program& p, const Op& op, mr_dtype type) {
+  const mr_slot& in = p.slots[op.in];
+  const mr_slot& out = p.slots[op.out];
+  const bool bias = std::any_of(op.parts, op.parts + op.n_parts,
+                                [](const mr_part& part) { return part.bias >= 0; });
+  return {type,
+          in.width,
+          out.width,
+          op.activation,
+          op.gated != 0,
+          op.accumulate != 0,
+          bias,
+          out.type == MR_SLOT_F32,
+          op.index <= p.select ? p.max_rows : p.max_outputs};
+}
+
+SourceRow source_row(const Program& p, const Op& op, int64_t row) {
+  const mr_part* part = op.parts;
+  while (row >= part->rows) row -= (part++)->rows;
+  return {p.tensor(part->weight), p.tensor(part->bias),
+          part->offset + row / part->block * part->stride + row % part->block};
+}
+
+void read_row(const SourceRow& source, int depth, mr_dtype type, uint16_t* out, int stride) {
+  const mr_tensor& w = *source.weight;
+  const int64_t first = source.row * depth;
+  const auto* same = w.dtype == type ? static_cast<const uint16_t*>(w.data) + first : nullptr;
+  if (same != nullptr && stride == 2) {
+    std::memcpy(out, same, depth * sizeof *out);
+    return;
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    out[k / 2 * stride + k % 2] =
+        same != nullptr ? same[k] : to_operand(element(w, first + k), type);
+  }
+}
+
+}  // namespace millrace::sycl_backend
