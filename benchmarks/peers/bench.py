@@ -189,13 +189,16 @@ def main() -> None:
     run.loads.append(load)
     if not load.idle:
         run.say(f"this machine is not idle: others use {load.busy:.0%}, steal is {load.steal:.0%}")
-    if args.only in (None, "device"):
-        for weights in args.weights:
-            device(run, weights, args.systems, 1 if args.quick else run.rounds)
-    if args.only in (None, "serve"):
-        serve_all(run, args)
-    if args.only == "ablate" or args.only is None and not args.quick:
-        ablate(run)
+    try:
+        if args.only in (None, "device"):
+            for weights in args.weights:
+                device(run, weights, args.systems, 1 if args.quick else run.rounds)
+        if args.only in (None, "serve"):
+            serve_all(run, args)
+        if args.only == "ablate" or args.only is None and not args.quick:
+            ablate(run)
+    except KeyboardInterrupt:
+        run.leave_out("what would have come after it was interrupted")
     raw = vars(run) | {
         "loads": [vars(v) for v in run.loads],
         "commit": systems.output(["git", "describe", "--always", "--dirty"]),
