@@ -27,7 +27,7 @@ func loadGGUF(path string) (*Config, error) {
 		return nil, err
 	}
 	defer g.Close() //nolint:errcheck // nothing was written
-	f, err := ggufFields(g)
+	f, err := ggufFields(path, g.Metadata, g)
 	if err != nil {
 		return nil, err
 	}
@@ -41,9 +41,9 @@ func loadGGUF(path string) (*Config, error) {
 // ggufFields spells the metadata as a config.json, so that the same ranges and
 // defaults hold for both. Faults name the keys of the file. Keys: ggml's
 // docs/gguf.md, and gguf-py/gguf/constants.py for the rest.
-func ggufFields(g *weights.GGUF) (*fields, error) {
-	f := &fields{file: g.Path, members: map[string]json.RawMessage{}, alias: map[string]string{}}
-	kind, _ := g.Metadata["general.architecture"].(string)
+func ggufFields(path string, m weights.Metadata, tensors describer) (*fields, error) {
+	f := &fields{file: path, members: map[string]json.RawMessage{}, alias: map[string]string{}}
+	kind, _ := m["general.architecture"].(string)
 	class, ok := ggufArchitectures()[kind]
 	if !ok {
 		f.fault("general.architecture", fmt.Sprintf("%.40q", kind), "llama, qwen2 or qwen3")
@@ -52,7 +52,7 @@ func ggufFields(g *weights.GGUF) (*fields, error) {
 	f.set("architectures", []string{class})
 	rename := func(key, name string) {
 		f.alias[name] = key
-		if v, ok := g.Metadata[key]; ok {
+		if v, ok := m[key]; ok {
 			f.set(name, v)
 		}
 	}
@@ -71,12 +71,12 @@ func ggufFields(g *weights.GGUF) (*fields, error) {
 	if !f.has("head_dim") {
 		f.headDim(kind)
 	}
-	if ids := ggufEnds(g.Metadata); len(ids) > 0 {
+	if ids := ggufEnds(m); len(ids) > 0 {
 		f.set("eos_token_id", ids)
 	}
-	f.setTensors(g)
-	f.setRopeScaling(g.Metadata, kind)
-	f.refuse(g.Metadata, kind)
+	f.setTensors(tensors)
+	f.setRopeScaling(m, kind)
+	f.refuse(m, kind)
 	return f, f.err
 }
 
@@ -113,15 +113,15 @@ func ggufEnds(m weights.Metadata) []int64 {
 }
 
 // setTensors takes from the tensors what GGUF has no keys for.
-func (f *fields) setTensors(g *weights.GGUF) {
+func (f *fields) setTensors(tensors describer) {
 	has := func(name string) bool {
-		_, ok := g.Describe(name)
+		_, ok := tensors.Describe(name)
 		return ok
 	}
 	f.set("tie_word_embeddings", !has("lm_head.weight"))
 	f.set("attention_bias", has("model.layers.0.self_attn.q_proj.bias"))
 	f.set("mlp_bias", has("model.layers.0.mlp.gate_proj.bias"))
-	if table, ok := g.Describe("model.embed_tokens.weight"); ok && len(table.Shape) == 2 {
+	if table, ok := tensors.Describe("model.embed_tokens.weight"); ok && len(table.Shape) == 2 {
 		f.set("vocab_size", table.Shape[0])
 	} else {
 		f.fault("token_embd.weight", "no such matrix", "the token table")
