@@ -150,6 +150,9 @@ func (a *answer) ask(ctx context.Context, client *http.Client, o *options, numbe
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	// Without a value it is not sent, but lets the transport repeat a request
+	// that met a connection which the server was closing.
+	req.Header["Idempotency-Key"] = nil
 	start := time.Now()
 	resp, err := client.Do(req)
 	if err != nil {
