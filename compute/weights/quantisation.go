@@ -189,6 +189,7 @@ func (l *layer) scale(g int32, n int) float32 {
 		return readHalf(l.scales.Data[2*i:])
 	case BF16:
 		return bfloatToFloat(l.scales.Data[2*i:])
+	case F32, Other: // Other was refused
 	}
 	return readFloat(l.scales.Data[4*i:])
 }

@@ -2,6 +2,7 @@ package weights
 
 import (
 	"encoding/json"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -128,9 +129,7 @@ func TestOpenFaultsOfQuantisedLayers(t *testing.T) {
 			raw, err := os.ReadFile(filepath.Join(quantised, c.from, "config.json"))
 			require.NoError(t, err)
 			require.NoError(t, json.Unmarshal(raw, &config))
-			for k, v := range c.config {
-				config["quantization_config"].(object)[k] = v
-			}
+			maps.Copy(config["quantization_config"].(object), c.config)
 			raw, err = json.Marshal(config)
 			require.NoError(t, err)
 			write(t, dir, "config.json", raw)
