@@ -18,6 +18,12 @@ constexpr int64_t kSmallOperand = 32 << 10;
 // Bytes of a tile's operand that stay in the first-level cache beside the weights.
 constexpr int64_t kBlockOperand = 24 << 10;
 
+// So few tiles wait for memory more than the products take: they go through a panel
+// together, in blocks that stay in the first-level cache, so that it is one stream for
+// all of them.
+constexpr int kFewTiles = 2;
+constexpr int64_t kFewTilesBlock = 8 << 10;  // bytes of a panel
+
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Of the scales and totals of rows, in whole lines.
@@ -164,7 +170,15 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     plan.groups = 1;
     return plan;
   }
-  plan.expanded = kernels_.expanded[1] != nullptr && plan.tiling.tiles > 2;
+  if (plan.tiling.tiles <= kFewTiles) {
+    plan.block = ceil_div(kFewTilesBlock, unit_bytes_);
+    plan.chunks = ceil_div(panels_, plan.chunk);
+    plan.groups = 1;
+    plan.panel_by_panel = true;
+    plan.room = plan.tiling.tiles * panel_sums(kernels_.max_rows);
+    return plan;
+  }
+  plan.expanded = kernels_.expanded[1] != nullptr;
   const int64_t most = kBlockOperand / (kernels_.max_rows * operand_unit_bytes_);
   plan.block = ceil_div(units_, ceil_div(units_, most));
   const int64_t panel_bytes =
@@ -198,8 +212,9 @@ void Linear::run(const bf16* in, int rows, void* out, ThreadPool& pool) const {
     }
     const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);
     const int last = static_cast<int>((group + 1) * plan.tiling.tiles / plan.groups);
-    run_blocks(batch, plan, tile, last, p, end,
-               reinterpret_cast<float*>(scratch) + thread * plan.room);
+    float* const room = reinterpret_cast<float*>(scratch) + thread * plan.room;
+    const int64_t step = plan.panel_by_panel ? 1 : end - p;
+    for (int64_t q = p; q < end; q += step) run_blocks(batch, plan, tile, last, q, q + step, room);
   });
 }
 
