@@ -267,9 +267,12 @@ func (v *ggufVocabulary) id(name string) (int64, bool) {
 func (v *ggufVocabulary) postProcessor(missing bool) any {
 	single, special := []object{{"Sequence": object{"id": "A", "type_id": 0}}}, object{}
 	add := func(name string, missing bool) (object, bool) {
-		wanted, ok := v.metadata["tokenizer.ggml.add_"+name+"_token"].(bool)
+		wanted, says := v.metadata["tokenizer.ggml.add_"+name+"_token"].(bool)
+		if !says {
+			wanted = missing
+		}
 		id, has := v.id(name)
-		if !has || !(ok && wanted || !ok && missing) {
+		if !has || !wanted {
 			return nil, false
 		}
 		token := v.tokens[id]

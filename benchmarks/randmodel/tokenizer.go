@@ -37,7 +37,7 @@ func writeTokenizer(dir string, size int) error {
 		add(s)
 	}
 	letters := byteLetters()
-	for _, r := range letters {
+	for _, r := range letters[:] {
 		add(string(r))
 	}
 	var pairs []string

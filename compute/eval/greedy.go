@@ -41,13 +41,19 @@ func Greedy(m *compute.Model, text []int32, c Continuations) ([][]int32, error) 
 	}
 	length := c.PromptTokens + c.Tokens
 	batch := make([]device.Rows, len(prompts))
+	defer func() {
+		for _, rows := range batch {
+			if rows.Region != nil {
+				rows.Region.Close()
+			}
+		}
+	}()
 	out := make([][]int32, len(prompts))
 	for i, prompt := range prompts {
 		region, err := newRegion(m, i, length)
 		if err != nil {
 			return nil, err
 		}
-		defer region.Close()
 		batch[i].Region = region
 		token, err := prefill(m, region, prompt)
 		if err != nil {

@@ -57,8 +57,9 @@ double median(std::vector<double> values) {
 double peak_now(Isa isa, ThreadPool& pool) {
   std::vector<double> done(pool.size());
   const double s = seconds(pool.size() == 1, [&] {
-    pool.parallel_for(pool.size(),
-                      [&](int task, int) { done[task] = linear_kernels(isa, MR_WEIGHTS_16BIT).products(50'000); });
+    pool.parallel_for(pool.size(), [&](int task, int) {
+      done[task] = linear_kernels(isa, MR_WEIGHTS_16BIT).products(50'000);
+    });
   });
   double operations = 0;
   for (const double d : done) operations += d;

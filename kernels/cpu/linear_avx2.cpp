@@ -1,6 +1,7 @@
 // Linear kernels of AVX2 and FMA.
 #if defined(__x86_64__)
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>

@@ -1,6 +1,7 @@
 // Linear kernels of AVX-512 without BF16.
 #if defined(__x86_64__)
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>

@@ -1,6 +1,7 @@
 // Linear kernels of AVX-512 BF16: vdpbf16ps multiplies pairs as they are packed.
 #if defined(__x86_64__)
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>

@@ -3,6 +3,8 @@
 #ifndef MILLRACE_CPU_LINEAR_INT_HPP
 #define MILLRACE_CPU_LINEAR_INT_HPP
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 

@@ -3,6 +3,7 @@
 // overflow.
 #if defined(__x86_64__)
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>

@@ -2,6 +2,7 @@
 // the weights, with four signed ones in each lane.
 #if defined(__x86_64__)
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>

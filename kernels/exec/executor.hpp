@@ -26,9 +26,7 @@ class Executor {
  private:
   void run_op(const Op& op, const mr_step& step);
   void run_timed(const mr_step& step);
-  int rows(const Op& op) const {
-    return op.index < program_.select ? batch_.rows : batch_.outputs;
-  }
+  int rows(const Op& op) const { return op.index < program_.select ? batch_.rows : batch_.outputs; }
   Slot slot(int index, const mr_step& step) const;
 
   Device& device_;

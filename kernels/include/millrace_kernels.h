@@ -253,8 +253,8 @@ typedef struct mr_device_info {
 } mr_device_info;
 
 typedef struct mr_measurement {
-  double read_gbps;   /* streaming read of memory by all threads, GB/s (1e9) */
-  double peak_gflops; /* register-only products of the operand type by all threads, GFLOP/s */
+  double read_gbps;      /* streaming read of memory by all threads, GB/s (1e9) */
+  double peak_gflops;    /* register-only products of the operand type by all threads, GFLOP/s */
   double peak_int8_gops; /* the same of int8 codes, GOP/s; 0: not measured */
 } mr_measurement;
 

@@ -56,16 +56,20 @@ func main() {
 	flag.DurationVar(&o.deadline, "deadline", 5*time.Minute, "give up after so long")
 	flag.Parse()
 
-	ctx, cancel := context.WithTimeout(context.Background(), o.deadline)
-	defer cancel()
-	r, err := run(ctx, &o)
-	if err == nil {
-		err = json.NewEncoder(os.Stdout).Encode(r)
-	}
-	if err != nil {
+	if err := load(&o); err != nil {
 		fmt.Fprintln(os.Stderr, "load:", err)
 		os.Exit(1)
 	}
+}
+
+func load(o *options) error {
+	ctx, cancel := context.WithTimeout(context.Background(), o.deadline)
+	defer cancel()
+	r, err := run(ctx, o)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
 // run sends all requests; the first one that fails ends it.
@@ -75,8 +79,8 @@ func run(ctx context.Context, o *options) (*report, error) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	http := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: o.clients}}
-	defer http.CloseIdleConnections()
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: o.clients}}
+	defer client.CloseIdleConnections()
 
 	answers := make([]answer, o.requests)
 	var next atomic.Int64
@@ -85,7 +89,7 @@ func run(ctx context.Context, o *options) (*report, error) {
 	for range o.clients {
 		clients.Go(func() {
 			for i := next.Add(1) - 1; i < int64(o.requests) && ctx.Err() == nil; i = next.Add(1) - 1 {
-				if err := answers[i].ask(ctx, http, o, uint64(i)); err != nil {
+				if err := answers[i].ask(ctx, client, o, uint64(i)); err != nil {
 					cancel(fmt.Errorf("request %d: %w", i, err))
 				}
 			}
