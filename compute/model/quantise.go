@@ -33,8 +33,11 @@ var weightNames = []struct {
 	{"int4-128", Weights{WeightsInt4, 128}},
 }
 
-// ParseWeights finds Weights by their name, see WeightNames.
+// ParseWeights finds Weights by their name, see WeightNames; "" is the first.
 func ParseWeights(name string) (Weights, error) {
+	if name == "" {
+		return weightNames[0].weights, nil
+	}
 	for _, w := range weightNames {
 		if w.name == name {
 			return w.weights, nil

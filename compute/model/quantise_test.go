@@ -12,7 +12,10 @@ func TestWeightNamesGoBothWays(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, name, w.String())
 	}
-	_, err := ParseWeights("int3")
+	w, err := ParseWeights("")
+	require.NoError(t, err)
+	require.Equal(t, Weights{}, w)
+	_, err = ParseWeights("int3")
 	require.EqualError(t, err, `weights "int3", expected bf16, int8, int4, int4-64, int4-128`)
 }
 
