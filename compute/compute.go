@@ -141,18 +141,11 @@ func (m *Model) poolSize(o *Options) (int, error) {
 // warmUp runs a step of as many rows as a step can have.
 func (m *Model) warmUp(rows int) error {
 	rows = min(rows, m.Program.MaxPositions, m.slabs*device.SlabTokens)
-	region, err := m.engine.NewRegion(rows)
+	region, err := m.engine.NewRegionAt(0, rows)
 	if err != nil {
 		return err
 	}
 	defer region.Close()
-	slabs := make([]int32, device.Slabs(rows))
-	for i := range slabs {
-		slabs[i] = int32(i)
-	}
-	if err := region.Append(slabs); err != nil {
-		return err
-	}
 	_, err = m.engine.Run([]device.Rows{{Region: region, Tokens: make([]int32, rows), OutputsFrom: rows - 1}})
 	if err != nil {
 		return fmt.Errorf("warm-up step of %d rows: %w", rows, err)

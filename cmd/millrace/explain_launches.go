@@ -60,18 +60,11 @@ func countLaunches(dir string, d config.Device, prefill int) (*launches, error) 
 	if err != nil {
 		return nil, err
 	}
-	region, err := m.NewRegion(rows + 1)
+	region, err := m.Engine().NewRegionAt(0, rows+1)
 	if err != nil {
 		return nil, err
 	}
 	defer region.Close()
-	slabs := make([]int32, device.Slabs(rows+1))
-	for i := range slabs {
-		slabs[i] = int32(i)
-	}
-	if err := region.Append(slabs); err != nil {
-		return nil, err
-	}
 	prompt, err := m.RunTimed([]compute.Rows{{Region: region, Tokens: make([]int32, rows), Output: true}})
 	if err != nil {
 		return nil, err

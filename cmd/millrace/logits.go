@@ -120,21 +120,14 @@ func logits(o logitsOptions) (*logitsResult, error) {
 // runAll runs the tokens of one sequence, chunk by chunk, and returns the
 // logits by position: of all, or of the wanted positions only.
 func runAll(e *device.Engine, tokens, wanted []int32) (map[int32][]float32, error) {
-	slabs := make([]int32, device.Slabs(len(tokens)))
-	for i := range slabs {
-		slabs[i] = int32(i)
-	}
-	if err := e.ReserveKV(len(slabs)); err != nil {
+	if err := e.ReserveKV(device.Slabs(len(tokens))); err != nil {
 		return nil, err
 	}
-	region, err := e.NewRegion(len(tokens))
+	region, err := e.NewRegionAt(0, len(tokens))
 	if err != nil {
 		return nil, err
 	}
 	defer region.Close()
-	if err := region.Append(slabs); err != nil {
-		return nil, err
-	}
 
 	rows := map[int32][]float32{}
 	for first := 0; first < len(tokens); first += logitsChunk {

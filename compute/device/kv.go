@@ -42,6 +42,24 @@ func (e *Engine) NewRegion(tokens int) (*Region, error) {
 	return r, nil
 }
 
+// NewRegionAt is NewRegion with the physical slabs from first on mapped to all of it:
+// for who has the pool to himself.
+func (e *Engine) NewRegionAt(first, tokens int) (*Region, error) {
+	r, err := e.NewRegion(tokens)
+	if err != nil {
+		return nil, err
+	}
+	slabs := make([]int32, Slabs(tokens))
+	for i := range slabs {
+		slabs[i] = int32(first + i)
+	}
+	if err := r.Append(slabs); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
 // Append maps physical slabs behind those that are mapped already. The same
 // slab may be mapped into several regions.
 func (r *Region) Append(slabs []int32) error {

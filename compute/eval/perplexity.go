@@ -136,17 +136,5 @@ func newRegion(m *compute.Model, i, tokens int) (*device.Region, error) {
 		return nil, fmt.Errorf("eval: %w: %d sequences of %d tokens need %d KV slabs, the pool has %d",
 			device.ErrNoMemory, i+1, tokens, need, m.Slabs())
 	}
-	region, err := m.Engine().NewRegion(tokens)
-	if err != nil {
-		return nil, err
-	}
-	slabs := make([]int32, per)
-	for j := range slabs {
-		slabs[j] = int32(i*per + j)
-	}
-	if err := region.Append(slabs); err != nil {
-		region.Close()
-		return nil, err
-	}
-	return region, nil
+	return m.Engine().NewRegionAt(i*per, tokens)
 }

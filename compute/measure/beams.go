@@ -74,30 +74,23 @@ type beamRun struct {
 }
 
 func (b *beamRun) run(s kvmgr.Segments) (err error) {
-	next := int32(0)
-	open := func(tokens int) (compute.Region, error) {
-		r, err := b.m.NewRegion(tokens)
-		if err != nil {
-			return nil, err
-		}
-		slabs := make([]int32, device.Slabs(tokens))
-		for i := range slabs {
-			slabs[i] = next
-			next++
-		}
-		return r, r.Append(slabs)
+	next := 0
+	open := func(tokens int) (*device.Region, error) {
+		first := next
+		next += device.Slabs(tokens)
+		return b.m.Engine().NewRegionAt(first, tokens)
 	}
-	if b.region, err = open(s.Prompt + s.Response); err != nil {
+	region, err := open(s.Prompt + s.Response)
+	if err != nil {
 		return err
 	}
+	b.region = region
 	for range s.Beams {
 		r, err := open(s.Response)
-		if r != nil {
-			b.responses = append(b.responses, r)
-		}
 		if err != nil {
 			return err
 		}
+		b.responses = append(b.responses, r)
 	}
 	if err := prefillOne(b.m, b.region, s.Prompt-1); err != nil {
 		return err

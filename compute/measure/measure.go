@@ -94,20 +94,16 @@ func (r *run) weightBytes(steps int) float64 {
 }
 
 func (r *run) once() error {
-	regions, err := r.open()
-	defer func() {
-		for _, region := range regions {
-			region.Close()
-		}
-	}()
+	s, err := newSequences(r.m, r.c.Batch, 1, r.c.Prompt, r.c.Gen)
 	if err != nil {
 		return err
 	}
+	defer s.close()
 	prefill := window{limits: &r.limits, share: func(prompts int, seconds float64, limit device.Measurement) {
 		r.peakShares = append(r.peakShares, r.prefillFlops(prompts)/seconds/1e9/limit.PeakGFLOPS)
 	}}
-	for i, region := range regions {
-		took, err := prefill.run(func() error { return prefillOne(r.m, region, r.c.Prompt) })
+	for i, request := range s.requests {
+		took, err := prefill.run(func() error { return prefillOne(r.m, request.region, r.c.Prompt) })
 		if err != nil {
 			return err
 		}
@@ -123,10 +119,10 @@ func (r *run) once() error {
 	decode := window{limits: &r.limits, share: func(steps int, seconds float64, limit device.Measurement) {
 		r.readShares = append(r.readShares, r.weightBytes(steps)/seconds/1e9/limit.ReadGBps)
 	}}
-	batch := make([]compute.Rows, len(regions))
+	batch := make([]compute.Rows, len(s.requests))
 	for g := range r.c.Gen {
-		for i, region := range regions {
-			batch[i] = compute.Rows{Region: region, Tokens: randomTokens(r.m, 1), Position: r.c.Prompt + g, Output: true}
+		for i, request := range s.requests {
+			batch[i] = compute.Rows{Region: request.region, Tokens: randomTokens(r.m, 1), Position: r.c.Prompt + g, Output: true}
 		}
 		if _, err := decode.run(func() error { _, err := r.m.Run(batch); return err }); err != nil {
 			return err
@@ -137,27 +133,6 @@ func (r *run) once() error {
 	}
 	r.decode = append(r.decode, decode.total)
 	return nil
-}
-
-// open makes the regions of the sequences, with all slabs mapped.
-func (r *run) open() ([]compute.Region, error) {
-	var regions []compute.Region
-	per := device.Slabs(r.c.Prompt + r.c.Gen)
-	for i := range r.c.Batch {
-		region, err := r.m.NewRegion(r.c.Prompt + r.c.Gen)
-		if err != nil {
-			return regions, err
-		}
-		regions = append(regions, region)
-		slabs := make([]int32, per)
-		for j := range slabs {
-			slabs[j] = int32(i*per + j)
-		}
-		if err := region.Append(slabs); err != nil {
-			return regions, err
-		}
-	}
-	return regions, nil
 }
 
 // prefillOne runs a prompt in steps of at most the engine's rows.

@@ -63,15 +63,25 @@ func (p Profile) Prefill(tokens int) (Ops, error) {
 // keys and values are those of a prefill, those of the responses are what the
 // cache holds.
 func (p Profile) Decode(w roofline.Workload) (Ops, error) {
-	s, err := newSequences(p.Model, w.Batch, w.Beams, w.Prompt, w.Gen+1)
+	s, err := p.decoding(w)
 	if err != nil {
 		return Ops{}, err
 	}
 	defer s.close()
-	if err := s.fill(); err != nil {
-		return Ops{}, err
-	}
 	return p.run(s.decode(), w.Decode(w.Gen))
+}
+
+// decoding are the sequences of a decode step, with their prompts' keys and values.
+func (p Profile) decoding(w roofline.Workload) (*sequences, error) {
+	s, err := newSequences(p.Model, w.Batch, w.Beams, w.Prompt, w.Gen+1)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.fill(); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // timedStep is one run of a step.

@@ -20,14 +20,11 @@ type SDPA struct {
 
 // Attention times the attention of the step that Decode times.
 func (p Profile) Attention(w roofline.Workload) (SDPA, error) {
-	s, err := newSequences(p.Model, w.Batch, w.Beams, w.Prompt, w.Gen+1)
+	s, err := p.decoding(w)
 	if err != nil {
 		return SDPA{}, err
 	}
 	defer s.close()
-	if err := s.fill(); err != nil {
-		return SDPA{}, err
-	}
 	program := p.Model.Program
 	a := SDPA{Batch: w.Batch}
 	for i, c := range roofline.Costs(program, w.Decode(w.Gen), model.BF16Sizes()) {

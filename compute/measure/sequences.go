@@ -18,7 +18,7 @@ type sequences struct {
 }
 
 type request struct {
-	region compute.Region   // of the prompt; without beams of the response too
+	region *device.Region   // of the prompt; without beams of the response too
 	first  int              // physical slab of it
 	beams  []compute.Region // of the responses; nil: no beams
 }
@@ -63,21 +63,10 @@ func (s *sequences) add(beams int) (err error) {
 }
 
 // open maps the next slabs to a region.
-func (s *sequences) open(tokens int) (compute.Region, error) {
-	region, err := s.model.NewRegion(tokens)
-	if err != nil {
-		return nil, err
-	}
-	slabs := make([]int32, device.Slabs(tokens))
-	for i := range slabs {
-		slabs[i] = int32(s.next + i)
-	}
-	s.next += len(slabs)
-	if err := region.Append(slabs); err != nil {
-		region.Close()
-		return nil, err
-	}
-	return region, nil
+func (s *sequences) open(tokens int) (*device.Region, error) {
+	first := s.next
+	s.next += device.Slabs(tokens)
+	return s.model.Engine().NewRegionAt(first, tokens)
 }
 
 // fill prefills the first prompt and copies it to the others.
