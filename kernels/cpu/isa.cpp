@@ -64,11 +64,6 @@ Isa widest_isa() {
   return bit(seven_one.eax, kBf16) ? Isa::avx512_bf16 : Isa::avx512;
 }
 
-bool vnni() {
-  constexpr int kVnni = 11;
-  return bit(cpuid(7, 0).ecx, kVnni);
-}
-
 // Intel's cores begin one vdpbf16ps in two cycles and two float FMAs in each (its
 // bf16 speed is in AMX), so that floats give twice the products; AMD's begin one
 // of either. The measurements are in docs/decisions/linear-ops.md.
@@ -81,7 +76,6 @@ bool slow_bf16() {
 #else
 
 Isa widest_isa() { return Isa::portable; }
-bool vnni() { return false; }
 bool slow_bf16() { return false; }
 
 #endif
@@ -102,7 +96,14 @@ std::optional<Isa> isa_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-bool has_vnni() { return vnni(); }
+bool has_vnni() {
+#if defined(__x86_64__)
+  constexpr int kVnni = 11;
+  return bit(cpuid(7, 0).ecx, kVnni);
+#else
+  return false;
+#endif
+}
 
 std::vector<Isa> available_isas() {
   const Isa widest = widest_isa();

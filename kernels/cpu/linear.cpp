@@ -32,24 +32,28 @@ constexpr size_t row_bytes(int64_t rows) { return ceil_div(rows * 8, 64) * 64; }
 }  // namespace
 
 const LinearKernels& linear_kernels(Isa isa, int weights) {
-  const bool int8 = weights == MR_WEIGHTS_INT8, int4 = weights == MR_WEIGHTS_INT4;
+  using Get = const LinearKernels& (*)();
+  using Family = Get[3];  // in the order of mr_weights
+  static constexpr Family kPortable = {linear_kernels_portable, linear_int8_portable,
+                                       linear_int4_portable};
 #if defined(__x86_64__)
+  static constexpr Family kAvx2 = {linear_kernels_avx2, linear_int8_avx2, linear_int4_avx2};
+  static constexpr Family kVnni = {nullptr, linear_int8_vnni, linear_int4_vnni};
+  const Family& integers = has_vnni() ? kVnni : kAvx2;
+  const bool bits16 = weights == MR_WEIGHTS_16BIT;
   switch (isa) {
     case Isa::avx512_bf16:
+      return bits16 ? linear_kernels_avx512_bf16() : integers[weights]();
     case Isa::avx512:
-      if ((int8 || int4) && has_vnni()) return int8 ? linear_int8_vnni() : linear_int4_vnni();
-      if (!int8 && !int4) {
-        return isa == Isa::avx512 ? linear_kernels_avx512() : linear_kernels_avx512_bf16();
-      }
-      [[fallthrough]];
+      return bits16 ? linear_kernels_avx512() : integers[weights]();
     case Isa::avx2:
-      return int8 ? linear_int8_avx2() : int4 ? linear_int4_avx2() : linear_kernels_avx2();
+      return kAvx2[weights]();
     case Isa::portable:
       break;
   }
 #endif
   (void)isa;
-  return int8 ? linear_int8_portable() : int4 ? linear_int4_portable() : linear_kernels_portable();
+  return kPortable[weights]();
 }
 
 const char* Linear::name() const { return kernels_.name; }
@@ -133,7 +137,7 @@ void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
 void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p,
                         int64_t end, float* room) const {
   const int64_t tile_sums = panel_sums(kernels_.max_rows);
-  float* const sums = room + (plan.expanded ? plan.chunk * plan.block * unit_elements() : 0);
+  float* const sums = room + (plan.expanded ? plan.step * plan.block * unit_elements() : 0);
   std::memset(sums, 0, (last_tile - tile) * (end - p) * tile_sums * sizeof(float));
   for (int64_t k = 0; k < units_; k += plan.block) {
     const int64_t units = std::min(plan.block, units_ - k);
@@ -174,7 +178,7 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     plan.block = ceil_div(kFewTilesBlock, unit_bytes_);
     plan.chunks = ceil_div(panels_, plan.chunk);
     plan.groups = 1;
-    plan.panel_by_panel = true;
+    plan.step = 1;
     plan.room = plan.tiling.tiles * panel_sums(kernels_.max_rows);
     return plan;
   }
@@ -185,6 +189,7 @@ Linear::Plan Linear::plan(int rows, int threads) const {
       plan.block * (plan.expanded ? unit_elements() * sizeof(float) : unit_bytes_) +
       plan.tiling.tiles * panel_sums(kernels_.max_rows) * sizeof(float);
   plan.chunk = std::clamp<int64_t>(cached_bytes_ / panel_bytes, 1, plan.chunk);
+  plan.step = plan.chunk;
   plan.chunks = ceil_div(panels_, plan.chunk);
   plan.groups = std::clamp<int64_t>(wanted / plan.chunks, 1, plan.tiling.tiles / 2);
   plan.room =
@@ -213,8 +218,9 @@ void Linear::run(const bf16* in, int rows, void* out, ThreadPool& pool) const {
     const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);
     const int last = static_cast<int>((group + 1) * plan.tiling.tiles / plan.groups);
     float* const room = reinterpret_cast<float*>(scratch) + thread * plan.room;
-    const int64_t step = plan.panel_by_panel ? 1 : end - p;
-    for (int64_t q = p; q < end; q += step) run_blocks(batch, plan, tile, last, q, q + step, room);
+    for (int64_t q = p; q < end; q += plan.step) {
+      run_blocks(batch, plan, tile, last, q, std::min(q + plan.step, end), room);
+    }
   });
 }
 

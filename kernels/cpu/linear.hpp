@@ -78,7 +78,7 @@ class Linear {
     int64_t chunk, chunks;  // panels of a task, and how many such there are
     int64_t groups;         // of tiles
     // With several tiles:
-    bool panel_by_panel;
+    int64_t step;   // panels that go through the blocks together
     int64_t block;  // units of K at a time
     bool expanded;
     int64_t room;  // floats of a thread: [chunk] blocks, [tiles][chunk] sums

@@ -26,9 +26,10 @@ namespace {
 
 inline constexpr int kInt4Offset = 8;
 
-template <class Base>
-struct Int8 {
-  static constexpr int kLanes = Base::kLanes, kMaxRows = Base::kRows8, kDepth = 4;
+// What int8 and int4 have in common: units of four codes.
+template <class Base, int kTileRows>
+struct Codes {
+  static constexpr int kLanes = Base::kLanes, kMaxRows = kTileRows, kDepth = 4;
   using Vector = typename Base::Ints;
   using Pair = int32_t;
   using Operand = int32_t;
@@ -37,7 +38,15 @@ struct Int8 {
 
   static Operand spread(const Pair* p) { return *p; }
   static Weights load(const Weight* p) { return Base::load(p); }
-  static void multiply(Vector& sum, const Weights& w, Operand x) { sum = Base::dot8(sum, w, x); }
+};
+
+template <class Base>
+struct Int8 : Codes<Base, Base::kRows8> {
+  static constexpr int kLanes = Base::kLanes;
+
+  static void multiply(typename Base::Ints& sum, const typename Base::Bytes& w, int32_t x) {
+    sum = Base::dot8(sum, w, x);
+  }
 
   static typename Math<kLanes>::Vector value(const Finish& f, int row, int vector) {
     using M = Math<kLanes>;
@@ -50,27 +59,18 @@ struct Int8 {
 };
 
 template <class Base>
-struct Int4 {
-  static constexpr int kLanes = Base::kLanes, kMaxRows = Base::kRows4, kDepth = 4;
-  using Vector = typename Base::Ints;
-  using Pair = int32_t;
-  using Operand = int32_t;
-  using Weight = uint8_t;
-  using Weights = typename Base::Bytes;
+struct Int4 : Codes<Base, Base::kRows4> {
+  static constexpr int kLanes = Base::kLanes;
 
-  // For products(): of the instructions alone.
-  static Operand spread(const Pair* p) { return *p; }
-  static Weights load(const Weight* p) { return Base::load(p); }
-  static void multiply(Vector& sum, const Weights& w, Operand x) { sum = Base::dot4(sum, w, x); }
+  // For products(), of the instructions alone: a tile goes by int4_tile().
+  static void multiply(typename Base::Ints& sum, const typename Base::Bytes& w, int32_t x) {
+    sum = Base::dot4(sum, w, x);
+  }
 
   static typename Math<kLanes>::Vector value(const Finish& f, int row, int vector) {
     return plain_value<kLanes>(f, row, vector) * f.row_scales[row];
   }
 };
-
-// The operand of a unit of int4: the rows' codes, [rows][group] int8, then for each row
-// kInt4Offset times their sum, [rows] int32.
-inline int64_t int4_operand_bytes(int group) { return group + int64_t{sizeof(int32_t)}; }
 
 // A vector's bf16 scales as floats.
 template <int kLanes>

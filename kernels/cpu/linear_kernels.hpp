@@ -22,6 +22,10 @@ namespace millrace::cpu {
 inline constexpr int kPanelVectors = 2;
 inline constexpr int kMaxTilePanels = 4;
 
+// The operand of a unit of int4 is the rows' codes, [rows][group] int8, then for each row
+// the weights' offset of 8 times their sum, [rows] int32. This is the size of a row's.
+constexpr int64_t int4_operand_bytes(int group) { return group + int64_t{sizeof(int32_t)}; }
+
 // A block of rows times panels over a range of K. The sums go on from what they
 // hold, so that a range may follow another.
 struct Tile {

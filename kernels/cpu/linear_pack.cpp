@@ -71,7 +71,7 @@ Source source_of(const LinearSpec& spec, int lanes, int64_t p, int v, int lane) 
 
 }  // namespace
 
-// What a thread needs to pack a row of W, and where it is in it.
+// Where a thread packs a row of W.
 struct Linear::Room {
   std::vector<bf16> pairs;
   std::vector<float> row;
@@ -86,7 +86,8 @@ Linear::Linear(const LinearSpec& spec, const LinearKernels& kernels)
       out_width_(spec.out_width),
       unit_(kernels.unit > 0 ? kernels.unit : spec.group),
       units_(ceil_div(spec.in_width, unit_)),
-      operand_unit_bytes_(kernels.unit > 0 ? kernels.operand_bytes : spec.group + sizeof(int32_t)),
+      operand_unit_bytes_(kernels.unit > 0 ? kernels.operand_bytes
+                                           : int4_operand_bytes(spec.group)),
       panels_(ceil_div(spec.out_width, kernels.lanes * (spec.gated ? 1 : kPanelVectors))),
       cached_bytes_(cached_bytes()),
       activation_(spec.activation),
@@ -115,7 +116,11 @@ void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
       for (int64_t k = 0; k < in_width_; ++k) {
         room.row[k] = element(weight, from.row * in_width_ + k);
       }
-      weight_type_ == MR_WEIGHTS_INT8 ? place_int8(room, p, c) : place_int4(room, p, c);
+      if (weight_type_ == MR_WEIGHTS_INT8) {
+        place_int8(room, p, c);
+      } else {
+        place_int4(room, p, c);
+      }
     }
     if (from.part->bias) panel_bias(p)[c] = element(*from.part->bias, from.row);
   }

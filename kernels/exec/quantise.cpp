@@ -1,9 +1,10 @@
 #include "exec/quantise.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
+
+#include "cpu/bf16.hpp"
 
 namespace millrace {
 namespace {
@@ -12,11 +13,6 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Half of 2^24: adding it rounds a small number to the nearest integer, ties to even.
 constexpr float kRounder = 0x1.8p23f;
-
-float round_to_bf16(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
-}
 
 // The weight of largest magnitude; NaN if any is not finite.
 float largest(const float* w, int64_t n) {
@@ -66,7 +62,7 @@ float quantise_int4(const float* w, int n, uint8_t* codes) {
   float best = 0, least = std::numeric_limits<float>::infinity();
   for (const float at : {-8.0f, 7.0f}) {
     for (const float fraction : {1.0f, 0.95f, 0.9f, 0.85f}) {
-      const float scale = round_to_bf16(top / at * fraction);
+      const float scale = cpu::to_float(cpu::from_float(top / at * fraction));
       if (!std::isnormal(scale)) return 0;
       const float error = int4_error(w, n, scale);
       if (error < least) best = scale, least = error;

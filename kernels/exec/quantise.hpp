@@ -14,8 +14,7 @@ float quantise_int8(const float* w, int64_t n, int8_t* codes);
 // A group of n weights as w = scale * (code - 8), codes 0 to 15. The scale is a bf16,
 // and negative where that is the better fit: the one of least squared error among
 // fractions of what maps the weight of largest magnitude to -8, or to 7. A group with a
-// NaN or an infinity has the scale NaN. n is at most kMaxGroup.
-inline constexpr int kMaxGroup = 128;
+// NaN or an infinity has the scale NaN.
 float quantise_int4(const float* w, int n, uint8_t* codes);
 
 }  // namespace millrace

@@ -47,31 +47,34 @@ float weight_row(const Program& p, const Op& op, int64_t row, int width, float* 
   return bias != nullptr ? element(*bias, source) : 0.0f;
 }
 
-// What is left of a row of W by its codes.
+// What is left of n numbers by int8 codes, which the room is for.
+void round_trip_int8(float* w, int n, std::vector<uint8_t>& room) {
+  room.resize(n);
+  auto* const codes = reinterpret_cast<int8_t*>(room.data());
+  const float scale = quantise_int8(w, n, codes);
+  for (int i = 0; i < n; ++i) w[i] = scale * static_cast<float>(codes[i]);
+}
+
+void round_trip_int4(float* w, int n, std::vector<uint8_t>& codes) {
+  codes.resize(n);
+  const float scale = quantise_int4(w, n, codes.data());
+  for (int i = 0; i < n; ++i) w[i] = scale * static_cast<float>(codes[i] - 8);
+}
+
+// What is left of a row of W as the op keeps it.
 void round_trip(const Op& op, float* w, int width, std::vector<uint8_t>& codes) {
-  if (op.weights == MR_WEIGHTS_16BIT) return;
-  const int group = op.weights == MR_WEIGHTS_INT4 ? op.group : width;
-  codes.resize(group);
-  for (int k = 0; k < width; k += group) {
-    const int n = std::min(group, width - k);
-    if (op.weights == MR_WEIGHTS_INT4) {
-      const float scale = quantise_int4(w + k, n, codes.data());
-      for (int i = 0; i < n; ++i) w[k + i] = scale * static_cast<float>(codes[i] - 8);
-    } else {
-      auto* const signed_codes = reinterpret_cast<int8_t*>(codes.data());
-      const float scale = quantise_int8(w + k, n, signed_codes);
-      for (int i = 0; i < n; ++i) w[k + i] = scale * static_cast<float>(signed_codes[i]);
-    }
+  if (op.weights == MR_WEIGHTS_INT8) round_trip_int8(w, width, codes);
+  if (op.weights != MR_WEIGHTS_INT4) return;
+  for (int k = 0; k < width; k += op.group) {
+    round_trip_int4(w + k, std::min(op.group, width - k), codes);
   }
 }
 
-// The rows that quantised weights meet: what is left of `in` by int8 codes.
-void round_trip_rows(const Op& op, int rows, Slot in, float* out) {
-  Op int8 = op;
-  int8.weights = MR_WEIGHTS_INT8;
+// The rows that quantised weights meet.
+void round_trip_rows(int rows, Slot in, float* out) {
   std::vector<uint8_t> codes;
   std::copy(in.f32(), in.f32() + int64_t{rows} * in.width, out);
-  for (int r = 0; r < rows; ++r) round_trip(int8, out + int64_t{r} * in.width, in.width, codes);
+  for (int r = 0; r < rows; ++r) round_trip_int8(out + int64_t{r} * in.width, in.width, codes);
 }
 
 }  // namespace
@@ -85,7 +88,7 @@ void linear(const Context& c, const Op& op, int rows, Slot in, Slot out) {
       static_cast<float*>(c.pool.scratch(sizeof(float) * (taken + 2 * in.width * c.pool.size())));
   const float* x = in.f32();
   if (quantised) {
-    round_trip_rows(op, rows, in, scratch);
+    round_trip_rows(rows, in, scratch);
     x = scratch;
   }
   c.pool.parallel_for(static_cast<int>(blocks), [&](int block, int thread) {
