@@ -22,6 +22,7 @@ type detokActor struct {
 
 type openText struct {
 	reply   *actor.PID
+	compute *actor.PID
 	stream  *detok.Stream
 	options detok.Options
 }
@@ -31,11 +32,13 @@ func (a *detokActor) Receive(ctx actor.Context) {
 	case *msg.OpenText:
 		defer func() {
 			if v := recover(); v != nil {
-				a.fail(ctx, m.Seq, m.Reply, v)
+				a.fail(ctx, m.Seq, &openText{reply: m.Reply, compute: m.Compute}, v)
 				panic(v)
 			}
 		}()
-		a.open[m.Seq] = &openText{reply: m.Reply, stream: detok.New(a.tok, m.Options), options: m.Options}
+		a.begin(ctx, m)
+	case *msg.CloseText:
+		delete(a.open, m.Seq)
 	case *msg.Tokens:
 		start := time.Now()
 		var failure any
@@ -51,6 +54,19 @@ func (a *detokActor) Receive(ctx actor.Context) {
 	}
 }
 
+// begin starts a sequence's text. The text of its history has been sent: only
+// what follows it is.
+func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
+	o := &openText{reply: m.Reply, compute: m.Compute, stream: detok.New(a.tok, m.Options), options: m.Options}
+	for _, id := range m.History {
+		if _, stopped := o.stream.Push(id); stopped {
+			ctx.Send(m.Reply, &msg.Text{Seq: m.Seq, Token: -1, Index: len(m.History), Finish: api.FinishStop})
+			return
+		}
+	}
+	a.open[m.Seq] = o
+}
+
 // token sends what t adds to its sequence's text. Tokens of a sequence that
 // has ended here (a stop string) are the step or two that were already under
 // way; they are dropped. A panic ends the sequence and is returned.
@@ -61,10 +77,10 @@ func (a *detokActor) token(ctx actor.Context, t *msg.Token) (failure any) {
 	}
 	defer func() {
 		if failure = recover(); failure != nil {
-			a.fail(ctx, t.Seq, o.reply, failure)
+			a.fail(ctx, t.Seq, o, failure)
 		}
 	}()
-	out := &msg.Text{Seq: t.Seq, Token: t.ID, Finish: t.Finish, Err: t.Err}
+	out := &msg.Text{Seq: t.Seq, Token: t.ID, Index: t.Index, Finish: t.Finish, Err: t.Err}
 	stopped := false
 	if t.ID >= 0 {
 		if !t.Stopped || o.options.IncludeStop {
@@ -74,7 +90,7 @@ func (a *detokActor) token(ctx actor.Context, t *msg.Token) (failure any) {
 	}
 	if stopped && t.Finish != api.FinishError {
 		if t.Finish == api.FinishNone {
-			ctx.Send(a.p.compute, &msg.Cancel{Seq: t.Seq})
+			ctx.Send(o.compute, &msg.Cancel{Seq: t.Seq})
 		}
 		out.Finish = api.FinishStop
 	}
@@ -89,10 +105,10 @@ func (a *detokActor) token(ctx actor.Context, t *msg.Token) (failure any) {
 }
 
 // fail ends a sequence after a panic.
-func (a *detokActor) fail(ctx actor.Context, seq msg.SeqID, reply *actor.PID, panicked any) {
+func (a *detokActor) fail(ctx actor.Context, seq msg.SeqID, o *openText, panicked any) {
 	delete(a.open, seq)
-	ctx.Send(reply, &msg.Text{Seq: seq, Token: -1, Finish: api.FinishError, Err: internalError("detokenize", panicked)})
-	ctx.Send(a.p.compute, &msg.Cancel{Seq: seq})
+	ctx.Send(o.reply, &msg.Text{Seq: seq, Token: -1, Finish: api.FinishError, Err: internalError("detokenize", panicked)})
+	ctx.Send(o.compute, &msg.Cancel{Seq: seq})
 }
 
 func (a *detokActor) logprobs(t *msg.Token) []api.TokenLogprob {

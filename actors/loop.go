@@ -51,6 +51,10 @@ type sequence struct {
 	endIsSent bool
 }
 
+// generated counts the tokens that follow the prompt; those of beams are sent at
+// their end, so they count as none.
+func (s *sequence) generated() int { return max(0, len(s.tokens)-len(s.gen.Prompt)) }
+
 // output is a row of logits to sample from, or a row for each beam.
 type output struct {
 	id     sched.ID
@@ -198,13 +202,15 @@ func (l *loop) submit(g *msg.Generate) {
 		l.end(s, api.FinishError, unavailable(l.failed))
 		return
 	}
-	s.tokens = append(make([]int32, 0, len(g.Prompt)+min(g.MaxTokens, 256)), g.Prompt...)
+	s.tokens = append(make([]int32, 0, len(g.Prompt)+len(g.Generated)+min(g.MaxTokens, 256)), g.Prompt...)
+	s.tokens = append(s.tokens, g.Generated...)
 	q := sched.Sequence{
-		ID: id, PromptTokens: len(g.Prompt), MaxNewTokens: g.MaxTokens,
+		ID: id, PromptTokens: len(s.tokens), MaxNewTokens: g.MaxTokens - len(g.Generated),
 		Priority: g.Priority, Tenant: g.Tenant, Arrival: g.Arrival.Sub(l.start),
 	}
 	if g.Beams == nil {
 		s.sampler = sample.New(g.Sampling, l.runner.Vocab(), g.Prompt)
+		s.sampler.Replay(g.Generated)
 	} else {
 		var err error
 		if s.beams, err = newBeams(g, l.runner.Vocab()); err != nil {
@@ -298,7 +304,7 @@ func (l *loop) end(s *sequence, finish api.Finish, err error) {
 	}
 	s.endIsSent = true
 	for _, seq := range s.gen.Choices {
-		l.outbox.add(s.gen.Detok, msg.Token{Seq: seq, ID: -1, Finish: finish, Err: err})
+		l.outbox.add(s.gen.Detok, msg.Token{Seq: seq, ID: -1, Index: s.generated(), Finish: finish, Err: err})
 	}
 }
 

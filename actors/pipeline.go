@@ -165,10 +165,10 @@ func (p *Pipeline) Submit(_ context.Context, r *api.Request) (api.Stream, error)
 	}
 	j := newJournal()
 	a := &requestActor{
-		p: p, journal: j,
+		p: p, journal: j, places: make(map[msg.SeqID]place),
 		state: newRequest(r, p.cfg.Tokenizer.EOS(), modelLimits{
 			context: p.cfg.Context, pool: p.cfg.Model.Slabs() * p.cfg.Model.SlabTokens(),
-			slabTokens: p.cfg.Model.SlabTokens(),
+			slabTokens: p.cfg.Model.SlabTokens(), vocab: p.cfg.Model.Vocab(),
 		}),
 		log: p.log.With().Str("request", r.ID).Logger(),
 	}

@@ -1,77 +1,195 @@
 package actors
 
 import (
+	"fmt"
+
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/detok"
 )
 
 // request is the state machine of one request, driven by requestActor: it
 // turns what arrives into events of the journal and into messages to send.
+//
+// It keeps the tokens of every choice, so that a choice that lost its worker or
+// its detokeniser goes on elsewhere, behind them, as a new sequence: the sampler
+// draws by (seed, position) and a row does not depend on its batch, so the tokens
+// are those that would have come. What still comes of the old sequence is unknown
+// by then and ignored.
 type request struct {
 	api     *api.Request
 	limits  modelLimits
 	eos     []int32
 	prompt  []int32
+	limit   int // tokens of a choice
+	stop    []int32
 	choices []choice
 	open    int // choices that have not ended
+	each    int // choices of one sequence: a beam search answers all of them
+	resumes int // since the last new token
 	started bool
 	done    bool
-	ending  error // why the request is being ended from outside, if not by its client
 }
 
 type choice struct {
-	seq    msg.SeqID
+	seq    msg.SeqID // 0: none, the choice waits to be started
 	tokens []int32
 	ended  bool
 }
 
-// modelLimits are the lengths that the pipeline can serve, in tokens.
+// mostResumes bounds how often a request goes on elsewhere without a new token
+// in between: it might be what brings the workers down.
+const mostResumes = 10
+
+// modelLimits are the lengths that the pipeline can serve, in tokens, and the
+// tokens that there are.
 type modelLimits struct {
 	context    int // of the model
 	pool       int // that the whole KV pool holds
 	slabTokens int // of its slabs
+	vocab      int
 }
 
 func newRequest(r *api.Request, eos []int32, lim modelLimits) *request {
-	return &request{api: r, eos: eos, limits: lim}
+	q := &request{api: r, eos: eos, limits: lim, each: 1}
+	if r.Beams != nil {
+		q.each = r.N
+	}
+	return q
 }
 
-// tokenized takes the prompt and returns a sequence to start for each choice.
-// An error ends the request.
-func (r *request) tokenized(ids []int32, nextID func() msg.SeqID) ([]*msg.Generate, error) {
+// tokenized takes the prompt. The request's choices are to be started then; those
+// that another process had ended are not. An error ends the request.
+func (r *request) tokenized(ids []int32) error {
+	if err := checkVocab(r.api, ids, r.limits.vocab); err != nil {
+		return err
+	}
 	limit, err := r.tokenLimit(len(ids))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	r.prompt, r.started = ids, true
-	r.open = r.api.N
-	stop := r.api.StopTokens
+	if p := r.api.Resume; p != nil && len(p.Choices) != r.api.N {
+		return api.Invalid("resume", "progress of %d choices, expected %d, one for each (n)", len(p.Choices), r.api.N)
+	}
+	r.prompt, r.limit, r.started = ids, limit, true
+	r.stop = r.api.StopTokens
 	if !r.api.IgnoreEOS {
-		stop = append(append([]int32(nil), stop...), r.eos...)
+		r.stop = append(append([]int32(nil), r.stop...), r.eos...)
 	}
-	seqs := make([]msg.SeqID, r.api.N)
-	for i := range seqs {
-		seqs[i] = nextID()
-		r.choices = append(r.choices, choice{seq: seqs[i]})
-	}
-	each := 1 // choices of a sequence: a beam search answers all of them
-	if r.api.Beams != nil {
-		each = r.api.N
-	}
-	generate := make([]*msg.Generate, r.api.N/each)
-	for i := range generate {
-		params := r.api.Sampling
-		params.Seed += uint64(i) // choices differ, and the request stays reproducible
-		if r.api.TopLogprobs >= 0 {
-			params.Logprobs, params.TopLogprobs = true, r.api.TopLogprobs
+	r.choices = make([]choice, r.api.N)
+	for i := range r.choices {
+		c := &r.choices[i]
+		if r.api.Resume != nil {
+			had := &r.api.Resume.Choices[i]
+			c.tokens = append([]int32(nil), had.Tokens...)
+			c.ended = had.Finish != api.FinishNone
 		}
-		generate[i] = &msg.Generate{
-			Seq: seqs[i*each], Choices: seqs[i*each : (i+1)*each], RequestID: r.api.ID, Prompt: ids, MaxTokens: limit,
-			StopTokens: stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant,
-			Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
+		if !c.ended {
+			r.open++
 		}
 	}
-	return generate, nil
+	return nil
+}
+
+// resumed returns the events of choices that another process left with nothing
+// to generate. The last may end the request.
+func (r *request) resumed() []api.Event {
+	var events []api.Event
+	for i := range r.choices {
+		if c := &r.choices[i]; !c.ended && len(c.tokens) >= r.limit {
+			c.ended = true
+			r.open--
+			events = append(events, api.Event{Choice: i, Finish: api.FinishLength})
+		}
+	}
+	if r.open > 0 {
+		return events
+	}
+	if len(events) == 0 {
+		events = append(events, api.Event{})
+	}
+	r.done = true
+	last := &events[len(events)-1]
+	last.Done, last.Usage = true, r.usage()
+	return events
+}
+
+// waiting lists the first choice of every sequence that is to be started.
+func (r *request) waiting() []int {
+	var list []int
+	for i := 0; i < len(r.choices) && !r.done; i += r.each {
+		if r.group(i).waiting() {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// group is the choices of one sequence.
+type group []choice
+
+func (r *request) group(i int) group { return r.choices[i : i+r.each] }
+
+func (g group) waiting() bool {
+	open := false
+	for i := range g {
+		if g[i].seq != 0 {
+			return false
+		}
+		open = open || !g[i].ended
+	}
+	return open
+}
+
+// start makes a new sequence of a choice of waiting, behind the tokens that the
+// choice has: what to open at the detokeniser, and what to generate.
+func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*msg.OpenText) {
+	g := r.group(first)
+	params := r.api.Sampling
+	params.Seed += uint64(first) // choices differ, and the request stays reproducible
+	if r.api.TopLogprobs >= 0 {
+		params.Logprobs, params.TopLogprobs = true, r.api.TopLogprobs
+	}
+	gen := &msg.Generate{
+		RequestID: r.api.ID, Prompt: r.prompt, MaxTokens: r.limit,
+		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant,
+		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
+	}
+	var open []*msg.OpenText
+	for i := range g {
+		g[i].seq = nextID()
+		gen.Choices = append(gen.Choices, g[i].seq)
+		text := &msg.OpenText{Seq: g[i].seq, Options: detok.Options{
+			Stop: r.api.Stop, IncludeStop: r.api.IncludeStop, KeepSpecial: r.api.KeepSpecial,
+		}}
+		if r.api.Beams == nil { // a beam search sends the whole answer again
+			gen.Generated = append([]int32(nil), g[i].tokens...)
+			text.History = gen.Generated
+		}
+		open = append(open, text)
+	}
+	gen.Seq = gen.Choices[0]
+	return gen, open
+}
+
+// lost takes back the sequence that seq is of, if it is one of the request's: its
+// choices wait to be started again. It returns the first of them, -1 if there are
+// none. An error ends the request.
+func (r *request) lost(seq msg.SeqID, why string) (first int, err error) {
+	i := r.choice(seq)
+	if i < 0 || r.done || r.choices[i].ended {
+		return -1, nil
+	}
+	if r.resumes++; r.resumes > mostResumes {
+		return -1, &api.Error{Code: api.CodeUnavailable, Message: fmt.Sprintf(
+			"the request was moved %d times without a new token in between, the last time because %s", mostResumes, why)}
+	}
+	first = i - i%r.each
+	g := r.group(first)
+	for i := range g {
+		g[i].seq = 0
+	}
+	return first, nil
 }
 
 // tokenLimit is the number of tokens that may be generated after a prompt.
@@ -107,30 +225,42 @@ func tooLong(param, format string, args ...any) error {
 	return e
 }
 
-// text takes what a token added to a choice and returns the event for it; ok
-// is false when the choice is unknown or has ended.
-func (r *request) text(t *msg.Text) (e api.Event, ok bool) {
+// verdict says what became of a Text.
+type verdict int
+
+const (
+	ignored verdict = iota // of a sequence that is gone, or of a token that is there already
+	taken                  // an event came of it
+	gap                    // tokens before it are missing: the sequence is lost
+)
+
+// text takes what a token added to a choice and returns the event for it.
+func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 	i := r.choice(t.Seq)
-	if i < 0 || r.choices[i].ended {
-		return api.Event{}, false
+	if i < 0 || r.done || r.choices[i].ended {
+		return api.Event{}, ignored
 	}
 	c := &r.choices[i]
+	switch {
+	case t.Index > len(c.tokens):
+		return api.Event{}, gap
+	case t.Token >= 0 && t.Index < len(c.tokens):
+		return api.Event{}, ignored
+	}
 	e = api.Event{Choice: i, Text: t.Text, Logprobs: t.Logprobs, Finish: t.Finish, Err: t.Err}
 	if t.Token >= 0 {
 		c.tokens = append(c.tokens, t.Token)
 		e.Tokens = c.tokens[len(c.tokens)-1:]
+		r.resumes = 0
 	}
 	if t.Finish == api.FinishNone {
-		return e, true
-	}
-	if t.Finish == api.FinishCancelled && r.ending != nil {
-		e.Finish, e.Err = api.FinishError, r.ending
+		return e, taken
 	}
 	c.ended = true
 	if r.open--; r.open == 0 || e.Finish == api.FinishError { // a failed choice fails the request
 		r.done, e.Done, e.Usage = true, true, r.usage()
 	}
-	return e, true
+	return e, taken
 }
 
 // fail ends the request at once with err.
@@ -139,36 +269,35 @@ func (r *request) fail(err error) api.Event {
 	return api.Event{Finish: api.FinishError, Err: err, Done: true, Usage: r.usage()}
 }
 
-// cancel returns the sequences to end. Before the first of them was started
-// the request ends with the event.
-func (r *request) cancel(reason error) (running []msg.SeqID, ended *api.Event) {
-	if r.done {
-		return nil, nil
+// cancel ends the request at once, by its client or for a reason of ours. What
+// runs of it is left to be cancelled, see running.
+func (r *request) cancel(reason error) api.Event {
+	if reason != nil {
+		return r.fail(reason)
 	}
-	r.ending = reason
-	if !r.started {
-		r.done = true
-		e := api.Event{Finish: api.FinishCancelled, Done: true, Usage: r.usage()}
-		if reason != nil {
-			e.Finish, e.Err = api.FinishError, reason
-		}
-		return nil, &e
-	}
-	return r.running(), nil
+	r.done = true
+	return api.Event{Finish: api.FinishCancelled, Done: true, Usage: r.usage()}
 }
 
 // running lists the sequences that have not ended.
 func (r *request) running() []msg.SeqID {
 	var ids []msg.SeqID
-	for i := range r.choices {
-		if !r.choices[i].ended {
-			ids = append(ids, r.choices[i].seq)
+	for i := 0; i < len(r.choices); i += r.each {
+		g := r.group(i)
+		for k := range g {
+			if !g[k].ended && g[k].seq != 0 {
+				ids = append(ids, g[0].seq)
+				break
+			}
 		}
 	}
 	return ids
 }
 
 func (r *request) choice(seq msg.SeqID) int {
+	if seq == 0 {
+		return -1
+	}
 	for i := range r.choices {
 		if r.choices[i].seq == seq {
 			return i

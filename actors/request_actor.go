@@ -2,6 +2,7 @@ package actors
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -9,7 +10,6 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/detok"
 	"github.com/millrace/millrace/metrics"
 )
 
@@ -21,6 +21,13 @@ type requestActor struct {
 	log     zerolog.Logger
 	first   time.Time // of the first token
 	series  *metrics.Request
+	places  map[msg.SeqID]place // of the sequences that run, by their first choice
+}
+
+// place is where a sequence runs.
+type place struct {
+	compute, detok *actor.PID
+	choices        []msg.SeqID
 }
 
 func (a *requestActor) Receive(ctx actor.Context) {
@@ -35,51 +42,87 @@ func (a *requestActor) Receive(ctx actor.Context) {
 	case *msg.Started:
 		a.series.Started(m.At, len(a.state.prompt), 0)
 	case *msg.Abandon:
-		a.abandon(ctx, m.Err)
+		a.cancel(ctx, m.Err)
 	case *msg.CancelRequest:
-		running, ended := a.state.cancel(m.Err)
-		a.cancel(ctx, running)
-		if ended != nil {
-			a.end(ctx, *ended)
-		}
+		a.cancel(ctx, m.Err)
 	}
 }
 
 func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
-	if m.Err != nil {
-		a.end(ctx, a.state.fail(m.Err))
-		return
+	err := m.Err
+	if err == nil {
+		err = a.state.tokenized(m.Tokens)
 	}
-	generate, err := a.state.tokenized(m.Tokens, a.p.nextSeq)
 	if err != nil {
 		a.end(ctx, a.state.fail(err))
 		return
 	}
-	r := a.state.api
+	for _, e := range a.state.resumed() {
+		a.event(ctx, e)
+	}
+	a.start(ctx)
+	a.log.Debug().Int("prompt_tokens", len(m.Tokens)).Int("max_tokens", a.state.limit).Msg("request tokenised")
+}
+
+// start starts what waits to be started.
+func (a *requestActor) start(ctx actor.Context) {
 	text := a.p.detokenizer() // one for all choices
-	for _, g := range generate {
+	for _, first := range a.state.waiting() {
+		g, open := a.state.start(first, a.p.nextSeq)
 		g.Reply, g.Detok = ctx.Self(), text
-		for _, seq := range g.Choices {
-			ctx.Send(text, &msg.OpenText{
-				Seq: seq, Reply: ctx.Self(),
-				Options: detok.Options{Stop: r.Stop, IncludeStop: r.IncludeStop, KeepSpecial: r.KeepSpecial},
-			})
+		for _, o := range open {
+			o.Reply, o.Compute = ctx.Self(), a.p.compute
+			ctx.Send(text, o)
 		}
+		a.places[g.Seq] = place{compute: a.p.compute, detok: text, choices: g.Choices}
 		ctx.Send(a.p.compute, g)
 	}
-	a.log.Debug().Int("prompt_tokens", len(m.Tokens)).Int("max_tokens", generate[0].MaxTokens).Msg("request tokenised")
+}
+
+// lost starts a sequence again, behind what came of it.
+func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
+	first, err := a.state.lost(seq, why)
+	if err != nil {
+		a.end(ctx, a.state.fail(err))
+	}
+	if first >= 0 {
+		a.log.Warn().Str("why", why).Msg("a sequence is started again")
+		a.drop(ctx, seq)
+		a.start(ctx)
+	}
+}
+
+// drop cancels a sequence wherever it may still run.
+func (a *requestActor) drop(ctx actor.Context, seq msg.SeqID) {
+	for lead, at := range a.places {
+		if !slices.Contains(at.choices, seq) {
+			continue
+		}
+		ctx.Send(at.compute, &msg.Cancel{Seq: lead})
+		for _, choice := range at.choices {
+			ctx.Send(at.detok, &msg.CloseText{Seq: choice})
+		}
+		delete(a.places, lead)
+		return
+	}
 }
 
 func (a *requestActor) text(ctx actor.Context, m *msg.Text) {
-	e, ok := a.state.text(m)
-	if !ok {
-		return
+	e, v := a.state.text(m)
+	switch {
+	case v == gap:
+		a.lost(ctx, m.Seq, "tokens were lost on their way")
+	case v == taken:
+		if m.Token >= 0 {
+			a.countToken(e.Choice)
+		}
+		a.event(ctx, e)
 	}
-	if m.Token >= 0 {
-		a.countToken(e.Choice)
-	}
+}
+
+// event writes an event to the journal; the last one ends the request.
+func (a *requestActor) event(ctx actor.Context, e api.Event) {
 	if e.Done {
-		a.cancel(ctx, a.state.running()) // none, unless one choice failed
 		a.end(ctx, e)
 		return
 	}
@@ -94,24 +137,19 @@ func (a *requestActor) countToken(choice int) {
 	}
 }
 
-func (a *requestActor) cancel(ctx actor.Context, seqs []msg.SeqID) {
-	for _, seq := range seqs {
-		ctx.Send(a.p.compute, &msg.Cancel{Seq: seq})
+// cancel ends the request now, whatever its stages do: a device that hangs never
+// answers.
+func (a *requestActor) cancel(ctx actor.Context, reason error) {
+	if !a.state.done {
+		a.end(ctx, a.state.cancel(reason))
 	}
 }
 
-// abandon ends the request now. What still runs of it is cancelled, in case
-// that the device comes back.
-func (a *requestActor) abandon(ctx actor.Context, err error) {
-	if a.state.done {
-		return
-	}
-	a.cancel(ctx, a.state.running())
-	a.end(ctx, a.state.fail(err))
-}
-
-// end writes the last event and stops the actor.
+// end writes the last event, cancels what still runs and stops the actor.
 func (a *requestActor) end(ctx actor.Context, e api.Event) {
+	for _, seq := range a.state.running() {
+		a.drop(ctx, seq)
+	}
 	a.p.ended(a.state.api.ID) // before the client can see the end: its next request has room
 	a.journal.append(e)
 	a.series.Finished(time.Now(), string(e.Finish))
@@ -134,7 +172,6 @@ func (a *requestActor) answerPanic(ctx actor.Context) {
 	if v == nil {
 		return
 	}
-	a.cancel(ctx, a.state.running())
 	a.end(ctx, a.state.fail(internalError("request", v)))
 	panic(v)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/sample"
 )
 
 func ids() func() msg.SeqID {
@@ -21,8 +22,25 @@ func apiRequest(n, maxTokens int) *api.Request {
 	return &api.Request{ID: "r", N: n, MaxTokens: maxTokens, TopLogprobs: -1}
 }
 
+// begin takes a prompt and starts every sequence.
+func begin(t *testing.T, r *request, prompt []int32) []*msg.Generate {
+	t.Helper()
+	require.NoError(t, r.tokenized(prompt))
+	require.Empty(t, r.resumed())
+	return startAll(r, ids())
+}
+
+func startAll(r *request, nextID func() msg.SeqID) []*msg.Generate {
+	var list []*msg.Generate
+	for _, first := range r.waiting() {
+		g, _ := r.start(first, nextID)
+		list = append(list, g)
+	}
+	return list
+}
+
 func TestARequestThatDoesNotFitIsRefusedWithItsNumbers(t *testing.T) {
-	lim := modelLimits{context: 100, pool: 64}
+	lim := modelLimits{context: 100, pool: 64, vocab: 10}
 	for _, c := range []struct {
 		name              string
 		prompt, maxTokens int
@@ -33,81 +51,189 @@ func TestARequestThatDoesNotFitIsRefusedWithItsNumbers(t *testing.T) {
 		{"answer is too long", 60, 5, "max_tokens is 5 after a prompt of 60 tokens, expected at most 4"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := newRequest(apiRequest(1, c.maxTokens), nil, lim).tokenized(make([]int32, c.prompt), ids())
+			err := newRequest(apiRequest(1, c.maxTokens), nil, lim).tokenized(make([]int32, c.prompt))
 			var e *api.Error
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, api.CodeInvalid, e.Code)
 			require.Contains(t, e.Message, c.message)
 		})
 	}
-	g, err := newRequest(apiRequest(1, 0), nil, lim).tokenized(make([]int32, 60), ids())
-	require.NoError(t, err)
+	g := begin(t, newRequest(apiRequest(1, 0), nil, lim), make([]int32, 60))
 	require.Equal(t, 4, g[0].MaxTokens, "no max_tokens: up to the limit")
 }
 
 func TestIgnoreEOSKeepsTheRequestsOwnStopTokens(t *testing.T) {
-	lim := modelLimits{context: 100, pool: 100}
+	lim := modelLimits{context: 100, pool: 100, vocab: 10}
 	r := apiRequest(1, 5)
 	r.StopTokens = []int32{9}
-	g, err := newRequest(r, []int32{2, 6}, lim).tokenized([]int32{1}, ids())
-	require.NoError(t, err)
+	g := begin(t, newRequest(r, []int32{2, 6}, lim), []int32{1})
 	require.Equal(t, []int32{9, 2, 6}, g[0].StopTokens)
 	r.IgnoreEOS = true
-	g, err = newRequest(r, []int32{2, 6}, lim).tokenized([]int32{1}, ids())
-	require.NoError(t, err)
+	g = begin(t, newRequest(r, []int32{2, 6}, lim), []int32{1})
 	require.Equal(t, []int32{9}, g[0].StopTokens)
 }
 
 func TestOnlyTheLastChoiceEndsTheRequestAndUsageCountsAll(t *testing.T) {
-	r := newRequest(apiRequest(2, 5), nil, modelLimits{context: 100, pool: 100})
-	g, err := r.tokenized([]int32{1, 2, 3}, ids())
-	require.NoError(t, err)
+	r := newRequest(apiRequest(2, 5), nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	g := begin(t, r, []int32{1, 2, 3})
 	require.NotEqual(t, g[0].Sampling.Seed, g[1].Sampling.Seed, "choices differ")
 
-	e, ok := r.text(&msg.Text{Seq: g[1].Seq, Token: 7, Text: "b", Finish: api.FinishStop})
-	require.True(t, ok)
+	e, v := r.text(&msg.Text{Seq: g[1].Seq, Token: 7, Text: "b", Finish: api.FinishStop})
+	require.Equal(t, taken, v)
 	require.Equal(t, api.Event{Choice: 1, Text: "b", Tokens: []int32{7}, Finish: api.FinishStop}, e)
-	_, ok = r.text(&msg.Text{Seq: g[1].Seq, Token: 8})
-	require.False(t, ok, "an ended choice gets no more text")
-	_, ok = r.text(&msg.Text{Seq: 99, Token: 8})
-	require.False(t, ok, "an unknown sequence is ignored")
+	_, v = r.text(&msg.Text{Seq: g[1].Seq, Token: 8, Index: 1})
+	require.Equal(t, ignored, v, "an ended choice gets no more text")
+	_, v = r.text(&msg.Text{Seq: 99, Token: 8})
+	require.Equal(t, ignored, v, "an unknown sequence is ignored")
 
 	_, _ = r.text(&msg.Text{Seq: g[0].Seq, Token: 7, Text: "a"})
-	e, ok = r.text(&msg.Text{Seq: g[0].Seq, Token: 8, Finish: api.FinishLength})
-	require.True(t, ok)
+	e, v = r.text(&msg.Text{Seq: g[0].Seq, Token: 8, Index: 1, Finish: api.FinishLength})
+	require.Equal(t, taken, v)
 	require.True(t, e.Done)
 	require.Equal(t, &api.Usage{PromptTokens: 3, CompletionTokens: 3}, e.Usage)
 }
 
 func TestAFailedChoiceFailsTheRequest(t *testing.T) {
-	r := newRequest(apiRequest(2, 5), nil, modelLimits{context: 100, pool: 100})
-	g, err := r.tokenized([]int32{1}, ids())
-	require.NoError(t, err)
-	e, ok := r.text(&msg.Text{Seq: g[0].Seq, Token: -1, Finish: api.FinishError, Err: errShutdown()})
-	require.True(t, ok)
+	r := newRequest(apiRequest(2, 5), nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	g := begin(t, r, []int32{1})
+	e, v := r.text(&msg.Text{Seq: g[0].Seq, Token: -1, Finish: api.FinishError, Err: errShutdown()})
+	require.Equal(t, taken, v)
 	require.True(t, e.Done)
 	require.Equal(t, []msg.SeqID{g[1].Seq}, r.running(), "left to cancel")
 }
 
-func TestCancelBeforeTheFirstTokenEndsAtOnceAndAfterItThroughTheStages(t *testing.T) {
-	r := newRequest(apiRequest(1, 5), nil, modelLimits{context: 100, pool: 100})
-	running, ended := r.cancel(nil)
-	require.Empty(t, running)
-	require.Equal(t, api.FinishCancelled, ended.Finish)
-	require.True(t, ended.Done)
+func TestCancelEndsARequestAtOnceAndLeavesItsSequencesToCancel(t *testing.T) {
+	for _, reason := range []error{nil, errShutdown()} {
+		r := newRequest(apiRequest(2, 5), nil, modelLimits{context: 100, pool: 100, vocab: 10})
+		g := begin(t, r, []int32{1})
+		_, _ = r.text(&msg.Text{Seq: g[0].Seq, Token: 7, Text: "a"})
+		e := r.cancel(reason)
+		require.True(t, e.Done)
+		require.Equal(t, 1, e.Usage.CompletionTokens)
+		require.Equal(t, reason, e.Err)
+		require.Equal(t, reason == nil, e.Finish == api.FinishCancelled)
+		require.Equal(t, []msg.SeqID{g[0].Seq, g[1].Seq}, r.running())
+		_, v := r.text(&msg.Text{Seq: g[0].Seq, Token: 8, Index: 1})
+		require.Equal(t, ignored, v, "late text")
+	}
+}
 
-	r = newRequest(apiRequest(1, 5), nil, modelLimits{context: 100, pool: 100})
-	g, err := r.tokenized([]int32{1}, ids())
+func TestALostChoiceGoesOnBehindItsTokensAsANewSequence(t *testing.T) {
+	r := newRequest(apiRequest(2, 5), nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	require.NoError(t, r.tokenized([]int32{1, 2}))
+	nextID := ids()
+	g := startAll(r, nextID)
+	for i, id := range []int32{7, 8} {
+		_, v := r.text(&msg.Text{Seq: g[1].Seq, Token: id, Index: i})
+		require.Equal(t, taken, v)
+	}
+	_, v := r.text(&msg.Text{Seq: g[1].Seq, Token: 8, Index: 1})
+	require.Equal(t, ignored, v, "a token that is there already")
+	_, v = r.text(&msg.Text{Seq: g[1].Seq, Token: 9, Index: 3})
+	require.Equal(t, gap, v)
+	_, v = r.text(&msg.Text{Seq: g[1].Seq, Token: -1, Index: 4, Finish: api.FinishLength})
+	require.Equal(t, gap, v, "an end behind tokens that are missing")
+
+	first, err := r.lost(g[1].Seq, "of a test")
 	require.NoError(t, err)
-	running, ended = r.cancel(errShutdown())
-	require.Equal(t, []msg.SeqID{g[0].Seq}, running)
-	require.Nil(t, ended)
-	e, _ := r.text(&msg.Text{Seq: g[0].Seq, Token: -1, Finish: api.FinishCancelled})
-	require.Equal(t, api.FinishError, e.Finish, "the client is told why")
-	require.Equal(t, errShutdown(), e.Err)
-	running, ended = r.cancel(nil)
-	require.Empty(t, running)
-	require.Nil(t, ended, "an ended request has nothing to cancel")
+	require.Equal(t, 1, first)
+	again := startAll(r, nextID)
+	require.Len(t, again, 1, "the other choice runs on")
+	require.Equal(t, []int32{1, 2}, again[0].Prompt)
+	require.Equal(t, []int32{7, 8}, again[0].Generated)
+	require.Equal(t, 5, again[0].MaxTokens)
+	require.Equal(t, g[1].Sampling, again[0].Sampling)
+	require.NotContains(t, []msg.SeqID{g[0].Seq, g[1].Seq}, again[0].Seq)
+
+	_, v = r.text(&msg.Text{Seq: g[1].Seq, Token: 9, Index: 2})
+	require.Equal(t, ignored, v, "late text of the old sequence")
+	first, err = r.lost(g[1].Seq, "of a test")
+	require.NoError(t, err)
+	require.Equal(t, -1, first, "it is lost once")
+	e, v := r.text(&msg.Text{Seq: again[0].Seq, Token: 9, Index: 2, Finish: api.FinishStop})
+	require.Equal(t, taken, v)
+	require.Equal(t, api.Event{Choice: 1, Tokens: []int32{9}, Finish: api.FinishStop}, e)
+}
+
+func TestABeamSearchThatIsLostStartsFromNothingAndItsTokensComeOnce(t *testing.T) {
+	q := apiRequest(2, 5)
+	q.Beams = &sample.BeamParams{Width: 2}
+	r := newRequest(q, nil, modelLimits{context: 100, pool: 100, slabTokens: 1, vocab: 10})
+	require.NoError(t, r.tokenized([]int32{1}))
+	nextID := ids()
+	g := startAll(r, nextID)
+	require.Len(t, g, 1)
+	_, _ = r.text(&msg.Text{Seq: g[0].Choices[0], Token: 7, Finish: api.FinishStop})
+	_, _ = r.text(&msg.Text{Seq: g[0].Choices[1], Token: 8, Text: "x"})
+	_, err := r.lost(g[0].Choices[1], "of a test")
+	require.NoError(t, err)
+	again := startAll(r, nextID)
+	require.Len(t, again, 1)
+	require.Empty(t, again[0].Generated)
+	_, v := r.text(&msg.Text{Seq: again[0].Choices[0], Token: 7, Finish: api.FinishStop})
+	require.Equal(t, ignored, v, "that choice had ended")
+	_, v = r.text(&msg.Text{Seq: again[0].Choices[1], Token: 8, Text: "x"})
+	require.Equal(t, ignored, v)
+	e, v := r.text(&msg.Text{Seq: again[0].Choices[1], Token: 9, Index: 1, Finish: api.FinishLength})
+	require.Equal(t, taken, v)
+	require.True(t, e.Done)
+	require.Equal(t, 3, e.Usage.CompletionTokens)
+}
+
+func TestARequestThatIsMovedAgainAndAgainWithoutATokenEnds(t *testing.T) {
+	r := newRequest(apiRequest(1, 50), nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	require.NoError(t, r.tokenized([]int32{1}))
+	nextID := ids()
+	g := startAll(r, nextID)
+	lose := func() error {
+		_, err := r.lost(g[0].Seq, "its worker is gone")
+		if err == nil {
+			g = startAll(r, nextID)
+		}
+		return err
+	}
+	for range mostResumes {
+		require.NoError(t, lose())
+	}
+	_, _ = r.text(&msg.Text{Seq: g[0].Seq, Token: 3})
+	for range mostResumes {
+		require.NoError(t, lose(), "a token starts the count again")
+	}
+	require.ErrorContains(t, lose(), "its worker is gone")
+}
+
+func TestAnAnswerThatAnotherProcessBeganGoesOn(t *testing.T) {
+	q := apiRequest(3, 4)
+	q.Resume = &api.Progress{Choices: []api.ChoiceProgress{
+		{Tokens: []int32{5, 6}, Finish: api.FinishStop}, {Tokens: []int32{7}}, {Tokens: []int32{5, 6, 7, 8}},
+	}}
+	r := newRequest(q, nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	require.NoError(t, r.tokenized([]int32{1, 2}))
+	require.Equal(t, []api.Event{{Choice: 2, Finish: api.FinishLength}}, r.resumed(), "nothing is left to generate")
+	g := startAll(r, ids())
+	require.Len(t, g, 1)
+	require.Equal(t, []int32{7}, g[0].Generated)
+	require.Equal(t, q.Sampling.Seed+1, g[0].Sampling.Seed)
+	e, v := r.text(&msg.Text{Seq: g[0].Seq, Token: 9, Index: 1, Finish: api.FinishStop})
+	require.Equal(t, taken, v)
+	require.Equal(t, api.Event{Choice: 1, Tokens: []int32{9}, Finish: api.FinishStop, Done: true,
+		Usage: &api.Usage{PromptTokens: 2, CompletionTokens: 8}}, e)
+}
+
+func TestAnAnswerOfWhichOnlyTheEndIsMissingEndsAtOnce(t *testing.T) {
+	q := apiRequest(1, 4)
+	q.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: []int32{5}, Finish: api.FinishStop}}}
+	r := newRequest(q, nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	require.NoError(t, r.tokenized([]int32{1, 2}))
+	require.Equal(t, []api.Event{{Done: true, Usage: &api.Usage{PromptTokens: 2, CompletionTokens: 1}}}, r.resumed())
+	require.Empty(t, r.waiting())
+}
+
+func TestProgressOfAnotherNumberOfChoicesIsRefused(t *testing.T) {
+	q := apiRequest(2, 4)
+	q.Resume = &api.Progress{Choices: make([]api.ChoiceProgress, 1)}
+	r := newRequest(q, nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	require.ErrorContains(t, r.tokenized([]int32{1}), "progress of 1 choices, expected 2")
 }
 
 func TestTheJournalKeepsEveryEventForASlowReader(t *testing.T) {

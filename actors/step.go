@@ -99,7 +99,7 @@ func (l *loop) accept(o *output) {
 	id := o.choice.Token
 	s.sampler.Accept(id)
 	s.tokens = append(s.tokens, id)
-	generated := len(s.tokens) - len(s.gen.Prompt)
+	generated := s.generated()
 	t := msg.Token{
 		Seq: s.gen.Seq, ID: id, Index: generated - 1, Logprob: o.choice.Logprob, Top: o.choice.Top,
 		Stopped: slices.Contains(s.gen.StopTokens, id),

@@ -66,10 +66,10 @@ func TestADetokenizerThatPanicsAnswersEverySequenceOfItsMessageAndServesOn(t *te
 	d := newTestDevice(100)
 	p := start(t, testConfig(t, d))
 	reply, got := probe(p)
-	broken := &openText{reply: reply} // without a stream
+	broken := &openText{reply: reply, compute: p.compute} // without a stream
 	a := &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{1 << 40: broken, 1<<40 + 2: broken}}
 	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }))
-	p.system.Root.Send(pid, &msg.OpenText{Seq: 1<<40 + 1, Reply: reply})
+	p.system.Root.Send(pid, &msg.OpenText{Seq: 1<<40 + 1, Reply: reply, Compute: p.compute})
 	p.system.Root.Send(pid, &msg.Tokens{Tokens: []msg.Token{
 		{Seq: 1 << 40, ID: 300}, {Seq: 1<<40 + 1, ID: 300}, {Seq: 1<<40 + 2, ID: 300},
 	}})

@@ -29,9 +29,6 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 	}()
 	start := time.Now()
 	ids, err := promptTokens(a.tok, m.Request)
-	if err == nil {
-		err = checkVocab(m.Request, ids, a.p.cfg.Model.Vocab())
-	}
 	a.p.stages.tokenize.Served(time.Since(start))
 	ctx.Send(m.Reply, &msg.Tokenized{Tokens: ids, Err: err})
 }

@@ -36,6 +36,22 @@ type Request struct {
 	Priority           int                // lower runs first; 0 by default
 	Deadline           time.Time          // zero: none
 	Arrival            time.Time
+
+	// Resume is what another process has answered already: the answer goes on
+	// behind it, with events numbered from 1 again. Usage counts all tokens. The
+	// text is the same as if nothing had happened if Sampling.Seed is the same.
+	Resume *Progress
+}
+
+// Progress is an answer so far.
+type Progress struct {
+	Choices []ChoiceProgress // [N]
+}
+
+// ChoiceProgress is what one choice had. With a Finish it gets no more events.
+type ChoiceProgress struct {
+	Tokens []int32
+	Finish Finish
 }
 
 // Message is one turn of a chat.

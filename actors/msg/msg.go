@@ -37,8 +37,13 @@ type Tokenized struct {
 type OpenText struct {
 	Seq     SeqID
 	Reply   *actor.PID // gets Text
+	Compute *actor.PID // gets Cancel at a stop string
 	Options detok.Options
+	History []int32 // of a sequence that began elsewhere: its text has been sent
 }
+
+// CloseText forgets a sequence that goes on elsewhere.
+type CloseText struct{ Seq SeqID }
 
 // Generate asks the compute actor for a sequence. Its tokens, and its end, go
 // to Detok. With Beams it is a beam search, whose best answers become Choices.
@@ -49,7 +54,8 @@ type Generate struct {
 	Reply      *actor.PID // gets Started
 	Detok      *actor.PID
 	Prompt     []int32
-	MaxTokens  int     // > 0
+	Generated  []int32 // of a sequence that began elsewhere: what followed Prompt there
+	MaxTokens  int     // > len(Generated), which counts
 	StopTokens []int32 // each ends the sequence, with finish reason "stop"
 	Sampling   sample.Params
 	Beams      *sample.BeamParams // nil: none
@@ -62,8 +68,8 @@ type Generate struct {
 // Cancel ends a sequence. An unknown one is ignored: it has just ended.
 type Cancel struct{ Seq SeqID }
 
-// CancelRequest ends a request: its choices end with FinishCancelled, or with
-// FinishError and Err if that is not nil.
+// CancelRequest ends a request at once with FinishCancelled, or with FinishError
+// and Err if that is not nil.
 type CancelRequest struct{ Err error }
 
 // Abandon ends a request at once with Err: the device, which would end its
@@ -77,7 +83,7 @@ type Tokens struct{ Tokens []Token }
 type Token struct {
 	Seq     SeqID
 	ID      int32 // -1: none, only the end
-	Index   int   // 0 for the first generated token
+	Index   int   // 0 for the first generated token; at an end without ID the tokens before it
 	Logprob float32
 	Top     []sample.Alternative
 	Stopped bool       // ID is a stop token: it ends the text and is not part of it
@@ -90,6 +96,7 @@ type Text struct {
 	Seq      SeqID
 	Text     string
 	Token    int32 // -1: none
+	Index    int   // of Token, see there
 	Logprobs []api.TokenLogprob
 	Finish   api.Finish
 	Err      error
