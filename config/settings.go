@@ -24,8 +24,8 @@ type Device struct {
 
 // Register adds the settings to a command's flags.
 func (d *Device) Register(f *pflag.FlagSet) {
-	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu (bf16 products), ref (float32 throughout, slow), sycl (Intel GPUs; make sycl builds it)")
-	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl backend: auto (an Intel GPU if there is one, else the CPU), cpu, gpu, or one that doctor lists, such as level_zero:0")
+	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu (bf16 products), ref (float32 throughout, slow), sycl (Intel GPUs; make sycl builds it), sim (no kernels: made-up tokens in the time of a modelled device; serve and generate)")
+	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl backend: auto (an Intel GPU if there is one, else the CPU), cpu, gpu, or one that doctor lists, such as level_zero:0; of sim: see docs/simulation.md")
 	f.StringVar(&d.ISA, "isa", "", "force one instruction set of the cpu backend, of those that doctor lists (default: the best)")
 	f.StringVar(&d.Weights, "weights", "bf16", "how the weights of linear ops are kept: "+strings.Join(model.WeightNames(), ", ")+" (quantised when the model is loaded; rows are quantised to int8 then)")
 	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
@@ -34,7 +34,7 @@ func (d *Device) Register(f *pflag.FlagSet) {
 // Validate checks what does not depend on the machine.
 func (d *Device) Validate() error {
 	return errors.Join(
-		oneOf("backend", d.Backend, "cpu", "ref", "sycl"),
+		oneOf("backend", d.Backend, "cpu", "ref", "sycl", "sim"),
 		oneOf("weights", d.Weights, model.WeightNames()...),
 		atLeast("threads", d.Threads, 0),
 	)
@@ -48,6 +48,7 @@ func RegisterModel(f *pflag.FlagSet, dir *string) {
 // Serve is the configuration of a server.
 type Serve struct {
 	Device
+	Sim
 
 	Model           string // directory; "": the demo model
 	ServedModelName string // "": the name of the model's directory
@@ -77,6 +78,7 @@ type Serve struct {
 // Register adds the settings to a command's flags.
 func (s *Serve) Register(f *pflag.FlagSet) {
 	s.Device.Register(f)
+	s.Sim.Register(f)
 	RegisterModel(f, &s.Model)
 	f.StringVar(&s.ServedModelName, "served-model-name", "", "the model's name in the API (default: its directory's name)")
 
@@ -108,6 +110,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 func (s *Serve) Validate() error {
 	return errors.Join(
 		s.Device.Validate(),
+		s.Sim.Validate(),
 		address("listen", s.Listen),
 		address("nats-listen", s.NATSListen),
 		atLeast("max-batch-tokens", s.MaxBatchTokens, 1),
@@ -124,11 +127,11 @@ func (s *Serve) Validate() error {
 	)
 }
 
-func atLeast[T int | Bytes | time.Duration](flag string, found, least T) error {
-	if found < least {
-		return Usagef("--%s: found %v, expected at least %v", flag, found, least)
+func atLeast[T int | float64 | Bytes | time.Duration](flag string, found, least T) error {
+	if found >= least { // NaN is not
+		return nil
 	}
-	return nil
+	return Usagef("--%s: found %v, expected at least %v", flag, found, least)
 }
 
 func oneOf(flag, found string, expected ...string) error {

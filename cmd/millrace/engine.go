@@ -16,16 +16,14 @@ import (
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/models"
-	"github.com/millrace/millrace/tokenizer"
 )
 
 // engine is a model with the pipeline that serves it.
 type engine struct {
 	*actors.Pipeline
-	modelID   string
-	model     *compute.Model
-	tokenizer *tokenizer.Tokenizer
-	metrics   *metrics.Metrics
+	modelID string
+	model   *openModel
+	metrics *metrics.Metrics
 }
 
 // modelDir is the directory that --model names, or the demo model's.
@@ -57,50 +55,31 @@ func openEngine(s *config.Serve, log zerolog.Logger) (*engine, error) {
 		e.close()
 		return nil, err
 	}
-	info, err := e.model.Device.Info()
-	if err != nil {
-		e.close()
-		return nil, err
-	}
-	program := e.model.Engine().Info()
-	log.Info().Str("model", e.modelID).Str("architecture", e.model.Program.Architecture).
-		Str("backend", info.Backend).Str("isa", info.ISA).Int("threads", info.Threads).
-		Uint64("weight_bytes", program.WeightBytes).Uint64("activation_bytes", program.ActivationBytes).
-		Int("kv_slabs", e.model.Slabs()).Uint64("kv_bytes", uint64(e.model.Slabs())*program.SlabBytes).
+	m := e.model
+	log.Info().Str("model", e.modelID).Str("architecture", m.program.Architecture).
+		Str("backend", m.device.Backend).Str("isa", m.device.ISA).Int("threads", m.device.Threads).
+		Uint64("weight_bytes", m.costs.WeightBytes).Uint64("activation_bytes", m.costs.ActivationBytes).
+		Int("kv_slabs", m.Slabs()).Uint64("kv_bytes", uint64(m.Slabs())*m.costs.SlabBytes).
 		Dur("took", time.Since(begin)).Msg("model loaded")
 	return e, nil
 }
 
 func (e *engine) open(s *config.Serve, log zerolog.Logger) (err error) {
-	rows := max(s.MaxBatchTokens, s.MaxBatchSize)
-	options, err := modelOptions(s.Model, s.Device)
-	if err != nil {
+	if e.model, err = newModel(s); err != nil {
 		return err
 	}
-	options.MaxRows, options.MaxOutputs, options.MaxSequences = rows, s.MaxBatchSize, s.MaxBatchSize
-	options.KVMemory = int64(s.KVMemory)
-	if e.model, err = compute.Open(options); err != nil {
-		return err
-	}
-	vocab := e.model.Vocab()
-	if e.tokenizer, err = tokenizer.LoadOrBare(s.Model, vocab); err != nil {
-		return err
-	}
-	if n := e.tokenizer.VocabSize(); n > vocab {
+	m, vocab := e.model, e.model.Vocab()
+	if n := m.tokenizer.VocabSize(); n > vocab {
 		log.Warn().Int("tokenizer", n).Int("model", vocab).Msg("the tokenizer has tokens that the model lacks: prompts with them are refused")
 	}
-	info, err := e.model.Device.Info()
-	if err != nil {
-		return err
-	}
-	e.metrics = metrics.New(metrics.Build{Version: version, Backend: info.Backend, ISA: info.ISA})
+	e.metrics = metrics.New(metrics.Build{Version: version, Backend: m.device.Backend, ISA: m.device.ISA})
 	e.Pipeline, err = actors.New(actors.Config{
-		ModelID: e.modelID, Model: e.model, Tokenizer: e.tokenizer, Context: e.model.Program.MaxPositions,
-		Sampling: recommended(e.model.Config.Generation),
+		ModelID: e.modelID, Model: m.Runner, Tokenizer: m.tokenizer, Context: m.program.MaxPositions,
+		Sampling: recommended(m.config.Generation),
 		Sched: sched.Config{
-			MaxBatchTokens: rows, ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
+			MaxBatchTokens: max(s.MaxBatchTokens, s.MaxBatchSize), ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
 			WaitingServedRatio: s.WaitingServedRatio, MaxHoldSteps: s.MaxHoldSteps,
-			MaxSequenceTokens: e.model.Program.MaxPositions,
+			MaxSequenceTokens: m.program.MaxPositions,
 			SlabTokens:        device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
 		},
 		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting,
@@ -123,10 +102,7 @@ func (e *engine) shutdown(grace time.Duration) error {
 // close frees what open got; the pipeline has ended.
 func (e *engine) close() {
 	if e.model != nil {
-		e.model.Close()
-	}
-	if e.tokenizer != nil {
-		e.tokenizer.Close() //nolint:errcheck // nothing was written
+		e.model.close()
 	}
 }
 

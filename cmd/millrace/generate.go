@@ -58,6 +58,7 @@ gets it as a user's turn, and the log says so; --json never does that.`,
 	}
 	f := cmd.Flags()
 	o.serve.Device.Register(f)
+	o.serve.Sim.Register(f)
 	config.RegisterModel(f, &o.serve.Model)
 	f.StringVar(&o.prompt, "prompt", "", "text to go on with")
 	f.StringVar(&o.chat, "chat", "", "a user's message to a chat model")
@@ -85,7 +86,7 @@ func generate(ctx context.Context, out io.Writer, a *app, o *generateOptions) er
 	if o.serve.Model, err = modelDir(o.serve.Model); err != nil {
 		return err
 	}
-	if err := o.serve.Device.Validate(); err != nil {
+	if err := errors.Join(o.serve.Device.Validate(), o.serve.Sim.Validate()); err != nil {
 		return err
 	}
 	o.serve.MaxBatchTokens, o.serve.MaxBatchSize = 512, max(o.beams.Width, 1)
@@ -95,7 +96,7 @@ func generate(ctx context.Context, out io.Writer, a *app, o *generateOptions) er
 	}
 	r.Model = e.modelID
 	answer, err := readAnswer(ctx, out, e, r, o.asJSON)
-	if err == nil && answer.Text == "" && r.Prompt != "" && !o.asJSON && e.tokenizer.HasChatTemplate() {
+	if err == nil && answer.Text == "" && r.Prompt != "" && !o.asJSON && e.model.tokenizer.HasChatTemplate() {
 		a.log.Warn().Msg("the model has nothing to add to the text as it is: asking it as a chat, as --chat does")
 		r.ID, r.Prompt, r.Messages = "chat", "", []api.Message{{Role: "user", Content: o.prompt}}
 		answer, err = readAnswer(ctx, out, e, r, false)

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/tokenizer"
+)
+
+// openModel is a model on a device, or on a simulated one, with its tokenizer.
+type openModel struct {
+	compute.Runner
+	config    *model.Config
+	program   *model.Program
+	device    device.Info
+	costs     device.ProgramInfo
+	tokenizer *tokenizer.Tokenizer
+	closers   []func()
+}
+
+// newModel opens the model of s.Model. The caller closes it, even after an error.
+func newModel(s *config.Serve) (*openModel, error) {
+	m := &openModel{}
+	options, err := modelOptions(s.Model, s.Device)
+	if err != nil {
+		return m, err
+	}
+	options.MaxRows, options.MaxOutputs, options.MaxSequences = max(s.MaxBatchTokens, s.MaxBatchSize), s.MaxBatchSize, s.MaxBatchSize
+	options.KVMemory = int64(s.KVMemory)
+	if s.Backend == "sim" {
+		return m, m.simulate(options, s)
+	}
+	return m, m.load(options)
+}
+
+// load puts the model on the device that the options name.
+func (m *openModel) load(o compute.Options) error {
+	opened, err := compute.Open(o)
+	if err != nil {
+		return err
+	}
+	m.closers = append(m.closers, opened.Close)
+	m.Runner, m.config, m.program, m.costs = opened, opened.Config, opened.Program, opened.Engine().Info()
+	if m.device, err = opened.Device.Info(); err != nil {
+		return err
+	}
+	return m.loadTokenizer(o.Dir)
+}
+
+// simulate needs no weights: the configuration says all.
+func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
+	if m.program, err = compute.ReadProgram(o.Dir); err != nil {
+		return err
+	}
+	m.program.SetWeights(o.Weights)
+	if m.config, err = model.LoadConfig(o.Dir); err != nil {
+		return err
+	}
+	if err := m.loadTokenizer(o.Dir); err != nil {
+		return err
+	}
+	d, err := simDevice(s.DeviceName, &s.Sim)
+	if err != nil {
+		return err
+	}
+	runner, err := sim.Open(sim.Options{
+		Program: m.program, Device: d,
+		MaxRows: o.MaxRows, MaxOutputs: o.MaxOutputs, MaxSequences: o.MaxSequences, KVMemory: o.KVMemory,
+		Speed: s.SimSpeed, Text: textTokens(m.tokenizer, m.program.Vocab), End: m.tokenizer.EOS(),
+		AnswerTokens: s.SimAnswerTokens, Fault: s.SimFault,
+	})
+	if err != nil {
+		if errors.Is(err, sim.ErrFault) {
+			return config.Usagef("--sim-fault: %w", err)
+		}
+		return err
+	}
+	m.Runner = runner
+	m.closers = append(m.closers, runner.Close)
+	m.device = device.Info{Backend: "sim", Name: d.String(), ISA: d.ID}
+	m.costs = device.ProgramInfo{WeightBytes: sim.WeightBytes(m.program), SlabBytes: sim.SlabBytes(m.program), MaxSlabs: runner.Slabs()}
+	return nil
+}
+
+// simDevice is the device of a name, with what the flags change.
+func simDevice(name string, s *config.Sim) (sim.Device, error) {
+	d, err := sim.Find(name)
+	if err != nil {
+		return d, config.Usagef("--device: %w", err)
+	}
+	if s.SimGBps > 0 {
+		d.GBps = s.SimGBps
+	}
+	if s.SimTFLOPS > 0 { // integer products go with them
+		d.TOPS *= s.SimTFLOPS / d.TFLOPS
+		d.TFLOPS = s.SimTFLOPS
+	}
+	if s.SimLaunch > 0 {
+		d.OpSeconds = s.SimLaunch.Seconds()
+	}
+	return d, d.Validate()
+}
+
+func (m *openModel) loadTokenizer(dir string) (err error) {
+	m.tokenizer, err = tokenizer.LoadOrBare(dir, m.program.Vocab)
+	if err != nil {
+		return err
+	}
+	m.closers = append(m.closers, func() { m.tokenizer.Close() }) //nolint:errcheck // nothing was written
+	return nil
+}
+
+// textTokens are the tokens that are text by themselves: whole characters, and
+// nothing special. Nil where there are none.
+func textTokens(t *tokenizer.Tokenizer, vocab int) []int32 {
+	var ids []int32
+	for id := range int32(min(vocab, t.VocabSize())) {
+		text := t.TokenBytes(id)
+		if len(text) > 0 && utf8.Valid(text) && !t.IsSpecial(id) && !t.IsByte(id) && !slices.ContainsFunc(text, isControl) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func isControl(b byte) bool { return b < ' ' || b == 0x7F }
+
+// close frees what was opened, the last first.
+func (m *openModel) close() {
+	for _, f := range slices.Backward(m.closers) {
+		f()
+	}
+	m.closers = nil
+}

@@ -1,0 +1,157 @@
+// Package sim is a device without kernels: the tokens are a hash of the tokens
+// before them, the time of a step is that of the roofline model. It makes load
+// and failure tests cheap, and plans for devices that are not here.
+//
+// Nothing that it gives is a measurement of a device.
+package sim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/roofline"
+)
+
+// ErrDevice is a description of a device that cannot be.
+var ErrDevice = errors.New("sim: invalid device")
+
+// Device is a device of the roofline model, and what a real one takes beyond
+// its bound. Without the fields below it takes just the bound.
+type Device struct {
+	roofline.Device
+	OpSeconds     float64 `json:"op_seconds,omitempty"`     // each op takes so much longer: its launch
+	StepSeconds   float64 `json:"step_seconds,omitempty"`   // each step, on the host: scheduling
+	OutputSeconds float64 `json:"output_seconds,omitempty"` // each output, on the host: sampling, sending
+	// Reached is the share of the bound that the ops of a kind (model.OpKind's
+	// name) reach, by their rows: of attention those of one sequence. Between
+	// two counts it is interpolated by the logarithm, outside the nearest holds.
+	// Above 1: operands in a cache.
+	Reached map[string][]Share `json:"reached,omitempty"`
+}
+
+// Share is bound / time of an op of so many rows.
+type Share struct {
+	Rows  int     `json:"rows"`
+	Share float64 `json:"share"`
+}
+
+// cpu is the machine of docs/roofline.md: two cores of an AMD EPYC, Zen 4, in a
+// virtual machine.
+func cpu() roofline.Device {
+	return roofline.Device{ID: "cpu", Name: "two cores of an AMD EPYC (Zen 4)", GBps: 60, TFLOPS: 0.5, Memory: 25}
+}
+
+// DeviceNames are those that Find knows.
+func DeviceNames() []string {
+	names := []string{cpu().ID}
+	for _, d := range roofline.Devices() {
+		names = append(names, d.ID)
+	}
+	return names
+}
+
+// Find is the device of a name, see DeviceNames, or of a file that ends in
+// .json: a Device as calibration writes it. "" and "auto" are cpu.
+func Find(name string) (Device, error) {
+	switch {
+	case name == "" || name == "auto" || name == cpu().ID:
+		return Device{Device: cpu()}, nil
+	case strings.HasSuffix(name, ".json"):
+		return readDevice(name)
+	}
+	d, err := roofline.Find(name)
+	if err != nil {
+		return Device{}, fmt.Errorf("%w: found %q, expected %s, or a file that ends in .json",
+			ErrDevice, name, strings.Join(DeviceNames(), ", "))
+	}
+	return Device{Device: d}, nil
+}
+
+func readDevice(path string) (Device, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Device{}, fmt.Errorf("%w: %w", ErrDevice, err)
+	}
+	var d Device
+	decoder := json.NewDecoder(strings.NewReader(string(text)))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&d); err != nil {
+		return Device{}, fmt.Errorf("%w: %s: %w", ErrDevice, path, err)
+	}
+	if err := d.Validate(); err != nil {
+		return Device{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return d, nil
+}
+
+// Validate returns an ErrDevice that names the first field at fault.
+func (d *Device) Validate() error {
+	for _, f := range []struct {
+		name  string
+		value float64
+		least float64
+	}{
+		{"gbps", d.GBps, math.SmallestNonzeroFloat64},
+		{"tflops", d.TFLOPS, math.SmallestNonzeroFloat64},
+		{"tops", d.TOPS, 0},
+		{"memory", d.Memory, 0},
+		{"op_seconds", d.OpSeconds, 0},
+		{"step_seconds", d.StepSeconds, 0},
+		{"output_seconds", d.OutputSeconds, 0},
+	} {
+		if !(f.value >= f.least && f.value <= 1e9) {
+			return fmt.Errorf("%w: %s is %g, expected a number above 0 (0 too where it may be absent) and at most 1e9", ErrDevice, f.name, f.value)
+		}
+	}
+	for kind, shares := range d.Reached {
+		if !slices.Contains(opKinds(), kind) {
+			return fmt.Errorf("%w: reached has %q, expected %s", ErrDevice, kind, strings.Join(opKinds(), ", "))
+		}
+		for i, s := range shares {
+			if s.Rows < 1 || i > 0 && s.Rows <= shares[i-1].Rows || !(s.Share > 0 && s.Share <= 1e6) {
+				return fmt.Errorf("%w: reached %s[%d] is %+v, expected rows in ascending order and a share above 0", ErrDevice, kind, i, s)
+			}
+		}
+	}
+	return nil
+}
+
+// reached is the share of the bound of an op of a kind with so many rows.
+func (d *Device) reached(kind model.OpKind, rows int) float64 {
+	shares := d.Reached[kind.String()]
+	if len(shares) == 0 {
+		return 1
+	}
+	i := slices.IndexFunc(shares, func(s Share) bool { return s.Rows >= rows })
+	switch i {
+	case -1:
+		return shares[len(shares)-1].Share
+	case 0:
+		return shares[0].Share
+	}
+	low, high := shares[i-1], shares[i]
+	part := math.Log(float64(rows)/float64(low.Rows)) / math.Log(float64(high.Rows)/float64(low.Rows))
+	return low.Share * math.Pow(high.Share/low.Share, part)
+}
+
+// Name of the device for people.
+func (d *Device) String() string {
+	return fmt.Sprintf("%s, %g GB/s, %g TFLOP/s, %s per op", d.ID, d.GBps, d.TFLOPS, seconds(d.OpSeconds))
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+func opKinds() []string {
+	var names []string
+	for kind := model.OpEmbed; kind <= model.OpSelectRows; kind++ {
+		names = append(names, kind.String())
+	}
+	return names
+}

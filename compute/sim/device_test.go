@@ -1,0 +1,60 @@
+package sim_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute/roofline"
+	"github.com/millrace/millrace/compute/sim"
+)
+
+func TestDevicesAreThoseOfTheTableAndOfFiles(t *testing.T) {
+	for _, name := range sim.DeviceNames() {
+		d, err := sim.Find(name)
+		require.NoError(t, err)
+		require.NoError(t, d.Validate())
+		require.Equal(t, name, d.ID)
+	}
+	auto, err := sim.Find("auto")
+	require.NoError(t, err)
+	require.Equal(t, "cpu", auto.ID)
+	_, err = sim.Find("h100")
+	require.ErrorContains(t, err, `found "h100", expected cpu, max-1550-tile, max-1100, flex-170`)
+
+	want := sim.Device{
+		Device: roofline.Device{ID: "mine", GBps: 3.5, TFLOPS: 0.1}, StepSeconds: 1e-4,
+		Reached: map[string][]sim.Share{"linear": {{Rows: 1, Share: 0.5}}},
+	}
+	text, err := json.Marshal(want)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "mine.json")
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	found, err := sim.Find(path)
+	require.NoError(t, err)
+	require.Equal(t, want, found)
+}
+
+func TestAFileThatIsNoDeviceIsAnError(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"gbps":1}`:                      "tflops is 0",
+		`{"gbps":-1,"tflops":1}`:          "gbps is -1",
+		`{"gbps":1,"tflops":1,"speed":2}`: `unknown field "speed"`,
+		`[1]`:                             "cannot unmarshal array",
+		`{"gbps":1,"tflops":1,"reached":{"matmul":[]}}`:                                          `reached has "matmul", expected embed, norm, linear`,
+		`{"gbps":1,"tflops":1,"reached":{"linear":[{"rows":2,"share":1},{"rows":2,"share":1}]}}`: "reached linear[1] is",
+		`{"gbps":1,"tflops":1,"reached":{"linear":[{"rows":2,"share":0}]}}`:                      "reached linear[0] is",
+	} {
+		path := filepath.Join(t.TempDir(), "device.json")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		_, err := sim.Find(path)
+		require.ErrorIs(t, err, sim.ErrDevice, text)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, path)
+	}
+	_, err := sim.Find("/nonexistent/device.json")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}

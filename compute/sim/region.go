@@ -1,0 +1,158 @@
+package sim
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+)
+
+// region is a sequence's slabs in the simulated pool.
+type region struct {
+	runner   *Runner
+	slabs    []int32
+	capacity int // slabs
+}
+
+// NewRegion returns an empty region for a sequence of up to the given tokens.
+func (r *Runner) NewRegion(tokens int) (compute.Region, error) {
+	if tokens < 0 {
+		return nil, fmt.Errorf("sim: %w: a region of %d tokens", device.ErrInvalid, tokens)
+	}
+	return &region{runner: r, capacity: device.Slabs(tokens)}, nil
+}
+
+// Append maps slabs behind those mapped already.
+func (g *region) Append(slabs []int32) error {
+	if len(g.slabs)+len(slabs) > g.capacity {
+		return fmt.Errorf("sim: %w: %d slabs behind %d, the region has room for %d", device.ErrInvalid, len(slabs), len(g.slabs), g.capacity)
+	}
+	for _, id := range slabs {
+		if id < 0 || int(id) >= g.runner.slabs {
+			return fmt.Errorf("sim: %w: slab %d, the pool has %d", device.ErrInvalid, id, g.runner.slabs)
+		}
+	}
+	g.slabs = append(g.slabs, slabs...)
+	return nil
+}
+
+// Close unmaps the slabs.
+func (g *region) Close() { g.slabs = nil }
+
+// at is where the state behind a token is kept.
+func (g *region) at(position int) (*state, error) {
+	slab := position / device.SlabTokens
+	if position < 0 || slab >= len(g.slabs) {
+		return nil, fmt.Errorf("position %d, %d slabs are mapped", position, len(g.slabs))
+	}
+	return &g.runner.kv[int(g.slabs[slab])*device.SlabTokens+position%device.SlabTokens], nil
+}
+
+// before is the state in front of a position.
+func (g *region) before(position int) (state, error) {
+	if position == 0 {
+		return start, nil
+	}
+	s, err := g.at(position - 1)
+	if err != nil {
+		return 0, err
+	}
+	return *s, nil
+}
+
+// put keeps the state behind a token at a position and returns it.
+func (g *region) put(position int, token int32, before state) (state, error) {
+	if token < 0 || int(token) >= g.runner.Vocab() {
+		return 0, fmt.Errorf("token %d, expected 0 to %d", token, g.runner.Vocab()-1)
+	}
+	to, err := g.at(position)
+	if err != nil {
+		return 0, err
+	}
+	*to = before.next(token)
+	return *to, nil
+}
+
+func regionOf(r compute.Region) (*region, error) {
+	g, ok := r.(*region)
+	if !ok {
+		return nil, fmt.Errorf("a region of type %T", r)
+	}
+	return g, nil
+}
+
+// sequence runs the rows of one sequence; its outputs are from row output on.
+func (r *Runner) sequence(s *compute.Rows, output int) error {
+	if len(s.Tokens) == 0 {
+		return fmt.Errorf("no tokens")
+	}
+	g, err := regionOf(s.Region)
+	if err != nil {
+		return err
+	}
+	if s.Beams != nil {
+		return r.beams(g, s, output)
+	}
+	last, err := g.before(s.Position)
+	if err != nil {
+		return err
+	}
+	for i, token := range s.Tokens {
+		if last, err = g.put(s.Position+i, token, last); err != nil {
+			return err
+		}
+	}
+	outputs := 0
+	if s.Output {
+		outputs = 1
+		r.words.fill(r.logits.Row(output), r.blank, last)
+	}
+	r.timer.Add(len(s.Tokens), s.Position, outputs)
+	return nil
+}
+
+// beams runs a row for each beam: its past is the prompt's and, behind it, what
+// the index says.
+func (r *Runner) beams(prompt *region, s *compute.Rows, output int) error {
+	b := s.Beams
+	step := s.Position - b.Prompt
+	if step < 0 || len(b.Responses) != len(s.Tokens) || len(b.Index) != len(s.Tokens) {
+		return fmt.Errorf("%d beams with %d responses and %d indices at position %d behind a prompt of %d",
+			len(s.Tokens), len(b.Responses), len(b.Index), s.Position, b.Prompt)
+	}
+	for i, token := range s.Tokens {
+		last, err := r.beamPast(prompt, b, i, step)
+		if err != nil {
+			return err
+		}
+		own, err := regionOf(b.Responses[i])
+		if err != nil {
+			return err
+		}
+		if last, err = own.put(step, token, last); err != nil {
+			return err
+		}
+		r.words.fill(r.logits.Row(output+i), r.blank, last)
+	}
+	r.timer.AddBeams(len(s.Tokens), s.Position, b.Prompt)
+	return nil
+}
+
+// beamPast is the state behind the past of a beam in a step after the prompt.
+func (r *Runner) beamPast(prompt *region, b *compute.Beams, beam, step int) (state, error) {
+	if step == 0 {
+		return prompt.before(b.Prompt)
+	}
+	if len(b.Index[beam]) < step {
+		return 0, fmt.Errorf("beam %d has an index of %d steps, expected %d", beam, len(b.Index[beam]), step)
+	}
+	holder := int(b.Index[beam][step-1])
+	if holder < 0 || holder >= len(b.Responses) {
+		return 0, fmt.Errorf("beam %d has its past in response %d of %d", beam, holder, len(b.Responses))
+	}
+	from, err := regionOf(b.Responses[holder])
+	if err != nil {
+		return 0, err
+	}
+	return from.before(step)
+}

@@ -1,0 +1,192 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/kvmgr"
+)
+
+// Options say what to simulate and how large.
+type Options struct {
+	Program *model.Program
+	Device  Device
+
+	MaxRows      int   // rows per step
+	MaxOutputs   int   // output rows per step
+	MaxSequences int   // sequences that the KV pool need hold at most, at full length
+	KVMemory     int64 // bytes of the KV pool; 0: what the weights leave of the device's memory
+
+	Speed        float64 // 1: steps take the device's time, 2: half of it; 0: none
+	Text         []int32 // tokens to answer with; nil: any
+	End          []int32 // tokens that end an answer; the first is used
+	AnswerTokens int     // mean length of answers that nothing else ends; 0: no end
+	Fault        string  // see parseFault; "": none
+}
+
+// memoryShare is the part of a device's memory that is there for weights and
+// KV cache: the rest is activations and the driver's.
+const memoryShare = 0.9
+
+// Runner is a simulated device with its KV pool: a compute.Runner.
+type Runner struct {
+	options Options
+	timer   *Timer
+	pacer   pacer
+	words   words
+	fault   fault
+	steps   uint64
+	stop    chan struct{} // closed by Close: a step that hangs ends
+
+	slabs  int
+	kv     []state // [slabs x SlabTokens]
+	logits logits  // [MaxOutputs x vocab]
+	blank  []float32
+}
+
+var _ compute.Runner = (*Runner)(nil)
+
+// Open returns a runner with an empty pool.
+func Open(o Options) (*Runner, error) {
+	if err := o.Device.Validate(); err != nil {
+		return nil, err
+	}
+	if o.MaxRows < 1 || o.MaxOutputs < 1 || o.MaxSequences < 1 || o.AnswerTokens < 0 || !(o.Speed >= 0) {
+		return nil, fmt.Errorf("sim: %w: %d rows, %d outputs, %d sequences, answers of %d tokens, speed %g: expected at least 1, 1, 1, 0, 0",
+			device.ErrInvalid, o.MaxRows, o.MaxOutputs, o.MaxSequences, o.AnswerTokens, o.Speed)
+	}
+	vocab := o.Program.Vocab
+	if o.Text != nil && len(o.Text) == 0 || slices.ContainsFunc(o.Text, func(id int32) bool { return id < 0 || int(id) >= vocab }) {
+		return nil, fmt.Errorf("sim: %w: %d tokens to answer with, expected at least one, below %d", device.ErrInvalid, len(o.Text), vocab)
+	}
+	r := &Runner{
+		options: o, timer: NewTimer(o.Program, o.Device, o.MaxRows, o.MaxOutputs),
+		pacer: pacer{now: time.Now, sleep: time.Sleep}, //nolint:forbidigo // a step takes time: that is what it does
+		words: words{text: o.Text, end: -1, mean: uint64(o.AnswerTokens)},
+		stop:  make(chan struct{}),
+		blank: slices.Repeat([]float32{flat}, vocab),
+	}
+	if len(o.End) > 0 && o.End[0] >= 0 && int(o.End[0]) < vocab {
+		r.words.end = o.End[0]
+	}
+	var err error
+	if r.fault, err = parseFault(o.Fault); err != nil {
+		return nil, err
+	}
+	if r.slabs, err = PoolSlabs(&r.options); err != nil {
+		return nil, err
+	}
+	r.kv = make([]state, r.slabs*device.SlabTokens)
+	r.logits = logits{make([]float32, o.MaxOutputs*vocab), vocab}
+	return r, nil
+}
+
+// PoolSlabs is the size of the KV pool: what KVMemory holds, or what the weights
+// leave of the device's memory, but no more than the sequences can use.
+func PoolSlabs(o *Options) (int, error) {
+	slab := SlabBytes(o.Program)
+	most := o.MaxSequences * device.Slabs(o.Program.MaxPositions)
+	switch {
+	case o.KVMemory > 0:
+		return kvmgr.SlabsIn(uint64(o.KVMemory), slab)
+	case o.Device.Memory == 0:
+		return most, nil
+	}
+	memory := uint64(o.Device.Memory * 1e9 * memoryShare)
+	slabs, err := kvmgr.SizePool(memory, WeightBytes(o.Program), 0, 1, slab)
+	if err != nil {
+		return 0, fmt.Errorf("sim: %s has %g GB: %w", o.Device.ID, o.Device.Memory, err)
+	}
+	return min(slabs, most), nil
+}
+
+// SlabBytes is the size of a KV slab on a device with 16-bit keys and values.
+func SlabBytes(p *model.Program) uint64 {
+	return uint64(p.KVBytesPerToken(model.BF16Sizes())) * device.SlabTokens
+}
+
+// WeightBytes is the size of a program's weights on a device: what a step reads
+// of them, and the whole of the tables that it reads by the row.
+func WeightBytes(p *model.Program) uint64 {
+	sizes := model.BF16Sizes()
+	var sum int64
+	for i, c := range model.Costs(p, model.Work{Rows: 1, Outputs: 1}, sizes) {
+		op := &p.Ops[i]
+		if op.Kind != model.OpEmbed {
+			sum += c.WeightBytes
+			continue
+		}
+		for _, table := range []int{op.Weight, op.Bias} {
+			if table != model.None {
+				shape := p.Tensors[table].Shape
+				sum += shape[0] * shape[1] * int64(sizes.Weight)
+			}
+		}
+	}
+	return uint64(sum)
+}
+
+// Slabs is the number of physical slabs of the pool.
+func (r *Runner) Slabs() int { return r.slabs }
+
+// SlabTokens is the number of tokens of a slab.
+func (r *Runner) SlabTokens() int { return device.SlabTokens }
+
+// Vocab is the number of logits per output.
+func (r *Runner) Vocab() int { return r.logits.vocab }
+
+// Reload empties the pool. Regions must be closed before.
+func (r *Runner) Reload() error {
+	clear(r.kv)
+	return nil
+}
+
+// Close ends a step that hangs; the runner is of no use any more.
+func (r *Runner) Close() { close(r.stop) }
+
+// Run runs one step: it takes as long as the device would, and fails where the
+// real one would for a wrong batch.
+func (r *Runner) Run(batch []compute.Rows) (compute.Logits, error) {
+	begin := r.pacer.now()
+	if err := r.inject(); err != nil {
+		return nil, err
+	}
+	r.timer.Begin()
+	rows, outputs := 0, 0
+	for i := range batch {
+		wanted := 0
+		switch s := &batch[i]; {
+		case s.Beams != nil:
+			wanted = len(s.Tokens)
+		case s.Output:
+			wanted = 1
+		}
+		rows, outputs = rows+len(batch[i].Tokens), outputs+wanted
+		if rows > r.options.MaxRows || outputs > r.options.MaxOutputs {
+			return nil, fmt.Errorf("sim: %w: over %d rows or %d outputs", device.ErrInvalid, r.options.MaxRows, r.options.MaxOutputs)
+		}
+		if err := r.sequence(&batch[i], outputs-wanted); err != nil {
+			return nil, fmt.Errorf("sim: %w: sequence %d: %w", device.ErrInvalid, i, err)
+		}
+	}
+	if r.options.Speed > 0 {
+		r.pacer.wait(begin, seconds(r.timer.End().Device/r.options.Speed))
+	}
+	return &r.logits, nil
+}
+
+// inject fails the step, or never returns, where --sim-fault says so.
+func (r *Runner) inject() error {
+	r.steps++
+	if !r.fault.hits(r.steps) {
+		return nil
+	}
+	if r.fault.kind == "hang" {
+		<-r.stop
+	}
+	return fmt.Errorf("sim: run step: %w: %s", device.ErrDevice, r.fault.text())
+}

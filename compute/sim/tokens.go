@@ -1,0 +1,73 @@
+package sim
+
+import "github.com/millrace/millrace/compute"
+
+// state is a hash of a sequence's tokens up to one of them: what the simulated
+// KV cache keeps in place of its keys and values.
+type state uint64
+
+// start is the state in front of the first token.
+const start state = 0x9E3779B97F4A7C15
+
+// next is the state behind one more token.
+func (s state) next(token int32) state {
+	return state(mix(uint64(s) ^ (uint64(uint32(token))+1)*0xD1342543DE82EF95))
+}
+
+// draw is number i of those that follow from the state.
+func (s state) draw(i uint64) uint64 { return mix(uint64(s) + (i+1)*0x9E3779B97F4A7C15) }
+
+// mix is the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable
+// pseudorandom number generators", OOPSLA 2014).
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9
+	x = (x ^ x>>27) * 0x94D049BB133111EB
+	return x ^ x>>31
+}
+
+// A row of logits is the same everywhere but at its peaks. The rest is possible,
+// for a bias or a mask that asks for it, and at temperature 2 still below 1e-9.
+const (
+	peaks     = 8
+	highest   = float32(10) // of the likeliest token
+	flat      = float32(-60)
+	endAbove  = float32(10) // of an end of sequence, above the highest
+	gapPerBit = 1.0 / 16
+)
+
+// logits are the output rows of a step.
+type logits struct {
+	values []float32
+	vocab  int
+}
+
+var _ compute.Logits = (*logits)(nil)
+
+func (l *logits) Row(i int) []float32 {
+	return l.values[i*l.vocab : (i+1)*l.vocab : (i+1)*l.vocab]
+}
+
+// words says which tokens a simulated model answers with.
+type words struct {
+	text []int32 // nil: all of the vocabulary
+	end  int32   // below 0: none
+	mean uint64  // tokens of an answer until its end is likeliest; 0: it never is
+}
+
+// fill writes the logits behind a state. They depend on nothing else.
+func (w *words) fill(row, blank []float32, s state) {
+	copy(row, blank)
+	level := highest
+	for i := range uint64(peaks) {
+		r := s.draw(i)
+		id := r % uint64(len(row))
+		if w.text != nil {
+			id = uint64(w.text[r%uint64(len(w.text))])
+		}
+		row[id] = max(row[id], level)
+		level -= float32(r>>59+1) * gapPerBit // 1/16 to 2
+	}
+	if w.mean > 0 && w.end >= 0 && s.draw(peaks)%w.mean == 0 {
+		row[w.end] = highest + endAbove
+	}
+}
