@@ -109,10 +109,11 @@ func (a *requestActor) drop(ctx actor.Context, seq msg.SeqID) {
 
 func (a *requestActor) text(ctx actor.Context, m *msg.Text) {
 	e, v := a.state.text(m)
-	switch {
-	case v == gap:
+	switch v {
+	case ignored:
+	case gap:
 		a.lost(ctx, m.Seq, "tokens were lost on their way")
-	case v == taken:
+	case taken:
 		if m.Token >= 0 {
 			a.countToken(e.Choice)
 		}

@@ -1,0 +1,204 @@
+// Package route chooses where a request is served. It is pure: no clock, no
+// goroutine, no I/O; given its random numbers, the same questions get the same
+// answers, so that a simulation runs what a cluster runs.
+//
+// A compute worker is the better of two drawn at random (Mitzenmacher: The Power
+// of Two Choices in Randomized Load Balancing, 2001): close to the least loaded
+// one, without everybody choosing the same worker on the same old news. Ahead of
+// the draw go the worker of the same conversation, whose caches know it, and the
+// worker in this process, which costs no message, as long as their load is not
+// much higher.
+package route
+
+import (
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+)
+
+// Time is a duration since any fixed start.
+type Time = time.Duration
+
+// Worker is what is known of a compute worker.
+type Worker struct {
+	Node      string
+	Model     string
+	Local     bool // in this process
+	Draining  bool // takes nothing new
+	Suspected bool // not heard of lately
+	Busy      bool // has sequences
+	LastStep  Time // the last progress while Busy
+	Running   int  // sequences in steps
+	Waiting   int  // sequences in the queue
+	Capacity  int  // sequences of a step, at least 1
+	FreeSlabs int  // of the KV pool, neither used nor promised
+}
+
+// Load is the sequences there are for each that a step can hold: over 1, some wait.
+func (w *Worker) Load() float64 {
+	return float64(w.Running+w.Waiting) / float64(max(w.Capacity, 1))
+}
+
+// Query is a sequence to place.
+type Query struct {
+	Model        string
+	Slabs        int    // of KV that it needs
+	Conversation uint64 // see Conversation; 0: none
+	Avoid        string // a node that has just failed it, "" for none: the last resort
+}
+
+// Config weighs preferences against load. Slacks are differences of Load.
+type Config struct {
+	StallAfter        time.Duration // a busy worker without a step for so long is not used
+	ConversationSlack float64
+	LocalSlack        float64
+}
+
+// Default is what a server uses.
+func Default() Config {
+	return Config{StallAfter: 30 * time.Second, ConversationSlack: 0.25, LocalSlack: 0.25}
+}
+
+// Router chooses. One goroutine uses it.
+type Router struct {
+	cfg    Config
+	random *rand.Rand
+	usable []int // reused
+}
+
+// New returns a router that draws from random.
+func New(cfg Config, random *rand.Rand) *Router { return &Router{cfg: cfg, random: random} }
+
+// Usable says whether a worker may get sequences of a model.
+func (c Config) Usable(now Time, model string, w *Worker) bool {
+	return w.Model == model && !w.Draining && !w.Suspected && (!w.Busy || now-w.LastStep <= c.StallAfter)
+}
+
+// Compute returns the index of the worker for a sequence, -1 if none may have it.
+func (r *Router) Compute(now Time, q Query, workers []Worker) int {
+	r.usable = r.usable[:0]
+	avoided := -1
+	for i := range workers {
+		switch {
+		case !r.cfg.Usable(now, q.Model, &workers[i]):
+		case workers[i].Node == q.Avoid && q.Avoid != "":
+			avoided = i
+		default:
+			r.usable = append(r.usable, i)
+		}
+	}
+	if len(r.usable) == 0 {
+		return avoided
+	}
+	best := r.two(q, workers)
+	at := &workers[best]
+	if i := r.home(q.Conversation, workers); i >= 0 && within(&workers[i], at, q, r.cfg.ConversationSlack) {
+		return i
+	}
+	for _, i := range r.usable {
+		if workers[i].Local && within(&workers[i], at, q, r.cfg.LocalSlack) {
+			return i
+		}
+	}
+	return best
+}
+
+// two draws two workers and returns the better one.
+func (r *Router) two(q Query, workers []Worker) int {
+	n := len(r.usable)
+	if n == 1 {
+		return r.usable[0]
+	}
+	first, second := r.random.IntN(n), r.random.IntN(n-1)
+	if second >= first {
+		second++
+	}
+	a, b := r.usable[first], r.usable[second]
+	if better(&workers[b], &workers[a], q) {
+		return b
+	}
+	return a
+}
+
+// better says that a sequence of q's size is served sooner by a than by b.
+func better(a, b *Worker, q Query) bool {
+	if fa, fb := a.FreeSlabs >= q.Slabs, b.FreeSlabs >= q.Slabs; fa != fb {
+		return fa
+	}
+	return a.Load() < b.Load()
+}
+
+// within says that a, which is preferred, is not much more loaded than b.
+func within(a, b *Worker, q Query, slack float64) bool {
+	return a.Load() <= b.Load()+slack && (a.FreeSlabs >= q.Slabs || b.FreeSlabs < q.Slabs)
+}
+
+// home is the worker of a conversation: the one with the highest hash of both
+// (rendezvous hashing), so that a worker that joins or leaves moves only its own.
+func (r *Router) home(conversation uint64, workers []Worker) int {
+	best, top := -1, uint64(0)
+	if conversation == 0 {
+		return best
+	}
+	for _, i := range r.usable {
+		if h := mix(conversation, workers[i].Node); best < 0 || h > top {
+			best, top = i, h
+		}
+	}
+	return best
+}
+
+func mix(conversation uint64, node string) uint64 {
+	h := fnv.New64a()
+	var b [8]byte
+	for i := range b {
+		b[i] = byte(conversation >> (8 * i))
+	}
+	_, _ = h.Write(b[:]) // a hash never fails
+	_, _ = h.Write([]byte(node))
+	// FNV's last bytes move its high bits little (murmur3's finaliser does).
+	x := h.Sum64()
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	return x ^ x>>33
+}
+
+// Conversation is the key of a conversation: a tenant and the beginning of what it
+// says, which later turns repeat.
+func Conversation(tenant string, beginning ...string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(tenant))
+	for _, text := range beginning {
+		_, _ = h.Write([]byte{0xff}) // in no UTF-8 text
+		_, _ = h.Write([]byte(text))
+	}
+	return max(h.Sum64(), 1)
+}
+
+// Stage is a process with tokenizers or detokenizers.
+type Stage struct {
+	Local bool
+	Load  int // messages or sequences in hand
+}
+
+// Stage returns the index of the pool to use, -1 if there is none: the one in this
+// process, else the less loaded of two.
+func (r *Router) Stage(pools []Stage) int {
+	for i := range pools {
+		if pools[i].Local {
+			return i
+		}
+	}
+	n := len(pools)
+	if n < 2 {
+		return n - 1
+	}
+	a, b := r.random.IntN(n), r.random.IntN(n-1)
+	if b >= a {
+		b++
+	}
+	if pools[b].Load < pools[a].Load {
+		return b
+	}
+	return a
+}
