@@ -47,6 +47,10 @@ bench-peers: build ## Measure beside llama.cpp, OpenVINO GenAI and transformers,
 load: build ## Load a server of its own for 30 s with k6: HTTP and NATS, streams and cancels
 	scripts/load.sh
 
+.PHONY: cluster
+cluster: libs ## Run NATS and two processes of each role on the loopback interface, until Ctrl-C (MODEL=DIR, ARGS="--each 3")
+	go run ./e2e/chaos/up --model $(MODEL) $(ARGS)
+
 ##@ Build
 .PHONY: build
 build: libs ## Build bin/millrace
@@ -112,6 +116,10 @@ race: libs python ## Run the Go tests under the race detector
 .PHONY: test-quick
 test-quick: libs python ## Run the Go tests without the race detector
 	go test ./...
+
+.PHONY: chaos
+chaos: libs ## Run the fault suite: kills, stalls, cut networks, restarts under load, up to 15 minutes (ARGS="--scenario kills --seed 7")
+	go run ./e2e/chaos $(ARGS)
 
 .PHONY: sanitize
 sanitize: | $(TOOLS) ## Run the kernel tests under AddressSanitizer and UBSan

@@ -1,0 +1,228 @@
+// Package cluster runs Millrace's processes and NATS servers on the loopback
+// interface, and harms them: kill -9, SIGSTOP, cut connections. It is the ground
+// of the fault suite and of `make cluster`.
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is a program that can be started again after it ended. Its methods are
+// for one goroutine at a time, except Usage and Running.
+type Process struct {
+	Name string
+	Role string
+
+	path  string
+	args  []string
+	log   string // file; a restart appends
+	ready string // URL that answers 200 when the process serves
+
+	mu    sync.Mutex
+	cmd   *exec.Cmd
+	ended chan struct{} // closed after the process ended
+	asked bool          // its end is our doing
+}
+
+// poll is how often a state is looked at that nothing tells us about.
+const poll = 20 * time.Millisecond
+
+// Start starts the process and returns at once.
+func (p *Process) Start() error {
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()                      // the child has its own
+	cmd := exec.Command(p.path, p.args...) //nolint:noctx // it is ended by Kill and Terminate
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is ours alone; no orphans
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("%s: %w", p.Name, err)
+	}
+	ended := make(chan struct{})
+	p.mu.Lock()
+	p.cmd, p.ended, p.asked = cmd, ended, false
+	p.mu.Unlock()
+	go func() {
+		_ = cmd.Wait() // the exit code is kept in cmd
+		close(ended)
+	}()
+	return nil
+}
+
+// current is the running command, with what its end closes; nil before Start.
+func (p *Process) current() (*exec.Cmd, chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd, p.ended
+}
+
+// PID of the process; 0 if it does not run.
+func (p *Process) PID() int {
+	cmd, ended := p.current()
+	if cmd == nil {
+		return 0
+	}
+	select {
+	case <-ended:
+		return 0
+	default:
+		return cmd.Process.Pid
+	}
+}
+
+// Ended is closed when the process has ended.
+func (p *Process) Ended() <-chan struct{} {
+	_, ended := p.current()
+	return ended
+}
+
+// WaitReady returns when the process serves; an error when it ends before that.
+func (p *Process) WaitReady(ctx context.Context) error {
+	_, ended := p.current()
+	client := http.Client{Timeout: time.Second}
+	for {
+		if r, err := get(ctx, &client, p.ready); err == nil {
+			r.Body.Close()
+			return nil
+		}
+		select {
+		case <-ended:
+			return fmt.Errorf("%s ended before it was ready; the end of its log:\n%s", p.Name, p.LogTail())
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w; the end of its log:\n%s", p.Name, ctx.Err(), p.LogTail())
+		case <-time.After(poll):
+		}
+	}
+}
+
+// get returns an answer with status 200.
+func get(ctx context.Context, client *http.Client, url string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode != http.StatusOK {
+		answer.Body.Close()
+		return nil, fmt.Errorf("%s: %s", url, answer.Status)
+	}
+	return answer, nil
+}
+
+// signal sends a signal to the process if it runs.
+func (p *Process) signal(s syscall.Signal, ends bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return fmt.Errorf("%s was never started", p.Name)
+	}
+	p.asked = p.asked || ends
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("%s: %v: %w", p.Name, s, err)
+	}
+	return nil
+}
+
+// Kill ends the process as kill -9 does and returns when it is gone.
+func (p *Process) Kill() error {
+	if err := p.signal(syscall.SIGKILL, true); err != nil {
+		return err
+	}
+	_, ended := p.current()
+	<-ended
+	return nil
+}
+
+// Stop halts the process where it is (SIGSTOP).
+func (p *Process) Stop() error { return p.signal(syscall.SIGSTOP, false) }
+
+// Continue undoes Stop.
+func (p *Process) Continue() error { return p.signal(syscall.SIGCONT, false) }
+
+// Terminate asks the process to end (SIGTERM) and waits for it. An exit code
+// other than 0 is an error; after ctx the process is killed.
+func (p *Process) Terminate(ctx context.Context) error {
+	if err := p.signal(syscall.SIGTERM, true); err != nil {
+		return err
+	}
+	cmd, ended := p.current()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("%s did not end after SIGTERM: %w", p.Name, ctx.Err()), p.Kill())
+	}
+	if code := cmd.ProcessState.ExitCode(); code != 0 {
+		return fmt.Errorf("%s ended with exit code %d, expected 0; the end of its log:\n%s", p.Name, code, p.LogTail())
+	}
+	return nil
+}
+
+// EndedByItself says how the process ended if that was not asked of it.
+func (p *Process) EndedByItself() error {
+	if p.PID() != 0 {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil || p.asked {
+		return nil
+	}
+	return fmt.Errorf("%s ended by itself: %v; the end of its log:\n%s", p.Name, p.cmd.ProcessState, p.LogTail())
+}
+
+// LogTail is the end of the process's log.
+func (p *Process) LogTail() string {
+	const lines = 20
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	all := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
+}
+
+// Usage is what a process holds of the machine.
+type Usage struct {
+	Resident int64 `json:"resident_bytes"`
+	Files    int   `json:"open_files"`
+}
+
+// Usage reads /proc. It is zero when the process does not run.
+func (p *Process) Usage() (Usage, error) {
+	pid := p.PID()
+	if pid == 0 {
+		return Usage{}, nil
+	}
+	dir := "/proc/" + strconv.Itoa(pid)
+	files, err := os.ReadDir(filepath.Join(dir, "fd"))
+	if err != nil {
+		return Usage{}, err
+	}
+	statm, err := os.ReadFile(filepath.Join(dir, "statm"))
+	if err != nil {
+		return Usage{}, err
+	}
+	fields := strings.Fields(string(statm)) // size, resident, ...: in pages
+	if len(fields) < 2 {
+		return Usage{}, fmt.Errorf("%s/statm: found %q, expected numbers of pages", dir, statm)
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	return Usage{Resident: pages * int64(os.Getpagesize()), Files: len(files)}, err
+}

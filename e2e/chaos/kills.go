@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/e2e/chaos/cluster"
+)
+
+// killEach: kill -9, each role in turn, at random moments; the dead come back
+// after a while. The other process of the role is always alive.
+func killEach(ctx context.Context, s *suite) (*report, error) {
+	return s.disturbed(ctx, "kills", s.config("kills"), func(ctx context.Context, t *trial) error {
+		return t.killEach(ctx, func() error { return pause(ctx, t.between(time.Second, 4*time.Second)) })
+	})
+}
+
+// killEach kills at the moments that moment waits for.
+func (t *trial) killEach(ctx context.Context, moment func() error) error {
+	for i := range t.kills {
+		if err := moment(); err != nil {
+			return err
+		}
+		role := cluster.Roles[i%len(cluster.Roles)]
+		if err := t.killAndRestart(ctx, t.one(role), t.between(0, 2*time.Second)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// one draws a process of a role.
+func (t *trial) one(role string) *cluster.Member {
+	members := t.Members(role)
+	return members[t.random.IntN(len(members))]
+}
+
+// killAndRestart returns when the process is ready again.
+func (t *trial) killAndRestart(ctx context.Context, m *cluster.Member, down time.Duration) error {
+	t.struck("kill "+m.Role, m.Name)
+	if err := m.Kill(); err != nil {
+		return err
+	}
+	return t.restart(ctx, m.Process, down)
+}
+
+func (t *trial) restart(ctx context.Context, p *cluster.Process, down time.Duration) error {
+	if err := pause(ctx, down); err != nil {
+		return err
+	}
+	if err := p.Start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	return p.WaitReady(ctx)
+}
+
+// rolling: SIGTERM to every process in turn, each is started again when it has
+// ended with exit code 0.
+func rolling(ctx context.Context, s *suite) (*report, error) {
+	return s.disturbed(ctx, "rolling", s.config("rolling"), func(ctx context.Context, t *trial) error {
+		for _, m := range t.Members("") {
+			t.struck("SIGTERM "+m.Role, m.Name)
+			ending, cancel := context.WithTimeout(ctx, startPatience)
+			err := m.Terminate(ending)
+			cancel()
+			if err != nil {
+				return err
+			}
+			if err := t.restart(ctx, m.Process, 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,178 @@
+// Command chaos is the fault suite: many streams through a cluster of Millrace
+// processes on the loopback interface while processes are killed, halted and cut
+// off. Every answer must be the one of an undisturbed run, token by token. The
+// exit code is 0 if it is.
+//
+//	go run ./e2e/chaos                                # everything, up to 15 minutes
+//	go run ./e2e/chaos --scenario kills --seed 7      # one scenario, as in an earlier run
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/e2e/chaos/cluster"
+)
+
+// scenario does one kind of harm.
+type scenario struct {
+	name string
+	run  func(context.Context, *suite) (*report, error)
+}
+
+var scenarios = []scenario{
+	{"kills", killEach},
+	{"stalls", stalls},
+	{"cuts", cuts},
+	{"nats", natsRestarts},
+	{"nats-cluster", natsCluster},
+	{"rolling", rolling},
+	{"soak", soak},
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	suite
+
+	scenarios []string
+	results   string
+	limit     time.Duration
+}
+
+func parse(args []string, out io.Writer) (*options, error) {
+	var names []string
+	for _, s := range scenarios {
+		names = append(names, s.name)
+	}
+	o := &options{suite: suite{out: out}}
+	f := pflag.NewFlagSet("chaos", pflag.ContinueOnError)
+	f.StringSliceVar(&o.scenarios, "scenario", names, "what to run")
+	f.Uint64Var(&o.seed, "seed", rand.Uint64()>>32, "of every draw: streams, moments, victims")
+	f.IntVar(&o.streams, "streams", 200, "different streams")
+	f.IntVar(&o.tokens, "tokens", 120, "tokens per stream, about")
+	f.IntVar(&o.concurrent, "concurrent", 64, "streams at a time")
+	f.IntVar(&o.kills, "kills", 20, "kills of the scenario kills")
+	f.DurationVar(&o.soak, "soak", 2*time.Minute, "length of the scenario soak")
+	f.DurationVar(&o.limit, "limit", 15*time.Minute, "for everything; what has not ended then fails")
+	f.StringVar(&o.model, "model", "models/tiny-chat", "directory of the model")
+	f.StringArrayVar(&o.args, "serve", []string{"--kv-memory=128MiB", "--threads=1"}, "a flag for every millrace process (repeat)")
+	f.StringVar(&o.results, "results", "", "directory for the result as JSON and Markdown (none: not written)")
+	f.StringVar(&o.dir, "dir", "build/chaos", "directory for binaries, logs and data")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	for _, name := range o.scenarios {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("--scenario: found %q, expected %s", name, strings.Join(names, ", "))
+		}
+	}
+	return o, nil
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	o, err := parse(args, out)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("--limit %s is over", o.limit))
+	defer cancel()
+	if o.dir, err = filepath.Abs(o.dir); err != nil {
+		return err
+	}
+	if o.programs, err = cluster.Build(ctx, o.dir); err != nil {
+		return err
+	}
+	o.dir = filepath.Join(o.dir, begin.Format("150405"))
+	fmt.Fprintf(out, "seed %d, logs in %s\n", o.seed, o.dir)
+	all := &results{Time: begin.UTC().Format("2006-01-02T1504"), Machine: machine(), Commit: commit(ctx), Seed: o.seed, Arguments: args}
+	for _, s := range scenarios {
+		if slices.Contains(o.scenarios, s.name) {
+			all.Scenarios = append(all.Scenarios, o.one(ctx, s))
+		}
+	}
+	if o.results != "" {
+		if err := all.write(o.results, all.Time+"-chaos"); err != nil {
+			return err
+		}
+	}
+	if failed := all.failed(); len(failed) > 0 {
+		return fmt.Errorf("seed %d: failed: %s", o.seed, strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// one runs a scenario and says what it found.
+func (s *suite) one(ctx context.Context, sc scenario) *report {
+	fmt.Fprintf(s.out, "%s\n", sc.name)
+	r, err := sc.run(ctx, s)
+	if r == nil {
+		r = &report{Scenario: sc.name}
+	}
+	if err != nil {
+		r.Error = errors.Join(err, context.Cause(ctx)).Error()
+	}
+	r.Pass = err == nil && r.Good()
+	r.print(s.out)
+	return r
+}
+
+func (r *results) failed() (names []string) {
+	for _, s := range r.Scenarios {
+		if !s.Pass {
+			names = append(names, s.Scenario)
+		}
+	}
+	return names
+}
+
+// machine names the processor, as far as the system says.
+func machine() string {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "unknown machine"
+	}
+	fields := map[string]string{}
+	cores := 0
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(line, ":")
+		fields[strings.TrimSpace(key)] = strings.TrimSpace(value)
+		if strings.HasPrefix(line, "processor") {
+			cores++
+		}
+	}
+	return fmt.Sprintf("%s, family %s model %s, %d cores", fields["vendor_id"], fields["cpu family"], fields["model"], cores)
+}
+
+func commit(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/chaos/workload"
+)
+
+const (
+	rounds = 6 // of a soak; after each the cluster is idle and is weighed
+	warm   = 1 // the round from which on nothing may grow any more
+	burst  = 150
+)
+
+// soak: a day in little time. Streams, streams that are left in the middle, bursts
+// above the capacity, kills of the second process of each role. Between rounds
+// of that the first processes, which live through it all, are weighed: memory, open
+// files, goroutines, and what JetStream keeps must be flat.
+func soak(ctx context.Context, s *suite) (_ *report, err error) {
+	begin := time.Now()
+	c := s.config("soak")
+	c.Args = append([]string{"--max-waiting=32"}, c.Args...) // so that a burst is too much
+	t, stop, err := s.open(ctx, "soak", c)
+	defer func() { err = errors.Join(err, stop()) }()
+	if err != nil {
+		return nil, err
+	}
+	t.run.Retry = true
+	var (
+		all     []workload.Result
+		weights []weight
+		side    mischief
+	)
+	for round := range rounds {
+		results, err := t.harmed(ctx, func(ctx context.Context, t *trial) error {
+			return side.round(ctx, t, rand.New(rand.NewPCG(s.seed, uint64(round))), s.soak/rounds)
+		})
+		all = append(all, results...)
+		if err := errors.Join(err, t.whole(ctx)); err != nil {
+			return t.report("soak", all), err
+		}
+		w, err := t.weigh(ctx)
+		if err != nil {
+			return t.report("soak", all), err
+		}
+		weights = append(weights, w)
+	}
+	r := t.report("soak", all)
+	r.Seconds = time.Since(begin).Seconds()
+	r.Notes = append(r.Notes, fmt.Sprintf("%d streams were left in the middle, %d of %d requests in bursts were refused",
+		side.left.Load(), side.refused.Load(), side.burst.Load()))
+	r.Notes = append(r.Notes, growth(weights[warm], weights[rounds-1])...)
+	return r, errors.Join(side.err(), flat(weights[warm], weights[rounds-1]))
+}
+
+// mischief is what clients do beside their streams.
+type mischief struct {
+	left, burst, refused atomic.Int64
+
+	mu   sync.Mutex
+	errs []error
+}
+
+func (m *mischief) fault(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.errs) < 5 {
+		m.errs = append(m.errs, err)
+	}
+}
+
+func (m *mischief) err() error { return errors.Join(m.errs...) }
+
+// round does harm for d.
+func (m *mischief) round(ctx context.Context, t *trial, random *rand.Rand, d time.Duration) error {
+	round, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	var clients sync.WaitGroup
+	clients.Go(func() { m.leave(round, t) })
+	clients.Go(func() { m.bursts(round, t) })
+	defer clients.Wait()
+	for pause(round, time.Duration(2+random.IntN(4))*time.Second) == nil {
+		role := cluster.Roles[random.IntN(len(cluster.Roles))]
+		if err := t.killAndRestart(ctx, t.Members(role)[1], time.Second); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+var endless = client.CompletionRequest{Prompt: "Once upon a time", MaxTokens: 1000, Sampling: client.Sampling{IgnoreEOS: true}}
+
+// leave opens long streams and leaves them after a few tokens.
+func (m *mischief) leave(ctx context.Context, t *trial) {
+	for i := 0; ctx.Err() == nil; i++ {
+		c := t.run.Clients[[]string{"http", "nats"}[i%2]]
+		chunks := 0
+		for _, err := range c.CompleteStream(ctx, endless) {
+			if err != nil && ctx.Err() == nil && workload.Refusal(err) == 0 {
+				m.fault(fmt.Errorf("a stream to be left: %w", err))
+			}
+			if chunks++; chunks == 10 {
+				m.left.Add(1)
+				break
+			}
+		}
+		_ = pause(ctx, 100*time.Millisecond) // ctx is looked at next
+	}
+}
+
+// bursts sends more than the gateways take, now and then. Each is answered or refused.
+func (m *mischief) bursts(ctx context.Context, t *trial) {
+	for pause(ctx, 5*time.Second) == nil {
+		var all sync.WaitGroup
+		for i := range burst {
+			all.Go(func() {
+				short := endless
+				short.MaxTokens = 8
+				_, err := t.run.Clients[[]string{"http", "nats"}[i%2]].Complete(ctx, short)
+				m.burst.Add(1)
+				switch {
+				case workload.Refusal(err) > 0:
+					m.refused.Add(1)
+				case err != nil && ctx.Err() == nil:
+					m.fault(fmt.Errorf("a request of a burst: %w", err))
+				}
+			})
+		}
+		all.Wait()
+	}
+}
+
+// weight is what the first process of each role, and NATS, hold when idle.
+type weight struct {
+	Resident, Files, Goroutines map[string]float64
+	Storage                     cluster.Storage
+}
+
+func (t *trial) weigh(ctx context.Context) (w weight, err error) {
+	w = weight{map[string]float64{}, map[string]float64{}, map[string]float64{}, cluster.Storage{}}
+	for _, role := range cluster.Roles {
+		m := t.Members(role)[0]
+		usage, err := m.Usage()
+		if err != nil {
+			return w, err
+		}
+		metrics, err := m.Metrics(ctx)
+		if err != nil {
+			return w, err
+		}
+		w.Resident[m.Name], w.Files[m.Name] = float64(usage.Resident)/(1<<20), float64(usage.Files)
+		w.Goroutines[m.Name] = metrics["go_goroutines"]
+	}
+	for _, p := range t.NATS() {
+		usage, err := p.Usage()
+		if err != nil {
+			return w, err
+		}
+		w.Resident[p.Name], w.Files[p.Name] = float64(usage.Resident)/(1<<20), float64(usage.Files)
+	}
+	w.Storage, err = t.Storage(ctx)
+	return w, err
+}
+
+// bounds of growth: a share of the first value and an amount.
+func grown(what, unit string, before, after map[string]float64, share, amount float64) error {
+	var errs []error
+	for name, was := range before {
+		if is := after[name]; is > was*(1+share)+amount {
+			errs = append(errs, fmt.Errorf("%s: %s grew from %.0f to %.0f%s", name, what, was, is, unit))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func flat(before, after weight) error {
+	stored := func(w weight) map[string]float64 {
+		return map[string]float64{"jetstream": float64(w.Storage.Memory+w.Storage.File) / 1024}
+	}
+	return errors.Join(
+		grown("resident memory", " MiB", before.Resident, after.Resident, 0.15, 16),
+		grown("open files", "", before.Files, after.Files, 0, 8),
+		grown("goroutines", "", before.Goroutines, after.Goroutines, 0.05, 10),
+		grown("storage", " KiB", stored(before), stored(after), 0.1, 256),
+	)
+}
+
+func growth(before, after weight) (lines []string) {
+	for _, role := range append(cluster.Roles, cluster.RoleNATS) {
+		name := role + "-1"
+		lines = append(lines, fmt.Sprintf("%s: resident %.0f -> %.0f MiB, files %.0f -> %.0f, goroutines %.0f -> %.0f", name,
+			before.Resident[name], after.Resident[name], before.Files[name], after.Files[name], before.Goroutines[name], after.Goroutines[name]))
+	}
+	return append(lines, fmt.Sprintf("JetStream: %d -> %d bytes in memory, %d -> %d in files, %d -> %d streams",
+		before.Storage.Memory, after.Storage.Memory, before.Storage.File, after.Storage.File, before.Storage.Streams, after.Storage.Streams))
+}

@@ -1,0 +1,79 @@
+package workload
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+)
+
+// Verdict says what is wrong with an answer.
+type Verdict string
+
+// The verdicts.
+const (
+	Whole      Verdict = "whole"
+	Lost       Verdict = "lost"       // an error, or no end
+	Duplicated Verdict = "duplicated" // every expected token is there, and more
+	Missing    Verdict = "missing"    // what is there is in order, but some is not there
+	Differing  Verdict = "differing"
+)
+
+// Compare judges an answer by that of an undisturbed run: text, token ids,
+// log probabilities, finish reasons and usage must be the same. The error says
+// what was found.
+func Compare(expected, found *Answer) (Verdict, error) {
+	if found.Err != nil {
+		return Lost, fmt.Errorf("after %d tokens: %w", found.tokens(), found.Err)
+	}
+	for i := range expected.Choices {
+		e, f := &expected.Choices[i], &found.Choices[i]
+		switch {
+		case slices.Equal(e.Tokens, f.Tokens):
+		case within(e.Tokens, f.Tokens):
+			return Duplicated, fmt.Errorf("choice %d: found %d tokens, expected %d, which are all among them", i, len(f.Tokens), len(e.Tokens))
+		case within(f.Tokens, e.Tokens):
+			return Missing, fmt.Errorf("choice %d: found %d tokens, expected %d", i, len(f.Tokens), len(e.Tokens))
+		default:
+			return Differing, fmt.Errorf("choice %d: token %d is the first that differs, of %d", i, common(e.Tokens, f.Tokens), len(e.Tokens))
+		}
+		if e.Text != f.Text {
+			return Differing, fmt.Errorf("choice %d: the same tokens, but found text %q, expected %q", i, f.Text, e.Text)
+		}
+		if e.Finish != f.Finish {
+			return Differing, fmt.Errorf("choice %d: found finish_reason %q, expected %q", i, f.Finish, e.Finish)
+		}
+		if !reflect.DeepEqual(e.Logprobs, f.Logprobs) {
+			return Differing, fmt.Errorf("choice %d: the same tokens, but other log probabilities", i)
+		}
+	}
+	if expected.Usage != found.Usage {
+		return Differing, fmt.Errorf("found usage %+v, expected %+v", found.Usage, expected.Usage)
+	}
+	return Whole, nil
+}
+
+func (a *Answer) tokens() (n int) {
+	for i := range a.Choices {
+		n += len(a.Choices[i].Tokens)
+	}
+	return n
+}
+
+// within: part is whole when elements are left out of it.
+func within(part, whole []int32) bool {
+	for _, id := range whole {
+		if len(part) > 0 && part[0] == id {
+			part = part[1:]
+		}
+	}
+	return len(part) == 0
+}
+
+// common is the length of the common beginning.
+func common(a, b []int32) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,83 @@
+package workload
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/client"
+)
+
+func answer(text string, ids ...int32) *Answer {
+	return &Answer{
+		Choices: []Choice{{Text: text, Tokens: ids, Finish: "length"}},
+		Usage:   client.Usage{CompletionTokens: len(ids)},
+	}
+}
+
+func TestEveryDeviationHasItsVerdict(t *testing.T) {
+	expected := answer("abcd", 1, 2, 3, 4)
+	cut := answer("ab", 1, 2)
+	cut.Err = errors.New("connection refused")
+	otherEnd := answer("abcd", 1, 2, 3, 4)
+	otherEnd.Choices[0].Finish = "stop"
+	otherUsage := answer("abcd", 1, 2, 3, 4)
+	otherUsage.Usage.PromptTokens = 1
+	otherLogprobs := answer("abcd", 1, 2, 3, 4)
+	otherLogprobs.Choices[0].Logprobs = map[string][]json.RawMessage{"tokens": {[]byte(`"a"`)}}
+	for _, c := range []struct {
+		found *Answer
+		want  Verdict
+	}{
+		{answer("abcd", 1, 2, 3, 4), Whole},
+		{cut, Lost},
+		{answer("abbcd", 1, 2, 2, 3, 4), Duplicated},
+		{answer("abcdabcd", 1, 2, 3, 4, 1, 2, 3, 4), Duplicated},
+		{answer("abd", 1, 2, 4), Missing},
+		{answer("abc", 1, 2, 3), Missing},
+		{answer("abce", 1, 2, 3, 5), Differing},
+		{answer("abdc", 1, 2, 4, 3), Differing},
+		{answer("abce", 1, 2, 3, 4), Differing},
+		{otherEnd, Differing},
+		{otherUsage, Differing},
+		{otherLogprobs, Differing},
+	} {
+		got, err := Compare(expected, c.found)
+		require.Equal(t, c.want, got, "%+v: %v", c.found, err)
+		require.Equal(t, c.want == Whole, err == nil)
+		o := Judge(map[int]*Answer{7: expected}, []Result{{Stream: &Stream{ID: 7}, Answer: c.found}})
+		require.Equal(t, c.want == Whole, o.Good())
+	}
+}
+
+func TestStreamsOfASeedAreAlwaysTheSame(t *testing.T) {
+	a, b := Streams(40, 50, 3), Streams(40, 50, 3)
+	require.Equal(t, a, b)
+	require.NotEqual(t, a, Streams(40, 50, 4))
+	seen := map[string]bool{}
+	for _, s := range a {
+		seen[s.Kind+s.Over] = true
+	}
+	require.Len(t, seen, 2*len(kinds), "every kind over every transport")
+}
+
+func TestAGapIsCountedWhereTheFaultIsInIt(t *testing.T) {
+	at := func(ms ...int) (all []time.Time) {
+		for _, m := range ms {
+			all = append(all, time.UnixMilli(int64(m)))
+		}
+		return all
+	}
+	results := []Result{
+		{Answer: &Answer{Arrivals: at(0, 10, 20, 720, 730)}},   // a gap of 700
+		{Answer: &Answer{Arrivals: at(0, 10, 20, 30, 5000)}},   // one of 4970, from within the second on
+		{Answer: &Answer{Arrivals: at(100, 9000)}},             // not yet there
+		{Answer: &Answer{Arrivals: at(0, 10)}},                 // gone
+		{Answer: &Answer{Arrivals: at(0, 15, 30, 2000, 3000)}}, // 1970 begins within, 1000 does not
+	}
+	require.Equal(t, Gaps{Count: 3, P50: 1970, P99: 4970, Max: 4970}, GapsAt(results, at(22)))
+	require.Equal(t, Gaps{Count: 14, P50: 10, P99: 8900, Max: 8900}, AllGaps(results))
+}
