@@ -11,8 +11,8 @@ import "fmt"
 // for the first time (fewer than MaxBatchSize), and by higher priorities. It is
 // asked for again once KV has been given back.
 func (s *Scheduler) planReserves() {
-	for s.probe == nil {
-		seq := s.waiting.first()
+	for s.probe == nil && s.running.rows+s.asking.rows < s.cfg.MaxBatchSize {
+		seq := s.nextWaiting()
 		if seq == nil || seq.denials > 0 && seq.asked == s.frees ||
 			s.running.rows+s.asking.rows+seq.rows() > s.cfg.MaxBatchSize {
 			return
@@ -22,6 +22,8 @@ func (s *Scheduler) planReserves() {
 		}
 		s.waiting.remove(seq)
 		seq.state = Asking
+		seq.flow.pending += seq.PromptTokens
+		seq.flow.rows += seq.rows()
 		seq.asked = s.frees
 		seq.leaseAsk = s.leaseFor(seq, seq.PromptTokens)
 		s.asking.insert(seq)
@@ -88,10 +90,12 @@ func (s *Scheduler) denied(e *Event) error {
 		return fmt.Errorf("%w: denial for sequence %d, which asked for nothing", ErrUnexpected, e.ID)
 	}
 	s.answered(seq)
+	seq.flow.rows -= seq.rows()
 	if seq.ended {
 		s.forget(seq)
 		return nil
 	}
+	seq.flow.pending -= seq.PromptTokens
 	seq.denials++
 	seq.state = Waiting
 	s.waiting.insert(seq)

@@ -20,6 +20,7 @@ type Sequence struct {
 	Beams        int // 0: none; else each token after the prompt is a row for each of them
 	Priority     int // lower runs first
 	Tenant       string
+	Weight       int  // of the tenant, up to MaxWeight; 0: 1
 	Arrival      Time // order within a priority
 	Deadline     Time // ended when it passes, in whatever state; 0: none
 }
@@ -93,7 +94,7 @@ const (
 	ReasonCancelled        //
 	ReasonError            // the device or a stage failed
 	ReasonDeadline         // the deadline passed
-	ReasonQueueFull        // refused: MaxBatchSize + MaxWaiting sequences are here
+	ReasonQueueFull        // refused: MaxBatchSize + MaxWaiting sequences are here, of the tenant its share
 	ReasonTooLong          // refused: longer than the context limit or the KV pool
 	ReasonInvalid          // refused: no prompt, no token to make, or more beams than MaxBatchSize
 )

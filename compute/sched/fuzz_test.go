@@ -31,6 +31,7 @@ func FuzzStep(f *testing.F) {
 			case KindSubmit:
 				b.step(t, Submit(Sequence{
 					ID: id, PromptTokens: next() % 35, MaxNewTokens: next() % 12, Beams: next() % 5, Priority: next() % 2, Deadline: Time(next() % 40),
+					Tenant: string(rune('a' + next()%3)), Weight: next() % 4,
 				}))
 			case KindGranted:
 				b.step(t, Granted(id, next()%48))

@@ -59,6 +59,7 @@ type sequence struct {
 	computed  int    // tokens in the KV cache once the last plan has run
 	leased    int    // tokens backed by slabs
 	leaseAsk  int    // tokens of the longest lease asked for
+	flow      *flow  // its tenant's
 }
 
 // rows is the number of rows of a decode step.
@@ -79,16 +80,20 @@ type Scheduler struct {
 	byID map[ID]*sequence
 	// Each sequence of byID is in the one that its state names.
 	waiting, asking, running queue
+	flows                    map[string]*flow // by tenant
+	clock                    uint64           // virtual time at which a flow begins, at least
+	room                     *Room            // of live sequences
 
 	spare      []*sequence // for the next Submits
+	ready      []*sequence // of planPrompts, reused
 	serial     uint64
-	live       int       // submitted and not ended
 	frees      uint64    // times that KV was given back, as far as known
 	probe      *sequence // denied before and asked again: nobody passes it until its answer
 	admissions uint64
 	gate       uint64 // admissions up to this one may start (the waiting-served ratio)
 	held       int    // steps that the ratio has held prompts back
 	wake       Time
+	now        Time // of the step
 	plan       Plan
 }
 
@@ -97,13 +102,16 @@ func New(cfg Config) (*Scheduler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Scheduler{cfg: cfg, byID: make(map[ID]*sequence)}, nil
+	return &Scheduler{
+		cfg: cfg, byID: make(map[ID]*sequence), flows: make(map[string]*flow), room: NewRoom(cfg.MaxBatchSize + cfg.MaxWaiting),
+	}, nil
 }
 
 // Step applies the events in their order and plans the next step. The plan is
 // valid even with an error, which names the events that were ignored.
 func (s *Scheduler) Step(now Time, events []Event) (*Plan, error) {
 	s.plan.reset()
+	s.now = now
 	var errs []error
 	for i := range events {
 		if err := s.apply(&events[i]); err != nil {
@@ -156,20 +164,21 @@ func (s *Scheduler) submit(q *Sequence) error {
 	s.serial++
 	*seq = sequence{Sequence: *q, serial: s.serial}
 	s.byID[q.ID] = seq
-	s.live++
+	s.join(seq)
 	s.waiting.insert(seq)
 	s.noteDeadline(seq)
 	return nil
 }
 
-// refuse returns why a sequence cannot be accepted, or ReasonNone.
+// refuse returns why a sequence cannot be accepted, or ReasonNone: it has a place then.
 func (s *Scheduler) refuse(q *Sequence) Reason {
 	switch {
-	case q.PromptTokens < 1 || q.MaxNewTokens < 1 || q.Beams < 0 || q.Beams > s.cfg.MaxBatchSize:
+	case q.PromptTokens < 1 || q.MaxNewTokens < 1 || q.Beams < 0 || q.Beams > s.cfg.MaxBatchSize,
+		q.Weight < 0 || q.Weight > MaxWeight:
 		return ReasonInvalid
 	case q.PromptTokens > s.cfg.MaxSequenceTokens-1 || q.MaxNewTokens > s.cfg.MaxSequenceTokens-q.PromptTokens:
 		return ReasonTooLong
-	case s.live >= s.cfg.MaxBatchSize+s.cfg.MaxWaiting:
+	case !s.room.Enter(q.Tenant, q.Weight):
 		return ReasonQueueFull
 	}
 	return ReasonNone
@@ -196,7 +205,8 @@ func (s *Scheduler) end(seq *sequence, r Reason) {
 		return
 	}
 	s.plan.Ended = append(s.plan.Ended, End{ID: seq.ID, Reason: r, Generated: seq.generated})
-	s.live--
+	s.room.Leave(seq.Tenant)
+	s.unqueue(seq)
 	switch seq.state {
 	case Waiting:
 		s.waiting.remove(seq)
@@ -216,6 +226,7 @@ func (s *Scheduler) end(seq *sequence, r Reason) {
 func (s *Scheduler) release(seq *sequence) {
 	s.plan.Release = append(s.plan.Release, seq.ID)
 	s.frees++
+	seq.flow.rows -= seq.rows()
 	s.forget(seq)
 }
 
@@ -233,6 +244,7 @@ func (s *Scheduler) take() *sequence {
 // forget drops a sequence that is in no queue any more.
 func (s *Scheduler) forget(seq *sequence) {
 	delete(s.byID, seq.ID)
+	s.leave(seq)
 	*seq = sequence{}
 	s.spare = append(s.spare, seq)
 }

@@ -25,13 +25,14 @@ type world struct {
 	inbox   []func() []Event // what the KV manager has not handled yet, in order
 	replies []Event          // what it has answered and the scheduler has not heard yet, in order
 
-	seqs   map[ID]*life
-	order  []ID // of submission
-	late   []Event
-	log    [][]Event // events of each step, for the replay
-	times  []time.Duration
-	plans  bytes.Buffer
-	counts map[string]int // rules that the run has exercised
+	seqs    map[ID]*life
+	order   []ID // of submission
+	late    []Event
+	log     [][]Event // events of each step, for the replay
+	times   []time.Duration
+	plans   bytes.Buffer
+	tenants []string
+	counts  map[string]int // rules that the run has exercised
 }
 
 // life is what the world knows of a sequence.
@@ -68,7 +69,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{t: t, rng: rng, cfg: cfg, s: s, kv: kv, seqs: map[ID]*life{}, counts: map[string]int{}}
+	return &world{t: t, rng: rng, cfg: cfg, s: s, kv: kv, seqs: map[ID]*life{}, counts: map[string]int{},
+		tenants: []string{"a", "b", "c"}[:1+rng.IntN(3)]}
 }
 
 func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
@@ -77,7 +79,7 @@ func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
 func (w *world) request() Sequence {
 	q := Sequence{
 		ID: ID(len(w.order) + 1), PromptTokens: 1 + w.rng.IntN(90), MaxNewTokens: 1 + w.rng.IntN(60),
-		Priority: w.rng.IntN(3), Arrival: w.now - time.Duration(w.rng.IntN(3))*time.Second,
+		Priority: w.rng.IntN(3), Tenant: w.tenants[w.rng.IntN(len(w.tenants))], Weight: w.rng.IntN(4), Arrival: w.now - time.Duration(w.rng.IntN(3))*time.Second,
 	}
 	if w.chance(20) {
 		q.Beams = 1 + w.rng.IntN(w.cfg.MaxBatchSize)
@@ -287,6 +289,7 @@ func (w *world) checkReserves(p *Plan) {
 		l.asked = true
 	}
 	batch := 0
+	var waiting []*life // or denied and asked for again
 	for _, x := range w.seqs {
 		if x.asked || x.granted && x.released == 0 {
 			batch += max(1, x.Beams)
@@ -294,14 +297,20 @@ func (w *world) checkReserves(p *Plan) {
 		if x.ended > 0 || x.granted || x.asked && !x.denied {
 			continue
 		}
-		for _, r := range p.Reserve { // x waits, or was denied and is asked for again
-			if y := w.seqs[r.ID]; x != y && x.first(y) {
-				w.t.Fatalf("step %d: %d passes %d: %+v %+v", p.Step, y.ID, x.ID, y, x)
-			}
-		}
+		waiting = append(waiting, x)
 	}
 	if batch > w.cfg.MaxBatchSize {
 		w.t.Fatalf("step %d: %d sequences hold or ask for KV, expected at most %d", p.Step, batch, w.cfg.MaxBatchSize)
+	}
+	kept := batch > w.cfg.MaxBatchSize-w.cfg.MaxBatchSize/headroom // rows that only some tenants may take
+	for _, r := range p.Reserve {
+		y := w.seqs[r.ID]
+		for _, x := range waiting {
+			if x == y || !x.first(y) || x.Tenant != y.Tenant && (kept || x.Priority == y.Priority) {
+				continue
+			}
+			w.t.Fatalf("step %d: %d passes %d: %+v %+v", p.Step, y.ID, x.ID, y, x)
+		}
 	}
 }
 

@@ -6,7 +6,7 @@ import "fmt"
 func (s *Scheduler) Running() int { return s.running.len() }
 
 // Waiting counts the sequences that were accepted and hold no KV yet.
-func (s *Scheduler) Waiting() int { return s.live - s.running.len() }
+func (s *Scheduler) Waiting() int { return s.room.Inside() - s.running.len() }
 
 // Idle says that every sequence has ended and no answer of the KV manager is
 // awaited.
@@ -31,7 +31,7 @@ type SequenceState struct {
 // Snapshot copies the state of all live sequences: running, asking, waiting,
 // each in the order of service.
 func (s *Scheduler) Snapshot() []SequenceState {
-	out := make([]SequenceState, 0, s.live)
+	out := make([]SequenceState, 0, s.room.Inside())
 	for _, q := range [...]*queue{&s.running, &s.asking, &s.waiting} {
 		for _, seq := range q.seqs {
 			if seq.ended {
@@ -80,16 +80,48 @@ func (s *Scheduler) Check() error {
 	switch {
 	case queued != len(s.byID):
 		return fmt.Errorf("sched: check: %d sequences in the queues, %d known", queued, len(s.byID))
-	case live != s.live:
-		return fmt.Errorf("sched: check: %d sequences live, the count says %d", live, s.live)
+	case live != s.room.Inside():
+		return fmt.Errorf("sched: check: %d sequences live, the count says %d", live, s.room.Inside())
 	case batch > s.cfg.MaxBatchSize:
 		return fmt.Errorf("sched: check: %d sequences and beams hold or ask for KV, expected at most %d", batch, s.cfg.MaxBatchSize)
-	case live > s.cfg.MaxBatchSize+s.cfg.MaxWaiting:
-		return fmt.Errorf("sched: check: %d sequences accepted, expected at most %d", live, s.cfg.MaxBatchSize+s.cfg.MaxWaiting)
+	case live > 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting):
+		return fmt.Errorf("sched: check: %d sequences accepted, expected at most %d", live, 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting))
 	case s.probe != nil && (s.probe.state != Asking || s.probe.denials == 0 || s.probe.ended):
 		return fmt.Errorf("sched: check: sequence %d bars the queue but is not asked for again", s.probe.ID)
 	}
+	if err := s.checkFlows(); err != nil {
+		return err
+	}
 	return s.checkPlan()
+}
+
+// checkFlows counts the flows' books again, from the sequences.
+func (s *Scheduler) checkFlows() error {
+	type counts struct{ live, backlog, pending, rows int }
+	want := map[*flow]counts{}
+	for _, seq := range s.byID {
+		if s.flows[seq.Tenant] != seq.flow {
+			return fmt.Errorf("sched: check: sequence %d is in a flow that is not its tenant's", seq.ID)
+		}
+		n := want[seq.flow]
+		n.live++
+		if seq.state != Waiting {
+			n.rows += seq.rows()
+		}
+		if !seq.ended && seq.prefilling() {
+			n.backlog++
+			if seq.state != Waiting {
+				n.pending += seq.PromptTokens - seq.computed
+			}
+		}
+		want[seq.flow] = n
+	}
+	for tenant, f := range s.flows {
+		if found := (counts{f.live, f.backlog, f.pending, f.rows}); found != want[f] {
+			return fmt.Errorf("sched: check: tenant %q has %+v, the count says %+v", tenant, want[f], found)
+		}
+	}
+	return nil
 }
 
 func (s *Scheduler) checkSequence(q *sequence) error {

@@ -18,8 +18,8 @@ func (s *Scheduler) planDecode() {
 }
 
 // planPrompts gives the rows that are left to prompts, in the order of the
-// queue: a prompt that does not fit is cut, and the rest of the rows go to the
-// next one only when it is complete or its lease ends.
+// queue, tenants in turn: a prompt that does not fit is cut, and the rest of the
+// rows go to the next one only when it is complete or its lease ends.
 func (s *Scheduler) planPrompts() {
 	budget := s.cfg.MaxBatchTokens - s.plan.DecodeRows
 	if s.plan.DecodeRows > 0 && s.cfg.ChunkTokens > 0 {
@@ -37,11 +37,15 @@ func (s *Scheduler) planPrompts() {
 			s.plan.Stalled++
 			continue
 		}
-		if rows := min(seq.PromptTokens-seq.computed, seq.leased-seq.computed, budget); rows > 0 {
-			s.addChunk(seq, Chunk{Rows: rows})
-			budget -= rows
-		}
+		s.ready = append(s.ready, seq)
 	}
+	for budget > 0 && len(s.ready) > 0 {
+		seq := s.takePrompt()
+		rows := min(seq.PromptTokens-seq.computed, seq.leased-seq.computed, budget)
+		s.addChunk(seq, Chunk{Rows: rows})
+		budget -= rows
+	}
+	s.ready = s.ready[:0]
 	s.plan.PromptRows = s.plan.Rows - s.plan.DecodeRows
 }
 
@@ -78,7 +82,9 @@ func (s *Scheduler) openGate() {
 // addChunk appends the next rows of a sequence to the step.
 func (s *Scheduler) addChunk(seq *sequence, c Chunk) {
 	c.ID, c.Row, c.Start = seq.ID, s.plan.Rows, seq.computed
+	prompt := seq.prefilling()
 	seq.computed = c.end()
+	s.serve(seq, c.Rows, prompt)
 	c.Output = seq.computed == seq.known()
 	s.plan.Outputs += c.outputs()
 	s.plan.Chunks = append(s.plan.Chunks, c)

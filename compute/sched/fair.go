@@ -1,0 +1,171 @@
+package sched
+
+import "time" //nolint:depguard // for a duration; there is no clock here
+
+// MaxWeight is the largest weight of a tenant.
+const MaxWeight = 1000
+
+// virtualRow is the virtual time of one row at weight 1.
+const virtualRow = 1 << 20
+
+// flow is the account of a tenant. Its virtual time is the service that it got,
+// in rows over its weight: tenants with work to do are kept at the same virtual
+// time, by serving the one that is behind (virtual token counter: Sheng et al.,
+// "Fairness in Serving Large Language Models", OSDI 2024; here the prompt is
+// counted when its rows are computed, so that long prompts share steps too).
+type flow struct {
+	weight  int
+	served  uint64 // virtual time
+	pending int    // prompt tokens of sequences that hold or ask for KV, not computed yet
+	rows    int    // decode rows of the sequences that hold or ask for KV
+	live    int    // sequences that the scheduler knows
+	backlog int    // of them, those whose prompt is not computed
+	left    Time   // when the last one was forgotten
+}
+
+// due is the virtual time once every prompt that was let in is computed: the
+// order of admission. Prompts themselves go by what was served.
+func (f *flow) due() uint64 { return f.served + f.virtual(f.pending) }
+
+func (f *flow) virtual(rows int) uint64 { return uint64(rows) * virtualRow / uint64(f.weight) }
+
+// remember is how long a tenant without requests counts as one who may come
+// back at any moment.
+const remember = time.Minute
+
+// headroom is the part of the batch that is kept free for tenants that hold
+// less than their share of it: 1/headroom.
+const headroom = 4
+
+// barred says that a tenant must wait although the batch has room: it has its
+// share of the batch, by weight among the tenants of the last minute, and the rows
+// that are left are kept for the others, whatever the priorities. What runs is
+// never stopped, so a newcomer would wait for the end of an answer otherwise. A
+// tenant that has nothing in the batch is never barred. weights are those of all
+// flows.
+func (s *Scheduler) barred(f *flow, weights int) bool {
+	return f.rows > 0 && f.rows*weights >= s.cfg.MaxBatchSize*f.weight &&
+		s.running.rows+s.asking.rows >= s.cfg.MaxBatchSize-s.cfg.MaxBatchSize/headroom
+}
+
+// join adds a sequence that was just submitted to its tenant's flow. A flow
+// that had nothing to do begins level with the least served of the others: time
+// spent idle is no credit.
+func (s *Scheduler) join(seq *sequence) {
+	f := s.flows[seq.Tenant]
+	if f == nil {
+		f = &flow{}
+		s.flows[seq.Tenant] = f
+	}
+	f.weight = max(seq.Weight, 1)
+	if f.backlog == 0 {
+		if least, ok := s.leastServed(); ok {
+			s.clock = max(s.clock, least)
+		}
+		f.served = max(f.served, s.clock)
+	}
+	f.live++
+	f.backlog++
+	seq.flow = f
+}
+
+// leastServed is the virtual time of the flow that is furthest behind of those
+// with prompts to compute; not ok without any.
+func (s *Scheduler) leastServed() (least uint64, ok bool) {
+	for _, f := range s.flows {
+		if f.backlog > 0 && (!ok || f.served < least) {
+			least, ok = f.served, true
+		}
+	}
+	return least, ok
+}
+
+// serve charges the rows of a chunk to the sequence's tenant.
+func (s *Scheduler) serve(seq *sequence, rows int, prompt bool) {
+	f := seq.flow
+	f.served += f.virtual(rows)
+	if prompt {
+		f.pending -= rows
+		if !seq.prefilling() {
+			s.prefilled(f)
+		}
+	}
+}
+
+// prefilled takes a sequence out of its flow's backlog.
+func (s *Scheduler) prefilled(f *flow) {
+	if f.backlog--; f.backlog > 0 {
+		return
+	}
+	if _, ok := s.leastServed(); !ok { // the last one: who comes next begins here
+		s.clock = max(s.clock, f.served)
+	}
+}
+
+// unqueue takes a sequence that ends before its prompt is computed out of its
+// flow's books.
+func (s *Scheduler) unqueue(seq *sequence) {
+	if !seq.prefilling() {
+		return
+	}
+	if seq.state != Waiting {
+		seq.flow.pending -= seq.PromptTokens - seq.computed
+	}
+	s.prefilled(seq.flow)
+}
+
+// leave forgets a sequence's share in its flow, and the flows that a newcomer
+// would be level with.
+func (s *Scheduler) leave(seq *sequence) {
+	if seq.flow.live--; seq.flow.live > 0 {
+		return
+	}
+	seq.flow.left = s.now
+	for tenant, f := range s.flows {
+		if f.live == 0 && s.now-f.left > remember {
+			delete(s.flows, tenant)
+		}
+	}
+}
+
+// nextWaiting is the sequence to ask for: of those with the highest priority
+// the first of the tenant that is furthest behind. Nil if none may be asked for.
+func (s *Scheduler) nextWaiting() *sequence {
+	if len(s.flows) == 1 {
+		return s.waiting.first()
+	}
+	weights := 0
+	for _, f := range s.flows {
+		weights += f.weight
+	}
+	var best *sequence
+	for _, seq := range s.waiting.seqs {
+		if best != nil && seq.Priority != best.Priority {
+			break
+		}
+		if !s.barred(seq.flow, weights) && (best == nil || seq.flow.due() < best.flow.due()) {
+			best = seq
+		}
+	}
+	return best
+}
+
+// takePrompt removes from ready, which is in the order of service, the prompt
+// that gets the next rows: of those with the highest priority the first of the
+// tenant that is furthest behind.
+func (s *Scheduler) takePrompt() *sequence {
+	best := 0
+	if len(s.flows) > 1 {
+		for i, seq := range s.ready {
+			if seq.Priority != s.ready[0].Priority {
+				break
+			}
+			if seq.flow.served < s.ready[best].flow.served {
+				best = i
+			}
+		}
+	}
+	seq := s.ready[best]
+	s.ready = append(s.ready[:best], s.ready[best+1:]...)
+	return seq
+}

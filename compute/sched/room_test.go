@@ -1,0 +1,71 @@
+package sched
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+func TestRoomIsExact(t *testing.T) {
+	r := NewRoom(10)
+	enter := func(tenant string, weight, want int) {
+		t.Helper()
+		got := 0
+		for r.Enter(tenant, weight) {
+			got++
+		}
+		if got != want {
+			t.Errorf("tenant %s, weight %d: %d got in, expected %d; %d inside", tenant, weight, got, want, r.Inside())
+		}
+	}
+	enter("a", 1, 10) // alone it may fill the room, and no more
+	enter("b", 1, 5)  // half of it is b's
+	enter("a", 1, 0)
+	enter("c", 2, 5) // 2 of 4 parts
+	enter("d", 9, 0) // twice the size: nobody
+	for range 10 {
+		r.Leave("a")
+	}
+	enter("b", 1, 0) // full: b has more than 1 of 3 parts
+	r.Leave("c")
+	enter("b", 1, 1) // not full: anybody
+	if got := r.Held("b"); got != 6 {
+		t.Errorf("b holds %d places, expected 6", got)
+	}
+}
+
+func TestRoomKeepsItsBooks(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	r, held, weights := NewRoom(23), map[string]int{}, map[string]int{"a": 1, "b": 3, "c": 0, "d": 7}
+	names := []string{"a", "b", "c", "d"}
+	for range 20_000 {
+		n := names[rng.IntN(len(names))]
+		if rng.IntN(5) < 2 && held[n] > 0 {
+			r.Leave(n)
+			held[n]--
+			continue
+		}
+		inside, sum := 0, 0
+		for name, k := range held {
+			inside += k
+			if k > 0 || name == n {
+				sum += max(weights[name], 1)
+			}
+		}
+		if held[n] == 0 {
+			if _, known := held[n]; !known {
+				sum += max(weights[n], 1)
+			}
+		}
+		share := float64(23*max(weights[n], 1)) / float64(sum)
+		want := inside < 23 || inside < 46 && float64(held[n]+1) <= share
+		if got := r.Enter(n, weights[n]); got != want {
+			t.Fatalf("%s with %d of %d places, share %.2f: got in %t, expected %t", n, held[n], inside, share, got, want)
+		}
+		if want {
+			held[n]++
+		}
+		if r.Held(n) != held[n] {
+			t.Fatalf("%s holds %d, expected %d", n, r.Held(n), held[n])
+		}
+	}
+}
