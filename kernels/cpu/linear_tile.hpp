@@ -98,6 +98,22 @@ void pack_pairs(const OperandRows& rows, void* operand) {
 // ---- What follows the sums ---------------------------------------------------
 
 template <int kLanes>
+struct Bits {
+  typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+  typedef bf16 Halves __attribute__((vector_size(2 * kLanes)));
+};
+
+// from_float of each lane of a vector of floats.
+template <int kLanes, class Vector>
+typename Bits<kLanes>::Halves to_bf16(Vector y) {
+  const auto bits = (typename Bits<kLanes>::Words)y;
+  const auto rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const auto nan = (bits >> 16) | 0x40u;
+  const auto both = (bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded;
+  return __builtin_convertvector(both, typename Bits<kLanes>::Halves);
+}
+
+template <int kLanes>
 struct Math {
   typedef float Vector __attribute__((vector_size(4 * kLanes)));
   typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
@@ -164,20 +180,25 @@ struct Math {
 
   // Writes n of the lanes (adds them, where the op accumulates).
   static void write(const Finish& f, int64_t at, Vector y, int n) {
-    float values[kLanes];
-    std::memcpy(values, &y, sizeof y);
-    if (f.out_f32) {
-      float* out = static_cast<float*>(f.out) + at;
+    if (!f.out_f32) {
+      const auto rounded = to_bf16<kLanes>(y);
+      bf16* out = static_cast<bf16*>(f.out) + at;
       if (n == kLanes) {  // a length known to the compiler
-        for (int i = 0; i < kLanes; ++i) out[i] = f.accumulate ? out[i] + values[i] : values[i];
+        std::memcpy(out, &rounded, sizeof rounded);
       } else {
-        for (int i = 0; i < n; ++i) out[i] = f.accumulate ? out[i] + values[i] : values[i];
+        std::memcpy(out, &rounded, n * sizeof(bf16));
       }
       return;
     }
-    bf16 rounded[kLanes];
-    for (int i = 0; i < kLanes; ++i) rounded[i] = from_float(values[i]);
-    std::memcpy(static_cast<bf16*>(f.out) + at, rounded, n * sizeof(bf16));
+    float* out = static_cast<float*>(f.out) + at;
+    if (n == kLanes) {
+      if (f.accumulate) y = load(out) + y;
+      std::memcpy(out, &y, sizeof y);
+      return;
+    }
+    float values[kLanes];
+    std::memcpy(values, &y, sizeof y);
+    for (int i = 0; i < n; ++i) out[i] = f.accumulate ? out[i] + values[i] : values[i];
   }
 };
 
