@@ -18,6 +18,7 @@ type Device struct {
 	Backend    string // "cpu", "ref", "sycl"
 	DeviceName string // of sycl: "auto", "cpu", "gpu", "level_zero:0"
 	ISA        string // "": the best of this machine
+	DType      string // of products and KV cache: "auto", "f16", "bf16"
 	Threads    int    // 0: every core that the process may use
 	Weights    string // one of model.WeightNames
 }
@@ -27,6 +28,7 @@ func (d *Device) Register(f *pflag.FlagSet) {
 	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu (bf16 products), ref (float32 throughout, slow), sycl (Intel GPUs; make sycl builds it), sim (no kernels: made-up tokens in the time of a modelled device; serve and generate)")
 	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl backend: auto (an Intel GPU if there is one, else the CPU), cpu, gpu, or one that doctor lists, such as level_zero:0; of sim: see docs/simulation.md")
 	f.StringVar(&d.ISA, "isa", "", "force one instruction set of the cpu backend, of those that doctor lists (default: the best)")
+	f.StringVar(&d.DType, "dtype", "auto", "type of products and KV cache: auto (bf16 on the cpu backend; on sycl bf16 for bf16 checkpoints, else f16), or, on sycl, f16 or bf16")
 	f.StringVar(&d.Weights, "weights", "bf16", "how the weights of linear ops are kept: "+strings.Join(model.WeightNames(), ", ")+" (quantised when the model is loaded; rows are quantised to int8 then)")
 	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
 }
@@ -35,6 +37,7 @@ func (d *Device) Register(f *pflag.FlagSet) {
 func (d *Device) Validate() error {
 	return errors.Join(
 		oneOf("backend", d.Backend, "cpu", "ref", "sycl", "sim"),
+		oneOf("dtype", d.DType, "auto", "f16", "bf16"),
 		oneOf("weights", d.Weights, model.WeightNames()...),
 		atLeast("threads", d.Threads, 0),
 	)

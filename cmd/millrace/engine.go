@@ -35,7 +35,7 @@ func modelDir(flag string) (string, error) {
 }
 
 func deviceOptions(d config.Device) device.Options {
-	return device.Options{Backend: d.Backend, Device: d.DeviceName, Threads: d.Threads, ISA: d.ISA}
+	return device.Options{Backend: d.Backend, Device: d.DeviceName, Threads: d.Threads, ISA: d.ISA, DType: d.DType}
 }
 
 // modelOptions are those of a model on a device, without the sizes of its steps.

@@ -56,6 +56,7 @@ settings of arXiv:2401.05391.`,
 	f.StringVar(&o.device.Backend, "backend", "", "sycl: load the model and count the kernels that each op launches (default: nothing is loaded)")
 	f.StringVar(&o.device.DeviceName, "device", "auto", "device of the sycl backend, as for serve")
 	f.StringVar(&o.device.ISA, "isa", "", "kernels of the sycl backend, as for serve")
+	f.StringVar(&o.device.DType, "dtype", "auto", "type of products of the sycl backend, as for serve")
 	f.IntVar(&o.steps.Prefill, "prefill", 512, "tokens of the prompt")
 	f.IntVar(&o.steps.Context, "context", 0, "tokens in the KV cache before the decode step (0: as --prefill)")
 	o.beams.register(f)

@@ -13,8 +13,11 @@ package device
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unsafe"
 )
@@ -32,6 +35,7 @@ type Options struct {
 	Backend string // "cpu" (also ""), "ref", "sycl"
 	Threads int    // 0: every core that the process may use
 	ISA     string // "": the best that the machine has
+	DType   string // of products and KV cache: "f16", "bf16" or "f32", whatever the backend has; "auto" (also "") is the backend's choice
 	Device  string // of sycl: "auto" (also ""), "cpu", "gpu", "level_zero:0"
 	Library string // of sycl: the shared library's path; "": see FindSYCL
 	Profile bool   // RunTimed takes the device's own clock; launches cost a little more
@@ -64,6 +68,28 @@ type Measurement struct {
 // Backends lists the names that Open takes.
 func Backends() []string { return []string{"cpu", "ref", "sycl"} }
 
+// dtypes are the types of products and KV cache that a backend has beside "auto".
+var dtypes = map[string]map[string]C.int32_t{
+	"":     {"bf16": 0},
+	"cpu":  {"bf16": 0},
+	"ref":  {"f32": 0},
+	"sycl": {"bf16": C.MR_BF16, "f16": C.MR_F16},
+}
+
+// operands is the mr_device_config.operands of a type's name.
+func operands(backend, name string) (C.int32_t, error) {
+	if name == "" || name == "auto" {
+		return 0, nil
+	}
+	have := dtypes[backend]
+	t, ok := have[name]
+	if !ok {
+		names := slices.Sorted(maps.Keys(have))
+		return 0, fmt.Errorf("%w dtype %q: backend %s has auto, %s", ErrUnsupported, name, cmp.Or(backend, "cpu"), strings.Join(names, ", "))
+	}
+	return t, nil
+}
+
 // Open opens a device of the backend that o names.
 func Open(o Options) (*Device, error) {
 	var b *C.mr_backend
@@ -88,6 +114,9 @@ func Open(o Options) (*Device, error) {
 		return nil, fmt.Errorf("%w: threads %d, expected 0 or more", ErrInvalid, o.Threads)
 	}
 	cfg := C.mr_device_config{threads: C.int32_t(o.Threads), profile: flag(o.Profile)}
+	if cfg.operands, err = operands(o.Backend, o.DType); err != nil {
+		return nil, err
+	}
 	if err := setString(cfg.isa[:], o.ISA, "ISA"); err != nil {
 		return nil, err
 	}

@@ -16,11 +16,11 @@ import (
 )
 
 // tolerance is how far a logit may be from transformers' in float32.
-func tolerance(backend string, m *fixture.Model) float64 {
+func tolerance(o device.Options, m *fixture.Model) float64 {
 	switch {
-	case backend == "ref":
+	case o.Backend == "ref":
 		return 1e-3 // float32 throughout
-	case backend == "sycl" && !hasBF16(m):
+	case o.DType == "f16" || o.Backend == "sycl" && !hasBF16(m):
 		return 0.03 // f16 inputs to products
 	}
 	return 0.02 * m.Expected.LargestLogit // bf16 inputs to products
@@ -97,20 +97,35 @@ func isas(t *testing.T, backend string) []string {
 	return info.ISAs
 }
 
-// eachFixture runs the test for every fixture, backend and instruction set.
-func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, backend string, s *sequence)) {
+// variants are a backend's instruction sets, and the types of its products.
+func variants(t *testing.T, backend string) []device.Options {
+	t.Helper()
+	var all []device.Options
+	for _, isa := range isas(t, backend) {
+		all = append(all, options(t, backend, isa))
+	}
+	if backend == "sycl" { // with the type of the checkpoint so far
+		o := options(t, backend, "simd")
+		o.DType = "f16"
+		all = append(all, o)
+	}
+	return all
+}
+
+// eachFixture runs the test for every fixture, backend and variant of it.
+func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, o device.Options, s *sequence)) {
 	dirs, err := fixture.Dirs("../../testdata/models")
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(dirs), 22)
 	for _, backend := range backends(t) {
-		for _, isa := range isas(t, backend) {
+		for _, o := range variants(t, backend) {
 			for _, dir := range dirs {
-				t.Run(filepath.Join(backend, isa, filepath.Base(dir)), func(t *testing.T) {
+				t.Run(filepath.Join(backend, o.ISA, o.DType, filepath.Base(dir)), func(t *testing.T) {
 					m, err := fixture.Open(dir)
 					require.NoError(t, err)
 					t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
 					n := len(m.Expected.Tokens())
-					test(t, m, backend, open(t, backend, isa, m.Program, m.Weights, n))
+					test(t, m, o, openWith(t, o, m.Program, m.Weights, n))
 				})
 			}
 		}
@@ -119,10 +134,10 @@ func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, backend
 
 func TestLogitsEqualThoseOfTransformers(t *testing.T) {
 	worst := map[string]float64{}
-	eachFixture(t, func(t *testing.T, m *fixture.Model, backend string, s *sequence) {
+	eachFixture(t, func(t *testing.T, m *fixture.Model, o device.Options, s *sequence) {
 		logits := s.run(t, m.Expected.Tokens())
 		require.Len(t, logits, len(m.Expected.Logits))
-		limit := tolerance(backend, m)
+		limit := tolerance(o, m)
 		largest := 0.0
 		for row, want := range m.Expected.Logits {
 			require.Len(t, logits[row], len(want))
@@ -135,7 +150,8 @@ func TestLogitsEqualThoseOfTransformers(t *testing.T) {
 				largest = max(largest, diff)
 			}
 		}
-		worst[backend] = max(worst[backend], largest/limit)
+		variant := filepath.Join(o.Backend, o.DType)
+		worst[variant] = max(worst[variant], largest/limit)
 		t.Logf("largest error %.3g, %.1f%% of the allowed", largest, 100*largest/limit)
 	})
 	t.Logf("worst error over what is allowed: %v", worst)
@@ -147,9 +163,9 @@ func TestLogitsEqualThoseOfTransformers(t *testing.T) {
 // transformers' token.
 func TestGreedyTokensEqualThoseOfTransformers(t *testing.T) {
 	ties := 0
-	eachFixture(t, func(t *testing.T, m *fixture.Model, backend string, s *sequence) {
+	eachFixture(t, func(t *testing.T, m *fixture.Model, o device.Options, s *sequence) {
 		e := &m.Expected
-		limit := 2 * tolerance(backend, m)
+		limit := 2 * tolerance(o, m)
 		logits := s.run(t, e.Prompt)
 		require.Len(t, e.Greedy, 40)
 		for i, want := range e.Greedy {
@@ -178,7 +194,7 @@ func argmax(logits []float32) int32 {
 }
 
 func TestChunkingChangesNoBit(t *testing.T) {
-	eachFixture(t, func(t *testing.T, m *fixture.Model, _ string, s *sequence) {
+	eachFixture(t, func(t *testing.T, m *fixture.Model, _ device.Options, s *sequence) {
 		tokens := m.Expected.Tokens()
 		whole := s.run(t, tokens)
 		rng := rand.New(rand.NewPCG(7, uint64(len(tokens))))

@@ -3,6 +3,7 @@ package device_test
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -43,10 +44,18 @@ func TestDemoModelGoldens(t *testing.T) {
 	p, err := model.Build(cfg, w)
 	require.NoError(t, err)
 
+	var all []device.Options
 	for _, backend := range backends(t) {
-		t.Run(backend, func(t *testing.T) {
+		all = append(all, options(t, backend, ""))
+	}
+	if last := all[len(all)-1]; last.Backend == "sycl" {
+		last.DType = "f16"
+		all = append(all, last)
+	}
+	for _, o := range all {
+		t.Run(filepath.Join(o.Backend, o.DType), func(t *testing.T) {
 			ties := 0
-			for i, got := range generate(t, backend, p, w, file.Goldens) {
+			for i, got := range generate(t, o, p, w, file.Goldens) {
 				g := file.Goldens[i]
 				if !slices.Equal(g.Output, got) {
 					require.Less(t, g.MinMargin, nearTie, "golden %d: %v, expected %v", i, got, g.Output)
@@ -60,14 +69,14 @@ func TestDemoModelGoldens(t *testing.T) {
 }
 
 // generate continues every golden's prompt greedily to its length.
-func generate(t *testing.T, backend string, p *model.Program, w device.Tensors, goldens []golden) [][]int32 {
+func generate(t *testing.T, o device.Options, p *model.Program, w device.Tensors, goldens []golden) [][]int32 {
 	t.Helper()
 	rows, slabs := 0, 0
 	for _, g := range goldens {
 		rows += len(g.Prompt)
 		slabs += device.Slabs(len(g.Prompt) + len(g.Output))
 	}
-	d, err := device.Open(options(t, backend, ""))
+	d, err := device.Open(o)
 	require.NoError(t, err)
 	t.Cleanup(d.Close)
 	e, err := d.Load(p, w, device.Limits{MaxRows: rows, MaxOutputs: len(goldens)})

@@ -32,8 +32,9 @@ void check_program(const Program& p) {
 
 class SyclDevice : public Device {
  public:
-  SyclDevice(const Found& found, const std::string& isa, bool profile)
+  SyclDevice(const Found& found, const std::string& isa, int32_t operands, bool profile)
       : id_(found.id),
+        operands_(operands),
         target_(choose_target(found.device, isa)),
         stream_(std::make_shared<Stream>(found.device, profile)) {}
 
@@ -49,8 +50,8 @@ class SyclDevice : public Device {
     out.memory_available = memory.available;
   }
   mr_measurement measure() override { return sycl_backend::measure(*stream_, target_); }
-  mr_dtype kv_dtype(const Program& p) const override { return operand_type(p); }
-  mr_dtype operand_dtype(const Program& p) const override { return operand_type(p); }
+  mr_dtype kv_dtype(const Program& p) const override { return operand_type(p, operands_); }
+  mr_dtype operand_dtype(const Program& p) const override { return operand_type(p, operands_); }
   Buffer allocate(size_t bytes) override { return stream_->allocate(bytes); }
   int32_t max_slabs() const override { return INT32_MAX; }
 
@@ -61,9 +62,10 @@ class SyclDevice : public Device {
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& layout) override {
     check_program(program);
     // First: it takes the compiler longest, and runs beside the others'.
-    const Bundle attention = attention_bundle(*stream_, target_, program);
-    return std::make_unique<SyclKernels>(stream_, target_, common(operand_type(program)), attention,
-                                         choices_, program, layout);
+    const mr_dtype type = operand_type(program, operands_);
+    const Bundle attention = attention_bundle(*stream_, target_, program, type);
+    return std::make_unique<SyclKernels>(stream_, target_, type, common(type), attention, choices_,
+                                         program, layout);
   }
 
  private:
@@ -75,6 +77,7 @@ class SyclDevice : public Device {
   }
 
   std::string id_;
+  int32_t operands_;  // of mr_device_config
   Target target_;
   std::shared_ptr<Stream> stream_;
   std::map<mr_dtype, std::shared_ptr<const CommonKernels>> common_;
@@ -88,10 +91,15 @@ std::unique_ptr<Device> open(const mr_device_config& config) {
   if (config.threads < 0 || config.threads > kMostThreads) {
     fail(MR_INVALID, "%d threads, expected 0 to %d", config.threads, kMostThreads);
   }
+  if (config.operands != 0 && config.operands != MR_F16 && config.operands != MR_BF16) {
+    fail(MR_INVALID, "operands of type %d, expected %d (F16) or %d (BF16)", config.operands, MR_F16,
+         MR_BF16);
+  }
   read_fault(std::getenv("MILLRACE_SYCL_FAULT"));
   prepare_environment(config.threads);
   return std::make_unique<SyclDevice>(choose_device(text(config.device, sizeof config.device)),
-                                      text(config.isa, sizeof config.isa), config.profile != 0);
+                                      text(config.isa, sizeof config.isa), config.operands,
+                                      config.profile != 0);
 }
 
 int32_t device_open(const mr_device_config* config, mr_device** out, mr_error* error) {

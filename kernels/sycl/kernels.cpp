@@ -45,7 +45,8 @@ std::vector<std::string> build_options(Target target, mr_dtype type) {
           "-DMR_XMX=" + std::to_string(target.xmx ? 1 : 0)};
 }
 
-mr_dtype operand_type(const Program& program) {
+mr_dtype operand_type(const Program& program, int32_t wanted) {
+  if (wanted != 0) return static_cast<mr_dtype>(wanted);
   for (const Op& op : program.ops) {
     if (op.kind != MR_OP_LINEAR) continue;
     return program.tensors[op.parts[0].weight].dtype == MR_BF16 ? MR_BF16 : MR_F16;
@@ -53,8 +54,9 @@ mr_dtype operand_type(const Program& program) {
   return program.tensors.empty() || program.tensors[0].dtype == MR_BF16 ? MR_BF16 : MR_F16;
 }
 
-Bundle attention_bundle(const Stream& stream, Target target, const Program& program) {
-  std::vector<std::string> options = build_options(target, operand_type(program));
+Bundle attention_bundle(const Stream& stream, Target target, const Program& program,
+                        mr_dtype type) {
+  std::vector<std::string> options = build_options(target, type);
   options.push_back("-DMR_HEAD_DIM=" + std::to_string(program.head_dim));
   options.push_back("-DMR_QUERIES=" + std::to_string(most_queries(program.head_dim, target.lanes)));
   return Bundle(stream.queue(), {"attention.cpp"}, options);
@@ -75,11 +77,12 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target)
       copy_slab(bundle.kernel("mr_copy_slab")),
       linear(linear_kernels(bundle, target)) {}
 
-SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target,
+SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
                          std::shared_ptr<const CommonKernels> common, const Bundle& attention,
                          LinearChoices& choices, const Program& program, const KvLayout& layout)
     : stream_(std::move(stream)),
       target_(target),
+      type_(type),
       kernels_(std::move(common)),
       program_(program),
       layout_(layout),
@@ -115,7 +118,7 @@ void SyclKernels::load(const Op& op) {
       c.bias = floats(program_.tensor(op.bias));
       break;
     case MR_OP_LINEAR:
-      c.linear = linears_.make(linear_kind(program_, op, operand_type(program_)), program_, op);
+      c.linear = linears_.make(linear_kind(program_, op, type_), program_, op);
       break;
     case MR_OP_ROPE_STORE:
       c.q_norm = floats(program_.tensor(op.q_norm));
@@ -259,8 +262,8 @@ uint64_t SyclKernels::scratch_bytes() const {
 
 std::string SyclKernels::linear_name() const {
   const std::string onednn = linears_.onednn_name();
-  return std::string("sycl ") + (target_.xmx ? "xmx " : "simd ") +
-         dtype_name(operand_type(program_)) + (onednn.empty() ? "" : ", " + onednn);
+  return std::string("sycl ") + (target_.xmx ? "xmx " : "simd ") + dtype_name(type_) +
+         (onednn.empty() ? "" : ", " + onednn);
 }
 
 }  // namespace millrace::sycl_backend

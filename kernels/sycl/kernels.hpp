@@ -14,15 +14,15 @@
 
 namespace millrace::sycl_backend {
 
-// The type of a program's operands and KV cache: bf16 where its linear weights
-// are, else f16.
-mr_dtype operand_type(const Program& program);
+// The type of a program's operands and KV cache: `wanted`, or, if that is 0, bf16 where
+// its linear weights are, else f16.
+mr_dtype operand_type(const Program& program, int32_t wanted);
 
 // What all device code is compiled with.
 std::vector<std::string> build_options(Target target, mr_dtype type);
 
 // The kernels of attention, for the program's size of a head.
-Bundle attention_bundle(const Stream& stream, Target target, const Program& program);
+Bundle attention_bundle(const Stream& stream, Target target, const Program& program, mr_dtype type);
 
 // Kernels that do not depend on the size of a head.
 struct CommonKernels {
@@ -38,7 +38,7 @@ struct CommonKernels {
 // choices: the device's, which outlives the kernels.
 class SyclKernels : public Kernels {
  public:
-  SyclKernels(std::shared_ptr<Stream> stream, Target target,
+  SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
               std::shared_ptr<const CommonKernels> common, const Bundle& attention,
               LinearChoices& choices, const Program& program, const KvLayout& layout);
 
@@ -77,6 +77,7 @@ class SyclKernels : public Kernels {
 
   std::shared_ptr<Stream> stream_;
   Target target_;
+  mr_dtype type_;
   std::shared_ptr<const CommonKernels> kernels_;
   std::vector<std::pair<int, sycl::kernel>> attention_;  // by queries of a task, ascending
   std::vector<sycl::kernel> beam_attention_;             // the one for steps with beams

@@ -1,9 +1,11 @@
 #include "sycl/weights.hpp"
 
+#include <cmath>
 #include <cstring>
 #include <sycl/sycl.hpp>
 
 #include "cpu/bf16.hpp"
+#include "exec/error.hpp"
 #include "sycl/linear.hpp"
 
 namespace millrace::sycl_backend {
@@ -37,7 +39,7 @@ LinearKind linear_kind(const Program& p, const Op& op, mr_dtype type) {
 SourceRow source_row(const Program& p, const Op& op, int64_t row) {
   const mr_part* part = op.parts;
   while (row >= part->rows) row -= (part++)->rows;
-  return {p.tensor(part->weight), p.tensor(part->bias),
+  return {&op, p.tensor(part->weight), p.tensor(part->bias),
           part->offset + row / part->block * part->stride + row % part->block};
 }
 
@@ -50,8 +52,19 @@ void read_row(const SourceRow& source, int depth, mr_dtype type, uint16_t* out, 
     return;
   }
   for (int64_t k = 0; k < depth; ++k) {
-    out[k / 2 * stride + k % 2] =
-        same != nullptr ? same[k] : to_operand(element(w, first + k), type);
+    uint16_t& number = out[k / 2 * stride + k % 2];
+    if (same != nullptr) {
+      number = same[k];
+      continue;
+    }
+    const float x = element(w, first + k);
+    number = to_operand(x, type);
+    if (type == MR_F16 && std::isfinite(x) && !std::isfinite(cpu::f16_to_float(number))) {
+      fail(MR_UNSUPPORTED,
+           "op %d (LINEAR, layer %d): a weight of %g is beyond F16, which ends at 65504; BF16 "
+           "(--dtype bf16) holds it",
+           source.op->index, source.op->layer, static_cast<double>(x));
+    }
   }
 }
 

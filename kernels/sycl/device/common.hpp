@@ -51,8 +51,11 @@ MR_INLINE uint16_t float_to_bf16(float x) {
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40);
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
+// What is beyond f16 becomes a NaN and not an infinity: a key of -inf would only drop its token,
+// while a NaN reaches the logits, where it is found.
 MR_INLINE uint16_t float_to_f16(float x) {
-  return sycl::bit_cast<uint16_t>(static_cast<sycl::half>(x));
+  const uint16_t bits = sycl::bit_cast<uint16_t>(static_cast<sycl::half>(x));
+  return (bits & 0x7fff) == 0x7c00 ? bits | 0x0200 : bits;
 }
 
 // The type of operands, and of keys and values.

@@ -29,8 +29,8 @@ MR_INLINE float activate(int activation, float x) {
       return 0.5f * x * (1 + sycl::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
     case 3:  // GELU, erf
       return 0.5f * x * (1 + sycl::erf(x * 0.7071067812f));
-    case 4:  // ReLU
-      return x > 0 ? x : 0;
+    case 4:                  // ReLU
+      return x < 0 ? 0 : x;  // keeps a NaN
     default:
       return x;
   }
