@@ -152,7 +152,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	}
 	gen := &msg.Generate{
 		RequestID: r.api.ID, Prompt: r.prompt, MaxTokens: r.limit,
-		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant,
+		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant, Weight: r.api.Weight,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 	}
 	var open []*msg.OpenText

@@ -14,7 +14,8 @@ import (
 type Request struct {
 	ID     string // in every log line; "chatcmpl-..." or "cmpl-..."
 	Model  string
-	Tenant string
+	Tenant string // whose request it is; "": nobody's in particular
+	Weight int    // of the tenant among others; 0: 1
 
 	Messages           []Message // chat: rendered with the model's template
 	Tools              []any     // passed to the template as they are (JSON values)

@@ -76,6 +76,8 @@ type Serve struct {
 
 	Tokenizers   int
 	Detokenizers int
+
+	Security
 }
 
 // Register adds the settings to a command's flags.
@@ -106,6 +108,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 
 	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")
 	f.IntVar(&s.Detokenizers, "detokenizers", 2, "actors of the detokenizer pool")
+	s.Security.Register(f)
 }
 
 // Validate checks what does not depend on the machine or the model. Several
@@ -116,6 +119,7 @@ func (s *Serve) Validate() error {
 		s.Sim.Validate(),
 		address("listen", s.Listen),
 		address("nats-listen", s.NATSListen),
+		s.Security.validate(s.embeddedNATS()),
 		atLeast("max-batch-tokens", s.MaxBatchTokens, 1),
 		atLeast("prefill-chunk", s.PrefillChunk, 0),
 		atLeast("max-hold-steps", s.MaxHoldSteps, 0),
@@ -128,6 +132,15 @@ func (s *Serve) Validate() error {
 		atLeast("step-timeout", s.StepTimeout, 0),
 		atLeast("ping-interval", s.PingInterval, time.Millisecond),
 	)
+}
+
+// embeddedNATS is the address of the embedded NATS server, "" when another one
+// is joined.
+func (s *Serve) embeddedNATS() string {
+	if s.NATS != "" {
+		return ""
+	}
+	return s.NATSListen
 }
 
 func atLeast[T int | float64 | Bytes | time.Duration](flag string, found, least T) error {

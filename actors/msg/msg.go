@@ -60,6 +60,7 @@ type Generate struct {
 	Sampling   sample.Params
 	Beams      *sample.BeamParams // nil: none
 	Tenant     string
+	Weight     int // of the tenant
 	Priority   int
 	Deadline   time.Time // zero: none
 	Arrival    time.Time

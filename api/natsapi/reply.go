@@ -19,6 +19,7 @@ type reply struct {
 	to     string
 	cancel string // the stream's cancel subject; "" when the answer is one message
 	callID string
+	key    string // id of the API key
 	seq    uint64
 	err    error // the first that kept a message from leaving, or that was reported
 }

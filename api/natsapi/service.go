@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/auth"
 )
 
 // Headers of the messages of a stream.
@@ -27,6 +28,7 @@ const (
 	HeaderCancel     = "Millrace-Cancel" // on the first: a message to this subject cancels
 	HeaderPing       = "Millrace-Ping"   // a sign of life, no part of the numbering
 	HeaderRetryAfter = "Retry-After"     // seconds, with errors 429 and 503
+	HeaderKey        = "Authorization"   // of a request: "Bearer KEY"
 )
 
 // Options of the service. The zero value of each has the default that its
@@ -38,6 +40,7 @@ type Options struct {
 	MaxBody     int           // bytes of a request; 4 MiB
 	MaxRequests int           // answered at once; 1024
 	PingAfter   time.Duration // silence before a stream's sign of life; 15 s
+	Keys        *auth.Keyring // who may ask; nil: everybody
 }
 
 func (o *Options) defaults() {
@@ -164,6 +167,11 @@ func (s *Service) handle(answer func(context.Context, *reply, []byte)) micro.Han
 			s.opts.Logger.Debug().Str("subject", req.Subject()).Msg("nats: request without a reply subject")
 			return
 		}
+		ctx, err := s.keyed(req, r)
+		if err != nil {
+			r.fail(err)
+			return
+		}
 		select {
 		case s.slots <- struct{}{}:
 		default:
@@ -178,12 +186,26 @@ func (s *Service) handle(answer func(context.Context, *reply, []byte)) micro.Han
 				r.fail(&api.Error{Code: api.CodeTooLarge,
 					Message: fmt.Sprintf("the request has %d bytes, more than %d", len(req.Data()), s.opts.MaxBody)})
 			} else {
-				answer(s.ctx, r, req.Data())
+				answer(ctx, r, req.Data())
 			}
-			s.opts.Logger.Info().Str("subject", req.Subject()).Str("id", r.callID).
+			s.opts.Logger.Info().Str("subject", req.Subject()).Str("id", r.callID).Str("key", r.key).
 				Uint64("messages", r.seq).Dur("took", time.Since(start)).AnErr("error", r.err).Msg("nats")
 		}()
 	})
+}
+
+// keyed is the context of a request with a valid API key. Without a file of keys
+// everything is open.
+func (s *Service) keyed(req micro.Request, r *reply) (context.Context, error) {
+	if s.opts.Keys == nil {
+		return s.ctx, nil
+	}
+	k, err := s.opts.Keys.Authenticate(req.Headers().Get(HeaderKey))
+	if err != nil {
+		return nil, err
+	}
+	r.key = k.ID
+	return auth.WithKey(s.ctx, k), nil
 }
 
 // once serves a subject that gives one answer.
@@ -197,8 +219,8 @@ func (s *Service) once(f func(context.Context, api.Engine, []byte) ([]byte, erro
 	}
 }
 
-func models(_ context.Context, engine api.Engine, _ []byte) ([]byte, error) {
-	return wire.EncodeModels(engine.Models())
+func models(ctx context.Context, engine api.Engine, _ []byte) ([]byte, error) {
+	return wire.EncodeModels(auth.Visible(ctx, engine.Models()))
 }
 
 func embeddings(context.Context, api.Engine, []byte) ([]byte, error) {

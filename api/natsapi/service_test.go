@@ -27,6 +27,12 @@ const (
 // start serves an engine and returns a client's connection, one of its own.
 func start(t *testing.T, e *apitest.Engine, opts natsapi.Options) (*natsapi.Service, *nats.Conn) {
 	t.Helper()
+	return startWith(t, e, e, opts)
+}
+
+// startWith serves an engine in front of e.
+func startWith(t *testing.T, e *apitest.Engine, front api.Engine, opts natsapi.Options) (*natsapi.Service, *nats.Conn) {
+	t.Helper()
 	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
 		MaxPayload: 64 << 10})
 	require.NoError(t, err)
@@ -39,7 +45,7 @@ func start(t *testing.T, e *apitest.Engine, opts natsapi.Options) (*natsapi.Serv
 		t.Cleanup(nc.Close)
 		return nc
 	}
-	s, err := natsapi.Start(connect(), e, opts)
+	s, err := natsapi.Start(connect(), front, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())

@@ -20,7 +20,7 @@ func (s *server) generate(decode decoder) handlerFunc {
 		if err != nil {
 			return err
 		}
-		call, err := decode(body, s.engine.Models(), arrival)
+		call, err := decode(body, s.visible(r), arrival)
 		if err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/auth"
 )
 
 // Options of the handler. The zero value of each has the default that its
@@ -28,6 +29,7 @@ type Options struct {
 	PingAfter   time.Duration // silence before a comment keeps a stream alive; 15 s
 	BodyTimeout time.Duration // for a client to send its body; 60 s
 	StallAfter  time.Duration // for a client to take what was written; 60 s
+	Keys        *auth.Keyring // who may ask; nil: everybody
 
 	Metrics http.Handler            // at /metrics; not served when nil
 	Page    http.Handler            // at / and below /web/; not served when nil
@@ -65,12 +67,12 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		return nil, fmt.Errorf("openai: document: %w", err)
 	}
 	routes := []route{
-		{"/v1/chat/completions", "POST", s.generate(wire.DecodeChat)},
-		{"/v1/completions", "POST", s.generate(wire.DecodeCompletion)},
-		{"/v1/models", "GET", s.models},
-		{"/v1/models/{id...}", "GET", s.oneModel},
-		{"/tokenize", "POST", s.tokenize},
-		{"/detokenize", "POST", s.detokenize},
+		{"/v1/chat/completions", "POST", s.keyed(s.generate(wire.DecodeChat))},
+		{"/v1/completions", "POST", s.keyed(s.generate(wire.DecodeCompletion))},
+		{"/v1/models", "GET", s.keyed(s.models)},
+		{"/v1/models/{id...}", "GET", s.keyed(s.oneModel)},
+		{"/tokenize", "POST", s.keyed(s.tokenize)},
+		{"/detokenize", "POST", s.keyed(s.detokenize)},
 		{"/health/live", "GET", s.live},
 		{"/health/ready", "GET", s.ready},
 		{"/openapi.json", "GET", static(document)},
@@ -85,7 +87,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		if !strings.HasPrefix(path, "/") || slices.ContainsFunc(routes, func(r route) bool { return r.path == path }) {
 			return nil, fmt.Errorf("openai: cannot mount at %q: not an unused path", path)
 		}
-		routes = append(routes, route{path, "GET", mounted(h)})
+		routes = append(routes, route{path, "GET", s.keyed(mounted(h))})
 	}
 	for _, r := range routes {
 		s.mux.Handle(r.path, s.only(r.method, r.handle))
@@ -159,7 +161,7 @@ func (s *server) log(w *response, r *http.Request, start time.Time, err error) {
 		level = zerolog.ErrorLevel
 	}
 	s.opts.Logger.WithLevel(level).
-		Str("request_id", w.requestID).Str("id", w.callID).
+		Str("request_id", w.requestID).Str("id", w.callID).Str("key", w.key).
 		Str("method", r.Method).Str("path", r.URL.Path).
 		Int("status", w.status).Int64("bytes", w.bytes).
 		Bool("gone", r.Context().Err() != nil).
@@ -171,6 +173,7 @@ type response struct {
 	http.ResponseWriter
 	requestID string
 	callID    string // of the generation call, in every other log line of it
+	key       string // id of the API key
 	status    int
 	bytes     int64
 }

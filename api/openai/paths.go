@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
-func (s *server) models(w http.ResponseWriter, _ *http.Request) error {
-	body, err := wire.EncodeModels(s.engine.Models())
+func (s *server) models(w http.ResponseWriter, r *http.Request) error {
+	body, err := wire.EncodeModels(s.visible(r))
 	if err != nil {
 		return err
 	}
@@ -17,7 +17,7 @@ func (s *server) models(w http.ResponseWriter, _ *http.Request) error {
 }
 
 func (s *server) oneModel(w http.ResponseWriter, r *http.Request) error {
-	body, err := wire.EncodeModel(r.PathValue("id"), s.engine.Models())
+	body, err := wire.EncodeModel(r.PathValue("id"), s.visible(r))
 	if err != nil {
 		return err
 	}

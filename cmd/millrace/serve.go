@@ -13,9 +13,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/web"
+	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"
 )
 
@@ -54,7 +56,12 @@ running requests end within --grace, and exits with 0.`,
 func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	begin := time.Now()
 	late := &lateEngine{}
-	handler, err := httpHandler(late, s, log)
+	secure, err := openSecurity(&s.Security)
+	if err != nil {
+		return err
+	}
+	engine := secure.guard(late)
+	handler, err := httpHandler(engine, late, secure.keys, s, log)
 	if err != nil {
 		return err
 	}
@@ -67,8 +74,9 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		return errors.Join(err, listener.Close())
 	}
 	defer stopNATS()
-	service, err := natsapi.Start(conn, late, natsapi.Options{
+	service, err := natsapi.Start(conn, engine, natsapi.Options{
 		Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
+		Keys: secure.keys,
 	})
 	if err != nil {
 		return errors.Join(err, listener.Close())
@@ -76,18 +84,19 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := secure.serve(server, listener); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil
 	})
+	group.Go(func() error { return secure.watch(ctx, log) })
 	group.Go(func() error {
 		e, err := openEngine(s, log)
 		if err != nil {
 			return err
 		}
 		late.loaded.Store(e)
-		log.Info().Str("http", "http://"+listener.Addr().String()).Str("nats", conn.ConnectedUrlRedacted()).
+		log.Info().Str("http", secure.scheme()+listener.Addr().String()).Str("nats", conn.ConnectedUrlRedacted()).
 			Str("model", e.modelID).Dur("took", time.Since(begin)).Msg("ready")
 		return e.Wait(ctx)
 	})
@@ -118,7 +127,7 @@ func shutdown(late *lateEngine, server *http.Server, service *natsapi.Service, g
 // fingerprint is the system_fingerprint of answers.
 func fingerprint() string { return "millrace-" + version }
 
-func httpHandler(late *lateEngine, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
+func httpHandler(served api.Engine, late *lateEngine, keys *auth.Keyring, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
 	loaded := func(h func(*engine, http.ResponseWriter, *http.Request)) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			e, err := late.get()
@@ -129,9 +138,9 @@ func httpHandler(late *lateEngine, s *config.Serve, log zerolog.Logger) (http.Ha
 			h(e, w, r)
 		})
 	}
-	return openai.New(late, openai.Options{
+	return openai.New(served, openai.Options{
 		Logger: log, Fingerprint: fingerprint(), Version: version,
-		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval,
+		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, Keys: keys,
 		Page: web.Handler(),
 		Metrics: loaded(func(e *engine, w http.ResponseWriter, r *http.Request) {
 			e.metrics.Handler().ServeHTTP(w, r)

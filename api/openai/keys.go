@@ -1,0 +1,32 @@
+package openai
+
+import (
+	"net/http"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/auth"
+)
+
+// keyed lets through requests with a valid API key, before their body is read.
+// Without a file of keys everything is open.
+func (s *server) keyed(handle handlerFunc) handlerFunc {
+	if s.opts.Keys == nil {
+		return handle
+	}
+	return func(w http.ResponseWriter, r *http.Request) error {
+		k, err := s.opts.Keys.Authenticate(r.Header.Get("Authorization"))
+		if err != nil {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			return err
+		}
+		if w, ok := w.(*response); ok {
+			w.key = k.ID
+		}
+		return handle(w, r.WithContext(auth.WithKey(r.Context(), k)))
+	}
+}
+
+// visible are the models that a request may use.
+func (s *server) visible(r *http.Request) []api.Model {
+	return auth.Visible(r.Context(), s.engine.Models())
+}

@@ -1,0 +1,151 @@
+package openai_test
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/openai"
+	"github.com/millrace/millrace/auth"
+)
+
+// keyring is one with a single key, whose entry the test may change.
+func keyring(t *testing.T, change func(*auth.Entry)) (r *auth.Keyring, key string) {
+	t.Helper()
+	key, e := auth.NewKey("acme")
+	change(&e)
+	line, err := e.Line()
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "keys.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(line), 0o600))
+	r, err = auth.Open(path)
+	require.NoError(t, err)
+	return r, key
+}
+
+func newServer(t *testing.T, h http.Handler, e *apitest.Engine) *httptest.Server {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(func() {
+		srv.Close()
+		e.WaitIdle()
+	})
+	return srv
+}
+
+// logLines is a log for several goroutines.
+type logLines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func ask(t *testing.T, method, url, key, body string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequest(method, url, strings.NewReader(body))
+	require.NoError(t, err)
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+func TestAKeyIsNeededWhereSomethingIsComputedOrShown(t *testing.T) {
+	keys, key := keyring(t, func(*auth.Entry) {})
+	e := apitest.New(apitest.Say("a"))
+	guarded := []string{"POST /v1/chat/completions", "POST /v1/completions", "POST /tokenize", "POST /detokenize",
+		"GET /v1/models", "GET /v1/models/tiny-chat", "GET /debug/kv"}
+	h, err := openai.New(auth.Guard(e), openai.Options{Keys: keys,
+		Mounts: map[string]http.Handler{"/debug/kv": http.NotFoundHandler()}})
+	require.NoError(t, err)
+	srv := newServer(t, h, e)
+	var first string
+	for _, path := range guarded {
+		for _, wrong := range []string{"", "nonsense", key[:len(key)-1] + "="} {
+			method, url, _ := strings.Cut(path, " ")
+			resp := ask(t, method, srv.URL+url, wrong, "{")
+			require.Equal(t, 401, resp.StatusCode, path)
+			require.Equal(t, "Bearer", resp.Header.Get("WWW-Authenticate"))
+			body := read(t, resp)
+			require.Contains(t, body, `"type":"authentication_error"`)
+			require.Contains(t, body, `"code":"invalid_api_key"`)
+			if first == "" {
+				first = body
+			}
+			require.Equal(t, first, body, "a refusal says nothing about the key")
+		}
+	}
+	for _, open := range []string{"/health/live", "/health/ready", "/openapi.json"} {
+		require.Equal(t, 200, ask(t, "GET", srv.URL+open, "", "").StatusCode, open)
+	}
+	resp := ask(t, "POST", srv.URL+"/v1/chat/completions", key, hello+`}`)
+	require.Equal(t, 200, resp.StatusCode, read(t, resp))
+	require.Equal(t, "acme", e.Requests()[0].Tenant)
+	require.Equal(t, 200, ask(t, "GET", srv.URL+"/v1/models", key, "").StatusCode)
+}
+
+func TestAKeyOverItsLimitIsToldWhenToComeAgain(t *testing.T) {
+	keys, key := keyring(t, func(e *auth.Entry) { e.RequestsPerMinute = 1 })
+	e := apitest.New(apitest.Say("a"))
+	h, err := openai.New(auth.Guard(e), openai.Options{Keys: keys})
+	require.NoError(t, err)
+	srv := newServer(t, h, e)
+	require.Equal(t, 200, ask(t, "POST", srv.URL+"/v1/chat/completions", key, hello+`}`).StatusCode)
+	resp := ask(t, "POST", srv.URL+"/v1/chat/completions", key, hello+`,"stream":true}`)
+	require.Equal(t, 429, resp.StatusCode)
+	require.Equal(t, "60", resp.Header.Get("Retry-After"))
+	body := read(t, resp)
+	require.Contains(t, body, `"type":"rate_limit_error"`)
+	require.Contains(t, body, `"code":"requests_per_minute_exceeded"`)
+}
+
+func TestAKeySeesItsModelsOnly(t *testing.T) {
+	keys, key := keyring(t, func(e *auth.Entry) { e.Models = []string{"other"} })
+	e := apitest.New(apitest.Say("a"))
+	h, err := openai.New(auth.Guard(e), openai.Options{Keys: keys})
+	require.NoError(t, err)
+	srv := newServer(t, h, e)
+	require.NotContains(t, read(t, ask(t, "GET", srv.URL+"/v1/models", key, "")), "tiny-chat")
+	require.Equal(t, 404, ask(t, "GET", srv.URL+"/v1/models/tiny-chat", key, "").StatusCode)
+	require.NotEqual(t, 200, ask(t, "POST", srv.URL+"/v1/chat/completions", key, hello+`}`).StatusCode)
+	require.Empty(t, e.Requests())
+}
+
+func TestLogsNameTheKeyAndDoNotHoldIt(t *testing.T) {
+	keys, key := keyring(t, func(*auth.Entry) {})
+	var log logLines
+	e := apitest.New(apitest.Say("an answer of the model"))
+	h, err := openai.New(auth.Guard(e), openai.Options{Keys: keys, Logger: zerolog.New(&log).Level(zerolog.TraceLevel)})
+	require.NoError(t, err)
+	srv := newServer(t, h, e)
+	ask(t, "POST", srv.URL+"/v1/chat/completions", key, hello+`}`)
+	ask(t, "POST", srv.URL+"/v1/chat/completions", key+"x", hello+`}`)
+	srv.Close()
+	text := log.String()
+	secret := key[strings.LastIndex(key, "-")+1:]
+	require.Contains(t, text, `"key":"`+strings.Split(key, "-")[1]+`"`)
+	require.NotContains(t, text, secret)
+}

@@ -1,0 +1,135 @@
+package auth
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/api"
+)
+
+// Guard is an engine that serves only requests with a key in their context,
+// within the key's limits, in the name of the key's tenant.
+func Guard(e api.Engine) api.Engine { return &guard{Engine: e, now: time.Now} }
+
+type guard struct {
+	api.Engine
+	now func() time.Time
+}
+
+// Submit implements api.Engine. Each api.Request counts as one, and so does each
+// prompt of a call with several.
+func (g *guard) Submit(ctx context.Context, r *api.Request) (api.Stream, error) {
+	k := FromContext(ctx)
+	if err := check(k, r.Model); err != nil {
+		return nil, err
+	}
+	r.Tenant, r.Weight, r.Priority = k.Tenant, k.Weight, max(r.Priority, k.Priority)
+	prompt, answer := estimate(r)
+	if err := k.limiter.enter(g.now(), prompt+answer); err != nil {
+		return nil, err
+	}
+	s, err := g.Engine.Submit(ctx, r)
+	if err != nil {
+		k.limiter.leave(g.now(), prompt+answer, 0)
+		return nil, err
+	}
+	return &stream{Stream: s, guard: g, key: k, reserved: prompt + answer, prompt: prompt}, nil
+}
+
+// Tokenize implements api.Engine.
+func (g *guard) Tokenize(ctx context.Context, r *api.TokenizeRequest) ([]int32, error) {
+	if err := check(FromContext(ctx), r.Model); err != nil {
+		return nil, err
+	}
+	return g.Engine.Tokenize(ctx, r)
+}
+
+// Detokenize implements api.Engine.
+func (g *guard) Detokenize(ctx context.Context, model string, tokens []int32) (string, error) {
+	if err := check(FromContext(ctx), model); err != nil {
+		return "", err
+	}
+	return g.Engine.Detokenize(ctx, model, tokens)
+}
+
+// check: a model that the key may not use is one that does not exist.
+func check(k *Key, model string) error {
+	switch {
+	case k == nil:
+		return errUnauthorized
+	case model != "" && !k.allows(model):
+		return &api.Error{Code: api.CodeNotFound, Reason: "model_not_found", Param: "model",
+			Message: fmt.Sprintf("model %q does not exist", model)}
+	}
+	return nil
+}
+
+// bytesPerToken is the usual length of a token of English text.
+const bytesPerToken = 4
+
+// estimate is what a request may cost: the length of its prompt, guessed from
+// its bytes where it is text, and what it declares for its answers. A request
+// that declares nothing reserves nothing: its key may go into debt by its answer.
+func estimate(r *api.Request) (prompt, answer int) {
+	bytes := len(r.Prompt)
+	for i := range r.Messages {
+		bytes += len(r.Messages[i].Content)
+	}
+	return len(r.PromptTokens) + (bytes+bytesPerToken-1)/bytesPerToken, r.MaxTokens * max(r.N, 1)
+}
+
+// stream gives back, at its end, what was reserved and not used.
+type stream struct {
+	api.Stream
+	guard    *guard
+	key      *Key
+	reserved int
+	prompt   int // estimated
+	answered int // tokens
+	once     sync.Once
+}
+
+func (s *stream) Next(ctx context.Context) (api.Event, error) {
+	ev, err := s.Stream.Next(ctx)
+	s.count(&ev)
+	return ev, err
+}
+
+func (s *stream) count(ev *api.Event) {
+	s.answered += len(ev.Tokens)
+	if ev.Done {
+		used := s.prompt + s.answered
+		if ev.Usage != nil {
+			used = ev.Usage.PromptTokens + ev.Usage.CompletionTokens
+		}
+		s.leave(used)
+	}
+}
+
+func (s *stream) leave(used int) {
+	s.once.Do(func() { s.key.limiter.leave(s.guard.now(), s.reserved, used) })
+}
+
+// Close implements api.Stream. A request that is cut short is charged for what
+// was made of it, read or not.
+func (s *stream) Close() {
+	s.Stream.Close()
+	s.once.Do(func() {
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		used := s.prompt + s.answered
+		for {
+			ev, err := s.Stream.Next(over)
+			if err != nil {
+				break
+			}
+			used += len(ev.Tokens)
+			if ev.Done {
+				break
+			}
+		}
+		s.key.limiter.leave(s.guard.now(), s.reserved, used)
+	})
+}

@@ -1,0 +1,103 @@
+package auth
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/api"
+)
+
+// bucket is a token bucket that holds a minute's allowance. Unlike those of
+// x/time/rate it can be in debt and get back what was charged: what a request
+// costs is known when it has ended.
+type bucket struct {
+	perMinute float64 // 0: no limit
+	level     float64
+	at        time.Time // of level
+}
+
+func (b *bucket) set(perMinute int, now time.Time) {
+	b.fill(now)
+	if b.perMinute == 0 {
+		b.level = float64(perMinute)
+	}
+	b.perMinute = float64(perMinute)
+	b.level = min(b.level, b.perMinute)
+}
+
+func (b *bucket) fill(now time.Time) {
+	if d := now.Sub(b.at); d > 0 {
+		b.level = min(b.perMinute, b.level+b.perMinute*d.Minutes())
+		b.at = now
+	}
+}
+
+// wait is how long it takes until n may be taken, 0 for now. More than a
+// minute's allowance is let through when the bucket is full.
+func (b *bucket) wait(n float64) time.Duration {
+	lack := min(n, b.perMinute) - b.level
+	if b.perMinute == 0 || lack <= 0 {
+		return 0
+	}
+	return time.Duration(math.Ceil(lack / b.perMinute * float64(time.Minute)))
+}
+
+// limiter holds what a key has used.
+type limiter struct {
+	mu               sync.Mutex
+	requests, tokens bucket
+	concurrent       int // 0: no limit
+	running          int
+}
+
+func (l *limiter) set(e *Entry, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.requests.set(e.RequestsPerMinute, now)
+	l.tokens.set(e.TokensPerMinute, now)
+	l.concurrent = e.Concurrent
+}
+
+// Reasons of a refusal.
+const (
+	ReasonRequests   = "requests_per_minute_exceeded"
+	ReasonTokens     = "tokens_per_minute_exceeded"
+	ReasonConcurrent = "concurrent_requests_exceeded"
+)
+
+// enter takes a request that may cost the given tokens, or refuses it: then it
+// costs nothing.
+func (l *limiter) enter(now time.Time, tokens int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.requests.fill(now)
+	l.tokens.fill(now)
+	if l.concurrent > 0 && l.running >= l.concurrent {
+		return over(ReasonConcurrent, time.Second, "the API key has %d requests running, at most %d", l.running, l.concurrent)
+	}
+	if d := l.requests.wait(1); d > 0 {
+		return over(ReasonRequests, d, "the API key has used its %.0f requests per minute", l.requests.perMinute)
+	}
+	if d := l.tokens.wait(float64(tokens)); d > 0 {
+		return over(ReasonTokens, d, "the API key has used its %.0f tokens per minute, this request asks for %d", l.tokens.perMinute, tokens)
+	}
+	l.running++
+	l.requests.level--
+	l.tokens.level -= float64(tokens)
+	return nil
+}
+
+// leave ends a request that entered with reserved tokens and cost used ones.
+func (l *limiter) leave(now time.Time, reserved, used int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running--
+	l.tokens.fill(now)
+	l.tokens.level = min(l.tokens.perMinute, l.tokens.level+float64(reserved-used))
+}
+
+func over(reason string, wait time.Duration, format string, args ...any) error {
+	return &api.Error{Code: api.CodeOverloaded, Reason: reason, RetryAfter: wait, Message: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,94 @@
+package config
+
+import (
+	"errors"
+	"net"
+
+	"github.com/spf13/pflag"
+)
+
+// Security says who may talk to a server.
+type Security struct {
+	APIKeys     string // file of keys; "": everybody may ask
+	TLSCert     string // of the HTTP server; "": no TLS
+	TLSKey      string
+	TLSClientCA string // clients of the HTTP server need a certificate of it; "": they need none
+
+	NATSAuthFile string // users of the embedded NATS server, as a nats-server configuration
+	NATSClient
+}
+
+// NATSClient is how a NATS server knows us, and we it. User and password, or a
+// token, are part of the URL.
+type NATSClient struct {
+	Creds string // file with a user's JWT and seed
+	NKey  string // file with a seed
+	CA    string // file of the certificates that the server's is checked with
+	Cert  string // our own certificate
+	Key   string
+}
+
+// Register adds the settings to a command's flags.
+func (n *NATSClient) Register(f *pflag.FlagSet) {
+	f.StringVar(&n.Creds, "nats-creds", "", "credentials file (JWT and seed) of a user of the NATS server")
+	f.StringVar(&n.NKey, "nats-nkey", "", "file with the NKey seed of a user of the NATS server")
+	f.StringVar(&n.CA, "nats-tls-ca", "", "PEM file of the certificates that sign the NATS server's (of an embedded server: its clients', which need one then)")
+	f.StringVar(&n.Cert, "nats-tls-cert", "", "PEM file of our certificate for the NATS server (of an embedded server: its own)")
+	f.StringVar(&n.Key, "nats-tls-key", "", "PEM file of its key")
+}
+
+// Validate checks what belongs together.
+func (n *NATSClient) Validate() error {
+	if n.Creds != "" && n.NKey != "" {
+		return Usagef("--nats-creds and --nats-nkey: expected one of them at most")
+	}
+	return together("nats-tls-cert", n.Cert, "nats-tls-key", n.Key)
+}
+
+// Register adds the settings to a command's flags.
+func (s *Security) Register(f *pflag.FlagSet) {
+	f.StringVar(&s.APIKeys, "api-keys", "", "YAML file of API keys (millrace keys create), read again when it changes (default: everybody may ask)")
+	f.StringVar(&s.TLSCert, "tls-cert", "", "PEM file of the HTTP server's certificate, read again when it changes (default: no TLS)")
+	f.StringVar(&s.TLSKey, "tls-key", "", "PEM file of its key")
+	f.StringVar(&s.TLSClientCA, "tls-client-ca", "", "PEM file of the certificates that sign those of HTTP clients, which need one then")
+	f.StringVar(&s.NATSAuthFile, "nats-auth-file", "", "nats-server configuration file with the users of the embedded NATS server and their permissions")
+	s.NATSClient.Register(f)
+}
+
+// validate checks what belongs together. natsListen is the embedded server's
+// address, "" without one.
+func (s *Security) validate(natsListen string) error {
+	errs := []error{together("tls-cert", s.TLSCert, "tls-key", s.TLSKey), s.NATSClient.Validate()}
+	if s.TLSClientCA != "" && s.TLSCert == "" {
+		errs = append(errs, Usagef("--tls-client-ca: expected --tls-cert with it"))
+	}
+	switch {
+	case natsListen == "" && s.NATSAuthFile != "":
+		errs = append(errs, Usagef("--nats-auth-file is of the embedded NATS server, expected no --nats with it"))
+	case natsListen == "":
+	case s.Creds != "" || s.NKey != "":
+		errs = append(errs, Usagef("--nats-creds and --nats-nkey are for the server of --nats, which is not set"))
+	case s.CA != "" && s.Cert == "":
+		errs = append(errs, Usagef("--nats-tls-ca: expected --nats-tls-cert with it, or --nats"))
+	case address("", natsListen) == nil && !loopback(natsListen) && s.NATSAuthFile == "":
+		errs = append(errs, Usagef("--nats-listen: %s is reached from other machines: expected --nats-auth-file with it, or an address such as 127.0.0.1:4222", natsListen))
+	}
+	return errors.Join(errs...)
+}
+
+func together(flagA, a, flagB, b string) error {
+	if (a == "") != (b == "") {
+		return Usagef("--%s and --%s: expected both or none", flagA, flagB)
+	}
+	return nil
+}
+
+// loopback says that an address is reached from this machine only.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
