@@ -95,7 +95,7 @@ type Event struct {
 	Finish   Finish // set on the choice's last event
 	Err      error  // with FinishError: an *Error
 	Done     bool   // the request's last event
-	Usage    *Usage // with Done
+	Usage    *Usage // with Done; in a call of several requests at the end of each, the sum so far
 }
 
 // Usage counts tokens.

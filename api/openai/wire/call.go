@@ -34,6 +34,7 @@ type Call struct {
 	Echo         bool // each choice begins with its prompt's text
 	N            int  // choices per prompt
 	Requests     []*api.Request
+	Resume       Resume // may the client come back to the answer?
 }
 
 // Choices is how many choices the answer has.
@@ -44,28 +45,43 @@ func (c *Call) Choices() int { return len(c.Requests) * c.N }
 const eventBuffer = 64
 
 // Run submits every request of the call and returns their events as one stream:
-// choices numbered through, Seq from 1 without a gap, one Done with the summed
-// usage. The channel closes after Done, or early when ctx ends. Ending ctx
-// cancels what still runs; the caller must end it.
+// choices numbered through, Seq from 1 without a gap, one Done. An event that
+// ends a request has the usage of all that have ended so far. The channel closes
+// after Done, or early when ctx ends. Ending ctx cancels what still runs; the
+// caller must end it.
 func (c *Call) Run(ctx context.Context, engine api.Engine) (<-chan api.Event, error) {
+	return c.RunFrom(ctx, engine, c.Progress(nil), 0)
+}
+
+// RunFrom is Run for a call that has come so far elsewhere: its events go on
+// behind p. attempt, when it is not 0, keeps the requests' ids apart from those
+// of an attempt that may still be ending.
+func (c *Call) RunFrom(ctx context.Context, engine api.Engine, p *Progress, attempt int) (<-chan api.Event, error) {
 	echoes, err := c.echoes(ctx, engine)
 	if err != nil {
 		return nil, err
 	}
-	streams := make([]api.Stream, 0, len(c.Requests))
-	for _, r := range c.Requests {
-		s, err := engine.Submit(ctx, r)
-		if err != nil {
-			for _, s := range streams {
-				s.Close()
+	f := &fanIn{out: make(chan api.Event, eventBuffer), seq: p.Seq, usage: p.Usage}
+	var pumps []*pump
+	for i, r := range c.Requests {
+		if p.Ended[i] {
+			continue
+		}
+		m := &pump{fanIn: f, first: i * c.N, so: p.Choices[i*c.N : (i+1)*c.N], echo: echoes[i]}
+		if m.stream, err = engine.Submit(ctx, m.request(r, p, attempt)); err != nil {
+			for _, m := range pumps {
+				m.stream.Close()
 			}
 			return nil, err
 		}
-		streams = append(streams, s)
+		pumps = append(pumps, m)
 	}
-	f := &fanIn{out: make(chan api.Event, eventBuffer), pumps: len(streams), undone: len(streams)}
-	for i, s := range streams {
-		go f.pump(ctx, s, i*c.N, c.N, echoes[i])
+	f.pumps, f.undone = len(pumps), len(pumps)
+	if len(pumps) == 0 {
+		close(f.out)
+	}
+	for _, m := range pumps {
+		go m.run(ctx)
 	}
 	return f.out, nil
 }
@@ -100,28 +116,79 @@ type fanIn struct {
 	usage  api.Usage
 }
 
-// pump moves a stream's events until it is done or ctx ends, and closes it. The
-// echo goes before the first event that is no failure: a refusal stays the first.
-func (f *fanIn) pump(ctx context.Context, s api.Stream, first, n int, echo string) {
-	defer f.exit()
-	defer s.Close()
+// pump moves one request's events into the fan-in.
+type pump struct {
+	*fanIn
+	stream api.Stream
+	first  int              // of its choices
+	so     []ChoiceProgress // what each choice has already
+	echo   string
+	skip   []int // events to drop, by choice: the search starts over and they are there already
+}
+
+// request is what to submit: r, or r behind what its choices have. A beam search
+// has no middle to go on from. It starts over, and what it said already is dropped.
+func (m *pump) request(r *api.Request, p *Progress, attempt int) *api.Request {
+	if attempt == 0 {
+		return r
+	}
+	again := *r
+	again.ID = fmt.Sprintf("%s.%d", r.ID, attempt)
+	if !p.begun(m.first, len(m.so)) {
+		return &again
+	}
+	if r.Beams != nil {
+		for _, ch := range m.so {
+			echoed := 0
+			if m.echo != "" {
+				echoed = min(1, ch.Events)
+			}
+			m.skip = append(m.skip, ch.Events-echoed)
+		}
+		return &again
+	}
+	again.Resume = &api.Progress{}
+	for _, ch := range m.so {
+		again.Resume.Choices = append(again.Resume.Choices, api.ChoiceProgress{Tokens: ch.Tokens, Finish: ch.Finish})
+	}
+	return &again
+}
+
+// run moves events until the stream is done or ctx ends, and closes it. The echo
+// goes before the first event that is no failure: a refusal stays the first.
+func (m *pump) run(ctx context.Context) {
+	defer m.exit()
+	defer m.stream.Close()
 	for {
-		ev, err := s.Next(ctx)
-		if err == nil && (ev.Choice < 0 || ev.Choice >= n) {
-			err = fmt.Errorf("choice %d of %d", ev.Choice, n)
+		ev, err := m.stream.Next(ctx)
+		if err == nil && (ev.Choice < 0 || ev.Choice >= len(m.so)) {
+			err = fmt.Errorf("choice %d of %d", ev.Choice, len(m.so))
 		}
 		if err != nil {
 			ev = api.Event{Finish: api.FinishError, Err: broken(err), Done: true}
 		}
-		ev.Choice += first
-		for i := 0; echo != "" && i < n && Failure(ev) == nil; i++ {
-			f.send(ctx, api.Event{Choice: first + i, Text: echo})
+		if Failure(ev) == nil {
+			m.echoes(ctx)
 		}
-		echo = ""
-		if done := ev.Done; !f.send(ctx, ev) || done {
+		if m.skip != nil && m.skip[ev.Choice] > 0 && Failure(ev) == nil {
+			m.skip[ev.Choice]--
+			continue
+		}
+		ev.Choice += m.first
+		if done := ev.Done; !m.send(ctx, ev) || done {
 			return
 		}
 	}
+}
+
+// echoes sends, once, the echo of each choice that has nothing yet.
+func (m *pump) echoes(ctx context.Context) {
+	for i := 0; m.echo != "" && i < len(m.so); i++ {
+		if m.so[i].Events == 0 {
+			m.send(ctx, api.Event{Choice: m.first + i, Text: m.echo})
+		}
+	}
+	m.echo = ""
 }
 
 func broken(err error) error {
@@ -144,11 +211,12 @@ func (f *fanIn) send(ctx context.Context, ev api.Event) bool {
 		f.usage.CompletionTokens += u.CompletionTokens
 		f.usage.CachedTokens += u.CachedTokens
 	}
-	ev.Done, ev.Usage = f.undone == 0, nil
+	ev.Usage = nil
 	if ev.Done {
 		usage := f.usage
 		ev.Usage = &usage
 	}
+	ev.Done = f.undone == 0
 	f.seq++
 	ev.Seq = f.seq
 	select {

@@ -17,11 +17,15 @@ const (
 // DecodeChat reads the body of a chat completion call. Errors are *api.Error
 // with the field at fault.
 func DecodeChat(body []byte, models []api.Model, arrival time.Time) (*Call, error) {
+	return decodeChat(body, models, arrival, "")
+}
+
+func decodeChat(body []byte, models []api.Model, arrival time.Time, id string) (*Call, error) {
 	o, err := parse(body)
 	if err != nil {
 		return nil, err
 	}
-	c, r := o.common(models, "chatcmpl-", arrival)
+	c, r := o.common(models, "chatcmpl-", id, arrival)
 	c.Kind = Chat
 	o.int("max_tokens", 1, maxMaxTokens, &r.MaxTokens)
 	o.int("max_completion_tokens", 1, maxMaxTokens, &r.MaxTokens)

@@ -17,11 +17,15 @@ const (
 // DecodeCompletion reads the body of a plain completion call, with a request for
 // each of its prompts. Errors are *api.Error with the field at fault.
 func DecodeCompletion(body []byte, models []api.Model, arrival time.Time) (*Call, error) {
+	return decodeCompletion(body, models, arrival, "")
+}
+
+func decodeCompletion(body []byte, models []api.Model, arrival time.Time, id string) (*Call, error) {
 	o, err := parse(body)
 	if err != nil {
 		return nil, err
 	}
-	c, r := o.common(models, "cmpl-", arrival)
+	c, r := o.common(models, "cmpl-", id, arrival)
 	c.Kind = Completion
 	r.MaxTokens = defaultMaxTokens
 	o.int("max_tokens", 1, maxMaxTokens, &r.MaxTokens)

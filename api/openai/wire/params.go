@@ -1,10 +1,11 @@
 package wire
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,11 +89,20 @@ func modelNames(models []api.Model) string {
 }
 
 // common reads the fields that chat and plain completions share, into one
-// request that is then copied for each prompt.
-func (o *object) common(models []api.Model, prefix string, arrival time.Time) (*Call, *api.Request) {
-	id := prefix + strings.ReplaceAll(uuid.NewString(), "-", "")
-	r := &api.Request{ID: id, Model: o.model(models), Arrival: arrival, TopLogprobs: -1, N: 1}
-	c := &Call{ID: id, Model: r.Model, Created: arrival}
+// request that is then copied for each prompt. known is the call's id where it
+// has one already.
+func (o *object) common(models []api.Model, prefix, known string, arrival time.Time) (*Call, *api.Request) {
+	c := &Call{ID: known, Created: arrival}
+	given := o.resumable(c)
+	switch {
+	case known != "":
+	case given != "":
+		c.ID = prefix + given
+	default:
+		c.ID = prefix + strings.ReplaceAll(uuid.NewString(), "-", "")
+	}
+	r := &api.Request{ID: c.ID, Model: o.model(models), Arrival: arrival, TopLogprobs: -1, N: 1}
+	c.Model = r.Model
 
 	o.boolean("stream", &c.Stream)
 	o.streamOptions(c)
@@ -100,6 +110,7 @@ func (o *object) common(models []api.Model, prefix string, arrival time.Time) (*
 	o.int("n", 1, maxChoices, &r.N)
 	c.N = r.N
 	r.Sampling = defaults(models, r.Model)
+	r.Sampling.Seed = seedOf(c.ID)
 	o.sampling(&r.Sampling)
 	o.stops(r)
 	o.boolean("ignore_eos", &r.IgnoreEOS)
@@ -143,6 +154,13 @@ func (o *object) streamOptions(c *Call) {
 	}
 }
 
+// seedOf is the seed of a request that names none. It follows from the call's
+// id, so that decoding the body again under the same id gives the same requests.
+func seedOf(id string) uint64 {
+	sum := sha256.Sum256([]byte(id))
+	return binary.LittleEndian.Uint64(sum[:])
+}
+
 // defaults are the model's own, as its checkpoint recommends, or OpenAI's.
 func defaults(models []api.Model, id string) sample.Params {
 	for _, m := range models {
@@ -171,8 +189,6 @@ func (o *object) sampling(p *sample.Params) {
 	var seed int64
 	if o.integer("seed", math.MinInt64, math.MaxInt64, &seed) {
 		p.Seed = uint64(seed)
-	} else {
-		p.Seed = rand.Uint64()
 	}
 }
 

@@ -1,0 +1,297 @@
+// Package resume keeps the answers of calls in a log, so that a client whose
+// gateway died goes on at another one, where it stopped.
+//
+// A log is one subject of a JetStream memory stream. Its first record is the call
+// itself, the others are the call's events in order. A client sees an event only
+// when its record is acknowledged, so what any client has seen is in the log, and
+// a gateway that takes a call over goes on behind exactly that. Each record is
+// written on the condition that the last one is the one the writer knows: whoever
+// takes a call over writes itself into the log, and the next write of the one
+// before fails. See docs/decisions/stream-resume.md.
+package resume
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+	"github.com/rs/zerolog"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+// Options of New. The zero value of each has the default that its comment names.
+type Options struct {
+	Logger   zerolog.Logger
+	Always   bool          // calls that stream and do not say "stream_resume" are resumable too
+	Keep     time.Duration // at least so long a log can be read after its call's end; 5 min
+	MaxBytes int64         // of all logs; 256 MiB
+	Window   time.Duration // a call without a reader is cancelled after it; 30 s
+	Outage   time.Duration // JetStream may be away so long before a call fails; 1 min
+	Watch    time.Duration // between questions to the gateway that runs a call; 500 ms
+	Timeout  time.Duration // of one question to JetStream or another gateway; 2 s
+}
+
+func (o *Options) defaults() {
+	if o.MaxBytes == 0 {
+		o.MaxBytes = 256 << 20
+	}
+	for _, d := range []struct {
+		value    *time.Duration
+		fallback time.Duration
+	}{{&o.Keep, 5 * time.Minute}, {&o.Window, 30 * time.Second}, {&o.Outage, time.Minute},
+		{&o.Watch, 500 * time.Millisecond}, {&o.Timeout, 2 * time.Second}} {
+		if *d.value == 0 {
+			*d.value = d.fallback
+		}
+	}
+}
+
+// Calls are the resumable calls of one process.
+type Calls struct {
+	nc      *nats.Conn
+	engine  api.Engine
+	opts    Options
+	node    string // this process; a new one has a new name
+	journal *journal
+	peers   *peers
+	metrics *metrics
+	ctx     context.Context
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	sessions map[string]*session
+	draining bool
+}
+
+// New makes the stream of the logs, which needs JetStream on the connection. The
+// connection stays the caller's.
+func New(nc *nats.Conn, engine api.Engine, opts Options) (*Calls, error) {
+	opts.defaults()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("resume: %w", err)
+	}
+	c := &Calls{nc: nc, engine: engine, opts: opts, node: nuid.Next(), metrics: newMetrics(), sessions: map[string]*session{},
+		journal: &journal{js: js, keep: opts.Keep, maxBytes: opts.MaxBytes, replicas: 1, most: int(nc.MaxPayload()) / 2, timeout: opts.Timeout}}
+	c.journal.bytes = c.metrics.bytes
+	const enough = 3 // servers of a cluster, for the log to outlive one of them
+	if len(nc.Servers()) >= enough && nc.ConnectedClusterName() != "" {
+		c.journal.replicas = enough
+	}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	if err := c.journal.ensure(c.ctx); err != nil {
+		return nil, fmt.Errorf("resume: the logs need JetStream: %w", err)
+	}
+	if c.peers, err = newPeers(c); err != nil {
+		return nil, fmt.Errorf("resume: %w", err)
+	}
+	return c, nil
+}
+
+// Wants says whether a call is to be resumable: it asks for it, or everything that
+// streams is. c may be nil, where nothing can be; a call that insists is refused then.
+func (c *Calls) Wants(call *wire.Call) (bool, error) {
+	switch {
+	case c == nil && call.Resume == wire.ResumeYes:
+		return false, api.Invalid("stream_resume", `stream_resume: not available on this server (--stream-resume, JetStream), expected false or "auto"`)
+	case c == nil || call.Resume == wire.ResumeNo:
+		return false, nil
+	}
+	return call.Resume != wire.ResumeUnsaid || c.opts.Always && call.Stream, nil
+}
+
+// Keep is how long, at least, a log can be read after its call's end.
+func (c *Calls) Keep() time.Duration { return c.opts.Keep }
+
+// Start runs a call and gives a reader of its answer. A call whose id has a log
+// already is not run again: the reader reads that log, if body and tenant are the
+// same. Errors are *api.Error.
+func (c *Calls) Start(ctx context.Context, call *wire.Call, body []byte, tenant string) (*Reader, error) {
+	s, r, err := c.session(call.ID)
+	if err != nil {
+		return nil, err
+	}
+	if s != nil { // the first here
+		s.begin(ctx, &callRecord{kind: call.Kind, body: body, id: call.ID, tenant: tenant, model: call.Model, arrival: call.Created}, call)
+	}
+	if err := r.ready(ctx); err != nil {
+		r.Close()
+		return nil, err
+	}
+	if was := r.s.record; was.tenant != tenant || !bytes.Equal(was.body, body) {
+		r.Close()
+		return nil, &api.Error{Code: http.StatusConflict, Param: "request_id", Reason: "request_id_in_use",
+			Message: "request_id: in use by another request, expected a new one"}
+	}
+	return r, nil
+}
+
+// Attach gives a reader of a call that was started here or elsewhere. Errors are
+// *api.Error; 404 when there is no log of it, 410 when it has expired.
+func (c *Calls) Attach(ctx context.Context, tenant, id string) (*Reader, error) {
+	if !wire.ValidID(id) {
+		return nil, c.notFound(id)
+	}
+	s, r, err := c.session(id)
+	if err != nil {
+		return nil, err
+	}
+	if s != nil {
+		s.find(ctx)
+	}
+	if err := r.ready(ctx); err != nil {
+		r.Close()
+		return nil, err
+	}
+	if r.s.record.tenant != tenant {
+		r.Close()
+		return nil, c.notFound(id)
+	}
+	return r, nil
+}
+
+// Cancel ends a call wherever it runs. A call that has ended stays as it is.
+func (c *Calls) Cancel(ctx context.Context, tenant, id string) error {
+	r, err := c.Attach(ctx, tenant, id)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return r.Cancel(ctx)
+}
+
+// session returns a reader of the call's session and, when it is a new one, the
+// session: the caller then has to begin or find it.
+func (c *Calls) session(id string) (fresh *session, r *Reader, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.draining {
+		return nil, nil, errStopping(id)
+	}
+	s := c.sessions[id]
+	if s == nil {
+		s = newSession(c, id)
+		c.sessions[id], fresh = s, s
+	}
+	s.attach()
+	return fresh, &Reader{s: s}, nil
+}
+
+// forget takes an ended session out of the table.
+func (c *Calls) forget(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sessions[s.id] == s {
+		delete(c.sessions, s.id)
+	}
+}
+
+func (c *Calls) lookup(id string) *session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sessions[id]
+}
+
+// Drain hands the running calls over to the other gateways, if there are any:
+// their readers get an error 503 "moved" and go on there. Without another gateway
+// it does nothing, and the calls run on.
+func (c *Calls) Drain(ctx context.Context) {
+	if !c.peers.others(ctx) {
+		return
+	}
+	c.mu.Lock()
+	c.draining = true
+	var all []*session
+	for _, s := range c.sessions {
+		all = append(all, s)
+	}
+	c.mu.Unlock()
+	for _, s := range all {
+		s.moved()
+	}
+	c.running.Wait()
+}
+
+// Close ends every session. What runs is cancelled without an end in its log:
+// another gateway may take it over.
+func (c *Calls) Close() {
+	c.mu.Lock()
+	c.draining = true
+	c.mu.Unlock()
+	c.stop()
+	c.running.Wait()
+	c.peers.close()
+}
+
+func (c *Calls) notFound(id string) *api.Error {
+	return &api.Error{Code: api.CodeNotFound, Reason: "stream_not_found", Message: fmt.Sprintf(
+		"no stream %q: it was not resumable, or has ended more than %s ago; send the request again", id, c.opts.Keep)}
+}
+
+func expired(id string) *api.Error {
+	return &api.Error{Code: http.StatusGone, Reason: "stream_expired",
+		Message: fmt.Sprintf("the beginning of stream %q has expired; send the request again", id)}
+}
+
+func errStopping(id string) *api.Error {
+	return &api.Error{Code: api.CodeUnavailable, Reason: "moved", RetryAfter: time.Second,
+		Message: fmt.Sprintf("this gateway is stopping: stream %q goes on at another one", id)}
+}
+
+// unavailable is what a client is told when JetStream does not answer.
+func unavailable(err error) *api.Error {
+	var e *api.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return &api.Error{Code: api.CodeUnavailable, Reason: "journal_unavailable", RetryAfter: time.Second,
+		Message: "the log of resumable streams cannot be reached: try again, or without stream_resume"}
+}
+
+// Reader reads a call's answer from its beginning. It keeps the call alive.
+type Reader struct {
+	s    *session
+	once sync.Once
+}
+
+func (r *Reader) ready(ctx context.Context) error {
+	select {
+	case <-r.s.opened:
+		return r.s.failed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Call is the call that is read.
+func (r *Reader) Call() *wire.Call { return r.s.call }
+
+// Events are the call's events from the first on. The channel closes after Done,
+// or when ctx ends.
+func (r *Reader) Events(ctx context.Context) <-chan api.Event {
+	const buffer = 64
+	out := make(chan api.Event, buffer)
+	go r.s.tape.read(ctx, out)
+	return out
+}
+
+// Cancel ends the call and waits until it has ended.
+func (r *Reader) Cancel(ctx context.Context) error {
+	r.s.cancel()
+	for range r.Events(ctx) { //nolint:revive // until the end
+	}
+	return ctx.Err()
+}
+
+// Close is needed. The call goes on for a while without readers.
+func (r *Reader) Close() { r.once.Do(r.s.detach) }

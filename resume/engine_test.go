@@ -1,0 +1,101 @@
+package resume_test
+
+import (
+	"fmt"
+	"hash/fnv"
+	"sync"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/apitest"
+)
+
+// word is the text of a token: it depends on the seed, the choice and the position alone,
+// as real sampling does.
+func word(r *api.Request, choice, pos int) (int32, string) {
+	h := fnv.New32a()
+	fmt.Fprint(h, r.Sampling.Seed, r.Prompt, choice, pos)
+	v := h.Sum32()
+	if v%5 == 0 {
+		return int32(v >> 1), "" // part of a character
+	}
+	return int32(v >> 1), fmt.Sprintf(" %04x", v&0xffff)
+}
+
+// gate lets the engines through up to a position of an answer.
+type gate struct {
+	mu    sync.Mutex
+	limit int
+	moved chan struct{}
+}
+
+func newGate(limit int) *gate { return &gate{limit: limit, moved: make(chan struct{})} }
+
+func (g *gate) open(limit int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limit = limit
+	close(g.moved)
+	g.moved = make(chan struct{})
+}
+
+// wait is false when the stream was closed first.
+func (g *gate) wait(pos int, closed <-chan struct{}) bool {
+	for {
+		g.mu.Lock()
+		limit, moved := g.limit, g.moved
+		g.mu.Unlock()
+		if pos < limit {
+			return true
+		}
+		select {
+		case <-moved:
+		case <-closed:
+			return false
+		}
+	}
+}
+
+// deterministic answers with r.MaxTokens tokens for each choice, and goes on behind what a
+// request has already. A beam search brings its answers at the end.
+func deterministic(g *gate) *apitest.Engine {
+	return apitest.New(func(r *api.Request, s *apitest.Stream) {
+		at := make([]int, r.N)
+		open := r.N
+		for i := range at {
+			if r.Resume != nil {
+				at[i] = len(r.Resume.Choices[i].Tokens)
+				if r.Resume.Choices[i].Finish != api.FinishNone {
+					at[i] = -1
+					open--
+				}
+			}
+		}
+		for open > 0 {
+			for c := range at {
+				if at[c] < 0 {
+					continue
+				}
+				if r.Beams == nil && !g.wait(at[c], s.Closed()) {
+					return
+				}
+				id, text := word(r, c, at[c])
+				ev := api.Event{Choice: c, Text: text, Tokens: []int32{id}}
+				if r.TopLogprobs >= 0 {
+					ev.Logprobs = []api.TokenLogprob{apitest.Logprob(id, text, r.TopLogprobs)}
+				}
+				at[c]++
+				if at[c] == r.MaxTokens-c { // choices end at different places
+					ev.Finish = api.FinishLength
+					at[c] = -1
+					if open--; open == 0 {
+						ev.Done = true
+						ev.Usage = &api.Usage{PromptTokens: 7, CompletionTokens: r.N*r.MaxTokens - r.N*(r.N-1)/2}
+					}
+				}
+				if !s.Send(ev) {
+					return
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,153 @@
+package resume
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// tick is what the parts of follow tell its loop.
+type tick struct {
+	entry entry // of the log, with err
+	err   error
+	node  string // or: whether this node owns the call
+	owns  bool
+	asked bool
+}
+
+// patience is how many questions the owner may leave without an answer.
+const patience = 2
+
+// follow shows the readers what another gateway writes, until the answer has
+// ended (nil) or something else is to be done.
+func (s *session) follow() error {
+	ctx, stop := context.WithCancel(s.ctx)
+	from := uint64(0)
+	if s.state.last > 0 {
+		from = s.state.last + 1
+	}
+	tail, err := s.c.journal.tail(ctx, s.id, from)
+	if errors.Is(err, errNoLog) {
+		stop()
+		return s.lost()
+	}
+	if err != nil {
+		stop()
+		return err
+	}
+	ticks := make(chan tick)
+	done := make(chan struct{})
+	defer func() { stop(); tail.stop(); <-done }()
+	go func() {
+		defer close(done)
+		for {
+			e, err := tail.next(ctx)
+			select {
+			case ticks <- tick{entry: e, err: err}:
+			case <-ctx.Done():
+			}
+			if err != nil || ctx.Err() != nil {
+				return
+			}
+		}
+	}()
+	return s.listen(ctx, ticks, tail.pending == 0)
+}
+
+// lost: there is no stream of logs. The owner, if it lives, is going to make it.
+func (s *session) lost() error {
+	owns, err := s.c.peers.ask(s.ctx, s.state.owner, question{ID: s.id})
+	if err == nil && !owns {
+		return errOwnerDead
+	}
+	return errRestart
+}
+
+// listen handles what comes. It asks the owner for a sign of life at once and then
+// regularly: that is also how the owner knows of the readers here. Who the owner is
+// is known when the log was read to its end.
+func (s *session) listen(ctx context.Context, ticks chan tick, whole bool) error {
+	watch := time.NewTicker(s.c.opts.Watch)
+	defer watch.Stop()
+	silent, unanswered, asking := 0, 0, false
+	ask := func() {
+		if whole && !asking {
+			asking = true
+			go s.ask(ctx, s.state.owner, ticks)
+		}
+	}
+	ask()
+	for {
+		select {
+		case t := <-ticks:
+			switch {
+			case !t.asked:
+				silent = 0
+				if err := s.take(t); err != nil || s.state.done {
+					return err
+				}
+				if !whole && t.entry.pending == 0 {
+					whole = true
+					ask()
+				}
+				continue
+			case t.err != nil:
+				unanswered++
+			default:
+				unanswered = 0
+				s.heard = time.Now()
+			}
+			asking = false
+			if t.node == s.state.owner && (t.err == nil && !t.owns || unanswered >= patience) {
+				return errOwnerDead
+			}
+		case <-watch.C:
+			if silent++; silent%4 == 0 {
+				if err := s.check(ctx); err != nil {
+					return err
+				}
+			}
+			ask()
+		case <-s.poke:
+			switch {
+			case s.isLeaving():
+				return errLeaving
+			case s.unread():
+				return errUnread
+			}
+			ask()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// take applies an entry of the log.
+func (s *session) take(t tick) error {
+	if t.err != nil {
+		return t.err
+	}
+	events, err := s.state.apply(t.entry)
+	s.tape.add(events)
+	s.heard = time.Now()
+	return err
+}
+
+// ask asks a node whether it owns the call, and tells it when the call is to end.
+func (s *session) ask(ctx context.Context, node string, ticks chan<- tick) {
+	owns, err := s.c.peers.ask(ctx, node, question{ID: s.id, Cancel: s.isCancelled()})
+	select {
+	case ticks <- tick{node: node, owns: owns, err: err, asked: true}:
+	case <-ctx.Done():
+	}
+}
+
+// check compares a silent log with what was read of it: after a restart of the
+// NATS server it is another one.
+func (s *session) check(ctx context.Context) error {
+	newest, err := s.c.journal.newest(ctx, s.id)
+	if err == nil && newest != s.state.last {
+		return errRestart
+	}
+	return nil
+}

@@ -1,0 +1,268 @@
+package resume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/api"
+)
+
+const (
+	// Stream has the logs of all calls: Subject + call id.
+	Stream  = "MILLRACE_JOURNAL"
+	Subject = "millrace.journal."
+)
+
+// headerPart is on the messages of a record that needs several: "2/5".
+const headerPart = "Millrace-Part"
+
+var (
+	errNoLog  = errors.New("resume: no such log")
+	errFenced = errors.New("resume: another process has written to the log")
+	errAway   = errors.New("resume: JetStream does not answer")
+)
+
+// journal is the logs of all calls in one JetStream stream.
+type journal struct {
+	js       jetstream.JetStream
+	keep     time.Duration
+	maxBytes int64
+	replicas int
+	most     int // bytes of a message's body
+	timeout  time.Duration
+	bytes    prometheus.Counter
+}
+
+// ensure makes the stream where it is missing. One that is there stays as it is.
+func (j *journal) ensure(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, j.timeout)
+	defer cancel()
+	cfg := jetstream.StreamConfig{
+		Name: Stream, Subjects: []string{Subject + "*"}, Storage: jetstream.MemoryStorage,
+		Description: "Millrace: logs of resumable calls", AllowDirect: true,
+		MaxAge: 2 * j.keep, MaxBytes: j.maxBytes, Discard: jetstream.DiscardOld, Replicas: j.replicas,
+	}
+	_, err := j.js.CreateStream(ctx, cfg)
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: stream %s: %w", errAway, Stream, err)
+	}
+	return nil
+}
+
+// publish appends a record behind stream sequence last of the call's subject and
+// returns the sequences of its own first and last message. errFenced: something else lies there, or
+// nothing at all. Any other error leaves open whether the record is there.
+func (j *journal) publish(ctx context.Context, id string, r *record, last uint64) (first, end uint64, err error) {
+	body := r.encode(nil)
+	j.bytes.Add(float64(len(body)))
+	parts := max(1, (len(body)+j.most-1)/j.most)
+	for i := range parts {
+		m := nats.NewMsg(Subject + id)
+		m.Data = body[i*j.most : min((i+1)*j.most, len(body))]
+		if parts > 1 {
+			m.Header.Set(headerPart, fmt.Sprintf("%d/%d", i+1, parts))
+		}
+		if last, err = j.send(ctx, m, last); err != nil {
+			return 0, 0, err
+		}
+		if i == 0 {
+			first = last
+		}
+	}
+	return first, last, nil
+}
+
+func (j *journal) send(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, j.timeout)
+	defer cancel()
+	ack, err := j.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(last),
+		jetstream.WithExpectStream(Stream), jetstream.WithRetryAttempts(0))
+	if wrongLast(err) {
+		return 0, errFenced
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", errAway, err)
+	}
+	return ack.Sequence, nil
+}
+
+// wrongLast: a clustered server has a second code for it, without the sequence found.
+func wrongLast(err error) bool {
+	var e *jetstream.APIError
+	return errors.As(err, &e) && (e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+		e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+}
+
+// purge removes the records of a call before a stream sequence; 0: all of them.
+func (j *journal) purge(ctx context.Context, id string, before uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, j.timeout)
+	defer cancel()
+	s, err := j.js.Stream(ctx, Stream)
+	if err != nil {
+		return err
+	}
+	opts := []jetstream.StreamPurgeOpt{jetstream.WithPurgeSubject(Subject + id)}
+	if before > 0 {
+		opts = append(opts, jetstream.WithPurgeSequence(before))
+	}
+	return s.Purge(ctx, opts...)
+}
+
+// newest is the stream sequence of a call's newest record; 0 when there is none.
+func (j *journal) newest(ctx context.Context, id string) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, j.timeout)
+	defer cancel()
+	s, err := j.js.Stream(ctx, Stream)
+	if err == nil {
+		var m *jetstream.RawStreamMsg
+		if m, err = s.GetLastMsgForSubject(ctx, Subject+id); err == nil {
+			return m.Sequence, nil
+		}
+	}
+	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		return 0, nil
+	}
+	return 0, fmt.Errorf("%w: %w", errAway, err)
+}
+
+// young says whether the stream was made a short time ago, or is missing: then a
+// log that is not there may be one that its owner is about to write again.
+func (j *journal) young(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, j.timeout)
+	defer cancel()
+	s, err := j.js.Stream(ctx, Stream)
+	return err != nil || time.Since(s.CachedInfo().Created) < time.Minute
+}
+
+// entry is a record with its place; without a record it is a part of one, whose
+// end is not there yet.
+type entry struct {
+	*record
+	first, last uint64 // stream sequences
+	pending     uint64 // messages that wait behind it
+}
+
+// tail reads a call's log from a stream sequence on.
+type tail struct {
+	messages jetstream.MessagesContext
+	stop     func()
+	pending  uint64 // messages there were at the beginning
+	part     struct {
+		body  []byte
+		n     int
+		first uint64
+	}
+}
+
+func (j *journal) tail(ctx context.Context, id string, from uint64) (*tail, error) {
+	create, cancel := context.WithTimeout(ctx, j.timeout)
+	defer cancel()
+	cfg := jetstream.OrderedConsumerConfig{FilterSubjects: []string{Subject + id}, MaxResetAttempts: 1, InactiveThreshold: time.Minute}
+	if from > 0 {
+		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, from
+	}
+	c, err := j.js.OrderedConsumer(create, Stream, cfg)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, errNoLog
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errAway, err)
+	}
+	info := c.CachedInfo()
+	messages, err := c.Messages()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errAway, err)
+	}
+	return &tail{messages: messages, pending: info.NumPending, stop: func() {
+		messages.Stop()
+		ctx, cancel := context.WithTimeout(context.Background(), j.timeout)
+		defer cancel()
+		j.js.DeleteConsumer(ctx, Stream, c.CachedInfo().Name) //nolint:errcheck // it also ends by itself
+	}}, nil
+}
+
+// next waits for the next message.
+func (t *tail) next(ctx context.Context) (entry, error) {
+	m, err := t.messages.Next(jetstream.NextContext(ctx))
+	if err != nil {
+		return entry{}, err
+	}
+	meta, err := m.Metadata()
+	if err != nil {
+		return entry{}, err
+	}
+	e := entry{last: meta.Sequence.Stream, pending: meta.NumPending}
+	body, first, whole := t.join(m.Headers().Get(headerPart), m.Data(), e.last)
+	if whole {
+		e.first = first
+		e.record, err = decodeRecord(body)
+	}
+	return e, err
+}
+
+// join gathers the parts of a record. Parts whose rest is missing (their writer
+// died, and wrote or was followed by something else) are dropped.
+func (t *tail) join(part string, body []byte, seq uint64) (whole []byte, first uint64, ok bool) {
+	if part == "" {
+		t.part.n = 0
+		return body, seq, true
+	}
+	var i, of int
+	if _, err := fmt.Sscanf(part, "%d/%d", &i, &of); err != nil || i < 1 || i > of {
+		t.part.n = 0
+		return nil, 0, false
+	}
+	if i == 1 {
+		t.part.body, t.part.n, t.part.first = nil, 0, seq
+	}
+	if i != t.part.n+1 {
+		t.part.n = 0
+		return nil, 0, false
+	}
+	t.part.body, t.part.n = append(t.part.body, body...), i
+	return t.part.body, t.part.first, i == of
+}
+
+// load reads a whole log into a state that knows so many events already, and
+// returns the others. errNoLog: there is none; errGap: its beginning is missing.
+func (j *journal) load(ctx context.Context, id string, known uint64) (*state, []api.Event, error) {
+	t, err := j.tail(ctx, id, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer t.stop()
+	if t.pending == 0 {
+		return nil, nil, errNoLog
+	}
+	ctx, cancel := context.WithTimeout(ctx, j.timeout)
+	defer cancel()
+	s := &state{known: known}
+	var events []api.Event
+	for {
+		e, err := t.next(ctx)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w: %w", errAway, err)
+		}
+		added, err := s.apply(e)
+		if err != nil {
+			return nil, nil, err
+		}
+		events = append(events, added...)
+		if e.pending == 0 {
+			break
+		}
+	}
+	if s.call == nil {
+		return nil, nil, errGap
+	}
+	return s, events, nil
+}

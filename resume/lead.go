@@ -1,0 +1,220 @@
+package resume
+
+import (
+	"errors"
+	"time"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+// batchEvents is how many events a record holds at most. While one is on its way
+// further events gather for the next.
+const batchEvents = 256
+
+// lead writes the answer into the log and then shows it to the readers, until it
+// has ended. stop cancels what still runs.
+func (s *session) lead(answer <-chan api.Event, stop func()) error {
+	defer stop()
+	idle := time.NewTicker(max(s.c.opts.Window/4, time.Millisecond))
+	defer idle.Stop()
+	refresh := time.NewTicker(s.c.opts.Keep)
+	defer refresh.Stop()
+	for {
+		select {
+		case ev, ok := <-answer:
+			batch := s.gather(ev, ok, answer)
+			if s.ctx.Err() != nil {
+				return s.ctx.Err()
+			}
+			if err := s.append(batch); err != nil {
+				return err
+			}
+			if s.state.done {
+				return s.last(batch[len(batch)-1])
+			}
+			continue
+		case <-s.poke:
+		case <-idle.C:
+		case <-refresh.C:
+			if err := s.refresh(); err != nil {
+				return err
+			}
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		}
+		if s.isLeaving() {
+			return s.release()
+		}
+		if reason := s.reason(); reason != nil {
+			if reason != errCancelled {
+				s.c.metrics.abandoned.Inc()
+			}
+			return s.append([]api.Event{{Seq: s.state.known + 1, Finish: api.FinishCancelled, Err: reason, Done: true}})
+		}
+	}
+}
+
+// gather takes an event and those that wait behind it. A failure ends the call,
+// as it ends the stream of whoever reads it.
+func (s *session) gather(ev api.Event, ok bool, answer <-chan api.Event) []api.Event {
+	var batch []api.Event
+	for {
+		if !ok {
+			ev = api.Event{Seq: s.state.known + uint64(len(batch)) + 1, Finish: api.FinishError, Err: wire.AsError(nil)}
+		}
+		ev.Done = ev.Done || wire.Failure(ev) != nil
+		batch = append(batch, ev)
+		if ev.Done || len(batch) == batchEvents {
+			return batch
+		}
+		select {
+		case ev, ok = <-answer:
+		default:
+			return batch
+		}
+	}
+}
+
+// last: a call that was refused before it said anything leaves no log, so that it
+// can be sent again under the same id.
+func (s *session) last(ev api.Event) error {
+	if failed := wire.Failure(ev); failed != nil && ev.Seq == 1 && again(failed) {
+		s.erase()
+	}
+	return nil
+}
+
+// append writes events and shows them to the readers. While JetStream is away it
+// waits; errFenced says that the call is another gateway's now.
+func (s *session) append(events []api.Event) error {
+	start := time.Now()
+	err := s.untilOutage(func() error { return s.write(events) })
+	if err != nil {
+		return err
+	}
+	last := events[len(events)-1]
+	s.state.known, s.state.done = last.Seq, last.Done
+	s.c.metrics.events.Add(float64(len(events)))
+	s.c.metrics.publish.Observe(time.Since(start).Seconds())
+	s.tape.add(events)
+	return nil
+}
+
+// untilOutage tries something again while JetStream is away.
+func (s *session) untilOutage(try func() error) error {
+	start, pause := time.Now(), 20*time.Millisecond
+	for {
+		err := try()
+		if err == nil || errors.Is(err, errFenced) {
+			return err
+		}
+		if s.ctx.Err() != nil {
+			return s.ctx.Err()
+		}
+		if time.Since(start) > s.c.opts.Outage {
+			return unavailable(err)
+		}
+		s.c.journal.ensure(s.ctx) //nolint:errcheck // the next try says what is wrong
+		sleep(s.ctx, pause)
+		pause = min(2*pause, time.Second)
+	}
+}
+
+// write appends one record of events. When the log is not as we left it, it finds
+// out why: our own record is there although its acknowledgement was lost, the log
+// was lost and is written again, or the call is another gateway's.
+func (s *session) write(events []api.Event) error {
+	for {
+		_, last, err := s.c.journal.publish(s.ctx, s.id, &record{token: s.token, events: events}, s.state.last)
+		if err == nil {
+			s.state.last = last
+			return nil
+		}
+		if !errors.Is(err, errFenced) {
+			return err
+		}
+		landed, err := s.resync()
+		if err != nil {
+			return err
+		}
+		for len(events) > 0 && events[0].Seq <= landed {
+			events = events[1:]
+		}
+		if len(events) == 0 {
+			return nil
+		}
+	}
+}
+
+// resync reads our own log again and mends it; landed is the last event in it.
+func (s *session) resync() (landed uint64, err error) {
+	shown := uint64(len(s.tape.all()))
+	st, _, err := s.c.journal.load(s.ctx, s.id, 0)
+	var behind uint64
+	switch {
+	case errors.Is(err, errNoLog):
+	case errors.Is(err, errGap):
+		if behind, err = s.c.journal.newest(s.ctx, s.id); err != nil {
+			return 0, err
+		}
+	case err != nil:
+		return 0, err
+	case st.token != s.token:
+		return 0, errFenced
+	case st.known >= shown:
+		s.state.last, s.state.begin = st.last, st.begin
+		return st.known, nil
+	default:
+		behind = st.last
+	}
+	s.c.opts.Logger.Warn().Str("id", s.id).Uint64("events", shown).Msg("resume: the log was lost; it is written again from memory")
+	return shown, s.rewrite(behind)
+}
+
+// rewrite writes the call and all its events again, behind stream sequence behind.
+// Until it is whole, nothing else fits behind it.
+func (s *session) rewrite(behind uint64) error {
+	s.state.last = never
+	s.c.metrics.rewritten.Inc()
+	again := *s.record
+	again.owner = s.c.node
+	begin, last, err := s.c.journal.publish(s.ctx, s.id, &record{token: s.token, call: &again}, behind)
+	if err != nil {
+		return err
+	}
+	for events := s.tape.all(); len(events) > 0; {
+		n := min(len(events), batchEvents)
+		if _, last, err = s.c.journal.publish(s.ctx, s.id, &record{token: s.token, events: events[:n]}, last); err != nil {
+			return err
+		}
+		events = events[n:]
+	}
+	s.state.last, s.state.begin = last, begin
+	return nil
+}
+
+// refresh writes the log again before its beginning expires.
+func (s *session) refresh() error {
+	return s.untilOutage(func() error {
+		if err := s.rewrite(s.state.last); err != nil {
+			if !errors.Is(err, errFenced) {
+				return err
+			}
+			if _, err := s.resync(); err != nil {
+				return err
+			}
+		}
+		return s.c.journal.purge(s.ctx, s.id, s.state.begin)
+	})
+}
+
+// release gives the call up, for another gateway to take.
+func (s *session) release() error {
+	nobody := ""
+	s.token = newToken()
+	if _, _, err := s.c.journal.publish(s.ctx, s.id, &record{token: s.token, owner: &nobody}, s.state.last); err != nil {
+		s.c.opts.Logger.Warn().Err(err).Str("id", s.id).Msg("resume: the call could not be given up in its log")
+	}
+	return errLeaving
+}

@@ -1,0 +1,47 @@
+package resume
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics are the series of one process. The program registers them through Calls.
+type metrics struct {
+	sessions                                               prometheus.Gauge
+	takeovers, fenced, rewritten, abandoned, bytes, events prometheus.Counter
+	publish                                                prometheus.Histogram
+}
+
+func newMetrics() *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_resume_" + name, Help: help})
+	}
+	return &metrics{
+		sessions: prometheus.NewGauge(prometheus.GaugeOpts{Name: "millrace_resume_streams",
+			Help: "Resumable calls that this process runs or reads."}),
+		takeovers: counter("takeovers_total", "Calls taken over from another gateway."),
+		fenced:    counter("fenced_total", "Calls given up because another gateway had taken them over."),
+		rewritten: counter("rewritten_total", "Logs written again: lost with the NATS server, or refreshed before they expire."),
+		abandoned: counter("abandoned_total", "Calls cancelled because nobody came back for them."),
+		bytes:     counter("journal_bytes_total", "Bytes of records written."),
+		events:    counter("journal_events_total", "Events written."),
+		publish: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "millrace_resume_journal_seconds",
+			Help:    "Time that a batch of events waited for its record to be acknowledged.",
+			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 14)}),
+	}
+}
+
+func (m *metrics) all() []prometheus.Collector {
+	return []prometheus.Collector{m.sessions, m.takeovers, m.fenced, m.rewritten, m.abandoned, m.bytes, m.events, m.publish}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Calls) Describe(out chan<- *prometheus.Desc) {
+	for _, m := range c.metrics.all() {
+		m.Describe(out)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Calls) Collect(out chan<- prometheus.Metric) {
+	for _, m := range c.metrics.all() {
+		m.Collect(out)
+	}
+}

@@ -1,0 +1,327 @@
+package resume
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+// record is one entry of a call's log. Either call, owner or events is set. Its
+// form is protobuf's, so that a newer program may add fields:
+//
+//	message Record { fixed64 token = 1; Call call = 2; string owner = 3; repeated Event events = 4; }
+//	message Call   { uint32 kind = 1; bytes body = 2; string id = 3; string tenant = 4; string model = 5;
+//	                 int64 arrival = 6; /* Unix nanoseconds */ string owner = 7; }
+//	message Event  { uint64 seq = 1; uint32 choice = 2; bytes text = 3; repeated int32 tokens = 4;
+//	                 repeated Logprob logprobs = 5; string finish = 6; Error error = 7; bool done = 8; Usage usage = 9; }
+//	message Logprob { int32 token = 1; bytes text = 2; bytes bytes = 3; float logprob = 4; repeated Logprob top = 5; }
+//	message Error  { uint32 code = 1; string param = 2; string message = 3; string reason = 4; int64 retry_after = 5; }
+//	message Usage  { uint32 prompt = 1; uint32 completion = 2; uint32 cached = 3; }
+type record struct {
+	token  uint64 // of the ownership under which it was written
+	call   *callRecord
+	owner  *string // the node that owns the call from here on; "" gives it up
+	events []api.Event
+}
+
+// callRecord begins a log: what to decode and run again.
+type callRecord struct {
+	kind    wire.Kind
+	body    []byte
+	id      string
+	tenant  string
+	model   string // as decoded: the body may leave it out
+	arrival time.Time
+	owner   string
+}
+
+var errRecord = errors.New("resume: not a record")
+
+func appendField(b []byte, n protowire.Number, v []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, n, protowire.BytesType), v)
+}
+
+func appendText(b []byte, n protowire.Number, v string) []byte {
+	if v == "" {
+		return b
+	}
+	return protowire.AppendString(protowire.AppendTag(b, n, protowire.BytesType), v)
+}
+
+func appendInt(b []byte, n protowire.Number, v int64) []byte {
+	if v == 0 {
+		return b
+	}
+	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), uint64(v))
+}
+
+// encode appends the record's form to b.
+func (r *record) encode(b []byte) []byte {
+	b = protowire.AppendFixed64(protowire.AppendTag(b, 1, protowire.Fixed64Type), r.token)
+	if c := r.call; c != nil {
+		v := appendInt(nil, 1, int64(c.kind))
+		v = appendField(v, 2, c.body)
+		v = appendText(appendText(appendText(v, 3, c.id), 4, c.tenant), 5, c.model)
+		v = appendText(appendInt(v, 6, c.arrival.UnixNano()), 7, c.owner)
+		b = appendField(b, 2, v)
+	}
+	if r.owner != nil {
+		b = appendField(b, 3, []byte(*r.owner))
+	}
+	var v []byte
+	for i := range r.events {
+		v = appendEvent(v[:0], &r.events[i])
+		b = appendField(b, 4, v)
+	}
+	return b
+}
+
+func appendEvent(b []byte, ev *api.Event) []byte {
+	b = appendInt(b, 1, int64(ev.Seq))
+	b = appendInt(b, 2, int64(ev.Choice))
+	b = appendText(b, 3, ev.Text)
+	if len(ev.Tokens) > 0 {
+		var v []byte
+		for _, t := range ev.Tokens {
+			v = protowire.AppendVarint(v, uint64(uint32(t)))
+		}
+		b = appendField(b, 4, v)
+	}
+	for i := range ev.Logprobs {
+		b = appendField(b, 5, appendLogprob(nil, &ev.Logprobs[i]))
+	}
+	b = appendText(b, 6, string(ev.Finish))
+	if ev.Err != nil {
+		e := wire.AsError(ev.Err)
+		v := appendInt(nil, 1, int64(e.Code))
+		v = appendText(appendText(appendText(v, 2, e.Param), 3, e.Message), 4, e.Reason)
+		b = appendField(b, 7, appendInt(v, 5, int64(e.RetryAfter)))
+	}
+	if ev.Done {
+		b = appendInt(b, 8, 1)
+	}
+	if u := ev.Usage; u != nil {
+		v := appendInt(nil, 1, int64(u.PromptTokens))
+		b = appendField(b, 9, appendInt(appendInt(v, 2, int64(u.CompletionTokens)), 3, int64(u.CachedTokens)))
+	}
+	return b
+}
+
+func appendLogprob(b []byte, l *api.TokenLogprob) []byte {
+	b = appendInt(b, 1, int64(uint32(l.Token)))
+	b = appendText(b, 2, l.Text)
+	if len(l.Bytes) > 0 {
+		b = appendField(b, 3, l.Bytes)
+	}
+	b = protowire.AppendFixed32(protowire.AppendTag(b, 4, protowire.Fixed32Type), math.Float32bits(l.Logprob))
+	for i := range l.Top {
+		b = appendField(b, 5, appendLogprob(nil, &l.Top[i]))
+	}
+	return b
+}
+
+// field is one field of a message.
+type field struct {
+	number protowire.Number
+	n      uint64 // of a varint, fixed32 or fixed64
+	bytes  []byte // of bytes; shares the input's memory
+}
+
+// fields calls f for each field of a message; groups are no part of our form.
+func fields(b []byte, f func(field) error) error {
+	for len(b) > 0 {
+		number, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return fmt.Errorf("%w: %w", errRecord, protowire.ParseError(n))
+		}
+		b = b[n:]
+		v := field{number: number}
+		switch kind {
+		case protowire.VarintType:
+			v.n, n = protowire.ConsumeVarint(b)
+		case protowire.Fixed64Type:
+			v.n, n = protowire.ConsumeFixed64(b)
+		case protowire.Fixed32Type:
+			var bits uint32
+			bits, n = protowire.ConsumeFixed32(b)
+			v.n = uint64(bits)
+		case protowire.BytesType:
+			v.bytes, n = protowire.ConsumeBytes(b)
+		default:
+			return fmt.Errorf("%w: field %d of wire type %d", errRecord, number, kind)
+		}
+		if n < 0 {
+			return fmt.Errorf("%w: field %d: %w", errRecord, number, protowire.ParseError(n))
+		}
+		if err := f(v); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// decodeRecord reads a record's form. Nothing of the result shares b's memory.
+func decodeRecord(b []byte) (*record, error) {
+	r := &record{}
+	err := fields(b, func(f field) (err error) {
+		switch f.number {
+		case 1:
+			r.token = f.n
+		case 2:
+			r.call, err = decodeCall(f.bytes)
+		case 3:
+			owner := string(f.bytes)
+			r.owner = &owner
+		case 4:
+			var ev api.Event
+			ev, err = decodeEvent(f.bytes)
+			r.events = append(r.events, ev)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if r.call == nil && r.owner == nil && len(r.events) == 0 {
+		return nil, fmt.Errorf("%w: neither a call nor an owner nor events in %d bytes", errRecord, len(b))
+	}
+	return r, nil
+}
+
+func decodeCall(b []byte) (*callRecord, error) {
+	c := &callRecord{}
+	return c, fields(b, func(f field) error {
+		switch f.number {
+		case 1:
+			c.kind = wire.Kind(f.n)
+		case 2:
+			c.body = append([]byte(nil), f.bytes...)
+		case 3:
+			c.id = string(f.bytes)
+		case 4:
+			c.tenant = string(f.bytes)
+		case 5:
+			c.model = string(f.bytes)
+		case 6:
+			c.arrival = time.Unix(0, int64(f.n))
+		case 7:
+			c.owner = string(f.bytes)
+		}
+		return nil
+	})
+}
+
+// maxChoice bounds a choice's number, so that a damaged one allocates nothing.
+const maxChoice = 1 << 16
+
+func decodeEvent(b []byte) (ev api.Event, err error) {
+	err = fields(b, func(f field) (err error) {
+		switch f.number {
+		case 1:
+			ev.Seq = f.n
+		case 2:
+			if f.n > maxChoice {
+				return fmt.Errorf("%w: choice %d", errRecord, f.n)
+			}
+			ev.Choice = int(f.n)
+		case 3:
+			ev.Text = string(f.bytes)
+		case 4:
+			ev.Tokens, err = decodeTokens(f.bytes)
+		case 5:
+			var l api.TokenLogprob
+			l, err = decodeLogprob(f.bytes, true)
+			ev.Logprobs = append(ev.Logprobs, l)
+		case 6:
+			ev.Finish = api.Finish(f.bytes)
+		case 7:
+			ev.Err, err = decodeError(f.bytes)
+		case 8:
+			ev.Done = f.n != 0
+		case 9:
+			ev.Usage, err = decodeUsage(f.bytes)
+		}
+		return err
+	})
+	return ev, err
+}
+
+func decodeTokens(b []byte) ([]int32, error) {
+	var ids []int32
+	for len(b) > 0 {
+		v, n := protowire.ConsumeVarint(b)
+		if n < 0 || v > math.MaxUint32 {
+			return nil, fmt.Errorf("%w: a token's id", errRecord)
+		}
+		ids, b = append(ids, int32(uint32(v))), b[n:]
+	}
+	return ids, nil
+}
+
+// decodeLogprob reads a token's probability; only an outer one has alternatives.
+func decodeLogprob(b []byte, outer bool) (l api.TokenLogprob, err error) {
+	err = fields(b, func(f field) error {
+		switch f.number {
+		case 1:
+			l.Token = int32(uint32(f.n))
+		case 2:
+			l.Text = string(f.bytes)
+		case 3:
+			l.Bytes = append([]byte(nil), f.bytes...)
+		case 4:
+			l.Logprob = math.Float32frombits(uint32(f.n))
+		case 5:
+			if !outer {
+				return fmt.Errorf("%w: an alternative with alternatives", errRecord)
+			}
+			top, err := decodeLogprob(f.bytes, false)
+			if err != nil {
+				return err
+			}
+			l.Top = append(l.Top, top)
+		}
+		return nil
+	})
+	return l, err
+}
+
+func decodeError(b []byte) (*api.Error, error) {
+	e := &api.Error{}
+	return e, fields(b, func(f field) error {
+		switch f.number {
+		case 1:
+			e.Code = api.Code(f.n)
+		case 2:
+			e.Param = string(f.bytes)
+		case 3:
+			e.Message = string(f.bytes)
+		case 4:
+			e.Reason = string(f.bytes)
+		case 5:
+			e.RetryAfter = time.Duration(f.n)
+		}
+		return nil
+	})
+}
+
+func decodeUsage(b []byte) (*api.Usage, error) {
+	u := &api.Usage{}
+	return u, fields(b, func(f field) error {
+		switch f.number {
+		case 1:
+			u.PromptTokens = int(f.n)
+		case 2:
+			u.CompletionTokens = int(f.n)
+		case 3:
+			u.CachedTokens = int(f.n)
+		}
+		return nil
+	})
+}

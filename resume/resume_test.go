@@ -1,0 +1,480 @@
+package resume_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/resume"
+)
+
+const wait = 20 * time.Second // for something that must come
+
+func natsServer(t testing.TB, port int) *server.Server {
+	t.Helper()
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoLog: true, NoSigs: true,
+		JetStream: true, StoreDir: t.TempDir()})
+	require.NoError(t, err)
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	require.True(t, srv.ReadyForConnections(wait))
+	return srv
+}
+
+// gateway is one process with its own connection.
+type gateway struct {
+	*resume.Calls
+	nc *nats.Conn
+}
+
+func newGateway(t testing.TB, url string, e api.Engine, opts resume.Options) gateway {
+	t.Helper()
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	require.NoError(t, err)
+	if opts.Watch == 0 {
+		opts.Watch = 20 * time.Millisecond
+	}
+	if opts.Timeout == 0 {
+		opts.Timeout = 5 * time.Second
+	}
+	c, err := resume.New(nc, e, opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close(); nc.Close() })
+	return gateway{c, nc}
+}
+
+// kill cuts a gateway off as the death of its process does.
+func (g gateway) kill() { g.nc.Close() }
+
+func (g gateway) count(t testing.TB, name string) float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(g.Calls)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == "millrace_resume_"+name {
+			m := f.GetMetric()[0]
+			if m.Counter != nil {
+				return m.Counter.GetValue()
+			}
+			return m.Gauge.GetValue()
+		}
+	}
+	t.Fatalf("no series %s", name)
+	return 0
+}
+
+const body = `{"prompt":"one","max_tokens":40,"stream":true,"stream_resume":true,"return_token_ids":true`
+
+func decode(t testing.TB, e api.Engine, text string) *wire.Call {
+	t.Helper()
+	call, err := wire.DecodeCompletion([]byte(text), e.Models(), time.Now())
+	require.NoError(t, err)
+	return call
+}
+
+// begin starts a call at a gateway.
+func begin(t testing.TB, g gateway, e api.Engine, text string) *resume.Reader {
+	t.Helper()
+	r, err := g.Start(t.Context(), decode(t, e, text), []byte(text), "")
+	require.NoError(t, err)
+	t.Cleanup(r.Close)
+	return r
+}
+
+func attach(t testing.TB, g gateway, id string) *resume.Reader {
+	t.Helper()
+	r, err := g.Attach(t.Context(), "", id)
+	require.NoError(t, err)
+	t.Cleanup(r.Close)
+	return r
+}
+
+// view is the bytes that a client gets of a call.
+type view struct {
+	t      testing.TB
+	call   *wire.Call
+	chunks *wire.Chunks
+	events <-chan api.Event
+	seq    uint64
+	text   strings.Builder
+	done   bool
+}
+
+func see(t testing.TB, r *resume.Reader) *view {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	t.Cleanup(cancel)
+	return &view{t: t, call: r.Call(), chunks: wire.NewChunks(r.Call(), "fp"), events: r.Events(ctx)}
+}
+
+// until reads until n events are there; 0: to the end.
+func (v *view) until(n uint64) string {
+	v.t.Helper()
+	for !v.done && (n == 0 || v.seq < n) {
+		ev, ok := <-v.events
+		require.True(v.t, ok, "the events end after %d", v.seq)
+		require.Equal(v.t, v.seq+1, ev.Seq)
+		v.seq, v.done = ev.Seq, ev.Done
+		if e := wire.Failure(ev); e != nil {
+			fmt.Fprintf(&v.text, "error %s: %s", e.Reason, e.Message)
+			continue
+		}
+		for _, chunk := range v.chunks.Encode(ev) {
+			v.text.Write(chunk)
+			v.text.WriteByte('\n')
+		}
+	}
+	return v.text.String()
+}
+
+// undisturbed is the answer to a call without any log.
+func undisturbed(t testing.TB, call *wire.Call) string {
+	t.Helper()
+	events, err := call.Run(t.Context(), deterministic(newGate(1<<30)))
+	require.NoError(t, err)
+	v := &view{t: t, call: call, chunks: wire.NewChunks(call, "fp"), events: events}
+	return v.until(0)
+}
+
+// requireSame compares answers choice by choice: how the chunks of several requests fall
+// between each other is nobody's promise.
+func requireSame(t testing.TB, want, got string) {
+	t.Helper()
+	sorted := func(text string) string {
+		lines := strings.Split(text, "\n")
+		slices.SortStableFunc(lines, func(a, b string) int {
+			_, a, _ = strings.Cut(a, `"index":`)
+			_, b, _ = strings.Cut(b, `"index":`)
+			return strings.Compare(a[:min(1, len(a))], b[:min(1, len(b))])
+		})
+		return strings.Join(lines, "\n")
+	}
+	require.Equal(t, sorted(want), sorted(got))
+}
+
+var kinds = map[string]string{
+	"one choice":      body + `}`,
+	"three choices":   body + `,"n":3}`,
+	"several prompts": `{"prompt":["one","two","three"],"max_tokens":40,"stream":true,"stream_resume":true,"n":2,"seed":5,"stream_options":{"include_usage":true}}`,
+	"logprobs":        body + `,"logprobs":3}`,
+	"echo":            body + `,"echo":true,"n":2}`,
+	"beam search":     body + `,"use_beam_search":true,"n":3}`,
+	"not a stream":    `{"prompt":"one","max_tokens":40,"stream_resume":true}`,
+}
+
+func TestAKilledGatewaysCallGoesOnAtAnother(t *testing.T) {
+	for name, text := range kinds {
+		for _, at := range []int{0, 1, 17, 38} {
+			t.Run(fmt.Sprintf("%s at %d", name, at), func(t *testing.T) {
+				g := newGate(at)
+				e := deterministic(g)
+				url := natsServer(t, server.RANDOM_PORT).ClientURL()
+				a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
+				first := begin(t, a, e, text)
+				seen := see(t, first)
+				before := ""
+				if at > 0 {
+					before = seen.until(uint64(at))
+				}
+				a.kill()
+				g.open(1 << 30)
+				second := attach(t, b, first.Call().ID)
+				after := see(t, second).until(0)
+				requireSame(t, undisturbed(t, first.Call()), after)
+				require.True(t, strings.HasPrefix(after, before))
+				if at > 0 && name != "beam search" {
+					require.Equal(t, 1.0, b.count(t, "takeovers_total"))
+				}
+			})
+		}
+	}
+}
+
+func TestAReaderElsewhereFollowsALivingGateway(t *testing.T) {
+	g := newGate(10)
+	e := deterministic(g)
+	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
+	first := begin(t, a, e, body+`}`)
+	here, there := see(t, first), see(t, attach(t, b, first.Call().ID))
+	here.until(10)
+	there.until(10)
+	g.open(1 << 30)
+	require.Equal(t, here.until(0), there.until(0))
+	require.Zero(t, b.count(t, "takeovers_total"))
+	require.Len(t, e.Requests(), 1)
+}
+
+func TestTheSameRequestTwiceRunsOnce(t *testing.T) {
+	e := deterministic(newGate(1 << 30))
+	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
+	text := body + `,"request_id":"mine-1"}`
+	want := undisturbed(t, decode(t, e, text))
+	for _, g := range []gateway{a, a, b, b} {
+		r := begin(t, g, e, text)
+		require.Equal(t, "cmpl-mine-1", r.Call().ID)
+		got := see(t, r).until(0)
+		require.Equal(t, len(want), len(got))
+	}
+	require.Len(t, e.Requests(), 1)
+
+	other := body + `,"request_id":"mine-1","n":2}`
+	_, err := b.Start(t.Context(), decode(t, e, other), []byte(other), "")
+	require.Equal(t, api.Code(409), wire.AsError(err).Code)
+	_, err = b.Start(t.Context(), decode(t, e, text), []byte(text), "another tenant")
+	require.Equal(t, api.Code(409), wire.AsError(err).Code)
+	_, err = b.Attach(t.Context(), "another tenant", "cmpl-mine-1")
+	require.Equal(t, api.CodeNotFound, wire.AsError(err).Code)
+}
+
+func TestOneOfTwoTakesOverAndBothReadersGetEverything(t *testing.T) {
+	for range 5 {
+		g := newGate(10)
+		e := deterministic(g)
+		url := natsServer(t, server.RANDOM_PORT).ClientURL()
+		a := newGateway(t, url, e, resume.Options{})
+		b, c := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
+		first := begin(t, a, e, body+`,"n":2}`)
+		see(t, first).until(20)
+		a.kill()
+		results := make(chan string)
+		for _, g := range []gateway{b, c} {
+			go func() { results <- see(t, attach(t, g, first.Call().ID)).until(0) }()
+		}
+		require.Eventually(t, func() bool { return b.count(t, "takeovers_total")+c.count(t, "takeovers_total") == 1 }, wait, time.Millisecond)
+		g.open(1 << 30)
+		want := undisturbed(t, first.Call())
+		require.Equal(t, want, <-results)
+		require.Equal(t, want, <-results)
+		require.Equal(t, 1.0, b.count(t, "takeovers_total")+c.count(t, "takeovers_total"))
+	}
+}
+
+func TestAnOwnerThatComesBackIsFencedAndItsReaderLosesNothing(t *testing.T) {
+	g := newGate(10)
+	e := deterministic(g)
+	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	wall := newProxy(t, url)
+	a := newGateway(t, wall.url(), e, resume.Options{})
+	b := newGateway(t, url, e, resume.Options{Timeout: 100 * time.Millisecond})
+	first := begin(t, a, e, body+`}`)
+	zombie := see(t, first)
+	zombie.until(10)
+	wall.halt()
+	second := see(t, attach(t, b, first.Call().ID))
+	second.until(10)
+	require.Eventually(t, func() bool { return b.count(t, "takeovers_total") == 1 }, wait, time.Millisecond)
+	wall.release()
+	g.open(1 << 30)
+	want := undisturbed(t, first.Call())
+	require.Equal(t, want, second.until(0))
+	require.Equal(t, want, zombie.until(0), "the zombie's own reader reads the log")
+	require.Equal(t, 1.0, a.count(t, "fenced_total"))
+	require.Equal(t, 1.0, b.count(t, "takeovers_total"))
+}
+
+func TestALogThatIsLostWithTheServerIsWrittenAgain(t *testing.T) {
+	g := newGate(10)
+	e := deterministic(g)
+	srv := natsServer(t, server.RANDOM_PORT)
+	url := srv.ClientURL()
+	a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
+	first := begin(t, a, e, body+`,"n":2}`)
+	here := see(t, first)
+	there := see(t, attach(t, b, first.Call().ID))
+	here.until(20)
+	there.until(20)
+	port := srv.Addr().(*net.TCPAddr).Port
+	srv.Shutdown()
+	srv.WaitForShutdown()
+	g.open(20)
+	natsServer(t, port)
+	here.until(40)
+	there.until(40)
+	require.Equal(t, 1.0, a.count(t, "rewritten_total"))
+	a.kill()
+	g.open(1 << 30)
+	want := undisturbed(t, first.Call())
+	require.Equal(t, want, there.until(0), "the other gateway took over from the new log")
+	require.Len(t, e.Requests(), 2)
+}
+
+func TestALogWithoutItsBeginningHasExpired(t *testing.T) {
+	e := deterministic(newGate(1 << 30))
+	a := newGateway(t, natsServer(t, server.RANDOM_PORT).ClientURL(), e, resume.Options{})
+	r := begin(t, a, e, body+`}`)
+	see(t, r).until(0)
+	js, err := jetstream.New(a.nc)
+	require.NoError(t, err)
+	s, err := js.Stream(t.Context(), resume.Stream)
+	require.NoError(t, err)
+	require.NoError(t, s.DeleteMsg(t.Context(), 1))
+	b := newGateway(t, a.nc.ConnectedUrl(), e, resume.Options{})
+	_, err = b.Attach(t.Context(), "", r.Call().ID)
+	require.Equal(t, api.Code(410), wire.AsError(err).Code)
+	require.NoError(t, s.Purge(t.Context()))
+	_, err = b.Attach(t.Context(), "", r.Call().ID)
+	require.Equal(t, api.CodeNotFound, wire.AsError(err).Code)
+	for _, id := range []string{"", "a.b", "a*", "a>", strings.Repeat("x", 100)} {
+		_, err = b.Attach(t.Context(), "", id)
+		require.Equal(t, api.CodeNotFound, wire.AsError(err).Code)
+	}
+}
+
+func TestALogIsRefreshedBeforeItExpires(t *testing.T) {
+	g := newGate(10)
+	e := deterministic(g)
+	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	a := newGateway(t, url, e, resume.Options{Keep: 200 * time.Millisecond})
+	first := begin(t, a, e, body+`}`)
+	see(t, first).until(10)
+	require.Eventually(t, func() bool { return a.count(t, "rewritten_total") >= 4 }, wait, time.Millisecond)
+	b := newGateway(t, url, e, resume.Options{Keep: 200 * time.Millisecond})
+	a.kill()
+	there := see(t, attach(t, b, first.Call().ID))
+	g.open(1 << 30)
+	require.Equal(t, undisturbed(t, first.Call()), there.until(0))
+}
+
+func TestACallWithoutReadersIsCancelledAfterTheWindow(t *testing.T) {
+	e := deterministic(newGate(5))
+	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	a := newGateway(t, url, e, resume.Options{Window: 100 * time.Millisecond})
+	b := newGateway(t, url, e, resume.Options{})
+	r := begin(t, a, e, body+`}`)
+	see(t, r).until(5)
+	there := attach(t, b, r.Call().ID)
+	r.Close()
+	require.Never(t, func() bool { return a.count(t, "abandoned_total") > 0 }, 400*time.Millisecond, 10*time.Millisecond,
+		"a reader at another gateway keeps it")
+	there.Close()
+	require.Eventually(t, func() bool { return a.count(t, "abandoned_total") == 1 }, wait, time.Millisecond)
+	e.WaitIdle()
+	require.Contains(t, see(t, attach(t, b, r.Call().ID)).until(0), "nobody came back")
+	require.Eventually(t, func() bool { return a.count(t, "streams")+b.count(t, "streams") == 0 }, wait, time.Millisecond)
+}
+
+func TestCancelReachesTheOwnerOrItsSuccessor(t *testing.T) {
+	for _, dead := range []bool{false, true} {
+		e := deterministic(newGate(5))
+		url := natsServer(t, server.RANDOM_PORT).ClientURL()
+		a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
+		r := begin(t, a, e, body+`}`)
+		see(t, r).until(5)
+		if dead {
+			a.kill()
+		}
+		require.NoError(t, b.Cancel(t.Context(), "", r.Call().ID))
+		require.Contains(t, see(t, attach(t, b, r.Call().ID)).until(0), "error cancelled: cancelled by the client")
+		require.NoError(t, b.Cancel(t.Context(), "", r.Call().ID), "again changes nothing")
+	}
+}
+
+func TestARefusalLeavesNoLog(t *testing.T) {
+	e := deterministic(newGate(1 << 30))
+	e.Refuse = func(*api.Request) error { return &api.Error{Code: api.CodeOverloaded, Message: "full"} }
+	a := newGateway(t, natsServer(t, server.RANDOM_PORT).ClientURL(), e, resume.Options{})
+	text := body + `,"request_id":"mine"}`
+	_, err := a.Start(t.Context(), decode(t, e, text), []byte(text), "")
+	require.Equal(t, api.CodeOverloaded, wire.AsError(err).Code)
+	e.Refuse = nil
+	require.Equal(t, undisturbed(t, decode(t, e, text)), see(t, begin(t, a, e, text)).until(0))
+}
+
+func TestARefusalWhileTakingOverIsTriedAgain(t *testing.T) {
+	g := newGate(5)
+	e := deterministic(g)
+	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	full := deterministic(g)
+	refusals := 0
+	full.Refuse = func(*api.Request) error {
+		if refusals++; refusals < 3 {
+			return &api.Error{Code: api.CodeOverloaded, Message: "full"}
+		}
+		return nil
+	}
+	a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, full, resume.Options{})
+	r := begin(t, a, e, body+`}`)
+	see(t, r).until(5)
+	a.kill()
+	g.open(1 << 30)
+	require.Equal(t, undisturbed(t, r.Call()), see(t, attach(t, b, r.Call().ID)).until(0))
+	require.Equal(t, 3, refusals)
+}
+
+func TestAGatewayThatStopsHandsItsCallsOver(t *testing.T) {
+	g := newGate(5)
+	e := deterministic(g)
+	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	a := newGateway(t, url, e, resume.Options{})
+	r := begin(t, a, e, body+`}`)
+	here := see(t, r)
+	here.until(5)
+	a.Drain(t.Context())
+	require.Equal(t, 1.0, a.count(t, "streams"), "nobody else is there: it runs on")
+	b := newGateway(t, url, e, resume.Options{})
+	a.Drain(t.Context())
+	require.Contains(t, here.until(0), "error moved")
+	_, err := a.Attach(t.Context(), "", r.Call().ID)
+	require.Equal(t, "moved", wire.AsError(err).Reason)
+	g.open(1 << 30)
+	require.Equal(t, undisturbed(t, r.Call()), see(t, attach(t, b, r.Call().ID)).until(0))
+	require.Zero(t, a.count(t, "fenced_total"))
+}
+
+func TestACallOfManyMessagesSurvives(t *testing.T) {
+	g := newGate(5)
+	e := deterministic(g)
+	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
+	long := fmt.Sprintf(`{"prompt":%q,"max_tokens":20,"stream":true,"stream_resume":true,"echo":true}`, strings.Repeat("abcdefg ", 400_000))
+	r := begin(t, a, e, long)
+	see(t, r).until(5)
+	a.kill()
+	g.open(1 << 30)
+	require.Equal(t, undisturbed(t, r.Call()), see(t, attach(t, b, r.Call().ID)).until(0))
+}
+
+func TestManyCallsThroughTakeovers(t *testing.T) {
+	g := newGate(8)
+	e := deterministic(g)
+	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
+	const calls = 50
+	results := make(chan error, calls)
+	var started []*resume.Reader
+	for i := range calls {
+		r := begin(t, a, e, fmt.Sprintf(`%s,"seed":%d}`, body, i))
+		see(t, r).until(8)
+		started = append(started, r)
+	}
+	a.kill()
+	g.open(1 << 30)
+	for _, r := range started {
+		go func() {
+			if want, got := undisturbed(t, r.Call()), see(t, attach(t, b, r.Call().ID)).until(0); want != got {
+				results <- fmt.Errorf("%s: found %q, expected %q", r.Call().ID, got, want)
+				return
+			}
+			results <- nil
+		}()
+	}
+	for range calls {
+		require.NoError(t, <-results)
+	}
+}
