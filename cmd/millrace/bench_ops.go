@@ -144,8 +144,8 @@ func printOps(out io.Writer, limits string, o *measure.Ops) error {
 	if o.Past > 0 {
 		what = fmt.Sprintf("decode, batch %d, beams %d, after %d tokens", o.Batch, o.Beams, o.Past)
 	}
-	fmt.Fprintf(out, "\n%s: the median of %d steps; %s: %.1f GB/s, %.0f GFLOP/s\n",
-		what, o.Steps, limits, o.Limits.ReadGBps, o.Limits.PeakGFLOPS)
+	fmt.Fprintf(out, "\n%s: the median of %d steps; %s: %.1f GB/s, %.0f GFLOP/s, 8 bit %s GOP/s\n",
+		what, o.Steps, limits, o.Limits.ReadGBps, o.Limits.PeakGFLOPS, known(o.Limits.PeakInt8))
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "op\tops\tlaunches\tms\tof step\tMB\tGFLOP\tGB/s\tGFLOP/s\tof roofline\tbound by\t")
 	line := func(op *measure.Op) {

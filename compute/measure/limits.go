@@ -18,9 +18,9 @@ const (
 
 // limits are samples of what the device can do at most.
 type limits struct {
-	measure    func() (device.Measurement, error)
-	read, peak []float64
-	cost       time.Duration // of the last sample
+	measure          func() (device.Measurement, error)
+	read, peak, int8 []float64
+	cost             time.Duration // of the last sample
 }
 
 // peakOf measures the limits of m's device, with the peak of what multiplies m's weights.
@@ -42,13 +42,13 @@ func (l *limits) sample() (device.Measurement, error) {
 		return m, err
 	}
 	l.cost = time.Since(begin)
-	l.read, l.peak = append(l.read, m.ReadGBps), append(l.peak, m.PeakGFLOPS)
+	l.read, l.peak, l.int8 = append(l.read, m.ReadGBps), append(l.peak, m.PeakGFLOPS), append(l.int8, m.PeakInt8)
 	return m, nil
 }
 
 // median is that of the samples so far, at least one.
 func (l *limits) median() device.Measurement {
-	return device.Measurement{ReadGBps: median(l.read), PeakGFLOPS: median(l.peak)}
+	return device.Measurement{ReadGBps: median(l.read), PeakGFLOPS: median(l.peak), PeakInt8: median(l.int8)}
 }
 
 // window times runs, and compares each stretch of them with the limits sampled

@@ -60,3 +60,16 @@ func TestALimitThatCannotBeMeasuredEndsTheRun(t *testing.T) {
 		t.Errorf("error %v, want %v", err, broken)
 	}
 }
+
+func TestLimitsKeepBothPeaks(t *testing.T) {
+	l := limits{measure: func() (device.Measurement, error) {
+		return device.Measurement{ReadGBps: 1, PeakGFLOPS: 2, PeakInt8: 3}, nil
+	}}
+	want, err := l.sample()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := l.median(); got != want {
+		t.Errorf("median %+v, want %+v", got, want)
+	}
+}

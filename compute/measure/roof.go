@@ -19,7 +19,7 @@ type Roof struct {
 // backend that runs on it; any other device what its own backend measures.
 func OpenRoof(d *device.Device, info device.Info) (*Roof, error) {
 	if known, ok := roofline.ByName(info.Name); ok {
-		m := device.Measurement{ReadGBps: known.GBps, PeakGFLOPS: 1e3 * known.TFLOPS}
+		m := device.Measurement{ReadGBps: known.GBps, PeakGFLOPS: 1e3 * known.TFLOPS, PeakInt8: 1e3 * known.TOPS}
 		return &Roof{
 			Source:  "limits of the built-in table, " + known.ID,
 			Measure: func() (device.Measurement, error) { return m, nil },

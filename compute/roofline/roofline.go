@@ -67,6 +67,15 @@ func (d Device) Seconds(c model.Cost) float64 {
 func (d Device) memory(bytes int64) float64     { return float64(bytes) / (d.GBps * 1e9) }
 func (d Device) arithmetic(flops int64) float64 { return float64(flops) / (d.TFLOPS * 1e12) }
 
+// On is the device as an op sees it: products with quantised weights are those of
+// 8-bit integers, where their peak is known.
+func (d Device) On(op *model.Op) Device {
+	if op.Weights.Type != model.Weights16Bit && d.TOPS > 0 {
+		d.TFLOPS = d.TOPS
+	}
+	return d
+}
+
 // Line is the ops of one name in a step, over all layers.
 type Line struct {
 	Name    string  `json:"name"`
@@ -76,13 +85,24 @@ type Line struct {
 	Flops   int64   `json:"flops"`
 	Seconds float64 `json:"seconds"`  // least, summed op by op
 	Limit   string  `json:"bound_by"` // "memory" or "products"
+
+	memory, products float64 // seconds of each, summed
 }
 
-func (l *Line) setLimit(d Device) {
+func (l *Line) setLimit() {
 	l.Limit = "memory"
-	if d.arithmetic(l.Flops) > d.memory(l.Bytes) {
+	if l.products > l.memory {
 		l.Limit = "products"
 	}
+}
+
+// plus adds the sums of another line.
+func (l *Line) plus(o Line) {
+	l.Bytes += o.Bytes
+	l.Flops += o.Flops
+	l.Seconds += o.Seconds
+	l.memory += o.memory
+	l.products += o.products
 }
 
 // Lines sums the costs of a program's ops by name, in the program's order.
@@ -97,11 +117,13 @@ func Lines(p *model.Program, costs []model.Cost, d Device) []Line {
 			lines = append(lines, Line{Name: p.Ops[i].Name, Kind: p.Ops[i].Kind.String()})
 		}
 		l := &lines[at]
+		on, c := d.On(&p.Ops[i]), costs[i]
 		l.Ops++
-		l.Bytes += costs[i].Bytes()
-		l.Flops += costs[i].Flops
-		l.Seconds += d.Seconds(costs[i])
-		l.setLimit(d)
+		l.plus(Line{
+			Bytes: c.Bytes(), Flops: c.Flops, Seconds: on.Seconds(c),
+			memory: on.memory(c.Bytes()), products: on.arithmetic(c.Flops),
+		})
+		l.setLimit()
 	}
 	return lines
 }
@@ -147,9 +169,7 @@ func Of(p *model.Program, w Workload, d Device, sizes model.Sizes) Bound {
 			continue
 		}
 		for j, l := range lines {
-			b.Decode[j].Bytes += l.Bytes
-			b.Decode[j].Flops += l.Flops
-			b.Decode[j].Seconds += l.Seconds
+			b.Decode[j].plus(l)
 		}
 	}
 	for j := range b.Decode {
@@ -157,7 +177,7 @@ func Of(p *model.Program, w Workload, d Device, sizes model.Sizes) Bound {
 		l.Bytes /= int64(steps)
 		l.Flops /= int64(steps)
 		l.Seconds /= float64(steps)
-		l.setLimit(d)
+		l.setLimit()
 	}
 	b.TTFT, b.TPOT = Total(b.Prefill).Seconds, Total(b.Decode).Seconds
 	return b
@@ -168,9 +188,7 @@ func Total(lines []Line) Line {
 	t := Line{Name: "total"}
 	for _, l := range lines {
 		t.Ops += l.Ops
-		t.Bytes += l.Bytes
-		t.Flops += l.Flops
-		t.Seconds += l.Seconds
+		t.plus(l)
 	}
 	return t
 }

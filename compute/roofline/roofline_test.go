@@ -125,6 +125,35 @@ func TestThePapersModelsHaveTheirPublishedSize(t *testing.T) {
 	}
 }
 
+// A prefill of 1024 rows is bound by products, whose peak for 8-bit weights is the
+// device's for integers, where it has one; attention keeps that of 16 bits.
+func TestQuantisedOpsAreBoundByThePeakOfIntegers(t *testing.T) {
+	p := program(t, "llama-2-7b")
+	work := Workload{Prompt: 1024, Gen: 2, Batch: 1, Beams: 1, Tiles: 1}
+	lines := func(d Device) map[string]Line {
+		byName := map[string]Line{}
+		for _, l := range Of(p, work, d, model.BF16Sizes()).Prefill {
+			byName[l.Name] = l
+		}
+		return byName
+	}
+	d := device()
+	d.TOPS = 3 * d.TFLOPS
+	bits16 := lines(d)
+	weights, err := model.ParseWeights("int8")
+	require.NoError(t, err)
+	p.SetWeights(weights)
+	unknown := lines(device())
+	quantised := lines(d)
+
+	const flops = 32 * 2 * 2 * 11008 * 4096 * 1024 // of mlp.gate_up
+	require.InEpsilon(t, flops/1e14, bits16["mlp.gate_up"].Seconds, 1e-12)
+	require.InEpsilon(t, flops/1e14, unknown["mlp.gate_up"].Seconds, 1e-12)
+	require.InEpsilon(t, flops/3e14, quantised["mlp.gate_up"].Seconds, 1e-12)
+	require.Equal(t, "products", quantised["mlp.gate_up"].Limit)
+	require.InDelta(t, bits16["attn.attention"].Seconds, quantised["attn.attention"].Seconds, 0)
+}
+
 func TestThePapersBounds(t *testing.T) {
 	p, err := NewPaper()
 	require.NoError(t, err)

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/roofline"
 )
 
 // Timer says how long a device takes for the steps of a program. The costs are
@@ -81,10 +80,7 @@ func NewTimer(p *model.Program, d Device, rows, outputs int) *Timer {
 
 // addLinear adds an op whose cost is linear in its rows, given that of one and two.
 func (t *Timer) addLinear(table []spent, op *model.Op, one, two model.Cost) {
-	peak := roofline.Device{GBps: t.device.GBps, TFLOPS: t.device.TFLOPS}
-	if op.Weights.Type != model.Weights16Bit && t.device.TOPS > 0 {
-		peak.TFLOPS = t.device.TOPS
-	}
+	peak := t.device.On(op)
 	slope := two.Plus(one.Times(-1))
 	for n := 1; n < len(table); n++ {
 		c := one.Plus(slope.Times(n - 1))
