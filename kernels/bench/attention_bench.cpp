@@ -1,7 +1,7 @@
 // Times attention at the shape of a Llama of 1.1 B (22 layers, 32 heads, 4 KV
 // heads of 64 elements) against what the machine can do.
 //
-//   attention_bench [--isa NAME] [--threads N]
+//   attention_bench [--isa NAME] [--threads N] [--part prefill|decode]
 //
 // Prefill: GFLOP/s of the products that a causal mask leaves, and their share of
 // the peak of products from registers. Decode: GB/s of keys and values, and
@@ -119,15 +119,20 @@ void decode(const std::string& isa, int threads, const mr_measurement& best, int
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string isa;
+  std::string isa, part;
   int threads = 0;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--isa") == 0) isa = argv[i + 1];
     if (std::strcmp(argv[i], "--threads") == 0) threads = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--part") == 0) part = argv[i + 1];
   }
   const mr_measurement best = measure(isa, threads);
   std::printf("peak %.0f GFLOP/s, reading %.1f GB/s\n", best.peak_gflops, best.read_gbps);
-  for (const int context : {0, 2048}) prefill(isa, threads, best, 512, context);
-  for (const int context : {512, 2048, 8192, 32768}) decode(isa, threads, best, 1, context);
-  for (const int context : {512, 2048}) decode(isa, threads, best, 16, context);
+  if (part != "decode") {
+    for (const int context : {0, 2048}) prefill(isa, threads, best, 512, context);
+  }
+  if (part != "prefill") {
+    for (const int context : {512, 2048, 8192, 32768}) decode(isa, threads, best, 1, context);
+    for (const int context : {128, 512, 2048}) decode(isa, threads, best, 16, context);
+  }
 }

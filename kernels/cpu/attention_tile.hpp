@@ -28,12 +28,9 @@ constexpr int kBlockSlabs = kBlockTokens / kSlabTokens;
 //   Packed load_packed<part>(const uint32_t*)  that part of kLanes bf16 pairs
 //   Packed splat<part>(Pair)                   of one pair, in every lane
 //   Vector dot(Packed, Packed, Vector sum)     sum + products
-//   Vector store_probabilities(Vector, Pair*)  as pairs; what was stored
+//   Vector store_pairs(Vector, Pair*)          neighbours; what was stored
+//   bool any_greater(Vector a, Vector b)       in some lane
 //   kQueries, kKeyVectors, kDimVectors    sizes of the register tiles
-//   pack_keys(const bf16* block, int head_dim, uint32_t* out)
-//       [16][head_dim] -> [head_dim / 2][16] pairs
-//   pack_values(const bf16* even, const bf16* odd, int head_dim, uint32_t* out)
-//       two tokens -> [head_dim] pairs; odd may be null: zeros
 template <class T>
 struct Attention {
   using Vector = typename T::Vector;
@@ -50,10 +47,9 @@ struct Attention {
 
   struct Scratch {
     Pair* queries;     // [queries][head_dim / 2]
-    uint32_t* keys;    // [4 slabs][head_dim / 2][16]
-    uint32_t* values;  // [32 pairs of keys][padded]
+    uint32_t* keys;    // [4 slabs][head_dim / 2][16] pairs of elements: of beams
+    uint32_t* values;  // [4 slabs][8][padded] pairs of tokens: of what cannot be read in place
     float* sums;       // [queries][lanes]: of the probabilities
-    bf16* gathered;    // [K, V][16][head_dim]: of beams
 
     Scratch(void* memory, int head_dim) {
       auto* at = static_cast<std::byte*>(memory);
@@ -61,7 +57,6 @@ struct Attention {
       keys = take<uint32_t>(at, int64_t{kBlockTokens} * head_dim / 2);
       values = take<uint32_t>(at, int64_t{kBlockTokens} / 2 * padded(head_dim));
       sums = take<float>(at, int64_t{tile_queries(head_dim)} * kLanes);
-      gathered = take<bf16>(at, int64_t{2} * kSlabTokens * head_dim);
       end = at;
     }
 
@@ -124,9 +119,12 @@ struct Attention {
     const int half = t.head_dim / 2;
     for (int i = 0; i < t.queries(); ++i) {
       const float* q = t.q + i / t.heads * t.q_stride + int64_t{i % t.heads} * t.head_dim;
-      for (int k = 0; k < half; ++k) {
-        s.queries[i * half + k] = T::make_pair(q[2 * k] * scale, q[2 * k + 1] * scale);
+      Pair* pairs = s.queries + int64_t{i} * half;
+      int d = 0;
+      for (; d + kLanes <= t.head_dim; d += kLanes) {
+        T::store_pairs(T::load(q + d) * scale, pairs + d / 2);
       }
+      for (; d < t.head_dim; d += 2) pairs[d / 2] = T::make_pair(q[d] * scale, q[d + 1] * scale);
     }
   }
 
@@ -139,15 +137,15 @@ struct Attention {
 
     const int begin = larger(piece * kPieceTokens, t.first_visible(t.position));
     const int end = smaller((piece + 1) * kPieceTokens, t.last_position() + 1);
-    for (int block = begin / kBlockTokens * kBlockTokens; block < end; block += kBlockTokens) {
-      const Keys keys{block, larger(block, begin) - block,
-                      smaller(block + kBlockTokens, end) - block};
+    for (int first = begin / kBlockTokens * kBlockTokens; first < end; first += kBlockTokens) {
+      const Keys keys{first, larger(first, begin) - first,
+                      smaller(first + kBlockTokens, end) - first};
       // Beams read what they have in common once.
-      const bool common = t.beams.regions == nullptr || block + keys.end <= t.beams.shared;
+      const bool common = t.beams.regions == nullptr || first + keys.end <= t.beams.shared;
       const int rows = common ? t.rows : 1;
       for (int row = 0; row < t.rows; row += rows) {
-        pack(t, keys, row, s);
-        attend_all<T::kQueries>(t, keys, s, row * t.heads, (row + rows) * t.heads, state);
+        const Block block = find(t, keys, row, s);
+        attend_all<T::kQueries>(t, keys, block, s, row * t.heads, (row + rows) * t.heads, state);
       }
     }
     for (int i = 0; i < t.queries(); ++i) state.sum[i] = T::sum(T::load(s.sums + i * kLanes));
@@ -162,42 +160,59 @@ struct Attention {
     int end_slab() const { return (end + kSlabTokens - 1) / kSlabTokens; }
   };
 
-  // The keys and values of a block, as one row of the tile sees them.
-  static void pack(const AttentionTile& t, const Keys& keys, int row, const Scratch& s) {
+  // Where the keys and values of a block are, slab by slab.
+  struct Block {
+    const uint32_t* keys[kBlockSlabs];    // [head_dim / 2][16] pairs of elements
+    const uint32_t* values[kBlockSlabs];  // [8][padded] pairs of tokens
+    size_t ahead;  // bytes to those of the next block, which are asked for meanwhile
+  };
+
+  // The block as one row of the tile sees it: in place, but for what beams gather and
+  // for values that end inside a slab or a vector. Behind the last key lies what another
+  // sequence left, which even times a probability of zero must not count: it might be
+  // no number.
+  static Block find(const AttentionTile& t, const Keys& keys, int row, const Scratch& s) {
     const int d = t.head_dim, width = padded(d);
     const bool beams = t.beams.regions != nullptr;
-    const int direct = beams ? t.beams.prompt : t.position + t.rows;
+    const int direct = beams ? t.beams.prompt : t.last_position() + 1;
+    Block block{};
+    block.ahead = keys.block + kBlockTokens < direct ? t.slab_bytes * kBlockSlabs : 0;
     for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
       const size_t at = t.slab_bytes * (keys.block / kSlabTokens + slab);
-      if (keys.block + kBlockTokens < direct) fetch(t, at + t.slab_bytes * kBlockSlabs);
-      const bf16* from = reinterpret_cast<const bf16*>(t.keys + at);
-      const bf16* values = reinterpret_cast<const bf16*>(t.values + at);
+      auto* values = s.values + int64_t{slab} * kSlabTokens / 2 * width;
+      const int valid = keys.end - slab * kSlabTokens;
+      block.keys[slab] = reinterpret_cast<const uint32_t*>(t.keys + at);
+      block.values[slab] = reinterpret_cast<const uint32_t*>(t.values + at);
       if (beams && keys.block + (slab + 1) * kSlabTokens > t.beams.prompt) {
-        gather(t, keys, slab, row, s.gathered);
-        from = s.gathered;
-        values = from + kSlabTokens * d;
+        auto* gathered = s.keys + int64_t{slab} * kSlabTokens * d / 2;
+        gather(t, keys, slab, row, gathered, values);
+        block.keys[slab] = gathered;
+        block.values[slab] = values;
+      } else if (valid < kSlabTokens || width != d) {
+        copy_values(block.values[slab], valid, d, values);
+        block.values[slab] = values;
       }
-      T::pack_keys(from, d, s.keys + int64_t{slab} * kSlabTokens * d / 2);
-      // Behind the last key lies what another sequence left, which even times a
-      // probability of zero must not count: it might be no number.
-      const int valid = smaller(keys.end - slab * kSlabTokens, kSlabTokens);
-      for (int k = 0; k < kSlabTokens; k += 2) {
-        uint32_t* out = s.values + int64_t{slab * kSlabTokens + k} / 2 * width;
-        if (k >= valid) {
-          __builtin_memset(out, 0, sizeof(uint32_t) * width);
-        } else {
-          T::pack_values(values + k * d, k + 1 < valid ? values + (k + 1) * d : nullptr, d, out);
-        }
-      }
+    }
+    return block;
+  }
+
+  // The first `valid` tokens of a slab's values, and zeros.
+  static void copy_values(const uint32_t* from, int valid, int d, uint32_t* to) {
+    const int width = padded(d);
+    for (int k = 0; k < kSlabTokens; k += 2, from += d, to += width) {
+      const uint32_t mask = k >= valid ? 0 : k + 1 == valid ? 0xffff : ~uint32_t{0};
+      for (int i = 0; i < d; ++i) to[i] = mask == 0 ? 0 : from[i] & mask;
     }
   }
 
   // Sixteen tokens of a beam's past, of the prompt and of the regions that the
   // index names; zeros where the block has no keys.
-  static void gather(const AttentionTile& t, const Keys& keys, int slab, int row, bf16* out) {
-    const int d = t.head_dim;
+  static void gather(const AttentionTile& t, const Keys& keys, int slab, int row,
+                     uint32_t* to_keys, uint32_t* to_values) {
+    const int d = t.head_dim, width = padded(d);
     const BeamRows& b = t.beams;
-    __builtin_memset(out, 0, sizeof(bf16) * 2 * kSlabTokens * d);
+    __builtin_memset(to_keys, 0, sizeof(uint32_t) * kSlabTokens * d / 2);
+    __builtin_memset(to_values, 0, sizeof(uint32_t) * kSlabTokens / 2 * width);
     const int begin = larger(keys.begin, slab * kSlabTokens);
     const int end = smaller(keys.end, (slab + 1) * kSlabTokens);
     for (int key = begin; key < end; ++key) {
@@ -209,44 +224,37 @@ struct Attention {
         from_keys = region + b.key;
         from_values = region + b.value;
       }
-      const size_t at =
-          t.slab_bytes * (token / kSlabTokens) + sizeof(bf16) * (token % kSlabTokens) * size_t(d);
-      bf16* to = out + (key - slab * kSlabTokens) * d;
-      __builtin_memcpy(to, from_keys + at, sizeof(bf16) * d);
-      __builtin_memcpy(to + kSlabTokens * d, from_values + at, sizeof(bf16) * d);
-    }
-  }
-
-  // Asks for a slab's keys and values. The processor sees where a stream goes only
-  // inside of a page, and a slab's share of a head is less than that.
-  static void fetch(const AttentionTile& t, size_t at) {
-    constexpr int kLine = 64;
-    for (int i = 0; i < kSlabTokens * t.head_dim * 2; i += kLine) {
-      __builtin_prefetch(t.keys + at + i);
-      __builtin_prefetch(t.values + at + i);
+      const size_t at = t.slab_bytes * (token / kSlabTokens);
+      const int from = token % kSlabTokens, to = key % kSlabTokens;
+      const auto* pairs = reinterpret_cast<const uint32_t*>(from_keys + at) + from;
+      for (int k = 0; k < d / 2; ++k) to_keys[k * kSlabTokens + to] = pairs[k * kSlabTokens];
+      pairs = reinterpret_cast<const uint32_t*>(from_values + at) + from / 2 * d;
+      uint32_t* const out = to_values + to / 2 * width;
+      const int right = from % 2 * 16, left = to % 2 * 16;
+      for (int i = 0; i < d; ++i) out[i] |= (pairs[i] >> right & 0xffff) << left;
     }
   }
 
   // One block of keys for queries [i, end), N at a time and then fewer.
   template <int N>
-  static void attend_all(const AttentionTile& t, const Keys& keys, const Scratch& s, int i, int end,
-                         const State& state) {
-    for (; i + N <= end; i += N) attend<N>(t, keys, s, i, state);
-    if constexpr (N > 1) attend_all<N / 2>(t, keys, s, i, end, state);
+  static void attend_all(const AttentionTile& t, const Keys& keys, const Block& block,
+                         const Scratch& s, int i, int end, const State& state) {
+    for (; i + N <= end; i += N) attend<N>(t, keys, block, s, i, state);
+    if constexpr (N > 1) attend_all<N / 2>(t, keys, block, s, i, end, state);
   }
 
   // One block of keys for queries [i, i + N).
   template <int N>
-  static void attend(const AttentionTile& t, const Keys& keys, const Scratch& s, int i,
-                     const State& state) {
+  static void attend(const AttentionTile& t, const Keys& keys, const Block& block,
+                     const Scratch& s, int i, const State& state) {
     alignas(64) float scores[N][kBlockTokens];
     alignas(64) Pair probabilities[N][kBlockTokens / 2];
     const int begin = keys.first_slab() * kSlabVectors, end = keys.end_slab() * kSlabVectors;
     int v = begin;
     for (; v + T::kKeyVectors <= end; v += T::kKeyVectors) {
-      score<N, T::kKeyVectors>(t, s, i, v, scores);
+      score<N, T::kKeyVectors>(t, block, s, i, v, scores);
     }
-    for (; v < end; ++v) score<N, 1>(t, s, i, v, scores);
+    for (; v < end; ++v) score<N, 1>(t, block, s, i, v, scores);
 
     for (int n = 0; n < N; ++n) {
       softmax(t, keys, i + n, scores[n], probabilities[n], s.sums + (i + n) * kLanes, state);
@@ -255,11 +263,17 @@ struct Attention {
     float* out = state.out + int64_t{i} * width;
     int d = 0;
     for (; d + T::kDimVectors * kLanes <= width; d += T::kDimVectors * kLanes) {
-      weigh<N, T::kDimVectors>(keys, s.values + d, width, probabilities, out + d);
+      weigh<N, T::kDimVectors>(keys, block, d, width, probabilities, out + d);
     }
     for (; d < width; d += kLanes) {
-      weigh<N, 1>(keys, s.values + d, width, probabilities, out + d);
+      weigh<N, 1>(keys, block, d, width, probabilities, out + d);
     }
+  }
+
+  // Asks for the line that the next block has here, for the second-level cache. The
+  // processor's own fetching ends with the page, and a slab's share of a head is less.
+  static void fetch(const uint32_t* here, size_t ahead) {
+    __builtin_prefetch(reinterpret_cast<const std::byte*>(here) + ahead, 0, 2);
   }
 
   // Adds a part of pairs[n * stride] * packed[m] to N times M sums.
@@ -279,20 +293,22 @@ struct Attention {
 
   // Scores of queries [i, i + N) and key vectors [v, v + M) of the block.
   template <int N, int M>
-  static void score(const AttentionTile& t, const Scratch& s, int i, int v,
+  static void score(const AttentionTile& t, const Block& block, const Scratch& s, int i, int v,
                     float (&out)[N][kBlockTokens]) {
     const int half = t.head_dim / 2;
     const uint32_t* keys[M];
     for (int m = 0; m < M; ++m) {
-      keys[m] =
-          s.keys + (v + m) / kSlabVectors * kSlabTokens * half + (v + m) % kSlabVectors * kLanes;
+      keys[m] = block.keys[(v + m) / kSlabVectors] + (v + m) % kSlabVectors * kLanes;
     }
     const Pair* q = s.queries + int64_t{i} * half;
     Vector sums[N][M] = {};
     for (int k = 0; k < half; ++k) {
       const uint32_t* here[M];
 #pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) here[m] = keys[m] + k * kSlabTokens;
+      for (int m = 0; m < M; ++m) {
+        here[m] = keys[m] + k * kSlabTokens;
+        fetch(here[m], block.ahead);
+      }
       const Pair* pairs = q + k;
       multiply<0>(here, pairs, half, sums);
       if constexpr (T::kParts == 2) multiply<1>(here, pairs, half, sums);
@@ -313,20 +329,17 @@ struct Attention {
   static void softmax(const AttentionTile& t, const Keys& keys, int i, float* scores, Pair* out,
                       float* sums, const State& state) {
     const int position = t.row_position(i / t.heads);
-    const int begin = keys.first_slab() * kSlabVectors, end = keys.end_slab() * kSlabVectors;
-    // Visible keys of the block, and whether that is less than all that are there.
+    // Visible keys of the block.
     const int first = t.first_visible(position) - keys.block, last = position - keys.block;
-    const bool masked =
-        first > keys.first_slab() * kSlabTokens || last < keys.end_slab() * kSlabTokens - 1;
     if (t.slopes != nullptr) {
       const Vector slope = T::set1(t.slopes[i % t.heads] * kLog2E);
-      for (int v = begin; v < end; ++v) {
+      for (int v = 0; v < kBlockVectors; ++v) {
         const Vector distance = lane_numbers() + static_cast<float>(v * kLanes - last);
         T::store(scores + v * kLanes, T::fma(slope, distance, T::load(scores + v * kLanes)));
       }
     }
-    if (masked) {
-      for (int v = begin; v < end; ++v) {
+    if (first > 0 || last < kBlockTokens - 1) {
+      for (int v = 0; v < kBlockVectors; ++v) {
         const Vector key = lane_numbers() + static_cast<float>(v * kLanes);
         Vector x = T::load(scores + v * kLanes);
         x = key < static_cast<float>(first) ? T::set1(kNone) : x;
@@ -334,9 +347,12 @@ struct Attention {
         T::store(scores + v * kLanes, x);
       }
     }
-    Vector most = T::set1(kNone);
-    for (int v = begin; v < end; ++v) most = T::max(most, T::load(scores + v * kLanes));
-    const float before = state.largest[i], now = larger(before, T::largest(most));
+    Vector most = T::load(scores);
+#pragma GCC unroll 4
+    for (int v = 1; v < kBlockVectors; ++v) most = T::max(most, T::load(scores + v * kLanes));
+    const float before = state.largest[i];
+    // Most blocks bring no new maximum, and finding it among the lanes takes time.
+    const float now = T::any_greater(most, T::set1(before)) ? T::largest(most) : before;
     if (now == kNone) {  // no key seen yet
       __builtin_memset(out, 0, sizeof(Pair) * kBlockTokens / 2);
       return;
@@ -349,16 +365,17 @@ struct Attention {
       for (int d = 0; d < padded(t.head_dim); d += kLanes) T::store(o + d, T::load(o + d) * shrink);
     }
     state.largest[i] = now;
-    for (int v = begin; v < end; ++v) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kBlockVectors; ++v) {
       const Vector p = exp2(T::load(scores + v * kLanes) - now);
-      sum += T::store_probabilities(p, out + v * kLanes / 2);
+      sum += T::store_pairs(p, out + v * kLanes / 2);
     }
     T::store(sums, sum);
   }
 
   // Adds probability * value to M vectors of the output of N queries.
   template <int N, int M>
-  static void weigh(const Keys& keys, const uint32_t* values, int width,
+  static void weigh(const Keys& keys, const Block& block, int d, int width,
                     const Pair (&p)[N][kBlockTokens / 2], float* out) {
     Vector sums[N][M];
 #pragma GCC unroll 16
@@ -366,13 +383,19 @@ struct Attention {
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) sums[n][m] = T::load(out + n * width + m * kLanes);
     }
-    const int end = keys.end_slab() * kSlabTokens / 2;
-    for (int k = keys.first_slab() * kSlabTokens / 2; k < end; ++k) {
-      const uint32_t* here[M];
+    for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
+      const uint32_t* values = block.values[slab] + d;
+      const Pair* pairs = &p[0][slab * kSlabTokens / 2];
+      for (int k = 0; k < kSlabTokens / 2; ++k, values += width, ++pairs) {
+        const uint32_t* here[M];
 #pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) here[m] = values + k * width + m * kLanes;
-      multiply<0>(here, &p[0][k], kBlockTokens / 2, sums);
-      if constexpr (T::kParts == 2) multiply<1>(here, &p[0][k], kBlockTokens / 2, sums);
+        for (int m = 0; m < M; ++m) {
+          here[m] = values + m * kLanes;
+          fetch(here[m], block.ahead);
+        }
+        multiply<0>(here, pairs, kBlockTokens / 2, sums);
+        if constexpr (T::kParts == 2) multiply<1>(here, pairs, kBlockTokens / 2, sums);
+      }
     }
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) {

@@ -14,6 +14,10 @@ namespace millrace::cpu {
 // Tokens of a KV cache slab; the ABI's MR_SLAB_TOKENS.
 inline constexpr int kSlabTokens = 16;
 
+// A KV head's 16 tokens lie as attention multiplies them:
+//   keys    [head_dim / 2][16 tokens][2] bf16
+//   values  [8][head_dim][2 tokens] bf16
+
 // Attention's arithmetic is fixed by absolute positions, so that it does not
 // depend on the company of a row: keys are taken in blocks of kBlockTokens, with
 // an online softmax from block to block, and blocks in pieces of kPieceTokens,

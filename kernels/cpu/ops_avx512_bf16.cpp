@@ -31,7 +31,7 @@ struct Avx512Bf16Ops : Avx512Ops {
     return (__m512bh)_mm512_loadu_si512(p);
   }
   static Vector dot(Packed a, Packed b, Vector sum) { return _mm512_dpbf16_ps(sum, a, b); }
-  static Vector store_probabilities(Vector p, Pair* out) {
+  static Vector store_pairs(Vector p, Pair* out) {
     const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(p);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), rounded);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16));

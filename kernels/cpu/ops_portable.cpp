@@ -23,6 +23,10 @@ struct Portable {
   static Vector set1(float x) { return Vector{x, x, x, x}; }
   static Vector fma(Vector a, Vector b, Vector c) { return a * b + c; }
   static Vector max(Vector a, Vector b) { return a > b ? a : b; }
+  static bool any_greater(Vector a, Vector b) {
+    const Ints greater = a > b;
+    return (greater[0] | greater[1] | greater[2] | greater[3]) != 0;
+  }
   static float sum(Vector x) { return (x[0] + x[1]) + (x[2] + x[3]); }
   static float largest(Vector x) {
     const float a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
@@ -48,22 +52,9 @@ struct Portable {
     return (Vector)(kPart == 0 ? x << 16 : x & 0xffff0000u);
   }
   static Vector dot(Vector a, Vector b, Vector sum) { return fma(a, b, sum); }
-  static Vector store_probabilities(Vector p, Pair* out) {
+  static Vector store_pairs(Vector p, Pair* out) {
     __builtin_memcpy(out, &p, sizeof p);
     return p;
-  }
-
-  static void pack_keys(const bf16* block, int head_dim, uint32_t* out) {
-    for (int token = 0; token < kSlabTokens; ++token) {
-      for (int k = 0; k < head_dim / 2; ++k) {
-        __builtin_memcpy(out + k * kSlabTokens + token, block + token * head_dim + 2 * k, 4);
-      }
-    }
-  }
-  static void pack_values(const bf16* even, const bf16* odd, int head_dim, uint32_t* out) {
-    for (int d = 0; d < head_dim; ++d) {
-      out[d] = even[d] | (odd != nullptr ? uint32_t{odd[d]} << 16 : 0);
-    }
   }
 };
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "ops.hpp"
 
@@ -59,16 +60,26 @@ void RopeStore::run(const Context& c, const Batch& batch, Slot in) const {
   }
 }
 
-// Rounds the keys or values of a row of the sequence into their slab.
+// Rounds the keys or values of a row of the sequence into their slab (op_kernels.hpp).
 void RopeStore::store(const Context& c, const Sequence& s, int row, int value,
                       const float* heads) const {
   const int d = op_.head_dim;
   int position = s.row_position(row);
   const Kept kept = s.kept(row, position);
   std::byte* slab = kept.kv + c.kv.slab_bytes * (position / MR_SLAB_TOKENS);
+  const int token = position % MR_SLAB_TOKENS;
+  bf16 rounded[kMaxHeadDim];
   for (int h = 0; h < op_.kv_heads; ++h) {
+    c.kernels.to_bf16(heads + int64_t{h} * d, d, rounded);
     auto* block = reinterpret_cast<bf16*>(slab + c.kv.block(op_.layer, value, h));
-    c.kernels.to_bf16(heads + int64_t{h} * d, d, block + position % MR_SLAB_TOKENS * d);
+    if (value == 0) {
+      for (int i = 0; i < d; i += 2) {
+        std::memcpy(block + (i / 2 * kSlabTokens + token) * 2, rounded + i, 2 * sizeof(bf16));
+      }
+    } else {
+      block += token / 2 * 2 * d + token % 2;
+      for (int i = 0; i < d; ++i) block[2 * i] = rounded[i];
+    }
   }
 }
 

@@ -14,7 +14,8 @@
 
 namespace millrace {
 
-// The inside of a slab: [layer][K|V][KV head][16 tokens][head_dim].
+// The inside of a slab: [layer][K|V][KV head] blocks of [16 tokens][head_dim], in an
+// order of elements that is the backend's.
 struct KvLayout {
   int layers = 0, kv_heads = 0, head_dim = 0, element_bytes = 0;
   size_t slab_bytes = 0;  // rounded up to pages
@@ -22,7 +23,7 @@ struct KvLayout {
   KvLayout() = default;
   KvLayout(int layers, int kv_heads, int head_dim, int element_bytes);
 
-  // Bytes of one [16][head_dim] block.
+  // Bytes of one block.
   size_t block_bytes() const;
   // Where the block of a layer's K (value = 0) or V (value = 1) and KV head
   // begins inside a slab.
@@ -39,7 +40,8 @@ class KvPool {
   int slabs() const { return slabs_; }
   size_t slab_bytes() const { return layout_.slab_bytes; }
   uint64_t bytes() const { return uint64_t{layout_.slab_bytes} * slabs_; }
-  // Copies the first `tokens` tokens of every block of a slab.
+  // Copies the first `tokens` tokens of every block of a slab; what follows them in the
+  // target is nobody's.
   void copy(int from, int to, int tokens);
 
   // Addresses for a region's slabs; null where the pool maps nothing.

@@ -179,7 +179,7 @@ typedef struct mr_program_info {
  * The pool holds `slabs` physical slabs, committed at kv_reserve. A region is
  * a run of reserved virtual addresses for `slabs` slabs, backed by mapping
  * physical slabs; the same physical slab may be mapped into many regions.
- * Inside a slab: [layer][K|V][KV head][16 tokens][head_dim].
+ * Inside a slab: [layer][K|V][KV head] blocks of 16 tokens, in the backend's own order.
  */
 typedef struct mr_region mr_region;
 
@@ -282,7 +282,8 @@ typedef struct mr_backend {
   int32_t (*region_map)(mr_region*, int32_t index, const int32_t* slabs, int32_t n, mr_error*);
   int32_t (*region_unmap)(mr_region*, int32_t index, int32_t n, mr_error*);
   void (*region_destroy)(mr_region*); /* unmaps what is mapped */
-  /* Copies the first `tokens` tokens of a physical slab to another one. */
+  /* Copies the first `tokens` tokens of a physical slab to another one, whose others are
+   * undefined then. */
   int32_t (*slab_copy)(mr_program*, int32_t from, int32_t to, int32_t tokens, mr_error*);
 } mr_backend;
 
