@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,10 @@ namespace {
 constexpr int64_t kOtherMappings = 4096;
 
 constexpr int kReserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+constexpr uint64_t kAllocatedFirst = uint64_t{256} << 20;
+constexpr uint64_t kAllocatedAtOnce = uint64_t{32} << 20;
+constexpr int kBehindSteps = 19;  // nice value
 
 double gib(uint64_t bytes) { return static_cast<double>(bytes) / (1u << 30); }
 
@@ -48,26 +53,57 @@ MappedPool::MappedPool(const KvLayout& layout, int slabs) : KvPool(layout, slabs
     fail(MR_NO_MEMORY, "KV pool of %d slabs needs %.2f GiB, available are %.2f GiB", slabs,
          gib(bytes()), gib(limits.available));
   }
-  file_ = memfd_create("millrace-kv", MFD_CLOEXEC);
-  if (file_ < 0) fail(MR_DEVICE, "KV pool: memfd_create: %s", std::strerror(errno));
-  int error = 0;
-  do {
-    error = fallocate(file_, 0, 0, static_cast<off_t>(bytes())) == 0 ? 0 : errno;
-  } while (error == EINTR);
-  if (error == 0) {
-    void* data = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
-    if (data != MAP_FAILED) {
-      data_ = static_cast<std::byte*>(data);
-      return;
-    }
-    error = errno;
+  try {
+    open_file();
+    allocated_ = std::min(bytes(), kAllocatedFirst);
+    allocate(0, allocated_);
+    if (allocated_ < bytes()) rest_ = std::thread([this] { allocate_rest(); });
+  } catch (...) {
+    close_file();
+    throw;
   }
-  close_file();
-  fail(MR_NO_MEMORY, "KV pool of %d slabs (%.2f GiB): %s", slabs, gib(bytes()),
-       std::strerror(error));
 }
 
-MappedPool::~MappedPool() { close_file(); }
+MappedPool::~MappedPool() {
+  closing_ = true;
+  if (rest_.joinable()) rest_.join();
+  close_file();
+}
+
+void MappedPool::open_file() {
+  file_ = memfd_create("millrace-kv", MFD_CLOEXEC);
+  if (file_ < 0) fail(MR_DEVICE, "KV pool: memfd_create: %s", std::strerror(errno));
+  void* data = MAP_FAILED;
+  if (ftruncate(file_, static_cast<off_t>(bytes())) == 0) {
+    data = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  }
+  if (data == MAP_FAILED) {
+    fail(MR_NO_MEMORY, "KV pool of %d slabs (%.2f GiB): %s", slabs(), gib(bytes()),
+         std::strerror(errno));
+  }
+  data_ = static_cast<std::byte*>(data);
+}
+
+void MappedPool::allocate(uint64_t begin, uint64_t end) {
+  while (fallocate(file_, 0, static_cast<off_t>(begin), static_cast<off_t>(end - begin)) != 0) {
+    if (errno == EINTR) continue;
+    fail(MR_NO_MEMORY, "KV pool of %d slabs (%.2f GiB), at %.2f GiB: %s", slabs(), gib(bytes()),
+         gib(begin), std::strerror(errno));
+  }
+}
+
+// Where it fails it leaves the rest to map, whose caller can be told.
+void MappedPool::allocate_rest() {
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kBehindSteps);
+  try {
+    while (allocated_ < bytes() && !closing_) {
+      const uint64_t end = std::min(bytes(), allocated_ + kAllocatedAtOnce);
+      allocate(allocated_, end);
+      allocated_ = end;
+    }
+  } catch (const Error&) {
+  }
+}
 
 void MappedPool::close_file() {
   if (data_ != nullptr) munmap(data_, bytes());
@@ -92,6 +128,10 @@ std::byte* MappedPool::reserve(int slabs) {
 void MappedPool::release(std::byte* data, int slabs) { munmap(data, slab_bytes() * slabs); }
 
 void MappedPool::map(std::byte* data, const int32_t* slabs, int n) {
+  for (int i = 0; i < n; ++i) {
+    const uint64_t begin = slab_bytes() * slabs[i], end = begin + slab_bytes();
+    if (end > allocated_) allocate(begin, end);
+  }
   // Slabs that are neighbours in the pool go into one mapping.
   for (int i = 0, run = 0; i < n; i += run) {
     for (run = 1; i + run < n && slabs[i + run] == slabs[i] + run;) ++run;

@@ -1,7 +1,10 @@
-// The KV pool of the CPU: one memory file, all of it allocated at once, whose
+// The KV pool of the CPU: one memory file, all of it allocated at the start, whose
 // pages are mapped into regions.
 #ifndef MILLRACE_EXEC_MAPPED_POOL_HPP
 #define MILLRACE_EXEC_MAPPED_POOL_HPP
+
+#include <atomic>
+#include <thread>
 
 #include "exec/kv.hpp"
 
@@ -13,9 +16,10 @@ class MappedPool : public KvPool {
   // need a memory mapping of its own.
   static int32_t max_slabs();
 
-  // Allocates the memory of all slabs now: what is missing shows here and not
-  // when a token is stored. Throws Error: MR_NO_MEMORY, MR_UNSUPPORTED where
-  // mapping the pool slab by slab could exceed vm.max_map_count.
+  // Allocates the memory of the first slabs now and of the others beside what follows, for
+  // gigabytes take seconds; a slab that is mapped earlier is allocated then. What is
+  // missing shows there and not when a token is stored. Throws Error: MR_NO_MEMORY,
+  // MR_UNSUPPORTED where mapping the pool slab by slab could exceed vm.max_map_count.
   MappedPool(const KvLayout& layout, int slabs);
   ~MappedPool() override;
 
@@ -28,10 +32,16 @@ class MappedPool : public KvPool {
   void copy_slab(int from, int to, int tokens) override;
 
  private:
+  void open_file();
   void close_file();
+  void allocate(uint64_t begin, uint64_t end);  // throws Error(MR_NO_MEMORY)
+  void allocate_rest();
 
   int file_ = -1;
-  std::byte* data_ = nullptr;  // the whole pool, mapped once
+  std::byte* data_ = nullptr;           // the whole pool, mapped once
+  std::atomic<uint64_t> allocated_{0};  // bytes from the beginning
+  std::atomic<bool> closing_{false};
+  std::thread rest_;
 };
 
 }  // namespace millrace
