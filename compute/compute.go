@@ -3,9 +3,11 @@ package compute
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/packed"
 	"github.com/millrace/millrace/compute/weights"
 	"github.com/millrace/millrace/kvmgr"
 )
@@ -20,6 +22,9 @@ type Options struct {
 	MaxOutputs   int           // output rows per step
 	MaxSequences int           // sequences that the KV pool need hold at most, at full length
 	KVMemory     int64         // bytes of the KV pool; 0: measured, see PoolShare
+
+	PackedDir string // of the packed weights' files; "": beside the model, or the user's cache
+	NoPacked  bool   // neither read nor write them
 }
 
 // PoolShare is the part of the memory that is free once the weights are
@@ -36,6 +41,8 @@ type Model struct {
 	options    Options
 	checkpoint *weights.Checkpoint
 	engine     *device.Engine
+	packed     *packed.File // nil: the engine packed the weights itself
+	unloading  sync.RWMutex // held by what reads the engine's weights beside Run
 	slabs      int
 	batch      []device.Rows
 	beams      []*device.Beams // of the batch, kept for their memory
@@ -101,8 +108,7 @@ func (m *Model) load() (err error) {
 	if m.Device, err = device.Open(o.Device); err != nil {
 		return err
 	}
-	m.engine, err = m.Device.Load(m.Program, m.checkpoint, device.Limits{MaxRows: o.MaxRows, MaxOutputs: o.MaxOutputs})
-	if err != nil {
+	if err := m.loadEngine(); err != nil {
 		return err
 	}
 	if err := m.checkpoint.Release(); err != nil { // packed: the file's pages may go
@@ -115,6 +121,9 @@ func (m *Model) load() (err error) {
 	}
 	if err := m.engine.ReserveKV(m.slabs); err != nil {
 		return err
+	}
+	if m.packed != nil {
+		return m.warmUp(min(o.MaxRows, warmRows))
 	}
 	return m.warmUp(o.MaxRows)
 }
@@ -131,7 +140,8 @@ func (m *Model) poolSize(o *Options) (int, error) {
 		return 0, err
 	}
 	// Weights and activations are allocated by now: what is available is left.
-	slabs, err := kvmgr.SizePool(info.MemoryAvailable, 0, 0, PoolShare, slab)
+	// Mapped weights are counted as available: they are pages of a file.
+	slabs, err := kvmgr.SizePool(info.MemoryAvailable, uint64(len(m.packedBytes())), 0, PoolShare, slab)
 	if err != nil {
 		return 0, err
 	}
@@ -161,10 +171,13 @@ func (m *Model) Reload() error {
 }
 
 func (m *Model) unload() {
+	m.unloading.Lock()
+	defer m.unloading.Unlock()
 	if m.engine != nil {
 		m.engine.Close()
 		m.engine = nil
 	}
+	_ = m.closePacked() // nothing was written
 	if m.Device != nil {
 		m.Device.Close()
 		m.Device = nil

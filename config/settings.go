@@ -21,6 +21,7 @@ type Device struct {
 	DType      string // of products and KV cache: "auto", "f16", "bf16"
 	Threads    int    // 0: every core that the process may use
 	Weights    string // one of model.WeightNames
+	Packed     string // "auto", "off", or the directory of the packed weights' files
 }
 
 // Register adds the settings to a command's flags.
@@ -30,6 +31,7 @@ func (d *Device) Register(f *pflag.FlagSet) {
 	f.StringVar(&d.ISA, "isa", "", "force one instruction set of the cpu backend, of those that doctor lists (default: the best)")
 	f.StringVar(&d.DType, "dtype", "auto", "type of products and KV cache: auto (bf16 on the cpu backend; on sycl bf16 for bf16 checkpoints, else f16), or, on sycl, f16 or bf16")
 	f.StringVar(&d.Weights, "weights", "bf16", "how the weights of linear ops are kept: "+strings.Join(model.WeightNames(), ", ")+" (quantised when the model is loaded; rows are quantised to int8 then)")
+	f.StringVar(&d.Packed, "packed-weights", "auto", "where serve keeps packed weights, so that the next start maps them: a directory, off, or auto (beside the model, in .millrace, or the user's cache directory)")
 	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
 }
 

@@ -41,7 +41,33 @@ func deviceOptions(d config.Device) device.Options {
 // modelOptions are those of a model on a device, without the sizes of its steps.
 func modelOptions(dir string, d config.Device) (compute.Options, error) {
 	w, err := model.ParseWeights(d.Weights)
-	return compute.Options{Dir: dir, Device: deviceOptions(d), Weights: w}, err
+	o := compute.Options{Dir: dir, Device: deviceOptions(d), Weights: w}
+	switch d.Packed {
+	case "off":
+		o.NoPacked = true
+	case "", "auto":
+	default:
+		o.PackedDir = d.Packed
+	}
+	return o, err
+}
+
+// storePacked writes the packed weights for the next start, until ctx ends. That it cannot
+// is worth a line, and no more.
+func (e *engine) storePacked(ctx context.Context, log zerolog.Logger) {
+	m, ok := e.model.Runner.(*compute.Model)
+	if !ok { // a simulated device
+		return
+	}
+	begin := time.Now()
+	path, err := m.StorePacked(ctx)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		log.Warn().Err(err).Msg("the packed weights were not kept: the next start packs them again (--packed-weights names another directory, or off)")
+	case path != "":
+		log.Info().Str("file", path).Dur("took", time.Since(begin)).Msg("packed weights kept: the next start maps them")
+	}
 }
 
 // openEngine loads the model of s.Model and starts a pipeline for it.

@@ -98,6 +98,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		late.loaded.Store(e)
 		log.Info().Str("http", secure.scheme()+listener.Addr().String()).Str("nats", conn.ConnectedUrlRedacted()).
 			Str("model", e.modelID).Dur("took", time.Since(begin)).Msg("ready")
+		group.Go(func() error { e.storePacked(ctx, log); return nil })
 		return e.Wait(ctx)
 	})
 	group.Go(func() error {

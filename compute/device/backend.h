@@ -7,6 +7,8 @@
 #include "millrace_kernels.h"
 #if __has_include("kernels_id.h")
 #include "kernels_id.h" /* changes when the static library does, so that Go links anew */
+#else
+#define MILLRACE_KERNELS_ID ""
 #endif
 
 static inline int32_t mr_device_open(const mr_backend* b, const mr_device_config* c,
@@ -30,6 +32,10 @@ static inline void mr_program_unload(const mr_backend* b, mr_program* p) { b->pr
 static inline int32_t mr_program_get_info(const mr_backend* b, mr_program* p, mr_program_info* out,
                                           mr_error* e) {
   return b->program_info(p, out, e);
+}
+static inline int32_t mr_program_get_packed(const mr_backend* b, mr_program* p, int32_t index,
+                                            mr_span* out, mr_error* e) {
+  return b->program_packed(p, index, out, e);
 }
 static inline int32_t mr_program_run(const mr_backend* b, mr_program* p, const mr_step* s,
                                      mr_error* e) {

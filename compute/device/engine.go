@@ -53,6 +53,13 @@ type Engine struct {
 // Load checks p, binds and packs its weights. The checkpoint must stay open
 // until the engine is closed.
 func (d *Device) Load(p *model.Program, w Tensors, lim Limits) (*Engine, error) {
+	return d.LoadPacked(p, w, lim, nil)
+}
+
+// LoadPacked is Load with the weights that Packed gave of the same program, one slice
+// behind the other: by the same KernelsID, backend and ISA. They begin at 64 bytes and stay
+// where they are until the engine is closed.
+func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []byte) (*Engine, error) {
 	if lim.MaxRows < 1 || lim.MaxOutputs < 1 {
 		return nil, fmt.Errorf("%w: limits of %d rows and %d outputs per step, expected at least 1",
 			ErrInvalid, lim.MaxRows, lim.MaxOutputs)
@@ -63,6 +70,7 @@ func (d *Device) Load(p *model.Program, w Tensors, lim Limits) (*Engine, error) 
 	if err != nil {
 		return nil, err
 	}
+	desc.packed, desc.packed_bytes = unsafe.Pointer(unsafe.SliceData(packed)), C.uint64_t(len(packed))
 	e := &Engine{dev: d, limits: lim, vocab: p.Vocab}
 	var me C.mr_error
 	if C.mr_program_load(d.backend, d.handle, desc, &e.handle, &me) != C.MR_OK {
@@ -121,6 +129,26 @@ func (e *Engine) Close() {
 	cFree(&e.logits)
 	cFree(&e.opTimes)
 	e.beams.free()
+}
+
+// KernelsID names the build of the kernels of the backends cpu and ref; "" where it is not known.
+const KernelsID = C.MILLRACE_KERNELS_ID
+
+// Packed returns the packed weights, for LoadPacked; nothing of a backend that takes none.
+// They are valid until Close.
+func (e *Engine) Packed() ([][]byte, error) {
+	var all [][]byte
+	for {
+		var span C.mr_span
+		var me C.mr_error
+		if C.mr_program_get_packed(e.dev.backend, e.handle, C.int32_t(len(all)), &span, &me) != C.MR_OK {
+			return nil, fail("packed weights", &me)
+		}
+		if span.data == nil {
+			return all, nil
+		}
+		all = append(all, unsafe.Slice((*byte)(span.data), int(span.bytes)))
+	}
 }
 
 // Info says what the program costs.

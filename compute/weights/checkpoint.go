@@ -249,6 +249,24 @@ func (c *Checkpoint) Names() []string {
 	})
 }
 
+// Files are the paths of the files that the tensors lie in, and of the config.json that
+// may say how they are quantised; sorted.
+func (c *Checkpoint) Files() []string {
+	files := map[string]bool{}
+	for _, t := range c.tensors {
+		files[t.File] = true
+	}
+	if config := filepath.Join(c.dir, "config.json"); exists(config) {
+		files[config] = true
+	}
+	return slices.Sorted(maps.Keys(files))
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // Bytes is the size of all tensors' data in the files.
 func (c *Checkpoint) Bytes() int64 {
 	var sum int64

@@ -1,6 +1,7 @@
 // The CPU backend: packs a program's weights and hands its ops to the kernels
 // of an instruction set.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <deque>
@@ -43,6 +44,7 @@ void check_machine(const Program& p) {
       bytes += static_cast<double>(op.parts[i].rows) * p.slots[op.in].width * weight_bytes(op);
     }
   }
+  if (p.packed != nullptr) return;  // they are there
   const uint64_t available = memory_limits().available;
   if (bytes > static_cast<double>(available)) {
     fail(MR_NO_MEMORY, "the packed weights need %.2f GiB, available are %.2f GiB",
@@ -80,6 +82,8 @@ class CpuKernels : public Kernels {
       }
     }
     rounded_ = Buffer(rounded * sizeof(bf16));
+    std::snprintf(layout_.data(), layout_.size(), "%s", linear_name().c_str());
+    check_packed();
     tune();
   }
 
@@ -103,6 +107,15 @@ class CpuKernels : public Kernels {
   }
 
   bool takes_beams() const override { return true; }
+  // The layout's name, and the memory of each linear op.
+  mr_span packed(int index) const override {
+    if (index == 0) return {layout_.data(), layout_.size()};
+    for (const Packed& p : packed_) {
+      if (!p.linear || --index > 0) continue;
+      return {p.linear->packed().data(), p.linear->packed().size()};
+    }
+    return {};
+  }
   uint64_t weight_bytes() const override {
     uint64_t bytes = 0;
     for (const Packed& p : packed_) {
@@ -139,11 +152,42 @@ class CpuKernels : public Kernels {
     Packed& packed = packed_[op.index];
     const Context& c = context_;
     if (op.kind == MR_OP_LINEAR) {
-      packed.linear = Linear::pack(linear_spec(c.program, op), c.kernels.isa, c.pool);
+      const LinearSpec spec = linear_spec(c.program, op);
+      packed.linear =
+          c.program.packed == nullptr ? Linear::pack(spec, c.kernels.isa, c.pool) : borrow(spec);
     } else if (op.kind == MR_OP_NORM) {
       packed.norm = std::make_unique<Norm>(c, op);
     } else if (op.kind == MR_OP_ROPE_STORE) {
       packed.rope_store = std::make_unique<RopeStore>(c, op, angles_of(op));
+    }
+  }
+
+  std::unique_ptr<Linear> borrow(const LinearSpec& spec) {
+    const Program& p = context_.program;
+    std::unique_ptr<Linear> linear;
+    if (borrowed_ <= p.packed_bytes) {
+      linear = Linear::borrow(spec, context_.kernels.isa,
+                              {p.packed + borrowed_, p.packed_bytes - borrowed_});
+    }
+    if (!linear) {
+      fail(MR_INVALID, "the packed weights end after %zu bytes, which is too early",
+           p.packed_bytes);
+    }
+    borrowed_ += linear->bytes();
+    return linear;
+  }
+
+  void check_packed() const {
+    const Program& p = context_.program;
+    if (p.packed == nullptr) return;
+    if (borrowed_ != p.packed_bytes) {
+      fail(MR_INVALID, "the packed weights have %zu bytes, expected %zu", p.packed_bytes,
+           borrowed_);
+    }
+    if (std::memcmp(p.packed, layout_.data(), layout_.size()) != 0) {
+      fail(MR_INVALID, "the packed weights are for \"%.*s\", expected \"%s\"",
+           static_cast<int>(layout_.size()), reinterpret_cast<const char*>(p.packed),
+           layout_.data());
     }
   }
 
@@ -178,6 +222,8 @@ class CpuKernels : public Kernels {
   std::deque<Angles> angles_;   // RopeStore points to them
   std::vector<Packed> packed_;  // [ops]
   Buffer rounded_;
+  alignas(64) std::array<char, 64> layout_{};  // in front of the packed weights
+  size_t borrowed_ = layout_.size();           // bytes of Program::packed
 };
 
 // The names of what this machine runs, best first.
@@ -209,6 +255,7 @@ class CpuDevice : public Device {
     return {limits_->read_gbps(), limits_->peak_gflops(MR_WEIGHTS_16BIT),
             limits_->peak_gflops(MR_WEIGHTS_INT8)};
   }
+  bool takes_packed() const override { return true; }
   mr_dtype kv_dtype(const Program&) const override { return MR_BF16; }
   mr_dtype operand_dtype(const Program&) const override { return MR_BF16; }
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {

@@ -66,16 +66,16 @@ int64_t Linear::unit_elements() const { return unit_ * columns(); }
 
 int64_t Linear::panel_sums(int rows) const { return int64_t{columns()} * rows; }
 
-std::byte* Linear::panel(int64_t p) const {
-  return static_cast<std::byte*>(weights_.data()) + p * units_ * unit_bytes_;
+const std::byte* Linear::panel(int64_t p) const { return memory_ + p * units_ * unit_bytes_; }
+
+const float* Linear::panel_bias(int64_t p) const {
+  if (bias_at_ == 0) return nullptr;
+  return reinterpret_cast<const float*>(memory_ + bias_at_) + p * columns();
 }
 
-float* Linear::panel_bias(int64_t p) const {
-  return bias_.size() == 0 ? nullptr : static_cast<float*>(bias_.data()) + p * columns();
-}
-
-float* Linear::panel_scales(int64_t p) const {
-  return scales_.size() == 0 ? nullptr : static_cast<float*>(scales_.data()) + p * columns();
+const float* Linear::panel_scales(int64_t p) const {
+  if (scales_at_ == 0) return nullptr;
+  return reinterpret_cast<const float*>(memory_ + scales_at_) + p * columns();
 }
 
 size_t Linear::operand_bytes(int64_t rows) const { return rows * units_ * operand_unit_bytes_; }

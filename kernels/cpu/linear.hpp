@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "bf16.hpp"
@@ -49,6 +50,13 @@ class Linear {
   // lays them out in panels; the biases become floats. The spec is trusted: shapes are checked by the caller.
   // Throws std::bad_alloc.
   static std::unique_ptr<Linear> pack(const LinearSpec& spec, Isa isa, ThreadPool& pool);
+  // What pack made of the same spec and isa: the bytes of packed(), borrowed. nullptr where
+  // there are fewer.
+  static std::unique_ptr<Linear> borrow(const LinearSpec& spec, Isa isa,
+                                        std::span<const std::byte> packed);
+
+  // Weights, scales and biases; whole lines.
+  std::span<const std::byte> packed() const { return {memory_, bytes_}; }
 
   // in: [rows, in_width] bf16; out: [rows, out_width] float or bf16, apart from
   // in. Uses the pool's scratch.
@@ -63,7 +71,7 @@ class Linear {
   int64_t out_width() const { return out_width_; }
   int max_tile_rows() const;
 
-  uint64_t bytes() const { return weights_.size() + scales_.size() + bias_.size(); }
+  uint64_t bytes() const { return bytes_; }
 
  private:
   // Rows in tiles of nearly equal height.
@@ -94,6 +102,12 @@ class Linear {
 
   Linear(const LinearSpec& spec, const LinearKernels& kernels);
   struct Room;
+  // A place in the memory that pack fills.
+  template <class T>
+  T* own(const T* place) {
+    return reinterpret_cast<T*>(static_cast<std::byte*>(own_.data()) +
+                                (reinterpret_cast<const std::byte*>(place) - memory_));
+  }
   void pack_panel(const LinearSpec& spec, int64_t p, Room& room);
   void place_pairs(const bf16* row, int64_t p, int column);
   void place_int8(Room& room, int64_t p, int column);
@@ -102,9 +116,9 @@ class Linear {
   int columns() const;            // of a panel
   int64_t unit_elements() const;  // of a panel
   int64_t panel_sums(int rows) const;
-  std::byte* panel(int64_t p) const;
-  float* panel_bias(int64_t p) const;
-  float* panel_scales(int64_t p) const;
+  const std::byte* panel(int64_t p) const;
+  const float* panel_bias(int64_t p) const;
+  const float* panel_scales(int64_t p) const;
   size_t operand_bytes(int64_t rows) const;
 
   Plan plan(int rows, int threads) const;
@@ -125,9 +139,11 @@ class Linear {
   std::array<uint8_t, kMaxTileRows + 1> stream_of_{};
   int activation_;
   bool gated_, accumulate_, out_f32_;
-  Pages weights_;  // [panels][units], see linear_kernels.hpp
-  Pages scales_;   // [panels][2 * lanes] float of int8
-  Pages bias_;     // [panels][2 * lanes] float; empty if no part has one
+  // In the memory: [panels][units], see linear_kernels.hpp; [panels][2 * lanes] float scales
+  // of int8; [panels][2 * lanes] float biases. 0: there are none.
+  size_t scales_at_ = 0, bias_at_ = 0, bytes_ = 0;
+  Pages own_;  // empty where the memory is borrowed
+  const std::byte* memory_ = nullptr;
 };
 
 }  // namespace millrace::cpu

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "exec/quantise.hpp"
 #include "linear.hpp"
@@ -12,6 +13,8 @@ namespace millrace::cpu {
 namespace {
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+constexpr size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Half of a core's second-level cache; the operand and the sums pass through the rest.
 int64_t cached_bytes() {
@@ -97,11 +100,12 @@ Linear::Linear(const LinearSpec& spec, const LinearKernels& kernels)
   unit_bytes_ = weight_type_ == MR_WEIGHTS_INT8   ? unit_elements()
                 : weight_type_ == MR_WEIGHTS_INT4 ? unit_elements() / 2 + columns() * sizeof(bf16)
                                                   : unit_elements() * sizeof(bf16);
-  weights_ = Pages(panels_ * units_ * unit_bytes_);
-  if (weight_type_ == MR_WEIGHTS_INT8) scales_ = Pages(panels_ * columns() * sizeof(float));
+  const size_t floats = whole_lines(panels_ * columns() * sizeof(float));
+  bytes_ = whole_lines(panels_ * units_ * unit_bytes_);
+  if (weight_type_ == MR_WEIGHTS_INT8) scales_at_ = std::exchange(bytes_, bytes_ + floats);
   const bool biased = std::any_of(spec.parts.begin(), spec.parts.end(),
                                   [](const LinearSpec::Part& p) { return p.bias != nullptr; });
-  if (biased) bias_ = Pages(panels_ * columns() * sizeof(float));
+  if (biased) bias_at_ = std::exchange(bytes_, bytes_ + floats);
 }
 
 void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
@@ -122,20 +126,20 @@ void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
         place_int4(room, p, c);
       }
     }
-    if (from.part->bias) panel_bias(p)[c] = element(*from.part->bias, from.row);
+    if (from.part->bias) own(panel_bias(p))[c] = element(*from.part->bias, from.row);
   }
 }
 
 void Linear::place_pairs(const bf16* row, int64_t p, int column) {
-  std::byte* to = panel(p) + column * 4;
+  std::byte* to = own(panel(p)) + column * 4;
   for (int64_t k = 0; k < units_; ++k) std::memcpy(to + k * unit_bytes_, row + k * 2, 4);
 }
 
 void Linear::place_int8(Room& room, int64_t p, int column) {
   auto* codes = reinterpret_cast<int8_t*>(room.codes.data());
-  panel_scales(p)[column] = quantise_int8(room.row.data(), in_width_, codes);
+  own(panel_scales(p))[column] = quantise_int8(room.row.data(), in_width_, codes);
   for (int64_t k = 0; k < in_width_; ++k) room.codes[k] += kernels_.weight_offset;
-  std::byte* to = panel(p) + column * 4;
+  std::byte* to = own(panel(p)) + column * 4;
   for (int64_t k = 0; k < units_; ++k) std::memcpy(to + k * unit_bytes_, codes + k * 4, 4);
 }
 
@@ -145,7 +149,7 @@ void Linear::place_int4(Room& room, int64_t p, int column) {
     const auto n = static_cast<int>(std::min<int64_t>(group_, in_width_ - k));
     std::memset(room.codes.data(), 0, group_);
     const bf16 scale = from_float(quantise_int4(room.row.data() + k, n, room.codes.data()));
-    std::byte* to = panel(p) + unit * unit_bytes_;
+    std::byte* to = own(panel(p)) + unit * unit_bytes_;
     for (int e = 0; e < group_ / 8; ++e) {
       for (int i = 0; i < 4; ++i) {
         const uint8_t* eight = room.codes.data() + e * 8;
@@ -158,6 +162,8 @@ void Linear::place_int4(Room& room, int64_t p, int column) {
 
 std::unique_ptr<Linear> Linear::pack(const LinearSpec& spec, Isa isa, ThreadPool& pool) {
   std::unique_ptr<Linear> op(new Linear(spec, linear_kernels(isa, spec.weights)));
+  op->own_ = Pages(op->bytes_);
+  op->memory_ = static_cast<const std::byte*>(op->own_.data());
   const size_t width = op->units_ * op->unit_;  // what fills up the last unit stays zero
   std::vector<Room> rooms(pool.size());
   for (Room& room : rooms) {
@@ -166,6 +172,14 @@ std::unique_ptr<Linear> Linear::pack(const LinearSpec& spec, Isa isa, ThreadPool
   }
   pool.parallel_for(static_cast<int>(op->panels_),
                     [&](int p, int thread) { op->pack_panel(spec, p, rooms[thread]); });
+  return op;
+}
+
+std::unique_ptr<Linear> Linear::borrow(const LinearSpec& spec, Isa isa,
+                                       std::span<const std::byte> packed) {
+  std::unique_ptr<Linear> op(new Linear(spec, linear_kernels(isa, spec.weights)));
+  if (packed.size() < op->bytes_) return nullptr;
+  op->memory_ = packed.data();
   return op;
 }
 

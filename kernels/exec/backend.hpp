@@ -53,6 +53,8 @@ class Kernels {
   // Whether rope_store and attention take sequences with beams.
   virtual bool takes_beams() const { return false; }
 
+  // As mr_backend's program_packed.
+  virtual mr_span packed(int) const { return {}; }
   virtual uint64_t weight_bytes() const = 0;
   virtual uint64_t scratch_bytes() const = 0;
   virtual std::string linear_name() const = 0;
@@ -71,6 +73,7 @@ class Device {
   // The KV cache's memory: mapped slab by slab where nothing else is said.
   virtual std::shared_ptr<KvPool> pool(const KvLayout&, int slabs);
   virtual int32_t max_slabs() const;
+  virtual bool takes_packed() const { return false; }  // as mr_program_desc has them
   // Packs the weights. The program and the layout outlive the kernels.
   virtual std::unique_ptr<Kernels> load(const Program&, const KvLayout&) = 0;
 };

@@ -22,6 +22,9 @@ uint64_t slot_bytes(const Program& p, size_t slot, int operand_bytes) {
 Executor::Executor(Device& device, const mr_program_desc& desc) : device_(device) {
   read_program(desc, program_);
   const Program& p = program_;
+  if (p.packed != nullptr && !device.takes_packed()) {
+    fail(MR_UNSUPPORTED, "this backend takes no packed weights");
+  }
   layout_ = KvLayout(p.layers, p.kv_heads, p.head_dim, dtype_bytes(device.kv_dtype(p)));
   operand_bytes_ = dtype_bytes(device.operand_dtype(p));
 

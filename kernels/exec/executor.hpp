@@ -19,6 +19,7 @@ class Executor {
 
   void run(const mr_step& step);
   void info(mr_program_info& out) const;
+  mr_span packed(int index) const { return kernels_->packed(index); }
 
   void reserve(int slabs);  // once
   const std::shared_ptr<KvPool>& pool() const;

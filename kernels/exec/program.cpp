@@ -75,6 +75,9 @@ class Reader {
     in_range("max_positions", p_.max_positions = d.max_positions, 1, 1 << 30);
     in_range("max_rows", p_.max_rows = d.max_rows, 1, 1 << 20);
     in_range("max_outputs", p_.max_outputs = d.max_outputs, 1, d.max_rows);
+    p_.packed = static_cast<const std::byte*>(d.packed);
+    p_.packed_bytes = d.packed_bytes;
+    if (reinterpret_cast<uintptr_t>(d.packed) % 64 != 0) bad("packed is not 64-byte aligned");
   }
 
   void read_slots(const mr_program_desc& d) {

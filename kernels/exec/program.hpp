@@ -2,6 +2,7 @@
 #ifndef MILLRACE_EXEC_PROGRAM_HPP
 #define MILLRACE_EXEC_PROGRAM_HPP
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <vector>
@@ -30,6 +31,8 @@ struct Program {
   // or max_positions where some layer has no window.
   int lookback = 0;
   std::deque<std::vector<float>> constants;
+  const std::byte* packed = nullptr;  // the caller's, as mr_program_desc has them
+  size_t packed_bytes = 0;
 
   Program() = default;
   Program(const Program&) = delete;

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 4
+#define MR_ABI_VERSION 5
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -159,7 +159,18 @@ typedef struct mr_program_desc {
   int32_t max_positions; /* longest sequence; the position table's limit is checked by the host */
   int32_t max_rows;      /* rows per step at most */
   int32_t max_outputs;   /* output rows per step at most */
+
+  /* NULL, or what program_packed gave of the same program, on the same backend of the same
+   * build with the same isa: 64-byte aligned, borrowed, mapped until program_unload. The
+   * tensors of linear ops are not read then. */
+  const void* packed;
+  uint64_t packed_bytes;
 } mr_program_desc;
+
+typedef struct mr_span {
+  const void* data;
+  uint64_t bytes;
+} mr_span;
 
 typedef struct mr_program_info {
   uint64_t weight_bytes;     /* packed weights */
@@ -273,6 +284,10 @@ typedef struct mr_backend {
   int32_t (*program_load)(mr_device*, const mr_program_desc*, mr_program** out, mr_error*);
   void (*program_unload)(mr_program*); /* after its regions are destroyed */
   int32_t (*program_info)(mr_program*, mr_program_info* out, mr_error*);
+  /* The packed weights as spans of whole 64 bytes: one behind the other they are what
+   * mr_program_desc.packed takes. They lie still until program_unload. Behind the last span
+   * (of a backend that takes none: from the first) out->data is NULL. */
+  int32_t (*program_packed)(mr_program*, int32_t index, mr_span* out, mr_error*);
   /* Checks the step (bounds, tokens, mapped positions), then runs every op.
    * Results of a row do not depend on the other rows, bit for bit. */
   int32_t (*program_run)(mr_program*, const mr_step*, mr_error*);

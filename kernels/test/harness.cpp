@@ -209,6 +209,8 @@ mr_program_desc Builder::desc() {
   d.max_positions = max_positions;
   d.max_rows = max_rows;
   d.max_outputs = max_outputs;
+  d.packed = packed;
+  d.packed_bytes = packed_bytes;
   return d;
 }
 

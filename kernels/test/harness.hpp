@@ -64,6 +64,8 @@ class Builder {
   std::vector<mr_op> ops;
   std::vector<mr_slot> slots;
   std::vector<mr_tensor> tensors;
+  const void* packed = nullptr;  // borrowed
+  uint64_t packed_bytes = 0;
 
  private:
   std::deque<std::vector<uint16_t>> halves_;

@@ -1,0 +1,171 @@
+package compute
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/packed"
+	"github.com/millrace/millrace/compute/weights"
+)
+
+// leastPacked is the size, in bytes, of weights that are worth a file: smaller ones are packed
+// while a file is looked for.
+var leastPacked = 64 << 20
+
+// warmRows are those of the warm-up step of weights that come from a file: it is there
+// because a step of the largest size has run before.
+const warmRows = 16
+
+// packedKey hashes what packed weights depend on: kernels, device, program, and the files of
+// the checkpoint by size and time.
+func (m *Model) packedKey() (key packed.Key, name string, err error) {
+	info, err := m.Device.Info()
+	if err != nil {
+		return key, "", err
+	}
+	type file struct {
+		Name     string
+		Bytes    int64
+		Modified int64 // ns
+	}
+	what := struct {
+		Kernels, Backend, ISA string
+		Program               any
+		Files                 []file
+	}{device.KernelsID, info.Backend, info.ISA, m.Program, nil}
+	for _, path := range m.checkpoint.Files() {
+		s, err := os.Stat(path)
+		if err != nil {
+			return key, "", err
+		}
+		what.Files = append(what.Files, file{filepath.Base(path), s.Size(), s.ModTime().UnixNano()})
+	}
+	raw, err := json.Marshal(what)
+	if err != nil {
+		return key, "", err
+	}
+	base := "model"
+	if weights.IsGGUF(m.options.Dir) {
+		base = filepath.Base(m.options.Dir)
+	}
+	return sha256.Sum256(raw), fmt.Sprintf("%s-%s-%s", base, info.ISA, m.options.Weights), nil
+}
+
+// packedFolders are where a model's packed weights may lie, the one to write to first:
+// PackedDir, or beside the checkpoint, and the user's cache for a folder that is not ours.
+func (m *Model) packedFolders() []string {
+	if m.options.PackedDir != "" {
+		return []string{m.options.PackedDir}
+	}
+	dir := m.options.Dir
+	if weights.IsGGUF(dir) {
+		dir = filepath.Dir(dir)
+	}
+	folders := []string{filepath.Join(dir, ".millrace")}
+	if cache, err := os.UserCacheDir(); err == nil {
+		if absolute, err := filepath.Abs(m.options.Dir); err == nil {
+			folders = append(folders, filepath.Join(cache, "millrace", "packed", fmt.Sprintf("%x", sha256.Sum256([]byte(absolute)))[:16]))
+		}
+	}
+	return folders
+}
+
+// openPacked maps the weights that an earlier start has packed; nil where there are none.
+func (m *Model) openPacked() (*packed.File, error) {
+	if m.options.NoPacked || device.KernelsID == "" {
+		return nil, nil
+	}
+	key, name, err := m.packedKey()
+	if err != nil {
+		return nil, err
+	}
+	for _, folder := range m.packedFolders() {
+		f, err := packed.Open(packed.Path(folder, name, key), key)
+		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, packed.ErrStale) && !errors.Is(err, fs.ErrPermission) {
+			return f, err
+		}
+	}
+	return nil, nil
+}
+
+// loadEngine loads the program with the weights of a file, or packs them.
+func (m *Model) loadEngine() (err error) {
+	if m.packed, err = m.openPacked(); err != nil {
+		return err
+	}
+	limits := device.Limits{MaxRows: m.options.MaxRows, MaxOutputs: m.options.MaxOutputs}
+	m.engine, err = m.Device.LoadPacked(m.Program, m.checkpoint, limits, m.packedBytes())
+	if m.packed == nil || !errors.Is(err, device.ErrInvalid) {
+		return err
+	}
+	// Of another machine's layout: the next StorePacked replaces it.
+	if err := m.closePacked(); err != nil {
+		return err
+	}
+	m.engine, err = m.Device.Load(m.Program, m.checkpoint, limits)
+	return err
+}
+
+func (m *Model) closePacked() error {
+	if m.packed == nil {
+		return nil
+	}
+	f := m.packed
+	m.packed = nil
+	return f.Close()
+}
+
+// packedBytes are the mapped weights; nil where there are none.
+func (m *Model) packedBytes() []byte {
+	if m.packed == nil {
+		return nil
+	}
+	return m.packed.Bytes()
+}
+
+// FromPacked says whether the weights are mapped from a file of StorePacked's.
+func (m *Model) FromPacked() bool { return m.packed != nil }
+
+// StorePacked writes the packed weights to a file that a later Open maps instead of packing
+// them, and returns its path: "" where it is there, or not worth it, or the backend has none
+// to give. It may run beside Run; Close and Reload wait for it, unless ctx ends.
+func (m *Model) StorePacked(ctx context.Context) (path string, err error) {
+	m.unloading.RLock()
+	defer m.unloading.RUnlock()
+	if m.packed != nil || m.engine == nil || m.options.NoPacked || device.KernelsID == "" {
+		return "", nil
+	}
+	spans, err := m.engine.Packed()
+	if err != nil || size(spans) < leastPacked {
+		return "", err
+	}
+	key, name, err := m.packedKey()
+	if err != nil {
+		return "", err
+	}
+	var errs []error
+	for _, folder := range m.packedFolders() {
+		err := packed.Write(folder, name, key, spans, ctx.Err)
+		if err == nil {
+			return packed.Path(folder, name, key), nil
+		}
+		if errs = append(errs, err); ctx.Err() != nil {
+			break
+		}
+	}
+	return "", errors.Join(errs...)
+}
+
+func size(spans [][]byte) (bytes int) {
+	for _, s := range spans {
+		bytes += len(s)
+	}
+	return bytes
+}

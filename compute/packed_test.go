@@ -1,0 +1,106 @@
+package compute_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/model"
+)
+
+const fixture = "../testdata/models/llama-gqa"
+
+// copied is a directory with the fixture's files: what is kept beside a model must not
+// land in the checkout.
+func copied(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "model")
+	require.NoError(t, os.CopyFS(dir, os.DirFS(fixture)))
+	return dir
+}
+
+func open(t *testing.T, o compute.Options) *compute.Model {
+	t.Helper()
+	o.MaxRows, o.MaxOutputs, o.MaxSequences = 32, 4, 1
+	m, err := compute.Open(o)
+	require.NoError(t, err)
+	t.Cleanup(m.Close)
+	return m
+}
+
+func logits(t *testing.T, m *compute.Model) []float32 {
+	t.Helper()
+	r, err := m.NewRegion(16)
+	require.NoError(t, err)
+	defer r.Close()
+	require.NoError(t, r.Append([]int32{0}))
+	l, err := m.Run([]compute.Rows{{Region: r, Tokens: []int32{1, 2, 3, 4, 5}, Output: true}})
+	require.NoError(t, err)
+	return append([]float32(nil), l.Row(0)...)
+}
+
+// TestPackedWeightsAreMapped: the second start maps what the first has packed, and
+// answers with the same bits, until something that the weights depend on changes.
+func TestPackedWeightsAreMapped(t *testing.T) {
+	compute.SetLeastPacked(t, 0)
+	int8Weights, err := model.ParseWeights("int8")
+	require.NoError(t, err)
+	dir := copied(t)
+	o := compute.Options{Dir: dir, Weights: int8Weights}
+	first := open(t, o)
+	require.False(t, first.FromPacked())
+	expected := logits(t, first)
+	path, err := first.StorePacked(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(dir, ".millrace"), filepath.Dir(path))
+
+	second := open(t, o)
+	require.True(t, second.FromPacked())
+	require.Equal(t, expected, logits(t, second))
+	require.NoError(t, second.Reload())
+	require.True(t, second.FromPacked())
+	require.Equal(t, expected, logits(t, second))
+	again, err := second.StorePacked(context.Background())
+	require.NoError(t, err)
+	require.Empty(t, again, "it is there")
+
+	off := o
+	off.NoPacked = true
+	require.False(t, open(t, off).FromPacked())
+	require.False(t, open(t, compute.Options{Dir: dir}).FromPacked(), "other weights")
+
+	later := time.Now().Add(time.Hour)
+	require.NoError(t, os.Chtimes(filepath.Join(dir, "model.safetensors"), later, later))
+	require.False(t, open(t, o).FromPacked(), "another checkpoint")
+}
+
+// TestPackedWeightsOfAnotherLayoutArePackedAnew: the name of the layout is the first
+// that the weights have.
+func TestPackedWeightsOfAnotherLayoutArePackedAnew(t *testing.T) {
+	compute.SetLeastPacked(t, 0)
+	o := compute.Options{Dir: copied(t), PackedDir: t.TempDir()}
+	first := open(t, o)
+	path, err := first.StorePacked(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, o.PackedDir, filepath.Dir(path))
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte("abacus\x00"), 2<<20)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	second := open(t, o)
+	require.False(t, second.FromPacked())
+	require.Equal(t, logits(t, first), logits(t, second))
+}
+
+func TestSmallWeightsAreNotKept(t *testing.T) {
+	m := open(t, compute.Options{Dir: copied(t)})
+	path, err := m.StorePacked(context.Background())
+	require.NoError(t, err)
+	require.Empty(t, path)
+}
