@@ -26,6 +26,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/auth"
 )
 
 // Options of New. The zero value of each has the default that its comment names.
@@ -114,10 +115,11 @@ func (c *Calls) Wants(call *wire.Call) (bool, error) {
 func (c *Calls) Keep() time.Duration { return c.opts.Keep }
 
 // Start runs a call and gives a reader of its answer. A call whose id has a log
-// already is not run again: the reader reads that log, if body and tenant are the
-// same. Errors are *api.Error.
-func (c *Calls) Start(ctx context.Context, call *wire.Call, body []byte, tenant string) (*Reader, error) {
-	s, r, err := c.session(call.ID)
+// already is not run again: the reader reads that log, if the body and the tenant
+// of the key in ctx are the same. Errors are *api.Error.
+func (c *Calls) Start(ctx context.Context, call *wire.Call, body []byte) (*Reader, error) {
+	key, tenant := who(ctx)
+	s, r, err := c.session(call.ID, key)
 	if err != nil {
 		return nil, err
 	}
@@ -138,11 +140,12 @@ func (c *Calls) Start(ctx context.Context, call *wire.Call, body []byte, tenant 
 
 // Attach gives a reader of a call that was started here or elsewhere. Errors are
 // *api.Error; 404 when there is no log of it, 410 when it has expired.
-func (c *Calls) Attach(ctx context.Context, tenant, id string) (*Reader, error) {
+func (c *Calls) Attach(ctx context.Context, id string) (*Reader, error) {
 	if !wire.ValidID(id) {
 		return nil, c.notFound(id)
 	}
-	s, r, err := c.session(id)
+	key, tenant := who(ctx)
+	s, r, err := c.session(id, key)
 	if err != nil {
 		return nil, err
 	}
@@ -161,8 +164,8 @@ func (c *Calls) Attach(ctx context.Context, tenant, id string) (*Reader, error) 
 }
 
 // Cancel ends a call wherever it runs. A call that has ended stays as it is.
-func (c *Calls) Cancel(ctx context.Context, tenant, id string) error {
-	r, err := c.Attach(ctx, tenant, id)
+func (c *Calls) Cancel(ctx context.Context, id string) error {
+	r, err := c.Attach(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -170,9 +173,17 @@ func (c *Calls) Cancel(ctx context.Context, tenant, id string) error {
 	return r.Cancel(ctx)
 }
 
+// who is the key in ctx, and its tenant; nil and "" where no keys are asked for.
+func who(ctx context.Context) (*auth.Key, string) {
+	if key := auth.FromContext(ctx); key != nil {
+		return key, key.Tenant
+	}
+	return nil, ""
+}
+
 // session returns a reader of the call's session and, when it is a new one, the
 // session: the caller then has to begin or find it.
-func (c *Calls) session(id string) (fresh *session, r *Reader, err error) {
+func (c *Calls) session(id string, key *auth.Key) (fresh *session, r *Reader, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.draining {
@@ -180,7 +191,7 @@ func (c *Calls) session(id string) (fresh *session, r *Reader, err error) {
 	}
 	s := c.sessions[id]
 	if s == nil {
-		s = newSession(c, id)
+		s = newSession(c, id, key)
 		c.sessions[id], fresh = s, s
 	}
 	s.attach()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/resume"
 )
 
@@ -89,7 +90,7 @@ func decode(t testing.TB, e api.Engine, text string) *wire.Call {
 // begin starts a call at a gateway.
 func begin(t testing.TB, g gateway, e api.Engine, text string) *resume.Reader {
 	t.Helper()
-	r, err := g.Start(t.Context(), decode(t, e, text), []byte(text), "")
+	r, err := g.Start(t.Context(), decode(t, e, text), []byte(text))
 	require.NoError(t, err)
 	t.Cleanup(r.Close)
 	return r
@@ -97,7 +98,7 @@ func begin(t testing.TB, g gateway, e api.Engine, text string) *resume.Reader {
 
 func attach(t testing.TB, g gateway, id string) *resume.Reader {
 	t.Helper()
-	r, err := g.Attach(t.Context(), "", id)
+	r, err := g.Attach(t.Context(), id)
 	require.NoError(t, err)
 	t.Cleanup(r.Close)
 	return r
@@ -234,11 +235,12 @@ func TestTheSameRequestTwiceRunsOnce(t *testing.T) {
 	require.Len(t, e.Requests(), 1)
 
 	other := body + `,"request_id":"mine-1","n":2}`
-	_, err := b.Start(t.Context(), decode(t, e, other), []byte(other), "")
+	_, err := b.Start(t.Context(), decode(t, e, other), []byte(other))
 	require.Equal(t, api.Code(409), wire.AsError(err).Code)
-	_, err = b.Start(t.Context(), decode(t, e, text), []byte(text), "another tenant")
+	another := auth.WithKey(t.Context(), &auth.Key{Entry: &auth.Entry{Tenant: "another"}})
+	_, err = b.Start(another, decode(t, e, text), []byte(text))
 	require.Equal(t, api.Code(409), wire.AsError(err).Code)
-	_, err = b.Attach(t.Context(), "another tenant", "cmpl-mine-1")
+	_, err = b.Attach(another, "cmpl-mine-1")
 	require.Equal(t, api.CodeNotFound, wire.AsError(err).Code)
 }
 
@@ -325,13 +327,13 @@ func TestALogWithoutItsBeginningHasExpired(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.DeleteMsg(t.Context(), 1))
 	b := newGateway(t, a.nc.ConnectedUrl(), e, resume.Options{})
-	_, err = b.Attach(t.Context(), "", r.Call().ID)
+	_, err = b.Attach(t.Context(), r.Call().ID)
 	require.Equal(t, api.Code(410), wire.AsError(err).Code)
 	require.NoError(t, s.Purge(t.Context()))
-	_, err = b.Attach(t.Context(), "", r.Call().ID)
+	_, err = b.Attach(t.Context(), r.Call().ID)
 	require.Equal(t, api.CodeNotFound, wire.AsError(err).Code)
 	for _, id := range []string{"", "a.b", "a*", "a>", strings.Repeat("x", 100)} {
-		_, err = b.Attach(t.Context(), "", id)
+		_, err = b.Attach(t.Context(), id)
 		require.Equal(t, api.CodeNotFound, wire.AsError(err).Code)
 	}
 }
@@ -379,9 +381,9 @@ func TestCancelReachesTheOwnerOrItsSuccessor(t *testing.T) {
 		if dead {
 			a.kill()
 		}
-		require.NoError(t, b.Cancel(t.Context(), "", r.Call().ID))
+		require.NoError(t, b.Cancel(t.Context(), r.Call().ID))
 		require.Contains(t, see(t, attach(t, b, r.Call().ID)).until(0), "error cancelled: cancelled by the client")
-		require.NoError(t, b.Cancel(t.Context(), "", r.Call().ID), "again changes nothing")
+		require.NoError(t, b.Cancel(t.Context(), r.Call().ID), "again changes nothing")
 	}
 }
 
@@ -390,7 +392,7 @@ func TestARefusalLeavesNoLog(t *testing.T) {
 	e.Refuse = func(*api.Request) error { return &api.Error{Code: api.CodeOverloaded, Message: "full"} }
 	a := newGateway(t, natsServer(t, server.RANDOM_PORT).ClientURL(), e, resume.Options{})
 	text := body + `,"request_id":"mine"}`
-	_, err := a.Start(t.Context(), decode(t, e, text), []byte(text), "")
+	_, err := a.Start(t.Context(), decode(t, e, text), []byte(text))
 	require.Equal(t, api.CodeOverloaded, wire.AsError(err).Code)
 	e.Refuse = nil
 	require.Equal(t, undisturbed(t, decode(t, e, text)), see(t, begin(t, a, e, text)).until(0))
@@ -430,7 +432,7 @@ func TestAGatewayThatStopsHandsItsCallsOver(t *testing.T) {
 	b := newGateway(t, url, e, resume.Options{})
 	a.Drain(t.Context())
 	require.Contains(t, here.until(0), "error moved")
-	_, err := a.Attach(t.Context(), "", r.Call().ID)
+	_, err := a.Attach(t.Context(), r.Call().ID)
 	require.Equal(t, "moved", wire.AsError(err).Reason)
 	g.open(1 << 30)
 	require.Equal(t, undisturbed(t, r.Call()), see(t, attach(t, b, r.Call().ID)).until(0))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/auth"
 )
 
 // session is one call in this process. Its goroutine either leads (it runs the
@@ -55,9 +56,15 @@ var (
 
 var errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "cancelled by the client"}
 
-func newSession(c *Calls, id string) *session {
+// newSession is for a call that the bearer of key asks for: in its name, and within
+// its limits, the call runs here.
+func newSession(c *Calls, id string, key *auth.Key) *session {
 	s := &session{c: c, id: id, tape: newTape(), poke: make(chan struct{}, 1), opened: make(chan struct{}), token: rand.Uint64()}
-	s.ctx, s.stop = context.WithCancel(c.ctx)
+	ctx := c.ctx
+	if key != nil {
+		ctx = auth.WithKey(ctx, key)
+	}
+	s.ctx, s.stop = context.WithCancel(ctx)
 	c.metrics.sessions.Inc()
 	return s
 }

@@ -19,28 +19,43 @@ func (s *Service) generate(decode decoder) func(context.Context, *reply, []byte)
 			r.fail(err)
 			return
 		}
-		r.callID = call.ID
+		resumable, err := s.opts.Resume.Wants(call)
+		if err != nil {
+			r.fail(err)
+			return
+		}
+		if resumable {
+			s.resumable(ctx, r, call, body)
+			return
+		}
 		ctx, subject, forget := s.cancellable(ctx, call.ID)
 		defer forget()
+		r.callID = call.ID
 		events, err := call.Run(ctx, s.engine)
 		if err != nil {
 			r.fail(err)
 			return
 		}
-		if call.Stream {
-			r.cancel = subject
-			s.stream(ctx, r, call, events)
-			return
-		}
-		answer, err := call.Collect(ctx, events, s.opts.Fingerprint)
-		switch {
-		case ctx.Err() != nil:
-			r.fail(context.Cause(ctx))
-		case err != nil:
-			r.fail(err)
-		default:
-			r.whole(answer)
-		}
+		s.answer(ctx, r, subject, call, events)
+	}
+}
+
+// answer sends a call's events, as a stream or as a whole. subject is where a
+// message cancels.
+func (s *Service) answer(ctx context.Context, r *reply, subject string, call *wire.Call, events <-chan api.Event) {
+	if call.Stream {
+		r.cancel = subject
+		s.stream(ctx, r, call, events)
+		return
+	}
+	answer, err := call.Collect(ctx, events, s.opts.Fingerprint)
+	switch {
+	case ctx.Err() != nil:
+		r.fail(context.Cause(ctx))
+	case err != nil:
+		r.fail(err)
+	default:
+		r.whole(answer)
 	}
 }
 
@@ -50,6 +65,9 @@ func (s *Service) stream(ctx context.Context, r *reply, call *wire.Call, events 
 	chunks := wire.NewChunks(call, s.opts.Fingerprint)
 	for _, chunk := range chunks.Open() {
 		r.chunk(chunk, "")
+	}
+	if !r.opened {
+		r.ping()
 	}
 	ping := time.NewTicker(s.opts.PingAfter)
 	defer ping.Stop()

@@ -15,19 +15,30 @@ import (
 // reply sends the messages of one answer. It publishes itself: micro.Request is
 // not for use after its handler returned.
 type reply struct {
-	nc     *nats.Conn
-	to     string
-	cancel string // the stream's cancel subject; "" when the answer is one message
-	callID string
-	key    string // id of the API key
-	seq    uint64
-	err    error // the first that kept a message from leaving, or that was reported
+	nc        *nats.Conn
+	to        string
+	resumable bool                                       // the stream can be resumed under callID
+	keep      func(body []byte) (name string, err error) // of an answer above a message's size; nil: the client would not take it
+	cancel    string                                     // the stream's cancel subject; "" when the answer is one message
+	callID    string
+	key       string // id of the API key
+	seq       uint64
+	skip      uint64 // messages that the client has already
+	opened    bool   // the client knows where to cancel
+	err       error  // the first that kept a message from leaving, or that was reported
 }
 
 // whole sends an answer that is one message.
 func (r *reply) whole(body []byte) {
-	if err := r.send(&nats.Msg{Data: body}); errors.Is(err, nats.ErrMaxPayload) {
+	err := r.send(&nats.Msg{Data: body})
+	if errors.Is(err, nats.ErrMaxPayload) {
 		r.err = nil
+		if r.keep != nil {
+			if name, err := r.keep(body); err == nil {
+				r.send(&nats.Msg{Header: nats.Header{HeaderBody: {name}}}) //nolint:errcheck // kept in r.err
+				return
+			}
+		}
 		r.fail(&api.Error{Code: api.CodeTooLarge, Reason: "answer_too_large", Message: fmt.Sprintf(
 			"the answer has %d bytes, a NATS message at most %d: use \"stream\": true", len(body), r.nc.MaxPayload())})
 	}
@@ -52,21 +63,38 @@ func (r *reply) chunk(body []byte, end string) {
 	if r.err != nil {
 		return
 	}
-	r.seq++
-	h := nats.Header{HeaderSeq: {strconv.FormatUint(r.seq, 10)}}
-	if r.seq == 1 {
-		h[HeaderCancel] = []string{r.cancel}
+	if r.seq++; r.seq <= r.skip && end == "" {
+		return
 	}
+	h := r.open(nats.Header{HeaderSeq: {strconv.FormatUint(r.seq, 10)}})
 	if end != "" {
 		h[HeaderEnd] = []string{end}
 	}
-	r.send(&nats.Msg{Data: body, Header: h}) //nolint:errcheck // kept in r.err
+	if err := r.send(&nats.Msg{Data: body, Header: h}); errors.Is(err, nats.ErrMaxPayload) {
+		r.err = nil
+		r.seq-- // the error takes its place
+		r.fail(&api.Error{Code: api.CodeTooLarge, Reason: "answer_too_large", Message: fmt.Sprintf(
+			"a part of the answer has %d bytes, a NATS message at most %d", len(body), r.nc.MaxPayload())})
+	}
+}
+
+// open adds to a stream's first message what the client needs to know.
+func (r *reply) open(h nats.Header) nats.Header {
+	if r.opened {
+		return h
+	}
+	r.opened = true
+	h[HeaderCancel] = []string{r.cancel}
+	if r.resumable {
+		h[HeaderID] = []string{r.callID}
+	}
+	return h
 }
 
 // ping shows a silent stream's reader that it lives, and finds out whether there
 // is one.
 func (r *reply) ping() {
-	r.send(&nats.Msg{Header: nats.Header{HeaderPing: {"1"}}}) //nolint:errcheck // kept in r.err
+	r.send(&nats.Msg{Header: r.open(nats.Header{HeaderPing: {"1"}})}) //nolint:errcheck // kept in r.err
 }
 
 // fail sends an error, which ends a stream. micro's own headers say it too, for

@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,6 +21,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/resume"
 )
 
 // Headers of the messages of a stream.
@@ -28,6 +31,9 @@ const (
 	HeaderCancel     = "Millrace-Cancel" // on the first: a message to this subject cancels
 	HeaderPing       = "Millrace-Ping"   // a sign of life, no part of the numbering
 	HeaderRetryAfter = "Retry-After"     // seconds, with errors 429 and 503
+	HeaderID         = "Millrace-Id"     // on the first of a resumable stream: what to resume
+	HeaderBody       = "Millrace-Body"   // the body is the object of this name in the bucket
+	HeaderAccept     = "Millrace-Accept" // of a request: "body", for an answer by HeaderBody
 	HeaderKey        = "Authorization"   // of a request: "Bearer KEY"
 )
 
@@ -41,6 +47,7 @@ type Options struct {
 	MaxRequests int           // answered at once; 1024
 	PingAfter   time.Duration // silence before a stream's sign of life; 15 s
 	Keys        *auth.Keyring // who may ask; nil: everybody
+	Resume      *resume.Calls // of streams that a client can come back to; nil: none
 }
 
 func (o *Options) defaults() {
@@ -70,9 +77,10 @@ type Service struct {
 	cancel *nats.Subscription // of every stream's cancel subject
 	prefix string             // of the cancel subjects
 
-	slots chan struct{} // one for each request that is being answered
-	ctx   context.Context
-	end   context.CancelCauseFunc
+	streams atomic.Uint64 // so far
+	slots   chan struct{} // one for each request that is being answered
+	ctx     context.Context
+	end     context.CancelCauseFunc
 
 	stopOnce sync.Once
 	stopErr  error
@@ -84,6 +92,7 @@ type Service struct {
 // Why an answer was cut short.
 var (
 	errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "cancelled by the client"}
+	errGone      = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "nobody listens any more"}
 	errStopping  = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "the server is stopping"}
 )
 
@@ -118,6 +127,8 @@ func (s *Service) subscribe() (err error) {
 	}{
 		{"chat-completions", "chat.completions", s.generate(wire.DecodeChat)},
 		{"completions", "completions", s.generate(wire.DecodeCompletion)},
+		{"streams-resume", "streams.resume", s.again},
+		{"streams-cancel", "streams.cancel", s.cancelStream},
 		{"tokenize", "tokenize", s.once(wire.Tokenize)},
 		{"detokenize", "detokenize", s.once(wire.Detokenize)},
 		{"models", "models", s.once(models)},
@@ -167,6 +178,9 @@ func (s *Service) handle(answer func(context.Context, *reply, []byte)) micro.Han
 			s.opts.Logger.Debug().Str("subject", req.Subject()).Msg("nats: request without a reply subject")
 			return
 		}
+		if req.Headers().Get(HeaderAccept) == "body" {
+			r.keep = func(body []byte) (string, error) { return s.put(s.ctx, body) }
+		}
 		ctx, err := s.keyed(req, r)
 		if err != nil {
 			r.fail(err)
@@ -182,16 +196,27 @@ func (s *Service) handle(answer func(context.Context, *reply, []byte)) micro.Han
 		go func() {
 			defer func() { <-s.slots }()
 			start := time.Now()
-			if len(req.Data()) > s.opts.MaxBody {
-				r.fail(&api.Error{Code: api.CodeTooLarge,
-					Message: fmt.Sprintf("the request has %d bytes, more than %d", len(req.Data()), s.opts.MaxBody)})
+			if body, err := s.body(ctx, req); err != nil {
+				r.fail(err)
 			} else {
-				answer(ctx, r, req.Data())
+				answer(ctx, r, body)
 			}
 			s.opts.Logger.Info().Str("subject", req.Subject()).Str("id", r.callID).Str("key", r.key).
 				Uint64("messages", r.seq).Dur("took", time.Since(start)).AnErr("error", r.err).Msg("nats")
 		}()
 	})
+}
+
+// body is a request's body, or the object that stands for it.
+func (s *Service) body(ctx context.Context, req micro.Request) ([]byte, error) {
+	if name := req.Headers().Get(HeaderBody); name != "" {
+		return s.fetch(ctx, name)
+	}
+	if len(req.Data()) > s.opts.MaxBody {
+		return nil, &api.Error{Code: api.CodeTooLarge,
+			Message: fmt.Sprintf("the request has %d bytes, more than %d", len(req.Data()), s.opts.MaxBody)}
+	}
+	return req.Data(), nil
 }
 
 // keyed is the context of a request with a valid API key. Without a file of keys
@@ -228,12 +253,23 @@ func embeddings(context.Context, api.Engine, []byte) ([]byte, error) {
 		Message: "embeddings are not supported yet"}
 }
 
-// onCancel: a client's own cancel, or the server's notice that nobody listens on
-// the reply subject any more (see reply.send). Both mean the same.
+// onCancel: a client's own cancel, the server's notice that nobody listens on the
+// reply subject any more (see reply.send), or a question whether the stream runs.
 func (s *Service) onCancel(m *nats.Msg) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if cancel, ok := s.running[m.Subject]; ok {
+	cancel, ok := s.running[m.Subject]
+	s.mu.Unlock()
+	switch {
+	case m.Header.Get(HeaderPing) != "":
+		h := nats.Header{}
+		if !ok {
+			h[HeaderEnd] = []string{string(api.FinishError)}
+		}
+		m.RespondMsg(&nats.Msg{Header: h}) //nolint:errcheck // who asked asks again
+	case !ok:
+	case m.Header.Get("Status") != "":
+		cancel(errGone)
+	default:
 		cancel(errCancelled)
 	}
 }
@@ -241,7 +277,7 @@ func (s *Service) onCancel(m *nats.Msg) {
 // cancellable gives a stream its cancel subject until forget is called.
 func (s *Service) cancellable(ctx context.Context, id string) (_ context.Context, subject string, forget func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	subject = s.prefix + id
+	subject = s.prefix + id + "-" + strconv.FormatUint(s.streams.Add(1), 10) // a call may have several
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running[subject] = cancel

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"reflect"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -22,6 +23,9 @@ var operations = []operation{
 		reflect.TypeFor[chatRequest](), reflect.TypeFor[wire.ChatCompletion](), true},
 	{"createCompletion", http.MethodPost, "/v1/completions", "Go on with a text",
 		reflect.TypeFor[completionRequest](), reflect.TypeFor[wire.TextCompletion](), true},
+	{"resumeStream", http.MethodGet, "/v1/streams/{id}", "Go on with a resumable answer, behind the event that the header Last-Event-ID names",
+		nil, reflect.TypeFor[wire.ChatCompletion](), true},
+	{"cancelStream", http.MethodDelete, "/v1/streams/{id}", "End a resumable call", nil, nil, false},
 	{"listModels", http.MethodGet, "/v1/models", "The served models", nil, reflect.TypeFor[wire.ModelList](), false},
 	{"getModel", http.MethodGet, "/v1/models/{id}", "One served model", nil, reflect.TypeFor[wire.ModelCard](), false},
 	{"tokenize", http.MethodPost, "/tokenize", "Text or a conversation to token ids",
@@ -75,7 +79,7 @@ func (op operation) describe(schemas huma.Registry) *huma.Operation {
 		d.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
 			"application/json": {Schema: schemas.Schema(op.request, true, "")}}}
 	}
-	if op.path == "/v1/models/{id}" {
+	if strings.HasSuffix(op.path, "/{id}") {
 		d.Parameters = []*huma.Param{{Name: "id", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString}}}
 	}
 	return d

@@ -39,6 +39,8 @@ func TestTheDocumentsFieldsAndBoundsAreTheDecoders(t *testing.T) {
 			switch name { // only with a beam search
 			case "length_penalty", "early_stopping":
 				fields = append(fields, `"use_beam_search":true,"num_beams":3`)
+			case "request_id":
+				fields = append(fields, `"stream_resume":true`)
 			case "num_beams":
 				fields = append(fields, `"use_beam_search":true`)
 			}

@@ -29,17 +29,29 @@ func (s *server) generate(decode decoder) handlerFunc {
 		}
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
+		resumable, err := s.opts.Resume.Wants(call)
+		if err != nil {
+			return err
+		}
+		if resumable {
+			return s.resumable(ctx, w, call, body)
+		}
 		events, err := call.Run(ctx, s.engine)
 		if err != nil {
 			return err
 		}
-		if call.Stream {
-			return s.stream(ctx, w, call, events)
-		}
-		answer, err := call.Collect(ctx, events, s.opts.Fingerprint)
-		if err != nil {
-			return err
-		}
-		return writeJSON(w, answer)
+		return s.answer(ctx, w, call, events)
 	}
+}
+
+// answer writes a call's events, as a stream or as a whole.
+func (s *server) answer(ctx context.Context, w http.ResponseWriter, call *wire.Call, events <-chan api.Event) error {
+	if call.Stream {
+		return s.stream(ctx, s.sse(w, call), events)
+	}
+	answer, err := call.Collect(ctx, events, s.opts.Fingerprint)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, answer)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/resume"
 )
 
 // Options of the handler. The zero value of each has the default that its
@@ -30,6 +31,7 @@ type Options struct {
 	BodyTimeout time.Duration // for a client to send its body; 60 s
 	StallAfter  time.Duration // for a client to take what was written; 60 s
 	Keys        *auth.Keyring // who may ask; nil: everybody
+	Resume      *resume.Calls // of streams that a client can come back to; nil: none
 
 	Metrics http.Handler            // at /metrics; not served when nil
 	Page    http.Handler            // at / and below /web/; not served when nil
@@ -69,6 +71,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 	routes := []route{
 		{"/v1/chat/completions", "POST", s.keyed(s.generate(wire.DecodeChat))},
 		{"/v1/completions", "POST", s.keyed(s.generate(wire.DecodeCompletion))},
+		{"/v1/streams/{id}", "GET, DELETE", s.keyed(s.streams)},
 		{"/v1/models", "GET", s.keyed(s.models)},
 		{"/v1/models/{id...}", "GET", s.keyed(s.oneModel)},
 		{"/tokenize", "POST", s.keyed(s.tokenize)},
@@ -127,7 +130,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(&response{ResponseWriter: w, requestID: id}, r)
 }
 
-// only passes on requests of one method ("" for all; GET includes HEAD), and
+// only passes on requests of the named methods ("" for all; GET alone includes HEAD), and
 // writes and logs the errors of the handler.
 func (s *server) only(method string, handle handlerFunc) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -137,7 +140,7 @@ func (s *server) only(method string, handle handlerFunc) http.Handler {
 			w = &response{ResponseWriter: rw}
 		}
 		var err error
-		if method == "" || r.Method == method || method == "GET" && r.Method == "HEAD" {
+		if method == "" || slices.Contains(strings.Split(method, ", "), r.Method) || method == "GET" && r.Method == "HEAD" {
 			err = handle(w, r)
 		} else {
 			w.Header().Set("Allow", method)

@@ -136,6 +136,7 @@ type status struct {
 type (
 	stringOrStrings struct{}
 	boolOrNever     struct{}
+	boolOrAuto      struct{}
 	stringOrParts   struct{}
 	prompts         struct{}
 )
@@ -155,6 +156,12 @@ func (stringOrStrings) Schema(r huma.Registry) *huma.Schema {
 func (boolOrNever) Schema(r huma.Registry) *huma.Schema {
 	s := oneOf(r, reflect.TypeFor[bool](), reflect.TypeFor[string]())
 	s.OneOf[1].Enum = []any{"never"}
+	return s
+}
+
+func (boolOrAuto) Schema(r huma.Registry) *huma.Schema {
+	s := oneOf(r, reflect.TypeFor[bool](), reflect.TypeFor[string]())
+	s.OneOf[1].Enum = []any{"auto"}
 	return s
 }
 

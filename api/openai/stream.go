@@ -16,9 +16,7 @@ const flushBytes = 32 << 10
 // stream answers with chunks as they come. The status line waits for the first
 // event, so that a refusal still has its own status, but not longer than the
 // first ping.
-func (s *server) stream(ctx context.Context, w http.ResponseWriter, call *wire.Call, events <-chan api.Event) error {
-	out := &sse{w: w, rc: http.NewResponseController(w), stall: s.opts.StallAfter,
-		call: call, chunks: wire.NewChunks(call, s.opts.Fingerprint)}
+func (s *server) stream(ctx context.Context, out *sse, events <-chan api.Event) error {
 	defer out.close()
 	ping := time.NewTicker(s.opts.PingAfter)
 	defer ping.Stop()
@@ -41,6 +39,11 @@ func (s *server) stream(ctx context.Context, w http.ResponseWriter, call *wire.C
 	}
 }
 
+func (s *server) sse(w http.ResponseWriter, call *wire.Call) *sse {
+	return &sse{w: w, rc: http.NewResponseController(w), stall: s.opts.StallAfter,
+		call: call, chunks: wire.NewChunks(call, s.opts.Fingerprint)}
+}
+
 // sse writes a call's events as server-sent events.
 type sse struct {
 	w      http.ResponseWriter
@@ -48,6 +51,7 @@ type sse struct {
 	stall  time.Duration
 	call   *wire.Call
 	chunks *wire.Chunks
+	after  uint64 // the client has the events up to this one
 	opened bool
 	buf    []byte // not yet flushed
 }
@@ -90,9 +94,11 @@ func (o *sse) event(ev api.Event) (done bool, err error) {
 	o.open()
 	chunks := o.chunks.Encode(ev)
 	for i, chunk := range chunks {
-		if i == len(chunks)-1 { // the id says that all of the event is here
+		switch {
+		case ev.Seq <= o.after: // encoded all the same: what follows depends on it
+		case i == len(chunks)-1: // the id says that all of the event is here
 			o.add(ev.Seq, chunk)
-		} else {
+		default:
 			o.add(0, chunk)
 		}
 	}
@@ -113,7 +119,7 @@ func (o *sse) open() {
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no") // or nginx gathers the whole answer
 	o.w.WriteHeader(http.StatusOK)
-	if o.call.Kind == wire.Chat {
+	if o.call.Kind == wire.Chat && o.after == 0 {
 		for _, chunk := range o.chunks.Open() {
 			o.add(0, chunk)
 		}

@@ -1,0 +1,70 @@
+package openai
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+// headerID has the id under which a client can come back to an answer.
+const headerID = "Millrace-Id"
+
+// resumable runs a call whose client may lose its connection and come back.
+func (s *server) resumable(ctx context.Context, w http.ResponseWriter, call *wire.Call, body []byte) error {
+	r, err := s.opts.Resume.Start(ctx, call, body)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	w.Header().Set(headerID, call.ID)
+	return s.answer(ctx, w, r.Call(), r.Events(ctx))
+}
+
+// streams serves a resumable call's answer again (GET, behind the event that
+// Last-Event-ID names) or ends the call (DELETE).
+func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if w, ok := w.(*response); ok {
+		w.callID = id
+	}
+	if s.opts.Resume == nil {
+		return &api.Error{Code: api.CodeNotFound, Reason: "stream_not_found",
+			Message: "streams cannot be resumed on this server (--stream-resume, JetStream)"}
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	if r.Method == http.MethodDelete {
+		if err := s.opts.Resume.Cancel(ctx, id); err != nil {
+			return err
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	after := uint64(0)
+	if text := r.Header.Get("Last-Event-ID"); text != "" {
+		var err error
+		if after, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return api.Invalid("Last-Event-ID", "Last-Event-ID: expected the number of an event, found %q", text)
+		}
+	}
+	reader, err := s.opts.Resume.Attach(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	w.Header().Set(headerID, id)
+	call := reader.Call()
+	if !call.Stream {
+		return s.answer(ctx, w, call, reader.Events(ctx))
+	}
+	out := s.sse(w, call)
+	out.after = after
+	out.open()
+	if err := out.flush(); err != nil {
+		return err
+	}
+	return s.stream(ctx, out, reader.Events(ctx))
+}
