@@ -64,6 +64,7 @@ type Serve struct {
 	NATSListen   string        // of the embedded server
 	NATS         string        // "": the embedded server
 	DataDir      string
+	StreamResume string        // "auto", "on", "off"
 	Grace        time.Duration // for running requests at the end
 	StepTimeout  time.Duration // a step that takes longer hangs; 0: none does
 
@@ -96,6 +97,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.StringVar(&s.NATSListen, "nats-listen", "127.0.0.1:4222", "address of the embedded NATS server")
 	f.StringVar(&s.NATS, "nats", "", "URL of a NATS server to join instead of the embedded one")
 	f.StringVar(&s.DataDir, "data-dir", "data", "directory of what outlives the process (JetStream)")
+	f.StringVar(&s.StreamResume, "stream-resume", "auto", "which answers a client can come back to after its gateway died: auto (those that ask for it, where JetStream is there), on (every stream that does not say no), off")
 	f.DurationVar(&s.Grace, "grace", 30*time.Second, "time for running requests to end after SIGTERM or Ctrl-C")
 
 	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute, "a step that takes longer hangs: every request ends with an error and the process with exit code 1 (0: never)")
@@ -130,6 +132,7 @@ func (s *Serve) Validate() error {
 		atLeast("tokenizers", s.Tokenizers, 1),
 		atLeast("detokenizers", s.Detokenizers, 1),
 		atLeast("body-limit", s.BodyLimit, 1),
+		oneOf("stream-resume", s.StreamResume, "auto", "on", "off"),
 		atLeast("grace", s.Grace, 0),
 		atLeast("step-timeout", s.StepTimeout, 0),
 		atLeast("ping-interval", s.PingInterval, time.Millisecond),

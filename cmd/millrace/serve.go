@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/api/web"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/resume"
 )
 
 // answersEnd is how long clients have, after the engine has ended, to take the
@@ -61,10 +62,6 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		return err
 	}
 	engine := secure.guard(late)
-	handler, err := httpHandler(engine, late, secure.keys, s, log)
-	if err != nil {
-		return err
-	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
 		return fmt.Errorf("%w: --listen takes another address", err)
@@ -74,9 +71,20 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		return errors.Join(err, listener.Close())
 	}
 	defer stopNATS()
+	calls, err := openResume(conn, engine, s, log)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	if calls != nil {
+		defer calls.Close()
+	}
+	handler, err := httpHandler(engine, late, secure.keys, calls, s, log)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	service, err := natsapi.Start(conn, engine, natsapi.Options{
 		Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
-		Keys: secure.keys,
+		Keys: secure.keys, Resume: calls,
 	})
 	if err != nil {
 		return errors.Join(err, listener.Close())
@@ -95,6 +103,9 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		if err != nil {
 			return err
 		}
+		if calls != nil {
+			e.metrics.Registry().MustRegister(calls)
+		}
 		late.loaded.Store(e)
 		log.Info().Str("http", secure.scheme()+listener.Addr().String()).Str("nats", conn.ConnectedUrlRedacted()).
 			Str("model", e.modelID).Dur("took", time.Since(begin)).Msg("ready")
@@ -103,6 +114,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	})
 	group.Go(func() error {
 		<-ctx.Done()
+		handOver(context.WithoutCancel(ctx), calls, s)
 		return shutdown(late, server, service, s.Grace, log)
 	})
 	return group.Wait()
@@ -128,7 +140,7 @@ func shutdown(late *lateEngine, server *http.Server, service *natsapi.Service, g
 // fingerprint is the system_fingerprint of answers.
 func fingerprint() string { return "millrace-" + version }
 
-func httpHandler(served api.Engine, late *lateEngine, keys *auth.Keyring, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
+func httpHandler(served api.Engine, late *lateEngine, keys *auth.Keyring, calls *resume.Calls, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
 	loaded := func(h func(*engine, http.ResponseWriter, *http.Request)) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			e, err := late.get()
@@ -141,7 +153,7 @@ func httpHandler(served api.Engine, late *lateEngine, keys *auth.Keyring, s *con
 	}
 	return openai.New(served, openai.Options{
 		Logger: log, Fingerprint: fingerprint(), Version: version,
-		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, Keys: keys,
+		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, Keys: keys, Resume: calls,
 		Page: web.Handler(),
 		Metrics: loaded(func(e *engine, w http.ResponseWriter, r *http.Request) {
 			e.metrics.Handler().ServeHTTP(w, r)

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/resume"
+)
+
+// openResume makes streams resumable as --stream-resume says; nil: none is.
+func openResume(conn *nats.Conn, engine api.Engine, s *config.Serve, log zerolog.Logger) (*resume.Calls, error) {
+	if s.StreamResume == "off" {
+		return nil, nil
+	}
+	calls, err := resume.New(conn, engine, resume.Options{Logger: log, Always: s.StreamResume == "on"})
+	switch {
+	case err == nil:
+		return calls, nil
+	case s.StreamResume == "on":
+		return nil, fmt.Errorf("--stream-resume on: %w", err)
+	}
+	log.Warn().Err(err).Msg("streams cannot be resumed")
+	return nil, nil
+}
+
+// handOver gives the running resumable calls to other gateways. Their log is lost
+// with an embedded NATS server: there, they run to their end.
+func handOver(ctx context.Context, calls *resume.Calls, s *config.Serve) {
+	if calls != nil && s.NATS != "" {
+		calls.Drain(ctx)
+	}
+}
