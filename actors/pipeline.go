@@ -37,7 +37,7 @@ type Config struct {
 	Sched        sched.Config
 	Tokenizers   int           // actors of the tokeniser pool, 0: 2
 	Detokenizers int           // actors of the detokeniser pool, 0: 2
-	MaxRequests  int           // requests in the pipeline at most; more are refused. 0: no bound
+	MaxRequests  int           // requests in the pipeline; more are refused, but for tenants below their share. 0: no bound
 	StallAfter   time.Duration // no step for so long with work at hand is not ready; 0: 30 s
 	GiveUpAfter  time.Duration // no step for so long is a failure for good, see Wait; 0: never
 	Metrics      *metrics.Metrics
@@ -69,6 +69,7 @@ type Pipeline struct {
 
 	mu       sync.Mutex
 	requests map[string]*actor.PID
+	edge     edge
 	closed   bool
 	empty    chan struct{} // closed when the pipeline is closed and the last request has ended
 }
@@ -104,6 +105,7 @@ func New(cfg Config) (*Pipeline, error) {
 			detok:    cfg.Metrics.Stage("detok"),
 		},
 		requests: make(map[string]*actor.PID),
+		edge:     newEdge(cfg.MaxRequests, cfg.Sched.MaxBatchSize),
 		empty:    make(chan struct{}),
 		failed:   make(chan struct{}),
 		hung:     make(chan struct{}),
@@ -204,12 +206,12 @@ func (p *Pipeline) admit(r *api.Request, a *requestActor) (*actor.PID, error) {
 	case p.closed:
 		p.metrics.Rejected("shutdown")
 		return nil, errShutdown()
-	case p.cfg.MaxRequests > 0 && len(p.requests) >= p.cfg.MaxRequests:
-		p.metrics.Rejected("queue_full")
-		return nil, &api.Error{Code: api.CodeOverloaded, RetryAfter: time.Second,
-			Message: fmt.Sprintf("the server has %d requests in hand, at most %d: try again later", len(p.requests), p.cfg.MaxRequests)}
 	case p.requests[r.ID] != nil:
 		return nil, api.Invalid("id", "request id %q is in use", r.ID)
+	}
+	if err := p.edge.enter(r, time.Now()); err != nil {
+		p.metrics.Rejected(err.Reason)
+		return nil, err
 	}
 	a.series = p.metrics.Queued(r.Arrival, r.N)
 	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a },
@@ -223,6 +225,7 @@ func (p *Pipeline) ended(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.requests, id)
+	p.edge.leave(id, time.Now())
 	if p.closed && len(p.requests) == 0 {
 		p.closeEmpty()
 	}

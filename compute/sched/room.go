@@ -58,3 +58,14 @@ func (r *Room) Held(tenant string) int {
 	}
 	return 0
 }
+
+// Turns is how many places are given back until all that a tenant holds have
+// been, when the tenants inside take turns by weight.
+func (r *Room) Turns(tenant string, weight int) int {
+	weight = min(max(weight, 1), MaxWeight)
+	weights := r.weights
+	if g := r.tenants[tenant]; g != nil {
+		weights -= g.weight
+	}
+	return (r.Held(tenant)*(weights+weight) + weight - 1) / weight
+}
