@@ -9,30 +9,11 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/computetest"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 )
-
-// nullDevice answers at once: what is left is the pipeline's own cost.
-type nullDevice struct {
-	slabs  int
-	logits []float32
-}
-
-func (d *nullDevice) Slabs() int                                 { return d.slabs }
-func (d *nullDevice) SlabTokens() int                            { return testSlabTokens }
-func (d *nullDevice) Vocab() int                                 { return len(d.logits) }
-func (d *nullDevice) NewRegion(int) (compute.Region, error)      { return nullRegion{}, nil }
-func (d *nullDevice) Run([]compute.Rows) (compute.Logits, error) { return d, nil }
-func (d *nullDevice) Row(int) []float32                          { return d.logits }
-func (d *nullDevice) Reload() error                              { return nil }
-
-type nullRegion struct{}
-
-func (nullRegion) Append([]int32) error { return nil }
-func (nullRegion) Close()               {}
 
 // BenchmarkStreams is the cost of a token from the device to the reader, with
 // 1,000 streams at once.
@@ -42,13 +23,12 @@ func BenchmarkStreams(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	d := &nullDevice{slabs: streams * 8, logits: make([]float32, 4096)}
-	d.logits[300] = 1
+	d := computetest.NewNull(streams*8, tok.VocabSize(), 300)
 	p, err := New(Config{
 		ModelID: "m", Model: d, Tokenizer: tok, Context: 2048,
 		Sched: sched.Config{
 			MaxBatchTokens: streams, MaxBatchSize: streams, MaxSequenceTokens: 2048,
-			SlabTokens: testSlabTokens, LeaseAheadTokens: 2 * testSlabTokens,
+			SlabTokens: computetest.SlabTokens, LeaseAheadTokens: 2 * computetest.SlabTokens,
 		},
 		Metrics: metrics.New(metrics.Build{}), Log: zerolog.Nop(),
 	})

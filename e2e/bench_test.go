@@ -17,30 +17,11 @@ import (
 
 	"github.com/millrace/millrace/actors"
 	"github.com/millrace/millrace/api/openai"
-	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/computetest"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 )
-
-// nullDevice answers at once: what is left is the cost of the pipeline and of HTTP.
-type nullDevice struct {
-	slabs  int
-	logits []float32
-}
-
-func (d *nullDevice) Slabs() int                                 { return d.slabs }
-func (d *nullDevice) SlabTokens() int                            { return 16 }
-func (d *nullDevice) Vocab() int                                 { return len(d.logits) }
-func (d *nullDevice) NewRegion(int) (compute.Region, error)      { return nullRegion{}, nil }
-func (d *nullDevice) Run([]compute.Rows) (compute.Logits, error) { return d, nil }
-func (d *nullDevice) Row(int) []float32                          { return d.logits }
-func (d *nullDevice) Reload() error                              { return nil }
-
-type nullRegion struct{}
-
-func (nullRegion) Append([]int32) error { return nil }
-func (nullRegion) Close()               {}
 
 // nullServer is the pipeline over a null device behind HTTP.
 func nullServer(b *testing.B, streams, tokens int) *httptest.Server {
@@ -48,13 +29,12 @@ func nullServer(b *testing.B, streams, tokens int) *httptest.Server {
 	if err != nil {
 		b.Fatal(err)
 	}
-	d := &nullDevice{slabs: streams * (tokens/16 + 4), logits: make([]float32, 4096)}
-	d.logits[300] = 1
+	d := computetest.NewNull(streams*(tokens/computetest.SlabTokens+4), tok.VocabSize(), 300)
 	p, err := actors.New(actors.Config{
 		ModelID: "m", Model: d, Tokenizer: tok, Context: 4096,
 		Sched: sched.Config{
 			MaxBatchTokens: max(streams, 512), MaxBatchSize: streams, MaxSequenceTokens: 4096,
-			SlabTokens: 16, LeaseAheadTokens: 32,
+			SlabTokens: computetest.SlabTokens, LeaseAheadTokens: 2 * computetest.SlabTokens,
 		},
 		Metrics: metrics.New(metrics.Build{}), Log: zerolog.Nop(),
 	})

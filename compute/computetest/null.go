@@ -1,0 +1,40 @@
+// Package computetest has runners for tests and benchmarks of what is around a device.
+package computetest
+
+import "github.com/millrace/millrace/compute"
+
+// SlabTokens is the number of tokens of a slab of these runners.
+const SlabTokens = 16
+
+// Null answers at once, always with the same token: what is left is the cost of
+// the pipeline around it.
+type Null struct {
+	slabs  int
+	logits []float32
+}
+
+// NewNull returns a runner with a pool of so many slabs and a vocabulary of which
+// token is the likeliest.
+func NewNull(slabs, vocab, token int) *Null {
+	n := &Null{slabs: slabs, logits: make([]float32, vocab)}
+	n.logits[token] = 1
+	return n
+}
+
+func (n *Null) Slabs() int      { return n.slabs }
+func (n *Null) SlabTokens() int { return SlabTokens }
+func (n *Null) Vocab() int      { return len(n.logits) }
+
+// NewRegion returns a region that keeps nothing.
+func (n *Null) NewRegion(int) (compute.Region, error) { return nullRegion{}, nil }
+
+// Run returns the same logits for every row.
+func (n *Null) Run([]compute.Rows) (compute.Logits, error) { return n, nil }
+
+func (n *Null) Row(int) []float32 { return n.logits }
+func (n *Null) Reload() error     { return nil }
+
+type nullRegion struct{}
+
+func (nullRegion) Append([]int32) error { return nil }
+func (nullRegion) Close()               {}
