@@ -104,7 +104,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 
 	f.Var(&s.KVMemory, "kv-memory", "memory of the KV cache (0: measured at start)")
 	f.IntVar(&s.MaxBatchTokens, "max-batch-tokens", 512, "tokens per step: decode rows and prompt chunks together")
-	f.IntVar(&s.PrefillChunk, "prefill-chunk", 128, "prompt tokens of a step that decodes too, so that a long prompt does not hold up other answers (0: no bound)")
+	f.IntVar(&s.PrefillChunk, "prefill-chunk", 256, "prompt tokens of a step that decodes too, so that a long prompt does not hold up other answers (0: no bound)")
 	f.Float64Var(&s.WaitingServedRatio, "waiting-served-ratio", 0, "hold new prompts back until they are this share of the sequences that decode (0: never)")
 	f.IntVar(&s.MaxHoldSteps, "max-hold-steps", 16, "steps that --waiting-served-ratio holds a prompt back at most")
 	f.IntVar(&s.MaxBatchSize, "max-batch-size", 64, "sequences per step")
