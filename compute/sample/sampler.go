@@ -169,16 +169,28 @@ func (s *Sampler) note(token, output int32) {
 }
 
 // argmax is the lowest id with the largest logit. The comparison is false for
-// NaN, so that finding one costs nothing; the branch is taken some ln(vocab)
+// NaN, so that finding one costs nothing; a block is looked into some ln(vocab)
 // times.
 func argmax(logits []float32) (int32, error) {
+	const block = 8
 	best, top := -1, float32(math.Inf(-1))
-	for i, v := range logits {
-		if !(v <= top) {
-			if v != v || v > math.MaxFloat32 {
-				return 0, fmt.Errorf("%w: found %g for token %d of %d, expected a finite number or -Inf", ErrLogits, v, i, len(logits))
+	for at := 0; at < len(logits); at += block {
+		rest := logits[at:]
+		if len(rest) >= block {
+			b := (*[block]float32)(rest)
+			if b[0] <= top && b[1] <= top && b[2] <= top && b[3] <= top &&
+				b[4] <= top && b[5] <= top && b[6] <= top && b[7] <= top {
+				continue
 			}
-			best, top = i, v
+			rest = b[:]
+		}
+		for i, v := range rest {
+			if !(v <= top) {
+				if v != v || v > math.MaxFloat32 {
+					return 0, fmt.Errorf("%w: found %g for token %d of %d, expected a finite number or -Inf", ErrLogits, v, at+i, len(logits))
+				}
+				best, top = at+i, v
+			}
 		}
 	}
 	if best < 0 {

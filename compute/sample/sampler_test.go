@@ -1,6 +1,7 @@
 package sample
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -243,4 +244,24 @@ func FuzzSampleNeverPanics(f *testing.F) {
 		}
 		require.NotEqual(t, math.Inf(-1), float64(logits[c.Token]), "an impossible token was drawn")
 	})
+}
+
+// Whatever its place in a block or behind the last one.
+func TestTheLargestLogitIsFoundAtEveryPlaceAndABadOneToo(t *testing.T) {
+	for n := 1; n <= 20; n++ {
+		for at := range n {
+			logits := make([]float32, n)
+			for i := at; i < n; i++ {
+				logits[i] = 2 // equal ones behind it: the lowest id wins
+			}
+			best, err := argmax(logits)
+			if err != nil || int(best) != at {
+				t.Fatalf("largest of %d at %d: found %d, %v", n, at, best, err)
+			}
+			logits[at] = float32(math.NaN())
+			if _, err := argmax(logits); !errors.Is(err, ErrLogits) {
+				t.Fatalf("NaN at %d of %d: error %v", at, n, err)
+			}
+		}
+	}
 }
