@@ -143,7 +143,7 @@ def serve_all(run: Run, args: argparse.Namespace) -> None:
 
 def ablate(run: Run) -> None:
     """Serves the 1.1 B model with each technique that has a switch on and off."""
-    case = serving.Case("ablation", systems.MODEL, "bf16", 8, 16, words=100)
+    case = serving.Case("ablation", systems.MODEL, "int8", 8, 16, words=100)
     starts = {"on": lambda: serving.millrace(case, run.threads)}
     for title, flags in report.ABLATIONS.items():
         starts[title] = lambda flags=flags: serving.millrace(case, run.threads, flags)
