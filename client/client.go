@@ -1,5 +1,6 @@
 // Package client speaks to Millrace over HTTP or NATS. Both transports give the
-// same answers; streams are checked for gaps.
+// same answers. A stream whose server dies goes on at another one, where the
+// servers can do that (--stream-resume): each chunk comes exactly once.
 //
 //	c, err := client.NewHTTP("http://127.0.0.1:8000")
 //	for chunk, err := range c.ChatStream(ctx, client.ChatRequest{Messages: ...}) {
@@ -16,6 +17,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/nats-io/nuid"
 )
 
 // Client is what both transports give. Errors of the server are *Error.
@@ -34,7 +37,8 @@ type Client interface {
 }
 
 var (
-	// ErrGap: a message of a stream is missing. What came before it is good.
+	// ErrGap: a message of a stream is missing, and the stream cannot be resumed.
+	// What came before it is good.
 	ErrGap = errors.New("millrace: a part of the stream is missing")
 	// ErrCut: the stream ended without its end.
 	ErrCut = errors.New("millrace: the stream was cut")
@@ -73,6 +77,7 @@ var (
 // transport moves bodies. stream yields the JSON of each chunk, which is valid
 // until the next.
 type transport interface {
+	resumes() bool // a stream that is lost is gone on with
 	once(ctx context.Context, p path, body []byte) ([]byte, error)
 	stream(ctx context.Context, p path, body []byte) iter.Seq2[[]byte, error]
 	close()
@@ -91,6 +96,42 @@ type streamOptions struct {
 }
 
 var asStream = streamed{Stream: true, Options: streamOptions{IncludeUsage: true}}
+
+// comeback makes a generation request one whose answer outlives the server that
+// began it, where the server can. The id is new for every request: sent again, it
+// stands for the same answer.
+type comeback struct {
+	Resume string `json:"stream_resume,omitempty"`
+	ID     string `json:"request_id,omitempty"`
+}
+
+func (c *client) comeback() comeback {
+	if !c.t.resumes() {
+		return comeback{}
+	}
+	return comeback{Resume: "auto", ID: nuid.Next()}
+}
+
+// resumeFor is how long a client tries to go on with a stream that it lost.
+const resumeFor = 30 * time.Second
+
+// backoff is the wait before the next try, from 20 ms to a second.
+func backoff(tries int) time.Duration {
+	const first = 20 * time.Millisecond
+	return min(first<<min(tries, 6), time.Second)
+}
+
+// sleep is false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
 
 type completionWire struct {
 	CompletionRequest
@@ -123,7 +164,8 @@ func (c *client) ChatStream(ctx context.Context, r ChatRequest) iter.Seq2[Chunk,
 	return c.chunks(ctx, pathChat, struct {
 		ChatRequest
 		streamed
-	}{r, asStream}, nil)
+		comeback
+	}{r, asStream, c.comeback()}, nil)
 }
 
 func (c *client) Complete(ctx context.Context, r CompletionRequest) (*Response, error) {
@@ -139,7 +181,8 @@ func (c *client) CompleteStream(ctx context.Context, r CompletionRequest) iter.S
 	return c.chunks(ctx, pathComplete, struct {
 		completionWire
 		streamed
-	}{w, asStream}, err)
+		comeback
+	}{w, asStream, c.comeback()}, err)
 }
 
 func (c *client) Models(ctx context.Context) ([]Model, error) {

@@ -1,16 +1,18 @@
 package client
 
 import (
-	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
+	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
 )
 
 // HTTPOption changes how NewHTTP's client works.
@@ -36,14 +38,47 @@ func WithHeader(key, value string) HTTPOption {
 	}
 }
 
+// WithServers adds more servers. Each request goes to the one that answered last;
+// when that cannot be reached, to the next.
+func WithServers(bases ...string) HTTPOption {
+	return func(t *httpTransport) error {
+		for _, base := range bases {
+			if err := t.add(base); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// WithHTTPResume sets how long the client tries to go on with a stream that it
+// lost: 30 s by default, 0 for never.
+func WithHTTPResume(d time.Duration) HTTPOption {
+	return func(t *httpTransport) error {
+		t.resumeFor = d
+		return nil
+	}
+}
+
+// WithHTTPSilence sets how long a stream may be silent, the server's comments
+// included, before it counts as cut: one minute by default.
+func WithHTTPSilence(d time.Duration) HTTPOption {
+	return func(t *httpTransport) error {
+		if d <= 0 {
+			return fmt.Errorf("millrace: expected a positive silence, found %s", d)
+		}
+		t.silence = d
+		return nil
+	}
+}
+
 // NewHTTP returns a client of the server at a base address, such as
 // "http://127.0.0.1:8000".
 func NewHTTP(base string, options ...HTTPOption) (Client, error) {
-	u, err := url.Parse(base)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("millrace: expected an address like http://host:port, found %q", base)
+	t := &httpTransport{client: &http.Client{}, header: http.Header{}, resumeFor: resumeFor, silence: silence}
+	if err := t.add(base); err != nil {
+		return nil, err
 	}
-	t := &httpTransport{base: strings.TrimSuffix(base, "/"), client: &http.Client{}, header: http.Header{}}
 	for _, option := range options {
 		if err := option(t); err != nil {
 			return nil, err
@@ -53,32 +88,88 @@ func NewHTTP(base string, options ...HTTPOption) (Client, error) {
 }
 
 type httpTransport struct {
-	base   string
-	client *http.Client
-	header http.Header
+	bases     []string
+	current   atomic.Uint32 // of bases: the one that answered last
+	client    *http.Client
+	header    http.Header
+	resumeFor time.Duration
+	silence   time.Duration
 }
+
+func (t *httpTransport) add(base string) error {
+	u, err := url.Parse(base)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("millrace: expected an address like http://host:port, found %q", base)
+	}
+	t.bases = append(t.bases, strings.TrimSuffix(base, "/"))
+	return nil
+}
+
+func (t *httpTransport) resumes() bool { return t.resumeFor > 0 }
 
 func (t *httpTransport) close() { t.client.CloseIdleConnections() }
 
-// send returns the answer if its status is 200; the caller closes its body.
-func (t *httpTransport) send(ctx context.Context, p path, body []byte) (*http.Response, error) {
-	method := http.MethodPost
+// call is one HTTP request to whichever server answers.
+type call struct {
+	method, path string
+	body         []byte
+	after        string // Last-Event-ID
+	again        bool   // it may reach two servers: the second finds what the first began
+}
+
+func (p path) call(body []byte) call {
 	if body == nil {
-		method = http.MethodGet
+		return call{method: http.MethodGet, path: p.http, again: true}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, t.base+p.http, bytes.NewReader(body))
+	return call{method: http.MethodPost, path: p.http, body: body}
+}
+
+// send returns the answer if its status is 2xx; the caller closes its body. It
+// asks each server once, from the one that answered last on.
+func (t *httpTransport) send(ctx context.Context, c call) (*http.Response, error) {
+	first := t.current.Load()
+	var last error
+	for i := range uint32(len(t.bases)) {
+		at := (first + i) % uint32(len(t.bases))
+		resp, err := t.try(ctx, t.bases[at], c)
+		var said *Error
+		if err == nil || errors.As(err, &said) && said.Code != codeMoved {
+			t.current.Store(at)
+			return resp, err
+		}
+		if last = err; !c.again && !refused(err) || ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, last
+}
+
+// codeMoved: the server is stopping, another one goes on.
+const codeMoved = "moved"
+
+// refused: nobody was there to take the request.
+func refused(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+func (t *httpTransport) try(ctx context.Context, base string, c call) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, c.method, base+c.path, bytes.NewReader(c.body))
 	if err != nil {
 		return nil, fmt.Errorf("millrace: %w", err)
 	}
 	req.Header = t.header.Clone()
-	if body != nil {
+	if c.body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.after != "" {
+		req.Header.Set("Last-Event-ID", c.after)
 	}
 	resp, err := t.client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("millrace: %w", err)
 	}
-	if resp.StatusCode == http.StatusOK {
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusNoContent {
 		return resp, nil
 	}
 	defer resp.Body.Close()
@@ -88,7 +179,7 @@ func (t *httpTransport) send(ctx context.Context, p path, body []byte) (*http.Re
 }
 
 func (t *httpTransport) once(ctx context.Context, p path, body []byte) ([]byte, error) {
-	resp, err := t.send(ctx, p, body)
+	resp, err := t.send(ctx, p.call(body))
 	if err != nil {
 		return nil, err
 	}
@@ -102,62 +193,19 @@ func (t *httpTransport) once(ctx context.Context, p path, body []byte) ([]byte, 
 
 func (t *httpTransport) stream(ctx context.Context, p path, body []byte) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		resp, err := t.send(ctx, p, body)
-		if err != nil {
-			yield(nil, err)
-			return
-		}
-		defer resp.Body.Close() // before the end: cancels
-		events := sseReader{r: bufio.NewReader(resp.Body)}
+		s := &httpStream{t: t, call: p.call(body)}
+		s.call.again = t.resumes()
+		defer s.close()
 		for {
-			data, err := events.next()
-			if err == nil && string(data) == "[DONE]" {
+			data, err := s.next(ctx)
+			if errors.Is(err, errEnd) {
 				return
-			}
-			if err == nil && bytes.HasPrefix(data, []byte(`{"error"`)) {
-				err = parseError(0, data, "")
 			}
 			if ctx.Err() != nil && err != nil {
 				err = ctx.Err()
 			}
 			if !yield(data, err) || err != nil {
 				return
-			}
-		}
-	}
-}
-
-// sseReader reads the data of server-sent events and checks that their ids, the
-// numbers of the server's events, never go back. (They may jump: an event without
-// text sends nothing. TCP loses nothing, so a jump is no gap.)
-type sseReader struct {
-	r    *bufio.Reader
-	data []byte
-	last uint64
-}
-
-func (s *sseReader) next() ([]byte, error) {
-	s.data = s.data[:0]
-	for {
-		line, err := s.r.ReadBytes('\n')
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrCut, err)
-		}
-		line = bytes.TrimRight(line, "\r\n")
-		field, value, _ := bytes.Cut(line, []byte(":"))
-		value = bytes.TrimPrefix(value, []byte(" "))
-		switch string(field) {
-		case "data":
-			s.data = append(s.data, value...)
-		case "id":
-			id, err := strconv.ParseUint(string(value), 10, 64)
-			if err != nil || id <= s.last {
-				return nil, fmt.Errorf("%w: event %q after %d", ErrGap, value, s.last)
-			}
-			s.last = id
-		case "":
-			if len(line) == 0 && len(s.data) > 0 {
-				return s.data, nil
 			}
 		}
 	}

@@ -18,6 +18,9 @@ const (
 	headerEnd    = "Millrace-End"
 	headerCancel = "Millrace-Cancel"
 	headerPing   = "Millrace-Ping"
+	headerID     = "Millrace-Id"
+	headerBody   = "Millrace-Body"
+	headerAccept = "Millrace-Accept"
 	headerCode   = "Nats-Service-Error-Code"
 	subjects     = "millrace.v1."
 )
@@ -40,9 +43,26 @@ func WithSilence(d time.Duration) NATSOption {
 	}
 }
 
+// WithNATSResume sets how long the client tries to go on with a stream that it
+// lost: 30 s by default, 0 for never.
+func WithNATSResume(d time.Duration) NATSOption {
+	return func(t *natsTransport) error {
+		t.resumeFor = d
+		return nil
+	}
+}
+
+// WithNATSHeader sends a header with every request.
+func WithNATSHeader(key, value string) NATSOption {
+	return func(t *natsTransport) error {
+		t.header[key] = []string{value}
+		return nil
+	}
+}
+
 // NewNATS returns a client over a connection, which stays the caller's.
 func NewNATS(nc *nats.Conn, options ...NATSOption) (Client, error) {
-	t := &natsTransport{nc: nc, silence: silence}
+	t := &natsTransport{nc: nc, silence: silence, resumeFor: resumeFor, header: nats.Header{headerAccept: {"body"}}}
 	for _, option := range options {
 		if err := option(t); err != nil {
 			return nil, err
@@ -65,10 +85,14 @@ func DialNATS(url string, options ...NATSOption) (Client, error) {
 }
 
 type natsTransport struct {
-	nc      *nats.Conn
-	own     bool
-	silence time.Duration
+	nc        *nats.Conn
+	own       bool
+	silence   time.Duration
+	resumeFor time.Duration
+	header    nats.Header // of every request
 }
+
+func (t *natsTransport) resumes() bool { return t.resumeFor > 0 }
 
 func (t *natsTransport) close() {
 	if t.own {
@@ -76,32 +100,26 @@ func (t *natsTransport) close() {
 	}
 }
 
-// fits refuses what the NATS server would close the connection for.
-func (t *natsTransport) fits(body []byte) error {
-	if limit := t.nc.MaxPayload(); int64(len(body)) > limit {
-		return fmt.Errorf("%w: %d bytes, a NATS message at most %d", ErrTooLarge, len(body), limit)
-	}
-	return nil
-}
-
 func (t *natsTransport) once(ctx context.Context, p path, body []byte) ([]byte, error) {
-	if err := t.fits(body); err != nil {
+	m, err := t.request(ctx, subjects+p.nats, body)
+	if err != nil {
 		return nil, err
 	}
-	m, err := t.nc.RequestWithContext(ctx, subjects+p.nats, body)
-	if err != nil {
+	if m, err = t.nc.RequestMsgWithContext(ctx, m); err != nil {
 		return nil, natsError(err)
 	}
 	if e := messageError(m); e != nil {
 		return nil, e
 	}
-	return m.Data, nil
+	return t.body(ctx, m)
 }
+
+const codeNobody = "no_responders"
 
 // natsError: nobody serves the subject, which is as good as a 503.
 func natsError(err error) error {
 	if errors.Is(err, nats.ErrNoResponders) {
-		return &Error{Status: http.StatusServiceUnavailable, Code: "no_responders",
+		return &Error{Status: http.StatusServiceUnavailable, Code: codeNobody,
 			Message: "no server answers on this NATS", RetryAfter: time.Second}
 	}
 	return fmt.Errorf("millrace: %w", err)
@@ -122,13 +140,9 @@ func messageError(m *nats.Msg) *Error {
 
 func (t *natsTransport) stream(ctx context.Context, p path, body []byte) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		if err := t.fits(body); err != nil {
+		s := &natsStream{t: t, subject: subjects + p.nats, body: body}
+		if err := s.open(ctx, s.subject, body); err != nil {
 			yield(nil, err)
-			return
-		}
-		s := &natsStream{t: t}
-		if err := s.open(subjects+p.nats, body); err != nil {
-			yield(nil, natsError(err))
 			return
 		}
 		defer s.close()
@@ -142,92 +156,4 @@ func (t *natsTransport) stream(ctx context.Context, p path, body []byte) iter.Se
 			}
 		}
 	}
-}
-
-// natsStream reads the messages of one answer.
-type natsStream struct {
-	t      *natsTransport
-	sub    *nats.Subscription
-	cancel string // where a message cancels; known from the first message on
-	seq    uint64 // of the last message
-	ended  bool
-}
-
-func (s *natsStream) open(subject string, body []byte) (err error) {
-	inbox := s.t.nc.NewRespInbox()
-	if s.sub, err = s.t.nc.SubscribeSync(inbox); err != nil {
-		return err
-	}
-	if err := s.t.nc.PublishRequest(subject, inbox, body); err != nil {
-		s.close()
-		return err
-	}
-	return nil
-}
-
-// close cancels a stream that has not ended. Before the first message it only
-// stops listening, which the server notices.
-func (s *natsStream) close() {
-	if !s.ended && s.cancel != "" {
-		s.t.nc.Publish(s.cancel, nil) //nolint:errcheck // the connection is gone, and with it our interest
-	}
-	s.sub.Unsubscribe() //nolint:errcheck // as above
-}
-
-// next returns the next chunk and checks that none is missing before it.
-func (s *natsStream) next(ctx context.Context) ([]byte, error) {
-	for {
-		m, err := s.receive(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if m.Header.Get(headerPing) != "" {
-			continue
-		}
-		if err := s.number(m); err != nil {
-			return nil, err
-		}
-		if cancel := m.Header.Get(headerCancel); cancel != "" {
-			s.cancel = cancel
-		}
-		if e := messageError(m); e != nil {
-			s.ended = true
-			return nil, e
-		}
-		s.ended = m.Header.Get(headerEnd) != ""
-		return m.Data, nil
-	}
-}
-
-func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
-	timed, cancel := context.WithTimeout(ctx, s.t.silence)
-	defer cancel()
-	m, err := s.sub.NextMsgWithContext(timed)
-	switch {
-	case err == nil:
-		return m, nil
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case errors.Is(err, nats.ErrNoResponders):
-		return nil, natsError(err)
-	case errors.Is(err, nats.ErrSlowConsumer):
-		return nil, fmt.Errorf("%w after message %d: %w", ErrGap, s.seq, err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return nil, fmt.Errorf("%w: silent for %s after message %d", ErrCut, s.t.silence, s.seq)
-	}
-	return nil, fmt.Errorf("%w after message %d: %w", ErrCut, s.seq, err)
-}
-
-// number checks the message's number. A refusal before the stream began has none.
-func (s *natsStream) number(m *nats.Msg) error {
-	text := m.Header.Get(headerSeq)
-	if text == "" && s.seq == 0 && m.Header.Get(headerCode) != "" {
-		return nil
-	}
-	seq, err := strconv.ParseUint(text, 10, 64)
-	if err != nil || seq != s.seq+1 {
-		return fmt.Errorf("%w: message %q after %d", ErrGap, text, s.seq)
-	}
-	s.seq = seq
-	return nil
 }

@@ -22,14 +22,14 @@ const (
 	bodyWait   = 30 * time.Second
 )
 
-// bodies opens the bucket, which it makes where JetStream is there; nil where it is not.
+// bodies opens the bucket, and makes it where it is missing.
 func (s *Service) bodies(ctx context.Context) (jetstream.ObjectStore, error) {
 	js, err := jetstream.New(s.nc)
 	if err != nil {
 		return nil, err
 	}
 	store, err := js.ObjectStore(ctx, Bucket)
-	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		return js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: Bucket, Storage: jetstream.MemoryStorage,
 			TTL: bodiesKept, MaxBytes: bodiesMost, Description: "Millrace: bodies above a message's size"})
 	}

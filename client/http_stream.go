@@ -1,0 +1,186 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// httpStream reads one answer, over as many connections as it takes.
+type httpStream struct {
+	t      *httpTransport
+	call   call
+	resp   *http.Response
+	events *sseReader
+	id     string      // of a resumable answer; "" for another
+	since  int         // chunks since the last event's number; they come again
+	skip   int         // of those, how many are still to come
+	idle   *time.Timer // ends a connection that is silent
+	ended  bool
+}
+
+// errEnd: the stream has ended as it should.
+var errEnd = errors.New("millrace: the end of the stream")
+
+// next returns the next chunk; errEnd behind the last.
+func (s *httpStream) next(ctx context.Context) ([]byte, error) {
+	for {
+		if s.resp == nil {
+			if err := s.open(ctx); err != nil {
+				s.ended = true
+				return nil, err
+			}
+		}
+		data, err := s.read()
+		if err == nil && s.skip > 0 {
+			s.skip--
+			continue
+		}
+		if err != nil && s.lost(err) && ctx.Err() == nil {
+			s.disconnect()
+			s.skip = s.since
+			continue
+		}
+		s.ended = err != nil && ctx.Err() == nil
+		return data, err
+	}
+}
+
+// lost says whether an error is one of the connection or of the server, behind
+// which a resumable stream goes on.
+func (s *httpStream) lost(err error) bool {
+	var said *Error
+	return s.id != "" && (errors.Is(err, ErrCut) || errors.As(err, &said) && said.Code == codeMoved)
+}
+
+func (s *httpStream) read() ([]byte, error) {
+	s.idle.Reset(s.t.silence)
+	data, err := s.events.next(func() { s.idle.Reset(s.t.silence) })
+	switch {
+	case err != nil:
+		return nil, err
+	case string(data) == "[DONE]":
+		return nil, errEnd
+	case bytes.HasPrefix(data, []byte(`{"error"`)):
+		return nil, parseError(0, data, "")
+	case s.skip > 0: // counted already
+	case s.events.numbered:
+		s.since = 0
+	default:
+		s.since++
+	}
+	return data, nil
+}
+
+// open sends the request or, behind the first chunks, asks for the rest. What
+// passes by waiting is tried again for a while.
+func (s *httpStream) open(ctx context.Context) error {
+	begin := time.Now()
+	for tries := 0; ; tries++ {
+		connection, cancel := context.WithCancel(ctx)
+		resp, err := s.t.send(connection, s.call)
+		if err == nil {
+			last := uint64(0)
+			if s.events != nil {
+				last = s.events.last
+			}
+			s.resp, s.events = resp, &sseReader{r: bufio.NewReader(resp.Body), last: last}
+			s.idle = time.AfterFunc(s.t.silence, cancel)
+			if id := resp.Header.Get("Millrace-Id"); id != "" {
+				s.id = id
+				s.call = call{method: http.MethodGet, path: "/v1/streams/" + id, again: true}
+			}
+			return nil
+		}
+		cancel()
+		if time.Since(begin) > s.t.resumeFor || !s.passes(err) || !sleep(ctx, backoff(tries)) {
+			if s.id != "" && ctx.Err() == nil {
+				return fmt.Errorf("%w: %w", ErrGap, err)
+			}
+			return err
+		}
+	}
+}
+
+// passes says whether an error may pass by waiting. A first refusal is the
+// caller's to handle, and so is a server that was never there.
+func (s *httpStream) passes(err error) bool {
+	var said *Error
+	if !errors.As(err, &said) {
+		return s.id != "" || s.call.again && !refused(err)
+	}
+	return said.Code == codeMoved ||
+		s.id != "" && (said.Status == http.StatusServiceUnavailable || said.Status == http.StatusTooManyRequests)
+}
+
+func (s *httpStream) disconnect() {
+	if s.resp == nil {
+		return
+	}
+	s.idle.Stop()
+	s.resp.Body.Close()
+	s.resp = nil
+	if s.events.last > 0 {
+		s.call.after = strconv.FormatUint(s.events.last, 10)
+	}
+}
+
+// close ends the connection. That cancels an answer that has not ended, unless it
+// is resumable: then it takes saying so.
+func (s *httpStream) close() {
+	s.disconnect()
+	if s.ended || s.id == "" {
+		return
+	}
+	const patience = 2 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	resp, err := s.t.send(ctx, call{method: http.MethodDelete, path: "/v1/streams/" + s.id, again: true})
+	if err == nil {
+		resp.Body.Close()
+	}
+}
+
+// sseReader reads the data of server-sent events and checks that their ids, the
+// numbers of the server's events, never go back. (They may jump: an event without
+// text sends nothing. TCP loses nothing, so a jump is no gap.)
+type sseReader struct {
+	r        *bufio.Reader
+	data     []byte
+	last     uint64
+	numbered bool // the message has an id: its event is complete
+}
+
+// next returns the next message's data. alive is called for each line.
+func (s *sseReader) next(alive func()) ([]byte, error) {
+	s.data, s.numbered = s.data[:0], false
+	for {
+		line, err := s.r.ReadBytes('\n')
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrCut, err)
+		}
+		alive()
+		line = bytes.TrimRight(line, "\r\n")
+		field, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(field) {
+		case "data":
+			s.data = append(s.data, value...)
+		case "id":
+			id, err := strconv.ParseUint(string(value), 10, 64)
+			if err != nil || id <= s.last {
+				return nil, fmt.Errorf("%w: event %q after %d", ErrGap, value, s.last)
+			}
+			s.last, s.numbered = id, true
+		case "":
+			if len(line) == 0 && len(s.data) > 0 {
+				return s.data, nil
+			}
+		}
+	}
+}

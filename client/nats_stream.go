@@ -1,0 +1,229 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// probeAfter is the silence after which the server of a resumable stream is asked
+// whether it is still there, and probeWait is for its answer.
+const (
+	probeAfter = time.Second
+	probeWait  = 2 * time.Second
+)
+
+// natsStream reads the messages of one answer, from as many servers as it takes.
+type natsStream struct {
+	t       *natsTransport
+	subject string // of the first request
+	body    []byte
+	sub     *nats.Subscription
+	held    *nats.Msg // received, not read yet
+	cancel  string    // where a message cancels; known from the first message on
+	id      string    // of a resumable stream
+	seq     uint64    // of the last message
+	ended   bool
+}
+
+func (s *natsStream) open(ctx context.Context, subject string, body []byte) error {
+	m, err := s.t.request(ctx, subject, body)
+	if err != nil {
+		return err
+	}
+	m.Reply = s.t.nc.NewRespInbox()
+	if s.sub, err = s.t.nc.SubscribeSync(m.Reply); err != nil {
+		return natsError(err)
+	}
+	if err := s.t.nc.PublishMsg(m); err != nil {
+		s.unsubscribe()
+		return natsError(err)
+	}
+	return nil
+}
+
+func (s *natsStream) unsubscribe() {
+	s.sub.Unsubscribe() //nolint:errcheck // the connection is gone, and with it our interest
+}
+
+// close cancels a stream that has not ended. Before the first message it only
+// stops listening, which the server notices.
+func (s *natsStream) close() {
+	if !s.ended && s.cancel != "" {
+		s.t.nc.Publish(s.cancel, nil) //nolint:errcheck // as in unsubscribe
+	}
+	s.unsubscribe()
+}
+
+// next returns the next chunk, and resumes the stream where it is lost.
+func (s *natsStream) next(ctx context.Context) ([]byte, error) {
+	for {
+		data, err := s.read(ctx)
+		if err == nil || ctx.Err() != nil || s.id == "" || !s.t.resumes() || !lostNATS(err) {
+			return data, err
+		}
+		s.ended = false
+		if err := s.resume(ctx, err); err != nil {
+			s.ended = true
+			return nil, err
+		}
+	}
+}
+
+// lostNATS says whether an error is one of the way or of the server, behind which
+// a resumable stream goes on.
+func lostNATS(err error) bool {
+	var said *Error
+	if errors.As(err, &said) {
+		return said.Code == codeMoved || said.Code == codeNobody
+	}
+	return errors.Is(err, ErrGap) || errors.Is(err, ErrCut)
+}
+
+// resume asks any server for what comes behind the last message. What passes by
+// waiting is tried again for a while.
+func (s *natsStream) resume(ctx context.Context, why error) error {
+	body, err := json.Marshal(struct {
+		ID    string `json:"id"`
+		After uint64 `json:"after"`
+	}{s.id, s.seq})
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	for tries := 0; ; tries++ {
+		s.unsubscribe()
+		if err = s.open(ctx, subjects+"streams.resume", body); err == nil {
+			if err = s.first(ctx); err == nil {
+				return nil
+			}
+		}
+		var said *Error
+		if errors.As(err, &said) && said.Status < http.StatusInternalServerError && said.Status != http.StatusTooManyRequests ||
+			time.Since(begin) > s.t.resumeFor {
+			return fmt.Errorf("%w: %w, after %w", ErrGap, err, why)
+		}
+		if !sleep(ctx, backoff(tries)) {
+			return ctx.Err()
+		}
+	}
+}
+
+// first waits for a server's first message, which comes at once.
+func (s *natsStream) first(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.t.resumeFor)
+	defer cancel()
+	m, err := s.sub.NextMsgWithContext(ctx)
+	if err != nil {
+		return natsError(err)
+	}
+	if e := messageError(m); e != nil && m.Header.Get(headerSeq) == "" {
+		return e
+	}
+	s.held = m
+	return nil
+}
+
+// read returns the next chunk of the server at hand and checks that none is
+// missing before it.
+func (s *natsStream) read(ctx context.Context) ([]byte, error) {
+	for {
+		m, err := s.receive(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if cancel := m.Header.Get(headerCancel); cancel != "" {
+			s.cancel, s.id = cancel, m.Header.Get(headerID)
+		}
+		if m.Header.Get(headerPing) != "" {
+			continue
+		}
+		before := s.seq
+		if err := s.number(m); err != nil {
+			return nil, err
+		}
+		if e := messageError(m); e != nil {
+			s.ended = true
+			if e.Code == codeMoved {
+				s.seq = before // of this server's alone
+			}
+			return nil, e
+		}
+		s.ended = m.Header.Get(headerEnd) != ""
+		return m.Data, nil
+	}
+}
+
+// receive waits for a message. A resumable stream's server is asked now and then
+// whether it is there: it may have died without a word.
+func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
+	if m := s.held; m != nil {
+		s.held = nil
+		return m, nil
+	}
+	begin, unanswered := time.Now(), 0
+	for {
+		wait := s.t.silence - time.Since(begin)
+		if s.id != "" {
+			wait = min(wait, probeAfter)
+		}
+		timed, cancel := context.WithTimeout(ctx, max(wait, 0))
+		m, err := s.sub.NextMsgWithContext(timed)
+		cancel()
+		switch {
+		case err == nil:
+			return m, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.Is(err, nats.ErrNoResponders):
+			return nil, natsError(err)
+		case errors.Is(err, nats.ErrSlowConsumer):
+			return nil, fmt.Errorf("%w after message %d: %w", ErrGap, s.seq, err)
+		case !errors.Is(err, context.DeadlineExceeded):
+			return nil, fmt.Errorf("%w after message %d: %w", ErrCut, s.seq, err)
+		case time.Since(begin) >= s.t.silence:
+			return nil, fmt.Errorf("%w: silent for %s after message %d", ErrCut, s.t.silence, s.seq)
+		}
+		switch lives, answered := s.probe(ctx); {
+		case answered && lives:
+			unanswered, begin = 0, time.Now()
+		case answered, unanswered > 0:
+			return nil, fmt.Errorf("%w: the server is gone after message %d", ErrCut, s.seq)
+		default:
+			unanswered++
+		}
+	}
+}
+
+// probe asks the server whether it still serves the stream.
+func (s *natsStream) probe(ctx context.Context) (lives, answered bool) {
+	ctx, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	m := nats.NewMsg(s.cancel)
+	m.Header.Set(headerPing, "1")
+	answer, err := s.t.nc.RequestMsgWithContext(ctx, m)
+	if err != nil {
+		return false, errors.Is(err, nats.ErrNoResponders)
+	}
+	return answer.Header.Get(headerEnd) == "", true
+}
+
+// number checks the message's number. A refusal before the stream began has none.
+func (s *natsStream) number(m *nats.Msg) error {
+	text := m.Header.Get(headerSeq)
+	if text == "" && s.seq == 0 && m.Header.Get(headerCode) != "" {
+		return nil
+	}
+	seq, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || seq != s.seq+1 {
+		return fmt.Errorf("%w: message %q after %d", ErrGap, text, s.seq)
+	}
+	s.seq = seq
+	return nil
+}

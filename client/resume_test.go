@@ -1,0 +1,273 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/natsapi"
+	"github.com/millrace/millrace/api/openai"
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/resume"
+)
+
+const tokens = 40 // of every answer
+
+// counting answers with tokens words and goes on behind what a request has. Where hold is
+// set, it stops at a position until hold is closed.
+func counting(at int, hold <-chan struct{}) *apitest.Engine {
+	return apitest.New(func(r *api.Request, s *apitest.Stream) {
+		first := 0
+		if r.Resume != nil {
+			first = len(r.Resume.Choices[0].Tokens)
+		}
+		for i := first; i < tokens; i++ {
+			if i == at {
+				select {
+				case <-hold:
+				case <-s.Closed():
+					return
+				}
+			}
+			if !s.Send(api.Event{Text: fmt.Sprintf("%d ", i), Tokens: []int32{int32(i)}}) {
+				return
+			}
+		}
+		s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 7, CompletionTokens: tokens}})
+	})
+}
+
+func whole() string {
+	var b strings.Builder
+	for i := range tokens {
+		fmt.Fprintf(&b, "%d ", i)
+	}
+	return b.String()
+}
+
+func jetStream(t *testing.T, payload int32) *server.Server {
+	t.Helper()
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
+		JetStream: true, StoreDir: t.TempDir(), MaxPayload: payload})
+	require.NoError(t, err)
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	require.True(t, srv.ReadyForConnections(10*time.Second))
+	return srv
+}
+
+// gateway is a process with both interfaces.
+type gateway struct {
+	calls *resume.Calls
+	nc    *nats.Conn
+	http  *httptest.Server
+}
+
+func newGateway(t *testing.T, url string, e api.Engine) gateway {
+	t.Helper()
+	nc, err := nats.Connect(url)
+	require.NoError(t, err)
+	calls, err := resume.New(nc, e, resume.Options{Watch: 20 * time.Millisecond})
+	require.NoError(t, err)
+	h, err := openai.New(e, openai.Options{Resume: calls, PingAfter: 100 * time.Millisecond})
+	require.NoError(t, err)
+	s, err := natsapi.Start(nc, e, natsapi.Options{Resume: calls, PingAfter: time.Hour, MaxBody: 64 << 20})
+	require.NoError(t, err)
+	g := gateway{calls, nc, httptest.NewServer(h)}
+	t.Cleanup(func() {
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		g.http.CloseClientConnections()
+		calls.Close()
+		g.http.Close()
+		s.Stop(over) //nolint:errcheck // a killed one has no connection
+		nc.Close()
+	})
+	return g
+}
+
+// kill cuts every connection of a gateway, as the death of its process does.
+func (g gateway) kill() {
+	g.nc.Close()
+	g.http.Listener.Close()
+	g.http.CloseClientConnections()
+}
+
+// TestAStreamOutlivesItsGateway kills the gateway that runs a call: the client's loop sees
+// every chunk once.
+func TestAStreamOutlivesItsGateway(t *testing.T) {
+	for _, at := range []int{0, 1, 20, tokens - 1} {
+		for _, transport := range []string{"http", "nats"} {
+			t.Run(fmt.Sprintf("%s at %d", transport, at), func(t *testing.T) {
+				hold := make(chan struct{})
+				e := counting(at, hold)
+				url := jetStream(t, 1<<20).ClientURL()
+				a := newGateway(t, url, e)
+				var c client.Client
+				var err error
+				var b gateway
+				if transport == "http" {
+					b = newGateway(t, url, e)
+					c, err = client.NewHTTP(a.http.URL, client.WithServers(b.http.URL))
+				} else {
+					c, err = client.DialNATS(url)
+				}
+				require.NoError(t, err)
+				defer c.Close()
+				var text string
+				chunks, killed := 0, false
+				kill := func() {
+					killed = true
+					if transport == "nats" {
+						b = newGateway(t, url, e)
+					}
+					a.kill()
+					close(hold)
+				}
+				var usage *client.Usage
+				for chunk, err := range c.ChatStream(t.Context(), hi) {
+					require.NoError(t, err)
+					chunks++
+					usage = chunk.Usage
+					for _, ch := range chunk.Choices {
+						text += ch.Content()
+					}
+					if !killed && strings.Count(text, " ") == at {
+						kill()
+					}
+				}
+				require.Equal(t, whole(), text)
+				require.Equal(t, 1+tokens+2, chunks) // the role, the words, the finish and the usage
+				require.Equal(t, 7+tokens, usage.TotalTokens)
+				require.Len(t, e.Requests(), 2)
+			})
+		}
+	}
+}
+
+func TestLeavingAResumableStreamCancelsIt(t *testing.T) {
+	for _, transport := range []string{"http", "nats"} {
+		e := counting(3, nil)
+		url := jetStream(t, 1<<20).ClientURL()
+		g := newGateway(t, url, e)
+		c, err := client.NewHTTP(g.http.URL)
+		if transport == "nats" {
+			c, err = client.DialNATS(url)
+		}
+		require.NoError(t, err)
+		for chunk, err := range c.ChatStream(t.Context(), hi) {
+			require.NoError(t, err)
+			if chunk.Choices[0].Content() == "1 " {
+				break
+			}
+		}
+		e.WaitIdle() // long before the window without readers is over
+		c.Close()
+	}
+}
+
+func TestAStoppingGatewaysStreamsMove(t *testing.T) {
+	for _, transport := range []string{"http", "nats"} {
+		hold := make(chan struct{})
+		e := counting(20, hold)
+		url := jetStream(t, 1<<20).ClientURL()
+		a := newGateway(t, url, e)
+		c, err := client.DialNATS(url)
+		if transport == "http" {
+			c, err = client.NewHTTP(a.http.URL, client.WithServers(newGateway(t, url, e).http.URL))
+		}
+		require.NoError(t, err)
+		text := ""
+		for chunk, err := range c.ChatStream(t.Context(), hi) {
+			require.NoError(t, err)
+			for _, ch := range chunk.Choices {
+				text += ch.Content()
+			}
+			if strings.HasSuffix(text, " 19 ") {
+				if transport == "nats" { // until here, a has to be the one that is asked
+					newGateway(t, url, e)
+				}
+				a.calls.Drain(t.Context())
+				close(hold)
+			}
+		}
+		require.Equal(t, whole(), text, transport)
+		require.Len(t, e.Requests(), 2)
+		c.Close()
+	}
+}
+
+func TestWithoutALogAStreamThatIsLostIsAnError(t *testing.T) {
+	hold := make(chan struct{})
+	e := counting(5, hold)
+	url := jetStream(t, 1<<20).ClientURL()
+	a := newGateway(t, url, e)
+	plain, err := openai.New(e, openai.Options{})
+	require.NoError(t, err)
+	other := httptest.NewServer(plain) // knows nothing of the log
+	defer other.Close()
+	c, err := client.NewHTTP(a.http.URL, client.WithServers(other.URL))
+	require.NoError(t, err)
+	var last error
+	n := 0
+	for chunk, err := range c.ChatStream(t.Context(), hi) {
+		last = err
+		if n++; err == nil && len(chunk.Choices) > 0 && chunk.Choices[0].Content() == "4 " {
+			a.kill()
+		}
+	}
+	require.ErrorIs(t, last, client.ErrGap)
+	require.ErrorContains(t, last, "cannot be resumed on this server")
+	require.Equal(t, 1+5+1, n)
+	close(hold)
+}
+
+// TestBodiesAboveAMessagesSizeTravelByObjectStore: a prompt of 200,000 tokens, and an answer
+// as large.
+func TestBodiesAboveAMessagesSizeTravelByObjectStore(t *testing.T) {
+	e := apitest.New(func(r *api.Request, s *apitest.Stream) {
+		s.Send(api.Event{Text: r.Messages[0].Content, Tokens: []int32{1}})
+		s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 200_000}})
+	})
+	url := jetStream(t, 1<<20).ClientURL()
+	newGateway(t, url, e)
+	c, err := client.DialNATS(url)
+	require.NoError(t, err)
+	defer c.Close()
+	long := strings.Repeat("many words and ", 200_000) // 3 MB
+	ask := client.ChatRequest{Messages: []client.Message{{Role: "user", Content: long}}}
+	a, err := c.Chat(t.Context(), ask)
+	require.NoError(t, err)
+	require.Equal(t, long, a.Choices[0].Content())
+	ids, err := c.Tokenize(t.Context(), client.TokenizeRequest{Prompt: long})
+	require.NoError(t, err)
+	require.Len(t, ids, len(long)+1)
+	for _, err := range c.ChatStream(t.Context(), ask) { // a chunk cannot be divided
+		if err != nil {
+			require.ErrorContains(t, err, "a NATS message at most")
+		}
+	}
+	nc, err := nats.Connect(url)
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := nc.JetStream()
+	require.NoError(t, err)
+	store, err := js.ObjectStore(natsapi.Bucket)
+	require.NoError(t, err)
+	_, err = store.List()
+	require.ErrorIs(t, err, nats.ErrNoObjectsFound, "nothing is left behind")
+	m := nats.NewMsg("millrace.v1.chat.completions")
+	m.Header.Set(natsapi.HeaderBody, "unknown")
+	m, err = nc.RequestMsg(m, 10*time.Second)
+	require.NoError(t, err)
+	require.Contains(t, string(m.Data), `no object \"unknown\"`)
+}
