@@ -1,9 +1,12 @@
 package actors
 
 import (
+	"fmt"
+
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
 )
 
 // computeActor is the mailbox of the goroutine that owns the device: it hands
@@ -12,8 +15,41 @@ type computeActor struct{ loop *loop }
 
 func (a *computeActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
-	case *msg.Generate, *msg.Cancel, *msg.Leased, *msg.Denied, *msg.Freed:
-		a.loop.p.stages.compute.Enqueued()
-		a.loop.inbox.push(m)
+	case *msg.Generate:
+		if !a.accept(ctx, m) {
+			return
+		}
+	case *msg.Cancel, *msg.Leased, *msg.Denied, *msg.Freed:
+	default:
+		return
 	}
+	a.loop.p.stages.compute.Enqueued()
+	a.loop.inbox.push(ctx.Message())
+}
+
+// accept opens the account of a sequence; false if the loop is not to see it.
+func (a *computeActor) accept(ctx actor.Context, g *msg.Generate) bool {
+	if err := checkTokens(g, a.loop.runner.Vocab()); err != nil { // of a gateway that knows another model
+		for _, seq := range g.Choices {
+			ctx.Send(g.Detok, &msg.Tokens{Tokens: []msg.Token{{Seq: seq, ID: -1, Index: len(g.Generated), Finish: api.FinishError, Err: err}}})
+		}
+		return false
+	}
+	if !a.loop.ledger.open(g) {
+		a.loop.p.log.Warn().Uint64("seq", uint64(g.Seq)).Msg("a sequence came twice")
+		return false
+	}
+	return true
+}
+
+// checkTokens refuses what kernels would read out of bounds with.
+func checkTokens(g *msg.Generate, vocab int) error {
+	for _, ids := range [][]int32{g.Prompt, g.Generated} {
+		for i, id := range ids {
+			if id < 0 || int(id) >= vocab {
+				return &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("token %d of the sequence is %d, this worker's model has 0..%d", i, id, vocab-1)}
+			}
+		}
+	}
+	return nil
 }

@@ -25,6 +25,33 @@ type openText struct {
 	compute *actor.PID
 	stream  *detok.Stream
 	options detok.Options
+	used    time.Time // last
+}
+
+// sweep asks for texts to be forgotten that nobody ends any more.
+type sweep struct {
+	now   time.Time
+	alive func(node string) bool
+}
+
+// textIdle is when a text is forgotten although its request may live: the message
+// that ended it was lost. If it does go on, it is lost in turn and starts again.
+const textIdle = 10 * time.Minute
+
+func (a *detokActor) sweep(m *sweep) {
+	for seq, o := range a.open {
+		idle := m.now.Sub(o.used)
+		if idle > textIdle || idle > orphansAfter && !m.alive(o.reply.Address) {
+			a.forget(seq)
+		}
+	}
+}
+
+func (a *detokActor) forget(seq msg.SeqID) {
+	if a.open[seq] != nil {
+		delete(a.open, seq)
+		a.p.texts.Add(-1)
+	}
 }
 
 func (a *detokActor) Receive(ctx actor.Context) {
@@ -38,12 +65,14 @@ func (a *detokActor) Receive(ctx actor.Context) {
 		}()
 		a.begin(ctx, m)
 	case *msg.CloseText:
-		delete(a.open, m.Seq)
+		a.forget(m.Seq)
+	case *sweep:
+		a.sweep(m)
 	case *msg.Tokens:
 		start := time.Now()
 		var failure any
 		for i := range m.Tokens {
-			if v := a.token(ctx, &m.Tokens[i]); v != nil {
+			if v := a.token(ctx, start, &m.Tokens[i]); v != nil {
 				failure = v
 			}
 		}
@@ -57,12 +86,15 @@ func (a *detokActor) Receive(ctx actor.Context) {
 // begin starts a sequence's text. The text of its history has been sent: only
 // what follows it is.
 func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
-	o := &openText{reply: m.Reply, compute: m.Compute, stream: detok.New(a.tok, m.Options), options: m.Options}
+	o := &openText{reply: m.Reply, compute: m.Compute, stream: detok.New(a.tok, m.Options), options: m.Options, used: time.Now()}
 	for _, id := range m.History {
 		if _, stopped := o.stream.Push(id); stopped {
 			ctx.Send(m.Reply, &msg.Text{Seq: m.Seq, Token: -1, Index: len(m.History), Finish: api.FinishStop})
 			return
 		}
+	}
+	if a.open[m.Seq] == nil {
+		a.p.texts.Add(1)
 	}
 	a.open[m.Seq] = o
 }
@@ -70,7 +102,7 @@ func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
 // token sends what t adds to its sequence's text. Tokens of a sequence that
 // has ended here (a stop string) are the step or two that were already under
 // way; they are dropped. A panic ends the sequence and is returned.
-func (a *detokActor) token(ctx actor.Context, t *msg.Token) (failure any) {
+func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (failure any) {
 	o := a.open[t.Seq]
 	if o == nil {
 		return nil
@@ -80,7 +112,8 @@ func (a *detokActor) token(ctx actor.Context, t *msg.Token) (failure any) {
 			a.fail(ctx, t.Seq, o, failure)
 		}
 	}()
-	out := &msg.Text{Seq: t.Seq, Token: t.ID, Index: t.Index, Finish: t.Finish, Err: t.Err}
+	o.used = now
+	out := &msg.Text{Seq: t.Seq, Token: t.ID, Index: t.Index, Finish: t.Finish, Lost: t.Lost, Err: t.Err}
 	stopped := false
 	if t.ID >= 0 {
 		if !t.Stopped || o.options.IncludeStop {
@@ -98,7 +131,7 @@ func (a *detokActor) token(ctx actor.Context, t *msg.Token) (failure any) {
 		if !stopped {
 			out.Text += o.stream.Flush()
 		}
-		delete(a.open, t.Seq)
+		a.forget(t.Seq)
 	}
 	ctx.Send(o.reply, out)
 	return nil
@@ -106,7 +139,7 @@ func (a *detokActor) token(ctx actor.Context, t *msg.Token) (failure any) {
 
 // fail ends a sequence after a panic.
 func (a *detokActor) fail(ctx actor.Context, seq msg.SeqID, o *openText, panicked any) {
-	delete(a.open, seq)
+	a.forget(seq)
 	ctx.Send(o.reply, &msg.Text{Seq: seq, Token: -1, Finish: api.FinishError, Err: internalError("detokenize", panicked)})
 	ctx.Send(o.compute, &msg.Cancel{Seq: seq})
 }

@@ -27,6 +27,14 @@ func newEdge(size, batch int) edge {
 	return e
 }
 
+// resize follows the workers that are there.
+func (e *edge) resize(size, batch int) {
+	e.size, e.batch = size, batch
+	if e.room != nil {
+		e.room.Resize(size)
+	}
+}
+
 // Reasons of a refusal at the edge.
 const (
 	reasonQueueFull = "queue_full"

@@ -73,7 +73,7 @@ func (l *loop) giveUp(err error) {
 // abandon ends every sequence with an error.
 func (l *loop) abandon(err error) {
 	for id, s := range l.sequences {
-		l.end(s, api.FinishError, unavailable(err))
+		l.lose(s, unavailable(err))
 		l.closeRegion(s)
 		delete(l.sequences, id)
 		l.events = append(l.events, sched.Finished(id, sched.ReasonError))
@@ -129,9 +129,9 @@ func (p *Pipeline) Wait(ctx context.Context) error {
 	}
 }
 
-// watch fails the pipeline when a step does not end: a kernel that hangs cannot
+// giveUpOnAStep fails the pipeline when a step does not end: a kernel that hangs cannot
 // be ended from here.
-func (p *Pipeline) watch() {
+func (p *Pipeline) giveUpOnAStep() {
 	tick := time.NewTicker(max(p.cfg.GiveUpAfter/8, time.Millisecond))
 	defer tick.Stop()
 	for {

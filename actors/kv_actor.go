@@ -2,6 +2,7 @@ package actors
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -19,7 +20,8 @@ const kvIdle = time.Second
 type kvActor struct {
 	kv      *kvmgr.Manager
 	metrics *metrics.Model
-	broken  func(error) // told when the books contradict themselves
+	free    *atomic.Int64 // slabs, for others to see
+	broken  func(error)   // told when the books contradict themselves
 }
 
 // kvSnapshot asks for the pool's state; *KVState answers.
@@ -58,6 +60,7 @@ func (a *kvActor) Receive(ctx actor.Context) {
 	}
 	s := a.kv.Stats()
 	a.metrics.KVUsage(s.Used+s.Promised, s.Slabs)
+	a.free.Store(int64(s.Free))
 	ctx.SetReceiveTimeout(kvIdle)
 }
 

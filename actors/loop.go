@@ -21,6 +21,7 @@ type loop struct {
 	sched     *sched.Scheduler
 	runner    compute.Runner
 	inbox     *inbox
+	ledger    *ledger
 	sequences map[sched.ID]*sequence
 	start     time.Time
 	quit      chan struct{}
@@ -36,6 +37,8 @@ type loop struct {
 	outbox  outbox
 	scratch []*sample.Scratch // one per sampling goroutine
 
+	running  atomic.Int64 // sequences that hold KV
+	steps    atomic.Uint64
 	busy     atomic.Bool
 	progress atomic.Int64 // UnixNano of the last step, or of the first work after none
 }
@@ -47,6 +50,7 @@ type sequence struct {
 	sampler   *sample.Sampler // nil with beams
 	beams     *beams          // nil without
 	region    compute.Region  // nil before the grant
+	account   *account
 	started   bool
 	endIsSent bool
 }
@@ -66,7 +70,7 @@ type output struct {
 
 func newLoop(p *Pipeline, s *sched.Scheduler) *loop {
 	l := &loop{
-		p: p, sched: s, runner: p.cfg.Model, inbox: newInbox(),
+		p: p, sched: s, runner: p.cfg.Model, inbox: newInbox(), ledger: newLedger(),
 		sequences: make(map[sched.ID]*sequence), start: time.Now(),
 		quit: make(chan struct{}), stopped: make(chan struct{}),
 	}
@@ -197,9 +201,13 @@ func (l *loop) take(m any) error {
 
 func (l *loop) submit(g *msg.Generate) {
 	id := sched.ID(g.Seq)
-	s := &sequence{gen: g}
+	if l.sequences[id] != nil {
+		l.p.log.Warn().Uint64("seq", uint64(g.Seq)).Msg("a sequence came twice")
+		return
+	}
+	s := &sequence{gen: g, account: l.ledger.get(g.Seq)}
 	if l.failed != nil {
-		l.end(s, api.FinishError, unavailable(l.failed))
+		l.lose(s, unavailable(l.failed))
 		return
 	}
 	s.tokens = append(make([]int32, 0, len(g.Prompt)+len(g.Generated)+min(g.MaxTokens, 256)), g.Prompt...)
@@ -283,7 +291,7 @@ func (l *loop) effects(plan *sched.Plan) {
 	}
 }
 
-func (l *loop) flush() { l.outbox.flush(l.p.system.Root, l.p.stages.detok) }
+func (l *loop) flush() { l.outbox.flush(l.p) }
 
 func (l *loop) toKV(m any) { l.p.system.Root.RequestWithCustomSender(l.p.kv, m, l.p.compute) }
 
@@ -299,13 +307,29 @@ func (l *loop) closeRegion(s *sequence) {
 
 // end sends the end of a sequence, once.
 func (l *loop) end(s *sequence, finish api.Finish, err error) {
+	l.sendEnd(s, msg.Token{Finish: finish, Err: err})
+}
+
+// lose ends a sequence that another worker may go on with.
+func (l *loop) lose(s *sequence, err error) {
+	l.sendEnd(s, msg.Token{Finish: api.FinishError, Err: err, Lost: true})
+}
+
+func (l *loop) sendEnd(s *sequence, t msg.Token) {
 	if s.endIsSent {
 		return
 	}
-	s.endIsSent = true
-	for _, seq := range s.gen.Choices {
-		l.outbox.add(s.gen.Detok, msg.Token{Seq: seq, ID: -1, Index: s.generated(), Finish: finish, Err: err})
+	l.ended(s)
+	t.ID, t.Index = -1, s.generated()
+	for _, t.Seq = range s.gen.Choices {
+		l.outbox.add(s.gen.Detok, t)
 	}
+}
+
+// ended closes a sequence's account: its last token is in the outbox.
+func (l *loop) ended(s *sequence) {
+	s.endIsSent = true
+	l.ledger.close(s.gen.Seq)
 }
 
 // ending says what a client is told of the scheduler's reason.
@@ -329,6 +353,7 @@ func ending(e sched.End) (api.Finish, error) {
 }
 
 func (l *loop) noteProgress(plan *sched.Plan) {
+	l.running.Store(int64(l.sched.Running()))
 	if busy := len(l.sequences) > 0; busy != l.busy.Load() || plan.Rows > 0 {
 		l.progress.Store(time.Now().UnixNano())
 		l.busy.Store(busy)

@@ -10,15 +10,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/cluster/bridge"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
@@ -27,78 +31,97 @@ import (
 	"github.com/millrace/millrace/tokenizer"
 )
 
-// Config of a pipeline.
+// Config of a pipeline: the part of it that this process has.
 type Config struct {
-	ModelID      string
-	Model        Runner // opened by compute.Open; the pipeline does not close it
-	Tokenizer    *tokenizer.Tokenizer
+	Roles     []cluster.Role       // nil: all
+	ModelID   string               // of tokenize, compute and detok
+	Model     Runner               // of compute, opened by compute.Open; the pipeline does not close it
+	Tokenizer *tokenizer.Tokenizer // of tokenize and detok
+
 	Context      int           // longest sequence of the model, in tokens
 	Sampling     sample.Params // of a request that says nothing, see api.Model
+	Backend      string        // what computes, for others to see
+	Weights      string        // as Backend
 	Sched        sched.Config
 	Tokenizers   int           // actors of the tokeniser pool, 0: 2
 	Detokenizers int           // actors of the detokeniser pool, 0: 2
-	MaxRequests  int           // requests in the pipeline; more are refused, but for tenants below their share. 0: no bound
+	MaxRequests  int           // requests of a gateway for each worker; more are refused, but for tenants below their share. 0: no bound
 	StallAfter   time.Duration // no step for so long with work at hand is not ready; 0: 30 s
 	GiveUpAfter  time.Duration // no step for so long is a failure for good, see Wait; 0: never
-	Metrics      *metrics.Metrics
-	Log          zerolog.Logger
+
+	Cluster Cluster
+	Metrics *metrics.Metrics
+	Log     zerolog.Logger
+}
+
+// Cluster is how a process is one of several.
+type Cluster struct {
+	Conn          *nats.Conn    // nil: it is alone, with all roles. The pipeline does not close it
+	Beat          time.Duration // see cluster.Config
+	Dead          time.Duration // as Beat
+	ResumeTimeout time.Duration // a request waits so long for a worker to go on with; 0: 60 s
+	HTTP          string        // address of health and metrics, for others to see
+	Version       string        // as HTTP
 }
 
 // Runner runs steps and holds the KV pool: a *compute.Model.
 type Runner = compute.Runner
 
-// Pipeline serves requests for one model: an api.Engine.
+// Pipeline serves requests: an api.Engine where it has the gateway's role.
 type Pipeline struct {
-	cfg     Config
-	system  *actor.ActorSystem
-	metrics *metrics.Model
-	stages  stages
-	log     zerolog.Logger
-	created time.Time
+	cfg      Config
+	node     cluster.Node
+	name     string // the node's address
+	system   *actor.ActorSystem
+	registry *cluster.Registry
+	bridge   *bridge.Bridge // nil: alone
+	router   router
+	watch    *watch
+	metrics  *metrics.Model // of ModelID
+	cluster  *metrics.Cluster
+	stages   stages
+	log      zerolog.Logger
+	created  time.Time
 
-	compute      *actor.PID
+	watcher      *actor.PID // of gateway
+	compute      *actor.PID // of compute, as the next two
 	kv           *actor.PID
-	tokenizers   []*actor.PID
-	detokenizers []*actor.PID
 	loop         *loop
+	tokenizers   []*actor.PID // none without the role, as the next
+	detokenizers []*actor.PID
+	freeSlabs    atomic.Int64
+	tokenizing   atomic.Int64 // prompts in hand
+	texts        atomic.Int64 // texts open
 
 	seqs, turn atomic.Uint64
 	outage     atomic.Pointer[outage] // nil: none
 	failed     chan struct{}          // closed at the failure for good
 	hung       chan struct{}          // closed before it, when the device does not return
+	quit       chan struct{}          // closed at the end, for the goroutines beside the actors
+	beside     sync.WaitGroup
 
 	mu       sync.Mutex
 	requests map[string]*actor.PID
 	edge     edge
 	closed   bool
-	empty    chan struct{} // closed when the pipeline is closed and the last request has ended
 }
 
 type stages struct{ tokenize, compute, detok *metrics.Stage }
 
 // New starts the actors.
 func New(cfg Config) (*Pipeline, error) {
-	if cfg.Tokenizers < 0 || cfg.Detokenizers < 0 || cfg.MaxRequests < 0 {
-		return nil, fmt.Errorf("actors: %d tokenizers, %d detokenizers, %d requests at most: expected 0 or more",
-			cfg.Tokenizers, cfg.Detokenizers, cfg.MaxRequests)
-	}
-	books, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Model.Slabs(), SlabTokens: cfg.Model.SlabTokens()})
-	if err != nil {
+	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	scheduler, err := sched.New(cfg.Sched)
-	if err != nil {
-		return nil, err
-	}
-	if cfg.StallAfter == 0 {
-		cfg.StallAfter = 30 * time.Second
-	}
+	node := cluster.NewNode()
 	p := &Pipeline{
-		cfg: cfg, log: cfg.Log, created: time.Now(),
+		cfg: cfg, node: node, name: node.String(), created: time.Now(),
+		log: cfg.Log.With().Stringer("node", node).Logger(),
 		system: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
 			return slog.New(zerolog.NewSlogHandler(cfg.Log.Level(zerolog.WarnLevel)))
 		})),
 		metrics: cfg.Metrics.Model(cfg.ModelID),
+		cluster: cfg.Metrics.Cluster(),
 		stages: stages{
 			tokenize: cfg.Metrics.Stage("tokenize"),
 			compute:  cfg.Metrics.Stage("compute"),
@@ -106,39 +129,140 @@ func New(cfg Config) (*Pipeline, error) {
 		},
 		requests: make(map[string]*actor.PID),
 		edge:     newEdge(cfg.MaxRequests, cfg.Sched.MaxBatchSize),
-		empty:    make(chan struct{}),
 		failed:   make(chan struct{}),
 		hung:     make(chan struct{}),
+		quit:     make(chan struct{}),
 	}
+	p.system.ProcessRegistry.Address = p.name
+	p.seqs.Store(node.First())
+	p.watch = newWatch(p.name, cfg.Cluster.Dead, cfg.StallAfter)
+	p.router.init(cfg)
 	p.system.EventStream.Subscribe(func(e any) {
 		if f, ok := e.(*actor.SupervisorEvent); ok {
 			p.log.Error().Str("actor", f.Child.Id).Interface("reason", f.Reason).
 				Stringer("directive", f.Directive).Msg("an actor failed")
 		}
 	})
-	p.spawn(books, scheduler)
+	if err := p.spawn(); err != nil {
+		return nil, err
+	}
+	if err := p.join(); err != nil {
+		p.stopActors()
+		return nil, err
+	}
 	return p, nil
 }
 
+// complete checks a configuration and fills in its defaults.
+func (c *Config) complete() error {
+	if c.Tokenizers < 0 || c.Detokenizers < 0 || c.MaxRequests < 0 {
+		return fmt.Errorf("actors: %d tokenizers, %d detokenizers, %d requests at most: expected 0 or more",
+			c.Tokenizers, c.Detokenizers, c.MaxRequests)
+	}
+	if c.Roles == nil {
+		c.Roles = cluster.Roles()
+	}
+	if c.Cluster.Conn == nil && len(c.Roles) < len(cluster.Roles()) {
+		return fmt.Errorf("actors: roles %v alone, expected all of %v without a NATS connection", c.Roles, cluster.Roles())
+	}
+	for d, def := range map[*time.Duration]time.Duration{
+		&c.StallAfter: 30 * time.Second, &c.Cluster.Beat: cluster.DefaultBeat, &c.Cluster.Dead: cluster.DefaultDead,
+		&c.Cluster.ResumeTimeout: time.Minute,
+	} {
+		if *d == 0 {
+			*d = def
+		}
+	}
+	return nil
+}
+
+func (p *Pipeline) has(r cluster.Role) bool { return slices.Contains(p.cfg.Roles, r) }
+
 // spawn starts the actors. A failed one is restarted: what it must not lose
 // lives outside of it, and every shell answers what it was serving.
-func (p *Pipeline) spawn(books *kvmgr.Manager, scheduler *sched.Scheduler) {
+func (p *Pipeline) spawn() (err error) {
 	restart := actor.WithGuardian(actor.NewOneForOneStrategy(1000, time.Minute, actor.DefaultDecider))
-	one := func(a actor.Actor) *actor.PID {
-		return p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, restart))
+	one := func(name string, a actor.Actor) *actor.PID {
+		pid, e := p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, restart), name)
+		if e != nil {
+			err = e
+		}
+		return pid
 	}
-	for range orDefault(p.cfg.Tokenizers, 2) {
-		p.tokenizers = append(p.tokenizers, one(&tokenizerActor{p: p, tok: p.cfg.Tokenizer}))
+	if p.has(cluster.Gateway) {
+		p.watcher = one("watch", &watchActor{p})
 	}
-	for range orDefault(p.cfg.Detokenizers, 2) {
-		p.detokenizers = append(p.detokenizers, one(&detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{}}))
+	if p.has(cluster.Tokenize) {
+		for i := range orDefault(p.cfg.Tokenizers, 2) {
+			p.tokenizers = append(p.tokenizers, one(fmt.Sprint("tokenize-", i), &tokenizerActor{p: p, tok: p.cfg.Tokenizer}))
+		}
 	}
-	p.kv = one(&kvActor{kv: books, metrics: p.metrics, broken: p.fail})
+	if p.has(cluster.Detok) {
+		for i := range orDefault(p.cfg.Detokenizers, 2) {
+			p.detokenizers = append(p.detokenizers, one(fmt.Sprint("detok-", i), &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{}}))
+		}
+	}
+	if err != nil || !p.has(cluster.Compute) {
+		return err
+	}
+	books, err := kvmgr.New(kvmgr.Config{Slabs: p.cfg.Model.Slabs(), SlabTokens: p.cfg.Model.SlabTokens()})
+	if err != nil {
+		return err
+	}
+	scheduler, err := sched.New(p.cfg.Sched)
+	if err != nil {
+		return err
+	}
+	p.freeSlabs.Store(int64(p.cfg.Model.Slabs()))
+	p.kv = one("kv", &kvActor{kv: books, metrics: p.metrics, free: &p.freeSlabs, broken: p.fail})
 	p.loop = newLoop(p, scheduler)
-	p.compute = one(&computeActor{loop: p.loop})
+	p.compute = one(computeName, &computeActor{loop: p.loop})
+	if err != nil {
+		return err
+	}
 	p.loop.launch()
 	if p.cfg.GiveUpAfter > 0 {
-		go p.watch()
+		p.beside.Go(p.giveUpOnAStep)
+	}
+	return nil
+}
+
+// join makes this process one of its cluster, and starts what looks after it.
+func (p *Pipeline) join() (err error) {
+	if conn := p.cfg.Cluster.Conn; conn != nil {
+		if p.bridge, err = bridge.New(p.system, conn, p.arrived, p.cluster, p.log); err != nil {
+			return err
+		}
+	}
+	p.registry, err = cluster.Join(cluster.Config{
+		Conn: p.cfg.Cluster.Conn, Beat: p.cfg.Cluster.Beat, Dead: p.cfg.Cluster.Dead,
+		Self: p.Member, Metrics: p.cluster, Log: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	if p.has(cluster.Gateway) {
+		p.beside.Go(p.look)
+	}
+	p.beside.Go(p.care)
+	return nil
+}
+
+// arrived counts what came from another process into a stage.
+func (p *Pipeline) arrived(m any) {
+	switch m.(type) {
+	case *msg.Tokenize, *msg.Detokenize:
+		p.tokenizing.Add(1)
+		p.stages.tokenize.Enqueued()
+	case *msg.Tokens:
+		p.stages.detok.Enqueued()
+	}
+}
+
+// countLocal counts what is sent to a stage of this process.
+func (p *Pipeline) countLocal(to *actor.PID, s *metrics.Stage) {
+	if to.Address == p.name {
+		s.Enqueued()
 	}
 }
 
@@ -151,26 +275,17 @@ func orDefault(n, def int) int {
 
 func (p *Pipeline) nextSeq() msg.SeqID { return msg.SeqID(p.seqs.Add(1)) }
 
-func (p *Pipeline) tokenizer() *actor.PID {
-	p.stages.tokenize.Enqueued()
-	return p.tokenizers[p.turn.Add(1)%uint64(len(p.tokenizers))]
-}
-
-func (p *Pipeline) detokenizer() *actor.PID {
-	return p.detokenizers[p.turn.Add(1)%uint64(len(p.detokenizers))]
-}
-
 // Submit starts a request.
 func (p *Pipeline) Submit(_ context.Context, r *api.Request) (api.Stream, error) {
-	if err := p.check(r); err != nil {
+	m, err := p.check(r)
+	if err != nil {
 		return nil, err
 	}
 	j := newJournal()
 	a := &requestActor{
-		p: p, journal: j, places: make(map[msg.SeqID]place),
-		state: newRequest(r, p.cfg.Tokenizer.EOS(), modelLimits{
-			context: p.cfg.Context, pool: p.cfg.Model.Slabs() * p.cfg.Model.SlabTokens(),
-			slabTokens: p.cfg.Model.SlabTokens(), vocab: p.cfg.Model.Vocab(),
+		p: p, journal: j, places: make(map[msg.SeqID]*place),
+		state: newRequest(r, m.eos, modelLimits{
+			context: m.context, pool: m.slabs * m.slabTokens, slabTokens: m.slabTokens, vocab: m.vocab,
 		}),
 		log: p.log.With().Str("request", r.ID).Logger(),
 	}
@@ -181,39 +296,43 @@ func (p *Pipeline) Submit(_ context.Context, r *api.Request) (api.Stream, error)
 	return &stream{journal: j, next: 1, cancel: func() { p.system.Root.Send(pid, &msg.CancelRequest{}) }}, nil
 }
 
-func (p *Pipeline) check(r *api.Request) error {
-	if r.Model != p.cfg.ModelID {
-		return &api.Error{Code: api.CodeNotFound, Reason: "model_not_found", Param: "model",
-			Message: fmt.Sprintf("model %q does not exist, expected %q", r.Model, p.cfg.ModelID)}
+func (p *Pipeline) check(r *api.Request) (*model, error) {
+	m, err := p.model(r.Model)
+	if err != nil {
+		return nil, err
 	}
 	if r.N < 1 {
-		return api.Invalid("n", "n is %d, expected at least 1", r.N)
+		return nil, api.Invalid("n", "n is %d, expected at least 1", r.N)
 	}
-	if err := checkBeams(r, p.cfg.Sched.MaxBatchSize); err != nil {
-		return err
+	if err := checkBeams(r, m.capacity); err != nil {
+		return nil, err
 	}
-	return p.Ready()
+	return m, p.serves(r.Model)
 }
 
 // admit lets a request in while there is room. The bound is at the edge: from
 // here on every queue holds at most what was admitted.
 func (p *Pipeline) admit(r *api.Request, a *requestActor) (*actor.PID, error) {
+	limit, batch := p.mostRequests()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch o := p.outage.Load(); {
-	case o != nil: // since check; whoever is let in before hears of an outage by tellAll
-		return nil, unavailable(o.err)
+	switch {
 	case p.closed:
 		p.metrics.Rejected("shutdown")
 		return nil, errShutdown()
 	case p.requests[r.ID] != nil:
 		return nil, api.Invalid("id", "request id %q is in use", r.ID)
 	}
+	// Whoever is let in before an outage hears of it by tellAll, others are not let in.
+	if o := p.outage.Load(); o != nil && !p.elsewhere(r.Model, p.name) {
+		return nil, unavailable(o.err)
+	}
+	p.edge.resize(limit, batch)
 	if err := p.edge.enter(r, time.Now()); err != nil {
 		p.metrics.Rejected(err.Reason)
 		return nil, err
 	}
-	a.series = p.metrics.Queued(r.Arrival, r.N)
+	a.series = p.series(r.Model).Queued(r.Arrival, r.N)
 	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a },
 		actor.WithGuardian(actor.NewOneForOneStrategy(0, 0, func(any) actor.Directive { return actor.StopDirective }))))
 	p.requests[r.ID] = pid
@@ -226,38 +345,32 @@ func (p *Pipeline) ended(id string) {
 	defer p.mu.Unlock()
 	delete(p.requests, id)
 	p.edge.leave(id, time.Now())
-	if p.closed && len(p.requests) == 0 {
-		p.closeEmpty()
-	}
-}
-
-func (p *Pipeline) closeEmpty() {
-	select {
-	case <-p.empty:
-	default:
-		close(p.empty)
-	}
 }
 
 func errShutdown() error {
 	return &api.Error{Code: api.CodeUnavailable, RetryAfter: 5 * time.Second, Message: "the server is shutting down"}
 }
 
-// Models lists the one model.
-func (p *Pipeline) Models() []api.Model {
-	return []api.Model{{ID: p.cfg.ModelID, Created: p.created, ContextLength: p.cfg.Context, Sampling: p.cfg.Sampling}}
+// Ready is nil while this process can do its part.
+func (p *Pipeline) Ready() error {
+	if p.isClosed() {
+		return errShutdown()
+	}
+	if p.has(cluster.Compute) {
+		if err := p.computes(); err == nil || !p.has(cluster.Gateway) || !p.elsewhere(p.cfg.ModelID, p.name) {
+			return err
+		}
+	}
+	if p.has(cluster.Gateway) {
+		return p.servesAny()
+	}
+	return nil
 }
 
-// Ready is nil while steps make progress.
-func (p *Pipeline) Ready() error {
+// computes is nil while steps make progress.
+func (p *Pipeline) computes() error {
 	if o := p.outage.Load(); o != nil {
 		return unavailable(o.err)
-	}
-	p.mu.Lock()
-	closed := p.closed
-	p.mu.Unlock()
-	if closed {
-		return errShutdown()
 	}
 	if d := p.loop.stalled(time.Now()); d > p.cfg.StallAfter {
 		return unavailable(fmt.Errorf("the device has made no step for %s", d.Round(time.Millisecond)))
@@ -265,35 +378,10 @@ func (p *Pipeline) Ready() error {
 	return nil
 }
 
-// Tokenize turns text or messages into ids, beside the actors: it is a pure
-// call on the caller's goroutine.
-func (p *Pipeline) Tokenize(_ context.Context, r *api.TokenizeRequest) ([]int32, error) {
-	if r.Model != "" && r.Model != p.cfg.ModelID {
-		return nil, p.check(&api.Request{Model: r.Model})
-	}
-	if r.Messages == nil {
-		ids, err := p.cfg.Tokenizer.Encode(r.Prompt, r.AddSpecialTokens)
-		if err != nil {
-			return nil, api.Invalid("prompt", "%v", err)
-		}
-		return ids, nil
-	}
-	return promptTokens(p.cfg.Tokenizer, &api.Request{
-		Messages: r.Messages, Tools: r.Tools, TemplateArgs: r.TemplateArgs,
-		ContinueFinal: r.ContinueFinal, NoGenerationPrompt: r.NoGenerationPrompt,
-	})
-}
-
-// Detokenize turns ids into text.
-func (p *Pipeline) Detokenize(_ context.Context, model string, tokens []int32) (string, error) {
-	if model != "" && model != p.cfg.ModelID {
-		return "", p.check(&api.Request{Model: model})
-	}
-	text, err := p.cfg.Tokenizer.Decode(tokens, false)
-	if err != nil {
-		return "", api.Invalid("tokens", "%v", err)
-	}
-	return text, nil
+func (p *Pipeline) isClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
 }
 
 // KVState is the KV manager's books, for /debug/kv.
@@ -301,6 +389,9 @@ func (p *Pipeline) KVState(ctx context.Context) (*KVState, error) {
 	wait := time.Second
 	if d, ok := ctx.Deadline(); ok {
 		wait = time.Until(d)
+	}
+	if p.kv == nil {
+		return nil, errors.New("actors: this process has no KV memory: it does not compute")
 	}
 	answer, err := p.system.Root.RequestFuture(p.kv, &kvSnapshot{}, wait).Result()
 	if err != nil {
@@ -327,33 +418,4 @@ func (p *Pipeline) tellAll(m any) {
 	for _, pid := range p.requests {
 		p.system.Root.Send(pid, m)
 	}
-}
-
-// Close refuses new requests, lets the running ones finish until ctx ends,
-// then ends them with a clear error, and stops the actors.
-func (p *Pipeline) Close(ctx context.Context) error {
-	p.mu.Lock()
-	p.closed = true
-	if len(p.requests) == 0 {
-		p.closeEmpty()
-	}
-	p.mu.Unlock()
-	select {
-	case <-p.empty:
-	case <-ctx.Done():
-		p.tellAll(&msg.CancelRequest{Err: errShutdown()})
-		select {
-		case <-p.empty:
-		case <-time.After(p.cfg.StallAfter):
-			return errors.New("actors: the device did not end its step")
-		}
-	}
-	p.loop.stop()
-	select {
-	case <-p.loop.stopped:
-	case <-p.hung:
-		return errors.New("actors: the device did not end its step")
-	}
-	p.system.Shutdown()
-	return nil
 }

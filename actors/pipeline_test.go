@@ -204,7 +204,9 @@ func TestAFullPipelineRefusesAtOnce(t *testing.T) {
 func TestEveryStageIsCounted(t *testing.T) {
 	cfg := testConfig(t, newTestDevice(100))
 	p := start(t, cfg)
-	s, err := p.Submit(context.Background(), tokensRequest("r", []int32{1}, 5))
+	r := tokensRequest("r", nil, 5)
+	r.Prompt = "Once"
+	s, err := p.Submit(context.Background(), r)
 	require.NoError(t, err)
 	_, _, err = read(s)
 	require.NoError(t, err)

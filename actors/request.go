@@ -2,6 +2,7 @@ package actors
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
@@ -182,7 +183,7 @@ func (r *request) lost(seq msg.SeqID, why string) (first int, err error) {
 	}
 	if r.resumes++; r.resumes > mostResumes {
 		return -1, &api.Error{Code: api.CodeUnavailable, Message: fmt.Sprintf(
-			"the request was moved %d times without a new token in between, the last time because %s", mostResumes, why)}
+			"the request was moved %d times without a new token in between, the last time: %s", mostResumes, strings.ReplaceAll(why, "_", " "))}
 	}
 	first = i - i%r.each
 	g := r.group(first)

@@ -10,45 +10,87 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster/route"
 	"github.com/millrace/millrace/metrics"
 )
 
 // requestActor owns the journal of one request: it alone says what happened.
 type requestActor struct {
-	p       *Pipeline
-	state   *request
-	journal *journal
-	log     zerolog.Logger
-	first   time.Time // of the first token
-	series  *metrics.Request
-	places  map[msg.SeqID]place // of the sequences that run, by their first choice
+	p          *Pipeline
+	state      *request
+	journal    *journal
+	log        zerolog.Logger
+	first      time.Time // of the first token
+	series     *metrics.Request
+	places     map[msg.SeqID]*place // of the sequences that run, by the first of their choices
+	avoid      string               // the node that failed a sequence last
+	homeless   time.Time            // since when a sequence has no place; zero: all have
+	tokenizing int                  // times that the prompt was sent to a tokenizer
 }
 
 // place is where a sequence runs.
 type place struct {
 	compute, detok *actor.PID
 	choices        []msg.SeqID
+	watched        *watched
 }
 
 func (a *requestActor) Receive(ctx actor.Context) {
 	defer a.answerPanic(ctx)
+	if a.state.done { // what was in the mailbox at the end
+		return
+	}
 	switch m := ctx.Message().(type) {
 	case *actor.Started:
-		ctx.Send(a.p.tokenizer(), &msg.Tokenize{Reply: ctx.Self(), Request: a.state.api})
+		a.tokenize(ctx)
 	case *msg.Tokenized:
 		a.tokenized(ctx, m)
 	case *msg.Text:
 		a.text(ctx, m)
 	case *msg.Started:
 		a.series.Started(m.At, len(a.state.prompt), 0)
+	case *msg.Lost:
+		a.lost(ctx, m.Seq, m.Why)
+	case *msg.Retry:
+		if a.state.started {
+			a.start(ctx)
+		} else {
+			a.tokenize(ctx)
+		}
 	case *msg.Abandon:
-		a.cancel(ctx, m.Err)
+		a.abandon(ctx, m.Err)
 	case *msg.CancelRequest:
-		a.cancel(ctx, m.Err)
+		a.end(ctx, a.state.cancel(m.Err))
 	}
 }
 
+// tokenize sends the prompt to a tokenizer, again if one has not answered. Token
+// ids need none.
+func (a *requestActor) tokenize(ctx actor.Context) {
+	r := a.state.api
+	if r.PromptTokens != nil {
+		a.tokenized(ctx, &msg.Tokenized{Tokens: r.PromptTokens})
+		return
+	}
+	to := a.p.placeTokenizer(r.Model)
+	if to == nil {
+		a.wait(ctx, "tokenizer")
+		return
+	}
+	if a.tokenizing++; a.tokenizing > mostResumes {
+		a.end(ctx, a.state.fail(unavailable(fmt.Errorf("no tokenizer answered, the last of %d was at %s", mostResumes, to.Address))))
+		return
+	}
+	a.homeless = time.Time{}
+	a.p.watch.wait(time.Now(), ctx.Self(), to.Address)
+	ctx.Send(to, &msg.Tokenize{Reply: ctx.Self(), Input: promptOf(r)})
+}
+
 func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
+	if a.state.started { // by the answer of another one
+		return
+	}
+	a.p.watch.waitNoMore(ctx.Self())
 	err := m.Err
 	if err == nil {
 		err = a.state.tokenized(m.Tokens)
@@ -64,19 +106,72 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 	a.log.Debug().Int("prompt_tokens", len(m.Tokens)).Int("max_tokens", a.state.limit).Msg("request tokenised")
 }
 
-// start starts what waits to be started.
+// start starts what waits to be started, each where there is room for it.
 func (a *requestActor) start(ctx actor.Context) {
-	text := a.p.detokenizer() // one for all choices
-	for _, first := range a.state.waiting() {
-		g, open := a.state.start(first, a.p.nextSeq)
-		g.Reply, g.Detok = ctx.Self(), text
-		for _, o := range open {
-			o.Reply, o.Compute = ctx.Self(), a.p.compute
-			ctx.Send(text, o)
-		}
-		a.places[g.Seq] = place{compute: a.p.compute, detok: text, choices: g.Choices}
-		ctx.Send(a.p.compute, g)
+	list := a.state.waiting()
+	if len(list) == 0 {
+		return
 	}
+	text := a.p.placeDetokenizer(a.state.api.Model) // one for all choices
+	if text == nil {
+		a.wait(ctx, "detokenizer")
+		return
+	}
+	for _, first := range list {
+		worker := a.p.placeCompute(a.query())
+		if worker == nil {
+			a.wait(ctx, "worker")
+			return
+		}
+		a.startAt(ctx, first, worker, text)
+	}
+	a.homeless = time.Time{}
+	a.p.watch.waitNoMore(ctx.Self())
+}
+
+func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor.PID) {
+	g, open := a.state.start(first, a.p.nextSeq)
+	g.Reply, g.Detok, g.Watch = ctx.Self(), text, a.p.watcher
+	for _, o := range open {
+		o.Reply, o.Compute = ctx.Self(), worker
+		ctx.Send(text, o)
+	}
+	a.places[g.Seq] = &place{
+		compute: worker, detok: text, choices: g.Choices,
+		watched: a.p.watch.begin(time.Now(), g.Seq, worker.Address, text.Address, ctx.Self(), len(g.Generated)),
+	}
+	ctx.Send(worker, g)
+}
+
+// query is what placement has to know of a sequence.
+func (a *requestActor) query() route.Query {
+	r := a.state.api
+	q := route.Query{
+		Model: r.Model, Avoid: a.avoid,
+		Slabs: (len(a.state.prompt) + a.state.limit) / max(a.state.limits.slabTokens, 1),
+	}
+	if len(r.Messages) > 0 {
+		beginning := make([]string, 0, 2)
+		for _, m := range r.Messages[:min(2, len(r.Messages))] {
+			beginning = append(beginning, m.Content)
+		}
+		q.Conversation = route.Conversation(r.Tenant, beginning...)
+	}
+	return q
+}
+
+// wait has the request try again later, and ends it when that took too long.
+func (a *requestActor) wait(ctx actor.Context, what string) {
+	now := time.Now()
+	if a.homeless.IsZero() {
+		a.homeless = now
+		a.log.Warn().Str("for", what).Msg("a request waits")
+	}
+	if waited := now.Sub(a.homeless); waited > a.p.cfg.Cluster.ResumeTimeout {
+		a.end(ctx, a.state.fail(unavailable(fmt.Errorf("no %s was there for %s", what, waited.Round(time.Second)))))
+		return
+	}
+	a.p.watch.wait(now, ctx.Self(), "")
 }
 
 // lost starts a sequence again, behind what came of it.
@@ -84,41 +179,96 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 	first, err := a.state.lost(seq, why)
 	if err != nil {
 		a.end(ctx, a.state.fail(err))
+		return
 	}
-	if first >= 0 {
-		a.log.Warn().Str("why", why).Msg("a sequence is started again")
-		a.drop(ctx, seq)
-		a.start(ctx)
+	if first < 0 {
+		return
 	}
+	a.p.cluster.Moved(why)
+	a.drop(ctx, seq)
+	a.start(ctx)
+	a.log.Warn().Str("why", why).Int("tokens", len(a.state.choices[first].tokens)).Str("from", a.avoid).Msg("a sequence was started again")
 }
 
 // drop cancels a sequence wherever it may still run.
 func (a *requestActor) drop(ctx actor.Context, seq msg.SeqID) {
-	for lead, at := range a.places {
-		if !slices.Contains(at.choices, seq) {
+	lead, at := a.place(seq)
+	if at == nil {
+		return
+	}
+	a.avoid = at.compute.Address
+	ctx.Send(at.compute, &msg.Cancel{Seq: lead})
+	for _, choice := range at.choices {
+		ctx.Send(at.detok, &msg.CloseText{Seq: choice})
+	}
+	a.left(lead, at)
+}
+
+// left forgets a sequence's place.
+func (a *requestActor) left(lead msg.SeqID, at *place) {
+	a.p.watch.end(lead, at.compute.Address)
+	delete(a.places, lead)
+}
+
+// place finds where the sequence of a choice runs.
+func (a *requestActor) place(seq msg.SeqID) (lead msg.SeqID, at *place) {
+	if at = a.places[seq]; at != nil {
+		return seq, at
+	}
+	for lead, at = range a.places {
+		if slices.Contains(at.choices, seq) {
+			return lead, at
+		}
+	}
+	return 0, nil
+}
+
+// abandon moves what runs in this process, whose worker is gone, or ends the
+// request if there is nowhere to go.
+func (a *requestActor) abandon(ctx actor.Context, err error) {
+	elsewhere := a.p.elsewhere(a.state.api.Model, a.p.name)
+	if len(a.places) == 0 && !elsewhere {
+		a.end(ctx, a.state.fail(err))
+		return
+	}
+	for _, seq := range a.state.running() {
+		if at := a.places[seq]; at == nil || at.compute.Address != a.p.name {
 			continue
 		}
-		ctx.Send(at.compute, &msg.Cancel{Seq: lead})
-		for _, choice := range at.choices {
-			ctx.Send(at.detok, &msg.CloseText{Seq: choice})
+		if !elsewhere {
+			a.end(ctx, a.state.fail(err))
+			return
 		}
-		delete(a.places, lead)
-		return
+		a.lost(ctx, seq, workerFailed)
 	}
 }
 
 func (a *requestActor) text(ctx actor.Context, m *msg.Text) {
+	lead, at := a.place(m.Seq)
+	if at == nil {
+		return
+	}
+	if m.Lost && a.p.elsewhere(a.state.api.Model, at.compute.Address) {
+		a.lost(ctx, m.Seq, workerFailed)
+		return
+	}
 	e, v := a.state.text(m)
 	switch v {
 	case ignored:
+		return
 	case gap:
-		a.lost(ctx, m.Seq, "tokens were lost on their way")
+		a.lost(ctx, m.Seq, textLost)
+		return
 	case taken:
-		if m.Token >= 0 {
-			a.countToken(e.Choice)
-		}
-		a.event(ctx, e)
 	}
+	if m.Token >= 0 {
+		at.watched.received.Add(1)
+		a.countToken(e.Choice)
+	}
+	if e.Finish != api.FinishNone && !slices.Contains(a.state.running(), lead) {
+		a.left(lead, at)
+	}
+	a.event(ctx, e)
 }
 
 // event writes an event to the journal; the last one ends the request.
@@ -138,17 +288,10 @@ func (a *requestActor) countToken(choice int) {
 	}
 }
 
-// cancel ends the request now, whatever its stages do: a device that hangs never
-// answers.
-func (a *requestActor) cancel(ctx actor.Context, reason error) {
-	if !a.state.done {
-		a.end(ctx, a.state.cancel(reason))
-	}
-}
-
 // end writes the last event, cancels what still runs and stops the actor.
 func (a *requestActor) end(ctx actor.Context, e api.Event) {
-	for _, seq := range a.state.running() {
+	a.p.watch.waitNoMore(ctx.Self())
+	for seq := range a.places {
 		a.drop(ctx, seq)
 	}
 	a.p.ended(a.state.api.ID) // before the client can see the end: its next request has room

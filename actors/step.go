@@ -11,7 +11,6 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/sched"
-	"github.com/millrace/millrace/metrics"
 )
 
 // step runs the plan's rows and samples its outputs.
@@ -48,6 +47,7 @@ func (l *loop) step(plan *sched.Plan) error {
 	took := time.Since(begin)
 	l.p.metrics.Step(took, plan.DecodeRows, plan.PromptRows)
 	l.progress.Store(time.Now().UnixNano())
+	l.steps.Add(1)
 	return nil
 }
 
@@ -114,8 +114,12 @@ func (l *loop) accept(o *output) {
 	default:
 		l.events = append(l.events, sched.Sampled(o.id)) // the scheduler ends it at its limit
 	}
-	s.endIsSent = t.Finish != api.FinishNone
 	l.outbox.add(s.gen.Detok, t)
+	if t.Finish != api.FinishNone {
+		l.ended(s)
+	} else {
+		s.account.generated.Store(int64(generated))
+	}
 }
 
 // outbox gathers tokens by detokeniser, so that each gets one message a step.
@@ -125,25 +129,21 @@ type outbox struct {
 }
 
 func (o *outbox) add(to *actor.PID, t msg.Token) {
-	i := slices.Index(o.to, to)
+	i := slices.IndexFunc(o.to, func(pid *actor.PID) bool { return pid == to || pid.Equal(to) })
 	if i < 0 {
 		i = len(o.to)
 		o.to = append(o.to, to)
-		o.batch = append(o.batch, nil)
-	}
-	if o.batch[i] == nil {
-		o.batch[i] = &msg.Tokens{}
+		o.batch = append(o.batch, &msg.Tokens{})
 	}
 	o.batch[i].Tokens = append(o.batch[i].Tokens, t)
 }
 
 // flush sends what was gathered.
-func (o *outbox) flush(root *actor.RootContext, stage *metrics.Stage) {
+func (o *outbox) flush(p *Pipeline) {
 	for i, b := range o.batch {
-		if b != nil {
-			stage.Enqueued()
-			root.Send(o.to[i], b)
-			o.batch[i] = nil
-		}
+		p.countLocal(o.to[i], p.stages.detok)
+		p.system.Root.Send(o.to[i], b)
 	}
+	clear(o.batch)
+	o.to, o.batch = o.to[:0], o.batch[:0]
 }

@@ -56,7 +56,7 @@ func TestATokenizerThatPanicsAnswersAndServesOn(t *testing.T) {
 	p := start(t, testConfig(t, d))
 	reply, got := probe(p)
 	for range 4 {
-		p.system.Root.Send(p.tokenizer(), &msg.Tokenize{Reply: reply, Request: nil})
+		p.system.Root.Send(p.placeTokenizer("m"), &msg.Tokenize{Reply: reply, Input: nil})
 		require.ErrorContains(t, receive[*msg.Tokenized](t, got).Err, "tokenize stage failed")
 	}
 	requireServes(t, p, d)

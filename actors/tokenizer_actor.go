@@ -17,29 +17,38 @@ type tokenizerActor struct {
 }
 
 func (a *tokenizerActor) Receive(ctx actor.Context) {
-	m, ok := ctx.Message().(*msg.Tokenize)
-	if !ok {
+	start := time.Now()
+	var to *actor.PID
+	var answer any
+	switch m := ctx.Message().(type) {
+	case *msg.Tokenize:
+		defer a.answerPanic(ctx, m.Reply)
+		ids, err := encode(a.tok, m.Input)
+		to, answer = m.Reply, &msg.Tokenized{Tokens: ids, Err: err}
+	case *msg.Detokenize:
+		defer a.answerPanic(ctx, m.Reply)
+		text, err := decode(a.tok, m.Tokens)
+		to, answer = m.Reply, &msg.Detokenized{Text: text, Err: err}
+	default:
 		return
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			ctx.Send(m.Reply, &msg.Tokenized{Err: internalError("tokenize", v)})
-			panic(v)
-		}
-	}()
-	start := time.Now()
-	ids, err := promptTokens(a.tok, m.Request)
 	a.p.stages.tokenize.Served(time.Since(start))
-	ctx.Send(m.Reply, &msg.Tokenized{Tokens: ids, Err: err})
+	a.p.tokenizing.Add(-1)
+	ctx.Send(to, answer)
 }
 
-// promptTokens makes the prompt's ids. Errors are *api.Error.
-func promptTokens(tok *tokenizer.Tokenizer, r *api.Request) ([]int32, error) {
-	if r.PromptTokens != nil {
-		return r.PromptTokens, nil
+func (a *tokenizerActor) answerPanic(ctx actor.Context, reply *actor.PID) {
+	if v := recover(); v != nil {
+		a.p.tokenizing.Add(-1)
+		ctx.Send(reply, &msg.Tokenized{Err: internalError("tokenize", v)})
+		panic(v)
 	}
+}
+
+// encode makes the ids of a text or a chat. Errors are *api.Error.
+func encode(tok *tokenizer.Tokenizer, r *api.TokenizeRequest) ([]int32, error) {
 	if r.Messages == nil {
-		ids, err := tok.Encode(r.Prompt, true)
+		ids, err := tok.Encode(r.Prompt, r.AddSpecialTokens)
 		if err != nil {
 			return nil, api.Invalid("prompt", "%v", err)
 		}
@@ -57,6 +66,22 @@ func promptTokens(tok *tokenizer.Tokenizer, r *api.Request) ([]int32, error) {
 		return nil, api.Invalid("messages", "%v", err)
 	}
 	return ids, nil
+}
+
+func decode(tok *tokenizer.Tokenizer, tokens []int32) (string, error) {
+	text, err := tok.Decode(tokens, false)
+	if err != nil {
+		return "", api.Invalid("tokens", "%v", err)
+	}
+	return text, nil
+}
+
+// promptOf is what is to be tokenised of a request without token ids.
+func promptOf(r *api.Request) *api.TokenizeRequest {
+	return &api.TokenizeRequest{
+		Model: r.Model, Prompt: r.Prompt, AddSpecialTokens: true, Messages: r.Messages, Tools: r.Tools,
+		TemplateArgs: r.TemplateArgs, ContinueFinal: r.ContinueFinal, NoGenerationPrompt: r.NoGenerationPrompt,
+	}
 }
 
 // checkVocab refuses tokens that the model does not have.

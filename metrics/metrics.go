@@ -23,6 +23,7 @@ type Build struct {
 // Metrics holds every series of one process.
 type Metrics struct {
 	registry *prometheus.Registry
+	cluster  *Cluster
 
 	running, waiting                        *prometheus.GaugeVec
 	kvUsage                                 *prometheus.GaugeVec
@@ -49,7 +50,7 @@ func New(build Build) *Metrics {
 	reg.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	f := promauto.With(reg)
-	m := &Metrics{registry: reg}
+	m := &Metrics{registry: reg, cluster: newCluster(f)}
 
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		return f.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_" + name, Help: help}, labels)

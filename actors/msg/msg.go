@@ -2,10 +2,17 @@
 //
 //	api -> request: CancelRequest     failure -> request: Abandon
 //	request -> tokenizer: Tokenize -> Tokenized
-//	request -> detok: OpenText        request -> compute: Generate, Cancel
+//	request -> detok: OpenText, CloseText
+//	request -> compute: Generate, Cancel
 //	compute -> kv: Reserve, Lease, Release -> Leased, Denied, Freed
-//	compute -> request: Started
+//	compute -> request: Started       compute -> watch: Progress
 //	compute -> detok: Tokens -> request: Text      detok -> compute: Cancel
+//	watch -> request: Lost, Retry
+//
+// An actor may be in another process: its PID says so, and nothing else does. What
+// Marshal knows can be sent there. Such a message may be lost, and after it
+// everything that the same process sends, until the connection is back: whoever
+// waits for an answer must notice that none comes (see actors.watch).
 package msg
 
 import (
@@ -18,19 +25,32 @@ import (
 	"github.com/millrace/millrace/detok"
 )
 
-// SeqID names a sequence: one choice of one request.
+// SeqID names a sequence: one choice of one request. It is unique in a cluster: the
+// high half is its node's.
 type SeqID uint64
 
-// Tokenize asks for the prompt's ids; the answer is a Tokenized to Reply.
+// Tokenize asks for the ids of a text or a chat; the answer is a Tokenized to Reply.
 type Tokenize struct {
-	Reply   *actor.PID
-	Request *api.Request
+	Reply *actor.PID
+	Input *api.TokenizeRequest
 }
 
 // Tokenized answers Tokenize. Err is an *api.Error.
 type Tokenized struct {
 	Tokens []int32
 	Err    error
+}
+
+// Detokenize asks for the text of ids; the answer is a Detokenized to Reply.
+type Detokenize struct {
+	Reply  *actor.PID
+	Tokens []int32
+}
+
+// Detokenized answers Detokenize. Err is an *api.Error.
+type Detokenized struct {
+	Text string
+	Err  error
 }
 
 // OpenText comes before the first Tokens of a sequence.
@@ -52,6 +72,7 @@ type Generate struct {
 	Choices    []SeqID // Seq; with Beams one for each answer, the first of them Seq
 	RequestID  string
 	Reply      *actor.PID // gets Started
+	Watch      *actor.PID // gets Progress
 	Detok      *actor.PID
 	Prompt     []int32
 	Generated  []int32 // of a sequence that began elsewhere: what followed Prompt there
@@ -73,8 +94,8 @@ type Cancel struct{ Seq SeqID }
 // and Err if that is not nil.
 type CancelRequest struct{ Err error }
 
-// Abandon ends a request at once with Err: the device, which would end its
-// choices, may never answer again.
+// Abandon says that the worker of this process is gone, because of Err, and may
+// never answer again.
 type Abandon struct{ Err error }
 
 // Tokens are the tokens of one step for one detokeniser.
@@ -89,6 +110,7 @@ type Token struct {
 	Top     []sample.Alternative
 	Stopped bool       // ID is a stop token: it ends the text and is not part of it
 	Finish  api.Finish // set on the last one
+	Lost    bool       // with FinishError: the worker failed, another one may go on
 	Err     error      // with FinishError: an *api.Error
 }
 
@@ -100,8 +122,30 @@ type Text struct {
 	Index    int   // of Token, see there
 	Logprobs []api.TokenLogprob
 	Finish   api.Finish
+	Lost     bool // as Token
 	Err      error
 }
+
+// Progress says what a worker has of the sequences of one node. It comes every
+// ProgressEvery, from beside the loop that makes the steps.
+type Progress struct {
+	Node      string
+	Seqs      []SeqID
+	Generated []int         // of each of Seqs: tokens sent on, with those of the history
+	InStep    time.Duration // since the last progress, with work at hand
+}
+
+// ProgressEvery is the time between two reports.
+const ProgressEvery = 200 * time.Millisecond
+
+// Lost says that a sequence has to go on elsewhere.
+type Lost struct {
+	Seq SeqID
+	Why string
+}
+
+// Retry says that what could not be placed may have found its place.
+type Retry struct{}
 
 // Started says that the first row of a sequence is in a step.
 type Started struct{ At time.Time }

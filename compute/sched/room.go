@@ -16,6 +16,9 @@ type guest struct{ inside, weight int }
 // NewRoom returns an empty room of a size of at least 1.
 func NewRoom(size int) *Room { return &Room{size: size, tenants: make(map[string]*guest)} }
 
+// Resize changes the size, to at least 1. Nobody has to leave.
+func (r *Room) Resize(size int) { r.size = size }
+
 // Enter takes a place for a tenant of the given weight (below 1: 1); false when
 // there is none for it.
 func (r *Room) Enter(tenant string, weight int) bool {

@@ -1,0 +1,79 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/millrace/millrace/actors/msg"
+)
+
+const drainPoll = 10 * time.Millisecond
+
+// Close drains this process: it takes nothing new, and tells the cluster so. Its
+// own requests finish, and so does what it does for others, or moves, until ctx
+// ends; then its requests end with a clear error, others go on elsewhere. Then the
+// actors stop.
+func (p *Pipeline) Close(ctx context.Context) error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.registry.Beat()
+	if !p.drained(ctx, p.idle) {
+		p.tellAll(&msg.CancelRequest{Err: errShutdown()})
+		patience, cancel := context.WithTimeout(context.Background(), p.cfg.StallAfter)
+		defer cancel()
+		if !p.drained(patience, func() bool { return p.Running() == 0 }) {
+			return errors.New("actors: a request did not end")
+		}
+	}
+	return p.stop()
+}
+
+// idle says that nobody needs this process any more.
+func (p *Pipeline) idle() bool {
+	if p.Running() > 0 || p.bridge == nil {
+		return p.Running() == 0
+	}
+	o := p.outage.Load()
+	computes := p.loop != nil && p.loop.ledger.len() > 0 && (o == nil || !o.forGood)
+	return !computes && p.texts.Load() == 0
+}
+
+// drained waits for a condition; false if ctx ended first.
+func (p *Pipeline) drained(ctx context.Context, done func() bool) bool {
+	tick := time.NewTicker(drainPoll)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}
+
+// stop says goodbye first, so that what still runs here moves at once.
+func (p *Pipeline) stop() error {
+	p.registry.Leave()
+	close(p.quit)
+	if p.loop != nil {
+		p.loop.stop()
+		select {
+		case <-p.loop.stopped:
+		case <-p.hung:
+			return errors.New("actors: the device did not end its step")
+		}
+	}
+	p.beside.Wait()
+	p.stopActors()
+	return nil
+}
+
+func (p *Pipeline) stopActors() {
+	if p.bridge != nil {
+		p.bridge.Close()
+	}
+	p.system.Shutdown()
+}

@@ -1,0 +1,103 @@
+package actors
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+)
+
+// ledger is what a worker has in hand, from the moment that a message brings it.
+// The loop keeps it; reports are made of it beside the loop, which may be inside a
+// long step.
+type ledger struct {
+	mu   sync.Mutex
+	seqs map[msg.SeqID]*account
+}
+
+// account is one sequence of the ledger.
+type account struct {
+	watch     *actor.PID // of the sequence's owner
+	generated atomic.Int64
+	dead      time.Time // since when its owner is; zero: it lives
+}
+
+func newLedger() *ledger { return &ledger{seqs: make(map[msg.SeqID]*account)} }
+
+// open notes a sequence; false if it is there already.
+func (l *ledger) open(g *msg.Generate) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.seqs[g.Seq] != nil {
+		return false
+	}
+	a := &account{watch: g.Watch}
+	a.generated.Store(int64(len(g.Generated)))
+	l.seqs[g.Seq] = a
+	return true
+}
+
+func (l *ledger) get(seq msg.SeqID) *account {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seqs[seq]
+}
+
+func (l *ledger) close(seq msg.SeqID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.seqs, seq)
+}
+
+func (l *ledger) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.seqs)
+}
+
+// report is a Progress for each owner.
+func (l *ledger) report(node string, inStep time.Duration) map[string]*report {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	byOwner := make(map[string]*report)
+	for seq, a := range l.seqs {
+		r := byOwner[a.watch.Address]
+		if r == nil {
+			r = &report{to: a.watch, progress: &msg.Progress{Node: node, InStep: inStep}}
+			byOwner[a.watch.Address] = r
+		}
+		r.progress.Seqs = append(r.progress.Seqs, seq)
+		r.progress.Generated = append(r.progress.Generated, int(a.generated.Load()))
+	}
+	return byOwner
+}
+
+type report struct {
+	to       *actor.PID
+	progress *msg.Progress
+}
+
+// orphansAfter is longer than a node takes to come back from a cut connection, so
+// that it finds its sequences where they were.
+const orphansAfter = 10 * time.Second
+
+// orphans lists the sequences of nodes that have been dead for so long that nobody
+// will come back for them.
+func (l *ledger) orphans(now time.Time, alive func(node string) bool) (list []msg.SeqID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for seq, a := range l.seqs {
+		switch {
+		case alive(a.watch.Address):
+			a.dead = time.Time{}
+		case a.dead.IsZero():
+			a.dead = now
+		case now.Sub(a.dead) >= orphansAfter:
+			list = append(list, seq)
+		}
+	}
+	return list
+}

@@ -1,0 +1,68 @@
+package actors
+
+import (
+	"os"
+	"sync"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/cluster"
+)
+
+// computeName is the compute actor's, in every process.
+const computeName = "compute"
+
+var hostname = sync.OnceValue(func() string {
+	name, _ := os.Hostname() // for people to read
+	return name
+})
+
+// Member is what this process says of itself.
+func (p *Pipeline) Member() cluster.Member {
+	m := p.offer()
+	m.Host, m.Process, m.HTTP, m.Version = hostname(), os.Getpid(), p.cfg.Cluster.HTTP, p.cfg.Cluster.Version
+	m.Started, m.Draining, m.Requests = p.created, p.isClosed(), p.Running()
+	return m
+}
+
+// offer is the part of it that placement needs.
+func (p *Pipeline) offer() cluster.Member {
+	m := cluster.Member{Node: p.name, Roles: p.cfg.Roles, Model: p.cfg.ModelID}
+	if p.has(cluster.Tokenize) {
+		m.Tokenizer = &cluster.Tokenizer{
+			Pool: cluster.Pool{Actors: names(p.tokenizers), Load: int(p.tokenizing.Load())}, EOS: p.cfg.Tokenizer.EOS(),
+		}
+	}
+	if p.has(cluster.Detok) {
+		m.Detok = &cluster.Pool{Actors: names(p.detokenizers), Load: int(p.texts.Load())}
+	}
+	if p.has(cluster.Compute) {
+		m.Worker = p.worker()
+	}
+	return m
+}
+
+func (p *Pipeline) worker() *cluster.Worker {
+	c := &p.cfg
+	w := &cluster.Worker{
+		Actor: computeName, Backend: c.Backend, Weights: c.Weights, Created: p.created,
+		Context: c.Context, Vocab: c.Model.Vocab(), Sampling: c.Sampling,
+		Slabs: c.Model.Slabs(), FreeSlabs: int(p.freeSlabs.Load()), SlabTokens: c.Model.SlabTokens(),
+		Capacity: c.Sched.MaxBatchSize, Queue: c.Sched.MaxWaiting,
+		Running: int(p.loop.running.Load()), Steps: p.loop.steps.Load(), InStep: p.loop.stalled(time.Now()),
+	}
+	w.Waiting = max(0, p.loop.ledger.len()-w.Running)
+	if o := p.outage.Load(); o != nil {
+		w.Down = o.err.Error()
+	}
+	return w
+}
+
+func names(pids []*actor.PID) []string {
+	list := make([]string, len(pids))
+	for i, pid := range pids {
+		list[i] = pid.Id
+	}
+	return list
+}

@@ -1,0 +1,386 @@
+package msg
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg/msgpb"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/detok"
+)
+
+// Errors of the wire form.
+var (
+	ErrLocal = errors.New("msg: the message does not travel")
+	ErrWire  = errors.New("msg: bad message")
+)
+
+// Marshal puts a message to the actor of that name into its wire form. now is the
+// sender's time, see Generate.
+func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
+	e := &msgpb.Envelope{To: to}
+	switch m := m.(type) {
+	case *Tokenize:
+		t, err := tokenizeToWire(m)
+		e.Body = &msgpb.Envelope_Tokenize{Tokenize: t}
+		return e, err
+	case *Tokenized:
+		e.Body = &msgpb.Envelope_Tokenized{Tokenized: &msgpb.Tokenized{Tokens: m.Tokens, Error: errorToWire(m.Err)}}
+	case *Detokenize:
+		e.Body = &msgpb.Envelope_Detokenize{Detokenize: &msgpb.Detokenize{Reply: pidToWire(m.Reply), Tokens: m.Tokens}}
+	case *Detokenized:
+		e.Body = &msgpb.Envelope_Detokenized{Detokenized: &msgpb.Detokenized{Text: m.Text, Error: errorToWire(m.Err)}}
+	case *OpenText:
+		e.Body = &msgpb.Envelope_OpenText{OpenText: &msgpb.OpenText{
+			Seq: uint64(m.Seq), Reply: pidToWire(m.Reply), Compute: pidToWire(m.Compute), Stop: m.Options.Stop,
+			IncludeStop: m.Options.IncludeStop, KeepSpecial: m.Options.KeepSpecial, History: m.History,
+		}}
+	case *CloseText:
+		e.Body = &msgpb.Envelope_CloseText{CloseText: &msgpb.CloseText{Seq: uint64(m.Seq)}}
+	case *Generate:
+		e.Body = &msgpb.Envelope_Generate{Generate: generateToWire(m, now)}
+	case *Cancel:
+		e.Body = &msgpb.Envelope_Cancel{Cancel: &msgpb.Cancel{Seq: uint64(m.Seq)}}
+	case *Tokens:
+		e.Body = &msgpb.Envelope_Tokens{Tokens: tokensToWire(m)}
+	case *Text:
+		e.Body = &msgpb.Envelope_Text{Text: &msgpb.Text{
+			Seq: uint64(m.Seq), Text: m.Text, Token: m.Token, Index: int64(m.Index), Logprobs: logprobsToWire(m.Logprobs),
+			Finish: string(m.Finish), Lost: m.Lost, Error: errorToWire(m.Err),
+		}}
+	case *Started:
+		e.Body = &msgpb.Envelope_Started{Started: &msgpb.Started{AgeNs: int64(now.Sub(m.At))}}
+	case *Progress:
+		e.Body = &msgpb.Envelope_Progress{Progress: &msgpb.Progress{
+			Node: m.Node, Seqs: convert[uint64](m.Seqs), Generated: convert[int64](m.Generated), InStepNs: int64(m.InStep),
+		}}
+	default:
+		return nil, fmt.Errorf("%w: %T", ErrLocal, m)
+	}
+	return e, nil
+}
+
+// Unmarshal is the message of an envelope; now is the receiver's time. What it
+// returns can be handed to an actor: PIDs are there, numbers fit together.
+func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
+	var p pids
+	var m any
+	var err error
+	switch b := e.GetBody().(type) {
+	case *msgpb.Envelope_Tokenize:
+		m, err = tokenizeFromWire(b.Tokenize, &p)
+	case *msgpb.Envelope_Tokenized:
+		m = &Tokenized{Tokens: b.Tokenized.GetTokens(), Err: errorFromWire(b.Tokenized.GetError())}
+	case *msgpb.Envelope_Detokenize:
+		m = &Detokenize{Reply: p.get(b.Detokenize.GetReply()), Tokens: b.Detokenize.GetTokens()}
+	case *msgpb.Envelope_Detokenized:
+		m = &Detokenized{Text: b.Detokenized.GetText(), Err: errorFromWire(b.Detokenized.GetError())}
+	case *msgpb.Envelope_OpenText:
+		t := b.OpenText
+		m = &OpenText{
+			Seq: SeqID(t.GetSeq()), Reply: p.get(t.GetReply()), Compute: p.get(t.GetCompute()), History: t.GetHistory(),
+			Options: detok.Options{Stop: t.GetStop(), IncludeStop: t.GetIncludeStop(), KeepSpecial: t.GetKeepSpecial()},
+		}
+	case *msgpb.Envelope_CloseText:
+		m = &CloseText{Seq: SeqID(b.CloseText.GetSeq())}
+	case *msgpb.Envelope_Generate:
+		m, err = generateFromWire(b.Generate, &p, now)
+	case *msgpb.Envelope_Cancel:
+		m = &Cancel{Seq: SeqID(b.Cancel.GetSeq())}
+	case *msgpb.Envelope_Tokens:
+		m = tokensFromWire(b.Tokens)
+	case *msgpb.Envelope_Text:
+		t := b.Text
+		m = &Text{
+			Seq: SeqID(t.GetSeq()), Text: t.GetText(), Token: t.GetToken(), Index: int(t.GetIndex()),
+			Logprobs: logprobsFromWire(t.GetLogprobs()),
+			Finish:   api.Finish(t.GetFinish()), Lost: t.GetLost(), Err: errorFromWire(t.GetError()),
+		}
+	case *msgpb.Envelope_Started:
+		m = &Started{At: now.Add(-time.Duration(b.Started.GetAgeNs()))}
+	case *msgpb.Envelope_Progress:
+		t := b.Progress
+		if len(t.GetSeqs()) != len(t.GetGenerated()) {
+			return nil, fmt.Errorf("%w: progress of %d sequences with %d counts", ErrWire, len(t.GetSeqs()), len(t.GetGenerated()))
+		}
+		m = &Progress{
+			Node: t.GetNode(), Seqs: convert[SeqID](t.GetSeqs()), Generated: convert[int](t.GetGenerated()), InStep: time.Duration(t.GetInStepNs()),
+		}
+	default:
+		return nil, fmt.Errorf("%w: no body that is known here, of a newer version?", ErrWire)
+	}
+	if err == nil && p.missing {
+		err = fmt.Errorf("%w: a %T without an actor to answer to", ErrWire, m)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// pids reads PIDs that a message must have.
+type pids struct{ missing bool }
+
+func (p *pids) get(w *msgpb.PID) *actor.PID {
+	if w.GetAddress() == "" || w.GetId() == "" {
+		p.missing = true
+		return nil
+	}
+	return actor.NewPID(w.GetAddress(), w.GetId())
+}
+
+func pidToWire(p *actor.PID) *msgpb.PID {
+	if p == nil {
+		return nil
+	}
+	return &msgpb.PID{Address: p.Address, Id: p.Id}
+}
+
+func convert[To, From ~int | ~int64 | ~uint64](list []From) []To {
+	if list == nil {
+		return nil
+	}
+	out := make([]To, len(list))
+	for i, v := range list {
+		out[i] = To(v)
+	}
+	return out
+}
+
+func errorToWire(err error) *msgpb.Error {
+	if err == nil {
+		return nil
+	}
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok {
+		e = &api.Error{Code: api.CodeInternal, Message: err.Error()}
+	}
+	return &msgpb.Error{Code: int32(e.Code), Param: e.Param, Message: e.Message, Reason: e.Reason, RetryAfterNs: int64(e.RetryAfter)}
+}
+
+func errorFromWire(e *msgpb.Error) error {
+	if e == nil {
+		return nil
+	}
+	return &api.Error{
+		Code: api.Code(e.GetCode()), Param: e.GetParam(), Message: e.GetMessage(), Reason: e.GetReason(),
+		RetryAfter: time.Duration(e.GetRetryAfterNs()),
+	}
+}
+
+func tokenizeToWire(m *Tokenize) (*msgpb.Tokenize, error) {
+	in := m.Input
+	t := &msgpb.Tokenize{
+		Reply: pidToWire(m.Reply), Model: in.Model, Prompt: in.Prompt, AddSpecialTokens: in.AddSpecialTokens,
+		ContinueFinal: in.ContinueFinal, NoGenerationPrompt: in.NoGenerationPrompt,
+	}
+	for _, f := range []struct {
+		to    *[]byte
+		value any
+		none  bool
+	}{
+		{&t.Messages, in.Messages, in.Messages == nil},
+		{&t.Tools, in.Tools, in.Tools == nil},
+		{&t.TemplateArgs, in.TemplateArgs, in.TemplateArgs == nil},
+	} {
+		if f.none {
+			continue
+		}
+		var err error
+		if *f.to, err = json.Marshal(f.value); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrWire, err)
+		}
+	}
+	return t, nil
+}
+
+func tokenizeFromWire(t *msgpb.Tokenize, p *pids) (*Tokenize, error) {
+	in := &api.TokenizeRequest{
+		Model: t.GetModel(), Prompt: t.GetPrompt(), AddSpecialTokens: t.GetAddSpecialTokens(),
+		ContinueFinal: t.GetContinueFinal(), NoGenerationPrompt: t.GetNoGenerationPrompt(),
+	}
+	// Values of the client's making stay as they were written: templates print them.
+	var tools []json.RawMessage
+	var args map[string]json.RawMessage
+	for _, f := range []struct {
+		from []byte
+		to   any
+	}{{t.GetMessages(), &in.Messages}, {t.GetTools(), &tools}, {t.GetTemplateArgs(), &args}} {
+		if len(f.from) == 0 {
+			continue
+		}
+		if err := json.Unmarshal(f.from, f.to); err != nil {
+			return nil, fmt.Errorf("%w: tokenize: %w", ErrWire, err)
+		}
+	}
+	for _, v := range tools {
+		in.Tools = append(in.Tools, v)
+	}
+	if args != nil {
+		in.TemplateArgs = make(map[string]any, len(args))
+		for k, v := range args {
+			in.TemplateArgs[k] = v
+		}
+	}
+	return &Tokenize{Reply: p.get(t.GetReply()), Input: in}, nil
+}
+
+func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
+	s := &g.Sampling
+	w := &msgpb.Generate{
+		Seq: uint64(g.Seq), Choices: convert[uint64](g.Choices), RequestId: g.RequestID,
+		Reply: pidToWire(g.Reply), Watch: pidToWire(g.Watch), Detok: pidToWire(g.Detok),
+		Prompt: g.Prompt, Generated: g.Generated, MaxTokens: int64(g.MaxTokens), StopTokens: g.StopTokens,
+		Sampling: &msgpb.Sampling{
+			Temperature: s.Temperature, TopK: int64(s.TopK), TopP: s.TopP, MinP: s.MinP, TypicalP: s.TypicalP,
+			RepetitionPenalty: s.RepetitionPenalty, PresencePenalty: s.PresencePenalty, FrequencyPenalty: s.FrequencyPenalty,
+			LogitBias: s.LogitBias, Seed: s.Seed, Logprobs: s.Logprobs, TopLogprobs: int64(s.TopLogprobs),
+		},
+		Tenant: g.Tenant, Weight: int64(g.Weight), Priority: int64(g.Priority), AgeNs: int64(now.Sub(g.Arrival)),
+	}
+	if b := g.Beams; b != nil {
+		w.Beams = &msgpb.Beams{Width: int64(b.Width), LengthPenalty: b.LengthPenalty, Early: uint32(b.Early)}
+	}
+	if !g.Deadline.IsZero() {
+		left := int64(g.Deadline.Sub(now))
+		w.DeadlineInNs = &left
+	}
+	return w
+}
+
+func generateFromWire(w *msgpb.Generate, p *pids, now time.Time) (*Generate, error) {
+	s := w.GetSampling()
+	g := &Generate{
+		Seq: SeqID(w.GetSeq()), Choices: convert[SeqID](w.GetChoices()), RequestID: w.GetRequestId(),
+		Reply: p.get(w.GetReply()), Watch: p.get(w.GetWatch()), Detok: p.get(w.GetDetok()),
+		Prompt: w.GetPrompt(), Generated: w.GetGenerated(), MaxTokens: int(w.GetMaxTokens()), StopTokens: w.GetStopTokens(),
+		Sampling: sample.Params{
+			Temperature: s.GetTemperature(), TopK: int(s.GetTopK()), TopP: s.GetTopP(), MinP: s.GetMinP(), TypicalP: s.GetTypicalP(),
+			RepetitionPenalty: s.GetRepetitionPenalty(), PresencePenalty: s.GetPresencePenalty(), FrequencyPenalty: s.GetFrequencyPenalty(),
+			LogitBias: s.GetLogitBias(), Seed: s.GetSeed(), Logprobs: s.GetLogprobs(), TopLogprobs: int(s.GetTopLogprobs()),
+		},
+		Tenant: w.GetTenant(), Weight: int(w.GetWeight()), Priority: int(w.GetPriority()), Arrival: now.Add(-time.Duration(w.GetAgeNs())),
+	}
+	if b := w.GetBeams(); b != nil {
+		g.Beams = &sample.BeamParams{Width: int(b.GetWidth()), LengthPenalty: b.GetLengthPenalty(), Early: sample.EarlyStopping(min(b.GetEarly(), 255))}
+	}
+	if w.DeadlineInNs != nil {
+		g.Deadline = now.Add(time.Duration(w.GetDeadlineInNs()))
+	}
+	return g, g.validate()
+}
+
+// validate checks what the compute actor relies on; what needs the vocabulary is
+// checked there.
+func (g *Generate) validate() error {
+	switch {
+	case len(g.Choices) == 0 || g.Choices[0] != g.Seq:
+		return fmt.Errorf("%w: generate %d: expected its sequence as the first choice", ErrWire, g.Seq)
+	case g.Beams == nil && len(g.Choices) > 1:
+		return fmt.Errorf("%w: generate %d: %d choices without beams, expected 1", ErrWire, g.Seq, len(g.Choices))
+	case len(g.Prompt) == 0:
+		return fmt.Errorf("%w: generate %d: no prompt", ErrWire, g.Seq)
+	case g.MaxTokens <= len(g.Generated):
+		return fmt.Errorf("%w: generate %d: at most %d tokens, of which %d are there", ErrWire, g.Seq, g.MaxTokens, len(g.Generated))
+	}
+	if err := g.Sampling.Validate(); err != nil {
+		return fmt.Errorf("%w: generate %d: %w", ErrWire, g.Seq, err)
+	}
+	if g.Beams == nil {
+		return nil
+	}
+	if err := g.Beams.Validate(); err != nil {
+		return fmt.Errorf("%w: generate %d: %w", ErrWire, g.Seq, err)
+	}
+	if len(g.Choices) > g.Beams.Width || len(g.Generated) > 0 {
+		return fmt.Errorf("%w: generate %d: %d choices of %d beams behind %d tokens", ErrWire, g.Seq, len(g.Choices), g.Beams.Width, len(g.Generated))
+	}
+	return nil
+}
+
+func tokensToWire(m *Tokens) *msgpb.Tokens {
+	list := make([]msgpb.Token, len(m.Tokens)) //nolint:govet // never copied
+	out := &msgpb.Tokens{Tokens: make([]*msgpb.Token, len(m.Tokens))}
+	for i := range m.Tokens {
+		t, w := &m.Tokens[i], &list[i]
+		w.Seq, w.Id, w.Index, w.Logprob = uint64(t.Seq), t.ID, int64(t.Index), t.Logprob
+		w.Stopped, w.Finish, w.Lost, w.Error = t.Stopped, string(t.Finish), t.Lost, errorToWire(t.Err)
+		w.Logprobs = t.Top != nil
+		for _, a := range t.Top {
+			w.Top = append(w.Top, &msgpb.Alternative{Token: a.Token, Logprob: a.Logprob})
+		}
+		out.Tokens[i] = w
+	}
+	return out
+}
+
+func tokensFromWire(w *msgpb.Tokens) *Tokens {
+	m := &Tokens{Tokens: make([]Token, len(w.GetTokens()))}
+	for i, t := range w.GetTokens() {
+		m.Tokens[i] = Token{
+			Seq: SeqID(t.GetSeq()), ID: t.GetId(), Index: int(t.GetIndex()), Logprob: t.GetLogprob(),
+			Stopped: t.GetStopped(), Finish: api.Finish(t.GetFinish()), Lost: t.GetLost(), Err: errorFromWire(t.GetError()),
+		}
+		if !t.GetLogprobs() {
+			continue
+		}
+		m.Tokens[i].Top = make([]sample.Alternative, len(t.GetTop()))
+		for k, a := range t.GetTop() {
+			m.Tokens[i].Top[k] = sample.Alternative{Token: a.GetToken(), Logprob: a.GetLogprob()}
+		}
+	}
+	return m
+}
+
+func logprobsToWire(list []api.TokenLogprob) []*msgpb.Logprob {
+	if list == nil {
+		return nil
+	}
+	out := make([]*msgpb.Logprob, len(list))
+	for i, l := range list {
+		out[i] = &msgpb.Logprob{Token: l.Token, Text: l.Text, Bytes: l.Bytes, Logprob: l.Logprob, Top: logprobsToWire(l.Top)}
+	}
+	return out
+}
+
+func logprobsFromWire(list []*msgpb.Logprob) []api.TokenLogprob {
+	if list == nil {
+		return nil
+	}
+	out := make([]api.TokenLogprob, len(list))
+	for i, l := range list {
+		out[i] = api.TokenLogprob{
+			Token: l.GetToken(), Text: l.GetText(), Bytes: l.GetBytes(), Logprob: l.GetLogprob(), Top: logprobsFromWire(l.GetTop()),
+		}
+	}
+	return out
+}
+
+// Kind is the last part of the subject that a message travels on: what a role may
+// send is what it may publish to. "" for what does not travel.
+func Kind(m any) string {
+	switch m.(type) {
+	case *Tokenize, *Detokenize:
+		return "tokenize"
+	case *Tokenized, *Detokenized:
+		return "tokenized"
+	case *OpenText, *CloseText:
+		return "open"
+	case *Generate:
+		return "generate"
+	case *Cancel:
+		return "cancel"
+	case *Tokens:
+		return "tokens"
+	case *Text:
+		return "text"
+	case *Started, *Progress:
+		return "progress"
+	}
+	return ""
+}

@@ -1,0 +1,229 @@
+package actors
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+)
+
+// Bounds of the watch. Messages between processes are not acknowledged; what is
+// missing shows within these times.
+const (
+	watchEvery = 100 * time.Millisecond
+	// lostAfter is how long a worker's report and what came of a sequence may
+	// contradict each other: longer than a message is on its way, even in a queue.
+	lostAfter = time.Second
+	// tokenizeAgain is when a prompt that another process did not answer is sent again.
+	tokenizeAgain = 10 * time.Second
+)
+
+// Reasons for which a sequence has to go on elsewhere; label values of a metric.
+const (
+	workerDead     = "worker_dead"     // left the cluster, or silent there
+	workerSilent   = "worker_silent"   // no report of its sequences
+	workerStalled  = "worker_stalled"  // reports, but a step does not end
+	workerDraining = "worker_draining" //
+	workerForgot   = "worker_forgot"   // reports, but not of this sequence
+	workerFailed   = "worker_failed"   // its device failed
+	textLost       = "text_lost"       // the worker is ahead of what came, or a token is missing
+	detokDead      = "detok_dead"
+)
+
+// watch knows where every sequence of this process runs and notices when nothing
+// comes any more: from a killed process, a stopped one, a cut network and a lost
+// message alike. It is a state machine with a lock: time comes from outside.
+type watch struct {
+	self    string
+	silence time.Duration // without a report of a sequence
+	stall   time.Duration // of a step
+
+	mu      sync.Mutex
+	workers map[string]map[msg.SeqID]*watched // by node
+	waiting map[*actor.PID]*waiting           // requests, see wait
+	ticked  time.Time
+}
+
+// watched is a sequence that runs.
+type watched struct {
+	request  *actor.PID
+	detok    string // node
+	local    bool   // worker and detok are here
+	received atomic.Int64
+	heard    time.Time // of it, in a report
+	odd      time.Time // since when report and received contradict each other, unchanged
+	at       int64     // received then
+}
+
+// waiting is a request that waits for another process, or for one to appear.
+type waiting struct {
+	node  string // "": any
+	since time.Time
+}
+
+func newWatch(self string, silence, stall time.Duration) *watch {
+	return &watch{
+		self: self, silence: silence, stall: stall,
+		workers: make(map[string]map[msg.SeqID]*watched), waiting: make(map[*actor.PID]*waiting),
+	}
+}
+
+// trouble is a sequence that has to go on elsewhere.
+type trouble struct {
+	request *actor.PID
+	lost    *msg.Lost
+}
+
+// begin notes a sequence with so many tokens received before.
+func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, request *actor.PID, received int) *watched {
+	s := &watched{request: request, detok: detok, local: worker == w.self && detok == w.self, heard: now}
+	s.received.Store(int64(received))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.workers[worker] == nil {
+		w.workers[worker] = make(map[msg.SeqID]*watched)
+	}
+	w.workers[worker][seq] = s
+	return s
+}
+
+func (w *watch) end(seq msg.SeqID, worker string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.remove(seq, worker)
+}
+
+func (w *watch) remove(seq msg.SeqID, worker string) {
+	seqs := w.workers[worker]
+	delete(seqs, seq)
+	if len(seqs) == 0 {
+		delete(w.workers, worker)
+	}
+}
+
+// sequences counts those of a worker.
+func (w *watch) sequences(worker string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.workers[worker])
+}
+
+// wait has a request asked to try again when its node is gone; with "" each tick.
+func (w *watch) wait(now time.Time, request *actor.PID, node string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting[request] = &waiting{node, now}
+}
+
+func (w *watch) waitNoMore(request *actor.PID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.waiting, request)
+}
+
+// report takes a worker's. Strangers are sequences that the worker need not go on
+// with: their requests have ended or moved.
+func (w *watch) report(now time.Time, p *msg.Progress, elsewhere bool) (troubles []trouble, strangers []msg.SeqID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	seqs := w.workers[p.Node]
+	generated := make(map[msg.SeqID]int, len(p.Seqs))
+	for i, seq := range p.Seqs {
+		generated[seq] = p.Generated[i]
+		if seqs[seq] == nil {
+			strangers = append(strangers, seq)
+		}
+	}
+	stalled := p.InStep > w.stall && elsewhere
+	for seq, s := range seqs {
+		n, known := generated[seq]
+		received := s.received.Load()
+		why := textLost
+		if known {
+			s.heard = now
+		} else {
+			why = workerForgot
+		}
+		switch {
+		case stalled:
+			why = workerStalled
+		case s.local:
+			continue // nothing is lost inside a process, however late it is
+		case known && int64(n) <= received:
+			s.odd = time.Time{}
+			continue
+		case s.odd.IsZero() || received != s.at:
+			s.odd, s.at = now, received
+			continue
+		case now.Sub(s.odd) < lostAfter:
+			continue
+		}
+		troubles = w.lost(troubles, seq, s, p.Node, why)
+	}
+	return troubles, strangers
+}
+
+func (w *watch) lost(list []trouble, seq msg.SeqID, s *watched, worker, why string) []trouble {
+	w.remove(seq, worker)
+	return append(list, trouble{s.request, &msg.Lost{Seq: seq, Why: why}})
+}
+
+// view is what a tick asks of the cluster.
+type view interface {
+	Deaf() bool                // this node hears nobody: judge nobody
+	Alive(node string) bool    //
+	draining(node string) bool // a worker, and another one can take over
+}
+
+// tick looks at silence. again lists the requests that should try again.
+func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.PID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pause := now.Sub(w.ticked)
+	w.ticked = now
+	if v.Deaf() || pause > 5*watchEvery { // this process was cut off, or stopped: it has to listen first
+		w.pardon(now)
+		return nil, nil
+	}
+	for worker, seqs := range w.workers {
+		local := worker == w.self
+		dead, draining := !local && !v.Alive(worker), !local && v.draining(worker)
+		for seq, s := range seqs {
+			var why string
+			switch {
+			case dead:
+				why = workerDead
+			case draining:
+				why = workerDraining
+			case !local && now.Sub(s.heard) > w.silence:
+				why = workerSilent
+			case s.detok != w.self && !v.Alive(s.detok):
+				why = detokDead
+			default:
+				continue
+			}
+			troubles = w.lost(troubles, seq, s, worker, why)
+		}
+	}
+	for request, x := range w.waiting {
+		if x.node == "" || x.node != w.self && (!v.Alive(x.node) || now.Sub(x.since) > tokenizeAgain) {
+			again = append(again, request)
+		}
+	}
+	return troubles, again
+}
+
+// pardon counts everybody as heard now.
+func (w *watch) pardon(now time.Time) {
+	for _, seqs := range w.workers {
+		for _, s := range seqs {
+			s.heard, s.odd = now, time.Time{}
+		}
+	}
+	for _, x := range w.waiting {
+		x.since = now
+	}
+}

@@ -1,0 +1,120 @@
+package actors
+
+import (
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+)
+
+// watchActor gets the reports of workers.
+type watchActor struct{ p *Pipeline }
+
+func (a *watchActor) Receive(ctx actor.Context) {
+	m, ok := ctx.Message().(*msg.Progress)
+	if !ok {
+		return
+	}
+	p := a.p
+	elsewhere := m.InStep > p.cfg.StallAfter && p.elsewhereAny(m.Node)
+	troubles, strangers := p.watch.report(time.Now(), m, elsewhere)
+	p.tell(troubles)
+	worker := actor.NewPID(m.Node, computeName)
+	for _, seq := range strangers {
+		ctx.Send(worker, &msg.Cancel{Seq: seq})
+	}
+}
+
+// tell has the requests of lost sequences start them again.
+func (p *Pipeline) tell(list []trouble) {
+	for _, t := range list {
+		p.system.Root.Send(t.request, t.lost)
+	}
+}
+
+// look has the watch look at silence.
+func (p *Pipeline) look() {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.quit:
+			return
+		case now := <-tick.C:
+			troubles, again := p.watch.tick(now, p)
+			p.tell(troubles)
+			for _, request := range again {
+				p.system.Root.Send(request, &msg.Retry{})
+			}
+		}
+	}
+}
+
+// Deaf, Alive and draining make a Pipeline the watch's view of the cluster.
+func (p *Pipeline) Deaf() bool { return p.registry.Deaf() }
+
+// Alive says whether a process was heard lately.
+func (p *Pipeline) Alive(node string) bool { return p.registry.Alive(node) }
+
+func (p *Pipeline) draining(node string) bool {
+	for _, m := range p.registry.Others() {
+		if m.Node == node {
+			return m.Draining && p.elsewhere(m.Model, node)
+		}
+	}
+	return false
+}
+
+// elsewhereAny says whether another worker serves what a node does.
+func (p *Pipeline) elsewhereAny(node string) bool {
+	if node == p.name {
+		return p.elsewhere(p.cfg.ModelID, node)
+	}
+	for _, m := range p.registry.Others() {
+		if m.Node == node {
+			return p.elsewhere(m.Model, node)
+		}
+	}
+	return false
+}
+
+// care reports what this process does for others, and ends what it did for those
+// that are gone.
+func (p *Pipeline) care() {
+	tick := time.NewTicker(msg.ProgressEvery)
+	defer tick.Stop()
+	swept := time.Now()
+	for {
+		select {
+		case <-p.quit:
+			return
+		case now := <-tick.C:
+			if p.loop != nil {
+				p.report()
+			}
+			if p.bridge != nil && !p.registry.Deaf() && now.Sub(swept) >= time.Second {
+				swept = now
+				p.sweepOrphans(now)
+			}
+		}
+	}
+}
+
+func (p *Pipeline) report() {
+	for _, r := range p.loop.ledger.report(p.name, p.loop.stalled(time.Now())) {
+		p.system.Root.Send(r.to, r.progress)
+	}
+}
+
+// sweepOrphans ends what runs here for processes that are gone.
+func (p *Pipeline) sweepOrphans(now time.Time) {
+	if p.loop != nil {
+		for _, seq := range p.loop.ledger.orphans(now, p.registry.Alive) {
+			p.system.Root.Send(p.compute, &msg.Cancel{Seq: seq})
+		}
+	}
+	for _, pid := range p.detokenizers {
+		p.system.Root.Send(pid, &sweep{now: now, alive: p.registry.Alive})
+	}
+}

@@ -1,0 +1,112 @@
+// Package cluster knows the processes that serve together: who they are, what they
+// offer, and who has gone silent.
+//
+// Every node says all of it on one NATS subject a few times a second, and everybody
+// listens. There is nothing else: no store to keep, no leader to elect, and a node
+// that joins late knows the others after one beat. See docs/decisions/cluster.md.
+package cluster
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/compute/sample"
+)
+
+// Node is the number of a process, drawn when it starts: one that comes back is a
+// new one.
+type Node uint32
+
+// NewNode draws a number.
+func NewNode() Node {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return Node(max(binary.BigEndian.Uint32(b[:]), 1))
+}
+
+// String is the node's address in subjects, PIDs and logs.
+func (n Node) String() string { return fmt.Sprintf("n%08x", uint32(n)) }
+
+// First is the number before the first of a node's sequences: its own in the high
+// half.
+func (n Node) First() uint64 { return uint64(n) << 32 }
+
+// Role is a part of the pipeline that a process has.
+type Role string
+
+const (
+	Gateway  Role = "gateway"  // HTTP and NATS interfaces, request actors
+	Tokenize Role = "tokenize" // text to ids
+	Compute  Role = "compute"  // the model
+	Detok    Role = "detok"    // ids to text
+)
+
+// Roles lists all of them in the order of the pipeline.
+func Roles() []Role { return []Role{Gateway, Tokenize, Compute, Detok} }
+
+// Member is what a node says of itself.
+type Member struct {
+	Node     string    `json:"node"`
+	Roles    []Role    `json:"roles"`
+	Host     string    `json:"host,omitempty"`
+	Process  int       `json:"process,omitempty"`
+	HTTP     string    `json:"http,omitempty"` // address of health and metrics
+	Version  string    `json:"version,omitempty"`
+	Started  time.Time `json:"started"`
+	Draining bool      `json:"draining,omitempty"` // takes nothing new
+	Left     bool      `json:"left,omitempty"`     // its last word
+
+	Model      string        `json:"model,omitempty"` // of tokenize, compute and detok
+	Tokenizer  *Tokenizer    `json:"tokenizer,omitempty"`
+	Worker     *Worker       `json:"worker,omitempty"`
+	Detok      *Pool         `json:"detok,omitempty"`
+	Requests   int           `json:"requests,omitempty"` // of a gateway
+	BeatsEvery time.Duration `json:"beats_every"`
+}
+
+// Pool is the actors of a stage.
+type Pool struct {
+	Actors []string `json:"actors"`
+	Load   int      `json:"load"` // messages or sequences in hand
+}
+
+// Tokenizer is a tokenize process's pool and what its files say of the model.
+type Tokenizer struct {
+	Pool
+	EOS []int32 `json:"eos"`
+}
+
+// Worker is a compute process.
+type Worker struct {
+	Actor    string        `json:"actor"`
+	Backend  string        `json:"backend"`
+	Weights  string        `json:"weights"`
+	Created  time.Time     `json:"created"`
+	Context  int           `json:"context"` // tokens
+	Vocab    int           `json:"vocab"`
+	Sampling sample.Params `json:"sampling"`
+
+	Slabs      int `json:"slabs"`
+	FreeSlabs  int `json:"free_slabs"`
+	SlabTokens int `json:"slab_tokens"`
+
+	Capacity int           `json:"capacity"` // sequences of a step
+	Queue    int           `json:"queue"`    // sequences that it takes beyond them
+	Running  int           `json:"running"`
+	Waiting  int           `json:"waiting"`
+	Steps    uint64        `json:"steps"`
+	InStep   time.Duration `json:"in_step"` // since the last progress, with work at hand
+	Down     string        `json:"down,omitempty"`
+}
+
+// Has says whether the member has a role.
+func (m *Member) Has(r Role) bool {
+	for _, have := range m.Roles {
+		if have == r {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,108 @@
+package cluster
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// table holds what was heard of others. It judges silence only while this node
+// itself is heard: a beat of ours that does not come back means that the fault is
+// near, and a node that was stopped for a while has to listen first.
+type table struct {
+	self    string
+	dead    time.Duration // of silence
+	members map[string]*entry
+	echo    time.Time // when our own beat was last heard
+	deaf    bool
+}
+
+type entry struct {
+	Member
+	heard  time.Time
+	silent bool
+}
+
+// forget is how long a silent node is kept, to be seen.
+const forget = time.Minute
+
+func newTable(self string, dead time.Duration, now time.Time) *table {
+	return &table{self: self, dead: dead, members: make(map[string]*entry), echo: now}
+}
+
+// hear takes a beat. It returns whether the node is new, or new again.
+func (t *table) hear(now time.Time, m Member) (joined bool) {
+	if m.Node == t.self {
+		if t.deaf || now.Sub(t.echo) > t.dead/2 {
+			t.pardon(now)
+		}
+		t.echo, t.deaf = now, false
+		return false
+	}
+	if m.Left {
+		delete(t.members, m.Node)
+		return false
+	}
+	e := t.members[m.Node]
+	if e == nil {
+		e = &entry{silent: true}
+		t.members[m.Node] = e
+	}
+	joined = e.silent
+	*e = entry{Member: m, heard: now}
+	return joined
+}
+
+// pardon counts everybody who was not silent before as heard now.
+func (t *table) pardon(now time.Time) {
+	for _, e := range t.members {
+		if !e.silent {
+			e.heard = now
+		}
+	}
+}
+
+// tick judges, and returns the nodes that have become silent.
+func (t *table) tick(now time.Time) (silent []string) {
+	t.deaf = now.Sub(t.echo) > t.dead/2
+	if t.deaf {
+		return nil
+	}
+	for node, e := range t.members {
+		switch quiet := now.Sub(e.heard); {
+		case quiet > max(forget, t.dead):
+			delete(t.members, node)
+		case quiet > max(t.dead, 3*e.BeatsEvery) && !e.silent:
+			e.silent = true
+			silent = append(silent, node)
+		}
+	}
+	slices.Sort(silent)
+	return silent
+}
+
+// live lists the members that are not silent, by node.
+func (t *table) live() []Member {
+	list := make([]Member, 0, len(t.members)+1)
+	for _, e := range t.members {
+		if !e.silent {
+			list = append(list, e.Member)
+		}
+	}
+	slices.SortFunc(list, func(a, b Member) int { return cmp.Compare(a.Node, b.Node) })
+	return list
+}
+
+func (t *table) alive(node string) bool {
+	e := t.members[node]
+	return node == t.self || e != nil && !e.silent
+}
+
+func (t *table) silentCount() (n int) {
+	for _, e := range t.members {
+		if e.silent {
+			n++
+		}
+	}
+	return n
+}
