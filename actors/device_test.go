@@ -27,7 +27,8 @@ type testDevice struct {
 	gate       chan struct{} // if not nil, a step takes a value first
 	reloadGate chan struct{} // as gate
 	steps      int
-	largest    int // rows of the largest step
+	largest    int  // rows of the largest step
+	freed      bool // the gate is open
 }
 
 const testSlabTokens = 16

@@ -16,8 +16,12 @@ const drainPoll = 10 * time.Millisecond
 // actors stop.
 func (p *Pipeline) Close(ctx context.Context) error {
 	p.mu.Lock()
+	again := p.closed
 	p.closed = true
 	p.mu.Unlock()
+	if again {
+		return errors.New("actors: closed already")
+	}
 	p.registry.Beat()
 	if !p.drained(ctx, p.idle) {
 		p.tellAll(&msg.CancelRequest{Err: errShutdown()})

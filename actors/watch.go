@@ -1,6 +1,8 @@
 package actors
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -180,6 +182,7 @@ type view interface {
 
 // tick looks at silence. again lists the requests that should try again.
 func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.PID) {
+	draining := w.draining(v)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pause := now.Sub(w.ticked)
@@ -190,13 +193,13 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 	}
 	for worker, seqs := range w.workers {
 		local := worker == w.self
-		dead, draining := !local && !v.Alive(worker), !local && v.draining(worker)
+		dead := !local && !v.Alive(worker)
 		for seq, s := range seqs {
 			var why string
 			switch {
 			case dead:
 				why = workerDead
-			case draining:
+			case draining[worker]:
 				why = workerDraining
 			case !local && now.Sub(s.heard) > w.silence:
 				why = workerSilent
@@ -214,6 +217,19 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 		}
 	}
 	return troubles, again
+}
+
+// draining asks for the workers that sequences should leave, without the lock: the
+// answer depends on how many sequences each has.
+func (w *watch) draining(v view) map[string]bool {
+	w.mu.Lock()
+	nodes := slices.Collect(maps.Keys(w.workers))
+	w.mu.Unlock()
+	leave := make(map[string]bool)
+	for _, node := range nodes {
+		leave[node] = node != w.self && v.draining(node)
+	}
+	return leave
 }
 
 // pardon counts everybody as heard now.

@@ -38,6 +38,7 @@ type Registry struct {
 	sub  *nats.Subscription
 	quit chan struct{}
 	done sync.WaitGroup
+	once sync.Once
 
 	mu    sync.RWMutex
 	table *table
@@ -163,9 +164,12 @@ func (r *Registry) Deaf() bool {
 
 // Leave says goodbye. The others forget this node at once.
 func (r *Registry) Leave() {
-	if r.cfg.Conn == nil {
-		return
+	if r.cfg.Conn != nil {
+		r.once.Do(r.leave)
 	}
+}
+
+func (r *Registry) leave() {
 	close(r.quit)
 	r.done.Wait()
 	r.mu.Lock()

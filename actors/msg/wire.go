@@ -176,7 +176,7 @@ func errorFromWire(e *msgpb.Error) error {
 func tokenizeToWire(m *Tokenize) (*msgpb.Tokenize, error) {
 	in := m.Input
 	t := &msgpb.Tokenize{
-		Reply: pidToWire(m.Reply), Model: in.Model, Prompt: in.Prompt, AddSpecialTokens: in.AddSpecialTokens,
+		Reply: pidToWire(m.Reply), Model: in.Model, Prompt: []byte(in.Prompt), AddSpecialTokens: in.AddSpecialTokens,
 		ContinueFinal: in.ContinueFinal, NoGenerationPrompt: in.NoGenerationPrompt,
 	}
 	for _, f := range []struct {
@@ -201,7 +201,7 @@ func tokenizeToWire(m *Tokenize) (*msgpb.Tokenize, error) {
 
 func tokenizeFromWire(t *msgpb.Tokenize, p *pids) (*Tokenize, error) {
 	in := &api.TokenizeRequest{
-		Model: t.GetModel(), Prompt: t.GetPrompt(), AddSpecialTokens: t.GetAddSpecialTokens(),
+		Model: t.GetModel(), Prompt: string(t.GetPrompt()), AddSpecialTokens: t.GetAddSpecialTokens(),
 		ContinueFinal: t.GetContinueFinal(), NoGenerationPrompt: t.GetNoGenerationPrompt(),
 	}
 	// Values of the client's making stay as they were written: templates print them.

@@ -541,7 +541,7 @@ func (x *Error) GetRetryAfterNs() int64 {
 type Tokenize struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	Reply              *PID                   `protobuf:"bytes,1,opt,name=reply,proto3" json:"reply,omitempty"`
-	Prompt             string                 `protobuf:"bytes,2,opt,name=prompt,proto3" json:"prompt,omitempty"`
+	Prompt             []byte                 `protobuf:"bytes,2,opt,name=prompt,proto3" json:"prompt,omitempty"` // text; the tokenizer says what is wrong with it
 	AddSpecialTokens   bool                   `protobuf:"varint,3,opt,name=add_special_tokens,json=addSpecialTokens,proto3" json:"add_special_tokens,omitempty"`
 	Messages           []byte                 `protobuf:"bytes,4,opt,name=messages,proto3" json:"messages,omitempty"` // JSON, as are the next two; absent: none
 	Tools              []byte                 `protobuf:"bytes,5,opt,name=tools,proto3" json:"tools,omitempty"`
@@ -590,11 +590,11 @@ func (x *Tokenize) GetReply() *PID {
 	return nil
 }
 
-func (x *Tokenize) GetPrompt() string {
+func (x *Tokenize) GetPrompt() []byte {
 	if x != nil {
 		return x.Prompt
 	}
-	return ""
+	return nil
 }
 
 func (x *Tokenize) GetAddSpecialTokens() bool {
@@ -1891,7 +1891,7 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x0eretry_after_ns\x18\x05 \x01(\x03R\fretryAfterNs\"\xbf\x02\n" +
 	"\bTokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
-	"\x06prompt\x18\x02 \x01(\tR\x06prompt\x12,\n" +
+	"\x06prompt\x18\x02 \x01(\fR\x06prompt\x12,\n" +
 	"\x12add_special_tokens\x18\x03 \x01(\bR\x10addSpecialTokens\x12\x1a\n" +
 	"\bmessages\x18\x04 \x01(\fR\bmessages\x12\x14\n" +
 	"\x05tools\x18\x05 \x01(\fR\x05tools\x12#\n" +

@@ -1,0 +1,400 @@
+package actors
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/metrics"
+)
+
+// natsServer is a NATS server of the test's own.
+func natsServer(t *testing.T, maxPayload int32) string {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, MaxPayload: maxPayload})
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	require.True(t, s.ReadyForConnections(patience))
+	return s.ClientURL()
+}
+
+// node is a process of a cluster, as far as its pipeline goes.
+type node struct {
+	*Pipeline
+	conn   *nats.Conn
+	device *testDevice
+	once   sync.Once
+}
+
+// testNodes are the processes that serve together.
+type testNodes struct {
+	t   *testing.T
+	url string
+}
+
+func newTestNodes(t *testing.T) *testNodes { return &testNodes{t, natsServer(t, 1<<20)} }
+
+func (c *testNodes) start(change func(*Config), roles ...cluster.Role) *node {
+	c.t.Helper()
+	conn, err := nats.Connect(c.url, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	require.NoError(c.t, err)
+	n := &node{conn: conn, device: newTestDevice(200)}
+	cfg := testConfig(c.t, n.device)
+	cfg.Roles, cfg.MaxRequests = roles, 100
+	cfg.Cluster = Cluster{Conn: conn, Beat: 20 * time.Millisecond, Dead: 500 * time.Millisecond, ResumeTimeout: patience}
+	cfg.Metrics, cfg.Log = metrics.New(metrics.Build{}), zerolog.New(zerolog.NewTestWriter(c.t))
+	if change != nil {
+		change(&cfg)
+	}
+	if !hasRole(roles, cluster.Compute) {
+		cfg.Model = nil
+	}
+	if !hasRole(roles, cluster.Tokenize) && !hasRole(roles, cluster.Detok) {
+		cfg.Tokenizer = nil
+	}
+	n.Pipeline, err = New(cfg)
+	require.NoError(c.t, err)
+	c.t.Cleanup(n.kill)
+	return n
+}
+
+func hasRole(list []cluster.Role, r cluster.Role) bool {
+	return (&cluster.Member{Roles: list}).Has(r)
+}
+
+// kill cuts a node off without a word, and then stops what is left of it.
+func (n *node) kill() {
+	n.once.Do(func() {
+		n.conn.Close()
+		if n.device.gate != nil {
+			n.device.open1()
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = n.Close(ctx) // it has lost everything
+	})
+}
+
+// sees waits until a node knows of so many others and is ready.
+func (n *node) sees(t *testing.T, others int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return len(n.registry.Others()) == others && n.Ready() == nil }, patience, time.Millisecond)
+}
+
+// open1 lets a gated device run freely.
+func (d *testDevice) open1() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.freed {
+		d.freed = true
+		close(d.gate)
+	}
+}
+
+func gated(c *Config) { c.Model.(*testDevice).gate = make(chan struct{}, 1000) }
+
+// four is a gateway, tokenizers, detokenizers and compute processes apart from each
+// other.
+func four(c *testNodes, workers int, change func(*Config)) (gateway, tokenize, detok *node, compute []*node) {
+	gateway = c.start(nil, cluster.Gateway)
+	tokenize = c.start(nil, cluster.Tokenize)
+	detok = c.start(nil, cluster.Detok)
+	for range workers {
+		compute = append(compute, c.start(change, cluster.Compute))
+	}
+	gateway.sees(c.t, 2+workers)
+	return gateway, tokenize, detok, compute
+}
+
+func TestRolesInProcessesOfTheirOwnServeTogether(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, detok, compute := four(c, 2, nil)
+	require.Equal(t, []api.Model{{ID: "m", Created: gateway.Models()[0].Created, ContextLength: 2048}}, gateway.Models())
+	var wg sync.WaitGroup
+	for i := range 30 {
+		wg.Go(func() {
+			prompt := []int32{int32(i), 7}
+			s, err := gateway.Submit(context.Background(), tokensRequest(fmt.Sprint(i), prompt, 50))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			tokens, last, err := read(s)
+			if err != nil || last.Finish != api.FinishLength || !equal(tokens, expected(compute[0].device, prompt, 50)) {
+				t.Errorf("request %d: %v, %+v, %v", i, err, last, tokens)
+			}
+		})
+	}
+	wg.Wait()
+	for _, n := range compute {
+		require.Positive(t, n.device.steps, "both have work")
+		requireClean(t, n.Pipeline, n.device)
+	}
+	require.Zero(t, detok.texts.Load())
+
+	r := tokensRequest("text", nil, 5)
+	r.Prompt = "Once upon a time"
+	s, err := gateway.Submit(context.Background(), r)
+	require.NoError(t, err)
+	_, last, err := read(s)
+	require.NoError(t, err)
+	require.Equal(t, api.FinishLength, last.Finish)
+	ids, err := gateway.Tokenize(context.Background(), &api.TokenizeRequest{Prompt: "Once upon a time", AddSpecialTokens: true})
+	require.NoError(t, err)
+	require.Len(t, ids, last.Usage.PromptTokens)
+	text, err := gateway.Detokenize(context.Background(), "m", ids)
+	require.NoError(t, err)
+	require.Contains(t, text, "Once upon a time")
+	_, err = gateway.Tokenize(context.Background(), &api.TokenizeRequest{Prompt: "\xff"})
+	require.ErrorContains(t, err, "UTF-8")
+}
+
+// inFlight starts streams and lets each get some tokens, of workers whose devices
+// are gated.
+func inFlight(t *testing.T, gateway *node, compute []*node, n, tokens int) []api.Stream {
+	t.Helper()
+	var streams []api.Stream
+	for i := range n {
+		r := tokensRequest(fmt.Sprint(i), []int32{int32(i), 7}, tokens)
+		if i%3 == 2 {
+			r.Beams = &sample.BeamParams{Width: 2}
+		}
+		s, err := gateway.Submit(context.Background(), r)
+		require.NoError(t, err)
+		streams = append(streams, s)
+	}
+	for _, w := range compute {
+		require.Eventually(t, func() bool {
+			select {
+			case w.device.gate <- struct{}{}:
+			default:
+			}
+			w.device.mu.Lock()
+			defer w.device.mu.Unlock()
+			return w.device.steps > 10
+		}, patience, time.Millisecond)
+	}
+	return streams
+}
+
+// requireAll reads the streams of inFlight to their ends: nothing is missing and
+// nothing is double.
+func requireAll(t *testing.T, d *testDevice, streams []api.Stream, tokens int) {
+	t.Helper()
+	for i, s := range streams {
+		got, last, err := read(s)
+		require.NoError(t, err, "stream %d", i)
+		require.NoError(t, last.Err, "stream %d", i)
+		require.Equal(t, api.FinishLength, last.Finish)
+		if i%3 != 2 {
+			require.Equal(t, expected(d, []int32{int32(i), 7}, tokens), got, "stream %d", i)
+		} else {
+			require.Len(t, got, tokens)
+		}
+		require.Equal(t, tokens, last.Usage.CompletionTokens)
+	}
+}
+
+func TestAWorkerThatIsGoneWithoutAWordLosesNoStream(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, _, compute := four(c, 2, gated)
+	streams := inFlight(t, gateway, compute, 12, 100)
+	compute[0].kill()
+	compute[1].device.open1()
+	requireAll(t, compute[1].device, streams, 100)
+	requireClean(t, compute[1].Pipeline, compute[1].device)
+}
+
+func TestAWorkerThatComesBackAfterItsSequencesMovedAddsNothing(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, _, compute := four(c, 2, gated)
+	streams := inFlight(t, gateway, compute, 12, 100)
+	// As a process that is stopped: its loop waits at the gate, its reports and
+	// beats do not go out.
+	compute[0].registry.Leave()
+	require.Eventually(t, func() bool { return gateway.watch.sequences(compute[0].name) == 0 }, patience, time.Millisecond)
+	compute[0].device.open1() // it goes on, and sends what nobody waits for any more
+	requireClean(t, compute[0].Pipeline, compute[0].device)
+	compute[1].device.open1()
+	requireAll(t, compute[1].device, streams, 100)
+}
+
+func TestADetokenizerOrTokenizerThatIsGoneLosesNoStream(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, tokenize, detok, compute := four(c, 1, gated)
+	streams := inFlight(t, gateway, compute, 6, 60)
+	c.start(nil, cluster.Detok)
+	c.start(nil, cluster.Tokenize)
+	gateway.sees(t, 5)
+	detok.kill()
+	tokenize.kill()
+	gateway.sees(t, 3)
+	compute[0].device.open1()
+	requireAll(t, compute[0].device, streams, 60)
+	r := tokensRequest("text", nil, 5)
+	r.Prompt = "Once upon a time"
+	s, err := gateway.Submit(context.Background(), r)
+	require.NoError(t, err)
+	_, last, err := read(s)
+	require.NoError(t, err)
+	require.Equal(t, api.FinishLength, last.Finish)
+}
+
+func TestWithoutAWorkerStreamsPauseUntilOneJoins(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, _, compute := four(c, 1, gated)
+	streams := inFlight(t, gateway, compute, 6, 60)
+	compute[0].kill()
+	require.Eventually(t, func() bool { return gateway.Ready() != nil }, patience, time.Millisecond)
+	_, err := gateway.Submit(context.Background(), tokensRequest("new", []int32{1}, 1))
+	require.ErrorContains(t, err, "no worker")
+	require.Len(t, gateway.Models(), 1, "it is known")
+	other := c.start(nil, cluster.Compute)
+	requireAll(t, other.device, streams, 60)
+}
+
+func TestWithoutAWorkerForTooLongARequestEndsWithAClearError(t *testing.T) {
+	c := newTestNodes(t)
+	gateway := c.start(func(c *Config) { c.Cluster.ResumeTimeout = 300 * time.Millisecond }, cluster.Gateway, cluster.Tokenize, cluster.Detok)
+	compute := c.start(gated, cluster.Compute)
+	gateway.sees(t, 1)
+	streams := inFlight(t, gateway, []*node{compute}, 1, 60)
+	compute.kill()
+	requireUnavailable(t, streams, "no worker was there for")
+}
+
+func TestADeviceFailureMovesSequencesToAnotherWorker(t *testing.T) {
+	c := newTestNodes(t)
+	for _, roles := range [][]cluster.Role{{cluster.Compute}, cluster.Roles()} {
+		gateway := c.start(nil, cluster.Roles()...)
+		failing := gateway
+		gateway.device.mu.Lock()
+		gateway.device.failAt = []int{20}
+		gateway.device.mu.Unlock()
+		if len(roles) == 1 { // the other one fails
+			gateway.device.mu.Lock()
+			gateway.device.failAt = nil
+			gateway.device.mu.Unlock()
+			failing = c.start(func(c *Config) { c.Model.(*testDevice).failAt = []int{20} }, roles...)
+		} else {
+			c.start(nil, roles...)
+		}
+		require.Eventually(t, func() bool { return len(gateway.registry.Others()) > 0 }, patience, time.Millisecond)
+		var streams []api.Stream
+		for i := range 40 {
+			s, err := gateway.Submit(context.Background(), tokensRequest(fmt.Sprint(i), []int32{int32(i), 7}, 100))
+			require.NoError(t, err)
+			streams = append(streams, s)
+		}
+		for i, s := range streams {
+			got, last, err := read(s)
+			require.NoError(t, err)
+			require.NoError(t, last.Err)
+			require.Equal(t, expected(gateway.device, []int32{int32(i), 7}, 100), got, "stream %d", i)
+		}
+		require.Eventually(t, func() bool { return failing.device.reloaded() == 1 }, patience, time.Millisecond)
+	}
+}
+
+func TestADrainingWorkerHandsOverAndEnds(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, _, compute := four(c, 2, gated)
+	streams := inFlight(t, gateway, compute, 12, 100)
+	closed := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		closed <- compute[0].Close(ctx)
+	}()
+	require.Eventually(t, func() bool { return gateway.watch.sequences(compute[0].name) == 0 }, patience, time.Millisecond)
+	compute[0].device.open1()
+	require.NoError(t, <-closed)
+	require.Equal(t, 0, compute[0].loop.ledger.len())
+	compute[1].device.open1()
+	requireAll(t, compute[1].device, streams, 100)
+	compute[0].once.Do(compute[0].conn.Close)
+}
+
+func TestTheSequencesOfADeadGatewayAreCancelled(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, detok, compute := four(c, 1, gated)
+	inFlight(t, gateway, compute, 6, 1000)
+	gateway.kill()
+	now := time.Now()
+	alive := func(node string) bool { return node != gateway.name }
+	l := compute[0].loop.ledger
+	require.Empty(t, l.orphans(now, alive))
+	require.Empty(t, l.orphans(now.Add(orphansAfter-1), alive), "it may come back")
+	list := l.orphans(now.Add(orphansAfter), alive)
+	require.Len(t, list, 6)
+	compute[0].device.open1()
+	for _, seq := range list {
+		compute[0].system.Root.Send(compute[0].compute, &msg.Cancel{Seq: seq})
+	}
+	require.Eventually(t, func() bool { return !compute[0].Alive(gateway.name) }, patience, time.Millisecond)
+	for _, pid := range detok.detokenizers {
+		detok.system.Root.Send(pid, &sweep{now: time.Now().Add(orphansAfter + time.Second), alive: alive})
+	}
+	require.Eventually(t, func() bool { return detok.texts.Load() == 0 }, patience, time.Millisecond)
+	requireClean(t, compute[0].Pipeline, compute[0].device)
+}
+
+func TestALongPromptTravelsThroughAServerWithASmallLimit(t *testing.T) {
+	c := &testNodes{t, natsServer(t, 16<<10)}
+	long := func(cfg *Config) {
+		cfg.Context, cfg.Sched.MaxSequenceTokens, cfg.Sched.MaxBatchTokens = 1<<18, 1<<18, 1<<14
+		if d, ok := cfg.Model.(*testDevice); ok {
+			d.slabs = 1 << 14
+		}
+	}
+	gateway := c.start(long, cluster.Gateway)
+	c.start(long, cluster.Tokenize)
+	c.start(long, cluster.Detok)
+	compute := c.start(long, cluster.Compute)
+	gateway.sees(t, 3)
+	prompt := make([]int32, 200_000)
+	for i := range prompt {
+		prompt[i] = int32(i % 4096)
+	}
+	s, err := gateway.Submit(context.Background(), tokensRequest("long", prompt, 20))
+	require.NoError(t, err)
+	tokens, last, err := read(s)
+	require.NoError(t, err)
+	require.NoError(t, last.Err)
+	require.Equal(t, expected(compute.device, prompt, 20), tokens)
+
+	text := make([]byte, 0, 1<<20)
+	for len(text) < 800_000 {
+		text = append(text, "Once upon a time there was a word. "...)
+	}
+	r := tokensRequest("long text", nil, 20)
+	r.Prompt = string(text)
+	s, err = gateway.Submit(context.Background(), r)
+	require.NoError(t, err)
+	_, last, err = read(s)
+	require.NoError(t, err)
+	require.NoError(t, last.Err)
+	require.Greater(t, last.Usage.PromptTokens, 100_000)
+}
+
+func TestRolesAloneAreRefused(t *testing.T) {
+	cfg := testConfig(t, newTestDevice(100))
+	cfg.Roles, cfg.Log = []cluster.Role{cluster.Compute}, zerolog.Nop()
+	_, err := New(cfg)
+	require.ErrorContains(t, err, "without a NATS connection")
+}
