@@ -18,6 +18,9 @@ constexpr int64_t kSmallOperand = 32 << 10;
 // Bytes of a tile's operand that stay in the first-level cache beside the weights.
 constexpr int64_t kBlockOperand = 24 << 10;
 
+// With fewer, expanding int4 takes longer than it saves.
+constexpr int kExpandedTilesInt4 = 6;
+
 // So few tiles wait for memory more than the products take: they go through a panel
 // together, in blocks that stay in the first-level cache, so that it is one stream for
 // all of them.
@@ -76,6 +79,12 @@ const float* Linear::panel_bias(int64_t p) const {
 const float* Linear::panel_scales(int64_t p) const {
   if (scales_at_ == 0) return nullptr;
   return reinterpret_cast<const float*>(memory_ + scales_at_) + p * columns();
+}
+
+// Of a unit of a panel whose weights are expanded.
+int64_t Linear::expanded_bytes() const {
+  return weight_type_ == MR_WEIGHTS_INT4 ? unit_elements() + columns() * sizeof(float)
+                                         : unit_elements() * sizeof(float);
 }
 
 size_t Linear::operand_bytes(int64_t rows) const { return rows * units_ * operand_unit_bytes_; }
@@ -137,7 +146,9 @@ void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
 void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p,
                         int64_t end, float* room) const {
   const int64_t tile_sums = panel_sums(kernels_.max_rows);
-  float* const sums = room + (plan.expanded ? plan.step * plan.block * unit_elements() : 0);
+  const int64_t expanded = plan.expanded ? plan.block * expanded_bytes() : 0;  // of a panel
+  auto* const panels = reinterpret_cast<std::byte*>(room);
+  auto* const sums = reinterpret_cast<float*>(panels + plan.step * expanded);
   std::memset(sums, 0, (last_tile - tile) * (end - p) * tile_sums * sizeof(float));
   for (int64_t k = 0; k < units_; k += plan.block) {
     const int64_t units = std::min(plan.block, units_ - k);
@@ -148,13 +159,13 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
       for (int64_t q = p; q < end; ++q) {
         float* const to = sums + ((t - tile) * (end - p) + (q - p)) * tile_sums;
         const std::byte* const packed = panel(q) + k * unit_bytes_;
-        float* const floats = room + (q - p) * plan.block * unit_elements();
+        std::byte* const wide = panels + (q - p) * expanded;
         if (!plan.expanded) {
           kernels_.one[rows]({operand, packed, 0, units, group_, to, nullptr});
         } else if (t == tile) {
-          kernels_.expanding[rows]({operand, packed, 0, units, group_, to, floats});
+          kernels_.expanding[rows]({operand, packed, 0, units, group_, to, wide});
         } else {
-          kernels_.expanded[rows]({operand, floats, 0, units, group_, to, nullptr});
+          kernels_.expanded[rows]({operand, wide, 0, units, group_, to, nullptr});
         }
         if (k + units == units_) finish(b, t, q, to);
       }
@@ -182,18 +193,19 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     plan.room = plan.tiling.tiles * panel_sums(kernels_.max_rows);
     return plan;
   }
-  plan.expanded = kernels_.expanded[1] != nullptr;
+  plan.expanded = kernels_.expanded[1] != nullptr &&
+                  (weight_type_ != MR_WEIGHTS_INT4 || plan.tiling.tiles >= kExpandedTilesInt4);
   const int64_t most = kBlockOperand / (kernels_.max_rows * operand_unit_bytes_);
   plan.block = ceil_div(units_, ceil_div(units_, most));
   const int64_t panel_bytes =
-      plan.block * (plan.expanded ? unit_elements() * sizeof(float) : unit_bytes_) +
+      plan.block * (plan.expanded ? expanded_bytes() : unit_bytes_) +
       plan.tiling.tiles * panel_sums(kernels_.max_rows) * sizeof(float);
   plan.chunk = std::clamp<int64_t>(cached_bytes_ / panel_bytes, 1, plan.chunk);
   plan.step = plan.chunk;
   plan.chunks = ceil_div(panels_, plan.chunk);
   plan.groups = std::clamp<int64_t>(wanted / plan.chunks, 1, plan.tiling.tiles / 2);
   plan.room =
-      plan.chunk * ((plan.expanded ? plan.block * unit_elements() : 0) +
+      plan.chunk * ((plan.expanded ? plan.block * expanded_bytes() / int64_t{sizeof(float)} : 0) +
                     ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows));
   return plan;
 }

@@ -15,6 +15,8 @@ namespace {
 
 // Base:
 //   kLanes, kRows8, kRows4     lanes of a vector, rows of the largest tile of int8, int4
+//   kExpandedRows4             rows of int4 whose integer and float sums the registers
+//                              hold: what many rows go by; 0: they are not expanded
 //   kOffset                    of int8 weights: 128 where they are kept unsigned
 //   Bytes                      kLanes times four bytes
 //   Ints                       kLanes int32
@@ -84,13 +86,18 @@ typename Math<kLanes>::Vector load_scales(const uint8_t* p) {
 
 // As tile(), group by group: the products of a group are summed as integers, the
 // groups as floats in ascending order.
-template <class Base, int kRows, int kPanels, Fetch kFetch>
+template <class Base, int kRows, int kPanels, Fetch kFetch, bool kExpand = false>
 void int4_tile(const Tile& t) {
   constexpr int kLanes = Base::kLanes, kVector = 4 * kLanes;  // bytes of a vector
   constexpr int kEight = kPanelVectors * kVector;             // bytes of eight of K
   using M = Math<kLanes>;
   const auto* weights = static_cast<const uint8_t*>(t.weights);
   const auto* operand = static_cast<const uint8_t*>(t.operand);
+  auto* expanded = static_cast<uint8_t*>(t.expanded);
+  const auto expand = [&](const auto& vector) {
+    std::memcpy(expanded, &vector, sizeof vector);
+    expanded += sizeof vector;
+  };
   const int eights = t.group / 8;
   for (int64_t unit = 0; unit < t.units; ++unit) {
     int32_t totals[kRows];
@@ -114,6 +121,7 @@ void int4_tile(const Tile& t) {
             {Base::low(first), Base::low(second)}, {Base::high(first), Base::high(second)}};
 #pragma GCC unroll 2
         for (int q = 0; q < 2; ++q) {
+          if constexpr (kExpand) expand(quads[q][0]), expand(quads[q][1]);
 #pragma GCC unroll 16
           for (int r = 0; r < kRows; ++r) {
             int32_t x;
@@ -126,6 +134,7 @@ void int4_tile(const Tile& t) {
       }
       for (const auto& vector : sums) {
         const auto scale = load_scales<kLanes>(panel);
+        if constexpr (kExpand) expand(scale);
         panel += kLanes * sizeof(bf16);
         for (int r = 0; r < kRows; ++r, at += kLanes) {
           const auto products =
@@ -138,6 +147,65 @@ void int4_tile(const Tile& t) {
     weights += eights * kEight + kPanelVectors * kLanes * sizeof(bf16);
     operand += kRows * int4_operand_bytes(t.group);
   }
+}
+
+// Some rows of a tile over expanded weights: the sums of a group and those of all of
+// them stay in registers.
+template <class Base, int kRows, int kFirst, int kCount>
+void int4_expanded_rows(const Tile& t) {
+  constexpr int kLanes = Base::kLanes, kVector = 4 * kLanes;  // bytes of a vector
+  using M = Math<kLanes>;
+  typename M::Vector floats[kPanelVectors][kCount];
+  const auto at = [&](int vector, int r) {
+    return t.sums + (vector * kRows + kFirst + r) * kLanes;
+  };
+  for (int v = 0; v < kPanelVectors; ++v) {
+    for (int r = 0; r < kCount; ++r) floats[v][r] = M::load(at(v, r));
+  }
+  const auto* weights = static_cast<const uint8_t*>(t.weights);
+  const auto* operand = static_cast<const uint8_t*>(t.operand);
+  for (int64_t unit = 0; unit < t.units; ++unit) {
+    const uint8_t* codes = operand + kFirst * t.group;
+    typename Base::Ints sums[kPanelVectors][kCount];
+    for (int r = 0; r < kCount; ++r) {
+      int32_t total;
+      std::memcpy(&total, operand + kRows * t.group + (kFirst + r) * sizeof total, sizeof total);
+      sums[0][r] = sums[1][r] = typename Base::Ints{} - total;
+    }
+    for (int q = 0; q < t.group; q += 4, weights += kPanelVectors * kVector) {
+      const auto first = Base::load(weights), second = Base::load(weights + kVector);
+#pragma GCC unroll 16
+      for (int r = 0; r < kCount; ++r) {
+        int32_t x;
+        std::memcpy(&x, codes + r * t.group + q, sizeof x);
+        sums[0][r] = Base::dot4(sums[0][r], first, x);
+        sums[1][r] = Base::dot4(sums[1][r], second, x);
+      }
+    }
+    for (int v = 0; v < kPanelVectors; ++v) {
+      typename M::Vector scale;
+      std::memcpy(&scale, weights, sizeof scale);
+      weights += sizeof scale;
+      for (int r = 0; r < kCount; ++r) {
+        const auto products =
+            __builtin_convertvector((typename M::Ints)sums[v][r], typename M::Vector);
+        floats[v][r] = Base::multiply_add(products, scale, floats[v][r]);
+      }
+    }
+    operand += kRows * int4_operand_bytes(t.group);
+  }
+  for (int v = 0; v < kPanelVectors; ++v) {
+    for (int r = 0; r < kCount; ++r) std::memcpy(at(v, r), &floats[v][r], sizeof floats[v][r]);
+  }
+}
+
+template <class Base, int kRows, int kFirst = 0>
+void int4_expanded_tile(const Tile& t) {
+  constexpr int kLeft = kRows - kFirst;
+  constexpr int kParts = (kLeft + Base::kExpandedRows4 - 1) / Base::kExpandedRows4;
+  constexpr int kCount = (kLeft + kParts - 1) / kParts;
+  int4_expanded_rows<Base, kRows, kFirst, kCount>(t);
+  if constexpr (kCount < kLeft) int4_expanded_tile<Base, kRows, kFirst + kCount>(t);
 }
 
 template <class Base>
@@ -231,12 +299,21 @@ constexpr LinearKernels make_int8_kernels(const char* name) {
   return k;
 }
 
+template <class Base, int... kIndex>
+constexpr void expand_int4(LinearKernels& k, std::integer_sequence<int, kIndex...>) {
+  ((k.expanding[kIndex + 1] = int4_tile<Base, kIndex + 1, 1, Fetch::near_and_far, true>), ...);
+  ((k.expanded[kIndex + 1] = int4_expanded_tile<Base, kIndex + 1>), ...);
+}
+
 template <class Base>
 constexpr LinearKernels make_int4_kernels(const char* name) {
   LinearKernels k = make_kernels<Int4<Base>, Int4Tiles<Base>>();
   k.name = name;
   k.unit = 0;
   k.pack_operand = pack_int4;
+  if constexpr (Base::kExpandedRows4 > 0) {
+    expand_int4<Base>(k, std::make_integer_sequence<int, Base::kRows4>());
+  }
   return k;
 }
 

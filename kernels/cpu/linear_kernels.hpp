@@ -30,12 +30,12 @@ constexpr int64_t int4_operand_bytes(int group) { return group + int64_t{sizeof(
 // hold, so that a range may follow another.
 struct Tile {
   const void* operand;   // [units][rows] operands of a unit each
-  const void* weights;   // of the first panel: as above, or float where expanded
+  const void* weights;   // of the first panel: as above, or expanded
   int64_t panel_stride;  // bytes between the panels
   int64_t units;
   int group;        // of int4
   float* sums;      // [panels][2 vectors][rows][lanes]; int32 of int8
-  float* expanded;  // for an expanding kernel: room for its weights
+  void* expanded;   // for an expanding kernel: room for its weights
 };
 using TileKernel = void (*)(const Tile&);
 
@@ -88,10 +88,12 @@ struct LinearKernels {
   bool raw_row;                      // a row of bf16 with even K is a one-row operand as it is
   TileKernel one[kMaxTileRows + 1];  // [rows]: one panel
   Stream streams[kStreams];
-  // Where products are those of floats, the weights of many rows are made floats
-  // by the first tile that meets them. Null where they are not.
-  TileKernel expanding[kMaxTileRows + 1];  // [rows]: one panel, and writes its floats
-  TileKernel expanded[kMaxTileRows + 1];   // [rows]: one panel of such floats
+  // Weights of many rows that take more than a load to be multiplied are expanded by the
+  // first tile that meets them: bf16 to floats where products are those of floats, a unit
+  // of int4 to [group / 4][2 vectors][lanes][4] bytes and [2 vectors][lanes] float scales.
+  // Null where they are not.
+  TileKernel expanding[kMaxTileRows + 1];  // [rows]: one panel, and expands it
+  TileKernel expanded[kMaxTileRows + 1];   // [rows]: one expanded panel
   void (*pack_operand)(const OperandRows&, void* operand);  // [units][rows] operands
   void (*finish)(const Finish&);
   // For measure.hpp: that many rounds of products in registers alone; returns the

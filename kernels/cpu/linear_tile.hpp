@@ -55,7 +55,7 @@ void tile(const Tile& t) {
   const auto* operand = static_cast<const typename Target::Pair*>(t.operand);
   const auto* weights = static_cast<const Weight*>(t.weights);
   const int64_t stride = t.panel_stride / static_cast<int64_t>(sizeof(Weight));
-  float* expanded = t.expanded;
+  auto* expanded = static_cast<float*>(t.expanded);
   for (int64_t k = 0; k < t.units; ++k) {
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {

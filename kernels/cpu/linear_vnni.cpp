@@ -25,6 +25,7 @@ struct Vnni {
   static constexpr int kLanes = 16;
   static constexpr int kRows8 = 14;  // 28 sums, 2 weights; the operand is read where it lies
   static constexpr int kRows4 = 12;  // 24 sums, 4 halves of weights, 2 weights, scale, operand
+  static constexpr int kExpandedRows4 = 6;
   static constexpr int kOffset = 128;
   using Bytes = __m512i;
   using Ints = Math<kLanes>::Ints;
