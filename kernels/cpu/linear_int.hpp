@@ -25,6 +25,7 @@ namespace {
 //   Ints dot8(Ints, Bytes w, int32_t x)  + four products of int8 weights with x's four codes
 //   Ints dot4(Ints, Bytes w, int32_t x)  the same with weights 0 to 15
 //   Floats multiply_add(Floats a, Floats b, Floats c)  a * b + c
+//   void store_codes(Ints, int8_t*)    as bytes
 
 inline constexpr int kInt4Offset = 8;
 
@@ -237,42 +238,61 @@ inline RowScale row_scale(const bf16* in, int64_t width) {
 // At a time: a whole number of units of any kind.
 inline constexpr int kCodes = 128;
 
-// The codes of n elements of a row, n at most kCodes, and zeros behind them.
-inline void quantise(const bf16* in, int64_t n, const RowScale& row, int8_t* codes) {
-  std::memset(codes, 0, kCodes);
-  if (row.inverse == 0) return;  // zero times an infinity is no code
-  for (int64_t i = 0; i < n; ++i) {
-    const float shifted = to_float(in[i]) * row.inverse + 0x1.8p23f;  // rounds to an integer,
-    codes[i] = static_cast<int8_t>(std::bit_cast<int32_t>(shifted));  // in the low bits
+// The codes of n elements of a row and zeros behind them, `count` in all: whole vectors,
+// at most kCodes. Returns their sum.
+template <class Base>
+int32_t quantise(const bf16* in, int64_t n, int count, const RowScale& row, int8_t* codes) {
+  constexpr int kLanes = Base::kLanes;
+  using M = Math<kLanes>;
+  typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+  if (row.inverse == 0) {  // zero times an infinity is no code
+    std::memset(codes, 0, count);
+    return 0;
   }
+  bf16 filled[kCodes];
+  if (n < count) {
+    std::memset(filled, 0, sizeof filled);
+    std::memcpy(filled, in, n * sizeof(bf16));
+    in = filled;
+  }
+  typename M::Ints sum{};
+  for (int i = 0; i < count; i += kLanes) {
+    Halves halves;
+    std::memcpy(&halves, in + i, sizeof halves);
+    const auto x = (typename M::Vector)(__builtin_convertvector(halves, typename M::Ints) << 16);
+    constexpr float kShifter = 0x1.8p23f;  // adding it rounds to an integer, in the low bits
+    const auto shifted = (typename M::Ints)(x * row.inverse + kShifter);
+    const typename M::Ints code = shifted - std::bit_cast<int32_t>(kShifter);
+    sum += code;
+    Base::store_codes(code, codes + i);
+  }
+  int32_t total = 0;
+  for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
+  return total;
 }
 
-inline int32_t total(const int8_t* codes, int n) {
-  int32_t sum = 0;
-  for (int i = 0; i < n; ++i) sum += codes[i];
-  return sum;
-}
-
-inline void pack_int8(const OperandRows& rows, void* operand) {
+template <class Base>
+void pack_int8(const OperandRows& rows, void* operand) {
   constexpr int kUnit = 4;
-  auto* out = static_cast<uint8_t*>(operand);
   alignas(64) int8_t codes[kCodes];
+  const int64_t stride = int64_t{rows.rows} * kUnit;
   for (int r = 0; r < rows.rows; ++r) {
     const bf16* in = rows.in + r * rows.width;
     const RowScale row = row_scale(in, rows.width);
     rows.scales[r] = row.scale;
     rows.totals[r] = 0;
+    auto* to = static_cast<uint8_t*>(operand) + r * kUnit;
     for (int64_t k = 0; k < rows.width; k += kCodes) {
-      quantise(in + k, std::min<int64_t>(kCodes, rows.width - k), row, codes);
-      rows.totals[r] += total(codes, kCodes);
-      for (int64_t i = 0; i < kCodes && k + i < rows.units * kUnit; i += kUnit) {
-        std::memcpy(out + ((k + i) / kUnit * rows.rows + r) * kUnit, codes + i, kUnit);
-      }
+      rows.totals[r] +=
+          quantise<Base>(in + k, std::min<int64_t>(kCodes, rows.width - k), kCodes, row, codes);
+      const auto n = static_cast<int>(std::min<int64_t>(kCodes, rows.units * kUnit - k));
+      for (int i = 0; i < n; i += kUnit, to += stride) std::memcpy(to, codes + i, kUnit);
     }
   }
 }
 
-inline void pack_int4(const OperandRows& rows, void* operand) {
+template <class Base>
+void pack_int4(const OperandRows& rows, void* operand) {
   auto* out = static_cast<uint8_t*>(operand);
   alignas(64) int8_t codes[kCodes];
   for (int r = 0; r < rows.rows; ++r) {
@@ -281,10 +301,11 @@ inline void pack_int4(const OperandRows& rows, void* operand) {
     rows.scales[r] = row.scale;
     for (int64_t unit = 0; unit < rows.units; ++unit) {
       const int64_t k = unit * rows.group;
-      quantise(in + k, std::min<int64_t>(rows.group, rows.width - k), row, codes);
+      const int32_t total = quantise<Base>(in + k, std::min<int64_t>(rows.group, rows.width - k),
+                                           rows.group, row, codes);
       uint8_t* to = out + unit * rows.rows * int4_operand_bytes(rows.group);
       std::memcpy(to + r * rows.group, codes, rows.group);
-      const int32_t offset = kInt4Offset * total(codes, rows.group);
+      const int32_t offset = kInt4Offset * total;
       std::memcpy(to + rows.rows * rows.group + r * sizeof offset, &offset, sizeof offset);
     }
   }
@@ -295,7 +316,7 @@ constexpr LinearKernels make_int8_kernels(const char* name) {
   LinearKernels k = make_kernels<Int8<Base>>();
   k.name = name;
   k.weight_offset = Base::kOffset;
-  k.pack_operand = pack_int8;
+  k.pack_operand = pack_int8<Base>;
   return k;
 }
 
@@ -310,7 +331,7 @@ constexpr LinearKernels make_int4_kernels(const char* name) {
   LinearKernels k = make_kernels<Int4<Base>, Int4Tiles<Base>>();
   k.name = name;
   k.unit = 0;
-  k.pack_operand = pack_int4;
+  k.pack_operand = pack_int4<Base>;
   if constexpr (Base::kExpandedRows4 > 0) {
     expand_int4<Base>(k, std::make_integer_sequence<int, Base::kRows4>());
   }

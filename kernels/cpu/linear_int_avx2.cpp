@@ -43,6 +43,11 @@ struct Avx2 {
   }
   static Ints dot4(Ints sum, Bytes w, int32_t x) { return dot(sum, w, _mm256_set1_epi32(x)); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+  static void store_codes(Ints codes, int8_t* to) {
+    const auto x = (__m256i)codes;
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(words, words));
+  }
 
  private:
   static Ints dot(Ints sum, __m256i magnitude, __m256i x) {

@@ -29,6 +29,9 @@ struct Portable {
   }
   static Ints dot4(Ints sum, Bytes w, int32_t x) { return dot8(sum, w, x); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }
+  static void store_codes(Ints codes, int8_t* to) {
+    for (int lane = 0; lane < kLanes; ++lane) to[lane] = static_cast<int8_t>(codes[lane]);
+  }
 };
 
 }  // namespace
