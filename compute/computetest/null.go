@@ -21,9 +21,14 @@ func NewNull(slabs, vocab, token int) *Null {
 	return n
 }
 
-func (n *Null) Slabs() int      { return n.slabs }
+// Slabs of the pool.
+func (n *Null) Slabs() int { return n.slabs }
+
+// SlabTokens is that of all runners here.
 func (n *Null) SlabTokens() int { return SlabTokens }
-func (n *Null) Vocab() int      { return len(n.logits) }
+
+// Vocab is the number of logits per row.
+func (n *Null) Vocab() int { return len(n.logits) }
 
 // NewRegion returns a region that keeps nothing.
 func (n *Null) NewRegion(int) (compute.Region, error) { return nullRegion{}, nil }
@@ -31,8 +36,11 @@ func (n *Null) NewRegion(int) (compute.Region, error) { return nullRegion{}, nil
 // Run returns the same logits for every row.
 func (n *Null) Run([]compute.Rows) (compute.Logits, error) { return n, nil }
 
+// Row returns the logits of every row.
 func (n *Null) Row(int) []float32 { return n.logits }
-func (n *Null) Reload() error     { return nil }
+
+// Reload has nothing to do.
+func (n *Null) Reload() error { return nil }
 
 type nullRegion struct{}
 
