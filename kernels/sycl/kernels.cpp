@@ -19,12 +19,15 @@ int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[
 
 int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
 
-std::vector<LinearKernel> linear_kernels(const Bundle& bundle, Target target) {
-  std::vector<LinearKernel> kernels;
+LinearKernels linear_kernels(const Bundle& bundle, Target target) {
+  LinearKernels kernels{target.lanes, {}, {}, bundle.kernel("mr_finish")};
   for (const int rows : {1, 2, 4, 8}) {
-    kernels.push_back({rows, bundle.kernel("mr_linear_" + std::to_string(rows))});
+    kernels.tiles.push_back({rows, bundle.kernel("mr_linear_" + std::to_string(rows))});
   }
-  if (target.xmx) kernels.push_back({2 * target.lanes, bundle.kernel("mr_linear_tiles")});
+  if (target.xmx) kernels.tiles.push_back({2 * target.lanes, bundle.kernel("mr_linear_tiles")});
+  for (const int rows : {1, 2, kMostFewRows}) {
+    kernels.few.push_back({rows, bundle.kernel("mr_few_" + std::to_string(rows))});
+  }
   return kernels;
 }
 
@@ -64,7 +67,8 @@ Bundle attention_bundle(const Stream& stream, Target target, const Program& prog
 
 CommonKernels::CommonKernels(const Stream& stream, Target target, mr_dtype type)
     : CommonKernels(Bundle(stream.queue(),
-                           {"embed.cpp", "norm.cpp", "rope_store.cpp", "rows.cpp", "linear.cpp"},
+                           {"embed.cpp", "norm.cpp", "rope_store.cpp", "rows.cpp", "packed.cpp",
+                            "linear.cpp"},
                            build_options(target, type)),
                     target) {}
 

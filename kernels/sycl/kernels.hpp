@@ -29,7 +29,7 @@ struct CommonKernels {
   CommonKernels(const Stream& stream, Target target, mr_dtype type);
 
   sycl::kernel embed, norm, rope_store, select_rows, round, copy_slab;
-  std::vector<LinearKernel> linear;
+  LinearKernels linear;
 
  private:
   CommonKernels(const Bundle& bundle, Target target);

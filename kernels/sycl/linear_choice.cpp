@@ -34,15 +34,22 @@ class Trial {
     stream.wait();
   }
 
-  // Whether a row's bits are the same among any of these numbers of rows, and at
-  // any place among them.
-  bool keeps_bits(Linear& linear, const std::vector<int>& row_counts) {
-    std::vector<std::byte> first(out_row_ * std::min(kPatterns, kind_.most_rows)), out;
-    run(linear, static_cast<int>(first.size() / out_row_), first);
+  // One row of each pattern.
+  std::vector<std::byte> patterns(Linear& linear) {
+    std::vector<std::byte> out;
+    run(linear, std::min(kPatterns, kind_.most_rows), out);
+    return out;
+  }
+
+  // Whether a row has these bits among any of these numbers of rows, and at any place
+  // among them.
+  bool keeps_bits(Linear& linear, const std::vector<std::byte>& patterns,
+                  const std::vector<int>& row_counts) {
+    std::vector<std::byte> out;
     for (const int rows : row_counts) {
       run(linear, rows, out);
       for (int row = 0; row < rows; ++row) {
-        const std::byte* expected = first.data() + out_row_ * (row % kPatterns);
+        const std::byte* expected = patterns.data() + out_row_ * (row % kPatterns);
         if (std::memcmp(out.data() + out_row_ * row, expected, out_row_) != 0) return false;
       }
     }
@@ -92,38 +99,70 @@ class Trial {
   Buffer in_, out_;
 };
 
+// How many rows are ours over oneDNN's weights: those that are faster, if there is a chunk
+// of the sum with which they have its bits (`patterns`).
+FewRows few_rows(Trial& trial, const LinearKind& kind, OneDnnLinear& theirs,
+                 const std::vector<std::byte>& patterns) {
+  if (!theirs.packed()) return {};
+  constexpr int kMostChunk = 64 * kDepth, kLeastChunk = 4 * kDepth;
+  const auto faster = [&](int rows, int chunk) {
+    theirs.set_few_rows({rows, chunk});
+    const double by_us = trial.seconds(theirs, rows);
+    theirs.set_few_rows({});
+    return by_us < trial.seconds(theirs, rows);
+  };
+  if (kind.most_rows <= kMostFewRows) {  // all or none: no bits to agree about
+    return faster(kind.most_rows, kMostChunk) ? FewRows{kind.most_rows, kMostChunk} : FewRows{};
+  }
+  FewRows few;
+  for (int chunk = kMostChunk; few.chunk == 0 && chunk >= kLeastChunk; chunk /= 2) {
+    theirs.set_few_rows({kMostFewRows, chunk});
+    if (trial.keeps_bits(theirs, patterns, {1, 2, kMostFewRows})) few.chunk = chunk;
+  }
+  if (few.chunk == 0) return {};
+  for (int rows = 1; rows <= kMostFewRows && faster(rows, few.chunk); rows *= 2) few.most = rows;
+  return few;
+}
+
 }  // namespace
 
-LinearMaker::LinearMaker(Stream& stream, Target target, const std::vector<LinearKernel>& kernels,
+LinearMaker::LinearMaker(Stream& stream, Target target, const LinearKernels& kernels,
                          LinearChoices& choices)
     : stream_(stream), target_(target), kernels_(kernels), choices_(choices) {
-  if (target.onednn != OneDnnUse::never) onednn_ = open_onednn(stream);
+  if (target.onednn != OneDnnUse::never) onednn_ = open_onednn(stream, kernels);
 }
 
 std::unique_ptr<Linear> LinearMaker::make(const LinearKind& kind, const Program& program,
                                           const Op& op) {
-  const auto known = choices_.find(kind);
-  std::unique_ptr<Linear> ours, theirs;
-  if (onednn_ && (known == choices_.end() || known->second)) {
+  auto known = choices_.find(kind);
+  std::unique_ptr<Linear> ours;
+  std::unique_ptr<OneDnnLinear> theirs;
+  if (onednn_ && (known == choices_.end() || known->second.onednn)) {
     theirs = onednn_->linear(kind, program, op);
   }
   if (theirs == nullptr || known == choices_.end()) {
-    ours = std::make_unique<KernelLinear>(stream_, target_, kernels_, kind, program, op);
+    ours = std::make_unique<KernelLinear>(stream_, target_, kernels_.tiles, kind, program, op);
   }
   if (known == choices_.end()) {
-    if (theirs != nullptr && !prefers(kind, *ours, *theirs)) theirs = nullptr;
-    choices_.emplace(kind, theirs != nullptr);
+    const LinearChoice choice =
+        theirs != nullptr ? choose(kind, *ours, *theirs) : LinearChoice{false, {}};
+    known = choices_.emplace(kind, choice).first;
   }
-  made_[kind] = theirs != nullptr;
-  return theirs != nullptr ? std::move(theirs) : std::move(ours);
+  made_[kind] = known->second;
+  if (!known->second.onednn || theirs == nullptr) return ours;
+  theirs->set_few_rows(known->second.few);
+  return theirs;
 }
 
-bool LinearMaker::prefers(const LinearKind& kind, Linear& ours, Linear& theirs) {
+LinearChoice LinearMaker::choose(const LinearKind& kind, Linear& ours, OneDnnLinear& theirs) {
   Trial trial(stream_, kind);
   std::vector<int> row_counts = onednn_block_sizes(kind.most_rows);
   row_counts.push_back(kind.most_rows);
-  if (!trial.keeps_bits(theirs, row_counts)) return false;
-  if (target_.onednn == OneDnnUse::always) return true;
+  const std::vector<std::byte> patterns = trial.patterns(theirs);
+  if (!trial.keeps_bits(theirs, patterns, row_counts)) return {false, {}};
+  const LinearChoice onednn{true, few_rows(trial, kind, theirs, patterns)};
+  if (target_.onednn == OneDnnUse::always) return onednn;
+  theirs.set_few_rows(onednn.few);
   double speedups = 1;
   for (const int rows : {1, std::min(kind.most_rows, kManyRows)}) {
     speedups *= trial.seconds(ours, rows) / trial.seconds(theirs, rows);
@@ -131,15 +170,18 @@ bool LinearMaker::prefers(const LinearKind& kind, Linear& ours, Linear& theirs) 
   // Ours has to be clearly faster: the two have different bits, and where they are about
   // equal every start of the process should choose the same.
   constexpr double kClearly = 0.5;
-  return speedups > kClearly;
+  return speedups > kClearly ? onednn : LinearChoice{false, {}};
 }
 
 std::string LinearMaker::onednn_name() const {
-  const auto used =
-      std::count_if(made_.begin(), made_.end(), [](const auto& m) { return m.second; });
+  int used = 0, few = 0;
+  for (const auto& [kind, choice] : made_) {
+    used += choice.onednn;
+    few += choice.few.most > 0;
+  }
   if (used == 0) return "";
-  return onednn_version() + " for " + std::to_string(used) + " of " + std::to_string(made_.size()) +
-         " kinds";
+  return onednn_version() + ": " + std::to_string(used) + " of " + std::to_string(made_.size()) +
+         " kinds, few rows ours in " + std::to_string(few);
 }
 
 }  // namespace millrace::sycl_backend

@@ -73,9 +73,7 @@ void KernelLinear::cut(const Stream& stream) {
 }
 
 void KernelLinear::run(Stream& stream, int rows, const void* in, void* out) {
-  const auto fits = std::find_if(kernels_.begin(), kernels_.end(),
-                                 [&](const LinearKernel& k) { return k.rows >= rows; });
-  const LinearKernel& k = fits != kernels_.end() ? *fits : kernels_.back();
+  const LinearKernel& k = kernel_for(kernels_, rows);
   LinearShape shape = shape_;
   shape.rows = rows;
   const size_t tiles = (size_t(rows) + k.rows - 1) / k.rows;

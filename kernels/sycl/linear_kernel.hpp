@@ -15,6 +15,19 @@ struct LinearKernel {
   int rows;
   sycl::kernel kernel;
 };
+inline const LinearKernel& kernel_for(const std::vector<LinearKernel>& kernels, int rows) {
+  for (const LinearKernel& k : kernels) {
+    if (k.rows >= rows) return k;
+  }
+  return kernels.back();
+}
+
+// Of device/linear.cpp, and of device/packed.cpp.
+struct LinearKernels {
+  int lanes;  // of a sub-group
+  std::vector<LinearKernel> tiles, few;
+  sycl::kernel finish;
+};
 
 class KernelLinear : public Linear {
  public:

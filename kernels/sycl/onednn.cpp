@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <oneapi/dnnl/dnnl_sycl.hpp>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -26,51 +25,43 @@ memory::desc matrix(int64_t rows, int64_t columns, memory::data_type type) {
   return {{rows, columns}, type, memory::dims{columns, 1}};
 }
 
-std::optional<dnnl::algorithm> algorithm(int activation) {
-  switch (activation) {
-    case MR_ACT_SILU:
-      return dnnl::algorithm::eltwise_swish;
-    case MR_ACT_GELU_TANH:
-      return dnnl::algorithm::eltwise_gelu_tanh;
-    case MR_ACT_GELU_ERF:
-      return dnnl::algorithm::eltwise_gelu_erf;
-    case MR_ACT_RELU:
-      return dnnl::algorithm::eltwise_relu;
-    default:
-      return std::nullopt;
-  }
+// The columns of an op's product: a gated op has both halves, block by block.
+int64_t product_columns(const LinearKind& kind) {
+  constexpr int kHalf = kPackedColumns / 2;
+  if (!kind.gated) return kind.width;
+  return int64_t{(kind.width + kHalf - 1) / kHalf} * kPackedColumns;
 }
 
-struct Ending {
-  int activation;
-  bool factor;  // times a [rows][width] matrix of floats
-  bool accumulate, bias;
-  memory::data_type out;
-};
+// The row of W that a column holds, -1: none.
+int64_t row_of_column(const LinearKind& kind, int64_t column) {
+  constexpr int kHalf = kPackedColumns / 2;
+  if (!kind.gated) return column;
+  const int64_t row = column / kPackedColumns * kHalf + column % kHalf;
+  if (row >= kind.width) return -1;
+  return column % kPackedColumns < kHalf ? row : row + kind.width;
+}
 
-// out = act(in . W^T + b) * factor, or added to out, of one block of rows.
+// Whether the product alone is the op; else mr_finish makes it of floats.
+bool plain(const LinearKind& kind) {
+  return !kind.gated && kind.activation == MR_ACT_NONE && kind.out_f32;
+}
+
+// sums = in . W^T + b, or added to them, of one block of rows.
 class Product {
  public:
-  Product(const dnnl::engine& engine, const LinearKind& kind, const Ending& ending, int rows,
+  Product(const dnnl::engine& engine, const LinearKind& kind, int rows,
           const memory::desc& weights) {
-    const auto type = data_type(kind.type);
-    const memory::desc out = matrix(rows, kind.width, ending.out);
-    const memory::desc factor = matrix(rows, kind.width, memory::data_type::f32);
+    const int64_t columns = product_columns(kind);
+    const memory::desc out = matrix(rows, columns, memory::data_type::f32);
     dnnl::post_ops post;
-    if (const auto activation = algorithm(ending.activation)) {
-      const float alpha = ending.activation == MR_ACT_SILU ? 1.0f : 0.0f;
-      post.append_eltwise(*activation, alpha, 0.0f);
-    }
-    const int factor_argument = DNNL_ARG_ATTR_MULTIPLE_POST_OP(post.len()) | DNNL_ARG_SRC_1;
-    if (ending.factor) post.append_binary(dnnl::algorithm::binary_mul, factor);
-    if (ending.accumulate) post.append_sum();
+    if (kind.accumulate && plain(kind)) post.append_sum();
     dnnl::primitive_attr attributes;
     attributes.set_post_ops(post);
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     const memory::desc bias =
-        ending.bias ? matrix(1, kind.width, memory::data_type::f32) : memory::desc();
-    const dnnl::matmul::primitive_desc desc(engine, matrix(rows, kind.depth, type), weights, bias,
-                                            out, attributes);
+        kind.bias ? matrix(1, columns, memory::data_type::f32) : memory::desc();
+    const dnnl::matmul::primitive_desc desc(engine, matrix(rows, kind.depth, data_type(kind.type)),
+                                            weights, bias, out, attributes);
     weights_ = desc.weights_desc();
     scratch_bytes_ = desc.scratchpad_desc().get_size();
     reference_ = std::string(desc.impl_info_str()).find("ref") != std::string::npos;
@@ -82,21 +73,16 @@ class Product {
     argument(DNNL_ARG_WEIGHTS, weights_);
     argument(DNNL_ARG_DST, out);
     argument(DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc());
-    if (ending.bias) argument(DNNL_ARG_BIAS, bias);
-    if (ending.factor) {
-      argument(factor_argument, factor);
-      factor_ = factor_argument;
-    }
+    if (kind.bias) argument(DNNL_ARG_BIAS, bias);
   }
 
   sycl::event run(dnnl::stream& stream, const void* in, const Buffer& weights, const Buffer& bias,
-                  const void* factor, void* scratch, void* out) {
+                  void* scratch, void* out) {
     set(DNNL_ARG_SRC, in);
     set(DNNL_ARG_WEIGHTS, weights.data());
     set(DNNL_ARG_DST, out);
     set(DNNL_ARG_SCRATCHPAD, scratch);
     if (bias.size() > 0) set(DNNL_ARG_BIAS, bias.data());
-    if (factor_ != 0) set(factor_, factor);
     return interop::execute(matmul_, stream, arguments_);
   }
 
@@ -113,24 +99,26 @@ class Product {
   memory::desc weights_;
   std::unordered_map<int, memory> arguments_;
   size_t scratch_bytes_;
-  int factor_ = 0;
   bool reference_;
 };
 
-// The products of a kind of op, by rows. A gated op is up, then gate times up.
+// The products of a kind of op, by rows.
 class Products {
  public:
-  Products(const dnnl::engine& engine, const LinearKind& kind, const Ending& ending) {
+  // packed: in the order of device/packed.cpp; else oneDNN says how the weights lie.
+  Products(const dnnl::engine& engine, const LinearKind& kind, bool packed) : packed_(packed) {
     const std::vector<int> sizes = onednn_block_sizes(kind.most_rows);
-    memory::desc weights({kind.depth, kind.width}, data_type(kind.type), memory::format_tag::any);
-    // The largest one says how the weights lie.
+    memory::desc weights({kind.depth, product_columns(kind)}, data_type(kind.type),
+                         packed ? memory::format_tag::BA16a64b2a : memory::format_tag::any);
+    // The largest one says it.
     for (auto rows = sizes.rbegin(); rows != sizes.rend(); ++rows) {
-      const auto [it, added] = by_rows_.try_emplace(*rows, engine, kind, ending, *rows, weights);
+      const auto [it, added] = by_rows_.try_emplace(*rows, engine, kind, *rows, weights);
       weights = it->second.weights();
     }
   }
 
   const memory::desc& weights() const { return by_rows_.begin()->second.weights(); }
+  bool packed() const { return packed_; }
   Product& of(int rows) { return by_rows_.lower_bound(rows)->second; }
   size_t scratch_bytes() const {
     size_t bytes = 0;
@@ -144,41 +132,42 @@ class Products {
 
  private:
   std::map<int, Product> by_rows_;
+  bool packed_;
 };
 
-// What the ops of a kind share.
-struct Shared {
-  std::unique_ptr<Products> products, up;
-};
-
-// The memory between two products, and within one: the queue is in order.
+// The memory behind a product, and within one: the queue is in order.
 struct Scratch {
-  Buffer up;      // [kBlockRows][width] floats
+  Buffer sums;    // [kBlockRows][product columns] floats
   Buffer inside;  // oneDNN's own
 
-  void reach(Stream& stream, size_t up_bytes, size_t inside_bytes) {
-    if (up_bytes > up.size()) up = stream.allocate(up_bytes);
+  void reach(Stream& stream, size_t sum_bytes, size_t inside_bytes) {
+    if (sum_bytes > sums.size()) sums = stream.allocate(sum_bytes);
     if (inside_bytes > inside.size()) inside = stream.allocate(inside_bytes);
   }
 };
 
-class OneDnnLinear : public Linear {
+// What the ops of a program share.
+struct Context {
+  const LinearKernels& kernels;
+  dnnl::stream queue;
+  Scratch scratch;
+  // On a CPU oneDNN is a host task of the runtime. It reads its arguments when it
+  // runs, so there is one at a time; and to queue anything behind one costs 0.2 ms,
+  // but to wait before and after it 10 us each.
+  bool host_task;
+};
+
+class Multiplication : public OneDnnLinear {
  public:
   struct Weights {
     Buffer numbers, bias;
   };
 
-  OneDnnLinear(dnnl::stream& queue, const LinearKind& kind, Shared& shared, Scratch& scratch,
-               Weights weights, Weights up, bool host_task)
-      : queue_(queue),
-        kind_(kind),
-        shared_(shared),
-        scratch_(scratch),
-        weights_(std::move(weights)),
-        up_(std::move(up)),
-        host_task_(host_task) {}
+  Multiplication(Context& context, const LinearKind& kind, Products& products, Weights weights)
+      : context_(context), kind_(kind), products_(products), weights_(std::move(weights)) {}
 
   void run(Stream& stream, int rows, const void* in, void* out) override {
+    if (rows <= few_.most) return run_few(stream, rows, in, out);
     const int64_t in_row = int64_t{kind_.depth} * 2;
     const int64_t out_row = int64_t{kind_.width} * (kind_.out_f32 ? 4 : 2);
     for (int first = 0; first < rows; first += kBlockRows) {
@@ -188,117 +177,135 @@ class OneDnnLinear : public Linear {
     }
   }
 
-  uint64_t bytes() const override {
-    return weights_.numbers.size() + weights_.bias.size() + up_.numbers.size() + up_.bias.size();
-  }
+  uint64_t bytes() const override { return weights_.numbers.size() + weights_.bias.size(); }
+  // A pair must not reach into the next row.
+  bool packed() const override { return products_.packed() && kind_.depth % 2 == 0; }
+  void set_few_rows(FewRows few) override { few_ = few; }
 
  private:
-  void run_block(Stream& stream, int rows, const void* in, void* out) {
-    void* inside = scratch_.inside.data();
-    void* up = kind_.gated ? scratch_.up.data() : nullptr;
-    const auto submit = [&](Products& products, const Weights& w, const void* factor, void* to) {
-      Product& product = products.of(rows);
-      if (host_task_) stream.wait();
-      stream.submit_by(
-          [&] { return product.run(queue_, in, w.numbers, w.bias, factor, inside, to); });
-      if (host_task_) stream.wait();
-    };
-    if (kind_.gated) submit(*shared_.up, up_, nullptr, up);
-    submit(*shared_.products, weights_, up, out);
+  PackedShape shape(int rows) const {
+    const auto padded = products_.weights().get_padded_dims();
+    return {rows,
+            kind_.depth,
+            kind_.width,
+            static_cast<int32_t>(padded[0]),
+            few_.chunk,
+            static_cast<int32_t>(product_columns(kind_)),
+            kind_.activation,
+            kind_.gated,
+            kind_.accumulate,
+            kind_.bias,
+            kind_.out_f32};
   }
 
-  dnnl::stream& queue_;
+  void run_few(Stream& stream, int rows, const void* in, void* out) {
+    const auto blocks = size_t(product_columns(kind_) + kPackedColumns - 1) / kPackedColumns;
+    stream.launch(kernel_for(context_.kernels.few, rows).kernel, blocks, context_.kernels.lanes, in,
+                  static_cast<const void*>(weights_.numbers.data()),
+                  static_cast<const void*>(weights_.bias.data()), out, shape(rows));
+  }
+
+  void run_block(Stream& stream, int rows, const void* in, void* out) {
+    void* sums = plain(kind_) ? out : context_.scratch.sums.data();
+    if (context_.host_task) stream.wait();
+    stream.submit_by([&] {
+      return products_.of(rows).run(context_.queue, in, weights_.numbers, weights_.bias,
+                                    context_.scratch.inside.data(), sums);
+    });
+    if (context_.host_task) stream.wait();
+    if (plain(kind_)) return;
+    stream.launch(context_.kernels.finish, rows, kRowItems, static_cast<const void*>(sums), out,
+                  shape(rows));
+  }
+
+  Context& context_;
   LinearKind kind_;
-  Shared& shared_;
-  Scratch& scratch_;
-  Weights weights_, up_;
-  // On a CPU oneDNN is a host task of the runtime. It reads its arguments when it
-  // runs, so there is one at a time; and to queue anything behind one costs 0.2 ms,
-  // but to wait before and after it 10 us each.
-  bool host_task_;
+  Products& products_;
+  Weights weights_;
+  FewRows few_;
 };
 
 class Opened : public OneDnn {
  public:
-  explicit Opened(Stream& stream)
+  Opened(Stream& stream, const LinearKernels& kernels)
       : stream_(stream),
         engine_(interop::make_engine(stream.device(), stream.queue().get_context())),
-        queue_(interop::make_stream(engine_, const_cast<sycl::queue&>(stream.queue()))) {}
+        context_{kernels,
+                 interop::make_stream(engine_, const_cast<sycl::queue&>(stream.queue())),
+                 {},
+                 stream.device().is_cpu()} {}
 
-  std::unique_ptr<Linear> linear(const LinearKind& kind, const Program& program,
-                                 const Op& op) override {
-    Shared* shared = share(kind);
-    if (shared == nullptr) return nullptr;
-    OneDnnLinear::Weights up;
-    if (kind.gated) up = load(kind, *shared->up, program, op, kind.width);
-    return std::make_unique<OneDnnLinear>(queue_, kind, *shared, scratch_,
-                                          load(kind, *shared->products, program, op, 0),
-                                          std::move(up), stream_.device().is_cpu());
+  std::unique_ptr<OneDnnLinear> linear(const LinearKind& kind, const Program& program,
+                                       const Op& op) override {
+    const auto [it, added] = products_.try_emplace(kind);
+    if (added) it->second = open(kind);
+    if (it->second == nullptr) return nullptr;
+    return std::make_unique<Multiplication>(context_, kind, *it->second,
+                                            load(kind, *it->second, program, op));
   }
 
-  uint64_t scratch_bytes() const override { return scratch_.up.size() + scratch_.inside.size(); }
+  uint64_t scratch_bytes() const override {
+    return context_.scratch.sums.size() + context_.scratch.inside.size();
+  }
 
  private:
   // Null where oneDNN cannot compute the kind well, or not at all.
-  Shared* share(const LinearKind& kind) {
-    const auto [it, added] = shared_.try_emplace(kind);
-    Shared& shared = it->second;
-    if (!added) return shared.products ? &shared : nullptr;
-    const auto floats = memory::data_type::f32;
-    const Ending ending{kind.activation, kind.gated, kind.accumulate, kind.bias,
-                        kind.out_f32 ? floats : data_type(kind.type)};
-    try {
-      auto products = std::make_unique<Products>(engine_, kind, ending);
-      if (products->reference()) return nullptr;
-      size_t inside = products->scratch_bytes();
-      if (kind.gated) {
-        const Ending up{MR_ACT_NONE, false, false, kind.bias, floats};
-        shared.up = std::make_unique<Products>(engine_, kind, up);
-        if (shared.up->reference()) return nullptr;
-        inside = std::max(inside, shared.up->scratch_bytes());
+  std::unique_ptr<Products> open(const LinearKind& kind) {
+    // On a CPU it takes our order, which is its own for most sizes.
+    for (const bool packed : {true, false}) {
+      if (packed && !stream_.device().is_cpu()) continue;
+      try {
+        auto products = std::make_unique<Products>(engine_, kind, packed);
+        if (products->reference()) continue;
+        const size_t rows = plain(kind) ? 0 : std::min(kind.most_rows, kBlockRows);
+        context_.scratch.reach(stream_, rows * product_columns(kind) * sizeof(float),
+                               products->scratch_bytes());
+        return products;
+      } catch (const dnnl::error& e) {
+        if (e.status != dnnl_unimplemented) throw;
       }
-      const size_t rows = std::min(kind.most_rows, kBlockRows);
-      scratch_.reach(stream_, kind.gated ? rows * kind.width * sizeof(float) : 0, inside);
-      shared.products = std::move(products);
-    } catch (const dnnl::error& e) {
-      if (e.status != dnnl_unimplemented) throw;
-      return nullptr;
     }
-    return &shared;
+    return nullptr;
   }
 
-  // Rows [first, first + width) of W, in oneDNN's own order.
-  OneDnnLinear::Weights load(const LinearKind& kind, const Products& products,
-                             const Program& program, const Op& op, int64_t first) {
-    std::vector<uint16_t> numbers(int64_t{kind.width} * kind.depth);
-    std::vector<float> bias(kind.bias ? kind.width : 0);
-    parallel(kind.width, [&](int64_t column) {
-      const SourceRow source = source_row(program, op, first + column);
+  // W in the products' order.
+  Multiplication::Weights load(const LinearKind& kind, const Products& products,
+                               const Program& program, const Op& op) {
+    const int64_t columns = product_columns(kind);
+    std::vector<uint16_t> numbers(columns * kind.depth);
+    std::vector<float> bias(kind.bias ? columns : 0);
+    parallel(columns, [&](int64_t column) {
+      const int64_t row = row_of_column(kind, column);
+      if (row < 0) return;
+      const SourceRow source = source_row(program, op, row);
       read_row(source, kind.depth, kind.type, numbers.data() + column * kind.depth);
       if (source.bias != nullptr) bias[column] = element(*source.bias, source.row);
     });
-    const Buffer plain = stream_.allocate(numbers.size() * sizeof numbers[0]);
-    stream_.copy(plain.data(), numbers.data(), plain.size());
-    OneDnnLinear::Weights loaded{stream_.allocate(products.weights().get_size()),
-                                 stream_.allocate(bias.size() * sizeof(float))};
-    if (kind.bias) stream_.copy(loaded.bias.data(), bias.data(), loaded.bias.size());
+    const Buffer flat = stream_.allocate(numbers.size() * sizeof numbers[0]);
+    stream_.copy(flat.data(), numbers.data(), flat.size());
+    // Our kernels read whole blocks of the bias.
+    const size_t blocks = (columns + kPackedColumns - 1) / kPackedColumns;
+    Multiplication::Weights loaded{
+        stream_.allocate(products.weights().get_size()),
+        stream_.allocate(kind.bias ? blocks * kPackedColumns * sizeof(float) : 0)};
+    if (kind.bias) stream_.copy(loaded.bias.data(), bias.data(), bias.size() * sizeof(float));
     stream_.wait();
     const auto usm = [&](const memory::desc& d, const Buffer& data) {
       return interop::make_memory(d, engine_, interop::memory_kind::usm, data.data());
     };
     const memory from =
-        usm({{kind.depth, kind.width}, data_type(kind.type), memory::dims{1, kind.depth}}, plain);
+        usm({{kind.depth, columns}, data_type(kind.type), memory::dims{1, kind.depth}}, flat);
     const memory to = usm(products.weights(), loaded.numbers);
-    dnnl::reorder(from, to).execute(queue_, const_cast<memory&>(from), const_cast<memory&>(to));
+    dnnl::reorder(from, to).execute(context_.queue, const_cast<memory&>(from),
+                                    const_cast<memory&>(to));
     stream_.wait();
     return loaded;
   }
 
   Stream& stream_;
   dnnl::engine engine_;
-  dnnl::stream queue_;
-  std::map<LinearKind, Shared> shared_;
-  Scratch scratch_;
+  Context context_;
+  std::map<LinearKind, std::unique_ptr<Products>> products_;
 };
 
 }  // namespace
@@ -324,6 +331,8 @@ std::vector<int> onednn_block_sizes(int most_rows) {
   return sizes;
 }
 
-std::unique_ptr<OneDnn> open_onednn(Stream& stream) { return std::make_unique<Opened>(stream); }
+std::unique_ptr<OneDnn> open_onednn(Stream& stream, const LinearKernels& kernels) {
+  return std::make_unique<Opened>(stream, kernels);
+}
 
 }  // namespace millrace::sycl_backend

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sycl/linear.hpp"
+#include "sycl/linear_kernel.hpp"
 
 namespace millrace::sycl_backend {
 
@@ -15,6 +16,19 @@ std::string onednn_version();
 // The numbers of rows that it has kernels for, of ops of at most so many.
 std::vector<int> onednn_block_sizes(int most_rows);
 
+// Which rows of a kind of op are ours, over oneDNN's weights.
+struct FewRows {
+  int most = 0;   // 0: none
+  int chunk = 0;  // oneDNN adds up this much of the depth at a time, and so do we
+};
+
+class OneDnnLinear : public Linear {
+ public:
+  // Whether the weights lie as our kernels for few rows want them.
+  virtual bool packed() const = 0;
+  virtual void set_few_rows(FewRows few) = 0;
+};
+
 // The products of one program. They share what each kind of op needs beside its
 // weights: oneDNN's kernels for some numbers of rows, and memory in between.
 class OneDnn {
@@ -22,13 +36,13 @@ class OneDnn {
   virtual ~OneDnn() = default;
 
   // Null where oneDNN has nothing but its reference code for this kind.
-  virtual std::unique_ptr<Linear> linear(const LinearKind& kind, const Program& program,
-                                         const Op& op) = 0;
+  virtual std::unique_ptr<OneDnnLinear> linear(const LinearKind& kind, const Program& program,
+                                               const Op& op) = 0;
   virtual uint64_t scratch_bytes() const = 0;
 };
 
-// The stream outlives it. Null where the backend is built without oneDNN.
-std::unique_ptr<OneDnn> open_onednn(Stream& stream);
+// Stream and kernels outlive it. Null where the backend is built without oneDNN.
+std::unique_ptr<OneDnn> open_onednn(Stream& stream, const LinearKernels& kernels);
 
 }  // namespace millrace::sycl_backend
 

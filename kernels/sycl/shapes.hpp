@@ -47,6 +47,17 @@ struct LinearShape {
   int32_t activation, gated, accumulate, bias, out_f32;
 };
 
+constexpr int kMostFewRows = 4;     // that our kernels take over oneDNN's weights
+constexpr int kPackedColumns = 64;  // of a block of oneDNN's weights, device/packed.cpp
+
+// out[rows][width] from in[rows][depth], or from sums [rows][columns].
+struct PackedShape {
+  int32_t rows, depth, width;
+  int32_t padded_depth, chunk;  // of the weights; of the sum
+  int32_t columns;
+  int32_t activation, gated, accumulate, bias, out_f32;
+};
+
 // A sequence's part of a step. Its slabs are entries [slabs, ...) of the table.
 // The rows of a beam search are all at `position`: tokens before `prompt` are the
 // sequence's own, what follows is a response. Row r sees at its response's token

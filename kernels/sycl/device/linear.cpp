@@ -8,6 +8,7 @@
 // The sum is cut into slices of the depth, one per sub-group of a work-group, so
 // that few columns fill a wide device too. The slices depend on the op alone, and
 // are added in ascending order: the same bits for one row as for a thousand.
+#include "activation.hpp"
 #include "matrix.hpp"
 
 namespace mr_linear {
@@ -19,21 +20,6 @@ MR_INLINE Columns load_columns(const uint32_t* weights, int64_t block, int lane)
 #pragma unroll
   for (int i = 0; i < 8; ++i) b.pairs[i] = data[i * MR_LANES];
   return b;
-}
-
-MR_INLINE float activate(int activation, float x) {
-  switch (activation) {
-    case 1:  // SiLU
-      return x / (1 + sycl::exp(-x));
-    case 2:  // GELU, tanh
-      return 0.5f * x * (1 + sycl::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
-    case 3:  // GELU, erf
-      return 0.5f * x * (1 + sycl::erf(x * 0.7071067812f));
-    case 4:                  // ReLU
-      return x < 0 ? 0 : x;  // keeps a NaN
-    default:
-      return x;
-  }
 }
 
 // Writes one row's results of a sub-group's columns.
