@@ -60,3 +60,40 @@ func TestServeNamesEverySettingThatIsWrong(t *testing.T) {
 --max-batch-size: found 0, expected at least 1
 --grace: found -1s, expected at least 0s`)
 }
+
+func TestSecuritySettingsBelongTogether(t *testing.T) {
+	for want, change := range map[string]func(*config.Serve){
+		"":                         func(*config.Serve) {},
+		"--nats-listen: 0.0.0.0:1": func(s *config.Serve) { s.NATSListen = "0.0.0.0:1" },
+		"--nats-listen: :1":        func(s *config.Serve) { s.NATSListen = ":1" },
+		"--tls-cert and --tls-key": func(s *config.Serve) { s.TLSCert = "x" },
+		"--tls-client-ca":          func(s *config.Serve) { s.TLSClientCA = "x" },
+		"--nats-auth-file":         func(s *config.Serve) { s.NATS, s.NATSAuthFile = "nats://x", "x" },
+		"--nats-creds and --nats-nkey: expected one": func(s *config.Serve) { s.NATS, s.Creds, s.NKey = "nats://x", "x", "y" },
+		"--nats-creds and --nats-nkey are for":       func(s *config.Serve) { s.Creds = "x" },
+		"--nats-tls-cert and --nats-tls-key":         func(s *config.Serve) { s.Cert = "x" },
+		"--nats-tls-ca":                              func(s *config.Serve) { s.CA = "x" },
+	} {
+		var s config.Serve
+		s.Register(pflag.NewFlagSet("serve", pflag.ContinueOnError))
+		change(&s)
+		err := s.Validate()
+		if want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, config.ErrUsage, want)
+		require.ErrorContains(t, err, want)
+	}
+	for _, ok := range []func(*config.Serve){
+		func(s *config.Serve) { s.NATSListen, s.NATSAuthFile = "0.0.0.0:1", "x" },
+		func(s *config.Serve) { s.NATSListen, s.NATS = "0.0.0.0:1", "nats://x" },
+		func(s *config.Serve) { s.NATSListen = "[::1]:1" },
+		func(s *config.Serve) { s.NATSListen = "localhost:1" },
+	} {
+		var s config.Serve
+		s.Register(pflag.NewFlagSet("serve", pflag.ContinueOnError))
+		ok(&s)
+		require.NoError(t, s.Validate())
+	}
+}

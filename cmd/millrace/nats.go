@@ -170,7 +170,7 @@ func openNATS(s *config.Serve, log zerolog.Logger) (_ *nats.Conn, stop func(), e
 		if embedded, options, err = startNATS(s, log); err != nil {
 			return nil, nil, err
 		}
-		url = embedded.ClientURL()
+		url = "nats://" + embedded.Addr().String() // in the process: no TLS, whatever the network gets
 		stopServer = func() {
 			embedded.Shutdown()
 			embedded.WaitForShutdown()
