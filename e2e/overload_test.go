@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/computetest"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
@@ -34,7 +35,7 @@ import (
 // pacedDevice takes the time of a step, and more for each of its rows: what is
 // left of the processor is the server's.
 type pacedDevice struct {
-	nullDevice
+	*computetest.Null
 	step, row time.Duration
 }
 
@@ -58,7 +59,7 @@ func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o o
 		ModelID: "m", Model: device, Tokenizer: tok, Context: 4096,
 		Sched: sched.Config{
 			MaxBatchTokens: 512, ChunkTokens: 128, MaxBatchSize: batch, MaxWaiting: waiting, MaxSequenceTokens: 4096,
-			SlabTokens: 16, LeaseAheadTokens: 32,
+			SlabTokens: computetest.SlabTokens, LeaseAheadTokens: 2 * computetest.SlabTokens,
 		},
 		MaxRequests: batch + waiting, Metrics: metrics.New(metrics.Build{}), Log: zerolog.Nop(),
 	})
@@ -98,8 +99,7 @@ func (l tightListener) Accept() (net.Conn, error) {
 }
 
 func TestAReaderThatStopsHoldsUpItsOwnStreamOnly(t *testing.T) {
-	d := &nullDevice{slabs: 4096, logits: make([]float32, 4096)}
-	d.logits[300] = 1
+	d := computetest.NewNull(4096, 4096, 300)
 	p, s := boundedServer(t, d, 16, 16, openai.Options{StallAfter: time.Second}, nil,
 		func(l net.Listener) net.Listener { return tightListener{l} })
 	address := strings.TrimPrefix(s.URL, "http://")
@@ -197,9 +197,7 @@ func quantile(d []time.Duration, q float64) time.Duration {
 
 // overloadDevice serves 16 sequences of 24 tokens in about 24 x 13 ms: 50 requests/s.
 func overloadDevice() *pacedDevice {
-	d := &pacedDevice{nullDevice: nullDevice{slabs: 4096, logits: make([]float32, 4096)}, step: 12 * time.Millisecond, row: 50 * time.Microsecond}
-	d.logits[300] = 1
-	return d
+	return &pacedDevice{Null: computetest.NewNull(4096, 4096, 300), step: 12 * time.Millisecond, row: 50 * time.Microsecond}
 }
 
 const overloadCapacity = 50 // requests/s, of overloadDevice
