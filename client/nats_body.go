@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -23,9 +24,7 @@ const (
 // request is the message for a body, or one that stands for it.
 func (t *natsTransport) request(ctx context.Context, subject string, body []byte) (*nats.Msg, error) {
 	m := nats.NewMsg(subject)
-	for key, values := range t.header {
-		m.Header[key] = values
-	}
+	maps.Copy(m.Header, t.header)
 	const headers = 4 << 10 // room for them: they count
 	if int64(len(body))+headers <= t.nc.MaxPayload() {
 		m.Data = body

@@ -79,8 +79,7 @@ func (s *natsStream) next(ctx context.Context) ([]byte, error) {
 // lostNATS says whether an error is one of the way or of the server, behind which
 // a resumable stream goes on.
 func lostNATS(err error) bool {
-	var said *Error
-	if errors.As(err, &said) {
+	if said, ok := errors.AsType[*Error](err); ok {
 		return said.Code == codeMoved || said.Code == codeNobody
 	}
 	return errors.Is(err, ErrGap) || errors.Is(err, ErrCut)

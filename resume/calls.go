@@ -261,8 +261,7 @@ func errStopping(id string) *api.Error {
 
 // unavailable is what a client is told when JetStream does not answer.
 func unavailable(err error) *api.Error {
-	var e *api.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e
 	}
 	return &api.Error{Code: api.CodeUnavailable, Reason: "journal_unavailable", RetryAfter: time.Second,

@@ -61,9 +61,9 @@ func appendInt(b []byte, n protowire.Number, v int64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), uint64(v))
 }
 
-// encode appends the record's form to b.
-func (r *record) encode(b []byte) []byte {
-	b = protowire.AppendFixed64(protowire.AppendTag(b, 1, protowire.Fixed64Type), r.token)
+// encode returns the record's form.
+func (r *record) encode() []byte {
+	b := protowire.AppendFixed64(protowire.AppendTag(nil, 1, protowire.Fixed64Type), r.token)
 	if c := r.call; c != nil {
 		v := appendInt(nil, 1, int64(c.kind))
 		v = appendField(v, 2, c.body)
@@ -196,7 +196,7 @@ func decodeRecord(b []byte) (*record, error) {
 }
 
 func decodeCall(b []byte) (*callRecord, error) {
-	c := &callRecord{}
+	c := &callRecord{arrival: time.Unix(0, 0)}
 	return c, fields(b, func(f field) error {
 		switch f.number {
 		case 1:

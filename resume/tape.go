@@ -2,6 +2,7 @@ package resume
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/millrace/millrace/api"
@@ -50,7 +51,7 @@ func (t *tape) wake() {
 func (t *tape) all() []api.Event {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.events[:len(t.events):len(t.events)]
+	return slices.Clip(t.events)
 }
 
 // read sends the events to out, from the first on, and closes it behind the last
@@ -63,7 +64,7 @@ func (t *tape) read(ctx context.Context, out chan<- api.Event) {
 		t.mu.Unlock()
 		if ended && err != nil {
 			last := uint64(n + len(events))
-			events = append(events[:len(events):len(events)],
+			events = append(slices.Clip(events),
 				api.Event{Seq: last + 1, Finish: api.FinishError, Err: err, Done: true})
 		}
 		for _, ev := range events {

@@ -32,6 +32,8 @@ type Sampled struct {
 	ReturnTokenIDs    bool               `json:"return_token_ids,omitempty" default:"false" doc:"Token ids beside the text. (vLLM)"`
 	Stream            bool               `json:"stream,omitempty" default:"false" doc:"Answer with server-sent events."`
 	StreamOptions     *streamOptions     `json:"stream_options,omitempty" doc:"Only with stream."`
+	StreamResume      *boolOrAuto        `json:"stream_resume,omitempty" doc:"Keep the answer, so that a client that lost its connection goes on with GET /v1/streams/{id} at any gateway; auto: where the server can."`
+	RequestID         string             `json:"request_id,omitempty" maxLength:"64" doc:"Only with stream_resume: the call's id is made of it, and sending the same request again does not run it again."`
 	Priority          int32              `json:"priority,omitempty" default:"0" doc:"Lower runs first. (vLLM)"`
 	Timeout           float64            `json:"timeout,omitempty" exclusiveMinimum:"0" maximum:"86400" doc:"Seconds after which the request ends with an error."`
 	BestOf            int                `json:"best_of,omitempty" minimum:"1" maximum:"128" doc:"Only equal to n, or the number of beams. (vLLM)"`

@@ -1,16 +1,21 @@
-// Server-sent events from a fetch response: yields the data of each message.
+// Server-sent events from a fetch response: yields the data of each message, with the
+// id that the message has.
 export async function* messages(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
+  let id = "";
   try {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
       const lines = (rest + value).split("\n");
       rest = lines.pop();
-      // The server sends one data line per message, so a line is a message.
+      // The server sends one data line per message, behind its id.
       for (const line of lines) {
-        if (line.startsWith("data:")) yield line.slice(5).trim();
+        if (line.startsWith("id:")) id = line.slice(3).trim();
+        if (!line.startsWith("data:")) continue;
+        yield { id, data: line.slice(5).trim() };
+        id = "";
       }
     }
   } finally {
@@ -18,23 +23,67 @@ export async function* messages(body) {
   }
 }
 
+const patience = 30000; // ms, in which a lost connection is made again
+
 // stream posts a chat request and yields its chunks. It throws an Error with the
-// server's own words; one that ends without [DONE] was cut.
+// server's own words. When the connection is lost the answer goes on at a new one,
+// where the server can do that; else one that ends without [DONE] was cut.
 export async function* stream(request, signal) {
-  const response = await fetch("/v1/chat/completions", {
+  let response = await fetch("/v1/chat/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } }),
+    body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true }, stream_resume: "auto" }),
     signal,
   });
   if (!response.ok) throw await refusal(response);
-  for await (const data of messages(response.body)) {
-    if (data === "[DONE]") return;
-    const chunk = JSON.parse(data);
-    if (chunk.error) throw new Error(chunk.error.message);
-    yield chunk;
+  const path = response.headers.has("Millrace-Id") && `/v1/streams/${response.headers.get("Millrace-Id")}`;
+  let last = ""; // id of an event that is here as a whole
+  let since = 0; // chunks behind it: they come again
+  let ended = false;
+  try {
+    for (;;) {
+      let skip = response.again ? since : 0;
+      try {
+        for await (const { id, data } of messages(response.body)) {
+          if (data === "[DONE]") {
+            ended = true;
+            return;
+          }
+          const chunk = JSON.parse(data);
+          if (chunk.error?.code === "moved") break;
+          if (chunk.error) {
+            ended = true;
+            throw new Error(chunk.error.message);
+          }
+          if (skip > 0) {
+            skip--;
+            continue;
+          }
+          [last, since] = id ? [id, 0] : [last, since + 1];
+          yield chunk;
+        }
+      } catch (error) {
+        if (ended || !path || error.name === "AbortError") throw error;
+      }
+      if (!path) throw new Error("The connection was lost before the answer's end.");
+      response = await again(path, last, signal);
+    }
+  } finally {
+    if (path && !ended) fetch(path, { method: "DELETE", keepalive: true }).catch(() => {});
   }
-  throw new Error("The connection was lost before the answer's end.");
+}
+
+// again asks for the rest of an answer, until the server is there.
+async function again(path, last, signal) {
+  for (const begin = Date.now(); ; await new Promise((done) => setTimeout(done, 500))) {
+    try {
+      const response = await fetch(path, { headers: last ? { "Last-Event-ID": last } : {}, signal });
+      if (response.ok) return Object.assign(response, { again: true });
+      if (response.status < 500 || Date.now() - begin > patience) throw Object.assign(await refusal(response), { said: true });
+    } catch (error) {
+      if (error.said || error.name === "AbortError" || Date.now() - begin > patience) throw error;
+    }
+  }
 }
 
 async function refusal(response) {

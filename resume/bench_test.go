@@ -1,0 +1,102 @@
+package resume_test
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/resume"
+)
+
+// BenchmarkJournal is a call of 1,000 tokens through the log, or without it: events/s when the
+// engine is never the bound.
+func BenchmarkJournal(b *testing.B) {
+	const events = 1000
+	text := `{"prompt":"one","max_tokens":1000,"stream":true,"stream_resume":true}`
+	e := deterministic(newGate(1 << 30))
+	for _, mode := range []string{"none", "log"} {
+		b.Run(mode, func(b *testing.B) {
+			g := newGateway(b, natsServer(b, server.RANDOM_PORT).ClientURL(), e, resume.Options{})
+			for b.Loop() {
+				call := decode(b, e, text)
+				if mode == "none" {
+					out, err := call.Run(b.Context(), e)
+					if err != nil {
+						b.Fatal(err)
+					}
+					for range out { //nolint:revive // to the end
+					}
+					continue
+				}
+				r, err := g.Start(b.Context(), call, []byte(text))
+				if err != nil {
+					b.Fatal(err)
+				}
+				for range r.Events(b.Context()) { //nolint:revive // to the end
+				}
+				r.Close()
+			}
+			b.ReportMetric(float64(b.N)*events/b.Elapsed().Seconds(), "events/s")
+		})
+	}
+}
+
+// BenchmarkAddedLatency has 1, 16 or 64 streams of a token each 5 ms: what the log adds to the
+// time from the engine to the reader.
+func BenchmarkAddedLatency(b *testing.B) {
+	const tokens, every = 100, 5 * time.Millisecond
+	const text = `{"prompt":"one","stream":true,"stream_resume":true}`
+	for _, streams := range []int{1, 16, 64} {
+		b.Run(strconv.Itoa(streams), func(b *testing.B) {
+			e := apitest.New(func(_ *api.Request, s *apitest.Stream) {
+				tick := time.NewTicker(every)
+				defer tick.Stop()
+				for i := range tokens {
+					<-tick.C
+					s.Send(api.Event{Text: strconv.FormatInt(time.Now().UnixNano(), 10), Tokens: []int32{int32(i)}})
+				}
+				s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
+			})
+			g := newGateway(b, natsServer(b, server.RANDOM_PORT).ClientURL(), e, resume.Options{})
+			var all []time.Duration
+			for b.Loop() {
+				waits := make(chan []time.Duration)
+				calls := make([]*wire.Call, streams)
+				for i := range calls {
+					calls[i] = decode(b, e, text)
+				}
+				for i := range calls {
+					go func() {
+						var waited []time.Duration
+						defer func() { waits <- waited }()
+						r, err := g.Start(b.Context(), calls[i], []byte(text))
+						if err != nil {
+							b.Error(err)
+							return
+						}
+						defer r.Close()
+						for ev := range r.Events(b.Context()) {
+							if sent, err := strconv.ParseInt(ev.Text, 10, 64); err == nil {
+								waited = append(waited, time.Duration(time.Now().UnixNano()-sent))
+							}
+						}
+					}()
+				}
+				for range streams {
+					all = append(all, <-waits...)
+				}
+			}
+			slices.Sort(all)
+			if len(all) > 0 {
+				b.ReportMetric(float64(all[len(all)/2].Microseconds()), "p50-us")
+				b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), "p99-us")
+			}
+		})
+	}
+}

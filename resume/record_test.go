@@ -1,0 +1,130 @@
+package resume
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+func records() []*record {
+	node := "node"
+	half := api.TokenLogprob{Token: math.MaxInt32, Text: "\xe2\x80", Bytes: []byte{0xe2, 0x80}, Logprob: float32(math.Inf(-1))}
+	outer := half
+	outer.Top = []api.TokenLogprob{half, {Token: 0, Text: "a", Logprob: -0.1}}
+	return []*record{
+		{token: 7, call: &callRecord{kind: wire.Completion, body: []byte(`{"prompt":"x"}`), id: "cmpl-1", tenant: "t", model: "m",
+			arrival: time.Unix(3, 5), owner: node}},
+		{token: math.MaxUint64, owner: &node},
+		{token: 1, owner: new(string)},
+		{token: 2, events: []api.Event{
+			{Seq: 1, Choice: 3, Text: "é", Tokens: []int32{0, 5, math.MaxInt32}, Logprobs: []api.TokenLogprob{outer}},
+			{Seq: 2, Usage: &api.Usage{PromptTokens: 1, CompletionTokens: 2, CachedTokens: 3}, Finish: api.FinishLength},
+			{Seq: 3, Finish: api.FinishError, Done: true, Err: &api.Error{Code: 429, Param: "p", Message: "m", Reason: "r", RetryAfter: time.Second}},
+		}},
+	}
+}
+
+func TestARecordComesBackAsItWas(t *testing.T) {
+	for _, r := range records() {
+		got, err := decodeRecord(r.encode())
+		require.NoError(t, err)
+		require.Equal(t, r, got)
+	}
+}
+
+func TestADamagedRecordIsAnError(t *testing.T) {
+	for _, r := range records() {
+		body := r.encode()
+		for n := range body[:len(body)-1] {
+			if got, err := decodeRecord(body[:n]); err == nil { // cut between two events
+				require.Less(t, len(got.events), len(r.events))
+			} else {
+				require.ErrorIs(t, err, errRecord)
+			}
+		}
+	}
+}
+
+func FuzzRecord(f *testing.F) {
+	for _, r := range records() {
+		f.Add(r.encode())
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, err := decodeRecord(body)
+		if err != nil {
+			require.ErrorIs(t, err, errRecord)
+			return
+		}
+		again, err := decodeRecord(r.encode()) // what was decoded can be kept
+		require.NoError(t, err)
+		require.Equal(t, r.encode(), again.encode())
+		s := state{}
+		s.apply(entry{record: records()[0], first: 1, last: 1})       //nolint:errcheck // a call is never wrong
+		if _, err := s.apply(entry{record: r, last: 2}); err != nil { // nor does any record break the state
+			require.ErrorIs(t, err, errGap)
+		}
+	})
+}
+
+func TestAStateCountsWhatTheOwnerWroteOnce(t *testing.T) {
+	events := func(from, to uint64) (all []api.Event) {
+		for seq := from; seq <= to; seq++ {
+			all = append(all, api.Event{Seq: seq})
+		}
+		return all
+	}
+	a, b := "a", "b"
+	call := &callRecord{id: "x", owner: a}
+	var s state
+	for i, step := range []struct {
+		record *record
+		added  int
+		known  uint64
+		owner  string
+	}{
+		{&record{token: 1, events: events(1, 2)}, 0, 0, ""}, // the end of an expired log
+		{&record{token: 1, call: call}, 0, 0, a},
+		{&record{token: 1, events: events(1, 3)}, 3, 3, a},
+		{&record{token: 9, events: events(4, 5)}, 0, 3, a}, // of nobody
+		{nil, 0, 3, a}, // a part
+		{&record{token: 2, owner: &b}, 0, 3, b},
+		{&record{token: 1, events: events(4, 4)}, 0, 3, b}, // of the owner before
+		{&record{token: 2, events: events(4, 4)}, 1, 4, b},
+		{&record{token: 2, call: &callRecord{id: "x", owner: b}}, 0, 4, b}, // written again
+		{&record{token: 2, events: events(1, 4)}, 0, 4, b},
+		{&record{token: 2, events: events(4, 6)}, 2, 6, b},
+	} {
+		added, err := s.apply(entry{record: step.record, first: uint64(i + 1), last: uint64(i + 1)})
+		require.NoError(t, err)
+		require.Len(t, added, step.added, "step %d", i)
+		require.Equal(t, step.known, s.known, "step %d", i)
+		require.Equal(t, step.owner, s.owner, "step %d", i)
+		require.Equal(t, uint64(i+1), s.last)
+	}
+	_, err := s.apply(entry{record: &record{token: 2, events: events(8, 8)}, last: 20})
+	require.ErrorIs(t, err, errGap)
+}
+
+func TestPartsOfARecordAreJoinedAndBrokenOnesDropped(t *testing.T) {
+	var x tail
+	for _, step := range []struct {
+		part, body, whole string
+		first             uint64
+	}{
+		{"", "a", "a", 1}, {"1/2", "b", "", 0}, {"2/2", "c", "bc", 2}, {"2/2", "d", "", 0}, {"1/3", "e", "", 0},
+		{"1/2", "f", "", 0}, {"2/2", "g", "fg", 6}, {"1/2", "h", "", 0}, {"", "i", "i", 9}, {"2/2", "j", "", 0},
+		{"x", "k", "", 0}, {"0/2", "l", "", 0}, {"3/2", "m", "", 0}, {"1/1", "n", "n", 14},
+	} {
+		body, first, ok := x.join(step.part, []byte(step.body), uint64(step.body[0]-'a'+1))
+		require.Equal(t, step.whole != "", ok, step.body)
+		require.Equal(t, step.whole, string(body[:len(step.whole)]), step.body)
+		if ok {
+			require.Equal(t, step.first, first, step.body)
+		}
+	}
+}
