@@ -44,9 +44,9 @@ COPY --from=build /src/bin/millrace /usr/local/bin/millrace
 COPY --from=build /src/models/tiny-chat /models/tiny-chat
 USER 10001:10001
 VOLUME /var/lib/millrace
-EXPOSE 8080 4222
+EXPOSE 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=2m --retries=3 \
   CMD ["curl", "-fsS", "-o", "/dev/null", "http://127.0.0.1:8080/health/ready"]
 ENTRYPOINT ["millrace"]
-CMD ["serve", "--model", "/models/tiny-chat", "--listen", "0.0.0.0:8080", "--nats-listen", "0.0.0.0:4222", "--data-dir", "/var/lib/millrace"]
+CMD ["serve", "--model", "/models/tiny-chat", "--listen", "0.0.0.0:8080", "--data-dir", "/var/lib/millrace"]

@@ -11,6 +11,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/cluster/bridge"
 )
 
 const natsConfig = "nats/millrace.conf"
@@ -72,6 +75,15 @@ func allowed(t *testing.T, s *server.Server, user string, do func(*nats.Conn) er
 	err := c.LastError()
 	require.True(t, err == nil || errors.Is(err, nats.ErrPermissionViolation), "%v", err)
 	return err == nil
+}
+
+func TestTheKindsAreThoseOfTheMessages(t *testing.T) {
+	messages := []any{&msg.Tokenize{}, &msg.Tokenized{}, &msg.OpenText{}, &msg.Generate{}, &msg.Cancel{}, &msg.Tokens{}, &msg.Progress{}, &msg.Text{}}
+	require.Len(t, messages, len(kinds))
+	for i, m := range messages {
+		require.Equal(t, kinds[i].kind, msg.Kind(m), "%T", m)
+		require.Equal(t, "millrace.node.n1."+kinds[i].kind, bridge.Subject("n1", msg.Kind(m)))
+	}
 }
 
 func TestEachRoleSendsItsOwnKindsOfMessagesOnly(t *testing.T) {
