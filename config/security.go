@@ -58,7 +58,7 @@ func (s *Security) Register(f *pflag.FlagSet) {
 // validate checks what belongs together. natsListen is the embedded server's
 // address, "" without one.
 func (s *Security) validate(natsListen string) error {
-	errs := []error{together("tls-cert", s.TLSCert, "tls-key", s.TLSKey), s.NATSClient.Validate()}
+	errs := []error{together("tls-cert", s.TLSCert, "tls-key", s.TLSKey), s.Validate()}
 	if s.TLSClientCA != "" && s.TLSCert == "" {
 		errs = append(errs, Usagef("--tls-client-ca: expected --tls-cert with it"))
 	}

@@ -123,7 +123,7 @@ func (s *Serve) Validate() error {
 		s.Sim.Validate(),
 		address("listen", s.Listen),
 		address("nats-listen", s.NATSListen),
-		s.Security.validate(s.embeddedNATS()),
+		s.validate(s.embeddedNATS()),
 		atLeast("max-batch-tokens", s.MaxBatchTokens, 1),
 		atLeast("prefill-chunk", s.PrefillChunk, 0),
 		atLeast("max-hold-steps", s.MaxHoldSteps, 0),

@@ -44,7 +44,7 @@ func (d *pacedDevice) Run(rows []compute.Rows) (compute.Logits, error) {
 	for _, r := range rows {
 		n += len(r.Tokens)
 	}
-	time.Sleep(d.step + time.Duration(n)*d.row)
+	time.Sleep(d.step + time.Duration(n)*d.row) //nolint:forbidigo // the device's time, of benchmarks
 	return d, nil
 }
 
@@ -147,7 +147,7 @@ func load(url, key, body string, rate float64, length time.Duration, seed uint64
 	var wg sync.WaitGroup
 	begin := time.Now()
 	for at := time.Duration(0); at < length; at += time.Duration(rng.ExpFloat64() / rate * float64(time.Second)) {
-		time.Sleep(time.Until(begin.Add(at)))
+		time.Sleep(time.Until(begin.Add(at))) //nolint:forbidigo // the moment of an arrival
 		wg.Go(func() {
 			a := once(client, url, key, body)
 			mu.Lock()

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
+	neturl "net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -125,12 +125,12 @@ func natsOptions(c *config.NATSClient) ([]nats.Option, error) {
 func redacted(urls string) string {
 	list := strings.Split(urls, ",")
 	for i, text := range list {
-		u, err := url.Parse(strings.TrimSpace(text))
+		u, err := neturl.Parse(strings.TrimSpace(text))
 		switch {
 		case err != nil:
 			list[i] = "(not a URL)"
 		case u.User != nil:
-			u.User = url.User("xxxxx")
+			u.User = neturl.User("xxxxx")
 			fallthrough
 		default:
 			list[i] = u.String()
