@@ -15,8 +15,9 @@ type tick struct {
 	asked bool
 }
 
-// patience is how many questions the owner may leave without an answer.
-const patience = 2
+// patience is how many questions in a row the owner may leave without an answer. (One
+// that was asked while its connection broke is lost; the next finds nobody.)
+const patience = 3
 
 // follow shows the readers what another gateway writes, until the answer has
 // ended (nil) or something else is to be done.

@@ -87,7 +87,7 @@ func (p *peers) ask(ctx context.Context, node string, q question) (owns bool, er
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.c.opts.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, p.c.opts.Answer)
 	defer cancel()
 	m, err := p.c.nc.RequestWithContext(ctx, peerSubject+node, body)
 	if errors.Is(err, nats.ErrNoResponders) {

@@ -47,6 +47,9 @@ func newGateway(t testing.TB, url string, e api.Engine, opts resume.Options) gat
 	if opts.Watch == 0 {
 		opts.Watch = 20 * time.Millisecond
 	}
+	if opts.Answer == 0 {
+		opts.Answer = 5 * time.Second
+	}
 	if opts.Timeout == 0 {
 		opts.Timeout = 5 * time.Second
 	}
@@ -294,7 +297,7 @@ func TestAnOwnerThatComesBackIsFencedAndItsReaderLosesNothing(t *testing.T) {
 	url := natsServer(t, server.RANDOM_PORT).ClientURL()
 	wall := newProxy(t, url)
 	a := newGateway(t, wall.url(), e, resume.Options{})
-	b := newGateway(t, url, e, resume.Options{Timeout: 100 * time.Millisecond})
+	b := newGateway(t, url, e, resume.Options{Answer: 100 * time.Millisecond})
 	first := begin(t, a, e, body+`}`)
 	zombie := see(t, first)
 	zombie.until(10)
