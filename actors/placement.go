@@ -121,7 +121,13 @@ func (p *Pipeline) placeDetokenizer(model string) *actor.PID {
 	if len(p.detokenizers) > 0 && model == p.cfg.ModelID {
 		return p.detokenizers[p.turn.Add(1)%uint64(len(p.detokenizers))]
 	}
-	return p.placeStage(model, func(m *cluster.Member) *cluster.Pool { return m.Detok })
+	// Its own news would be old: all that starts within a beat would go to one node.
+	return p.placeStage(model, func(m *cluster.Member) *cluster.Pool {
+		if m.Detok == nil {
+			return nil
+		}
+		return &cluster.Pool{Actors: m.Detok.Actors, Load: p.watch.texts(m.Node)}
+	})
 }
 
 func (p *Pipeline) placeStage(model string, pool func(*cluster.Member) *cluster.Pool) *actor.PID {

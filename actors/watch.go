@@ -45,6 +45,7 @@ type watch struct {
 
 	mu      sync.Mutex
 	workers map[string]map[msg.SeqID]*watched // by node
+	detoks  map[string]int                    // sequences by the node of their detokenizer
 	waiting map[*actor.PID]*waiting           // requests, see wait
 	ticked  time.Time
 }
@@ -69,7 +70,7 @@ type waiting struct {
 func newWatch(self string, silence, stall time.Duration) *watch {
 	return &watch{
 		self: self, silence: silence, stall: stall,
-		workers: make(map[string]map[msg.SeqID]*watched), waiting: make(map[*actor.PID]*waiting),
+		workers: make(map[string]map[msg.SeqID]*watched), detoks: make(map[string]int), waiting: make(map[*actor.PID]*waiting),
 	}
 }
 
@@ -89,6 +90,7 @@ func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, reques
 		w.workers[worker] = make(map[msg.SeqID]*watched)
 	}
 	w.workers[worker][seq] = s
+	w.detoks[detok]++
 	return s
 }
 
@@ -100,7 +102,14 @@ func (w *watch) end(seq msg.SeqID, worker string) {
 
 func (w *watch) remove(seq msg.SeqID, worker string) {
 	seqs := w.workers[worker]
+	s := seqs[seq]
+	if s == nil {
+		return
+	}
 	delete(seqs, seq)
+	if w.detoks[s.detok]--; w.detoks[s.detok] == 0 {
+		delete(w.detoks, s.detok)
+	}
 	if len(seqs) == 0 {
 		delete(w.workers, worker)
 	}
@@ -111,6 +120,13 @@ func (w *watch) sequences(worker string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.workers[worker])
+}
+
+// texts counts those of a node with detokenizers.
+func (w *watch) texts(node string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.detoks[node]
 }
 
 // wait has a request asked to try again when its node is gone; with "" each tick.

@@ -80,6 +80,7 @@ type Serve struct {
 	Tokenizers   int
 	Detokenizers int
 
+	Roles Roles
 	Security
 }
 
@@ -112,6 +113,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 
 	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")
 	f.IntVar(&s.Detokenizers, "detokenizers", 2, "actors of the detokenizer pool")
+	s.Roles.Register(f)
 	s.Security.Register(f)
 }
 
@@ -136,6 +138,7 @@ func (s *Serve) Validate() error {
 		atLeast("grace", s.Grace, 0),
 		atLeast("step-timeout", s.StepTimeout, 0),
 		atLeast("ping-interval", s.PingInterval, time.Millisecond),
+		errors.Join(s.Roles.validate()...),
 	)
 }
 

@@ -5,9 +5,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/actors"
+	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
@@ -70,47 +72,66 @@ func (e *engine) storePacked(ctx context.Context, log zerolog.Logger) {
 	}
 }
 
-// openEngine loads the model of s.Model and starts a pipeline for it.
-func openEngine(s *config.Serve, log zerolog.Logger) (*engine, error) {
+// openEngine loads what the roles of s need of the model and starts a pipeline for
+// it: one among others where there is a connection. generate has no roles: all.
+func openEngine(s *config.Serve, conn *nats.Conn, log zerolog.Logger) (*engine, error) {
 	begin := time.Now()
 	e := &engine{modelID: s.ServedModelName}
-	if e.modelID == "" {
+	if e.modelID == "" && s.Model != "" {
 		e.modelID = filepath.Base(filepath.Clean(s.Model))
 	}
-	if err := e.open(s, log); err != nil {
+	if err := e.open(s, conn, log); err != nil {
 		e.close()
 		return nil, err
 	}
-	m := e.model
-	log.Info().Str("model", e.modelID).Str("architecture", m.program.Architecture).
-		Str("backend", m.device.Backend).Str("isa", m.device.ISA).Int("threads", m.device.Threads).
-		Uint64("weight_bytes", m.costs.WeightBytes).Uint64("activation_bytes", m.costs.ActivationBytes).
-		Int("kv_slabs", m.Slabs()).Uint64("kv_bytes", uint64(m.Slabs())*m.costs.SlabBytes).
-		Dur("took", time.Since(begin)).Msg("model loaded")
+	if m := e.model; m.Runner != nil {
+		log.Info().Str("model", e.modelID).Str("architecture", m.program.Architecture).
+			Str("backend", m.device.Backend).Str("isa", m.device.ISA).Int("threads", m.device.Threads).
+			Uint64("weight_bytes", m.costs.WeightBytes).Uint64("activation_bytes", m.costs.ActivationBytes).
+			Int("kv_slabs", m.Slabs()).Uint64("kv_bytes", uint64(m.Slabs())*m.costs.SlabBytes).
+			Dur("took", time.Since(begin)).Msg("model loaded")
+	}
 	return e, nil
 }
 
-func (e *engine) open(s *config.Serve, log zerolog.Logger) (err error) {
-	if e.model, err = newModel(s); err != nil {
+func (e *engine) open(s *config.Serve, conn *nats.Conn, log zerolog.Logger) (err error) {
+	roles := s.Roles.List()
+	switch {
+	case roles == nil || s.Roles.Has(cluster.Compute):
+		e.model, err = newModel(s)
+	case s.Roles.NeedsModel():
+		e.model, err = newTokenizer(s)
+	default:
+		e.model = &openModel{}
+	}
+	if err != nil {
 		return err
 	}
-	m, vocab := e.model, e.model.Vocab()
-	if n := m.tokenizer.VocabSize(); n > vocab {
-		log.Warn().Int("tokenizer", n).Int("model", vocab).Msg("the tokenizer has tokens that the model lacks: prompts with them are refused")
-	}
+	m := e.model
 	e.metrics = metrics.New(metrics.Build{Version: version, Backend: m.device.Backend, ISA: m.device.ISA})
-	e.Pipeline, err = actors.New(actors.Config{
-		ModelID: e.modelID, Model: m.Runner, Tokenizer: m.tokenizer, Context: m.program.MaxPositions,
-		Sampling: recommended(m.config.Generation),
-		Sched: sched.Config{
+	c := actors.Config{
+		Roles: roles, ModelID: e.modelID, Tokenizer: m.tokenizer,
+		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting,
+		GiveUpAfter: s.StepTimeout, Metrics: e.metrics, Log: log,
+		Cluster: actors.Cluster{
+			Conn: conn, Beat: s.Roles.Heartbeat, Dead: s.Roles.NodeTimeout, ResumeTimeout: s.Roles.ResumeTimeout,
+			HTTP: s.Listen, Version: version,
+		},
+	}
+	if m.Runner != nil {
+		if n := m.tokenizer.VocabSize(); n > m.Vocab() {
+			log.Warn().Int("tokenizer", n).Int("model", m.Vocab()).Msg("the tokenizer has tokens that the model lacks: prompts with them are refused")
+		}
+		c.Model, c.Context, c.Sampling = m.Runner, m.program.MaxPositions, recommended(m.config.Generation)
+		c.Backend, c.Weights = m.device.Backend, s.Weights
+		c.Sched = sched.Config{
 			MaxBatchTokens: max(s.MaxBatchTokens, s.MaxBatchSize), ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
 			WaitingServedRatio: s.WaitingServedRatio, MaxHoldSteps: s.MaxHoldSteps,
 			MaxSequenceTokens: m.program.MaxPositions,
 			SlabTokens:        device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
-		},
-		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting,
-		GiveUpAfter: s.StepTimeout, Metrics: e.metrics, Log: log,
-	})
+		}
+	}
+	e.Pipeline, err = actors.New(c)
 	return err
 }
 

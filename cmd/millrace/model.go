@@ -39,6 +39,24 @@ func newModel(s *config.Serve) (*openModel, error) {
 	return m, m.load(options)
 }
 
+// newTokenizer opens the tokenizer of s.Model alone: no weights. The caller closes
+// it, even after an error.
+func newTokenizer(s *config.Serve) (*openModel, error) {
+	m := &openModel{}
+	var err error
+	if m.tokenizer, err = tokenizer.LoadOrBare(s.Model, 0); err != nil {
+		return m, err
+	}
+	m.closers = append(m.closers, func() { m.tokenizer.Close() }) //nolint:errcheck // nothing was written
+	if m.tokenizer.VocabSize() > 0 {
+		return m, nil
+	}
+	if m.program, err = compute.ReadProgram(s.Model); err != nil { // token ids only: the vocabulary is the model's
+		return m, err
+	}
+	return m, m.loadTokenizer(s.Model)
+}
+
 // load puts the model on the device that the options name.
 func (m *openModel) load(o compute.Options) error {
 	opened, err := compute.Open(o)

@@ -21,6 +21,10 @@ import (
 // natsStart bounds the wait for the embedded server.
 const natsStart = 10 * time.Second
 
+// natsPing finds a connection that was cut without a word; two unanswered pings
+// are one.
+const natsPing = 2 * time.Second
+
 // natsServerOptions are those of the embedded server. In front of the network
 // it has the users of --nats-auth-file and the certificate of --nats-tls-cert.
 func natsServerOptions(s *config.Serve) (*server.Options, error) {
@@ -142,6 +146,7 @@ func redacted(urls string) string {
 // connectNATS joins the server at url and keeps trying when it goes away.
 func connectNATS(url string, options []nats.Option, log zerolog.Logger) (*nats.Conn, error) {
 	return nats.Connect(url, append(options, nats.Name("millrace"), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond),
+		nats.PingInterval(natsPing), nats.MaxPingsOutstanding(2),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				log.Warn().Err(err).Msg("NATS connection lost")

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/web"
 	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/resume"
 )
@@ -34,15 +35,22 @@ func newServe(a *app) *cobra.Command {
 		Long: `Serve a model: OpenAI-style HTTP with server-sent events, a NATS micro service, a chat page at /.
 
 A NATS server is embedded unless --nats names another one. Ctrl-C or SIGTERM takes nothing new, lets
-running requests end within --grace, and exits with 0.`,
+running requests end within --grace, and exits with 0.
+
+With --roles a process has a part of the pipeline, and any number of processes on the same NATS serve
+together: gateways (HTTP, NATS), tokenizers, compute workers and detokenizers come and go as they like.`,
 		Example: `  millrace serve
-  millrace serve --model DIR --listen 127.0.0.1:8080 --kv-memory 2GiB`,
+  millrace serve --model DIR --listen 127.0.0.1:8080 --kv-memory 2GiB
+  millrace serve --roles gateway --nats nats://127.0.0.1:4222 --listen 127.0.0.1:8080
+  millrace serve --roles compute --nats nats://127.0.0.1:4222 --listen 127.0.0.1:8081 --model DIR`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if s.Model, err = modelDir(s.Model); err != nil {
+			if err := s.Validate(); err != nil {
 				return err
 			}
-			if err := s.Validate(); err != nil {
+			if !s.Roles.NeedsModel() { // a gateway hears of models from those that have them
+				s.Model = ""
+			} else if s.Model, err = modelDir(s.Model); err != nil {
 				return err
 			}
 			return serve(cmd.Context(), &s, a.log)
@@ -71,23 +79,26 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		return errors.Join(err, listener.Close())
 	}
 	defer stopNATS()
-	calls, err := openResume(conn, engine, s, log)
-	if err != nil {
-		return errors.Join(err, listener.Close())
-	}
-	if calls != nil {
-		defer calls.Close()
-	}
-	handler, err := httpHandler(engine, late, secure.keys, calls, s, log)
-	if err != nil {
-		return errors.Join(err, listener.Close())
-	}
-	service, err := natsapi.Start(conn, engine, natsapi.Options{
-		Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
-		Keys: secure.keys, Resume: calls,
-	})
-	if err != nil {
-		return errors.Join(err, listener.Close())
+	var calls *resume.Calls
+	var service *natsapi.Service
+	handler := workerHandler(late)
+	if s.Roles.Has(cluster.Gateway) {
+		if calls, err = openResume(conn, engine, s, log); err != nil {
+			return errors.Join(err, listener.Close())
+		}
+		if calls != nil {
+			defer calls.Close()
+		}
+		if handler, err = httpHandler(engine, late, secure.keys, calls, s, log); err != nil {
+			return errors.Join(err, listener.Close())
+		}
+		service, err = natsapi.Start(conn, engine, natsapi.Options{
+			Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
+			Keys: secure.keys, Resume: calls,
+		})
+		if err != nil {
+			return errors.Join(err, listener.Close())
+		}
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	group, ctx := errgroup.WithContext(ctx)
@@ -99,7 +110,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	})
 	group.Go(func() error { return secure.watch(ctx, log) })
 	group.Go(func() error {
-		e, err := openEngine(s, log)
+		e, err := openEngine(s, conn, log)
 		if err != nil {
 			return err
 		}
@@ -108,7 +119,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		}
 		late.loaded.Store(e)
 		log.Info().Str("http", secure.scheme()+listener.Addr().String()).Str("nats", conn.ConnectedUrlRedacted()).
-			Str("model", e.modelID).Dur("took", time.Since(begin)).Msg("ready")
+			Str("model", e.modelID).Strs("roles", s.Roles.Names).Dur("took", time.Since(begin)).Msg("ready")
 		group.Go(func() error { e.storePacked(ctx, log); return nil })
 		return e.Wait(ctx)
 	})
@@ -133,32 +144,52 @@ func shutdown(late *lateEngine, server *http.Server, service *natsapi.Service, g
 	if err := server.Shutdown(ctx); err != nil { // a client that does not read
 		errs = append(errs, server.Close())
 	}
-	errs = append(errs, service.Stop(ctx))
+	if service != nil {
+		errs = append(errs, service.Stop(ctx))
+	}
 	return errors.Join(errs...)
 }
 
 // fingerprint is the system_fingerprint of answers.
 func fingerprint() string { return "millrace-" + version }
 
+// loaded serves what there is once the model is loaded.
+func loaded(late *lateEngine, h func(*engine, http.ResponseWriter, *http.Request)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		e, err := late.get()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		h(e, w, r)
+	})
+}
+
+func serveMetrics(e *engine, w http.ResponseWriter, r *http.Request) {
+	e.metrics.Handler().ServeHTTP(w, r)
+}
+
+// workerHandler is what a process without the gateway's role answers.
+func workerHandler(late *lateEngine) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health/live", func(http.ResponseWriter, *http.Request) {})
+	mux.Handle("GET /health/ready", loaded(late, func(e *engine, w http.ResponseWriter, _ *http.Request) {
+		if err := e.Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	}))
+	mux.Handle("GET /metrics", loaded(late, serveMetrics))
+	mux.Handle("GET /debug/kv", loaded(late, debugKV))
+	return mux
+}
+
 func httpHandler(served api.Engine, late *lateEngine, keys *auth.Keyring, calls *resume.Calls, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
-	loaded := func(h func(*engine, http.ResponseWriter, *http.Request)) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			e, err := late.get()
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusServiceUnavailable)
-				return
-			}
-			h(e, w, r)
-		})
-	}
 	return openai.New(served, openai.Options{
 		Logger: log, Fingerprint: fingerprint(), Version: version,
 		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, Keys: keys, Resume: calls,
-		Page: web.Handler(),
-		Metrics: loaded(func(e *engine, w http.ResponseWriter, r *http.Request) {
-			e.metrics.Handler().ServeHTTP(w, r)
-		}),
-		Mounts: map[string]http.Handler{"/debug/kv": loaded(debugKV)},
+		Page:    web.Handler(),
+		Metrics: loaded(late, serveMetrics),
+		Mounts:  map[string]http.Handler{"/debug/kv": loaded(late, debugKV)},
 	})
 }
 

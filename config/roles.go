@@ -1,0 +1,75 @@
+package config
+
+import (
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/cluster"
+)
+
+// Roles are the parts of the pipeline that a process has, and how it gets along
+// with the others.
+type Roles struct {
+	Names         []string      // of cluster.Roles
+	Heartbeat     time.Duration // between two signs of life
+	NodeTimeout   time.Duration // silence after which a process is taken for dead
+	ResumeTimeout time.Duration // a request waits so long for a process to go on with
+}
+
+// Register adds the settings to a command's flags.
+func (r *Roles) Register(f *pflag.FlagSet) {
+	f.StringSliceVar(&r.Names, "roles", roleNames(), "parts of the pipeline that this process has; the others are in processes on the same NATS")
+	f.DurationVar(&r.Heartbeat, "heartbeat", cluster.DefaultBeat, "time between two signs of life of this process")
+	f.DurationVar(&r.NodeTimeout, "node-timeout", cluster.DefaultDead, "a process that was silent for so long is taken for dead: what it was serving moves")
+	f.DurationVar(&r.ResumeTimeout, "resume-timeout", time.Minute, "a request without a process that can go on with it ends with an error after so long")
+}
+
+func (r *Roles) validate() []error {
+	var errs []error
+	for _, name := range r.Names {
+		errs = append(errs, oneOf("roles", name, roleNames()...))
+	}
+	if len(r.Names) == 0 {
+		errs = append(errs, Usagef("--roles: found none, expected some of %s", strings.Join(roleNames(), ",")))
+	}
+	if r.NodeTimeout < 2*r.Heartbeat {
+		errs = append(errs, Usagef("--node-timeout: found %s, expected at least twice --heartbeat, %s", r.NodeTimeout, 2*r.Heartbeat))
+	}
+	return append(errs, atLeast("heartbeat", r.Heartbeat, time.Millisecond), atLeast("resume-timeout", r.ResumeTimeout, 0))
+}
+
+// Has says whether the process has a role.
+func (r *Roles) Has(role cluster.Role) bool {
+	for _, name := range r.Names {
+		if name == string(role) {
+			return true
+		}
+	}
+	return false
+}
+
+// List are the roles in the order of the pipeline.
+func (r *Roles) List() []cluster.Role {
+	var list []cluster.Role
+	for _, role := range cluster.Roles() {
+		if r.Has(role) {
+			list = append(list, role)
+		}
+	}
+	return list
+}
+
+// NeedsModel says whether a part of the model's directory is read.
+func (r *Roles) NeedsModel() bool {
+	return r.Has(cluster.Tokenize) || r.Has(cluster.Compute) || r.Has(cluster.Detok)
+}
+
+func roleNames() []string {
+	var names []string
+	for _, r := range cluster.Roles() {
+		names = append(names, string(r))
+	}
+	return names
+}

@@ -1,0 +1,120 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/require"
+)
+
+// startRole starts a process with some roles of a cluster whose NATS server is at url.
+func startRole(t *testing.T, url, roles string, args ...string) *server {
+	t.Helper()
+	path, err := program()
+	require.NoError(t, err)
+	return startProgram(t, path, nil, append([]string{"--roles", roles, "--nats", url, "--stream-resume", "off"}, args...)...)
+}
+
+const longBody = `{"model":"tiny-chat","prompt":"Once upon a time","max_tokens":700,%s,"ignore_eos":true,"stream":true}`
+
+// streamText reads a stream to its end. begun is called at its first chunk.
+func streamText(url, body string, begun func()) (string, error) {
+	r, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close() //nolint:errcheck // read only
+	first := make([]byte, 1)
+	if _, err := io.ReadFull(r.Body, first); err != nil {
+		return "", err
+	}
+	begun()
+	rest, err := io.ReadAll(r.Body)
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	for line := range strings.Lines(string(first) + string(rest)) {
+		data, ok := strings.CutPrefix(strings.TrimSpace(line), "data: ")
+		switch {
+		case !ok:
+		case data == "[DONE]":
+			return text.String(), nil
+		case strings.HasPrefix(data, `{"error"`):
+			return "", fmt.Errorf("after %d bytes: %s", text.Len(), data)
+		default:
+			var a answer
+			if err := json.Unmarshal([]byte(data), &a); err != nil {
+				return "", err
+			}
+			text.WriteString(a.text())
+		}
+	}
+	return "", io.ErrUnexpectedEOF
+}
+
+// TestEveryRoleMayBeKilledWhileStreamsRun with processes of the real program: the
+// text is that of an undisturbed run.
+func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
+	alone := startServer(t)
+	bodies := []string{
+		fmt.Sprintf(longBody, `"temperature":0`),
+		fmt.Sprintf(longBody, `"temperature":1.2,"top_p":0.95,"seed":7`),
+		fmt.Sprintf(longBody, `"temperature":1,"repetition_penalty":1.2,"presence_penalty":0.5,"seed":3`),
+	}
+	want := make([]string, len(bodies))
+	for i, body := range bodies {
+		var err error
+		want[i], err = streamText("http://"+alone.http, body, func() {})
+		require.NoError(t, err)
+	}
+	hub, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoSigs: true, NoLog: true})
+	require.NoError(t, err)
+	hub.Start()
+	t.Cleanup(hub.Shutdown)
+	require.True(t, hub.ReadyForConnections(patience))
+	url := hub.ClientURL()
+	processes := map[string][]*server{}
+	for _, role := range []string{"tokenize", "detok", "compute"} {
+		for range 2 {
+			processes[role] = append(processes[role], startRole(t, url, role))
+		}
+	}
+	gateway := startRole(t, url, "gateway")
+	for _, role := range []string{"compute", "detok", "tokenize"} {
+		const streams = 9
+		var wg, begun sync.WaitGroup
+		begun.Add(streams)
+		for i := range streams {
+			wg.Go(func() {
+				once := sync.OnceFunc(begun.Done)
+				defer once()
+				got, err := streamText("http://"+gateway.http, bodies[i%len(bodies)], once)
+				if err != nil || got != want[i%len(bodies)] {
+					t.Errorf("%s killed: stream %d: %v; found %q, expected %q", role, i, err, got, want[i%len(bodies)])
+				}
+			})
+		}
+		begun.Wait()
+		require.NoError(t, processes[role][0].cmd.Process.Kill())
+		wg.Wait()
+		if reason, ok := map[string]string{"compute": "worker_dead", "detok": "detok_dead"}[role]; ok {
+			page, err := http.Get("http://" + gateway.http + "/metrics")
+			require.NoError(t, err)
+			data, err := io.ReadAll(page.Body)
+			require.NoError(t, errors.Join(err, page.Body.Close()))
+			require.Contains(t, string(data), `millrace_migrations_total{reason="`+reason+`"}`, "something did run there")
+		}
+	}
+	last := processes["compute"][1]
+	require.NoError(t, last.cmd.Process.Signal(syscall.SIGTERM))
+	require.Equal(t, 0, last.exit(t))
+}
