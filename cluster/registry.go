@@ -110,7 +110,7 @@ func (r *Registry) hear(m *nats.Msg) {
 	joined := r.table.hear(time.Now(), member)
 	r.mu.Unlock()
 	if joined {
-		r.cfg.Log.Info().Str("node", member.Node).Any("roles", member.Roles).Str("model", member.Model).Msg("a node is there")
+		r.cfg.Log.Info().Str("member", member.Node).Any("roles", member.Roles).Str("model", member.Model).Msg("a node is there")
 	}
 }
 
@@ -120,7 +120,7 @@ func (r *Registry) judge(now time.Time) {
 	live, silentCount := r.table.live(), r.table.silentCount()
 	r.mu.Unlock()
 	for _, node := range silent {
-		r.cfg.Log.Warn().Str("node", node).Dur("silence", r.cfg.Dead).Msg("a node is silent")
+		r.cfg.Log.Warn().Str("member", node).Dur("silence", r.cfg.Dead).Msg("a node is silent")
 	}
 	self := r.cfg.Self()
 	byRole := make(map[string]int)

@@ -1,0 +1,85 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func names(list []Member) (out []string) {
+	for _, m := range list {
+		out = append(out, m.Node)
+	}
+	return out
+}
+
+func TestANodeIsLiveWhileItIsHeard(t *testing.T) {
+	at := time.Unix(1000, 0)
+	x := newTable("me", time.Second, at)
+	require.True(t, x.hear(at, Member{Node: "b"}))
+	require.True(t, x.hear(at, Member{Node: "a"}))
+	require.False(t, x.hear(at, Member{Node: "a"}), "known")
+	require.Equal(t, []string{"a", "b"}, names(x.live()))
+	for i := range 5 {
+		at = at.Add(250 * time.Millisecond)
+		x.hear(at, Member{Node: "me"})
+		x.hear(at, Member{Node: "a"})
+		silent := x.tick(at)
+		if i < 4 {
+			require.Empty(t, silent)
+		} else {
+			require.Equal(t, []string{"b"}, silent)
+		}
+	}
+	require.Empty(t, x.tick(at), "it is said once")
+	require.True(t, x.alive("a") && x.alive("me"))
+	require.False(t, x.alive("b") || x.alive("never seen"))
+	require.Equal(t, 1, x.silentCount())
+	require.True(t, x.hear(at, Member{Node: "b"}), "it is there again")
+	require.True(t, x.alive("b"))
+	x.hear(at, Member{Node: "b", Left: true})
+	require.False(t, x.alive("b"), "it left")
+	require.Zero(t, x.silentCount())
+}
+
+func TestANodeThatDoesNotHearItselfJudgesNobodyAndListensFirst(t *testing.T) {
+	at := time.Unix(1000, 0)
+	x := newTable("me", time.Second, at)
+	x.hear(at, Member{Node: "a"})
+	at = at.Add(20 * time.Second)
+	require.Empty(t, x.tick(at))
+	require.True(t, x.deaf)
+	require.True(t, x.alive("a"))
+	x.hear(at, Member{Node: "me"})
+	require.Empty(t, x.tick(at), "it has a second to be heard")
+	require.False(t, x.deaf)
+	for range 5 {
+		at = at.Add(250 * time.Millisecond)
+		x.hear(at, Member{Node: "me"})
+	}
+	require.Equal(t, []string{"a"}, x.tick(at))
+}
+
+func TestASlowBeaterIsNotDeadBetweenItsBeats(t *testing.T) {
+	at := time.Unix(1000, 0)
+	x := newTable("me", time.Second, at)
+	x.hear(at, Member{Node: "a", BeatsEvery: time.Second})
+	at = at.Add(2500 * time.Millisecond)
+	x.echo = at
+	require.Empty(t, x.tick(at))
+	at = at.Add(time.Second)
+	x.echo = at
+	require.Equal(t, []string{"a"}, x.tick(at))
+	at = at.Add(2 * forget)
+	x.echo = at
+	x.tick(at)
+	require.Empty(t, x.members, "forgotten")
+}
+
+func TestNodesHaveNumbersOfTheirOwn(t *testing.T) {
+	a, b := NewNode(), NewNode()
+	require.NotEqual(t, a, b)
+	require.Equal(t, uint64(a), a.First()>>32)
+	require.Len(t, a.String(), 9)
+}
