@@ -21,14 +21,14 @@ func startRole(t *testing.T, url, roles string, args ...string) *server {
 	t.Helper()
 	path, err := program()
 	require.NoError(t, err)
-	return startProgram(t, path, nil, append([]string{"--roles", roles, "--nats", url, "--stream-resume", "off"}, args...)...)
+	return startProgram(t, path, nil, append([]string{"--roles", roles, "--nats", url, "--stream-resume", "off", "--threads", "1"}, args...)...)
 }
 
-const longBody = `{"model":"tiny-chat","prompt":"Once upon a time","max_tokens":700,%s,"ignore_eos":true,"stream":true}`
+const longBody = `{"model":"tiny-chat","prompt":"Once upon a time","max_tokens":400,%s,"ignore_eos":true,"stream":true}`
 
 // streamText reads a stream to its end. begun is called at its first chunk.
 func streamText(url, body string, begun func()) (string, error) {
-	client := http.Client{Timeout: patience / 3} // a stream that hangs fails
+	client := http.Client{Timeout: patience} // a stream that hangs fails
 	r, err := client.Post(url+"/v1/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		return "", err
