@@ -38,7 +38,7 @@ type Options struct {
 	Window   time.Duration // a call without a reader is cancelled after it; 30 s
 	Outage   time.Duration // JetStream may be away so long before a call fails; 1 min
 	Watch    time.Duration // between questions to the gateway that runs a call; 500 ms
-	Answer   time.Duration // for that gateway to answer; 500 ms
+	Answer   time.Duration // for that gateway to answer; 250 ms
 	Timeout  time.Duration // of one question to JetStream; 2 s
 }
 
@@ -50,7 +50,7 @@ func (o *Options) defaults() {
 		value    *time.Duration
 		fallback time.Duration
 	}{{&o.Keep, 5 * time.Minute}, {&o.Window, 30 * time.Second}, {&o.Outage, time.Minute},
-		{&o.Watch, 500 * time.Millisecond}, {&o.Answer, 500 * time.Millisecond}, {&o.Timeout, 2 * time.Second}} {
+		{&o.Watch, 500 * time.Millisecond}, {&o.Answer, 250 * time.Millisecond}, {&o.Timeout, 2 * time.Second}} {
 		if *d.value == 0 {
 			*d.value = d.fallback
 		}

@@ -17,7 +17,7 @@ type tick struct {
 
 // patience is how many questions in a row the owner may leave without an answer. (One
 // that was asked while its connection broke is lost; the next finds nobody.)
-const patience = 3
+const patience = 4
 
 // follow shows the readers what another gateway writes, until the answer has
 // ended (nil) or something else is to be done.
@@ -101,6 +101,9 @@ func (s *session) listen(ctx context.Context, ticks chan tick, whole bool) error
 			asking = false
 			if t.node == s.state.owner && (t.err == nil && !t.owns || unanswered >= patience) {
 				return errOwnerDead
+			}
+			if t.err != nil {
+				ask()
 			}
 		case <-watch.C:
 			if silent++; silent%4 == 0 {
