@@ -6,6 +6,7 @@ package deploy_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -17,7 +18,7 @@ import (
 
 	"github.com/compose-spec/compose-go/v2/loader"
 	"github.com/compose-spec/compose-go/v2/types"
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/config"
@@ -61,6 +62,7 @@ func TestComposeFileHoldsToTheSchema(t *testing.T) {
 	for was, is := range map[string]string{
 		"restart:":                   "restarts:",
 		"interval: 5s":               "interval: [5]",
+		"scale: 2":                   "scale: two",
 		"condition: service_healthy": "condition: service_happy",
 		"nats-data:/data":            "other-data:/data",
 	} {
@@ -71,9 +73,13 @@ func TestComposeFileHoldsToTheSchema(t *testing.T) {
 	}
 }
 
+// roles are the services that are Millrace's processes.
+var roles = []string{"gateway", "tokenize", "compute", "detok"}
+
 func TestK6RunsOnlyUnderItsProfile(t *testing.T) {
-	require.ElementsMatch(t, []string{"nats", "millrace"}, project(t).ServiceNames())
-	require.ElementsMatch(t, []string{"nats", "millrace", "k6"}, project(t, "load").ServiceNames())
+	always := append([]string{"nats", "prometheus", "grafana"}, roles...)
+	require.ElementsMatch(t, always, project(t).ServiceNames())
+	require.ElementsMatch(t, append(always, "k6"), project(t, "load").ServiceNames())
 }
 
 func TestPortsArePublishedOnTheLoopbackInterfaceOnly(t *testing.T) {
@@ -84,42 +90,59 @@ func TestPortsArePublishedOnTheLoopbackInterfaceOnly(t *testing.T) {
 			published[port.Published] = name
 		}
 	}
-	require.Equal(t, map[string]string{"8080": "millrace", "4222": "nats"}, published)
+	require.Equal(t, map[string]string{"8080-8081": "gateway", "4222": "nats", "9090": "prometheus", "3000": "grafana"}, published)
 }
 
 func TestServicesWaitUntilTheirServersAreHealthy(t *testing.T) {
 	services := project(t, "load").Services
-	for name, server := range map[string]string{"millrace": "nats", "k6": "millrace"} {
+	waits := map[string]string{"k6": "gateway", "grafana": "prometheus"}
+	for _, role := range roles {
+		waits[role] = "nats"
+	}
+	for name, server := range waits {
 		require.Equal(t, types.ServiceConditionHealthy, services[name].DependsOn[server].Condition, name)
-		require.NotNil(t, services[server].HealthCheck, server)
-		require.False(t, services[server].HealthCheck.Disable, server)
+		if services[server].Build == nil { // the image of a role has its own, see TestImageStartsMillraceWithFlagsThatItTakes
+			require.NotNil(t, services[server].HealthCheck, server)
+			require.False(t, services[server].HealthCheck.Disable, server)
+		}
 	}
 	require.Contains(t, services["nats"].HealthCheck.Test, "http://127.0.0.1:8222/healthz")
 	require.Contains(t, services["nats"].Command, "8222")
-	require.Contains(t, services["millrace"].HealthCheck.Test, readyCheck)
 }
 
-func TestComposeStartsMillraceWithFlagsThatItTakes(t *testing.T) {
-	service := project(t).Services["millrace"]
-	s := serveFlags(t, service.Command)
-	require.Equal(t, "nats://nats:4222", s.NATS)
-	require.Equal(t, "0.0.0.0:8080", s.Listen)
-	require.Greater(t, time.Duration(*service.StopGracePeriod), s.Grace, "killed before its grace is over")
-	require.Equal(t, s.DataDir, service.Volumes[0].Target)
-	require.True(t, service.ReadOnly)
-	require.Equal(t, []string{"ALL"}, service.CapDrop)
+func TestComposeStartsTwoProcessesOfEachRoleWithSettingsThatTheyTake(t *testing.T) {
+	services := project(t).Services
+	for _, role := range roles {
+		service := services[role]
+		require.Equal(t, []string{"serve", "--roles", role}, []string(service.Command))
+		require.Equal(t, 2, *service.Scale, role)
+		var environ []string
+		for name, value := range service.Environment {
+			environ = append(environ, name+"="+*value)
+		}
+		s := serveSettings(t, service.Command, environ)
+		require.Equal(t, "nats://nats:4222", s.NATS, role)
+		require.Equal(t, "0.0.0.0:8080", s.Listen, role)
+		require.Greater(t, time.Duration(*service.StopGracePeriod), s.Grace, "%s: killed before its grace is over", role)
+		require.True(t, service.ReadOnly, role)
+		require.Equal(t, []string{"ALL"}, service.CapDrop, role)
+	}
 }
 
-// serveFlags parses the arguments of millrace as millrace does.
-func serveFlags(t *testing.T, args []string) *config.Serve {
+// serveSettings reads the arguments and the environment of millrace as millrace does.
+func serveSettings(t *testing.T, args, environ []string) *config.Serve {
 	t.Helper()
 	require.Equal(t, "serve", args[0])
 	var s config.Serve
-	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	s.Register(flags)
-	require.NoError(t, flags.Parse(args[1:]))
-	require.Empty(t, flags.Args())
-	require.NoError(t, s.Validate())
+	root := &cobra.Command{Use: "millrace"}
+	root.PersistentFlags().String("log-format", "auto", "") // of every command
+	serve := &cobra.Command{Use: "serve", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		return errors.Join(config.Bind(cmd, environ), s.Validate())
+	}}
+	s.Register(serve.Flags())
+	root.AddCommand(serve)
+	root.SetArgs(args)
+	require.NoError(t, root.Execute())
 	return &s
 }
 
@@ -178,7 +201,7 @@ func TestImageStartsMillraceWithFlagsThatItTakes(t *testing.T) {
 	require.Equal(t, "millrace", last.name, "the default target")
 	var args []string
 	require.NoError(t, json.Unmarshal([]byte(last.instructions["CMD"][0]), &args))
-	s := serveFlags(t, args)
+	s := serveSettings(t, args, nil)
 	require.Equal(t, []string{s.DataDir}, last.instructions["VOLUME"])
 	require.Contains(t, last.instructions["HEALTHCHECK"][0], readyCheck)
 }
