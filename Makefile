@@ -47,6 +47,10 @@ bench-peers: build ## Measure beside llama.cpp, OpenVINO GenAI and transformers,
 load: build ## Load a server of its own for 30 s with k6: HTTP and NATS, streams and cancels
 	scripts/load.sh
 
+.PHONY: load-full
+load-full: build ## Latency against requests per second, with random arrivals and lengths: tables and pictures (RATES=2,4,8 STEP=30 KINDS="chat")
+	scripts/load-full.sh $(ARGS)
+
 .PHONY: cluster
 cluster: libs ## Run NATS and two processes of each role on the loopback interface, until Ctrl-C (MODEL=DIR, ARGS="--each 3")
 	go run ./e2e/chaos/up --model $(MODEL) $(ARGS)

@@ -1,45 +1,10 @@
 #!/usr/bin/env bash
-# Runs the k6 smoke test (30 s) against a server of its own with the demo model, on ports beside the
-# default ones. Exits with k6's status: 99 if a threshold fails.
+# Runs the k6 smoke test (30 s) against a server of its own with the demo model. Exits with k6's status: 99 if a
+# threshold fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=scripts/load-server.sh
+source scripts/load-server.sh
 
-http_port=${LOAD_HTTP_PORT:-18080}
-nats_port=${LOAD_NATS_PORT:-14222}
-work=build/load
-mkdir -p "$work"
-
-(cd benchmarks/k6 && go build -buildvcs=false -o ../../bin/k6 .)
-
-env -u MILLRACE_NATS bin/millrace serve --listen "127.0.0.1:$http_port" --nats-listen "127.0.0.1:$nats_port" \
-  --data-dir "$work/data" >"$work/server.log" 2>&1 &
-server=$!
-stop() {
-  kill -TERM "$server" 2>/dev/null || true
-  wait "$server" || true
-}
-trap stop EXIT
-
-# ready: the server answers GET /health/ready with 200.
-ready() {
-  local line
-  { exec 3<>"/dev/tcp/127.0.0.1/$http_port"; } 2>/dev/null || return 1
-  printf 'GET /health/ready HTTP/1.0\r\n\r\n' >&3
-  read -r line <&3 || true
-  exec 3>&-
-  [[ $line == *" 200 "* ]]
-}
-
-for _ in $(seq 150); do
-  if ready; then break; fi
-  if ! kill -0 "$server" 2>/dev/null; then break; fi
-  sleep 0.2
-done
-if ! ready; then
-  echo "the server is not ready; its log:" >&2
-  cat "$work/server.log" >&2
-  exit 1
-fi
-
-TARGET_HTTP=http://127.0.0.1:$http_port TARGET_NATS=nats://127.0.0.1:$nats_port \
-  bin/k6 run --no-usage-report benchmarks/k6/smoke.js
+start_server "$@"
+bin/k6 run --no-usage-report benchmarks/k6/smoke.js

@@ -22,9 +22,10 @@ type answer struct {
 	cancelled            bool
 }
 
-// chunk is what matters here of OpenAI's chat.completion, its chunks and errors.
+// chunk is what matters here of OpenAI's completions of either kind, their chunks and errors.
 type chunk struct {
 	Choices []struct {
+		Text    string // of a plain completion
 		Delta   struct{ Content string }
 		Message struct{ Content string }
 		Finish  string `json:"finish_reason"`
@@ -51,7 +52,7 @@ func (a *answer) add(data []byte, at time.Time) error {
 		if choice.Finish != "" {
 			a.finish = choice.Finish
 		}
-		if piece := choice.Delta.Content + choice.Message.Content; piece != "" {
+		if piece := choice.Text + choice.Delta.Content + choice.Message.Content; piece != "" {
 			a.piece(piece, at)
 		}
 	}
