@@ -74,7 +74,7 @@ func requireSeries(t *testing.T, expression string) {
 			continue
 		}
 		found++
-		require.True(t, known[s[1]] != nil, "%s: no series %s", expression, s[1])
+		require.NotEmpty(t, known[s[1]], "%s: no series %s", expression, s[1])
 		for _, label := range labelName.FindAllString(s[2], -1) {
 			require.Contains(t, known[s[1]], label, expression)
 		}

@@ -68,15 +68,15 @@ func manifests(t *testing.T) map[string]any {
 	for _, file := range all.Resources {
 		text, err := os.ReadFile(filepath.Join("k8s", file))
 		require.NoError(t, err)
-		for _, document := range bytes.Split(text, []byte("\n---\n")) {
+		for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
 			var head struct {
 				metav1.TypeMeta `json:",inline"`
 				Metadata        metav1.ObjectMeta `json:"metadata"`
 			}
 			require.NoError(t, yaml.Unmarshal(document, &head), file)
-			make, ok := kinds[head.APIVersion+" "+head.Kind]
+			empty, ok := kinds[head.APIVersion+" "+head.Kind]
 			require.True(t, ok, "%s: %s %s", file, head.APIVersion, head.Kind)
-			object := make()
+			object := empty()
 			require.NoError(t, yaml.UnmarshalStrict(document, object), file)
 			objects[head.Kind+" "+head.Metadata.Name] = object
 		}

@@ -40,6 +40,7 @@ var scenarios = []scenario{
 	{"nats", natsRestarts},
 	{"nats-cluster", natsCluster},
 	{"rolling", rolling},
+	{"scaling", scaling},
 	{"soak", soak},
 }
 

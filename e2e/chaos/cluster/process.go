@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -198,31 +197,44 @@ func (p *Process) LogTail() string {
 	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
 }
 
-// Usage is what a process holds of the machine.
+// Usage is what a process takes of the machine.
 type Usage struct {
-	Resident int64 `json:"resident_bytes"`
-	Files    int   `json:"open_files"`
+	Resident  int64 // bytes
+	Files     int   // open
+	Processor time.Duration
 }
 
+// tick is the unit of times in /proc (USER_HZ, 100 on every Linux).
+const tick = 10 * time.Millisecond
+
 // Usage reads /proc. It is zero when the process does not run.
-func (p *Process) Usage() (Usage, error) {
+func (p *Process) Usage() (u Usage, err error) {
 	pid := p.PID()
 	if pid == 0 {
-		return Usage{}, nil
+		return u, nil
 	}
 	dir := "/proc/" + strconv.Itoa(pid)
-	files, err := os.ReadDir(filepath.Join(dir, "fd"))
+	files, err := os.ReadDir(dir + "/fd")
 	if err != nil {
-		return Usage{}, err
+		return u, err
 	}
-	statm, err := os.ReadFile(filepath.Join(dir, "statm"))
+	stat, err := os.ReadFile(dir + "/stat")
 	if err != nil {
-		return Usage{}, err
+		return u, err
 	}
-	fields := strings.Fields(string(statm)) // size, resident, ...: in pages
-	if len(fields) < 2 {
-		return Usage{}, fmt.Errorf("%s/statm: found %q, expected numbers of pages", dir, statm)
+	// After the name in parentheses, which may have spaces; proc(5) counts from 3 there.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	var numbers [3]int64
+	for i, field := range []int{14, 15, 24} { // utime, stime in ticks, rss in pages
+		if field-3 >= len(fields) {
+			return u, fmt.Errorf("%s/stat: found %d fields, expected %d", dir, len(fields)+2, field)
+		}
+		if numbers[i], err = strconv.ParseInt(fields[field-3], 10, 64); err != nil {
+			return u, fmt.Errorf("%s/stat: %w", dir, err)
+		}
 	}
-	pages, err := strconv.ParseInt(fields[1], 10, 64)
-	return Usage{Resident: pages * int64(os.Getpagesize()), Files: len(files)}, err
+	return Usage{
+		Resident: numbers[2] * int64(os.Getpagesize()), Files: len(files),
+		Processor: time.Duration(numbers[0]+numbers[1]) * tick,
+	}, nil
 }
