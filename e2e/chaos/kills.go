@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/e2e/chaos/cluster"
@@ -21,7 +22,7 @@ func (t *trial) killEach(ctx context.Context, moment func() error) error {
 		if err := moment(); err != nil {
 			return err
 		}
-		role := cluster.Roles[i%len(cluster.Roles)]
+		role := t.victims[i%len(t.victims)]
 		if err := t.killAndRestart(ctx, t.one(role), t.between(0, 2*time.Second)); err != nil {
 			return err
 		}
@@ -61,6 +62,9 @@ func (t *trial) restart(ctx context.Context, p *cluster.Process, down time.Durat
 func rolling(ctx context.Context, s *suite) (*report, error) {
 	return s.disturbed(ctx, "rolling", s.config("rolling"), func(ctx context.Context, t *trial) error {
 		for _, m := range t.Members("") {
+			if !slices.Contains(t.victims, m.Role) {
+				continue
+			}
 			t.struck("SIGTERM "+m.Role, m.Name)
 			ending, cancel := context.WithTimeout(ctx, startPatience)
 			err := m.Terminate(ending)

@@ -75,6 +75,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.IntVar(&o.tokens, "tokens", 120, "tokens per stream, about")
 	f.IntVar(&o.concurrent, "concurrent", 64, "streams at a time")
 	f.IntVar(&o.kills, "kills", 20, "kills of the scenario kills")
+	f.StringSliceVar(&o.victims, "victims", cluster.Roles, "roles that are harmed, in turn")
 	f.DurationVar(&o.soak, "soak", 2*time.Minute, "length of the scenario soak")
 	f.DurationVar(&o.limit, "limit", 15*time.Minute, "for everything; what has not ended then fails")
 	f.StringVar(&o.model, "model", "models/tiny-chat", "directory of the model")

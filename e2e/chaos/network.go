@@ -14,7 +14,7 @@ const afterwards = 3 * time.Second
 // notice; then it goes on where it was.
 func stalls(ctx context.Context, s *suite) (*report, error) {
 	return s.disturbed(ctx, "stalls", s.config("stalls"), func(ctx context.Context, t *trial) error {
-		for _, role := range cluster.Roles {
+		for _, role := range t.victims {
 			m := t.one(role)
 			if err := pause(ctx, afterwards); err != nil {
 				return err
@@ -40,7 +40,7 @@ func cuts(ctx context.Context, s *suite) (*report, error) {
 	c := s.config("cuts")
 	c.Proxied = true
 	return s.disturbed(ctx, "cuts", c, func(ctx context.Context, t *trial) error {
-		for _, role := range cluster.Roles {
+		for _, role := range t.victims {
 			m := t.one(role)
 			if err := pause(ctx, afterwards); err != nil {
 				return err

@@ -88,7 +88,7 @@ func (m *mischief) round(ctx context.Context, t *trial, random *rand.Rand, d tim
 	clients.Go(func() { m.bursts(round, t) })
 	defer clients.Wait()
 	for pause(round, time.Duration(2+random.IntN(4))*time.Second) == nil {
-		role := cluster.Roles[random.IntN(len(cluster.Roles))]
+		role := t.victims[random.IntN(len(t.victims))]
 		if err := t.killAndRestart(ctx, t.Members(role)[1], time.Second); err != nil {
 			return err
 		}

@@ -27,6 +27,7 @@ type suite struct {
 	tokens     int // per stream, about
 	concurrent int // streams at a time
 	kills      int
+	victims    []string // roles
 	soak       time.Duration
 
 	expected map[int]*workload.Answer // of an undisturbed run; made by the first scenario
