@@ -43,8 +43,8 @@ type kustomization struct {
 	Resources []string `json:"resources"`
 }
 
-// kinds makes an empty object of each kind that the manifests may have.
-var kinds = map[string]func() any{
+// manifestKinds makes an empty object of each kind that the manifests may have.
+var manifestKinds = map[string]func() any{
 	"v1 ConfigMap":                  func() any { return new(corev1.ConfigMap) },
 	"v1 Service":                    func() any { return new(corev1.Service) },
 	"apps/v1 Deployment":            func() any { return new(appsv1.Deployment) },
@@ -74,7 +74,7 @@ func manifests(t *testing.T) map[string]any {
 				Metadata        metav1.ObjectMeta `json:"metadata"`
 			}
 			require.NoError(t, yaml.Unmarshal(document, &head), file)
-			empty, ok := kinds[head.APIVersion+" "+head.Kind]
+			empty, ok := manifestKinds[head.APIVersion+" "+head.Kind]
 			require.True(t, ok, "%s: %s %s", file, head.APIVersion, head.Kind)
 			object := empty()
 			require.NoError(t, yaml.UnmarshalStrict(document, object), file)

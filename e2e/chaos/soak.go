@@ -101,7 +101,7 @@ var endless = client.CompletionRequest{Prompt: "Once upon a time", MaxTokens: 10
 // leave opens long streams and leaves them after a few tokens.
 func (m *mischief) leave(ctx context.Context, t *trial) {
 	for i := 0; ctx.Err() == nil; i++ {
-		c := t.run.Clients[[]string{"http", "nats"}[i%2]]
+		c := t.run.Clients.Of([]string{"http", "nats"}[i%2], i/2)
 		chunks := 0
 		for _, err := range c.CompleteStream(ctx, endless) {
 			if err != nil && ctx.Err() == nil && workload.Refusal(err) == 0 {
@@ -124,7 +124,7 @@ func (m *mischief) bursts(ctx context.Context, t *trial) {
 			all.Go(func() {
 				short := endless
 				short.MaxTokens = 8
-				_, err := t.run.Clients[[]string{"http", "nats"}[i%2]].Complete(ctx, short)
+				_, err := t.run.Clients.Of([]string{"http", "nats"}[i%2], i/2).Complete(ctx, short)
 				m.burst.Add(1)
 				switch {
 				case workload.Refusal(err) > 0:

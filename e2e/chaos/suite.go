@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -174,17 +175,25 @@ func (t *trial) idle(ctx context.Context) error {
 	return nil
 }
 
-// dial makes the clients, as a user would.
+// dial makes the clients, as a user would: each knows every gateway, and starts
+// with another one.
 func dial(cl *cluster.Cluster) (workload.Clients, error) {
-	overHTTP, err := client.NewHTTP(cl.Gateways()[0])
-	if err != nil {
-		return nil, err
+	clients := workload.Clients{}
+	gateways := cl.Gateways()
+	for i, first := range gateways {
+		others := slices.Concat(gateways[i+1:], gateways[:i])
+		overHTTP, err := client.NewHTTP(first, client.WithServers(others...))
+		if err != nil {
+			return nil, err
+		}
+		clients["http"] = append(clients["http"], overHTTP)
 	}
 	overNATS, err := client.DialNATS(cl.NATSURL())
 	if err != nil {
 		return nil, err
 	}
-	return workload.Clients{"http": overHTTP, "nats": overNATS}, nil
+	clients["nats"] = []client.Client{overNATS}
+	return clients, nil
 }
 
 // pause waits for d.

@@ -14,15 +14,20 @@ import (
 	"github.com/millrace/millrace/client"
 )
 
-// Clients are one client for each transport.
-type Clients map[string]client.Client
+// Clients are those of each transport ("http", "nats"); streams are spread over them.
+type Clients map[string][]client.Client
 
-// Close closes both.
+// Close closes all.
 func (c Clients) Close() {
-	for _, one := range c {
-		one.Close()
+	for _, some := range c {
+		for _, one := range some {
+			one.Close()
+		}
 	}
 }
+
+// Of returns the client of a transport for the i-th of something.
+func (c Clients) Of(over string, i int) client.Client { return c[over][i%len(c[over])] }
 
 // Run asks streams, many at a time.
 type Run struct {
@@ -100,7 +105,7 @@ func (r *Run) ask(ctx context.Context, s *Stream) Result {
 	defer cancel()
 	result := Result{Stream: s}
 	for {
-		result.Answer = s.Ask(ctx, r.Clients[s.Over], r.moves)
+		result.Answer = s.Ask(ctx, r.Clients.Of(s.Over, s.ID/2), r.moves)
 		wait := Refusal(result.Answer.Err)
 		if !r.Retry || wait == 0 || result.Answer.tokens() > 0 {
 			break
