@@ -43,7 +43,24 @@ func (t *trial) report(name string, results []workload.Result) *report {
 	for kind, at := range moments {
 		r.GapsAtFaults[kind] = workload.GapsAt(results, at)
 	}
+	r.Notes = append(r.Notes, t.longest(results)...)
 	return r
+}
+
+// longest names the streams with the three longest gaps, and what was done just
+// before each.
+func (t *trial) longest(results []workload.Result) (lines []string) {
+	for _, g := range workload.Longest(results, 3) {
+		last := "nothing"
+		for _, f := range t.faults {
+			if f.at.Before(g.To) {
+				last = fmt.Sprintf("%s, %d ms before the gap began", f.kind, g.From.Sub(f.at).Milliseconds())
+			}
+		}
+		lines = append(lines, fmt.Sprintf("gap of %d ms in %s after %d chunks; the last fault until its end: %s",
+			g.To.Sub(g.From).Milliseconds(), g.Stream, g.Chunks, last))
+	}
+	return lines
 }
 
 // results are a run of the suite.

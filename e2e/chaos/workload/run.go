@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -210,61 +208,3 @@ func Judge(expected map[int]*Answer, results []Result) Outcome {
 
 // Good: every stream is whole.
 func (o *Outcome) Good() bool { return o.Completed == o.Streams }
-
-// Gaps are times between two chunks of tokens of a stream, in milliseconds.
-type Gaps struct {
-	Count int     `json:"count"`
-	P50   float64 `json:"p50_ms"`
-	P99   float64 `json:"p99_ms"`
-	Max   float64 `json:"max_ms"`
-}
-
-func gaps(all []time.Duration) Gaps {
-	if len(all) == 0 {
-		return Gaps{}
-	}
-	slices.Sort(all)
-	ms := func(q float64) float64 { // nearest rank
-		return float64(all[int(math.Ceil(q*float64(len(all))))-1].Microseconds()) / 1000
-	}
-	return Gaps{Count: len(all), P50: ms(0.5), P99: ms(0.99), Max: ms(1)}
-}
-
-// AllGaps are the gaps of all streams.
-func AllGaps(results []Result) Gaps {
-	var all []time.Duration
-	for _, r := range results {
-		at := r.Answer.Arrivals
-		for i := 1; i < len(at); i++ {
-			all = append(all, at[i].Sub(at[i-1]))
-		}
-	}
-	return gaps(all)
-}
-
-// GapsAt are, for each moment and each stream that had tokens before it and
-// after it, the longest gap that overlaps the second from the moment on. Streams
-// that the moment did not touch are among them.
-func GapsAt(results []Result, moments []time.Time) Gaps {
-	var all []time.Duration
-	for _, r := range results {
-		for _, t := range moments {
-			if longest := longestGap(r.Answer.Arrivals, t, t.Add(time.Second)); longest > 0 {
-				all = append(all, longest)
-			}
-		}
-	}
-	return gaps(all)
-}
-
-func longestGap(at []time.Time, from, to time.Time) (longest time.Duration) {
-	if len(at) == 0 || at[0].After(from) {
-		return 0
-	}
-	for i := 1; i < len(at); i++ {
-		if at[i].After(from) && at[i-1].Before(to) {
-			longest = max(longest, at[i].Sub(at[i-1]))
-		}
-	}
-	return longest
-}
