@@ -27,6 +27,9 @@ func series(t *testing.T) map[string][]string {
 	r.Started(time.Unix(0, 0), 1, 1)
 	r.Finished(time.Unix(1, 0), "stop")
 	m.Stage("tokenize")
+	m.Cluster().Moved("dead")
+	m.Cluster().Dropped("gone", 1)
+	m.Cluster().Nodes(map[string]int{"compute": 1}, 0)
 	families, err := m.Registry().Gather()
 	require.NoError(t, err)
 	names := map[string][]string{}
