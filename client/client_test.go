@@ -260,6 +260,28 @@ func TestANATSStreamThatFallsSilentIsCut(t *testing.T) {
 	require.ErrorIs(t, last, client.ErrCut)
 }
 
+func TestANATSRequestThatNobodyHeardIsSentAgainAsTheSameOne(t *testing.T) {
+	nc := natsConn(t)
+	asked := make(chan string, 2)
+	_, err := nc.Subscribe("millrace.v1.chat.completions", func(m *nats.Msg) {
+		asked <- string(m.Data)
+		if len(asked) == 1 {
+			return // as a server that died
+		}
+		out := message(1, "stop")
+		out.Subject = m.Reply
+		nc.PublishMsg(out)
+	})
+	require.NoError(t, err)
+	c, err := client.NewNATS(nc, client.WithSilence(20*time.Millisecond))
+	require.NoError(t, err)
+	text, _, _ := gather(t, c.ChatStream(t.Context(), hi))
+	require.Equal(t, "1", text)
+	first, second := <-asked, <-asked
+	require.Equal(t, first, second)
+	require.Contains(t, first, `"request_id"`)
+}
+
 func TestNobodyOnNATSIsUnavailable(t *testing.T) {
 	c, err := client.NewNATS(natsConn(t))
 	require.NoError(t, err)

@@ -17,6 +17,9 @@ import (
 const (
 	probeAfter = time.Second
 	probeWait  = 2 * time.Second
+	// firstWait bounds the wait for a server's first message, which comes at once: the
+	// request may have gone to one that died.
+	firstWait = 5 * time.Second
 )
 
 // natsStream reads the messages of one answer, from as many servers as it takes.
@@ -65,7 +68,7 @@ func (s *natsStream) close() {
 func (s *natsStream) next(ctx context.Context) ([]byte, error) {
 	for {
 		data, err := s.read(ctx)
-		if err == nil || ctx.Err() != nil || s.id == "" || !s.t.resumes() || !lostNATS(err) {
+		if err == nil || ctx.Err() != nil || !s.t.resumes() || !s.lost(err) {
 			return data, err
 		}
 		s.ended = false
@@ -85,20 +88,35 @@ func lostNATS(err error) bool {
 	return errors.Is(err, ErrGap) || errors.Is(err, ErrCut)
 }
 
+// unheard: no server has said anything yet.
+func (s *natsStream) unheard() bool { return s.id == "" && s.seq == 0 }
+
+// lost says whether an error is one that the stream goes on behind. Where nothing
+// was heard, the request may be sent again: its id makes it the same one.
+func (s *natsStream) lost(err error) bool {
+	if s.unheard() {
+		return errors.Is(err, ErrCut)
+	}
+	return s.id != "" && lostNATS(err)
+}
+
 // resume asks any server for what comes behind the last message. What passes by
 // waiting is tried again for a while.
-func (s *natsStream) resume(ctx context.Context, why error) error {
-	body, err := json.Marshal(struct {
-		ID    string `json:"id"`
-		After uint64 `json:"after"`
-	}{s.id, s.seq})
-	if err != nil {
-		return err
+func (s *natsStream) resume(ctx context.Context, why error) (err error) {
+	subject, body := s.subject, s.body
+	if !s.unheard() {
+		subject = subjects + "streams.resume"
+		if body, err = json.Marshal(struct {
+			ID    string `json:"id"`
+			After uint64 `json:"after"`
+		}{s.id, s.seq}); err != nil {
+			return err
+		}
 	}
 	begin := time.Now()
 	for tries := 0; ; tries++ {
 		s.unsubscribe()
-		if err = s.open(ctx, subjects+"streams.resume", body); err == nil {
+		if err = s.open(ctx, subject, body); err == nil {
 			if err = s.first(ctx); err == nil {
 				return nil
 			}
@@ -116,7 +134,7 @@ func (s *natsStream) resume(ctx context.Context, why error) error {
 
 // first waits for a server's first message, which comes at once.
 func (s *natsStream) first(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.t.resumeFor)
+	ctx, cancel := context.WithTimeout(ctx, min(s.t.resumeFor, firstWait))
 	defer cancel()
 	m, err := s.sub.NextMsgWithContext(ctx)
 	if err != nil {
@@ -166,9 +184,12 @@ func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 		s.held = nil
 		return m, nil
 	}
-	begin, unanswered := time.Now(), 0
+	begin, unanswered, silence := time.Now(), 0, s.t.silence
+	if s.unheard() && s.t.resumes() {
+		silence = min(silence, firstWait)
+	}
 	for {
-		wait := s.t.silence - time.Since(begin)
+		wait := silence - time.Since(begin)
 		if s.id != "" {
 			wait = min(wait, probeAfter)
 		}
@@ -186,8 +207,8 @@ func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 			return nil, fmt.Errorf("%w after message %d: %w", ErrGap, s.seq, err)
 		case !errors.Is(err, context.DeadlineExceeded):
 			return nil, fmt.Errorf("%w after message %d: %w", ErrCut, s.seq, err)
-		case time.Since(begin) >= s.t.silence:
-			return nil, fmt.Errorf("%w: silent for %s after message %d", ErrCut, s.t.silence, s.seq)
+		case time.Since(begin) >= silence:
+			return nil, fmt.Errorf("%w: silent for %s after message %d", ErrCut, silence, s.seq)
 		}
 		switch lives, answered := s.probe(ctx); {
 		case answered && lives:
