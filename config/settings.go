@@ -30,7 +30,7 @@ func (d *Device) Register(f *pflag.FlagSet) {
 	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl backend: auto (an Intel GPU if there is one, else the CPU), cpu, gpu, or one that doctor lists, such as level_zero:0; of sim: see docs/simulation.md")
 	f.StringVar(&d.ISA, "isa", "", "force one instruction set of the cpu backend, of those that doctor lists (default: the best)")
 	f.StringVar(&d.DType, "dtype", "auto", "type of products and KV cache: auto (bf16 on the cpu backend; on sycl bf16 for bf16 checkpoints, else f16), or, on sycl, f16 or bf16")
-	f.StringVar(&d.Weights, "weights", "bf16", "how the weights of linear ops are kept: "+strings.Join(model.WeightNames(), ", ")+" (quantised when the model is loaded; rows are quantised to int8 then)")
+	RegisterWeights(f, &d.Weights)
 	f.StringVar(&d.Packed, "packed-weights", "auto", "where serve keeps packed weights, so that the next start maps them: a directory, off, or auto (beside the model, in .millrace, or the user's cache directory)")
 	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
 }
@@ -103,6 +103,16 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 
 	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute, "a step that takes longer hangs: every request ends with an error and the process with exit code 1 (0: never)")
 
+	s.RegisterBatch(f)
+
+	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")
+	f.IntVar(&s.Detokenizers, "detokenizers", 2, "actors of the detokenizer pool")
+	s.Roles.Register(f)
+	s.Security.Register(f)
+}
+
+// RegisterBatch adds the settings of steps, queue and KV cache to a command's flags.
+func (s *Serve) RegisterBatch(f *pflag.FlagSet) {
 	f.Var(&s.KVMemory, "kv-memory", "memory of the KV cache (0: measured at start)")
 	f.IntVar(&s.MaxBatchTokens, "max-batch-tokens", 512, "tokens per step: decode rows and prompt chunks together")
 	f.IntVar(&s.PrefillChunk, "prefill-chunk", 256, "prompt tokens of a step that decodes too, so that a long prompt does not hold up other answers (0: no bound)")
@@ -110,11 +120,6 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.IntVar(&s.MaxHoldSteps, "max-hold-steps", 16, "steps that --waiting-served-ratio holds a prompt back at most")
 	f.IntVar(&s.MaxBatchSize, "max-batch-size", 64, "sequences per step")
 	f.IntVar(&s.MaxWaiting, "max-waiting", 512, "requests that may wait for admission; more are answered with 429")
-
-	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")
-	f.IntVar(&s.Detokenizers, "detokenizers", 2, "actors of the detokenizer pool")
-	s.Roles.Register(f)
-	s.Security.Register(f)
 }
 
 // Validate checks what does not depend on the machine or the model. Several
@@ -126,11 +131,7 @@ func (s *Serve) Validate() error {
 		address("listen", s.Listen),
 		address("nats-listen", s.NATSListen),
 		s.validate(s.embeddedNATS()),
-		atLeast("max-batch-tokens", s.MaxBatchTokens, 1),
-		atLeast("prefill-chunk", s.PrefillChunk, 0),
-		atLeast("max-hold-steps", s.MaxHoldSteps, 0),
-		atLeast("max-batch-size", s.MaxBatchSize, 1),
-		atLeast("max-waiting", s.MaxWaiting, 0),
+		s.ValidateBatch(),
 		atLeast("tokenizers", s.Tokenizers, 1),
 		atLeast("detokenizers", s.Detokenizers, 1),
 		atLeast("body-limit", s.BodyLimit, 1),
@@ -139,6 +140,17 @@ func (s *Serve) Validate() error {
 		atLeast("step-timeout", s.StepTimeout, 0),
 		atLeast("ping-interval", s.PingInterval, time.Millisecond),
 		errors.Join(s.Roles.validate()...),
+	)
+}
+
+// ValidateBatch checks the settings of RegisterBatch.
+func (s *Serve) ValidateBatch() error {
+	return errors.Join(
+		atLeast("max-batch-tokens", s.MaxBatchTokens, 1),
+		atLeast("prefill-chunk", s.PrefillChunk, 0),
+		atLeast("max-hold-steps", s.MaxHoldSteps, 0),
+		atLeast("max-batch-size", s.MaxBatchSize, 1),
+		atLeast("max-waiting", s.MaxWaiting, 0),
 	)
 }
 

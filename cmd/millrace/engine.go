@@ -124,15 +124,20 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, log zerolog.Logger) (err
 		}
 		c.Model, c.Context, c.Sampling = m.Runner, m.program.MaxPositions, recommended(m.config.Generation)
 		c.Backend, c.Weights = m.device.Backend, s.Weights
-		c.Sched = sched.Config{
-			MaxBatchTokens: max(s.MaxBatchTokens, s.MaxBatchSize), ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
-			WaitingServedRatio: s.WaitingServedRatio, MaxHoldSteps: s.MaxHoldSteps,
-			MaxSequenceTokens: m.program.MaxPositions,
-			SlabTokens:        device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
-		}
+		c.Sched = schedConfig(s, m.program.MaxPositions)
 	}
 	e.Pipeline, err = actors.New(c)
 	return err
+}
+
+// schedConfig is the scheduler's for sequences of so many tokens at most.
+func schedConfig(s *config.Serve, longest int) sched.Config {
+	return sched.Config{
+		MaxBatchTokens: max(s.MaxBatchTokens, s.MaxBatchSize), ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
+		WaitingServedRatio: s.WaitingServedRatio, MaxHoldSteps: s.MaxHoldSteps,
+		MaxSequenceTokens: longest,
+		SlabTokens:        device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
+	}
 }
 
 // shutdown lets running requests finish within grace.

@@ -51,6 +51,7 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag wins over the environment, the envir
 		newGenerate(&a),
 		newBench(&a),
 		newEval(&a),
+		newSimulate(&a),
 		newExplain(),
 		newLogits(),
 		newDoctor(),

@@ -1,0 +1,92 @@
+package config
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/compute/model"
+)
+
+// Simulate is the configuration of a simulation: a fleet of servers, and what
+// their clients do. Of Serve it has the model, the device, and the settings of
+// RegisterBatch.
+type Simulate struct {
+	Serve
+
+	Workers  int
+	Price    float64 // of a worker, per hour
+	Requests int
+	QPS      []float64 // of all workers together; one simulation each
+	RampFrom float64
+	Seed     uint64
+
+	PromptMean, PromptSigma float64
+	OutputMean, OutputSigma float64
+	MaxTokens               int
+
+	SLOTTFT, SLOTPOT time.Duration
+	SLOQuantile      string
+	FindQPS          bool
+}
+
+// Register adds the settings to a command's flags.
+func (s *Simulate) Register(f *pflag.FlagSet) {
+	RegisterModel(f, &s.Model)
+	f.StringVar(&s.DeviceName, "device", "auto", "device of each worker: cpu (also auto), max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, or a file that --calibrate wrote")
+	s.RegisterDevice(f)
+	RegisterWeights(f, &s.Weights)
+	s.RegisterBatch(f)
+
+	f.IntVar(&s.Workers, "workers", 1, "compute workers")
+	f.Float64Var(&s.Price, "price", 0, "price of a worker per hour, for the cost of tokens")
+	f.IntVar(&s.Requests, "requests", 10000, "requests of a simulation")
+	f.Float64SliceVar(&s.QPS, "qps", []float64{1}, "requests per second at all workers together, Poisson arrivals; several are simulated one after the other. With --find-qps the first is where the search begins")
+	f.Float64Var(&s.RampFrom, "ramp-from", 0, "let the rate grow from here to --qps, and report by tenths of the requests (0: no ramp)")
+	f.Uint64Var(&s.Seed, "seed", 1, "of arrivals, lengths and routing")
+	f.Float64Var(&s.PromptMean, "prompt-mean", 161, "mean prompt length in tokens, log-normal (default: ShareGPT, see docs/simulation.md)")
+	f.Float64Var(&s.PromptSigma, "prompt-sigma", 1, "spread of the prompts' lengths: deviation of the logarithm (0: all the same)")
+	f.Float64Var(&s.OutputMean, "output-mean", 338, "mean answer length in tokens, log-normal")
+	f.Float64Var(&s.OutputSigma, "output-sigma", 0.8, "spread of the answers' lengths")
+	f.IntVar(&s.MaxTokens, "max-tokens", 0, "tokens that each client allows, for which KV cache is reserved (0: just the length of its answer)")
+	f.DurationVar(&s.SLOTTFT, "slo-ttft", 2*time.Second, "bound of the time to the first token (0: none)")
+	f.DurationVar(&s.SLOTPOT, "slo-tpot", 50*time.Millisecond, "bound of the mean time per further token (0: none)")
+	f.StringVar(&s.SLOQuantile, "slo-quantile", "p99", "of --find-qps: the quantile that is held: p50, p95 or p99")
+	f.BoolVar(&s.FindQPS, "find-qps", false, "search the largest rate whose latencies hold the bounds, with nothing refused")
+}
+
+// RegisterWeights adds --weights to a command's flags.
+func RegisterWeights(f *pflag.FlagSet, weights *string) {
+	f.StringVar(weights, "weights", "bf16", "how the weights of linear ops are kept: "+strings.Join(model.WeightNames(), ", ")+" (quantised when the model is loaded; rows are quantised to int8 then)")
+}
+
+// Validate checks what does not depend on the model.
+func (s *Simulate) Validate() error {
+	if len(s.QPS) == 0 {
+		return Usagef("--qps: found nothing, expected rates")
+	}
+	return errors.Join(
+		oneOf("weights", s.Weights, model.WeightNames()...),
+		oneOf("slo-quantile", s.SLOQuantile, "p50", "p95", "p99"),
+		atLeast("sim-gbps", s.SimGBps, 0),
+		atLeast("sim-tflops", s.SimTFLOPS, 0),
+		atLeast("sim-launch", s.SimLaunch, 0),
+		s.ValidateBatch(),
+		atLeast("workers", s.Workers, 1),
+		atLeast("requests", s.Requests, 1),
+		atLeast("qps", slices.Min(s.QPS), math.SmallestNonzeroFloat64),
+		atLeast("ramp-from", s.RampFrom, 0),
+		atLeast("price", s.Price, 0),
+		atLeast("prompt-mean", s.PromptMean, 1),
+		atLeast("prompt-sigma", s.PromptSigma, 0),
+		atLeast("output-mean", s.OutputMean, 1),
+		atLeast("output-sigma", s.OutputSigma, 0),
+		atLeast("max-tokens", s.MaxTokens, 0),
+		atLeast("slo-ttft", s.SLOTTFT, 0),
+		atLeast("slo-tpot", s.SLOTPOT, 0),
+	)
+}

@@ -1,0 +1,217 @@
+package simulate
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/compute/sim"
+)
+
+// Report is what came of a workload. Rates are over Seconds, from time 0 to the
+// last token.
+type Report struct {
+	Latencies
+	Workers    int     `json:"workers"`
+	Seconds    float64 `json:"seconds"`
+	OfferedQPS float64 `json:"offered_qps"` // over the time of arrivals
+	ServedQPS  float64 `json:"served_qps"`
+	GoodQPS    float64 `json:"goodput_qps"` // served within the SLO
+
+	PromptTokens    int     `json:"prompt_tokens"` // of the served
+	OutputTokens    int     `json:"output_tokens"`
+	TokensPerSecond float64 `json:"output_tokens_per_second"`
+
+	Steps          int     `json:"steps"`
+	DecodeRows     float64 `json:"decode_rows_per_step"`
+	Busy           float64 `json:"busy"`                    // share of the workers' time in steps
+	Bandwidth      float64 `json:"bandwidth_share"`         // bytes / what the device can move in the time
+	BusyBandwidth  float64 `json:"bandwidth_share_busy"`    // the same, of the time in steps
+	KVMean         float64 `json:"kv_share_mean"`           // of the pools, used or promised, in steps
+	KVMax          float64 `json:"kv_share_max"`            // of one worker
+	CostPerMillion float64 `json:"cost_per_million_tokens"` // of output, in the unit of the price
+
+	Slices []Slice `json:"slices,omitempty"`
+}
+
+// Latencies of requests. Quantiles are nearest ranks, over the served.
+type Latencies struct {
+	Requests int            `json:"requests"`
+	Served   int            `json:"served"`
+	Good     int            `json:"good"` // served within the SLO
+	Refused  map[string]int `json:"refused"`
+	TTFT     Quantiles      `json:"ttft_seconds"`
+	TPOT     Quantiles      `json:"tpot_seconds"` // of answers of two tokens or more
+}
+
+// RefusedSum is the number of requests that were refused, for whatever reason.
+func (l *Latencies) RefusedSum() (sum int) {
+	for _, n := range l.Refused {
+		sum += n
+	}
+	return sum
+}
+
+// Quantiles of a latency, in seconds.
+type Quantiles struct {
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P95  float64 `json:"p95"`
+	P99  float64 `json:"p99"`
+}
+
+// NewQuantiles sorts the values.
+func NewQuantiles(values []float32) (q Quantiles) {
+	if len(values) == 0 {
+		return q
+	}
+	slices.Sort(values)
+	rank := func(share float64) float64 {
+		return float64(values[max(int(math.Ceil(share*float64(len(values))))-1, 0)])
+	}
+	for _, v := range values {
+		q.Mean += float64(v)
+	}
+	q.Mean /= float64(len(values))
+	q.P50, q.P95, q.P99 = rank(0.5), rank(0.95), rank(0.99)
+	return q
+}
+
+// Slice is the requests of a part of the arrivals.
+type Slice struct {
+	Latencies
+	QPS float64 `json:"offered_qps"`
+}
+
+// tally counts as the simulation goes: eight bytes for each served request.
+type tally struct {
+	slo      SLO
+	requests int
+	slices   []slice
+
+	prompt, output, steps, decodeRows int
+	busy                              time.Duration
+	bytes                             float64
+	kv, kvMax                         float64 // seconds x share; share
+	last                              time.Duration
+	ends                              int
+}
+
+type slice struct {
+	refused    [sched.ReasonInvalid + 1]int
+	good       int
+	ttft, tpot []float32 // seconds
+	until      time.Duration
+	arrived    int
+}
+
+func newTally(cfg *Config) *tally {
+	return &tally{slo: cfg.SLO, requests: cfg.Requests.Len(), slices: make([]slice, max(cfg.Slices, 1))}
+}
+
+// slice is that of a request by its number.
+func (t *tally) slice(i int) int { return min(i*len(t.slices)/t.requests, len(t.slices)-1) }
+
+// arrived notes an arrival.
+func (t *tally) arrived(slice int, at time.Duration) {
+	s := &t.slices[slice]
+	s.arrived++
+	s.until = at
+}
+
+func (t *tally) ended() int { return t.ends }
+
+func (t *tally) refused(slice int, r sched.Reason) {
+	t.ends++
+	t.slices[slice].refused[r]++
+}
+
+// served counts a request at its last token.
+func (t *tally) served(q *live, now time.Duration) {
+	s := &t.slices[q.slice]
+	t.ends++
+	t.prompt += q.Prompt
+	t.output += q.Output
+	t.last = max(t.last, now)
+	ttft := q.first - q.At
+	s.ttft = append(s.ttft, float32(ttft.Seconds()))
+	good := t.slo.TTFT == 0 || ttft <= t.slo.TTFT
+	if q.Output > 1 {
+		tpot := (now - q.first) / time.Duration(q.Output-1)
+		s.tpot = append(s.tpot, float32(tpot.Seconds()))
+		good = good && (t.slo.TPOT == 0 || tpot <= t.slo.TPOT)
+	}
+	if good {
+		s.good++
+	}
+}
+
+func (t *tally) step(p *sched.Plan, cost sim.Time, took time.Duration, kv float64) {
+	t.steps++
+	t.decodeRows += p.DecodeRows
+	t.busy += took
+	t.bytes += float64(cost.Bytes)
+	t.kv += kv * took.Seconds()
+	t.kvMax = max(t.kvMax, kv)
+}
+
+func (t *tally) report(cfg *Config) *Report {
+	r := &Report{
+		Workers: cfg.Workers, Seconds: t.last.Seconds(), PromptTokens: t.prompt, OutputTokens: t.output,
+		Steps: t.steps, KVMax: t.kvMax,
+	}
+	all, from := slice{}, time.Duration(0)
+	for i := range t.slices {
+		s := &t.slices[i]
+		if len(t.slices) > 1 {
+			r.Slices = append(r.Slices, Slice{s.latencies(), rate(s.arrived, s.until-from)})
+		}
+		from = s.until
+		all.add(s)
+	}
+	r.Latencies = all.latencies()
+	r.OfferedQPS = rate(all.arrived, from)
+	if t.last == 0 { // nothing was served
+		return r
+	}
+	workerSeconds, bandwidth := float64(cfg.Workers)*r.Seconds, cfg.Device.GBps*1e9
+	r.ServedQPS, r.GoodQPS = float64(r.Served)/r.Seconds, float64(r.Good)/r.Seconds
+	r.TokensPerSecond = float64(t.output) / r.Seconds
+	r.DecodeRows = float64(t.decodeRows) / float64(t.steps)
+	r.Busy = t.busy.Seconds() / workerSeconds
+	r.Bandwidth, r.BusyBandwidth = t.bytes/bandwidth/workerSeconds, t.bytes/bandwidth/t.busy.Seconds()
+	r.KVMean = t.kv / t.busy.Seconds()
+	r.CostPerMillion = cfg.Price * workerSeconds / 3600 / float64(t.output) * 1e6
+	return r
+}
+
+// rate is per second; 0 for what came all at once.
+func rate(n int, in time.Duration) float64 {
+	if in <= 0 {
+		return 0
+	}
+	return float64(n) / in.Seconds()
+}
+
+func (s *slice) add(o *slice) {
+	s.arrived += o.arrived
+	s.good += o.good
+	s.ttft, s.tpot = append(s.ttft, o.ttft...), append(s.tpot, o.tpot...)
+	for i, n := range o.refused {
+		s.refused[i] += n
+	}
+}
+
+func (s *slice) latencies() Latencies {
+	l := Latencies{
+		Requests: s.arrived, Served: len(s.ttft), Good: s.good, Refused: map[string]int{},
+		TTFT: NewQuantiles(s.ttft), TPOT: NewQuantiles(s.tpot),
+	}
+	for reason, n := range s.refused {
+		if n > 0 {
+			l.Refused[sched.Reason(reason).String()] = n
+		}
+	}
+	return l
+}

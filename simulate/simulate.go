@@ -1,0 +1,223 @@
+// Package simulate runs the scheduler, the KV books and the routing policy that
+// serve, over any number of workers, in virtual time: what takes time is a step,
+// and it takes what package sim's Timer says. Nothing else differs from a
+// cluster but that news of a worker's load are never old, and that messages,
+// tokenizers and detokenizers take no time.
+//
+// The same Config gives the same Report, bit for bit.
+package simulate
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/millrace/millrace/cluster/route"
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/compute/sim"
+)
+
+// Errors of Run.
+var (
+	ErrConfig = errors.New("simulate: invalid configuration")
+	ErrBooks  = errors.New("simulate: the books do not add up") // a fault of this program
+)
+
+// Config is what to simulate. The workers are equal.
+type Config struct {
+	Program  *model.Program
+	Device   sim.Device // of each worker
+	Slabs    int        // of each worker's KV pool
+	Sched    sched.Config
+	Route    route.Config
+	Workers  int
+	Seed     uint64 // of the router
+	Requests Source
+	SLO      SLO
+	Price    float64 // of a worker, per hour
+	// Slices cuts the report by arrival into as many equal numbers of requests. 0: 1.
+	Slices   int
+	Progress func(ended int) // called now and then; nil: nobody
+}
+
+// SLO bounds the latencies of a request that counts as good.
+type SLO struct {
+	TTFT time.Duration `json:"ttft"` // until the first token
+	TPOT time.Duration `json:"tpot"` // mean of the further ones
+}
+
+// Request is a request of the workload.
+type Request struct {
+	At        time.Duration // arrival
+	Prompt    int           // tokens, at least 1
+	Output    int           // tokens that are made, at least 1
+	MaxTokens int           // what the client allows, at least Output: KV is reserved for it
+}
+
+// Source gives the requests in the order of their arrival.
+type Source interface {
+	Len() int
+	Next() (Request, bool)
+}
+
+// progressEvery is the number of ended requests between two calls of Progress.
+const progressEvery = 10000
+
+// fleet is a simulation under way.
+type fleet struct {
+	cfg     *Config
+	workers []*worker
+	news    []route.Worker // what the router knows of each
+	router  *route.Router
+	due     steps
+	tally   *tally
+	started int // requests so far
+}
+
+// Run simulates all requests to their ends.
+func Run(cfg Config) (*Report, error) {
+	f, err := newFleet(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.run(); err != nil {
+		return nil, err
+	}
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	return f.tally.report(&cfg), nil
+}
+
+func newFleet(cfg *Config) (*fleet, error) {
+	if cfg.Workers < 1 || cfg.Requests == nil || cfg.Requests.Len() < 1 || cfg.Slices < 0 {
+		return nil, fmt.Errorf("%w: expected at least one worker and one request", ErrConfig)
+	}
+	if err := cfg.Device.Validate(); err != nil {
+		return nil, err
+	}
+	f := &fleet{
+		cfg: cfg, tally: newTally(cfg), news: make([]route.Worker, cfg.Workers),
+		router: route.New(cfg.Route, rand.New(rand.NewPCG(cfg.Seed, 0x70757773))),
+	}
+	timer := sim.NewTimer(cfg.Program, cfg.Device, cfg.Sched.MaxBatchTokens, cfg.Sched.MaxBatchSize)
+	for i := range cfg.Workers {
+		w, err := newWorker(cfg, timer, f.tally, &f.news[i])
+		if err != nil {
+			return nil, err
+		}
+		f.news[i].Node, f.news[i].Capacity = strconv.Itoa(i), cfg.Sched.MaxBatchSize
+		w.index = i
+		w.report()
+		f.workers = append(f.workers, w)
+	}
+	return f, nil
+}
+
+// run plays the events in the order of their times: a request that arrives, a
+// step that ends. At equal times the request comes first, then the lower worker.
+func (f *fleet) run() error {
+	next, more := f.cfg.Requests.Next()
+	ended := 0
+	for more || len(f.due) > 0 {
+		var err error
+		if more && (len(f.due) == 0 || next.At <= f.due[0].at) {
+			err = f.arrive(next)
+			next, more = f.cfg.Requests.Next()
+		} else {
+			err = f.endStep()
+		}
+		if err != nil {
+			return err
+		}
+		if f.cfg.Progress != nil && f.tally.ended()-ended >= progressEvery {
+			ended = f.tally.ended()
+			f.cfg.Progress(ended)
+		}
+	}
+	return nil
+}
+
+func (f *fleet) arrive(r Request) error {
+	if r.Prompt < 1 || r.Output < 1 || r.MaxTokens < r.Output {
+		return fmt.Errorf("%w: request %d is %+v, expected at least one token each, and as many allowed", ErrConfig, f.started, r)
+	}
+	slabs := (r.Prompt + r.MaxTokens + f.cfg.Sched.SlabTokens - 1) / f.cfg.Sched.SlabTokens
+	i := f.router.Compute(r.At, route.Query{Slabs: slabs}, f.news)
+	if i < 0 {
+		return fmt.Errorf("%w: request %d found no worker", ErrBooks, f.started)
+	}
+	w := f.workers[i]
+	slice := f.tally.slice(f.started)
+	f.tally.arrived(slice, r.At)
+	w.submit(r, slice)
+	f.started++
+	if w.busy {
+		w.report()
+		return nil
+	}
+	return f.round(w, r.At)
+}
+
+// endStep ends the step that is due first.
+func (f *fleet) endStep() error {
+	now, w := f.due[0].at, f.workers[f.due[0].worker]
+	heap.Pop(&f.due)
+	w.endStep(now)
+	return f.round(w, now)
+}
+
+// round plans the worker's next step, if it has any.
+func (f *fleet) round(w *worker, now time.Duration) error {
+	took, err := w.round(now)
+	if err != nil {
+		return fmt.Errorf("%w: worker %d at %v: %w", ErrBooks, w.index, now, err)
+	}
+	if w.busy {
+		heap.Push(&f.due, step{now + took, w.index})
+	}
+	w.report()
+	return nil
+}
+
+// check: every request has ended once, and every slab is free again.
+func (f *fleet) check() error {
+	if f.tally.ended() != f.started {
+		return fmt.Errorf("%w: %d requests, %d ends", ErrBooks, f.started, f.tally.ended())
+	}
+	for _, w := range f.workers {
+		if s := w.books.Stats(); !w.sched.Idle() || s.Free != s.Slabs || len(w.spare) != len(w.live) {
+			return fmt.Errorf("%w: worker %d ends with %+v", ErrBooks, w.index, s)
+		}
+		if err := errors.Join(w.sched.Check(), w.books.Check()); err != nil {
+			return fmt.Errorf("%w: worker %d: %w", ErrBooks, w.index, err)
+		}
+	}
+	return nil
+}
+
+// step is a step under way.
+type step struct {
+	at     time.Duration // its end
+	worker int
+}
+
+// steps are a heap, the first to end on top.
+type steps []step
+
+func (s *steps) Len() int      { return len(*s) }
+func (s *steps) Swap(i, j int) { (*s)[i], (*s)[j] = (*s)[j], (*s)[i] }
+func (s *steps) Less(i, j int) bool {
+	a, b := (*s)[i], (*s)[j]
+	return a.at < b.at || a.at == b.at && a.worker < b.worker
+}
+func (s *steps) Push(x any) { *s = append(*s, x.(step)) } //nolint:errcheck // nothing else is pushed
+func (s *steps) Pop() any {
+	last := (*s)[len(*s)-1]
+	*s = (*s)[:len(*s)-1]
+	return last
+}

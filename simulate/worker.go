@@ -1,0 +1,180 @@
+package simulate
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/cluster/route"
+	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/kvmgr"
+)
+
+// worker is what package actors' loop and KV manager are to a device, without
+// the device.
+type worker struct {
+	index int
+	sched *sched.Scheduler
+	books *kvmgr.Manager
+	timer *sim.Timer // shared
+	tally *tally     // shared
+	news  *route.Worker
+
+	live   []live // by slot
+	spare  []int  // free slots
+	serial uint64
+	events []sched.Event
+	plan   *sched.Plan // of the step under way
+	busy   bool
+}
+
+// live is a request that has not ended.
+type live struct {
+	Request
+	slice     int
+	generated int
+	first     time.Duration // the time of its first token
+}
+
+// slotBits are the low bits of a sequence's ID: its slot; above is a serial.
+const slotBits = 24
+
+func newWorker(cfg *Config, timer *sim.Timer, tally *tally, news *route.Worker) (*worker, error) {
+	w := &worker{timer: timer, tally: tally, news: news}
+	var err error
+	if w.sched, err = sched.New(cfg.Sched); err != nil {
+		return nil, err
+	}
+	w.books, err = kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.Sched.SlabTokens})
+	return w, err
+}
+
+// report tells the router.
+func (w *worker) report() {
+	w.news.Running, w.news.Waiting = w.sched.Running(), len(w.live)-len(w.spare)-w.sched.Running()
+	w.news.FreeSlabs = w.books.Stats().Free
+}
+
+func (w *worker) submit(r Request, slice int) {
+	if len(w.spare) == 0 {
+		w.spare = append(w.spare, len(w.live))
+		w.live = append(w.live, live{})
+	}
+	slot := w.spare[len(w.spare)-1]
+	w.spare = w.spare[:len(w.spare)-1]
+	w.live[slot] = live{Request: r, slice: slice}
+	w.serial++
+	w.events = append(w.events, sched.Submit(sched.Sequence{
+		ID: sched.ID(w.serial<<slotBits | uint64(slot)), PromptTokens: r.Prompt, MaxNewTokens: r.MaxTokens, Arrival: r.At,
+	}))
+}
+
+func slotOf(id sched.ID) int { return int(id & (1<<slotBits - 1)) }
+
+// round plans until there is a step, and says how long it takes, or nothing is
+// left to do. Answers of the KV books to a step's asks are there at its end.
+func (w *worker) round(now time.Duration) (took time.Duration, err error) {
+	for {
+		w.plan, err = w.sched.Step(now, w.events)
+		if err != nil {
+			return 0, err
+		}
+		w.events = w.events[:0]
+		for _, e := range w.plan.Ended {
+			if e.Reason > sched.ReasonLength { // else it was counted with its last token
+				w.tally.refused(w.live[slotOf(e.ID)].slice, e.Reason)
+			}
+			w.spare = append(w.spare, slotOf(e.ID))
+		}
+		if err := w.effects(); err != nil {
+			return 0, err
+		}
+		w.busy = w.plan.Rows > 0
+		if w.busy {
+			return w.step(), nil
+		}
+		if len(w.events) == 0 {
+			return 0, nil
+		}
+	}
+}
+
+// effects asks the books what the plan asks for.
+func (w *worker) effects() error {
+	for _, id := range w.plan.Release {
+		if _, err := w.books.Release(kvmgr.Seq(id)); err != nil {
+			return err
+		}
+	}
+	for _, r := range w.plan.Reserve {
+		err := w.books.Reserve(kvmgr.Seq(r.ID), r.Tokens)
+		var short *kvmgr.ShortageError
+		switch {
+		case errors.As(err, &short) && errors.Is(err, kvmgr.ErrNeverFits):
+			w.events = append(w.events, sched.NeverFits(r.ID, short.Need, short.Pool))
+		case errors.As(err, &short):
+			w.events = append(w.events, sched.Denied(r.ID, short.Need, short.Free))
+		case err != nil:
+			return err
+		default:
+			if err := w.lease(r.ID, r.Lease); err != nil {
+				return err
+			}
+		}
+	}
+	for _, l := range w.plan.Lease {
+		if err := w.lease(l.ID, l.UpTo); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *worker) lease(id sched.ID, upTo int) error {
+	if _, err := w.books.Lease(kvmgr.Seq(id), upTo); err != nil {
+		return fmt.Errorf("inside a reservation: %w", err)
+	}
+	w.events = append(w.events, sched.Granted(id, upTo))
+	return nil
+}
+
+// step times the planned step.
+func (w *worker) step() time.Duration {
+	w.timer.Begin()
+	for _, c := range w.plan.Chunks {
+		outputs := 0
+		if c.Output {
+			outputs = 1
+		}
+		w.timer.Add(c.Rows, c.Start, outputs)
+	}
+	t := w.timer.End()
+	took := max(time.Duration((t.Device+t.Host)*float64(time.Second)), 1)
+	w.tally.step(w.plan, t, took, w.books.Stats().Usage())
+	return took
+}
+
+// endStep gives each output of the step its token.
+func (w *worker) endStep(now time.Duration) {
+	for _, c := range w.plan.Chunks {
+		if !c.Output {
+			continue
+		}
+		q := &w.live[slotOf(c.ID)]
+		q.generated++
+		if q.generated == 1 {
+			q.first = now
+		}
+		if q.generated < q.Output {
+			w.events = append(w.events, sched.Sampled(c.ID))
+			continue
+		}
+		w.tally.served(q, now)
+		if q.generated == q.MaxTokens { // the scheduler ends it by itself
+			w.events = append(w.events, sched.Sampled(c.ID))
+		} else {
+			w.events = append(w.events, sched.Finished(c.ID, sched.ReasonStop))
+		}
+	}
+}
