@@ -154,6 +154,10 @@ format: libs $(GOLANGCI) ## Rewrite Go and C++ in the project's format
 fixtures: ## Make the small models of the tests again (needs Python with torch and transformers)
 	for script in scripts/fixtures/make_*.py; do $(PYTHON) $$script; done
 
+.PHONY: generate
+generate: ## Make the generated Go code again (protobuf messages between processes)
+	scripts/build/generate.sh
+
 .PHONY: help
 help:
 	@awk 'BEGIN { FS = ":.*## " } \
