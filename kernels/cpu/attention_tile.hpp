@@ -207,8 +207,8 @@ struct Attention {
 
   // Sixteen tokens of a beam's past, of the prompt and of the regions that the
   // index names; zeros where the block has no keys.
-  static void gather(const AttentionTile& t, const Keys& keys, int slab, int row,
-                     uint32_t* to_keys, uint32_t* to_values) {
+  static void gather(const AttentionTile& t, const Keys& keys, int slab, int row, uint32_t* to_keys,
+                     uint32_t* to_values) {
     const int d = t.head_dim, width = padded(d);
     const BeamRows& b = t.beams;
     __builtin_memset(to_keys, 0, sizeof(uint32_t) * kSlabTokens * d / 2);
@@ -245,8 +245,8 @@ struct Attention {
 
   // One block of keys for queries [i, i + N).
   template <int N>
-  static void attend(const AttentionTile& t, const Keys& keys, const Block& block,
-                     const Scratch& s, int i, const State& state) {
+  static void attend(const AttentionTile& t, const Keys& keys, const Block& block, const Scratch& s,
+                     int i, const State& state) {
     alignas(64) float scores[N][kBlockTokens];
     alignas(64) Pair probabilities[N][kBlockTokens / 2];
     const int begin = keys.first_slab() * kSlabVectors, end = keys.end_slab() * kSlabVectors;

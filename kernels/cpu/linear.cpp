@@ -197,9 +197,8 @@ Linear::Plan Linear::plan(int rows, int threads) const {
                   (weight_type_ != MR_WEIGHTS_INT4 || plan.tiling.tiles >= kExpandedTilesInt4);
   const int64_t most = kBlockOperand / (kernels_.max_rows * operand_unit_bytes_);
   plan.block = ceil_div(units_, ceil_div(units_, most));
-  const int64_t panel_bytes =
-      plan.block * (plan.expanded ? expanded_bytes() : unit_bytes_) +
-      plan.tiling.tiles * panel_sums(kernels_.max_rows) * sizeof(float);
+  const int64_t panel_bytes = plan.block * (plan.expanded ? expanded_bytes() : unit_bytes_) +
+                              plan.tiling.tiles * panel_sums(kernels_.max_rows) * sizeof(float);
   plan.chunk = std::clamp<int64_t>(cached_bytes_ / panel_bytes, 1, plan.chunk);
   plan.step = plan.chunk;
   plan.chunks = ceil_div(panels_, plan.chunk);
