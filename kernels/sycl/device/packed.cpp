@@ -100,14 +100,18 @@ MR_FEW(mr_few_4, 4)
 
 // out = act(in), gated, of [rows][packed columns] sums with their bias. A work-group per row.
 MR_KERNEL mr_finish(const float* in, void* out, mr::PackedShape s) {
-  constexpr int kHalf = mr::kPackedColumns / 2;
+  constexpr int kHalf = mr::kPackedColumns / 2, kVectors = kHalf / MR_LANES;
   const Item item = this_item();
+  const int lane = item.get_sub_group().get_local_linear_id();
   const int64_t row = item.get_group(0);
-  const float* sums = in + row * s.columns;
-  for (int column = item.get_local_id(0); column < s.width; column += mr::kRowItems) {
-    const int packed = s.gated ? column / kHalf * mr::kPackedColumns + column % kHalf : column;
+  const float* sums = in + row * s.columns + lane;
+  // By vectors, so that the compiler sees that lanes lie side by side.
+  for (int v = sub_group_index(item); v * MR_LANES < s.width; v += mr::kRowItems / MR_LANES) {
+    if (v * MR_LANES + lane >= s.width) continue;
+    const int packed =
+        s.gated ? v / kVectors * mr::kPackedColumns + v % kVectors * MR_LANES : v * MR_LANES;
     float y = mr_linear::activate(s.activation, sums[packed]);
     if (s.gated) y *= sums[packed + kHalf];
-    mr_packed::write(s, out, row * s.width + column, y);
+    mr_packed::write(s, out, row * s.width + v * MR_LANES + lane, y);
   }
 }
