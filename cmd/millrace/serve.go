@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -80,7 +81,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	}
 	defer stopNATS()
 	var calls *resume.Calls
-	var service *natsapi.Service
+	var service atomic.Pointer[natsapi.Service]
 	handler := workerHandler(late)
 	if s.Roles.Has(cluster.Gateway) {
 		if calls, err = openResume(conn, engine, s, log); err != nil {
@@ -90,13 +91,6 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 			defer calls.Close()
 		}
 		if handler, err = httpHandler(engine, late, secure.keys, calls, s, log); err != nil {
-			return errors.Join(err, listener.Close())
-		}
-		service, err = natsapi.Start(conn, engine, natsapi.Options{
-			Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
-			Keys: secure.keys, Resume: calls,
-		})
-		if err != nil {
 			return errors.Join(err, listener.Close())
 		}
 	}
@@ -109,6 +103,19 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		return nil
 	})
 	group.Go(func() error { return secure.watch(ctx, log) })
+	if s.Roles.Has(cluster.Gateway) {
+		group.Go(func() error {
+			if !untilReady(ctx, late) {
+				return nil
+			}
+			joined, err := natsapi.Start(conn, engine, natsapi.Options{
+				Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
+				Keys: secure.keys, Resume: calls,
+			})
+			service.Store(joined)
+			return err
+		})
+	}
 	group.Go(func() error {
 		e, err := openEngine(s, conn, log)
 		if err != nil {
@@ -126,15 +133,34 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	group.Go(func() error {
 		<-ctx.Done()
 		handOver(context.WithoutCancel(ctx), calls, s)
-		return shutdown(late, server, service, s.Grace, log)
+		return shutdown(late, server, service.Load(), s.Grace, log)
 	})
 	return group.Wait()
 }
 
-// shutdown ends the engine first, so that every stream gets its end, and then
-// the interfaces.
+// readyPoll is how often a process that starts looks whether it can serve.
+const readyPoll = 20 * time.Millisecond
+
+// untilReady waits until the process can serve; false when ctx ends before that. Only
+// then it joins the NATS queue group of the gateways: it would refuse what the others
+// can serve.
+func untilReady(ctx context.Context, late *lateEngine) bool {
+	for late.Ready() != nil {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(readyPoll):
+		}
+	}
+	return true
+}
+
+// shutdown leaves NATS' queue group, ends the engine, so that every stream gets its
+// end, and then the interfaces.
 func shutdown(late *lateEngine, server *http.Server, service *natsapi.Service, grace time.Duration, log zerolog.Logger) error {
 	var errs []error
+	left := make(chan error, 1)
+	go func() { left <- leaveNATS(service, grace+answersEnd) }()
 	if e := late.loaded.Load(); e != nil {
 		log.Info().Int("requests", e.Running()).Dur("grace", grace).Msg("shutting down")
 		errs = append(errs, e.shutdown(grace))
@@ -144,10 +170,17 @@ func shutdown(late *lateEngine, server *http.Server, service *natsapi.Service, g
 	if err := server.Shutdown(ctx); err != nil { // a client that does not read
 		errs = append(errs, server.Close())
 	}
-	if service != nil {
-		errs = append(errs, service.Stop(ctx))
+	return errors.Join(append(errs, <-left)...)
+}
+
+// leaveNATS takes nothing new over NATS and waits for what is being answered.
+func leaveNATS(service *natsapi.Service, within time.Duration) error {
+	if service == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	return service.Stop(ctx)
 }
 
 // fingerprint is the system_fingerprint of answers.
