@@ -10,7 +10,10 @@ import (
 
 // lateEngine is an engine that is still loading: the interfaces are there at
 // once and say so, /health/ready turns green when the model is in memory.
-type lateEngine struct{ loaded atomic.Pointer[engine] }
+type lateEngine struct {
+	loaded atomic.Pointer[engine]
+	joined atomic.Bool // the NATS interface is there too
+}
 
 func (l *lateEngine) get() (*engine, error) {
 	if e := l.loaded.Load(); e != nil {
@@ -51,7 +54,19 @@ func (l *lateEngine) Detokenize(ctx context.Context, model string, tokens []int3
 	return e.Detokenize(ctx, model, tokens)
 }
 
+// Ready is that of a gateway: over NATS too.
 func (l *lateEngine) Ready() error {
+	if err := l.serves(); err != nil {
+		return err
+	}
+	if !l.joined.Load() {
+		return &api.Error{Code: api.CodeUnavailable, RetryAfter: time.Second, Message: "the NATS interface is not there yet"}
+	}
+	return nil
+}
+
+// serves is nil when the engine can take a request.
+func (l *lateEngine) serves() error {
 	e, err := l.get()
 	if err != nil {
 		return err

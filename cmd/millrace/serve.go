@@ -113,6 +113,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 				Keys: secure.keys, Resume: calls,
 			})
 			service.Store(joined)
+			late.joined.Store(err == nil)
 			return err
 		})
 	}
@@ -145,7 +146,7 @@ const readyPoll = 20 * time.Millisecond
 // then it joins the NATS queue group of the gateways: it would refuse what the others
 // can serve.
 func untilReady(ctx context.Context, late *lateEngine) bool {
-	for late.Ready() != nil {
+	for late.serves() != nil {
 		select {
 		case <-ctx.Done():
 			return false
