@@ -260,6 +260,34 @@ func TestANATSStreamThatFallsSilentIsCut(t *testing.T) {
 	require.ErrorIs(t, last, client.ErrCut)
 }
 
+func TestWhatOneServerCannotServeNowAnotherDoes(t *testing.T) {
+	e := apitest.New(apitest.Say("yes"))
+	h, err := openai.New(e, openai.Options{})
+	require.NoError(t, err)
+	good := httptest.NewServer(h)
+	defer e.WaitIdle()
+	defer good.Close()
+	asked := 0
+	cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		http.Error(w, "the log cannot be reached", http.StatusServiceUnavailable)
+	}))
+	defer cut.Close()
+	c, err := client.NewHTTP(cut.URL, client.WithServers(good.URL))
+	require.NoError(t, err)
+	defer c.Close()
+	text, _, _ := gather(t, c.ChatStream(t.Context(), hi))
+	require.Equal(t, "yes", text)
+	_, err = c.Chat(t.Context(), hi)
+	require.NoError(t, err)
+	require.Equal(t, 1, asked, "the next request goes to the one that answered")
+	good.Close()
+	_, err = c.Chat(t.Context(), hi)
+	var said *client.Error
+	require.ErrorAs(t, err, &said, "the last server's answer where none serves")
+	require.Equal(t, http.StatusServiceUnavailable, said.Status)
+}
+
 func TestANATSRequestThatNobodyHeardIsSentAgainAsTheSameOne(t *testing.T) {
 	nc := natsConn(t)
 	asked := make(chan string, 2)

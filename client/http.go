@@ -125,7 +125,8 @@ func (p path) call(body []byte) call {
 }
 
 // send returns the answer if its status is 2xx; the caller closes its body. It
-// asks each server once, from the one that answered last on.
+// asks each server once, from the one that answered last on: what one cannot serve
+// now (503), another may.
 func (t *httpTransport) send(ctx context.Context, c call) (*http.Response, error) {
 	first := t.current.Load()
 	var last error
@@ -133,11 +134,11 @@ func (t *httpTransport) send(ctx context.Context, c call) (*http.Response, error
 		at := (first + i) % uint32(len(t.bases))
 		resp, err := t.try(ctx, t.bases[at], c)
 		var said *Error
-		if err == nil || errors.As(err, &said) && said.Code != codeMoved {
+		if err == nil || errors.As(err, &said) && said.Status != http.StatusServiceUnavailable && said.Code != codeMoved {
 			t.current.Store(at)
 			return resp, err
 		}
-		if last = err; !c.again && !refused(err) || ctx.Err() != nil {
+		if last = err; said == nil && !c.again && !refused(err) || ctx.Err() != nil { // said: it was not taken
 			break
 		}
 	}

@@ -31,7 +31,7 @@ export const options = {
   scenarios: {
     load: {
       executor: 'shared-iterations',
-      vus: Number(__ENV.VUS || 200),
+      vus: Math.min(Number(__ENV.VUS || 200), plan.length),
       iterations: plan.length,
       maxDuration: `${rates.length * step + 120}s`,
     },
