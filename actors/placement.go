@@ -369,10 +369,10 @@ func call[Answer any](ctx context.Context, p *Pipeline, model string, question f
 	if err != nil {
 		return none, unavailable(fmt.Errorf("the tokenizer at %s did not answer: %w", to.Address, err))
 	}
-	switch a := got.(type) {
-	case Answer:
+	if a, ok := got.(Answer); ok {
 		return a, nil
-	case *msg.Tokenized: // of a tokenizer that failed
+	}
+	if a, ok := got.(*msg.Tokenized); ok { // of a tokenizer that failed
 		return none, a.Err
 	}
 	return none, unavailable(fmt.Errorf("the tokenizer at %s answered with a %T", to.Address, got))

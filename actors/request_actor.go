@@ -212,10 +212,10 @@ func (a *requestActor) left(lead msg.SeqID, at *place) {
 
 // place finds where the sequence of a choice runs.
 func (a *requestActor) place(seq msg.SeqID) (lead msg.SeqID, at *place) {
-	if at = a.places[seq]; at != nil {
+	if at := a.places[seq]; at != nil {
 		return seq, at
 	}
-	for lead, at = range a.places {
+	for lead, at := range a.places {
 		if slices.Contains(at.choices, seq) {
 			return lead, at
 		}

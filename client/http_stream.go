@@ -83,7 +83,7 @@ func (s *httpStream) open(ctx context.Context) error {
 	begin := time.Now()
 	for tries := 0; ; tries++ {
 		connection, cancel := context.WithCancel(ctx)
-		resp, err := s.t.send(connection, s.call)
+		resp, err := s.t.send(connection, s.call) //nolint:bodyclose // disconnect closes it
 		if err == nil {
 			last := uint64(0)
 			if s.events != nil {

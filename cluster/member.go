@@ -10,6 +10,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/compute/sample"
@@ -103,10 +104,5 @@ type Worker struct {
 
 // Has says whether the member has a role.
 func (m *Member) Has(r Role) bool {
-	for _, have := range m.Roles {
-		if have == r {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(m.Roles, r)
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -42,12 +43,7 @@ func (r *Roles) validate() []error {
 
 // Has says whether the process has a role.
 func (r *Roles) Has(role cluster.Role) bool {
-	for _, name := range r.Names {
-		if name == string(role) {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(r.Names, string(role))
 }
 
 // List are the roles in the order of the pipeline.

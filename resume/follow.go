@@ -65,7 +65,7 @@ func (s *session) lost() error {
 }
 
 // listen handles what comes. It asks the owner for a sign of life at once and then
-// regularly: that is also how the owner knows of the readers here. Who the owner is
+// regularly: that is also how the owner knows of the readers here. The owner
 // is known when the log was read to its end.
 func (s *session) listen(ctx context.Context, ticks chan tick, whole bool) error {
 	watch := time.NewTicker(s.c.opts.Watch)

@@ -20,7 +20,7 @@ import (
 //	                 int64 arrival = 6; /* Unix nanoseconds */ string owner = 7; }
 //	message Event  { uint64 seq = 1; uint32 choice = 2; bytes text = 3; repeated int32 tokens = 4;
 //	                 repeated Logprob logprobs = 5; string finish = 6; Error error = 7; bool done = 8; Usage usage = 9; }
-//	message Logprob { int32 token = 1; bytes text = 2; bytes bytes = 3; float logprob = 4; repeated Logprob top = 5; }
+//	message Logprob { int32 token = 1; bytes text = 2; bytes raw = 3; float logprob = 4; repeated Logprob top = 5; }
 //	message Error  { uint32 code = 1; string param = 2; string message = 3; string reason = 4; int64 retry_after = 5; }
 //	message Usage  { uint32 prompt = 1; uint32 completion = 2; uint32 cached = 3; }
 type record struct {
@@ -128,7 +128,7 @@ func appendLogprob(b []byte, l *api.TokenLogprob) []byte {
 
 // field is one field of a message.
 type field struct {
-	number protowire.Number
+	number int
 	n      uint64 // of a varint, fixed32 or fixed64
 	bytes  []byte // of bytes; shares the input's memory
 }
@@ -141,7 +141,7 @@ func fields(b []byte, f func(field) error) error {
 			return fmt.Errorf("%w: %w", errRecord, protowire.ParseError(n))
 		}
 		b = b[n:]
-		v := field{number: number}
+		v := field{number: int(number)}
 		switch kind {
 		case protowire.VarintType:
 			v.n, n = protowire.ConsumeVarint(b)

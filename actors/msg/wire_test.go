@@ -45,8 +45,8 @@ func (f *filler) fill(v reflect.Value, depth int) {
 		v.Set(reflect.New(v.Type().Elem()))
 		f.fill(v.Elem(), depth)
 	case reflect.Struct:
-		for i := range v.NumField() {
-			f.fill(v.Field(i), depth)
+		for _, field := range v.Fields() {
+			f.fill(field, depth)
 		}
 	case reflect.Slice:
 		n := 2

@@ -64,7 +64,7 @@ func New(system *actor.ActorSystem, conn *nats.Conn, arrived func(any), m *metri
 	if err = b.sub.SetPendingLimits(mostPending, pendingBytes); err != nil {
 		return nil, fmt.Errorf("bridge: %w", err)
 	}
-	system.ProcessRegistry.RegisterAddressResolver(func(pid *actor.PID) (actor.Process, bool) {
+	system.ProcessRegistry.RegisterAddressResolver(func(*actor.PID) (actor.Process, bool) {
 		return &remote{b}, true
 	})
 	return b, nil

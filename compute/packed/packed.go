@@ -92,7 +92,7 @@ func (f *File) Close() error {
 // Write makes the file of weights, or none: it is complete before it has its name.
 // Files of the same name with another key are removed. stop is asked now and then; its
 // error ends the writing.
-func Write(folder, name string, key Key, weights [][]byte, stop func() error) (err error) {
+func Write(folder, name string, key Key, weights [][]byte, stop func() error) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
@@ -108,17 +108,12 @@ func Write(folder, name string, key Key, weights [][]byte, stop func() error) (e
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	err = writeAll(f, &h, weights, stop)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+	err = errors.Join(writeAll(f, &h, weights, stop), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), Path(folder, name, key))
 	}
-	if err := os.Rename(f.Name(), Path(folder, name, key)); err != nil {
-		return err
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return removeOthers(folder, name, key)
 }

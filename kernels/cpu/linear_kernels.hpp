@@ -33,9 +33,9 @@ struct Tile {
   const void* weights;   // of the first panel: as above, or expanded
   int64_t panel_stride;  // bytes between the panels
   int64_t units;
-  int group;        // of int4
-  float* sums;      // [panels][2 vectors][rows][lanes]; int32 of int8
-  void* expanded;   // for an expanding kernel: room for its weights
+  int group;       // of int4
+  float* sums;     // [panels][2 vectors][rows][lanes]; int32 of int8
+  void* expanded;  // for an expanding kernel: room for its weights
 };
 using TileKernel = void (*)(const Tile&);
 
@@ -92,8 +92,8 @@ struct LinearKernels {
   // first tile that meets them: bf16 to floats where products are those of floats, a unit
   // of int4 to [group / 4][2 vectors][lanes][4] bytes and [2 vectors][lanes] float scales.
   // Null where they are not.
-  TileKernel expanding[kMaxTileRows + 1];  // [rows]: one panel, and expands it
-  TileKernel expanded[kMaxTileRows + 1];   // [rows]: one expanded panel
+  TileKernel expanding[kMaxTileRows + 1];                   // [rows]: one panel, and expands it
+  TileKernel expanded[kMaxTileRows + 1];                    // [rows]: one expanded panel
   void (*pack_operand)(const OperandRows&, void* operand);  // [units][rows] operands
   void (*finish)(const Finish&);
   // For measure.hpp: that many rounds of products in registers alone; returns the

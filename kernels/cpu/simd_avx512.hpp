@@ -21,9 +21,7 @@ struct Avx512Ops {
   static Vector set1(float x) { return _mm512_set1_ps(x); }
   static Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
   static Vector max(Vector a, Vector b) { return _mm512_max_ps(a, b); }
-  static bool any_greater(Vector a, Vector b) {
-    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
-  }
+  static bool any_greater(Vector a, Vector b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
   static float sum(Vector x) { return _mm512_reduce_add_ps(x); }
   static float largest(Vector x) { return _mm512_reduce_max_ps(x); }
   static float sqrt(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }

@@ -247,10 +247,10 @@ typedef struct mr_device mr_device;
 typedef struct mr_program mr_program;
 
 typedef struct mr_device_config {
-  int32_t threads; /* 0: every core this process may use (affinity and cgroup quota) */
-  char isa[32];    /* "": the best; else a name from mr_device_info.isas */
-  char device[64]; /* for backends with several devices; "" or "auto" */
-  int32_t profile; /* 1: op_times by the device's clock, at a small cost of every launch */
+  int32_t threads;  /* 0: every core this process may use (affinity and cgroup quota) */
+  char isa[32];     /* "": the best; else a name from mr_device_info.isas */
+  char device[64];  /* for backends with several devices; "" or "auto" */
+  int32_t profile;  /* 1: op_times by the device's clock, at a small cost of every launch */
   int32_t operands; /* mr_dtype of products and KV cache where the backend has several: MR_F16 or
                        MR_BF16; 0: its choice */
 } mr_device_config;

@@ -170,7 +170,7 @@ func (m *pump) run(ctx context.Context) {
 		if Failure(ev) == nil {
 			m.echoes(ctx)
 		}
-		if m.skip != nil && m.skip[ev.Choice] > 0 && Failure(ev) == nil {
+		if len(m.skip) > 0 && m.skip[ev.Choice] > 0 && Failure(ev) == nil {
 			m.skip[ev.Choice]--
 			continue
 		}
