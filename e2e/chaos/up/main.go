@@ -99,8 +99,11 @@ func supervise(ctx context.Context, out io.Writer, cl *cluster.Cluster) {
 				if ctx.Err() != nil {
 					return
 				}
-				err := p.Start()
-				fmt.Fprintf(out, "%s ended and was started again: pid %d %v\n", p.Name, p.PID(), err)
+				if err := p.Start(); err != nil {
+					fmt.Fprintf(out, "%s ended and does not start again: %v\n", p.Name, err)
+					return
+				}
+				fmt.Fprintf(out, "%s ended and was started again: pid %d\n", p.Name, p.PID())
 				select { // not at once if it cannot run
 				case <-ctx.Done():
 				case <-time.After(time.Second):
