@@ -43,20 +43,31 @@ const (
 
 // enter lets a request in, or says why not.
 func (e *edge) enter(r *api.Request, now time.Time) *api.Error {
+	if r.Resume != nil { // another gateway let it in before
+		e.takePlace(r, now)
+		return nil
+	}
 	wait := e.drain.interval * time.Duration(e.ahead(r))
 	if left := r.Deadline.Sub(now); !r.Deadline.IsZero() && left > 0 && wait > left {
 		return overloaded(reasonDeadline, wait, "the queue takes about %s, longer than the request's timeout leaves: try again later",
 			wait.Round(100*time.Millisecond))
 	}
-	if e.room != nil && !e.room.Enter(r.Tenant, r.Weight) {
+	if e.room != nil && !e.room.MayEnter(r.Tenant, r.Weight) {
 		return overloaded(reasonQueueFull, wait, "the server has %d requests in hand, at most %d, or a tenant's share of them: try again later",
 			e.room.Inside(), e.size)
+	}
+	e.takePlace(r, now)
+	return nil
+}
+
+func (e *edge) takePlace(r *api.Request, now time.Time) {
+	if e.room != nil {
+		e.room.Admit(r.Tenant, r.Weight)
 	}
 	e.tenants[r.ID] = r.Tenant
 	if e.waiting() > 0 {
 		e.drain.begin(now)
 	}
-	return nil
 }
 
 // leave takes out a request that has ended.

@@ -132,3 +132,16 @@ func TestAFullEdgeRefusesByShare(t *testing.T) {
 	_, err = e.submit("a", 0)
 	require.Nil(t, err)
 }
+
+func TestAFullEdgeTakesARequestThatAnotherGatewayHad(t *testing.T) {
+	e := newEdgeTest(t, 1, 1)
+	first, err := e.submit("a", 0)
+	require.Nil(t, err)
+	moved := &api.Request{ID: "moved", Tenant: "a", Resume: &api.Progress{}}
+	require.Nil(t, e.enter(moved, e.now))
+	_, err = e.submit("a", 0)
+	require.NotNil(t, err)
+	e.leave(first, e.now)
+	e.leave("moved", e.now)
+	require.Zero(t, e.room.Inside())
+}

@@ -214,7 +214,7 @@ func (l *loop) submit(g *msg.Generate) {
 	s.tokens = append(s.tokens, g.Generated...)
 	q := sched.Sequence{
 		ID: id, PromptTokens: len(s.tokens), MaxNewTokens: g.MaxTokens - len(g.Generated),
-		Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Arrival: g.Arrival.Sub(l.start),
+		Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Moved: g.Moved, Arrival: g.Arrival.Sub(l.start),
 	}
 	if g.Beams == nil {
 		s.sampler = sample.New(g.Sampling, l.runner.Vocab(), g.Prompt)

@@ -25,9 +25,10 @@ type request struct {
 	limit   int // tokens of a choice
 	stop    []int32
 	choices []choice
-	open    int // choices that have not ended
-	each    int // choices of one sequence: a beam search answers all of them
-	resumes int // since the last new token
+	open    int  // choices that have not ended
+	each    int  // choices of one sequence: a beam search answers all of them
+	resumes int  // since the last new token
+	moved   bool // another worker, or another process, had it before
 	started bool
 	done    bool
 }
@@ -52,7 +53,7 @@ type modelLimits struct {
 }
 
 func newRequest(r *api.Request, eos []int32, lim modelLimits) *request {
-	q := &request{api: r, eos: eos, limits: lim, each: 1}
+	q := &request{api: r, eos: eos, limits: lim, each: 1, moved: r.Resume != nil}
 	if r.Beams != nil {
 		q.each = r.N
 	}
@@ -153,7 +154,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	}
 	gen := &msg.Generate{
 		RequestID: r.api.ID, Prompt: r.prompt, MaxTokens: r.limit,
-		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant, Weight: r.api.Weight,
+		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant, Weight: r.api.Weight, Moved: r.moved,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 	}
 	var open []*msg.OpenText
@@ -185,6 +186,7 @@ func (r *request) lost(seq msg.SeqID, why string) (first int, err error) {
 		return -1, &api.Error{Code: api.CodeUnavailable, Message: fmt.Sprintf(
 			"the request was moved %d times without a new token in between, the last time: %s", mostResumes, strings.ReplaceAll(why, "_", " "))}
 	}
+	r.moved = true
 	first = i - i%r.each
 	g := r.group(first)
 	for i := range g {

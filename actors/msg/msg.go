@@ -81,7 +81,8 @@ type Generate struct {
 	Sampling   sample.Params
 	Beams      *sample.BeamParams // nil: none
 	Tenant     string
-	Weight     int // of the tenant
+	Weight     int  // of the tenant
+	Moved      bool // it was let in elsewhere before: no full queue refuses it
 	Priority   int
 	Deadline   time.Time // zero: none
 	Arrival    time.Time

@@ -241,7 +241,7 @@ func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 			RepetitionPenalty: s.RepetitionPenalty, PresencePenalty: s.PresencePenalty, FrequencyPenalty: s.FrequencyPenalty,
 			LogitBias: s.LogitBias, Seed: s.Seed, Logprobs: s.Logprobs, TopLogprobs: int64(s.TopLogprobs),
 		},
-		Tenant: g.Tenant, Weight: int64(g.Weight), Priority: int64(g.Priority), AgeNs: int64(now.Sub(g.Arrival)),
+		Tenant: g.Tenant, Weight: int64(g.Weight), Moved: g.Moved, Priority: int64(g.Priority), AgeNs: int64(now.Sub(g.Arrival)),
 	}
 	if b := g.Beams; b != nil {
 		w.Beams = &msgpb.Beams{Width: int64(b.Width), LengthPenalty: b.LengthPenalty, Early: uint32(b.Early)}
@@ -264,7 +264,7 @@ func generateFromWire(w *msgpb.Generate, p *pids, now time.Time) (*Generate, err
 			RepetitionPenalty: s.GetRepetitionPenalty(), PresencePenalty: s.GetPresencePenalty(), FrequencyPenalty: s.GetFrequencyPenalty(),
 			LogitBias: s.GetLogitBias(), Seed: s.GetSeed(), Logprobs: s.GetLogprobs(), TopLogprobs: int(s.GetTopLogprobs()),
 		},
-		Tenant: w.GetTenant(), Weight: int(w.GetWeight()), Priority: int(w.GetPriority()), Arrival: now.Add(-time.Duration(w.GetAgeNs())),
+		Tenant: w.GetTenant(), Weight: int(w.GetWeight()), Moved: w.GetMoved(), Priority: int(w.GetPriority()), Arrival: now.Add(-time.Duration(w.GetAgeNs())),
 	}
 	if b := w.GetBeams(); b != nil {
 		g.Beams = &sample.BeamParams{Width: int(b.GetWidth()), LengthPenalty: b.GetLengthPenalty(), Early: sample.EarlyStopping(min(b.GetEarly(), 255))}

@@ -22,23 +22,41 @@ func (r *Room) Resize(size int) { r.size = size }
 // Enter takes a place for a tenant of the given weight (below 1: 1); false when
 // there is none for it.
 func (r *Room) Enter(tenant string, weight int) bool {
-	weight = min(max(weight, 1), MaxWeight)
-	g := r.tenants[tenant]
-	held, weights := 0, r.weights+weight
-	if g != nil {
-		held, weights = g.inside, weights-g.weight
-	}
-	if r.inside >= r.size && (r.inside >= 2*r.size || (held+1)*weights > r.size*weight) {
+	if !r.MayEnter(tenant, weight) {
 		return false
 	}
+	r.Admit(tenant, weight)
+	return true
+}
+
+// MayEnter says whether Enter would take a place.
+func (r *Room) MayEnter(tenant string, weight int) bool {
+	weight = min(max(weight, 1), MaxWeight)
+	return r.inside < r.size ||
+		r.inside < 2*r.size && (r.Held(tenant)+1)*r.weightsWith(tenant, weight) <= r.size*weight
+}
+
+// Admit takes a place even where there is none: for who was let in elsewhere before.
+func (r *Room) Admit(tenant string, weight int) {
+	weight = min(max(weight, 1), MaxWeight)
+	r.weights = r.weightsWith(tenant, weight)
+	g := r.tenants[tenant]
 	if g == nil {
 		g = &guest{}
 		r.tenants[tenant] = g
 	}
 	g.inside++
-	g.weight, r.weights = weight, weights
+	g.weight = weight
 	r.inside++
-	return true
+}
+
+// weightsWith is the weights of the tenants inside with that of one of them, or of a
+// new one, as given.
+func (r *Room) weightsWith(tenant string, weight int) int {
+	if g := r.tenants[tenant]; g != nil {
+		return r.weights - g.weight + weight
+	}
+	return r.weights + weight
 }
 
 // Leave gives back a place that Enter took.
@@ -66,9 +84,5 @@ func (r *Room) Held(tenant string) int {
 // been, when the tenants inside take turns by weight.
 func (r *Room) Turns(tenant string, weight int) int {
 	weight = min(max(weight, 1), MaxWeight)
-	weights := r.weights
-	if g := r.tenants[tenant]; g != nil {
-		weights -= g.weight
-	}
-	return (r.Held(tenant)*(weights+weight) + weight - 1) / weight
+	return (r.Held(tenant)*r.weightsWith(tenant, weight) + weight - 1) / weight
 }

@@ -69,3 +69,24 @@ func TestRoomKeepsItsBooks(t *testing.T) {
 		}
 	}
 }
+
+// TestAFullQueueTakesWhatWasMoved: it was let in by another worker.
+func TestAFullQueueTakesWhatWasMoved(t *testing.T) {
+	s, err := New(Config{
+		MaxBatchTokens: 8, ChunkTokens: 8, MaxBatchSize: 1, MaxWaiting: 1,
+		MaxSequenceTokens: 64, SlabTokens: 16, LeaseAheadTokens: 32,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	submit := func(id ID, moved bool) Event {
+		return Submit(Sequence{ID: id, PromptTokens: 4, MaxNewTokens: 4, Moved: moved})
+	}
+	plan, err := s.Step(0, []Event{submit(1, false), submit(2, false), submit(3, false), submit(4, true)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plan.Ended) != 1 || plan.Ended[0].ID != 3 || plan.Ended[0].Reason != ReasonQueueFull {
+		t.Errorf("ended: %+v, expected sequence 3 for a full queue", plan.Ended)
+	}
+}

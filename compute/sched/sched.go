@@ -178,6 +178,8 @@ func (s *Scheduler) refuse(q *Sequence) Reason {
 		return ReasonInvalid
 	case q.PromptTokens > s.cfg.MaxSequenceTokens-1 || q.MaxNewTokens > s.cfg.MaxSequenceTokens-q.PromptTokens:
 		return ReasonTooLong
+	case q.Moved:
+		s.room.Admit(q.Tenant, q.Weight)
 	case !s.room.Enter(q.Tenant, q.Weight):
 		return ReasonQueueFull
 	}

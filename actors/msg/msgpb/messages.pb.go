@@ -958,6 +958,7 @@ type Generate struct {
 	DeadlineInNs  *int64 `protobuf:"varint,15,opt,name=deadline_in_ns,json=deadlineInNs,proto3,oneof" json:"deadline_in_ns,omitempty"` // absent: none
 	AgeNs         int64  `protobuf:"varint,16,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
 	Weight        int64  `protobuf:"varint,17,opt,name=weight,proto3" json:"weight,omitempty"`
+	Moved         bool   `protobuf:"varint,19,opt,name=moved,proto3" json:"moved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1109,6 +1110,13 @@ func (x *Generate) GetWeight() int64 {
 		return x.Weight
 	}
 	return 0
+}
+
+func (x *Generate) GetMoved() bool {
+	if x != nil {
+		return x.Moved
+	}
+	return false
 }
 
 type Sampling struct {
@@ -1918,7 +1926,7 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\fkeep_special\x18\x06 \x01(\bR\vkeepSpecial\x12\x18\n" +
 	"\ahistory\x18\a \x03(\x05R\ahistory\"\x1d\n" +
 	"\tCloseText\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xc6\x04\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xdc\x04\n" +
 	"\bGenerate\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x18\n" +
 	"\achoices\x18\x02 \x03(\x06R\achoices\x12\x1d\n" +
@@ -1940,7 +1948,8 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\bpriority\x18\x0e \x01(\x03R\bpriority\x12)\n" +
 	"\x0edeadline_in_ns\x18\x0f \x01(\x03H\x00R\fdeadlineInNs\x88\x01\x01\x12\x15\n" +
 	"\x06age_ns\x18\x10 \x01(\x03R\x05ageNs\x12\x16\n" +
-	"\x06weight\x18\x11 \x01(\x03R\x06weightB\x11\n" +
+	"\x06weight\x18\x11 \x01(\x03R\x06weight\x12\x14\n" +
+	"\x05moved\x18\x13 \x01(\bR\x05movedB\x11\n" +
 	"\x0f_deadline_in_ns\"\xe6\x03\n" +
 	"\bSampling\x12 \n" +
 	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
