@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -100,8 +101,8 @@ func (r *Registry) Beat() {
 }
 
 func (r *Registry) hear(m *nats.Msg) {
-	var member Member
-	if err := json.Unmarshal(m.Data, &member); err != nil || member.Node == "" {
+	member, err := parseBeat(m.Data)
+	if err != nil {
 		r.cfg.Metrics.Dropped("beat", 1)
 		r.cfg.Log.Warn().Err(err).Int("bytes", len(m.Data)).Msg("a beat that is none")
 		return
@@ -112,6 +113,13 @@ func (r *Registry) hear(m *nats.Msg) {
 	if joined {
 		r.cfg.Log.Info().Str("member", member.Node).Any("roles", member.Roles).Str("model", member.Model).Msg("a node is there")
 	}
+}
+
+func parseBeat(data []byte) (m Member, err error) {
+	if err = json.Unmarshal(data, &m); err == nil && m.Node == "" {
+		err = errors.New("found no node, expected its name")
+	}
+	return m, err
 }
 
 func (r *Registry) judge(now time.Time) {

@@ -55,6 +55,7 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag wins over the environment, the envir
 		newExplain(),
 		newLogits(),
 		newDoctor(),
+		newNodes(&a),
 		newRequest(),
 		newKeys(),
 		newVersion(),

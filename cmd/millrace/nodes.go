@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/config"
+)
+
+type nodesOptions struct {
+	url       string
+	heartbeat time.Duration
+	config.NATSClient
+}
+
+// nodesReport is what nodes prints with --json. Durations are in nanoseconds.
+type nodesReport struct {
+	NATS  string          `json:"nats"`
+	Nodes []cluster.Heard `json:"nodes"`
+}
+
+func newNodes(a *app) *cobra.Command {
+	var o nodesOptions
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "List the processes that serve together on a NATS server",
+		Long: `List the processes of "serve --nats": listens to their signs of life for a little over two heartbeats and
+says nothing itself, so that no process notices. A user of the NATS server needs the permission to
+subscribe to ` + cluster.BeatSubject + `, no other.
+
+LOAD is the sequences that run and wait, of those that fit a step; IN STEP the time since a worker with
+work at hand made progress; BEAT the age of the last sign of life.`,
+		Example: `  millrace nodes
+  millrace nodes --nats nats://127.0.0.1:4222 --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			report, err := hearNodes(cmd.Context(), &o, a.log)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), report)
+			}
+			return printNodes(cmd.OutOrStdout(), report)
+		},
+	}
+	cmd.Flags().StringVar(&o.url, "nats", nats.DefaultURL, "URL of the NATS server")
+	cmd.Flags().DurationVar(&o.heartbeat, "heartbeat", cluster.DefaultBeat, "time between two signs of life of a process")
+	o.Register(cmd.Flags())
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func hearNodes(ctx context.Context, o *nodesOptions, log zerolog.Logger) (*nodesReport, error) {
+	if o.heartbeat <= 0 {
+		return nil, config.Usagef("--heartbeat: found %s, expected more than 0s", o.heartbeat)
+	}
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	options, err := natsOptions(&o.NATSClient)
+	if err != nil {
+		return nil, err
+	}
+	at := redacted(o.url)
+	conn, err := nats.Connect(o.url, append(options, nats.Name("millrace nodes"), nats.NoReconnect(), nats.PermissionErrOnSubscribe(true),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))...) // what fails ends the listening
+	if err != nil {
+		return nil, fmt.Errorf("NATS at %s: %w", at, err)
+	}
+	defer conn.Close()
+	heard, err := cluster.Listen(ctx, conn, o.heartbeat, log)
+	if err != nil {
+		return nil, fmt.Errorf("NATS at %s: %w", at, err)
+	}
+	return &nodesReport{at, heard}, nil
+}
+
+func printNodes(out io.Writer, r *nodesReport) error {
+	if len(r.Nodes) == 0 {
+		_, err := fmt.Fprintf(out, "no process was heard at %s: is one there, with this --nats, and with no longer --heartbeat?\n", r.NATS)
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NODE\tPROCESS\tROLES\tMODEL\tWEIGHTS\tLOAD\tFREE SLABS\tIN STEP\tSTATE\tBEAT")
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		weights, load, slabs, inStep := "-", "-", "-", "-"
+		if x := n.Worker; x != nil {
+			weights, inStep = x.Backend+"/"+x.Weights, x.InStep.Round(time.Millisecond).String()
+			load = fmt.Sprintf("%d+%d of %d", x.Running, x.Waiting, x.Capacity)
+			slabs = fmt.Sprintf("%d of %d", x.FreeSlabs, x.Slabs)
+		}
+		model := n.Model
+		if model == "" {
+			model = "-"
+		}
+		fmt.Fprintf(w, "%s\t%s:%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Node, n.Host, n.Process, rolesText(n.Roles), model,
+			weights, load, slabs, inStep, stateText(&n.Member), n.BeatAge.Round(time.Millisecond))
+	}
+	return w.Flush()
+}
+
+func rolesText(roles []cluster.Role) string {
+	names := make([]string, len(roles))
+	for i, r := range roles {
+		names[i] = string(r)
+	}
+	return strings.Join(names, ",")
+}
+
+func stateText(m *cluster.Member) string {
+	switch {
+	case m.Worker != nil && m.Worker.Down != "":
+		return "down: " + m.Worker.Down
+	case m.Draining:
+		return "draining"
+	}
+	return "serving"
+}
