@@ -51,7 +51,9 @@ func (l *loop) deviceFailed(err error) {
 	l.abandon(err)
 	l.plan() // gives back the KV of those that ended: their slabs are the next ones'
 	begin := time.Now()
-	if e := l.runner.Reload(); e != nil {
+	e := l.runner.Reload()
+	l.p.metrics.DeviceReloaded(e)
+	if e != nil {
 		l.giveUp(fmt.Errorf("%w; and cannot be loaded again: %w", err, e))
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
@@ -63,6 +64,7 @@ func TestAFailedDeviceIsLoadedAgainAndServesOn(t *testing.T) {
 	requireClean(t, p, d)
 	requireServes(t, p, d)
 	require.Equal(t, 2, d.reloaded())
+	requireReloads(t, p, 2, 0)
 }
 
 func TestWhileTheDeviceIsLoadedAgainNothingIsAcceptedAndNobodyWaits(t *testing.T) {
@@ -93,6 +95,16 @@ func TestTheKVOfAFailedDeviceIsGivenBackBeforeItIsLoadedAgain(t *testing.T) {
 	requireClean(t, p, d)
 }
 
+// requireReloads checks how often the metrics say that the device was loaded again.
+func requireReloads(t *testing.T, p *Pipeline, ok, failed int) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	p.cfg.Metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for result, n := range map[string]int{"ok": ok, "failed": failed} {
+		require.Contains(t, w.Body.String(), fmt.Sprintf("millrace_device_reloads_total{model=\"m\",result=%q} %d\n", result, n))
+	}
+}
+
 // requireFailedForGood checks that everybody hears of it.
 func requireFailedForGood(t *testing.T, p *Pipeline, why string) {
 	t.Helper()
@@ -113,6 +125,7 @@ func TestADeviceThatCannotBeLoadedAgainEndsThePipeline(t *testing.T) {
 	close(d.gate)
 	requireUnavailable(t, streams, "lost the device")
 	requireFailedForGood(t, p, "the device failed: lost the device; and cannot be loaded again: no device found")
+	requireReloads(t, p, 0, 1)
 }
 
 func TestADeviceThatFailsAgainAndAgainEndsThePipeline(t *testing.T) {
@@ -128,6 +141,7 @@ func TestADeviceThatFailsAgainAndAgainEndsThePipeline(t *testing.T) {
 		requireUnavailable(t, []api.Stream{s}, "lost the device")
 	}
 	requireFailedForGood(t, p, "more than 3 times in 1m0s the device failed: lost the device")
+	requireReloads(t, p, mostRestarts, 0)
 }
 
 func TestAPanicOfTheLoopEndsThePipeline(t *testing.T) {

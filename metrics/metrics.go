@@ -29,7 +29,7 @@ type Metrics struct {
 	kvUsage                                 *prometheus.GaugeVec
 	ttft, itl, e2e, queue, prefill, decode  *prometheus.HistogramVec
 	promptTokens, cachedTokens, genTokens   *prometheus.CounterVec
-	success, rejected                       *prometheus.CounterVec
+	success, rejected, reloads              *prometheus.CounterVec
 	stageDepth                              *prometheus.GaugeVec
 	stageService, stepSeconds, stepRowsKind *prometheus.HistogramVec
 }
@@ -77,6 +77,7 @@ func New(build Build) *Metrics {
 	m.genTokens = counter("generation_tokens_total", "Tokens generated.", "model")
 	m.success = counter("request_success_total", "Requests ended, by reason.", "model", "finished_reason")
 	m.rejected = counter("requests_rejected_total", "Requests refused, by reason.", "model", "reason")
+	m.reloads = counter("device_reloads_total", "Times that a failed device was loaded again, by result: ok or failed.", "model", "result")
 	m.stageDepth = gauge("stage_queue_depth", "Messages waiting or in service in a stage.", "stage")
 	m.stageService = histogram("stage_service_seconds", "Time a stage spent on one message.", stageBuckets, "stage")
 	m.stepSeconds = histogram("step_seconds", "Time of one step on the device.", tokenBuckets, "model")

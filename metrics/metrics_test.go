@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"errors"
 	"net/http/httptest"
 	"testing"
 	"time"
@@ -76,6 +77,9 @@ func TestDashboardNamesArePresentFromTheFirstScrape(t *testing.T) {
 	model.KVUsage(1, 0)
 	model.Step(7*time.Millisecond, 9, 111)
 	model.Rejected("queue_full")
+	model.DeviceReloaded(nil)
+	model.DeviceReloaded(errors.New("no device"))
+	model.DeviceReloaded(errors.New("no device"))
 	stage := m.Stage("detok")
 	stage.Enqueued()
 	stage.Enqueued()
@@ -87,6 +91,8 @@ func TestDashboardNamesArePresentFromTheFirstScrape(t *testing.T) {
 		`millrace_step_rows_sum{kind="decode",model="tiny"} 9`,
 		`millrace_step_rows_sum{kind="prefill",model="tiny"} 111`,
 		`millrace_requests_rejected_total{model="tiny",reason="queue_full"} 1`,
+		`millrace_device_reloads_total{model="tiny",result="ok"} 1`,
+		`millrace_device_reloads_total{model="tiny",result="failed"} 2`,
 		`millrace_stage_queue_depth{stage="detok"} 1`,
 		`millrace_stage_service_seconds_count{stage="detok"} 1`,
 		`millrace_build_info{backend="cpu",commit="abc",isa="avx2",version="1.2.3"} 1`,

@@ -14,6 +14,7 @@ type Model struct {
 	promptTokens, cachedTokens, genTokens   prometheus.Counter
 	stepSeconds, stepDecodeRows, stepChunks prometheus.Observer
 	success, rejected                       *prometheus.CounterVec
+	reloads, failedReloads                  prometheus.Counter
 }
 
 // Model returns the series of a model. Call it once per model and keep it.
@@ -30,6 +31,8 @@ func (m *Metrics) Model(id string) *Model {
 		stepChunks:     m.stepRowsKind.WithLabelValues(id, "prefill"),
 		success:        m.success.MustCurryWith(label),
 		rejected:       m.rejected.MustCurryWith(label),
+		reloads:        m.reloads.WithLabelValues(id, "ok"),
+		failedReloads:  m.reloads.WithLabelValues(id, "failed"),
 	}
 }
 
@@ -53,6 +56,15 @@ func (m *Model) Step(d time.Duration, decodeRows, prefillRows int) {
 
 // Rejected counts a request that was refused before it was queued.
 func (m *Model) Rejected(reason string) { m.rejected.WithLabelValues(reason).Inc() }
+
+// DeviceReloaded counts a failed device that was loaded again, or with an error not.
+func (m *Model) DeviceReloaded(err error) {
+	if err != nil {
+		m.failedReloads.Inc()
+		return
+	}
+	m.reloads.Inc()
+}
 
 // Request follows one request from its arrival to its end and keeps the gauges
 // exact: it is in at most one of waiting and running, and leaves both once. One
