@@ -32,6 +32,9 @@ type Simulate struct {
 	SLOTTFT, SLOTPOT time.Duration
 	SLOQuantile      string
 	FindQPS          bool
+
+	Calibrate string // file to write; "": none
+	Compare   bool   // with the real engine
 }
 
 // Register adds the settings to a command's flags.
@@ -56,6 +59,9 @@ func (s *Simulate) Register(f *pflag.FlagSet) {
 	f.DurationVar(&s.SLOTTFT, "slo-ttft", 2*time.Second, "bound of the time to the first token (0: none)")
 	f.DurationVar(&s.SLOTPOT, "slo-tpot", 50*time.Millisecond, "bound of the mean time per further token (0: none)")
 	f.StringVar(&s.SLOQuantile, "slo-quantile", "p99", "of --find-qps: the quantile that is held: p50, p95 or p99")
+	f.StringVar(&s.Calibrate, "calibrate", "", "measure the model on this machine's processor and write a device for --device to this file (.json), nothing else")
+	f.IntVar(&s.Threads, "threads", 0, "compute threads of --calibrate and --validate (0: every core, which leaves none to the rest of the pipeline)")
+	f.BoolVar(&s.Compare, "validate", false, "run the workload on this machine's processor too, in real time, and compare")
 	f.BoolVar(&s.FindQPS, "find-qps", false, "search the largest rate whose latencies hold the bounds, with nothing refused")
 }
 
@@ -69,6 +75,9 @@ func (s *Simulate) Validate() error {
 	if len(s.QPS) == 0 {
 		return Usagef("--qps: found nothing, expected rates")
 	}
+	if s.Calibrate != "" && !strings.HasSuffix(s.Calibrate, ".json") {
+		return Usagef("--calibrate: found %q, expected a file that ends in .json", s.Calibrate)
+	}
 	return errors.Join(
 		oneOf("weights", s.Weights, model.WeightNames()...),
 		oneOf("slo-quantile", s.SLOQuantile, "p50", "p95", "p99"),
@@ -76,6 +85,7 @@ func (s *Simulate) Validate() error {
 		atLeast("sim-tflops", s.SimTFLOPS, 0),
 		atLeast("sim-launch", s.SimLaunch, 0),
 		s.ValidateBatch(),
+		atLeast("threads", s.Threads, 0),
 		atLeast("workers", s.Workers, 1),
 		atLeast("requests", s.Requests, 1),
 		atLeast("qps", slices.Min(s.QPS), math.SmallestNonzeroFloat64),

@@ -87,6 +87,7 @@ type Slice struct {
 // tally counts as the simulation goes: eight bytes for each served request.
 type tally struct {
 	slo      SLO
+	front    time.Duration // of each request beside its steps
 	requests int
 	slices   []slice
 
@@ -107,7 +108,10 @@ type slice struct {
 }
 
 func newTally(cfg *Config) *tally {
-	return &tally{slo: cfg.SLO, requests: cfg.Requests.Len(), slices: make([]slice, max(cfg.Slices, 1))}
+	return &tally{
+		slo: cfg.SLO, front: time.Duration(cfg.Device.RequestSeconds * float64(time.Second)),
+		requests: cfg.Requests.Len(), slices: make([]slice, max(cfg.Slices, 1)),
+	}
 }
 
 // slice is that of a request by its number.
@@ -134,7 +138,7 @@ func (t *tally) served(q *live, now time.Duration) {
 	t.prompt += q.Prompt
 	t.output += q.Output
 	t.last = max(t.last, now)
-	ttft := q.first - q.At
+	ttft := q.first - q.At + t.front
 	s.ttft = append(s.ttft, float32(ttft.Seconds()))
 	good := t.slo.TTFT == 0 || ttft <= t.slo.TTFT
 	if q.Output > 1 {

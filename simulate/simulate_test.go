@@ -16,7 +16,7 @@ import (
 )
 
 // fleet is one of Llama-2-7B on a device with round numbers.
-func fleet(t *testing.T) simulate.Config {
+func fleet(t testing.TB) simulate.Config {
 	t.Helper()
 	p, err := roofline.PaperModel{Name: "llama-2-7b"}.Program()
 	require.NoError(t, err)
@@ -38,7 +38,7 @@ func workload() simulate.Workload {
 	}
 }
 
-func run(t *testing.T, cfg simulate.Config, w simulate.Workload) *simulate.Report {
+func run(t testing.TB, cfg simulate.Config, w simulate.Workload) *simulate.Report {
 	t.Helper()
 	var err error
 	cfg.Requests, err = w.Source()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -44,20 +45,17 @@ whose steps take the time of the roofline model. Nothing is measured, and nothin
 model's config.json. Requests arrive at random, with random lengths; the same --seed gives the same output.
 
 Of several --qps each is a simulation. --find-qps searches the largest rate whose latencies hold the
-bounds. Latencies have no tokenizer, network or client in them.`,
+bounds. Latencies have no tokenizer, network or client in them.
+
+--calibrate measures this machine's processor, for --device; --validate runs the workload on it, too.`,
 		Example: `  millrace simulate --model DIR --device max-1100 --qps 1,2,4,8
   millrace simulate --model DIR --device flex-170 --weights int8 --find-qps --slo-ttft 2s --slo-tpot 50ms
-  millrace simulate --model DIR --device max-1550-tile --workers 1000 --requests 1000000 --qps 2000`,
+  millrace simulate --model DIR --device max-1550-tile --workers 1000 --requests 1000000 --qps 2000
+  millrace simulate --model DIR --calibrate mine.json
+  millrace simulate --model DIR --device mine.json --validate --requests 50 --qps 0.5`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			report, err := runSimulate(a, &s)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(cmd.OutOrStdout(), report)
-			}
-			return printSimulate(cmd.OutOrStdout(), report)
+			return simulateCommand(cmd.Context(), cmd.OutOrStdout(), a, &s, asJSON)
 		},
 	}
 	s.Register(cmd.Flags())
@@ -65,27 +63,60 @@ bounds. Latencies have no tokenizer, network or client in them.`,
 	return cmd
 }
 
-func runSimulate(a *app, s *config.Simulate) (*simulateReport, error) {
+func simulateCommand(ctx context.Context, out io.Writer, a *app, s *config.Simulate, asJSON bool) (err error) {
 	if err := s.Validate(); err != nil {
-		return nil, err
+		return err
+	}
+	if s.Model, err = modelDir(s.Model); err != nil {
+		return err
+	}
+	if s.Calibrate != "" {
+		return calibrate(ctx, a, s)
 	}
 	fleet, err := simulatedFleet(s)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	longest := fleet.Program.MaxPositions
+	w := simulatedWorkload(s, fleet.Program.MaxPositions)
+	if s.Compare {
+		v, err := validate(ctx, a, s, w)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(out, v)
+		}
+		return printValidation(out, v)
+	}
+	report, err := runSimulate(a, s, fleet, w)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(out, report)
+	}
+	return printSimulate(out, report)
+}
+
+// simulatedWorkload is what s says, for a model with a context of so many tokens:
+// prompt and answer together fill it at most.
+func simulatedWorkload(s *config.Simulate, longest int) simulate.Workload {
+	return simulate.Workload{
+		Requests: s.Requests, QPS: s.QPS[0], From: s.RampFrom, MaxTokens: s.MaxTokens, Seed: s.Seed,
+		Prompt: simulate.LogNormal{Mean: s.PromptMean, Sigma: s.PromptSigma, Max: longest / 2},
+		Output: simulate.LogNormal{Mean: s.OutputMean, Sigma: s.OutputSigma, Max: longest - longest/2},
+	}
+}
+
+// runSimulate simulates the workload at each rate, or searches one.
+func runSimulate(a *app, s *config.Simulate, fleet *simulate.Config, w simulate.Workload) (*simulateReport, error) {
 	report := &simulateReport{
-		Model: s.Model, Weights: s.Weights, Device: fleet.Device, Workers: fleet.Workers, KVSlabs: fleet.Slabs, SLO: fleet.SLO,
-		Workload: simulate.Workload{
-			Requests: s.Requests, QPS: s.QPS[0], From: s.RampFrom, MaxTokens: s.MaxTokens, Seed: s.Seed,
-			// A prompt leaves room for the answer: together they fill the context at most.
-			Prompt: simulate.LogNormal{Mean: s.PromptMean, Sigma: s.PromptSigma, Max: longest / 2},
-			Output: simulate.LogNormal{Mean: s.OutputMean, Sigma: s.OutputSigma, Max: longest - longest/2},
-		},
+		Model: s.Model, Weights: s.Weights, Device: fleet.Device, Workers: fleet.Workers, KVSlabs: fleet.Slabs, SLO: fleet.SLO, Workload: w,
 	}
 	run := func(qps float64) (*simulate.Report, error) {
-		w, cfg := report.Workload, *fleet
+		w, cfg := w, *fleet
 		w.QPS = qps
+		var err error
 		if cfg.Requests, err = w.Source(); err != nil {
 			return nil, usageOf(err)
 		}
@@ -100,6 +131,7 @@ func runSimulate(a *app, s *config.Simulate) (*simulateReport, error) {
 		return simulate.Run(cfg)
 	}
 	if s.FindQPS {
+		var err error
 		report.Found, err = simulate.FindQPS(s.QPS[0], simulate.Bound{SLO: report.SLO, Quantile: s.SLOQuantile}, run)
 		return report, usageOf(err)
 	}
@@ -123,10 +155,6 @@ func usageOf(err error) error {
 
 // simulatedFleet is what s says, without the workload.
 func simulatedFleet(s *config.Simulate) (*simulate.Config, error) {
-	var err error
-	if s.Model, err = modelDir(s.Model); err != nil {
-		return nil, err
-	}
 	cfg := &simulate.Config{
 		Route: route.Default(), Workers: s.Workers, Seed: s.Seed,
 		SLO: simulate.SLO{TTFT: s.SLOTTFT, TPOT: s.SLOTPOT}, Price: s.Price,
@@ -134,6 +162,7 @@ func simulatedFleet(s *config.Simulate) (*simulate.Config, error) {
 	if s.RampFrom > 0 {
 		cfg.Slices = 10
 	}
+	var err error
 	if cfg.Program, err = compute.ReadProgram(s.Model); err != nil {
 		return nil, err
 	}

@@ -29,6 +29,9 @@ type Device struct {
 	OpSeconds     float64 `json:"op_seconds,omitempty"`     // each op takes so much longer: its launch
 	StepSeconds   float64 `json:"step_seconds,omitempty"`   // each step, on the host: scheduling
 	OutputSeconds float64 `json:"output_seconds,omitempty"` // each output, on the host: sampling, sending
+	// RequestSeconds is what each request takes ahead of the scheduler and behind its
+	// first token, beside the steps: it is part of the time to its first token.
+	RequestSeconds float64 `json:"request_seconds,omitempty"`
 	// Reached is the share of the bound that the ops of a kind (model.OpKind's
 	// name) reach, by their rows: of attention those of one sequence. Between
 	// two counts it is interpolated by the logarithm, outside the nearest holds.
@@ -105,6 +108,7 @@ func (d *Device) Validate() error {
 		{"op_seconds", d.OpSeconds, 0},
 		{"step_seconds", d.StepSeconds, 0},
 		{"output_seconds", d.OutputSeconds, 0},
+		{"request_seconds", d.RequestSeconds, 0},
 	} {
 		if !(f.value >= f.least && f.value <= 1e9) {
 			return fmt.Errorf("%w: %s is %g, expected a number above 0 (0 too where it may be absent) and at most 1e9", ErrDevice, f.name, f.value)

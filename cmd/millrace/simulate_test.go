@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute/sim"
+)
+
+// simulateOut runs the command and returns what it prints.
+func simulateOut(t *testing.T, args ...string) (code int, out string) {
+	t.Helper()
+	var b bytes.Buffer
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer null.Close()
+	code = run(t.Context(), append([]string{"simulate"}, args...), nil, &b, null)
+	return code, b.String()
+}
+
+func TestSimulatePrintsTheSameForTheSameSeed(t *testing.T) {
+	args := []string{"--device", "flex-170", "--qps", "5,50", "--requests", "300", "--workers", "2", "--prompt-mean", "40", "--output-mean", "40", "--json"}
+	code, first := simulateOut(t, args...)
+	require.Zero(t, code)
+	_, second := simulateOut(t, args...)
+	require.Equal(t, first, second)
+	_, other := simulateOut(t, append(args, "--seed", "2")...)
+	require.NotEqual(t, first, other)
+	var r simulateReport
+	require.NoError(t, json.Unmarshal([]byte(first), &r))
+	require.Len(t, r.Runs, 2)
+	for _, run := range r.Runs {
+		require.Equal(t, 300, run.Served+run.RefusedSum())
+	}
+}
+
+func TestSimulateFindsARateAndShowsARamp(t *testing.T) {
+	small := []string{"--sim-gbps", "1", "--sim-tflops", "0.01", "--requests", "200", "--prompt-mean", "40", "--output-mean", "40"}
+	code, out := simulateOut(t, append(small, "--find-qps", "--slo-tpot", "200ms")...)
+	require.Zero(t, code)
+	require.Contains(t, out, "largest rate that holds TTFT 2s and TPOT 200ms")
+	code, out = simulateOut(t, append(small, "--find-qps", "--slo-tpot", "1ns")...)
+	require.Zero(t, code)
+	require.Contains(t, out, "no rate holds")
+	code, out = simulateOut(t, append(small, "--qps", "20", "--ramp-from", "1")...)
+	require.Zero(t, code)
+	require.Contains(t, out, "by tenths of the arrivals")
+}
+
+func TestSimulateRefusesWhatMakesNoSense(t *testing.T) {
+	for _, args := range [][]string{
+		{"--qps", "0"}, {"--qps", "NaN"}, {"--workers", "0"}, {"--requests", "0"}, {"--device", "h100"}, {"--weights", "fp8"},
+		{"--prompt-mean", "0.5"}, {"--output-sigma", "9"}, {"--slo-quantile", "p42"}, {"--max-batch-size", "0"},
+		{"--find-qps", "--slo-ttft", "0s", "--slo-tpot", "0s"}, {"--sim-gbps", "-1"}, {"--calibrate", "device.txt"},
+	} {
+		code, out := simulateOut(t, args...)
+		require.Equal(t, 2, code, "%v", args)
+		require.Empty(t, out)
+	}
+}
+
+func TestACalibratedDeviceIsReadAgainAndComparedWithTheEngine(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "mine.json")
+	batch := []string{"--max-batch-size", "4", "--max-batch-tokens", "32"}
+	code, _ := simulateOut(t, append(batch, "--calibrate", file)...)
+	require.Zero(t, code)
+	d, err := sim.Find(file)
+	require.NoError(t, err)
+	for _, kind := range []string{"linear", "attention", "norm"} {
+		require.NotEmpty(t, d.Reached[kind])
+	}
+	code, out := simulateOut(t, append(batch, "--device", file, "--validate", "--requests", "6", "--qps", "100", "--output-mean", "5", "--json")...)
+	require.Zero(t, code)
+	var v validation
+	require.NoError(t, json.Unmarshal([]byte(out), &v))
+	require.Equal(t, 6, v.Requests)
+	require.Equal(t, v.Simulated.OutputTokens, v.Real.OutputTokens)
+	require.Positive(t, v.Real.TokensPerSecond)
+	require.Positive(t, v.Real.TTFT.P50)
+}
