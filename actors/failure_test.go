@@ -54,12 +54,16 @@ func TestAFailedDeviceIsLoadedAgainAndServesOn(t *testing.T) {
 	d.failAt = []int{20, 40}
 	p := start(t, testConfig(t, d))
 	streams := submitMany(t, p, 12)
-	close(d.gate)
+	for range d.failAt[0] {
+		d.gate <- struct{}{}
+	}
 	requireUnavailable(t, streams, "the device failed: lost the device")
 	require.Eventually(t, func() bool { return p.Ready() == nil }, patience, time.Millisecond, "readiness comes back")
 	requireClean(t, p, d)
 
-	requireUnavailable(t, submitMany(t, p, 12), "the device failed: lost the device")
+	streams = submitMany(t, p, 12)
+	close(d.gate)
+	requireUnavailable(t, streams, "the device failed: lost the device")
 	require.Eventually(t, func() bool { return p.Ready() == nil }, patience, time.Millisecond)
 	requireClean(t, p, d)
 	requireServes(t, p, d)
