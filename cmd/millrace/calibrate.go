@@ -46,6 +46,9 @@ func calibrate(ctx context.Context, a *app, s *config.Simulate) error {
 	if err := fitServed(ctx, a, s, e, &d, batches); err != nil {
 		return err
 	}
+	if err := d.Validate(); err != nil {
+		return fmt.Errorf("calibrate: what was measured describes no device, was the machine busy?: %w", err)
+	}
 	text, err := json.MarshalIndent(d, "", "  ")
 	if err != nil {
 		return err
