@@ -55,8 +55,12 @@ func whole() string {
 }
 
 func jetStream(t *testing.T, payload int32) *server.Server {
+	return jetStreamAt(t, server.RANDOM_PORT, payload)
+}
+
+func jetStreamAt(t *testing.T, port int, payload int32) *server.Server {
 	t.Helper()
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoLog: true, NoSigs: true,
 		JetStream: true, StoreDir: t.TempDir(), MaxPayload: payload})
 	require.NoError(t, err)
 	srv.Start()
@@ -72,9 +76,9 @@ type gateway struct {
 	http  *httptest.Server
 }
 
-func newGateway(t *testing.T, url string, e api.Engine) gateway {
+func newGateway(t *testing.T, url string, e api.Engine, options ...nats.Option) gateway {
 	t.Helper()
-	nc, err := nats.Connect(url)
+	nc, err := nats.Connect(url, options...)
 	require.NoError(t, err)
 	calls, err := resume.New(nc, e, resume.Options{Watch: 20 * time.Millisecond})
 	require.NoError(t, err)

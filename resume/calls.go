@@ -15,8 +15,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -40,6 +43,7 @@ type Options struct {
 	Watch    time.Duration // between questions to the gateway that runs a call; 500 ms
 	Answer   time.Duration // for that gateway to answer; 250 ms
 	Timeout  time.Duration // of one question to JetStream; 2 s
+	Rejoin   time.Duration // for a lost log to be written again before its call is unknown; 10 s
 }
 
 func (o *Options) defaults() {
@@ -50,7 +54,7 @@ func (o *Options) defaults() {
 		value    *time.Duration
 		fallback time.Duration
 	}{{&o.Keep, 5 * time.Minute}, {&o.Window, 30 * time.Second}, {&o.Outage, time.Minute},
-		{&o.Watch, 500 * time.Millisecond}, {&o.Answer, 250 * time.Millisecond}, {&o.Timeout, 2 * time.Second}} {
+		{&o.Watch, 500 * time.Millisecond}, {&o.Answer, 250 * time.Millisecond}, {&o.Timeout, 2 * time.Second}, {&o.Rejoin, 10 * time.Second}} {
 		if *d.value == 0 {
 			*d.value = d.fallback
 		}
@@ -59,16 +63,20 @@ func (o *Options) defaults() {
 
 // Calls are the resumable calls of one process.
 type Calls struct {
-	nc      *nats.Conn
-	engine  api.Engine
-	opts    Options
-	node    string // this process; a new one has a new name
-	journal *journal
-	peers   *peers
-	metrics *metrics
-	ctx     context.Context
-	stop    context.CancelFunc
-	running sync.WaitGroup
+	nc       *nats.Conn
+	engine   api.Engine
+	opts     Options
+	node     string // this process; a new one has a new name
+	journal  *journal
+	peers    *peers
+	metrics  *metrics
+	ctx      context.Context
+	stop     context.CancelFunc
+	running  sync.WaitGroup
+	recent   *recent
+	restorer sync.WaitGroup
+	asked    chan string  // ended calls whose logs others miss
+	back     atomic.Int64 // when our connection came back, Unix nanoseconds
 
 	mu       sync.Mutex
 	sessions map[string]*session
@@ -86,6 +94,8 @@ func New(nc *nats.Conn, engine api.Engine, opts Options) (*Calls, error) {
 	c := &Calls{nc: nc, engine: engine, opts: opts, node: nuid.Next(), metrics: newMetrics(), sessions: map[string]*session{},
 		journal: &journal{js: js, keep: opts.Keep, maxBytes: opts.MaxBytes, replicas: 1, most: int(nc.MaxPayload()) / 2, timeout: opts.Timeout}}
 	c.journal.bytes = c.metrics.bytes
+	const share, questions = 8, 64 // of the logs' memory, for what has ended
+	c.recent, c.asked = newRecent(opts.Window, int(opts.MaxBytes/share)), make(chan string, questions)
 	const enough = 3 // servers of a cluster, for the log to outlive one of them
 	if len(nc.Servers()) >= enough && nc.ConnectedClusterName() != "" {
 		c.journal.replicas = enough
@@ -95,8 +105,10 @@ func New(nc *nats.Conn, engine api.Engine, opts Options) (*Calls, error) {
 		return nil, fmt.Errorf("resume: the logs need JetStream: %w", err)
 	}
 	if c.peers, err = newPeers(c); err != nil {
+		c.stop()
 		return nil, fmt.Errorf("resume: %w", err)
 	}
+	c.restorer.Go(c.restoreLost)
 	return c, nil
 }
 
@@ -151,7 +163,7 @@ func (c *Calls) Attach(ctx context.Context, id string) (*Reader, error) {
 		return nil, err
 	}
 	if s != nil {
-		s.find(ctx)
+		c.running.Go(s.find)
 	}
 	if err := r.ready(ctx); err != nil {
 		r.Close()
@@ -214,6 +226,12 @@ func (c *Calls) lookup(id string) *session {
 	return c.sessions[id]
 }
 
+func (c *Calls) all() []*session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Values(c.sessions))
+}
+
 // Drain hands the running calls over to the other gateways, if there are any:
 // their readers get an error 503 "moved" and go on there. Without another gateway
 // it does nothing, and the calls run on.
@@ -223,12 +241,8 @@ func (c *Calls) Drain(ctx context.Context) {
 	}
 	c.mu.Lock()
 	c.draining = true
-	var all []*session
-	for _, s := range c.sessions {
-		all = append(all, s)
-	}
 	c.mu.Unlock()
-	for _, s := range all {
+	for _, s := range c.all() {
 		s.moved()
 	}
 	c.running.Wait()
@@ -242,6 +256,7 @@ func (c *Calls) Close() {
 	c.mu.Unlock()
 	c.stop()
 	c.running.Wait()
+	c.restorer.Wait()
 	c.peers.close()
 }
 

@@ -62,7 +62,11 @@ func (j *journal) ensure(ctx context.Context) error {
 // returns the sequences of its own first and last message. errFenced: something else lies there, or
 // nothing at all. Any other error leaves open whether the record is there.
 func (j *journal) publish(ctx context.Context, id string, r *record, last uint64) (first, end uint64, err error) {
-	body := r.encode()
+	return j.write(ctx, id, r.encode(), last)
+}
+
+// write is publish for a record in its form.
+func (j *journal) write(ctx context.Context, id string, body []byte, last uint64) (first, end uint64, err error) {
 	j.bytes.Add(float64(len(body)))
 	parts := max(1, (len(body)+j.most-1)/j.most)
 	for i := range parts {

@@ -43,6 +43,9 @@ func (s *session) lead(answer <-chan api.Event, stop func()) error {
 		case <-s.ctx.Done():
 			return s.ctx.Err()
 		}
+		if err := s.verify(); err != nil {
+			return err
+		}
 		if s.isLeaving() {
 			return s.release()
 		}
@@ -50,7 +53,11 @@ func (s *session) lead(answer <-chan api.Event, stop func()) error {
 			if reason != errCancelled {
 				s.c.metrics.abandoned.Inc()
 			}
-			return s.append([]api.Event{{Seq: s.state.known + 1, Finish: api.FinishCancelled, Err: reason, Done: true}})
+			err := s.append([]api.Event{{Seq: s.state.known + 1, Finish: api.FinishCancelled, Err: reason, Done: true}})
+			if err == nil {
+				s.keep()
+			}
+			return err
 		}
 	}
 }
@@ -81,8 +88,28 @@ func (s *session) gather(ev api.Event, ok bool, answer <-chan api.Event) []api.E
 func (s *session) last(ev api.Event) error {
 	if failed := wire.Failure(ev); failed != nil && ev.Seq == 1 && again(failed) {
 		s.erase()
+	} else {
+		s.keep()
 	}
 	return nil
+}
+
+// keep has the log of the call, which has ended, written again should it be lost soon.
+func (s *session) keep() {
+	s.c.recent.add(&endedLog{id: s.id, records: s.records(), last: s.state.last, whole: true})
+}
+
+// records are the call and all its events, as its log begins anew with them.
+func (s *session) records() [][]byte {
+	call := *s.record
+	call.owner = s.c.node
+	all := [][]byte{(&record{token: s.token, call: &call}).encode()}
+	for events := s.tape.all(); len(events) > 0; {
+		n := min(len(events), batchEvents)
+		all = append(all, (&record{token: s.token, events: events[:n]}).encode())
+		events = events[n:]
+	}
+	return all
 }
 
 // append writes events and shows them to the readers. While JetStream is away it
@@ -176,21 +203,19 @@ func (s *session) resync() (landed uint64, err error) {
 // Until it is whole, nothing else fits behind it.
 func (s *session) rewrite(behind uint64) error {
 	s.state.last = never
-	s.c.metrics.rewritten.Inc()
-	again := *s.record
-	again.owner = s.c.node
-	begin, last, err := s.c.journal.publish(s.ctx, s.id, &record{token: s.token, call: &again}, behind)
-	if err != nil {
-		return err
-	}
-	for events := s.tape.all(); len(events) > 0; {
-		n := min(len(events), batchEvents)
-		if _, last, err = s.c.journal.publish(s.ctx, s.id, &record{token: s.token, events: events[:n]}, last); err != nil {
+	var begin uint64
+	last := behind
+	for i, body := range s.records() {
+		first, end, err := s.c.journal.write(s.ctx, s.id, body, last)
+		if err != nil {
 			return err
 		}
-		events = events[n:]
+		if last = end; i == 0 {
+			begin = first
+		}
 	}
 	s.state.last, s.state.begin = last, begin
+	s.c.metrics.rewritten.Inc()
 	return nil
 }
 

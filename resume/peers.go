@@ -13,6 +13,7 @@ import (
 const (
 	peerSubject = "millrace.resume.node." // + node
 	anySubject  = "millrace.resume.any"
+	callSubject = "millrace.resume.call"
 )
 
 // question is about one call, to the gateway that runs it. Who asks has a reader.
@@ -33,7 +34,7 @@ type peers struct {
 
 func newPeers(c *Calls) (*peers, error) {
 	p := &peers{c: c}
-	for subject, handle := range map[string]nats.MsgHandler{peerSubject + c.node: p.answer, anySubject: p.hello} {
+	for subject, handle := range map[string]nats.MsgHandler{peerSubject + c.node: p.answer, anySubject: p.hello, callSubject: p.look} {
 		sub, err := c.nc.Subscribe(subject, handle)
 		if err != nil {
 			p.close()
@@ -56,8 +57,16 @@ func (p *peers) answer(m *nats.Msg) {
 		return
 	}
 	s := p.c.lookup(q.ID)
-	owns := s != nil && s.watched(q.Cancel)
+	owns := s != nil && s.watched(q.Cancel) || p.c.mend(q.ID) // ended here, and its end not seen there
 	respond(m, reply{Owns: owns})
+}
+
+// look answers who misses the log of a call, if the call is here.
+func (p *peers) look(m *nats.Msg) {
+	var q question
+	if json.Unmarshal(m.Data, &q) == nil && p.c.mend(q.ID) {
+		respond(m, reply{Owns: true})
+	}
 }
 
 // hello answers who looks for another gateway: the body is the asker's name.
@@ -77,7 +86,20 @@ func respond(m *nats.Msg, r reply) {
 	}
 }
 
-// ask asks a node whether it runs a call. Nobody there is a plain no: a process
+// have asks all gateways, ourselves too, for a call whose log is missing. Who has it in
+// memory says so, and writes the log again.
+func (p *peers) have(ctx context.Context, id string) bool {
+	body, err := json.Marshal(question{ID: id})
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.c.opts.Answer)
+	defer cancel()
+	_, err = p.c.nc.RequestWithContext(ctx, callSubject, body)
+	return err == nil
+}
+
+// ask asks a node whether it runs a call, or has just ended it. Nobody there is a plain no: a process
 // that died has no subscription. An error means that no answer came in time.
 func (p *peers) ask(ctx context.Context, node string, q question) (owns bool, err error) {
 	if node == "" {
@@ -91,7 +113,10 @@ func (p *peers) ask(ctx context.Context, node string, q question) (owns bool, er
 	defer cancel()
 	m, err := p.c.nc.RequestWithContext(ctx, peerSubject+node, body)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return false, nil
+		if p.c.settled() {
+			return false, nil
+		}
+		<-ctx.Done() // as no answer: its connection may be about to come back, as ours did
 	}
 	if err != nil {
 		return false, err

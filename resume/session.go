@@ -44,6 +44,7 @@ type session struct {
 	seen      time.Time // the last sign of a reader that is gone, or at another gateway
 	cancelled bool
 	leaving   bool // the process hands its calls over
+	doubted   bool // the log may be lost, and we lead
 }
 
 // Why a session's goroutine changes what it does.
@@ -120,16 +121,23 @@ func (s *session) create(ctx context.Context, rec *callRecord) (*state, []api.Ev
 	return nil, nil, err
 }
 
-// find makes s a session of a call that has a log.
-func (s *session) find(ctx context.Context) {
-	const attempts, pause = 5, 250 * time.Millisecond
-	for i := 1; ; i++ {
-		st, events, err := s.c.journal.load(ctx, s.id, 0)
-		switch {
-		case err == nil:
+// find makes s a session of a call that has a log, or of one that another gateway has
+// in its memory and whose log was lost: that one writes it again. Right after such a loss
+// the gateway may not be there yet.
+func (s *session) find() {
+	const pause = 100 * time.Millisecond
+	for begin := time.Now(); ; {
+		st, events, err := s.c.journal.load(s.ctx, s.id, 0)
+		if err == nil {
 			s.adopt(st, events)
 			return
-		case i < attempts && (errors.Is(err, errAway) || s.c.journal.young(ctx)) && sleep(ctx, pause):
+		}
+		passes := errors.Is(err, errAway) ||
+			errors.Is(err, errNoLog) && (s.c.peers.have(s.ctx, s.id) || s.c.journal.young(s.ctx))
+		switch {
+		case s.isLeaving():
+			s.fail(errStopping(s.id))
+		case passes && time.Since(begin) < s.c.opts.Rejoin && sleep(s.ctx, pause):
 			continue
 		case errors.Is(err, errNoLog):
 			s.fail(s.c.notFound(s.id))

@@ -1,0 +1,100 @@
+package client_test
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/client"
+)
+
+// rewritten is how many logs a gateway has written again.
+func (g gateway) rewritten(t *testing.T) float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(g.calls)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == "millrace_resume_rewritten_total" {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatal("no such series")
+	return 0
+}
+
+// TestStreamsOutliveARestartOfNATS: the logs are lost while the engine stands still, and each
+// client loses its connection and comes to a gateway that has never heard of its call, before
+// the one that runs it is back.
+func TestStreamsOutliveARestartOfNATS(t *testing.T) {
+	const at, each = 20, 4
+	const soon, late = 10 * time.Millisecond, 4 * time.Second
+	back := func(after time.Duration) []nats.Option {
+		return []nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(after), nats.ReconnectJitter(0, 0)}
+	}
+	hold := make(chan struct{})
+	e := counting(at, hold)
+	srv := jetStream(t, 1<<20)
+	url := srv.ClientURL()
+
+	held, answers := make(chan struct{}, 2*each), make(chan string, 2*each)
+	read := func(c client.Client) {
+		var text strings.Builder
+		chunks := 0
+		for chunk, err := range c.ChatStream(t.Context(), hi) {
+			if err != nil {
+				answers <- err.Error()
+				return
+			}
+			chunks++
+			for _, ch := range chunk.Choices {
+				text.WriteString(ch.Content())
+				if ch.Content() == fmt.Sprintf("%d ", at-1) {
+					held <- struct{}{}
+				}
+			}
+		}
+		answers <- fmt.Sprintf("%d: %s", chunks, text.String())
+	}
+	begin := func(c client.Client) {
+		for range each {
+			go read(c)
+		}
+		for range each {
+			<-held
+		}
+	}
+
+	a := newGateway(t, url, e, back(late)...)
+	nc, err := nats.Connect(url, back(soon)...)
+	require.NoError(t, err)
+	defer nc.Close()
+	overNATS, err := client.NewNATS(nc)
+	require.NoError(t, err)
+	begin(overNATS) // at a: b is not there yet
+	b := newGateway(t, url, e, back(soon)...)
+	overHTTP, err := client.NewHTTP(a.http.URL, client.WithServers(b.http.URL))
+	require.NoError(t, err)
+	defer overHTTP.Close()
+	begin(overHTTP)
+
+	port := srv.Addr().(*net.TCPAddr).Port
+	srv.Shutdown()
+	srv.WaitForShutdown()
+	jetStreamAt(t, port, 1<<20)
+	a.http.Listener.Close()
+	a.http.CloseClientConnections()
+	require.Eventually(t, func() bool { return a.rewritten(t) == 2*each }, 20*time.Second, 10*time.Millisecond)
+	close(hold)
+	for range 2 * each {
+		require.Equal(t, fmt.Sprintf("%d: %s", 1+tokens+2, whole()), <-answers)
+	}
+	require.Len(t, e.Requests(), 2*each, "none ran twice")
+}

@@ -1,0 +1,93 @@
+package resume_test
+
+import (
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/resume"
+)
+
+// restart loses what the NATS server has in memory.
+func restart(t *testing.T, srv *server.Server) *server.Server {
+	t.Helper()
+	port := srv.Addr().(*net.TCPAddr).Port
+	srv.Shutdown()
+	srv.WaitForShutdown()
+	return natsServer(t, port)
+}
+
+// TestLogsAreBackAfterARestartOfNATS: calls of two gateways that stand still, and one that has
+// ended, can be read at the other gateway, from what their own has in memory.
+func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
+	g := newGate(10)
+	e := deterministic(g)
+	srv := natsServer(t, server.RANDOM_PORT)
+	url := srv.ClientURL()
+	gateways := []gateway{newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})}
+	ended := begin(t, gateways[0], e, `{"prompt":"short","max_tokens":5,"stream":true,"stream_resume":true}`)
+	want := see(t, ended).until(0)
+	require.Eventually(t, func() bool { return gateways[0].count(t, "streams") == 0 }, wait, time.Millisecond)
+	const calls = 6
+	var here []*view
+	var readers []*resume.Reader
+	for i := range calls {
+		r := begin(t, gateways[i%2], e, fmt.Sprintf(`%s,"seed":%d}`, body, i))
+		v := see(t, r)
+		v.until(10)
+		here, readers = append(here, v), append(readers, r)
+	}
+	for range 2 {
+		srv = restart(t, srv)
+		for i, r := range readers {
+			v := see(t, attach(t, gateways[1-i%2], r.Call().ID))
+			v.until(10)
+			here = append(here, v)
+		}
+		require.Equal(t, want, see(t, attach(t, gateways[1], ended.Call().ID)).until(0))
+	}
+	g.open(1 << 30)
+	for i, v := range here {
+		require.Equal(t, undisturbed(t, readers[i%calls].Call()), v.until(0))
+	}
+	require.Len(t, e.Requests(), calls+1, "none ran twice")
+	require.Zero(t, gateways[0].count(t, "takeovers_total")+gateways[1].count(t, "takeovers_total"))
+}
+
+// TestAnUnknownCallIsUnknownAfterARestart: the wait for a gateway that may come back has an end.
+func TestAnUnknownCallIsUnknownAfterARestart(t *testing.T) {
+	e := deterministic(newGate(1))
+	srv := natsServer(t, server.RANDOM_PORT)
+	a := newGateway(t, srv.ClientURL(), e, resume.Options{Answer: 50 * time.Millisecond, Rejoin: 200 * time.Millisecond})
+	restart(t, srv)
+	require.Eventually(t, a.nc.IsConnected, wait, time.Millisecond)
+	_, err := a.Attach(t.Context(), "cmpl-nobody-has-it")
+	require.ErrorContains(t, err, "no stream")
+}
+
+func TestALogThatIsLostWithTheServerIsWrittenAgain(t *testing.T) {
+	g := newGate(10)
+	e := deterministic(g)
+	srv := natsServer(t, server.RANDOM_PORT)
+	url := srv.ClientURL()
+	a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
+	first := begin(t, a, e, body+`,"n":2}`)
+	here := see(t, first)
+	there := see(t, attach(t, b, first.Call().ID))
+	here.until(20)
+	there.until(20)
+	restart(t, srv)
+	g.open(20)
+	here.until(40)
+	there.until(40)
+	require.Equal(t, 1.0, a.count(t, "rewritten_total"))
+	a.kill()
+	g.open(1 << 30)
+	want := undisturbed(t, first.Call())
+	require.Equal(t, want, there.until(0), "the other gateway took over from the new log")
+	require.Len(t, e.Requests(), 2)
+}
