@@ -141,7 +141,7 @@ func (m *Model) poolSize(o *Options) (int, error) {
 	}
 	// Weights and activations are allocated by now: what is available is left.
 	// Mapped weights are counted as available: they are pages of a file.
-	slabs, err := kvmgr.SizePool(info.MemoryAvailable, uint64(len(m.packedBytes())), 0, PoolShare, slab)
+	slabs, err := kvmgr.SizePool(info.MemoryAvailable, m.pageCache(), 0, PoolShare, slab)
 	if err != nil {
 		return 0, err
 	}

@@ -86,8 +86,12 @@ func (m *Model) openPacked() (*packed.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	info, err := m.Device.Info()
+	if err != nil {
+		return nil, err
+	}
 	for _, folder := range m.packedFolders() {
-		f, err := packed.Open(packed.Path(folder, name, key), key)
+		f, err := packed.Open(packed.Path(folder, name, key), key, uint64(PoolShare*float64(info.MemoryAvailable)))
 		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, packed.ErrStale) && !errors.Is(err, fs.ErrPermission) {
 			return f, err
 		}
@@ -128,6 +132,14 @@ func (m *Model) packedBytes() []byte {
 		return nil
 	}
 	return m.packed.Bytes()
+}
+
+// pageCache is the size, in bytes, of weights that the kernel counts as available memory.
+func (m *Model) pageCache() uint64 {
+	if m.packed == nil || m.packed.Copied() {
+		return 0
+	}
+	return uint64(len(m.packed.Bytes()))
 }
 
 // FromPacked says whether the weights are mapped from a file of StorePacked's.

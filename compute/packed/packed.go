@@ -45,11 +45,15 @@ func Path(folder, name string, key Key) string {
 }
 
 // File is an open file of packed weights.
-type File struct{ mapping []byte }
+type File struct {
+	mapping []byte // of the file, or of a copy
+	copied  bool
+}
 
-// Open maps a file and reads it into the page cache. Not there: fs.ErrNotExist; another
-// key or length: ErrStale.
-func Open(path string, key Key) (*File, error) {
+// Open maps a file and reads it into the page cache. Where the kernel has not got huge pages
+// for it there, and room bytes of memory hold a copy, the weights are copied into huge pages of
+// the process, for they are read all the time. Not there: fs.ErrNotExist; another key or length: ErrStale.
+func Open(path string, key Key, room uint64) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -76,8 +80,15 @@ func Open(path string, key Key) (*File, error) {
 	// Advice: without it the pages come one by one when they are needed.
 	_ = unix.Madvise(mapping, unix.MADV_HUGEPAGE)
 	_ = unix.Madvise(mapping, unix.MADV_POPULATE_READ)
-	return &File{mapping}, nil
+	file := &File{mapping: mapping}
+	if h.Bytes <= room && !inHugePages(mapping) {
+		file.copyOut()
+	}
+	return file, nil
 }
+
+// Copied says whether the weights take memory of the process instead of the page cache.
+func (f *File) Copied() bool { return f.copied }
 
 // Bytes are the weights, until Close.
 func (f *File) Bytes() []byte { return f.mapping[dataAt:] }

@@ -33,10 +33,15 @@ func TestWhatIsWrittenIsMapped(t *testing.T) {
 	key := packed.Key{1, 2, 3}
 	weights, joined := spans()
 	require.NoError(t, packed.Write(folder, "model-int8", key, weights, goOn))
-	f, err := packed.Open(packed.Path(folder, "model-int8", key), key)
-	require.NoError(t, err)
-	require.True(t, bytes.Equal(joined, f.Bytes()))
-	require.NoError(t, f.Close())
+	for name, room := range map[string]uint64{"no room for a copy": 0, "room for a copy": 1 << 30} {
+		f, err := packed.Open(packed.Path(folder, "model-int8", key), key, room)
+		require.NoError(t, err, name)
+		require.True(t, bytes.Equal(joined, f.Bytes()), name)
+		if room == 0 {
+			require.False(t, f.Copied())
+		}
+		require.NoError(t, f.Close())
+	}
 }
 
 func TestALaterKeyReplacesAnEarlierOne(t *testing.T) {
@@ -75,12 +80,12 @@ func TestFilesThatAreNotTheRightOnes(t *testing.T) {
 	folder := t.TempDir()
 	key := packed.Key{7}
 	path := packed.Path(folder, "model", key)
-	_, err := packed.Open(path, key)
+	_, err := packed.Open(path, key, 0)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 
 	weights, _ := spans()
 	require.NoError(t, packed.Write(folder, "model", key, weights, goOn))
-	_, err = packed.Open(path, packed.Key{8})
+	_, err = packed.Open(path, packed.Key{8}, 0)
 	require.ErrorIs(t, err, packed.ErrStale)
 
 	whole, err := os.ReadFile(path)
@@ -94,7 +99,7 @@ func TestFilesThatAreNotTheRightOnes(t *testing.T) {
 		"other format": append([]byte("safetensors"), whole[11:]...),
 	} {
 		require.NoError(t, os.WriteFile(path, content, 0o600))
-		_, err = packed.Open(path, key)
+		_, err = packed.Open(path, key, 0)
 		require.ErrorIs(t, err, packed.ErrStale, name)
 	}
 }
