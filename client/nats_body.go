@@ -5,20 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
-)
 
-// Bodies above a NATS message's size travel as objects in a JetStream bucket.
-// Whoever needs it first makes it, server or client, in the same way.
-const (
-	bucket     = "millrace-bodies"
-	bodiesKept = 5 * time.Minute
-	bodiesMost = 512 << 20 // bytes
-	bodyWait   = 30 * time.Second
+	"github.com/millrace/millrace/api/natsapi/bodies"
 )
 
 // request is the message for a body, or one that stands for it.
@@ -30,16 +21,16 @@ func (t *natsTransport) request(ctx context.Context, subject string, body []byte
 		m.Data = body
 		return m, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, bodyWait)
+	ctx, cancel := context.WithTimeout(ctx, bodies.Wait)
 	defer cancel()
 	name := nuid.Next()
-	store, err := t.bucket(ctx)
+	store, err := bodies.Open(ctx, t.nc)
 	if err == nil {
 		_, err = store.PutBytes(ctx, name, body)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %d bytes, a NATS message at most %d, and the bucket %s takes none: %w",
-			ErrTooLarge, len(body), t.nc.MaxPayload(), bucket, err)
+			ErrTooLarge, len(body), t.nc.MaxPayload(), bodies.Bucket, err)
 	}
 	m.Header.Set(headerBody, name)
 	return m, nil
@@ -51,28 +42,15 @@ func (t *natsTransport) body(ctx context.Context, m *nats.Msg) ([]byte, error) {
 	if name == "" {
 		return m.Data, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, bodyWait)
+	ctx, cancel := context.WithTimeout(ctx, bodies.Wait)
 	defer cancel()
-	store, err := t.bucket(ctx)
+	store, err := bodies.Open(ctx, t.nc)
 	if err != nil {
-		return nil, fmt.Errorf("millrace: an answer in the bucket %s: %w", bucket, err)
+		return nil, fmt.Errorf("millrace: an answer in the bucket %s: %w", bodies.Bucket, err)
 	}
 	body, err := store.GetBytes(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("millrace: answer %s in the bucket %s: %w", name, bucket, err)
+		return nil, fmt.Errorf("millrace: answer %s in the bucket %s: %w", name, bodies.Bucket, err)
 	}
 	return body, errors.Join(store.Delete(ctx, name))
-}
-
-func (t *natsTransport) bucket(ctx context.Context) (jetstream.ObjectStore, error) {
-	js, err := jetstream.New(t.nc)
-	if err != nil {
-		return nil, err
-	}
-	store, err := js.ObjectStore(ctx, bucket)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		return js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: bucket, Storage: jetstream.MemoryStorage,
-			TTL: bodiesKept, MaxBytes: bodiesMost, Description: "Millrace: bodies above a message's size"})
-	}
-	return store, err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/natsapi"
+	"github.com/millrace/millrace/api/natsapi/bodies"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/resume"
@@ -265,7 +266,7 @@ func TestBodiesAboveAMessagesSizeTravelByObjectStore(t *testing.T) {
 	defer nc.Close()
 	js, err := nc.JetStream()
 	require.NoError(t, err)
-	store, err := js.ObjectStore(natsapi.Bucket)
+	store, err := js.ObjectStore(bodies.Bucket)
 	require.NoError(t, err)
 	_, err = store.List()
 	require.ErrorIs(t, err, nats.ErrNoObjectsFound, "nothing is left behind")

@@ -8,3 +8,6 @@ func SetLeastPacked(t *testing.T, bytes int) {
 	leastPacked = bytes
 	t.Cleanup(func() { leastPacked = before })
 }
+
+// FromPacked says whether the weights are mapped from a file of StorePacked's.
+func (m *Model) FromPacked() bool { return m.packed != nil }

@@ -142,9 +142,6 @@ func (m *Model) pageCache() uint64 {
 	return uint64(len(m.packed.Bytes()))
 }
 
-// FromPacked says whether the weights are mapped from a file of StorePacked's.
-func (m *Model) FromPacked() bool { return m.packed != nil }
-
 // StorePacked writes the packed weights to a file that a later Open maps instead of packing
 // them, and returns its path: "" where it is there, or not worth it, or the backend has none
 // to give. It may run beside Run; Close and Reload wait for it, unless ctx ends.

@@ -2,52 +2,27 @@ package natsapi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/natsapi/bodies"
 )
-
-// Bucket is the JetStream object store of bodies above a NATS message's size. A
-// message with the header HeaderBody stands for the object that it names; who
-// takes the object deletes it.
-const (
-	Bucket     = "millrace-bodies"
-	bodiesKept = 5 * time.Minute // where nobody takes them
-	bodiesMost = 512 << 20       // bytes of all of them
-	bodyWait   = 30 * time.Second
-)
-
-// bodies opens the bucket, and makes it where it is missing.
-func (s *Service) bodies(ctx context.Context) (jetstream.ObjectStore, error) {
-	js, err := jetstream.New(s.nc)
-	if err != nil {
-		return nil, err
-	}
-	store, err := js.ObjectStore(ctx, Bucket)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		return js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: Bucket, Storage: jetstream.MemoryStorage,
-			TTL: bodiesKept, MaxBytes: bodiesMost, Description: "Millrace: bodies above a message's size"})
-	}
-	return store, err
-}
 
 // fetch takes the body that a request refers to.
 func (s *Service) fetch(ctx context.Context, name string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, bodyWait)
+	ctx, cancel := context.WithTimeout(ctx, bodies.Wait)
 	defer cancel()
-	store, err := s.bodies(ctx)
+	store, err := bodies.Open(ctx, s.nc)
 	if err != nil {
 		return nil, &api.Error{Code: api.CodeUnavailable, Reason: "bodies_unavailable", RetryAfter: time.Second,
 			Message: "bodies above a message's size need JetStream, which does not answer"}
 	}
 	info, err := store.GetInfo(ctx, name)
 	if err != nil {
-		return nil, api.Invalid(HeaderBody, "%s: no object %q in the bucket %s", HeaderBody, name, Bucket)
+		return nil, api.Invalid(HeaderBody, "%s: no object %q in the bucket %s", HeaderBody, name, bodies.Bucket)
 	}
 	defer store.Delete(context.WithoutCancel(ctx), name) //nolint:errcheck // it also expires
 	if info.Size > uint64(s.opts.MaxBody) {
@@ -63,9 +38,9 @@ func (s *Service) fetch(ctx context.Context, name string) ([]byte, error) {
 
 // put keeps an answer for the client to take, and returns its name.
 func (s *Service) put(ctx context.Context, body []byte) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, bodyWait)
+	ctx, cancel := context.WithTimeout(ctx, bodies.Wait)
 	defer cancel()
-	store, err := s.bodies(ctx)
+	store, err := bodies.Open(ctx, s.nc)
 	if err != nil {
 		return "", err
 	}
