@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/e2e/badnet"
 	"github.com/millrace/millrace/resume"
 )
 
@@ -293,18 +294,21 @@ func TestOneOfTwoTakesOverAndBothReadersGetEverything(t *testing.T) {
 func TestAnOwnerThatComesBackIsFencedAndItsReaderLosesNothing(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
-	url := natsServer(t, server.RANDOM_PORT).ClientURL()
-	wall := newProxy(t, url)
-	a := newGateway(t, wall.url(), e, resume.Options{})
+	hub := natsServer(t, server.RANDOM_PORT)
+	url := hub.ClientURL()
+	wall, err := badnet.NewProxy(t.Context(), hub.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { wall.Close() })
+	a := newGateway(t, "nats://"+wall.Addr(), e, resume.Options{})
 	b := newGateway(t, url, e, resume.Options{Answer: 100 * time.Millisecond})
 	first := begin(t, a, e, body+`}`)
 	zombie := see(t, first)
 	zombie.until(10)
-	wall.halt()
+	wall.Blackhole() // as a process that was stopped (SIGSTOP) looks to the others
 	second := see(t, attach(t, b, first.Call().ID))
 	second.until(10)
 	require.Eventually(t, func() bool { return b.count(t, "takeovers_total") == 1 }, wait, time.Millisecond)
-	wall.release()
+	wall.Heal()
 	g.open(1 << 30)
 	want := undisturbed(t, first.Call())
 	require.Equal(t, want, second.until(0))

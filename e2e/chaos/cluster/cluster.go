@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/e2e/badnet"
 )
 
 // The roles of processes: Millrace's own, and the NATS server's.
@@ -60,8 +62,8 @@ type Cluster struct {
 type Member struct {
 	*Process
 
-	URL   string // of its HTTP server
-	Proxy *Proxy // its way to NATS; nil without Config.Proxied
+	URL   string        // of its HTTP server
+	Proxy *badnet.Proxy // its way to NATS; nil without Config.Proxied
 }
 
 // Start starts NATS and then all members, and returns when they are ready.
@@ -125,7 +127,7 @@ func (cl *Cluster) member(ctx context.Context, c *Config, role string, i int) (*
 	servers := cl.nats.clients
 	if c.Proxied {
 		var err error
-		if m.Proxy, err = NewProxy(ctx, servers[0]); err != nil {
+		if m.Proxy, err = badnet.NewProxy(ctx, servers[0]); err != nil {
 			return nil, err
 		}
 		servers = []string{m.Proxy.Addr()}

@@ -1,4 +1,6 @@
-package cluster
+// Package badnet stands between two ends of a TCP connection and makes the network
+// between them bad: for tests of faults.
+package badnet
 
 import (
 	"context"
