@@ -1,13 +1,11 @@
 package openai_test
 
 import (
-	"bytes"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -40,24 +38,6 @@ func newServer(t *testing.T, h http.Handler, e *apitest.Engine) *httptest.Server
 		e.WaitIdle()
 	})
 	return srv
-}
-
-// logLines is a log for several goroutines.
-type logLines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logLines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logLines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 func ask(t *testing.T, method, url, key, body string) *http.Response {
@@ -136,7 +116,7 @@ func TestAKeySeesItsModelsOnly(t *testing.T) {
 
 func TestLogsNameTheKeyAndDoNotHoldIt(t *testing.T) {
 	keys, key := keyring(t, func(*auth.Entry) {})
-	var log logLines
+	var log apitest.Log
 	e := apitest.New(apitest.Say("an answer of the model"))
 	h, err := openai.New(auth.Guard(e), openai.Options{Keys: keys, Logger: zerolog.New(&log).Level(zerolog.TraceLevel)})
 	require.NoError(t, err)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -17,7 +16,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -197,24 +195,6 @@ func TestAnErrorOfNATSHidesThePassword(t *testing.T) {
 	require.Contains(t, err.Error(), "127.0.0.1:1")
 }
 
-// lines is a log for several goroutines.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 func TestNoSecretAndNoPromptIsInTheLogOfAFullRun(t *testing.T) {
 	key, entry := auth.NewKey("acme")
 	line, err := entry.Line()
@@ -223,7 +203,7 @@ func TestNoSecretAndNoPromptIsInTheLogOfAFullRun(t *testing.T) {
 	require.NoError(t, os.WriteFile(keys, []byte(line), 0o600))
 	s := natsSettings(t)
 	s.APIKeys, s.PingInterval = keys, time.Minute
-	var logged lines
+	var logged apitest.Log
 	log := zerolog.New(&logged).Level(zerolog.TraceLevel)
 	secure, err := openSecurity(&s.Security)
 	require.NoError(t, err)
