@@ -348,7 +348,7 @@ func (p *Pipeline) ended(id string) {
 }
 
 func errShutdown() error {
-	return &api.Error{Code: api.CodeUnavailable, RetryAfter: 5 * time.Second, Message: "the server is shutting down"}
+	return &api.Error{Code: api.CodeUnavailable, Reason: "stopping", RetryAfter: 5 * time.Second, Message: "the server is shutting down"}
 }
 
 // Ready is nil while this process can do its part.

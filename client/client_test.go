@@ -356,3 +356,81 @@ func TestOptionsAndAddressesAreChecked(t *testing.T) {
 	_, err = client.NewNATS(nil, client.WithSilence(0))
 	require.Error(t, err)
 }
+
+// TestWhatAStoppingServerDidNotTakeGoesToAnotherOne: its refusal is not the caller's,
+// whichever form the request has.
+func TestWhatAStoppingServerDidNotTakeGoesToAnotherOne(t *testing.T) {
+	for _, code := range []string{"moved", "stopping"} {
+		refusal := []byte(fmt.Sprintf(`{"error":{"message":"this gateway is stopping","code":%q}}`, code))
+		asked := 0
+		nc := natsConn(t)
+		_, err := nc.QueueSubscribe("millrace.v1.>", "q", func(m *nats.Msg) {
+			out := nats.NewMsg(m.Reply)
+			switch asked++; {
+			case asked <= 3: // a rolling restart
+				out.Data, out.Header = refusal, nats.Header{"Nats-Service-Error-Code": {"503"}}
+			case strings.Contains(string(m.Data), `"stream":true`):
+				out = message(1, "stop")
+				out.Subject = m.Reply
+			default:
+				out.Data = []byte(`{"tokens":[1,2]}`)
+			}
+			nc.PublishMsg(out)
+		})
+		require.NoError(t, err)
+		overNATS, err := client.NewNATS(nc)
+		require.NoError(t, err)
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			switch asked++; {
+			case asked <= 3:
+				w.WriteHeader(http.StatusServiceUnavailable)
+				w.Write(refusal)
+			case strings.Contains(string(body), `"stream":true`):
+				io.WriteString(w, "id: 1\ndata: {\"choices\":[{\"delta\":{\"content\":\"1\"}}]}\n\ndata: [DONE]\n\n")
+			default:
+				io.WriteString(w, `{"tokens":[1,2]}`)
+			}
+		}))
+		defer web.Close()
+		overHTTP, err := client.NewHTTP(web.URL)
+		require.NoError(t, err)
+		for _, c := range []client.Client{overNATS, overHTTP} {
+			asked = 0
+			text, _, _ := gather(t, c.ChatStream(t.Context(), hi))
+			require.Equal(t, "1", text)
+			require.Equal(t, 4, asked)
+			asked = 0
+			ids, err := c.Tokenize(t.Context(), client.TokenizeRequest{Prompt: "x"})
+			require.NoError(t, err)
+			require.Equal(t, []int32{1, 2}, ids)
+			require.Equal(t, 4, asked)
+		}
+	}
+}
+
+// TestServersThatComeBackToNATSAreWaitedFor: one that has answered is not missed for good
+// when nobody listens for a moment.
+func TestServersThatComeBackToNATSAreWaitedFor(t *testing.T) {
+	nc := natsConn(t)
+	c, err := client.NewNATS(nc)
+	require.NoError(t, err)
+	listen := func() *nats.Subscription {
+		sub, err := nc.Subscribe("millrace.v1.tokenize", func(m *nats.Msg) { m.Respond([]byte(`{"tokens":[1]}`)) })
+		require.NoError(t, err)
+		return sub
+	}
+	sub := listen()
+	_, err = c.Tokenize(t.Context(), client.TokenizeRequest{Prompt: "x"})
+	require.NoError(t, err)
+	require.NoError(t, sub.Unsubscribe())
+	before := nc.Stats().OutMsgs
+	answered := make(chan error)
+	go func() {
+		_, err := c.Tokenize(t.Context(), client.TokenizeRequest{Prompt: "x"})
+		answered <- err
+	}()
+	require.Eventually(t, func() bool { return nc.Stats().OutMsgs >= before+2 }, 10*time.Second, time.Millisecond)
+	listen()
+	require.NoError(t, <-answered)
+}

@@ -134,7 +134,7 @@ func (t *httpTransport) send(ctx context.Context, c call) (*http.Response, error
 		at := (first + i) % uint32(len(t.bases))
 		resp, err := t.try(ctx, t.bases[at], c)
 		var said *Error
-		if err == nil || errors.As(err, &said) && said.Status != http.StatusServiceUnavailable && said.Code != codeMoved {
+		if err == nil || errors.As(err, &said) && said.Status != http.StatusServiceUnavailable {
 			t.current.Store(at)
 			return resp, err
 		}
@@ -145,8 +145,35 @@ func (t *httpTransport) send(ctx context.Context, c call) (*http.Response, error
 	return nil, last
 }
 
-// codeMoved: the server is stopping, another one goes on.
-const codeMoved = "moved"
+// taken is send, for as long as every server that is there is about to stop.
+func (t *httpTransport) taken(ctx context.Context, c call) (*http.Response, error) {
+	begin := time.Now()
+	for tries := 0; ; tries++ {
+		resp, err := t.send(ctx, c)
+		if err == nil || !notTaken(err) || time.Since(begin) > t.resumeFor || !sleep(ctx, backoff(tries)) {
+			return resp, err
+		}
+	}
+}
+
+// Codes of a server that is stopping: another one goes on with the stream, or serves
+// what this one did not take.
+const (
+	codeMoved    = "moved"
+	codeStopping = "stopping"
+)
+
+// notTaken says whether a server that is stopping refused a request: to another one it is
+// new.
+func notTaken(err error) bool { return code(err) == codeMoved || code(err) == codeStopping }
+
+// code is the stable word of what a server said; "" of another error.
+func code(err error) string {
+	if said, ok := errors.AsType[*Error](err); ok {
+		return said.Code
+	}
+	return ""
+}
 
 // refused: nobody was there to take the request.
 func refused(err error) bool {
@@ -180,7 +207,7 @@ func (t *httpTransport) try(ctx context.Context, base string, c call) (*http.Res
 }
 
 func (t *httpTransport) once(ctx context.Context, p path, body []byte) ([]byte, error) {
-	resp, err := t.send(ctx, p.call(body))
+	resp, err := t.taken(ctx, p.call(body))
 	if err != nil {
 		return nil, err
 	}

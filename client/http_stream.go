@@ -54,8 +54,7 @@ func (s *httpStream) next(ctx context.Context) ([]byte, error) {
 // lost says whether an error is one of the connection or of the server, behind
 // which a resumable stream goes on.
 func (s *httpStream) lost(err error) bool {
-	var said *Error
-	return s.id != "" && (errors.Is(err, ErrCut) || errors.As(err, &said) && said.Code == codeMoved)
+	return s.id != "" && (errors.Is(err, ErrCut) || code(err) == codeMoved)
 }
 
 func (s *httpStream) read() ([]byte, error) {
@@ -114,7 +113,7 @@ func (s *httpStream) passes(err error) bool {
 	if !errors.As(err, &said) {
 		return s.id != "" || s.call.again && !refused(err)
 	}
-	return said.Code == codeMoved ||
+	return notTaken(err) ||
 		s.id != "" && (said.Status == http.StatusServiceUnavailable || said.Status == http.StatusTooManyRequests)
 }
 

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -90,6 +91,7 @@ type natsTransport struct {
 	silence   time.Duration
 	resumeFor time.Duration
 	header    nats.Header // of every request
+	served    atomic.Bool // a server has answered
 }
 
 func (t *natsTransport) resumes() bool { return t.resumeFor > 0 }
@@ -100,8 +102,19 @@ func (t *natsTransport) close() {
 	}
 }
 
+// once asks again where no server took the request.
 func (t *natsTransport) once(ctx context.Context, p path, body []byte) ([]byte, error) {
-	m, err := t.request(ctx, subjects+p.nats, body)
+	begin := time.Now()
+	for tries := 0; ; tries++ {
+		answer, err := t.ask(ctx, subjects+p.nats, body)
+		if err == nil || !t.passes(err) || time.Since(begin) > t.resumeFor || !sleep(ctx, backoff(tries)) {
+			return answer, err
+		}
+	}
+}
+
+func (t *natsTransport) ask(ctx context.Context, subject string, body []byte) ([]byte, error) {
+	m, err := t.request(ctx, subject, body)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +124,15 @@ func (t *natsTransport) once(ctx context.Context, p path, body []byte) ([]byte, 
 	if e := messageError(m); e != nil {
 		return nil, e
 	}
+	t.served.Store(true)
 	return t.body(ctx, m)
+}
+
+// passes says whether no server took a request, and one soon may: those that were there
+// are stopping, or come back to a NATS server that was restarted. Servers that were
+// never there are the caller's to handle.
+func (t *natsTransport) passes(err error) bool {
+	return notTaken(err) || code(err) == codeNobody && t.served.Load()
 }
 
 const codeNobody = "no_responders"

@@ -82,10 +82,7 @@ func (s *natsStream) next(ctx context.Context) ([]byte, error) {
 // lostNATS says whether an error is one of the way or of the server, behind which
 // a resumable stream goes on.
 func lostNATS(err error) bool {
-	if said, ok := errors.AsType[*Error](err); ok {
-		return said.Code == codeMoved || said.Code == codeNobody
-	}
-	return errors.Is(err, ErrGap) || errors.Is(err, ErrCut)
+	return code(err) == codeMoved || code(err) == codeNobody || errors.Is(err, ErrGap) || errors.Is(err, ErrCut)
 }
 
 // unheard: no server has said anything yet.
@@ -95,7 +92,7 @@ func (s *natsStream) unheard() bool { return s.id == "" && s.seq == 0 }
 // was heard, the request may be sent again: its id makes it the same one.
 func (s *natsStream) lost(err error) bool {
 	if s.unheard() {
-		return errors.Is(err, ErrCut)
+		return errors.Is(err, ErrCut) || s.t.passes(err)
 	}
 	return s.id != "" && lostNATS(err)
 }
@@ -122,8 +119,15 @@ func (s *natsStream) resume(ctx context.Context, why error) (err error) {
 			}
 		}
 		var said *Error
-		if errors.As(err, &said) && said.Status < http.StatusInternalServerError && said.Status != http.StatusTooManyRequests ||
-			time.Since(begin) > s.t.resumeFor {
+		final := errors.As(err, &said) && said.Status < http.StatusInternalServerError && said.Status != http.StatusTooManyRequests
+		if s.unheard() {
+			final = said != nil && !s.t.passes(err)
+		}
+		switch {
+		case !final && time.Since(begin) <= s.t.resumeFor:
+		case s.unheard() && said != nil:
+			return err // of a request that no server took
+		default:
 			return fmt.Errorf("%w: %w, after %w", ErrGap, err, why)
 		}
 		if !sleep(ctx, backoff(tries)) {
@@ -155,6 +159,7 @@ func (s *natsStream) read(ctx context.Context) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
+		s.t.served.Store(true)
 		if cancel := m.Header.Get(headerCancel); cancel != "" {
 			s.cancel, s.id = cancel, m.Header.Get(headerID)
 		}

@@ -65,7 +65,7 @@ func (o *Options) defaults() {
 	}
 }
 
-// flushTimeout is for the last messages to leave at Stop.
+// flushTimeout is for messages to leave, and for what the server sent before to come.
 const flushTimeout = 5 * time.Second
 
 // Service answers requests from Start until Stop.
@@ -106,7 +106,7 @@ func Start(nc *nats.Conn, engine api.Engine, opts Options) (*Service, error) {
 	s.ctx, s.end = context.WithCancelCause(context.Background())
 	if err := s.subscribe(); err != nil {
 		s.end(err)
-		return nil, errors.Join(fmt.Errorf("natsapi: %w", err), s.leave())
+		return nil, errors.Join(fmt.Errorf("natsapi: %w", err), s.unsubscribe())
 	}
 	return s, nil
 }
@@ -141,6 +141,12 @@ func (s *Service) subscribe() (err error) {
 	return s.nc.Flush()
 }
 
+// Leave has new requests go to other services: when it returns, those that the NATS
+// server sent here have come, and no more will. What is being answered goes on.
+func (s *Service) Leave() error {
+	return errors.Join(s.micro.Stop(), s.nc.FlushTimeout(flushTimeout))
+}
+
 // Stop takes no more requests, waits for those that are being answered until ctx
 // ends, and then cancels them. Later calls return what the first did.
 func (s *Service) Stop(ctx context.Context) error {
@@ -149,7 +155,7 @@ func (s *Service) Stop(ctx context.Context) error {
 }
 
 func (s *Service) stop(ctx context.Context) error {
-	err := s.micro.Stop()
+	err := s.Leave()
 	for range cap(s.slots) { // holding every slot: nothing runs
 		select {
 		case s.slots <- struct{}{}:
@@ -159,10 +165,10 @@ func (s *Service) stop(ctx context.Context) error {
 		}
 	}
 	s.end(errStopping)
-	return errors.Join(err, s.leave(), s.nc.FlushTimeout(flushTimeout))
+	return errors.Join(err, s.unsubscribe(), s.nc.FlushTimeout(flushTimeout))
 }
 
-func (s *Service) leave() error {
+func (s *Service) unsubscribe() error {
 	if s.cancel == nil {
 		return nil
 	}

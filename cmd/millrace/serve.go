@@ -133,8 +133,9 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	})
 	group.Go(func() error {
 		<-ctx.Done()
+		left := leaveGroup(service.Load()) // first of all: what is refused from here on another gateway would have served
 		handOver(context.WithoutCancel(ctx), calls, s)
-		return shutdown(late, server, service.Load(), s.Grace, log)
+		return errors.Join(left, shutdown(late, server, service.Load(), s.Grace, log))
 	})
 	return group.Wait()
 }
@@ -156,12 +157,11 @@ func untilReady(ctx context.Context, late *lateEngine) bool {
 	return true
 }
 
-// shutdown leaves NATS' queue group, ends the engine, so that every stream gets its
-// end, and then the interfaces.
+// shutdown ends the engine, so that every stream gets its end, and then the interfaces.
 func shutdown(late *lateEngine, server *http.Server, service *natsapi.Service, grace time.Duration, log zerolog.Logger) error {
 	var errs []error
 	left := make(chan error, 1)
-	go func() { left <- leaveNATS(service, grace+answersEnd) }()
+	go func() { left <- endNATS(service, grace+answersEnd) }()
 	if e := late.loaded.Load(); e != nil {
 		log.Info().Int("requests", e.Running()).Dur("grace", grace).Msg("shutting down")
 		errs = append(errs, e.shutdown(grace))
@@ -174,8 +174,16 @@ func shutdown(late *lateEngine, server *http.Server, service *natsapi.Service, g
 	return errors.Join(append(errs, <-left)...)
 }
 
-// leaveNATS takes nothing new over NATS and waits for what is being answered.
-func leaveNATS(service *natsapi.Service, within time.Duration) error {
+// leaveGroup has new requests over NATS go to other gateways.
+func leaveGroup(service *natsapi.Service) error {
+	if service == nil {
+		return nil
+	}
+	return service.Leave()
+}
+
+// endNATS waits for what is being answered over NATS.
+func endNATS(service *natsapi.Service, within time.Duration) error {
 	if service == nil {
 		return nil
 	}
