@@ -65,6 +65,7 @@ type Serve struct {
 	NATS         string        // "": the embedded server
 	DataDir      string
 	StreamResume string        // "auto", "on", "off"
+	StreamKeep   time.Duration // of a resumable stream's log, behind its end
 	Grace        time.Duration // for running requests at the end
 	StepTimeout  time.Duration // a step that takes longer hangs; 0: none does
 
@@ -99,6 +100,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.StringVar(&s.NATS, "nats", "", "URL of a NATS server to join instead of the embedded one")
 	f.StringVar(&s.DataDir, "data-dir", "data", "directory of what outlives the process (JetStream)")
 	f.StringVar(&s.StreamResume, "stream-resume", "auto", "which answers a client can come back to after its gateway died: auto (those that ask for it, where JetStream is there), on (every stream that does not say no), off")
+	f.DurationVar(&s.StreamKeep, "stream-keep", 30*time.Second, "so long an answer can be read again after its end, where clients can come back to it")
 	f.DurationVar(&s.Grace, "grace", 30*time.Second, "time for running requests to end after SIGTERM or Ctrl-C")
 
 	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute, "a step that takes longer hangs: every request ends with an error and the process with exit code 1 (0: never)")
@@ -136,6 +138,7 @@ func (s *Serve) Validate() error {
 		atLeast("detokenizers", s.Detokenizers, 1),
 		atLeast("body-limit", s.BodyLimit, 1),
 		oneOf("stream-resume", s.StreamResume, "auto", "on", "off"),
+		atLeast("stream-keep", s.StreamKeep, time.Second),
 		atLeast("grace", s.Grace, 0),
 		atLeast("step-timeout", s.StepTimeout, 0),
 		atLeast("ping-interval", s.PingInterval, time.Millisecond),

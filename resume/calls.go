@@ -36,7 +36,8 @@ import (
 type Options struct {
 	Logger   zerolog.Logger
 	Always   bool          // calls that stream and do not say "stream_resume" are resumable too
-	Keep     time.Duration // at least so long a log can be read after its call's end; 5 min
+	Keep     time.Duration // so long a log can be read after its call's end; 30 s
+	Age      time.Duration // a running call's log is written anew so often, and lives for twice as long by itself; 1 min
 	MaxBytes int64         // of all logs; 256 MiB
 	Window   time.Duration // a call without a reader is cancelled after it; 30 s
 	Outage   time.Duration // JetStream may be away so long before a call fails; 1 min
@@ -53,7 +54,7 @@ func (o *Options) defaults() {
 	for _, d := range []struct {
 		value    *time.Duration
 		fallback time.Duration
-	}{{&o.Keep, 5 * time.Minute}, {&o.Window, 30 * time.Second}, {&o.Outage, time.Minute},
+	}{{&o.Keep, 30 * time.Second}, {&o.Age, time.Minute}, {&o.Window, 30 * time.Second}, {&o.Outage, time.Minute},
 		{&o.Watch, 500 * time.Millisecond}, {&o.Answer, 250 * time.Millisecond}, {&o.Timeout, 2 * time.Second}, {&o.Rejoin, 10 * time.Second}} {
 		if *d.value == 0 {
 			*d.value = d.fallback
@@ -63,20 +64,20 @@ func (o *Options) defaults() {
 
 // Calls are the resumable calls of one process.
 type Calls struct {
-	nc       *nats.Conn
-	engine   api.Engine
-	opts     Options
-	node     string // this process; a new one has a new name
-	journal  *journal
-	peers    *peers
-	metrics  *metrics
-	ctx      context.Context
-	stop     context.CancelFunc
-	running  sync.WaitGroup
-	recent   *recent
-	restorer sync.WaitGroup
-	asked    chan string  // ended calls whose logs others miss
-	back     atomic.Int64 // when our connection came back, Unix nanoseconds
+	nc      *nats.Conn
+	engine  api.Engine
+	opts    Options
+	node    string // this process; a new one has a new name
+	journal *journal
+	peers   *peers
+	metrics *metrics
+	ctx     context.Context
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	recent  *recent
+	tender  sync.WaitGroup
+	asked   chan string  // ended calls whose logs others miss
+	back    atomic.Int64 // when our connection came back, Unix nanoseconds
 
 	mu       sync.Mutex
 	sessions map[string]*session
@@ -92,10 +93,10 @@ func New(nc *nats.Conn, engine api.Engine, opts Options) (*Calls, error) {
 		return nil, fmt.Errorf("resume: %w", err)
 	}
 	c := &Calls{nc: nc, engine: engine, opts: opts, node: nuid.Next(), metrics: newMetrics(), sessions: map[string]*session{},
-		journal: &journal{js: js, keep: opts.Keep, maxBytes: opts.MaxBytes, replicas: 1, most: int(nc.MaxPayload()) / 2, timeout: opts.Timeout}}
+		journal: &journal{js: js, maxAge: opts.Age + max(opts.Age, opts.Keep), maxBytes: opts.MaxBytes, replicas: 1, most: int(nc.MaxPayload()) / 2, timeout: opts.Timeout}}
 	c.journal.bytes = c.metrics.bytes
 	const share, questions = 8, 64 // of the logs' memory, for what has ended
-	c.recent, c.asked = newRecent(opts.Window, int(opts.MaxBytes/share)), make(chan string, questions)
+	c.recent, c.asked = newRecent(opts.Keep, int(opts.MaxBytes/share)), make(chan string, questions)
 	const enough = 3 // servers of a cluster, for the log to outlive one of them
 	if len(nc.Servers()) >= enough && nc.ConnectedClusterName() != "" {
 		c.journal.replicas = enough
@@ -108,7 +109,7 @@ func New(nc *nats.Conn, engine api.Engine, opts Options) (*Calls, error) {
 		c.stop()
 		return nil, fmt.Errorf("resume: %w", err)
 	}
-	c.restorer.Go(c.restoreLost)
+	c.tender.Go(c.tendLogs)
 	return c, nil
 }
 
@@ -123,9 +124,6 @@ func (c *Calls) Wants(call *wire.Call) (bool, error) {
 	}
 	return call.Resume != wire.ResumeUnsaid || c.opts.Always && call.Stream, nil
 }
-
-// Keep is how long, at least, a log can be read after its call's end.
-func (c *Calls) Keep() time.Duration { return c.opts.Keep }
 
 // Start runs a call and gives a reader of its answer. A call whose id has a log
 // already is not run again: the reader reads that log, if the body and the tenant
@@ -256,7 +254,7 @@ func (c *Calls) Close() {
 	c.mu.Unlock()
 	c.stop()
 	c.running.Wait()
-	c.restorer.Wait()
+	c.tender.Wait()
 	c.peers.close()
 }
 

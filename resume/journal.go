@@ -31,7 +31,7 @@ var (
 // journal is the logs of all calls in one JetStream stream.
 type journal struct {
 	js       jetstream.JetStream
-	keep     time.Duration
+	maxAge   time.Duration // of a record
 	maxBytes int64
 	replicas int
 	most     int // bytes of a message's body
@@ -46,7 +46,7 @@ func (j *journal) ensure(ctx context.Context) error {
 	cfg := jetstream.StreamConfig{
 		Name: Stream, Subjects: []string{Subject + "*"}, Storage: jetstream.MemoryStorage,
 		Description: "Millrace: logs of resumable calls", AllowDirect: true,
-		MaxAge: 2 * j.keep, MaxBytes: j.maxBytes, Discard: jetstream.DiscardOld, Replicas: j.replicas,
+		MaxAge: j.maxAge, MaxBytes: j.maxBytes, Discard: jetstream.DiscardOld, Replicas: j.replicas,
 	}
 	_, err := j.js.CreateStream(ctx, cfg)
 	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {

@@ -18,7 +18,7 @@ func (s *session) lead(answer <-chan api.Event, stop func()) error {
 	defer stop()
 	idle := time.NewTicker(max(s.c.opts.Window/4, time.Millisecond))
 	defer idle.Stop()
-	refresh := time.NewTicker(s.c.opts.Keep)
+	refresh := time.NewTicker(s.c.opts.Age)
 	defer refresh.Stop()
 	for {
 		select {

@@ -128,3 +128,30 @@ func TestPartsOfARecordAreJoinedAndBrokenOnesDropped(t *testing.T) {
 		}
 	}
 }
+
+// TestEndedLogsOfLateAreBoundedInBytes: beyond the bound the older ones lose their records, not
+// their time.
+func TestEndedLogsOfLateAreBoundedInBytes(t *testing.T) {
+	r := newRecent(time.Hour, 100)
+	log := func(id string, n int) *endedLog { return &endedLog{id: id, records: [][]byte{make([]byte, n)}} }
+	a, b, c := log("a", 40), log("b", 40), log("c", 30)
+	r.add(a)
+	r.add(b)
+	require.Equal(t, []*endedLog{a, b}, r.all())
+	r.add(c)
+	require.Equal(t, []*endedLog{b, c}, r.all())
+	require.Nil(t, r.get("a"))
+	require.Nil(t, r.records(a))
+	require.Same(t, b, r.get("b"))
+	require.Empty(t, r.expired(time.Now()))
+	r.add(log("d", 101)) // more than all
+	require.Empty(t, r.all())
+	require.Zero(t, r.bytes)
+	d := log("d", 1)
+	r.add(d) // the same call once more
+	require.Equal(t, []*endedLog{d}, r.all())
+	old := r.expired(time.Now().Add(2 * time.Hour))
+	require.Len(t, old, 5)
+	require.Same(t, a, old[0])
+	require.Zero(t, r.bytes+r.bare+len(r.logs)+len(r.byID))
+}

@@ -2,6 +2,7 @@ package resume
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,12 +17,18 @@ import (
 // without being dead.
 const grace = 2 * time.Second
 
-// restoreLost writes lost logs again, until the process ends.
-func (c *Calls) restoreLost() {
+// tendLogs writes lost logs again and removes those that were kept long enough, until
+// the process ends.
+func (c *Calls) tendLogs() {
 	back := c.nc.StatusChanged(nats.CONNECTED)
 	defer c.nc.RemoveStatusListener(back)
+	const looks = 8 // within the time that a log is kept
+	sweep := time.NewTicker(max(c.opts.Keep/looks, time.Millisecond))
+	defer sweep.Stop()
 	for {
 		select {
+		case <-sweep.C:
+			c.removeOld()
 		case _, open := <-back:
 			if !open {
 				return
@@ -39,6 +46,16 @@ func (c *Calls) restoreLost() {
 			}
 		case <-c.ctx.Done():
 			return
+		}
+	}
+}
+
+// removeOld removes the logs of calls that ended here long enough ago. One that cannot be
+// removed now, or whose gateway dies before, expires by itself.
+func (c *Calls) removeOld() {
+	for _, l := range c.recent.expired(time.Now()) {
+		if err := c.journal.purge(c.ctx, l.id, l.last+1); err != nil {
+			c.opts.Logger.Debug().Err(err).Str("id", l.id).Msg("resume: the log of an ended call stays until it expires")
 		}
 	}
 }
@@ -86,8 +103,9 @@ func (c *Calls) rewriteEnded(l *endedLog) error {
 		return nil
 	}
 	l.whole = false
-	for last, i := newest, 0; i < len(l.records); i++ {
-		if _, last, err = c.journal.write(c.ctx, l.id, l.records[i], last); err != nil {
+	last := newest
+	for _, record := range c.recent.records(l) {
+		if _, last, err = c.journal.write(c.ctx, l.id, record, last); err != nil {
 			return err
 		}
 		l.last = last
@@ -128,24 +146,25 @@ func (s *session) verify() error {
 	})
 }
 
-// endedLog is the log of a call that ended here. The last two fields are its restorer's.
+// endedLog is the log of a call that ended here. The last two fields are the tender's.
 type endedLog struct {
 	id      string
-	records [][]byte
+	records [][]byte // nil: there was no room for them; with size it is recent's
 	size    int
 	until   time.Time // it is kept
 	last    uint64    // stream sequence of the newest record that we wrote
 	whole   bool      // that is the end of it
 }
 
-// recent are the logs of the calls that ended here within a window, the newest up to a
-// number of bytes.
+// recent are the logs of the calls that ended here within a window, with the records of the
+// newest up to a number of bytes.
 type recent struct {
 	window time.Duration
 	most   int
 
 	mu    sync.Mutex
 	logs  []*endedLog // the oldest first
+	bare  int         // of them, how many have no records
 	byID  map[string]*endedLog
 	bytes int
 }
@@ -164,31 +183,50 @@ func (r *recent) add(l *endedLog) {
 	r.logs = append(r.logs, l)
 	r.byID[l.id] = l
 	r.bytes += l.size
-	r.trim()
-}
-
-// trim drops what is too old or too much.
-func (r *recent) trim() {
-	for len(r.logs) > 0 && (r.bytes > r.most || time.Now().After(r.logs[0].until)) {
-		l := r.logs[0]
-		r.logs[0] = nil
-		r.logs, r.bytes = r.logs[1:], r.bytes-l.size
-		if r.byID[l.id] == l {
-			delete(r.byID, l.id)
-		}
+	for ; r.bytes > r.most; r.bare++ {
+		r.drop(r.logs[r.bare])
 	}
 }
 
+// drop forgets a log's records.
+func (r *recent) drop(l *endedLog) {
+	r.bytes -= l.size
+	l.size, l.records = 0, nil
+	if r.byID[l.id] == l {
+		delete(r.byID, l.id)
+	}
+}
+
+// expired takes out the logs whose time is over.
+func (r *recent) expired(now time.Time) []*endedLog {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for ; n < len(r.logs) && now.After(r.logs[n].until); n++ {
+		r.drop(r.logs[n])
+	}
+	old := slices.Clone(r.logs[:n])
+	r.logs = slices.Delete(r.logs, 0, n)
+	r.bare = max(0, r.bare-n)
+	return old
+}
+
+// records are those of a log, if they are still there.
+func (r *recent) records(l *endedLog) [][]byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return l.records
+}
+
+// get is nil where there are no records of the call.
 func (r *recent) get(id string) *endedLog {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.trim()
 	return r.byID[id]
 }
 
 func (r *recent) all() []*endedLog {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.trim()
-	return append([]*endedLog(nil), r.logs...)
+	return slices.Clone(r.logs[r.bare:])
 }

@@ -347,15 +347,55 @@ func TestALogIsRefreshedBeforeItExpires(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
 	url := natsServer(t, server.RANDOM_PORT).ClientURL()
-	a := newGateway(t, url, e, resume.Options{Keep: 200 * time.Millisecond})
+	a := newGateway(t, url, e, resume.Options{Age: 200 * time.Millisecond, Keep: time.Millisecond})
 	first := begin(t, a, e, body+`}`)
 	see(t, first).until(10)
 	require.Eventually(t, func() bool { return a.count(t, "rewritten_total") >= 4 }, wait, time.Millisecond)
-	b := newGateway(t, url, e, resume.Options{Keep: 200 * time.Millisecond})
+	b := newGateway(t, url, e, resume.Options{Age: 200 * time.Millisecond})
 	a.kill()
 	there := see(t, attach(t, b, first.Call().ID))
 	g.open(1 << 30)
 	require.Equal(t, undisturbed(t, first.Call()), there.until(0))
+}
+
+// TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays: what JetStream holds is bounded by
+// what runs.
+func TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays(t *testing.T) {
+	g := newGate(10)
+	e := deterministic(g)
+	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	const keep = 200 * time.Millisecond
+	a := newGateway(t, url, e, resume.Options{Keep: keep})
+	b := newGateway(t, url, e, resume.Options{Keep: keep, Rejoin: 100 * time.Millisecond})
+	running := begin(t, a, e, body+`}`)
+	here := see(t, running)
+	here.until(10)
+	began := time.Now()
+	ended := begin(t, a, e, `{"prompt":"short","max_tokens":5,"stream":true,"stream_resume":true}`)
+	want := see(t, ended).until(0)
+	again, err := b.Attach(t.Context(), ended.Call().ID)
+	if time.Since(began) < keep { // on a slow machine it may have gone already
+		require.NoError(t, err)
+		require.Equal(t, want, see(t, again).until(0))
+		again.Close()
+	}
+	messages := func(id string) uint64 {
+		js, err := jetstream.New(a.nc)
+		require.NoError(t, err)
+		s, err := js.Stream(t.Context(), resume.Stream)
+		require.NoError(t, err)
+		info, err := s.Info(t.Context(), jetstream.WithSubjectFilter(resume.Subject+id))
+		require.NoError(t, err)
+		return info.State.Subjects[resume.Subject+id]
+	}
+	require.Eventually(t, func() bool { return messages(ended.Call().ID) == 0 }, wait, time.Millisecond)
+	require.NotZero(t, messages(running.Call().ID))
+	_, err = b.Attach(t.Context(), ended.Call().ID)
+	require.Equal(t, api.CodeNotFound, wire.AsError(err).Code)
+	a.kill()
+	there := see(t, attach(t, b, running.Call().ID))
+	g.open(1 << 30)
+	require.Equal(t, undisturbed(t, running.Call()), there.until(0))
 }
 
 func TestACallWithoutReadersIsCancelledAfterTheWindow(t *testing.T) {

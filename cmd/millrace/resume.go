@@ -17,7 +17,7 @@ func openResume(conn *nats.Conn, engine api.Engine, s *config.Serve, log zerolog
 	if s.StreamResume == "off" {
 		return nil, nil
 	}
-	calls, err := resume.New(conn, engine, resume.Options{Logger: log, Always: s.StreamResume == "on"})
+	calls, err := resume.New(conn, engine, resume.Options{Logger: log, Always: s.StreamResume == "on", Keep: s.StreamKeep})
 	switch {
 	case err == nil:
 		return calls, nil
