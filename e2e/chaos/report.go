@@ -24,6 +24,7 @@ type report struct {
 	GapsAtFaults map[string]workload.Gaps `json:"gaps_at_faults"` // by kind of fault
 	Migrations   float64                  `json:"migrations"`     // at least: what a killed process had not shown is not in it
 	Notes        []string                 `json:"notes,omitempty"`
+	Table        []string                 `json:"table,omitempty"` // Markdown
 	Error        string                   `json:"error,omitempty"`
 	Pass         bool                     `json:"pass"`
 }
@@ -107,6 +108,9 @@ func (r *results) table(w io.Writer) {
 		for _, note := range s.Notes {
 			fmt.Fprintf(w, "\n%s: %s\n", s.Scenario, note)
 		}
+		if len(s.Table) > 0 {
+			fmt.Fprintf(w, "\n%s\n", strings.Join(s.Table, "\n"))
+		}
 	}
 }
 
@@ -132,7 +136,7 @@ func (s *report) print(w io.Writer) {
 	for _, kind := range slices.Sorted(maps.Keys(s.GapsAtFaults)) {
 		fmt.Fprintf(w, "  at %s: %s ms\n", kind, short(s.GapsAtFaults[kind]))
 	}
-	for _, line := range slices.Concat(s.Notes, s.Wrong) {
+	for _, line := range slices.Concat(s.Notes, s.Table, s.Wrong) {
 		fmt.Fprintf(w, "  %s\n", line)
 	}
 	if s.Error != "" {

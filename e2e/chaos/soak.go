@@ -10,20 +10,18 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/client"
-	"github.com/millrace/millrace/e2e/chaos/cluster"
 	"github.com/millrace/millrace/e2e/chaos/workload"
 )
 
 const (
-	rounds = 6 // of a soak; after each the cluster is idle and is weighed
-	warm   = 1 // the round from which on nothing may grow any more
+	rounds = 12 // of a soak; after each the cluster is idle and is weighed
 	burst  = 150
 )
 
 // soak: a day in little time. Streams, streams that are left in the middle, bursts
 // above the capacity, kills of the second process of each role. Between rounds
 // of that the first processes, which live through it all, are weighed: memory, open
-// files, goroutines, and what JetStream keeps must be flat.
+// files, goroutines, and what JetStream keeps must be flat once they are warm.
 func soak(ctx context.Context, s *suite) (_ *report, err error) {
 	begin := time.Now()
 	c := s.config("soak")
@@ -36,7 +34,7 @@ func soak(ctx context.Context, s *suite) (_ *report, err error) {
 	t.run.Retry = true
 	var (
 		all     []workload.Result
-		weights []weight
+		weights weights
 		side    mischief
 	)
 	for round := range rounds {
@@ -57,8 +55,8 @@ func soak(ctx context.Context, s *suite) (_ *report, err error) {
 	r.Seconds = time.Since(begin).Seconds()
 	r.Notes = append(r.Notes, fmt.Sprintf("%d streams were left in the middle, %d of %d requests in bursts were refused",
 		side.left.Load(), side.refused.Load(), side.burst.Load()))
-	r.Notes = append(r.Notes, growth(weights[warm], weights[rounds-1])...)
-	return r, errors.Join(side.err(), flat(weights[warm], weights[rounds-1]))
+	r.Table = weights.table()
+	return r, errors.Join(side.err(), weights.flat())
 }
 
 // mischief is what clients do beside their streams.
@@ -136,69 +134,4 @@ func (m *mischief) bursts(ctx context.Context, t *trial) {
 		}
 		all.Wait()
 	}
-}
-
-// weight is what the first process of each role, and NATS, hold when idle.
-type weight struct {
-	Resident, Files, Goroutines map[string]float64
-	Storage                     cluster.Storage
-}
-
-func (t *trial) weigh(ctx context.Context) (w weight, err error) {
-	w = weight{map[string]float64{}, map[string]float64{}, map[string]float64{}, cluster.Storage{}}
-	for _, role := range cluster.Roles {
-		m := t.Members(role)[0]
-		usage, err := m.Usage()
-		if err != nil {
-			return w, err
-		}
-		metrics, err := m.Metrics(ctx)
-		if err != nil {
-			return w, err
-		}
-		w.Resident[m.Name], w.Files[m.Name] = float64(usage.Resident)/(1<<20), float64(usage.Files)
-		w.Goroutines[m.Name] = metrics["go_goroutines"]
-	}
-	for _, p := range t.NATS() {
-		usage, err := p.Usage()
-		if err != nil {
-			return w, err
-		}
-		w.Resident[p.Name], w.Files[p.Name] = float64(usage.Resident)/(1<<20), float64(usage.Files)
-	}
-	w.Storage, err = t.Storage(ctx)
-	return w, err
-}
-
-// bounds of growth: a share of the first value and an amount.
-func grown(what, unit string, before, after map[string]float64, share, amount float64) error {
-	var errs []error
-	for name, was := range before {
-		if is := after[name]; is > was*(1+share)+amount {
-			errs = append(errs, fmt.Errorf("%s: %s grew from %.0f to %.0f%s", name, what, was, is, unit))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func flat(before, after weight) error {
-	stored := func(w weight) map[string]float64 {
-		return map[string]float64{"jetstream": float64(w.Storage.Memory+w.Storage.File) / 1024}
-	}
-	return errors.Join(
-		grown("resident memory", " MiB", before.Resident, after.Resident, 0.15, 16),
-		grown("open files", "", before.Files, after.Files, 0, 8),
-		grown("goroutines", "", before.Goroutines, after.Goroutines, 0.05, 10),
-		grown("storage", " KiB", stored(before), stored(after), 0.1, 256),
-	)
-}
-
-func growth(before, after weight) (lines []string) {
-	for _, role := range append(cluster.Roles, cluster.RoleNATS) {
-		name := role + "-1"
-		lines = append(lines, fmt.Sprintf("%s: resident %.0f -> %.0f MiB, files %.0f -> %.0f, goroutines %.0f -> %.0f", name,
-			before.Resident[name], after.Resident[name], before.Files[name], after.Files[name], before.Goroutines[name], after.Goroutines[name]))
-	}
-	return append(lines, fmt.Sprintf("JetStream: %d -> %d bytes in memory, %d -> %d in files, %d -> %d streams",
-		before.Storage.Memory, after.Storage.Memory, before.Storage.File, after.Storage.File, before.Storage.Streams, after.Storage.Streams))
 }

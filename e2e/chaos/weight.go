@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/e2e/chaos/cluster"
+)
+
+// quantity is something that must not grow for ever. From the second to the last third of
+// the rounds its median may grow by a share of itself and an amount.
+type quantity struct {
+	name          string
+	share, amount float64
+}
+
+var quantities = []quantity{
+	{"resident MiB", 0.15, 16},
+	{"open files", 0, 8},
+	{"goroutines", 0.05, 10},
+	{"stored MiB", 0.25, 4}, // by JetStream: the load of the last half minute, which is never the same
+}
+
+// weight is what is held when the cluster is idle: by holder, for each quantity.
+type weight map[string]map[string]float64
+
+// weights are those of all rounds.
+type weights []weight
+
+// weigh looks at the first process of each role, and at NATS.
+func (t *trial) weigh(ctx context.Context) (weight, error) {
+	w := weight{}
+	hold := func(p *cluster.Process) error {
+		usage, err := p.Usage()
+		w[p.Name] = map[string]float64{"resident MiB": float64(usage.Resident) / (1 << 20), "open files": float64(usage.Files)}
+		return err
+	}
+	for _, role := range cluster.Roles {
+		m := t.Members(role)[0]
+		if err := hold(m.Process); err != nil {
+			return w, err
+		}
+		metrics, err := m.Metrics(ctx)
+		if err != nil {
+			return w, err
+		}
+		w[m.Name]["goroutines"] = metrics["go_goroutines"]
+	}
+	for _, p := range t.NATS() {
+		if err := hold(p); err != nil {
+			return w, err
+		}
+	}
+	stored, err := t.Storage(ctx)
+	w["jetstream"] = map[string]float64{"stored MiB": float64(stored.Memory+stored.File) / (1 << 20)}
+	return w, err
+}
+
+// medians are those of the first, the second and the last third of the rounds.
+func (all weights) medians(holder, quantity string) (m [3]float64) {
+	for i := range m {
+		var values []float64
+		for _, w := range all[i*len(all)/3 : (i+1)*len(all)/3] {
+			values = append(values, w[holder][quantity])
+		}
+		slices.Sort(values)
+		m[i] = (values[(len(values)-1)/2] + values[len(values)/2]) / 2
+	}
+	return m
+}
+
+// flat is an error for each holder and quantity that has grown.
+func (all weights) flat() error {
+	var errs []error
+	for _, holder := range slices.Sorted(maps.Keys(all[0])) {
+		for _, q := range quantities {
+			m := all.medians(holder, q.name)
+			if most := m[1]*(1+q.share) + q.amount; m[2] > most {
+				errs = append(errs, fmt.Errorf("%s: %s grew from %.1f in the second third of the rounds to %.1f in the last, expected at most %.1f",
+					holder, q.name, m[1], m[2], most))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// table is Markdown.
+func (all weights) table() []string {
+	head, line := "| median of each third of the rounds |", "|---|"
+	for _, q := range quantities {
+		head += fmt.Sprintf(" %s (+%.0f%% + %.0f) |", q.name, 100*q.share, q.amount)
+		line += "---|"
+	}
+	lines := []string{head, line}
+	for _, holder := range slices.Sorted(maps.Keys(all[0])) {
+		var b strings.Builder
+		fmt.Fprintf(&b, "| %s |", holder)
+		for _, q := range quantities {
+			if _, weighed := all[0][holder][q.name]; !weighed {
+				b.WriteString(" |")
+				continue
+			}
+			m := all.medians(holder, q.name)
+			fmt.Fprintf(&b, " %.1f, %.1f, %.1f |", m[0], m[1], m[2])
+		}
+		lines = append(lines, b.String())
+	}
+	return lines
+}
