@@ -116,7 +116,7 @@ func (l *loop) acceptBeams(o *output) {
 			l.outbox.add(s.gen.Detok, t)
 		}
 	}
-	l.ended(s)
+	l.ended(s, api.FinishStop, nil)
 	l.events = append(l.events, sched.Finished(o.id, sched.ReasonStop))
 }
 

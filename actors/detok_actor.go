@@ -4,12 +4,14 @@ import (
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/detok"
 	"github.com/millrace/millrace/tokenizer"
+	"github.com/millrace/millrace/tracing"
 )
 
 // detokActor turns the tokens of its sequences into text. The table of
@@ -26,6 +28,7 @@ type openText struct {
 	stream  *detok.Stream
 	options detok.Options
 	used    time.Time // last
+	span    trace.Span
 }
 
 // sweep asks for texts to be forgotten that nobody ends any more.
@@ -48,7 +51,8 @@ func (a *detokActor) sweep(m *sweep) {
 }
 
 func (a *detokActor) forget(seq msg.SeqID) {
-	if a.open[seq] != nil {
+	if o := a.open[seq]; o != nil {
+		o.span.End()
 		delete(a.open, seq)
 		a.p.texts.Add(-1)
 	}
@@ -87,9 +91,11 @@ func (a *detokActor) Receive(ctx actor.Context) {
 // what follows it is.
 func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
 	o := &openText{reply: m.Reply, compute: m.Compute, stream: detok.New(a.tok, m.Options), options: m.Options, used: time.Now()}
+	o.span = tracing.Stage(a.p.tracer, m.Trace, spanDetokenize)
 	for _, id := range m.History {
 		if _, stopped := o.stream.Push(id); stopped {
 			ctx.Send(m.Reply, &msg.Text{Seq: m.Seq, Token: -1, Index: len(m.History), Finish: api.FinishStop})
+			o.span.End()
 			return
 		}
 	}

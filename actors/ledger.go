@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/actors/msg"
 )
@@ -14,18 +15,22 @@ import (
 // The loop keeps it; reports are made of it beside the loop, which may be inside a
 // long step.
 type ledger struct {
-	mu   sync.Mutex
-	seqs map[msg.SeqID]*account
+	tracer trace.Tracer
+	mu     sync.Mutex
+	seqs   map[msg.SeqID]*account
 }
 
 // account is one sequence of the ledger.
 type account struct {
 	watch     *actor.PID // of the sequence's owner
 	generated atomic.Int64
-	dead      time.Time // since when its owner is; zero: it lives
+	dead      time.Time     // since when its owner is; zero: it lives
+	spans     sequenceSpans // of the loop, once it has the sequence
 }
 
-func newLedger() *ledger { return &ledger{seqs: make(map[msg.SeqID]*account)} }
+func newLedger(t trace.Tracer) *ledger {
+	return &ledger{tracer: t, seqs: make(map[msg.SeqID]*account)}
+}
 
 // open notes a sequence; false if it is there already.
 func (l *ledger) open(g *msg.Generate) bool {
@@ -34,7 +39,7 @@ func (l *ledger) open(g *msg.Generate) bool {
 	if l.seqs[g.Seq] != nil {
 		return false
 	}
-	a := &account{watch: g.Watch}
+	a := &account{watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
 	a.generated.Store(int64(len(g.Generated)))
 	l.seqs[g.Seq] = a
 	return true

@@ -52,6 +52,7 @@ type sequence struct {
 	region    compute.Region  // nil before the grant
 	account   *account
 	started   bool
+	decodes   bool // its first token is there
 	endIsSent bool
 }
 
@@ -70,7 +71,7 @@ type output struct {
 
 func newLoop(p *Pipeline, s *sched.Scheduler) *loop {
 	l := &loop{
-		p: p, sched: s, runner: p.cfg.Model, inbox: newInbox(), ledger: newLedger(),
+		p: p, sched: s, runner: p.cfg.Model, inbox: newInbox(), ledger: newLedger(p.tracer),
 		sequences: make(map[sched.ID]*sequence), start: time.Now(),
 		quit: make(chan struct{}), stopped: make(chan struct{}),
 	}
@@ -319,7 +320,7 @@ func (l *loop) sendEnd(s *sequence, t msg.Token) {
 	if s.endIsSent {
 		return
 	}
-	l.ended(s)
+	l.ended(s, t.Finish, t.Err)
 	t.ID, t.Index = -1, s.generated()
 	for _, t.Seq = range s.gen.Choices {
 		l.outbox.add(s.gen.Detok, t)
@@ -327,8 +328,9 @@ func (l *loop) sendEnd(s *sequence, t msg.Token) {
 }
 
 // ended closes a sequence's account: its last token is in the outbox.
-func (l *loop) ended(s *sequence) {
+func (l *loop) ended(s *sequence, finish api.Finish, err error) {
 	s.endIsSent = true
+	s.account.spans.end(s.generated(), finish, err)
 	l.ledger.close(s.gen.Seq)
 }
 

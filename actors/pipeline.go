@@ -18,6 +18,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
@@ -29,6 +30,7 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
+	"github.com/millrace/millrace/tracing"
 )
 
 // Config of a pipeline: the part of it that this process has.
@@ -51,6 +53,7 @@ type Config struct {
 
 	Cluster Cluster
 	Metrics *metrics.Metrics
+	Tracer  trace.Tracer // nil: no traces
 	Log     zerolog.Logger
 }
 
@@ -80,6 +83,7 @@ type Pipeline struct {
 	metrics  *metrics.Model // of ModelID
 	cluster  *metrics.Cluster
 	stages   stages
+	tracer   trace.Tracer
 	log      zerolog.Logger
 	created  time.Time
 
@@ -122,6 +126,7 @@ func New(cfg Config) (*Pipeline, error) {
 		})),
 		metrics: cfg.Metrics.Model(cfg.ModelID),
 		cluster: cfg.Metrics.Cluster(),
+		tracer:  cfg.Tracer,
 		stages: stages{
 			tokenize: cfg.Metrics.Stage("tokenize"),
 			compute:  cfg.Metrics.Stage("compute"),
@@ -161,6 +166,9 @@ func (c *Config) complete() error {
 	}
 	if c.Roles == nil {
 		c.Roles = cluster.Roles()
+	}
+	if c.Tracer == nil {
+		c.Tracer = tracing.Off()
 	}
 	if c.Cluster.Conn == nil && len(c.Roles) < len(cluster.Roles()) {
 		return fmt.Errorf("actors: roles %v alone, expected all of %v without a NATS connection", c.Roles, cluster.Roles())
@@ -276,7 +284,7 @@ func orDefault(n, def int) int {
 func (p *Pipeline) nextSeq() msg.SeqID { return msg.SeqID(p.seqs.Add(1)) }
 
 // Submit starts a request.
-func (p *Pipeline) Submit(_ context.Context, r *api.Request) (api.Stream, error) {
+func (p *Pipeline) Submit(ctx context.Context, r *api.Request) (api.Stream, error) {
 	m, err := p.check(r)
 	if err != nil {
 		return nil, err
@@ -289,7 +297,7 @@ func (p *Pipeline) Submit(_ context.Context, r *api.Request) (api.Stream, error)
 		}),
 		log: p.log.With().Str("request", r.ID).Logger(),
 	}
-	pid, err := p.admit(r, a)
+	pid, err := p.admit(ctx, r, a)
 	if err != nil {
 		return nil, err
 	}
@@ -312,7 +320,7 @@ func (p *Pipeline) check(r *api.Request) (*model, error) {
 
 // admit lets a request in while there is room. The bound is at the edge: from
 // here on every queue holds at most what was admitted.
-func (p *Pipeline) admit(r *api.Request, a *requestActor) (*actor.PID, error) {
+func (p *Pipeline) admit(ctx context.Context, r *api.Request, a *requestActor) (*actor.PID, error) {
 	limit, batch := p.mostRequests()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -333,6 +341,7 @@ func (p *Pipeline) admit(r *api.Request, a *requestActor) (*actor.PID, error) {
 		return nil, err
 	}
 	a.series = p.series(r.Model).Queued(r.Arrival, r.N)
+	a.span = p.requestSpan(ctx, r)
 	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a },
 		actor.WithGuardian(actor.NewOneForOneStrategy(0, 0, func(any) actor.Directive { return actor.StopDirective }))))
 	p.requests[r.ID] = pid

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/cluster/route"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/metrics"
+	"github.com/millrace/millrace/tracing"
 )
 
 // router chooses where things are served, and remembers the models that were.
@@ -313,7 +314,9 @@ func (p *Pipeline) Tokenize(ctx context.Context, r *api.TokenizeRequest) ([]int3
 	if p.cfg.Tokenizer != nil && model == p.cfg.ModelID {
 		return encode(p.cfg.Tokenizer, r)
 	}
-	answer, err := call[*msg.Tokenized](ctx, p, model, func(reply *actor.PID) any { return &msg.Tokenize{Reply: reply, Input: r} })
+	answer, err := call[*msg.Tokenized](ctx, p, model, func(reply *actor.PID) any {
+		return &msg.Tokenize{Reply: reply, Input: r, Trace: tracing.Of(ctx)}
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
@@ -22,6 +23,7 @@ type requestActor struct {
 	log        zerolog.Logger
 	first      time.Time // of the first token
 	series     *metrics.Request
+	span       trace.Span           // of the request; stages are below it
 	places     map[msg.SeqID]*place // of the sequences that run, by the first of their choices
 	avoid      string               // the node that failed a sequence last
 	homeless   time.Time            // since when a sequence has no place; zero: all have
@@ -83,7 +85,7 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 	}
 	a.homeless = time.Time{}
 	a.p.watch.wait(time.Now(), ctx.Self(), to.Address)
-	ctx.Send(to, &msg.Tokenize{Reply: ctx.Self(), Input: promptOf(r)})
+	ctx.Send(to, &msg.Tokenize{Reply: ctx.Self(), Input: promptOf(r), Trace: a.span.SpanContext()})
 }
 
 func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
@@ -131,9 +133,9 @@ func (a *requestActor) start(ctx actor.Context) {
 
 func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor.PID) {
 	g, open := a.state.start(first, a.p.nextSeq)
-	g.Reply, g.Detok, g.Watch = ctx.Self(), text, a.p.watcher
+	g.Reply, g.Detok, g.Watch, g.Trace = ctx.Self(), text, a.p.watcher, a.span.SpanContext()
 	for _, o := range open {
-		o.Reply, o.Compute = ctx.Self(), worker
+		o.Reply, o.Compute, o.Trace = ctx.Self(), worker, g.Trace
 		ctx.Send(text, o)
 	}
 	a.places[g.Seq] = &place{
@@ -186,8 +188,10 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 	}
 	a.p.cluster.Moved(why)
 	a.drop(ctx, seq)
+	tokens := len(a.state.choices[first].tokens)
+	migrated(a.span, why, a.avoid, tokens)
 	a.start(ctx)
-	a.log.Warn().Str("why", why).Int("tokens", len(a.state.choices[first].tokens)).Str("from", a.avoid).Msg("a sequence was started again")
+	a.log.Warn().Str("why", why).Int("tokens", tokens).Str("from", a.avoid).Msg("a sequence was started again")
 }
 
 // drop cancels a sequence wherever it may still run.
@@ -285,6 +289,7 @@ func (a *requestActor) countToken(choice int) {
 	a.series.Tokens(now, choice, 1)
 	if a.first.IsZero() {
 		a.first = now
+		a.span.AddEvent(eventFirstToken)
 	}
 }
 
@@ -294,6 +299,7 @@ func (a *requestActor) end(ctx actor.Context, e api.Event) {
 	for seq := range a.places {
 		a.drop(ctx, seq)
 	}
+	endRequest(a.span, &e)
 	a.p.ended(a.state.api.ID) // before the client can see the end: its next request has room
 	a.journal.append(e)
 	a.series.Finished(time.Now(), string(e.Finish))

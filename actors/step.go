@@ -22,6 +22,7 @@ func (l *loop) step(plan *sched.Plan) error {
 		s := l.sequences[c.ID]
 		if !s.started {
 			s.started = true
+			s.account.spans.next(spanPrefill)
 			l.p.system.Root.Send(s.gen.Reply, &msg.Started{At: begin})
 		}
 		if c.Beams > 0 {
@@ -92,6 +93,10 @@ func (l *loop) accept(o *output) {
 		l.events = append(l.events, sched.Finished(o.id, sched.ReasonError))
 		return
 	}
+	if !s.decodes {
+		s.decodes = true
+		s.account.spans.next(spanDecode)
+	}
 	if s.beams != nil {
 		l.acceptBeams(o)
 		return
@@ -116,7 +121,7 @@ func (l *loop) accept(o *output) {
 	}
 	l.outbox.add(s.gen.Detok, t)
 	if t.Finish != api.FinishNone {
-		l.ended(s)
+		l.ended(s, t.Finish, nil)
 	} else {
 		s.account.generated.Store(int64(generated))
 	}

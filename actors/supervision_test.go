@@ -7,6 +7,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
@@ -66,7 +67,7 @@ func TestADetokenizerThatPanicsAnswersEverySequenceOfItsMessageAndServesOn(t *te
 	d := newTestDevice(100)
 	p := start(t, testConfig(t, d))
 	reply, got := probe(p)
-	broken := &openText{reply: reply, compute: p.compute} // without a stream
+	broken := &openText{reply: reply, compute: p.compute, span: noop.Span{}} // without a stream
 	a := &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{1 << 40: broken, 1<<40 + 2: broken}}
 	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }))
 	p.system.Root.Send(pid, &msg.OpenText{Seq: 1<<40 + 1, Reply: reply, Compute: p.compute})

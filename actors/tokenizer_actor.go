@@ -4,10 +4,12 @@ import (
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/tokenizer"
+	"github.com/millrace/millrace/tracing"
 )
 
 // tokenizerActor turns prompts into ids. Each message stands for itself.
@@ -23,7 +25,11 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *msg.Tokenize:
 		defer a.answerPanic(ctx, m.Reply)
+		span := tracing.Stage(a.p.tracer, m.Trace, spanTokenize)
+		defer span.End()
 		ids, err := encode(a.tok, m.Input)
+		span.SetAttributes(semconv.GenAIUsageInputTokens(len(ids)))
+		tracing.Fail(span, "invalid_request", err)
 		to, answer = m.Reply, &msg.Tokenized{Tokens: ids, Err: err}
 	case *msg.Detokenize:
 		defer a.answerPanic(ctx, m.Reply)

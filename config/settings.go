@@ -83,6 +83,7 @@ type Serve struct {
 
 	Roles Roles
 	Security
+	Tracing
 }
 
 // Register adds the settings to a command's flags.
@@ -111,6 +112,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.IntVar(&s.Detokenizers, "detokenizers", 2, "actors of the detokenizer pool")
 	s.Roles.Register(f)
 	s.Security.Register(f)
+	s.Tracing.Register(f)
 }
 
 // RegisterBatch adds the settings of steps, queue and KV cache to a command's flags.
@@ -143,6 +145,7 @@ func (s *Serve) Validate() error {
 		atLeast("step-timeout", s.StepTimeout, 0),
 		atLeast("ping-interval", s.PingInterval, time.Millisecond),
 		errors.Join(s.Roles.validate()...),
+		s.Tracing.Validate(),
 	)
 }
 

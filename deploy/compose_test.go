@@ -76,21 +76,22 @@ func TestComposeFileHoldsToTheSchema(t *testing.T) {
 // roles are the services that are Millrace's processes.
 var roles = []string{"gateway", "tokenize", "compute", "detok"}
 
-func TestK6RunsOnlyUnderItsProfile(t *testing.T) {
+func TestK6AndJaegerRunOnlyUnderTheirProfiles(t *testing.T) {
 	always := append([]string{"nats", "prometheus", "grafana"}, roles...)
 	require.ElementsMatch(t, always, project(t).ServiceNames())
 	require.ElementsMatch(t, append(always, "k6"), project(t, "load").ServiceNames())
+	require.ElementsMatch(t, append(always, "jaeger"), project(t, "traces").ServiceNames())
 }
 
 func TestPortsArePublishedOnTheLoopbackInterfaceOnly(t *testing.T) {
 	published := map[string]string{}
-	for name, service := range project(t, "load").Services {
+	for name, service := range project(t, "load", "traces").Services {
 		for _, port := range service.Ports {
 			require.Equal(t, "127.0.0.1", port.HostIP, "%s: port %s", name, port.Published)
 			published[port.Published] = name
 		}
 	}
-	require.Equal(t, map[string]string{"8080-8081": "gateway", "4222": "nats", "9090": "prometheus", "3000": "grafana"}, published)
+	require.Equal(t, map[string]string{"8080-8081": "gateway", "4222": "nats", "9090": "prometheus", "3000": "grafana", "16686": "jaeger"}, published)
 }
 
 func TestServicesWaitUntilTheirServersAreHealthy(t *testing.T) {

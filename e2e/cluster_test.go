@@ -34,12 +34,16 @@ func streamText(url, body string, begun func()) (string, error) {
 		return "", err
 	}
 	defer r.Body.Close() //nolint:errcheck // read only
+	return readStream(r.Body, begun)
+}
+
+func readStream(r io.Reader, begun func()) (string, error) {
 	first := make([]byte, 1)
-	if _, err := io.ReadFull(r.Body, first); err != nil {
+	if _, err := io.ReadFull(r, first); err != nil {
 		return "", err
 	}
 	begun()
-	rest, err := io.ReadAll(r.Body)
+	rest, err := io.ReadAll(r)
 	if err != nil {
 		return "", err
 	}
@@ -109,7 +113,7 @@ func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
 		begun.Wait()
 		require.NoError(t, processes[role][0].cmd.Process.Kill())
 		wg.Wait()
-		moved := migrations(t, gateway)
+		moved := metric(t, gateway, "millrace_migrations_total")
 		if role != "tokenize" {
 			require.Greater(t, moved, before, "something did run in the %s process", role)
 		}
@@ -120,15 +124,15 @@ func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
 	require.Equal(t, 0, last.exit(t))
 }
 
-// migrations is how many sequences of a gateway were started again.
-func migrations(t *testing.T, s *server) (sum float64) {
+// metric is the sum of the series of a server that begin with prefix.
+func metric(t *testing.T, s *server, prefix string) (sum float64) {
 	t.Helper()
 	page, err := http.Get("http://" + s.http + "/metrics")
 	require.NoError(t, err)
 	defer page.Body.Close() //nolint:errcheck // read only
 	lines := bufio.NewScanner(page.Body)
 	for lines.Scan() {
-		if name, value, ok := strings.Cut(lines.Text(), " "); ok && strings.HasPrefix(name, "millrace_migrations_total") {
+		if name, value, ok := strings.Cut(lines.Text(), " "); ok && strings.HasPrefix(name, prefix) {
 			n, err := strconv.ParseFloat(value, 64)
 			require.NoError(t, err)
 			sum += n

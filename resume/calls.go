@@ -30,6 +30,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/tracing"
 )
 
 // Options of New. The zero value of each has the default that its comment names.
@@ -135,7 +136,8 @@ func (c *Calls) Start(ctx context.Context, call *wire.Call, body []byte) (*Reade
 		return nil, err
 	}
 	if s != nil { // the first here
-		s.begin(ctx, &callRecord{kind: call.Kind, body: body, id: call.ID, tenant: tenant, model: call.Model, arrival: call.Created}, call)
+		s.begin(ctx, &callRecord{kind: call.Kind, body: body, id: call.ID, tenant: tenant, model: call.Model, arrival: call.Created,
+			trace: tracing.Of(ctx)}, call)
 	}
 	if err := r.ready(ctx); err != nil {
 		r.Close()

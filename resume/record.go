@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/tracing"
 )
 
 // record is one entry of a call's log. Either call, owner or events is set. Its
@@ -17,7 +18,8 @@ import (
 //
 //	message Record { fixed64 token = 1; Call call = 2; string owner = 3; repeated Event events = 4; }
 //	message Call   { uint32 kind = 1; bytes body = 2; string id = 3; string tenant = 4; string model = 5;
-//	                 int64 arrival = 6; /* Unix nanoseconds */ string owner = 7; }
+//	                 int64 arrival = 6; /* Unix nanoseconds */ string owner = 7;
+//	                 string traceparent = 8; string tracestate = 9; }
 //	message Event  { uint64 seq = 1; uint32 choice = 2; bytes text = 3; repeated int32 tokens = 4;
 //	                 repeated Logprob logprobs = 5; string finish = 6; Error error = 7; bool done = 8; Usage usage = 9; }
 //	message Logprob { int32 token = 1; bytes text = 2; bytes raw = 3; float logprob = 4; repeated Logprob top = 5; }
@@ -39,6 +41,7 @@ type callRecord struct {
 	model   string // as decoded: the body may leave it out
 	arrival time.Time
 	owner   string
+	trace   tracing.Parent // what a gateway does for the call is part of it
 }
 
 var errRecord = errors.New("resume: not a record")
@@ -69,6 +72,8 @@ func (r *record) encode() []byte {
 		v = appendField(v, 2, c.body)
 		v = appendText(appendText(appendText(v, 3, c.id), 4, c.tenant), 5, c.model)
 		v = appendText(appendInt(v, 6, c.arrival.UnixNano()), 7, c.owner)
+		parent, state := tracing.Encode(c.trace)
+		v = appendText(appendText(v, 8, parent), 9, state)
 		b = appendField(b, 2, v)
 	}
 	if r.owner != nil {
@@ -197,7 +202,8 @@ func decodeRecord(b []byte) (*record, error) {
 
 func decodeCall(b []byte) (*callRecord, error) {
 	c := &callRecord{arrival: time.Unix(0, 0)}
-	return c, fields(b, func(f field) error {
+	var parent, state string
+	err := fields(b, func(f field) error {
 		switch f.number {
 		case 1:
 			c.kind = wire.Kind(f.n)
@@ -213,9 +219,15 @@ func decodeCall(b []byte) (*callRecord, error) {
 			c.arrival = time.Unix(0, int64(f.n))
 		case 7:
 			c.owner = string(f.bytes)
+		case 8:
+			parent = string(f.bytes)
+		case 9:
+			state = string(f.bytes)
 		}
 		return nil
 	})
+	c.trace = tracing.Decode(parent, state)
+	return c, err
 }
 
 // maxChoice bounds a choice's number, so that a damaged one allocates nothing.

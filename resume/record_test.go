@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/tracing"
 )
 
 func records() []*record {
@@ -18,7 +19,7 @@ func records() []*record {
 	outer.Top = []api.TokenLogprob{half, {Token: 0, Text: "a", Logprob: -0.1}}
 	return []*record{
 		{token: 7, call: &callRecord{kind: wire.Completion, body: []byte(`{"prompt":"x"}`), id: "cmpl-1", tenant: "t", model: "m",
-			arrival: time.Unix(3, 5), owner: node}},
+			arrival: time.Unix(3, 5), owner: node, trace: tracing.Decode("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=b")}},
 		{token: math.MaxUint64, owner: &node},
 		{token: 1, owner: new(string)},
 		{token: 2, events: []api.Event{

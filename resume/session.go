@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/tracing"
 )
 
 // session is one call in this process. Its goroutine either leads (it runs the
@@ -85,7 +86,7 @@ func (s *session) begin(ctx context.Context, rec *callRecord, call *wire.Call) {
 		return
 	}
 	s.state, s.record, s.call = *st, rec, call
-	run, stop := context.WithCancel(s.ctx)
+	run, stop := context.WithCancel(tracing.With(s.ctx, rec.trace))
 	answer, err := call.RunFrom(run, s.c.engine, call.Progress(nil), 0)
 	if err != nil {
 		stop()
@@ -288,7 +289,7 @@ func (s *session) takeOver() (<-chan api.Event, func(), error) {
 func (s *session) resubmit() (<-chan api.Event, func(), error) {
 	begin := time.Now()
 	for {
-		run, stop := context.WithCancel(s.ctx)
+		run, stop := context.WithCancel(tracing.With(s.ctx, s.record.trace))
 		call, err := s.decode(s.record)
 		if err == nil {
 			var answer <-chan api.Event

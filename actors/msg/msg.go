@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/detok"
+	"github.com/millrace/millrace/tracing"
 )
 
 // SeqID names a sequence: one choice of one request. It is unique in a cluster: the
@@ -33,6 +34,7 @@ type SeqID uint64
 type Tokenize struct {
 	Reply *actor.PID
 	Input *api.TokenizeRequest
+	Trace tracing.Parent
 }
 
 // Tokenized answers Tokenize. Err is an *api.Error.
@@ -60,6 +62,7 @@ type OpenText struct {
 	Compute *actor.PID // gets Cancel at a stop string
 	Options detok.Options
 	History []int32 // of a sequence that began elsewhere: its text has been sent
+	Trace   tracing.Parent
 }
 
 // CloseText forgets a sequence that goes on elsewhere.
@@ -86,6 +89,7 @@ type Generate struct {
 	Priority   int
 	Deadline   time.Time // zero: none
 	Arrival    time.Time
+	Trace      tracing.Parent
 }
 
 // Cancel ends a sequence. An unknown one is ignored: it has just ended.

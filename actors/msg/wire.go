@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/detok"
+	"github.com/millrace/millrace/tracing"
 )
 
 // Errors of the wire form.
@@ -38,7 +39,7 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 	case *OpenText:
 		e.Body = &msgpb.Envelope_OpenText{OpenText: &msgpb.OpenText{
 			Seq: uint64(m.Seq), Reply: pidToWire(m.Reply), Compute: pidToWire(m.Compute), Stop: m.Options.Stop,
-			IncludeStop: m.Options.IncludeStop, KeepSpecial: m.Options.KeepSpecial, History: m.History,
+			IncludeStop: m.Options.IncludeStop, KeepSpecial: m.Options.KeepSpecial, History: m.History, Trace: traceToWire(m.Trace),
 		}}
 	case *CloseText:
 		e.Body = &msgpb.Envelope_CloseText{CloseText: &msgpb.CloseText{Seq: uint64(m.Seq)}}
@@ -85,6 +86,7 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		m = &OpenText{
 			Seq: SeqID(t.GetSeq()), Reply: p.get(t.GetReply()), Compute: p.get(t.GetCompute()), History: t.GetHistory(),
 			Options: detok.Options{Stop: t.GetStop(), IncludeStop: t.GetIncludeStop(), KeepSpecial: t.GetKeepSpecial()},
+			Trace:   traceFromWire(t.GetTrace()),
 		}
 	case *msgpb.Envelope_CloseText:
 		m = &CloseText{Seq: SeqID(b.CloseText.GetSeq())}
@@ -141,6 +143,18 @@ func pidToWire(p *actor.PID) *msgpb.PID {
 	return &msgpb.PID{Address: p.Address, Id: p.Id}
 }
 
+func traceToWire(p tracing.Parent) *msgpb.Trace {
+	parent, state := tracing.Encode(p)
+	if parent == "" {
+		return nil
+	}
+	return &msgpb.Trace{Traceparent: parent, Tracestate: state}
+}
+
+func traceFromWire(t *msgpb.Trace) tracing.Parent {
+	return tracing.Decode(t.GetTraceparent(), t.GetTracestate())
+}
+
 func convert[To, From ~int | ~int64 | ~uint64](list []From) []To {
 	if list == nil {
 		return nil
@@ -177,7 +191,7 @@ func tokenizeToWire(m *Tokenize) (*msgpb.Tokenize, error) {
 	in := m.Input
 	t := &msgpb.Tokenize{
 		Reply: pidToWire(m.Reply), Model: in.Model, Prompt: []byte(in.Prompt), AddSpecialTokens: in.AddSpecialTokens,
-		ContinueFinal: in.ContinueFinal, NoGenerationPrompt: in.NoGenerationPrompt,
+		ContinueFinal: in.ContinueFinal, NoGenerationPrompt: in.NoGenerationPrompt, Trace: traceToWire(m.Trace),
 	}
 	for _, f := range []struct {
 		to    *[]byte
@@ -227,7 +241,7 @@ func tokenizeFromWire(t *msgpb.Tokenize, p *pids) (*Tokenize, error) {
 			in.TemplateArgs[k] = v
 		}
 	}
-	return &Tokenize{Reply: p.get(t.GetReply()), Input: in}, nil
+	return &Tokenize{Reply: p.get(t.GetReply()), Input: in, Trace: traceFromWire(t.GetTrace())}, nil
 }
 
 func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
@@ -242,6 +256,7 @@ func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 			LogitBias: s.LogitBias, Seed: s.Seed, Logprobs: s.Logprobs, TopLogprobs: int64(s.TopLogprobs),
 		},
 		Tenant: g.Tenant, Weight: int64(g.Weight), Moved: g.Moved, Priority: int64(g.Priority), AgeNs: int64(now.Sub(g.Arrival)),
+		Trace: traceToWire(g.Trace),
 	}
 	if b := g.Beams; b != nil {
 		w.Beams = &msgpb.Beams{Width: int64(b.Width), LengthPenalty: b.LengthPenalty, Early: uint32(b.Early)}
@@ -265,6 +280,7 @@ func generateFromWire(w *msgpb.Generate, p *pids, now time.Time) (*Generate, err
 			LogitBias: s.GetLogitBias(), Seed: s.GetSeed(), Logprobs: s.GetLogprobs(), TopLogprobs: int(s.GetTopLogprobs()),
 		},
 		Tenant: w.GetTenant(), Weight: int(w.GetWeight()), Moved: w.GetMoved(), Priority: int(w.GetPriority()), Arrival: now.Add(-time.Duration(w.GetAgeNs())),
+		Trace: traceFromWire(w.GetTrace()),
 	}
 	if b := w.GetBeams(); b != nil {
 		g.Beams = &sample.BeamParams{Width: int(b.GetWidth()), LengthPenalty: b.GetLengthPenalty(), Early: sample.EarlyStopping(min(b.GetEarly(), 255))}

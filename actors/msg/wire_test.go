@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/actors/msg/msgpb"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/tracing"
 )
 
 // travelling is one of each message that has a wire form.
@@ -33,6 +34,9 @@ type filler struct{ n int }
 func (f *filler) fill(v reflect.Value, depth int) {
 	f.n++
 	switch v.Interface().(type) {
+	case tracing.Parent:
+		v.Set(reflect.ValueOf(tracing.Decode(fmt.Sprintf("00-%032x-%016x-01", f.n, f.n), "vendor=state")))
+		return
 	case *actor.PID:
 		v.Set(reflect.ValueOf(actor.NewPID(fmt.Sprint("node", f.n), fmt.Sprint("id", f.n))))
 		return

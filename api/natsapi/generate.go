@@ -4,9 +4,12 @@ import (
 	"context"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/tracing"
 )
 
 type decoder func(body []byte, models []api.Model, arrival time.Time) (*wire.Call, error)
@@ -72,6 +75,12 @@ func (s *Service) stream(ctx context.Context, r *reply, call *wire.Call, events 
 	ping := time.NewTicker(s.opts.PingAfter)
 	defer ping.Stop()
 	end := ending{}
+	var span trace.Span // from the first event on
+	defer func() {
+		if span != nil {
+			span.End()
+		}
+	}()
 	for r.err == nil {
 		select {
 		case <-ctx.Done():
@@ -81,6 +90,9 @@ func (s *Service) stream(ctx context.Context, r *reply, call *wire.Call, events 
 			r.ping()
 		case ev, ok := <-events:
 			ping.Reset(s.opts.PingAfter)
+			if span == nil {
+				span = tracing.Stage(s.opts.Tracer, tracing.Of(ctx), "stream")
+			}
 			if !ok {
 				ev = api.Event{Finish: api.FinishError}
 			}

@@ -17,11 +17,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/resume"
+	"github.com/millrace/millrace/tracing"
 )
 
 // Headers of the messages of a stream.
@@ -48,6 +50,7 @@ type Options struct {
 	PingAfter   time.Duration // silence before a stream's sign of life; 15 s
 	Keys        *auth.Keyring // who may ask; nil: everybody
 	Resume      *resume.Calls // of streams that a client can come back to; nil: none
+	Tracer      trace.Tracer  // nil: no traces
 }
 
 func (o *Options) defaults() {
@@ -59,6 +62,9 @@ func (o *Options) defaults() {
 	}
 	if o.MaxRequests == 0 {
 		o.MaxRequests = 1024
+	}
+	if o.Tracer == nil {
+		o.Tracer = tracing.Off()
 	}
 	if o.PingAfter == 0 {
 		o.PingAfter = 15 * time.Second
@@ -202,6 +208,8 @@ func (s *Service) handle(answer func(context.Context, *reply, []byte)) micro.Han
 		go func() {
 			defer func() { <-s.slots }()
 			start := time.Now()
+			ctx, span := s.span(ctx, req)
+			defer endSpan(span, r)
 			if body, err := s.body(ctx, req); err != nil {
 				r.fail(err)
 			} else {

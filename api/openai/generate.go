@@ -47,7 +47,7 @@ func (s *server) generate(decode decoder) handlerFunc {
 // answer writes a call's events, as a stream or as a whole.
 func (s *server) answer(ctx context.Context, w http.ResponseWriter, call *wire.Call, events <-chan api.Event) error {
 	if call.Stream {
-		return s.stream(ctx, s.sse(w, call), events)
+		return s.stream(ctx, s.sse(ctx, w, call), events)
 	}
 	answer, err := call.Collect(ctx, events, s.opts.Fingerprint)
 	if err != nil {

@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/resume"
+	"github.com/millrace/millrace/tracing"
 )
 
 // Options of the handler. The zero value of each has the default that its
@@ -32,6 +34,7 @@ type Options struct {
 	StallAfter  time.Duration // for a client to take what was written; 60 s
 	Keys        *auth.Keyring // who may ask; nil: everybody
 	Resume      *resume.Calls // of streams that a client can come back to; nil: none
+	Tracer      trace.Tracer  // nil: no traces
 
 	Metrics http.Handler            // at /metrics; not served when nil
 	Page    http.Handler            // at / and below /web/; not served when nil
@@ -41,6 +44,9 @@ type Options struct {
 func (o *Options) defaults() {
 	if o.MaxBody == 0 {
 		o.MaxBody = 4 << 20
+	}
+	if o.Tracer == nil {
+		o.Tracer = tracing.Off()
 	}
 	for _, d := range []struct {
 		value    *time.Duration
@@ -93,7 +99,11 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		routes = append(routes, route{path, "GET", s.keyed(mounted(h))})
 	}
 	for _, r := range routes {
-		s.mux.Handle(r.path, s.only(r.method, r.handle))
+		h := s.only(r.method, r.handle)
+		if r.method != "GET" { // health and metrics are asked for all the time
+			h = s.traced(r.path, h)
+		}
+		s.mux.Handle(r.path, h)
 	}
 	s.mux.Handle("/", s.only("", func(_ http.ResponseWriter, r *http.Request) error {
 		return &api.Error{Code: api.CodeNotFound, Reason: "unknown_url",
@@ -150,6 +160,7 @@ func (s *server) only(method string, handle handlerFunc) http.Handler {
 		if err != nil && w.status == 0 {
 			writeError(w, wire.AsError(err))
 		}
+		w.err = err
 		s.log(w, r, start, err)
 	})
 }
@@ -179,6 +190,7 @@ type response struct {
 	key       string // id of the API key
 	status    int
 	bytes     int64
+	err       error // that the handler returned
 }
 
 func (w *response) WriteHeader(status int) {

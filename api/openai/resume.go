@@ -60,7 +60,7 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 	if !call.Stream {
 		return s.answer(ctx, w, call, reader.Events(ctx))
 	}
-	out := s.sse(w, call)
+	out := s.sse(ctx, w, call)
 	out.after = after
 	out.open()
 	if err := out.flush(); err != nil {

@@ -6,8 +6,12 @@ import (
 	"strconv"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/tracing"
 )
 
 // flushBytes is how much a burst of events may gather before it is flushed.
@@ -39,9 +43,10 @@ func (s *server) stream(ctx context.Context, out *sse, events <-chan api.Event) 
 	}
 }
 
-func (s *server) sse(w http.ResponseWriter, call *wire.Call) *sse {
+func (s *server) sse(ctx context.Context, w http.ResponseWriter, call *wire.Call) *sse {
 	return &sse{w: w, rc: http.NewResponseController(w), stall: s.opts.StallAfter,
-		call: call, chunks: wire.NewChunks(call, s.opts.Fingerprint)}
+		call: call, chunks: wire.NewChunks(call, s.opts.Fingerprint), span: noop.Span{},
+		start: func() trace.Span { return tracing.Stage(s.opts.Tracer, tracing.Of(ctx), "stream") }}
 }
 
 // sse writes a call's events as server-sent events.
@@ -54,6 +59,8 @@ type sse struct {
 	after  uint64 // the client has the events up to this one
 	opened bool
 	buf    []byte // not yet flushed
+	start  func() trace.Span
+	span   trace.Span // from the first byte to the last
 }
 
 // batch writes an event and those that already wait behind it, with one flush.
@@ -114,6 +121,7 @@ func (o *sse) open() {
 		return
 	}
 	o.opened = true
+	o.span = o.start()
 	h := o.w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache")
@@ -154,4 +162,7 @@ func (o *sse) flush() error {
 func (o *sse) deadline(t time.Time) { o.rc.SetWriteDeadline(t) } //nolint:errcheck // see above
 
 // close leaves the connection fit for the next request.
-func (o *sse) close() { o.deadline(time.Time{}) }
+func (o *sse) close() {
+	o.deadline(time.Time{})
+	o.span.End()
+}

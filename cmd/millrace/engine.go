@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/actors"
 	"github.com/millrace/millrace/cluster"
@@ -74,13 +75,13 @@ func (e *engine) storePacked(ctx context.Context, log zerolog.Logger) {
 
 // openEngine loads what the roles of s need of the model and starts a pipeline for
 // it: one among others where there is a connection. generate has no roles: all.
-func openEngine(s *config.Serve, conn *nats.Conn, log zerolog.Logger) (*engine, error) {
+func openEngine(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log zerolog.Logger) (*engine, error) {
 	begin := time.Now()
 	e := &engine{modelID: s.ServedModelName}
 	if e.modelID == "" && s.Model != "" {
 		e.modelID = filepath.Base(filepath.Clean(s.Model))
 	}
-	if err := e.open(s, conn, log); err != nil {
+	if err := e.open(s, conn, tracer, log); err != nil {
 		e.close()
 		return nil, err
 	}
@@ -94,7 +95,7 @@ func openEngine(s *config.Serve, conn *nats.Conn, log zerolog.Logger) (*engine, 
 	return e, nil
 }
 
-func (e *engine) open(s *config.Serve, conn *nats.Conn, log zerolog.Logger) (err error) {
+func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log zerolog.Logger) (err error) {
 	roles := s.Roles.List()
 	switch {
 	case roles == nil || s.Roles.Has(cluster.Compute):
@@ -112,7 +113,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, log zerolog.Logger) (err
 	c := actors.Config{
 		Roles: roles, ModelID: e.modelID, Tokenizer: m.tokenizer,
 		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting,
-		GiveUpAfter: s.StepTimeout, Metrics: e.metrics, Log: log,
+		GiveUpAfter: s.StepTimeout, Metrics: e.metrics, Tracer: tracer, Log: log,
 		Cluster: actors.Cluster{
 			Conn: conn, Beat: s.Roles.Heartbeat, Dead: s.Roles.NodeTimeout, ResumeTimeout: s.Roles.ResumeTimeout,
 			HTTP: s.Listen, Version: version,

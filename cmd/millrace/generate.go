@@ -90,7 +90,7 @@ func generate(ctx context.Context, out io.Writer, a *app, o *generateOptions) er
 		return err
 	}
 	o.serve.MaxBatchTokens, o.serve.MaxBatchSize = 512, max(o.beams.Width, 1)
-	e, err := openEngine(&o.serve, nil, a.log)
+	e, err := openEngine(&o.serve, nil, nil, a.log)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func simulated(t *testing.T, dir string) *engine {
 	t.Helper()
 	s := &config.Serve{Model: dir, MaxBatchTokens: 32, MaxBatchSize: 4, MaxWaiting: 4}
 	s.Backend, s.DeviceName = "sim", "flex-170"
-	e, err := openEngine(s, nil, zerolog.Nop())
+	e, err := openEngine(s, nil, nil, zerolog.Nop())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.shutdown(time.Second)) })
 	return e

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/api"
@@ -71,6 +72,11 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		return err
 	}
 	engine := secure.guard(late)
+	tracer, stopTracing, err := openTracing(ctx, s, log)
+	if err != nil {
+		return err
+	}
+	defer stopTracing()
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
 		return fmt.Errorf("%w: --listen takes another address", err)
@@ -90,7 +96,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		if calls != nil {
 			defer calls.Close()
 		}
-		if handler, err = httpHandler(engine, late, secure.keys, calls, s, log); err != nil {
+		if handler, err = httpHandler(engine, late, secure.keys, calls, tracer, s, log); err != nil {
 			return errors.Join(err, listener.Close())
 		}
 	}
@@ -110,7 +116,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 			}
 			joined, err := natsapi.Start(conn, engine, natsapi.Options{
 				Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
-				Keys: secure.keys, Resume: calls,
+				Keys: secure.keys, Resume: calls, Tracer: tracer,
 			})
 			service.Store(joined)
 			late.joined.Store(err == nil)
@@ -118,7 +124,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		})
 	}
 	group.Go(func() error {
-		e, err := openEngine(s, conn, log)
+		e, err := openEngine(s, conn, tracer, log)
 		if err != nil {
 			return err
 		}
@@ -225,10 +231,10 @@ func workerHandler(late *lateEngine) http.Handler {
 	return mux
 }
 
-func httpHandler(served api.Engine, late *lateEngine, keys *auth.Keyring, calls *resume.Calls, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
+func httpHandler(served api.Engine, late *lateEngine, keys *auth.Keyring, calls *resume.Calls, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
 	return openai.New(served, openai.Options{
 		Logger: log, Fingerprint: fingerprint(), Version: version,
-		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, Keys: keys, Resume: calls,
+		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, Keys: keys, Resume: calls, Tracer: tracer,
 		Page:    web.Handler(),
 		Metrics: loaded(late, serveMetrics),
 		Mounts:  map[string]http.Handler{"/debug/kv": loaded(late, debugKV)},

@@ -22,7 +22,7 @@ import (
 func realEngine(a *app, s *config.Simulate) (*engine, error) {
 	serve := s.Serve
 	serve.Backend, serve.DeviceName = "cpu", ""
-	return openEngine(&serve, nil, a.log.Level(zerolog.WarnLevel))
+	return openEngine(&serve, nil, nil, a.log.Level(zerolog.WarnLevel))
 }
 
 // replayed simulates a trace on one worker with the engine's KV pool.

@@ -538,6 +538,59 @@ func (x *Error) GetRetryAfterNs() int64 {
 	return 0
 }
 
+// Trace is a W3C trace context; absent: not traced.
+type Trace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Traceparent   string                 `protobuf:"bytes,1,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	Tracestate    string                 `protobuf:"bytes,2,opt,name=tracestate,proto3" json:"tracestate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Trace) Reset() {
+	*x = Trace{}
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Trace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Trace) ProtoMessage() {}
+
+func (x *Trace) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Trace.ProtoReflect.Descriptor instead.
+func (*Trace) Descriptor() ([]byte, []int) {
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Trace) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
+func (x *Trace) GetTracestate() string {
+	if x != nil {
+		return x.Tracestate
+	}
+	return ""
+}
+
 type Tokenize struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	Reply              *PID                   `protobuf:"bytes,1,opt,name=reply,proto3" json:"reply,omitempty"`
@@ -549,13 +602,14 @@ type Tokenize struct {
 	ContinueFinal      bool                   `protobuf:"varint,7,opt,name=continue_final,json=continueFinal,proto3" json:"continue_final,omitempty"`
 	NoGenerationPrompt bool                   `protobuf:"varint,8,opt,name=no_generation_prompt,json=noGenerationPrompt,proto3" json:"no_generation_prompt,omitempty"`
 	Model              string                 `protobuf:"bytes,9,opt,name=model,proto3" json:"model,omitempty"`
+	Trace              *Trace                 `protobuf:"bytes,10,opt,name=trace,proto3" json:"trace,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Tokenize) Reset() {
 	*x = Tokenize{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[5]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +621,7 @@ func (x *Tokenize) String() string {
 func (*Tokenize) ProtoMessage() {}
 
 func (x *Tokenize) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[5]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +634,7 @@ func (x *Tokenize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokenize.ProtoReflect.Descriptor instead.
 func (*Tokenize) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{5}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Tokenize) GetReply() *PID {
@@ -646,6 +700,13 @@ func (x *Tokenize) GetModel() string {
 	return ""
 }
 
+func (x *Tokenize) GetTrace() *Trace {
+	if x != nil {
+		return x.Trace
+	}
+	return nil
+}
+
 type Tokenized struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tokens        []int32                `protobuf:"varint,1,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
@@ -656,7 +717,7 @@ type Tokenized struct {
 
 func (x *Tokenized) Reset() {
 	*x = Tokenized{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[6]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +729,7 @@ func (x *Tokenized) String() string {
 func (*Tokenized) ProtoMessage() {}
 
 func (x *Tokenized) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[6]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +742,7 @@ func (x *Tokenized) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokenized.ProtoReflect.Descriptor instead.
 func (*Tokenized) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{6}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Tokenized) GetTokens() []int32 {
@@ -708,7 +769,7 @@ type Detokenize struct {
 
 func (x *Detokenize) Reset() {
 	*x = Detokenize{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[7]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -720,7 +781,7 @@ func (x *Detokenize) String() string {
 func (*Detokenize) ProtoMessage() {}
 
 func (x *Detokenize) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[7]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -733,7 +794,7 @@ func (x *Detokenize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Detokenize.ProtoReflect.Descriptor instead.
 func (*Detokenize) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{7}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Detokenize) GetReply() *PID {
@@ -760,7 +821,7 @@ type Detokenized struct {
 
 func (x *Detokenized) Reset() {
 	*x = Detokenized{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[8]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -772,7 +833,7 @@ func (x *Detokenized) String() string {
 func (*Detokenized) ProtoMessage() {}
 
 func (x *Detokenized) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[8]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -785,7 +846,7 @@ func (x *Detokenized) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Detokenized.ProtoReflect.Descriptor instead.
 func (*Detokenized) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{8}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Detokenized) GetText() string {
@@ -811,13 +872,14 @@ type OpenText struct {
 	IncludeStop   bool                   `protobuf:"varint,5,opt,name=include_stop,json=includeStop,proto3" json:"include_stop,omitempty"`
 	KeepSpecial   bool                   `protobuf:"varint,6,opt,name=keep_special,json=keepSpecial,proto3" json:"keep_special,omitempty"`
 	History       []int32                `protobuf:"varint,7,rep,packed,name=history,proto3" json:"history,omitempty"`
+	Trace         *Trace                 `protobuf:"bytes,8,opt,name=trace,proto3" json:"trace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OpenText) Reset() {
 	*x = OpenText{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[9]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +891,7 @@ func (x *OpenText) String() string {
 func (*OpenText) ProtoMessage() {}
 
 func (x *OpenText) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[9]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +904,7 @@ func (x *OpenText) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenText.ProtoReflect.Descriptor instead.
 func (*OpenText) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{9}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *OpenText) GetSeq() uint64 {
@@ -894,6 +956,13 @@ func (x *OpenText) GetHistory() []int32 {
 	return nil
 }
 
+func (x *OpenText) GetTrace() *Trace {
+	if x != nil {
+		return x.Trace
+	}
+	return nil
+}
+
 type CloseText struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -903,7 +972,7 @@ type CloseText struct {
 
 func (x *CloseText) Reset() {
 	*x = CloseText{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[10]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +984,7 @@ func (x *CloseText) String() string {
 func (*CloseText) ProtoMessage() {}
 
 func (x *CloseText) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[10]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +997,7 @@ func (x *CloseText) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseText.ProtoReflect.Descriptor instead.
 func (*CloseText) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{10}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CloseText) GetSeq() uint64 {
@@ -959,13 +1028,14 @@ type Generate struct {
 	AgeNs         int64  `protobuf:"varint,16,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
 	Weight        int64  `protobuf:"varint,17,opt,name=weight,proto3" json:"weight,omitempty"`
 	Moved         bool   `protobuf:"varint,19,opt,name=moved,proto3" json:"moved,omitempty"`
+	Trace         *Trace `protobuf:"bytes,20,opt,name=trace,proto3" json:"trace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Generate) Reset() {
 	*x = Generate{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[11]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -977,7 +1047,7 @@ func (x *Generate) String() string {
 func (*Generate) ProtoMessage() {}
 
 func (x *Generate) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[11]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -990,7 +1060,7 @@ func (x *Generate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Generate.ProtoReflect.Descriptor instead.
 func (*Generate) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{11}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Generate) GetSeq() uint64 {
@@ -1119,6 +1189,13 @@ func (x *Generate) GetMoved() bool {
 	return false
 }
 
+func (x *Generate) GetTrace() *Trace {
+	if x != nil {
+		return x.Trace
+	}
+	return nil
+}
+
 type Sampling struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Temperature       float32                `protobuf:"fixed32,1,opt,name=temperature,proto3" json:"temperature,omitempty"`
@@ -1139,7 +1216,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[12]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1228,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[12]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1241,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{12}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -1262,7 +1339,7 @@ type Beams struct {
 
 func (x *Beams) Reset() {
 	*x = Beams{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[13]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1351,7 @@ func (x *Beams) String() string {
 func (*Beams) ProtoMessage() {}
 
 func (x *Beams) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[13]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1364,7 @@ func (x *Beams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beams.ProtoReflect.Descriptor instead.
 func (*Beams) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{13}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Beams) GetWidth() int64 {
@@ -1320,7 +1397,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[14]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1332,7 +1409,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[14]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1345,7 +1422,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{14}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Cancel) GetSeq() uint64 {
@@ -1364,7 +1441,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1376,7 +1453,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1389,7 +1466,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{15}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Tokens) GetTokens() []*Token {
@@ -1417,7 +1494,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1506,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1519,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{16}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Token) GetSeq() uint64 {
@@ -1525,7 +1602,7 @@ type Alternative struct {
 
 func (x *Alternative) Reset() {
 	*x = Alternative{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1614,7 @@ func (x *Alternative) String() string {
 func (*Alternative) ProtoMessage() {}
 
 func (x *Alternative) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1627,7 @@ func (x *Alternative) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alternative.ProtoReflect.Descriptor instead.
 func (*Alternative) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{17}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Alternative) GetToken() int32 {
@@ -1583,7 +1660,7 @@ type Text struct {
 
 func (x *Text) Reset() {
 	*x = Text{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1595,7 +1672,7 @@ func (x *Text) String() string {
 func (*Text) ProtoMessage() {}
 
 func (x *Text) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1608,7 +1685,7 @@ func (x *Text) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Text.ProtoReflect.Descriptor instead.
 func (*Text) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{18}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Text) GetSeq() uint64 {
@@ -1680,7 +1757,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +1769,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +1782,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{19}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Logprob) GetToken() int32 {
@@ -1752,7 +1829,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1841,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1854,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{20}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Started) GetAgeNs() int64 {
@@ -1799,7 +1876,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1811,7 +1888,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1824,7 +1901,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{21}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Progress) GetNode() string {
@@ -1896,7 +1973,12 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x05param\x18\x02 \x01(\tR\x05param\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12$\n" +
-	"\x0eretry_after_ns\x18\x05 \x01(\x03R\fretryAfterNs\"\xbf\x02\n" +
+	"\x0eretry_after_ns\x18\x05 \x01(\x03R\fretryAfterNs\"I\n" +
+	"\x05Trace\x12 \n" +
+	"\vtraceparent\x18\x01 \x01(\tR\vtraceparent\x12\x1e\n" +
+	"\n" +
+	"tracestate\x18\x02 \x01(\tR\n" +
+	"tracestate\"\xea\x02\n" +
 	"\bTokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\fR\x06prompt\x12,\n" +
@@ -1906,7 +1988,9 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\rtemplate_args\x18\x06 \x01(\fR\ftemplateArgs\x12%\n" +
 	"\x0econtinue_final\x18\a \x01(\bR\rcontinueFinal\x120\n" +
 	"\x14no_generation_prompt\x18\b \x01(\bR\x12noGenerationPrompt\x12\x14\n" +
-	"\x05model\x18\t \x01(\tR\x05model\"N\n" +
+	"\x05model\x18\t \x01(\tR\x05model\x12)\n" +
+	"\x05trace\x18\n" +
+	" \x01(\v2\x13.millrace.msg.TraceR\x05trace\"N\n" +
 	"\tTokenized\x12\x16\n" +
 	"\x06tokens\x18\x01 \x03(\x05R\x06tokens\x12)\n" +
 	"\x05error\x18\x02 \x01(\v2\x13.millrace.msg.ErrorR\x05error\"M\n" +
@@ -1916,7 +2000,7 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x06tokens\x18\x02 \x03(\x05R\x06tokens\"L\n" +
 	"\vDetokenized\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12)\n" +
-	"\x05error\x18\x02 \x01(\v2\x13.millrace.msg.ErrorR\x05error\"\xe6\x01\n" +
+	"\x05error\x18\x02 \x01(\v2\x13.millrace.msg.ErrorR\x05error\"\x91\x02\n" +
 	"\bOpenText\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12'\n" +
 	"\x05reply\x18\x02 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12+\n" +
@@ -1924,9 +2008,10 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x04stop\x18\x04 \x03(\tR\x04stop\x12!\n" +
 	"\finclude_stop\x18\x05 \x01(\bR\vincludeStop\x12!\n" +
 	"\fkeep_special\x18\x06 \x01(\bR\vkeepSpecial\x12\x18\n" +
-	"\ahistory\x18\a \x03(\x05R\ahistory\"\x1d\n" +
+	"\ahistory\x18\a \x03(\x05R\ahistory\x12)\n" +
+	"\x05trace\x18\b \x01(\v2\x13.millrace.msg.TraceR\x05trace\"\x1d\n" +
 	"\tCloseText\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xdc\x04\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\x87\x05\n" +
 	"\bGenerate\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x18\n" +
 	"\achoices\x18\x02 \x03(\x06R\achoices\x12\x1d\n" +
@@ -1949,7 +2034,8 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x0edeadline_in_ns\x18\x0f \x01(\x03H\x00R\fdeadlineInNs\x88\x01\x01\x12\x15\n" +
 	"\x06age_ns\x18\x10 \x01(\x03R\x05ageNs\x12\x16\n" +
 	"\x06weight\x18\x11 \x01(\x03R\x06weight\x12\x14\n" +
-	"\x05moved\x18\x13 \x01(\bR\x05movedB\x11\n" +
+	"\x05moved\x18\x13 \x01(\bR\x05moved\x12)\n" +
+	"\x05trace\x18\x14 \x01(\v2\x13.millrace.msg.TraceR\x05traceB\x11\n" +
 	"\x0f_deadline_in_ns\"\xe6\x03\n" +
 	"\bSampling\x12 \n" +
 	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
@@ -2028,70 +2114,74 @@ func file_actors_msg_msgpb_messages_proto_rawDescGZIP() []byte {
 	return file_actors_msg_msgpb_messages_proto_rawDescData
 }
 
-var file_actors_msg_msgpb_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_actors_msg_msgpb_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_actors_msg_msgpb_messages_proto_goTypes = []any{
 	(*Frame)(nil),       // 0: millrace.msg.Frame
 	(*Part)(nil),        // 1: millrace.msg.Part
 	(*Envelope)(nil),    // 2: millrace.msg.Envelope
 	(*PID)(nil),         // 3: millrace.msg.PID
 	(*Error)(nil),       // 4: millrace.msg.Error
-	(*Tokenize)(nil),    // 5: millrace.msg.Tokenize
-	(*Tokenized)(nil),   // 6: millrace.msg.Tokenized
-	(*Detokenize)(nil),  // 7: millrace.msg.Detokenize
-	(*Detokenized)(nil), // 8: millrace.msg.Detokenized
-	(*OpenText)(nil),    // 9: millrace.msg.OpenText
-	(*CloseText)(nil),   // 10: millrace.msg.CloseText
-	(*Generate)(nil),    // 11: millrace.msg.Generate
-	(*Sampling)(nil),    // 12: millrace.msg.Sampling
-	(*Beams)(nil),       // 13: millrace.msg.Beams
-	(*Cancel)(nil),      // 14: millrace.msg.Cancel
-	(*Tokens)(nil),      // 15: millrace.msg.Tokens
-	(*Token)(nil),       // 16: millrace.msg.Token
-	(*Alternative)(nil), // 17: millrace.msg.Alternative
-	(*Text)(nil),        // 18: millrace.msg.Text
-	(*Logprob)(nil),     // 19: millrace.msg.Logprob
-	(*Started)(nil),     // 20: millrace.msg.Started
-	(*Progress)(nil),    // 21: millrace.msg.Progress
-	nil,                 // 22: millrace.msg.Sampling.LogitBiasEntry
+	(*Trace)(nil),       // 5: millrace.msg.Trace
+	(*Tokenize)(nil),    // 6: millrace.msg.Tokenize
+	(*Tokenized)(nil),   // 7: millrace.msg.Tokenized
+	(*Detokenize)(nil),  // 8: millrace.msg.Detokenize
+	(*Detokenized)(nil), // 9: millrace.msg.Detokenized
+	(*OpenText)(nil),    // 10: millrace.msg.OpenText
+	(*CloseText)(nil),   // 11: millrace.msg.CloseText
+	(*Generate)(nil),    // 12: millrace.msg.Generate
+	(*Sampling)(nil),    // 13: millrace.msg.Sampling
+	(*Beams)(nil),       // 14: millrace.msg.Beams
+	(*Cancel)(nil),      // 15: millrace.msg.Cancel
+	(*Tokens)(nil),      // 16: millrace.msg.Tokens
+	(*Token)(nil),       // 17: millrace.msg.Token
+	(*Alternative)(nil), // 18: millrace.msg.Alternative
+	(*Text)(nil),        // 19: millrace.msg.Text
+	(*Logprob)(nil),     // 20: millrace.msg.Logprob
+	(*Started)(nil),     // 21: millrace.msg.Started
+	(*Progress)(nil),    // 22: millrace.msg.Progress
+	nil,                 // 23: millrace.msg.Sampling.LogitBiasEntry
 }
 var file_actors_msg_msgpb_messages_proto_depIdxs = []int32{
 	2,  // 0: millrace.msg.Frame.messages:type_name -> millrace.msg.Envelope
 	1,  // 1: millrace.msg.Frame.part:type_name -> millrace.msg.Part
-	5,  // 2: millrace.msg.Envelope.tokenize:type_name -> millrace.msg.Tokenize
-	6,  // 3: millrace.msg.Envelope.tokenized:type_name -> millrace.msg.Tokenized
-	7,  // 4: millrace.msg.Envelope.detokenize:type_name -> millrace.msg.Detokenize
-	8,  // 5: millrace.msg.Envelope.detokenized:type_name -> millrace.msg.Detokenized
-	9,  // 6: millrace.msg.Envelope.open_text:type_name -> millrace.msg.OpenText
-	10, // 7: millrace.msg.Envelope.close_text:type_name -> millrace.msg.CloseText
-	11, // 8: millrace.msg.Envelope.generate:type_name -> millrace.msg.Generate
-	14, // 9: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
-	15, // 10: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
-	18, // 11: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
-	20, // 12: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
-	21, // 13: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
+	6,  // 2: millrace.msg.Envelope.tokenize:type_name -> millrace.msg.Tokenize
+	7,  // 3: millrace.msg.Envelope.tokenized:type_name -> millrace.msg.Tokenized
+	8,  // 4: millrace.msg.Envelope.detokenize:type_name -> millrace.msg.Detokenize
+	9,  // 5: millrace.msg.Envelope.detokenized:type_name -> millrace.msg.Detokenized
+	10, // 6: millrace.msg.Envelope.open_text:type_name -> millrace.msg.OpenText
+	11, // 7: millrace.msg.Envelope.close_text:type_name -> millrace.msg.CloseText
+	12, // 8: millrace.msg.Envelope.generate:type_name -> millrace.msg.Generate
+	15, // 9: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
+	16, // 10: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
+	19, // 11: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
+	21, // 12: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
+	22, // 13: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
 	3,  // 14: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
-	4,  // 15: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
-	3,  // 16: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
-	4,  // 17: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
-	3,  // 18: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
-	3,  // 19: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
-	3,  // 20: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
-	3,  // 21: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
-	3,  // 22: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
-	12, // 23: millrace.msg.Generate.sampling:type_name -> millrace.msg.Sampling
-	13, // 24: millrace.msg.Generate.beams:type_name -> millrace.msg.Beams
-	22, // 25: millrace.msg.Sampling.logit_bias:type_name -> millrace.msg.Sampling.LogitBiasEntry
-	16, // 26: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
-	17, // 27: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
-	4,  // 28: millrace.msg.Token.error:type_name -> millrace.msg.Error
-	19, // 29: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
-	4,  // 30: millrace.msg.Text.error:type_name -> millrace.msg.Error
-	19, // 31: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	5,  // 15: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
+	4,  // 16: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
+	3,  // 17: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
+	4,  // 18: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
+	3,  // 19: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
+	3,  // 20: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
+	5,  // 21: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
+	3,  // 22: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
+	3,  // 23: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
+	3,  // 24: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
+	13, // 25: millrace.msg.Generate.sampling:type_name -> millrace.msg.Sampling
+	14, // 26: millrace.msg.Generate.beams:type_name -> millrace.msg.Beams
+	5,  // 27: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
+	23, // 28: millrace.msg.Sampling.logit_bias:type_name -> millrace.msg.Sampling.LogitBiasEntry
+	17, // 29: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
+	18, // 30: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
+	4,  // 31: millrace.msg.Token.error:type_name -> millrace.msg.Error
+	20, // 32: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
+	4,  // 33: millrace.msg.Text.error:type_name -> millrace.msg.Error
+	20, // 34: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_actors_msg_msgpb_messages_proto_init() }
@@ -2113,14 +2203,14 @@ func file_actors_msg_msgpb_messages_proto_init() {
 		(*Envelope_Started)(nil),
 		(*Envelope_Progress)(nil),
 	}
-	file_actors_msg_msgpb_messages_proto_msgTypes[11].OneofWrappers = []any{}
+	file_actors_msg_msgpb_messages_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_actors_msg_msgpb_messages_proto_rawDesc), len(file_actors_msg_msgpb_messages_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

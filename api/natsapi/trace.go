@@ -1,0 +1,28 @@
+package natsapi
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/nats-io/nats.go/micro"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/tracing"
+)
+
+// span starts the span of a request, below that of its client if a traceparent
+// header names one.
+func (s *Service) span(ctx context.Context, req micro.Request) (context.Context, trace.Span) {
+	return s.opts.Tracer.Start(tracing.With(ctx, tracing.Extract(req.Headers())), req.Subject(), trace.WithSpanKind(trace.SpanKindServer),
+		trace.WithAttributes(semconv.MessagingSystemKey.String("nats"), semconv.MessagingDestinationName(req.Subject())))
+}
+
+func endSpan(span trace.Span, r *reply) {
+	if r.err != nil && wire.AsError(r.err).Code >= api.CodeInternal { // what else is the client's fault
+		tracing.Fail(span, strconv.Itoa(int(wire.AsError(r.err).Code)), r.err)
+	}
+	span.End()
+}
