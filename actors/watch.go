@@ -15,7 +15,9 @@ import (
 // Bounds of the watch. Messages between processes are not acknowledged; what is
 // missing shows within these times.
 const (
-	watchEvery = 100 * time.Millisecond
+	watchEvery = 50 * time.Millisecond
+	// stopped is a time between two looks that says that this process did not run.
+	stopped = 500 * time.Millisecond
 	// lostAfter is how long a worker's report and what came of a sequence may
 	// contradict each other: longer than a message is on its way, even in a queue.
 	lostAfter = time.Second
@@ -203,7 +205,7 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 	defer w.mu.Unlock()
 	pause := now.Sub(w.ticked)
 	w.ticked = now
-	if v.Deaf() || pause > 5*watchEvery { // this process was cut off, or stopped: it has to listen first
+	if v.Deaf() || pause > stopped { // this process was cut off, or stopped: it has to listen first
 		w.pardon(now)
 		return nil, nil
 	}

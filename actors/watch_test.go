@@ -229,7 +229,7 @@ func TestDeafnessAndALongPausePardonEverybody(t *testing.T) {
 			w.deaf = false
 		},
 		"pause": func(w *testWatch) {
-			w.now = w.now.Add(5*watchEvery + 1)
+			w.now = w.now.Add(stopped + 1)
 			troubles, again := w.look()
 			none(t, troubles)
 			require.Empty(t, again)

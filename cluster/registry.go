@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +16,14 @@ import (
 
 // BeatSubject is where every node says what it is.
 const BeatSubject = "millrace.registry.beat"
+
+// Each node listens at its name behind aliveSubject, and answers nothing: a node whose
+// beat is late is asked there, and the NATS server knows at once whether anybody
+// listens. Its word that nobody does comes to who asked behind goneSubject.
+const (
+	aliveSubject = "millrace.registry.alive." // + node
+	goneSubject  = "millrace.registry.gone."  // + who asks, and the node
+)
 
 // Defaults of Config.
 const (
@@ -36,7 +45,7 @@ type Config struct {
 type Registry struct {
 	cfg  Config
 	self string
-	sub  *nats.Subscription
+	subs []*nats.Subscription
 	quit chan struct{}
 	done sync.WaitGroup
 	once sync.Once
@@ -59,26 +68,71 @@ func Join(cfg Config) (*Registry, error) {
 	if cfg.Conn == nil {
 		return r, nil
 	}
-	var err error
-	if r.sub, err = cfg.Conn.Subscribe(BeatSubject, r.hear); err != nil {
-		return nil, fmt.Errorf("cluster: %w", err)
+	for subject, handle := range map[string]nats.MsgHandler{
+		BeatSubject: r.hear, aliveSubject + self: func(*nats.Msg) {}, goneSubject + self + ".*": r.gone,
+	} {
+		sub, err := cfg.Conn.Subscribe(subject, handle)
+		if err != nil {
+			r.unsubscribe()
+			return nil, fmt.Errorf("cluster: %w", err)
+		}
+		r.subs = append(r.subs, sub)
 	}
 	r.Beat()
 	r.done.Go(r.run)
 	return r, nil
 }
 
+func (r *Registry) unsubscribe() {
+	for _, sub := range r.subs {
+		_ = sub.Unsubscribe() // the connection may be gone
+	}
+}
+
 func (r *Registry) run() {
-	tick := time.NewTicker(r.cfg.Beat)
-	defer tick.Stop()
+	const looks = 5 // within a beat, for those that are late
+	beat, look := time.NewTicker(r.cfg.Beat), time.NewTicker(max(r.cfg.Beat/looks, time.Millisecond))
+	defer beat.Stop()
+	defer look.Stop()
 	for {
 		select {
 		case <-r.quit:
 			return
-		case now := <-tick.C:
+		case now := <-beat.C:
 			r.Beat()
 			r.judge(now)
+		case now := <-look.C:
+			r.ask(now)
 		}
+	}
+}
+
+// ask asks whether the nodes whose beat is late are still there.
+func (r *Registry) ask(now time.Time) {
+	r.mu.RLock()
+	late := r.table.late(now)
+	r.mu.RUnlock()
+	for _, node := range late {
+		err := r.cfg.Conn.PublishRequest(aliveSubject+node, goneSubject+r.self+"."+node, nil)
+		if err != nil {
+			r.cfg.Log.Debug().Err(err).Str("member", node).Msg("a late node was not asked") // its silence will tell
+		}
+	}
+}
+
+// gone takes the NATS server's word that nobody listens for a node any more: its
+// process has ended, or has lost its connection.
+func (r *Registry) gone(m *nats.Msg) {
+	const nobody = "503"
+	if m.Header.Get("Status") != nobody {
+		return
+	}
+	node := strings.TrimPrefix(m.Subject, goneSubject+r.self+".")
+	r.mu.Lock()
+	was := r.table.gone(time.Now(), node)
+	r.mu.Unlock()
+	if was {
+		r.cfg.Log.Warn().Str("member", node).Msg("a node is gone")
 	}
 }
 
@@ -184,6 +238,6 @@ func (r *Registry) leave() {
 	r.left = true
 	r.mu.Unlock()
 	r.Beat()
-	_ = r.sub.Unsubscribe()                  // the connection may be gone
-	_ = r.cfg.Conn.FlushTimeout(DefaultDead) // as above
+	r.unsubscribe()
+	_ = r.cfg.Conn.FlushTimeout(DefaultDead) // the connection may be gone
 }

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// table holds what was heard of others. It judges silence only while this node
+// table holds what was heard of others. A node is dead after some silence, or as soon as its
+// beat is late and nobody listens for it. The table judges silence only while this node
 // itself is heard: a beat of ours that does not come back means that the fault is
 // near, and a node that was stopped for a while has to listen first.
 type table struct {
@@ -14,6 +15,7 @@ type table struct {
 	dead    time.Duration // of silence
 	members map[string]*entry
 	echo    time.Time // when our own beat was last heard
+	back    time.Time // when it was heard again after a while
 	deaf    bool
 }
 
@@ -35,6 +37,7 @@ func (t *table) hear(now time.Time, m Member) (joined bool) {
 	if m.Node == t.self {
 		if t.deaf || now.Sub(t.echo) > t.dead/2 {
 			t.pardon(now)
+			t.back = now
 		}
 		t.echo, t.deaf = now, false
 		return false
@@ -79,6 +82,34 @@ func (t *table) tick(now time.Time) (silent []string) {
 	}
 	slices.Sort(silent)
 	return silent
+}
+
+// late lists the nodes whose beat should have come: worth a question.
+func (t *table) late(now time.Time) (nodes []string) {
+	for node, e := range t.members {
+		if t.isLate(now, e) {
+			nodes = append(nodes, node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+// isLate: not while the fault may be near. Behind a restart of the NATS server, others need
+// a while to come back, as this node did.
+func (t *table) isLate(now time.Time, e *entry) bool {
+	return !e.silent && e.BeatsEvery > 0 && now.Sub(e.heard) > e.BeatsEvery+e.BeatsEvery/5 &&
+		now.Sub(t.echo) <= t.dead/2 && now.Sub(t.back) > 2*t.dead
+}
+
+// gone notes that nobody listens for a late node any more. It returns whether that is new.
+func (t *table) gone(now time.Time, node string) bool {
+	e := t.members[node]
+	if e == nil || !t.isLate(now, e) {
+		return false
+	}
+	e.silent = true
+	return true
 }
 
 // live lists the members that are not silent, by node.

@@ -61,6 +61,41 @@ func TestANodeThatDoesNotHearItselfJudgesNobodyAndListensFirst(t *testing.T) {
 	require.Equal(t, []string{"a"}, x.tick(at))
 }
 
+func TestALateNodeForWhichNobodyListensIsGoneAtOnce(t *testing.T) {
+	const beat, dead = 250 * time.Millisecond, time.Second
+	at := time.Unix(1000, 0)
+	x := newTable("me", dead, at)
+	hear := func(nodes ...string) {
+		for _, node := range nodes {
+			x.hear(at, Member{Node: node, BeatsEvery: beat})
+		}
+	}
+	hear("a", "b")
+	at = at.Add(beat)
+	hear("me", "a")
+	require.Empty(t, x.late(at))
+	require.False(t, x.gone(at, "b"), "it was just heard")
+	at = at.Add(beat/5 + 1)
+	require.Equal(t, []string{"b"}, x.late(at))
+	require.False(t, x.gone(at, "a"), "it is not late: an answer from before it came back")
+	require.False(t, x.gone(at, "never seen"))
+	require.True(t, x.gone(at, "b"))
+	require.False(t, x.alive("b"))
+	require.False(t, x.gone(at, "b"), "it is said once")
+	require.Empty(t, x.late(at))
+	require.True(t, x.hear(at, Member{Node: "b", BeatsEvery: beat}), "it is there again")
+
+	at = at.Add(dead)
+	require.Empty(t, x.late(at), "this node does not hear itself")
+	hear("me", "b")
+	at = at.Add(2 * dead) // others may need so long to come back, too
+	x.echo = at
+	require.Empty(t, x.late(at))
+	require.False(t, x.gone(at, "b"))
+	at = at.Add(1)
+	require.Equal(t, []string{"a", "b"}, x.late(at))
+}
+
 func TestASlowBeaterIsNotDeadBetweenItsBeats(t *testing.T) {
 	at := time.Unix(1000, 0)
 	x := newTable("me", time.Second, at)

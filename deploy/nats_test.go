@@ -90,6 +90,8 @@ func TestEachRoleSendsItsOwnKindsOfMessagesOnly(t *testing.T) {
 	s := natsServer(t)
 	mayPublish := map[string][]string{ // beside the kinds
 		"millrace.registry.beat":       {"gateway", "tokenize", "compute", "detok", "node"},
+		"millrace.registry.alive.n1":   {"gateway", "tokenize", "compute", "detok", "node"},
+		"millrace.registry.gone.n1.n2": nil,
 		"millrace.journal.call":        {"gateway", "node"},
 		"millrace.resume.any":          {"gateway", "node"},
 		"millrace.resume.node.n1":      {"gateway", "node"},
@@ -113,6 +115,8 @@ func TestEachRoleSendsItsOwnKindsOfMessagesOnly(t *testing.T) {
 		"millrace.v1.chat.completions": {"gateway", "node"},
 		"millrace.node.n1.*":           {"gateway", "tokenize", "compute", "detok", "node"},
 		"millrace.registry.beat":       {"gateway", "tokenize", "compute", "detok", "node"},
+		"millrace.registry.alive.n1":   {"gateway", "tokenize", "compute", "detok", "node"},
+		"millrace.registry.gone.n1.*":  {"gateway", "tokenize", "compute", "detok", "node"},
 		"_INBOX.client.>":              {"gateway", "node", "client"},
 		"_INBOX.>":                     {"gateway", "node"},
 		">":                            nil,
