@@ -134,8 +134,8 @@ void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
     const bool fits = p + stream.panels[rows] <= end;
     const int panels = fits ? stream.panels[rows] : 1;
     const TileKernel kernel = (fits ? stream.kernel : kernels_.one)[rows];
-    alignas(64) float sums[kMaxTileSums] = {};
-    kernel({operand, panel(p), units_ * unit_bytes_, units_, group_, sums, nullptr});
+    alignas(64) float sums[kMaxTileSums];
+    kernel({operand, panel(p), units_ * unit_bytes_, units_, group_, true, sums, nullptr});
     for (int i = 0; i < panels; ++i, ++p) finish(b, tile, p, sums + i * panel_sums(rows));
   }
 }
@@ -149,7 +149,6 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
   const int64_t expanded = plan.expanded ? plan.block * expanded_bytes() : 0;  // of a panel
   auto* const panels = reinterpret_cast<std::byte*>(room);
   auto* const sums = reinterpret_cast<float*>(panels + plan.step * expanded);
-  std::memset(sums, 0, (last_tile - tile) * (end - p) * tile_sums * sizeof(float));
   for (int64_t k = 0; k < units_; k += plan.block) {
     const int64_t units = std::min(plan.block, units_ - k);
     for (int t = tile; t < last_tile; ++t) {
@@ -161,11 +160,11 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
         const std::byte* const packed = panel(q) + k * unit_bytes_;
         std::byte* const wide = panels + (q - p) * expanded;
         if (!plan.expanded) {
-          kernels_.one[rows]({operand, packed, 0, units, group_, to, nullptr});
+          kernels_.one[rows]({operand, packed, 0, units, group_, k == 0, to, nullptr});
         } else if (t == tile) {
-          kernels_.expanding[rows]({operand, packed, 0, units, group_, to, wide});
+          kernels_.expanding[rows]({operand, packed, 0, units, group_, k == 0, to, wide});
         } else {
-          kernels_.expanded[rows]({operand, wide, 0, units, group_, to, nullptr});
+          kernels_.expanded[rows]({operand, wide, 0, units, group_, k == 0, to, nullptr});
         }
         if (k + units == units_) finish(b, t, q, to);
       }

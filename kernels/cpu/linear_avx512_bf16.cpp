@@ -45,6 +45,7 @@ struct Avx512Bf16 {
   static Math<kLanes>::Vector value(const Finish& f, int row, int vector) {
     return plain_value<kLanes>(f, row, vector);
   }
+  static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
 };
 
 }  // namespace

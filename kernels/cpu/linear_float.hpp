@@ -49,6 +49,9 @@ struct FloatTarget {
   static Vector value(const Finish& f, int row, int vector) {
     return plain_value<kLanes>(f, row, vector);
   }
+  static Vector multiply_add(const Vector& a, const Vector& b, const Vector& c) {
+    return a * b + c;
+  }
 };
 
 // The same on weights that were made floats before: [pairs][2 vectors][even, odd][lanes].

@@ -41,6 +41,10 @@ struct Codes {
 
   static Operand spread(const Pair* p) { return *p; }
   static Weights load(const Weight* p) { return Base::load(p); }
+  static typename Base::Floats multiply_add(typename Base::Floats a, typename Base::Floats b,
+                                            typename Base::Floats c) {
+    return Base::multiply_add(a, b, c);
+  }
 };
 
 template <class Base>
@@ -99,6 +103,9 @@ void int4_tile(const Tile& t) {
     std::memcpy(expanded, &vector, sizeof vector);
     expanded += sizeof vector;
   };
+  if (t.fresh) {
+    std::memset(t.sums, 0, sizeof(float) * kPanels * kPanelVectors * kRows * kLanes);
+  }
   const int eights = t.group / 8;
   for (int64_t unit = 0; unit < t.units; ++unit) {
     int32_t totals[kRows];
@@ -161,7 +168,9 @@ void int4_expanded_rows(const Tile& t) {
     return t.sums + (vector * kRows + kFirst + r) * kLanes;
   };
   for (int v = 0; v < kPanelVectors; ++v) {
-    for (int r = 0; r < kCount; ++r) floats[v][r] = M::load(at(v, r));
+    for (int r = 0; r < kCount; ++r) {
+      floats[v][r] = t.fresh ? typename M::Vector{} : M::load(at(v, r));
+    }
   }
   const auto* weights = static_cast<const uint8_t*>(t.weights);
   const auto* operand = static_cast<const uint8_t*>(t.operand);

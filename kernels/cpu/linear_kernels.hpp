@@ -34,6 +34,7 @@ struct Tile {
   int64_t panel_stride;  // bytes between the panels
   int64_t units;
   int group;       // of int4
+  bool fresh;      // sums begin at zero, whatever they hold
   float* sums;     // [panels][2 vectors][rows][lanes]; int32 of int8
   void* expanded;  // for an expanding kernel: room for its weights
 };

@@ -30,6 +30,8 @@ namespace {
 //   Weights load(const Weight*)        kLanes units of weights
 //   void multiply(Vector&, Weights, Operand)  adds the products, always in the same order
 //   value(const Finish&, int row, int vector)  the sums of a row as floats, scaled
+//   multiply_add(a, b, c)              a * b + c of vectors of floats, rounded once where
+//                                      the instruction set can
 
 // Who fetches the weights of a tile ahead of their use: the processor by itself; or
 // the tile, to the first-level cache kNear bytes ahead, and where they come from
@@ -43,6 +45,8 @@ void tile(const Tile& t) {
   using Weight = typename Target::Weight;
   constexpr int kVector = Target::kDepth * Target::kLanes;  // weights of a unit
   Vector sums[kPanels][kPanelVectors][kRows];
+  // f(sum, its place). They are copied by way of a vector of its own: with the address of
+  // one of them GCC keeps all of them on the stack too.
   const auto each_sum = [&](auto&& f) {
     float* at = t.sums;
     for (auto& panel : sums) {
@@ -51,7 +55,15 @@ void tile(const Tile& t) {
       }
     }
   };
-  each_sum([](Vector& sum, const float* at) { std::memcpy(&sum, at, sizeof sum); });
+  if (t.fresh) {
+    each_sum([](Vector& sum, const float*) { sum = Vector{}; });
+  } else {
+    each_sum([](Vector& sum, const float* at) {
+      Vector copy;
+      std::memcpy(&copy, at, sizeof copy);
+      sum = copy;
+    });
+  }
   const auto* operand = static_cast<const typename Target::Pair*>(t.operand);
   const auto* weights = static_cast<const Weight*>(t.weights);
   const int64_t stride = t.panel_stride / static_cast<int64_t>(sizeof(Weight));
@@ -81,7 +93,10 @@ void tile(const Tile& t) {
     operand += kRows;
     weights += kPanelVectors * kVector;
   }
-  each_sum([](const Vector& sum, float* at) { std::memcpy(at, &sum, sizeof sum); });
+  each_sum([](const Vector& sum, float* at) {
+    const Vector copy = sum;
+    std::memcpy(at, &copy, sizeof copy);
+  });
 }
 
 template <class Target>
@@ -121,30 +136,31 @@ struct Math {
   static Vector splat(float x) { return Vector{} + x; }
 
   // e^x, relative error below 2^-22 in [-87, 88], where x is clamped; NaN stays.
-  // Cody-Waite reduction by n ln 2, Taylor's polynomial on [-ln2/2, ln2/2].
+  // Cody-Waite reduction by n ln 2; on [-ln2/2, ln2/2] a polynomial through Chebyshev's
+  // nodes, error 2^-26.
+  template <class Target>
   static Vector exp(Vector x) {
     const Vector low = splat(-87.0f), high = splat(88.0f);
     x = x < low ? low : x;
     x = x > high ? high : x;
     const Vector shifter = splat(0x1.8p23f);  // adding it rounds to an integer
-    const Vector shifted = x * 1.44269504f + shifter;
+    const Vector shifted = Target::multiply_add(x, splat(1.44269504f), shifter);
     const Vector n = shifted - shifter;
-    const Vector r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-    Vector p = splat(1.0f / 5040);
-    p = p * r + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
+    Vector r = Target::multiply_add(n, splat(-0.693359375f), x);
+    r = Target::multiply_add(n, splat(2.12194440e-4f), r);
+    // 1 + r + r^2 (0.5 + a r + r^2 (b + c r + d r^2)), in short chains
+    const Vector r2 = r * r;
+    const Vector inner =
+        Target::multiply_add(splat(0.00139262143f), r2,
+                             Target::multiply_add(splat(0.00836320315f), r, splat(0.0416665561f)));
+    const Vector outer = Target::multiply_add(splat(0.166665763f), r, splat(0.5f));
+    const Vector p = Target::multiply_add(Target::multiply_add(inner, r2, outer), r2, r) + 1.0f;
     const Ints exponent = (Ints)shifted << 23;  // n is in the low bits of the mantissa
     return (Vector)((Ints)p + exponent);
   }
 
-  static Vector logistic(Vector x) { return 1.0f / (1.0f + exp(-x)); }
-
   // Abramowitz and Stegun 7.1.26, absolute error below 1.5e-7.
+  template <class Target>
   static Vector erf(Vector x) {
     const Vector a = x < 0.0f ? -x : x;
     const Vector t = 1.0f / (1.0f + 0.3275911f * a);
@@ -153,18 +169,19 @@ struct Math {
     p = p * t + 1.421413741f;
     p = p * t - 0.284496736f;
     p = p * t + 0.254829592f;
-    const Vector y = 1.0f - p * t * exp(-a * a);
+    const Vector y = 1.0f - p * t * exp<Target>(-a * a);
     return x < 0.0f ? -y : y;
   }
 
+  template <class Target>
   static Vector activate(Vector x, int activation) {
     switch (activation) {
       case MR_ACT_SILU:
-        return x * logistic(x);
-      case MR_ACT_GELU_TANH:  // (1 + tanh(u)) / 2 = logistic(2u)
-        return x * logistic(1.595769122f * (x + 0.044715f * x * x * x));
+        return x / (1.0f + exp<Target>(-x));
+      case MR_ACT_GELU_TANH:  // (1 + tanh(u)) / 2 = 1 / (1 + e^-2u)
+        return x / (1.0f + exp<Target>(-1.595769122f * (x + 0.044715f * x * x * x)));
       case MR_ACT_GELU_ERF:
-        return 0.5f * x * (1.0f + erf(x * 0.707106781f));
+        return 0.5f * x * (1.0f + erf<Target>(x * 0.707106781f));
       case MR_ACT_RELU:
         return x < 0.0f ? splat(0.0f) : x;
       default:
@@ -219,7 +236,7 @@ template <class Target>
   for (int r = 0; r < f.rows; ++r) {
     const Vector first = Target::value(f, r, 0) + bias0;
     const Vector second = Target::value(f, r, 1) + bias1;
-    const Vector y = M::activate(first, f.activation);
+    const Vector y = M::template activate<Target>(first, f.activation);
     const int64_t at = r * f.out_stride;
     if (f.gated) {
       M::write(f, at, y * second, f.columns);
@@ -227,7 +244,8 @@ template <class Target>
     }
     M::write(f, at, y, f.columns < kLanes ? f.columns : kLanes);
     if (f.columns > kLanes) {
-      M::write(f, at + kLanes, M::activate(second, f.activation), f.columns - kLanes);
+      M::write(f, at + kLanes, M::template activate<Target>(second, f.activation),
+               f.columns - kLanes);
     }
   }
 }
