@@ -27,6 +27,11 @@ constexpr int kExpandedTilesInt4 = 6;
 constexpr int kFewTiles = 2;
 constexpr int64_t kFewTilesBlock = 8 << 10;  // bytes of a panel
 
+// A core keeps the same rows from op to op, so that what it wrote is in its own cache, where
+// that is worth reading all weights: there are so many rows for each, or so few weights.
+constexpr int kOwnRows = 64;
+constexpr int64_t kSmallWeights = 4 << 20;  // bytes
+
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Of the scales and totals of rows, in whole lines.
@@ -192,6 +197,10 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     plan.room = plan.tiling.tiles * panel_sums(kernels_.max_rows);
     return plan;
   }
+  // As many for each thread; lower ones multiply as fast.
+  if (plan.tiling.tiles >= threads) {
+    plan.tiling.tiles = static_cast<int>(ceil_div(plan.tiling.tiles, threads) * threads);
+  }
   plan.expanded = kernels_.expanded[1] != nullptr &&
                   (weight_type_ != MR_WEIGHTS_INT4 || plan.tiling.tiles >= kExpandedTilesInt4);
   const int64_t most = kBlockOperand / (kernels_.max_rows * operand_unit_bytes_);
@@ -201,7 +210,11 @@ Linear::Plan Linear::plan(int rows, int threads) const {
   plan.chunk = std::clamp<int64_t>(cached_bytes_ / panel_bytes, 1, plan.chunk);
   plan.step = plan.chunk;
   plan.chunks = ceil_div(panels_, plan.chunk);
-  plan.groups = std::clamp<int64_t>(wanted / plan.chunks, 1, plan.tiling.tiles / 2);
+  plan.groups = wanted / plan.chunks;
+  if (rows >= kOwnRows * threads || panels_ * units_ * unit_bytes_ <= kSmallWeights) {
+    plan.groups = std::max<int64_t>(plan.groups, threads);
+  }
+  plan.groups = std::clamp<int64_t>(plan.groups, 1, plan.tiling.tiles / 2);
   plan.room =
       plan.chunk * ((plan.expanded ? plan.block * expanded_bytes() / int64_t{sizeof(float)} : 0) +
                     ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows));
@@ -219,7 +232,7 @@ void Linear::run(const bf16* in, int rows, void* out, ThreadPool& pool) const {
   batch.out = out;
 
   pool.parallel_for(static_cast<int>(plan.chunks * plan.groups), [&](int task, int thread) {
-    const int64_t p = task / plan.groups * plan.chunk, group = task % plan.groups;
+    const int64_t p = task % plan.chunks * plan.chunk, group = task / plan.chunks;
     const int64_t end = std::min(p + plan.chunk, panels_);
     if (plan.tiling.tiles == 1) {
       run_tile(batch, 0, p, end);
