@@ -61,7 +61,8 @@ func WithHTTPResume(d time.Duration) HTTPOption {
 }
 
 // WithHTTPSilence sets how long a stream may be silent, the server's comments
-// included, before it counts as cut: one minute by default.
+// included, before it counts as cut: by default three times as long as the server says
+// of a stream that can be resumed, one minute of another.
 func WithHTTPSilence(d time.Duration) HTTPOption {
 	return func(t *httpTransport) error {
 		if d <= 0 {
@@ -75,7 +76,7 @@ func WithHTTPSilence(d time.Duration) HTTPOption {
 // NewHTTP returns a client of the server at a base address, such as
 // "http://127.0.0.1:8000".
 func NewHTTP(base string, options ...HTTPOption) (Client, error) {
-	t := &httpTransport{client: &http.Client{}, header: http.Header{}, resumeFor: resumeFor, silence: silence}
+	t := &httpTransport{client: &http.Client{}, header: http.Header{}, resumeFor: resumeFor}
 	if err := t.add(base); err != nil {
 		return nil, err
 	}
@@ -93,7 +94,7 @@ type httpTransport struct {
 	client    *http.Client
 	header    http.Header
 	resumeFor time.Duration
-	silence   time.Duration
+	silence   time.Duration // 0: what the server says
 }
 
 func (t *httpTransport) add(base string) error {
@@ -113,8 +114,26 @@ func (t *httpTransport) close() { t.client.CloseIdleConnections() }
 type call struct {
 	method, path string
 	body         []byte
-	after        string // Last-Event-ID
-	again        bool   // it may reach two servers: the second finds what the first began
+	after        string        // Last-Event-ID
+	again        bool          // it may reach two servers: the second finds what the first began
+	wait         time.Duration // for the head of an answer; 0: as long as it takes
+}
+
+// answer is one that a server gives.
+type answer struct {
+	*http.Response
+	from uint32             // of bases
+	end  context.CancelFunc // ends the connection; so does closing the body
+}
+
+type closing struct {
+	io.ReadCloser
+	end func()
+}
+
+func (c closing) Close() error {
+	defer c.end()
+	return c.ReadCloser.Close()
 }
 
 func (p path) call(body []byte) call {
@@ -127,17 +146,18 @@ func (p path) call(body []byte) call {
 // send returns the answer if its status is 2xx; the caller closes its body. It
 // asks each server once, from the one that answered last on: what one cannot serve
 // now (503), another may.
-func (t *httpTransport) send(ctx context.Context, c call) (*http.Response, error) {
+func (t *httpTransport) send(ctx context.Context, c call) (*answer, error) {
 	first := t.current.Load()
 	var last error
 	for i := range uint32(len(t.bases)) {
 		at := (first + i) % uint32(len(t.bases))
-		resp, err := t.try(ctx, t.bases[at], c)
+		resp, err := t.try(ctx, at, c)
 		var said *Error
 		if err == nil || errors.As(err, &said) && said.Status != http.StatusServiceUnavailable {
 			t.current.Store(at)
 			return resp, err
 		}
+		t.leave(at)
 		if last = err; said == nil && !c.again && !refused(err) || ctx.Err() != nil { // said: it was not taken
 			break
 		}
@@ -146,7 +166,7 @@ func (t *httpTransport) send(ctx context.Context, c call) (*http.Response, error
 }
 
 // taken is send, for as long as every server that is there is about to stop.
-func (t *httpTransport) taken(ctx context.Context, c call) (*http.Response, error) {
+func (t *httpTransport) taken(ctx context.Context, c call) (*answer, error) {
 	begin := time.Now()
 	for tries := 0; ; tries++ {
 		resp, err := t.send(ctx, c)
@@ -181,8 +201,22 @@ func refused(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-func (t *httpTransport) try(ctx context.Context, base string, c call) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, c.method, base+c.path, bytes.NewReader(c.body))
+// leave has the next request begin with another server than this one.
+func (t *httpTransport) leave(at uint32) {
+	t.current.CompareAndSwap(at, (at+1)%uint32(len(t.bases)))
+}
+
+func (t *httpTransport) try(ctx context.Context, at uint32, c call) (_ *answer, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+	}()
+	if c.wait > 0 {
+		defer time.AfterFunc(c.wait, cancel).Stop()
+	}
+	req, err := http.NewRequestWithContext(ctx, c.method, t.bases[at]+c.path, bytes.NewReader(c.body))
 	if err != nil {
 		return nil, fmt.Errorf("millrace: %w", err)
 	}
@@ -198,7 +232,8 @@ func (t *httpTransport) try(ctx context.Context, base string, c call) (*http.Res
 		return nil, fmt.Errorf("millrace: %w", err)
 	}
 	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusNoContent {
-		return resp, nil
+		resp.Body = closing{resp.Body, cancel}
+		return &answer{resp, at, cancel}, nil
 	}
 	defer resp.Body.Close()
 	const limit = 64 << 10

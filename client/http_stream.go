@@ -15,12 +15,13 @@ import (
 type httpStream struct {
 	t      *httpTransport
 	call   call
-	resp   *http.Response
+	resp   *answer
 	events *sseReader
-	id     string      // of a resumable answer; "" for another
-	since  int         // chunks since the last event's number; they come again
-	skip   int         // of those, how many are still to come
-	idle   *time.Timer // ends a connection that is silent
+	id     string        // of a resumable answer; "" for another
+	since  int           // chunks since the last event's number; they come again
+	skip   int           // of those, how many are still to come
+	limit  time.Duration // of silence
+	idle   *time.Timer   // ends a connection that is silent
 	ended  bool
 }
 
@@ -58,8 +59,8 @@ func (s *httpStream) lost(err error) bool {
 }
 
 func (s *httpStream) read() ([]byte, error) {
-	s.idle.Reset(s.t.silence)
-	data, err := s.events.next(func() { s.idle.Reset(s.t.silence) })
+	s.idle.Reset(s.limit)
+	data, err := s.events.next(func() { s.idle.Reset(s.limit) })
 	switch {
 	case err != nil:
 		return nil, err
@@ -81,22 +82,25 @@ func (s *httpStream) read() ([]byte, error) {
 func (s *httpStream) open(ctx context.Context) error {
 	begin := time.Now()
 	for tries := 0; ; tries++ {
-		connection, cancel := context.WithCancel(ctx)
-		resp, err := s.t.send(connection, s.call) //nolint:bodyclose // disconnect closes it
+		s.call.wait = s.headWait(tries, time.Since(begin))
+		resp, err := s.t.send(ctx, s.call) //nolint:bodyclose // disconnect closes it
 		if err == nil {
 			last := uint64(0)
 			if s.events != nil {
 				last = s.events.last
 			}
 			s.resp, s.events = resp, &sseReader{r: bufio.NewReader(resp.Body), last: last}
-			s.idle = time.AfterFunc(s.t.silence, cancel)
-			if id := resp.Header.Get("Millrace-Id"); id != "" {
+			if id := resp.Header.Get(headerID); id != "" {
 				s.id = id
 				s.call = call{method: http.MethodGet, path: "/v1/streams/" + id, again: true}
 			}
+			s.limit = silenceLimit(s.t.silence, s.id, resp.Header.Get(headerInterval))
+			s.idle = time.AfterFunc(s.limit, func() { // the server is stopped, or cut off
+				s.t.leave(resp.from)
+				resp.end()
+			})
 			return nil
 		}
-		cancel()
 		if time.Since(begin) > s.t.resumeFor || !s.passes(err) || !sleep(ctx, backoff(tries)) {
 			if s.id != "" && ctx.Err() == nil {
 				return fmt.Errorf("%w: %w", ErrGap, err)
@@ -104,6 +108,22 @@ func (s *httpStream) open(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// headWait bounds the wait for the head of an answer, which comes within the first silence:
+// a server that was stopped takes requests and says nothing. Another one finds the same
+// call. At last there is no bound, since the wait may be another's doing.
+func (s *httpStream) headWait(tries int, since time.Duration) time.Duration {
+	wait := firstWait << min(tries, 6)
+	switch {
+	case !s.call.again || since+wait > s.t.resumeFor:
+		return 0
+	case s.id != "":
+		return s.limit
+	case len(s.t.bases) == 1:
+		return 0
+	}
+	return wait
 }
 
 // passes says whether an error may pass by waiting. A first refusal is the

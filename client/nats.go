@@ -15,25 +15,40 @@ import (
 
 // The headers of the server's messages; see docs/api.md.
 const (
-	headerSeq    = "Millrace-Seq"
-	headerEnd    = "Millrace-End"
-	headerCancel = "Millrace-Cancel"
-	headerPing   = "Millrace-Ping"
-	headerID     = "Millrace-Id"
-	headerBody   = "Millrace-Body"
-	headerAccept = "Millrace-Accept"
-	headerCode   = "Nats-Service-Error-Code"
-	subjects     = "millrace.v1."
+	headerSeq      = "Millrace-Seq"
+	headerEnd      = "Millrace-End"
+	headerCancel   = "Millrace-Cancel"
+	headerPing     = "Millrace-Ping"
+	headerID       = "Millrace-Id"
+	headerInterval = "Millrace-Ping-Interval"
+	headerBody     = "Millrace-Body"
+	headerAccept   = "Millrace-Accept"
+	headerCode     = "Nats-Service-Error-Code"
+	subjects       = "millrace.v1."
 )
 
-// silence is how long a stream may be silent; the server pings every 15 s.
+// silence is how long a stream may be silent where nothing else is said.
 const silence = time.Minute
+
+// silenceLimit is how long a stream may be silent: what the caller set, three times as long as
+// a server needs for a sign of life where the stream can go on at another one, or a minute.
+func silenceLimit(set time.Duration, id, interval string) time.Duration {
+	const beats, least = 3, time.Second
+	if set > 0 {
+		return set
+	}
+	seconds, err := strconv.ParseFloat(interval, 64)
+	if id == "" || err != nil || seconds <= 0 {
+		return silence
+	}
+	return max(time.Duration(beats*seconds*float64(time.Second)), least)
+}
 
 // NATSOption changes how NewNATS's client works.
 type NATSOption func(*natsTransport) error
 
 // WithSilence sets how long a stream may be silent, pings included, before it
-// counts as cut: one minute by default.
+// counts as cut: by default as WithHTTPSilence has it.
 func WithSilence(d time.Duration) NATSOption {
 	return func(t *natsTransport) error {
 		if d <= 0 {
@@ -63,7 +78,7 @@ func WithNATSHeader(key, value string) NATSOption {
 
 // NewNATS returns a client over a connection, which stays the caller's.
 func NewNATS(nc *nats.Conn, options ...NATSOption) (Client, error) {
-	t := &natsTransport{nc: nc, silence: silence, resumeFor: resumeFor, header: nats.Header{headerAccept: {"body"}}}
+	t := &natsTransport{nc: nc, resumeFor: resumeFor, header: nats.Header{headerAccept: {"body"}}}
 	for _, option := range options {
 		if err := option(t); err != nil {
 			return nil, err
@@ -88,7 +103,7 @@ func DialNATS(url string, options ...NATSOption) (Client, error) {
 type natsTransport struct {
 	nc        *nats.Conn
 	own       bool
-	silence   time.Duration
+	silence   time.Duration // 0: what the server says
 	resumeFor time.Duration
 	header    nats.Header // of every request
 	served    atomic.Bool // a server has answered
@@ -161,7 +176,7 @@ func messageError(m *nats.Msg) *Error {
 
 func (t *natsTransport) stream(ctx context.Context, p path, body []byte) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		s := &natsStream{t: t, subject: subjects + p.nats, body: body}
+		s := &natsStream{t: t, subject: subjects + p.nats, body: body, limit: silenceLimit(t.silence, "", "")}
 		if err := s.open(ctx, s.subject, body); err != nil {
 			yield(nil, err)
 			return

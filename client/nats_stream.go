@@ -12,11 +12,13 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// probeAfter is the silence after which the server of a resumable stream is asked
-// whether it is still there, and probeWait is for its answer.
+// The server of a resumable stream is asked whether it is still there after a silence, which
+// doubles while it is; probeWait is for its answer. The NATS server answers for one that is
+// gone, at once.
 const (
-	probeAfter = time.Second
-	probeWait  = 2 * time.Second
+	probeFirst = 200 * time.Millisecond
+	probeMost  = 2 * time.Second
+	probeWait  = time.Second
 	// firstWait bounds the wait for a server's first message, which comes at once: the
 	// request may have gone to one that died.
 	firstWait = 5 * time.Second
@@ -28,10 +30,11 @@ type natsStream struct {
 	subject string // of the first request
 	body    []byte
 	sub     *nats.Subscription
-	held    *nats.Msg // received, not read yet
-	cancel  string    // where a message cancels; known from the first message on
-	id      string    // of a resumable stream
-	seq     uint64    // of the last message
+	held    *nats.Msg     // received, not read yet
+	cancel  string        // where a message cancels; known from the first message on
+	id      string        // of a resumable stream
+	limit   time.Duration // of silence
+	seq     uint64        // of the last message
 	ended   bool
 }
 
@@ -162,6 +165,7 @@ func (s *natsStream) read(ctx context.Context) ([]byte, error) {
 		s.t.served.Store(true)
 		if cancel := m.Header.Get(headerCancel); cancel != "" {
 			s.cancel, s.id = cancel, m.Header.Get(headerID)
+			s.limit = silenceLimit(s.t.silence, s.id, m.Header.Get(headerInterval))
 		}
 		if m.Header.Get(headerPing) != "" {
 			continue
@@ -183,20 +187,21 @@ func (s *natsStream) read(ctx context.Context) ([]byte, error) {
 }
 
 // receive waits for a message. A resumable stream's server is asked now and then
-// whether it is there: it may have died without a word.
+// whether it is there: it may have died without a word. While the connection itself is
+// away nobody is judged.
 func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 	if m := s.held; m != nil {
 		s.held = nil
 		return m, nil
 	}
-	begin, unanswered, silence := time.Now(), 0, s.t.silence
+	begin, unanswered, probe, limit := time.Now(), 0, probeFirst, s.limit
 	if s.unheard() && s.t.resumes() {
-		silence = min(silence, firstWait)
+		limit = min(limit, firstWait)
 	}
 	for {
-		wait := silence - time.Since(begin)
+		wait := limit - time.Since(begin)
 		if s.id != "" {
-			wait = min(wait, probeAfter)
+			wait = min(wait, probe)
 		}
 		timed, cancel := context.WithTimeout(ctx, max(wait, 0))
 		m, err := s.sub.NextMsgWithContext(timed)
@@ -212,12 +217,15 @@ func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 			return nil, fmt.Errorf("%w after message %d: %w", ErrGap, s.seq, err)
 		case !errors.Is(err, context.DeadlineExceeded):
 			return nil, fmt.Errorf("%w after message %d: %w", ErrCut, s.seq, err)
-		case time.Since(begin) >= silence:
-			return nil, fmt.Errorf("%w: silent for %s after message %d", ErrCut, silence, s.seq)
+		case s.t.nc.IsReconnecting():
+			begin = time.Now()
+			continue
+		case time.Since(begin) >= limit:
+			return nil, fmt.Errorf("%w: silent for %s after message %d", ErrCut, limit, s.seq)
 		}
 		switch lives, answered := s.probe(ctx); {
 		case answered && lives:
-			unanswered, begin = 0, time.Now()
+			unanswered, begin, probe = 0, time.Now(), min(2*probe, probeMost)
 		case answered, unanswered > 0:
 			return nil, fmt.Errorf("%w: the server is gone after message %d", ErrCut, s.seq)
 		default:

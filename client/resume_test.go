@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/api/natsapi/bodies"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/e2e/badnet"
 	"github.com/millrace/millrace/resume"
 )
 
@@ -156,6 +157,54 @@ func TestAStreamOutlivesItsGateway(t *testing.T) {
 				require.Len(t, e.Requests(), 2)
 			})
 		}
+	}
+}
+
+// TestAStreamLeavesAGatewayThatIsStopped: its connections stay, and nothing comes through them.
+// The wait for a sign of life is the whole bound.
+func TestAStreamLeavesAGatewayThatIsStopped(t *testing.T) {
+	for _, transport := range []string{"http", "nats"} {
+		hold := make(chan struct{})
+		e := counting(20, hold)
+		url := jetStream(t, 1<<20).ClientURL()
+		proxy := func(to string) *badnet.Proxy {
+			_, address, _ := strings.Cut(to, "://")
+			p, err := badnet.NewProxy(t.Context(), address)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, p.Close()) })
+			return p
+		}
+		inside := proxy(url)
+		a := newGateway(t, "nats://"+inside.Addr(), e)
+		outside := proxy(a.http.URL)
+		var c client.Client
+		var err error
+		if transport == "http" {
+			c, err = client.NewHTTP("http://"+outside.Addr(), client.WithServers(newGateway(t, url, e).http.URL))
+		} else {
+			c, err = client.DialNATS(url)
+		}
+		require.NoError(t, err)
+		text := ""
+		for chunk, err := range c.ChatStream(t.Context(), hi) {
+			require.NoError(t, err, transport)
+			for _, ch := range chunk.Choices {
+				text += ch.Content()
+			}
+			if strings.HasSuffix(text, " 19 ") {
+				if transport == "nats" { // until here, a has to be the one that is asked
+					newGateway(t, url, e)
+				}
+				inside.Blackhole()
+				outside.Blackhole()
+				close(hold)
+			}
+		}
+		require.Equal(t, whole(), text, transport)
+		require.Len(t, e.Requests(), 2)
+		c.Close()
+		inside.Heal()
+		outside.Heal()
 	}
 }
 

@@ -216,10 +216,14 @@ func (s *session) run(answer <-chan api.Event, stop func()) {
 				s.c.metrics.fenced.Inc()
 				s.c.opts.Logger.Warn().Str("id", s.id).Msg("resume: another gateway has taken the call over")
 			}
-		} else if err = s.follow(); errors.Is(err, errOwnerDead) {
-			answer, stop, err = s.takeOver()
-			if err == nil {
-				continue
+		} else {
+			if err = s.ownerGone(); err == nil {
+				err = s.follow()
+			}
+			if errors.Is(err, errOwnerDead) {
+				if answer, stop, err = s.takeOver(); err == nil {
+					continue
+				}
 			}
 		}
 		if err == nil || s.ended(err) {
@@ -233,6 +237,19 @@ func (s *session) run(answer <-chan api.Event, stop func()) {
 		sleep(s.ctx, pause)
 		s.restart()
 	}
+}
+
+// ownerGone is errOwnerDead where nobody listens at the owner of a log that was read to its
+// end: then it need not be followed first.
+func (s *session) ownerGone() error {
+	if s.state.last == 0 {
+		return nil
+	}
+	owns, err := s.c.peers.ask(s.ctx, s.state.owner, question{ID: s.id, Cancel: s.isCancelled()})
+	if err == nil && !owns {
+		return errOwnerDead
+	}
+	return nil
 }
 
 // ended handles what ends a session without an end of the answer.

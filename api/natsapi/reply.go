@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -18,6 +19,7 @@ type reply struct {
 	nc        *nats.Conn
 	to        string
 	resumable bool                                       // the stream can be resumed under callID
+	interval  time.Duration                              // of its signs of life
 	keep      func(body []byte) (name string, err error) // of an answer above a message's size; nil: the client would not take it
 	cancel    string                                     // the stream's cancel subject; "" when the answer is one message
 	callID    string
@@ -87,6 +89,7 @@ func (r *reply) open(h nats.Header) nats.Header {
 	h[HeaderCancel] = []string{r.cancel}
 	if r.resumable {
 		h[HeaderID] = []string{r.callID}
+		h[HeaderInterval] = []string{strconv.FormatFloat(r.interval.Seconds(), 'f', -1, 64)}
 	}
 	return h
 }

@@ -31,7 +31,7 @@ func (s *Service) follow(ctx context.Context, r *reply, reader *resume.Reader) {
 	call := reader.Call()
 	ctx, subject, forget := s.cancellable(ctx, call.ID)
 	defer forget()
-	r.callID, r.resumable = call.ID, true
+	r.callID, r.resumable, r.interval = call.ID, true, s.opts.PingAfter
 	s.answer(ctx, r, subject, call, reader.Events(ctx))
 	if errors.Is(context.Cause(ctx), errCancelled) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)

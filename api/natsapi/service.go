@@ -28,15 +28,16 @@ import (
 
 // Headers of the messages of a stream.
 const (
-	HeaderSeq        = "Millrace-Seq"    // 1, 2, ... without a gap
-	HeaderEnd        = "Millrace-End"    // on the last message: stop, length, cancelled or error
-	HeaderCancel     = "Millrace-Cancel" // on the first: a message to this subject cancels
-	HeaderPing       = "Millrace-Ping"   // a sign of life, no part of the numbering
-	HeaderRetryAfter = "Retry-After"     // seconds, with errors 429 and 503
-	HeaderID         = "Millrace-Id"     // on the first of a resumable stream: what to resume
-	HeaderBody       = "Millrace-Body"   // the body is the object of this name in the bucket
-	HeaderAccept     = "Millrace-Accept" // of a request: "body", for an answer by HeaderBody
-	HeaderKey        = "Authorization"   // of a request: "Bearer KEY"
+	HeaderSeq        = "Millrace-Seq"           // 1, 2, ... without a gap
+	HeaderEnd        = "Millrace-End"           // on the last message: stop, length, cancelled or error
+	HeaderCancel     = "Millrace-Cancel"        // on the first: a message to this subject cancels
+	HeaderPing       = "Millrace-Ping"          // a sign of life, no part of the numbering
+	HeaderInterval   = "Millrace-Ping-Interval" // on the first of a resumable stream: seconds of silence before a sign of life
+	HeaderRetryAfter = "Retry-After"            // seconds, with errors 429 and 503
+	HeaderID         = "Millrace-Id"            // on the first of a resumable stream: what to resume
+	HeaderBody       = "Millrace-Body"          // the body is the object of this name in the bucket
+	HeaderAccept     = "Millrace-Accept"        // of a request: "body", for an answer by HeaderBody
+	HeaderKey        = "Authorization"          // of a request: "Bearer KEY"
 )
 
 // Options of the service. The zero value of each has the default that its
@@ -47,7 +48,7 @@ type Options struct {
 	Fingerprint string        // system_fingerprint: what computes the answers
 	MaxBody     int           // bytes of a request; 4 MiB
 	MaxRequests int           // answered at once; 1024
-	PingAfter   time.Duration // silence before a stream's sign of life; 15 s
+	PingAfter   time.Duration // silence before a stream's sign of life; 1 s
 	Keys        *auth.Keyring // who may ask; nil: everybody
 	Resume      *resume.Calls // of streams that a client can come back to; nil: none
 	Tracer      trace.Tracer  // nil: no traces
@@ -67,7 +68,7 @@ func (o *Options) defaults() {
 		o.Tracer = tracing.Off()
 	}
 	if o.PingAfter == 0 {
-		o.PingAfter = 15 * time.Second
+		o.PingAfter = time.Second
 	}
 }
 

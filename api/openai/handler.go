@@ -29,7 +29,8 @@ type Options struct {
 	Fingerprint string        // system_fingerprint: what computes the answers
 	Version     string        // of the program, for the document
 	MaxBody     int64         // bytes of a request's body; 4 MiB
-	PingAfter   time.Duration // silence before a comment keeps a stream alive; 15 s
+	PingAfter   time.Duration // silence before a comment keeps a stream alive; 1 s
+	CutOff      func() bool   // this process reaches no other, so that its streams show no life; nil: never
 	BodyTimeout time.Duration // for a client to send its body; 60 s
 	StallAfter  time.Duration // for a client to take what was written; 60 s
 	Keys        *auth.Keyring // who may ask; nil: everybody
@@ -45,13 +46,16 @@ func (o *Options) defaults() {
 	if o.MaxBody == 0 {
 		o.MaxBody = 4 << 20
 	}
+	if o.CutOff == nil {
+		o.CutOff = func() bool { return false }
+	}
 	if o.Tracer == nil {
 		o.Tracer = tracing.Off()
 	}
 	for _, d := range []struct {
 		value    *time.Duration
 		fallback time.Duration
-	}{{&o.PingAfter, 15 * time.Second}, {&o.BodyTimeout, time.Minute}, {&o.StallAfter, time.Minute}} {
+	}{{&o.PingAfter, time.Second}, {&o.BodyTimeout, time.Minute}, {&o.StallAfter, time.Minute}} {
 		if *d.value == 0 {
 			*d.value = d.fallback
 		}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -280,7 +281,8 @@ func TestASilentStreamIsPinged(t *testing.T) {
 		<-pinged
 		apitest.Say("late")(r, s)
 	})
-	srv := serve(t, e, openai.Options{PingAfter: 5 * time.Millisecond})
+	var looks atomic.Int32
+	srv := serve(t, e, openai.Options{PingAfter: 5 * time.Millisecond, CutOff: func() bool { return looks.Add(1) < 5 }})
 	resp := post(t, srv, "/v1/chat/completions", hello+`,"stream":true}`)
 	r := bufio.NewReader(resp.Body)
 	role, err := r.ReadString('\n')
@@ -290,6 +292,7 @@ func TestASilentStreamIsPinged(t *testing.T) {
 	ping, err := r.ReadString('\n')
 	require.NoError(t, err)
 	require.Equal(t, ": ping\n", ping)
+	require.GreaterOrEqual(t, looks.Load(), int32(5), "none while the gateway was cut off")
 	close(pinged)
 	rest, err := io.ReadAll(r)
 	require.NoError(t, err)

@@ -9,8 +9,18 @@ import (
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
-// headerID has the id under which a client can come back to an answer.
-const headerID = "Millrace-Id"
+const (
+	// headerID has the id under which a client can come back to an answer.
+	headerID = "Millrace-Id"
+	// headerPing has the seconds of silence after which there is a comment.
+	headerPing = "Millrace-Ping-Interval"
+)
+
+// comeBack tells a client how to come back, and when.
+func (s *server) comeBack(w http.ResponseWriter, id string) {
+	w.Header().Set(headerID, id)
+	w.Header().Set(headerPing, strconv.FormatFloat(s.opts.PingAfter.Seconds(), 'f', -1, 64))
+}
 
 // resumable runs a call whose client may lose its connection and come back.
 func (s *server) resumable(ctx context.Context, w http.ResponseWriter, call *wire.Call, body []byte) error {
@@ -19,7 +29,7 @@ func (s *server) resumable(ctx context.Context, w http.ResponseWriter, call *wir
 		return err
 	}
 	defer r.Close()
-	w.Header().Set(headerID, call.ID)
+	s.comeBack(w, call.ID)
 	return s.answer(ctx, w, r.Call(), r.Events(ctx))
 }
 
@@ -55,7 +65,7 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer reader.Close()
-	w.Header().Set(headerID, id)
+	s.comeBack(w, id)
 	call := reader.Call()
 	if !call.Stream {
 		return s.answer(ctx, w, call, reader.Events(ctx))

@@ -29,6 +29,9 @@ func (s *server) stream(ctx context.Context, out *sse, events <-chan api.Event) 
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-ping.C:
+			if s.opts.CutOff() {
+				continue // its client, which knows when to expect one, goes to another gateway
+			}
 			out.open()
 			out.buf = append(out.buf, ": ping\n\n"...)
 			if err := out.flush(); err != nil {

@@ -73,3 +73,9 @@ func (l *lateEngine) serves() error {
 	}
 	return e.Ready()
 }
+
+// cutOff says whether this process reaches no other: its NATS connection is silent.
+func (l *lateEngine) cutOff() bool {
+	e := l.loaded.Load()
+	return e != nil && e.Deaf()
+}

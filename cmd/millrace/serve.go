@@ -234,7 +234,7 @@ func workerHandler(late *lateEngine) http.Handler {
 func httpHandler(served api.Engine, late *lateEngine, keys *auth.Keyring, calls *resume.Calls, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
 	return openai.New(served, openai.Options{
 		Logger: log, Fingerprint: fingerprint(), Version: version,
-		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, Keys: keys, Resume: calls, Tracer: tracer,
+		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, CutOff: late.cutOff, Keys: keys, Resume: calls, Tracer: tracer,
 		Page:    web.Handler(),
 		Metrics: loaded(late, serveMetrics),
 		Mounts:  map[string]http.Handler{"/debug/kv": loaded(late, debugKV)},
