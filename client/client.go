@@ -23,6 +23,8 @@ import (
 
 // Client is what both transports give. Errors of the server are *Error.
 type Client interface {
+	// Chat gathers a stream where the client resumes those, so that an answer in one
+	// piece outlives its server, too.
 	Chat(ctx context.Context, r ChatRequest) (*Response, error)
 	// ChatStream yields the answer as it is made. An error is the last thing that
 	// is yielded. Leaving the loop, or ending ctx, cancels the request.
@@ -157,6 +159,11 @@ func (r CompletionRequest) wire() (completionWire, error) {
 }
 
 func (c *client) Chat(ctx context.Context, r ChatRequest) (*Response, error) {
+	if c.t.resumes() {
+		if a, err := gather(c.ChatStream(ctx, r)); code(err) != codeTooLarge {
+			return a, err
+		}
+	}
 	return c.whole(ctx, pathChat, r)
 }
 
@@ -172,6 +179,11 @@ func (c *client) Complete(ctx context.Context, r CompletionRequest) (*Response, 
 	w, err := r.wire()
 	if err != nil {
 		return nil, err
+	}
+	if c.t.resumes() {
+		if a, err := gather(c.CompleteStream(ctx, r)); code(err) != codeTooLarge {
+			return a, err
+		}
 	}
 	return c.whole(ctx, pathComplete, w)
 }

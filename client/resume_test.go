@@ -40,7 +40,11 @@ func counting(at int, hold <-chan struct{}) *apitest.Engine {
 					return
 				}
 			}
-			if !s.Send(api.Event{Text: fmt.Sprintf("%d ", i), Tokens: []int32{int32(i)}}) {
+			ev := api.Event{Text: fmt.Sprintf("%d ", i), Tokens: []int32{int32(i)}}
+			if r.TopLogprobs >= 0 {
+				ev.Logprobs = []api.TokenLogprob{{Token: int32(i), Text: ev.Text, Logprob: -1}}
+			}
+			if !s.Send(ev) {
 				return
 			}
 		}
@@ -157,6 +161,64 @@ func TestAStreamOutlivesItsGateway(t *testing.T) {
 				require.Len(t, e.Requests(), 2)
 			})
 		}
+	}
+}
+
+// TestAWholeAnswerOutlivesItsGateway, and is the one that the server gives in one piece.
+func TestAWholeAnswerOutlivesItsGateway(t *testing.T) {
+	three := 3
+	ask := client.CompletionRequest{Prompts: []string{"a", "b"}, Logprobs: &three, Sampling: client.Sampling{TokenIDs: true}}
+	for _, transport := range []string{"http", "nats"} {
+		hold := make(chan struct{})
+		e := counting(20, hold)
+		url := jetStream(t, 1<<20).ClientURL()
+		a := newGateway(t, url, e)
+		var c, plain client.Client
+		var err error
+		if transport == "http" {
+			b := newGateway(t, url, e)
+			c, err = client.NewHTTP(a.http.URL, client.WithServers(b.http.URL))
+			require.NoError(t, err)
+			plain, err = client.NewHTTP(b.http.URL, client.WithHTTPResume(0))
+		} else {
+			c, err = client.DialNATS(url)
+			require.NoError(t, err)
+			plain, err = client.DialNATS(url, client.WithNATSResume(0))
+		}
+		require.NoError(t, err)
+		type result struct {
+			*client.Response
+			error
+		}
+		answered := make(chan result)
+		go func() {
+			got, err := c.Complete(t.Context(), ask)
+			answered <- result{got, err}
+		}()
+		require.Eventually(t, func() bool { return len(e.Requests()) == 2 }, 20*time.Second, time.Millisecond)
+		if transport == "nats" { // until here, a has to be the one that is asked
+			newGateway(t, url, e)
+		}
+		a.kill()
+		close(hold)
+		got := <-answered
+		require.NoError(t, got.error, transport)
+		want, err := plain.Complete(t.Context(), ask)
+		require.NoError(t, err)
+		got.ID, got.Created = want.ID, want.Created
+		for i := range want.Choices {
+			require.JSONEq(t, string(want.Choices[i].Logprobs), string(got.Choices[i].Logprobs))
+			got.Choices[i].Logprobs = want.Choices[i].Logprobs
+		}
+		require.Equal(t, want, got.Response, transport)
+		chat, err := c.Chat(t.Context(), hi)
+		require.NoError(t, err)
+		want, err = plain.Chat(t.Context(), hi)
+		require.NoError(t, err)
+		chat.ID, chat.Created = want.ID, want.Created
+		require.Equal(t, want, chat, transport)
+		c.Close()
+		plain.Close()
 	}
 }
 

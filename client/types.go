@@ -99,10 +99,12 @@ type Usage struct {
 
 // Chunk is a piece of a streamed answer.
 type Chunk struct {
-	ID      string        `json:"id"`
-	Model   string        `json:"model"`
-	Choices []ChunkChoice `json:"choices"` // empty on the last, which has the usage
-	Usage   *Usage        `json:"usage"`
+	ID          string        `json:"id"`
+	Model       string        `json:"model"`
+	Created     int64         `json:"created"` // Unix seconds
+	Fingerprint string        `json:"system_fingerprint"`
+	Choices     []ChunkChoice `json:"choices"` // empty on the last, which has the usage
+	Usage       *Usage        `json:"usage"`
 }
 
 // ChunkChoice is what a chunk adds to a choice.

@@ -1,0 +1,88 @@
+package client
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+	"strings"
+)
+
+// codeTooLarge: a chunk does not fit a NATS message. A whole answer travels by object store.
+const codeTooLarge = "answer_too_large"
+
+// gather makes the whole answer of a stream.
+func gather(chunks iter.Seq2[Chunk, error]) (*Response, error) {
+	a := &Response{}
+	var choices []*gathered
+	for chunk, err := range chunks {
+		if err != nil {
+			return nil, err
+		}
+		a.ID, a.Model, a.Created, a.Fingerprint = chunk.ID, chunk.Model, chunk.Created, chunk.Fingerprint
+		if chunk.Usage != nil {
+			a.Usage = *chunk.Usage
+		}
+		for i := range chunk.Choices {
+			part := &chunk.Choices[i]
+			for len(choices) <= part.Index {
+				choices = append(choices, &gathered{})
+			}
+			if err := choices[part.Index].add(part); err != nil {
+				return nil, fmt.Errorf("millrace: choice %d: %w", part.Index, err)
+			}
+		}
+	}
+	for i, g := range choices {
+		c, err := g.whole(i)
+		if err != nil {
+			return nil, fmt.Errorf("millrace: choice %d: %w", i, err)
+		}
+		a.Choices = append(a.Choices, c)
+	}
+	return a, nil
+}
+
+// gathered is what has come of a choice.
+type gathered struct {
+	role, finish  string
+	content, text strings.Builder
+	tokens        []int32
+	logprobs      map[string][]json.RawMessage // an object of lists
+}
+
+func (g *gathered) add(part *ChunkChoice) error {
+	if part.Delta.Role != "" {
+		g.role = part.Delta.Role
+	}
+	if part.FinishReason != "" {
+		g.finish = part.FinishReason
+	}
+	g.content.WriteString(part.Delta.Content)
+	g.text.WriteString(part.Text)
+	g.tokens = append(g.tokens, part.TokenIDs...)
+	if len(part.Logprobs) == 0 || string(part.Logprobs) == "null" {
+		return nil
+	}
+	var more map[string][]json.RawMessage
+	if err := json.Unmarshal(part.Logprobs, &more); err != nil {
+		return fmt.Errorf("logprobs: %w", err)
+	}
+	if g.logprobs == nil {
+		g.logprobs = make(map[string][]json.RawMessage)
+	}
+	for name, list := range more {
+		g.logprobs[name] = append(g.logprobs[name], list...)
+	}
+	return nil
+}
+
+func (g *gathered) whole(index int) (Choice, error) {
+	c := Choice{Index: index, FinishReason: g.finish, Text: g.text.String(), TokenIDs: g.tokens,
+		Message: Message{Role: g.role, Content: g.content.String()}}
+	if g.finish == "" {
+		return c, fmt.Errorf("%w: it has no finish_reason", ErrCut)
+	}
+	var err error
+	c.Logprobs, err = json.Marshal(g.logprobs) // null where there were none, as the server has it
+	return c, err
+}
