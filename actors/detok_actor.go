@@ -84,6 +84,7 @@ func (a *detokActor) Receive(ctx actor.Context) {
 		if failure != nil {
 			panic(failure) // for the supervisor, after every sequence had its answer
 		}
+		msg.Recycle(m)
 	}
 }
 
@@ -119,7 +120,8 @@ func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (fail
 		}
 	}()
 	o.used = now
-	out := &msg.Text{Seq: t.Seq, Token: t.ID, Index: t.Index, Finish: t.Finish, Lost: t.Lost, Err: t.Err}
+	out := msg.NewText()
+	*out = msg.Text{Seq: t.Seq, Token: t.ID, Index: t.Index, Finish: t.Finish, Lost: t.Lost, Err: t.Err}
 	stopped := false
 	if t.ID >= 0 {
 		if !t.Stopped || o.options.IncludeStop {

@@ -31,11 +31,11 @@ func (p *Pipeline) offer() cluster.Member {
 	m := cluster.Member{Node: p.name, Roles: p.cfg.Roles, Model: p.cfg.ModelID}
 	if p.has(cluster.Tokenize) {
 		m.Tokenizer = &cluster.Tokenizer{
-			Pool: cluster.Pool{Actors: names(p.tokenizers), Load: int(p.tokenizing.Load())}, EOS: p.cfg.Tokenizer.EOS(),
+			Pool: cluster.Pool{Actors: p.names.tokenizers, Load: int(p.tokenizing.Load())}, EOS: p.cfg.Tokenizer.EOS(),
 		}
 	}
 	if p.has(cluster.Detok) {
-		m.Detok = &cluster.Pool{Actors: names(p.detokenizers), Load: int(p.texts.Load())}
+		m.Detok = &cluster.Pool{Actors: p.names.detokenizers, Load: int(p.texts.Load())}
 	}
 	if p.has(cluster.Compute) {
 		m.Worker = p.worker()

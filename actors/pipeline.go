@@ -88,6 +88,7 @@ type Pipeline struct {
 	created  time.Time
 
 	watcher      *actor.PID // of gateway
+	names        struct{ tokenizers, detokenizers []string }
 	compute      *actor.PID // of compute, as the next two
 	kv           *actor.PID
 	loop         *loop
@@ -210,6 +211,7 @@ func (p *Pipeline) spawn() (err error) {
 			p.detokenizers = append(p.detokenizers, one(fmt.Sprint("detok-", i), &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{}}))
 		}
 	}
+	p.names.tokenizers, p.names.detokenizers = names(p.tokenizers), names(p.detokenizers)
 	if err != nil || !p.has(cluster.Compute) {
 		return err
 	}

@@ -210,7 +210,14 @@ func (p *Pipeline) refreshModels() {
 	}
 }
 
+// model finds a model. The watch keeps what is known of it up to date.
 func (p *Pipeline) model(id string) (*model, error) {
+	p.router.mu.Lock()
+	m := p.router.models[id]
+	p.router.mu.Unlock()
+	if m != nil {
+		return m, nil
+	}
 	p.refreshModels()
 	p.router.mu.Lock()
 	defer p.router.mu.Unlock()
@@ -235,7 +242,12 @@ func (p *Pipeline) model(id string) (*model, error) {
 
 // Models lists what the cluster serves.
 func (p *Pipeline) Models() []api.Model {
-	p.refreshModels()
+	p.router.mu.Lock()
+	none := len(p.router.models) == 0
+	p.router.mu.Unlock()
+	if none {
+		p.refreshModels()
+	}
 	p.router.mu.Lock()
 	defer p.router.mu.Unlock()
 	list := make([]api.Model, 0, len(p.router.models))
@@ -275,6 +287,7 @@ func (p *Pipeline) hasStage(model string, has func(*cluster.Member) bool) bool {
 
 // servesAny is nil when at least one model can be served.
 func (p *Pipeline) servesAny() error {
+	p.refreshModels()
 	err := unavailable(fmt.Errorf("no worker is there"))
 	for _, m := range p.Models() {
 		if err = p.serves(m.ID); err == nil {

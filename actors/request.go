@@ -39,6 +39,9 @@ type choice struct {
 	ended  bool
 }
 
+// firstTokens is the room that a choice has for its tokens from the beginning.
+const firstTokens = 256
+
 // mostResumes bounds how often a request goes on elsewhere without a new token
 // in between: it might be what brings the workers down.
 const mostResumes = 10
@@ -81,9 +84,10 @@ func (r *request) tokenized(ids []int32) error {
 	r.choices = make([]choice, r.api.N)
 	for i := range r.choices {
 		c := &r.choices[i]
+		c.tokens = make([]int32, 0, min(limit, firstTokens))
 		if r.api.Resume != nil {
 			had := &r.api.Resume.Choices[i]
-			c.tokens = append([]int32(nil), had.Tokens...)
+			c.tokens = append(c.tokens, had.Tokens...)
 			c.ended = had.Finish != api.FinishNone
 		}
 		if !c.ended {

@@ -49,6 +49,7 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		a.tokenized(ctx, m)
 	case *msg.Text:
 		a.text(ctx, m)
+		msg.Recycle(m)
 	case *msg.Started:
 		a.series.Started(m.At, len(a.state.prompt), 0)
 	case *msg.Lost:

@@ -138,7 +138,7 @@ func (o *outbox) add(to *actor.PID, t msg.Token) {
 	if i < 0 {
 		i = len(o.to)
 		o.to = append(o.to, to)
-		o.batch = append(o.batch, &msg.Tokens{})
+		o.batch = append(o.batch, msg.NewTokens())
 	}
 	o.batch[i].Tokens = append(o.batch[i].Tokens, t)
 }

@@ -42,6 +42,7 @@ func (p *Pipeline) look() {
 		case <-p.quit:
 			return
 		case now := <-tick.C:
+			p.refreshModels()
 			troubles, again := p.watch.tick(now, p)
 			p.tell(troubles)
 			for _, request := range again {

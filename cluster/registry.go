@@ -200,10 +200,10 @@ func (r *Registry) judge(now time.Time) {
 	r.cfg.Metrics.Nodes(byRole, silentCount)
 }
 
-// Others lists the other live nodes.
+// Others lists the other live nodes. The list is shared: nobody changes it.
 func (r *Registry) Others() []Member {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	return r.table.live()
 }
 

@@ -14,6 +14,7 @@ type table struct {
 	self    string
 	dead    time.Duration // of silence
 	members map[string]*entry
+	list    []Member  // what live returned; nil: something has changed since
 	echo    time.Time // when our own beat was last heard
 	back    time.Time // when it was heard again after a while
 	deaf    bool
@@ -42,6 +43,7 @@ func (t *table) hear(now time.Time, m Member) (joined bool) {
 		t.echo, t.deaf = now, false
 		return false
 	}
+	t.list = nil
 	if m.Left {
 		delete(t.members, m.Node)
 		return false
@@ -75,8 +77,9 @@ func (t *table) tick(now time.Time) (silent []string) {
 		switch quiet := now.Sub(e.heard); {
 		case quiet > max(forget, t.dead):
 			delete(t.members, node)
+			t.list = nil
 		case quiet > max(t.dead, 3*e.BeatsEvery) && !e.silent:
-			e.silent = true
+			e.silent, t.list = true, nil
 			silent = append(silent, node)
 		}
 	}
@@ -108,20 +111,25 @@ func (t *table) gone(now time.Time, node string) bool {
 	if e == nil || !t.isLate(now, e) {
 		return false
 	}
-	e.silent = true
+	e.silent, t.list = true, nil
 	return true
 }
 
-// live lists the members that are not silent, by node.
+// live lists the members that are not silent, by node. Every request asks for the list: it
+// is made once for each change, and is never written again.
 func (t *table) live() []Member {
-	list := make([]Member, 0, len(t.members)+1)
+	if t.list != nil {
+		return t.list
+	}
+	list := make([]Member, 0, len(t.members))
 	for _, e := range t.members {
 		if !e.silent {
 			list = append(list, e.Member)
 		}
 	}
 	slices.SortFunc(list, func(a, b Member) int { return cmp.Compare(a.Node, b.Node) })
-	return list
+	t.list = slices.Clip(list)
+	return t.list
 }
 
 func (t *table) alive(node string) bool {

@@ -84,6 +84,7 @@ func (l *link) publish(list []outgoing) {
 			frame, size, kind = &msgpb.Frame{From: l.b.node}, 0, k
 		}
 		frame.Messages = append(frame.Messages, e)
+		msg.Recycle(o.m)
 		size += n
 	}
 	l.send(frame, kind, largest)
