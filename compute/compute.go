@@ -18,6 +18,7 @@ type Options struct {
 	Device device.Options
 
 	Weights      model.Weights // how linear ops keep theirs
+	KV           model.KVType  // how keys and values are kept
 	MaxRows      int           // rows per step
 	MaxOutputs   int           // output rows per step
 	MaxSequences int           // sequences that the KV pool need hold at most, at full length
@@ -99,6 +100,7 @@ func (m *Model) open() (err error) {
 		return err
 	}
 	m.Program.SetWeights(m.options.Weights)
+	m.Program.KV = m.options.KV
 	return m.load()
 }
 

@@ -21,6 +21,7 @@ type Device struct {
 	DType      string // of products and KV cache: "auto", "f16", "bf16"
 	Threads    int    // 0: every core that the process may use
 	Weights    string // one of model.WeightNames
+	KVType     string // one of model.KVTypeNames
 	Packed     string // "auto", "off", or the directory of the packed weights' files
 }
 
@@ -29,8 +30,9 @@ func (d *Device) Register(f *pflag.FlagSet) {
 	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu (bf16 products), ref (float32 throughout, slow), sycl (Intel GPUs; make sycl builds it), sim (no kernels: made-up tokens in the time of a modelled device; serve and generate)")
 	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl backend: auto (an Intel GPU if there is one, else the CPU), cpu, gpu, or one that doctor lists, such as level_zero:0; of sim: see docs/simulation.md")
 	f.StringVar(&d.ISA, "isa", "", "force one instruction set of the cpu backend, of those that doctor lists (default: the best)")
-	f.StringVar(&d.DType, "dtype", "auto", "type of products and KV cache: auto (bf16 on the cpu backend; on sycl bf16 for bf16 checkpoints, else f16), or, on sycl, f16 or bf16")
+	f.StringVar(&d.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16 on the cpu backend; on sycl bf16 for bf16 checkpoints, else f16), or, on sycl, f16 or bf16")
 	RegisterWeights(f, &d.Weights)
+	RegisterKVType(f, &d.KVType)
 	f.StringVar(&d.Packed, "packed-weights", "auto", "where serve keeps packed weights, so that the next start maps them: a directory, off, or auto (beside the model, in .millrace, or the user's cache directory)")
 	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
 }
@@ -41,6 +43,7 @@ func (d *Device) Validate() error {
 		oneOf("backend", d.Backend, "cpu", "ref", "sycl", "sim"),
 		oneOf("dtype", d.DType, "auto", "f16", "bf16"),
 		oneOf("weights", d.Weights, model.WeightNames()...),
+		oneOf("kv-type", d.KVType, model.KVTypeNames()...),
 		atLeast("threads", d.Threads, 0),
 	)
 }

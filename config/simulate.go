@@ -43,6 +43,7 @@ func (s *Simulate) Register(f *pflag.FlagSet) {
 	f.StringVar(&s.DeviceName, "device", "auto", "device of each worker: cpu (also auto), max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, or a file that --calibrate wrote")
 	s.RegisterDevice(f)
 	RegisterWeights(f, &s.Weights)
+	RegisterKVType(f, &s.KVType)
 	s.RegisterBatch(f)
 
 	f.IntVar(&s.Workers, "workers", 1, "compute workers")
@@ -68,6 +69,11 @@ func (s *Simulate) Register(f *pflag.FlagSet) {
 // RegisterWeights adds --weights to a command's flags.
 func RegisterWeights(f *pflag.FlagSet, weights *string) {
 	f.StringVar(weights, "weights", "bf16", "how the weights of linear ops are kept: "+strings.Join(model.WeightNames(), ", ")+" (quantised when the model is loaded; rows are quantised to int8 then)")
+}
+
+// RegisterKVType adds --kv-type to a command's flags.
+func RegisterKVType(f *pflag.FlagSet, name *string) {
+	f.StringVar(name, "kv-type", "auto", "how the KV cache keeps keys and values: "+strings.Join(model.KVTypeNames(), ", ")+" (auto: floats of --dtype; int8 and int4, of the cpu backend and ref, take a half and a third of the memory)")
 }
 
 // Validate checks what does not depend on the model.

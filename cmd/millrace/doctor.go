@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/config"
 )
 
@@ -210,11 +211,11 @@ func (r *report) checkDevice(o doctorOptions) {
 		r.Measured = &m
 		r.add("measure", statusOK, "read %.1f GB/s, products %.0f GFLOP/s", m.ReadGBps, m.PeakGFLOPS)
 	}
-	r.checkModel(d, o.model)
+	r.checkModel(d, &o)
 }
 
-func (r *report) checkModel(d *device.Device, flag string) {
-	dir, err := modelDir(flag)
+func (r *report) checkModel(d *device.Device, o *doctorOptions) {
+	dir, err := modelDir(o.model)
 	if err != nil {
 		r.add("model", statusFail, "%v", err)
 		return
@@ -225,6 +226,10 @@ func (r *report) checkModel(d *device.Device, flag string) {
 		return
 	}
 	defer checkpoint.Close()
+	if program.KV, err = model.ParseKVType(o.KVType); err != nil {
+		r.add("model", statusFail, "%v", err)
+		return
+	}
 	e, err := d.Load(program, checkpoint, device.Limits{MaxRows: 1, MaxOutputs: 1})
 	if err != nil {
 		r.add("model", statusFail, "%s: %v", dir, err)
@@ -232,8 +237,8 @@ func (r *report) checkModel(d *device.Device, flag string) {
 	}
 	defer e.Close()
 	info := e.Info()
-	r.add("model", statusOK, "%s: %s, %d layers, weights %s, a KV slab of %d tokens %s, linear ops by %s",
-		dir, program.Architecture, program.Layers, amount(info.WeightBytes), device.SlabTokens, amount(info.SlabBytes), info.Linear)
+	r.add("model", statusOK, "%s: %s, %d layers, weights %s, a KV slab of %d tokens %s (%s), linear ops by %s",
+		dir, program.Architecture, program.Layers, amount(info.WeightBytes), device.SlabTokens, amount(info.SlabBytes), info.KVType, info.Linear)
 }
 
 // amount is a number of bytes for people: "1.5 GiB".

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"time"
 
@@ -43,8 +44,9 @@ func deviceOptions(d config.Device) device.Options {
 
 // modelOptions are those of a model on a device, without the sizes of its steps.
 func modelOptions(dir string, d config.Device) (compute.Options, error) {
-	w, err := model.ParseWeights(d.Weights)
-	o := compute.Options{Dir: dir, Device: deviceOptions(d), Weights: w}
+	w, weightsErr := model.ParseWeights(d.Weights)
+	kv, kvErr := model.ParseKVType(d.KVType)
+	o := compute.Options{Dir: dir, Device: deviceOptions(d), Weights: w, KV: kv}
 	switch d.Packed {
 	case "off":
 		o.NoPacked = true
@@ -52,7 +54,7 @@ func modelOptions(dir string, d config.Device) (compute.Options, error) {
 	default:
 		o.PackedDir = d.Packed
 	}
-	return o, err
+	return o, errors.Join(weightsErr, kvErr)
 }
 
 // storePacked writes the packed weights for the next start, until ctx ends. That it cannot
@@ -89,7 +91,7 @@ func openEngine(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log zerol
 		log.Info().Str("model", e.modelID).Str("architecture", m.program.Architecture).
 			Str("backend", m.device.Backend).Str("isa", m.device.ISA).Int("threads", m.device.Threads).
 			Uint64("weight_bytes", m.costs.WeightBytes).Uint64("activation_bytes", m.costs.ActivationBytes).
-			Int("kv_slabs", m.Slabs()).Uint64("kv_bytes", uint64(m.Slabs())*m.costs.SlabBytes).
+			Str("kv_type", m.costs.KVType).Int("kv_slabs", m.Slabs()).Uint64("kv_bytes", uint64(m.Slabs())*m.costs.SlabBytes).
 			Dur("took", time.Since(begin)).Msg("model loaded")
 	}
 	return e, nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,6 +21,7 @@ type evalOptions struct {
 	model   string
 	against string
 	weights []string // measured after those of device.Weights
+	kv      []string // and then these types of KV cache
 	text    string
 	windows eval.Windows
 	greedy  eval.Continuations
@@ -60,9 +62,11 @@ that begin --stride tokens apart, and every token but the first is scored once, 
 --against measures another model of the same vocabulary first, say the one that this one was quantised
 from, and compares: the share of the text's positions with the same likeliest token, and the share of
 the tokens of greedy continuations before the first that differs. --compare-weights does so for types of
-weights: the model as --weights has it first, then each of these.`,
+weights, --compare-kv for types of KV cache: the model as --weights and --kv-type have it first, then
+with each of these.`,
 		Example: `  millrace eval --text testdata/eval/tiny-chat.txt
   millrace eval --text testdata/eval/tiny-chat.txt --compare-weights int8,int4
+  millrace eval --text testdata/eval/tiny-chat.txt --compare-kv int8,int4
   millrace eval --model QUANTISED --against DIR --text FILE --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -84,6 +88,7 @@ weights: the model as --weights has it first, then each of these.`,
 	config.RegisterModel(f, &o.model)
 	f.StringVar(&o.against, "against", "", "model to compare with (default: none)")
 	f.StringSliceVar(&o.weights, "compare-weights", nil, "other types of weights to measure the model with, as --weights has them")
+	f.StringSliceVar(&o.kv, "compare-kv", nil, "other types of KV cache to measure the model with, as --kv-type has them")
 	f.StringVar(&o.text, "text", "", "file of UTF-8 text; special tokens written in it are recognised")
 	f.IntVar(&o.windows.Context, "context", 512, "tokens of a window")
 	f.IntVar(&o.windows.Stride, "stride", 0, "tokens from the begin of a window to the next one's (0: half of --context)")
@@ -120,35 +125,47 @@ func (o *evalOptions) runs() ([]evalRun, error) {
 		return nil, err
 	}
 	var runs []evalRun
-	add := func(name, dir, weights string) error {
-		d := o.device
-		d.Weights = weights
+	add := func(dir string, d config.Device) error {
 		options, err := modelOptions(dir, d)
 		if err != nil {
-			return config.Usagef("--compare-weights: %v", err)
+			return config.Usagef("--compare-weights, --compare-kv: %w", err)
 		}
 		options.MaxRows = max(eval.StepRows, o.greedy.Prompts)
 		options.MaxOutputs, options.MaxSequences = options.MaxRows, o.greedy.Prompts
+		name := dir
+		if len(o.weights) > 0 {
+			name += " " + d.Weights
+		}
+		if len(o.kv) > 0 {
+			name += " KV " + d.KVType
+		}
 		runs = append(runs, evalRun{name, options})
 		return nil
 	}
-	name := func(dir, weights string) string {
-		if len(o.weights) == 0 {
-			return dir
-		}
-		return dir + " " + weights
-	}
+	var errs []error
 	if o.against != "" {
-		if err := add(name(o.against, o.device.Weights), o.against, o.device.Weights); err != nil {
-			return nil, err
-		}
+		errs = append(errs, add(o.against, o.device))
 	}
-	for _, weights := range append([]string{o.device.Weights}, o.weights...) {
-		if err := add(name(dir, weights), dir, weights); err != nil {
-			return nil, err
-		}
+	errs = append(errs, add(dir, o.device))
+	for _, d := range o.variants() {
+		errs = append(errs, add(dir, d))
 	}
-	return runs, nil
+	return runs, errors.Join(errs...)
+}
+
+// variants are the devices to compare with the one of the flags.
+func (o *evalOptions) variants() (all []config.Device) {
+	for _, weights := range o.weights {
+		d := o.device
+		d.Weights = weights
+		all = append(all, d)
+	}
+	for _, kv := range o.kv {
+		d := o.device
+		d.KVType = kv
+		all = append(all, d)
+	}
+	return all
 }
 
 func evaluate(a *app, o *evalOptions) (*evalReport, error) {

@@ -57,6 +57,7 @@ settings of arXiv:2401.05391.`,
 	f.StringVar(&o.device.DeviceName, "device", "auto", "device of the sycl backend, as for serve")
 	f.StringVar(&o.device.ISA, "isa", "", "kernels of the sycl backend, as for serve")
 	f.StringVar(&o.device.DType, "dtype", "auto", "type of products of the sycl backend, as for serve")
+	config.RegisterKVType(f, &o.device.KVType)
 	f.IntVar(&o.steps.Prefill, "prefill", 512, "tokens of the prompt")
 	f.IntVar(&o.steps.Context, "context", 0, "tokens in the KV cache before the decode step (0: as --prefill)")
 	o.beams.register(f)
@@ -85,6 +86,9 @@ func explain(out io.Writer, o explainOptions) error {
 	program, err := compute.ReadProgram(dir)
 	if err != nil {
 		return err
+	}
+	if program.KV, err = model.ParseKVType(o.device.KVType); err != nil {
+		return config.Usagef("--kv-type: %w", err)
 	}
 	var counted *launches
 	if o.device.Backend == "sycl" {

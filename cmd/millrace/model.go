@@ -77,6 +77,7 @@ func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 		return err
 	}
 	m.program.SetWeights(o.Weights)
+	m.program.KV = o.KV
 	if m.config, err = model.LoadConfig(o.Dir); err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 	m.Runner = runner
 	m.closers = append(m.closers, runner.Close)
 	m.device = device.Info{Backend: "sim", Name: d.String(), ISA: d.ID}
-	m.costs = device.ProgramInfo{WeightBytes: sim.WeightBytes(m.program), SlabBytes: sim.SlabBytes(m.program), MaxSlabs: runner.Slabs()}
+	m.costs = device.ProgramInfo{WeightBytes: sim.WeightBytes(m.program), KVType: o.KV.String(), SlabBytes: sim.SlabBytes(m.program), MaxSlabs: runner.Slabs()}
 	return nil
 }
 

@@ -171,6 +171,9 @@ func simulatedFleet(s *config.Simulate) (*simulate.Config, error) {
 		return nil, err
 	}
 	cfg.Program.SetWeights(weights)
+	if cfg.Program.KV, err = model.ParseKVType(s.KVType); err != nil {
+		return nil, err
+	}
 	if cfg.Device, err = simDevice(s.DeviceName, &s.Sim); err != nil {
 		return nil, err
 	}

@@ -73,6 +73,7 @@ func (b *binder) program(p *model.Program, w Tensors, lim Limits) (*C.mr_program
 		kv_heads: C.int32_t(p.KVHeads), head_dim: C.int32_t(p.HeadDim),
 		max_positions: C.int32_t(p.MaxPositions),
 		max_rows:      C.int32_t(lim.MaxRows), max_outputs: C.int32_t(lim.MaxOutputs),
+		kv_type: C.int32_t(p.KV),
 	}
 	return &desc[0], nil
 }

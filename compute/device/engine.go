@@ -29,6 +29,7 @@ type ProgramInfo struct {
 	ActivationBytes uint64 `json:"activation_bytes"`
 	SlabBytes       uint64 `json:"slab_bytes"`
 	MaxSlabs        int    `json:"max_slabs"` // that ReserveKV takes
+	KVType          string `json:"kv_type"`   // of keys and values: "f32", "f16", "bf16", "int8", "int4"
 	Linear          string `json:"linear"`    // what runs the linear ops
 }
 
@@ -89,6 +90,7 @@ func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []by
 		ActivationBytes: uint64(i.activation_bytes),
 		SlabBytes:       uint64(i.slab_bytes),
 		MaxSlabs:        int(i.max_slabs),
+		KVType:          kvType(i.kv_type),
 		Linear:          C.GoString(&i.linear[0]),
 	}
 	if err := e.allocate(len(p.Ops)); err != nil {
@@ -96,6 +98,13 @@ func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []by
 		return nil, err
 	}
 	return e, nil
+}
+
+func kvType(t C.int32_t) string {
+	if t == C.MR_KV_F32 { // of ref alone
+		return "f32"
+	}
+	return model.KVType(t).String()
 }
 
 // Tensors finds a weight by its name.

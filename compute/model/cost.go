@@ -4,7 +4,7 @@ package model
 type Sizes struct {
 	Weight  int // packed weights of linear ops and tables
 	Operand int // slots that feed linear ops
-	KV      int
+	KV      int // of keys and values that are floats
 }
 
 // BF16Sizes are the sizes of a backend that keeps everything but the residual
@@ -80,7 +80,7 @@ func (p *Program) cost(op *Op, rows int, w Work, s Sizes) Cost {
 	case OpLinear:
 		return p.linearCost(op, rows, s)
 	case OpRopeStore:
-		return ropeStoreCost(op, rows, s)
+		return p.ropeStoreCost(op, rows, s)
 	case OpAttention:
 		return p.attentionCost(op, w, s)
 	case OpSelectRows:
@@ -148,10 +148,10 @@ func (p *Program) linearCost(op *Op, rows int, s Sizes) Cost {
 
 // ropeStoreCost: q is rotated in place, k and v go to the KV cache. A rotated
 // value takes two products and a sum.
-func ropeStoreCost(op *Op, rows int, s Sizes) Cost {
+func (p *Program) ropeStoreCost(op *Op, rows int, s Sizes) Cost {
 	q, kv := int64(op.Heads*op.HeadDim), int64(op.KVHeads*op.HeadDim)
 	c := Cost{
-		KVBytes:         2 * kv * int64(rows) * int64(s.KV),
+		KVBytes:         2 * int64(op.KVHeads*rows) * p.KV.bytes(op.HeadDim, s.KV),
 		ActivationBytes: (2*q + 2*kv) * int64(rows) * 4,
 		Flops:           3 * int64((op.Heads+op.KVHeads)*op.RotaryDim) * int64(rows),
 	}
@@ -171,7 +171,7 @@ func (p *Program) attentionCost(op *Op, w Work, s Sizes) Cost {
 	}
 	keys := int64(w.Rows - 1 + keysSeen(op.Window, w.Past))
 	return Cost{
-		KVBytes:         2 * keys * int64(op.KVHeads*op.HeadDim) * int64(s.KV),
+		KVBytes:         2 * keys * int64(op.KVHeads) * p.KV.bytes(op.HeadDim, s.KV),
 		ActivationBytes: int64(w.Rows*op.Heads*op.HeadDim)*4 + p.slotBytes(op.Out, w.Rows, s),
 		Flops:           pairs * int64(op.Heads) * int64(4*op.HeadDim+1),
 	}
@@ -201,5 +201,5 @@ func (p *Program) WeightBytes(s Sizes) int64 {
 
 // KVBytesPerToken is the size of one token's keys and values in all layers.
 func (p *Program) KVBytesPerToken(s Sizes) int64 {
-	return 2 * int64(p.Layers) * int64(p.KVHeads) * int64(p.HeadDim) * int64(s.KV)
+	return 2 * int64(p.Layers) * int64(p.KVHeads) * p.KV.bytes(p.HeadDim, s.KV)
 }

@@ -112,4 +112,6 @@ type Program struct {
 	KVHeads      int
 	HeadDim      int
 	MaxPositions int
+
+	KV KVType `json:"-"` // of what is loaded: packed weights do not depend on it
 }

@@ -1,7 +1,7 @@
 // Times attention at the shape of a Llama of 1.1 B (22 layers, 32 heads, 4 KV
 // heads of 64 elements) against what the machine can do.
 //
-//   attention_bench [--isa NAME] [--threads N] [--part prefill|decode]
+//   attention_bench [--isa NAME] [--threads N] [--part prefill|decode] [--kv-heads 4] [--kv int8|int4]
 //
 // Prefill: GFLOP/s of the products that a causal mask leaves, and their share of
 // the peak of products from registers. Decode: GB/s of keys and values, and
@@ -19,19 +19,23 @@ namespace {
 
 using namespace millrace::test;
 
-constexpr int kLayers = 22, kHeads = 32, kKvHeads = 4, kHeadDim = 64;
+constexpr int kLayers = 22, kHeads = 32, kHeadDim = 64;
 constexpr int kRuns = 7;
+
+int kv_heads = 4;
+mr_kv_type kv_type = MR_KV_AUTO;
 
 Builder attention_program(int max_positions) {
   Builder b;
   b.layers = kLayers;
-  b.kv_heads = kKvHeads;
+  b.kv_heads = kv_heads;
   b.head_dim = kHeadDim;
+  b.kv_type = kv_type;
   b.vocab = kHeads * kHeadDim;
   b.max_positions = max_positions;
   b.max_rows = b.max_outputs = 512;
   Random random(1);
-  const int width = (kHeads + 2 * kKvHeads) * kHeadDim;
+  const int width = (kHeads + 2 * kv_heads) * kHeadDim;
   const int qkv = b.slot(MR_SLOT_F32, width), out = b.slot(MR_SLOT_F32, b.vocab);
   b.embed(b.random(random, b.vocab, width, MR_BF16, 1.0f), qkv);
   for (int layer = 0; layer < kLayers; ++layer) {
@@ -108,7 +112,7 @@ void prefill(const std::string& isa, int threads, const mr_measurement& best, in
 void decode(const std::string& isa, int threads, const mr_measurement& best, int batch,
             int context) {
   const Times t = time(isa, threads, batch, 1, context);
-  const double bytes = 2.0 * kLayers * 2 * kKvHeads * kHeadDim * batch * (context + 1.0);
+  const double bytes = 2.0 * kLayers * 2 * kv_heads * kHeadDim * batch * (context + 1.0);
   const double gbps = bytes / t.attention * 1e-9;
   std::printf(
       "decode  %4d rows after %5d: attention %8.2f ms, %6.1f GB/s, %4.1f%% of bandwidth; "
@@ -124,6 +128,12 @@ int main(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--isa") == 0) isa = argv[i + 1];
     if (std::strcmp(argv[i], "--threads") == 0) threads = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--kv-heads") == 0) kv_heads = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--kv") == 0) {
+      kv_type = std::strcmp(argv[i + 1], "int4") == 0   ? MR_KV_INT4
+                : std::strcmp(argv[i + 1], "int8") == 0 ? MR_KV_INT8
+                                                        : MR_KV_AUTO;
+    }
     if (std::strcmp(argv[i], "--part") == 0) part = argv[i + 1];
   }
   const mr_measurement best = measure(isa, threads);

@@ -33,14 +33,14 @@ BeamRows beam_rows(const Context& c, const Op& op, const Beams& beams, int row, 
 }  // namespace
 
 Attention::Attention(const Context& c)
-    : scratch_bytes_(c.kernels.scratch_bytes(c.kv.head_dim)),
-      state_floats_(c.kernels.state_floats(c.kv.head_dim, tile_queries(c.kv.head_dim))),
+    : scratch_bytes_(c.attention.scratch_bytes(c.kv.head_dim)),
+      state_floats_(c.attention.state_floats(c.kv.head_dim, tile_queries(c.kv.head_dim))),
       threads_((scratch_bytes_ + 2 * sizeof(float) * state_floats_) * c.pool.size()) {
   const size_t pieces = (c.program.max_positions - 1) / kPieceTokens + 1;
   if (pieces == 1 || c.pool.size() == 1) return;
   // A decode row's tile has the heads of one KV head.
   const int queries = std::min(max_group(c.program), tile_queries(c.kv.head_dim));
-  const size_t tile = pieces * c.kernels.state_floats(c.kv.head_dim, queries) * sizeof(float);
+  const size_t tile = pieces * c.attention.state_floats(c.kv.head_dim, queries) * sizeof(float);
   states_ = Buffer(std::min(kMostStateBytes, tile * kTilesPerThread * c.pool.size()));
 }
 
@@ -50,9 +50,9 @@ void Attention::run(const Context& c, const Op& op, const Batch& batch, Slot in,
   c.pool.parallel_for(static_cast<int>(tasks_.size()), [&](int i, int thread) {
     const Task& task = tasks_[i];
     const Tile& tile = tiles_[task.tile];
-    c.kernels.prepare(tile.arguments, scratch(thread));
+    c.attention.prepare(tile.arguments, scratch(thread));
     if (task.piece < 0) return run_tile(c, tile, thread, out);
-    c.kernels.piece(tile.arguments, task.piece, scratch(thread), task.state);
+    c.attention.piece(tile.arguments, task.piece, scratch(thread), task.state);
   });
   c.pool.parallel_for(static_cast<int>(splits_.size()),
                       [&](int i, int) { merge_split(c, splits_[i], out); });
@@ -100,7 +100,7 @@ void Attention::plan_tasks(const Context& c) {
   for (int i = 0; i < tiles; ++i) {
     const AttentionTile& t = tiles_[i].arguments;
     const int first = t.first_piece(), pieces = t.end_piece() - first;
-    const auto floats = static_cast<int64_t>(c.kernels.state_floats(t.head_dim, t.queries()));
+    const auto floats = static_cast<int64_t>(c.attention.state_floats(t.head_dim, t.queries()));
     if (!few || pieces == 1 || pieces * floats > end - states) {
       tasks_.push_back({i, -1, nullptr});
       continue;
@@ -120,10 +120,10 @@ void Attention::run_tile(const Context& c, const Tile& tile, int thread, Slot ou
   void* memory = scratch(thread);
   auto* total = reinterpret_cast<float*>(static_cast<std::byte*>(memory) + scratch_bytes_);
   float* piece = total + state_floats_;
-  c.kernels.piece(t, t.first_piece(), memory, total);
+  c.attention.piece(t, t.first_piece(), memory, total);
   for (int p = t.first_piece() + 1; p < t.end_piece(); ++p) {
-    c.kernels.piece(t, p, memory, piece);
-    c.kernels.merge(t, piece, total);
+    c.attention.piece(t, p, memory, piece);
+    c.attention.merge(t, piece, total);
   }
   finish(c, tile, total, out);
 }
@@ -131,9 +131,9 @@ void Attention::run_tile(const Context& c, const Tile& tile, int thread, Slot ou
 void Attention::merge_split(const Context& c, const Split& split, Slot out) const {
   const Tile& tile = tiles_[split.tile];
   const AttentionTile& t = tile.arguments;
-  const size_t floats = c.kernels.state_floats(t.head_dim, t.queries());
+  const size_t floats = c.attention.state_floats(t.head_dim, t.queries());
   for (int p = 1; p < t.end_piece() - t.first_piece(); ++p) {
-    c.kernels.merge(t, split.states + p * floats, split.states);
+    c.attention.merge(t, split.states + p * floats, split.states);
   }
   finish(c, tile, split.states, out);
 }
@@ -141,7 +141,7 @@ void Attention::merge_split(const Context& c, const Split& split, Slot out) cons
 void Attention::finish(const Context& c, const Tile& tile, const float* state, Slot out) const {
   const bool f32 = out.type == MR_SLOT_F32;
   void* to = static_cast<std::byte*>(out.data) + tile.out * (f32 ? sizeof(float) : sizeof(bf16));
-  c.kernels.finish(tile.arguments, state, out.width, f32, to);
+  c.attention.finish(tile.arguments, state, out.width, f32, to);
 }
 
 }  // namespace millrace::cpu

@@ -73,7 +73,9 @@ LinearSpec linear_spec(const Program& p, const Op& op) {
 class CpuKernels : public Kernels {
  public:
   CpuKernels(const Program& program, const KvLayout& kv, const OpKernels& kernels, ThreadPool& pool)
-      : context_{program, kv, kernels, pool}, attention_(context_), packed_(program.ops.size()) {
+      : context_{program, kv, kernels, attention_kernels(kernels, kv.type), pool},
+        attention_(context_),
+        packed_(program.ops.size()) {
     int64_t rounded = 0;  // elements of F32 slots that feed a linear op
     for (const Op& op : program.ops) {
       pack(op);
@@ -257,6 +259,10 @@ class CpuDevice : public Device {
   }
   bool takes_packed() const override { return true; }
   mr_dtype kv_dtype(const Program&) const override { return MR_BF16; }
+  size_t kv_code_block_bytes(const Program& p, int32_t type) const override {
+    return type == MR_KV_INT8 ? KvCodes<8>{p.head_dim}.block_bytes()
+                              : KvCodes<4>{p.head_dim}.block_bytes();
+  }
   mr_dtype operand_dtype(const Program&) const override { return MR_BF16; }
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {
     check_machine(program);

@@ -8,13 +8,12 @@
 
 #include "bf16.hpp"
 #include "isa.hpp"
+#include "kv_codes.hpp"
 
 namespace millrace::cpu {
 
-// Tokens of a KV cache slab; the ABI's MR_SLAB_TOKENS.
-inline constexpr int kSlabTokens = 16;
-
-// A KV head's 16 tokens lie as attention multiplies them:
+// A KV head's 16 tokens lie as attention multiplies them, codes as kv_codes.hpp has them,
+// 16 bits so:
 //   keys    [head_dim / 2][16 tokens][2] bf16
 //   values  [8][head_dim][2 tokens] bf16
 
@@ -87,14 +86,9 @@ struct AttentionTile {
   int end_piece() const { return last_position() / kPieceTokens + 1; }
 };
 
-struct OpKernels {
-  Isa isa;
-  void (*norm)(const NormRow&, const float* in, void* out);
-  void (*rotate)(const HeadsRow&, float* heads);  // norm and rotary embedding in place
-  void (*to_bf16)(const float* in, int64_t n, bf16* out);
-
-  // ---- Attention. A state is the softmax of a tile's queries over some keys,
-  // state_floats(head_dim, queries) floats.
+// A state is the softmax of a tile's queries over some keys, state_floats(head_dim,
+// queries) floats.
+struct AttentionKernels {
   size_t (*scratch_bytes)(int head_dim);  // per thread
   size_t (*state_floats)(int head_dim, int queries);
   // The tile's queries over the keys of one piece. Scratch holds the queries
@@ -107,11 +101,24 @@ struct OpKernels {
                  void* out);
 };
 
+struct OpKernels {
+  Isa isa;
+  void (*norm)(const NormRow&, const float* in, void* out);
+  void (*rotate)(const HeadsRow&, float* heads);  // norm and rotary embedding in place
+  void (*to_bf16)(const float* in, int64_t n, bf16* out);
+  AttentionKernels bf16_kv, int8_kv, int4_kv;  // by what the cache keeps
+};
+
 const OpKernels& op_kernels_portable();
 const OpKernels& op_kernels_avx2();
 const OpKernels& op_kernels_avx512();
 const OpKernels& op_kernels_avx512_bf16();
 const OpKernels& op_kernels(Isa isa);
+
+// Over codes, where has_vnni().
+const AttentionKernels& attention_vnni(int bits);
+// For a KV cache of the type, an mr_kv_type.
+const AttentionKernels& attention_kernels(const OpKernels&, int32_t kv_type);
 
 // Queries per tile: as many as keep the sums in the first-level cache.
 inline int tile_queries(int head_dim) {

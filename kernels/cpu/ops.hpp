@@ -16,6 +16,7 @@ struct Context {
   const Program& program;
   const KvLayout& kv;
   const OpKernels& kernels;
+  const AttentionKernels& attention;
   ThreadPool& pool;
 };
 
@@ -77,6 +78,7 @@ class RopeStore {
 
  private:
   void store(const Context&, const Sequence&, int row, int value, const float* heads) const;
+  void store_bf16(const Context&, int value, const float* head, int token, bf16* block) const;
 
   const Op& op_;
   std::vector<float> q_norm_, k_norm_;

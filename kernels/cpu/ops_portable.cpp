@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "attention_tile.hpp"
+#include "millrace_kernels.h"
 
 namespace millrace::cpu {
 namespace {
@@ -80,6 +81,15 @@ const OpKernels& op_kernels(Isa isa) {
 #endif
   (void)isa;
   return op_kernels_portable();
+}
+
+const AttentionKernels& attention_kernels(const OpKernels& kernels, int32_t kv_type) {
+  if (kv_type != MR_KV_INT8 && kv_type != MR_KV_INT4) return kernels.bf16_kv;
+  const int bits = kv_type == MR_KV_INT8 ? 8 : 4;
+#if defined(__x86_64__)
+  if (kernels.isa >= Isa::avx512 && has_vnni()) return attention_vnni(bits);
+#endif
+  return bits == 8 ? kernels.int8_kv : kernels.int4_kv;
 }
 
 }  // namespace millrace::cpu

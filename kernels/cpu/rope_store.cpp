@@ -60,7 +60,7 @@ void RopeStore::run(const Context& c, const Batch& batch, Slot in) const {
   }
 }
 
-// Rounds the keys or values of a row of the sequence into their slab (op_kernels.hpp).
+// Puts the keys or values of a row of the sequence into their slab (op_kernels.hpp).
 void RopeStore::store(const Context& c, const Sequence& s, int row, int value,
                       const float* heads) const {
   const int d = op_.head_dim;
@@ -68,18 +68,33 @@ void RopeStore::store(const Context& c, const Sequence& s, int row, int value,
   const Kept kept = s.kept(row, position);
   std::byte* slab = kept.kv + c.kv.slab_bytes * (position / MR_SLAB_TOKENS);
   const int token = position % MR_SLAB_TOKENS;
-  bf16 rounded[kMaxHeadDim];
-  for (int h = 0; h < op_.kv_heads; ++h) {
-    c.kernels.to_bf16(heads + int64_t{h} * d, d, rounded);
-    auto* block = reinterpret_cast<bf16*>(slab + c.kv.block(op_.layer, value, h));
-    if (value == 0) {
-      for (int i = 0; i < d; i += 2) {
-        std::memcpy(block + (i / 2 * kSlabTokens + token) * 2, rounded + i, 2 * sizeof(bf16));
-      }
-    } else {
-      block += token / 2 * 2 * d + token % 2;
-      for (int i = 0; i < d; ++i) block[2 * i] = rounded[i];
+  for (int h = 0; h < op_.kv_heads; ++h, heads += d) {
+    std::byte* block = slab + c.kv.block(op_.layer, value, h);
+    switch (c.kv.type) {
+      case MR_KV_INT8:
+        (value == 0 ? store_int8_key : store_int8_value)(heads, d, token, block);
+        break;
+      case MR_KV_INT4:
+        (value == 0 ? store_int4_key : store_int4_value)(heads, d, token, block);
+        break;
+      default:
+        store_bf16(c, value, heads, token, reinterpret_cast<bf16*>(block));
     }
+  }
+}
+
+void RopeStore::store_bf16(const Context& c, int value, const float* head, int token,
+                           bf16* block) const {
+  const int d = op_.head_dim;
+  bf16 rounded[kMaxHeadDim];
+  c.kernels.to_bf16(head, d, rounded);
+  if (value == 0) {
+    for (int i = 0; i < d; i += 2) {
+      std::memcpy(block + (i / 2 * kSlabTokens + token) * 2, rounded + i, 2 * sizeof(bf16));
+    }
+  } else {
+    block += token / 2 * 2 * d + token % 2;
+    for (int i = 0; i < d; ++i) block[2 * i] = rounded[i];
   }
 }
 

@@ -66,7 +66,11 @@ class Device {
 
   virtual void info(mr_device_info&) const = 0;
   virtual mr_measurement measure() = 0;
+  // Of keys and values that are floats.
   virtual mr_dtype kv_dtype(const Program&) const = 0;
+  // Bytes of a block of a slab whose elements are codes of the type, MR_KV_INT8 or
+  // MR_KV_INT4; 0: the backend keeps none.
+  virtual size_t kv_code_block_bytes(const Program&, int32_t /*type*/) const { return 0; }
   virtual mr_dtype operand_dtype(const Program&) const = 0;
   // Zeroed memory that the kernels can use.
   virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }

@@ -17,6 +17,25 @@ uint64_t slot_bytes(const Program& p, size_t slot, int operand_bytes) {
   return uint64_t(p.slot_rows[slot]) * p.slots[slot].width * bytes;
 }
 
+// The slabs that the program asks for, where the device has such.
+KvLayout kv_layout(const Device& device, const Program& p) {
+  const auto floats = static_cast<mr_dtype>(device.kv_dtype(p));
+  const int32_t own = floats + 1;
+  const int32_t type = p.kv_type == MR_KV_AUTO ? own : p.kv_type;
+  size_t block = 0;
+  if (type == own) {
+    block = size_t{MR_SLAB_TOKENS} * p.head_dim * dtype_bytes(floats);
+  } else if (type == MR_KV_INT8 || type == MR_KV_INT4) {
+    block = device.kv_code_block_bytes(p, type);
+  }
+  if (block == 0) {
+    const bool codes = device.kv_code_block_bytes(p, MR_KV_INT8) > 0;
+    fail(MR_UNSUPPORTED, "a KV cache of %s: this backend keeps keys and values as %s%s",
+         kv_type_name(type), kv_type_name(own), codes ? ", int8 or int4" : " only");
+  }
+  return {p.layers, p.kv_heads, p.head_dim, type, block};
+}
+
 }  // namespace
 
 Executor::Executor(Device& device, const mr_program_desc& desc) : device_(device) {
@@ -25,7 +44,7 @@ Executor::Executor(Device& device, const mr_program_desc& desc) : device_(device
   if (p.packed != nullptr && !device.takes_packed()) {
     fail(MR_UNSUPPORTED, "this backend takes no packed weights");
   }
-  layout_ = KvLayout(p.layers, p.kv_heads, p.head_dim, dtype_bytes(device.kv_dtype(p)));
+  layout_ = kv_layout(device, p);
   operand_bytes_ = dtype_bytes(device.operand_dtype(p));
 
   uint64_t bytes = 0;
@@ -49,7 +68,7 @@ void Executor::info(mr_program_info& out) const {
   out.activation_bytes = kernels_->scratch_bytes();
   for (const Buffer& slot : slots_) out.activation_bytes += slot.size();
   out.slab_bytes = layout_.slab_bytes;
-  out.kv_dtype = device_.kv_dtype(program_);
+  out.kv_type = layout_.type;
   out.operand_dtype = device_.operand_dtype(program_);
   out.max_slabs = device_.max_slabs();
   std::snprintf(out.linear, sizeof out.linear, "%s", kernels_->linear_name().c_str());

@@ -9,16 +9,19 @@
 
 namespace millrace {
 
-KvLayout::KvLayout(int layers, int kv_heads, int head_dim, int element_bytes)
-    : layers(layers), kv_heads(kv_heads), head_dim(head_dim), element_bytes(element_bytes) {
+KvLayout::KvLayout(int layers, int kv_heads, int head_dim, int32_t type, size_t block_bytes)
+    : layers(layers),
+      kv_heads(kv_heads),
+      head_dim(head_dim),
+      type(type),
+      element_bytes(static_cast<int>(block_bytes / MR_SLAB_TOKENS / head_dim)),
+      block_bytes(block_bytes) {
   const size_t page = sysconf(_SC_PAGESIZE);
   slab_bytes = (block(layers, 0, 0) + page - 1) / page * page;
 }
 
-size_t KvLayout::block_bytes() const { return size_t{MR_SLAB_TOKENS} * head_dim * element_bytes; }
-
 size_t KvLayout::block(int layer, int value, int head) const {
-  return ((size_t(layer) * 2 + value) * kv_heads + head) * block_bytes();
+  return ((size_t(layer) * 2 + value) * kv_heads + head) * block_bytes;
 }
 
 KvPool::KvPool(const KvLayout& layout, int slabs) : layout_(layout), slabs_(slabs) {

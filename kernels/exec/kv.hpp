@@ -14,17 +14,18 @@
 
 namespace millrace {
 
-// The inside of a slab: [layer][K|V][KV head] blocks of [16 tokens][head_dim], in an
-// order of elements that is the backend's.
+// The inside of a slab: [layer][K|V][KV head] blocks of 16 tokens x head_dim elements, in
+// an order that is the backend's.
 struct KvLayout {
-  int layers = 0, kv_heads = 0, head_dim = 0, element_bytes = 0;
+  int layers = 0, kv_heads = 0, head_dim = 0;
+  int32_t type = 0;       // mr_kv_type, not MR_KV_AUTO
+  int element_bytes = 0;  // of a float; not of codes
+  size_t block_bytes = 0;
   size_t slab_bytes = 0;  // rounded up to pages
 
   KvLayout() = default;
-  KvLayout(int layers, int kv_heads, int head_dim, int element_bytes);
+  KvLayout(int layers, int kv_heads, int head_dim, int32_t type, size_t block_bytes);
 
-  // Bytes of one block.
-  size_t block_bytes() const;
   // Where the block of a layer's K (value = 0) or V (value = 1) and KV head
   // begins inside a slab.
   size_t block(int layer, int value, int head) const;

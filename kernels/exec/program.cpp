@@ -75,6 +75,7 @@ class Reader {
     in_range("max_positions", p_.max_positions = d.max_positions, 1, 1 << 30);
     in_range("max_rows", p_.max_rows = d.max_rows, 1, 1 << 20);
     in_range("max_outputs", p_.max_outputs = d.max_outputs, 1, d.max_rows);
+    in_range("kv_type", p_.kv_type = d.kv_type, MR_KV_AUTO, MR_KV_INT4);
     p_.packed = static_cast<const std::byte*>(d.packed);
     p_.packed_bytes = d.packed_bytes;
     if (reinterpret_cast<uintptr_t>(d.packed) % 64 != 0) bad("packed is not 64-byte aligned");
@@ -413,6 +414,11 @@ const char* op_name(int32_t kind) {
     default:
       return "unknown";
   }
+}
+
+const char* kv_type_name(int32_t type) {
+  constexpr const char* kNames[] = {"auto", "f32", "f16", "bf16", "int8", "int4"};
+  return kNames[type];
 }
 
 const char* dtype_name(int32_t dtype) {

@@ -26,6 +26,7 @@ struct Program {
   int logits_slot = 0;             // the last op's slot: its memory is the caller's
   int vocab = 0;
   int layers = 0, kv_heads = 0, head_dim = 0;
+  int32_t kv_type = MR_KV_AUTO;
   int max_positions = 0, max_rows = 0, max_outputs = 0;
   // How many positions before its own a row may look at: the largest window,
   // or max_positions where some layer has no window.
@@ -46,6 +47,7 @@ struct Program {
 void read_program(const mr_program_desc& desc, Program& program);
 
 const char* op_name(int32_t kind);
+const char* kv_type_name(int32_t type);
 const char* dtype_name(int32_t dtype);
 int dtype_bytes(int32_t dtype);
 

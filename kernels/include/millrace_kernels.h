@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 5
+#define MR_ABI_VERSION 6
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -92,6 +92,19 @@ typedef enum mr_weights {
   MR_WEIGHTS_INT4 = 2   /* a bf16 scale for each `group` elements of an output row */
 } mr_weights;
 
+/* How the KV cache keeps an element. Codes are made when a token is stored, of its keys
+ * and of its values in each KV head: each element is scale * code. */
+typedef enum mr_kv_type {
+  MR_KV_AUTO = 0, /* a float, of the type that the backend has chosen: mr_dtype + 1 */
+  MR_KV_F32 = 1,
+  MR_KV_F16 = 2,
+  MR_KV_BF16 = 3,
+  MR_KV_INT8 = 4, /* -127 to 127; a float32 scale for the head, largest magnitude / 127 */
+  MR_KV_INT4 = 5  /* -8 to 7; a bf16 scale for each MR_KV_GROUP elements of the head */
+} mr_kv_type;
+
+#define MR_KV_GROUP 32
+
 /* Rows of a linear op's weight, taken from a checkpoint tensor: output row i
  * of the part is tensor row  offset + (i / block) * stride + i % block.
  * block == rows for a plain slice; BLOOM's fused [head][q|k|v][head_dim] is
@@ -159,6 +172,8 @@ typedef struct mr_program_desc {
   int32_t max_positions; /* longest sequence; the position table's limit is checked by the host */
   int32_t max_rows;      /* rows per step at most */
   int32_t max_outputs;   /* output rows per step at most */
+  int32_t kv_type;       /* mr_kv_type; MR_UNSUPPORTED where the backend lacks it */
+  int32_t reserved;
 
   /* NULL, or what program_packed gave of the same program, on the same backend of the same
    * build with the same isa: 64-byte aligned, borrowed, mapped until program_unload. The
@@ -176,8 +191,8 @@ typedef struct mr_program_info {
   uint64_t weight_bytes;     /* packed weights */
   uint64_t activation_bytes; /* slots and scratch at max_rows */
   uint64_t
-      slab_bytes; /* one slab: MR_SLAB_TOKENS x layers x (K,V), rounded up to what can be mapped */
-  int32_t kv_dtype;      /* mr_dtype */
+      slab_bytes;  /* one slab: MR_SLAB_TOKENS x layers x (K,V), rounded up to what can be mapped */
+  int32_t kv_type; /* mr_kv_type, not MR_KV_AUTO */
   int32_t operand_dtype; /* mr_dtype of MR_SLOT_OPERAND */
   int32_t
       max_slabs; /* kv_reserve accepts at most: each slab may need a mapping (vm.max_map_count) */

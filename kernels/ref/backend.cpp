@@ -57,6 +57,10 @@ class RefDevice : public Device {
     fail(MR_UNSUPPORTED, "the ref backend measures nothing: it is an oracle");
   }
   mr_dtype kv_dtype(const Program&) const override { return MR_F32; }
+  // As floats too: what the codes stand for.
+  size_t kv_code_block_bytes(const Program& p, int32_t) const override {
+    return size_t{MR_SLAB_TOKENS} * p.head_dim * sizeof(float);
+  }
   mr_dtype operand_dtype(const Program&) const override { return MR_F32; }
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {
     return std::make_unique<RefKernels>(program, kv, pool_);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "exec/quantise.hpp"
 #include "ref/ref.hpp"
 
 namespace millrace::ref {
@@ -29,6 +30,22 @@ void rotate(const Op& op, int position, float* x) {
   }
 }
 
+// What is left of a head's n elements by the codes that the cache keeps.
+void round_trip(int32_t type, float* x, int n) {
+  uint8_t codes[MR_KV_GROUP];
+  if (type == MR_KV_INT8) {
+    std::vector<int8_t> all(n);
+    const float scale = quantise_int8(x, n, all.data());
+    for (int i = 0; i < n; ++i) x[i] = scale * static_cast<float>(all[i]);
+  } else if (type == MR_KV_INT4) {
+    for (int group = 0; group < n; group += MR_KV_GROUP, x += MR_KV_GROUP) {
+      const int size = std::min(MR_KV_GROUP, n - group);
+      const float scale = quantise_int4(x, size, codes);
+      for (int i = 0; i < size; ++i) x[i] = scale * static_cast<float>(codes[i] - 8);
+    }
+  }
+}
+
 }  // namespace
 
 void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in) {
@@ -48,8 +65,11 @@ void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in) {
       for (int h = 0; h < op.kv_heads; ++h) {
         if (k_norm != nullptr) head_norm(*k_norm, op.eps, k + h * d, d);
         rotate(op, position, k + h * d);
-        std::copy_n(k + h * d, d, kv_row(c.kv, s, i, op.layer, 0, h, position));
-        std::copy_n(v + h * d, d, kv_row(c.kv, s, i, op.layer, 1, h, position));
+        for (int value = 0; value < 2; ++value) {
+          float* kept = kv_row(c.kv, s, i, op.layer, value, h, position);
+          std::copy_n((value == 0 ? k : v) + h * d, d, kept);
+          round_trip(c.kv.type, kept, d);
+        }
       }
     }
   }

@@ -74,14 +74,23 @@ std::vector<float> result(const std::string& isa, const Case& c) {
   return model.step({{&s, random.tokens(c.rows, b.vocab)}});
 }
 
+// The largest normalised error to expect.
+double tolerance(const Case& c, const std::string& isa) {
+  // Products of bytes round queries and probabilities to 8 bits, others expand codes to bf16.
+  if (isa.find('+') != std::string::npos) return isa.starts_with("avx512") ? 5e-4 : 2e-5;
+  // Table values are bf16: without a rotation nothing is rounded but products.
+  const bool exact = c.rotary_dim == 0 && !c.norms && !rounds_products(isa);
+  return exact ? 1e-11 : 2e-5;
+}
+
 void expect_close(const Case& c) {
   SCOPED_TRACE(c.text());
-  const std::vector<float> expected = result("ref", c);
-  for (const std::string& isa : tested_isas()) {
-    SCOPED_TRACE(isa);
-    // Table values are bf16: without a rotation nothing is rounded but products.
-    const bool exact = c.rotary_dim == 0 && !c.norms && !rounds_products(isa);
-    EXPECT_LT(normalised_error(result(isa, c), expected), exact ? 1e-11 : 2e-5);
+  for (const std::string& kv : tested_kv()) {
+    const std::vector<float> expected = result("ref" + kv, c);
+    for (const std::string& isa : tested_isas()) {
+      SCOPED_TRACE(isa + kv);
+      EXPECT_LT(normalised_error(result(isa + kv, c), expected), tolerance(c, isa + kv));
+    }
   }
 }
 
@@ -183,6 +192,20 @@ TEST(Attention, NormedHeadsWithoutRotationAreCloseToRef) {
   expect_close(c);
 }
 
+// A cache of codes must not be one of floats, nor int4 one of int8.
+TEST(Attention, CodesAreAsCoarseAsTheirTypeSays) {
+  Case c;
+  c.context = 50;
+  const std::vector<float> exact = result("ref", c);
+  for (const std::string& isa : with_kv(tested_isas())) {
+    const double error = normalised_error(result(isa, c), exact);
+    const bool int8 = isa.ends_with("+int8"), int4 = isa.ends_with("+int4");
+    if (!int8 && !int4) continue;
+    EXPECT_GT(error, int8 ? 1e-5 : 2e-3) << isa;
+    EXPECT_LT(error, int8 ? 1e-3 : 5e-2) << isa;
+  }
+}
+
 class AttentionOn : public testing::TestWithParam<std::string> {};
 
 // Attention as floats, before any rounding could hide a difference.
@@ -245,7 +268,7 @@ TEST_P(AttentionOn, LeftoversOfAnotherSequenceCountNothing) {
   EXPECT_EQ(dirty.step({{&after, tokens}}), expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, AttentionOn, testing::ValuesIn(tested_isas()),
+INSTANTIATE_TEST_SUITE_P(Cpu, AttentionOn, testing::ValuesIn(with_kv(tested_isas())),
                          [](const auto& info) { return isa_label(info.param); });
 
 }  // namespace

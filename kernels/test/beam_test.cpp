@@ -251,9 +251,9 @@ std::vector<std::string> backends() {
 }
 
 // Only optimised backends take long contexts in pieces.
-INSTANTIATE_TEST_SUITE_P(Cpu, BeamPiecesTest, testing::ValuesIn(tested_isas()),
+INSTANTIATE_TEST_SUITE_P(Cpu, BeamPiecesTest, testing::ValuesIn(with_kv(tested_isas())),
                          [](const auto& info) { return isa_label(info.param); });
-INSTANTIATE_TEST_SUITE_P(Backends, BeamTest, testing::ValuesIn(backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, BeamTest, testing::ValuesIn(with_kv(backends())),
                          [](const auto& info) { return isa_label(info.param); });
 
 }  // namespace

@@ -209,6 +209,7 @@ mr_program_desc Builder::desc() {
   d.max_positions = max_positions;
   d.max_rows = max_rows;
   d.max_outputs = max_outputs;
+  d.kv_type = kv_type;
   d.packed = packed;
   d.packed_bytes = packed_bytes;
   return d;
@@ -261,12 +262,16 @@ Builder small_llama(mr_dtype dtype, int window) {
 
 // ---- Device, Model, Sequence
 
+// An instruction set's name without the KV cache.
+static std::string plain(const std::string& isa) { return isa.substr(0, isa.find('+')); }
+
 void check(int32_t status, const mr_error& error) {
   if (status != MR_OK) throw Failure(error);
 }
 
-Device::Device(const std::string& isa, int threads)
-    : backend(isa == "ref" ? millrace_backend_ref() : tested_backend()) {
+Device::Device(const std::string& name, int threads)
+    : backend(plain(name) == "ref" ? millrace_backend_ref() : tested_backend()) {
+  const std::string isa = plain(name);
   mr_device_config config{};
   config.threads = threads;
   if (isa != "ref") std::snprintf(config.isa, sizeof config.isa, "%s", isa.c_str());
@@ -278,7 +283,9 @@ Device::~Device() { backend->device_close(handle); }
 
 Model::Model(const std::string& isa, Builder& builder, int slabs, int threads)
     : device(isa, threads), vocab(builder.vocab), max_positions(builder.max_positions) {
-  const mr_program_desc desc = builder.desc();
+  mr_program_desc desc = builder.desc();
+  if (isa.ends_with("+int8")) desc.kv_type = MR_KV_INT8;
+  if (isa.ends_with("+int4")) desc.kv_type = MR_KV_INT4;
   mr_error error;
   check(device.backend->program_load(device.handle, &desc, &handle, &error), error);
   if (slabs == 0) return;
@@ -349,14 +356,45 @@ const std::vector<std::string>& tested_isas() {
   return isas;
 }
 
+const std::vector<std::string>& tested_kv() {
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> have = {""};
+    for (const char* kv : {"+int8", "+int4"}) {
+      Builder b = small_llama();
+      try {
+        const Model model(tested_isas().front() + kv, b, 0);
+        have.push_back(kv);
+      } catch (const Failure& e) {
+        if (e.status != MR_UNSUPPORTED) throw;
+        std::fprintf(stderr, "NOT TESTED: %s\n", e.what());
+      }
+    }
+    return have;
+  }();
+  return all;
+}
+
+std::vector<std::string> with_kv(const std::vector<std::string>& isas) {
+  std::vector<std::string> all;
+  for (const std::string& kv : tested_kv()) {
+    for (const std::string& isa : isas) all.push_back(isa + kv);
+  }
+  return all;
+}
+
+std::string ref_of(const std::string& isa) {
+  const size_t plus = isa.find('+');
+  return plus == std::string::npos ? "ref" : "ref" + isa.substr(plus);
+}
+
 std::string isa_label(const std::string& isa) {
   std::string label = isa;
-  for (char& c : label) c = c == '-' ? '_' : c;
+  for (char& c : label) c = c == '-' || c == '+' ? '_' : c;
   return label;
 }
 
 bool rounds_products(const std::string& isa) {
-  return isa == "avx512-bf16" || isa.starts_with("xmx") || isa.starts_with("simd");
+  return isa.starts_with("avx512-bf16") || isa.starts_with("xmx") || isa.starts_with("simd");
 }
 
 }  // namespace millrace::test

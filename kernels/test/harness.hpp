@@ -61,6 +61,7 @@ class Builder {
 
   int vocab = 0, layers = 1, kv_heads = 1, head_dim = 16;
   int max_positions = 2048, max_rows = 128, max_outputs = 128;
+  mr_kv_type kv_type = MR_KV_AUTO;  // a Model's name may say another one
   std::vector<mr_op> ops;
   std::vector<mr_slot> slots;
   std::vector<mr_tensor> tensors;
@@ -89,7 +90,7 @@ void check(int32_t status, const mr_error& error);
 
 class Device {
  public:
-  // isa "ref": the reference backend.
+  // isa "ref": the reference backend. What follows a + is a Model's.
   explicit Device(const std::string& isa, int threads = 2);
   ~Device();
   Device(const Device&) = delete;
@@ -103,7 +104,7 @@ class Sequence;
 
 class Model {
  public:
-  // slabs: of the KV pool; 0: none is reserved.
+  // isa: with the KV cache, see tested_kv. slabs: of the KV pool; 0: none is reserved.
   Model(const std::string& isa, Builder& builder, int slabs, int threads = 2);
   ~Model();
   Model(const Model&) = delete;
@@ -143,6 +144,13 @@ class Sequence {
 const std::vector<std::string>& tested_isas();
 // Name of a test parameter.
 std::string isa_label(const std::string& isa);
+// What tells the KV caches apart that the backend has, behind an instruction set or
+// "ref": "" (its floats), "+int8", "+int4". What it lacks is printed.
+const std::vector<std::string>& tested_kv();
+// Each of these names with each of tested_kv.
+std::vector<std::string> with_kv(const std::vector<std::string>& isas);
+// "ref" with the KV cache of a name.
+std::string ref_of(const std::string& isa);
 // Whether products of this instruction set round queries and probabilities too.
 bool rounds_products(const std::string& isa);
 

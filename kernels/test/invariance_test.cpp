@@ -132,8 +132,10 @@ TEST_P(Invariance, LogitsAreCloseToRef) {
     Builder b = small_llama(dtype);
     Random random(6);
     const std::vector<int32_t> tokens = random.tokens(100, b.vocab);
-    Model model(GetParam(), b, kSlabs), ref("ref", b, kSlabs);
-    EXPECT_LT(normalised_error(alone(model, tokens, 50), alone(ref, tokens, 50)), 3e-4)
+    Model model(GetParam(), b, kSlabs), ref(ref_of(GetParam()), b, kSlabs);
+    // Few of a head's codes are ref's neighbours, but those of int4 are far apart.
+    const double most = GetParam().ends_with("+int4") ? 3e-3 : 3e-4;
+    EXPECT_LT(normalised_error(alone(model, tokens, 50), alone(ref, tokens, 50)), most)
         << "dtype " << dtype;
   }
 }
@@ -144,11 +146,11 @@ std::vector<std::string> backends() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Invariance, testing::ValuesIn(backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, Invariance, testing::ValuesIn(with_kv(backends())),
                          [](const auto& info) { return isa_label(info.param); });
 
 // Ref has one way only, whatever the length.
-INSTANTIATE_TEST_SUITE_P(Cpu, LongInvariance, testing::ValuesIn(tested_isas()),
+INSTANTIATE_TEST_SUITE_P(Cpu, LongInvariance, testing::ValuesIn(with_kv(tested_isas())),
                          [](const auto& info) { return isa_label(info.param); });
 
 }  // namespace

@@ -46,6 +46,29 @@ void expect_refused(const Bad& bad) {
   }
 }
 
+TEST(Program, AKvCacheThatTheBackendLacksIsRefused) {
+  for (const char* backend : {"ref", ""}) {
+    Builder b = small_llama();
+    const int own = Model(backend, b, 0).info().kv_type;
+    for (const mr_kv_type type : {MR_KV_F32, MR_KV_F16, MR_KV_BF16}) {
+      b.kv_type = type;
+      if (type == own) {
+        EXPECT_EQ(Model(backend, b, 0).info().kv_type, own);
+        continue;
+      }
+      try {
+        Model model(backend, b, 0);
+        ADD_FAILURE() << "accepted";
+      } catch (const Failure& failure) {
+        EXPECT_EQ(failure.status, MR_UNSUPPORTED);
+        EXPECT_NE(std::string(failure.what()).find("this backend keeps keys and values as"),
+                  std::string::npos)
+            << failure.what();
+      }
+    }
+  }
+}
+
 TEST(Program, BadShapesAreRefused) {
   const Bad bad[] = {
       {"no vocabulary", [](Builder& b) { b.vocab = 0; }, "vocab is 0"},
@@ -55,6 +78,8 @@ TEST(Program, BadShapesAreRefused) {
       {"no positions", [](Builder& b) { b.max_positions = 0; }, "max_positions is 0"},
       {"no rows", [](Builder& b) { b.max_rows = 0; }, "max_rows is 0"},
       {"more outputs than rows", [](Builder& b) { b.max_outputs = 129; }, "max_outputs is 129"},
+      {"unknown KV cache", [](Builder& b) { b.kv_type = static_cast<mr_kv_type>(6); },
+       "kv_type is 6, expected 0 to 5"},
       {"no ops", [](Builder& b) { b.ops.clear(); }, "n_ops is 0"},
       {"slot of no width", [](Builder& b) { b.slots[1].width = 0; }, "slot 1 is 0 wide"},
       {"slot of no type", [](Builder& b) { b.slots[2].type = 5; }, "slot 2 has type 5"},
