@@ -114,7 +114,8 @@ func (s *httpStream) open(ctx context.Context) error {
 // a server that was stopped takes requests and says nothing. Another one finds the same
 // call. At last there is no bound, since the wait may be another's doing.
 func (s *httpStream) headWait(tries int, since time.Duration) time.Duration {
-	wait := firstWait << min(tries, 6)
+	const first = 5 * time.Second
+	wait := first << min(tries, 6)
 	switch {
 	case !s.call.again || since+wait > s.t.resumeFor:
 		return 0

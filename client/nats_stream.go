@@ -19,10 +19,18 @@ const (
 	probeFirst = 200 * time.Millisecond
 	probeMost  = 2 * time.Second
 	probeWait  = time.Second
-	// firstWait bounds the wait for a server's first message, which comes at once: the
-	// request may have gone to one that died.
-	firstWait = 5 * time.Second
 )
+
+// firstWait bounds the wait for a server's first message, which comes at once: the request
+// may have gone to one that is stopped, and the next one may, too. After a few tries the
+// wait may be that of a busy server.
+func firstWait(tries int) time.Duration {
+	const short, few, long = 1500 * time.Millisecond, 4, 5 * time.Second
+	if tries < few {
+		return short
+	}
+	return long
+}
 
 // natsStream reads the messages of one answer, from as many servers as it takes.
 type natsStream struct {
@@ -117,7 +125,7 @@ func (s *natsStream) resume(ctx context.Context, why error) (err error) {
 	for tries := 0; ; tries++ {
 		s.unsubscribe()
 		if err = s.open(ctx, subject, body); err == nil {
-			if err = s.first(ctx); err == nil {
+			if err = s.first(ctx, tries); err == nil {
 				return nil
 			}
 		}
@@ -140,8 +148,8 @@ func (s *natsStream) resume(ctx context.Context, why error) (err error) {
 }
 
 // first waits for a server's first message, which comes at once.
-func (s *natsStream) first(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, min(s.t.resumeFor, firstWait))
+func (s *natsStream) first(ctx context.Context, tries int) error {
+	ctx, cancel := context.WithTimeout(ctx, min(s.t.resumeFor, firstWait(tries)))
 	defer cancel()
 	m, err := s.sub.NextMsgWithContext(ctx)
 	if err != nil {
@@ -196,7 +204,7 @@ func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 	}
 	begin, unanswered, probe, limit := time.Now(), 0, probeFirst, s.limit
 	if s.unheard() && s.t.resumes() {
-		limit = min(limit, firstWait)
+		limit = min(limit, firstWait(0))
 	}
 	for {
 		wait := limit - time.Since(begin)
