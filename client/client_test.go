@@ -355,6 +355,15 @@ func TestOptionsAndAddressesAreChecked(t *testing.T) {
 	require.Error(t, err)
 	_, err = client.NewNATS(nil, client.WithSilence(0))
 	require.Error(t, err)
+	_, err = client.NewNATS(natsConn(t), client.WithNATSOptions(nats.UserInfo("a", "b")))
+	require.ErrorContains(t, err, "DialNATS")
+	_, err = client.DialNATS("nats://me:hunter2@127.0.0.1:1")
+	require.Error(t, err)
+	require.NotContains(t, err.Error(), "hunter2")
+	for _, files := range [][3]string{{"missing.pem"}, {"client_test.go"}, {"", "missing.pem", "missing.pem"}, {"", "", "missing.pem"}} {
+		_, err = client.NewHTTP("https://x", client.WithTLS(files[0], files[1], files[2]))
+		require.Error(t, err, files)
+	}
 }
 
 // TestWhatAStoppingServerDidNotTakeGoesToAnotherOne: its refusal is not the caller's,

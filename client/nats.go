@@ -78,31 +78,50 @@ func WithNATSHeader(key, value string) NATSOption {
 
 // NewNATS returns a client over a connection, which stays the caller's.
 func NewNATS(nc *nats.Conn, options ...NATSOption) (Client, error) {
+	t, err := newNATS(nc, options)
+	if err != nil {
+		return nil, err
+	}
+	return &client{t: t}, nil
+}
+
+func newNATS(nc *nats.Conn, options []NATSOption) (*natsTransport, error) {
 	t := &natsTransport{nc: nc, resumeFor: resumeFor, header: nats.Header{headerAccept: {"body"}}}
 	for _, option := range options {
 		if err := option(t); err != nil {
 			return nil, err
 		}
 	}
-	return &client{t: t}, nil
+	return t, nil
 }
+
+// Of a connection of our own: one that is cut without a word is noticed within three pings,
+// and made again for as long as somebody waits.
+const (
+	reconnectWait = 250 * time.Millisecond
+	pingInterval  = 2 * time.Second
+	pingsMissed   = 2
+)
 
 // DialNATS returns a client over a connection of its own, which Close ends.
 func DialNATS(url string, options ...NATSOption) (Client, error) {
-	nc, err := nats.Connect(url, nats.Name("millrace client"))
+	t, err := newNATS(nil, options)
 	if err != nil {
-		return nil, fmt.Errorf("millrace: %s: %w", url, err)
+		return nil, err
 	}
-	c, err := NewNATS(nc, append(options, func(t *natsTransport) error { t.own = true; return nil })...)
+	t.own = true
+	t.nc, err = nats.Connect(url, append([]nats.Option{nats.Name("millrace client"), nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait),
+		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsMissed)}, t.connect...)...)
 	if err != nil {
-		nc.Close()
+		return nil, fmt.Errorf("millrace: NATS: %w", err) // without the URL, which may have a password
 	}
-	return c, err
+	return &client{t: t}, nil
 }
 
 type natsTransport struct {
 	nc        *nats.Conn
 	own       bool
+	connect   []nats.Option // of an own connection
 	silence   time.Duration // 0: what the server says
 	resumeFor time.Duration
 	header    nats.Header // of every request
@@ -176,8 +195,8 @@ func messageError(m *nats.Msg) *Error {
 
 func (t *natsTransport) stream(ctx context.Context, p path, body []byte) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		s := &natsStream{t: t, subject: subjects + p.nats, body: body, limit: silenceLimit(t.silence, "", "")}
-		if err := s.open(ctx, s.subject, body); err != nil {
+		s := &natsStream{t: t, operation: p.nats, body: body, limit: silenceLimit(t.silence, "", "")}
+		if err := s.open(ctx, subjects+s.operation, body); err != nil {
 			yield(nil, err)
 			return
 		}

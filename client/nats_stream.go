@@ -34,16 +34,16 @@ func firstWait(tries int) time.Duration {
 
 // natsStream reads the messages of one answer, from as many servers as it takes.
 type natsStream struct {
-	t       *natsTransport
-	subject string // of the first request
-	body    []byte
-	sub     *nats.Subscription
-	held    *nats.Msg     // received, not read yet
-	cancel  string        // where a message cancels; known from the first message on
-	id      string        // of a resumable stream
-	limit   time.Duration // of silence
-	seq     uint64        // of the last message
-	ended   bool
+	t         *natsTransport
+	operation string
+	body      []byte
+	sub       *nats.Subscription
+	held      *nats.Msg     // received, not read yet
+	cancel    string        // where a message cancels; known from the first message on
+	id        string        // of a resumable stream
+	limit     time.Duration // of silence
+	seq       uint64        // of the last message
+	ended     bool
 }
 
 func (s *natsStream) open(ctx context.Context, subject string, body []byte) error {
@@ -111,9 +111,9 @@ func (s *natsStream) lost(err error) bool {
 // resume asks any server for what comes behind the last message. What passes by
 // waiting is tried again for a while.
 func (s *natsStream) resume(ctx context.Context, why error) (err error) {
-	subject, body := s.subject, s.body
+	operation, body := s.operation, s.body
 	if !s.unheard() {
-		subject = subjects + "streams.resume"
+		operation = "streams.resume"
 		if body, err = json.Marshal(struct {
 			ID    string `json:"id"`
 			After uint64 `json:"after"`
@@ -124,7 +124,7 @@ func (s *natsStream) resume(ctx context.Context, why error) (err error) {
 	begin := time.Now()
 	for tries := 0; ; tries++ {
 		s.unsubscribe()
-		if err = s.open(ctx, subject, body); err == nil {
+		if err = s.open(ctx, s.t.gateway(ctx)+operation, body); err == nil {
 			if err = s.first(ctx, tries); err == nil {
 				return nil
 			}
@@ -145,6 +145,21 @@ func (s *natsStream) resume(ctx context.Context, why error) (err error) {
 			return ctx.Err()
 		}
 	}
+}
+
+// gateway is the beginning of the subjects of one that is there: who answers first. In the
+// queue group of all of them there may be one that is stopped. Where none says so, it is
+// that of the group.
+func (t *natsTransport) gateway(ctx context.Context) string {
+	const patience = 500 * time.Millisecond
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var a struct{ Subjects string }
+	answer, err := t.ask(ctx, subjects+"gateways", nil)
+	if err != nil || json.Unmarshal(answer, &a) != nil || a.Subjects == "" {
+		return subjects
+	}
+	return a.Subjects
 }
 
 // first waits for a server's first message, which comes at once.
@@ -196,13 +211,14 @@ func (s *natsStream) read(ctx context.Context) ([]byte, error) {
 
 // receive waits for a message. A resumable stream's server is asked now and then
 // whether it is there: it may have died without a word. While the connection itself is
-// away nobody is judged.
+// away nobody is judged, for a while.
 func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 	if m := s.held; m != nil {
 		s.held = nil
 		return m, nil
 	}
-	begin, unanswered, probe, limit := time.Now(), 0, probeFirst, s.limit
+	start := time.Now()
+	begin, unanswered, probe, limit := start, 0, probeFirst, s.limit
 	if s.unheard() && s.t.resumes() {
 		limit = min(limit, firstWait(0))
 	}
@@ -225,7 +241,7 @@ func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 			return nil, fmt.Errorf("%w after message %d: %w", ErrGap, s.seq, err)
 		case !errors.Is(err, context.DeadlineExceeded):
 			return nil, fmt.Errorf("%w after message %d: %w", ErrCut, s.seq, err)
-		case s.t.nc.IsReconnecting():
+		case s.t.nc.IsReconnecting() && time.Since(start) < s.t.resumeFor:
 			begin = time.Now()
 			continue
 		case time.Since(begin) >= limit:

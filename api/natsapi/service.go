@@ -72,6 +72,9 @@ func (o *Options) defaults() {
 	}
 }
 
+// subjects is before the name of each operation.
+const subjects = "millrace.v1."
+
 // flushTimeout is for messages to leave, and for what the server sent before to come.
 const flushTimeout = 5 * time.Second
 
@@ -83,6 +86,7 @@ type Service struct {
 	micro  micro.Service
 	cancel *nats.Subscription // of every stream's cancel subject
 	prefix string             // of the cancel subjects
+	here   string             // of the subjects that are this service's alone
 
 	streams atomic.Uint64 // so far
 	slots   chan struct{} // one for each request that is being answered
@@ -106,8 +110,10 @@ var (
 // Start adds the service to the connection, which stays the caller's.
 func Start(nc *nats.Conn, engine api.Engine, opts Options) (*Service, error) {
 	opts.defaults()
+	name := strings.ReplaceAll(uuid.NewString(), "-", "")
 	s := &Service{nc: nc, engine: engine, opts: opts,
-		prefix:  "millrace.v1.cancel." + strings.ReplaceAll(uuid.NewString(), "-", "") + ".",
+		prefix:  subjects + "cancel." + name + ".",
+		here:    subjects + "at." + name + ".",
 		slots:   make(chan struct{}, opts.MaxRequests),
 		running: map[string]context.CancelCauseFunc{}}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
@@ -127,7 +133,6 @@ func (s *Service) subscribe() (err error) {
 	if err != nil {
 		return err
 	}
-	group := s.micro.AddGroup("millrace.v1")
 	for _, e := range []struct {
 		name, subject string
 		answer        func(context.Context, *reply, []byte)
@@ -141,11 +146,31 @@ func (s *Service) subscribe() (err error) {
 		{"models", "models", s.once(models)},
 		{"embeddings", "embeddings", s.once(embeddings)},
 	} {
-		if err := group.AddEndpoint(e.name, s.handle(e.answer), micro.WithEndpointSubject(e.subject)); err != nil {
+		if err := s.micro.AddEndpoint(e.name, s.handle(e.answer), micro.WithEndpointSubject(subjects+e.subject)); err != nil {
+			return err
+		}
+	}
+	for _, e := range []struct {
+		name, subject string
+		answer        func(context.Context, *reply, []byte)
+	}{
+		{"gateways", subjects + "gateways", s.hello},
+		{"chat-completions-here", s.here + "chat.completions", s.generate(wire.DecodeChat)},
+		{"completions-here", s.here + "completions", s.generate(wire.DecodeCompletion)},
+		{"streams-resume-here", s.here + "streams.resume", s.again},
+	} {
+		err := s.micro.AddEndpoint(e.name, s.handle(e.answer), micro.WithEndpointSubject(e.subject), micro.WithEndpointQueueGroupDisabled())
+		if err != nil {
 			return err
 		}
 	}
 	return s.nc.Flush()
+}
+
+// hello answers a client that has lost a gateway: who answers is there, while a queue
+// group sends requests to one that was stopped as well.
+func (s *Service) hello(_ context.Context, r *reply, _ []byte) {
+	r.whole(fmt.Appendf(nil, `{"subjects":%q}`, s.here))
 }
 
 // Leave has new requests go to other services: when it returns, those that the NATS

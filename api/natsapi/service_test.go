@@ -3,6 +3,7 @@ package natsapi_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -318,4 +319,41 @@ func TestTheServiceIsListedByMicro(t *testing.T) {
 	for _, subject := range []string{"chat.completions", "completions", "tokenize", "detokenize", "models", "embeddings"} {
 		require.True(t, subjects["millrace.v1."+subject], subject)
 	}
+}
+
+// TestEachGatewayHasSubjectsOfItsOwn: a client that knows that one is stopped asks who is
+// there, and goes to that one.
+func TestEachGatewayHasSubjectsOfItsOwn(t *testing.T) {
+	a, b := apitest.New(apitest.Say("a")), apitest.New(apitest.Say("b"))
+	_, nc := start(t, a, natsapi.Options{})
+	other, err := natsapi.Start(nc, b, natsapi.Options{})
+	require.NoError(t, err)
+	inbox := nats.NewInbox()
+	answers, err := nc.SubscribeSync(inbox)
+	require.NoError(t, err)
+	require.NoError(t, nc.PublishRequest("millrace.v1.gateways", inbox, nil))
+	said := ""
+	for range 2 {
+		m, err := answers.NextMsg(wait)
+		require.NoError(t, err)
+		var at struct{ Subjects string }
+		require.NoError(t, json.Unmarshal(m.Data, &at))
+		before := len(a.Requests())
+		for range 3 { // a queue group would spread them
+			m := request(t, nc, strings.TrimPrefix(at.Subjects, "millrace.v1.")+"completions", `{"prompt":"x"}`)
+			require.Contains(t, string(m.Data), `"text":`)
+		}
+		said += fmt.Sprint(len(a.Requests())-before, " ")
+	}
+	require.Contains(t, []string{"3 0 ", "0 3 "}, said)
+	require.NoError(t, other.Leave())
+	require.NoError(t, nc.PublishRequest("millrace.v1.gateways", inbox, nil))
+	_, err = answers.NextMsg(wait)
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	pending, _, err := answers.Pending()
+	require.NoError(t, err)
+	require.Zero(t, pending, "one that stops is not there any more")
+	require.NoError(t, other.Stop(t.Context()))
+	b.WaitIdle()
 }
