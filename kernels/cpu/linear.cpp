@@ -14,18 +14,15 @@ constexpr int kMaxTileSums = kPanelVectors * kMaxTileRows * kMaxLanes;
 // Tasks per thread at least, so that the last ones end together.
 constexpr int kTasksPerThread = 8;
 // Operands below this are packed by the driver alone.
-constexpr int64_t kSmallOperand = 32 << 10;
+constexpr int64_t kSmallOperand = 16 << 10;
 // Bytes of a tile's operand that stay in the first-level cache beside the weights.
 constexpr int64_t kBlockOperand = 24 << 10;
 
-// With fewer, expanding int4 takes longer than it saves.
-constexpr int kExpandedTilesInt4 = 6;
-
-// So few tiles wait for memory more than the products take: they go through a panel
+// So few rows wait for memory more than the products take: their tiles go through a panel
 // together, in blocks that stay in the first-level cache, so that it is one stream for
 // all of them.
-constexpr int kFewTiles = 2;
-constexpr int64_t kFewTilesBlock = 8 << 10;  // bytes of a panel
+constexpr int kFewRows = 28;
+constexpr int64_t kFewRowsBlock = 16 << 10;  // bytes of a panel
 
 // A core keeps the same rows from op to op, so that what it wrote is in its own cache, where
 // that is worth reading all weights: there are so many rows for each, or so few weights.
@@ -84,12 +81,6 @@ const float* Linear::panel_bias(int64_t p) const {
 const float* Linear::panel_scales(int64_t p) const {
   if (scales_at_ == 0) return nullptr;
   return reinterpret_cast<const float*>(memory_ + scales_at_) + p * columns();
-}
-
-// Of a unit of a panel whose weights are expanded.
-int64_t Linear::expanded_bytes() const {
-  return weight_type_ == MR_WEIGHTS_INT4 ? unit_elements() + columns() * sizeof(float)
-                                         : unit_elements() * sizeof(float);
 }
 
 size_t Linear::operand_bytes(int64_t rows) const { return rows * units_ * operand_unit_bytes_; }
@@ -151,9 +142,8 @@ void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
 void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p,
                         int64_t end, float* room) const {
   const int64_t tile_sums = panel_sums(kernels_.max_rows);
-  const int64_t expanded = plan.expanded ? plan.block * expanded_bytes() : 0;  // of a panel
-  auto* const panels = reinterpret_cast<std::byte*>(room);
-  auto* const sums = reinterpret_cast<float*>(panels + plan.step * expanded);
+  const int64_t expanded = plan.expanded ? plan.block * unit_elements() : 0;  // floats of a panel
+  float* const sums = room + plan.step * expanded;
   for (int64_t k = 0; k < units_; k += plan.block) {
     const int64_t units = std::min(plan.block, units_ - k);
     for (int t = tile; t < last_tile; ++t) {
@@ -163,7 +153,7 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
       for (int64_t q = p; q < end; ++q) {
         float* const to = sums + ((t - tile) * (end - p) + (q - p)) * tile_sums;
         const std::byte* const packed = panel(q) + k * unit_bytes_;
-        std::byte* const wide = panels + (q - p) * expanded;
+        float* const wide = room + (q - p) * expanded;
         if (!plan.expanded) {
           kernels_.one[rows]({operand, packed, 0, units, group_, k == 0, to, nullptr});
         } else if (t == tile) {
@@ -189,8 +179,8 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     plan.groups = 1;
     return plan;
   }
-  if (plan.tiling.tiles <= kFewTiles) {
-    plan.block = ceil_div(kFewTilesBlock, unit_bytes_);
+  if (rows <= kFewRows) {
+    plan.block = ceil_div(kFewRowsBlock, unit_bytes_);
     plan.chunks = ceil_div(panels_, plan.chunk);
     plan.groups = 1;
     plan.step = 1;
@@ -201,12 +191,12 @@ Linear::Plan Linear::plan(int rows, int threads) const {
   if (plan.tiling.tiles >= threads) {
     plan.tiling.tiles = static_cast<int>(ceil_div(plan.tiling.tiles, threads) * threads);
   }
-  plan.expanded = kernels_.expanded[1] != nullptr &&
-                  (weight_type_ != MR_WEIGHTS_INT4 || plan.tiling.tiles >= kExpandedTilesInt4);
+  plan.expanded = kernels_.expanded[1] != nullptr;
   const int64_t most = kBlockOperand / (kernels_.max_rows * operand_unit_bytes_);
   plan.block = ceil_div(units_, ceil_div(units_, most));
-  const int64_t panel_bytes = plan.block * (plan.expanded ? expanded_bytes() : unit_bytes_) +
-                              plan.tiling.tiles * panel_sums(kernels_.max_rows) * sizeof(float);
+  const int64_t panel_bytes =
+      plan.block * (plan.expanded ? unit_elements() * sizeof(float) : unit_bytes_) +
+      plan.tiling.tiles * panel_sums(kernels_.max_rows) * sizeof(float);
   plan.chunk = std::clamp<int64_t>(cached_bytes_ / panel_bytes, 1, plan.chunk);
   plan.step = plan.chunk;
   plan.chunks = ceil_div(panels_, plan.chunk);
@@ -216,7 +206,7 @@ Linear::Plan Linear::plan(int rows, int threads) const {
   }
   plan.groups = std::clamp<int64_t>(plan.groups, 1, plan.tiling.tiles / 2);
   plan.room =
-      plan.chunk * ((plan.expanded ? plan.block * expanded_bytes() / int64_t{sizeof(float)} : 0) +
+      plan.chunk * ((plan.expanded ? plan.block * unit_elements() : 0) +
                     ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows));
   return plan;
 }

@@ -115,7 +115,6 @@ class Linear {
 
   int columns() const;            // of a panel
   int64_t unit_elements() const;  // of a panel
-  int64_t expanded_bytes() const;
   int64_t panel_sums(int rows) const;
   const std::byte* panel(int64_t p) const;
   const float* panel_bias(int64_t p) const;

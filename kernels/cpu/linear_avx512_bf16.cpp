@@ -53,6 +53,7 @@ struct Avx512Bf16 {
 const LinearKernels& linear_kernels_avx512_bf16() {
   static constexpr LinearKernels kernels = [] {
     LinearKernels k = make_pair_kernels<Avx512Bf16>("avx512-bf16");
+    k.pack_operand = pack_raw_pairs;
     k.raw_row = true;
     return k;
   }();

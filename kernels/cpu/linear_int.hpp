@@ -15,8 +15,6 @@ namespace {
 
 // Base:
 //   kLanes, kRows8, kRows4     lanes of a vector, rows of the largest tile of int8, int4
-//   kExpandedRows4             rows of int4 whose integer and float sums the registers
-//                              hold: what many rows go by; 0: they are not expanded
 //   kOffset                    of int8 weights: 128 where they are kept unsigned
 //   Bytes                      kLanes times four bytes
 //   Ints                       kLanes int32
@@ -26,6 +24,7 @@ namespace {
 //   Ints dot4(Ints, Bytes w, int32_t x)  the same with weights 0 to 15
 //   Floats multiply_add(Floats a, Floats b, Floats c)  a * b + c
 //   void store_codes(Ints, int8_t*)    as bytes
+//   int32_t total(Ints)                the sum of the lanes
 
 inline constexpr int kInt4Offset = 8;
 
@@ -89,47 +88,63 @@ typename Math<kLanes>::Vector load_scales(const uint8_t* p) {
   return (typename Math<kLanes>::Vector)words;
 }
 
+// The float sums of a tile, which go on from what t.sums holds.
+template <int kLanes, int kPanels, int kRows>
+struct FloatSums {
+  using M = Math<kLanes>;
+  typename M::Vector at[kPanels][kPanelVectors][kRows];
+
+  explicit FloatSums(const Tile& t) {
+    each(t.sums, [&](typename M::Vector& sum, const float* from) {
+      sum = t.fresh ? typename M::Vector{} : M::load(from);
+    });
+  }
+  void store(const Tile& t) {
+    each(t.sums, [](const typename M::Vector& sum, float* to) {
+      const typename M::Vector copy = sum;
+      std::memcpy(to, &copy, sizeof copy);
+    });
+  }
+
+ private:
+  template <class F>
+  void each(float* place, F&& f) {
+    for (auto& panel : at) {
+      for (auto& vector : panel) {
+        for (typename M::Vector& sum : vector) f(sum, place), place += kLanes;
+      }
+    }
+  }
+};
+
 // As tile(), group by group: the products of a group are summed as integers, the
-// groups as floats in ascending order.
-template <class Base, int kRows, int kPanels, Fetch kFetch, bool kExpand = false>
+// groups as floats in ascending order. Both sums of a tile fit the registers.
+template <class Base, int kRows, int kPanels, Fetch kFetch>
 void int4_tile(const Tile& t) {
   constexpr int kLanes = Base::kLanes, kVector = 4 * kLanes;  // bytes of a vector
   constexpr int kEight = kPanelVectors * kVector;             // bytes of eight of K
   using M = Math<kLanes>;
   const auto* weights = static_cast<const uint8_t*>(t.weights);
   const auto* operand = static_cast<const uint8_t*>(t.operand);
-  auto* expanded = static_cast<uint8_t*>(t.expanded);
-  const auto expand = [&](const auto& vector) {
-    std::memcpy(expanded, &vector, sizeof vector);
-    expanded += sizeof vector;
-  };
-  if (t.fresh) {
-    std::memset(t.sums, 0, sizeof(float) * kPanels * kPanelVectors * kRows * kLanes);
-  }
   const int eights = t.group / 8;
+  FloatSums<kLanes, kPanels, kRows> floats(t);
   for (int64_t unit = 0; unit < t.units; ++unit) {
-    int32_t totals[kRows];
-    std::memcpy(totals, operand + kRows * t.group, sizeof totals);
-    float* at = t.sums;
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
       const uint8_t* panel = weights + p * t.panel_stride;
       typename Base::Ints sums[kPanelVectors][kRows];
-      for (auto& vector : sums) {
-        for (int r = 0; r < kRows; ++r) vector[r] = typename Base::Ints{} - totals[r];
+      for (int r = 0; r < kRows; ++r) {
+        int32_t offset;
+        std::memcpy(&offset, operand + kRows * t.group + r * sizeof offset, sizeof offset);
+        sums[0][r] = sums[1][r] = typename Base::Ints{} + offset;
       }
       for (int e = 0; e < eights; ++e) {
-        for (int line = 0; line < kEight; line += 64) {
-          const auto* ahead = reinterpret_cast<const char*>(panel) + line;
-          if constexpr (kFetch == Fetch::near_and_far) __builtin_prefetch(ahead + kFar, 0, 2);
-          if constexpr (kFetch != Fetch::processor) __builtin_prefetch(ahead + kNear);
-        }
+        fetch_ahead<kFetch, kEight>(panel);
         const auto first = Base::load(panel), second = Base::load(panel + kVector);
         const typename Base::Bytes quads[2][kPanelVectors] = {
             {Base::low(first), Base::low(second)}, {Base::high(first), Base::high(second)}};
 #pragma GCC unroll 2
         for (int q = 0; q < 2; ++q) {
-          if constexpr (kExpand) expand(quads[q][0]), expand(quads[q][1]);
 #pragma GCC unroll 16
           for (int r = 0; r < kRows; ++r) {
             int32_t x;
@@ -140,82 +155,21 @@ void int4_tile(const Tile& t) {
         }
         panel += kEight;
       }
-      for (const auto& vector : sums) {
+      fetch_ahead<kFetch, kPanelVectors * kLanes * sizeof(bf16)>(panel);
+      for (int v = 0; v < kPanelVectors; ++v) {
         const auto scale = load_scales<kLanes>(panel);
-        if constexpr (kExpand) expand(scale);
         panel += kLanes * sizeof(bf16);
-        for (int r = 0; r < kRows; ++r, at += kLanes) {
+        for (int r = 0; r < kRows; ++r) {
           const auto products =
-              __builtin_convertvector((typename M::Ints)vector[r], typename M::Vector);
-          const auto sum = Base::multiply_add(products, scale, M::load(at));
-          std::memcpy(at, &sum, sizeof sum);
+              __builtin_convertvector((typename M::Ints)sums[v][r], typename M::Vector);
+          floats.at[p][v][r] = Base::multiply_add(products, scale, floats.at[p][v][r]);
         }
       }
     }
     weights += eights * kEight + kPanelVectors * kLanes * sizeof(bf16);
     operand += kRows * int4_operand_bytes(t.group);
   }
-}
-
-// Some rows of a tile over expanded weights: the sums of a group and those of all of
-// them stay in registers.
-template <class Base, int kRows, int kFirst, int kCount>
-void int4_expanded_rows(const Tile& t) {
-  constexpr int kLanes = Base::kLanes, kVector = 4 * kLanes;  // bytes of a vector
-  using M = Math<kLanes>;
-  typename M::Vector floats[kPanelVectors][kCount];
-  const auto at = [&](int vector, int r) {
-    return t.sums + (vector * kRows + kFirst + r) * kLanes;
-  };
-  for (int v = 0; v < kPanelVectors; ++v) {
-    for (int r = 0; r < kCount; ++r) {
-      floats[v][r] = t.fresh ? typename M::Vector{} : M::load(at(v, r));
-    }
-  }
-  const auto* weights = static_cast<const uint8_t*>(t.weights);
-  const auto* operand = static_cast<const uint8_t*>(t.operand);
-  for (int64_t unit = 0; unit < t.units; ++unit) {
-    const uint8_t* codes = operand + kFirst * t.group;
-    typename Base::Ints sums[kPanelVectors][kCount];
-    for (int r = 0; r < kCount; ++r) {
-      int32_t total;
-      std::memcpy(&total, operand + kRows * t.group + (kFirst + r) * sizeof total, sizeof total);
-      sums[0][r] = sums[1][r] = typename Base::Ints{} - total;
-    }
-    for (int q = 0; q < t.group; q += 4, weights += kPanelVectors * kVector) {
-      const auto first = Base::load(weights), second = Base::load(weights + kVector);
-#pragma GCC unroll 16
-      for (int r = 0; r < kCount; ++r) {
-        int32_t x;
-        std::memcpy(&x, codes + r * t.group + q, sizeof x);
-        sums[0][r] = Base::dot4(sums[0][r], first, x);
-        sums[1][r] = Base::dot4(sums[1][r], second, x);
-      }
-    }
-    for (int v = 0; v < kPanelVectors; ++v) {
-      typename M::Vector scale;
-      std::memcpy(&scale, weights, sizeof scale);
-      weights += sizeof scale;
-      for (int r = 0; r < kCount; ++r) {
-        const auto products =
-            __builtin_convertvector((typename M::Ints)sums[v][r], typename M::Vector);
-        floats[v][r] = Base::multiply_add(products, scale, floats[v][r]);
-      }
-    }
-    operand += kRows * int4_operand_bytes(t.group);
-  }
-  for (int v = 0; v < kPanelVectors; ++v) {
-    for (int r = 0; r < kCount; ++r) std::memcpy(at(v, r), &floats[v][r], sizeof floats[v][r]);
-  }
-}
-
-template <class Base, int kRows, int kFirst = 0>
-void int4_expanded_tile(const Tile& t) {
-  constexpr int kLeft = kRows - kFirst;
-  constexpr int kParts = (kLeft + Base::kExpandedRows4 - 1) / Base::kExpandedRows4;
-  constexpr int kCount = (kLeft + kParts - 1) / kParts;
-  int4_expanded_rows<Base, kRows, kFirst, kCount>(t);
-  if constexpr (kCount < kLeft) int4_expanded_tile<Base, kRows, kFirst + kCount>(t);
+  floats.store(t);
 }
 
 template <class Base>
@@ -275,29 +229,31 @@ int32_t quantise(const bf16* in, int64_t n, int count, const RowScale& row, int8
     sum += code;
     Base::store_codes(code, codes + i);
   }
-  int32_t total = 0;
-  for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
-  return total;
+  return Base::total(sum);
 }
 
 template <class Base>
 void pack_int8(const OperandRows& rows, void* operand) {
   constexpr int kUnit = 4;
-  alignas(64) int8_t codes[kCodes];
-  const int64_t stride = int64_t{rows.rows} * kUnit;
-  for (int r = 0; r < rows.rows; ++r) {
-    const bf16* in = rows.in + r * rows.width;
-    const RowScale row = row_scale(in, rows.width);
-    rows.scales[r] = row.scale;
-    rows.totals[r] = 0;
-    auto* to = static_cast<uint8_t*>(operand) + r * kUnit;
-    for (int64_t k = 0; k < rows.width; k += kCodes) {
-      rows.totals[r] +=
-          quantise<Base>(in + k, std::min<int64_t>(kCodes, rows.width - k), kCodes, row, codes);
-      const auto n = static_cast<int>(std::min<int64_t>(kCodes, rows.units * kUnit - k));
-      for (int i = 0; i < n; i += kUnit, to += stride) std::memcpy(to, codes + i, kUnit);
+  by_four_rows(rows.rows, [&]<int kCount>(int first) {
+    alignas(64) int8_t codes[kCount][kCodes];
+    RowScale scales[kCount];
+    const bf16* const in = rows.in + first * rows.width;
+    for (int r = 0; r < kCount; ++r) {
+      scales[r] = row_scale(in + r * rows.width, rows.width);
+      rows.scales[first + r] = scales[r].scale;
+      rows.totals[first + r] = 0;
     }
-  }
+    auto* to = static_cast<uint8_t*>(operand) + first * kUnit;
+    for (int64_t k = 0; k < rows.width; k += kCodes, to += rows.rows * kCodes) {
+      const int64_t n = std::min<int64_t>(kCodes, rows.width - k);
+      for (int r = 0; r < kCount; ++r) {
+        rows.totals[first + r] +=
+            quantise<Base>(in + r * rows.width + k, n, kCodes, scales[r], codes[r]);
+      }
+      interleave<kCount>(codes, kCodes, (n + kUnit - 1) / kUnit, rows.rows, to);
+    }
+  });
 }
 
 template <class Base>
@@ -314,7 +270,7 @@ void pack_int4(const OperandRows& rows, void* operand) {
                                            rows.group, row, codes);
       uint8_t* to = out + unit * rows.rows * int4_operand_bytes(rows.group);
       std::memcpy(to + r * rows.group, codes, rows.group);
-      const int32_t offset = kInt4Offset * total;
+      const int32_t offset = -kInt4Offset * total;
       std::memcpy(to + rows.rows * rows.group + r * sizeof offset, &offset, sizeof offset);
     }
   }
@@ -329,21 +285,12 @@ constexpr LinearKernels make_int8_kernels(const char* name) {
   return k;
 }
 
-template <class Base, int... kIndex>
-constexpr void expand_int4(LinearKernels& k, std::integer_sequence<int, kIndex...>) {
-  ((k.expanding[kIndex + 1] = int4_tile<Base, kIndex + 1, 1, Fetch::near_and_far, true>), ...);
-  ((k.expanded[kIndex + 1] = int4_expanded_tile<Base, kIndex + 1>), ...);
-}
-
 template <class Base>
 constexpr LinearKernels make_int4_kernels(const char* name) {
   LinearKernels k = make_kernels<Int4<Base>, Int4Tiles<Base>>();
   k.name = name;
   k.unit = 0;
   k.pack_operand = pack_int4<Base>;
-  if constexpr (Base::kExpandedRows4 > 0) {
-    expand_int4<Base>(k, std::make_integer_sequence<int, Base::kRows4>());
-  }
   return k;
 }
 

@@ -26,7 +26,6 @@ struct Avx2 {
   static constexpr int kLanes = 8;
   static constexpr int kRows8 = 4;  // 8 sums, 2 weights, 2 magnitudes, an operand, ones
   static constexpr int kRows4 = 4;
-  static constexpr int kExpandedRows4 = 0;
   static constexpr int kOffset = 0;
   using Bytes = __m256i;
   using Ints = Math<kLanes>::Ints;
@@ -48,6 +47,11 @@ struct Avx2 {
     const __m128i words =
         _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(words, words));
+  }
+  static int32_t total(Ints x) {
+    int32_t sum = 0;
+    for (int lane = 0; lane < kLanes; ++lane) sum += x[lane];
+    return sum;
   }
 
  private:

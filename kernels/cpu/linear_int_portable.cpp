@@ -7,7 +7,7 @@ namespace millrace::cpu {
 namespace {
 
 struct Portable {
-  static constexpr int kLanes = 4, kRows8 = 4, kRows4 = 4, kExpandedRows4 = 0, kOffset = 0;
+  static constexpr int kLanes = 4, kRows8 = 4, kRows4 = 4, kOffset = 0;
   typedef uint8_t Bytes __attribute__((vector_size(4 * kLanes)));
   using Ints = Math<kLanes>::Ints;
   using Floats = Math<kLanes>::Vector;
@@ -32,6 +32,7 @@ struct Portable {
   static void store_codes(Ints codes, int8_t* to) {
     for (int lane = 0; lane < kLanes; ++lane) to[lane] = static_cast<int8_t>(codes[lane]);
   }
+  static int32_t total(Ints x) { return x[0] + x[1] + x[2] + x[3]; }
 };
 
 }  // namespace

@@ -23,7 +23,7 @@ inline constexpr int kPanelVectors = 2;
 inline constexpr int kMaxTilePanels = 4;
 
 // The operand of a unit of int4 is the rows' codes, [rows][group] int8, then for each row
-// the weights' offset of 8 times their sum, [rows] int32. This is the size of a row's.
+// minus the weights' offset of 8 times their sum, [rows] int32. This is the size of a row's.
 constexpr int64_t int4_operand_bytes(int group) { return group + int64_t{sizeof(int32_t)}; }
 
 // A block of rows times panels over a range of K. The sums go on from what they
@@ -33,10 +33,10 @@ struct Tile {
   const void* weights;   // of the first panel: as above, or expanded
   int64_t panel_stride;  // bytes between the panels
   int64_t units;
-  int group;       // of int4
-  bool fresh;      // sums begin at zero, whatever they hold
-  float* sums;     // [panels][2 vectors][rows][lanes]; int32 of int8
-  void* expanded;  // for an expanding kernel: room for its weights
+  int group;        // of int4
+  bool fresh;       // sums begin at zero, whatever they hold
+  float* sums;      // [panels][2 vectors][rows][lanes]; int32 of int8
+  float* expanded;  // for an expanding kernel: room for its weights
 };
 using TileKernel = void (*)(const Tile&);
 
@@ -89,10 +89,8 @@ struct LinearKernels {
   bool raw_row;                      // a row of bf16 with even K is a one-row operand as it is
   TileKernel one[kMaxTileRows + 1];  // [rows]: one panel
   Stream streams[kStreams];
-  // Weights of many rows that take more than a load to be multiplied are expanded by the
-  // first tile that meets them: bf16 to floats where products are those of floats, a unit
-  // of int4 to [group / 4][2 vectors][lanes][4] bytes and [2 vectors][lanes] float scales.
-  // Null where they are not.
+  // Where products of bf16 are those of floats, the weights of many rows are made floats by
+  // the first tile that meets them. Null where they are not.
   TileKernel expanding[kMaxTileRows + 1];                   // [rows]: one panel, and expands it
   TileKernel expanded[kMaxTileRows + 1];                    // [rows]: one expanded panel
   void (*pack_operand)(const OperandRows&, void* operand);  // [units][rows] operands

@@ -39,6 +39,16 @@ namespace {
 enum class Fetch { processor, near, near_and_far };
 inline constexpr int kFar = 8192, kNear = 512;
 
+// Of the weights at `at`.
+template <Fetch kFetch, size_t kBytes>
+void fetch_ahead(const void* at) {
+  for (size_t line = 0; line < kBytes; line += 64) {
+    const char* ahead = static_cast<const char*>(at) + line;
+    if constexpr (kFetch == Fetch::near_and_far) __builtin_prefetch(ahead + kFar, 0, 2);
+    if constexpr (kFetch != Fetch::processor) __builtin_prefetch(ahead + kNear);
+  }
+}
+
 template <class Target, int kRows, int kPanels, Fetch kFetch, bool kExpand = false>
 void tile(const Tile& t) {
   using Vector = typename Target::Vector;
@@ -67,16 +77,12 @@ void tile(const Tile& t) {
   const auto* operand = static_cast<const typename Target::Pair*>(t.operand);
   const auto* weights = static_cast<const Weight*>(t.weights);
   const int64_t stride = t.panel_stride / static_cast<int64_t>(sizeof(Weight));
-  auto* expanded = static_cast<float*>(t.expanded);
+  float* expanded = t.expanded;
   for (int64_t k = 0; k < t.units; ++k) {
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
       const Weight* panel = weights + p * stride;
-      for (size_t line = 0; line < kPanelVectors * kVector * sizeof(Weight); line += 64) {
-        const char* at = reinterpret_cast<const char*>(panel) + line;
-        if constexpr (kFetch == Fetch::near_and_far) __builtin_prefetch(at + kFar, 0, 2);
-        if constexpr (kFetch != Fetch::processor) __builtin_prefetch(at + kNear);
-      }
+      fetch_ahead<kFetch, kPanelVectors * kVector * sizeof(Weight)>(panel);
       const auto first = Target::load(panel);
       const auto second = Target::load(panel + kVector);
       if constexpr (kExpand) {
@@ -107,6 +113,63 @@ void pack_pairs(const OperandRows& rows, void* operand) {
       const bf16* x = rows.in + r * rows.width + k;
       *out++ = Target::make_pair(x[0], k + 1 < rows.width ? x[1] : bf16{0});
     }
+  }
+}
+
+// Units of four bytes: `count` of each of kRows rows, which lie `stride` bytes apart, become
+// the first of [count][rows] units.
+template <int kRows>
+void interleave(const void* from, int64_t stride, int64_t count, int rows, void* to) {
+  typedef int32_t Four __attribute__((vector_size(16)));
+  constexpr int kUnit = 4;
+  const auto* in = static_cast<const std::byte*>(from);
+  auto* out = static_cast<std::byte*>(to);
+  int64_t i = 0;
+  if constexpr (kRows == 4) {
+    for (; i + 4 <= count; i += 4) {
+      Four row[4];
+      for (int r = 0; r < 4; ++r) std::memcpy(&row[r], in + r * stride + i * kUnit, sizeof(Four));
+      const Four low01 = __builtin_shuffle(row[0], row[1], Four{0, 4, 1, 5});
+      const Four low23 = __builtin_shuffle(row[2], row[3], Four{0, 4, 1, 5});
+      const Four high01 = __builtin_shuffle(row[0], row[1], Four{2, 6, 3, 7});
+      const Four high23 = __builtin_shuffle(row[2], row[3], Four{2, 6, 3, 7});
+      const Four unit[4] = {__builtin_shuffle(low01, low23, Four{0, 1, 4, 5}),
+                            __builtin_shuffle(low01, low23, Four{2, 3, 6, 7}),
+                            __builtin_shuffle(high01, high23, Four{0, 1, 4, 5}),
+                            __builtin_shuffle(high01, high23, Four{2, 3, 6, 7})};
+      for (int u = 0; u < 4; ++u) std::memcpy(out + (i + u) * rows * kUnit, &unit[u], sizeof(Four));
+    }
+  }
+  for (; i < count; ++i) {
+    for (int r = 0; r < kRows; ++r) {
+      std::memcpy(out + (i * rows + r) * kUnit, in + r * stride + i * kUnit, kUnit);
+    }
+  }
+}
+
+// f.operator()<kCount>(first) for rows four at a time, then one by one.
+template <class F>
+void by_four_rows(int rows, F&& f) {
+  int r = 0;
+  for (; r + 4 <= rows; r += 4) f.template operator()<4>(r);
+  for (; r < rows; ++r) f.template operator()<1>(r);
+}
+
+// pack_pairs of targets that multiply pairs as they lie in memory. A few lines of each row
+// at a time: rows a power of two apart share sets of the cache.
+inline void pack_raw_pairs(const OperandRows& rows, void* operand) {
+  constexpr int64_t kPairs = 64;
+  const int64_t whole = rows.width / 2;
+  auto* out = static_cast<uint32_t*>(operand);
+  for (int64_t k = 0; k < whole; k += kPairs) {
+    by_four_rows(rows.rows, [&]<int kCount>(int r) {
+      interleave<kCount>(rows.in + r * rows.width + k * 2, rows.width * sizeof(bf16),
+                         std::min(kPairs, whole - k), rows.rows, out + k * rows.rows + r);
+    });
+  }
+  if (rows.width % 2 == 0) return;
+  for (int r = 0; r < rows.rows; ++r) {
+    out[whole * rows.rows + r] = rows.in[r * rows.width + rows.width - 1];
   }
 }
 

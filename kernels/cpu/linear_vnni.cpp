@@ -24,8 +24,7 @@ namespace {
 struct Vnni {
   static constexpr int kLanes = 16;
   static constexpr int kRows8 = 14;  // 28 sums, 2 weights; the operand is read where it lies
-  static constexpr int kRows4 = 12;  // 24 sums, 4 halves of weights, 2 weights, scale, operand
-  static constexpr int kExpandedRows4 = 6;
+  static constexpr int kRows4 = 6;   // 12 sums of either kind, 4 halves of weights, mask, operand
   static constexpr int kOffset = 128;
   using Bytes = __m512i;
   using Ints = Math<kLanes>::Ints;
@@ -44,6 +43,7 @@ struct Vnni {
   static void store_codes(Ints codes, int8_t* to) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)codes));
   }
+  static int32_t total(Ints x) { return _mm512_reduce_add_epi32((__m512i)x); }
 };
 
 }  // namespace
