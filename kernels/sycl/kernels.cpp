@@ -164,8 +164,7 @@ void SyclKernels::begin(const Batch& batch) {
   if (running_) fail(MR_DEVICE, "the device failed in an earlier step; load the program again");
   running_ = true;
   stream_->forget_launches();
-  pool_ = static_cast<const DevicePool*>(batch.pool)->data();
-  tables_->set(*stream_, batch);
+  tables_->set(*stream_, batch, *static_cast<const DevicePool*>(batch.pool));
 }
 
 void SyclKernels::finish(const mr_step& step) {
@@ -210,8 +209,7 @@ void SyclKernels::linear(const Op& op, int rows, Slot in, Slot out) {
 
 KvShape SyclKernels::kv_shape(const Op& op) const {
   const size_t bytes = layout_.element_bytes;
-  return {static_cast<int64_t>(layout_.slab_bytes / bytes),
-          static_cast<int64_t>(layout_.block(op.layer, 0, 0) / bytes),
+  return {static_cast<int64_t>(layout_.block(op.layer, 0, 0) / bytes),
           static_cast<int64_t>(layout_.block(op.layer, 1, 0) / bytes), op.kv_heads, op.head_dim};
 }
 
@@ -223,8 +221,8 @@ void SyclKernels::rope_store(const Op& op, const Batch& batch, Slot in) {
   const size_t heads = size_t(batch.rows) * (op.heads + 2 * op.kv_heads);
   stream_->launch(kernels_->rope_store, (heads + kHeadsPerGroup - 1) / kHeadsPerGroup,
                   size_t(kHeadsPerGroup) * target_.lanes, in.data, tables_->positions(),
-                  tables_->row_sequence(), tables_->sequences(), tables_->slabs(), c.q_norm.data(),
-                  c.k_norm.data(), c.inv_freq.data(), pool_, shape);
+                  tables_->row_sequence(), tables_->sequences(), tables_->slabs(), tables_->beams(),
+                  c.q_norm.data(), c.k_norm.data(), c.inv_freq.data(), shape);
 }
 
 void SyclKernels::attention(const Op& op, const Batch&, Slot in, Slot out) {
@@ -240,7 +238,7 @@ void SyclKernels::attention(const Op& op, const Batch&, Slot in, Slot out) {
   stream_->launch_local(tasks.beams ? beam_attention_.front() : kernel->second,
                         size_t(tasks.count) * op.kv_heads, size_t(kStripes) * target_.lanes, floats,
                         shape, in.data, tables_->sequences(), tasks.tasks, tables_->slabs(),
-                        c.slopes.data(), pool_, out.data);
+                        tables_->beams(), c.slopes.data(), out.data);
 }
 
 void SyclKernels::select_rows(const Batch& batch, Slot in, Slot out) {

@@ -88,7 +88,6 @@ class SyclKernels : public Kernels {
   std::vector<Constants> constants_;  // [ops]
   Buffer rounded_;                    // operands of an F32 slot
   Buffer logits_;                     // [max_outputs, vocab] floats
-  void* pool_ = nullptr;              // of the step
   bool running_ = false;              // a step has begun and not ended: it failed
 };
 

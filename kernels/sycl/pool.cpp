@@ -3,6 +3,7 @@
 #include "exec/error.hpp"
 #include "sycl/runtime.hpp"
 #include "sycl/shapes.hpp"
+#include "sycl/virtual_memory.hpp"
 
 namespace millrace::sycl_backend {
 
@@ -15,15 +16,16 @@ DevicePool::DevicePool(std::shared_ptr<Stream> stream, sycl::kernel copy, const 
          static_cast<double>(bytes()) / (1u << 30),
          static_cast<double>(memory.available) / (1u << 30));
   }
-  data_ = stream_->allocate(bytes());
+  memory_ =
+      open_kv_memory({slab_bytes(), slabs, memory.largest}, open_virtual_memory(stream_->queue()),
+                     [this](size_t bytes) { return stream_->allocate(bytes); });
 }
 
 void DevicePool::copy_slab(int from, int to, int tokens) {
-  const auto elements = static_cast<int64_t>(slab_bytes() / layout_.element_bytes);
   const int32_t block = kSlabTokens * layout_.head_dim;
   const size_t blocks = size_t(layout_.layers) * 2 * layout_.kv_heads;
-  stream_->launch(copy_, blocks, kRowItems, data(), elements * from, elements * to, block,
-                  tokens * layout_.head_dim);
+  stream_->launch(copy_, blocks, kRowItems, static_cast<const void*>(slab(from)),
+                  static_cast<void*>(slab(to)), block, tokens * layout_.head_dim);
   stream_->wait();
 }
 

@@ -1,10 +1,12 @@
-// The KV pool in device memory. Nothing is mapped: kernels read the slab table.
+// The KV pool in device memory. Regions have no addresses of their own: kernels read the slab
+// table.
 #ifndef MILLRACE_SYCL_POOL_HPP
 #define MILLRACE_SYCL_POOL_HPP
 
 #include <memory>
 
 #include "exec/kv.hpp"
+#include "sycl/kv_memory.hpp"
 #include "sycl/stream.hpp"
 
 namespace millrace::sycl_backend {
@@ -13,7 +15,7 @@ class DevicePool : public KvPool {
  public:
   DevicePool(std::shared_ptr<Stream> stream, sycl::kernel copy, const KvLayout& layout, int slabs);
 
-  void* data() const { return data_.data(); }
+  std::byte* slab(int index) const { return memory_->slab(index); }
 
   std::byte* reserve(int) override { return nullptr; }
   void release(std::byte*, int) override {}
@@ -26,7 +28,7 @@ class DevicePool : public KvPool {
  private:
   std::shared_ptr<Stream> stream_;
   sycl::kernel copy_;
-  Buffer data_;
+  std::unique_ptr<KvMemory> memory_;
 };
 
 }  // namespace millrace::sycl_backend

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 
 #include "exec/error.hpp"
 #include "exec/limits.hpp"
@@ -61,6 +63,24 @@ int matrix_columns(const sycl::device& device) {
     }
   }
   return 0;
+}
+
+// Bytes. A GPU of 32-bit offsets says 4 GB, whatever it has; the runtime's Level Zero adapter has
+// a switch that lifts this, at a cost of every access to memory.
+uint64_t largest_allocation(const sycl::device& device) {
+  const char* forced = std::getenv("MILLRACE_SYCL_LARGEST_ALLOCATION");  // for tests
+  if (forced != nullptr && *forced != '\0') {
+    const char* const end = forced + std::strlen(forced);
+    uint64_t bytes = 0;
+    const auto [rest, error] = std::from_chars(forced, end, bytes);
+    if (error == std::errc() && rest == end) return bytes;
+    fail(MR_INVALID, "MILLRACE_SYCL_LARGEST_ALLOCATION is \"%s\", expected bytes", forced);
+  }
+  const char* relaxed = std::getenv("UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS");
+  const bool lifted = relaxed != nullptr && std::string(relaxed) == "1" &&
+                      device.get_backend() == sycl::backend::ext_oneapi_level_zero;
+  return lifted ? device.get_info<sycl::info::device::global_mem_size>()
+                : device.get_info<sycl::info::device::max_mem_alloc_size>();
 }
 
 bool has_sub_groups_of(const sycl::device& device, size_t lanes) {
@@ -157,13 +177,14 @@ Target choose_target(const sycl::device& device, const std::string& isa) {
 }
 
 DeviceMemory device_memory(const sycl::device& device) {
+  const uint64_t largest = largest_allocation(device);
   if (device.is_cpu()) {
     const MemoryLimits limits = memory_limits();
-    return {limits.total, limits.available, true};
+    return {limits.total, limits.available, true, largest};
   }
   const uint64_t total = device.get_info<sycl::info::device::global_mem_size>();
-  if (!device.has(sycl::aspect::ext_intel_free_memory)) return {total, total, false};
-  return {total, device.get_info<sycl::ext::intel::info::device::free_memory>(), true};
+  if (!device.has(sycl::aspect::ext_intel_free_memory)) return {total, total, false, largest};
+  return {total, device.get_info<sycl::ext::intel::info::device::free_memory>(), true, largest};
 }
 
 std::string describe(const Found& found) {
@@ -175,6 +196,9 @@ std::string describe(const Found& found) {
                 memory.reported ? ", available" : " (free memory not reported), assumed",
                 double(memory.available) / (1u << 30));
   text += sizes;
+  std::snprintf(sizes, sizeof sizes, ", largest allocation %.1f GiB",
+                double(memory.largest) / (1u << 30));
+  text += sizes;
   text += ", sub-groups";
   for (const size_t n : d.get_info<sycl::info::device::sub_group_sizes>()) {
     text += " " + std::to_string(n);
@@ -184,7 +208,9 @@ std::string describe(const Found& found) {
   text += columns > 0 ? ", bf16/f16 matrix products of " + std::to_string(columns) + " columns"
                       : std::string(", no matrix engine");
   text += d.has(sycl::aspect::ext_oneapi_virtual_mem) ? ", virtual memory" : ", no virtual memory";
-  text += "; uses " + isa_names(d).substr(0, isa_names(d).find(',')) + ", KV by slab table, " +
+  text += "; uses " + isa_names(d).substr(0, isa_names(d).find(',')) +
+          (d.has(sycl::aspect::ext_oneapi_virtual_mem) ? ", KV slabs in mapped memory, "
+                                                       : ", KV slabs in allocations, ") +
           (onednn_version().empty() ? "no oneDNN: linear ops by our kernels"
                                     : onednn_version() + " for linear ops where it is faster");
   return text;

@@ -42,7 +42,8 @@ std::string isa_names(const sycl::device& device);  // best first, separated by 
 // Bytes; available is what is free now, or, where a GPU does not report it, all.
 struct DeviceMemory {
   uint64_t total, available;
-  bool reported;  // available is known
+  bool reported;     // available is known
+  uint64_t largest;  // of one allocation
 };
 DeviceMemory device_memory(const sycl::device& device);
 

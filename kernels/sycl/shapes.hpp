@@ -58,11 +58,12 @@ struct PackedShape {
   int32_t activation, gated, accumulate, bias, out_f32;
 };
 
-// A sequence's part of a step. Its slabs are entries [slabs, ...) of the table.
+// A sequence's part of a step. Its slabs are entries [slabs, ...) of the slab table, which
+// holds addresses.
 // The rows of a beam search are all at `position`: tokens before `prompt` are the
 // sequence's own, what follows is a response. Row r sees at its response's token
 // i that of beam index[r][i], whose slabs begin at entry responses[beam]; index
-// [rows][steps] and responses [rows] are entries of the table too.
+// [rows][steps] and responses [rows] are places in the table of the beams.
 struct SequenceEntry {
   int32_t first_row, rows, position, slabs;
   int32_t prompt;  // kNoPrompt: no beams
@@ -72,7 +73,6 @@ constexpr int32_t kNoPrompt = INT32_MAX;
 
 // Where a layer's keys and values lie in a slab, in elements.
 struct KvShape {
-  int64_t slab;    // elements of a slab
   int64_t keys;    // first block of this layer's keys
   int64_t values;  // and of its values
   int32_t kv_heads, head_dim;

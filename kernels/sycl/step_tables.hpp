@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exec/step.hpp"
+#include "sycl/pool.hpp"
 #include "sycl/shapes.hpp"
 #include "sycl/stream.hpp"
 
@@ -25,7 +26,8 @@ class StepTables {
   // most_queries: of a task.
   StepTables(std::vector<int> groups, int most_queries);
 
-  void set(Stream& stream, const Batch& batch);
+  // pool: the batch's.
+  void set(Stream& stream, const Batch& batch, const DevicePool& pool);
 
   // On the device.
   const int32_t* tokens() const { return at<int32_t>(tokens_); }
@@ -33,7 +35,8 @@ class StepTables {
   const int32_t* output_rows() const { return at<int32_t>(output_rows_); }
   const int32_t* row_sequence() const { return at<int32_t>(row_sequence_); }
   const SequenceEntry* sequences() const { return at<SequenceEntry>(sequences_); }
-  const int32_t* slabs() const { return at<int32_t>(slabs_); }
+  const uint64_t* slabs() const { return static_cast<const uint64_t*>(device_.data()); }
+  const int32_t* beams() const { return at<int32_t>(beams_); }
   AttentionTasks tasks(int group) const;
   uint64_t bytes() const { return device_.size(); }
 
@@ -45,19 +48,22 @@ class StepTables {
 
   template <class T>
   const T* at(size_t word) const {
-    return reinterpret_cast<const T*>(static_cast<const int32_t*>(device_.data()) + word);
+    return reinterpret_cast<const T*>(reinterpret_cast<const int32_t*>(slabs() + slabs_.size()) +
+                                      word);
   }
   size_t end() const { return words_.size(); }
-  void add_sequences(const Batch& batch);
-  int32_t add_slabs(const int32_t* slabs, int tokens);
+  void add_sequences(const Batch& batch, const DevicePool& pool);
+  int32_t add_slabs(const DevicePool& pool, const int32_t* slabs, int tokens);
   void add_tasks(const Batch& batch, int group);
 
-  bool beams_ = false;
+  bool has_beams_ = false;
   std::vector<int> groups_;
   int most_queries_;
+  std::vector<uint64_t> slabs_;  // addresses; on the device they lie in front of the words
   std::vector<int32_t> words_;
+  std::vector<std::byte> copy_;  // both, until the device has them
   size_t tokens_ = 0, positions_ = 0, output_rows_ = 0, row_sequence_ = 0, sequences_ = 0,
-         slabs_ = 0;
+         beams_ = 0;
   std::map<int, Tasks> tasks_;  // by group
   Buffer device_;
 };

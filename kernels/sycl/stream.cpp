@@ -7,6 +7,7 @@
 
 #include "exec/error.hpp"
 #include "sycl/fault.hpp"
+#include "sycl/runtime.hpp"
 
 namespace millrace::sycl_backend {
 namespace {
@@ -61,10 +62,17 @@ sycl::property_list properties(bool profile) {
 
 Stream::Stream(const sycl::device& device, bool profile)
     : queue_(contexts().of(device), device, keep_first(failure_), properties(profile)),
-      profile_(profile) {}
+      profile_(profile),
+      largest_(device_memory(device).largest) {}
 
 Buffer Stream::allocate(size_t bytes) {
   if (bytes == 0) return {};
+  if (bytes > largest_) {
+    fail(MR_NO_MEMORY,
+         "%zu bytes in one piece, the device's largest allocation is %llu bytes; with "
+         "UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 a GPU allocates more, and is slower",
+         bytes, static_cast<unsigned long long>(largest_));
+  }
   void* data = nullptr;
   guarded([&] { data = sycl::malloc_device(bytes, queue_); });
   if (data == nullptr) fail(MR_NO_MEMORY, "%zu bytes of device memory", bytes);

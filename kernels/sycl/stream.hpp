@@ -25,7 +25,8 @@ class Stream {
   const sycl::queue& queue() const { return queue_; }
   sycl::device device() const { return queue_.get_device(); }
 
-  // Zeroed device memory. Throws Error(MR_NO_MEMORY).
+  // Zeroed device memory. Throws Error(MR_NO_MEMORY), also for more than the device allocates
+  // in one piece.
   Buffer allocate(size_t bytes);
   void copy(void* to, const void* from, size_t bytes);
   // Waits, and throws for whatever failed since the last call.
@@ -86,6 +87,7 @@ class Stream {
   std::shared_ptr<std::string> failure_ = std::make_shared<std::string>();
   sycl::queue queue_;
   bool profile_;
+  uint64_t largest_;  // bytes of an allocation
   int32_t launches_ = 0;
   std::vector<sycl::event> events_;  // of the launches, with profile
   bool lost_ = false;                // on purpose

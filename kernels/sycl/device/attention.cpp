@@ -22,22 +22,24 @@ constexpr int kDimBlocks = kPadded / MR_LANES;          // columns of p . V
 constexpr int kKeyBlocks = mr::kSlabTokens / MR_LANES;  // columns of q . K^T
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-// Where the 16 tokens of a block lie, in elements of the pool: one behind the
-// other in a slab, or, for a beam, each one somewhere (lane n knows token n's place).
+// Where the 16 tokens of a block lie: one behind the other in a slab, or, for a beam,
+// each one somewhere (lane n knows token n's address, and what is `offset` behind it).
 struct Slab {
   const operand* data;
   MR_INLINE const operand* lanes_token(int b, int lane) const {
     return data + (b * MR_LANES + lane) * kDim;
   }
-  MR_INLINE const operand* token(int i) const { return data + i * kDim; }
+  MR_INLINE operand element(int i, int column) const { return (data + i * kDim)[column]; }
 };
 struct Scattered {
-  const operand* data;
-  int64_t place[kKeyBlocks];
-  MR_INLINE const operand* lanes_token(int b, int) const { return data + place[b]; }
-  MR_INLINE const operand* token(int i) const {
-    return data +
-           sycl::group_broadcast(this_item().get_sub_group(), place[i / MR_LANES], i % MR_LANES);
+  int64_t offset;
+  uint64_t place[kKeyBlocks];
+  MR_INLINE const operand* lanes_token(int b, int) const { return kv_memory(place[b]) + offset; }
+  MR_INLINE operand element(int i, int column) const {
+    const operand* token = kv_memory(
+        sycl::group_broadcast(this_item().get_sub_group(), place[i / MR_LANES], i % MR_LANES));
+    // The same, in the order that leaves a GPU of 8 lanes registers (scripts/sycl-isa).
+    return kDim < 128 ? (token + offset)[column] : token[offset + column];
   }
 };
 
@@ -64,8 +66,8 @@ MR_INLINE Columns load_values(const Tokens& values, int dim_block, int keys, int
   const bool inside = kDim % MR_LANES == 0 || column < kDim;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const uint32_t first = inside && 2 * i < keys ? values.token(2 * i)[column] : 0;
-    const uint32_t second = inside && 2 * i + 1 < keys ? values.token(2 * i + 1)[column] : 0;
+    const uint32_t first = inside && 2 * i < keys ? values.element(2 * i, column) : 0;
+    const uint32_t second = inside && 2 * i + 1 < keys ? values.element(2 * i + 1, column) : 0;
     b.pairs[i] = first | second << 16;
   }
   return b;
@@ -188,12 +190,11 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
       const float mine = to_float(p[key / MR_LANES][m]);
       weight[m] = sycl::group_broadcast(sub_group, mine, key % MR_LANES);
     }
-    const operand* value = values.token(key);
 #pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) {
       const int column = d * MR_LANES + lane;
       const bool inside = kDim % MR_LANES == 0 || column < kDim;
-      const float v = inside ? to_float(value[column]) : 0.0f;
+      const float v = inside ? to_float(values.element(key, column)) : 0.0f;
 #pragma unroll
       for (int m = 0; m < M; ++m) state.out[d][m] = sycl::fma(weight[m], v, state.out[d][m]);
     }
@@ -209,22 +210,21 @@ constexpr int kStateFloats = 2 + kPadded;
 // each sees tokens of its own. The other rows' queries see nothing meanwhile.
 template <int M>
 MR_INLINE void add_responses(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
-                             const operand* pool, const int32_t* slabs,
-                             const mr::SequenceEntry& sequence, const mr::AttentionShape& s,
-                             int first_query, int64_t head, int block, int from, int last,
-                             const int (&first_key)[M], const int (&position)[M],
-                             const float (&slope)[M]) {
+                             const KvTables& tables, const mr::SequenceEntry& sequence,
+                             const mr::AttentionShape& s, int first_query, int64_t head, int block,
+                             int from, int last, const int (&first_key)[M],
+                             const int (&position)[M], const float (&slope)[M]) {
   const int lane = sub_group.get_local_linear_id();
   const int heads = s.heads / s.kv.kv_heads;
   const int end = (first_query + M - 1) / heads;
 #pragma unroll 1
   for (int row = first_query / heads; row <= end && row < sequence.rows; ++row) {
-    Scattered keys{pool + s.kv.keys + head, {}}, values{pool + s.kv.values + head, {}};
+    Scattered keys{s.kv.keys + head, {}}, values{s.kv.values + head, {}};
 #pragma unroll
     for (int b = 0; b < kKeyBlocks; ++b) {
       const int key = block * mr::kSlabTokens + b * MR_LANES + lane;
       const int there = key < from ? from : key > last ? last : key;  // others may not be mapped
-      keys.place[b] = values.place[b] = kv_token(s.kv, slabs, sequence, row, there);
+      keys.place[b] = values.place[b] = kv_token(s.kv, tables, sequence, row, there);
     }
     int seen[M];
 #pragma unroll
@@ -237,8 +237,8 @@ MR_INLINE void add_responses(State<M>& state, const sycl::sub_group& sub_group, 
 
 template <int M, bool kBeams>
 MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
-                   const mr::AttentionTask* tasks, const int32_t* slabs, const float* slopes,
-                   operand* pool, void* out, float* local, const mr::AttentionShape& s) {
+                   const mr::AttentionTask* tasks, const KvTables& tables, const float* slopes,
+                   void* out, float* local, const mr::AttentionShape& s) {
   const Item item = this_item();
   const auto group = item.get_group();
   const auto sub_group = item.get_sub_group();
@@ -284,12 +284,12 @@ MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
   for (int block = begin; block <= last_block; block += stripes) {
     if constexpr (kBeams) {
       if ((block + 1) * mr::kSlabTokens > sequence.prompt) {
-        add_responses<M>(state, sub_group, q, pool, slabs, sequence, s, task.first, head, block,
-                         from, last, first_key, position, slope);
+        add_responses<M>(state, sub_group, q, tables, sequence, s, task.first, head, block, from,
+                         last, first_key, position, slope);
         continue;
       }
     }
-    const operand* slab = kv_slab(pool, s.kv, slabs + sequence.slabs, block) + head;
+    const operand* slab = kv_slab(tables, sequence, block) + head;
     add_block<M>(state, sub_group, q, Slab{slab + s.kv.keys}, Slab{slab + s.kv.values}, block, last,
                  first_key, position, slope, s.scale);
   }
@@ -337,10 +337,10 @@ MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
 
 #define MR_ATTENTION(name, M, kBeams)                                                          \
   MR_KERNEL name(const float* qkv, const mr::SequenceEntry* sequences,                         \
-                 const mr::AttentionTask* tasks, const int32_t* slabs, const float* slopes,    \
-                 operand* pool, void* out, sycl::local_accessor<float, 1> local,               \
+                 const mr::AttentionTask* tasks, const uint64_t* slabs, const int32_t* beams,  \
+                 const float* slopes, void* out, sycl::local_accessor<float, 1> local,         \
                  mr::AttentionShape s) {                                                       \
-    mr_attention::run<M, kBeams>(qkv, sequences, tasks, slabs, slopes, pool, out,              \
+    mr_attention::run<M, kBeams>(qkv, sequences, tasks, {slabs, beams}, slopes, out,           \
                                  local.get_multi_ptr<sycl::access::decorated::no>().get(), s); \
   }
 

@@ -86,24 +86,36 @@ MR_INLINE void store(void* out, bool f32, int64_t i, float value) {
 
 // ---- KV cache
 
-// The first element of token `position` of a layer's first block, as the sequence's
-// row sees it: in its own slabs, or in the response of a beam.
-MR_INLINE int64_t kv_token(const mr::KvShape& kv, const int32_t* slabs,
-                           const mr::SequenceEntry& sequence, int row, int position) {
-  const int32_t* table = slabs + sequence.slabs;
+// Where the keys and values of a step lie: all kernels find them here.
+struct KvTables {
+  const uint64_t* slabs;  // addresses; 0: not mapped
+  const int32_t* beams;
+};
+
+// What an entry of the slab table points to: global memory, which the compiler cannot see.
+MR_INLINE operand* kv_memory(uint64_t address) {
+  using Global = sycl::decorated_global_ptr<operand>::pointer;
+  return reinterpret_cast<Global>(address);
+}
+
+// The address of token `position` in a slab's first block, as the sequence's row sees
+// it: in its own slabs, or in the response of a beam.
+MR_INLINE uint64_t kv_token(const mr::KvShape& kv, const KvTables& tables,
+                            const mr::SequenceEntry& sequence, int row, int position) {
+  const uint64_t* slabs = tables.slabs + sequence.slabs;
   int at = position;
   if (at >= sequence.prompt) {
     at -= sequence.prompt;
-    const int32_t beam = slabs[sequence.index + row * sequence.steps + at];
-    table = slabs + slabs[sequence.responses + beam];
+    const int32_t beam = tables.beams[sequence.index + row * sequence.steps + at];
+    slabs = tables.slabs + tables.beams[sequence.responses + beam];
   }
-  return kv.slab * table[at / mr::kSlabTokens] + int64_t{at % mr::kSlabTokens} * kv.head_dim;
+  return slabs[at / mr::kSlabTokens] +
+         sizeof(operand) * (at % mr::kSlabTokens) * static_cast<uint64_t>(kv.head_dim);
 }
 
-// The block of a sequence's tokens [16 * index, 16 * index + 16): all kernels
-// find keys and values here. `slabs` is the sequence's part of the slab table.
-MR_INLINE operand* kv_slab(operand* pool, const mr::KvShape& kv, const int32_t* slabs, int index) {
-  return pool + kv.slab * slabs[index];
+// The slab of the sequence's own tokens [16 * index, 16 * index + 16).
+MR_INLINE operand* kv_slab(const KvTables& tables, const mr::SequenceEntry& sequence, int index) {
+  return kv_memory(tables.slabs[sequence.slabs + index]);
 }
 
 #endif

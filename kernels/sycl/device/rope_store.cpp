@@ -5,9 +5,9 @@
 #include "common.hpp"
 
 MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row_sequence,
-                        const mr::SequenceEntry* sequences, const int32_t* slabs,
-                        const float* q_norm, const float* k_norm, const float* inv_freq,
-                        operand* pool, mr::RopeShape s) {
+                        const mr::SequenceEntry* sequences, const uint64_t* slabs,
+                        const int32_t* beams, const float* q_norm, const float* k_norm,
+                        const float* inv_freq, mr::RopeShape s) {
   const Item item = this_item();
   const auto sub_group = item.get_sub_group();
   const int lane = sub_group.get_local_linear_id();
@@ -24,8 +24,10 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
   if (!is_q) {
     const mr::SequenceEntry sequence = sequences[row_sequence[row]];
     const int kv_head = (head - s.heads) % s.kv.kv_heads;
-    cache = pool + kv_token(s.kv, slabs, sequence, row - sequence.first_row, position) +
-            (is_v ? s.kv.values : s.kv.keys) + int64_t{kv_head} * mr::kSlabTokens * d;
+    const uint64_t token =
+        kv_token(s.kv, {slabs, beams}, sequence, row - sequence.first_row, position);
+    cache = kv_memory(token) + (is_v ? s.kv.values : s.kv.keys) +
+            int64_t{kv_head} * mr::kSlabTokens * d;
   }
   if (is_v) {
     for (int i = lane; i < d; i += MR_LANES) cache[i] = to_operand(x[i]);

@@ -19,10 +19,10 @@ MR_KERNEL mr_round(const float* in, operand* out, int64_t n) {
 }
 
 // The first `tokens` tokens of every block of a slab. A work-group per block.
-MR_KERNEL mr_copy_slab(operand* pool, int64_t from, int64_t to, int32_t block, int32_t elements) {
+MR_KERNEL mr_copy_slab(const operand* from, operand* to, int32_t block, int32_t elements) {
   const Item item = this_item();
   const int64_t at = item.get_group(0) * int64_t{block};
   for (int i = item.get_local_id(0); i < elements; i += mr::kRowItems) {
-    pool[to + at + i] = pool[from + at + i];
+    to[at + i] = from[at + i];
   }
 }

@@ -1,0 +1,199 @@
+// Where the SYCL backend puts KV slabs: the arithmetic of pieces, what is undone when a
+// device refuses, and, on the backend itself, slabs in many allocations.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include "exec/error.hpp"
+#include "harness.hpp"
+#include "sycl/kv_memory.hpp"
+
+namespace millrace::test {
+namespace {
+
+using sycl_backend::AllocatedKvMemory;
+using sycl_backend::KvMemory;
+using sycl_backend::KvSize;
+using sycl_backend::MappedKvMemory;
+using sycl_backend::VirtualMemory;
+
+constexpr size_t kPage = 4096;
+
+// A device's addresses, and what was done to them.
+struct Books {
+  size_t granularity = kPage;
+  int refused_map = -1;  // the call that fails, from 0
+  bool refuses_addresses = false;
+  int maps = 0;
+  std::byte* const base = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
+  size_t reserved = 0;
+  std::map<std::byte*, size_t> mapped;
+  std::vector<std::string> log;
+};
+
+class FakeVirtualMemory : public VirtualMemory {
+ public:
+  explicit FakeVirtualMemory(Books& books) : b_(books) {}
+
+  size_t granularity() const override { return b_.granularity; }
+  std::byte* reserve(size_t bytes) override {
+    if (b_.refuses_addresses) fail(MR_NO_MEMORY, "no addresses");
+    EXPECT_EQ(bytes % b_.granularity, 0u);
+    b_.reserved = bytes;
+    return b_.base;
+  }
+  void map(std::byte* data, size_t bytes) override {
+    if (b_.maps++ == b_.refused_map) fail(MR_NO_MEMORY, "no memory");
+    EXPECT_EQ((data - b_.base) % b_.granularity, 0u);
+    EXPECT_EQ(bytes % b_.granularity, 0u);
+    EXPECT_LE(data + bytes, b_.base + b_.reserved);
+    b_.mapped[data] = bytes;
+    b_.log.push_back("map " + std::to_string(data - b_.base));
+  }
+  void unmap(std::byte* data) noexcept override {
+    EXPECT_EQ(b_.mapped.erase(data), 1u);
+    b_.log.push_back("unmap " + std::to_string(data - b_.base));
+  }
+  void release(std::byte* data, size_t bytes) noexcept override {
+    EXPECT_TRUE(b_.mapped.empty()) << "addresses are released under memory";
+    EXPECT_EQ(data, b_.base);
+    EXPECT_EQ(bytes, b_.reserved);
+    b_.reserved = 0;
+    b_.log.push_back("release");
+  }
+
+ private:
+  Books& b_;
+};
+
+std::unique_ptr<VirtualMemory> fake(Books& books) {
+  return std::make_unique<FakeVirtualMemory>(books);
+}
+
+TEST(MappedKvMemory, MemoryIsBehindEveryByteOfEverySlab) {
+  for (const size_t slab : {size_t{1}, size_t{4096}, size_t{10000}, size_t{12288}}) {
+    for (const int slabs : {1, 2, 7, 64}) {
+      for (const size_t largest : {size_t{1}, size_t{4096}, size_t{20000}, size_t{1} << 32}) {
+        Books books;
+        const MappedKvMemory memory({slab, slabs, largest}, fake(books));
+        size_t end = 0;  // pieces lie one behind the other
+        for (const auto& [data, bytes] : books.mapped) {
+          EXPECT_EQ(data, books.base + end);
+          EXPECT_LE(bytes, std::max(largest, kPage));
+          end += bytes;
+        }
+        EXPECT_EQ(end, books.reserved);
+        EXPECT_LT(end, slab * slabs + kPage);
+        for (int i = 0; i < slabs; ++i) EXPECT_EQ(memory.slab(i), books.base + slab * i);
+        EXPECT_LE(memory.slab(slabs - 1) + slab, books.base + end);
+      }
+    }
+  }
+}
+
+TEST(MappedKvMemory, WhatIsMappedLastIsUnmappedFirstAndAddressesGoLast) {
+  Books books;
+  { const MappedKvMemory memory({8192, 3, 8192}, fake(books)); }
+  EXPECT_EQ(books.log, (std::vector<std::string>{"map 0", "map 8192", "map 16384", "unmap 16384",
+                                                 "unmap 8192", "unmap 0", "release"}));
+}
+
+TEST(MappedKvMemory, ADeviceThatRefusesIsLeftAsItWas) {
+  Books books;
+  books.refused_map = 2;
+  EXPECT_THROW(MappedKvMemory({8192, 3, 8192}, fake(books)), Error);
+  EXPECT_EQ(books.log,
+            (std::vector<std::string>{"map 0", "map 8192", "unmap 8192", "unmap 0", "release"}));
+}
+
+Buffer allocate(size_t bytes) { return Buffer(bytes); }
+
+TEST(KvMemory, WithoutVirtualMemoryOrWhereItRefusesSlabsAreAllocated) {
+  Books addresses, memory;
+  addresses.refuses_addresses = true;
+  memory.refused_map = 0;
+  int allocations = 0;
+  const auto counted = [&](size_t bytes) { return ++allocations, allocate(bytes); };
+  const KvSize size{8192, 5, 3 * 8192};
+  sycl_backend::open_kv_memory(size, nullptr, counted);
+  EXPECT_EQ(allocations, 2);
+  sycl_backend::open_kv_memory(size, fake(addresses), counted);
+  EXPECT_EQ(allocations, 4);
+  sycl_backend::open_kv_memory(size, fake(memory), counted);
+  EXPECT_EQ(allocations, 6);
+  Books willing;
+  const auto mapped = sycl_backend::open_kv_memory(size, fake(willing), counted);
+  EXPECT_EQ(allocations, 6);
+  EXPECT_EQ(mapped->slab(4), willing.base + 4 * 8192);
+}
+
+TEST(AllocatedKvMemory, NoAllocationIsTooLargeAndSlabsDoNotOverlap) {
+  for (const size_t largest : {size_t{100}, size_t{299}, size_t{300}, size_t{10000}}) {
+    std::map<std::byte*, size_t> parts;
+    const AllocatedKvMemory memory({100, 7, largest}, [&](size_t bytes) {
+      EXPECT_LE(bytes, largest);
+      Buffer buffer(bytes);
+      parts[static_cast<std::byte*>(buffer.data())] = bytes;
+      return buffer;
+    });
+    size_t total = 0;
+    for (const auto& part : parts) total += part.second;
+    EXPECT_EQ(total, 700u);
+    std::map<std::byte*, int> slabs;
+    for (int i = 0; i < 7; ++i) slabs[memory.slab(i)] = i;
+    EXPECT_EQ(slabs.size(), 7u);
+    std::byte* end = nullptr;
+    for (const auto& [data, slab] : slabs) {
+      EXPECT_GE(data, end);
+      end = data + 100;
+      const auto part = std::prev(parts.upper_bound(data));
+      EXPECT_LE(end, part->first + part->second);
+    }
+  }
+}
+
+TEST(AllocatedKvMemory, ASlabThatCannotBeAllocatedIsRefusedWithBothSizes) {
+  try {
+    AllocatedKvMemory({100, 7, 99}, allocate);
+    FAIL() << "was taken";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.status(), MR_NO_MEMORY);
+    EXPECT_STREQ(e.what(), "a KV slab has 100 bytes, the device's largest allocation is 99");
+  }
+}
+
+// The device's limit, for what is opened meanwhile.
+class Limit {
+ public:
+  explicit Limit(const char* bytes) { setenv(kName, bytes, 1); }
+  ~Limit() { unsetenv(kName); }
+
+ private:
+  static constexpr const char* kName = "MILLRACE_SYCL_LARGEST_ALLOCATION";
+};
+
+bool on_sycl() { return std::getenv("MILLRACE_BACKEND_LIBRARY") != nullptr; }
+
+TEST(SyclMemory, SlabsInManyAllocationsGiveTheSameBits) {
+  if (!on_sycl()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
+  const auto logits = [](int slabs) {
+    Builder b = small_llama();
+    Random random(5);
+    const std::vector<int32_t> prompt = random.tokens(100, b.vocab);
+    Model model("simd", b, slabs);
+    model.next_slab = 18;  // 21 slabs are in an allocation of 256 KiB
+    Sequence sequence(model);
+    std::vector<float> all = model.step({{&sequence, prompt}});
+    const std::vector<float> next = model.step({{&sequence, {7}}});
+    all.insert(all.end(), next.begin(), next.end());
+    return all;
+  };
+  const std::vector<float> expected = logits(40);
+  const Limit limit("262144");
+  EXPECT_EQ(logits(40), expected);
+}
+
+}  // namespace
+}  // namespace millrace::test
