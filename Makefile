@@ -113,6 +113,10 @@ test-sycl: sycl | $(TOOLS) ## Run the kernel harness on the SYCL backend
 sycl-isa: sycl ## Compile every SYCL kernel for Intel GPUs with ocloc; fail on spills and missing matrix instructions
 	scripts/sycl-isa
 
+.PHONY: sycl-aot
+sycl-aot: sycl ## Compile the SYCL device code ahead of time with icpx; without one, check what can be
+	scripts/test-sycl-aot.sh
+
 .PHONY: race
 race: libs python ## Run the Go tests under the race detector
 	go test -race -timeout 15m ./...

@@ -64,6 +64,7 @@ typedef float float8v __attribute__((ext_vector_type(8)));
 #define MR_DPAS_4 MR_DPAS(Dv4_iDv8_iDv4_f)
 #define MR_DPAS_8 MR_DPAS(Dv8_iS_Dv8_f)
 #endif
+#ifdef __SYCL_DEVICE_ONLY__
 extern "C" SYCL_EXTERNAL float MR_DPAS_1(Cell, int8v, float);
 extern "C" SYCL_EXTERNAL float2v MR_DPAS_2(cell2v, int8v, float2v);
 extern "C" SYCL_EXTERNAL float4v MR_DPAS_4(cell4v, int8v, float4v);
@@ -73,6 +74,13 @@ MR_INLINE float mad(Cell a, int8v b, float c) { return MR_DPAS_1(a, b, c); }
 MR_INLINE float2v mad(cell2v a, int8v b, float2v c) { return MR_DPAS_2(a, b, c); }
 MR_INLINE float4v mad(cell4v a, int8v b, float4v c) { return MR_DPAS_4(a, b, c); }
 MR_INLINE float8v mad(cell8v a, int8v b, float8v c) { return MR_DPAS_8(a, b, c); }
+#else
+// A compiler ahead of time compiles the kernels for the host too, which never calls them.
+template <class Cells, class Sums>
+MR_INLINE Sums mad(Cells, int8v, Sums c) {
+  return c;
+}
+#endif
 
 template <int M>
 MR_INLINE void multiply(const Rows<M>& a, const Columns& b, float (&c)[M]) {
