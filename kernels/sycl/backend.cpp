@@ -3,9 +3,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include "exec/abi.hpp"
 #include "exec/error.hpp"
+#include "sycl/cpu_threads.hpp"
 #include "sycl/fault.hpp"
 #include "sycl/kernels.hpp"
 #include "sycl/measure.hpp"
@@ -32,10 +34,12 @@ void check_program(const Program& p) {
 
 class SyclDevice : public Device {
  public:
-  SyclDevice(const Found& found, const std::string& isa, int32_t operands, bool profile)
+  SyclDevice(const Found& found, const std::string& isa, int threads, int32_t operands,
+             bool profile)
       : id_(found.id),
         operands_(operands),
         target_(choose_target(found.device, isa)),
+        threads_(found.device.is_cpu() ? threads : 0),
         stream_(std::make_shared<Stream>(found.device, profile)) {}
 
   void info(mr_device_info& out) const override {
@@ -79,6 +83,7 @@ class SyclDevice : public Device {
   std::string id_;
   int32_t operands_;  // of mr_device_config
   Target target_;
+  CpuThreads threads_;
   std::shared_ptr<Stream> stream_;
   std::map<mr_dtype, std::shared_ptr<const CommonKernels>> common_;
   LinearChoices choices_;
@@ -98,8 +103,8 @@ std::unique_ptr<Device> open(const mr_device_config& config) {
   read_fault(std::getenv("MILLRACE_SYCL_FAULT"));
   prepare_environment(config.threads);
   return std::make_unique<SyclDevice>(choose_device(text(config.device, sizeof config.device)),
-                                      text(config.isa, sizeof config.isa), config.operands,
-                                      config.profile != 0);
+                                      text(config.isa, sizeof config.isa), config.threads,
+                                      config.operands, config.profile != 0);
 }
 
 int32_t device_open(const mr_device_config* config, mr_device** out, mr_error* error) {

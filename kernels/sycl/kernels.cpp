@@ -100,8 +100,13 @@ SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype
   tables_ = std::make_unique<StepTables>(query_groups(program), most_queries);
 
   int64_t rounded = 0;
+  // An embedding may share what a linear op has loaded.
+  for (const bool embeddings : {false, true}) {
+    for (const Op& op : program.ops) {
+      if ((op.kind == MR_OP_EMBED) == embeddings) load(op);
+    }
+  }
   for (const Op& op : program.ops) {
-    load(op);
     if (op.kind == MR_OP_LINEAR && program.slots[op.in].type == MR_SLOT_F32) {
       rounded = std::max(rounded, int64_t{program.max_rows} * program.slots[op.in].width);
     }
@@ -111,10 +116,19 @@ SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype
 }
 
 void SyclKernels::load(const Op& op) {
-  Constants& c = constants_[op.index];
+  try {
+    load(op, constants_[op.index]);
+  } catch (const Error& e) {
+    if (e.status() != MR_NO_MEMORY) throw;
+    fail(MR_NO_MEMORY, "op %d (%s, layer %d): %s", op.index, op_name(op.kind), op.layer, e.what());
+  }
+}
+
+void SyclKernels::load(const Op& op, Constants& c) {
   switch (op.kind) {
     case MR_OP_EMBED:
-      c.weight = raw(program_.tensor(op.weight));
+      c.table = shared_table(op);
+      if (c.table.data == nullptr) c.weight = raw(program_.tensor(op.weight));
       c.bias = raw(program_.tensor(op.bias));
       break;
     case MR_OP_NORM:
@@ -135,6 +149,21 @@ void SyclKernels::load(const Op& op) {
     default:
       break;
   }
+}
+
+// The weights of a linear op that are the table's rows, bit for bit: tied embeddings are on
+// the device once. No data where there are none.
+WeightBlocks SyclKernels::shared_table(const Op& embed) const {
+  const mr_tensor* table = program_.tensor(embed.weight);
+  if (table == nullptr || table->dtype != type_) return {};
+  for (const Op& op : program_.ops) {
+    const mr_part& part = op.parts[0];
+    const bool same = op.kind == MR_OP_LINEAR && op.n_parts == 1 && part.offset == 0 &&
+                      part.block == part.rows && part.rows == program_.vocab &&
+                      program_.tensor(part.weight)->data == table->data;
+    if (same) return constants_[op.index].linear->blocks();
+  }
+  return {};
 }
 
 // A tensor as it lies in the checkpoint.
@@ -178,14 +207,18 @@ void SyclKernels::finish(const mr_step& step) {
 
 void SyclKernels::embed(const Op& op, const Batch& batch, Slot out) {
   const Constants& c = constants_[op.index];
+  const bool tied = c.table.data != nullptr;
   const EmbedShape shape{out.width,
+                         tied ? c.table.columns : 0,
+                         tied ? c.table.pairs : 0,
                          type_of(program_.tensor(op.weight)),
                          type_of(program_.tensor(op.bias)),
                          op.position_offset,
                          op.embed_scale,
                          out.type == MR_SLOT_F32};
   stream_->launch(kernels_->embed, batch.rows, kRowItems, tables_->tokens(), tables_->positions(),
-                  c.weight.data(), c.bias.data(), out.data, shape);
+                  tied ? c.table.data : static_cast<const void*>(c.weight.data()), c.bias.data(),
+                  out.data, shape);
 }
 
 void SyclKernels::norm(const Op& op, int rows, Slot in, Slot out) {

@@ -64,12 +64,15 @@ class SyclKernels : public Kernels {
   // What an op keeps on the device.
   struct Constants {
     Buffer weight, bias;      // EMBED: the tables; NORM: floats
+    WeightBlocks table{};     // EMBED: instead of weight
     Buffer q_norm, k_norm;    // ROPE_STORE
     Buffer inv_freq, slopes;  // ROPE_STORE, ATTENTION
     std::unique_ptr<Linear> linear;
   };
 
   void load(const Op& op);
+  void load(const Op& op, Constants& c);
+  WeightBlocks shared_table(const Op& embed) const;
   Buffer raw(const mr_tensor* tensor);
   Buffer floats(const mr_tensor* tensor);
   Buffer floats(const float* values, int n);

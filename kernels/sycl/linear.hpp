@@ -22,6 +22,12 @@ struct LinearKind {
 };
 LinearKind linear_kind(const Program& program, const Op& op, mr_dtype type);
 
+// Weights in blocks: [block of `columns` columns][pair along the sum][columns][2].
+struct WeightBlocks {
+  const void* data;
+  int32_t columns, pairs;
+};
+
 class Linear {
  public:
   virtual ~Linear() = default;
@@ -29,6 +35,8 @@ class Linear {
   // to most_rows, may be read and overwritten.
   virtual void run(Stream& stream, int rows, const void* in, void* out) = 0;
   virtual uint64_t bytes() const = 0;
+  // The weights, if they lie so and are not gated; else no data.
+  virtual WeightBlocks blocks() const { return {}; }
 };
 
 }  // namespace millrace::sycl_backend

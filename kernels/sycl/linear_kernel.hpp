@@ -37,6 +37,9 @@ class KernelLinear : public Linear {
 
   void run(Stream& stream, int rows, const void* in, void* out) override;
   uint64_t bytes() const override { return weights_.size() + bias_.size(); }
+  WeightBlocks blocks() const override {
+    return {shape_.gated ? nullptr : weights_.data(), lanes_, shape_.depth_blocks * kDepth / 2};
+  }
 
  private:
   void cut(const Stream& stream);

@@ -180,6 +180,11 @@ class Multiplication : public OneDnnLinear {
   uint64_t bytes() const override { return weights_.numbers.size() + weights_.bias.size(); }
   // A pair must not reach into the next row.
   bool packed() const override { return products_.packed() && kind_.depth % 2 == 0; }
+  WeightBlocks blocks() const override {
+    if (kind_.gated || !products_.packed()) return {};
+    const auto padded = products_.weights().get_padded_dims();
+    return {weights_.numbers.data(), kPackedColumns, static_cast<int32_t>(padded[0] / 2)};
+  }
   void set_few_rows(FewRows few) override { few_ = few; }
 
  private:

@@ -25,8 +25,11 @@ constexpr int kNormItems = 128;    // work-items of a norm's row
 constexpr int kRowItems = 128;     // work-items of a row that is only copied
 constexpr int kHeadsPerGroup = 4;  // sub-groups of a work-group of rope_store
 
+// The table is [vocab][width], or, where it is the logits' weights too, as these lie:
+// [block of `columns` tokens][pair of elements][columns][2].
 struct EmbedShape {
   int32_t width;
+  int32_t columns, pairs;             // 0: the former
   int32_t table_type, position_type;  // mr_dtype; -1: absent
   int32_t position_offset;
   float scale;

@@ -1,5 +1,6 @@
 // Where the SYCL backend puts KV slabs: the arithmetic of pieces, what is undone when a
 // device refuses, and, on the backend itself, slabs in many allocations.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -193,6 +194,72 @@ TEST(SyclMemory, SlabsInManyAllocationsGiveTheSameBits) {
   const std::vector<float> expected = logits(40);
   const Limit limit("262144");
   EXPECT_EQ(logits(40), expected);
+}
+
+TEST(SyclMemory, ATensorThatCannotBeAllocatedIsRefusedByItsOp) {
+  if (!on_sycl()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
+  Builder b = small_llama();
+  b.max_rows = b.max_outputs = 1;  // slots are small
+  const Limit limit("12000");
+  try {
+    Model model("simd", b, 0);
+    FAIL() << "was taken";
+  } catch (const Failure& e) {
+    EXPECT_EQ(e.status, MR_NO_MEMORY);
+    EXPECT_STREQ(e.what(),
+                 "op 2 (LINEAR, layer -1): 66560 bytes in one piece, the device's largest "
+                 "allocation is 12000 bytes; with UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 a GPU "
+                 "allocates more, and is slower");
+  }
+}
+
+TEST(SyclMemory, TiedEmbeddingsAreOnTheDeviceOnce) {
+  if (!on_sycl()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
+  Builder b = small_llama();
+  const mr_tensor table = b.tensors[b.ops.front().weight];
+  const auto* bits = static_cast<const uint16_t*>(table.data);
+  const std::vector<uint16_t> copy(bits, bits + table.dims[0] * table.dims[1]);
+  b.tensors.push_back(table);
+  b.ops.back().parts[0] = b.part(static_cast<int>(b.tensors.size()) - 1);
+  std::vector<int32_t> tokens(b.vocab);
+  for (int32_t i = 0; i < b.vocab; ++i) tokens[i] = i;
+  for (const std::string& isa : tested_isas()) {
+    const auto run = [&](const void* head, uint64_t& weight_bytes) {
+      b.tensors.back().data = head;
+      Model model(isa, b, 10);
+      weight_bytes = model.info().weight_bytes;
+      Sequence sequence(model);
+      return model.step({{&sequence, tokens}});
+    };
+    uint64_t twice = 0, once = 0;
+    const std::vector<float> expected = run(copy.data(), twice);
+    EXPECT_EQ(run(table.data, once), expected) << isa;
+    EXPECT_EQ(twice - once, copy.size() * sizeof copy[0]) << isa;
+  }
+}
+
+// oneTBB's bound on the process, as the device has set it.
+size_t tbb_threads() {
+  void* tbb = dlopen("libtbb.so.12", RTLD_NOW | RTLD_NOLOAD);
+  using Active = size_t (*)(int);
+  const auto active = reinterpret_cast<Active>(
+      tbb == nullptr ? nullptr : dlsym(tbb, "_ZN3tbb6detail2r127global_control_active_valueEi"));
+  return active == nullptr ? 0 : active(0);
+}
+
+TEST(SyclThreads, TheDeviceAndOneDnnUseNoMoreThanWasAsked) {
+  if (!on_sycl()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
+  {
+    const Device two("simd", 2);
+    EXPECT_EQ(tbb_threads(), 2u);
+    {
+      const Device one("simd", 1);
+      EXPECT_EQ(tbb_threads(), 1u);
+    }
+    EXPECT_EQ(tbb_threads(), 2u);
+  }
+  const Device any("simd", 0);
+  EXPECT_NE(tbb_threads(), 1u);
 }
 
 }  // namespace
