@@ -17,6 +17,8 @@ var (
 	styleCSS string
 	//go:embed static/app.js
 	appJS string
+	//go:embed static/key.js
+	keyJS string
 	//go:embed static/sse.js
 	sseJS string
 	//go:embed static/view.js
@@ -44,6 +46,7 @@ func Handler() http.Handler {
 		"/":              newFile(indexHTML, "text/html"),
 		"/web/style.css": newFile(styleCSS, "text/css"),
 		"/web/app.js":    newFile(appJS, "text/javascript"),
+		"/web/key.js":    newFile(keyJS, "text/javascript"),
 		"/web/sse.js":    newFile(sseJS, "text/javascript"),
 		"/web/view.js":   newFile(viewJS, "text/javascript"),
 		"/web/icon.svg":  newFile(iconSVG, "image/svg+xml"),

@@ -48,7 +48,7 @@ func TestThePageLoadsOnlyItsOwnFiles(t *testing.T) {
 			queue = append(queue, m[1])
 		}
 	}
-	require.Len(t, seen, 6)
+	require.Len(t, seen, 7)
 	require.Equal(t, 404, fetch(t, h, "/web/", "").Code)
 	require.Equal(t, 404, fetch(t, h, "/web/../web.go", "").Code)
 }

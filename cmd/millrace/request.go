@@ -13,19 +13,17 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/config"
-)
-
-// Headers of the messages of a stream.
-const (
-	seqHeader = "Millrace-Seq" // 1, 2, ... without a gap
-	endHeader = "Millrace-End" // on the last one: why the stream ended
 )
 
 type requestOptions struct {
 	url     string
+	key     string
+	inbox   string
 	stream  bool
 	timeout time.Duration
+	config.NATSClient
 }
 
 func newRequest() *cobra.Command {
@@ -39,7 +37,8 @@ not have the nats tool. JSON "-" is read from standard input.
 A stream ("stream": true in the request, or --stream) is printed until its last message. An error
 reply is printed and makes the exit code 1.`,
 		Example: `  millrace request millrace.v1.models '{}'
-  millrace request millrace.v1.chat.completions '{"messages":[{"role":"user","content":"Hello"}]}' --stream`,
+  millrace request millrace.v1.chat.completions '{"messages":[{"role":"user","content":"Hello"}]}' --stream
+  MILLRACE_API_KEY=mr-... millrace request millrace.v1.models '{}' --nats tls://nats:4222 --nats-creds client.creds`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			body := []byte(args[1])
@@ -53,6 +52,9 @@ reply is printed and makes the exit code 1.`,
 		},
 	}
 	cmd.Flags().StringVar(&o.url, "nats", nats.DefaultURL, "URL of the NATS server")
+	cmd.Flags().StringVar(&o.key, "api-key", "", "API key, where the server asks for one")
+	cmd.Flags().StringVar(&o.inbox, "inbox-prefix", nats.InboxPrefix[:len(nats.InboxPrefix)-1], "prefix of the subject for answers, where our NATS user has one of its own")
+	o.Register(cmd.Flags())
 	cmd.Flags().BoolVar(&o.stream, "stream", false, `ask for a stream: adds "stream": true to the request`)
 	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "longest wait for one reply")
 	return cmd
@@ -63,9 +65,20 @@ func request(ctx context.Context, out io.Writer, o requestOptions, subject strin
 	if err != nil {
 		return err
 	}
-	nc, err := nats.Connect(o.url, nats.Name("millrace request"))
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	options, err := natsOptions(&o.NATSClient)
 	if err != nil {
-		return fmt.Errorf("%s: %w", o.url, err)
+		return err
+	}
+	if o.inbox != "" {
+		options = append(options, nats.CustomInboxPrefix(o.inbox))
+	}
+	at := redacted(o.url)
+	nc, err := nats.Connect(o.url, append(options, nats.Name("millrace request"))...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", at, err)
 	}
 	defer nc.Close()
 
@@ -74,7 +87,11 @@ func request(ctx context.Context, out io.Writer, o requestOptions, subject strin
 	if err != nil {
 		return err
 	}
-	if err := nc.PublishRequest(subject, inbox, body); err != nil {
+	m := &nats.Msg{Subject: subject, Reply: inbox, Data: body, Header: nats.Header{}}
+	if o.key != "" {
+		m.Header.Set(natsapi.HeaderKey, "Bearer "+o.key)
+	}
+	if err := nc.PublishMsg(m); err != nil {
 		return fmt.Errorf("%s: %d bytes: %w", subject, len(body), err)
 	}
 	var r replies
@@ -82,7 +99,7 @@ func request(ctx context.Context, out io.Writer, o requestOptions, subject strin
 		m, err := next(ctx, sub, o.timeout)
 		switch {
 		case errors.Is(err, nats.ErrNoResponders):
-			return fmt.Errorf("no service answers %s at %s", subject, o.url)
+			return fmt.Errorf("no service answers %s at %s", subject, at)
 		case errors.Is(err, context.DeadlineExceeded):
 			return fmt.Errorf("no reply from %s within %v", subject, o.timeout)
 		case err != nil:
@@ -133,14 +150,14 @@ func (r *replies) add(h nats.Header) (done bool, err error) {
 	if text := h.Get(micro.ErrorHeader); text != "" {
 		return true, fmt.Errorf("error reply %s: %s", h.Get(micro.ErrorCodeHeader), text)
 	}
-	if text := h.Get(seqHeader); text != "" {
+	if text := h.Get(natsapi.HeaderSeq); text != "" {
 		seq, err := strconv.ParseUint(text, 10, 64)
 		if err != nil || seq != r.last+1 {
-			return true, fmt.Errorf("stream broken: found %s %q, expected %d", seqHeader, text, r.last+1)
+			return true, fmt.Errorf("stream broken: found %s %q, expected %d", natsapi.HeaderSeq, text, r.last+1)
 		}
 		r.last = seq
 	}
-	switch end := h.Get(endHeader); end {
+	switch end := h.Get(natsapi.HeaderEnd); end {
 	case "":
 		return false, nil
 	case "error":

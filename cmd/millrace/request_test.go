@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/config"
 )
 
@@ -47,9 +48,9 @@ func respond(t *testing.T, nc *nats.Conn, subject string, headers ...nats.Header
 }
 
 func seq(n int, end ...string) nats.Header {
-	h := nats.Header{seqHeader: {fmt.Sprint(n)}}
+	h := nats.Header{natsapi.HeaderSeq: {fmt.Sprint(n)}}
 	if len(end) > 0 {
-		h[endHeader] = end
+		h[natsapi.HeaderEnd] = end
 	}
 	return h
 }

@@ -1,3 +1,4 @@
+import { keepKey, keyed, storedKey } from "/web/key.js";
 import { stream } from "/web/sse.js";
 import { addTurn, fill, showError, scrollIfAtEnd } from "/web/view.js";
 
@@ -130,10 +131,22 @@ function showRunning() {
   $("reset").disabled = running !== null;
 }
 
+function showSettings(on) {
+  $("settings").hidden = !on;
+  $("toggle").setAttribute("aria-expanded", String(on));
+}
+
 async function loadModels() {
   const select = $("model");
   try {
-    const response = await fetch("/v1/models");
+    const response = await keyed("/v1/models");
+    if (response.status === 401) {
+      fill(select, ["API key needed"]);
+      select.disabled = true;
+      showSettings(true);
+      $("key").focus();
+      return;
+    }
     const { data } = await response.json();
     fill(select, data.map((m) => m.id));
     select.disabled = data.length === 0;
@@ -166,9 +179,14 @@ $("input").addEventListener("keydown", (event) => {
 });
 $("stop").addEventListener("click", stop);
 $("reset").addEventListener("click", reset);
-$("toggle").addEventListener("click", () => {
-  $("settings").hidden = !$("settings").hidden;
-  $("toggle").setAttribute("aria-expanded", String(!$("settings").hidden));
+$("toggle").addEventListener("click", () => showSettings($("settings").hidden));
+$("key").addEventListener("change", (event) => {
+  keepKey(event.target.value);
+  loadModels();
+});
+$("access").addEventListener("submit", (event) => {
+  event.preventDefault();
+  $("key").blur(); // which is a change, if it is one
 });
 $("defaults").addEventListener("click", () => {
   values.reset();
@@ -191,5 +209,6 @@ for (const idea of document.querySelectorAll(".idea")) {
   idea.addEventListener("click", () => send(idea.textContent));
 }
 
+$("key").value = storedKey();
 loadSettings();
 loadModels();

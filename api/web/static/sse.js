@@ -1,3 +1,5 @@
+import { keyed } from "/web/key.js";
+
 // Server-sent events from a fetch response: yields the data of each message, with the
 // id that the message has.
 export async function* messages(body) {
@@ -29,7 +31,7 @@ const patience = 30000; // ms, in which a lost connection is made again
 // server's own words. When the connection is lost the answer goes on at a new one,
 // where the server can do that; else one that ends without [DONE] was cut.
 export async function* stream(request, signal) {
-  let response = await fetch("/v1/chat/completions", {
+  let response = await keyed("/v1/chat/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true }, stream_resume: "auto" }),
@@ -69,7 +71,7 @@ export async function* stream(request, signal) {
       response = await again(path, last, signal);
     }
   } finally {
-    if (path && !ended) fetch(path, { method: "DELETE", keepalive: true }).catch(() => {});
+    if (path && !ended) keyed(path, { method: "DELETE", keepalive: true }).catch(() => {});
   }
 }
 
@@ -77,7 +79,7 @@ export async function* stream(request, signal) {
 async function again(path, last, signal) {
   for (const begin = Date.now(); ; await new Promise((done) => setTimeout(done, 500))) {
     try {
-      const response = await fetch(path, { headers: last ? { "Last-Event-ID": last } : {}, signal });
+      const response = await keyed(path, { headers: last ? { "Last-Event-ID": last } : {}, signal });
       if (response.ok) return Object.assign(response, { again: true });
       if (response.status < 500 || Date.now() - begin > patience) throw Object.assign(await refusal(response), { said: true });
     } catch (error) {
