@@ -2,6 +2,8 @@ package actors
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -15,15 +17,21 @@ import (
 	"github.com/millrace/millrace/tokenizer"
 )
 
-// BenchmarkStreams is the cost of a token from the device to the reader, with
-// 1,000 streams at once.
+// BenchmarkStreams is the cost of a token from the device to the reader, with so many
+// streams at once. Allocations are those of everything: of short streams most are the
+// requests', of long ones the tokens'.
 func BenchmarkStreams(b *testing.B) {
-	const streams, tokens = 1000, 100
+	for _, n := range []struct{ streams, tokens int }{{1, 1000}, {64, 1000}, {1000, 100}} {
+		b.Run(fmt.Sprintf("streams=%d/tokens=%d", n.streams, n.tokens), func(b *testing.B) { benchmarkStreams(b, n.streams, n.tokens) })
+	}
+}
+
+func benchmarkStreams(b *testing.B, streams, tokens int) {
 	tok, err := tokenizer.Load("../models/tiny-chat")
 	if err != nil {
 		b.Fatal(err)
 	}
-	d := computetest.NewNull(streams*8, tok.VocabSize(), 300)
+	d := computetest.NewNull(streams*(tokens/computetest.SlabTokens+4), tok.VocabSize(), 300)
 	p, err := New(Config{
 		ModelID: "m", Model: d, Tokenizer: tok, Context: 2048,
 		Sched: sched.Config{
@@ -37,6 +45,8 @@ func BenchmarkStreams(b *testing.B) {
 	}
 	defer p.Close(context.Background()) //nolint:errcheck // nothing is running
 	b.ReportAllocs()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
 	for b.Loop() {
 		var wg sync.WaitGroup
 		for i := range streams {
@@ -53,6 +63,9 @@ func BenchmarkStreams(b *testing.B) {
 		}
 		wg.Wait()
 	}
-	b.ReportMetric(float64(b.N)*streams*tokens/b.Elapsed().Seconds(), "tokens/s")
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/(streams*tokens), "ns/token")
+	runtime.ReadMemStats(&after)
+	made := float64(b.N * streams * tokens)
+	b.ReportMetric(made/b.Elapsed().Seconds(), "tokens/s")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/made, "ns/token")
+	b.ReportMetric(float64(after.Mallocs-before.Mallocs)/made, "allocs/token")
 }
