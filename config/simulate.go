@@ -33,6 +33,7 @@ type Simulate struct {
 	SLOQuantile      string
 	FindQPS          bool
 
+	Curves    string // prefix of the pictures; "": none
 	Calibrate string // file to write; "": none
 	Compare   bool   // with the real engine
 }
@@ -60,6 +61,7 @@ func (s *Simulate) Register(f *pflag.FlagSet) {
 	f.DurationVar(&s.SLOTTFT, "slo-ttft", 2*time.Second, "bound of the time to the first token (0: none)")
 	f.DurationVar(&s.SLOTPOT, "slo-tpot", 50*time.Millisecond, "bound of the mean time per further token (0: none)")
 	f.StringVar(&s.SLOQuantile, "slo-quantile", "p99", "of --find-qps: the quantile that is held: p50, p95 or p99")
+	f.StringVar(&s.Curves, "curves", "", "write pictures of the latencies against the rates, with the bounds: this prefix and -ttft.svg, -tpot.svg")
 	f.StringVar(&s.Calibrate, "calibrate", "", "measure the model on this machine's processor and write a device for --device to this file (.json), nothing else")
 	f.IntVar(&s.Threads, "threads", 0, "compute threads of --calibrate and --validate (0: every core, which leaves none to the rest of the pipeline)")
 	f.BoolVar(&s.Compare, "validate", false, "run the workload on this machine's processor too, in real time, and compare")

@@ -34,6 +34,13 @@ type simulateReport struct {
 	Found    *simulate.Found   `json:"found,omitempty"`
 }
 
+func (r *simulateReport) trials() []simulate.Trial {
+	if r.Found != nil {
+		return r.Found.Trials
+	}
+	return r.Runs
+}
+
 func newSimulate(a *app) *cobra.Command {
 	var s config.Simulate
 	var asJSON bool
@@ -49,6 +56,7 @@ bounds. Latencies have no tokenizer, network or client in them.
 
 --calibrate measures this machine's processor, for --device; --validate runs the workload on it, too.`,
 		Example: `  millrace simulate --model DIR --device max-1100 --qps 1,2,4,8
+  millrace simulate --model DIR --device max-1100 --qps 1,2,4,8,16,32 --curves build/max-1100
   millrace simulate --model DIR --device flex-170 --weights int8 --find-qps --slo-ttft 2s --slo-tpot 50ms
   millrace simulate --model DIR --device max-1550-tile --workers 1000 --requests 1000000 --qps 2000
   millrace simulate --model DIR --calibrate mine.json
@@ -91,6 +99,11 @@ func simulateCommand(ctx context.Context, out io.Writer, a *app, s *config.Simul
 	report, err := runSimulate(a, s, fleet, w)
 	if err != nil {
 		return err
+	}
+	if s.Curves != "" {
+		if err := drawCurves(s.Curves, report); err != nil {
+			return err
+		}
 	}
 	if asJSON {
 		return printJSON(out, report)
@@ -188,10 +201,7 @@ func printSimulate(out io.Writer, r *simulateReport) error {
 	fmt.Fprintf(out, "SIMULATED, not a measurement: %s (%s) on %d x %s, KV cache of %d slabs each\n", r.Model, r.Weights, r.Workers, r.Device.String(), r.KVSlabs)
 	w := &r.Workload
 	fmt.Fprintf(out, "%d requests, seed %d; prompts %s, answers %s\n\n", w.Requests, w.Seed, lengths(w.Prompt), lengths(w.Output))
-	runs := r.Runs
-	if r.Found != nil {
-		runs = r.Found.Trials
-	}
+	runs := r.trials()
 	if err := printRuns(out, runs); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,6 +38,20 @@ func TestSimulatePrintsTheSameForTheSameSeed(t *testing.T) {
 	for _, run := range r.Runs {
 		require.Equal(t, 300, run.Served+run.RefusedSum())
 	}
+}
+
+func TestSimulateDrawsCurves(t *testing.T) {
+	prefix := filepath.Join(t.TempDir(), "sim")
+	code, _ := simulateOut(t, "--device", "flex-170", "--qps", "50,5", "--requests", "100", "--prompt-mean", "40", "--output-mean", "40", "--curves", prefix)
+	require.Zero(t, code)
+	for _, name := range []string{"-ttft.svg", "-tpot.svg"} {
+		text, err := os.ReadFile(prefix + name)
+		require.NoError(t, err)
+		require.Equal(t, 4, strings.Count(string(text), "<circle"), "p50 and p99 at two rates")
+		require.Contains(t, string(text), "Flex 170, simulated")
+	}
+	code, _ = simulateOut(t, "--device", "flex-170", "--requests", "10", "--curves", filepath.Join(prefix, "no", "folder"))
+	require.Equal(t, 1, code)
 }
 
 func TestSimulateFindsARateAndShowsARamp(t *testing.T) {

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/simulate"
+	"github.com/millrace/millrace/simulate/curve"
+)
+
+// drawCurves writes two pictures of a report's simulations, beside prefix.
+func drawCurves(prefix string, r *simulateReport) error {
+	trials := slices.SortedFunc(slices.Values(r.trials()), func(a, b simulate.Trial) int { return cmp.Compare(a.QPS, b.QPS) })
+	fleet := fmt.Sprintf("%d x %s, simulated", r.Workers, r.Device.Name)
+	return errors.Join(
+		drawCurve(prefix+"-ttft.svg", "Time to first token ("+fleet+")", trials, r.SLO.TTFT,
+			func(t *simulate.Trial) simulate.Quantiles { return t.TTFT }),
+		drawCurve(prefix+"-tpot.svg", "Time per output token ("+fleet+")", trials, r.SLO.TPOT,
+			func(t *simulate.Trial) simulate.Quantiles { return t.TPOT }),
+	)
+}
+
+func drawCurve(path, title string, trials []simulate.Trial, bound time.Duration, of func(*simulate.Trial) simulate.Quantiles) error {
+	p50, p99 := curve.Series{Name: "p50"}, curve.Series{Name: "p99"}
+	for i := range trials {
+		q := of(&trials[i])
+		p50.Points = append(p50.Points, curve.Point{Rate: trials[i].QPS, MS: 1e3 * q.P50})
+		p99.Points = append(p99.Points, curve.Point{Rate: trials[i].QPS, MS: 1e3 * q.P99})
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(curve.Write(f, title, []curve.Series{p50, p99}, 1e3*bound.Seconds()), f.Close())
+}
