@@ -37,6 +37,9 @@ type sweep struct {
 	alive func(node string) bool
 }
 
+// caughtUp asks to be told when all that came before it is done.
+type caughtUp struct{ done func() }
+
 // textIdle is when a text is forgotten although its request may live: the message
 // that ended it was lost. If it does go on, it is lost in turn and starts again.
 const textIdle = 10 * time.Minute
@@ -70,6 +73,8 @@ func (a *detokActor) Receive(ctx actor.Context) {
 		a.begin(ctx, m)
 	case *msg.CloseText:
 		a.forget(m.Seq)
+	case *caughtUp:
+		m.done()
 	case *sweep:
 		a.sweep(m)
 	case *msg.Tokens:

@@ -3,6 +3,7 @@ package actors
 import (
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -163,7 +164,21 @@ func (l *loop) round() (plan *sched.Plan) {
 		plan = nil
 	}
 	l.flush()
+	if l.p.cfg.NoOverlap {
+		l.awaitTexts()
+	}
 	return plan
+}
+
+// awaitTexts waits until the detokenizers of this process have made the texts of what
+// they were sent.
+func (l *loop) awaitTexts() {
+	var wg sync.WaitGroup
+	wg.Add(len(l.p.detokenizers))
+	for _, pid := range l.p.detokenizers {
+		l.p.system.Root.Send(pid, &caughtUp{wg.Done})
+	}
+	wg.Wait()
 }
 
 // plan hands the events to the scheduler and sends what it asks for.

@@ -83,6 +83,7 @@ type Serve struct {
 
 	Tokenizers   int
 	Detokenizers int
+	NoOverlap    bool // see actors.Config
 
 	Roles Roles
 	Security
@@ -113,6 +114,8 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 
 	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")
 	f.IntVar(&s.Detokenizers, "detokenizers", 2, "actors of the detokenizer pool")
+	f.BoolVar(&s.NoOverlap, "no-overlap", false, "wait for the text of a step's tokens before the next step, to measure what the overlap gains")
+	_ = f.MarkHidden("no-overlap") // it is there
 	s.Roles.Register(f)
 	s.Security.Register(f)
 	s.Tracing.Register(f)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import ablations
 import machine
 import report
 import serving
@@ -32,7 +33,7 @@ class Run:
         # [metric][weights or ""][system] -> a value a round
         self.values: dict[str, dict[str, dict[str, list[float]]]] = {}
         self.millrace: dict[str, list[dict[str, Any]]] = {}  # reports of its bench, by weights
-        self.ablations: dict[str, dict[str, list[dict[str, float]]]] = {}
+        self.ablations: dict[str, dict[str, Any]] = {}  # by technique
         self.seed = args.seed
 
     def say(self, text: str) -> None:
@@ -142,21 +143,31 @@ def serve_all(run: Run, args: argparse.Namespace) -> None:
 
 
 def ablate(run: Run) -> None:
-    """Serves the 1.1 B model with each technique that has a switch on and off."""
-    case = serving.Case("ablation", systems.MODEL, "int8", 8, 16, words=100)
-    starts = {"on": lambda: serving.millrace(case, run.threads)}
-    for title, flags in report.ABLATIONS.items():
-        starts[title] = lambda flags=flags: serving.millrace(case, run.threads, flags)
-    started = run.start_each(starts)
+    """Serves with each technique on and off, both in every round."""
+    for a in ablations.ABLATIONS:
+        run.say(f"{a.title}: {run.rounds} rounds")
+        started = run.start_each(
+            {
+                name: lambda name=name, flags=flags: serving.millrace(a.case, run.threads, flags, f"millrace-{name}")
+                for name, flags in (("on", a.on), ("off", a.off))
+            }
+        )
+        values: dict[str, list[dict[str, float]]] = {}
+        warm_up = serving.Case("", a.case.model, a.case.weights, 1, 1, a.case.words, 4)
 
-    def measure(name: str, server: serving.Server) -> None:
-        run.ablations.setdefault(name, []).append(server.measure(case, run.next_seed()))
+        def measure(name: str, server: serving.Server) -> None:
+            values.setdefault(name, []).append(server.measure(a.case, run.next_seed()))
+            run.say(f"  {name}: {values[name][-1]['tokens_per_second']:.0f} tokens/s")
 
-    try:
-        run.interleave(started, run.rounds, measure)
-    finally:
-        for server in started.values():
-            server.close()
+        try:
+            for server in started.values():
+                server.measure(warm_up, 0)
+            run.interleave(started, run.rounds, measure)
+        finally:
+            for server in started.values():
+                server.close()
+        if len(values) == len(("on", "off")):
+            run.ablations[a.title] = {"load": a.case.title, "reported": a.reported, **values}
 
 
 def arguments() -> argparse.Namespace:

@@ -76,12 +76,12 @@ class Server:
             self.process.wait()
 
 
-def millrace(case: Case, threads: int, flags: tuple[str, ...] = ()) -> Server:
+def millrace(case: Case, threads: int, flags: tuple[str, ...] = (), name: str = "millrace") -> Server:
     port, nats = free_port(), free_port()
     command = [MILLRACE, "serve", "--model", case.model, "--served-model-name", "bench", "--threads", threads]
-    command += ["--listen", f"127.0.0.1:{port}", "--nats-listen", f"127.0.0.1:{nats}", "--data-dir", PEERS / "data"]
+    command += ["--listen", f"127.0.0.1:{port}", "--nats-listen", f"127.0.0.1:{nats}", "--data-dir", PEERS / "data" / name]
     command += [*weights_flags(case.weights), "--log-level", "warn", *flags]
-    return Server("millrace", command, "/health/ready", port)
+    return Server(name, command, "/health/ready", port)
 
 
 def llama(case: Case, threads: int) -> Server:

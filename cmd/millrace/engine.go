@@ -115,7 +115,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 	c := actors.Config{
 		Roles: roles, ModelID: e.modelID, Tokenizer: m.tokenizer,
 		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting,
-		GiveUpAfter: s.StepTimeout, Metrics: e.metrics, Tracer: tracer, Log: log,
+		GiveUpAfter: s.StepTimeout, NoOverlap: s.NoOverlap, Metrics: e.metrics, Tracer: tracer, Log: log,
 		Cluster: actors.Cluster{
 			Conn: conn, Beat: s.Roles.Heartbeat, Dead: s.Roles.NodeTimeout, ResumeTimeout: s.Roles.ResumeTimeout,
 			HTTP: s.Listen, Version: version,

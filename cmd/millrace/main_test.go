@@ -84,6 +84,9 @@ func TestTheReadmeListsEveryCommandAndEverySettingOfServe(t *testing.T) {
 			continue
 		}
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Hidden {
+				return
+			}
 			require.Contains(t, string(text), "`--"+f.Name+"`")
 			if f.DefValue != "" && f.DefValue != "0" {
 				require.Regexp(t, "`--"+f.Name+"`[^\n]*"+regexp.QuoteMeta(strings.TrimSuffix(f.DefValue, ".0")), string(text))
