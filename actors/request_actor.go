@@ -85,7 +85,7 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 		return
 	}
 	a.homeless = time.Time{}
-	a.p.watch.wait(time.Now(), ctx.Self(), to.Address)
+	a.p.watch.wait(time.Now(), ctx.Self(), to.Address, min(tokenizeFirst<<(a.tokenizing-1), tokenizeMost))
 	ctx.Send(to, &msg.Tokenize{Reply: ctx.Self(), Input: promptOf(r), Trace: a.span.SpanContext()})
 }
 
@@ -174,7 +174,7 @@ func (a *requestActor) wait(ctx actor.Context, what string) {
 		a.end(ctx, a.state.fail(unavailable(fmt.Errorf("no %s was there for %s", what, waited.Round(time.Second)))))
 		return
 	}
-	a.p.watch.wait(now, ctx.Self(), "")
+	a.p.watch.wait(now, ctx.Self(), "", 0)
 }
 
 // lost starts a sequence again, behind what came of it.

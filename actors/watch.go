@@ -21,8 +21,11 @@ const (
 	// lostAfter is how long a worker's report and what came of a sequence may
 	// contradict each other: longer than a message is on its way, even in a queue.
 	lostAfter = time.Second
-	// tokenizeAgain is when a prompt that another process did not answer is sent again.
-	tokenizeAgain = 10 * time.Second
+	// tokenizeFirst is when a prompt that another process did not answer is sent again: the
+	// message may be lost. Each further wait is twice as long, up to tokenizeMost: a busy
+	// tokenizer need not get it many times.
+	tokenizeFirst = time.Second
+	tokenizeMost  = 10 * time.Second
 )
 
 // Reasons for which a sequence has to go on elsewhere; label values of a metric.
@@ -65,8 +68,9 @@ type watched struct {
 
 // waiting is a request that waits for another process, or for one to appear.
 type waiting struct {
-	node  string // "": any
-	since time.Time
+	node     string // "": any
+	since    time.Time
+	patience time.Duration
 }
 
 func newWatch(self string, silence, stall time.Duration) *watch {
@@ -131,11 +135,12 @@ func (w *watch) texts(node string) int {
 	return w.detoks[node]
 }
 
-// wait has a request asked to try again when its node is gone; with "" each tick.
-func (w *watch) wait(now time.Time, request *actor.PID, node string) {
+// wait has a request asked to try again when its node is gone or has not answered for so
+// long; with "" each tick.
+func (w *watch) wait(now time.Time, request *actor.PID, node string, patience time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.waiting[request] = &waiting{node, now}
+	w.waiting[request] = &waiting{node, now, patience}
 }
 
 func (w *watch) waitNoMore(request *actor.PID) {
@@ -230,7 +235,7 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 		}
 	}
 	for request, x := range w.waiting {
-		if x.node == "" || x.node != w.self && (!v.Alive(x.node) || now.Sub(x.since) > tokenizeAgain) {
+		if x.node == "" || x.node != w.self && (!v.Alive(x.node) || now.Sub(x.since) > x.patience) {
 			again = append(again, request)
 		}
 	}

@@ -17,6 +17,8 @@ import (
 const (
 	testSilence = 3 * time.Second // so that what is forgotten shows first
 	testStall   = 2 * time.Second
+
+	testPatience = 10 * time.Second // with a tokenizer
 )
 
 // testWatch is the watch of node "me" at a time that the test sets.
@@ -239,7 +241,7 @@ func TestDeafnessAndALongPausePardonEverybody(t *testing.T) {
 			w := newTestWatch()
 			w.runs(1, "a", "me", 0)
 			w.runs(2, "b", "me", 0)
-			w.wait(w.now, w.request(3), "t")
+			w.wait(w.now, w.request(3), "t", testPatience)
 			none(t, w.says("b", map[msg.SeqID]int{2: 1}))
 			none(t, w.pass(lostAfter-1)) // one more moment, and its text is lost
 			w.gone["a"], w.leaving["b"], w.gone["t"] = true, true, true
@@ -250,7 +252,7 @@ func TestDeafnessAndALongPausePardonEverybody(t *testing.T) {
 			none(t, w.says("b", map[msg.SeqID]int{2: 1}))
 			none(t, w.pass(testSilence-lostAfter+1))
 			require.Equal(t, []string{"1 worker_silent"}, w.pass(time.Nanosecond))
-			for end := w.now.Add(tokenizeAgain - testSilence - 1); w.now.Before(end); {
+			for end := w.now.Add(testPatience - testSilence - 1); w.now.Before(end); {
 				w.now = w.now.Add(min(watchEvery, end.Sub(w.now)))
 				_, again := w.look()
 				require.Empty(t, again)
@@ -264,10 +266,10 @@ func TestDeafnessAndALongPausePardonEverybody(t *testing.T) {
 
 func TestAWaitingRequestTriesAgainWhenItsNodeIsGoneOrTooLate(t *testing.T) {
 	w := newTestWatch()
-	w.wait(w.now, w.request(1), "")
-	w.wait(w.now, w.request(2), "t")
-	w.wait(w.now, w.request(3), "me")
-	w.wait(w.now, w.request(4), "u")
+	w.wait(w.now, w.request(1), "", testPatience)
+	w.wait(w.now, w.request(2), "t", testPatience)
+	w.wait(w.now, w.request(3), "me", testPatience)
+	w.wait(w.now, w.request(4), "u", testPatience)
 	again := func() (ids []string) {
 		_, pids := w.look()
 		for _, pid := range pids {
@@ -281,17 +283,17 @@ func TestAWaitingRequestTriesAgainWhenItsNodeIsGoneOrTooLate(t *testing.T) {
 	require.Equal(t, []string{"1", "4"}, again())
 	require.Equal(t, []string{"1", "4"}, again(), "until it waits no more")
 	w.waitNoMore(w.request(1))
-	w.wait(w.now, w.request(4), "t")
+	w.wait(w.now, w.request(4), "t", testPatience)
 	require.Empty(t, again())
 }
 
 func TestTooLateIsATimeOfEachWaitingRequest(t *testing.T) {
 	w := newTestWatch()
-	w.wait(w.now, w.request(2), "t")
-	none(t, w.pass(tokenizeAgain))
+	w.wait(w.now, w.request(2), "t", testPatience)
+	none(t, w.pass(testPatience))
 	_, again := w.look()
 	require.Empty(t, again)
-	w.wait(w.now, w.request(4), "t")
+	w.wait(w.now, w.request(4), "t", testPatience)
 	w.now = w.now.Add(time.Nanosecond)
 	_, again = w.look()
 	require.Equal(t, []*actor.PID{w.request(2)}, again)
