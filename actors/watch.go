@@ -21,6 +21,10 @@ const (
 	// lostAfter is how long a worker's report and what came of a sequence may
 	// contradict each other: longer than a message is on its way, even in a queue.
 	lostAfter = time.Second
+	// A worker that drains works on, so that its sequences leave a few at each look: all at
+	// once would wait for each other's prompts at the next worker.
+	leaveLeast = 4
+	leaveShare = 16 // of those that are there
 	// tokenizeFirst is when a prompt that another process did not answer is sent again: the
 	// message may be lost. Each further wait is twice as long, up to tokenizeMost: a busy
 	// tokenizer need not get it many times.
@@ -217,12 +221,14 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 	for worker, seqs := range w.workers {
 		local := worker == w.self
 		dead := !local && !v.Alive(worker)
+		leave := max(leaveLeast, len(seqs)/leaveShare)
 		for seq, s := range seqs {
 			var why string
 			switch {
 			case dead:
 				why = workerDead
-			case draining[worker]:
+			case draining[worker] && leave > 0:
+				leave--
 				why = workerDraining
 			case !local && now.Sub(s.heard) > w.silence:
 				why = workerSilent

@@ -311,3 +311,29 @@ func TestSequencesThatNobodyWaitsForAreReturned(t *testing.T) {
 	_, strangers = w.hears(&msg.Progress{Node: "c"}, map[msg.SeqID]int{1: 0}, true)
 	require.Equal(t, []msg.SeqID{1}, strangers)
 }
+
+func TestSequencesLeaveADrainingWorkerAFewAtATimeAndADeadOneAtOnce(t *testing.T) {
+	const many = leaveShare * (leaveLeast + 1)
+	w := newTestWatch()
+	for seq := range msg.SeqID(many) {
+		w.runs(seq+1, "a", "me", 0)
+	}
+	w.leaving["a"] = true
+	list, _ := w.look()
+	require.Len(t, list, many/leaveShare)
+	for left := many - len(list); left > leaveLeast; left -= len(list) {
+		w.now = w.now.Add(watchEvery)
+		list, _ = w.look()
+		require.GreaterOrEqual(t, len(list), leaveLeast)
+		require.Less(t, len(list), left)
+	}
+	list, _ = w.look()
+	require.NotEmpty(t, list)
+	require.Zero(t, w.sequences("a"))
+	for seq := range msg.SeqID(many) {
+		w.runs(seq+1, "b", "me", 0)
+	}
+	w.gone["b"] = true
+	list, _ = w.look()
+	require.Len(t, list, many)
+}
