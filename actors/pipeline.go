@@ -192,8 +192,8 @@ func (p *Pipeline) has(r cluster.Role) bool { return slices.Contains(p.cfg.Roles
 // lives outside of it, and every shell answers what it was serving.
 func (p *Pipeline) spawn() (err error) {
 	restart := actor.WithGuardian(actor.NewOneForOneStrategy(1000, time.Minute, actor.DefaultDecider))
-	one := func(name string, a actor.Actor) *actor.PID {
-		pid, e := p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, restart), name)
+	one := func(name string, a actor.Actor, more ...actor.PropsOption) *actor.PID {
+		pid, e := p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, append(more, restart)...), name)
 		if e != nil {
 			err = e
 		}
@@ -209,7 +209,8 @@ func (p *Pipeline) spawn() (err error) {
 	}
 	if p.has(cluster.Detok) {
 		for i := range orDefault(p.cfg.Detokenizers, 2) {
-			p.detokenizers = append(p.detokenizers, one(fmt.Sprint("detok-", i), &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{}}))
+			p.detokenizers = append(p.detokenizers, one(fmt.Sprint("detok-", i), &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{}},
+				actor.WithMailbox(newMailbox)))
 		}
 	}
 	p.names.tokenizers, p.names.detokenizers = names(p.tokenizers), names(p.detokenizers)
@@ -345,7 +346,7 @@ func (p *Pipeline) admit(ctx context.Context, r *api.Request, a *requestActor) (
 	}
 	a.series = p.series(r.Model).Queued(r.Arrival, r.N)
 	a.span = p.requestSpan(ctx, r)
-	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a },
+	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithMailbox(newMailbox),
 		actor.WithGuardian(actor.NewOneForOneStrategy(0, 0, func(any) actor.Directive { return actor.StopDirective }))))
 	p.requests[r.ID] = pid
 	return pid, nil
