@@ -277,7 +277,12 @@ class CpuDevice : public Device {
 
 Isa choose_isa(std::string_view name) {
   const std::vector<Isa> isas = available_isas();
-  if (name.empty()) return isas.front();
+  if (name.empty()) {
+    // Tiles multiply several times as fast as vectors, so that no noise decides; where they
+    // do not (they may be emulated), vectors it is.
+    const bool slow_tiles = isas.front() == Isa::amx && !multiplies_faster(isas[0], isas[1]);
+    return isas[slow_tiles ? 1 : 0];
+  }
   const std::optional<Isa> isa = isa_from_name(name);
   if (isa && std::find(isas.begin(), isas.end(), *isa) != isas.end()) return *isa;
   fail(isa ? MR_UNSUPPORTED : MR_INVALID, "instruction set \"%.*s\", this machine runs %s",

@@ -1,11 +1,16 @@
 #include "isa.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace millrace::cpu {
@@ -17,10 +22,8 @@ struct Named {
 };
 
 constexpr std::array kNames{
-    Named{Isa::portable, "portable"},
-    Named{Isa::avx2, "avx2"},
-    Named{Isa::avx512, "avx512"},
-    Named{Isa::avx512_bf16, "avx512-bf16"},
+    Named{Isa::portable, "portable"},       Named{Isa::avx2, "avx2"}, Named{Isa::avx512, "avx512"},
+    Named{Isa::avx512_bf16, "avx512-bf16"}, Named{Isa::amx, "amx"},
 };
 
 #if defined(__x86_64__)
@@ -44,6 +47,17 @@ uint32_t saved_states() {
   return low;
 }
 
+// Linux has a process ask for tile registers, once for all its threads, since signal frames
+// and switches grow by 8 KiB (Documentation/arch/x86/xstate.rst).
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 // Intel SDM vol. 1, 14.3, 15.2 and 15.4: the processor has the instructions and
 // the system saves the registers (XCR0: SSE 1, AVX 2, opmask and ZMM 5..7).
 Isa widest_isa() {
@@ -61,7 +75,12 @@ Isa widest_isa() {
       bit(seven.ebx, kF) && bit(seven.ebx, kDq) && bit(seven.ebx, kBw) && bit(seven.ebx, kVl);
   if ((saved & kZmm) != kZmm || !avx512) return Isa::avx2;
   constexpr int kBf16 = 5;
-  return bit(seven_one.eax, kBf16) ? Isa::avx512_bf16 : Isa::avx512;
+  if (!bit(seven_one.eax, kBf16)) return Isa::avx512;
+  constexpr int kAmxBf16 = 22, kAmxTile = 24, kAmxInt8 = 25, kVnni = 11;
+  constexpr uint32_t kTiles = 0x60000;  // XCR0: tile configuration 17, tiles 18
+  const bool amx = bit(seven.edx, kAmxBf16) && bit(seven.edx, kAmxTile) &&
+                   bit(seven.edx, kAmxInt8) && bit(seven.ecx, kVnni);
+  return amx && (saved & kTiles) == kTiles && may_use_tiles() ? Isa::amx : Isa::avx512_bf16;
 }
 
 // Intel's cores begin one vdpbf16ps in two cycles and two float FMAs in each (its
@@ -111,7 +130,10 @@ std::vector<Isa> available_isas() {
   for (const Named& n : kNames) {
     if (n.isa <= widest) isas.insert(isas.begin(), n.isa);
   }
-  if (widest == Isa::avx512_bf16 && slow_bf16()) std::swap(isas[0], isas[1]);
+  if (slow_bf16()) {
+    const auto bf16 = std::find(isas.begin(), isas.end(), Isa::avx512_bf16);
+    if (bf16 != isas.end()) std::iter_swap(bf16, bf16 + 1);
+  }
   return isas;
 }
 

@@ -9,9 +9,9 @@
 namespace millrace::cpu {
 
 // Ascending: a machine that runs one of them runs those before it too.
-enum class Isa { portable, avx2, avx512, avx512_bf16 };
+enum class Isa { portable, avx2, avx512, avx512_bf16, amx };
 
-// "portable", "avx2", "avx512" or "avx512-bf16".
+// "portable", "avx2", "avx512", "avx512-bf16" or "amx".
 const char* isa_name(Isa isa);
 std::optional<Isa> isa_from_name(std::string_view name);
 

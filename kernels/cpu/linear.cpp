@@ -47,6 +47,9 @@ const LinearKernels& linear_kernels(Isa isa, int weights) {
   const Family& integers = has_vnni() ? kVnni : kAvx2;
   const bool bits16 = weights == MR_WEIGHTS_16BIT;
   switch (isa) {
+    case Isa::amx:
+      if (weights == MR_WEIGHTS_INT4) return kVnni[weights]();
+      return bits16 ? linear_kernels_amx() : linear_int8_amx();
     case Isa::avx512_bf16:
       return bits16 ? linear_kernels_avx512_bf16() : integers[weights]();
     case Isa::avx512:

@@ -20,7 +20,7 @@ namespace millrace::cpu {
 
 struct LinearKernels;
 
-inline constexpr int kMaxTileRows = 16;
+inline constexpr int kMaxTileRows = 32;
 
 struct LinearSpec {
   // As mr_part, with the tensors themselves; bias may be null.
@@ -50,6 +50,8 @@ class Linear {
   // lays them out in panels; the biases become floats. The spec is trusted: shapes are checked by the caller.
   // Throws std::bad_alloc.
   static std::unique_ptr<Linear> pack(const LinearSpec& spec, Isa isa, ThreadPool& pool);
+  static std::unique_ptr<Linear> pack(const LinearSpec& spec, const LinearKernels& kernels,
+                                      ThreadPool& pool);
   // What pack made of the same spec and isa: the bytes of packed(), borrowed. nullptr where
   // there are fewer.
   static std::unique_ptr<Linear> borrow(const LinearSpec& spec, Isa isa,
@@ -110,6 +112,7 @@ class Linear {
   }
   void pack_panel(const LinearSpec& spec, int64_t p, Room& room);
   void place_pairs(const bf16* row, int64_t p, int column);
+  void place_words(const std::byte* row, int64_t p, int column);
   void place_int8(Room& room, int64_t p, int column);
   void place_int4(Room& room, int64_t p, int column);
 

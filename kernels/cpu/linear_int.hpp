@@ -174,6 +174,7 @@ void int4_tile(const Tile& t) {
 
 template <class Base>
 struct Int4Tiles {
+  static double products(int64_t rounds) { return cpu::products<Int4<Base>>(rounds); }
   template <int kRows, int kPanels, Fetch kFetch>
   static constexpr TileKernel of() {
     return int4_tile<Base, kRows, kPanels, kFetch>;

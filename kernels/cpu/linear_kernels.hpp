@@ -16,6 +16,7 @@ namespace millrace::cpu {
 // K. It is one stream from memory. A unit is
 //   16 bit  a pair of K:     [2 vectors][lanes][2] bf16
 //   int8    four of K:       [2 vectors][lanes][4] codes, plus weight_offset
+//   AMX     sixteen of those
 //   int4    a group of K:    [group / 8][2 vectors][lanes][4] bytes, in which the low
 //                            half is of the first four of eight and the high half of
 //                            the others; then [2 vectors][lanes] bf16 scales
@@ -109,9 +110,11 @@ const LinearKernels& linear_kernels_portable();
 const LinearKernels& linear_kernels_avx2();
 const LinearKernels& linear_kernels_avx512();
 const LinearKernels& linear_kernels_avx512_bf16();
+const LinearKernels& linear_kernels_amx();
 const LinearKernels& linear_int8_portable();
 const LinearKernels& linear_int8_avx2();
 const LinearKernels& linear_int8_vnni();
+const LinearKernels& linear_int8_amx();
 const LinearKernels& linear_int4_portable();
 const LinearKernels& linear_int4_avx2();
 const LinearKernels& linear_int4_vnni();

@@ -131,16 +131,24 @@ void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
 }
 
 void Linear::place_pairs(const bf16* row, int64_t p, int column) {
-  std::byte* to = own(panel(p)) + column * 4;
-  for (int64_t k = 0; k < units_; ++k) std::memcpy(to + k * unit_bytes_, row + k * 2, 4);
+  place_words(reinterpret_cast<const std::byte*>(row), p, column);
 }
 
 void Linear::place_int8(Room& room, int64_t p, int column) {
   auto* codes = reinterpret_cast<int8_t*>(room.codes.data());
   own(panel_scales(p))[column] = quantise_int8(room.row.data(), in_width_, codes);
   for (int64_t k = 0; k < in_width_; ++k) room.codes[k] += kernels_.weight_offset;
-  std::byte* to = own(panel(p)) + column * 4;
-  for (int64_t k = 0; k < units_; ++k) std::memcpy(to + k * unit_bytes_, codes + k * 4, 4);
+  place_words(reinterpret_cast<const std::byte*>(codes), p, column);
+}
+
+// Four bytes of each column lie together: a pair of bf16, or four codes.
+void Linear::place_words(const std::byte* row, int64_t p, int column) {
+  constexpr int kWord = 4;
+  std::byte* to = own(panel(p)) + column * kWord;
+  const int64_t words = units_ * unit_bytes_ / (columns() * kWord);
+  for (int64_t k = 0; k < words; ++k) {
+    std::memcpy(to + k * columns() * kWord, row + k * kWord, kWord);
+  }
 }
 
 void Linear::place_int4(Room& room, int64_t p, int column) {
@@ -161,7 +169,12 @@ void Linear::place_int4(Room& room, int64_t p, int column) {
 }
 
 std::unique_ptr<Linear> Linear::pack(const LinearSpec& spec, Isa isa, ThreadPool& pool) {
-  std::unique_ptr<Linear> op(new Linear(spec, linear_kernels(isa, spec.weights)));
+  return pack(spec, linear_kernels(isa, spec.weights), pool);
+}
+
+std::unique_ptr<Linear> Linear::pack(const LinearSpec& spec, const LinearKernels& kernels,
+                                     ThreadPool& pool) {
+  std::unique_ptr<Linear> op(new Linear(spec, kernels));
   op->own_ = Pages(op->bytes_);
   op->memory_ = static_cast<const std::byte*>(op->own_.data());
   const size_t width = op->units_ * op->unit_;  // what fills up the last unit stays zero

@@ -376,9 +376,11 @@ constexpr int wide_panels() {
                                                     : 1;
 }
 
-// Kernels: the tiles of a target, of() for rows, panels and fetching.
+// Kernels: the tiles of a target, of() for rows, panels and fetching, and products() in
+// registers alone.
 template <class Target>
 struct Tiles {
+  static double products(int64_t rounds) { return cpu::products<Target>(rounds); }
   template <int kRows, int kPanels, Fetch kFetch>
   static constexpr TileKernel of() {
     return tile<Target, kRows, kPanels, kFetch>;
@@ -410,7 +412,7 @@ constexpr LinearKernels make_kernels(std::integer_sequence<int, kIndex...> rows)
   k.streams[2] = make_stream<Target, Kernels, 1, Fetch::near_and_far>(rows);
   k.streams[3] = make_stream<Target, Kernels, 1, Fetch::processor>(rows);
   k.finish = finish<Target>;
-  k.products = products<Target>;
+  k.products = Kernels::products;
   return k;
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kTask = 256 * kReadStep;
 constexpr int kPeakRuns = 4;
+constexpr int64_t kRounds = 50'000;  // about a millisecond: some run is left undisturbed
 
 template <class F>
 double seconds(F&& f) {
@@ -51,7 +52,6 @@ double Limits::read_gbps() {
 
 double Limits::peak_gflops(int weights) {
   const LinearKernels& kernels = linear_kernels(isa_, weights);
-  constexpr int64_t kRounds = 50'000;  // about a millisecond: some run is left undisturbed
   double best = 0;
   for (int run = 0; run < kPeakRuns; ++run) {
     std::vector<double> done(pool_.size());
@@ -64,6 +64,23 @@ double Limits::peak_gflops(int weights) {
     best = std::max(best, operations / s * 1e-9);
   }
   return best;
+}
+
+bool multiplies_faster(Isa a, Isa b) {
+  const auto speed = [](Isa isa, int weights) {
+    double best = 0;
+    for (int run = 0; run < kPeakRuns; ++run) {
+      double operations = 0;
+      const double s =
+          seconds([&] { operations = linear_kernels(isa, weights).products(kRounds); });
+      best = std::max(best, operations / s);
+    }
+    return best;
+  };
+  for (const int weights : {MR_WEIGHTS_16BIT, MR_WEIGHTS_INT8}) {
+    if (speed(a, weights) <= speed(b, weights)) return false;
+  }
+  return true;
 }
 
 }  // namespace millrace::cpu

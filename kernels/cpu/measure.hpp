@@ -34,6 +34,10 @@ class Limits {
   Pages data_;
 };
 
+// Whether one thread multiplies faster by the instructions of a than by those of b, bf16
+// and int8 alike. Both must be there. Some milliseconds.
+bool multiplies_faster(Isa a, Isa b);
+
 }  // namespace millrace::cpu
 
 #endif

@@ -113,6 +113,7 @@ const OpKernels& op_kernels_portable();
 const OpKernels& op_kernels_avx2();
 const OpKernels& op_kernels_avx512();
 const OpKernels& op_kernels_avx512_bf16();
+const OpKernels& op_kernels_amx();  // those of avx512_bf16, beside linear ops by tiles
 const OpKernels& op_kernels(Isa isa);
 
 // Over codes, where has_vnni().

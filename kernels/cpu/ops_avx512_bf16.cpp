@@ -45,6 +45,11 @@ const OpKernels& op_kernels_avx512_bf16() {
   return kernels;
 }
 
+const OpKernels& op_kernels_amx() {
+  static constexpr OpKernels kernels = make_op_kernels<Avx512Bf16Ops>(Isa::amx);
+  return kernels;
+}
+
 }  // namespace millrace::cpu
 
 #pragma GCC pop_options

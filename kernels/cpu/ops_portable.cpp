@@ -69,6 +69,8 @@ const OpKernels& op_kernels_portable() {
 const OpKernels& op_kernels(Isa isa) {
 #if defined(__x86_64__)
   switch (isa) {
+    case Isa::amx:
+      return op_kernels_amx();
     case Isa::avx512_bf16:
       return op_kernels_avx512_bf16();
     case Isa::avx512:

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "amx_emulated.hpp"
 #include "cpu/bf16.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/linear_kernels.hpp"
@@ -73,6 +74,12 @@ struct Kind {
   Isa isa;
   int weights = MR_WEIGHTS_16BIT;
   int group = 0;
+  bool emulated = false;  // its registers: of AMX
+
+  std::unique_ptr<Linear> pack(const LinearSpec& spec, ThreadPool& pool) const {
+    return Linear::pack(
+        spec, emulated ? emulated_amx_kernels(weights) : linear_kernels(isa, weights), pool);
+  }
 };
 
 struct Ending {
@@ -181,7 +188,7 @@ double value(const std::vector<char>& out, bool f32, size_t i) {
 void expect_close(Case& c, const Kind& kind, int rows) {
   ThreadPool pool(2);
   c.keep(kind);
-  const auto linear = Linear::pack(c.spec, kind.isa, pool);
+  const auto linear = kind.pack(c.spec, pool);
   const std::vector<char> out = c.run(*linear, 0, rows, pool);
   double error = 0, norm = 0;
   for (int r = 0; r < rows; ++r) {
@@ -204,6 +211,8 @@ std::vector<Kind> kinds() {
     kinds.push_back({isa, MR_WEIGHTS_INT8});
     for (const int group : {32, 64, 128}) kinds.push_back({isa, MR_WEIGHTS_INT4, group});
   }
+  kinds.push_back({Isa::amx, MR_WEIGHTS_16BIT, 0, true});
+  kinds.push_back({Isa::amx, MR_WEIGHTS_INT8, 0, true});
   return kinds;
 }
 
@@ -211,6 +220,7 @@ std::string kind_name(const testing::TestParamInfo<Kind>& info) {
   const Kind& kind = info.param;
   std::string name = isa_name(kind.isa);
   std::erase(name, '-');
+  if (kind.emulated) name += "Emulated";
   if (kind.weights == MR_WEIGHTS_INT8) name += "Int8";
   if (kind.weights == MR_WEIGHTS_INT4) name += "Int4Group" + std::to_string(kind.group);
   return name;
@@ -264,7 +274,7 @@ TEST_P(EveryKind, ARowsBitsDependOnNeitherTheOtherRowsNorTheThreads) {
     Case c(s.k, s.n, s.ending);
     c.keep(GetParam());
     ThreadPool one(1);
-    const auto linear = Linear::pack(c.spec, GetParam().isa, one);
+    const auto linear = GetParam().pack(c.spec, one);
     std::vector<char> alone;
     for (int r = 0; r < kMaxRows; ++r) {
       const std::vector<char> row = c.run(*linear, r, 1, one);
@@ -288,7 +298,7 @@ TEST_P(EveryKind, EveryStreamGivesTheSameBits) {
   Case c(129, 700, {.biased = true});
   c.keep(GetParam());
   ThreadPool pool(2);
-  const auto linear = Linear::pack(c.spec, GetParam().isa, pool);
+  const auto linear = GetParam().pack(c.spec, pool);
   for (int rows = 1; rows <= linear->max_tile_rows(); ++rows) {
     linear->set_stream(rows, 0);
     const std::vector<char> expected = c.run(*linear, 0, rows, pool);
@@ -303,10 +313,10 @@ TEST_P(EveryKind, TuningChangesNoBits) {
   Case c(600, 300, {MR_ACT_SILU, true, false, false, true});
   c.keep(GetParam());
   ThreadPool pool(2);
-  const auto linear = Linear::pack(c.spec, GetParam().isa, pool);
-  const std::vector<char> expected = c.run(*linear, 0, 20, pool);
+  const auto linear = GetParam().pack(c.spec, pool);
+  const std::vector<char> expected = c.run(*linear, 0, kMaxTileRows + 5, pool);
   tune_streams({linear.get()}, pool);
-  EXPECT_EQ(c.run(*linear, 0, 20, pool), expected);
+  EXPECT_EQ(c.run(*linear, 0, kMaxTileRows + 5, pool), expected);
   for (int rows = 1; rows <= linear->max_tile_rows(); ++rows) {
     const std::vector<char> out = c.run(*linear, 0, rows, pool);
     EXPECT_EQ(std::memcmp(out.data(), expected.data(), out.size()), 0) << rows << " rows";
@@ -374,7 +384,7 @@ TEST_P(EveryKind, NanAndInfinityStayInTheirRowsAndColumns) {
   c.spec.weights = GetParam().weights;
   c.spec.group = GetParam().group;
   ThreadPool pool(2);
-  const std::vector<char> out = c.run(*Linear::pack(c.spec, GetParam().isa, pool), 0, 5, pool);
+  const std::vector<char> out = c.run(*GetParam().pack(c.spec, pool), 0, 5, pool);
   for (int r = 0; r < 5; ++r) {
     for (int n = 0; n < 40; ++n) {
       const bool bad = r == 3 || n == 7;
@@ -418,7 +428,7 @@ TEST(Linear, FloatInstructionSetsAgreeBitForBit) {
   ThreadPool pool(2);
   const auto portable = Linear::pack(c.spec, Isa::portable, pool);
   for (const Isa isa : available_isas()) {
-    if (isa == Isa::avx512_bf16) continue;  // adds a pair in an order of its own
+    if (isa >= Isa::avx512_bf16) continue;  // add pairs in an order of their own
     const auto linear = Linear::pack(c.spec, isa, pool);
     for (const int rows : {1, 5, 40}) {
       EXPECT_EQ(c.run(*linear, 0, rows, pool), c.run(*portable, 0, rows, pool)) << isa_name(isa);

@@ -1,0 +1,142 @@
+#include "amx_emulated.hpp"
+
+#include <bit>
+#include <stdexcept>
+
+#include "cpu/linear_amx.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+// What the instructions do, Intel SDM vol. 2.
+class EmulatedTiles {
+ public:
+  static void configure(const TileShape& shape) {
+    Registers& r = registers();
+    r = {};
+    for (int i = 0; i < kAmxTiles; ++i) r.rows[i] = shape.rows[i];
+  }
+  static void release() { registers() = {}; }
+
+  template <int kTile>
+  static void zero() {
+    std::memset(tile<kTile>(), 0, sizeof registers().tiles[kTile]);
+  }
+  template <int kTile>
+  static void load(const void* from, int64_t stride) {
+    zero<kTile>();
+    for (int i = 0; i < registers().rows[kTile]; ++i) {
+      std::memcpy(tile<kTile>()[i], static_cast<const std::byte*>(from) + i * stride, kAmxRowBytes);
+    }
+  }
+  template <int kTile>
+  static void store(void* to, int64_t stride) {
+    for (int i = 0; i < registers().rows[kTile]; ++i) {
+      std::memcpy(static_cast<std::byte*>(to) + i * stride, tile<kTile>()[i], kAmxRowBytes);
+    }
+  }
+
+  // A product of two bf16 is exact, so that one rounding is that of the addition.
+  template <int kTo, int kRows, int kWeights>
+  static void add_bf16() {
+    float w[kAmxWords][2][kAmxWords];  // even and odd
+    for (int k = 0; k < kAmxWords; ++k) {
+      for (int n = 0; n < kAmxWords; ++n) {
+        const auto pair = element<bf16[2]>(tile<kWeights>()[k], n);
+        for (int i = 0; i < 2; ++i) w[k][i][n] = flush(to_float(pair.at[i]));
+      }
+    }
+    for (int m = 0; m < registers().rows[kTo]; ++m) {
+      float sums[2][kAmxWords] = {};
+      for (int k = 0; k < kAmxWords; ++k) {
+        const auto pair = element<bf16[2]>(tile<kRows>()[m], k);
+        for (int i = 0; i < 2; ++i) {
+          const float x = flush(to_float(pair.at[i]));
+          for (int n = 0; n < kAmxWords; ++n) sums[i][n] = flush(sums[i][n] + x * w[k][i][n]);
+        }
+      }
+      for (int n = 0; n < kAmxWords; ++n) {
+        auto sum = element<float[1]>(tile<kTo>()[m], n);
+        sum.at[0] = flush(flush(sum.at[0]) + flush(sums[0][n] + sums[1][n]));
+        std::memcpy(tile<kTo>()[m] + n * sizeof sum, &sum, sizeof sum);
+      }
+    }
+  }
+  template <int kTo, int kRows, int kWeights>
+  static void add_int8() {
+    for (int m = 0; m < registers().rows[kTo]; ++m) {
+      for (int n = 0; n < kAmxWords; ++n) {
+        auto sum = element<int32_t[1]>(tile<kTo>()[m], n);
+        for (int k = 0; k < kAmxWords; ++k) {
+          const auto x = element<int8_t[4]>(tile<kRows>()[m], k);
+          const auto w = element<uint8_t[4]>(tile<kWeights>()[k], n);
+          for (int i = 0; i < 4; ++i) sum.at[0] += x.at[i] * w.at[i];
+        }
+        std::memcpy(tile<kTo>()[m] + n * sizeof sum, &sum, sizeof sum);
+      }
+    }
+  }
+
+ private:
+  struct Registers {
+    int rows[kAmxTiles];
+    std::byte tiles[kAmxTiles][kAmxRows][kAmxRowBytes];
+  };
+  static Registers& registers() {
+    thread_local Registers r{};
+    return r;
+  }
+  // Throws where the instruction would fault.
+  template <int kTile>
+  static auto& tile() {
+    if (registers().rows[kTile] == 0) throw std::logic_error("a tile register without a shape");
+    return registers().tiles[kTile];
+  }
+  template <class T>
+  struct Element {
+    T at;
+  };
+  template <class T>
+  static Element<T> element(const std::byte* row, int i) {
+    Element<T> e;
+    std::memcpy(&e, row + i * sizeof e, sizeof e);
+    return e;
+  }
+  // Subnormal numbers are zeros, as they come and as they go.
+  static float flush(float x) {
+    const auto bits = std::bit_cast<uint32_t>(x);
+    return std::bit_cast<float>((bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits);
+  }
+};
+
+// As the other half of the kernels has it from AVX-512.
+struct PlainBase {
+  static constexpr int kLanes = kAmxWords, kRows8 = 1, kOffset = 128;
+  typedef uint8_t Bytes __attribute__((vector_size(4 * kLanes)));
+  using Ints = Math<kLanes>::Ints;
+  using Floats = Math<kLanes>::Vector;
+
+  static Floats multiply_add(const Floats& a, const Floats& b, const Floats& c) {
+    return a * b + c;
+  }
+  static void store_codes(const Ints& codes, int8_t* to) {
+    for (int lane = 0; lane < kLanes; ++lane) to[lane] = static_cast<int8_t>(codes[lane]);
+  }
+  static int32_t total(const Ints& x) {
+    int32_t sum = 0;
+    for (int lane = 0; lane < kLanes; ++lane) sum += x[lane];
+    return sum;
+  }
+};
+
+}  // namespace
+
+const LinearKernels& emulated_amx_kernels(int weights) {
+  static constexpr LinearKernels pairs =
+      make_amx_bf16_kernels<EmulatedTiles, PlainBase>("emulated amx");
+  static constexpr LinearKernels int8 =
+      make_amx_int8_kernels<EmulatedTiles, PlainBase>("emulated amx int8");
+  return weights == MR_WEIGHTS_INT8 ? int8 : pairs;
+}
+
+}  // namespace millrace::cpu

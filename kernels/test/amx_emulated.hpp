@@ -1,0 +1,13 @@
+// The linear kernels of AMX over tile registers in plain C++, for every machine's tests.
+#ifndef MILLRACE_TEST_AMX_EMULATED_HPP
+#define MILLRACE_TEST_AMX_EMULATED_HPP
+
+#include "cpu/linear_kernels.hpp"
+
+namespace millrace::cpu {
+
+const LinearKernels& emulated_amx_kernels(int weights);  // MR_WEIGHTS_16BIT or MR_WEIGHTS_INT8
+
+}  // namespace millrace::cpu
+
+#endif
