@@ -50,7 +50,7 @@ var (
 
 // Error is what the server said.
 type Error struct {
-	Status     int           // as HTTP's; 0 when the error came inside a stream over HTTP
+	Status     int           // as HTTP's; 0 when the error came inside a stream over HTTP and is no refusal
 	Message    string        // in words
 	Type       string        // OpenAI's class, "invalid_request_error"
 	Code       string        // a stable word, "model_not_found"

@@ -443,3 +443,19 @@ func TestServersThatComeBackToNATSAreWaitedFor(t *testing.T) {
 	listen()
 	require.NoError(t, <-answered)
 }
+
+// TestARefusalInsideAStreamIsOne: a sign of life may have been sent before it.
+func TestARefusalInsideAStreamIsOne(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, ": ping\n\ndata: {\"error\":{\"message\":\"the queue is full\",\"type\":\"rate_limit_error\",\"code\":\"queue_full\"}}\n\n")
+	}))
+	defer srv.Close()
+	c, err := client.NewHTTP(srv.URL)
+	require.NoError(t, err)
+	_, err = c.Chat(t.Context(), hi)
+	var said *client.Error
+	require.ErrorAs(t, err, &said)
+	require.Equal(t, http.StatusTooManyRequests, said.Status)
+	require.Equal(t, "queue_full", said.Code)
+	require.Equal(t, time.Second, said.RetryAfter)
+}

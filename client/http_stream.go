@@ -67,7 +67,7 @@ func (s *httpStream) read() ([]byte, error) {
 	case string(data) == "[DONE]":
 		return nil, errEnd
 	case bytes.HasPrefix(data, []byte(`{"error"`)):
-		return nil, parseError(0, data, "")
+		return nil, inStream(data)
 	case s.skip > 0: // counted already
 	case s.events.numbered:
 		s.since = 0
@@ -75,6 +75,16 @@ func (s *httpStream) read() ([]byte, error) {
 		s.since++
 	}
 	return data, nil
+}
+
+// inStream is an error that came inside a stream, without a status and headers: a refusal
+// (by a worker, after a sign of life) is one all the same.
+func inStream(data []byte) *Error {
+	e := parseError(0, data, "")
+	if e.Type == "rate_limit_error" {
+		e.Status, e.RetryAfter = http.StatusTooManyRequests, time.Second // the least that servers say
+	}
+	return e
 }
 
 // open sends the request or, behind the first chunks, asks for the rest. What
