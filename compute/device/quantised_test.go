@@ -138,3 +138,36 @@ func distance(want, got [][]float32) float64 {
 	}
 	return math.Sqrt(off / all)
 }
+
+// TestBackendsKeepQuantisedWeightsAlike: the codes of weights are the same everywhere, and
+// so the logits are near those of ref, which multiplies what the codes stand for.
+func TestBackendsKeepQuantisedWeightsAlike(t *testing.T) {
+	folders, err := filepath.Glob("../../testdata/models/*/config.json")
+	require.NoError(t, err)
+	require.NotEmpty(t, folders)
+	for _, config := range folders {
+		folder := filepath.Dir(config)
+		for _, name := range []string{"int8", "int4-64"} {
+			t.Run(filepath.Base(folder)+"/"+name, func(t *testing.T) {
+				kept, err := model.ParseWeights(name)
+				require.NoError(t, err)
+				m, err := fixture.Open(folder)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
+				tokens := m.Expected.Tokens()
+				plain := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
+				m.Program.SetWeights(kept)
+				want := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
+				for _, backend := range backends(t) {
+					if backend == "ref" {
+						continue
+					}
+					got := open(t, backend, "", m.Program, m.Weights, len(tokens)).run(t, tokens)
+					off := distance(want, got)
+					t.Logf("%s: %.4f of ref's logits, which are %.4f off the plain ones", backend, off, distance(plain, want))
+					require.Less(t, off, 0.04, backend) // bf16 operands and keys
+				}
+			})
+		}
+	}
+}

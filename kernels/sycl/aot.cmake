@@ -62,6 +62,7 @@ foreach(gpu IN LISTS MILLRACE_SYCL_AOT)
   list(GET aot_${gpu} 1 lanes)
   foreach(type bf16 f16)
     aot(${gpu} ${type} common ${common})
+    aot(${gpu} ${type} quantised ${CMAKE_CURRENT_SOURCE_DIR}/device/quantised.cpp)
     foreach(head_dim 64 80 96 128 256)
       most_queries(${head_dim} ${lanes} queries)
       aot(${gpu} ${type} attention_${head_dim} ${CMAKE_CURRENT_SOURCE_DIR}/device/attention.cpp

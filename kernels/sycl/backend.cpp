@@ -20,12 +20,6 @@ namespace {
 constexpr int kMostHeadDim = 256;
 
 void check_program(const Program& p) {
-  for (const Op& op : p.ops) {
-    if (op.weights != MR_WEIGHTS_16BIT) {
-      fail(MR_UNSUPPORTED, "op %d (LINEAR) has quantised weights, the sycl backend keeps 16 bits",
-           op.index);
-    }
-  }
   if (p.head_dim % 8 != 0 || p.head_dim > kMostHeadDim) {
     fail(MR_UNSUPPORTED, "head_dim is %d, the sycl backend runs multiples of 8 up to %d",
          p.head_dim, kMostHeadDim);
@@ -68,8 +62,13 @@ class SyclDevice : public Device {
     // First: it takes the compiler longest, and runs beside the others'.
     const mr_dtype type = operand_type(program, operands_);
     const Bundle attention = attention_bundle(*stream_, target_, program, type);
-    return std::make_unique<SyclKernels>(stream_, target_, type, common(type), attention, choices_,
-                                         program, layout);
+    std::optional<Bundle> quantised;
+    if (sycl_backend::quantised(program)) {
+      quantised.emplace(stream_->queue(), std::vector<std::string>{"quantised.cpp"},
+                        build_options(target_, type));
+    }
+    return std::make_unique<SyclKernels>(stream_, target_, type, common(type), attention, quantised,
+                                         choices_, program, layout);
   }
 
  private:

@@ -83,7 +83,8 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target)
 
 SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
                          std::shared_ptr<const CommonKernels> common, const Bundle& attention,
-                         LinearChoices& choices, const Program& program, const KvLayout& layout)
+                         const std::optional<Bundle>& quantised, LinearChoices& choices,
+                         const Program& program, const KvLayout& layout)
     : stream_(std::move(stream)),
       target_(target),
       type_(type),
@@ -92,6 +93,7 @@ SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype
       layout_(layout),
       linears_(*stream_, target_, kernels_->linear, choices),
       constants_(program.ops.size()) {
+  if (quantised) quantised_ = std::make_unique<QuantisedLinears>(*stream_, target, *quantised);
   const int most_queries = sycl_backend::most_queries(program.head_dim, target.lanes);
   for (int queries = 1; queries <= most_queries; queries *= 2) {
     attention_.emplace_back(queries, attention.kernel("mr_attention_" + std::to_string(queries)));
@@ -136,7 +138,9 @@ void SyclKernels::load(const Op& op, Constants& c) {
       c.bias = floats(program_.tensor(op.bias));
       break;
     case MR_OP_LINEAR:
-      c.linear = linears_.make(linear_kind(program_, op, type_), program_, op);
+      c.linear = op.weights == MR_WEIGHTS_16BIT
+                     ? linears_.make(linear_kind(program_, op, type_), program_, op)
+                     : quantised_->make(linear_kind(program_, op, type_), program_, op);
       break;
     case MR_OP_ROPE_STORE:
       c.q_norm = floats(program_.tensor(op.q_norm));
@@ -292,13 +296,14 @@ uint64_t SyclKernels::weight_bytes() const {
 }
 
 uint64_t SyclKernels::scratch_bytes() const {
-  return linears_.scratch_bytes() + rounded_.size() + logits_.size() + tables_->bytes();
+  return linears_.scratch_bytes() + (quantised_ ? quantised_->scratch_bytes() : 0) +
+         rounded_.size() + logits_.size() + tables_->bytes();
 }
 
 std::string SyclKernels::linear_name() const {
   const std::string onednn = linears_.onednn_name();
   return std::string("sycl ") + (target_.xmx ? "xmx " : "simd ") + dtype_name(type_) +
-         (onednn.empty() ? "" : ", " + onednn);
+         (onednn.empty() ? "" : ", " + onednn) + (quantised_ ? ", " + quantised_->name() : "");
 }
 
 }  // namespace millrace::sycl_backend

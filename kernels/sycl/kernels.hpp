@@ -3,11 +3,13 @@
 #define MILLRACE_SYCL_KERNELS_HPP
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "exec/backend.hpp"
 #include "sycl/bundle.hpp"
 #include "sycl/linear_choice.hpp"
+#include "sycl/quantised_linear.hpp"
 #include "sycl/runtime.hpp"
 #include "sycl/step_tables.hpp"
 #include "sycl/stream.hpp"
@@ -35,12 +37,14 @@ struct CommonKernels {
   CommonKernels(const Bundle& bundle, Target target);
 };
 
-// choices: the device's, which outlives the kernels.
+// quantised: device/quantised.cpp, of a program that needs it. choices: the device's, which
+// outlives the kernels.
 class SyclKernels : public Kernels {
  public:
   SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
               std::shared_ptr<const CommonKernels> common, const Bundle& attention,
-              LinearChoices& choices, const Program& program, const KvLayout& layout);
+              const std::optional<Bundle>& quantised, LinearChoices& choices,
+              const Program& program, const KvLayout& layout);
 
   void begin(const Batch& batch) override;
   void embed(const Op& op, const Batch& batch, Slot out) override;
@@ -87,6 +91,7 @@ class SyclKernels : public Kernels {
   const Program& program_;
   const KvLayout& layout_;
   LinearMaker linears_;
+  std::unique_ptr<QuantisedLinears> quantised_;
   std::unique_ptr<StepTables> tables_;
   std::vector<Constants> constants_;  // [ops]
   Buffer rounded_;                    // operands of an F32 slot

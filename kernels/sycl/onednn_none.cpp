@@ -1,5 +1,6 @@
 // The backend is built without oneDNN.
 #include "sycl/onednn.hpp"
+#include "sycl/onednn_int8.hpp"
 
 namespace millrace::sycl_backend {
 
@@ -8,5 +9,7 @@ std::string onednn_version() { return ""; }
 std::vector<int> onednn_block_sizes(int) { return {}; }
 
 std::unique_ptr<OneDnn> open_onednn(Stream&, const LinearKernels&) { return nullptr; }
+
+std::unique_ptr<Int8Products> open_int8_products(Stream&) { return nullptr; }
 
 }  // namespace millrace::sycl_backend

@@ -61,6 +61,21 @@ struct PackedShape {
   int32_t activation, gated, accumulate, bias, out_f32;
 };
 
+constexpr int kCodeDepth = 32;   // products of one block of int8 codes along the sum
+constexpr int kDepthCodes = 64;  // the depth of quantised weights is padded to a multiple
+
+// out[rows][width] from codes [rows][padded_depth]; device/quantised.cpp says how weights lie.
+// A step is kCodeDepth of the depth. For int4 a group is group_steps of them, and a slice
+// whole groups.
+struct QuantisedShape {
+  int32_t rows, width;
+  int32_t padded_depth, steps;
+  int32_t blocks;  // of columns
+  int32_t groups, group_steps;
+  int32_t slices, slice_steps;
+  int32_t activation, gated, accumulate, bias, out_f32;
+};
+
 // A sequence's part of a step. Its slabs are entries [slabs, ...) of the slab table, which
 // holds addresses.
 // The rows of a beam search are all at `position`: tokens before `prompt` are the

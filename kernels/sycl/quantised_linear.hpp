@@ -1,0 +1,51 @@
+// Linear ops with int8 or int4 weights, device/quantised.cpp: rows are quantised to int8, and
+// the products of codes are exact integers. So whoever is faster may compute them.
+#ifndef MILLRACE_SYCL_QUANTISED_LINEAR_HPP
+#define MILLRACE_SYCL_QUANTISED_LINEAR_HPP
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sycl/bundle.hpp"
+#include "sycl/linear_kernel.hpp"
+#include "sycl/onednn_int8.hpp"
+
+namespace millrace::sycl_backend {
+
+// Whether some linear op of the program has quantised weights.
+bool quantised(const Program& program);
+
+class QuantisedLinear;
+
+// Makes the quantised ops of one program.
+class QuantisedLinears {
+ public:
+  // The stream outlives it and the ops that it makes.
+  QuantisedLinears(Stream& stream, Target target, const Bundle& bundle);
+
+  std::unique_ptr<Linear> make(const LinearKind& kind, const Program& program, const Op& op);
+  uint64_t scratch_bytes() const;
+  std::string name() const;  // "int8, oneDNN 3.11 from 8 rows on; int4"
+
+ private:
+  friend class QuantisedLinear;
+
+  // The most rows of an int8 op that are ours: as measured when its shape is first met.
+  int few_rows(const LinearKind& kind, QuantisedLinear& linear);
+
+  Stream& stream_;
+  Target target_;
+  std::vector<LinearKernel> int8_, int4_;  // by rows
+  sycl::kernel quantise_, finish_;
+  std::unique_ptr<Int8Products> onednn_;  // null: none
+  std::map<LinearKind, int> few_rows_;
+  Buffer codes_, row_scales_;  // of the op that runs: [rows][padded depth], [rows]
+  Buffer sums_;                // [rows][columns] int32
+  bool has_int8_ = false, has_int4_ = false;
+};
+
+}  // namespace millrace::sycl_backend
+
+#endif
