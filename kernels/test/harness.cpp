@@ -61,8 +61,8 @@ std::vector<std::string> select_isas() {
   const std::vector<std::string> runs = machine_isas();
   const char* forced = std::getenv("MILLRACE_ISA");
   std::vector<std::string> isas;
-  for (const char* isa :
-       {"amx", "avx512-bf16", "avx512", "avx2", "portable", "xmx", "simd", "xmx-onednn", "simd-onednn"}) {
+  for (const char* isa : {"amx", "avx512-bf16", "avx512", "avx2", "portable", "xmx", "simd",
+                          "xmx-onednn", "simd-onednn"}) {
     bool able = false;
     for (const std::string& name : runs) able = able || name == isa;
     const bool wanted = forced == nullptr || *forced == '\0' || std::strcmp(forced, isa) == 0;
@@ -394,7 +394,8 @@ std::string isa_label(const std::string& isa) {
 }
 
 bool rounds_products(const std::string& isa) {
-  return isa.starts_with("amx") || isa.starts_with("avx512-bf16") || isa.starts_with("xmx") || isa.starts_with("simd");
+  return isa.starts_with("amx") || isa.starts_with("avx512-bf16") || isa.starts_with("xmx") ||
+         isa.starts_with("simd");
 }
 
 }  // namespace millrace::test
