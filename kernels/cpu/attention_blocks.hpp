@@ -41,7 +41,7 @@ struct InPlace {
   static Block find(const AttentionTile& t, const Keys& keys, int row, const Room& room) {
     const int d = t.head_dim, width = padded(d);
     Block block{};
-    block.ahead = next_block(t, keys);
+    block.ahead = ahead(t, keys, 1);
     for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
       const size_t at = t.slab_bytes * (keys.block / kSlabTokens + slab);
       auto* values = room.values + int64_t{slab} * kSlabTokens / 2 * width;

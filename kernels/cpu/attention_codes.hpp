@@ -15,8 +15,12 @@ struct CodeBlock {
   const uint32_t* values[kBlockSlabs];
   const float* key_scales[kBlockSlabs];    // [groups][16 tokens], 0 behind the last key
   const float* value_scales[kBlockSlabs];  // of a slab without keys: zeros
-  size_t ahead;                            // bytes to the next block, which is asked for meanwhile
+  size_t ahead;                            // bytes to the block that is asked for meanwhile
 };
+
+// A block of codes is over sooner than memory answers where one or two queries share its
+// read: it is asked for so many blocks before. More queries lose by it.
+constexpr int kFewQueries = 2, kFewAhead = 4;
 
 template <int kBits>
 struct Coded {
@@ -44,7 +48,7 @@ struct Coded {
     const int scales = codes.groups() * kSlabTokens;
     CodeBlock block{};
     for (const float*& none : block.value_scales) none = kNoScales;
-    block.ahead = next_block(t, keys);
+    block.ahead = ahead(t, keys, t.queries() > kFewQueries ? 1 : kFewAhead);
     for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
       float* const key_scales = room.key_scales + int64_t{slab} * scales;
       float* const value_scales = room.value_scales + int64_t{slab} * scales;
@@ -88,11 +92,19 @@ struct Coded {
   }
 
   static void copy_scales(const Codes& codes, const std::byte* block, int valid, float* to) {
-    const std::byte* const from = block + codes.scales();
-    for (int i = 0; i < codes.groups() * kSlabTokens; ++i) to[i] = scale_at(from, i);
-    if (valid == kSlabTokens) return;
-    for (int g = 0; g < codes.groups(); ++g) {
-      for (int i = valid; i < kSlabTokens; ++i) to[g * kSlabTokens + i] = 0;
+    const std::byte* from = block + codes.scales();
+    for (int g = 0; g < codes.groups(); ++g, to += kSlabTokens) {
+      if constexpr (kBits == 8) {
+        __builtin_memcpy(to, from, sizeof(float) * kSlabTokens);
+      } else {
+        typedef bf16 Halves __attribute__((vector_size(2 * kSlabTokens)));
+        typedef uint32_t Words __attribute__((vector_size(4 * kSlabTokens)));
+        Halves halves;
+        __builtin_memcpy(&halves, from + g * sizeof halves, sizeof halves);
+        const Words words = __builtin_convertvector(halves, Words) << 16;
+        __builtin_memcpy(to, &words, sizeof words);
+      }
+      for (int i = valid; i < kSlabTokens; ++i) to[i] = 0;
     }
   }
 

@@ -58,10 +58,10 @@ inline bool gathered(const AttentionTile& t, const Keys& keys, int slab) {
   return t.beams.regions != nullptr && keys.block + (slab + 1) * kSlabTokens > t.beams.prompt;
 }
 
-// Bytes from a block to the next one, where that lies in place too; else 0.
-inline size_t next_block(const AttentionTile& t, const Keys& keys) {
+// Bytes from a block to the n-th behind it, where that lies in place too; else 0.
+inline size_t ahead(const AttentionTile& t, const Keys& keys, int n) {
   const int direct = t.beams.regions != nullptr ? t.beams.prompt : t.last_position() + 1;
-  return keys.block + kBlockTokens < direct ? t.slab_bytes * kBlockSlabs : 0;
+  return keys.block + n * kBlockTokens < direct ? n * t.slab_bytes * kBlockSlabs : 0;
 }
 
 // Asks for the line that the next block has here, for the second-level cache. The

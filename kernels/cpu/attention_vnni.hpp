@@ -57,41 +57,47 @@ struct VnniAttention {
 
   static void prepare(const AttentionTile& t, void* memory) {
     const Scratch s(memory, t.head_dim);
-    const float scale = t.scale * kLog2E;
-    const int groups = Codes{t.head_dim}.groups();
     for (int i = 0; i < t.queries(); ++i) {
       const float* q = t.q + i / t.heads * t.q_stride + int64_t{i % t.heads} * t.head_dim;
-      auto* codes = reinterpret_cast<int8_t*>(s.queries + int64_t{i} * t.head_dim / 4);
-      const float most = largest_magnitude(q, t.head_dim);
-      // What is not finite must not be lost: it becomes the scale.
-      const bool finite = most <= __FLT_MAX__;
-      s.scales[i] = finite ? most * scale / kMostCode : __builtin_nanf("");
-      const float inverse = finite && most >= __FLT_MIN__ * kMostCode ? kMostCode / most : 0;
-      const int group = kBits == 8 ? t.head_dim : kKvGroup;
-      for (int g = 0; g < groups; ++g) {
-        const int end = smaller((g + 1) * group, t.head_dim);
-        int sum = 0;
-        for (int d = g * group; d < end; ++d) {
-          codes[d] = static_cast<int8_t>(nearest(finite ? q[d] * inverse : 0));
-          sum += codes[d];
-        }
-        s.offsets[i * groups + g] = -kOffset * sum;
+      prepare(t, q, i, s);
+    }
+  }
+
+  static void prepare(const AttentionTile& t, const float* q, int i, const Scratch& s) {
+    const int groups = Codes{t.head_dim}.groups();
+    Vector most = {}, all = {};
+    for (int d = 0; d < t.head_dim; d += kLanes) {
+      const Vector x = load(q, d, t.head_dim);
+      most = T::max(most, _mm512_abs_ps(x));
+      all += x * 0.0f;
+    }
+    const float largest = T::largest(most);
+    const float inverse = largest >= __FLT_MIN__ * kMostCode ? kMostCode / largest : 0.0f;
+    // What is not finite must not be lost: it has made some lane NaN.
+    const bool finite = _mm512_cmp_ps_mask(all, all, _CMP_UNORD_Q) == 0;
+    s.scales[i] = finite ? largest * t.scale * kLog2E / kMostCode : __builtin_nanf("");
+    auto* const codes = reinterpret_cast<int8_t*>(s.queries + int64_t{i} * t.head_dim / 4);
+    __m512i sum = _mm512_setzero_si512();
+    for (int d = 0; d < t.head_dim; d += kLanes) {
+      const __m512i code = _mm512_cvtps_epi32(load(q, d, t.head_dim) * inverse);
+      sum = _mm512_add_epi32(sum, code);
+      _mm512_mask_cvtepi32_storeu_epi8(codes + d, tail(d, t.head_dim), code);
+      const bool ends = d + kLanes >= t.head_dim;
+      if (ends || (kBits == 4 && d % kKvGroup == kHalfGroup)) {
+        const int g = kBits == 8 ? 0 : d / kKvGroup;
+        s.offsets[i * groups + g] = -kOffset * _mm512_reduce_add_epi32(sum);
+        sum = _mm512_setzero_si512();
       }
     }
   }
 
-  // NaN if any is.
-  static float largest_magnitude(const float* x, int n) {
-    float most = 0;
-    for (int i = 0; i < n; ++i) {
-      const float magnitude = __builtin_fabsf(x[i]);
-      most = magnitude > most || magnitude != magnitude ? magnitude : most;
-      if (most != most) break;
-    }
-    return most;
+  // Lanes of [d, d + 16) that are below n.
+  static __mmask16 tail(int d, int n) {
+    return static_cast<__mmask16>(n - d >= kLanes ? 0xffff : (1 << (n - d)) - 1);
   }
-
-  static int nearest(float x) { return _mm_cvtss_si32(_mm_set_ss(x)); }
+  static Vector load(const float* x, int d, int n) {
+    return _mm512_maskz_loadu_ps(tail(d, n), x + d);
+  }
 
   template <int N>
   static void attend_all(const AttentionTile& t, const Keys& keys, const CodeBlock& block,
@@ -108,6 +114,10 @@ struct VnniAttention {
     int32_t offsets[N][kMaxGroups];  // of int4: the sum of the codes times -kOffset
   };
 
+  // Vectors beside N queries: sums enough to hide the latency of the products.
+  template <int N>
+  static constexpr int kWide = N > 4 ? 2 : 4;
+
   // One block of keys for queries [i, i + N).
   template <int N>
   static void attend(const AttentionTile& t, const Keys& keys, const CodeBlock& block,
@@ -116,8 +126,10 @@ struct VnniAttention {
     Weights<N> weights;
     int slab = keys.first_slab();
     if constexpr (kBits == 8) {
-      for (; slab + 2 <= keys.end_slab(); slab += 2) score8<N, 2>(t, block, s, i, slab, scores);
-      if (slab < keys.end_slab()) score8<N, 1>(t, block, s, i, slab, scores);
+      for (; slab + kWide<N> <= keys.end_slab(); slab += kWide<N>) {
+        score8<N, kWide<N>>(t, block, s, i, slab, scores);
+      }
+      for (; slab < keys.end_slab(); ++slab) score8<N, 1>(t, block, s, i, slab, scores);
     } else {
       for (; slab < keys.end_slab(); ++slab) score4<N>(t, block, s, i, slab, scores);
     }
@@ -128,10 +140,10 @@ struct VnniAttention {
     float* out = state.out + int64_t{i} * width;
     if constexpr (kBits == 8) {
       int d = 0;
-      for (; d + 2 * kLanes <= width; d += 2 * kLanes) {
-        weigh8<N, 2>(t, keys, block, d, width, weights, out + d);
+      for (; d + kWide<N> * kLanes <= width; d += kWide<N> * kLanes) {
+        weigh8<N, kWide<N>>(t, keys, block, d, width, weights, out + d);
       }
-      if (d < width) weigh8<N, 1>(t, keys, block, d, width, weights, out + d);
+      for (; d < width; d += kLanes) weigh8<N, 1>(t, keys, block, d, width, weights, out + d);
     } else {
       for (int g = 0; g < Codes{t.head_dim}.groups(); ++g) {
         weigh4<N>(t, keys, block, g, width, weights, out + g * kKvGroup);
@@ -153,12 +165,12 @@ struct VnniAttention {
     __m512i sums[N][M];
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int m = 0; m < M; ++m) sums[n][m] = _mm512_set1_epi32(s.offsets[i + n]);
     }
     for (int w = 0; w < words; ++w) {
       __m512i x[M];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int m = 0; m < M; ++m) {
         const uint32_t* here = block.keys[slab + m] + w * kSlabTokens;
         fetch(here, block.ahead);
@@ -167,11 +179,11 @@ struct VnniAttention {
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
         const __m512i y = splat(q[n * words + w]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int m = 0; m < M; ++m) sums[n][m] = _mm512_dpbusd_epi32(sums[n][m], x[m], y);
       }
     }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int m = 0; m < M; ++m) {
       fetch(block.keys[slab + m] + words * kSlabTokens, block.ahead);  // the scales
       const Vector scale = T::load(block.key_scales[slab + m]);
@@ -283,7 +295,7 @@ struct VnniAttention {
       const uint32_t* values = block.values[slab] + d;
       for (int k = 0; k < kSlabTokens / 4; ++k, values += t.head_dim) {
         __m512i x[M];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int m = 0; m < M; ++m) {
           fetch(values + m * kLanes, block.ahead);
           x[m] = load(values + m * kLanes);
@@ -291,7 +303,7 @@ struct VnniAttention {
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
           const __m512i y = splat(weights.codes[n][0][slab * kSlabTokens / 4 + k]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
           for (int m = 0; m < M; ++m) sums[n][m] = _mm512_dpbusd_epi32(sums[n][m], y, x[m]);
         }
       }
@@ -300,7 +312,7 @@ struct VnniAttention {
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
       const Vector scale = T::set1(weights.scales[n][0]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int m = 0; m < M; ++m) add(sums[n][m], scale, out + n * width + m * kLanes);
     }
   }

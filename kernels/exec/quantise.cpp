@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "cpu/bf16.hpp"
@@ -30,9 +31,21 @@ float int4_code(float w, float inverse) {
 }
 
 float int4_error(const float* w, int n, float scale) {
+  typedef float Four __attribute__((vector_size(16)));
   const float inverse = 1.0f / scale;
-  float sum = 0;
-  for (int i = 0; i < n; ++i) {
+  Four sums = {};
+  int i = 0;
+  for (; i + 4 <= n; i += 4) {
+    Four x;
+    std::memcpy(&x, w + i, sizeof x);
+    Four code = (x * inverse + kRounder) - kRounder + 8.0f;  // int4_code
+    code = code > 0.0f ? code : Four{};
+    code = code < 15.0f ? code : Four{} + 15.0f;
+    const Four d = x - scale * (code - 8.0f);
+    sums += d * d;
+  }
+  float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  for (; i < n; ++i) {
     const float d = w[i] - scale * (int4_code(w[i], inverse) - 8.0f);
     sum += d * d;
   }
