@@ -71,15 +71,18 @@ func readStream(r io.Reader, begun func()) (string, error) {
 // text is that of an undisturbed run.
 func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
 	alone := startServer(t)
-	bodies := []string{
-		fmt.Sprintf(longBody, `"temperature":0`),
-		fmt.Sprintf(longBody, `"temperature":1.2,"top_p":0.95,"seed":7`),
-		fmt.Sprintf(longBody, `"temperature":1,"repetition_penalty":1.2,"presence_penalty":0.5,"seed":3`),
+	sampling := []string{
+		`"temperature":0`,
+		`"temperature":1.2,"top_p":0.95,"seed":7`,
+		`"temperature":1,"repetition_penalty":1.2,"presence_penalty":0.5,"seed":3`,
 	}
-	want := make([]string, len(bodies))
-	for i, body := range bodies {
+	const streams = 9
+	bodies, want := make([]string, streams), make([]string, streams)
+	for i := range streams {
+		// The same beginning would be one conversation, and all of it in one process.
+		bodies[i] = strings.Replace(fmt.Sprintf(longBody, sampling[i%len(sampling)]), "Once upon", fmt.Sprintf("%d times upon", i), 1)
 		var err error
-		want[i], err = streamText("http://"+alone.http, body, func() {})
+		want[i], err = streamText("http://"+alone.http, bodies[i], func() {})
 		require.NoError(t, err)
 	}
 	hub, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoSigs: true, NoLog: true})
@@ -97,16 +100,15 @@ func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
 	gateway := startRole(t, url, "gateway")
 	before := 0.0
 	for _, role := range []string{"compute", "detok", "tokenize"} {
-		const streams = 9
 		var wg, begun sync.WaitGroup
 		begun.Add(streams)
 		for i := range streams {
 			wg.Go(func() {
 				once := sync.OnceFunc(begun.Done)
 				defer once()
-				got, err := streamText("http://"+gateway.http, bodies[i%len(bodies)], once)
-				if err != nil || got != want[i%len(bodies)] {
-					t.Errorf("%s killed: stream %d: %v; found %q, expected %q", role, i, err, got, want[i%len(bodies)])
+				got, err := streamText("http://"+gateway.http, bodies[i], once)
+				if err != nil || got != want[i] {
+					t.Errorf("%s killed: stream %d: %v; found %q, expected %q", role, i, err, got, want[i])
 				}
 			})
 		}
