@@ -79,7 +79,8 @@ struct VnniAttention {
     auto* const codes = reinterpret_cast<int8_t*>(s.queries + int64_t{i} * t.head_dim / 4);
     __m512i sum = _mm512_setzero_si512();
     for (int d = 0; d < t.head_dim; d += kLanes) {
-      const __m512i code = _mm512_cvtps_epi32(load(q, d, t.head_dim) * inverse);
+      const __m512i code =
+          _mm512_maskz_cvtps_epi32(finite ? kAll : 0, load(q, d, t.head_dim) * inverse);
       sum = _mm512_add_epi32(sum, code);
       _mm512_mask_cvtepi32_storeu_epi8(codes + d, tail(d, t.head_dim), code);
       const bool ends = d + kLanes >= t.head_dim;
@@ -91,9 +92,11 @@ struct VnniAttention {
     }
   }
 
+  static constexpr __mmask16 kAll = 0xffff;
+
   // Lanes of [d, d + 16) that are below n.
   static __mmask16 tail(int d, int n) {
-    return static_cast<__mmask16>(n - d >= kLanes ? 0xffff : (1 << (n - d)) - 1);
+    return static_cast<__mmask16>(n - d >= kLanes ? kAll : (1 << (n - d)) - 1);
   }
   static Vector load(const float* x, int d, int n) {
     return _mm512_maskz_loadu_ps(tail(d, n), x + d);
@@ -268,18 +271,18 @@ struct VnniAttention {
     const float largest = T::largest(most);
     const float inverse =
         largest >= __FLT_MIN__ * kMostProbability ? kMostProbability / largest : 0.0f;
-    auto* const codes = reinterpret_cast<__m128i*>(weights.codes[n][g]);
-    __m512i sum = _mm512_setzero_si512();
-#pragma GCC unroll 4
-    for (int v = 0; v < kBlockSlabs; ++v) {
-      const __m512i code = _mm512_cvtps_epi32(x[v] * inverse);
-      sum = _mm512_add_epi32(sum, code);
-      _mm_store_si128(codes + v, _mm512_cvtepi32_epi8(code));
-    }
     // A value that is not finite has made some x NaN.
     const Vector all = (x[0] + x[1]) + (x[2] + x[3]);
     const bool finite = _mm512_cmp_ps_mask(all, all, _CMP_UNORD_Q) == 0;
     weights.scales[n][g] = finite ? largest * (1.0f / kMostProbability) : __builtin_nanf("");
+    auto* const codes = reinterpret_cast<__m128i*>(weights.codes[n][g]);
+    __m512i sum = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int v = 0; v < kBlockSlabs; ++v) {
+      const __m512i code = _mm512_maskz_cvtps_epi32(finite ? kAll : 0, x[v] * inverse);
+      sum = _mm512_add_epi32(sum, code);
+      _mm_store_si128(codes + v, _mm512_cvtepi32_epi8(code));
+    }
     if constexpr (kBits == 4) weights.offsets[n][g] = -kOffset * _mm512_reduce_add_epi32(sum);
   }
 
