@@ -35,7 +35,16 @@ type queue struct {
 
 func (q *queue) len() int { return len(q.items) - q.first }
 
-func (q *queue) push(v any) { q.items = append(q.items, v) }
+// push moves what waits to the front before it would ask for more room: a queue that is
+// never quite empty does not grow with all that went through it.
+func (q *queue) push(v any) {
+	if len(q.items) == cap(q.items) && q.first > len(q.items)/2 {
+		n := copy(q.items, q.items[q.first:])
+		clear(q.items[n:])
+		q.items, q.first = q.items[:n], 0
+	}
+	q.items = append(q.items, v)
+}
 
 func (q *queue) pop() any {
 	v := q.items[q.first]

@@ -104,3 +104,18 @@ type discard struct{}
 func (discard) InvokeSystemMessage(any)  {}
 func (discard) InvokeUserMessage(any)    {}
 func (discard) EscalateFailure(any, any) {}
+
+// TestAQueueThatIsNeverEmptyStaysSmall: it is as large as what waits in it, in order.
+func TestAQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
+	const waiting, through = 10, 10_000
+	var q queue
+	for i := range waiting {
+		q.push(i)
+	}
+	for i := range through {
+		require.Equal(t, i, q.pop())
+		q.push(waiting + i)
+	}
+	require.Equal(t, waiting, q.len())
+	require.LessOrEqual(t, cap(q.items), 8*waiting)
+}
