@@ -178,18 +178,21 @@ func (w *pageWriter) flush() error {
 	return err
 }
 
-// checkRoom refuses to fill a disk: a tenth of it stays free.
+// checkRoom refuses to fill a disk: as much again stays free, or a tenth of a small disk.
 func checkRoom(folder string, need uint64) error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(folder, &fs); err != nil {
 		return fmt.Errorf("%s: %w", folder, err)
 	}
 	block := uint64(fs.Bsize)
-	if free, keep := fs.Bavail*block, fs.Blocks*block/10; free < need || free-need < keep {
-		return fmt.Errorf("%s: %d bytes are free, expected %d and a tenth of the disk (%d)", folder, free, need, keep)
+	if free, room := fs.Bavail*block, roomFor(need, fs.Blocks*block); free < room {
+		return fmt.Errorf("%s: %d bytes are free, expected %d for a file of %d", folder, free, room, need)
 	}
 	return nil
 }
+
+// roomFor is what must be free, of a disk of so many bytes, to write need.
+func roomFor(need, disk uint64) uint64 { return need + min(need, disk/10) }
 
 func removeOthers(folder, name string, key Key) error {
 	entries, err := os.ReadDir(folder)

@@ -103,3 +103,10 @@ func TestFilesThatAreNotTheRightOnes(t *testing.T) {
 		require.ErrorIs(t, err, packed.ErrStale, name)
 	}
 }
+
+// TestRoomIsLeftOnTheDisk: the rule looks at the file before it looks at the disk: a large
+// disk that is nearly full has room for a small file.
+func TestRoomIsLeftOnTheDisk(t *testing.T) {
+	require.Equal(t, uint64(4<<20), packed.RoomFor(2<<20, 250<<30))
+	require.Equal(t, uint64(11<<30), packed.RoomFor(10<<30, 10<<30))
+}

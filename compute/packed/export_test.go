@@ -1,0 +1,3 @@
+package packed
+
+var RoomFor = roomFor
