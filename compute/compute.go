@@ -17,12 +17,12 @@ type Options struct {
 	Dir    string // Hugging Face model directory
 	Device device.Options
 
-	Weights      model.Weights // how linear ops keep theirs
-	KV           model.KVType  // how keys and values are kept
-	MaxRows      int           // rows per step
-	MaxOutputs   int           // output rows per step
-	MaxSequences int           // sequences that the KV pool need hold at most, at full length
-	KVMemory     int64         // bytes of the KV pool; 0: measured, see PoolShare
+	Weights      model.WeightPlan // how linear ops keep theirs
+	KV           model.KVType     // how keys and values are kept
+	MaxRows      int              // rows per step
+	MaxOutputs   int              // output rows per step
+	MaxSequences int              // sequences that the KV pool need hold at most, at full length
+	KVMemory     int64            // bytes of the KV pool; 0: measured, see PoolShare
 
 	PackedDir string // of the packed weights' files; "": beside the model, or the user's cache
 	NoPacked  bool   // neither read nor write them
@@ -99,7 +99,9 @@ func (m *Model) open() (err error) {
 	if m.Config, m.Program, m.checkpoint, err = Read(m.options.Dir); err != nil {
 		return err
 	}
-	m.Program.SetWeights(m.options.Weights)
+	if err := m.Program.SetWeights(m.options.Weights); err != nil {
+		return err
+	}
 	m.Program.KV = m.options.KV
 	return m.load()
 }

@@ -65,7 +65,7 @@ the tokens of greedy continuations before the first that differs. --compare-weig
 weights, --compare-kv for types of KV cache: the model as --weights and --kv-type have it first, then
 with each of these.`,
 		Example: `  millrace eval --text testdata/eval/tiny-chat.txt
-  millrace eval --text testdata/eval/tiny-chat.txt --compare-weights int8,int4
+  millrace eval --text testdata/eval/tiny-chat.txt --compare-weights int8,int4,fp8,nf4,int8+attn.out=bf16
   millrace eval --text testdata/eval/tiny-chat.txt --compare-kv int8,int4
   millrace eval --model QUANTISED --against DIR --text FILE --json`,
 		Args: cobra.NoArgs,

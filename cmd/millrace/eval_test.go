@@ -55,39 +55,33 @@ func TestEvalComparesModels(t *testing.T) {
 }
 
 // TestQuantisedWeightsKeepTheirQuality: the perplexity of the demo model rises by at
-// most 1% with int8 weights and 8% with int4 in groups of 32.
+// most 1% with int8 weights, 8% with int4 in groups of 32, 1.5% with fp8 and 8% with nf4.
 func TestQuantisedWeightsKeepTheirQuality(t *testing.T) {
-	code, stdout, stderr := millrace(t, nil, "eval", "--text", absolute(t, "../../testdata/eval/tiny-chat.txt"),
-		"--compare-weights", "int8,int4", "--prompts", "4", "--json")
-	require.Equal(t, 0, code, stderr)
-	var r evalReport
-	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
-	require.Len(t, r.Results, 3)
-	for i, limit := range []float64{1, 1.01, 1.08} {
-		result := r.Results[i]
-		t.Logf("%s: perplexity %.4f, %.4f of the first", result.Name, result.Perplexity, result.Relative)
-		require.LessOrEqual(t, result.Relative, limit, result.Name)
-		if i > 0 {
-			require.NotEqual(t, r.Results[0].Nats, result.Nats, "%s: the weights were not quantised", result.Name)
-		}
-	}
+	requireQuality(t, "--compare-weights", "int8,int4,fp8,nf4", 1.01, 1.08, 1.015, 1.08)
 }
 
 // TestKVCachesOfCodesKeepTheirQuality: the perplexity of the demo model rises by at most
 // 0.5% with keys and values of int8 and 2% with int4.
 func TestKVCachesOfCodesKeepTheirQuality(t *testing.T) {
+	requireQuality(t, "--compare-kv", "int8,int4", 1.005, 1.02)
+}
+
+// requireQuality compares types with the floats: their perplexity is at most so many
+// times as large.
+func requireQuality(t *testing.T, compare, types string, limits ...float64) {
+	t.Helper()
 	code, stdout, stderr := millrace(t, nil, "eval", "--text", absolute(t, "../../testdata/eval/tiny-chat.txt"),
-		"--compare-kv", "int8,int4", "--prompts", "4", "--json")
+		compare, types, "--prompts", "4", "--json")
 	require.Equal(t, 0, code, stderr)
 	var r evalReport
 	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
-	require.Len(t, r.Results, 3)
-	for i, limit := range []float64{1, 1.005, 1.02} {
+	require.Len(t, r.Results, 1+len(limits))
+	for i, limit := range append([]float64{1}, limits...) {
 		result := r.Results[i]
 		t.Logf("%s: perplexity %.4f, %.4f of the first", result.Name, result.Perplexity, result.Relative)
 		require.LessOrEqual(t, result.Relative, limit, result.Name)
 		if i > 0 {
-			require.NotEqual(t, r.Results[0].Nats, result.Nats, "%s: keys and values were not quantised", result.Name)
+			require.NotEqual(t, r.Results[0].Nats, result.Nats, "%s: %s had no effect", result.Name, compare)
 		}
 	}
 }
@@ -108,7 +102,7 @@ func TestEvalRefusesWhatCannotBeMeasured(t *testing.T) {
 		{[]string{"--text", text, "--context", "8", "--stride", "8"}, 2, "--stride: found 8, expected 1 to 7"},
 		{[]string{"--text", text, "--context", "4096"}, 2, "found sequences of 4096 tokens, expected at most the 2048"},
 		{[]string{"--text", text, "--prompts", "0"}, 2, "--prompts 0"},
-		{[]string{"--text", text, "--compare-weights", "int3"}, 2, `weights "int3", expected bf16, int8`},
+		{[]string{"--text", text, "--compare-weights", "int3"}, 2, `found "int3", expected bf16, int8`},
 		{[]string{"--text", text, "--compare-kv", "int3"}, 2, `KV type "int3", expected auto, f16`},
 		{[]string{"--text", text, "--against", other}, 1, "tokenizer.json"},
 	} {

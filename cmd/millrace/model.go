@@ -76,7 +76,9 @@ func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 	if m.program, err = compute.ReadProgram(o.Dir); err != nil {
 		return err
 	}
-	m.program.SetWeights(o.Weights)
+	if err := m.program.SetWeights(o.Weights); err != nil {
+		return config.Usagef("--weights: %w", err)
+	}
 	m.program.KV = o.KV
 	if m.config, err = model.LoadConfig(o.Dir); err != nil {
 		return err

@@ -183,7 +183,9 @@ func simulatedFleet(s *config.Simulate) (*simulate.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Program.SetWeights(weights)
+	if err := cfg.Program.SetWeights(weights); err != nil {
+		return nil, config.Usagef("--weights: %w", err)
+	}
 	if cfg.Program.KV, err = model.ParseKVType(s.KVType); err != nil {
 		return nil, err
 	}

@@ -10,31 +10,13 @@ import (
 	"github.com/millrace/millrace/compute/model/fixture"
 )
 
-// TestKVCachesOfCodesAreThoseOfRef runs a fixture with keys and values as codes: on every
-// instruction set its logits are near those of ref, which keeps what the codes stand for,
-// are not those of floats, and do not depend on how the tokens are cut into steps.
+// TestKVCachesOfCodesAreThoseOfRef: as requireCodesOfRef says, with keys and values as codes.
 func TestKVCachesOfCodesAreThoseOfRef(t *testing.T) {
-	for kv, allowed := range map[model.KVType]float64{model.KVInt8: 0.02, model.KVInt4: 0.06} {
+	for kv, limit := range map[model.KVType]float64{model.KVInt8: 0.02, model.KVInt4: 0.06} {
 		t.Run(kv.String(), func(t *testing.T) {
-			m, err := fixture.Open("../../testdata/models/llama-gqa")
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
-			tokens := m.Expected.Tokens()
-			plain := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
-			m.Program.KV = kv
-			ref := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
-			effect := distance(plain, ref)
-			t.Logf("codes move the logits by %.2g of their size", effect)
-			require.Greater(t, effect, 0.001, "ref took no notice of the cache's type")
-			for _, isa := range isas(t, "cpu") {
-				s := open(t, "cpu", isa, m.Program, m.Weights, len(tokens))
-				whole := s.run(t, tokens)
-				off := distance(ref, whole)
-				t.Logf("%s is %.2g away from ref", isa, off)
-				require.LessOrEqual(t, off, allowed, isa)
-				s.restart()
-				for i := range tokens {
-					requireSameBits(t, whole[i], s.run(t, tokens[i:i+1])[0], i)
+			for _, backend := range backends(t) {
+				if backend != "ref" {
+					requireCodesOfRef(t, backend, func(p *model.Program) { p.KV = kv }, 0.001, limit)
 				}
 			}
 		})
@@ -73,7 +55,7 @@ func TestKVTypesThatABackendLacksAreRefused(t *testing.T) {
 	}{
 		{"cpu", model.KVF16, "a KV cache of f16: this backend keeps keys and values as bf16, int8 or int4"},
 		{"ref", model.KVBF16, "a KV cache of bf16: this backend keeps keys and values as f32, int8 or int4"},
-		{"sycl", model.KVInt8, "a KV cache of int8: this backend keeps keys and values as "},
+		{"sycl", model.KVF16, "a KV cache of f16: this backend keeps keys and values as bf16, int8 or int4"},
 	} {
 		if tt.backend == "sycl" && len(backends(t)) < 3 {
 			continue // backends says so

@@ -156,7 +156,7 @@ func TestBackendsKeepQuantisedWeightsAlike(t *testing.T) {
 				t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
 				tokens := m.Expected.Tokens()
 				plain := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
-				m.Program.SetWeights(kept)
+				require.NoError(t, m.Program.SetWeights(kept))
 				want := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
 				for _, backend := range backends(t) {
 					if backend == "ref" {

@@ -13,35 +13,42 @@ import (
 // they become codes, so that some codes are the neighbours of ref's.
 const allowed = 0.04
 
-// TestQuantisedWeightsAreThoseOfRef runs a fixture with quantised weights: on every
-// instruction set its logits are near those of ref, whose codes are the same, are not
-// those of 16-bit weights, and do not depend on how the tokens are cut into steps.
+// TestQuantisedWeightsAreThoseOfRef: as requireCodesOfRef says, with quantised weights.
 func TestQuantisedWeightsAreThoseOfRef(t *testing.T) {
-	for _, name := range []string{"int8", "int4", "int4-64", "int4-128"} {
+	for _, name := range []string{"int8", "int4", "int4-64", "int4-128", "fp8", "nf4-32", "nf4", "nf4-128", "int8+attn.out=bf16"} {
 		t.Run(name, func(t *testing.T) {
 			w, err := model.ParseWeights(name)
 			require.NoError(t, err)
-			m, err := fixture.Open("../../testdata/models/llama-gqa")
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
-			tokens := m.Expected.Tokens()
-			plain := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
-			m.Program.SetWeights(w)
-			ref := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
-			effect := distance(plain, ref)
-			t.Logf("quantising moves the logits by %.2g of their size", effect)
-			require.Greater(t, effect, 0.002, "ref took no notice of the weights' type")
-			for _, isa := range isas(t, "cpu") {
-				s := open(t, "cpu", isa, m.Program, m.Weights, len(tokens))
-				whole := s.run(t, tokens)
-				off := distance(ref, whole)
-				t.Logf("%s is %.2g away from ref", isa, off)
-				require.LessOrEqual(t, off, allowed, isa)
-				s.restart()
-				for i := range tokens {
-					requireSameBits(t, whole[i], s.run(t, tokens[i:i+1])[0], i)
-				}
-			}
+			requireCodesOfRef(t, "cpu", func(p *model.Program) { require.NoError(t, p.SetWeights(w)) }, 0.002, allowed)
 		})
+	}
+}
+
+// requireCodesOfRef runs a fixture with values kept as codes. On every variant of the backend its
+// logits are within limit of those of ref, whose codes are the same, and do not depend on how
+// the tokens are cut into steps. Those of ref are at least effect away from those of the
+// values themselves. Both are root mean squares, over that of the logits.
+func requireCodesOfRef(t *testing.T, backend string, quantise func(*model.Program), effect, limit float64) {
+	t.Helper()
+	m, err := fixture.Open("../../testdata/models/llama-gqa")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
+	tokens := m.Expected.Tokens()
+	plain := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
+	quantise(m.Program)
+	ref := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
+	moved := distance(plain, ref)
+	t.Logf("codes move the logits by %.2g of their size", moved)
+	require.Greater(t, moved, effect, "ref took no notice of the codes")
+	for _, o := range variants(t, backend) {
+		s := openWith(t, o, m.Program, m.Weights, len(tokens))
+		whole := s.run(t, tokens)
+		off := distance(ref, whole)
+		t.Logf("%s %s %s is %.2g away from ref", backend, o.ISA, o.DType, off)
+		require.LessOrEqual(t, off, limit, o.ISA)
+		s.restart()
+		for i := range tokens {
+			requireSameBits(t, whole[i], s.run(t, tokens[i:i+1])[0], i)
+		}
 	}
 }

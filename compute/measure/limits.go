@@ -25,10 +25,10 @@ type limits struct {
 
 // peakOf measures the limits of m's device, with the peak of what multiplies m's weights.
 func peakOf(m *compute.Model) func() (device.Measurement, error) {
-	quantised := slices.ContainsFunc(m.Program.Ops, func(op model.Op) bool { return op.Weights.Type != model.Weights16Bit })
+	integers := slices.ContainsFunc(m.Program.Ops, func(op model.Op) bool { return op.Weights.Integers() })
 	return func() (device.Measurement, error) {
 		limit, err := m.Device.Measure()
-		if quantised && limit.PeakInt8 > 0 {
+		if integers && limit.PeakInt8 > 0 {
 			limit.PeakGFLOPS = limit.PeakInt8
 		}
 		return limit, err

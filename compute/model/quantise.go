@@ -12,14 +12,18 @@ const (
 	Weights16Bit WeightType = 0
 	WeightsInt8  WeightType = 1
 	WeightsInt4  WeightType = 2
+	WeightsFP8   WeightType = 3
+	WeightsNF4   WeightType = 4
 )
 
-// Weights is how a linear op keeps its weights: quantised ones take rows that are
-// quantised to int8.
+// Weights is how a linear op keeps its weights.
 type Weights struct {
 	Type  WeightType
-	Group int // of int4: weights that share a scale
+	Group int // of int4 and nf4: weights that share a scale
 }
+
+// Integers says whether rows are quantised to int8 for them.
+func (w Weights) Integers() bool { return w.Type == WeightsInt8 || w.Type == WeightsInt4 }
 
 // weightNames are the names of what a model's weights can be kept as.
 var weightNames = []struct {
@@ -31,24 +35,25 @@ var weightNames = []struct {
 	{"int4", Weights{WeightsInt4, 32}},
 	{"int4-64", Weights{WeightsInt4, 64}},
 	{"int4-128", Weights{WeightsInt4, 128}},
+	{"fp8", Weights{Type: WeightsFP8}},
+	{"nf4", Weights{WeightsNF4, 64}},
+	{"nf4-32", Weights{WeightsNF4, 32}},
+	{"nf4-128", Weights{WeightsNF4, 128}},
 }
 
-// ParseWeights finds Weights by their name, see WeightNames; "" is the first.
-func ParseWeights(name string) (Weights, error) {
-	if name == "" {
-		return weightNames[0].weights, nil
-	}
+// parseWeights finds Weights by their name, see WeightNames.
+func parseWeights(name string) (Weights, error) {
 	for _, w := range weightNames {
 		if w.name == name {
 			return w.weights, nil
 		}
 	}
-	return Weights{}, fmt.Errorf("weights %q, expected %s", name, strings.Join(WeightNames(), ", "))
+	return Weights{}, fmt.Errorf("found %q, expected %s", name, strings.Join(WeightNames(), ", "))
 }
 
-// WeightNames are the names that ParseWeights knows: bf16 (the type of the backend's
-// operands: 16 bits), int8 (a scale for each output row), int4 (a scale for each 32
-// weights), int4-64, int4-128.
+// WeightNames are the names of what weights can be kept as: bf16 (the type of the backend's
+// operands: 16 bits), int8 and fp8 (a scale for each output row), int4 (a scale for each 32
+// weights), int4-64, int4-128, nf4 (a scale for each 64), nf4-32, nf4-128.
 func WeightNames() []string {
 	names := make([]string, len(weightNames))
 	for i, w := range weightNames {
@@ -68,30 +73,14 @@ func (w Weights) String() string {
 
 // bytes is the size of n of them in rows of in, where 16 bits take size bytes.
 func (w Weights) bytes(rows, in int64, size int) int64 {
-	const scale = 4 // of a row of int8
+	const scale = 4 // of a row of bytes
 	switch w.Type {
-	case WeightsInt8:
+	case WeightsInt8, WeightsFP8:
 		return rows * (in + scale)
-	case WeightsInt4:
+	case WeightsInt4, WeightsNF4:
 		groups := (in + int64(w.Group) - 1) / int64(w.Group)
 		return rows * groups * int64(w.Group/2+2) // and a bf16 scale
 	case Weights16Bit:
 	}
 	return rows * in * int64(size)
-}
-
-// SetWeights makes the linear ops keep their weights as w. Those outside of the decoder
-// layers, the logits first of all, keep at least 8 bits: their errors meet no residual
-// that outweighs them.
-func (p *Program) SetWeights(w Weights) {
-	for i := range p.Ops {
-		op := &p.Ops[i]
-		if op.Kind != OpLinear {
-			continue
-		}
-		op.Weights = w
-		if op.Layer == None && w.Type == WeightsInt4 {
-			op.Weights = Weights{Type: WeightsInt8}
-		}
-	}
 }

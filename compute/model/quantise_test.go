@@ -14,9 +14,44 @@ func TestWeightNamesGoBothWays(t *testing.T) {
 	}
 	w, err := ParseWeights("")
 	require.NoError(t, err)
-	require.Equal(t, Weights{}, w)
+	require.Equal(t, WeightPlan{}, w)
 	_, err = ParseWeights("int3")
-	require.EqualError(t, err, `weights "int3", expected bf16, int8, int4, int4-64, int4-128`)
+	require.EqualError(t, err, `found "int3", expected bf16, int8, int4, int4-64, int4-128, fp8, nf4, nf4-32, nf4-128`)
+}
+
+func TestAPlanNamesTheOpsThatDiffer(t *testing.T) {
+	program := func() *Program {
+		return &Program{Ops: []Op{
+			{Kind: OpLinear, Name: "attn.out", Layer: 0},
+			{Kind: OpLinear, Name: "mlp.down", Layer: 0},
+			{Kind: OpLinear, Name: "logits", Layer: None},
+		}}
+	}
+	const text = "int4+attn.out=bf16+logits=nf4"
+	plan, err := ParseWeights(text)
+	require.NoError(t, err)
+	require.Equal(t, text, plan.String())
+	p := program()
+	require.NoError(t, p.SetWeights(plan))
+	require.Equal(t, Weights{}, p.Ops[0].Weights)
+	require.Equal(t, Weights{WeightsInt4, 32}, p.Ops[1].Weights)
+	require.Equal(t, Weights{WeightsNF4, 64}, p.Ops[2].Weights, "as it is named")
+
+	plan, err = ParseWeights("int8+attn.qkv=bf16")
+	require.NoError(t, err)
+	require.EqualError(t, program().SetWeights(plan),
+		`weights "int8+attn.qkv=bf16": found op "attn.qkv", expected one of attn.out, mlp.down, logits`)
+	for text, want := range map[string]string{
+		"int8+":                           "found \"\", expected OP=TYPE, such as attn.out=bf16",
+		"int8+attn.out":                   "found \"attn.out\", expected OP=TYPE, such as attn.out=bf16",
+		"int8+=bf16":                      "found \"=bf16\", expected OP=TYPE, such as attn.out=bf16",
+		"int8+attn.out=fp4":               "attn.out: found \"fp4\", expected bf16, int8",
+		"int8+attn.out=bf16+attn.out=fp8": "found attn.out twice",
+		"+attn.out=bf16":                  "found \"\", expected bf16, int8",
+	} {
+		_, err := ParseWeights(text)
+		require.ErrorContains(t, err, want, text)
+	}
 }
 
 func TestOnlyLayersKeepFourBits(t *testing.T) {
@@ -25,19 +60,24 @@ func TestOnlyLayersKeepFourBits(t *testing.T) {
 		{Kind: OpLinear, Layer: 0},
 		{Kind: OpLinear, Layer: None},
 	}}
-	p.SetWeights(Weights{WeightsInt4, 64})
+	require.NoError(t, p.SetWeights(WeightPlan{all: Weights{WeightsInt4, 64}}))
 	require.Equal(t, Weights{}, p.Ops[0].Weights)
 	require.Equal(t, Weights{WeightsInt4, 64}, p.Ops[1].Weights)
 	require.Equal(t, Weights{Type: WeightsInt8}, p.Ops[2].Weights)
-	p.SetWeights(Weights{})
+	require.NoError(t, p.SetWeights(WeightPlan{all: Weights{WeightsNF4, 128}}))
+	require.Equal(t, Weights{WeightsNF4, 128}, p.Ops[1].Weights)
+	require.Equal(t, Weights{Type: WeightsFP8}, p.Ops[2].Weights)
+	require.NoError(t, p.SetWeights(WeightPlan{}))
 	require.Equal(t, Weights{}, p.Ops[2].Weights)
 }
 
-// Two rows of 100: int8 has a float32 scale for each, int4 four groups of 16 bytes and
-// a bf16 scale.
+// Two rows of 100: int8 and fp8 have a float32 scale for each, int4 four groups of 16 bytes
+// and a bf16 scale, nf4 two of 32.
 func TestQuantisedWeightsAreCountedWithTheirScales(t *testing.T) {
 	require.Equal(t, int64(400), Weights{}.bytes(2, 100, 2))
 	require.Equal(t, int64(208), Weights{Type: WeightsInt8}.bytes(2, 100, 2))
+	require.Equal(t, int64(208), Weights{Type: WeightsFP8}.bytes(2, 100, 2))
+	require.Equal(t, int64(2*2*34), Weights{WeightsNF4, 64}.bytes(2, 100, 2))
 	require.Equal(t, int64(2*4*18), Weights{WeightsInt4, 32}.bytes(2, 100, 2))
 	require.Equal(t, int64(2*1*66), Weights{WeightsInt4, 128}.bytes(2, 100, 2))
 }

@@ -67,10 +67,10 @@ func (d Device) Seconds(c model.Cost) float64 {
 func (d Device) memory(bytes int64) float64     { return float64(bytes) / (d.GBps * 1e9) }
 func (d Device) arithmetic(flops int64) float64 { return float64(flops) / (d.TFLOPS * 1e12) }
 
-// On is the device as an op sees it: products with quantised weights are those of
-// 8-bit integers, where their peak is known.
+// On is the device as an op sees it: products with weights of integers are those of
+// 8 bits, where their peak is known.
 func (d Device) On(op *model.Op) Device {
-	if op.Weights.Type != model.Weights16Bit && d.TOPS > 0 {
+	if op.Weights.Integers() && d.TOPS > 0 {
 		d.TFLOPS = d.TOPS
 	}
 	return d

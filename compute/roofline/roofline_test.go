@@ -142,7 +142,7 @@ func TestQuantisedOpsAreBoundByThePeakOfIntegers(t *testing.T) {
 	bits16 := lines(d)
 	weights, err := model.ParseWeights("int8")
 	require.NoError(t, err)
-	p.SetWeights(weights)
+	require.NoError(t, p.SetWeights(weights))
 	unknown := lines(device())
 	quantised := lines(d)
 

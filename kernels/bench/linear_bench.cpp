@@ -1,7 +1,7 @@
 // Times linear ops shape by shape against what the machine can do.
 //
-//   linear_bench [--isa NAME] [--weights 16bit|int8|int4] [--threads N] [--rows 1,8,512]
-//                [--shape NxK]...
+//   linear_bench [--isa NAME] [--weights 16bit|int8|int4|fp8|nf4] [--threads N]
+//                [--rows 1,8,512] [--shape NxK]...
 //
 // One line per shape and number of rows: GFLOP/s and its share of the peak of
 // products from registers, GB/s of weights and its share of the bandwidth of
@@ -55,9 +55,17 @@ std::vector<bf16> random_bf16(int64_t n, uint32_t seed) {
 std::vector<std::unique_ptr<Linear>> pack_copies(Shape s, const Options& o, ThreadPool& pool) {
   const std::vector<bf16> values = random_bf16(s.n * s.k, 1);
   const mr_tensor weight{values.data(), MR_BF16, 2, {s.n, s.k}};
-  const LinearSpec spec{
-      {{&weight, nullptr, 0, s.n, s.n, 0}}, s.k, s.n, MR_ACT_NONE, false, false, true, o.weights,
-      o.weights == MR_WEIGHTS_INT4 ? 32 : 0};
+  const LinearSpec spec{{{&weight, nullptr, 0, s.n, s.n, 0}},
+                        s.k,
+                        s.n,
+                        MR_ACT_NONE,
+                        false,
+                        false,
+                        true,
+                        o.weights,
+                        o.weights == MR_WEIGHTS_INT4  ? 32
+                        : o.weights == MR_WEIGHTS_NF4 ? 64
+                                                      : 0};
   std::vector<std::unique_ptr<Linear>> copies;
   for (uint64_t bytes = 0; bytes < kWorkingSet; bytes += copies.back()->bytes()) {
     copies.push_back(Linear::pack(spec, o.isa, pool));
@@ -92,7 +100,7 @@ bool parse(int argc, char** argv, Options& options) {
       if (!isa) return false;
       options.isa = *isa;
     } else if (flag == "--weights") {
-      const std::vector<std::string> names = {"16bit", "int8", "int4"};
+      const std::vector<std::string> names = {"16bit", "int8", "int4", "fp8", "nf4"};
       const auto at = std::find(names.begin(), names.end(), value);
       if (at == names.end()) return false;
       options.weights = static_cast<int>(at - names.begin());
@@ -124,8 +132,8 @@ int main(int argc, char** argv) {
   if (!parse(argc, argv, options)) {
     std::fprintf(
         stderr,
-        "usage: linear_bench [--isa NAME] [--weights 16bit|int8|int4] [--threads N] [--rows 1,8] "
-        "[--shape NxK]...\n");
+        "usage: linear_bench [--isa NAME] [--weights 16bit|int8|int4|fp8|nf4] [--threads N] "
+        "[--rows 1,8] [--shape NxK]...\n");
     return 2;
   }
   ThreadPool pool(options.threads > 0 ? options.threads : usable_cores());

@@ -94,6 +94,12 @@ void Attention::plan_tasks(const Context& c) {
   tasks_.clear();
   splits_.clear();
   const int tiles = static_cast<int>(tiles_.size());
+  for (int i = 0; i + 1 < tiles; ++i) {
+    const AttentionTile& next = tiles_[i + 1].arguments;
+    const int block = next.first_visible(next.position) / kBlockTokens;
+    tiles_[i].arguments.next = next.keys - tiles_[i].arguments.keys +
+                               block * (kBlockTokens / MR_SLAB_TOKENS) * next.slab_bytes;
+  }
   const bool few = tiles < kTilesPerThread * c.pool.size();
   float* states = static_cast<float*>(states_.data());
   float* const end = states + states_.size() / sizeof(float);

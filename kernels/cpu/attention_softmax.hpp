@@ -58,10 +58,14 @@ inline bool gathered(const AttentionTile& t, const Keys& keys, int slab) {
   return t.beams.regions != nullptr && keys.block + (slab + 1) * kSlabTokens > t.beams.prompt;
 }
 
-// Bytes from a block to the n-th behind it, where that lies in place too; else 0.
+// Bytes from a block to the n-th behind it, where that lies in place too; from a tile's last
+// block to the next tile's first; else 0.
 inline size_t ahead(const AttentionTile& t, const Keys& keys, int n) {
   const int direct = t.beams.regions != nullptr ? t.beams.prompt : t.last_position() + 1;
-  return keys.block + n * kBlockTokens < direct ? n * t.slab_bytes * kBlockSlabs : 0;
+  const size_t block = t.slab_bytes * kBlockSlabs;
+  if (keys.block + n * kBlockTokens < direct) return n * block;
+  const bool last = keys.block + kBlockTokens >= direct;
+  return last && t.next != 0 ? t.next - keys.block / kBlockTokens * block : 0;
 }
 
 // Asks for the line that the next block has here, for the second-level cache. The

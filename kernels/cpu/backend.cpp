@@ -27,9 +27,8 @@ constexpr uint64_t kMeasuredBytes = uint64_t{256} << 20;
 
 // Of one weight.
 double weight_bytes(const Op& op) {
-  if (op.weights == MR_WEIGHTS_INT8) return 1;
-  if (op.weights == MR_WEIGHTS_INT4) return 0.5 + double{sizeof(bf16)} / op.group;
-  return sizeof(bf16);
+  if (in_groups(op.weights)) return 0.5 + double{sizeof(bf16)} / op.group;
+  return op.weights == MR_WEIGHTS_16BIT ? sizeof(bf16) : 1;
 }
 
 void check_machine(const Program& p) {
@@ -84,6 +83,7 @@ class CpuKernels : public Kernels {
       }
     }
     rounded_ = Buffer(rounded * sizeof(bf16));
+    fuse_norms();
     std::snprintf(layout_.data(), layout_.size(), "%s", linear_name().c_str());
     check_packed();
     tune();
@@ -96,10 +96,17 @@ class CpuKernels : public Kernels {
     cpu::embed(context_, op, batch, out);
   }
   void norm(const Op& op, int rows, Slot in, Slot out) override {
-    packed_[op.index].norm->run(context_, rows, in, out);
+    const Packed& p = packed_[op.index];
+    if (p.reader == nullptr) return p.norm->run(context_, rows, in, out);
+    codes_ = p.reader->pack_rows(rows, codes_room_.data(), context_.pool,
+                                 [&](int first, int count, int thread) {
+                                   return normed_rows(*p.norm, in, first, count, thread);
+                                 });
   }
   void linear(const Op& op, int rows, Slot in, Slot out) override {
-    packed_[op.index].linear->run(operand(rows, in), rows, out.data, context_.pool);
+    const Packed& p = packed_[op.index];
+    if (p.reads_codes) return p.linear->run(codes_, out.data, context_.pool);
+    p.linear->run(operand(rows, in), rows, out.data, context_.pool);
   }
   void rope_store(const Op& op, const Batch& batch, Slot in) override {
     packed_[op.index].rope_store->run(context_, batch, in);
@@ -128,7 +135,7 @@ class CpuKernels : public Kernels {
     return bytes;
   }
   uint64_t scratch_bytes() const override {
-    uint64_t bytes = attention_.bytes() + rounded_.size();
+    uint64_t bytes = attention_.bytes() + rounded_.size() + codes_room_.size() + normed_.size();
     for (const Angles& angles : angles_) bytes += angles.bytes();
     return bytes;
   }
@@ -148,7 +155,62 @@ class CpuKernels : public Kernels {
     std::unique_ptr<Linear> linear;
     std::unique_ptr<Norm> norm;
     std::unique_ptr<RopeStore> rope_store;
+    const Linear* reader = nullptr;  // of a norm whose rows only ever become its operand
+    bool reads_codes = false;        // of a linear op: what such a norm has left
   };
+
+  // A norm that only linear ops with quantised weights read, all before the next norm and all
+  // alike, leaves their operand instead of its rows.
+  void fuse_norms() {
+    const Program& p = context_.program;
+    for (const Op& op : p.ops) {
+      if (op.kind != MR_OP_NORM || p.slots[op.out].type != MR_SLOT_OPERAND) continue;
+      const std::vector<int> readers = readers_of(op);
+      const Linear* first = readers.empty() ? nullptr : packed_[readers[0]].linear.get();
+      const bool alike = first != nullptr && first->takes_codes() &&
+                         std::all_of(readers.begin(), readers.end(), [&](int reader) {
+                           const Linear* l = packed_[reader].linear.get();
+                           return l != nullptr && l->reads_like(*first);
+                         });
+      if (!alike) continue;
+      packed_[op.index].reader = first;
+      for (const int reader : readers) packed_[reader].reads_codes = true;
+      const int rows = p.slot_rows[op.out];
+      const size_t normed = sizeof(bf16) * Linear::kPackRows * first->in_width();
+      if (first->operand_room(rows) > codes_room_.size()) {
+        codes_room_ = Pages(first->operand_room(rows));
+      }
+      if (normed * context_.pool.size() > normed_.size()) {
+        normed_ = Buffer(normed * context_.pool.size());
+      }
+    }
+  }
+
+  // The ops that read what a norm has left in its slot; none where one of them comes behind
+  // another norm.
+  std::vector<int> readers_of(const Op& norm) const {
+    std::vector<int> readers;
+    bool next = false;
+    for (size_t i = norm.index + 1; i < context_.program.ops.size(); ++i) {
+      const Op& op = context_.program.ops[i];
+      if (op.in == norm.out) {
+        if (next) return {};
+        readers.push_back(op.index);
+      }
+      if (op.out == norm.out) break;
+      next = next || op.kind == MR_OP_NORM;
+    }
+    return readers;
+  }
+
+  const bf16* normed_rows(const Norm& norm, Slot in, int first, int count, int thread) const {
+    bf16* const rows =
+        static_cast<bf16*>(normed_.data()) + int64_t{thread} * Linear::kPackRows * in.width;
+    for (int r = 0; r < count; ++r) {
+      norm.row(context_, in.f32() + int64_t{first + r} * in.width, rows + int64_t{r} * in.width);
+    }
+    return rows;
+  }
 
   void pack(const Op& op) {
     Packed& packed = packed_[op.index];
@@ -224,6 +286,9 @@ class CpuKernels : public Kernels {
   std::deque<Angles> angles_;   // RopeStore points to them
   std::vector<Packed> packed_;  // [ops]
   Buffer rounded_;
+  Pages codes_room_;
+  Linear::Operand codes_{};                    // of the last norm that is fused
+  Buffer normed_;                              // [threads][Linear::kPackRows] rows of such a norm
   alignas(64) std::array<char, 64> layout_{};  // in front of the packed weights
   size_t borrowed_ = layout_.size();           // bytes of Program::packed
 };

@@ -9,14 +9,16 @@ namespace millrace::cpu {
 
 using bf16 = uint16_t;
 
-inline float to_float(bf16 x) { return std::bit_cast<float>(uint32_t{x} << 16); }
+constexpr float to_float(bf16 x) { return std::bit_cast<float>(uint32_t{x} << 16); }
 
 // Round to nearest even; a NaN stays a (quiet) NaN.
-inline bf16 from_float(float x) {
+constexpr bf16 from_float(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<bf16>((bits >> 16) | 0x40u);
   return static_cast<bf16>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
+
+constexpr float rounded(float x) { return to_float(from_float(x)); }
 
 // Exact: every binary16 is a float. The multiplication moves the exponent's
 // bias from 15 to 127 and normalises the subnormals on its way.

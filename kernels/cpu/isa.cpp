@@ -115,10 +115,28 @@ std::optional<Isa> isa_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+bool has_vbmi() {
+#if defined(__x86_64__)
+  constexpr int kVbmi = 1;
+  return bit(cpuid(7, 0).ecx, kVbmi);
+#else
+  return false;
+#endif
+}
+
 bool has_vnni() {
 #if defined(__x86_64__)
   constexpr int kVnni = 11;
   return bit(cpuid(7, 0).ecx, kVnni);
+#else
+  return false;
+#endif
+}
+
+bool has_avx_vnni() {
+#if defined(__x86_64__)
+  constexpr int kAvxVnni = 4;
+  return bit(cpuid(7, 1).eax, kAvxVnni);
 #else
   return false;
 #endif

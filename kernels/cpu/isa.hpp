@@ -21,6 +21,10 @@ std::vector<Isa> available_isas();
 
 // Whether a machine of avx512 or better has AVX-512 VNNI, products of bytes.
 bool has_vnni();
+// And that look bytes up (AVX-512 VBMI).
+bool has_vbmi();
+// Whether one of avx2 has AVX-VNNI, the same of 256 bits.
+bool has_avx_vnni();
 
 }  // namespace millrace::cpu
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "exec/program.hpp"
 #include "linear_kernels.hpp"
 
 namespace millrace::cpu {
@@ -13,10 +14,8 @@ constexpr int kMaxLanes = 16;
 constexpr int kMaxTileSums = kPanelVectors * kMaxTileRows * kMaxLanes;
 // Tasks per thread at least, so that the last ones end together.
 constexpr int kTasksPerThread = 8;
-// Operands below this are packed by the driver alone.
-constexpr int64_t kSmallOperand = 16 << 10;
 // Bytes of a tile's operand that stay in the first-level cache beside the weights.
-constexpr int64_t kBlockOperand = 24 << 10;
+constexpr int64_t kBlockOperand = 40 << 10;
 
 // So few rows wait for memory more than the products take: their tiles go through a panel
 // together, in blocks that stay in the first-level cache, so that it is one stream for
@@ -38,24 +37,34 @@ constexpr size_t row_bytes(int64_t rows) { return ceil_div(rows * 8, 64) * 64; }
 
 const LinearKernels& linear_kernels(Isa isa, int weights) {
   using Get = const LinearKernels& (*)();
-  using Family = Get[3];  // in the order of mr_weights
+  using Family = Get[5];  // in the order of mr_weights
   static constexpr Family kPortable = {linear_kernels_portable, linear_int8_portable,
-                                       linear_int4_portable};
+                                       linear_int4_portable, linear_fp8_portable,
+                                       linear_nf4_portable};
 #if defined(__x86_64__)
-  static constexpr Family kAvx2 = {linear_kernels_avx2, linear_int8_avx2, linear_int4_avx2};
+  static constexpr Family kAvx2 = {linear_kernels_avx2, linear_int8_avx2, linear_int4_avx2,
+                                   linear_fp8_avx2, linear_nf4_avx2};
+  static constexpr Family kAvx512 = {linear_kernels_avx512, linear_int8_avx2, linear_int4_avx2,
+                                     linear_fp8_avx512, linear_nf4_avx512};
+  static constexpr Family kAvx512Bf16 = {linear_kernels_avx512_bf16, linear_int8_avx2,
+                                         linear_int4_avx2, linear_fp8_avx512_bf16,
+                                         linear_nf4_avx512_bf16};
+  static constexpr Family kAmx = {linear_kernels_amx, linear_int8_amx, linear_int4_vnni,
+                                  linear_fp8_avx512, linear_nf4_avx512};
+  // Of integers alone.
+  static constexpr Family kAvxVnni = {nullptr, linear_int8_avx_vnni, linear_int4_avx_vnni};
   static constexpr Family kVnni = {nullptr, linear_int8_vnni, linear_int4_vnni};
-  const Family& integers = has_vnni() ? kVnni : kAvx2;
-  const bool bits16 = weights == MR_WEIGHTS_16BIT;
+  const bool integers = quantises_rows(weights);
   switch (isa) {
     case Isa::amx:
-      if (weights == MR_WEIGHTS_INT4) return kVnni[weights]();
-      return bits16 ? linear_kernels_amx() : linear_int8_amx();
+      return kAmx[weights]();
     case Isa::avx512_bf16:
-      return bits16 ? linear_kernels_avx512_bf16() : integers[weights]();
+      if (weights == MR_WEIGHTS_FP8 && !has_vbmi()) return linear_fp8_avx512();
+      return (integers && has_vnni() ? kVnni : kAvx512Bf16)[weights]();
     case Isa::avx512:
-      return bits16 ? linear_kernels_avx512() : integers[weights]();
+      return (integers && has_vnni() ? kVnni : kAvx512)[weights]();
     case Isa::avx2:
-      return kAvx2[weights]();
+      return (integers && has_avx_vnni() ? kAvxVnni : kAvx2)[weights]();
     case Isa::portable:
       break;
   }
@@ -65,6 +74,8 @@ const LinearKernels& linear_kernels(Isa isa, int weights) {
 }
 
 const char* Linear::name() const { return kernels_.name; }
+
+bool Linear::takes_codes() const { return quantises_rows(weight_type_); }
 
 int Linear::max_tile_rows() const { return kernels_.max_rows; }
 
@@ -88,28 +99,22 @@ const float* Linear::panel_scales(int64_t p) const {
 
 size_t Linear::operand_bytes(int64_t rows) const { return rows * units_ * operand_unit_bytes_; }
 
-// The rows as tiles: [tiles][units][rows of the tile] operands; in the room in front of
-// them what quantising found of each row.
-Linear::Batch Linear::pack_operand(const bf16* in, Tiling tiling, std::byte* room,
-                                   ThreadPool& pool) const {
-  if (tiling.rows == 1 && kernels_.raw_row && in_width_ % 2 == 0) {
-    return {in, nullptr, nullptr, tiling, nullptr};
-  }
-  auto* scales = reinterpret_cast<float*>(room);
-  auto* totals = reinterpret_cast<int32_t*>(scales + tiling.rows);
-  std::byte* operand = room + row_bytes(tiling.rows);
-  const auto pack = [&](int t, int) {
-    const int first = tiling.first(t);
-    kernels_.pack_operand({in + first * in_width_, tiling.first(t + 1) - first, in_width_, units_,
-                           group_, scales + first, totals + first},
-                          operand + operand_bytes(first));
-  };
-  if (tiling.rows * in_width_ > kSmallOperand) {
-    pool.parallel_for(tiling.tiles, pack);
-  } else {
-    for (int t = 0; t < tiling.tiles; ++t) pack(t, 0);
-  }
-  return {operand, scales, totals, tiling, nullptr};
+size_t Linear::operand_room(int rows) const { return row_bytes(rows) + operand_bytes(rows); }
+
+// In front of the tiles is what quantising finds of each row.
+Linear::Operand Linear::place(Tiling tiling, void* room) const {
+  auto* const scales = static_cast<float*>(room);
+  return {static_cast<std::byte*>(room) + row_bytes(tiling.rows), scales,
+          reinterpret_cast<int32_t*>(scales + tiling.rows), tiling};
+}
+
+void Linear::pack_part(const Operand& to, int tile, int first, int count, const bf16* rows) const {
+  const int tile_first = to.tiling.first(tile);
+  const auto* data = static_cast<const std::byte*>(to.data) + operand_bytes(tile_first);
+  kernels_.pack_operand(
+      {rows, first - tile_first, count, to.tiling.first(tile + 1) - tile_first, in_width_, units_,
+       group_, const_cast<float*>(to.scales) + first, const_cast<int32_t*>(to.totals) + first},
+      const_cast<std::byte*>(data));
 }
 
 void Linear::finish(const Batch& b, int tile, int64_t p, const float* sums) const {
@@ -124,10 +129,22 @@ void Linear::finish(const Batch& b, int tile, int64_t p, const float* sums) cons
                    gated_, accumulate_, out_f32_});
 }
 
+// Asks for the lines that finish() will write: products hide how long they take.
+void Linear::fetch_out(const Batch& b, int tile, int64_t p) const {
+  const int columns = kernels_.lanes * (gated_ ? 1 : kPanelVectors);
+  const int64_t element = out_f32_ ? sizeof(float) : sizeof(bf16);
+  const auto* out = static_cast<const std::byte*>(b.out) + p * columns * element;
+  for (int row = b.tiling.first(tile); row < b.tiling.first(tile + 1); ++row) {
+    for (int64_t at = 0; at < columns * element; at += 64) {
+      __builtin_prefetch(out + row * out_width_ * element + at, 1, 2);
+    }
+  }
+}
+
 // One tile of rows through the panels [p, end), several of them at a time.
 void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
   const int first = b.tiling.first(tile), rows = b.tiling.first(tile + 1) - first;
-  const auto* operand = static_cast<const std::byte*>(b.operand) + operand_bytes(first);
+  const auto* operand = static_cast<const std::byte*>(b.data) + operand_bytes(first);
   const Stream& stream = kernels_.streams[stream_of_[rows]];
   while (p < end) {
     const bool fits = p + stream.panels[rows] <= end;
@@ -151,12 +168,13 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
     const int64_t units = std::min(plan.block, units_ - k);
     for (int t = tile; t < last_tile; ++t) {
       const int first = b.tiling.first(t), rows = b.tiling.first(t + 1) - first;
-      const std::byte* operand = static_cast<const std::byte*>(b.operand) + operand_bytes(first) +
+      const std::byte* operand = static_cast<const std::byte*>(b.data) + operand_bytes(first) +
                                  k * rows * operand_unit_bytes_;
       for (int64_t q = p; q < end; ++q) {
         float* const to = sums + ((t - tile) * (end - p) + (q - p)) * tile_sums;
         const std::byte* const packed = panel(q) + k * unit_bytes_;
         float* const wide = room + (q - p) * expanded;
+        if (k + units == units_) fetch_out(b, t, q);
         if (!plan.expanded) {
           kernels_.one[rows]({operand, packed, 0, units, group_, k == 0, to, nullptr});
         } else if (t == tile) {
@@ -170,11 +188,18 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
   }
 }
 
+Linear::Tiling Linear::tiling(int rows, int threads) const {
+  const auto tiles = static_cast<int>(ceil_div(rows, kernels_.max_rows));
+  // As many for each thread; lower ones multiply as fast.
+  const bool shared = rows > kFewRows && tiles >= threads;
+  return {rows, shared ? static_cast<int>(ceil_div(tiles, threads) * threads) : tiles};
+}
+
 // A task is a chunk of panels times a group of tiles: chunks as large as a core's
 // own cache allows, groups where the chunks alone are too few tasks.
 Linear::Plan Linear::plan(int rows, int threads) const {
   Plan plan{};
-  plan.tiling = {rows, static_cast<int>(ceil_div(rows, kernels_.max_rows))};
+  plan.tiling = tiling(rows, threads);
   const int64_t wanted = int64_t{kTasksPerThread} * threads;
   plan.chunk = std::clamp<int64_t>(panels_ / wanted, 1, 8 * kMaxTilePanels);
   if (plan.tiling.tiles == 1) {
@@ -189,10 +214,6 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     plan.step = 1;
     plan.room = plan.tiling.tiles * panel_sums(kernels_.max_rows);
     return plan;
-  }
-  // As many for each thread; lower ones multiply as fast.
-  if (plan.tiling.tiles >= threads) {
-    plan.tiling.tiles = static_cast<int>(ceil_div(plan.tiling.tiles, threads) * threads);
   }
   plan.expanded = kernels_.expanded[1] != nullptr;
   const int64_t most = kBlockOperand / (kernels_.max_rows * operand_unit_bytes_);
@@ -214,16 +235,32 @@ Linear::Plan Linear::plan(int rows, int threads) const {
   return plan;
 }
 
+// The scratch: each thread's room, then the operand.
 void Linear::run(const bf16* in, int rows, void* out, ThreadPool& pool) const {
   if (rows <= 0) return;
   const Plan plan = this->plan(rows, pool.size());
-  // The scratch: each thread's room, then the operand.
-  const size_t rooms = ceil_div(plan.room * pool.size() * sizeof(float), 64) * 64;
-  auto* scratch =
-      static_cast<std::byte*>(pool.scratch(rooms + row_bytes(rows) + operand_bytes(rows)));
-  Batch batch = pack_operand(in, plan.tiling, scratch + rooms, pool);
-  batch.out = out;
+  const size_t rooms = room_bytes(plan, pool.size());
+  auto* scratch = static_cast<std::byte*>(pool.scratch(rooms + operand_room(rows)));
+  if (rows == 1 && kernels_.raw_row && in_width_ % unit_ == 0) {
+    return multiply({{in, nullptr, nullptr, plan.tiling}, out}, plan, scratch, pool);
+  }
+  const Operand operand = pack_rows(rows, scratch + rooms, pool,
+                                    [&](int first, int, int) { return in + first * in_width_; });
+  multiply({operand, out}, plan, scratch, pool);
+}
 
+void Linear::run(const Operand& in, void* out, ThreadPool& pool) const {
+  const Plan plan = this->plan(in.tiling.rows, pool.size());
+  auto* scratch = static_cast<std::byte*>(pool.scratch(room_bytes(plan, pool.size())));
+  multiply({in, out}, plan, scratch, pool);
+}
+
+size_t Linear::room_bytes(const Plan& plan, int threads) {
+  return ceil_div(plan.room * threads * sizeof(float), 64) * 64;
+}
+
+void Linear::multiply(const Batch& batch, const Plan& plan, std::byte* rooms,
+                      ThreadPool& pool) const {
   pool.parallel_for(static_cast<int>(plan.chunks * plan.groups), [&](int task, int thread) {
     const int64_t p = task % plan.chunks * plan.chunk, group = task / plan.chunks;
     const int64_t end = std::min(p + plan.chunk, panels_);
@@ -233,7 +270,7 @@ void Linear::run(const bf16* in, int rows, void* out, ThreadPool& pool) const {
     }
     const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);
     const int last = static_cast<int>((group + 1) * plan.tiling.tiles / plan.groups);
-    float* const room = reinterpret_cast<float*>(scratch) + thread * plan.room;
+    float* const room = reinterpret_cast<float*>(rooms) + thread * plan.room;
     for (int64_t q = p; q < end; q += plan.step) {
       run_blocks(batch, plan, tile, last, q, std::min(q + plan.step, end), room);
     }

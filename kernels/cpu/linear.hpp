@@ -3,6 +3,7 @@
 #ifndef MILLRACE_CPU_LINEAR_HPP
 #define MILLRACE_CPU_LINEAR_HPP
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -37,11 +38,11 @@ struct LinearSpec {
   bool accumulate;                 // out += y; out is float
   bool out_f32;                    // else bf16
   int weights = MR_WEIGHTS_16BIT;  // mr_weights
-  int group = 0;                   // of int4
+  int group = 0;                   // of int4 and NF4
 };
 
 // Immutable after pack, but for its streams. Every output is one sum over K in
-// ascending order (of int4: of exact sums over groups) in one float accumulator, or an
+// ascending order (of int4 and NF4: of sums over groups) in one float accumulator, or an
 // exact integer, whatever the kernel: so a row's result does not depend, bit for bit, on
 // the other rows, their number, or the number of threads.
 class Linear {
@@ -60,9 +61,53 @@ class Linear {
   // Weights, scales and biases; whole lines.
   std::span<const std::byte> packed() const { return {memory_, bytes_}; }
 
+  // Rows in tiles of nearly equal height.
+  struct Tiling {
+    int rows, tiles;
+    int first(int tile) const { return static_cast<int>(int64_t{rows} * tile / tiles); }
+  };
+  // Rows as the tiles read them, quantised where the weights are: [tiles][units][rows of the
+  // tile], linear_kernels.hpp.
+  struct Operand {
+    const void* data;
+    const float* scales;    // [rows] of the quantised
+    const int32_t* totals;  // [rows] of int8
+    Tiling tiling;
+  };
+  // So many rows at most are asked for at once.
+  static constexpr int kPackRows = 4;
+
   // in: [rows, in_width] bf16; out: [rows, out_width] float or bf16, apart from
   // in. Uses the pool's scratch.
   void run(const bf16* in, int rows, void* out, ThreadPool& pool) const;
+  // The operand: of an op that reads_like() this one.
+  void run(const Operand& in, void* out, ThreadPool& pool) const;
+
+  // rows_of(first, count, thread) has rows [first, first + count), [count][in_width] bf16;
+  // room: operand_room(rows) bytes, 64-byte aligned.
+  template <class F>
+  Operand pack_rows(int rows, void* room, ThreadPool& pool, F&& rows_of) const {
+    const Operand operand = place(tiling(rows, pool.size()), room);
+    const int parts = (max_tile_rows() + kPackRows - 1) / kPackRows;  // of a tile
+    const auto pack = [&](int i, int thread) {
+      const int tile = i / parts, first = operand.tiling.first(tile) + i % parts * kPackRows;
+      const int count = std::min(kPackRows, operand.tiling.first(tile + 1) - first);
+      if (count > 0) pack_part(operand, tile, first, count, rows_of(first, count, thread));
+    };
+    const int tasks = operand.tiling.tiles * parts;
+    if (rows * in_width_ > kSmallOperand) {
+      pool.parallel_for(tasks, pack);
+    } else {
+      for (int i = 0; i < tasks; ++i) pack(i, 0);
+    }
+    return operand;
+  }
+  size_t operand_room(int rows) const;
+  // Whether rows are quantised.
+  bool takes_codes() const;
+  bool reads_like(const Linear& other) const {
+    return &kernels_ == &other.kernels_ && in_width_ == other.in_width_ && group_ == other.group_;
+  }
 
   // The stream (linear_kernels.hpp) that a tile of so many rows goes by; any gives the
   // same bits.
@@ -76,11 +121,8 @@ class Linear {
   uint64_t bytes() const { return bytes_; }
 
  private:
-  // Rows in tiles of nearly equal height.
-  struct Tiling {
-    int rows, tiles;
-    int first(int tile) const { return static_cast<int>(int64_t{rows} * tile / tiles); }
-  };
+  // Elements below which the driver alone packs an operand.
+  static constexpr int64_t kSmallOperand = 16 << 10;
 
   // How the work of a run is cut up.
   struct Plan {
@@ -93,12 +135,7 @@ class Linear {
     bool expanded;
     int64_t room;  // floats of a thread: [chunk] blocks, [tiles][chunk] sums
   };
-  // The rows of a run.
-  struct Batch {
-    const void* operand;
-    const float* scales;    // [rows] of the quantised
-    const int32_t* totals;  // [rows] of int8
-    Tiling tiling;
+  struct Batch : Operand {
     void* out;
   };
 
@@ -113,8 +150,11 @@ class Linear {
   void pack_panel(const LinearSpec& spec, int64_t p, Room& room);
   void place_pairs(const bf16* row, int64_t p, int column);
   void place_words(const std::byte* row, int64_t p, int column);
+  void place_codes(Room& room, int64_t p, int column);
   void place_int8(Room& room, int64_t p, int column);
   void place_int4(Room& room, int64_t p, int column);
+  void place_fp8(Room& room, int64_t p, int column);
+  void place_nf4(Room& room, int64_t p, int column);
 
   int columns() const;            // of a panel
   int64_t unit_elements() const;  // of a panel
@@ -125,10 +165,15 @@ class Linear {
   size_t operand_bytes(int64_t rows) const;
 
   Plan plan(int rows, int threads) const;
-  Batch pack_operand(const bf16* in, Tiling tiling, std::byte* room, ThreadPool& pool) const;
+  static size_t room_bytes(const Plan& plan, int threads);
+  Tiling tiling(int rows, int threads) const;
+  Operand place(Tiling tiling, void* room) const;
+  void pack_part(const Operand& to, int tile, int first, int count, const bf16* rows) const;
+  void multiply(const Batch& batch, const Plan& plan, std::byte* rooms, ThreadPool& pool) const;
   void run_tile(const Batch& b, int tile, int64_t p, int64_t end) const;
   void run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p, int64_t end,
                   float* room) const;
+  void fetch_out(const Batch& b, int tile, int64_t p) const;
   void finish(const Batch& b, int tile, int64_t p, const float* sums) const;
 
   const LinearKernels& kernels_;
@@ -143,7 +188,7 @@ class Linear {
   int activation_;
   bool gated_, accumulate_, out_f32_;
   // In the memory: [panels][units], see linear_kernels.hpp; [panels][2 * lanes] float scales
-  // of int8; [panels][2 * lanes] float biases. 0: there are none.
+  // of int8 and FP8; [panels][2 * lanes] float biases. 0: there are none.
   size_t scales_at_ = 0, bias_at_ = 0, bytes_ = 0;
   Pages own_;  // empty where the memory is borrowed
   const std::byte* memory_ = nullptr;

@@ -176,10 +176,10 @@ struct AmxInt8 : Int8<Base> {
 // [units][rows] units, what is behind the width filled up with zeros.
 inline void pack_amx_bf16(const OperandRows& rows, void* operand) {
   constexpr int kDepth = 2 * kAmxWords;
-  auto* to = static_cast<AmxUnit*>(operand);
   for (int64_t unit = 0; unit < rows.units; ++unit) {
     const int64_t k = unit * kDepth, n = std::min<int64_t>(kDepth, rows.width - k);
-    for (int r = 0; r < rows.rows; ++r, ++to) {
+    auto* to = static_cast<AmxUnit*>(operand) + unit * rows.rows + rows.first;
+    for (int r = 0; r < rows.count; ++r, ++to) {
       const bf16* const in = rows.in + r * rows.width + k;
       if (n == kDepth) {
         std::memcpy(to, in, sizeof *to);
@@ -195,21 +195,22 @@ template <class Base>
 void pack_amx_int8(const OperandRows& rows, void* operand) {
   constexpr int kDepth = 4 * kAmxWords, kUnits = kCodes / kDepth;
   alignas(64) int8_t codes[kCodes];
-  for (int r = 0; r < rows.rows; ++r) {
+  for (int r = 0; r < rows.count; ++r) {
     const bf16* const in = rows.in + r * rows.width;
     const RowScale row = row_scale(in, rows.width);
     rows.scales[r] = row.scale;
-    rows.totals[r] = 0;
-    auto* const to = static_cast<AmxUnit*>(operand) + r;
+    typename Math<Base::kLanes>::Ints totals{};
+    auto* const to = static_cast<AmxUnit*>(operand) + rows.first + r;
     for (int64_t unit = 0; unit < rows.units; unit += kUnits) {
       const int64_t k = unit * kDepth;
-      rows.totals[r] +=
+      totals +=
           quantise<Base>(in + k, std::min<int64_t>(kCodes, rows.width - k), kCodes, row, codes);
       const int64_t count = std::min<int64_t>(kUnits, rows.units - unit);
       for (int64_t u = 0; u < count; ++u) {
         std::memcpy(to + (unit + u) * rows.rows, codes + u * kDepth, kDepth);
       }
     }
+    rows.totals[r] = Base::total(totals);
   }
 }
 

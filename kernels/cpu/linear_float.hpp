@@ -26,10 +26,10 @@ struct FloatTarget {
   static Pair make_pair(bf16 even, bf16 odd) { return {to_float(even), to_float(odd)}; }
   static Operand spread(const Pair* p) { return *p; }
 
-  static Weights load(const bf16* p) {
+  static Weights load(const bf16* unit, int vector) {
     static_assert(std::endian::native == std::endian::little);
     typename Math<kLanes>::Ints pairs;
-    std::memcpy(&pairs, p, sizeof pairs);
+    std::memcpy(&pairs, unit + vector * kDepth * kLanes, sizeof pairs);
     return {(Vector)(pairs << 16), (Vector)(pairs & ~0xffff)};
   }
 
@@ -58,7 +58,8 @@ struct FloatTarget {
 template <class Target>
 struct Expanded : Target {
   using Weight = float;
-  static typename Target::Weights load(const float* p) {
+  static typename Target::Weights load(const float* unit, int vector) {
+    const float* p = unit + vector * Target::kDepth * Target::kLanes;
     return {Math<Target::kLanes>::load(p), Math<Target::kLanes>::load(p + Target::kLanes)};
   }
 };

@@ -23,6 +23,7 @@ namespace {
 //   Ints dot8(Ints, Bytes w, int32_t x)  + four products of int8 weights with x's four codes
 //   Ints dot4(Ints, Bytes w, int32_t x)  the same with weights 0 to 15
 //   Floats multiply_add(Floats a, Floats b, Floats c)  a * b + c
+//   Ints widen(const bf16*)            the bits of floats
 //   void store_codes(Ints, int8_t*)    as bytes
 //   int32_t total(Ints)                the sum of the lanes
 
@@ -39,7 +40,9 @@ struct Codes {
   using Weights = typename Base::Bytes;
 
   static Operand spread(const Pair* p) { return *p; }
-  static Weights load(const Weight* p) { return Base::load(p); }
+  static Weights load(const Weight* unit, int vector) {
+    return Base::load(unit + vector * kDepth * kLanes);
+  }
   static typename Base::Floats multiply_add(typename Base::Floats a, typename Base::Floats b,
                                             typename Base::Floats c) {
     return Base::multiply_add(a, b, c);
@@ -77,16 +80,6 @@ struct Int4 : Codes<Base, Base::kRows4> {
     return plain_value<kLanes>(f, row, vector) * f.row_scales[row];
   }
 };
-
-// A vector's bf16 scales as floats.
-template <int kLanes>
-typename Math<kLanes>::Vector load_scales(const uint8_t* p) {
-  typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
-  Halves halves;
-  std::memcpy(&halves, p, sizeof halves);
-  const auto words = __builtin_convertvector(halves, typename Math<kLanes>::Ints) << 16;
-  return (typename Math<kLanes>::Vector)words;
-}
 
 // The float sums of a tile, which go on from what t.sums holds.
 template <int kLanes, int kPanels, int kRows>
@@ -203,15 +196,15 @@ inline RowScale row_scale(const bf16* in, int64_t width) {
 inline constexpr int kCodes = 128;
 
 // The codes of n elements of a row and zeros behind them, `count` in all: whole vectors,
-// at most kCodes. Returns their sum.
+// at most kCodes. Returns sums of them, lane by lane.
 template <class Base>
-int32_t quantise(const bf16* in, int64_t n, int count, const RowScale& row, int8_t* codes) {
+[[gnu::noinline]] typename Math<Base::kLanes>::Ints quantise(const bf16* in, int64_t n, int count,
+                                                             const RowScale& row, int8_t* codes) {
   constexpr int kLanes = Base::kLanes;
   using M = Math<kLanes>;
-  typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
   if (row.inverse == 0) {  // zero times an infinity is no code
     std::memset(codes, 0, count);
-    return 0;
+    return typename M::Ints{};
   }
   bf16 filled[kCodes];
   if (n < count) {
@@ -221,39 +214,37 @@ int32_t quantise(const bf16* in, int64_t n, int count, const RowScale& row, int8
   }
   typename M::Ints sum{};
   for (int i = 0; i < count; i += kLanes) {
-    Halves halves;
-    std::memcpy(&halves, in + i, sizeof halves);
-    const auto x = (typename M::Vector)(__builtin_convertvector(halves, typename M::Ints) << 16);
+    const auto x = (typename M::Vector)(typename M::Ints)Base::widen(in + i);
     constexpr float kShifter = 0x1.8p23f;  // adding it rounds to an integer, in the low bits
     const auto shifted = (typename M::Ints)(x * row.inverse + kShifter);
     const typename M::Ints code = shifted - std::bit_cast<int32_t>(kShifter);
     sum += code;
     Base::store_codes(code, codes + i);
   }
-  return Base::total(sum);
+  return sum;
 }
 
 template <class Base>
 void pack_int8(const OperandRows& rows, void* operand) {
   constexpr int kUnit = 4;
-  by_four_rows(rows.rows, [&]<int kCount>(int first) {
+  by_four_rows(rows.count, [&]<int kCount>(int first) {
     alignas(64) int8_t codes[kCount][kCodes];
+    typename Math<Base::kLanes>::Ints totals[kCount] = {};
     RowScale scales[kCount];
     const bf16* const in = rows.in + first * rows.width;
     for (int r = 0; r < kCount; ++r) {
       scales[r] = row_scale(in + r * rows.width, rows.width);
       rows.scales[first + r] = scales[r].scale;
-      rows.totals[first + r] = 0;
     }
-    auto* to = static_cast<uint8_t*>(operand) + first * kUnit;
+    auto* to = static_cast<uint8_t*>(operand) + (rows.first + first) * kUnit;
     for (int64_t k = 0; k < rows.width; k += kCodes, to += rows.rows * kCodes) {
       const int64_t n = std::min<int64_t>(kCodes, rows.width - k);
       for (int r = 0; r < kCount; ++r) {
-        rows.totals[first + r] +=
-            quantise<Base>(in + r * rows.width + k, n, kCodes, scales[r], codes[r]);
+        totals[r] += quantise<Base>(in + r * rows.width + k, n, kCodes, scales[r], codes[r]);
       }
       interleave<kCount>(codes, kCodes, (n + kUnit - 1) / kUnit, rows.rows, to);
     }
+    for (int r = 0; r < kCount; ++r) rows.totals[first + r] = Base::total(totals[r]);
   });
 }
 
@@ -261,18 +252,19 @@ template <class Base>
 void pack_int4(const OperandRows& rows, void* operand) {
   auto* out = static_cast<uint8_t*>(operand);
   alignas(64) int8_t codes[kCodes];
-  for (int r = 0; r < rows.rows; ++r) {
+  for (int r = 0; r < rows.count; ++r) {
     const bf16* in = rows.in + r * rows.width;
     const RowScale row = row_scale(in, rows.width);
     rows.scales[r] = row.scale;
     for (int64_t unit = 0; unit < rows.units; ++unit) {
       const int64_t k = unit * rows.group;
-      const int32_t total = quantise<Base>(in + k, std::min<int64_t>(rows.group, rows.width - k),
-                                           rows.group, row, codes);
+      const int32_t total = Base::total(quantise<Base>(
+          in + k, std::min<int64_t>(rows.group, rows.width - k), rows.group, row, codes));
       uint8_t* to = out + unit * rows.rows * int4_operand_bytes(rows.group);
-      std::memcpy(to + r * rows.group, codes, rows.group);
+      std::memcpy(to + (rows.first + r) * rows.group, codes, rows.group);
       const int32_t offset = -kInt4Offset * total;
-      std::memcpy(to + rows.rows * rows.group + r * sizeof offset, &offset, sizeof offset);
+      std::memcpy(to + rows.rows * rows.group + (rows.first + r) * sizeof offset, &offset,
+                  sizeof offset);
     }
   }
 }

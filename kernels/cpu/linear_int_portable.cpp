@@ -29,6 +29,11 @@ struct Portable {
   }
   static Ints dot4(Ints sum, Bytes w, int32_t x) { return dot8(sum, w, x); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }
+  static Ints widen(const bf16* in) {
+    Ints bits;
+    for (int lane = 0; lane < kLanes; ++lane) bits[lane] = static_cast<int32_t>(in[lane] << 16);
+    return bits;
+  }
   static void store_codes(Ints codes, int8_t* to) {
     for (int lane = 0; lane < kLanes; ++lane) to[lane] = static_cast<int8_t>(codes[lane]);
   }

@@ -15,11 +15,14 @@ namespace millrace::cpu {
 // A panel is the weights of two vectors of columns (output features), unit by unit of
 // K. It is one stream from memory. A unit is
 //   16 bit  a pair of K:     [2 vectors][lanes][2] bf16
+//   FP8     a pair of K:     [lanes / fp8_columns][2 vectors][fp8_columns][2] codes
 //   int8    four of K:       [2 vectors][lanes][4] codes, plus weight_offset
 //   AMX     sixteen of those
 //   int4    a group of K:    [group / 8][2 vectors][lanes][4] bytes, in which the low
 //                            half is of the first four of eight and the high half of
 //                            the others; then [2 vectors][lanes] bf16 scales
+//   NF4     a group of K:    [group / 4][lanes][2] of [2 pairs] bytes, in which the low half is
+//                            of the first vector; then the scales
 inline constexpr int kPanelVectors = 2;
 inline constexpr int kMaxTilePanels = 4;
 
@@ -34,23 +37,24 @@ struct Tile {
   const void* weights;   // of the first panel: as above, or expanded
   int64_t panel_stride;  // bytes between the panels
   int64_t units;
-  int group;        // of int4
+  int group;        // of int4 and NF4
   bool fresh;       // sums begin at zero, whatever they hold
   float* sums;      // [panels][2 vectors][rows][lanes]; int32 of int8
   float* expanded;  // for an expanding kernel: room for its weights
 };
 using TileKernel = void (*)(const Tile&);
 
-// Rows that become a tile's operand. Those of int8 and int4 are quantised: x = scale *
-// code, the largest magnitude is 127.
+// Rows that become part of a tile's operand. Those of int8 and int4 are quantised: x =
+// scale * code, the largest magnitude is 127.
 struct OperandRows {
-  const bf16* in;  // [rows][width]
-  int rows;
-  int64_t width;  // filled up with zeros to whole units
+  const bf16* in;    // [count][width]
+  int first, count;  // of the tile's rows
+  int rows;          // of the tile
+  int64_t width;     // filled up with zeros to whole units
   int64_t units;
-  int group;        // of int4
-  float* scales;    // [rows] of the quantised, written
-  int32_t* totals;  // [rows] of int8, written: the sum of a row's codes
+  int group;        // of int4 and NF4
+  float* scales;    // [count] of the quantised, written
+  int32_t* totals;  // [count] of int8, written: the sum of a row's codes
 };
 
 // What becomes of the sums of a tile's panel.
@@ -58,7 +62,7 @@ struct Finish {
   const float* sums;           // [2 vectors][rows][lanes]
   const float* row_scales;     // [rows] of the quantised
   const int32_t* row_totals;   // [rows] of int8
-  const float* column_scales;  // [2 vectors][lanes] of int8
+  const float* column_scales;  // [2 vectors][lanes] of int8 and FP8
   const float* bias;           // [2 vectors][lanes] or null
   void* out;                   // first row and column of the panel, float or bf16
   int64_t out_stride;
@@ -85,9 +89,10 @@ struct LinearKernels {
   int lanes;                         // floats in a vector
   int max_rows;                      // of a tile, at most kMaxTileRows
   int unit;                          // elements of K; 0: a group
+  int fp8_columns;                   // of a vector that lie together
   int weight_offset;                 // of int8: 128 where the codes are kept unsigned
-  size_t operand_bytes;              // of a unit of a row, where a unit is no group
-  bool raw_row;                      // a row of bf16 with even K is a one-row operand as it is
+  size_t operand_bytes;              // of a unit of a row; of NF4: of a pair
+  bool raw_row;                      // a row of bf16 of whole units is a one-row operand as it is
   TileKernel one[kMaxTileRows + 1];  // [rows]: one panel
   Stream streams[kStreams];
   // Where products of bf16 are those of floats, the weights of many rows are made floats by
@@ -113,11 +118,21 @@ const LinearKernels& linear_kernels_avx512_bf16();
 const LinearKernels& linear_kernels_amx();
 const LinearKernels& linear_int8_portable();
 const LinearKernels& linear_int8_avx2();
+const LinearKernels& linear_int8_avx_vnni();
 const LinearKernels& linear_int8_vnni();
 const LinearKernels& linear_int8_amx();
 const LinearKernels& linear_int4_portable();
 const LinearKernels& linear_int4_avx2();
+const LinearKernels& linear_int4_avx_vnni();
 const LinearKernels& linear_int4_vnni();
+const LinearKernels& linear_fp8_portable();
+const LinearKernels& linear_fp8_avx2();
+const LinearKernels& linear_fp8_avx512();
+const LinearKernels& linear_fp8_avx512_bf16();
+const LinearKernels& linear_nf4_portable();
+const LinearKernels& linear_nf4_avx2();
+const LinearKernels& linear_nf4_avx512();
+const LinearKernels& linear_nf4_avx512_bf16();
 
 }  // namespace millrace::cpu
 

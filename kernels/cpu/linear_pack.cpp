@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "exec/program.hpp"
 #include "exec/quantise.hpp"
 #include "linear.hpp"
 #include "linear_kernels.hpp"
@@ -72,6 +73,17 @@ Source source_of(const LinearSpec& spec, int lanes, int64_t p, int v, int lane) 
   return i < part.rows ? source_of(part, i) : Source{};
 }
 
+int64_t operand_unit_bytes(const LinearSpec& spec, const LinearKernels& kernels) {
+  switch (spec.weights) {
+    case MR_WEIGHTS_INT4:
+      return int4_operand_bytes(spec.group);
+    case MR_WEIGHTS_NF4:
+      return spec.group / 2 * static_cast<int64_t>(kernels.operand_bytes);
+    default:
+      return static_cast<int64_t>(kernels.operand_bytes);
+  }
+}
+
 }  // namespace
 
 // Where a thread packs a row of W.
@@ -89,20 +101,20 @@ Linear::Linear(const LinearSpec& spec, const LinearKernels& kernels)
       out_width_(spec.out_width),
       unit_(kernels.unit > 0 ? kernels.unit : spec.group),
       units_(ceil_div(spec.in_width, unit_)),
-      operand_unit_bytes_(kernels.unit > 0 ? kernels.operand_bytes
-                                           : int4_operand_bytes(spec.group)),
+      operand_unit_bytes_(operand_unit_bytes(spec, kernels)),
       panels_(ceil_div(spec.out_width, kernels.lanes * (spec.gated ? 1 : kPanelVectors))),
       cached_bytes_(cached_bytes()),
       activation_(spec.activation),
       gated_(spec.gated),
       accumulate_(spec.accumulate),
       out_f32_(spec.out_f32) {
-  unit_bytes_ = weight_type_ == MR_WEIGHTS_INT8   ? unit_elements()
-                : weight_type_ == MR_WEIGHTS_INT4 ? unit_elements() / 2 + columns() * sizeof(bf16)
-                                                  : unit_elements() * sizeof(bf16);
+  const bool of_bytes = weight_type_ == MR_WEIGHTS_INT8 || weight_type_ == MR_WEIGHTS_FP8;
+  unit_bytes_ = of_bytes                  ? unit_elements()
+                : in_groups(weight_type_) ? unit_elements() / 2 + columns() * sizeof(bf16)
+                                          : unit_elements() * sizeof(bf16);
   const size_t floats = whole_lines(panels_ * columns() * sizeof(float));
   bytes_ = whole_lines(panels_ * units_ * unit_bytes_);
-  if (weight_type_ == MR_WEIGHTS_INT8) scales_at_ = std::exchange(bytes_, bytes_ + floats);
+  if (of_bytes) scales_at_ = std::exchange(bytes_, bytes_ + floats);
   const bool biased = std::any_of(spec.parts.begin(), spec.parts.end(),
                                   [](const LinearSpec::Part& p) { return p.bias != nullptr; });
   if (biased) bias_at_ = std::exchange(bytes_, bytes_ + floats);
@@ -120,11 +132,7 @@ void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
       for (int64_t k = 0; k < in_width_; ++k) {
         room.row[k] = element(weight, from.row * in_width_ + k);
       }
-      if (weight_type_ == MR_WEIGHTS_INT8) {
-        place_int8(room, p, c);
-      } else {
-        place_int4(room, p, c);
-      }
+      place_codes(room, p, c);
     }
     if (from.part->bias) own(panel_bias(p))[c] = element(*from.part->bias, from.row);
   }
@@ -132,6 +140,19 @@ void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
 
 void Linear::place_pairs(const bf16* row, int64_t p, int column) {
   place_words(reinterpret_cast<const std::byte*>(row), p, column);
+}
+
+void Linear::place_codes(Room& room, int64_t p, int column) {
+  switch (weight_type_) {
+    case MR_WEIGHTS_INT8:
+      return place_int8(room, p, column);
+    case MR_WEIGHTS_INT4:
+      return place_int4(room, p, column);
+    case MR_WEIGHTS_FP8:
+      return place_fp8(room, p, column);
+    default:
+      return place_nf4(room, p, column);
+  }
 }
 
 void Linear::place_int8(Room& room, int64_t p, int column) {
@@ -163,6 +184,33 @@ void Linear::place_int4(Room& room, int64_t p, int column) {
         const uint8_t* eight = room.codes.data() + e * 8;
         to[(e * columns() + column) * 4 + i] = std::byte(eight[i] | eight[4 + i] << 4);
       }
+    }
+    std::memcpy(to + group_ / 2 * columns() + column * sizeof scale, &scale, sizeof scale);
+  }
+}
+
+void Linear::place_fp8(Room& room, int64_t p, int column) {
+  own(panel_scales(p))[column] = quantise_fp8(room.row.data(), in_width_, room.codes.data());
+  const int vector = column / kernels_.lanes, lane = column % kernels_.lanes;
+  const int together = kernels_.fp8_columns;
+  std::byte* to =
+      own(panel(p)) + ((lane / together * kPanelVectors + vector) * together + lane % together) * 2;
+  for (int64_t k = 0; k < in_width_; ++k) {
+    to[k / 2 * unit_bytes_ + k % 2] = std::byte{room.codes[k]};
+  }
+}
+
+void Linear::place_nf4(Room& room, int64_t p, int column) {
+  constexpr int kWord = 4;  // the bytes of a lane, of four of K
+  const int vector = column / kernels_.lanes, lane = column % kernels_.lanes;
+  for (int64_t unit = 0; unit < units_; ++unit) {
+    const int64_t k = unit * group_;
+    const auto n = static_cast<int>(std::min<int64_t>(group_, in_width_ - k));
+    const bf16 scale = from_float(quantise_nf4(room.row.data() + k, n, room.codes.data()));
+    std::byte* to = own(panel(p)) + unit * unit_bytes_;
+    for (int i = 0; i < n; ++i) {
+      to[(i / 4 * kernels_.lanes + lane) * kWord + i % 2 * 2 + i / 2 % 2] |=
+          std::byte(room.codes[i] << 4 * vector);
     }
     std::memcpy(to + group_ / 2 * columns() + column * sizeof scale, &scale, sizeof scale);
   }

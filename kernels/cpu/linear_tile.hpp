@@ -15,6 +15,7 @@
 
 #include "linear_kernels.hpp"
 #include "millrace_kernels.h"
+#include "round_tile.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -27,7 +28,7 @@ namespace {
 //   Pair             a unit of one row, as it lies in the packed operand
 //   Operand spread(const Pair*)        a unit in every lane
 //   Weight           an element of a panel
-//   Weights load(const Weight*)        kLanes units of weights
+//   Weights load(const Weight* unit, int vector)  kLanes units of weights
 //   void multiply(Vector&, Weights, Operand)  adds the products, always in the same order
 //   value(const Finish&, int row, int vector)  the sums of a row as floats, scaled
 //   multiply_add(a, b, c)              a * b + c of vectors of floats, rounded once where
@@ -83,8 +84,8 @@ void tile(const Tile& t) {
     for (int p = 0; p < kPanels; ++p) {
       const Weight* panel = weights + p * stride;
       fetch_ahead<kFetch, kPanelVectors * kVector * sizeof(Weight)>(panel);
-      const auto first = Target::load(panel);
-      const auto second = Target::load(panel + kVector);
+      const auto first = Target::load(panel, 0);
+      const auto second = Target::load(panel, 1);
       if constexpr (kExpand) {
         Target::store(expanded, first);
         Target::store(expanded + kVector, second);
@@ -107,11 +108,11 @@ void tile(const Tile& t) {
 
 template <class Target>
 void pack_pairs(const OperandRows& rows, void* operand) {
-  auto* out = static_cast<typename Target::Pair*>(operand);
-  for (int64_t k = 0; k < rows.width; k += 2) {
-    for (int r = 0; r < rows.rows; ++r) {
+  auto* out = static_cast<typename Target::Pair*>(operand) + rows.first;
+  for (int64_t k = 0; k < rows.width; k += 2, out += rows.rows) {
+    for (int r = 0; r < rows.count; ++r) {
       const bf16* x = rows.in + r * rows.width + k;
-      *out++ = Target::make_pair(x[0], k + 1 < rows.width ? x[1] : bf16{0});
+      out[r] = Target::make_pair(x[0], k + 1 < rows.width ? x[1] : bf16{0});
     }
   }
 }
@@ -160,36 +161,20 @@ void by_four_rows(int rows, F&& f) {
 inline void pack_raw_pairs(const OperandRows& rows, void* operand) {
   constexpr int64_t kPairs = 64;
   const int64_t whole = rows.width / 2;
-  auto* out = static_cast<uint32_t*>(operand);
+  auto* out = static_cast<uint32_t*>(operand) + rows.first;
   for (int64_t k = 0; k < whole; k += kPairs) {
-    by_four_rows(rows.rows, [&]<int kCount>(int r) {
+    by_four_rows(rows.count, [&]<int kCount>(int r) {
       interleave<kCount>(rows.in + r * rows.width + k * 2, rows.width * sizeof(bf16),
                          std::min(kPairs, whole - k), rows.rows, out + k * rows.rows + r);
     });
   }
   if (rows.width % 2 == 0) return;
-  for (int r = 0; r < rows.rows; ++r) {
+  for (int r = 0; r < rows.count; ++r) {
     out[whole * rows.rows + r] = rows.in[r * rows.width + rows.width - 1];
   }
 }
 
 // ---- What follows the sums ---------------------------------------------------
-
-template <int kLanes>
-struct Bits {
-  typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
-  typedef bf16 Halves __attribute__((vector_size(2 * kLanes)));
-};
-
-// from_float of each lane of a vector of floats.
-template <int kLanes, class Vector>
-typename Bits<kLanes>::Halves to_bf16(Vector y) {
-  const auto bits = (typename Bits<kLanes>::Words)y;
-  const auto rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const auto nan = (bits >> 16) | 0x40u;
-  const auto both = (bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded;
-  return __builtin_convertvector(both, typename Bits<kLanes>::Halves);
-}
 
 template <int kLanes>
 struct Math {
@@ -282,34 +267,67 @@ struct Math {
   }
 };
 
+// A vector's bf16 scales as floats.
+template <int kLanes>
+typename Math<kLanes>::Vector load_scales(const uint8_t* p) {
+  typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+  Halves halves;
+  std::memcpy(&halves, p, sizeof halves);
+  const auto words = __builtin_convertvector(halves, typename Math<kLanes>::Ints) << 16;
+  return (typename Math<kLanes>::Vector)words;
+}
+
 // The float sums of a row as they are: the value() of targets that do not scale.
 template <int kLanes>
 typename Math<kLanes>::Vector plain_value(const Finish& f, int row, int vector) {
   return Math<kLanes>::load(f.sums + (vector * f.rows + row) * kLanes);
 }
 
-// Not inlined anywhere, so that there is one sequence of operations for all rows.
-template <class Target>
-[[gnu::noinline]] void finish(const Finish& f) {
+// The rows of a panel; what the compiler knows of the op is not asked again row by row.
+template <class Target, int kActivation, bool kGated>
+void finish_rows(const Finish& panel) {
   constexpr int kLanes = Target::kLanes;
   using M = Math<kLanes>;
   using Vector = typename M::Vector;
+  const Finish f = panel;  // which no output overwrites
   const Vector bias0 = f.bias ? M::load(f.bias) : Vector{};
   const Vector bias1 = f.bias ? M::load(f.bias + kLanes) : Vector{};
   for (int r = 0; r < f.rows; ++r) {
     const Vector first = Target::value(f, r, 0) + bias0;
     const Vector second = Target::value(f, r, 1) + bias1;
-    const Vector y = M::template activate<Target>(first, f.activation);
+    const Vector y = M::template activate<Target>(first, kActivation);
     const int64_t at = r * f.out_stride;
-    if (f.gated) {
+    if constexpr (kGated) {
       M::write(f, at, y * second, f.columns);
       continue;
     }
     M::write(f, at, y, f.columns < kLanes ? f.columns : kLanes);
     if (f.columns > kLanes) {
-      M::write(f, at + kLanes, M::template activate<Target>(second, f.activation),
+      M::write(f, at + kLanes, M::template activate<Target>(second, kActivation),
                f.columns - kLanes);
     }
+  }
+}
+
+template <class Target, int kActivation>
+void finish_activated(const Finish& f) {
+  f.gated ? finish_rows<Target, kActivation, true>(f) : finish_rows<Target, kActivation, false>(f);
+}
+
+// Not inlined anywhere, so that there is one sequence of operations for all rows.
+template <class Target>
+[[gnu::noinline]] void finish(const Finish& f) {
+  switch (f.activation) {
+    case MR_ACT_SILU:
+      return finish_activated<Target, MR_ACT_SILU>(f);
+    case MR_ACT_GELU_TANH:
+      return finish_activated<Target, MR_ACT_GELU_TANH>(f);
+    case MR_ACT_GELU_ERF:
+      return finish_activated<Target, MR_ACT_GELU_ERF>(f);
+    case MR_ACT_RELU:
+      return finish_activated<Target, MR_ACT_RELU>(f);
+    default:
+      return finish_activated<Target, MR_ACT_NONE>(f);
   }
 }
 
@@ -346,10 +364,9 @@ template <class Target>
 double products(int64_t rounds) {
   using Vector = typename Target::Vector;
   constexpr int kSums = kPanelVectors * Target::kMaxRows;
-  alignas(64) typename Target::Weight weights[Target::kDepth * Target::kLanes] = {};
+  const typename Target::Weights w{};
   typename Target::Pair pair;
   std::memset(&pair, 0x3f, sizeof pair);
-  const auto w = Target::load(weights);
   const auto x = Target::spread(&pair);
   Vector sums[kSums];
   volatile int zero = 0;  // or the compiler would see that all sums are one

@@ -28,6 +28,10 @@ struct Vnni {
   }
   static Ints dot4(Ints sum, Bytes w, int32_t x) { return dot8(sum, w, x); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+  static Ints widen(const bf16* in) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in));
+    return (Ints)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
+  }
   static void store_codes(Ints codes, int8_t* to) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)codes));
   }

@@ -74,6 +74,9 @@ struct AttentionTile {
   const std::byte* values;
   size_t slab_bytes;
   BeamRows beams;
+  // Bytes from the first slab's keys (and values) to those of the tile that will follow,
+  // of which the first block is asked for in time; 0: none.
+  size_t next = 0;
 
   int queries() const { return rows * heads; }
   int row_position(int row) const { return beams.regions == nullptr ? position + row : position; }

@@ -23,16 +23,17 @@ struct Context {
 // A vector's elements as floats; empty for a null tensor.
 std::vector<float> floats(const mr_tensor* vector);
 
-// Rows per task, so that handing out tasks costs little beside them.
-int rows_per_task(int width);
+// Into how many tasks so many rows are divided: so few that handing them out costs little
+// beside them, and as many for each thread.
+int row_tasks(int rows, int width, int threads);
 
 // Runs fn(row, thread) for rows [0, rows) of `width` elements.
 template <class F>
 void for_rows(ThreadPool& pool, int rows, int width, F&& fn) {
-  const int step = rows_per_task(width);
-  pool.parallel_for((rows + step - 1) / step, [&](int task, int thread) {
-    const int end = task * step + step < rows ? task * step + step : rows;
-    for (int row = task * step; row < end; ++row) fn(row, thread);
+  const int64_t tasks = row_tasks(rows, width, pool.size());
+  pool.parallel_for(static_cast<int>(tasks), [&](int task, int thread) {
+    const auto end = static_cast<int>(rows * (task + 1) / tasks);
+    for (auto row = static_cast<int>(rows * task / tasks); row < end; ++row) fn(row, thread);
   });
 }
 
@@ -44,6 +45,8 @@ class Norm {
  public:
   Norm(const Context&, const Op&);
   void run(const Context&, int rows, Slot in, Slot out) const;
+  // One row, to what the out slot's type says.
+  void row(const Context& c, const float* in, void* out) const { c.kernels.norm(row_, in, out); }
   uint64_t bytes() const { return (weight_.size() + bias_.size()) * sizeof(float); }
 
  private:

@@ -5,6 +5,16 @@
 #include "ops.hpp"
 
 namespace millrace::cpu {
+namespace {
+
+// The sequence of a row of the step.
+const Sequence& sequence_of(const Batch& batch, int row) {
+  const auto next = std::upper_bound(batch.sequences.begin(), batch.sequences.end(), row,
+                                     [](int r, const Sequence& s) { return r < s.first_row; });
+  return next[-1];
+}
+
+}  // namespace
 
 Angles::Angles(const Op& op, int max_rows)
     : inv_freq_(op.inv_freq, op.inv_freq + op.rotary_dim / 2),
@@ -37,27 +47,25 @@ RopeStore::RopeStore(const Context& c, const Op& op, const Angles* angles)
 
 void RopeStore::run(const Context& c, const Batch& batch, Slot in) const {
   const int d = op_.head_dim;
-  for (const Sequence& s : batch.sequences) {
-    for_rows(c.pool, s.rows, in.width, [&](int i, int) {
-      const int row = s.first_row + i;
-      float* q = in.f32() + int64_t{row} * in.width;
-      float* k = q + int64_t{op_.heads} * d;
-      HeadsRow heads{op_.heads,
-                     d,
-                     q_norm_.empty() ? nullptr : q_norm_.data(),
-                     op_.eps,
-                     op_.rotary_dim,
-                     op_.rotary_interleaved != 0,
-                     angles_ != nullptr ? angles_->cosine(row) : nullptr,
-                     angles_ != nullptr ? angles_->sine(row) : nullptr};
-      c.kernels.rotate(heads, q);
-      heads.heads = op_.kv_heads;
-      heads.norm = k_norm_.empty() ? nullptr : k_norm_.data();
-      c.kernels.rotate(heads, k);
-      store(c, s, i, 0, k);
-      store(c, s, i, 1, k + int64_t{op_.kv_heads} * d);
-    });
-  }
+  for_rows(c.pool, batch.rows, in.width, [&](int row, int) {
+    const Sequence& s = sequence_of(batch, row);
+    float* q = in.f32() + int64_t{row} * in.width;
+    float* k = q + int64_t{op_.heads} * d;
+    HeadsRow heads{op_.heads,
+                   d,
+                   q_norm_.empty() ? nullptr : q_norm_.data(),
+                   op_.eps,
+                   op_.rotary_dim,
+                   op_.rotary_interleaved != 0,
+                   angles_ != nullptr ? angles_->cosine(row) : nullptr,
+                   angles_ != nullptr ? angles_->sine(row) : nullptr};
+    c.kernels.rotate(heads, q);
+    heads.heads = op_.kv_heads;
+    heads.norm = k_norm_.empty() ? nullptr : k_norm_.data();
+    c.kernels.rotate(heads, k);
+    store(c, s, row - s.first_row, 0, k);
+    store(c, s, row - s.first_row, 1, k + int64_t{op_.kv_heads} * d);
+  });
 }
 
 // Puts the keys or values of a row of the sequence into their slab (op_kernels.hpp).

@@ -5,6 +5,7 @@
 #define MILLRACE_CPU_ROW_TILE_HPP
 
 #include "op_kernels.hpp"
+#include "round_tile.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -21,7 +22,12 @@ struct Rows {
   static constexpr int kLanes = T::kLanes;
 
   static void to_bf16(const float* in, int64_t n, bf16* out) {
-    for (int64_t i = 0; i < n; ++i) out[i] = round_bf16(in[i]);
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+      const auto rounded = cpu::to_bf16<kLanes>(T::load(in + i));
+      __builtin_memcpy(out + i, &rounded, sizeof rounded);
+    }
+    for (; i < n; ++i) out[i] = round_bf16(in[i]);
   }
 
   // from_float, once more: an inline function of another file might be linked

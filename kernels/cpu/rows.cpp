@@ -17,9 +17,11 @@ std::vector<float> floats(const mr_tensor* vector) {
   return values;
 }
 
-int rows_per_task(int width) {
+int row_tasks(int rows, int width, int threads) {
   constexpr int kElements = 16 << 10;
-  return std::max(1, kElements / width);
+  const int step = std::max(1, kElements / width);
+  const int tasks = (rows + step - 1) / step;
+  return tasks <= 1 ? tasks : std::min(rows, (tasks + threads - 1) / threads * threads);
 }
 
 }  // namespace millrace::cpu

@@ -11,8 +11,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Longer than the gaps between the ops of a step, and nothing to an idle server.
-constexpr std::chrono::microseconds kLookOut{50};
+// Longer than the gaps between the ops of a step.
+constexpr std::chrono::microseconds kSpin{20};
+// Longer than those between the steps of an answer, and nothing to an idle server.
+constexpr std::chrono::microseconds kLookOut{1000};
 
 void pause() {
 #if defined(__x86_64__)
@@ -22,17 +24,20 @@ void pause() {
 #endif
 }
 
-// Waits until word no longer holds `old`: looks out for kLookOut, then sleeps.
+// Waits until word no longer holds `old`: looks out for kLookOut, after kSpin only when nobody
+// else wants the core, and then sleeps. Who sleeps lets the core halt, and to wake it takes as
+// long as a small op, much longer still in a virtual machine.
 template <class T>
 T wait_while(const std::atomic<T>& word, T old) {
-  const Clock::time_point until = Clock::now() + kLookOut;
-  do {
+  const Clock::time_point start = Clock::now();
+  for (Clock::duration waited{}; waited < kLookOut; waited = Clock::now() - start) {
+    if (waited > kSpin) std::this_thread::yield();
     for (int i = 0; i < 16; ++i) {
       const T now = word.load(std::memory_order_acquire);
       if (now != old) return now;
       pause();
     }
-  } while (Clock::now() < until);
+  }
   word.wait(old, std::memory_order_acquire);
   return word.load(std::memory_order_acquire);
 }

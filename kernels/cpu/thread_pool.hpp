@@ -23,8 +23,9 @@ namespace millrace::cpu {
 // (its caches, its NUMA node's memory, if it also touched it first), and a slow
 // thread holds up no more than the one task it is in.
 //
-// Workers that find no work look out for some tens of microseconds, the gap
-// between the ops of a step, and then sleep in the kernel.
+// Workers that find no work look out for a millisecond, more than the gap between
+// the steps of an answer, and leave the core to others who want it meanwhile;
+// then they sleep in the kernel.
 class ThreadPool {
  public:
   // threads >= 1; throws std::system_error if the system grants no thread.

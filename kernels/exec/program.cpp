@@ -292,8 +292,8 @@ class Reader {
   }
 
   void quantisation(const Op& op) {
-    in_range("weights", op.weights, MR_WEIGHTS_16BIT, MR_WEIGHTS_INT4);
-    if (op.weights == MR_WEIGHTS_INT4) {
+    in_range("weights", op.weights, MR_WEIGHTS_16BIT, MR_WEIGHTS_NF4);
+    if (in_groups(op.weights)) {
       if (op.group != 32 && op.group != 64 && op.group != 128) {
         bad("group is %d, expected 32, 64 or 128", op.group);
       }
@@ -303,7 +303,7 @@ class Reader {
     // A sum of so many products of codes is an int32.
     constexpr int kMostQuantised = 1 << 17;
     const int width = p_.slots[op.in].width;
-    if (op.weights != MR_WEIGHTS_16BIT && width > kMostQuantised) {
+    if (quantises_rows(op.weights) && width > kMostQuantised) {
       bad("in is %d wide, quantised weights take up to %d", width, kMostQuantised);
     }
   }
@@ -414,6 +414,17 @@ const char* op_name(int32_t kind) {
     default:
       return "unknown";
   }
+}
+
+const char* weights_name(int32_t weights) {
+  constexpr const char* kNames[] = {"16-bit", "int8", "int4", "fp8", "nf4"};
+  return kNames[weights];
+}
+
+bool in_groups(int32_t weights) { return weights == MR_WEIGHTS_INT4 || weights == MR_WEIGHTS_NF4; }
+
+bool quantises_rows(int32_t weights) {
+  return weights == MR_WEIGHTS_INT8 || weights == MR_WEIGHTS_INT4;
 }
 
 const char* kv_type_name(int32_t type) {

@@ -1,11 +1,10 @@
 #include "exec/quantise.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
-
-#include "cpu/bf16.hpp"
 
 namespace millrace {
 namespace {
@@ -52,6 +51,25 @@ float int4_error(const float* w, int n, float scale) {
   return sum;
 }
 
+// The code of the nearest e4m3fn, ties to even, of a magnitude up to 448 and its rounding.
+uint8_t fp8_code(float x) {
+  constexpr float kLeastNormal = 0x1p-6f, kSubnormals = 0x1p9f;
+  if (x < kLeastNormal) {  // the code of 2^-6 itself is 8
+    return static_cast<uint8_t>((x * kSubnormals + kRounder) - kRounder);
+  }
+  constexpr int kDropped = 20, kBias = (127 - 7) << 3;
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const uint32_t even = bits >> kDropped & 1;
+  return static_cast<uint8_t>(((bits + (1u << (kDropped - 1)) - 1 + even) >> kDropped) - kBias);
+}
+
+// How many of the levels' midpoints are below x.
+uint8_t nf4_code(float x) {
+  int code = 0;
+  for (int i = 0; i < 15; ++i) code += x > 0.5f * (kNf4Levels[i] + kNf4Levels[i + 1]) ? 1 : 0;
+  return static_cast<uint8_t>(code);
+}
+
 }  // namespace
 
 float quantise_int8(const float* w, int64_t n, int8_t* codes) {
@@ -84,6 +102,33 @@ float quantise_int4(const float* w, int n, uint8_t* codes) {
   const float inverse = 1.0f / best;
   for (int i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(int4_code(w[i], inverse));
   return best;
+}
+
+float quantise_fp8(const float* w, int64_t n, uint8_t* codes) {
+  const float top = std::fabs(largest(w, n));
+  const float scale = top / kFp8Largest;
+  if (!std::isnormal(scale)) {
+    std::fill(codes, codes + n, uint8_t{0});
+    return std::isnan(top) ? kNan : 0.0f;
+  }
+  const float inverse = kFp8Largest / top;
+  for (int64_t i = 0; i < n; ++i) {
+    codes[i] = static_cast<uint8_t>(fp8_code(std::fabs(w[i] * inverse)) | std::signbit(w[i]) << 7);
+  }
+  return scale;
+}
+
+float quantise_nf4(const float* w, int n, uint8_t* codes) {
+  constexpr uint8_t kZero = 7;
+  const float top = std::fabs(largest(w, n));
+  std::fill(codes, codes + n, kZero);
+  if (std::isnan(top)) return kNan;
+  const float scale = cpu::rounded(top);
+  if (!std::isfinite(scale)) return kNan;  // beyond the largest bf16
+  if (!std::isnormal(scale)) return 0;
+  const float inverse = 1.0f / scale;
+  for (int i = 0; i < n; ++i) codes[i] = nf4_code(w[i] * inverse);
+  return scale;
 }
 
 }  // namespace millrace

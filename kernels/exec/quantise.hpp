@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "cpu/bf16.hpp"
+
 namespace millrace {
 
 // An output channel of n weights as w = scale * code, codes -127 to 127: the scale is
@@ -16,6 +18,37 @@ float quantise_int8(const float* w, int64_t n, int8_t* codes);
 // fractions of what maps the weight of largest magnitude to -8, or to 7. A group with a
 // NaN or an infinity has the scale NaN.
 float quantise_int4(const float* w, int n, uint8_t* codes);
+
+// FP8 e4m3fn (OCP 8-bit floating point, 2023): sign, four bits of exponent, three of
+// mantissa; up to 448, no infinities, and no NaN among the codes of weights.
+inline constexpr float kFp8Largest = 448.0f;
+
+constexpr float fp8_value(uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  float x = static_cast<float>(exponent == 0 ? mantissa : 8 + mantissa);
+  for (int e = exponent == 0 ? 1 : exponent; e < 10; ++e) x *= 0.5f;
+  for (int e = 10; e < exponent; ++e) x *= 2.0f;
+  return code >> 7 ? -x : x;
+}
+
+// An output channel of n weights as w = scale * fp8_value(code): the scale is the largest
+// magnitude over 448, the code that of the nearest value. NaN as quantise_int8.
+float quantise_fp8(const float* w, int64_t n, uint8_t* codes);
+
+// The levels of NF4 (Dettmers et al., QLoRA, 2023, appendix E), quantiles of a normal
+// distribution, rounded to bf16 as they are multiplied.
+inline constexpr float kNf4Levels[16] = {
+    cpu::rounded(-1.0f),         cpu::rounded(-0.6961928f),  cpu::rounded(-0.52507305f),
+    cpu::rounded(-0.39491749f),  cpu::rounded(-0.28444138f), cpu::rounded(-0.18477343f),
+    cpu::rounded(-0.091050036f), cpu::rounded(0.0f),         cpu::rounded(0.0795803f),
+    cpu::rounded(0.1609302f),    cpu::rounded(0.2461123f),   cpu::rounded(0.33791524f),
+    cpu::rounded(0.44070983f),   cpu::rounded(0.562617f),    cpu::rounded(0.72295684f),
+    cpu::rounded(1.0f),
+};
+
+// A group of n weights as w = scale * kNf4Levels[code]: the scale is their largest
+// magnitude as a bf16, the code that of the nearest level. NaN as quantise_int4.
+float quantise_nf4(const float* w, int n, uint8_t* codes);
 
 }  // namespace millrace
 

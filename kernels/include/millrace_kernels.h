@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 6
+#define MR_ABI_VERSION 7
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -83,13 +83,17 @@ typedef enum mr_activation {
   MR_ACT_RELU = 4
 } mr_activation;
 
-/* How a linear op keeps its weights. Quantised ones are multiplied with the rows of
+/* How a linear op keeps its weights. Those of integers are multiplied with the rows of
  * `in` quantised to int8, each by its own scale, largest magnitude / 127 (W8A8, W4A8);
- * sums of the codes' products are exact integers. */
+ * sums of the codes' products are exact integers. Those of FP8 and NF4 are multiplied with
+ * the rows as they are. */
 typedef enum mr_weights {
   MR_WEIGHTS_16BIT = 0, /* the type of the backend's operands */
   MR_WEIGHTS_INT8 = 1,  /* a scale for each output row */
-  MR_WEIGHTS_INT4 = 2   /* a bf16 scale for each `group` elements of an output row */
+  MR_WEIGHTS_INT4 = 2,  /* a bf16 scale for each `group` elements of an output row */
+  MR_WEIGHTS_FP8 = 3,   /* e4m3fn; a scale for each output row, largest magnitude / 448 */
+  MR_WEIGHTS_NF4 = 4    /* one of 16 levels, -1 to 1; a bf16 scale for each `group` elements of an
+                         * output row, their largest magnitude */
 } mr_weights;
 
 /* How the KV cache keeps an element. Codes are made when a token is stored, of its keys
@@ -145,7 +149,7 @@ typedef struct mr_op {
   int32_t gated;
   int32_t accumulate;
   int32_t weights; /* mr_weights */
-  int32_t group;   /* of MR_WEIGHTS_INT4: 32, 64 or 128; else 0 */
+  int32_t group;   /* of MR_WEIGHTS_INT4 and _NF4: 32, 64 or 128; else 0 */
 
   /* ROPE_STORE, ATTENTION: the slot `in` is [q heads | k heads | v heads] x head_dim.
    * ATTENTION writes [heads x head_dim]. */

@@ -61,16 +61,41 @@ void round_trip_int4(float* w, int n, std::vector<uint8_t>& codes) {
   for (int i = 0; i < n; ++i) w[i] = scale * static_cast<float>(codes[i] - 8);
 }
 
+void round_trip_fp8(float* w, int n, std::vector<uint8_t>& codes) {
+  codes.resize(n);
+  const float scale = quantise_fp8(w, n, codes.data());
+  for (int i = 0; i < n; ++i) w[i] = scale * fp8_value(codes[i]);
+}
+
+void round_trip_nf4(float* w, int n, std::vector<uint8_t>& codes) {
+  codes.resize(n);
+  const float scale = quantise_nf4(w, n, codes.data());
+  for (int i = 0; i < n; ++i) w[i] = scale * kNf4Levels[codes[i]];
+}
+
 // What is left of a row of W as the op keeps it.
 void round_trip(const Op& op, float* w, int width, std::vector<uint8_t>& codes) {
-  if (op.weights == MR_WEIGHTS_INT8) round_trip_int8(w, width, codes);
-  if (op.weights != MR_WEIGHTS_INT4) return;
-  for (int k = 0; k < width; k += op.group) {
-    round_trip_int4(w + k, std::min(op.group, width - k), codes);
+  const int group = in_groups(op.weights) ? op.group : width;
+  for (int k = 0; k < width; k += group) {
+    const int n = std::min(group, width - k);
+    switch (op.weights) {
+      case MR_WEIGHTS_INT8:
+        round_trip_int8(w + k, n, codes);
+        break;
+      case MR_WEIGHTS_INT4:
+        round_trip_int4(w + k, n, codes);
+        break;
+      case MR_WEIGHTS_FP8:
+        round_trip_fp8(w + k, n, codes);
+        break;
+      case MR_WEIGHTS_NF4:
+        round_trip_nf4(w + k, n, codes);
+        break;
+    }
   }
 }
 
-// The rows that quantised weights meet.
+// The rows that weights of integers meet.
 void round_trip_rows(int rows, Slot in, float* out) {
   std::vector<uint8_t> codes;
   std::copy(in.f32(), in.f32() + int64_t{rows} * in.width, out);
@@ -81,7 +106,7 @@ void round_trip_rows(int rows, Slot in, float* out) {
 
 void linear(const Context& c, const Op& op, int rows, Slot in, Slot out) {
   const int64_t blocks = (out.width + kBlock - 1) / kBlock;
-  const bool quantised = op.weights != MR_WEIGHTS_16BIT;
+  const bool quantised = quantises_rows(op.weights);
   const int64_t taken = quantised ? int64_t{rows} * in.width : 0;
   // Two rows of W per thread: a gated op needs gate and up together.
   float* scratch =

@@ -24,6 +24,11 @@ void check_program(const Program& p) {
     fail(MR_UNSUPPORTED, "head_dim is %d, the sycl backend runs multiples of 8 up to %d",
          p.head_dim, kMostHeadDim);
   }
+  for (const Op& op : p.ops) {
+    if (op.weights == MR_WEIGHTS_16BIT || quantises_rows(op.weights)) continue;
+    fail(MR_UNSUPPORTED, "op %d has %s weights, the sycl backend has 16-bit, int8 and int4",
+         op.index, weights_name(op.weights));
+  }
 }
 
 class SyclDevice : public Device {
@@ -49,6 +54,9 @@ class SyclDevice : public Device {
   }
   mr_measurement measure() override { return sycl_backend::measure(*stream_, target_); }
   mr_dtype kv_dtype(const Program& p) const override { return operand_type(p, operands_); }
+  size_t kv_code_block_bytes(const Program& p, int32_t type) const override {
+    return size_t{kSlabTokens} * kv_token_bytes(p.head_dim, kv_bits(type));
+  }
   mr_dtype operand_dtype(const Program& p) const override { return operand_type(p, operands_); }
   Buffer allocate(size_t bytes) override { return stream_->allocate(bytes); }
   int32_t max_slabs() const override { return INT32_MAX; }
@@ -59,9 +67,16 @@ class SyclDevice : public Device {
 
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& layout) override {
     check_program(program);
+    if (!takes_kv_bits(program.head_dim, target_.lanes, kv_bits(layout.type))) {
+      fail(MR_UNSUPPORTED,
+           "a KV cache of int4 with heads of %d elements: a device with sub-groups of 8 has "
+           "registers "
+           "for up to 96; int8 takes every size",
+           program.head_dim);
+    }
     // First: it takes the compiler longest, and runs beside the others'.
     const mr_dtype type = operand_type(program, operands_);
-    const Bundle attention = attention_bundle(*stream_, target_, program, type);
+    const Bundle attention = attention_bundle(*stream_, target_, program, type, layout.type);
     std::optional<Bundle> quantised;
     if (sycl_backend::quantised(program)) {
       quantised.emplace(stream_->queue(), std::vector<std::string>{"quantised.cpp"},

@@ -57,11 +57,16 @@ mr_dtype operand_type(const Program& program, int32_t wanted) {
   return program.tensors.empty() || program.tensors[0].dtype == MR_BF16 ? MR_BF16 : MR_F16;
 }
 
-Bundle attention_bundle(const Stream& stream, Target target, const Program& program,
-                        mr_dtype type) {
+int kv_bits(int32_t type) { return type == MR_KV_INT8 ? 8 : type == MR_KV_INT4 ? 4 : 16; }
+
+Bundle attention_bundle(const Stream& stream, Target target, const Program& program, mr_dtype type,
+                        int32_t kv_type) {
   std::vector<std::string> options = build_options(target, type);
   options.push_back("-DMR_HEAD_DIM=" + std::to_string(program.head_dim));
-  options.push_back("-DMR_QUERIES=" + std::to_string(most_queries(program.head_dim, target.lanes)));
+  const int bits = kv_bits(kv_type);
+  options.push_back("-DMR_KV_BITS=" + std::to_string(bits));
+  options.push_back("-DMR_QUERIES=" +
+                    std::to_string(most_queries(program.head_dim, target.lanes, bits)));
   return Bundle(stream.queue(), {"attention.cpp"}, options);
 }
 
@@ -94,7 +99,8 @@ SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype
       linears_(*stream_, target_, kernels_->linear, choices),
       constants_(program.ops.size()) {
   if (quantised) quantised_ = std::make_unique<QuantisedLinears>(*stream_, target, *quantised);
-  const int most_queries = sycl_backend::most_queries(program.head_dim, target.lanes);
+  const int most_queries =
+      sycl_backend::most_queries(program.head_dim, target.lanes, kv_bits(layout.type));
   for (int queries = 1; queries <= most_queries; queries *= 2) {
     attention_.emplace_back(queries, attention.kernel("mr_attention_" + std::to_string(queries)));
   }
@@ -145,10 +151,11 @@ void SyclKernels::load(const Op& op, Constants& c) {
     case MR_OP_ROPE_STORE:
       c.q_norm = floats(program_.tensor(op.q_norm));
       c.k_norm = floats(program_.tensor(op.k_norm));
-      c.inv_freq = floats(op.inv_freq, op.rotary_dim / 2);
+      c.inv_freq = stream_->upload(op.inv_freq, op.rotary_dim / 2 * sizeof(float));
       break;
     case MR_OP_ATTENTION:
-      c.slopes = floats(op.alibi_slopes, op.alibi_slopes == nullptr ? 0 : op.heads);
+      c.slopes = stream_->upload(op.alibi_slopes,
+                                 op.alibi_slopes == nullptr ? 0 : op.heads * sizeof(float));
       break;
     default:
       break;
@@ -173,24 +180,14 @@ WeightBlocks SyclKernels::shared_table(const Op& embed) const {
 // A tensor as it lies in the checkpoint.
 Buffer SyclKernels::raw(const mr_tensor* tensor) {
   if (tensor == nullptr) return {};
-  Buffer buffer = stream_->allocate(elements(*tensor) * dtype_bytes(tensor->dtype));
-  stream_->copy(buffer.data(), tensor->data, buffer.size());
-  stream_->wait();
-  return buffer;
+  return stream_->upload(tensor->data, elements(*tensor) * dtype_bytes(tensor->dtype));
 }
 
 Buffer SyclKernels::floats(const mr_tensor* tensor) {
   if (tensor == nullptr) return {};
   std::vector<float> values(elements(*tensor));
   for (size_t i = 0; i < values.size(); ++i) values[i] = element(*tensor, i);
-  return floats(values.data(), static_cast<int>(values.size()));
-}
-
-Buffer SyclKernels::floats(const float* values, int n) {
-  Buffer buffer = stream_->allocate(n * sizeof(float));
-  if (n > 0) stream_->copy(buffer.data(), values, buffer.size());
-  stream_->wait();
-  return buffer;
+  return stream_->upload(values);
 }
 
 void SyclKernels::begin(const Batch& batch) {
@@ -245,9 +242,9 @@ void SyclKernels::linear(const Op& op, int rows, Slot in, Slot out) {
 }
 
 KvShape SyclKernels::kv_shape(const Op& op) const {
-  const size_t bytes = layout_.element_bytes;
-  return {static_cast<int64_t>(layout_.block(op.layer, 0, 0) / bytes),
-          static_cast<int64_t>(layout_.block(op.layer, 1, 0) / bytes), op.kv_heads, op.head_dim};
+  return {static_cast<int64_t>(layout_.block(op.layer, 0, 0)),
+          static_cast<int64_t>(layout_.block(op.layer, 1, 0)), op.kv_heads, op.head_dim,
+          kv_bits(layout_.type)};
 }
 
 void SyclKernels::rope_store(const Op& op, const Batch& batch, Slot in) {

@@ -16,15 +16,19 @@
 
 namespace millrace::sycl_backend {
 
-// The type of a program's operands and KV cache: `wanted`, or, if that is 0, bf16 where
-// its linear weights are, else f16.
+// The type of a program's operands, and of keys and values that are not codes: `wanted`, or,
+// if that is 0, bf16 where its linear weights are, else f16.
 mr_dtype operand_type(const Program& program, int32_t wanted);
 
 // What all device code is compiled with.
 std::vector<std::string> build_options(Target target, mr_dtype type);
 
-// The kernels of attention, for the program's size of a head.
-Bundle attention_bundle(const Stream& stream, Target target, const Program& program, mr_dtype type);
+// Bits of an element of a KV cache (mr_kv_type).
+int kv_bits(int32_t type);
+
+// The kernels of attention, for the program's size of a head and its KV cache (mr_kv_type).
+Bundle attention_bundle(const Stream& stream, Target target, const Program& program, mr_dtype type,
+                        int32_t kv_type);
 
 // Kernels that do not depend on the size of a head.
 struct CommonKernels {
@@ -79,7 +83,6 @@ class SyclKernels : public Kernels {
   WeightBlocks shared_table(const Op& embed) const;
   Buffer raw(const mr_tensor* tensor);
   Buffer floats(const mr_tensor* tensor);
-  Buffer floats(const float* values, int n);
   KvShape kv_shape(const Op& op) const;
 
   std::shared_ptr<Stream> stream_;

@@ -22,6 +22,18 @@ struct LinearKind {
 };
 LinearKind linear_kind(const Program& program, const Op& op, mr_dtype type);
 
+// The row of W in a column of packed weights, -1: none. A gated op has `unit` columns of gate
+// and the same of up in turn.
+int64_t row_of_column(const LinearKind& kind, int64_t column, int unit);
+
+// A sum is cut into slices, one per sub-group of a work-group.
+struct Slices {
+  int32_t count, steps;  // steps: of a slice
+};
+// Cuts a sum of so many steps: as many slices as fill the device where one row is `tasks`
+// work-groups, each of whole groups of steps.
+Slices cut_sum(const sycl::device& device, int tasks, int steps, int group);
+
 // Weights in blocks: [block of `columns` columns][pair along the sum][columns][2].
 struct WeightBlocks {
   const void* data;
@@ -35,6 +47,8 @@ class Linear {
   // to most_rows, may be read and overwritten.
   virtual void run(Stream& stream, int rows, const void* in, void* out) = 0;
   virtual uint64_t bytes() const = 0;
+  // The best of some runs of so many rows.
+  double seconds(Stream& stream, int rows, const void* in, void* out);
   // The weights, if they lie so and are not gated; else no data.
   virtual WeightBlocks blocks() const { return {}; }
 };

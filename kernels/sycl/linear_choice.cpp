@@ -1,7 +1,6 @@
 #include "sycl/linear_choice.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "sycl/weights.hpp"
@@ -11,7 +10,6 @@ namespace {
 
 constexpr int kPatterns = 4;  // different rows of a trial
 constexpr int kManyRows = 64;
-constexpr int kTries = 3;
 
 // Rows to try a linear op on: a few different ones, again and again.
 class Trial {
@@ -28,10 +26,8 @@ class Trial {
       fill(out, kind.width, [](float x) { return x; });
       std::memcpy(before_.data(), out.data(), before_.size());
     }
-    in_ = stream.allocate(in.size() * sizeof(uint16_t));
+    in_ = stream.upload(in);
     out_ = stream.allocate(before_.size());
-    stream.copy(in_.data(), in.data(), in_.size());
-    stream.wait();
   }
 
   // One row of each pattern.
@@ -56,17 +52,8 @@ class Trial {
     return true;
   }
 
-  // The best of some runs.
   double seconds(Linear& linear, int rows) {
-    double best = 1e30;
-    for (int i = 0; i <= kTries; ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      linear.run(stream_, rows, in_.data(), out_.data());
-      stream_.wait();
-      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-      if (i > 0) best = std::min(best, passed.count());  // the first one warms up
-    }
-    return best;
+    return linear.seconds(stream_, rows, in_.data(), out_.data());
   }
 
  private:

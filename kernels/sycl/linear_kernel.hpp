@@ -42,8 +42,6 @@ class KernelLinear : public Linear {
   }
 
  private:
-  void cut(const Stream& stream);
-
   const std::vector<LinearKernel>& kernels_;
   int lanes_;
   LinearShape shape_{};

@@ -32,15 +32,6 @@ int64_t product_columns(const LinearKind& kind) {
   return int64_t{(kind.width + kHalf - 1) / kHalf} * kPackedColumns;
 }
 
-// The row of W that a column holds, -1: none.
-int64_t row_of_column(const LinearKind& kind, int64_t column) {
-  constexpr int kHalf = kPackedColumns / 2;
-  if (!kind.gated) return column;
-  const int64_t row = column / kPackedColumns * kHalf + column % kHalf;
-  if (row >= kind.width) return -1;
-  return column % kPackedColumns < kHalf ? row : row + kind.width;
-}
-
 // Whether the product alone is the op; else mr_finish makes it of floats.
 bool plain(const LinearKind& kind) {
   return !kind.gated && kind.activation == MR_ACT_NONE && kind.out_f32;
@@ -278,23 +269,19 @@ class Opened : public OneDnn {
                                const Program& program, const Op& op) {
     const int64_t columns = product_columns(kind);
     std::vector<uint16_t> numbers(columns * kind.depth);
-    std::vector<float> bias(kind.bias ? columns : 0);
+    // Our kernels read whole blocks of the bias.
+    const int64_t blocks = (columns + kPackedColumns - 1) / kPackedColumns;
+    std::vector<float> bias(kind.bias ? blocks * kPackedColumns : 0);
     parallel(columns, [&](int64_t column) {
-      const int64_t row = row_of_column(kind, column);
+      const int64_t row = row_of_column(kind, column, kPackedColumns / 2);
       if (row < 0) return;
       const SourceRow source = source_row(program, op, row);
       read_row(source, kind.depth, kind.type, numbers.data() + column * kind.depth);
       if (source.bias != nullptr) bias[column] = element(*source.bias, source.row);
     });
-    const Buffer flat = stream_.allocate(numbers.size() * sizeof numbers[0]);
-    stream_.copy(flat.data(), numbers.data(), flat.size());
-    // Our kernels read whole blocks of the bias.
-    const size_t blocks = (columns + kPackedColumns - 1) / kPackedColumns;
-    Multiplication::Weights loaded{
-        stream_.allocate(products.weights().get_size()),
-        stream_.allocate(kind.bias ? blocks * kPackedColumns * sizeof(float) : 0)};
-    if (kind.bias) stream_.copy(loaded.bias.data(), bias.data(), bias.size() * sizeof(float));
-    stream_.wait();
+    const Buffer flat = stream_.upload(numbers);
+    Multiplication::Weights loaded{stream_.allocate(products.weights().get_size()),
+                                   stream_.upload(bias)};
     const auto usm = [&](const memory::desc& d, const Buffer& data) {
       return interop::make_memory(d, engine_, interop::memory_kind::usm, data.data());
     };

@@ -22,10 +22,10 @@ DevicePool::DevicePool(std::shared_ptr<Stream> stream, sycl::kernel copy, const 
 }
 
 void DevicePool::copy_slab(int from, int to, int tokens) {
-  const int32_t block = kSlabTokens * layout_.head_dim;
+  const auto block = static_cast<int32_t>(layout_.block_bytes / sizeof(uint32_t));
   const size_t blocks = size_t(layout_.layers) * 2 * layout_.kv_heads;
   stream_->launch(copy_, blocks, kRowItems, static_cast<const void*>(slab(from)),
-                  static_cast<void*>(slab(to)), block, tokens * layout_.head_dim);
+                  static_cast<void*>(slab(to)), block, block / kSlabTokens * tokens);
   stream_->wait();
 }
 

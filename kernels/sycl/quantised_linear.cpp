@@ -1,8 +1,6 @@
 #include "sycl/quantised_linear.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 
 #include "cpu/bf16.hpp"
 #include "exec/quantise.hpp"
@@ -13,18 +11,8 @@ namespace millrace::sycl_backend {
 namespace {
 
 constexpr int kBlockRows = 256;  // of oneDNN's products at once
-constexpr int kTries = 3;
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-// The row of W in a column of the blocks, -1: none. Of a gated op a block has half gate, half up.
-int64_t row_of_column(const LinearKind& kind, int64_t column) {
-  constexpr int kHalf = kPackedColumns / 2;
-  if (!kind.gated) return column < kind.width ? column : -1;
-  const int64_t row = column / kPackedColumns * kHalf + column % kHalf;
-  if (row >= kind.width) return -1;
-  return column % kPackedColumns < kHalf ? row : row + kind.width;
-}
 
 // Weights as device/quantised.cpp has them.
 struct Packed {
@@ -77,14 +65,6 @@ void pack_int4(const std::vector<float>& row, int64_t column, int group, const Q
   }
 }
 
-template <class T>
-Buffer upload(Stream& stream, const std::vector<T>& values) {
-  Buffer buffer = stream.allocate(values.size() * sizeof(T));
-  if (!values.empty()) stream.copy(buffer.data(), values.data(), buffer.size());
-  stream.wait();
-  return buffer;
-}
-
 void reach(Stream& stream, Buffer& buffer, size_t bytes) {
   if (bytes > buffer.size()) buffer = stream.allocate(bytes);
 }
@@ -118,7 +98,10 @@ class QuantisedLinear : public Linear {
     s.accumulate = kind.accumulate;
     s.bias = kind.bias;
     s.out_f32 = kind.out_f32;
-    cut();
+    const Slices slices =
+        cut_sum(shared.stream_.device(), s.blocks * sub_groups(), s.steps, s.group_steps);
+    s.slices = slices.count;
+    s.slice_steps = slices.steps;
     load(p, op);
   }
 
@@ -141,27 +124,13 @@ class QuantisedLinear : public Linear {
   void set_few_rows(int rows) { few_rows_ = rows; }
 
  private:
-  // As KernelLinear has it; a slice is whole groups.
-  void cut() {
-    constexpr int kMostSlices = 8, kLeastSteps = 4;
-    const sycl::device device = shared_.stream_.device();
-    const int wanted = static_cast<int>(device.get_info<sycl::info::device::max_compute_units>()) *
-                       (device.is_cpu() ? 2 : 8);
-    const int tasks = shape_.blocks * sub_groups();
-    int slices = std::clamp((wanted + tasks - 1) / tasks, 1, kMostSlices);
-    slices = std::clamp(shape_.steps / kLeastSteps, 1, slices);
-    shape_.slice_steps =
-        static_cast<int32_t>(round_up((shape_.steps + slices - 1) / slices, shape_.group_steps));
-    shape_.slices = (shape_.steps + shape_.slice_steps - 1) / shape_.slice_steps;
-  }
-
   // That share a block of columns.
   int sub_groups() const { return kPackedColumns / shared_.target_.lanes / kColumnBlocks; }
 
   void load(const Program& p, const Op& op) {
     Packed packed(kind_, shape_, int4_);
     parallel(columns(), [&](int64_t column) {
-      const int64_t row = row_of_column(kind_, column);
+      const int64_t row = row_of_column(kind_, column, kPackedColumns / 2);
       if (row < 0) return;
       const SourceRow source = source_row(p, op, row);
       std::vector<float> values(kind_.depth);
@@ -176,9 +145,9 @@ class QuantisedLinear : public Linear {
       if (source.bias != nullptr) packed.bias[column] = element(*source.bias, source.row);
     });
     Stream& stream = shared_.stream_;
-    weights_ = upload(stream, packed.words);
-    scales_ = int4_ ? upload(stream, packed.scales4) : upload(stream, packed.scales8);
-    bias_ = upload(stream, packed.bias);
+    weights_ = stream.upload(packed.words);
+    scales_ = int4_ ? stream.upload(packed.scales4) : stream.upload(packed.scales8);
+    bias_ = stream.upload(packed.bias);
   }
 
   void run_ours(Stream& stream, int rows, void* out) {
@@ -257,15 +226,7 @@ int QuantisedLinears::few_rows(const LinearKind& kind, QuantisedLinear& linear) 
     const Buffer out = stream_.allocate(size_t(kind.most_rows) * kind.width * sizeof(float));
     const auto seconds = [&](int rows, int ours) {
       linear.set_few_rows(ours);
-      double best = 1e30;
-      for (int i = 0; i <= kTries; ++i) {  // the first one warms up
-        const auto start = std::chrono::steady_clock::now();
-        linear.run(stream_, rows, in.data(), out.data());
-        stream_.wait();
-        const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-        if (i > 0) best = std::min(best, passed.count());
-      }
-      return best;
+      return linear.seconds(stream_, rows, in.data(), out.data());
     };
     // Ours as long as they are faster, up to the largest tile.
     few = 0;

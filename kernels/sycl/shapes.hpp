@@ -11,14 +11,21 @@ constexpr int kSlabTokens = 16;   // MR_SLAB_TOKENS
 constexpr int kDepth = 16;        // products of one block along the sum: one dpas of 16-bit types
 constexpr int kColumnBlocks = 2;  // blocks of columns that a sub-group computes
 // Queries that a sub-group of attention takes at once: more would not fit into
-// the registers of a thread, which are half as many bytes where it has 8 lanes.
-// scripts/sycl-isa holds this to be without spills.
-constexpr int most_queries(int head_dim, int lanes) {
-  if (lanes == 16) return head_dim <= 96 ? 8 : head_dim <= 128 ? 4 : 2;
-  return head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1;
+// the registers of a thread, which are half as many bytes where it has 8 lanes, and hold
+// what codes are widened to, too. scripts/sycl-isa holds this to be without spills.
+constexpr int most_queries(int head_dim, int lanes, int kv_bits) {
+  if (lanes == 16) return head_dim <= (kv_bits == 16 ? 96 : 64) ? 8 : head_dim <= 128 ? 4 : 2;
+  const int most = head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1;
+  return kv_bits == 4 && most > 1 ? most / 2 : most;
 }
 
-// The same for a step with beams, whose tokens' places take registers too.
+// Whether one query fits at all: what int4 is widened to leaves no room on 8 lanes beside the
+// sums of a large head.
+constexpr bool takes_kv_bits(int head_dim, int lanes, int kv_bits) {
+  return lanes == 16 || kv_bits != 4 || head_dim <= 96;
+}
+
+// The queries of a step with beams, whose tokens' places take registers too.
 constexpr int beam_queries(int most_queries) { return most_queries > 1 ? most_queries / 2 : 1; }
 
 constexpr int kNormItems = 128;    // work-items of a norm's row
@@ -89,11 +96,26 @@ struct SequenceEntry {
 };
 constexpr int32_t kNoPrompt = INT32_MAX;
 
-// Where a layer's keys and values lie in a slab, in elements.
+// Keys and values lie in a slab as [layer][K|V][KV head] blocks of 16 tokens, one behind the
+// other. A token's key or value of a head is, by the bits of an element,
+//   16  operands
+//    8  int8 codes, then a float32 scale
+//    4  for each group of 32 elements 16 bytes, byte i with element i in its low half and element
+//       i + 16 in its high one, each plus 8; then a bf16 scale for each group
+// in whole words of 4 bytes.
+constexpr int kKvGroup = 32;  // MR_KV_GROUP
+constexpr int kv_groups(int head_dim) { return (head_dim + kKvGroup - 1) / kKvGroup; }
+constexpr int kv_token_bytes(int head_dim, int bits) {
+  if (bits == 16) return 2 * head_dim;
+  if (bits == 8) return head_dim + 4;
+  return (kv_groups(head_dim) * (kKvGroup / 2 + 2) + 3) / 4 * 4;
+}
+
+// Where a layer's keys and values lie in a slab.
 struct KvShape {
-  int64_t keys;    // first block of this layer's keys
+  int64_t keys;    // bytes in front of the first block of this layer's keys
   int64_t values;  // and of its values
-  int32_t kv_heads, head_dim;
+  int32_t kv_heads, head_dim, bits;
 };
 
 struct RopeShape {

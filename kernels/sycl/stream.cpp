@@ -89,6 +89,13 @@ Buffer Stream::allocate(size_t bytes) {
   return buffer;
 }
 
+Buffer Stream::upload(const void* data, size_t bytes) {
+  Buffer buffer = allocate(bytes);
+  if (bytes > 0) copy(buffer.data(), data, bytes);
+  wait();
+  return buffer;
+}
+
 void Stream::copy(void* to, const void* from, size_t bytes) {
   guarded([&] { queue_.memcpy(to, from, bytes); });
 }

@@ -28,6 +28,12 @@ class Stream {
   // Zeroed device memory. Throws Error(MR_NO_MEMORY), also for more than the device allocates
   // in one piece.
   Buffer allocate(size_t bytes);
+  // The same with these bytes in it, which it has when this returns.
+  Buffer upload(const void* data, size_t bytes);
+  template <class T>
+  Buffer upload(const std::vector<T>& values) {
+    return upload(values.data(), values.size() * sizeof(T));
+  }
   void copy(void* to, const void* from, size_t bytes);
   // Waits, and throws for whatever failed since the last call.
   void wait();

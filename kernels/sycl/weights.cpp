@@ -6,7 +6,6 @@
 
 #include "cpu/bf16.hpp"
 #include "exec/error.hpp"
-#include "sycl/linear.hpp"
 
 namespace millrace::sycl_backend {
 float element(const mr_tensor& t, int64_t i) {
@@ -18,22 +17,6 @@ float element(const mr_tensor& t, int64_t i) {
 uint16_t to_operand(float x, mr_dtype type) {
   if (type == MR_BF16) return cpu::from_float(x);
   return sycl::bit_cast<uint16_t>(static_cast<sycl::half>(x));
-}
-
-LinearKind linear_kind(const Program& p, const Op& op, mr_dtype type) {
-  const mr_slot& in = p.slots[op.in];
-  const mr_slot& out = p.slots[op.out];
-  const bool bias = std::any_of(op.parts, op.parts + op.n_parts,
-                                [](const mr_part& part) { return part.bias >= 0; });
-  return {type,
-          in.width,
-          out.width,
-          op.activation,
-          op.gated != 0,
-          op.accumulate != 0,
-          bias,
-          out.type == MR_SLOT_F32,
-          op.index <= p.select ? p.max_rows : p.max_outputs};
 }
 
 SourceRow source_row(const Program& p, const Op& op, int64_t row) {

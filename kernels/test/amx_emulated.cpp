@@ -119,6 +119,11 @@ struct PlainBase {
   static Floats multiply_add(const Floats& a, const Floats& b, const Floats& c) {
     return a * b + c;
   }
+  static Ints widen(const bf16* in) {
+    Ints bits;
+    for (int lane = 0; lane < kLanes; ++lane) bits[lane] = static_cast<int32_t>(in[lane] << 16);
+    return bits;
+  }
   static void store_codes(const Ints& codes, int8_t* to) {
     for (int lane = 0; lane < kLanes; ++lane) to[lane] = static_cast<int8_t>(codes[lane]);
   }

@@ -104,6 +104,21 @@ double normalised_error(const std::vector<float>& a, const std::vector<float>& b
 
 // ---- Builder
 
+std::string Kept::name() const {
+  static constexpr const char* kNames[] = {"bits16", "int8", "int4", "fp8", "nf4"};
+  std::string name = kNames[weights];
+  if (group > 0) name.append("_").append(std::to_string(group));
+  return name;
+}
+
+void Builder::keep(const Kept& kept) {
+  for (mr_op& op : ops) {
+    if (op.kind != MR_OP_LINEAR) continue;
+    op.weights = kept.weights;
+    op.group = kept.group;
+  }
+}
+
 int Builder::slot(mr_slot_type type, int width) {
   slots.push_back({type, width});
   return static_cast<int>(slots.size()) - 1;
@@ -371,6 +386,34 @@ const std::vector<std::string>& tested_kv() {
     }
     return have;
   }();
+  return all;
+}
+
+const std::vector<Kept>& quantised_weights() {
+  static const std::vector<Kept> all = [] {
+    std::vector<Kept> have;
+    for (const Kept& kept :
+         {Kept{MR_WEIGHTS_INT8}, Kept{MR_WEIGHTS_INT4, 32}, Kept{MR_WEIGHTS_INT4, 64},
+          Kept{MR_WEIGHTS_INT4, 128}, Kept{MR_WEIGHTS_FP8}, Kept{MR_WEIGHTS_NF4, 32},
+          Kept{MR_WEIGHTS_NF4, 64}, Kept{MR_WEIGHTS_NF4, 128}}) {
+      Builder b = small_llama();
+      b.keep(kept);
+      try {
+        const Model model(tested_isas().front(), b, 0);
+        have.push_back(kept);
+      } catch (const Failure& e) {
+        if (e.status != MR_UNSUPPORTED) throw;
+        std::fprintf(stderr, "NOT TESTED: %s\n", e.what());
+      }
+    }
+    return have;
+  }();
+  return all;
+}
+
+std::vector<Kept> tested_weights() {
+  std::vector<Kept> all = {{}};
+  all.insert(all.end(), quantised_weights().begin(), quantised_weights().end());
   return all;
 }
 

@@ -34,6 +34,13 @@ double normalised_error(const std::vector<float>& a, const std::vector<float>& b
 
 // ---- Programs
 
+// What linear ops keep their weights as.
+struct Kept {
+  mr_weights weights = MR_WEIGHTS_16BIT;
+  int group = 0;
+
+  std::string name() const;  // "int4_32"
+};
 // Builds an op program; owns what its description points to.
 class Builder {
  public:
@@ -55,6 +62,8 @@ class Builder {
   mr_part part(int weight, int bias = -1) const;  // a whole tensor
   const float* constant(std::vector<float> values);
   const float* inv_freq(int rotary_dim, float base = 10000);
+
+  void keep(const Kept& kept);  // by the linear ops so far
 
   // Valid until the builder changes.
   mr_program_desc desc();
@@ -144,6 +153,10 @@ class Sequence {
 const std::vector<std::string>& tested_isas();
 // Name of a test parameter.
 std::string isa_label(const std::string& isa);
+// The quantised weights that the backend has, and with those of 16 bits. What it lacks is
+// printed.
+const std::vector<Kept>& quantised_weights();
+std::vector<Kept> tested_weights();
 // What tells the KV caches apart that the backend has, behind an instruction set or
 // "ref": "" (its floats), "+int8", "+int4". What it lacks is printed.
 const std::vector<std::string>& tested_kv();

@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "amx_emulated.hpp"
+#include "avx_vnni_evex.hpp"
 #include "cpu/bf16.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/linear_kernels.hpp"
 #include "cpu/linear_tune.hpp"
 #include "cpu/measure.hpp"
+#include "exec/program.hpp"
 #include "exec/quantise.hpp"
 
 namespace millrace::cpu {
@@ -74,11 +76,11 @@ struct Kind {
   Isa isa;
   int weights = MR_WEIGHTS_16BIT;
   int group = 0;
-  bool emulated = false;  // its registers: of AMX
+  const char* instead = "";  // of the machine's own instructions, kernels has
+  const LinearKernels& (*kernels)(int weights) = nullptr;
 
   std::unique_ptr<Linear> pack(const LinearSpec& spec, ThreadPool& pool) const {
-    return Linear::pack(
-        spec, emulated ? emulated_amx_kernels(weights) : linear_kernels(isa, weights), pool);
+    return Linear::pack(spec, kernels ? kernels(weights) : linear_kernels(isa, weights), pool);
   }
 };
 
@@ -117,13 +119,14 @@ struct Case {
     for (const float w : weights.values) kept.push_back(to_float(from_float(w)));
     for (const bf16 x : in) taken.push_back(to_float(x));
     if (kind.weights == MR_WEIGHTS_16BIT) return;
-    const int64_t group = kind.weights == MR_WEIGHTS_INT4 ? kind.group : in_width;
+    const int64_t group = in_groups(kind.weights) ? kind.group : in_width;
     for (size_t row = 0; row < weights.values.size(); row += in_width) {
       for (int64_t k = 0; k < in_width; k += group) {
         const int64_t n = std::min(group, in_width - k);
         quantise(&weights.values[row + k], n, kind.weights, &kept[row + k]);
       }
     }
+    if (!quantises_rows(kind.weights)) return;
     for (size_t row = 0; row < taken.size(); row += in_width) {
       const std::vector<float> x(taken.begin() + row, taken.begin() + row + in_width);
       quantise(x.data(), in_width, MR_WEIGHTS_INT8, &taken[row]);
@@ -132,15 +135,27 @@ struct Case {
 
   // The numbers that the codes stand for.
   static void quantise(const float* w, int64_t n, int type, double* to) {
-    std::vector<int8_t> codes(n);
-    float scale;
-    if (type == MR_WEIGHTS_INT8) {
-      scale = quantise_int8(w, n, codes.data());
-    } else {
-      scale = quantise_int4(w, static_cast<int>(n), reinterpret_cast<uint8_t*>(codes.data()));
-      for (int8_t& code : codes) code -= 8;
+    std::vector<uint8_t> codes(n);
+    const auto width = static_cast<int>(n);
+    double scale = 0;
+    switch (type) {
+      case MR_WEIGHTS_INT8:
+        scale = quantise_int8(w, n, reinterpret_cast<int8_t*>(codes.data()));
+        for (int i = 0; i < width; ++i) to[i] = scale * static_cast<int8_t>(codes[i]);
+        break;
+      case MR_WEIGHTS_INT4:
+        scale = quantise_int4(w, width, codes.data());
+        for (int i = 0; i < width; ++i) to[i] = scale * (codes[i] - 8);
+        break;
+      case MR_WEIGHTS_FP8:
+        scale = quantise_fp8(w, n, codes.data());
+        for (int i = 0; i < width; ++i) to[i] = scale * double{fp8_value(codes[i])};
+        break;
+      case MR_WEIGHTS_NF4:
+        scale = quantise_nf4(w, width, codes.data());
+        for (int i = 0; i < width; ++i) to[i] = scale * double{kNf4Levels[codes[i]]};
+        break;
     }
-    for (int64_t i = 0; i < n; ++i) to[i] = double{scale} * codes[i];
   }
 
   // The bytes of `rows` rows of out, beginning with row `first` of in.
@@ -209,10 +224,18 @@ std::vector<Kind> kinds() {
   for (const Isa isa : available_isas()) {
     kinds.push_back({isa});
     kinds.push_back({isa, MR_WEIGHTS_INT8});
-    for (const int group : {32, 64, 128}) kinds.push_back({isa, MR_WEIGHTS_INT4, group});
+    kinds.push_back({isa, MR_WEIGHTS_FP8});
+    for (const int weights : {MR_WEIGHTS_INT4, MR_WEIGHTS_NF4}) {
+      for (const int group : {32, 64, 128}) kinds.push_back({isa, weights, group});
+    }
   }
-  kinds.push_back({Isa::amx, MR_WEIGHTS_16BIT, 0, true});
-  kinds.push_back({Isa::amx, MR_WEIGHTS_INT8, 0, true});
+  for (const int weights : {MR_WEIGHTS_16BIT, MR_WEIGHTS_INT8}) {
+    kinds.push_back({Isa::amx, weights, 0, "Emulated", emulated_amx_kernels});
+  }
+  if (available_isas().front() >= Isa::avx512 && has_vnni()) {
+    kinds.push_back({Isa::avx2, MR_WEIGHTS_INT8, 0, "VnniByEvex", evex_avx_vnni_kernels});
+    kinds.push_back({Isa::avx2, MR_WEIGHTS_INT4, 32, "VnniByEvex", evex_avx_vnni_kernels});
+  }
   return kinds;
 }
 
@@ -220,9 +243,11 @@ std::string kind_name(const testing::TestParamInfo<Kind>& info) {
   const Kind& kind = info.param;
   std::string name = isa_name(kind.isa);
   std::erase(name, '-');
-  if (kind.emulated) name += "Emulated";
+  name += kind.instead;
   if (kind.weights == MR_WEIGHTS_INT8) name += "Int8";
+  if (kind.weights == MR_WEIGHTS_FP8) name += "Fp8";
   if (kind.weights == MR_WEIGHTS_INT4) name += "Int4Group" + std::to_string(kind.group);
+  if (kind.weights == MR_WEIGHTS_NF4) name += "Nf4Group" + std::to_string(kind.group);
   return name;
 }
 
@@ -394,33 +419,23 @@ TEST_P(EveryKind, NanAndInfinityStayInTheirRowsAndColumns) {
   }
 }
 
-TEST(Quantise, Int8IsWithinHalfAStepOfTheLargestOver127) {
-  const float w[] = {-12.7f, 0.04f, 0.06f, 6.35f, 0.0f};
-  int8_t codes[5];
-  EXPECT_FLOAT_EQ(quantise_int8(w, 5, codes), 0.1f);
-  EXPECT_EQ(std::vector<int>(codes, codes + 5), (std::vector<int>{-127, 0, 1, 64, 0}));
-  const float zeros[] = {0.0f, -0.0f};
-  EXPECT_EQ(quantise_int8(zeros, 2, codes), 0.0f);
-}
-
-TEST(Quantise, Int4TakesTheScaleOfLeastError) {
-  // Exact with -8: the largest maps to the end of the longer side, here by a negative scale.
-  const float w[] = {4.0f, -3.5f, 0.5f, -1.0f};
-  uint8_t codes[4];
-  EXPECT_EQ(quantise_int4(w, 4, codes), -0.5f);
-  EXPECT_EQ(std::vector<int>(codes, codes + 4), (std::vector<int>{0, 15, 7, 10}));
-  // One outlier among many small weights costs more than it brings to keep whole.
-  std::vector<float> many(128, 0.47f);
-  many[0] = 8.0f;
-  uint8_t all[128];
-  const float scale = quantise_int4(many.data(), 128, all);
-  EXPECT_LT(std::fabs(scale), 1.0f);
-  double error = 0, plain = 0;
-  for (int i = 0; i < 128; ++i) {
-    error += std::pow(many[i] - scale * (all[i] - 8), 2);
-    plain += std::pow(many[i] - std::round(many[i]), 2);  // the scale -1 of the largest
+// Weights that FP8 keeps exactly give the bits of 16-bit weights: products and sums are theirs.
+TEST(Linear, Fp8SumsAreThoseOf16Bits) {
+  Case c(1111, 67, {});
+  for (float& w : c.weights.values)
+    w = fp8_value(static_cast<uint8_t>(std::lround(w * 100) & 0xf7));
+  for (int64_t n = 0; n < c.out_width; ++n) c.weights.values[n * c.in_width] = kFp8Largest;
+  ThreadPool pool(2);
+  for (const Isa isa : available_isas()) {
+    if (isa == Isa::amx) continue;  // its tiles are not for FP8
+    c.spec.weights = MR_WEIGHTS_16BIT;
+    const auto bits16 = Linear::pack(c.spec, isa, pool);
+    c.spec.weights = MR_WEIGHTS_FP8;
+    const auto fp8 = Linear::pack(c.spec, isa, pool);
+    for (const int rows : {1, 5, 40}) {
+      EXPECT_EQ(c.run(*fp8, 0, rows, pool), c.run(*bits16, 0, rows, pool)) << isa_name(isa);
+    }
   }
-  EXPECT_LT(error, plain);
 }
 
 TEST(Linear, FloatInstructionSetsAgreeBitForBit) {
@@ -432,32 +447,6 @@ TEST(Linear, FloatInstructionSetsAgreeBitForBit) {
     const auto linear = Linear::pack(c.spec, isa, pool);
     for (const int rows : {1, 5, 40}) {
       EXPECT_EQ(c.run(*linear, 0, rows, pool), c.run(*portable, 0, rows, pool)) << isa_name(isa);
-    }
-  }
-}
-
-TEST(Bf16, RoundsToNearestEvenAndKeepsNan) {
-  EXPECT_EQ(from_float(1.0f), 0x3f80);
-  EXPECT_EQ(from_float(std::bit_cast<float>(0x3f808000u)), 0x3f80);  // a tie, down to even
-  EXPECT_EQ(from_float(std::bit_cast<float>(0x3f818000u)), 0x3f82);  // a tie, up to even
-  EXPECT_EQ(from_float(std::bit_cast<float>(0x3f808001u)), 0x3f81);
-  EXPECT_EQ(from_float(3.4e38f), 0x7f80);  // beyond the largest
-  EXPECT_EQ(from_float(-INFINITY), 0xff80);
-  EXPECT_TRUE(std::isnan(to_float(from_float(std::bit_cast<float>(0x7f800001u)))));
-}
-
-TEST(Bf16, EveryF16IsExact) {
-  for (uint32_t x = 0; x < 0x10000; ++x) {
-    const int exponent = x >> 10 & 31, fraction = x & 1023;
-    const float y = f16_to_float(static_cast<uint16_t>(x));
-    ASSERT_EQ(std::signbit(y), (x & 0x8000) != 0);
-    if (exponent == 31) {
-      ASSERT_EQ(std::isnan(y), fraction != 0);
-      ASSERT_EQ(std::isinf(y), fraction == 0);
-    } else {
-      const double expected =
-          exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
-      ASSERT_EQ(std::fabs(y), expected) << x;
     }
   }
 }

@@ -118,8 +118,7 @@ struct LinearCase {
   int rows = 7, in_width = 72, out_width = 61;
   int activation = MR_ACT_NONE;
   bool bias = false, gated = false, accumulate = false;
-  mr_weights weights = MR_WEIGHTS_16BIT;
-  int group = 0;
+  Kept kept;
 };
 
 void expect_linear(const LinearCase& c) {
@@ -139,8 +138,8 @@ void expect_linear(const LinearCase& c) {
   op.activation = c.activation;
   op.gated = c.gated;
   op.accumulate = c.accumulate;
-  op.weights = c.weights;
-  op.group = c.group;
+  op.weights = c.kept.weights;
+  op.group = c.kept.group;
   finish(b, out);
   SCOPED_TRACE("in " + std::to_string(c.in_width) + ", out " + std::to_string(c.out_width) +
                ", dtype " + std::to_string(c.dtype) + ", activation " +
@@ -192,15 +191,75 @@ TEST(LinearOp, EveryEndingIsCloseToRef) {
 }
 
 TEST(LinearOp, QuantisedWeightsAreCloseToRef) {
-  for (const int group : {0, 32, 64, 128}) {  // 0: int8
+  for (const Kept& kept : quantised_weights()) {
+    SCOPED_TRACE(kept.name());
     for (const int in_width : {1, 37, 200}) {
       for (const int rows : kRows) {
         LinearCase c;
-        c.weights = group == 0 ? MR_WEIGHTS_INT8 : MR_WEIGHTS_INT4;
-        c.group = group;
+        c.kept = kept;
         c.in_width = in_width;
         c.rows = rows;
         expect_linear(c);
+      }
+    }
+  }
+}
+
+// Norms whose rows become codes at once, and those whose rows another op reads too.
+struct NormedLinears {
+  explicit NormedLinears(int group) : group(group) {
+    b.vocab = kOut;
+    x = input(b, random, MR_SLOT_F32, kWidth);
+    for (int i = 0; i < 2; ++i) {
+      rows[i] = b.slot(MR_SLOT_OPERAND, kWidth);
+      norms[i] = b.random(random, kWidth, 0, MR_F32, 0.3f, 1.0f);
+    }
+    for (int& weight : weights) weight = b.random(random, kOut, kWidth, MR_BF16, 0.1f);
+    out = b.slot(MR_SLOT_F32, kOut);
+  }
+  void norm(int i) { b.norm(x, norms[i], rows[i]); }
+  void linear(int i, int weight, bool accumulate) {
+    mr_op& op = b.linear(rows[i], {b.part(weights[weight])}, out);
+    op.accumulate = accumulate;
+    op.weights = group == 0 ? MR_WEIGHTS_INT8 : MR_WEIGHTS_INT4;
+    op.group = group;
+  }
+  // A reader that takes no codes.
+  void read(int i) { b.linear(rows[i], {b.part(weights[0])}, b.slot(MR_SLOT_F32, kOut)); }
+  std::vector<float> run(const std::string& isa, int rows) {
+    finish(b, out);
+    return result(isa, b, rows);
+  }
+
+  static constexpr int kWidth = 200, kOut = 61;
+  Builder b;
+  Random random{8};
+  int group, x, out, rows[2], norms[2], weights[3];
+};
+
+TEST(Norm, CodesAreThoseOfItsRows) {
+  for (const int group : {0, 32}) {  // 0: int8
+    for (const int rows : kRows) {
+      for (const std::string& isa : tested_isas()) {
+        SCOPED_TRACE(isa + ", group " + std::to_string(group) + ", rows " + std::to_string(rows));
+        NormedLinears codes(group), read(group), late(group);
+        for (NormedLinears* l : {&codes, &read}) {
+          for (int i = 0; i < 2; ++i) {
+            l->norm(i);
+            if (l == &read) l->read(i);
+            l->linear(i, i, i > 0);
+            if (i > 0) l->linear(i, 2, true);
+          }
+        }
+        // The second norm comes before the first one's rows are read.
+        late.norm(0);
+        late.norm(1);
+        late.linear(0, 0, false);
+        late.linear(1, 1, true);
+        late.linear(1, 2, true);
+        const std::vector<float> expected = read.run(isa, rows);
+        EXPECT_EQ(codes.run(isa, rows), expected);
+        EXPECT_EQ(late.run(isa, rows), expected);
       }
     }
   }

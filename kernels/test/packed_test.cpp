@@ -44,27 +44,19 @@ class Image {
   size_t size_;
 };
 
-void set_weights(Builder& b, int weights) {
-  for (mr_op& op : b.ops) {
-    if (op.kind != MR_OP_LINEAR) continue;
-    op.weights = weights;
-    op.group = weights == MR_WEIGHTS_INT4 ? 32 : 0;
-  }
-}
-
 std::vector<float> logits(Model& model, const std::vector<int32_t>& tokens) {
   Sequence s(model);
   return model.step({{&s, tokens}});
 }
 
-class PackedWeights : public testing::TestWithParam<std::tuple<std::string, int>> {};
+class PackedWeights : public testing::TestWithParam<std::tuple<std::string, Kept>> {};
 
 // The tensors of linear ops may be anything by then: the second program has none of their values.
 TEST_P(PackedWeights, GiveTheSameBits) {
   const auto& [isa, weights] = GetParam();
   Random random(3);
   Builder b = small_llama();
-  set_weights(b, weights);
+  b.keep(weights);
   const std::vector<int32_t> tokens = random.tokens(20, b.vocab);
   Model packs(isa, b, kSlabs);
   const std::vector<float> expected = logits(packs, tokens);
@@ -95,7 +87,7 @@ std::string refusal(const std::string& isa, Builder& b, int32_t status) {
 TEST_P(PackedWeights, OfAnotherProgramAreRefused) {
   const auto& [isa, weights] = GetParam();
   Builder b = small_llama();
-  set_weights(b, weights);
+  b.keep(weights);
   const Image image(Model(isa, b, 0));
   if (image.size() == 0) GTEST_SKIP() << "the backend takes no packed weights";
   b.packed = image.data();
@@ -112,15 +104,13 @@ TEST_P(PackedWeights, OfAnotherProgramAreRefused) {
   EXPECT_NE(refusal(isa, b, MR_INVALID).find("\"abacus\""), std::string::npos);
 }
 
-std::string case_name(const testing::TestParamInfo<std::tuple<std::string, int>>& info) {
-  static constexpr const char* kWeights[] = {"bits16", "int8", "int4"};
-  return isa_label(std::get<0>(info.param)) + "_" + kWeights[std::get<1>(info.param)];
+std::string case_name(const testing::TestParamInfo<std::tuple<std::string, Kept>>& info) {
+  return isa_label(std::get<0>(info.param)) + "_" + std::get<1>(info.param).name();
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, PackedWeights,
                          testing::Combine(testing::ValuesIn(tested_isas()),
-                                          testing::Values(MR_WEIGHTS_16BIT, MR_WEIGHTS_INT8,
-                                                          MR_WEIGHTS_INT4)),
+                                          testing::ValuesIn(tested_weights())),
                          case_name);
 
 TEST(PackedWeightsOfRef, AreNone) {

@@ -137,7 +137,7 @@ TEST(Program, BadOpsAreRefused) {
       {"bias too short", [](Builder& b) { b.ops[kQkv].parts[0].bias = b.ops[kNorm].weight; },
        "row 239 of its bias"},
       {"activation", [](Builder& b) { b.ops[kQkv].activation = 9; }, "activation is 9"},
-      {"weights of no type", [](Builder& b) { b.ops[kQkv].weights = 3; }, "weights is 3"},
+      {"weights of no type", [](Builder& b) { b.ops[kQkv].weights = 5; }, "weights is 5"},
       {"int4 of no group", [](Builder& b) { b.ops[kQkv].weights = MR_WEIGHTS_INT4; }, "group is 0"},
       {"a group of 16 bits", [](Builder& b) { b.ops[kQkv].group = 32; }, "group is 32"},
       {"gated of one part", [](Builder& b) { b.ops[kUp].n_parts = 1; }, "two of equal rows"},

@@ -10,68 +10,11 @@
 // Which keys meet in which order depends on a query's position alone. A block
 // that a query does not see leaves its sums as they are, bit for bit: the factor
 // is exp(0) = 1 and every product is 0.
-#include "matrix.hpp"
+#include "kv_reader.hpp"
 
 namespace mr_attention {
-using namespace mr_matrix;
 
-constexpr int kDim = MR_HEAD_DIM;
-constexpr int kDepthBlocks = (kDim + mr::kDepth - 1) / mr::kDepth;  // of q . k
-constexpr int kPadded = kDepthBlocks * mr::kDepth;
-constexpr int kDimBlocks = kPadded / MR_LANES;          // columns of p . V
-constexpr int kKeyBlocks = mr::kSlabTokens / MR_LANES;  // columns of q . K^T
 constexpr float kNone = -std::numeric_limits<float>::infinity();
-
-// Where the 16 tokens of a block lie: one behind the other in a slab, or, for a beam,
-// each one somewhere (lane n knows token n's address, and what is `offset` behind it).
-struct Slab {
-  const operand* data;
-  MR_INLINE const operand* lanes_token(int b, int lane) const {
-    return data + (b * MR_LANES + lane) * kDim;
-  }
-  MR_INLINE operand element(int i, int column) const { return (data + i * kDim)[column]; }
-};
-struct Scattered {
-  int64_t offset;
-  uint64_t place[kKeyBlocks];
-  MR_INLINE const operand* lanes_token(int b, int) const { return kv_memory(place[b]) + offset; }
-  MR_INLINE operand element(int i, int column) const {
-    const operand* token = kv_memory(
-        sycl::group_broadcast(this_item().get_sub_group(), place[i / MR_LANES], i % MR_LANES));
-    // The same, in the order that leaves a GPU of 8 lanes registers (scripts/sycl-isa).
-    return kDim < 128 ? (token + offset)[column] : token[offset + column];
-  }
-};
-
-// Keys of a column block as B: lane n is key n, the sum runs along the head.
-template <class Tokens>
-MR_INLINE Columns load_keys(const Tokens& keys, int key_block, int depth_block, int lane) {
-  Columns b;
-  const int first = depth_block * mr::kDepth;
-  const operand* key = keys.lanes_token(key_block, lane) + first;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const bool inside = kDim % mr::kDepth == 0 || first + 2 * i < kDim;  // kDim is even
-    b.pairs[i] = inside ? reinterpret_cast<const uint32_t*>(key)[i] : 0;
-  }
-  return b;
-}
-
-// Values of a block as B: lane n is an element of the head, the sum runs along
-// the keys. Behind the last key may lie anything: it counts as 0.
-template <class Tokens>
-MR_INLINE Columns load_values(const Tokens& values, int dim_block, int keys, int lane) {
-  Columns b;
-  const int column = dim_block * MR_LANES + lane;
-  const bool inside = kDim % MR_LANES == 0 || column < kDim;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const uint32_t first = inside && 2 * i < keys ? values.element(2 * i, column) : 0;
-    const uint32_t second = inside && 2 * i + 1 < keys ? values.element(2 * i + 1, column) : 0;
-    b.pairs[i] = first | second << 16;
-  }
-  return b;
-}
 
 // c[m] += sum over the 16 keys of p[m][key] * V[key][lane]. p lies as q . K^T
 // has left it: lane n of key block b holds key b * MR_LANES + n.
@@ -106,7 +49,7 @@ template <int M>
 struct State {
   float most[M];             // largest score
   float total[M];            // this lane's part of the sum of exp(score - most)
-  float out[kDimBlocks][M];  // sum of exp(score - most) * v
+  float out[kDimBlocks][M];  // sum of exp(score - most) * v, in kValueUnit
 };
 
 struct Query {
@@ -141,12 +84,23 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
 #pragma unroll
     for (int m = 0; m < M; ++m) scores[b][m] = 0;
 #pragma unroll
-    for (int d = 0; d < kDepthBlocks; ++d) {
-      const auto a = load_rows<M>(q + d * mr::kDepth, kPadded, M, mr::kDepth, lane);
-      multiply<M>(a, load_keys(keys, b, d, lane), scores[b]);
+    for (int g = 0; g < kGroups; ++g) {
+      constexpr int kBlocks = kGroupDim / mr::kDepth;
+      float sums[M];
+#pragma unroll
+      for (int m = 0; m < M; ++m) sums[m] = 0;
+#pragma unroll
+      for (int d = g * kBlocks; d < (g + 1) * kBlocks && d < kDepthBlocks; ++d) {
+        const auto a = load_rows<M>(q + d * mr::kDepth, kPadded, M, mr::kDepth, lane);
+        multiply<M>(a, load_keys(keys, b, d, lane), sums);
+      }
+      const float by = kCodes ? scale_of(keys, b, g, lane) : 1.0f;
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        scores[b][m] = kCodes ? sycl::fma(sums[m], by, scores[b][m]) : sums[m];
+      }
     }
   }
-  operand p[kKeyBlocks][M];
 #pragma unroll
   for (int m = 0; m < M; ++m) {
     float most = kNone;
@@ -168,38 +122,59 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
     float total = state.total[m] * factor;
 #pragma unroll
     for (int b = 0; b < kKeyBlocks; ++b) {
-      p[b][m] = to_operand(sycl::exp(scores[b][m] - shift));
-      total += to_float(p[b][m]);
+      const float p = sycl::exp(scores[b][m] - shift);
+      scores[b][m] = kCodes ? p : to_float(to_operand(p));  // what the products see
+      total += scores[b][m];
     }
     state.total[m] = total;
 #pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) state.out[d][m] *= factor;
   }
   const int there = last + 1 - block * mr::kSlabTokens;  // keys of the block, if fewer than 16
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    constexpr int kBlocks = kGroupDim / MR_LANES;
+    // Blocks of a group in the order in which int4 has them in its bytes.
+    const auto dim_block = [&](int i) {
+      return g * kBlocks + (kBits == 4 ? i % 2 * (kBlocks / 2) + i / 2 : i);
+    };
+    operand p[kKeyBlocks][M];
+#pragma unroll
+    for (int b = 0; b < kKeyBlocks; ++b) {
+      float by = 1;
+      if constexpr (kCodes) {
+        const bool valid = b * MR_LANES + lane < there;
+        by = valid ? scale_of(values, b, g, lane) * kValueUnit : 0.0f;
+      }
+#pragma unroll
+      for (int m = 0; m < M; ++m) p[b][m] = to_operand(scores[b][m] * by);
+    }
 #if MR_XMX
-  const auto a = rows_of<M>(sub_group, p);
+    const auto a = rows_of<M>(sub_group, p);
 #pragma unroll
-  for (int d = 0; d < kDimBlocks; ++d) {
-    multiply<M>(a, load_values(values, d, there, lane), state.out[d]);
-  }
+    for (int i = 0; i < kBlocks; ++i) {
+      const int d = dim_block(i);
+      if (d < kDimBlocks) multiply<M>(a, load_values(values, d, there, lane), state.out[d]);
+    }
 #else
-  for (int key = 0; key < mr::kSlabTokens && key < there; ++key) {
-    float weight[M];
+    for (int key = 0; key < mr::kSlabTokens && key < there; ++key) {
+      float weight[M];
 #pragma unroll
-    for (int m = 0; m < M; ++m) {
-      const float mine = to_float(p[key / MR_LANES][m]);
-      weight[m] = sycl::group_broadcast(sub_group, mine, key % MR_LANES);
+      for (int m = 0; m < M; ++m) {
+        const float mine = to_float(p[key / MR_LANES][m]);
+        weight[m] = sycl::group_broadcast(sub_group, mine, key % MR_LANES);
+      }
+#pragma unroll
+      for (int i = 0; i < kBlocks; ++i) {
+        const int d = dim_block(i);
+        if (d >= kDimBlocks) continue;
+        const float v = value_float(value(values, key, d * MR_LANES + lane));
+#pragma unroll
+        for (int m = 0; m < M; ++m) state.out[d][m] = sycl::fma(weight[m], v, state.out[d][m]);
+      }
     }
-#pragma unroll
-    for (int d = 0; d < kDimBlocks; ++d) {
-      const int column = d * MR_LANES + lane;
-      const bool inside = kDim % MR_LANES == 0 || column < kDim;
-      const float v = inside ? to_float(values.element(key, column)) : 0.0f;
-#pragma unroll
-      for (int m = 0; m < M; ++m) state.out[d][m] = sycl::fma(weight[m], v, state.out[d][m]);
-    }
-  }
 #endif
+  }
 }
 
 // Local memory: queries [M][kPadded] as operands, then per sub-group and query
@@ -224,7 +199,7 @@ MR_INLINE void add_responses(State<M>& state, const sycl::sub_group& sub_group, 
     for (int b = 0; b < kKeyBlocks; ++b) {
       const int key = block * mr::kSlabTokens + b * MR_LANES + lane;
       const int there = key < from ? from : key > last ? last : key;  // others may not be mapped
-      keys.place[b] = values.place[b] = kv_token(s.kv, tables, sequence, row, there);
+      keys.place[b] = values.place[b] = kv_token(kTokenBytes, tables, sequence, row, there);
     }
     int seen[M];
 #pragma unroll
@@ -280,7 +255,7 @@ MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
   }
   const int first_block = from / mr::kSlabTokens, last_block = last / mr::kSlabTokens;
   const int begin = first_block + (stripe + stripes - first_block % stripes) % stripes;
-  const int64_t head = int64_t{kv_head} * mr::kSlabTokens * kDim;
+  const int64_t head = int64_t{kv_head} * mr::kSlabTokens * kTokenBytes;
   for (int block = begin; block <= last_block; block += stripes) {
     if constexpr (kBeams) {
       if ((block + 1) * mr::kSlabTokens > sequence.prompt) {
@@ -289,7 +264,7 @@ MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
         continue;
       }
     }
-    const operand* slab = kv_slab(tables, sequence, block) + head;
+    const uint8_t* slab = kv_slab(tables, sequence, block) + head;
     add_block<M>(state, sub_group, q, Slab{slab + s.kv.keys}, Slab{slab + s.kv.values}, block, last,
                  first_key, position, slope, s.scale);
   }
@@ -328,7 +303,8 @@ MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
         const float* other = states + (i * M + m) * kStateFloats;
         sum = sycl::fma(sycl::exp(other[0] - most), other[2 + d], sum);
       }
-      store(out, s.out_f32, (query.row * s.heads + query.head) * kDim + d, sum / total);
+      store(out, s.out_f32, (query.row * s.heads + query.head) * kDim + d,
+            sum / (total * kValueUnit));
     }
   }
 }

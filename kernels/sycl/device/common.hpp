@@ -1,8 +1,9 @@
 // What the device files share. Macros of the build:
-//   MR_BF16      1: operands and KV cache are bf16, 0: f16
+//   MR_BF16      1: operands are bf16, 0: f16
 //   MR_LANES     work-items of a sub-group, and columns of a block: 16, or 8
 //   MR_XMX       1: matrix products by the matrix engine, 0: written out
 //   MR_HEAD_DIM  elements of a head (attention only)
+//   MR_KV_BITS   bits of an element of the KV cache: 16, 8 or 4 (attention only)
 //   MR_QUERIES   most queries of a task (attention only)
 #ifndef MILLRACE_SYCL_DEVICE_COMMON_HPP
 #define MILLRACE_SYCL_DEVICE_COMMON_HPP
@@ -58,7 +59,7 @@ MR_INLINE uint16_t float_to_f16(float x) {
   return (bits & 0x7fff) == 0x7c00 ? bits | 0x0200 : bits;
 }
 
-// The type of operands, and of keys and values.
+// The type of operands, and of keys and values that are not codes.
 using operand = uint16_t;
 #if MR_BF16
 MR_INLINE float to_float(operand x) { return bf16_to_float(x); }
@@ -93,14 +94,14 @@ struct KvTables {
 };
 
 // What an entry of the slab table points to: global memory, which the compiler cannot see.
-MR_INLINE operand* kv_memory(uint64_t address) {
-  using Global = sycl::decorated_global_ptr<operand>::pointer;
+MR_INLINE uint8_t* kv_memory(uint64_t address) {
+  using Global = sycl::decorated_global_ptr<uint8_t>::pointer;
   return reinterpret_cast<Global>(address);
 }
 
 // The address of token `position` in a slab's first block, as the sequence's row sees
 // it: in its own slabs, or in the response of a beam.
-MR_INLINE uint64_t kv_token(const mr::KvShape& kv, const KvTables& tables,
+MR_INLINE uint64_t kv_token(int token_bytes, const KvTables& tables,
                             const mr::SequenceEntry& sequence, int row, int position) {
   const uint64_t* slabs = tables.slabs + sequence.slabs;
   int at = position;
@@ -110,11 +111,11 @@ MR_INLINE uint64_t kv_token(const mr::KvShape& kv, const KvTables& tables,
     slabs = tables.slabs + tables.beams[sequence.responses + beam];
   }
   return slabs[at / mr::kSlabTokens] +
-         sizeof(operand) * (at % mr::kSlabTokens) * static_cast<uint64_t>(kv.head_dim);
+         static_cast<uint64_t>(at % mr::kSlabTokens) * static_cast<uint64_t>(token_bytes);
 }
 
 // The slab of the sequence's own tokens [16 * index, 16 * index + 16).
-MR_INLINE operand* kv_slab(const KvTables& tables, const mr::SequenceEntry& sequence, int index) {
+MR_INLINE uint8_t* kv_slab(const KvTables& tables, const mr::SequenceEntry& sequence, int index) {
   return kv_memory(tables.slabs[sequence.slabs + index]);
 }
 

@@ -10,6 +10,7 @@
 // are added in ascending order: the same bits for one row as for a thousand.
 #include "activation.hpp"
 #include "matrix.hpp"
+#include "slices.hpp"
 
 namespace mr_linear {
 using namespace mr_matrix;
@@ -18,7 +19,7 @@ MR_INLINE Columns load_columns(const uint32_t* weights, int64_t block, int lane)
   Columns b;
   const uint32_t* data = weights + block * 8 * MR_LANES + lane;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) b.pairs[i] = data[i * MR_LANES];
+  for (int i = 0; i < 8; ++i) b.words[i] = data[i * MR_LANES];
   return b;
 }
 
@@ -63,13 +64,8 @@ MR_INLINE void run(const operand* in, const uint32_t* weights, const float* bias
   const int64_t group = item.get_group(0) / row_tiles;
   const int rows = static_cast<int>(s.rows - first_row < kRows ? s.rows - first_row : kRows);
 
-  float sums[T][kBlocks][M];
-#pragma unroll
-  for (int t = 0; t < T; ++t)
-#pragma unroll
-    for (int c = 0; c < kBlocks; ++c)
-#pragma unroll
-      for (int m = 0; m < M; ++m) sums[t][c][m] = 0;
+  Sums<float, T, M> sums;
+  clear(sums);
 
   const int begin = slice * s.slice_blocks;
   const int end = begin + s.slice_blocks < s.depth_blocks ? begin + s.slice_blocks : s.depth_blocks;
@@ -95,25 +91,12 @@ MR_INLINE void run(const operand* in, const uint32_t* weights, const float* bias
 
   // Through local memory also where there is one slice: what follows is long, and
   // would otherwise be there once per row.
-  float* mine = slices + int64_t{slice} * kRows * kBlocks * MR_LANES + lane;
-#pragma unroll
-  for (int t = 0; t < T; ++t)
-#pragma unroll
-    for (int c = 0; c < kBlocks; ++c)
-#pragma unroll
-      for (int m = 0; m < M; ++m) mine[((t * M + m) * kBlocks + c) * MR_LANES] = sums[t][c][m];
+  put_slice(slices, slice, lane, sums);
   sycl::group_barrier(item.get_group());
 #pragma unroll 1
   for (int m = slice; m < rows; m += s.slices) {
     float total[kBlocks];
-#pragma unroll
-    for (int c = 0; c < kBlocks; ++c) total[c] = 0;
-#pragma unroll 1
-    for (int i = 0; i < s.slices; ++i) {
-      const float* other = slices + ((int64_t{i} * kRows + m) * kBlocks) * MR_LANES + lane;
-#pragma unroll
-      for (int c = 0; c < kBlocks; ++c) total[c] += other[c * MR_LANES];
-    }
+    add_slices(slices, s.slices, kRows, m, lane, total);
     finish(s, bias, out, first_row + m, group, lane, total);
   }
 }

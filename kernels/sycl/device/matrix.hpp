@@ -1,7 +1,9 @@
 // Products of small matrices: the matrix engine's instruction (dpas), and the
 // same written out for devices without one.
 //
-//   C[m][n] += sum over k = 0..15 of A[m][k] * B[k][n],  n = lane
+//   C[m][n] += sum over k of A[m][k] * B[k][n],  n = lane
+//
+// for 16 operands along the sum and sums of float, or 32 codes (signed bytes) and sums of int32.
 //
 // The sum of one element runs over k in one order, whatever M is: a row's result
 // does not depend on the rows beside it.
@@ -9,13 +11,27 @@
 #define MILLRACE_SYCL_DEVICE_MATRIX_HPP
 
 #include "common.hpp"
+#if MR_XMX
+#include "dpas.hpp"
+#endif
 
 namespace mr_matrix {
 
-// B of one block: pairs[i] holds B[2i][lane] (low half) and B[2i + 1][lane].
+// B of one block: words[i] holds B[2i][lane] (low half) and B[2i + 1][lane], or four codes.
 struct Columns {
-  uint32_t pairs[8];
+  uint32_t words[8];
 };
+
+// A: kDeep columns of M rows.
+template <int M, int kDeep = mr::kDepth>
+struct Rows;
+template <int M>
+using CodeRows = Rows<M, mr::kCodeDepth>;
+
+// Bytes of 0 to 15 as signed bytes of -8 to 7.
+MR_INLINE uint32_t centred(uint32_t bytes) {
+  return ((bytes | 0x80808080u) - 0x08080808u) ^ 0x80808080u;
+}
 
 #if MR_BF16
 MR_INLINE float low(uint32_t pair) { return sycl::bit_cast<float>(pair << 16); }
@@ -27,78 +43,28 @@ MR_INLINE float high(uint32_t pair) { return f16_to_float(static_cast<uint16_t>(
 
 #if MR_XMX
 
-// A as the instruction wants it: 16 lanes hold a column each, 8 lanes a pair.
-#if MR_LANES == 16
-using Cell = int16_t;
-#else
-using Cell = int32_t;
-#endif
-template <int M>
+template <int M, int kDeep>
 struct Rows {
   Cell cells[M];
 };
 
-typedef int int8v __attribute__((ext_vector_type(8)));
-typedef Cell cell2v __attribute__((ext_vector_type(2)));
-typedef Cell cell4v __attribute__((ext_vector_type(4)));
-typedef Cell cell8v __attribute__((ext_vector_type(8)));
-typedef float float2v __attribute__((ext_vector_type(2)));
-typedef float float4v __attribute__((ext_vector_type(4)));
-typedef float float8v __attribute__((ext_vector_type(8)));
-
-#if MR_BF16 && MR_LANES == 16
-#define MR_DPAS(suffix) _Z40intel_sub_group_bf16_bf16_matrix_mad_k16##suffix
-#elif MR_BF16
-#define MR_DPAS(suffix) _Z40intel_sub_group_bf16_bf16_matrix_mad_k16##suffix
-#else
-#define MR_DPAS(suffix) _Z38intel_sub_group_f16_f16_matrix_mad_k16##suffix
-#endif
-#if MR_LANES == 16
-#define MR_DPAS_1 MR_DPAS(sDv8_if)
-#define MR_DPAS_2 MR_DPAS(Dv2_sDv8_iDv2_f)
-#define MR_DPAS_4 MR_DPAS(Dv4_sDv8_iDv4_f)
-#define MR_DPAS_8 MR_DPAS(Dv8_sDv8_iDv8_f)
-#else
-#define MR_DPAS_1 MR_DPAS(iDv8_if)
-#define MR_DPAS_2 MR_DPAS(Dv2_iDv8_iDv2_f)
-#define MR_DPAS_4 MR_DPAS(Dv4_iDv8_iDv4_f)
-#define MR_DPAS_8 MR_DPAS(Dv8_iS_Dv8_f)
-#endif
-#ifdef __SYCL_DEVICE_ONLY__
-extern "C" SYCL_EXTERNAL float MR_DPAS_1(Cell, int8v, float);
-extern "C" SYCL_EXTERNAL float2v MR_DPAS_2(cell2v, int8v, float2v);
-extern "C" SYCL_EXTERNAL float4v MR_DPAS_4(cell4v, int8v, float4v);
-extern "C" SYCL_EXTERNAL float8v MR_DPAS_8(cell8v, int8v, float8v);
-
-MR_INLINE float mad(Cell a, int8v b, float c) { return MR_DPAS_1(a, b, c); }
-MR_INLINE float2v mad(cell2v a, int8v b, float2v c) { return MR_DPAS_2(a, b, c); }
-MR_INLINE float4v mad(cell4v a, int8v b, float4v c) { return MR_DPAS_4(a, b, c); }
-MR_INLINE float8v mad(cell8v a, int8v b, float8v c) { return MR_DPAS_8(a, b, c); }
-#else
-// A compiler ahead of time compiles the kernels for the host too, which never calls them.
-template <class Cells, class Sums>
-MR_INLINE Sums mad(Cells, int8v, Sums c) {
-  return c;
-}
-#endif
-
-template <int M>
-MR_INLINE void multiply(const Rows<M>& a, const Columns& b, float (&c)[M]) {
-  int8v pairs;
+template <int M, int kDeep, class Sum>
+MR_INLINE void multiply(const Rows<M, kDeep>& a, const Columns& b, Sum (&c)[M]) {
+  int8v words;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) pairs[i] = static_cast<int>(b.pairs[i]);
+  for (int i = 0; i < 8; ++i) words[i] = static_cast<int>(b.words[i]);
   if constexpr (M == 1) {
-    c[0] = mad(a.cells[0], pairs, c[0]);
+    c[0] = mad(a.cells[0], words, c[0]);
   } else {
     typedef Cell CellV __attribute__((ext_vector_type(M)));
-    typedef float FloatV __attribute__((ext_vector_type(M)));
+    typedef Sum SumV __attribute__((ext_vector_type(M)));
     CellV rows;
-    FloatV sums;
+    SumV sums;
 #pragma unroll
     for (int m = 0; m < M; ++m) rows[m] = a.cells[m];
 #pragma unroll
     for (int m = 0; m < M; ++m) sums[m] = c[m];
-    sums = mad(rows, pairs, sums);
+    sums = mad(rows, words, sums);
 #pragma unroll
     for (int m = 0; m < M; ++m) c[m] = sums[m];
   }
@@ -123,12 +89,23 @@ MR_INLINE Rows<M> load_rows(const operand* a, int64_t stride, int rows, int colu
   return r;
 }
 
+// Rows of A at a, `stride` codes apart, of which only the first `rows` are there.
+template <int M>
+MR_INLINE CodeRows<M> load_codes(const int8_t* a, int64_t stride, int rows, int lane) {
+  CodeRows<M> r;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    r.cells[m] = reinterpret_cast<const Cell*>(a + (m < rows ? m : 0) * stride)[lane];
+  }
+  return r;
+}
+
 #else  // written out
 
-// Lane k holds column k of A; on 8 lanes, columns k and k + 8.
-constexpr int kParts = mr::kDepth / MR_LANES;
-template <int M>
+// Lane k holds columns k, k + MR_LANES, ...
+template <int M, int kDeep>
 struct Rows {
+  static constexpr int kParts = kDeep / MR_LANES;
   float cells[kParts][M];
 };
 
@@ -139,7 +116,7 @@ MR_INLINE Rows<M> load_rows(const operand* a, int64_t stride, int rows, int colu
   for (int m = 0; m < M; ++m) {
     const operand* row = a + (m < rows ? m : 0) * stride;
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) {
+    for (int i = 0; i < r.kParts; ++i) {
       const int k = i * MR_LANES + lane;
       r.cells[i][m] = k < columns ? to_float(row[k]) : 0.0f;
     }
@@ -152,13 +129,45 @@ MR_INLINE void multiply(const Rows<M>& a, const Columns& b, float (&c)[M]) {
   const auto sub_group = this_item().get_sub_group();
 #pragma unroll
   for (int k = 0; k < mr::kDepth; ++k) {
-    const float column = k % 2 == 0 ? low(b.pairs[k / 2]) : high(b.pairs[k / 2]);
+    const float column = k % 2 == 0 ? low(b.words[k / 2]) : high(b.words[k / 2]);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
       const float row = sycl::group_broadcast(sub_group, a.cells[k / MR_LANES][m], k % MR_LANES);
       c[m] = sycl::fma(row, column, c[m]);
     }
   }
+}
+
+// Codes as floats: a block's sums are whole numbers below 2^24, and so exact in them.
+template <int M>
+MR_INLINE CodeRows<M> load_codes(const int8_t* a, int64_t stride, int rows, int lane) {
+  CodeRows<M> r;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    const int8_t* row = a + (m < rows ? m : 0) * stride;
+#pragma unroll
+    for (int i = 0; i < r.kParts; ++i) r.cells[i][m] = row[i * MR_LANES + lane];
+  }
+  return r;
+}
+
+template <int M>
+MR_INLINE void multiply(const CodeRows<M>& a, const Columns& b, int32_t (&c)[M]) {
+  const auto sub_group = this_item().get_sub_group();
+  float sums[M];
+#pragma unroll
+  for (int m = 0; m < M; ++m) sums[m] = 0;
+#pragma unroll
+  for (int k = 0; k < mr::kCodeDepth; ++k) {
+    const float column = static_cast<int32_t>(b.words[k / 4] << (24 - 8 * (k % 4))) >> 24;
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      const float row = sycl::group_broadcast(sub_group, a.cells[k / MR_LANES][m], k % MR_LANES);
+      sums[m] = sycl::fma(row, column, sums[m]);
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < M; ++m) c[m] += static_cast<int32_t>(sums[m]);
 }
 
 #endif

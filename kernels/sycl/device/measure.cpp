@@ -19,7 +19,7 @@ MR_KERNEL mr_products(const operand* rows, int32_t rounds, float* out) {
   const int lane = item.get_sub_group().get_local_linear_id();
   mr_matrix::Columns b;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) b.pairs[i] = rows[lane + i];
+  for (int i = 0; i < 8; ++i) b.words[i] = rows[lane + i];
   float sums[kChains][8];
 #pragma unroll
   for (auto& chain : sums)

@@ -9,10 +9,12 @@
 // int4, whose groups are added as floats in ascending order. So a row has the same bits
 // whatever is beside it, and whoever computes the integers.
 #include "activation.hpp"
-#include "matrix_int8.hpp"
+#include "matrix.hpp"
+#include "quantise.hpp"
+#include "slices.hpp"
 
 namespace mr_quantised {
-using namespace mr_int8;
+using namespace mr_matrix;
 
 constexpr int kBlock = mr::kPackedColumns;
 constexpr int kVectors = kBlock / MR_LANES;               // of a block
@@ -25,13 +27,8 @@ MR_INLINE int first_column(int group, int v) { return (v * kGroups + group) * MR
 MR_INLINE Columns load_int8(const uint32_t* words, int lane) {
   Columns b;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) b.quads[i] = words[i * kBlock + lane];
+  for (int i = 0; i < 8; ++i) b.words[i] = words[i * kBlock + lane];
   return b;
-}
-
-// Bytes of 0 to 15 as signed bytes of -8 to 7.
-MR_INLINE uint32_t centred(uint32_t bytes) {
-  return ((bytes | 0x80808080u) - 0x08080808u) ^ 0x80808080u;
 }
 
 MR_INLINE Columns load_int4(const uint32_t* words, int lane) {
@@ -39,8 +36,8 @@ MR_INLINE Columns load_int4(const uint32_t* words, int lane) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const uint32_t eight = words[i * kBlock + lane];
-    b.quads[2 * i] = centred(eight & 0x0f0f0f0fu);
-    b.quads[2 * i + 1] = centred(eight >> 4 & 0x0f0f0f0fu);
+    b.words[2 * i] = centred(eight & 0x0f0f0f0fu);
+    b.words[2 * i + 1] = centred(eight >> 4 & 0x0f0f0f0fu);
   }
   return b;
 }
@@ -89,13 +86,8 @@ MR_INLINE void run(const Pointers& p, float* local, const mr::QuantisedShape& s)
   const int group = task % kGroups;
   const int rows = static_cast<int>(s.rows - first_row < kRows ? s.rows - first_row : kRows);
 
-  Sum sums[T][kBlocks][M];
-#pragma unroll
-  for (int t = 0; t < T; ++t)
-#pragma unroll
-    for (int c = 0; c < kBlocks; ++c)
-#pragma unroll
-      for (int m = 0; m < M; ++m) sums[t][c][m] = 0;
+  mr_linear::Sums<Sum, T, M> sums;
+  mr_linear::clear(sums);
 
   constexpr int kStepWords = kInt4 ? kBlockWords / 2 : kBlockWords;
   const int begin = slice * s.slice_steps;
@@ -113,8 +105,8 @@ MR_INLINE void run(const Pointers& p, float* local, const mr::QuantisedShape& s)
 #pragma unroll
     for (int t = 0; t < T; ++t) {
       const int64_t row = first_row + (t * M < rows ? t * M : 0);
-      const auto a = load_rows<M>(p.codes + row * s.padded_depth + int64_t{step} * mr::kCodeDepth,
-                                  s.padded_depth, rows - t * M, lane);
+      const auto a = load_codes<M>(p.codes + row * s.padded_depth + int64_t{step} * mr::kCodeDepth,
+                                   s.padded_depth, rows - t * M, lane);
 #pragma unroll
       for (int c = 0; c < kBlocks; ++c) multiply<M>(a, b[c], codes[t][c]);
     }
@@ -122,13 +114,8 @@ MR_INLINE void run(const Pointers& p, float* local, const mr::QuantisedShape& s)
   if constexpr (kInt4) {
     const auto* scales = static_cast<const uint16_t*>(p.scales);
     for (int step = begin; step < end; step += s.group_steps) {
-      int32_t codes[T][kBlocks][M];
-#pragma unroll
-      for (int t = 0; t < T; ++t)
-#pragma unroll
-        for (int c = 0; c < kBlocks; ++c)
-#pragma unroll
-          for (int m = 0; m < M; ++m) codes[t][c][m] = 0;
+      mr_linear::Sums<int32_t, T, M> codes;
+      mr_linear::clear(codes);
 #pragma unroll 1
       for (int i = step; i < step + s.group_steps && i < end; ++i) multiply_step(i, codes);
       const int64_t at = (block * s.groups + step / s.group_steps) * kBlock + lane;
@@ -148,31 +135,22 @@ MR_INLINE void run(const Pointers& p, float* local, const mr::QuantisedShape& s)
   }
 
   auto* slices = reinterpret_cast<Sum*>(local);
-  Sum* mine = slices + int64_t{slice} * kRows * kBlocks * MR_LANES + lane;
-#pragma unroll
-  for (int t = 0; t < T; ++t)
-#pragma unroll
-    for (int c = 0; c < kBlocks; ++c)
-#pragma unroll
-      for (int m = 0; m < M; ++m) mine[((t * M + m) * kBlocks + c) * MR_LANES] = sums[t][c][m];
+  mr_linear::put_slice(slices, slice, lane, sums);
   sycl::group_barrier(item.get_group());
 #pragma unroll 1
   for (int m = slice; m < rows; m += s.slices) {
     const float row_scale = p.row_scales[first_row + m];
+    Sum total[kBlocks];
+    mr_linear::add_slices(slices, s.slices, kRows, m, lane, total);
     float y[kBlocks];
 #pragma unroll
     for (int c = 0; c < kBlocks; ++c) {
-      Sum total = 0;
-#pragma unroll 1
-      for (int i = 0; i < s.slices; ++i) {
-        total += slices[(((int64_t{i} * kRows + m) * kBlocks) + c) * MR_LANES + lane];
-      }
       float scale = row_scale;
       if constexpr (!kInt4) {
         const int64_t column = block * kBlock + first_column(group, c) + lane;
         scale *= static_cast<const float*>(p.scales)[column];
       }
-      y[c] = static_cast<float>(total) * scale;
+      y[c] = static_cast<float>(total[c]) * scale;
     }
     finish(s, p, first_row + m, block, group, lane, y);
   }
@@ -199,33 +177,16 @@ MR_QUANTISED(mr_int4_8, 8, 1, true)
 MR_QUANTISED(mr_int8_tiles, 8, 2, false)
 #endif
 
-// Each row's codes, its largest magnitude over 127 as its scale (exec/quantise.hpp). A
-// work-group per row. A row with a number that is not finite has the scale NaN.
+// Each row's codes and scale. A work-group per row.
 MR_KERNEL mr_quantise_rows(const operand* in, int8_t* codes, float* scales, int32_t depth,
                            int32_t padded_depth) {
   const Item item = this_item();
-  const auto group = item.get_group();
   const int64_t row = item.get_group(0);
-  const int first = item.get_local_id(0);
   const operand* x = in + row * depth;
-  float most = 0, bad = 0;
-  for (int i = first; i < depth; i += mr::kRowItems) {
-    const float magnitude = sycl::fabs(to_float(x[i]));
-    if (!(magnitude <= std::numeric_limits<float>::max())) bad = 1;
-    most = sycl::fmax(most, magnitude);
-  }
-  most = sycl::reduce_over_group(group, most, sycl::maximum<float>());
-  bad = sycl::reduce_over_group(group, bad, sycl::maximum<float>());
-  const float scale = most / 127.0f;
-  const bool fits = bad == 0 && scale >= std::numeric_limits<float>::min();
-  const float inverse = fits ? 127.0f / most : 0.0f;
-  for (int i = first; i < padded_depth; i += mr::kRowItems) {
-    const float code = fits && i < depth ? sycl::rint(to_float(x[i]) * inverse) : 0.0f;
-    codes[row * padded_depth + i] = static_cast<int8_t>(static_cast<int>(code));
-  }
-  if (first == 0) {
-    scales[row] = bad > 0 ? std::numeric_limits<float>::quiet_NaN() : fits ? scale : 0.0f;
-  }
+  const float scale = quantise_int8(
+      item.get_group(), mr::kRowItems, depth, padded_depth, [&](int i) { return to_float(x[i]); },
+      codes + row * padded_depth);
+  if (item.get_local_id(0) == 0) scales[row] = scale;
 }
 
 // out of sums [rows][columns] of int8 products, which someone else has computed. A work-group

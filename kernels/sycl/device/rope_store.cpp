@@ -1,8 +1,29 @@
 // Per-head norm and rotary embedding of q and k in place; k and v to the KV
-// cache, in one pass over the QKV slot. A sub-group per head of a row.
+// cache, as operands or codes, in one pass over the QKV slot. A sub-group per head of a row.
 //
 // Rotation: RoFormer, arXiv:2104.09864, equation 34.
-#include "common.hpp"
+#include "quantise.hpp"
+
+namespace mr_rope {
+
+// Puts a head's key or value into the cache (shapes.hpp).
+MR_INLINE void keep(const sycl::sub_group& sub_group, const mr::KvShape& kv, const float* x,
+                    uint8_t* token) {
+  const int d = kv.head_dim, lane = sub_group.get_local_linear_id();
+  if (kv.bits == 16) {
+    auto* operands = reinterpret_cast<operand*>(token);
+    for (int i = lane; i < d; i += MR_LANES) operands[i] = to_operand(x[i]);
+  } else if (kv.bits == 8) {
+    const float scale = quantise_int8(
+        sub_group, MR_LANES, d, d, [&](int i) { return x[i]; }, reinterpret_cast<int8_t*>(token));
+    if (lane == 0) *reinterpret_cast<float*>(token + d) = scale;
+  } else {
+    quantise_int4(sub_group, x, d, token,
+                  reinterpret_cast<uint16_t*>(token + mr::kv_groups(d) * mr::kKvGroup / 2));
+  }
+}
+
+}  // namespace mr_rope
 
 MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row_sequence,
                         const mr::SequenceEntry* sequences, const uint64_t* slabs,
@@ -20,19 +41,17 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
   const bool is_q = head < s.heads, is_v = head >= s.heads + s.kv.kv_heads;
   const int position = positions[row];
 
-  operand* cache = nullptr;
+  uint8_t* cache = nullptr;
   if (!is_q) {
     const mr::SequenceEntry sequence = sequences[row_sequence[row]];
     const int kv_head = (head - s.heads) % s.kv.kv_heads;
+    const int bytes = mr::kv_token_bytes(d, s.kv.bits);
     const uint64_t token =
-        kv_token(s.kv, {slabs, beams}, sequence, row - sequence.first_row, position);
+        kv_token(bytes, {slabs, beams}, sequence, row - sequence.first_row, position);
     cache = kv_memory(token) + (is_v ? s.kv.values : s.kv.keys) +
-            int64_t{kv_head} * mr::kSlabTokens * d;
+            int64_t{kv_head} * mr::kSlabTokens * bytes;
   }
-  if (is_v) {
-    for (int i = lane; i < d; i += MR_LANES) cache[i] = to_operand(x[i]);
-    return;
-  }
+  if (is_v) return mr_rope::keep(sub_group, s.kv, x, cache);
 
   const bool normed = is_q ? s.q_norm : s.k_norm;
   const float* weight = is_q ? q_norm : k_norm;
@@ -44,10 +63,6 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
     scale = 1 / sycl::sqrt(square / static_cast<float>(d) + s.eps);
   }
   const auto value = [&](int i) { return normed ? x[i] * scale * weight[i] : x[i]; };
-  const auto keep = [&](int i, float y) {
-    x[i] = y;
-    if (cache != nullptr) cache[i] = to_operand(y);
-  };
   const int half = s.rotary_dim / 2;
   for (int i = lane; i < half; i += MR_LANES) {
     const int first = s.interleaved ? 2 * i : i, second = s.interleaved ? 2 * i + 1 : i + half;
@@ -55,8 +70,11 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
     const float cosine = sycl::cos(angle) * s.rotary_scale;
     const float sine = sycl::sin(angle) * s.rotary_scale;
     const float a = value(first), b = value(second);
-    keep(first, a * cosine - b * sine);
-    keep(second, b * cosine + a * sine);
+    x[first] = a * cosine - b * sine;
+    x[second] = b * cosine + a * sine;
   }
-  for (int i = s.rotary_dim + lane; i < d; i += MR_LANES) keep(i, value(i));
+  for (int i = s.rotary_dim + lane; i < d; i += MR_LANES) x[i] = value(i);
+  if (is_q) return;
+  sycl::group_barrier(sub_group);  // a lane's elements are other lanes' codes
+  mr_rope::keep(sub_group, s.kv, x, cache);
 }

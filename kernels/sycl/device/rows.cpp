@@ -18,11 +18,11 @@ MR_KERNEL mr_round(const float* in, operand* out, int64_t n) {
   if (i < n) out[i] = to_operand(in[i]);
 }
 
-// The first `tokens` tokens of every block of a slab. A work-group per block.
-MR_KERNEL mr_copy_slab(const operand* from, operand* to, int32_t block, int32_t elements) {
+// The first `words` words of every block of a slab. A work-group per block.
+MR_KERNEL mr_copy_slab(const uint32_t* from, uint32_t* to, int32_t block, int32_t words) {
   const Item item = this_item();
   const int64_t at = item.get_group(0) * int64_t{block};
-  for (int i = item.get_local_id(0); i < elements; i += mr::kRowItems) {
+  for (int i = item.get_local_id(0); i < words; i += mr::kRowItems) {
     to[at + i] = from[at + i];
   }
 }

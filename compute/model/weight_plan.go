@@ -1,0 +1,94 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// WeightPlan is how the linear ops of a program keep their weights: all alike, but for those
+// that are named. Its text is "int8", or "int4+attn.out=bf16+mlp.down=int8".
+type WeightPlan struct {
+	all Weights
+	ops []opWeights
+}
+
+type opWeights struct {
+	op      string // Op.Name
+	weights Weights
+}
+
+// ParseWeights reads a plan: one of WeightNames, then "+OP=NAME" for ops that differ. "" is
+// the first of the names.
+func ParseWeights(text string) (p WeightPlan, err error) {
+	if text == "" {
+		return p, nil
+	}
+	parts := strings.Split(text, "+")
+	if p.all, err = parseWeights(parts[0]); err != nil {
+		return WeightPlan{}, err
+	}
+	for _, part := range parts[1:] {
+		op, name, found := strings.Cut(part, "=")
+		if !found || op == "" {
+			return WeightPlan{}, fmt.Errorf("found %q, expected OP=TYPE, such as attn.out=bf16", part)
+		}
+		if slices.ContainsFunc(p.ops, func(o opWeights) bool { return o.op == op }) {
+			return WeightPlan{}, fmt.Errorf("found %s twice", op)
+		}
+		w, err := parseWeights(name)
+		if err != nil {
+			return WeightPlan{}, fmt.Errorf("%s: %w", op, err)
+		}
+		p.ops = append(p.ops, opWeights{op, w})
+	}
+	return p, nil
+}
+
+func (p WeightPlan) String() string {
+	parts := []string{p.all.String()}
+	for _, o := range p.ops {
+		parts = append(parts, o.op+"="+o.weights.String())
+	}
+	return strings.Join(parts, "+")
+}
+
+// of is what an op keeps. Those outside of the decoder layers, the logits first of all,
+// keep at least 8 bits unless they are named: their errors meet no residual that outweighs
+// them.
+func (p WeightPlan) of(op *Op) Weights {
+	for _, o := range p.ops {
+		if o.op == op.Name {
+			return o.weights
+		}
+	}
+	switch {
+	case op.Layer == None && p.all.Type == WeightsInt4:
+		return Weights{Type: WeightsInt8}
+	case op.Layer == None && p.all.Type == WeightsNF4:
+		return Weights{Type: WeightsFP8}
+	}
+	return p.all
+}
+
+// SetWeights makes the linear ops keep their weights as planned. An op that is named and not
+// there is an error.
+func (p *Program) SetWeights(plan WeightPlan) error {
+	var names []string
+	for i := range p.Ops {
+		op := &p.Ops[i]
+		if op.Kind != OpLinear {
+			continue
+		}
+		op.Weights = plan.of(op)
+		if !slices.Contains(names, op.Name) {
+			names = append(names, op.Name)
+		}
+	}
+	for _, o := range plan.ops {
+		if !slices.Contains(names, o.op) {
+			return fmt.Errorf("weights %q: found op %q, expected one of %s", plan, o.op, strings.Join(names, ", "))
+		}
+	}
+	return nil
+}
