@@ -15,8 +15,8 @@ type Config struct {
 	// prompt rows together.
 	MaxBatchTokens int
 	// ChunkTokens bounds the prompt rows of a step that has decode rows too, so
-	// that a long prompt does not hold up the tokens of the others. 0: only the
-	// budget bounds them.
+	// that a long prompt does not hold up the tokens of the others; those of moved
+	// sequences are bounded by the budget alone. 0: all are.
 	ChunkTokens int
 	// MaxBatchSize is the number of sequences that hold, or ask for, KV; one with
 	// beams counts as many as it has. It is also the most outputs that a step can

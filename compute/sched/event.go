@@ -21,7 +21,7 @@ type Sequence struct {
 	Priority     int // lower runs first
 	Tenant       string
 	Weight       int  // of the tenant, up to MaxWeight; 0: 1
-	Moved        bool // it was let in elsewhere before: a full queue does not refuse it
+	Moved        bool // it began elsewhere, and its reader waits: no full queue refuses it, and it goes before new ones
 	Arrival      Time // order within a priority
 	Deadline     Time // ended when it passes, in whatever state; 0: none
 }

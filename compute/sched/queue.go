@@ -2,8 +2,8 @@ package sched
 
 import "sort"
 
-// queue holds sequences in the order in which they are served: by priority,
-// then arrival, then submission. A sequence that comes back takes its old
+// queue holds sequences in the order in which they are served: by priority, moved
+// ones first, then by arrival, then submission. A sequence that comes back takes its old
 // place. Insertion and removal search by bisection and move pointers.
 type queue struct {
 	seqs []*sequence
@@ -15,6 +15,8 @@ func (q *sequence) before(o *sequence) bool {
 	switch {
 	case q.Priority != o.Priority:
 		return q.Priority < o.Priority
+	case q.Moved != o.Moved:
+		return q.Moved
 	case q.Arrival != o.Arrival:
 		return q.Arrival < o.Arrival
 	}

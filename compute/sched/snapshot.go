@@ -145,7 +145,7 @@ func (s *Scheduler) checkSequence(q *sequence) error {
 // checkPlan checks that the last plan's rows are whole and inside the budgets.
 func (s *Scheduler) checkPlan() error {
 	p := &s.plan
-	rows, outputs := 0, 0
+	rows, outputs, fresh := 0, 0, 0
 	for i, c := range p.Chunks {
 		seq := s.byID[c.ID]
 		if seq == nil || seq.state != Running || c.Row != rows || c.Rows < 1 || c.end() != seq.computed ||
@@ -157,6 +157,9 @@ func (s *Scheduler) checkPlan() error {
 		}
 		rows += c.Rows
 		outputs += c.outputs()
+		if c.Start < seq.PromptTokens && !seq.Moved {
+			fresh += c.Rows
+		}
 	}
 	switch {
 	case rows != p.Rows || p.DecodeRows+p.PromptRows != rows || outputs != p.Outputs:
@@ -164,9 +167,9 @@ func (s *Scheduler) checkPlan() error {
 			p.Step, rows, outputs, p.Rows, p.DecodeRows, p.PromptRows, p.Outputs)
 	case rows > s.cfg.MaxBatchTokens:
 		return fmt.Errorf("sched: check: step %d has %d rows, the budget is %d", p.Step, rows, s.cfg.MaxBatchTokens)
-	case p.DecodeRows > 0 && s.cfg.ChunkTokens > 0 && p.PromptRows > s.cfg.ChunkTokens:
-		return fmt.Errorf("sched: check: step %d has %d prompt rows beside %d decode rows, expected at most %d",
-			p.Step, p.PromptRows, p.DecodeRows, s.cfg.ChunkTokens)
+	case p.DecodeRows > 0 && s.cfg.ChunkTokens > 0 && fresh > s.cfg.ChunkTokens:
+		return fmt.Errorf("sched: check: step %d has %d rows of new prompts beside %d decode rows, expected at most %d",
+			p.Step, fresh, p.DecodeRows, s.cfg.ChunkTokens)
 	}
 	return nil
 }

@@ -19,11 +19,18 @@ func (s *Scheduler) planDecode() {
 
 // planPrompts gives the rows that are left to prompts, in the order of the
 // queue, tenants in turn: a prompt that does not fit is cut, and the rest of the
-// rows go to the next one only when it is complete or its lease ends.
+// rows go to the next one only when it is complete or its lease ends. Moved ones
+// may fill the step, whatever decodes: their readers wait for the next token, too.
+//
+// A new one that would fit into a step of its own is not cut behind others that
+// fill half of this one: the step ends before it. Its rows would hold up their first
+// tokens, and the rest of it would share the next step with prompts that hold up
+// its own.
 func (s *Scheduler) planPrompts() {
 	budget := s.cfg.MaxBatchTokens - s.plan.DecodeRows
+	chunk := budget // of new prompts
 	if s.plan.DecodeRows > 0 && s.cfg.ChunkTokens > 0 {
-		budget = min(budget, s.cfg.ChunkTokens)
+		chunk = min(budget, s.cfg.ChunkTokens)
 	}
 	s.openGate()
 	for _, seq := range s.running.seqs {
@@ -39,11 +46,20 @@ func (s *Scheduler) planPrompts() {
 		}
 		s.ready = append(s.ready, seq)
 	}
-	for budget > 0 && len(s.ready) > 0 {
+	for whole := chunk; budget > 0 && len(s.ready) > 0; {
 		seq := s.takePrompt()
-		rows := min(seq.PromptTokens-seq.computed, seq.leased-seq.computed, budget)
+		rows := min(seq.PromptTokens, seq.leased) - seq.computed
+		if !seq.Moved {
+			if chunk < rows && rows <= whole && chunk <= whole/2 {
+				chunk = 0
+			}
+			rows = min(rows, chunk)
+		}
+		if rows = min(rows, budget); rows <= 0 { // a moved one may be behind it
+			continue
+		}
 		s.addChunk(seq, Chunk{Rows: rows})
-		budget -= rows
+		budget, chunk = budget-rows, chunk-rows
 	}
 	s.ready = s.ready[:0]
 	s.plan.PromptRows = s.plan.Rows - s.plan.DecodeRows
