@@ -16,22 +16,9 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/e2e/natstest"
 	"github.com/millrace/millrace/metrics"
 )
-
-// natsServer is a NATS server of the test's own.
-func natsServer(t *testing.T, maxPayload int32) string {
-	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, MaxPayload: maxPayload})
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	require.True(t, s.ReadyForConnections(patience))
-	return s.ClientURL()
-}
 
 // node is a process of a cluster, as far as its pipeline goes.
 type node struct {
@@ -47,7 +34,7 @@ type testNodes struct {
 	url string
 }
 
-func newTestNodes(t *testing.T) *testNodes { return &testNodes{t, natsServer(t, 1<<20)} }
+func newTestNodes(t *testing.T) *testNodes { return &testNodes{t, natstest.Start(t, nil).ClientURL()} }
 
 func (c *testNodes) start(change func(*Config), roles ...cluster.Role) *node {
 	c.t.Helper()
@@ -355,7 +342,7 @@ func TestTheSequencesOfADeadGatewayAreCancelled(t *testing.T) {
 }
 
 func TestALongPromptTravelsThroughAServerWithASmallLimit(t *testing.T) {
-	c := &testNodes{t, natsServer(t, 16<<10)}
+	c := &testNodes{t, natstest.Start(t, &server.Options{MaxPayload: 16 << 10}).ClientURL()}
 	long := func(cfg *Config) {
 		cfg.Context, cfg.Sched.MaxSequenceTokens, cfg.Sched.MaxBatchTokens = 1<<18, 1<<18, 1<<14
 		if d, ok := cfg.Model.(*testDevice); ok {

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -122,10 +121,8 @@ func New(cfg Config) (*Pipeline, error) {
 	node := cluster.NewNode()
 	p := &Pipeline{
 		cfg: cfg, node: node, name: node.String(), created: time.Now(),
-		log: cfg.Log.With().Stringer("node", node).Logger(),
-		system: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
-			return slog.New(zerolog.NewSlogHandler(cfg.Log.Level(zerolog.WarnLevel)))
-		})),
+		log:     cfg.Log.With().Stringer("node", node).Logger(),
+		system:  newSystem(cfg.Log),
 		metrics: cfg.Metrics.Model(cfg.ModelID),
 		cluster: cfg.Metrics.Cluster(),
 		tracer:  cfg.Tracer,
@@ -347,7 +344,7 @@ func (p *Pipeline) admit(ctx context.Context, r *api.Request, a *requestActor) (
 	a.series = p.series(r.Model).Queued(r.Arrival, r.N)
 	a.span = p.requestSpan(ctx, r)
 	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithMailbox(newMailbox),
-		actor.WithGuardian(actor.NewOneForOneStrategy(0, 0, func(any) actor.Directive { return actor.StopDirective }))))
+		actor.WithGuardian(endOnFailure)))
 	p.requests[r.ID] = pid
 	return pid, nil
 }

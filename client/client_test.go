@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
@@ -19,21 +18,14 @@ import (
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/e2e/natstest"
 )
 
 var hi = client.ChatRequest{Messages: []client.Message{{Role: "user", Content: "hi"}}}
 
 func natsConn(t *testing.T) *nats.Conn {
 	t.Helper()
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
-	require.NoError(t, err)
-	srv.Start()
-	t.Cleanup(srv.Shutdown)
-	require.True(t, srv.ReadyForConnections(10*time.Second))
-	nc, err := nats.Connect(srv.ClientURL())
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	return nc
+	return natstest.Connect(t, natstest.Start(t, nil))
 }
 
 // onBoth runs a test over each transport, against the real interfaces.

@@ -7,11 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/e2e/natstest"
 )
 
 // rewritten is how many logs a gateway has written again.
@@ -41,7 +43,7 @@ func TestStreamsOutliveARestartOfNATS(t *testing.T) {
 	}
 	hold := make(chan struct{})
 	e := counting(at, hold)
-	srv := jetStream(t, 1<<20)
+	srv := jetStream(t)
 	url := srv.ClientURL()
 
 	held, answers := make(chan struct{}, 2*each), make(chan string, 2*each)
@@ -88,7 +90,7 @@ func TestStreamsOutliveARestartOfNATS(t *testing.T) {
 	port := srv.Addr().(*net.TCPAddr).Port
 	srv.Shutdown()
 	srv.WaitForShutdown()
-	jetStreamAt(t, port, 1<<20)
+	natstest.Start(t, &server.Options{JetStream: true, Port: port})
 	a.http.Listener.Close()
 	a.http.CloseClientConnections()
 	require.Eventually(t, func() bool { return a.rewritten(t) == 2*each }, 20*time.Second, 10*time.Millisecond)

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/e2e/badnet"
+	"github.com/millrace/millrace/e2e/natstest"
 	"github.com/millrace/millrace/resume"
 )
 
@@ -60,19 +61,9 @@ func whole() string {
 	return b.String()
 }
 
-func jetStream(t *testing.T, payload int32) *server.Server {
-	return jetStreamAt(t, server.RANDOM_PORT, payload)
-}
-
-func jetStreamAt(t *testing.T, port int, payload int32) *server.Server {
+func jetStream(t *testing.T) *server.Server {
 	t.Helper()
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoLog: true, NoSigs: true,
-		JetStream: true, StoreDir: t.TempDir(), MaxPayload: payload})
-	require.NoError(t, err)
-	srv.Start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	require.True(t, srv.ReadyForConnections(10*time.Second))
-	return srv
+	return natstest.Start(t, &server.Options{JetStream: true})
 }
 
 // gateway is a process with both interfaces.
@@ -120,7 +111,7 @@ func TestAStreamOutlivesItsGateway(t *testing.T) {
 			t.Run(fmt.Sprintf("%s at %d", transport, at), func(t *testing.T) {
 				hold := make(chan struct{})
 				e := counting(at, hold)
-				url := jetStream(t, 1<<20).ClientURL()
+				url := jetStream(t).ClientURL()
 				a := newGateway(t, url, e)
 				var c client.Client
 				var err error
@@ -171,7 +162,7 @@ func TestAWholeAnswerOutlivesItsGateway(t *testing.T) {
 	for _, transport := range []string{"http", "nats"} {
 		hold := make(chan struct{})
 		e := counting(20, hold)
-		url := jetStream(t, 1<<20).ClientURL()
+		url := jetStream(t).ClientURL()
 		a := newGateway(t, url, e)
 		var c, plain client.Client
 		var err error
@@ -228,7 +219,7 @@ func TestAStreamLeavesAGatewayThatIsStopped(t *testing.T) {
 	for _, transport := range []string{"http", "nats"} {
 		hold := make(chan struct{})
 		e := counting(20, hold)
-		url := jetStream(t, 1<<20).ClientURL()
+		url := jetStream(t).ClientURL()
 		proxy := func(to string) *badnet.Proxy {
 			_, address, _ := strings.Cut(to, "://")
 			p, err := badnet.NewProxy(t.Context(), address)
@@ -273,7 +264,7 @@ func TestAStreamLeavesAGatewayThatIsStopped(t *testing.T) {
 func TestLeavingAResumableStreamCancelsIt(t *testing.T) {
 	for _, transport := range []string{"http", "nats"} {
 		e := counting(3, nil)
-		url := jetStream(t, 1<<20).ClientURL()
+		url := jetStream(t).ClientURL()
 		g := newGateway(t, url, e)
 		c, err := client.NewHTTP(g.http.URL)
 		if transport == "nats" {
@@ -295,7 +286,7 @@ func TestAStoppingGatewaysStreamsMove(t *testing.T) {
 	for _, transport := range []string{"http", "nats"} {
 		hold := make(chan struct{})
 		e := counting(20, hold)
-		url := jetStream(t, 1<<20).ClientURL()
+		url := jetStream(t).ClientURL()
 		a := newGateway(t, url, e)
 		c, err := client.DialNATS(url)
 		if transport == "http" {
@@ -325,7 +316,7 @@ func TestAStoppingGatewaysStreamsMove(t *testing.T) {
 func TestWithoutALogAStreamThatIsLostIsAnError(t *testing.T) {
 	hold := make(chan struct{})
 	e := counting(5, hold)
-	url := jetStream(t, 1<<20).ClientURL()
+	url := jetStream(t).ClientURL()
 	a := newGateway(t, url, e)
 	plain, err := openai.New(e, openai.Options{})
 	require.NoError(t, err)
@@ -354,7 +345,7 @@ func TestBodiesAboveAMessagesSizeTravelByObjectStore(t *testing.T) {
 		s.Send(api.Event{Text: r.Messages[0].Content, Tokens: []int32{1}})
 		s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 200_000}})
 	})
-	url := jetStream(t, 1<<20).ClientURL()
+	url := jetStream(t).ClientURL()
 	newGateway(t, url, e)
 	c, err := client.DialNATS(url)
 	require.NoError(t, err)

@@ -11,34 +11,24 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/e2e/natstest"
 )
 
 // natsServer is a NATS server of the test's own, with a user who may do everything
 // and one, "deaf", who may not listen to beats.
 func natsServer(t *testing.T) *server.Server {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, NoAuthUser: "all",
+	return natstest.Start(t, &server.Options{NoAuthUser: "all",
 		Users: []*server.User{{Username: "all"}, {Username: "deaf", Password: "x", Permissions: &server.Permissions{
 			Subscribe: &server.SubjectPermission{Deny: []string{BeatSubject}},
 		}}},
 	})
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	require.True(t, s.ReadyForConnections(10*time.Second))
-	return s
 }
 
 func connect(t *testing.T, s *server.Server, options ...nats.Option) *nats.Conn {
 	t.Helper()
-	conn, err := nats.Connect(s.ClientURL(), append(options, nats.NoReconnect(), nats.PermissionErrOnSubscribe(true))...)
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-	return conn
+	return natstest.Connect(t, s, append(options, nats.NoReconnect(), nats.PermissionErrOnSubscribe(true))...)
 }
 
 // say publishes beats again and again until the test ends.

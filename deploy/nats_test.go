@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/cluster/bridge"
+	"github.com/millrace/millrace/e2e/natstest"
 )
 
 const natsConfig = "nats/millrace.conf"
@@ -43,25 +44,14 @@ func natsServer(t *testing.T) *server.Server {
 	}
 	o, err := server.ProcessConfigFile(natsConfig)
 	require.NoError(t, err)
-	o.Host, o.Port, o.StoreDir, o.NoLog, o.NoSigs = "127.0.0.1", server.RANDOM_PORT, t.TempDir(), true, true
-	s, err := server.NewServer(o)
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	require.True(t, s.ReadyForConnections(10*time.Second))
-	return s
+	o.StoreDir = t.TempDir()
+	return natstest.Start(t, o)
 }
 
 func natsUser(t *testing.T, s *server.Server, user string) *nats.Conn {
 	t.Helper()
-	c, err := nats.Connect(s.ClientURL(), nats.UserInfo(user, user), nats.CustomInboxPrefix("_INBOX."+user),
+	return natstest.Connect(t, s, nats.UserInfo(user, user), nats.CustomInboxPrefix("_INBOX."+user),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	require.NoError(t, err)
-	t.Cleanup(c.Close)
-	return c
 }
 
 // allowed says whether the server let the connection do something: its
@@ -94,6 +84,7 @@ func TestEachRoleSendsItsOwnKindsOfMessagesOnly(t *testing.T) {
 		"millrace.registry.gone.n1.n2": nil,
 		"millrace.journal.call":        {"gateway", "node"},
 		"millrace.resume.any":          {"gateway", "node"},
+		"millrace.limits.used":         {"gateway", "node"},
 		"millrace.resume.node.n1":      {"gateway", "node"},
 		"millrace.v1.chat.completions": {"client"},
 		"millrace.v1.cancel.a.b":       {"client"},
@@ -117,6 +108,7 @@ func TestEachRoleSendsItsOwnKindsOfMessagesOnly(t *testing.T) {
 		"millrace.registry.beat":       {"gateway", "tokenize", "compute", "detok", "node"},
 		"millrace.registry.alive.n1":   {"gateway", "tokenize", "compute", "detok", "node"},
 		"millrace.registry.gone.n1.*":  {"gateway", "tokenize", "compute", "detok", "node"},
+		"millrace.limits.used":         {"gateway", "node"},
 		"_INBOX.client.>":              {"gateway", "node", "client"},
 		"_INBOX.>":                     {"gateway", "node"},
 		">":                            nil,

@@ -333,6 +333,24 @@ func (s *server) regions(t *testing.T) int {
 	return len(state.Regions)
 }
 
+// TestAGatewayIsNotReadyForAWhileBeforeItRefusesRequests, which a balancer never sees then.
+func TestAGatewayIsNotReadyForAWhileBeforeItRefusesRequests(t *testing.T) {
+	s := startServer(t, "--drain-delay", "1m")
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
+	require.Eventually(t, func() bool {
+		r, err := http.Get("http://" + s.http + "/health/ready")
+		require.NoError(t, err)
+		defer r.Body.Close() //nolint:errcheck // read only
+		return r.StatusCode == http.StatusServiceUnavailable && r.Close
+	}, patience, 10*time.Millisecond)
+	r, err := http.Post("http://"+s.http+"/v1/completions", "application/json", strings.NewReader(`{"model":"tiny-chat","prompt":"Once","max_tokens":3}`))
+	require.NoError(t, err)
+	defer r.Body.Close() //nolint:errcheck // read only
+	require.Equal(t, http.StatusOK, r.StatusCode)
+	require.True(t, r.Close)
+	require.NoError(t, s.cmd.Process.Kill())
+}
+
 func TestSIGTERMLetsAStreamFinishAndExitsWithZero(t *testing.T) {
 	s := startServer(t)
 	text := make(chan string, 1)

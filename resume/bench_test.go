@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/openai/wire"
@@ -22,7 +20,7 @@ func BenchmarkJournal(b *testing.B) {
 	e := deterministic(newGate(1 << 30))
 	for _, mode := range []string{"none", "log"} {
 		b.Run(mode, func(b *testing.B) {
-			g := newGateway(b, natsServer(b, server.RANDOM_PORT).ClientURL(), e, resume.Options{})
+			g := newGateway(b, natsServer(b).ClientURL(), e, resume.Options{})
 			for b.Loop() {
 				call := decode(b, e, text)
 				if mode == "none" {
@@ -63,7 +61,7 @@ func BenchmarkAddedLatency(b *testing.B) {
 				}
 				s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
 			})
-			g := newGateway(b, natsServer(b, server.RANDOM_PORT).ClientURL(), e, resume.Options{})
+			g := newGateway(b, natsServer(b).ClientURL(), e, resume.Options{})
 			var all []time.Duration
 			for b.Loop() {
 				waits := make(chan []time.Duration)

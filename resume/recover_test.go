@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/e2e/natstest"
 	"github.com/millrace/millrace/resume"
 )
 
@@ -18,7 +19,7 @@ func restart(t *testing.T, srv *server.Server) *server.Server {
 	port := srv.Addr().(*net.TCPAddr).Port
 	srv.Shutdown()
 	srv.WaitForShutdown()
-	return natsServer(t, port)
+	return natstest.Start(t, &server.Options{JetStream: true, Port: port})
 }
 
 // TestLogsAreBackAfterARestartOfNATS: calls of two gateways that stand still, and one that has
@@ -26,7 +27,7 @@ func restart(t *testing.T, srv *server.Server) *server.Server {
 func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
-	srv := natsServer(t, server.RANDOM_PORT)
+	srv := natsServer(t)
 	url := srv.ClientURL()
 	gateways := []gateway{newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})}
 	ended := begin(t, gateways[0], e, `{"prompt":"short","max_tokens":5,"stream":true,"stream_resume":true}`)
@@ -61,7 +62,7 @@ func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
 // TestAnUnknownCallIsUnknownAfterARestart: the wait for a gateway that may come back has an end.
 func TestAnUnknownCallIsUnknownAfterARestart(t *testing.T) {
 	e := deterministic(newGate(1))
-	srv := natsServer(t, server.RANDOM_PORT)
+	srv := natsServer(t)
 	a := newGateway(t, srv.ClientURL(), e, resume.Options{Answer: 50 * time.Millisecond, Rejoin: 200 * time.Millisecond})
 	restart(t, srv)
 	require.Eventually(t, a.nc.IsConnected, wait, time.Millisecond)
@@ -72,7 +73,7 @@ func TestAnUnknownCallIsUnknownAfterARestart(t *testing.T) {
 func TestALogThatIsLostWithTheServerIsWrittenAgain(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
-	srv := natsServer(t, server.RANDOM_PORT)
+	srv := natsServer(t)
 	url := srv.ClientURL()
 	a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
 	first := begin(t, a, e, body+`,"n":2}`)

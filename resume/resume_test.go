@@ -18,20 +18,15 @@ import (
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/e2e/badnet"
+	"github.com/millrace/millrace/e2e/natstest"
 	"github.com/millrace/millrace/resume"
 )
 
 const wait = 20 * time.Second // for something that must come
 
-func natsServer(t testing.TB, port int) *server.Server {
+func natsServer(t testing.TB) *server.Server {
 	t.Helper()
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoLog: true, NoSigs: true,
-		JetStream: true, StoreDir: t.TempDir()})
-	require.NoError(t, err)
-	srv.Start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	require.True(t, srv.ReadyForConnections(wait))
-	return srv
+	return natstest.Start(t, &server.Options{JetStream: true})
 }
 
 // gateway is one process with its own connection.
@@ -207,7 +202,7 @@ func TestAKilledGatewaysCallGoesOnAtAnother(t *testing.T) {
 			t.Run(fmt.Sprintf("%s at %d", name, at), func(t *testing.T) {
 				g := newGate(at)
 				e := deterministic(g)
-				url := natsServer(t, server.RANDOM_PORT).ClientURL()
+				url := natsServer(t).ClientURL()
 				a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
 				first := begin(t, a, e, text)
 				seen := see(t, first)
@@ -232,7 +227,7 @@ func TestAKilledGatewaysCallGoesOnAtAnother(t *testing.T) {
 func TestAReaderElsewhereFollowsALivingGateway(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
-	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	url := natsServer(t).ClientURL()
 	a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
 	first := begin(t, a, e, body+`}`)
 	here, there := see(t, first), see(t, attach(t, b, first.Call().ID))
@@ -246,7 +241,7 @@ func TestAReaderElsewhereFollowsALivingGateway(t *testing.T) {
 
 func TestTheSameRequestTwiceRunsOnce(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
-	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	url := natsServer(t).ClientURL()
 	a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
 	text := body + `,"request_id":"mine-1"}`
 	want := undisturbed(t, decode(t, e, text))
@@ -272,7 +267,7 @@ func TestOneOfTwoTakesOverAndBothReadersGetEverything(t *testing.T) {
 	for range 5 {
 		g := newGate(10)
 		e := deterministic(g)
-		url := natsServer(t, server.RANDOM_PORT).ClientURL()
+		url := natsServer(t).ClientURL()
 		a := newGateway(t, url, e, resume.Options{})
 		b, c := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
 		first := begin(t, a, e, body+`,"n":2}`)
@@ -294,7 +289,7 @@ func TestOneOfTwoTakesOverAndBothReadersGetEverything(t *testing.T) {
 func TestAnOwnerThatComesBackIsFencedAndItsReaderLosesNothing(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
-	hub := natsServer(t, server.RANDOM_PORT)
+	hub := natsServer(t)
 	url := hub.ClientURL()
 	wall, err := badnet.NewProxy(t.Context(), hub.Addr().String())
 	require.NoError(t, err)
@@ -319,7 +314,7 @@ func TestAnOwnerThatComesBackIsFencedAndItsReaderLosesNothing(t *testing.T) {
 
 func TestALogWithoutItsBeginningHasExpired(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
-	a := newGateway(t, natsServer(t, server.RANDOM_PORT).ClientURL(), e, resume.Options{})
+	a := newGateway(t, natsServer(t).ClientURL(), e, resume.Options{})
 	r := begin(t, a, e, body+`}`)
 	see(t, r).until(0)
 	js, err := jetstream.New(a.nc)
@@ -327,7 +322,7 @@ func TestALogWithoutItsBeginningHasExpired(t *testing.T) {
 	s, err := js.Stream(t.Context(), resume.Stream)
 	require.NoError(t, err)
 	require.NoError(t, s.DeleteMsg(t.Context(), 1))
-	b := newGateway(t, a.nc.ConnectedUrl(), e, resume.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond})
+	b := newGateway(t, a.nc.ConnectedUrl(), e, resume.Options{Answer: time.Second, Rejoin: 200 * time.Millisecond})
 	_, err = b.Attach(t.Context(), r.Call().ID)
 	require.Equal(t, api.Code(410), wire.AsError(err).Code)
 	require.NoError(t, s.Purge(t.Context()))
@@ -346,7 +341,7 @@ func TestALogWithoutItsBeginningHasExpired(t *testing.T) {
 func TestALogIsRefreshedBeforeItExpires(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
-	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	url := natsServer(t).ClientURL()
 	a := newGateway(t, url, e, resume.Options{Age: 200 * time.Millisecond, Keep: time.Millisecond})
 	first := begin(t, a, e, body+`}`)
 	see(t, first).until(10)
@@ -363,7 +358,7 @@ func TestALogIsRefreshedBeforeItExpires(t *testing.T) {
 func TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
-	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	url := natsServer(t).ClientURL()
 	const keep = 200 * time.Millisecond
 	a := newGateway(t, url, e, resume.Options{Keep: keep})
 	b := newGateway(t, url, e, resume.Options{Keep: keep, Rejoin: 100 * time.Millisecond})
@@ -400,7 +395,7 @@ func TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays(t *testing.T) {
 
 func TestACallWithoutReadersIsCancelledAfterTheWindow(t *testing.T) {
 	e := deterministic(newGate(5))
-	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	url := natsServer(t).ClientURL()
 	a := newGateway(t, url, e, resume.Options{Window: 100 * time.Millisecond})
 	b := newGateway(t, url, e, resume.Options{})
 	r := begin(t, a, e, body+`}`)
@@ -419,7 +414,7 @@ func TestACallWithoutReadersIsCancelledAfterTheWindow(t *testing.T) {
 func TestCancelReachesTheOwnerOrItsSuccessor(t *testing.T) {
 	for _, dead := range []bool{false, true} {
 		e := deterministic(newGate(5))
-		url := natsServer(t, server.RANDOM_PORT).ClientURL()
+		url := natsServer(t).ClientURL()
 		a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
 		r := begin(t, a, e, body+`}`)
 		see(t, r).until(5)
@@ -435,7 +430,7 @@ func TestCancelReachesTheOwnerOrItsSuccessor(t *testing.T) {
 func TestARefusalLeavesNoLog(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
 	e.Refuse = func(*api.Request) error { return &api.Error{Code: api.CodeOverloaded, Message: "full"} }
-	a := newGateway(t, natsServer(t, server.RANDOM_PORT).ClientURL(), e, resume.Options{})
+	a := newGateway(t, natsServer(t).ClientURL(), e, resume.Options{})
 	text := body + `,"request_id":"mine"}`
 	_, err := a.Start(t.Context(), decode(t, e, text), []byte(text))
 	require.Equal(t, api.CodeOverloaded, wire.AsError(err).Code)
@@ -446,7 +441,7 @@ func TestARefusalLeavesNoLog(t *testing.T) {
 func TestARefusalWhileTakingOverIsTriedAgain(t *testing.T) {
 	g := newGate(5)
 	e := deterministic(g)
-	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	url := natsServer(t).ClientURL()
 	full := deterministic(g)
 	refusals := 0
 	full.Refuse = func(*api.Request) error {
@@ -467,7 +462,7 @@ func TestARefusalWhileTakingOverIsTriedAgain(t *testing.T) {
 func TestAGatewayThatStopsHandsItsCallsOver(t *testing.T) {
 	g := newGate(5)
 	e := deterministic(g)
-	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	url := natsServer(t).ClientURL()
 	a := newGateway(t, url, e, resume.Options{})
 	r := begin(t, a, e, body+`}`)
 	here := see(t, r)
@@ -487,7 +482,7 @@ func TestAGatewayThatStopsHandsItsCallsOver(t *testing.T) {
 func TestACallOfManyMessagesSurvives(t *testing.T) {
 	g := newGate(5)
 	e := deterministic(g)
-	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	url := natsServer(t).ClientURL()
 	a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
 	long := fmt.Sprintf(`{"prompt":%q,"max_tokens":20,"stream":true,"stream_resume":true,"echo":true}`, strings.Repeat("abcdefg ", 400_000))
 	r := begin(t, a, e, long)
@@ -500,7 +495,7 @@ func TestACallOfManyMessagesSurvives(t *testing.T) {
 func TestManyCallsThroughTakeovers(t *testing.T) {
 	g := newGate(8)
 	e := deterministic(g)
-	url := natsServer(t, server.RANDOM_PORT).ClientURL()
+	url := natsServer(t).ClientURL()
 	a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
 	const calls = 50
 	results := make(chan string, calls)

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/e2e/natstest"
 )
 
 const (
@@ -34,19 +35,8 @@ func start(t *testing.T, e *apitest.Engine, opts natsapi.Options) (*natsapi.Serv
 // startWith serves an engine in front of e.
 func startWith(t *testing.T, e *apitest.Engine, front api.Engine, opts natsapi.Options) (*natsapi.Service, *nats.Conn) {
 	t.Helper()
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
-		MaxPayload: 64 << 10})
-	require.NoError(t, err)
-	srv.Start()
-	t.Cleanup(srv.Shutdown)
-	require.True(t, srv.ReadyForConnections(wait))
-	connect := func() *nats.Conn {
-		nc, err := nats.Connect(srv.ClientURL())
-		require.NoError(t, err)
-		t.Cleanup(nc.Close)
-		return nc
-	}
-	s, err := natsapi.Start(connect(), front, opts)
+	srv := natstest.Start(t, &server.Options{MaxPayload: 64 << 10})
+	s, err := natsapi.Start(natstest.Connect(t, srv), front, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -54,7 +44,7 @@ func startWith(t *testing.T, e *apitest.Engine, front api.Engine, opts natsapi.O
 		require.NoError(t, s.Stop(ctx))
 		e.WaitIdle() // every stream was closed
 	})
-	return s, connect()
+	return s, natstest.Connect(t, srv)
 }
 
 func request(t *testing.T, nc *nats.Conn, subject, body string) *nats.Msg {

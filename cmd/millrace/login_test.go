@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
@@ -18,6 +17,7 @@ import (
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/e2e/natstest"
 )
 
 // secret writes what only its owner may read.
@@ -39,25 +39,12 @@ func pair(t *testing.T, create func() (nkeys.KeyPair, error)) (k nkeys.KeyPair, 
 	return k, public, seed
 }
 
-func natsWith(t *testing.T, o *server.Options) string {
-	t.Helper()
-	o.Host, o.Port, o.NoLog, o.NoSigs = "127.0.0.1", server.RANDOM_PORT, true, true
-	s, err := server.NewServer(o)
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	require.True(t, s.ReadyForConnections(10*time.Second))
-	return s.ClientURL()
-}
-
 // nkeyServer knows one user by its NKey.
 func nkeyServer(t *testing.T) (url string, c config.NATSClient) {
 	t.Helper()
 	_, public, seed := pair(t, nkeys.CreateUser)
-	return natsWith(t, &server.Options{Nkeys: []*server.NkeyUser{{Nkey: public}}}), config.NATSClient{NKey: secret(t, "user.nk", seed)}
+	s := natstest.Start(t, &server.Options{Nkeys: []*server.NkeyUser{{Nkey: public}}})
+	return s.ClientURL(), config.NATSClient{NKey: secret(t, "user.nk", seed)}
 }
 
 // credsServer knows users by JWTs that an account of its operator has signed.
@@ -77,7 +64,7 @@ func credsServer(t *testing.T) (url string, c config.NATSClient) {
 	require.NoError(t, resolver.Store(accountPublic, encode(jwt.NewAccountClaims(accountPublic), operator)))
 	creds, err := jwt.FormatUserConfig(encode(jwt.NewUserClaims(userPublic), account), seed)
 	require.NoError(t, err)
-	url = natsWith(t, &server.Options{TrustedOperators: []*jwt.OperatorClaims{trusted}, AccountResolver: resolver})
+	url = natstest.Start(t, &server.Options{TrustedOperators: []*jwt.OperatorClaims{trusted}, AccountResolver: resolver}).ClientURL()
 	return url, config.NATSClient{Creds: secret(t, "user.creds", creds)}
 }
 

@@ -7,27 +7,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/e2e/natstest"
 )
 
 // natsServer runs an embedded server and connects to it.
 func natsServer(t *testing.T) (url string, nc *nats.Conn) {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true})
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(s.Shutdown)
-	require.True(t, s.ReadyForConnections(10*time.Second))
-	nc, err = nats.Connect(s.ClientURL())
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	return s.ClientURL(), nc
+	s := natstest.Start(t, nil)
+	return s.ClientURL(), natstest.Connect(t, s)
 }
 
 // respond replies to each request with one message per header.

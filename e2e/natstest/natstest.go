@@ -1,0 +1,48 @@
+// Package natstest runs NATS servers inside tests.
+package natstest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+)
+
+const patience = 20 * time.Second // for a server that has to be ready
+
+// Start runs a server on the loopback interface until the test ends. Of o (nil: all
+// defaults) it fills in what is zero: a port that is free, and a folder of the test's
+// own for JetStream.
+func Start(t testing.TB, o *server.Options) *server.Server {
+	t.Helper()
+	if o == nil {
+		o = &server.Options{}
+	}
+	o.Host, o.NoLog, o.NoSigs = "127.0.0.1", true, true
+	if o.Port == 0 {
+		o.Port = server.RANDOM_PORT
+	}
+	if o.StoreDir == "" {
+		o.StoreDir = t.TempDir()
+	}
+	s, err := server.NewServer(o)
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	require.True(t, s.ReadyForConnections(patience), "the NATS server is not ready")
+	return s
+}
+
+// Connect is a connection to a server until the test ends.
+func Connect(t testing.TB, s *server.Server, options ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(s.ClientURL(), options...)
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	return nc
+}
