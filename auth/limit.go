@@ -50,6 +50,9 @@ type limiter struct {
 	requests, tokens bucket
 	concurrent       int // 0: no limit
 	running          int
+	since            used                 // the last news
+	told             int                  // requests that ran at the last news
+	others           map[string]elsewhere // by gateway
 }
 
 func (l *limiter) set(e *Entry, now time.Time) {
@@ -74,8 +77,8 @@ func (l *limiter) enter(now time.Time, tokens int) error {
 	defer l.mu.Unlock()
 	l.requests.fill(now)
 	l.tokens.fill(now)
-	if l.concurrent > 0 && l.running >= l.concurrent {
-		return over(ReasonConcurrent, time.Second, "the API key has %d requests running, at most %d", l.running, l.concurrent)
+	if running := l.everywhere(now); l.concurrent > 0 && running >= l.concurrent {
+		return over(ReasonConcurrent, time.Second, "the API key has %d requests running, at most %d", running, l.concurrent)
 	}
 	if d := l.requests.wait(1); d > 0 {
 		return over(ReasonRequests, d, "the API key has used its %.0f requests per minute", l.requests.perMinute)
@@ -86,6 +89,8 @@ func (l *limiter) enter(now time.Time, tokens int) error {
 	l.running++
 	l.requests.level--
 	l.tokens.level -= float64(tokens)
+	l.since.Requests++
+	l.since.Tokens += tokens
 	return nil
 }
 
@@ -94,6 +99,7 @@ func (l *limiter) leave(now time.Time, reserved, used int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running--
+	l.since.Tokens -= reserved - used
 	l.tokens.fill(now)
 	l.tokens.level = min(l.tokens.perMinute, l.tokens.level+float64(reserved-used))
 }

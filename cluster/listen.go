@@ -80,7 +80,7 @@ func (t *table) twoBeats(expected time.Duration) time.Duration {
 func (t *table) heard(now time.Time) []Heard {
 	list := make([]Heard, 0, len(t.members))
 	for _, e := range t.members {
-		list = append(list, Heard{e.Member, now.Sub(e.heard)})
+		list = append(list, Heard{*e.Member, now.Sub(e.heard)})
 	}
 	slices.SortFunc(list, func(a, b Heard) int { return cmp.Compare(a.Node, b.Node) })
 	return list

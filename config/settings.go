@@ -20,7 +20,7 @@ type Device struct {
 	ISA        string // "": the best of this machine
 	DType      string // of products and KV cache: "auto", "f16", "bf16"
 	Threads    int    // 0: every core that the process may use
-	Weights    string // one of model.WeightNames
+	Weights    string // as model.ParseWeights reads it
 	KVType     string // one of model.KVTypeNames
 	Packed     string // "auto", "off", or the directory of the packed weights' files
 }
@@ -42,7 +42,7 @@ func (d *Device) Validate() error {
 	return errors.Join(
 		oneOf("backend", d.Backend, "cpu", "ref", "sycl", "sim"),
 		oneOf("dtype", d.DType, "auto", "f16", "bf16"),
-		oneOf("weights", d.Weights, model.WeightNames()...),
+		weights(d.Weights),
 		oneOf("kv-type", d.KVType, model.KVTypeNames()...),
 		atLeast("threads", d.Threads, 0),
 	)
@@ -69,6 +69,7 @@ type Serve struct {
 	DataDir      string
 	StreamResume string        // "auto", "on", "off"
 	StreamKeep   time.Duration // of a resumable stream's log, behind its end
+	DrainDelay   time.Duration // between the readiness of 503 and the refusal of requests
 	Grace        time.Duration // for running requests at the end
 	StepTimeout  time.Duration // a step that takes longer hangs; 0: none does
 
@@ -106,6 +107,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.StringVar(&s.DataDir, "data-dir", "data", "directory of what outlives the process (JetStream)")
 	f.StringVar(&s.StreamResume, "stream-resume", "auto", "which answers a client can come back to after its gateway died: auto (those that ask for it, where JetStream is there), on (every stream that does not say no), off")
 	f.DurationVar(&s.StreamKeep, "stream-keep", 30*time.Second, "so long an answer can be read again after its end, where clients can come back to it")
+	f.DurationVar(&s.DrainDelay, "drain-delay", 300*time.Millisecond, "so long a gateway that was told to stop serves on while /health/ready is 503 and connections are closed behind their answers, for a load balancer to take it out")
 	f.DurationVar(&s.Grace, "grace", 30*time.Second, "time for running requests to end after SIGTERM or Ctrl-C")
 
 	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute, "a step that takes longer hangs: every request ends with an error and the process with exit code 1 (0: never)")
@@ -147,6 +149,7 @@ func (s *Serve) Validate() error {
 		atLeast("body-limit", s.BodyLimit, 1),
 		oneOf("stream-resume", s.StreamResume, "auto", "on", "off"),
 		atLeast("stream-keep", s.StreamKeep, time.Second),
+		atLeast("drain-delay", s.DrainDelay, 0),
 		atLeast("grace", s.Grace, 0),
 		atLeast("step-timeout", s.StepTimeout, 0),
 		atLeast("ping-interval", s.PingInterval, time.Millisecond),

@@ -70,12 +70,19 @@ func (s *Simulate) Register(f *pflag.FlagSet) {
 
 // RegisterWeights adds --weights to a command's flags.
 func RegisterWeights(f *pflag.FlagSet, weights *string) {
-	f.StringVar(weights, "weights", "bf16", "how the weights of linear ops are kept: "+strings.Join(model.WeightNames(), ", ")+" (quantised when the model is loaded; rows are quantised to int8 then)")
+	f.StringVar(weights, "weights", "bf16", "how the weights of linear ops are kept: "+strings.Join(model.WeightNames(), ", ")+" (quantised when the model is loaded; rows are quantised to int8 for int8 and int4), and +OP=TYPE for each op that differs, as int8+attn.out=bf16")
+}
+
+func weights(found string) error {
+	if _, err := model.ParseWeights(found); err != nil {
+		return Usagef("--weights: %w", err)
+	}
+	return nil
 }
 
 // RegisterKVType adds --kv-type to a command's flags.
 func RegisterKVType(f *pflag.FlagSet, name *string) {
-	f.StringVar(name, "kv-type", "auto", "how the KV cache keeps keys and values: "+strings.Join(model.KVTypeNames(), ", ")+" (auto: floats of --dtype; int8 and int4, of the cpu backend and ref, take a half and a third of the memory)")
+	f.StringVar(name, "kv-type", "auto", "how the KV cache keeps keys and values: "+strings.Join(model.KVTypeNames(), ", ")+" (auto: floats of --dtype; int8 and int4 take a half and a third of the memory)")
 }
 
 // Validate checks what does not depend on the model.
@@ -87,7 +94,7 @@ func (s *Simulate) Validate() error {
 		return Usagef("--calibrate: found %q, expected a file that ends in .json", s.Calibrate)
 	}
 	return errors.Join(
-		oneOf("weights", s.Weights, model.WeightNames()...),
+		weights(s.Weights),
 		oneOf("slo-quantile", s.SLOQuantile, "p50", "p95", "p99"),
 		atLeast("sim-gbps", s.SimGBps, 0),
 		atLeast("sim-tflops", s.SimTFLOPS, 0),

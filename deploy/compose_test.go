@@ -124,7 +124,7 @@ func TestComposeStartsTwoProcessesOfEachRoleWithSettingsThatTheyTake(t *testing.
 		s := serveSettings(t, service.Command, environ)
 		require.Equal(t, "nats://nats:4222", s.NATS, role)
 		require.Equal(t, "0.0.0.0:8080", s.Listen, role)
-		require.Greater(t, time.Duration(*service.StopGracePeriod), s.Grace, "%s: killed before its grace is over", role)
+		require.Greater(t, time.Duration(*service.StopGracePeriod), s.DrainDelay+s.Grace, "%s: killed before its grace is over", role)
 		require.True(t, service.ReadOnly, role)
 		require.Equal(t, []string{"ALL"}, service.CapDrop, role)
 	}

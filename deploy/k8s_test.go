@@ -107,7 +107,7 @@ func TestEveryRoleIsADeploymentWithSettingsThatItTakes(t *testing.T) {
 		require.Equal(t, "millrace", c.EnvFrom[0].ConfigMapRef.Name)
 		s := serveSettings(t, c.Args, environ)
 		require.Equal(t, "nats://nats:4222", s.NATS)
-		require.Greater(t, time.Duration(*pod.Spec.TerminationGracePeriodSeconds)*time.Second, s.Grace, "%s: killed before its grace is over", role)
+		require.Greater(t, time.Duration(*pod.Spec.TerminationGracePeriodSeconds)*time.Second, s.DrainDelay+s.Grace, "%s: killed before its grace is over", role)
 		require.Equal(t, int64(10001), *pod.Spec.SecurityContext.RunAsUser, "the image's user")
 		require.True(t, *pod.Spec.SecurityContext.RunAsNonRoot)
 		require.True(t, *c.SecurityContext.ReadOnlyRootFilesystem)

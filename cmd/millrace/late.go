@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/api"
 )
@@ -13,6 +16,7 @@ import (
 type lateEngine struct {
 	loaded atomic.Pointer[engine]
 	joined atomic.Bool // the NATS interface is there too
+	leaves atomic.Bool // see leave
 }
 
 func (l *lateEngine) get() (*engine, error) {
@@ -54,8 +58,30 @@ func (l *lateEngine) Detokenize(ctx context.Context, model string, tokens []int3
 	return e.Detokenize(ctx, model, tokens)
 }
 
+// leave serves on for a while, as one that is not ready: balancers take this process out
+// before it refuses requests.
+func (l *lateEngine) leave(delay time.Duration, log zerolog.Logger) {
+	l.leaves.Store(true)
+	log.Info().Dur("delay", delay).Msg("leaving")
+	<-time.After(delay)
+}
+
+// closing ends the connection behind each answer while the process leaves, so that the next
+// request comes to another one.
+func (l *lateEngine) closing(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if l.leaves.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // Ready is that of a gateway: over NATS too.
 func (l *lateEngine) Ready() error {
+	if l.leaves.Load() {
+		return &api.Error{Code: api.CodeUnavailable, RetryAfter: time.Second, Message: "the server is about to stop"}
+	}
 	if err := l.serves(); err != nil {
 		return err
 	}

@@ -2,10 +2,14 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/api"
@@ -63,6 +67,48 @@ func (x *security) watch(ctx context.Context, log zerolog.Logger) error {
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// limitsSubject is where gateways tell each other what keys have used.
+const limitsSubject = "millrace.limits.used"
+
+// share makes the keys' limits those of all gateways, until stop is called.
+func (x *security) share(conn *nats.Conn, log zerolog.Logger) (stop func(), err error) {
+	if x.keys == nil {
+		return func() {}, nil
+	}
+	self := nuid.Next()
+	sub, err := conn.Subscribe(limitsSubject, func(m *nats.Msg) {
+		if err := x.keys.Hear(time.Now(), self, m.Data); err != nil {
+			log.Warn().Err(err).Msg("what another gateway said of keys is lost")
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", limitsSubject, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var told sync.WaitGroup
+	told.Go(func() {
+		tick := time.NewTicker(auth.NewsEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if data := x.keys.News(self); data != nil {
+				if err := conn.Publish(limitsSubject, data); err != nil {
+					log.Debug().Err(err).Msg("what keys have used was not told") // the connection says why
+				}
+			}
+		}
+	})
+	return func() {
+		cancel()
+		told.Wait()
+		_ = sub.Unsubscribe() // the connection may be gone
+	}, nil
 }
 
 // serve answers HTTP, with TLS if there is a certificate.

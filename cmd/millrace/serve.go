@@ -90,6 +90,11 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	var service atomic.Pointer[natsapi.Service]
 	handler := workerHandler(late)
 	if s.Roles.Has(cluster.Gateway) {
+		stopSharing, err := secure.share(conn, log)
+		if err != nil {
+			return errors.Join(err, listener.Close())
+		}
+		defer stopSharing()
 		if calls, err = openResume(conn, engine, s, log); err != nil {
 			return errors.Join(err, listener.Close())
 		}
@@ -100,7 +105,8 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 			return errors.Join(err, listener.Close())
 		}
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: late.closing(handler), ReadHeaderTimeout: 10 * time.Second}
+	stopped := ctx // from outside; a part that fails ends the group's
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := secure.serve(server, listener); !errors.Is(err, http.ErrServerClosed) {
@@ -140,6 +146,9 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	group.Go(func() error {
 		<-ctx.Done()
 		left := leaveGroup(service.Load()) // first of all: what is refused from here on another gateway would have served
+		if stopped.Err() != nil && s.Roles.Has(cluster.Gateway) {
+			late.leave(s.DrainDelay, log)
+		}
 		handOver(context.WithoutCancel(ctx), calls, s)
 		return errors.Join(left, shutdown(late, server, service.Load(), s.Grace, log))
 	})
