@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -26,7 +27,8 @@ func BenchmarkStreams(b *testing.B) {
 	}
 }
 
-func benchmarkStreams(b *testing.B, streams, tokens int) {
+// benchPipeline runs on a device that costs nothing, with room for so many streams of so many tokens.
+func benchPipeline(b *testing.B, streams, tokens int) *Pipeline {
 	tok, err := tokenizer.Load("../models/tiny-chat")
 	if err != nil {
 		b.Fatal(err)
@@ -43,23 +45,34 @@ func benchmarkStreams(b *testing.B, streams, tokens int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer p.Close(context.Background()) //nolint:errcheck // nothing is running
+	b.Cleanup(func() { p.Close(context.Background()) }) //nolint:errcheck // nothing is running
+	return p
+}
+
+// benchRequest asks for so many tokens and reads them; false: something went wrong.
+func benchRequest(b *testing.B, p *Pipeline, id, tokens int) bool {
+	s, err := p.Submit(context.Background(), tokensRequest(strconv.Itoa(id), []int32{1, 2, 3}, tokens))
+	if err != nil {
+		b.Error(err)
+		return false
+	}
+	_, last, err := read(s)
+	if err != nil || last.Finish != api.FinishLength {
+		b.Error(err, last)
+		return false
+	}
+	return true
+}
+
+func benchmarkStreams(b *testing.B, streams, tokens int) {
+	p := benchPipeline(b, streams, tokens)
 	b.ReportAllocs()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for b.Loop() {
 		var wg sync.WaitGroup
 		for i := range streams {
-			wg.Go(func() {
-				s, err := p.Submit(context.Background(), tokensRequest(strconv.Itoa(i), []int32{1, 2, 3}, tokens))
-				if err != nil {
-					b.Error(err)
-					return
-				}
-				if _, last, err := read(s); err != nil || last.Finish != api.FinishLength {
-					b.Error(err, last)
-				}
-			})
+			wg.Go(func() { benchRequest(b, p, i, tokens) })
 		}
 		wg.Wait()
 	}
@@ -68,4 +81,35 @@ func benchmarkStreams(b *testing.B, streams, tokens int) {
 	b.ReportMetric(made/b.Elapsed().Seconds(), "tokens/s")
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/made, "ns/token")
 	b.ReportMetric(float64(after.Mallocs-before.Mallocs)/made, "allocs/token")
+}
+
+// BenchmarkRequests is the cost of a request with an answer of one token, and what the heap
+// keeps after all of them: `-benchtime 50000x`.
+func BenchmarkRequests(b *testing.B) {
+	const streams = 64
+	p := benchPipeline(b, streams, 1)
+	heap := func() float64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc)
+	}
+	before := heap()
+	var turn atomic.Int64
+	b.ReportAllocs()
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for range streams {
+		wg.Go(func() {
+			for {
+				if i := int(turn.Add(1)); i > b.N || !benchRequest(b, p, i, 1) {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
+	b.ReportMetric((heap()-before)/(1<<20), "MiB-kept")
 }

@@ -3,6 +3,7 @@ package actors
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -53,15 +54,17 @@ func (r *router) init(cfg Config) {
 }
 
 // members are this process and the other live ones.
-func (p *Pipeline) members() []cluster.Member { return append(p.registry.Others(), p.offer()) }
+func (p *Pipeline) members() []*cluster.Member {
+	own := p.offer()
+	return append(p.registry.Others(), &own)
+}
 
 // workers are the members that compute, as package route sees them. What this
 // gateway has sent to a worker counts although the worker's own news is older.
-func (p *Pipeline) workers(members []cluster.Member) []route.Worker {
+func (p *Pipeline) workers(members []*cluster.Member) []route.Worker {
 	list := make([]route.Worker, 0, len(members))
 	now := time.Since(p.router.start)
-	for i := range members {
-		m := &members[i]
+	for _, m := range members {
 		w := m.Worker
 		if w == nil {
 			continue
@@ -135,8 +138,7 @@ func (p *Pipeline) placeStage(model string, pool func(*cluster.Member) *cluster.
 	var stages []route.Stage
 	var at []*cluster.Member
 	members := p.registry.Others()
-	for i := range members {
-		m := &members[i]
+	for _, m := range members {
 		if x := pool(m); x != nil && len(x.Actors) > 0 && m.Model == model && !m.Draining {
 			stages = append(stages, route.Stage{Load: x.Load})
 			at = append(at, m)
@@ -173,8 +175,7 @@ func (p *Pipeline) series(model string) *metrics.Model {
 func (p *Pipeline) refreshModels() {
 	fresh := make(map[string]*model)
 	members := p.members()
-	for i := range members {
-		m := &members[i]
+	for _, m := range members {
 		w := m.Worker
 		if w == nil {
 			continue
@@ -201,34 +202,26 @@ func (p *Pipeline) refreshModels() {
 		}
 		p.router.models[id] = x
 	}
-	for i := range members {
-		if x := p.router.models[members[i].Model]; x != nil && members[i].Tokenizer != nil {
+	for _, m := range members {
+		if x := p.router.models[m.Model]; x != nil && m.Tokenizer != nil {
 			known := *x
-			known.eos = members[i].Tokenizer.EOS
+			known.eos = m.Tokenizer.EOS
 			p.router.models[x.id] = &known
 		}
 	}
 }
 
-// model finds a model. The watch keeps what is known of it up to date.
+// model finds a model. The watch keeps what is known of it up to date; before its first
+// look nothing is.
 func (p *Pipeline) model(id string) (*model, error) {
-	p.router.mu.Lock()
-	m := p.router.models[id]
-	p.router.mu.Unlock()
+	m, known := p.router.find(id)
+	if m == nil {
+		p.refreshModels()
+		m, known = p.router.find(id)
+	}
 	if m != nil {
 		return m, nil
 	}
-	p.refreshModels()
-	p.router.mu.Lock()
-	defer p.router.mu.Unlock()
-	if m := p.router.models[id]; m != nil {
-		return m, nil
-	}
-	var known []string
-	for id := range p.router.models {
-		known = append(known, id)
-	}
-	slices.Sort(known)
 	expected := "no model yet: no worker is there"
 	if len(known) > 0 {
 		expected = fmt.Sprintf("expected %q", known[0])
@@ -238,6 +231,16 @@ func (p *Pipeline) model(id string) (*model, error) {
 	}
 	return nil, &api.Error{Code: api.CodeNotFound, Reason: "model_not_found", Param: "model",
 		Message: fmt.Sprintf("model %q does not exist, %s", id, expected)}
+}
+
+// find returns a model, or the names of those that there are.
+func (r *router) find(id string) (m *model, known []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m = r.models[id]; m == nil {
+		known = slices.Sorted(maps.Keys(r.models))
+	}
+	return m, known
 }
 
 // Models lists what the cluster serves.
@@ -282,7 +285,7 @@ func (p *Pipeline) serves(model string) error {
 }
 
 func (p *Pipeline) hasStage(model string, has func(*cluster.Member) bool) bool {
-	return slices.ContainsFunc(p.registry.Others(), func(m cluster.Member) bool { return m.Model == model && !m.Draining && has(&m) })
+	return slices.ContainsFunc(p.registry.Others(), func(m *cluster.Member) bool { return m.Model == model && !m.Draining && has(m) })
 }
 
 // servesAny is nil when at least one model can be served.

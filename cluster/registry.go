@@ -200,8 +200,8 @@ func (r *Registry) judge(now time.Time) {
 	r.cfg.Metrics.Nodes(byRole, silentCount)
 }
 
-// Others lists the other live nodes. The list is shared: nobody changes it.
-func (r *Registry) Others() []Member {
+// Others lists the other live nodes. The list is shared: nobody changes it, nor the members.
+func (r *Registry) Others() []*Member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.table.live()

@@ -14,14 +14,15 @@ type table struct {
 	self    string
 	dead    time.Duration // of silence
 	members map[string]*entry
-	list    []Member  // what live returned; nil: something has changed since
+	list    []*Member // those that are not silent, by node
+	lent    bool      // live returned the list: it is copied before it changes
 	echo    time.Time // when our own beat was last heard
 	back    time.Time // when it was heard again after a while
 	deaf    bool
 }
 
 type entry struct {
-	Member
+	*Member
 	heard  time.Time
 	silent bool
 }
@@ -43,9 +44,9 @@ func (t *table) hear(now time.Time, m Member) (joined bool) {
 		t.echo, t.deaf = now, false
 		return false
 	}
-	t.list = nil
 	if m.Left {
 		delete(t.members, m.Node)
+		t.take(m.Node)
 		return false
 	}
 	e := t.members[m.Node]
@@ -54,7 +55,8 @@ func (t *table) hear(now time.Time, m Member) (joined bool) {
 		t.members[m.Node] = e
 	}
 	joined = e.silent
-	*e = entry{Member: m, heard: now}
+	*e = entry{Member: &m, heard: now}
+	t.put(&m)
 	return joined
 }
 
@@ -77,9 +79,10 @@ func (t *table) tick(now time.Time) (silent []string) {
 		switch quiet := now.Sub(e.heard); {
 		case quiet > max(forget, t.dead):
 			delete(t.members, node)
-			t.list = nil
+			t.take(node)
 		case quiet > max(t.dead, 3*e.BeatsEvery) && !e.silent:
-			e.silent, t.list = true, nil
+			e.silent = true
+			t.take(node)
 			silent = append(silent, node)
 		}
 	}
@@ -111,25 +114,45 @@ func (t *table) gone(now time.Time, node string) bool {
 	if e == nil || !t.isLate(now, e) {
 		return false
 	}
-	e.silent, t.list = true, nil
+	e.silent = true
+	t.take(node)
 	return true
 }
 
-// live lists the members that are not silent, by node. Every request asks for the list: it
-// is made once for each change, and is never written again.
-func (t *table) live() []Member {
-	if t.list != nil {
-		return t.list
+// live lists the members that are not silent, by node. Every request asks for the list: what
+// was returned, and the members in it, are never written again.
+func (t *table) live() []*Member {
+	t.lent = true
+	return slices.Clip(t.list)
+}
+
+// put brings a member's news into the list.
+func (t *table) put(m *Member) {
+	t.own()
+	if i, there := t.place(m.Node); there {
+		t.list[i] = m
+	} else {
+		t.list = slices.Insert(t.list, i, m)
 	}
-	list := make([]Member, 0, len(t.members))
-	for _, e := range t.members {
-		if !e.silent {
-			list = append(list, e.Member)
-		}
+}
+
+// take takes a node out of the list, if it is there.
+func (t *table) take(node string) {
+	if i, there := t.place(node); there {
+		t.own()
+		t.list = slices.Delete(t.list, i, i+1)
 	}
-	slices.SortFunc(list, func(a, b Member) int { return cmp.Compare(a.Node, b.Node) })
-	t.list = slices.Clip(list)
-	return t.list
+}
+
+func (t *table) place(node string) (i int, there bool) {
+	return slices.BinarySearchFunc(t.list, node, func(m *Member, node string) int { return cmp.Compare(m.Node, node) })
+}
+
+// own copies the list if somebody else has it.
+func (t *table) own() {
+	if t.lent {
+		t.list, t.lent = slices.Clone(t.list), false
+	}
 }
 
 func (t *table) alive(node string) bool {

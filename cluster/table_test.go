@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func names(list []Member) (out []string) {
+func names(list []*Member) (out []string) {
 	for _, m := range list {
 		out = append(out, m.Node)
 	}
@@ -41,6 +41,28 @@ func TestANodeIsLiveWhileItIsHeard(t *testing.T) {
 	x.hear(at, Member{Node: "b", Left: true})
 	require.False(t, x.alive("b"), "it left")
 	require.Zero(t, x.silentCount())
+}
+
+// TestAListThatWasGivenOutStaysAsItIs, while nodes come, go and have news.
+func TestAListThatWasGivenOutStaysAsItIs(t *testing.T) {
+	at := time.Unix(1000, 0)
+	x := newTable("me", time.Second, at)
+	for _, node := range []string{"d", "b", "c"} {
+		x.hear(at, Member{Node: node})
+	}
+	first := x.live()
+	x.hear(at, Member{Node: "c", Requests: 7})
+	second := x.live()
+	x.hear(at, Member{Node: "a"})
+	x.hear(at, Member{Node: "d", Left: true})
+	_ = append(second, &Member{Node: "own"})
+	require.Equal(t, []string{"b", "c", "d"}, names(first))
+	require.Zero(t, first[1].Requests)
+	require.Equal(t, []string{"b", "c", "d"}, names(second))
+	require.Equal(t, 7, second[1].Requests)
+	require.Equal(t, []string{"a", "b", "c"}, names(x.live()))
+	x.hear(at, Member{Node: "d", Left: true}) // one that is not there
+	require.Equal(t, []string{"a", "b", "c"}, names(x.live()))
 }
 
 func TestANodeThatDoesNotHearItselfJudgesNobodyAndListensFirst(t *testing.T) {
