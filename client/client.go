@@ -123,6 +123,18 @@ func backoff(tries int) time.Duration {
 	return min(first<<min(tries, 6), time.Second)
 }
 
+// again asks until a server takes the request, for as long as it passes by waiting and at
+// most for a while.
+func again[T any](ctx context.Context, atMost time.Duration, ask func() (T, error), passes func(error) bool) (T, error) {
+	begin := time.Now()
+	for tries := 0; ; tries++ {
+		answer, err := ask()
+		if err == nil || !passes(err) || time.Since(begin) > atMost || !sleep(ctx, backoff(tries)) {
+			return answer, err
+		}
+	}
+}
+
 // sleep is false when ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
@@ -159,12 +171,7 @@ func (r CompletionRequest) wire() (completionWire, error) {
 }
 
 func (c *client) Chat(ctx context.Context, r ChatRequest) (*Response, error) {
-	if c.t.resumes() {
-		if a, err := gather(c.ChatStream(ctx, r)); code(err) != codeTooLarge {
-			return a, err
-		}
-	}
-	return c.whole(ctx, pathChat, r)
+	return c.whole(ctx, pathChat, r, c.ChatStream(ctx, r))
 }
 
 func (c *client) ChatStream(ctx context.Context, r ChatRequest) iter.Seq2[Chunk, error] {
@@ -180,12 +187,7 @@ func (c *client) Complete(ctx context.Context, r CompletionRequest) (*Response, 
 	if err != nil {
 		return nil, err
 	}
-	if c.t.resumes() {
-		if a, err := gather(c.CompleteStream(ctx, r)); code(err) != codeTooLarge {
-			return a, err
-		}
-	}
-	return c.whole(ctx, pathComplete, w)
+	return c.whole(ctx, pathComplete, w, c.CompleteStream(ctx, r))
 }
 
 func (c *client) CompleteStream(ctx context.Context, r CompletionRequest) iter.Seq2[Chunk, error] {
@@ -220,7 +222,14 @@ func (c *client) Detokenize(ctx context.Context, model string, tokens []int32) (
 
 func (c *client) Close() { c.t.close() }
 
-func (c *client) whole(ctx context.Context, p path, request any) (*Response, error) {
+// whole returns an answer in one piece: gathered from its stream where the client resumes
+// those.
+func (c *client) whole(ctx context.Context, p path, request any, stream iter.Seq2[Chunk, error]) (*Response, error) {
+	if c.t.resumes() {
+		if a, err := gather(stream); code(err) != codeTooLarge {
+			return a, err
+		}
+	}
 	a := &Response{}
 	if err := c.call(ctx, p, request, a); err != nil {
 		return nil, err

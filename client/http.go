@@ -165,17 +165,6 @@ func (t *httpTransport) send(ctx context.Context, c call) (*answer, error) {
 	return nil, last
 }
 
-// taken is send, for as long as every server that is there is about to stop.
-func (t *httpTransport) taken(ctx context.Context, c call) (*answer, error) {
-	begin := time.Now()
-	for tries := 0; ; tries++ {
-		resp, err := t.send(ctx, c)
-		if err == nil || !notTaken(err) || time.Since(begin) > t.resumeFor || !sleep(ctx, backoff(tries)) {
-			return resp, err
-		}
-	}
-}
-
 // Codes of a server that is stopping: another one goes on with the stream, or serves
 // what this one did not take.
 const (
@@ -227,6 +216,7 @@ func (t *httpTransport) try(ctx context.Context, at uint32, c call) (_ *answer, 
 	if c.after != "" {
 		req.Header.Set("Last-Event-ID", c.after)
 	}
+	inject(ctx, req.Header)
 	resp, err := t.client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("millrace: %w", err)
@@ -242,7 +232,7 @@ func (t *httpTransport) try(ctx context.Context, at uint32, c call) (_ *answer, 
 }
 
 func (t *httpTransport) once(ctx context.Context, p path, body []byte) ([]byte, error) {
-	resp, err := t.taken(ctx, p.call(body))
+	resp, err := again(ctx, t.resumeFor, func() (*answer, error) { return t.send(ctx, p.call(body)) }, notTaken) //nolint:bodyclose // below
 	if err != nil {
 		return nil, err
 	}

@@ -138,13 +138,7 @@ func (t *natsTransport) close() {
 
 // once asks again where no server took the request.
 func (t *natsTransport) once(ctx context.Context, p path, body []byte) ([]byte, error) {
-	begin := time.Now()
-	for tries := 0; ; tries++ {
-		answer, err := t.ask(ctx, subjects+p.nats, body)
-		if err == nil || !t.passes(err) || time.Since(begin) > t.resumeFor || !sleep(ctx, backoff(tries)) {
-			return answer, err
-		}
-	}
+	return again(ctx, t.resumeFor, func() ([]byte, error) { return t.ask(ctx, subjects+p.nats, body) }, t.passes)
 }
 
 func (t *natsTransport) ask(ctx context.Context, subject string, body []byte) ([]byte, error) {

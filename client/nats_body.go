@@ -16,6 +16,7 @@ import (
 func (t *natsTransport) request(ctx context.Context, subject string, body []byte) (*nats.Msg, error) {
 	m := nats.NewMsg(subject)
 	maps.Copy(m.Header, t.header)
+	inject(ctx, m.Header)
 	const headers = 4 << 10 // room for them: they count
 	if int64(len(body))+headers <= t.nc.MaxPayload() {
 		m.Data = body

@@ -11,9 +11,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
-	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/e2e/natstest"
 )
 
 // startRole starts a process with some roles of a cluster whose NATS server is at url.
@@ -85,11 +87,7 @@ func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
 		want[i], err = streamText("http://"+alone.http, bodies[i], func() {})
 		require.NoError(t, err)
 	}
-	hub, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoSigs: true, NoLog: true})
-	require.NoError(t, err)
-	hub.Start()
-	t.Cleanup(hub.Shutdown)
-	require.True(t, hub.ReadyForConnections(patience))
+	hub := natstest.Start(t, nil)
 	url := hub.ClientURL()
 	processes := map[string][]*server{}
 	for _, role := range []string{"tokenize", "detok", "compute"} {
@@ -98,6 +96,9 @@ func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
 		}
 	}
 	gateway := startRole(t, url, "gateway")
+	for role := range processes { // it is ready as soon as it knows one of each
+		require.Eventually(t, func() bool { return metric(t, gateway, fmt.Sprintf("millrace_nodes{role=%q}", role)) == 2 }, patience, 10*time.Millisecond)
+	}
 	before := 0.0
 	for _, role := range []string{"compute", "detok", "tokenize"} {
 		var wg, begun sync.WaitGroup

@@ -10,10 +10,12 @@ import (
 	"testing"
 	"time"
 
-	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/e2e/natstest"
 	"github.com/millrace/millrace/tracing/tracingtest"
 )
 
@@ -30,8 +32,7 @@ func traced(url string, i int, begun func()) error {
 		return err
 	}
 	q.Header.Set("Traceparent", "00-"+callerTrace(i)+"-"+callerSpan+"-01")
-	client := http.Client{Timeout: patience}
-	r, err := client.Do(q)
+	r, err := (&http.Client{Timeout: patience}).Do(q)
 	if err != nil {
 		return err
 	}
@@ -99,13 +100,34 @@ func TestOneProcessMakesOneTraceOfARequest(t *testing.T) {
 	require.Empty(t, receiver.Tree(t, callerTrace(2), callerSpan), "the caller said not to")
 }
 
+func TestATraceGoesFromTheGoClientsSpanToTheComputeStep(t *testing.T) {
+	receiver := tracingtest.NewReceiver(t)
+	s := startServer(t, "--otlp-endpoint", receiver.URL)
+	overHTTP, err := client.NewHTTP("http://" + s.http)
+	require.NoError(t, err)
+	defer overHTTP.Close()
+	overNATS, err := client.DialNATS("nats://" + s.nats)
+	require.NoError(t, err)
+	defer overNATS.Close()
+	entries := []string{"POST /v1/completions", "millrace.v1.completions"}
+	for i, c := range []client.Client{overHTTP, overNATS} {
+		id, err := trace.TraceIDFromHex(callerTrace(i))
+		require.NoError(t, err)
+		span, err := trace.SpanIDFromHex(callerSpan)
+		require.NoError(t, err)
+		ctx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: span, TraceFlags: trace.FlagsSampled}))
+		_, err = c.Complete(ctx, client.CompletionRequest{Prompt: "Once", MaxTokens: 3})
+		require.NoError(t, err)
+	}
+	stop(t, s)
+	for i, entry := range entries {
+		require.Subset(t, paths(receiver.Tree(t, callerTrace(i), callerSpan)), stagesOf(entry, "text_completion tiny-chat"))
+	}
+}
+
 func TestAStreamThatMovesBetweenProcessesKeepsItsTrace(t *testing.T) {
 	receiver := tracingtest.NewReceiver(t)
-	hub, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoSigs: true, NoLog: true})
-	require.NoError(t, err)
-	hub.Start()
-	t.Cleanup(hub.Shutdown)
-	require.True(t, hub.ReadyForConnections(patience))
+	hub := natstest.Start(t, nil)
 	leaves := startRole(t, hub.ClientURL(), "compute,detok", "--otlp-endpoint", receiver.URL)
 	stays := startRole(t, hub.ClientURL(), "compute,detok", "--otlp-endpoint", receiver.URL)
 	gateway := startRole(t, hub.ClientURL(), "gateway,tokenize", "--otlp-endpoint", receiver.URL)

@@ -2,9 +2,11 @@ package natsapi
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
@@ -75,12 +77,9 @@ func (s *Service) stream(ctx context.Context, r *reply, call *wire.Call, events 
 	ping := time.NewTicker(s.opts.PingAfter)
 	defer ping.Stop()
 	end := ending{}
-	var span trace.Span // from the first event on
-	defer func() {
-		if span != nil {
-			span.End()
-		}
-	}()
+	span := trace.Span(noop.Span{})
+	first := sync.OnceFunc(func() { span = tracing.Stage(s.opts.Tracer, tracing.Of(ctx), "stream") })
+	defer func() { span.End() }()
 	for r.err == nil {
 		select {
 		case <-ctx.Done():
@@ -90,9 +89,7 @@ func (s *Service) stream(ctx context.Context, r *reply, call *wire.Call, events 
 			r.ping()
 		case ev, ok := <-events:
 			ping.Reset(s.opts.PingAfter)
-			if span == nil {
-				span = tracing.Stage(s.opts.Tracer, tracing.Of(ctx), "stream")
-			}
+			first()
 			if !ok {
 				ev = api.Event{Finish: api.FinishError}
 			}

@@ -133,34 +133,26 @@ func (s *Service) subscribe() (err error) {
 	if err != nil {
 		return err
 	}
+	alone := micro.WithEndpointQueueGroupDisabled() // every service answers, not one of the group
 	for _, e := range []struct {
 		name, subject string
 		answer        func(context.Context, *reply, []byte)
+		options       []micro.EndpointOpt
 	}{
-		{"chat-completions", "chat.completions", s.generate(wire.DecodeChat)},
-		{"completions", "completions", s.generate(wire.DecodeCompletion)},
-		{"streams-resume", "streams.resume", s.again},
-		{"streams-cancel", "streams.cancel", s.cancelStream},
-		{"tokenize", "tokenize", s.once(wire.Tokenize)},
-		{"detokenize", "detokenize", s.once(wire.Detokenize)},
-		{"models", "models", s.once(models)},
-		{"embeddings", "embeddings", s.once(embeddings)},
+		{"chat-completions", subjects + "chat.completions", s.generate(wire.DecodeChat), nil},
+		{"completions", subjects + "completions", s.generate(wire.DecodeCompletion), nil},
+		{"streams-resume", subjects + "streams.resume", s.again, nil},
+		{"streams-cancel", subjects + "streams.cancel", s.cancelStream, nil},
+		{"tokenize", subjects + "tokenize", s.once(wire.Tokenize), nil},
+		{"detokenize", subjects + "detokenize", s.once(wire.Detokenize), nil},
+		{"models", subjects + "models", s.once(models), nil},
+		{"embeddings", subjects + "embeddings", s.once(embeddings), nil},
+		{"gateways", subjects + "gateways", s.hello, []micro.EndpointOpt{alone}},
+		{"chat-completions-here", s.here + "chat.completions", s.generate(wire.DecodeChat), []micro.EndpointOpt{alone}},
+		{"completions-here", s.here + "completions", s.generate(wire.DecodeCompletion), []micro.EndpointOpt{alone}},
+		{"streams-resume-here", s.here + "streams.resume", s.again, []micro.EndpointOpt{alone}},
 	} {
-		if err := s.micro.AddEndpoint(e.name, s.handle(e.answer), micro.WithEndpointSubject(subjects+e.subject)); err != nil {
-			return err
-		}
-	}
-	for _, e := range []struct {
-		name, subject string
-		answer        func(context.Context, *reply, []byte)
-	}{
-		{"gateways", subjects + "gateways", s.hello},
-		{"chat-completions-here", s.here + "chat.completions", s.generate(wire.DecodeChat)},
-		{"completions-here", s.here + "completions", s.generate(wire.DecodeCompletion)},
-		{"streams-resume-here", s.here + "streams.resume", s.again},
-	} {
-		err := s.micro.AddEndpoint(e.name, s.handle(e.answer), micro.WithEndpointSubject(e.subject), micro.WithEndpointQueueGroupDisabled())
-		if err != nil {
+		if err := s.micro.AddEndpoint(e.name, s.handle(e.answer), append(e.options, micro.WithEndpointSubject(e.subject))...); err != nil {
 			return err
 		}
 	}
