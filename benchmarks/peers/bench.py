@@ -133,9 +133,10 @@ def serve_all(run: Run, args: argparse.Namespace) -> None:
             "llama": lambda: serving.llama(case, run.threads),
         }
 
-    for clients, requests in ((1, 10), (64, 256)):
-        case = serving.Case(f"demo model, {clients} clients", systems.TINY, "bf16", clients, requests, words=120)
-        serve(run, case, run.rounds, http(case))
+    for weights in systems.TINY_WEIGHTS:
+        for clients, requests in ((1, 10), (64, 256)):
+            case = serving.Case(f"demo model, {clients} clients", systems.TINY, weights, clients, requests, words=120)
+            serve(run, case, run.rounds, http(case))
     for weights in args.weights if not args.quick else args.weights[:1]:
         case = serving.Case("burst of 16", systems.MODEL, weights, 16, 16, words=report.BURST_WORDS)
         starts = http(case) | {"openvino": lambda w=weights: systems.start("openvino", w, run.threads)}

@@ -16,6 +16,7 @@ PEERS = ROOT / "build/peers"
 MODELS = PEERS / "models"
 MODEL = MODELS / "llama-1.1b"
 TINY = ROOT / "models/tiny-chat"
+TINY_WEIGHTS = ("bf16", "int8")  # both systems of a row with the same
 MILLRACE = ROOT / "bin/millrace"
 ENVIRONMENT = os.environ | {"LLAMA_CPP_LIB_PATH": str(PEERS / "llama/bin"), "HF_HUB_OFFLINE": "1"}
 
@@ -153,7 +154,8 @@ def make_models(types: list[str]) -> None:
     for weights in types:
         gguf(MODEL, weights).make()
         openvino(MODEL, weights).make()
-    gguf(TINY, "bf16").make()
+    for weights in TINY_WEIGHTS:
+        gguf(TINY, weights).make()
 
 
 def start(name: str, weights: str, threads: int) -> System:

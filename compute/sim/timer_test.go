@@ -29,7 +29,7 @@ func TestWithoutLossesAStepTakesItsRoofline(t *testing.T) {
 			p := program(t, name)
 			w, err := model.ParseWeights(weights)
 			require.NoError(t, err)
-			p.SetWeights(w)
+			require.NoError(t, p.SetWeights(w))
 			timer := sim.NewTimer(p, small(), 64, 16)
 			for _, s := range []roofline.Step{
 				{Batch: 1, Beams: 1, Rows: 1, Tiles: 1},
