@@ -3,6 +3,8 @@ package actors
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -240,6 +242,35 @@ func TestADetokenizerOrTokenizerThatIsGoneLosesNoStream(t *testing.T) {
 	_, last, err := read(s)
 	require.NoError(t, err)
 	require.Equal(t, api.FinishLength, last.Finish)
+}
+
+func TestADetokenizerThatIsGoneLeavesSequencesWhereTheyRun(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, detok, compute := four(c, 1, gated)
+	streams := inFlight(t, gateway, compute, 6, 60)
+	running := func() []msg.SeqID {
+		l := compute[0].loop.ledger
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return slices.Sorted(maps.Keys(l.seqs))
+	}
+	before := running()
+	require.Len(t, before, 6)
+	second := c.start(nil, cluster.Detok)
+	gateway.sees(t, 3)
+	detok.kill()
+	require.Eventually(t, func() bool { return gateway.watch.texts(second.name) == 6 }, patience, time.Millisecond)
+	compute[0].device.gate <- struct{}{} // its loop comes by
+	require.Equal(t, before, running())
+	compute[0].device.open1()
+	requireAll(t, compute[0].device, streams, 60)
+}
+
+func TestAWorkerThatHasNotASequenceToRedirectSaysSo(t *testing.T) {
+	p := start(t, testConfig(t, newTestDevice(100)))
+	reply, got := probe(p)
+	p.system.Root.Send(p.compute, &msg.Redirect{Seq: 7, Reply: reply, Detok: reply})
+	require.Equal(t, &msg.Lost{Seq: 7, Why: workerForgot}, receive[*msg.Lost](t, got))
 }
 
 func TestWithoutAWorkerStreamsPauseUntilOneJoins(t *testing.T) {

@@ -19,7 +19,7 @@ func (a *computeActor) Receive(ctx actor.Context) {
 		if !a.accept(ctx, m) {
 			return
 		}
-	case *msg.Cancel, *msg.Leased, *msg.Denied, *msg.Freed:
+	case *msg.Cancel, *msg.Redirect, *msg.Leased, *msg.Denied, *msg.Freed:
 	default:
 		return
 	}

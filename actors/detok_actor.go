@@ -26,6 +26,7 @@ type openText struct {
 	reply   *actor.PID
 	compute *actor.PID
 	stream  *detok.Stream
+	next    int // index of the token that comes next
 	options detok.Options
 	used    time.Time // last
 	span    trace.Span
@@ -96,7 +97,7 @@ func (a *detokActor) Receive(ctx actor.Context) {
 // begin starts a sequence's text. The text of its history has been sent: only
 // what follows it is.
 func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
-	o := &openText{reply: m.Reply, compute: m.Compute, stream: detok.New(a.tok, m.Options), options: m.Options, used: time.Now()}
+	o := &openText{reply: m.Reply, compute: m.Compute, stream: detok.New(a.tok, m.Options), next: len(m.History), options: m.Options, used: time.Now()}
 	o.span = tracing.Stage(a.p.tracer, m.Trace, spanDetokenize)
 	for _, id := range m.History {
 		if _, stopped := o.stream.Push(id); stopped {
@@ -113,10 +114,11 @@ func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
 
 // token sends what t adds to its sequence's text. Tokens of a sequence that
 // has ended here (a stop string) are the step or two that were already under
-// way; they are dropped. A panic ends the sequence and is returned.
+// way; they are dropped, as are those that are not next: of a text that was opened
+// again, whose tokens the worker sends anew. A panic ends the sequence and is returned.
 func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (failure any) {
 	o := a.open[t.Seq]
-	if o == nil {
+	if o == nil || t.ID >= 0 && t.Index != o.next {
 		return nil
 	}
 	defer func() {
@@ -129,6 +131,7 @@ func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (fail
 	*out = msg.Text{Seq: t.Seq, Token: t.ID, Index: t.Index, Finish: t.Finish, Lost: t.Lost, Err: t.Err}
 	stopped := false
 	if t.ID >= 0 {
+		o.next++
 		if !t.Stopped || o.options.IncludeStop {
 			out.Text, stopped = o.stream.Push(t.ID)
 		}

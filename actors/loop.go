@@ -200,6 +200,8 @@ func (l *loop) take(m any) error {
 		l.submit(m)
 	case *msg.Cancel:
 		l.events = append(l.events, sched.Cancel(sched.ID(m.Seq)))
+	case *msg.Redirect:
+		l.redirect(m)
 	case *msg.Denied:
 		if m.Never {
 			l.events = append(l.events, sched.NeverFits(sched.ID(m.Seq), m.Need, m.Pool))
@@ -248,6 +250,23 @@ func (l *loop) submit(g *msg.Generate) {
 		q.Deadline = max(g.Deadline.Sub(l.start), 1)
 	}
 	l.events = append(l.events, sched.Submit(q))
+}
+
+// redirect sends a sequence's tokens to another detokenizer, the last ones again. Of one
+// that has ended here the request may not have the end: only it can tell.
+func (l *loop) redirect(m *msg.Redirect) {
+	s := l.sequences[sched.ID(m.Seq)]
+	if s == nil || s.endIsSent || m.From > s.generated() {
+		l.p.system.Root.Send(m.Reply, &msg.Lost{Seq: m.Seq, Why: workerForgot})
+		return
+	}
+	s.gen.Detok = m.Detok
+	if s.beams != nil {
+		return // its answers are sent at its end
+	}
+	for i, id := range s.tokens[len(s.gen.Prompt)+m.From:] {
+		l.outbox.add(m.Detok, msg.Token{Seq: m.Seq, ID: id, Index: m.From + i})
+	}
 }
 
 // mapSlabs backs a sequence's region with the slabs of its lease. A sequence

@@ -12,8 +12,8 @@ import (
 // request is the state machine of one request, driven by requestActor: it
 // turns what arrives into events of the journal and into messages to send.
 //
-// It keeps the tokens of every choice, so that a choice that lost its worker or
-// its detokeniser goes on elsewhere, behind them, as a new sequence: the sampler
+// It keeps the tokens of every choice, so that a choice that lost its worker goes on
+// elsewhere, behind them, as a new sequence: the sampler
 // draws by (seed, position) and a row does not depend on its batch, so the tokens
 // are those that would have come. What still comes of the old sequence is unknown
 // by then and ignored.
@@ -34,9 +34,10 @@ type request struct {
 }
 
 type choice struct {
-	seq    msg.SeqID // 0: none, the choice waits to be started
-	tokens []int32
-	ended  bool
+	seq        msg.SeqID // 0: none, the choice waits to be started
+	tokens     []int32
+	ended      bool
+	redirected bool // since the last new token
 }
 
 // firstTokens is the room that a choice has for its tokens from the beginning.
@@ -165,17 +166,42 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	for i := range g {
 		g[i].seq = nextID()
 		gen.Choices = append(gen.Choices, g[i].seq)
-		text := &msg.OpenText{Seq: g[i].seq, Options: detok.Options{
-			Stop: r.api.Stop, IncludeStop: r.api.IncludeStop, KeepSpecial: r.api.KeepSpecial,
-		}}
-		if r.api.Beams == nil { // a beam search sends the whole answer again
-			gen.Generated = append([]int32(nil), g[i].tokens...)
-			text.History = gen.Generated
-		}
+		text := r.openText(&g[i])
+		gen.Generated = text.History
 		open = append(open, text)
 	}
 	gen.Seq = gen.Choices[0]
 	return gen, open
+}
+
+// openText has a detokeniser go on behind the tokens that a choice has.
+func (r *request) openText(c *choice) *msg.OpenText {
+	m := &msg.OpenText{Seq: c.seq, Options: detok.Options{
+		Stop: r.api.Stop, IncludeStop: r.api.IncludeStop, KeepSpecial: r.api.KeepSpecial,
+	}}
+	if r.api.Beams == nil { // a beam search sends the whole answer again
+		m.History = append([]int32(nil), c.tokens...)
+	}
+	return m
+}
+
+// redirect leaves the sequence of seq where it runs and has its texts opened at another
+// detokeniser: its worker is to send the tokens from index from on again. Not if the
+// worker was asked since the last new token, which did not help then, nor with log
+// probabilities, which it does not keep: the sequence is lost then.
+func (r *request) redirect(seq msg.SeqID) (open []*msg.OpenText, from int, ok bool) {
+	i := r.choice(seq)
+	if i < 0 || r.done || r.choices[i].ended || r.choices[i].redirected || r.api.TopLogprobs >= 0 {
+		return nil, 0, false
+	}
+	g := r.group(i - i%r.each)
+	for k := range g {
+		g[k].redirected = true
+		if !g[k].ended {
+			open = append(open, r.openText(&g[k]))
+		}
+	}
+	return open, len(open[0].History), true
 }
 
 // lost takes back the sequence that seq is of, if it is one of the request's: its
@@ -194,7 +220,7 @@ func (r *request) lost(seq msg.SeqID, why string) (first int, err error) {
 	first = i - i%r.each
 	g := r.group(first)
 	for i := range g {
-		g[i].seq = 0
+		g[i].seq, g[i].redirected = 0, false
 	}
 	return first, nil
 }
@@ -256,7 +282,7 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 	}
 	e = api.Event{Choice: i, Text: t.Text, Logprobs: t.Logprobs, Finish: t.Finish, Err: t.Err}
 	if t.Token >= 0 {
-		c.tokens = append(c.tokens, t.Token)
+		c.tokens, c.redirected = append(c.tokens, t.Token), false
 		e.Tokens = c.tokens[len(c.tokens)-1:]
 		r.resumes = 0
 	}

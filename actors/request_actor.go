@@ -135,10 +135,7 @@ func (a *requestActor) start(ctx actor.Context) {
 func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor.PID) {
 	g, open := a.state.start(first, a.p.nextSeq)
 	g.Reply, g.Detok, g.Watch, g.Trace = ctx.Self(), text, a.p.watcher, a.span.SpanContext()
-	for _, o := range open {
-		o.Reply, o.Compute, o.Trace = ctx.Self(), worker, g.Trace
-		ctx.Send(text, o)
-	}
+	a.openTexts(ctx, text, worker, open)
 	a.places[g.Seq] = &place{
 		compute: worker, detok: text, choices: g.Choices,
 		watched: a.p.watch.begin(time.Now(), g.Seq, worker.Address, text.Address, ctx.Self(), len(g.Generated)),
@@ -177,8 +174,12 @@ func (a *requestActor) wait(ctx actor.Context, what string) {
 	a.p.watch.wait(now, ctx.Self(), "", 0)
 }
 
-// lost starts a sequence again, behind what came of it.
+// lost has a sequence go on behind what came of it: where it runs if only its text was
+// lost, else from its prompt.
 func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
+	if (why == detokDead || why == textLost) && a.redirect(ctx, seq, why) {
+		return
+	}
 	first, err := a.state.lost(seq, why)
 	if err != nil {
 		a.end(ctx, a.state.fail(err))
@@ -195,6 +196,40 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 	a.log.Warn().Str("why", why).Int("tokens", tokens).Str("from", a.avoid).Msg("a sequence was started again")
 }
 
+// redirect has the worker of a sequence send its tokens to another detokenizer; false if
+// the sequence has to start again.
+func (a *requestActor) redirect(ctx actor.Context, seq msg.SeqID, why string) bool {
+	lead, at := a.place(seq)
+	text := a.p.placeDetokenizer(a.state.api.Model)
+	if at == nil || text == nil {
+		return false
+	}
+	open, from, ok := a.state.redirect(seq)
+	if !ok {
+		return false
+	}
+	closeTexts(ctx, at)
+	a.openTexts(ctx, text, at.compute, open)
+	ctx.Send(at.compute, &msg.Redirect{Seq: lead, Reply: ctx.Self(), Detok: text, From: from})
+	a.left(lead, at)
+	a.places[lead] = &place{
+		compute: at.compute, detok: text, choices: at.choices,
+		watched: a.p.watch.begin(time.Now(), lead, at.compute.Address, text.Address, ctx.Self(), from),
+	}
+	a.p.cluster.Moved(why)
+	migrated(a.span, why, at.detok.Address, from)
+	a.log.Warn().Str("why", why).Int("tokens", from).Str("from", at.detok.Address).Msg("a text goes on at another detokenizer")
+	return true
+}
+
+// openTexts has a detokenizer take the tokens of a sequence.
+func (a *requestActor) openTexts(ctx actor.Context, text, compute *actor.PID, open []*msg.OpenText) {
+	for _, o := range open {
+		o.Reply, o.Compute, o.Trace = ctx.Self(), compute, a.span.SpanContext()
+		ctx.Send(text, o)
+	}
+}
+
 // drop cancels a sequence wherever it may still run.
 func (a *requestActor) drop(ctx actor.Context, seq msg.SeqID) {
 	lead, at := a.place(seq)
@@ -203,10 +238,14 @@ func (a *requestActor) drop(ctx actor.Context, seq msg.SeqID) {
 	}
 	a.avoid = at.compute.Address
 	ctx.Send(at.compute, &msg.Cancel{Seq: lead})
+	closeTexts(ctx, at)
+	a.left(lead, at)
+}
+
+func closeTexts(ctx actor.Context, at *place) {
 	for _, choice := range at.choices {
 		ctx.Send(at.detok, &msg.CloseText{Seq: choice})
 	}
-	a.left(lead, at)
 }
 
 // left forgets a sequence's place.

@@ -157,6 +157,39 @@ func TestALostChoiceGoesOnBehindItsTokensAsANewSequence(t *testing.T) {
 	require.Equal(t, api.Event{Choice: 1, Tokens: []int32{9}, Finish: api.FinishStop}, e)
 }
 
+func TestATextThatIsLostGoesOnBehindItsTokensWhereItsSequenceRuns(t *testing.T) {
+	r := newRequest(apiRequest(2, 5), nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	g := begin(t, r, []int32{1, 2})
+	for i, id := range []int32{7, 8} {
+		_, _ = r.text(&msg.Text{Seq: g[1].Seq, Token: id, Index: i})
+	}
+	for i, history := range [][]int32{nil, {7, 8}} {
+		open, from, ok := r.redirect(g[i].Seq)
+		require.True(t, ok)
+		require.Equal(t, len(history), from)
+		require.Len(t, open, 1)
+		require.Equal(t, g[i].Seq, open[0].Seq)
+		require.Equal(t, history, open[0].History)
+	}
+	require.Empty(t, r.waiting())
+	_, _, ok := r.redirect(g[1].Seq)
+	require.False(t, ok, "it has not helped")
+	_, v := r.text(&msg.Text{Seq: g[1].Seq, Token: 9, Index: 2})
+	require.Equal(t, taken, v)
+	_, from, ok := r.redirect(g[1].Seq)
+	require.True(t, ok, "it has helped before")
+	require.Equal(t, 3, from)
+	_, _ = r.text(&msg.Text{Seq: g[1].Seq, Token: -1, Index: 3, Finish: api.FinishStop})
+	_, _, ok = r.redirect(g[1].Seq)
+	require.False(t, ok, "its text has ended")
+
+	logprobs := apiRequest(1, 5)
+	logprobs.TopLogprobs = 0
+	r = newRequest(logprobs, nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	_, _, ok = r.redirect(begin(t, r, []int32{1})[0].Seq)
+	require.False(t, ok, "a worker keeps tokens, not what they were chosen from")
+}
+
 func TestABeamSearchThatIsLostStartsFromNothingAndItsTokensComeOnce(t *testing.T) {
 	q := apiRequest(2, 5)
 	q.Beams = &sample.BeamParams{Width: 2}

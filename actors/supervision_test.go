@@ -18,7 +18,7 @@ func probe(p *Pipeline) (*actor.PID, <-chan any) {
 	got := make(chan any, 100)
 	pid := p.system.Root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) {
 		switch m := ctx.Message().(type) {
-		case *msg.Tokenized, *msg.Text:
+		case *msg.Tokenized, *msg.Text, *msg.Lost:
 			got <- m
 		}
 	}))
@@ -67,8 +67,8 @@ func TestADetokenizerThatPanicsAnswersEverySequenceOfItsMessageAndServesOn(t *te
 	d := newTestDevice(100)
 	p := start(t, testConfig(t, d))
 	reply, got := probe(p)
-	broken := &openText{reply: reply, compute: p.compute, span: noop.Span{}} // without a stream
-	a := &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{1 << 40: broken, 1<<40 + 2: broken}}
+	broken := func() *openText { return &openText{reply: reply, compute: p.compute, span: noop.Span{}} } // without a stream
+	a := &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{1 << 40: broken(), 1<<40 + 2: broken()}}
 	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }))
 	p.system.Root.Send(pid, &msg.OpenText{Seq: 1<<40 + 1, Reply: reply, Compute: p.compute})
 	p.system.Root.Send(pid, &msg.Tokens{Tokens: []msg.Token{
@@ -80,9 +80,24 @@ func TestADetokenizerThatPanicsAnswersEverySequenceOfItsMessageAndServesOn(t *te
 		ended[m.Seq] = m.Finish
 	}
 	require.Equal(t, map[msg.SeqID]api.Finish{1 << 40: api.FinishError, 1<<40 + 1: api.FinishNone, 1<<40 + 2: api.FinishError}, ended)
-	p.system.Root.Send(pid, &msg.Tokens{Tokens: []msg.Token{{Seq: 1<<40 + 1, ID: 301, Finish: api.FinishLength}}})
+	p.system.Root.Send(pid, &msg.Tokens{Tokens: []msg.Token{{Seq: 1<<40 + 1, ID: 301, Index: 1, Finish: api.FinishLength}}})
 	require.Equal(t, api.FinishLength, receive[*msg.Text](t, got).Finish, "the sequence that was whole goes on after the restart")
 	requireServes(t, p, d)
+}
+
+func TestADetokenizerTakesOnlyTheTokenThatIsNext(t *testing.T) {
+	p := start(t, testConfig(t, newTestDevice(100)))
+	reply, got := probe(p)
+	a := &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{}}
+	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }))
+	p.system.Root.Send(pid, &msg.OpenText{Seq: 1, Reply: reply, Compute: p.compute, History: []int32{300, 301}})
+	p.system.Root.Send(pid, &msg.Tokens{Tokens: []msg.Token{
+		{Seq: 1, ID: 304, Index: 4}, {Seq: 1, ID: 302, Index: 2}, {Seq: 1, ID: 302, Index: 2}, {Seq: 1, ID: 303, Index: 3, Finish: api.FinishLength},
+	}})
+	for _, id := range []int32{302, 303} {
+		require.Equal(t, id, receive[*msg.Text](t, got).Token)
+	}
+	require.Empty(t, got)
 }
 
 func TestARequestActorThatPanicsTellsItsClientAndFreesItsSequences(t *testing.T) {

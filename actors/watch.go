@@ -68,6 +68,7 @@ type watched struct {
 	heard    time.Time // of it, in a report
 	odd      time.Time // since when report and received contradict each other, unchanged
 	at       int64     // received then
+	told     bool      // of its trouble; until its request ends it here it is no stranger
 }
 
 // waiting is a request that waits for another process, or for one to appear.
@@ -107,10 +108,6 @@ func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, reques
 func (w *watch) end(seq msg.SeqID, worker string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.remove(seq, worker)
-}
-
-func (w *watch) remove(seq msg.SeqID, worker string) {
 	seqs := w.workers[worker]
 	s := seqs[seq]
 	if s == nil {
@@ -168,6 +165,9 @@ func (w *watch) report(now time.Time, p *msg.Progress, elsewhere bool) (troubles
 	}
 	stalled := p.InStep > w.stall && elsewhere
 	for seq, s := range seqs {
+		if s.told {
+			continue
+		}
 		n, known := generated[seq]
 		received := s.received.Load()
 		why := textLost
@@ -190,13 +190,13 @@ func (w *watch) report(now time.Time, p *msg.Progress, elsewhere bool) (troubles
 		case now.Sub(s.odd) < lostAfter:
 			continue
 		}
-		troubles = w.lost(troubles, seq, s, p.Node, why)
+		troubles = s.tell(troubles, seq, why)
 	}
 	return troubles, strangers
 }
 
-func (w *watch) lost(list []trouble, seq msg.SeqID, s *watched, worker, why string) []trouble {
-	w.remove(seq, worker)
+func (s *watched) tell(list []trouble, seq msg.SeqID, why string) []trouble {
+	s.told = true
 	return append(list, trouble{s.request, &msg.Lost{Seq: seq, Why: why}})
 }
 
@@ -225,6 +225,8 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 		for seq, s := range seqs {
 			var why string
 			switch {
+			case s.told:
+				continue
 			case dead:
 				why = workerDead
 			case draining[worker] && leave > 0:
@@ -237,7 +239,7 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 			default:
 				continue
 			}
-			troubles = w.lost(troubles, seq, s, worker, why)
+			troubles = s.tell(troubles, seq, why)
 		}
 	}
 	for request, x := range w.waiting {

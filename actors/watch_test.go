@@ -28,6 +28,7 @@ type testWatch struct {
 	deaf    bool
 	gone    map[string]bool
 	leaving map[string]bool
+	slow    bool // requests: what is in trouble stays where it is
 	pids    map[msg.SeqID]*actor.PID
 }
 
@@ -96,6 +97,11 @@ func (w *testWatch) describe(list []trouble) (out []string) {
 			out = append(out, fmt.Sprintf("request %s of sequence %d", t.request, t.lost.Seq))
 		}
 		out = append(out, fmt.Sprint(t.lost.Seq, " ", t.lost.Why))
+		for worker := range w.workers {
+			if !w.slow {
+				w.end(t.lost.Seq, worker)
+			}
+		}
 	}
 	return out
 }
@@ -309,6 +315,24 @@ func TestSequencesThatNobodyWaitsForAreReturned(t *testing.T) {
 	none(t, troubles)
 	require.Equal(t, []msg.SeqID{2, 3, 4}, strangers, "what moved, what ended, what never was")
 	_, strangers = w.hears(&msg.Progress{Node: "c"}, map[msg.SeqID]int{1: 0}, true)
+	require.Equal(t, []msg.SeqID{1}, strangers)
+}
+
+// Its worker may be told to go on with it.
+func TestASequenceInTroubleIsNoStrangerUntilItsRequestEndsIt(t *testing.T) {
+	w := newTestWatch()
+	w.slow = true
+	w.runs(1, "a", "d", 0)
+	w.gone["d"] = true
+	troubles, _ := w.look()
+	require.Equal(t, []string{"1 detok_dead"}, troubles)
+	troubles, _ = w.look()
+	none(t, troubles)
+	troubles, strangers := w.hears(&msg.Progress{Node: "a", InStep: 2 * testStall}, map[msg.SeqID]int{1: 5}, true)
+	none(t, troubles)
+	require.Empty(t, strangers)
+	w.end(1, "a")
+	_, strangers = w.hears(&msg.Progress{Node: "a"}, map[msg.SeqID]int{1: 5}, true)
 	require.Equal(t, []msg.SeqID{1}, strangers)
 }
 

@@ -3,9 +3,9 @@
 //	api -> request: CancelRequest     failure -> request: Abandon
 //	request -> tokenizer: Tokenize -> Tokenized
 //	request -> detok: OpenText, CloseText
-//	request -> compute: Generate, Cancel
+//	request -> compute: Generate, Redirect, Cancel
 //	compute -> kv: Reserve, Lease, Release -> Leased, Denied, Freed
-//	compute -> request: Started       compute -> watch: Progress
+//	compute -> request: Started, Lost  compute -> watch: Progress
 //	compute -> detok: Tokens -> request: Text      detok -> compute: Cancel
 //	watch -> request: Lost, Retry
 //
@@ -90,6 +90,15 @@ type Generate struct {
 	Deadline   time.Time // zero: none
 	Arrival    time.Time
 	Trace      tracing.Parent
+}
+
+// Redirect asks the compute actor to send a sequence's tokens to another Detok, from index
+// From on. The answer is Lost if the sequence is not there or has ended, else none.
+type Redirect struct {
+	Seq   SeqID
+	Reply *actor.PID
+	Detok *actor.PID
+	From  int // 0 with beams
 }
 
 // Cancel ends a sequence. An unknown one is ignored: it has just ended.

@@ -45,6 +45,10 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		e.Body = &msgpb.Envelope_CloseText{CloseText: &msgpb.CloseText{Seq: uint64(m.Seq)}}
 	case *Generate:
 		e.Body = &msgpb.Envelope_Generate{Generate: generateToWire(m, now)}
+	case *Redirect:
+		e.Body = &msgpb.Envelope_Redirect{Redirect: &msgpb.Redirect{
+			Seq: uint64(m.Seq), Reply: pidToWire(m.Reply), Detok: pidToWire(m.Detok), From: int64(m.From),
+		}}
 	case *Cancel:
 		e.Body = &msgpb.Envelope_Cancel{Cancel: &msgpb.Cancel{Seq: uint64(m.Seq)}}
 	case *Tokens:
@@ -56,6 +60,8 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		}}
 	case *Started:
 		e.Body = &msgpb.Envelope_Started{Started: &msgpb.Started{AgeNs: int64(now.Sub(m.At))}}
+	case *Lost:
+		e.Body = &msgpb.Envelope_Lost{Lost: &msgpb.Lost{Seq: uint64(m.Seq), Why: m.Why}}
 	case *Progress:
 		e.Body = &msgpb.Envelope_Progress{Progress: &msgpb.Progress{
 			Node: m.Node, Seqs: convert[uint64](m.Seqs), Generated: convert[int64](m.Generated), InStepNs: int64(m.InStep),
@@ -92,6 +98,12 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		m = &CloseText{Seq: SeqID(b.CloseText.GetSeq())}
 	case *msgpb.Envelope_Generate:
 		m, err = generateFromWire(b.Generate, &p, now)
+	case *msgpb.Envelope_Redirect:
+		t := b.Redirect
+		if t.GetFrom() < 0 {
+			return nil, fmt.Errorf("%w: redirect from token %d", ErrWire, t.GetFrom())
+		}
+		m = &Redirect{Seq: SeqID(t.GetSeq()), Reply: p.get(t.GetReply()), Detok: p.get(t.GetDetok()), From: int(t.GetFrom())}
 	case *msgpb.Envelope_Cancel:
 		m = &Cancel{Seq: SeqID(b.Cancel.GetSeq())}
 	case *msgpb.Envelope_Tokens:
@@ -105,6 +117,8 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		}
 	case *msgpb.Envelope_Started:
 		m = &Started{At: now.Add(-time.Duration(b.Started.GetAgeNs()))}
+	case *msgpb.Envelope_Lost:
+		m = &Lost{Seq: SeqID(b.Lost.GetSeq()), Why: b.Lost.GetWhy()}
 	case *msgpb.Envelope_Progress:
 		t := b.Progress
 		if len(t.GetSeqs()) != len(t.GetGenerated()) {
@@ -387,7 +401,7 @@ func Kind(m any) string {
 		return "tokenized"
 	case *OpenText, *CloseText:
 		return "open"
-	case *Generate:
+	case *Generate, *Redirect:
 		return "generate"
 	case *Cancel:
 		return "cancel"
@@ -395,7 +409,7 @@ func Kind(m any) string {
 		return "tokens"
 	case *Text:
 		return "text"
-	case *Started, *Progress:
+	case *Started, *Lost, *Progress:
 		return "progress"
 	}
 	return ""

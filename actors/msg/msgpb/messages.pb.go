@@ -176,6 +176,8 @@ type Envelope struct {
 	//	*Envelope_Text
 	//	*Envelope_Started
 	//	*Envelope_Progress
+	//	*Envelope_Redirect
+	//	*Envelope_Lost
 	Body          isEnvelope_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -333,6 +335,24 @@ func (x *Envelope) GetProgress() *Progress {
 	return nil
 }
 
+func (x *Envelope) GetRedirect() *Redirect {
+	if x != nil {
+		if x, ok := x.Body.(*Envelope_Redirect); ok {
+			return x.Redirect
+		}
+	}
+	return nil
+}
+
+func (x *Envelope) GetLost() *Lost {
+	if x != nil {
+		if x, ok := x.Body.(*Envelope_Lost); ok {
+			return x.Lost
+		}
+	}
+	return nil
+}
+
 type isEnvelope_Body interface {
 	isEnvelope_Body()
 }
@@ -385,6 +405,14 @@ type Envelope_Progress struct {
 	Progress *Progress `protobuf:"bytes,13,opt,name=progress,proto3,oneof"`
 }
 
+type Envelope_Redirect struct {
+	Redirect *Redirect `protobuf:"bytes,14,opt,name=redirect,proto3,oneof"`
+}
+
+type Envelope_Lost struct {
+	Lost *Lost `protobuf:"bytes,15,opt,name=lost,proto3,oneof"`
+}
+
 func (*Envelope_Tokenize) isEnvelope_Body() {}
 
 func (*Envelope_Tokenized) isEnvelope_Body() {}
@@ -408,6 +436,10 @@ func (*Envelope_Text) isEnvelope_Body() {}
 func (*Envelope_Started) isEnvelope_Body() {}
 
 func (*Envelope_Progress) isEnvelope_Body() {}
+
+func (*Envelope_Redirect) isEnvelope_Body() {}
+
+func (*Envelope_Lost) isEnvelope_Body() {}
 
 type PID struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1388,6 +1420,74 @@ func (x *Beams) GetEarly() uint32 {
 	return 0
 }
 
+type Redirect struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Reply         *PID                   `protobuf:"bytes,2,opt,name=reply,proto3" json:"reply,omitempty"`
+	Detok         *PID                   `protobuf:"bytes,3,opt,name=detok,proto3" json:"detok,omitempty"`
+	From          int64                  `protobuf:"varint,4,opt,name=from,proto3" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Redirect) Reset() {
+	*x = Redirect{}
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Redirect) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Redirect) ProtoMessage() {}
+
+func (x *Redirect) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
+func (*Redirect) Descriptor() ([]byte, []int) {
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Redirect) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Redirect) GetReply() *PID {
+	if x != nil {
+		return x.Reply
+	}
+	return nil
+}
+
+func (x *Redirect) GetDetok() *PID {
+	if x != nil {
+		return x.Detok
+	}
+	return nil
+}
+
+func (x *Redirect) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -1397,7 +1497,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1509,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1522,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{15}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Cancel) GetSeq() uint64 {
@@ -1441,7 +1541,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1453,7 +1553,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1466,7 +1566,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{16}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Tokens) GetTokens() []*Token {
@@ -1494,7 +1594,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1606,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1619,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{17}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Token) GetSeq() uint64 {
@@ -1602,7 +1702,7 @@ type Alternative struct {
 
 func (x *Alternative) Reset() {
 	*x = Alternative{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1614,7 +1714,7 @@ func (x *Alternative) String() string {
 func (*Alternative) ProtoMessage() {}
 
 func (x *Alternative) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1627,7 +1727,7 @@ func (x *Alternative) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alternative.ProtoReflect.Descriptor instead.
 func (*Alternative) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{18}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Alternative) GetToken() int32 {
@@ -1660,7 +1760,7 @@ type Text struct {
 
 func (x *Text) Reset() {
 	*x = Text{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1672,7 +1772,7 @@ func (x *Text) String() string {
 func (*Text) ProtoMessage() {}
 
 func (x *Text) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1685,7 +1785,7 @@ func (x *Text) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Text.ProtoReflect.Descriptor instead.
 func (*Text) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{19}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Text) GetSeq() uint64 {
@@ -1757,7 +1857,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1769,7 +1869,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1782,7 +1882,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{20}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Logprob) GetToken() int32 {
@@ -1829,7 +1929,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +1941,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +1954,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{21}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Started) GetAgeNs() int64 {
@@ -1876,7 +1976,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +1988,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1901,7 +2001,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{22}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Progress) GetNode() string {
@@ -1932,6 +2032,58 @@ func (x *Progress) GetInStepNs() int64 {
 	return 0
 }
 
+type Lost struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lost) Reset() {
+	*x = Lost{}
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lost) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lost) ProtoMessage() {}
+
+func (x *Lost) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lost.ProtoReflect.Descriptor instead.
+func (*Lost) Descriptor() ([]byte, []int) {
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Lost) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Lost) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 var File_actors_msg_msgpb_messages_proto protoreflect.FileDescriptor
 
 const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
@@ -1945,7 +2097,7 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\rR\x05count\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data\"\xa6\x05\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\"\x86\x06\n" +
 	"\bEnvelope\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x124\n" +
 	"\btokenize\x18\x02 \x01(\v2\x16.millrace.msg.TokenizeH\x00R\btokenize\x127\n" +
@@ -1963,7 +2115,9 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	" \x01(\v2\x14.millrace.msg.TokensH\x00R\x06tokens\x12(\n" +
 	"\x04text\x18\v \x01(\v2\x12.millrace.msg.TextH\x00R\x04text\x121\n" +
 	"\astarted\x18\f \x01(\v2\x15.millrace.msg.StartedH\x00R\astarted\x124\n" +
-	"\bprogress\x18\r \x01(\v2\x16.millrace.msg.ProgressH\x00R\bprogressB\x06\n" +
+	"\bprogress\x18\r \x01(\v2\x16.millrace.msg.ProgressH\x00R\bprogress\x124\n" +
+	"\bredirect\x18\x0e \x01(\v2\x16.millrace.msg.RedirectH\x00R\bredirect\x12(\n" +
+	"\x04lost\x18\x0f \x01(\v2\x12.millrace.msg.LostH\x00R\x04lostB\x06\n" +
 	"\x04body\"/\n" +
 	"\x03PID\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x0e\n" +
@@ -2058,7 +2212,12 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x05Beams\x12\x14\n" +
 	"\x05width\x18\x01 \x01(\x03R\x05width\x12%\n" +
 	"\x0elength_penalty\x18\x02 \x01(\x01R\rlengthPenalty\x12\x14\n" +
-	"\x05early\x18\x03 \x01(\rR\x05early\"\x1a\n" +
+	"\x05early\x18\x03 \x01(\rR\x05early\"\x82\x01\n" +
+	"\bRedirect\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12'\n" +
+	"\x05reply\x18\x02 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12'\n" +
+	"\x05detok\x18\x03 \x01(\v2\x11.millrace.msg.PIDR\x05detok\x12\x12\n" +
+	"\x04from\x18\x04 \x01(\x03R\x04from\"\x1a\n" +
 	"\x06Cancel\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\"5\n" +
 	"\x06Tokens\x12+\n" +
@@ -2100,7 +2259,10 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x04seqs\x18\x02 \x03(\x06R\x04seqs\x12\x1c\n" +
 	"\tgenerated\x18\x03 \x03(\x03R\tgenerated\x12\x1c\n" +
 	"\n" +
-	"in_step_ns\x18\x04 \x01(\x03R\binStepNsB/Z-github.com/millrace/millrace/actors/msg/msgpbb\x06proto3"
+	"in_step_ns\x18\x04 \x01(\x03R\binStepNs\"*\n" +
+	"\x04Lost\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03whyB/Z-github.com/millrace/millrace/actors/msg/msgpbb\x06proto3"
 
 var (
 	file_actors_msg_msgpb_messages_proto_rawDescOnce sync.Once
@@ -2114,7 +2276,7 @@ func file_actors_msg_msgpb_messages_proto_rawDescGZIP() []byte {
 	return file_actors_msg_msgpb_messages_proto_rawDescData
 }
 
-var file_actors_msg_msgpb_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_actors_msg_msgpb_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_actors_msg_msgpb_messages_proto_goTypes = []any{
 	(*Frame)(nil),       // 0: millrace.msg.Frame
 	(*Part)(nil),        // 1: millrace.msg.Part
@@ -2131,15 +2293,17 @@ var file_actors_msg_msgpb_messages_proto_goTypes = []any{
 	(*Generate)(nil),    // 12: millrace.msg.Generate
 	(*Sampling)(nil),    // 13: millrace.msg.Sampling
 	(*Beams)(nil),       // 14: millrace.msg.Beams
-	(*Cancel)(nil),      // 15: millrace.msg.Cancel
-	(*Tokens)(nil),      // 16: millrace.msg.Tokens
-	(*Token)(nil),       // 17: millrace.msg.Token
-	(*Alternative)(nil), // 18: millrace.msg.Alternative
-	(*Text)(nil),        // 19: millrace.msg.Text
-	(*Logprob)(nil),     // 20: millrace.msg.Logprob
-	(*Started)(nil),     // 21: millrace.msg.Started
-	(*Progress)(nil),    // 22: millrace.msg.Progress
-	nil,                 // 23: millrace.msg.Sampling.LogitBiasEntry
+	(*Redirect)(nil),    // 15: millrace.msg.Redirect
+	(*Cancel)(nil),      // 16: millrace.msg.Cancel
+	(*Tokens)(nil),      // 17: millrace.msg.Tokens
+	(*Token)(nil),       // 18: millrace.msg.Token
+	(*Alternative)(nil), // 19: millrace.msg.Alternative
+	(*Text)(nil),        // 20: millrace.msg.Text
+	(*Logprob)(nil),     // 21: millrace.msg.Logprob
+	(*Started)(nil),     // 22: millrace.msg.Started
+	(*Progress)(nil),    // 23: millrace.msg.Progress
+	(*Lost)(nil),        // 24: millrace.msg.Lost
+	nil,                 // 25: millrace.msg.Sampling.LogitBiasEntry
 }
 var file_actors_msg_msgpb_messages_proto_depIdxs = []int32{
 	2,  // 0: millrace.msg.Frame.messages:type_name -> millrace.msg.Envelope
@@ -2151,37 +2315,41 @@ var file_actors_msg_msgpb_messages_proto_depIdxs = []int32{
 	10, // 6: millrace.msg.Envelope.open_text:type_name -> millrace.msg.OpenText
 	11, // 7: millrace.msg.Envelope.close_text:type_name -> millrace.msg.CloseText
 	12, // 8: millrace.msg.Envelope.generate:type_name -> millrace.msg.Generate
-	15, // 9: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
-	16, // 10: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
-	19, // 11: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
-	21, // 12: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
-	22, // 13: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
-	3,  // 14: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
-	5,  // 15: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
-	4,  // 16: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
-	3,  // 17: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
-	4,  // 18: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
-	3,  // 19: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
-	3,  // 20: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
-	5,  // 21: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
-	3,  // 22: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
-	3,  // 23: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
-	3,  // 24: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
-	13, // 25: millrace.msg.Generate.sampling:type_name -> millrace.msg.Sampling
-	14, // 26: millrace.msg.Generate.beams:type_name -> millrace.msg.Beams
-	5,  // 27: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
-	23, // 28: millrace.msg.Sampling.logit_bias:type_name -> millrace.msg.Sampling.LogitBiasEntry
-	17, // 29: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
-	18, // 30: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
-	4,  // 31: millrace.msg.Token.error:type_name -> millrace.msg.Error
-	20, // 32: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
-	4,  // 33: millrace.msg.Text.error:type_name -> millrace.msg.Error
-	20, // 34: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	16, // 9: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
+	17, // 10: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
+	20, // 11: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
+	22, // 12: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
+	23, // 13: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
+	15, // 14: millrace.msg.Envelope.redirect:type_name -> millrace.msg.Redirect
+	24, // 15: millrace.msg.Envelope.lost:type_name -> millrace.msg.Lost
+	3,  // 16: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
+	5,  // 17: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
+	4,  // 18: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
+	3,  // 19: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
+	4,  // 20: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
+	3,  // 21: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
+	3,  // 22: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
+	5,  // 23: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
+	3,  // 24: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
+	3,  // 25: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
+	3,  // 26: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
+	13, // 27: millrace.msg.Generate.sampling:type_name -> millrace.msg.Sampling
+	14, // 28: millrace.msg.Generate.beams:type_name -> millrace.msg.Beams
+	5,  // 29: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
+	25, // 30: millrace.msg.Sampling.logit_bias:type_name -> millrace.msg.Sampling.LogitBiasEntry
+	3,  // 31: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
+	3,  // 32: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
+	18, // 33: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
+	19, // 34: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
+	4,  // 35: millrace.msg.Token.error:type_name -> millrace.msg.Error
+	21, // 36: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
+	4,  // 37: millrace.msg.Text.error:type_name -> millrace.msg.Error
+	21, // 38: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_actors_msg_msgpb_messages_proto_init() }
@@ -2202,6 +2370,8 @@ func file_actors_msg_msgpb_messages_proto_init() {
 		(*Envelope_Text)(nil),
 		(*Envelope_Started)(nil),
 		(*Envelope_Progress)(nil),
+		(*Envelope_Redirect)(nil),
+		(*Envelope_Lost)(nil),
 	}
 	file_actors_msg_msgpb_messages_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
@@ -2210,7 +2380,7 @@ func file_actors_msg_msgpb_messages_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_actors_msg_msgpb_messages_proto_rawDesc), len(file_actors_msg_msgpb_messages_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
