@@ -1,7 +1,8 @@
 // Times attention at the shape of a Llama of 1.1 B (22 layers, 32 heads, 4 KV
-// heads of 64 elements) against what the machine can do.
+// heads of 64 elements), or another one, against what the machine can do.
 //
-//   attention_bench [--isa NAME] [--threads N] [--part prefill|decode] [--kv-heads 4] [--kv int8|int4]
+//   attention_bench [--isa NAME] [--threads N] [--part prefill|decode|short] [--layers 22]
+//                   [--heads 32] [--kv-heads 4] [--kv int8|int4]
 //
 // Prefill: GFLOP/s of the products that a causal mask leaves, and their share of
 // the peak of products from registers. Decode: GB/s of keys and values, and
@@ -19,30 +20,30 @@ namespace {
 
 using namespace millrace::test;
 
-constexpr int kLayers = 22, kHeads = 32, kHeadDim = 64;
+constexpr int kHeadDim = 64;
 constexpr int kRuns = 7;
 
-int kv_heads = 4;
+int layers = 22, heads = 32, kv_heads = 4;
 mr_kv_type kv_type = MR_KV_AUTO;
 
 Builder attention_program(int max_positions) {
   Builder b;
-  b.layers = kLayers;
+  b.layers = layers;
   b.kv_heads = kv_heads;
   b.head_dim = kHeadDim;
   b.kv_type = kv_type;
-  b.vocab = kHeads * kHeadDim;
+  b.vocab = heads * kHeadDim;
   b.max_positions = max_positions;
   b.max_rows = b.max_outputs = 512;
   Random random(1);
-  const int width = (kHeads + 2 * kv_heads) * kHeadDim;
+  const int width = (heads + 2 * kv_heads) * kHeadDim;
   const int qkv = b.slot(MR_SLOT_F32, width), out = b.slot(MR_SLOT_F32, b.vocab);
   b.embed(b.random(random, b.vocab, width, MR_BF16, 1.0f), qkv);
-  for (int layer = 0; layer < kLayers; ++layer) {
-    mr_op& rope = b.rope_store(layer, qkv, kHeads);
+  for (int layer = 0; layer < layers; ++layer) {
+    mr_op& rope = b.rope_store(layer, qkv, heads);
     rope.rotary_dim = kHeadDim;
     rope.inv_freq = b.inv_freq(kHeadDim);
-    b.attention(layer, qkv, kHeads, out);
+    b.attention(layer, qkv, heads, out);
   }
   b.select_rows(out, b.slot(MR_SLOT_F32, b.vocab));
   return b;
@@ -81,7 +82,7 @@ Times time(const std::string& isa, int threads, int batch, int rows, int context
   for (int run = 0; run < kRuns; ++run) {
     model.run(step);
     for (size_t i = 0; i < b.ops.size(); ++i) {
-      const double seconds = static_cast<double>(times[i].nanoseconds) * 1e-9 * kLayers;
+      const double seconds = static_cast<double>(times[i].nanoseconds) * 1e-9 * layers;
       if (b.ops[i].kind == MR_OP_ATTENTION) best.attention = std::min(best.attention, seconds);
       if (b.ops[i].kind == MR_OP_ROPE_STORE) best.rope_store = std::min(best.rope_store, seconds);
     }
@@ -101,7 +102,7 @@ void prefill(const std::string& isa, int threads, const mr_measurement& best, in
              int context) {
   const Times t = time(isa, threads, 1, rows, context);
   const double keys = static_cast<double>(rows) * context + 0.5 * rows * (rows + 1.0);
-  const double gflops = 4.0 * kLayers * kHeads * kHeadDim * keys / t.attention * 1e-9;
+  const double gflops = 4.0 * layers * heads * kHeadDim * keys / t.attention * 1e-9;
   std::printf(
       "prefill %4d rows after %5d: attention %8.2f ms, %6.1f GFLOP/s, %4.1f%% of peak; "
       "rope+store %6.2f ms\n",
@@ -112,7 +113,7 @@ void prefill(const std::string& isa, int threads, const mr_measurement& best, in
 void decode(const std::string& isa, int threads, const mr_measurement& best, int batch,
             int context) {
   const Times t = time(isa, threads, batch, 1, context);
-  const double bytes = 2.0 * kLayers * 2 * kv_heads * kHeadDim * batch * (context + 1.0);
+  const double bytes = 2.0 * layers * 2 * kv_heads * kHeadDim * batch * (context + 1.0);
   const double gbps = bytes / t.attention * 1e-9;
   std::printf(
       "decode  %4d rows after %5d: attention %8.2f ms, %6.1f GB/s, %4.1f%% of bandwidth; "
@@ -128,6 +129,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--isa") == 0) isa = argv[i + 1];
     if (std::strcmp(argv[i], "--threads") == 0) threads = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--layers") == 0) layers = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--heads") == 0) heads = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--kv-heads") == 0) kv_heads = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--kv") == 0) {
       kv_type = std::strcmp(argv[i + 1], "int4") == 0   ? MR_KV_INT4
@@ -138,11 +141,14 @@ int main(int argc, char** argv) {
   }
   const mr_measurement best = measure(isa, threads);
   std::printf("peak %.0f GFLOP/s, reading %.1f GB/s\n", best.peak_gflops, best.read_gbps);
-  if (part != "decode") {
+  if (part.empty() || part == "prefill") {
     for (const int context : {0, 2048}) prefill(isa, threads, best, 512, context);
   }
-  if (part != "prefill") {
+  if (part.empty() || part == "decode") {
     for (const int context : {512, 2048, 8192, 32768}) decode(isa, threads, best, 1, context);
     for (const int context : {128, 512, 2048}) decode(isa, threads, best, 16, context);
+  }
+  if (part.empty() || part == "short") {
+    for (const int context : {20, 100, 200, 400}) decode(isa, threads, best, 64, context);
   }
 }

@@ -95,10 +95,11 @@ void Attention::plan_tasks(const Context& c) {
   splits_.clear();
   const int tiles = static_cast<int>(tiles_.size());
   for (int i = 0; i + 1 < tiles; ++i) {
+    AttentionTile& t = tiles_[i].arguments;
     const AttentionTile& next = tiles_[i + 1].arguments;
-    const int block = next.first_visible(next.position) / kBlockTokens;
-    tiles_[i].arguments.next = next.keys - tiles_[i].arguments.keys +
-                               block * (kBlockTokens / MR_SLAB_TOKENS) * next.slab_bytes;
+    const int first = next.first_visible(next.position) / MR_SLAB_TOKENS;
+    t.next = next.keys - t.keys + first * next.slab_bytes;
+    t.next_slabs = next.slabs_in_place() - first;
   }
   const bool few = tiles < kTilesPerThread * c.pool.size();
   float* states = static_cast<float*>(states_.data());

@@ -12,7 +12,8 @@ namespace {
 struct Block {
   const uint32_t* keys[kBlockSlabs];    // [head_dim / 2][16] pairs of elements
   const uint32_t* values[kBlockSlabs];  // [8][padded] pairs of tokens
-  size_t ahead;  // bytes to those of the next block, which are asked for meanwhile
+  // Bytes from these to what is asked for meanwhile.
+  size_t keys_ahead[kBlockSlabs], values_ahead[kBlockSlabs];
 };
 
 // Memory of a thread for what cannot be read in place.
@@ -41,9 +42,9 @@ struct InPlace {
   static Block find(const AttentionTile& t, const Keys& keys, int row, const Room& room) {
     const int d = t.head_dim, width = padded(d);
     Block block{};
-    block.ahead = ahead(t, keys, 1);
     for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
-      const size_t at = t.slab_bytes * (keys.block / kSlabTokens + slab);
+      const int number = keys.block / kSlabTokens + slab;
+      const size_t at = t.slab_bytes * number;
       auto* values = room.values + int64_t{slab} * kSlabTokens / 2 * width;
       const int valid = keys.end - slab * kSlabTokens;
       if (gathered(t, keys, slab)) {
@@ -55,8 +56,10 @@ struct InPlace {
       }
       block.keys[slab] = reinterpret_cast<const uint32_t*>(t.keys + at);
       block.values[slab] = reinterpret_cast<const uint32_t*>(t.values + at);
+      block.keys_ahead[slab] = block.values_ahead[slab] = ahead(t, number, kBlockSlabs);
       if (valid < kSlabTokens || width != d) {
         copy_values(block.values[slab], valid, d, values);
+        block.values_ahead[slab] += t.values + at - reinterpret_cast<const std::byte*>(values);
         block.values[slab] = values;
       }
     }

@@ -15,12 +15,12 @@ struct CodeBlock {
   const uint32_t* values[kBlockSlabs];
   const float* key_scales[kBlockSlabs];    // [groups][16 tokens], 0 behind the last key
   const float* value_scales[kBlockSlabs];  // of a slab without keys: zeros
-  size_t ahead;                            // bytes to the block that is asked for meanwhile
+  size_t ahead[kBlockSlabs];               // bytes to the codes that are asked for meanwhile
 };
 
-// A block of codes is over sooner than memory answers where one or two queries share its
-// read: it is asked for so many blocks before. More queries lose by it.
-constexpr int kFewQueries = 2, kFewAhead = 4;
+// A slab of codes is over sooner than memory answers where one or two queries share its
+// read: it is asked for so many slabs before. More queries lose by it.
+constexpr int kFewQueries = 2, kFewAhead = 4 * kBlockSlabs;
 
 template <int kBits>
 struct Coded {
@@ -48,7 +48,7 @@ struct Coded {
     const int scales = codes.groups() * kSlabTokens;
     CodeBlock block{};
     for (const float*& none : block.value_scales) none = kNoScales;
-    block.ahead = ahead(t, keys, t.queries() > kFewQueries ? 1 : kFewAhead);
+    const int slabs_ahead = t.queries() > kFewQueries ? kBlockSlabs : kFewAhead;
     for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
       float* const key_scales = room.key_scales + int64_t{slab} * scales;
       float* const value_scales = room.value_scales + int64_t{slab} * scales;
@@ -73,10 +73,12 @@ struct Coded {
         block.values[slab] = value_words;
         continue;
       }
-      const size_t at = t.slab_bytes * (keys.block / kSlabTokens + slab);
+      const int number = keys.block / kSlabTokens + slab;
+      const size_t at = t.slab_bytes * number;
       const int valid = smaller(keys.end - slab * kSlabTokens, kSlabTokens);
       block.keys[slab] = reinterpret_cast<const uint32_t*>(t.keys + at);
       block.values[slab] = reinterpret_cast<const uint32_t*>(t.values + at);
+      block.ahead[slab] = ahead(t, number, slabs_ahead);
       copy_scales(codes, t.keys + at, valid, key_scales);
       copy_scales(codes, t.values + at, valid, value_scales);
     }
@@ -151,7 +153,6 @@ struct Expanded {
     const CodeBlock coded = Coded<kBits>::find(t, keys, row, room.codes);
     const int d = t.head_dim, width = Softmax<T>::padded(d);
     Block block{};
-    block.ahead = coded.ahead;
     for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
       auto* pairs = room.keys + int64_t{slab} * kSlabTokens * d / 2;
       auto* values = room.values + int64_t{slab} * kSlabTokens / 2 * width;

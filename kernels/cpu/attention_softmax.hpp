@@ -58,17 +58,17 @@ inline bool gathered(const AttentionTile& t, const Keys& keys, int slab) {
   return t.beams.regions != nullptr && keys.block + (slab + 1) * kSlabTokens > t.beams.prompt;
 }
 
-// Bytes from a block to the n-th behind it, where that lies in place too; from a tile's last
-// block to the next tile's first; else 0.
-inline size_t ahead(const AttentionTile& t, const Keys& keys, int n) {
-  const int direct = t.beams.regions != nullptr ? t.beams.prompt : t.last_position() + 1;
-  const size_t block = t.slab_bytes * kBlockSlabs;
-  if (keys.block + n * kBlockTokens < direct) return n * block;
-  const bool last = keys.block + kBlockTokens >= direct;
-  return last && t.next != 0 ? t.next - keys.block / kBlockTokens * block : 0;
+// Bytes from a slab to the one that is read n slabs later, of this tile or of the next one, which
+// a short tile fetches slab for slab; 0 where neither has it in place.
+inline size_t ahead(const AttentionTile& t, int slab, int n) {
+  const int slabs = t.slabs_in_place();
+  n = smaller(n, slabs);
+  if (slab + n < slabs) return n * t.slab_bytes;
+  const int of_next = slab + n - slabs;
+  return of_next < t.next_slabs ? t.next + (of_next - slab) * t.slab_bytes : 0;
 }
 
-// Asks for the line that the next block has here, for the second-level cache. The
+// Asks for the line that a slab to come has here, for the second-level cache. The
 // processor's own fetching ends with the page, and a slab's share of a head is less.
 inline void fetch(const void* here, size_t ahead) {
   __builtin_prefetch(static_cast<const std::byte*>(here) + ahead, 0, 2);

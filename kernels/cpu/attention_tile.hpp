@@ -25,7 +25,7 @@ namespace {
 //   Vector dot(Packed, Packed, Vector sum)     sum + products
 //   Vector store_pairs(Vector, Pair*)          neighbours; what was stored
 //   bool any_greater(Vector a, Vector b)       in some lane
-//   kQueries, kKeyVectors, kDimVectors    sizes of the register tiles
+//   kQueries, kSums                       queries and sums of the register tiles, at most
 // Kv is where the pairs come from: InPlace or Expanded.
 template <class T, class Kv>
 struct Attention {
@@ -37,6 +37,10 @@ struct Attention {
   static constexpr int kLanes = T::kLanes;
   static constexpr int kSlabVectors = S::kSlabVectors;
   static constexpr int kBlockVectors = S::kBlockVectors;
+  // Vectors of keys or of head elements beside N queries: sums enough to hide the latency of
+  // the products.
+  template <int N>
+  static constexpr int kWide = T::kSums / N < 4 ? T::kSums / N : 4;
 
   static int padded(int head_dim) { return S::padded(head_dim); }
 
@@ -92,24 +96,31 @@ struct Attention {
     alignas(64) float scores[N][kBlockTokens];
     alignas(64) Pair probabilities[N][kBlockTokens / 2];
     const int begin = keys.first_slab() * kSlabVectors, end = keys.end_slab() * kSlabVectors;
-    int v = begin;
-    for (; v + T::kKeyVectors <= end; v += T::kKeyVectors) {
-      score<N, T::kKeyVectors>(t, block, s, i, v, scores);
-    }
-    for (; v < end; ++v) score<N, 1>(t, block, s, i, v, scores);
-
+    score_all<N, kWide<N>>(t, block, s, i, begin, end, scores);
     for (int n = 0; n < N; ++n) {
       softmax(t, keys, i + n, scores[n], probabilities[n], s.sums + (i + n) * kLanes, state);
     }
     const int width = padded(t.head_dim);
     float* out = state.out + int64_t{i} * width;
-    int d = 0;
-    for (; d + T::kDimVectors * kLanes <= width; d += T::kDimVectors * kLanes) {
-      weigh<N, T::kDimVectors>(keys, block, d, width, probabilities, out + d);
+    weigh_all<N, kWide<N>>(keys, block, 0, width, probabilities, out);
+  }
+
+  // Key vectors [v, end), M at a time and then fewer.
+  template <int N, int M>
+  static void score_all(const AttentionTile& t, const Block& block, const Scratch& s, int i, int v,
+                        int end, float (&out)[N][kBlockTokens]) {
+    for (; v + M <= end; v += M) score<N, M>(t, block, s, i, v, out);
+    if constexpr (M > 1) score_all<N, M / 2>(t, block, s, i, v, end, out);
+  }
+
+  // Elements [d, width), M vectors at a time and then fewer.
+  template <int N, int M>
+  static void weigh_all(const Keys& keys, const Block& block, int d, int width,
+                        const Pair (&p)[N][kBlockTokens / 2], float* out) {
+    for (; d + M * kLanes <= width; d += M * kLanes) {
+      weigh<N, M>(keys, block, d, width, p, out + d);
     }
-    for (; d < width; d += kLanes) {
-      weigh<N, 1>(keys, block, d, width, probabilities, out + d);
-    }
+    if constexpr (M > 1) weigh_all<N, M / 2>(keys, block, d, width, p, out);
   }
 
   // Adds a part of pairs[n * stride] * packed[m] to N times M sums.
@@ -133,8 +144,10 @@ struct Attention {
                     float (&out)[N][kBlockTokens]) {
     const int half = t.head_dim / 2;
     const uint32_t* keys[M];
+    size_t ahead[M];
     for (int m = 0; m < M; ++m) {
       keys[m] = block.keys[(v + m) / kSlabVectors] + (v + m) % kSlabVectors * kLanes;
+      ahead[m] = block.keys_ahead[(v + m) / kSlabVectors];
     }
     const Pair* q = s.queries + int64_t{i} * half;
     Vector sums[N][M] = {};
@@ -143,7 +156,7 @@ struct Attention {
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) {
         here[m] = keys[m] + k * kSlabTokens;
-        fetch(here[m], block.ahead);
+        fetch(here[m], ahead[m]);
       }
       const Pair* pairs = q + k;
       multiply<0>(here, pairs, half, sums);
@@ -184,13 +197,14 @@ struct Attention {
     }
     for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
       const uint32_t* values = block.values[slab] + d;
+      const size_t ahead = block.values_ahead[slab];
       const Pair* pairs = &p[0][slab * kSlabTokens / 2];
       for (int k = 0; k < kSlabTokens / 2; ++k, values += width, ++pairs) {
         const uint32_t* here[M];
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) {
           here[m] = values + m * kLanes;
-          fetch(here[m], block.ahead);
+          fetch(here[m], ahead);
         }
         multiply<0>(here, pairs, kBlockTokens / 2, sums);
         if constexpr (T::kParts == 2) multiply<1>(here, pairs, kBlockTokens / 2, sums);

@@ -176,7 +176,7 @@ struct VnniAttention {
 #pragma GCC unroll 4
       for (int m = 0; m < M; ++m) {
         const uint32_t* here = block.keys[slab + m] + w * kSlabTokens;
-        fetch(here, block.ahead);
+        fetch(here, block.ahead[slab + m]);
         x[m] = load(here);
       }
 #pragma GCC unroll 8
@@ -188,7 +188,7 @@ struct VnniAttention {
     }
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m) {
-      fetch(block.keys[slab + m] + words * kSlabTokens, block.ahead);  // the scales
+      fetch(block.keys[slab + m] + words * kSlabTokens, block.ahead[slab + m]);  // the scales
       const Vector scale = T::load(block.key_scales[slab + m]);
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
@@ -213,7 +213,7 @@ struct VnniAttention {
       const int end = smaller((g + 1) * kKvGroup / 8, layout.key_words());
       for (int w = g * kKvGroup / 8; w < end; ++w) {
         const uint32_t* here = block.keys[slab] + w * kSlabTokens;
-        fetch(here, block.ahead);
+        fetch(here, block.ahead[slab]);
         const __m512i x = load(here), first = low(x), second = high(x);
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
@@ -300,7 +300,7 @@ struct VnniAttention {
         __m512i x[M];
 #pragma GCC unroll 4
         for (int m = 0; m < M; ++m) {
-          fetch(values + m * kLanes, block.ahead);
+          fetch(values + m * kLanes, block.ahead[slab]);
           x[m] = load(values + m * kLanes);
         }
 #pragma GCC unroll 8
@@ -310,7 +310,7 @@ struct VnniAttention {
           for (int m = 0; m < M; ++m) sums[n][m] = _mm512_dpbusd_epi32(sums[n][m], y, x[m]);
         }
       }
-      if (d == 0) fetch(values, block.ahead);  // the scales
+      if (d == 0) fetch(values, block.ahead[slab]);  // the scales
     }
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
@@ -333,7 +333,7 @@ struct VnniAttention {
     for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
       const uint32_t* values = block.values[slab] + g * kHalfGroup;
       for (int k = 0; k < kSlabTokens / 4; ++k, values += words) {
-        fetch(values, block.ahead);
+        fetch(values, block.ahead[slab]);
         const __m512i x = load(values), first = low(x), second = high(x);
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {

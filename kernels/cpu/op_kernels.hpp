@@ -74,13 +74,19 @@ struct AttentionTile {
   const std::byte* values;
   size_t slab_bytes;
   BeamRows beams;
-  // Bytes from the first slab's keys (and values) to those of the tile that will follow,
-  // of which the first block is asked for in time; 0: none.
+  // The tile that will follow, whose first slabs are asked for in time: bytes from this one's
+  // keys (and values) to those of the first slab that the other sees, and how many it sees.
   size_t next = 0;
+  int next_slabs = 0;
 
   int queries() const { return rows * heads; }
   int row_position(int row) const { return beams.regions == nullptr ? position + row : position; }
   int last_position() const { return row_position(rows - 1); }
+  // Slabs of the region that are read where they lie.
+  int slabs_in_place() const {
+    return beams.regions != nullptr ? beams.prompt / kSlabTokens
+                                    : last_position() / kSlabTokens + 1;
+  }
   // First position that a row sees.
   int first_visible(int row_position) const {
     return window > 0 && row_position >= window ? row_position - window + 1 : 0;

@@ -17,7 +17,7 @@ namespace {
 
 struct Avx2 {
   static constexpr int kLanes = 8;
-  static constexpr int kQueries = 4, kKeyVectors = 2, kDimVectors = 2;
+  static constexpr int kQueries = 4, kSums = 8;
   using Vector = __m256;
   typedef int32_t Ints __attribute__((vector_size(32)));
 

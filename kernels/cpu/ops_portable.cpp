@@ -10,7 +10,7 @@ namespace {
 
 struct Portable {
   static constexpr int kLanes = 4;
-  static constexpr int kQueries = 2, kKeyVectors = 4, kDimVectors = 4;
+  static constexpr int kQueries = 2, kSums = 8;
   typedef float Vector __attribute__((vector_size(16)));
   typedef int32_t Ints __attribute__((vector_size(16)));
   typedef uint32_t Words __attribute__((vector_size(16)));

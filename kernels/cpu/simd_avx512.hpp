@@ -12,7 +12,7 @@ namespace {
 
 struct Avx512Ops {
   static constexpr int kLanes = 16;
-  static constexpr int kQueries = 8, kKeyVectors = 2, kDimVectors = 2;
+  static constexpr int kQueries = 8, kSums = 16;
   using Vector = __m512;
   typedef int32_t Ints __attribute__((vector_size(64)));
 
