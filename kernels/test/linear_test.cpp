@@ -427,7 +427,7 @@ TEST(Linear, Fp8SumsAreThoseOf16Bits) {
   for (int64_t n = 0; n < c.out_width; ++n) c.weights.values[n * c.in_width] = kFp8Largest;
   ThreadPool pool(2);
   for (const Isa isa : available_isas()) {
-    if (isa == Isa::amx) continue;  // its tiles are not for FP8
+    if (isa == Isa::amx) continue;                         // its tiles are not for FP8
     if (isa == Isa::avx512_bf16 && !has_vbmi()) continue;  // FP8 is AVX-512's there
     c.spec.weights = MR_WEIGHTS_16BIT;
     const auto bits16 = Linear::pack(c.spec, isa, pool);
