@@ -22,14 +22,14 @@ const (
 )
 
 // firstWait bounds the wait for a server's first message, which comes at once: the request
-// may have gone to one that is stopped, and the next one may, too. After a few tries the
-// wait may be that of a busy server.
+// may have gone to one that is stopped, and the next one may, too. After a few tries it is a
+// busy server that is waited for, or a large body: each try sends it again, so the waits grow.
 func firstWait(tries int) time.Duration {
-	const short, few, long = 1500 * time.Millisecond, 4, 5 * time.Second
+	const short, few, long, doublings = 1500 * time.Millisecond, 4, 5 * time.Second, 3
 	if tries < few {
 		return short
 	}
-	return long
+	return long << min(tries-few, doublings)
 }
 
 // natsStream reads the messages of one answer, from as many servers as it takes.
