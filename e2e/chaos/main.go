@@ -42,6 +42,8 @@ var scenarios = []scenario{
 	{"rolling", rolling},
 	{"scaling", scaling},
 	{"soak", soak},
+	{"overload", overload},
+	{"tenants", tenants},
 }
 
 func main() {
@@ -77,6 +79,9 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.IntVar(&o.kills, "kills", 20, "kills of the scenario kills")
 	f.StringSliceVar(&o.victims, "victims", cluster.Roles, "roles that are harmed, in turn")
 	f.DurationVar(&o.soak, "soak", 2*time.Minute, "length of the scenario soak")
+	f.DurationVar(&o.bounds.TTFT, "ttft", 2*time.Second, "of overload: a good answer's first token comes within this time")
+	f.DurationVar(&o.bounds.TPOT, "tpot", 100*time.Millisecond, "of overload: and the further ones within this time each, in the mean")
+	f.BoolVar(&o.split, "split", false, "overload and tenants: a cluster of two processes of each role, instead of one process with all")
 	f.DurationVar(&o.limit, "limit", 15*time.Minute, "for everything; what has not ended then fails")
 	f.StringVar(&o.model, "model", "models/tiny-chat", "directory of the model")
 	f.StringArrayVar(&o.args, "serve", []string{"--kv-memory=128MiB", "--threads=1"}, "a flag for every millrace process (repeat)")

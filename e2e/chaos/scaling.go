@@ -73,7 +73,7 @@ func (s *suite) throughput(ctx context.Context, n int) (p point, err error) {
 		return p, err
 	}
 	defer api.Close()
-	if _, err := load(ctx, api, time.Second); err != nil { // warm
+	if _, err := prompts(ctx, api, time.Second); err != nil { // warm
 		return p, err
 	}
 	before, err := processorTime(cl)
@@ -81,7 +81,7 @@ func (s *suite) throughput(ctx context.Context, n int) (p point, err error) {
 		return p, err
 	}
 	begin := time.Now()
-	if p.requests, err = load(ctx, api, scalingTime); err != nil {
+	if p.requests, err = prompts(ctx, api, scalingTime); err != nil {
 		return p, err
 	}
 	took := time.Since(begin).Seconds()
@@ -102,8 +102,8 @@ func (s *suite) throughput(ctx context.Context, n int) (p point, err error) {
 	return p, nil
 }
 
-// load asks for d and counts the answers.
-func load(ctx context.Context, api client.Client, d time.Duration) (int, error) {
+// prompts asks for d and counts the answers.
+func prompts(ctx context.Context, api client.Client, d time.Duration) (int, error) {
 	prompt := strings.Repeat("The quick brown fox jumps over the lazy dog, and nobody knows why. ", 80)
 	var (
 		wg       sync.WaitGroup

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/chaos/load"
 	"github.com/millrace/millrace/e2e/chaos/workload"
 )
 
@@ -30,6 +31,8 @@ type suite struct {
 	kills      int
 	victims    []string // roles
 	soak       time.Duration
+	bounds     load.Bounds
+	split      bool
 
 	expected map[int]*workload.Answer // of an undisturbed run; made by the first scenario
 }

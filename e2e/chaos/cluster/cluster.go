@@ -25,6 +25,7 @@ const (
 	RoleCompute  = "compute"
 	RoleDetok    = "detok"
 	RoleNATS     = "nats"
+	RoleServer   = "server" // one process with all of Millrace's roles
 )
 
 // Roles are those of Millrace.
@@ -80,7 +81,7 @@ func Start(ctx context.Context, c Config) (*Cluster, error) {
 	if err := up(ctx, cl.nats.processes); err != nil {
 		return cl, err
 	}
-	for _, role := range Roles {
+	for _, role := range append([]string{RoleServer}, Roles...) {
 		for i := range c.Members[role] {
 			m, err := cl.member(ctx, &c, role, i)
 			if err != nil {
@@ -132,7 +133,11 @@ func (cl *Cluster) member(ctx context.Context, c *Config, role string, i int) (*
 		}
 		servers = []string{m.Proxy.Addr()}
 	}
-	args := append([]string{"serve", "--roles", role, "--nats", natsURL(servers), "--model", c.Model, "--listen", listen,
+	roles := role
+	if role == RoleServer {
+		roles = strings.Join(Roles, ",")
+	}
+	args := append([]string{"serve", "--roles", roles, "--nats", natsURL(servers), "--model", c.Model, "--listen", listen,
 		"--data-dir", filepath.Join(c.Dir, name), "--log-format", "json"}, c.Args...)
 	m.Process = &Process{Name: name, Role: role, path: c.Programs.Millrace, args: args,
 		log: filepath.Join(c.Dir, name+".log"), ready: m.URL + "/health/ready"}
@@ -173,7 +178,7 @@ func (cl *Cluster) Members(role string) []*Member {
 // Gateways are the base URLs for HTTP clients.
 func (cl *Cluster) Gateways() []string {
 	var urls []string
-	for _, m := range cl.Members(RoleGateway) {
+	for _, m := range append(cl.Members(RoleServer), cl.Members(RoleGateway)...) {
 		urls = append(urls, m.URL)
 	}
 	return urls

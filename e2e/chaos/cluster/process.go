@@ -204,8 +204,8 @@ type Usage struct {
 	Processor time.Duration
 }
 
-// tick is the unit of times in /proc (USER_HZ, 100 on every Linux).
-const tick = 10 * time.Millisecond
+// Tick is the unit of times in /proc (USER_HZ, 100 on every Linux).
+const Tick = 10 * time.Millisecond
 
 // Usage reads /proc. It is zero when the process does not run.
 func (p *Process) Usage() (u Usage, err error) {
@@ -235,6 +235,6 @@ func (p *Process) Usage() (u Usage, err error) {
 	}
 	return Usage{
 		Resident: numbers[2] * int64(os.Getpagesize()), Files: len(files),
-		Processor: time.Duration(numbers[0]+numbers[1]) * tick,
+		Processor: time.Duration(numbers[0]+numbers[1]) * Tick,
 	}, nil
 }

@@ -1,0 +1,249 @@
+// Package load offers requests at random times, whatever becomes of those before
+// (an open loop, as of people who do not know of each other), and says what came
+// of them.
+package load
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/client"
+)
+
+// Arrivals are those of a Poisson process: so many a second, for so long.
+func Arrivals(rate float64, over time.Duration, seed uint64) (at []time.Duration) {
+	random := rand.New(rand.NewPCG(seed, 0))
+	for t := 0.0; ; {
+		t += random.ExpFloat64() / rate
+		due := time.Duration(t * float64(time.Second))
+		if due >= over {
+			return at
+		}
+		at = append(at, due)
+	}
+}
+
+// Lengths of the requests, in tokens, about; all between are equally likely.
+const (
+	leastPrompt, mostPrompt = 40, 160
+	leastAnswer, mostAnswer = 24, 104
+)
+
+var words = strings.Fields("the old man went down to river and saw a bear that was drinking water in morning light while his dog ran home")
+
+// Requests draws n of them.
+func Requests(n int, seed uint64) []client.CompletionRequest {
+	random := rand.New(rand.NewPCG(seed, 1))
+	greedy := 0.0
+	requests := make([]client.CompletionRequest, n)
+	for i := range requests {
+		prompt := make([]string, leastPrompt+random.IntN(mostPrompt-leastPrompt+1))
+		for j := range prompt {
+			prompt[j] = words[random.IntN(len(words))]
+		}
+		requests[i] = client.CompletionRequest{
+			Prompt: strings.Join(prompt, " "), MaxTokens: leastAnswer + random.IntN(mostAnswer-leastAnswer+1),
+			Sampling: client.Sampling{IgnoreEOS: true, Temperature: &greedy},
+		}
+	}
+	return requests
+}
+
+// Outcome is what came of a request. Times are since the load's begin.
+type Outcome struct {
+	Due, Sent  time.Duration
+	First, End time.Duration // of the first token; of the request
+	Tokens     int
+	Refused    bool
+	RetryAfter time.Duration // of a refusal; 0: it did not say
+	Err        error         // other than a refusal
+}
+
+// Bounds of a request that is good.
+type Bounds struct {
+	TTFT time.Duration // until the first token, from the moment that the request was due
+	TPOT time.Duration // of the further ones, in the mean
+}
+
+// Good says whether a request was answered within the bounds.
+func (o *Outcome) Good(b Bounds) bool {
+	return o.Served() && o.First-o.Due <= b.TTFT && o.End-o.First <= b.TPOT*time.Duration(max(o.Tokens-1, 0))
+}
+
+// Served says whether a request was answered.
+func (o *Outcome) Served() bool { return o.Err == nil && !o.Refused }
+
+// Offer makes each request when it is due, and returns when all have ended. Each
+// has until patience after its time.
+func Offer(ctx context.Context, api client.Client, arrivals []time.Duration, requests []client.CompletionRequest, patience time.Duration) []Outcome {
+	outcomes := make([]Outcome, len(arrivals))
+	begin := time.Now()
+	var all sync.WaitGroup
+	for i, due := range arrivals {
+		select {
+		case <-time.After(due - time.Since(begin)):
+		case <-ctx.Done():
+		}
+		o := &outcomes[i]
+		o.Due = due
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			o.ask(ctx, api, requests[i%len(requests)], begin)
+		})
+	}
+	all.Wait()
+	return outcomes
+}
+
+// Keep has so many requests at work, each followed by the next, until a time has
+// passed; those that are at work then end.
+func Keep(ctx context.Context, api client.Client, at int, over time.Duration, requests []client.CompletionRequest, patience time.Duration) []Outcome {
+	var (
+		mu       sync.Mutex
+		outcomes []Outcome
+		all      sync.WaitGroup
+		begin    = time.Now()
+	)
+	for c := range at {
+		all.Go(func() {
+			for i := c; time.Since(begin) < over && ctx.Err() == nil; i += at {
+				asking, cancel := context.WithTimeout(ctx, patience)
+				o := Outcome{Due: time.Since(begin)}
+				o.ask(asking, api, requests[i%len(requests)], begin)
+				cancel()
+				mu.Lock()
+				outcomes = append(outcomes, o)
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return outcomes
+}
+
+func (o *Outcome) ask(ctx context.Context, api client.Client, r client.CompletionRequest, begin time.Time) {
+	o.Sent = time.Since(begin)
+	for chunk, err := range api.CompleteStream(ctx, r) {
+		if err != nil {
+			o.failed(err)
+			break
+		}
+		if o.First == 0 && len(chunk.Choices) > 0 && chunk.Choices[0].Content() != "" {
+			o.First = time.Since(begin)
+		}
+		if chunk.Usage != nil {
+			o.Tokens = chunk.Usage.CompletionTokens
+		}
+	}
+	o.End = time.Since(begin)
+	if o.First == 0 { // no token of the answer had text
+		o.First = o.End
+	}
+}
+
+func (o *Outcome) failed(err error) {
+	var said *client.Error
+	if errors.As(err, &said) && (said.Status == http.StatusTooManyRequests || said.Status == http.StatusServiceUnavailable) {
+		o.Refused, o.RetryAfter = true, said.RetryAfter
+		return
+	}
+	o.Err = err
+}
+
+// Summary of a load. Rates are those of ends between From and To: what came at the
+// beginning, when nothing waited, and at the end, when nothing came any more, is in
+// none of them. Everything else is of all requests.
+type Summary struct {
+	Offered   float64 `json:"offered_per_s"`
+	Served    float64 `json:"served_per_s"`
+	Good      float64 `json:"good_per_s"`
+	Tokens    float64 `json:"good_tokens_per_s"`
+	Requests  int     `json:"requests"`
+	Answered  int     `json:"answered"`
+	Refused   int     `json:"refused"`
+	Unsaid    int     `json:"refused_without_retry_after"`
+	Failed    int     `json:"failed"`
+	FirstErr  string  `json:"first_error,omitempty"`
+	TTFT      Spread  `json:"ttft_ms"` // of the answered
+	TPOT      Spread  `json:"tpot_ms"`
+	Refusals  Spread  `json:"refusal_ms"` // from the request to its refusal
+	Late      Spread  `json:"late_ms"`    // sent after it was due, for want of a processor
+	Intervals float64 `json:"seconds"`    // from From to To, of all that were joined
+}
+
+// Spread is quantiles, by nearest rank, in ms.
+type Spread struct {
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+func spread(all []time.Duration) Spread {
+	if len(all) == 0 {
+		return Spread{}
+	}
+	slices.Sort(all)
+	rank := func(q float64) float64 {
+		return float64(all[int(math.Ceil(q*float64(len(all))))-1].Microseconds()) / 1000
+	}
+	return Spread{rank(0.5), rank(0.99), rank(1)}
+}
+
+// Span is the part of a load whose ends count for its rates.
+type Span struct{ From, To time.Duration }
+
+// Summarise judges loads of one kind together.
+func Summarise(loads [][]Outcome, span Span, b Bounds) (s Summary) {
+	var ttft, tpot, refusals, late []time.Duration
+	offered, served, good, tokens := 0, 0, 0, 0
+	for _, outcomes := range loads {
+		for i := range outcomes {
+			o := &outcomes[i]
+			late = append(late, o.Sent-o.Due)
+			if o.Due >= span.From && o.Due < span.To {
+				offered++
+			}
+			switch {
+			case o.Refused:
+				s.Refused++
+				refusals = append(refusals, o.End-o.Sent)
+				if o.RetryAfter <= 0 {
+					s.Unsaid++
+				}
+				continue
+			case o.Err != nil:
+				if s.Failed++; s.FirstErr == "" {
+					s.FirstErr = o.Err.Error()
+				}
+				continue
+			}
+			s.Answered++
+			ttft = append(ttft, o.First-o.Due)
+			if o.Tokens > 1 {
+				tpot = append(tpot, (o.End-o.First)/time.Duration(o.Tokens-1))
+			}
+			if o.End < span.From || o.End >= span.To {
+				continue
+			}
+			served++
+			if o.Good(b) {
+				good++
+				tokens += o.Tokens
+			}
+		}
+		s.Requests += len(outcomes)
+	}
+	s.Intervals = float64(len(loads)) * (span.To - span.From).Seconds()
+	perSecond := func(n int) float64 { return float64(n) / s.Intervals }
+	s.Offered, s.Served, s.Good, s.Tokens = perSecond(offered), perSecond(served), perSecond(good), perSecond(tokens)
+	s.TTFT, s.TPOT, s.Refusals, s.Late = spread(ttft), spread(tpot), spread(refusals), spread(late)
+	return s
+}

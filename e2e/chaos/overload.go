@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/chaos/load"
+)
+
+const (
+	capacityTime = 8 * time.Second
+	loadTime     = 9 * time.Second
+	loadRounds   = 2               // each load is offered so often, in turn with the others
+	loadWarm     = 2 * time.Second // of each load, before ends are counted
+	loadDraws    = 512             // different requests
+	loadPatience = 30 * time.Second
+)
+
+// Limits, and the share of the cores that others may use on a machine whose timing is
+// judged by them.
+const (
+	leastGoodput = 0.95 // at ten times the capacity, of the best
+	mostRefusal  = 50   // ms, p99
+	quiet        = 0.1
+)
+
+// multiples of the capacity that are offered.
+var multiples = []float64{1, 2, 10}
+
+// server is what load is offered to.
+type server struct {
+	*suite
+	*cluster.Cluster
+
+	keys     map[string]string // by tenant
+	requests []client.CompletionRequest
+	capacity float64 // requests per second
+}
+
+// serve starts a server and finds its capacity. With tenants, each has a key of its
+// own. stop is due even after an error.
+func (s *suite) serve(ctx context.Context, name string, tenants ...string) (v *server, stop func() error, err error) {
+	c := s.config(name)
+	if !s.split {
+		c.Members = map[string]int{cluster.RoleServer: 1}
+	}
+	v = &server{suite: s, keys: map[string]string{}, requests: load.Requests(loadDraws, s.seed)}
+	if len(tenants) > 0 {
+		args, err := v.makeKeys(c.Dir, tenants)
+		if err != nil {
+			return nil, func() error { return nil }, err
+		}
+		c.Args = append(args, c.Args...)
+	}
+	started, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	v.Cluster, err = cluster.Start(started, c)
+	if err == nil {
+		err = v.findCapacity(ctx, append(tenants, "")[0])
+	}
+	return v, v.Close, err
+}
+
+func (v *server) makeKeys(dir string, tenants []string) ([]string, error) {
+	var file strings.Builder
+	for _, tenant := range tenants {
+		key, entry := auth.NewKey(tenant)
+		line, err := entry.Line()
+		if err != nil {
+			return nil, err
+		}
+		v.keys[tenant] = key
+		file.WriteString(line)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "keys.yaml")
+	return []string{"--api-keys", path}, os.WriteFile(path, []byte(file.String()), 0o600)
+}
+
+// client of a tenant: its connections stay open, however many refusals there are.
+func (v *server) client(tenant string) (client.Client, error) {
+	options := []client.HTTPOption{client.WithHTTPResume(0), // plain requests: refused is refused
+		client.WithHTTPClient(&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1024}}),
+		client.WithServers(v.Gateways()[1:]...)}
+	if key := v.keys[tenant]; key != "" {
+		options = append(options, client.WithAPIKey(key))
+	}
+	return client.NewHTTP(v.Gateways()[0], options...)
+}
+
+// findCapacity is the rate of answers while as many requests as --concurrent are always at work.
+func (v *server) findCapacity(ctx context.Context, tenant string) error {
+	api, err := v.client(tenant)
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	s := load.Summarise([][]load.Outcome{load.Keep(ctx, api, v.concurrent, capacityTime, v.requests, loadPatience)},
+		load.Span{From: loadWarm, To: capacityTime}, v.bounds)
+	v.capacity = s.Served
+	fmt.Fprintf(v.out, "  %d requests at a time: %.1f/s, TPOT p50 %.1f ms\n", v.concurrent, s.Served, s.TPOT.P50)
+	if s.Failed > 0 || s.Served == 0 {
+		return fmt.Errorf("%d of %d requests failed: %s", s.Failed, s.Requests, s.FirstErr)
+	}
+	return v.idle(ctx)
+}
+
+// idle waits until the server has no request: one that hangs is an error.
+func (v *server) idle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	return (&trial{Cluster: v.Cluster}).idle(ctx)
+}
+
+// offer offers a load for a tenant.
+func (v *server) offer(ctx context.Context, tenant string, rate float64, over time.Duration, seed uint64) ([]load.Outcome, error) {
+	api, err := v.client(tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer api.Close()
+	return load.Offer(ctx, api, load.Arrivals(rate, over, v.seed+seed), v.requests, loadPatience), nil
+}
+
+// overload: requests at random times at the capacity and at multiples of it. Goodput is what
+// is answered within the bounds. Whatever is offered, it stays near its best, and
+// what is too much is refused at once, with the time to come again.
+func overload(ctx context.Context, s *suite) (_ *report, err error) {
+	begin := time.Now()
+	v, stop, err := s.serve(ctx, "overload")
+	defer func() { err = errors.Join(err, stop()) }()
+	if err != nil {
+		return nil, err
+	}
+	loads := make([][][]load.Outcome, len(multiples))
+	shares := make([]shares, len(multiples))
+	for round := range loadRounds {
+		for i, m := range multiples {
+			before, err := v.processors()
+			if err != nil {
+				return nil, err
+			}
+			outcomes, err := v.offer(ctx, "", m*v.capacity, loadTime, uint64(round*len(multiples)+i))
+			if err != nil {
+				return nil, err
+			}
+			after, err := v.processors()
+			if err != nil {
+				return nil, err
+			}
+			loads[i] = append(loads[i], outcomes)
+			shares[i] = shares[i].add(after.less(before))
+			if err := v.idle(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+	r := &report{Scenario: "overload", Faults: map[string]int{}}
+	r.Notes = append(r.Notes, fmt.Sprintf("capacity %.1f requests/s; good: first token within %v, further ones within %v each; the load runs on the server's cores",
+		v.capacity, s.bounds.TTFT, s.bounds.TPOT))
+	r.Table = []string{"| offered/s | served/s | good/s | good tokens/s | refused | without Retry-After | failed | TTFT p50, p99 | TPOT p50, p99 | refusal p50, p99, max | sent late p99 | cores: server, load, others |",
+		"|---|---|---|---|---|---|---|---|---|---|---|---|"}
+	best, last := 0.0, load.Summary{}
+	for i := range multiples {
+		sum := load.Summarise(loads[i], load.Span{From: loadWarm, To: loadTime}, s.bounds)
+		r.Streams += sum.Requests
+		r.Completed += sum.Answered + sum.Refused
+		r.Lost += sum.Failed
+		r.Refused += sum.Refused
+		if sum.Failed > 0 {
+			r.Wrong = append(r.Wrong, sum.FirstErr)
+		}
+		r.Table = append(r.Table, fmt.Sprintf("| %.0f | %.1f | %.1f | %.0f | %d of %d | %d | %d | %.0f, %.0f ms | %.1f, %.1f ms | %.1f, %.1f, %.1f ms | %.1f ms | %s |",
+			sum.Offered, sum.Served, sum.Good, sum.Tokens, sum.Refused, sum.Requests, sum.Unsaid, sum.Failed, sum.TTFT.P50, sum.TTFT.P99,
+			sum.TPOT.P50, sum.TPOT.P99, sum.Refusals.P50, sum.Refusals.P99, sum.Refusals.Max, sum.Late.P99, shares[i]))
+		best, last = math.Max(best, sum.Good), sum
+		if sum.Unsaid > 0 {
+			err = errors.Join(err, fmt.Errorf("%d refusals do not say when to come again", sum.Unsaid))
+		}
+	}
+	ratio := last.Good / best
+	r.Notes = append(r.Notes, fmt.Sprintf("goodput at %g times the capacity: %.1f%% of the best; refusals: p99 %.1f ms", multiples[len(multiples)-1], 100*ratio, last.Refusals.P99))
+	r.Seconds = time.Since(begin).Seconds()
+	var broken error
+	if ratio < leastGoodput {
+		broken = fmt.Errorf("goodput falls to %.1f%% of the best, expected at least %.0f%%", 100*ratio, 100*leastGoodput)
+	}
+	if last.Refusals.P99 >= mostRefusal {
+		broken = errors.Join(broken, fmt.Errorf("refusals take up to %.1f ms (p99), expected less than %d ms", last.Refusals.P99, mostRefusal))
+	}
+	return r, errors.Join(err, r.judge(broken, shares))
+}
+
+// judge is the error of a limit on timing that is broken; a note, where others used the
+// machine.
+func (s *report) judge(broken error, all []shares) error {
+	if broken == nil {
+		return nil
+	}
+	for _, used := range all {
+		if used.others > quiet*used.cores() {
+			s.Notes = append(s.Notes, "not judged, since other programs used the processors: "+broken.Error())
+			return nil
+		}
+	}
+	return broken
+}

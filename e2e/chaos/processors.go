@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/e2e/chaos/cluster"
+)
+
+// shares are seconds of processor time, in all and of each part of the machine.
+type shares struct{ took, server, load, others float64 }
+
+// clock is the processor time that was used until a moment.
+type clock struct {
+	at   time.Time
+	by   map[string]time.Duration // see processorTime
+	busy time.Duration            // of the machine
+}
+
+func (v *server) processors() (c clock, err error) {
+	c.at = time.Now()
+	if c.by, err = processorTime(v.Cluster); err != nil {
+		return c, err
+	}
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return c, err
+	}
+	c.busy, err = busyTime(string(text))
+	return c, err
+}
+
+// busyTime reads /proc/stat: the time that all processors were neither idle nor
+// taken away by the machine's host.
+func busyTime(stat string) (time.Duration, error) {
+	line, _, _ := strings.Cut(stat, "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 8 || fields[0] != "cpu" {
+		return 0, fmt.Errorf("/proc/stat: found %q, expected cpu and its times", line)
+	}
+	var ticks int64
+	for i, field := range fields[1:8] { // user, nice, system, idle, iowait, irq, softirq
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("/proc/stat: %w", err)
+		}
+		if i != 3 && i != 4 {
+			ticks += n
+		}
+	}
+	return time.Duration(ticks) * cluster.Tick, nil
+}
+
+// less is what was used since an earlier moment.
+func (c clock) less(before clock) shares {
+	s := shares{took: c.at.Sub(before.at).Seconds()}
+	for role, spent := range c.by {
+		if role == "load" {
+			s.load += (spent - before.by[role]).Seconds()
+		} else {
+			s.server += (spent - before.by[role]).Seconds()
+		}
+	}
+	s.others = max((c.busy-before.busy).Seconds()-s.server-s.load, 0)
+	return s
+}
+
+func (s shares) add(o shares) shares {
+	return shares{s.took + o.took, s.server + o.server, s.load + o.load, s.others + o.others}
+}
+
+// cores is the processor time that there was.
+func (s shares) cores() float64 { return s.took * float64(runtime.NumCPU()) }
+
+func (s shares) String() string {
+	return fmt.Sprintf("%.2f, %.2f, %.2f of %d", s.server/s.took, s.load/s.took, s.others/s.took, runtime.NumCPU())
+}

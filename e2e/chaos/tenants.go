@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/e2e/chaos/load"
+)
+
+const (
+	tenantRounds = 2
+	tenantTime   = 10 * time.Second
+	ownLoad      = 0.2  // of the capacity: the tenant that is watched
+	mostMoved    = 1.25 // its p99 of the time to the first token, times what it was
+)
+
+// neighbours are the loads beside the tenant's own, in times of it.
+var neighbours = []float64{0, 1, 10}
+
+// tenants: one tenant's steady small load by itself, beside another tenant with as much,
+// and beside one with ten times as much, which is twice what the server can do. The first
+// is never refused, and its time to the first token does not move.
+func tenants(ctx context.Context, s *suite) (_ *report, err error) {
+	begin := time.Now()
+	v, stop, err := s.serve(ctx, "tenants", "loud", "small")
+	defer func() { err = errors.Join(err, stop()) }()
+	if err != nil {
+		return nil, err
+	}
+	own, other := make([][][]load.Outcome, len(neighbours)), make([][][]load.Outcome, len(neighbours))
+	used := make([]shares, len(neighbours))
+	for round := range tenantRounds {
+		for i, n := range neighbours {
+			before, err := v.processors()
+			if err != nil {
+				return nil, err
+			}
+			small, loud, err := v.beside(ctx, n, uint64(2*round))
+			if err != nil {
+				return nil, err
+			}
+			after, err := v.processors()
+			if err != nil {
+				return nil, err
+			}
+			own[i], other[i] = append(own[i], small), append(other[i], loud)
+			used[i] = used[i].add(after.less(before))
+			if err := v.idle(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+	r := &report{Scenario: "tenants", Faults: map[string]int{}}
+	r.Notes = append(r.Notes, fmt.Sprintf("capacity %.1f requests/s, the tenant's own load %.1f/s; the load runs on the server's cores", v.capacity, ownLoad*v.capacity))
+	r.Table = []string{"| neighbour's load | requests | refused | TTFT p50, p99, max | TPOT p50, p99 | neighbour: answered, refused | cores: server, load, others |", "|---|---|---|---|---|---|---|"}
+	span := load.Span{To: tenantTime}
+	p99 := make([]float64, len(neighbours))
+	for i, n := range neighbours {
+		a, b := load.Summarise(own[i], span, s.bounds), load.Summarise(other[i], span, s.bounds)
+		p99[i] = a.TTFT.P99
+		r.Streams += a.Requests + b.Requests
+		r.Completed += a.Answered + b.Answered + b.Refused
+		r.Refused += a.Refused + b.Refused
+		r.Lost += a.Failed + b.Failed
+		for _, e := range []string{a.FirstErr, b.FirstErr} {
+			if e != "" {
+				r.Wrong = append(r.Wrong, e)
+			}
+		}
+		r.Table = append(r.Table, fmt.Sprintf("| %g x | %d | %d | %.1f, %.1f, %.1f ms | %.1f, %.1f ms | %d, %d | %s |",
+			n, a.Requests, a.Refused, a.TTFT.P50, a.TTFT.P99, a.TTFT.Max, a.TPOT.P50, a.TPOT.P99, b.Answered, b.Refused, used[i]))
+		if a.Refused > 0 {
+			err = errors.Join(err, fmt.Errorf("%d requests of the small tenant were refused beside %g x its load", a.Refused, n))
+		}
+	}
+	last := len(neighbours) - 1
+	r.Notes = append(r.Notes, fmt.Sprintf("p99 of TTFT beside %g x its load: %.2f x that beside %g x, %.2f x that alone",
+		neighbours[last], p99[last]/p99[last-1], neighbours[last-1], p99[last]/p99[0]))
+	r.Seconds = time.Since(begin).Seconds()
+	var broken error
+	if p99[last] > mostMoved*p99[last-1] {
+		broken = fmt.Errorf("ten times the neighbour's load moves the p99 of the time to the first token from %.1f to %.1f ms, expected at most %.1f ms",
+			p99[last-1], p99[last], mostMoved*p99[last-1])
+	}
+	return r, errors.Join(err, r.judge(broken, used))
+}
+
+// beside offers the small tenant's load, the same each time, and the loud one's: n times as
+// much.
+func (v *server) beside(ctx context.Context, n float64, seed uint64) (small, loud []load.Outcome, err error) {
+	var (
+		wg      sync.WaitGroup
+		loudErr error
+	)
+	if n > 0 {
+		wg.Go(func() { loud, loudErr = v.offer(ctx, "loud", n*ownLoad*v.capacity, tenantTime, seed+1) })
+	}
+	small, err = v.offer(ctx, "small", ownLoad*v.capacity, tenantTime, seed)
+	wg.Wait()
+	return small, loud, errors.Join(err, loudErr)
+}
