@@ -10,16 +10,21 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// edgeTest drives an edge with a clock of its own.
+// edgeTest drives an edge with a clock of its own, as a worker that runs batch requests
+// at once does.
 type edgeTest struct {
 	t *testing.T
 	edge
-	now time.Time
-	n   int
+	now     time.Time
+	n       int
+	batch   int
+	running []string
+	waiting []string
 }
 
-func newEdgeTest(t *testing.T, size, batch int) *edgeTest {
-	return &edgeTest{t: t, edge: newEdge(size, batch), now: time.Unix(1e9, 0)}
+func newEdgeTest(t *testing.T, size, batch int, longest time.Duration) *edgeTest {
+	begin := time.Unix(1e9, 0)
+	return &edgeTest{t: t, edge: newEdge(size, batch, longest, begin), now: begin.Add(time.Hour), batch: batch}
 }
 
 func (e *edgeTest) submit(tenant string, timeout time.Duration) (id string, err *api.Error) {
@@ -28,31 +33,51 @@ func (e *edgeTest) submit(tenant string, timeout time.Duration) (id string, err 
 	if timeout > 0 {
 		r.Deadline = e.now.Add(timeout)
 	}
-	return r.ID, e.enter(r, e.now)
+	if err = e.enter(r, e.now); err == nil {
+		e.waiting = append(e.waiting, r.ID)
+		e.begin()
+	}
+	return r.ID, err
 }
 
-// serve keeps the edge full for n ends, one each interval.
+// begin lets requests begin while the batch has room.
+func (e *edgeTest) begin() {
+	for len(e.running) < e.batch && len(e.waiting) > 0 {
+		e.begun(e.waiting[0], e.now)
+		e.begun(e.waiting[0], e.now) // a second time changes nothing
+		e.running, e.waiting = append(e.running, e.waiting[0]), e.waiting[1:]
+	}
+}
+
+// end ends the oldest request after a time.
+func (e *edgeTest) end(after time.Duration) {
+	e.now = e.now.Add(after)
+	e.leave(e.running[0])
+	e.leave(e.running[0])
+	e.running = e.running[1:]
+	e.begin()
+}
+
+func (e *edgeTest) fill(n int) {
+	e.t.Helper()
+	for range n {
+		_, err := e.submit("", 0)
+		require.Nil(e.t, err)
+	}
+}
+
+// serve keeps as many inside for n ends, one each interval.
 func (e *edgeTest) serve(n int, interval time.Duration) {
 	e.t.Helper()
-	var inside []string
-	for id := range e.tenants {
-		inside = append(inside, id)
-	}
-	for i := range n {
-		e.now = e.now.Add(interval)
-		e.leave(inside[i], e.now)
-		id, err := e.submit("", 0)
-		require.Nil(e.t, err)
-		inside = append(inside, id)
+	for range n {
+		e.end(interval)
+		e.fill(1)
 	}
 }
 
 func TestRetryAfterIsTheTimeToServeTheQueue(t *testing.T) {
-	e := newEdgeTest(t, 30, 10)
-	for range 30 {
-		_, err := e.submit("", 0)
-		require.Nil(t, err)
-	}
+	e := newEdgeTest(t, 30, 10, 0)
+	e.fill(30)
 	_, err := e.submit("", 0)
 	require.Equal(t, reasonQueueFull, err.Reason)
 	require.Equal(t, shortestRetry, err.RetryAfter, "nothing has ended yet")
@@ -67,35 +92,60 @@ func TestRetryAfterIsTheTimeToServeTheQueue(t *testing.T) {
 	require.Equal(t, longestRetry, err.RetryAfter)
 }
 
-func TestIdleTimeDoesNotCountAsSlowness(t *testing.T) {
-	e := newEdgeTest(t, 3, 1)
-	fill := func() {
-		for range 3 {
-			_, err := e.submit("", 0)
-			require.Nil(t, err)
-		}
-	}
-	fill()
-	e.serve(10, time.Second)
-	for id := range e.tenants {
-		e.now = e.now.Add(time.Second)
-		e.leave(id, e.now)
-	}
-	e.now = e.now.Add(time.Hour)
-	fill()
+func TestAQueueThatTakesTooLongIsRefusedAtOnce(t *testing.T) {
+	e := newEdgeTest(t, 1000, 10, time.Second)
+	e.fill(20) // nothing is known: as many may wait as run
 	_, err := e.submit("", 0)
-	require.Equal(t, 2*time.Second, err.RetryAfter)
-	e.serve(1, time.Second)
+	require.NotNil(t, err)
+	require.Equal(t, reasonQueueWait, err.Reason)
+	require.Equal(t, shortestRetry, err.RetryAfter)
+	_, err = e.submit("b", 0)
+	require.Nil(t, err)
+	for range 100 {
+		e.end(50 * time.Millisecond)
+		_, _ = e.submit("", 0) // refused or not
+	}
+	for i := len(e.waiting); i <= 20; i++ {
+		e.fill(1)
+	}
 	_, err = e.submit("", 0)
-	require.Equal(t, 2*time.Second, err.RetryAfter)
+	require.NotNil(t, err, "21 wait, 20 end in a second")
+	require.Equal(t, reasonQueueWait, err.Reason)
+	require.Equal(t, api.CodeOverloaded, err.Code)
+	require.InDelta(t, 1.05, err.RetryAfter.Seconds(), 0.01)
+	require.Contains(t, err.Message, "which takes about 1.1s, at most 1s is allowed")
+	for range 5 {
+		_, err = e.submit("b", 0)
+		require.Nil(t, err, "another tenant is not refused for the queue of the first")
+	}
+	for range 12 {
+		e.end(50 * time.Millisecond)
+	}
+	e.fill(1)
+	for e.Running() > 0 { // an idle server takes a burst, as far as it takes no longer than that
+		e.end(50 * time.Millisecond)
+	}
+	e.fill(10 + 21)
+	_, err = e.submit("", 0)
+	require.NotNil(t, err)
+}
+
+func (e *edgeTest) Running() int { return len(e.running) }
+
+func TestARequestThatLeavesTheQueueIsNotWaitedFor(t *testing.T) {
+	e := newEdgeTest(t, 30, 10, 0)
+	e.fill(30)
+	e.serve(100, 250*time.Millisecond)
+	for _, id := range e.waiting[5:] {
+		e.leave(id)
+	}
+	require.Equal(t, 5, e.line.Inside())
+	require.Equal(t, 15, e.room.Inside())
 }
 
 func TestADeadlineThatTheQueueTakesIsRefusedAtOnce(t *testing.T) {
-	e := newEdgeTest(t, 30, 10)
-	for range 25 {
-		_, err := e.submit("", 0)
-		require.Nil(t, err)
-	}
+	e := newEdgeTest(t, 30, 10, 0)
+	e.fill(25)
 	_, err := e.submit("", time.Millisecond)
 	require.Nil(t, err, "nothing is known yet")
 	e.serve(100, 500*time.Millisecond) // 16 wait: 8 s
@@ -110,7 +160,7 @@ func TestADeadlineThatTheQueueTakesIsRefusedAtOnce(t *testing.T) {
 }
 
 func TestAFullEdgeRefusesByShare(t *testing.T) {
-	e := newEdgeTest(t, 8, 2)
+	e := newEdgeTest(t, 8, 2, 0)
 	var ids []string
 	for range 8 {
 		id, err := e.submit("a", 0)
@@ -126,22 +176,24 @@ func TestAFullEdgeRefusesByShare(t *testing.T) {
 	_, err = e.submit("a", 0)
 	require.NotNil(t, err)
 	for _, id := range append(ids, ids...) { // a second time changes nothing
-		e.leave(id, e.now)
+		e.leave(id)
 	}
 	require.Equal(t, 4, e.room.Inside())
+	require.Equal(t, 4, e.line.Inside())
 	_, err = e.submit("a", 0)
 	require.Nil(t, err)
 }
 
 func TestAFullEdgeTakesARequestThatAnotherGatewayHad(t *testing.T) {
-	e := newEdgeTest(t, 1, 1)
+	e := newEdgeTest(t, 1, 1, 0)
 	first, err := e.submit("a", 0)
 	require.Nil(t, err)
 	moved := &api.Request{ID: "moved", Tenant: "a", Resume: &api.Progress{}}
 	require.Nil(t, e.enter(moved, e.now))
 	_, err = e.submit("a", 0)
 	require.NotNil(t, err)
-	e.leave(first, e.now)
-	e.leave("moved", e.now)
+	e.leave(first)
+	e.leave("moved")
 	require.Zero(t, e.room.Inside())
+	require.Zero(t, e.line.Inside())
 }

@@ -46,6 +46,7 @@ type Config struct {
 	Sched        sched.Config
 	Tokenizers   int           // actors of the tokeniser pool, 0: 2
 	Detokenizers int           // actors of the detokeniser pool, 0: 2
+	MaxQueueWait time.Duration // a request that would wait longer until its prompt is begun is refused; 0: none
 	MaxRequests  int           // requests of a gateway for each worker; more are refused, but for tenants below their share. 0: no bound
 	StallAfter   time.Duration // no step for so long with work at hand is not ready; 0: 30 s
 	GiveUpAfter  time.Duration // no step for so long is a failure for good, see Wait; 0: never
@@ -132,7 +133,7 @@ func New(cfg Config) (*Pipeline, error) {
 			detok:    cfg.Metrics.Stage("detok"),
 		},
 		requests: make(map[string]*actor.PID),
-		edge:     newEdge(cfg.MaxRequests, cfg.Sched.MaxBatchSize),
+		edge:     newEdge(cfg.MaxRequests, cfg.Sched.MaxBatchSize, cfg.MaxQueueWait, time.Now()),
 		failed:   make(chan struct{}),
 		hung:     make(chan struct{}),
 		quit:     make(chan struct{}),
@@ -159,9 +160,9 @@ func New(cfg Config) (*Pipeline, error) {
 
 // complete checks a configuration and fills in its defaults.
 func (c *Config) complete() error {
-	if c.Tokenizers < 0 || c.Detokenizers < 0 || c.MaxRequests < 0 {
-		return fmt.Errorf("actors: %d tokenizers, %d detokenizers, %d requests at most: expected 0 or more",
-			c.Tokenizers, c.Detokenizers, c.MaxRequests)
+	if c.Tokenizers < 0 || c.Detokenizers < 0 || c.MaxRequests < 0 || c.MaxQueueWait < 0 {
+		return fmt.Errorf("actors: %d tokenizers, %d detokenizers, %d requests at most, a wait of %s at most: expected 0 or more",
+			c.Tokenizers, c.Detokenizers, c.MaxRequests, c.MaxQueueWait)
 	}
 	if c.Roles == nil {
 		c.Roles = cluster.Roles()
@@ -349,12 +350,19 @@ func (p *Pipeline) admit(ctx context.Context, r *api.Request, a *requestActor) (
 	return pid, nil
 }
 
+// begun says that a request's prompt is begun: it waits no more.
+func (p *Pipeline) begun(id string, at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.edge.begun(id, at)
+}
+
 // ended forgets a request.
 func (p *Pipeline) ended(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.requests, id)
-	p.edge.leave(id, time.Now())
+	p.edge.leave(id)
 }
 
 func errShutdown() error {

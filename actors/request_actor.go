@@ -51,6 +51,7 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		a.text(ctx, m)
 		msg.Recycle(m)
 	case *msg.Started:
+		a.p.begun(a.state.api.ID, m.At)
 		a.series.Started(m.At, len(a.state.prompt), 0)
 	case *msg.Lost:
 		a.lost(ctx, m.Seq, m.Why)

@@ -79,6 +79,8 @@ type Serve struct {
 	MaxBatchSize   int   // sequences per step
 	MaxWaiting     int   // requests in the queue
 
+	MaxQueueWait time.Duration // until a request's prompt is begun; 0: no bound
+
 	WaitingServedRatio float64 // prompts wait until they are this share of the decode rows
 	MaxHoldSteps       int     // for so many steps at most
 
@@ -132,6 +134,7 @@ func (s *Serve) RegisterBatch(f *pflag.FlagSet) {
 	f.IntVar(&s.MaxHoldSteps, "max-hold-steps", 16, "steps that --waiting-served-ratio holds a prompt back at most")
 	f.IntVar(&s.MaxBatchSize, "max-batch-size", 64, "sequences per step")
 	f.IntVar(&s.MaxWaiting, "max-waiting", 512, "requests that may wait for admission; more are answered with 429")
+	f.DurationVar(&s.MaxQueueWait, "max-queue-wait", time.Second, "a request that would wait longer before its prompt is begun, by the rate at which the queue moves, is answered with 429 at once (0: no bound but --max-waiting)")
 }
 
 // Validate checks what does not depend on the machine or the model. Several
@@ -166,6 +169,7 @@ func (s *Serve) ValidateBatch() error {
 		atLeast("max-hold-steps", s.MaxHoldSteps, 0),
 		atLeast("max-batch-size", s.MaxBatchSize, 1),
 		atLeast("max-waiting", s.MaxWaiting, 0),
+		atLeast("max-queue-wait", s.MaxQueueWait, 0),
 	)
 }
 

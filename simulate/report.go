@@ -100,7 +100,7 @@ type tally struct {
 }
 
 type slice struct {
-	refused    [sched.ReasonInvalid + 1]int
+	refused    map[string]int // by reason
 	good       int
 	ttft, tpot []float32 // seconds
 	until      time.Duration
@@ -108,10 +108,14 @@ type slice struct {
 }
 
 func newTally(cfg *Config) *tally {
-	return &tally{
+	t := &tally{
 		slo: cfg.SLO, front: time.Duration(cfg.Device.RequestSeconds * float64(time.Second)),
 		requests: cfg.Requests.Len(), slices: make([]slice, max(cfg.Slices, 1)),
 	}
+	for i := range t.slices {
+		t.slices[i].refused = make(map[string]int)
+	}
+	return t
 }
 
 // slice is that of a request by its number.
@@ -126,9 +130,9 @@ func (t *tally) arrived(slice int, at time.Duration) {
 
 func (t *tally) ended() int { return t.ends }
 
-func (t *tally) refused(slice int, r sched.Reason) {
+func (t *tally) refused(slice int, why string) {
 	t.ends++
-	t.slices[slice].refused[r]++
+	t.slices[slice].refused[why]++
 }
 
 // served counts a request at its last token.
@@ -165,7 +169,7 @@ func (t *tally) report(cfg *Config) *Report {
 		Workers: cfg.Workers, Seconds: t.last.Seconds(), PromptTokens: t.prompt, OutputTokens: t.output,
 		Steps: t.steps, KVMax: t.kvMax,
 	}
-	all, from := slice{}, time.Duration(0)
+	all, from := slice{refused: make(map[string]int)}, time.Duration(0)
 	for i := range t.slices {
 		s := &t.slices[i]
 		if len(t.slices) > 1 {
@@ -202,20 +206,14 @@ func (s *slice) add(o *slice) {
 	s.arrived += o.arrived
 	s.good += o.good
 	s.ttft, s.tpot = append(s.ttft, o.ttft...), append(s.tpot, o.tpot...)
-	for i, n := range o.refused {
-		s.refused[i] += n
+	for why, n := range o.refused {
+		s.refused[why] += n
 	}
 }
 
 func (s *slice) latencies() Latencies {
-	l := Latencies{
-		Requests: s.arrived, Served: len(s.ttft), Good: s.good, Refused: map[string]int{},
+	return Latencies{
+		Requests: s.arrived, Served: len(s.ttft), Good: s.good, Refused: s.refused,
 		TTFT: NewQuantiles(s.ttft), TPOT: NewQuantiles(s.tpot),
 	}
-	for reason, n := range s.refused {
-		if n > 0 {
-			l.Refused[sched.Reason(reason).String()] = n
-		}
-	}
-	return l
 }

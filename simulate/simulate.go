@@ -29,16 +29,18 @@ var (
 
 // Config is what to simulate. The workers are equal.
 type Config struct {
-	Program  *model.Program
-	Device   sim.Device // of each worker
-	Slabs    int        // of each worker's KV pool
-	Sched    sched.Config
-	Route    route.Config
-	Workers  int
-	Seed     uint64 // of the router
-	Requests Source
-	SLO      SLO
-	Price    float64 // of a worker, per hour
+	Program *model.Program
+	Device  sim.Device // of each worker
+	Slabs   int        // of each worker's KV pool
+	Sched   sched.Config
+	// MaxQueueWait is that of the server: a request that would wait longer is refused. 0: none is.
+	MaxQueueWait time.Duration
+	Route        route.Config
+	Workers      int
+	Seed         uint64 // of the router
+	Requests     Source
+	SLO          SLO
+	Price        float64 // of a worker, per hour
 	// Slices cuts the report by arrival into as many equal numbers of requests. 0: 1.
 	Slices   int
 	Progress func(ended int) // called now and then; nil: nobody
@@ -64,6 +66,9 @@ type Source interface {
 	Next() (Request, bool)
 }
 
+// refusedForWait names the refusals of MaxQueueWait in a report.
+const refusedForWait = "queue-wait"
+
 // progressEvery is the number of ended requests between two calls of Progress.
 const progressEvery = 10000
 
@@ -75,7 +80,8 @@ type fleet struct {
 	router  *route.Router
 	due     steps
 	tally   *tally
-	started int // requests so far
+	line    *sched.Line // of all workers
+	started int         // requests so far
 }
 
 // Run simulates all requests to their ends.
@@ -101,12 +107,12 @@ func newFleet(cfg *Config) (*fleet, error) {
 		return nil, err
 	}
 	f := &fleet{
-		cfg: cfg, tally: newTally(cfg), news: make([]route.Worker, cfg.Workers),
+		cfg: cfg, tally: newTally(cfg), line: sched.NewLine(), news: make([]route.Worker, cfg.Workers),
 		router: route.New(cfg.Route, rand.New(rand.NewPCG(cfg.Seed, 0x70757773))),
 	}
 	timer := sim.NewTimer(cfg.Program, cfg.Device, cfg.Sched.MaxBatchTokens, cfg.Sched.MaxBatchSize)
 	for i := range cfg.Workers {
-		w, err := newWorker(cfg, timer, f.tally, &f.news[i])
+		w, err := newWorker(cfg, timer, f.tally, f.line, &f.news[i])
 		if err != nil {
 			return nil, err
 		}
@@ -146,16 +152,20 @@ func (f *fleet) arrive(r Request) error {
 	if r.Prompt < 1 || r.Output < 1 || r.MaxTokens < r.Output {
 		return fmt.Errorf("%w: request %d is %+v, expected at least one token each, and as many allowed", ErrConfig, f.started, r)
 	}
+	slice := f.tally.slice(f.started)
+	f.tally.arrived(slice, r.At)
+	f.started++
+	if f.line.TooLong("", 1, f.cfg.MaxQueueWait, f.cfg.Workers*f.cfg.Sched.MaxBatchSize) {
+		f.tally.refused(slice, refusedForWait)
+		return nil
+	}
 	slabs := (r.Prompt + r.MaxTokens + f.cfg.Sched.SlabTokens - 1) / f.cfg.Sched.SlabTokens
 	i := f.router.Compute(r.At, route.Query{Slabs: slabs}, f.news)
 	if i < 0 {
-		return fmt.Errorf("%w: request %d found no worker", ErrBooks, f.started)
+		return fmt.Errorf("%w: request %d found no worker", ErrBooks, f.started-1)
 	}
 	w := f.workers[i]
-	slice := f.tally.slice(f.started)
-	f.tally.arrived(slice, r.At)
 	w.submit(r, slice)
-	f.started++
 	if w.busy {
 		w.report()
 		return nil

@@ -17,8 +17,9 @@ type worker struct {
 	index int
 	sched *sched.Scheduler
 	books *kvmgr.Manager
-	timer *sim.Timer // shared
-	tally *tally     // shared
+	timer *sim.Timer  // shared
+	tally *tally      // shared
+	line  *sched.Line // shared
 	news  *route.Worker
 
 	live   []live // by slot
@@ -33,6 +34,7 @@ type worker struct {
 type live struct {
 	Request
 	slice     int
+	begun     bool // it has left the line
 	generated int
 	first     time.Duration // the time of its first token
 }
@@ -40,8 +42,8 @@ type live struct {
 // slotBits are the low bits of a sequence's ID: its slot; above is a serial.
 const slotBits = 24
 
-func newWorker(cfg *Config, timer *sim.Timer, tally *tally, news *route.Worker) (*worker, error) {
-	w := &worker{timer: timer, tally: tally, news: news}
+func newWorker(cfg *Config, timer *sim.Timer, tally *tally, line *sched.Line, news *route.Worker) (*worker, error) {
+	w := &worker{timer: timer, tally: tally, line: line, news: news}
 	var err error
 	if w.sched, err = sched.New(cfg.Sched); err != nil {
 		return nil, err
@@ -64,6 +66,7 @@ func (w *worker) submit(r Request, slice int) {
 	slot := w.spare[len(w.spare)-1]
 	w.spare = w.spare[:len(w.spare)-1]
 	w.live[slot] = live{Request: r, slice: slice}
+	w.line.Enter("", 1)
 	w.serial++
 	w.events = append(w.events, sched.Submit(sched.Sequence{
 		ID: sched.ID(w.serial<<slotBits | uint64(slot)), PromptTokens: r.Prompt, MaxNewTokens: r.MaxTokens, Arrival: r.At,
@@ -82,8 +85,12 @@ func (w *worker) round(now time.Duration) (took time.Duration, err error) {
 		}
 		w.events = w.events[:0]
 		for _, e := range w.plan.Ended {
+			q := &w.live[slotOf(e.ID)]
 			if e.Reason > sched.ReasonLength { // else it was counted with its last token
-				w.tally.refused(w.live[slotOf(e.ID)].slice, e.Reason)
+				w.tally.refused(q.slice, e.Reason.String())
+			}
+			if !q.begun {
+				w.line.Leave("")
 			}
 			w.spare = append(w.spare, slotOf(e.ID))
 		}
@@ -92,7 +99,7 @@ func (w *worker) round(now time.Duration) (took time.Duration, err error) {
 		}
 		w.busy = w.plan.Rows > 0
 		if w.busy {
-			return w.step(), nil
+			return w.step(now), nil
 		}
 		if len(w.events) == 0 {
 			return 0, nil
@@ -139,10 +146,14 @@ func (w *worker) lease(id sched.ID, upTo int) error {
 	return nil
 }
 
-// step times the planned step.
-func (w *worker) step() time.Duration {
+// step times the planned step, which begins now.
+func (w *worker) step(now time.Duration) time.Duration {
 	w.timer.Begin()
 	for _, c := range w.plan.Chunks {
+		if q := &w.live[slotOf(c.ID)]; !q.begun {
+			q.begun = true
+			w.line.Start("", q.At, now)
+		}
 		outputs := 0
 		if c.Output {
 			outputs = 1

@@ -114,7 +114,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 	e.metrics = metrics.New(metrics.Build{Version: version, Backend: m.device.Backend, ISA: m.device.ISA})
 	c := actors.Config{
 		Roles: roles, ModelID: e.modelID, Tokenizer: m.tokenizer,
-		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting,
+		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting, MaxQueueWait: s.MaxQueueWait,
 		GiveUpAfter: s.StepTimeout, NoOverlap: s.NoOverlap, Metrics: e.metrics, Tracer: tracer, Log: log,
 		Cluster: actors.Cluster{
 			Conn: conn, Beat: s.Roles.Heartbeat, Dead: s.Roles.NodeTimeout, ResumeTimeout: s.Roles.ResumeTimeout,

@@ -171,6 +171,7 @@ func simulatedFleet(s *config.Simulate) (*simulate.Config, error) {
 	cfg := &simulate.Config{
 		Route: route.Default(), Workers: s.Workers, Seed: s.Seed,
 		SLO: simulate.SLO{TTFT: s.SLOTTFT, TPOT: s.SLOTPOT}, Price: s.Price,
+		MaxQueueWait: s.MaxQueueWait,
 	}
 	if s.RampFrom > 0 {
 		cfg.Slices = 10

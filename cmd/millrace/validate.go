@@ -22,6 +22,7 @@ import (
 func realEngine(a *app, s *config.Simulate) (*engine, error) {
 	serve := s.Serve
 	serve.Backend, serve.DeviceName = "cpu", ""
+	serve.MaxQueueWait = 0 // every request of a comparison is served
 	return openEngine(&serve, nil, nil, a.log.Level(zerolog.WarnLevel))
 }
 

@@ -80,9 +80,9 @@ func (r *Room) Held(tenant string) int {
 	return 0
 }
 
-// Turns is how many places are given back until all that a tenant holds have
-// been, when the tenants inside take turns by weight.
+// Turns is how many places are given back until one more of a tenant has its turn,
+// behind all that its tenant holds, when the tenants inside take turns by weight.
 func (r *Room) Turns(tenant string, weight int) int {
 	weight = min(max(weight, 1), MaxWeight)
-	return (r.Held(tenant)*r.weightsWith(tenant, weight) + weight - 1) / weight
+	return ((r.Held(tenant)+1)*r.weightsWith(tenant, weight)+weight-1)/weight - 1
 }

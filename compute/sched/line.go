@@ -1,0 +1,77 @@
+package sched
+
+import "time" //nolint:depguard // for a duration; there is no clock here
+
+// Line is those who were let in and have not begun, by tenant, and how long one more
+// would wait in it: as long as those take that have their turn before it. How fast
+// the line moves is measured only while it stands, that is, while somebody was passed
+// over who had been in it for a while: what an idle server does says nothing about
+// its capacity, and what is known of it is kept.
+type Line struct {
+	inside   *Room
+	interval Time // mean between two starts, of about the last lineStarts; 0: not known yet
+	counted  int
+	// Of those that had been in the line for a while: the last two times at which some began,
+	// and whether the last time somebody was among them who had been passed over before.
+	last, before Time
+	stood        bool
+}
+
+const (
+	lineStarts = 32
+	// standing is the time after which one who was in the line when another one began
+	// has been passed over: longer than a prompt takes to become tokens and to find the
+	// next step, on a server that is not full.
+	standing = 100 * time.Millisecond
+)
+
+// NewLine returns an empty line.
+func NewLine() *Line { return &Line{inside: NewRoom(0)} }
+
+// Enter puts one at its end.
+func (l *Line) Enter(tenant string, weight int) { l.inside.Admit(tenant, weight) }
+
+// Leave takes out one of a tenant that has not begun.
+func (l *Line) Leave(tenant string) { l.inside.Leave(tenant) }
+
+// Start takes out one that begins now, and entered at a time. Those that begin together,
+// in one step, are told one after the other, with the same now. One that was passed over
+// twice at least counts: the first time its KV may just have been asked for.
+func (l *Line) Start(tenant string, entered, now Time) {
+	l.inside.Leave(tenant)
+	gap := Time(0)
+	if now > l.last {
+		if now-entered < standing {
+			return // it is no sign of how fast the others are
+		}
+		gap, l.stood = now-l.last, l.before-entered >= standing
+		l.before, l.last = l.last, now
+	}
+	if l.stood {
+		l.counted = min(l.counted+1, lineStarts)
+		l.interval += (gap - l.interval) / Time(l.counted)
+	}
+}
+
+// Ahead is how many begin before one more of a tenant of a weight: all that are inside
+// or, since tenants take turns, as many as it takes until its tenant's own had theirs.
+func (l *Line) Ahead(tenant string, weight int) int {
+	return min(l.inside.Inside(), l.inside.Turns(tenant, weight))
+}
+
+// Wait is what one more of a tenant of a weight would wait for its start. 0 as long as
+// the line was not seen to move.
+func (l *Line) Wait(tenant string, weight int) Time {
+	return l.interval * Time(l.Ahead(tenant, weight))
+}
+
+// TooLong says whether that is longer than a bound; none for 0. As long as the line
+// was not seen to move, it may be as long as what runs at once: a server that starts under
+// load does not fill it with what it cannot serve in time.
+func (l *Line) TooLong(tenant string, weight int, bound Time, batch int) bool {
+	ahead := l.Ahead(tenant, weight)
+	return bound > 0 && (l.interval*Time(ahead) > bound || l.counted == 0 && ahead >= max(batch, 1))
+}
+
+// Inside is the number of those in the line.
+func (l *Line) Inside() int { return l.inside.Inside() }
