@@ -244,32 +244,97 @@ func TestADetokenizerOrTokenizerThatIsGoneLosesNoStream(t *testing.T) {
 	require.Equal(t, api.FinishLength, last.Finish)
 }
 
+// running are the sequences of a worker.
+func (n *node) running() []msg.SeqID {
+	l := n.loop.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Sorted(maps.Keys(l.seqs))
+}
+
 func TestADetokenizerThatIsGoneLeavesSequencesWhereTheyRun(t *testing.T) {
 	c := newTestNodes(t)
 	gateway, _, detok, compute := four(c, 1, gated)
 	streams := inFlight(t, gateway, compute, 6, 60)
-	running := func() []msg.SeqID {
-		l := compute[0].loop.ledger
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return slices.Sorted(maps.Keys(l.seqs))
-	}
-	before := running()
+	before := compute[0].running()
 	require.Len(t, before, 6)
 	second := c.start(nil, cluster.Detok)
-	gateway.sees(t, 3)
+	gateway.sees(t, 4)
 	detok.kill()
 	require.Eventually(t, func() bool { return gateway.watch.texts(second.name) == 6 }, patience, time.Millisecond)
 	compute[0].device.gate <- struct{}{} // its loop comes by
-	require.Equal(t, before, running())
+	require.Equal(t, before, compute[0].running())
 	compute[0].device.open1()
 	requireAll(t, compute[0].device, streams, 60)
+}
+
+// TestAGatewayThatTakesARequestOverFindsItsSequences: they run on as the second gateway's.
+// What the first one says of them, when it ends, counts no more.
+func TestAGatewayThatTakesARequestOverFindsItsSequences(t *testing.T) {
+	c := newTestNodes(t)
+	first, _, _, compute := four(c, 1, gated)
+	second := c.start(nil, cluster.Gateway)
+	second.sees(t, 4)
+	streams := inFlight(t, first, compute, 3, 60)
+	require.Eventually(t, func() bool {
+		l := compute[0].loop.ledger
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		n := 0
+		for _, a := range l.seqs {
+			if a.generated.Load() > 1 {
+				n++
+			}
+		}
+		select {
+		case compute[0].device.gate <- struct{}{}:
+		default:
+		}
+		return n == 2 // and a beam search
+	}, patience, time.Millisecond)
+	before := compute[0].running()
+	require.Len(t, before, 3)
+	var again []api.Stream
+	had := make([][]int32, len(streams))
+	for i := range streams {
+		prompt := []int32{int32(i), 7}
+		r := tokensRequest(fmt.Sprint(i), prompt, 60)
+		if i == 2 {
+			r.Beams = &sample.BeamParams{Width: 2}
+		} else {
+			had[i] = expected(compute[0].device, prompt, 2)
+		}
+		r.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: had[i]}}}
+		s, err := second.Submit(context.Background(), r)
+		require.NoError(t, err)
+		again = append(again, s)
+	}
+	require.Eventually(t, func() bool { return second.watch.sequences(compute[0].name) == 3 }, patience, time.Millisecond)
+	for _, s := range streams {
+		s.Close()
+	}
+	require.Eventually(t, func() bool { return first.watch.sequences(compute[0].name) == 0 }, patience, time.Millisecond)
+	compute[0].device.gate <- struct{}{} // its loop comes by
+	require.Equal(t, before, compute[0].running())
+	compute[0].device.open1()
+	for i, s := range again {
+		got, last, err := read(s)
+		require.NoError(t, err)
+		require.NoError(t, last.Err)
+		require.Equal(t, api.FinishLength, last.Finish)
+		if i < 2 {
+			require.Equal(t, expected(compute[0].device, []int32{int32(i), 7}, 60), append(had[i], got...))
+		} else {
+			require.Len(t, got, 60)
+		}
+	}
+	requireClean(t, compute[0].Pipeline, compute[0].device)
 }
 
 func TestAWorkerThatHasNotASequenceToRedirectSaysSo(t *testing.T) {
 	p := start(t, testConfig(t, newTestDevice(100)))
 	reply, got := probe(p)
-	p.system.Root.Send(p.compute, &msg.Redirect{Seq: 7, Reply: reply, Detok: reply})
+	p.system.Root.Send(p.compute, &msg.Redirect{Seq: 7, Reply: reply, Watch: reply, Detok: reply})
 	require.Equal(t, &msg.Lost{Seq: 7, Why: workerForgot}, receive[*msg.Lost](t, got))
 }
 

@@ -19,7 +19,19 @@ func (a *computeActor) Receive(ctx actor.Context) {
 		if !a.accept(ctx, m) {
 			return
 		}
-	case *msg.Cancel, *msg.Redirect, *msg.Leased, *msg.Denied, *msg.Freed:
+	case *msg.Find:
+		for _, found := range a.loop.ledger.find(m.RequestID) {
+			found.Compute = ctx.Self()
+			ctx.Send(m.Reply, found)
+		}
+		return
+	case *msg.Redirect:
+		a.loop.ledger.own(m.Seq, m.Watch)
+	case *msg.Cancel:
+		if m.Owner != "" && a.loop.ledger.ofAnother(m.Seq, m.Owner) {
+			return
+		}
+	case *msg.Leased, *msg.Denied, *msg.Freed:
 	default:
 		return
 	}

@@ -139,7 +139,7 @@ func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (fail
 	}
 	if stopped && t.Finish != api.FinishError {
 		if t.Finish == api.FinishNone {
-			ctx.Send(o.compute, &msg.Cancel{Seq: t.Seq})
+			ctx.Send(o.compute, &msg.Cancel{Seq: t.Seq, Owner: o.reply.Address})
 		}
 		out.Finish = api.FinishStop
 	}
@@ -157,7 +157,7 @@ func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (fail
 func (a *detokActor) fail(ctx actor.Context, seq msg.SeqID, o *openText, panicked any) {
 	a.forget(seq)
 	ctx.Send(o.reply, &msg.Text{Seq: seq, Token: -1, Finish: api.FinishError, Err: internalError("detokenize", panicked)})
-	ctx.Send(o.compute, &msg.Cancel{Seq: seq})
+	ctx.Send(o.compute, &msg.Cancel{Seq: seq, Owner: o.reply.Address})
 }
 
 func (a *detokActor) logprobs(t *msg.Token) []api.TokenLogprob {

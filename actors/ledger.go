@@ -22,6 +22,9 @@ type ledger struct {
 
 // account is one sequence of the ledger.
 type account struct {
+	request   string
+	first     int // choice of the request
+	choices   []msg.SeqID
 	watch     *actor.PID // of the sequence's owner
 	generated atomic.Int64
 	dead      time.Time     // since when its owner is; zero: it lives
@@ -39,7 +42,7 @@ func (l *ledger) open(g *msg.Generate) bool {
 	if l.seqs[g.Seq] != nil {
 		return false
 	}
-	a := &account{watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
+	a := &account{request: g.RequestID, first: g.First, choices: g.Choices, watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
 	a.generated.Store(int64(len(g.Generated)))
 	l.seqs[g.Seq] = a
 	return true
@@ -55,6 +58,35 @@ func (l *ledger) close(seq msg.SeqID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.seqs, seq)
+}
+
+// find lists the sequences of a request.
+func (l *ledger) find(request string) (list []*msg.Found) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range l.seqs {
+		if a.request == request {
+			list = append(list, &msg.Found{Seqs: a.choices, First: a.first})
+		}
+	}
+	return list
+}
+
+// own gives a sequence to another owner.
+func (l *ledger) own(seq msg.SeqID, watch *actor.PID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a := l.seqs[seq]; a != nil {
+		a.watch, a.dead = watch, time.Time{}
+	}
+}
+
+// ofAnother says whether a sequence is another node's.
+func (l *ledger) ofAnother(seq msg.SeqID, node string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.seqs[seq]
+	return a != nil && a.watch.Address != node
 }
 
 func (l *ledger) len() int {

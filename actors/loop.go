@@ -252,15 +252,15 @@ func (l *loop) submit(g *msg.Generate) {
 	l.events = append(l.events, sched.Submit(q))
 }
 
-// redirect sends a sequence's tokens to another detokenizer, the last ones again. Of one
-// that has ended here the request may not have the end: only it can tell.
+// redirect sends a sequence's tokens to another detokenizer, the last ones again, and to another
+// owner, it may be. Of one that has ended here the request may not have the end: only it can tell.
 func (l *loop) redirect(m *msg.Redirect) {
 	s := l.sequences[sched.ID(m.Seq)]
 	if s == nil || s.endIsSent || m.From > s.generated() {
 		l.p.system.Root.Send(m.Reply, &msg.Lost{Seq: m.Seq, Why: workerForgot})
 		return
 	}
-	s.gen.Detok = m.Detok
+	s.gen.Reply, s.gen.Detok = m.Reply, m.Detok
 	if s.beams != nil {
 		return // its answers are sent at its end
 	}

@@ -96,6 +96,20 @@ func (p *Pipeline) placeCompute(q route.Query) *actor.PID {
 	return actor.NewPID(workers[i].Node, computeName)
 }
 
+// workersOf are the compute actors that serve a model.
+func (p *Pipeline) workersOf(model string) (list []*actor.PID) {
+	for _, w := range p.workers(p.members()) {
+		switch {
+		case w.Model != model:
+		case w.Local:
+			list = append(list, p.compute)
+		default:
+			list = append(list, actor.NewPID(w.Node, computeName))
+		}
+	}
+	return list
+}
+
 // elsewhere says whether a worker other than the given one could take a sequence.
 func (p *Pipeline) elsewhere(model, than string) bool {
 	now := time.Since(p.router.start)

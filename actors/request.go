@@ -158,7 +158,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 		params.Logprobs, params.TopLogprobs = true, r.api.TopLogprobs
 	}
 	gen := &msg.Generate{
-		RequestID: r.api.ID, Prompt: r.prompt, MaxTokens: r.limit,
+		First: first, RequestID: r.api.ID, Prompt: r.prompt, MaxTokens: r.limit,
 		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant, Weight: r.api.Weight, Moved: r.moved,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 	}
@@ -185,15 +185,33 @@ func (r *request) openText(c *choice) *msg.OpenText {
 	return m
 }
 
-// redirect leaves the sequence of seq where it runs and has its texts opened at another
-// detokeniser: its worker is to send the tokens from index from on again. Not if the
-// worker was asked since the last new token, which did not help then, nor with log
-// probabilities, which it does not keep: the sequence is lost then.
-func (r *request) redirect(seq msg.SeqID) (open []*msg.OpenText, from int, ok bool) {
-	i := r.choice(seq)
-	if i < 0 || r.done || r.choices[i].ended || r.choices[i].redirected || r.api.TopLogprobs >= 0 {
-		return nil, 0, false
+// adopt takes over the sequence of choices that wait to be started; false if they do not.
+func (r *request) adopt(first int, seqs []msg.SeqID) bool {
+	if r.done || first%r.each != 0 || first >= len(r.choices) || len(seqs) != r.each || !r.group(first).waiting() {
+		return false
 	}
+	for i := range seqs {
+		r.choices[first+i].seq = seqs[i]
+	}
+	return true
+}
+
+// redirects says whether a worker can send tokens again: not with log probabilities, which
+// it does not keep.
+func (r *request) redirects() bool { return r.api.TopLogprobs < 0 }
+
+// mayRedirect says whether the texts of a sequence may be opened at another detokeniser
+// while it runs on. Once it was redirected it needs a new token first: else that did not
+// help, and the sequence is lost.
+func (r *request) mayRedirect(seq msg.SeqID) bool {
+	i := r.choice(seq)
+	return i >= 0 && !r.done && !r.choices[i].ended && !r.choices[i].redirected && r.redirects()
+}
+
+// redirect lists the texts of a sequence to open at another detokeniser. Its worker is to
+// send the tokens from index from on again.
+func (r *request) redirect(seq msg.SeqID) (open []*msg.OpenText, from int) {
+	i := r.choice(seq)
 	g := r.group(i - i%r.each)
 	for k := range g {
 		g[k].redirected = true
@@ -201,7 +219,7 @@ func (r *request) redirect(seq msg.SeqID) (open []*msg.OpenText, from int, ok bo
 			open = append(open, r.openText(&g[k]))
 		}
 	}
-	return open, len(open[0].History), true
+	return open, len(open[0].History)
 }
 
 // lost takes back the sequence that seq is of, if it is one of the request's: its

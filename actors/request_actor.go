@@ -28,6 +28,7 @@ type requestActor struct {
 	avoid      string               // the node that failed a sequence last
 	homeless   time.Time            // since when a sequence has no place; zero: all have
 	tokenizing int                  // times that the prompt was sent to a tokenizer
+	finding    time.Time            // since when sequences of the process that had the request are looked for
 }
 
 // place is where a sequence runs.
@@ -53,9 +54,14 @@ func (a *requestActor) Receive(ctx actor.Context) {
 	case *msg.Started:
 		a.p.begun(a.state.api.ID, m.At)
 		a.series.Started(m.At, len(a.state.prompt), 0)
+	case *msg.Found:
+		a.adopt(ctx, m)
 	case *msg.Lost:
 		a.lost(ctx, m.Seq, m.Why)
 	case *msg.Retry:
+		if time.Since(a.finding) < findFor {
+			return
+		}
 		if a.state.started {
 			a.start(ctx)
 		} else {
@@ -106,8 +112,48 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 	for _, e := range a.state.resumed() {
 		a.event(ctx, e)
 	}
-	a.start(ctx)
+	if a.state.api.Resume == nil || !a.find(ctx) {
+		a.start(ctx)
+	}
 	a.log.Debug().Int("prompt_tokens", len(m.Tokens)).Int("max_tokens", a.state.limit).Msg("request tokenised")
+}
+
+// findFor is how long workers may take to say that they have a sequence.
+const findFor = 150 * time.Millisecond
+
+// find asks all workers for what another process had started of the request, which may
+// still run; false if it cannot be gone on with.
+func (a *requestActor) find(ctx actor.Context) bool {
+	workers := a.p.workersOf(a.state.api.Model)
+	if len(workers) == 0 || !a.state.redirects() || len(a.state.waiting()) == 0 {
+		return false
+	}
+	a.finding = time.Now()
+	a.p.watch.wait(a.finding, ctx.Self(), "", 0)
+	for _, w := range workers {
+		ctx.Send(w, &msg.Find{RequestID: a.state.api.ID, Reply: ctx.Self()})
+	}
+	return true
+}
+
+// adopt goes on with a sequence that another process had started. What was found too
+// late, or twice, is cancelled.
+func (a *requestActor) adopt(ctx actor.Context, m *msg.Found) {
+	lead := m.Seqs[0]
+	if a.places[lead] != nil {
+		return
+	}
+	text := a.p.placeDetokenizer(a.state.api.Model)
+	if text == nil || !a.state.adopt(m.First, m.Seqs) {
+		ctx.Send(m.Compute, &msg.Cancel{Seq: lead})
+		return
+	}
+	a.redirect(ctx, lead, &place{compute: m.Compute, choices: m.Seqs}, text)
+	if len(a.state.waiting()) == 0 {
+		a.finding = time.Time{}
+		a.p.watch.waitNoMore(ctx.Self())
+	}
+	a.log.Info().Str("at", m.Compute.Address).Int("choice", m.First).Msg("a sequence of another process was taken over")
 }
 
 // start starts what waits to be started, each where there is room for it.
@@ -178,7 +224,7 @@ func (a *requestActor) wait(ctx actor.Context, what string) {
 // lost has a sequence go on behind what came of it: where it runs if only its text was
 // lost, else from its prompt.
 func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
-	if (why == detokDead || why == textLost) && a.redirect(ctx, seq, why) {
+	if (why == detokDead || why == textLost) && a.moveText(ctx, seq, why) {
 		return
 	}
 	first, err := a.state.lost(seq, why)
@@ -197,30 +243,33 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 	a.log.Warn().Str("why", why).Int("tokens", tokens).Str("from", a.avoid).Msg("a sequence was started again")
 }
 
-// redirect has the worker of a sequence send its tokens to another detokenizer; false if
-// the sequence has to start again.
-func (a *requestActor) redirect(ctx actor.Context, seq msg.SeqID, why string) bool {
+// moveText has another detokenizer go on with a sequence; false if the sequence has to
+// start again.
+func (a *requestActor) moveText(ctx actor.Context, seq msg.SeqID, why string) bool {
 	lead, at := a.place(seq)
 	text := a.p.placeDetokenizer(a.state.api.Model)
-	if at == nil || text == nil {
-		return false
-	}
-	open, from, ok := a.state.redirect(seq)
-	if !ok {
+	if at == nil || text == nil || !a.state.mayRedirect(seq) {
 		return false
 	}
 	closeTexts(ctx, at)
-	a.openTexts(ctx, text, at.compute, open)
-	ctx.Send(at.compute, &msg.Redirect{Seq: lead, Reply: ctx.Self(), Detok: text, From: from})
 	a.left(lead, at)
+	tokens := a.redirect(ctx, lead, at, text)
+	a.p.cluster.Moved(why)
+	migrated(a.span, why, at.detok.Address, tokens)
+	a.log.Warn().Str("why", why).Int("tokens", tokens).Str("from", at.detok.Address).Msg("a text goes on at another detokenizer")
+	return true
+}
+
+// redirect has the worker of a sequence send it to a detokenizer, behind so many tokens.
+func (a *requestActor) redirect(ctx actor.Context, lead msg.SeqID, at *place, text *actor.PID) (tokens int) {
+	open, tokens := a.state.redirect(lead)
+	a.openTexts(ctx, text, at.compute, open)
 	a.places[lead] = &place{
 		compute: at.compute, detok: text, choices: at.choices,
-		watched: a.p.watch.begin(time.Now(), lead, at.compute.Address, text.Address, ctx.Self(), from),
+		watched: a.p.watch.begin(time.Now(), lead, at.compute.Address, text.Address, ctx.Self(), tokens),
 	}
-	a.p.cluster.Moved(why)
-	migrated(a.span, why, at.detok.Address, from)
-	a.log.Warn().Str("why", why).Int("tokens", from).Str("from", at.detok.Address).Msg("a text goes on at another detokenizer")
-	return true
+	ctx.Send(at.compute, &msg.Redirect{Seq: lead, Reply: ctx.Self(), Watch: a.p.watcher, Detok: text, From: tokens})
+	return tokens
 }
 
 // openTexts has a detokenizer take the tokens of a sequence.
@@ -238,7 +287,7 @@ func (a *requestActor) drop(ctx actor.Context, seq msg.SeqID) {
 		return
 	}
 	a.avoid = at.compute.Address
-	ctx.Send(at.compute, &msg.Cancel{Seq: lead})
+	ctx.Send(at.compute, &msg.Cancel{Seq: lead, Owner: a.p.name})
 	closeTexts(ctx, at)
 	a.left(lead, at)
 }

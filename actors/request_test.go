@@ -164,30 +164,46 @@ func TestATextThatIsLostGoesOnBehindItsTokensWhereItsSequenceRuns(t *testing.T) 
 		_, _ = r.text(&msg.Text{Seq: g[1].Seq, Token: id, Index: i})
 	}
 	for i, history := range [][]int32{nil, {7, 8}} {
-		open, from, ok := r.redirect(g[i].Seq)
-		require.True(t, ok)
+		require.True(t, r.mayRedirect(g[i].Seq))
+		open, from := r.redirect(g[i].Seq)
 		require.Equal(t, len(history), from)
 		require.Len(t, open, 1)
 		require.Equal(t, g[i].Seq, open[0].Seq)
 		require.Equal(t, history, open[0].History)
 	}
 	require.Empty(t, r.waiting())
-	_, _, ok := r.redirect(g[1].Seq)
-	require.False(t, ok, "it has not helped")
+	require.False(t, r.mayRedirect(g[1].Seq), "it has not helped")
 	_, v := r.text(&msg.Text{Seq: g[1].Seq, Token: 9, Index: 2})
 	require.Equal(t, taken, v)
-	_, from, ok := r.redirect(g[1].Seq)
-	require.True(t, ok, "it has helped before")
+	require.True(t, r.mayRedirect(g[1].Seq), "it has helped before")
+	_, from := r.redirect(g[1].Seq)
 	require.Equal(t, 3, from)
 	_, _ = r.text(&msg.Text{Seq: g[1].Seq, Token: -1, Index: 3, Finish: api.FinishStop})
-	_, _, ok = r.redirect(g[1].Seq)
-	require.False(t, ok, "its text has ended")
+	require.False(t, r.mayRedirect(g[1].Seq), "its text has ended")
 
 	logprobs := apiRequest(1, 5)
 	logprobs.TopLogprobs = 0
 	r = newRequest(logprobs, nil, modelLimits{context: 100, pool: 100, vocab: 10})
-	_, _, ok = r.redirect(begin(t, r, []int32{1})[0].Seq)
-	require.False(t, ok, "a worker keeps tokens, not what they were chosen from")
+	require.False(t, r.mayRedirect(begin(t, r, []int32{1})[0].Seq), "a worker keeps tokens, not what they were chosen from")
+}
+
+func TestAWaitingChoiceTakesOverItsSequence(t *testing.T) {
+	q := apiRequest(2, 4)
+	q.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: []int32{5, 6}}, {Tokens: []int32{7}, Finish: api.FinishStop}}}
+	r := newRequest(q, nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	require.NoError(t, r.tokenized([]int32{1, 2}))
+	require.False(t, r.adopt(1, []msg.SeqID{31}), "it has ended")
+	require.False(t, r.adopt(2, []msg.SeqID{31}), "there is no such choice")
+	require.False(t, r.adopt(0, []msg.SeqID{30, 31}), "a sequence of two choices")
+	require.True(t, r.adopt(0, []msg.SeqID{30}))
+	require.Empty(t, r.waiting())
+	require.False(t, r.adopt(0, []msg.SeqID{32}), "it has one")
+	open, from := r.redirect(30)
+	require.Equal(t, 2, from)
+	require.Equal(t, []int32{5, 6}, open[0].History)
+	e, v := r.text(&msg.Text{Seq: 30, Token: 8, Index: 2, Finish: api.FinishStop})
+	require.Equal(t, taken, v)
+	require.True(t, e.Done)
 }
 
 func TestABeamSearchThatIsLostStartsFromNothingAndItsTokensComeOnce(t *testing.T) {

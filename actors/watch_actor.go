@@ -22,7 +22,7 @@ func (a *watchActor) Receive(ctx actor.Context) {
 	p.tell(troubles)
 	worker := actor.NewPID(m.Node, computeName)
 	for _, seq := range strangers {
-		ctx.Send(worker, &msg.Cancel{Seq: seq})
+		ctx.Send(worker, &msg.Cancel{Seq: seq, Owner: p.name})
 	}
 }
 

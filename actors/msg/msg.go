@@ -3,9 +3,10 @@
 //	api -> request: CancelRequest     failure -> request: Abandon
 //	request -> tokenizer: Tokenize -> Tokenized
 //	request -> detok: OpenText, CloseText
-//	request -> compute: Generate, Redirect, Cancel
+//	request -> compute: Generate, Find, Redirect, Cancel
 //	compute -> kv: Reserve, Lease, Release -> Leased, Denied, Freed
-//	compute -> request: Started, Lost  compute -> watch: Progress
+//	compute -> request: Started, Found, Lost
+//	compute -> watch: Progress
 //	compute -> detok: Tokens -> request: Text      detok -> compute: Cancel
 //	watch -> request: Lost, Retry
 //
@@ -73,6 +74,7 @@ type CloseText struct{ Seq SeqID }
 type Generate struct {
 	Seq        SeqID
 	Choices    []SeqID // Seq; with Beams one for each answer, the first of them Seq
+	First      int     // choice of the request that Choices begin at
 	RequestID  string
 	Reply      *actor.PID // gets Started
 	Watch      *actor.PID // gets Progress
@@ -92,17 +94,37 @@ type Generate struct {
 	Trace      tracing.Parent
 }
 
+// Find asks the compute actor for the sequences that it still has of a request whose process
+// is gone. The answer is a Found to Reply for each of them.
+type Find struct {
+	RequestID string
+	Reply     *actor.PID
+}
+
+// Found answers Find: Redirect takes the sequence over.
+type Found struct {
+	Seqs    []SeqID // as Generate.Choices
+	First   int     // choice of the request that Seqs begin at
+	Compute *actor.PID
+}
+
 // Redirect asks the compute actor to send a sequence's tokens to another Detok, from index
-// From on. The answer is Lost if the sequence is not there or has ended, else none.
+// From on, and everything else to Reply and Watch, whose sequence it is from here on. The
+// answer is Lost if the sequence is not there or has ended, else none.
 type Redirect struct {
 	Seq   SeqID
 	Reply *actor.PID
+	Watch *actor.PID
 	Detok *actor.PID
 	From  int // 0 with beams
 }
 
-// Cancel ends a sequence. An unknown one is ignored: it has just ended.
-type Cancel struct{ Seq SeqID }
+// Cancel ends a sequence. An unknown one is ignored: it has just ended. So is one that
+// another node has taken over: Owner is the node that it is believed to be of, "" any.
+type Cancel struct {
+	Seq   SeqID
+	Owner string
+}
 
 // CancelRequest ends a request at once with FinishCancelled, or with FinishError
 // and Err if that is not nil.

@@ -47,10 +47,14 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		e.Body = &msgpb.Envelope_Generate{Generate: generateToWire(m, now)}
 	case *Redirect:
 		e.Body = &msgpb.Envelope_Redirect{Redirect: &msgpb.Redirect{
-			Seq: uint64(m.Seq), Reply: pidToWire(m.Reply), Detok: pidToWire(m.Detok), From: int64(m.From),
+			Seq: uint64(m.Seq), Reply: pidToWire(m.Reply), Watch: pidToWire(m.Watch), Detok: pidToWire(m.Detok), From: int64(m.From),
 		}}
+	case *Find:
+		e.Body = &msgpb.Envelope_Find{Find: &msgpb.Find{RequestId: m.RequestID, Reply: pidToWire(m.Reply)}}
+	case *Found:
+		e.Body = &msgpb.Envelope_Found{Found: &msgpb.Found{Seqs: convert[uint64](m.Seqs), First: int64(m.First), Compute: pidToWire(m.Compute)}}
 	case *Cancel:
-		e.Body = &msgpb.Envelope_Cancel{Cancel: &msgpb.Cancel{Seq: uint64(m.Seq)}}
+		e.Body = &msgpb.Envelope_Cancel{Cancel: &msgpb.Cancel{Seq: uint64(m.Seq), Owner: m.Owner}}
 	case *Tokens:
 		e.Body = &msgpb.Envelope_Tokens{Tokens: tokensToWire(m)}
 	case *Text:
@@ -103,9 +107,19 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		if t.GetFrom() < 0 {
 			return nil, fmt.Errorf("%w: redirect from token %d", ErrWire, t.GetFrom())
 		}
-		m = &Redirect{Seq: SeqID(t.GetSeq()), Reply: p.get(t.GetReply()), Detok: p.get(t.GetDetok()), From: int(t.GetFrom())}
+		m = &Redirect{
+			Seq: SeqID(t.GetSeq()), Reply: p.get(t.GetReply()), Watch: p.get(t.GetWatch()), Detok: p.get(t.GetDetok()), From: int(t.GetFrom()),
+		}
+	case *msgpb.Envelope_Find:
+		m = &Find{RequestID: b.Find.GetRequestId(), Reply: p.get(b.Find.GetReply())}
+	case *msgpb.Envelope_Found:
+		t := b.Found
+		if len(t.GetSeqs()) == 0 || t.GetFirst() < 0 {
+			return nil, fmt.Errorf("%w: found %d sequences from choice %d on", ErrWire, len(t.GetSeqs()), t.GetFirst())
+		}
+		m = &Found{Seqs: convert[SeqID](t.GetSeqs()), First: int(t.GetFirst()), Compute: p.get(t.GetCompute())}
 	case *msgpb.Envelope_Cancel:
-		m = &Cancel{Seq: SeqID(b.Cancel.GetSeq())}
+		m = &Cancel{Seq: SeqID(b.Cancel.GetSeq()), Owner: b.Cancel.GetOwner()}
 	case *msgpb.Envelope_Tokens:
 		m = tokensFromWire(b.Tokens)
 	case *msgpb.Envelope_Text:
@@ -261,7 +275,7 @@ func tokenizeFromWire(t *msgpb.Tokenize, p *pids) (*Tokenize, error) {
 func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 	s := &g.Sampling
 	w := &msgpb.Generate{
-		Seq: uint64(g.Seq), Choices: convert[uint64](g.Choices), RequestId: g.RequestID,
+		Seq: uint64(g.Seq), Choices: convert[uint64](g.Choices), First: int64(g.First), RequestId: g.RequestID,
 		Reply: pidToWire(g.Reply), Watch: pidToWire(g.Watch), Detok: pidToWire(g.Detok),
 		Prompt: g.Prompt, Generated: g.Generated, MaxTokens: int64(g.MaxTokens), StopTokens: g.StopTokens,
 		Sampling: &msgpb.Sampling{
@@ -285,7 +299,7 @@ func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 func generateFromWire(w *msgpb.Generate, p *pids, now time.Time) (*Generate, error) {
 	s := w.GetSampling()
 	g := &Generate{
-		Seq: SeqID(w.GetSeq()), Choices: convert[SeqID](w.GetChoices()), RequestID: w.GetRequestId(),
+		Seq: SeqID(w.GetSeq()), Choices: convert[SeqID](w.GetChoices()), First: int(w.GetFirst()), RequestID: w.GetRequestId(),
 		Reply: p.get(w.GetReply()), Watch: p.get(w.GetWatch()), Detok: p.get(w.GetDetok()),
 		Prompt: w.GetPrompt(), Generated: w.GetGenerated(), MaxTokens: int(w.GetMaxTokens()), StopTokens: w.GetStopTokens(),
 		Sampling: sample.Params{
@@ -401,7 +415,7 @@ func Kind(m any) string {
 		return "tokenized"
 	case *OpenText, *CloseText:
 		return "open"
-	case *Generate, *Redirect:
+	case *Generate, *Find, *Redirect:
 		return "generate"
 	case *Cancel:
 		return "cancel"
@@ -409,7 +423,7 @@ func Kind(m any) string {
 		return "tokens"
 	case *Text:
 		return "text"
-	case *Started, *Lost, *Progress:
+	case *Started, *Found, *Lost, *Progress:
 		return "progress"
 	}
 	return ""

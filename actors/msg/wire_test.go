@@ -21,7 +21,7 @@ import (
 func travelling() []any {
 	return []any{
 		&msg.Tokenize{}, &msg.Tokenized{}, &msg.Detokenize{}, &msg.Detokenized{}, &msg.OpenText{}, &msg.CloseText{},
-		&msg.Generate{}, &msg.Redirect{}, &msg.Cancel{}, &msg.Tokens{}, &msg.Text{}, &msg.Started{}, &msg.Lost{}, &msg.Progress{},
+		&msg.Generate{}, &msg.Find{}, &msg.Found{}, &msg.Redirect{}, &msg.Cancel{}, &msg.Tokens{}, &msg.Text{}, &msg.Started{}, &msg.Lost{}, &msg.Progress{},
 	}
 }
 

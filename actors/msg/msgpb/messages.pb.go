@@ -178,6 +178,8 @@ type Envelope struct {
 	//	*Envelope_Progress
 	//	*Envelope_Redirect
 	//	*Envelope_Lost
+	//	*Envelope_Find
+	//	*Envelope_Found
 	Body          isEnvelope_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -353,6 +355,24 @@ func (x *Envelope) GetLost() *Lost {
 	return nil
 }
 
+func (x *Envelope) GetFind() *Find {
+	if x != nil {
+		if x, ok := x.Body.(*Envelope_Find); ok {
+			return x.Find
+		}
+	}
+	return nil
+}
+
+func (x *Envelope) GetFound() *Found {
+	if x != nil {
+		if x, ok := x.Body.(*Envelope_Found); ok {
+			return x.Found
+		}
+	}
+	return nil
+}
+
 type isEnvelope_Body interface {
 	isEnvelope_Body()
 }
@@ -413,6 +433,14 @@ type Envelope_Lost struct {
 	Lost *Lost `protobuf:"bytes,15,opt,name=lost,proto3,oneof"`
 }
 
+type Envelope_Find struct {
+	Find *Find `protobuf:"bytes,16,opt,name=find,proto3,oneof"`
+}
+
+type Envelope_Found struct {
+	Found *Found `protobuf:"bytes,17,opt,name=found,proto3,oneof"`
+}
+
 func (*Envelope_Tokenize) isEnvelope_Body() {}
 
 func (*Envelope_Tokenized) isEnvelope_Body() {}
@@ -440,6 +468,10 @@ func (*Envelope_Progress) isEnvelope_Body() {}
 func (*Envelope_Redirect) isEnvelope_Body() {}
 
 func (*Envelope_Lost) isEnvelope_Body() {}
+
+func (*Envelope_Find) isEnvelope_Body() {}
+
+func (*Envelope_Found) isEnvelope_Body() {}
 
 type PID struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1061,6 +1093,7 @@ type Generate struct {
 	Weight        int64  `protobuf:"varint,17,opt,name=weight,proto3" json:"weight,omitempty"`
 	Moved         bool   `protobuf:"varint,19,opt,name=moved,proto3" json:"moved,omitempty"`
 	Trace         *Trace `protobuf:"bytes,20,opt,name=trace,proto3" json:"trace,omitempty"`
+	First         int64  `protobuf:"varint,21,opt,name=first,proto3" json:"first,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1226,6 +1259,13 @@ func (x *Generate) GetTrace() *Trace {
 		return x.Trace
 	}
 	return nil
+}
+
+func (x *Generate) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
 }
 
 type Sampling struct {
@@ -1426,6 +1466,7 @@ type Redirect struct {
 	Reply         *PID                   `protobuf:"bytes,2,opt,name=reply,proto3" json:"reply,omitempty"`
 	Detok         *PID                   `protobuf:"bytes,3,opt,name=detok,proto3" json:"detok,omitempty"`
 	From          int64                  `protobuf:"varint,4,opt,name=from,proto3" json:"from,omitempty"`
+	Watch         *PID                   `protobuf:"bytes,5,opt,name=watch,proto3" json:"watch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1488,16 +1529,136 @@ func (x *Redirect) GetFrom() int64 {
 	return 0
 }
 
+func (x *Redirect) GetWatch() *PID {
+	if x != nil {
+		return x.Watch
+	}
+	return nil
+}
+
+type Find struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RequestId     string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Reply         *PID                   `protobuf:"bytes,2,opt,name=reply,proto3" json:"reply,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Find) Reset() {
+	*x = Find{}
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Find) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Find) ProtoMessage() {}
+
+func (x *Find) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Find.ProtoReflect.Descriptor instead.
+func (*Find) Descriptor() ([]byte, []int) {
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Find) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Find) GetReply() *PID {
+	if x != nil {
+		return x.Reply
+	}
+	return nil
+}
+
+type Found struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seqs          []uint64               `protobuf:"fixed64,1,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`
+	First         int64                  `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
+	Compute       *PID                   `protobuf:"bytes,3,opt,name=compute,proto3" json:"compute,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Found) Reset() {
+	*x = Found{}
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Found) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Found) ProtoMessage() {}
+
+func (x *Found) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Found.ProtoReflect.Descriptor instead.
+func (*Found) Descriptor() ([]byte, []int) {
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Found) GetSeqs() []uint64 {
+	if x != nil {
+		return x.Seqs
+	}
+	return nil
+}
+
+func (x *Found) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Found) GetCompute() *PID {
+	if x != nil {
+		return x.Compute
+	}
+	return nil
+}
+
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Owner         string                 `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +1670,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1522,7 +1683,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{16}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Cancel) GetSeq() uint64 {
@@ -1530,6 +1691,13 @@ func (x *Cancel) GetSeq() uint64 {
 		return x.Seq
 	}
 	return 0
+}
+
+func (x *Cancel) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
 }
 
 type Tokens struct {
@@ -1541,7 +1709,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1553,7 +1721,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1566,7 +1734,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{17}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Tokens) GetTokens() []*Token {
@@ -1594,7 +1762,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1774,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1787,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{18}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Token) GetSeq() uint64 {
@@ -1702,7 +1870,7 @@ type Alternative struct {
 
 func (x *Alternative) Reset() {
 	*x = Alternative{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1714,7 +1882,7 @@ func (x *Alternative) String() string {
 func (*Alternative) ProtoMessage() {}
 
 func (x *Alternative) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1727,7 +1895,7 @@ func (x *Alternative) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alternative.ProtoReflect.Descriptor instead.
 func (*Alternative) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{19}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Alternative) GetToken() int32 {
@@ -1760,7 +1928,7 @@ type Text struct {
 
 func (x *Text) Reset() {
 	*x = Text{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1940,7 @@ func (x *Text) String() string {
 func (*Text) ProtoMessage() {}
 
 func (x *Text) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1953,7 @@ func (x *Text) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Text.ProtoReflect.Descriptor instead.
 func (*Text) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{20}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Text) GetSeq() uint64 {
@@ -1857,7 +2025,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +2037,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +2050,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{21}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Logprob) GetToken() int32 {
@@ -1929,7 +2097,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1941,7 +2109,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1954,7 +2122,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{22}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Started) GetAgeNs() int64 {
@@ -1976,7 +2144,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[23]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2156,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[23]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2169,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{23}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Progress) GetNode() string {
@@ -2042,7 +2210,7 @@ type Lost struct {
 
 func (x *Lost) Reset() {
 	*x = Lost{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[24]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2054,7 +2222,7 @@ func (x *Lost) String() string {
 func (*Lost) ProtoMessage() {}
 
 func (x *Lost) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[24]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2067,7 +2235,7 @@ func (x *Lost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lost.ProtoReflect.Descriptor instead.
 func (*Lost) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{24}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Lost) GetSeq() uint64 {
@@ -2097,7 +2265,7 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\rR\x05count\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data\"\x86\x06\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\"\xdd\x06\n" +
 	"\bEnvelope\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x124\n" +
 	"\btokenize\x18\x02 \x01(\v2\x16.millrace.msg.TokenizeH\x00R\btokenize\x127\n" +
@@ -2117,7 +2285,9 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\astarted\x18\f \x01(\v2\x15.millrace.msg.StartedH\x00R\astarted\x124\n" +
 	"\bprogress\x18\r \x01(\v2\x16.millrace.msg.ProgressH\x00R\bprogress\x124\n" +
 	"\bredirect\x18\x0e \x01(\v2\x16.millrace.msg.RedirectH\x00R\bredirect\x12(\n" +
-	"\x04lost\x18\x0f \x01(\v2\x12.millrace.msg.LostH\x00R\x04lostB\x06\n" +
+	"\x04lost\x18\x0f \x01(\v2\x12.millrace.msg.LostH\x00R\x04lost\x12(\n" +
+	"\x04find\x18\x10 \x01(\v2\x12.millrace.msg.FindH\x00R\x04find\x12+\n" +
+	"\x05found\x18\x11 \x01(\v2\x13.millrace.msg.FoundH\x00R\x05foundB\x06\n" +
 	"\x04body\"/\n" +
 	"\x03PID\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x0e\n" +
@@ -2165,7 +2335,7 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\ahistory\x18\a \x03(\x05R\ahistory\x12)\n" +
 	"\x05trace\x18\b \x01(\v2\x13.millrace.msg.TraceR\x05trace\"\x1d\n" +
 	"\tCloseText\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\x87\x05\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\x9d\x05\n" +
 	"\bGenerate\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x18\n" +
 	"\achoices\x18\x02 \x03(\x06R\achoices\x12\x1d\n" +
@@ -2189,7 +2359,8 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x06age_ns\x18\x10 \x01(\x03R\x05ageNs\x12\x16\n" +
 	"\x06weight\x18\x11 \x01(\x03R\x06weight\x12\x14\n" +
 	"\x05moved\x18\x13 \x01(\bR\x05moved\x12)\n" +
-	"\x05trace\x18\x14 \x01(\v2\x13.millrace.msg.TraceR\x05traceB\x11\n" +
+	"\x05trace\x18\x14 \x01(\v2\x13.millrace.msg.TraceR\x05trace\x12\x14\n" +
+	"\x05first\x18\x15 \x01(\x03R\x05firstB\x11\n" +
 	"\x0f_deadline_in_ns\"\xe6\x03\n" +
 	"\bSampling\x12 \n" +
 	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
@@ -2212,14 +2383,24 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x05Beams\x12\x14\n" +
 	"\x05width\x18\x01 \x01(\x03R\x05width\x12%\n" +
 	"\x0elength_penalty\x18\x02 \x01(\x01R\rlengthPenalty\x12\x14\n" +
-	"\x05early\x18\x03 \x01(\rR\x05early\"\x82\x01\n" +
+	"\x05early\x18\x03 \x01(\rR\x05early\"\xab\x01\n" +
 	"\bRedirect\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12'\n" +
 	"\x05reply\x18\x02 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12'\n" +
 	"\x05detok\x18\x03 \x01(\v2\x11.millrace.msg.PIDR\x05detok\x12\x12\n" +
-	"\x04from\x18\x04 \x01(\x03R\x04from\"\x1a\n" +
+	"\x04from\x18\x04 \x01(\x03R\x04from\x12'\n" +
+	"\x05watch\x18\x05 \x01(\v2\x11.millrace.msg.PIDR\x05watch\"N\n" +
+	"\x04Find\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12'\n" +
+	"\x05reply\x18\x02 \x01(\v2\x11.millrace.msg.PIDR\x05reply\"^\n" +
+	"\x05Found\x12\x12\n" +
+	"\x04seqs\x18\x01 \x03(\x06R\x04seqs\x12\x14\n" +
+	"\x05first\x18\x02 \x01(\x03R\x05first\x12+\n" +
+	"\acompute\x18\x03 \x01(\v2\x11.millrace.msg.PIDR\acompute\"0\n" +
 	"\x06Cancel\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x06R\x03seq\"5\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x14\n" +
+	"\x05owner\x18\x02 \x01(\tR\x05owner\"5\n" +
 	"\x06Tokens\x12+\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x13.millrace.msg.TokenR\x06tokens\"\x93\x02\n" +
 	"\x05Token\x12\x10\n" +
@@ -2276,7 +2457,7 @@ func file_actors_msg_msgpb_messages_proto_rawDescGZIP() []byte {
 	return file_actors_msg_msgpb_messages_proto_rawDescData
 }
 
-var file_actors_msg_msgpb_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_actors_msg_msgpb_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_actors_msg_msgpb_messages_proto_goTypes = []any{
 	(*Frame)(nil),       // 0: millrace.msg.Frame
 	(*Part)(nil),        // 1: millrace.msg.Part
@@ -2294,16 +2475,18 @@ var file_actors_msg_msgpb_messages_proto_goTypes = []any{
 	(*Sampling)(nil),    // 13: millrace.msg.Sampling
 	(*Beams)(nil),       // 14: millrace.msg.Beams
 	(*Redirect)(nil),    // 15: millrace.msg.Redirect
-	(*Cancel)(nil),      // 16: millrace.msg.Cancel
-	(*Tokens)(nil),      // 17: millrace.msg.Tokens
-	(*Token)(nil),       // 18: millrace.msg.Token
-	(*Alternative)(nil), // 19: millrace.msg.Alternative
-	(*Text)(nil),        // 20: millrace.msg.Text
-	(*Logprob)(nil),     // 21: millrace.msg.Logprob
-	(*Started)(nil),     // 22: millrace.msg.Started
-	(*Progress)(nil),    // 23: millrace.msg.Progress
-	(*Lost)(nil),        // 24: millrace.msg.Lost
-	nil,                 // 25: millrace.msg.Sampling.LogitBiasEntry
+	(*Find)(nil),        // 16: millrace.msg.Find
+	(*Found)(nil),       // 17: millrace.msg.Found
+	(*Cancel)(nil),      // 18: millrace.msg.Cancel
+	(*Tokens)(nil),      // 19: millrace.msg.Tokens
+	(*Token)(nil),       // 20: millrace.msg.Token
+	(*Alternative)(nil), // 21: millrace.msg.Alternative
+	(*Text)(nil),        // 22: millrace.msg.Text
+	(*Logprob)(nil),     // 23: millrace.msg.Logprob
+	(*Started)(nil),     // 24: millrace.msg.Started
+	(*Progress)(nil),    // 25: millrace.msg.Progress
+	(*Lost)(nil),        // 26: millrace.msg.Lost
+	nil,                 // 27: millrace.msg.Sampling.LogitBiasEntry
 }
 var file_actors_msg_msgpb_messages_proto_depIdxs = []int32{
 	2,  // 0: millrace.msg.Frame.messages:type_name -> millrace.msg.Envelope
@@ -2315,41 +2498,46 @@ var file_actors_msg_msgpb_messages_proto_depIdxs = []int32{
 	10, // 6: millrace.msg.Envelope.open_text:type_name -> millrace.msg.OpenText
 	11, // 7: millrace.msg.Envelope.close_text:type_name -> millrace.msg.CloseText
 	12, // 8: millrace.msg.Envelope.generate:type_name -> millrace.msg.Generate
-	16, // 9: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
-	17, // 10: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
-	20, // 11: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
-	22, // 12: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
-	23, // 13: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
+	18, // 9: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
+	19, // 10: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
+	22, // 11: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
+	24, // 12: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
+	25, // 13: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
 	15, // 14: millrace.msg.Envelope.redirect:type_name -> millrace.msg.Redirect
-	24, // 15: millrace.msg.Envelope.lost:type_name -> millrace.msg.Lost
-	3,  // 16: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
-	5,  // 17: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
-	4,  // 18: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
-	3,  // 19: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
-	4,  // 20: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
-	3,  // 21: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
-	3,  // 22: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
-	5,  // 23: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
-	3,  // 24: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
-	3,  // 25: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
-	3,  // 26: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
-	13, // 27: millrace.msg.Generate.sampling:type_name -> millrace.msg.Sampling
-	14, // 28: millrace.msg.Generate.beams:type_name -> millrace.msg.Beams
-	5,  // 29: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
-	25, // 30: millrace.msg.Sampling.logit_bias:type_name -> millrace.msg.Sampling.LogitBiasEntry
-	3,  // 31: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
-	3,  // 32: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
-	18, // 33: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
-	19, // 34: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
-	4,  // 35: millrace.msg.Token.error:type_name -> millrace.msg.Error
-	21, // 36: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
-	4,  // 37: millrace.msg.Text.error:type_name -> millrace.msg.Error
-	21, // 38: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	26, // 15: millrace.msg.Envelope.lost:type_name -> millrace.msg.Lost
+	16, // 16: millrace.msg.Envelope.find:type_name -> millrace.msg.Find
+	17, // 17: millrace.msg.Envelope.found:type_name -> millrace.msg.Found
+	3,  // 18: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
+	5,  // 19: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
+	4,  // 20: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
+	3,  // 21: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
+	4,  // 22: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
+	3,  // 23: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
+	3,  // 24: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
+	5,  // 25: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
+	3,  // 26: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
+	3,  // 27: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
+	3,  // 28: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
+	13, // 29: millrace.msg.Generate.sampling:type_name -> millrace.msg.Sampling
+	14, // 30: millrace.msg.Generate.beams:type_name -> millrace.msg.Beams
+	5,  // 31: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
+	27, // 32: millrace.msg.Sampling.logit_bias:type_name -> millrace.msg.Sampling.LogitBiasEntry
+	3,  // 33: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
+	3,  // 34: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
+	3,  // 35: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
+	3,  // 36: millrace.msg.Find.reply:type_name -> millrace.msg.PID
+	3,  // 37: millrace.msg.Found.compute:type_name -> millrace.msg.PID
+	20, // 38: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
+	21, // 39: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
+	4,  // 40: millrace.msg.Token.error:type_name -> millrace.msg.Error
+	23, // 41: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
+	4,  // 42: millrace.msg.Text.error:type_name -> millrace.msg.Error
+	23, // 43: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_actors_msg_msgpb_messages_proto_init() }
@@ -2372,6 +2560,8 @@ func file_actors_msg_msgpb_messages_proto_init() {
 		(*Envelope_Progress)(nil),
 		(*Envelope_Redirect)(nil),
 		(*Envelope_Lost)(nil),
+		(*Envelope_Find)(nil),
+		(*Envelope_Found)(nil),
 	}
 	file_actors_msg_msgpb_messages_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
@@ -2380,7 +2570,7 @@ func file_actors_msg_msgpb_messages_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_actors_msg_msgpb_messages_proto_rawDesc), len(file_actors_msg_msgpb_messages_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
