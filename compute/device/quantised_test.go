@@ -147,7 +147,7 @@ func TestBackendsKeepQuantisedWeightsAlike(t *testing.T) {
 	require.NotEmpty(t, folders)
 	for _, config := range folders {
 		folder := filepath.Dir(config)
-		for _, name := range []string{"int8", "int4-64"} {
+		for _, name := range []string{"int8", "int4-64", "fp8", "nf4"} {
 			t.Run(filepath.Base(folder)+"/"+name, func(t *testing.T) {
 				kept, err := model.ParseWeights(name)
 				require.NoError(t, err)

@@ -9,17 +9,21 @@ import (
 	"github.com/millrace/millrace/compute/model/fixture"
 )
 
-// allowed is how far the cpu backend may be from ref: it rounds activations to bf16 before
+// allowed is how far the other backends may be from ref: they round activations to 16 bits before
 // they become codes, so that some codes are the neighbours of ref's.
 const allowed = 0.04
 
 // TestQuantisedWeightsAreThoseOfRef: as requireCodesOfRef says, with quantised weights.
 func TestQuantisedWeightsAreThoseOfRef(t *testing.T) {
-	for _, name := range []string{"int8", "int4", "int4-64", "int4-128", "fp8", "nf4-32", "nf4", "nf4-128", "int8+attn.out=bf16"} {
+	for _, name := range []string{"int8", "int4", "int4-64", "int4-128", "fp8", "nf4-32", "nf4", "nf4-128", "int8+attn.out=bf16", "nf4+attn.out=int4+mlp.down=fp8"} {
 		t.Run(name, func(t *testing.T) {
 			w, err := model.ParseWeights(name)
 			require.NoError(t, err)
-			requireCodesOfRef(t, "cpu", func(p *model.Program) { require.NoError(t, p.SetWeights(w)) }, 0.002, allowed)
+			for _, backend := range backends(t) {
+				if backend != "ref" {
+					requireCodesOfRef(t, backend, func(p *model.Program) { require.NoError(t, p.SetWeights(w)) }, 0.002, allowed)
+				}
+			}
 		})
 	}
 }

@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <optional>
 
 #include "exec/abi.hpp"
 #include "exec/error.hpp"
@@ -23,11 +22,6 @@ void check_program(const Program& p) {
   if (p.head_dim % 8 != 0 || p.head_dim > kMostHeadDim) {
     fail(MR_UNSUPPORTED, "head_dim is %d, the sycl backend runs multiples of 8 up to %d",
          p.head_dim, kMostHeadDim);
-  }
-  for (const Op& op : p.ops) {
-    if (op.weights == MR_WEIGHTS_16BIT || quantises_rows(op.weights)) continue;
-    fail(MR_UNSUPPORTED, "op %d has %s weights, the sycl backend has 16-bit, int8 and int4",
-         op.index, weights_name(op.weights));
   }
 }
 
@@ -76,14 +70,9 @@ class SyclDevice : public Device {
     }
     // First: it takes the compiler longest, and runs beside the others'.
     const mr_dtype type = operand_type(program, operands_);
-    const Bundle attention = attention_bundle(*stream_, target_, program, type, layout.type);
-    std::optional<Bundle> quantised;
-    if (sycl_backend::quantised(program)) {
-      quantised.emplace(stream_->queue(), std::vector<std::string>{"quantised.cpp"},
-                        build_options(target_, type));
-    }
-    return std::make_unique<SyclKernels>(stream_, target_, type, common(type), attention, quantised,
-                                         choices_, program, layout);
+    const ProgramBundles bundles(*stream_, target_, program, type, layout.type);
+    return std::make_unique<SyclKernels>(stream_, target_, type, common(type), bundles, choices_,
+                                         program, layout);
   }
 
  private:

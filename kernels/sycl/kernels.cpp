@@ -39,6 +39,17 @@ std::vector<int> query_groups(const Program& program) {
   return {groups.begin(), groups.end()};
 }
 
+Bundle attention_bundle(const Stream& stream, Target target, const Program& program, mr_dtype type,
+                        int32_t kv_type) {
+  std::vector<std::string> options = build_options(target, type);
+  options.push_back("-DMR_HEAD_DIM=" + std::to_string(program.head_dim));
+  const int bits = kv_bits(kv_type);
+  options.push_back("-DMR_KV_BITS=" + std::to_string(bits));
+  options.push_back("-DMR_QUERIES=" +
+                    std::to_string(most_queries(program.head_dim, target.lanes, bits)));
+  return Bundle(stream.queue(), {"attention.cpp"}, options);
+}
+
 }  // namespace
 
 std::vector<std::string> build_options(Target target, mr_dtype type) {
@@ -59,15 +70,14 @@ mr_dtype operand_type(const Program& program, int32_t wanted) {
 
 int kv_bits(int32_t type) { return type == MR_KV_INT8 ? 8 : type == MR_KV_INT4 ? 4 : 16; }
 
-Bundle attention_bundle(const Stream& stream, Target target, const Program& program, mr_dtype type,
-                        int32_t kv_type) {
-  std::vector<std::string> options = build_options(target, type);
-  options.push_back("-DMR_HEAD_DIM=" + std::to_string(program.head_dim));
-  const int bits = kv_bits(kv_type);
-  options.push_back("-DMR_KV_BITS=" + std::to_string(bits));
-  options.push_back("-DMR_QUERIES=" +
-                    std::to_string(most_queries(program.head_dim, target.lanes, bits)));
-  return Bundle(stream.queue(), {"attention.cpp"}, options);
+ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Program& program,
+                               mr_dtype type, int32_t kv_type)
+    : attention(attention_bundle(stream, target, program, type, kv_type)) {
+  const auto compile = [&](const char* file) {
+    return Bundle(stream.queue(), {file}, build_options(target, type));
+  };
+  if (sycl_backend::quantised(program)) quantised = compile("quantised.cpp");
+  if (sycl_backend::narrow(program)) narrow = compile("narrow.cpp");
 }
 
 CommonKernels::CommonKernels(const Stream& stream, Target target, mr_dtype type)
@@ -87,9 +97,8 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target)
       linear(linear_kernels(bundle, target)) {}
 
 SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
-                         std::shared_ptr<const CommonKernels> common, const Bundle& attention,
-                         const std::optional<Bundle>& quantised, LinearChoices& choices,
-                         const Program& program, const KvLayout& layout)
+                         std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,
+                         LinearChoices& choices, const Program& program, const KvLayout& layout)
     : stream_(std::move(stream)),
       target_(target),
       type_(type),
@@ -98,13 +107,19 @@ SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype
       layout_(layout),
       linears_(*stream_, target_, kernels_->linear, choices),
       constants_(program.ops.size()) {
-  if (quantised) quantised_ = std::make_unique<QuantisedLinears>(*stream_, target, *quantised);
+  if (bundles.quantised) {
+    quantised_ = std::make_unique<QuantisedLinears>(*stream_, target, *bundles.quantised);
+  }
+  if (bundles.narrow) {
+    narrow_ = std::make_unique<NarrowLinears>(*stream_, target, *bundles.narrow);
+  }
   const int most_queries =
       sycl_backend::most_queries(program.head_dim, target.lanes, kv_bits(layout.type));
   for (int queries = 1; queries <= most_queries; queries *= 2) {
-    attention_.emplace_back(queries, attention.kernel("mr_attention_" + std::to_string(queries)));
+    attention_.emplace_back(queries,
+                            bundles.attention.kernel("mr_attention_" + std::to_string(queries)));
   }
-  beam_attention_.push_back(attention.kernel("mr_attention_beams"));
+  beam_attention_.push_back(bundles.attention.kernel("mr_attention_beams"));
   tables_ = std::make_unique<StepTables>(query_groups(program), most_queries);
 
   int64_t rounded = 0;
@@ -144,9 +159,7 @@ void SyclKernels::load(const Op& op, Constants& c) {
       c.bias = floats(program_.tensor(op.bias));
       break;
     case MR_OP_LINEAR:
-      c.linear = op.weights == MR_WEIGHTS_16BIT
-                     ? linears_.make(linear_kind(program_, op, type_), program_, op)
-                     : quantised_->make(linear_kind(program_, op, type_), program_, op);
+      c.linear = make_linear(op);
       break;
     case MR_OP_ROPE_STORE:
       c.q_norm = floats(program_.tensor(op.q_norm));
@@ -160,6 +173,13 @@ void SyclKernels::load(const Op& op, Constants& c) {
     default:
       break;
   }
+}
+
+std::unique_ptr<Linear> SyclKernels::make_linear(const Op& op) {
+  const LinearKind kind = linear_kind(program_, op, type_);
+  if (op.weights == MR_WEIGHTS_16BIT) return linears_.make(kind, program_, op);
+  if (quantises_rows(op.weights)) return quantised_->make(kind, program_, op);
+  return narrow_->make(kind, program_, op);
 }
 
 // The weights of a linear op that are the table's rows, bit for bit: tied embeddings are on
@@ -300,7 +320,8 @@ uint64_t SyclKernels::scratch_bytes() const {
 std::string SyclKernels::linear_name() const {
   const std::string onednn = linears_.onednn_name();
   return std::string("sycl ") + (target_.xmx ? "xmx " : "simd ") + dtype_name(type_) +
-         (onednn.empty() ? "" : ", " + onednn) + (quantised_ ? ", " + quantised_->name() : "");
+         (onednn.empty() ? "" : ", " + onednn) + (quantised_ ? ", " + quantised_->name() : "") +
+         (narrow_ ? ", " + narrow_->name() : "");
 }
 
 }  // namespace millrace::sycl_backend

@@ -9,6 +9,7 @@
 #include "exec/backend.hpp"
 #include "sycl/bundle.hpp"
 #include "sycl/linear_choice.hpp"
+#include "sycl/narrow_linear.hpp"
 #include "sycl/quantised_linear.hpp"
 #include "sycl/runtime.hpp"
 #include "sycl/step_tables.hpp"
@@ -26,9 +27,15 @@ std::vector<std::string> build_options(Target target, mr_dtype type);
 // Bits of an element of a KV cache (mr_kv_type).
 int kv_bits(int32_t type);
 
-// The kernels of attention, for the program's size of a head and its KV cache (mr_kv_type).
-Bundle attention_bundle(const Stream& stream, Target target, const Program& program, mr_dtype type,
-                        int32_t kv_type);
+// What is compiled for a program beside the common kernels.
+struct ProgramBundles {
+  // kv_type: mr_kv_type of the KV cache.
+  ProgramBundles(const Stream& stream, Target target, const Program& program, mr_dtype type,
+                 int32_t kv_type);
+
+  Bundle attention;                         // for the size of a head and the KV cache
+  std::optional<Bundle> quantised, narrow;  // where an op has such weights
+};
 
 // Kernels that do not depend on the size of a head.
 struct CommonKernels {
@@ -41,14 +48,12 @@ struct CommonKernels {
   CommonKernels(const Bundle& bundle, Target target);
 };
 
-// quantised: device/quantised.cpp, of a program that needs it. choices: the device's, which
-// outlives the kernels.
+// choices: the device's, which outlives the kernels.
 class SyclKernels : public Kernels {
  public:
   SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
-              std::shared_ptr<const CommonKernels> common, const Bundle& attention,
-              const std::optional<Bundle>& quantised, LinearChoices& choices,
-              const Program& program, const KvLayout& layout);
+              std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,
+              LinearChoices& choices, const Program& program, const KvLayout& layout);
 
   void begin(const Batch& batch) override;
   void embed(const Op& op, const Batch& batch, Slot out) override;
@@ -80,6 +85,7 @@ class SyclKernels : public Kernels {
 
   void load(const Op& op);
   void load(const Op& op, Constants& c);
+  std::unique_ptr<Linear> make_linear(const Op& op);
   WeightBlocks shared_table(const Op& embed) const;
   Buffer raw(const mr_tensor* tensor);
   Buffer floats(const mr_tensor* tensor);
@@ -95,6 +101,7 @@ class SyclKernels : public Kernels {
   const KvLayout& layout_;
   LinearMaker linears_;
   std::unique_ptr<QuantisedLinears> quantised_;
+  std::unique_ptr<NarrowLinears> narrow_;
   std::unique_ptr<StepTables> tables_;
   std::vector<Constants> constants_;  // [ops]
   Buffer rounded_;                    // operands of an F32 slot

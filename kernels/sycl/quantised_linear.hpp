@@ -14,7 +14,7 @@
 
 namespace millrace::sycl_backend {
 
-// Whether some linear op of the program has quantised weights.
+// Whether some linear op of the program has such weights.
 bool quantised(const Program& program);
 
 class QuantisedLinear;

@@ -69,14 +69,15 @@ struct PackedShape {
 };
 
 constexpr int kCodeDepth = 32;   // products of one block of int8 codes along the sum
-constexpr int kDepthCodes = 64;  // the depth of quantised weights is padded to a multiple
+constexpr int kDepthCodes = 64;  // the depth of weights as codes is padded to a multiple
 
-// out[rows][width] from codes [rows][padded_depth]; device/quantised.cpp says how weights lie.
-// A step is kCodeDepth of the depth. For int4 a group is group_steps of them, and a slice
-// whole groups.
-struct QuantisedShape {
+// out[rows][width] of weights that are codes; device/blocks.hpp says how they lie. From rows of
+// codes [rows][padded_depth] (int8, int4), or of operands [rows][depth] (FP8, NF4).
+// A step is kCodeDepth of the depth. Where groups of weights have their scales (int4, NF4), a group
+// is group_steps of them, and a slice whole groups.
+struct CodedShape {
   int32_t rows, width;
-  int32_t padded_depth, steps;
+  int32_t depth, padded_depth, steps;
   int32_t blocks;  // of columns
   int32_t groups, group_steps;
   int32_t slices, slice_steps;

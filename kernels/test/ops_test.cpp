@@ -192,14 +192,37 @@ TEST(LinearOp, EveryEndingIsCloseToRef) {
 
 TEST(LinearOp, QuantisedWeightsAreCloseToRef) {
   for (const Kept& kept : quantised_weights()) {
+    for (const mr_dtype dtype : {MR_BF16, MR_F16}) {
+      SCOPED_TRACE(kept.name());
+      for (const int in_width : {1, 37, 200}) {
+        for (const int rows : kRows) {
+          LinearCase c;
+          c.kept = kept;
+          c.dtype = dtype;
+          c.in_width = in_width;
+          c.rows = rows;
+          expect_linear(c);
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearOp, QuantisedWeightsAreCloseToRefInEveryShapeAndEnding) {
+  for (const Kept& kept : quantised_weights()) {
     SCOPED_TRACE(kept.name());
-    for (const int in_width : {1, 37, 200}) {
-      for (const int rows : kRows) {
-        LinearCase c;
-        c.kept = kept;
-        c.in_width = in_width;
-        c.rows = rows;
-        expect_linear(c);
+    for (const int out_width : {1, 31, 33, 65, 200}) {
+      for (const bool gated : {false, true}) {
+        for (const bool accumulate : {false, true}) {
+          LinearCase c;
+          c.kept = kept;
+          c.in_width = 133;
+          c.out_width = out_width;
+          c.bias = c.gated = gated;
+          c.activation = gated ? MR_ACT_SILU : MR_ACT_NONE;
+          c.accumulate = accumulate;
+          expect_linear(c);
+        }
       }
     }
   }

@@ -1,0 +1,37 @@
+// Linear ops with FP8 or NF4 weights, device/narrow.cpp: rows are as they are, codes become
+// operands in registers.
+#ifndef MILLRACE_SYCL_NARROW_LINEAR_HPP
+#define MILLRACE_SYCL_NARROW_LINEAR_HPP
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sycl/bundle.hpp"
+#include "sycl/linear_kernel.hpp"
+
+namespace millrace::sycl_backend {
+
+// Whether some linear op of the program has such weights.
+bool narrow(const Program& program);
+
+// Makes the narrow ops of one program.
+class NarrowLinears {
+ public:
+  // The stream outlives it and the ops that it makes, and so does it.
+  NarrowLinears(Stream& stream, Target target, const Bundle& bundle);
+
+  std::unique_ptr<Linear> make(const LinearKind& kind, const Program& program, const Op& op);
+  std::string name() const;  // "fp8, nf4"
+
+ private:
+  Stream& stream_;
+  Target target_;
+  std::vector<LinearKernel> fp8_, nf4_;  // by rows
+  Buffer levels_;                        // of NF4, as bf16
+  bool has_fp8_ = false, has_nf4_ = false;
+};
+
+}  // namespace millrace::sycl_backend
+
+#endif
