@@ -49,7 +49,7 @@ func (l *loop) deviceFailed(err error) {
 	}
 	down := l.p.takeDown(err)
 	l.abandon(err)
-	l.plan() // gives back the KV of those that ended: their slabs are the next ones'
+	l.planned(l.sched.Step) // gives back the KV of those that ended: their slabs are the next ones'
 	begin := time.Now()
 	e := l.runner.Reload()
 	l.p.metrics.DeviceReloaded(e)

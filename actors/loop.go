@@ -3,6 +3,7 @@ package actors
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,18 +26,21 @@ type loop struct {
 	ledger    *ledger
 	sequences map[sched.ID]*sequence
 	start     time.Time
+	patience  time.Duration // see admit
 	quit      chan struct{}
 	stopped   chan struct{}
 	failed    error // for good: everything is refused
 	restarts  restarts
 
 	// Of the round, reused.
-	arrived []any
-	events  []sched.Event
-	batch   []compute.Rows
-	outputs []output
-	outbox  outbox
-	scratch []*sample.Scratch // one per sampling goroutine
+	arrived   []any
+	events    []sched.Event
+	submitted bool       // a sequence is among the events
+	asked     []sched.ID // for KV, in front of the step: the answers that are still to come
+	batch     []compute.Rows
+	outputs   []output
+	outbox    outbox
+	scratch   []*sample.Scratch // one per sampling goroutine
 
 	running  atomic.Int64 // sequences that hold KV
 	steps    atomic.Uint64
@@ -72,7 +76,7 @@ type output struct {
 
 func newLoop(p *Pipeline, s *sched.Scheduler) *loop {
 	l := &loop{
-		p: p, sched: s, runner: p.cfg.Model, inbox: newInbox(), ledger: newLedger(p.tracer),
+		p: p, sched: s, runner: p.cfg.Model, inbox: newInbox(), patience: admitPatience, ledger: newLedger(p.tracer),
 		sequences: make(map[sched.ID]*sequence), start: time.Now(),
 		quit: make(chan struct{}), stopped: make(chan struct{}),
 	}
@@ -142,19 +146,15 @@ func (l *loop) round() (plan *sched.Plan) {
 			plan = nil
 		}
 	}()
-	l.arrived = l.inbox.drain(l.arrived)
-	for _, m := range l.arrived {
-		begin := time.Now()
-		if err := l.take(m); err != nil {
-			l.deviceFailed(err)
-		}
-		l.p.stages.compute.Served(time.Since(begin)) // the steps have a series of their own
+	l.takeAll()
+	if l.submitted && l.failed == nil {
+		l.admit()
 	}
 	if l.failed != nil {
 		l.flush()
 		return nil
 	}
-	plan = l.plan()
+	plan = l.planned(l.sched.Step)
 	l.noteProgress(plan)
 	if plan.Rows == 0 {
 		return plan
@@ -170,6 +170,52 @@ func (l *loop) round() (plan *sched.Plan) {
 	return plan
 }
 
+// takeAll takes what came in.
+func (l *loop) takeAll() {
+	l.arrived = l.inbox.drain(l.arrived)
+	for _, m := range l.arrived {
+		begin := time.Now()
+		if err := l.take(m); err != nil {
+			l.deviceFailed(err)
+		}
+		l.p.stages.compute.Served(time.Since(begin)) // the steps have a series of their own
+	}
+}
+
+// admitPatience is how long a step waits at most for the KV manager's answers: longer than
+// they take, unless the machine is short of processors.
+const admitPatience = 500 * time.Microsecond
+
+// admit asks for the KV of what was just submitted, so that it begins in the next step and
+// not in the one after it.
+func (l *loop) admit() {
+	plan := l.planned(l.sched.Admit)
+	for _, r := range plan.Reserve {
+		l.asked = append(l.asked, r.ID)
+	}
+	defer func() { l.asked, l.submitted = l.asked[:0], false }()
+	if len(l.asked) == 0 {
+		return
+	}
+	patience := time.NewTimer(l.patience)
+	defer patience.Stop()
+	for len(l.asked) > 0 && l.failed == nil {
+		select {
+		case <-l.inbox.wake:
+			l.takeAll()
+		case <-patience.C:
+			return
+		}
+	}
+}
+
+// answered notes the answer of the KV manager to a sequence.
+func (l *loop) answered(id sched.ID) {
+	if i := slices.Index(l.asked, id); i >= 0 {
+		l.asked = slices.Delete(l.asked, i, i+1)
+	}
+}
+
 // awaitTexts waits until the detokenizers of this process have made the texts of what
 // they were sent.
 func (l *loop) awaitTexts() {
@@ -181,9 +227,9 @@ func (l *loop) awaitTexts() {
 	wg.Wait()
 }
 
-// plan hands the events to the scheduler and sends what it asks for.
-func (l *loop) plan() *sched.Plan {
-	plan, err := l.sched.Step(time.Since(l.start), l.events)
+// planned hands the events to the scheduler and sends what it asks for.
+func (l *loop) planned(do func(sched.Time, []sched.Event) (*sched.Plan, error)) *sched.Plan {
+	plan, err := do(time.Since(l.start), l.events)
 	if err != nil {
 		l.p.log.Error().Err(err).Msg("the scheduler ignored an event")
 	}
@@ -203,6 +249,7 @@ func (l *loop) take(m any) error {
 	case *msg.Redirect:
 		l.redirect(m)
 	case *msg.Denied:
+		l.answered(sched.ID(m.Seq))
 		if m.Never {
 			l.events = append(l.events, sched.NeverFits(sched.ID(m.Seq), m.Need, m.Pool))
 		} else {
@@ -211,6 +258,7 @@ func (l *loop) take(m any) error {
 	case *msg.Freed:
 		l.events = append(l.events, sched.Freed())
 	case *msg.Leased:
+		l.answered(sched.ID(m.Seq))
 		l.events = append(l.events, sched.Granted(sched.ID(m.Seq), m.UpTo))
 		return l.mapSlabs(m)
 	}
@@ -250,6 +298,7 @@ func (l *loop) submit(g *msg.Generate) {
 		q.Deadline = max(g.Deadline.Sub(l.start), 1)
 	}
 	l.events = append(l.events, sched.Submit(q))
+	l.submitted = true
 }
 
 // redirect sends a sequence's tokens to another detokenizer, the last ones again, and to another

@@ -22,12 +22,13 @@ type worker struct {
 	line  *sched.Line // shared
 	news  *route.Worker
 
-	live   []live // by slot
-	spare  []int  // free slots
-	serial uint64
-	events []sched.Event
-	plan   *sched.Plan // of the step under way
-	busy   bool
+	live      []live // by slot
+	spare     []int  // free slots
+	serial    uint64
+	events    []sched.Event
+	submitted bool        // a request is among them
+	plan      *sched.Plan // of the step under way
+	busy      bool
 }
 
 // live is a request that has not ended.
@@ -68,6 +69,7 @@ func (w *worker) submit(r Request, slice int) {
 	w.live[slot] = live{Request: r, slice: slice}
 	w.line.Enter("", 1)
 	w.serial++
+	w.submitted = true
 	w.events = append(w.events, sched.Submit(sched.Sequence{
 		ID: sched.ID(w.serial<<slotBits | uint64(slot)), PromptTokens: r.Prompt, MaxNewTokens: r.MaxTokens, Arrival: r.At,
 	}))
@@ -76,25 +78,17 @@ func (w *worker) submit(r Request, slice int) {
 func slotOf(id sched.ID) int { return int(id & (1<<slotBits - 1)) }
 
 // round plans until there is a step, and says how long it takes, or nothing is
-// left to do. Answers of the KV books to a step's asks are there at its end.
+// left to do. Answers of the KV books to a step's asks are there at its end, those for
+// what was just submitted in front of it.
 func (w *worker) round(now time.Duration) (took time.Duration, err error) {
-	for {
-		w.plan, err = w.sched.Step(now, w.events)
-		if err != nil {
+	if w.submitted {
+		w.submitted = false
+		if err := w.planned(w.sched.Admit, now); err != nil {
 			return 0, err
 		}
-		w.events = w.events[:0]
-		for _, e := range w.plan.Ended {
-			q := &w.live[slotOf(e.ID)]
-			if e.Reason > sched.ReasonLength { // else it was counted with its last token
-				w.tally.refused(q.slice, e.Reason.String())
-			}
-			if !q.begun {
-				w.line.Leave("")
-			}
-			w.spare = append(w.spare, slotOf(e.ID))
-		}
-		if err := w.effects(); err != nil {
+	}
+	for {
+		if err := w.planned(w.sched.Step, now); err != nil {
 			return 0, err
 		}
 		w.busy = w.plan.Rows > 0
@@ -105,6 +99,25 @@ func (w *worker) round(now time.Duration) (took time.Duration, err error) {
 			return 0, nil
 		}
 	}
+}
+
+// planned hands the events to the scheduler and does what it asks for.
+func (w *worker) planned(do func(sched.Time, []sched.Event) (*sched.Plan, error), now time.Duration) (err error) {
+	if w.plan, err = do(now, w.events); err != nil {
+		return err
+	}
+	w.events = w.events[:0]
+	for _, e := range w.plan.Ended {
+		q := &w.live[slotOf(e.ID)]
+		if e.Reason > sched.ReasonLength { // else it was counted with its last token
+			w.tally.refused(q.slice, e.Reason.String())
+		}
+		if !q.begun {
+			w.line.Leave("")
+		}
+		w.spare = append(w.spare, slotOf(e.ID))
+	}
+	return w.effects()
 }
 
 // effects asks the books what the plan asks for.

@@ -5,6 +5,7 @@
 // The compute loop that drives it:
 //
 //	for {
+//		if something was submitted: plan, err := s.Admit(now, events), as below but without rows; events = the answers
 //		plan, err := s.Step(now, events)   // err: an event out of place, ignored
 //		... send plan.Release, Reserve, Lease to the KV manager; report plan.Ended
 //		... map the slabs that came with the grants in events
@@ -110,6 +111,26 @@ func New(cfg Config) (*Scheduler, error) {
 // Step applies the events in their order and plans the next step. The plan is
 // valid even with an error, which names the events that were ignored.
 func (s *Scheduler) Step(now Time, events []Event) (*Plan, error) {
+	err := s.begin(now, events)
+	s.planDecode()
+	s.planPrompts()
+	s.planLeases()
+	s.planReserves()
+	s.plan.Wake = s.wake
+	return &s.plan, err
+}
+
+// Admit is what comes before a Step that new sequences are to be in: it applies the events
+// and plans no rows, but asks for KV. What is granted until the Step begins in it.
+func (s *Scheduler) Admit(now Time, events []Event) (*Plan, error) {
+	err := s.begin(now, events)
+	s.planReserves()
+	s.plan.Wake = s.wake
+	return &s.plan, err
+}
+
+// begin applies the events, in front of a plan.
+func (s *Scheduler) begin(now Time, events []Event) error {
 	s.plan.reset()
 	s.now = now
 	var errs []error
@@ -119,12 +140,7 @@ func (s *Scheduler) Step(now Time, events []Event) (*Plan, error) {
 		}
 	}
 	s.expire(now)
-	s.planDecode()
-	s.planPrompts()
-	s.planLeases()
-	s.planReserves()
-	s.plan.Wake = s.wake
-	return &s.plan, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 func (s *Scheduler) apply(e *Event) error {

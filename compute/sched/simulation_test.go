@@ -29,6 +29,7 @@ type world struct {
 	order   []ID // of submission
 	late    []Event
 	log     [][]Event // events of each step, for the replay
+	admits  []bool    // whether it was none, but an Admit
 	times   []time.Duration
 	plans   bytes.Buffer
 	tenants []string
@@ -169,7 +170,8 @@ func (w *world) step(submit bool) {
 	ev := w.events(submit)
 	w.log = append(w.log, ev)
 	w.times = append(w.times, w.now)
-	plan, err := w.s.Step(w.now, ev)
+	w.admits = append(w.admits, w.chance(20))
+	plan, err := w.plan(w.s, len(w.log)-1)
 	if err != nil {
 		w.t.Fatalf("step %d: %v", plan.Step, err)
 	}
@@ -178,10 +180,20 @@ func (w *world) step(submit bool) {
 		w.t.Fatal(err)
 	}
 	w.checkEnds(plan)
-	w.checkChunks(plan)
+	if !w.admits[len(w.admits)-1] {
+		w.checkChunks(plan)
+	}
 	w.checkReserves(plan)
 	w.checkDeadlines()
 	w.send(plan)
+}
+
+// plan plays a logged step.
+func (w *world) plan(s *Scheduler, i int) (*Plan, error) {
+	if w.admits[i] {
+		return s.Admit(w.times[i], w.log[i])
+	}
+	return s.Step(w.times[i], w.log[i])
 }
 
 func (w *world) checkEnds(p *Plan) {
@@ -403,8 +415,8 @@ func (w *world) replay() {
 		w.t.Fatal(err)
 	}
 	var plans bytes.Buffer
-	for i, ev := range w.log {
-		plan, err := s.Step(w.times[i], ev)
+	for i := range w.log {
+		plan, err := w.plan(s, i)
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 
 // TestTranscripts plays testdata/*.txt. A file is a list of commands, each
 //
-//	config key=value ...  |  step [now=5s]  |  snapshot
+//	config key=value ...  |  step [now=5s]  |  admit [now=5s]  |  snapshot
 //	event
 //	...
 //	----
@@ -84,7 +84,9 @@ func play(t *testing.T, text string) []byte {
 			}
 			fmt.Fprintln(&out, "ok")
 		case "step":
-			step(t, &out, s, words[1:], command[1:])
+			step(t, &out, s, s.Step, words[1:], command[1:])
+		case "admit":
+			step(t, &out, s, s.Admit, words[1:], command[1:])
 		case "snapshot":
 			fmt.Fprintf(&out, "running %d, waiting %d, idle %t\n", s.Running(), s.Waiting(), s.Idle())
 			for _, q := range s.Snapshot() {
@@ -122,7 +124,7 @@ func configure(t *testing.T, c *Config, args []string) {
 	}
 }
 
-func step(t *testing.T, out *bytes.Buffer, s *Scheduler, args, lines []string) {
+func step(t *testing.T, out *bytes.Buffer, s *Scheduler, do func(Time, []Event) (*Plan, error), args, lines []string) {
 	t.Helper()
 	var now time.Duration
 	for _, a := range args {
@@ -132,7 +134,7 @@ func step(t *testing.T, out *bytes.Buffer, s *Scheduler, args, lines []string) {
 	for _, line := range lines {
 		events = append(events, parseEvents(t, strings.Fields(line))...)
 	}
-	plan, err := s.Step(now, events)
+	plan, err := do(now, events)
 	if err != nil {
 		fmt.Fprintf(out, "error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nerror: "))
 	}

@@ -14,15 +14,17 @@ const (
 	tenantRounds = 2
 	tenantTime   = 10 * time.Second
 	ownLoad      = 0.2  // of the capacity: the tenant that is watched
+	loudLoad     = 0.7  // and the other one, at first: the server is well used
 	mostMoved    = 1.25 // its p99 of the time to the first token, times what it was
 )
 
-// neighbours are the loads beside the tenant's own, in times of it.
+// neighbours are the loads beside the tenant's own, in times of loudLoad.
 var neighbours = []float64{0, 1, 10}
 
-// tenants: one tenant's steady small load by itself, beside another tenant with as much,
-// and beside one with ten times as much, which is twice what the server can do. The first
-// is never refused, and its time to the first token does not move.
+// tenants: one tenant's steady small load by itself, on an idle server; beside another
+// tenant, on a server that is well used; and beside that one with ten times the load, which is
+// seven times what the server can do. The first is never refused, and the other's excess does
+// not move its time to the first token.
 func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 	begin := time.Now()
 	v, stop, err := s.serve(ctx, "tenants", "loud", "small")
@@ -54,7 +56,8 @@ func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 		}
 	}
 	r := &report{Scenario: "tenants", Faults: map[string]int{}}
-	r.Notes = append(r.Notes, fmt.Sprintf("capacity %.1f requests/s, the tenant's own load %.1f/s; the load runs on the server's cores", v.capacity, ownLoad*v.capacity))
+	r.Notes = append(r.Notes, fmt.Sprintf("capacity %.1f requests/s, the tenant's own load %.1f/s, its neighbour's %.1f/s; the load runs on the server's cores",
+		v.capacity, ownLoad*v.capacity, loudLoad*v.capacity))
 	r.Table = []string{"| neighbour's load | requests | refused | TTFT p50, p99, max | TPOT p50, p99 | neighbour: answered, refused | cores: server, load, others |", "|---|---|---|---|---|---|---|"}
 	span := load.Span{To: tenantTime}
 	p99 := make([]float64, len(neighbours))
@@ -73,11 +76,11 @@ func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 		r.Table = append(r.Table, fmt.Sprintf("| %g x | %d | %d | %.1f, %.1f, %.1f ms | %.1f, %.1f ms | %d, %d | %s |",
 			n, a.Requests, a.Refused, a.TTFT.P50, a.TTFT.P99, a.TTFT.Max, a.TPOT.P50, a.TPOT.P99, b.Answered, b.Refused, used[i]))
 		if a.Refused > 0 {
-			err = errors.Join(err, fmt.Errorf("%d requests of the small tenant were refused beside %g x its load", a.Refused, n))
+			err = errors.Join(err, fmt.Errorf("%d requests of the small tenant were refused beside %g x the neighbour's load", a.Refused, n))
 		}
 	}
 	last := len(neighbours) - 1
-	r.Notes = append(r.Notes, fmt.Sprintf("p99 of TTFT beside %g x its load: %.2f x that beside %g x, %.2f x that alone",
+	r.Notes = append(r.Notes, fmt.Sprintf("p99 of TTFT beside %g x the neighbour's load: %.2f x that beside %g x, %.2f x that alone",
 		neighbours[last], p99[last]/p99[last-1], neighbours[last-1], p99[last]/p99[0]))
 	r.Seconds = time.Since(begin).Seconds()
 	var broken error
@@ -96,7 +99,7 @@ func (v *server) beside(ctx context.Context, n float64, seed uint64) (small, lou
 		loudErr error
 	)
 	if n > 0 {
-		wg.Go(func() { loud, loudErr = v.offer(ctx, "loud", n*ownLoad*v.capacity, tenantTime, seed+1) })
+		wg.Go(func() { loud, loudErr = v.offer(ctx, "loud", n*loudLoad*v.capacity, tenantTime, seed+1) })
 	}
 	small, err = v.offer(ctx, "small", ownLoad*v.capacity, tenantTime, seed)
 	wg.Wait()

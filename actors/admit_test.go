@@ -1,0 +1,46 @@
+package actors
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+)
+
+func TestWhatComesDuringAStepBeginsInTheNext(t *testing.T) {
+	d := newTestDevice(100)
+	d.gate = make(chan struct{})
+	p := start(t, testConfig(t, d))
+	open := sync.OnceFunc(func() { close(d.gate) })
+	t.Cleanup(open) // before the pipeline's
+	running, err := p.Submit(context.Background(), tokensRequest("running", []int32{1, 2}, 20))
+	require.NoError(t, err)
+	d.gate <- struct{}{} // its prompt
+	prompt := make([]int32, 40)
+	fresh, err := p.Submit(context.Background(), tokensRequest("fresh", prompt, 20))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // behind the step that waits at the gate
+		p.loop.inbox.mu.Lock()
+		defer p.loop.inbox.mu.Unlock()
+		return len(p.loop.inbox.items) > 0
+	}, patience, time.Millisecond)
+	p.loop.patience = patience // the loop is in a step
+	d.gate <- struct{}{}
+	d.gate <- struct{}{}
+	d.gate <- struct{}{} // the third step has ended when the fourth takes this
+	d.mu.Lock()
+	rows := d.largest
+	d.mu.Unlock()
+	require.Equal(t, 1+len(prompt), rows)
+	open()
+	for stream, of := range map[api.Stream][]int32{running: {1, 2}, fresh: prompt} {
+		tokens, _, err := read(stream)
+		require.NoError(t, err)
+		require.Equal(t, expected(d, of, 20), tokens)
+	}
+	requireClean(t, p, d)
+}
