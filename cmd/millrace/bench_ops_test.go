@@ -17,7 +17,7 @@ func TestBenchOpByOp(t *testing.T) {
 	require.Equal(t, 20, r.Ops[0].Rows)
 	require.Equal(t, 2, r.Ops[2].Batch)
 	for _, o := range r.Ops {
-		require.Equal(t, 68, o.Total.Launches)
+		require.Equal(t, 69, o.Total.Launches)
 		require.InEpsilon(t, o.Step, o.Total.Time+o.Outside, 1e-9)
 	}
 	require.Equal(t, 4, r.SDPA.Beams)

@@ -60,11 +60,15 @@ type reach struct {
 
 // add takes the ops of a step in. Attention's rows are those of one sequence.
 func (r reaches) add(program *model.Program, o Ops, rows, outputs int) {
-	behind := map[string]bool{} // ops that have the outputs' rows
+	behind := map[string]bool{} // names of ops that all have the outputs' rows
 	after := false
 	for i := range program.Ops {
 		after = after || program.Ops[i].Kind == model.OpSelectRows
-		behind[program.Ops[i].Name] = after
+		if name := program.Ops[i].Name; !after {
+			behind[name] = false
+		} else if _, before := behind[name]; !before {
+			behind[name] = true
+		}
 	}
 	for _, op := range o.Ops {
 		n := rows

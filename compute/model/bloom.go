@@ -43,14 +43,18 @@ func buildBloom(b *builder) {
 		b.layerNorm("attn.norm", at+"input_layernorm", x, normed)
 		b.linear("attn.qkv", normed, qkv, ActNone, b.fusedQKV(at+"self_attention.query_key_value")...)
 		b.attention(qkv, attended, func(_, att *Op) { att.ALiBiSlopes = slopes })
+		b.selectInLast(&x, &attended)
+		if c.NormedResidual {
+			normed = x
+		}
 		b.addLinear("attn.out", attended, x, b.part(at+"self_attention.dense", true, c.Hidden, c.Hidden))
 		b.layerNorm("mlp.norm", at+"post_attention_layernorm", x, normed)
 		b.linear("mlp.in", normed, mid, c.Activation, b.part(at+"mlp.dense_h_to_4h", true, c.Intermediate, c.Hidden))
 		b.addLinear("mlp.out", mid, x, b.part(at+"mlp.dense_4h_to_h", true, c.Hidden, c.Intermediate))
 	}
-	rows := b.selectRows(x)
-	last := b.slot("selected.normed", SlotOperand, c.Hidden)
-	b.layerNorm("final.norm", "ln_f", rows, last)
+	b.layer = None
+	last := b.slot("last", SlotOperand, c.Hidden)
+	b.layerNorm("final.norm", "ln_f", x, last)
 	b.logits(last, table, false)
 }
 

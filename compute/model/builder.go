@@ -240,12 +240,19 @@ func (b *builder) attention(qkv, out int, set func(rope, attention *Op)) {
 	b.op(att)
 }
 
-// selectRows goes on with the rows whose logits are asked for.
-func (b *builder) selectRows(in int) int {
-	b.layer = None
-	out := b.slot("selected", SlotF32, b.program.Slots[in].Width)
-	b.op(newOp(OpSelectRows, "select_rows", in, out))
-	return out
+// selectInLast goes on, behind the last layer's attention, with the rows whose logits are
+// asked for: of the others keys and values are all that is ever read, and these are stored.
+// slots are all that hold what is still to be read.
+func (b *builder) selectInLast(slots ...*int) {
+	if b.layer < b.cfg.Layers-1 {
+		return
+	}
+	for _, s := range slots {
+		in := b.program.Slots[*s]
+		out := b.slot("selected."+in.Name, in.Type, in.Width)
+		b.op(newOp(OpSelectRows, "select_rows", *s, out))
+		*s = out
+	}
 }
 
 // tied says whether the head is the token table. As in transformers 5, a head

@@ -40,12 +40,12 @@ func buildGPTJ(b *builder) {
 		b.attention(qkv, attended, func(rope, _ *Op) {
 			rope.RotaryDim, rope.InvFreq, rope.RotaryInterleaved = c.RotaryDim, invFreq, true
 		})
+		b.selectInLast(&x, &attended, &normed)
 		b.addLinear("attn.out", attended, x, b.part(at+"attn.out_proj", false, c.Hidden, c.Hidden))
 		b.linear("mlp.in", normed, mid, c.Activation, b.part(at+"mlp.fc_in", true, c.Intermediate, c.Hidden))
 		b.addLinear("mlp.out", mid, x, b.part(at+"mlp.fc_out", true, c.Hidden, c.Intermediate))
 	}
-	rows := b.selectRows(x)
-	last := b.slot("selected.normed", SlotOperand, c.Hidden)
-	b.layerNorm("final.norm", "ln_f", rows, last)
-	b.logits(last, table, true)
+	b.layer = None
+	b.layerNorm("final.norm", "ln_f", x, normed)
+	b.logits(normed, table, true)
 }

@@ -67,6 +67,7 @@ func buildLlama(b *builder) {
 				att.Window = c.Windows[i]
 			}
 		})
+		b.selectInLast(&x, &attended)
 		b.addLinear("attn.out", attended, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
 		b.rmsNorm("mlp.norm", at+"post_attention_layernorm", x, normed)
 		b.gatedLinear("mlp.gate_up", normed, mid, c.Activation,
@@ -74,10 +75,9 @@ func buildLlama(b *builder) {
 			b.part(at+"mlp.up_proj", c.MLPBias, c.Intermediate, c.Hidden))
 		b.addLinear("mlp.down", mid, x, b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
 	}
-	rows := b.selectRows(x)
-	last := b.slot("selected.normed", SlotOperand, c.Hidden)
-	b.rmsNorm("final.norm", "norm", rows, last)
-	b.logits(last, table, false)
+	b.layer = None
+	b.rmsNorm("final.norm", "norm", x, normed)
+	b.logits(normed, table, false)
 }
 
 // qkvParts are the projections q, k and v one below the other.

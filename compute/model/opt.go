@@ -50,6 +50,10 @@ func buildOPT(b *builder) {
 		}
 		b.linear("attn.qkv", normed, qkv, ActNone, b.qkvParts(at+"self_attn.")...)
 		b.attention(qkv, attended, func(_, _ *Op) {})
+		b.selectInLast(&x, &attended)
+		if c.PostNorm {
+			normed = x
+		}
 		b.addLinear("attn.out", attended, x, b.part(at+"self_attn.out_proj", c.OutBias, c.Hidden, c.Hidden))
 		if c.PostNorm {
 			norm("attn.norm", "self_attn_layer_norm")
@@ -62,7 +66,8 @@ func buildOPT(b *builder) {
 			norm("mlp.norm", "final_layer_norm")
 		}
 	}
-	b.optLogits(b.selectRows(x), table)
+	b.layer = None
+	b.optLogits(x, table)
 }
 
 // optEmbed writes tokens + positions to x and returns the token table. A

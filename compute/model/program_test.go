@@ -45,7 +45,7 @@ func TestLayerIsEightOpsOrSevenOfGPTJ(t *testing.T) {
 	forEach(t, func(t *testing.T, m *fixture.Model) {
 		perLayer := make([]int, m.Config.Layers)
 		for _, op := range m.Program.Ops {
-			if op.Layer != model.None {
+			if op.Layer != model.None && op.Kind != model.OpSelectRows {
 				perLayer[op.Layer]++
 			}
 		}
@@ -71,7 +71,7 @@ func TestLlamaLayerIsThePapersSequence(t *testing.T) {
 	}
 	require.Equal(t, []string{"embed",
 		"attn.norm", "attn.qkv", "attn.rope_store", "attn.attention", "attn.out", "mlp.norm", "mlp.gate_up", "mlp.down",
-		"select_rows", "final.norm", "logits"}, names)
+		"final.norm", "logits"}, names)
 
 	p := m.Program
 	qkv, gateUp, logits := p.Ops[2], p.Ops[7], p.Ops[len(p.Ops)-1]
@@ -81,6 +81,25 @@ func TestLlamaLayerIsThePapersSequence(t *testing.T) {
 	require.Equal(t, model.ActSiLU, gateUp.Activation)
 	require.Equal(t, "lm_head.weight", p.Tensors[logits.Parts[0].Weight].Name, "not tied")
 	require.Equal(t, []int32{2, 5}, m.Config.Generation.EOS)
+}
+
+// TestTheLastLayerGoesOnWithTheOutputs: what was written before the first OpSelectRows, which
+// follows the last attention, is read behind it only to be selected.
+func TestTheLastLayerGoesOnWithTheOutputs(t *testing.T) {
+	forEach(t, func(t *testing.T, m *fixture.Model) {
+		ops := m.Program.Ops
+		first := slices.IndexFunc(ops, func(op model.Op) bool { return op.Kind == model.OpSelectRows })
+		require.Equal(t, model.OpAttention, ops[first-1].Kind)
+		require.Equal(t, m.Config.Layers-1, ops[first-1].Layer)
+		outputs := map[int]bool{} // slots that hold their rows
+		for _, op := range ops[first:] {
+			require.Equal(t, op.Kind != model.OpSelectRows, outputs[op.In], "%s reads slot %d", op.Name, op.In)
+			if op.Accumulate {
+				require.True(t, outputs[op.Out], "%s adds to slot %d", op.Name, op.Out)
+			}
+			outputs[op.Out] = true
+		}
+	})
 }
 
 // TestProgramIsWellFormed holds every op against the rules of the C header.

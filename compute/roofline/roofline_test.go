@@ -34,22 +34,23 @@ func TestTheBoundOfLlama2By7BByHand(t *testing.T) {
 		/* mlp.norm    */ 32 * (4096*4 + 4096*(4+2)),
 		/* mlp.gate_up */ 32 * (2*11008*4096*2 + 4096*2 + 11008*2),
 		/* mlp.down    */ 32 * (4096*11008*2 + 11008*2 + 4096*(4+4)),
-		/* select_rows */ 2 * 4096 * 4,
+		/* select_rows */ 2*4096*4 + 2*4096*2,
 		/* final.norm  */ 4096*4 + 4096*(4+2),
 		/* logits      */ 32000*4096*2 + 4096*2 + 32000*4,
 	}
 	// The prefill of 1024 tokens is bound by the products of linear ops and
-	// attention, all else by bytes. A head's key takes 4 x 128 flops and an exponential.
+	// attention, all else by bytes. A head's key takes 4 x 128 flops and an exponential. The last
+	// layer goes on with one row behind its attention.
 	prefill := []float64{
 		1024 * (4096*2 + 4096*4) * bytes,
 		32 * (4096*4 + 1024*4096*(4+2)) * bytes,
 		32 * 2 * 3 * 4096 * 4096 * 1024 * flops,
 		32 * 1024 * (2*4096*2 + (2+2)*4096*4) * bytes,
 		32 * (1024 * 1025 / 2) * 32 * (4*128 + 1) * flops,
-		32 * 1024 * (2*4096*4096 + 4096) * flops,
-		32 * (4096*4 + 1024*4096*(4+2)) * bytes,
-		32 * 2 * 2 * 11008 * 4096 * 1024 * flops,
-		32 * 1024 * (2*4096*11008 + 4096) * flops,
+		31*1024*(2*4096*4096+4096)*flops + decode[5]/32*bytes,
+		31*(4096*4+1024*4096*(4+2))*bytes + decode[6]/32*bytes,
+		31*2*2*11008*4096*1024*flops + decode[7]/32*bytes,
+		31*1024*(2*4096*11008+4096)*flops + decode[8]/32*bytes,
 		decode[9] * bytes, decode[10] * bytes, decode[11] * bytes,
 	}
 	var ttft, tpot float64
@@ -63,7 +64,7 @@ func TestTheBoundOfLlama2By7BByHand(t *testing.T) {
 	require.Equal(t, "products", b.Prefill[2].Limit)
 	require.InEpsilon(t, ttft, b.TTFT, 1e-12)
 	require.InEpsilon(t, tpot, b.TPOT, 1e-12)
-	require.Equal(t, 3+32*8+1, Total(b.Prefill).Ops)
+	require.Equal(t, 3+32*8+2, Total(b.Prefill).Ops)
 }
 
 func TestTheBoundScalesWithTheDevice(t *testing.T) {
@@ -146,10 +147,11 @@ func TestQuantisedOpsAreBoundByThePeakOfIntegers(t *testing.T) {
 	unknown := lines(device())
 	quantised := lines(d)
 
-	const flops = 32 * 2 * 2 * 11008 * 4096 * 1024 // of mlp.gate_up
-	require.InEpsilon(t, flops/1e14, bits16["mlp.gate_up"].Seconds, 1e-12)
-	require.InEpsilon(t, flops/1e14, unknown["mlp.gate_up"].Seconds, 1e-12)
-	require.InEpsilon(t, flops/3e14, quantised["mlp.gate_up"].Seconds, 1e-12)
+	// Of mlp.gate_up, where the last layer's one row, bound by its bytes, adds less than 1%.
+	const flops = 31 * 2 * 2 * 11008 * 4096 * 1024
+	require.InEpsilon(t, flops/1e14, bits16["mlp.gate_up"].Seconds, 1e-2)
+	require.InEpsilon(t, flops/1e14, unknown["mlp.gate_up"].Seconds, 1e-2)
+	require.InEpsilon(t, flops/3e14, quantised["mlp.gate_up"].Seconds, 1e-2)
 	require.Equal(t, "products", quantised["mlp.gate_up"].Limit)
 	require.InDelta(t, bits16["attn.attention"].Seconds, quantised["attn.attention"].Seconds, 0)
 }

@@ -384,9 +384,10 @@ class Reader {
   }
 
   void select_rows(const Op& op) {
-    if (p_.select >= 0) bad("op %d has selected the output rows already", p_.select);
-    const mr_slot& in = reads("in", op.in);
-    p_.select = op.index;
+    const mr_slot& in = slot("in", op.in);
+    if (held_[op.in] == Held::outputs) bad("in slot %d has the output rows already", op.in);
+    if (held_[op.in] != Held::rows) bad("in slot %d is read before any op wrote it", op.in);
+    if (p_.select < 0) p_.select = op.index;
     writes(op.out);
     slot_width("out", op.out, in.width);
     slot_type("out", op.out, static_cast<mr_slot_type>(in.type));

@@ -22,8 +22,8 @@ struct Program {
   std::vector<mr_slot> slots;
   std::vector<mr_tensor> tensors;  // the data is the caller's
   std::vector<int> slot_rows;      // [slots] most rows that a slot ever holds; 0 for the logits
-  int select = 0;                  // index of the SELECT_ROWS op; later ops run on output rows
-  int logits_slot = 0;             // the last op's slot: its memory is the caller's
+  int select = 0;       // index of the first SELECT_ROWS op; from it on ops run on output rows
+  int logits_slot = 0;  // the last op's slot: its memory is the caller's
   int vocab = 0;
   int layers = 0, kv_heads = 0, head_dim = 0;
   int32_t kv_type = MR_KV_AUTO;

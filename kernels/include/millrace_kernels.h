@@ -70,7 +70,8 @@ typedef enum mr_op_kind {
       4, /* per-head norm and rotary embedding of q and k in place in `in`; k and v to the KV cache */
   MR_OP_ATTENTION =
       5, /* out[r] = softmax(scale * q[r] . K^T + mask) . V over the row's own sequence */
-  MR_OP_SELECT_ROWS = 6 /* out[i] = in[output_rows[i]]; ops after it run on the outputs' rows */
+  MR_OP_SELECT_ROWS = 6 /* out[i] = in[output_rows[i]]; ops after the first one run on the outputs'
+                         * rows, and what they read of before is selected too */
 } mr_op_kind;
 
 typedef enum mr_norm_kind { MR_NORM_RMS = 0, MR_NORM_LAYER = 1 } mr_norm_kind;

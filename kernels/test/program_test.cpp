@@ -163,7 +163,15 @@ TEST(Program, BadOpsAreRefused) {
       {"q_norm of another length", [](Builder& b) { b.ops[kRope].q_norm = b.ops[kNorm].weight; },
        "expected [40]"},
       {"no SELECT_ROWS", [](Builder& b) { b.ops.resize(kSelect); }, "no SELECT_ROWS"},
-      {"two SELECT_ROWS", [](Builder& b) { b.ops[kSelect + 1] = b.ops[kSelect]; }, "already"},
+      {"rows selected twice",
+       [](Builder& b) { std::swap(b.ops[kSelect + 1].in, b.ops[kSelect].in); },
+       "before any op wrote it"},
+      {"outputs selected",
+       [](Builder& b) {
+         b.ops[kSelect + 1] = b.ops[kSelect];
+         b.ops[kSelect + 1].in = b.ops[kSelect].out;
+       },
+       "has the output rows already"},
       {"rows read behind SELECT_ROWS", [](Builder& b) { b.ops[kSelect + 1].in = 0; },
        "before SELECT_ROWS"},
       {"attention behind SELECT_ROWS", [](Builder& b) { b.ops[kSelect + 1] = b.ops[kAttention]; },

@@ -2,6 +2,7 @@
 // and leave the program as it was.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -176,6 +177,49 @@ TEST_P(StepTest, OutputRowsAreTheChosenOnes) {
     const float* want = expected.data() + int64_t{rows[i]} * b.vocab;
     EXPECT_TRUE(std::equal(got, got + b.vocab, want)) << "output " << i;
   }
+}
+
+// The rows may be selected as soon as their keys and values are stored.
+Builder selects_early() {
+  Builder b = small_llama();
+  const auto is = [](int kind) { return [kind](const mr_op& op) { return op.kind == kind; }; };
+  const auto select = std::find_if(b.ops.begin(), b.ops.end(), is(MR_OP_SELECT_ROWS));
+  const int x = select->in, last = select->out;
+  b.ops.erase(select);
+  const auto attention = std::find_if(b.ops.rbegin(), b.ops.rend(), is(MR_OP_ATTENTION)).base();
+  const int heads = attention[-1].out;
+  const int last_heads = b.slot(MR_SLOT_OPERAND, b.slots[heads].width);
+  for (auto op = attention; op != b.ops.end(); ++op) {
+    for (int32_t* slot : {&op->in, &op->out}) {
+      if (*slot == x) *slot = last;
+      if (*slot == heads) *slot = last_heads;
+    }
+  }
+  const auto at = attention - b.ops.begin();
+  b.select_rows(x, last);
+  b.select_rows(heads, last_heads);
+  std::rotate(b.ops.begin() + at, b.ops.end() - 2, b.ops.end());
+  return b;
+}
+
+TEST_P(StepTest, RowsSelectedInTheLastLayerHaveTheSameLogits) {
+  Builder late = small_llama(), early = selects_early();
+  Model model(GetParam(), late, 8), other(GetParam(), early, 8);
+  const std::vector<int32_t> tokens = {9, 8, 7, 6, 5, 4}, rows = {0, 3, 5};
+  std::vector<std::vector<float>> logits;
+  for (Model* m : {&model, &other}) {
+    Sequence s(*m);
+    s.reach(8);
+    std::vector<float>& got = logits.emplace_back(4 * late.vocab);
+    // Three of the six rows, none of the next one, then its successor's.
+    const mr_sequence six{s.region, 0, 6, 0, 0, nullptr}, none{s.region, 0, 1, 6, 0, nullptr},
+        one{s.region, 0, 1, 7, 0, nullptr};
+    const int32_t first = 0;
+    m->run({tokens.data(), &six, rows.data(), got.data(), nullptr, 6, 1, 3});
+    m->run({tokens.data(), &none, nullptr, nullptr, nullptr, 1, 1, 0});
+    m->run({tokens.data(), &one, &first, got.data() + 3 * late.vocab, nullptr, 1, 1, 1});
+  }
+  EXPECT_EQ(logits[0], logits[1]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, StepTest, testing::Values("ref", tested_isas().front()),
