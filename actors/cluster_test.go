@@ -309,7 +309,10 @@ func TestAGatewayThatTakesARequestOverFindsItsSequences(t *testing.T) {
 		require.NoError(t, err)
 		again = append(again, s)
 	}
-	require.Eventually(t, func() bool { return second.watch.sequences(compute[0].name) == 3 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool {
+		l := compute[0].loop.ledger
+		return !slices.ContainsFunc(before, func(seq msg.SeqID) bool { return l.ofAnother(seq, second.name) })
+	}, patience, time.Millisecond)
 	for _, s := range streams {
 		s.Close()
 	}
@@ -329,6 +332,23 @@ func TestAGatewayThatTakesARequestOverFindsItsSequences(t *testing.T) {
 		}
 	}
 	requireClean(t, compute[0].Pipeline, compute[0].device)
+}
+
+// TestASequenceThatIsCancelledIsNotRedirected, not even before its end: that would be the
+// new owner's.
+func TestASequenceThatIsCancelledIsNotRedirected(t *testing.T) {
+	d := newTestDevice(100)
+	d.gate = make(chan struct{}, 1)
+	p := start(t, testConfig(t, d))
+	reply, got := probe(p)
+	p.system.Root.Send(p.compute, &msg.Generate{
+		Seq: 7, Choices: []msg.SeqID{7}, Reply: reply, Watch: reply, Detok: reply, Prompt: []int32{1}, MaxTokens: 100, Arrival: time.Now(),
+	})
+	require.Eventually(t, func() bool { return p.loop.running.Load() == 1 }, patience, time.Millisecond) // it waits at the gate
+	p.system.Root.Send(p.compute, &msg.Cancel{Seq: 7})
+	p.system.Root.Send(p.compute, &msg.Redirect{Seq: 7, Reply: reply, Watch: reply, Detok: reply})
+	close(d.gate)
+	require.Equal(t, &msg.Lost{Seq: 7, Why: workerForgot}, receive[*msg.Lost](t, got))
 }
 
 func TestAWorkerThatHasNotASequenceToRedirectSaysSo(t *testing.T) {

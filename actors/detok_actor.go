@@ -114,11 +114,15 @@ func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
 
 // token sends what t adds to its sequence's text. Tokens of a sequence that
 // has ended here (a stop string) are the step or two that were already under
-// way; they are dropped, as are those that are not next: of a text that was opened
-// again, whose tokens the worker sends anew. A panic ends the sequence and is returned.
+// way; they are dropped, as are those that were there. Behind one that is missing
+// there is no text: the request learns of the gap. A panic ends the sequence and is returned.
 func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (failure any) {
 	o := a.open[t.Seq]
-	if o == nil || t.ID >= 0 && t.Index != o.next {
+	if o == nil || t.ID >= 0 && t.Index < o.next {
+		return nil
+	}
+	if t.ID >= 0 && t.Index > o.next {
+		ctx.Send(o.reply, &msg.Text{Seq: t.Seq, Token: t.ID, Index: t.Index})
 		return nil
 	}
 	defer func() {

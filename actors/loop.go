@@ -58,6 +58,7 @@ type sequence struct {
 	account   *account
 	started   bool
 	decodes   bool // its first token is there
+	cancelled bool // its end is to come
 	endIsSent bool
 }
 
@@ -245,6 +246,9 @@ func (l *loop) take(m any) error {
 	case *msg.Generate:
 		l.submit(m)
 	case *msg.Cancel:
+		if s := l.sequences[sched.ID(m.Seq)]; s != nil {
+			s.cancelled = true
+		}
 		l.events = append(l.events, sched.Cancel(sched.ID(m.Seq)))
 	case *msg.Redirect:
 		l.redirect(m)
@@ -305,7 +309,7 @@ func (l *loop) submit(g *msg.Generate) {
 // owner, it may be. Of one that has ended here the request may not have the end: only it can tell.
 func (l *loop) redirect(m *msg.Redirect) {
 	s := l.sequences[sched.ID(m.Seq)]
-	if s == nil || s.endIsSent || m.From > s.generated() {
+	if s == nil || s.cancelled || s.endIsSent || m.From > s.generated() {
 		l.p.system.Root.Send(m.Reply, &msg.Lost{Seq: m.Seq, Why: workerForgot})
 		return
 	}

@@ -293,6 +293,8 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 	}
 	c := &r.choices[i]
 	switch {
+	case t.Index > len(c.tokens) && c.redirected:
+		return api.Event{}, ignored // on its way before the worker heard of it, which sends all again
 	case t.Index > len(c.tokens):
 		return api.Event{}, gap
 	case t.Token >= 0 && t.Index < len(c.tokens):

@@ -85,7 +85,7 @@ func TestADetokenizerThatPanicsAnswersEverySequenceOfItsMessageAndServesOn(t *te
 	requireServes(t, p, d)
 }
 
-func TestADetokenizerTakesOnlyTheTokenThatIsNext(t *testing.T) {
+func TestADetokenizerTakesTheTokenThatIsNextAndTellsOfAGap(t *testing.T) {
 	p := start(t, testConfig(t, newTestDevice(100)))
 	reply, got := probe(p)
 	a := &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{}}
@@ -94,8 +94,11 @@ func TestADetokenizerTakesOnlyTheTokenThatIsNext(t *testing.T) {
 	p.system.Root.Send(pid, &msg.Tokens{Tokens: []msg.Token{
 		{Seq: 1, ID: 304, Index: 4}, {Seq: 1, ID: 302, Index: 2}, {Seq: 1, ID: 302, Index: 2}, {Seq: 1, ID: 303, Index: 3, Finish: api.FinishLength},
 	}})
+	require.Equal(t, &msg.Text{Seq: 1, Token: 304, Index: 4}, receive[*msg.Text](t, got))
 	for _, id := range []int32{302, 303} {
-		require.Equal(t, id, receive[*msg.Text](t, got).Token)
+		m := receive[*msg.Text](t, got)
+		require.Equal(t, id, m.Token)
+		require.NotEmpty(t, m.Text)
 	}
 	require.Empty(t, got)
 }
