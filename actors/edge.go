@@ -62,7 +62,7 @@ func (e *edge) enter(r *api.Request, now time.Time) *api.Error {
 		return overloaded(reasonDeadline, wait, "the queue takes about %s, longer than the request's timeout leaves: try again later",
 			wait.Round(100*time.Millisecond))
 	}
-	if e.line.TooLong(r.Tenant, r.Weight, e.longest, e.batch) {
+	if e.line.TooLong(r.Tenant, r.Weight, e.longest, len(e.inside), e.batch) {
 		return overloaded(reasonQueueWait, wait, "%d requests wait, which takes about %s, at most %s is allowed: try again later",
 			e.line.Inside(), wait.Round(100*time.Millisecond), e.longest)
 	}

@@ -122,7 +122,7 @@ func TestAQueueThatTakesTooLongIsRefusedAtOnce(t *testing.T) {
 		e.end(50 * time.Millisecond)
 	}
 	e.fill(1)
-	for e.Running() > 0 { // an idle server takes a burst, as far as it takes no longer than that
+	for len(e.running) > 0 { // an idle server takes a burst, as far as it takes no longer than that
 		e.end(50 * time.Millisecond)
 	}
 	e.fill(10 + 21)
@@ -130,7 +130,21 @@ func TestAQueueThatTakesTooLongIsRefusedAtOnce(t *testing.T) {
 	require.NotNil(t, err)
 }
 
-func (e *edgeTest) Running() int { return len(e.running) }
+func TestNobodyIsRefusedWhileTheBatchHasRoom(t *testing.T) {
+	e := newEdgeTest(t, 1000, 10, 0)
+	e.fill(20)
+	e.serve(100, 10*time.Second)
+	for len(e.running) > 0 {
+		e.end(10 * time.Second)
+	}
+	e.longest = time.Second
+	for i := range 10 { // all at once; none has begun
+		require.Nil(t, e.enter(&api.Request{ID: fmt.Sprint("burst-", i)}, e.now))
+	}
+	_, err := e.submit("", 0)
+	require.Equal(t, reasonQueueWait, err.Reason)
+	require.Equal(t, longestRetry, err.RetryAfter)
+}
 
 func TestARequestThatLeavesTheQueueIsNotWaitedFor(t *testing.T) {
 	e := newEdgeTest(t, 30, 10, 0)

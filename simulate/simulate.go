@@ -155,7 +155,7 @@ func (f *fleet) arrive(r Request) error {
 	slice := f.tally.slice(f.started)
 	f.tally.arrived(slice, r.At)
 	f.started++
-	if f.line.TooLong("", 1, f.cfg.MaxQueueWait, f.cfg.Workers*f.cfg.Sched.MaxBatchSize) {
+	if f.line.TooLong("", 1, f.cfg.MaxQueueWait, f.started-1-f.tally.ended(), f.cfg.Workers*f.cfg.Sched.MaxBatchSize) {
 		f.tally.refused(slice, refusedForWait)
 		return nil
 	}

@@ -65,12 +65,17 @@ func (l *Line) Wait(tenant string, weight int) Time {
 	return l.interval * Time(l.Ahead(tenant, weight))
 }
 
-// TooLong says whether that is longer than a bound; none for 0. As long as the line
-// was not seen to move, it may be as long as what runs at once: a server that starts under
-// load does not fill it with what it cannot serve in time.
-func (l *Line) TooLong(tenant string, weight int, bound Time, batch int) bool {
+// TooLong says whether that is longer than a bound (0: none) where batch sequences run at
+// once and so many requests are inside, those that run and those in the line. As long as
+// the batch has room for all of them it is not: their prompts take their time, but none waits
+// for another's answer. As long as the line was not seen to move, it may be as long as the
+// batch: a server that starts under load does not fill it with what it cannot serve in time.
+func (l *Line) TooLong(tenant string, weight int, bound Time, inside, batch int) bool {
+	if bound == 0 || inside < batch {
+		return false
+	}
 	ahead := l.Ahead(tenant, weight)
-	return bound > 0 && (l.interval*Time(ahead) > bound || l.counted == 0 && ahead >= max(batch, 1))
+	return l.interval*Time(ahead) > bound || l.counted == 0 && ahead >= max(batch, 1)
 }
 
 // Inside is the number of those in the line.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,6 +52,7 @@ type server struct {
 // own. stop is due even after an error.
 func (s *suite) serve(ctx context.Context, name string, tenants ...string) (v *server, stop func() error, err error) {
 	c := s.config(name)
+	c.Args = slices.Clone(s.args)
 	if !s.split {
 		c.Members = map[string]int{cluster.RoleServer: 1}
 	}

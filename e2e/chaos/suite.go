@@ -71,11 +71,12 @@ func (t *trial) struck(kind, name string) {
 	fmt.Fprintf(t.out, "  %s: %s\n", kind, name)
 }
 
-// config is a cluster of two processes of each role.
+// config is a cluster of two processes of each role. However long a stream waits, it is not
+// refused: it would count as lost.
 func (s *suite) config(name string) cluster.Config {
 	return cluster.Config{
 		Dir: filepath.Join(s.dir, name), Programs: s.programs, Model: s.model,
-		Members: cluster.Each(2), NATSServers: 1, Args: s.args,
+		Members: cluster.Each(2), NATSServers: 1, Args: append([]string{"--max-queue-wait=0"}, s.args...),
 	}
 }
 
