@@ -319,6 +319,10 @@ func TestAGatewayThatTakesARequestOverFindsItsSequences(t *testing.T) {
 	require.Eventually(t, func() bool { return first.watch.sequences(compute[0].name) == 0 }, patience, time.Millisecond)
 	compute[0].device.gate <- struct{}{} // its loop comes by
 	require.Equal(t, before, compute[0].running())
+	second.mu.Lock()
+	waiting := second.edge.line.Inside()
+	second.mu.Unlock()
+	require.Zero(t, waiting, "what runs waits for nothing")
 	compute[0].device.open1()
 	for i, s := range again {
 		got, last, err := read(s)

@@ -149,6 +149,7 @@ func (a *requestActor) adopt(ctx actor.Context, m *msg.Found) {
 		return
 	}
 	a.redirect(ctx, lead, &place{compute: m.Compute, choices: m.Seqs}, text)
+	a.p.begun(a.state.api.ID, time.Now())
 	if len(a.state.waiting()) == 0 {
 		a.finding = time.Time{}
 		a.p.watch.waitNoMore(ctx.Self())
