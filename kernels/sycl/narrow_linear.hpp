@@ -18,7 +18,7 @@ bool narrow(const Program& program);
 // Makes the narrow ops of one program.
 class NarrowLinears {
  public:
-  // The stream outlives it and the ops that it makes, and so does it.
+  // The stream outlives it, and it outlives the ops that it makes.
   NarrowLinears(Stream& stream, Target target, const Bundle& bundle);
 
   std::unique_ptr<Linear> make(const LinearKind& kind, const Program& program, const Op& op);

@@ -12,7 +12,8 @@ class Fp8 {
  public:
   static constexpr int kWordCodes = 4;
   static constexpr bool kInGroups = false;
-  // widen() gives numbers over kUnit. Operands of f16 would be subnormal.
+  // widen() gives numbers over kUnit. For the matrix engine that is 1: of its f16 operands some
+  // would be subnormal.
   static constexpr float kUnit = MR_XMX ? 1.0f : 256.0f;
 
   // A half has the same places, but for a wider exponent: so read, a code is 2^8 too small, and
