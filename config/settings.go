@@ -134,7 +134,7 @@ func (s *Serve) RegisterBatch(f *pflag.FlagSet) {
 	f.IntVar(&s.MaxHoldSteps, "max-hold-steps", 16, "steps that --waiting-served-ratio holds a prompt back at most")
 	f.IntVar(&s.MaxBatchSize, "max-batch-size", 64, "sequences per step")
 	f.IntVar(&s.MaxWaiting, "max-waiting", 512, "requests that may wait for admission; more are answered with 429")
-	f.DurationVar(&s.MaxQueueWait, "max-queue-wait", time.Second, "once there are as many requests as --max-batch-size, one that would wait longer before its prompt is begun, by the rate at which the queue moves, is answered with 429 at once (0: no bound but --max-waiting)")
+	f.DurationVar(&s.MaxQueueWait, "max-queue-wait", 10*time.Second, "once there are as many requests as --max-batch-size, one that would wait longer before its prompt is begun, by the rate at which the queue moves, is answered with 429 at once (0: no bound but --max-waiting)")
 }
 
 // Validate checks what does not depend on the machine or the model. Several

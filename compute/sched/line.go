@@ -22,7 +22,8 @@ const (
 	// standing is the time after which one who was in the line when another one began
 	// has been passed over: longer than a prompt takes to become tokens and to find the
 	// next step, on a server that is not full.
-	standing = 100 * time.Millisecond
+	standing   = 100 * time.Millisecond
+	firstGuess = time.Second
 )
 
 // NewLine returns an empty line.
@@ -68,14 +69,17 @@ func (l *Line) Wait(tenant string, weight int) Time {
 // TooLong says whether that is longer than a bound (0: none) where batch sequences run at
 // once and so many requests are inside, those that run and those in the line. As long as
 // the batch has room for all of them it is not: their prompts take their time, but none waits
-// for another's answer. As long as the line was not seen to move, it may be as long as the
-// batch: a server that starts under load does not fill it with what it cannot serve in time.
+// for another's answer. As long as the line was not seen to move, a batch is taken to run for
+// firstGuess: a server that starts under load does not fill it with what it cannot serve in time.
 func (l *Line) TooLong(tenant string, weight int, bound Time, inside, batch int) bool {
 	if bound == 0 || inside < batch {
 		return false
 	}
-	ahead := l.Ahead(tenant, weight)
-	return l.interval*Time(ahead) > bound || l.counted == 0 && ahead >= max(batch, 1)
+	interval := l.interval
+	if l.counted == 0 {
+		interval = firstGuess / Time(max(batch, 1))
+	}
+	return interval*Time(l.Ahead(tenant, weight)) > bound
 }
 
 // Inside is the number of those in the line.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +51,7 @@ type server struct {
 // own. stop is due even after an error.
 func (s *suite) serve(ctx context.Context, name string, tenants ...string) (v *server, stop func() error, err error) {
 	c := s.config(name)
-	c.Args = slices.Clone(s.args)
+	c.Args = append([]string{"--max-queue-wait=1s"}, s.args...) // half of the bound for a good answer's first token
 	if !s.split {
 		c.Members = map[string]int{cluster.RoleServer: 1}
 	}
