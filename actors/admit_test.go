@@ -14,7 +14,9 @@ import (
 func TestWhatComesDuringAStepBeginsInTheNext(t *testing.T) {
 	d := newTestDevice(100)
 	d.gate = make(chan struct{})
-	p := start(t, testConfig(t, d))
+	cfg := testConfig(t, d)
+	cfg.admitPatience = patience
+	p := start(t, cfg)
 	open := sync.OnceFunc(func() { close(d.gate) })
 	t.Cleanup(open) // before the pipeline's
 	running, err := p.Submit(context.Background(), tokensRequest("running", []int32{1, 2}, 20))
@@ -28,7 +30,6 @@ func TestWhatComesDuringAStepBeginsInTheNext(t *testing.T) {
 		defer p.loop.inbox.mu.Unlock()
 		return len(p.loop.inbox.items) > 0
 	}, patience, time.Millisecond)
-	p.loop.patience = patience // the loop is in a step
 	d.gate <- struct{}{}
 	d.gate <- struct{}{}
 	d.gate <- struct{}{} // the third step has ended when the fourth takes this

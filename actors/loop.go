@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -77,7 +78,7 @@ type output struct {
 
 func newLoop(p *Pipeline, s *sched.Scheduler) *loop {
 	l := &loop{
-		p: p, sched: s, runner: p.cfg.Model, inbox: newInbox(), patience: admitPatience, ledger: newLedger(p.tracer),
+		p: p, sched: s, runner: p.cfg.Model, inbox: newInbox(), patience: cmp.Or(p.cfg.admitPatience, admitPatience), ledger: newLedger(p.tracer),
 		sequences: make(map[sched.ID]*sequence), start: time.Now(),
 		quit: make(chan struct{}), stopped: make(chan struct{}),
 	}

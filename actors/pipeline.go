@@ -52,6 +52,8 @@ type Config struct {
 	GiveUpAfter  time.Duration // no step for so long is a failure for good, see Wait; 0: never
 	NoOverlap    bool          // a step waits for the text of the one before it, where that is made in this process: only to measure what the overlap gains
 
+	admitPatience time.Duration // see loop.admit; 0: its default
+
 	Cluster Cluster
 	Metrics *metrics.Metrics
 	Tracer  trace.Tracer // nil: no traces
