@@ -251,6 +251,9 @@ func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 		case answered && lives:
 			unanswered, begin, probe = 0, time.Now(), min(2*probe, probeMost)
 		case answered, unanswered > 0:
+			if m, err := s.sub.NextMsg(time.Millisecond); err == nil {
+				return m, nil // what the server said before it answered: the end, it may be
+			}
 			return nil, fmt.Errorf("%w: the server is gone after message %d", ErrCut, s.seq)
 		default:
 			unanswered++

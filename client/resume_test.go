@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
@@ -377,4 +378,50 @@ func TestBodiesAboveAMessagesSizeTravelByObjectStore(t *testing.T) {
 	m, err = nc.RequestMsg(m, 10*time.Second)
 	require.NoError(t, err)
 	require.Contains(t, string(m.Data), `no object \"unknown\"`)
+}
+
+// TestARefusalThatComesDuringAQuestionIsRead: the server says that the stream has ended while
+// its last message, of a call that left no log, waits to be read.
+func TestARefusalThatComesDuringAQuestionIsRead(t *testing.T) {
+	url := jetStream(t).ClientURL()
+	nc, err := nats.Connect(url)
+	require.NoError(t, err)
+	defer nc.Close()
+	stream := func(seq string, headers ...string) *nats.Msg {
+		m := nats.NewMsg("")
+		m.Header.Set(natsapi.HeaderSeq, seq)
+		for i := 0; i < len(headers); i += 2 {
+			m.Header.Set(headers[i], headers[i+1])
+		}
+		return m
+	}
+	reply := make(chan string, 1)
+	_, err = nc.Subscribe("test.cancel", func(m *nats.Msg) {
+		if m.Reply == "" {
+			return
+		}
+		last := stream("2", natsapi.HeaderEnd, "error", "Nats-Service-Error-Code", "429", "Nats-Service-Error", "the queue is full")
+		last.Subject = <-reply
+		ended := nats.NewMsg(m.Reply)
+		ended.Header.Set(natsapi.HeaderEnd, "1")
+		assert.NoError(t, nc.PublishMsg(last))
+		assert.NoError(t, nc.PublishMsg(ended))
+	})
+	require.NoError(t, err)
+	_, err = nc.Subscribe("millrace.v1.chat.completions", func(m *nats.Msg) {
+		first := stream("1", natsapi.HeaderCancel, "test.cancel", natsapi.HeaderID, "x", natsapi.HeaderInterval, "60")
+		first.Subject, first.Data = m.Reply, []byte(`{"choices":[]}`)
+		reply <- m.Reply
+		assert.NoError(t, nc.PublishMsg(first))
+	})
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	c, err := client.DialNATS(url)
+	require.NoError(t, err)
+	defer c.Close()
+	for _, err = range c.ChatStream(t.Context(), client.ChatRequest{Messages: []client.Message{{Role: "user", Content: "x"}}}) {
+	}
+	var said *client.Error
+	require.ErrorAs(t, err, &said)
+	require.Equal(t, 429, said.Status)
 }
