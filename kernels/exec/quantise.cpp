@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "millrace_kernels.h"
+
 namespace millrace {
 namespace {
 
@@ -129,6 +131,32 @@ float quantise_nf4(const float* w, int n, uint8_t* codes) {
   const float inverse = 1.0f / scale;
   for (int i = 0; i < n; ++i) codes[i] = nf4_code(w[i] * inverse);
   return scale;
+}
+
+float quantise(int32_t weights, const float* w, int n, uint8_t* codes) {
+  switch (weights) {
+    case MR_WEIGHTS_INT8:
+      return quantise_int8(w, n, reinterpret_cast<int8_t*>(codes));
+    case MR_WEIGHTS_INT4:
+      return quantise_int4(w, n, codes);
+    case MR_WEIGHTS_FP8:
+      return quantise_fp8(w, n, codes);
+    default:
+      return quantise_nf4(w, n, codes);
+  }
+}
+
+float code_value(int32_t weights, uint8_t code) {
+  switch (weights) {
+    case MR_WEIGHTS_INT8:
+      return static_cast<int8_t>(code);
+    case MR_WEIGHTS_INT4:
+      return static_cast<float>(code - 8);
+    case MR_WEIGHTS_FP8:
+      return fp8_value(code);
+    default:
+      return kNf4Levels[code];
+  }
 }
 
 }  // namespace millrace

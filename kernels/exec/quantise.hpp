@@ -50,6 +50,13 @@ inline constexpr float kNf4Levels[16] = {
 // magnitude as a bf16, the code that of the nearest level. NaN as quantise_int4.
 float quantise_nf4(const float* w, int n, uint8_t* codes);
 
+// The codes of n weights of a type (mr_weights) other than 16 bits, and their scale; int8's are
+// two's complement.
+float quantise(int32_t weights, const float* w, int n, uint8_t* codes);
+
+// What a code stands for, over the scale.
+float code_value(int32_t weights, uint8_t code);
+
 }  // namespace millrace
 
 #endif

@@ -47,51 +47,19 @@ float weight_row(const Program& p, const Op& op, int64_t row, int width, float* 
   return bias != nullptr ? element(*bias, source) : 0.0f;
 }
 
-// What is left of n numbers by int8 codes, which the room is for.
-void round_trip_int8(float* w, int n, std::vector<uint8_t>& room) {
-  room.resize(n);
-  auto* const codes = reinterpret_cast<int8_t*>(room.data());
-  const float scale = quantise_int8(w, n, codes);
-  for (int i = 0; i < n; ++i) w[i] = scale * static_cast<float>(codes[i]);
-}
-
-void round_trip_int4(float* w, int n, std::vector<uint8_t>& codes) {
+// What is left of n numbers by codes of a type of weights, which the room is for.
+void round_trip(int32_t weights, float* w, int n, std::vector<uint8_t>& codes) {
   codes.resize(n);
-  const float scale = quantise_int4(w, n, codes.data());
-  for (int i = 0; i < n; ++i) w[i] = scale * static_cast<float>(codes[i] - 8);
-}
-
-void round_trip_fp8(float* w, int n, std::vector<uint8_t>& codes) {
-  codes.resize(n);
-  const float scale = quantise_fp8(w, n, codes.data());
-  for (int i = 0; i < n; ++i) w[i] = scale * fp8_value(codes[i]);
-}
-
-void round_trip_nf4(float* w, int n, std::vector<uint8_t>& codes) {
-  codes.resize(n);
-  const float scale = quantise_nf4(w, n, codes.data());
-  for (int i = 0; i < n; ++i) w[i] = scale * kNf4Levels[codes[i]];
+  const float scale = quantise(weights, w, n, codes.data());
+  for (int i = 0; i < n; ++i) w[i] = scale * code_value(weights, codes[i]);
 }
 
 // What is left of a row of W as the op keeps it.
 void round_trip(const Op& op, float* w, int width, std::vector<uint8_t>& codes) {
+  if (op.weights == MR_WEIGHTS_16BIT) return;
   const int group = in_groups(op.weights) ? op.group : width;
   for (int k = 0; k < width; k += group) {
-    const int n = std::min(group, width - k);
-    switch (op.weights) {
-      case MR_WEIGHTS_INT8:
-        round_trip_int8(w + k, n, codes);
-        break;
-      case MR_WEIGHTS_INT4:
-        round_trip_int4(w + k, n, codes);
-        break;
-      case MR_WEIGHTS_FP8:
-        round_trip_fp8(w + k, n, codes);
-        break;
-      case MR_WEIGHTS_NF4:
-        round_trip_nf4(w + k, n, codes);
-        break;
-    }
+    round_trip(op.weights, w + k, std::min(group, width - k), codes);
   }
 }
 
@@ -99,7 +67,9 @@ void round_trip(const Op& op, float* w, int width, std::vector<uint8_t>& codes) 
 void round_trip_rows(int rows, Slot in, float* out) {
   std::vector<uint8_t> codes;
   std::copy(in.f32(), in.f32() + int64_t{rows} * in.width, out);
-  for (int r = 0; r < rows; ++r) round_trip_int8(out + int64_t{r} * in.width, in.width, codes);
+  for (int r = 0; r < rows; ++r) {
+    round_trip(MR_WEIGHTS_INT8, out + int64_t{r} * in.width, in.width, codes);
+  }
 }
 
 }  // namespace

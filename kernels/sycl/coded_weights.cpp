@@ -16,20 +16,6 @@ uint8_t zero_code(int32_t weights) {
   return weights == MR_WEIGHTS_INT4 ? 8 : weights == MR_WEIGHTS_NF4 ? 7 : 0;
 }
 
-// Codes of n weights and their scale.
-float quantise(int32_t weights, const float* w, int n, uint8_t* codes) {
-  switch (weights) {
-    case MR_WEIGHTS_INT8:
-      return quantise_int8(w, n, reinterpret_cast<int8_t*>(codes));
-    case MR_WEIGHTS_INT4:
-      return quantise_int4(w, n, codes);
-    case MR_WEIGHTS_FP8:
-      return quantise_fp8(w, n, codes);
-    default:
-      return quantise_nf4(w, n, codes);
-  }
-}
-
 uint32_t word_of_bytes(const uint8_t* codes) {
   uint32_t word = 0;
   for (int i = 0; i < 4; ++i) word |= uint32_t{codes[i]} << 8 * i;
