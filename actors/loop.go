@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -27,7 +26,6 @@ type loop struct {
 	ledger    *ledger
 	sequences map[sched.ID]*sequence
 	start     time.Time
-	patience  time.Duration // see admit
 	quit      chan struct{}
 	stopped   chan struct{}
 	failed    error // for good: everything is refused
@@ -78,7 +76,7 @@ type output struct {
 
 func newLoop(p *Pipeline, s *sched.Scheduler) *loop {
 	l := &loop{
-		p: p, sched: s, runner: p.cfg.Model, inbox: newInbox(), patience: cmp.Or(p.cfg.admitPatience, admitPatience), ledger: newLedger(p.tracer),
+		p: p, sched: s, runner: p.cfg.Model, inbox: newInbox(), ledger: newLedger(p.tracer),
 		sequences: make(map[sched.ID]*sequence), start: time.Now(),
 		quit: make(chan struct{}), stopped: make(chan struct{}),
 	}
@@ -199,7 +197,7 @@ func (l *loop) admit() {
 	if len(l.asked) == 0 {
 		return
 	}
-	patience := time.NewTimer(l.patience)
+	patience := time.NewTimer(l.p.cfg.admitPatience)
 	defer patience.Stop()
 	for len(l.asked) > 0 && l.failed == nil {
 		select {

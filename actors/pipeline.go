@@ -177,7 +177,7 @@ func (c *Config) complete() error {
 	}
 	for d, def := range map[*time.Duration]time.Duration{
 		&c.StallAfter: 30 * time.Second, &c.Cluster.Beat: cluster.DefaultBeat, &c.Cluster.Dead: cluster.DefaultDead,
-		&c.Cluster.ResumeTimeout: time.Minute,
+		&c.Cluster.ResumeTimeout: time.Minute, &c.admitPatience: admitPatience,
 	} {
 		if *d == 0 {
 			*d = def

@@ -148,7 +148,7 @@ func (a *requestActor) adopt(ctx actor.Context, m *msg.Found) {
 		ctx.Send(m.Compute, &msg.Cancel{Seq: lead})
 		return
 	}
-	a.redirect(ctx, lead, &place{compute: m.Compute, choices: m.Seqs}, text)
+	a.redirect(ctx, m.Compute, text, m.Seqs)
 	a.p.begun(a.state.api.ID, time.Now())
 	if len(a.state.waiting()) == 0 {
 		a.finding = time.Time{}
@@ -184,11 +184,17 @@ func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor
 	g, open := a.state.start(first, a.p.nextSeq)
 	g.Reply, g.Detok, g.Watch, g.Trace = ctx.Self(), text, a.p.watcher, a.span.SpanContext()
 	a.openTexts(ctx, text, worker, open)
-	a.places[g.Seq] = &place{
-		compute: worker, detok: text, choices: g.Choices,
-		watched: a.p.watch.begin(time.Now(), g.Seq, worker.Address, text.Address, ctx.Self(), len(g.Generated)),
-	}
+	a.runs(ctx, worker, text, g.Choices, len(g.Generated))
 	ctx.Send(worker, g)
+}
+
+// runs notes where a sequence does from here on, behind so many tokens.
+func (a *requestActor) runs(ctx actor.Context, worker, text *actor.PID, choices []msg.SeqID, tokens int) {
+	lead := choices[0]
+	a.places[lead] = &place{
+		compute: worker, detok: text, choices: choices,
+		watched: a.p.watch.begin(time.Now(), lead, worker.Address, text.Address, ctx.Self(), tokens),
+	}
 }
 
 // query is what placement has to know of a sequence.
@@ -254,7 +260,7 @@ func (a *requestActor) moveText(ctx actor.Context, seq msg.SeqID, why string) bo
 	}
 	closeTexts(ctx, at)
 	a.left(lead, at)
-	tokens := a.redirect(ctx, lead, at, text)
+	tokens := a.redirect(ctx, at.compute, text, at.choices)
 	a.p.cluster.Moved(why)
 	migrated(a.span, why, at.detok.Address, tokens)
 	a.log.Warn().Str("why", why).Int("tokens", tokens).Str("from", at.detok.Address).Msg("a text goes on at another detokenizer")
@@ -262,14 +268,11 @@ func (a *requestActor) moveText(ctx actor.Context, seq msg.SeqID, why string) bo
 }
 
 // redirect has the worker of a sequence send it to a detokenizer, behind so many tokens.
-func (a *requestActor) redirect(ctx actor.Context, lead msg.SeqID, at *place, text *actor.PID) (tokens int) {
-	open, tokens := a.state.redirect(lead)
-	a.openTexts(ctx, text, at.compute, open)
-	a.places[lead] = &place{
-		compute: at.compute, detok: text, choices: at.choices,
-		watched: a.p.watch.begin(time.Now(), lead, at.compute.Address, text.Address, ctx.Self(), tokens),
-	}
-	ctx.Send(at.compute, &msg.Redirect{Seq: lead, Reply: ctx.Self(), Watch: a.p.watcher, Detok: text, From: tokens})
+func (a *requestActor) redirect(ctx actor.Context, worker, text *actor.PID, choices []msg.SeqID) (tokens int) {
+	open, tokens := a.state.redirect(choices[0])
+	a.openTexts(ctx, text, worker, open)
+	a.runs(ctx, worker, text, choices, tokens)
+	ctx.Send(worker, &msg.Redirect{Seq: choices[0], Reply: ctx.Self(), Watch: a.p.watcher, Detok: text, From: tokens})
 	return tokens
 }
 
