@@ -149,23 +149,15 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 	shares := make([]shares, len(multiples))
 	for round := range loadRounds {
 		for i, m := range multiples {
-			before, err := v.processors()
+			used, err := v.during(ctx, func() error {
+				outcomes, err := v.offer(ctx, "", m*v.capacity, loadTime, uint64(round*len(multiples)+i))
+				loads[i] = append(loads[i], outcomes)
+				return err
+			})
 			if err != nil {
 				return nil, err
 			}
-			outcomes, err := v.offer(ctx, "", m*v.capacity, loadTime, uint64(round*len(multiples)+i))
-			if err != nil {
-				return nil, err
-			}
-			after, err := v.processors()
-			if err != nil {
-				return nil, err
-			}
-			loads[i] = append(loads[i], outcomes)
-			shares[i] = shares[i].add(after.less(before))
-			if err := v.idle(ctx); err != nil {
-				return nil, err
-			}
+			shares[i] = shares[i].add(used)
 		}
 	}
 	r := &report{Scenario: "overload", Faults: map[string]int{}}

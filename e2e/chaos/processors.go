@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"runtime"
@@ -32,6 +33,22 @@ func (v *server) processors() (c clock, err error) {
 	}
 	c.busy, err = busyTime(string(text))
 	return c, err
+}
+
+// during is what the processors did while a load was offered; the server is idle behind it.
+func (v *server) during(ctx context.Context, load func() error) (used shares, err error) {
+	before, err := v.processors()
+	if err != nil {
+		return used, err
+	}
+	if err := load(); err != nil {
+		return used, err
+	}
+	after, err := v.processors()
+	if err != nil {
+		return used, err
+	}
+	return after.less(before), v.idle(ctx)
 }
 
 // busyTime reads /proc/stat: the time that all processors were neither idle nor

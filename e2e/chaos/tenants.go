@@ -36,23 +36,15 @@ func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 	used := make([]shares, len(neighbours))
 	for round := range tenantRounds {
 		for i, n := range neighbours {
-			before, err := v.processors()
+			now, err := v.during(ctx, func() error {
+				small, loud, err := v.beside(ctx, n, uint64(2*round))
+				own[i], other[i] = append(own[i], small), append(other[i], loud)
+				return err
+			})
 			if err != nil {
 				return nil, err
 			}
-			small, loud, err := v.beside(ctx, n, uint64(2*round))
-			if err != nil {
-				return nil, err
-			}
-			after, err := v.processors()
-			if err != nil {
-				return nil, err
-			}
-			own[i], other[i] = append(own[i], small), append(other[i], loud)
-			used[i] = used[i].add(after.less(before))
-			if err := v.idle(ctx); err != nil {
-				return nil, err
-			}
+			used[i] = used[i].add(now)
 		}
 	}
 	r := &report{Scenario: "tenants", Faults: map[string]int{}}

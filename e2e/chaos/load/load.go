@@ -6,15 +6,14 @@ package load
 import (
 	"context"
 	"errors"
-	"math"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/e2e/chaos/workload"
 )
 
 // Arrivals are those of a Poisson process: so many a second, for so long.
@@ -187,14 +186,8 @@ type Spread struct {
 }
 
 func spread(all []time.Duration) Spread {
-	if len(all) == 0 {
-		return Spread{}
-	}
-	slices.Sort(all)
-	rank := func(q float64) float64 {
-		return float64(all[int(math.Ceil(q*float64(len(all))))-1].Microseconds()) / 1000
-	}
-	return Spread{rank(0.5), rank(0.99), rank(1)}
+	p50, p99, longest := workload.Quantiles(all)
+	return Spread{p50, p99, longest}
 }
 
 // Span is the part of a load whose ends count for its rates.

@@ -15,14 +15,21 @@ type Gaps struct {
 }
 
 func gaps(all []time.Duration) Gaps {
+	p50, p99, longest := Quantiles(all)
+	return Gaps{Count: len(all), P50: p50, P99: p99, Max: longest}
+}
+
+// Quantiles sorts the times and returns their median, 99th percentile and maximum in
+// milliseconds, by nearest rank; zeros of none.
+func Quantiles(all []time.Duration) (p50, p99, longest float64) {
 	if len(all) == 0 {
-		return Gaps{}
+		return 0, 0, 0
 	}
 	slices.Sort(all)
-	ms := func(q float64) float64 { // nearest rank
+	rank := func(q float64) float64 {
 		return float64(all[int(math.Ceil(q*float64(len(all))))-1].Microseconds()) / 1000
 	}
-	return Gaps{Count: len(all), P50: ms(0.5), P99: ms(0.99), Max: ms(1)}
+	return rank(0.5), rank(0.99), rank(1)
 }
 
 // AllGaps are the gaps of all streams.
