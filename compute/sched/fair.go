@@ -1,6 +1,9 @@
 package sched
 
-import "time" //nolint:depguard // for a duration; there is no clock here
+import (
+	"slices"
+	"time" //nolint:depguard // for a duration; there is no clock here
+)
 
 // MaxWeight is the largest weight of a tenant.
 const MaxWeight = 1000
@@ -44,8 +47,55 @@ const headroom = 4
 // tenant that has nothing in the batch is never barred. weights are those of all
 // flows.
 func (s *Scheduler) barred(f *flow, weights int) bool {
-	return f.rows > 0 && f.rows*weights >= s.cfg.MaxBatchSize*f.weight &&
+	return f.rows > 0 && s.sated(f, weights) &&
 		s.running.rows+s.asking.rows >= s.cfg.MaxBatchSize-s.cfg.MaxBatchSize/headroom
+}
+
+// sated says that a tenant has its share of the batch, by weight among the tenants of the
+// last minute.
+func (s *Scheduler) sated(f *flow, weights int) bool {
+	return f.rows*weights >= s.cfg.MaxBatchSize*f.weight
+}
+
+// weights is the sum of those of the tenants of the last minute.
+func (s *Scheduler) weights() (sum int) {
+	for _, f := range s.flows {
+		sum += f.weight
+	}
+	return sum
+}
+
+// giveWay leaves tenants out of a step in which the prompt of another one is ready that
+// has less than its share of the batch: its first token would wait for their rows, which
+// are most of a full batch's step. Left out are those that are barred, whose load it is that
+// fills the batch; but not when the other one is ahead in service by a step of its own, nor
+// when they have a higher priority, nor for more prompt rows, in steps that follow each other,
+// than a chunk.
+func (s *Scheduler) giveWay() {
+	gave := s.gaveWay
+	s.gaveWay = 0
+	if len(s.flows) == 1 {
+		return
+	}
+	weights := s.weights()
+	i := slices.IndexFunc(s.ready, func(seq *sequence) bool { return !s.sated(seq.flow, weights) })
+	if i < 0 {
+		return
+	}
+	first := s.ready[i]
+	if gave > 0 && gave+first.PromptTokens-first.computed > s.chunk() {
+		return
+	}
+	ahead := first.flow.virtual(s.cfg.MaxBatchTokens)
+	yields := func(seq *sequence) bool {
+		return s.barred(seq.flow, weights) && seq.Priority >= first.Priority && first.flow.served <= seq.flow.served+ahead
+	}
+	before := len(s.decodes) + len(s.ready)
+	s.decodes = slices.DeleteFunc(s.decodes, yields)
+	s.ready = slices.DeleteFunc(s.ready, yields)
+	if s.plan.Yielded = before - len(s.decodes) - len(s.ready); s.plan.Yielded > 0 {
+		s.gaveWay = gave
+	}
 }
 
 // join adds a sequence that was just submitted to its tenant's flow. A flow
@@ -134,10 +184,7 @@ func (s *Scheduler) nextWaiting() *sequence {
 	if len(s.flows) == 1 {
 		return s.waiting.first()
 	}
-	weights := 0
-	for _, f := range s.flows {
-		weights += f.weight
-	}
+	weights := s.weights()
 	var best *sequence
 	for _, seq := range s.waiting.seqs {
 		if best != nil && seq.Priority != best.Priority {

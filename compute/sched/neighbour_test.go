@@ -8,19 +8,29 @@ import (
 	"time"
 )
 
-// Tenants that share a device, in virtual time: a step takes stepTime, and
-// rowTime for each of its rows.
-const (
-	stepTime = 8 * time.Millisecond
-	rowTime  = 30 * time.Microsecond
+// service is a device, in virtual time, and what it is asked for: a step takes so long, and
+// longer for each of its rows; lengths are log-normal.
+type service struct {
+	step, decode, prompt    time.Duration
+	promptTokens, newTokens float64 // medians
+	spread                  float64 // of their logarithms
+	chunk                   int
+	neighbour               float64 // its load, of the capacity
+}
+
+var (
+	// Weights take most of a step's time, so that rows come nearly free.
+	bandwidth = service{8 * time.Millisecond, 30 * time.Microsecond, 30 * time.Microsecond, 200, 100, 0.75, 128, 0.45}
+	// A model of 7 million parameters on one core: rows are what takes time.
+	smallModel = service{700 * time.Microsecond, 230 * time.Microsecond, 80 * time.Microsecond, 110, 60, 0.4, 256, 0.6}
 )
 
 // poisson makes the requests of a tenant: random arrivals at a rate (1/s),
 // log-normal lengths. They do not depend on other tenants.
-func poisson(tenant string, weight int, rate float64, until Time, seed uint64) []Sequence {
+func (d service) poisson(tenant string, weight int, rate float64, until Time, seed uint64) []Sequence {
 	rng := rand.New(rand.NewPCG(seed, 7))
-	length := func(median, sigma float64, most int) int {
-		return min(max(int(median*math.Exp(sigma*rng.NormFloat64())), 1), most)
+	length := func(median float64, most int) int {
+		return min(max(int(median*math.Exp(d.spread*rng.NormFloat64())), 1), most)
 	}
 	var out []Sequence
 	for at := 0.0; ; {
@@ -30,7 +40,7 @@ func poisson(tenant string, weight int, rate float64, until Time, seed uint64) [
 		}
 		out = append(out, Sequence{
 			ID: ID(uint64(len(out)+1)<<8 | seed), Tenant: tenant, Weight: weight, Arrival: Time(at * 1e9),
-			PromptTokens: length(200, 0.8, 3000), MaxNewTokens: length(100, 0.7, 1000),
+			PromptTokens: length(d.promptTokens, 3000), MaxNewTokens: length(d.newTokens, 1000),
 		})
 	}
 }
@@ -50,10 +60,10 @@ func (o *outcome) quantile(q float64) Time {
 }
 
 // share simulates a server of a batch size. Its KV manager has room for all.
-func share(tb testing.TB, batch int, loads ...[]Sequence) map[string]*outcome {
+func share(tb testing.TB, d service, batch int, loads ...[]Sequence) map[string]*outcome {
 	tb.Helper()
 	s, err := New(Config{
-		MaxBatchTokens: 512, ChunkTokens: 128, MaxBatchSize: batch, MaxWaiting: 512,
+		MaxBatchTokens: 512, ChunkTokens: d.chunk, MaxBatchSize: batch, MaxWaiting: 512,
 		MaxSequenceTokens: 8192, SlabTokens: 16, LeaseAheadTokens: 32,
 	})
 	if err != nil {
@@ -67,12 +77,8 @@ func share(tb testing.TB, batch int, loads ...[]Sequence) map[string]*outcome {
 	}
 	var now Time
 	var events []Event
-	for next := 0; next < len(all) || !s.Idle(); {
-		for ; next < len(all) && all[next].Arrival <= now; next++ {
-			live[all[next].ID] = &all[next]
-			events = append(events, Submit(all[next]))
-		}
-		plan, err := s.Step(now, events)
+	planned := func(do func(Time, []Event) (*Plan, error)) *Plan {
+		plan, err := do(now, events)
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -89,8 +95,17 @@ func share(tb testing.TB, batch int, loads ...[]Sequence) map[string]*outcome {
 		for _, l := range plan.Lease {
 			events = append(events, Granted(l.ID, l.UpTo))
 		}
+		return plan
+	}
+	for next := 0; next < len(all) || !s.Idle(); {
+		for ; next < len(all) && all[next].Arrival <= now; next++ {
+			live[all[next].ID] = &all[next]
+			events = append(events, Submit(all[next]))
+		}
+		planned(s.Admit)
+		plan := planned(s.Step)
 		if plan.Rows > 0 {
-			now += stepTime + Time(plan.Rows)*rowTime
+			now += d.step + Time(plan.DecodeRows)*d.decode + Time(plan.PromptRows)*d.prompt
 		} else if len(events) == 0 && next < len(all) {
 			now = all[next].Arrival
 		}
@@ -116,40 +131,46 @@ func share(tb testing.TB, batch int, loads ...[]Sequence) map[string]*outcome {
 }
 
 // capacity is the requests that a server computes in a second at most.
-func capacity(tb testing.TB, batch int, until Time) float64 {
+func capacity(tb testing.TB, d service, batch int, until Time) float64 {
 	tb.Helper()
 	const flood = 100
-	return float64(share(tb, batch, poisson("a", 1, flood, until, 1))["a"].begun) / until.Seconds()
+	return float64(share(tb, d, batch, d.poisson("a", 1, flood, until, 1))["a"].begun) / until.Seconds()
 }
 
 // neighbour compares a tenant's time to the first token beside a neighbour with
-// 1 and with 10 times the load of 0.45 of the capacity c.
-func neighbour(tb testing.TB, batch int, c, load float64, until Time) (quiet, loud *outcome) {
+// 1 and with 10 times its load; c is the capacity.
+func neighbour(tb testing.TB, d service, batch int, c, load float64, until Time) (quiet, loud *outcome) {
 	tb.Helper()
-	mine := poisson("b", 1, load*c, until, 2)
-	quiet = share(tb, batch, poisson("a", 1, 0.45*c, until, 1), mine)["b"]
-	loud = share(tb, batch, poisson("a", 1, 4.5*c, until, 1), mine)["b"]
+	mine := d.poisson("b", 1, load*c, until, 2)
+	quiet = share(tb, d, batch, d.poisson("a", 1, d.neighbour*c, until, 1), mine)["b"]
+	loud = share(tb, d, batch, d.poisson("a", 1, 10*d.neighbour*c, until, 1), mine)["b"]
 	return quiet, loud
 }
 
 func TestALoudNeighbourDoesNotMoveTheFirstToken(t *testing.T) {
-	c := capacity(t, 64, 2*time.Minute)
-	for _, load := range []float64{0.05, 0.2, 0.4} {
-		quiet, loud := neighbour(t, 64, c, load, 10*time.Minute)
-		before, after := quiet.quantile(0.99), loud.quantile(0.99)
-		t.Logf("load %.2f of the capacity: p99 %v beside 1x, %v beside 10x", load, before, after)
-		if after > before*5/4 {
-			t.Errorf("load %.2f of the capacity: p99 of the time to the first token is %v, expected at most 1.25 x %v", load, after, before)
-		}
-		if loud.refused > 0 {
-			t.Errorf("load %.2f of the capacity: %d requests refused for another's load", load, loud.refused)
+	for _, c := range []struct {
+		name  string
+		d     service
+		loads []float64
+	}{{"bandwidth", bandwidth, []float64{0.05, 0.2, 0.4}}, {"small model", smallModel, []float64{0.2}}} {
+		most := capacity(t, c.d, 64, 2*time.Minute)
+		for _, load := range c.loads {
+			quiet, loud := neighbour(t, c.d, 64, most, load, 10*time.Minute)
+			before, after := quiet.quantile(0.99), loud.quantile(0.99)
+			t.Logf("%s, load %.2f of the capacity: p99 %v beside 1x, %v beside 10x", c.name, load, before, after)
+			if after > before*5/4 {
+				t.Errorf("%s, load %.2f of the capacity: p99 of the time to the first token is %v, expected at most 1.25 x %v", c.name, load, after, before)
+			}
+			if loud.refused > 0 {
+				t.Errorf("%s, load %.2f of the capacity: %d requests refused for another's load", c.name, load, loud.refused)
+			}
 		}
 	}
 }
 
 func TestTenantsThatAlwaysHaveWorkShareByWeight(t *testing.T) {
 	const until = 2 * time.Minute
-	got := share(t, 64, poisson("a", 1, 100, until, 1), poisson("b", 3, 100, until, 2))
+	got := share(t, bandwidth, 64, bandwidth.poisson("a", 1, 100, until, 1), bandwidth.poisson("b", 3, 100, until, 2))
 	ratio := float64(got["b"].rows) / float64(got["a"].rows)
 	if ratio < 2.9 || ratio > 3.1 {
 		t.Errorf("weights 1 and 3 got %d and %d rows, a ratio of %.3f", got["a"].rows, got["b"].rows, ratio)
@@ -161,17 +182,20 @@ func TestTenantsThatAlwaysHaveWorkShareByWeight(t *testing.T) {
 func BenchmarkNeighbour(b *testing.B) {
 	for _, c := range []struct {
 		name  string
+		d     service
 		batch int
 		load  float64
 	}{
-		{"batch=64/load=0.05", 64, 0.05}, {"batch=64/load=0.20", 64, 0.2},
-		{"batch=64/load=0.40", 64, 0.4}, {"batch=64/load=0.45", 64, 0.45},
-		{"batch=16/load=0.05", 16, 0.05}, {"batch=16/load=0.20", 16, 0.2}, {"batch=16/load=0.40", 16, 0.4},
+		{"batch=64/load=0.05", bandwidth, 64, 0.05}, {"batch=64/load=0.20", bandwidth, 64, 0.2},
+		{"batch=64/load=0.40", bandwidth, 64, 0.4}, {"batch=64/load=0.45", bandwidth, 64, 0.45},
+		{"batch=16/load=0.05", bandwidth, 16, 0.05}, {"batch=16/load=0.20", bandwidth, 16, 0.2}, {"batch=16/load=0.40", bandwidth, 16, 0.4},
+		{"small-model/batch=64/load=0.05", smallModel, 64, 0.05}, {"small-model/batch=64/load=0.20", smallModel, 64, 0.2},
+		{"small-model/batch=64/load=0.40", smallModel, 64, 0.4},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			var quiet, loud *outcome
 			for b.Loop() {
-				quiet, loud = neighbour(b, c.batch, capacity(b, c.batch, 4*time.Minute), c.load, 10*time.Minute)
+				quiet, loud = neighbour(b, c.d, c.batch, capacity(b, c.d, c.batch, 4*time.Minute), c.load, 10*time.Minute)
 			}
 			b.ReportMetric(quiet.quantile(0.99).Seconds()*1e3, "p99-1x-ms")
 			b.ReportMetric(loud.quantile(0.99).Seconds()*1e3, "p99-10x-ms")

@@ -22,8 +22,9 @@ type Plan struct {
 	Ended   []End         // exactly once for each submitted sequence
 
 	// Left out of the step, of those that run: Stalled lack a lease, Held wait
-	// for the waiting-served ratio, Awaiting have an output not yet sampled.
-	Stalled, Held, Awaiting int
+	// for the waiting-served ratio, Awaiting have an output not yet sampled, Yielded
+	// give way to another tenant's prompt.
+	Stalled, Held, Awaiting, Yielded int
 
 	// Wake is the earliest deadline: Step is to be called then even without an
 	// event. 0: none.

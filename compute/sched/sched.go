@@ -86,7 +86,9 @@ type Scheduler struct {
 	room                     *Room            // of live sequences
 
 	spare      []*sequence // for the next Submits
-	ready      []*sequence // of planPrompts, reused
+	decodes    []*sequence // of the step: what has rows in it
+	ready      []*sequence // of the step: prompts that may have
+	gaveWay    int         // prompt rows of the last steps, as far as each left tenants out
 	serial     uint64
 	frees      uint64    // times that KV was given back, as far as known
 	probe      *sequence // denied before and asked again: nobody passes it until its answer
@@ -112,6 +114,8 @@ func New(cfg Config) (*Scheduler, error) {
 // valid even with an error, which names the events that were ignored.
 func (s *Scheduler) Step(now Time, events []Event) (*Plan, error) {
 	err := s.begin(now, events)
+	s.gather()
+	s.giveWay()
 	s.planDecode()
 	s.planPrompts()
 	s.planLeases()

@@ -33,6 +33,7 @@ type world struct {
 	times   []time.Duration
 	plans   bytes.Buffer
 	tenants []string
+	yielded int            // prompt rows since the last step that left nobody out
 	counts  map[string]int // rules that the run has exercised
 }
 
@@ -266,6 +267,11 @@ func (w *world) checkChunks(p *Plan) {
 // checkProgress: a sequence that can run does; a fresh prompt is held back for
 // MaxHoldSteps steps at most.
 func (w *world) checkProgress(p *Plan) {
+	if p.Yielded == 0 {
+		w.yielded = 0
+	} else if w.yielded += p.PromptRows; w.yielded > p.PromptRows && w.cfg.ChunkTokens > 0 && w.yielded > w.cfg.ChunkTokens {
+		w.t.Fatalf("step %d: %d sequences gave way for %d rows", p.Step, p.Yielded, w.yielded)
+	}
 	ran := map[ID]bool{}
 	for _, c := range p.Chunks {
 		ran[c.ID] = true
@@ -277,6 +283,8 @@ func (w *world) checkProgress(p *Plan) {
 		}
 		switch known := l.PromptTokens + l.made; {
 		case l.position == known || l.position == l.leased: // its token or its lease is awaited
+		case l.position >= l.PromptTokens && p.Yielded > 0:
+			w.counts["yielded"]++
 		case l.position >= l.PromptTokens:
 			w.t.Fatalf("step %d: sequence %d could decode: %+v", p.Step, id, l)
 		case p.PromptRows == 0 && l.position > 0:

@@ -1,18 +1,44 @@
 package sched
 
-// planDecode gives every sequence that decodes its one row, or one for each of
-// its beams. MaxBatchSize <= MaxBatchTokens, so that they always fit.
-func (s *Scheduler) planDecode() {
+import "slices"
+
+// gather finds what can have rows in this step: the sequences that decode, and the prompts
+// that are let through.
+func (s *Scheduler) gather() {
+	s.decodes, s.ready = s.decodes[:0], s.ready[:0]
+	rows := 0
 	for _, seq := range s.running.seqs {
 		switch {
 		case seq.prefilling():
+			s.ready = append(s.ready, seq)
 		case seq.computed == seq.known():
 			s.plan.Awaiting++
 		case seq.computed == seq.leased:
 			s.plan.Stalled++
 		default:
-			s.addChunk(seq, Chunk{Rows: seq.rows(), Beams: seq.Beams})
+			s.decodes = append(s.decodes, seq)
+			rows += seq.rows()
 		}
+	}
+	s.openGate(rows)
+	s.ready = slices.DeleteFunc(s.ready, func(seq *sequence) bool {
+		switch {
+		case seq.admission > s.gate:
+			s.plan.Held++
+		case seq.leased <= seq.computed:
+			s.plan.Stalled++
+		default:
+			return false
+		}
+		return true
+	})
+}
+
+// planDecode gives every sequence that decodes its one row, or one for each of
+// its beams. MaxBatchSize <= MaxBatchTokens, so that they always fit.
+func (s *Scheduler) planDecode() {
+	for _, seq := range s.decodes {
+		s.addChunk(seq, Chunk{Rows: seq.rows(), Beams: seq.Beams})
 	}
 	s.plan.DecodeRows = s.plan.Rows
 }
@@ -29,22 +55,8 @@ func (s *Scheduler) planDecode() {
 func (s *Scheduler) planPrompts() {
 	budget := s.cfg.MaxBatchTokens - s.plan.DecodeRows
 	chunk := budget // of new prompts
-	if s.plan.DecodeRows > 0 && s.cfg.ChunkTokens > 0 {
-		chunk = min(budget, s.cfg.ChunkTokens)
-	}
-	s.openGate()
-	for _, seq := range s.running.seqs {
-		switch {
-		case !seq.prefilling():
-			continue
-		case seq.admission > s.gate:
-			s.plan.Held++
-			continue
-		case seq.leased <= seq.computed:
-			s.plan.Stalled++
-			continue
-		}
-		s.ready = append(s.ready, seq)
+	if s.plan.DecodeRows > 0 || s.plan.Yielded > 0 {
+		chunk = min(budget, s.chunk()-s.gaveWay)
 	}
 	for whole := chunk; budget > 0 && len(s.ready) > 0; {
 		seq := s.takePrompt()
@@ -61,8 +73,18 @@ func (s *Scheduler) planPrompts() {
 		s.addChunk(seq, Chunk{Rows: rows})
 		budget, chunk = budget-rows, chunk-rows
 	}
-	s.ready = s.ready[:0]
 	s.plan.PromptRows = s.plan.Rows - s.plan.DecodeRows
+	if s.plan.Yielded > 0 {
+		s.gaveWay += s.plan.PromptRows
+	}
+}
+
+// chunk bounds the prompt rows of new sequences that others wait for between two tokens.
+func (s *Scheduler) chunk() int {
+	if s.cfg.ChunkTokens == 0 {
+		return s.cfg.MaxBatchTokens
+	}
+	return s.cfg.ChunkTokens
 }
 
 // openGate applies the waiting-served ratio. TGI stops decoding for a prefill
@@ -75,19 +97,19 @@ func (s *Scheduler) planPrompts() {
 //
 // Prompts admitted later wait for the next opening; a started prompt is never
 // held back.
-func (s *Scheduler) openGate() {
+func (s *Scheduler) openGate(decodeRows int) {
 	if s.gate == s.admissions {
 		return
 	}
 	fresh := 0
-	for _, seq := range s.running.seqs {
+	for _, seq := range s.ready {
 		if seq.admission > s.gate {
 			fresh++
 		}
 	}
 	// fresh is 0 when all that were held back have ended.
-	if fresh == 0 || s.plan.DecodeRows == 0 || s.held >= s.cfg.MaxHoldSteps ||
-		fresh >= int(s.cfg.WaitingServedRatio*float64(s.plan.DecodeRows)) {
+	if fresh == 0 || decodeRows == 0 || s.held >= s.cfg.MaxHoldSteps ||
+		fresh >= int(s.cfg.WaitingServedRatio*float64(decodeRows)) {
 		s.gate = s.admissions
 		s.held = 0
 		return

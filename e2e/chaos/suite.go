@@ -34,6 +34,8 @@ type suite struct {
 	bounds     load.Bounds
 	split      bool
 
+	tenantRequests int // of the tenant that is watched
+
 	expected map[int]*workload.Answer // of an undisturbed run; made by the first scenario
 }
 

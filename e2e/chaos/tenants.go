@@ -12,7 +12,6 @@ import (
 
 const (
 	tenantRounds = 2
-	tenantTime   = 10 * time.Second
 	ownLoad      = 0.2  // of the capacity: the tenant that is watched
 	loudLoad     = 0.7  // and the other one, at first: the server is well used
 	mostMoved    = 1.25 // its p99 of the time to the first token, times what it was
@@ -24,7 +23,8 @@ var neighbours = []float64{0, 1, 10}
 // tenants: one tenant's steady small load by itself, on an idle server; beside another
 // tenant, on a server that is well used; and beside that one with ten times the load, which is
 // seven times what the server can do. The first is never refused, and the other's excess does
-// not move its time to the first token.
+// not move its time to the first token. Its requests and their moments are the same each time;
+// each load lasts until it has made --tenant-requests of them.
 func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 	begin := time.Now()
 	v, stop, err := s.serve(ctx, "tenants", "loud", "small")
@@ -48,10 +48,11 @@ func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 		}
 	}
 	r := &report{Scenario: "tenants", Faults: map[string]int{}}
-	r.Notes = append(r.Notes, fmt.Sprintf("capacity %.1f requests/s, the tenant's own load %.1f/s, its neighbour's %.1f/s; the load runs on the server's cores",
-		v.capacity, ownLoad*v.capacity, loudLoad*v.capacity))
-	r.Table = []string{"| neighbour's load | requests | refused | TTFT p50, p99, max | TPOT p50, p99 | neighbour: answered, refused | cores: server, load, others |", "|---|---|---|---|---|---|---|"}
-	span := load.Span{To: tenantTime}
+	r.Notes = append(r.Notes, fmt.Sprintf("capacity %.1f requests/s, the tenant's own load %.1f/s, its neighbour's %.1f/s, %d x %.0f s each; the load runs on the server's cores",
+		v.capacity, ownLoad*v.capacity, loudLoad*v.capacity, tenantRounds, v.tenantTime().Seconds()))
+	r.Table = []string{"| neighbour's load | requests | refused | TTFT p50, p99, max | TPOT p50, p99 | sent late p99 | good tokens/s | neighbour: answered, refused | its TTFT, TPOT p50 | its good tokens/s | cores: server, load, others |",
+		"|---|---|---|---|---|---|---|---|---|---|---|"}
+	span := load.Span{To: v.tenantTime()}
 	p99 := make([]float64, len(neighbours))
 	for i, n := range neighbours {
 		a, b := load.Summarise(own[i], span, s.bounds), load.Summarise(other[i], span, s.bounds)
@@ -65,8 +66,9 @@ func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 				r.Wrong = append(r.Wrong, e)
 			}
 		}
-		r.Table = append(r.Table, fmt.Sprintf("| %g x | %d | %d | %.1f, %.1f, %.1f ms | %.1f, %.1f ms | %d, %d | %s |",
-			n, a.Requests, a.Refused, a.TTFT.P50, a.TTFT.P99, a.TTFT.Max, a.TPOT.P50, a.TPOT.P99, b.Answered, b.Refused, used[i]))
+		r.Table = append(r.Table, fmt.Sprintf("| %g x | %d | %d | %.1f, %.1f, %.1f ms | %.1f, %.1f ms | %.1f ms | %.0f | %d, %d | %.0f, %.1f ms | %.0f | %s |",
+			n, a.Requests, a.Refused, a.TTFT.P50, a.TTFT.P99, a.TTFT.Max, a.TPOT.P50, a.TPOT.P99, a.Late.P99, a.Tokens,
+			b.Answered, b.Refused, b.TTFT.P50, b.TPOT.P50, b.Tokens, used[i]))
 		if a.Refused > 0 {
 			err = errors.Join(err, fmt.Errorf("%d requests of the small tenant were refused beside %g x the neighbour's load", a.Refused, n))
 		}
@@ -91,9 +93,14 @@ func (v *server) beside(ctx context.Context, n float64, seed uint64) (small, lou
 		loudErr error
 	)
 	if n > 0 {
-		wg.Go(func() { loud, loudErr = v.offer(ctx, "loud", n*loudLoad*v.capacity, tenantTime, seed+1) })
+		wg.Go(func() { loud, loudErr = v.offer(ctx, "loud", n*loudLoad*v.capacity, v.tenantTime(), seed+1) })
 	}
-	small, err = v.offer(ctx, "small", ownLoad*v.capacity, tenantTime, seed)
+	small, err = v.offer(ctx, "small", ownLoad*v.capacity, v.tenantTime(), seed)
 	wg.Wait()
 	return small, loud, errors.Join(err, loudErr)
+}
+
+// tenantTime is how long a load lasts in a round.
+func (v *server) tenantTime() time.Duration {
+	return time.Duration(float64(v.tenantRequests) / tenantRounds / (ownLoad * v.capacity) * float64(time.Second))
 }
