@@ -1,0 +1,245 @@
+#include "program.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "exec/error.hpp"
+#include "exec/limits.hpp"
+#include "fused_norms.hpp"
+#include "linear.hpp"
+#include "linear_tune.hpp"
+#include "ops.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+// Of one weight.
+double weight_bytes(const Op& op) {
+  if (in_groups(op.weights)) return 0.5 + double{sizeof(bf16)} / op.group;
+  return op.weights == MR_WEIGHTS_16BIT ? sizeof(bf16) : 1;
+}
+
+void check_machine(const Program& p) {
+  if (p.head_dim % 8 != 0 || p.head_dim > kMaxHeadDim) {
+    fail(MR_UNSUPPORTED, "head_dim is %d, the cpu backend runs multiples of 8 up to %d", p.head_dim,
+         kMaxHeadDim);
+  }
+  double bytes = 0;
+  for (const Op& op : p.ops) {
+    if (op.kind != MR_OP_LINEAR) continue;
+    for (int i = 0; i < op.n_parts; ++i) {
+      bytes += static_cast<double>(op.parts[i].rows) * p.slots[op.in].width * weight_bytes(op);
+    }
+  }
+  if (p.packed != nullptr) return;  // they are there
+  const uint64_t available = memory_limits().available;
+  if (bytes > static_cast<double>(available)) {
+    fail(MR_NO_MEMORY, "the packed weights need %.2f GiB, available are %.2f GiB",
+         bytes / (1u << 30), static_cast<double>(available) / (1u << 30));
+  }
+}
+
+LinearSpec linear_spec(const Program& p, const Op& op) {
+  LinearSpec spec{};
+  for (int i = 0; i < op.n_parts; ++i) {
+    const mr_part& part = op.parts[i];
+    spec.parts.push_back({p.tensor(part.weight), p.tensor(part.bias), part.offset, part.rows,
+                          part.block, part.stride});
+  }
+  spec.in_width = p.slots[op.in].width;
+  spec.out_width = p.slots[op.out].width;
+  spec.activation = op.activation;
+  spec.gated = op.gated != 0;
+  spec.accumulate = op.accumulate != 0;
+  spec.out_f32 = p.slots[op.out].type == MR_SLOT_F32;
+  spec.weights = op.weights;
+  spec.group = op.group;
+  return spec;
+}
+
+class CpuKernels : public Kernels {
+ public:
+  CpuKernels(const Program& program, const KvLayout& kv, const OpKernels& kernels, ThreadPool& pool)
+      : context_{program, kv, kernels, attention_kernels(kernels, kv.type), pool},
+        attention_(context_),
+        packed_(program.ops.size()) {
+    int64_t rounded = 0;  // elements of F32 slots that feed a linear op
+    for (const Op& op : program.ops) {
+      pack(op);
+      if (op.kind == MR_OP_LINEAR && program.slots[op.in].type == MR_SLOT_F32) {
+        rounded = std::max(rounded, int64_t{program.max_rows} * program.slots[op.in].width);
+      }
+    }
+    rounded_ = Buffer(rounded * sizeof(bf16));
+    fused_.emplace(context_, linears());
+    std::snprintf(layout_.data(), layout_.size(), "%s", linear_name().c_str());
+    check_packed();
+    tune();
+  }
+
+  void begin(const Batch& batch) override {
+    for (Angles& angles : angles_) angles.compute(batch, context_.pool);
+  }
+  void embed(const Op& op, const Batch& batch, Slot out) override {
+    cpu::embed(context_, op, batch, out);
+  }
+  void norm(const Op& op, int rows, Slot in, Slot out) override {
+    const Norm& norm = *packed_[op.index].norm;
+    if (fused_->leaves_operand(op.index)) return fused_->run(op.index, norm, rows, in);
+    norm.run(context_, rows, in, out);
+  }
+  void linear(const Op& op, int rows, Slot in, Slot out) override {
+    const Linear& linear = *packed_[op.index].linear;
+    if (fused_->reads_operand(op.index)) {
+      return linear.run(fused_->operand(), out.data, context_.pool);
+    }
+    linear.run(operand(rows, in), rows, out.data, context_.pool);
+  }
+  void rope_store(const Op& op, const Batch& batch, Slot in) override {
+    packed_[op.index].rope_store->run(context_, batch, in);
+  }
+  void attention(const Op& op, const Batch& batch, Slot in, Slot out) override {
+    attention_.run(context_, op, batch, in, out);
+  }
+
+  bool takes_beams() const override { return true; }
+  // The layout's name, and the memory of each linear op.
+  mr_span packed(int index) const override {
+    if (index == 0) return {layout_.data(), layout_.size()};
+    for (const Packed& p : packed_) {
+      if (!p.linear || --index > 0) continue;
+      return {p.linear->packed().data(), p.linear->packed().size()};
+    }
+    return {};
+  }
+  uint64_t weight_bytes() const override {
+    uint64_t bytes = 0;
+    for (const Packed& p : packed_) {
+      if (p.linear) bytes += p.linear->bytes();
+      if (p.norm) bytes += p.norm->bytes();
+      if (p.rope_store) bytes += p.rope_store->bytes();
+    }
+    return bytes;
+  }
+  uint64_t scratch_bytes() const override {
+    uint64_t bytes = attention_.bytes() + rounded_.size() + fused_->bytes();
+    for (const Angles& angles : angles_) bytes += angles.bytes();
+    return bytes;
+  }
+  std::string linear_name() const override {
+    std::string names;
+    for (const Packed& p : packed_) {
+      if (!p.linear || names.find(p.linear->name()) != std::string::npos) continue;
+      if (!names.empty()) names.append(", ");
+      names.append(p.linear->name());
+    }
+    return names;
+  }
+
+ private:
+  // What an op keeps; one of them is set.
+  struct Packed {
+    std::unique_ptr<Linear> linear;
+    std::unique_ptr<Norm> norm;
+    std::unique_ptr<RopeStore> rope_store;
+  };
+
+  void pack(const Op& op) {
+    Packed& packed = packed_[op.index];
+    const Context& c = context_;
+    if (op.kind == MR_OP_LINEAR) {
+      const LinearSpec spec = linear_spec(c.program, op);
+      packed.linear =
+          c.program.packed == nullptr ? Linear::pack(spec, c.kernels.isa, c.pool) : borrow(spec);
+    } else if (op.kind == MR_OP_NORM) {
+      packed.norm = std::make_unique<Norm>(c, op);
+    } else if (op.kind == MR_OP_ROPE_STORE) {
+      packed.rope_store = std::make_unique<RopeStore>(c, op, angles_of(op));
+    }
+  }
+
+  std::unique_ptr<Linear> borrow(const LinearSpec& spec) {
+    const Program& p = context_.program;
+    std::unique_ptr<Linear> linear;
+    if (borrowed_ <= p.packed_bytes) {
+      linear = Linear::borrow(spec, context_.kernels.isa,
+                              {p.packed + borrowed_, p.packed_bytes - borrowed_});
+    }
+    if (!linear) {
+      fail(MR_INVALID, "the packed weights end after %zu bytes, which is too early",
+           p.packed_bytes);
+    }
+    borrowed_ += linear->bytes();
+    return linear;
+  }
+
+  void check_packed() const {
+    const Program& p = context_.program;
+    if (p.packed == nullptr) return;
+    if (borrowed_ != p.packed_bytes) {
+      fail(MR_INVALID, "the packed weights have %zu bytes, expected %zu", p.packed_bytes,
+           borrowed_);
+    }
+    if (std::memcmp(p.packed, layout_.data(), layout_.size()) != 0) {
+      fail(MR_INVALID, "the packed weights are for \"%.*s\", expected \"%s\"",
+           static_cast<int>(layout_.size()), reinterpret_cast<const char*>(p.packed),
+           layout_.data());
+    }
+  }
+
+  std::vector<const Linear*> linears() const {
+    std::vector<const Linear*> linears;
+    for (const Packed& p : packed_) linears.push_back(p.linear.get());
+    return linears;
+  }
+
+  void tune() {
+    std::vector<Linear*> linears;
+    for (const Packed& p : packed_) {
+      if (p.linear) linears.push_back(p.linear.get());
+    }
+    tune_streams(linears, context_.pool);
+  }
+
+  const Angles* angles_of(const Op& op) {
+    if (op.rotary_dim == 0) return nullptr;
+    for (const Angles& angles : angles_) {
+      if (angles.serves(op)) return &angles;
+    }
+    return &angles_.emplace_back(op, context_.program.max_rows);
+  }
+
+  const bf16* operand(int rows, Slot in) const {
+    if (in.type == MR_SLOT_OPERAND) return static_cast<const bf16*>(in.data);
+    auto* out = static_cast<bf16*>(rounded_.data());
+    for_rows(context_.pool, rows, in.width, [&](int r, int) {
+      const int64_t at = int64_t{r} * in.width;
+      context_.kernels.to_bf16(in.f32() + at, in.width, out + at);
+    });
+    return out;
+  }
+
+  Context context_;
+  Attention attention_;
+  std::deque<Angles> angles_;   // RopeStore points to them
+  std::vector<Packed> packed_;  // [ops]
+  Buffer rounded_;
+  std::optional<FusedNorms> fused_;
+  alignas(64) std::array<char, 64> layout_{};  // in front of the packed weights
+  size_t borrowed_ = layout_.size();           // bytes of Program::packed
+};
+
+}  // namespace
+
+std::unique_ptr<Kernels> load_program(const Program& program, const KvLayout& kv,
+                                      const OpKernels& kernels, ThreadPool& pool) {
+  check_machine(program);
+  return std::make_unique<CpuKernels>(program, kv, kernels, pool);
+}
+
+}  // namespace millrace::cpu
