@@ -18,7 +18,12 @@ type journal struct {
 	wake   chan struct{} // holds a value when there is something new
 }
 
-func newJournal() *journal { return &journal{wake: make(chan struct{}, 1)} }
+// firstEvents is the room that a journal has from the beginning.
+const firstEvents = 16
+
+func newJournal() *journal {
+	return &journal{events: make([]api.Event, 0, firstEvents), wake: make(chan struct{}, 1)}
+}
 
 // append numbers e and adds it. Nothing follows a Done event.
 func (j *journal) append(e api.Event) {

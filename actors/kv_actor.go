@@ -39,14 +39,14 @@ func (a *kvActor) Receive(ctx actor.Context) {
 	case *msg.Reserve:
 		a.reserve(ctx, m)
 	case *msg.Lease:
-		a.lease(ctx, m.Seq, m.UpTo)
+		a.lease(ctx, m)
 	case *msg.Release:
 		freed, err := a.kv.Release(kvmgr.Seq(m.Seq))
 		if err != nil {
 			a.broken(err)
 			return
 		}
-		ctx.Send(ctx.Sender(), &msg.Freed{Slabs: freed})
+		ctx.Send(m.Reply, &msg.Freed{Slabs: freed})
 	case *kvSnapshot:
 		ctx.Respond(a.state())
 		return
@@ -74,9 +74,9 @@ func (a *kvActor) reserve(ctx actor.Context, m *msg.Reserve) {
 	var short *kvmgr.ShortageError
 	switch {
 	case err == nil:
-		a.lease(ctx, m.Seq, m.Lease)
+		a.lease(ctx, &m.Lease)
 	case errors.As(err, &short):
-		ctx.Send(ctx.Sender(), &msg.Denied{
+		ctx.Send(m.Reply, &msg.Denied{
 			Seq: m.Seq, Need: short.Need, Free: short.Free, Pool: short.Pool, Never: errors.Is(err, kvmgr.ErrNeverFits),
 		})
 	default:
@@ -86,13 +86,14 @@ func (a *kvActor) reserve(ctx actor.Context, m *msg.Reserve) {
 
 // lease cannot fail within a reservation: if it does, the books and the
 // scheduler disagree.
-func (a *kvActor) lease(ctx actor.Context, seq msg.SeqID, upTo int) {
-	slabs, err := a.kv.Lease(kvmgr.Seq(seq), upTo)
+func (a *kvActor) lease(ctx actor.Context, m *msg.Lease) {
+	slabs, err := a.kv.Lease(kvmgr.Seq(m.Seq), m.UpTo)
 	if err != nil {
 		a.broken(err)
 		return
 	}
-	ctx.Send(ctx.Sender(), &msg.Leased{Seq: seq, Slabs: slabs, UpTo: upTo})
+	m.Slabs = slabs
+	ctx.Send(m.Reply, &m.Leased)
 }
 
 func (a *kvActor) state() *KVState {

@@ -39,7 +39,10 @@ type loop struct {
 	batch     []compute.Rows
 	outputs   []output
 	outbox    outbox
-	scratch   []*sample.Scratch // one per sampling goroutine
+	logits    compute.Logits
+	samplers  []*sampler // one per sampling goroutine, the first is the loop's own
+	stride    int        // samplers that share the step's outputs
+	sampling  sync.WaitGroup
 
 	running  atomic.Int64 // sequences that hold KV
 	steps    atomic.Uint64
@@ -54,6 +57,7 @@ type sequence struct {
 	sampler   *sample.Sampler // nil with beams
 	beams     *beams          // nil without
 	region    compute.Region  // nil before the grant
+	kv        msg.Reserve     // what was asked of the KV manager last: it has one question of a sequence at a time
 	account   *account
 	started   bool
 	decodes   bool // its first token is there
@@ -80,8 +84,8 @@ func newLoop(p *Pipeline, s *sched.Scheduler) *loop {
 		sequences: make(map[sched.ID]*sequence), start: time.Now(),
 		quit: make(chan struct{}), stopped: make(chan struct{}),
 	}
-	for range runtime.GOMAXPROCS(0) {
-		l.scratch = append(l.scratch, new(sample.Scratch))
+	for i := range runtime.GOMAXPROCS(0) {
+		l.samplers = append(l.samplers, l.newSampler(i))
 	}
 	return l
 }
@@ -368,19 +372,27 @@ func (l *loop) effects(plan *sched.Plan) {
 			l.closeRegion(s)
 			delete(l.sequences, id)
 		}
-		l.toKV(&msg.Release{Seq: msg.SeqID(id)})
+		l.toKV(&msg.Release{Reply: l.p.compute, Seq: msg.SeqID(id)})
 	}
 	for _, r := range plan.Reserve {
-		l.toKV(&msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Lease: r.Lease, Prompt: r.Prompt, Beams: r.Beams})
+		kv := &l.sequences[r.ID].kv
+		*kv = msg.Reserve{Lease: l.lease(r.ID, r.Lease), Tokens: r.Tokens, Prompt: r.Prompt, Beams: r.Beams}
+		l.toKV(kv)
 	}
 	for _, e := range plan.Lease {
-		l.toKV(&msg.Lease{Seq: msg.SeqID(e.ID), UpTo: e.UpTo})
+		kv := &l.sequences[e.ID].kv.Lease
+		*kv = l.lease(e.ID, e.UpTo)
+		l.toKV(kv)
 	}
 }
 
 func (l *loop) flush() { l.outbox.flush(l.p) }
 
-func (l *loop) toKV(m any) { l.p.system.Root.RequestWithCustomSender(l.p.kv, m, l.p.compute) }
+func (l *loop) toKV(m any) { l.p.system.Root.Send(l.p.kv, m) }
+
+func (l *loop) lease(id sched.ID, upTo int) msg.Lease {
+	return msg.Lease{Reply: l.p.compute, Leased: msg.Leased{Seq: msg.SeqID(id), UpTo: upTo}}
+}
 
 func (l *loop) closeRegion(s *sequence) {
 	if s.region != nil {

@@ -33,11 +33,17 @@ type queue struct {
 	first int
 }
 
+// firstMessages is the room of a queue that had none.
+const firstMessages = 8
+
 func (q *queue) len() int { return len(q.items) - q.first }
 
 // push moves what waits to the front before it would ask for more room: a queue that is
 // never quite empty does not grow with all that went through it.
 func (q *queue) push(v any) {
+	if q.items == nil {
+		q.items = make([]any, 0, firstMessages)
+	}
 	if len(q.items) == cap(q.items) && q.first > len(q.items)/2 {
 		n := copy(q.items, q.items[q.first:])
 		clear(q.items[n:])

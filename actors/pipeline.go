@@ -226,9 +226,9 @@ func (p *Pipeline) spawn() (err error) {
 		return err
 	}
 	p.freeSlabs.Store(int64(p.cfg.Model.Slabs()))
-	p.kv = one("kv", &kvActor{kv: books, metrics: p.metrics, free: &p.freeSlabs, broken: p.fail})
+	p.kv = one("kv", &kvActor{kv: books, metrics: p.metrics, free: &p.freeSlabs, broken: p.fail}, actor.WithMailbox(newMailbox))
 	p.loop = newLoop(p, scheduler)
-	p.compute = one(computeName, &computeActor{loop: p.loop})
+	p.compute = one(computeName, &computeActor{loop: p.loop}, actor.WithMailbox(newMailbox))
 	if err != nil {
 		return err
 	}

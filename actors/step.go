@@ -2,7 +2,6 @@ package actors
 
 import (
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -10,6 +9,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
 )
 
@@ -41,7 +41,8 @@ func (l *loop) step(plan *sched.Plan) error {
 	if err != nil {
 		return err
 	}
-	l.sampleAll(logits)
+	l.logits = logits
+	l.sampleAll()
 	for i := range l.outputs {
 		l.accept(&l.outputs[i])
 	}
@@ -58,29 +59,45 @@ const parallelLogits = 1 << 16
 
 // sampleAll draws a token from each output. A draw depends on its own row
 // only, so the split does not matter.
-func (l *loop) sampleAll(logits compute.Logits) {
-	workers := min(len(l.outputs), len(l.scratch))
-	if len(l.outputs)*l.runner.Vocab() < parallelLogits || workers < 2 {
-		l.sampleEach(logits, 0, 1)
-		return
+func (l *loop) sampleAll() {
+	l.stride = min(len(l.outputs), len(l.samplers))
+	if len(l.outputs)*l.runner.Vocab() < parallelLogits || l.stride < 2 {
+		l.stride = 1
 	}
-	var wg sync.WaitGroup
-	for w := 1; w < workers; w++ {
-		wg.Go(func() { l.sampleEach(logits, w, workers) })
+	for _, s := range l.samplers[:l.stride] {
+		l.sampling.Add(1)
+		if s.first > 0 {
+			go s.begin()
+		}
 	}
-	l.sampleEach(logits, 0, workers)
-	wg.Wait()
+	l.samplers[0].begin()
+	l.sampling.Wait()
 }
 
-// sampleEach draws outputs first, first+stride, ...
-func (l *loop) sampleEach(logits compute.Logits, first, stride int) {
-	for i := first; i < len(l.outputs); i += stride {
-		o := &l.outputs[i]
+// sampler draws the outputs first, first + the loop's stride, ... of a step.
+type sampler struct {
+	first   int
+	scratch sample.Scratch
+	begin   func() // kept, so that no step allocates it
+}
+
+func (l *loop) newSampler(first int) *sampler {
+	s := &sampler{first: first}
+	s.begin = func() {
+		defer l.sampling.Done()
+		s.sample(l.outputs, l.logits, l.stride)
+	}
+	return s
+}
+
+func (s *sampler) sample(outputs []output, logits compute.Logits, stride int) {
+	for i := s.first; i < len(outputs); i += stride {
+		o := &outputs[i]
 		if b := o.seq.beams; b != nil {
 			o.err = b.search.Advance(func(i int) []float32 { return logits.Row(o.row + i) })
 			continue
 		}
-		o.choice, o.err = o.seq.sampler.Sample(logits.Row(o.row), len(o.seq.tokens), l.scratch[first])
+		o.choice, o.err = o.seq.sampler.Sample(logits.Row(o.row), len(o.seq.tokens), &s.scratch)
 	}
 }
 

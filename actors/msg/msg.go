@@ -189,22 +189,25 @@ type Started struct{ At time.Time }
 // Reserve asks the KV manager to set aside slabs for a whole sequence and to
 // lease the first of them at once. The answer is Leased or Denied.
 type Reserve struct {
-	Seq    SeqID
+	Lease
 	Tokens int // of each beam, if there are any
-	Lease  int // tokens
 	Prompt int // of Tokens
 	Beams  int // 0: none; else the tokens behind the prompt are kept for each
 }
 
 // Lease asks for physical slabs, so that the sequence's hold UpTo tokens. It
-// cannot be refused within the reservation. The answer is Leased.
+// cannot be refused within the reservation. The answer is its Leased, filled in:
+// the message is the KV manager's until then, and may be sent again after it.
 type Lease struct {
-	Seq  SeqID
-	UpTo int
+	Reply *actor.PID
+	Leased
 }
 
-// Release gives back a sequence's slabs.
-type Release struct{ Seq SeqID }
+// Release gives back a sequence's slabs. The answer is Freed to Reply.
+type Release struct {
+	Reply *actor.PID
+	Seq   SeqID
+}
 
 // Denied answers Reserve: nothing was set aside. Never says that the pool is
 // too small even when empty.
@@ -219,7 +222,7 @@ type Denied struct {
 type Leased struct {
 	Seq   SeqID
 	Slabs []int32
-	UpTo  int // tokens that the sequence's slabs hold now
+	UpTo  int // tokens that the sequence's slabs hold then
 }
 
 // Freed tells the compute actor that slabs came back.
