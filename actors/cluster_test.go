@@ -271,13 +271,76 @@ func TestADetokenizerThatIsGoneLeavesSequencesWhereTheyRun(t *testing.T) {
 // TestAGatewayThatTakesARequestOverFindsItsSequences: they run on as the second gateway's.
 // What the first one says of them, when it ends, counts no more.
 func TestAGatewayThatTakesARequestOverFindsItsSequences(t *testing.T) {
+	h := newHandover(t)
+	streams := h.begin(context.Background())
+	before := h.worker.running()
+	require.Len(t, before, 3)
+	again := h.again()
+	require.Eventually(t, func() bool { return h.taken(before) }, patience, time.Millisecond)
+	for _, s := range streams {
+		s.Close()
+	}
+	require.Eventually(t, func() bool { return h.first.watch.sequences(h.worker.name) == 0 }, patience, time.Millisecond)
+	h.goOn(before)
+	h.second.mu.Lock()
+	waiting := h.second.edge.line.Inside()
+	h.second.mu.Unlock()
+	require.Zero(t, waiting, "what runs waits for nothing")
+	h.whole(again)
+}
+
+// TestAGatewayThatStopsLeavesItsSequencesToTheNext: its requests have ended there, and the worker
+// has reported to it, before another gateway comes for them. No prompt is read again.
+func TestAGatewayThatStopsLeavesItsSequencesToTheNext(t *testing.T) {
+	h := newHandover(t)
+	ctx, stop := context.WithCancelCause(context.Background())
+	streams := h.begin(ctx)
+	before := h.worker.running()
+	require.Len(t, before, 3)
+	stop(api.ErrMoved)
+	for _, s := range streams {
+		s.Close()
+	}
+	require.Eventually(t, func() bool { return h.first.Running() == 0 }, patience, time.Millisecond)
+	probe := &msg.Progress{Node: h.worker.name, Seqs: before, Generated: make([]int, len(before))}
+	troubles, strangers := h.first.watch.report(time.Now(), probe, false)
+	require.Empty(t, troubles)
+	require.Empty(t, strangers, "the worker would be told to cancel them")
+	require.NoError(t, h.first.Close(context.Background()))
+	again := h.again()
+	require.Eventually(t, func() bool { return h.taken(before) }, patience, time.Millisecond)
+	h.goOn(before)
+	h.whole(again)
+}
+
+// handover is a gateway with three requests, one of them a beam search, and another one that is
+// to go on with them.
+type handover struct {
+	t                     *testing.T
+	first, second, worker *node
+	had                   [][]int32 // of each request, when the second one takes it over
+}
+
+const handoverTokens = 60
+
+func newHandover(t *testing.T) *handover {
 	c := newTestNodes(t)
 	first, _, _, compute := four(c, 1, gated)
 	second := c.start(nil, cluster.Gateway)
 	second.sees(t, 4)
-	streams := inFlight(t, first, compute, 3, 60)
-	require.Eventually(t, func() bool {
-		l := compute[0].loop.ledger
+	return &handover{t: t, first: first, second: second, worker: compute[0]}
+}
+
+// begin starts the requests at the first gateway; two of them have two tokens then.
+func (h *handover) begin(ctx context.Context) (streams []api.Stream) {
+	h.t.Helper()
+	for i := range 3 {
+		s, err := h.first.Submit(ctx, h.request(i))
+		require.NoError(h.t, err)
+		streams = append(streams, s)
+	}
+	require.Eventually(h.t, func() bool {
+		l := h.worker.loop.ledger
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		n := 0
@@ -287,55 +350,77 @@ func TestAGatewayThatTakesARequestOverFindsItsSequences(t *testing.T) {
 			}
 		}
 		select {
-		case compute[0].device.gate <- struct{}{}:
+		case h.worker.device.gate <- struct{}{}:
 		default:
 		}
 		return n == 2 // and a beam search
 	}, patience, time.Millisecond)
-	before := compute[0].running()
-	require.Len(t, before, 3)
-	var again []api.Stream
-	had := make([][]int32, len(streams))
-	for i := range streams {
-		prompt := []int32{int32(i), 7}
-		r := tokensRequest(fmt.Sprint(i), prompt, 60)
-		if i == 2 {
-			r.Beams = &sample.BeamParams{Width: 2}
-		} else {
-			had[i] = expected(compute[0].device, prompt, 2)
-		}
-		r.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: had[i]}}}
-		s, err := second.Submit(context.Background(), r)
-		require.NoError(t, err)
-		again = append(again, s)
+	return streams
+}
+
+func (h *handover) request(i int) *api.Request {
+	r := tokensRequest(fmt.Sprint(i), []int32{int32(i), 7}, handoverTokens)
+	if i == 2 {
+		r.Beams = &sample.BeamParams{Width: 2}
 	}
-	require.Eventually(t, func() bool {
-		l := compute[0].loop.ledger
-		return !slices.ContainsFunc(before, func(seq msg.SeqID) bool { return l.ofAnother(seq, second.name) })
-	}, patience, time.Millisecond)
-	for _, s := range streams {
-		s.Close()
-	}
-	require.Eventually(t, func() bool { return first.watch.sequences(compute[0].name) == 0 }, patience, time.Millisecond)
-	compute[0].device.gate <- struct{}{} // its loop comes by
-	require.Equal(t, before, compute[0].running())
-	second.mu.Lock()
-	waiting := second.edge.line.Inside()
-	second.mu.Unlock()
-	require.Zero(t, waiting, "what runs waits for nothing")
-	compute[0].device.open1()
-	for i, s := range again {
-		got, last, err := read(s)
-		require.NoError(t, err)
-		require.NoError(t, last.Err)
-		require.Equal(t, api.FinishLength, last.Finish)
+	return r
+}
+
+// again asks the second gateway for the rest.
+func (h *handover) again() (streams []api.Stream) {
+	h.t.Helper()
+	h.had = make([][]int32, 3)
+	for i := range h.had {
+		r := h.request(i)
+		r.ID, r.First = r.ID+".1", r.ID
 		if i < 2 {
-			require.Equal(t, expected(compute[0].device, []int32{int32(i), 7}, 60), append(had[i], got...))
+			h.had[i] = expected(h.worker.device, r.PromptTokens, 2)
+		}
+		r.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: h.had[i]}}}
+		s, err := h.second.Submit(context.Background(), r)
+		require.NoError(h.t, err)
+		streams = append(streams, s)
+	}
+	return streams
+}
+
+// taken says whether sequences are the second gateway's.
+func (h *handover) taken(seqs []msg.SeqID) bool {
+	l := h.worker.loop.ledger
+	return !slices.ContainsFunc(seqs, func(seq msg.SeqID) bool { return l.get(seq) == nil || l.ofAnother(seq, h.second.name) })
+}
+
+// goOn: the same sequences run on in the next steps, and no others: no prompt is read again.
+func (h *handover) goOn(before []msg.SeqID) {
+	h.t.Helper()
+	d := h.worker.device
+	for range 3 {
+		d.gate <- struct{}{} // the loop comes by
+	}
+	require.Eventually(h.t, func() bool { return len(d.gate) == 0 }, patience, time.Millisecond)
+	require.Equal(h.t, before, h.worker.running())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	require.Equal(h.t, len(before), d.prompts)
+}
+
+// whole reads the answers to their ends.
+func (h *handover) whole(streams []api.Stream) {
+	h.t.Helper()
+	d := h.worker.device
+	d.open1()
+	for i, s := range streams {
+		got, last, err := read(s)
+		require.NoError(h.t, err)
+		require.NoError(h.t, last.Err)
+		require.Equal(h.t, api.FinishLength, last.Finish)
+		if i < 2 {
+			require.Equal(h.t, expected(d, []int32{int32(i), 7}, handoverTokens), append(h.had[i], got...))
 		} else {
-			require.Len(t, got, 60)
+			require.Len(h.t, got, handoverTokens)
 		}
 	}
-	requireClean(t, compute[0].Pipeline, compute[0].device)
+	requireClean(h.t, h.worker.Pipeline, d)
 }
 
 // TestASequenceThatIsCancelledIsNotRedirected, not even before its end: that would be the

@@ -27,6 +27,7 @@ type testDevice struct {
 	gate       chan struct{} // if not nil, a step takes a value first
 	reloadGate chan struct{} // as gate
 	steps      int
+	prompts    int  // that were begun
 	largest    int  // rows of the largest step
 	freed      bool // the gate is open
 }
@@ -144,6 +145,9 @@ func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 		}
 		if b.Position != r.length || b.Position+len(b.Tokens) > len(r.slabs)*testSlabTokens {
 			d.faults = append(d.faults, errors.New("a row out of order or without a slab"))
+		}
+		if b.Position == 0 {
+			d.prompts++
 		}
 		r.length += len(b.Tokens)
 		rows += len(b.Tokens)

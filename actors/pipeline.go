@@ -305,7 +305,9 @@ func (p *Pipeline) Submit(ctx context.Context, r *api.Request) (api.Stream, erro
 	if err != nil {
 		return nil, err
 	}
-	return &stream{journal: j, next: 1, cancel: func() { p.system.Root.Send(pid, &msg.CancelRequest{}) }}, nil
+	return &stream{journal: j, next: 1, cancel: func() {
+		p.system.Root.Send(pid, &msg.CancelRequest{Moved: errors.Is(context.Cause(ctx), api.ErrMoved)})
+	}}, nil
 }
 
 func (p *Pipeline) check(r *api.Request) (*model, error) {

@@ -158,7 +158,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 		params.Logprobs, params.TopLogprobs = true, r.api.TopLogprobs
 	}
 	gen := &msg.Generate{
-		First: first, RequestID: r.api.ID, Prompt: r.prompt, MaxTokens: r.limit,
+		First: first, RequestID: r.api.Origin(), Prompt: r.prompt, MaxTokens: r.limit,
 		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant, Weight: r.api.Weight, Moved: r.moved,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 	}

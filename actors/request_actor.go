@@ -70,6 +70,9 @@ func (a *requestActor) Receive(ctx actor.Context) {
 	case *msg.Abandon:
 		a.abandon(ctx, m.Err)
 	case *msg.CancelRequest:
+		if m.Moved {
+			a.leave()
+		}
 		a.end(ctx, a.state.cancel(m.Err))
 	}
 }
@@ -112,7 +115,7 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 	for _, e := range a.state.resumed() {
 		a.event(ctx, e)
 	}
-	if a.state.api.Resume == nil || !a.find(ctx) {
+	if a.state.api.First == "" || !a.find(ctx) {
 		a.start(ctx)
 	}
 	a.log.Debug().Int("prompt_tokens", len(m.Tokens)).Int("max_tokens", a.state.limit).Msg("request tokenised")
@@ -131,7 +134,7 @@ func (a *requestActor) find(ctx actor.Context) bool {
 	a.finding = time.Now()
 	a.p.watch.wait(a.finding, ctx.Self(), "", 0)
 	for _, w := range workers {
-		ctx.Send(w, &msg.Find{RequestID: a.state.api.ID, Reply: ctx.Self()})
+		ctx.Send(w, &msg.Find{RequestID: a.state.api.Origin(), Reply: ctx.Self()})
 	}
 	return true
 }
@@ -299,6 +302,20 @@ func (a *requestActor) drop(ctx actor.Context, seq msg.SeqID) {
 func closeTexts(ctx actor.Context, at *place) {
 	for _, choice := range at.choices {
 		ctx.Send(at.detok, &msg.CloseText{Seq: choice})
+	}
+}
+
+// leave has the sequences that another process can find run on at their workers. Their
+// texts stay open: the other process opens them again, at the same detokenizer perhaps.
+func (a *requestActor) leave() {
+	if !a.state.redirects() {
+		return
+	}
+	for lead, at := range a.places {
+		if at.compute.Address != a.p.name { // this process ends
+			a.p.watch.leave(lead, at.compute.Address)
+			delete(a.places, lead)
+		}
 	}
 }
 

@@ -122,6 +122,15 @@ func (w *watch) end(seq msg.SeqID, worker string) {
 	}
 }
 
+// leave keeps a sequence whose request has left this process: its worker is not to cancel it.
+func (w *watch) leave(seq msg.SeqID, worker string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.workers[worker][seq]; s != nil {
+		s.told = true
+	}
+}
+
 // sequences counts those of a worker.
 func (w *watch) sequences(worker string) int {
 	w.mu.Lock()

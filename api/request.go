@@ -4,6 +4,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/millrace/millrace/compute/sample"
@@ -13,6 +14,7 @@ import (
 // tokenisation. Exactly one of Messages, Prompt, PromptTokens is set.
 type Request struct {
 	ID     string // in every log line; "chatcmpl-..." or "cmpl-..."
+	First  string // of a further attempt: ID of the first one, which another process had; "": it is the first
 	Model  string
 	Tenant string // whose request it is; "": nobody's in particular
 	Weight int    // of the tenant among others; 0: 1
@@ -42,6 +44,14 @@ type Request struct {
 	// behind it, with events numbered from 1 again. Usage counts all tokens. The
 	// text is the same as if nothing had happened if Sampling.Seed is the same.
 	Resume *Progress
+}
+
+// Origin is the ID that all attempts have in common.
+func (r *Request) Origin() string {
+	if r.First != "" {
+		return r.First
+	}
+	return r.ID
 }
 
 // Progress is an answer so far.
@@ -121,10 +131,16 @@ type Model struct {
 	Sampling      sample.Params // of a request that says nothing; the zero value is sample.Default()
 }
 
+// ErrMoved is the cause of a context that ends because another process goes on with the
+// request, as a further attempt.
+var ErrMoved = errors.New("api: another process goes on with the request")
+
 // Engine serves requests. Errors it returns are *Error.
 type Engine interface {
 	// Submit starts a request. It returns quickly: a refusal (bad request,
-	// unknown model, overload) is an *Error here or as the first event.
+	// unknown model, overload) is an *Error here or as the first event. If ctx has
+	// ended because of ErrMoved when the stream is closed, what other processes compute
+	// of it is left to run on.
 	Submit(ctx context.Context, r *Request) (Stream, error)
 	Models() []Model
 	// Tokenize turns text (or rendered messages) into ids.

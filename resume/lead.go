@@ -1,6 +1,7 @@
 package resume
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -13,9 +14,9 @@ import (
 const batchEvents = 256
 
 // lead writes the answer into the log and then shows it to the readers, until it
-// has ended. stop cancels what still runs.
-func (s *session) lead(answer <-chan api.Event, stop func()) error {
-	defer stop()
+// has ended. stop cancels what still runs; with ErrMoved it is left to run on.
+func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) error {
+	defer stop(nil)
 	idle := time.NewTicker(max(s.c.opts.Window/4, time.Millisecond))
 	defer idle.Stop()
 	refresh := time.NewTicker(s.c.opts.Age)
@@ -47,6 +48,7 @@ func (s *session) lead(answer <-chan api.Event, stop func()) error {
 			return err
 		}
 		if s.isLeaving() {
+			stop(api.ErrMoved)
 			return s.release()
 		}
 		if reason := s.reason(); reason != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/e2e/badnet"
@@ -461,7 +462,7 @@ func TestARefusalWhileTakingOverIsTriedAgain(t *testing.T) {
 
 func TestAGatewayThatStopsHandsItsCallsOver(t *testing.T) {
 	g := newGate(5)
-	e := deterministic(g)
+	e := &contexts{Engine: deterministic(g)}
 	url := natsServer(t).ClientURL()
 	a := newGateway(t, url, e, resume.Options{})
 	r := begin(t, a, e, body+`}`)
@@ -477,6 +478,22 @@ func TestAGatewayThatStopsHandsItsCallsOver(t *testing.T) {
 	g.open(1 << 30)
 	require.Equal(t, undisturbed(t, r.Call()), see(t, attach(t, b, r.Call().ID)).until(0))
 	require.Zero(t, a.count(t, "fenced_total"))
+	require.ErrorIs(t, context.Cause(e.submitted[0]), api.ErrMoved, "what runs is left to the other gateway")
+	first, second := e.Requests()[0], e.Requests()[1]
+	require.NotEqual(t, first.ID, second.ID)
+	require.Equal(t, first.Origin(), second.Origin(), "it is found by that")
+}
+
+// contexts keeps those that requests came with.
+type contexts struct {
+	*apitest.Engine
+
+	submitted []context.Context
+}
+
+func (e *contexts) Submit(ctx context.Context, r *api.Request) (api.Stream, error) {
+	e.submitted = append(e.submitted, ctx)
+	return e.Engine.Submit(ctx, r)
 }
 
 func TestACallOfManyMessagesSurvives(t *testing.T) {

@@ -86,10 +86,10 @@ func (s *session) begin(ctx context.Context, rec *callRecord, call *wire.Call) {
 		return
 	}
 	s.state, s.record, s.call = *st, rec, call
-	run, stop := context.WithCancel(tracing.With(s.ctx, rec.trace))
+	run, stop := context.WithCancelCause(tracing.With(s.ctx, rec.trace))
 	answer, err := call.RunFrom(run, s.c.engine, call.Progress(nil), 0)
 	if err != nil {
-		stop()
+		stop(nil)
 		s.erase()
 		s.fail(err)
 		return
@@ -204,7 +204,7 @@ func (s *session) erase() {
 }
 
 // run leads and follows until the answer has ended or nobody wants it.
-func (s *session) run(answer <-chan api.Event, stop func()) {
+func (s *session) run(answer <-chan api.Event, stop context.CancelCauseFunc) {
 	defer s.end()
 	for {
 		var err error
@@ -278,7 +278,7 @@ func newToken() uint64 { return rand.Uint64() }
 
 // takeOver writes our ownership into the log, or the whole log if that is lost,
 // and goes on with the call behind what its readers have.
-func (s *session) takeOver() (<-chan api.Event, func(), error) {
+func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) {
 	s.token = newToken()
 	newest, err := s.c.journal.newest(s.ctx, s.id)
 	if err != nil {
@@ -303,10 +303,10 @@ func (s *session) takeOver() (<-chan api.Event, func(), error) {
 
 // resubmit runs the call from where it stopped. A refusal (no room, a model that
 // loads) is not the client's: it is tried again for a while.
-func (s *session) resubmit() (<-chan api.Event, func(), error) {
+func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) {
 	begin := time.Now()
 	for {
-		run, stop := context.WithCancel(tracing.With(s.ctx, s.record.trace))
+		run, stop := context.WithCancelCause(tracing.With(s.ctx, s.record.trace))
 		call, err := s.decode(s.record)
 		if err == nil {
 			var answer <-chan api.Event
@@ -314,14 +314,14 @@ func (s *session) resubmit() (<-chan api.Event, func(), error) {
 				return answer, stop, nil
 			}
 		}
-		stop()
+		stop(nil)
 		const pause = 100 * time.Millisecond
 		if again(err) && time.Since(begin) < s.c.opts.Outage && s.reason() == nil && sleep(s.ctx, pause) {
 			continue
 		}
 		answer := make(chan api.Event, 1)
 		answer <- api.Event{Seq: s.state.known + 1, Finish: api.FinishError, Err: wire.AsError(err), Done: true}
-		return answer, func() {}, nil
+		return answer, func(error) {}, nil
 	}
 }
 

@@ -127,8 +127,11 @@ type Cancel struct {
 }
 
 // CancelRequest ends a request at once with FinishCancelled, or with FinishError
-// and Err if that is not nil.
-type CancelRequest struct{ Err error }
+// and Err if that is not nil. Moved: another process goes on with it, and with its sequences.
+type CancelRequest struct {
+	Err   error
+	Moved bool
+}
 
 // Abandon says that the worker of this process is gone, because of Err, and may
 // never answer again.

@@ -133,7 +133,7 @@ func (m *pump) request(r *api.Request, p *Progress, attempt int) *api.Request {
 		return r
 	}
 	again := *r
-	again.ID = fmt.Sprintf("%s.%d", r.ID, attempt)
+	again.ID, again.First = fmt.Sprintf("%s.%d", r.ID, attempt), r.ID
 	if !p.begun(m.first, len(m.so)) {
 		return &again
 	}
