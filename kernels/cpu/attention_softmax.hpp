@@ -241,6 +241,13 @@ struct Softmax {
   }
 };
 
+// The kernels of A over the softmax of T.
+template <class T, class A>
+constexpr AttentionKernels make_attention() {
+  using S = Softmax<T>;
+  return {A::scratch_bytes, S::state_floats, A::prepare, S::template piece<A>, S::merge, S::finish};
+}
+
 }  // namespace
 }  // namespace millrace::cpu
 

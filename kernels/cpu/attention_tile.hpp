@@ -218,22 +218,22 @@ struct Attention {
   }
 };
 
-// The kernels of A over the softmax of T.
-template <class T, class A>
-constexpr AttentionKernels make_attention() {
-  using S = Softmax<T>;
-  return {A::scratch_bytes, S::state_floats, A::prepare, S::template piece<A>, S::merge, S::finish};
-}
-
 template <class T>
-constexpr OpKernels make_op_kernels(Isa isa) {
+constexpr OpKernels make_op_kernels(Isa isa, AttentionKernels int8, AttentionKernels int4) {
   return {isa,
           Rows<T>::norm,
           Rows<T>::rotate,
           Rows<T>::to_bf16,
           make_attention<T, Attention<T, InPlace<T>>>(),
-          make_attention<T, Attention<T, Expanded<T, 8>>>(),
-          make_attention<T, Attention<T, Expanded<T, 4>>>()};
+          int8,
+          int4};
+}
+
+// Of processors that multiply no bytes.
+template <class T>
+constexpr OpKernels make_op_kernels(Isa isa) {
+  return make_op_kernels<T>(isa, make_attention<T, Attention<T, Expanded<T, 8>>>(),
+                            make_attention<T, Attention<T, Expanded<T, 4>>>());
 }
 
 }  // namespace

@@ -8,67 +8,13 @@
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
-#include <immintrin.h>
-
-#include "attention_tile.hpp"
+#include "attention_bytes_avx2.hpp"
 
 namespace millrace::cpu {
-namespace {
-
-struct Avx2 {
-  static constexpr int kLanes = 8;
-  static constexpr int kQueries = 4, kSums = 8;
-  using Vector = __m256;
-  typedef int32_t Ints __attribute__((vector_size(32)));
-
-  static Vector load(const float* p) { return _mm256_loadu_ps(p); }
-  static void store(float* p, Vector x) { _mm256_storeu_ps(p, x); }
-  static Vector set1(float x) { return _mm256_set1_ps(x); }
-  static Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
-  static Vector max(Vector a, Vector b) { return _mm256_max_ps(a, b); }
-  static bool any_greater(Vector a, Vector b) {
-    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0;
-  }
-  static float sum(Vector x) {
-    __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
-    return _mm_cvtss_f32(_mm_add_ss(y, _mm_shuffle_ps(y, y, 1)));
-  }
-  static float largest(Vector x) {
-    __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    y = _mm_max_ps(y, _mm_movehl_ps(y, y));
-    return _mm_cvtss_f32(_mm_max_ss(y, _mm_shuffle_ps(y, y, 1)));
-  }
-  static float sqrt(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
-
-  struct Pair {
-    float even, odd;
-  };
-  static constexpr int kParts = 2;
-  using Packed = Vector;
-
-  static Pair make_pair(float even, float odd) { return {even, odd}; }
-  template <int kPart>
-  static Vector splat(const Pair& p) {
-    return set1(kPart == 0 ? p.even : p.odd);
-  }
-  template <int kPart>
-  static Packed load_packed(const uint32_t* p) {
-    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return _mm256_castsi256_ps(kPart == 0 ? _mm256_slli_epi32(x, 16)
-                                          : _mm256_and_si256(x, _mm256_set1_epi32(~0xffff)));
-  }
-  static Vector dot(Vector a, Vector b, Vector sum) { return fma(a, b, sum); }
-  static Vector store_pairs(Vector p, Pair* out) {
-    store(&out->even, p);
-    return p;
-  }
-};
-
-}  // namespace
 
 const OpKernels& op_kernels_avx2() {
-  static constexpr OpKernels kernels = make_op_kernels<Avx2>(Isa::avx2);
+  static constexpr OpKernels kernels = make_op_kernels<Avx2Ops>(
+      Isa::avx2, make_byte_attention<Avx2Bytes, 8>(), make_byte_attention<Avx2Bytes, 4>());
   return kernels;
 }
 

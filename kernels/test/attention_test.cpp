@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "cpu/isa.hpp"
 #include "harness.hpp"
 
 namespace millrace::test {
@@ -74,10 +75,16 @@ std::vector<float> result(const std::string& isa, const Case& c) {
   return model.step({{&s, random.tokens(c.rows, b.vocab)}});
 }
 
+// Whether codes are multiplied as bytes; others expand them to bf16.
+bool multiplies_bytes(const std::string& isa) {
+  const bool avx512 = isa.starts_with("avx512") || isa.starts_with("amx");
+  return isa.starts_with("avx2") || (avx512 && cpu::has_vnni());
+}
+
 // The largest normalised error to expect.
 double tolerance(const Case& c, const std::string& isa) {
-  // Products of bytes round queries and probabilities to 8 bits, others expand codes to bf16.
-  if (isa.find('+') != std::string::npos) return isa.starts_with("avx512") ? 5e-4 : 2e-5;
+  // Products of bytes round queries and probabilities to 8 bits.
+  if (isa.find('+') != std::string::npos) return multiplies_bytes(isa) ? 5e-4 : 2e-5;
   // Table values are bf16: without a rotation nothing is rounded but products.
   const bool exact = c.rotary_dim == 0 && !c.norms && !rounds_products(isa);
   return exact ? 1e-11 : 2e-5;
@@ -203,6 +210,38 @@ TEST(Attention, CodesAreAsCoarseAsTheirTypeSays) {
     if (!int8 && !int4) continue;
     EXPECT_GT(error, int8 ? 1e-5 : 2e-3) << isa;
     EXPECT_LT(error, int8 ? 1e-3 : 5e-2) << isa;
+  }
+}
+
+// Every code of keys, values, queries and probabilities the largest: products of bytes are
+// exact, and their sums as large as they get.
+TEST(Attention, TheLargestCodesAreExact) {
+  Case c;
+  c.heads = 8;
+  c.kv_heads = 1;
+  for (const int head_dim : {64, 72}) {
+    c.head_dim = head_dim;
+    const std::vector<int32_t> tokens(130, 3);
+    Builder b = program(c);
+    b.max_rows = b.max_outputs = static_cast<int32_t>(tokens.size());
+    const int64_t width = b.tensors[0].dims[1];
+    std::vector<float> table(b.vocab * width);
+    for (size_t i = 0; i < table.size(); ++i) table[i] = i % 4 < 2 ? 1.0f : -1.0f;
+    b.tensors[0].dtype = MR_F32;
+    b.tensors[0].data = table.data();
+    for (const std::string& kv : tested_kv()) {
+      std::vector<float> expected;
+      std::vector<std::string> isas = tested_isas();
+      isas.insert(isas.begin(), "ref");
+      for (const std::string& isa : isas) {
+        Model model(isa + kv, b, 9);
+        Sequence s(model);
+        const std::vector<float> out = model.step({{&s, tokens}});
+        if (expected.empty()) expected = out;
+        const double most = kv.empty() || multiplies_bytes(isa) ? 1e-11 : 2e-5;
+        EXPECT_LT(normalised_error(out, expected), most) << isa << kv << ", head " << head_dim;
+      }
+    }
   }
 }
 
