@@ -23,8 +23,8 @@ type Plan struct {
 
 	// Left out of the step, of those that run: Stalled lack a lease, Held wait
 	// for the waiting-served ratio, Awaiting have an output not yet sampled, Yielded
-	// give way to another tenant's prompt.
-	Stalled, Held, Awaiting, Yielded int
+	// give way to another tenant's prompt, Deferred take turns while moved ones are read again.
+	Stalled, Held, Awaiting, Yielded, Deferred int
 
 	// Wake is the earliest deadline: Step is to be called then even without an
 	// event. 0: none.

@@ -89,6 +89,7 @@ type Scheduler struct {
 	decodes    []*sequence // of the step: what has rows in it
 	ready      []*sequence // of the step: prompts that may have
 	gaveWay    int         // prompt rows of the last steps, as far as each left tenants out
+	turn       uint64      // of the sequences that decode, see takeTurns
 	serial     uint64
 	frees      uint64    // times that KV was given back, as far as known
 	probe      *sequence // denied before and asked again: nobody passes it until its answer
@@ -116,6 +117,7 @@ func (s *Scheduler) Step(now Time, events []Event) (*Plan, error) {
 	err := s.begin(now, events)
 	s.gather()
 	s.giveWay()
+	s.takeTurns()
 	s.planDecode()
 	s.planPrompts()
 	s.planLeases()

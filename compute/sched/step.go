@@ -34,6 +34,28 @@ func (s *Scheduler) gather() {
 	})
 }
 
+// readTurns is in how many steps a sequence that decodes has one row while others are read again.
+const readTurns = 8
+
+// takeTurns has the sequences that decode take turns while those that moved here have more to be
+// read again than a step holds: theirs are the readers who wait the longest, and with every decode
+// row in every step they would wait up to twice as long.
+func (s *Scheduler) takeTurns() {
+	again := 0
+	for _, seq := range s.ready {
+		if seq.Moved {
+			again += seq.PromptTokens - seq.computed
+		}
+	}
+	if again <= s.cfg.MaxBatchTokens || s.plan.Yielded > 0 {
+		return
+	}
+	s.turn++
+	before := len(s.decodes)
+	s.decodes = slices.DeleteFunc(s.decodes, func(seq *sequence) bool { return (seq.serial+s.turn)%readTurns != 0 })
+	s.plan.Deferred = before - len(s.decodes)
+}
+
 // planDecode gives every sequence that decodes its one row, or one for each of
 // its beams. MaxBatchSize <= MaxBatchTokens, so that they always fit.
 func (s *Scheduler) planDecode() {
@@ -55,7 +77,7 @@ func (s *Scheduler) planDecode() {
 func (s *Scheduler) planPrompts() {
 	budget := s.cfg.MaxBatchTokens - s.plan.DecodeRows
 	chunk := budget // of new prompts
-	if s.plan.DecodeRows > 0 || s.plan.Yielded > 0 {
+	if s.plan.DecodeRows+s.plan.Yielded+s.plan.Deferred > 0 {
 		chunk = min(budget, s.chunk()-s.gaveWay)
 	}
 	for whole := chunk; budget > 0 && len(s.ready) > 0; {

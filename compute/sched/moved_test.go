@@ -1,0 +1,82 @@
+package sched
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestSequencesThatMovedHereAreReadAgainSoon: half of 200 streams lose their worker, and the
+// other one has to read their tokens again. In virtual time.
+func TestSequencesThatMovedHereAreReadAgainSoon(t *testing.T) {
+	const streams, tokens = 100, 160 // of each of the two workers; of a prompt with its answer so far
+	s, err := New(Config{
+		MaxBatchTokens: 512, ChunkTokens: 256, MaxBatchSize: 2 * streams, MaxWaiting: streams,
+		MaxSequenceTokens: 8192, SlabTokens: 16, LeaseAheadTokens: 32,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := smallModel
+	var now Time
+	var events []Event
+	last, longest := map[ID]Time{}, map[ID]Time{}
+	step := func() {
+		plan, err := s.Step(now, events)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Check(); err != nil {
+			t.Fatal(err)
+		}
+		events = events[:0]
+		now += d.step + Time(plan.DecodeRows)*d.decode + Time(plan.PromptRows)*d.prompt
+		for _, r := range plan.Reserve {
+			events = append(events, Granted(r.ID, r.Tokens))
+		}
+		for _, c := range plan.Chunks {
+			if c.Output {
+				longest[c.ID] = max(longest[c.ID], now-last[c.ID])
+				last[c.ID] = now
+				events = append(events, Sampled(c.ID))
+			}
+		}
+	}
+	submit := func(first ID, moved bool) {
+		for id := first; id < first+streams; id++ {
+			events = append(events, Submit(Sequence{ID: id, PromptTokens: tokens, MaxNewTokens: 2000, Moved: moved}))
+		}
+	}
+	submit(0, false)
+	for len(last) < streams {
+		step()
+	}
+	for range 8 { // all decode
+		step()
+	}
+	clear(longest)
+	submit(streams, true)
+	for id := ID(streams); id < 2*streams; id++ {
+		last[id] = now
+	}
+	for len(longest) < 2*streams {
+		step()
+	}
+	gaps := func(first ID) (p99 time.Duration) {
+		var all []Time
+		for id := first; id < first+streams; id++ {
+			all = append(all, longest[id])
+		}
+		slices.Sort(all)
+		return all[len(all)*99/100]
+	}
+	stayed, moved := gaps(0), gaps(streams)
+	least := streams * tokens * d.prompt // with nothing but their rows
+	t.Logf("longest gaps, p99: %v of those that moved, %v at least; %v of those that stayed", moved, least, stayed)
+	if moved > least*5/4 {
+		t.Errorf("the p99 of the gaps of those that moved is %v, expected at most 1.25 x %v", moved, least)
+	}
+	if most := (readTurns + 2) * (512*d.prompt + 50*d.decode); stayed > most {
+		t.Errorf("the p99 of the gaps of those that stayed is %v, expected at most %v", stayed, most)
+	}
+}
