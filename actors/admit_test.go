@@ -22,6 +22,7 @@ func TestWhatComesDuringAStepBeginsInTheNext(t *testing.T) {
 	running, err := p.Submit(context.Background(), tokensRequest("running", []int32{1, 2}, 20))
 	require.NoError(t, err)
 	d.gate <- struct{}{} // its prompt
+	require.Eventually(t, func() bool { return d.begun.Load() == 2 }, patience, time.Millisecond)
 	prompt := make([]int32, 40)
 	fresh, err := p.Submit(context.Background(), tokensRequest("fresh", prompt, 20))
 	require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/millrace/millrace/compute"
 )
@@ -26,6 +27,7 @@ type testDevice struct {
 	reloads    int
 	gate       chan struct{} // if not nil, a step takes a value first
 	reloadGate chan struct{} // as gate
+	begun      atomic.Int64  // steps, those at the gate included
 	steps      int
 	prompts    int  // that were begun
 	largest    int  // rows of the largest step
@@ -117,6 +119,7 @@ type testLogits [][]float32
 func (l testLogits) Row(i int) []float32 { return l[i] }
 
 func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
+	d.begun.Add(1)
 	if d.gate != nil {
 		<-d.gate
 	}
