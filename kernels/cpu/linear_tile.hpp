@@ -364,7 +364,7 @@ template <class Target>
 double products(int64_t rounds) {
   using Vector = typename Target::Vector;
   constexpr int kSums = kPanelVectors * Target::kMaxRows;
-  const typename Target::Weights w{};
+  typename Target::Weights w{};
   typename Target::Pair pair;
   std::memset(&pair, 0x3f, sizeof pair);
   const auto x = Target::spread(&pair);
@@ -374,6 +374,7 @@ double products(int64_t rounds) {
   for (int64_t i = 0; i < rounds; ++i) {
 #pragma GCC unroll 32
     for (int s = 0; s < kSums; ++s) Target::multiply(sums[s], w, x);
+    if constexpr (requires { Target::anew(w); }) w = Target::anew(w);
   }
   volatile char sink;  // the sums are of use
   for (const Vector& sum : sums) {
