@@ -52,6 +52,7 @@ type life struct {
 	leased   int // as told to the scheduler
 	open     bool
 	idle     int // steps as a fresh prompt beside decode rows, with no prompt row in the step
+	deferred int // turns of others, in each of which it could have decoded
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -86,6 +87,7 @@ func (w *world) request() Sequence {
 	if w.chance(20) {
 		q.Beams = 1 + w.rng.IntN(w.cfg.MaxBatchSize)
 	}
+	q.Moved = w.chance(20)
 	if w.chance(10) {
 		q.Deadline = w.now + time.Duration(1+w.rng.IntN(60))*time.Second
 	}
@@ -225,7 +227,7 @@ func (w *world) checkEnds(p *Plan) {
 }
 
 func (w *world) checkChunks(p *Plan) {
-	rows, prompt, outputs, decode, decoding := 0, 0, 0, 0, 0
+	rows, prompt, fresh, outputs, decode, decoding := 0, 0, 0, 0, 0, 0
 	for i, c := range p.Chunks {
 		l, tokens := w.seqs[c.ID], c.Rows
 		if c.Beams > 0 {
@@ -255,21 +257,24 @@ func (w *world) checkChunks(p *Plan) {
 			}
 		} else {
 			prompt += c.Rows
+			if !l.Moved {
+				fresh += c.Rows
+			}
 		}
 	}
 	if rows > w.cfg.MaxBatchTokens || rows != p.Rows || decode != p.DecodeRows || outputs != p.Outputs ||
-		outputs > w.cfg.MaxBatchSize || (decode > 0 && w.cfg.ChunkTokens > 0 && prompt > w.cfg.ChunkTokens) {
+		outputs > w.cfg.MaxBatchSize || (decode > 0 && w.cfg.ChunkTokens > 0 && fresh > w.cfg.ChunkTokens) {
 		w.t.Fatalf("step %d: rows %d, prompt %d, decode %d, outputs %d of %+v", p.Step, rows, prompt, decode, outputs, w.cfg)
 	}
-	w.checkProgress(p)
+	w.checkProgress(p, fresh)
 }
 
 // checkProgress: a sequence that can run does; a fresh prompt is held back for
-// MaxHoldSteps steps at most.
-func (w *world) checkProgress(p *Plan) {
+// MaxHoldSteps steps at most. Of the step's prompt rows so many are of new sequences.
+func (w *world) checkProgress(p *Plan, fresh int) {
 	if p.Yielded == 0 {
 		w.yielded = 0
-	} else if w.yielded += p.PromptRows; w.yielded > p.PromptRows && w.cfg.ChunkTokens > 0 && w.yielded > w.cfg.ChunkTokens {
+	} else if w.yielded += fresh; w.yielded > fresh && w.cfg.ChunkTokens > 0 && w.yielded > w.cfg.ChunkTokens {
 		w.t.Fatalf("step %d: %d sequences gave way for %d rows", p.Step, p.Yielded, w.yielded)
 	}
 	ran := map[ID]bool{}
@@ -279,12 +284,19 @@ func (w *world) checkProgress(p *Plan) {
 	for _, id := range w.order {
 		l := w.seqs[id]
 		if !l.granted || l.ended > 0 || ran[id] {
+			l.deferred = 0
 			continue
 		}
 		switch known := l.PromptTokens + l.made; {
 		case l.position == known || l.position == l.leased: // its token or its lease is awaited
+			l.deferred = 0
 		case l.position >= l.PromptTokens && p.Yielded > 0:
 			w.counts["yielded"]++
+		case l.position >= l.PromptTokens && p.Deferred > 0:
+			w.counts["deferred"]++
+			if l.deferred++; l.deferred >= readTurns {
+				w.t.Fatalf("step %d: sequence %d has missed its turn: %+v", p.Step, id, l)
+			}
 		case l.position >= l.PromptTokens:
 			w.t.Fatalf("step %d: sequence %d could decode: %+v", p.Step, id, l)
 		case p.PromptRows == 0 && l.position > 0:
@@ -338,6 +350,9 @@ func (w *world) checkReserves(p *Plan) {
 func (l *life) first(o *life) bool {
 	if l.Priority != o.Priority {
 		return l.Priority < o.Priority
+	}
+	if l.Moved != o.Moved {
+		return l.Moved
 	}
 	if l.Arrival != o.Arrival {
 		return l.Arrival < o.Arrival
@@ -451,7 +466,7 @@ func TestPromisesHoldUnderRandomTraffic(t *testing.T) {
 		})
 	}
 	// A run that never gets somewhere proves nothing about it.
-	for _, k := range []string{"stop", "length", "cancelled", "deadline", "queue-full", "too-long", "invalid", "denied", "held", "beams"} {
+	for _, k := range []string{"stop", "length", "cancelled", "deadline", "queue-full", "too-long", "invalid", "denied", "held", "beams", "yielded", "deferred"} {
 		if counts[k] < 20 {
 			t.Errorf("%q happened %d times in all, expected at least 20", k, counts[k])
 		}

@@ -51,7 +51,7 @@ func (s *Scheduler) Snapshot() []SequenceState {
 // Check reports the first contradiction in the scheduler's books and in its
 // last plan. It costs O(sequences).
 func (s *Scheduler) Check() error {
-	live := 0
+	live, moved := 0, 0
 	for _, q := range [...]struct {
 		state State
 		*queue
@@ -70,6 +70,9 @@ func (s *Scheduler) Check() error {
 			}
 			if !seq.ended {
 				live++
+				if seq.Moved {
+					moved++
+				}
 			}
 		}
 		if rows != q.rows {
@@ -84,8 +87,8 @@ func (s *Scheduler) Check() error {
 		return fmt.Errorf("sched: check: %d sequences live, the count says %d", live, s.room.Inside())
 	case batch > s.cfg.MaxBatchSize:
 		return fmt.Errorf("sched: check: %d sequences and beams hold or ask for KV, expected at most %d", batch, s.cfg.MaxBatchSize)
-	case live > 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting):
-		return fmt.Errorf("sched: check: %d sequences accepted, expected at most %d", live, 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting))
+	case live-moved > 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting):
+		return fmt.Errorf("sched: check: %d sequences accepted, expected at most %d", live-moved, 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting))
 	case s.probe != nil && (s.probe.state != Asking || s.probe.denials == 0 || s.probe.ended):
 		return fmt.Errorf("sched: check: sequence %d bars the queue but is not asked for again", s.probe.ID)
 	}
