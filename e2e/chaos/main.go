@@ -82,7 +82,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.DurationVar(&o.bounds.TTFT, "ttft", 2*time.Second, "of overload: a good answer's first token comes within this time")
 	f.DurationVar(&o.bounds.TPOT, "tpot", 100*time.Millisecond, "of overload: and the further ones within this time each, in the mean")
 	f.BoolVar(&o.split, "split", false, "overload and tenants: a cluster of two processes of each role, instead of one process with all")
-	f.IntVar(&o.tenantRequests, "tenant-requests", 500, "of tenants: requests of the watched tenant beside each load, about")
+	f.IntVar(&o.tenantRequests, "tenant-requests", 250, "of tenants: requests of the watched tenant beside each load, about")
 	f.DurationVar(&o.limit, "limit", 15*time.Minute, "for everything; what has not ended then fails")
 	f.StringVar(&o.model, "model", "models/tiny-chat", "directory of the model")
 	f.StringArrayVar(&o.args, "serve", []string{"--kv-memory=128MiB", "--threads=1"}, "a flag for every millrace process (repeat)")
