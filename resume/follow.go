@@ -36,6 +36,12 @@ func (s *session) follow() error {
 		stop()
 		return err
 	}
+	if from > 0 && !tail.made.Equal(s.state.made) {
+		stop()
+		tail.stop()
+		return errRestart
+	}
+	s.state.made = tail.made
 	ticks := make(chan tick)
 	done := make(chan struct{})
 	defer func() { stop(); tail.stop(); <-done }()
@@ -146,11 +152,11 @@ func (s *session) ask(ctx context.Context, node string, ticks chan<- tick) {
 	}
 }
 
-// check compares a silent log with what was read of it: after a restart of the
-// NATS server it is another one.
+// check compares a silent log with what was read of it: after a restart of the NATS
+// server it is another one, which may be as long.
 func (s *session) check(ctx context.Context) error {
-	newest, err := s.c.journal.newest(ctx, s.id)
-	if err == nil && newest != s.state.last {
+	newest, made, err := s.c.journal.newestOf(ctx, s.id)
+	if err == nil && (newest != s.state.last || !made.Equal(s.state.made)) {
 		return errRestart
 	}
 	return nil

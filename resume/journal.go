@@ -123,19 +123,26 @@ func (j *journal) purge(ctx context.Context, id string, before uint64) error {
 
 // newest is the stream sequence of a call's newest record; 0 when there is none.
 func (j *journal) newest(ctx context.Context, id string) (uint64, error) {
+	seq, _, err := j.newestOf(ctx, id)
+	return seq, err
+}
+
+// newestOf is newest, and when the stream was made that has it.
+func (j *journal) newestOf(ctx context.Context, id string) (seq uint64, made time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
 	s, err := j.js.Stream(ctx, Stream)
 	if err == nil {
+		made = s.CachedInfo().Created
 		var m *jetstream.RawStreamMsg
 		if m, err = s.GetLastMsgForSubject(ctx, Subject+id); err == nil {
-			return m.Sequence, nil
+			return m.Sequence, made, nil
 		}
 	}
 	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-		return 0, nil
+		return 0, made, nil
 	}
-	return 0, fmt.Errorf("%w: %w", errAway, err)
+	return 0, made, fmt.Errorf("%w: %w", errAway, err)
 }
 
 // young says whether the stream was made a short time ago, or is missing: then a
@@ -159,7 +166,8 @@ type entry struct {
 type tail struct {
 	messages jetstream.MessagesContext
 	stop     func()
-	pending  uint64 // messages there were at the beginning
+	made     time.Time // when the stream was: another one has other logs, perhaps under the same sequences
+	pending  uint64    // messages there were at the beginning
 	part     struct {
 		body  []byte
 		n     int
@@ -174,7 +182,11 @@ func (j *journal) tail(ctx context.Context, id string, from uint64) (*tail, erro
 	if from > 0 {
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, from
 	}
-	c, err := j.js.OrderedConsumer(create, Stream, cfg)
+	var c jetstream.Consumer
+	s, err := j.js.Stream(create, Stream)
+	if err == nil {
+		c, err = s.OrderedConsumer(create, cfg)
+	}
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, errNoLog
 	}
@@ -186,7 +198,7 @@ func (j *journal) tail(ctx context.Context, id string, from uint64) (*tail, erro
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errAway, err)
 	}
-	return &tail{messages: messages, pending: info.NumPending, stop: func() {
+	return &tail{messages: messages, made: s.CachedInfo().Created, pending: info.NumPending, stop: func() {
 		messages.Stop()
 		ctx, cancel := context.WithTimeout(context.Background(), j.timeout)
 		defer cancel()
@@ -249,7 +261,7 @@ func (j *journal) load(ctx context.Context, id string, known uint64) (*state, []
 	}
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
-	s := &state{known: known}
+	s := &state{known: known, made: t.made}
 	var events []api.Event
 	for {
 		e, err := t.next(ctx)

@@ -280,13 +280,16 @@ func newToken() uint64 { return rand.Uint64() }
 // and goes on with the call behind what its readers have.
 func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) {
 	s.token = newToken()
-	newest, err := s.c.journal.newest(s.ctx, s.id)
+	newest, made, err := s.c.journal.newestOf(s.ctx, s.id)
 	if err != nil {
 		return nil, nil, err
 	}
-	if newest == 0 {
+	switch {
+	case newest == 0:
 		err = s.rewrite(0)
-	} else {
+	case !made.Equal(s.state.made):
+		err = errRestart
+	default:
 		node := s.c.node
 		_, s.state.last, err = s.c.journal.publish(s.ctx, s.id, &record{token: s.token, owner: &node}, s.state.last)
 	}

@@ -3,6 +3,7 @@ package resume
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/millrace/millrace/api"
 )
@@ -17,6 +18,7 @@ type state struct {
 	token uint64      // of that ownership
 	begin uint64      // stream sequence of the call record
 	last  uint64      // of the newest record
+	made  time.Time   // when the stream was that has these sequences; zero in a state of our own writing
 	taken int         // how often the call was taken over
 	known uint64      // events, from 1 on
 	done  bool

@@ -1,0 +1,54 @@
+package resume
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/e2e/natstest"
+)
+
+// TestALogWrittenAgainToTheSameLengthIsAnotherOne: the server has lost it in a restart, and the
+// newest record has the sequence that it had, so that a reader would wait for the next one.
+func TestALogWrittenAgainToTheSameLengthIsAnotherOne(t *testing.T) {
+	srv := natstest.Start(t, &server.Options{JetStream: true})
+	nc, err := nats.Connect(srv.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	j := &journal{
+		js: js, maxAge: time.Minute, replicas: 1, most: 1 << 10, timeout: time.Second,
+		bytes: prometheus.NewCounter(prometheus.CounterOpts{}),
+	}
+	write := func() (last uint64) {
+		t.Helper()
+		require.Eventually(t, func() bool { return j.ensure(context.Background()) == nil }, 10*time.Second, 10*time.Millisecond)
+		for _, r := range []record{{call: &callRecord{}}, {owner: new(string)}, {owner: new(string)}} {
+			_, last, err = j.publish(context.Background(), "id", &r, last)
+			require.NoError(t, err)
+		}
+		return last
+	}
+	write()
+	read, _, err := j.load(context.Background(), "id", 0)
+	require.NoError(t, err)
+	s := &session{c: &Calls{journal: j}, id: "id", ctx: context.Background(), state: *read}
+	require.NoError(t, s.check(context.Background()))
+	port := srv.Addr().(*net.TCPAddr).Port
+	srv.Shutdown()
+	srv.WaitForShutdown()
+	natstest.Start(t, &server.Options{JetStream: true, Port: port})
+	require.Equal(t, read.last, write())
+	require.ErrorIs(t, s.check(context.Background()), errRestart, "of who follows it")
+	require.ErrorIs(t, s.follow(), errRestart, "of who is to follow it")
+	_, _, err = s.takeOver()
+	require.ErrorIs(t, err, errRestart, "of who is to write on")
+}
