@@ -38,7 +38,7 @@ func TestALogWrittenAgainToTheSameLengthIsAnotherOne(t *testing.T) {
 		return last
 	}
 	write()
-	read, _, err := j.load(context.Background(), "id", 0)
+	read, _, err := j.load(context.Background(), "id")
 	require.NoError(t, err)
 	s := &session{c: &Calls{journal: j}, id: "id", ctx: context.Background(), state: *read}
 	require.NoError(t, s.check(context.Background()))

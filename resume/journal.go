@@ -248,9 +248,9 @@ func (t *tail) join(part string, body []byte, seq uint64) (whole []byte, first u
 	return t.part.body, t.part.first, i == of
 }
 
-// load reads a whole log into a state that knows so many events already, and
-// returns the others. errNoLog: there is none; errGap: its beginning is missing.
-func (j *journal) load(ctx context.Context, id string, known uint64) (*state, []api.Event, error) {
+// load reads a whole log, its state and its events. errNoLog: there is none; errGap: its
+// beginning is missing.
+func (j *journal) load(ctx context.Context, id string) (*state, []api.Event, error) {
 	t, err := j.tail(ctx, id, 0)
 	if err != nil {
 		return nil, nil, err
@@ -261,7 +261,7 @@ func (j *journal) load(ctx context.Context, id string, known uint64) (*state, []
 	}
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
-	s := &state{known: known, made: t.made}
+	s := &state{made: t.made}
 	var events []api.Event
 	for {
 		e, err := t.next(ctx)

@@ -179,7 +179,7 @@ func (s *session) write(events []api.Event) error {
 // resync reads our own log again and mends it; landed is the last event in it.
 func (s *session) resync() (landed uint64, err error) {
 	shown := uint64(len(s.tape.all()))
-	st, _, err := s.c.journal.load(s.ctx, s.id, 0)
+	st, _, err := s.c.journal.load(s.ctx, s.id)
 	var behind uint64
 	switch {
 	case errors.Is(err, errNoLog):

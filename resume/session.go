@@ -113,7 +113,7 @@ func (s *session) create(ctx context.Context, rec *callRecord) (*state, []api.Ev
 			}
 			continue
 		}
-		st, events, loaded := s.c.journal.load(ctx, s.id, 0)
+		st, events, loaded := s.c.journal.load(ctx, s.id)
 		if loaded == nil {
 			return st, events, nil
 		}
@@ -128,7 +128,7 @@ func (s *session) create(ctx context.Context, rec *callRecord) (*state, []api.Ev
 func (s *session) find() {
 	const pause = 100 * time.Millisecond
 	for begin := time.Now(); ; {
-		st, events, err := s.c.journal.load(s.ctx, s.id, 0)
+		st, events, err := s.c.journal.load(s.ctx, s.id)
 		if err == nil {
 			s.adopt(st, events)
 			return
