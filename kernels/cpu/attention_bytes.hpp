@@ -93,13 +93,6 @@ struct ByteAttention {
     }
   }
 
-  template <int N>
-  static void attend_all(const AttentionTile& t, const Keys& keys, const CodeBlock& block,
-                         const Scratch& s, int i, int end, const State& state) {
-    for (; i + N <= end; i += N) attend<N>(t, keys, block, s, i, state);
-    if constexpr (N > 1) attend_all<N / 2>(t, keys, block, s, i, end, state);
-  }
-
   // One block of keys for queries [i, i + N).
   template <int N>
   static void attend(const AttentionTile& t, const Keys& keys, const CodeBlock& block,

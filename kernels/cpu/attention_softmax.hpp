@@ -123,7 +123,7 @@ struct Softmax {
   // The tile's queries over the keys of a piece, block by block, by A:
   //   Scratch     its memory, with `sums` [queries][lanes] of the probabilities
   //   find        a block as a row of the tile sees it
-  //   attend_all  adds it to the state of some queries
+  //   attend<N>   adds it to the state of N queries, A::kQueries at most
   template <class A>
   static void piece(const AttentionTile& t, int piece, void* memory, float* state_memory) {
     const typename A::Scratch s(memory, t.head_dim);
@@ -142,11 +142,18 @@ struct Softmax {
       const int rows = common ? t.rows : 1;
       for (int row = 0; row < t.rows; row += rows) {
         const auto block = A::find(t, keys, row, s);
-        A::template attend_all<A::kQueries>(t, keys, block, s, row * t.heads,
-                                            (row + rows) * t.heads, state);
+        attend<A, A::kQueries>(t, keys, block, s, row * t.heads, (row + rows) * t.heads, state);
       }
     }
     for (int i = 0; i < t.queries(); ++i) state.sum[i] = T::sum(T::load(s.sums + i * kLanes));
+  }
+
+  // One block of keys for queries [i, end), N at a time and then fewer.
+  template <class A, int N, class Block>
+  static void attend(const AttentionTile& t, const Keys& keys, const Block& block,
+                     const typename A::Scratch& s, int i, int end, const State& state) {
+    for (; i + N <= end; i += N) A::template attend<N>(t, keys, block, s, i, state);
+    if constexpr (N > 1) attend<A, N / 2>(t, keys, block, s, i, end, state);
   }
 
   static Vector lane_numbers() {

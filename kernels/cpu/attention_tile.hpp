@@ -26,6 +26,36 @@ namespace {
 //   Vector store_pairs(Vector, Pair*)          neighbours; what was stored
 //   bool any_greater(Vector a, Vector b)       in some lane
 //   kQueries, kSums                       queries and sums of the register tiles, at most
+
+// Pairs as two floats, over a target without pairs.
+template <class Ops>
+struct FloatPairs : Ops {
+  using Vector = typename Ops::Vector;
+  using Packed = Vector;
+  struct Pair {
+    float even, odd;
+  };
+  static constexpr int kParts = 2;
+
+  static Pair make_pair(float even, float odd) { return {even, odd}; }
+  template <int kPart>
+  static Vector splat(const Pair& p) {
+    return Ops::set1(kPart == 0 ? p.even : p.odd);
+  }
+  // A bf16 is the upper half of a float.
+  template <int kPart>
+  static Packed load_packed(const uint32_t* p) {
+    typename Ops::Ints x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return (Vector)(kPart == 0 ? x << 16 : x & ~0xffff);
+  }
+  static Vector dot(Vector a, Vector b, Vector sum) { return Ops::fma(a, b, sum); }
+  static Vector store_pairs(Vector p, Pair* out) {
+    Ops::store(&out->even, p);
+    return p;
+  }
+};
+
 // Kv is where the pairs come from: InPlace or Expanded.
 template <class T, class Kv>
 struct Attention {
@@ -79,14 +109,6 @@ struct Attention {
 
   static Block find(const AttentionTile& t, const Keys& keys, int row, const Scratch& s) {
     return Kv::find(t, keys, row, s.room);
-  }
-
-  // One block of keys for queries [i, end), N at a time and then fewer.
-  template <int N>
-  static void attend_all(const AttentionTile& t, const Keys& keys, const Block& block,
-                         const Scratch& s, int i, int end, const State& state) {
-    for (; i + N <= end; i += N) attend<N>(t, keys, block, s, i, state);
-    if constexpr (N > 1) attend_all<N / 2>(t, keys, block, s, i, end, state);
   }
 
   // One block of keys for queries [i, i + N).

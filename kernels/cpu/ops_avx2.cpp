@@ -13,7 +13,7 @@
 namespace millrace::cpu {
 
 const OpKernels& op_kernels_avx2() {
-  static constexpr OpKernels kernels = make_op_kernels<Avx2Ops>(
+  static constexpr OpKernels kernels = make_op_kernels<FloatPairs<Avx2Ops>>(
       Isa::avx2, make_byte_attention<Avx2Bytes, 8>(), make_byte_attention<Avx2Bytes, 4>());
   return kernels;
 }

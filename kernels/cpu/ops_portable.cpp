@@ -13,7 +13,6 @@ struct Portable {
   static constexpr int kQueries = 2, kSums = 8;
   typedef float Vector __attribute__((vector_size(16)));
   typedef int32_t Ints __attribute__((vector_size(16)));
-  typedef uint32_t Words __attribute__((vector_size(16)));
 
   static Vector load(const float* p) {
     Vector x;
@@ -34,35 +33,12 @@ struct Portable {
     return a > b ? a : b;
   }
   static float sqrt(float x) { return std::sqrt(x); }
-
-  struct Pair {
-    float even, odd;
-  };
-  static constexpr int kParts = 2;
-  using Packed = Vector;
-
-  static Pair make_pair(float even, float odd) { return {even, odd}; }
-  template <int kPart>
-  static Vector splat(const Pair& p) {
-    return set1(kPart == 0 ? p.even : p.odd);
-  }
-  template <int kPart>
-  static Packed load_packed(const uint32_t* p) {
-    Words x;
-    __builtin_memcpy(&x, p, sizeof x);
-    return (Vector)(kPart == 0 ? x << 16 : x & 0xffff0000u);
-  }
-  static Vector dot(Vector a, Vector b, Vector sum) { return fma(a, b, sum); }
-  static Vector store_pairs(Vector p, Pair* out) {
-    __builtin_memcpy(out, &p, sizeof p);
-    return p;
-  }
 };
 
 }  // namespace
 
 const OpKernels& op_kernels_portable() {
-  static constexpr OpKernels kernels = make_op_kernels<Portable>(Isa::portable);
+  static constexpr OpKernels kernels = make_op_kernels<FloatPairs<Portable>>(Isa::portable);
   return kernels;
 }
 

@@ -1,4 +1,4 @@
-// The Target of AVX2; included after the compiler was switched to it.
+// The Target of AVX2, but for pairs; included after the compiler was switched to it.
 #ifndef MILLRACE_CPU_SIMD_AVX2_HPP
 #define MILLRACE_CPU_SIMD_AVX2_HPP
 
@@ -34,29 +34,6 @@ struct Avx2Ops {
     return _mm_cvtss_f32(_mm_max_ss(y, _mm_shuffle_ps(y, y, 1)));
   }
   static float sqrt(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
-
-  struct Pair {
-    float even, odd;
-  };
-  static constexpr int kParts = 2;
-  using Packed = Vector;
-
-  static Pair make_pair(float even, float odd) { return {even, odd}; }
-  template <int kPart>
-  static Vector splat(const Pair& p) {
-    return set1(kPart == 0 ? p.even : p.odd);
-  }
-  template <int kPart>
-  static Packed load_packed(const uint32_t* p) {
-    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return _mm256_castsi256_ps(kPart == 0 ? _mm256_slli_epi32(x, 16)
-                                          : _mm256_and_si256(x, _mm256_set1_epi32(~0xffff)));
-  }
-  static Vector dot(Vector a, Vector b, Vector sum) { return fma(a, b, sum); }
-  static Vector store_pairs(Vector p, Pair* out) {
-    store(&out->even, p);
-    return p;
-  }
 };
 
 }  // namespace

@@ -1,5 +1,4 @@
-// The Target of AVX-512 without BF16; included after the compiler was switched
-// to it.
+// The Target of AVX-512, but for pairs; included after the compiler was switched to it.
 #ifndef MILLRACE_CPU_SIMD_AVX512_HPP
 #define MILLRACE_CPU_SIMD_AVX512_HPP
 
@@ -25,29 +24,6 @@ struct Avx512Ops {
   static float sum(Vector x) { return _mm512_reduce_add_ps(x); }
   static float largest(Vector x) { return _mm512_reduce_max_ps(x); }
   static float sqrt(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
-
-  struct Pair {
-    float even, odd;
-  };
-  static constexpr int kParts = 2;
-  using Packed = Vector;
-
-  static Pair make_pair(float even, float odd) { return {even, odd}; }
-  template <int kPart>
-  static Vector splat(const Pair& p) {
-    return set1(kPart == 0 ? p.even : p.odd);
-  }
-  template <int kPart>
-  static Packed load_packed(const uint32_t* p) {
-    const __m512i x = _mm512_loadu_si512(p);
-    return _mm512_castsi512_ps(kPart == 0 ? _mm512_slli_epi32(x, 16)
-                                          : _mm512_and_si512(x, _mm512_set1_epi32(~0xffff)));
-  }
-  static Vector dot(Vector a, Vector b, Vector sum) { return fma(a, b, sum); }
-  static Vector store_pairs(Vector p, Pair* out) {
-    store(&out->even, p);
-    return p;
-  }
 };
 
 }  // namespace
