@@ -40,11 +40,6 @@ struct Codes {
   using Weights = typename Base::Bytes;
 
   static Operand spread(const Pair* p) { return *p; }
-  // For products(): weights that may be others, or the compiler would multiply once.
-  static Weights anew(Weights w) {
-    asm volatile("" : "+m"(w));
-    return w;
-  }
   static Weights load(const Weight* unit, int vector) {
     return Base::load(unit + vector * kDepth * kLanes);
   }

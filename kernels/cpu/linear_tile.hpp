@@ -364,24 +364,30 @@ template <class Target>
 double products(int64_t rounds) {
   using Vector = typename Target::Vector;
   constexpr int kSums = kPanelVectors * Target::kMaxRows;
-  typename Target::Weights w{};
-  typename Target::Pair pair;
-  std::memset(&pair, 0x3f, sizeof pair);
-  const auto x = Target::spread(&pair);
-  Vector sums[kSums];
-  volatile int zero = 0;  // or the compiler would see that all sums are one
-  for (Vector& sum : sums) std::memset(&sum, zero, sizeof sum);
-  for (int64_t i = 0; i < rounds; ++i) {
+  volatile char zero = 0;  // or the compiler would see that all sums are one, and nothing
+  typename Target::Weights w;
+  std::memset(&w, zero, sizeof w);
+  typename Target::Pair operand[Target::kMaxRows];
+  std::memset(operand, 0x3f, sizeof operand);
+  Vector sums[kSums];  // unrolled everywhere, or it would not be in registers
 #pragma GCC unroll 32
-    for (int s = 0; s < kSums; ++s) Target::multiply(sums[s], w, x);
-    if constexpr (requires { Target::anew(w); }) w = Target::anew(w);
+  for (int s = 0; s < kSums; ++s) sums[s] = Vector{} + zero;
+  for (int64_t i = 0; i < rounds; ++i) {
+    // The operand may be another each time, or what does not depend on the sums, all of a
+    // product of bytes but its addition, would leave the loop.
+    asm volatile("" : : "r"(operand) : "memory");
+#pragma GCC unroll 32
+    for (int s = 0; s < kSums; ++s) {
+      Target::multiply(sums[s], w, Target::spread(&operand[s / kPanelVectors]));
+    }
   }
+  Vector all{};
+#pragma GCC unroll 32
+  for (int s = 0; s < kSums; ++s) all += sums[s];
   volatile char sink;  // the sums are of use
-  for (const Vector& sum : sums) {
-    char bytes[sizeof sum];
-    std::memcpy(bytes, &sum, sizeof sum);
-    for (const char byte : bytes) sink = byte;
-  }
+  char bytes[sizeof all];
+  std::memcpy(bytes, &all, sizeof all);
+  for (const char byte : bytes) sink = byte;
   (void)sink;
   return 2.0 * Target::kDepth * Target::kLanes * kSums * static_cast<double>(rounds);
 }
