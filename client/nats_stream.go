@@ -21,15 +21,18 @@ const (
 	probeWait  = time.Second
 )
 
-// firstWait bounds the wait for a server's first message, which comes at once: the request
-// may have gone to one that is stopped, and the next one may, too. After a few tries it is a
-// busy server that is waited for, or a large body: each try sends it again, so the waits grow.
-func firstWait(tries int) time.Duration {
+// firstWait bounds the wait for a server's first message, which comes at once, or when it has
+// read so large a body: the request may have gone to one that is stopped, and the next one may,
+// too. After a few tries it is a busy server that is waited for: each try sends the body again,
+// and an impatient client only makes it busier, so the waits grow.
+func firstWait(tries, size int) time.Duration {
 	const short, few, long, doublings = 1500 * time.Millisecond, 4, 5 * time.Second, 3
+	const pace = 1 << 20 // bytes/s at which a busy server reads
+	reading := time.Duration(size) * time.Second / pace
 	if tries < few {
-		return short
+		return short + reading
 	}
-	return long << min(tries-few, doublings)
+	return long<<min(tries-few, doublings) + reading
 }
 
 // natsStream reads the messages of one answer, from as many servers as it takes.
@@ -125,7 +128,7 @@ func (s *natsStream) resume(ctx context.Context, why error) (err error) {
 	for tries := 0; ; tries++ {
 		s.unsubscribe()
 		if err = s.open(ctx, s.t.gateway(ctx)+operation, body); err == nil {
-			if err = s.first(ctx, tries); err == nil {
+			if err = s.first(ctx, firstWait(tries, len(body))); err == nil {
 				return nil
 			}
 		}
@@ -162,9 +165,9 @@ func (t *natsTransport) gateway(ctx context.Context) string {
 	return a.Subjects
 }
 
-// first waits for a server's first message, which comes at once.
-func (s *natsStream) first(ctx context.Context, tries int) error {
-	ctx, cancel := context.WithTimeout(ctx, min(s.t.resumeFor, firstWait(tries)))
+// first waits for a server's first message.
+func (s *natsStream) first(ctx context.Context, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, min(s.t.resumeFor, patience))
 	defer cancel()
 	m, err := s.sub.NextMsgWithContext(ctx)
 	if err != nil {
@@ -220,7 +223,7 @@ func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 	start := time.Now()
 	begin, unanswered, probe, limit := start, 0, probeFirst, s.limit
 	if s.unheard() && s.t.resumes() {
-		limit = min(limit, firstWait(0))
+		limit = min(limit, firstWait(0, len(s.body)))
 	}
 	for {
 		wait := limit - time.Since(begin)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -378,6 +379,26 @@ func TestBodiesAboveAMessagesSizeTravelByObjectStore(t *testing.T) {
 	m, err = nc.RequestMsg(m, 10*time.Second)
 	require.NoError(t, err)
 	require.Contains(t, string(m.Data), `no object \"unknown\"`)
+}
+
+// TestALargeBodyIsWaitedForLonger: to send it again would make a busy server busier.
+func TestALargeBodyIsWaitedForLonger(t *testing.T) {
+	nc := natstest.Connect(t, jetStream(t))
+	var asked atomic.Int32
+	_, err := nc.Subscribe("millrace.v1.chat.completions", func(m *nats.Msg) {
+		asked.Add(1)
+		time.Sleep(2 * time.Second)
+		out := message(1, "stop")
+		out.Subject = m.Reply
+		nc.PublishMsg(out)
+	})
+	require.NoError(t, err)
+	c, err := client.NewNATS(nc)
+	require.NoError(t, err)
+	long := client.ChatRequest{Messages: []client.Message{{Role: "user", Content: strings.Repeat("word ", 500_000)}}}
+	text, _, _ := gather(t, c.ChatStream(t.Context(), long))
+	require.Equal(t, "1", text)
+	require.EqualValues(t, 1, asked.Load())
 }
 
 // TestARefusalThatComesDuringAQuestionIsRead: the server says that the stream has ended while
