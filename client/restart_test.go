@@ -2,12 +2,10 @@ package client_test
 
 import (
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -87,10 +85,7 @@ func TestStreamsOutliveARestartOfNATS(t *testing.T) {
 	defer overHTTP.Close()
 	begin(overHTTP)
 
-	port := srv.Addr().(*net.TCPAddr).Port
-	srv.Shutdown()
-	srv.WaitForShutdown()
-	natstest.Start(t, &server.Options{JetStream: true, Port: port})
+	natstest.Restart(t, srv)
 	a.http.Listener.Close()
 	a.http.CloseClientConnections()
 	require.Eventually(t, func() bool { return a.rewritten(t) == 2*each }, 20*time.Second, 10*time.Millisecond)

@@ -2,7 +2,6 @@ package resume
 
 import (
 	"context"
-	"net"
 	"testing"
 	"time"
 
@@ -42,10 +41,7 @@ func TestALogWrittenAgainToTheSameLengthIsAnotherOne(t *testing.T) {
 	require.NoError(t, err)
 	s := &session{c: &Calls{journal: j}, id: "id", ctx: context.Background(), state: *read}
 	require.NoError(t, s.check(context.Background()))
-	port := srv.Addr().(*net.TCPAddr).Port
-	srv.Shutdown()
-	srv.WaitForShutdown()
-	natstest.Start(t, &server.Options{JetStream: true, Port: port})
+	natstest.Restart(t, srv)
 	require.Equal(t, read.last, write())
 	require.ErrorIs(t, s.check(context.Background()), errRestart, "of who follows it")
 	require.ErrorIs(t, s.follow(), errRestart, "of who is to follow it")

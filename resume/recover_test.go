@@ -2,25 +2,14 @@ package resume_test
 
 import (
 	"fmt"
-	"net"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/e2e/natstest"
 	"github.com/millrace/millrace/resume"
 )
-
-// restart loses what the NATS server has in memory.
-func restart(t *testing.T, srv *server.Server) *server.Server {
-	t.Helper()
-	port := srv.Addr().(*net.TCPAddr).Port
-	srv.Shutdown()
-	srv.WaitForShutdown()
-	return natstest.Start(t, &server.Options{JetStream: true, Port: port})
-}
 
 // TestLogsAreBackAfterARestartOfNATS: calls of two gateways that stand still, and one that has
 // ended, can be read at the other gateway, from what their own has in memory.
@@ -43,7 +32,7 @@ func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
 		here, readers = append(here, v), append(readers, r)
 	}
 	for range 2 {
-		srv = restart(t, srv)
+		srv = natstest.Restart(t, srv)
 		for i, r := range readers {
 			v := see(t, attach(t, gateways[1-i%2], r.Call().ID))
 			v.until(10)
@@ -64,7 +53,7 @@ func TestAnUnknownCallIsUnknownAfterARestart(t *testing.T) {
 	e := deterministic(newGate(1))
 	srv := natsServer(t)
 	a := newGateway(t, srv.ClientURL(), e, resume.Options{Answer: 50 * time.Millisecond, Rejoin: 200 * time.Millisecond})
-	restart(t, srv)
+	natstest.Restart(t, srv)
 	require.Eventually(t, a.nc.IsConnected, wait, time.Millisecond)
 	_, err := a.Attach(t.Context(), "cmpl-nobody-has-it")
 	require.ErrorContains(t, err, "no stream")
@@ -81,7 +70,7 @@ func TestALogThatIsLostWithTheServerIsWrittenAgain(t *testing.T) {
 	there := see(t, attach(t, b, first.Call().ID))
 	here.until(20)
 	there.until(20)
-	restart(t, srv)
+	natstest.Restart(t, srv)
 	g.open(20)
 	here.until(40)
 	there.until(40)

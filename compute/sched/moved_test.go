@@ -17,7 +17,6 @@ func TestSequencesThatMovedHereAreReadAgainSoon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := smallModel
 	var now Time
 	var events []Event
 	last, longest := map[ID]Time{}, map[ID]Time{}
@@ -30,7 +29,7 @@ func TestSequencesThatMovedHereAreReadAgainSoon(t *testing.T) {
 			t.Fatal(err)
 		}
 		events = events[:0]
-		now += d.step + Time(plan.DecodeRows)*d.decode + Time(plan.PromptRows)*d.prompt
+		now += smallModel.takes(plan)
 		for _, r := range plan.Reserve {
 			events = append(events, Granted(r.ID, r.Tokens))
 		}
@@ -71,12 +70,12 @@ func TestSequencesThatMovedHereAreReadAgainSoon(t *testing.T) {
 		return all[len(all)*99/100]
 	}
 	stayed, moved := gaps(0), gaps(streams)
-	least := streams * tokens * d.prompt // with nothing but their rows
+	least := streams * tokens * smallModel.prompt // with nothing but their rows
 	t.Logf("longest gaps, p99: %v of those that moved, %v at least; %v of those that stayed", moved, least, stayed)
 	if moved > least*5/4 {
 		t.Errorf("the p99 of the gaps of those that moved is %v, expected at most 1.25 x %v", moved, least)
 	}
-	if most := (readTurns + 2) * (512*d.prompt + 50*d.decode); stayed > most {
+	if most := (readTurns + 2) * (512*smallModel.prompt + 50*smallModel.decode); stayed > most {
 		t.Errorf("the p99 of the gaps of those that stayed is %v, expected at most %v", stayed, most)
 	}
 }

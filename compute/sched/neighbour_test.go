@@ -25,6 +25,11 @@ var (
 	smallModel = service{700 * time.Microsecond, 230 * time.Microsecond, 80 * time.Microsecond, 110, 60, 0.4, 256, 0.6}
 )
 
+// takes is the time of a step.
+func (d service) takes(p *Plan) Time {
+	return d.step + Time(p.DecodeRows)*d.decode + Time(p.PromptRows)*d.prompt
+}
+
 // poisson makes the requests of a tenant: random arrivals at a rate (1/s),
 // log-normal lengths. They do not depend on other tenants.
 func (d service) poisson(tenant string, weight int, rate float64, until Time, seed uint64) []Sequence {
@@ -105,7 +110,7 @@ func share(tb testing.TB, d service, batch int, loads ...[]Sequence) map[string]
 		planned(s.Admit)
 		plan := planned(s.Step)
 		if plan.Rows > 0 {
-			now += d.step + Time(plan.DecodeRows)*d.decode + Time(plan.PromptRows)*d.prompt
+			now += d.takes(plan)
 		} else if len(events) == 0 && next < len(all) {
 			now = all[next].Arrival
 		}

@@ -2,6 +2,7 @@
 package natstest
 
 import (
+	"net"
 	"testing"
 	"time"
 
@@ -36,6 +37,16 @@ func Start(t testing.TB, o *server.Options) *server.Server {
 	})
 	require.True(t, s.ReadyForConnections(patience), "the NATS server is not ready")
 	return s
+}
+
+// Restart ends a server and starts one with JetStream at its port, which has nothing of what
+// the first one had.
+func Restart(t testing.TB, s *server.Server) *server.Server {
+	t.Helper()
+	port := s.Addr().(*net.TCPAddr).Port
+	s.Shutdown()
+	s.WaitForShutdown()
+	return Start(t, &server.Options{JetStream: true, Port: port})
 }
 
 // Connect is a connection to a server until the test ends.
