@@ -31,6 +31,8 @@ type testDevice struct {
 	steps      int
 	prompts    int  // that were begun
 	largest    int  // rows of the largest step
+	guesses    int  // rows that were guesses
+	round      int  // tokens of a text that goes round; 0: it never does
 	freed      bool // the gate is open
 }
 
@@ -49,6 +51,8 @@ type testRegion struct {
 	tokens int
 	slabs  []int32
 	length int // positions written
+	// Of them, the last ones that were guesses.
+	guesses int
 }
 
 func (d *testDevice) NewRegion(tokens int) (compute.Region, error) {
@@ -103,7 +107,11 @@ func (d *testDevice) Reload() (err error) {
 
 func (d *testDevice) logits(token int32, position int) []float32 {
 	logits := make([]float32, d.vocab)
-	logits[nextToken(token, position, d.vocab)] = 1
+	if d.round > 0 {
+		logits[(int(token)+1)%d.round] = 1
+	} else {
+		logits[nextToken(token, position, d.vocab)] = 1
+	}
 	return logits
 }
 
@@ -146,16 +154,18 @@ func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 			}
 			continue
 		}
-		if b.Position != r.length || b.Position+len(b.Tokens) > len(r.slabs)*testSlabTokens {
+		// Behind guesses that were wrong the rows go back.
+		if b.Position > r.length || b.Position < r.length-r.guesses || b.Position+len(b.Tokens) > len(r.slabs)*testSlabTokens {
 			d.faults = append(d.faults, errors.New("a row out of order or without a slab"))
 		}
 		if b.Position == 0 {
 			d.prompts++
 		}
-		r.length += len(b.Tokens)
+		r.length, r.guesses = b.Position+len(b.Tokens), b.Drafts
 		rows += len(b.Tokens)
-		if b.Output {
-			out = append(out, d.logits(b.Tokens[len(b.Tokens)-1], b.Position+len(b.Tokens)-1))
+		d.guesses += b.Drafts
+		for i := len(b.Tokens) - b.Outputs(); i < len(b.Tokens); i++ {
+			out = append(out, d.logits(b.Tokens[i], b.Position+i))
 		}
 	}
 	d.largest = max(d.largest, rows)

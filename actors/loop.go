@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/draft"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
 )
@@ -60,8 +61,11 @@ type sequence struct {
 	kv        msg.Reserve     // what was asked of the KV manager last: it has one question of a sequence at a time
 	account   *account
 	started   bool
-	decodes   bool // its first token is there
-	cancelled bool // its end is to come
+	drafter   draft.Drafter
+	guess     []int32         // of the tokens to come
+	choices   []sample.Choice // of the step: a token, and one for each guess that was right
+	decodes   bool            // its first token is there
+	cancelled bool            // its end is to come
 	endIsSent bool
 }
 
@@ -69,13 +73,14 @@ type sequence struct {
 // their end, so they count as none.
 func (s *sequence) generated() int { return max(0, len(s.tokens)-len(s.gen.Prompt)) }
 
-// output is a row of logits to sample from, or a row for each beam.
+// output is a row of logits to sample from, with one for each guess behind it, or a row for
+// each beam.
 type output struct {
-	id     sched.ID
-	seq    *sequence
-	row    int // the first
-	choice sample.Choice
-	err    error
+	id      sched.ID
+	seq     *sequence
+	row     int // the first
+	guesses int
+	err     error
 }
 
 func newLoop(p *Pipeline, s *sched.Scheduler) *loop {

@@ -25,17 +25,12 @@ func (l *loop) step(plan *sched.Plan) error {
 			s.account.spans.next(spanPrefill)
 			l.p.system.Root.Send(s.gen.Reply, &msg.Started{At: begin})
 		}
-		if c.Beams > 0 {
-			l.batch = append(l.batch, s.beams.next(s.region, c.Start))
-		} else {
-			l.batch = append(l.batch, compute.Rows{
-				Region: s.region, Tokens: s.tokens[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output,
-			})
-		}
+		rows := s.rows(&c)
 		if c.Output {
-			l.outputs = append(l.outputs, output{id: c.ID, seq: s, row: row})
-			row += max(1, c.Beams)
+			l.outputs = append(l.outputs, output{id: c.ID, seq: s, row: row, guesses: c.Drafts})
+			row += rows.Outputs()
 		}
+		l.batch = append(l.batch, rows)
 	}
 	logits, err := l.runner.Run(l.batch)
 	if err != nil {
@@ -43,14 +38,28 @@ func (l *loop) step(plan *sched.Plan) error {
 	}
 	l.logits = logits
 	l.sampleAll()
+	room := l.p.cfg.Sched.DraftRows - len(l.outputs)
 	for i := range l.outputs {
-		l.accept(&l.outputs[i])
+		l.accept(&l.outputs[i], room)
 	}
 	took := time.Since(begin)
 	l.p.metrics.Step(took, plan.DecodeRows, plan.PromptRows)
 	l.progress.Store(time.Now().UnixNano())
 	l.steps.Add(1)
 	return nil
+}
+
+// rows are those of a chunk.
+func (s *sequence) rows(c *sched.Chunk) compute.Rows {
+	if c.Beams > 0 {
+		return s.beams.next(s.region, c.Start)
+	}
+	known := len(s.tokens)
+	all := append(s.tokens, s.guess[:c.Drafts]...)
+	s.tokens = all[:known]
+	return compute.Rows{
+		Region: s.region, Tokens: all[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output, Drafts: c.Drafts,
+	}
 }
 
 // parallelLogits is the work, in logits, from which sampling is split over
@@ -97,13 +106,30 @@ func (s *sampler) sample(outputs []output, logits compute.Logits, stride int) {
 			o.err = b.search.Advance(func(i int) []float32 { return logits.Row(o.row + i) })
 			continue
 		}
-		o.choice, o.err = o.seq.sampler.Sample(logits.Row(o.row), len(o.seq.tokens), &s.scratch)
+		o.err = o.seq.sample(logits, o, &s.scratch)
 	}
 }
 
-// accept appends a sampled token to its sequence, sends it on and tells the
-// scheduler.
-func (l *loop) accept(o *output) {
+// sample draws a token from the output's row and, as long as it is the one that was guessed,
+// from the row of the guess: each as if the ones before it had been steps of their own.
+func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scratch) error {
+	s.choices = s.choices[:0]
+	for i := 0; ; i++ {
+		c, err := s.sampler.Sample(logits.Row(o.row+i), len(s.tokens)+i, scratch)
+		if err != nil {
+			return err
+		}
+		s.choices = append(s.choices, c)
+		s.sampler.Accept(c.Token)
+		if i == o.guesses || c.Token != s.guess[i] {
+			return nil
+		}
+	}
+}
+
+// accept appends the tokens of an output to its sequence, sends them on and tells the
+// scheduler. With room for guesses in the next step it makes some.
+func (l *loop) accept(o *output, room int) {
 	s := o.seq
 	if o.err != nil {
 		l.end(s, api.FinishError, &api.Error{Code: api.CodeInternal, Message: o.err.Error()})
@@ -118,30 +144,44 @@ func (l *loop) accept(o *output) {
 		l.acceptBeams(o)
 		return
 	}
-	id := o.choice.Token
-	s.sampler.Accept(id)
-	s.tokens = append(s.tokens, id)
+	for i := range s.choices {
+		switch l.send(s, &s.choices[i]) {
+		case api.FinishStop:
+			l.events = append(l.events, sched.Finished(o.id, sched.ReasonStop))
+			return
+		case api.FinishLength:
+			l.events = append(l.events, sched.Accepted(o.id, i+1, 0)) // the scheduler ends it at its limit
+			return
+		}
+	}
+	s.account.generated.Store(int64(s.generated()))
+	s.drafter.Learn(o.guesses, len(s.choices)-1)
+	if s.guess = nil; room > 0 {
+		s.guess = s.drafter.Guess(s.tokens, room)
+	}
+	l.p.metrics.Drafted(o.guesses, len(s.choices)-1)
+	l.events = append(l.events, sched.Accepted(o.id, len(s.choices), len(s.guess)))
+}
+
+// send appends a token to its sequence and sends it on; whether it is the last one, and why.
+func (l *loop) send(s *sequence, c *sample.Choice) api.Finish {
+	s.tokens = append(s.tokens, c.Token)
 	generated := s.generated()
 	t := msg.Token{
-		Seq: s.gen.Seq, ID: id, Index: generated - 1, Logprob: o.choice.Logprob, Top: o.choice.Top,
-		Stopped: slices.Contains(s.gen.StopTokens, id),
+		Seq: s.gen.Seq, ID: c.Token, Index: generated - 1, Logprob: c.Logprob, Top: c.Top,
+		Stopped: slices.Contains(s.gen.StopTokens, c.Token),
 	}
 	switch {
 	case t.Stopped:
 		t.Finish = api.FinishStop
-		l.events = append(l.events, sched.Finished(o.id, sched.ReasonStop))
 	case generated == s.gen.MaxTokens:
 		t.Finish = api.FinishLength
-		fallthrough
-	default:
-		l.events = append(l.events, sched.Sampled(o.id)) // the scheduler ends it at its limit
 	}
 	l.outbox.add(s.gen.Detok, t)
 	if t.Finish != api.FinishNone {
 		l.ended(s, t.Finish, nil)
-	} else {
-		s.account.generated.Store(int64(generated))
 	}
+	return t.Finish
 }
 
 // outbox gathers tokens by detokeniser, so that each gets one message a step.

@@ -242,19 +242,16 @@ func (m *Model) setBatch(batch []Rows) error {
 		if err != nil {
 			return err
 		}
-		rows := device.Rows{Region: region, Tokens: r.Tokens, Position: r.Position, OutputsFrom: len(r.Tokens)}
-		switch {
-		case r.Beams != nil:
+		rows := device.Rows{Region: region, Tokens: r.Tokens, Position: r.Position, OutputsFrom: len(r.Tokens) - r.Outputs()}
+		if r.Beams != nil {
 			if beams == len(m.beams) {
 				m.beams = append(m.beams, &device.Beams{})
 			}
-			rows.Beams, rows.OutputsFrom = m.beams[beams], 0
+			rows.Beams = m.beams[beams]
 			beams++
 			if err := deviceBeams(rows.Beams, r.Beams); err != nil {
 				return err
 			}
-		case r.Output:
-			rows.OutputsFrom--
 		}
 		m.batch = append(m.batch, rows)
 	}

@@ -30,7 +30,19 @@ type Rows struct {
 	Tokens   []int32 // at Position, Position+1, ...
 	Position int
 	Output   bool // the logits of the last token are wanted
+	Drafts   int  // and of so many tokens in front of it: the last so many are guesses
 	Beams    *Beams
+}
+
+// Outputs is the number of the last rows of which the logits are wanted.
+func (r *Rows) Outputs() int {
+	switch {
+	case r.Beams != nil:
+		return len(r.Tokens)
+	case r.Output:
+		return 1 + r.Drafts
+	}
+	return 0
 }
 
 // Beams make Rows one token for each beam of a request, all at Position and all

@@ -75,6 +75,7 @@ type Serve struct {
 
 	KVMemory       Bytes // 0: what warm-up finds
 	MaxBatchTokens int   // rows per step
+	DraftRows      int   // decode rows up to which a step is filled with guesses
 	PrefillChunk   int   // prompt rows of a step that decodes too, 0: no bound
 	MaxBatchSize   int   // sequences per step
 	MaxWaiting     int   // requests in the queue
@@ -115,6 +116,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute, "a step that takes longer hangs: every request ends with an error and the process with exit code 1 (0: never)")
 
 	s.RegisterBatch(f)
+	f.IntVar(&s.DraftRows, "draft-rows", DraftRows, "sequences of a step up to which it is filled with guesses of tokens to come, found in the text so far; those that are right shorten the answer and change nothing of it (0: no guesses)")
 
 	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")
 	f.IntVar(&s.Detokenizers, "detokenizers", 2, "actors of the detokenizer pool")
@@ -124,6 +126,9 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	s.Security.Register(f)
 	s.Tracing.Register(f)
 }
+
+// DraftRows is the default of --draft-rows: on a CPU so many rows take hardly longer than one.
+const DraftRows = 8
 
 // RegisterBatch adds the settings of steps, queue and KV cache to a command's flags.
 func (s *Serve) RegisterBatch(f *pflag.FlagSet) {
@@ -155,6 +160,7 @@ func (s *Serve) Validate() error {
 		atLeast("drain-delay", s.DrainDelay, 0),
 		atLeast("grace", s.Grace, 0),
 		atLeast("step-timeout", s.StepTimeout, 0),
+		atLeast("draft-rows", s.DraftRows, 0),
 		atLeast("ping-interval", s.PingInterval, time.Millisecond),
 		errors.Join(s.Roles.validate()...),
 		s.Tracing.Validate(),

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,25 +37,33 @@ const patience = time.Minute
 // size is what the tests vary of a pipeline.
 type size struct {
 	rows, chunk, batch, requests int
+	drafts                       int // rows of a step up to which it has guesses
 	kvMemory                     int64
 }
 
 func startPipeline(t *testing.T, s size) *actors.Pipeline {
 	t.Helper()
+	p, _ := startMeasured(t, s)
+	return p
+}
+
+func startMeasured(t *testing.T, s size) (*actors.Pipeline, *metrics.Metrics) {
+	t.Helper()
+	series := metrics.New(metrics.Build{})
 	tok, err := tokenizer.Load(demoModel)
 	require.NoError(t, err)
 	m, err := compute.Open(compute.Options{
 		Dir: demoModel, Device: device.Options{Backend: "cpu"},
-		MaxRows: s.rows, MaxOutputs: s.batch, MaxSequences: s.batch, KVMemory: s.kvMemory,
+		MaxRows: s.rows, MaxOutputs: max(s.batch, s.drafts), MaxSequences: s.batch, KVMemory: s.kvMemory,
 	})
 	require.NoError(t, err)
 	p, err := actors.New(actors.Config{
 		ModelID: "tiny-chat", Model: m, Tokenizer: tok, Context: m.Program.MaxPositions,
 		Sched: sched.Config{
-			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096,
+			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096, DraftRows: s.drafts,
 			MaxSequenceTokens: m.Program.MaxPositions, SlabTokens: device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
 		},
-		MaxRequests: s.requests, Metrics: metrics.New(metrics.Build{}), Log: zerolog.Nop(),
+		MaxRequests: s.requests, Metrics: series, Log: zerolog.Nop(),
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -64,7 +73,7 @@ func startPipeline(t *testing.T, s size) *actors.Pipeline {
 		m.Close()
 		require.NoError(t, tok.Close())
 	})
-	return p
+	return p, series
 }
 
 // readAll reads a stream to its end.
@@ -138,6 +147,66 @@ func TestTheSameTokensAloneAndInAnyCompanyAndChunking(t *testing.T) {
 			}
 			wg.Wait()
 		})
+	}
+}
+
+func counter(t *testing.T, m *metrics.Metrics, name string) (sum float64) {
+	t.Helper()
+	families, err := m.Registry().Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			for _, series := range f.GetMetric() {
+				sum += series.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// TestGuessesChangeNoToken: over texts with repetitions, greedy and sampled, alone and three at a
+// time.
+func TestGuessesChangeNoToken(t *testing.T) {
+	request := func(i int) *api.Request {
+		q := variedRequest(i)
+		q.PromptTokens, q.MaxTokens = slices.Repeat(promptOf(rand.New(rand.NewPCG(8, uint64(i))), 12), 6), 100
+		if q.Sampling.Temperature > 0 {
+			q.Sampling = sample.Params{Temperature: 0.6, TopK: 5, FrequencyPenalty: 0.01, Seed: uint64(i)}
+		}
+		return q
+	}
+	const n = 24
+	want := make([][]int32, n)
+	without := startPipeline(t, size{rows: 512, batch: 1})
+	for i := range n {
+		s, err := without.Submit(context.Background(), request(i))
+		require.NoError(t, err)
+		want[i], _, err = readAll(s)
+		require.NoError(t, err)
+	}
+	for _, together := range []int{1, 3} {
+		p, series := startMeasured(t, size{rows: 512, batch: 4, drafts: 8})
+		var wg sync.WaitGroup
+		for first := range together {
+			wg.Go(func() {
+				for i := first; i < n; i += together {
+					s, err := p.Submit(context.Background(), request(i))
+					if err != nil {
+						t.Errorf("request %d: %v", i, err)
+						return
+					}
+					tokens, _, err := readAll(s)
+					if err != nil || !slices.Equal(tokens, want[i]) {
+						t.Errorf("request %d, %d together: %v: found %v, expected %v", i, together, err, tokens, want[i])
+					}
+				}
+			})
+		}
+		wg.Wait()
+		guesses, right := counter(t, series, "millrace_draft_tokens_total"), counter(t, series, "millrace_draft_tokens_accepted_total")
+		t.Logf("%d together: %v of %v guesses were right, of %d tokens", together, right, guesses, n*100)
+		require.Greater(t, right, 200.0)
+		require.Greater(t, guesses, right, "wrong ones, too")
 	}
 }
 

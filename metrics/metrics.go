@@ -29,6 +29,7 @@ type Metrics struct {
 	kvUsage                                 *prometheus.GaugeVec
 	ttft, itl, e2e, queue, prefill, decode  *prometheus.HistogramVec
 	promptTokens, cachedTokens, genTokens   *prometheus.CounterVec
+	draftTokens, acceptedTokens             *prometheus.CounterVec
 	success, rejected, reloads              *prometheus.CounterVec
 	stageDepth                              *prometheus.GaugeVec
 	stageService, stepSeconds, stepRowsKind *prometheus.HistogramVec
@@ -75,6 +76,8 @@ func New(build Build) *Metrics {
 	m.promptTokens = counter("prompt_tokens_total", "Prompt tokens of requests that reached a step.", "model")
 	m.cachedTokens = counter("prompt_tokens_cached_total", "Prompt tokens found in the prefix cache.", "model")
 	m.genTokens = counter("generation_tokens_total", "Tokens generated.", "model")
+	m.draftTokens = counter("draft_tokens_total", "Guesses of tokens that were computed.", "model")
+	m.acceptedTokens = counter("draft_tokens_accepted_total", "Guesses that were right.", "model")
 	m.success = counter("request_success_total", "Requests ended, by reason.", "model", "finished_reason")
 	m.rejected = counter("requests_rejected_total", "Requests refused, by reason.", "model", "reason")
 	m.reloads = counter("device_reloads_total", "Times that a failed device was loaded again, by result: ok or failed.", "model", "result")

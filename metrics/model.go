@@ -12,6 +12,7 @@ type Model struct {
 	running, waiting, kvUsage               prometheus.Gauge
 	ttft, itl, e2e, queue, prefill, decode  prometheus.Observer
 	promptTokens, cachedTokens, genTokens   prometheus.Counter
+	draftTokens, acceptedTokens             prometheus.Counter
 	stepSeconds, stepDecodeRows, stepChunks prometheus.Observer
 	success, rejected                       *prometheus.CounterVec
 	reloads, failedReloads                  prometheus.Counter
@@ -26,6 +27,8 @@ func (m *Metrics) Model(id string) *Model {
 		queue: m.queue.With(label), prefill: m.prefill.With(label), decode: m.decode.With(label),
 		promptTokens: m.promptTokens.With(label), cachedTokens: m.cachedTokens.With(label),
 		genTokens:      m.genTokens.With(label),
+		draftTokens:    m.draftTokens.With(label),
+		acceptedTokens: m.acceptedTokens.With(label),
 		stepSeconds:    m.stepSeconds.With(label),
 		stepDecodeRows: m.stepRowsKind.WithLabelValues(id, "decode"),
 		stepChunks:     m.stepRowsKind.WithLabelValues(id, "prefill"),
@@ -51,6 +54,14 @@ func (m *Model) Step(d time.Duration, decodeRows, prefillRows int) {
 	}
 	if prefillRows > 0 {
 		m.stepChunks.Observe(float64(prefillRows))
+	}
+}
+
+// Drafted records guesses that a step computed, and how many of them were right.
+func (m *Model) Drafted(guesses, right int) {
+	if guesses > 0 {
+		m.draftTokens.Add(float64(guesses))
+		m.acceptedTokens.Add(float64(right))
 	}
 }
 

@@ -137,6 +137,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 func schedConfig(s *config.Serve, longest int) sched.Config {
 	return sched.Config{
 		MaxBatchTokens: max(s.MaxBatchTokens, s.MaxBatchSize), ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
+		DraftRows:          min(s.DraftRows, s.MaxBatchTokens),
 		WaitingServedRatio: s.WaitingServedRatio, MaxHoldSteps: s.MaxHoldSteps,
 		MaxSequenceTokens: longest,
 		SlabTokens:        device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,

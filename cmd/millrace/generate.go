@@ -89,7 +89,7 @@ func generate(ctx context.Context, out io.Writer, a *app, o *generateOptions) er
 	if err := errors.Join(o.serve.Device.Validate(), o.serve.Sim.Validate()); err != nil {
 		return err
 	}
-	o.serve.MaxBatchTokens, o.serve.MaxBatchSize = 512, max(o.beams.Width, 1)
+	o.serve.MaxBatchTokens, o.serve.MaxBatchSize, o.serve.DraftRows = 512, max(o.beams.Width, 1), config.DraftRows
 	e, err := openEngine(&o.serve, nil, nil, a.log)
 	if err != nil {
 		return err

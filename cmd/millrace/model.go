@@ -31,7 +31,7 @@ func newModel(s *config.Serve) (*openModel, error) {
 	if err != nil {
 		return m, err
 	}
-	options.MaxRows, options.MaxOutputs, options.MaxSequences = max(s.MaxBatchTokens, s.MaxBatchSize), s.MaxBatchSize, s.MaxBatchSize
+	options.MaxRows, options.MaxOutputs, options.MaxSequences = max(s.MaxBatchTokens, s.MaxBatchSize), max(s.MaxBatchSize, s.DraftRows), s.MaxBatchSize
 	options.KVMemory = int64(s.KVMemory)
 	if s.Backend == "sim" {
 		return m, m.simulate(options, s)

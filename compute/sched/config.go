@@ -20,11 +20,14 @@ type Config struct {
 	ChunkTokens int
 	// MaxBatchSize is the number of sequences that hold, or ask for, KV; one with
 	// beams counts as many as it has. It is also the most outputs that a step can
-	// have.
+	// have, but for those of DraftRows.
 	MaxBatchSize int
 	// MaxWaiting is the number of sequences accepted beyond MaxBatchSize. One
 	// more is refused at once.
 	MaxWaiting int
+	// DraftRows is the number of decode rows up to which a step without prompts is filled
+	// with guesses of tokens to come: so many rows take hardly longer than one. 0: none.
+	DraftRows int
 	// WaitingServedRatio holds admitted prompts back while others decode, until
 	// they are at least floor(ratio * decode rows). 0: none is held back.
 	WaitingServedRatio float64
@@ -51,6 +54,7 @@ func (c Config) Validate() error {
 		{"MaxBatchTokens", c.MaxBatchTokens, 1},
 		{"ChunkTokens", c.ChunkTokens, 0},
 		{"MaxBatchSize", c.MaxBatchSize, 1},
+		{"DraftRows", c.DraftRows, 0},
 		{"MaxWaiting", c.MaxWaiting, 0},
 		{"MaxHoldSteps", c.MaxHoldSteps, 0},
 		{"MaxSequenceTokens", c.MaxSequenceTokens, 2},
@@ -65,6 +69,9 @@ func (c Config) Validate() error {
 	// step and starve an admitted prompt.
 	if c.MaxBatchTokens < c.MaxBatchSize {
 		return fmt.Errorf("%w: MaxBatchTokens is %d, expected at least MaxBatchSize, %d", ErrConfig, c.MaxBatchTokens, c.MaxBatchSize)
+	}
+	if c.MaxBatchTokens < c.DraftRows {
+		return fmt.Errorf("%w: MaxBatchTokens is %d, expected at least DraftRows, %d", ErrConfig, c.MaxBatchTokens, c.DraftRows)
 	}
 	if !(c.WaitingServedRatio >= 0 && c.WaitingServedRatio <= 1e6) {
 		return fmt.Errorf("%w: WaitingServedRatio is %g, expected 0 to 1e6", ErrConfig, c.WaitingServedRatio)

@@ -45,7 +45,8 @@ type Event struct {
 	Kind     EventKind
 	ID       ID
 	Sequence Sequence // Submit
-	Tokens   int      // Granted: leased up to
+	Tokens   int      // Granted: leased up to; Sampled: taken
+	Drafts   int      // Sampled: guesses at hand
 	Need     int      // Denied, in slabs: for the transcript
 	Free     int      // Denied, in slabs: for the transcript
 	Never    bool     // Denied: larger than the pool
@@ -78,7 +79,13 @@ func Freed() Event { return Event{Kind: KindFreed} }
 
 // Sampled says that a token was taken from the sequence's last output (for beams,
 // one for each) and that the sequence goes on. At MaxNewTokens tokens the scheduler ends it itself.
-func Sampled(id ID) Event { return Event{Kind: KindSampled, ID: id} }
+func Sampled(id ID) Event { return Accepted(id, 1, 0) }
+
+// Accepted is Sampled of a chunk with drafts: tokens were taken, the last of them from the
+// output behind the last draft that was right. For the step to come there are drafts guesses.
+func Accepted(id ID, tokens, drafts int) Event {
+	return Event{Kind: KindSampled, ID: id, Tokens: tokens, Drafts: drafts}
+}
 
 // Finished ends a sequence with one of ReasonStop to ReasonError: in place of Sampled for an end-of-sequence token,
 // or at any later time for a stop string that detokenising found. An ended or

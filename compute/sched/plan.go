@@ -38,12 +38,16 @@ type Plan struct {
 //
 // With Beams the rows are those of as many beams, all at Start, and the logits
 // of all of them are wanted.
+//
+// With Drafts the last so many tokens are guesses, and the logits of the row in front of
+// them and of each of them are wanted.
 type Chunk struct {
 	ID     ID
 	Row    int
 	Start  int
 	Rows   int
 	Beams  int // 0: none
+	Drafts int
 	Output bool
 }
 
@@ -60,7 +64,7 @@ func (c *Chunk) outputs() int {
 	if !c.Output {
 		return 0
 	}
-	return max(c.Beams, 1)
+	return max(c.Beams, 1) + c.Drafts
 }
 
 // Reservation asks for KV for Tokens tokens in all, the first Lease of which

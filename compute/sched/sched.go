@@ -58,6 +58,8 @@ type sequence struct {
 	admission uint64 // order of grants
 	generated int    // tokens sampled
 	computed  int    // tokens in the KV cache once the last plan has run
+	guessed   int    // of them, those that were guesses and are not known yet
+	drafts    int    // guesses at hand
 	leased    int    // tokens backed by slabs
 	leaseAsk  int    // tokens of the longest lease asked for
 	flow      *flow  // its tenant's
@@ -69,9 +71,17 @@ func (q *sequence) rows() int { return max(q.Beams, 1) }
 // total is the reservation in tokens; of each beam, if there are any.
 func (q *sequence) total() int { return q.PromptTokens + q.MaxNewTokens }
 
-// known counts the tokens whose ids are known. A sequence with computed ==
-// known waits for its output to be sampled.
+// known counts the tokens whose ids are known.
 func (q *sequence) known() int { return q.PromptTokens + q.generated }
+
+// mayDraft is how many of its guesses a sequence that decodes may have in a step: inside its
+// lease and its answer.
+func (q *sequence) mayDraft() int {
+	return min(q.drafts, q.leased-q.known(), q.MaxNewTokens-q.generated-1)
+}
+
+// open says that a sequence waits for its output to be sampled.
+func (q *sequence) open() bool { return q.computed == q.known()+q.guessed }
 
 func (q *sequence) prefilling() bool { return q.computed < q.PromptTokens }
 
@@ -213,10 +223,15 @@ func (s *Scheduler) sampled(e *Event) error {
 	if seq == nil {
 		return nil // the wasted row of a sequence that ended meanwhile
 	}
-	if seq.state != Running || seq.computed != seq.known() {
+	switch {
+	case seq.state != Running || !seq.open():
 		return fmt.Errorf("%w: a token for sequence %d, which has no output open", ErrUnexpected, e.ID)
+	case e.Tokens < 1 || e.Tokens > 1+seq.guessed || e.Drafts < 0:
+		return fmt.Errorf("%w: %d tokens and %d guesses for sequence %d, which has %d outputs open",
+			ErrUnexpected, e.Tokens, e.Drafts, e.ID, 1+seq.guessed)
 	}
-	seq.generated++
+	seq.generated += e.Tokens
+	seq.computed, seq.guessed, seq.drafts = seq.known()-1, 0, e.Drafts // of guesses that were wrong the KV is written again
 	if seq.generated == seq.MaxNewTokens {
 		s.end(seq, ReasonLength)
 	}

@@ -49,6 +49,7 @@ type life struct {
 	reason   Reason
 	position int // tokens computed
 	made     int // tokens sampled
+	guesses  int // at hand, and then in the chunk that is open
 	leased   int // as told to the scheduler
 	open     bool
 	idle     int // steps as a fresh prompt beside decode rows, with no prompt row in the step
@@ -64,6 +65,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		MaxSequenceTokens: 180, SlabTokens: 1 + rng.IntN(16), LeaseAheadTokens: 1 + rng.IntN(40),
 	}
 	cfg.MaxBatchTokens = cfg.MaxBatchSize + rng.IntN(60)
+	cfg.DraftRows = min(rng.IntN(3)*5, cfg.MaxBatchTokens)
 	s, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -125,8 +127,17 @@ func (w *world) events(submit bool) []Event {
 				w.late = append(w.late, Finished(id, ReasonStop))
 				fallthrough
 			default:
-				l.made++
-				ev = append(ev, Sampled(id))
+				taken := 1 + w.rng.IntN(1+l.guesses)
+				if w.counts["drafted"] += l.guesses; taken > 1 {
+					w.counts["accepted"]++
+				}
+				l.made += taken
+				if l.position += taken - 1 - l.guesses; l.Beams == 0 && w.chance(60) {
+					l.guesses = w.rng.IntN(9)
+				} else {
+					l.guesses = 0
+				}
+				ev = append(ev, Accepted(id, taken, l.guesses))
 			}
 		}
 		if (l.ended == 0 && w.rng.IntN(1000) < 6) || w.rng.IntN(400) == 0 {
@@ -227,7 +238,7 @@ func (w *world) checkEnds(p *Plan) {
 }
 
 func (w *world) checkChunks(p *Plan) {
-	rows, prompt, fresh, outputs, decode, decoding := 0, 0, 0, 0, 0, 0
+	rows, prompt, fresh, outputs, decode, decoding, guesses := 0, 0, 0, 0, 0, 0, 0
 	for i, c := range p.Chunks {
 		l, tokens := w.seqs[c.ID], c.Rows
 		if c.Beams > 0 {
@@ -239,16 +250,22 @@ func (w *world) checkChunks(p *Plan) {
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
 		case !l.granted || l.ended > 0 || l.open:
 			w.t.Fatalf("step %d: %+v runs: %+v", p.Step, c, l)
-		case c.Row != rows || c.Start != l.position || c.Rows < 1 || c.Start+tokens > min(l.leased, l.PromptTokens+l.made):
+		case c.Row != rows || c.Start != l.position || c.Rows < 1 || c.Start+tokens > min(l.leased, l.PromptTokens+l.made+c.Drafts):
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
-		case c.Output != (c.Start+tokens == l.PromptTokens+l.made):
+		case c.Output != (c.Start+tokens == l.PromptTokens+l.made+c.Drafts):
+			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
+		case c.Drafts > 0 && (c.Drafts != c.Rows-1 || c.Drafts > l.guesses || l.made+c.Rows > l.MaxNewTokens):
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
 		}
+		if c.Output {
+			l.guesses = c.Drafts
+		}
+		guesses += c.Drafts
 		rows += c.Rows
 		l.position += tokens
 		l.open = c.Output
 		if c.Output {
-			outputs += max(1, c.Beams)
+			outputs += max(1, c.Beams) + c.Drafts
 		}
 		if c.Start >= l.PromptTokens {
 			decode += c.Rows
@@ -263,7 +280,7 @@ func (w *world) checkChunks(p *Plan) {
 		}
 	}
 	if rows > w.cfg.MaxBatchTokens || rows != p.Rows || decode != p.DecodeRows || outputs != p.Outputs ||
-		outputs > w.cfg.MaxBatchSize || (decode > 0 && w.cfg.ChunkTokens > 0 && fresh > w.cfg.ChunkTokens) {
+		outputs > max(w.cfg.MaxBatchSize, w.cfg.DraftRows) || guesses > 0 && rows > w.cfg.DraftRows || (decode > 0 && w.cfg.ChunkTokens > 0 && fresh > w.cfg.ChunkTokens) {
 		w.t.Fatalf("step %d: rows %d, prompt %d, decode %d, outputs %d of %+v", p.Step, rows, prompt, decode, outputs, w.cfg)
 	}
 	w.checkProgress(p, fresh)
@@ -287,8 +304,8 @@ func (w *world) checkProgress(p *Plan, fresh int) {
 			l.deferred = 0
 			continue
 		}
-		switch known := l.PromptTokens + l.made; {
-		case l.position == known || l.position == l.leased: // its token or its lease is awaited
+		switch {
+		case l.open || l.position == l.leased: // its token or its lease is awaited
 			l.deferred = 0
 		case l.position >= l.PromptTokens && p.Yielded > 0:
 			w.counts["yielded"]++
@@ -466,7 +483,7 @@ func TestPromisesHoldUnderRandomTraffic(t *testing.T) {
 		})
 	}
 	// A run that never gets somewhere proves nothing about it.
-	for _, k := range []string{"stop", "length", "cancelled", "deadline", "queue-full", "too-long", "invalid", "denied", "held", "beams", "yielded", "deferred"} {
+	for _, k := range []string{"stop", "length", "cancelled", "deadline", "queue-full", "too-long", "invalid", "denied", "held", "beams", "yielded", "deferred", "drafted", "accepted"} {
 		if counts[k] < 20 {
 			t.Errorf("%q happened %d times in all, expected at least 20", k, counts[k])
 		}

@@ -134,7 +134,7 @@ func (s *Scheduler) checkSequence(q *sequence) error {
 		return fmt.Errorf("sched: check: sequence %d has ended and is %v", q.ID, q.state)
 	case q.generated >= q.MaxNewTokens:
 		return fmt.Errorf("sched: check: sequence %d made %d tokens, expected less than %d", q.ID, q.generated, q.MaxNewTokens)
-	case q.computed > q.known() || q.computed > q.leased || q.leased > q.total():
+	case q.computed > q.known()+q.guessed || q.computed > q.leased || q.leased > q.total():
 		return fmt.Errorf("sched: check: sequence %d computed %d tokens, known %d, leased %d, reserved %d",
 			q.ID, q.computed, q.known(), q.leased, q.total())
 	case held != (q.leased > 0):
@@ -148,16 +148,18 @@ func (s *Scheduler) checkSequence(q *sequence) error {
 // checkPlan checks that the last plan's rows are whole and inside the budgets.
 func (s *Scheduler) checkPlan() error {
 	p := &s.plan
-	rows, outputs, fresh := 0, 0, 0
+	rows, outputs, fresh, guesses := 0, 0, 0, 0
 	for i, c := range p.Chunks {
 		seq := s.byID[c.ID]
 		if seq == nil || seq.state != Running || c.Row != rows || c.Rows < 1 || c.end() != seq.computed ||
 			c.Beams > 0 && (c.Beams != seq.Beams || c.Rows != c.Beams) {
 			return fmt.Errorf("sched: check: chunk %d of step %d does not fit its sequence: %+v", i, p.Step, c)
 		}
-		if c.Output != (seq.computed == seq.known()) {
-			return fmt.Errorf("sched: check: chunk %d of step %d: output %t, computed %d of %d tokens", i, p.Step, c.Output, seq.computed, seq.known())
+		if c.Output != seq.open() || c.Drafts != seq.guessed {
+			return fmt.Errorf("sched: check: chunk %d of step %d: output %t, computed %d of %d tokens, %d of %d guesses",
+				i, p.Step, c.Output, seq.computed, seq.known(), c.Drafts, seq.guessed)
 		}
+		guesses += c.Drafts
 		rows += c.Rows
 		outputs += c.outputs()
 		if c.Start < seq.PromptTokens && !seq.Moved {
@@ -170,6 +172,9 @@ func (s *Scheduler) checkPlan() error {
 			p.Step, rows, outputs, p.Rows, p.DecodeRows, p.PromptRows, p.Outputs)
 	case rows > s.cfg.MaxBatchTokens:
 		return fmt.Errorf("sched: check: step %d has %d rows, the budget is %d", p.Step, rows, s.cfg.MaxBatchTokens)
+	case guesses > 0 && (p.PromptRows > 0 || rows > s.cfg.DraftRows):
+		return fmt.Errorf("sched: check: step %d has %d guesses among %d rows, %d of prompts, expected at most %d rows and no prompts",
+			p.Step, guesses, rows, p.PromptRows, s.cfg.DraftRows)
 	case p.DecodeRows > 0 && s.cfg.ChunkTokens > 0 && fresh > s.cfg.ChunkTokens:
 		return fmt.Errorf("sched: check: step %d has %d rows of new prompts beside %d decode rows, expected at most %d",
 			p.Step, fresh, p.DecodeRows, s.cfg.ChunkTokens)

@@ -11,7 +11,7 @@ func (s *Scheduler) gather() {
 		switch {
 		case seq.prefilling():
 			s.ready = append(s.ready, seq)
-		case seq.computed == seq.known():
+		case seq.open():
 			s.plan.Awaiting++
 		case seq.computed == seq.leased:
 			s.plan.Stalled++
@@ -57,12 +57,36 @@ func (s *Scheduler) takeTurns() {
 }
 
 // planDecode gives every sequence that decodes its one row, or one for each of
-// its beams. MaxBatchSize <= MaxBatchTokens, so that they always fit.
+// its beams. MaxBatchSize <= MaxBatchTokens, so that they always fit. Behind its
+// row are its guesses, where rows are left for them.
 func (s *Scheduler) planDecode() {
+	free, sharers := s.draftRows()
 	for _, seq := range s.decodes {
-		s.addChunk(seq, Chunk{Rows: seq.rows(), Beams: seq.Beams})
+		drafts := 0
+		if most := seq.mayDraft(); free > 0 && most > 0 {
+			drafts = min(most, (free+sharers-1)/sharers)
+			free, sharers = free-drafts, sharers-1
+		}
+		s.addChunk(seq, Chunk{Rows: seq.rows() + drafts, Beams: seq.Beams, Drafts: drafts})
 	}
 	s.plan.DecodeRows = s.plan.Rows
+}
+
+// draftRows is the number of guesses that the step may hold, and of the sequences that have
+// some: none beside prompts, whose rows make it longer than the reading of the weights anyway,
+// nor where rows are left out.
+func (s *Scheduler) draftRows() (free, sharers int) {
+	if s.cfg.DraftRows == 0 || len(s.ready)+s.plan.Yielded+s.plan.Deferred > 0 {
+		return 0, 0
+	}
+	free = s.cfg.DraftRows
+	for _, seq := range s.decodes {
+		free -= seq.rows()
+		if seq.mayDraft() > 0 {
+			sharers++
+		}
+	}
+	return free, sharers
 }
 
 // planPrompts gives the rows that are left to prompts, in the order of the
@@ -143,9 +167,9 @@ func (s *Scheduler) openGate(decodeRows int) {
 func (s *Scheduler) addChunk(seq *sequence, c Chunk) {
 	c.ID, c.Row, c.Start = seq.ID, s.plan.Rows, seq.computed
 	prompt := seq.prefilling()
-	seq.computed = c.end()
+	seq.computed, seq.guessed = c.end(), c.Drafts
 	s.serve(seq, c.Rows, prompt)
-	c.Output = seq.computed == seq.known()
+	c.Output = seq.open()
 	s.plan.Outputs += c.outputs()
 	s.plan.Chunks = append(s.plan.Chunks, c)
 	s.plan.Rows += c.Rows

@@ -105,7 +105,7 @@ func configure(t *testing.T, c *Config, args []string) {
 	fields := map[string]*int{
 		"batch-tokens": &c.MaxBatchTokens, "chunk-tokens": &c.ChunkTokens, "batch-size": &c.MaxBatchSize,
 		"max-waiting": &c.MaxWaiting, "hold-steps": &c.MaxHoldSteps, "sequence-tokens": &c.MaxSequenceTokens,
-		"slab": &c.SlabTokens, "lease-ahead": &c.LeaseAheadTokens,
+		"slab": &c.SlabTokens, "draft-rows": &c.DraftRows, "lease-ahead": &c.LeaseAheadTokens,
 	}
 	for _, a := range args {
 		key, value, _ := strings.Cut(a, "=")
@@ -183,7 +183,7 @@ func parseEvents(t *testing.T, words []string) []Event {
 		case "never-fits":
 			events = append(events, NeverFits(id, num("need"), num("pool")))
 		case "sampled":
-			events = append(events, Sampled(id))
+			events = append(events, Accepted(id, max(1, num("tokens")), num("drafts")))
 		case "stop":
 			events = append(events, Finished(id, ReasonStop))
 		case "failed":
@@ -205,6 +205,9 @@ func printPlan(out *bytes.Buffer, p *Plan) {
 		}
 		if c.Output {
 			fmt.Fprint(out, ", output")
+		}
+		if c.Drafts > 0 {
+			fmt.Fprintf(out, " of %d guesses", c.Drafts)
 		}
 		fmt.Fprintln(out)
 	}

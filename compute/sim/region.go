@@ -83,8 +83,11 @@ func regionOf(r compute.Region) (*region, error) {
 
 // sequence runs the rows of one sequence; its outputs are from row output on.
 func (r *Runner) sequence(s *compute.Rows, output int) error {
-	if len(s.Tokens) == 0 {
+	switch {
+	case len(s.Tokens) == 0:
 		return fmt.Errorf("no tokens")
+	case s.Outputs() > len(s.Tokens):
+		return fmt.Errorf("%d outputs of %d tokens", s.Outputs(), len(s.Tokens))
 	}
 	g, err := regionOf(s.Region)
 	if err != nil {
@@ -97,17 +100,16 @@ func (r *Runner) sequence(s *compute.Rows, output int) error {
 	if err != nil {
 		return err
 	}
+	first := len(s.Tokens) - s.Outputs() // of those whose logits are wanted
 	for i, token := range s.Tokens {
 		if last, err = g.put(s.Position+i, token, last); err != nil {
 			return err
 		}
+		if i >= first {
+			r.words.fill(r.logits.Row(output+i-first), r.blank, last)
+		}
 	}
-	outputs := 0
-	if s.Output {
-		outputs = 1
-		r.words.fill(r.logits.Row(output), r.blank, last)
-	}
-	r.timer.Add(len(s.Tokens), s.Position, outputs)
+	r.timer.Add(len(s.Tokens), s.Position, s.Outputs())
 	return nil
 }
 

@@ -158,13 +158,7 @@ func (r *Runner) Run(batch []compute.Rows) (compute.Logits, error) {
 	r.timer.Begin()
 	rows, outputs := 0, 0
 	for i := range batch {
-		wanted := 0
-		switch s := &batch[i]; {
-		case s.Beams != nil:
-			wanted = len(s.Tokens)
-		case s.Output:
-			wanted = 1
-		}
+		wanted := batch[i].Outputs()
 		rows, outputs = rows+len(batch[i].Tokens), outputs+wanted
 		if rows > r.options.MaxRows || outputs > r.options.MaxOutputs {
 			return nil, fmt.Errorf("sim: %w: over %d rows or %d outputs", device.ErrInvalid, r.options.MaxRows, r.options.MaxOutputs)
