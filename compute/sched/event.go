@@ -82,7 +82,8 @@ func Freed() Event { return Event{Kind: KindFreed} }
 func Sampled(id ID) Event { return Accepted(id, 1, 0) }
 
 // Accepted is Sampled of a chunk with drafts: tokens were taken, the last of them from the
-// output behind the last draft that was right. For the step to come there are drafts guesses.
+// output behind the last draft that was right. For the step to come there are drafts guesses, of
+// beams none.
 func Accepted(id ID, tokens, drafts int) Event {
 	return Event{Kind: KindSampled, ID: id, Tokens: tokens, Drafts: drafts}
 }

@@ -7,11 +7,13 @@ import "testing"
 // sequence ends once, and every reservation is denied or released once.
 func FuzzStep(f *testing.F) {
 	f.Add([]byte{0, 1, 20, 8, 0, 0, 2, 1, 28, 9, 1, 4, 5, 1, 9, 3})
+	// Granted at once, then sampled with guesses that are right in part.
+	f.Add([]byte{1, 1, 3, 11, 0, 0, 2, 0, 0, 3, 1, 14, 6, 1, 1, 5, 6, 1, 3, 4, 6, 1, 2, 2})
 	f.Add([]byte("submit, cancel, grant, deny, sample and finish"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		s, err := New(Config{
 			MaxBatchTokens: 9, ChunkTokens: 5, MaxBatchSize: 3, MaxWaiting: 2, WaitingServedRatio: 0.7, MaxHoldSteps: 2,
-			MaxSequenceTokens: 40, SlabTokens: 4, LeaseAheadTokens: 6,
+			MaxSequenceTokens: 40, SlabTokens: 4, LeaseAheadTokens: 6, DraftRows: 6,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -38,6 +40,8 @@ func FuzzStep(f *testing.F) {
 			case KindDenied:
 				e.Never = next()%4 == 0
 				b.step(t, e)
+			case KindSampled:
+				b.step(t, Accepted(id, next()%5, next()%7))
 			case KindFinished:
 				b.step(t, Finished(id, Reason(next()%10)))
 			default:

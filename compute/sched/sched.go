@@ -226,7 +226,7 @@ func (s *Scheduler) sampled(e *Event) error {
 	switch {
 	case seq.state != Running || !seq.open():
 		return fmt.Errorf("%w: a token for sequence %d, which has no output open", ErrUnexpected, e.ID)
-	case e.Tokens < 1 || e.Tokens > 1+seq.guessed || e.Drafts < 0:
+	case e.Tokens < 1 || e.Tokens > 1+seq.guessed || e.Drafts < 0 || seq.Beams > 0 && e.Drafts > 0:
 		return fmt.Errorf("%w: %d tokens and %d guesses for sequence %d, which has %d outputs open",
 			ErrUnexpected, e.Tokens, e.Drafts, e.ID, 1+seq.guessed)
 	}
