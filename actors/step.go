@@ -55,11 +55,12 @@ func (s *sequence) rows(c *sched.Chunk) compute.Rows {
 		return s.beams.next(s.region, c.Start)
 	}
 	known := len(s.tokens)
-	all := append(s.tokens, s.guess[:c.Drafts]...)
-	s.tokens = all[:known]
-	return compute.Rows{
-		Region: s.region, Tokens: all[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output, Drafts: c.Drafts,
+	s.tokens = append(s.tokens, s.guess[:c.Drafts]...)
+	rows := compute.Rows{
+		Region: s.region, Tokens: s.tokens[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output, Drafts: c.Drafts,
 	}
+	s.tokens = s.tokens[:known]
+	return rows
 }
 
 // parallelLogits is the work, in logits, from which sampling is split over
@@ -145,11 +146,12 @@ func (l *loop) accept(o *output, room int) {
 		return
 	}
 	for i := range s.choices {
-		switch l.send(s, &s.choices[i]) {
-		case api.FinishStop:
+		finish := l.send(s, &s.choices[i])
+		if finish == api.FinishStop {
 			l.events = append(l.events, sched.Finished(o.id, sched.ReasonStop))
 			return
-		case api.FinishLength:
+		}
+		if finish == api.FinishLength {
 			l.events = append(l.events, sched.Accepted(o.id, i+1, 0)) // the scheduler ends it at its limit
 			return
 		}

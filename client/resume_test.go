@@ -387,10 +387,9 @@ func TestALargeBodyIsWaitedForLonger(t *testing.T) {
 	var asked atomic.Int32
 	_, err := nc.Subscribe("millrace.v1.chat.completions", func(m *nats.Msg) {
 		asked.Add(1)
-		time.Sleep(2 * time.Second)
 		out := message(1, "stop")
 		out.Subject = m.Reply
-		nc.PublishMsg(out)
+		time.AfterFunc(2*time.Second, func() { nc.PublishMsg(out) })
 	})
 	require.NoError(t, err)
 	c, err := client.NewNATS(nc)
