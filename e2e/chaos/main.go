@@ -118,6 +118,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	o.dir = filepath.Join(o.dir, begin.Format("150405"))
 	fmt.Fprintf(out, "seed %d, logs in %s\n", o.seed, o.dir)
+	if o.results != "" {
+		if err := os.MkdirAll(o.results, 0o755); err != nil { // not after ten minutes
+			return err
+		}
+	}
 	all := &results{Time: begin.UTC().Format("2006-01-02T1504"), Machine: machine(), Commit: commit(ctx), Seed: o.seed, Arguments: args}
 	for _, s := range scenarios {
 		if slices.Contains(o.scenarios, s.name) {
