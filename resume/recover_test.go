@@ -2,9 +2,11 @@ package resume_test
 
 import (
 	"fmt"
+	"net"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/e2e/natstest"
@@ -57,6 +59,37 @@ func TestAnUnknownCallIsUnknownAfterARestart(t *testing.T) {
 	require.Eventually(t, a.nc.IsConnected, wait, time.Millisecond)
 	_, err := a.Attach(t.Context(), "cmpl-nobody-has-it")
 	require.ErrorContains(t, err, "no stream")
+}
+
+// TestANewCallWaitsWhileJetStreamIsAway: those that run wait, too.
+func TestANewCallWaitsWhileJetStreamIsAway(t *testing.T) {
+	g := newGate(1 << 30)
+	e := deterministic(g)
+	srv := natsServer(t)
+	a := newGateway(t, srv.ClientURL(), e, resume.Options{Timeout: 20 * time.Millisecond})
+	const text = `{"prompt":"short","max_tokens":5,"stream":true,"stream_resume":true}`
+	port := srv.Addr().(*net.TCPAddr).Port
+	srv.Shutdown()
+	srv.WaitForShutdown()
+	type started struct {
+		*resume.Reader
+		error
+	}
+	answers := make(chan started, 1)
+	call := decode(t, e, text)
+	go func() {
+		r, err := a.Start(t.Context(), call, []byte(text))
+		answers <- started{r, err}
+	}()
+	select {
+	case s := <-answers:
+		t.Fatalf("the call did not wait: %v", s.error)
+	case <-time.After(time.Second):
+	}
+	natstest.Start(t, &server.Options{JetStream: true, Port: port})
+	s := <-answers
+	require.NoError(t, s.error)
+	see(t, s.Reader).until(0)
 }
 
 func TestALogThatIsLostWithTheServerIsWrittenAgain(t *testing.T) {

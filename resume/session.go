@@ -98,28 +98,33 @@ func (s *session) begin(ctx context.Context, rec *callRecord, call *wire.Call) {
 	s.c.running.Go(func() { s.run(answer, stop) })
 }
 
-// create writes the call's record, or returns the state of the log that is there.
+// create writes the call's record, or returns the state of the log that is there. While JetStream
+// is away, for an election it may be, a new call waits as those that run do.
 func (s *session) create(ctx context.Context, rec *callRecord) (*state, []api.Event, error) {
-	const attempts = 3
-	var err error
-	for range attempts {
-		var first, last uint64
-		if first, last, err = s.c.journal.publish(ctx, s.id, &record{token: s.token, call: rec}, 0); err == nil {
+	const attempts, pause = 3, 100 * time.Millisecond // of a log that cannot be read; while JetStream is away
+	for begin, try := time.Now(), 1; ; try++ {
+		first, last, err := s.c.journal.publish(ctx, s.id, &record{token: s.token, call: rec}, 0)
+		if err == nil {
 			return &state{call: rec, owner: s.c.node, token: s.token, begin: first, last: last}, nil, nil
 		}
-		if !errors.Is(err, errFenced) {
-			if ensured := s.c.journal.ensure(ctx); ensured != nil {
-				err = ensured
+		if errors.Is(err, errFenced) {
+			st, events, loaded := s.c.journal.load(ctx, s.id)
+			if loaded == nil {
+				return st, events, nil
 			}
-			continue
+			err = loaded
+		} else if ensured := s.c.journal.ensure(ctx); ensured != nil {
+			err = ensured
 		}
-		st, events, loaded := s.c.journal.load(ctx, s.id)
-		if loaded == nil {
-			return st, events, nil
+		switch {
+		case s.isLeaving():
+			return nil, nil, errStopping(s.id)
+		case errors.Is(err, errAway) && time.Since(begin) < s.c.opts.Rejoin && sleep(ctx, pause):
+		case !errors.Is(err, errAway) && try < attempts:
+		default:
+			return nil, nil, err
 		}
-		err = loaded
 	}
-	return nil, nil, err
 }
 
 // find makes s a session of a call that has a log, or of one that another gateway has
