@@ -263,6 +263,40 @@ func TestAStreamLeavesAGatewayThatIsStopped(t *testing.T) {
 	}
 }
 
+// TestAClientThatWasAwayGoesOn: the server was told that nobody listens, as it is when it is back
+// on NATS before the client, and says so to who listens again.
+func TestAClientThatWasAwayGoesOn(t *testing.T) {
+	hold := make(chan struct{})
+	e := counting(10, hold)
+	url := jetStream(t).ClientURL()
+	newGateway(t, url, e)
+	nc, err := nats.Connect(url)
+	require.NoError(t, err)
+	defer nc.Close()
+	told := false
+	_, err = nc.Subscribe("_INBOX.>", func(m *nats.Msg) {
+		if cancel := m.Header.Get(natsapi.HeaderCancel); cancel != "" && !told {
+			told = true
+			notice := nats.NewMsg(cancel)
+			notice.Header.Set("Status", "503")
+			nc.PublishMsg(notice)
+		}
+		if m.Header.Get(natsapi.HeaderEnd) != "" && told {
+			close(hold)
+			told = false
+			m.Sub.Unsubscribe()
+		}
+	})
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	c, err := client.DialNATS(url)
+	require.NoError(t, err)
+	defer c.Close()
+	text, _, _ := gather(t, c.ChatStream(t.Context(), hi))
+	require.Equal(t, whole(), text)
+	require.Len(t, e.Requests(), 1, "it ran once")
+}
+
 func TestLeavingAResumableStreamCancelsIt(t *testing.T) {
 	for _, transport := range []string{"http", "nats"} {
 		e := counting(3, nil)

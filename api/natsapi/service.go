@@ -97,14 +97,16 @@ type Service struct {
 	stopErr  error
 
 	mu      sync.Mutex
-	running map[string]context.CancelCauseFunc // by cancel subject
+	running map[string]running // by cancel subject
 }
 
 // Why an answer was cut short.
 var (
 	errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "cancelled by the client"}
 	errGone      = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "nobody listens any more"}
-	errStopping  = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "the server is stopping"}
+	// errAway is errGone of a resumable stream: who was only away, as behind a restart of NATS, goes on.
+	errAway     = &api.Error{Code: api.CodeUnavailable, Reason: "moved", Message: "nobody listened for a moment: the stream goes on where it is asked for"}
+	errStopping = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "the server is stopping"}
 )
 
 // Start adds the service to the connection, which stays the caller's.
@@ -115,7 +117,7 @@ func Start(nc *nats.Conn, engine api.Engine, opts Options) (*Service, error) {
 		prefix:  subjects + "cancel." + name + ".",
 		here:    subjects + "at." + name + ".",
 		slots:   make(chan struct{}, opts.MaxRequests),
-		running: map[string]context.CancelCauseFunc{}}
+		running: map[string]running{}}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
 	if err := s.subscribe(); err != nil {
 		s.end(err)
@@ -289,7 +291,7 @@ func embeddings(context.Context, api.Engine, []byte) ([]byte, error) {
 // reply subject any more (see reply.send), or a question whether the stream runs.
 func (s *Service) onCancel(m *nats.Msg) {
 	s.mu.Lock()
-	cancel, ok := s.running[m.Subject]
+	stream, ok := s.running[m.Subject]
 	s.mu.Unlock()
 	switch {
 	case m.Header.Get(HeaderPing) != "":
@@ -300,19 +302,25 @@ func (s *Service) onCancel(m *nats.Msg) {
 		m.RespondMsg(&nats.Msg{Header: h}) //nolint:errcheck // who asked asks again
 	case !ok:
 	case m.Header.Get("Status") != "":
-		cancel(errGone)
+		stream.cancel(stream.gone)
 	default:
-		cancel(errCancelled)
+		stream.cancel(errCancelled)
 	}
 }
 
+// running is a stream that can be cancelled: with gone when nobody listens any more.
+type running struct {
+	cancel context.CancelCauseFunc
+	gone   error
+}
+
 // cancellable gives a stream its cancel subject until forget is called.
-func (s *Service) cancellable(ctx context.Context, id string) (_ context.Context, subject string, forget func()) {
+func (s *Service) cancellable(ctx context.Context, id string, gone error) (_ context.Context, subject string, forget func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	subject = s.prefix + id + "-" + strconv.FormatUint(s.streams.Add(1), 10) // a call may have several
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running[subject] = cancel
+	s.running[subject] = running{cancel, gone}
 	return ctx, subject, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
