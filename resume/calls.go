@@ -45,7 +45,7 @@ type Options struct {
 	Watch    time.Duration // between questions to the gateway that runs a call; 500 ms
 	Answer   time.Duration // for that gateway to answer; 250 ms
 	Timeout  time.Duration // of one question to JetStream; 2 s
-	Rejoin   time.Duration // for a lost log to be written again before its call is unknown; 10 s
+	Rejoin   time.Duration // so long a new call waits for JetStream, and an unknown one for its lost log to be written again; 10 s
 }
 
 func (o *Options) defaults() {

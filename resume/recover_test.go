@@ -2,11 +2,9 @@ package resume_test
 
 import (
 	"fmt"
-	"net"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/e2e/natstest"
@@ -68,9 +66,7 @@ func TestANewCallWaitsWhileJetStreamIsAway(t *testing.T) {
 	srv := natsServer(t)
 	a := newGateway(t, srv.ClientURL(), e, resume.Options{Timeout: 20 * time.Millisecond})
 	const text = `{"prompt":"short","max_tokens":5,"stream":true,"stream_resume":true}`
-	port := srv.Addr().(*net.TCPAddr).Port
-	srv.Shutdown()
-	srv.WaitForShutdown()
+	restart := natstest.Stop(srv)
 	type started struct {
 		*resume.Reader
 		error
@@ -86,7 +82,7 @@ func TestANewCallWaitsWhileJetStreamIsAway(t *testing.T) {
 		t.Fatalf("the call did not wait: %v", s.error)
 	case <-time.After(time.Second):
 	}
-	natstest.Start(t, &server.Options{JetStream: true, Port: port})
+	natstest.Start(t, restart)
 	s := <-answers
 	require.NoError(t, s.error)
 	see(t, s.Reader).until(0)

@@ -101,7 +101,7 @@ func (s *session) begin(ctx context.Context, rec *callRecord, call *wire.Call) {
 // create writes the call's record, or returns the state of the log that is there. While JetStream
 // is away, for an election it may be, a new call waits as those that run do.
 func (s *session) create(ctx context.Context, rec *callRecord) (*state, []api.Event, error) {
-	const attempts, pause = 3, 100 * time.Millisecond // of a log that cannot be read; while JetStream is away
+	const attempts = 3 // where the log that is there cannot be read
 	for begin, try := time.Now(), 1; ; try++ {
 		first, last, err := s.c.journal.publish(ctx, s.id, &record{token: s.token, call: rec}, 0)
 		if err == nil {
@@ -119,7 +119,7 @@ func (s *session) create(ctx context.Context, rec *callRecord) (*state, []api.Ev
 		switch {
 		case s.isLeaving():
 			return nil, nil, errStopping(s.id)
-		case errors.Is(err, errAway) && time.Since(begin) < s.c.opts.Rejoin && sleep(ctx, pause):
+		case errors.Is(err, errAway) && s.waits(ctx, begin):
 		case !errors.Is(err, errAway) && try < attempts:
 		default:
 			return nil, nil, err
@@ -131,7 +131,6 @@ func (s *session) create(ctx context.Context, rec *callRecord) (*state, []api.Ev
 // in its memory and whose log was lost: that one writes it again. Right after such a loss
 // the gateway may not be there yet.
 func (s *session) find() {
-	const pause = 100 * time.Millisecond
 	for begin := time.Now(); ; {
 		st, events, err := s.c.journal.load(s.ctx, s.id)
 		if err == nil {
@@ -143,7 +142,7 @@ func (s *session) find() {
 		switch {
 		case s.isLeaving():
 			s.fail(errStopping(s.id))
-		case passes && time.Since(begin) < s.c.opts.Rejoin && sleep(s.ctx, pause):
+		case passes && s.waits(s.ctx, begin):
 			continue
 		case errors.Is(err, errNoLog):
 			s.fail(s.c.notFound(s.id))
@@ -154,6 +153,13 @@ func (s *session) find() {
 		}
 		return
 	}
+}
+
+// waits a little before another try to open the session; false when it has tried since begin for
+// long enough.
+func (s *session) waits(ctx context.Context, begin time.Time) bool {
+	const pause = 100 * time.Millisecond
+	return time.Since(begin) < s.c.opts.Rejoin && sleep(ctx, pause)
 }
 
 // adopt follows a log from where it was read to.

@@ -39,14 +39,19 @@ func Start(t testing.TB, o *server.Options) *server.Server {
 	return s
 }
 
-// Restart ends a server and starts one with JetStream at its port, which has nothing of what
-// the first one had.
-func Restart(t testing.TB, s *server.Server) *server.Server {
-	t.Helper()
+// Stop ends a server. The options start one with JetStream at its port, which has nothing of
+// what the first one had.
+func Stop(s *server.Server) *server.Options {
 	port := s.Addr().(*net.TCPAddr).Port
 	s.Shutdown()
 	s.WaitForShutdown()
-	return Start(t, &server.Options{JetStream: true, Port: port})
+	return &server.Options{JetStream: true, Port: port}
+}
+
+// Restart is Stop and Start.
+func Restart(t testing.TB, s *server.Server) *server.Server {
+	t.Helper()
+	return Start(t, Stop(s))
 }
 
 // Connect is a connection to a server until the test ends.
