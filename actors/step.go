@@ -145,6 +145,7 @@ func (l *loop) accept(o *output, room int) {
 		l.acceptBeams(o)
 		return
 	}
+	l.p.metrics.Drafted(o.guesses, len(s.choices)-1)
 	for i := range s.choices {
 		finish := l.send(s, &s.choices[i])
 		if finish == api.FinishStop {
@@ -161,7 +162,6 @@ func (l *loop) accept(o *output, room int) {
 	if s.guess = nil; room > 0 {
 		s.guess = s.drafter.Guess(s.tokens, room)
 	}
-	l.p.metrics.Drafted(o.guesses, len(s.choices)-1)
 	l.events = append(l.events, sched.Accepted(o.id, len(s.choices), len(s.guess)))
 }
 

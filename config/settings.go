@@ -116,7 +116,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute, "a step that takes longer hangs: every request ends with an error and the process with exit code 1 (0: never)")
 
 	s.RegisterBatch(f)
-	f.IntVar(&s.DraftRows, "draft-rows", DraftRows, "sequences of a step up to which it is filled with guesses of tokens to come, found in the text so far; those that are right shorten the answer and change nothing of it (0: no guesses)")
+	f.IntVar(&s.DraftRows, "draft-rows", DraftRows, "decode rows up to which a step is filled with guesses of tokens to come, found in the text so far; those that are right shorten the answer and change nothing of it (0: no guesses)")
 
 	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")
 	f.IntVar(&s.Detokenizers, "detokenizers", 2, "actors of the detokenizer pool")

@@ -10,7 +10,9 @@ const (
 	match = 3
 	// window is how far back they are looked for, some microseconds at most.
 	window = 16384
-	// restMost bounds the pause after guesses that were all wrong, in guesses.
+	// first is how many tokens the first guess has.
+	first = 3
+	// restMost bounds the pause after guesses that were all wrong, in steps.
 	restMost = 64
 )
 
@@ -18,9 +20,9 @@ const (
 // pauses longer and longer while they are wrong, so that text without repetitions pays
 // next to nothing for them. The zero value is ready.
 type Drafter struct {
-	length int // of the next guess, 0: match
-	rest   int // calls without a guess to come
-	wrong  int // pause after the next guess that is wrong
+	length int // of the next guess, 0: first
+	rest   int // steps without a guess to come
+	pause  int // the last one, 0 since a guess was right; the next one is twice as long
 	guess  []int32
 }
 
@@ -36,7 +38,7 @@ func (d *Drafter) Guess(tokens []int32, most int) []int32 {
 		return nil
 	}
 	if d.length == 0 {
-		d.length = match
+		d.length = first
 	}
 	// Behind the last token the guess goes on with itself: a text that goes round.
 	for i := range min(d.length, most) {
@@ -54,12 +56,12 @@ func (d *Drafter) Learn(guesses, right int) {
 	switch {
 	case guesses == 0:
 	case right == 0:
-		d.wrong = min(max(1, 2*d.wrong), restMost)
-		d.rest, d.length = d.wrong, 1
+		d.pause = min(max(1, 2*d.pause), restMost)
+		d.rest, d.length = d.pause, 1
 	case right == guesses:
-		d.wrong, d.length = 0, 2*guesses+1
+		d.pause, d.length = 0, 2*guesses+1
 	default:
-		d.wrong, d.length = 0, right+1
+		d.pause, d.length = 0, right+1
 	}
 }
 
