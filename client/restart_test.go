@@ -7,28 +7,12 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/e2e/natstest"
+	"github.com/millrace/millrace/metrics/metricstest"
 )
-
-// rewritten is how many logs a gateway has written again.
-func (g gateway) rewritten(t *testing.T) float64 {
-	t.Helper()
-	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(g.calls)
-	families, err := reg.Gather()
-	require.NoError(t, err)
-	for _, f := range families {
-		if f.GetName() == "millrace_resume_rewritten_total" {
-			return f.GetMetric()[0].GetCounter().GetValue()
-		}
-	}
-	t.Fatal("no such series")
-	return 0
-}
 
 // TestStreamsOutliveARestartOfNATS: the logs are lost while the engine stands still, and each
 // client loses its connection and comes to a gateway that has never heard of its call, before
@@ -88,7 +72,9 @@ func TestStreamsOutliveARestartOfNATS(t *testing.T) {
 	natstest.Restart(t, srv)
 	a.http.Listener.Close()
 	a.http.CloseClientConnections()
-	require.Eventually(t, func() bool { return a.rewritten(t) == 2*each }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return metricstest.Sum(t, a.calls, "millrace_resume_rewritten_total") == 2*each
+	}, 20*time.Second, 10*time.Millisecond)
 	close(hold)
 	for range 2 * each {
 		require.Equal(t, fmt.Sprintf("%d: %s", 1+tokens+2, whole()), <-answers)

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/metrics"
+	"github.com/millrace/millrace/metrics/metricstest"
 	"github.com/millrace/millrace/tokenizer"
 )
 
@@ -113,18 +114,38 @@ func variedRequest(i int) *api.Request {
 	return q
 }
 
-func TestTheSameTokensAloneAndInAnyCompanyAndChunking(t *testing.T) {
-	const n = 64
-	want := make([][]int32, n)
-	alone := startPipeline(t, size{rows: 512, batch: 1})
-	for i := range n {
-		s, err := alone.Submit(context.Background(), variedRequest(i))
+// answersAlone are the tokens of n requests' answers, each computed alone.
+func answersAlone(t *testing.T, n int, request func(int) *api.Request) [][]int32 {
+	t.Helper()
+	p := startPipeline(t, size{rows: 512, batch: 1})
+	answers := make([][]int32, n)
+	for i := range answers {
+		s, err := p.Submit(context.Background(), request(i))
 		require.NoError(t, err)
 		tokens, last, err := readAll(s)
 		require.NoError(t, err)
 		require.Equal(t, api.FinishLength, last.Finish)
-		want[i] = tokens
+		answers[i] = tokens
 	}
+	return answers
+}
+
+// expect submits a request and compares the answer's tokens.
+func expect(t *testing.T, p *actors.Pipeline, q *api.Request, want []int32) {
+	s, err := p.Submit(context.Background(), q)
+	if err != nil {
+		t.Errorf("request %s: %v", q.ID, err)
+		return
+	}
+	tokens, _, err := readAll(s)
+	if err != nil || !slices.Equal(tokens, want) {
+		t.Errorf("request %s: %v: found %v, expected %v", q.ID, err, tokens, want)
+	}
+}
+
+func TestTheSameTokensAloneAndInAnyCompanyAndChunking(t *testing.T) {
+	const n = 64
+	want := answersAlone(t, n, variedRequest)
 	for _, s := range []size{{rows: 512, batch: 64}, {rows: 64, chunk: 7, batch: 64}, {rows: 33, chunk: 16, batch: 11}, {rows: 100, chunk: 61, batch: 29}} {
 		t.Run(fmt.Sprintf("rows %d, chunk %d, batch %d", s.rows, s.chunk, s.batch), func(t *testing.T) {
 			p := startPipeline(t, s)
@@ -133,35 +154,11 @@ func TestTheSameTokensAloneAndInAnyCompanyAndChunking(t *testing.T) {
 				for range rand.IntN(2000) { // arrivals spread over the run
 					runtime.Gosched()
 				}
-				wg.Go(func() {
-					stream, err := p.Submit(context.Background(), variedRequest(i))
-					if err != nil {
-						t.Errorf("request %d: %v", i, err)
-						return
-					}
-					tokens, _, err := readAll(stream)
-					if err != nil || fmt.Sprint(tokens) != fmt.Sprint(want[i]) {
-						t.Errorf("request %d: %v: found %v, expected %v", i, err, tokens, want[i])
-					}
-				})
+				wg.Go(func() { expect(t, p, variedRequest(i), want[i]) })
 			}
 			wg.Wait()
 		})
 	}
-}
-
-func counter(t *testing.T, m *metrics.Metrics, name string) (sum float64) {
-	t.Helper()
-	families, err := m.Registry().Gather()
-	require.NoError(t, err)
-	for _, f := range families {
-		if f.GetName() == name {
-			for _, series := range f.GetMetric() {
-				sum += series.GetCounter().GetValue()
-			}
-		}
-	}
-	return sum
 }
 
 // TestGuessesChangeNoToken: over texts with repetitions, greedy and sampled, alone and three at a
@@ -176,34 +173,19 @@ func TestGuessesChangeNoToken(t *testing.T) {
 		return q
 	}
 	const n = 24
-	want := make([][]int32, n)
-	without := startPipeline(t, size{rows: 512, batch: 1})
-	for i := range n {
-		s, err := without.Submit(context.Background(), request(i))
-		require.NoError(t, err)
-		want[i], _, err = readAll(s)
-		require.NoError(t, err)
-	}
+	want := answersAlone(t, n, request)
 	for _, together := range []int{1, 3} {
 		p, series := startMeasured(t, size{rows: 512, batch: 4, drafts: 8})
 		var wg sync.WaitGroup
 		for first := range together {
 			wg.Go(func() {
 				for i := first; i < n; i += together {
-					s, err := p.Submit(context.Background(), request(i))
-					if err != nil {
-						t.Errorf("request %d: %v", i, err)
-						return
-					}
-					tokens, _, err := readAll(s)
-					if err != nil || !slices.Equal(tokens, want[i]) {
-						t.Errorf("request %d, %d together: %v: found %v, expected %v", i, together, err, tokens, want[i])
-					}
+					expect(t, p, request(i), want[i])
 				}
 			})
 		}
 		wg.Wait()
-		guesses, right := counter(t, series, "millrace_draft_tokens_total"), counter(t, series, "millrace_draft_tokens_accepted_total")
+		guesses, right := metricstest.Sum(t, series.Registry(), "millrace_draft_tokens_total"), metricstest.Sum(t, series.Registry(), "millrace_draft_tokens_accepted_total")
 		t.Logf("%d together: %v of %v guesses were right, of %d tokens", together, right, guesses, n*100)
 		require.Greater(t, right, 200.0)
 		require.Greater(t, guesses, right, "wrong ones, too")

@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
@@ -20,6 +19,7 @@ import (
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/e2e/badnet"
 	"github.com/millrace/millrace/e2e/natstest"
+	"github.com/millrace/millrace/metrics/metricstest"
 	"github.com/millrace/millrace/resume"
 )
 
@@ -60,21 +60,7 @@ func (g gateway) kill() { g.nc.Close() }
 
 func (g gateway) count(t testing.TB, name string) float64 {
 	t.Helper()
-	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(g.Calls)
-	families, err := reg.Gather()
-	require.NoError(t, err)
-	for _, f := range families {
-		if f.GetName() == "millrace_resume_"+name {
-			m := f.GetMetric()[0]
-			if m.Counter != nil {
-				return m.Counter.GetValue()
-			}
-			return m.Gauge.GetValue()
-		}
-	}
-	t.Fatalf("no series %s", name)
-	return 0
+	return metricstest.Sum(t, g.Calls, "millrace_resume_"+name)
 }
 
 const body = `{"prompt":"one","max_tokens":40,"stream":true,"stream_resume":true,"return_token_ids":true`
