@@ -365,20 +365,21 @@ double products(int64_t rounds) {
   using Vector = typename Target::Vector;
   constexpr int kSums = kPanelVectors * Target::kMaxRows;
   volatile char zero = 0;  // or the compiler would see that all sums are one, and nothing
-  typename Target::Weights w;
-  std::memset(&w, zero, sizeof w);
+  typename Target::Weights w[kPanelVectors];
+  std::memset(w, zero, sizeof w);
   typename Target::Pair operand[Target::kMaxRows];
   std::memset(operand, 0x3f, sizeof operand);
   Vector sums[kSums];  // unrolled everywhere, or it would not be in registers
 #pragma GCC unroll 32
   for (int s = 0; s < kSums; ++s) sums[s] = Vector{} + zero;
   for (int64_t i = 0; i < rounds; ++i) {
-    // The operand may be another each time, or what does not depend on the sums, all of a
-    // product of bytes but its addition, would leave the loop.
-    asm volatile("" : : "r"(operand) : "memory");
+    // Weights and operand may be others each time, or what does not depend on the sums, all of
+    // a product of bytes but its addition, would leave the loop or be done once for a row.
+    asm volatile("" : : "r"(operand), "r"(w) : "memory");
 #pragma GCC unroll 32
     for (int s = 0; s < kSums; ++s) {
-      Target::multiply(sums[s], w, Target::spread(&operand[s / kPanelVectors]));
+      Target::multiply(sums[s], w[s % kPanelVectors],
+                       Target::spread(&operand[s / kPanelVectors]));
     }
   }
   Vector all{};
