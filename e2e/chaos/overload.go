@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,9 +19,9 @@ import (
 
 const (
 	capacityTime = 8 * time.Second
-	loadTime     = 9 * time.Second
-	loadRounds   = 2               // each load is offered so often, in turn with the others
-	loadWarm     = 2 * time.Second // of each load, before ends are counted
+	loadTime     = 13 * time.Second
+	loadRounds   = 3               // each load is offered so often, in turn with the others
+	loadWarm     = 3 * time.Second // of each load, before rates are counted
 	loadDraws    = 512             // different requests
 	loadPatience = 30 * time.Second
 )
@@ -165,7 +165,7 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 		v.capacity, s.bounds.TTFT, s.bounds.TPOT))
 	r.Table = []string{"| offered/s | served/s | good/s | good tokens/s | refused | without Retry-After | failed | TTFT p50, p99 | TPOT p50, p99 | refusal p50, p99, max | sent late p99 | cores: server, load, others |",
 		"|---|---|---|---|---|---|---|---|---|---|---|---|"}
-	best, last := 0.0, load.Summary{}
+	var last load.Summary
 	for i := range multiples {
 		sum := load.Summarise(loads[i], load.Span{From: loadWarm, To: loadTime}, s.bounds)
 		r.Streams += sum.Requests
@@ -178,13 +178,15 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 		r.Table = append(r.Table, fmt.Sprintf("| %.0f | %.1f | %.1f | %.0f | %d of %d | %d | %d | %.0f, %.0f ms | %.1f, %.1f ms | %.1f, %.1f, %.1f ms | %.1f ms | %s |",
 			sum.Offered, sum.Served, sum.Good, sum.Tokens, sum.Refused, sum.Requests, sum.Unsaid, sum.Failed, sum.TTFT.P50, sum.TTFT.P99,
 			sum.TPOT.P50, sum.TPOT.P99, sum.Refusals.P50, sum.Refusals.P99, sum.Refusals.Max, sum.Late.P99, shares[i]))
-		best, last = math.Max(best, sum.Good), sum
+		last = sum
 		if sum.Unsaid > 0 {
 			err = errors.Join(err, fmt.Errorf("%d refusals do not say when to come again", sum.Unsaid))
 		}
 	}
-	ratio := last.Good / best
-	r.Notes = append(r.Notes, fmt.Sprintf("goodput at %g times the capacity: %.1f%% of the best; refusals: p99 %.1f ms", multiples[len(multiples)-1], 100*ratio, last.Refusals.P99))
+	ratios := v.ofBest(loads)
+	ratio := ratios[len(ratios)/2]
+	r.Notes = append(r.Notes, fmt.Sprintf("goodput at %g times the capacity: %.1f%% of the best, the median of rounds with %.1f to %.1f%%; refusals: p99 %.1f ms",
+		multiples[len(multiples)-1], 100*ratio, 100*ratios[0], 100*ratios[len(ratios)-1], last.Refusals.P99))
 	r.Seconds = time.Since(begin).Seconds()
 	var broken error
 	if ratio < leastGoodput {
@@ -194,6 +196,22 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 		broken = errors.Join(broken, fmt.Errorf("refusals take up to %.1f ms (p99), expected less than %d ms", last.Refusals.P99, mostRefusal))
 	}
 	return r, errors.Join(err, r.judge(broken, shares))
+}
+
+// ofBest is the last load's goodput as a share of the best load's, round by round, since the
+// machine is not the same in each; in ascending order.
+func (v *server) ofBest(loads [][][]load.Outcome) []float64 {
+	ratios := make([]float64, loadRounds)
+	for round := range ratios {
+		best, last := 0.0, 0.0
+		for i := range loads {
+			last = load.Summarise(loads[i][round:round+1], load.Span{From: loadWarm, To: loadTime}, v.bounds).Good
+			best = max(best, last)
+		}
+		ratios[round] = last / best
+	}
+	slices.Sort(ratios)
+	return ratios
 }
 
 // judge is the error of a limit on timing that is broken; a note, where others used the

@@ -157,9 +157,11 @@ func (o *Outcome) failed(err error) {
 	o.Err = err
 }
 
-// Summary of a load. Rates are those of ends between From and To: what came at the
-// beginning, when nothing waited, and at the end, when nothing came any more, is in
-// none of them. Everything else is of all requests.
+// Summary of a load. Rates are those between From and To: what came at the beginning,
+// when nothing waited, and at the end, when nothing came any more, is in none of them. An answer
+// counts with the part of its time, from its first token to its end, that lies between them: the
+// few that end there by chance would move a rate of some seconds by more than what is measured.
+// Everything else is of all requests.
 type Summary struct {
 	Offered   float64 `json:"offered_per_s"`
 	Served    float64 `json:"served_per_s"`
@@ -190,13 +192,25 @@ func spread(all []time.Duration) Spread {
 	return Spread{p50, p99, longest}
 }
 
-// Span is the part of a load whose ends count for its rates.
+// Span is the part of a load that its rates are of.
 type Span struct{ From, To time.Duration }
+
+// part of the time from first to end that lies in the span; of a moment, all or nothing.
+func (s Span) part(first, end time.Duration) float64 {
+	if first == end {
+		if s.From <= end && end < s.To {
+			return 1
+		}
+		return 0
+	}
+	within := min(end, s.To) - max(first, s.From)
+	return max(0, float64(within)/float64(end-first))
+}
 
 // Summarise judges loads of one kind together.
 func Summarise(loads [][]Outcome, span Span, b Bounds) (s Summary) {
 	var ttft, tpot, refusals, late []time.Duration
-	offered, served, good, tokens := 0, 0, 0, 0
+	var offered, served, good, tokens float64
 	for _, outcomes := range loads {
 		for i := range outcomes {
 			o := &outcomes[i]
@@ -223,20 +237,17 @@ func Summarise(loads [][]Outcome, span Span, b Bounds) (s Summary) {
 			if o.Tokens > 1 {
 				tpot = append(tpot, (o.End-o.First)/time.Duration(o.Tokens-1))
 			}
-			if o.End < span.From || o.End >= span.To {
-				continue
-			}
-			served++
+			part := span.part(o.First, o.End)
+			served += part
 			if o.Good(b) {
-				good++
-				tokens += o.Tokens
+				good += part
+				tokens += part * float64(o.Tokens)
 			}
 		}
 		s.Requests += len(outcomes)
 	}
 	s.Intervals = float64(len(loads)) * (span.To - span.From).Seconds()
-	perSecond := func(n int) float64 { return float64(n) / s.Intervals }
-	s.Offered, s.Served, s.Good, s.Tokens = perSecond(offered), perSecond(served), perSecond(good), perSecond(tokens)
+	s.Offered, s.Served, s.Good, s.Tokens = offered/s.Intervals, served/s.Intervals, good/s.Intervals, tokens/s.Intervals
 	s.TTFT, s.TPOT, s.Refusals, s.Late = spread(ttft), spread(tpot), spread(refusals), spread(late)
 	return s
 }

@@ -65,16 +65,16 @@ func TestAnAnswerIsGoodWithinBothBounds(t *testing.T) {
 func TestRatesAreOfEndsInsideTheSpan(t *testing.T) {
 	b := Bounds{TTFT: second, TPOT: second}
 	loads := [][]Outcome{
-		{answered(0, second, 2*second-1, 5), answered(second, second, 2*second, 7), answered(2*second, 4*second, 5*second, 9)},
-		{answered(3*second, 3*second, 5*second, 11), answered(5*second, 5*second, 6*second, 13)},
+		{answered(0, second, 2*second, 5), answered(second, second, 3*second, 8), answered(2*second, 4*second, 5*second, 9)},
+		{answered(3*second, 3*second, 5*second, 11), answered(5*second, 5*second, 9*second, 12), answered(6*second, 6*second, 6*second, 1)},
 	}
 	s := Summarise(loads, Span{2 * second, 6 * second}, b)
-	require.Equal(t, 5, s.Requests)
-	require.Equal(t, 5, s.Answered)
+	require.Equal(t, 6, s.Requests)
+	require.Equal(t, 6, s.Answered)
 	require.InDelta(t, 8, s.Intervals, 1e-9)
 	require.InDelta(t, 3./8, s.Offered, 1e-9, "due at 2, 3 and 5 s")
-	require.InDelta(t, 3./8, s.Served, 1e-9, "ended at 2, 5 and 5 s")
-	require.InDelta(t, 2./8, s.Good, 1e-9, "one of them came late")
+	require.InDelta(t, 2.75/8, s.Served, 1e-9, "0, 1/2, 1, 1 and 1/4 of the answers, and none of a moment at the end")
+	require.InDelta(t, 1.75/8, s.Good, 1e-9, "one of them came late")
 	require.InDelta(t, 18./8, s.Tokens, 1e-9)
 	require.InDelta(t, 2000, s.TTFT.Max, 1e-9)
 }
