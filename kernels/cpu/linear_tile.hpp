@@ -378,8 +378,7 @@ double products(int64_t rounds) {
     asm volatile("" : : "r"(operand), "r"(w) : "memory");
 #pragma GCC unroll 32
     for (int s = 0; s < kSums; ++s) {
-      Target::multiply(sums[s], w[s % kPanelVectors],
-                       Target::spread(&operand[s / kPanelVectors]));
+      Target::multiply(sums[s], w[s % kPanelVectors], Target::spread(&operand[s / kPanelVectors]));
     }
   }
   Vector all{};
