@@ -208,7 +208,9 @@ func (v *server) ofBest(loads [][][]load.Outcome) []float64 {
 			last = load.Summarise(loads[i][round:round+1], load.Span{From: loadWarm, To: loadTime}, v.bounds).Good
 			best = max(best, last)
 		}
-		ratios[round] = last / best
+		if best > 0 { // else nothing was good
+			ratios[round] = last / best
+		}
 	}
 	slices.Sort(ratios)
 	return ratios
