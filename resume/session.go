@@ -119,7 +119,7 @@ func (s *session) create(ctx context.Context, rec *callRecord) (*state, []api.Ev
 		switch {
 		case s.isLeaving():
 			return nil, nil, errStopping(s.id)
-		case errors.Is(err, errAway) && s.waits(ctx, begin):
+		case errors.Is(err, errAway) && waits(ctx, begin, s.c.opts.Rejoin):
 		case !errors.Is(err, errAway) && try < attempts:
 		default:
 			return nil, nil, err
@@ -142,7 +142,7 @@ func (s *session) find() {
 		switch {
 		case s.isLeaving():
 			s.fail(errStopping(s.id))
-		case passes && s.waits(s.ctx, begin):
+		case passes && waits(s.ctx, begin, s.c.opts.Rejoin):
 			continue
 		case errors.Is(err, errNoLog):
 			s.fail(s.c.notFound(s.id))
@@ -153,13 +153,6 @@ func (s *session) find() {
 		}
 		return
 	}
-}
-
-// waits a little before another try to open the session; false when it has tried since begin for
-// long enough.
-func (s *session) waits(ctx context.Context, begin time.Time) bool {
-	const pause = 100 * time.Millisecond
-	return time.Since(begin) < s.c.opts.Rejoin && sleep(ctx, pause)
 }
 
 // adopt follows a log from where it was read to.
@@ -329,8 +322,7 @@ func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) 
 			}
 		}
 		stop(nil)
-		const pause = 100 * time.Millisecond
-		if again(err) && time.Since(begin) < s.c.opts.Outage && s.reason() == nil && sleep(s.ctx, pause) {
+		if again(err) && s.reason() == nil && waits(s.ctx, begin, s.c.opts.Outage) {
 			continue
 		}
 		answer := make(chan api.Event, 1)
@@ -343,6 +335,12 @@ func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) 
 func again(err error) bool {
 	e := wire.AsError(err)
 	return e.Code == api.CodeOverloaded || e.Code == api.CodeUnavailable
+}
+
+// waits a little before another try; false when the tries since begin have taken so long, or ctx ended.
+func waits(ctx context.Context, begin time.Time, most time.Duration) bool {
+	const pause = 100 * time.Millisecond
+	return time.Since(begin) < most && sleep(ctx, pause)
 }
 
 // sleep waits; false when ctx ended first.
