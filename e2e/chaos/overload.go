@@ -37,6 +37,9 @@ const (
 // multiples of the capacity that are offered.
 var multiples = []float64{1, 2, 10}
 
+// steady is the part of each load that is judged.
+var steady = load.Span{From: loadWarm, To: loadTime}
+
 // server is what load is offered to.
 type server struct {
 	*suite
@@ -167,7 +170,7 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 		"|---|---|---|---|---|---|---|---|---|---|---|---|"}
 	var last load.Summary
 	for i := range multiples {
-		sum := load.Summarise(loads[i], load.Span{From: loadWarm, To: loadTime}, s.bounds)
+		sum := load.Summarise(loads[i], steady, s.bounds)
 		r.Streams += sum.Requests
 		r.Completed += sum.Answered + sum.Refused
 		r.Lost += sum.Failed
@@ -183,7 +186,7 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 			err = errors.Join(err, fmt.Errorf("%d refusals do not say when to come again", sum.Unsaid))
 		}
 	}
-	ratios := v.ofBest(loads)
+	ratios := ofBest(loads, s.bounds)
 	ratio := ratios[len(ratios)/2]
 	r.Notes = append(r.Notes, fmt.Sprintf("goodput at %g times the capacity: %.1f%% of the best, the median of rounds with %.1f to %.1f%%; refusals: p99 %.1f ms",
 		multiples[len(multiples)-1], 100*ratio, 100*ratios[0], 100*ratios[len(ratios)-1], last.Refusals.P99))
@@ -200,12 +203,12 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 
 // ofBest is the last load's goodput as a share of the best load's, round by round, since the
 // machine is not the same in each; in ascending order.
-func (v *server) ofBest(loads [][][]load.Outcome) []float64 {
+func ofBest(loads [][][]load.Outcome, bounds load.Bounds) []float64 {
 	ratios := make([]float64, loadRounds)
 	for round := range ratios {
 		best, last := 0.0, 0.0
 		for i := range loads {
-			last = load.Summarise(loads[i][round:round+1], load.Span{From: loadWarm, To: loadTime}, v.bounds).Good
+			last = load.Summarise(loads[i][round:round+1], steady, bounds).Good
 			best = max(best, last)
 		}
 		if best > 0 { // else nothing was good
