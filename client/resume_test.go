@@ -391,11 +391,11 @@ func TestBodiesAboveAMessagesSizeTravelByObjectStore(t *testing.T) {
 	a, err := c.Chat(t.Context(), ask)
 	require.NoError(t, err)
 	require.Equal(t, long, a.Choices[0].Content())
-	less := long[:1_200_000] // still more than a message; the race detector makes more of it slow
-	ids, err := c.Tokenize(t.Context(), client.TokenizeRequest{Prompt: less[:400_000]})
+	const letters = 400_000 // an id each, and so an answer of more than a message; more is slow under the race detector
+	ids, err := c.Tokenize(t.Context(), client.TokenizeRequest{Prompt: long[:letters]})
 	require.NoError(t, err)
-	require.Len(t, ids, 400_000+1)
-	ask.Messages[0].Content = less
+	require.Len(t, ids, letters+1)
+	ask.Messages[0].Content = long[:1_200_000]           // still more than a message
 	for _, err := range c.ChatStream(t.Context(), ask) { // a chunk cannot be divided
 		if err != nil {
 			require.ErrorContains(t, err, "a NATS message at most")
