@@ -18,8 +18,8 @@ constexpr int kTasksPerThread = 8;
 constexpr int64_t kBlockOperand = 40 << 10;
 
 // So few rows wait for memory more than the products take: their tiles go through a panel
-// together, in blocks that stay in the first-level cache, so that it is one stream for
-// all of them.
+// together, in blocks that stay in the first-level cache, so that it is one stream from
+// memory for all of them.
 constexpr int kFewRows = 28;
 constexpr int64_t kFewRowsBlock = 16 << 10;  // bytes of a panel
 
@@ -82,6 +82,8 @@ int Linear::max_tile_rows() const { return kernels_.max_rows; }
 int Linear::columns() const { return kPanelVectors * kernels_.lanes; }
 
 int64_t Linear::unit_elements() const { return unit_ * columns(); }
+
+int64_t Linear::weight_bytes() const { return panels_ * units_ * unit_bytes_; }
 
 int64_t Linear::panel_sums(int rows) const { return int64_t{columns()} * rows; }
 
@@ -149,10 +151,34 @@ void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
   while (p < end) {
     const bool fits = p + stream.panels[rows] <= end;
     const int panels = fits ? stream.panels[rows] : 1;
-    const TileKernel kernel = (fits ? stream.kernel : kernels_.one)[rows];
+    const TileKernel kernel = (fits ? stream : kernels_.streams[kOnePanel]).kernel[rows];
     alignas(64) float sums[kMaxTileSums];
-    kernel({operand, panel(p), units_ * unit_bytes_, units_, group_, true, sums, nullptr});
+    kernel({operand, panel(p), units_ * unit_bytes_, units_, group_, true, sums, nullptr, nullptr});
     for (int i = 0; i < panels; ++i, ++p) finish(b, tile, p, sums + i * panel_sums(rows));
+  }
+}
+
+// A few tiles of rows through the panels [p, end), block by block: the weights of the next
+// block are fetched from memory all the while, and not by its first tile alone.
+void Linear::run_few(const Batch& b, const Plan& plan, int64_t p, int64_t end, float* sums) const {
+  const int64_t tile_sums = panel_sums(kernels_.max_rows);
+  for (; p < end; ++p) {
+    for (int64_t k = 0; k < units_; k += plan.block) {
+      const int64_t units = std::min(plan.block, units_ - k);
+      const std::byte* const packed = panel(p) + k * unit_bytes_;
+      const int64_t half = units * unit_bytes_ / 2;
+      for (int t = 0; t < b.tiling.tiles; ++t) {
+        const int first = b.tiling.first(t), rows = b.tiling.first(t + 1) - first;
+        const std::byte* operand = static_cast<const std::byte*>(b.data) + operand_bytes(first) +
+                                   k * rows * operand_unit_bytes_;
+        float* const to = sums + t * tile_sums;
+        // The next block lies behind this one: a half for each of two tiles. What the others
+        // ask for is there.
+        const std::byte* const ahead = t < 2 ? packed + (2 + t) * half : packed;
+        kernels_.block[rows]({operand, packed, 0, units, group_, k == 0, to, nullptr, ahead});
+        if (k + units == units_) finish(b, t, p, to);
+      }
+    }
   }
 }
 
@@ -176,11 +202,12 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
         float* const wide = room + (q - p) * expanded;
         if (k + units == units_) fetch_out(b, t, q);
         if (!plan.expanded) {
-          kernels_.one[rows]({operand, packed, 0, units, group_, k == 0, to, nullptr});
+          kernels_.streams[kOnePanel].kernel[rows](
+              {operand, packed, 0, units, group_, k == 0, to, nullptr, nullptr});
         } else if (t == tile) {
-          kernels_.expanding[rows]({operand, packed, 0, units, group_, k == 0, to, wide});
+          kernels_.expanding[rows]({operand, packed, 0, units, group_, k == 0, to, wide, nullptr});
         } else {
-          kernels_.expanded[rows]({operand, wide, 0, units, group_, k == 0, to, nullptr});
+          kernels_.expanded[rows]({operand, wide, 0, units, group_, k == 0, to, nullptr, nullptr});
         }
         if (k + units == units_) finish(b, t, q, to);
       }
@@ -188,10 +215,15 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
   }
 }
 
+bool Linear::few(int rows) const {
+  if (rows <= kFewRows) return true;
+  return rows <= kernels_.few_tiles * kernels_.max_rows && weight_bytes() > kSmallWeights;
+}
+
 Linear::Tiling Linear::tiling(int rows, int threads) const {
   const auto tiles = static_cast<int>(ceil_div(rows, kernels_.max_rows));
   // As many for each thread; lower ones multiply as fast.
-  const bool shared = rows > kFewRows && tiles >= threads;
+  const bool shared = !few(rows) && tiles >= threads;
   return {rows, shared ? static_cast<int>(ceil_div(tiles, threads) * threads) : tiles};
 }
 
@@ -207,11 +239,11 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     plan.groups = 1;
     return plan;
   }
-  if (rows <= kFewRows) {
+  plan.few = few(rows);
+  if (plan.few) {
     plan.block = ceil_div(kFewRowsBlock, unit_bytes_);
     plan.chunks = ceil_div(panels_, plan.chunk);
     plan.groups = 1;
-    plan.step = 1;
     plan.room = plan.tiling.tiles * panel_sums(kernels_.max_rows);
     return plan;
   }
@@ -225,7 +257,7 @@ Linear::Plan Linear::plan(int rows, int threads) const {
   plan.step = plan.chunk;
   plan.chunks = ceil_div(panels_, plan.chunk);
   plan.groups = wanted / plan.chunks;
-  if (rows >= kOwnRows * threads || panels_ * units_ * unit_bytes_ <= kSmallWeights) {
+  if (rows >= kOwnRows * threads || weight_bytes() <= kSmallWeights) {
     plan.groups = std::max<int64_t>(plan.groups, threads);
   }
   plan.groups = std::clamp<int64_t>(plan.groups, 1, plan.tiling.tiles / 2);
@@ -268,9 +300,13 @@ void Linear::multiply(const Batch& batch, const Plan& plan, std::byte* rooms,
       run_tile(batch, 0, p, end);
       return;
     }
+    float* const room = reinterpret_cast<float*>(rooms) + thread * plan.room;
+    if (plan.few) {
+      run_few(batch, plan, p, end, room);
+      return;
+    }
     const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);
     const int last = static_cast<int>((group + 1) * plan.tiling.tiles / plan.groups);
-    float* const room = reinterpret_cast<float*>(rooms) + thread * plan.room;
     for (int64_t q = p; q < end; q += plan.step) {
       run_blocks(batch, plan, tile, last, q, std::min(q + plan.step, end), room);
     }

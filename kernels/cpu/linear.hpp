@@ -130,8 +130,9 @@ class Linear {
     int64_t chunk, chunks;  // panels of a task, and how many such there are
     int64_t groups;         // of tiles
     // With several tiles:
-    int64_t step;   // panels that go through the blocks together
+    bool few;       // which go through a panel together
     int64_t block;  // units of K at a time
+    int64_t step;   // with many: panels that go through the blocks together
     bool expanded;
     int64_t room;  // floats of a thread: [chunk] blocks, [tiles][chunk] sums
   };
@@ -158,6 +159,7 @@ class Linear {
 
   int columns() const;            // of a panel
   int64_t unit_elements() const;  // of a panel
+  int64_t weight_bytes() const;
   int64_t panel_sums(int rows) const;
   const std::byte* panel(int64_t p) const;
   const float* panel_bias(int64_t p) const;
@@ -166,11 +168,13 @@ class Linear {
 
   Plan plan(int rows, int threads) const;
   static size_t room_bytes(const Plan& plan, int threads);
+  bool few(int rows) const;
   Tiling tiling(int rows, int threads) const;
   Operand place(Tiling tiling, void* room) const;
   void pack_part(const Operand& to, int tile, int first, int count, const bf16* rows) const;
   void multiply(const Batch& batch, const Plan& plan, std::byte* rooms, ThreadPool& pool) const;
   void run_tile(const Batch& b, int tile, int64_t p, int64_t end) const;
+  void run_few(const Batch& b, const Plan& plan, int64_t p, int64_t end, float* sums) const;
   void run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p, int64_t end,
                   float* room) const;
   void fetch_out(const Batch& b, int tile, int64_t p) const;

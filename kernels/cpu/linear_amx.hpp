@@ -75,6 +75,7 @@ void amx_tile(const Tile& t) {
   constexpr int kHalf = kAmxRows * kAmxRowBytes;
   static constexpr TileShape kShape(kLow, kHigh);
   Policy::configure(kShape);
+  Fetcher<kFetch> fetcher(t);
   for (int p = 0; p < kPanels; ++p) {
     // [2 vectors][rows] lines of sums
     auto* const first =
@@ -96,7 +97,7 @@ void amx_tile(const Tile& t) {
     const auto* operand = static_cast<const std::byte*>(t.operand);
     const auto* weights = static_cast<const std::byte*>(t.weights) + p * t.panel_stride;
     for (int64_t unit = 0; unit < t.units; ++unit) {
-      fetch_ahead<kFetch, kAmxRows * kAmxLine>(weights);
+      fetcher.template fetch<kAmxRows * kAmxLine>(weights);
       Policy::template load<kRowTiles>(operand, kAmxRowBytes);
       Policy::template load<kWeightTiles>(weights, kAmxLine);
       Policy::template load<kWeightTiles + 1>(weights + kAmxRowBytes, kAmxLine);
@@ -218,6 +219,7 @@ template <class Policy, class Base>
 constexpr LinearKernels make_amx_bf16_kernels(const char* name) {
   using Target = AmxBf16<Base>;
   LinearKernels k = make_kernels<Target, AmxTiles<Policy, AddBf16<Policy>, Target::kDepth>>();
+  k.few_tiles = 1;
   k.name = name;
   k.pack_operand = pack_amx_bf16;
   return k;
@@ -227,6 +229,7 @@ template <class Policy, class Base>
 constexpr LinearKernels make_amx_int8_kernels(const char* name) {
   using Target = AmxInt8<Base>;
   LinearKernels k = make_kernels<Target, AmxTiles<Policy, AddInt8<Policy>, Target::kDepth>>();
+  k.few_tiles = 1;
   k.name = name;
   k.weight_offset = Base::kOffset;
   k.pack_operand = pack_amx_int8<Base>;

@@ -81,37 +81,8 @@ struct Int4 : Codes<Base, Base::kRows4> {
   }
 };
 
-// The float sums of a tile, which go on from what t.sums holds.
-template <int kLanes, int kPanels, int kRows>
-struct FloatSums {
-  using M = Math<kLanes>;
-  typename M::Vector at[kPanels][kPanelVectors][kRows];
-
-  explicit FloatSums(const Tile& t) {
-    each(t.sums, [&](typename M::Vector& sum, const float* from) {
-      sum = t.fresh ? typename M::Vector{} : M::load(from);
-    });
-  }
-  void store(const Tile& t) {
-    each(t.sums, [](const typename M::Vector& sum, float* to) {
-      const typename M::Vector copy = sum;
-      std::memcpy(to, &copy, sizeof copy);
-    });
-  }
-
- private:
-  template <class F>
-  void each(float* place, F&& f) {
-    for (auto& panel : at) {
-      for (auto& vector : panel) {
-        for (typename M::Vector& sum : vector) f(sum, place), place += kLanes;
-      }
-    }
-  }
-};
-
 // As tile(), group by group: the products of a group are summed as integers, the
-// groups as floats in ascending order. Both sums of a tile fit the registers.
+// groups as floats in ascending order, which stay in memory.
 template <class Base, int kRows, int kPanels, Fetch kFetch>
 void int4_tile(const Tile& t) {
   constexpr int kLanes = Base::kLanes, kVector = 4 * kLanes;  // bytes of a vector
@@ -120,11 +91,14 @@ void int4_tile(const Tile& t) {
   const auto* weights = static_cast<const uint8_t*>(t.weights);
   const auto* operand = static_cast<const uint8_t*>(t.operand);
   const int eights = t.group / 8;
-  FloatSums<kLanes, kPanels, kRows> floats(t);
+  if (t.fresh) std::fill_n(t.sums, kPanels * kPanelVectors * kRows * kLanes, 0.0f);
+  Fetcher<kFetch> fetcher(t);
   for (int64_t unit = 0; unit < t.units; ++unit) {
+    float* total = t.sums;
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
       const uint8_t* panel = weights + p * t.panel_stride;
+      const uint8_t* codes = operand;
       typename Base::Ints sums[kPanelVectors][kRows];
       for (int r = 0; r < kRows; ++r) {
         int32_t offset;
@@ -132,7 +106,7 @@ void int4_tile(const Tile& t) {
         sums[0][r] = sums[1][r] = typename Base::Ints{} + offset;
       }
       for (int e = 0; e < eights; ++e) {
-        fetch_ahead<kFetch, kEight>(panel);
+        fetcher.template fetch<kEight>(panel);
         const auto first = Base::load(panel), second = Base::load(panel + kVector);
         const typename Base::Bytes quads[2][kPanelVectors] = {
             {Base::low(first), Base::low(second)}, {Base::high(first), Base::high(second)}};
@@ -141,28 +115,30 @@ void int4_tile(const Tile& t) {
 #pragma GCC unroll 16
           for (int r = 0; r < kRows; ++r) {
             int32_t x;
-            std::memcpy(&x, operand + r * t.group + e * 8 + q * 4, sizeof x);
+            std::memcpy(&x, codes + (q * kRows + r) * sizeof x, sizeof x);
             sums[0][r] = Base::dot4(sums[0][r], quads[q][0], x);
             sums[1][r] = Base::dot4(sums[1][r], quads[q][1], x);
           }
         }
         panel += kEight;
+        codes += 2 * kRows * sizeof(int32_t);
       }
-      fetch_ahead<kFetch, kPanelVectors * kLanes * sizeof(bf16)>(panel);
+      fetcher.template fetch<kPanelVectors * kLanes * sizeof(bf16)>(panel);
       for (int v = 0; v < kPanelVectors; ++v) {
         const auto scale = load_scales<kLanes>(panel);
         panel += kLanes * sizeof(bf16);
-        for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r, total += kLanes) {
           const auto products =
               __builtin_convertvector((typename M::Ints)sums[v][r], typename M::Vector);
-          floats.at[p][v][r] = Base::multiply_add(products, scale, floats.at[p][v][r]);
+          const typename M::Vector grown = Base::multiply_add(products, scale, M::load(total));
+          std::memcpy(total, &grown, sizeof grown);
         }
       }
     }
     weights += eights * kEight + kPanelVectors * kLanes * sizeof(bf16);
     operand += kRows * int4_operand_bytes(t.group);
   }
-  floats.store(t);
 }
 
 template <class Base>
@@ -250,29 +226,37 @@ void pack_int8(const OperandRows& rows, void* operand) {
 
 template <class Base>
 void pack_int4(const OperandRows& rows, void* operand) {
-  auto* out = static_cast<uint8_t*>(operand);
-  alignas(64) int8_t codes[kCodes];
-  for (int r = 0; r < rows.count; ++r) {
-    const bf16* in = rows.in + r * rows.width;
-    const RowScale row = row_scale(in, rows.width);
-    rows.scales[r] = row.scale;
-    for (int64_t unit = 0; unit < rows.units; ++unit) {
-      const int64_t k = unit * rows.group;
-      const int32_t total = Base::total(quantise<Base>(
-          in + k, std::min<int64_t>(rows.group, rows.width - k), rows.group, row, codes));
-      uint8_t* to = out + unit * rows.rows * int4_operand_bytes(rows.group);
-      std::memcpy(to + (rows.first + r) * rows.group, codes, rows.group);
-      const int32_t offset = -kInt4Offset * total;
-      std::memcpy(to + rows.rows * rows.group + (rows.first + r) * sizeof offset, &offset,
-                  sizeof offset);
+  constexpr int kUnit = 4;
+  by_four_rows(rows.count, [&]<int kCount>(int first) {
+    alignas(64) int8_t codes[kCount][kCodes];
+    RowScale scales[kCount];
+    const bf16* const in = rows.in + first * rows.width;
+    for (int r = 0; r < kCount; ++r) {
+      scales[r] = row_scale(in + r * rows.width, rows.width);
+      rows.scales[first + r] = scales[r].scale;
     }
-  }
+    auto* to = static_cast<uint8_t*>(operand);
+    for (int64_t k = 0; k < rows.units * rows.group; k += rows.group) {
+      const int64_t n = std::min<int64_t>(rows.group, rows.width - k);
+      int32_t offsets[kCount];
+      for (int r = 0; r < kCount; ++r) {
+        offsets[r] = -kInt4Offset * Base::total(quantise<Base>(in + r * rows.width + k, n,
+                                                               rows.group, scales[r], codes[r]));
+      }
+      interleave<kCount>(codes, kCodes, rows.group / kUnit, rows.rows,
+                         to + (rows.first + first) * kUnit);
+      std::memcpy(to + rows.rows * rows.group + (rows.first + first) * sizeof(int32_t), offsets,
+                  sizeof offsets);
+      to += rows.rows * int4_operand_bytes(rows.group);
+    }
+  });
 }
 
 template <class Base>
 constexpr LinearKernels make_int8_kernels(const char* name) {
   LinearKernels k = make_kernels<Int8<Base>>();
   k.name = name;
+  k.few_tiles = 10;
   k.weight_offset = Base::kOffset;
   k.pack_operand = pack_int8<Base>;
   return k;

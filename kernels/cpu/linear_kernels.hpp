@@ -26,7 +26,7 @@ namespace millrace::cpu {
 inline constexpr int kPanelVectors = 2;
 inline constexpr int kMaxTilePanels = 4;
 
-// The operand of a unit of int4 is the rows' codes, [rows][group] int8, then for each row
+// The operand of a unit of int4 is the rows' codes, [group / 4][rows][4] int8, then for each row
 // minus the weights' offset of 8 times their sum, [rows] int32. This is the size of a row's.
 constexpr int64_t int4_operand_bytes(int group) { return group + int64_t{sizeof(int32_t)}; }
 
@@ -41,6 +41,8 @@ struct Tile {
   bool fresh;       // sums begin at zero, whatever they hold
   float* sums;      // [panels][2 vectors][rows][lanes]; int32 of int8
   float* expanded;  // for an expanding kernel: room for its weights
+  // For a kernel of a block: what it fetches from memory, half as fast as it reads weights.
+  const std::byte* ahead;
 };
 using TileKernel = void (*)(const Tile&);
 
@@ -83,18 +85,22 @@ struct Stream {
   uint64_t (*read)(const void* data, size_t bytes);
 };
 inline constexpr int kStreams = 4;
+inline constexpr int kOnePanel = 2;  // the stream of one panel that fetches ahead
 
 struct LinearKernels {
-  const char* name;                  // of the instructions that multiply
-  int lanes;                         // floats in a vector
-  int max_rows;                      // of a tile, at most kMaxTileRows
-  int unit;                          // elements of K; 0: a group
-  int fp8_columns;                   // of a vector that lie together
-  int weight_offset;                 // of int8: 128 where the codes are kept unsigned
-  size_t operand_bytes;              // of a unit of a row; of NF4: of a pair
-  bool raw_row;                      // a row of bf16 of whole units is a one-row operand as it is
-  TileKernel one[kMaxTileRows + 1];  // [rows]: one panel
+  const char* name;      // of the instructions that multiply
+  int lanes;             // floats in a vector
+  int max_rows;          // of a tile, at most kMaxTileRows
+  int unit;              // elements of K; 0: a group
+  int fp8_columns;       // of a vector that lie together
+  int weight_offset;     // of int8: 128 where the codes are kept unsigned
+  size_t operand_bytes;  // of a unit of a row; of NF4: of a pair
+  bool raw_row;          // a row of bf16 of whole units is a one-row operand as it is
   Stream streams[kStreams];
+  TileKernel block[kMaxTileRows + 1];  // [rows]: one panel, and fetches the next block
+  // So many tiles go through a panel together, block by block, where weights come from memory.
+  // With more it is faster to keep them in the second-level cache, or expanded there.
+  int few_tiles;
   // Where products of bf16 are those of floats, the weights of many rows are made floats by
   // the first tile that meets them. Null where they are not.
   TileKernel expanding[kMaxTileRows + 1];                   // [rows]: one panel, and expands it

@@ -75,11 +75,12 @@ struct Nf4Floats : FloatTarget<kVectorLanes, kTileRows> {
 // scaled, is added to those of the groups before it, which stay in memory.
 template <class Target, int kRows, int kPanels, Fetch kFetch>
 void nf4_tile(const Tile& t) {
-  constexpr int kLanes = Target::kLanes, kLine = kNf4Word * kLanes;
+  constexpr int kLanes = Target::kLanes, kFour = kNf4Word * kLanes;
   using M = Math<kLanes>;
   using Vector = typename Target::Vector;
   const auto* operand = static_cast<const typename Target::Pair*>(t.operand);
   const auto* weights = static_cast<const uint8_t*>(t.weights);
+  Fetcher<kFetch> fetcher(t);
   if (t.fresh) std::fill_n(t.sums, kPanels * kPanelVectors * kRows * kLanes, 0.0f);
   for (int64_t unit = 0; unit < t.units; ++unit) {
     Vector sums[kPanels][kPanelVectors][kRows] = {};
@@ -87,7 +88,7 @@ void nf4_tile(const Tile& t) {
 #pragma GCC unroll 4
       for (int p = 0; p < kPanels; ++p) {
         const uint8_t* line = weights + p * t.panel_stride;
-        fetch_ahead<kFetch, kLine>(line);
+        fetcher.template fetch<kFour>(line);
 #pragma GCC unroll 2
         for (int pair = 0; pair < 2; ++pair) {
           const auto first = Target::load(line, pair, 0), second = Target::load(line, pair, 1);
@@ -100,13 +101,13 @@ void nf4_tile(const Tile& t) {
         }
       }
       operand += 2 * kRows;
-      weights += kLine;
+      weights += kFour;
     }
     float* total = t.sums;
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
       const uint8_t* scales = weights + p * t.panel_stride;
-      fetch_ahead<kFetch, kPanelVectors * kLanes * sizeof(bf16)>(scales);
+      fetcher.template fetch<kPanelVectors * kLanes * sizeof(bf16)>(scales);
       for (int v = 0; v < kPanelVectors; ++v) {
         const auto scale = load_scales<kLanes>(scales + v * kLanes * sizeof(bf16));
 #pragma GCC unroll 16
@@ -157,6 +158,7 @@ template <int kLanes, int kRows>
 constexpr LinearKernels make_fp8_float_kernels(const char* name) {
   LinearKernels k =
       make_float_kernels<Fp8Floats<kLanes, kRows>>(name, std::make_integer_sequence<int, kRows>());
+  k.few_tiles = 1;  // codes are slow to widen for each tile anew
   k.fp8_columns = 1;
   return k;
 }

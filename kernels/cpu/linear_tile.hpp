@@ -35,20 +35,35 @@ namespace {
 //                                      the instruction set can
 
 // Who fetches the weights of a tile ahead of their use: the processor by itself; or
-// the tile, to the first-level cache kNear bytes ahead, and where they come from
-// memory to the second-level one kFar ahead too.
-enum class Fetch { processor, near, near_and_far };
+// the tile, to the first-level cache kNear bytes ahead, and from memory to the second-level
+// one: of where it reads, kFar ahead, or of the next block, Tile::ahead.
+enum class Fetch { processor, near, near_and_far, near_and_next };
 inline constexpr int kFar = 8192, kNear = 512;
+inline constexpr size_t kLine = 64;
 
-// Of the weights at `at`.
-template <Fetch kFetch, size_t kBytes>
-void fetch_ahead(const void* at) {
-  for (size_t line = 0; line < kBytes; line += 64) {
-    const char* ahead = static_cast<const char*>(at) + line;
-    if constexpr (kFetch == Fetch::near_and_far) __builtin_prefetch(ahead + kFar, 0, 2);
-    if constexpr (kFetch != Fetch::processor) __builtin_prefetch(ahead + kNear);
+template <Fetch kFetch>
+class Fetcher {
+ public:
+  explicit Fetcher(const Tile& t) : ahead_(t.ahead) {}
+
+  // Before kBytes at `weights` are read.
+  template <size_t kBytes>
+  void fetch(const void* weights) {
+    const auto* at = static_cast<const std::byte*>(weights);
+    for (size_t line = 0; line < kBytes; line += kLine) {
+      if constexpr (kFetch == Fetch::near_and_far) __builtin_prefetch(at + line + kFar, 0, 2);
+      if constexpr (kFetch != Fetch::processor) __builtin_prefetch(at + line + kNear);
+    }
+    if constexpr (kFetch == Fetch::near_and_next) {
+      constexpr size_t kShare = kBytes / 2;
+      for (size_t line = 0; line < kShare; line += kLine) __builtin_prefetch(ahead_ + line, 0, 2);
+      ahead_ += kShare;
+    }
   }
-}
+
+ private:
+  const std::byte* ahead_;
+};
 
 template <class Target, int kRows, int kPanels, Fetch kFetch, bool kExpand = false>
 void tile(const Tile& t) {
@@ -79,11 +94,12 @@ void tile(const Tile& t) {
   const auto* weights = static_cast<const Weight*>(t.weights);
   const int64_t stride = t.panel_stride / static_cast<int64_t>(sizeof(Weight));
   float* expanded = t.expanded;
+  Fetcher<kFetch> fetcher(t);
   for (int64_t k = 0; k < t.units; ++k) {
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
       const Weight* panel = weights + p * stride;
-      fetch_ahead<kFetch, kPanelVectors * kVector * sizeof(Weight)>(panel);
+      fetcher.template fetch<kPanelVectors * kVector * sizeof(Weight)>(panel);
       const auto first = Target::load(panel, 0);
       const auto second = Target::load(panel, 1);
       if constexpr (kExpand) {
@@ -336,7 +352,6 @@ template <class Target>
 template <class Target, int kPanels, Fetch kFetch>
 uint64_t read(const void* data, size_t bytes) {
   typedef uint64_t Words __attribute__((vector_size(64)));
-  constexpr size_t kLine = 64;
   const size_t panel = bytes / kPanels;
   const auto* begin = static_cast<const char*>(data);
   Words sums[kPanels] = {};
@@ -430,11 +445,12 @@ constexpr LinearKernels make_kernels(std::integer_sequence<int, kIndex...> rows)
   k.max_rows = Target::kMaxRows;
   k.unit = Target::kDepth;
   k.operand_bytes = sizeof(typename Target::Pair);
-  ((k.one[kIndex + 1] = Kernels::template of<kIndex + 1, 1, Fetch::near_and_far>()), ...);
+  ((k.block[kIndex + 1] = Kernels::template of<kIndex + 1, 1, Fetch::near_and_next>()), ...);
   k.streams[0] = make_stream<Target, Kernels, kMaxTilePanels, Fetch::near_and_far>(rows);
   k.streams[1] = make_stream<Target, Kernels, kMaxTilePanels, Fetch::processor>(rows);
-  k.streams[2] = make_stream<Target, Kernels, 1, Fetch::near_and_far>(rows);
+  k.streams[kOnePanel] = make_stream<Target, Kernels, 1, Fetch::near_and_far>(rows);
   k.streams[3] = make_stream<Target, Kernels, 1, Fetch::processor>(rows);
+  k.few_tiles = 6;
   k.finish = finish<Target>;
   k.products = Kernels::products;
   return k;

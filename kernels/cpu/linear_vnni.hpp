@@ -11,8 +11,9 @@ namespace {
 
 struct Vnni {
   static constexpr int kLanes = 16;
-  static constexpr int kRows8 = 14;  // 28 sums, 2 weights; the operand is read where it lies
-  static constexpr int kRows4 = 6;   // 12 sums of either kind, 4 halves of weights, mask, operand
+  // 28 sums, 2 weights, an operand. Those of int4 share registers with halves of bytes and a
+  // mask, and are faster than lower tiles that do not.
+  static constexpr int kRows8 = 14, kRows4 = 14;
   static constexpr int kOffset = 128;
   using Bytes = __m512i;
   using Ints = Math<kLanes>::Ints;

@@ -319,6 +319,24 @@ TEST_P(EveryKind, ARowsBitsDependOnNeitherTheOtherRowsNorTheThreads) {
   }
 }
 
+// Weights that come from memory go by other blocks than those that a cache holds.
+TEST_P(EveryKind, ARowsBitsAreThoseOfItAloneWithLargeWeights) {
+  Case c(2050, 3901, {.out_f32 = false});
+  c.spec.weights = GetParam().weights;
+  c.spec.group = GetParam().group;
+  ThreadPool pool(2);
+  const auto linear = GetParam().pack(c.spec, pool);
+  for (const int rows : {2, 29, 61, 135}) {
+    const std::vector<char> out = c.run(*linear, 0, rows, pool);
+    const size_t row_bytes = out.size() / rows;
+    for (const int r : {0, rows / 2, rows - 1}) {
+      const std::vector<char> alone = c.run(*linear, r, 1, pool);
+      ASSERT_EQ(std::memcmp(out.data() + r * row_bytes, alone.data(), row_bytes), 0)
+          << "row " << r << " of " << rows;
+    }
+  }
+}
+
 TEST_P(EveryKind, EveryStreamGivesTheSameBits) {
   Case c(129, 700, {.biased = true});
   c.keep(GetParam());
