@@ -216,8 +216,8 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
 }
 
 bool Linear::few(int rows) const {
-  if (rows <= kFewRows) return true;
-  return rows <= kernels_.few_tiles * kernels_.max_rows && weight_bytes() > kSmallWeights;
+  if (rows > kernels_.few_tiles * kernels_.max_rows) return false;
+  return rows <= kFewRows || weight_bytes() > kSmallWeights;
 }
 
 Linear::Tiling Linear::tiling(int rows, int threads) const {
