@@ -215,15 +215,11 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
   }
 }
 
-bool Linear::few(int rows) const {
-  if (rows > kernels_.few_tiles * kernels_.max_rows) return false;
-  return rows <= kFewRows || weight_bytes() > kSmallWeights;
-}
-
+// The same for all ops that read alike: one may have packed the operand of another.
 Linear::Tiling Linear::tiling(int rows, int threads) const {
   const auto tiles = static_cast<int>(ceil_div(rows, kernels_.max_rows));
   // As many for each thread; lower ones multiply as fast.
-  const bool shared = !few(rows) && tiles >= threads;
+  const bool shared = rows > kFewRows && tiles >= threads;
   return {rows, shared ? static_cast<int>(ceil_div(tiles, threads) * threads) : tiles};
 }
 
@@ -239,7 +235,8 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     plan.groups = 1;
     return plan;
   }
-  plan.few = few(rows);
+  plan.few = plan.tiling.tiles <= kernels_.few_tiles &&
+             (rows <= kFewRows || weight_bytes() > kSmallWeights);
   if (plan.few) {
     plan.block = ceil_div(kFewRowsBlock, unit_bytes_);
     plan.chunks = ceil_div(panels_, plan.chunk);

@@ -168,7 +168,6 @@ class Linear {
 
   Plan plan(int rows, int threads) const;
   static size_t room_bytes(const Plan& plan, int threads);
-  bool few(int rows) const;
   Tiling tiling(int rows, int threads) const;
   Operand place(Tiling tiling, void* room) const;
   void pack_part(const Operand& to, int tile, int first, int count, const bf16* rows) const;

@@ -337,6 +337,29 @@ TEST_P(EveryKind, ARowsBitsAreThoseOfItAloneWithLargeWeights) {
   }
 }
 
+// As the ops do that read one norm.
+TEST_P(EveryKind, AnOperandIsOfUseToLargeAndSmallWeights) {
+  Case small(2050, 40, {}), large(2050, 3901, {});
+  ThreadPool pool(2);
+  std::unique_ptr<Linear> ops[2];
+  int op = 0;
+  for (Case* c : {&small, &large}) {
+    c->spec.weights = GetParam().weights;
+    c->spec.group = GetParam().group;
+    ops[op++] = GetParam().pack(c->spec, pool);
+  }
+  ASSERT_TRUE(ops[0]->reads_like(*ops[1]));
+  for (const int rows : {33, 100}) {
+    Pages room(ops[0]->operand_room(rows));
+    const auto rows_of = [&](int first, int, int) { return &large.in[first * large.in_width]; };
+    const Linear::Operand operand = ops[0]->pack_rows(rows, room.data(), pool, rows_of);
+    std::vector<float> out(rows * large.out_width);
+    ops[1]->run(operand, out.data(), pool);
+    const std::vector<char> expected = large.run(*ops[1], 0, rows, pool);
+    ASSERT_EQ(std::memcmp(out.data(), expected.data(), expected.size()), 0) << rows << " rows";
+  }
+}
+
 TEST_P(EveryKind, EveryStreamGivesTheSameBits) {
   Case c(129, 700, {.biased = true});
   c.keep(GetParam());
