@@ -3,10 +3,12 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <string>
 
+#include "cpu/isa.hpp"
 #include "exec/error.hpp"
 #include "harness.hpp"
 #include "sycl/kv_memory.hpp"
@@ -223,7 +225,12 @@ TEST(SyclMemory, TiedEmbeddingsAreOnTheDeviceOnce) {
   b.ops.back().parts[0] = b.part(static_cast<int>(b.tensors.size()) - 1);
   std::vector<int32_t> tokens(b.vocab);
   for (int32_t i = 0; i < b.vocab; ++i) tokens[i] = i;
+  // With AVX-512 and no BF16 oneDNN lays weights in an order of its own.
+  const std::vector<cpu::Isa> isas = cpu::available_isas();
+  const auto has = [&](cpu::Isa isa) { return std::ranges::find(isas, isa) != isas.end(); };
+  const bool own_order = has(cpu::Isa::avx512) && !has(cpu::Isa::avx512_bf16);
   for (const std::string& isa : tested_isas()) {
+    const bool tied = isa != "simd-onednn" || !own_order;
     const auto run = [&](const void* head, uint64_t& weight_bytes) {
       b.tensors.back().data = head;
       Model model(isa, b, 10);
@@ -234,7 +241,7 @@ TEST(SyclMemory, TiedEmbeddingsAreOnTheDeviceOnce) {
     uint64_t twice = 0, once = 0;
     const std::vector<float> expected = run(copy.data(), twice);
     EXPECT_EQ(run(table.data, once), expected) << isa;
-    EXPECT_EQ(twice - once, copy.size() * sizeof copy[0]) << isa;
+    EXPECT_EQ(twice - once, tied ? copy.size() * sizeof copy[0] : 0) << isa;
   }
 }
 
