@@ -101,6 +101,12 @@ const float* Linear::panel_scales(int64_t p) const {
 
 size_t Linear::operand_bytes(int64_t rows) const { return rows * units_ * operand_unit_bytes_; }
 
+// Of a tile, from a unit of K on.
+const std::byte* Linear::operand_of(const Batch& b, int tile, int64_t unit) const {
+  return static_cast<const std::byte*>(b.data) + operand_bytes(b.tiling.first(tile)) +
+         unit * b.tiling.height(tile) * operand_unit_bytes_;
+}
+
 size_t Linear::operand_room(int rows) const { return row_bytes(rows) + operand_bytes(rows); }
 
 // In front of the tiles is what quantising finds of each row.
@@ -114,8 +120,8 @@ void Linear::pack_part(const Operand& to, int tile, int first, int count, const 
   const int tile_first = to.tiling.first(tile);
   const auto* data = static_cast<const std::byte*>(to.data) + operand_bytes(tile_first);
   kernels_.pack_operand(
-      {rows, first - tile_first, count, to.tiling.first(tile + 1) - tile_first, in_width_, units_,
-       group_, const_cast<float*>(to.scales) + first, const_cast<int32_t*>(to.totals) + first},
+      {rows, first - tile_first, count, to.tiling.height(tile), in_width_, units_, group_,
+       const_cast<float*>(to.scales) + first, const_cast<int32_t*>(to.totals) + first},
       const_cast<std::byte*>(data));
 }
 
@@ -126,7 +132,7 @@ void Linear::finish(const Batch& b, int tile, int64_t p, const float* sums) cons
   const size_t out_bytes = out_f32_ ? sizeof(float) : sizeof(bf16);
   kernels_.finish({sums, b.scales + first, b.totals + first, panel_scales(p), panel_bias(p),
                    static_cast<std::byte*>(b.out) + (first * out_width_ + column) * out_bytes,
-                   out_width_, b.tiling.first(tile + 1) - first,
+                   out_width_, b.tiling.height(tile),
                    static_cast<int>(std::min<int64_t>(columns, out_width_ - column)), activation_,
                    gated_, accumulate_, out_f32_});
 }
@@ -145,15 +151,15 @@ void Linear::fetch_out(const Batch& b, int tile, int64_t p) const {
 
 // One tile of rows through the panels [p, end), several of them at a time.
 void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
-  const int first = b.tiling.first(tile), rows = b.tiling.first(tile + 1) - first;
-  const auto* operand = static_cast<const std::byte*>(b.data) + operand_bytes(first);
+  const int rows = b.tiling.height(tile);
+  const std::byte* operand = operand_of(b, tile, 0);
   const Stream& stream = kernels_.streams[stream_of_[rows]];
   while (p < end) {
     const bool fits = p + stream.panels[rows] <= end;
     const int panels = fits ? stream.panels[rows] : 1;
     const TileKernel kernel = (fits ? stream : kernels_.streams[kOnePanel]).kernel[rows];
     alignas(64) float sums[kMaxTileSums];
-    kernel({operand, panel(p), units_ * unit_bytes_, units_, group_, true, sums, nullptr, nullptr});
+    kernel({operand, panel(p), units_ * unit_bytes_, units_, group_, true, sums, nullptr});
     for (int i = 0; i < panels; ++i, ++p) finish(b, tile, p, sums + i * panel_sums(rows));
   }
 }
@@ -168,9 +174,8 @@ void Linear::run_few(const Batch& b, const Plan& plan, int64_t p, int64_t end, f
       const std::byte* const packed = panel(p) + k * unit_bytes_;
       const int64_t half = units * unit_bytes_ / 2;
       for (int t = 0; t < b.tiling.tiles; ++t) {
-        const int first = b.tiling.first(t), rows = b.tiling.first(t + 1) - first;
-        const std::byte* operand = static_cast<const std::byte*>(b.data) + operand_bytes(first) +
-                                   k * rows * operand_unit_bytes_;
+        const int rows = b.tiling.height(t);
+        const std::byte* operand = operand_of(b, t, k);
         float* const to = sums + t * tile_sums;
         // The next block lies behind this one: a half for each of two tiles. What the others
         // ask for is there.
@@ -189,13 +194,12 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
                         int64_t end, float* room) const {
   const int64_t tile_sums = panel_sums(kernels_.max_rows);
   const int64_t expanded = plan.expanded ? plan.block * unit_elements() : 0;  // floats of a panel
-  float* const sums = room + plan.step * expanded;
+  float* const sums = room + plan.chunk * expanded;
   for (int64_t k = 0; k < units_; k += plan.block) {
     const int64_t units = std::min(plan.block, units_ - k);
     for (int t = tile; t < last_tile; ++t) {
-      const int first = b.tiling.first(t), rows = b.tiling.first(t + 1) - first;
-      const std::byte* operand = static_cast<const std::byte*>(b.data) + operand_bytes(first) +
-                                 k * rows * operand_unit_bytes_;
+      const int rows = b.tiling.height(t);
+      const std::byte* operand = operand_of(b, t, k);
       for (int64_t q = p; q < end; ++q) {
         float* const to = sums + ((t - tile) * (end - p) + (q - p)) * tile_sums;
         const std::byte* const packed = panel(q) + k * unit_bytes_;
@@ -203,11 +207,11 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
         if (k + units == units_) fetch_out(b, t, q);
         if (!plan.expanded) {
           kernels_.streams[kOnePanel].kernel[rows](
-              {operand, packed, 0, units, group_, k == 0, to, nullptr, nullptr});
+              {operand, packed, 0, units, group_, k == 0, to, nullptr});
         } else if (t == tile) {
-          kernels_.expanding[rows]({operand, packed, 0, units, group_, k == 0, to, wide, nullptr});
+          kernels_.expanding[rows]({operand, packed, 0, units, group_, k == 0, to, wide});
         } else {
-          kernels_.expanded[rows]({operand, wide, 0, units, group_, k == 0, to, nullptr, nullptr});
+          kernels_.expanded[rows]({operand, wide, 0, units, group_, k == 0, to, nullptr});
         }
         if (k + units == units_) finish(b, t, q, to);
       }
@@ -251,7 +255,6 @@ Linear::Plan Linear::plan(int rows, int threads) const {
       plan.block * (plan.expanded ? unit_elements() * sizeof(float) : unit_bytes_) +
       plan.tiling.tiles * panel_sums(kernels_.max_rows) * sizeof(float);
   plan.chunk = std::clamp<int64_t>(cached_bytes_ / panel_bytes, 1, plan.chunk);
-  plan.step = plan.chunk;
   plan.chunks = ceil_div(panels_, plan.chunk);
   plan.groups = wanted / plan.chunks;
   if (rows >= kOwnRows * threads || weight_bytes() <= kSmallWeights) {
@@ -304,9 +307,7 @@ void Linear::multiply(const Batch& batch, const Plan& plan, std::byte* rooms,
     }
     const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);
     const int last = static_cast<int>((group + 1) * plan.tiling.tiles / plan.groups);
-    for (int64_t q = p; q < end; q += plan.step) {
-      run_blocks(batch, plan, tile, last, q, std::min(q + plan.step, end), room);
-    }
+    run_blocks(batch, plan, tile, last, p, end, room);
   });
 }
 

@@ -65,6 +65,7 @@ class Linear {
   struct Tiling {
     int rows, tiles;
     int first(int tile) const { return static_cast<int>(int64_t{rows} * tile / tiles); }
+    int height(int tile) const { return first(tile + 1) - first(tile); }
   };
   // Rows as the tiles read them, quantised where the weights are: [tiles][units][rows of the
   // tile], linear_kernels.hpp.
@@ -132,7 +133,6 @@ class Linear {
     // With several tiles:
     bool few;       // which go through a panel together
     int64_t block;  // units of K at a time
-    int64_t step;   // with many: panels that go through the blocks together
     bool expanded;
     int64_t room;  // floats of a thread: [chunk] blocks, [tiles][chunk] sums
   };
@@ -165,6 +165,7 @@ class Linear {
   const float* panel_bias(int64_t p) const;
   const float* panel_scales(int64_t p) const;
   size_t operand_bytes(int64_t rows) const;
+  const std::byte* operand_of(const Batch& b, int tile, int64_t unit) const;
 
   Plan plan(int rows, int threads) const;
   static size_t room_bytes(const Plan& plan, int threads);

@@ -219,7 +219,7 @@ template <class Policy, class Base>
 constexpr LinearKernels make_amx_bf16_kernels(const char* name) {
   using Target = AmxBf16<Base>;
   LinearKernels k = make_kernels<Target, AmxTiles<Policy, AddBf16<Policy>, Target::kDepth>>();
-  k.few_tiles = 1;
+  k.few_tiles = 1;  // a tile has as many rows as few of the others
   k.name = name;
   k.pack_operand = pack_amx_bf16;
   return k;
@@ -229,7 +229,7 @@ template <class Policy, class Base>
 constexpr LinearKernels make_amx_int8_kernels(const char* name) {
   using Target = AmxInt8<Base>;
   LinearKernels k = make_kernels<Target, AmxTiles<Policy, AddInt8<Policy>, Target::kDepth>>();
-  k.few_tiles = 1;
+  k.few_tiles = 1;  // a tile has as many rows as few of the others
   k.name = name;
   k.weight_offset = Base::kOffset;
   k.pack_operand = pack_amx_int8<Base>;

@@ -4,6 +4,7 @@
 #define MILLRACE_CPU_LINEAR_INT_HPP
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -168,6 +169,17 @@ inline RowScale row_scale(const bf16* in, int64_t width) {
   return {to_float(top) / 127.0f, 127.0f / to_float(top)};
 }
 
+// Of kCount rows, which keep their scales.
+template <int kCount>
+std::array<RowScale, kCount> row_scales(const OperandRows& rows, int first) {
+  std::array<RowScale, kCount> scales;
+  for (int r = 0; r < kCount; ++r) {
+    scales[r] = row_scale(rows.in + (first + r) * rows.width, rows.width);
+    rows.scales[first + r] = scales[r].scale;
+  }
+  return scales;
+}
+
 // At a time: a whole number of units of any kind.
 inline constexpr int kCodes = 128;
 
@@ -206,12 +218,8 @@ void pack_int8(const OperandRows& rows, void* operand) {
   by_four_rows(rows.count, [&]<int kCount>(int first) {
     alignas(64) int8_t codes[kCount][kCodes];
     typename Math<Base::kLanes>::Ints totals[kCount] = {};
-    RowScale scales[kCount];
     const bf16* const in = rows.in + first * rows.width;
-    for (int r = 0; r < kCount; ++r) {
-      scales[r] = row_scale(in + r * rows.width, rows.width);
-      rows.scales[first + r] = scales[r].scale;
-    }
+    const auto scales = row_scales<kCount>(rows, first);
     auto* to = static_cast<uint8_t*>(operand) + (rows.first + first) * kUnit;
     for (int64_t k = 0; k < rows.width; k += kCodes, to += rows.rows * kCodes) {
       const int64_t n = std::min<int64_t>(kCodes, rows.width - k);
@@ -229,12 +237,8 @@ void pack_int4(const OperandRows& rows, void* operand) {
   constexpr int kUnit = 4;
   by_four_rows(rows.count, [&]<int kCount>(int first) {
     alignas(64) int8_t codes[kCount][kCodes];
-    RowScale scales[kCount];
     const bf16* const in = rows.in + first * rows.width;
-    for (int r = 0; r < kCount; ++r) {
-      scales[r] = row_scale(in + r * rows.width, rows.width);
-      rows.scales[first + r] = scales[r].scale;
-    }
+    const auto scales = row_scales<kCount>(rows, first);
     auto* to = static_cast<uint8_t*>(operand);
     for (int64_t k = 0; k < rows.units * rows.group; k += rows.group) {
       const int64_t n = std::min<int64_t>(rows.group, rows.width - k);

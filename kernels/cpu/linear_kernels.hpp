@@ -42,7 +42,7 @@ struct Tile {
   float* sums;      // [panels][2 vectors][rows][lanes]; int32 of int8
   float* expanded;  // for an expanding kernel: room for its weights
   // For a kernel of a block: what it fetches from memory, half as fast as it reads weights.
-  const std::byte* ahead;
+  const std::byte* ahead = nullptr;
 };
 using TileKernel = void (*)(const Tile&);
 
