@@ -93,8 +93,10 @@ void ThreadPool::run(int n, Task task, void* fn) {
 //
 // A thread may come late, when the job it was woken for is over and another one
 // is being set up: all it touches before a claim are the ranges, and a claim
-// that succeeds is one of the present job. The job cannot end before that task.
+// that succeeds is one of the present job. The job cannot end before that task, nor before
+// the thread says so, once for all of its tasks: that word goes from core to core.
 void ThreadPool::drain(int thread) {
+  int32_t done = 0;
   for (int i = 0; i < threads_; ++i) {
     std::atomic<uint64_t>& left = ranges_[(thread + i) % threads_].left;
     for (;;) {
@@ -105,8 +107,11 @@ void ThreadPool::drain(int thread) {
       const auto next = static_cast<uint32_t>(claimed);
       if (next >= claimed >> 32) break;
       task_(fn_, static_cast<int>(next), thread);
-      if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
+      ++done;
     }
+  }
+  if (done > 0 && unfinished_.fetch_sub(done, std::memory_order_acq_rel) == done) {
+    unfinished_.notify_one();
   }
 }
 
