@@ -159,7 +159,8 @@ void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
     const int panels = fits ? stream.panels[rows] : 1;
     const TileKernel kernel = (fits ? stream : kernels_.streams[kOnePanel]).kernel[rows];
     alignas(64) float sums[kMaxTileSums];
-    kernel({operand, panel(p), units_ * unit_bytes_, units_, group_, true, sums, nullptr});
+    kernel({operand, panel(p), units_ * unit_bytes_, units_, group_, true, sums, nullptr, nullptr,
+            stream.near});
     for (int i = 0; i < panels; ++i, ++p) finish(b, tile, p, sums + i * panel_sums(rows));
   }
 }

@@ -26,6 +26,10 @@ namespace millrace::cpu {
 inline constexpr int kPanelVectors = 2;
 inline constexpr int kMaxTilePanels = 4;
 
+// Bytes ahead of its reading at which a tile fetches weights to the first-level cache. Which is
+// better for weights that come from memory depends on the processor.
+inline constexpr int kNear = 512, kLessNear = 2048;
+
 // The operand of a unit of int4 is the rows' codes, [group / 4][rows][4] int8, then for each row
 // minus the weights' offset of 8 times their sum, [rows] int32. This is the size of a row's.
 constexpr int64_t int4_operand_bytes(int group) { return group + int64_t{sizeof(int32_t)}; }
@@ -43,6 +47,7 @@ struct Tile {
   float* expanded;  // for an expanding kernel: room for its weights
   // For a kernel of a block: what it fetches from memory, half as fast as it reads weights.
   const std::byte* ahead = nullptr;
+  int near = kNear;
 };
 using TileKernel = void (*)(const Tile&);
 
@@ -75,17 +80,18 @@ struct Finish {
 };
 
 // A way for one tile of rows to stream through the panels: how many of them side by
-// side, and who fetches ahead. All give the same bits; which is fastest depends on
-// the processor's own fetching, so the fastest is found by measurement.
+// side, who fetches ahead, and how far. All give the same bits; which is fastest depends
+// on the processor's own fetching, so the fastest is found by measurement.
 struct Stream {
   TileKernel kernel[kMaxTileRows + 1];  // [rows]
   int panels[kMaxTileRows + 1];         // [rows]: of a call
+  int near;                             // of its tiles
   // For measure.hpp: a sum over bytes (a multiple of kReadStep) that are read in the
   // order in which a one-row tile reads weights.
-  uint64_t (*read)(const void* data, size_t bytes);
+  uint64_t (*read)(const void* data, size_t bytes, int near);
 };
-inline constexpr int kStreams = 4;
-inline constexpr int kOnePanel = 2;  // the stream of one panel that fetches ahead
+inline constexpr int kStreams = 6;
+inline constexpr int kOnePanel = 3;  // the first stream of one panel
 
 struct LinearKernels {
   const char* name;      // of the instructions that multiply

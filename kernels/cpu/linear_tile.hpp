@@ -35,16 +35,16 @@ namespace {
 //                                      the instruction set can
 
 // Who fetches the weights of a tile ahead of their use: the processor by itself; or
-// the tile, to the first-level cache kNear bytes ahead, and from memory to the second-level
+// the tile, to the first-level cache Tile::near bytes ahead, and from memory to the second-level
 // one: of where it reads, kFar ahead, or of the next block, Tile::ahead.
 enum class Fetch { processor, near, near_and_far, near_and_next };
-inline constexpr int kFar = 8192, kNear = 512;
+inline constexpr int kFar = 8192;
 inline constexpr size_t kLine = 64;
 
 template <Fetch kFetch>
 class Fetcher {
  public:
-  explicit Fetcher(const Tile& t) : ahead_(t.ahead) {}
+  explicit Fetcher(const Tile& t) : ahead_(t.ahead), near_(t.near) {}
 
   // Before kBytes at `weights` are read.
   template <size_t kBytes>
@@ -52,7 +52,7 @@ class Fetcher {
     const auto* at = static_cast<const std::byte*>(weights);
     for (size_t line = 0; line < kBytes; line += kLine) {
       if constexpr (kFetch == Fetch::near_and_far) __builtin_prefetch(at + line + kFar, 0, 2);
-      if constexpr (kFetch != Fetch::processor) __builtin_prefetch(at + line + kNear);
+      if constexpr (kFetch != Fetch::processor) __builtin_prefetch(at + line + near_);
     }
     if constexpr (kFetch == Fetch::near_and_next) {
       constexpr size_t kShare = kBytes / 2;
@@ -63,6 +63,7 @@ class Fetcher {
 
  private:
   const std::byte* ahead_;
+  const int64_t near_;
 };
 
 template <class Target, int kRows, int kPanels, Fetch kFetch, bool kExpand = false>
@@ -350,7 +351,7 @@ template <class Target>
 // ---- What the machine can do -------------------------------------------------
 
 template <class Target, int kPanels, Fetch kFetch>
-uint64_t read(const void* data, size_t bytes) {
+uint64_t read(const void* data, size_t bytes, int near) {
   typedef uint64_t Words __attribute__((vector_size(64)));
   const size_t panel = bytes / kPanels;
   const auto* begin = static_cast<const char*>(data);
@@ -361,7 +362,7 @@ uint64_t read(const void* data, size_t bytes) {
       const char* at = begin + p * panel + i;
       for (size_t line = 0; line < 2 * kLine; line += kLine) {
         if constexpr (kFetch == Fetch::near_and_far) __builtin_prefetch(at + line + kFar, 0, 2);
-        if constexpr (kFetch != Fetch::processor) __builtin_prefetch(at + line + kNear);
+        if constexpr (kFetch != Fetch::processor) __builtin_prefetch(at + line + near);
         Words words;
         std::memcpy(&words, at + line, kLine);
         sums[p] ^= words;
@@ -427,8 +428,9 @@ struct Tiles {
 };
 
 template <class Target, class Kernels, int kPanels, Fetch kFetch, int... kIndex>
-constexpr Stream make_stream(std::integer_sequence<int, kIndex...>) {
+constexpr Stream make_stream(std::integer_sequence<int, kIndex...>, int near) {
   Stream s{};
+  s.near = near;
   ((s.panels[kIndex + 1] = std::min(kPanels, wide_panels<Target, kIndex + 1>())), ...);
   ((s.kernel[kIndex + 1] =
         Kernels::template of<kIndex + 1, std::min(kPanels, wide_panels<Target, kIndex + 1>()),
@@ -436,6 +438,13 @@ constexpr Stream make_stream(std::integer_sequence<int, kIndex...>) {
    ...);
   s.read = read<Target, kPanels, kFetch>;
   return s;
+}
+
+template <class Target, class Kernels, int kPanels, class Rows>
+constexpr void make_streams(Rows rows, Stream* s) {
+  s[0] = make_stream<Target, Kernels, kPanels, Fetch::near_and_far>(rows, kNear);
+  s[1] = make_stream<Target, Kernels, kPanels, Fetch::near_and_far>(rows, kLessNear);
+  s[2] = make_stream<Target, Kernels, kPanels, Fetch::processor>(rows, 0);
 }
 
 template <class Target, class Kernels, int... kIndex>
@@ -446,10 +455,8 @@ constexpr LinearKernels make_kernels(std::integer_sequence<int, kIndex...> rows)
   k.unit = Target::kDepth;
   k.operand_bytes = sizeof(typename Target::Pair);
   ((k.block[kIndex + 1] = Kernels::template of<kIndex + 1, 1, Fetch::near_and_next>()), ...);
-  k.streams[0] = make_stream<Target, Kernels, kMaxTilePanels, Fetch::near_and_far>(rows);
-  k.streams[1] = make_stream<Target, Kernels, kMaxTilePanels, Fetch::processor>(rows);
-  k.streams[kOnePanel] = make_stream<Target, Kernels, 1, Fetch::near_and_far>(rows);
-  k.streams[3] = make_stream<Target, Kernels, 1, Fetch::processor>(rows);
+  make_streams<Target, Kernels, kMaxTilePanels>(rows, k.streams);
+  make_streams<Target, Kernels, 1>(rows, k.streams + kOnePanel);
   k.few_tiles = 6;
   k.finish = finish<Target>;
   k.products = Kernels::products;

@@ -42,7 +42,8 @@ double Limits::read_gbps() {
   for (const Stream& stream : linear_kernels(isa_, MR_WEIGHTS_16BIT).streams) {
     const double s = seconds([&] {
       pool_.parallel_for(tasks_, [&](int task, int) {
-        sink.fetch_xor(stream.read(data + task * kTask, kTask), std::memory_order_relaxed);
+        sink.fetch_xor(stream.read(data + task * kTask, kTask, stream.near),
+                       std::memory_order_relaxed);
       });
     });
     least = std::min(least, s);
