@@ -11,6 +11,9 @@ namespace {
 
 constexpr float kLog2E = 1.44269504f;
 constexpr float kNone = -__builtin_inff();  // the maximum over no keys
+// Sums are moved to a new maximum only when 2^(score - old one) would be larger than 2^kSlack:
+// most new ones are little larger. (FlashAttention-4 rescales so.)
+constexpr float kSlack = 8.0f;
 constexpr int kBlockSlabs = kBlockTokens / kSlabTokens;
 
 inline int smaller(int a, int b) { return a < b ? a : b; }
@@ -86,7 +89,7 @@ struct Softmax {
   static int padded(int head_dim) { return (head_dim + kLanes - 1) / kLanes * kLanes; }
 
   struct State {
-    float* largest;  // [queries] largest score times log2(e), or kNone
+    float* largest;  // [queries] score times log2(e), the largest but for kSlack, or kNone
     float* sum;      // [queries] of exp(score - largest)
     float* out;      // [queries][padded] of exp(score - largest) * value
 
@@ -100,7 +103,7 @@ struct Softmax {
     return round_up(2 * queries) + size_t(round_up(queries * padded(head_dim)));
   }
 
-  // 2^x for x <= 0, relative error below 2^-23; exactly 1 at 0 and exactly 0
+  // 2^x for x <= kSlack, relative error below 2^-23; exactly 1 at 0 and exactly 0
   // below -126. The polynomial is a minimax fit of (2^r - 1) / r on [-1/2, 1/2].
   static Vector exp2(Vector x) {
     const Vector shifter = T::set1(0x1.8p23f);  // adding it rounds to an integer
@@ -148,11 +151,17 @@ struct Softmax {
     for (int i = 0; i < t.queries(); ++i) state.sum[i] = T::sum(T::load(s.sums + i * kLanes));
   }
 
-  // One block of keys for queries [i, end), N at a time and then fewer.
+  // One block of keys for queries [i, end), N at a time and then fewer: the keys that some of
+  // the N see.
   template <class A, int N, class Block>
   static void attend(const AttentionTile& t, const Keys& keys, const Block& block,
                      const typename A::Scratch& s, int i, int end, const State& state) {
-    for (; i + N <= end; i += N) A::template attend<N>(t, keys, block, s, i, state);
+    for (; i + N <= end; i += N) {
+      const int first = t.row_position(i / t.heads), last = t.row_position((i + N - 1) / t.heads);
+      const Keys seen{keys.block, larger(keys.begin, t.first_visible(first) - keys.block),
+                      smaller(keys.end, last + 1 - keys.block)};
+      if (seen.begin < seen.end) A::template attend<N>(t, seen, block, s, i, state);
+    }
     if constexpr (N > 1) attend<A, N / 2>(t, keys, block, s, i, end, state);
   }
 
@@ -185,16 +194,16 @@ struct Softmax {
     }
   }
 
-  // The largest score of query i so far. Where these scores raise it, the sums are moved
-  // to it; kNone: no key has been seen yet.
+  // A score of query i that none so far exceeds by more than kSlack. Where these scores raise
+  // it, the sums are moved to it; kNone: no key has been seen yet.
   static float raise(const AttentionTile& t, int i, const float* scores, float* sums,
                      const State& state) {
     Vector most = T::load(scores);
 #pragma GCC unroll 4
     for (int v = 1; v < kBlockVectors; ++v) most = T::max(most, T::load(scores + v * kLanes));
     const float before = state.largest[i];
-    // Most blocks bring no new maximum, and finding it among the lanes takes time.
-    const float now = T::any_greater(most, T::set1(before)) ? T::largest(most) : before;
+    // Most blocks do not raise it, and finding the maximum among the lanes takes time.
+    const float now = T::any_greater(most, T::set1(before + kSlack)) ? T::largest(most) : before;
     if (now != before && before != kNone) {
       const Vector shrink = exp2(T::set1(before - now));
       T::store(sums, T::load(sums) * shrink);
