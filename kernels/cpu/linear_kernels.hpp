@@ -47,7 +47,7 @@ struct Tile {
   float* expanded;  // for an expanding kernel: room for its weights
   // For a kernel of a block: what it fetches from memory, half as fast as it reads weights.
   const std::byte* ahead = nullptr;
-  int near = kNear;
+  int near = kNear;  // bytes
 };
 using TileKernel = void (*)(const Tile&);
 
@@ -85,7 +85,7 @@ struct Finish {
 struct Stream {
   TileKernel kernel[kMaxTileRows + 1];  // [rows]
   int panels[kMaxTileRows + 1];         // [rows]: of a call
-  int near;                             // of its tiles
+  int near;                             // of its tiles, bytes
   // For measure.hpp: a sum over bytes (a multiple of kReadStep) that are read in the
   // order in which a one-row tile reads weights.
   uint64_t (*read)(const void* data, size_t bytes, int near);
