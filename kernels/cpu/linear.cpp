@@ -102,9 +102,9 @@ const float* Linear::panel_scales(int64_t p) const {
 size_t Linear::operand_bytes(int64_t rows) const { return rows * units_ * operand_unit_bytes_; }
 
 // Of a tile, from a unit of K on.
-const std::byte* Linear::operand_of(const Batch& b, int tile, int64_t unit) const {
-  return static_cast<const std::byte*>(b.data) + operand_bytes(b.tiling.first(tile)) +
-         unit * b.tiling.height(tile) * operand_unit_bytes_;
+const std::byte* Linear::operand_of(const Operand& o, int tile, int64_t unit) const {
+  return static_cast<const std::byte*>(o.data) + operand_bytes(o.tiling.first(tile)) +
+         unit * o.tiling.height(tile) * operand_unit_bytes_;
 }
 
 size_t Linear::operand_room(int rows) const { return row_bytes(rows) + operand_bytes(rows); }
@@ -117,12 +117,10 @@ Linear::Operand Linear::place(Tiling tiling, void* room) const {
 }
 
 void Linear::pack_part(const Operand& to, int tile, int first, int count, const bf16* rows) const {
-  const int tile_first = to.tiling.first(tile);
-  const auto* data = static_cast<const std::byte*>(to.data) + operand_bytes(tile_first);
   kernels_.pack_operand(
-      {rows, first - tile_first, count, to.tiling.height(tile), in_width_, units_, group_,
-       const_cast<float*>(to.scales) + first, const_cast<int32_t*>(to.totals) + first},
-      const_cast<std::byte*>(data));
+      {rows, first - to.tiling.first(tile), count, to.tiling.height(tile), in_width_, units_,
+       group_, const_cast<float*>(to.scales) + first, const_cast<int32_t*>(to.totals) + first},
+      const_cast<std::byte*>(operand_of(to, tile, 0)));
 }
 
 void Linear::finish(const Batch& b, int tile, int64_t p, const float* sums) const {
@@ -156,11 +154,11 @@ void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
   const Stream& stream = kernels_.streams[stream_of_[rows]];
   while (p < end) {
     const bool fits = p + stream.panels[rows] <= end;
-    const int panels = fits ? stream.panels[rows] : 1;
-    const TileKernel kernel = (fits ? stream : kernels_.streams[kOnePanel]).kernel[rows];
+    const Stream& way = fits ? stream : kernels_.streams[kOnePanel];
+    const int panels = way.panels[rows];
     alignas(64) float sums[kMaxTileSums];
-    kernel({operand, panel(p), units_ * unit_bytes_, units_, group_, true, sums, nullptr, nullptr,
-            stream.near});
+    way.kernel[rows]({operand, panel(p), units_ * unit_bytes_, units_, group_, true, sums, nullptr,
+                      nullptr, way.near});
     for (int i = 0; i < panels; ++i, ++p) finish(b, tile, p, sums + i * panel_sums(rows));
   }
 }

@@ -165,7 +165,7 @@ class Linear {
   const float* panel_bias(int64_t p) const;
   const float* panel_scales(int64_t p) const;
   size_t operand_bytes(int64_t rows) const;
-  const std::byte* operand_of(const Batch& b, int tile, int64_t unit) const;
+  const std::byte* operand_of(const Operand& o, int tile, int64_t unit) const;
 
   Plan plan(int rows, int threads) const;
   static size_t room_bytes(const Plan& plan, int threads);

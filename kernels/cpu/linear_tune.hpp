@@ -10,7 +10,7 @@
 namespace millrace::cpu {
 
 // Times the streams on the first of the ops, with few rows, and sets the fastest for
-// each number of rows in all. About a tenth of a second with large weights. Results do
+// each number of rows in all. A tenth to a third of a second with large weights. Results do
 // not depend on the outcome. Throws std::bad_alloc.
 void tune_streams(const std::vector<Linear*>& linears, ThreadPool& pool);
 
