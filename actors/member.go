@@ -28,7 +28,7 @@ func (p *Pipeline) Member() cluster.Member {
 
 // offer is the part of it that placement needs.
 func (p *Pipeline) offer() cluster.Member {
-	m := cluster.Member{Node: p.name, Roles: p.cfg.Roles, Model: p.cfg.ModelID}
+	m := cluster.Member{Node: p.name, Roles: p.cfg.Roles, Model: p.cfg.ModelID, Text: p.cfg.Text}
 	if p.has(cluster.Tokenize) {
 		m.Tokenizer = &cluster.Tokenizer{
 			Pool: cluster.Pool{Actors: p.names.tokenizers, Load: int(p.tokenizing.Load())}, EOS: p.cfg.Tokenizer.EOS(),
@@ -46,7 +46,7 @@ func (p *Pipeline) offer() cluster.Member {
 func (p *Pipeline) worker() *cluster.Worker {
 	c := &p.cfg
 	w := &cluster.Worker{
-		Actor: computeName, Backend: c.Backend, Weights: c.Weights, Created: p.created,
+		Actor: computeName, Backend: c.Backend, Weights: c.Weights, Numerics: c.Numerics, Class: c.Class, Created: p.created,
 		Context: c.Context, Vocab: c.Model.Vocab(), Sampling: c.Sampling,
 		Slabs: c.Model.Slabs(), FreeSlabs: int(p.freeSlabs.Load()), SlabTokens: c.Model.SlabTokens(),
 		Capacity: c.Sched.MaxBatchSize, Queue: c.Sched.MaxWaiting,

@@ -43,6 +43,9 @@ type Config struct {
 	Sampling     sample.Params // of a request that says nothing, see api.Model
 	Backend      string        // what computes, for others to see
 	Weights      string        // as Backend
+	Numerics     string        // of compute: digest, see api.Pin
+	Class        string        // of compute: name of the numerics class, for others to see
+	Text         string        // of tokenize and detok: digest, see api.Pin
 	Sched        sched.Config
 	Tokenizers   int           // actors of the tokeniser pool, 0: 2
 	Detokenizers int           // actors of the detokeniser pool, 0: 2

@@ -54,9 +54,18 @@ func (r *Request) Origin() string {
 	return r.ID
 }
 
+// Pin names what an answer is bound to once a token of it exists: it continues only where
+// equal digests promise equal bits. An empty field binds nothing.
+type Pin struct {
+	Numerics string // digest of what computes the logits: weights, op program, types, kernels
+	Text     string // digest of what makes ids and text: tokenizer files, chat template, EOS ids
+	Prompt   string // SHA-256 of the prompt's token ids, in hexadecimal
+}
+
 // Progress is an answer so far.
 type Progress struct {
 	Choices []ChoiceProgress // [N]
+	Pin     Pin              // of the attempt that made it
 }
 
 // ChoiceProgress is what one choice had. With a Finish it gets no more events.
@@ -104,6 +113,7 @@ type Event struct {
 	Logprobs []TokenLogprob
 	Finish   Finish // set on the choice's last event
 	Err      error  // with FinishError: an *Error
+	Pin      *Pin   // on the first event, and on the first after the pin changed; else nil
 	Done     bool   // the request's last event
 	Usage    *Usage // with Done; in a call of several requests at the end of each, the sum so far
 }
@@ -161,4 +171,5 @@ type TokenizeRequest struct {
 	TemplateArgs       map[string]any
 	ContinueFinal      bool
 	NoGenerationPrompt bool
+	Clock              time.Time // the template's date and time; zero: now
 }

@@ -60,6 +60,7 @@ type Member struct {
 	Left     bool      `json:"left,omitempty"`     // its last word
 
 	Model      string        `json:"model,omitempty"` // of tokenize, compute and detok
+	Text       string        `json:"text,omitempty"`  // digest of tokenizer and template, of tokenize and detok; see api.Pin
 	Tokenizer  *Tokenizer    `json:"tokenizer,omitempty"`
 	Worker     *Worker       `json:"worker,omitempty"`
 	Detok      *Pool         `json:"detok,omitempty"`
@@ -84,6 +85,8 @@ type Worker struct {
 	Actor    string        `json:"actor"`
 	Backend  string        `json:"backend"`
 	Weights  string        `json:"weights"`
+	Numerics string        `json:"numerics,omitempty"` // digest, see api.Pin
+	Class    string        `json:"class,omitempty"`    // name of the numerics class of its kernels, for people
 	Created  time.Time     `json:"created"`
 	Context  int           `json:"context"` // tokens
 	Vocab    int           `json:"vocab"`
