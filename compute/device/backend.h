@@ -37,6 +37,10 @@ static inline int32_t mr_program_get_packed(const mr_backend* b, mr_program* p, 
                                             mr_span* out, mr_error* e) {
   return b->program_packed(p, index, out, e);
 }
+static inline int32_t mr_program_get_numerics(const mr_backend* b, mr_program* p, const char** out,
+                                              mr_error* e) {
+  return b->program_numerics(p, out, e);
+}
 static inline int32_t mr_program_run(const mr_backend* b, mr_program* p, const mr_step* s,
                                      mr_error* e) {
   return b->program_run(p, s, e);

@@ -160,6 +160,19 @@ func (e *Engine) Packed() ([][]byte, error) {
 	}
 }
 
+// Numerics names what the bits of the engine's results depend on beside its program, its weights
+// and the step: "<backend> <numerics version> <class>", e.g. "cpu 1 x86-fma". It is of the kernels
+// that were loaded, some of which timings chose. Engines of the same program and weights with
+// equal texts give equal bits, whatever machine they are on.
+func (e *Engine) Numerics() (string, error) {
+	var text *C.char
+	var me C.mr_error
+	if C.mr_program_get_numerics(e.dev.backend, e.handle, &text, &me) != C.MR_OK {
+		return "", fail("numerics", &me)
+	}
+	return C.GoString(text), nil
+}
+
 // Info says what the program costs.
 func (e *Engine) Info() ProgramInfo { return e.info }
 

@@ -11,12 +11,16 @@
 #include "exec/error.hpp"
 #include "exec/limits.hpp"
 #include "fused_norms.hpp"
+#include "isa.hpp"
 #include "linear.hpp"
 #include "linear_tune.hpp"
 #include "ops.hpp"
 
 namespace millrace::cpu {
 namespace {
+
+// Grows whenever some bit of a result changes (docs/decisions/numerics-classes.md).
+constexpr int kNumericsVersion = 1;
 
 // Of one weight.
 double weight_bytes(const Op& op) {
@@ -139,6 +143,12 @@ class CpuKernels : public Kernels {
       names.append(p.linear->name());
     }
     return names;
+  }
+  std::string numerics() const override {
+    std::string text = "cpu " + std::to_string(kNumericsVersion) + " " +
+                       isa_name(context_.kernels.isa) + " (" + linear_name() + ")";
+    if (&context_.attention != &context_.kernels.bf16_kv && has_vnni()) text += " vnni";
+    return text;
   }
 
  private:

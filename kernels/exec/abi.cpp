@@ -91,6 +91,13 @@ int32_t program_packed(mr_program* program, int32_t index, mr_span* out, mr_erro
   });
 }
 
+int32_t program_numerics(mr_program* program, const char** out, mr_error* error) {
+  return guarded(error, [&] {
+    need(program, out);
+    *out = program->numerics();
+  });
+}
+
 int32_t program_run(mr_program* program, const mr_step* step, mr_error* error) {
   return guarded(error, [&] {
     need(program, step);
@@ -147,9 +154,10 @@ int32_t open_device(OpenDevice open, const mr_device_config* config, mr_device**
 }
 
 mr_backend backend_table(const char* name, decltype(mr_backend::device_open) device_open) {
-  return {MR_ABI_VERSION, name,           device_open,  device_close,   device_info, device_measure,
-          program_load,   program_unload, program_info, program_packed, program_run, kv_reserve,
-          region_create,  region_map,     region_unmap, region_destroy, slab_copy};
+  return {MR_ABI_VERSION,   name,           device_open,    device_close,  device_info,
+          device_measure,   program_load,   program_unload, program_info,  program_packed,
+          program_numerics, program_run,    kv_reserve,     region_create, region_map,
+          region_unmap,     region_destroy, slab_copy};
 }
 
 }  // namespace millrace

@@ -58,6 +58,7 @@ class Kernels {
   virtual uint64_t weight_bytes() const = 0;
   virtual uint64_t scratch_bytes() const = 0;
   virtual std::string linear_name() const = 0;
+  virtual std::string numerics() const = 0;  // as mr_backend's program_numerics
 };
 
 class Device {

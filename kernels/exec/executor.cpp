@@ -60,6 +60,7 @@ Executor::Executor(Device& device, const mr_program_desc& desc) : device_(device
     slots_.push_back(device.allocate(slot_bytes(p, i, operand_bytes_)));
   }
   kernels_ = device.load(program_, layout_);
+  numerics_ = kernels_->numerics();
 }
 
 void Executor::info(mr_program_info& out) const {

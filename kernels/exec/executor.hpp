@@ -3,6 +3,7 @@
 #define MILLRACE_EXEC_EXECUTOR_HPP
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "exec/backend.hpp"
@@ -20,6 +21,7 @@ class Executor {
   void run(const mr_step& step);
   void info(mr_program_info& out) const;
   mr_span packed(int index) const { return kernels_->packed(index); }
+  const char* numerics() const { return numerics_.c_str(); }
 
   void reserve(int slabs);  // once
   const std::shared_ptr<KvPool>& pool() const;
@@ -35,6 +37,7 @@ class Executor {
   KvLayout layout_;
   int operand_bytes_ = 0;
   std::unique_ptr<Kernels> kernels_;
+  std::string numerics_;
   std::vector<Buffer> slots_;  // [slots] [slot_rows, width]; empty for the logits
   std::shared_ptr<KvPool> pool_;
   Batch batch_;

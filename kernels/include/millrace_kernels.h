@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 7
+#define MR_ABI_VERSION 8
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -308,6 +308,11 @@ typedef struct mr_backend {
    * mr_program_desc.packed takes. They lie still until program_unload. Behind the last span
    * (of a backend that takes none: from the first) out->data is NULL. */
   int32_t (*program_packed)(mr_program*, int32_t index, mr_span* out, mr_error*);
+  /* "<backend> <numerics version> <class>" of the kernels that the program runs by, as timings
+   * chose them: programs of the same description and weights whose texts are equal give the
+   * same steps the same bits, on any machine. The version grows with every change of bits. The
+   * text lies still until program_unload. */
+  int32_t (*program_numerics)(mr_program*, const char** out, mr_error*);
   /* Checks the step (bounds, tokens, mapped positions), then runs every op.
    * Results of a row do not depend on the other rows, bit for bit. */
   int32_t (*program_run)(mr_program*, const mr_step*, mr_error*);

@@ -9,6 +9,9 @@
 namespace millrace::ref {
 namespace {
 
+// Grows whenever some bit of a result changes (docs/decisions/numerics-classes.md).
+constexpr int kNumericsVersion = 1;
+
 class RefKernels : public Kernels {
  public:
   RefKernels(const Program& program, const KvLayout& kv, ThreadPool& pool)
@@ -34,6 +37,9 @@ class RefKernels : public Kernels {
   uint64_t weight_bytes() const override { return 0; }  // they stay in the checkpoint
   uint64_t scratch_bytes() const override { return scores_.size() * sizeof(float); }
   std::string linear_name() const override { return "ref"; }
+  std::string numerics() const override {
+    return "ref " + std::to_string(kNumericsVersion) + " float";
+  }
 
  private:
   Context context_;

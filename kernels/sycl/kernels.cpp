@@ -17,6 +17,9 @@ int padded_head(int head_dim) { return (head_dim + kDepth - 1) / kDepth * kDepth
 
 int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[1] : 1); }
 
+// Grows whenever some bit of a result changes (docs/decisions/numerics-classes.md).
+constexpr int kNumericsVersion = 1;
+
 int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
 
 LinearKernels linear_kernels(const Bundle& bundle, Target target) {
@@ -322,6 +325,18 @@ std::string SyclKernels::linear_name() const {
   return std::string("sycl ") + (target_.xmx ? "xmx " : "simd ") + dtype_name(type_) +
          (onednn.empty() ? "" : ", " + onednn) + (quantised_ ? ", " + quantised_->name() : "") +
          (narrow_ ? ", " + narrow_->name() : "");
+}
+
+// A driver compiles the kernels, and a sum is cut up for the device's units.
+std::string SyclKernels::numerics() const {
+  const sycl::device device = stream_->device();
+  const auto units = device.get_info<sycl::info::device::max_compute_units>();
+  const std::string choices = linears_.numerics();
+  return "sycl " + std::to_string(kNumericsVersion) + " " +
+         device.get_info<sycl::info::device::name>() + ", driver " +
+         device.get_info<sycl::info::device::driver_version>() + ", " + std::to_string(units) +
+         " units, " + (target_.xmx ? "xmx " : "simd ") + std::to_string(target_.lanes) + ", " +
+         dtype_name(type_) + (choices.empty() ? "" : ", " + choices);
 }
 
 }  // namespace millrace::sycl_backend

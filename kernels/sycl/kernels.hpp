@@ -72,6 +72,7 @@ class SyclKernels : public Kernels {
   uint64_t weight_bytes() const override;
   uint64_t scratch_bytes() const override;
   std::string linear_name() const override;
+  std::string numerics() const override;
 
  private:
   // What an op keeps on the device.

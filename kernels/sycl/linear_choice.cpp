@@ -171,4 +171,15 @@ std::string LinearMaker::onednn_name() const {
          " kinds, few rows ours in " + std::to_string(few);
 }
 
+// Few rows of ours have oneDNN's bits, but for kinds that have no more rows: 2 stands for those.
+std::string LinearMaker::numerics() const {
+  std::string digits;
+  for (const auto& [kind, choice] : made_) {
+    const bool ours = choice.few.most >= kind.most_rows;
+    digits += !choice.onednn ? '0' : ours ? '2' : '1';
+  }
+  if (digits.find_first_not_of('0') == std::string::npos) return "";
+  return onednn_version() + ": " + digits;
+}
+
 }  // namespace millrace::sycl_backend

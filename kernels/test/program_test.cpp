@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <string>
 
@@ -221,6 +222,27 @@ TEST(Program, NullPointersAreRefused) {
     EXPECT_EQ(backend->program_load(device, nullptr, &program, &error), MR_INVALID);
     EXPECT_EQ(backend->program_load(device, &desc, &program, &error), MR_INVALID);
     backend->device_close(device);
+  }
+}
+
+// A program's own text, and the same of one that is loaded again.
+TEST(Program, NamesWhatItsBitsDependOn) {
+  for (const std::string& isa : with_kv(tested_isas())) {
+    std::string first;
+    for (int load = 0; load < 2; ++load) {
+      Builder b = small_llama();
+      const Model model(isa, b, 0);
+      const mr_backend* const backend = model.device.backend;
+      const char* text = nullptr;
+      mr_error error;
+      ASSERT_EQ(backend->program_numerics(model.handle, &text, &error), MR_OK) << error.message;
+      const std::string expected = std::string(backend->name) + " ";
+      EXPECT_EQ(std::string(text).find(expected), 0u) << text;
+      EXPECT_GT(std::strlen(text), expected.size() + 2) << text;
+      if (load == 0) first = text;
+      EXPECT_EQ(first, text);
+      EXPECT_EQ(backend->program_numerics(model.handle, nullptr, &error), MR_INVALID);
+    }
   }
 }
 
