@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/numerics"
 	"github.com/millrace/millrace/compute/packed"
 	"github.com/millrace/millrace/compute/weights"
 	"github.com/millrace/millrace/kvmgr"
@@ -22,6 +23,7 @@ type Options struct {
 	MaxRows      int              // rows per step
 	MaxOutputs   int              // output rows per step
 	MaxSequences int              // sequences that the KV pool need hold at most, at full length
+	MaxTokens    int              // tokens of a sequence; 0: as many as the model has positions
 	KVMemory     int64            // bytes of the KV pool; 0: measured, see PoolShare
 
 	PackedDir string // of the packed weights' files; "": beside the model, or the user's cache
@@ -44,6 +46,8 @@ type Model struct {
 	engine     *device.Engine
 	packed     *packed.File // nil: the engine packed the weights itself
 	unloading  sync.RWMutex // held by what reads the engine's weights beside Run
+	content    string       // hash of the tensors that the program reads
+	numerics   numerics.Ingredients
 	slabs      int
 	batch      []device.Rows
 	beams      []*device.Beams // of the batch, kept for their memory
@@ -84,8 +88,9 @@ func ReadProgram(dir string) (*model.Program, error) {
 	return model.Build(cfg, nil)
 }
 
-// Open opens a model: packs its weights, commits the KV pool and runs one step
-// of the largest size, so that what serving needs is known to be there.
+// Open opens a model: packs its weights, commits the KV pool and runs the probe, see
+// Numerics, in a step of the largest size, so that what serving needs is known to be there.
+// Weights that come mapped ran such a step when they were packed: their step is the probe alone.
 func Open(o Options) (*Model, error) {
 	m := &Model{options: o}
 	if err := m.open(); err != nil {
@@ -103,6 +108,7 @@ func (m *Model) open() (err error) {
 		return err
 	}
 	m.Program.KV = m.options.KV
+	m.content = numerics.Content(m.tensors())
 	return m.load()
 }
 
@@ -126,10 +132,7 @@ func (m *Model) load() (err error) {
 	if err := m.engine.ReserveKV(m.slabs); err != nil {
 		return err
 	}
-	if m.packed != nil {
-		return m.warmUp(min(o.MaxRows, warmRows))
-	}
-	return m.warmUp(o.MaxRows)
+	return m.identify()
 }
 
 // poolSize is the number of slabs: those that KVMemory holds, or those that
@@ -149,29 +152,27 @@ func (m *Model) poolSize(o *Options) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return min(slabs, m.engine.Info().MaxSlabs, o.MaxSequences*device.Slabs(m.Program.MaxPositions)), nil
-}
-
-// warmUp runs a step of as many rows as a step can have.
-func (m *Model) warmUp(rows int) error {
-	rows = min(rows, m.Program.MaxPositions, m.slabs*device.SlabTokens)
-	region, err := m.engine.NewRegionAt(0, rows)
-	if err != nil {
-		return err
+	longest := m.Program.MaxPositions
+	if o.MaxTokens > 0 {
+		longest = min(longest, max(o.MaxTokens, numerics.PromptTokens))
 	}
-	defer region.Close()
-	_, err = m.engine.Run([]device.Rows{{Region: region, Tokens: make([]int32, rows), OutputsFrom: rows - 1}})
-	if err != nil {
-		return fmt.Errorf("warm-up step of %d rows: %w", rows, err)
-	}
-	return nil
+	return min(slabs, m.engine.Info().MaxSlabs, o.MaxSequences*device.Slabs(longest)), nil
 }
 
 // Reload opens the device again after it failed, with the weights from the
-// checkpoint and a pool of the same size. Regions must be closed before.
+// checkpoint and a pool of the same size. Regions must be closed before. A device
+// that computes other bits than before is an error: sequences would continue on it.
 func (m *Model) Reload() error {
+	before := m.numerics
 	m.unload()
-	return m.load()
+	if err := m.load(); err != nil {
+		return err
+	}
+	if m.numerics != before {
+		return fmt.Errorf("reload: %w: found kernels %q with probe %.16s, expected %q with probe %.16s, as before: start the process again",
+			device.ErrDevice, m.numerics.Class, m.numerics.Probe, before.Class, before.Probe)
+	}
+	return nil
 }
 
 func (m *Model) unload() {

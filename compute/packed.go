@@ -19,10 +19,6 @@ import (
 // while a file is looked for.
 var leastPacked = 64 << 20
 
-// warmRows are those of the warm-up step of weights that come from a file: it is there
-// because a step of the largest size has run before.
-const warmRows = 16
-
 // packedKey hashes what packed weights depend on: kernels, device, program, and the files of
 // the checkpoint by size and time.
 func (m *Model) packedKey() (key packed.Key, name string, err error) {

@@ -1,7 +1,6 @@
 package numerics
 
 import (
-	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
@@ -37,8 +36,10 @@ func write(b *strings.Builder, v reflect.Value) {
 		b.WriteString(strconv.FormatFloat(v.Float(), 'x', -1, 32)) // exact
 	case reflect.String:
 		b.WriteString(strconv.Quote(v.String()))
-	default: // integers and bools: a test sets every field
-		fmt.Fprint(b, v.Interface())
+	case reflect.Bool:
+		b.WriteString(strconv.FormatBool(v.Bool()))
+	default: // integers: a test sets every field
+		b.WriteString(strconv.FormatInt(v.Int(), 10)) // not a name of it: that may change
 	}
 }
 

@@ -1,0 +1,173 @@
+package numerics_test
+
+import (
+	"bytes"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/numerics"
+	"github.com/millrace/millrace/compute/weights"
+)
+
+// fill sets every field below v to something that is not zero.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(v.Field(i))
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		fill(v.Index(0))
+		fill(v.Index(1))
+	case reflect.String:
+		v.SetString("x")
+	case reflect.Float32:
+		v.SetFloat(1)
+	case reflect.Bool:
+		v.SetBool(true)
+	default:
+		v.SetInt(2)
+	}
+}
+
+// eachField calls change for every value below v, with the way to it, when it was changed.
+func eachField(v reflect.Value, path string, changed func(path string)) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			eachField(v.Field(i), path+"."+v.Type().Field(i).Name, changed)
+		}
+		return
+	case reflect.Slice:
+		eachField(v.Index(1), path+"[1]", changed)
+		before := reflect.ValueOf(v.Interface())
+		v.Set(v.Slice(0, 1))
+		changed(path + " shorter")
+		v.Set(before)
+		return
+	}
+	before := reflect.New(v.Type()).Elem()
+	before.Set(v)
+	v.SetZero()
+	changed(path)
+	v.Set(before)
+}
+
+func TestEveryIngredientChangesTheDigest(t *testing.T) {
+	var i numerics.Ingredients
+	fill(reflect.ValueOf(&i).Elem())
+	seen := map[string]string{i.Digest(): "nothing"}
+	require.Len(t, i.Digest(), 32)
+	eachField(reflect.ValueOf(&i).Elem(), "", func(path string) {
+		require.NotContains(t, seen, i.Digest(), path)
+		seen[i.Digest()] = path
+	})
+	require.Len(t, seen, 7)
+	seen[i.DigestOf(numerics.Version+1, "amd64")] = "version"
+	seen[i.DigestOf(numerics.Version, "arm64")] = "architecture"
+	seen[i.DigestOf(numerics.Version, "amd64")] = "this or another machine's"
+	require.GreaterOrEqual(t, len(seen), 9)
+}
+
+// TestEveryFieldOfAProgramIsInItsText holds the text to fields that are added later, too.
+func TestEveryFieldOfAProgramIsInItsText(t *testing.T) {
+	var p model.Program
+	fill(reflect.ValueOf(&p).Elem())
+	text := numerics.Program(&p)
+	eachField(reflect.ValueOf(&p).Elem(), "", func(path string) {
+		if path == ".KV" { // the device's choice is another ingredient
+			require.Equal(t, text, numerics.Program(&p))
+			return
+		}
+		require.NotEqual(t, text, numerics.Program(&p), path)
+	})
+	require.Equal(t, text, numerics.Program(&p))
+}
+
+func TestAFieldThatIsNotUsedIsNotInTheText(t *testing.T) {
+	require.Equal(t, `{Architecture:"A" Ops:[{Kind:3 In:-1 Eps:0x1p-03}]}`, numerics.Program(&model.Program{
+		Architecture: "A", Ops: []model.Op{{Kind: model.OpLinear, In: model.None, Eps: 0.125}},
+	}))
+}
+
+func tensor(name string, bytes int) weights.Tensor {
+	t := weights.Tensor{Name: name, DType: weights.BF16, Shape: []int64{int64(bytes / 2)}, Data: make([]byte, bytes), File: "a"}
+	for i := range t.Data {
+		t.Data[i] = byte(i * 7)
+	}
+	return t
+}
+
+// TestContentIsOfNamesTypesShapesAndBytes changes one thing at a time, of a tensor that is
+// hashed in pieces.
+func TestContentIsOfNamesTypesShapesAndBytes(t *testing.T) {
+	make2 := func() []weights.Tensor { return []weights.Tensor{tensor("a", 9<<20+6), tensor("b", 64)} }
+	content := numerics.Content(make2())
+	require.Equal(t, content, numerics.Content(make2()), "the same again")
+	elsewhere := make2()
+	elsewhere[0].File, elsewhere[0].Type = "model-00001-of-00002.safetensors", "as its file spells it"
+	require.Equal(t, content, numerics.Content(elsewhere), "in another file")
+	seen := map[string]string{content: "nothing"}
+	for name, change := range map[string]func(all []weights.Tensor){
+		"1 ulp of the first weight": func(all []weights.Tensor) { all[0].Data[0]++ },
+		"1 ulp in the second piece": func(all []weights.Tensor) { all[0].Data[4<<20]++ },
+		"1 ulp of the last weight":  func(all []weights.Tensor) { all[1].Data[62]++ },
+		"name":                      func(all []weights.Tensor) { all[1].Name = "c" },
+		"type":                      func(all []weights.Tensor) { all[1].DType = weights.F16 },
+		"shape":                     func(all []weights.Tensor) { all[1].Shape = []int64{2, 16} },
+		"shorter":                   func(all []weights.Tensor) { all[0].Data = all[0].Data[:9<<20] },
+		"pieces in another order": func(all []weights.Tensor) {
+			d := all[0].Data
+			d[0] = 77 // the pieces are alike otherwise
+			d[0], d[4<<20] = d[4<<20], d[0]
+		},
+	} {
+		all := make2()
+		change(all)
+		sum := numerics.Content(all)
+		require.NotContains(t, seen, sum, name)
+		seen[sum] = name
+	}
+	swapped := make2()
+	slices.Reverse(swapped)
+	require.NotEqual(t, content, numerics.Content(swapped), "the order is the program's")
+}
+
+func TestThePromptIsOverTwoBlocksOfAttentionAndOfTheVocabulary(t *testing.T) {
+	prompt := numerics.Prompt(97, 4096)
+	require.Greater(t, len(prompt), 2*64)
+	require.NotZero(t, len(prompt)%16, "the last slab is not full")
+	require.Greater(t, len(slices.Compact(slices.Sorted(slices.Values(prompt)))), 50, "different ids")
+	require.GreaterOrEqual(t, slices.Min(prompt), int32(0))
+	require.Less(t, slices.Max(prompt), int32(97))
+	require.Equal(t, prompt[:40], numerics.Prompt(97, 40), "a model of fewer positions")
+	for _, id := range numerics.Prompt(1, 200) {
+		require.Zero(t, id)
+	}
+}
+
+func TestOneUlpOfOneLogitChangesItsBits(t *testing.T) {
+	bits := numerics.Bits([]float32{1, 0, -3})
+	require.NotEqual(t, bits, numerics.Bits([]float32{1.0000001, 0, -3}))
+	require.NotEqual(t, bits, numerics.Bits([]float32{1, negativeZero(), -3}))
+	require.Equal(t, bits, numerics.Bits([]float32{1, 0, -3}))
+}
+
+func negativeZero() float32 { return math.Float32frombits(1 << 31) }
+
+func TestFieldsDoNotRunIntoEachOther(t *testing.T) {
+	var all []string
+	for _, pairs := range [][2]string{{"a", "b"}, {"ab", ""}, {"", "ab"}, {"a", "b1:"}, {"a:", "b"}} {
+		var b bytes.Buffer
+		numerics.Field(&b, pairs[0], pairs[1])
+		all = append(all, b.String())
+	}
+	require.Len(t, slices.Compact(slices.Sorted(slices.Values(all))), 5, strings.Join(all, "\n"))
+}

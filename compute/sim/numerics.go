@@ -1,0 +1,27 @@
+package sim
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/millrace/millrace/compute/numerics"
+)
+
+// version of what a simulated device answers: a change of its tokens raises it.
+const version = 1
+
+// Numerics is what a simulated device's answers depend on: the model as it is to be kept, the
+// device that it stands for, and the words that it answers with. How fast it is makes no
+// difference.
+func (r *Runner) Numerics() numerics.Ingredients {
+	h := sha256.New()
+	numerics.Field(h, "text", fmt.Sprint(r.words.text != nil, r.words.text))
+	numerics.Field(h, "end", fmt.Sprint(r.words.end))
+	numerics.Field(h, "mean", fmt.Sprint(r.words.mean))
+	return numerics.Ingredients{
+		Backend: "sim", Class: fmt.Sprintf("sim %d %s", version, r.options.Device.ID),
+		KV: r.options.Program.KV.String(), Program: numerics.Program(r.options.Program),
+		Probe: hex.EncodeToString(h.Sum(nil)),
+	}
+}
