@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -52,7 +53,9 @@ func loadGGUF(path string) (*Tokenizer, error) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
 	v.name(t)
+	t.source.file = sha256.Sum256(file)
 	if source, ok := g.Metadata["tokenizer.chat_template"].(string); ok {
+		t.source.template = source
 		if t.template, err = jinja.Compile(source); err != nil {
 			return nil, fmt.Errorf("%w: %s: tokenizer.chat_template: %w", ErrFile, path, err)
 		}

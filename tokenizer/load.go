@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func Load(dir string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFile, err)
 	}
-	t := &Tokenizer{now: time.Now}
+	t := &Tokenizer{now: time.Now, source: source{file: sha256.Sum256(data)}}
 	if t.vocab, err = newVocabulary(data); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
@@ -179,6 +180,7 @@ func (t *Tokenizer) loadTemplate(dir string, inConfig json.RawMessage) error {
 	if source == nil {
 		return nil
 	}
+	t.source.template = string(source)
 	if t.template, err = jinja.Compile(string(source)); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}

@@ -39,6 +39,7 @@ type Tokenizer struct {
 	template *jinja.Template
 	now      func() time.Time // for strftime_now
 	bare     bool             // no tokenizer.json, see Bare
+	source   source
 }
 
 // Close frees the library's memory. Calls after it return ErrClosed or nothing.

@@ -90,6 +90,7 @@ func openEngine(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log zerol
 	if m := e.model; m.Runner != nil {
 		log.Info().Str("model", e.modelID).Str("architecture", m.program.Architecture).
 			Str("backend", m.device.Backend).Str("isa", m.device.ISA).Int("threads", m.device.Threads).
+			Str("numerics", m.numerics.Digest()).Str("class", m.numerics.Class).Str("text", m.tokenizer.Digest()).
 			Uint64("weight_bytes", m.costs.WeightBytes).Uint64("activation_bytes", m.costs.ActivationBytes).
 			Str("kv_type", m.costs.KVType).Int("kv_slabs", m.Slabs()).Uint64("kv_bytes", uint64(m.Slabs())*m.costs.SlabBytes).
 			Dur("took", time.Since(begin)).Msg("model loaded")
@@ -121,12 +122,16 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 			HTTP: s.Listen, Version: version,
 		},
 	}
+	if m.tokenizer != nil {
+		c.Text = m.tokenizer.Digest()
+	}
 	if m.Runner != nil {
 		if n := m.tokenizer.VocabSize(); n > m.Vocab() {
 			log.Warn().Int("tokenizer", n).Int("model", m.Vocab()).Msg("the tokenizer has tokens that the model lacks: prompts with them are refused")
 		}
 		c.Model, c.Context, c.Sampling = m.Runner, m.program.MaxPositions, recommended(m.config.Generation)
 		c.Backend, c.Weights = m.device.Backend, s.Weights
+		c.Numerics, c.Class = m.numerics.Digest(), m.numerics.Class
 		c.Sched = schedConfig(s, m.program.MaxPositions)
 		if s.Backend == "sim" { // its texts go round: every guess would be right
 			c.Sched.DraftRows = 0

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/numerics"
 	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/tokenizer"
@@ -20,6 +21,7 @@ type openModel struct {
 	program   *model.Program
 	device    device.Info
 	costs     device.ProgramInfo
+	numerics  numerics.Ingredients
 	tokenizer *tokenizer.Tokenizer
 	closers   []func()
 }
@@ -65,6 +67,7 @@ func (m *openModel) load(o compute.Options) error {
 	}
 	m.closers = append(m.closers, opened.Close)
 	m.Runner, m.config, m.program, m.costs = opened, opened.Config, opened.Program, opened.Engine().Info()
+	m.numerics = opened.Numerics()
 	if m.device, err = opened.Device.Info(); err != nil {
 		return err
 	}
@@ -102,7 +105,7 @@ func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 		}
 		return err
 	}
-	m.Runner = runner
+	m.Runner, m.numerics = runner, runner.Numerics()
 	m.closers = append(m.closers, runner.Close)
 	m.device = device.Info{Backend: "sim", Name: d.String(), ISA: d.ID}
 	m.costs = device.ProgramInfo{WeightBytes: sim.WeightBytes(m.program), KVType: o.KV.String(), SlabBytes: sim.SlabBytes(m.program), MaxSlabs: runner.Slabs()}
