@@ -38,7 +38,11 @@ type Request struct {
 	Beams              *sample.BeamParams // nil: none; else N of its answers, and Sampling is not used
 	Priority           int                // lower runs first; 0 by default
 	Deadline           time.Time          // zero: none
-	Arrival            time.Time
+	Arrival            time.Time          // the clock of its chat template, too
+
+	// Buffered says that nothing of the answer is shown before its end: it may begin again,
+	// with an event that has Restart set.
+	Buffered bool
 
 	// Resume is what another process has answered already: the answer goes on
 	// behind it, with events numbered from 1 again. Usage counts all tokens. The
@@ -52,14 +56,6 @@ func (r *Request) Origin() string {
 		return r.First
 	}
 	return r.ID
-}
-
-// Pin names what an answer is bound to once a token of it exists: it continues only where
-// equal digests promise equal bits. An empty field binds nothing.
-type Pin struct {
-	Numerics string // digest of what computes the logits: weights, op program, types, kernels
-	Text     string // digest of what makes ids and text: tokenizer files, chat template, EOS ids
-	Prompt   string // SHA-256 of the prompt's token ids, in hexadecimal
 }
 
 // Progress is an answer so far.
@@ -114,6 +110,7 @@ type Event struct {
 	Finish   Finish // set on the choice's last event
 	Err      error  // with FinishError: an *Error
 	Pin      *Pin   // on the first event, and on the first after the pin changed; else nil
+	Restart  bool   // of a Buffered request: what came of any of its choices before is void
 	Done     bool   // the request's last event
 	Usage    *Usage // with Done; in a call of several requests at the end of each, the sum so far
 }

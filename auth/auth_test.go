@@ -263,6 +263,26 @@ func TestConcurrentRequestsAndThoseCutShort(t *testing.T) {
 	require.Zero(t, a.(*stream).key.limiter.running)
 }
 
+// TestAnAnswerThatBeginsAgainCostsWhatIsLeftOfIt, read to its end or cut short.
+func TestAnAnswerThatBeginsAgainCostsWhatIsLeftOfIt(t *testing.T) {
+	for read, answered := range []int{0, 3, 0, 1} {
+		g, e, ctx, _ := guarded(t, func(e *Entry) { e.TokensPerMinute = 1000 })
+		e.Script = func(_ *api.Request, s *apitest.Stream) {
+			s.Send(api.Event{Tokens: []int32{1, 2, 3}})
+			s.Send(api.Event{Restart: true})
+			s.Send(api.Event{Tokens: []int32{1}, Finish: api.FinishStop, Done: true})
+		}
+		s, err := g.Submit(ctx, request(1))
+		require.NoError(t, err)
+		for range read {
+			_, err = s.Next(ctx)
+			require.NoError(t, err)
+		}
+		s.Close()
+		require.InDelta(t, 1000-(2+answered), s.(*stream).key.limiter.tokens.level, 1e-6, "%d events read", read)
+	}
+}
+
 func TestARefusalOfTheEngineCostsNoTokens(t *testing.T) {
 	g, e, ctx, _ := guarded(t, func(e *Entry) { e.TokensPerMinute, e.Concurrent = 100, 1 })
 	e.Refuse = func(*api.Request) error { return api.Invalid("x", "no") }

@@ -98,6 +98,9 @@ func (s *stream) Next(ctx context.Context) (api.Event, error) {
 }
 
 func (s *stream) count(ev *api.Event) {
+	if ev.Restart {
+		s.answered = 0
+	}
 	s.answered += len(ev.Tokens)
 	if ev.Done {
 		used := s.prompt + s.answered
@@ -124,6 +127,9 @@ func (s *stream) Close() {
 			ev, err := s.Stream.Next(over)
 			if err != nil {
 				break
+			}
+			if ev.Restart {
+				used = s.prompt
 			}
 			used += len(ev.Tokens)
 			if ev.Done {

@@ -77,9 +77,11 @@ type choice struct {
 }
 
 // Collect reads a call's events to the end and returns the body of the whole
-// answer. Errors are *api.Error, or ctx's own.
+// answer. fingerprint stands for the system where the events name none. Errors are
+// *api.Error, or ctx's own.
 func (c *Call) Collect(ctx context.Context, events <-chan api.Event, fingerprint string) ([]byte, error) {
 	choices := make([]choice, c.Choices())
+	prints := newFingerprints(c, fingerprint)
 	for {
 		select {
 		case <-ctx.Done():
@@ -91,9 +93,15 @@ func (c *Call) Collect(ctx context.Context, events <-chan api.Event, fingerprint
 			if err := Failure(ev); err != nil {
 				return nil, err
 			}
+			prints.note(ev)
+			if ev.Restart {
+				of := ev.Choice - ev.Choice%c.N
+				clear(choices[of : of+c.N])
+				continue
+			}
 			choices[ev.Choice].add(ev)
 			if ev.Done {
-				return c.body(choices, *ev.Usage, fingerprint)
+				return c.body(choices, *ev.Usage, prints.all())
 			}
 		}
 	}

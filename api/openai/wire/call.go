@@ -50,6 +50,9 @@ const eventBuffer = 64
 // after Done, or early when ctx ends. Ending ctx cancels what still runs; the
 // caller must end it.
 func (c *Call) Run(ctx context.Context, engine api.Engine) (<-chan api.Event, error) {
+	for _, r := range c.Requests {
+		r.Buffered = !c.Stream // and no log keeps the events
+	}
 	return c.RunFrom(ctx, engine, c.Progress(nil), 0)
 }
 
@@ -67,7 +70,7 @@ func (c *Call) RunFrom(ctx context.Context, engine api.Engine, p *Progress, atte
 		if p.Ended[i] {
 			continue
 		}
-		m := &pump{fanIn: f, first: i * c.N, so: p.Choices[i*c.N : (i+1)*c.N], echo: echoes[i]}
+		m := &pump{fanIn: f, first: i * c.N, so: p.Choices[i*c.N : (i+1)*c.N], pin: p.Pins[i], echo: echoes[i], text: echoes[i]}
 		if m.stream, err = engine.Submit(ctx, m.request(r, p, attempt)); err != nil {
 			for _, m := range pumps {
 				m.stream.Close()
@@ -122,8 +125,10 @@ type pump struct {
 	stream api.Stream
 	first  int              // of its choices
 	so     []ChoiceProgress // what each choice has already
-	echo   string
-	skip   []int // events to drop, by choice: the search starts over and they are there already
+	pin    api.Pin          // of what they have
+	text   string           // that each choice begins with
+	echo   string           // text, until it is sent
+	skip   []int            // events to drop, by choice: the search starts over and they are there already
 }
 
 // request is what to submit: r, or r behind what its choices have. A beam search
@@ -137,6 +142,7 @@ func (m *pump) request(r *api.Request, p *Progress, attempt int) *api.Request {
 	if !p.begun(m.first, len(m.so)) {
 		return &again
 	}
+	again.Resume = &api.Progress{Choices: make([]api.ChoiceProgress, len(m.so)), Pin: m.pin}
 	if r.Beams != nil {
 		for _, ch := range m.so {
 			echoed := 0
@@ -147,9 +153,8 @@ func (m *pump) request(r *api.Request, p *Progress, attempt int) *api.Request {
 		}
 		return &again
 	}
-	again.Resume = &api.Progress{}
-	for _, ch := range m.so {
-		again.Resume.Choices = append(again.Resume.Choices, api.ChoiceProgress{Tokens: ch.Tokens, Finish: ch.Finish})
+	for i, ch := range m.so {
+		again.Resume.Choices[i] = api.ChoiceProgress{Tokens: ch.Tokens, Finish: ch.Finish}
 	}
 	return &again
 }
@@ -167,7 +172,9 @@ func (m *pump) run(ctx context.Context) {
 		if err != nil {
 			ev = api.Event{Finish: api.FinishError, Err: broken(err), Done: true}
 		}
-		if Failure(ev) == nil {
+		if ev.Restart {
+			m.echo = m.text
+		} else if Failure(ev) == nil {
 			m.echoes(ctx)
 		}
 		if len(m.skip) > 0 && m.skip[ev.Choice] > 0 && Failure(ev) == nil {

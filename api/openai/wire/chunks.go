@@ -10,7 +10,8 @@ import (
 // are valid until the next call; after the first few calls it allocates nothing.
 type Chunks struct {
 	call    *Call
-	head    []byte // up to and with `"choices":[`
+	head    []byte // up to the fingerprint
+	prints  *fingerprints
 	tail    []byte // from the `]` of the choices on
 	offsets []int  // per choice: where its next token's text lies (completions' logprobs)
 	buf     []byte
@@ -18,7 +19,8 @@ type Chunks struct {
 	out     [][]byte
 }
 
-// NewChunks is for one call. fingerprint names the system that answers.
+// NewChunks is for one call. fingerprint stands for the system that answers until an event
+// names it.
 func NewChunks(c *Call, fingerprint string) *Chunks {
 	object := "chat.completion.chunk"
 	if c.Kind == Completion {
@@ -28,14 +30,17 @@ func NewChunks(c *Call, fingerprint string) *Chunks {
 	head = append(append(head, `,"object":"`...), object...)
 	head = strconv.AppendInt(append(head, `","created":`...), c.Created.Unix(), 10)
 	head = appendString(append(head, `,"model":`...), c.Model)
-	head = appendString(append(head, `,"system_fingerprint":`...), fingerprint)
-	head = append(head, `,"choices":[`...)
+	head = append(head, `,"system_fingerprint":`...)
 	tail := `]}`
 	if c.IncludeUsage {
 		tail = `],"usage":null}`
 	}
-	return &Chunks{call: c, head: head, tail: []byte(tail), offsets: make([]int, c.Choices())}
+	return &Chunks{call: c, head: head, prints: newFingerprints(c, fingerprint), tail: []byte(tail), offsets: make([]int, c.Choices())}
 }
+
+// Note has the chunks from here on name the system that ev names, if it does. Encode does
+// it, too: only what opens an answer at its first event needs it.
+func (c *Chunks) Note(ev api.Event) { c.prints.note(ev) }
 
 // Open returns the chunks that come before any token: each chat choice's role.
 // A plain completion's opening has no text; only transports that need a first
@@ -60,6 +65,7 @@ func (c *Chunks) Open() [][]byte {
 // Failure is not to come here.
 func (c *Chunks) Encode(ev api.Event) [][]byte {
 	c.reset()
+	c.prints.note(ev)
 	if ev.Text != "" || len(ev.Logprobs) > 0 || c.call.TokenIDs && len(ev.Tokens) > 0 {
 		c.text(ev)
 	}
@@ -109,17 +115,23 @@ func (c *Chunks) text(ev api.Event) {
 }
 
 func (c *Chunks) usage(u api.Usage) {
-	c.starts = append(c.starts, len(c.buf))
-	c.buf = append(c.buf, c.head...)
+	c.begins(0)
 	c.add(`],"usage":`)
 	c.buf = append(appendUsage(c.buf, u), '}')
 }
 
 func (c *Chunks) begin(choice int) {
-	c.starts = append(c.starts, len(c.buf))
-	c.buf = append(c.buf, c.head...)
+	c.begins(choice)
 	c.add(`{"index":`)
 	c.buf = append(strconv.AppendInt(c.buf, int64(choice), 10), ',')
+}
+
+// begins begins a chunk of a choice, up to and with `"choices":[`.
+func (c *Chunks) begins(choice int) {
+	c.starts = append(c.starts, len(c.buf))
+	c.buf = append(c.buf, c.head...)
+	c.buf = appendString(c.buf, c.prints.of(choice))
+	c.add(`,"choices":[`)
 }
 
 func (c *Chunks) end() { c.buf = append(c.buf, c.tail...) }

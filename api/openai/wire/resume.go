@@ -71,6 +71,7 @@ type Progress struct {
 	Seq     uint64    // of the last event
 	Usage   api.Usage // of the requests that have ended
 	Ended   []bool    // by request
+	Pins    []api.Pin // by request; of the last event that said one
 	Choices []ChoiceProgress
 }
 
@@ -83,7 +84,7 @@ type ChoiceProgress struct {
 
 // Progress adds up the events of a call.
 func (c *Call) Progress(events []api.Event) *Progress {
-	p := &Progress{Ended: make([]bool, len(c.Requests)), Choices: make([]ChoiceProgress, c.Choices())}
+	p := &Progress{Ended: make([]bool, len(c.Requests)), Pins: make([]api.Pin, len(c.Requests)), Choices: make([]ChoiceProgress, c.Choices())}
 	for _, ev := range events {
 		p.Seq = ev.Seq
 		if ev.Choice < 0 || ev.Choice >= len(p.Choices) {
@@ -94,6 +95,9 @@ func (c *Call) Progress(events []api.Event) *Progress {
 		ch.Tokens = append(ch.Tokens, ev.Tokens...)
 		if ev.Finish != api.FinishNone {
 			ch.Finish = ev.Finish
+		}
+		if ev.Pin != nil {
+			p.Pins[ev.Choice/c.N] = *ev.Pin
 		}
 		if ev.Usage != nil {
 			p.Usage, p.Ended[ev.Choice/c.N] = *ev.Usage, true

@@ -1,0 +1,42 @@
+package wire
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/api"
+)
+
+// fingerprints are the system_fingerprint of each request of a call: the numerics digest
+// that its answer is bound to, as its events say.
+type fingerprints struct {
+	prints  []string // by request
+	choices int      // of a request
+}
+
+func newFingerprints(c *Call, unknown string) *fingerprints {
+	f := &fingerprints{prints: make([]string, len(c.Requests)), choices: c.N}
+	for i := range f.prints {
+		f.prints[i] = unknown
+	}
+	return f
+}
+
+func (f *fingerprints) note(ev api.Event) {
+	if ev.Pin == nil {
+		return
+	}
+	if p := ev.Pin.Fingerprint(); p != "" {
+		f.prints[ev.Choice/f.choices] = p
+	}
+}
+
+func (f *fingerprints) of(choice int) string { return f.prints[choice/f.choices] }
+
+// all is one for the whole answer: requests of one call may be served by different kinds of
+// worker.
+func (f *fingerprints) all() string {
+	list := slices.Clone(f.prints)
+	slices.Sort(list)
+	return strings.Join(slices.Compact(list), ",")
+}
