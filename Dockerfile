@@ -49,4 +49,5 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=2m --retries=3 \
   CMD ["curl", "-fsS", "-o", "/dev/null", "http://127.0.0.1:8080/health/ready"]
 ENTRYPOINT ["millrace"]
-CMD ["serve", "--model", "/models/tiny-chat", "--listen", "0.0.0.0:8080", "--data-dir", "/var/lib/millrace"]
+# Everybody who reaches the port may ask: publish it on the loopback interface, or give --api-keys a file.
+CMD ["serve", "--model", "/models/tiny-chat", "--listen", "0.0.0.0:8080", "--api-keys", "none", "--data-dir", "/var/lib/millrace"]

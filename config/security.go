@@ -9,7 +9,7 @@ import (
 
 // Security says who may talk to a server.
 type Security struct {
-	APIKeys     string // file of keys; "": everybody may ask
+	APIKeys     string // file of keys; "": every local process may ask; NoKeys: everybody may
 	TLSCert     string // of the HTTP server; "": no TLS
 	TLSKey      string
 	TLSClientCA string // clients of the HTTP server need a certificate of it; "": they need none
@@ -17,6 +17,21 @@ type Security struct {
 	NATSAuthFile string // users of the embedded NATS server, as a nats-server configuration
 	NATSClient
 }
+
+// NoKeys is the value of --api-keys that lets everybody in, on any address.
+const NoKeys = "none"
+
+// KeysFile is the file of API keys; "": there are none.
+func (s *Security) KeysFile() string {
+	if s.APIKeys == NoKeys {
+		return ""
+	}
+	return s.APIKeys
+}
+
+// Local says whether only local processes may ask: no key is needed, and nobody said that
+// everybody may.
+func (s *Security) Local() bool { return s.APIKeys == "" }
 
 // NATSClient is how a NATS server knows us, and we it. User and password, or a
 // token, are part of the URL.
@@ -47,7 +62,7 @@ func (n *NATSClient) Validate() error {
 
 // Register adds the settings to a command's flags.
 func (s *Security) Register(f *pflag.FlagSet) {
-	f.StringVar(&s.APIKeys, "api-keys", "", "YAML file of API keys (millrace keys create), read again when it changes (default: everybody may ask)")
+	f.StringVar(&s.APIKeys, "api-keys", "", "YAML file of API keys (millrace keys create), read again when it changes; none lets everybody in (default: no keys, which needs a loopback --listen on a gateway)")
 	f.StringVar(&s.TLSCert, "tls-cert", "", "PEM file of the HTTP server's certificate, read again when it changes (default: no TLS)")
 	f.StringVar(&s.TLSKey, "tls-key", "", "PEM file of its key")
 	f.StringVar(&s.TLSClientCA, "tls-client-ca", "", "PEM file of the certificates that sign those of HTTP clients, which need one then")
@@ -74,6 +89,14 @@ func (s *Security) validate(natsListen string) error {
 		errs = append(errs, Usagef("--nats-listen: %s is reached from other machines: expected --nats-auth-file with it, or an address such as 127.0.0.1:4222", natsListen))
 	}
 	return errors.Join(errs...)
+}
+
+// publicHTTP refuses a gateway without keys on an address that other machines reach.
+func (s *Security) publicHTTP(listen string) error {
+	if !s.Local() || address("", listen) != nil || loopback(listen) {
+		return nil
+	}
+	return Usagef("--listen: %s is reached from other machines, where everybody could ask: expected --api-keys FILE with it (millrace keys create), --api-keys %s to let everybody in, or an address such as 127.0.0.1:8080", listen, NoKeys)
 }
 
 func together(flagA, a, flagB, b string) error {

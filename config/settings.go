@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/compute/model"
 )
 
@@ -151,6 +152,7 @@ func (s *Serve) Validate() error {
 		address("listen", s.Listen),
 		address("nats-listen", s.NATSListen),
 		s.validate(s.embeddedNATS()),
+		s.gateway(),
 		s.ValidateBatch(),
 		atLeast("tokenizers", s.Tokenizers, 1),
 		atLeast("detokenizers", s.Detokenizers, 1),
@@ -165,6 +167,14 @@ func (s *Serve) Validate() error {
 		errors.Join(s.Roles.validate()...),
 		s.Tracing.Validate(),
 	)
+}
+
+// gateway checks what concerns the gateway's role only.
+func (s *Serve) gateway() error {
+	if !s.Roles.Has(cluster.Gateway) {
+		return nil
+	}
+	return s.publicHTTP(s.Listen)
 }
 
 // ValidateBatch checks the settings of RegisterBatch.

@@ -97,3 +97,31 @@ func TestSecuritySettingsBelongTogether(t *testing.T) {
 		require.NoError(t, s.Validate())
 	}
 }
+
+func TestAGatewayWithoutKeysListensOnLoopbackOnly(t *testing.T) {
+	refused := func(args ...string) {
+		t.Helper()
+		err := serve(t, args...).Validate()
+		require.ErrorIs(t, err, config.ErrUsage)
+		require.ErrorContains(t, err, "--api-keys FILE")
+		require.ErrorContains(t, err, "--api-keys none")
+		require.ErrorContains(t, err, "127.0.0.1:8080")
+	}
+	for _, public := range []string{"0.0.0.0:8080", ":8080", "[::]:8080", "192.0.2.1:8080", "example.com:8080"} {
+		refused("--listen", public)
+		refused("--listen", public, "--roles", "gateway", "--nats", "nats://x")
+		require.NoError(t, serve(t, "--listen", public, "--api-keys", "keys.yaml").Validate())
+		require.NoError(t, serve(t, "--listen", public, "--api-keys", "none").Validate())
+		require.NoError(t, serve(t, "--listen", public, "--roles", "compute", "--nats", "nats://x").Validate())
+	}
+	for _, local := range []string{"127.0.0.1:0", "127.8.0.1:0", "[::1]:0", "localhost:0"} {
+		require.NoError(t, serve(t, "--listen", local).Validate())
+	}
+}
+
+func TestNoKeysIsNoFile(t *testing.T) {
+	require.Equal(t, "", serve(t, "--api-keys", "none").KeysFile())
+	require.Equal(t, "./none", serve(t, "--api-keys", "./none").KeysFile())
+	require.True(t, serve(t).Local())
+	require.False(t, serve(t, "--api-keys", "none").Local())
+}

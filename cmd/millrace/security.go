@@ -29,8 +29,8 @@ type security struct {
 func openSecurity(s *config.Security) (*security, error) {
 	x := &security{}
 	var err error
-	if s.APIKeys != "" {
-		if x.keys, err = auth.Open(s.APIKeys); err != nil {
+	if path := s.KeysFile(); path != "" {
+		if x.keys, err = auth.Open(path); err != nil {
 			return nil, config.Usagef("--api-keys: %w", err)
 		}
 	}

@@ -90,6 +90,10 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	var service atomic.Pointer[natsapi.Service]
 	handler := workerHandler(late)
 	if s.Roles.Has(cluster.Gateway) {
+		if s.APIKeys == config.NoKeys {
+			log.Warn().Str("http", secure.scheme()+listener.Addr().String()).
+				Msg("no API keys: everybody who reaches this address may ask (--api-keys none)")
+		}
 		stopSharing, err := secure.share(conn, log)
 		if err != nil {
 			return errors.Join(err, listener.Close())
