@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/millrace/millrace/compute/weights"
 )
@@ -17,7 +16,7 @@ var errNoText = errors.New("the model has no tokenizer.json: only token ids can 
 // that many tokens, all without text. Ids come from the caller; text is empty.
 func Bare(dir string, vocab int) (*Tokenizer, error) {
 	t := &Tokenizer{
-		now: time.Now, bare: true,
+		bare: true,
 		vocab: vocabulary{
 			pieces: make([]string, vocab), bytes: make([][]byte, vocab), flags: make([]uint8, vocab),
 			byteLevel: true, nul: -1,

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/millrace/millrace/api"
@@ -29,7 +30,10 @@ type Chat struct {
 	Tools               []any
 	Args                map[string]any // further variables: enable_thinking, ...
 	AddGenerationPrompt bool
-	ContinueFinal       bool // the last message stays open, for the model to go on with
+	ContinueFinal       bool // the last message stays open, for the model to continue
+	// Clock is the time that strftime_now shows, in UTC: processes in different time zones render
+	// the same text for the same clock. Zero: now.
+	Clock time.Time
 }
 
 // RenderChat writes the chat as the model's template has it; encode it with addSpecial=false.
@@ -50,7 +54,11 @@ func (t *Tokenizer) render(c Chat) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return t.template.Render(variables, t.now(), limits)
+	clock := c.Clock
+	if clock.IsZero() {
+		clock = time.Now()
+	}
+	return t.template.Render(variables, clock, limits)
 }
 
 // openTag marks the end of the message that is to be continued, as transformers marks it: the space

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 	"unicode/utf8"
 
 	hf "github.com/daulet/tokenizers"
@@ -48,7 +47,7 @@ func loadGGUF(path string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w; expected one, or a tokenizer.json beside the file", ErrFile, path, err)
 	}
-	t := &Tokenizer{now: time.Now, special: specialTokens{text: map[string]string{}, bos: -1, eos: -1}}
+	t := &Tokenizer{special: specialTokens{text: map[string]string{}, bos: -1, eos: -1}}
 	if t.vocab, err = newVocabulary(file); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	hf "github.com/daulet/tokenizers"
 
@@ -41,7 +40,7 @@ func Load(dir string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFile, err)
 	}
-	t := &Tokenizer{now: time.Now, source: source{file: sha256.Sum256(data)}}
+	t := &Tokenizer{source: source{file: sha256.Sum256(data)}}
 	if t.vocab, err = newVocabulary(data); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}

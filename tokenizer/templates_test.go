@@ -30,6 +30,9 @@ type templateFile struct {
 	Cases  []templateCase
 }
 
+// fixtureClock is the time at which transformers rendered the fixtures.
+var fixtureClock = time.Date(2025, 2, 3, 4, 5, 6, 0, time.UTC)
+
 // withTemplate is the demo tokenizer with another template and other special tokens.
 func withTemplate(t *testing.T, template string, tokens map[string]string) *Tokenizer {
 	t.Helper()
@@ -44,7 +47,6 @@ func withTemplate(t *testing.T, template string, tokens map[string]string) *Toke
 	tok, err := Load(dir)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tok.Close()) })
-	tok.now = func() time.Time { return time.Date(2025, 2, 3, 4, 5, 6, 0, time.UTC) }
 	return tok
 }
 
@@ -74,13 +76,29 @@ func TestTemplatesRenderAsInTransformers(t *testing.T) {
 			}
 			if _, ok := c.Options["continue_final_message"]; !ok {
 				t.Run(name+"/variables", func(t *testing.T) {
-					text, err := tok.template.Render(c.variables(t, file.Tokens), tok.now(), limits)
+					text, err := tok.template.Render(c.variables(t, file.Tokens), fixtureClock, limits)
 					c.check(t, text, err)
 				})
 			}
 		}
 	}
 	require.Greater(t, chats, 700, "chats that api.Message can hold")
+}
+
+func TestATemplateShowsTheClockOfTheRequestInUTC(t *testing.T) {
+	tok := withTemplate(t, "{{ strftime_now('%Y-%m-%d %H:%M') }}", nil)
+	message := []api.Message{{Role: "user", Content: "a"}}
+	arrival := time.Date(2024, 12, 31, 23, 59, 0, 0, time.UTC)
+	for _, zone := range []*time.Location{time.UTC, time.FixedZone("east", 14*3600), time.FixedZone("west", -12*3600)} {
+		text, err := tok.RenderChat(Chat{Messages: message, Clock: arrival.In(zone)})
+		require.NoError(t, err)
+		require.Equal(t, "2024-12-31 23:59", text, zone)
+	}
+	text, err := tok.RenderChat(Chat{Messages: message})
+	require.NoError(t, err)
+	now, err := time.Parse("2006-01-02 15:04", text)
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), now, time.Hour, "without a clock: now")
 }
 
 func (c *templateCase) check(t *testing.T, text string, err error) {
@@ -101,7 +119,7 @@ func (c *templateCase) check(t *testing.T, text string, err error) {
 // chat is the case as a request has it, if its messages are such.
 func (c *templateCase) chat(t *testing.T) (Chat, bool) {
 	t.Helper()
-	chat := Chat{Messages: make([]api.Message, len(c.Messages)), Args: map[string]any{}}
+	chat := Chat{Messages: make([]api.Message, len(c.Messages)), Args: map[string]any{}, Clock: fixtureClock}
 	for i, raw := range c.Messages {
 		strict := json.NewDecoder(bytes.NewReader(raw))
 		strict.DisallowUnknownFields()

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"time"
 	"unicode/utf8"
 
 	hf "github.com/daulet/tokenizers"
@@ -37,8 +36,7 @@ type Tokenizer struct {
 	special  specialTokens
 	eos      []int32
 	template *jinja.Template
-	now      func() time.Time // for strftime_now
-	bare     bool             // no tokenizer.json, see Bare
+	bare     bool // no tokenizer.json, see Bare
 	source   source
 }
 

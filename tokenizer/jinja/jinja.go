@@ -55,12 +55,11 @@ func Compile(source string) (*Template, error) {
 }
 
 // Render runs the template over a JSON object of variables; the order of keys is kept. now is what
-// strftime_now shows. Errors are *RaisedError, ErrLimit or ErrTemplate.
+// strftime_now shows, in UTC. Errors are *RaisedError, ErrLimit or ErrTemplate.
 func (t *Template) Render(variables []byte, now time.Time, l Limits) (string, error) {
-	_, offset := now.Zone()
 	var out C.millrace_jinja_bytes
 	code := C.millrace_jinja_render(t.ptr, (*C.uint8_t)(unsafe.SliceData(variables)), C.size_t(len(variables)),
-		C.int64_t(now.Unix()), C.int32_t(offset), C.uint64_t(l.Steps), C.size_t(l.Output), &out)
+		C.int64_t(now.Unix()), 0, C.uint64_t(l.Steps), C.size_t(l.Output), &out)
 	runtime.KeepAlive(t)
 	text := take(out)
 	if code != C.MILLRACE_JINJA_OK {
