@@ -9,6 +9,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -100,18 +101,18 @@ type streamOptions struct {
 var asStream = streamed{Stream: true, Options: streamOptions{IncludeUsage: true}}
 
 // comeback makes a generation request one whose answer outlives the server that
-// began it, where the server can. The id is new for every request: sent again, it
-// stands for the same answer.
+// began it, where the server can. The id is the caller's, or new for every request: sent
+// again, it stands for the same answer.
 type comeback struct {
 	Resume string `json:"stream_resume,omitempty"`
 	ID     string `json:"request_id,omitempty"`
 }
 
-func (c *client) comeback() comeback {
+func (c *client) comeback(id string) comeback {
 	if !c.t.resumes() {
-		return comeback{}
+		return comeback{ID: id}
 	}
-	return comeback{Resume: "auto", ID: nuid.Next()}
+	return comeback{Resume: "auto", ID: cmp.Or(id, nuid.Next())}
 }
 
 // resumeFor is how long a client tries to go on with a stream that it lost.
@@ -179,7 +180,7 @@ func (c *client) ChatStream(ctx context.Context, r ChatRequest) iter.Seq2[Chunk,
 		ChatRequest
 		streamed
 		comeback
-	}{r, asStream, c.comeback()}, nil)
+	}{r, asStream, c.comeback(r.RequestID)}, nil)
 }
 
 func (c *client) Complete(ctx context.Context, r CompletionRequest) (*Response, error) {
@@ -196,7 +197,7 @@ func (c *client) CompleteStream(ctx context.Context, r CompletionRequest) iter.S
 		completionWire
 		streamed
 		comeback
-	}{w, asStream, c.comeback()}, err)
+	}{w, asStream, c.comeback(r.RequestID)}, err)
 }
 
 func (c *client) Models(ctx context.Context) ([]Model, error) {

@@ -51,6 +51,15 @@ type Sampling struct {
 	TokenIDs          bool               `json:"return_token_ids,omitempty"`
 	Priority          int                `json:"priority,omitempty"`
 	Timeout           float64            `json:"timeout,omitempty"` // seconds
+
+	// RequestID is the caller's part of the answer's id: the same request sent again with it
+	// is not run again, it gets the same answer. "": a new one for each stream.
+	RequestID string `json:"request_id,omitempty"`
+
+	// UseBeamSearch asks for the N best answers of a search with NumBeams beams.
+	UseBeamSearch bool    `json:"use_beam_search,omitempty"`
+	NumBeams      int     `json:"num_beams,omitempty"`
+	LengthPenalty float64 `json:"length_penalty,omitempty"` // 0: the server's, 1
 }
 
 // Message is one turn of a conversation.
