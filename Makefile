@@ -131,11 +131,11 @@ test-quick: libs python ## Run the Go tests without the race detector
 	go test ./...
 
 .PHONY: chaos
-chaos: libs ## Run the fault suite: kills, stalls, cut networks, restarts under load, up to 15 minutes (ARGS="--scenario kills --seed 7")
+chaos: libs ## Run the fault suite: kills, cut networks, mixed pools, updates under load, up to 40 minutes (ARGS="--scenario kills --seed 7")
 	go run ./e2e/chaos $(ARGS)
 
 .PHONY: chaos-quick
-chaos-quick: libs ## Run the part of the fault suite that CI runs: one kill of each role, every stream compared
+chaos-quick: libs ## Run the part of the fault suite that CI runs: one kill of each role, and a mixed pool; every stream compared
 	go test -tags chaos -count 1 -timeout 10m ./e2e/chaos
 
 .PHONY: sanitize

@@ -4,38 +4,63 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/chaos/workload"
 )
 
 // TestNoStreamIsLostWhenAProcessOfEachRoleIsKilled is the part of the suite that
 // CI runs (make chaos-quick): kill -9 to one process of each role while streams run. The
 // moments are counted in tokens, so that a slow machine changes nothing.
 func TestNoStreamIsLostWhenAProcessOfEachRoleIsKilled(t *testing.T) {
-	const dir = "../../build/chaos/quick" // logs stay there
+	s := quick(t, "quick")
+	r, err := s.disturbed(t.Context(), "quick", s.config("quick"), func(ctx context.Context, tr *trial) error {
+		return tr.killEach(ctx, func() error { return tr.run.WaitTokens(ctx, 100+tr.random.Int64N(600)) })
+	})
+	require.NoError(t, judged(t, r, err))
+	require.Len(t, r.Faults, len(cluster.Roles))
+}
+
+// TestNoStreamIsSplicedInAMixedPool is the smallest of the mixed scenarios: workers with weights in
+// bf16 and in int8, which die in turn, and then all of a kind.
+func TestNoStreamIsSplicedInAMixedPool(t *testing.T) {
+	s := quick(t, "quick-mixed")
+	s.kills, s.resume = 7, 4*time.Second
+	r, err := s.mixed(t.Context(), &variant{name: "weights", args: []string{"--weights=int8"}})
+	require.NoError(t, judged(t, r, err))
+}
+
+// quick is a small suite. Its logs stay in build/chaos.
+func quick(t *testing.T, name string) *suite {
+	dir := filepath.Join("..", "..", "build", "chaos", name)
 	require.NoError(t, os.RemoveAll(dir))
 	absolute, err := filepath.Abs(dir)
 	require.NoError(t, err)
 	programs, err := cluster.Build(t.Context(), absolute)
 	require.NoError(t, err)
-	s := &suite{
-		out: t.Output(), dir: absolute, programs: programs, model: "../../models/tiny-chat",
-		args: []string{"--kv-memory=64MiB", "--threads=1"},
-		seed: 1, streams: 40, tokens: 60, concurrent: 20, kills: len(cluster.Roles), victims: cluster.Roles,
+	return &suite{
+		out: t.Output(), dir: absolute, programs: programs, model: "../../models/tiny-chat", accounts: "../../deploy/nats/millrace.conf",
+		args: []string{"--kv-memory=64MiB", "--threads=1"}, oracles: map[string]*workload.Oracle{},
+		seed: 1, streams: 44, tokens: 60, concurrent: 20, kills: len(cluster.Roles), victims: cluster.Roles,
 	}
-	r, err := s.disturbed(t.Context(), "quick", s.config("quick"), func(ctx context.Context, tr *trial) error {
-		return tr.killEach(ctx, func() error { return tr.run.WaitTokens(ctx, 100+tr.random.Int64N(600)) })
-	})
-	if r != nil {
-		r.Pass = err == nil && r.Good()
-		r.print(t.Output())
+}
+
+// judged prints a report and is an error unless it passes.
+func judged(t *testing.T, r *report, err error) error {
+	if r == nil {
+		return err
 	}
-	require.NoError(t, err)
-	require.True(t, r.Good(), "every stream is whole")
-	require.Len(t, r.Faults, len(cluster.Roles))
+	r.finish(t.Context(), err)
+	r.print(t.Output())
+	if !r.Pass {
+		return fmt.Errorf("the scenario failed: %s", r.Error)
+	}
+	return nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/millrace/millrace/e2e/chaos/cluster"
@@ -10,8 +9,10 @@ import (
 
 // killEach: kill -9, each role in turn, at random moments; the dead come back
 // after a while. The other process of the role is always alive.
-func killEach(ctx context.Context, s *suite) (*report, error) {
-	return s.disturbed(ctx, "kills", s.config("kills"), func(ctx context.Context, t *trial) error {
+func killEach(ctx context.Context, s *suite) (*report, error) { return s.killed(ctx, "kills") }
+
+func (s *suite) killed(ctx context.Context, name string) (*report, error) {
+	return s.disturbed(ctx, name, s.config(name), func(ctx context.Context, t *trial) error {
 		return t.killEach(ctx, func() error { return pause(ctx, t.between(time.Second, 4*time.Second)) })
 	})
 }
@@ -38,7 +39,7 @@ func (t *trial) one(role string) *cluster.Member {
 
 // killAndRestart returns when the process is ready again.
 func (t *trial) killAndRestart(ctx context.Context, m *cluster.Member, down time.Duration) error {
-	t.struck("kill "+m.Role, m.Name)
+	t.struck("kill", m.Role, m.Name)
 	if err := m.Kill(); err != nil {
 		return err
 	}
@@ -55,27 +56,4 @@ func (t *trial) restart(ctx context.Context, p *cluster.Process, down time.Durat
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	return p.WaitReady(ctx)
-}
-
-// rolling: SIGTERM to every process in turn, each is started again when it has
-// ended with exit code 0.
-func rolling(ctx context.Context, s *suite) (*report, error) {
-	return s.disturbed(ctx, "rolling", s.config("rolling"), func(ctx context.Context, t *trial) error {
-		for _, m := range t.Members("") {
-			if !slices.Contains(t.victims, m.Role) {
-				continue
-			}
-			t.struck("SIGTERM "+m.Role, m.Name)
-			ending, cancel := context.WithTimeout(ctx, startPatience)
-			err := m.Terminate(ending)
-			cancel()
-			if err != nil {
-				return err
-			}
-			if err := t.restart(ctx, m.Process, 0); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }

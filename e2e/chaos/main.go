@@ -3,7 +3,7 @@
 // off. Every answer must be the one of an undisturbed run, token by token. The
 // exit code is 0 if it is.
 //
-//	go run ./e2e/chaos                                # everything, up to 15 minutes
+//	go run ./e2e/chaos                                # everything, up to 40 minutes
 //	go run ./e2e/chaos --scenario kills --seed 7      # one scenario, as in an earlier run
 package main
 
@@ -25,6 +25,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/chaos/workload"
 )
 
 // scenario does one kind of harm.
@@ -33,18 +34,22 @@ type scenario struct {
 	run  func(context.Context, *suite) (*report, error)
 }
 
-var scenarios = []scenario{
+var scenarios = slices.Concat([]scenario{
 	{"kills", killEach},
 	{"stalls", stalls},
 	{"cuts", cuts},
 	{"nats", natsRestarts},
 	{"nats-cluster", natsCluster},
+	{"nats-gateway", natsGateway},
 	{"rolling", rolling},
+	{"rolling-checkpoint", rollingCheckpoint},
+	{"rolling-binary", rollingBinary},
 	{"scaling", scaling},
 	{"soak", soak},
+	{"gaps", gapFigures},
 	{"overload", overload},
 	{"tenants", tenants},
-}
+}, mixedScenarios())
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -65,13 +70,16 @@ type options struct {
 }
 
 func parse(args []string, out io.Writer) (*options, error) {
-	var names []string
+	var names, usual []string
 	for _, s := range scenarios {
 		names = append(names, s.name)
+		if s.name != "gaps" { // only figures, and long
+			usual = append(usual, s.name)
+		}
 	}
-	o := &options{suite: suite{out: out}}
+	o := &options{suite: suite{out: out, oracles: map[string]*workload.Oracle{}}}
 	f := pflag.NewFlagSet("chaos", pflag.ContinueOnError)
-	f.StringSliceVar(&o.scenarios, "scenario", names, "what to run")
+	f.StringSliceVar(&o.scenarios, "scenario", usual, "what to run; gaps measures gaps at kills, three times with 64 and with 200 streams")
 	f.Uint64Var(&o.seed, "seed", rand.Uint64()>>32, "of every draw: streams, moments, victims")
 	f.IntVar(&o.streams, "streams", 200, "different streams")
 	f.IntVar(&o.tokens, "tokens", 120, "tokens per stream, about")
@@ -79,11 +87,14 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.IntVar(&o.kills, "kills", 20, "kills of the scenario kills")
 	f.StringSliceVar(&o.victims, "victims", cluster.Roles, "roles that are harmed, in turn")
 	f.DurationVar(&o.soak, "soak", 2*time.Minute, "length of the scenario soak")
+	f.DurationVar(&o.resume, "mixed-timeout", 8*time.Second, "of mixed pools: --resume-timeout, longer than a killed process takes to come back")
 	f.DurationVar(&o.bounds.TTFT, "ttft", 2*time.Second, "of overload: a good answer's first token comes within this time")
 	f.DurationVar(&o.bounds.TPOT, "tpot", 100*time.Millisecond, "of overload: and the further ones within this time each, in the mean")
 	f.BoolVar(&o.split, "split", false, "overload and tenants: a cluster of two processes of each role, instead of one process with all")
 	f.IntVar(&o.tenantRequests, "tenant-requests", 250, "of tenants: requests of the watched tenant beside each load, about")
-	f.DurationVar(&o.limit, "limit", 15*time.Minute, "for everything; what has not ended then fails")
+	f.DurationVar(&o.limit, "limit", 40*time.Minute, "for everything; what has not ended then fails")
+	f.StringVar(&o.previous, "previous", "1c022e8", "commit whose program rolling-binary updates from")
+	f.StringVar(&o.accounts, "accounts", "deploy/nats/millrace.conf", "nats-server configuration with a user for each role (none: NATS trusts everybody)")
 	f.StringVar(&o.model, "model", "models/tiny-chat", "directory of the model")
 	f.StringArrayVar(&o.args, "serve", []string{"--kv-memory=128MiB", "--threads=1"}, "a flag for every millrace process (repeat)")
 	f.StringVar(&o.results, "results", "", "directory for the result as JSON and Markdown (none: not written)")
@@ -116,6 +127,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if o.programs, err = cluster.Build(ctx, o.dir); err != nil {
 		return err
 	}
+	o.builds = o.dir
 	o.dir = filepath.Join(o.dir, begin.Format("150405"))
 	fmt.Fprintf(out, "seed %d, logs in %s\n", o.seed, o.dir)
 	if o.results != "" {
@@ -147,12 +159,17 @@ func (s *suite) one(ctx context.Context, sc scenario) *report {
 	if r == nil {
 		r = &report{Scenario: sc.name}
 	}
-	if err != nil {
-		r.Error = errors.Join(err, context.Cause(ctx)).Error()
-	}
-	r.Pass = err == nil && r.Good()
+	r.finish(ctx, err)
 	r.print(s.out)
 	return r
+}
+
+// finish is the verdict: err is what went wrong in the scenario.
+func (s *report) finish(ctx context.Context, err error) {
+	if err = errors.Join(err, s.missed()); err != nil {
+		s.Error = errors.Join(err, context.Cause(ctx)).Error()
+	}
+	s.Pass = err == nil && s.Good()
 }
 
 func (r *results) failed() (names []string) {

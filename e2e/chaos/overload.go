@@ -5,13 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/e2e/chaos/cluster"
 	"github.com/millrace/millrace/e2e/chaos/load"
@@ -60,10 +56,11 @@ func (s *suite) serve(ctx context.Context, name string, tenants ...string) (v *s
 	}
 	v = &server{suite: s, keys: map[string]string{}, requests: load.Requests(loadDraws, s.seed)}
 	if len(tenants) > 0 {
-		args, err := v.makeKeys(c.Dir, tenants)
+		keys, args, err := makeKeys(c.Dir, tenants)
 		if err != nil {
 			return nil, func() error { return nil }, err
 		}
+		v.keys = keys
 		c.Args = append(args, c.Args...)
 	}
 	started, cancel := context.WithTimeout(ctx, startPatience)
@@ -73,24 +70,6 @@ func (s *suite) serve(ctx context.Context, name string, tenants ...string) (v *s
 		err = v.findCapacity(ctx, append(tenants, "")[0])
 	}
 	return v, v.Close, err
-}
-
-func (v *server) makeKeys(dir string, tenants []string) ([]string, error) {
-	var file strings.Builder
-	for _, tenant := range tenants {
-		key, entry := auth.NewKey(tenant)
-		line, err := entry.Line()
-		if err != nil {
-			return nil, err
-		}
-		v.keys[tenant] = key
-		file.WriteString(line)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	path := filepath.Join(dir, "keys.yaml")
-	return []string{"--api-keys", path}, os.WriteFile(path, []byte(file.String()), 0o600)
 }
 
 // client of a tenant: its connections stay open, however many refusals there are.
@@ -163,7 +142,7 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 			shares[i] = shares[i].add(used)
 		}
 	}
-	r := &report{Scenario: "overload", Faults: map[string]int{}}
+	r := &report{Scenario: "overload", Faults: map[string]int{}, Least: least{Streams: loadRounds * v.concurrent}}
 	r.Notes = append(r.Notes, fmt.Sprintf("capacity %.1f requests/s; good: first token within %v, further ones within %v each; the load runs on the server's cores",
 		v.capacity, s.bounds.TTFT, s.bounds.TPOT))
 	r.Table = []string{"| offered/s | served/s | good/s | good tokens/s | refused | without Retry-After | failed | TTFT p50, p99 | TPOT p50, p99 | refusal p50, p99, max | sent late p99 | cores: server, load, others |",
@@ -194,6 +173,9 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 	var broken error
 	if ratio < leastGoodput {
 		broken = fmt.Errorf("goodput falls to %.1f%% of the best, expected at least %.0f%%", 100*ratio, 100*leastGoodput)
+	}
+	if last.Refused == 0 {
+		err = errors.Join(err, fmt.Errorf("nothing was refused at %g times the capacity", multiples[len(multiples)-1]))
 	}
 	if last.Refusals.P99 >= mostRefusal {
 		broken = errors.Join(broken, fmt.Errorf("refusals take up to %.1f ms (p99), expected less than %d ms", last.Refusals.P99, mostRefusal))

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/e2e/chaos/cluster"
 	"github.com/millrace/millrace/e2e/chaos/workload"
 )
 
@@ -21,19 +24,76 @@ type report struct {
 	Faults   map[string]int `json:"faults"` // how often each kind struck
 	workload.Outcome
 	Gaps         workload.Gaps            `json:"gaps"`
-	GapsAtFaults map[string]workload.Gaps `json:"gaps_at_faults"` // by kind of fault
-	Migrations   float64                  `json:"migrations"`     // at least: what a killed process had not shown is not in it
+	GapsAtFaults map[string]workload.Gaps `json:"gaps_at_faults"`     // by kind of fault
+	Hits         int                      `json:"hits"`               // faults that met running streams
+	HitStreams   int                      `json:"hit_streams"`        // that ran at a fault, summed over the faults
+	Migrations   float64                  `json:"migrations"`         // at least: what a killed process had not shown is not in it
+	Takeovers    float64                  `json:"takeovers"`          // of calls, by another gateway; likewise
+	SpyRefused   int                      `json:"spy_refused"`        // tries to read another tenant's stream
+	SpyLeaked    int                      `json:"spy_leaked"`         // those that worked
+	Distinct     int                      `json:"distinct,omitempty"` // of a mixed pool: streams that the pools answer differently
+	Least        least                    `json:"least"`
 	Notes        []string                 `json:"notes,omitempty"`
 	Table        []string                 `json:"table,omitempty"` // Markdown
 	Error        string                   `json:"error,omitempty"`
 	Pass         bool                     `json:"pass"`
 }
 
-func (t *trial) report(name string, results []workload.Result) *report {
+// least is what has to have happened in a scenario: without it, a pass would say nothing.
+type least struct {
+	Streams int `json:"streams"` // compared
+	Hits    int `json:"hits"`    // faults that met running streams
+	Moves   int `json:"moves"`   // sequences that migrated, and calls that another gateway took over
+	Refused int `json:"refused"` // tries of a tenant to read another's stream
+
+	NoEqual  int `json:"no_equal,omitempty"` // of a mixed pool: streams that ended without an equal worker
+	Distinct int `json:"distinct,omitempty"` // of a mixed pool: streams that the pools answer differently
+}
+
+// missed is an error for each number below its least.
+func (s *report) missed() error {
+	var errs []error
+	for _, n := range []struct {
+		what         string
+		found, least int
+	}{
+		{"streams", s.Streams, s.Least.Streams}, {"faults that met running streams", s.Hits, s.Least.Hits},
+		{"migrations and takeovers", int(s.Migrations + s.Takeovers), s.Least.Moves},
+		{"refused tries to read another tenant's stream", s.SpyRefused, s.Least.Refused},
+		{"streams that ended without an equal worker", s.NoEqual, s.Least.NoEqual},
+		{"streams that the pools answer differently", s.Distinct, s.Least.Distinct},
+	} {
+		if n.found < max(n.least, 0) {
+			errs = append(errs, fmt.Errorf("%s: found %d, expected at least %d", n.what, n.found, n.least))
+		}
+	}
+	if s.SpyLeaked > 0 {
+		errs = append(errs, fmt.Errorf("%d streams were read with another tenant's key", s.SpyLeaked))
+	}
+	return errors.Join(errs...)
+}
+
+// moving are the roles whose loss makes something of a stream go on elsewhere.
+var moving = []string{cluster.RoleGateway, cluster.RoleCompute, cluster.RoleDetok}
+
+// expectation is the least of a scenario with faults: all streams were compared, each fault met
+// some of them, and each loss of a process that has something of a stream moved at least one.
+func (t *trial) expectation() (l least) {
+	l = least{Streams: max(t.streams, 1), Hits: max(len(t.faults), 1), Refused: 1}
+	for _, f := range t.faults {
+		if slices.Contains(moving, f.role) {
+			l.Moves++
+		}
+	}
+	return l
+}
+
+func (t *trial) report(ctx context.Context, name string, results []workload.Result) (*report, error) {
 	r := &report{
-		Scenario: name, Faults: map[string]int{}, Outcome: workload.Judge(t.expected, results),
+		Scenario: name, Faults: map[string]int{}, Least: t.expectation(),
 		Gaps: workload.AllGaps(results), GapsAtFaults: map[string]workload.Gaps{},
-		Migrations: t.watch.total("millrace_migrations_total"),
+		Migrations: t.watch.total("millrace_migrations_total"), Takeovers: t.watch.total("millrace_resume_takeovers_total"),
+		SpyRefused: int(t.spy.refused.Load()), SpyLeaked: int(t.spy.leaked.Load()),
 	}
 	moments := map[string][]time.Time{}
 	for _, f := range t.faults {
@@ -44,8 +104,17 @@ func (t *trial) report(name string, results []workload.Result) *report {
 	for kind, at := range moments {
 		r.GapsAtFaults[kind] = workload.GapsAt(results, at)
 	}
+	r.Hits, r.HitStreams = workload.Hits(results, moments["all"])
 	r.Notes = append(r.Notes, t.longest(results)...)
-	return r
+	err := t.replay(ctx, t.pools, results)
+	r.Outcome = workload.Judge(t.oracles, results)
+	if len(t.pools) == 1 { // with a pool of two equals, one is left or comes back
+		r.Lost, r.NoEqual = r.Lost+r.NoEqual, 0
+	}
+	for _, leak := range t.spy.leaks {
+		r.Wrong = append(r.Wrong, leak)
+	}
+	return r, err
 }
 
 // longest names the streams with the three longest gaps, and what was done just
@@ -92,17 +161,17 @@ func (r *results) write(dir, name string) error {
 func (r *results) table(w io.Writer) {
 	fmt.Fprintf(w, "# Fault suite, %s\n\n%s, commit %s, seed %d, `chaos %s`. Gaps are between two chunks of tokens at the client, in ms:\n"+
 		"p50 / p99 / longest; at a fault, for each stream that was running, the longest that overlaps the second after it.\n\n"+
-		"| scenario | faults | streams | whole | lost | duplicated | missing | differing | gaps | gaps at faults | migrations | seconds | |\n"+
-		"|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+		"| scenario | faults, of them among running streams | streams | whole | ended without an equal worker | lost | duplicated | missing | spliced | differing | gaps | gaps at faults | migrations, takeovers | seconds | |\n"+
+		"|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
 		r.Time, r.Machine, r.Commit, r.Seed, strings.Join(r.Arguments, " "))
 	for _, s := range r.Scenarios {
 		var faults []string
 		for _, kind := range slices.Sorted(maps.Keys(s.Faults)) {
 			faults = append(faults, fmt.Sprintf("%d x %s", s.Faults[kind], kind))
 		}
-		fmt.Fprintf(w, "| %s | %s | %d | %d | %d | %d | %d | %d | %s | %s | %.0f | %.0f | %s |\n", s.Scenario, strings.Join(faults, ", "),
-			s.Streams, s.Completed, s.Lost, s.Duplicated, s.Missing, s.Differing, short(s.Gaps), short(s.GapsAtFaults["all"]),
-			s.Migrations, s.Seconds, verdict(s.Pass))
+		fmt.Fprintf(w, "| %s | %s; %d | %d | %s | %d | %d | %d | %d | %d | %d | %s | %s | %.0f, %.0f | %.0f | %s |\n", s.Scenario, strings.Join(faults, ", "), s.Hits,
+			s.Streams, s.completed(), s.NoEqual, s.Lost, s.Duplicated, s.Missing, s.Spliced, s.Differing, short(s.Gaps), short(s.GapsAtFaults["all"]),
+			s.Migrations, s.Takeovers, s.Seconds, verdict(s.Pass))
 	}
 	for _, s := range r.Scenarios {
 		for _, note := range s.Notes {
@@ -112,6 +181,19 @@ func (r *results) table(w io.Writer) {
 			fmt.Fprintf(w, "\n%s\n", strings.Join(s.Table, "\n"))
 		}
 	}
+}
+
+// completed are the whole answers, and whose they are where there is more than one pool.
+func (s *report) completed() string {
+	text := fmt.Sprint(s.Completed)
+	if len(s.ByKind) < 2 {
+		return text
+	}
+	var kinds []string
+	for _, kind := range slices.Sorted(maps.Keys(s.ByKind)) {
+		kinds = append(kinds, fmt.Sprintf("%d of %s", s.ByKind[kind], kind))
+	}
+	return text + " (" + strings.Join(kinds, ", ") + ")"
 }
 
 func short(g workload.Gaps) string {
@@ -130,8 +212,10 @@ func verdict(pass bool) string {
 
 // print says what a scenario found.
 func (s *report) print(w io.Writer) {
-	fmt.Fprintf(w, "  %s: %d streams, %d whole, %d lost, %d duplicated, %d missing, %d differing, %d tokens, %.0f migrations, %.0f s\n",
-		verdict(s.Pass), s.Streams, s.Completed, s.Lost, s.Duplicated, s.Missing, s.Differing, s.Tokens, s.Migrations, s.Seconds)
+	fmt.Fprintf(w, "  %s: %d streams, %s whole, %d ended without an equal worker, %d lost, %d duplicated, %d missing, %d spliced, %d differing, %d tokens, %.0f s\n",
+		verdict(s.Pass), s.Streams, s.completed(), s.NoEqual, s.Lost, s.Duplicated, s.Missing, s.Spliced, s.Differing, s.Tokens, s.Seconds)
+	fmt.Fprintf(w, "  %d faults met running streams, %d in all; %.0f migrations, %.0f takeovers; %d tries to read another tenant's stream, %d worked; %d streams without a seed not replayed\n",
+		s.Hits, s.HitStreams, s.Migrations, s.Takeovers, s.SpyRefused+s.SpyLeaked, s.SpyLeaked, s.Unreplayed)
 	fmt.Fprintf(w, "  token gaps p50 / p99 / max: %s ms\n", short(s.Gaps))
 	for _, kind := range slices.Sorted(maps.Keys(s.GapsAtFaults)) {
 		fmt.Fprintf(w, "  at %s: %s ms\n", kind, short(s.GapsAtFaults[kind]))

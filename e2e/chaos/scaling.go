@@ -26,7 +26,7 @@ const (
 // all busy: that bound is in the notes, from the processor time of every process
 // and of the load itself.
 func scaling(ctx context.Context, s *suite) (*report, error) {
-	r := &report{Scenario: "scaling", Faults: map[string]int{}}
+	r := &report{Scenario: "scaling", Faults: map[string]int{}, Least: least{Streams: 3 * scalingClients}}
 	begin := time.Now()
 	first := 0.0
 	for _, n := range []int{1, 2, 4} {

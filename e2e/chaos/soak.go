@@ -43,20 +43,22 @@ func soak(ctx context.Context, s *suite) (_ *report, err error) {
 		})
 		all = append(all, results...)
 		if err := errors.Join(err, t.whole(ctx)); err != nil {
-			return t.report("soak", all), err
+			r, unsaid := t.report(ctx, "soak", all)
+			return r, errors.Join(err, unsaid)
 		}
 		w, err := t.weigh(ctx)
 		if err != nil {
-			return t.report("soak", all), err
+			r, unsaid := t.report(ctx, "soak", all)
+			return r, errors.Join(err, unsaid)
 		}
 		weights = append(weights, w)
 	}
-	r := t.report("soak", all)
+	r, err := t.report(ctx, "soak", all)
 	r.Seconds = time.Since(begin).Seconds()
 	r.Notes = append(r.Notes, fmt.Sprintf("%d streams were left in the middle, %d of %d requests in bursts were refused",
 		side.left.Load(), side.refused.Load(), side.burst.Load()))
 	r.Table = weights.table()
-	return r, errors.Join(side.err(), weights.flat())
+	return r, errors.Join(err, side.err(), weights.flat())
 }
 
 // mischief is what clients do beside their streams.
@@ -94,12 +96,17 @@ func (m *mischief) round(ctx context.Context, t *trial, random *rand.Rand, d tim
 	return ctx.Err()
 }
 
+// anyone is the i-th of some clients of all ways.
+func (t *trial) anyone(i int) client.Client {
+	return t.client(&workload.Stream{ID: i, Way: workload.Way{Over: []string{"http", "nats"}[i%2], Tenant: callers[i/2%len(callers)]}})
+}
+
 var endless = client.CompletionRequest{Prompt: "Once upon a time", MaxTokens: 1000, Sampling: client.Sampling{IgnoreEOS: true}}
 
 // leave opens long streams and leaves them after a few tokens.
 func (m *mischief) leave(ctx context.Context, t *trial) {
 	for i := 0; ctx.Err() == nil; i++ {
-		c := t.run.Clients.Of([]string{"http", "nats"}[i%2], i/2)
+		c := t.anyone(i)
 		chunks := 0
 		for _, err := range c.CompleteStream(ctx, endless) {
 			if err != nil && ctx.Err() == nil && workload.Refusal(err) == 0 {
@@ -122,7 +129,7 @@ func (m *mischief) bursts(ctx context.Context, t *trial) {
 			all.Go(func() {
 				short := endless
 				short.MaxTokens = 8
-				_, err := t.run.Clients.Of([]string{"http", "nats"}[i%2], i/2).Complete(ctx, short)
+				_, err := t.anyone(i).Complete(ctx, short)
 				m.burst.Add(1)
 				switch {
 				case workload.Refusal(err) > 0:

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,9 +20,13 @@ import (
 type suite struct {
 	out        io.Writer
 	dir        string // logs and data, a folder for each scenario
+	builds     string // of programs
 	programs   cluster.Programs
+	previous   string // commit to update from
 	model      string
-	args       []string // for every Millrace process
+	accounts   string        // nats-server configuration; "": NATS trusts everybody
+	resume     time.Duration // of a mixed pool: how long a request waits for an equal worker
+	args       []string      // for every Millrace process
 	seed       uint64
 	streams    int // different streams
 	tokens     int // per stream, about
@@ -36,7 +39,12 @@ type suite struct {
 
 	tenantRequests int // of the tenant that is watched
 
-	expected map[int]*workload.Answer // of an undisturbed run; made by the first scenario
+	oracles map[string]*workload.Oracle // by the pool's name; made when first asked for
+	runs    int                         // of oracles
+}
+
+func (s *suite) workload(p pool) []*workload.Stream {
+	return workload.Streams(s.streams, s.tokens, s.seed, callers, p.kinds...)
 }
 
 const (
@@ -51,75 +59,113 @@ type trial struct {
 	*suite
 	*cluster.Cluster
 
-	random *rand.Rand
-	run    *workload.Run
-	watch  *watch
+	random  *rand.Rand
+	run     *workload.Run
+	watch   *watch
+	keys    map[string]string // by tenant
+	spy     *spy
+	pools   []pool // whose answers may be found
+	oracles []*workload.Oracle
+	all     []workload.Result // of the phases, where a scenario has some
+	wrong   []string          // promises that a phase broke
 
-	mu     sync.Mutex
-	faults []fault
+	mu      sync.Mutex
+	clients []workload.Clients // the last are for new streams
+	faults  []fault
 }
 
 // fault is something that was done to the cluster.
 type fault struct {
 	kind string // "kill compute"
+	role string
 	at   time.Time
 }
 
 // struck records a fault that begins now.
-func (t *trial) struck(kind, name string) {
+func (t *trial) struck(kind, role, name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.faults = append(t.faults, fault{kind, time.Now()})
-	fmt.Fprintf(t.out, "  %s: %s\n", kind, name)
+	t.faults = append(t.faults, fault{kind + " " + role, role, time.Now()})
+	fmt.Fprintf(t.out, "  %s %s: %s\n", kind, role, name)
+}
+
+// client of a stream that begins now.
+func (t *trial) client(s *workload.Stream) client.Client {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.clients[len(t.clients)-1].Of(s.Way, s.ID/2)
+}
+
+// use makes clients that know some gateways. Streams that begin from now on are asked by them.
+func (t *trial) use(gateways []string) error {
+	clients, err := dial(t.Cluster, gateways, t.keys)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.clients = append(t.clients, clients)
+	return err
 }
 
 // config is a cluster of two processes of each role. However long a stream waits, it is not
 // refused: it would count as lost.
 func (s *suite) config(name string) cluster.Config {
 	return cluster.Config{
-		Dir: filepath.Join(s.dir, name), Programs: s.programs, Model: s.model,
+		Dir: filepath.Join(s.dir, name), Programs: s.programs, Model: s.model, Accounts: s.accounts,
 		Members: cluster.Each(2), NATSServers: 1, Args: append([]string{"--max-queue-wait=0"}, s.args...),
 	}
 }
 
-// open starts a cluster with clients. The suite's first one answers every stream
-// undisturbed: those are the answers that all scenarios expect. close is due even
-// after an error.
-func (s *suite) open(ctx context.Context, name string, c cluster.Config) (t *trial, stop func() error, err error) {
+// open starts a cluster with clients, and makes the oracles: the answers of the pools that are
+// in it. close is due even after an error.
+func (s *suite) open(ctx context.Context, name string, c cluster.Config, pools ...pool) (t *trial, stop func() error, err error) {
+	stop = func() error { return nil }
+	if len(pools) == 0 {
+		pools = []pool{poolA}
+	}
+	t = &trial{suite: s, random: rand.New(rand.NewPCG(s.seed, uint64(len(name)))), pools: pools}
+	for _, p := range pools {
+		o, err := s.oracle(ctx, p)
+		if err != nil {
+			return nil, stop, err
+		}
+		t.oracles = append(t.oracles, o)
+	}
+	keys, args, err := makeKeys(c.Dir, callers)
+	if err != nil {
+		return nil, stop, err
+	}
+	t.keys, c.Args = keys, append(args, c.Args...)
 	started, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	cl, err := cluster.Start(started, c)
+	t.Cluster, err = cluster.Start(started, c)
+	stop = func() error {
+		for _, c := range t.clients {
+			c.Close()
+		}
+		return t.Close()
+	}
 	if err != nil {
-		return nil, cl.Close, err
+		return nil, stop, err
 	}
-	clients, err := dial(cl)
-	if err != nil {
-		return nil, cl.Close, err
-	}
-	t = &trial{suite: s, Cluster: cl, random: rand.New(rand.NewPCG(s.seed, uint64(len(name)))), watch: newWatch(cl)}
-	t.run = &workload.Run{Clients: clients, Streams: workload.Streams(s.streams, s.tokens, s.seed),
-		Concurrent: s.concurrent, Patience: streamPatience}
-	if s.expected == nil {
-		begin := time.Now()
-		s.expected, err = workload.Expected(t.run.Ask(ctx, nil))
-		fmt.Fprintf(s.out, "  %d streams undisturbed: %.1f s\n", s.streams, time.Since(begin).Seconds())
-	}
-	return t, func() error { clients.Close(); return cl.Close() }, err
+	t.watch = newWatch(t.Cluster)
+	t.spy = &spy{gateways: t.Gateways, keys: keys}
+	t.run = &workload.Run{Clients: t.client, Streams: s.workload(pools[0]), Concurrent: s.concurrent, Patience: streamPatience}
+	t.run.Begun = func(stream *workload.Stream, id string) { t.spy.begun(ctx, stream, id) }
+	return t, stop, t.use(t.Gateways())
 }
 
 // disturbed asks the streams of a cluster while harm is done to it, and judges
 // the answers. harm returns when the last fault is over.
-func (s *suite) disturbed(ctx context.Context, name string, c cluster.Config, harm func(context.Context, *trial) error) (_ *report, err error) {
+func (s *suite) disturbed(ctx context.Context, name string, c cluster.Config, harm func(context.Context, *trial) error, pools ...pool) (_ *report, err error) {
 	begin := time.Now()
-	t, stop, err := s.open(ctx, name, c)
+	t, stop, err := s.open(ctx, name, c, pools...)
 	defer func() { err = errors.Join(err, stop()) }()
 	if err != nil {
 		return nil, err
 	}
 	results, harmed := t.harmed(ctx, harm)
-	r := t.report(name, results)
+	r, err := t.report(ctx, name, results)
 	r.Seconds = time.Since(begin).Seconds()
-	return r, errors.Join(harmed, t.whole(ctx))
+	return r, errors.Join(harmed, err, t.whole(ctx))
 }
 
 // harmed asks the streams until harm is over and every stream has ended.
@@ -143,6 +189,7 @@ func (t *trial) harmed(ctx context.Context, harm func(context.Context, *trial) e
 	t.watch.look(ctx)
 	stop()
 	side.Wait()
+	t.spy.tries.Wait()
 	return results, err
 }
 
@@ -179,27 +226,6 @@ func (t *trial) idle(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// dial makes the clients, as a user would: each knows every gateway, and starts
-// with another one.
-func dial(cl *cluster.Cluster) (workload.Clients, error) {
-	clients := workload.Clients{}
-	gateways := cl.Gateways()
-	for i, first := range gateways {
-		others := slices.Concat(gateways[i+1:], gateways[:i])
-		overHTTP, err := client.NewHTTP(first, client.WithServers(others...))
-		if err != nil {
-			return nil, err
-		}
-		clients["http"] = append(clients["http"], overHTTP)
-	}
-	overNATS, err := client.DialNATS(cl.NATSURL())
-	if err != nil {
-		return nil, err
-	}
-	clients["nats"] = []client.Client{overNATS}
-	return clients, nil
 }
 
 // pause waits for d.

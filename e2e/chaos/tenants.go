@@ -47,7 +47,7 @@ func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 			used[i] = used[i].add(now)
 		}
 	}
-	r := &report{Scenario: "tenants", Faults: map[string]int{}}
+	r := &report{Scenario: "tenants", Faults: map[string]int{}, Least: least{Streams: v.tenantRequests}}
 	r.Notes = append(r.Notes, fmt.Sprintf("capacity %.1f requests/s, the tenant's own load %.1f/s, its neighbour's %.1f/s, %d x %.0f s each; the load runs on the server's cores",
 		v.capacity, ownLoad*v.capacity, loudLoad*v.capacity, tenantRounds, v.tenantTime().Seconds()))
 	r.Table = []string{"| neighbour's load | requests | refused | TTFT p50, p99, max | TPOT p50, p99 | sent late p99 | good tokens/s | neighbour: answered, refused | its TTFT, TPOT p50 | its good tokens/s | cores: server, load, others |",

@@ -1,18 +1,17 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"time"
+	"sync"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
+	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/e2e/badnet"
@@ -36,12 +35,24 @@ type Config struct {
 	Dir         string // logs and data; made if it is not there
 	Programs    Programs
 	Model       string
-	Members     map[string]int // processes of each role
+	Members     map[string]int // processes of each role, all alike
+	Groups      []Group        // further processes
 	NATSServers int
+	Accounts    string   // nats-server configuration with a user for each role; "": NATS trusts everybody
 	Proxied     bool     // every process reaches NATS through a proxy of its own
 	Args        []string // for every Millrace process
 	Listen      []string // HTTP addresses of the first gateways; the others get free ports
 	NATSListen  string   // of the first NATS server; "": a free port
+}
+
+// Group is processes of a role that differ from the others of the cluster.
+type Group struct {
+	Role    string
+	Name    string // of the processes: NAME-1, NAME-2; "": the role
+	Count   int
+	Program string   // "": Programs.Millrace
+	Model   string   // "": Config.Model
+	Args    []string // added to Config.Args; the last value of a flag counts
 }
 
 // Each gives every role n processes.
@@ -55,14 +66,19 @@ func Each(n int) map[string]int {
 
 // Cluster is a set of running processes.
 type Cluster struct {
+	config Config
+	nats   *natsServers
+
+	mu      sync.Mutex
 	members []*Member
-	nats    *natsServers
+	removed []*Member // ended for good; Close ends what runs of them
 }
 
 // Member is a Millrace process.
 type Member struct {
 	*Process
 
+	Group string        // Group.Name
 	URL   string        // of its HTTP server
 	Proxy *badnet.Proxy // its way to NATS; nil without Config.Proxied
 }
@@ -70,7 +86,7 @@ type Member struct {
 // Start starts NATS and then all members, and returns when they are ready.
 // Close is due even after an error.
 func Start(ctx context.Context, c Config) (*Cluster, error) {
-	cl := &Cluster{}
+	cl := &Cluster{config: c}
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return cl, err
 	}
@@ -82,19 +98,57 @@ func Start(ctx context.Context, c Config) (*Cluster, error) {
 		return cl, err
 	}
 	for _, role := range append([]string{RoleServer}, Roles...) {
-		for i := range c.Members[role] {
-			m, err := cl.member(ctx, &c, role, i)
-			if err != nil {
-				return cl, err
-			}
-			cl.members = append(cl.members, m)
+		if err := cl.create(ctx, Group{Role: role, Count: c.Members[role]}); err != nil {
+			return cl, err
 		}
 	}
-	members := make([]*Process, len(cl.members))
-	for i, m := range cl.members {
-		members[i] = m.Process
+	for _, g := range c.Groups {
+		if err := cl.create(ctx, g); err != nil {
+			return cl, err
+		}
 	}
-	return cl, up(ctx, members)
+	return cl, up(ctx, processes(cl.Members("")))
+}
+
+// Add starts processes in a running cluster and returns when they are ready.
+func (cl *Cluster) Add(ctx context.Context, groups ...Group) error {
+	before := len(cl.Members(""))
+	for _, g := range groups {
+		if err := cl.create(ctx, g); err != nil {
+			return err
+		}
+	}
+	return up(ctx, processes(cl.Members("")[before:]))
+}
+
+// Remove takes a member that has ended out of the cluster.
+func (cl *Cluster) Remove(m *Member) {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	cl.members = slices.DeleteFunc(slices.Clone(cl.members), func(x *Member) bool { return x == m })
+	cl.removed = append(cl.removed, m)
+}
+
+// create makes the processes of a group; nothing runs yet.
+func (cl *Cluster) create(ctx context.Context, g Group) error {
+	for i := range g.Count {
+		m, err := cl.member(ctx, g, i)
+		if err != nil {
+			return err
+		}
+		cl.mu.Lock()
+		cl.members = append(cl.members, m)
+		cl.mu.Unlock()
+	}
+	return nil
+}
+
+func processes(members []*Member) []*Process {
+	all := make([]*Process, len(members))
+	for i, m := range members {
+		all[i] = m.Process
+	}
+	return all
 }
 
 // up starts processes and waits until all are ready.
@@ -112,9 +166,10 @@ func up(ctx context.Context, processes []*Process) error {
 	return nil
 }
 
-func (cl *Cluster) member(ctx context.Context, c *Config, role string, i int) (*Member, error) {
+func (cl *Cluster) member(ctx context.Context, g Group, i int) (*Member, error) {
+	c, role := &cl.config, g.Role
 	var listen string
-	if role == RoleGateway && i < len(c.Listen) {
+	if role == RoleGateway && g.Name == "" && i < len(c.Listen) {
 		listen = c.Listen[i]
 	} else {
 		free, err := freeAddrs(ctx, 1)
@@ -123,8 +178,8 @@ func (cl *Cluster) member(ctx context.Context, c *Config, role string, i int) (*
 		}
 		listen = free[0]
 	}
-	name := fmt.Sprintf("%s-%d", role, i+1)
-	m := &Member{URL: "http://" + listen}
+	name := fmt.Sprintf("%s-%d", cmp.Or(g.Name, role), i+1)
+	m := &Member{Group: g.Name, URL: "http://" + listen}
 	servers := cl.nats.clients
 	if c.Proxied {
 		var err error
@@ -133,25 +188,20 @@ func (cl *Cluster) member(ctx context.Context, c *Config, role string, i int) (*
 		}
 		servers = []string{m.Proxy.Addr()}
 	}
-	roles := role
+	roles, user := role, role
 	if role == RoleServer {
-		roles = strings.Join(Roles, ",")
+		roles, user = strings.Join(Roles, ","), userNode
 	}
-	args := append([]string{"serve", "--roles", roles, "--nats", natsURL(servers), "--model", c.Model, "--listen", listen,
-		"--data-dir", filepath.Join(c.Dir, name), "--log-format", "json"}, c.Args...)
-	m.Process = &Process{Name: name, Role: role, path: c.Programs.Millrace, args: args,
+	args := append([]string{"serve", "--roles", roles, "--nats", cl.nats.url(user, servers), "--model", cmp.Or(g.Model, c.Model), "--listen", listen,
+		"--data-dir", filepath.Join(c.Dir, name), "--log-format", "json"}, slices.Concat(c.Args, g.Args)...)
+	m.Process = &Process{Name: name, Role: role, path: cmp.Or(g.Program, c.Programs.Millrace), args: args,
 		log: filepath.Join(c.Dir, name+".log"), ready: m.URL + "/health/ready"}
 	return m, nil
 }
 
-func natsURL(addrs []string) string { return "nats://" + strings.Join(addrs, ",nats://") }
-
 // Processes are all of them, Millrace's first.
 func (cl *Cluster) Processes() []*Process {
-	var all []*Process
-	for _, m := range cl.members {
-		all = append(all, m.Process)
-	}
+	all := processes(cl.Members(""))
 	if cl.nats != nil {
 		all = append(all, cl.nats.processes...)
 	}
@@ -159,13 +209,23 @@ func (cl *Cluster) Processes() []*Process {
 }
 
 // NATSURL is for clients: every server, without a proxy.
-func (cl *Cluster) NATSURL() string { return natsURL(cl.nats.clients) }
+func (cl *Cluster) NATSURL() string { return cl.nats.url(userClient, cl.nats.clients) }
+
+// NATSOptions are a client's further settings of its connection.
+func (cl *Cluster) NATSOptions() []nats.Option {
+	if cl.nats.passwords == nil {
+		return nil
+	}
+	return []nats.Option{nats.CustomInboxPrefix("_INBOX." + userClient)}
+}
 
 // NATS are the NATS servers' processes.
 func (cl *Cluster) NATS() []*Process { return cl.nats.processes }
 
 // Members are the processes of a role, or all of them for "".
 func (cl *Cluster) Members(role string) []*Member {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
 	var some []*Member
 	for _, m := range cl.members {
 		if role == "" || m.Role == role {
@@ -199,7 +259,7 @@ func (cl *Cluster) EndedByItself() error {
 // Terminate ends every process by SIGTERM: Millrace's together, then NATS.
 func (cl *Cluster) Terminate(ctx context.Context) error {
 	var ending errgroup.Group
-	for _, m := range cl.members {
+	for _, m := range cl.Members("") {
 		ending.Go(func() error { return m.Terminate(ctx) })
 	}
 	errs := []error{ending.Wait()}
@@ -212,53 +272,20 @@ func (cl *Cluster) Terminate(ctx context.Context) error {
 // Close kills everything that runs.
 func (cl *Cluster) Close() error {
 	var errs []error
-	for _, p := range cl.Processes() {
+	members := append(cl.Members(""), cl.removed...)
+	all := processes(members)
+	if cl.nats != nil {
+		all = append(all, cl.nats.processes...)
+	}
+	for _, p := range all {
 		if p.PID() != 0 {
 			errs = append(errs, p.Kill())
 		}
 	}
-	for _, m := range cl.members {
+	for _, m := range members {
 		if m.Proxy != nil {
 			errs = append(errs, m.Proxy.Close())
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// Metrics are a process's Prometheus series, each summed over its labels.
-type Metrics map[string]float64
-
-// Metrics scrapes the member's /metrics.
-func (m *Member) Metrics(ctx context.Context) (Metrics, error) {
-	client := http.Client{Timeout: 2 * time.Second}
-	r, err := get(ctx, &client, m.URL+"/metrics")
-	if err != nil {
-		return nil, err
-	}
-	defer r.Body.Close()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(r.Body)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", m.Name, err)
-	}
-	sums := Metrics{}
-	for name, family := range families {
-		for _, series := range family.Metric {
-			sums[name] += value(series)
-		}
-	}
-	return sums, nil
-}
-
-// value of a counter or a gauge; of a histogram the number of observations.
-func value(series *dto.Metric) float64 {
-	switch {
-	case series.Counter != nil:
-		return series.Counter.GetValue()
-	case series.Gauge != nil:
-		return series.Gauge.GetValue()
-	case series.Histogram != nil:
-		return float64(series.Histogram.GetSampleCount())
-	}
-	return series.GetUntyped().GetValue()
 }

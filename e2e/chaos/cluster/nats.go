@@ -2,12 +2,14 @@ package cluster
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -15,8 +17,51 @@ import (
 // natsServers are one NATS server or a cluster of them, each a process.
 type natsServers struct {
 	processes []*Process
-	clients   []string // addresses for clients
-	monitors  []string // URLs of the monitoring
+	clients   []string          // addresses for clients
+	monitors  []string          // URLs of the monitoring
+	passwords map[string]string // by user; nil: NATS trusts everybody
+}
+
+// Users of the shipped configuration that have another name than a role.
+const (
+	userNode   = "node"   // a process with several roles
+	userClient = "client" //
+)
+
+// url is what a user connects to.
+func (n *natsServers) url(user string, addrs []string) string {
+	var login string
+	if password, ok := n.passwords[user]; ok {
+		login = user + ":" + password + "@"
+	}
+	urls := make([]string, len(addrs))
+	for i, addr := range addrs {
+		urls[i] = "nats://" + login + addr
+	}
+	return strings.Join(urls, ",")
+}
+
+// login is a user of a configuration whose password is a variable.
+var login = regexp.MustCompile(`user:\s*"?(\w+)"?,?\s*password:\s*"?\$(\w+)`)
+
+// accounts reads the configuration and draws a password for each of its users: by user in
+// passwords, as NAME=VALUE in env.
+func accounts(path string) (text string, passwords map[string]string, env []string, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	passwords = map[string]string{}
+	for _, found := range login.FindAllStringSubmatch(string(data), -1) {
+		passwords[found[1]] = rand.Text()
+		env = append(env, found[2]+"="+passwords[found[1]])
+	}
+	for _, user := range append([]string{userNode, userClient}, Roles...) {
+		if passwords[user] == "" {
+			return "", nil, nil, fmt.Errorf("%s: found no user %q whose password is a variable", path, user)
+		}
+	}
+	return string(data), passwords, env, nil
 }
 
 // newNATS writes the configurations; nothing runs yet.
@@ -29,6 +74,13 @@ func newNATS(ctx context.Context, c *Config) (*natsServers, error) {
 		addrs[0] = c.NATSListen
 	}
 	n := &natsServers{}
+	var shipped string
+	var env []string
+	if c.Accounts != "" {
+		if shipped, n.passwords, env, err = accounts(c.Accounts); err != nil {
+			return nil, err
+		}
+	}
 	routes := make([]string, c.NATSServers)
 	for i := range routes {
 		routes[i] = fmt.Sprintf("%q", "nats-route://"+addrs[3*i+2])
@@ -36,17 +88,23 @@ func newNATS(ctx context.Context, c *Config) (*natsServers, error) {
 	for i := range c.NATSServers {
 		name := fmt.Sprintf("nats-%d", i+1)
 		client, monitor, route := addrs[3*i], addrs[3*i+1], addrs[3*i+2]
-		text := fmt.Sprintf("server_name: %s\nlisten: %q\nhttp: %q\njetstream { store_dir: %q }\n",
-			name, client, monitor, filepath.Join(c.Dir, name))
+		dir := filepath.Join(c.Dir, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		text := shipped + fmt.Sprintf("\nserver_name: %s\nlisten: %q\nhttp: %q\n", name, client, monitor)
+		if shipped == "" {
+			text += "jetstream { store_dir: data }\n"
+		}
 		if c.NATSServers > 1 {
 			text += fmt.Sprintf("cluster { name: chaos, listen: %q, routes: [%s] }\n", route, strings.Join(routes, ", "))
 		}
-		file := filepath.Join(c.Dir, name+".conf")
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		file := filepath.Join(dir, "nats-server.conf")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			return nil, err
 		}
 		n.processes = append(n.processes, &Process{
-			Name: name, Role: RoleNATS, path: c.Programs.NATSServer, args: []string{"-c", file},
+			Name: name, Role: RoleNATS, path: c.Programs.NATSServer, args: []string{"-c", file}, dir: dir, env: env,
 			log: filepath.Join(c.Dir, name+".log"), ready: "http://" + monitor + "/healthz",
 		})
 		n.clients = append(n.clients, client)

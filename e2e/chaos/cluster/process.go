@@ -26,8 +26,10 @@ type Process struct {
 
 	path  string
 	args  []string
-	log   string // file; a restart appends
-	ready string // URL that answers 200 when the process serves
+	dir   string   // working directory; "": ours
+	env   []string // added to ours
+	log   string   // file; a restart appends
+	ready string   // URL that answers 200 when the process serves
 
 	mu    sync.Mutex
 	cmd   *exec.Cmd
@@ -47,6 +49,7 @@ func (p *Process) Start() error {
 	defer log.Close()                      // the child has its own
 	cmd := exec.Command(p.path, p.args...) //nolint:noctx // it is ended by Kill and Terminate
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Dir, cmd.Env = p.dir, append(os.Environ(), p.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is ours alone; no orphans
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("%s: %w", p.Name, err)

@@ -1,9 +1,12 @@
 package workload
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
+
+	"github.com/millrace/millrace/client"
 )
 
 // Verdict says what is wrong with an answer.
@@ -12,18 +15,43 @@ type Verdict string
 // The verdicts.
 const (
 	Whole      Verdict = "whole"
-	Lost       Verdict = "lost"       // an error, or no end
+	NoEqual    Verdict = "ended"      // as no_equal_worker; what came before is the beginning of the expected answer
+	Lost       Verdict = "lost"       // another error, or no end
 	Duplicated Verdict = "duplicated" // every expected token is there, and more
 	Missing    Verdict = "missing"    // what is there is in order, but some is not there
+	Spliced    Verdict = "spliced"    // begins as expected and goes on with other tokens
 	Differing  Verdict = "differing"
 )
+
+// order of the verdicts, the best first.
+var order = []Verdict{Whole, NoEqual, Lost, Missing, Duplicated, Spliced, Differing}
+
+func better(a, b Verdict) bool { return slices.Index(order, a) < slices.Index(order, b) }
+
+// codeNoEqual is the server's error when no worker is left whose bits are the same.
+const codeNoEqual = "no_equal_worker"
+
+// lost judges an answer that ended with an error.
+func lost(a *Answer) (Verdict, error) {
+	var said *client.Error
+	if errors.As(a.Err, &said) && said.Code == codeNoEqual {
+		return NoEqual, a.Err
+	}
+	return Lost, fmt.Errorf("after %d tokens: %w", a.tokens(), a.Err)
+}
 
 // Compare judges an answer by that of an undisturbed run: text, token ids,
 // log probabilities, finish reasons and usage must be the same. The error says
 // what was found.
 func Compare(expected, found *Answer) (Verdict, error) {
 	if found.Err != nil {
-		return Lost, fmt.Errorf("after %d tokens: %w", found.tokens(), found.Err)
+		for i := range expected.Choices {
+			e, f := expected.Choices[i].Tokens, found.Choices[i].Tokens
+			if n := common(e, f); n < len(f) {
+				return differs(n), fmt.Errorf("choice %d: token %d is the first that differs, of %d, before the end with an error: %w", i, n, len(f), found.Err)
+			}
+		}
+		return lost(found)
 	}
 	for i := range expected.Choices {
 		e, f := &expected.Choices[i], &found.Choices[i]
@@ -34,7 +62,8 @@ func Compare(expected, found *Answer) (Verdict, error) {
 		case within(f.Tokens, e.Tokens):
 			return Missing, fmt.Errorf("choice %d: found %d tokens, expected %d", i, len(f.Tokens), len(e.Tokens))
 		default:
-			return Differing, fmt.Errorf("choice %d: token %d is the first that differs, of %d", i, common(e.Tokens, f.Tokens), len(e.Tokens))
+			n := common(e.Tokens, f.Tokens)
+			return differs(n), fmt.Errorf("choice %d: token %d is the first that differs, of %d", i, n, len(e.Tokens))
 		}
 		if e.Text != f.Text {
 			return Differing, fmt.Errorf("choice %d: the same tokens, but found text %q, expected %q", i, f.Text, e.Text)
@@ -50,6 +79,14 @@ func Compare(expected, found *Answer) (Verdict, error) {
 		return Differing, fmt.Errorf("found usage %+v, expected %+v", found.Usage, expected.Usage)
 	}
 	return Whole, nil
+}
+
+// differs is the verdict on an answer whose first n tokens are right.
+func differs(n int) Verdict {
+	if n > 0 {
+		return Spliced
+	}
+	return Differing
 }
 
 func (a *Answer) tokens() (n int) {

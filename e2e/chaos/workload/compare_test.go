@@ -22,6 +22,9 @@ func TestEveryDeviationHasItsVerdict(t *testing.T) {
 	expected := answer("abcd", 1, 2, 3, 4)
 	cut := answer("ab", 1, 2)
 	cut.Err = errors.New("connection refused")
+	noEqual, wrongNoEqual := answer("ab", 1, 2), answer("ac", 1, 3)
+	noEqual.Err = &client.Error{Status: 503, Code: "no_equal_worker"}
+	wrongNoEqual.Err = noEqual.Err
 	otherEnd := answer("abcd", 1, 2, 3, 4)
 	otherEnd.Choices[0].Finish = "stop"
 	otherUsage := answer("abcd", 1, 2, 3, 4)
@@ -38,8 +41,11 @@ func TestEveryDeviationHasItsVerdict(t *testing.T) {
 		{answer("abcdabcd", 1, 2, 3, 4, 1, 2, 3, 4), Duplicated},
 		{answer("abd", 1, 2, 4), Missing},
 		{answer("abc", 1, 2, 3), Missing},
-		{answer("abce", 1, 2, 3, 5), Differing},
-		{answer("abdc", 1, 2, 4, 3), Differing},
+		{answer("abce", 1, 2, 3, 5), Spliced},
+		{answer("abdc", 1, 2, 4, 3), Spliced},
+		{answer("efgh", 5, 6, 7, 8), Differing},
+		{noEqual, NoEqual},
+		{wrongNoEqual, Spliced},
 		{answer("abce", 1, 2, 3, 4), Differing},
 		{otherEnd, Differing},
 		{otherUsage, Differing},
@@ -48,20 +54,25 @@ func TestEveryDeviationHasItsVerdict(t *testing.T) {
 		got, err := Compare(expected, c.found)
 		require.Equal(t, c.want, got, "%+v: %v", c.found, err)
 		require.Equal(t, c.want == Whole, err == nil)
-		o := Judge(map[int]*Answer{7: expected}, []Result{{Stream: &Stream{ID: 7}, Answer: c.found}})
-		require.Equal(t, c.want == Whole, o.Good())
+		o := Judge([]*Oracle{{Kind: "A", Answers: map[int]*Answer{7: expected}}}, []Result{{Stream: &Stream{ID: 7}, Answer: c.found}})
+		require.Equal(t, c.want == Whole || c.want == NoEqual, o.Good())
 	}
 }
 
 func TestStreamsOfASeedAreAlwaysTheSame(t *testing.T) {
-	a, b := Streams(40, 50, 3), Streams(40, 50, 3)
+	tenants := []string{"a", "b", "c", "d"}
+	a, b := Streams(88, 50, 3, tenants), Streams(88, 50, 3, tenants)
 	require.Equal(t, a, b)
-	require.NotEqual(t, a, Streams(40, 50, 4))
-	seen := map[string]bool{}
+	require.NotEqual(t, a, Streams(88, 50, 4, tenants))
+	ways, ids := map[string]bool{}, map[string]bool{}
 	for _, s := range a {
-		seen[s.Kind+s.Over] = true
+		ways[s.Kind+s.Way.Over] = true
+		ids[s.Way.Over+s.Way.Tenant] = true
+		id := s.Way.Tenant + s.requestID(1, 0)
+		require.False(t, ids[id], "a request id is a tenant's once")
+		ids[id] = true
 	}
-	require.Len(t, seen, 2*len(kinds), "every kind over every transport")
+	require.Len(t, ways, 2*len(kinds), "every kind over every transport")
 }
 
 func TestAGapIsCountedWhereTheFaultIsInIt(t *testing.T) {

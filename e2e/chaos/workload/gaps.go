@@ -59,6 +59,28 @@ func GapsAt(results []Result, moments []time.Time) Gaps {
 	return gaps(all)
 }
 
+// Hits counts the moments at which at least one stream was at work, and the streams that were,
+// summed over the moments.
+func Hits(results []Result, moments []time.Time) (hits, streams int) {
+	for _, t := range moments {
+		before := streams
+		for _, r := range results {
+			if a := r.Answer; a.running(t) {
+				streams++
+			}
+		}
+		if streams > before {
+			hits++
+		}
+	}
+	return hits, streams
+}
+
+// running: it had tokens before and after the moment.
+func (a *Answer) running(t time.Time) bool {
+	return len(a.Arrivals) > 0 && a.Arrivals[0].Before(t) && a.Arrivals[len(a.Arrivals)-1].After(t)
+}
+
 func longestGap(at []time.Time, from, to time.Time) (longest time.Duration) {
 	if len(at) == 0 || at[0].After(from) {
 		return 0

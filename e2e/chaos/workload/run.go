@@ -12,8 +12,15 @@ import (
 	"github.com/millrace/millrace/client"
 )
 
-// Clients are those of each transport ("http", "nats"); streams are spread over them.
-type Clients map[string][]client.Client
+// Way is how a client reaches the server.
+type Way struct {
+	Over   string // "http", "nats"
+	Tenant string // whose key it has; "": none
+	Plain  bool   // it does not come back for an answer that it lost
+}
+
+// Clients are those of each way; streams are spread over them.
+type Clients map[Way][]client.Client
 
 // Close closes all.
 func (c Clients) Close() {
@@ -24,27 +31,32 @@ func (c Clients) Close() {
 	}
 }
 
-// Of returns the client of a transport for the i-th of something.
-func (c Clients) Of(over string, i int) client.Client { return c[over][i%len(c[over])] }
+// Of returns the client of a way for the i-th of something.
+func (c Clients) Of(way Way, i int) client.Client { return c[way][i%len(c[way])] }
 
 // Run asks streams, many at a time.
 type Run struct {
-	Clients    Clients
+	Clients    func(*Stream) client.Client
 	Streams    []*Stream
 	Concurrent int           // streams at a time
 	Patience   time.Duration // a stream that takes longer is lost
 	Retry      bool          // a stream that is refused (429, 503) is asked again when the server says
 
+	// Begun is called when a stream's first chunk has come, with the server's id of it; nil: it is not.
+	Begun func(s *Stream, id string)
+
 	tokens atomic.Int64
 	moved  chan struct{} // has a value after tokens changed
 	once   sync.Once
+	asked  atomic.Int64 // rounds of Ask that came before
 }
 
 // Result is one stream that was asked.
 type Result struct {
 	*Stream
-	Answer  *Answer
-	Refused int // times, with Run.Retry
+	RequestID string
+	Answer    *Answer
+	Refused   int // times, with Run.Retry
 }
 
 // Ask runs every stream at least once, and goes on from the first until done is
@@ -60,19 +72,22 @@ func (r *Run) Ask(ctx context.Context, done <-chan struct{}) []Result {
 		results []Result
 		workers sync.WaitGroup
 	)
-	take := func() (*Stream, bool) {
+	ask := r.asked.Add(1)
+	take := func() (s *Stream, id string, ok bool) {
 		mu.Lock()
 		defer mu.Unlock()
 		if next >= len(r.Streams) && ended(done) || errs >= len(r.Streams) || ctx.Err() != nil {
-			return nil, false
+			return nil, "", false
 		}
+		s = r.Streams[next%len(r.Streams)]
+		id = s.requestID(int(ask), next/len(r.Streams))
 		next++
-		return r.Streams[(next-1)%len(r.Streams)], true
+		return s, id, true
 	}
 	for range r.Concurrent {
 		workers.Go(func() {
-			for s, ok := take(); ok; s, ok = take() {
-				result := r.ask(ctx, s)
+			for s, id, ok := take(); ok; s, id, ok = take() {
+				result := r.ask(ctx, s, id)
 				mu.Lock()
 				results = append(results, result)
 				if result.Answer.Err != nil {
@@ -83,6 +98,16 @@ func (r *Run) Ask(ctx context.Context, done <-chan struct{}) []Result {
 		})
 	}
 	workers.Wait()
+	return results
+}
+
+// Again asks streams one at a time under the request ids that they had.
+func (r *Run) Again(ctx context.Context, streams []Result) []Result {
+	r.once.Do(r.init)
+	results := make([]Result, len(streams))
+	for i := range streams {
+		results[i] = r.ask(ctx, streams[i].Stream, streams[i].RequestID)
+	}
 	return results
 }
 
@@ -98,12 +123,40 @@ func ended(done <-chan struct{}) bool {
 	}
 }
 
-func (r *Run) ask(ctx context.Context, s *Stream) Result {
+// sameID is how many streams next to each other have the same request id. They are of different
+// tenants: each tenant's ids are its own.
+const sameID = 1
+
+// requestID is that of a stream when Ask is called the first or a later time, in a round of it. An unseeded one's is its own, since its answer follows
+// from it, and so that another tenant has no use for it.
+func (s *Stream) requestID(ask, round int) string {
+	if s.Unseeded() {
+		return fmt.Sprintf("unseeded-%d-%d-%d", ask, round, s.ID)
+	}
+	return fmt.Sprintf("order-%d-%d-%d", ask, round, s.ID/sameID)
+}
+
+// First is a stream to ask in an undisturbed run. The answer of an unseeded one is that of its first
+// round in any run; the others' do not depend on their ids.
+func First(s *Stream) Result {
+	r := Result{Stream: s}
+	if s.Unseeded() {
+		r.RequestID = s.requestID(1, 0)
+	}
+	return r
+}
+
+func (r *Run) ask(ctx context.Context, s *Stream, id string) Result {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Patience, fmt.Errorf("no end after %s", r.Patience))
 	defer cancel()
-	result := Result{Stream: s}
+	begun := func(id string) {
+		if r.Begun != nil {
+			r.Begun(s, id)
+		}
+	}
+	result := Result{Stream: s, RequestID: id}
 	for {
-		result.Answer = s.Ask(ctx, r.Clients.Of(s.Over, s.ID/2), r.moves)
+		result.Answer = s.Ask(ctx, r.Clients(s), id, begun, r.moves)
 		wait := Refusal(result.Answer.Err)
 		if !r.Retry || wait == 0 || result.Answer.tokens() > 0 {
 			break
@@ -150,61 +203,3 @@ func (r *Run) WaitTokens(ctx context.Context, n int64) error {
 	}
 	return nil
 }
-
-// Expected are the answers of an undisturbed run by stream; an error where a
-// stream was lost even so.
-func Expected(results []Result) (map[int]*Answer, error) {
-	expected := map[int]*Answer{}
-	for _, r := range results {
-		if r.Answer.Err != nil {
-			return nil, fmt.Errorf("undisturbed run: %s: %w", r.Stream, r.Answer.Err)
-		}
-		expected[r.ID] = r.Answer
-	}
-	return expected, nil
-}
-
-// Outcome counts the verdicts of a run.
-type Outcome struct {
-	Streams    int      `json:"streams"`
-	Completed  int      `json:"completed"`
-	Refused    int      `json:"refused"` // and asked again, where a scenario has overload
-	Lost       int      `json:"lost"`
-	Duplicated int      `json:"duplicated"`
-	Missing    int      `json:"missing"`
-	Differing  int      `json:"differing"`
-	Tokens     int      `json:"tokens"`
-	Wrong      []string `json:"wrong,omitempty"` // the first few faults that were found
-}
-
-// keepWrong bounds what is said about a run that goes wrong everywhere.
-const keepWrong = 20
-
-// Judge compares every answer with the expected one.
-func Judge(expected map[int]*Answer, results []Result) Outcome {
-	o := Outcome{Streams: len(results)}
-	for _, r := range results {
-		verdict, err := Compare(expected[r.ID], r.Answer)
-		switch verdict {
-		case Whole:
-			o.Completed++
-		case Lost:
-			o.Lost++
-		case Duplicated:
-			o.Duplicated++
-		case Missing:
-			o.Missing++
-		case Differing:
-			o.Differing++
-		}
-		o.Tokens += r.Answer.tokens()
-		o.Refused += r.Refused
-		if err != nil && len(o.Wrong) < keepWrong {
-			o.Wrong = append(o.Wrong, fmt.Sprintf("%s: %s: %v", r.Stream, verdict, err))
-		}
-	}
-	return o
-}
-
-// Good: every stream is whole.
-func (o *Outcome) Good() bool { return o.Completed == o.Streams }

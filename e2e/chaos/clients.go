@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/chaos/workload"
+)
+
+// callers are the tenants of the workload. Their limits are above all that they ask for.
+var callers = []string{"red", "green", "blue", "gray"}
+
+// makeKeys writes a file with a key for each tenant; args make a process ask for them.
+func makeKeys(dir string, tenants []string) (keys map[string]string, args []string, err error) {
+	const most = 1_000_000_000 // tokens per minute
+	keys = map[string]string{}
+	var file strings.Builder
+	for _, tenant := range tenants {
+		key, entry := auth.NewKey(tenant)
+		entry.RequestsPerMinute, entry.TokensPerMinute, entry.Concurrent = most/1000, most, most/100000
+		line, err := entry.Line()
+		if err != nil {
+			return nil, nil, err
+		}
+		keys[tenant] = key
+		file.WriteString(line)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, nil, err
+	}
+	path := filepath.Join(dir, "keys.yaml")
+	return keys, []string{"--api-keys", path}, os.WriteFile(path, []byte(file.String()), 0o600)
+}
+
+// dial makes the clients, as a user would: each knows every gateway of some, and starts
+// with another one.
+func dial(cl *cluster.Cluster, gateways []string, keys map[string]string) (workload.Clients, error) {
+	clients := workload.Clients{}
+	for tenant, key := range keys {
+		for _, plain := range []bool{false, true} {
+			if err := dialOne(clients, cl, gateways, tenant, key, plain); err != nil {
+				return clients, err
+			}
+		}
+	}
+	return clients, nil
+}
+
+func dialOne(clients workload.Clients, cl *cluster.Cluster, gateways []string, tenant, key string, plain bool) error {
+	overHTTP := []client.HTTPOption{client.WithAPIKey(key)}
+	overNATS := []client.NATSOption{client.WithNATSAPIKey(key), client.WithNATSOptions(cl.NATSOptions()...)}
+	if plain {
+		overHTTP = append(overHTTP, client.WithHTTPResume(0))
+		overNATS = append(overNATS, client.WithNATSResume(0))
+	}
+	way := workload.Way{Over: "http", Tenant: tenant, Plain: plain}
+	for i, first := range gateways {
+		others := slices.Concat(gateways[i+1:], gateways[:i])
+		c, err := client.NewHTTP(first, append(slices.Clone(overHTTP), client.WithServers(others...))...)
+		if err != nil {
+			return err
+		}
+		clients[way] = append(clients[way], c)
+	}
+	way.Over = "nats"
+	c, err := client.DialNATS(cl.NATSURL(), overNATS...)
+	if err != nil {
+		return err
+	}
+	clients[way] = []client.Client{c}
+	return nil
+}
+
+// spy tries to read and to end streams with the key of another tenant than theirs.
+type spy struct {
+	gateways func() []string
+	keys     map[string]string
+
+	tries           sync.WaitGroup
+	refused, leaked atomic.Int64
+	mu              sync.Mutex
+	leaks           []string
+}
+
+// spyPatience bounds one try; a gateway may be down.
+const spyPatience = 5 * time.Second
+
+// begun tries a stream whose id no other tenant has.
+func (x *spy) begun(ctx context.Context, s *workload.Stream, id string) {
+	if !s.Unseeded() {
+		return
+	}
+	gateways := x.gateways()
+	gateway := gateways[s.ID%len(gateways)]
+	other := callers[(slices.Index(callers, s.Way.Tenant)+1)%len(callers)]
+	x.tries.Go(func() {
+		for _, method := range []string{http.MethodGet, http.MethodDelete} {
+			x.try(ctx, method, gateway+"/v1/streams/"+id, x.keys[other])
+		}
+	})
+}
+
+func (x *spy) try(ctx context.Context, method, url, key string) {
+	ctx, cancel := context.WithTimeout(ctx, spyPatience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, url, http.NoBody)
+	if err != nil {
+		return
+	}
+	r.Header.Set("Authorization", "Bearer "+key)
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return // the gateway is down
+	}
+	answer.Body.Close()
+	switch {
+	case answer.StatusCode == http.StatusNotFound:
+		x.refused.Add(1)
+	case answer.StatusCode < http.StatusMultipleChoices && method == http.MethodGet: // an end that worked shows in the stream
+		x.leaked.Add(1)
+		x.mu.Lock()
+		x.leaks = append(x.leaks, fmt.Sprintf("%s %s: found %s, expected 404", method, url, answer.Status))
+		x.mu.Unlock()
+	}
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/e2e/chaos/workload"
+)
+
+// The goal: with 64 streams at a time the gap at a kill stays below it (p99, the median of some
+// runs). With 200 it is only said.
+const (
+	gapGoal = 1500 // ms
+	gapRuns = 3
+)
+
+// gapFigures measures gaps at kills: the scenario kills, several times at each load.
+func gapFigures(ctx context.Context, s *suite) (*report, error) {
+	begin := time.Now()
+	all := &report{Scenario: "gaps", Faults: map[string]int{}}
+	all.Table = []string{"| streams at a time | run | gaps at kills p50, p99, longest | streams, whole |", "|---|---|---|---|"}
+	medians := map[int]workload.Gaps{}
+	for _, concurrent := range []int{64, 200} {
+		var runs []workload.Gaps
+		for run := range gapRuns {
+			one := *s
+			one.concurrent = concurrent
+			r, err := one.killed(ctx, fmt.Sprintf("gaps-%d-%d", concurrent, run+1))
+			if r == nil {
+				return all, err
+			}
+			all.add(r)
+			if err != nil {
+				return all, err
+			}
+			g := r.GapsAtFaults["all"]
+			runs = append(runs, g)
+			all.Table = append(all.Table, fmt.Sprintf("| %d | %d | %.0f, %.0f, %.0f ms | %d, %d |", concurrent, run+1, g.P50, g.P99, g.Max, r.Streams, r.Completed))
+			fmt.Fprintf(s.out, "  %s\n", all.Table[len(all.Table)-1])
+		}
+		slices.SortFunc(runs, func(a, b workload.Gaps) int { return int(a.P99 - b.P99) })
+		m := runs[len(runs)/2]
+		medians[concurrent] = m
+		all.Table = append(all.Table, fmt.Sprintf("| %d | **median by p99** | %.0f, %.0f, %.0f ms | |", concurrent, m.P50, m.P99, m.Max))
+	}
+	all.GapsAtFaults = map[string]workload.Gaps{"64 streams": medians[64], "200 streams": medians[200], "all": medians[64]}
+	all.Seconds = time.Since(begin).Seconds()
+	if p99 := medians[64].P99; p99 > gapGoal {
+		return all, fmt.Errorf("64 streams: the p99 of gaps at kills is %.0f ms, expected at most %d ms", p99, gapGoal)
+	}
+	return all, nil
+}
+
+// add counts another run of a scenario.
+func (s *report) add(r *report) {
+	for kind, n := range r.Faults {
+		s.Faults[kind] += n
+	}
+	s.Streams += r.Streams
+	s.Completed += r.Completed
+	s.Unreplayed += r.Unreplayed
+	s.Lost += r.Lost
+	s.Duplicated += r.Duplicated
+	s.Missing += r.Missing
+	s.Spliced += r.Spliced
+	s.Differing += r.Differing
+	s.Tokens += r.Tokens
+	s.Wrong = append(s.Wrong, r.Wrong...)
+	s.Hits += r.Hits
+	s.HitStreams += r.HitStreams
+	s.Migrations += r.Migrations
+	s.Takeovers += r.Takeovers
+	s.SpyRefused += r.SpyRefused
+	s.SpyLeaked += r.SpyLeaked
+	s.Least.Streams += r.Least.Streams
+	s.Least.Hits += r.Least.Hits
+	s.Least.Moves += r.Least.Moves
+	s.Least.Refused += r.Least.Refused
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/chaos/workload"
+)
+
+// variant is a pool B beside the suite's own, A: one thing of it differs.
+type variant struct {
+	name  string
+	args  []string
+	model func(from, to string) error // makes B's model from A's; nil: the same
+	text  bool                        // the tokenizers and detokenizers differ, not the workers
+}
+
+var variants = []variant{
+	{name: "class", args: []string{"--isa=portable"}},
+	{name: "weights", args: []string{"--weights=int8"}},
+	{name: "kv", args: []string{"--kv-type=int8"}},
+	{name: "checkpoint", model: otherWeights},
+	{name: "template", model: otherTemplate, text: true},
+}
+
+// roles are those of the processes that differ.
+func (v *variant) roles() []string {
+	if v.text {
+		return []string{cluster.RoleTokenize, cluster.RoleDetok}
+	}
+	return []string{cluster.RoleCompute}
+}
+
+// mixedScenarios are one for each variant.
+func mixedScenarios() (all []scenario) {
+	for _, v := range variants {
+		all = append(all, scenario{"mixed-" + v.name, func(ctx context.Context, s *suite) (*report, error) { return s.mixed(ctx, &v) }})
+	}
+	return all
+}
+
+// pools are A and the variant's B, whose model is made where it differs.
+func (s *suite) pools(v *variant) (a, b pool, err error) {
+	a, b = poolA, pool{name: "B " + v.name, args: v.args}
+	if v.text { // a template is for chats
+		a.name, a.kinds, b.kinds = "A chats", []string{workload.KindChat}, []string{workload.KindChat}
+	}
+	if v.model != nil {
+		b.model, err = s.otherModel(v.name, v.model)
+	}
+	return a, b, err
+}
+
+// mixed: two processes of A and one of B. First they are killed one at a time and come back
+// at once: an equal is there, or soon is, and every stream ends whole. Then all of A are away
+// for longer than a request waits, and then B is: streams of theirs end as no_equal_worker, and
+// those of the others do not notice. Every answer is one of A's or one of B's.
+func (s *suite) mixed(ctx context.Context, v *variant) (_ *report, err error) {
+	a, b, err := s.pools(v)
+	if err != nil {
+		return nil, err
+	}
+	name := "mixed-" + v.name
+	c := s.config(name)
+	c.Args = append(c.Args, "--resume-timeout="+s.resume.String())
+	for _, role := range v.roles() {
+		c.Groups = append(c.Groups, cluster.Group{Role: role, Name: role + "-b", Count: 1, Model: b.model, Args: b.args})
+	}
+	return s.phases(ctx, name, c, []pool{a, b}, func(ctx context.Context, t *trial) (least, error) {
+		one := func() error { return pause(ctx, t.between(500*time.Millisecond, 1500*time.Millisecond)) }
+		last := 3 * len(v.roles()) // kills of the two phases without an equal
+		if err := t.phase(ctx, "", func(ctx context.Context) error { return t.killMixed(ctx, v, t.kills-last, one) }); err != nil {
+			return least{}, err
+		}
+		if err := t.phase(ctx, a.name, func(ctx context.Context) error { return t.without(ctx, t.alike(v, "")) }); err != nil {
+			return least{}, err
+		}
+		err := t.phase(ctx, b.name, func(ctx context.Context) error { return t.without(ctx, t.alike(v, "-b")) })
+		l := t.expectation()
+		l.NoEqual, l.Distinct = 1, t.streams/2
+		if v.text {
+			l.Refused = 0 // chats have a seed; see spy
+		}
+		return l, err
+	})
+}
+
+// alike are the processes of one pool of a variant.
+func (t *trial) alike(v *variant, suffix string) (some []*cluster.Member) {
+	for _, m := range t.Members("") {
+		if slices.Contains(v.roles(), m.Role) && strings.HasSuffix(m.Group, "-b") == (suffix != "") {
+			some = append(some, m)
+		}
+	}
+	return some
+}
+
+// killMixed kills one process at a time: mostly of those that differ, of both kinds, and each other role.
+func (t *trial) killMixed(ctx context.Context, v *variant, kills int, moment func() error) error {
+	var turns [][]*cluster.Member
+	for _, role := range cluster.Roles {
+		if !slices.Contains(v.roles(), role) {
+			turns = append(turns, t.Members(role))
+		}
+	}
+	turns = slices.Insert(turns, len(turns)/2, t.alike(v, ""), t.alike(v, "-b"))
+	turns = append(turns, t.alike(v, ""))
+	for i := range kills {
+		if err := moment(); err != nil {
+			return err
+		}
+		some := turns[i%len(turns)]
+		if err := t.killAndRestart(ctx, some[t.random.IntN(len(some))], 0); err != nil {
+			return err
+		}
+	}
+	return moment()
+}
+
+// without kills all of some processes, which come back after no request waits for them any more.
+func (t *trial) without(ctx context.Context, some []*cluster.Member) error {
+	if err := pause(ctx, afterwards); err != nil {
+		return err
+	}
+	for _, m := range some {
+		t.struck("kill", m.Role, m.Name)
+		if err := m.Kill(); err != nil {
+			return err
+		}
+	}
+	if err := pause(ctx, t.resume+t.resume/5); err != nil {
+		return err
+	}
+	for _, m := range some {
+		if err := t.restart(ctx, m.Process, 0); err != nil {
+			return err
+		}
+	}
+	return pause(ctx, afterwards)
+}
+
+// phases runs a scenario of several phases, each with load of its own and a judgment of its own.
+func (s *suite) phases(ctx context.Context, name string, c cluster.Config, pools []pool, run func(context.Context, *trial) (least, error)) (_ *report, err error) {
+	begin := time.Now()
+	t, stop, err := s.open(ctx, name, c, pools...)
+	defer func() { err = errors.Join(err, stop()) }()
+	if err != nil {
+		return nil, err
+	}
+	least, failed := run(ctx, t)
+	r, err := t.report(ctx, name, t.all)
+	r.Least, r.Distinct = least, workload.Distinct(t.oracles[0], t.oracles[1])
+	r.Wrong = append(t.wrong, r.Wrong...)
+	r.Seconds = time.Since(begin).Seconds()
+	if failed == nil && len(t.wrong) > 0 {
+		failed = fmt.Errorf("%d phases broke their promise", len(t.wrong))
+	}
+	return r, errors.Join(failed, err, t.whole(ctx))
+}
+
+// phase asks the streams while harm is done. Only streams of the pool that is away may end as
+// no_equal_worker; "": none may.
+func (t *trial) phase(ctx context.Context, away string, harm func(context.Context) error) error {
+	results, err := t.harmed(ctx, func(ctx context.Context, _ *trial) error { return harm(ctx) })
+	t.all = append(t.all, results...)
+	o := workload.Judge(t.oracles, results)
+	fmt.Fprintf(t.out, "  away: %q: %d streams, %d whole %v, %d without an equal %v, %d lost, %d spliced\n", away, o.Streams, o.Completed, o.ByKind, o.NoEqual, o.EndedOf, o.Lost, o.Spliced)
+	for _, kind := range slices.Sorted(maps.Keys(o.EndedOf)) {
+		if kind != away {
+			t.wrong = append(t.wrong, fmt.Sprintf("%d streams of %s ended as no_equal_worker while one of its processes was there", o.EndedOf[kind], kind))
+		}
+	}
+	if away == "" && o.NoEqual > 0 {
+		t.wrong = append(t.wrong, fmt.Sprintf("%d streams ended as no_equal_worker while each pool was there", o.NoEqual))
+	}
+	return err
+}

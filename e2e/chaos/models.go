@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// otherModel makes a model from the suite's that has the same name and differs in one thing.
+func (s *suite) otherModel(what string, change func(from, to string) error) (string, error) {
+	from, err := filepath.Abs(s.model)
+	if err != nil {
+		return "", err
+	}
+	to := filepath.Join(s.dir, "models", what, filepath.Base(from))
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return "", err
+	}
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return "", err
+	}
+	for _, e := range entries {
+		if !e.Type().IsRegular() {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(from, e.Name()))
+		if err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(filepath.Join(to, e.Name()), data, 0o600); err != nil {
+			return "", err
+		}
+	}
+	return to, change(from, to)
+}
+
+// otherWeights changes every weight by up to an eighth: a checkpoint of the same shape that says
+// something else.
+func otherWeights(from, to string) error {
+	const file = "model.safetensors"
+	data, err := os.ReadFile(filepath.Join(from, file))
+	if err != nil {
+		return err
+	}
+	const lengthBytes = 8
+	if len(data) < lengthBytes {
+		return fmt.Errorf("%s: found %d bytes, expected a header", file, len(data))
+	}
+	begin := lengthBytes + binary.LittleEndian.Uint64(data)
+	if begin > uint64(len(data)) {
+		return fmt.Errorf("%s: found a header of %d bytes in %d", file, begin, len(data))
+	}
+	var header map[string]struct{ Dtype string }
+	if err := json.Unmarshal(bytes.TrimSpace(data[lengthBytes:begin]), &header); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	for name, tensor := range header {
+		if name != "__metadata__" && tensor.Dtype != "BF16" {
+			return fmt.Errorf("%s: %s: found type %s, expected BF16", file, name, tensor.Dtype)
+		}
+	}
+	const eighth = 1 << 4 // of the significand, whose 7 bits are the low ones
+	for i := begin; i < uint64(len(data)); i += 2 {
+		data[i] ^= eighth
+	}
+	return os.WriteFile(filepath.Join(to, file), data, 0o600)
+}
+
+// otherTemplate gives a chat another beginning.
+func otherTemplate(from, to string) error {
+	const file, begin = "tokenizer_config.json", `{{ '<|bos|>' }}`
+	data, err := os.ReadFile(filepath.Join(from, file))
+	if err != nil {
+		return err
+	}
+	text := strings.Replace(string(data), begin, begin+`{{ '<|system|>You tell stories.<|end|>' }}`, 1)
+	if text == string(data) {
+		return fmt.Errorf("%s: expected a chat template that begins with %s", file, begin)
+	}
+	return os.WriteFile(filepath.Join(to, file), []byte(text), 0o600)
+}
