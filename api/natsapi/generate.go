@@ -33,7 +33,7 @@ func (s *Service) generate(decode decoder) func(context.Context, *reply, []byte)
 			s.resumable(ctx, r, call, body)
 			return
 		}
-		ctx, subject, forget := s.cancellable(ctx, call.ID, errGone)
+		ctx, subject, forget := s.cancellable(ctx, errGone)
 		defer forget()
 		r.callID = call.ID
 		events, err := call.Run(ctx, s.engine)

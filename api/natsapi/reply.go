@@ -13,10 +13,10 @@ import (
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
-// reply sends the messages of one answer. It publishes itself: micro.Request is
-// not for use after its handler returned.
+// reply sends the messages of one answer.
 type reply struct {
 	nc        *nats.Conn
+	out       outbox
 	to        string
 	resumable bool                                       // the stream can be resumed under callID
 	interval  time.Duration                              // of its signs of life
@@ -129,7 +129,7 @@ func (r *reply) fail(err error) {
 // reads any more the NATS server answers (503, no responders).
 func (r *reply) send(m *nats.Msg) error {
 	m.Subject, m.Reply = r.to, r.cancel
-	err := r.nc.PublishMsg(m)
+	err := r.out.send(m)
 	if err != nil && r.err == nil {
 		r.err = fmt.Errorf("natsapi: %w", err)
 	}

@@ -29,7 +29,7 @@ func (s *Service) resumable(ctx context.Context, r *reply, call *wire.Call, body
 func (s *Service) follow(ctx context.Context, r *reply, reader *resume.Reader) {
 	defer reader.Close()
 	call := reader.Call()
-	ctx, subject, forget := s.cancellable(ctx, call.ID, errAway)
+	ctx, subject, forget := s.cancellable(ctx, errAway)
 	defer forget()
 	r.callID, r.resumable, r.interval = call.ID, true, s.opts.PingAfter
 	s.answer(ctx, r, subject, call, reader.Events(ctx))

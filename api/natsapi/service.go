@@ -5,17 +5,16 @@ package natsapi
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+	"github.com/nats-io/nuid"
 	"github.com/rs/zerolog"
 	"go.opentelemetry.io/otel/trace"
 
@@ -81,17 +80,17 @@ const flushTimeout = 5 * time.Second
 // Service answers requests from Start until Stop.
 type Service struct {
 	nc     *nats.Conn
+	out    outbox
 	engine api.Engine
 	opts   Options
-	micro  micro.Service
+	found  *discovery
 	cancel *nats.Subscription // of every stream's cancel subject
 	prefix string             // of the cancel subjects
 	here   string             // of the subjects that are this service's alone
 
-	streams atomic.Uint64 // so far
-	slots   chan struct{} // one for each request that is being answered
-	ctx     context.Context
-	end     context.CancelCauseFunc
+	slots chan struct{} // one for each request that is being answered
+	ctx   context.Context
+	end   context.CancelCauseFunc
 
 	stopOnce sync.Once
 	stopErr  error
@@ -112,8 +111,8 @@ var (
 // Start adds the service to the connection, which stays the caller's.
 func Start(nc *nats.Conn, engine api.Engine, opts Options) (*Service, error) {
 	opts.defaults()
-	name := strings.ReplaceAll(uuid.NewString(), "-", "")
-	s := &Service{nc: nc, engine: engine, opts: opts,
+	name := strings.ToLower(rand.Text())
+	s := &Service{nc: nc, out: outbox{nc}, engine: engine, opts: opts,
 		prefix:  subjects + "cancel." + name + ".",
 		here:    subjects + "at." + name + ".",
 		slots:   make(chan struct{}, opts.MaxRequests),
@@ -130,35 +129,35 @@ func (s *Service) subscribe() (err error) {
 	if s.cancel, err = s.nc.Subscribe(s.prefix+"*", s.onCancel); err != nil {
 		return err
 	}
-	s.micro, err = micro.AddService(s.nc, micro.Config{Name: "millrace", Version: s.opts.Version,
-		Description: "LLM serving: OpenAI's JSON over request-reply"})
-	if err != nil {
-		return err
-	}
-	alone := micro.WithEndpointQueueGroupDisabled() // every service answers, not one of the group
-	for _, e := range []struct {
-		name, subject string
-		answer        func(context.Context, *reply, []byte)
-		options       []micro.EndpointOpt
-	}{
-		{"chat-completions", subjects + "chat.completions", s.generate(wire.DecodeChat), nil},
-		{"completions", subjects + "completions", s.generate(wire.DecodeCompletion), nil},
-		{"streams-resume", subjects + "streams.resume", s.again, nil},
-		{"streams-cancel", subjects + "streams.cancel", s.cancelStream, nil},
-		{"tokenize", subjects + "tokenize", s.once(wire.Tokenize), nil},
-		{"detokenize", subjects + "detokenize", s.once(wire.Detokenize), nil},
-		{"models", subjects + "models", s.once(models), nil},
-		{"embeddings", subjects + "embeddings", s.once(embeddings), nil},
-		{"gateways", subjects + "gateways", s.hello, []micro.EndpointOpt{alone}},
-		{"chat-completions-here", s.here + "chat.completions", s.generate(wire.DecodeChat), []micro.EndpointOpt{alone}},
-		{"completions-here", s.here + "completions", s.generate(wire.DecodeCompletion), []micro.EndpointOpt{alone}},
-		{"streams-resume-here", s.here + "streams.resume", s.again, []micro.EndpointOpt{alone}},
-	} {
-		if err := s.micro.AddEndpoint(e.name, s.handle(e.answer), append(e.options, micro.WithEndpointSubject(e.subject))...); err != nil {
-			return err
+	s.found = &discovery{out: s.out, started: time.Now().UTC(),
+		id:        micro.ServiceIdentity{Name: serviceName, ID: nuid.Next(), Version: s.opts.Version, Metadata: map[string]string{}},
+		endpoints: s.endpoints()}
+	for _, e := range s.found.endpoints {
+		if err := e.listen(s.nc, s.handle(e)); err != nil {
+			return fmt.Errorf("%s: %w", e.subject, err)
 		}
 	}
+	if err := s.found.listen(); err != nil {
+		return err
+	}
 	return s.nc.Flush()
+}
+
+func (s *Service) endpoints() []*endpoint {
+	return []*endpoint{
+		{name: "chat-completions", subject: subjects + "chat.completions", answer: s.generate(wire.DecodeChat)},
+		{name: "completions", subject: subjects + "completions", answer: s.generate(wire.DecodeCompletion)},
+		{name: "streams-resume", subject: subjects + "streams.resume", answer: s.again},
+		{name: "streams-cancel", subject: subjects + "streams.cancel", answer: s.cancelStream},
+		{name: "tokenize", subject: subjects + "tokenize", answer: s.once(wire.Tokenize)},
+		{name: "detokenize", subject: subjects + "detokenize", answer: s.once(wire.Detokenize)},
+		{name: "models", subject: subjects + "models", answer: s.once(models)},
+		{name: "embeddings", subject: subjects + "embeddings", answer: s.once(embeddings)},
+		{name: "gateways", subject: subjects + "gateways", answer: s.hello, alone: true},
+		{name: "chat-completions-here", subject: s.here + "chat.completions", answer: s.generate(wire.DecodeChat), alone: true},
+		{name: "completions-here", subject: s.here + "completions", answer: s.generate(wire.DecodeCompletion), alone: true},
+		{name: "streams-resume-here", subject: s.here + "streams.resume", answer: s.again, alone: true},
+	}
 }
 
 // hello answers a client that has lost a gateway: who answers is there, while a queue
@@ -170,7 +169,7 @@ func (s *Service) hello(_ context.Context, r *reply, _ []byte) {
 // Leave has new requests go to other services: when it returns, those that the NATS
 // server sent here have come, and no more will. What is being answered goes on.
 func (s *Service) Leave() error {
-	return errors.Join(s.micro.Stop(), s.nc.FlushTimeout(flushTimeout))
+	return errors.Join(s.found.leave(), s.nc.FlushTimeout(flushTimeout))
 }
 
 // Stop takes no more requests, waits for those that are being answered until ctx
@@ -202,20 +201,22 @@ func (s *Service) unsubscribe() error {
 }
 
 // handle answers each request in a goroutine of its own: the dispatcher of the
-// subscription never waits. What comes when all slots are taken is refused.
-func (s *Service) handle(answer func(context.Context, *reply, []byte)) micro.Handler {
-	return micro.HandlerFunc(func(req micro.Request) {
-		r := &reply{nc: s.nc, to: req.Reply()}
-		if r.to == "" {
-			s.opts.Logger.Debug().Str("subject", req.Subject()).Msg("nats: request without a reply subject")
+// subscription never waits. What comes when all slots are taken is refused, and what cannot be
+// answered is not computed.
+func (s *Service) handle(e *endpoint) nats.MsgHandler {
+	return func(m *nats.Msg) {
+		if !isInbox(m.Reply) {
+			s.opts.Logger.Debug().Str("subject", m.Subject).Err(errNoInbox).Msg("nats: request dropped")
 			return
 		}
-		if req.Headers().Get(HeaderAccept) == "body" {
+		r := &reply{nc: s.nc, out: s.out, to: m.Reply}
+		if m.Header.Get(HeaderAccept) == "body" {
 			r.keep = func(body []byte) (string, error) { return s.put(s.ctx, body) }
 		}
-		ctx, err := s.keyed(req, r)
+		ctx, err := s.keyed(m, r)
 		if err != nil {
 			r.fail(err)
+			e.count(0, err)
 			return
 		}
 		select {
@@ -223,43 +224,46 @@ func (s *Service) handle(answer func(context.Context, *reply, []byte)) micro.Han
 		default:
 			r.fail(&api.Error{Code: api.CodeOverloaded, RetryAfter: time.Second,
 				Message: fmt.Sprintf("%d requests are being answered, no more fit", cap(s.slots))})
+			e.count(0, r.err)
 			return
 		}
 		go func() {
 			defer func() { <-s.slots }()
 			start := time.Now()
-			ctx, span := s.span(ctx, req)
+			ctx, span := s.span(ctx, m)
 			defer endSpan(span, r)
-			if body, err := s.body(ctx, req); err != nil {
+			if body, err := s.body(ctx, m); err != nil {
 				r.fail(err)
 			} else {
-				answer(ctx, r, body)
+				e.answer(ctx, r, body)
 			}
-			s.opts.Logger.Info().Str("subject", req.Subject()).Str("id", r.callID).Str("key", r.key).
-				Uint64("messages", r.seq).Dur("took", time.Since(start)).AnErr("error", r.err).Msg("nats")
+			took := time.Since(start)
+			e.count(took, r.err)
+			s.opts.Logger.Info().Str("subject", m.Subject).Str("id", r.callID).Str("key", r.key).
+				Uint64("messages", r.seq).Dur("took", took).AnErr("error", r.err).Msg("nats")
 		}()
-	})
+	}
 }
 
 // body is a request's body, or the object that stands for it.
-func (s *Service) body(ctx context.Context, req micro.Request) ([]byte, error) {
-	if name := req.Headers().Get(HeaderBody); name != "" {
+func (s *Service) body(ctx context.Context, m *nats.Msg) ([]byte, error) {
+	if name := m.Header.Get(HeaderBody); name != "" {
 		return s.fetch(ctx, name)
 	}
-	if len(req.Data()) > s.opts.MaxBody {
+	if len(m.Data) > s.opts.MaxBody {
 		return nil, &api.Error{Code: api.CodeTooLarge,
-			Message: fmt.Sprintf("the request has %d bytes, more than %d", len(req.Data()), s.opts.MaxBody)}
+			Message: fmt.Sprintf("the request has %d bytes, more than %d", len(m.Data), s.opts.MaxBody)}
 	}
-	return req.Data(), nil
+	return m.Data, nil
 }
 
 // keyed is the context of a request with a valid API key. Without a file of keys
 // everything is open.
-func (s *Service) keyed(req micro.Request, r *reply) (context.Context, error) {
+func (s *Service) keyed(m *nats.Msg, r *reply) (context.Context, error) {
 	if s.opts.Keys == nil {
 		return s.ctx, nil
 	}
-	k, err := s.opts.Keys.Authenticate(req.Headers().Get(HeaderKey))
+	k, err := s.opts.Keys.Authenticate(m.Header.Get(HeaderKey))
 	if err != nil {
 		return nil, err
 	}
@@ -299,7 +303,7 @@ func (s *Service) onCancel(m *nats.Msg) {
 		if !ok {
 			h[HeaderEnd] = []string{string(api.FinishError)}
 		}
-		m.RespondMsg(&nats.Msg{Header: h}) //nolint:errcheck // who asked asks again
+		s.out.send(&nats.Msg{Subject: m.Reply, Header: h}) //nolint:errcheck // the asker asks again
 	case !ok:
 	case m.Header.Get("Status") != "":
 		stream.cancel(stream.gone)
@@ -314,10 +318,11 @@ type running struct {
 	gone   error
 }
 
-// cancellable gives a stream its cancel subject until forget is called.
-func (s *Service) cancellable(ctx context.Context, id string, gone error) (_ context.Context, subject string, forget func()) {
+// cancellable gives a stream its cancel subject until forget is called. The subject is
+// random: NATS lets every client publish to it, so only who has read the stream knows it.
+func (s *Service) cancellable(ctx context.Context, gone error) (_ context.Context, subject string, forget func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	subject = s.prefix + id + "-" + strconv.FormatUint(s.streams.Add(1), 10) // a call may have several
+	subject = s.prefix + strings.ToLower(rand.Text())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running[subject] = running{cancel, gone}

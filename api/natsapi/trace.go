@@ -4,7 +4,7 @@ import (
 	"context"
 	"strconv"
 
-	"github.com/nats-io/nats.go/micro"
+	"github.com/nats-io/nats.go"
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
 
@@ -15,9 +15,9 @@ import (
 
 // span starts the span of a request, below that of its client if a traceparent
 // header names one.
-func (s *Service) span(ctx context.Context, req micro.Request) (context.Context, trace.Span) {
-	return s.opts.Tracer.Start(tracing.With(ctx, tracing.Extract(req.Headers())), req.Subject(), trace.WithSpanKind(trace.SpanKindServer),
-		trace.WithAttributes(semconv.MessagingSystemKey.String("nats"), semconv.MessagingDestinationName(req.Subject())))
+func (s *Service) span(ctx context.Context, m *nats.Msg) (context.Context, trace.Span) {
+	return s.opts.Tracer.Start(tracing.With(ctx, tracing.Extract(m.Header)), m.Subject, trace.WithSpanKind(trace.SpanKindServer),
+		trace.WithAttributes(semconv.MessagingSystemKey.String("nats"), semconv.MessagingDestinationName(m.Subject)))
 }
 
 func endSpan(span trace.Span, r *reply) {

@@ -1,0 +1,39 @@
+package natsapi
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+)
+
+// errNoInbox refuses a reply subject that is not an inbox.
+var errNoInbox = errors.New("natsapi: the reply subject is not an inbox: expected _INBOX. and tokens without wildcards")
+
+// outbox is the only way out of this package. The subject of a message comes from a client,
+// and our connection may publish where the client may not: a reply subject that
+// names a log, a node or an API of JetStream would be a write in our name. So nothing but
+// inboxes is published to, whatever the permissions of the connection are.
+type outbox struct{ nc *nats.Conn }
+
+func (o outbox) send(m *nats.Msg) error {
+	if !isInbox(m.Subject) {
+		return errNoInbox
+	}
+	return o.nc.PublishMsg(m)
+}
+
+// isInbox says whether a subject begins with the token _INBOX, has at least one more token, and
+// no wildcard or empty token.
+func isInbox(subject string) bool {
+	rest, ok := strings.CutPrefix(subject, nats.InboxPrefix)
+	if !ok || strings.ContainsAny(rest, " \t\r\n\f*>") {
+		return false
+	}
+	for token := range strings.SplitSeq(rest, ".") {
+		if token == "" {
+			return false
+		}
+	}
+	return true
+}
