@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -10,11 +11,18 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/cluster/bridge"
+	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/deploy"
 	"github.com/millrace/millrace/e2e/natstest"
+	"github.com/millrace/millrace/resume"
 )
 
 const natsConfig = "nats/millrace.conf"
@@ -34,7 +42,26 @@ var kinds = []struct {
 	{"text", []string{"detok"}, []string{"gateway"}},
 }
 
-var natsUsers = []string{"gateway", "tokenize", "compute", "detok", "node", "client"}
+var natsUsers = []string{"gateway", "tokenize", "compute", "detok", "node", "front", "client"}
+
+// nodes are the users of the account MILLRACE.
+var nodes = []string{"gateway", "tokenize", "compute", "detok", "node"}
+
+// journalAPI is what gateways need of JetStream.
+var journalAPI = []string{
+	"STREAM.CREATE.MILLRACE_JOURNAL", "STREAM.INFO.MILLRACE_JOURNAL", "STREAM.PURGE.MILLRACE_JOURNAL", "STREAM.MSG.GET.MILLRACE_JOURNAL",
+	"DIRECT.GET.MILLRACE_JOURNAL", "DIRECT.GET.MILLRACE_JOURNAL.millrace.journal.t.call", "CONSUMER.CREATE.MILLRACE_JOURNAL.c.millrace.journal.t.call",
+	"CONSUMER.INFO.MILLRACE_JOURNAL.c", "CONSUMER.DELETE.MILLRACE_JOURNAL.c", "CONSUMER.MSG.NEXT.MILLRACE_JOURNAL.c",
+}
+
+// foreignAPI is what nobody may use: to end the journal, or to reach another stream.
+var foreignAPI = []string{
+	"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.DELETE.MILLRACE_JOURNAL", "STREAM.UPDATE.MILLRACE_JOURNAL", "STREAM.MSG.DELETE.MILLRACE_JOURNAL",
+	"STREAM.SNAPSHOT.MILLRACE_JOURNAL", "STREAM.RESTORE.MILLRACE_JOURNAL", "STREAM.CREATE.OTHER", "STREAM.INFO.OTHER", "STREAM.PURGE.OTHER",
+	"STREAM.DELETE.OTHER", "STREAM.MSG.GET.OTHER", "DIRECT.GET.OTHER", "CONSUMER.CREATE.OTHER.c", "CONSUMER.LIST.MILLRACE_JOURNAL",
+	"CONSUMER.DURABLE.CREATE.MILLRACE_JOURNAL.c", "STREAM.PEER.REMOVE.MILLRACE_JOURNAL", "ACCOUNT.PURGE.MILLRACE", "SERVER.REMOVE",
+	"STREAM.CREATE.OBJ_millrace-bodies", "STREAM.INFO.OBJ_millrace-bodies",
+}
 
 // natsServer runs the committed configuration. Its users' passwords are their names.
 func natsServer(t *testing.T) *server.Server {
@@ -79,19 +106,32 @@ func TestTheKindsAreThoseOfTheMessages(t *testing.T) {
 func TestEachRoleSendsItsOwnKindsOfMessagesOnly(t *testing.T) {
 	s := natsServer(t)
 	mayPublish := map[string][]string{ // beside the kinds
-		"millrace.registry.beat":       {"gateway", "tokenize", "compute", "detok", "node"},
-		"millrace.registry.alive.n1":   {"gateway", "tokenize", "compute", "detok", "node"},
+		"millrace.registry.beat":       nodes,
+		"millrace.registry.v2.beat":    nodes,
+		"millrace.registry.alive.n1":   nodes,
 		"millrace.registry.gone.n1.n2": nil,
 		"millrace.journal.call":        {"gateway", "node"},
+		"millrace.journal.t.call":      {"gateway", "node"},
 		"millrace.resume.any":          {"gateway", "node"},
 		"millrace.limits.used":         {"gateway", "node"},
 		"millrace.resume.node.n1":      {"gateway", "node"},
 		"millrace.v1.chat.completions": {"client"},
 		"millrace.v1.cancel.a.b":       {"client"},
-		"_INBOX.client.x":              {"gateway", "node"},
-		"$JS.API.STREAM.NAMES":         {"gateway", "node"},
+		"millrace.v1.bodies.open":      {"client"},
+		"_INBOX.client.x":              {"gateway", "node", "front"},
+		"$JS.ACK.MILLRACE_JOURNAL.x":   nil,
+		"$JS.FC.MILLRACE_JOURNAL.x":    nil,
+		"$JS.EVENT.ADVISORY.x":         nil,
+		"$SYS.REQ.SERVER.PING":         nil,
 		"$SRV.PING":                    {"client"},
 		"millrace.other":               nil,
+		"other":                        nil,
+	}
+	for _, subject := range journalAPI {
+		mayPublish["$JS.API."+subject] = []string{"gateway", "node"}
+	}
+	for _, subject := range foreignAPI {
+		mayPublish["$JS.API."+subject] = nil
 	}
 	for _, k := range kinds {
 		mayPublish["millrace.node.n1."+k.kind] = append([]string{"node"}, k.from...)
@@ -103,14 +143,25 @@ func TestEachRoleSendsItsOwnKindsOfMessagesOnly(t *testing.T) {
 		}
 	}
 	maySubscribe := map[string][]string{
-		"millrace.v1.chat.completions": {"gateway", "node"},
-		"millrace.node.n1.*":           {"gateway", "tokenize", "compute", "detok", "node"},
-		"millrace.registry.beat":       {"gateway", "tokenize", "compute", "detok", "node"},
-		"millrace.registry.alive.n1":   {"gateway", "tokenize", "compute", "detok", "node"},
-		"millrace.registry.gone.n1.*":  {"gateway", "tokenize", "compute", "detok", "node"},
+		"millrace.v1.chat.completions": {"front"},
+		"millrace.v1.cancel.a.*":       {"front"},
+		"millrace.v1.>":                {"front"},
+		"$SRV.PING":                    {"front"},
+		"millrace.node.n1.*":           nodes,
+		"millrace.registry.v2.beat":    nodes,
+		"millrace.registry.alive.n1":   nodes,
+		"millrace.registry.gone.n1.*":  nodes,
 		"millrace.limits.used":         {"gateway", "node"},
+		"millrace.resume.any":          {"gateway", "node"},
+		"millrace.journal.>":           nil,
 		"_INBOX.client.>":              {"gateway", "node", "client"},
+		"_INBOX.other.>":               {"gateway", "node"},
 		"_INBOX.>":                     {"gateway", "node"},
+		"_INBOX.*":                     {"gateway", "node"},
+		"$JS.API.>":                    nil,
+		"$SYS.>":                       nil,
+		"*":                            nil,
+		"*.>":                          nil,
 		">":                            nil,
 	}
 	for subject, users := range maySubscribe {
@@ -149,31 +200,101 @@ func TestEachRoleGetsItsOwnKindsOfMessagesOnly(t *testing.T) {
 	}
 }
 
+// gateway answers over NATS, with resumable streams, as the shipped users may.
+func gateway(t *testing.T, s *server.Server, e api.Engine) *natsapi.Service {
+	t.Helper()
+	calls, err := resume.New(natsUser(t, s, "gateway"), e, resume.Options{})
+	require.NoError(t, err)
+	t.Cleanup(calls.Close)
+	service, err := natsapi.Start(natsUser(t, s, "front"), e, natsapi.Options{Resume: calls})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, service.Stop(t.Context())) })
+	return service
+}
+
+// TestGatewaysKeepStreamsInJetStreamAndOthersDoNot: a stream that one gateway serves is read
+// again at another, with no more of JetStream's API than the users have.
 func TestGatewaysKeepStreamsInJetStreamAndOthersDoNot(t *testing.T) {
 	s := natsServer(t)
-	for _, user := range natsUsers {
-		js, err := jetstream.New(natsUser(t, s, user), jetstream.WithDefaultTimeout(time.Second))
+	e := apitest.New(apitest.Say("one", " two", " three"))
+	first := gateway(t, s, e)
+	client := natsUser(t, s, "client")
+	read := func(subject, body string) (text string) {
+		inbox := client.NewRespInbox()
+		sub, err := client.SubscribeSync(inbox)
 		require.NoError(t, err)
-		_, err = js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"millrace.journal.*"}})
-		if user != "gateway" && user != "node" {
-			require.Error(t, err, user)
-			continue
+		require.NoError(t, client.PublishRequest(subject, inbox, []byte(body)))
+		for {
+			m, err := sub.NextMsg(20 * time.Second)
+			require.NoError(t, err)
+			text += string(m.Data)
+			if m.Header.Get(natsapi.HeaderEnd) != "" {
+				require.Equal(t, "stop", m.Header.Get(natsapi.HeaderEnd), text)
+				return text
+			}
 		}
-		require.NoError(t, err, user)
-		_, err = js.Publish(t.Context(), "millrace.journal.a", []byte(user))
-		require.NoError(t, err, user)
 	}
+	whole := read("millrace.v1.completions", `{"prompt":"x","stream":true,"stream_resume":true,"request_id":"my"}`)
+	require.NoError(t, first.Stop(t.Context()))
+	gateway(t, s, e)
+	require.Equal(t, whole, read("millrace.v1.streams.resume", `{"id":"cmpl-my","after":0}`))
+	e.WaitIdle()
+
+	for _, user := range []string{"tokenize", "compute", "detok", "front", "client"} {
+		_, err := resume.New(natsUser(t, s, user), e, resume.Options{Timeout: 100 * time.Millisecond})
+		require.ErrorContains(t, err, "JetStream", user)
+	}
+}
+
+// TestAClientReachesGatewaysOnly tries what deleted the journal and wrote into another caller's
+// log: by itself, and by the reply subject of everything that a gateway answers.
+func TestAClientReachesGatewaysOnly(t *testing.T) {
+	s := natsServer(t)
+	e := apitest.New(apitest.Say("x"))
+	gateway(t, s, e)
+	node, client := natsUser(t, s, "node"), natsUser(t, s, "client")
+	js, err := jetstream.New(node)
+	require.NoError(t, err)
+	before, err := js.Stream(t.Context(), resume.Stream)
+	require.NoError(t, err)
+	for _, subject := range []string{"$JS.API.STREAM.DELETE.MILLRACE_JOURNAL", "$JS.API.STREAM.PURGE.MILLRACE_JOURNAL", "millrace.journal.cmpl-my-2",
+		"millrace.journal.t.cmpl-my-2", "millrace.node.n1.generate", "millrace.registry.v2.beat", "millrace.limits.used"} {
+		require.NoError(t, client.Publish(subject, []byte(`{"node":"x"}`)))
+		for _, asked := range []string{"chat.completions", "models", "gateways", "streams.cancel", "cancel.a.b"} {
+			require.NoError(t, client.PublishRequest("millrace.v1."+asked, subject, []byte("junk")))
+		}
+		require.NoError(t, client.PublishRequest("$SRV.INFO", subject, nil))
+	}
+	_, err = client.Request("millrace.v1.models", nil, 20*time.Second) // what came before is answered
+	require.NoError(t, err)
+	after, err := js.Stream(t.Context(), resume.Stream)
+	require.NoError(t, err)
+	require.Equal(t, before.CachedInfo().Created, after.CachedInfo().Created)
+	require.Zero(t, after.CachedInfo().State.LastSeq, "nothing was ever written")
+	_, err = client.Request("$JS.API.INFO", nil, 100*time.Millisecond)
+	require.Error(t, err)
 }
 
 func TestAClientAsksAndIsAnsweredInItsOwnInbox(t *testing.T) {
 	s := natsServer(t)
-	gateway, client := natsUser(t, s, "gateway"), natsUser(t, s, "client")
-	_, err := gateway.Subscribe("millrace.v1.models", func(m *nats.Msg) { m.Respond([]byte("answer")) }) //nolint:errcheck // the client would wait
+	gateway(t, s, apitest.New(apitest.Say("answer")))
+	client := natsUser(t, s, "client")
+	m, err := client.Request("millrace.v1.completions", []byte(`{"prompt":"x"}`), 20*time.Second)
 	require.NoError(t, err)
-	require.NoError(t, gateway.Flush())
-	m, err := client.Request("millrace.v1.models", nil, 10*time.Second)
+	require.Contains(t, string(m.Data), `"text":"answer"`)
+	_, err = client.Request("$SRV.PING.millrace", nil, 20*time.Second)
 	require.NoError(t, err)
-	require.Equal(t, "answer", string(m.Data))
+}
+
+// TestThePasswordsVariablesAreNoSettings: a process that the shell starts with them starts.
+func TestThePasswordsVariablesAreNoSettings(t *testing.T) {
+	variables := regexp.MustCompile(`password: \$(\w+)`).FindAllStringSubmatch(deploy.NATS, -1)
+	require.Len(t, variables, len(natsUsers))
+	cmd := &cobra.Command{Use: "millrace"}
+	for _, v := range variables {
+		require.NoError(t, config.Bind(cmd, []string{v[1] + "=secret"}), v[1])
+		require.ErrorIs(t, config.Bind(cmd, []string{v[1] + "S=secret"}), config.ErrUsage, v[1])
+	}
 }
 
 func TestAWrongPasswordIsRefused(t *testing.T) {
