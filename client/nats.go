@@ -110,7 +110,7 @@ func DialNATS(url string, options ...NATSOption) (Client, error) {
 		return nil, err
 	}
 	t.own = true
-	t.nc, err = nats.Connect(url, append([]nats.Option{nats.Name("millrace client"), nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait),
+	t.nc, err = ConnectNATS(url, t.key, append([]nats.Option{nats.Name("millrace client"), nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait),
 		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsMissed)}, t.connect...)...)
 	if err != nil {
 		return nil, fmt.Errorf("millrace: NATS: %w", err) // without the URL, which may have a password
@@ -122,6 +122,7 @@ type natsTransport struct {
 	nc        *nats.Conn
 	own       bool
 	connect   []nats.Option // of an own connection
+	key       string        // an API key: its login, too
 	silence   time.Duration // 0: what the server says
 	resumeFor time.Duration
 	header    nats.Header // of every request

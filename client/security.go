@@ -16,8 +16,14 @@ const headerKey = "Authorization"
 // WithAPIKey sends an API key with every request.
 func WithAPIKey(key string) HTTPOption { return WithHeader(headerKey, "Bearer "+key) }
 
-// WithNATSAPIKey sends an API key with every request.
-func WithNATSAPIKey(key string) NATSOption { return WithNATSHeader(headerKey, "Bearer "+key) }
+// WithNATSAPIKey sends an API key with every request. With DialNATS it is also the connection's login,
+// as ConnectNATS has it.
+func WithNATSAPIKey(key string) NATSOption {
+	return func(t *natsTransport) error {
+		t.key = key
+		return WithNATSHeader(headerKey, "Bearer "+key)(t)
+	}
+}
 
 // WithTLS checks the servers' certificates with those of a PEM file ("": the system's), and
 // shows a certificate of our own where cert and key name its PEM files.

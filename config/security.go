@@ -15,6 +15,7 @@ type Security struct {
 	TLSClientCA string // clients of the HTTP server need a certificate of it; "": they need none
 
 	NATSAuthFile string // users of the embedded NATS server, as a nats-server configuration
+	NATSClients  string // a gateway's user in the clients' account: a URL, or a file of a seed or credentials; "": as --nats
 	NATSClient
 }
 
@@ -67,6 +68,7 @@ func (s *Security) Register(f *pflag.FlagSet) {
 	f.StringVar(&s.TLSKey, "tls-key", "", "PEM file of its key")
 	f.StringVar(&s.TLSClientCA, "tls-client-ca", "", "PEM file of the certificates that sign those of HTTP clients, which need one then")
 	f.StringVar(&s.NATSAuthFile, "nats-auth-file", "", "nats-server configuration file with the users of the embedded NATS server and their permissions")
+	f.StringVar(&s.NATSClients, "nats-clients", "", "who a gateway is to its clients on the server of --nats, where those have an account of their own: a URL with a user, or a file with an NKey seed or credentials (default: as to the other processes)")
 	s.NATSClient.Register(f)
 }
 
@@ -81,6 +83,8 @@ func (s *Security) validate(natsListen string) error {
 	case natsListen == "" && s.NATSAuthFile != "":
 		errs = append(errs, Usagef("--nats-auth-file is of the embedded NATS server, expected no --nats with it"))
 	case natsListen == "":
+	case s.NATSClients != "":
+		errs = append(errs, Usagef("--nats-clients is for the server of --nats, which is not set"))
 	case s.Creds != "" || s.NKey != "":
 		errs = append(errs, Usagef("--nats-creds and --nats-nkey are for the server of --nats, which is not set"))
 	case s.CA != "" && s.Cert == "":

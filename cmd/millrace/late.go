@@ -105,3 +105,19 @@ func (l *lateEngine) cutOff() bool {
 	e := l.loaded.Load()
 	return e != nil && e.Deaf()
 }
+
+// lateHandler answers while the process waits for its NATS server: it lives, and is not ready.
+type lateHandler struct{ handler atomic.Pointer[http.Handler] }
+
+func (l *lateHandler) set(h http.Handler) { l.handler.Store(&h) }
+
+func (l *lateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := l.handler.Load(); h != nil {
+		(*h).ServeHTTP(w, r)
+		return
+	}
+	if r.URL.Path != "/health/live" {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "the NATS server is not there yet", http.StatusServiceUnavailable)
+	}
+}

@@ -73,18 +73,19 @@ func TestNKeysAndCredentialsOpenNATSForTheServerTheCommandAndTheClient(t *testin
 	for name, start := range map[string]func(*testing.T) (string, config.NATSClient){"nkey": nkeyServer, "creds": credsServer} {
 		t.Run(name, func(t *testing.T) {
 			url, known := start(t)
-			_, _, err := openNATS(&config.Serve{NATS: url}, zerolog.Nop())
+			_, err := openNATS(t.Context(), &config.Serve{NATS: url}, nil, zerolog.Nop())
 			require.ErrorIs(t, err, nats.ErrAuthorization)
-			conn, stop, err := openNATS(&config.Serve{NATS: url, Security: config.Security{NATSClient: known}}, zerolog.Nop())
+			require.ErrorContains(t, err, "nats-node.nk", "the way out")
+			to, err := openNATS(t.Context(), &config.Serve{NATS: url, Security: config.Security{NATSClient: known}}, nil, zerolog.Nop())
 			require.NoError(t, err)
-			defer stop()
+			defer to.stop()
 			key, entry := auth.NewKey("acme")
 			line, err := entry.Line()
 			require.NoError(t, err)
 			keys, err := auth.Open(secret(t, "keys.yaml", []byte(line)))
 			require.NoError(t, err)
 			e := apitest.New(apitest.Say("yes"))
-			s, err := natsapi.Start(conn, e, natsapi.Options{Keys: keys})
+			s, err := natsapi.Start(to.nodes, e, natsapi.Options{Keys: keys})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, s.Stop(t.Context())) }()
 

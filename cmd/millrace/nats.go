@@ -1,111 +1,52 @@
 package main
 
 import (
-	"crypto/rand"
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	neturl "net/url"
-	"path/filepath"
-	"strconv"
+	"os"
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/config"
 )
-
-// natsStart bounds the wait for the embedded server.
-const natsStart = 10 * time.Second
 
 // natsPing finds a connection that was cut without a word; two unanswered pings
 // are one.
 const natsPing = 2 * time.Second
 
-// natsServerOptions are those of the embedded server. In front of the network
-// it has the users of --nats-auth-file and the certificate of --nats-tls-cert.
-func natsServerOptions(s *config.Serve) (*server.Options, error) {
-	o := &server.Options{}
-	if s.NATSAuthFile != "" {
-		var err error
-		if o, err = server.ProcessConfigFile(s.NATSAuthFile); err != nil {
-			return nil, config.Usagef("--nats-auth-file: %w", err)
-		}
-		if len(o.Users)+len(o.Nkeys) == 0 {
-			return nil, config.Usagef("--nats-auth-file: %s: found no user", s.NATSAuthFile)
-		}
-	}
-	host, portText, err := net.SplitHostPort(s.NATSListen)
-	if err != nil {
-		return nil, err
-	}
-	if o.Port, err = strconv.Atoi(portText); err != nil {
-		return nil, err
-	}
-	if o.Port == 0 {
-		o.Port = server.RANDOM_PORT
-	}
-	o.ServerName, o.Host, o.MaxPayload, o.NoSigs = "millrace", host, int32(s.BodyLimit), true
-	o.JetStream, o.StoreDir = true, filepath.Join(s.DataDir, "nats")
-	if s.Cert != "" {
-		o.TLSConfig, err = server.GenTLSConfig(&server.TLSConfigOpts{
-			CertFile: s.Cert, KeyFile: s.Key, CaFile: s.CA, Verify: s.CA != "",
-		})
-		o.TLS, o.TLSVerify, o.TLSTimeout = true, s.CA != "", float64(server.TLS_TIMEOUT)/float64(time.Second)
-	}
-	return o, err
-}
+// The waits before further tries to reach a NATS server that is not there yet.
+const (
+	natsRetryFirst = 100 * time.Millisecond
+	natsRetryMost  = 5 * time.Second
+)
 
-// ownUser adds a user for this process to the embedded server's: it exists in
-// memory only, and its password is new at each start.
-func ownUser(o *server.Options) (nats.Option, error) {
-	if len(o.Users)+len(o.Nkeys) == 0 {
-		return func(*nats.Options) error { return nil }, nil
-	}
-	u := &server.User{Username: "millrace-" + rand.Text(), Password: rand.Text()}
-	for _, a := range o.Accounts {
-		switch {
-		case a.Name == o.SystemAccount || a.Name == server.DEFAULT_SYSTEM_ACCOUNT:
-		case u.Account != nil:
-			return nil, config.Usagef("--nats-auth-file: found the accounts %s and %s, expected one beside the system's", u.Account.Name, a.Name)
-		default:
-			u.Account = a
-		}
-	}
-	o.Users = append(o.Users, u)
-	return nats.UserInfo(u.Username, u.Password), nil
-}
+// Names of our connections. The embedded server with --api-keys takes a node that gives the
+// second one as the clients' side of a gateway.
+const (
+	nodeName  = "millrace"
+	frontName = "millrace front"
+)
 
-// startNATS starts the embedded NATS server with JetStream. The options are for
-// our own connection to it, which stays inside the process.
-func startNATS(s *config.Serve, log zerolog.Logger) (*server.Server, []nats.Option, error) {
-	o, err := natsServerOptions(s)
-	if err != nil {
-		return nil, nil, err
-	}
-	user, err := ownUser(o)
-	if err != nil {
-		return nil, nil, err
-	}
-	e, err := server.NewServer(o)
-	if err != nil {
-		return nil, nil, fmt.Errorf("embedded NATS server: %w", err)
-	}
-	e.SetLoggerV2(natsLog{log}, false, false, false)
-	e.Start()
-	if !e.ReadyForConnections(natsStart) {
-		e.Shutdown()
-		return nil, nil, fmt.Errorf("embedded NATS server: cannot listen on %s: is the port in use? --nats-listen takes another one, --nats URL joins a running server", s.NATSListen)
-	}
-	return e, []nats.Option{nats.InProcessServer(e), user}, nil
+// links are a process's connections to NATS.
+type links struct {
+	nodes *nats.Conn // to the other processes and JetStream
+	front *nats.Conn // of a gateway to its clients, in their account; nil without the role
+	stop  func()     // ends both, and the embedded server
 }
 
 // natsOptions say who we are to the server of --nats, and how we know it.
 func natsOptions(c *config.NATSClient) ([]nats.Option, error) {
-	var options []nats.Option
+	options := tlsOptions(c)
 	if c.Creds != "" {
 		options = append(options, nats.UserCredentials(c.Creds))
 	}
@@ -116,13 +57,55 @@ func natsOptions(c *config.NATSClient) ([]nats.Option, error) {
 		}
 		options = append(options, nkey)
 	}
+	return options, nil
+}
+
+func tlsOptions(c *config.NATSClient) (options []nats.Option) {
 	if c.CA != "" {
 		options = append(options, nats.RootCAs(c.CA))
 	}
 	if c.Cert != "" {
 		options = append(options, nats.ClientCert(c.Cert, c.Key))
 	}
-	return options, nil
+	return options
+}
+
+// frontOptions say who a gateway is to its clients' account: --nats-clients is a URL with a user,
+// or a file with the seed or the credentials of one. Without it the gateway is who it
+// is to the other processes, and clients share their account.
+func frontOptions(s *config.Serve) (url string, options []nats.Option, err error) {
+	if s.NATSClients == "" {
+		options, err = natsOptions(&s.NATSClient)
+		return s.NATS, options, err
+	}
+	options = tlsOptions(&s.NATSClient)
+	if strings.Contains(s.NATSClients, "://") {
+		return s.NATSClients, options, nil
+	}
+	text, err := os.ReadFile(s.NATSClients)
+	if err != nil {
+		return "", nil, config.Usagef("--nats-clients: %w", err)
+	}
+	if strings.Contains(string(text), "BEGIN NATS USER JWT") {
+		return withoutUser(s.NATS), append(options, nats.UserCredentials(s.NATSClients)), nil
+	}
+	nkey, err := nats.NkeyOptionFromSeed(s.NATSClients)
+	if err != nil {
+		return "", nil, config.Usagef("--nats-clients: %s: found neither a URL nor a file of a seed or credentials: %w", s.NATSClients, err)
+	}
+	return withoutUser(s.NATS), append(options, nkey), nil
+}
+
+// withoutUser is a list of URLs without users, which would win over a seed.
+func withoutUser(urls string) string {
+	list := strings.Split(urls, ",")
+	for i, text := range list {
+		if u, err := neturl.Parse(strings.TrimSpace(text)); err == nil {
+			u.User = nil
+			list[i] = u.String()
+		}
+	}
+	return strings.Join(list, ",")
 }
 
 // redacted is a list of NATS URLs without passwords, fit for logs and errors.
@@ -143,9 +126,10 @@ func redacted(urls string) string {
 	return strings.Join(list, ",")
 }
 
-// connectNATS joins the server at url and keeps trying when it goes away.
-func connectNATS(url string, options []nats.Option, log zerolog.Logger) (*nats.Conn, error) {
-	return nats.Connect(url, append(options, nats.Name("millrace"), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond),
+// connectNATS joins the server at url: it waits for one that is not there yet, until ctx ends, and
+// keeps trying when it goes away later. A server that refuses us is an error at once.
+func connectNATS(ctx context.Context, url, name string, options []nats.Option, log zerolog.Logger) (*nats.Conn, error) {
+	options = append(options, nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond),
 		nats.PingInterval(natsPing), nats.MaxPingsOutstanding(2),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
@@ -162,45 +146,133 @@ func connectNATS(url string, options []nats.Option, log zerolog.Logger) (*nats.C
 				e = e.Str("expected", "a consumer that keeps up")
 			}
 			e.Msg("NATS")
-		}))...)
+		}))
+	for wait := natsRetryFirst; ; wait = min(2*wait, natsRetryMost) {
+		conn, err := nats.Connect(url, options...)
+		if err == nil {
+			return conn, nil
+		}
+		at := redacted(url)
+		if !notThere(err) {
+			return nil, fmt.Errorf("NATS at %s: %w", at, loginHint(err))
+		}
+		log.Warn().Err(err).Str("nats", at).Dur("again", wait).Msg("the NATS server is not there yet")
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("NATS at %s: %w", at, err)
+		case <-time.After(wait):
+		}
+	}
 }
 
-// openNATS joins the server of --nats or starts the embedded one. stop undoes
-// both.
-func openNATS(s *config.Serve, log zerolog.Logger) (_ *nats.Conn, stop func(), err error) {
-	url, stopServer := s.NATS, func() {}
-	var options []nats.Option
-	if url == "" {
-		var embedded *server.Server
-		if embedded, options, err = startNATS(s, log); err != nil {
-			return nil, nil, err
-		}
-		url = "nats://" + embedded.Addr().String() // in the process: no TLS, whatever the network gets
-		stopServer = func() {
-			embedded.Shutdown()
-			embedded.WaitForShutdown()
-		}
-	} else if options, err = natsOptions(&s.NATSClient); err != nil {
-		return nil, nil, err
+// notThere says whether an error passes when a server starts, or has room again: what it says
+// of us does not.
+func notThere(err error) bool {
+	if _, refused := errors.AsType[tls.AlertError](err); refused {
+		return false
 	}
-	conn, err := connectNATS(url, options, log)
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, io.EOF) ||
+		errors.Is(err, nats.ErrMaxConnectionsExceeded) || errors.Is(err, nats.ErrMaxAccountConnectionsExceeded) ||
+		errors.Is(err, nats.ErrStaleConnection) || errors.Is(err, nats.ErrConnectionClosed)
+}
+
+// loginHint adds the way out to a refused login.
+func loginHint(err error) error {
+	if !errors.Is(err, nats.ErrAuthorization) && !errors.Is(err, nats.ErrPermissionViolation) {
+		return err
+	}
+	return fmt.Errorf("%w: expected the login of a node: --nats-creds, --nats-nkey, or a user in the URL; "+
+		"of an embedded server with --api-keys: --nats-nkey with %s of that process's --data-dir", err, seedFile)
+}
+
+// mayJoin says whether a connection is of a node's account: a server with accounts takes one without
+// credentials as a client, which hears no node.
+func mayJoin(conn *nats.Conn) error {
+	sub, err := conn.SubscribeSync(cluster.BeatSubject)
 	if err != nil {
-		stopServer()
-		return nil, nil, fmt.Errorf("NATS at %s: %w", redacted(url), err)
+		return err
 	}
-	return conn, func() {
-		conn.Close()
-		stopServer()
-	}, nil
+	if err = conn.FlushTimeout(natsStart); err == nil {
+		err = sub.Unsubscribe()
+	}
+	if last := conn.LastError(); errors.Is(last, nats.ErrPermissionViolation) {
+		err = fmt.Errorf("NATS at %s: %w", conn.ConnectedUrlRedacted(), loginHint(last))
+	}
+	return err
 }
 
-// natsLog hands the embedded server's messages to our log: its notices are
-// details here.
-type natsLog struct{ log zerolog.Logger }
+// openNATS joins the server of --nats or starts the embedded one.
+func openNATS(ctx context.Context, s *config.Serve, keys *auth.Keyring, log zerolog.Logger) (*links, error) {
+	if s.NATS == "" {
+		return openEmbedded(ctx, s, keys, log)
+	}
+	options, err := natsOptions(&s.NATSClient)
+	if err != nil {
+		return nil, err
+	}
+	l := &links{stop: func() {}}
+	if l.nodes, err = connectNATS(ctx, s.NATS, nodeName, options, log); err != nil {
+		return nil, err
+	}
+	l.stop = l.nodes.Close
+	if err := mayJoin(l.nodes); err != nil {
+		l.stop()
+		return nil, err
+	}
+	if !s.Roles.Has(cluster.Gateway) {
+		return l, nil
+	}
+	url, options, err := frontOptions(s)
+	if err == nil {
+		err = l.openFront(ctx, url, options, log)
+	}
+	if err != nil {
+		l.stop()
+		return nil, err
+	}
+	return l, nil
+}
 
-func (l natsLog) Noticef(format string, v ...any) { l.log.Debug().Msgf("nats: "+format, v...) }
-func (l natsLog) Warnf(format string, v ...any)   { l.log.Warn().Msgf("nats: "+format, v...) }
-func (l natsLog) Fatalf(format string, v ...any)  { l.log.Error().Msgf("nats: "+format, v...) }
-func (l natsLog) Errorf(format string, v ...any)  { l.log.Error().Msgf("nats: "+format, v...) }
-func (l natsLog) Debugf(format string, v ...any)  { l.log.Debug().Msgf("nats: "+format, v...) }
-func (l natsLog) Tracef(format string, v ...any)  { l.log.Trace().Msgf("nats: "+format, v...) }
+// openFront makes a gateway's connection to its clients.
+func (l *links) openFront(ctx context.Context, url string, options []nats.Option, log zerolog.Logger) (err error) {
+	if l.front, err = connectNATS(ctx, url, frontName, options, log); err != nil {
+		return err
+	}
+	stop := l.stop
+	l.stop = func() {
+		l.front.Close()
+		stop()
+	}
+	return nil
+}
+
+// openEmbedded starts the embedded server and joins it inside the process: no TLS, whatever the
+// network gets.
+func openEmbedded(ctx context.Context, s *config.Serve, keys *auth.Keyring, log zerolog.Logger) (*links, error) {
+	e, err := startNATS(s, keys, log)
+	if err != nil {
+		return nil, err
+	}
+	url := "nats://" + e.server.Addr().String()
+	l := &links{stop: func() {
+		e.server.Shutdown()
+		e.server.WaitForShutdown()
+	}}
+	l.nodes, err = connectNATS(ctx, url, nodeName, e.node, log)
+	if err == nil {
+		stop := l.stop
+		l.stop = func() {
+			l.nodes.Close()
+			stop()
+		}
+		if s.Roles.Has(cluster.Gateway) {
+			err = l.openFront(ctx, url, e.front, log)
+		}
+	}
+	if err != nil {
+		l.stop()
+		return nil, err
+	}
+	return l, nil
+}

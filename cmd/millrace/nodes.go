@@ -76,12 +76,12 @@ func hearNodes(ctx context.Context, o *nodesOptions, log zerolog.Logger) (*nodes
 	conn, err := nats.Connect(o.url, append(options, nats.Name("millrace nodes"), nats.NoReconnect(), nats.PermissionErrOnSubscribe(true),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))...) // what fails ends the listening
 	if err != nil {
-		return nil, fmt.Errorf("NATS at %s: %w", at, err)
+		return nil, fmt.Errorf("NATS at %s: %w", at, loginHint(err))
 	}
 	defer conn.Close()
 	heard, err := cluster.Listen(ctx, conn, o.heartbeat, log)
 	if err != nil {
-		return nil, fmt.Errorf("NATS at %s: %w", at, err)
+		return nil, fmt.Errorf("NATS at %s: %w", at, loginHint(err))
 	}
 	return &nodesReport{at, heard}, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/api/natsapi"
+	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/config"
 )
 
@@ -53,7 +54,7 @@ reply is printed and makes the exit code 1.`,
 	}
 	cmd.Flags().StringVar(&o.url, "nats", nats.DefaultURL, "URL of the NATS server")
 	cmd.Flags().StringVar(&o.key, "api-key", "", "API key, where the server asks for one")
-	cmd.Flags().StringVar(&o.inbox, "inbox-prefix", nats.InboxPrefix[:len(nats.InboxPrefix)-1], "prefix of the subject for answers, where our NATS user has one of its own")
+	cmd.Flags().StringVar(&o.inbox, "inbox-prefix", "", "prefix of the subject for answers, where our NATS user has one of its own (default: _INBOX, or the API key's own)")
 	o.Register(cmd.Flags())
 	cmd.Flags().BoolVar(&o.stream, "stream", false, `ask for a stream: adds "stream": true to the request`)
 	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "longest wait for one reply")
@@ -76,7 +77,7 @@ func request(ctx context.Context, out io.Writer, o requestOptions, subject strin
 		options = append(options, nats.CustomInboxPrefix(o.inbox))
 	}
 	at := redacted(o.url)
-	nc, err := nats.Connect(o.url, append(options, nats.Name("millrace request"))...)
+	nc, err := client.ConnectNATS(o.url, o.key, append(options, nats.Name("millrace request"))...)
 	if err != nil {
 		return fmt.Errorf("%s: %w", at, err)
 	}

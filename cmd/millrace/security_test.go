@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -160,9 +161,10 @@ func TestTheEmbeddedNATSServerAsksForAUserAndForTLS(t *testing.T) {
 	a.issue("server", a.cert)
 	s := natsSettings(t)
 	s.Cert, s.Key = a.path("server.crt"), a.path("server.key")
-	conn, stop, err := openNATS(s, zerolog.Nop())
+	to, err := openNATS(t.Context(), s, nil, zerolog.Nop())
 	require.NoError(t, err, "our own connection needs no password")
-	defer stop()
+	defer to.stop()
+	conn := to.nodes
 	sub, err := conn.SubscribeSync("hello")
 	require.NoError(t, err)
 	require.NoError(t, conn.Flush())
@@ -183,13 +185,15 @@ func TestTheEmbeddedNATSServerAsksForAUserAndForTLS(t *testing.T) {
 func TestAnAuthFileWithoutUsersIsRefused(t *testing.T) {
 	s := natsSettings(t)
 	require.NoError(t, os.WriteFile(s.NATSAuthFile, []byte("debug: false\n"), 0o600))
-	_, _, err := openNATS(s, zerolog.Nop())
+	_, err := openNATS(t.Context(), s, nil, zerolog.Nop())
 	require.ErrorContains(t, err, "found no user")
 	require.ErrorIs(t, err, config.ErrUsage)
 }
 
 func TestAnErrorOfNATSHidesThePassword(t *testing.T) {
-	_, _, err := openNATS(&config.Serve{NATS: "nats://me:hunter2@127.0.0.1:1,nats://127.0.0.1:1"}, zerolog.Nop())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // it would wait
+	_, err := openNATS(ctx, &config.Serve{NATS: "nats://me:hunter2@127.0.0.1:1,nats://127.0.0.1:1"}, nil, zerolog.Nop())
 	require.Error(t, err)
 	require.NotContains(t, err.Error(), "hunter2")
 	require.Contains(t, err.Error(), "127.0.0.1:1")
@@ -207,9 +211,10 @@ func TestNoSecretAndNoPromptIsInTheLogOfAFullRun(t *testing.T) {
 	log := zerolog.New(&logged).Level(zerolog.TraceLevel)
 	secure, err := openSecurity(&s.Security)
 	require.NoError(t, err)
-	conn, stop, err := openNATS(s, log)
+	to, err := openNATS(t.Context(), s, secure.keys, log)
 	require.NoError(t, err)
-	defer stop()
+	defer to.stop()
+	conn := to.nodes
 	engine := secure.guard(apitest.New(apitest.Say("the", " answer", " is secret")))
 	service, err := natsapi.Start(conn, engine, natsapi.Options{Logger: log, Keys: secure.keys, PingAfter: s.PingInterval})
 	require.NoError(t, err)

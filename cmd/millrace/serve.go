@@ -81,14 +81,33 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("%w: --listen takes another address", err)
 	}
-	conn, stopNATS, err := openNATS(s, log)
-	if err != nil {
-		return errors.Join(err, listener.Close())
+	var handler lateHandler // until there is a NATS server the process only lives
+	server := &http.Server{Handler: late.closing(&handler), ReadHeaderTimeout: 10 * time.Second}
+	stopped := ctx // from outside; a part that fails ends the group's
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	fail := func(err error) error { // before everything runs
+		cancel()
+		if stopped.Err() != nil {
+			err = nil // SIGTERM came before NATS did
+		}
+		return errors.Join(err, server.Close(), group.Wait())
 	}
-	defer stopNATS()
+	group.Go(func() error {
+		if err := secure.serve(server, listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	to, err := openNATS(ctx, s, secure.keys, log)
+	if err != nil {
+		return fail(err)
+	}
+	defer to.stop()
+	conn := to.nodes
 	var calls *resume.Calls
 	var service atomic.Pointer[natsapi.Service]
-	handler := workerHandler(late)
 	if s.Roles.Has(cluster.Gateway) {
 		if s.APIKeys == config.NoKeys {
 			log.Warn().Str("http", secure.scheme()+listener.Addr().String()).
@@ -96,35 +115,30 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		}
 		stopSharing, err := secure.share(conn, log)
 		if err != nil {
-			return errors.Join(err, listener.Close())
+			return fail(err)
 		}
 		defer stopSharing()
 		if calls, err = openResume(conn, engine, s, log); err != nil {
-			return errors.Join(err, listener.Close())
+			return fail(err)
 		}
 		if calls != nil {
 			defer calls.Close()
 		}
-		if handler, err = httpHandler(engine, late, secure.keys, calls, tracer, s, log); err != nil {
-			return errors.Join(err, listener.Close())
+		h, err := httpHandler(engine, late, secure.keys, calls, tracer, s, log)
+		if err != nil {
+			return fail(err)
 		}
+		handler.set(h)
+	} else {
+		handler.set(workerHandler(late, secure.keys))
 	}
-	server := &http.Server{Handler: late.closing(handler), ReadHeaderTimeout: 10 * time.Second}
-	stopped := ctx // from outside; a part that fails ends the group's
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		if err := secure.serve(server, listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
 	group.Go(func() error { return secure.watch(ctx, log) })
 	if s.Roles.Has(cluster.Gateway) {
 		group.Go(func() error {
 			if !untilReady(ctx, late) {
 				return nil
 			}
-			joined, err := natsapi.Start(conn, engine, natsapi.Options{
+			joined, err := natsapi.Start(to.front, engine, natsapi.Options{
 				Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
 				Keys: secure.keys, Resume: calls, Tracer: tracer,
 			})
@@ -231,7 +245,7 @@ func serveMetrics(e *engine, w http.ResponseWriter, r *http.Request) {
 }
 
 // workerHandler is what a process without the gateway's role answers.
-func workerHandler(late *lateEngine) http.Handler {
+func workerHandler(late *lateEngine, keys *auth.Keyring) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health/live", func(http.ResponseWriter, *http.Request) {})
 	mux.Handle("GET /health/ready", loaded(late, func(e *engine, w http.ResponseWriter, _ *http.Request) {
@@ -240,8 +254,23 @@ func workerHandler(late *lateEngine) http.Handler {
 		}
 	}))
 	mux.Handle("GET /metrics", loaded(late, serveMetrics))
-	mux.Handle("GET /debug/kv", loaded(late, debugKV))
+	mux.Handle("GET /debug/kv", keyed(keys, loaded(late, debugKV)))
 	return mux
+}
+
+// keyed serves requests with a valid API key; without keys all.
+func keyed(keys *auth.Keyring, h http.Handler) http.Handler {
+	if keys == nil {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := keys.Authenticate(r.Header.Get("Authorization")); err != nil {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 func httpHandler(served api.Engine, late *lateEngine, keys *auth.Keyring, calls *resume.Calls, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
