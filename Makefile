@@ -138,6 +138,10 @@ chaos: libs ## Run the fault suite: kills, cut networks, mixed pools, updates un
 chaos-quick: libs ## Run the part of the fault suite that CI runs: one kill of each role, and a mixed pool; every stream compared
 	go test -tags chaos -count 1 -timeout 10m ./e2e/chaos
 
+.PHONY: attack
+attack: libs ## Attack a server from outside: every attack must be refused or bounded, about five minutes (ARGS="--only tenants")
+	go run ./e2e/attack $(ARGS)
+
 .PHONY: sanitize
 sanitize: | $(TOOLS) ## Run the kernel tests under AddressSanitizer and UBSan
 	@scripts/build/kernels.sh sanitize

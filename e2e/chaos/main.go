@@ -135,7 +135,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 	}
-	all := &results{Time: begin.UTC().Format("2006-01-02T1504"), Machine: machine(), Commit: commit(ctx), Seed: o.seed, Arguments: args}
+	all := &results{Time: begin.UTC().Format("2006-01-02T1504"), Machine: cluster.Machine(), Commit: commit(ctx), Seed: o.seed, Arguments: args}
 	for _, s := range scenarios {
 		if slices.Contains(o.scenarios, s.name) {
 			all.Scenarios = append(all.Scenarios, o.one(ctx, s))
@@ -179,24 +179,6 @@ func (r *results) failed() (names []string) {
 		}
 	}
 	return names
-}
-
-// machine names the processor, as far as the system says.
-func machine() string {
-	text, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return "unknown machine"
-	}
-	fields := map[string]string{}
-	cores := 0
-	for line := range strings.Lines(string(text)) {
-		key, value, _ := strings.Cut(line, ":")
-		fields[strings.TrimSpace(key)] = strings.TrimSpace(value)
-		if strings.HasPrefix(line, "processor") {
-			cores++
-		}
-	}
-	return fmt.Sprintf("%s, family %s model %s, %d cores", fields["vendor_id"], fields["cpu family"], fields["model"], cores)
 }
 
 func commit(ctx context.Context) string {

@@ -172,7 +172,7 @@ func (cl *Cluster) member(ctx context.Context, g Group, i int) (*Member, error) 
 	if role == RoleGateway && g.Name == "" && i < len(c.Listen) {
 		listen = c.Listen[i]
 	} else {
-		free, err := freeAddrs(ctx, 1)
+		free, err := FreeAddrs(ctx, 1)
 		if err != nil {
 			return nil, err
 		}

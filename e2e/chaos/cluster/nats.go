@@ -66,7 +66,7 @@ func accounts(path string) (text string, passwords map[string]string, env []stri
 
 // newNATS writes the configurations; nothing runs yet.
 func newNATS(ctx context.Context, c *Config) (*natsServers, error) {
-	addrs, err := freeAddrs(ctx, 3*c.NATSServers)
+	addrs, err := FreeAddrs(ctx, 3*c.NATSServers)
 	if err != nil {
 		return nil, err
 	}
@@ -141,8 +141,8 @@ func (n *natsServers) storage(ctx context.Context) (Storage, error) {
 	return sum, nil
 }
 
-// freeAddrs finds loopback ports that nobody listens on.
-func freeAddrs(ctx context.Context, n int) ([]string, error) {
+// FreeAddrs finds loopback ports that nobody listens on.
+func FreeAddrs(ctx context.Context, n int) ([]string, error) {
 	addrs := make([]string, n)
 	listeners := make([]net.Listener, n)
 	defer func() {

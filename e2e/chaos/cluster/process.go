@@ -37,6 +37,11 @@ type Process struct {
 	asked bool          // its end is our doing
 }
 
+// NewProcess describes a program to start. ready is a URL that answers 200 when it serves; WaitReady needs it.
+func NewProcess(name, path string, args []string, log, ready string) *Process {
+	return &Process{Name: name, path: path, args: args, log: log, ready: ready}
+}
+
 // poll is how often a state is looked at that nothing tells us about.
 const poll = 20 * time.Millisecond
 
@@ -198,6 +203,20 @@ func (p *Process) LogTail() string {
 	}
 	all := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
 	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
+}
+
+// LogCount counts the lines of the process's log that contain a text. A log that cannot be read has none.
+func (p *Process) LogCount(text string) (n int) {
+	log, err := os.ReadFile(p.log)
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(log) {
+		if bytes.Contains(line, []byte(text)) {
+			n++
+		}
+	}
+	return n
 }
 
 // Usage is what a process takes of the machine.

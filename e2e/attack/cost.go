@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+var costAttacks = []attack{
+	{"cost: tokenize a megabyte that is slow to tokenize", "keys", tokenizeBomb},
+	{"cost: tokenize without end", "keys", tokenizeFlood},
+	{"cost: prompts that cannot fit", "keys", hopelessPrompts},
+	{"cost: 128 choices of long prompts", "keys", manyChoices},
+	{"cost: more than a key's limits", "keys", overLimits},
+}
+
+func tokenizeBomb(ctx context.Context, _ *suite, t *target) (string, error) {
+	begin := time.Now()
+	status, body, err := t.post(ctx, t.keys[attacker], "/tokenize", fields{"model": "tiny-chat", "prompt": strings.Repeat("a1", 1<<19)})
+	took := time.Since(begin)
+	if err == nil && (status < 400 || status >= 500) {
+		err = fmt.Errorf("found status %d: %.100s, expected 4xx", status, body)
+	}
+	if err == nil && took > time.Second {
+		err = fmt.Errorf("the refusal took %s, expected at most 1 s", took)
+	}
+	return fmt.Sprintf("%d after %d ms", status, took.Milliseconds()), err
+}
+
+func tokenizeFlood(ctx context.Context, _ *suite, t *target) (string, error) {
+	const clients, each = 32, 50
+	text := strings.Repeat("a1", 2000)
+	return flood(ctx, clients, each, func() (int, error) {
+		status, _, err := t.post(ctx, t.keys[attacker], "/tokenize", fields{"model": "tiny-chat", "prompt": text})
+		return status, err
+	})
+}
+
+// flood calls from many clients, and expects that some are told to come later.
+func flood(ctx context.Context, clients, each int, call func() (int, error)) (string, error) {
+	var (
+		all      sync.WaitGroup
+		mu       sync.Mutex
+		statuses = map[int]int{}
+		failed   error
+	)
+	for range clients {
+		all.Go(func() {
+			for range each {
+				status, err := call()
+				mu.Lock()
+				statuses[status]++
+				failed = errors.Join(failed, err)
+				stop := failed != nil || ctx.Err() != nil
+				mu.Unlock()
+				if stop {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	seen := fmt.Sprintf("%d requests of %d clients: %v", clients*each, clients, statuses)
+	if failed == nil && statuses[http.StatusTooManyRequests] == 0 {
+		failed = errors.New("no request was told to come later (429)")
+	}
+	return seen, failed
+}
+
+func hopelessPrompts(ctx context.Context, _ *suite, t *target) (string, error) {
+	begin := time.Now()
+	statuses := map[int]int{}
+	text := strings.Repeat("a1", 2<<20)
+	for _, body := range []fields{
+		{"model": "tiny-chat", "prompt": text, "max_tokens": 1},
+		{"model": "tiny-chat", "messages": []fields{{"role": "user", "content": text}}, "max_tokens": 1},
+	} {
+		path := "/v1/completions"
+		if body["messages"] != nil {
+			path = "/v1/chat/completions"
+		}
+		status, answer, err := t.post(ctx, t.keys[victim], path, body)
+		if err != nil {
+			return "", err
+		}
+		if status < 400 || status >= 500 {
+			return "", fmt.Errorf("4 MiB of text to %s: found status %d: %.100s, expected 4xx", path, status, answer)
+		}
+		statuses[status]++
+	}
+	took := time.Since(begin)
+	if took > 4*time.Second {
+		return "", fmt.Errorf("two refusals took %s, expected at most 4 s", took)
+	}
+	return fmt.Sprintf("two prompts of 4 MiB: %v after %.1f s", statuses, took.Seconds()), nil
+}
+
+func manyChoices(ctx context.Context, _ *suite, t *target) (string, error) {
+	const clients, each = 16, 4
+	prompt := make([]int, 1500)
+	for i := range prompt {
+		prompt[i] = 100 + i%50
+	}
+	return flood(ctx, clients, each, func() (int, error) {
+		short, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		status, _, err := t.post(short, t.keys[attacker], "/v1/completions",
+			fields{"model": "tiny-chat", "prompt": prompt, "n": 128, "max_tokens": 200, "ignore_eos": true, "temperature": 1})
+		if errors.Is(err, context.DeadlineExceeded) {
+			return 0, nil // cancelled by its client
+		}
+		return status, err
+	})
+}
+
+func overLimits(ctx context.Context, _ *suite, t *target) (string, error) {
+	const clients, each = 32, 20
+	return flood(ctx, clients, each, func() (int, error) {
+		status, _, err := t.post(ctx, t.keys[attacker], "/v1/completions", fields{"model": "tiny-chat", "prompt": "a", "max_tokens": 64, "ignore_eos": true})
+		return status, err
+	})
+}

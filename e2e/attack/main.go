@@ -1,0 +1,193 @@
+// Command attack attacks servers that it starts on the loopback interface, from outside: over HTTP and NATS, with
+// keys and without, and by hostile model files. Every attack must be refused or bounded, and a normal request must
+// succeed during each. Some time after the last one, the servers must be as fast and as small as a server that saw
+// normal requests only. The exit code is 0 if all of it holds.
+//
+//	go run ./e2e/attack                       # everything, about five minutes
+//	go run ./e2e/attack --only slow           # the attacks whose name contains "slow"
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/e2e/chaos/cluster"
+)
+
+// attack is one way to do harm.
+type attack struct {
+	name   string
+	target string // name of the target, see targets
+	// run attacks. It returns what it saw, for the report, and an error that says what got through.
+	run func(ctx context.Context, s *suite, t *target) (seen string, err error)
+}
+
+// attacks lists all of them, in the order in which they run.
+func attacks() []attack {
+	return slices.Concat(natsAttacks, httpAttacks, tenantAttacks, costAttacks, fileAttacks, startAttacks)
+}
+
+// suite is what the attacks share.
+type suite struct {
+	out      io.Writer
+	dir      string // logs and data
+	model    string
+	programs cluster.Programs
+	only     string
+	slow     int           // slow connections
+	settle   time.Duration // between the last attack and the comparison
+	limit    time.Duration
+	results  string
+
+	control *target
+	targets map[string]*target
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "attack:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string, out io.Writer) (*suite, error) {
+	s := &suite{out: out, targets: map[string]*target{}}
+	f := pflag.NewFlagSet("attack", pflag.ContinueOnError)
+	f.StringVar(&s.only, "only", "", "run the attacks whose name contains this text (default: all)")
+	f.IntVar(&s.slow, "slow", 5000, "slow connections of each kind")
+	f.DurationVar(&s.settle, "settle", time.Minute, "time between the last attack and the comparison with the control server")
+	f.DurationVar(&s.limit, "limit", 15*time.Minute, "time for everything; an attack that has not ended then fails")
+	f.StringVar(&s.model, "model", "models/tiny-chat", "directory of the model")
+	f.StringVar(&s.dir, "dir", "build/attack", "directory for binaries, logs and data")
+	f.StringVar(&s.results, "results", "", "directory for the report as JSON and Markdown (default: not written)")
+	return s, f.Parse(args)
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	s, err := parse(args, out)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := raiseFileLimit(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.limit, fmt.Errorf("--limit %s is over", s.limit))
+	defer cancel()
+	begin := time.Now()
+	if s.dir, err = filepath.Abs(s.dir); err != nil {
+		return err
+	}
+	if s.programs, err = cluster.Build(ctx, s.dir); err != nil {
+		return err
+	}
+	s.dir = filepath.Join(s.dir, begin.Format("150405"))
+	fmt.Fprintf(out, "logs in %s\n", s.dir)
+	r := newReport(ctx, begin, args)
+	defer s.close()
+	if err := s.all(ctx, r); err != nil {
+		return err
+	}
+	r.Seconds = time.Since(begin).Seconds()
+	if err := r.write(s.results); err != nil {
+		return err
+	}
+	if !r.Pass {
+		return errors.New("FAIL: " + strings.Join(r.failed(), ", "))
+	}
+	fmt.Fprintln(out, "PASS")
+	return nil
+}
+
+// all runs the attacks and then compares every target with the control server.
+func (s *suite) all(ctx context.Context, r *report) error {
+	var err error
+	if s.control, err = s.start(ctx, targets["keys"], "control"); err != nil {
+		return err
+	}
+	if err := s.control.learn(ctx); err != nil {
+		return err
+	}
+	for _, a := range attacks() {
+		if !strings.Contains(a.name, s.only) {
+			continue
+		}
+		one, err := s.one(ctx, a)
+		if err != nil {
+			return err
+		}
+		r.add(s.out, one)
+	}
+	fmt.Fprintf(s.out, "%s pass\n", s.settle)
+	if err := pause(ctx, s.settle); err != nil {
+		return err
+	}
+	for name, t := range s.targets {
+		c, err := s.compare(ctx, name, t)
+		if err != nil {
+			return err
+		}
+		r.compared(s.out, c)
+	}
+	r.judge()
+	return nil
+}
+
+// attackMost bounds an attack: a server that it halts must not halt the suite.
+const attackMost = slowMost + 30*time.Second
+
+// one runs an attack while normal requests come.
+func (s *suite) one(ctx context.Context, a attack) (outcome, error) {
+	t, err := s.target(ctx, a.target)
+	if err != nil {
+		return outcome{}, err
+	}
+	begin := time.Now()
+	n := s.beside(ctx, t)
+	limited, cancel := context.WithTimeoutCause(ctx, attackMost, fmt.Errorf("the attack had not ended after %s", attackMost))
+	defer cancel()
+	seen, failed := a.run(limited, s, t)
+	normal := n.end()
+	if failed == nil {
+		failed = t.ended()
+	}
+	o := outcome{Name: a.name, Target: a.target, Seen: seen, Normal: normal, Seconds: time.Since(begin).Seconds()}
+	if err := errors.Join(failed, normal.verdict()); err != nil {
+		o.Error = err.Error()
+	}
+	return o, ctx.Err()
+}
+
+func (s *suite) close() {
+	for _, t := range s.targets {
+		t.close()
+	}
+	if s.control != nil {
+		s.control.close()
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

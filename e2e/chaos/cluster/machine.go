@@ -1,0 +1,25 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Machine names the processor, as far as the system says.
+func Machine() string {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "unknown machine"
+	}
+	fields := map[string]string{}
+	cores := 0
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(line, ":")
+		fields[strings.TrimSpace(key)] = strings.TrimSpace(value)
+		if strings.HasPrefix(line, "processor") {
+			cores++
+		}
+	}
+	return fmt.Sprintf("%s, family %s model %s, %d cores", fields["vendor_id"], fields["cpu family"], fields["model"], cores)
+}
