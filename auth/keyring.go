@@ -82,6 +82,24 @@ func (r *Keyring) Len() int {
 	return len(r.keys)
 }
 
+// Key is the key with an id, nil without one.
+func (r *Keyring) Key(id string) *Key {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.keys[id]
+}
+
+// Tenants is the number of tenants that have keys.
+func (r *Keyring) Tenants() int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	tenants := make(map[string]bool, len(r.keys))
+	for _, k := range r.keys {
+		tenants[k.Tenant] = true
+	}
+	return len(tenants)
+}
+
 // errUnauthorized does not say what is wrong with a key: that is for its owner.
 var errUnauthorized = &api.Error{Code: api.CodeUnauthorized, Reason: "invalid_api_key",
 	Message: "expected a valid API key: Authorization: Bearer KEY"}

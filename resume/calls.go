@@ -11,13 +11,13 @@
 package resume
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +36,7 @@ import (
 // Options of New. The zero value of each has the default that its comment names.
 type Options struct {
 	Logger   zerolog.Logger
+	Keys     *auth.Keyring // whose tenants share the logs, and whose keys the calls run with; nil: no keys are in use
 	Always   bool          // calls that stream and do not say "stream_resume" are resumable too
 	Keep     time.Duration // so long a log can be read after its call's end; 30 s
 	Age      time.Duration // a running call's log is written anew so often, and lives for twice as long by itself; 1 min
@@ -63,6 +64,18 @@ func (o *Options) defaults() {
 	}
 }
 
+// tenants is how many tenants share the logs.
+func (o *Options) tenants() int {
+	if o.Keys == nil {
+		return 1
+	}
+	return o.Keys.Tenants()
+}
+
+// ErrNoRoom is returned by Start for a call whose tenant keeps as much in the logs as it may, where
+// the call does not insist on being resumable.
+var ErrNoRoom = errors.New("resume: the tenant's logs take all of their share")
+
 // Calls are the resumable calls of one process.
 type Calls struct {
 	nc      *nats.Conn
@@ -77,11 +90,12 @@ type Calls struct {
 	running sync.WaitGroup
 	recent  *recent
 	tender  sync.WaitGroup
-	asked   chan string  // ended calls whose logs others miss
-	back    atomic.Int64 // when our connection came back, Unix nanoseconds
+	account *account
+	asked   chan question // about ended calls whose logs others miss
+	back    atomic.Int64  // when our connection came back, Unix nanoseconds
 
 	mu       sync.Mutex
-	sessions map[string]*session
+	sessions map[string]*session // by logName
 	draining bool
 }
 
@@ -97,8 +111,9 @@ func New(nc *nats.Conn, engine api.Engine, opts Options) (*Calls, error) {
 		journal: &journal{js: js, maxAge: opts.Age + max(opts.Age, opts.Keep), maxBytes: opts.MaxBytes, replicas: 1, most: int(nc.MaxPayload()) / 2, timeout: opts.Timeout}}
 	c.journal.bytes = c.metrics.bytes
 	const share, questions = 8, 64 // of the logs' memory, for what has ended
-	c.recent, c.asked = newRecent(opts.Keep, int(opts.MaxBytes/share)), make(chan string, questions)
-	const enough = 3 // servers of a cluster, for the log to outlive one of them
+	c.recent, c.asked = newRecent(opts.Keep, int(opts.MaxBytes/share)), make(chan question, questions)
+	c.account = newAccount(nc, c.node, opts.MaxBytes/2, opts.tenants, c.journal.maxAge) // the other half is for what rule 12 says
+	const enough = 3                                                                    // servers of a cluster, for the log to outlive one of them
 	if len(nc.Servers()) >= enough && nc.ConnectedClusterName() != "" {
 		c.journal.replicas = enough
 	}
@@ -111,6 +126,7 @@ func New(nc *nats.Conn, engine api.Engine, opts Options) (*Calls, error) {
 		return nil, fmt.Errorf("resume: %w", err)
 	}
 	c.tender.Go(c.tendLogs)
+	c.tender.Go(func() { c.account.tell(c.ctx.Done()) })
 	return c, nil
 }
 
@@ -126,24 +142,25 @@ func (c *Calls) Wants(call *wire.Call) (bool, error) {
 	return call.Resume != wire.ResumeUnsaid || c.opts.Always && call.Stream, nil
 }
 
-// Start runs a call and gives a reader of its answer. A call whose id has a log
-// already is not run again: the reader reads that log, if the body and the tenant
-// of the key in ctx are the same. Errors are *api.Error.
+// Start runs a call and gives a reader of its answer. A call whose id its tenant's logs have
+// already is not run again: the reader reads that log, if the body is the same. ErrNoRoom:
+// the call is to run without a log. Other errors are *api.Error.
 func (c *Calls) Start(ctx context.Context, call *wire.Call, body []byte) (*Reader, error) {
 	key, tenant := who(ctx)
-	s, r, err := c.session(call.ID, key)
-	if err != nil {
+	r, err := c.join(ctx, call.ID, func(s *session) {
+		rec := &callRecord{kind: call.Kind, body: body, id: call.ID, tenant: tenant, model: call.Model, arrival: call.Created,
+			owner: c.node, trace: tracing.Of(ctx)}
+		if key != nil {
+			rec.key = key.ID
+		}
+		s.begin(ctx, rec, call)
+	})
+	switch {
+	case errors.Is(err, ErrNoRoom) && call.Resume == wire.ResumeYes:
+		return nil, noRoom(c.opts.Keep)
+	case err != nil:
 		return nil, err
-	}
-	if s != nil { // the first here
-		s.begin(ctx, &callRecord{kind: call.Kind, body: body, id: call.ID, tenant: tenant, model: call.Model, arrival: call.Created,
-			trace: tracing.Of(ctx)}, call)
-	}
-	if err := r.ready(ctx); err != nil {
-		r.Close()
-		return nil, err
-	}
-	if was := r.s.record; was.tenant != tenant || !bytes.Equal(was.body, body) {
+	case !r.s.record.asks(body):
 		r.Close()
 		return nil, &api.Error{Code: http.StatusConflict, Param: "request_id", Reason: "request_id_in_use",
 			Message: "request_id: in use by another request, expected a new one"}
@@ -151,29 +168,35 @@ func (c *Calls) Start(ctx context.Context, call *wire.Call, body []byte) (*Reade
 	return r, nil
 }
 
-// Attach gives a reader of a call that was started here or elsewhere. Errors are
+// Attach gives a reader of a call that the tenant has started here or elsewhere. Errors are
 // *api.Error; 404 when there is no log of it, 410 when it has expired.
 func (c *Calls) Attach(ctx context.Context, id string) (*Reader, error) {
 	if !wire.ValidID(id) {
 		return nil, c.notFound(id)
 	}
+	return c.join(ctx, id, func(s *session) { c.running.Go(s.find) })
+}
+
+// join gives a reader of the session of the tenant's call. A new session is opened by first.
+// Whoever finds one that fails gets no other's refusal, but a session of its own.
+func (c *Calls) join(ctx context.Context, id string, first func(*session)) (*Reader, error) {
 	key, tenant := who(ctx)
-	s, r, err := c.session(id, key)
-	if err != nil {
-		return nil, err
-	}
-	if s != nil {
-		c.running.Go(s.find)
-	}
-	if err := r.ready(ctx); err != nil {
+	for {
+		s, r, err := c.session(tenant, id, key)
+		if err != nil {
+			return nil, err
+		}
+		if s != nil {
+			first(s)
+		}
+		if err = r.ready(ctx); err == nil {
+			return r, nil
+		}
 		r.Close()
-		return nil, err
+		if s != nil || ctx.Err() != nil {
+			return nil, err
+		}
 	}
-	if r.s.record.tenant != tenant {
-		r.Close()
-		return nil, c.notFound(id)
-	}
-	return r, nil
 }
 
 // Cancel ends a call wherever it runs. A call that has ended stays as it is.
@@ -196,16 +219,17 @@ func who(ctx context.Context) (*auth.Key, string) {
 
 // session returns a reader of the call's session and, when it is a new one, the
 // session: the caller then has to begin or find it.
-func (c *Calls) session(id string, key *auth.Key) (fresh *session, r *Reader, err error) {
+func (c *Calls) session(tenant, id string, key *auth.Key) (fresh *session, r *Reader, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.draining {
 		return nil, nil, errStopping(id)
 	}
-	s := c.sessions[id]
+	name := logName(tenant, id)
+	s := c.sessions[name]
 	if s == nil {
-		s = newSession(c, id, key)
-		c.sessions[id], fresh = s, s
+		s = newSession(c, tenant, id, key)
+		c.sessions[name], fresh = s, s
 	}
 	s.attach()
 	return fresh, &Reader{s: s}, nil
@@ -215,15 +239,25 @@ func (c *Calls) session(id string, key *auth.Key) (fresh *session, r *Reader, er
 func (c *Calls) forget(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sessions[s.id] == s {
-		delete(c.sessions, s.id)
+	if c.sessions[s.name] == s {
+		delete(c.sessions, s.name)
 	}
 }
 
-func (c *Calls) lookup(id string) *session {
+// lookup is the session of the call that has this log; nil: there is none here.
+func (c *Calls) lookup(log string) *session {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.sessions[id]
+	s := c.sessions[log]
+	c.mu.Unlock()
+	if s != nil || strings.Contains(log, ".") {
+		return s
+	}
+	for _, s := range c.all() { // of a version before
+		if s.logs(log) {
+			return s
+		}
+	}
+	return nil
 }
 
 func (c *Calls) all() []*session {
@@ -242,10 +276,16 @@ func (c *Calls) Drain(ctx context.Context) {
 	c.mu.Lock()
 	c.draining = true
 	c.mu.Unlock()
-	for _, s := range c.all() {
+	all := c.all()
+	for _, s := range all {
 		s.moved()
 	}
-	c.running.Wait()
+	for _, s := range all {
+		select {
+		case <-s.ctx.Done():
+		case <-s.apart: // nobody can take it over: it ends here
+		}
+	}
 }
 
 // Close ends every session. What runs is cancelled without an end in its log:
@@ -268,6 +308,18 @@ func (c *Calls) notFound(id string) *api.Error {
 func expired(id string) *api.Error {
 	return &api.Error{Code: http.StatusGone, Reason: "stream_expired",
 		Message: fmt.Sprintf("the beginning of stream %q has expired; send the request again", id)}
+}
+
+func outgrown(id string) *api.Error {
+	return &api.Error{Code: http.StatusGone, Reason: "stream_expired",
+		Message: fmt.Sprintf("the log of stream %q was closed: it had outgrown its tenant's share", id)}
+}
+
+// noRoom is for a call that insists on a log.
+func noRoom(keep time.Duration) *api.Error {
+	return &api.Error{Code: api.CodeOverloaded, Param: "stream_resume", Reason: "stream_logs_full", RetryAfter: keep,
+		Message: fmt.Sprintf(`stream_resume: the tenant's streams take all of their share of the logs: a log goes %s after its call's end; `+
+			`try again then, or with "auto"`, keep)}
 }
 
 func errStopping(id string) *api.Error {

@@ -1,6 +1,8 @@
 package resume_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"hash/fnv"
 	"sync"
@@ -98,4 +100,10 @@ func deterministic(g *gate) *apitest.Engine {
 			}
 		}
 	})
+}
+
+// tenantToken is a tenant's token in subjects, as other programs see it.
+func tenantToken(tenant string) string {
+	sum := sha256.Sum256([]byte(tenant))
+	return hex.EncodeToString(sum[:])[:20]
 }

@@ -27,7 +27,7 @@ func (s *session) follow() error {
 	if s.state.last > 0 {
 		from = s.state.last + 1
 	}
-	tail, err := s.c.journal.tail(ctx, s.id, from)
+	tail, err := s.c.journal.tail(ctx, s.log, from)
 	if errors.Is(err, errNoLog) {
 		stop()
 		return s.lost()
@@ -63,7 +63,7 @@ func (s *session) follow() error {
 
 // lost: there is no stream of logs. The owner, if it lives, is going to make it.
 func (s *session) lost() error {
-	owns, err := s.c.peers.ask(s.ctx, s.state.owner, question{ID: s.id})
+	owns, err := s.c.peers.ask(s.ctx, s.state.owner, s.question())
 	if err == nil && !owns {
 		return errOwnerDead
 	}
@@ -140,12 +140,15 @@ func (s *session) take(t tick) error {
 	events, err := s.state.apply(t.entry)
 	s.tape.add(events)
 	s.heard = time.Now()
+	if err == nil && s.state.gap {
+		return errGap
+	}
 	return err
 }
 
 // ask asks a node whether it owns the call, and tells it when the call is to end.
 func (s *session) ask(ctx context.Context, node string, ticks chan<- tick) {
-	owns, err := s.c.peers.ask(ctx, node, question{ID: s.id, Cancel: s.isCancelled()})
+	owns, err := s.c.peers.ask(ctx, node, s.question())
 	select {
 	case ticks <- tick{node: node, owns: owns, err: err, asked: true}:
 	case <-ctx.Done():
@@ -155,7 +158,7 @@ func (s *session) ask(ctx context.Context, node string, ticks chan<- tick) {
 // check compares a silent log with what was read of it: after a restart of the NATS
 // server it is another one, which may be as long.
 func (s *session) check(ctx context.Context) error {
-	newest, made, err := s.c.journal.newestOf(ctx, s.id)
+	newest, made, err := s.c.journal.newestOf(ctx, s.log)
 	if err == nil && (newest != s.state.last || !made.Equal(s.state.made)) {
 		return errRestart
 	}

@@ -30,16 +30,17 @@ func TestALogWrittenAgainToTheSameLengthIsAnotherOne(t *testing.T) {
 	write := func() (last uint64) {
 		t.Helper()
 		require.Eventually(t, func() bool { return j.ensure(context.Background()) == nil }, 10*time.Second, 10*time.Millisecond)
-		for _, r := range []record{{call: &callRecord{}}, {owner: new(string)}, {owner: new(string)}} {
+		for _, r := range []record{{call: &callRecord{id: "id"}}, {owner: new(string)}, {owner: new(string)}} {
 			_, last, err = j.publish(context.Background(), "id", &r, last)
 			require.NoError(t, err)
 		}
 		return last
 	}
 	write()
-	read, _, err := j.load(context.Background(), "id")
+	read := &state{id: "id"}
+	_, err = j.load(context.Background(), "id", read)
 	require.NoError(t, err)
-	s := &session{c: &Calls{journal: j}, id: "id", ctx: context.Background(), state: *read}
+	s := &session{c: &Calls{journal: j}, id: "id", log: "id", ctx: context.Background(), state: *read}
 	require.NoError(t, s.check(context.Background()))
 	natstest.Restart(t, srv)
 	require.Equal(t, read.last, write())

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -14,10 +16,15 @@ import (
 )
 
 const (
-	// Stream has the logs of all calls: Subject + call id.
+	// Stream has the logs of all calls: Subject, the tenant's token, a dot and the call's id.
+	// (A version before kept the logs of all tenants at Subject and the id.)
 	Stream  = "MILLRACE_JOURNAL"
 	Subject = "millrace.journal."
 )
+
+// perMessage is what JetStream keeps beside a message's body, at most: the subject, the
+// headers that a write's condition needs, and its own fields.
+const perMessage = 256
 
 // headerPart is on the messages of a record that needs several: "2/5".
 const headerPart = "Millrace-Part"
@@ -26,6 +33,7 @@ var (
 	errNoLog  = errors.New("resume: no such log")
 	errFenced = errors.New("resume: another process has written to the log")
 	errAway   = errors.New("resume: JetStream does not answer")
+	errFull   = errors.New("resume: no room for the log")
 )
 
 // journal is the logs of all calls in one JetStream stream.
@@ -39,18 +47,19 @@ type journal struct {
 	bytes    prometheus.Counter
 }
 
-// ensure makes the stream where it is missing. One that is there stays as it is.
+// ensure makes the stream where it is missing. One that is there stays as it is, except for
+// its subjects and what it does when it is full.
 func (j *journal) ensure(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
 	cfg := jetstream.StreamConfig{
-		Name: Stream, Subjects: []string{Subject + "*"}, Storage: jetstream.MemoryStorage,
+		Name: Stream, Subjects: []string{Subject + ">"}, Storage: jetstream.MemoryStorage,
 		Description: "Millrace: logs of resumable calls", AllowDirect: true,
-		MaxAge: j.maxAge, MaxBytes: j.maxBytes, Discard: jetstream.DiscardOld, Replicas: j.replicas,
+		MaxAge: j.maxAge, MaxBytes: j.maxBytes, Discard: jetstream.DiscardNew, Replicas: j.replicas,
 	}
 	_, err := j.js.CreateStream(ctx, cfg)
 	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		return nil
+		err = j.upgrade(ctx, cfg)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: stream %s: %w", errAway, Stream, err)
@@ -58,19 +67,41 @@ func (j *journal) ensure(ctx context.Context) error {
 	return nil
 }
 
-// publish appends a record behind stream sequence last of the call's subject and
+// upgrade changes the stream that a version before has made: it had a subject for each call
+// of all tenants, and removed the oldest records when it was full.
+func (j *journal) upgrade(ctx context.Context, cfg jetstream.StreamConfig) error {
+	s, err := j.js.Stream(ctx, Stream)
+	if err != nil {
+		return err
+	}
+	is := s.CachedInfo().Config
+	if slices.Equal(is.Subjects, cfg.Subjects) && is.Discard == cfg.Discard {
+		return nil
+	}
+	is.Subjects, is.Discard = cfg.Subjects, cfg.Discard
+	_, err = j.js.UpdateStream(ctx, is)
+	return err
+}
+
+// cost is what JetStream keeps for a record with a body of n bytes.
+func (j *journal) cost(n int) int64 { return int64(n) + int64(j.parts(n))*perMessage }
+
+// parts is the number of messages of a record.
+func (j *journal) parts(n int) int { return max(1, (n+j.most-1)/j.most) }
+
+// publish appends a record after stream sequence last of the log and
 // returns the sequences of its own first and last message. errFenced: something else lies there, or
-// nothing at all. Any other error leaves open whether the record is there.
-func (j *journal) publish(ctx context.Context, id string, r *record, last uint64) (first, end uint64, err error) {
-	return j.write(ctx, id, r.encode(), last)
+// nothing at all. errFull: the stream is full. Any other error leaves open whether the record is there.
+func (j *journal) publish(ctx context.Context, log string, r *record, last uint64) (first, end uint64, err error) {
+	return j.write(ctx, log, r.encode(), last)
 }
 
 // write is publish for a record in its form.
-func (j *journal) write(ctx context.Context, id string, body []byte, last uint64) (first, end uint64, err error) {
+func (j *journal) write(ctx context.Context, log string, body []byte, last uint64) (first, end uint64, err error) {
 	j.bytes.Add(float64(len(body)))
-	parts := max(1, (len(body)+j.most-1)/j.most)
+	parts := j.parts(len(body))
 	for i := range parts {
-		m := nats.NewMsg(Subject + id)
+		m := nats.NewMsg(Subject + log)
 		m.Data = body[i*j.most : min((i+1)*j.most, len(body))]
 		if parts > 1 {
 			m.Header.Set(headerPart, fmt.Sprintf("%d/%d", i+1, parts))
@@ -93,6 +124,9 @@ func (j *journal) send(ctx context.Context, m *nats.Msg, last uint64) (uint64, e
 	if wrongLast(err) {
 		return 0, errFenced
 	}
+	if full(err) {
+		return 0, errFull
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errAway, err)
 	}
@@ -106,36 +140,42 @@ func wrongLast(err error) bool {
 		e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
-// purge removes the records of a call before a stream sequence; 0: all of them.
-func (j *journal) purge(ctx context.Context, id string, before uint64) error {
+// full: the stream discards new messages now. The server has no code of its own for it.
+func full(err error) bool {
+	var e *jetstream.APIError
+	return errors.As(err, &e) && strings.Contains(e.Description, "maximum bytes exceeded")
+}
+
+// purge removes the records of a log before a stream sequence; 0: all of them.
+func (j *journal) purge(ctx context.Context, log string, before uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
 	s, err := j.js.Stream(ctx, Stream)
 	if err != nil {
 		return err
 	}
-	opts := []jetstream.StreamPurgeOpt{jetstream.WithPurgeSubject(Subject + id)}
+	opts := []jetstream.StreamPurgeOpt{jetstream.WithPurgeSubject(Subject + log)}
 	if before > 0 {
 		opts = append(opts, jetstream.WithPurgeSequence(before))
 	}
 	return s.Purge(ctx, opts...)
 }
 
-// newest is the stream sequence of a call's newest record; 0 when there is none.
-func (j *journal) newest(ctx context.Context, id string) (uint64, error) {
-	seq, _, err := j.newestOf(ctx, id)
+// newest is the stream sequence of a log's newest record; 0 when there is none.
+func (j *journal) newest(ctx context.Context, log string) (uint64, error) {
+	seq, _, err := j.newestOf(ctx, log)
 	return seq, err
 }
 
 // newestOf is newest, and when the stream was made that has it.
-func (j *journal) newestOf(ctx context.Context, id string) (seq uint64, made time.Time, err error) {
+func (j *journal) newestOf(ctx context.Context, log string) (seq uint64, made time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
 	s, err := j.js.Stream(ctx, Stream)
 	if err == nil {
 		made = s.CachedInfo().Created
 		var m *jetstream.RawStreamMsg
-		if m, err = s.GetLastMsgForSubject(ctx, Subject+id); err == nil {
+		if m, err = s.GetLastMsgForSubject(ctx, Subject+log); err == nil {
 			return m.Sequence, made, nil
 		}
 	}
@@ -159,10 +199,11 @@ func (j *journal) young(ctx context.Context) bool {
 type entry struct {
 	*record
 	first, last uint64 // stream sequences
+	bytes       int64  // that it takes in the stream
 	pending     uint64 // messages that wait behind it
 }
 
-// tail reads a call's log from a stream sequence on.
+// tail reads a log from a stream sequence on.
 type tail struct {
 	messages jetstream.MessagesContext
 	stop     func()
@@ -173,12 +214,13 @@ type tail struct {
 		n     int
 		first uint64
 	}
+	bytes int64 // of the messages since the last whole record
 }
 
-func (j *journal) tail(ctx context.Context, id string, from uint64) (*tail, error) {
+func (j *journal) tail(ctx context.Context, log string, from uint64) (*tail, error) {
 	create, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
-	cfg := jetstream.OrderedConsumerConfig{FilterSubjects: []string{Subject + id}, MaxResetAttempts: 1, InactiveThreshold: time.Minute}
+	cfg := jetstream.OrderedConsumerConfig{FilterSubjects: []string{Subject + log}, MaxResetAttempts: 1, InactiveThreshold: time.Minute}
 	if from > 0 {
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, from
 	}
@@ -217,9 +259,10 @@ func (t *tail) next(ctx context.Context) (entry, error) {
 		return entry{}, err
 	}
 	e := entry{last: meta.Sequence.Stream, pending: meta.NumPending}
+	t.bytes += int64(len(m.Data())) + perMessage
 	body, first, whole := t.join(m.Headers().Get(headerPart), m.Data(), e.last)
 	if whole {
-		e.first = first
+		e.first, e.bytes, t.bytes = first, t.bytes, 0
 		e.record, err = decodeRecord(body)
 	}
 	return e, err
@@ -248,37 +291,41 @@ func (t *tail) join(part string, body []byte, seq uint64) (whole []byte, first u
 	return t.part.body, t.part.first, i == of
 }
 
-// load reads a whole log, its state and its events. errNoLog: there is none; errGap: its
-// beginning is missing.
-func (j *journal) load(ctx context.Context, id string) (*state, []api.Event, error) {
-	t, err := j.tail(ctx, id, 0)
+// load reads a whole log into s and returns its events. errNoLog: there is none; errGap:
+// records are missing, and s has what the others say; errNotOurs, errReplaced and errOutgrown as
+// of state.apply.
+func (j *journal) load(ctx context.Context, log string, s *state) ([]api.Event, error) {
+	newest, err := j.newest(ctx, log)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	if newest == 0 {
+		return nil, errNoLog
+	}
+	t, err := j.tail(ctx, log, 0)
+	if err != nil {
+		return nil, err
 	}
 	defer t.stop()
 	if t.pending == 0 {
-		return nil, nil, errNoLog
+		return nil, errNoLog
 	}
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
-	s := &state{made: t.made}
+	s.made = t.made
 	var events []api.Event
 	for {
 		e, err := t.next(ctx)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%w: %w", errAway, err)
+			return nil, fmt.Errorf("%w: %w", errAway, err)
 		}
 		added, err := s.apply(e)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		events = append(events, added...)
 		if e.pending == 0 {
-			break
+			return events, s.whole()
 		}
 	}
-	if s.call == nil {
-		return nil, nil, errGap
-	}
-	return s, events, nil
 }

@@ -38,16 +38,16 @@ func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) er
 		case <-s.poke:
 		case <-idle.C:
 		case <-refresh.C:
-			if err := s.refresh(); err != nil {
+			if err := s.orClose(s.refresh()); err != nil {
 				return err
 			}
 		case <-s.ctx.Done():
 			return s.ctx.Err()
 		}
-		if err := s.verify(); err != nil {
+		if err := s.orClose(s.verify()); err != nil {
 			return err
 		}
-		if s.isLeaving() {
+		if s.isLeaving() && !s.closed {
 			stop(api.ErrMoved)
 			return s.release()
 		}
@@ -98,28 +98,37 @@ func (s *session) last(ev api.Event) error {
 
 // keep has the log of the call, which has ended, written again should it be lost soon.
 func (s *session) keep() {
-	s.c.recent.add(&endedLog{id: s.id, records: s.records(), last: s.state.last, whole: true})
+	l := &endedLog{log: s.log, is: state{tenant: s.tenant, id: s.id}, last: s.state.last, whole: true}
+	if !s.closed {
+		s.c.account.reserve(s.log, s.tenant, s.state.bytes)
+		l.records = s.records()
+	}
+	s.c.recent.add(l)
 }
 
 // records are the call and all its events, as its log begins anew with them.
 func (s *session) records() [][]byte {
 	call := *s.record
 	call.owner = s.c.node
-	all := [][]byte{(&record{token: s.token, call: &call}).encode()}
+	all := [][]byte{(&record{log: s.state.log, token: s.token, call: &call}).encode()}
 	for events := s.tape.all(); len(events) > 0; {
 		n := min(len(events), batchEvents)
-		all = append(all, (&record{token: s.token, events: events[:n]}).encode())
+		all = append(all, (&record{log: s.state.log, token: s.token, events: events[:n]}).encode())
 		events = events[n:]
 	}
 	return all
 }
 
 // append writes events and shows them to the readers. While JetStream is away it
-// waits; errFenced says that the call is another gateway's now.
+// waits; errFenced says that the call is another gateway's now. An answer that outgrows its
+// tenant's share continues without a log.
 func (s *session) append(events []api.Event) error {
 	start := time.Now()
-	err := s.untilOutage(func() error { return s.write(events) })
-	if err != nil {
+	var err error
+	if !s.closed {
+		err = s.untilOutage(func() error { return s.write(events) })
+	}
+	if err = s.orClose(err); err != nil {
 		return err
 	}
 	last := events[len(events)-1]
@@ -135,7 +144,7 @@ func (s *session) untilOutage(try func() error) error {
 	start, pause := time.Now(), 20*time.Millisecond
 	for {
 		err := try()
-		if err == nil || errors.Is(err, errFenced) {
+		if err == nil || errors.Is(err, errFenced) || errors.Is(err, errFull) {
 			return err
 		}
 		if s.ctx.Err() != nil {
@@ -155,9 +164,15 @@ func (s *session) untilOutage(try func() error) error {
 // was lost and is written again, or the call is another gateway's.
 func (s *session) write(events []api.Event) error {
 	for {
-		_, last, err := s.c.journal.publish(s.ctx, s.id, &record{token: s.token, events: events}, s.state.last)
+		body := (&record{log: s.state.log, token: s.token, events: events}).encode()
+		cost := s.c.journal.cost(len(body))
+		if !s.grow(s.state.bytes + cost) {
+			return errFull
+		}
+		_, last, err := s.c.journal.write(s.ctx, s.log, body, s.state.last)
 		if err == nil {
 			s.state.last = last
+			s.state.bytes += cost
 			return nil
 		}
 		if !errors.Is(err, errFenced) {
@@ -176,29 +191,109 @@ func (s *session) write(events []api.Event) error {
 	}
 }
 
+// roomStep is the least by which a log's room grows, in bytes.
+const roomStep = 16 << 10
+
+// grow makes room for a log of the given bytes, and for a part more where there is some.
+func (s *session) grow(bytes int64) bool {
+	if bytes <= s.room {
+		return true
+	}
+	for _, room := range []int64{bytes + max(bytes/4, roomStep), bytes} {
+		if s.c.account.reserve(s.log, s.tenant, room) {
+			s.room = room
+			return true
+		}
+	}
+	return false
+}
+
+// shrink gives back the room of a log that is not ours, or not there.
+func (s *session) shrink() {
+	s.c.account.free(s.log)
+	s.room = 0
+}
+
+// orClose closes a log that has no room.
+func (s *session) orClose(err error) error {
+	if errors.Is(err, errFull) {
+		return s.closeLog()
+	}
+	return err
+}
+
+// closeLog ends the log of a call that runs: there is no room for it. The readers here get
+// the whole answer, others get errOutgrown.
+func (s *session) closeLog() error {
+	last := s.state.last
+	if last == never {
+		st := &state{tenant: s.tenant, id: s.id}
+		if _, err := s.c.journal.load(s.ctx, s.log, st); err != nil && !errors.Is(err, errGap) {
+			return err
+		} else if st.writer != s.token {
+			return errFenced
+		}
+		last = st.last
+	}
+	s.remove(last) // all but the newest record, on which the next one depends
+	err := s.untilOutage(func() (err error) {
+		_, s.state.last, err = s.c.journal.publish(s.ctx, s.log, &record{log: s.state.log, token: s.token, closed: true}, last)
+		if errors.Is(err, errFenced) {
+			st := &state{tenant: s.tenant, id: s.id}
+			if _, found := s.c.journal.load(s.ctx, s.log, st); errors.Is(found, errOutgrown) && st.writer == s.token {
+				s.state.last, err = st.last, nil // only the acknowledgement was lost
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.remove(s.state.last)
+	s.closed = true
+	close(s.apart)
+	s.shrink()
+	s.c.metrics.closed.Inc()
+	s.c.opts.Logger.Warn().Str("id", s.id).Int64("bytes", s.state.bytes).
+		Msg("resume: the stream cannot be resumed any more: its log has outgrown its tenant's share")
+	return nil
+}
+
+// remove removes the records before a stream sequence. Those that cannot be removed expire.
+func (s *session) remove(before uint64) {
+	if err := s.c.journal.purge(s.ctx, s.log, before); err != nil {
+		s.c.opts.Logger.Debug().Err(err).Str("id", s.id).Msg("resume: records that are not needed stay until they expire")
+	}
+}
+
 // resync reads our own log again and mends it; landed is the last event in it.
 func (s *session) resync() (landed uint64, err error) {
 	shown := uint64(len(s.tape.all()))
-	st, _, err := s.c.journal.load(s.ctx, s.id)
+	st := &state{tenant: s.tenant, id: s.id}
+	_, err = s.c.journal.load(s.ctx, s.log, st)
 	var behind uint64
 	switch {
 	case errors.Is(err, errNoLog):
-	case errors.Is(err, errGap):
-		if behind, err = s.c.journal.newest(s.ctx, s.id); err != nil {
-			return 0, err
-		}
-	case err != nil:
-		return 0, err
-	case st.token != s.token:
+	case errors.Is(err, errNotOurs), errors.Is(err, errReplaced):
 		return 0, errFenced
-	case st.known >= shown:
-		s.state.last, s.state.begin = st.last, st.begin
+	case err != nil && !errors.Is(err, errGap):
+		return 0, err
+	case st.writer != s.token || st.call != nil && st.log != s.state.log:
+		return 0, errFenced
+	case err == nil && st.known >= shown && st.copied == st.known:
+		s.state.last, s.state.begin, s.state.bytes = st.last, st.begin, st.bytes
 		return st.known, nil
 	default:
 		behind = st.last
 	}
 	s.c.opts.Logger.Warn().Str("id", s.id).Uint64("events", shown).Msg("resume: the log was lost; it is written again from memory")
-	return shown, s.rewrite(behind)
+	if err := s.rewrite(behind); err != nil {
+		return 0, err
+	}
+	if behind > 0 {
+		s.remove(s.state.begin)
+	}
+	return shown, nil
 }
 
 // rewrite writes the call and all its events again, behind stream sequence behind.
@@ -206,23 +301,28 @@ func (s *session) resync() (landed uint64, err error) {
 func (s *session) rewrite(behind uint64) error {
 	s.state.last = never
 	var begin uint64
+	var bytes int64
 	last := behind
 	for i, body := range s.records() {
-		first, end, err := s.c.journal.write(s.ctx, s.id, body, last)
+		first, end, err := s.c.journal.write(s.ctx, s.log, body, last)
 		if err != nil {
 			return err
 		}
+		bytes += s.c.journal.cost(len(body))
 		if last = end; i == 0 {
 			begin = first
 		}
 	}
-	s.state.last, s.state.begin = last, begin
+	s.state.last, s.state.begin, s.state.bytes = last, begin, bytes
 	s.c.metrics.rewritten.Inc()
 	return nil
 }
 
 // refresh writes the log again before its beginning expires.
 func (s *session) refresh() error {
+	if s.closed {
+		return nil
+	}
 	return s.untilOutage(func() error {
 		if err := s.rewrite(s.state.last); err != nil {
 			if !errors.Is(err, errFenced) {
@@ -232,7 +332,7 @@ func (s *session) refresh() error {
 				return err
 			}
 		}
-		return s.c.journal.purge(s.ctx, s.id, s.state.begin)
+		return s.c.journal.purge(s.ctx, s.log, s.state.begin)
 	})
 }
 
@@ -240,7 +340,7 @@ func (s *session) refresh() error {
 func (s *session) release() error {
 	nobody := ""
 	s.token = newToken()
-	if _, _, err := s.c.journal.publish(s.ctx, s.id, &record{token: s.token, owner: &nobody}, s.state.last); err != nil {
+	if _, _, err := s.c.journal.publish(s.ctx, s.log, &record{log: s.state.log, token: s.token, owner: &nobody}, s.state.last); err != nil {
 		s.c.opts.Logger.Warn().Err(err).Str("id", s.id).Msg("resume: the call could not be given up in its log")
 	}
 	return errLeaving

@@ -6,6 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type metrics struct {
 	sessions                                               prometheus.Gauge
 	takeovers, fenced, rewritten, abandoned, bytes, events prometheus.Counter
+	unlogged, closed                                       prometheus.Counter
 	publish                                                prometheus.Histogram
 }
 
@@ -20,6 +21,8 @@ func newMetrics() *metrics {
 		fenced:    counter("fenced_total", "Calls given up because another gateway had taken them over."),
 		rewritten: counter("rewritten_total", "Logs written again: lost with the NATS server, or refreshed before they expire."),
 		abandoned: counter("abandoned_total", "Calls cancelled because nobody came back for them."),
+		unlogged:  counter("unlogged_total", "Calls that could not be resumable: their tenant's share of the logs was used up."),
+		closed:    counter("closed_total", "Calls whose log was closed while they ran: it had outgrown their tenant's share."),
 		bytes:     counter("journal_bytes_total", "Bytes of records written."),
 		events:    counter("journal_events_total", "Events written."),
 		publish: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "millrace_resume_journal_seconds",
@@ -29,7 +32,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.sessions, m.takeovers, m.fenced, m.rewritten, m.abandoned, m.bytes, m.events, m.publish}
+	return []prometheus.Collector{m.sessions, m.takeovers, m.fenced, m.rewritten, m.abandoned, m.bytes, m.events, m.unlogged, m.closed, m.publish}
 }
 
 // Describe implements prometheus.Collector.

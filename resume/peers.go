@@ -1,6 +1,7 @@
 package resume
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,8 +20,13 @@ const (
 // question is about one call, to the gateway that runs it. Who asks has a reader.
 type question struct {
 	ID     string `json:"id"`
+	Log    string `json:"log,omitempty"` // name of the call's log; "" from a version before: its logs are named by the ID alone
 	Cancel bool   `json:"cancel,omitempty"`
+	Gap    bool   `json:"gap,omitempty"` // the log lacks records
 }
+
+// log is the name of the log that the question is about.
+func (q *question) log() string { return cmp.Or(q.Log, q.ID) }
 
 type reply struct {
 	Owns bool `json:"owns"`
@@ -34,7 +40,8 @@ type peers struct {
 
 func newPeers(c *Calls) (*peers, error) {
 	p := &peers{c: c}
-	for subject, handle := range map[string]nats.MsgHandler{peerSubject + c.node: p.answer, anySubject: p.hello, callSubject: p.look} {
+	for subject, handle := range map[string]nats.MsgHandler{peerSubject + c.node: p.answer, anySubject: p.hello,
+		callSubject: p.look, usedSubject: c.account.hear} {
 		sub, err := c.nc.Subscribe(subject, handle)
 		if err != nil {
 			p.close()
@@ -56,15 +63,15 @@ func (p *peers) answer(m *nats.Msg) {
 	if json.Unmarshal(m.Data, &q) != nil {
 		return
 	}
-	s := p.c.lookup(q.ID)
-	owns := s != nil && s.watched(q.Cancel) || p.c.mend(q.ID) // ended here, and its end not seen there
+	s := p.c.lookup(q.log())
+	owns := s != nil && s.watched(q.Cancel) || p.c.mend(q.log(), q.Gap) // ended here, and its end not seen there
 	respond(m, reply{Owns: owns})
 }
 
 // look answers who misses the log of a call, if the call is here.
 func (p *peers) look(m *nats.Msg) {
 	var q question
-	if json.Unmarshal(m.Data, &q) == nil && p.c.mend(q.ID) {
+	if json.Unmarshal(m.Data, &q) == nil && p.c.mend(q.log(), q.Gap) {
 		respond(m, reply{Owns: true})
 	}
 }
@@ -86,17 +93,23 @@ func respond(m *nats.Msg, r reply) {
 	}
 }
 
-// have asks all gateways, ourselves too, for a call whose log is missing. Who has it in
-// memory says so, and writes the log again.
-func (p *peers) have(ctx context.Context, id string) bool {
-	body, err := json.Marshal(question{ID: id})
+// have asks all gateways, ourselves too, for a call whose log is missing or lacks records.
+// Who has it in memory says so, and writes the log again. tries is how many questions may be
+// left without an answer.
+func (p *peers) have(ctx context.Context, q question, tries int) bool {
+	body, err := json.Marshal(q)
 	if err != nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.c.opts.Answer)
-	defer cancel()
-	_, err = p.c.nc.RequestWithContext(ctx, callSubject, body)
-	return err == nil
+	for range tries {
+		once, cancel := context.WithTimeout(ctx, p.c.opts.Answer)
+		_, err = p.c.nc.RequestWithContext(once, callSubject, body)
+		cancel()
+		if err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // ask asks a node whether it runs a call, or has just ended it. Nobody there is a plain no: a process

@@ -13,22 +13,28 @@ import (
 	"github.com/millrace/millrace/tracing"
 )
 
-// record is one entry of a call's log. Either call, owner or events is set. Its
+// record is one entry of a call's log. Either call, owner, closed or events is set. Its
 // form is protobuf's, so that a newer program may add fields:
 //
-//	message Record { fixed64 token = 1; Call call = 2; string owner = 3; repeated Event events = 4; }
+//	message Record { fixed64 token = 1; Call call = 2; string owner = 3; repeated Event events = 4;
+//	                 bytes log = 5; bool closed = 6; }
 //	message Call   { uint32 kind = 1; bytes body = 2; string id = 3; string tenant = 4; string model = 5;
 //	                 int64 arrival = 6; /* Unix nanoseconds */ string owner = 7;
-//	                 string traceparent = 8; string tracestate = 9; }
+//	                 string traceparent = 8; string tracestate = 9; string key = 10; }
 //	message Event  { uint64 seq = 1; uint32 choice = 2; bytes text = 3; repeated int32 tokens = 4;
-//	                 repeated Logprob logprobs = 5; string finish = 6; Error error = 7; bool done = 8; Usage usage = 9; }
+//	                 repeated Logprob logprobs = 5; string finish = 6; Error error = 7; bool done = 8; Usage usage = 9; Pin pin = 10; }
 //	message Logprob { int32 token = 1; bytes text = 2; bytes raw = 3; float logprob = 4; repeated Logprob top = 5; }
 //	message Error  { uint32 code = 1; string param = 2; string message = 3; string reason = 4; int64 retry_after = 5; }
 //	message Usage  { uint32 prompt = 1; uint32 completion = 2; uint32 cached = 3; }
+//	message Pin    { string numerics = 1; string text = 2; string prompt = 3; }
+//
+// A record of a version before has neither log, key nor pin: its answer may continue at any worker.
 type record struct {
+	log    logID  // identity of the log
 	token  uint64 // of the ownership under which it was written
 	call   *callRecord
 	owner  *string // the node that owns the call from here on; "" gives it up
+	closed bool    // the log ends here, the call may not: it was to take too many bytes
 	events []api.Event
 }
 
@@ -38,8 +44,9 @@ type callRecord struct {
 	body    []byte
 	id      string
 	tenant  string
-	model   string // as decoded: the body may leave it out
-	arrival time.Time
+	model   string    // as decoded: the body may leave it out
+	arrival time.Time // the chat template's clock, too
+	key     string    // id of the API key that started the call; "" without one
 	owner   string
 	trace   tracing.Parent // what a gateway does for the call is part of it
 }
@@ -73,7 +80,7 @@ func (r *record) encode() []byte {
 		v = appendText(appendText(appendText(v, 3, c.id), 4, c.tenant), 5, c.model)
 		v = appendText(appendInt(v, 6, c.arrival.UnixNano()), 7, c.owner)
 		parent, state := tracing.Encode(c.trace)
-		v = appendText(appendText(v, 8, parent), 9, state)
+		v = appendText(appendText(appendText(v, 8, parent), 9, state), 10, c.key)
 		b = appendField(b, 2, v)
 	}
 	if r.owner != nil {
@@ -83,6 +90,12 @@ func (r *record) encode() []byte {
 	for i := range r.events {
 		v = appendEvent(v[:0], &r.events[i])
 		b = appendField(b, 4, v)
+	}
+	if r.log != (logID{}) {
+		b = appendField(b, 5, r.log[:])
+	}
+	if r.closed {
+		b = appendInt(b, 6, 1)
 	}
 	return b
 }
@@ -114,6 +127,9 @@ func appendEvent(b []byte, ev *api.Event) []byte {
 	if u := ev.Usage; u != nil {
 		v := appendInt(nil, 1, int64(u.PromptTokens))
 		b = appendField(b, 9, appendInt(appendInt(v, 2, int64(u.CompletionTokens)), 3, int64(u.CachedTokens)))
+	}
+	if p := ev.Pin; p != nil {
+		b = appendField(b, 10, appendText(appendText(appendText(nil, 1, p.Numerics), 2, p.Text), 3, p.Prompt))
 	}
 	return b
 }
@@ -188,13 +204,20 @@ func decodeRecord(b []byte) (*record, error) {
 			var ev api.Event
 			ev, err = decodeEvent(f.bytes)
 			r.events = append(r.events, ev)
+		case 5:
+			if len(f.bytes) != len(r.log) {
+				return fmt.Errorf("%w: a log's identity of %d bytes, expected %d", errRecord, len(f.bytes), len(r.log))
+			}
+			copy(r.log[:], f.bytes)
+		case 6:
+			r.closed = f.n != 0
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if r.call == nil && r.owner == nil && len(r.events) == 0 {
+	if r.call == nil && r.owner == nil && !r.closed && len(r.events) == 0 {
 		return nil, fmt.Errorf("%w: neither a call nor an owner nor events in %d bytes", errRecord, len(b))
 	}
 	return r, nil
@@ -223,6 +246,8 @@ func decodeCall(b []byte) (*callRecord, error) {
 			parent = string(f.bytes)
 		case 9:
 			state = string(f.bytes)
+		case 10:
+			c.key = string(f.bytes)
 		}
 		return nil
 	})
@@ -259,6 +284,8 @@ func decodeEvent(b []byte) (ev api.Event, err error) {
 			ev.Done = f.n != 0
 		case 9:
 			ev.Usage, err = decodeUsage(f.bytes)
+		case 10:
+			ev.Pin, err = decodePin(f.bytes)
 		}
 		return err
 	})
@@ -333,6 +360,21 @@ func decodeUsage(b []byte) (*api.Usage, error) {
 			u.CompletionTokens = int(f.n)
 		case 3:
 			u.CachedTokens = int(f.n)
+		}
+		return nil
+	})
+}
+
+func decodePin(b []byte) (*api.Pin, error) {
+	p := &api.Pin{}
+	return p, fields(b, func(f field) error {
+		switch f.number {
+		case 1:
+			p.Numerics = string(f.bytes)
+		case 2:
+			p.Text = string(f.bytes)
+		case 3:
+			p.Prompt = string(f.bytes)
 		}
 		return nil
 	})

@@ -35,14 +35,14 @@ func (c *Calls) tendLogs() {
 			}
 			c.back.Store(time.Now().UnixNano())
 			for _, s := range c.all() {
-				s.doubt()
+				s.doubt(false)
 			}
 			for _, l := range c.recent.all() {
-				c.restore(l)
+				c.restore(l, false)
 			}
-		case id := <-c.asked:
-			if l := c.recent.get(id); l != nil {
-				c.restore(l)
+		case q := <-c.asked:
+			if l := c.recent.get(q.log()); l != nil {
+				c.restore(l, q.Gap)
 			}
 		case <-c.ctx.Done():
 			return
@@ -54,8 +54,9 @@ func (c *Calls) tendLogs() {
 // removed now, or whose gateway dies before, expires by itself.
 func (c *Calls) removeOld() {
 	for _, l := range c.recent.expired(time.Now()) {
-		if err := c.journal.purge(c.ctx, l.id, l.last+1); err != nil {
-			c.opts.Logger.Debug().Err(err).Str("id", l.id).Msg("resume: the log of an ended call stays until it expires")
+		c.account.free(l.log) // before the name can be used again
+		if err := c.journal.purge(c.ctx, l.log, l.last+1); err != nil {
+			c.opts.Logger.Debug().Err(err).Str("id", l.is.id).Msg("resume: the log of an ended call stays until it expires")
 		}
 	}
 }
@@ -63,26 +64,27 @@ func (c *Calls) removeOld() {
 // settled says whether the other gateways had time to come back, where we had to.
 func (c *Calls) settled() bool { return time.Since(time.Unix(0, c.back.Load())) > grace }
 
-// mend has the log of a call looked after, if the call is in our memory.
-func (c *Calls) mend(id string) bool {
-	if s := c.lookup(id); s != nil && s.doubt() {
+// mend makes the log of a call whole again, if the call is in our memory. With gap somebody
+// has found records missing.
+func (c *Calls) mend(log string, gap bool) bool {
+	if s := c.lookup(log); s != nil && s.doubt(gap) {
 		return true
 	}
-	if c.recent.get(id) == nil {
+	if c.recent.get(log) == nil {
 		return false
 	}
 	select {
-	case c.asked <- id:
+	case c.asked <- question{Log: log, Gap: gap}:
 	default: // who asked asks again
 	}
 	return true
 }
 
 // restore writes the log of a call that has ended again where it is lost.
-func (c *Calls) restore(l *endedLog) {
+func (c *Calls) restore(l *endedLog, gap bool) {
 	const pause = 100 * time.Millisecond
 	for time.Now().Before(l.until) {
-		err := c.rewriteEnded(l)
+		err := c.rewriteEnded(l, gap)
 		if err == nil || errors.Is(err, errFenced) { // fenced: another gateway has written it
 			return
 		}
@@ -91,21 +93,26 @@ func (c *Calls) restore(l *endedLog) {
 			return
 		}
 	}
-	c.opts.Logger.Warn().Str("id", l.id).Msg("resume: the log of an ended call could not be written again")
+	c.opts.Logger.Warn().Str("id", l.is.id).Msg("resume: the log of an ended call could not be written again")
 }
 
-func (c *Calls) rewriteEnded(l *endedLog) error {
-	newest, err := c.journal.newest(c.ctx, l.id)
+func (c *Calls) rewriteEnded(l *endedLog, gap bool) error {
+	newest, err := c.journal.newest(c.ctx, l.log)
 	if err != nil {
 		return err
 	}
-	if newest != 0 && (l.whole || newest != l.last) {
+	if gap && newest != 0 && newest == l.last {
+		is := l.is
+		if _, err := c.journal.load(c.ctx, l.log, &is); !errors.Is(err, errGap) {
+			return err
+		}
+	} else if newest != 0 && (l.whole || newest != l.last) {
 		return nil
 	}
 	l.whole = false
 	last := newest
 	for _, record := range c.recent.records(l) {
-		if _, last, err = c.journal.write(c.ctx, l.id, record, last); err != nil {
+		if _, last, err = c.journal.write(c.ctx, l.log, record, last); err != nil {
 			return err
 		}
 		l.last = last
@@ -115,13 +122,13 @@ func (c *Calls) rewriteEnded(l *endedLog) error {
 	return nil
 }
 
-// doubt makes the one who leads the call look whether its log is still there; false
-// where that is not us.
-func (s *session) doubt() bool {
+// doubt makes the one who leads the call look whether its log is still there, with gap also
+// whether it is whole; false where that is not us.
+func (s *session) doubt(gap bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leading {
-		s.doubted = true
+		s.doubted, s.holed = true, s.holed || gap
 		s.changed()
 	}
 	return s.leading
@@ -130,15 +137,15 @@ func (s *session) doubt() bool {
 // verify writes the log of a call that we lead again where it is lost.
 func (s *session) verify() error {
 	s.mu.Lock()
-	doubted := s.doubted
-	s.doubted = false
+	doubted, holed := s.doubted, s.holed
+	s.doubted, s.holed = false, false
 	s.mu.Unlock()
-	if !doubted {
+	if !doubted || s.closed {
 		return nil
 	}
 	return s.untilOutage(func() error {
-		newest, err := s.c.journal.newest(s.ctx, s.id)
-		if err != nil || newest == s.state.last {
+		newest, err := s.c.journal.newest(s.ctx, s.log)
+		if err != nil || newest == s.state.last && !holed {
 			return err
 		}
 		_, err = s.resync()
@@ -148,7 +155,8 @@ func (s *session) verify() error {
 
 // endedLog is the log of a call that ended here. The last two fields are the tender's.
 type endedLog struct {
-	id      string
+	log     string   // its name
+	is      state    // before any record: whose it is
 	records [][]byte // nil: there was no room for them; with size it is recent's
 	size    int
 	until   time.Time // it is kept
@@ -165,12 +173,12 @@ type recent struct {
 	mu    sync.Mutex
 	logs  []*endedLog // the oldest first
 	bare  int         // of them, how many have no records
-	byID  map[string]*endedLog
+	byLog map[string]*endedLog
 	bytes int
 }
 
 func newRecent(window time.Duration, most int) *recent {
-	return &recent{window: window, most: most, byID: map[string]*endedLog{}}
+	return &recent{window: window, most: most, byLog: map[string]*endedLog{}}
 }
 
 func (r *recent) add(l *endedLog) {
@@ -181,7 +189,7 @@ func (r *recent) add(l *endedLog) {
 	}
 	l.until = time.Now().Add(r.window)
 	r.logs = append(r.logs, l)
-	r.byID[l.id] = l
+	r.byLog[l.log] = l
 	r.bytes += l.size
 	for ; r.bytes > r.most; r.bare++ {
 		r.drop(r.logs[r.bare])
@@ -192,8 +200,8 @@ func (r *recent) add(l *endedLog) {
 func (r *recent) drop(l *endedLog) {
 	r.bytes -= l.size
 	l.size, l.records = 0, nil
-	if r.byID[l.id] == l {
-		delete(r.byID, l.id)
+	if r.byLog[l.log] == l {
+		delete(r.byLog, l.log)
 	}
 }
 
@@ -219,10 +227,10 @@ func (r *recent) records(l *endedLog) [][]byte {
 }
 
 // get is nil where there are no records of the call.
-func (r *recent) get(id string) *endedLog {
+func (r *recent) get(log string) *endedLog {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.byID[id]
+	return r.byLog[log]
 }
 
 func (r *recent) all() []*endedLog {

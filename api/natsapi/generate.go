@@ -33,16 +33,21 @@ func (s *Service) generate(decode decoder) func(context.Context, *reply, []byte)
 			s.resumable(ctx, r, call, body)
 			return
 		}
-		ctx, subject, forget := s.cancellable(ctx, errGone)
-		defer forget()
-		r.callID = call.ID
-		events, err := call.Run(ctx, s.engine)
-		if err != nil {
-			r.fail(err)
-			return
-		}
-		s.answer(ctx, r, subject, call, events)
+		s.run(ctx, r, call)
 	}
+}
+
+// run runs a call whose answer is not kept.
+func (s *Service) run(ctx context.Context, r *reply, call *wire.Call) {
+	ctx, subject, forget := s.cancellable(ctx, errGone)
+	defer forget()
+	r.callID = call.ID
+	events, err := call.Run(ctx, s.engine)
+	if err != nil {
+		r.fail(err)
+		return
+	}
+	s.answer(ctx, r, subject, call, events)
 }
 
 // answer sends a call's events, as a stream or as a whole. subject is where a

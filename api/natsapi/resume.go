@@ -17,6 +17,10 @@ const cancelWait = 10 * time.Second
 // resumable runs a call whose client may stop listening and come back.
 func (s *Service) resumable(ctx context.Context, r *reply, call *wire.Call, body []byte) {
 	reader, err := s.opts.Resume.Start(ctx, call, body)
+	if errors.Is(err, resume.ErrNoRoom) {
+		s.run(ctx, r, call)
+		return
+	}
 	if err != nil {
 		r.fail(err)
 		return

@@ -36,12 +36,17 @@ func (s *server) generate(decode decoder) handlerFunc {
 		if resumable {
 			return s.resumable(ctx, w, call, body)
 		}
-		events, err := call.Run(ctx, s.engine)
-		if err != nil {
-			return err
-		}
-		return s.answer(ctx, w, call, events)
+		return s.run(ctx, w, call)
 	}
+}
+
+// run runs a call whose answer is not kept.
+func (s *server) run(ctx context.Context, w http.ResponseWriter, call *wire.Call) error {
+	events, err := call.Run(ctx, s.engine)
+	if err != nil {
+		return err
+	}
+	return s.answer(ctx, w, call, events)
 }
 
 // answer writes a call's events, as a stream or as a whole.

@@ -2,11 +2,13 @@ package openai
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/resume"
 )
 
 const (
@@ -25,6 +27,9 @@ func (s *server) comeBack(w http.ResponseWriter, id string) {
 // resumable runs a call whose client may lose its connection and come back.
 func (s *server) resumable(ctx context.Context, w http.ResponseWriter, call *wire.Call, body []byte) error {
 	r, err := s.opts.Resume.Start(ctx, call, body)
+	if errors.Is(err, resume.ErrNoRoom) {
+		return s.run(ctx, w, call)
+	}
 	if err != nil {
 		return err
 	}

@@ -8,16 +8,17 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/resume"
 )
 
 // openResume makes streams resumable as --stream-resume says; nil: none is.
-func openResume(conn *nats.Conn, engine api.Engine, s *config.Serve, log zerolog.Logger) (*resume.Calls, error) {
+func openResume(conn *nats.Conn, engine api.Engine, keys *auth.Keyring, s *config.Serve, log zerolog.Logger) (*resume.Calls, error) {
 	if s.StreamResume == "off" {
 		return nil, nil
 	}
-	calls, err := resume.New(conn, engine, resume.Options{Logger: log, Always: s.StreamResume == "on", Keep: s.StreamKeep})
+	calls, err := resume.New(conn, engine, resume.Options{Logger: log, Keys: keys, Always: s.StreamResume == "on", Keep: s.StreamKeep})
 	switch {
 	case err == nil:
 		return calls, nil

@@ -118,7 +118,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 			return fail(err)
 		}
 		defer stopSharing()
-		if calls, err = openResume(conn, engine, s, log); err != nil {
+		if calls, err = openResume(conn, engine, secure.keys, s, log); err != nil {
 			return fail(err)
 		}
 		if calls != nil {

@@ -25,6 +25,7 @@ const (
 // answer is to look.
 type Call struct {
 	ID           string
+	Named        bool // the client chose the ID: another call may have it already
 	Kind         Kind
 	Model        string
 	Created      time.Time

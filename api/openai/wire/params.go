@@ -97,7 +97,7 @@ func (o *object) common(models []api.Model, prefix, known string, arrival time.T
 	switch {
 	case known != "":
 	case given != "":
-		c.ID = prefix + given
+		c.ID, c.Named = prefix+given, true
 	default:
 		c.ID = prefix + strings.ReplaceAll(uuid.NewString(), "-", "")
 	}

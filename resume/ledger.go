@@ -1,0 +1,148 @@
+package resume
+
+import "time"
+
+// ledger decides how many bytes the logs of each tenant may take. Half of the room is
+// divided among the tenants, and nobody else gets a tenant's share. The other half is lent
+// to whoever asks first. So a tenant within its share always gets what it asks for, and
+// all tenants together never take more than the room. A single tenant may take all of it.
+//
+// A ledger has no clock and does no I/O.
+type ledger struct {
+	room    int64 // bytes
+	tenants int   // that the room is divided among; 0: one
+	held    map[string]holding
+	own     map[string]int64    // bytes by tenant: the sum of held
+	others  map[string]*reports // by gateway
+}
+
+// holding is what one log of this gateway may take.
+type holding struct {
+	tenant string
+	bytes  int64
+}
+
+// reports are what another gateway has said of its own logs.
+type reports struct {
+	bytes map[string]int64 // by tenant
+	heard time.Time
+}
+
+func newLedger(room int64) *ledger {
+	return &ledger{room: room, held: map[string]holding{}, own: map[string]int64{}, others: map[string]*reports{}}
+}
+
+// share is what each tenant is sure of.
+func (l *ledger) share() int64 {
+	if l.tenants <= 1 {
+		return l.room
+	}
+	return l.room / 2 / int64(l.tenants)
+}
+
+// used is what the logs of a tenant take at all gateways.
+func (l *ledger) used(tenant string) int64 {
+	n := l.own[tenant]
+	for _, r := range l.others {
+		n += r.bytes[tenant]
+	}
+	return n
+}
+
+// lent is what all tenants take above their shares.
+func (l *ledger) lent() (bytes int64) {
+	seen := map[string]bool{}
+	add := func(tenant string) {
+		if !seen[tenant] {
+			seen[tenant] = true
+			bytes += max(0, l.used(tenant)-l.share())
+		}
+	}
+	for tenant := range l.own {
+		add(tenant)
+	}
+	for _, r := range l.others {
+		for tenant := range r.bytes {
+			add(tenant)
+		}
+	}
+	return bytes
+}
+
+// reserve lets a log take the given bytes, in place of what it had; false: it would be more
+// than its tenant's share and nothing is left to lend. It keeps what it had then.
+func (l *ledger) reserve(log, tenant string, bytes int64) bool {
+	more := bytes - l.held[log].bytes
+	if more > 0 && !l.fits(tenant, more) {
+		return false
+	}
+	l.set(log, tenant, bytes)
+	return true
+}
+
+func (l *ledger) fits(tenant string, more int64) bool {
+	had, share := l.used(tenant), l.share()
+	if had+more <= share {
+		return true
+	}
+	return l.lent()+had+more-max(had, share) <= l.room-share*int64(max(l.tenants, 1))
+}
+
+func (l *ledger) set(log, tenant string, bytes int64) {
+	l.free(log)
+	l.held[log] = holding{tenant, bytes}
+	l.own[tenant] += bytes
+}
+
+// take makes this gateway answer for a log that another one has written. Nothing is
+// refused: the bytes are there.
+func (l *ledger) take(log, tenant string, bytes int64, from string) {
+	l.set(log, tenant, bytes)
+	l.moved(tenant, bytes, from)
+}
+
+// moved takes bytes off a gateway's report: another one answers for them now.
+func (l *ledger) moved(tenant string, bytes int64, from string) {
+	if r := l.others[from]; r != nil {
+		if r.bytes[tenant] -= bytes; r.bytes[tenant] <= 0 {
+			delete(r.bytes, tenant)
+		}
+	}
+}
+
+// free ends what a log may take.
+func (l *ledger) free(log string) {
+	h, ok := l.held[log]
+	if !ok {
+		return
+	}
+	delete(l.held, log)
+	if l.own[h.tenant] -= h.bytes; l.own[h.tenant] <= 0 {
+		delete(l.own, h.tenant)
+	}
+}
+
+// hear takes the report of another gateway: bytes by tenant, of all its tenants when whole.
+func (l *ledger) hear(now time.Time, gateway string, bytes map[string]int64, whole bool) {
+	r := l.others[gateway]
+	if r == nil || whole {
+		r = &reports{bytes: map[string]int64{}}
+		l.others[gateway] = r
+	}
+	r.heard = now
+	for tenant, n := range bytes {
+		if r.bytes[tenant] = n; n <= 0 {
+			delete(r.bytes, tenant)
+		}
+	}
+}
+
+// forget drops the reports of gateways that were not heard since a time: their logs have
+// expired, or are another gateway's.
+func (l *ledger) forget(since time.Time) {
+	for gateway, r := range l.others {
+		if r.heard.Before(since) {
+			delete(l.others, gateway)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package resume
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/tracing"
+)
+
+// restart reads the log from its beginning again; what is known stays known.
+func (s *session) restart() {
+	s.state = state{tenant: s.tenant, id: s.id, call: s.record, log: s.state.log, owner: s.state.owner, token: s.state.token, taken: s.state.taken,
+		known: uint64(len(s.tape.all()))}
+}
+
+func newToken() uint64 { return rand.Uint64() }
+
+// takeOver writes our ownership into the log, or the whole log if that is lost,
+// and goes on with the call behind what its readers have.
+func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) {
+	s.token = newToken()
+	newest, made, err := s.c.journal.newestOf(s.ctx, s.log)
+	if err != nil {
+		return nil, nil, err
+	}
+	switch {
+	case newest == 0:
+		err = s.rewrite(0)
+	case !made.Equal(s.state.made):
+		err = errRestart
+	default:
+		node := s.c.node
+		_, s.state.last, err = s.c.journal.publish(s.ctx, s.log, &record{log: s.state.log, token: s.token, owner: &node}, s.state.last)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	s.c.account.take(s.log, s.tenant, s.state.bytes, s.state.owner)
+	s.room = s.state.bytes
+	s.state.owner, s.state.token = s.c.node, s.token
+	s.state.taken++
+	s.setLeading(true)
+	s.c.metrics.takeovers.Inc()
+	s.c.opts.Logger.Info().Str("id", s.id).Uint64("events", s.state.known).Msg("resume: call taken over")
+	return s.resubmit()
+}
+
+// runContext is for the call's requests: they are part of its trace, and within the limits of
+// the key that started the call. Where that key is gone, they are within the limits of the key that
+// found the call here, which belongs to the same tenant.
+func (s *session) runContext(rec *callRecord) context.Context {
+	ctx := tracing.With(s.ctx, rec.trace)
+	key := s.key
+	if s.c.opts.Keys != nil {
+		if k := s.c.opts.Keys.Key(rec.key); k != nil && k.Tenant == rec.tenant {
+			key = k
+		}
+	}
+	if key == nil {
+		return ctx
+	}
+	return auth.WithKey(ctx, key)
+}
+
+// resubmit runs the call from where it stopped. A refusal (no room, a model that
+// loads) is not the client's: it is tried again for a while.
+func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) {
+	begin := time.Now()
+	for {
+		run, stop := context.WithCancelCause(s.runContext(s.record))
+		call, err := s.decode(s.record)
+		if err == nil {
+			var answer <-chan api.Event
+			if answer, err = call.RunFrom(run, s.c.engine, call.Progress(s.tape.all()), s.state.taken); err == nil {
+				return answer, stop, nil
+			}
+		}
+		stop(nil)
+		if again(err) && s.reason() == nil && waits(s.ctx, begin, s.c.opts.Outage) {
+			continue
+		}
+		answer := make(chan api.Event, 1)
+		answer <- api.Event{Seq: s.state.known + 1, Finish: api.FinishError, Err: wire.AsError(err), Done: true}
+		return answer, func(error) {}, nil
+	}
+}
+
+// again says whether a refusal passes by waiting.
+func again(err error) bool {
+	e := wire.AsError(err)
+	return e.Code == api.CodeOverloaded || e.Code == api.CodeUnavailable
+}
+
+// waits a little before another try; false when the tries since begin have taken so long, or ctx ended.
+func waits(ctx context.Context, begin time.Time, most time.Duration) bool {
+	const pause = 100 * time.Millisecond
+	return time.Since(begin) < most && sleep(ctx, pause)
+}
+
+// sleep waits; false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

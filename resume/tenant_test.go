@@ -1,0 +1,372 @@
+package resume_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/metrics/metricstest"
+	"github.com/millrace/millrace/resume"
+)
+
+// keys is a keyring with a key for each of the tenants, and contexts with them.
+type keys struct {
+	t    testing.TB
+	path string
+	text []string
+	ring *auth.Keyring
+	as   []context.Context
+}
+
+func newKeys(t testing.TB, tenants ...string) *keys {
+	t.Helper()
+	k := &keys{t: t, path: filepath.Join(t.TempDir(), "keys.yaml")}
+	var secrets []string
+	for _, tenant := range tenants {
+		secret, entry := auth.NewKey(tenant)
+		line, err := entry.Line()
+		require.NoError(t, err)
+		k.text, secrets = append(k.text, line), append(secrets, secret)
+	}
+	k.write(k.text...)
+	var err error
+	k.ring, err = auth.Open(k.path)
+	require.NoError(t, err)
+	for _, secret := range secrets {
+		key, err := k.ring.Authenticate("Bearer " + secret)
+		require.NoError(t, err)
+		k.as = append(k.as, auth.WithKey(t.Context(), key))
+	}
+	return k
+}
+
+func (k *keys) write(lines ...string) {
+	k.t.Helper()
+	require.NoError(k.t, os.WriteFile(k.path, []byte(strings.Join(lines, "")), 0o600))
+}
+
+// start starts a call in the name of a key.
+func start(ctx context.Context, t testing.TB, g gateway, e api.Engine, text string) (*resume.Reader, error) {
+	t.Helper()
+	r, err := g.Start(ctx, decode(t, e, text), []byte(text))
+	if err == nil {
+		t.Cleanup(r.Close)
+	}
+	return r, err
+}
+
+func requireCode(t testing.TB, err error, code api.Code, reason string) {
+	t.Helper()
+	require.Error(t, err)
+	require.Equal(t, code, wire.AsError(err).Code, "%v", err)
+	require.Equal(t, reason, wire.AsError(err).Reason)
+}
+
+// TestAnIDIsItsTenantsOwn: what one tenant calls order-42 is nothing to another.
+func TestAnIDIsItsTenantsOwn(t *testing.T) {
+	g := newGate(10)
+	e := deterministic(g)
+	url := natsServer(t).ClientURL()
+	opts := resume.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond}
+	a, b := newGateway(t, url, e, opts), newGateway(t, url, e, opts)
+	k := newKeys(t, "one", "two", "one")
+	text, other := body+`,"request_id":"order-42"}`, body+`,"request_id":"order-42","seed":5}`
+	first, err := start(k.as[0], t, a, e, text)
+	require.NoError(t, err)
+	mine := see(t, first)
+	mine.until(10)
+	for _, gw := range []gateway{a, b} {
+		_, err = gw.Attach(k.as[1], first.Call().ID)
+		requireCode(t, err, api.CodeNotFound, "stream_not_found")
+		_, err = gw.Attach(t.Context(), first.Call().ID)
+		requireCode(t, err, api.CodeNotFound, "stream_not_found")
+		requireCode(t, gw.Cancel(k.as[1], first.Call().ID), api.CodeNotFound, "stream_not_found")
+		_, err = start(k.as[2], t, gw, e, other)
+		requireCode(t, err, 409, "request_id_in_use")
+	}
+	second, err := start(k.as[1], t, b, e, other)
+	require.NoError(t, err, "no 409 of another tenant's call")
+	theirs := see(t, second)
+	theirs.until(10)
+	require.NoError(t, a.Cancel(k.as[1], second.Call().ID))
+	require.Contains(t, theirs.until(0), "error cancelled")
+	again, err := b.Attach(k.as[2], first.Call().ID)
+	require.NoError(t, err, "another key of the tenant")
+	defer again.Close()
+	there := see(t, again)
+	g.open(1 << 30)
+	want := undisturbed(t, first.Call())
+	require.Equal(t, want, mine.until(0))
+	require.Equal(t, want, there.until(0))
+	require.Len(t, e.Requests(), 2)
+}
+
+// TestARefusedCallWritesNothing: not even for a moment, however large it is.
+func TestARefusedCallWritesNothing(t *testing.T) {
+	e := deterministic(newGate(1 << 30))
+	e.Refuse = func(*api.Request) error { return &api.Error{Code: api.CodeOverloaded, Message: "full"} }
+	a := newGateway(t, natsServer(t).ClientURL(), e, resume.Options{})
+	text := body + `,"request_id":"mine","user":"` + strings.Repeat("x", 1<<20) + `"}`
+	for range 3 {
+		_, err := start(t.Context(), t, a, e, text)
+		requireCode(t, err, api.CodeOverloaded, "")
+	}
+	require.Zero(t, a.count(t, "journal_bytes_total"))
+	info, err := logs(t, a).Info(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, info.State.LastSeq)
+	e.Refuse = nil
+	r, err := start(t.Context(), t, a, e, text)
+	require.NoError(t, err)
+	require.Equal(t, undisturbed(t, r.Call()), see(t, r).until(0))
+}
+
+// TestOfTwoGatewaysWithOneIDOneRuns: both have found no log and admitted the call before either
+// wrote its record.
+func TestOfTwoGatewaysWithOneIDOneRuns(t *testing.T) {
+	g := newGate(5)
+	e := deterministic(g)
+	both := make(chan struct{}, 2)
+	met := make(chan struct{})
+	e.Refuse = func(*api.Request) error {
+		both <- struct{}{}
+		if len(both) == 2 {
+			close(met)
+		}
+		<-met
+		return nil
+	}
+	url := natsServer(t).ClientURL()
+	text := body + `,"request_id":"mine"}`
+	type started struct {
+		r   *resume.Reader
+		err error
+	}
+	results := make(chan started)
+	for range 2 {
+		gw := newGateway(t, url, e, resume.Options{})
+		call := decode(t, e, text)
+		go func() {
+			r, err := gw.Start(t.Context(), call, []byte(text))
+			results <- started{r, err}
+		}()
+	}
+	var views []*view
+	for range 2 {
+		s := <-results
+		require.NoError(t, s.err)
+		t.Cleanup(s.r.Close)
+		views = append(views, see(t, s.r))
+	}
+	g.open(1 << 30)
+	require.Equal(t, views[0].until(0), views[1].until(0))
+	require.Len(t, e.Requests(), 2)
+	e.WaitIdle()
+}
+
+// TestATakenOverCallRunsWithTheKeyThatStartedIt: not with that of whoever reads it. Where the key
+// is gone, the reader's key is charged.
+func TestATakenOverCallRunsWithTheKeyThatStartedIt(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		t.Run(fmt.Sprintf("gone %t", gone), func(t *testing.T) {
+			g := newGate(5)
+			e := &contexts{Engine: deterministic(g)}
+			url := natsServer(t).ClientURL()
+			k := newKeys(t, "one", "one")
+			a, b := newGateway(t, url, e, resume.Options{Keys: k.ring}), newGateway(t, url, e, resume.Options{Keys: k.ring})
+			r, err := start(k.as[0], t, a, e, body+`}`)
+			require.NoError(t, err)
+			see(t, r).until(5)
+			if gone {
+				k.write(k.text[1])
+				_, err = k.ring.Reload(time.Now())
+				require.NoError(t, err)
+			}
+			a.kill()
+			g.open(1 << 30)
+			again, err := b.Attach(k.as[1], r.Call().ID)
+			require.NoError(t, err)
+			defer again.Close()
+			require.Equal(t, undisturbed(t, r.Call()), see(t, again).until(0))
+			payer := k.as[0]
+			if gone {
+				payer = k.as[1]
+			}
+			require.Equal(t, auth.FromContext(k.as[0]).ID, auth.FromContext(e.submitted[0]).ID)
+			require.Equal(t, auth.FromContext(payer).ID, auth.FromContext(e.submitted[1]).ID)
+		})
+	}
+}
+
+// TestAReaderOfAReplacedLogHasExpired: the log of a call is evicted and its id is used again. Whoever
+// reads the first call sees no token of the second.
+func TestAReaderOfAReplacedLogHasExpired(t *testing.T) {
+	g := newGate(10)
+	e := deterministic(g)
+	url := natsServer(t).ClientURL()
+	a, b, c := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
+	r := begin(t, a, e, body+`,"request_id":"mine"}`)
+	here, there := see(t, r), see(t, attach(t, b, r.Call().ID))
+	here.until(10)
+	there.until(10)
+	require.NoError(t, logs(t, a).Purge(t.Context()))
+	second := begin(t, c, e, body+`,"request_id":"mine","seed":9}`)
+	g.open(1 << 30)
+	require.Contains(t, there.until(0), "error stream_expired")
+	require.Contains(t, here.until(0), "error stream_expired")
+	require.Equal(t, undisturbed(t, second.Call()), see(t, second).until(0))
+}
+
+// TestATenantTakesNoMoreOfTheLogsThanItsShare and what nobody else needs: the logs of the others stay, and
+// they can begin new ones.
+func TestATenantTakesNoMoreOfTheLogsThanItsShare(t *testing.T) {
+	g := newGate(2)
+	e := deterministic(g)
+	url := natsServer(t).ClientURL()
+	k := newKeys(t, "greedy", "modest")
+	opts := resume.Options{Keys: k.ring, MaxBytes: 2 << 20} // 1 MiB for the logs: 256 KiB for each, 512 KiB to lend
+	a, b := newGateway(t, url, e, opts), newGateway(t, url, e, opts)
+	modest, err := start(k.as[1], t, a, e, body+`}`)
+	require.NoError(t, err)
+	see(t, modest).until(2)
+	large := func(i int, how string) string {
+		return fmt.Sprintf(`{"prompt":"one","max_tokens":40,"stream":true,"stream_resume":%s,"request_id":"big-%d","user":"%s"}`, how, i, strings.Repeat("x", 64<<10))
+	}
+	n := 0
+	for ; ; n++ {
+		if _, err = start(k.as[0], t, a, e, large(n, "true")); err != nil {
+			break
+		}
+	}
+	require.Greater(t, n, 3, "more than its share, as nobody else needs it")
+	require.Less(t, n, 13)
+	requireCode(t, err, api.CodeOverloaded, "stream_logs_full")
+	require.NotZero(t, wire.AsError(err).RetryAfter)
+	for _, gw := range []gateway{a, b} {
+		require.Eventually(t, func() bool {
+			_, err := start(k.as[0], t, gw, e, large(n, `"auto"`))
+			n++
+			return errors.Is(err, resume.ErrNoRoom)
+		}, wait, 10*time.Millisecond, "at every gateway")
+	}
+	require.Less(t, n, 15)
+	for i := range 3 {
+		more, err := start(k.as[1], t, b, e, large(i, "true"))
+		require.NoError(t, err, "within its own share")
+		see(t, more).until(2)
+	}
+	there, err := b.Attach(k.as[1], modest.Call().ID)
+	require.NoError(t, err, "its log is whole")
+	defer there.Close()
+	g.open(1 << 30)
+	require.Equal(t, undisturbed(t, modest.Call()), see(t, there).until(0))
+	require.Zero(t, a.count(t, "rewritten_total")+a.count(t, "closed_total"))
+}
+
+// TestAnAnswerThatOutgrowsItsShareContinuesWithoutALog: its readers lose nothing, and nobody else
+// reads half an answer.
+func TestAnAnswerThatOutgrowsItsShareContinuesWithoutALog(t *testing.T) {
+	const events = 3000
+	e := apitest.New(func(_ *api.Request, s *apitest.Stream) {
+		for i := range events {
+			s.Send(api.Event{Text: fmt.Sprintf("%0100d", i), Tokens: []int32{int32(i)}})
+		}
+		<-s.Closed()
+	})
+	url := natsServer(t).ClientURL()
+	opts := resume.Options{MaxBytes: 256 << 10}
+	a, b := newGateway(t, url, e, opts), newGateway(t, url, e, opts)
+	r := begin(t, a, e, body+`}`)
+	here := see(t, r)
+	here.until(events)
+	require.Equal(t, 1.0, a.count(t, "closed_total"))
+	_, err := b.Attach(t.Context(), r.Call().ID)
+	requireCode(t, err, 410, "stream_expired")
+	info, err := logs(t, a).Info(t.Context())
+	require.NoError(t, err)
+	require.Less(t, info.State.Bytes, uint64(1<<10))
+	require.NoError(t, a.Cancel(t.Context(), r.Call().ID))
+	require.Contains(t, here.until(0), "error cancelled")
+	e.WaitIdle()
+}
+
+// pinned is an engine whose answers name what they are bound to.
+type pinned struct{ *apitest.Engine }
+
+func (p pinned) Submit(ctx context.Context, r *api.Request) (api.Stream, error) {
+	s, err := p.Engine.Submit(ctx, r)
+	return &pinnedStream{Stream: s, pin: &api.Pin{Numerics: "n", Text: "t", Prompt: r.Prompt}}, err
+}
+
+type pinnedStream struct {
+	api.Stream
+	pin *api.Pin
+}
+
+func (s *pinnedStream) Next(ctx context.Context) (api.Event, error) {
+	ev, err := s.Stream.Next(ctx)
+	if err == nil {
+		ev.Pin, s.pin = s.pin, nil
+	}
+	return ev, err
+}
+
+// TestACallContinuesWithItsDigestsAndItsClock: each of its prompts at the equals of what has begun it, and
+// the template's date is that of its arrival.
+func TestACallContinuesWithItsDigestsAndItsClock(t *testing.T) {
+	for name, more := range map[string]string{"": "", "beams": `,"use_beam_search":true`} {
+		t.Run(name, func(t *testing.T) {
+			g := newGate(5)
+			e := deterministic(g)
+			url := natsServer(t).ClientURL()
+			a, b := newGateway(t, url, pinned{e}, resume.Options{}), newGateway(t, url, pinned{e}, resume.Options{})
+			r := begin(t, a, e, `{"prompt":["one","two"],"max_tokens":40,"stream":true,"stream_resume":true,"n":2`+more+`}`)
+			if more == "" {
+				see(t, r).until(16)
+			} else {
+				see(t, r).until(20)
+			}
+			a.kill()
+			g.open(1 << 30)
+			after := see(t, attach(t, b, r.Call().ID)).until(0)
+			requireSame(t, undisturbed(t, r.Call()), strings.ReplaceAll(after, `"fp_n"`, `"fp"`))
+			requests := e.Requests()
+			require.Greater(t, len(requests), 2)
+			for _, again := range requests[2:] {
+				require.Equal(t, requests[0].Arrival.UnixNano(), again.Arrival.UnixNano())
+				if again.Resume != nil {
+					require.Equal(t, api.Pin{Numerics: "n", Text: "t", Prompt: again.Prompt}, again.Resume.Pin)
+				}
+			}
+			require.NotNil(t, requests[len(requests)-1].Resume)
+		})
+	}
+}
+
+// TestTheRoomOfALogGoesBackWithIt: the room of a call that has ended goes back when its log does.
+func TestTheRoomOfALogGoesBackWithIt(t *testing.T) {
+	e := deterministic(newGate(1 << 30))
+	a := newGateway(t, natsServer(t).ClientURL(), e, resume.Options{MaxBytes: 256 << 10, Keep: 50 * time.Millisecond})
+	text := `{"prompt":"one","max_tokens":40,"stream":true,"stream_resume":true,"user":"` + strings.Repeat("x", 40<<10) + `"}`
+	for range 10 { // 128 KiB hold two
+		var r *resume.Reader
+		require.Eventually(t, func() (ok bool) {
+			var err error
+			r, err = start(t.Context(), t, a, e, text)
+			return err == nil
+		}, wait, 5*time.Millisecond)
+		see(t, r).until(0)
+	}
+	require.NotZero(t, metricstest.Sum(t, a.Calls, "millrace_resume_unlogged_total"))
+}
