@@ -169,6 +169,9 @@ func (s *Serve) Validate() error {
 	)
 }
 
+// LocalOnly says whether the HTTP server is there for the processes of this machine alone.
+func (s *Serve) LocalOnly() bool { return s.Local() && loopback(s.Listen) }
+
 // gateway checks what concerns the gateway's role only.
 func (s *Serve) gateway() error {
 	if !s.Roles.Has(cluster.Gateway) {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/millrace/millrace/actors"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/edge"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/compute"
@@ -50,7 +51,7 @@ func (d *pacedDevice) Run(rows []compute.Rows) (compute.Logits, error) {
 
 // boundedServer is a pipeline with a bounded queue behind HTTP. wrap, which may
 // be nil, puts something between HTTP and the pipeline; listen may replace the listener.
-func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o openai.Options,
+func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o openai.Options, limits edge.Limits,
 	wrap func(api.Engine) api.Engine, listen func(net.Listener) net.Listener) (*actors.Pipeline, *httptest.Server) {
 	tb.Helper()
 	tok, err := tokenizer.Load(demoModel)
@@ -75,6 +76,8 @@ func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o o
 	if listen != nil {
 		s.Listener = listen(s.Listener)
 	}
+	bounded := edge.New(h, limits, zerolog.Nop())
+	s.Listener, s.Config = bounded.Listener(s.Listener), bounded.Server
 	s.Start()
 	tb.Cleanup(func() {
 		s.CloseClientConnections()
@@ -100,7 +103,7 @@ func (l tightListener) Accept() (net.Conn, error) {
 
 func TestAReaderThatStopsHoldsUpItsOwnStreamOnly(t *testing.T) {
 	d := computetest.NewNull(4096, 4096, 300)
-	p, s := boundedServer(t, d, 16, 16, openai.Options{StallAfter: time.Second}, nil,
+	p, s := boundedServer(t, d, 16, 16, openai.Options{}, edge.Limits{Write: time.Second}, nil,
 		func(l net.Listener) net.Listener { return tightListener{l} })
 	address := strings.TrimPrefix(s.URL, "http://")
 	body := `{"model":"m","prompt":[1,2,3],"max_tokens":4000,"ignore_eos":true,"temperature":0,"stream":true}`
@@ -211,7 +214,7 @@ func BenchmarkOverload(b *testing.B) {
 	for _, times := range []float64{1, 2, 5, 10} {
 		b.Run(fmt.Sprintf("%gx", times), func(b *testing.B) {
 			for b.Loop() {
-				_, s := boundedServer(b, overloadDevice(), 16, 48, openai.Options{}, nil, nil)
+				_, s := boundedServer(b, overloadDevice(), 16, 48, openai.Options{}, edge.Limits{}, nil, nil)
 				var good, lost, hints int
 				var refusals []time.Duration
 				for _, a := range load(s.URL, "", overloadBody, times*overloadCapacity, length, 1) {
@@ -259,7 +262,7 @@ func BenchmarkNeighbourHTTP(b *testing.B) {
 	for b.Loop() {
 		var p99 [2]time.Duration
 		for i, neighbour := range []float64{0.45, 4.5} {
-			_, s := boundedServer(b, overloadDevice(), 16, 48, openai.Options{Keys: keys}, auth.Guard, nil)
+			_, s := boundedServer(b, overloadDevice(), 16, 48, openai.Options{Keys: keys}, edge.Limits{}, auth.Guard, nil)
 			var wg sync.WaitGroup
 			wg.Go(func() { load(s.URL, loud, overloadBody, neighbour*overloadCapacity, length, 1) })
 			var ttft []time.Duration

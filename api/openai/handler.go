@@ -31,8 +31,6 @@ type Options struct {
 	MaxBody     int64         // bytes of a request's body; 4 MiB
 	PingAfter   time.Duration // silence before a comment keeps a stream alive; 1 s
 	CutOff      func() bool   // this process reaches no other, so that its streams show no life; nil: never
-	BodyTimeout time.Duration // for a client to send its body; 60 s
-	StallAfter  time.Duration // for a client to take what was written; 60 s
 	Keys        *auth.Keyring // who may ask; nil: everybody
 	Resume      *resume.Calls // of streams that a client can come back to; nil: none
 	Tracer      trace.Tracer  // nil: no traces
@@ -52,13 +50,8 @@ func (o *Options) defaults() {
 	if o.Tracer == nil {
 		o.Tracer = tracing.Off()
 	}
-	for _, d := range []struct {
-		value    *time.Duration
-		fallback time.Duration
-	}{{&o.PingAfter, time.Second}, {&o.BodyTimeout, time.Minute}, {&o.StallAfter, time.Minute}} {
-		if *d.value == 0 {
-			*d.value = d.fallback
-		}
+	if o.PingAfter == 0 {
+		o.PingAfter = time.Second
 	}
 }
 
@@ -231,23 +224,20 @@ func writeJSON(w http.ResponseWriter, body []byte) error {
 	return err
 }
 
-// body reads the whole body within the limits of size and time.
+// body reads the whole body within the limit of its size. That of its time is the server's, see
+// package edge.
 func (s *server) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	rc := http.NewResponseController(w)
-	timed := rc.SetReadDeadline(time.Now().Add(s.opts.BodyTimeout)) == nil
+	large := &api.Error{Code: api.CodeTooLarge, Message: fmt.Sprintf("the body is larger than %d bytes", s.opts.MaxBody)}
+	if r.ContentLength > s.opts.MaxBody {
+		return nil, large // without reading it
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.opts.MaxBody))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, &api.Error{Code: api.CodeTooLarge,
-			Message: fmt.Sprintf("the body is larger than %d bytes", s.opts.MaxBody)}
+		return nil, large
 	case err != nil:
 		return nil, api.Invalid("", "the body could not be read: %v", err)
-	}
-	if timed { // the connection goes on, to notice when the client leaves
-		if err := rc.SetReadDeadline(time.Time{}); err != nil {
-			return nil, err
-		}
 	}
 	return body, nil
 }

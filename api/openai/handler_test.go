@@ -12,10 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/edge"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/openai/wire"
 )
@@ -24,12 +26,21 @@ const hello = `{"model":"tiny-chat","messages":[{"role":"user","content":"hi"}]`
 
 func serve(t *testing.T, e *apitest.Engine, opts openai.Options) *httptest.Server {
 	t.Helper()
+	return serveWithin(t, e, opts, edge.Limits{})
+}
+
+// serveWithin serves as millrace does: within limits.
+func serveWithin(t *testing.T, e *apitest.Engine, opts openai.Options, limits edge.Limits) *httptest.Server {
+	t.Helper()
 	if opts.Fingerprint == "" {
 		opts.Fingerprint = "fp_test"
 	}
 	h, err := openai.New(e, opts)
 	require.NoError(t, err)
-	srv := httptest.NewServer(h)
+	srv := httptest.NewUnstartedServer(nil)
+	bounded := edge.New(h, limits, zerolog.Nop())
+	srv.Listener, srv.Config = bounded.Listener(srv.Listener), bounded.Server
+	srv.Start()
 	t.Cleanup(func() {
 		srv.Close()
 		e.WaitIdle() // every stream was closed
@@ -312,37 +323,8 @@ func TestAReaderThatStallsIsDroppedAndBlocksNobody(t *testing.T) {
 		}
 		close(closed)
 	})
-	srv := serve(t, e, openai.Options{StallAfter: 50 * time.Millisecond})
+	srv := serveWithin(t, e, openai.Options{}, edge.Limits{Write: 50 * time.Millisecond})
 	post(t, srv, "/v1/chat/completions", `{"messages":[{"role":"user","content":"flood"}],"stream":true}`)
 	require.Equal(t, 200, post(t, srv, "/v1/chat/completions", hello+`}`).StatusCode)
 	<-closed // nothing was read from the first, and it ended
-}
-
-// deadlines is a connection that remembers its last deadlines.
-type deadlines struct {
-	*httptest.ResponseRecorder
-	reads, writes []time.Time
-}
-
-func (d *deadlines) SetReadDeadline(t time.Time) error {
-	d.reads = append(d.reads, t)
-	return nil
-}
-
-func (d *deadlines) SetWriteDeadline(t time.Time) error {
-	d.writes = append(d.writes, t)
-	return nil
-}
-
-func TestAConnectionIsLeftWithoutDeadlines(t *testing.T) {
-	h, err := openai.New(apitest.New(apitest.Say("x")), openai.Options{})
-	require.NoError(t, err)
-	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(hello+`,"stream":true}`)))
-	require.Contains(t, w.Body.String(), "[DONE]")
-	for _, set := range [][]time.Time{w.reads, w.writes} {
-		require.Greater(t, len(set), 1)
-		require.False(t, set[0].IsZero(), "the body and each flush have one")
-		require.True(t, set[len(set)-1].IsZero(), "the next request on the connection must not inherit it")
-	}
 }

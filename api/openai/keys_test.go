@@ -1,17 +1,21 @@
 package openai_test
 
 import (
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/edge"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/auth"
 )
@@ -128,4 +132,19 @@ func TestLogsNameTheKeyAndDoNotHoldIt(t *testing.T) {
 	secret := key[strings.LastIndex(key, "-")+1:]
 	require.Contains(t, text, `"key":"`+strings.Split(key, "-")[1]+`"`)
 	require.NotContains(t, text, secret)
+}
+
+// Nothing of a body comes, and the refusal does not wait for it.
+func TestARequestWithoutAKeyIsRefusedBeforeItsBodyIsRead(t *testing.T) {
+	keys, _ := keyring(t, func(*auth.Entry) {})
+	srv := serveWithin(t, apitest.New(nil), openai.Options{Keys: keys}, edge.Limits{Body: time.Hour, Drain: 20 * time.Millisecond})
+	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+	require.NoError(t, err)
+	answer, err := io.ReadAll(conn) // ends: the server closes
+	require.NoError(t, err)
+	require.Contains(t, string(answer), "HTTP/1.1 401")
+	require.Contains(t, string(answer), "invalid_api_key")
 }

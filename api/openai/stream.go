@@ -47,7 +47,7 @@ func (s *server) stream(ctx context.Context, out *sse, events <-chan api.Event) 
 }
 
 func (s *server) sse(ctx context.Context, w http.ResponseWriter, call *wire.Call) *sse {
-	return &sse{w: w, rc: http.NewResponseController(w), stall: s.opts.StallAfter,
+	return &sse{w: w, rc: http.NewResponseController(w),
 		call: call, chunks: wire.NewChunks(call, s.opts.Fingerprint), span: noop.Span{},
 		start: func() trace.Span { return tracing.Stage(s.opts.Tracer, tracing.Of(ctx), "stream") }}
 }
@@ -56,7 +56,6 @@ func (s *server) sse(ctx context.Context, w http.ResponseWriter, call *wire.Call
 type sse struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
-	stall  time.Duration
 	call   *wire.Call
 	chunks *wire.Chunks
 	after  uint64 // the client has the events up to this one
@@ -147,13 +146,12 @@ func (o *sse) add(seq uint64, chunk []byte) {
 	o.buf = append(append(append(o.buf, "data: "...), chunk...), "\n\n"...)
 }
 
-// flush sends what was added. A client that takes nothing for the stall time is
-// an error, so that its request does not hold KV cache for ever.
+// flush sends what was added. The server bounds the time that its client takes, so that a client
+// that does not read does not hold KV cache for ever, see package edge.
 func (o *sse) flush() error {
 	if len(o.buf) == 0 {
 		return nil
 	}
-	o.deadline(time.Now().Add(o.stall))
 	_, err := o.w.Write(o.buf)
 	o.buf = o.buf[:0]
 	if err != nil {
@@ -162,11 +160,5 @@ func (o *sse) flush() error {
 	return o.rc.Flush()
 }
 
-// deadline is not there for writers that are no connection, as in tests.
-func (o *sse) deadline(t time.Time) { o.rc.SetWriteDeadline(t) } //nolint:errcheck // see above
-
-// close leaves the connection fit for the next request.
-func (o *sse) close() {
-	o.deadline(time.Time{})
-	o.span.End()
-}
+// close ends the answer's span.
+func (o *sse) close() { o.span.End() }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
 	"sync"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/edge"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"
 )
@@ -40,6 +40,17 @@ func openSecurity(s *config.Security) (*security, error) {
 		}
 	}
 	return x, nil
+}
+
+// trust is what the HTTP server goes by.
+func (x *security) trust(s *config.Serve) edge.Trust {
+	switch {
+	case x.keys != nil:
+		return edge.ByKey
+	case s.LocalOnly():
+		return edge.Machine
+	}
+	return edge.Everybody
 }
 
 // guard puts the keys' limits before an engine.
@@ -112,7 +123,7 @@ func (x *security) share(conn *nats.Conn, log zerolog.Logger) (stop func(), err 
 }
 
 // serve answers HTTP, with TLS if there is a certificate.
-func (x *security) serve(server *http.Server, l net.Listener) error {
+func (x *security) serve(server *edge.Server, l net.Listener) error {
 	if x.cert == nil {
 		return server.Serve(l)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/edge"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"
@@ -98,7 +99,7 @@ func serveTLS(t *testing.T, s *config.Security) (url string, x *security) {
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ErrorLog: nil, ReadHeaderTimeout: time.Minute}
+	server := edge.New(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), edge.Limits{}, zerolog.Nop())
 	done := make(chan error, 1)
 	go func() { done <- x.serve(server, l) }()
 	t.Cleanup(func() {
@@ -222,7 +223,7 @@ func TestNoSecretAndNoPromptIsInTheLogOfAFullRun(t *testing.T) {
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	server := edge.New(handler, edge.Limits{}, log)
 	done := make(chan error, 1)
 	go func() { done <- secure.serve(server, l) }()
 

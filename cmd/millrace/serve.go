@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/edge"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/web"
@@ -82,7 +83,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		return fmt.Errorf("%w: --listen takes another address", err)
 	}
 	var handler lateHandler // until there is a NATS server the process only lives
-	server := &http.Server{Handler: late.closing(&handler), ReadHeaderTimeout: 10 * time.Second}
+	server := edge.New(secure.trust(s).Handler(late.closing(&handler)), edge.Limits{}, log)
 	stopped := ctx // from outside; a part that fails ends the group's
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -152,6 +153,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		if err != nil {
 			return err
 		}
+		e.metrics.Registry().MustRegister(server)
 		if calls != nil {
 			e.metrics.Registry().MustRegister(calls)
 		}
@@ -191,7 +193,7 @@ func untilReady(ctx context.Context, late *lateEngine) bool {
 }
 
 // shutdown ends the engine, so that every stream gets its end, and then the interfaces.
-func shutdown(late *lateEngine, server *http.Server, service *natsapi.Service, grace time.Duration, log zerolog.Logger) error {
+func shutdown(late *lateEngine, server *edge.Server, service *natsapi.Service, grace time.Duration, log zerolog.Logger) error {
 	var errs []error
 	left := make(chan error, 1)
 	go func() { left <- endNATS(service, grace+answersEnd) }()

@@ -1,0 +1,173 @@
+package edge
+
+import (
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// conns holds the open connections of a server.
+type conns struct {
+	limits *Limits
+
+	mu    sync.Mutex
+	table *table[*conn]
+
+	open            prometheus.GaugeFunc
+	closed, refused prometheus.Counter
+}
+
+func newConns(limits *Limits) *conns {
+	c := &conns{limits: limits, table: newTable[*conn](limits.Connections)}
+	c.open = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "millrace_http_connections", Help: "Open HTTP connections.",
+	}, func() float64 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return float64(len(c.table.conns))
+	})
+	const name, help = "millrace_http_connections_closed_total", "HTTP connections closed at the cap: the oldest one that waited for its client, or the new one where all were being answered."
+	counter := func(which string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: prometheus.Labels{"which": which}})
+	}
+	c.closed, c.refused = counter("oldest"), counter("new")
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *conns) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, to) }
+
+// Collect implements prometheus.Collector.
+func (c *conns) Collect(to chan<- prometheus.Metric) {
+	for _, m := range []prometheus.Collector{c.open, c.closed, c.refused} {
+		m.Collect(to)
+	}
+}
+
+// enter takes a new connection, in the place of another one perhaps; false: there is no place.
+func (c *conns) enter(x *conn) bool {
+	c.mu.Lock()
+	victim, evicted, taken := c.table.enter(x)
+	c.mu.Unlock()
+	if evicted {
+		c.closed.Inc()
+		_ = victim.Conn.Close() // its goroutine finds out
+	}
+	if !taken {
+		c.refused.Inc()
+	}
+	return taken
+}
+
+// do changes the table.
+func (c *conns) do(what func(*table[*conn], *conn), x *conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	what(c.table, x)
+}
+
+// state is the server's hook.
+func (c *conns) state(nc net.Conn, s http.ConnState) {
+	x := own(nc)
+	if x == nil {
+		return
+	}
+	switch s {
+	case http.StateActive:
+		c.do((*table[*conn]).request, x)
+	case http.StateIdle:
+		c.do((*table[*conn]).idles, x)
+	case http.StateNew, http.StateClosed, http.StateHijacked: // see listener.Accept and conn.Close
+	}
+}
+
+// listener hands out connections that its server has a place for.
+type listener struct {
+	net.Listener
+	conns *conns
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		nc, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c := &conn{Conn: nc, conns: l.conns}
+		if l.conns.enter(c) {
+			return c, nil
+		}
+		_ = nc.Close() // nothing was read from it
+	}
+}
+
+// conn is a connection whose writes have a deadline each.
+type conn struct {
+	net.Conn
+	conns *conns
+	until atomic.Int64 // the caller's own deadline for writes, in nanoseconds since 1970; 0: none
+}
+
+type connKey struct{}
+
+// own is the conn below a connection that http.Server has, nil if there is none.
+func own(nc net.Conn) *conn {
+	if above, ok := nc.(interface{ NetConn() net.Conn }); ok { // TLS
+		nc = above.NetConn()
+	}
+	c, _ := nc.(*conn)
+	return c
+}
+
+// piece is how much of an answer has a deadline of its own, in bytes.
+const piece = 64 << 10
+
+// Write implements net.Conn. A client that takes what there is, however slowly, gets all of it.
+func (c *conn) Write(p []byte) (n int, err error) {
+	for {
+		if err := c.Conn.SetWriteDeadline(c.writeBy(time.Now())); err != nil {
+			return n, err
+		}
+		m, err := c.Conn.Write(p[n:min(len(p), n+piece)])
+		if n += m; err != nil || n == len(p) {
+			return n, err
+		}
+	}
+}
+
+// writeBy is the deadline of a write that begins now.
+func (c *conn) writeBy(now time.Time) time.Time {
+	by := now.Add(c.conns.limits.Write)
+	if until := c.until.Load(); until != 0 && until < by.UnixNano() {
+		return time.Unix(0, until)
+	}
+	return by
+}
+
+// SetWriteDeadline implements net.Conn: writes end at the earlier of t and their own deadline.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	if t.IsZero() {
+		c.until.Store(0)
+		return nil
+	}
+	c.until.Store(t.UnixNano())
+	return c.Conn.SetWriteDeadline(c.writeBy(time.Now()))
+}
+
+// SetDeadline implements net.Conn.
+func (c *conn) SetDeadline(t time.Time) error {
+	if err := c.Conn.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(t)
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.conns.do((*table[*conn]).leave, c)
+	return c.Conn.Close()
+}

@@ -1,0 +1,340 @@
+package edge_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api/edge"
+	"github.com/millrace/millrace/metrics/metricstest"
+)
+
+// short is a deadline that a test waits for; long is one that it must not wait for.
+const (
+	short = 50 * time.Millisecond
+	long  = time.Hour
+)
+
+// patient are limits that no test meets.
+func patient() edge.Limits {
+	return edge.Limits{Header: long, Body: long, Drain: long, Idle: long, Write: long, Connections: 100}
+}
+
+// start serves handler; with TLS it speaks HTTP/2 as well.
+func start(t *testing.T, limits edge.Limits, secure bool, handler http.HandlerFunc) (s *edge.Server, addr string) {
+	t.Helper()
+	s = edge.New(handler, limits, zerolog.Nop())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() {
+		if !secure {
+			done <- s.Serve(l)
+			return
+		}
+		other := httptest.NewUnstartedServer(nil) // for its certificate
+		other.StartTLS()
+		defer other.Close()
+		s.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: other.TLS.Certificates}
+		done <- s.ServeTLS(l, "", "")
+	}()
+	t.Cleanup(func() {
+		require.NoError(t, s.Close())
+		require.ErrorIs(t, <-done, http.ErrServerClosed)
+	})
+	return s, l.Addr().String()
+}
+
+func dial(t *testing.T, addr, send string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	_, err = io.WriteString(c, send)
+	require.NoError(t, err)
+	return c
+}
+
+// requireClosed waits for the server to close a connection.
+func requireClosed(t *testing.T, c net.Conn) {
+	t.Helper()
+	_, err := io.Copy(io.Discard, c) // a reset is an end too
+	var timeout net.Error
+	require.False(t, errors.As(err, &timeout) && timeout.Timeout())
+}
+
+// requireServes makes one more request on a connection.
+func requireServes(t *testing.T, c net.Conn) {
+	t.Helper()
+	_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+}
+
+func h2(t *testing.T) *http.Client {
+	t.Helper()
+	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // a test's own server
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+func empty(http.ResponseWriter, *http.Request) {}
+
+// readAll is a handler that reads its body and says how that went.
+func readAll(said chan<- error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		said <- err
+		fmt.Fprint(w, n)
+	}
+}
+
+func TestAHeaderThatDoesNotComeClosesTheConnection(t *testing.T) {
+	limits := patient()
+	limits.Header = short
+	_, addr := start(t, limits, false, empty)
+	for _, part := range []string{"", "G", "GET / HTTP/1.1\r\nHost: x\r\nA: b"} {
+		requireClosed(t, dial(t, addr, part))
+	}
+	_, addr = start(t, limits, true, empty)
+	requireClosed(t, dial(t, addr, "")) // no handshake
+}
+
+func TestAHeaderIsNotEndless(t *testing.T) {
+	_, addr := start(t, patient(), false, empty)
+	requireClosed(t, dial(t, addr, "GET / HTTP/1.1\r\nA: "+strings.Repeat("b", 200<<10)))
+}
+
+func TestAnIdleConnectionIsClosed(t *testing.T) {
+	limits := patient()
+	limits.Idle = short
+	_, addr := start(t, limits, false, empty)
+	c := dial(t, addr, "")
+	requireServes(t, c)
+	requireClosed(t, c)
+}
+
+func TestABodyThatDoesNotComeEndsTheRequest(t *testing.T) {
+	limits := patient()
+	limits.Body, limits.Drain = short, short
+	for _, framing := range []string{"Content-Length: 9", "Transfer-Encoding: chunked"} {
+		said := make(chan error, 1)
+		_, addr := start(t, limits, false, readAll(said))
+		c := dial(t, addr, "POST / HTTP/1.1\r\nHost: x\r\n"+framing+"\r\n\r\n")
+		require.Error(t, <-said)
+		requireClosed(t, c)
+	}
+	said := make(chan error, 1)
+	_, addr := start(t, limits, true, readAll(said))
+	body, w := io.Pipe()
+	defer w.Close()
+	resp, err := h2(t).Post("https://"+addr, "", body)
+	if err == nil { // else it was reset
+		require.Equal(t, 2, resp.ProtoMajor)
+		require.NoError(t, resp.Body.Close())
+	}
+	require.Error(t, <-said)
+}
+
+// The body's own deadline is far away: its answer must not wait for it.
+func TestARefusalIsAnsweredBeforeTheBodyIsRead(t *testing.T) {
+	limits := patient()
+	limits.Drain = short
+	_, addr := start(t, limits, false, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) })
+	for _, length := range []int{9, 1 << 20} {
+		c := dial(t, addr, fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", length))
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusUnauthorized, resp.StatusCode)
+		require.True(t, resp.Close)
+		require.NoError(t, resp.Body.Close())
+		requireClosed(t, c)
+	}
+}
+
+// What follows a body that was not read must not be taken for a request.
+func TestAnUnreadBodyIsNoRequest(t *testing.T) {
+	limits := patient()
+	limits.Drain = short
+	paths := make(chan string, 2)
+	_, addr := start(t, limits, false, func(_ http.ResponseWriter, r *http.Request) { paths <- r.URL.Path })
+	c := dial(t, addr, "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\n")
+	requireClosed(t, c)
+	require.Equal(t, "/a", <-paths)
+	require.Empty(t, paths)
+}
+
+func TestABodyThatIsReadKeepsItsConnection(t *testing.T) {
+	said := make(chan error, 2)
+	_, addr := start(t, patient(), false, readAll(said))
+	c := dial(t, addr, "")
+	in := bufio.NewReader(c)
+	for range 2 {
+		_, err := fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", 300_000, strings.Repeat("x", 300_000))
+		require.NoError(t, err)
+		resp, err := http.ReadResponse(in, nil)
+		require.NoError(t, err)
+		require.False(t, resp.Close)
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.Equal(t, "300000", string(text))
+		require.NoError(t, <-said)
+	}
+}
+
+// The deadline of the body must not end the answer.
+func TestAnAnswerMayTakeLongerThanEveryDeadline(t *testing.T) {
+	limits := edge.Limits{Header: short, Body: short, Drain: short, Idle: short, Write: short, Connections: 10}
+	slow := func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			return
+		}
+		tick := time.NewTicker(2 * short)
+		defer tick.Stop()
+		for range 5 {
+			select {
+			case <-tick.C:
+				fmt.Fprint(w, "x")
+				_ = http.NewResponseController(w).Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}
+	for _, secure := range []bool{false, true} {
+		_, addr := start(t, limits, secure, slow)
+		url := map[bool]string{false: "http://", true: "https://"}[secure] + addr
+		resp, err := h2(t).Post(url, "", strings.NewReader("a body"))
+		require.NoError(t, err)
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.Equal(t, "xxxxx", string(text))
+		require.NoError(t, resp.Body.Close())
+	}
+}
+
+// endless writes until that fails.
+func endless(said chan<- error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		block := make([]byte, 1<<20)
+		for {
+			if _, err := w.Write(block); err != nil {
+				said <- err
+				return
+			}
+		}
+	}
+}
+
+func TestAReaderThatDoesNotReadIsLeft(t *testing.T) {
+	limits := patient()
+	limits.Write = short
+	said := make(chan error, 1)
+	_, addr := start(t, limits, false, endless(said))
+	dial(t, addr, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	require.Error(t, <-said)
+
+	_, addr = start(t, limits, true, endless(said))
+	resp, err := h2(t).Get("https://" + addr) // its window fills, the connection has room
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.Equal(t, 2, resp.ProtoMajor)
+	require.Error(t, <-said)
+}
+
+func TestAtTheCapTheOldestThatWaitsMakesRoom(t *testing.T) {
+	limits := patient()
+	limits.Connections = 3
+	inside, release := make(chan struct{}), make(chan struct{})
+	s, addr := start(t, limits, false, func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			inside <- struct{}{}
+			<-release
+		}
+	})
+	answered := dial(t, addr, "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+	<-inside
+	half := dial(t, addr, "POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n") // older than the idle one
+	idle := dial(t, addr, "")
+	<-inside
+	requireServes(t, idle)
+	fresh := dial(t, addr, "")
+	requireServes(t, fresh)
+	requireClosed(t, half)
+	requireServes(t, idle)
+	requireServes(t, fresh)
+	second := dial(t, addr, "")
+	requireServes(t, second)
+	requireClosed(t, idle)
+	close(release)
+	resp, err := http.ReadResponse(bufio.NewReader(answered), nil)
+	require.NoError(t, err, "it was being answered")
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, 2.0, metricstest.Sum(t, s, "millrace_http_connections_closed_total"))
+}
+
+func TestAFullServerOfAnswersRefusesNewConnections(t *testing.T) {
+	limits := patient()
+	limits.Connections = 1
+	inside, release := make(chan struct{}), make(chan struct{})
+	s, addr := start(t, limits, false, func(http.ResponseWriter, *http.Request) {
+		inside <- struct{}{}
+		<-release
+	})
+	answered := dial(t, addr, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	<-inside
+	requireClosed(t, dial(t, addr, ""))
+	close(release)
+	resp, err := http.ReadResponse(bufio.NewReader(answered), nil)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, 1.0, metricstest.Sum(t, s, "millrace_http_connections_closed_total"))
+}
+
+// Otherwise one answered request would shield a connection of HTTP/2 for ever.
+func TestAConnectionOfHTTP2IsClosedForItsIncompleteRequests(t *testing.T) {
+	limits := patient()
+	limits.Connections = 1
+	inside := make(chan string, 2)
+	_, addr := start(t, limits, true, func(_ http.ResponseWriter, r *http.Request) {
+		inside <- r.Method
+		_, _ = io.Copy(io.Discard, r.Body)
+	})
+	client := h2(t)
+	resp, err := client.Get("https://" + addr)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, "GET", <-inside)
+	body, w := io.Pipe()
+	defer w.Close()
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		req, err := http.NewRequestWithContext(ctx, "POST", "https://"+addr, body)
+		if err == nil {
+			_, err = client.Do(req) //nolint:bodyclose // there is none
+		}
+		ended <- err
+	}()
+	require.Equal(t, "POST", <-inside)
+	resp, err = h2(t).Get("https://" + addr)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Error(t, <-ended)
+	require.NoError(t, ctx.Err())
+}
