@@ -90,21 +90,35 @@ func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o o
 }
 
 // tightListener gives its connections small send buffers, so that a reader that
-// stops is felt soon.
-type tightListener struct{ net.Listener }
+// stops is felt soon, and says when the server has closed one.
+type tightListener struct {
+	net.Listener
+	closed chan<- net.Addr // of the client
+}
 
 func (l tightListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
-	if err == nil {
-		err = c.(*net.TCPConn).SetWriteBuffer(4 << 10)
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	return &tightConn{c, l.closed}, c.(*net.TCPConn).SetWriteBuffer(4 << 10)
+}
+
+type tightConn struct {
+	net.Conn
+	closed chan<- net.Addr
+}
+
+func (c *tightConn) Close() error {
+	c.closed <- c.RemoteAddr()
+	return c.Conn.Close()
 }
 
 func TestAReaderThatStopsHoldsUpItsOwnStreamOnly(t *testing.T) {
 	d := computetest.NewNull(4096, 4096, 300)
+	closed := make(chan net.Addr, 64)
 	p, s := boundedServer(t, d, 16, 16, openai.Options{}, edge.Limits{Write: time.Second}, nil,
-		func(l net.Listener) net.Listener { return tightListener{l} })
+		func(l net.Listener) net.Listener { return tightListener{l, closed} })
 	address := strings.TrimPrefix(s.URL, "http://")
 	body := `{"model":"m","prompt":[1,2,3],"max_tokens":4000,"ignore_eos":true,"temperature":0,"stream":true}`
 	stopped, err := post(address, body)
@@ -129,6 +143,11 @@ func TestAReaderThatStopsHoldsUpItsOwnStreamOnly(t *testing.T) {
 	}
 	others.Wait()
 	require.Eventually(t, func() bool { return p.Running() == 0 }, patience, time.Millisecond, "its request has ended too")
+	for a := range closed { // reading before that would let it go on
+		if a.String() == stopped.LocalAddr().String() {
+			break
+		}
+	}
 	rest, _ := io.ReadAll(stopped) // a reset, or an end
 	require.NotContains(t, string(rest), "[DONE]", "what it did not take in time it does not get")
 }
