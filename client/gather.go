@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// codeTooLarge: a chunk does not fit a NATS message. A whole answer travels by object store.
+// codeTooLarge: a chunk does not fit a NATS message. A whole answer comes in parts.
 const codeTooLarge = "answer_too_large"
 
 // gather makes the whole answer of a stream.

@@ -22,6 +22,7 @@ const (
 	headerID       = "Millrace-Id"
 	headerInterval = "Millrace-Ping-Interval"
 	headerBody     = "Millrace-Body"
+	headerPart     = "Millrace-Part"
 	headerAccept   = "Millrace-Accept"
 	headerCode     = "Nats-Service-Error-Code"
 	subjects       = "millrace.v1."
@@ -86,7 +87,7 @@ func NewNATS(nc *nats.Conn, options ...NATSOption) (Client, error) {
 }
 
 func newNATS(nc *nats.Conn, options []NATSOption) (*natsTransport, error) {
-	t := &natsTransport{nc: nc, resumeFor: resumeFor, header: nats.Header{headerAccept: {"body"}}}
+	t := &natsTransport{nc: nc, resumeFor: resumeFor, header: nats.Header{headerAccept: {"parts"}}}
 	for _, option := range options {
 		if err := option(t); err != nil {
 			return nil, err
@@ -139,29 +140,26 @@ func (t *natsTransport) close() {
 
 // once asks again where no server took the request.
 func (t *natsTransport) once(ctx context.Context, p path, body []byte) ([]byte, error) {
-	return again(ctx, t.resumeFor, func() ([]byte, error) { return t.ask(ctx, subjects+p.nats, body) }, t.passes)
+	return again(ctx, t.resumeFor, func() ([]byte, error) { return t.ask(ctx, p.nats, body) }, t.passes)
 }
 
-func (t *natsTransport) ask(ctx context.Context, subject string, body []byte) ([]byte, error) {
-	m, err := t.request(ctx, subject, body)
+func (t *natsTransport) ask(ctx context.Context, operation string, body []byte) ([]byte, error) {
+	m, err := t.request(ctx, subjects, operation, body)
 	if err != nil {
 		return nil, err
 	}
-	if m, err = t.nc.RequestMsgWithContext(ctx, m); err != nil {
-		return nil, natsError(err)
+	answer, err := t.exchange(ctx, m)
+	if err == nil {
+		t.served.Store(true)
 	}
-	if e := messageError(m); e != nil {
-		return nil, e
-	}
-	t.served.Store(true)
-	return t.body(ctx, m)
+	return answer, err
 }
 
 // passes says whether no server took a request, and one soon may: those that were there
 // are stopping, or come back to a NATS server that was restarted. Servers that were
 // never there are the caller's to handle.
 func (t *natsTransport) passes(err error) bool {
-	return notTaken(err) || code(err) == codeNobody && t.served.Load()
+	return notTaken(err) || code(err) == codeNobody && t.served.Load() || code(err) == codeNoBody || code(err) == codeFull || errors.Is(err, errSilent)
 }
 
 const codeNobody = "no_responders"
@@ -191,10 +189,7 @@ func messageError(m *nats.Msg) *Error {
 func (t *natsTransport) stream(ctx context.Context, p path, body []byte) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		s := &natsStream{t: t, operation: p.nats, body: body, limit: silenceLimit(t.silence, "", "")}
-		if err := s.open(ctx, subjects+s.operation, body); err != nil {
-			yield(nil, err)
-			return
-		}
+		s.early = s.open(ctx, subjects, s.operation, body)
 		defer s.close()
 		for !s.ended {
 			data, err := s.next(ctx)

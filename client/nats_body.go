@@ -2,56 +2,132 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"strconv"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
-
-	"github.com/millrace/millrace/api/natsapi/bodies"
 )
 
-// request is the message for a body, or one that stands for it.
-func (t *natsTransport) request(ctx context.Context, subject string, body []byte) (*nats.Msg, error) {
+// messageHeaders is the room for a message's headers, in bytes: they count as payload.
+const messageHeaders = 4 << 10
+
+// Codes of the server that a body is sent again after.
+const (
+	codeNoBody = "body_not_found" // the gateway does not have its parts any more
+	codeFull   = "bodies_full"    // there is no room for it now
+)
+
+// errSilent: the gateway is gone or stopped, and the parts with it.
+var errSilent = errors.New("the gateway that takes the body's parts is silent")
+
+// message is a request without its body.
+func (t *natsTransport) message(ctx context.Context, subject string) *nats.Msg {
 	m := nats.NewMsg(subject)
 	maps.Copy(m.Header, t.header)
 	inject(ctx, m.Header)
-	const headers = 4 << 10 // room for them: they count
-	if int64(len(body))+headers <= t.nc.MaxPayload() {
+	return m
+}
+
+// request is the message for a body. One that does not fit a message goes to a gateway in parts
+// first; the request is for that gateway then.
+func (t *natsTransport) request(ctx context.Context, to, operation string, body []byte) (*nats.Msg, error) {
+	if int64(len(body))+messageHeaders <= t.nc.MaxPayload() {
+		m := t.message(ctx, to+operation)
 		m.Data = body
 		return m, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, bodies.Wait)
-	defer cancel()
-	name := nuid.Next()
-	store, err := bodies.Open(ctx, t.nc)
-	if err == nil {
-		_, err = store.PutBytes(ctx, name, body)
-	}
+	a, err := t.upload(ctx, to, body)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %d bytes, a NATS message at most %d, and the bucket %s takes none: %w",
-			ErrTooLarge, len(body), t.nc.MaxPayload(), bodies.Bucket, err)
+		return nil, err
 	}
-	m.Header.Set(headerBody, name)
+	m := t.message(ctx, a.Subjects+operation)
+	m.Header.Set(headerBody, a.ID)
 	return m, nil
 }
 
-// body is an answer's, wherever it is.
-func (t *natsTransport) body(ctx context.Context, m *nats.Msg) ([]byte, error) {
-	name := m.Header.Get(headerBody)
-	if name == "" {
-		return m.Data, nil
+// upload is what a gateway says of a body that it takes in parts.
+type upload struct {
+	ID       string
+	Subjects string
+	Part     int
+}
+
+func (t *natsTransport) upload(ctx context.Context, to string, body []byte) (upload, error) {
+	var a upload
+	m := t.message(ctx, to+"bodies.open")
+	m.Data = fmt.Appendf(nil, `{"size":%d}`, len(body))
+	answer, err := t.take(ctx, m)
+	if err == nil {
+		err = json.Unmarshal(answer, &a)
 	}
-	ctx, cancel := context.WithTimeout(ctx, bodies.Wait)
+	size := min(a.Part, int(t.nc.MaxPayload())-messageHeaders)
+	if err == nil && size <= 0 {
+		err = fmt.Errorf("found parts of %d bytes, expected 1 or more", size)
+	}
+	if said, ok := errors.AsType[*Error](err); ok && said.Status != http.StatusRequestEntityTooLarge && said.Code != codeNobody {
+		return a, err
+	}
+	if err != nil {
+		return a, fmt.Errorf("%w: %d bytes, a NATS message at most %d, and no server takes it in parts: %w", ErrTooLarge, len(body), t.nc.MaxPayload(), err)
+	}
+	for offset := 0; offset < len(body); offset += size {
+		m := t.message(ctx, a.Subjects+"bodies.part")
+		m.Header.Set(headerBody, a.ID)
+		m.Header.Set(headerPart, strconv.Itoa(offset))
+		m.Data = body[offset:min(offset+size, len(body))]
+		if _, err := t.take(ctx, m); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// take sends a message of an upload and waits as long as a busy server needs. A silent one has
+// lost the body.
+func (t *natsTransport) take(ctx context.Context, m *nats.Msg) ([]byte, error) {
+	timed, cancel := context.WithTimeout(ctx, firstWait(patientTries, len(m.Data)))
 	defer cancel()
-	store, err := bodies.Open(ctx, t.nc)
-	if err != nil {
-		return nil, fmt.Errorf("millrace: an answer in the bucket %s: %w", bodies.Bucket, err)
+	answer, err := t.exchange(timed, m)
+	if err != nil && ctx.Err() == nil && timed.Err() != nil {
+		return nil, fmt.Errorf("%w: %w: %w", ErrCut, errSilent, err)
 	}
-	body, err := store.GetBytes(ctx, name)
+	return answer, err
+}
+
+// exchange sends a request and returns its answer, of one message or of several parts.
+func (t *natsTransport) exchange(ctx context.Context, m *nats.Msg) ([]byte, error) {
+	m.Reply = t.nc.NewRespInbox()
+	sub, err := t.nc.SubscribeSync(m.Reply)
 	if err != nil {
-		return nil, fmt.Errorf("millrace: answer %s in the bucket %s: %w", name, bodies.Bucket, err)
+		return nil, natsError(err)
 	}
-	return body, errors.Join(store.Delete(ctx, name))
+	defer sub.Unsubscribe() //nolint:errcheck // the connection is gone, and with it our interest
+	if err := t.nc.PublishMsg(m); err != nil {
+		return nil, natsError(err)
+	}
+	var body []byte
+	for part := 1; ; part++ {
+		m, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return nil, natsError(err)
+		}
+		if e := messageError(m); e != nil {
+			return nil, e
+		}
+		text := m.Header.Get(headerPart)
+		if text == "" {
+			return m.Data, nil
+		}
+		var i, of int
+		if _, err := fmt.Sscanf(text, "%d/%d", &i, &of); err != nil || i != part {
+			return nil, fmt.Errorf("%w: part %q of the answer, expected the %d.", ErrGap, text, part)
+		}
+		if body = append(body, m.Data...); i == of {
+			return body, nil
+		}
+	}
 }

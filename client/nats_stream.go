@@ -21,12 +21,15 @@ const (
 	probeWait  = time.Second
 )
 
+// patientTries is after how many tries a server counts as busy rather than stopped.
+const patientTries = 4
+
 // firstWait bounds the wait for a server's first message, which comes at once, or when it has
 // read so large a body: the request may have gone to one that is stopped, and the next one may,
 // too. After a few tries it is a busy server that is waited for: each try sends the body again,
 // and an impatient client only makes it busier, so the waits grow.
 func firstWait(tries, size int) time.Duration {
-	const short, few, long, doublings = 1500 * time.Millisecond, 4, 5 * time.Second, 3
+	const short, few, long, doublings = 1500 * time.Millisecond, patientTries, 5 * time.Second, 3
 	const pace = 1 << 20 // bytes/s at which a busy server reads
 	reading := time.Duration(size) * time.Second / pace
 	if tries < few {
@@ -41,6 +44,7 @@ type natsStream struct {
 	operation string
 	body      []byte
 	sub       *nats.Subscription
+	early     error         // of the request itself, not read yet
 	held      *nats.Msg     // received, not read yet
 	cancel    string        // where a message cancels; known from the first message on
 	id        string        // of a resumable stream
@@ -49,8 +53,8 @@ type natsStream struct {
 	ended     bool
 }
 
-func (s *natsStream) open(ctx context.Context, subject string, body []byte) error {
-	m, err := s.t.request(ctx, subject, body)
+func (s *natsStream) open(ctx context.Context, to, operation string, body []byte) error {
+	m, err := s.t.request(ctx, to, operation, body)
 	if err != nil {
 		return err
 	}
@@ -66,7 +70,9 @@ func (s *natsStream) open(ctx context.Context, subject string, body []byte) erro
 }
 
 func (s *natsStream) unsubscribe() {
-	s.sub.Unsubscribe() //nolint:errcheck // the connection is gone, and with it our interest
+	if s.sub != nil {
+		s.sub.Unsubscribe() //nolint:errcheck // the connection is gone, and with it our interest
+	}
 }
 
 // close cancels a stream that has not ended. Before the first message it only
@@ -127,7 +133,7 @@ func (s *natsStream) resume(ctx context.Context, why error) (err error) {
 	begin := time.Now()
 	for tries := 0; ; tries++ {
 		s.unsubscribe()
-		if err = s.open(ctx, s.t.gateway(ctx)+operation, body); err == nil {
+		if err = s.open(ctx, s.t.gateway(ctx), operation, body); err == nil {
 			if err = s.first(ctx, firstWait(tries, len(body))); err == nil {
 				return nil
 			}
@@ -158,7 +164,7 @@ func (t *natsTransport) gateway(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var a struct{ Subjects string }
-	answer, err := t.ask(ctx, subjects+"gateways", nil)
+	answer, err := t.ask(ctx, "gateways", nil)
 	if err != nil || json.Unmarshal(answer, &a) != nil || a.Subjects == "" {
 		return subjects
 	}
@@ -216,6 +222,10 @@ func (s *natsStream) read(ctx context.Context) ([]byte, error) {
 // whether it is there: it may have died without a word. While the connection itself is
 // away nobody is judged, for a while.
 func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
+	if err := s.early; err != nil {
+		s.early = nil
+		return nil, err
+	}
 	if m := s.held; m != nil {
 		s.held = nil
 		return m, nil

@@ -2,49 +2,168 @@ package natsapi
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
-	"github.com/nats-io/nuid"
+	"github.com/nats-io/nats.go"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/natsapi/bodies"
 )
 
-// fetch takes the body that a request refers to.
-func (s *Service) fetch(ctx context.Context, name string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, bodies.Wait)
-	defer cancel()
-	store, err := bodies.Open(ctx, s.nc)
-	if err != nil {
-		return nil, &api.Error{Code: api.CodeUnavailable, Reason: "bodies_unavailable", RetryAfter: time.Second,
-			Message: "bodies above a message's size need JetStream, which does not answer"}
-	}
-	info, err := store.GetInfo(ctx, name)
-	if err != nil {
-		return nil, api.Invalid(HeaderBody, "%s: no object %q in the bucket %s", HeaderBody, name, bodies.Bucket)
-	}
-	defer store.Delete(context.WithoutCancel(ctx), name) //nolint:errcheck // it also expires
-	if info.Size > uint64(s.opts.MaxBody) {
-		return nil, &api.Error{Code: api.CodeTooLarge,
-			Message: fmt.Sprintf("the request has %d bytes, more than %d", info.Size, s.opts.MaxBody)}
-	}
-	body, err := store.GetBytes(ctx, name)
-	if err != nil {
-		return nil, api.Invalid(HeaderBody, "%s: object %q could not be read: %v", HeaderBody, name, err)
-	}
-	return body, nil
+// Bounds of the bodies that come in parts, as multiples of Options.MaxBody, and in time.
+const (
+	bodiesOfAll = 32
+	bodiesOfKey = 8
+	bodyIdle    = 30 * time.Second
+	bodyAge     = 5 * time.Minute
+)
+
+// partHeaders is the room that a part leaves for its headers, in bytes: they count as payload.
+const partHeaders = 4 << 10
+
+// acceptParts is the value of HeaderAccept of a client that joins an answer's parts.
+const acceptParts = "parts"
+
+// uploads are the bodies that are coming in, of all keys.
+type uploads struct {
+	mu    sync.Mutex
+	store *bodies.Store
+	timer *time.Timer // for what nobody comes for; nil: nothing is kept
 }
 
-// put keeps an answer for the client to take, and returns its name.
-func (s *Service) put(ctx context.Context, body []byte) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, bodies.Wait)
-	defer cancel()
-	store, err := bodies.Open(ctx, s.nc)
-	if err != nil {
-		return "", err
+func newUploads(o *Options) *uploads {
+	share := bodiesOfKey
+	if o.Keys == nil { // all are one owner
+		share = bodiesOfAll
 	}
-	name := nuid.Next()
-	_, err = store.PutBytes(ctx, name, body)
-	return name, err
+	return &uploads{store: bodies.New(bodies.Limits{Body: o.MaxBody, Owner: share * o.MaxBody, Total: bodiesOfAll * o.MaxBody,
+		Idle: bodyIdle, Age: bodyAge})}
+}
+
+// expire drops what nobody came for, now and then until nothing is left.
+func (u *uploads) expire() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.watch(time.Now())
+}
+
+func (u *uploads) watch(now time.Time) {
+	u.timer = nil
+	if next := u.store.Expire(now); !next.IsZero() {
+		u.timer = time.AfterFunc(next.Sub(now), u.expire)
+	}
+}
+
+func (u *uploads) open(id, key string, size int) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := time.Now()
+	err := u.store.Open(now, id, key, size)
+	if u.timer == nil {
+		u.watch(now)
+	}
+	return bodyError(err, id)
+}
+
+func (u *uploads) add(id, key string, offset int, part []byte) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return bodyError(u.store.Add(time.Now(), id, key, offset, part), id)
+}
+
+func (u *uploads) take(id, key string) ([]byte, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	body, err := u.store.Take(time.Now(), id, key)
+	return body, bodyError(err, id)
+}
+
+// bodyError is what the client is told.
+func bodyError(err error, id string) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, bodies.ErrTooLarge):
+		return &api.Error{Code: api.CodeTooLarge, Message: "the request: " + err.Error()}
+	case errors.Is(err, bodies.ErrFull):
+		return &api.Error{Code: api.CodeOverloaded, Reason: "bodies_full", RetryAfter: time.Second, Message: err.Error()}
+	case errors.Is(err, bodies.ErrUnknown):
+		return &api.Error{Code: api.CodeNotFound, Reason: "body_not_found", Message: fmt.Sprintf(
+			"%s: this gateway has no body %q: it was read, or nothing of it came for %s; send it again", HeaderBody, id, bodyIdle)}
+	}
+	return api.Invalid(HeaderPart, "%s: %v", HeaderPart, err)
+}
+
+// upload is what a client is told of a body that it may send in parts.
+type upload struct {
+	ID       string `json:"id"`       // for HeaderBody
+	Subjects string `json:"subjects"` // this gateway's own: for the parts, and for the request
+	Part     int    `json:"part"`     // bytes of a part, at most
+}
+
+// openBody takes the size of a body, in bytes.
+func (s *Service) openBody(_ context.Context, r *reply, body []byte) {
+	var asked struct {
+		Size int `json:"size"`
+	}
+	if err := json.Unmarshal(body, &asked); err != nil || asked.Size <= 0 {
+		r.fail(api.Invalid("size", `size: expected {"size": bytes of the body}, 1 or more`))
+		return
+	}
+	u := upload{ID: strings.ToLower(rand.Text()), Subjects: s.here, Part: int(s.nc.MaxPayload()) - partHeaders}
+	if err := s.uploads.open(u.ID, r.key, asked.Size); err != nil {
+		r.fail(err)
+		return
+	}
+	answer, err := json.Marshal(u)
+	if err != nil {
+		r.fail(err)
+		return
+	}
+	r.whole(answer)
+}
+
+// addPart takes a part of a body: its headers name the body, and where in it the part begins.
+func (s *Service) addPart(_ context.Context, r *reply, part []byte) {
+	offset, err := strconv.Atoi(r.asked.Get(HeaderPart))
+	if err != nil {
+		r.fail(api.Invalid(HeaderPart, "%s: found %q, expected the offset of the part in the body", HeaderPart, r.asked.Get(HeaderPart)))
+		return
+	}
+	if err := s.uploads.add(r.asked.Get(HeaderBody), r.key, offset, part); err != nil {
+		r.fail(err)
+		return
+	}
+	r.whole([]byte("{}"))
+}
+
+// body is a request's body: of the message, or of the parts that came before it.
+func (s *Service) body(m *nats.Msg, key string) ([]byte, error) {
+	if id := m.Header.Get(HeaderBody); id != "" && m.Header.Get(HeaderPart) == "" {
+		return s.uploads.take(id, key)
+	}
+	if len(m.Data) > s.opts.MaxBody {
+		return nil, &api.Error{Code: api.CodeTooLarge,
+			Message: fmt.Sprintf("the request has %d bytes, more than %d", len(m.Data), s.opts.MaxBody)}
+	}
+	return m.Data, nil
+}
+
+// parts sends an answer in several messages, "1/3" and so on.
+func (r *reply) parts(body []byte) {
+	size := int(r.nc.MaxPayload()) - partHeaders
+	n := (len(body) + size - 1) / size
+	for i := range n {
+		part := body[i*size : min((i+1)*size, len(body))]
+		if r.send(&nats.Msg{Data: part, Header: nats.Header{HeaderPart: {fmt.Sprintf("%d/%d", i+1, n)}}}) != nil {
+			return
+		}
+	}
 }

@@ -18,10 +18,10 @@ type reply struct {
 	nc        *nats.Conn
 	out       outbox
 	to        string
-	resumable bool                                       // the stream can be resumed under callID
-	interval  time.Duration                              // of its signs of life
-	keep      func(body []byte) (name string, err error) // of an answer above a message's size; nil: the client would not take it
-	cancel    string                                     // the stream's cancel subject; "" when the answer is one message
+	resumable bool          // the stream can be resumed under callID
+	interval  time.Duration // of its signs of life
+	asked     nats.Header   // of the request
+	cancel    string        // the stream's cancel subject; "" when the answer is one message
 	callID    string
 	key       string // id of the API key
 	seq       uint64
@@ -35,11 +35,9 @@ func (r *reply) whole(body []byte) {
 	err := r.send(&nats.Msg{Data: body})
 	if errors.Is(err, nats.ErrMaxPayload) {
 		r.err = nil
-		if r.keep != nil {
-			if name, err := r.keep(body); err == nil {
-				r.send(&nats.Msg{Header: nats.Header{HeaderBody: {name}}}) //nolint:errcheck // kept in r.err
-				return
-			}
+		if r.asked.Get(HeaderAccept) == acceptParts {
+			r.parts(body)
+			return
 		}
 		r.fail(&api.Error{Code: api.CodeTooLarge, Reason: "answer_too_large", Message: fmt.Sprintf(
 			"the answer has %d bytes, a NATS message at most %d: use \"stream\": true", len(body), r.nc.MaxPayload())})

@@ -34,8 +34,9 @@ const (
 	HeaderInterval   = "Millrace-Ping-Interval" // on the first of a resumable stream: seconds of silence before a sign of life
 	HeaderRetryAfter = "Retry-After"            // seconds, with errors 429 and 503
 	HeaderID         = "Millrace-Id"            // on the first of a resumable stream: what to resume
-	HeaderBody       = "Millrace-Body"          // the body is the object of this name in the bucket
-	HeaderAccept     = "Millrace-Accept"        // of a request: "body", for an answer by HeaderBody
+	HeaderBody       = "Millrace-Body"          // of a request: the id of its body, which came in parts
+	HeaderPart       = "Millrace-Part"          // of a request's part its offset, of an answer's its number: 2/3
+	HeaderAccept     = "Millrace-Accept"        // of a request: "parts", for an answer above a message's size
 	HeaderKey        = "Authorization"          // of a request: "Bearer KEY"
 )
 
@@ -88,9 +89,10 @@ type Service struct {
 	prefix string             // of the cancel subjects
 	here   string             // of the subjects that are this service's alone
 
-	slots chan struct{} // one for each request that is being answered
-	ctx   context.Context
-	end   context.CancelCauseFunc
+	uploads *uploads
+	slots   chan struct{} // one for each request that is being answered
+	ctx     context.Context
+	end     context.CancelCauseFunc
 
 	stopOnce sync.Once
 	stopErr  error
@@ -116,6 +118,7 @@ func Start(nc *nats.Conn, engine api.Engine, opts Options) (*Service, error) {
 		prefix:  subjects + "cancel." + name + ".",
 		here:    subjects + "at." + name + ".",
 		slots:   make(chan struct{}, opts.MaxRequests),
+		uploads: newUploads(&opts),
 		running: map[string]running{}}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
 	if err := s.subscribe(); err != nil {
@@ -144,20 +147,24 @@ func (s *Service) subscribe() (err error) {
 }
 
 func (s *Service) endpoints() []*endpoint {
-	return []*endpoint{
-		{name: "chat-completions", subject: subjects + "chat.completions", answer: s.generate(wire.DecodeChat)},
-		{name: "completions", subject: subjects + "completions", answer: s.generate(wire.DecodeCompletion)},
-		{name: "streams-resume", subject: subjects + "streams.resume", answer: s.again},
-		{name: "streams-cancel", subject: subjects + "streams.cancel", answer: s.cancelStream},
-		{name: "tokenize", subject: subjects + "tokenize", answer: s.once(wire.Tokenize)},
-		{name: "detokenize", subject: subjects + "detokenize", answer: s.once(wire.Detokenize)},
-		{name: "models", subject: subjects + "models", answer: s.once(models)},
-		{name: "embeddings", subject: subjects + "embeddings", answer: s.once(embeddings)},
-		{name: "gateways", subject: subjects + "gateways", answer: s.hello, alone: true},
-		{name: "chat-completions-here", subject: s.here + "chat.completions", answer: s.generate(wire.DecodeChat), alone: true},
-		{name: "completions-here", subject: s.here + "completions", answer: s.generate(wire.DecodeCompletion), alone: true},
-		{name: "streams-resume-here", subject: s.here + "streams.resume", answer: s.again, alone: true},
+	list := []*endpoint{ // of the queue group
+		{name: "chat-completions", subject: "chat.completions", answer: s.generate(wire.DecodeChat)},
+		{name: "completions", subject: "completions", answer: s.generate(wire.DecodeCompletion)},
+		{name: "streams-resume", subject: "streams.resume", answer: s.again},
+		{name: "tokenize", subject: "tokenize", answer: s.once(wire.Tokenize)},
+		{name: "detokenize", subject: "detokenize", answer: s.once(wire.Detokenize)},
+		{name: "bodies-open", subject: "bodies.open", answer: s.openBody},
 	}
+	for _, e := range list { // the same of this gateway alone
+		list = append(list, &endpoint{name: e.name + "-here", subject: s.here + e.subject, answer: e.answer, alone: true})
+		e.subject = subjects + e.subject
+	}
+	return append(list,
+		&endpoint{name: "bodies-part-here", subject: s.here + "bodies.part", answer: s.addPart, alone: true},
+		&endpoint{name: "gateways", subject: subjects + "gateways", answer: s.hello, alone: true},
+		&endpoint{name: "streams-cancel", subject: subjects + "streams.cancel", answer: s.cancelStream},
+		&endpoint{name: "models", subject: subjects + "models", answer: s.once(models)},
+		&endpoint{name: "embeddings", subject: subjects + "embeddings", answer: s.once(embeddings)})
 }
 
 // hello answers a client that has lost a gateway: who answers is there, while a queue
@@ -209,10 +216,7 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 			s.opts.Logger.Debug().Str("subject", m.Subject).Err(errNoInbox).Msg("nats: request dropped")
 			return
 		}
-		r := &reply{nc: s.nc, out: s.out, to: m.Reply}
-		if m.Header.Get(HeaderAccept) == "body" {
-			r.keep = func(body []byte) (string, error) { return s.put(s.ctx, body) }
-		}
+		r := &reply{nc: s.nc, out: s.out, to: m.Reply, asked: m.Header}
 		ctx, err := s.keyed(m, r)
 		if err != nil {
 			r.fail(err)
@@ -232,7 +236,7 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 			start := time.Now()
 			ctx, span := s.span(ctx, m)
 			defer endSpan(span, r)
-			if body, err := s.body(ctx, m); err != nil {
+			if body, err := s.body(m, r.key); err != nil {
 				r.fail(err)
 			} else {
 				e.answer(ctx, r, body)
@@ -243,18 +247,6 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 				Uint64("messages", r.seq).Dur("took", took).AnErr("error", r.err).Msg("nats")
 		}()
 	}
-}
-
-// body is a request's body, or the object that stands for it.
-func (s *Service) body(ctx context.Context, m *nats.Msg) ([]byte, error) {
-	if name := m.Header.Get(HeaderBody); name != "" {
-		return s.fetch(ctx, name)
-	}
-	if len(m.Data) > s.opts.MaxBody {
-		return nil, &api.Error{Code: api.CodeTooLarge,
-			Message: fmt.Sprintf("the request has %d bytes, more than %d", len(m.Data), s.opts.MaxBody)}
-	}
-	return m.Data, nil
 }
 
 // keyed is the context of a request with a valid API key. Without a file of keys
