@@ -46,7 +46,7 @@ type Model struct {
 	engine     *device.Engine
 	packed     *packed.File // nil: the engine packed the weights itself
 	unloading  sync.RWMutex // held by what reads the engine's weights beside Run
-	content    string       // hash of the tensors that the program reads
+	content    content
 	numerics   numerics.Ingredients
 	slabs      int
 	batch      []device.Rows
@@ -108,7 +108,9 @@ func (m *Model) open() (err error) {
 		return err
 	}
 	m.Program.KV = m.options.KV
-	m.content = numerics.Content(m.tensors())
+	if m.content, err = m.hashContent(); err != nil {
+		return err
+	}
 	return m.load()
 }
 

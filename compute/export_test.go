@@ -1,6 +1,9 @@
 package compute
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // SetLeastPacked changes, for a test, what is worth a file.
 func SetLeastPacked(t *testing.T, bytes int) {
@@ -11,3 +14,13 @@ func SetLeastPacked(t *testing.T, bytes int) {
 
 // FromPacked says whether the weights are mapped from a file of StorePacked's.
 func (m *Model) FromPacked() bool { return m.packed != nil }
+
+// SetSettled changes, for a test, how long files must have been still for their hash to be kept.
+func SetSettled(t *testing.T, still time.Duration) {
+	before := settled
+	settled = still
+	t.Cleanup(func() { settled = before })
+}
+
+// ReadTensors says whether the tensors were read for their hash.
+func (m *Model) ReadTensors() bool { return m.content.read }

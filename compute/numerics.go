@@ -5,22 +5,10 @@ import (
 
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/numerics"
-	"github.com/millrace/millrace/compute/weights"
 )
 
 // Numerics is what the bits of the model's logits depend on, as the loaded model has it.
 func (m *Model) Numerics() numerics.Ingredients { return m.numerics }
-
-// tensors are those that the program reads. One that is missing is load's to report.
-func (m *Model) tensors() []weights.Tensor {
-	var all []weights.Tensor
-	for _, t := range m.Program.Tensors {
-		if found, ok := m.checkpoint.Tensor(t.Name); ok {
-			all = append(all, found)
-		}
-	}
-	return all
-}
 
 // identify fills in the numerics of the model that was loaded.
 func (m *Model) identify() error {
@@ -38,7 +26,7 @@ func (m *Model) identify() error {
 	}
 	m.numerics = numerics.Ingredients{
 		Backend: info.Backend, Class: class, KV: m.engine.Info().KVType,
-		Program: numerics.Program(m.Program), Weights: m.content, Probe: probe,
+		Program: numerics.Program(m.Program), Weights: m.content.sum, Probe: probe,
 	}
 	return nil
 }

@@ -19,39 +19,31 @@ import (
 // while a file is looked for.
 var leastPacked = 64 << 20
 
-// packedKey hashes what packed weights depend on: kernels, device, program, and the files of
-// the checkpoint by size and time.
+// packedKey hashes what packed weights depend on: kernels, device, program, and the content
+// of the tensors.
 func (m *Model) packedKey() (key packed.Key, name string, err error) {
 	info, err := m.Device.Info()
 	if err != nil {
 		return key, "", err
 	}
-	type file struct {
-		Name     string
-		Bytes    int64
-		Modified int64 // ns
-	}
 	what := struct {
 		Kernels, Backend, ISA string
 		Program               any
-		Files                 []file
-	}{device.KernelsID, info.Backend, info.ISA, m.Program, nil}
-	for _, path := range m.checkpoint.Files() {
-		s, err := os.Stat(path)
-		if err != nil {
-			return key, "", err
-		}
-		what.Files = append(what.Files, file{filepath.Base(path), s.Size(), s.ModTime().UnixNano()})
-	}
+		Content               string
+	}{device.KernelsID, info.Backend, info.ISA, m.Program, m.content.sum}
 	raw, err := json.Marshal(what)
 	if err != nil {
 		return key, "", err
 	}
-	base := "model"
+	return sha256.Sum256(raw), fmt.Sprintf("%s-%s-%s", m.baseName(), info.ISA, m.options.Weights), nil
+}
+
+// baseName is what the files that are kept of the model begin with.
+func (m *Model) baseName() string {
 	if weights.IsGGUF(m.options.Dir) {
-		base = filepath.Base(m.options.Dir)
+		return filepath.Base(m.options.Dir)
 	}
-	return sha256.Sum256(raw), fmt.Sprintf("%s-%s-%s", base, info.ISA, m.options.Weights), nil
+	return "model"
 }
 
 // packedFolders are where a model's packed weights may lie, the one to write to first:
@@ -140,11 +132,18 @@ func (m *Model) pageCache() uint64 {
 
 // StorePacked writes the packed weights to a file that a later Open maps instead of packing
 // them, and returns its path: "" where it is there, or not worth it, or the backend has none
-// to give. It may run beside Run; Close and Reload wait for it, unless ctx ends.
+// to give. The hash of the checkpoint's content is kept beside it, so that a later Open need not
+// read the checkpoint. It may run beside Run; Close and Reload wait for it, unless ctx ends.
 func (m *Model) StorePacked(ctx context.Context) (path string, err error) {
 	m.unloading.RLock()
 	defer m.unloading.RUnlock()
-	if m.packed != nil || m.engine == nil || m.options.NoPacked || device.KernelsID == "" {
+	if m.engine == nil || m.options.NoPacked {
+		return "", nil
+	}
+	if err := m.keepContent(); err != nil {
+		return "", err
+	}
+	if m.packed != nil || device.KernelsID == "" {
 		return "", nil
 	}
 	spans, err := m.engine.Packed()

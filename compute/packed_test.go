@@ -2,6 +2,7 @@ package compute_test
 
 import (
 	"context"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"testing"
@@ -74,9 +75,12 @@ func TestPackedWeightsAreMapped(t *testing.T) {
 	require.False(t, open(t, off).FromPacked())
 	require.False(t, open(t, compute.Options{Dir: dir}).FromPacked(), "other weights")
 
+	// Touched, but the same content: what was packed still fits.
 	later := time.Now().Add(time.Hour)
 	require.NoError(t, os.Chtimes(filepath.Join(dir, "model.safetensors"), later, later))
-	require.False(t, open(t, o).FromPacked(), "another checkpoint")
+	touched := open(t, o)
+	require.True(t, touched.FromPacked())
+	require.Equal(t, first.Numerics(), touched.Numerics())
 }
 
 // TestPackedWeightsOfAnotherLayoutArePackedAnew: the name of the layout is the first
@@ -103,4 +107,90 @@ func TestSmallWeightsAreNotKept(t *testing.T) {
 	path, err := m.StorePacked(context.Background())
 	require.NoError(t, err)
 	require.Empty(t, path)
+}
+
+// nudge changes the first weight by one unit in the last place: in place, or in a copy that
+// takes the file's name. Size and time stay.
+func nudge(t *testing.T, path string, inPlace bool) {
+	t.Helper()
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	file, err := os.ReadFile(path)
+	require.NoError(t, err)
+	at := 8 + int(binary.LittleEndian.Uint64(file))
+	file[at] ^= 1
+	to := path
+	if !inPlace {
+		to = path + ".new"
+	}
+	require.NoError(t, os.WriteFile(to, file, 0o600))
+	require.NoError(t, os.Rename(to, path))
+	require.NoError(t, os.Chtimes(path, info.ModTime(), info.ModTime()))
+	after, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, []any{info.Size(), info.ModTime()}, []any{after.Size(), after.ModTime()})
+}
+
+// TestAWeightThatChangedIsNeverServedFromAnEarlierStart: neither its packed form nor the hash
+// of its content is taken from a file of the same size and time.
+func TestAWeightThatChangedIsNeverServedFromAnEarlierStart(t *testing.T) {
+	compute.SetLeastPacked(t, 0)
+	compute.SetSettled(t, 0)
+	for name, inPlace := range map[string]bool{"another file": false, "in place": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := copied(t)
+			first := open(t, compute.Options{Dir: dir})
+			require.True(t, first.ReadTensors())
+			_, err := first.StorePacked(context.Background())
+			require.NoError(t, err)
+			before := first.Numerics()
+			first.Close()
+
+			second := open(t, compute.Options{Dir: dir})
+			require.True(t, second.FromPacked())
+			require.False(t, second.ReadTensors(), "the hash was kept")
+			require.Equal(t, before, second.Numerics())
+			second.Close()
+
+			nudge(t, filepath.Join(dir, "model.safetensors"), inPlace)
+			third := open(t, compute.Options{Dir: dir})
+			require.True(t, third.ReadTensors())
+			require.False(t, third.FromPacked(), "packed of other weights")
+			after := third.Numerics()
+			require.NotEqual(t, before.Weights, after.Weights)
+			require.NotEqual(t, before.Digest(), after.Digest())
+			fresh := open(t, compute.Options{Dir: dir, NoPacked: true})
+			require.Equal(t, fresh.Numerics(), after)
+			require.Equal(t, logits(t, fresh), logits(t, third))
+		})
+	}
+}
+
+// TestTheHashOfFilesThatMayStillChangeIsNotKept: a later change could leave the same times.
+func TestTheHashOfFilesThatMayStillChangeIsNotKept(t *testing.T) {
+	compute.SetLeastPacked(t, 0)
+	compute.SetSettled(t, time.Hour)
+	dir := copied(t)
+	first := open(t, compute.Options{Dir: dir})
+	_, err := first.StorePacked(context.Background())
+	require.NoError(t, err)
+	second := open(t, compute.Options{Dir: dir})
+	require.True(t, second.ReadTensors())
+	require.True(t, second.FromPacked())
+}
+
+// TestAFileThatIsReplacedWhileItIsMappedKeepsNothing: the hash is of the file that was opened,
+// not of the one that has its name when the hash is kept.
+func TestAFileThatIsReplacedWhileItIsMappedKeepsNothing(t *testing.T) {
+	compute.SetLeastPacked(t, 0)
+	compute.SetSettled(t, 0)
+	dir := copied(t)
+	first := open(t, compute.Options{Dir: dir})
+	nudge(t, filepath.Join(dir, "model.safetensors"), false)
+	_, err := first.StorePacked(context.Background())
+	require.NoError(t, err)
+	second := open(t, compute.Options{Dir: dir})
+	require.True(t, second.ReadTensors())
+	require.False(t, second.FromPacked())
+	require.NotEqual(t, first.Numerics().Weights, second.Numerics().Weights)
 }

@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/compute/mapped"
 )
 
 // inHugePages says whether nearly all of a mapping of a file is mapped by huge pages, as
@@ -50,6 +52,6 @@ func (f *File) copyOut() {
 		copying.Go(func() { copy(memory[from:to], f.mapping[from:to]) })
 	}
 	copying.Wait()
-	_ = unix.Munmap(f.mapping) // a mapping of ours
+	_ = mapped.Unmap(f.mapping) // a mapping of ours
 	f.mapping, f.copied = memory, true
 }

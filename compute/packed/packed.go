@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/compute/mapped"
 )
 
 // A file is a header of dataAt bytes and the weights. They begin where a huge page
@@ -73,9 +75,9 @@ func Open(path string, key Key, room uint64) (*File, error) {
 	if h.Bytes == 0 || info.Size() < dataAt || uint64(info.Size()-dataAt) != h.Bytes {
 		return nil, fmt.Errorf("%s: %w: %d bytes, expected %d and %d of weights", path, ErrStale, info.Size(), dataAt, h.Bytes)
 	}
-	mapping, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	mapping, err := mapped.File(f, path, info.Size(), unix.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("%s: map %d bytes: %w", path, info.Size(), err)
+		return nil, err
 	}
 	// Advice: without it the pages come one by one when they are needed.
 	_ = unix.Madvise(mapping, unix.MADV_HUGEPAGE)
@@ -97,7 +99,10 @@ func (f *File) Bytes() []byte { return f.mapping[dataAt:] }
 func (f *File) Close() error {
 	m := f.mapping
 	f.mapping = nil
-	return unix.Munmap(m)
+	if f.copied {
+		return unix.Munmap(m)
+	}
+	return mapped.Unmap(m)
 }
 
 // Write makes the file of weights, or none: it is complete before it has its name.
@@ -126,7 +131,7 @@ func Write(folder, name string, key Key, weights [][]byte, stop func() error) er
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	return removeOthers(folder, name, key)
+	return removeOthers(folder, Path(folder, name, key), name, suffix)
 }
 
 func writeAll(f *os.File, h *header, weights [][]byte, stop func() error) error {
@@ -194,7 +199,8 @@ func checkRoom(folder string, need uint64) error {
 // roomFor is what must be free, of a disk of so many bytes, to write need.
 func roomFor(need, disk uint64) uint64 { return need + min(need, disk/10) }
 
-func removeOthers(folder, name string, key Key) error {
+// removeOthers removes the files of a name with another key than that of the path kept.
+func removeOthers(folder, kept, name, suffix string) error {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return err
@@ -202,7 +208,7 @@ func removeOthers(folder, name string, key Key) error {
 	var errs []error
 	for _, e := range entries {
 		path := filepath.Join(folder, e.Name())
-		if rest, ok := strings.CutPrefix(e.Name(), name+"-"); ok && path != Path(folder, name, key) && isKey(rest) {
+		if rest, ok := strings.CutPrefix(e.Name(), name+"-"); ok && path != kept && isKey(rest, suffix) {
 			errs = append(errs, os.Remove(path))
 		}
 	}
@@ -210,7 +216,7 @@ func removeOthers(folder, name string, key Key) error {
 }
 
 // isKey says whether what follows a name is a key: "int8" must not take "int8-x" for its own.
-func isKey(rest string) bool {
+func isKey(rest, suffix string) bool {
 	hex, ok := strings.CutSuffix(rest, suffix)
 	return ok && len(hex) == 16 && strings.Trim(hex, "0123456789abcdef") == ""
 }

@@ -11,21 +11,25 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/compute/mapped"
 )
 
 const (
 	singleFile = "model.safetensors"
 	indexFile  = "model.safetensors.index.json"
+	configFile = "config.json"
 	maxIndex   = 64 << 20
 )
 
 // Checkpoint is the tensors of a model directory, mapped read-only. It is
-// safe for concurrent use until Close. The files must not be cut short while
-// they are mapped: reading a page that is gone ends the process (SIGBUS).
+// safe for concurrent use until Close. A file that is cut short while it is
+// mapped ends the process when a page that is gone is read, see package mapped.
 type Checkpoint struct {
 	dir      string
 	mappings [][]byte
 	tensors  map[string]Tensor
+	stamps   []Stamp
 
 	derived map[string]*derived
 	memory  [][]byte // of the derived tensors
@@ -45,6 +49,7 @@ func Open(path string) (*Checkpoint, error) {
 		return g.Checkpoint, nil
 	}
 	c := &Checkpoint{dir: path, tensors: map[string]Tensor{}}
+	c.stamp(filepath.Join(path, configFile))
 	err := c.open()
 	if err == nil {
 		err = c.deriveQuantised()
@@ -86,6 +91,7 @@ func (c *Checkpoint) open() error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	c.stamp(filepath.Join(c.dir, indexFile))
 	index, err := readIndex(filepath.Join(c.dir, indexFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return &FormatError{File: c.dir, Found: "no weights", Expected: singleFile + " or " + indexFile}
@@ -203,11 +209,11 @@ func (c *Checkpoint) mapBytes(path string, least int64) ([]byte, error) {
 		return nil, &FormatError{File: path, Found: fmt.Sprintf("%d bytes", info.Size()),
 			Expected: fmt.Sprintf("%d bytes of header length or more", least)}
 	}
-	mapping, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
+	mapping, err := mapped.File(f, path, info.Size(), unix.MAP_PRIVATE)
 	if err != nil {
-		return nil, fmt.Errorf("%s: map %d bytes: %w", path, info.Size(), err)
+		return nil, err
 	}
-	c.mappings = append(c.mappings, mapping)
+	c.mappings, c.stamps = append(c.mappings, mapping), append(c.stamps, stampOf(path, info))
 	return mapping, nil
 }
 
@@ -249,24 +255,6 @@ func (c *Checkpoint) Names() []string {
 	})
 }
 
-// Files are the paths of the files that the tensors lie in, and of the config.json that
-// may say how they are quantised; sorted.
-func (c *Checkpoint) Files() []string {
-	files := map[string]bool{}
-	for _, t := range c.tensors {
-		files[t.File] = true
-	}
-	if config := filepath.Join(c.dir, "config.json"); exists(config) {
-		files[config] = true
-	}
-	return slices.Sorted(maps.Keys(files))
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
 // Bytes is the size of all tensors' data in the files.
 func (c *Checkpoint) Bytes() int64 {
 	var sum int64
@@ -291,7 +279,10 @@ func (c *Checkpoint) Release() error {
 // Close unmaps the files; no Data slice may be read afterwards.
 func (c *Checkpoint) Close() error {
 	var errs []error
-	for _, m := range append(c.mappings, c.memory...) {
+	for _, m := range c.mappings {
+		errs = append(errs, mapped.Unmap(m))
+	}
+	for _, m := range c.memory {
 		errs = append(errs, unix.Munmap(m))
 	}
 	c.mappings, c.memory, c.tensors, c.derived = nil, nil, nil, nil

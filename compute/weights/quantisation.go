@@ -55,7 +55,7 @@ func ParseQuantisation(file string, raw []byte) (*Quantisation, error) {
 // deriveQuantised adds the matrices NAME.weight that NAME.qweight, .qzeros,
 // .scales and .g_idx stand for, where config.json says that there are such.
 func (c *Checkpoint) deriveQuantised() error {
-	path := filepath.Join(c.dir, "config.json")
+	path := filepath.Join(c.dir, configFile)
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) { // the model's reader says so
 		return nil

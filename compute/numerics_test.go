@@ -1,0 +1,95 @@
+package compute_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/numerics"
+)
+
+func numericsOf(t *testing.T, o compute.Options) numerics.Ingredients {
+	t.Helper()
+	m := open(t, o)
+	defer m.Close()
+	return m.Numerics()
+}
+
+func plan(t *testing.T, text string) model.WeightPlan {
+	t.Helper()
+	w, err := model.ParseWeights(text)
+	require.NoError(t, err)
+	return w
+}
+
+// TestEqualSettingsHaveEqualDigests whatever makes no difference to the bits.
+func TestEqualSettingsHaveEqualDigests(t *testing.T) {
+	first := numericsOf(t, compute.Options{Dir: fixture})
+	require.Equal(t, first, numericsOf(t, compute.Options{Dir: copied(t)}), "another folder")
+	require.Equal(t, first, numericsOf(t, compute.Options{Dir: fixture, Device: device.Options{Threads: 1}}), "one thread")
+	large, err := compute.Open(compute.Options{Dir: fixture, MaxRows: 300, MaxOutputs: 8, MaxSequences: 4})
+	require.NoError(t, err)
+	defer large.Close()
+	require.Equal(t, first, large.Numerics(), "larger steps: the probe is whole, among other rows")
+}
+
+// TestWhatChangesTheBitsChangesTheDigest changes one setting of a model at a time.
+func TestWhatChangesTheBitsChangesTheDigest(t *testing.T) {
+	digests := map[string]string{}
+	for name, o := range map[string]compute.Options{
+		"bf16":         {Dir: fixture},
+		"int8":         {Dir: fixture, Weights: plan(t, "int8")},
+		"one op apart": {Dir: fixture, Weights: plan(t, "bf16+mlp.down=int8")},
+		"KV int8":      {Dir: fixture, KV: model.KVInt8},
+		"reference":    {Dir: fixture, Device: device.Options{Backend: "ref"}},
+		"portable":     {Dir: fixture, Device: device.Options{ISA: "portable"}},
+		"another eps":  {Dir: edited(t, "rms_norm_eps", 0.001)},
+		"GGUF":         {Dir: "../testdata/quantised/gguf/llama-gqa.gguf"},
+		"GPTQ":         {Dir: "../testdata/quantised/gptq-4"},
+		"AWQ":          {Dir: "../testdata/quantised/awq"},
+	} {
+		n := numericsOf(t, o)
+		digest := n.Digest()
+		require.NotContains(t, digests, digest, name)
+		digests[digest] = name
+	}
+}
+
+// edited is a copy of the fixture with another value in its config.json.
+func edited(t *testing.T, key string, value any) string {
+	t.Helper()
+	path := filepath.Join(copied(t), "config.json")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var config map[string]any
+	require.NoError(t, json.Unmarshal(text, &config))
+	require.Contains(t, config, key)
+	config[key] = value
+	text, err = json.Marshal(config)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	return filepath.Dir(path)
+}
+
+// TestTheProbeTakesNothingOfTheCache: every slab can be mapped after it.
+func TestTheProbeTakesNothingOfTheCache(t *testing.T) {
+	m := open(t, compute.Options{Dir: fixture})
+	expected := logits(t, m)
+	var regions []compute.Region
+	for slab := range int32(m.Slabs()) {
+		r, err := m.NewRegion(m.SlabTokens())
+		require.NoError(t, err)
+		require.NoError(t, r.Append([]int32{slab}))
+		regions = append(regions, r)
+	}
+	for _, r := range regions {
+		r.Close()
+	}
+	require.Equal(t, expected, logits(t, m))
+}
