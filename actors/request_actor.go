@@ -53,7 +53,7 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		msg.Recycle(m)
 	case *msg.Started:
 		a.p.begun(a.state.api.ID, m.At)
-		a.series.Started(m.At, len(a.state.prompt), 0)
+		a.series.Started(m.At, len(a.state.prompt))
 	case *msg.Found:
 		a.adopt(ctx, m)
 	case *msg.Lost:

@@ -119,7 +119,7 @@ type Event struct {
 type Usage struct {
 	PromptTokens     int
 	CompletionTokens int
-	CachedTokens     int
+	CachedTokens     int // 0: no prefix is shared; clients expect the field
 }
 
 // Stream is the answer to one request. One goroutine reads it.

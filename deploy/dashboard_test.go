@@ -24,7 +24,7 @@ func series(t *testing.T) map[string][]string {
 	model.Rejected("queue_full")
 	model.Step(time.Millisecond, 1, 1)
 	r := model.Queued(time.Unix(0, 0), 1)
-	r.Started(time.Unix(0, 0), 1, 1)
+	r.Started(time.Unix(0, 0), 1)
 	r.Finished(time.Unix(1, 0), "stop")
 	m.Stage("tokenize")
 	m.Cluster().Moved("dead")

@@ -28,7 +28,7 @@ type Metrics struct {
 	running, waiting                        *prometheus.GaugeVec
 	kvUsage                                 *prometheus.GaugeVec
 	ttft, itl, e2e, queue, prefill, decode  *prometheus.HistogramVec
-	promptTokens, cachedTokens, genTokens   *prometheus.CounterVec
+	promptTokens, genTokens                 *prometheus.CounterVec
 	draftTokens, acceptedTokens             *prometheus.CounterVec
 	success, rejected, reloads              *prometheus.CounterVec
 	stageDepth                              *prometheus.GaugeVec
@@ -74,7 +74,6 @@ func New(build Build) *Metrics {
 	m.prefill = histogram("request_prefill_time_seconds", "From the first step to the first token.", requestBuckets, "model")
 	m.decode = histogram("request_decode_time_seconds", "From the first token to the end.", requestBuckets, "model")
 	m.promptTokens = counter("prompt_tokens_total", "Prompt tokens of requests that reached a step.", "model")
-	m.cachedTokens = counter("prompt_tokens_cached_total", "Prompt tokens found in the prefix cache.", "model")
 	m.genTokens = counter("generation_tokens_total", "Tokens generated.", "model")
 	m.draftTokens = counter("draft_tokens_total", "Guesses of tokens that were computed.", "model")
 	m.acceptedTokens = counter("draft_tokens_accepted_total", "Guesses that were right.", "model")
@@ -83,7 +82,7 @@ func New(build Build) *Metrics {
 	m.reloads = counter("device_reloads_total", "Times that a failed device was loaded again, by result: ok or failed.", "model", "result")
 	m.stageDepth = gauge("stage_queue_depth", "Messages waiting or in service in a stage.", "stage")
 	m.stageService = histogram("stage_service_seconds", "Time a stage spent on one message.", stageBuckets, "stage")
-	m.stepSeconds = histogram("step_seconds", "Time of one step on the device.", tokenBuckets, "model")
+	m.stepSeconds = histogram("step_seconds", "Time of one step: the device's, and that of sampling from its logits.", tokenBuckets, "model")
 	m.stepRowsKind = histogram("step_rows", "Rows of one step, by kind.", rowBuckets, "model", "kind")
 
 	f.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_build_info", Help: "What runs; always 1."},

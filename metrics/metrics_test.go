@@ -30,13 +30,12 @@ func TestARequestIsInOneGaugeAtATimeAndLeavesOnce(t *testing.T) {
 	require.Contains(t, out, `millrace_num_requests_waiting{model="tiny"} 1`)
 	require.Contains(t, out, `millrace_num_requests_running{model="tiny"} 0`)
 
-	r.Started(at(30), 17, 16)
-	r.Started(at(31), 17, 16)
+	r.Started(at(30), 17)
+	r.Started(at(31), 17)
 	out = scrape(t, m)
 	require.Contains(t, out, `millrace_num_requests_waiting{model="tiny"} 0`)
 	require.Contains(t, out, `millrace_num_requests_running{model="tiny"} 1`)
 	require.Contains(t, out, `millrace_prompt_tokens_total{model="tiny"} 17`)
-	require.Contains(t, out, `millrace_prompt_tokens_cached_total{model="tiny"} 16`)
 	require.Contains(t, out, `millrace_request_queue_time_seconds_sum{model="tiny"} 0.03`)
 
 	r.Tokens(at(130), 0, 1)
@@ -62,7 +61,7 @@ func TestARequestCancelledWhileWaitingLeavesTheQueue(t *testing.T) {
 	m := metrics.New(metrics.Build{})
 	r := m.Model("tiny").Queued(time.Unix(0, 0), 1)
 	r.Finished(time.Unix(1, 0), "cancelled")
-	r.Started(time.Unix(2, 0), 5, 0)
+	r.Started(time.Unix(2, 0), 5)
 	r.Tokens(time.Unix(3, 0), 0, 1)
 	out := scrape(t, m)
 	require.Contains(t, out, `millrace_num_requests_waiting{model="tiny"} 0`)
@@ -105,7 +104,7 @@ func TestDashboardNamesArePresentFromTheFirstScrape(t *testing.T) {
 
 func BenchmarkToken(b *testing.B) {
 	r := metrics.New(metrics.Build{}).Model("tiny").Queued(time.Unix(0, 0), 1)
-	r.Started(time.Unix(0, 1), 1, 0)
+	r.Started(time.Unix(0, 1), 1)
 	now := time.Unix(0, 2)
 	for b.Loop() {
 		now = now.Add(time.Millisecond)

@@ -11,7 +11,7 @@ import (
 type Model struct {
 	running, waiting, kvUsage               prometheus.Gauge
 	ttft, itl, e2e, queue, prefill, decode  prometheus.Observer
-	promptTokens, cachedTokens, genTokens   prometheus.Counter
+	promptTokens, genTokens                 prometheus.Counter
 	draftTokens, acceptedTokens             prometheus.Counter
 	stepSeconds, stepDecodeRows, stepChunks prometheus.Observer
 	success, rejected                       *prometheus.CounterVec
@@ -25,7 +25,7 @@ func (m *Metrics) Model(id string) *Model {
 		running: m.running.With(label), waiting: m.waiting.With(label), kvUsage: m.kvUsage.With(label),
 		ttft: m.ttft.With(label), itl: m.itl.With(label), e2e: m.e2e.With(label),
 		queue: m.queue.With(label), prefill: m.prefill.With(label), decode: m.decode.With(label),
-		promptTokens: m.promptTokens.With(label), cachedTokens: m.cachedTokens.With(label),
+		promptTokens:   m.promptTokens.With(label),
 		genTokens:      m.genTokens.With(label),
 		draftTokens:    m.draftTokens.With(label),
 		acceptedTokens: m.acceptedTokens.With(label),
@@ -103,9 +103,9 @@ func (m *Model) Queued(arrival time.Time, choices int) *Request {
 	return &Request{model: m, arrival: arrival, lastByChoice: make([]time.Time, max(choices, 1))}
 }
 
-// Started: the request is in a step for the first time, with promptTokens of
-// which cachedTokens were in the prefix cache. Later calls change nothing.
-func (r *Request) Started(now time.Time, promptTokens, cachedTokens int) {
+// Started: the request is in a step for the first time, with promptTokens.
+// Later calls change nothing.
+func (r *Request) Started(now time.Time, promptTokens int) {
 	if r.phase != waiting {
 		return
 	}
@@ -114,7 +114,6 @@ func (r *Request) Started(now time.Time, promptTokens, cachedTokens int) {
 	r.model.running.Inc()
 	r.model.queue.Observe(now.Sub(r.arrival).Seconds())
 	r.model.promptTokens.Add(float64(promptTokens))
-	r.model.cachedTokens.Add(float64(cachedTokens))
 }
 
 // Tokens: n new tokens of a choice. The request's first call gives the time to

@@ -51,7 +51,7 @@ func Say(parts ...string) func(*api.Request, *Stream) {
 			last := choice == r.N-1
 			ev := api.Event{Choice: choice, Finish: api.FinishStop, Done: last}
 			if last {
-				ev.Usage = &api.Usage{PromptTokens: 7, CompletionTokens: r.N * len(parts), CachedTokens: 3}
+				ev.Usage = &api.Usage{PromptTokens: 7, CompletionTokens: r.N * len(parts)}
 			}
 			s.Send(ev)
 		}

@@ -93,8 +93,7 @@ func TestChatAnswersWhole(t *testing.T) {
 		require.Equal(t, "null", string(ch.Logprobs))
 		require.Equal(t, []int32{100, 101, 102}, ch.TokenIDs)
 	}
-	require.Equal(t, wire.Usage{PromptTokens: 7, CompletionTokens: 6, TotalTokens: 13,
-		PromptTokensDetails: wire.PromptTokensDetails{CachedTokens: 3}}, a.Usage)
+	require.Equal(t, wire.Usage{PromptTokens: 7, CompletionTokens: 6, TotalTokens: 13}, a.Usage)
 }
 
 func TestChatStreamsAsOpenAIDoes(t *testing.T) {
@@ -119,7 +118,7 @@ data: ` + head + `{"index":0,"delta":{"content":"lo\u2028\u0000"},"logprobs":nul
 data: ` + head + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"usage":null}
 
 id: 4
-data: ` + head + `],"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10,"prompt_tokens_details":{"cached_tokens":3}}}
+data: ` + head + `],"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10,"prompt_tokens_details":{"cached_tokens":0}}}
 
 data: [DONE]
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
-	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/numerics"
 	"github.com/millrace/millrace/config"
 )
 
@@ -36,6 +36,8 @@ type report struct {
 	Machine  machine             `json:"machine"`
 	Device   *device.Info        `json:"device,omitempty"`
 	Measured *device.Measurement `json:"measured,omitempty"`
+	Numerics string              `json:"numerics,omitempty"` // digest of the model as it was loaded
+	Class    string              `json:"class,omitempty"`    // of its kernels
 	Checks   []check             `json:"checks"`
 	OK       bool                `json:"ok"`
 }
@@ -211,34 +213,34 @@ func (r *report) checkDevice(o doctorOptions) {
 		r.Measured = &m
 		r.add("measure", statusOK, "read %.1f GB/s, products %.0f GFLOP/s", m.ReadGBps, m.PeakGFLOPS)
 	}
-	r.checkModel(d, &o)
+	d.Close() // the model opens its own
+	r.checkModel(&o)
 }
 
-func (r *report) checkModel(d *device.Device, o *doctorOptions) {
+// checkModel loads the model as serve would, for one short sequence.
+func (r *report) checkModel(o *doctorOptions) {
 	dir, err := modelDir(o.model)
 	if err != nil {
 		r.add("model", statusFail, "%v", err)
 		return
 	}
-	_, program, checkpoint, err := compute.Read(dir)
+	options, err := modelOptions(dir, o.Device)
 	if err != nil {
 		r.add("model", statusFail, "%v", err)
 		return
 	}
-	defer checkpoint.Close()
-	if program.KV, err = model.ParseKVType(o.KVType); err != nil {
-		r.add("model", statusFail, "%v", err)
-		return
-	}
-	e, err := d.Load(program, checkpoint, device.Limits{MaxRows: 1, MaxOutputs: 1})
+	options.MaxRows, options.MaxOutputs, options.MaxSequences, options.MaxTokens = numerics.PromptTokens, 1, 1, 1
+	m, err := compute.Open(options)
 	if err != nil {
 		r.add("model", statusFail, "%s: %v", dir, err)
 		return
 	}
-	defer e.Close()
-	info := e.Info()
+	defer m.Close()
+	info, n := m.Engine().Info(), m.Numerics()
+	r.Numerics, r.Class = n.Digest(), n.Class
 	r.add("model", statusOK, "%s: %s, %d layers, weights %s, a KV slab of %d tokens %s (%s), linear ops by %s",
-		dir, program.Architecture, program.Layers, amount(info.WeightBytes), device.SlabTokens, amount(info.SlabBytes), info.KVType, info.Linear)
+		dir, m.Program.Architecture, m.Program.Layers, amount(info.WeightBytes), device.SlabTokens, amount(info.SlabBytes), info.KVType, info.Linear)
+	r.add("numerics", statusOK, "%s (%s): streams continue at processes with the same", r.Numerics, r.Class)
 }
 
 // amount is a number of bytes for people: "1.5 GiB".

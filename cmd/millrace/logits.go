@@ -24,8 +24,11 @@ type logitsOptions struct {
 	json              bool
 }
 
-// logitsResult has one row of logits [vocab] per position.
+// logitsResult has one row of logits [vocab] per position, and what computed them: with equal
+// digests they have equal bits.
 type logitsResult struct {
+	Numerics  string      `json:"numerics"` // digest
+	Class     string      `json:"class"`    // of the kernels
 	Positions []int32     `json:"positions"`
 	Logits    [][]float32 `json:"logits"`
 }
@@ -83,25 +86,20 @@ func logits(o logitsOptions) (*logitsResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, program, checkpoint, err := compute.Read(dir)
+	options, err := modelOptions(dir, o.Device)
 	if err != nil {
 		return nil, err
 	}
-	defer checkpoint.Close()
-	if len(o.tokens) > program.MaxPositions {
-		return nil, config.Usagef("--tokens: found %d tokens, expected at most %d", len(o.tokens), program.MaxPositions)
-	}
-	d, err := device.Open(deviceOptions(o.Device))
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	e, err := d.Load(program, checkpoint, device.Limits{MaxRows: logitsChunk, MaxOutputs: logitsChunk})
+	options.MaxRows, options.MaxOutputs, options.MaxSequences, options.MaxTokens = logitsChunk, logitsChunk, 1, len(o.tokens)
+	m, err := compute.Open(options)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	defer e.Close()
-	all, err := runAll(e, o.tokens, o.positions)
+	defer m.Close()
+	if longest := min(m.Program.MaxPositions, m.Slabs()*m.SlabTokens()); len(o.tokens) > longest {
+		return nil, config.Usagef("--tokens: found %d tokens, expected at most %d", len(o.tokens), longest)
+	}
+	all, err := runAll(m, o.tokens, o.positions)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +108,8 @@ func logits(o logitsOptions) (*logitsResult, error) {
 			o.positions = append(o.positions, int32(p))
 		}
 	}
-	r := &logitsResult{Positions: o.positions}
+	n := m.Numerics()
+	r := &logitsResult{Numerics: n.Digest(), Class: n.Class, Positions: o.positions}
 	for _, p := range o.positions {
 		r.Logits = append(r.Logits, all[p])
 	}
@@ -119,10 +118,8 @@ func logits(o logitsOptions) (*logitsResult, error) {
 
 // runAll runs the tokens of one sequence, chunk by chunk, and returns the
 // logits by position: of all, or of the wanted positions only.
-func runAll(e *device.Engine, tokens, wanted []int32) (map[int32][]float32, error) {
-	if err := e.ReserveKV(device.Slabs(len(tokens))); err != nil {
-		return nil, err
-	}
+func runAll(m *compute.Model, tokens, wanted []int32) (map[int32][]float32, error) {
+	e := m.Engine()
 	region, err := e.NewRegionAt(0, len(tokens))
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"strconv"
@@ -112,5 +113,24 @@ func TestLogitsRefusesWhatIsNoSequence(t *testing.T) {
 		code, _, stderr := millrace(t, nil, append([]string{"logits"}, tt.args...)...)
 		require.Equal(t, tt.code, code, stderr)
 		require.Contains(t, stderr, tt.want)
+	}
+}
+
+// TestLogitsAreThoseOfTheWeightsAndTheCacheThatFlagsAskFor: each type has bits, and a digest,
+// of its own.
+func TestLogitsAreThoseOfTheWeightsAndTheCacheThatFlagsAskFor(t *testing.T) {
+	seen := map[string]string{}
+	for _, flags := range []string{"", "--weights=int8", "--weights=bf16+mlp.down=int4", "--kv-type=int8"} {
+		args := []string{"--tokens", "1,2,3,4,5", "--positions", "4"}
+		if flags != "" {
+			args = append(args, flags)
+		}
+		r := runLogits(t, args...)
+		require.Equal(t, r, runLogits(t, args...), "the same again")
+		require.Len(t, r.Numerics, 32)
+		for _, key := range []string{r.Numerics, fmt.Sprint(r.Logits)} {
+			require.NotContains(t, seen, key, flags)
+			seen[key] = flags
+		}
 	}
 }
