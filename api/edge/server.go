@@ -23,7 +23,7 @@ type Limits struct {
 	Body        time.Duration // for a client to send a body, beyond the time that it takes at BodyRate; 10 s
 	BodyRate    int           // bytes per second that a client is expected to send at least; 8 KiB, as a slow mobile link (64 kbit/s) has
 	Drain       time.Duration // an unread body is read for so long after its answer, so that the client gets that; 1 s
-	Idle        time.Duration // between two requests of a connection; 2 min, longer than load balancers keep one
+	Idle        time.Duration // between two requests of a connection; 90 s, longer than most load balancers keep one
 	Write       time.Duration // for a client to take the next 64 KiB of an answer, or what there is of it; 30 s
 	Connections int           // open at once; half of the process's file limit, at most 16,384
 }
@@ -40,7 +40,7 @@ func (l *Limits) defaults() {
 		fallback time.Duration
 	}{
 		{&l.Header, 10 * time.Second}, {&l.Body, 10 * time.Second}, {&l.Drain, time.Second},
-		{&l.Idle, 2 * time.Minute}, {&l.Write, 30 * time.Second},
+		{&l.Idle, 90 * time.Second}, {&l.Write, 30 * time.Second},
 	} {
 		if *d.value == 0 {
 			*d.value = d.fallback
