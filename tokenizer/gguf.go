@@ -51,6 +51,9 @@ func loadGGUF(path string) (*Tokenizer, error) {
 	if t.vocab, err = newVocabulary(file); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
+	if t.bound, err = newBound(file, &t.vocab); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	}
 	v.name(t)
 	t.source.file = sha256.Sum256(file)
 	if source, ok := g.Metadata["tokenizer.chat_template"].(string); ok {

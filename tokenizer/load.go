@@ -44,6 +44,9 @@ func Load(dir string) (*Tokenizer, error) {
 	if t.vocab, err = newVocabulary(data); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
+	if t.bound, err = newBound(data, &t.vocab); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	}
 	if err := t.loadConfig(dir); err != nil {
 		return nil, err
 	}

@@ -33,6 +33,7 @@ type Tokenizer struct {
 	lib *hf.Tokenizer
 
 	vocab    vocabulary
+	bound    bound
 	special  specialTokens
 	eos      []int32
 	template *jinja.Template
