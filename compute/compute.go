@@ -156,7 +156,7 @@ func (m *Model) poolSize(o *Options) (int, error) {
 	}
 	longest := m.Program.MaxPositions
 	if o.MaxTokens > 0 {
-		longest = min(longest, max(o.MaxTokens, numerics.PromptTokens))
+		longest = min(longest, max(o.MaxTokens, probeSlabs*device.SlabTokens))
 	}
 	return min(slabs, m.engine.Info().MaxSlabs, o.MaxSequences*device.Slabs(longest)), nil
 }

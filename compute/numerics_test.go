@@ -93,3 +93,11 @@ func TestTheProbeTakesNothingOfTheCache(t *testing.T) {
 	}
 	require.Equal(t, expected, logits(t, m))
 }
+
+// TestADeviceThatComesBackWithOtherBitsIsRefused: sequences would continue on it.
+func TestADeviceThatComesBackWithOtherBitsIsRefused(t *testing.T) {
+	m := open(t, compute.Options{Dir: fixture})
+	require.NoError(t, m.Reload())
+	m.PretendProbe("of another machine")
+	require.ErrorIs(t, m.Reload(), device.ErrDevice)
+}

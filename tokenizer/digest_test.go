@@ -79,3 +79,15 @@ func TestWhatNothingReadsLeavesTheDigest(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(dir, "model.safetensors")))
 	require.Equal(t, digest(t, demo), digest(t, dir))
 }
+
+// TestAGGUFFilesTokenizerHasTheDigestOfItsOwn: of the vocabulary in the file, not of the file.
+func TestAGGUFFilesTokenizerHasTheDigestOfItsOwn(t *testing.T) {
+	const folder = "../testdata/quantised/tokenizers/"
+	gpt2, llama := digest(t, folder+"gpt-2.gguf"), digest(t, folder+"llama-bpe.gguf")
+	require.NotEqual(t, gpt2, llama)
+	text, err := os.ReadFile(folder + "gpt-2.gguf")
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "other.gguf")
+	require.NoError(t, os.WriteFile(path, append(text, 0), 0o600))
+	require.Equal(t, gpt2, digest(t, path))
+}

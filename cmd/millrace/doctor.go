@@ -15,7 +15,6 @@ import (
 
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
-	"github.com/millrace/millrace/compute/numerics"
 	"github.com/millrace/millrace/config"
 )
 
@@ -229,7 +228,7 @@ func (r *report) checkModel(o *doctorOptions) {
 		r.add("model", statusFail, "%v", err)
 		return
 	}
-	options.MaxRows, options.MaxOutputs, options.MaxSequences, options.MaxTokens = numerics.PromptTokens, 1, 1, 1
+	options.MaxRows, options.MaxOutputs, options.MaxSequences, options.MaxTokens = device.SlabTokens, 1, 1, 1
 	m, err := compute.Open(options)
 	if err != nil {
 		r.add("model", statusFail, "%s: %v", dir, err)

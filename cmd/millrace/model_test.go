@@ -57,3 +57,51 @@ func TestTheSimulatedDeviceServesAModelWithoutWeights(t *testing.T) {
 		require.True(t, unicode.IsPrint(r), "%q", text)
 	}
 }
+
+// computing is an engine on the cpu backend.
+func computing(t *testing.T, dir string, change func(*config.Serve)) *engine {
+	t.Helper()
+	s := &config.Serve{Model: dir, ServedModelName: "m", MaxBatchTokens: 32, MaxBatchSize: 2, MaxWaiting: 4}
+	s.KVMemory = 8 << 20
+	change(s)
+	e, err := openEngine(s, nil, nil, zerolog.Nop())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.shutdown(time.Second)) })
+	return e
+}
+
+// TestABeatTellsProcessesApartThatAnswerOtherwise: by weights, types and kernels in one digest,
+// by the template in the other.
+func TestABeatTellsProcessesApartThatAnswerOtherwise(t *testing.T) {
+	demo, err := models.Demo()
+	require.NoError(t, err)
+	same := func(*config.Serve) {}
+	first := computing(t, demo, same).Member()
+	require.Len(t, first.Worker.Numerics, 32)
+	require.Len(t, first.Text, 32)
+	require.Contains(t, first.Worker.Class, "cpu ")
+
+	again := computing(t, demo, func(s *config.Serve) {
+		s.Threads, s.MaxBatchTokens, s.MaxBatchSize, s.KVMemory = 1, 200, 8, 16<<20
+	}).Member()
+	require.Equal(t, first.Worker.Numerics, again.Worker.Numerics, "sizes and threads make no difference")
+	require.Equal(t, first.Text, again.Text)
+
+	for name, change := range map[string]func(*config.Serve){
+		"weights": func(s *config.Serve) { s.Weights = "int8" },
+		"KV type": func(s *config.Serve) { s.KVType = "int8" },
+		"class":   func(s *config.Serve) { s.ISA = "portable" },
+		"sim":     func(s *config.Serve) { s.Backend = "sim" },
+	} {
+		other := computing(t, demo, change).Member()
+		require.NotEqual(t, first.Worker.Numerics, other.Worker.Numerics, name)
+		require.Equal(t, first.Text, other.Text, name)
+	}
+
+	dir := filepath.Join(t.TempDir(), "model")
+	require.NoError(t, os.CopyFS(dir, os.DirFS(demo)))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{{ messages[0].content }}"), 0o600))
+	template := computing(t, dir, same).Member()
+	require.Equal(t, first.Worker.Numerics, template.Worker.Numerics)
+	require.NotEqual(t, first.Text, template.Text)
+}

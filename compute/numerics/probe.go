@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// PromptTokens is the length of the probe's prompt: over two of the blocks, of 64 tokens, in
+// PromptTokens is the length of the probe's sequence: over two of the blocks, of 64 tokens, in
 // which attention takes keys, and neither a multiple of a slab nor of a tile of rows.
 const PromptTokens = 133
 
