@@ -103,6 +103,7 @@ type Pipeline struct {
 	freeSlabs    atomic.Int64
 	tokenizing   atomic.Int64 // prompts in hand
 	texts        atomic.Int64 // texts open
+	texting      gate         // of Tokenize and Detokenize
 
 	seqs, turn atomic.Uint64
 	outage     atomic.Pointer[outage] // nil: none
@@ -137,6 +138,7 @@ func New(cfg Config) (*Pipeline, error) {
 			compute:  cfg.Metrics.Stage("compute"),
 			detok:    cfg.Metrics.Stage("detok"),
 		},
+		texting:  newGate(orDefault(cfg.Tokenizers, 2), mostTexts),
 		requests: make(map[string]*actor.PID),
 		edge:     newEdge(cfg.MaxRequests, cfg.Sched.MaxBatchSize, cfg.MaxQueueWait, time.Now()),
 		failed:   make(chan struct{}),

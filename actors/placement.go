@@ -331,19 +331,20 @@ func (p *Pipeline) mostRequests() (size, batch int) {
 	return max(size, 1), batch
 }
 
-// callTimeout bounds a call to a tokenizer of another process.
+// callTimeout bounds a call to a tokenizer.
 const callTimeout = 10 * time.Second
 
-// Tokenize turns text or messages into ids. With a tokenizer in this process it is
-// a pure call on the caller's goroutine, beside the actors.
+// Tokenize turns text or messages into ids, at a tokenizer of the pool.
 func (p *Pipeline) Tokenize(ctx context.Context, r *api.TokenizeRequest) ([]int32, error) {
 	model, err := p.modelOr(r.Model)
 	if err != nil {
 		return nil, err
 	}
-	if p.cfg.Tokenizer != nil && model == p.cfg.ModelID {
-		return encode(p.cfg.Tokenizer, r)
+	leave, err := p.texting.enter(ctx)
+	if err != nil {
+		return nil, err
 	}
+	defer leave()
 	answer, err := call[*msg.Tokenized](ctx, p, model, func(reply *actor.PID) any {
 		return &msg.Tokenize{Reply: reply, Input: r, Trace: tracing.Of(ctx)}
 	})
@@ -359,9 +360,11 @@ func (p *Pipeline) Detokenize(ctx context.Context, model string, tokens []int32)
 	if err != nil {
 		return "", err
 	}
-	if p.cfg.Tokenizer != nil && model == p.cfg.ModelID {
-		return decode(p.cfg.Tokenizer, tokens)
+	leave, err := p.texting.enter(ctx)
+	if err != nil {
+		return "", err
 	}
+	defer leave()
 	answer, err := call[*msg.Detokenized](ctx, p, model, func(reply *actor.PID) any { return &msg.Detokenize{Reply: reply, Tokens: tokens} })
 	if err != nil {
 		return "", err
@@ -386,7 +389,7 @@ func (p *Pipeline) modelOr(id string) (string, error) {
 	return m.id, nil
 }
 
-// call asks a tokenizer of another process.
+// call asks a tokenizer.
 func call[Answer any](ctx context.Context, p *Pipeline, model string, question func(*actor.PID) any) (none Answer, err error) {
 	to := p.placeTokenizer(model)
 	if to == nil {

@@ -27,7 +27,7 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 		defer a.answerPanic(ctx, m.Reply)
 		span := tracing.Stage(a.p.tracer, m.Trace, spanTokenize)
 		defer span.End()
-		ids, err := encode(a.tok, m.Input)
+		ids, err := encode(a.tok, m.Input, a.p.longest())
 		span.SetAttributes(semconv.GenAIUsageInputTokens(len(ids)))
 		tracing.Fail(span, "invalid_request", err)
 		to, answer = m.Reply, &msg.Tokenized{Tokens: ids, Err: err}
@@ -51,9 +51,13 @@ func (a *tokenizerActor) answerPanic(ctx actor.Context, reply *actor.PID) {
 	}
 }
 
-// encode makes the ids of a text or a chat. Errors are *api.Error.
-func encode(tok *tokenizer.Tokenizer, r *api.TokenizeRequest) ([]int32, error) {
+// encode makes the ids of a text or a chat, for a model whose context is longest tokens (0: unknown). Errors
+// are *api.Error.
+func encode(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, longest int) ([]int32, error) {
 	if r.Messages == nil {
+		if err := fits(tok, "prompt", r.Prompt, longest); err != nil {
+			return nil, err
+		}
 		ids, err := tok.Encode(r.Prompt, r.AddSpecialTokens)
 		if err != nil {
 			return nil, api.Invalid("prompt", "%v", err)
@@ -66,6 +70,9 @@ func encode(tok *tokenizer.Tokenizer, r *api.TokenizeRequest) ([]int32, error) {
 	})
 	if err != nil {
 		return nil, api.Invalid("messages", "%v", err)
+	}
+	if err := fits(tok, "messages", text, longest); err != nil {
+		return nil, err
 	}
 	ids, err := tok.Encode(text, false) // the template wrote the special tokens
 	if err != nil {

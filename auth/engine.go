@@ -38,20 +38,46 @@ func (g *guard) Submit(ctx context.Context, r *api.Request) (api.Stream, error) 
 	return &stream{Stream: s, guard: g, key: k, reserved: prompt + answer, prompt: prompt}, nil
 }
 
-// Tokenize implements api.Engine.
+// Tokenize implements api.Engine. It counts as a request, with the tokens that it finds.
 func (g *guard) Tokenize(ctx context.Context, r *api.TokenizeRequest) ([]int32, error) {
-	if err := check(FromContext(ctx), r.Model); err != nil {
-		return nil, err
+	var ids []int32
+	bytes := len(r.Prompt)
+	for i := range r.Messages {
+		bytes += len(r.Messages[i].Content)
 	}
-	return g.Engine.Tokenize(ctx, r)
+	err := g.charge(ctx, r.Model, tokensOf(bytes), func() (used int, err error) {
+		ids, err = g.Engine.Tokenize(ctx, r)
+		return len(ids), err
+	})
+	return ids, err
 }
 
-// Detokenize implements api.Engine.
+// Detokenize implements api.Engine. It counts as a request, with its tokens.
 func (g *guard) Detokenize(ctx context.Context, model string, tokens []int32) (string, error) {
-	if err := check(FromContext(ctx), model); err != nil {
-		return "", err
+	var text string
+	err := g.charge(ctx, model, len(tokens), func() (used int, err error) {
+		text, err = g.Engine.Detokenize(ctx, model, tokens)
+		return len(tokens), err
+	})
+	return text, err
+}
+
+// charge makes a call that may use so many tokens, within the limits of the context's key.
+func (g *guard) charge(ctx context.Context, model string, tokens int, call func() (used int, err error)) error {
+	k := FromContext(ctx)
+	if err := check(k, model); err != nil {
+		return err
 	}
-	return g.Engine.Detokenize(ctx, model, tokens)
+	if err := k.limiter.enter(g.now(), tokens); err != nil {
+		return err
+	}
+	used := 0
+	defer func() { k.limiter.leave(g.now(), tokens, used) }()
+	n, err := call()
+	if err == nil {
+		used = n
+	}
+	return err
 }
 
 // check: a model that the key may not use is one that does not exist.
@@ -77,8 +103,11 @@ func estimate(r *api.Request) (prompt, answer int) {
 	for i := range r.Messages {
 		bytes += len(r.Messages[i].Content)
 	}
-	return len(r.PromptTokens) + (bytes+bytesPerToken-1)/bytesPerToken, r.MaxTokens * max(r.N, 1)
+	return len(r.PromptTokens) + tokensOf(bytes), r.MaxTokens * max(r.N, 1)
 }
+
+// tokensOf guesses the number of tokens of a text by its bytes.
+func tokensOf(bytes int) int { return (bytes + bytesPerToken - 1) / bytesPerToken }
 
 // stream gives back, at its end, what was reserved and not used.
 type stream struct {
