@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/api/web"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/cmd/millrace/trim"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/resume"
 )
@@ -134,6 +135,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		handler.set(workerHandler(late, secure.keys))
 	}
 	group.Go(func() error { return secure.watch(ctx, log) })
+	group.Go(func() error { trim.Run(ctx, log); return nil })
 	if s.Roles.Has(cluster.Gateway) {
 		group.Go(func() error {
 			if !untilReady(ctx, late) {

@@ -1,0 +1,111 @@
+// Package trim returns memory to the system that a burst of requests left in a process.
+package trim
+
+/*
+#include <malloc.h>
+
+static void trim_malloc(void) {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+}
+*/
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// memory is what decides whether to trim, in bytes.
+type memory struct {
+	resident  uint64 // of the process's own, without files and the KV pool
+	allocated uint64 // by Go since the process started
+}
+
+// trimmer decides when to return memory. Go's collector runs when the heap has doubled, or every two minutes, and
+// malloc keeps what C++ and Rust free inside its arenas: after a few large requests a quiet process would stay large.
+type trimmer struct {
+	last memory // allocated: at the last look; resident: the least of it, see trimmed
+	vain int    // trims in a row that left more than that
+}
+
+const (
+	every = 10 * time.Second
+	// growth is the memory beside that of the last trim that is not worth a collection.
+	growth = 8 << 20
+	// quiet is how much a quiet process allocates between two looks, at most.
+	quiet = 64 << 20
+	// patience is how many trims in a row may leave more memory than the process had: C++ or Rust may be at work. What
+	// is still there then is in use.
+	patience = 6
+)
+
+// due says whether to trim now: the process is quiet, and it has grown since the last trim.
+func (t *trimmer) due(m memory) bool {
+	isQuiet := m.allocated-t.last.allocated <= quiet
+	t.last.allocated, t.last.resident = m.allocated, min(t.last.resident, m.resident)
+	return isQuiet && m.resident > t.last.resident+growth
+}
+
+// trimmed notes what a trim left.
+func (t *trimmer) trimmed(m memory) {
+	t.last.allocated = m.allocated
+	if t.vain++; m.resident <= t.last.resident+growth || t.vain == patience {
+		t.last.resident, t.vain = m.resident, 0
+	}
+}
+
+// read reads the process's memory.
+func read() (memory, error) {
+	const path = "/proc/self/statm"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return memory{}, err
+	}
+	var size, resident, shared uint64 // pages, see proc(5)
+	if _, err := fmt.Sscan(string(text), &size, &resident, &shared); err != nil {
+		return memory{}, fmt.Errorf("%s: found %q, expected numbers: %w", path, text, err)
+	}
+	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(s)
+	return memory{resident: (resident - min(resident, shared)) * uint64(os.Getpagesize()), allocated: s[0].Value.Uint64()}, nil
+}
+
+// Run returns unused memory to the system while the process is quiet, until ctx ends. Where the system does not tell
+// how large the process is, it does nothing.
+func Run(ctx context.Context, log zerolog.Logger) {
+	m, err := read()
+	if err != nil {
+		log.Warn().Err(err).Msg("memory that bursts leave is kept")
+		return
+	}
+	t := trimmer{last: m}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		before, err := read()
+		if err != nil || !t.due(before) {
+			continue
+		}
+		debug.FreeOSMemory()
+		C.trim_malloc()
+		after, err := read()
+		if err != nil {
+			continue
+		}
+		t.trimmed(after)
+		log.Debug().Uint64("before", before.resident).Uint64("after", after.resident).Msg("unused memory was returned")
+	}
+}
