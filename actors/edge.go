@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/compute/sched"
 )
 
-// edge is the way in: it bounds the requests in the pipeline and the time that they wait
+// edge is the way in: it bounds the sequences in the pipeline and the time that they wait
 // to begin, and shares the room among tenants. It is a plain value; Pipeline.mu
 // guards it.
 type edge struct {
@@ -16,14 +16,16 @@ type edge struct {
 	line    *sched.Line
 	longest time.Duration // wait for the first row of the prompt; 0: no bound
 	size    int
-	batch   int                 // requests that run at once
+	batch   int                 // sequences that run at once
 	inside  map[string]*visitor // by the request's id
+	places  int                 // of all inside
 	start   time.Time           // of the line's time
 }
 
 // visitor is a request inside.
 type visitor struct {
 	tenant  string
+	places  int
 	entered time.Time
 	begun   bool // it has left the line
 }
@@ -51,6 +53,14 @@ const (
 	reasonDeadline  = "deadline_unreachable"
 )
 
+// placesOf is how much room a request takes: a place for each of its sequences, for each choice or each beam.
+func placesOf(r *api.Request) int {
+	if r.Beams != nil {
+		return max(r.Beams.Width, 1)
+	}
+	return max(r.N, 1)
+}
+
 // enter lets a request in, or says why not.
 func (e *edge) enter(r *api.Request, now time.Time) *api.Error {
 	if r.Resume != nil { // another gateway let it in before
@@ -62,24 +72,26 @@ func (e *edge) enter(r *api.Request, now time.Time) *api.Error {
 		return overloaded(reasonDeadline, wait, "the queue takes about %s, longer than the request's timeout leaves: try again later",
 			wait.Round(100*time.Millisecond))
 	}
-	if e.line.TooLong(r.Tenant, r.Weight, e.longest, len(e.inside), e.batch) {
+	if e.line.TooLong(r.Tenant, r.Weight, e.longest, e.places, e.batch) {
 		return overloaded(reasonQueueWait, wait, "%d requests wait, which takes about %s, at most %s is allowed: try again later",
 			e.line.Inside(), wait.Round(100*time.Millisecond), e.longest)
 	}
-	if e.room != nil && !e.room.MayEnter(r.Tenant, r.Weight) {
-		return overloaded(reasonQueueFull, wait, "the server has %d requests in hand, at most %d, or a tenant's share of them: try again later",
-			e.room.Inside(), e.size)
+	if n := placesOf(r); e.room != nil && !e.room.MayEnter(r.Tenant, r.Weight, n) {
+		return overloaded(reasonQueueFull, wait, "the server has %d sequences in hand, at most %d, or a tenant's share of them, and the request asks for %d: try again later, or for fewer",
+			e.room.Inside(), e.size, n)
 	}
 	e.takePlace(r, now)
 	return nil
 }
 
 func (e *edge) takePlace(r *api.Request, now time.Time) {
+	v := &visitor{tenant: r.Tenant, places: placesOf(r), entered: now}
 	if e.room != nil {
-		e.room.Admit(r.Tenant, r.Weight)
+		e.room.Admit(r.Tenant, r.Weight, v.places)
 	}
 	e.line.Enter(r.Tenant, r.Weight)
-	e.inside[r.ID] = &visitor{tenant: r.Tenant, entered: now}
+	e.inside[r.ID] = v
+	e.places += v.places
 }
 
 // begun says that the first row of a request's prompt is computed.
@@ -97,8 +109,9 @@ func (e *edge) leave(id string) {
 		return
 	}
 	delete(e.inside, id)
+	e.places -= v.places
 	if e.room != nil {
-		e.room.Leave(v.tenant)
+		e.room.Leave(v.tenant, v.places)
 	}
 	if !v.begun {
 		e.line.Leave(v.tenant)

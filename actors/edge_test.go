@@ -7,7 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sched"
 )
 
 // edgeTest drives an edge with a clock of its own, as a worker that runs batch requests
@@ -210,4 +213,66 @@ func TestAFullEdgeTakesARequestThatAnotherGatewayHad(t *testing.T) {
 	e.leave("moved")
 	require.Zero(t, e.room.Inside())
 	require.Zero(t, e.line.Inside())
+}
+
+func TestEachChoiceAndEachBeamTakesAPlace(t *testing.T) {
+	e := newEdgeTest(t, 10, 4, 0)
+	enter := func(id string, r api.Request, may bool) {
+		t.Helper()
+		r.ID = id
+		err := e.enter(&r, e.now)
+		if may {
+			require.Nil(t, err)
+			return
+		}
+		require.NotNil(t, err)
+		require.Equal(t, reasonQueueFull, err.Reason)
+		require.Equal(t, api.CodeOverloaded, err.Code)
+	}
+	enter("more than there are", api.Request{N: 11}, false)
+	enter("a", api.Request{N: 4}, true)
+	enter("b", api.Request{N: 2, Beams: &sample.BeamParams{Width: 4}}, true)
+	enter("c", api.Request{N: 3}, false)
+	enter("d", api.Request{N: 1, Beams: &sample.BeamParams{Width: 3}}, false)
+	enter("e", api.Request{N: 2}, true)
+	enter("f", api.Request{N: 1}, false)
+	enter("g", api.Request{N: 6, Tenant: "other"}, false) // half of the room is the other tenant's share
+	enter("h", api.Request{N: 5, Tenant: "other"}, true)
+	e.leave("a")
+	enter("i", api.Request{N: 1}, false)
+	e.leave("h")
+	enter("i", api.Request{N: 4}, true)
+	for _, id := range []string{"b", "e", "i", "i"} {
+		e.leave(id)
+	}
+	require.Zero(t, e.places)
+	require.Zero(t, e.room.Inside())
+}
+
+func TestARefusalSaysHowManyPlacesARequestAsksFor(t *testing.T) {
+	e := newEdgeTest(t, 10, 4, 0)
+	err := e.enter(&api.Request{ID: "a", N: 128}, e.now)
+	require.ErrorContains(t, err, "0 sequences in hand, at most 10")
+	require.ErrorContains(t, err, "asks for 128")
+}
+
+// What waits for memory, or is refused, may be many choices of a long prompt.
+func TestASequenceCopiesItsPromptWhenItIsAdmitted(t *testing.T) {
+	d := newTestDevice(64)
+	p := start(t, testConfig(t, d))
+	s, err := sched.New(p.cfg.Sched)
+	require.NoError(t, err)
+	l := newLoop(p, s) // one that does not run
+	prompt := []int32{1, 2, 3}
+	g := &msg.Generate{Seq: 7, Choices: []msg.SeqID{7}, Prompt: prompt, Generated: []int32{4}, MaxTokens: 9}
+	l.submit(g)
+	q := l.sequences[7]
+	require.NotNil(t, q)
+	require.Nil(t, q.tokens)
+	require.Nil(t, q.sampler)
+	require.Equal(t, []int32{4}, q.answer(), "what another worker made of it")
+	l.begin(q)
+	require.Equal(t, []int32{1, 2, 3, 4}, q.tokens)
+	require.Equal(t, []int32{4}, q.answer())
+	require.NotNil(t, q.sampler)
 }

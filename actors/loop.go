@@ -54,8 +54,8 @@ type loop struct {
 // sequence is one that the scheduler knows.
 type sequence struct {
 	gen       *msg.Generate
-	tokens    []int32         // prompt and what was generated
-	sampler   *sample.Sampler // nil with beams
+	tokens    []int32         // prompt and what was generated; nil before the grant
+	sampler   *sample.Sampler // nil with beams, and before the grant
 	beams     *beams          // nil without
 	region    compute.Region  // nil before the grant
 	kv        msg.Reserve     // what was asked of the KV manager last: it has one question of a sequence at a time
@@ -69,9 +69,15 @@ type sequence struct {
 	endIsSent bool
 }
 
-// generated counts the tokens that follow the prompt; those of beams are sent at
-// their end, so they count as none.
-func (s *sequence) generated() int { return max(0, len(s.tokens)-len(s.gen.Prompt)) }
+// answer is the tokens that follow the prompt; those of beams are sent at their end, so there are none.
+func (s *sequence) answer() []int32 {
+	if s.tokens == nil {
+		return s.gen.Generated
+	}
+	return s.tokens[min(len(s.gen.Prompt), len(s.tokens)):]
+}
+
+func (s *sequence) generated() int { return len(s.answer()) }
 
 // output is a row of logits to sample from, with one for each guess behind it, or a row for
 // each beam.
@@ -288,16 +294,11 @@ func (l *loop) submit(g *msg.Generate) {
 		l.lose(s, unavailable(l.failed))
 		return
 	}
-	s.tokens = append(make([]int32, 0, len(g.Prompt)+len(g.Generated)+min(g.MaxTokens, 256)), g.Prompt...)
-	s.tokens = append(s.tokens, g.Generated...)
 	q := sched.Sequence{
-		ID: id, PromptTokens: len(s.tokens), MaxNewTokens: g.MaxTokens - len(g.Generated),
+		ID: id, PromptTokens: len(g.Prompt) + len(g.Generated), MaxNewTokens: g.MaxTokens - len(g.Generated),
 		Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Moved: g.Moved, Arrival: g.Arrival.Sub(l.start),
 	}
-	if g.Beams == nil {
-		s.sampler = sample.New(g.Sampling, l.runner.Vocab(), g.Prompt)
-		s.sampler.Replay(g.Generated)
-	} else {
+	if g.Beams != nil {
 		var err error
 		if s.beams, err = newBeams(g, l.runner.Vocab()); err != nil {
 			l.end(s, api.FinishError, err)
@@ -313,6 +314,17 @@ func (l *loop) submit(g *msg.Generate) {
 	l.submitted = true
 }
 
+// begin makes what a sequence needs from its grant on. One that waits, or is refused, has no copy of its prompt.
+func (l *loop) begin(s *sequence) {
+	g := s.gen
+	s.tokens = append(make([]int32, 0, len(g.Prompt)+len(g.Generated)+min(g.MaxTokens, 256)), g.Prompt...)
+	s.tokens = append(s.tokens, g.Generated...)
+	if g.Beams == nil {
+		s.sampler = sample.New(g.Sampling, l.runner.Vocab(), g.Prompt)
+		s.sampler.Replay(g.Generated)
+	}
+}
+
 // redirect sends a sequence's tokens to another detokenizer, the last ones again, and to another
 // owner, it may be. Of one that has ended here the request may not have the end: only it can tell.
 func (l *loop) redirect(m *msg.Redirect) {
@@ -325,7 +337,7 @@ func (l *loop) redirect(m *msg.Redirect) {
 	if s.beams != nil {
 		return // its answers are sent at its end
 	}
-	for i, id := range s.tokens[len(s.gen.Prompt)+m.From:] {
+	for i, id := range s.answer()[m.From:] {
 		l.outbox.add(m.Detok, msg.Token{Seq: m.Seq, ID: id, Index: m.From + i})
 	}
 }
@@ -336,6 +348,9 @@ func (l *loop) mapSlabs(m *msg.Leased) error {
 	s := l.sequences[sched.ID(m.Seq)]
 	if s == nil {
 		return nil
+	}
+	if s.tokens == nil {
+		l.begin(s)
 	}
 	if s.region == nil {
 		if err := l.openRegion(s); err != nil {

@@ -79,7 +79,7 @@ type Serve struct {
 	DraftRows      int   // decode rows up to which a step is filled with guesses
 	PrefillChunk   int   // prompt rows of a step that decodes too, 0: no bound
 	MaxBatchSize   int   // sequences per step
-	MaxWaiting     int   // requests in the queue
+	MaxWaiting     int   // sequences in the queue
 
 	MaxQueueWait time.Duration // until a request's prompt is begun; 0: no bound
 
@@ -139,7 +139,7 @@ func (s *Serve) RegisterBatch(f *pflag.FlagSet) {
 	f.Float64Var(&s.WaitingServedRatio, "waiting-served-ratio", 0, "hold new prompts back until they are this share of the sequences that decode (0: never)")
 	f.IntVar(&s.MaxHoldSteps, "max-hold-steps", 16, "steps that --waiting-served-ratio holds a prompt back at most")
 	f.IntVar(&s.MaxBatchSize, "max-batch-size", 64, "sequences per step")
-	f.IntVar(&s.MaxWaiting, "max-waiting", 512, "requests that may wait for admission; more are answered with 429")
+	f.IntVar(&s.MaxWaiting, "max-waiting", 512, "sequences, one for each choice of a request, that may wait for admission; more are answered with 429")
 	f.DurationVar(&s.MaxQueueWait, "max-queue-wait", 10*time.Second, "once there are as many requests as --max-batch-size, one that would wait longer before its prompt is begun, by the rate at which the queue moves, is answered with 429 at once (0: no bound but --max-waiting)")
 }
 

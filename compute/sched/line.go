@@ -30,16 +30,16 @@ const (
 func NewLine() *Line { return &Line{inside: NewRoom(0)} }
 
 // Enter puts one at its end.
-func (l *Line) Enter(tenant string, weight int) { l.inside.Admit(tenant, weight) }
+func (l *Line) Enter(tenant string, weight int) { l.inside.Admit(tenant, weight, 1) }
 
 // Leave takes out one of a tenant that has not begun.
-func (l *Line) Leave(tenant string) { l.inside.Leave(tenant) }
+func (l *Line) Leave(tenant string) { l.inside.Leave(tenant, 1) }
 
 // Start takes out one that begins now, and entered at a time. Those that begin together,
 // in one step, are told one after the other, with the same now. One that was passed over
 // twice at least counts: the first time its KV may just have been asked for.
 func (l *Line) Start(tenant string, entered, now Time) {
-	l.inside.Leave(tenant)
+	l.inside.Leave(tenant, 1)
 	gap := Time(0)
 	if now > l.last {
 		if now-entered < standing {
@@ -67,7 +67,7 @@ func (l *Line) Wait(tenant string, weight int) Time {
 }
 
 // TooLong says whether that is longer than a bound (0: none) where batch sequences run at
-// once and so many requests are inside, those that run and those in the line. As long as
+// once and so many are inside, those that run and those in the line. As long as
 // the batch has room for all of them it is not: their prompts take their time, but none waits
 // for another's answer. As long as the line was not seen to move, a batch is taken to run for
 // firstGuess: a server that starts under load does not fill it with what it cannot serve in time.

@@ -22,22 +22,22 @@ func (r *Room) Resize(size int) { r.size = size }
 // Enter takes a place for a tenant of the given weight (below 1: 1); false when
 // there is none for it.
 func (r *Room) Enter(tenant string, weight int) bool {
-	if !r.MayEnter(tenant, weight) {
+	if !r.MayEnter(tenant, weight, 1) {
 		return false
 	}
-	r.Admit(tenant, weight)
+	r.Admit(tenant, weight, 1)
 	return true
 }
 
-// MayEnter says whether Enter would take a place.
-func (r *Room) MayEnter(tenant string, weight int) bool {
+// MayEnter says whether there are places for n at once.
+func (r *Room) MayEnter(tenant string, weight, n int) bool {
 	weight = min(max(weight, 1), MaxWeight)
-	return r.inside < r.size ||
-		r.inside < 2*r.size && (r.Held(tenant)+1)*r.weightsWith(tenant, weight) <= r.size*weight
+	return r.inside+n <= r.size ||
+		r.inside+n <= 2*r.size && (r.Held(tenant)+n)*r.weightsWith(tenant, weight) <= r.size*weight
 }
 
-// Admit takes a place even where there is none: for who was let in elsewhere before.
-func (r *Room) Admit(tenant string, weight int) {
+// Admit takes n places even where there are none: for who was let in elsewhere before.
+func (r *Room) Admit(tenant string, weight, n int) {
 	weight = min(max(weight, 1), MaxWeight)
 	r.weights = r.weightsWith(tenant, weight)
 	g := r.tenants[tenant]
@@ -45,9 +45,9 @@ func (r *Room) Admit(tenant string, weight int) {
 		g = &guest{}
 		r.tenants[tenant] = g
 	}
-	g.inside++
+	g.inside += n
 	g.weight = weight
-	r.inside++
+	r.inside += n
 }
 
 // weightsWith is the weights of the tenants inside with that of one of them, or of a
@@ -59,11 +59,11 @@ func (r *Room) weightsWith(tenant string, weight int) int {
 	return r.weights + weight
 }
 
-// Leave gives back a place that Enter took.
-func (r *Room) Leave(tenant string) {
+// Leave gives back n places that a tenant has.
+func (r *Room) Leave(tenant string, n int) {
 	g := r.tenants[tenant]
-	r.inside--
-	if g.inside--; g.inside == 0 {
+	r.inside -= n
+	if g.inside -= n; g.inside == 0 {
 		r.weights -= g.weight
 		delete(r.tenants, tenant)
 	}

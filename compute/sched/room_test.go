@@ -23,13 +23,47 @@ func TestRoomIsExact(t *testing.T) {
 	enter("c", 2, 5) // 2 of 4 parts
 	enter("d", 9, 0) // twice the size: nobody
 	for range 10 {
-		r.Leave("a")
+		r.Leave("a", 1)
 	}
 	enter("b", 1, 0) // full: b has more than 1 of 3 parts
-	r.Leave("c")
+	r.Leave("c", 1)
 	enter("b", 1, 1) // not full: anybody
 	if got := r.Held("b"); got != 6 {
 		t.Errorf("b holds %d places, expected 6", got)
+	}
+}
+
+func TestManyPlacesAreTakenTogetherOrNotAtAll(t *testing.T) {
+	r := NewRoom(10)
+	for _, c := range []struct {
+		tenant string
+		n      int
+		may    bool
+	}{
+		{"a", 11, false}, // more than there are
+		{"a", 10, true},
+		{"b", 6, false}, // its share is 5
+		{"b", 5, true},
+		{"c", 4, false}, // its share is 3
+		{"c", 3, true},
+		{"d", 3, false}, // twice the size: nobody
+		{"d", 2, true},
+		{"e", 1, false},
+	} {
+		if may := r.MayEnter(c.tenant, 1, c.n); may != c.may {
+			t.Fatalf("%d of %s beside %d: found %t, expected %t", c.n, c.tenant, r.Inside(), may, c.may)
+		}
+		if c.may {
+			r.Admit(c.tenant, 1, c.n)
+		}
+		if c.may && r.Held(c.tenant) != c.n {
+			t.Fatalf("%s holds %d, expected %d", c.tenant, r.Held(c.tenant), c.n)
+		}
+	}
+	r.Leave("a", 10)
+	r.Leave("b", 5)
+	if r.Inside() != 5 || r.Held("a") != 0 {
+		t.Fatalf("%d inside, %d of them of a, expected 5 and 0", r.Inside(), r.Held("a"))
 	}
 }
 
@@ -40,7 +74,7 @@ func TestRoomKeepsItsBooks(t *testing.T) {
 	for range 20_000 {
 		n := names[rng.IntN(len(names))]
 		if rng.IntN(5) < 2 && held[n] > 0 {
-			r.Leave(n)
+			r.Leave(n, 1)
 			held[n]--
 			continue
 		}

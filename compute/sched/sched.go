@@ -211,7 +211,7 @@ func (s *Scheduler) refuse(q *Sequence) Reason {
 	case q.PromptTokens > s.cfg.MaxSequenceTokens-1 || q.MaxNewTokens > s.cfg.MaxSequenceTokens-q.PromptTokens:
 		return ReasonTooLong
 	case q.Moved:
-		s.room.Admit(q.Tenant, q.Weight)
+		s.room.Admit(q.Tenant, q.Weight, 1)
 	case !s.room.Enter(q.Tenant, q.Weight):
 		return ReasonQueueFull
 	}
@@ -244,7 +244,7 @@ func (s *Scheduler) end(seq *sequence, r Reason) {
 		return
 	}
 	s.plan.Ended = append(s.plan.Ended, End{ID: seq.ID, Reason: r, Generated: seq.generated})
-	s.room.Leave(seq.Tenant)
+	s.room.Leave(seq.Tenant, 1)
 	s.unqueue(seq)
 	switch seq.state {
 	case Waiting:
