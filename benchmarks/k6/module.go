@@ -38,9 +38,13 @@ func (r *root) connect(url string) (*nats.Conn, error) {
 	if nc := r.conns[url]; nc != nil && !nc.IsClosed() {
 		return nc, nil
 	}
-	nc, err := nats.Connect(url, nats.Name("k6"))
+	options := []nats.Option{nats.Name("k6")}
+	if id := keyID(apiKey(url)); id != "" {
+		options = append(options, nats.CustomInboxPrefix(keyInboxes+id))
+	}
+	nc, err := nats.Connect(url, options...)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", url, err)
+		return nil, fmt.Errorf("%s: %w", withoutKey(url), err)
 	}
 	if r.conns == nil {
 		r.conns = make(map[string]*nats.Conn)

@@ -207,7 +207,7 @@ func serveNATS(t *testing.T, messages ...*nats.Msg) string {
 	return srv.ClientURL()
 }
 
-func message(data string, header ...string) *nats.Msg {
+func said(data string, header ...string) *nats.Msg {
 	m := &nats.Msg{Data: []byte(data), Header: nats.Header{}}
 	for i := 0; i < len(header); i += 2 {
 		m.Header.Set(header[i], header[i+1])
@@ -217,8 +217,8 @@ func message(data string, header ...string) *nats.Msg {
 
 func TestNATSStreamIsReadToItsEndAndMeasured(t *testing.T) {
 	u := newUser(t)
-	url := serveNATS(t, message(hello, seqHeader, "1"), message("", pingHeader, "1"), message(capital, seqHeader, "2"),
-		message(point, seqHeader, "3"), message(usage, seqHeader, "4", endHeader, "length"))
+	url := serveNATS(t, said(hello, seqHeader, "1"), said("", pingHeader, "1"), said(capital, seqHeader, "2"),
+		said(point, seqHeader, "3"), said(usage, seqHeader, "4", endHeader, "length"))
 	r := u.call(t, `millrace.natsStream(%q, "chat", {messages: []})`, url)
 	require.Empty(t, r.Error)
 	require.Equal(t, "Washington, D.C.", r.Text)
@@ -228,7 +228,7 @@ func TestNATSStreamIsReadToItsEndAndMeasured(t *testing.T) {
 
 func TestGapInANATSStreamIsAnError(t *testing.T) {
 	u := newUser(t)
-	url := serveNATS(t, message(hello, seqHeader, "1"), message(capital, seqHeader, "3"))
+	url := serveNATS(t, said(hello, seqHeader, "1"), said(capital, seqHeader, "3"))
 	r := u.call(t, `millrace.natsStream(%q, "chat", {})`, url)
 	require.Equal(t, `stream broken: found Millrace-Seq "3", expected 2`, r.Error)
 	require.Equal(t, map[string]float64{"millrace_stream_errors": 1}, u.counted())
@@ -236,13 +236,13 @@ func TestGapInANATSStreamIsAnError(t *testing.T) {
 
 func TestNATSStreamThatEndsWithAnErrorIsOne(t *testing.T) {
 	u := newUser(t)
-	url := serveNATS(t, message(capital, seqHeader, "1"), message("", seqHeader, "2", endHeader, "error"))
+	url := serveNATS(t, said(capital, seqHeader, "1"), said("", seqHeader, "2", endHeader, "error"))
 	require.Contains(t, u.call(t, `millrace.natsStream(%q, "chat", {})`, url).Error, "ended with error")
 }
 
 func TestNATSStreamIsAbandoned(t *testing.T) {
 	u := newUser(t)
-	url := serveNATS(t, message(capital, seqHeader, "1"), message(point, seqHeader, "2"))
+	url := serveNATS(t, said(capital, seqHeader, "1"), said(point, seqHeader, "2"))
 	r := u.call(t, `millrace.natsStream(%q, "chat", {}, {cancelAfter: 1})`, url)
 	require.True(t, r.Cancelled)
 	require.Equal(t, "Washington", r.Text)
@@ -250,7 +250,7 @@ func TestNATSStreamIsAbandoned(t *testing.T) {
 
 func TestNATSRequestReturnsTheAnswer(t *testing.T) {
 	u := newUser(t)
-	url := serveNATS(t, message(`{"choices":[{"message":{"content":"Paris"},"finish_reason":"stop"}],"usage":{"completion_tokens":2}}`))
+	url := serveNATS(t, said(`{"choices":[{"message":{"content":"Paris"},"finish_reason":"stop"}],"usage":{"completion_tokens":2}}`))
 	r := u.call(t, `millrace.natsRequest(%q, "chat", "{}")`, url)
 	require.Empty(t, r.Error)
 	require.Equal(t, "Paris", r.Text)
@@ -259,7 +259,7 @@ func TestNATSRequestReturnsTheAnswer(t *testing.T) {
 
 func TestNATSRefusalsAreTold(t *testing.T) {
 	u := newUser(t)
-	url := serveNATS(t, message("{}", errorHeader, "busy", errorCodeHeader, "429"))
+	url := serveNATS(t, said("{}", errorHeader, "busy", errorCodeHeader, "429"))
 	r := u.call(t, `millrace.natsRequest(%q, "chat", {})`, url)
 	require.Equal(t, "error reply 429: busy", r.Error)
 	require.Equal(t, map[string]float64{"millrace_rejections": 1}, u.counted())
@@ -267,4 +267,37 @@ func TestNATSRefusalsAreTold(t *testing.T) {
 	require.Contains(t, r.Error, "no responders")
 	r = u.call(t, `millrace.natsRequest("nats://127.0.0.1:1", "chat", {})`)
 	require.Contains(t, r.Error, "nats://127.0.0.1:1")
+}
+
+// TestTheKeyInTheURLIsSentWithEachRequest: as the connection's token, in the header, and by inboxes
+// that are the key's.
+func TestTheKeyInTheURLIsSentWithEachRequest(t *testing.T) {
+	const key = "mr-0123456789ab-secret"
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true, Authorization: key})
+	require.NoError(t, err)
+	srv.Start()
+	t.Cleanup(srv.Shutdown)
+	require.True(t, srv.ReadyForConnections(10*time.Second))
+	url := strings.Replace(srv.ClientURL(), "://", "://"+key+"@", 1)
+	nc, err := nats.Connect(url)
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	asked := make(chan *nats.Msg, 2)
+	_, err = nc.Subscribe("chat", func(m *nats.Msg) {
+		asked <- m
+		_ = m.RespondMsg(said(capital, seqHeader, "1", endHeader, "stop"))
+	})
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	u := newUser(t)
+	require.Empty(t, u.call(t, `millrace.natsStream(%q, "chat", {})`, url).Error)
+	require.Empty(t, u.call(t, `millrace.natsRequest(%q, "chat", {})`, url).Error)
+	for range 2 {
+		m := <-asked
+		require.Equal(t, "Bearer "+key, m.Header.Get("Authorization"))
+		require.True(t, strings.HasPrefix(m.Reply, "_INBOX.key.0123456789ab."), m.Reply)
+	}
+	r := u.call(t, `millrace.natsStream("nats://mr-0123456789ab-other@127.0.0.1:1", "chat", {})`)
+	require.NotEmpty(t, r.Error)
+	require.NotContains(t, r.Error, "other", "a key is in no message")
 }

@@ -22,10 +22,10 @@ const (
 )
 
 // natsRequest(url, subject, body, {timeout}) sends a request and waits for its
-// one reply.
+// one reply. An API key is the token in the URL: nats://KEY@HOST.
 func (m *instance) natsRequest(url, subject string, request, opts sobek.Value) (*result, error) {
 	return m.nats(url, request, opts, false, func(ctx context.Context, a *answer, nc *nats.Conn, payload []byte, _ options) error {
-		return a.readReply(ctx, nc, subject, payload)
+		return a.readReply(ctx, nc, message(url, subject, payload))
 	})
 }
 
@@ -33,7 +33,7 @@ func (m *instance) natsRequest(url, subject string, request, opts sobek.Value) (
 // "stream": true and reads the answer, checking that no message is missing.
 func (m *instance) natsStream(url, subject string, request, opts sobek.Value) (*result, error) {
 	return m.nats(url, request, opts, true, func(ctx context.Context, a *answer, nc *nats.Conn, payload []byte, o options) error {
-		return a.readStream(ctx, nc, subject, payload, o.cancelAfter)
+		return a.readStream(ctx, nc, message(url, subject, payload), o.cancelAfter)
 	})
 }
 
@@ -59,8 +59,9 @@ func (m *instance) nats(url string, request, opts sobek.Value, stream bool, do e
 	return m.finish(m.vu.Context(), "nats", a, err), nil
 }
 
-func (a *answer) readReply(ctx context.Context, nc *nats.Conn, subject string, payload []byte) error {
-	reply, err := nc.RequestWithContext(ctx, subject, payload)
+func (a *answer) readReply(ctx context.Context, nc *nats.Conn, m *nats.Msg) error {
+	subject := m.Subject
+	reply, err := nc.RequestMsgWithContext(ctx, m)
 	if err != nil {
 		return fmt.Errorf("%s: %w", subject, err)
 	}
@@ -76,14 +77,15 @@ func (a *answer) readReply(ctx context.Context, nc *nats.Conn, subject string, p
 	return nil
 }
 
-func (a *answer) readStream(ctx context.Context, nc *nats.Conn, subject string, payload []byte, cancelAfter int) error {
-	inbox := nc.NewRespInbox()
-	sub, err := nc.SubscribeSync(inbox)
+func (a *answer) readStream(ctx context.Context, nc *nats.Conn, m *nats.Msg, cancelAfter int) error {
+	subject := m.Subject
+	m.Reply = nc.NewRespInbox()
+	sub, err := nc.SubscribeSync(m.Reply)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
-	if err := nc.PublishRequest(subject, inbox, payload); err != nil {
+	if err := nc.PublishMsg(m); err != nil {
 		return fmt.Errorf("%s: %w", subject, err)
 	}
 	last := uint64(0)
