@@ -20,7 +20,7 @@ var ErrNoTemplate = errors.New("the model has no chat template: send a prompt in
 
 // limits of a render: a prompt of a million tokens fits; a template that loops over its own output
 // does not.
-var limits = jinja.Limits{Steps: 10_000_000, Output: 64 << 20}
+var limits = jinja.Limits{Steps: 10_000_000, Output: 32 << 20, Memory: 64 << 20, Allocated: 2 << 30}
 
 // Chat is what a template renders.
 type Chat struct {

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	hf "github.com/daulet/tokenizers"
-
 	"github.com/millrace/millrace/compute/weights"
 	"github.com/millrace/millrace/tokenizer/jinja"
 )
@@ -62,7 +60,7 @@ func loadGGUF(path string) (*Tokenizer, error) {
 			return nil, fmt.Errorf("%w: %s: tokenizer.chat_template: %w", ErrFile, path, err)
 		}
 	}
-	if t.lib, err = hf.FromBytes(file); err != nil {
+	if t.lib, err = openLibrary(file); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
 	return t, nil

@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	hf "github.com/daulet/tokenizers"
-
 	"github.com/millrace/millrace/compute/weights"
 	"github.com/millrace/millrace/tokenizer/jinja"
 )
@@ -50,7 +48,7 @@ func Load(dir string) (*Tokenizer, error) {
 	if err := t.loadConfig(dir); err != nil {
 		return nil, err
 	}
-	if t.lib, err = hf.FromBytes(data); err != nil {
+	if t.lib, err = openLibrary(data); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
 	return t, nil

@@ -85,6 +85,30 @@ func TestTemplatesRenderAsInTransformers(t *testing.T) {
 	require.Greater(t, chats, 700, "chats that api.Message can hold")
 }
 
+func TestAHostileTemplateIsRefused(t *testing.T) {
+	message := []api.Message{{Role: "user", Content: "a"}}
+	for _, source := range []string{
+		"{% set ns = namespace(s='xx') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
+		"{% set ns = namespace(s=[1]) %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+		"{{ range(100000)|join(messages[0].content * 1000000) }}",
+	} {
+		_, err := withTemplate(t, source, nil).RenderChat(Chat{Messages: message})
+		require.ErrorIs(t, err, jinja.ErrLimit, source)
+	}
+}
+
+func TestALongChatFitsTheLimits(t *testing.T) {
+	tok := withTemplate(t, "{% set ns = namespace(all='') %}{% for m in messages %}{% set c = m.content|trim %}"+
+		"{% set ns.all = ns.all ~ '<' ~ m.role ~ '>' ~ c %}{% endfor %}{{ ns.all }}", nil)
+	chat := Chat{Messages: []api.Message{{Role: "user", Content: strings.Repeat("word ", 400_000)}}} // 2 MB
+	for range 40 {
+		chat.Messages = append(chat.Messages, api.Message{Role: "user", Content: "and more"})
+	}
+	text, err := tok.RenderChat(chat)
+	require.NoError(t, err)
+	require.Greater(t, len(text), 1_999_999)
+}
+
 func TestATemplateShowsTheClockOfTheRequestInUTC(t *testing.T) {
 	tok := withTemplate(t, "{{ strftime_now('%Y-%m-%d %H:%M') }}", nil)
 	message := []api.Message{{Role: "user", Content: "a"}}

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	hf "github.com/daulet/tokenizers"
-
 	"github.com/millrace/millrace/tokenizer/jinja"
 )
 
@@ -22,6 +20,9 @@ var (
 	ErrText = errors.New("bad text")
 	// ErrToken means an id outside the vocabulary.
 	ErrToken = errors.New("token id outside the vocabulary")
+	// ErrLibrary means that the tokenizers library failed on a text or on ids, mostly because
+	// tokenizer.json lacks what they need; its message follows.
+	ErrLibrary = errors.New("tokenizers library")
 	// ErrFile means a file of the model's folder is missing or wrong.
 	ErrFile = errors.New("tokenizer files")
 )
@@ -30,7 +31,7 @@ var (
 // goroutines at once.
 type Tokenizer struct {
 	mu  sync.RWMutex // held for reading while lib is in use
-	lib *hf.Tokenizer
+	lib *library
 
 	vocab    vocabulary
 	bound    bound
@@ -48,14 +49,16 @@ func (t *Tokenizer) Close() error {
 	if t.lib == nil {
 		return nil
 	}
-	err := t.lib.Close()
+	err := t.lib.close()
 	t.lib = nil
 	return err
 }
 
 // Encode turns text into ids. Special tokens written in the text are recognised; addSpecial adds
 // those that the model's post-processor puts around a text (BOS, ...). Text from RenderChat takes
-// addSpecial=false, since templates write them. Errors are ErrText with the byte's offset.
+// addSpecial=false, since templates write them. Errors are ErrText with the byte's
+// offset, and ErrLibrary. The whole text is encoded: a truncation or padding that tokenizer.json
+// names is off, as it is in transformers unless a caller asks.
 func (t *Tokenizer) Encode(text string, addSpecial bool) ([]int32, error) {
 	if t.bare {
 		return nil, errNoText
@@ -71,7 +74,10 @@ func (t *Tokenizer) Encode(text string, addSpecial bool) ([]int32, error) {
 	if t.lib == nil {
 		return nil, ErrClosed
 	}
-	encoded := t.lib.EncodeWithOptions(text, addSpecial).IDs // without the tokens' text
+	encoded, err := t.lib.encode(text, addSpecial)
+	if err != nil {
+		return nil, fmt.Errorf("%w: encode %d bytes: %w", ErrLibrary, len(text), err)
+	}
 	ids := make([]int32, len(encoded))
 	for i, id := range encoded {
 		ids[i] = int32(id)
@@ -99,7 +105,7 @@ func checkText(text string) error {
 }
 
 // Decode turns ids into text, without special tokens if skipSpecial. Bytes that make no character
-// become U+FFFD. Errors are ErrToken.
+// become U+FFFD. Errors are ErrToken and ErrLibrary.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) (string, error) {
 	for i, id := range ids {
 		if !t.vocab.has(id) {
@@ -125,7 +131,10 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) (string, error) {
 			raw[i] = uint32(stand.id)
 		}
 	}
-	text := t.lib.Decode(raw, skipSpecial)
+	text, err := t.lib.decode(raw, skipSpecial)
+	if err != nil {
+		return "", fmt.Errorf("%w: decode %d ids: %w", ErrLibrary, len(ids), err)
+	}
 	if stand.id >= 0 {
 		text = strings.ReplaceAll(text, stand.text, "\x00")
 	}

@@ -4,8 +4,11 @@
 # package are of one version. It is one archive, because two would define Rust's std twice.
 #
 # The module takes tiktoken-rs from a git branch, which cannot be locked to a release; the build
-# copy takes the released 0.9 instead, and leaves out the benchmarks' dependencies. The crate's
-# Cargo.lock pins everything; after a new module version, refresh it with
+# copy takes the released 0.9 instead, and leaves out the benchmarks' dependencies. Its functions lose
+# their C linkage, all but the check of the version: tokenizer/jinja/src/tokens.rs exports the same
+# names with a guard against panics and silent errors. A function that a new version adds is missing
+# there, and linking says so. The crate's Cargo.lock pins everything; after a new module version,
+# refresh it with
 #   tokenizers.sh --update-lock
 set -euo pipefail
 
@@ -32,6 +35,13 @@ mkdir -p "$copy" "$root/build/lib"
 rm -rf "$copy/src"
 cp -r "$source/src" "$copy/src"
 chmod -R u+w "$copy/src" # the module cache is read-only
+sed -i -e '/^#\[no_mangle\]$/{N;/fn tokenizers_version/!{s/^#\[no_mangle\]\n//;s/extern "C" fn/fn/;};}' \
+  "$copy/src/lib.rs"
+exported=$(grep -c -E '^#\[no_mangle\]|^pub extern "C" fn' "$copy/src/lib.rs")
+if [ "$exported" != 2 ]; then # the attribute and the function of the version check
+  echo "tokenizers.sh: $exported lines of $module $version still export C symbols, expected 2" >&2
+  exit 1
+fi
 sed -e 's|^tiktoken-rs = .*|tiktoken-rs = "0.9"|' -e '/^\[dev-dependencies\]/,$d' \
   -e 's|crate-type = .*|crate-type = ["rlib"]|' "$source/Cargo.toml" >"$copy/Cargo.toml"
 
@@ -42,7 +52,8 @@ if [ "${1:-}" = --update-lock ]; then
 fi
 
 echo "tokenizers $version: cargo build (a few minutes, once)"
-CARGO_TARGET_DIR=$copy/target cargo build --release --locked
+# budget.rs needs one unstable feature, the hook of failed allocations; it is allowed for our crate only.
+RUSTC_BOOTSTRAP=millrace_text CARGO_TARGET_DIR=$copy/target cargo build --release --locked
 cp "$copy/target/release/libmillrace_text.a" "$archive.new"
 mv "$archive.new" "$archive"
 # Go's build cache does not look into static libraries. A header that the package includes is part

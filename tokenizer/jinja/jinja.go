@@ -1,4 +1,4 @@
-// Package jinja renders chat templates as transformers renders them. It is minijinja behind a C ABI
+// Package jinja renders chat templates as transformers renders them. It is minijinja with a C ABI
 // (src/), in the archive that also holds the tokenizers library.
 package jinja
 
@@ -23,8 +23,8 @@ import (
 var (
 	// ErrTemplate means the template is wrong, or does not fit what it was given.
 	ErrTemplate = errors.New("chat template")
-	// ErrLimit means the render took more steps or output than Limits allows.
-	ErrLimit = errors.New("chat template: render too long")
+	// ErrLimit means that a render exceeded one of its Limits, or the compilation its own.
+	ErrLimit = errors.New("chat template: over its limit")
 )
 
 // RaisedError is the message with which the template itself refused its input (raise_exception).
@@ -32,10 +32,12 @@ type RaisedError struct{ Message string }
 
 func (e *RaisedError) Error() string { return e.Message }
 
-// Limits bounds one render.
+// Limits bounds one render. All of them must be set.
 type Limits struct {
-	Steps  uint64 // instructions of the template engine
-	Output int    // bytes
+	Steps     uint64 // instructions of the template engine
+	Output    int    // bytes written
+	Memory    int    // bytes held at once, without the variables
+	Allocated int    // bytes allocated in all, freed ones counted; 256 more for each allocation
 }
 
 // Template is a compiled template, safe for use by many goroutines at once.
@@ -43,7 +45,8 @@ type Template struct {
 	ptr unsafe.Pointer
 }
 
-// Compile parses source. Errors are ErrTemplate with the engine's message and line.
+// Compile parses source. Errors are ErrTemplate with the engine's message and line,
+// or ErrLimit where its constant expressions alone take too much memory.
 func Compile(source string) (*Template, error) {
 	t := &Template{}
 	var out C.millrace_jinja_bytes
@@ -58,8 +61,11 @@ func Compile(source string) (*Template, error) {
 // strftime_now shows, in UTC. Errors are *RaisedError, ErrLimit or ErrTemplate.
 func (t *Template) Render(variables []byte, now time.Time, l Limits) (string, error) {
 	var out C.millrace_jinja_bytes
+	limits := C.millrace_jinja_limits{
+		steps: C.uint64_t(l.Steps), output: C.size_t(l.Output), memory: C.size_t(l.Memory), allocated: C.size_t(l.Allocated),
+	}
 	code := C.millrace_jinja_render(t.ptr, (*C.uint8_t)(unsafe.SliceData(variables)), C.size_t(len(variables)),
-		C.int64_t(now.Unix()), 0, C.uint64_t(l.Steps), C.size_t(l.Output), &out)
+		C.int64_t(now.Unix()), &limits, &out)
 	runtime.KeepAlive(t)
 	text := take(out)
 	if code != C.MILLRACE_JINJA_OK {
@@ -73,7 +79,7 @@ func failure(code C.int32_t, message string) error {
 	case C.MILLRACE_JINJA_RAISED:
 		return &RaisedError{Message: message}
 	case C.MILLRACE_JINJA_LIMIT:
-		return ErrLimit
+		return fmt.Errorf("%w: %s", ErrLimit, message)
 	default:
 		return fmt.Errorf("%w: %s", ErrTemplate, strings.TrimSpace(message))
 	}

@@ -16,7 +16,7 @@ import (
 
 var (
 	now    = time.Date(2025, 2, 3, 4, 5, 6, 0, time.UTC) // the fixtures' clock
-	limits = jinja.Limits{Steps: 1 << 20, Output: 1 << 20}
+	limits = jinja.Limits{Steps: 1 << 20, Output: 1 << 20, Memory: 32 << 20, Allocated: 256 << 20}
 )
 
 func render(source, variables string, l jinja.Limits) (string, error) {

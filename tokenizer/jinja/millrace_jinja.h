@@ -26,12 +26,20 @@ enum {
 int32_t millrace_jinja_compile(const uint8_t* source, size_t len, void** out_template,
                                millrace_jinja_bytes* out);
 
+/* Bounds of one render. */
+typedef struct {
+  uint64_t steps;   /* instructions of the template engine */
+  size_t output;    /* bytes written */
+  size_t memory;    /* bytes held at once, the variables' own not counted */
+  size_t allocated; /* bytes allocated in all, freed ones counted; 256 more for each allocation */
+} millrace_jinja_limits;
+
 /* Renders with the variables of a JSON object. now_seconds is the time that strftime_now formats,
- * in seconds since 1970 UTC, shown utc_offset_seconds east of it. fuel bounds the instructions run,
- * max_output the bytes written. Safe from many threads at once. */
+ * in seconds since 1970 UTC. With MILLRACE_JINJA_LIMIT out says which limit. Safe from many threads
+ * at once. */
 int32_t millrace_jinja_render(const void* template_, const uint8_t* context, size_t len,
-                              int64_t now_seconds, int32_t utc_offset_seconds, uint64_t fuel,
-                              size_t max_output, millrace_jinja_bytes* out);
+                              int64_t now_seconds, const millrace_jinja_limits* limits,
+                              millrace_jinja_bytes* out);
 
 void millrace_jinja_template_free(void* template_);
 void millrace_jinja_bytes_free(millrace_jinja_bytes bytes);

@@ -3,19 +3,14 @@
 use std::fmt::{self, Write};
 use std::io;
 
-use chrono::{DateTime, FixedOffset};
+use chrono::DateTime;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{context, Environment, Error, ErrorKind, State};
 
 use crate::{filters, methods, text};
 
 const NAME: &str = "chat_template";
-const CLOCK: &str = "__millrace_now"; // the render's time, in the context: [seconds, offset]
-
-pub struct Clock {
-    pub now_seconds: i64,
-    pub utc_offset_seconds: i32,
-}
+const CLOCK: &str = "__millrace_now"; // the render's time, in the context: seconds since 1970 UTC
 
 /// What `raise_exception` was called with, carried as the source of an error.
 #[derive(Debug)]
@@ -64,11 +59,10 @@ pub fn compile(source: &str) -> Result<Environment<'static>, Error> {
 pub fn render(
     env: &Environment,
     values: Value,
-    clock: Clock,
+    now_seconds: i64,
     out: impl io::Write,
 ) -> Result<(), Error> {
-    let now = Value::from(vec![clock.now_seconds, i64::from(clock.utc_offset_seconds)]);
-    let variables = context! { __millrace_now => now, ..values };
+    let variables = context! { __millrace_now => now_seconds, ..values };
     env.get_template(NAME)?.render_captured_to(variables, out).map(|_| ())
 }
 
@@ -112,15 +106,12 @@ fn raise_exception(message: &Value) -> Result<Value, Error> {
 
 fn strftime_now(state: &State, format: &str) -> Result<String, Error> {
     let bad = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {what}"));
-    let clock = state.lookup(CLOCK).ok_or_else(|| bad("no clock"))?;
-    let seconds = i64::try_from(clock.get_item_by_index(0)?)?;
-    let offset = i32::try_from(clock.get_item_by_index(1)?)?;
-    let zone = FixedOffset::east_opt(offset).ok_or_else(|| bad("utc offset out of range"))?;
+    let seconds = i64::try_from(state.lookup(CLOCK).ok_or_else(|| bad("no clock"))?)?;
     let now = DateTime::from_timestamp(seconds, 0).ok_or_else(|| bad("time out of range"))?;
     // chrono differs from C on these: %f is nanoseconds there, and Python's time here has no zone.
     let format = format.replace("%f", "000000").replace("%Z", "").replace("%z", "");
     let mut out = String::new();
-    write!(out, "{}", now.with_timezone(&zone).format(&format))
+    write!(out, "{}", now.format(&format))
         .map_err(|_| bad(&format!("unknown format {format:?}")))?;
     Ok(out)
 }

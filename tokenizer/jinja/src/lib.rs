@@ -1,15 +1,17 @@
 //! Chat templates for millrace: minijinja made to render what `transformers` renders
-//! (`utils/chat_template_utils.py`: a jinja2 ImmutableSandboxedEnvironment), behind the C ABI of
-//! millrace_jinja.h. The archive also carries the tokenizers FFI, which the Go package of
-//! github.com/daulet/tokenizers links.
+//! (`utils/chat_template_utils.py`: a jinja2 ImmutableSandboxedEnvironment), with the C ABI of
+//! millrace_jinja.h. The archive also has the C ABI that the Go package of
+//! github.com/daulet/tokenizers links (tokens.rs).
 
+#![feature(alloc_error_hook)] // see budget.rs
+
+mod budget;
 mod environment;
 mod filters;
 mod json;
 mod methods;
 mod text;
-
-extern crate tokenizers_ffi; // its C functions become part of this archive
+mod tokens;
 
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -21,6 +23,9 @@ const OK: i32 = 0;
 const ERROR: i32 = 1;
 const RAISED: i32 = 2;
 const LIMIT: i32 = 3;
+
+/// Bounds of a template's compilation, which computes constant expressions such as 'x' * 1000000.
+const COMPILE: budget::Limits = budget::Limits { held: 64 << 20, allocated: 1 << 28 };
 
 /// Bytes handed to the caller, who gives them back to `millrace_jinja_bytes_free`.
 #[repr(C)]
@@ -50,7 +55,11 @@ pub unsafe extern "C" fn millrace_jinja_compile(
     out: *mut Bytes,
 ) -> i32 {
     let source = bytes(source, len);
-    match guarded(|| environment::compile(utf8(source)?).map_err(failure)) {
+    match guarded(|| {
+        let source = utf8(source)?;
+        budget::run(COMPILE, || environment::compile(source).map_err(|e| (ERROR, e.to_string())))
+            .unwrap_or_else(|exceeded| Err((LIMIT, exceeded.to_string())))
+    }) {
         Ok(env) => {
             *out_template = Box::into_raw(Box::new(env));
             OK
@@ -62,6 +71,15 @@ pub unsafe extern "C" fn millrace_jinja_compile(
     }
 }
 
+/// `millrace_jinja_limits` of millrace_jinja.h.
+#[repr(C)]
+pub struct RenderLimits {
+    steps: u64,
+    output: usize,
+    memory: usize,
+    allocated: usize,
+}
+
 /// # Safety
 /// `template` came from `millrace_jinja_compile` and is not freed; `context` points to `len`
 /// readable bytes; `out` is valid for writing.
@@ -71,19 +89,21 @@ pub unsafe extern "C" fn millrace_jinja_render(
     context: *const u8,
     len: usize,
     now_seconds: i64,
-    utc_offset_seconds: i32,
-    fuel: u64,
-    max_output: usize,
+    limits: &RenderLimits,
     out: *mut Bytes,
 ) -> i32 {
     let context = bytes(context, len);
-    let clock = environment::Clock { now_seconds, utc_offset_seconds };
     let result = guarded(|| {
         let values = json::parse(context).map_err(|e| (ERROR, format!("variables: {e}")))?;
         let mut env = (*template).clone(); // a few reference counts; the compiled code is shared
-        env.set_fuel(Some(fuel));
-        let mut written = Limited { bytes: Vec::new(), limit: max_output };
-        environment::render(&env, values, clock, &mut written).map_err(failure)?;
+        env.set_fuel(Some(limits.steps));
+        let mut written = Limited { bytes: Vec::new(), limit: limits.output };
+        let bounds = budget::Limits { held: limits.memory, allocated: limits.allocated };
+        budget::run(bounds, || {
+            environment::render(&env, values, now_seconds, &mut written)
+                .map_err(|e| failure(&e, limits))
+        })
+        .unwrap_or_else(|exceeded| Err((LIMIT, exceeded.to_string())))?;
         Ok(written.bytes)
     });
     let (code, bytes) = match result {
@@ -126,19 +146,21 @@ fn utf8(source: &[u8]) -> Result<&str, Failure> {
 
 /// Unwinding into C is undefined behaviour, so a panic becomes an error.
 fn guarded<T>(f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    catch_unwind(AssertUnwindSafe(f))
-        .unwrap_or_else(|_| Err((ERROR, "internal error in the template engine".into())))
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let text = tokens::panic_text(&*panic);
+        Err((ERROR, format!("internal error in the template engine: {text}")))
+    })
 }
 
-fn failure(err: minijinja::Error) -> Failure {
-    if let Some(message) = environment::raised(&err) {
+fn failure(err: &minijinja::Error, limits: &RenderLimits) -> Failure {
+    if let Some(message) = environment::raised(err) {
         return (RAISED, message);
     }
-    let code = match err.kind() {
-        ErrorKind::OutOfFuel | ErrorKind::WriteFailure => LIMIT,
-        _ => ERROR,
-    };
-    (code, err.to_string())
+    match err.kind() {
+        ErrorKind::OutOfFuel => (LIMIT, format!("it runs more than {} steps", limits.steps)),
+        ErrorKind::WriteFailure => (LIMIT, format!("it writes more than {} bytes", limits.output)),
+        _ => (ERROR, err.to_string()),
+    }
 }
 
 /// Collects output up to a limit.

@@ -1,0 +1,181 @@
+//! A bound on the memory and the stack of one piece of work, whatever code runs in it.
+//!
+//! The global allocator counts for the thread that has a budget. When the budget is used up, or the
+//! stack is nearly, it returns null; the failure hook then unwinds, and `run` reports what was
+//! exceeded. minijinja has no limit of bytes, and a check in each of its operations could miss one;
+//! nothing grows without the allocator. Every traversal of a nested value boxes an iterator per
+//! level, so a walk of a value that holds itself, or of lists doubled forty times, ends here too.
+//!
+//! An allocator must not unwind, but the hook may (`std::alloc::set_alloc_error_hook`, whose
+//! documentation shows a hook that panics). The hook is not stable yet: the build allows it for this
+//! crate alone (RUSTC_BOOTSTRAP in scripts/build/tokenizers.sh). A compiler without it fails to build.
+
+use std::alloc::{set_alloc_error_hook, GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::fmt;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::ptr;
+use std::sync::Once;
+
+/// What an allocation counts beyond its bytes. It covers the heap's own overhead, and bounds how
+/// deeply values of a given memory can nest, and so the stack that dropping them takes.
+const PER_ALLOCATION: usize = 64;
+
+/// What an allocation counts as work beyond its bytes: about the time in which so many are copied.
+const WORK_PER_ALLOCATION: usize = 256;
+
+/// The stack of a piece of work, in bytes; pages that are not touched take no memory. A nested value
+/// has at least one allocation per level; dropping a level takes less than 200 bytes of stack.
+const STACK: usize = 256 << 20;
+
+/// Stack that is left to unwinding, to drops and to calls that do not allocate.
+const RED_ZONE: usize = STACK / 4;
+
+/// The bounds, in bytes.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    pub held: usize,      // held at once
+    pub allocated: usize, // in all, freed ones counted: a bound of the work
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Exceeded {
+    Held(usize),
+    Allocated(usize),
+    Stack,
+}
+
+impl fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exceeded::Held(limit) => {
+                write!(f, "it needs more than {limit} bytes of memory at once")
+            }
+            Exceeded::Allocated(limit) => write!(f, "it allocates more than {limit} bytes in all"),
+            Exceeded::Stack => write!(f, "values nested too deeply"),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Budget {
+    limits: Limits,
+    held: usize,
+    allocated: usize,
+    lowest: usize, // address that the stack must not grow below
+}
+
+#[derive(Clone, Copy)]
+enum Thread {
+    Free, // no budget: nothing is counted
+    Counting(Budget),
+    Ended(Exceeded), // unwinding: allocations succeed again
+}
+
+thread_local! {
+    // Without a destructor and a lazy initializer, so that the allocator may use it at any time.
+    static THREAD: Cell<Thread> = const { Cell::new(Thread::Free) };
+}
+
+impl Budget {
+    fn take(&mut self, bytes: usize) -> Result<(), Exceeded> {
+        self.held = self.held.saturating_add(bytes);
+        self.allocated = self.allocated.saturating_add(bytes).saturating_add(WORK_PER_ALLOCATION);
+        let here = ptr::from_ref(&bytes) as usize;
+        if self.held > self.limits.held {
+            return Err(Exceeded::Held(self.limits.held));
+        }
+        if self.allocated > self.limits.allocated {
+            return Err(Exceeded::Allocated(self.limits.allocated));
+        }
+        if here < self.lowest {
+            return Err(Exceeded::Stack);
+        }
+        Ok(())
+    }
+}
+
+/// Says whether the thread may have that many bytes more.
+fn take(bytes: usize) -> bool {
+    let Thread::Counting(mut budget) = THREAD.get() else {
+        return true;
+    };
+    let taken = budget.take(bytes);
+    THREAD.set(match taken {
+        Ok(()) => Thread::Counting(budget),
+        Err(exceeded) => Thread::Ended(exceeded),
+    });
+    taken.is_ok()
+}
+
+fn give(bytes: usize) {
+    if let Thread::Counting(mut budget) = THREAD.get() {
+        budget.held = budget.held.saturating_sub(bytes); // what was there before is freed, too
+        THREAD.set(Thread::Counting(budget));
+    }
+}
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: all memory is the system allocator's; a null pointer is an allocation that failed.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if !take(layout.size().saturating_add(PER_ALLOCATION)) {
+            return ptr::null_mut();
+        }
+        System.alloc(layout)
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if !take(layout.size().saturating_add(PER_ALLOCATION)) {
+            return ptr::null_mut();
+        }
+        System.alloc_zeroed(layout)
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        give(layout.size().saturating_add(PER_ALLOCATION));
+        System.dealloc(memory, layout);
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if size > layout.size() && !take(size - layout.size()) {
+            return ptr::null_mut();
+        }
+        let moved = System.realloc(memory, layout, size);
+        if size < layout.size() {
+            give(layout.size() - size);
+        }
+        moved
+    }
+}
+
+/// Runs `work` on a stack of its own, within the limits. Nested runs are not supported. A panic of
+/// `work` continues in the caller.
+pub fn run<T>(limits: Limits, work: impl FnOnce() -> T) -> Result<T, Exceeded> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| set_alloc_error_hook(unwind));
+    stacker::grow(STACK, || {
+        let here = 0u8;
+        let lowest = ptr::from_ref(&here) as usize - (STACK - RED_ZONE);
+        THREAD.set(Thread::Counting(Budget { limits, held: 0, allocated: 0, lowest }));
+        let result = catch_unwind(AssertUnwindSafe(work));
+        let ended = THREAD.replace(Thread::Free);
+        match (result, ended) {
+            (_, Thread::Ended(exceeded)) => Err(exceeded),
+            (Ok(value), _) => Ok(value),
+            (Err(panic), _) => resume_unwind(panic),
+        }
+    })
+}
+
+/// Runs when an allocation failed. Without an ended budget the machine is out of memory, and Rust
+/// aborts when this returns.
+fn unwind(_: Layout) {
+    if let Thread::Ended(_) = THREAD.get() {
+        resume_unwind(Box::new(())); // no message: the caller reports the limit
+    }
+}

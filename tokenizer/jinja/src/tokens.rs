@@ -1,0 +1,234 @@
+//! The C ABI that the Go package github.com/daulet/tokenizers links, around the same functions of
+//! its Rust crate. There a failed encode is an empty result, a failed decode a null pointer, and a
+//! panic elsewhere aborts the process. Here each of them keeps its message for
+//! `millrace_text_error`, and truncation and padding of the file are off: ids are the text's, as with
+//! transformers, whose tokenizers truncate and pad on request only.
+//!
+//! scripts/build/tokenizers.sh takes the C linkage from the crate's functions, so that these can have
+//! their names.
+
+#![allow(clippy::missing_safety_doc)] // the contracts are those of tokenizers.h
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{c_char, c_void, CStr, CString};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr;
+use std::slice;
+
+use tokenizers_ffi as ffi;
+use tokenizers_ffi::UnifiedTokenizer;
+
+use crate::Bytes;
+
+thread_local! {
+    static FAILED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Takes the message of this thread's last failed call. Returns 0 where none failed.
+///
+/// # Safety
+/// `out` is valid for writing.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_text_error(out: *mut Bytes) -> i32 {
+    match FAILED.take() {
+        Some(message) => {
+            *out = Bytes::new(message.into_bytes());
+            1
+        }
+        None => 0,
+    }
+}
+
+/// Runs `f`; its error, or its panic, becomes the thread's, and the result `None`.
+fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Option<T> {
+    FAILED.set(None);
+    let failed = match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(Ok(value)) => return Some(value),
+        Ok(Err(message)) => message,
+        Err(panic) => format!("internal error in the tokenizers library: {}", panic_text(&*panic)),
+    };
+    FAILED.set(Some(failed));
+    None
+}
+
+pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (_, Some(text)) => text,
+        _ => "panic without a message",
+    }
+}
+
+/// Runs one of the crate's constructors, which leave their own message in `error`.
+unsafe fn constructed(error: *mut *mut c_char, make: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    if let Some(made) = guarded(|| Ok(make())) {
+        return made;
+    }
+    let message = FAILED.take().unwrap_or_default().replace('\0', "\\0");
+    if !error.is_null() {
+        *error = CString::new(message).map_or(ptr::null_mut(), CString::into_raw);
+    }
+    ptr::null_mut()
+}
+
+/// Turns off what the file says of truncation and padding.
+unsafe fn whole(made: *mut c_void) -> *mut c_void {
+    if let Some(UnifiedTokenizer::HuggingFace(tokenizer)) = made.cast::<UnifiedTokenizer>().as_mut()
+    {
+        tokenizer.with_padding(None);
+        let _ = tokenizer.with_truncation(None); // an error is of parameters only
+    }
+    made
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokenizers_from_bytes(
+    bytes: *const u8,
+    len: u32,
+    options: &ffi::tokenizers_options,
+    error: *mut *mut c_char,
+) -> *mut c_void {
+    whole(constructed(error, || ffi::tokenizers_from_bytes(bytes, len, options, error)))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokenizers_from_bytes_with_truncation(
+    bytes: *const u8,
+    len: u32,
+    max_len: u32,
+    direction: u8,
+    error: *mut *mut c_char,
+) -> *mut c_void {
+    let max_len = max_len as usize;
+    constructed(error, || {
+        ffi::tokenizers_from_bytes_with_truncation(bytes, len, max_len, direction, error)
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokenizers_from_file(
+    path: *const c_char,
+    error: *mut *mut c_char,
+) -> *mut c_void {
+    whole(constructed(error, || ffi::tokenizers_from_file(path, error)))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokenizers_from_tiktoken(
+    model: *const c_char,
+    config: *const c_char,
+    pattern: *const c_char,
+    error: *mut *mut c_char,
+) -> *mut c_void {
+    constructed(error, || ffi::tokenizers_from_tiktoken(model, config, pattern, error))
+}
+
+/// `tokenizers_encode_options` of tokenizers.h.
+#[repr(C)]
+pub struct EncodeOptions {
+    add_special_tokens: bool,
+    type_ids: bool,
+    tokens: bool,
+    special_tokens_mask: bool,
+    attention_mask: bool,
+    offsets: bool,
+}
+
+impl EncodeOptions {
+    fn only_ids(&self) -> bool {
+        let asked = self.type_ids || self.tokens || self.special_tokens_mask;
+        !(asked || self.attention_mask || self.offsets)
+    }
+}
+
+/// `tokenizers_buffer` of tokenizers.h. Only ids are filled in.
+#[repr(C)]
+pub struct Buffer {
+    ids: *mut u32,
+    type_ids: *mut u32,
+    special_tokens_mask: *mut u32,
+    attention_mask: *mut u32,
+    tokens: *mut *mut c_char,
+    offsets: *mut usize,
+    len: usize,
+}
+
+impl Buffer {
+    fn new(ids: Vec<u32>) -> Buffer {
+        let len = ids.len();
+        let ids = Box::into_raw(ids.into_boxed_slice()) as *mut u32;
+        Buffer {
+            ids,
+            type_ids: ptr::null_mut(),
+            special_tokens_mask: ptr::null_mut(),
+            attention_mask: ptr::null_mut(),
+            tokens: ptr::null_mut(),
+            offsets: ptr::null_mut(),
+            len,
+        }
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokenizers_encode(
+    tokenizer: *const UnifiedTokenizer,
+    text: *const c_char,
+    options: &EncodeOptions,
+) -> Buffer {
+    let ids = guarded(|| {
+        if !options.only_ids() {
+            return Err("this build of the library encodes to ids only".into());
+        }
+        let text = CStr::from_ptr(text).to_str().map_err(|e| e.to_string())?;
+        match &*tokenizer {
+            // The fast form finds no offsets.
+            UnifiedTokenizer::HuggingFace(t) => t
+                .encode_fast(text, options.add_special_tokens)
+                .map(|encoding| encoding.get_ids().to_vec())
+                .map_err(|e| e.to_string()),
+            other => other.encode(text, options.add_special_tokens).map_err(|e| e.to_string()),
+        }
+    });
+    Buffer::new(ids.unwrap_or_default())
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokenizers_decode(
+    tokenizer: *const UnifiedTokenizer,
+    ids: *const u32,
+    len: u32,
+    skip_special_tokens: bool,
+) -> *mut c_char {
+    let text = guarded(|| {
+        let ids = if len == 0 { &[] } else { slice::from_raw_parts(ids, len as usize) };
+        let text = (*tokenizer).decode(ids, skip_special_tokens).map_err(|e| e.to_string())?;
+        CString::new(text).map_err(|e| format!("the text has a NUL byte: {e}"))
+    });
+    text.map_or(ptr::null_mut(), CString::into_raw)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokenizers_vocab_size(tokenizer: *mut c_void) -> u32 {
+    guarded(|| Ok(ffi::tokenizers_vocab_size(tokenizer))).unwrap_or(0)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokenizers_free_tokenizer(tokenizer: *mut c_void) {
+    let _ = guarded(|| {
+        ffi::tokenizers_free_tokenizer(tokenizer);
+        Ok(())
+    });
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokenizers_free_buffer(buffer: Buffer) {
+    if !buffer.ids.is_null() {
+        drop(Box::from_raw(ptr::slice_from_raw_parts_mut(buffer.ids, buffer.len)));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokenizers_free_string(text: *mut c_char) {
+    ffi::tokenizers_free_string(text);
+}

@@ -1,0 +1,59 @@
+package tokenizer
+
+/*
+#cgo LDFLAGS: -ltokenizers -ldl -lm -lstdc++
+#include "millrace_text.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	hf "github.com/daulet/tokenizers"
+)
+
+// library is the tokenizers library with the errors that its Go package drops: there a failed call
+// looks like an empty result. Truncation and padding that tokenizer.json asks for are off.
+type library struct {
+	hf *hf.Tokenizer
+}
+
+func openLibrary(data []byte) (*library, error) {
+	lib, err := hf.FromBytes(data)
+	if err != nil {
+		return nil, err
+	}
+	return &library{hf: lib}, nil
+}
+
+func (l *library) close() error { return l.hf.Close() }
+
+// encode returns the ids of text, which has no NUL byte.
+func (l *library) encode(text string, addSpecial bool) (ids []uint32, err error) {
+	err = call(func() { ids = l.hf.EncodeWithOptions(text, addSpecial).IDs }) // without the tokens' text
+	return ids, err
+}
+
+func (l *library) decode(ids []uint32, skipSpecial bool) (text string, err error) {
+	err = call(func() { text = l.hf.Decode(ids, skipSpecial) })
+	return text, err
+}
+
+// call runs f and returns what the library says of it. The library keeps its message by thread.
+func call(f func()) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	f()
+	var message C.millrace_jinja_bytes
+	if C.millrace_text_error(&message) == 0 {
+		return nil
+	}
+	defer C.millrace_jinja_bytes_free(message)
+	if message.len == 0 {
+		return errors.New("no reason given")
+	}
+	return fmt.Errorf("%s", unsafe.Slice((*byte)(message.data), int(message.len)))
+}
