@@ -29,14 +29,16 @@ var guarding sync.Mutex
 // File maps size bytes of an open file, all of it, read-only, with the given flags of mmap.
 // The name in messages is path. A file whose size is another one before or after is ErrChanged.
 func File(f *os.File, path string, size int64, flags int) ([]byte, error) {
-	if err := checkSize(f, path, size); err != nil {
+	err := checkSize(f, path, size)
+	if err != nil {
 		return nil, err
 	}
 	m, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, flags)
 	if err != nil {
 		return nil, fmt.Errorf("%s: map %d bytes: %w", path, size, err)
 	}
-	if err := errors.Join(guard(m, path), checkSize(f, path, size)); err != nil {
+	err = errors.Join(guard(m, path), checkSize(f, path, size))
+	if err != nil {
 		return nil, errors.Join(err, Unmap(m))
 	}
 	return m, nil

@@ -19,8 +19,8 @@ import (
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
-		for i := range v.NumField() {
-			fill(v.Field(i))
+		for _, f := range v.Fields() {
+			fill(f)
 		}
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
@@ -97,8 +97,8 @@ func TestAFieldThatIsNotUsedIsNotInTheText(t *testing.T) {
 	}))
 }
 
-func tensor(name string, bytes int) weights.Tensor {
-	t := weights.Tensor{Name: name, DType: weights.BF16, Shape: []int64{int64(bytes / 2)}, Data: make([]byte, bytes), File: "a"}
+func tensor(name string, size int) weights.Tensor {
+	t := weights.Tensor{Name: name, DType: weights.BF16, Shape: []int64{int64(size / 2)}, Data: make([]byte, size), File: "a"}
 	for i := range t.Data {
 		t.Data[i] = byte(i * 7)
 	}
