@@ -101,3 +101,27 @@ func TestADeviceThatComesBackWithOtherBitsIsRefused(t *testing.T) {
 	m.PretendProbe("of another machine")
 	require.ErrorIs(t, m.Reload(), device.ErrDevice)
 }
+
+// TestInstructionSetsOfOneClassHaveEqualDigests: the probe's bits agree wherever the kernels
+// say that they do, and the digest differs wherever they do not.
+func TestInstructionSetsOfOneClassHaveEqualDigests(t *testing.T) {
+	first := open(t, compute.Options{Dir: fixture})
+	info, err := first.Device.Info()
+	require.NoError(t, err)
+	for _, types := range []struct {
+		weights string
+		kv      model.KVType
+	}{{"bf16", model.KVAuto}, {"int8", model.KVInt8}, {"int4", model.KVInt4}, {"fp8", model.KVAuto}, {"nf4", model.KVBF16}} {
+		classes := map[string]numerics.Ingredients{}
+		digests := map[string]string{}
+		for _, isa := range info.ISAs {
+			n := numericsOf(t, compute.Options{Dir: fixture, Weights: plan(t, types.weights), KV: types.kv, Device: device.Options{ISA: isa}})
+			if same, ok := classes[n.Class]; ok {
+				require.Equal(t, same, n, "%s, %v", isa, types)
+				continue
+			}
+			require.NotContains(t, digests, n.Digest(), "%s, %v", isa, types)
+			classes[n.Class], digests[n.Digest()] = n, isa
+		}
+	}
+}
