@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -124,4 +125,42 @@ func TestInstructionSetsOfOneClassHaveEqualDigests(t *testing.T) {
 			classes[n.Class], digests[n.Digest()] = n, isa
 		}
 	}
+}
+
+// TestABitOfAQuantizedCheckpointChangesTheDigest, whatever the format.
+func TestABitOfAQuantizedCheckpointChangesTheDigest(t *testing.T) {
+	const folder = "../testdata/quantised/"
+	for _, name := range []string{"gguf/llama-gqa.gguf", "gptq-4/model.safetensors", "gptq-8/model.safetensors", "awq/model.safetensors"} {
+		dir := filepath.Join(t.TempDir(), "copy")
+		require.NoError(t, os.CopyFS(dir, os.DirFS(folder+filepath.Dir(name))))
+		path := filepath.Join(dir, filepath.Base(name))
+		o := compute.Options{Dir: dir}
+		if filepath.Ext(name) == ".gguf" {
+			o.Dir = path
+		}
+		before := numericsOf(t, o)
+		file, err := os.ReadFile(path)
+		require.NoError(t, err)
+		file[len(file)/2] ^= 1
+		require.NoError(t, os.WriteFile(path, file, 0o600))
+		after := numericsOf(t, o)
+		require.NotEqual(t, before.Weights, after.Weights, name)
+		require.Equal(t, before.Program, after.Program, name)
+	}
+}
+
+// TestHowTensorsAreSpreadOverFilesMakesNoDifference renames a shard.
+func TestHowTensorsAreSpreadOverFilesMakesNoDifference(t *testing.T) {
+	const index, from, to = "model.safetensors.index.json", "model-00001-of-", "part-one-of-"
+	dir := filepath.Join(t.TempDir(), "model")
+	require.NoError(t, os.CopyFS(dir, os.DirFS("../testdata/models/llama-sharded")))
+	before := numericsOf(t, compute.Options{Dir: dir})
+	shards, err := filepath.Glob(filepath.Join(dir, from+"*"))
+	require.NoError(t, err)
+	require.Len(t, shards, 1)
+	require.NoError(t, os.Rename(shards[0], strings.ReplaceAll(shards[0], from, to)))
+	text, err := os.ReadFile(filepath.Join(dir, index))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, index), []byte(strings.ReplaceAll(string(text), from, to)), 0o600))
+	require.Equal(t, before, numericsOf(t, compute.Options{Dir: dir}))
 }
