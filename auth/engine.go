@@ -11,7 +11,10 @@ import (
 
 // Guard is an engine that serves only requests with a key in their context,
 // within the key's limits, in the name of the key's tenant.
-func Guard(e api.Engine) api.Engine { return &guard{Engine: e, now: time.Now} }
+func Guard(e api.Engine) api.Engine { return GuardAt(e, time.Now) }
+
+// GuardAt is Guard with a clock.
+func GuardAt(e api.Engine, now func() time.Time) api.Engine { return &guard{Engine: e, now: now} }
 
 type guard struct {
 	api.Engine

@@ -1,0 +1,88 @@
+package resume
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/e2e/natstest"
+)
+
+// TestALogOfTheVersionBeforeIsContinued: its stream has another subject for each log and evicts, its records have no
+// identity, and its questions no log's name. The gateway that wrote it is gone.
+func TestALogOfTheVersionBeforeIsContinued(t *testing.T) {
+	srv := natstest.Start(t, &server.Options{JetStream: true})
+	nc, err := nats.Connect(srv.ClientURL())
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: Stream, Subjects: []string{Subject + "*"},
+		Storage: jetstream.MemoryStorage, AllowDirect: true, MaxBytes: 1 << 20, Discard: jetstream.DiscardOld})
+	require.NoError(t, err)
+	const body = `{"prompt":"one","stream":true,"stream_resume":true,"request_id":"mine"}`
+	old := []*record{
+		{token: 7, call: &callRecord{kind: wire.Completion, body: []byte(body), id: "cmpl-mine", tenant: "t", model: "tiny-chat", arrival: time.Now(), owner: "gone"}},
+		{token: 7, events: []api.Event{{Seq: 1, Text: "a", Tokens: []int32{100}}}},
+	}
+	for _, r := range old {
+		_, err = js.Publish(t.Context(), Subject+"cmpl-mine", r.encode())
+		require.NoError(t, err)
+	}
+	paused := make(chan struct{})
+	e := apitest.New(func(_ *api.Request, s *apitest.Stream) {
+		s.Send(api.Event{Text: "b", Tokens: []int32{101}})
+		<-paused
+		s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
+	})
+	c, err := New(nc, e, Options{Watch: 20 * time.Millisecond, Answer: time.Second, Rejoin: 100 * time.Millisecond})
+	require.NoError(t, err)
+	defer c.Close()
+	s, err := js.Stream(t.Context(), Stream)
+	require.NoError(t, err)
+	require.Equal(t, []string{Subject + ">"}, s.CachedInfo().Config.Subjects)
+	require.Equal(t, jetstream.DiscardNew, s.CachedInfo().Config.Discard)
+	require.Equal(t, int64(1<<20), s.CachedInfo().Config.MaxBytes, "the rest stays as it is")
+
+	as := func(tenant string) context.Context {
+		return auth.WithKey(t.Context(), &auth.Key{Entry: &auth.Entry{Tenant: tenant}})
+	}
+	_, err = c.Attach(as("another"), "cmpl-mine")
+	require.Equal(t, api.CodeNotFound, wire.AsError(err).Code)
+	call, err := wire.DecodeCompletion([]byte(body), e.Models(), time.Now())
+	require.NoError(t, err)
+	r, err := c.Start(as("t"), call, []byte(body))
+	require.NoError(t, err, "the same request is the same call")
+	defer r.Close()
+	events := r.Events(t.Context())
+	require.Equal(t, "a", (<-events).Text)
+	require.Equal(t, "b", (<-events).Text)
+	request := e.Requests()[0]
+	require.Equal(t, []int32{100}, request.Resume.Choices[0].Tokens)
+	require.Zero(t, request.Resume.Pin, "it says nothing of its digests")
+
+	question, err := json.Marshal(map[string]any{"id": "cmpl-mine"})
+	require.NoError(t, err)
+	m, err := nc.Request(peerSubject+c.node, question, 5*time.Second)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"owns":true}`, string(m.Data))
+
+	theirs, err := c.Start(as("another"), call, []byte(body))
+	require.NoError(t, err, "the id is free for another tenant")
+	defer theirs.Close()
+	close(paused)
+	require.True(t, (<-events).Done)
+	for range theirs.Events(t.Context()) { //nolint:revive // to the end
+	}
+	require.Len(t, e.Requests(), 2)
+}
