@@ -12,9 +12,11 @@ import (
 // usedSubject has what the logs of each gateway take. Gateways publish it to each other.
 const usedSubject = "millrace.resume.used"
 
-// tellEvery is how often a gateway reports on all its tenants. What a tenant takes in
-// addition is reported at once, what it frees with the next report on all.
+// tellEvery is how often a gateway reports on all its tenants. A change is reported at once.
 const tellEvery = time.Second
+
+// quiet is how long a gateway with logs reports nothing before it may be dead.
+const quiet = 4 * tellEvery
 
 // report is what a gateway publishes on usedSubject. Tenants are named by their tokens.
 type report struct {
@@ -22,6 +24,14 @@ type report struct {
 	Bytes   map[string]int64 `json:"bytes,omitempty"`
 	Whole   bool             `json:"whole,omitempty"` // Bytes has all tenants
 	Took    []taken          `json:"took,omitempty"`
+	Silent  []silent         `json:"silent,omitempty"`
+}
+
+// silent is the last report of a gateway that may be dead: its logs are still there.
+type silent struct {
+	Gateway string           `json:"gateway"`
+	Bytes   map[string]int64 `json:"bytes"`
+	Age     time.Duration    `json:"age"`
 }
 
 // taken is a log that the reporting gateway answers for now, and another one did before.
@@ -56,14 +66,12 @@ func (a *account) reserve(log, tenant string, bytes int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	token := tenantToken(tenant)
-	had := a.l.own[token]
 	a.l.tenants = a.tenants()
-	ok := a.l.reserve(log, token, bytes)
-	if a.l.own[token] > had {
-		a.dirty[token] = true
-		a.wake()
+	if !a.l.reserve(log, token, bytes) {
+		return false
 	}
-	return ok
+	a.changed(token)
+	return true
 }
 
 // take makes this gateway answer for a log that node from has written.
@@ -72,18 +80,22 @@ func (a *account) take(log, tenant string, bytes int64, from string) {
 	defer a.mu.Unlock()
 	token := tenantToken(tenant)
 	a.l.take(log, token, bytes, from)
-	a.dirty[token] = true
 	a.took = append(a.took, taken{from, token, bytes})
-	a.wake()
+	a.changed(token)
 }
 
 func (a *account) free(log string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.l.free(log)
+	if h, ok := a.l.held[log]; ok {
+		a.l.free(log)
+		a.changed(h.tenant)
+	}
 }
 
-func (a *account) wake() {
+// changed has what a tenant takes reported at once.
+func (a *account) changed(token string) {
+	a.dirty[token] = true
 	select {
 	case a.more <- struct{}{}:
 	default:
@@ -106,7 +118,7 @@ func (a *account) tell(done <-chan struct{}) {
 	}
 }
 
-// changes reports on the tenants that take more than before.
+// changes reports on the tenants that take more or less than before.
 func (a *account) changes() *report {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -124,11 +136,17 @@ func (a *account) all(now time.Time) *report {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.l.forget(now.Add(-a.lasting))
+	r := &report{Gateway: a.node, Bytes: maps.Clone(a.l.own), Whole: true}
+	for gateway, s := range a.l.silent(now.Add(-quiet)) {
+		if len(s.bytes) > 0 {
+			r.Silent = append(r.Silent, silent{gateway, maps.Clone(s.bytes), now.Sub(s.heard)})
+		}
+	}
 	told := a.told
-	if a.told = len(a.l.own) > 0; !a.told && !told {
+	if a.told = len(r.Bytes)+len(r.Silent) > 0; !a.told && !told {
 		return nil
 	}
-	return &report{Gateway: a.node, Bytes: maps.Clone(a.l.own), Whole: true}
+	return r
 }
 
 func (a *account) publish(r *report) {
@@ -148,7 +166,13 @@ func (a *account) hear(m *nats.Msg) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.l.hear(time.Now(), r.Gateway, r.Bytes, r.Whole)
+	now := time.Now()
+	a.l.hear(now, r.Gateway, r.Bytes, r.Whole)
+	for _, s := range r.Silent {
+		if s.Gateway != a.node && s.Age >= 0 && s.Age < a.lasting {
+			a.l.inherit(now.Add(-s.Age), s.Gateway, s.Bytes)
+		}
+	}
 	for _, t := range r.Took {
 		a.l.moved(t.Tenant, t.Bytes, t.From)
 	}

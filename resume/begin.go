@@ -16,6 +16,7 @@ func (s *session) begin(ctx context.Context, rec *callRecord, call *wire.Call) {
 		return
 	}
 	first := &record{log: newLogID(), token: s.token, call: rec}
+	s.state.log = first.log
 	body := first.encode()
 	if !s.grow(s.c.journal.cost(len(body))) {
 		s.c.metrics.unlogged.Inc()

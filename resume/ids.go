@@ -40,6 +40,10 @@ func newLogID() (id logID) {
 	return id
 }
 
+// holding names what a log may take in the ledger. A log that was lost and another that has its
+// name now are two.
+func (s *state) holding(log string) string { return log + "/" + string(s.log[:]) }
+
 // belongs says whether the record begins the log of this tenant's call.
 func (c *callRecord) belongs(tenant, id string) bool { return c.tenant == tenant && c.id == id }
 

@@ -98,9 +98,9 @@ func (s *session) last(ev api.Event) error {
 
 // keep has the log of the call, which has ended, written again should it be lost soon.
 func (s *session) keep() {
-	l := &endedLog{log: s.log, is: state{tenant: s.tenant, id: s.id}, last: s.state.last, whole: true}
+	l := &endedLog{log: s.log, holding: s.state.holding(s.log), is: state{tenant: s.tenant, id: s.id}, last: s.state.last, whole: true}
 	if !s.closed {
-		s.c.account.reserve(s.log, s.tenant, s.state.bytes)
+		s.c.account.reserve(l.holding, s.tenant, s.state.bytes)
 		l.records = s.records()
 	}
 	s.c.recent.add(l)
@@ -191,16 +191,13 @@ func (s *session) write(events []api.Event) error {
 	}
 }
 
-// roomStep is the least by which a log's room grows, in bytes.
-const roomStep = 16 << 10
-
 // grow makes room for a log of the given bytes, and for a part more where there is some.
 func (s *session) grow(bytes int64) bool {
 	if bytes <= s.room {
 		return true
 	}
-	for _, room := range []int64{bytes + max(bytes/4, roomStep), bytes} {
-		if s.c.account.reserve(s.log, s.tenant, room) {
+	for _, room := range []int64{roomFor(bytes), bytes} {
+		if s.c.account.reserve(s.state.holding(s.log), s.tenant, room) {
 			s.room = room
 			return true
 		}
@@ -210,7 +207,7 @@ func (s *session) grow(bytes int64) bool {
 
 // shrink gives back the room of a log that is not ours, or not there.
 func (s *session) shrink() {
-	s.c.account.free(s.log)
+	s.c.account.free(s.state.holding(s.log))
 	s.room = 0
 }
 

@@ -1,6 +1,9 @@
 package resume
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // ledger decides how many bytes the logs of each tenant may take. Half of the room is
 // divided among the tenants, and nobody else gets a tenant's share. The other half is lent
@@ -9,9 +12,9 @@ import "time"
 //
 // A ledger has no clock and does no I/O.
 type ledger struct {
-	room    int64 // bytes
-	tenants int   // that the room is divided among; 0: one
-	held    map[string]holding
+	room    int64               // bytes
+	tenants int                 // that the room is divided among; 0: one
+	held    map[string]holding  // by state.holding
 	own     map[string]int64    // bytes by tenant: the sum of held
 	others  map[string]*reports // by gateway
 }
@@ -27,6 +30,13 @@ type reports struct {
 	bytes map[string]int64 // by tenant
 	heard time.Time
 }
+
+// roomStep is what a log's room grows by, in bytes.
+const roomStep = 16 << 10
+
+// roomFor is the room of a log of the given bytes: who takes a log over knows from its bytes
+// what the gateway before had reserved.
+func roomFor(bytes int64) int64 { return (bytes/roomStep + 1) * roomStep }
 
 func newLedger(room int64) *ledger {
 	return &ledger{room: room, held: map[string]holding{}, own: map[string]int64{}, others: map[string]*reports{}}
@@ -134,6 +144,24 @@ func (l *ledger) hear(now time.Time, gateway string, bytes map[string]int64, who
 		if r.bytes[tenant] = n; n <= 0 {
 			delete(r.bytes, tenant)
 		}
+	}
+}
+
+// silent are the reports of gateways that were not heard since a time, and may be dead.
+func (l *ledger) silent(since time.Time) map[string]*reports {
+	silent := map[string]*reports{}
+	for gateway, r := range l.others {
+		if r.heard.Before(since) {
+			silent[gateway] = r
+		}
+	}
+	return silent
+}
+
+// inherit takes the last report of a gateway that another one has heard: this one has begun since.
+func (l *ledger) inherit(heard time.Time, gateway string, bytes map[string]int64) {
+	if l.others[gateway] == nil {
+		l.others[gateway] = &reports{bytes: maps.Clone(bytes), heard: heard}
 	}
 }
 

@@ -54,7 +54,7 @@ func (c *Calls) tendLogs() {
 // removed now, or whose gateway dies before, expires by itself.
 func (c *Calls) removeOld() {
 	for _, l := range c.recent.expired(time.Now()) {
-		c.account.free(l.log) // before the name can be used again
+		c.account.free(l.holding)
 		if err := c.journal.purge(c.ctx, l.log, l.last+1); err != nil {
 			c.opts.Logger.Debug().Err(err).Str("id", l.is.id).Msg("resume: the log of an ended call stays until it expires")
 		}
@@ -156,6 +156,7 @@ func (s *session) verify() error {
 // endedLog is the log of a call that ended here. The last two fields are the tender's.
 type endedLog struct {
 	log     string   // its name
+	holding string   // in the ledger
 	is      state    // before any record: whose it is
 	records [][]byte // nil: there was no room for them; with size it is recent's
 	size    int

@@ -39,8 +39,8 @@ func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	s.c.account.take(s.log, s.tenant, s.state.bytes, s.state.owner)
-	s.room = s.state.bytes
+	s.room = roomFor(s.state.bytes)
+	s.c.account.take(s.state.holding(s.log), s.tenant, s.room, s.state.owner)
 	s.state.owner, s.state.token = s.c.node, s.token
 	s.state.taken++
 	s.setLeading(true)

@@ -1,0 +1,448 @@
+package resume
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/auth"
+)
+
+// step does something at random, for a tenant and a key of it.
+func (w *world) step() {
+	w.now = w.now.Add(time.Duration(w.rng.IntN(100)) * time.Millisecond)
+	g := w.gateways[w.rng.IntN(len(w.gateways))]
+	n := w.rng.IntN(worldTenants)
+	if w.rng.IntN(3) == 0 {
+		n = w.rng.IntN(2)
+	}
+	tenant, id := "t"+strconv.Itoa(n), "order-"+strconv.Itoa(w.rng.IntN(3))
+	if greedy(tenant) || tenant == "t2" || tenant == "t3" {
+		id = "order-" + strconv.Itoa(w.rng.IntN(400))
+	}
+	key := w.keys[tenant][w.rng.IntN(2)]
+	switch p := w.rng.IntN(1000); {
+	case p < 250:
+		w.start(g, key, id)
+	case p < 600:
+		w.emit(g)
+	case p < 750:
+		w.read(g, key, id)
+	case p < 800:
+		w.end(g)
+	case p < 830:
+		w.cancel(g, key, id)
+	case p < 831:
+		w.die(w.rng.IntN(len(w.gateways)))
+	case p < 845:
+		w.lose()
+	default:
+		w.tick()
+	}
+}
+
+// greedy tenants have more of everything.
+func greedy(tenant string) bool { return tenant == "t0" || tenant == "t1" }
+
+// start is Calls.Start.
+func (w *world) start(g *worldGateway, key *auth.Key, id string) {
+	w.serial++
+	body := fmt.Sprint("body ", w.rng.IntN(2))
+	t := &truth{serial: w.serial, tenant: key.Tenant, id: id, key: key.ID, body: body}
+	w.calls[strconv.Itoa(t.serial)] = t
+	if s := g.sessions[w.name(t.tenant, id)]; s != nil {
+		w.join(s.truth, &s.st, t)
+		return
+	}
+	st, log, of, err := w.load(t.tenant, id, false)
+	switch {
+	case err == nil:
+		w.join(of, st, t)
+		g.sessions[w.name(t.tenant, id)] = &worldSession{truth: of, name: w.name(t.tenant, id), log: log, st: *st}
+		return
+	case errors.Is(err, errGap):
+		w.remove(log)
+	case !errors.Is(err, errNoLog) && !errors.Is(err, errNotOurs):
+		return // 410, of a log of its own that was closed
+	}
+	s := &worldSession{truth: t, name: w.name(t.tenant, id), log: w.name(t.tenant, id), token: w.rng.Uint64()}
+	t.old = !greedy(t.tenant) && w.rng.IntN(4) == 0 && w.stream[id] == nil && w.owner(id) == nil
+	if t.old {
+		s.log = id
+	}
+	bytes := int64(1000 + w.rng.IntN(3000))
+	if greedy(t.tenant) {
+		bytes *= 15
+	}
+	s.st = state{tenant: t.tenant, id: id, log: newLogID(), owner: g.node, token: s.token, bytes: bytes,
+		call: &callRecord{tenant: t.tenant, id: id, key: t.key, body: []byte(body), owner: g.node}}
+	if t.old || w.off == "the identity of a log" {
+		s.st.log = logID{}
+	}
+	if !t.old && !w.reserve(g, s, bytes, "new calls ask for room") {
+		return
+	}
+	first := func() error { return w.write(s, &record{token: s.token, call: s.st.call}, bytes, 0) }
+	if w.off == "a call is admitted before it is written" {
+		if first() != nil {
+			w.free(g, s)
+			return
+		}
+	}
+	var ok bool
+	if s.run, ok = w.admit(key); !ok {
+		if w.stream[s.log] != nil {
+			w.broken("a call was refused, and its record is in the log")
+		}
+		w.free(g, s)
+		return
+	}
+	if w.off != "a call is admitted before it is written" && first() != nil {
+		w.stop(s)
+		w.free(g, s)
+		return
+	}
+	s.leads = true
+	g.sessions[s.name] = s
+	w.counts["started"]++
+}
+
+// join is how a request reads a call that is there.
+func (w *world) join(of *truth, st *state, asks *truth) {
+	same := st.call.asks([]byte(asks.body))
+	if w.off == "the body of a request" {
+		same = true
+	}
+	if of.tenant != asks.tenant {
+		w.broken("tenant %s meets the call of tenant %s", asks.tenant, of.tenant)
+	}
+	if same != (of.body == asks.body) {
+		w.broken("409 is not (%t) where it should be", same)
+	}
+	if !same {
+		w.counts["409"]++
+	}
+}
+
+// any gives one of the sessions that lead here.
+func (w *world) any(g *worldGateway) *worldSession {
+	var leads []string
+	for _, name := range slices.Sorted(maps.Keys(g.sessions)) {
+		if g.sessions[name].leads {
+			leads = append(leads, name)
+		}
+	}
+	if len(leads) == 0 {
+		return nil
+	}
+	return g.sessions[leads[w.rng.IntN(len(leads))]]
+}
+
+// emit is session.append.
+func (w *world) emit(g *worldGateway) {
+	s := w.any(g)
+	if s == nil {
+		return
+	}
+	ev := api.Event{Seq: s.st.known + 1, Text: strconv.Itoa(s.truth.serial)}
+	bytes := int64(perMessage + w.rng.IntN(500))
+	if s.truth.tenant == "t0" {
+		bytes *= 50
+	}
+	if !s.closed {
+		var err error
+		if !s.truth.old && !w.reserve(g, s, s.st.bytes+bytes, "answers ask for room") {
+			err = errFull
+		} else {
+			err = w.write(s, &record{token: s.token, events: []api.Event{ev}}, bytes, s.st.last)
+		}
+		switch {
+		case errors.Is(err, errFenced):
+			if l := w.stream[s.log]; l == nil { // lost
+				w.rewrite(s)
+				return
+			}
+			w.stop(s)
+			w.free(g, s)
+			s.leads = false
+			return
+		case err != nil:
+			s.closed = true
+			w.remove(s.log)
+			w.write(s, &record{token: s.token, closed: true}, perMessage, 0) //nolint:errcheck // there is room for a marker
+			w.free(g, s)
+			w.counts["closed"]++
+		default:
+			s.st.bytes += bytes
+		}
+	}
+	s.st.known++
+}
+
+// end ends an answer. Its log is kept for a while.
+func (w *world) end(g *worldGateway) {
+	if s := w.any(g); s != nil {
+		w.finish(g, s)
+	}
+}
+
+func (w *world) finish(g *worldGateway, s *worldSession) {
+	w.stop(s)
+	delete(g.sessions, s.name)
+	s.leads, s.until = false, w.now.Add(worldKeep)
+	if !s.closed && !s.truth.old {
+		g.ledger.reserve(s.st.holding(s.log), tenantToken(s.truth.tenant), s.st.bytes)
+		w.report(g, tenantToken(s.truth.tenant))
+	}
+	if l := w.stream[s.log]; l == nil || l.entries[len(l.entries)-1].writer() == s.token {
+		g.ended = append(g.ended, s)
+	} else {
+		w.free(g, s)
+	}
+}
+
+// read is Calls.Attach, and what the reader gets until now; where the owner is dead, the call is taken over.
+func (w *world) read(g *worldGateway, key *auth.Key, id string) {
+	name := w.name(key.Tenant, id)
+	s := g.sessions[name]
+	if s == nil {
+		st, log, of, err := w.load(key.Tenant, id, true)
+		if err != nil {
+			w.counts["not found"]++
+			return
+		}
+		s = &worldSession{truth: of, name: name, log: log, st: *st}
+		g.sessions[name] = s
+	}
+	if s.truth.tenant != key.Tenant {
+		w.broken("tenant %s reads call %d of tenant %s", key.Tenant, s.truth.serial, s.truth.tenant)
+	}
+	if s.leads {
+		return
+	}
+	if !w.follow(s) {
+		delete(g.sessions, name)
+		return
+	}
+	if w.owner(s.log) == nil {
+		w.takeOver(g, s, key)
+	}
+}
+
+// follow reads what is new in the log; false: the session ends.
+func (w *world) follow(s *worldSession) bool {
+	l := w.stream[s.log]
+	if l == nil {
+		return false // lost, or removed after its time
+	}
+	for _, e := range l.entries {
+		if e.last <= s.st.last {
+			continue
+		}
+		events, err := w.apply(&s.st, e)
+		w.shown(s.truth, events)
+		if err != nil || s.st.gap {
+			w.counts["ended by another log"]++
+			return false
+		}
+	}
+	return true
+}
+
+// takeOver is session.takeOver. The key that started the call is charged.
+func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
+	payer := reader
+	for _, k := range w.keys[reader.Tenant] {
+		if k.ID == s.st.call.key && w.off != "the key that started a call is charged" {
+			payer = k
+		}
+	}
+	run, ok := w.admit(payer)
+	if !ok {
+		return
+	}
+	if payer.ID != s.truth.key && !s.truth.old {
+		w.broken("key %s pays for a call of key %s", payer.ID, s.truth.key)
+	}
+	s.run, s.token, s.closed = run, w.rng.Uint64(), false
+	node := g.node
+	if w.write(s, &record{token: s.token, owner: &node}, perMessage, s.st.last) != nil {
+		w.stop(s)
+		delete(g.sessions, s.name)
+		return
+	}
+	token := tenantToken(s.truth.tenant)
+	from := s.st.owner
+	s.st.bytes += perMessage
+	s.st.owner, s.st.token, s.leads, s.room = g.node, s.token, true, roomFor(s.st.bytes)
+	if s.truth.old {
+		return
+	}
+	g.ledger.take(s.st.holding(s.log), token, s.room, from)
+	w.report(g, token)
+	for _, other := range w.gateways {
+		if other != g && w.off != "a log is counted once" {
+			other.ledger.moved(token, s.room, from)
+		}
+	}
+	for _, gh := range w.ghosts {
+		if gh.node == from && gh.tenant == s.truth.tenant {
+			gh.bytes = max(0, gh.bytes-s.room)
+		}
+	}
+	w.counts["taken over"]++
+}
+
+// cancel is Calls.Cancel: it reaches the gateway that runs the call of that name.
+func (w *world) cancel(g *worldGateway, key *auth.Key, id string) {
+	st, log, of, err := w.load(key.Tenant, id, true)
+	if err != nil || st.call == nil {
+		return
+	}
+	for _, g := range w.gateways {
+		for _, s := range g.sessions {
+			if s.leads && s.log == log {
+				if of.tenant != key.Tenant || s.truth.tenant != key.Tenant {
+					w.broken("tenant %s ends call %d of tenant %s", key.Tenant, s.truth.serial, s.truth.tenant)
+				}
+				w.finish(g, s)
+				w.counts["cancelled"]++
+				return
+			}
+		}
+	}
+}
+
+// die is the death of a gateway. Another one begins in its place.
+func (w *world) die(i int) {
+	g := w.gateways[i]
+	for tenant := range w.keys {
+		w.ghosts = append(w.ghosts, &ghost{g.node, tenant, g.ledger.own[tenantToken(tenant)], w.now.Add(worldLasting + time.Second)})
+	}
+	for _, s := range g.sessions {
+		w.stop(s)
+	}
+	w.gateways[i] = w.gateway()
+	w.counts["died"]++
+	w.reports()
+}
+
+// lose removes records, by no tenant's fault.
+func (w *world) lose() {
+	names := slices.Sorted(maps.Keys(w.stream))
+	if len(names) == 0 {
+		return
+	}
+	log := names[w.rng.IntN(len(names))]
+	l := w.stream[log]
+	l.calls[0].damaged = true
+	w.purge(log, 1+w.rng.IntN(len(l.entries)))
+}
+
+// tick is what happens every second.
+func (w *world) tick() {
+	for _, g := range w.gateways {
+		for len(g.ended) > 0 && w.now.After(g.ended[0].until) {
+			w.sweep(g, g.ended[0])
+			g.ended = g.ended[1:]
+		}
+		for _, s := range g.sessions {
+			if l := w.stream[s.log]; s.leads && l != nil {
+				l.touched = w.now
+			}
+		}
+		g.ledger.forget(w.now.Add(-worldLasting))
+	}
+	w.reports()
+	for log, l := range w.stream {
+		if w.now.Sub(l.touched) > worldLasting {
+			w.remove(log)
+		}
+	}
+	w.ghosts = slices.DeleteFunc(w.ghosts, func(g *ghost) bool { return w.now.After(g.until) })
+}
+
+// worldKeys are two keys for each tenant.
+func worldKeys(t *testing.T) map[string][]*auth.Key {
+	t.Helper()
+	var lines strings.Builder
+	secrets := map[string][]string{}
+	for n := range 2 * worldTenants {
+		tenant := "t" + strconv.Itoa(n%worldTenants)
+		secret, entry := auth.NewKey(tenant)
+		if entry.RequestsPerMinute, entry.Concurrent = 4, 3; greedy(tenant) {
+			entry.RequestsPerMinute, entry.Concurrent = 40, 8
+		}
+		line, err := entry.Line()
+		require.NoError(t, err)
+		lines.WriteString(line)
+		secrets[tenant] = append(secrets[tenant], secret)
+	}
+	path := filepath.Join(t.TempDir(), "keys.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(lines.String()), 0o600))
+	ring, err := auth.Open(path)
+	require.NoError(t, err)
+	keys := map[string][]*auth.Key{}
+	for tenant, all := range secrets {
+		for _, secret := range all {
+			key, err := ring.Authenticate("Bearer " + secret)
+			require.NoError(t, err)
+			keys[tenant] = append(keys[tenant], key)
+		}
+	}
+	return keys
+}
+
+// explore does random operations until a promise is broken.
+func explore(t *testing.T, off string, seed uint64) *world {
+	t.Helper()
+	w := newWorld(off, seed, time.Now().Add(time.Minute), worldKeys(t))
+	for i := range operations {
+		if w.step(); w.err != nil {
+			w.err = fmt.Errorf("operation %d: %w", i, w.err)
+			break
+		}
+	}
+	return w
+}
+
+const operations = 100_000
+
+// TestNoTenantReachesAnother: none reads, ends or evicts another's call, nor gets a 409, 410 or 429 within its own limits.
+func TestNoTenantReachesAnother(t *testing.T) {
+	for seed := range uint64(3) {
+		w := explore(t, "", seed)
+		require.NoError(t, w.err, "seed %d", seed)
+		t.Log(w.counts)
+		for _, event := range []string{"started", "events read", "409", "refused by the limiter", "refused by the ledger", "closed", "taken over",
+			"written again", "cancelled", "died", "ended by another log", "not found"} {
+			require.NotZero(t, w.counts[event], event)
+		}
+	}
+}
+
+// TestEachCheckKeepsTenantsApart: without any one of them, a promise is broken.
+func TestEachCheckKeepsTenantsApart(t *testing.T) {
+	for _, check := range []string{
+		"a log's name has its tenant", "the tenant of a call's record", "the body of a call's record", "the identity of a log", "the body of a request",
+		"the limiter", "a call is admitted before it is written", "the key that started a call is charged",
+		"new calls ask for room", "answers ask for room", "a share is its tenant's", "gateways report", "a gateway inherits reports", "a log is counted once", "the room goes back",
+		"the owner is asked",
+	} {
+		t.Run(check, func(t *testing.T) {
+			w := explore(t, check, 1)
+			t.Log(w.err)
+			require.Error(t, w.err)
+		})
+	}
+}

@@ -1,0 +1,422 @@
+package resume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/auth"
+)
+
+// A world is what decides between tenants, without what carries it out: the keys' limiter, the ids, the logs' records and the
+// ledgers are the program's own, NATS and the engine are a few maps, and time is a number. It
+// knows the truth of every call, and compares what each tenant gets with it.
+
+const (
+	worldTenants  = 8
+	worldGateways = 3
+	worldRoom     = 1 << 20          // of the ledgers: 64 KiB are sure for each tenant
+	worldLasting  = 2 * time.Minute  // of records that nobody writes again, and of reports
+	worldKeep     = 30 * time.Second // of a log after its call's end
+)
+
+// truth is what really happened to one call.
+type truth struct {
+	serial          int
+	tenant, id, key string
+	body            string
+	old             bool // written by the version before
+	damaged         bool // records of its log were lost, by no tenant's fault
+}
+
+// worldLog is one log in the stream.
+type worldLog struct {
+	entries []entry
+	calls   []*truth // of each entry
+	bytes   int64
+	touched time.Time
+}
+
+// worldSession is a session without its goroutine and its tape.
+type worldSession struct {
+	truth  *truth
+	name   string // in the table
+	log    string
+	st     state
+	token  uint64
+	room   int64
+	leads  bool
+	closed bool
+	until  time.Time // ended: its log is kept
+	run    api.Stream
+}
+
+type worldGateway struct {
+	node     string
+	ledger   *ledger
+	sessions map[string]*worldSession
+	ended    []*worldSession
+}
+
+// ghost is what the report of a gateway that died still holds against a tenant.
+type ghost struct {
+	node, tenant string
+	bytes        int64
+	until        time.Time
+}
+
+type world struct {
+	off   string // the check that is taken out
+	rng   *rand.Rand
+	now   time.Time
+	guard api.Engine
+	keys  map[string][]*auth.Key // by tenant
+	seq   uint64
+	bytes int64
+
+	stream   map[string]*worldLog
+	gateways []*worldGateway
+	ghosts   []*ghost
+	serial   int
+	calls    map[string]*truth      // by serial
+	admitted map[string][]time.Time // by key, of the last minute
+	running  map[string]int         // by key
+	counts   map[string]int         // what happened, for the test of the test
+	err      error                  // the first promise that was broken
+}
+
+func (w *world) broken(format string, args ...any) {
+	if w.err == nil {
+		w.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (w *world) gateway() *worldGateway {
+	w.serial++
+	return &worldGateway{node: "g" + strconv.Itoa(w.serial), ledger: func() *ledger {
+		l := newLedger(worldRoom)
+		l.tenants = worldTenants
+		if w.off == "a share is its tenant's" {
+			l.tenants = 1
+		}
+		return l
+	}(), sessions: map[string]*worldSession{}}
+}
+
+// mute is an engine whose answers the world writes itself.
+type mute struct{ api.Engine }
+
+func (mute) Submit(context.Context, *api.Request) (api.Stream, error) { return mute{}, nil }
+func (mute) Next(context.Context) (api.Event, error)                  { return api.Event{}, io.EOF }
+func (mute) Close()                                                   {}
+
+// admit runs a request with a key, and checks that the key's own use alone decides.
+func (w *world) admit(key *auth.Key) (api.Stream, bool) {
+	id := key.ID
+	w.admitted[id] = slices.DeleteFunc(w.admitted[id], func(at time.Time) bool { return w.now.Sub(at) >= time.Minute })
+	lately := len(w.admitted[id])
+	var s api.Stream = mute{}
+	if w.off != "the limiter" {
+		var err error
+		if s, err = w.guard.Submit(auth.WithKey(context.Background(), key), &api.Request{N: 1}); err != nil {
+			if lately < key.RequestsPerMinute && w.running[id] < key.Concurrent {
+				w.broken("429 for key %s, which had %d requests in the last minute and %d running: %v", id, lately, w.running[id], err)
+			}
+			w.counts["refused by the limiter"]++
+			return nil, false
+		}
+	}
+	w.admitted[id] = append(w.admitted[id], w.now)
+	if w.running[id]++; lately+1 > 2*key.RequestsPerMinute || w.running[id] > key.Concurrent {
+		w.broken("key %s had %d requests in a minute, and %d running: its limits are %d and %d", id, lately+1, w.running[id], key.RequestsPerMinute, key.Concurrent)
+	}
+	return s, true
+}
+
+func (w *world) stop(s *worldSession) {
+	if s.run != nil {
+		s.run.Close()
+		s.run = nil
+		w.running[s.truth.key]--
+	}
+}
+
+// name is logName, unless it is taken out.
+func (w *world) name(tenant, id string) string {
+	if w.off == "a log's name has its tenant" {
+		tenant = ""
+	}
+	return logName(tenant, id)
+}
+
+// write appends a record on the usual condition, as JetStream does.
+func (w *world) write(s *worldSession, r *record, bytes int64, last uint64) error {
+	l := w.stream[s.log]
+	var is uint64
+	if l != nil && len(l.entries) > 0 {
+		is = l.entries[len(l.entries)-1].last
+	}
+	switch {
+	case is != last:
+		return errFenced
+	case w.bytes+bytes > 2*worldRoom:
+		if w.within(s.truth.tenant, bytes) {
+			w.broken("tenant %s is within its share, and the stream is full", s.truth.tenant)
+		}
+		return errFull
+	case l == nil:
+		l = &worldLog{}
+		w.stream[s.log] = l
+	}
+	w.seq++
+	if !s.truth.old && w.off != "the identity of a log" {
+		r.log = s.st.log
+	}
+	l.entries = append(l.entries, entry{record: r, first: w.seq, last: w.seq, bytes: bytes})
+	l.calls = append(l.calls, s.truth)
+	l.bytes += bytes
+	l.touched = w.now
+	if w.bytes += bytes; w.bytes > worldRoom {
+		w.broken("the logs take %d bytes, and the shares of all are %d", w.bytes, worldRoom)
+	}
+	s.st.last = w.seq
+	return nil
+}
+
+// purge removes the first n records of a log.
+func (w *world) purge(log string, n int) {
+	l := w.stream[log]
+	if l == nil {
+		return
+	}
+	for _, e := range l.entries[:n] {
+		l.bytes -= e.bytes
+		w.bytes -= e.bytes
+	}
+	l.entries, l.calls = slices.Delete(l.entries, 0, n), slices.Delete(l.calls, 0, n)
+	if len(l.entries) == 0 {
+		delete(w.stream, log)
+	}
+}
+
+// sweep removes the log of an ended call, if the name is still that log's.
+func (w *world) sweep(g *worldGateway, s *worldSession) {
+	w.free(g, s)
+	if l := w.stream[s.log]; l != nil && l.entries[len(l.entries)-1].writer() == s.token {
+		w.remove(s.log)
+	}
+}
+
+func (w *world) remove(log string) {
+	if l := w.stream[log]; l != nil {
+		w.purge(log, len(l.entries))
+	}
+}
+
+// within says whether a tenant surely stays within its share with so many bytes more: what its logs take, and
+// those that a gateway can write again, and what gateways that died had reserved.
+func (w *world) within(tenant string, more int64) bool {
+	sum := more
+	takes := map[string]int64{}
+	for log, l := range w.stream {
+		if l.calls[0].tenant == tenant {
+			takes[log] = roomFor(l.bytes)
+		}
+	}
+	for _, g := range w.gateways {
+		for _, s := range g.sessions {
+			if s.leads && s.truth.tenant == tenant {
+				takes[s.st.holding(s.log)] = s.room
+				delete(takes, s.log)
+			}
+		}
+		for _, s := range g.ended {
+			if s.truth.tenant == tenant {
+				takes[s.st.holding(s.log)] = s.st.bytes
+			}
+		}
+	}
+	for _, bytes := range takes {
+		sum += bytes
+	}
+	for _, g := range w.ghosts {
+		if g.tenant == tenant {
+			sum += g.bytes
+		}
+	}
+	return sum <= worldRoom/2/worldTenants
+}
+
+// reserve is session.grow.
+func (w *world) reserve(g *worldGateway, s *worldSession, bytes int64, check string) bool {
+	if bytes <= s.room {
+		return true
+	}
+	token := tenantToken(s.truth.tenant)
+	if w.off == check {
+		g.ledger.set(s.st.holding(s.log), token, bytes)
+		return true
+	}
+	for _, room := range []int64{roomFor(bytes), bytes} {
+		if g.ledger.reserve(s.st.holding(s.log), token, room) {
+			s.room = room
+			w.report(g, token)
+			return true
+		}
+	}
+	if w.within(s.truth.tenant, bytes) {
+		w.broken("tenant %s is refused %d bytes of its share", s.truth.tenant, bytes)
+	}
+	w.counts["refused by the ledger"]++
+	return false
+}
+
+func (w *world) report(g *worldGateway, token string) {
+	for _, other := range w.gateways {
+		if other != g && w.off != "gateways report" {
+			other.ledger.hear(w.now, g.node, map[string]int64{token: g.ledger.own[token]}, false)
+		}
+	}
+}
+
+// reports are those on all tenants.
+func (w *world) reports() {
+	for _, g := range w.gateways {
+		for _, other := range w.gateways {
+			if other == g || w.off == "gateways report" {
+				continue
+			}
+			other.ledger.hear(w.now, g.node, g.ledger.own, true)
+			for node, r := range g.ledger.silent(w.now.Add(-quiet)) {
+				if w.off != "a gateway inherits reports" {
+					other.ledger.inherit(r.heard, node, r.bytes)
+				}
+			}
+		}
+	}
+}
+
+// free is session.shrink.
+func (w *world) free(g *worldGateway, s *worldSession) {
+	s.room = 0
+	if w.off != "the room goes back" {
+		g.ledger.free(s.st.holding(s.log))
+		w.report(g, tenantToken(s.truth.tenant))
+	}
+}
+
+// apply is state.apply, with or without one of its checks.
+func (w *world) apply(st *state, e entry) ([]api.Event, error) {
+	r := *e.record
+	if r.call != nil {
+		call := *r.call
+		if w.off == "the tenant of a call's record" {
+			call.tenant, call.id = st.tenant, st.id
+		}
+		if w.off == "the body of a call's record" && st.call != nil {
+			call.body = st.call.body
+		}
+		r.call = &call
+	}
+	e.record = &r
+	return st.apply(e)
+}
+
+// load is session.load and, with its questions to the owner, session.read.
+func (w *world) load(tenant, id string, lost bool) (st *state, log string, of *truth, err error) {
+	for _, log = range []string{w.name(tenant, id), id} {
+		st, of, err = w.loadOne(log, tenant, id)
+		again := errors.Is(err, errGap) || lost && errors.Is(err, errNoLog)
+		if owner := w.owner(log); again && owner != nil && w.off != "the owner is asked" {
+			w.rewrite(owner)
+			st, of, err = w.loadOne(log, tenant, id)
+		} else if again && owner != nil && errors.Is(err, errGap) && owner.truth.tenant == tenant {
+			w.broken("410 for tenant %s, and the gateway that has call %d in memory is alive", tenant, owner.truth.serial)
+		}
+		if !errors.Is(err, errNoLog) && !errors.Is(err, errNotOurs) {
+			return st, log, of, err
+		}
+	}
+	return st, w.name(tenant, id), nil, err
+}
+
+func (w *world) loadOne(log, tenant, id string) (st *state, of *truth, err error) {
+	st = &state{tenant: tenant, id: id}
+	l := w.stream[log]
+	if l == nil {
+		return st, nil, errNoLog
+	}
+	for i, e := range l.entries {
+		events, err := w.apply(st, e)
+		if err != nil {
+			return st, l.calls[i], err
+		}
+		if e.record.call != nil {
+			of = l.calls[i]
+		}
+		w.shown(of, events)
+	}
+	return st, of, st.whole()
+}
+
+// shown checks that events are those of the call that somebody reads.
+func (w *world) shown(of *truth, events []api.Event) {
+	for _, ev := range events {
+		is := w.calls[ev.Text]
+		if of == nil || is != of && !(is.old && of.old && is.tenant == of.tenant && is.id == of.id && is.body == of.body) {
+			w.broken("a reader of call %+v gets an event of %+v", of, is)
+		}
+	}
+	w.counts["events read"] += len(events)
+}
+
+// owner is whoever has the call of a log in memory: it leads, or has just ended.
+func (w *world) owner(log string) *worldSession {
+	for _, g := range w.gateways {
+		for _, s := range g.sessions {
+			if s.leads && s.log == log && !s.closed {
+				return s
+			}
+		}
+		for _, s := range g.ended {
+			if s.log == log && !s.closed {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
+// rewrite is session.resync: the owner writes its log again, unless it is another's now.
+func (w *world) rewrite(s *worldSession) {
+	l := w.stream[s.log]
+	if l != nil && l.entries[len(l.entries)-1].writer() != s.token {
+		return
+	}
+	known := s.st.known
+	w.remove(s.log)
+	call := *s.st.call
+	err := w.write(s, &record{token: s.token, call: &call}, s.st.bytes, 0)
+	for seq := uint64(1); err == nil && seq <= known; seq++ {
+		err = w.write(s, &record{token: s.token, events: []api.Event{{Seq: seq, Text: strconv.Itoa(s.truth.serial)}}}, 0, s.st.last)
+	}
+	w.counts["written again"]++
+}
+
+func (e entry) writer() uint64 { return e.record.token }
+
+func newWorld(off string, seed uint64, now time.Time, keys map[string][]*auth.Key) *world {
+	w := &world{off: off, rng: rand.New(rand.NewPCG(seed, 1)), now: now, keys: keys, stream: map[string]*worldLog{}, calls: map[string]*truth{},
+		admitted: map[string][]time.Time{}, running: map[string]int{}, counts: map[string]int{}}
+	w.guard = auth.GuardAt(mute{}, func() time.Time { return w.now })
+	for range worldGateways {
+		w.gateways = append(w.gateways, w.gateway())
+	}
+	return w
+}
