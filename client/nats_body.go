@@ -64,7 +64,7 @@ func (t *natsTransport) upload(ctx context.Context, to string, body []byte) (upl
 	if err == nil {
 		err = json.Unmarshal(answer, &a)
 	}
-	size := min(a.Part, int(t.nc.MaxPayload())-messageHeaders)
+	size := min(a.Part, int(max(t.nc.MaxPayload()-messageHeaders, t.nc.MaxPayload()/2)))
 	if err == nil && size <= 0 {
 		err = fmt.Errorf("found parts of %d bytes, expected 1 or more", size)
 	}

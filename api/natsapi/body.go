@@ -28,6 +28,9 @@ const (
 // partHeaders is the room that a part leaves for its headers, in bytes: they count as payload.
 const partHeaders = 4 << 10
 
+// partSize is the most bytes of a part, on a server with so large messages.
+func partSize(maxPayload int64) int { return int(max(maxPayload-partHeaders, maxPayload/2, 1)) }
+
 // acceptParts is the value of HeaderAccept of a client that joins an answer's parts.
 const acceptParts = "parts"
 
@@ -117,7 +120,7 @@ func (s *Service) openBody(_ context.Context, r *reply, body []byte) {
 		r.fail(api.Invalid("size", `size: expected {"size": bytes of the body}, 1 or more`))
 		return
 	}
-	u := upload{ID: strings.ToLower(rand.Text()), Subjects: s.here, Part: int(s.nc.MaxPayload()) - partHeaders}
+	u := upload{ID: strings.ToLower(rand.Text()), Subjects: s.here, Part: partSize(s.nc.MaxPayload())}
 	if err := s.uploads.open(u.ID, r.key, asked.Size); err != nil {
 		r.fail(err)
 		return
@@ -158,7 +161,7 @@ func (s *Service) body(m *nats.Msg, key string) ([]byte, error) {
 
 // parts sends an answer in several messages, "1/3" and so on.
 func (r *reply) parts(body []byte) {
-	size := int(r.nc.MaxPayload()) - partHeaders
+	size := partSize(r.nc.MaxPayload())
 	n := (len(body) + size - 1) / size
 	for i := range n {
 		part := body[i*size : min((i+1)*size, len(body))]

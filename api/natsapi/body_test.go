@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/stretchr/testify/require"
@@ -16,6 +17,7 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/e2e/natstest"
 )
 
 // asker sends requests with an API key.
@@ -117,24 +119,32 @@ func TestABodyInPartsIsItsKeysOwn(t *testing.T) {
 
 func TestAnAnswerAboveAMessagesSizeComesInParts(t *testing.T) {
 	text := strings.Repeat("0123456789", 20_000)
-	_, nc := start(t, apitest.New(apitest.Say(text)), natsapi.Options{})
-	inbox := nats.NewInbox()
-	sub, err := nc.SubscribeSync(inbox)
-	require.NoError(t, err)
-	m := nats.NewMsg("millrace.v1.completions")
-	m.Reply, m.Data = inbox, []byte(`{"prompt":"x"}`)
-	m.Header.Set(natsapi.HeaderAccept, "parts")
-	require.NoError(t, nc.PublishMsg(m))
-	var whole []byte
-	for i := 1; ; i++ {
-		m := next(t, sub)
-		whole = append(whole, m.Data...)
-		number, of, _ := strings.Cut(m.Header.Get(natsapi.HeaderPart), "/")
-		require.Equal(t, strconv.Itoa(i), number)
-		if number == of {
-			break
-		}
+	for _, most := range []int32{64 << 10, 5000, 1024} { // below the room for headers, too
+		t.Run(strconv.Itoa(int(most)), func(t *testing.T) {
+			srv := natstest.Start(t, &server.Options{MaxPayload: most})
+			s, err := natsapi.Start(natstest.Connect(t, srv), apitest.New(apitest.Say(text)), natsapi.Options{})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, s.Stop(t.Context())) }()
+			nc := natstest.Connect(t, srv)
+			inbox := nats.NewInbox()
+			sub, err := nc.SubscribeSync(inbox)
+			require.NoError(t, err)
+			m := nats.NewMsg("millrace.v1.completions")
+			m.Reply, m.Data = inbox, []byte(`{"prompt":"x"}`)
+			m.Header.Set(natsapi.HeaderAccept, "parts")
+			require.NoError(t, nc.PublishMsg(m))
+			var whole []byte
+			for i := 1; ; i++ {
+				m := next(t, sub)
+				whole = append(whole, m.Data...)
+				number, of, _ := strings.Cut(m.Header.Get(natsapi.HeaderPart), "/")
+				require.Equal(t, strconv.Itoa(i), number)
+				if number == of {
+					break
+				}
+			}
+			require.True(t, json.Valid(whole))
+			require.Contains(t, string(whole), text)
+		})
 	}
-	require.True(t, json.Valid(whole))
-	require.Contains(t, string(whole), text)
 }

@@ -34,6 +34,7 @@ const (
 	natsMostConnections = 8192
 	natsMostSubs        = 4096     // of a connection: one for each stream that it reads
 	natsMostTokens      = 16       // of a subscription's subject
+	natsLeastPayload    = 1 << 20  // nodes need as much
 	natsMostPayload     = 8 << 20  // larger bodies go in parts
 	natsMostPending     = 32 << 20 // bytes that a connection may leave unread before it is closed
 	natsAuthTimeout     = 2 * time.Second
@@ -130,7 +131,7 @@ func natsServerOptions(s *config.Serve) (*server.Options, error) {
 
 // limitNATS bounds what connections may take. Limits of --nats-auth-file stay.
 func limitNATS(o *server.Options, s *config.Serve) {
-	o.MaxPayload = int32(min(s.BodyLimit, natsMostPayload))
+	o.MaxPayload = int32(max(min(s.BodyLimit, natsMostPayload), natsLeastPayload))
 	setDefault(&o.MaxConn, natsConnections(openFiles()))
 	setDefault(&o.MaxSubs, natsMostSubs)
 	setDefault(&o.MaxSubTokens, natsMostTokens)

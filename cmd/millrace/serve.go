@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"go.opentelemetry.io/otel/trace"
@@ -111,25 +112,12 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	var calls *resume.Calls
 	var service atomic.Pointer[natsapi.Service]
 	if s.Roles.Has(cluster.Gateway) {
-		if s.APIKeys == config.NoKeys {
-			log.Warn().Str("http", secure.scheme()+listener.Addr().String()).
-				Msg("no API keys: everybody who reaches this address may ask (--api-keys none)")
-		}
-		stopSharing, err := secure.share(conn, log)
+		h, resumable, stop, err := openGateway(conn, engine, late, secure, tracer, s, log)
 		if err != nil {
 			return fail(err)
 		}
-		defer stopSharing()
-		if calls, err = openResume(conn, engine, secure.keys, s, log); err != nil {
-			return fail(err)
-		}
-		if calls != nil {
-			defer calls.Close()
-		}
-		h, err := httpHandler(engine, late, secure.keys, calls, tracer, s, log)
-		if err != nil {
-			return fail(err)
-		}
+		defer stop()
+		calls = resumable
 		handler.set(h)
 	} else {
 		handler.set(workerHandler(late, secure.keys))
@@ -175,6 +163,34 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		return errors.Join(left, shutdown(late, server, service.Load(), s.Grace, log))
 	})
 	return group.Wait()
+}
+
+// openGateway opens what a gateway has beside its NATS service: limits that hold for all gateways,
+// resumable calls (nil: there are none) and the HTTP interface.
+func openGateway(conn *nats.Conn, engine api.Engine, late *lateEngine, secure *security, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (
+	h http.Handler, calls *resume.Calls, stop func(), err error) {
+	if s.APIKeys == config.NoKeys {
+		log.Warn().Str("http", s.Listen).Msg("no API keys: everybody who reaches this address may ask (--api-keys none)")
+	}
+	stopSharing, err := secure.share(conn, log)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	calls, err = openResume(conn, engine, secure.keys, s, log)
+	stop = func() {
+		if calls != nil {
+			calls.Close()
+		}
+		stopSharing()
+	}
+	if err == nil {
+		h, err = httpHandler(engine, late, secure.keys, calls, tracer, s, log)
+	}
+	if err != nil {
+		stop()
+		return nil, nil, nil, err
+	}
+	return h, calls, stop, nil
 }
 
 // readyPoll is how often a process that starts looks whether it can serve.
