@@ -57,7 +57,7 @@ var journalAPI = []string{
 // foreignAPI is what nobody may use: to end the journal, or to reach another stream.
 var foreignAPI = []string{
 	"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.DELETE.MILLRACE_JOURNAL", "STREAM.MSG.DELETE.MILLRACE_JOURNAL",
-	"STREAM.SNAPSHOT.MILLRACE_JOURNAL", "STREAM.RESTORE.MILLRACE_JOURNAL", "STREAM.CREATE.OTHER", "STREAM.INFO.OTHER", "STREAM.PURGE.OTHER",
+	"STREAM.SNAPSHOT.MILLRACE_JOURNAL", "STREAM.RESTORE.MILLRACE_JOURNAL", "STREAM.CREATE.OTHER", "STREAM.UPDATE.OTHER", "STREAM.INFO.OTHER", "STREAM.PURGE.OTHER",
 	"STREAM.DELETE.OTHER", "STREAM.MSG.GET.OTHER", "DIRECT.GET.OTHER", "CONSUMER.CREATE.OTHER.c", "CONSUMER.LIST.MILLRACE_JOURNAL",
 	"CONSUMER.DURABLE.CREATE.MILLRACE_JOURNAL.c", "STREAM.PEER.REMOVE.MILLRACE_JOURNAL", "ACCOUNT.PURGE.MILLRACE", "SERVER.REMOVE",
 	"STREAM.CREATE.OBJ_millrace-bodies", "STREAM.INFO.OBJ_millrace-bodies",
@@ -244,6 +244,20 @@ func TestGatewaysKeepStreamsInJetStreamAndOthersDoNot(t *testing.T) {
 		_, err := resume.New(natsUser(t, s, user), e, resume.Options{Timeout: 100 * time.Millisecond})
 		require.ErrorContains(t, err, "JetStream", user)
 	}
+}
+
+// TestAGatewayTakesOverTheJournalOfAnEarlierVersion with the permissions that it has.
+func TestAGatewayTakesOverTheJournalOfAnEarlierVersion(t *testing.T) {
+	s := natsServer(t)
+	js, err := jetstream.New(natsUser(t, s, "node"))
+	require.NoError(t, err)
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: resume.Stream, Subjects: []string{"millrace.journal.*"},
+		Storage: jetstream.MemoryStorage, AllowDirect: true, MaxBytes: 1 << 20, Discard: jetstream.DiscardOld})
+	require.NoError(t, err)
+	gateway(t, s, apitest.New(apitest.Say("x")))
+	now, err := js.Stream(t.Context(), resume.Stream)
+	require.NoError(t, err)
+	require.Equal(t, []string{"millrace.journal.>"}, now.CachedInfo().Config.Subjects)
 }
 
 // TestAClientReachesGatewaysOnly tries what deleted the journal and wrote into another caller's
