@@ -8,6 +8,9 @@
 // the draw go the worker of the same conversation, whose caches know it, and the
 // worker in this process, which costs no message, as long as their load is not
 // much higher.
+//
+// What has begun goes on at equals only: see Bond. What is new goes where it would
+// find one, see Router.prefer.
 package route
 
 import (
@@ -23,15 +26,17 @@ type Time = time.Duration
 type Worker struct {
 	Node      string
 	Model     string
-	Local     bool // in this process
-	Draining  bool // takes nothing new
-	Suspected bool // not heard of lately
-	Busy      bool // has sequences
-	LastStep  Time // the last progress while Busy
-	Running   int  // sequences in steps
-	Waiting   int  // sequences in the queue
-	Capacity  int  // sequences of a step, at least 1
-	FreeSlabs int  // of the KV pool, neither used nor promised
+	Numerics  string // digest of its bits, see api.Pin
+	Text      string // digest of the tokenizer of its checkpoint, see api.Pin
+	Local     bool   // in this process
+	Draining  bool   // takes nothing new
+	Suspected bool   // not heard of lately
+	Busy      bool   // has sequences
+	LastStep  Time   // the last progress while Busy
+	Running   int    // sequences in steps
+	Waiting   int    // sequences in the queue
+	Capacity  int    // sequences of a step, at least 1
+	FreeSlabs int    // of the KV pool, neither used nor promised
 }
 
 // Load is the sequences there are for each that a step can hold: over 1, some wait.
@@ -42,6 +47,8 @@ func (w *Worker) Load() float64 {
 // Query is a sequence to place.
 type Query struct {
 	Model        string
+	Numerics     Bond   // of what has begun: only an equal worker goes on with it
+	Text         Bond   // of the prompt's ids: a worker of another checkpoint reads other words
 	Slabs        int    // of KV that it needs
 	Conversation uint64 // see Conversation; 0: none
 	Avoid        string // a node that has just failed it, "" for none: the last resort
@@ -63,33 +70,51 @@ func Default() Config {
 type Router struct {
 	cfg    Config
 	random *rand.Rand
-	usable []int // reused
+	usable []int // reused, as the next
+	kinds  []kind
 }
 
 // New returns a router that draws from random.
 func New(cfg Config, random *rand.Rand) *Router { return &Router{cfg: cfg, random: random} }
 
-// Usable says whether a worker may get sequences of a model.
-func (c Config) Usable(now Time, model string, w *Worker) bool {
-	return w.Model == model && !w.Draining && !w.Suspected && (!w.Busy || now-w.LastStep <= c.StallAfter)
+// Usable says whether a worker may get a sequence.
+func (c Config) Usable(now Time, q *Query, w *Worker) bool {
+	return !w.Draining && c.could(now, q, w)
 }
 
-// Compute returns the index of the worker for a sequence, -1 if none may have it.
+// could is Usable but for one that drains.
+func (c Config) could(now Time, q *Query, w *Worker) bool {
+	return w.Model == q.Model && q.Numerics.Holds(w.Numerics) && q.Text.Holds(w.Text) &&
+		!w.Suspected && (!w.Busy || now-w.LastStep <= c.StallAfter)
+}
+
+// Compute returns the index of the worker for a sequence, -1 if none may have it. One that
+// drains gets only what is bound to its digest and has no other place.
 func (r *Router) Compute(now Time, q Query, workers []Worker) int {
 	r.usable = r.usable[:0]
-	avoided := -1
+	avoided, draining := -1, -1
 	for i := range workers {
+		w := &workers[i]
 		switch {
-		case !r.cfg.Usable(now, q.Model, &workers[i]):
-		case workers[i].Node == q.Avoid && q.Avoid != "":
+		case !r.cfg.could(now, &q, w):
+		case w.Draining:
+			if q.Numerics.Bound {
+				draining = i
+			}
+		case w.Node == q.Avoid && q.Avoid != "":
 			avoided = i
 		default:
 			r.usable = append(r.usable, i)
 		}
 	}
-	if len(r.usable) == 0 {
+	switch {
+	case len(r.usable) > 0:
+	case avoided >= 0:
 		return avoided
+	default:
+		return draining
 	}
+	r.prefer(&q, workers)
 	best := r.two(q, workers)
 	at := &workers[best]
 	if i := r.home(q.Conversation, workers); i >= 0 && within(&workers[i], at, q, r.cfg.ConversationSlack) {
@@ -177,6 +202,7 @@ func Conversation(tenant string, beginning ...string) uint64 {
 
 // Stage is a process with tokenizers or detokenizers.
 type Stage struct {
+	Text  string // digest, see api.Pin
 	Local bool
 	Load  int // messages or sequences in hand
 }

@@ -1,0 +1,72 @@
+package route
+
+import "slices"
+
+// Bond is a digest that a process must have to go on with something. The zero value binds
+// nothing; an empty digest that is bound equals an empty one only.
+type Bond struct {
+	Bound  bool
+	Digest string
+}
+
+// To binds to a digest.
+func To(digest string) Bond { return Bond{true, digest} }
+
+// Holds says whether a process with a digest may have what is bound.
+func (b Bond) Holds(digest string) bool { return !b.Bound || b.Digest == digest }
+
+// kind is workers of the same digests: each goes on with what another one began.
+type kind struct {
+	numerics, text string
+	workers        int
+}
+
+// prefer keeps, of the usable workers, those that have an equal, as long as one of them has
+// room: what begins there survives the loss of its worker.
+func (r *Router) prefer(q *Query, workers []Worker) {
+	r.count(workers)
+	if len(r.kinds) < 2 {
+		return
+	}
+	room := slices.ContainsFunc(r.usable, func(i int) bool { return r.paired(&workers[i]) && hasRoom(&workers[i], q) })
+	if room {
+		r.usable = slices.DeleteFunc(r.usable, func(i int) bool { return !r.paired(&workers[i]) })
+	}
+}
+
+// count counts the kinds of the usable workers.
+func (r *Router) count(workers []Worker) {
+	r.kinds = r.kinds[:0]
+	for _, i := range r.usable {
+		w := &workers[i]
+		if k := r.kind(w); k != nil {
+			k.workers++
+		} else {
+			r.kinds = append(r.kinds, kind{w.Numerics, w.Text, 1})
+		}
+	}
+}
+
+func (r *Router) kind(w *Worker) *kind {
+	for k := range r.kinds {
+		if r.kinds[k].numerics == w.Numerics && r.kinds[k].text == w.Text {
+			return &r.kinds[k]
+		}
+	}
+	return nil
+}
+
+func (r *Router) paired(w *Worker) bool { return r.kind(w).workers > 1 }
+
+// hasRoom says that a sequence would not wait for others.
+func hasRoom(w *Worker, q *Query) bool { return w.Load() < 1 && w.FreeSlabs >= q.Slabs }
+
+// Whole returns the workers that have a pool of the same text digest in each stage: a
+// request that begins there can be served to its end. The list is changed.
+func Whole(workers []Worker, stages ...[]Stage) []Worker {
+	return slices.DeleteFunc(workers, func(w Worker) bool {
+		return slices.ContainsFunc(stages, func(pools []Stage) bool {
+			return !slices.ContainsFunc(pools, func(s Stage) bool { return s.Text == w.Text })
+		})
+	})
+}
