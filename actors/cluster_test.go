@@ -303,7 +303,7 @@ func TestAGatewayThatStopsLeavesItsSequencesToTheNext(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return h.first.Running() == 0 }, patience, time.Millisecond)
 	probe := &msg.Progress{Node: h.worker.name, Seqs: before, Generated: make([]int, len(before))}
-	troubles, strangers := h.first.watch.report(time.Now(), probe, false)
+	troubles, strangers := h.first.watch.report(time.Now(), probe, takers{})
 	require.Empty(t, troubles)
 	require.Empty(t, strangers, "the worker would be told to cancel them")
 	require.NoError(t, h.first.Close(context.Background()))
@@ -353,7 +353,7 @@ func (h *handover) begin(ctx context.Context) (streams []api.Stream) {
 		case h.worker.device.gate <- struct{}{}:
 		default:
 		}
-		return n == 2 // and a beam search
+		return n == 2 && len(l.seqs) == 3 // and a beam search
 	}, patience, time.Millisecond)
 	return streams
 }

@@ -20,7 +20,7 @@ func (a *computeActor) Receive(ctx actor.Context) {
 			return
 		}
 	case *msg.Find:
-		for _, found := range a.loop.ledger.find(m.RequestID) {
+		for _, found := range a.loop.ledger.find(m.RequestID, a.loop.p.cfg.Numerics) {
 			found.Compute = ctx.Self()
 			ctx.Send(m.Reply, found)
 		}

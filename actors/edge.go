@@ -17,7 +17,7 @@ type edge struct {
 	longest time.Duration // wait for the first row of the prompt; 0: no bound
 	size    int
 	batch   int                 // sequences that run at once
-	inside  map[string]*visitor // by the request's id
+	inside  map[string]*visitor // by api.Request.Key
 	places  int                 // of all inside
 	start   time.Time           // of the line's time
 }
@@ -90,25 +90,25 @@ func (e *edge) takePlace(r *api.Request, now time.Time) {
 		e.room.Admit(r.Tenant, r.Weight, v.places)
 	}
 	e.line.Enter(r.Tenant, r.Weight)
-	e.inside[r.ID] = v
+	e.inside[r.Key()] = v
 	e.places += v.places
 }
 
 // begun says that the first row of a request's prompt is computed.
-func (e *edge) begun(id string, now time.Time) {
-	if v := e.inside[id]; v != nil && !v.begun {
+func (e *edge) begun(key string, now time.Time) {
+	if v := e.inside[key]; v != nil && !v.begun {
 		v.begun = true
 		e.line.Start(v.tenant, v.entered.Sub(e.start), now.Sub(e.start))
 	}
 }
 
 // leave takes out a request that has ended.
-func (e *edge) leave(id string) {
-	v := e.inside[id]
+func (e *edge) leave(key string) {
+	v := e.inside[key]
 	if v == nil {
 		return
 	}
-	delete(e.inside, id)
+	delete(e.inside, key)
 	e.places -= v.places
 	if e.room != nil {
 		e.room.Leave(v.tenant, v.places)

@@ -37,10 +37,10 @@ func (e *edgeTest) submit(tenant string, timeout time.Duration) (id string, err 
 		r.Deadline = e.now.Add(timeout)
 	}
 	if err = e.enter(r, e.now); err == nil {
-		e.waiting = append(e.waiting, r.ID)
+		e.waiting = append(e.waiting, r.Key())
 		e.begin()
 	}
-	return r.ID, err
+	return r.Key(), err
 }
 
 // begin lets requests begin while the batch has room.
@@ -210,7 +210,7 @@ func TestAFullEdgeTakesARequestThatAnotherGatewayHad(t *testing.T) {
 	_, err = e.submit("a", 0)
 	require.NotNil(t, err)
 	e.leave(first)
-	e.leave("moved")
+	e.leave((&api.Request{ID: "moved", Tenant: "a"}).Key())
 	require.Zero(t, e.room.Inside())
 	require.Zero(t, e.line.Inside())
 }
@@ -238,12 +238,12 @@ func TestEachChoiceAndEachBeamTakesAPlace(t *testing.T) {
 	enter("f", api.Request{N: 1}, false)
 	enter("g", api.Request{N: 6, Tenant: "other"}, false) // half of the room is the other tenant's share
 	enter("h", api.Request{N: 5, Tenant: "other"}, true)
-	e.leave("a")
+	e.leave((&api.Request{ID: "a"}).Key())
 	enter("i", api.Request{N: 1}, false)
-	e.leave("h")
+	e.leave((&api.Request{ID: "h", Tenant: "other"}).Key())
 	enter("i", api.Request{N: 4}, true)
 	for _, id := range []string{"b", "e", "i", "i"} {
-		e.leave(id)
+		e.leave((&api.Request{ID: id}).Key())
 	}
 	require.Zero(t, e.places)
 	require.Zero(t, e.room.Inside())

@@ -15,6 +15,7 @@ import (
 type journal struct {
 	mu     sync.Mutex
 	events []api.Event
+	read   bool          // by the stream, an event
 	wake   chan struct{} // holds a value when there is something new
 }
 
@@ -41,6 +42,21 @@ func (j *journal) append(e api.Event) {
 	}
 }
 
+// again drops the events and begins anew, if none of them was read or the reader shows
+// nothing before the end: then it is told. False if neither is so.
+func (j *journal) again(buffered bool) bool {
+	j.mu.Lock()
+	read := j.read
+	if !read {
+		j.events = j.events[:0]
+	}
+	j.mu.Unlock()
+	if read && buffered {
+		j.append(api.Event{Restart: true})
+	}
+	return !read || buffered
+}
+
 // done says whether the last event is there.
 func (j *journal) done() bool {
 	j.mu.Lock()
@@ -57,6 +73,7 @@ func (j *journal) at(seq uint64) (e api.Event, ok bool, err error) {
 	n := uint64(len(j.events))
 	switch {
 	case seq <= n:
+		j.read = true
 		return j.events[seq-1], true, nil
 	case n > 0 && j.events[n-1].Done:
 		return api.Event{}, false, io.EOF

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
 )
 
 // ledger is what a worker has in hand, from the moment that a message brings it.
@@ -22,7 +23,9 @@ type ledger struct {
 
 // account is one sequence of the ledger.
 type account struct {
-	request   string
+	request   string // with its tenant
+	text      string // digest of what made prompt
+	prompt    []int32
 	first     int // choice of the request
 	choices   []msg.SeqID
 	watch     *actor.PID // of the sequence's owner
@@ -42,7 +45,7 @@ func (l *ledger) open(g *msg.Generate) bool {
 	if l.seqs[g.Seq] != nil {
 		return false
 	}
-	a := &account{request: g.RequestID, first: g.First, choices: g.Choices, watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
+	a := &account{request: g.RequestID, text: g.Text, prompt: g.Prompt, first: g.First, choices: g.Choices, watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
 	a.generated.Store(int64(len(g.Generated)))
 	l.seqs[g.Seq] = a
 	return true
@@ -60,13 +63,14 @@ func (l *ledger) close(seq msg.SeqID) {
 	delete(l.seqs, seq)
 }
 
-// find lists the sequences of a request.
-func (l *ledger) find(request string) (list []*msg.Found) {
+// find lists the sequences of a request at a worker of a numerics digest.
+func (l *ledger) find(request, numerics string) (list []*msg.Found) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, a := range l.seqs {
 		if a.request == request {
-			list = append(list, &msg.Found{Seqs: a.choices, First: a.first})
+			list = append(list, &msg.Found{Seqs: a.choices, First: a.first,
+				Pin: api.Pin{Numerics: numerics, Text: a.text, Prompt: api.HashPrompt(a.prompt)}})
 		}
 	}
 	return list

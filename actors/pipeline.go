@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/cluster/bridge"
+	"github.com/millrace/millrace/cluster/route"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
@@ -45,7 +46,7 @@ type Config struct {
 	Weights      string        // as Backend
 	Numerics     string        // of compute: digest, see api.Pin
 	Class        string        // of compute: name of the numerics class, for others to see
-	Text         string        // of tokenize and detok: digest, see api.Pin
+	Text         string        // of tokenize, compute and detok: digest of the checkpoint's tokenizer, see api.Pin
 	Sched        sched.Config
 	Tokenizers   int           // actors of the tokeniser pool, 0: 2
 	Detokenizers int           // actors of the detokeniser pool, 0: 2
@@ -79,7 +80,7 @@ type Runner = compute.Runner
 // Pipeline serves requests: an api.Engine where it has the gateway's role.
 type Pipeline struct {
 	cfg      Config
-	node     cluster.Node
+	key      cluster.Key
 	name     string // the node's address
 	system   *actor.ActorSystem
 	registry *cluster.Registry
@@ -113,7 +114,7 @@ type Pipeline struct {
 	beside     sync.WaitGroup
 
 	mu       sync.Mutex
-	requests map[string]*actor.PID
+	requests map[string]*actor.PID // by api.Request.Key, as in edge
 	edge     edge
 	closed   bool
 }
@@ -125,9 +126,10 @@ func New(cfg Config) (*Pipeline, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	node := cluster.NewNode()
+	key := cluster.NewKey()
+	node := key.Node()
 	p := &Pipeline{
-		cfg: cfg, node: node, name: node.String(), created: time.Now(),
+		cfg: cfg, key: key, name: node.String(), created: time.Now(),
 		log:     cfg.Log.With().Stringer("node", node).Logger(),
 		system:  newSystem(cfg.Log),
 		metrics: cfg.Metrics.Model(cfg.ModelID),
@@ -252,7 +254,7 @@ func (p *Pipeline) join() (err error) {
 		}
 	}
 	p.registry, err = cluster.Join(cluster.Config{
-		Conn: p.cfg.Cluster.Conn, Beat: p.cfg.Cluster.Beat, Dead: p.cfg.Cluster.Dead,
+		Conn: p.cfg.Cluster.Conn, Beat: p.cfg.Cluster.Beat, Dead: p.cfg.Cluster.Dead, Key: p.key,
 		Self: p.Member, Metrics: p.cluster, Log: p.log,
 	})
 	if err != nil {
@@ -301,7 +303,7 @@ func (p *Pipeline) Submit(ctx context.Context, r *api.Request) (api.Stream, erro
 	j := newJournal()
 	a := &requestActor{
 		p: p, journal: j, places: make(map[msg.SeqID]*place),
-		state: newRequest(r, m.eos, modelLimits{
+		state: newRequest(r, modelLimits{
 			context: m.context, pool: m.slabs * m.slabTokens, slabTokens: m.slabTokens, vocab: m.vocab,
 		}),
 		log: p.log.With().Str("request", r.ID).Logger(),
@@ -339,11 +341,11 @@ func (p *Pipeline) admit(ctx context.Context, r *api.Request, a *requestActor) (
 	case p.closed:
 		p.metrics.Rejected("shutdown")
 		return nil, errShutdown()
-	case p.requests[r.ID] != nil:
+	case p.requests[r.Key()] != nil:
 		return nil, api.Invalid("id", "request id %q is in use", r.ID)
 	}
 	// Whoever is let in before an outage hears of it by tellAll, others are not let in.
-	if o := p.outage.Load(); o != nil && !p.elsewhere(r.Model, p.name) {
+	if o := p.outage.Load(); o != nil && !p.elsewhere(&route.Query{Model: r.Model}, p.name) {
 		return nil, unavailable(o.err)
 	}
 	p.edge.resize(limit, batch)
@@ -355,23 +357,23 @@ func (p *Pipeline) admit(ctx context.Context, r *api.Request, a *requestActor) (
 	a.span = p.requestSpan(ctx, r)
 	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithMailbox(newMailbox),
 		actor.WithGuardian(endOnFailure)))
-	p.requests[r.ID] = pid
+	p.requests[r.Key()] = pid
 	return pid, nil
 }
 
 // begun says that a request's prompt is begun: it waits no more.
-func (p *Pipeline) begun(id string, at time.Time) {
+func (p *Pipeline) begun(key string, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.edge.begun(id, at)
+	p.edge.begun(key, at)
 }
 
 // ended forgets a request.
-func (p *Pipeline) ended(id string) {
+func (p *Pipeline) ended(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.requests, id)
-	p.edge.leave(id)
+	delete(p.requests, key)
+	p.edge.leave(key)
 }
 
 func errShutdown() error {
@@ -384,7 +386,7 @@ func (p *Pipeline) Ready() error {
 		return errShutdown()
 	}
 	if p.has(cluster.Compute) {
-		if err := p.computes(); err == nil || !p.has(cluster.Gateway) || !p.elsewhere(p.cfg.ModelID, p.name) {
+		if err := p.computes(); err == nil || !p.has(cluster.Gateway) || !p.elsewhere(&route.Query{Model: p.cfg.ModelID}, p.name) {
 			return err
 		}
 	}

@@ -40,7 +40,7 @@ type model struct {
 	slabTokens int
 	vocab      int
 	capacity   int
-	eos        []int32
+	eos        map[string][]int32 // by text digest
 	sampling   sample.Params
 }
 
@@ -57,115 +57,6 @@ func (r *router) init(cfg Config) {
 func (p *Pipeline) members() []*cluster.Member {
 	own := p.offer()
 	return append(p.registry.Others(), &own)
-}
-
-// workers are the members that compute, as package route sees them. What this
-// gateway has sent to a worker counts although the worker's own news is older.
-func (p *Pipeline) workers(members []*cluster.Member) []route.Worker {
-	list := make([]route.Worker, 0, len(members))
-	now := time.Since(p.router.start)
-	for _, m := range members {
-		w := m.Worker
-		if w == nil {
-			continue
-		}
-		local := m.Node == p.name
-		list = append(list, route.Worker{
-			Node: m.Node, Model: m.Model, Local: local,
-			Draining:  m.Draining && !local, // what is in this process finishes here
-			Suspected: w.Down != "", Busy: w.InStep > 0, LastStep: now - w.InStep,
-			Running: w.Running, Waiting: max(w.Waiting, p.watch.sequences(m.Node)-w.Running),
-			Capacity: w.Capacity, FreeSlabs: w.FreeSlabs,
-		})
-	}
-	return list
-}
-
-// placeCompute chooses the worker of a sequence; nil if there is none.
-func (p *Pipeline) placeCompute(q route.Query) *actor.PID {
-	workers := p.workers(p.members())
-	p.router.mu.Lock()
-	i := p.router.route.Compute(time.Since(p.router.start), q, workers)
-	p.router.mu.Unlock()
-	switch {
-	case i < 0:
-		return nil
-	case workers[i].Local:
-		return p.compute
-	}
-	return actor.NewPID(workers[i].Node, computeName)
-}
-
-// workersOf are the compute actors that serve a model.
-func (p *Pipeline) workersOf(model string) (list []*actor.PID) {
-	for _, w := range p.workers(p.members()) {
-		switch {
-		case w.Model != model:
-		case w.Local:
-			list = append(list, p.compute)
-		default:
-			list = append(list, actor.NewPID(w.Node, computeName))
-		}
-	}
-	return list
-}
-
-// elsewhere says whether a worker other than the given one could take a sequence.
-func (p *Pipeline) elsewhere(model, than string) bool {
-	now := time.Since(p.router.start)
-	workers := p.workers(p.members())
-	return slices.ContainsFunc(workers, func(w route.Worker) bool {
-		return w.Node != than && p.router.cfg.Usable(now, model, &w)
-	})
-}
-
-// placeTokenizer chooses a tokenizer; nil if there is none.
-func (p *Pipeline) placeTokenizer(model string) *actor.PID {
-	if len(p.tokenizers) > 0 && model == p.cfg.ModelID {
-		p.tokenizing.Add(1)
-		p.stages.tokenize.Enqueued()
-		return p.tokenizers[p.turn.Add(1)%uint64(len(p.tokenizers))]
-	}
-	return p.placeStage(model, func(m *cluster.Member) *cluster.Pool {
-		if m.Tokenizer == nil {
-			return nil
-		}
-		return &m.Tokenizer.Pool
-	})
-}
-
-// placeDetokenizer chooses a detokenizer; nil if there is none.
-func (p *Pipeline) placeDetokenizer(model string) *actor.PID {
-	if len(p.detokenizers) > 0 && model == p.cfg.ModelID {
-		return p.detokenizers[p.turn.Add(1)%uint64(len(p.detokenizers))]
-	}
-	// Its own news would be old: all that starts within a beat would go to one node.
-	return p.placeStage(model, func(m *cluster.Member) *cluster.Pool {
-		if m.Detok == nil {
-			return nil
-		}
-		return &cluster.Pool{Actors: m.Detok.Actors, Load: p.watch.texts(m.Node)}
-	})
-}
-
-func (p *Pipeline) placeStage(model string, pool func(*cluster.Member) *cluster.Pool) *actor.PID {
-	var stages []route.Stage
-	var at []*cluster.Member
-	members := p.registry.Others()
-	for _, m := range members {
-		if x := pool(m); x != nil && len(x.Actors) > 0 && m.Model == model && !m.Draining {
-			stages = append(stages, route.Stage{Load: x.Load})
-			at = append(at, m)
-		}
-	}
-	p.router.mu.Lock()
-	i := p.router.route.Stage(stages)
-	p.router.mu.Unlock()
-	if i < 0 {
-		return nil
-	}
-	names := pool(at[i]).Actors
-	return actor.NewPID(at[i].Node, names[p.turn.Add(1)%uint64(len(names))])
 }
 
 // series are a model's, for the requests of this gateway.
@@ -218,11 +109,44 @@ func (p *Pipeline) refreshModels() {
 	}
 	for _, m := range members {
 		if x := p.router.models[m.Model]; x != nil && m.Tokenizer != nil {
-			known := *x
-			known.eos = m.Tokenizer.EOS
-			p.router.models[x.id] = &known
+			x.knows(m.Text, m.Tokenizer.EOS)
 		}
 	}
+}
+
+// mostTextDigests bounds the text digests of a model whose end-of-sequence tokens are remembered.
+const mostTextDigests = 64
+
+// knows notes the end-of-sequence tokens of a text digest.
+func (m *model) knows(text string, eos []int32) {
+	if had, known := m.eos[text]; known && slices.Equal(had, eos) {
+		return
+	}
+	fresh := make(map[string][]int32, len(m.eos)+1) // others read the old one
+	if len(m.eos) < mostTextDigests {
+		maps.Copy(fresh, m.eos)
+	}
+	fresh[text] = eos
+	m.eos = fresh
+}
+
+// eos are the end-of-sequence tokens of a model's tokenizers of a text digest; false if none
+// of them was heard.
+func (p *Pipeline) eos(model, text string) (eos []int32, known bool) {
+	if eos, known = p.router.eos(model, text); !known {
+		p.refreshModels() // it may be new
+		eos, known = p.router.eos(model, text)
+	}
+	return eos, known
+}
+
+func (r *router) eos(model, text string) (eos []int32, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.models[model]; m != nil {
+		eos, known = m.eos[text]
+	}
+	return eos, known
 }
 
 // model finds a model. The watch keeps what is known of it up to date; before its first
@@ -273,33 +197,6 @@ func (p *Pipeline) Models() []api.Model {
 	}
 	slices.SortFunc(list, func(a, b api.Model) int { return a.Created.Compare(b.Created) })
 	return list
-}
-
-// serves is nil when every stage of a model is there.
-func (p *Pipeline) serves(model string) error {
-	if p.isClosed() {
-		return errShutdown()
-	}
-	if !p.elsewhere(model, "") {
-		if p.has(cluster.Compute) && model == p.cfg.ModelID {
-			if err := p.computes(); err != nil {
-				return err
-			}
-		}
-		return unavailable(fmt.Errorf("no worker for model %q is there", model))
-	}
-	local := model == p.cfg.ModelID
-	if (!local || len(p.tokenizers) == 0) && !p.hasStage(model, func(m *cluster.Member) bool { return m.Tokenizer != nil }) {
-		return unavailable(fmt.Errorf("no tokenizer for model %q is there", model))
-	}
-	if (!local || len(p.detokenizers) == 0) && !p.hasStage(model, func(m *cluster.Member) bool { return m.Detok != nil }) {
-		return unavailable(fmt.Errorf("no detokenizer for model %q is there", model))
-	}
-	return nil
-}
-
-func (p *Pipeline) hasStage(model string, has func(*cluster.Member) bool) bool {
-	return slices.ContainsFunc(p.registry.Others(), func(m *cluster.Member) bool { return m.Model == model && !m.Draining && has(m) })
 }
 
 // servesAny is nil when at least one model can be served.
@@ -391,7 +288,7 @@ func (p *Pipeline) modelOr(id string) (string, error) {
 
 // call asks a tokenizer.
 func call[Answer any](ctx context.Context, p *Pipeline, model string, question func(*actor.PID) any) (none Answer, err error) {
-	to := p.placeTokenizer(model)
+	to := p.placeTokenizer(model, route.Bond{})
 	if to == nil {
 		return none, unavailable(fmt.Errorf("no tokenizer for model %q is there", model))
 	}

@@ -20,7 +20,7 @@ import (
 type request struct {
 	api     *api.Request
 	limits  modelLimits
-	eos     []int32
+	bond    bond
 	prompt  []int32
 	limit   int // tokens of a choice
 	stop    []int32
@@ -56,17 +56,25 @@ type modelLimits struct {
 	vocab      int
 }
 
-func newRequest(r *api.Request, eos []int32, lim modelLimits) *request {
-	q := &request{api: r, eos: eos, limits: lim, each: 1, moved: r.Resume != nil}
+func newRequest(r *api.Request, lim modelLimits) *request {
+	q := &request{api: r, limits: lim, bond: bondOf(r.Resume), each: 1, moved: r.Resume != nil}
 	if r.Beams != nil {
 		q.each = r.N
 	}
 	return q
 }
 
+// prompt is what a tokenizer made of one, and what its files say.
+type prompt struct {
+	ids  []int32
+	text string  // digest
+	eos  []int32 // end-of-sequence tokens
+}
+
 // tokenized takes the prompt. The request's choices are to be started then; those
 // that another process had ended are not. An error ends the request.
-func (r *request) tokenized(ids []int32) error {
+func (r *request) tokenized(p prompt) error {
+	ids := p.ids
 	if err := checkVocab(r.api, ids, r.limits.vocab); err != nil {
 		return err
 	}
@@ -77,10 +85,13 @@ func (r *request) tokenized(ids []int32) error {
 	if p := r.api.Resume; p != nil && len(p.Choices) != r.api.N {
 		return api.Invalid("resume", "progress of %d choices, expected %d, one for each (n)", len(p.Choices), r.api.N)
 	}
+	if err := r.bond.prompted(ids, p.text); err != nil {
+		return err
+	}
 	r.prompt, r.limit, r.started = ids, limit, true
-	r.stop = r.api.StopTokens
+	r.stop, r.open = r.api.StopTokens, 0
 	if !r.api.IgnoreEOS {
-		r.stop = append(append([]int32(nil), r.stop...), r.eos...)
+		r.stop = append(append([]int32(nil), r.stop...), p.eos...)
 	}
 	r.choices = make([]choice, r.api.N)
 	for i := range r.choices {
@@ -115,6 +126,7 @@ func (r *request) resumed() []api.Event {
 	if len(events) == 0 {
 		events = append(events, api.Event{})
 	}
+	events[0].Pin = r.bond.tell()
 	r.done = true
 	last := &events[len(events)-1]
 	last.Done, last.Usage = true, r.usage()
@@ -158,7 +170,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 		params.Logprobs, params.TopLogprobs = true, r.api.TopLogprobs
 	}
 	gen := &msg.Generate{
-		First: first, RequestID: r.api.Origin(), Prompt: r.prompt, MaxTokens: r.limit,
+		First: first, RequestID: r.api.OriginKey(), Text: r.bond.pin.Text, Prompt: r.prompt, MaxTokens: r.limit,
 		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant, Weight: r.api.Weight, Moved: r.moved,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 	}
@@ -185,11 +197,13 @@ func (r *request) openText(c *choice) *msg.OpenText {
 	return m
 }
 
-// adopt takes over the sequence of choices that wait to be started; false if they do not.
-func (r *request) adopt(first int, seqs []msg.SeqID) bool {
-	if r.done || first%r.each != 0 || first >= len(r.choices) || len(seqs) != r.each || !r.group(first).waiting() {
+// adopt takes over the sequence of choices that wait to be started; false if they do not, or
+// if it was begun with another prompt or elsewhere than at an equal.
+func (r *request) adopt(first int, seqs []msg.SeqID, pin api.Pin) bool {
+	if r.done || first%r.each != 0 || first >= len(r.choices) || len(seqs) != r.each || !r.group(first).waiting() || !r.bond.admits(pin) {
 		return false
 	}
+	r.bond.placed(pin.Numerics)
 	for i := range seqs {
 		r.choices[first+i].seq = seqs[i]
 	}
@@ -230,17 +244,36 @@ func (r *request) lost(seq msg.SeqID, why string) (first int, err error) {
 	if i < 0 || r.done || r.choices[i].ended {
 		return -1, nil
 	}
-	if r.resumes++; r.resumes > mostResumes {
-		return -1, &api.Error{Code: api.CodeUnavailable, Message: fmt.Sprintf(
-			"the request was moved %d times without a new token in between, the last time: %s", mostResumes, strings.ReplaceAll(why, "_", " "))}
+	if err := r.moves(why); err != nil {
+		return -1, err
 	}
-	r.moved = true
 	first = i - i%r.each
 	g := r.group(first)
 	for i := range g {
 		g[i].seq, g[i].redirected = 0, false
 	}
 	return first, nil
+}
+
+// moves counts a further start.
+func (r *request) moves(why string) error {
+	if r.resumes++; r.resumes > mostResumes {
+		return &api.Error{Code: api.CodeUnavailable, Message: fmt.Sprintf(
+			"the request was moved %d times without a new token in between, the last time: %s", mostResumes, strings.ReplaceAll(why, "_", " "))}
+	}
+	r.moved = true
+	return nil
+}
+
+// again has all choices begin again from their prompt, which is to be made ids of again:
+// nothing of them was shown. An error ends the request.
+func (r *request) again() error {
+	if err := r.moves(startedAgain); err != nil {
+		return err
+	}
+	r.bond.again()
+	r.started, r.prompt, r.choices, r.open = false, nil, nil, 0
+	return nil
 }
 
 // tokenLimit is the number of tokens that may be generated after a prompt.
@@ -304,8 +337,9 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 	if t.Token >= 0 {
 		c.tokens, c.redirected = append(c.tokens, t.Token), false
 		e.Tokens = c.tokens[len(c.tokens)-1:]
-		r.resumes = 0
+		r.resumes, r.bond.fixed = 0, true
 	}
+	e.Pin = r.bond.tell()
 	if t.Finish == api.FinishNone {
 		return e, taken
 	}

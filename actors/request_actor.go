@@ -3,6 +3,7 @@ package actors
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -17,18 +18,20 @@ import (
 
 // requestActor owns the journal of one request: it alone says what happened.
 type requestActor struct {
-	p          *Pipeline
-	state      *request
-	journal    *journal
-	log        zerolog.Logger
-	first      time.Time // of the first token
-	series     *metrics.Request
-	span       trace.Span           // of the request; stages are below it
-	places     map[msg.SeqID]*place // of the sequences that run, by the first of their choices
-	avoid      string               // the node that failed a sequence last
-	homeless   time.Time            // since when a sequence has no place; zero: all have
-	tokenizing int                  // times that the prompt was sent to a tokenizer
-	finding    time.Time            // since when sequences of the process that had the request are looked for
+	p        *Pipeline
+	state    *request
+	journal  *journal
+	log      zerolog.Logger
+	first    time.Time // of the first token
+	series   *metrics.Request
+	span     trace.Span           // of the request; stages are below it
+	places   map[msg.SeqID]*place // of the sequences that run, by the first of their choices
+	avoid    string               // the node that failed a sequence last
+	homeless time.Time            // since when a sequence has no place; zero: all have
+	asked    asked                // tokenizers, since the prompt was sent first
+	askAgain time.Time            // when the last of them has had its time
+	bound    atomic.Bool          // for the watch: the answer goes on at equals only
+	finding  time.Time            // since when sequences of the process that had the request are looked for
 }
 
 // place is where a sequence runs.
@@ -52,7 +55,7 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		a.text(ctx, m)
 		msg.Recycle(m)
 	case *msg.Started:
-		a.p.begun(a.state.api.ID, m.At)
+		a.p.begun(a.state.api.Key(), m.At)
 		a.series.Started(m.At, len(a.state.prompt))
 	case *msg.Found:
 		a.adopt(ctx, m)
@@ -62,11 +65,7 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		if time.Since(a.finding) < findFor {
 			return
 		}
-		if a.state.started {
-			a.start(ctx)
-		} else {
-			a.tokenize(ctx)
-		}
+		a.retry(ctx)
 	case *msg.Abandon:
 		a.abandon(ctx, m.Err)
 	case *msg.CancelRequest:
@@ -75,50 +74,6 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		}
 		a.end(ctx, a.state.cancel(m.Err))
 	}
-}
-
-// tokenize sends the prompt to a tokenizer, again if one has not answered. Token
-// ids need none.
-func (a *requestActor) tokenize(ctx actor.Context) {
-	r := a.state.api
-	if r.PromptTokens != nil {
-		a.tokenized(ctx, &msg.Tokenized{Tokens: r.PromptTokens})
-		return
-	}
-	to := a.p.placeTokenizer(r.Model)
-	if to == nil {
-		a.wait(ctx, "tokenizer")
-		return
-	}
-	if a.tokenizing++; a.tokenizing > mostResumes {
-		a.end(ctx, a.state.fail(unavailable(fmt.Errorf("no tokenizer answered, the last of %d was at %s", mostResumes, to.Address))))
-		return
-	}
-	a.homeless = time.Time{}
-	a.p.watch.wait(time.Now(), ctx.Self(), to.Address, min(tokenizeFirst<<(a.tokenizing-1), tokenizeMost))
-	ctx.Send(to, &msg.Tokenize{Reply: ctx.Self(), Input: promptOf(r), Trace: a.span.SpanContext()})
-}
-
-func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
-	if a.state.started { // by the answer of another one
-		return
-	}
-	a.p.watch.waitNoMore(ctx.Self())
-	err := m.Err
-	if err == nil {
-		err = a.state.tokenized(m.Tokens)
-	}
-	if err != nil {
-		a.end(ctx, a.state.fail(err))
-		return
-	}
-	for _, e := range a.state.resumed() {
-		a.event(ctx, e)
-	}
-	if a.state.api.First == "" || !a.find(ctx) {
-		a.start(ctx)
-	}
-	a.log.Debug().Int("prompt_tokens", len(m.Tokens)).Int("max_tokens", a.state.limit).Msg("request tokenised")
 }
 
 // findFor is how long workers may take to say that they have a sequence.
@@ -132,9 +87,9 @@ func (a *requestActor) find(ctx actor.Context) bool {
 		return false
 	}
 	a.finding = time.Now()
-	a.p.watch.wait(a.finding, ctx.Self(), "", 0)
+	a.p.watch.wait(a.finding, ctx.Self(), nil, 0)
 	for _, w := range workers {
-		ctx.Send(w, &msg.Find{RequestID: a.state.api.Origin(), Reply: ctx.Self()})
+		ctx.Send(w, &msg.Find{RequestID: a.state.api.OriginKey(), Reply: ctx.Self()})
 	}
 	return true
 }
@@ -146,89 +101,18 @@ func (a *requestActor) adopt(ctx actor.Context, m *msg.Found) {
 	if a.places[lead] != nil {
 		return
 	}
-	text := a.p.placeDetokenizer(a.state.api.Model)
-	if text == nil || !a.state.adopt(m.First, m.Seqs) {
+	text := a.p.placeDetokenizer(a.state.api.Model, a.state.bond.texts())
+	if text == nil || !a.state.adopt(m.First, m.Seqs, m.Pin) {
 		ctx.Send(m.Compute, &msg.Cancel{Seq: lead})
 		return
 	}
 	a.redirect(ctx, m.Compute, text, m.Seqs)
-	a.p.begun(a.state.api.ID, time.Now())
+	a.p.begun(a.state.api.Key(), time.Now())
 	if len(a.state.waiting()) == 0 {
 		a.finding = time.Time{}
 		a.p.watch.waitNoMore(ctx.Self())
 	}
 	a.log.Info().Str("at", m.Compute.Address).Int("choice", m.First).Msg("a sequence of another process was taken over")
-}
-
-// start starts what waits to be started, each where there is room for it.
-func (a *requestActor) start(ctx actor.Context) {
-	list := a.state.waiting()
-	if len(list) == 0 {
-		return
-	}
-	text := a.p.placeDetokenizer(a.state.api.Model) // one for all choices
-	if text == nil {
-		a.wait(ctx, "detokenizer")
-		return
-	}
-	for _, first := range list {
-		worker := a.p.placeCompute(a.query())
-		if worker == nil {
-			a.wait(ctx, "worker")
-			return
-		}
-		a.startAt(ctx, first, worker, text)
-	}
-	a.homeless = time.Time{}
-	a.p.watch.waitNoMore(ctx.Self())
-}
-
-func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor.PID) {
-	g, open := a.state.start(first, a.p.nextSeq)
-	g.Reply, g.Detok, g.Watch, g.Trace = ctx.Self(), text, a.p.watcher, a.span.SpanContext()
-	a.openTexts(ctx, text, worker, open)
-	a.runs(ctx, worker, text, g.Choices, len(g.Generated))
-	ctx.Send(worker, g)
-}
-
-// runs notes where a sequence does from here on, behind so many tokens.
-func (a *requestActor) runs(ctx actor.Context, worker, text *actor.PID, choices []msg.SeqID, tokens int) {
-	lead := choices[0]
-	a.places[lead] = &place{
-		compute: worker, detok: text, choices: choices,
-		watched: a.p.watch.begin(time.Now(), lead, worker.Address, text.Address, ctx.Self(), tokens),
-	}
-}
-
-// query is what placement has to know of a sequence.
-func (a *requestActor) query() route.Query {
-	r := a.state.api
-	q := route.Query{
-		Model: r.Model, Avoid: a.avoid,
-		Slabs: (len(a.state.prompt) + a.state.limit) / max(a.state.limits.slabTokens, 1),
-	}
-	if len(r.Messages) > 0 {
-		beginning := make([]string, 0, 2)
-		for _, m := range r.Messages[:min(2, len(r.Messages))] {
-			beginning = append(beginning, m.Content)
-		}
-		q.Conversation = route.Conversation(r.Tenant, beginning...)
-	}
-	return q
-}
-
-// wait has the request try again later, and ends it when that took too long.
-func (a *requestActor) wait(ctx actor.Context, what string) {
-	now := time.Now()
-	if a.homeless.IsZero() {
-		a.homeless = now
-		a.log.Warn().Str("for", what).Msg("a request waits")
-	}
-	if waited := now.Sub(a.homeless); waited > a.p.cfg.Cluster.ResumeTimeout {
-		a.end(ctx, a.state.fail(unavailable(fmt.Errorf("no %s was there for %s", what, waited.Round(time.Second)))))
-		return
-	}
-	a.p.watch.wait(now, ctx.Self(), "", 0)
 }
 
 // lost has a sequence go on behind what came of it: where it runs if only its text was
@@ -257,7 +141,7 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 // start again.
 func (a *requestActor) moveText(ctx actor.Context, seq msg.SeqID, why string) bool {
 	lead, at := a.place(seq)
-	text := a.p.placeDetokenizer(a.state.api.Model)
+	text := a.p.placeDetokenizer(a.state.api.Model, a.state.bond.texts())
 	if at == nil || text == nil || !a.state.mayRedirect(seq) {
 		return false
 	}
@@ -341,7 +225,7 @@ func (a *requestActor) place(seq msg.SeqID) (lead msg.SeqID, at *place) {
 // abandon moves what runs in this process, whose worker is gone, or ends the
 // request if there is nowhere to go.
 func (a *requestActor) abandon(ctx actor.Context, err error) {
-	elsewhere := a.p.elsewhere(a.state.api.Model, a.p.name)
+	elsewhere := a.p.elsewhere(&route.Query{Model: a.state.api.Model}, a.p.name)
 	if len(a.places) == 0 && !elsewhere {
 		a.end(ctx, a.state.fail(err))
 		return
@@ -363,7 +247,7 @@ func (a *requestActor) text(ctx actor.Context, m *msg.Text) {
 	if at == nil {
 		return
 	}
-	if m.Lost && a.p.elsewhere(a.state.api.Model, at.compute.Address) {
+	if m.Lost && a.p.elsewhere(&route.Query{Model: a.state.api.Model}, at.compute.Address) {
 		a.lost(ctx, m.Seq, workerFailed)
 		return
 	}
@@ -377,6 +261,7 @@ func (a *requestActor) text(ctx actor.Context, m *msg.Text) {
 	case taken:
 	}
 	if m.Token >= 0 {
+		a.bound.Store(a.state.bond.fixed)
 		at.watched.received.Add(1)
 		a.countToken(e.Choice)
 	}
@@ -411,7 +296,7 @@ func (a *requestActor) end(ctx actor.Context, e api.Event) {
 		a.drop(ctx, seq)
 	}
 	endRequest(a.span, &e)
-	a.p.ended(a.state.api.ID) // before the client can see the end: its next request has room
+	a.p.ended(a.state.api.Key()) // before the client can see the end: its next request has room
 	a.journal.append(e)
 	a.series.Finished(time.Now(), string(e.Finish))
 	line := a.log.Info()

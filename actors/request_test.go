@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 )
 
-func ids() func() msg.SeqID {
+func seqs() func() msg.SeqID {
 	var n msg.SeqID
 	return func() msg.SeqID { n++; return n }
 }
@@ -23,11 +23,11 @@ func apiRequest(n, maxTokens int) *api.Request {
 }
 
 // begin takes a prompt and starts every sequence.
-func begin(t *testing.T, r *request, prompt []int32) []*msg.Generate {
+func begin(t *testing.T, r *request, ids []int32, eos ...int32) []*msg.Generate {
 	t.Helper()
-	require.NoError(t, r.tokenized(prompt))
+	require.NoError(t, r.tokenized(prompt{ids: ids, eos: eos}))
 	require.Empty(t, r.resumed())
-	return startAll(r, ids())
+	return startAll(r, seqs())
 }
 
 func startAll(r *request, nextID func() msg.SeqID) []*msg.Generate {
@@ -51,14 +51,14 @@ func TestARequestThatDoesNotFitIsRefusedWithItsNumbers(t *testing.T) {
 		{"answer is too long", 60, 5, "max_tokens is 5 after a prompt of 60 tokens, expected at most 4"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := newRequest(apiRequest(1, c.maxTokens), nil, lim).tokenized(make([]int32, c.prompt))
+			err := newRequest(apiRequest(1, c.maxTokens), lim).tokenized(prompt{ids: make([]int32, c.prompt)})
 			var e *api.Error
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, api.CodeInvalid, e.Code)
 			require.Contains(t, e.Message, c.message)
 		})
 	}
-	g := begin(t, newRequest(apiRequest(1, 0), nil, lim), make([]int32, 60))
+	g := begin(t, newRequest(apiRequest(1, 0), lim), make([]int32, 60))
 	require.Equal(t, 4, g[0].MaxTokens, "no max_tokens: up to the limit")
 }
 
@@ -66,21 +66,21 @@ func TestIgnoreEOSKeepsTheRequestsOwnStopTokens(t *testing.T) {
 	lim := modelLimits{context: 100, pool: 100, vocab: 10}
 	r := apiRequest(1, 5)
 	r.StopTokens = []int32{9}
-	g := begin(t, newRequest(r, []int32{2, 6}, lim), []int32{1})
+	g := begin(t, newRequest(r, lim), []int32{1}, 2, 6)
 	require.Equal(t, []int32{9, 2, 6}, g[0].StopTokens)
 	r.IgnoreEOS = true
-	g = begin(t, newRequest(r, []int32{2, 6}, lim), []int32{1})
+	g = begin(t, newRequest(r, lim), []int32{1}, 2, 6)
 	require.Equal(t, []int32{9}, g[0].StopTokens)
 }
 
 func TestOnlyTheLastChoiceEndsTheRequestAndUsageCountsAll(t *testing.T) {
-	r := newRequest(apiRequest(2, 5), nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	r := newRequest(apiRequest(2, 5), modelLimits{context: 100, pool: 100, vocab: 10})
 	g := begin(t, r, []int32{1, 2, 3})
 	require.NotEqual(t, g[0].Sampling.Seed, g[1].Sampling.Seed, "choices differ")
 
 	e, v := r.text(&msg.Text{Seq: g[1].Seq, Token: 7, Text: "b", Finish: api.FinishStop})
 	require.Equal(t, taken, v)
-	require.Equal(t, api.Event{Choice: 1, Text: "b", Tokens: []int32{7}, Finish: api.FinishStop}, e)
+	require.Equal(t, api.Event{Choice: 1, Text: "b", Tokens: []int32{7}, Finish: api.FinishStop, Pin: &r.bond.pin}, e)
 	_, v = r.text(&msg.Text{Seq: g[1].Seq, Token: 8, Index: 1})
 	require.Equal(t, ignored, v, "an ended choice gets no more text")
 	_, v = r.text(&msg.Text{Seq: 99, Token: 8})
@@ -94,7 +94,7 @@ func TestOnlyTheLastChoiceEndsTheRequestAndUsageCountsAll(t *testing.T) {
 }
 
 func TestAFailedChoiceFailsTheRequest(t *testing.T) {
-	r := newRequest(apiRequest(2, 5), nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	r := newRequest(apiRequest(2, 5), modelLimits{context: 100, pool: 100, vocab: 10})
 	g := begin(t, r, []int32{1})
 	e, v := r.text(&msg.Text{Seq: g[0].Seq, Token: -1, Finish: api.FinishError, Err: errShutdown()})
 	require.Equal(t, taken, v)
@@ -104,7 +104,7 @@ func TestAFailedChoiceFailsTheRequest(t *testing.T) {
 
 func TestCancelEndsARequestAtOnceAndLeavesItsSequencesToCancel(t *testing.T) {
 	for _, reason := range []error{nil, errShutdown()} {
-		r := newRequest(apiRequest(2, 5), nil, modelLimits{context: 100, pool: 100, vocab: 10})
+		r := newRequest(apiRequest(2, 5), modelLimits{context: 100, pool: 100, vocab: 10})
 		g := begin(t, r, []int32{1})
 		_, _ = r.text(&msg.Text{Seq: g[0].Seq, Token: 7, Text: "a"})
 		e := r.cancel(reason)
@@ -119,9 +119,9 @@ func TestCancelEndsARequestAtOnceAndLeavesItsSequencesToCancel(t *testing.T) {
 }
 
 func TestALostChoiceGoesOnBehindItsTokensAsANewSequence(t *testing.T) {
-	r := newRequest(apiRequest(2, 5), nil, modelLimits{context: 100, pool: 100, vocab: 10})
-	require.NoError(t, r.tokenized([]int32{1, 2}))
-	nextID := ids()
+	r := newRequest(apiRequest(2, 5), modelLimits{context: 100, pool: 100, vocab: 10})
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1, 2}}))
+	nextID := seqs()
 	g := startAll(r, nextID)
 	for i, id := range []int32{7, 8} {
 		_, v := r.text(&msg.Text{Seq: g[1].Seq, Token: id, Index: i})
@@ -158,7 +158,7 @@ func TestALostChoiceGoesOnBehindItsTokensAsANewSequence(t *testing.T) {
 }
 
 func TestATextThatIsLostGoesOnBehindItsTokensWhereItsSequenceRuns(t *testing.T) {
-	r := newRequest(apiRequest(2, 5), nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	r := newRequest(apiRequest(2, 5), modelLimits{context: 100, pool: 100, vocab: 10})
 	g := begin(t, r, []int32{1, 2})
 	for i, id := range []int32{7, 8} {
 		_, _ = r.text(&msg.Text{Seq: g[1].Seq, Token: id, Index: i})
@@ -185,21 +185,21 @@ func TestATextThatIsLostGoesOnBehindItsTokensWhereItsSequenceRuns(t *testing.T) 
 
 	logprobs := apiRequest(1, 5)
 	logprobs.TopLogprobs = 0
-	r = newRequest(logprobs, nil, modelLimits{context: 100, pool: 100, vocab: 10})
+	r = newRequest(logprobs, modelLimits{context: 100, pool: 100, vocab: 10})
 	require.False(t, r.mayRedirect(begin(t, r, []int32{1})[0].Seq), "a worker keeps tokens, not what they were chosen from")
 }
 
 func TestAWaitingChoiceTakesOverItsSequence(t *testing.T) {
 	q := apiRequest(2, 4)
 	q.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: []int32{5, 6}}, {Tokens: []int32{7}, Finish: api.FinishStop}}}
-	r := newRequest(q, nil, modelLimits{context: 100, pool: 100, vocab: 10})
-	require.NoError(t, r.tokenized([]int32{1, 2}))
-	require.False(t, r.adopt(1, []msg.SeqID{31}), "it has ended")
-	require.False(t, r.adopt(2, []msg.SeqID{31}), "there is no such choice")
-	require.False(t, r.adopt(0, []msg.SeqID{30, 31}), "a sequence of two choices")
-	require.True(t, r.adopt(0, []msg.SeqID{30}))
+	r := newRequest(q, modelLimits{context: 100, pool: 100, vocab: 10})
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1, 2}}))
+	require.False(t, r.adopt(1, []msg.SeqID{31}, r.bond.pin), "it has ended")
+	require.False(t, r.adopt(2, []msg.SeqID{31}, r.bond.pin), "there is no such choice")
+	require.False(t, r.adopt(0, []msg.SeqID{30, 31}, r.bond.pin), "a sequence of two choices")
+	require.True(t, r.adopt(0, []msg.SeqID{30}, r.bond.pin))
 	require.Empty(t, r.waiting())
-	require.False(t, r.adopt(0, []msg.SeqID{32}), "it has one")
+	require.False(t, r.adopt(0, []msg.SeqID{32}, r.bond.pin), "it has one")
 	open, from := r.redirect(30)
 	require.Equal(t, 2, from)
 	require.Equal(t, []int32{5, 6}, open[0].History)
@@ -211,9 +211,9 @@ func TestAWaitingChoiceTakesOverItsSequence(t *testing.T) {
 func TestABeamSearchThatIsLostStartsFromNothingAndItsTokensComeOnce(t *testing.T) {
 	q := apiRequest(2, 5)
 	q.Beams = &sample.BeamParams{Width: 2}
-	r := newRequest(q, nil, modelLimits{context: 100, pool: 100, slabTokens: 1, vocab: 10})
-	require.NoError(t, r.tokenized([]int32{1}))
-	nextID := ids()
+	r := newRequest(q, modelLimits{context: 100, pool: 100, slabTokens: 1, vocab: 10})
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1}}))
+	nextID := seqs()
 	g := startAll(r, nextID)
 	require.Len(t, g, 1)
 	_, _ = r.text(&msg.Text{Seq: g[0].Choices[0], Token: 7, Finish: api.FinishStop})
@@ -234,9 +234,9 @@ func TestABeamSearchThatIsLostStartsFromNothingAndItsTokensComeOnce(t *testing.T
 }
 
 func TestARequestThatIsMovedAgainAndAgainWithoutATokenEnds(t *testing.T) {
-	r := newRequest(apiRequest(1, 50), nil, modelLimits{context: 100, pool: 100, vocab: 10})
-	require.NoError(t, r.tokenized([]int32{1}))
-	nextID := ids()
+	r := newRequest(apiRequest(1, 50), modelLimits{context: 100, pool: 100, vocab: 10})
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1}}))
+	nextID := seqs()
 	g := startAll(r, nextID)
 	lose := func() error {
 		_, err := r.lost(g[0].Seq, "its worker is gone")
@@ -257,13 +257,13 @@ func TestARequestThatIsMovedAgainAndAgainWithoutATokenEnds(t *testing.T) {
 
 func TestAnAnswerThatAnotherProcessBeganGoesOn(t *testing.T) {
 	q := apiRequest(3, 4)
-	q.Resume = &api.Progress{Choices: []api.ChoiceProgress{
+	q.Resume = &api.Progress{Pin: api.Pin{Prompt: api.HashPrompt([]int32{1, 2})}, Choices: []api.ChoiceProgress{
 		{Tokens: []int32{5, 6}, Finish: api.FinishStop}, {Tokens: []int32{7}}, {Tokens: []int32{5, 6, 7, 8}},
 	}}
-	r := newRequest(q, nil, modelLimits{context: 100, pool: 100, vocab: 10})
-	require.NoError(t, r.tokenized([]int32{1, 2}))
+	r := newRequest(q, modelLimits{context: 100, pool: 100, vocab: 10})
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1, 2}}))
 	require.Equal(t, []api.Event{{Choice: 2, Finish: api.FinishLength}}, r.resumed(), "nothing is left to generate")
-	g := startAll(r, ids())
+	g := startAll(r, seqs())
 	require.Len(t, g, 1)
 	require.Equal(t, []int32{7}, g[0].Generated)
 	require.Equal(t, q.Sampling.Seed+1, g[0].Sampling.Seed)
@@ -275,9 +275,9 @@ func TestAnAnswerThatAnotherProcessBeganGoesOn(t *testing.T) {
 
 func TestAnAnswerOfWhichOnlyTheEndIsMissingEndsAtOnce(t *testing.T) {
 	q := apiRequest(1, 4)
-	q.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: []int32{5}, Finish: api.FinishStop}}}
-	r := newRequest(q, nil, modelLimits{context: 100, pool: 100, vocab: 10})
-	require.NoError(t, r.tokenized([]int32{1, 2}))
+	q.Resume = &api.Progress{Pin: api.Pin{Prompt: api.HashPrompt([]int32{1, 2})}, Choices: []api.ChoiceProgress{{Tokens: []int32{5}, Finish: api.FinishStop}}}
+	r := newRequest(q, modelLimits{context: 100, pool: 100, vocab: 10})
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1, 2}}))
 	require.Equal(t, []api.Event{{Done: true, Usage: &api.Usage{PromptTokens: 2, CompletionTokens: 1}}}, r.resumed())
 	require.Empty(t, r.waiting())
 }
@@ -285,8 +285,8 @@ func TestAnAnswerOfWhichOnlyTheEndIsMissingEndsAtOnce(t *testing.T) {
 func TestProgressOfAnotherNumberOfChoicesIsRefused(t *testing.T) {
 	q := apiRequest(2, 4)
 	q.Resume = &api.Progress{Choices: make([]api.ChoiceProgress, 1)}
-	r := newRequest(q, nil, modelLimits{context: 100, pool: 100, vocab: 10})
-	require.ErrorContains(t, r.tokenized([]int32{1}), "progress of 1 choices, expected 2")
+	r := newRequest(q, modelLimits{context: 100, pool: 100, vocab: 10})
+	require.ErrorContains(t, r.tokenized(prompt{ids: []int32{1}}), "progress of 1 choices, expected 2")
 }
 
 func TestTheJournalKeepsEveryEventForASlowReader(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster/route"
 )
 
 // probe is an actor that hands over what it gets.
@@ -57,7 +58,7 @@ func TestATokenizerThatPanicsAnswersAndServesOn(t *testing.T) {
 	p := start(t, testConfig(t, d))
 	reply, got := probe(p)
 	for range 4 {
-		p.system.Root.Send(p.placeTokenizer("m"), &msg.Tokenize{Reply: reply, Input: nil})
+		p.system.Root.Send(p.placeTokenizer("m", route.Bond{}), &msg.Tokenize{Reply: reply, Input: nil})
 		require.ErrorContains(t, receive[*msg.Tokenized](t, got).Err, "tokenize stage failed")
 	}
 	requireServes(t, p, d)
@@ -113,7 +114,7 @@ func TestARequestActorThatPanicsTellsItsClientAndFreesItsSequences(t *testing.T)
 	_, err = s.Next(context.Background())
 	require.NoError(t, err)
 	p.mu.Lock()
-	pid := p.requests["r"]
+	pid := p.requests[(&api.Request{ID: "r"}).Key()]
 	p.mu.Unlock()
 	p.system.Root.Send(pid, (*msg.Text)(nil))
 	_, last, err := read(s)

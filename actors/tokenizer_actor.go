@@ -30,7 +30,7 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 		ids, err := encode(a.tok, m.Input, a.p.longest())
 		span.SetAttributes(semconv.GenAIUsageInputTokens(len(ids)))
 		tracing.Fail(span, "invalid_request", err)
-		to, answer = m.Reply, &msg.Tokenized{Tokens: ids, Err: err}
+		to, answer = m.Reply, &msg.Tokenized{Tokens: ids, Text: a.p.cfg.Text, Err: err}
 	case *msg.Detokenize:
 		defer a.answerPanic(ctx, m.Reply)
 		text, err := decode(a.tok, m.Tokens)
@@ -67,6 +67,7 @@ func encode(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, longest int) ([]in
 	text, err := tok.RenderChat(tokenizer.Chat{
 		Messages: r.Messages, Tools: r.Tools, Args: r.TemplateArgs,
 		AddGenerationPrompt: !r.NoGenerationPrompt && !r.ContinueFinal, ContinueFinal: r.ContinueFinal,
+		Clock: r.Clock,
 	})
 	if err != nil {
 		return nil, api.Invalid("messages", "%v", err)
@@ -94,6 +95,7 @@ func promptOf(r *api.Request) *api.TokenizeRequest {
 	return &api.TokenizeRequest{
 		Model: r.Model, Prompt: r.Prompt, AddSpecialTokens: true, Messages: r.Messages, Tools: r.Tools,
 		TemplateArgs: r.TemplateArgs, ContinueFinal: r.ContinueFinal, NoGenerationPrompt: r.NoGenerationPrompt,
+		Clock: r.Arrival,
 	}
 }
 

@@ -40,6 +40,7 @@ const (
 	workerDraining = "worker_draining" //
 	workerForgot   = "worker_forgot"   // reports, but not of this sequence
 	workerFailed   = "worker_failed"   // its device failed
+	startedAgain   = "started_again"   // no equal is there, and nothing of the answer was shown
 	textLost       = "text_lost"       // the worker is ahead of what came, or a token is missing
 	detokDead      = "detok_dead"
 )
@@ -62,8 +63,9 @@ type watch struct {
 // watched is a sequence that runs.
 type watched struct {
 	request  *actor.PID
-	detok    string // node
-	local    bool   // worker and detok are here
+	detok    string       // node
+	local    bool         // worker and detok are here
+	bound    *atomic.Bool // its request goes on at equals only
 	received atomic.Int64
 	heard    time.Time // of it, in a report
 	odd      time.Time // since when report and received contradict each other, unchanged
@@ -73,7 +75,7 @@ type watched struct {
 
 // waiting is a request that waits for another process, or for one to appear.
 type waiting struct {
-	node     string // "": any
+	nodes    []string // that have its prompt, the last one asked at the end; none: it waits for any
 	since    time.Time
 	patience time.Duration
 }
@@ -91,9 +93,10 @@ type trouble struct {
 	lost    *msg.Lost
 }
 
-// begin notes a sequence with so many tokens received before.
-func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, request *actor.PID, received int) *watched {
-	s := &watched{request: request, detok: detok, local: worker == w.self && detok == w.self, heard: now}
+// begin notes a sequence with so many tokens received before. bound says, from now on, whether
+// its request goes on at equals only.
+func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, request *actor.PID, bound *atomic.Bool, received int) *watched {
+	s := &watched{request: request, detok: detok, local: worker == w.self && detok == w.self, bound: bound, heard: now}
 	s.received.Store(int64(received))
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,12 +148,21 @@ func (w *watch) texts(node string) int {
 	return w.detoks[node]
 }
 
-// wait has a request asked to try again when its node is gone or has not answered for so
-// long; with "" each tick.
-func (w *watch) wait(now time.Time, request *actor.PID, node string, patience time.Duration) {
+// wait has a request asked to try again when one of the nodes is gone or the last one has not
+// answered for so long; without nodes each tick.
+func (w *watch) wait(now time.Time, request *actor.PID, nodes []string, patience time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.waiting[request] = &waiting{node, now, patience}
+	w.waiting[request] = &waiting{slices.Clone(nodes), now, patience}
+}
+
+// over says whether a request has waited long enough, or for a node that is gone.
+func (w *watch) over(x *waiting, now time.Time, v view) bool {
+	n := len(x.nodes)
+	if n == 0 || x.nodes[n-1] != w.self && now.Sub(x.since) > x.patience {
+		return true
+	}
+	return slices.ContainsFunc(x.nodes, func(node string) bool { return node != w.self && !v.Alive(node) })
 }
 
 func (w *watch) waitNoMore(request *actor.PID) {
@@ -161,7 +173,7 @@ func (w *watch) waitNoMore(request *actor.PID) {
 
 // report takes a worker's. Strangers are sequences that the worker need not go on
 // with: their requests have ended or moved.
-func (w *watch) report(now time.Time, p *msg.Progress, elsewhere bool) (troubles []trouble, strangers []msg.SeqID) {
+func (w *watch) report(now time.Time, p *msg.Progress, others takers) (troubles []trouble, strangers []msg.SeqID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	seqs := w.workers[p.Node]
@@ -172,7 +184,7 @@ func (w *watch) report(now time.Time, p *msg.Progress, elsewhere bool) (troubles
 			strangers = append(strangers, seq)
 		}
 	}
-	stalled := p.InStep > w.stall && elsewhere
+	stalled := p.InStep > w.stall
 	for seq, s := range seqs {
 		if s.told {
 			continue
@@ -186,7 +198,7 @@ func (w *watch) report(now time.Time, p *msg.Progress, elsewhere bool) (troubles
 			why = workerForgot
 		}
 		switch {
-		case stalled:
+		case stalled && others.take(s):
 			why = workerStalled
 		case s.local:
 			continue // nothing is lost inside a process, however late it is
@@ -211,9 +223,22 @@ func (s *watched) tell(list []trouble, seq msg.SeqID, why string) []trouble {
 
 // view is what a tick asks of the cluster.
 type view interface {
-	Deaf() bool                // this node hears nobody: judge nobody
-	Alive(node string) bool    //
-	draining(node string) bool // a worker, and another one can take over
+	Deaf() bool               // this node hears nobody: judge nobody
+	Alive(node string) bool   //
+	leave(node string) takers // who can take over what a worker that drains has; none if it does not
+}
+
+// takers are the workers that could take over sequences of another one.
+type takers struct {
+	any   bool // one that can begin them again
+	equal bool // one that can continue them
+}
+
+func (t takers) take(s *watched) bool {
+	if s.bound.Load() {
+		return t.equal
+	}
+	return t.any
 }
 
 // tick looks at silence. again lists the requests that should try again.
@@ -238,7 +263,7 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 				continue
 			case dead:
 				why = workerDead
-			case draining[worker] && leave > 0:
+			case leave > 0 && draining[worker].take(s):
 				leave--
 				why = workerDraining
 			case !local && now.Sub(s.heard) > w.silence:
@@ -252,7 +277,7 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 		}
 	}
 	for request, x := range w.waiting {
-		if x.node == "" || x.node != w.self && (!v.Alive(x.node) || now.Sub(x.since) > x.patience) {
+		if w.over(x, now, v) {
 			again = append(again, request)
 		}
 	}
@@ -261,13 +286,15 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 
 // draining asks for the workers that sequences should leave, without the lock: the
 // answer depends on how many sequences each has.
-func (w *watch) draining(v view) map[string]bool {
+func (w *watch) draining(v view) map[string]takers {
 	w.mu.Lock()
 	nodes := slices.Collect(maps.Keys(w.workers))
 	w.mu.Unlock()
-	leave := make(map[string]bool)
+	leave := make(map[string]takers)
 	for _, node := range nodes {
-		leave[node] = node != w.self && v.draining(node)
+		if node != w.self {
+			leave[node] = v.leave(node)
+		}
 	}
 	return leave
 }

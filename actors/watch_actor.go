@@ -6,6 +6,8 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/cluster/route"
 )
 
 // watchActor gets the reports of workers.
@@ -17,8 +19,11 @@ func (a *watchActor) Receive(ctx actor.Context) {
 		return
 	}
 	p := a.p
-	elsewhere := m.InStep > p.cfg.StallAfter && p.elsewhereAny(m.Node)
-	troubles, strangers := p.watch.report(time.Now(), m, elsewhere)
+	var others takers
+	if m.InStep > p.cfg.StallAfter {
+		others = p.takers(m.Node)
+	}
+	troubles, strangers := p.watch.report(time.Now(), m, others)
 	p.tell(troubles)
 	worker := actor.NewPID(m.Node, computeName)
 	for _, seq := range strangers {
@@ -52,32 +57,43 @@ func (p *Pipeline) look() {
 	}
 }
 
-// Deaf, Alive and draining make a Pipeline the watch's view of the cluster.
+// Deaf, Alive and leave make a Pipeline the watch's view of the cluster.
 func (p *Pipeline) Deaf() bool { return p.registry.Deaf() }
 
 // Alive says whether a process was heard lately.
 func (p *Pipeline) Alive(node string) bool { return p.registry.Alive(node) }
 
-func (p *Pipeline) draining(node string) bool {
-	for _, m := range p.registry.Others() {
-		if m.Node == node {
-			return m.Draining && p.elsewhere(m.Model, node)
-		}
+func (p *Pipeline) leave(node string) (none takers) {
+	if m := p.member(node); m == nil || !m.Draining {
+		return none
 	}
-	return false
+	return p.takers(node)
 }
 
-// elsewhereAny says whether another worker serves what a node does.
-func (p *Pipeline) elsewhereAny(node string) bool {
+// takers says who else could take over what a worker has.
+func (p *Pipeline) takers(node string) (t takers) {
+	m := p.member(node)
+	if m == nil || m.Worker == nil {
+		return t
+	}
+	return takers{
+		any:   p.usable(&route.Query{Model: m.Model}, node, p.whole(p.members(), m.Model)),
+		equal: p.elsewhere(&route.Query{Model: m.Model, Numerics: route.To(m.Worker.Numerics)}, node),
+	}
+}
+
+// member is a live node, this one among them.
+func (p *Pipeline) member(node string) *cluster.Member {
 	if node == p.name {
-		return p.elsewhere(p.cfg.ModelID, node)
+		own := p.offer()
+		return &own
 	}
 	for _, m := range p.registry.Others() {
 		if m.Node == node {
-			return p.elsewhere(m.Model, node)
+			return m
 		}
 	}
-	return false
+	return nil
 }
 
 // care reports what this process does for others, and ends what it did for those

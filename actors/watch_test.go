@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,23 +28,24 @@ type testWatch struct {
 	now     time.Time
 	deaf    bool
 	gone    map[string]bool
-	leaving map[string]bool
-	slow    bool // requests: what is in trouble stays where it is
+	leaving map[string]takers
+	bound   *atomic.Bool // of the next sequence
+	slow    bool         // requests: what is in trouble stays where it is
 	pids    map[msg.SeqID]*actor.PID
 }
 
 func newTestWatch() *testWatch {
 	w := &testWatch{
 		watch: newWatch("me", testSilence, testStall), now: time.Unix(1000, 0),
-		gone: map[string]bool{}, leaving: map[string]bool{}, pids: map[msg.SeqID]*actor.PID{},
+		gone: map[string]bool{}, leaving: map[string]takers{}, pids: map[msg.SeqID]*actor.PID{}, bound: &atomic.Bool{},
 	}
 	w.look()
 	return w
 }
 
-func (w *testWatch) Deaf() bool                { return w.deaf }
-func (w *testWatch) Alive(node string) bool    { return !w.gone[node] }
-func (w *testWatch) draining(node string) bool { return w.leaving[node] }
+func (w *testWatch) Deaf() bool               { return w.deaf }
+func (w *testWatch) Alive(node string) bool   { return !w.gone[node] }
+func (w *testWatch) leave(node string) takers { return w.leaving[node] }
 
 // request is the one of a sequence; the watch knows it by its pointer.
 func (w *testWatch) request(seq msg.SeqID) *actor.PID {
@@ -54,7 +56,7 @@ func (w *testWatch) request(seq msg.SeqID) *actor.PID {
 }
 
 func (w *testWatch) runs(seq msg.SeqID, worker, detok string, received int) *watched {
-	return w.begin(w.now, seq, worker, detok, w.request(seq), received)
+	return w.begin(w.now, seq, worker, detok, w.request(seq), w.bound, received)
 }
 
 // look ticks now. The troubles are "1 worker_dead", by sequence.
@@ -77,15 +79,15 @@ func (w *testWatch) pass(d time.Duration) []string {
 
 // says takes a worker's report: sequences and what each has generated.
 func (w *testWatch) says(worker string, generated map[msg.SeqID]int) []string {
-	troubles, _ := w.hears(&msg.Progress{Node: worker}, generated, true)
+	troubles, _ := w.hears(&msg.Progress{Node: worker}, generated, takers{true, true})
 	return troubles
 }
 
-func (w *testWatch) hears(p *msg.Progress, generated map[msg.SeqID]int, elsewhere bool) (troubles []string, strangers []msg.SeqID) {
+func (w *testWatch) hears(p *msg.Progress, generated map[msg.SeqID]int, others takers) (troubles []string, strangers []msg.SeqID) {
 	for seq, n := range generated {
 		p.Seqs, p.Generated = append(p.Seqs, seq), append(p.Generated, n)
 	}
-	list, strangers := w.report(w.now, p, elsewhere)
+	list, strangers := w.report(w.now, p, others)
 	slices.Sort(strangers)
 	return w.describe(list), strangers
 }
@@ -197,7 +199,7 @@ func TestAStepThatDoesNotEndIsTroubleIfThereIsAnotherWorker(t *testing.T) {
 	w.runs(2, "a", "me", 2)
 	w.runs(3, "me", "me", 2)
 	stuck := func(worker string, inStep time.Duration, elsewhere bool) []string {
-		troubles, _ := w.hears(&msg.Progress{Node: worker, InStep: inStep}, map[msg.SeqID]int{1: 2, 2: 2}, elsewhere)
+		troubles, _ := w.hears(&msg.Progress{Node: worker, InStep: inStep}, map[msg.SeqID]int{1: 2, 2: 2}, takers{elsewhere, elsewhere})
 		return troubles
 	}
 	none(t, stuck("a", testStall, true))
@@ -211,7 +213,7 @@ func TestSequencesLeaveADrainingWorkerOfAnotherProcess(t *testing.T) {
 	w.runs(1, "a", "me", 0)
 	w.runs(2, "b", "me", 0)
 	w.runs(3, "me", "me", 0)
-	w.leaving["a"], w.leaving["me"] = true, true // what is here finishes here
+	w.leaving["a"], w.leaving["me"] = takers{true, true}, takers{true, true} // what is here finishes here
 	troubles, _ := w.look()
 	require.Equal(t, []string{"1 worker_draining"}, troubles)
 }
@@ -247,12 +249,12 @@ func TestDeafnessAndALongPausePardonEverybody(t *testing.T) {
 			w := newTestWatch()
 			w.runs(1, "a", "me", 0)
 			w.runs(2, "b", "me", 0)
-			w.wait(w.now, w.request(3), "t", testPatience)
+			w.wait(w.now, w.request(3), []string{"t"}, testPatience)
 			none(t, w.says("b", map[msg.SeqID]int{2: 1}))
 			none(t, w.pass(lostAfter-1)) // one more moment, and its text is lost
-			w.gone["a"], w.leaving["b"], w.gone["t"] = true, true, true
+			w.gone["a"], w.leaving["b"], w.gone["t"] = true, takers{true, true}, true
 			miss(w)
-			w.gone["a"], w.leaving["b"], w.gone["t"] = false, false, false
+			w.gone["a"], w.leaving["b"], w.gone["t"] = false, takers{}, false
 			none(t, w.says("b", map[msg.SeqID]int{2: 1}))
 			none(t, w.pass(lostAfter-1))
 			none(t, w.says("b", map[msg.SeqID]int{2: 1}))
@@ -272,10 +274,10 @@ func TestDeafnessAndALongPausePardonEverybody(t *testing.T) {
 
 func TestAWaitingRequestTriesAgainWhenItsNodeIsGoneOrTooLate(t *testing.T) {
 	w := newTestWatch()
-	w.wait(w.now, w.request(1), "", testPatience)
-	w.wait(w.now, w.request(2), "t", testPatience)
-	w.wait(w.now, w.request(3), "me", testPatience)
-	w.wait(w.now, w.request(4), "u", testPatience)
+	w.wait(w.now, w.request(1), nil, testPatience)
+	w.wait(w.now, w.request(2), []string{"t"}, testPatience)
+	w.wait(w.now, w.request(3), []string{"me"}, testPatience)
+	w.wait(w.now, w.request(4), []string{"u"}, testPatience)
 	again := func() (ids []string) {
 		_, pids := w.look()
 		for _, pid := range pids {
@@ -289,17 +291,17 @@ func TestAWaitingRequestTriesAgainWhenItsNodeIsGoneOrTooLate(t *testing.T) {
 	require.Equal(t, []string{"1", "4"}, again())
 	require.Equal(t, []string{"1", "4"}, again(), "until it waits no more")
 	w.waitNoMore(w.request(1))
-	w.wait(w.now, w.request(4), "t", testPatience)
+	w.wait(w.now, w.request(4), []string{"t"}, testPatience)
 	require.Empty(t, again())
 }
 
 func TestTooLateIsATimeOfEachWaitingRequest(t *testing.T) {
 	w := newTestWatch()
-	w.wait(w.now, w.request(2), "t", testPatience)
+	w.wait(w.now, w.request(2), []string{"t"}, testPatience)
 	none(t, w.pass(testPatience))
 	_, again := w.look()
 	require.Empty(t, again)
-	w.wait(w.now, w.request(4), "t", testPatience)
+	w.wait(w.now, w.request(4), []string{"t"}, testPatience)
 	w.now = w.now.Add(time.Nanosecond)
 	_, again = w.look()
 	require.Equal(t, []*actor.PID{w.request(2)}, again)
@@ -311,10 +313,10 @@ func TestSequencesThatNobodyWaitsForAreReturned(t *testing.T) {
 	w.runs(2, "b", "me", 0)
 	w.runs(3, "a", "me", 0)
 	w.end(3, "a")
-	troubles, strangers := w.hears(&msg.Progress{Node: "a"}, map[msg.SeqID]int{1: 0, 2: 0, 3: 0, 4: 0}, true)
+	troubles, strangers := w.hears(&msg.Progress{Node: "a"}, map[msg.SeqID]int{1: 0, 2: 0, 3: 0, 4: 0}, takers{true, true})
 	none(t, troubles)
 	require.Equal(t, []msg.SeqID{2, 3, 4}, strangers, "what moved, what ended, what never was")
-	_, strangers = w.hears(&msg.Progress{Node: "c"}, map[msg.SeqID]int{1: 0}, true)
+	_, strangers = w.hears(&msg.Progress{Node: "c"}, map[msg.SeqID]int{1: 0}, takers{true, true})
 	require.Equal(t, []msg.SeqID{1}, strangers)
 }
 
@@ -328,11 +330,11 @@ func TestASequenceInTroubleIsNoStrangerUntilItsRequestEndsIt(t *testing.T) {
 	require.Equal(t, []string{"1 detok_dead"}, troubles)
 	troubles, _ = w.look()
 	none(t, troubles)
-	troubles, strangers := w.hears(&msg.Progress{Node: "a", InStep: 2 * testStall}, map[msg.SeqID]int{1: 5}, true)
+	troubles, strangers := w.hears(&msg.Progress{Node: "a", InStep: 2 * testStall}, map[msg.SeqID]int{1: 5}, takers{true, true})
 	none(t, troubles)
 	require.Empty(t, strangers)
 	w.end(1, "a")
-	_, strangers = w.hears(&msg.Progress{Node: "a"}, map[msg.SeqID]int{1: 5}, true)
+	_, strangers = w.hears(&msg.Progress{Node: "a"}, map[msg.SeqID]int{1: 5}, takers{true, true})
 	require.Equal(t, []msg.SeqID{1}, strangers)
 }
 
@@ -342,7 +344,7 @@ func TestSequencesLeaveADrainingWorkerAFewAtATimeAndADeadOneAtOnce(t *testing.T)
 	for seq := range msg.SeqID(many) {
 		w.runs(seq+1, "a", "me", 0)
 	}
-	w.leaving["a"] = true
+	w.leaving["a"] = takers{true, true}
 	list, _ := w.look()
 	require.Len(t, list, many/leaveShare)
 	for left := many - len(list); left > leaveLeast; left -= len(list) {

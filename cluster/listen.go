@@ -36,7 +36,7 @@ func Listen(ctx context.Context, conn *nats.Conn, heartbeat time.Duration, log z
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	begin := time.Now()
-	t := newTable("", 0, begin)
+	t, known := newTable("", 0, begin), newSigners()
 	for {
 		m, err := nextBefore(ctx, sub, begin.Add(t.twoBeats(heartbeat)))
 		switch {
@@ -46,12 +46,9 @@ func Listen(ctx context.Context, conn *nats.Conn, heartbeat time.Duration, log z
 		default:
 			return nil, fmt.Errorf("cluster: %s: %w", BeatSubject, err)
 		}
-		member, err := parseBeat(m.Data)
-		if err != nil {
-			log.Warn().Err(err).Int("bytes", len(m.Data)).Msg("a beat that is none")
-			continue
+		if _, err := hear(time.Now(), t, known, m); err != nil {
+			log.Warn().Err(err).Int("bytes", len(m.Data)).Msg("a beat that is none, or that its node did not send")
 		}
-		t.hear(time.Now(), member)
 	}
 }
 
@@ -80,7 +77,9 @@ func (t *table) twoBeats(expected time.Duration) time.Duration {
 func (t *table) heard(now time.Time) []Heard {
 	list := make([]Heard, 0, len(t.members))
 	for _, e := range t.members {
-		list = append(list, Heard{*e.Member, now.Sub(e.heard)})
+		if !e.left {
+			list = append(list, Heard{*e.Member, now.Sub(e.heard)})
+		}
 	}
 	slices.SortFunc(list, func(a, b Heard) int { return cmp.Compare(a.Node, b.Node) })
 	return list

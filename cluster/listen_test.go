@@ -31,8 +31,30 @@ func connect(t *testing.T, s *server.Server, options ...nats.Option) *nats.Conn 
 	return natstest.Connect(t, s, append(options, nats.NoReconnect(), nats.PermissionErrOnSubscribe(true))...)
 }
 
+// speaker is a node of a test that beats by hand.
+type speaker struct {
+	Key
+	name string
+	said uint64
+}
+
+func newSpeaker() *speaker {
+	k := NewKey()
+	return &speaker{Key: k, name: k.Node().String()}
+}
+
+// beats is its next beat.
+func (s *speaker) beats(t *testing.T, m Member) *nats.Msg {
+	t.Helper()
+	m.Node = s.name
+	data, err := json.Marshal(m)
+	require.NoError(t, err)
+	s.said++
+	return s.sign(s.said, data)
+}
+
 // say publishes beats again and again until the test ends.
-func say(t *testing.T, s *server.Server, beats ...any) {
+func say(t *testing.T, s *server.Server, beats ...func() *nats.Msg) {
 	t.Helper()
 	conn := connect(t, s)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -51,11 +73,7 @@ func say(t *testing.T, s *server.Server, beats ...any) {
 			case <-tick.C:
 			}
 			for _, b := range beats {
-				data, ok := b.([]byte)
-				if !ok {
-					data, _ = json.Marshal(b)
-				}
-				if err := conn.Publish(BeatSubject, data); err != nil {
+				if err := conn.PublishMsg(b()); err != nil {
 					t.Errorf("beat: %v", err)
 					return
 				}
@@ -66,17 +84,26 @@ func say(t *testing.T, s *server.Server, beats ...any) {
 
 func TestWhoListensHearsEveryNodeAndPassesOverWhatIsNoBeat(t *testing.T) {
 	s := natsServer(t)
-	worker := Member{Node: "b", Roles: []Role{Compute}, Host: "h", Process: 7, Model: "m", Draining: true,
+	a, b, c := newSpeaker(), newSpeaker(), newSpeaker()
+	worker := Member{Node: b.name, Roles: []Role{Compute}, Host: "h", Process: 7, Model: "m", Draining: true,
 		Worker: &Worker{Backend: "cpu", Weights: "int8", Running: 3, Capacity: 64, InStep: time.Second}}
-	say(t, s, worker, Member{Node: "a", Roles: []Role{Gateway}}, Member{Node: "c", Left: true}, []byte("{"), Member{})
+	say(t, s,
+		func() *nats.Msg { return b.beats(t, worker) },
+		func() *nats.Msg { return a.beats(t, Member{Roles: []Role{Gateway}}) },
+		func() *nats.Msg { return c.beats(t, Member{Left: true}) },
+		func() *nats.Msg { return &nats.Msg{Subject: BeatSubject, Data: []byte(`{"node":"x"}`)} },
+		func() *nats.Msg { return a.sign(1<<40, []byte("{")) },
+	)
 	var log bytes.Buffer
 	heard, err := Listen(t.Context(), connect(t, s), time.Second, zerolog.New(&log))
 	require.NoError(t, err)
-	require.Len(t, heard, 2)
-	require.Equal(t, "a", heard[0].Node)
-	require.Equal(t, worker, heard[1].Member)
+	found := map[string]Member{}
+	for _, h := range heard {
+		found[h.Node] = h.Member
+	}
+	require.Equal(t, map[string]Member{a.name: {Node: a.name, Roles: []Role{Gateway}}, b.name: worker}, found)
 	require.Contains(t, log.String(), "unexpected end of JSON input")
-	require.Contains(t, log.String(), "found no node")
+	require.Contains(t, log.String(), "Millrace-Key: found 0 characters, expected 43")
 }
 
 func TestWhoListensInSilenceHearsNobody(t *testing.T) {

@@ -7,8 +7,6 @@
 package cluster
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"time"
@@ -16,16 +14,9 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 )
 
-// Node is the number of a process, drawn when it starts: one that comes back is a
-// new one.
+// Node is the number of a process, of the Key that it makes when it starts: one that comes
+// back is a new one.
 type Node uint32
-
-// NewNode draws a number.
-func NewNode() Node {
-	var b [4]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return Node(max(binary.BigEndian.Uint32(b[:]), 1))
-}
 
 // String is the node's address in subjects, PIDs and logs.
 func (n Node) String() string { return fmt.Sprintf("n%08x", uint32(n)) }
@@ -60,7 +51,7 @@ type Member struct {
 	Left     bool      `json:"left,omitempty"`     // its last word
 
 	Model      string        `json:"model,omitempty"` // of tokenize, compute and detok
-	Text       string        `json:"text,omitempty"`  // digest of tokenizer and template, of tokenize and detok; see api.Pin
+	Text       string        `json:"text,omitempty"`  // digest of the checkpoint's tokenizer and template, see api.Pin
 	Tokenizer  *Tokenizer    `json:"tokenizer,omitempty"`
 	Worker     *Worker       `json:"worker,omitempty"`
 	Detok      *Pool         `json:"detok,omitempty"`

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,15 +15,17 @@ import (
 	"github.com/millrace/millrace/metrics"
 )
 
-// BeatSubject is where every node says what it is.
-const BeatSubject = "millrace.registry.beat"
+// BeatSubject is where every node says what it is, signed. Processes from before the
+// signatures use another subject: they and those after them do not see each other.
+const BeatSubject = "millrace.registry.v2.beat"
 
 // Each node listens at its name behind aliveSubject, and answers nothing: a node whose
 // beat is late is asked there, and the NATS server knows at once whether anybody
-// listens. Its word that nobody does comes to who asked behind goneSubject.
+// listens. Its word that nobody does comes to who asked behind goneSubject, with the random
+// word of the question: nobody else can say it who was not asked.
 const (
 	aliveSubject = "millrace.registry.alive." // + node
-	goneSubject  = "millrace.registry.gone."  // + who asks, and the node
+	goneSubject  = "millrace.registry.gone."  // + who asks, the node and the word
 )
 
 // Defaults of Config.
@@ -36,7 +39,8 @@ type Config struct {
 	Conn    *nats.Conn    // nil: this node is alone
 	Beat    time.Duration // between two beats; 0: DefaultBeat
 	Dead    time.Duration // a node is taken for dead after so much silence; 0: DefaultDead
-	Self    func() Member // is called for every beat, from any goroutine
+	Key     Key           // of this node, see NewKey
+	Self    func() Member // is called for every beat, from any goroutine; its Node is the Key's
 	Metrics *metrics.Cluster
 	Log     zerolog.Logger
 }
@@ -49,10 +53,15 @@ type Registry struct {
 	quit chan struct{}
 	done sync.WaitGroup
 	once sync.Once
+	lies zerolog.Logger // of beats that are none or are forged: some of them
 
-	mu    sync.RWMutex
-	table *table
-	left  bool
+	saying sync.Mutex // held over a beat of ours: they go out in order
+	said   uint64     // beats
+
+	mu      sync.RWMutex
+	table   *table
+	signers *signers
+	left    bool
 }
 
 // Join begins to beat and to listen.
@@ -63,13 +72,16 @@ func Join(cfg Config) (*Registry, error) {
 	if cfg.Dead == 0 {
 		cfg.Dead = DefaultDead
 	}
-	self := cfg.Self().Node
-	r := &Registry{cfg: cfg, self: self, quit: make(chan struct{}), table: newTable(self, cfg.Dead, time.Now())}
+	self := cfg.Key.Node().String()
+	r := &Registry{
+		cfg: cfg, self: self, quit: make(chan struct{}), table: newTable(self, cfg.Dead, time.Now()), signers: newSigners(),
+		lies: cfg.Log.Sample(&zerolog.BurstSampler{Burst: 3, Period: 10 * time.Second}),
+	}
 	if cfg.Conn == nil {
 		return r, nil
 	}
 	for subject, handle := range map[string]nats.MsgHandler{
-		BeatSubject: r.hear, aliveSubject + self: func(*nats.Msg) {}, goneSubject + self + ".*": r.gone,
+		BeatSubject: r.hear, aliveSubject + self: func(*nats.Msg) {}, goneSubject + self + ".*.*": r.gone,
 	} {
 		sub, err := cfg.Conn.Subscribe(subject, handle)
 		if err != nil {
@@ -109,13 +121,13 @@ func (r *Registry) run() {
 
 // ask asks whether the nodes whose beat is late are still there.
 func (r *Registry) ask(now time.Time) {
-	r.mu.RLock()
-	late := r.table.late(now)
-	r.mu.RUnlock()
-	for _, node := range late {
-		err := r.cfg.Conn.PublishRequest(aliveSubject+node, goneSubject+r.self+"."+node, nil)
+	r.mu.Lock()
+	late := r.table.late(now, rand.Text)
+	r.mu.Unlock()
+	for _, q := range late {
+		err := r.cfg.Conn.PublishRequest(aliveSubject+q.node, goneSubject+r.self+"."+q.node+"."+q.word, nil)
 		if err != nil {
-			r.cfg.Log.Debug().Err(err).Str("member", node).Msg("a late node was not asked") // its silence will tell
+			r.cfg.Log.Debug().Err(err).Str("member", q.node).Msg("a late node was not asked") // its silence will tell
 		}
 	}
 }
@@ -127,9 +139,9 @@ func (r *Registry) gone(m *nats.Msg) {
 	if m.Header.Get("Status") != nobody {
 		return
 	}
-	node := strings.TrimPrefix(m.Subject, goneSubject+r.self+".")
+	node, word, _ := strings.Cut(strings.TrimPrefix(m.Subject, goneSubject+r.self+"."), ".")
 	r.mu.Lock()
-	was := r.table.gone(time.Now(), node)
+	was := r.table.gone(time.Now(), question{node, word})
 	r.mu.Unlock()
 	if was {
 		r.cfg.Log.Warn().Str("member", node).Msg("a node is gone")
@@ -141,13 +153,16 @@ func (r *Registry) Beat() {
 	if r.cfg.Conn == nil {
 		return
 	}
+	r.saying.Lock()
+	defer r.saying.Unlock()
 	m := r.cfg.Self()
 	r.mu.RLock()
-	m.BeatsEvery, m.Left = r.cfg.Beat, r.left
+	m.Node, m.BeatsEvery, m.Left = r.self, r.cfg.Beat, r.left
 	r.mu.RUnlock()
 	data, err := json.Marshal(&m)
 	if err == nil {
-		err = r.cfg.Conn.Publish(BeatSubject, data)
+		r.said++
+		err = r.cfg.Conn.PublishMsg(r.cfg.Key.sign(r.said, data))
 	}
 	if err != nil {
 		r.cfg.Log.Debug().Err(err).Msg("a beat was not sent") // others will notice, and so do we: no echo
@@ -155,30 +170,39 @@ func (r *Registry) Beat() {
 }
 
 func (r *Registry) hear(m *nats.Msg) {
-	member, err := parseBeat(m.Data)
-	if err != nil {
-		r.cfg.Metrics.Dropped("beat", 1)
-		r.cfg.Log.Warn().Err(err).Int("bytes", len(m.Data)).Msg("a beat that is none")
-		return
-	}
+	now := time.Now()
 	r.mu.Lock()
-	joined := r.table.hear(time.Now(), member)
+	member, err := hear(now, r.table, r.signers, m)
 	r.mu.Unlock()
-	if joined {
+	switch {
+	case err == nil && member != nil:
 		r.cfg.Log.Info().Str("member", member.Node).Any("roles", member.Roles).Str("model", member.Model).Msg("a node is there")
+	case errors.Is(err, errNoBeat):
+		r.cfg.Metrics.Dropped("beat", 1)
+		r.lies.Warn().Err(err).Int("bytes", len(m.Data)).Msg("a beat that is none")
+	case err != nil:
+		r.cfg.Metrics.Dropped("forged_beat", 1)
+		r.lies.Warn().Err(err).Msg("a beat that its node did not send, or not now")
 	}
 }
 
-func parseBeat(data []byte) (m Member, err error) {
-	if err = json.Unmarshal(data, &m); err == nil && m.Node == "" {
-		err = errors.New("found no node, expected its name")
+// hear takes what came on the beats' subject. It returns the member if it has joined.
+func hear(now time.Time, t *table, s *signers, m *nats.Msg) (joined *Member, err error) {
+	b, err := readBeat(m)
+	if err != nil {
+		return nil, err
 	}
-	return m, err
+	member, err := s.open(now, b)
+	if err != nil || !t.hear(now, member) {
+		return nil, err
+	}
+	return &member, nil
 }
 
 func (r *Registry) judge(now time.Time) {
 	r.mu.Lock()
 	silent := r.table.tick(now)
+	r.signers.forget(now, remember)
 	live, silentCount := r.table.live(), r.table.silentCount()
 	r.mu.Unlock()
 	for _, node := range silent {
@@ -212,6 +236,13 @@ func (r *Registry) Alive(node string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.table.alive(node)
+}
+
+// Died says whether a node was heard and is gone without a goodbye. It is not known for long.
+func (r *Registry) Died(node string) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.table.died(node)
 }
 
 // Deaf says that this node does not even hear itself: nobody can be judged.

@@ -15,33 +15,37 @@ import (
 func TestADeadProcessIsNoticedByItsConnection(t *testing.T) {
 	const wait, beat, dead = 20 * time.Second, 10 * time.Millisecond, time.Hour
 	s := natsServer(t)
-	join := func(node string) (*Registry, *nats.Conn) {
+	join := func() (*Registry, *nats.Conn) {
 		conn := connect(t, s)
 		r, err := Join(Config{
-			Conn: conn, Beat: beat, Dead: dead, Self: func() Member { return Member{Node: node} },
+			Conn: conn, Beat: beat, Dead: dead, Key: NewKey(), Self: func() Member { return Member{} },
 			Metrics: metrics.New(metrics.Build{}).Cluster(), Log: zerolog.Nop(),
 		})
 		require.NoError(t, err)
 		t.Cleanup(r.Leave)
 		return r, conn
 	}
-	a, _ := join("a")
-	_, killed := join("b")
+	a, _ := join()
+	b, killed := join()
+	c := newSpeaker()
 	silent := connect(t, s) // listens, as a process that was stopped does
 	asked := make(chan *nats.Msg, 64)
-	_, err := silent.ChanSubscribe(aliveSubject+"c", asked)
+	_, err := silent.ChanSubscribe(aliveSubject+c.name, asked)
 	require.NoError(t, err)
-	require.NoError(t, silent.Publish(BeatSubject, []byte(`{"node":"c","beats_every":10000000}`)))
-	require.Eventually(t, func() bool { return a.Alive("b") && a.Alive("c") }, wait, time.Millisecond)
+	require.NoError(t, silent.PublishMsg(c.beats(t, Member{BeatsEvery: beat})))
+	require.Eventually(t, func() bool { return a.Alive(b.self) && a.Alive(c.name) }, wait, time.Millisecond)
 	killed.Close()
-	require.Eventually(t, func() bool { return !a.Alive("b") }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return !a.Alive(b.self) }, wait, time.Millisecond)
 	for range 3 {
 		<-asked
 	}
-	require.True(t, a.Alive("c"))
-	require.NoError(t, silent.Publish(goneSubject+"a.c", nil), "not the server's word")
+	require.True(t, a.Alive(c.name))
+	require.True(t, a.Died(b.self))
+	forged := &nats.Msg{Subject: goneSubject + a.self + "." + c.name + ".x", Header: nats.Header{"Status": {"503"}}}
+	require.NoError(t, silent.PublishMsg(forged), "not the answer to a question")
+	require.NoError(t, silent.Publish((<-asked).Reply, nil), "not the server's word")
 	require.NoError(t, silent.Flush())
 	<-asked
 	<-asked
-	require.True(t, a.Alive("c"))
+	require.True(t, a.Alive(c.name))
 }

@@ -25,7 +25,12 @@ type entry struct {
 	*Member
 	heard  time.Time
 	silent bool
+	left   bool   // with a goodbye; silent, too
+	word   string // of the question whether it is there, since its beat is late
 }
+
+// question asks whether a node is there. Its answer has the same word.
+type question struct{ node, word string }
 
 // forget is how long a silent node is kept, to be seen.
 const forget = time.Minute
@@ -45,7 +50,7 @@ func (t *table) hear(now time.Time, m Member) (joined bool) {
 		return false
 	}
 	if m.Left {
-		delete(t.members, m.Node)
+		t.members[m.Node] = &entry{Member: &m, heard: now, silent: true, left: true}
 		t.take(m.Node)
 		return false
 	}
@@ -90,15 +95,20 @@ func (t *table) tick(now time.Time) (silent []string) {
 	return silent
 }
 
-// late lists the nodes whose beat should have come: worth a question.
-func (t *table) late(now time.Time) (nodes []string) {
+// late asks for the nodes whose beat should have come. A question keeps its word until the
+// node is heard: its answer may come after the next question.
+func (t *table) late(now time.Time, word func() string) (list []question) {
 	for node, e := range t.members {
-		if t.isLate(now, e) {
-			nodes = append(nodes, node)
+		if !t.isLate(now, e) {
+			continue
 		}
+		if e.word == "" {
+			e.word = word()
+		}
+		list = append(list, question{node, e.word})
 	}
-	slices.Sort(nodes)
-	return nodes
+	slices.SortFunc(list, func(a, b question) int { return cmp.Compare(a.node, b.node) })
+	return list
 }
 
 // isLate: not while the fault may be near. Behind a restart of the NATS server, others need
@@ -108,14 +118,15 @@ func (t *table) isLate(now time.Time, e *entry) bool {
 		now.Sub(t.echo) <= t.dead/2 && now.Sub(t.back) > 2*t.dead
 }
 
-// gone notes that nobody listens for a late node any more. It returns whether that is new.
-func (t *table) gone(now time.Time, node string) bool {
-	e := t.members[node]
-	if e == nil || !t.isLate(now, e) {
+// gone takes the answer that nobody listens for a late node any more. It returns whether that
+// is new.
+func (t *table) gone(now time.Time, q question) bool {
+	e := t.members[q.node]
+	if e == nil || !t.isLate(now, e) || e.word == "" || q.word != e.word {
 		return false
 	}
 	e.silent = true
-	t.take(node)
+	t.take(q.node)
 	return true
 }
 
@@ -160,9 +171,15 @@ func (t *table) alive(node string) bool {
 	return node == t.self || e != nil && !e.silent
 }
 
+// died says whether a node is silent that has not said goodbye.
+func (t *table) died(node string) bool {
+	e := t.members[node]
+	return e != nil && e.silent && !e.left
+}
+
 func (t *table) silentCount() (n int) {
 	for _, e := range t.members {
-		if e.silent {
+		if e.silent && !e.left {
 			n++
 		}
 	}

@@ -40,6 +40,8 @@ func TestANodeIsLiveWhileItIsHeard(t *testing.T) {
 	require.True(t, x.alive("b"))
 	x.hear(at, Member{Node: "b", Left: true})
 	require.False(t, x.alive("b"), "it left")
+	require.False(t, x.died("b"), "with a goodbye")
+	require.False(t, x.died("never seen"))
 	require.Zero(t, x.silentCount())
 }
 
@@ -87,6 +89,15 @@ func TestALateNodeForWhichNobodyListensIsGoneAtOnce(t *testing.T) {
 	const beat, dead = 250 * time.Millisecond, time.Second
 	at := time.Unix(1000, 0)
 	x := newTable("me", dead, at)
+	word := func() string { return "w" }
+	late := func() (nodes []string) {
+		for _, q := range x.late(at, word) {
+			require.Equal(t, "w", q.word)
+			nodes = append(nodes, q.node)
+		}
+		return nodes
+	}
+	gone := func(node string) bool { return x.gone(at, question{node, "w"}) }
 	hear := func(nodes ...string) {
 		for _, node := range nodes {
 			x.hear(at, Member{Node: node, BeatsEvery: beat})
@@ -95,27 +106,35 @@ func TestALateNodeForWhichNobodyListensIsGoneAtOnce(t *testing.T) {
 	hear("a", "b")
 	at = at.Add(beat)
 	hear("me", "a")
-	require.Empty(t, x.late(at))
-	require.False(t, x.gone(at, "b"), "it was just heard")
+	require.Empty(t, late())
+	require.False(t, gone("b"), "it was just heard")
 	at = at.Add(beat/5 + 1)
-	require.Equal(t, []string{"b"}, x.late(at))
-	require.False(t, x.gone(at, "a"), "it is not late: an answer from before it came back")
-	require.False(t, x.gone(at, "never seen"))
-	require.True(t, x.gone(at, "b"))
+	require.Equal(t, []string{"b"}, late())
+	require.False(t, gone("a"), "it is not late: an answer from before it came back")
+	require.False(t, gone("never seen"))
+	require.False(t, x.gone(at, question{"b", ""}), "nobody's word")
+	require.False(t, x.gone(at, question{"b", "x"}), "somebody else's")
+	require.True(t, gone("b"))
+	require.True(t, x.died("b"))
 	require.False(t, x.alive("b"))
-	require.False(t, x.gone(at, "b"), "it is said once")
-	require.Empty(t, x.late(at))
+	require.False(t, gone("b"), "it is said once")
+	require.Empty(t, late())
 	require.True(t, x.hear(at, Member{Node: "b", BeatsEvery: beat}), "it is there again")
+	require.False(t, x.died("b"))
 
 	at = at.Add(dead)
-	require.Empty(t, x.late(at), "this node does not hear itself")
+	require.Empty(t, late(), "this node does not hear itself")
 	hear("me", "b")
 	at = at.Add(2 * dead) // others may need so long to come back, too
 	x.echo = at
-	require.Empty(t, x.late(at))
-	require.False(t, x.gone(at, "b"))
+	require.Empty(t, late())
+	require.False(t, gone("b"))
 	at = at.Add(1)
-	require.Equal(t, []string{"a", "b"}, x.late(at))
+	word = func() string { return "v" }
+	require.Equal(t, []question{{"a", "v"}, {"b", "v"}}, x.late(at, word))
+	word = func() string { return "another" }
+	require.Equal(t, []question{{"a", "v"}, {"b", "v"}}, x.late(at, word), "the answer to the first one may be on its way")
+	require.False(t, gone("b"), "the word of an answer from before it came back")
 }
 
 func TestASlowBeaterIsNotDeadBetweenItsBeats(t *testing.T) {
@@ -135,7 +154,7 @@ func TestASlowBeaterIsNotDeadBetweenItsBeats(t *testing.T) {
 }
 
 func TestNodesHaveNumbersOfTheirOwn(t *testing.T) {
-	a, b := NewNode(), NewNode()
+	a, b := NewKey().Node(), NewKey().Node()
 	require.NotEqual(t, a, b)
 	require.Equal(t, uint64(a), a.First()>>32)
 	require.Len(t, a.String(), 9)

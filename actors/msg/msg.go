@@ -41,6 +41,7 @@ type Tokenize struct {
 // Tokenized answers Tokenize. Err is an *api.Error.
 type Tokenized struct {
 	Tokens []int32
+	Text   string // digest of the node that made them, see api.Pin
 	Err    error
 }
 
@@ -73,9 +74,10 @@ type CloseText struct{ Seq SeqID }
 // to Detok. With Beams it is a beam search, whose best answers become Choices.
 type Generate struct {
 	Seq        SeqID
-	Choices    []SeqID // Seq; with Beams one for each answer, the first of them Seq
-	First      int     // choice of the request that Choices begin at
-	RequestID  string
+	Choices    []SeqID    // Seq; with Beams one for each answer, the first of them Seq
+	First      int        // choice of the request that Choices begin at
+	RequestID  string     // with its tenant: api.Request.OriginKey
+	Text       string     // digest of what made the prompt's ids
 	Reply      *actor.PID // gets Started
 	Watch      *actor.PID // gets Progress
 	Detok      *actor.PID
@@ -97,7 +99,7 @@ type Generate struct {
 // Find asks the compute actor for the sequences that it still has of a request whose process
 // is gone. The answer is a Found to Reply for each of them.
 type Find struct {
-	RequestID string
+	RequestID string // as Generate.RequestID
 	Reply     *actor.PID
 }
 
@@ -105,6 +107,7 @@ type Find struct {
 type Found struct {
 	Seqs    []SeqID // as Generate.Choices
 	First   int     // choice of the request that Seqs begin at
+	Pin     api.Pin // of the worker and the prompt
 	Compute *actor.PID
 }
 

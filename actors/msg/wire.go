@@ -31,7 +31,7 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		e.Body = &msgpb.Envelope_Tokenize{Tokenize: t}
 		return e, err
 	case *Tokenized:
-		e.Body = &msgpb.Envelope_Tokenized{Tokenized: &msgpb.Tokenized{Tokens: m.Tokens, Error: errorToWire(m.Err)}}
+		e.Body = &msgpb.Envelope_Tokenized{Tokenized: &msgpb.Tokenized{Tokens: m.Tokens, Text: m.Text, Error: errorToWire(m.Err)}}
 	case *Detokenize:
 		e.Body = &msgpb.Envelope_Detokenize{Detokenize: &msgpb.Detokenize{Reply: pidToWire(m.Reply), Tokens: m.Tokens}}
 	case *Detokenized:
@@ -52,7 +52,10 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 	case *Find:
 		e.Body = &msgpb.Envelope_Find{Find: &msgpb.Find{RequestId: m.RequestID, Reply: pidToWire(m.Reply)}}
 	case *Found:
-		e.Body = &msgpb.Envelope_Found{Found: &msgpb.Found{Seqs: convert[uint64](m.Seqs), First: int64(m.First), Compute: pidToWire(m.Compute)}}
+		e.Body = &msgpb.Envelope_Found{Found: &msgpb.Found{
+			Seqs: convert[uint64](m.Seqs), First: int64(m.First), Compute: pidToWire(m.Compute),
+			Numerics: m.Pin.Numerics, Text: m.Pin.Text, Prompt: m.Pin.Prompt,
+		}}
 	case *Cancel:
 		e.Body = &msgpb.Envelope_Cancel{Cancel: &msgpb.Cancel{Seq: uint64(m.Seq), Owner: m.Owner}}
 	case *Tokens:
@@ -86,7 +89,7 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 	case *msgpb.Envelope_Tokenize:
 		m, err = tokenizeFromWire(b.Tokenize, &p)
 	case *msgpb.Envelope_Tokenized:
-		m = &Tokenized{Tokens: b.Tokenized.GetTokens(), Err: errorFromWire(b.Tokenized.GetError())}
+		m = &Tokenized{Tokens: b.Tokenized.GetTokens(), Text: b.Tokenized.GetText(), Err: errorFromWire(b.Tokenized.GetError())}
 	case *msgpb.Envelope_Detokenize:
 		m = &Detokenize{Reply: p.get(b.Detokenize.GetReply()), Tokens: b.Detokenize.GetTokens()}
 	case *msgpb.Envelope_Detokenized:
@@ -117,7 +120,10 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		if len(t.GetSeqs()) == 0 || t.GetFirst() < 0 {
 			return nil, fmt.Errorf("%w: found %d sequences from choice %d on", ErrWire, len(t.GetSeqs()), t.GetFirst())
 		}
-		m = &Found{Seqs: convert[SeqID](t.GetSeqs()), First: int(t.GetFirst()), Compute: p.get(t.GetCompute())}
+		m = &Found{
+			Seqs: convert[SeqID](t.GetSeqs()), First: int(t.GetFirst()), Compute: p.get(t.GetCompute()),
+			Pin: api.Pin{Numerics: t.GetNumerics(), Text: t.GetText(), Prompt: t.GetPrompt()},
+		}
 	case *msgpb.Envelope_Cancel:
 		m = &Cancel{Seq: SeqID(b.Cancel.GetSeq()), Owner: b.Cancel.GetOwner()}
 	case *msgpb.Envelope_Tokens:
@@ -221,6 +227,10 @@ func tokenizeToWire(m *Tokenize) (*msgpb.Tokenize, error) {
 		Reply: pidToWire(m.Reply), Model: in.Model, Prompt: []byte(in.Prompt), AddSpecialTokens: in.AddSpecialTokens,
 		ContinueFinal: in.ContinueFinal, NoGenerationPrompt: in.NoGenerationPrompt, Trace: traceToWire(m.Trace),
 	}
+	if !in.Clock.IsZero() {
+		ns := in.Clock.UnixNano()
+		t.ClockNs = &ns
+	}
 	for _, f := range []struct {
 		to    *[]byte
 		value any
@@ -245,6 +255,9 @@ func tokenizeFromWire(t *msgpb.Tokenize, p *pids) (*Tokenize, error) {
 	in := &api.TokenizeRequest{
 		Model: t.GetModel(), Prompt: string(t.GetPrompt()), AddSpecialTokens: t.GetAddSpecialTokens(),
 		ContinueFinal: t.GetContinueFinal(), NoGenerationPrompt: t.GetNoGenerationPrompt(),
+	}
+	if t.ClockNs != nil {
+		in.Clock = time.Unix(0, t.GetClockNs())
 	}
 	// Values of the client's making stay as they were written: templates print them.
 	var tools []json.RawMessage
@@ -275,7 +288,7 @@ func tokenizeFromWire(t *msgpb.Tokenize, p *pids) (*Tokenize, error) {
 func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 	s := &g.Sampling
 	w := &msgpb.Generate{
-		Seq: uint64(g.Seq), Choices: convert[uint64](g.Choices), First: int64(g.First), RequestId: g.RequestID,
+		Seq: uint64(g.Seq), Choices: convert[uint64](g.Choices), First: int64(g.First), RequestId: g.RequestID, Text: g.Text,
 		Reply: pidToWire(g.Reply), Watch: pidToWire(g.Watch), Detok: pidToWire(g.Detok),
 		Prompt: g.Prompt, Generated: g.Generated, MaxTokens: int64(g.MaxTokens), StopTokens: g.StopTokens,
 		Sampling: &msgpb.Sampling{
@@ -299,7 +312,7 @@ func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 func generateFromWire(w *msgpb.Generate, p *pids, now time.Time) (*Generate, error) {
 	s := w.GetSampling()
 	g := &Generate{
-		Seq: SeqID(w.GetSeq()), Choices: convert[SeqID](w.GetChoices()), First: int(w.GetFirst()), RequestID: w.GetRequestId(),
+		Seq: SeqID(w.GetSeq()), Choices: convert[SeqID](w.GetChoices()), First: int(w.GetFirst()), RequestID: w.GetRequestId(), Text: w.GetText(),
 		Reply: p.get(w.GetReply()), Watch: p.get(w.GetWatch()), Detok: p.get(w.GetDetok()),
 		Prompt: w.GetPrompt(), Generated: w.GetGenerated(), MaxTokens: int(w.GetMaxTokens()), StopTokens: w.GetStopTokens(),
 		Sampling: sample.Params{

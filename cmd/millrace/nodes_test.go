@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,12 +16,12 @@ import (
 	"github.com/millrace/millrace/metrics"
 )
 
-// beat has nodes beat until the test ends.
+// beat has nodes beat until the test ends. Their names are those of their keys.
 func beat(t *testing.T, nc *nats.Conn, members ...cluster.Member) {
 	t.Helper()
 	for _, m := range members {
 		r, err := cluster.Join(cluster.Config{
-			Conn: nc, Beat: 10 * time.Millisecond, Self: func() cluster.Member { return m },
+			Conn: nc, Beat: 10 * time.Millisecond, Key: cluster.NewKey(), Self: func() cluster.Member { return m },
 			Metrics: metrics.New(metrics.Build{}).Cluster(), Log: zerolog.Nop(),
 		})
 		require.NoError(t, err)
@@ -35,8 +36,8 @@ func TestNodesListsWhoServes(t *testing.T) {
 	require.Equal(t, "no process was heard at "+url+": is one there, with this --nats, and with no longer --heartbeat?\n", stdout)
 
 	beat(t, nc,
-		cluster.Member{Node: "n1", Roles: []cluster.Role{cluster.Gateway}, Host: "h", Process: 7},
-		cluster.Member{Node: "n2", Roles: []cluster.Role{cluster.Compute, cluster.Detok}, Host: "h", Process: 8, Model: "m", Draining: true,
+		cluster.Member{Roles: []cluster.Role{cluster.Gateway}, Host: "h", Process: 7},
+		cluster.Member{Roles: []cluster.Role{cluster.Compute, cluster.Detok}, Host: "h", Process: 8, Model: "m", Draining: true,
 			Worker: &cluster.Worker{Backend: "cpu", Weights: "int8", Running: 3, Waiting: 1, Capacity: 64, FreeSlabs: 9, Slabs: 10}})
 	code, stdout, stderr = millrace(t, nil, "nodes", "--nats", url, "--heartbeat", "1s", "--json")
 	require.Equal(t, 0, code, stderr)
@@ -44,8 +45,8 @@ func TestNodesListsWhoServes(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
 	require.Equal(t, url, r.NATS)
 	require.Len(t, r.Nodes, 2)
-	require.Equal(t, "n2", r.Nodes[1].Node)
-	require.Equal(t, 64, r.Nodes[1].Worker.Capacity)
+	i := slices.IndexFunc(r.Nodes, func(h cluster.Heard) bool { return h.Process == 8 })
+	require.Equal(t, 64, r.Nodes[i].Worker.Capacity)
 	require.Equal(t, 1, strings.Count(stdout, "\n"))
 }
 

@@ -667,6 +667,7 @@ type Tokenize struct {
 	NoGenerationPrompt bool                   `protobuf:"varint,8,opt,name=no_generation_prompt,json=noGenerationPrompt,proto3" json:"no_generation_prompt,omitempty"`
 	Model              string                 `protobuf:"bytes,9,opt,name=model,proto3" json:"model,omitempty"`
 	Trace              *Trace                 `protobuf:"bytes,10,opt,name=trace,proto3" json:"trace,omitempty"`
+	ClockNs            *int64                 `protobuf:"varint,11,opt,name=clock_ns,json=clockNs,proto3,oneof" json:"clock_ns,omitempty"` // of the template, in Unix time; absent: now
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -771,10 +772,18 @@ func (x *Tokenize) GetTrace() *Trace {
 	return nil
 }
 
+func (x *Tokenize) GetClockNs() int64 {
+	if x != nil && x.ClockNs != nil {
+		return *x.ClockNs
+	}
+	return 0
+}
+
 type Tokenized struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tokens        []int32                `protobuf:"varint,1,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
 	Error         *Error                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"` // digest of the tokenizer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -821,6 +830,13 @@ func (x *Tokenized) GetError() *Error {
 		return x.Error
 	}
 	return nil
+}
+
+func (x *Tokenized) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
 }
 
 type Detokenize struct {
@@ -1094,6 +1110,7 @@ type Generate struct {
 	Moved         bool   `protobuf:"varint,19,opt,name=moved,proto3" json:"moved,omitempty"`
 	Trace         *Trace `protobuf:"bytes,20,opt,name=trace,proto3" json:"trace,omitempty"`
 	First         int64  `protobuf:"varint,21,opt,name=first,proto3" json:"first,omitempty"`
+	Text          string `protobuf:"bytes,22,opt,name=text,proto3" json:"text,omitempty"` // digest of the tokenizer that made the prompt
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1266,6 +1283,13 @@ func (x *Generate) GetFirst() int64 {
 		return x.First
 	}
 	return 0
+}
+
+func (x *Generate) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
 }
 
 type Sampling struct {
@@ -1589,10 +1613,14 @@ func (x *Find) GetReply() *PID {
 }
 
 type Found struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Seqs          []uint64               `protobuf:"fixed64,1,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`
-	First         int64                  `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
-	Compute       *PID                   `protobuf:"bytes,3,opt,name=compute,proto3" json:"compute,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Seqs    []uint64               `protobuf:"fixed64,1,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`
+	First   int64                  `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
+	Compute *PID                   `protobuf:"bytes,3,opt,name=compute,proto3" json:"compute,omitempty"`
+	// What the sequence was begun with: see api.Pin.
+	Numerics      string `protobuf:"bytes,4,opt,name=numerics,proto3" json:"numerics,omitempty"`
+	Text          string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	Prompt        string `protobuf:"bytes,6,opt,name=prompt,proto3" json:"prompt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1646,6 +1674,27 @@ func (x *Found) GetCompute() *PID {
 		return x.Compute
 	}
 	return nil
+}
+
+func (x *Found) GetNumerics() string {
+	if x != nil {
+		return x.Numerics
+	}
+	return ""
+}
+
+func (x *Found) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Found) GetPrompt() string {
+	if x != nil {
+		return x.Prompt
+	}
+	return ""
 }
 
 type Cancel struct {
@@ -2302,7 +2351,7 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\vtraceparent\x18\x01 \x01(\tR\vtraceparent\x12\x1e\n" +
 	"\n" +
 	"tracestate\x18\x02 \x01(\tR\n" +
-	"tracestate\"\xea\x02\n" +
+	"tracestate\"\x97\x03\n" +
 	"\bTokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\fR\x06prompt\x12,\n" +
@@ -2314,10 +2363,13 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x14no_generation_prompt\x18\b \x01(\bR\x12noGenerationPrompt\x12\x14\n" +
 	"\x05model\x18\t \x01(\tR\x05model\x12)\n" +
 	"\x05trace\x18\n" +
-	" \x01(\v2\x13.millrace.msg.TraceR\x05trace\"N\n" +
+	" \x01(\v2\x13.millrace.msg.TraceR\x05trace\x12\x1e\n" +
+	"\bclock_ns\x18\v \x01(\x03H\x00R\aclockNs\x88\x01\x01B\v\n" +
+	"\t_clock_ns\"b\n" +
 	"\tTokenized\x12\x16\n" +
 	"\x06tokens\x18\x01 \x03(\x05R\x06tokens\x12)\n" +
-	"\x05error\x18\x02 \x01(\v2\x13.millrace.msg.ErrorR\x05error\"M\n" +
+	"\x05error\x18\x02 \x01(\v2\x13.millrace.msg.ErrorR\x05error\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\"M\n" +
 	"\n" +
 	"Detokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
@@ -2335,7 +2387,7 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\ahistory\x18\a \x03(\x05R\ahistory\x12)\n" +
 	"\x05trace\x18\b \x01(\v2\x13.millrace.msg.TraceR\x05trace\"\x1d\n" +
 	"\tCloseText\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\x9d\x05\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xb1\x05\n" +
 	"\bGenerate\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x18\n" +
 	"\achoices\x18\x02 \x03(\x06R\achoices\x12\x1d\n" +
@@ -2360,7 +2412,8 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x06weight\x18\x11 \x01(\x03R\x06weight\x12\x14\n" +
 	"\x05moved\x18\x13 \x01(\bR\x05moved\x12)\n" +
 	"\x05trace\x18\x14 \x01(\v2\x13.millrace.msg.TraceR\x05trace\x12\x14\n" +
-	"\x05first\x18\x15 \x01(\x03R\x05firstB\x11\n" +
+	"\x05first\x18\x15 \x01(\x03R\x05first\x12\x12\n" +
+	"\x04text\x18\x16 \x01(\tR\x04textB\x11\n" +
 	"\x0f_deadline_in_ns\"\xe6\x03\n" +
 	"\bSampling\x12 \n" +
 	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
@@ -2393,11 +2446,14 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x04Find\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12'\n" +
-	"\x05reply\x18\x02 \x01(\v2\x11.millrace.msg.PIDR\x05reply\"^\n" +
+	"\x05reply\x18\x02 \x01(\v2\x11.millrace.msg.PIDR\x05reply\"\xa6\x01\n" +
 	"\x05Found\x12\x12\n" +
 	"\x04seqs\x18\x01 \x03(\x06R\x04seqs\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x03R\x05first\x12+\n" +
-	"\acompute\x18\x03 \x01(\v2\x11.millrace.msg.PIDR\acompute\"0\n" +
+	"\acompute\x18\x03 \x01(\v2\x11.millrace.msg.PIDR\acompute\x12\x1a\n" +
+	"\bnumerics\x18\x04 \x01(\tR\bnumerics\x12\x12\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\x12\x16\n" +
+	"\x06prompt\x18\x06 \x01(\tR\x06prompt\"0\n" +
 	"\x06Cancel\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\"5\n" +
@@ -2563,6 +2619,7 @@ func file_actors_msg_msgpb_messages_proto_init() {
 		(*Envelope_Find)(nil),
 		(*Envelope_Found)(nil),
 	}
+	file_actors_msg_msgpb_messages_proto_msgTypes[6].OneofWrappers = []any{}
 	file_actors_msg_msgpb_messages_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
