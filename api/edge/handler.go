@@ -103,8 +103,7 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	x.got += int64(n)
 	if errors.Is(err, io.EOF) && !x.whole.Load() {
-		x.readBy(time.Time{}) // the server reads on, to notice when the client leaves
-		x.complete()
+		x.complete() // net/http reads on without a deadline, to notice when the client leaves
 	}
 	return n, err
 }

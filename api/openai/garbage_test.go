@@ -71,7 +71,9 @@ func TestABodyThatNeverArrivesIsGivenUp(t *testing.T) {
 	require.NoError(t, err)
 	answer, err := io.ReadAll(conn) // ends: the server closes
 	require.NoError(t, err)
-	require.Contains(t, string(answer), "HTTP/1.1 400")
+	require.Contains(t, string(answer), "HTTP/1.1 408")
+	require.Contains(t, string(answer), "body_timeout")
+	require.NotContains(t, string(answer), "127.0.0.1")
 	require.Contains(t, string(answer), `"type":"invalid_request_error"`)
 }
 

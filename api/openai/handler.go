@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -236,6 +237,9 @@ func (s *server) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	switch {
 	case errors.As(err, &tooLarge):
 		return nil, large
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, &api.Error{Code: http.StatusRequestTimeout, Reason: "body_timeout",
+			Message: "the body did not arrive in time, expected a steady one"}
 	case err != nil:
 		return nil, api.Invalid("", "the body could not be read: %v", err)
 	}
