@@ -278,6 +278,12 @@ func TestWhatOneServerCannotServeNowAnotherDoes(t *testing.T) {
 	var said *client.Error
 	require.ErrorAs(t, err, &said, "the last server's answer where none serves")
 	require.Equal(t, http.StatusServiceUnavailable, said.Status)
+
+	again, err := client.NewHTTP(cut.URL, client.WithServers(good.URL))
+	require.NoError(t, err)
+	defer again.Close()
+	_, err = again.Chat(t.Context(), hi)
+	require.ErrorAs(t, err, &said, "what a server said counts, not that another one is gone")
 }
 
 func TestANATSRequestThatNobodyHeardIsSentAgainAsTheSameOne(t *testing.T) {
@@ -300,6 +306,26 @@ func TestANATSRequestThatNobodyHeardIsSentAgainAsTheSameOne(t *testing.T) {
 	first, second := <-asked, <-asked
 	require.Equal(t, first, second)
 	require.Contains(t, first, `"request_id"`)
+}
+
+func TestANATSStreamWhoseBeginningIsLostIsAskedForAgain(t *testing.T) {
+	nc := natsConn(t)
+	asked := make(chan string, 2)
+	_, err := nc.Subscribe("millrace.v1.chat.completions", func(m *nats.Msg) {
+		asked <- string(m.Data)
+		out := message(1, "stop")
+		if len(asked) == 1 { // the NATS server died with the first messages
+			out = message(3, "")
+		}
+		out.Subject = m.Reply
+		nc.PublishMsg(out)
+	})
+	require.NoError(t, err)
+	c, err := client.NewNATS(nc)
+	require.NoError(t, err)
+	text, _, _ := gather(t, c.ChatStream(t.Context(), hi))
+	require.Equal(t, "1", text)
+	require.Equal(t, <-asked, <-asked, "the same request: its id finds the answer that was begun")
 }
 
 func TestNobodyOnNATSIsUnavailable(t *testing.T) {

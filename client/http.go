@@ -158,7 +158,10 @@ func (t *httpTransport) send(ctx context.Context, c call) (*answer, error) {
 			return resp, err
 		}
 		t.leave(at)
-		if last = err; said == nil && !c.again && !refused(err) || ctx.Err() != nil { // said: it was not taken
+		if last == nil || !refused(err) { // a server that said why it cannot serve says more than one that is gone
+			last = err
+		}
+		if said == nil && !c.again && !refused(err) || ctx.Err() != nil { // said: it was not taken
 			break
 		}
 	}

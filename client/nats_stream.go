@@ -112,7 +112,7 @@ func (s *natsStream) unheard() bool { return s.id == "" && s.seq == 0 }
 // was heard, the request may be sent again: its id makes it the same one.
 func (s *natsStream) lost(err error) bool {
 	if s.unheard() {
-		return errors.Is(err, ErrCut) || s.t.passes(err)
+		return errors.Is(err, ErrCut) || errors.Is(err, ErrGap) || s.t.passes(err)
 	}
 	return s.id != "" && lostNATS(err)
 }
