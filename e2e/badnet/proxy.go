@@ -11,9 +11,9 @@ import (
 // Proxy is a TCP proxy that can be made a bad network.
 type Proxy struct {
 	listener net.Listener
-	target   string
 
 	mu     sync.Mutex
+	target string
 	conns  map[net.Conn]struct{}
 	open   chan struct{} // closed while bytes may pass
 	refuse bool
@@ -34,6 +34,13 @@ func NewProxy(ctx context.Context, target string) (*Proxy, error) {
 
 // Addr is where the proxy listens.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Redirect makes new connections go to another target. Those that are open stay.
+func (p *Proxy) Redirect(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+}
 
 // Cut closes every connection and refuses new ones until Heal.
 func (p *Proxy) Cut() {
@@ -124,7 +131,10 @@ func (p *Proxy) serve(from net.Conn) {
 	if !p.keep(from) {
 		return
 	}
-	to, err := new(net.Dialer).DialContext(context.Background(), "tcp", p.target)
+	p.mu.Lock()
+	target := p.target
+	p.mu.Unlock()
+	to, err := new(net.Dialer).DialContext(context.Background(), "tcp", target)
 	if err != nil {
 		return // the server is down: so is the way to it
 	}

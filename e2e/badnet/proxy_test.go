@@ -84,3 +84,18 @@ func TestACutClosesConnectionsAndRefusesNewOnesUntilItHeals(t *testing.T) {
 	_, err = again.Read(make([]byte, 1))
 	require.Error(t, err)
 }
+
+func TestARedirectIsForNewConnections(t *testing.T) {
+	p, old := proxied(t)
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { other.Close() })
+	p.Redirect(other.Addr().String())
+	say(t, old, "still there")
+	c, err := net.Dial("tcp", p.Addr())
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	accepted, err := other.Accept()
+	require.NoError(t, err)
+	accepted.Close()
+}

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/millrace/millrace/e2e/badnet"
 	"github.com/millrace/millrace/e2e/chaos/cluster"
 )
 
@@ -55,14 +57,20 @@ func rollingBinary(ctx context.Context, s *suite) (*report, error) {
 	return s.update(ctx, "rolling-binary", c, pool{name: "commit " + s.previous, program: program}, poolA)
 }
 
-// update: the new processes are started beside the old ones. When they are ready, new streams
-// go to their gateways, and the old processes are stopped: gateways first. Every answer is whole, by one of the two.
+// update: the new processes are started beside the old ones. When they are ready, new connections
+// go to their gateways, as by a load balancer, and the old processes are stopped: gateways first. Every
+// answer is whole, by one of the two.
 func (s *suite) update(ctx context.Context, name string, c cluster.Config, from, to pool) (_ *report, err error) {
 	c.Args = append(c.Args, "--grace="+updateGrace.String())
 	c.Members = nil
 	c.Groups = poolOf(from, "")
 	return s.phases(ctx, name, c, []pool{from, to}, func(ctx context.Context, t *trial) (least, error) {
-		err := t.phase(ctx, "", func(ctx context.Context) error {
+		balanced, stop, err := t.balance(ctx)
+		defer stop()
+		if err != nil {
+			return least{}, err
+		}
+		err = t.phase(ctx, "", func(ctx context.Context) error {
 			old := t.Members("")
 			if err := t.run.WaitTokens(ctx, int64(t.streams)); err != nil {
 				return err
@@ -70,15 +78,7 @@ func (s *suite) update(ctx context.Context, name string, c cluster.Config, from,
 			if err := t.Add(ctx, poolOf(to, "-new")...); err != nil {
 				return err
 			}
-			var gateways []string
-			for _, m := range t.Members(cluster.RoleGateway) {
-				if !slices.Contains(old, m) {
-					gateways = append(gateways, m.URL)
-				}
-			}
-			if err := t.use(gateways); err != nil {
-				return err
-			}
+			redirect(balanced, t.Members(cluster.RoleGateway)[len(balanced):])
 			for _, m := range old { // gateways are the first
 				if err := t.terminate(ctx, m); err != nil {
 					return err
@@ -91,6 +91,31 @@ func (s *suite) update(ctx context.Context, name string, c cluster.Config, from,
 		l.Moves = 1 // with so long a grace most streams end where they are
 		return l, err
 	})
+}
+
+// balance puts an address of its own before each gateway; clients know no other.
+func (t *trial) balance(ctx context.Context) (proxies []*badnet.Proxy, stop func(), err error) {
+	var urls []string
+	stop = func() {
+		for _, p := range proxies {
+			p.Close()
+		}
+	}
+	for _, m := range t.Members(cluster.RoleGateway) {
+		p, err := badnet.NewProxy(ctx, strings.TrimPrefix(m.URL, "http://"))
+		if err != nil {
+			return proxies, stop, err
+		}
+		proxies = append(proxies, p)
+		urls = append(urls, "http://"+p.Addr())
+	}
+	return proxies, stop, t.use(urls)
+}
+
+func redirect(proxies []*badnet.Proxy, to []*cluster.Member) {
+	for i, p := range proxies {
+		p.Redirect(strings.TrimPrefix(to[i%len(to)].URL, "http://"))
+	}
 }
 
 // poolOf is two processes of each role.

@@ -194,6 +194,9 @@ func (cl *Cluster) member(ctx context.Context, g Group, i int) (*Member, error) 
 	}
 	args := append([]string{"serve", "--roles", roles, "--nats", cl.nats.url(user, servers), "--model", cmp.Or(g.Model, c.Model), "--listen", listen,
 		"--data-dir", filepath.Join(c.Dir, name), "--log-format", "json"}, slices.Concat(c.Args, g.Args)...)
+	if cl.nats.passwords != nil && (role == RoleGateway || role == RoleServer) {
+		args = append(args, "--nats-clients", cl.nats.url(userFront, servers))
+	}
 	m.Process = &Process{Name: name, Role: role, path: cmp.Or(g.Program, c.Programs.Millrace), args: args,
 		log: filepath.Join(c.Dir, name+".log"), ready: m.URL + "/health/ready"}
 	return m, nil

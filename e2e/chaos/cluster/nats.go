@@ -24,8 +24,9 @@ type natsServers struct {
 
 // Users of the shipped configuration that have another name than a role.
 const (
-	userNode   = "node"   // a process with several roles
-	userClient = "client" //
+	userNode   = "node"  // a process with several roles
+	userFront  = "front" // a gateway's other connection, to its clients
+	userClient = "client"
 )
 
 // url is what a user connects to.
@@ -56,7 +57,7 @@ func accounts(path string) (text string, passwords map[string]string, env []stri
 		passwords[found[1]] = rand.Text()
 		env = append(env, found[2]+"="+passwords[found[1]])
 	}
-	for _, user := range append([]string{userNode, userClient}, Roles...) {
+	for _, user := range append([]string{userNode, userFront, userClient}, Roles...) {
 		if passwords[user] == "" {
 			return "", nil, nil, fmt.Errorf("%s: found no user %q whose password is a variable", path, user)
 		}

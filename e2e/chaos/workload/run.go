@@ -125,7 +125,7 @@ func ended(done <-chan struct{}) bool {
 
 // sameID is how many streams next to each other have the same request id. They are of different
 // tenants: each tenant's ids are its own.
-const sameID = 1
+const sameID = 4
 
 // requestID is that of a stream when Ask is called the first or a later time, in a round of it. An unseeded one's is its own, since its answer follows
 // from it, and so that another tenant has no use for it.
