@@ -66,12 +66,13 @@ type Outcome struct {
 	Wrong      []string       `json:"wrong,omitempty"` // the first few faults that were found
 }
 
-// keepWrong bounds what is said about a run that goes wrong everywhere.
-const keepWrong = 20
+// keepWrong bounds what is said about a run that goes wrong everywhere, for each verdict.
+const keepWrong = 8
 
 // Judge compares every answer with those of the oracles: it has to be one of theirs, whole.
 func Judge(oracles []*Oracle, results []Result) Outcome {
 	o := Outcome{Streams: len(results), ByKind: map[string]int{}, EndedOf: map[string]int{}}
+	said := map[Verdict]int{}
 	for i := range results {
 		r := &results[i]
 		verdict, err := o.judge(oracles, r)
@@ -93,7 +94,8 @@ func Judge(oracles []*Oracle, results []Result) Outcome {
 		}
 		o.Tokens += r.Answer.tokens()
 		o.Refused += r.Refused
-		if err != nil && verdict != NoEqual && len(o.Wrong) < keepWrong {
+		if err != nil && verdict != NoEqual && said[verdict] < keepWrong {
+			said[verdict]++
 			o.Wrong = append(o.Wrong, fmt.Sprintf("%s: %s: %v", r.Stream, verdict, err))
 		}
 	}
