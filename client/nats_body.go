@@ -124,7 +124,7 @@ func (t *natsTransport) exchange(ctx context.Context, m *nats.Msg) ([]byte, erro
 		}
 		var i, of int
 		if _, err := fmt.Sscanf(text, "%d/%d", &i, &of); err != nil || i != part {
-			return nil, fmt.Errorf("%w: part %q of the answer, expected the %d.", ErrGap, text, part)
+			return nil, fmt.Errorf("%w: part %q of the answer, expected number %d", ErrGap, text, part)
 		}
 		if body = append(body, m.Data...); i == of {
 			return body, nil

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -48,7 +49,7 @@ func withInbox(key string, options []nats.Option) []nats.Option {
 	if !strings.HasPrefix(prefix, KeyInboxes) || applied(options).InboxPrefix != "" {
 		return options
 	}
-	return append(options[:len(options):len(options)], nats.CustomInboxPrefix(prefix))
+	return append(slices.Clip(options), nats.CustomInboxPrefix(prefix))
 }
 
 // urlLogin is the token in the first URL that has a user; "" with a password or without a key.

@@ -77,7 +77,7 @@ func (d *discovery) listen() error {
 			}
 			sub, err := d.out.nc.Subscribe(subject, func(m *nats.Msg) {
 				if body, err := json.Marshal(answer()); err == nil {
-					d.out.send(&nats.Msg{Subject: m.Reply, Data: body}) //nolint:errcheck // the asker asks again
+					d.out.respond(m, &nats.Msg{Data: body}) //nolint:errcheck // the asker asks again
 				}
 			})
 			if err != nil {

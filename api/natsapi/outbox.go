@@ -10,17 +10,38 @@ import (
 // errNoInbox refuses a reply subject that is not an inbox.
 var errNoInbox = errors.New("natsapi: the reply subject is not an inbox: expected _INBOX. and tokens without wildcards")
 
+// inbox is a subject that answers may go to. Only toInbox makes one.
+type inbox struct{ subject string }
+
+// toInbox takes a reply subject if it is an inbox.
+func toInbox(reply string) (inbox, error) {
+	if !isInbox(reply) {
+		return inbox{}, errNoInbox
+	}
+	return inbox{reply}, nil
+}
+
 // outbox is the only way out of this package. The subject of a message comes from a client,
 // and our connection may publish where the client may not: a reply subject that
 // names a log, a node or an API of JetStream would be a write in our name. So nothing but
 // inboxes is published to, whatever the permissions of the connection are.
 type outbox struct{ nc *nats.Conn }
 
-func (o outbox) send(m *nats.Msg) error {
-	if !isInbox(m.Subject) {
+func (o outbox) send(to inbox, m *nats.Msg) error {
+	if to.subject == "" {
 		return errNoInbox
 	}
+	m.Subject = to.subject
 	return o.nc.PublishMsg(m)
+}
+
+// respond answers a message whose reply subject is an inbox.
+func (o outbox) respond(asked, m *nats.Msg) error {
+	to, err := toInbox(asked.Reply)
+	if err != nil {
+		return err
+	}
+	return o.send(to, m)
 }
 
 // isInbox says whether a subject begins with the token _INBOX, has at least one more token, and

@@ -17,7 +17,7 @@ import (
 type reply struct {
 	nc        *nats.Conn
 	out       outbox
-	to        string
+	to        inbox
 	resumable bool          // the stream can be resumed under callID
 	interval  time.Duration // of its signs of life
 	asked     nats.Header   // of the request
@@ -126,8 +126,8 @@ func (r *reply) fail(err error) {
 // own reply subject: a reader cancels by answering any of them, and when nobody
 // reads any more the NATS server answers (503, no responders).
 func (r *reply) send(m *nats.Msg) error {
-	m.Subject, m.Reply = r.to, r.cancel
-	err := r.out.send(m)
+	m.Reply = r.cancel
+	err := r.out.send(r.to, m)
 	if err != nil && r.err == nil {
 		r.err = fmt.Errorf("natsapi: %w", err)
 	}

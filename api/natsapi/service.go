@@ -212,11 +212,12 @@ func (s *Service) unsubscribe() error {
 // answered is not computed.
 func (s *Service) handle(e *endpoint) nats.MsgHandler {
 	return func(m *nats.Msg) {
-		if !isInbox(m.Reply) {
-			s.opts.Logger.Debug().Str("subject", m.Subject).Err(errNoInbox).Msg("nats: request dropped")
+		to, err := toInbox(m.Reply)
+		if err != nil {
+			s.opts.Logger.Debug().Str("subject", m.Subject).Err(err).Msg("nats: request dropped")
 			return
 		}
-		r := &reply{nc: s.nc, out: s.out, to: m.Reply, asked: m.Header}
+		r := &reply{nc: s.nc, out: s.out, to: to, asked: m.Header}
 		ctx, err := s.keyed(m, r)
 		if err != nil {
 			r.fail(err)
@@ -295,7 +296,7 @@ func (s *Service) onCancel(m *nats.Msg) {
 		if !ok {
 			h[HeaderEnd] = []string{string(api.FinishError)}
 		}
-		s.out.send(&nats.Msg{Subject: m.Reply, Header: h}) //nolint:errcheck // the asker asks again
+		s.out.respond(m, &nats.Msg{Header: h}) //nolint:errcheck // the asker asks again
 	case !ok:
 	case m.Header.Get("Status") != "":
 		stream.cancel(stream.gone)

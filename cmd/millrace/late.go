@@ -116,8 +116,9 @@ func (l *lateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		(*h).ServeHTTP(w, r)
 		return
 	}
-	if r.URL.Path != "/health/live" {
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "the NATS server is not there yet", http.StatusServiceUnavailable)
+	if r.URL.Path == "/health/live" {
+		return
 	}
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, "the NATS server is not there yet", http.StatusServiceUnavailable)
 }

@@ -91,7 +91,7 @@ func complete(t *testing.T, nc *nats.Conn, key string) string {
 	return string(answer.Data)
 }
 
-// everything is what a connection would subscribe to to read what is not its own.
+// everything is what a connection would subscribe to in order to read what is not its own.
 var everything = []string{">", "*", "*.>", "*.*", "millrace.>", "millrace.v1.>", "millrace.v1.chat.completions", "millrace.v1.cancel.>", "millrace.node.>",
 	"millrace.registry.>", "millrace.journal.>", "millrace.limits.used", "$JS.API.>", "$JS.>", "$SYS.>", "$SRV.PING", "_INBOX_.>"}
 
