@@ -49,10 +49,17 @@ func (s *session) begin(ctx context.Context, rec *callRecord, call *wire.Call) {
 func (s *session) instead(ctx context.Context, err error) {
 	switch {
 	case errors.Is(err, errFenced):
-		if st, events, found := s.read(ctx, false); found == nil {
+		st, events, err := s.read(ctx, false)
+		for begin := time.Now(); errors.Is(err, errNoLog) && waits(ctx, begin, s.c.opts.Timeout); {
+			st, events, err = s.read(ctx, false) // from a replica that does not have it yet
+		}
+		switch {
+		case err == nil:
 			s.adopt(st, events)
-		} else {
-			s.fail(s.failure(found))
+		case errors.Is(err, errNoLog):
+			s.fail(unavailable(err))
+		default:
+			s.fail(s.failure(err))
 		}
 	case errors.Is(err, errFull):
 		s.fail(noRoom(s.c.opts.Keep)) // the requests were admitted: they cannot be run again at once
@@ -177,7 +184,9 @@ func (s *session) load(ctx context.Context) (*state, []api.Event, error) {
 
 // question is about the call, to whoever may have it.
 func (s *session) question() question {
-	q := question{ID: s.id, Cancel: s.isCancelled()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := question{ID: s.id, Cancel: s.cancelled}
 	if s.log != s.id {
 		q.Log = s.log
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -45,6 +46,7 @@ type journal struct {
 	most     int // bytes of a message's body
 	timeout  time.Duration
 	bytes    prometheus.Counter
+	stream   atomic.Pointer[jetstream.Stream] // of some time: for its name
 }
 
 // ensure makes the stream where it is missing. One that is there stays as it is, except for
@@ -163,6 +165,17 @@ func (j *journal) purge(ctx context.Context, log string, before uint64) error {
 
 // newest is the stream sequence of a log's newest record; 0 when there is none.
 func (j *journal) newest(ctx context.Context, log string) (uint64, error) {
+	if s := j.stream.Load(); s != nil {
+		once, cancel := context.WithTimeout(ctx, j.timeout)
+		m, err := (*s).GetLastMsgForSubject(once, Subject+log)
+		cancel()
+		if err == nil {
+			return m.Sequence, nil
+		}
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return 0, nil
+		}
+	}
 	seq, _, err := j.newestOf(ctx, log)
 	return seq, err
 }
@@ -173,6 +186,7 @@ func (j *journal) newestOf(ctx context.Context, log string) (seq uint64, made ti
 	defer cancel()
 	s, err := j.js.Stream(ctx, Stream)
 	if err == nil {
+		j.stream.Store(&s)
 		made = s.CachedInfo().Created
 		var m *jetstream.RawStreamMsg
 		if m, err = s.GetLastMsgForSubject(ctx, Subject+log); err == nil {

@@ -3,6 +3,7 @@ package resume
 import (
 	"errors"
 	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -167,5 +168,24 @@ func TestEndedLogsOfLateAreBoundedInBytes(t *testing.T) {
 	old := r.expired(time.Now().Add(2 * time.Hour))
 	require.Len(t, old, 5)
 	require.Same(t, a, old[0])
-	require.Zero(t, r.bytes+r.bare+len(r.logs)+len(r.byLog))
+	require.Zero(t, r.bytes+len(r.byTenant)+len(r.logs)+len(r.byLog))
+}
+
+// TestATenantsEndedLogsDoNotPushOutAnothers: beyond the bound, the one that has most loses its oldest.
+func TestATenantsEndedLogsDoNotPushOutAnothers(t *testing.T) {
+	r := newRecent(time.Hour, 100)
+	log := func(tenant, id string, n int) *endedLog {
+		return &endedLog{log: logName(tenant, id), is: state{tenant: tenant, id: id}, records: [][]byte{make([]byte, n)}}
+	}
+	modest := log("modest", "1", 30)
+	r.add(modest)
+	var last *endedLog
+	for i := range 10 {
+		last = log("greedy", strconv.Itoa(i), 35)
+		r.add(last)
+	}
+	all := r.all()
+	require.Len(t, all, 3)
+	require.Same(t, modest, all[0])
+	require.Same(t, last, all[2])
 }

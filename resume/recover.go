@@ -166,20 +166,20 @@ type endedLog struct {
 }
 
 // recent are the logs of the calls that ended here within a window, with the records of the
-// newest up to a number of bytes.
+// newest up to a number of bytes. Beyond it, the tenant that has most of them loses its oldest.
 type recent struct {
 	window time.Duration
 	most   int
 
-	mu    sync.Mutex
-	logs  []*endedLog // the oldest first
-	bare  int         // of them, how many have no records
-	byLog map[string]*endedLog
-	bytes int
+	mu       sync.Mutex
+	logs     []*endedLog // the oldest first
+	byLog    map[string]*endedLog
+	byTenant map[string]int // bytes
+	bytes    int
 }
 
 func newRecent(window time.Duration, most int) *recent {
-	return &recent{window: window, most: most, byLog: map[string]*endedLog{}}
+	return &recent{window: window, most: most, byLog: map[string]*endedLog{}, byTenant: map[string]int{}}
 }
 
 func (r *recent) add(l *endedLog) {
@@ -191,15 +191,34 @@ func (r *recent) add(l *endedLog) {
 	l.until = time.Now().Add(r.window)
 	r.logs = append(r.logs, l)
 	r.byLog[l.log] = l
+	r.byTenant[l.is.tenant] += l.size
 	r.bytes += l.size
-	for ; r.bytes > r.most; r.bare++ {
-		r.drop(r.logs[r.bare])
+	for r.bytes > r.most {
+		r.drop(r.oldest(r.largest()))
 	}
+}
+
+// largest is the tenant with the most bytes.
+func (r *recent) largest() (tenant string) {
+	for t, n := range r.byTenant {
+		if n > r.byTenant[tenant] {
+			tenant = t
+		}
+	}
+	return tenant
+}
+
+// oldest is the oldest log of a tenant that has records.
+func (r *recent) oldest(tenant string) *endedLog {
+	return r.logs[slices.IndexFunc(r.logs, func(l *endedLog) bool { return l.size > 0 && l.is.tenant == tenant })]
 }
 
 // drop forgets a log's records.
 func (r *recent) drop(l *endedLog) {
 	r.bytes -= l.size
+	if r.byTenant[l.is.tenant] -= l.size; r.byTenant[l.is.tenant] == 0 {
+		delete(r.byTenant, l.is.tenant)
+	}
 	l.size, l.records = 0, nil
 	if r.byLog[l.log] == l {
 		delete(r.byLog, l.log)
@@ -216,7 +235,6 @@ func (r *recent) expired(now time.Time) []*endedLog {
 	}
 	old := slices.Clone(r.logs[:n])
 	r.logs = slices.Delete(r.logs, 0, n)
-	r.bare = max(0, r.bare-n)
 	return old
 }
 
@@ -231,11 +249,15 @@ func (r *recent) records(l *endedLog) [][]byte {
 func (r *recent) get(log string) *endedLog {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.byLog[log]
+	if l := r.byLog[log]; l != nil && l.size > 0 {
+		return l
+	}
+	return nil
 }
 
+// all are the logs that have records.
 func (r *recent) all() []*endedLog {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.logs[r.bare:])
+	return slices.DeleteFunc(slices.Clone(r.logs), func(l *endedLog) bool { return l.size == 0 })
 }

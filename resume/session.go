@@ -242,12 +242,6 @@ func (s *session) isLeaving() bool {
 	return s.leaving
 }
 
-func (s *session) isCancelled() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cancelled
-}
-
 // unread takes a session without readers out of the table, so that nobody can
 // come to it any more; false when somebody is there.
 func (s *session) unread() bool {
