@@ -8,7 +8,9 @@
 namespace millrace::cpu {
 namespace {
 
-template <int kVectorLanes, int kTileRows>
+// Fma:
+//   multiply_add(a, b, c)  a * b + c of vectors, rounded once where the instruction set can
+template <int kVectorLanes, int kTileRows, class Fma>
 struct FloatTarget {
   static constexpr int kLanes = kVectorLanes;
   static constexpr int kMaxRows = kTileRows;
@@ -39,18 +41,17 @@ struct FloatTarget {
     std::memcpy(to + kLanes, &w.odd, sizeof w.odd);
   }
 
-  // A product of two bf16 is exact in a float, so that it makes no difference
-  // to the bits whether the compiler fuses it with the addition.
+  // In the order of vdpbf16ps.
   static void multiply(Vector& sum, const Weights& w, const Operand& x) {
-    sum += w.even * x.even;
-    sum += w.odd * x.odd;
+    sum = multiply_add(w.odd, Math<kLanes>::splat(x.odd), sum);
+    sum = multiply_add(w.even, Math<kLanes>::splat(x.even), sum);
   }
 
   static Vector value(const Finish& f, int row, int vector) {
     return plain_value<kLanes>(f, row, vector);
   }
   static Vector multiply_add(const Vector& a, const Vector& b, const Vector& c) {
-    return a * b + c;
+    return Fma::multiply_add(a, b, c);
   }
 };
 
@@ -73,9 +74,9 @@ constexpr LinearKernels make_float_kernels(const char* name,
   return k;
 }
 
-template <int kLanes, int kMaxRows>
+template <int kLanes, int kMaxRows, class Fma>
 constexpr LinearKernels make_float_kernels(const char* name) {
-  return make_float_kernels<FloatTarget<kLanes, kMaxRows>>(
+  return make_float_kernels<FloatTarget<kLanes, kMaxRows, Fma>>(
       name, std::make_integer_sequence<int, kMaxRows>());
 }
 

@@ -23,12 +23,12 @@ struct Fp8 : Base {
   }
 };
 
-template <int kVectorLanes, int kTileRows>
-struct Fp8Floats : Fp8<FloatTarget<kVectorLanes, kTileRows>> {
+template <int kVectorLanes, int kTileRows, class Fma>
+struct Fp8Floats : Fp8<FloatTarget<kVectorLanes, kTileRows, Fma>> {
   static constexpr int kLanes = kVectorLanes;
   using Ints = typename Math<kLanes>::Ints;
   using Vector = typename Math<kLanes>::Vector;
-  using Weights = typename FloatTarget<kVectorLanes, kTileRows>::Weights;
+  using Weights = typename FloatTarget<kVectorLanes, kTileRows, Fma>::Weights;
 
   // A lane's bytes are the pair of either vector.
   static Weights load(const uint8_t* unit, int vector) {
@@ -53,21 +53,17 @@ inline constexpr int kNf4Word = 4;
 
 // Lookup:
 //   levels(Ints)           the level for the low half byte of each lane, whatever is above it
-//   multiply_add(a, b, c)  a * b + c, rounded once where the instruction set can
+// and what Fma has.
 template <int kVectorLanes, int kTileRows, class Lookup>
-struct Nf4Floats : FloatTarget<kVectorLanes, kTileRows> {
+struct Nf4Floats : FloatTarget<kVectorLanes, kTileRows, Lookup> {
   using Weight = uint8_t;
-  using Base = FloatTarget<kVectorLanes, kTileRows>;
+  using Base = FloatTarget<kVectorLanes, kTileRows, Lookup>;
 
   static typename Base::Weights load(const uint8_t* line, int pair, int vector) {
     typename Math<kVectorLanes>::Ints codes;
     std::memcpy(&codes, line, sizeof codes);
     const int shift = 8 * pair + 4 * vector;
     return {Lookup::levels(codes >> shift), Lookup::levels(codes >> (16 + shift))};
-  }
-  static auto multiply_add(const typename Base::Vector& a, const typename Base::Vector& b,
-                           const typename Base::Vector& c) {
-    return Lookup::multiply_add(a, b, c);
   }
 };
 
@@ -154,10 +150,10 @@ constexpr LinearKernels make_nf4_kernels(const char* name) {
 }
 
 // Of targets that multiply floats.
-template <int kLanes, int kRows>
+template <int kLanes, int kRows, class Fma>
 constexpr LinearKernels make_fp8_float_kernels(const char* name) {
-  LinearKernels k =
-      make_float_kernels<Fp8Floats<kLanes, kRows>>(name, std::make_integer_sequence<int, kRows>());
+  LinearKernels k = make_float_kernels<Fp8Floats<kLanes, kRows, Fma>>(
+      name, std::make_integer_sequence<int, kRows>());
   k.few_tiles = 1;  // codes are slow to widen for each tile anew
   k.fp8_columns = 1;
   return k;
@@ -165,7 +161,7 @@ constexpr LinearKernels make_fp8_float_kernels(const char* name) {
 
 template <int kLanes, int kRows, class Lookup>
 constexpr LinearKernels make_nf4_float_kernels(const char* name) {
-  using Base = FloatTarget<kLanes, kRows>;
+  using Base = FloatTarget<kLanes, kRows, Lookup>;
   return make_nf4_kernels<Nf4Floats<kLanes, kRows, Lookup>, Base, pack_pairs<Base>>(name);
 }
 

@@ -35,7 +35,7 @@ struct Lookup {
 }  // namespace
 
 const LinearKernels& linear_fp8_avx2() {
-  static constexpr LinearKernels kernels = make_fp8_float_kernels<8, 5>("avx2 fp8");
+  static constexpr LinearKernels kernels = make_fp8_float_kernels<8, 5, Lookup>("avx2 fp8");
   return kernels;
 }
 

@@ -31,7 +31,7 @@ struct Lookup {
 }  // namespace
 
 const LinearKernels& linear_fp8_avx512() {
-  static constexpr LinearKernels kernels = make_fp8_float_kernels<16, 12>("avx512 fp8");
+  static constexpr LinearKernels kernels = make_fp8_float_kernels<16, 12, Lookup>("avx512 fp8");
   return kernels;
 }
 

@@ -19,7 +19,7 @@ struct Lookup {
 }  // namespace
 
 const LinearKernels& linear_fp8_portable() {
-  static constexpr LinearKernels kernels = make_fp8_float_kernels<4, 4>("portable fp8");
+  static constexpr LinearKernels kernels = make_fp8_float_kernels<4, 4, Lookup>("portable fp8");
   return kernels;
 }
 
