@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
+#include "exec/angle.hpp"
 #include "ops.hpp"
 
 namespace millrace::cpu {
@@ -33,8 +33,9 @@ void Angles::compute(const Batch& batch, ThreadPool& pool) {
     float* sine = cosine + half();
     for (int i = 0; i < half(); ++i) {
       const float angle = static_cast<float>(batch.positions[r]) * inv_freq_[i];
-      cosine[i] = std::cos(angle) * scale_;
-      sine[i] = std::sin(angle) * scale_;
+      const SineCosine at = sine_cosine(angle);
+      cosine[i] = at.cosine * scale_;
+      sine[i] = at.sine * scale_;
     }
   });
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "exec/angle.hpp"
 #include "exec/quantise.hpp"
 #include "ref/ref.hpp"
 
@@ -20,8 +21,8 @@ void rotate(const Op& op, int position, float* x) {
   const int half = op.rotary_dim / 2;
   for (int i = 0; i < half; ++i) {
     const float angle = static_cast<float>(position) * op.inv_freq[i];
-    const float cosine = std::cos(angle) * op.rotary_scale;
-    const float sine = std::sin(angle) * op.rotary_scale;
+    const SineCosine at = sine_cosine(angle);
+    const float cosine = at.cosine * op.rotary_scale, sine = at.sine * op.rotary_scale;
     float& a = op.rotary_interleaved ? x[2 * i] : x[i];
     float& b = op.rotary_interleaved ? x[2 * i + 1] : x[i + half];
     const float rotated = a * cosine - b * sine;
