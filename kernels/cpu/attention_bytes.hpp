@@ -33,7 +33,7 @@ struct ByteAttention {
     Quad* queries;     // [queries][head_dim / 4]
     float* scales;     // [queries]
     int32_t* offsets;  // [queries][groups]
-    float* sums;       // [queries][lanes]: of the probabilities
+    float* sums;       // [queries][kSumLanes]: of the probabilities
     typename Coded<kBits>::Room room;
 
     Scratch(void* memory, int head_dim)
@@ -41,7 +41,7 @@ struct ByteAttention {
           queries(take<Quad>(end, int64_t{tile_queries(head_dim)} * head_dim / 4)),
           scales(take<float>(end, tile_queries(head_dim))),
           offsets(take<int32_t>(end, int64_t{tile_queries(head_dim)} * Codes{head_dim}.groups())),
-          sums(take<float>(end, int64_t{tile_queries(head_dim)} * kLanes)),
+          sums(take<float>(end, int64_t{tile_queries(head_dim)} * kSumLanes)),
           room(end, head_dim) {}
 
     typename P::Queries codes() const { return {queries, scales, offsets}; }
@@ -101,7 +101,7 @@ struct ByteAttention {
     typename P::template Weights<N> weights;
     P::template score<N>(t.head_dim, keys, block, s.codes(), i, scores);
     for (int n = 0; n < N; ++n) {
-      softmax(t, keys, block, i + n, n, scores[n], weights, s.sums + (i + n) * kLanes, state);
+      softmax(t, keys, block, i + n, n, scores[n], weights, s.sums + (i + n) * kSumLanes, state);
     }
     float* out = state.out + int64_t{i} * S::padded(t.head_dim);
     P::template weigh<N>(t.head_dim, keys, block, weights, out);
@@ -120,13 +120,13 @@ struct ByteAttention {
       return;
     }
     Vector p[kBlockVectors];
-    Vector sum = T::load(sums);
+    auto sum = Sums<T>::load(sums);
 #pragma GCC unroll 8
     for (int v = 0; v < kBlockVectors; ++v) {
       p[v] = S::exp2(T::load(scores + v * kLanes) - now);
-      sum += p[v];
+      sum.of[v % Sums<T>::kVectors] += p[v];
     }
-    T::store(sums, sum);
+    sum.store(sums);
     for (int g = 0; g < Codes{t.head_dim}.groups(); ++g) {
       Vector x[kBlockVectors];
 #pragma GCC unroll 8

@@ -124,7 +124,7 @@ struct Softmax {
   static float exp2(float x) { return exp2(T::set1(x))[0]; }
 
   // The tile's queries over the keys of a piece, block by block, by A:
-  //   Scratch     its memory, with `sums` [queries][lanes] of the probabilities
+  //   Scratch     its memory, with `sums` [queries][kSumLanes] of the probabilities
   //   find        a block as a row of the tile sees it
   //   attend<N>   adds it to the state of N queries, A::kQueries at most
   template <class A>
@@ -132,7 +132,7 @@ struct Softmax {
     const typename A::Scratch s(memory, t.head_dim);
     const State state(state_memory, t.queries());
     for (int i = 0; i < t.queries(); ++i) state.largest[i] = kNone;
-    __builtin_memset(s.sums, 0, sizeof(float) * t.queries() * kLanes);
+    __builtin_memset(s.sums, 0, sizeof(float) * t.queries() * kSumLanes);
     __builtin_memset(state.out, 0, sizeof(float) * t.queries() * padded(t.head_dim));
 
     const int begin = larger(piece * kPieceTokens, t.first_visible(t.position));
@@ -148,7 +148,8 @@ struct Softmax {
         attend<A, A::kQueries>(t, keys, block, s, row * t.heads, (row + rows) * t.heads, state);
       }
     }
-    for (int i = 0; i < t.queries(); ++i) state.sum[i] = T::sum(T::load(s.sums + i * kLanes));
+    for (int i = 0; i < t.queries(); ++i)
+      state.sum[i] = Sums<T>::load(s.sums + i * kSumLanes).total();
   }
 
   // One block of keys for queries [i, end), N at a time and then fewer: the keys that some of
@@ -206,7 +207,7 @@ struct Softmax {
     const float now = T::any_greater(most, T::set1(before + kSlack)) ? T::largest(most) : before;
     if (now != before && before != kNone) {
       const Vector shrink = exp2(T::set1(before - now));
-      T::store(sums, T::load(sums) * shrink);
+      for (int v = 0; v < kSumLanes; v += kLanes) T::store(sums + v, T::load(sums + v) * shrink);
       float* o = state.out + int64_t{i} * padded(t.head_dim);
       for (int d = 0; d < padded(t.head_dim); d += kLanes) T::store(o + d, T::load(o + d) * shrink);
     }

@@ -19,7 +19,7 @@ namespace {
 //   Pair              two neighbouring elements of a query or of probabilities
 //   Pair make_pair(float, float)
 //   kParts            a product of pairs takes so many instructions: one for both
-//                     elements, or one for the even and one for the odd ones
+//                     elements, or one for the odd and then one for the even ones
 //   Packed load_packed<part>(const uint32_t*)  that part of kLanes bf16 pairs
 //   Packed splat<part>(Pair)                   of one pair, in every lane
 //   Vector dot(Packed, Packed, Vector sum)     sum + products
@@ -27,7 +27,8 @@ namespace {
 //   bool any_greater(Vector a, Vector b)       in some lane
 //   kQueries, kSums                       queries and sums of the register tiles, at most
 
-// Pairs as two floats, over a target without pairs.
+// Pairs as two floats, over a target without pairs: rounded to bf16 as where they are pairs, and
+// the odd element first as vdpbf16ps has it.
 template <class Ops>
 struct FloatPairs : Ops {
   using Vector = typename Ops::Vector;
@@ -37,7 +38,7 @@ struct FloatPairs : Ops {
   };
   static constexpr int kParts = 2;
 
-  static Pair make_pair(float even, float odd) { return {even, odd}; }
+  static Pair make_pair(float even, float odd) { return {rounded(even), rounded(odd)}; }
   template <int kPart>
   static Vector splat(const Pair& p) {
     return Ops::set1(kPart == 0 ? p.even : p.odd);
@@ -51,8 +52,17 @@ struct FloatPairs : Ops {
   }
   static Vector dot(Vector a, Vector b, Vector sum) { return Ops::fma(a, b, sum); }
   static Vector store_pairs(Vector p, Pair* out) {
-    Ops::store(&out->even, p);
-    return p;
+    const Vector stored = rounded_bf16<Ops::kLanes>(p);
+    Ops::store(&out->even, stored);
+    return stored;
+  }
+
+ private:
+  static float rounded(float x) {
+    const uint32_t bits = uint32_t{Rows<Ops>::round_bf16(x)} << 16;
+    float y;
+    __builtin_memcpy(&y, &bits, sizeof y);
+    return y;
   }
 };
 
@@ -77,13 +87,13 @@ struct Attention {
   struct Scratch {
     std::byte* end;
     Pair* queries;  // [queries][head_dim / 2]
-    float* sums;    // [queries][lanes]: of the probabilities
+    float* sums;    // [queries][kSumLanes]: of the probabilities
     typename Kv::Room room;
 
     Scratch(void* memory, int head_dim)
         : end(static_cast<std::byte*>(memory)),
           queries(take<Pair>(end, int64_t{tile_queries(head_dim)} * head_dim / 2)),
-          sums(take<float>(end, int64_t{tile_queries(head_dim)} * kLanes)),
+          sums(take<float>(end, int64_t{tile_queries(head_dim)} * kSumLanes)),
           room(end, head_dim) {}
   };
 
@@ -120,7 +130,7 @@ struct Attention {
     const int begin = keys.first_slab() * kSlabVectors, end = keys.end_slab() * kSlabVectors;
     score_all<N, kWide<N>>(t, block, s, i, begin, end, scores);
     for (int n = 0; n < N; ++n) {
-      softmax(t, keys, i + n, scores[n], probabilities[n], s.sums + (i + n) * kLanes, state);
+      softmax(t, keys, i + n, scores[n], probabilities[n], s.sums + (i + n) * kSumLanes, state);
     }
     const int width = padded(t.head_dim);
     float* out = state.out + int64_t{i} * width;
@@ -181,8 +191,8 @@ struct Attention {
         fetch(here[m], ahead[m]);
       }
       const Pair* pairs = q + k;
-      multiply<0>(here, pairs, half, sums);
       if constexpr (T::kParts == 2) multiply<1>(here, pairs, half, sums);
+      multiply<0>(here, pairs, half, sums);
     }
     for (int n = 0; n < N; ++n) {
       for (int m = 0; m < M; ++m) T::store(out[n] + (v + m) * kLanes, sums[n][m]);
@@ -198,13 +208,13 @@ struct Attention {
       __builtin_memset(out, 0, sizeof(Pair) * kBlockTokens / 2);
       return;
     }
-    Vector sum = T::load(sums);
-#pragma GCC unroll 4
+    auto sum = Sums<T>::load(sums);
+#pragma GCC unroll 16
     for (int v = 0; v < kBlockVectors; ++v) {
       const Vector p = S::exp2(T::load(scores + v * kLanes) - now);
-      sum += T::store_pairs(p, out + v * kLanes / 2);
+      sum.of[v % Sums<T>::kVectors] += T::store_pairs(p, out + v * kLanes / 2);
     }
-    T::store(sums, sum);
+    sum.store(sums);
   }
 
   // Adds probability * value to M vectors of the output of N queries.
@@ -228,8 +238,8 @@ struct Attention {
           here[m] = values + m * kLanes;
           fetch(here[m], ahead);
         }
-        multiply<0>(here, pairs, kBlockTokens / 2, sums);
         if constexpr (T::kParts == 2) multiply<1>(here, pairs, kBlockTokens / 2, sums);
+        multiply<0>(here, pairs, kBlockTokens / 2, sums);
       }
     }
 #pragma GCC unroll 16
@@ -241,21 +251,14 @@ struct Attention {
 };
 
 template <class T>
-constexpr OpKernels make_op_kernels(Isa isa, AttentionKernels int8, AttentionKernels int4) {
+constexpr OpKernels make_op_kernels(Isa isa, const char* numerics, bool flush) {
   return {isa,
+          numerics,
+          flush,
           Rows<T>::norm,
           Rows<T>::rotate,
           Rows<T>::to_bf16,
-          make_attention<T, Attention<T, InPlace<T>>>(),
-          int8,
-          int4};
-}
-
-// Of processors that multiply no bytes.
-template <class T>
-constexpr OpKernels make_op_kernels(Isa isa) {
-  return make_op_kernels<T>(isa, make_attention<T, Attention<T, Expanded<T, 8>>>(),
-                            make_attention<T, Attention<T, Expanded<T, 4>>>());
+          make_attention<T, Attention<T, InPlace<T>>>()};
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "exec/program.hpp"
 #include "linear_kernels.hpp"
+#include "op_kernels.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -71,6 +72,11 @@ const LinearKernels& linear_kernels(Isa isa, int weights) {
 #endif
   (void)isa;
   return kPortable[weights]();
+}
+
+const char* linear_numerics(Isa isa, int weights) {
+  if (isa == Isa::portable) return kPortable;
+  return isa == Isa::amx && weights == MR_WEIGHTS_16BIT ? kAmxBf16 : kX86Fma;
 }
 
 const char* Linear::name() const { return kernels_.name; }

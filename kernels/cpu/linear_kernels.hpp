@@ -122,6 +122,9 @@ inline constexpr size_t kReadStep = 4096;
 
 // weights: mr_weights.
 const LinearKernels& linear_kernels(Isa isa, int weights);
+// The class of their bits (op_kernels.hpp). Products of integers are exact, so that those of AMX
+// tiles are of kX86Fma too.
+const char* linear_numerics(Isa isa, int weights);
 
 const LinearKernels& linear_kernels_portable();
 const LinearKernels& linear_kernels_avx2();

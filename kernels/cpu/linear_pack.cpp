@@ -37,13 +37,17 @@ float element(const mr_tensor& t, int64_t i) {
   return t.dtype == MR_F16 ? f16_to_float(x) : to_float(x);
 }
 
+// What is below the least normal number is zero to vdpbf16ps, and so to all (float_mode.hpp).
+constexpr bf16 flushed(bf16 x) { return (x & 0x7f80) == 0 ? x & 0x8000 : x; }
+
 // One row of a tensor, rounded to bf16.
 void copy_row(const mr_tensor& t, int64_t row, int64_t width, bf16* to) {
   if (t.dtype == MR_BF16) {
-    std::memcpy(to, static_cast<const bf16*>(t.data) + row * width, width * sizeof(bf16));
+    const bf16* from = static_cast<const bf16*>(t.data) + row * width;
+    for (int64_t i = 0; i < width; ++i) to[i] = flushed(from[i]);
     return;
   }
-  for (int64_t i = 0; i < width; ++i) to[i] = from_float(element(t, row * width + i));
+  for (int64_t i = 0; i < width; ++i) to[i] = flushed(from_float(element(t, row * width + i)));
 }
 
 // Where row n of W lies: a part and a row of its tensors.

@@ -110,12 +110,21 @@ struct AttentionKernels {
                  void* out);
 };
 
+// The names of classes of kernels: one is what gives the same bits. Steps of kX86Fma run with
+// results below the least normal number flushed to zero, as its vdpbf16ps does. Tiles of AMX
+// add up products of bf16 in another order.
+inline constexpr const char* kPortable = "portable";
+inline constexpr const char* kX86Fma = "x86-fma";
+inline constexpr const char* kAmxBf16 = "amx-bf16";
+
 struct OpKernels {
   Isa isa;
+  const char* numerics;  // the class
+  bool flush;            // FloatMode of its steps
   void (*norm)(const NormRow&, const float* in, void* out);
   void (*rotate)(const HeadsRow&, float* heads);  // norm and rotary embedding in place
   void (*to_bf16)(const float* in, int64_t n, bf16* out);
-  AttentionKernels bf16_kv, int8_kv, int4_kv;  // by what the cache keeps
+  AttentionKernels bf16_kv;
 };
 
 const OpKernels& op_kernels_portable();
@@ -125,7 +134,9 @@ const OpKernels& op_kernels_avx512_bf16();
 const OpKernels& op_kernels_amx();  // those of avx512_bf16, beside linear ops by tiles
 const OpKernels& op_kernels(Isa isa);
 
-// Over codes, where has_vnni().
+// Over codes of 8 or 4 bits; attention_vnni where has_vnni().
+const AttentionKernels& attention_portable(int bits);
+const AttentionKernels& attention_avx2(int bits);
 const AttentionKernels& attention_vnni(int bits);
 // For a KV cache of the type, an mr_kv_type.
 const AttentionKernels& attention_kernels(const OpKernels&, int32_t kv_type);

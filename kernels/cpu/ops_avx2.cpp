@@ -13,9 +13,15 @@
 namespace millrace::cpu {
 
 const OpKernels& op_kernels_avx2() {
-  static constexpr OpKernels kernels = make_op_kernels<FloatPairs<Avx2Ops>>(
-      Isa::avx2, make_byte_attention<Avx2Bytes, 8>(), make_byte_attention<Avx2Bytes, 4>());
+  static constexpr OpKernels kernels =
+      make_op_kernels<FloatPairs<Avx2Ops>>(Isa::avx2, kX86Fma, true);
   return kernels;
+}
+
+const AttentionKernels& attention_avx2(int bits) {
+  static constexpr AttentionKernels int8 = make_byte_attention<Avx2Bytes, 8>();
+  static constexpr AttentionKernels int4 = make_byte_attention<Avx2Bytes, 4>();
+  return bits == 8 ? int8 : int4;
 }
 
 }  // namespace millrace::cpu

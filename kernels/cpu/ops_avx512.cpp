@@ -13,7 +13,8 @@
 namespace millrace::cpu {
 
 const OpKernels& op_kernels_avx512() {
-  static constexpr OpKernels kernels = make_op_kernels<FloatPairs<Avx512Ops>>(Isa::avx512);
+  static constexpr OpKernels kernels =
+      make_op_kernels<FloatPairs<Avx512Ops>>(Isa::avx512, kX86Fma, true);
   return kernels;
 }
 

@@ -1,5 +1,5 @@
-// Ops for AVX-512 BF16: queries and probabilities are rounded to bf16 too, and a
-// pair of products is one instruction.
+// Ops for AVX-512 BF16: a pair of products is one instruction, of which the odd element's is
+// added first.
 #if defined(__x86_64__)
 
 #include <cstddef>
@@ -41,12 +41,13 @@ struct Avx512Bf16Ops : Avx512Ops {
 }  // namespace
 
 const OpKernels& op_kernels_avx512_bf16() {
-  static constexpr OpKernels kernels = make_op_kernels<Avx512Bf16Ops>(Isa::avx512_bf16);
+  static constexpr OpKernels kernels =
+      make_op_kernels<Avx512Bf16Ops>(Isa::avx512_bf16, kX86Fma, true);
   return kernels;
 }
 
 const OpKernels& op_kernels_amx() {
-  static constexpr OpKernels kernels = make_op_kernels<Avx512Bf16Ops>(Isa::amx);
+  static constexpr OpKernels kernels = make_op_kernels<Avx512Bf16Ops>(Isa::amx, kX86Fma, true);
   return kernels;
 }
 

@@ -27,7 +27,7 @@ struct Portable {
     const Ints greater = a > b;
     return (greater[0] | greater[1] | greater[2] | greater[3]) != 0;
   }
-  static float sum(Vector x) { return (x[0] + x[1]) + (x[2] + x[3]); }
+  static float sum(Vector x) { return (x[0] + x[2]) + (x[1] + x[3]); }
   static float largest(Vector x) {
     const float a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
     return a > b ? a : b;
@@ -38,8 +38,16 @@ struct Portable {
 }  // namespace
 
 const OpKernels& op_kernels_portable() {
-  static constexpr OpKernels kernels = make_op_kernels<FloatPairs<Portable>>(Isa::portable);
+  static constexpr OpKernels kernels =
+      make_op_kernels<FloatPairs<Portable>>(Isa::portable, kPortable, false);
   return kernels;
+}
+
+const AttentionKernels& attention_portable(int bits) {
+  using Pairs = FloatPairs<Portable>;
+  static constexpr auto int8 = make_attention<Pairs, Attention<Pairs, Expanded<Pairs, 8>>>();
+  static constexpr auto int4 = make_attention<Pairs, Attention<Pairs, Expanded<Pairs, 4>>>();
+  return bits == 8 ? int8 : int4;
 }
 
 const OpKernels& op_kernels(Isa isa) {
@@ -66,8 +74,9 @@ const AttentionKernels& attention_kernels(const OpKernels& kernels, int32_t kv_t
   const int bits = kv_type == MR_KV_INT8 ? 8 : 4;
 #if defined(__x86_64__)
   if (kernels.isa >= Isa::avx512 && has_vnni()) return attention_vnni(bits);
+  if (kernels.isa >= Isa::avx2) return attention_avx2(bits);
 #endif
-  return bits == 8 ? kernels.int8_kv : kernels.int4_kv;
+  return attention_portable(bits);
 }
 
 }  // namespace millrace::cpu

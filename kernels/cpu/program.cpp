@@ -10,9 +10,10 @@
 
 #include "exec/error.hpp"
 #include "exec/limits.hpp"
+#include "float_mode.hpp"
 #include "fused_norms.hpp"
-#include "isa.hpp"
 #include "linear.hpp"
+#include "linear_kernels.hpp"
 #include "linear_tune.hpp"
 #include "ops.hpp"
 
@@ -72,7 +73,8 @@ class CpuKernels : public Kernels {
       : context_{program, kv, kernels, attention_kernels(kernels, kv.type), pool},
         attention_(context_),
         packed_(program.ops.size()) {
-    int64_t rounded = 0;  // elements of F32 slots that feed a linear op
+    const FloatScope mode(FloatMode::plain(false));  // codes are the same for every class
+    int64_t rounded = 0;                             // elements of F32 slots that feed a linear op
     for (const Op& op : program.ops) {
       pack(op);
       if (op.kind == MR_OP_LINEAR && program.slots[op.in].type == MR_SLOT_F32) {
@@ -87,17 +89,21 @@ class CpuKernels : public Kernels {
   }
 
   void begin(const Batch& batch) override {
+    const FloatScope mode(mode_);
     for (Angles& angles : angles_) angles.compute(batch, context_.pool);
   }
   void embed(const Op& op, const Batch& batch, Slot out) override {
+    const FloatScope mode(mode_);
     cpu::embed(context_, op, batch, out);
   }
   void norm(const Op& op, int rows, Slot in, Slot out) override {
+    const FloatScope mode(mode_);
     const Norm& norm = *packed_[op.index].norm;
     if (fused_->leaves_operand(op.index)) return fused_->run(op.index, norm, rows, in);
     norm.run(context_, rows, in, out);
   }
   void linear(const Op& op, int rows, Slot in, Slot out) override {
+    const FloatScope mode(mode_);
     const Linear& linear = *packed_[op.index].linear;
     if (fused_->reads_operand(op.index)) {
       return linear.run(fused_->operand(), out.data, context_.pool);
@@ -105,9 +111,11 @@ class CpuKernels : public Kernels {
     linear.run(operand(rows, in), rows, out.data, context_.pool);
   }
   void rope_store(const Op& op, const Batch& batch, Slot in) override {
+    const FloatScope mode(mode_);
     packed_[op.index].rope_store->run(context_, batch, in);
   }
   void attention(const Op& op, const Batch& batch, Slot in, Slot out) override {
+    const FloatScope mode(mode_);
     attention_.run(context_, op, batch, in, out);
   }
 
@@ -144,10 +152,14 @@ class CpuKernels : public Kernels {
     }
     return names;
   }
+  // Op kernels and those of linear ops, each class once.
   std::string numerics() const override {
-    std::string text = "cpu " + std::to_string(kNumericsVersion) + " " +
-                       isa_name(context_.kernels.isa) + " (" + linear_name() + ")";
-    if (&context_.attention != &context_.kernels.bf16_kv && has_vnni()) text += " vnni";
+    std::string text = "cpu " + std::to_string(kNumericsVersion) + " " + context_.kernels.numerics;
+    for (const Op& op : context_.program.ops) {
+      if (op.kind != MR_OP_LINEAR) continue;
+      const char* numerics = linear_numerics(context_.kernels.isa, op.weights);
+      if (text.find(numerics) == std::string::npos) text.append("+").append(numerics);
+    }
     return text;
   }
 
@@ -235,6 +247,7 @@ class CpuKernels : public Kernels {
   }
 
   Context context_;
+  const FloatMode mode_ = FloatMode::plain(context_.kernels.flush);
   Attention attention_;
   std::deque<Angles> angles_;   // RopeStore points to them
   std::vector<Packed> packed_;  // [ops]

@@ -16,6 +16,37 @@ namespace {
 //   sqrt(float)
 // and for attention (attention_tile.hpp) what stands there.
 
+// A sum over a row has sixteen parts, whatever the lanes of a vector, and they are added up in
+// one order: so that instruction sets share its bits.
+inline constexpr int kSumLanes = 16;
+
+template <class T>
+struct Sums {
+  using Vector = typename T::Vector;
+  static constexpr int kVectors = kSumLanes / T::kLanes;
+  static_assert(kVectors == 1 || kVectors == 2 || kVectors == 4);
+
+  Vector of[kVectors] = {};
+
+  static Sums load(const float* p) {
+    Sums sums;
+    for (int v = 0; v < kVectors; ++v) sums.of[v] = T::load(p + v * T::kLanes);
+    return sums;
+  }
+  void store(float* p) const {
+    for (int v = 0; v < kVectors; ++v) T::store(p + v * T::kLanes, of[v]);
+  }
+  // Halves to halves; T::sum goes on so.
+  float total() const {
+    if constexpr (kVectors == 1) return T::sum(of[0]);
+    if constexpr (kVectors == 2) return T::sum(of[0] + of[1]);
+    if constexpr (kVectors == 4) return T::sum((of[0] + of[2]) + (of[1] + of[3]));
+  }
+  void add(const Sums& other) {
+    for (int v = 0; v < kVectors; ++v) of[v] += other.of[v];
+  }
+};
+
 template <class T>
 struct Rows {
   using Vector = typename T::Vector;
@@ -40,28 +71,35 @@ struct Rows {
     return static_cast<bf16>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
   }
 
-  // Sum of (x - mean)^2, in four sums per lane and then the rest one by one.
+  // Sum of (x - mean)^2, in four sums of sixteen parts and then the rest one by one.
   static float squares(const float* x, int n, float mean) {
-    constexpr int kSums = 4;
-    Vector sums[kSums] = {};
+    constexpr int kSums = 4, kVectors = Sums<T>::kVectors;
+    Sums<T> sums[kSums];
     const Vector shift = T::set1(mean);
     int i = 0;
-    for (; i + kSums * kLanes <= n; i += kSums * kLanes) {
+    for (; i + kSums * kSumLanes <= n; i += kSums * kSumLanes) {
+#pragma GCC unroll 4
       for (int s = 0; s < kSums; ++s) {
-        const Vector d = T::load(x + i + s * kLanes) - shift;
-        sums[s] = T::fma(d, d, sums[s]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          const Vector d = T::load(x + i + s * kSumLanes + v * kLanes) - shift;
+          sums[s].of[v] = T::fma(d, d, sums[s].of[v]);
+        }
       }
     }
-    float total = T::sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    sums[0].add(sums[1]);
+    sums[2].add(sums[3]);
+    sums[0].add(sums[2]);
+    float total = sums[0].total();
     for (; i < n; ++i) total += (x[i] - mean) * (x[i] - mean);
     return total;
   }
 
   static float mean(const float* x, int n) {
-    Vector sums = {};
+    Sums<T> sums;
     int i = 0;
-    for (; i + kLanes <= n; i += kLanes) sums += T::load(x + i);
-    float total = T::sum(sums);
+    for (; i + kSumLanes <= n; i += kSumLanes) sums.add(Sums<T>::load(x + i));
+    float total = sums.total();
     for (; i < n; ++i) total += x[i];
     return total / static_cast<float>(n);
   }

@@ -75,6 +75,7 @@ void ThreadPool::run(int n, Task task, void* fn) {
   }
   task_ = task;
   fn_ = fn;
+  mode_ = FloatMode::of_thread();
   unfinished_.store(n, std::memory_order_relaxed);
   for (int64_t t = 0; t < threads_; ++t) {
     // Release: who claims a task from here sees the job.
@@ -106,6 +107,7 @@ void ThreadPool::drain(int thread) {
       const uint64_t claimed = left.fetch_add(1, std::memory_order_acquire);
       const auto next = static_cast<uint32_t>(claimed);
       if (next >= claimed >> 32) break;
+      if (done == 0) mode_.set();
       task_(fn_, static_cast<int>(next), thread);
       ++done;
     }

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "float_mode.hpp"
 #include "pages.hpp"
 
 namespace millrace::cpu {
@@ -37,7 +38,7 @@ class ThreadPool {
   int size() const { return threads_; }
 
   // fn(task, thread) for every task in [0, n), thread in [0, size()); returns
-  // when all are done. fn must not throw.
+  // when all are done. fn must not throw. Workers take over the caller's float mode.
   template <class F>
   void parallel_for(int n, F&& fn) {
     using Fn = std::remove_reference_t<F>;
@@ -69,6 +70,7 @@ class ThreadPool {
   // that has claimed a task, and so keeps the job from ending.
   Task task_ = nullptr;
   void* fn_ = nullptr;
+  FloatMode mode_ = FloatMode::of_thread();
   std::unique_ptr<Range[]> ranges_;
   alignas(64) std::atomic<int32_t> unfinished_{0};
   alignas(64) std::atomic<uint32_t> jobs_{0};  // counts jobs, so that workers see a new one

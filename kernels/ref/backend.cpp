@@ -1,4 +1,8 @@
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <string>
 
 #include "cpu/cores.hpp"
 #include "exec/abi.hpp"
@@ -11,6 +15,19 @@ namespace {
 
 // Grows whenever some bit of a result changes (docs/decisions/numerics-classes.md).
 constexpr int kNumericsVersion = 1;
+
+// What the C library makes of some numbers: its functions are part of what these kernels do, and
+// have other bits in other versions and on other processors.
+uint32_t libm_bits() {
+  uint32_t hash = 2166136261u;  // FNV-1a
+  for (int i = -512; i < 512; ++i) {
+    const float x = static_cast<float>(i) / 32;
+    for (const float y : {std::exp(x), std::tanh(x), std::erf(x)}) {
+      hash = (hash ^ std::bit_cast<uint32_t>(y)) * 16777619u;
+    }
+  }
+  return hash;
+}
 
 class RefKernels : public Kernels {
  public:
@@ -38,7 +55,9 @@ class RefKernels : public Kernels {
   uint64_t scratch_bytes() const override { return scores_.size() * sizeof(float); }
   std::string linear_name() const override { return "ref"; }
   std::string numerics() const override {
-    return "ref " + std::to_string(kNumericsVersion) + " float";
+    char text[64];
+    std::snprintf(text, sizeof text, "ref %d float libm-%08x", kNumericsVersion, libm_bits());
+    return text;
   }
 
  private:

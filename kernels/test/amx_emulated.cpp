@@ -1,6 +1,7 @@
 #include "amx_emulated.hpp"
 
 #include <bit>
+#include <cmath>
 #include <stdexcept>
 
 #include "cpu/linear_amx.hpp"
@@ -117,7 +118,9 @@ struct PlainBase {
   using Floats = Math<kLanes>::Vector;
 
   static Floats multiply_add(const Floats& a, const Floats& b, const Floats& c) {
-    return a * b + c;
+    Floats sum;
+    for (int lane = 0; lane < kLanes; ++lane) sum[lane] = std::fma(a[lane], b[lane], c[lane]);
+    return sum;
   }
   static Ints widen(const bf16* in) {
     Ints bits;

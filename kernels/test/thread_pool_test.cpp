@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -168,6 +169,28 @@ TEST_F(Cgroup, Version1ReadsQuotaAndPeriod) {
 }
 
 TEST(Cores, AtLeastOneIsUsable) { EXPECT_GE(usable_cores(), 1); }
+
+#if defined(__x86_64__)
+// Whether half of the least normal number is zero.
+bool flushes() {
+  volatile float least = std::numeric_limits<float>::min();
+  return least * 0.5f == 0.0f;
+}
+
+TEST(ThreadPool, WorkersTakeOverTheCallersFloatMode) {
+  ThreadPool pool(4);
+  for (int round = 0; round < 200; ++round) {
+    const bool flush = round % 2 == 1;
+    std::atomic<int> flushing{0};
+    {
+      const FloatScope mode(FloatMode::plain(flush));
+      pool.parallel_for(16, [&](int, int) { flushing += flushes(); });
+    }
+    ASSERT_EQ(flushing, flush ? 16 : 0);
+    ASSERT_FALSE(flushes()) << "the caller has a mode that is not its own";
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace millrace::cpu

@@ -1,0 +1,588 @@
+// Which kernels share their bits: numerics.txt has a hash for each op, type and class of
+// kernels, and every kernel of a class must have it. The inputs are made of counters by integer
+// arithmetic, so that nothing but the kernels is in a hash.
+//
+// Whoever changes bits on purpose raises kNumericsVersion (cpu/program.cpp) and writes the table
+// anew: MILLRACE_WRITE_NUMERICS=1 build/kernels/millrace_kernels_test --gtest_filter='Numerics.*'
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "amx_emulated.hpp"
+#include "avx_vnni_evex.hpp"
+#include "cpu/float_mode.hpp"
+#include "cpu/linear.hpp"
+#include "cpu/linear_kernels.hpp"
+#include "cpu/op_kernels.hpp"
+#include "cpu/thread_pool.hpp"
+#include "exec/angle.hpp"
+#include "exec/buffer.hpp"
+#include "exec/program.hpp"
+#include "harness.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+// ---- Numbers
+
+uint64_t mix(uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// In [-scale, scale), of 24 bits.
+std::vector<float> numbers(uint64_t seed, int64_t n, float scale = 1) {
+  std::vector<float> all(n);
+  for (int64_t i = 0; i < n; ++i) {
+    const auto bits = static_cast<int32_t>(mix(seed << 32 | static_cast<uint64_t>(i)) >> 40);
+    all[i] = static_cast<float>(bits - (1 << 23)) * 0x1p-23f * scale;
+  }
+  return all;
+}
+
+std::vector<bf16> halves(const std::vector<float>& values) {
+  std::vector<bf16> all;
+  for (const float x : values) all.push_back(from_float(x));
+  return all;
+}
+
+class Hash {
+ public:
+  template <class T>
+  void add(const T* values, size_t n) {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(values);
+    for (size_t i = 0; i < n * sizeof(T); ++i) hash_ = (hash_ ^ bytes[i]) * 0x100000001b3;
+  }
+  std::string text() const {
+    char text[17];
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash_));
+    return text;
+  }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325;  // FNV-1a
+};
+
+// ---- The table
+
+const char* const kFile = MILLRACE_NUMERICS_TABLE;
+bool writes() { return std::getenv("MILLRACE_WRITE_NUMERICS") != nullptr; }
+
+// "class op" to hash, behind a line "version N".
+struct Table {
+  int version = 0;
+  std::map<std::string, std::string> rows;
+
+  static Table read() {
+    Table table;
+    std::ifstream in(kFile);
+    std::string word, line;
+    in >> word >> table.version;
+    std::getline(in, line);
+    while (std::getline(in, line)) {
+      const size_t end = line.rfind(' ');
+      if (end != std::string::npos) table.rows[line.substr(0, end)] = line.substr(end + 1);
+    }
+    return table;
+  }
+  void write() const {
+    std::ofstream out(kFile);
+    out << "version " << version << "\n";
+    for (const auto& [row, hash] : rows) out << row << " " << hash << "\n";
+  }
+};
+
+// The backend's, behind its name in a program's numerics.
+int version() {
+  test::Builder builder = test::small_llama();
+  const test::Model model("", builder, 0);
+  const char* text = nullptr;
+  mr_error error;
+  test::check(model.device.backend->program_numerics(model.handle, &text, &error), error);
+  return std::stoi(std::string(text).substr(std::string("cpu ").size()));
+}
+
+// Rows of some kernels, beside those that others of the class have given.
+class Found {
+ public:
+  void add(const std::string& numerics, const std::string& kernels, const std::string& op,
+           const Hash& hash) {
+    const auto [row, is_new] = rows_.emplace(numerics + " " + op, Row{hash.text(), kernels});
+    if (!is_new) {
+      EXPECT_EQ(row->second.hash, hash.text())
+          << op << ": " << kernels << " has other bits than " << row->second.kernels
+          << " of the same class, " << numerics;
+    }
+  }
+
+  // Against the table, or into it.
+  void check() const {
+    Table table = Table::read();
+    const int now = version();
+    if (writes()) {
+      if (table.version != now) table.rows.clear();
+      table.version = now;
+    }
+    EXPECT_EQ(table.version, now) << kFile << " is of another numerics version: write it anew";
+    for (const auto& [name, row] : rows_) {
+      const auto known = table.rows.find(name);
+      if (known == table.rows.end()) {
+        EXPECT_TRUE(writes()) << name << " is not in " << kFile;
+        table.rows[name] = row.hash;
+      } else {
+        EXPECT_EQ(known->second, row.hash)
+            << name << " by " << row.kernels << ": its bits have changed. If they should, raise "
+            << "kNumericsVersion in cpu/program.cpp and write the table anew";
+      }
+    }
+    if (writes() && !::testing::Test::HasFailure()) table.write();
+  }
+
+ private:
+  struct Row {
+    std::string hash, kernels;
+  };
+  std::map<std::string, Row> rows_;
+};
+
+// ---- Linear ops
+
+struct LinearVariant {
+  const char* numerics;
+  const LinearKernels* kernels;
+};
+
+bool runs(Isa isa) {
+  const std::vector<Isa> isas = available_isas();
+  return std::find(isas.begin(), isas.end(), isa) != isas.end();
+}
+
+// Every kernel for the weights that this machine has instructions for, and emulated tiles.
+std::vector<LinearVariant> linear_variants(int weights) {
+  std::vector<LinearVariant> all;
+  for (const Isa isa : available_isas()) {
+    all.push_back({linear_numerics(isa, weights), &linear_kernels(isa, weights)});
+  }
+  if (weights == MR_WEIGHTS_16BIT || weights == MR_WEIGHTS_INT8) {
+    all.push_back({linear_numerics(Isa::amx, weights), &emulated_amx_kernels(weights)});
+  }
+#if defined(__x86_64__)
+  const bool int8 = weights == MR_WEIGHTS_INT8;
+  if (quantises_rows(weights)) {  // without VNNI, and AVX-VNNI in the other encoding
+    if (runs(Isa::avx2)) {
+      all.push_back({kX86Fma, int8 ? &linear_int8_avx2() : &linear_int4_avx2()});
+    }
+    if (runs(Isa::avx512) && has_vnni()) {
+      all.push_back({kX86Fma, &evex_avx_vnni_kernels(weights)});
+    }
+  }
+  if (weights == MR_WEIGHTS_FP8 && runs(Isa::avx512)) {  // without VBMI
+    all.push_back({kX86Fma, &linear_fp8_avx512()});
+  }
+#endif
+  return all;
+}
+
+struct LinearCase {
+  int64_t k, n;
+  int rows;
+  int activation = MR_ACT_NONE;
+  bool gated = false, accumulate = false, out_f32 = true, bias = false;
+  float in_scale = 1, weight_scale = 1;
+
+  std::string name() const {
+    std::ostringstream text;
+    text << rows << "x" << k << "x" << n;
+    if (activation != MR_ACT_NONE) text << " act" << activation;
+    if (gated) text << " gated";
+    if (accumulate) text << " accumulate";
+    if (bias) text << " bias";
+    if (!out_f32) text << " bf16";
+    if (in_scale != 1) text << " 2^" << std::ilogb(in_scale);
+    return text.str();
+  }
+};
+
+std::vector<LinearCase> linear_cases() {
+  std::vector<LinearCase> all;
+  for (const int64_t width : {1, 3, 17, 111, 500}) {
+    for (const int rows : {1, 3, 17}) all.push_back({width, 111, rows});
+  }
+  for (const int rows : {1, 3, 17, 111, 500}) {
+    all.push_back({500, 80, rows});
+    for (const int64_t n : {1, 3, 17}) all.push_back({111, n, rows});
+  }
+  for (int activation = MR_ACT_NONE; activation <= MR_ACT_RELU; ++activation) {
+    all.push_back({111, 111, 17, activation, false, false, false, true});
+    all.push_back({111, 111, 17, activation, true, false, false, false});
+    all.push_back({111, 111, 3, activation, false, true, true, true});
+  }
+  // Products and sums around the least normal number.
+  for (const float in : {0x1p-62f, 0x1p-65f, 0x1p-120f}) {
+    LinearCase tiny{500, 111, 17};
+    tiny.in_scale = in, tiny.weight_scale = 0x1p-64f;
+    all.push_back(tiny);
+    all.back().accumulate = true;
+  }
+  all.push_back({500, 111, 3});
+  all.back().in_scale = 0x1p-130f;  // no normal number among them
+  return all;
+}
+
+Hash linear_hash(const LinearKernels& kernels, bool flush, int weights, int group,
+                 const LinearCase& c, ThreadPool& pool) {
+  const int64_t outputs = c.gated ? 2 * c.n : c.n;
+  const std::vector<bf16> w = halves(numbers(1, outputs * c.k, c.weight_scale));
+  std::vector<bf16> in = halves(numbers(2, c.rows * c.k, c.in_scale));
+  const std::vector<float> bias = numbers(3, outputs);
+  const mr_tensor matrix{w.data(), MR_BF16, 2, {outputs, c.k}};
+  const mr_tensor vector{bias.data(), MR_F32, 1, {outputs, 0}};
+  LinearSpec spec;
+  for (int part = 0; part < (c.gated ? 2 : 1); ++part) {
+    spec.parts.push_back({&matrix, c.bias ? &vector : nullptr, part * c.n, c.n, c.n, 0});
+  }
+  spec.in_width = c.k;
+  spec.out_width = c.n;
+  spec.activation = c.activation;
+  spec.gated = c.gated;
+  spec.accumulate = c.accumulate;
+  spec.out_f32 = c.out_f32;
+  spec.weights = weights;
+  spec.group = group;
+  const auto linear = Linear::pack(spec, kernels, pool);
+  std::vector<float> out = numbers(4, c.rows * c.n, c.in_scale);
+  const FloatScope mode(FloatMode::plain(flush));
+  if (flush) {  // as the ops before leave rows
+    for (bf16& x : in) x = (x & 0x7f80) == 0 ? x & 0x8000 : x;
+  }
+  linear->run(in.data(), c.rows, out.data(), pool);
+  Hash hash;
+  if (c.out_f32) {
+    hash.add(out.data(), out.size());
+  } else {
+    hash.add(reinterpret_cast<const bf16*>(out.data()), out.size());
+  }
+  return hash;
+}
+
+TEST(Numerics, LinearOps) {
+  struct Type {
+    const char* name;
+    int weights, group;
+  };
+  Found found;
+  ThreadPool pool(2);
+  for (const Type& type :
+       {Type{"bf16", MR_WEIGHTS_16BIT, 0}, Type{"int8", MR_WEIGHTS_INT8, 0},
+        Type{"int4-32", MR_WEIGHTS_INT4, 32}, Type{"int4-128", MR_WEIGHTS_INT4, 128},
+        Type{"fp8", MR_WEIGHTS_FP8, 0}, Type{"nf4-32", MR_WEIGHTS_NF4, 32},
+        Type{"nf4-128", MR_WEIGHTS_NF4, 128}}) {
+    for (const LinearVariant& v : linear_variants(type.weights)) {
+      for (const LinearCase& c : linear_cases()) {
+        found.add(
+            v.numerics, v.kernels->name, std::string("linear ") + type.name + " " + c.name(),
+            linear_hash(*v.kernels, v.numerics != kPortable, type.weights, type.group, c, pool));
+      }
+    }
+  }
+  found.check();
+}
+
+// ---- Rows
+
+TEST(Numerics, NormsRotationsAndRounding) {
+  Found found;
+  for (const Isa isa : available_isas()) {
+    const OpKernels& kernels = op_kernels(isa);
+    const FloatScope mode(FloatMode::plain(kernels.flush));
+    for (const int width : {1, 3, 17, 64, 80, 111, 128, 500, 2048}) {
+      for (const float scale : {1.0f, 0x1p-120f}) {
+        const std::vector<float> in = numbers(5, width, scale), weight = numbers(6, width),
+                                 bias = numbers(7, width);
+        Hash hash;
+        for (const bool layer : {false, true}) {
+          for (const bool out_f32 : {false, true}) {
+            std::vector<float> out(width);
+            kernels.norm({weight.data(), bias.data(), width, 1e-5f, layer, out_f32}, in.data(),
+                         out.data());
+            hash.add(out.data(), out.size());
+          }
+        }
+        std::vector<bf16> rounded(width);
+        kernels.to_bf16(in.data(), width, rounded.data());
+        hash.add(rounded.data(), rounded.size());
+        found.add(kernels.numerics, isa_name(isa),
+                  "norm " + std::to_string(width) + (scale == 1 ? "" : " tiny"), hash);
+      }
+    }
+    for (const int head : {64, 80, 128}) {
+      const std::vector<float> weight = numbers(8, head), angles = numbers(9, head, 1000);
+      std::vector<float> cosine, sine, heads = numbers(10, 3 * head);
+      for (const float angle : angles) {
+        cosine.push_back(sine_cosine(angle).cosine);
+        sine.push_back(sine_cosine(angle).sine);
+      }
+      Hash hash;
+      for (const bool interleaved : {false, true}) {
+        for (const float* norm : {static_cast<const float*>(nullptr), weight.data()}) {
+          kernels.rotate({3, head, norm, 1e-5f, head, interleaved, cosine.data(), sine.data()},
+                         heads.data());
+          hash.add(heads.data(), heads.size());
+        }
+      }
+      found.add(kernels.numerics, isa_name(isa), "rope " + std::to_string(head), hash);
+    }
+  }
+  found.check();
+}
+
+// ---- Attention
+
+struct AttentionVariant {
+  const char *numerics, *name;
+  bool flush;
+  const AttentionKernels* kernels;
+};
+
+// bits of an element: 16, 8 or 4.
+std::vector<AttentionVariant> attention_variants(int bits) {
+  std::vector<AttentionVariant> all;
+  for (const Isa isa : available_isas()) {
+    const OpKernels& k = op_kernels(isa);
+    const int32_t type = bits == 16 ? MR_KV_BF16 : bits == 8 ? MR_KV_INT8 : MR_KV_INT4;
+    all.push_back({k.numerics, isa_name(isa), k.flush, &attention_kernels(k, type)});
+  }
+#if defined(__x86_64__)
+  if (bits < 16 && runs(Isa::avx512)) {
+    all.push_back({kX86Fma, "avx512 without vnni", true, &attention_avx2(bits)});
+  }
+#endif
+  return all;
+}
+
+// Keys and values of one KV head, as rope_store leaves them.
+class Cache {
+ public:
+  Cache(int bits, int head_dim, int tokens)
+      : block_(bits == 16  ? size_t{2} * kSlabTokens * head_dim
+               : bits == 8 ? KvCodes<8>{head_dim}.block_bytes()
+                           : KvCodes<4>{head_dim}.block_bytes()),
+        memory_((tokens / kSlabTokens + 1) * 2 * block_ + 64) {
+    const std::vector<float> all = numbers(11, int64_t{2} * tokens * head_dim, 2);
+    for (int t = 0; t < tokens; ++t) {
+      const float* key = all.data() + int64_t{2} * t * head_dim;
+      std::byte* keys = data() + t / kSlabTokens * 2 * block_;
+      store(bits, key, key + head_dim, head_dim, t % kSlabTokens, keys, keys + block_);
+    }
+  }
+
+  const std::byte* keys() const { return const_cast<Cache*>(this)->data(); }
+  const std::byte* values() const { return keys() + block_; }
+  size_t slab_bytes() const { return 2 * block_; }
+
+ private:
+  std::byte* data() {
+    return reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory_.data()) + 63) / 64 *
+                                        64);
+  }
+  static void store(int bits, const float* key, const float* value, int d, int token,
+                    std::byte* keys, std::byte* values) {
+    if (bits == 8) {
+      store_int8_key(key, d, token, keys);
+      store_int8_value(value, d, token, values);
+    } else if (bits == 4) {
+      store_int4_key(key, d, token, keys);
+      store_int4_value(value, d, token, values);
+    } else {
+      auto* k = reinterpret_cast<bf16*>(keys);
+      auto* v = reinterpret_cast<bf16*>(values);
+      for (int i = 0; i < d; ++i) {
+        k[(i / 2 * kSlabTokens + token) * 2 + i % 2] = from_float(key[i]);
+        v[token / 2 * 2 * d + 2 * i + token % 2] = from_float(value[i]);
+      }
+    }
+  }
+
+  size_t block_;
+  std::vector<std::byte> memory_;
+};
+
+struct AttentionCase {
+  int head_dim, context, rows;
+  int window = 0;
+  bool slopes = false;
+
+  std::string name() const {
+    std::ostringstream text;
+    text << head_dim << " context " << context << " rows " << rows;
+    if (window > 0) text << " window " << window;
+    if (slopes) text << " alibi";
+    return text.str();
+  }
+};
+
+Hash attention_hash(const AttentionVariant& v, int bits, const AttentionCase& c) {
+  constexpr int kHeads = 3;
+  const Cache cache(bits, c.head_dim, c.context + c.rows);
+  const int width = kHeads * c.head_dim;
+  const std::vector<float> q = numbers(12, int64_t{c.rows} * width, 3);
+  const float slopes[kHeads] = {0.5f, 0.25f, 0.125f};
+  AttentionTile t{};
+  t.q = q.data();
+  t.q_stride = width;
+  t.rows = c.rows;
+  t.heads = kHeads;
+  t.head_dim = c.head_dim;
+  t.position = c.context;
+  t.window = c.window;
+  t.scale = 0.125f;
+  t.slopes = c.slopes ? slopes : nullptr;
+  t.keys = cache.keys();
+  t.values = cache.values();
+  t.slab_bytes = cache.slab_bytes();
+  const size_t floats = v.kernels->state_floats(c.head_dim, t.queries());
+  const size_t scratch = (v.kernels->scratch_bytes(c.head_dim) + 3) / 4;
+  Buffer memory((scratch + 2 * floats + 64) * sizeof(float));
+  auto* const room = static_cast<float*>(memory.data());
+  float* const total = room + (scratch + 15) / 16 * 16;
+  float* const piece = total + floats;
+  std::vector<float> out(q.size());
+  const FloatScope mode(FloatMode::plain(v.flush));
+  v.kernels->prepare(t, room);
+  v.kernels->piece(t, t.first_piece(), room, total);
+  for (int p = t.first_piece() + 1; p < t.end_piece(); ++p) {
+    v.kernels->piece(t, p, room, piece);
+    v.kernels->merge(t, piece, total);
+  }
+  v.kernels->finish(t, total, width, true, out.data());
+  Hash hash;
+  hash.add(out.data(), out.size());
+  return hash;
+}
+
+TEST(Numerics, Attention) {
+  Found found;
+  for (const int bits : {16, 8, 4}) {
+    const std::string type = bits == 16 ? "bf16" : bits == 8 ? "int8" : "int4";
+    for (const AttentionVariant& v : attention_variants(bits)) {
+      for (const int head_dim : {64, 80, 128}) {
+        std::vector<AttentionCase> cases;
+        for (const int context : {0, 2, 16, 110, 499, 1100}) {
+          cases.push_back({head_dim, context, 1});
+          cases.push_back({head_dim, context, 3});
+        }
+        cases.push_back({head_dim, 17, 10});
+        cases.push_back({head_dim, 499, 3, 111});
+        cases.push_back({head_dim, 499, 3, 0, true});
+        for (const AttentionCase& c : cases) {
+          found.add(v.numerics, v.name, "attention " + type + " " + c.name(),
+                    attention_hash(v, bits, c));
+        }
+      }
+    }
+  }
+  found.check();
+}
+
+// ---- What all have in common
+
+TEST(Numerics, AnglesAndKvCodes) {
+  Found found;
+  Hash angles;
+  for (const float largest : {1.0f, 4096.0f, 16777216.0f}) {
+    for (const float angle : numbers(13, 10000, largest)) {
+      const SineCosine at = sine_cosine(angle);
+      angles.add(&at, 1);
+    }
+  }
+  found.add("all", "sine_cosine", "angles", angles);
+  for (const int d : {64, 80, 128}) {
+    for (const float scale : {1.0f, 0x1p-125f}) {
+      const std::vector<float> head = numbers(14, d, scale);
+      std::vector<std::byte> block(8 * KvCodes<8>{d}.block_bytes());
+      store_int8_key(head.data(), d, 3, block.data());
+      store_int8_value(head.data(), d, 3, block.data() + block.size() / 4);
+      store_int4_key(head.data(), d, 3, block.data() + block.size() / 2);
+      store_int4_value(head.data(), d, 3, block.data() + block.size() / 4 * 3);
+      Hash hash;
+      hash.add(block.data(), block.size());
+      found.add("all", "kv_codes", "kv codes " + std::to_string(d) + (scale == 1 ? "" : " tiny"),
+                hash);
+    }
+  }
+  found.check();
+}
+
+// ---- Programs
+
+// small_llama, without what the C library has in it.
+test::Builder program(const test::Kept& kept) {
+  test::Builder builder = test::small_llama();
+  std::vector<float> inv_freq;
+  for (float f = 1; static_cast<int>(inv_freq.size()) < builder.head_dim / 2; f /= 1.75f) {
+    inv_freq.push_back(f);
+  }
+  const float* constant = builder.constant(inv_freq);
+  for (mr_op& op : builder.ops) {
+    if (op.kind == MR_OP_ROPE_STORE) op.inv_freq = constant;
+  }
+  builder.keep(kept);
+  return builder;
+}
+
+TEST(Numerics, Programs) {
+  Found found;
+  const std::vector<test::Kept> all = {
+      {}, {MR_WEIGHTS_INT8}, {MR_WEIGHTS_INT4, 32}, {MR_WEIGHTS_FP8}, {MR_WEIGHTS_NF4, 64}};
+  for (const Isa isa : available_isas()) {
+    for (const std::string kv : {"", "+int8", "+int4"}) {
+      for (const test::Kept& kept : all) {
+        test::Builder builder = program(kept);
+        test::Model model(isa_name(isa) + kv, builder, 16);
+        test::Sequence sequence(model);
+        test::Random random(1);
+        Hash hash;
+        for (const int rows : {70, 1, 1, 3}) {  // over a block of attention
+          const auto logits = model.step({{&sequence, random.tokens(rows, builder.vocab)}});
+          hash.add(logits.data(), logits.size());
+        }
+        const char* text = nullptr;
+        mr_error error;
+        test::check(model.device.backend->program_numerics(model.handle, &text, &error), error);
+        const std::string numerics = std::string(text).substr(std::string(text).rfind(' ') + 1);
+        if (numerics.find('+') != std::string::npos) {
+          std::fprintf(stderr, "NOT TESTED: a program of %s: the table has none\n",
+                       numerics.c_str());
+          continue;
+        }
+        found.add(numerics, isa_name(isa), "program " + kept.name() + kv, hash);
+      }
+    }
+  }
+  found.check();
+}
+
+// A machine without an instruction set checks the rows of those that it has.
+TEST(Numerics, WhatThisMachineCannotCheckIsSaid) {
+  const Isa isas[] = {Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx};
+  for (const Isa isa : isas) {
+    if (!runs(isa)) {
+      std::fprintf(stderr, "NOT TESTED: numerics of %s: this machine cannot run it\n",
+                   isa_name(isa));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::cpu
