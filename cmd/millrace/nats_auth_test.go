@@ -305,3 +305,20 @@ func TestWithoutKeysLocalProcessesAreTrusted(t *testing.T) {
 	_, err = os.Stat(filepath.Join(s.DataDir, seedFile))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
+
+// TestAClientsViolationsDoNotFloodTheLog: each is a line of the server.
+func TestAClientsViolationsDoNotFloodTheLog(t *testing.T) {
+	var logged apitest.Log
+	ring, _ := keyring(t, "acme")
+	e, err := startNATS(&config.Serve{NATSListen: "127.0.0.1:0", DataDir: t.TempDir(), BodyLimit: 1 << 20}, ring, zerolog.New(&logged))
+	require.NoError(t, err)
+	defer e.server.Shutdown()
+	nc := connect(t, e.server.ClientURL())
+	for range 5000 {
+		require.NoError(t, nc.Publish("millrace.node.n1.generate", nil))
+	}
+	require.NoError(t, nc.Flush())
+	lines := strings.Count(logged.String(), "Violation")
+	require.Positive(t, lines)
+	require.Less(t, lines, 1000)
+}

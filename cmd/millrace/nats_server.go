@@ -83,7 +83,7 @@ func launchNATS(o *server.Options, s *config.Serve, keys *auth.Keyring, log zero
 		}
 		log.Info().Str("nkey", keyed.seed).Msg("other processes join the embedded NATS server with --nats-nkey")
 	}
-	e.server.SetLoggerV2(natsLog{log}, false, false, false)
+	e.server.SetLoggerV2(newNATSLog(log), false, false, false)
 	e.server.Start()
 	if !e.server.ReadyForConnections(natsStart) {
 		e.server.Shutdown()
@@ -238,12 +238,17 @@ func (e *embedded) keyed(o *server.Options, s *config.Serve, keys *auth.Keyring)
 }
 
 // natsLog hands the embedded server's messages to our log: its notices are
-// details here.
-type natsLog struct{ log zerolog.Logger }
+// details here. A client can cause as many complaints as it likes, so few of them are kept.
+type natsLog struct{ log, few zerolog.Logger }
+
+func newNATSLog(log zerolog.Logger) natsLog {
+	const burst = 10
+	return natsLog{log, log.Sample(&zerolog.BurstSampler{Burst: burst, Period: time.Second})}
+}
 
 func (l natsLog) Noticef(format string, v ...any) { l.log.Debug().Msgf("nats: "+format, v...) }
-func (l natsLog) Warnf(format string, v ...any)   { l.log.Warn().Msgf("nats: "+format, v...) }
+func (l natsLog) Warnf(format string, v ...any)   { l.few.Warn().Msgf("nats: "+format, v...) }
 func (l natsLog) Fatalf(format string, v ...any)  { l.log.Error().Msgf("nats: "+format, v...) }
-func (l natsLog) Errorf(format string, v ...any)  { l.log.Error().Msgf("nats: "+format, v...) }
+func (l natsLog) Errorf(format string, v ...any)  { l.few.Error().Msgf("nats: "+format, v...) }
 func (l natsLog) Debugf(format string, v ...any)  { l.log.Debug().Msgf("nats: "+format, v...) }
 func (l natsLog) Tracef(format string, v ...any)  { l.log.Trace().Msgf("nats: "+format, v...) }
