@@ -53,7 +53,8 @@ static int install(void) {
   struct sigaction action = {.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
   action.sa_sigaction = on_bus_error;
   sigfillset(&action.sa_mask);
-  if (sigaction(SIGBUS, NULL, &previous) != 0 || sigaction(SIGBUS, &action, NULL) != 0) return errno;
+  if (sigaction(SIGBUS, NULL, &previous) != 0 || sigaction(SIGBUS, &action, NULL) != 0)
+    return errno;
   installed = 1;
   return 0;
 }
