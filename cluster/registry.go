@@ -222,6 +222,11 @@ func (r *Registry) judge(now time.Time) {
 		}
 	}
 	r.cfg.Metrics.Nodes(byRole, silentCount)
+	kinds := make(map[string]metrics.Kinds)
+	for model, k := range KindsOf(append(live, &self)) {
+		kinds[model] = metrics.Kinds{Numerics: len(k.Numerics), Text: len(k.Text)}
+	}
+	r.cfg.Metrics.Kinds(kinds)
 }
 
 // Others lists the other live nodes. The list is shared: nobody changes it, nor the members.

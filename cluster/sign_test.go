@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,11 @@ func TestAForgedGoodbyeEvictsNobodyAndIsCounted(t *testing.T) {
 	before := count()
 	require.Eventually(t, func() bool { return count() > before+3 }, wait, time.Millisecond) // what came before is done
 	require.True(t, a.Alive(b.self))
+	require.Eventually(t, func() bool { // both heard them
+		page := httptest.NewRecorder()
+		m.Handler().ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+		return strings.Contains(page.Body.String(), `millrace_remote_dropped_total{reason="forged_beat"} 40`)
+	}, wait, time.Millisecond)
 	b.Leave()
 	require.Eventually(t, func() bool { return !a.Alive(b.self) }, wait, time.Millisecond)
 	require.False(t, a.Died(b.self))

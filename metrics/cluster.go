@@ -10,6 +10,8 @@ type Cluster struct {
 	messages, bytes, dropped, moved *prometheus.CounterVec
 	nodes                           *prometheus.GaugeVec
 	suspected                       prometheus.Gauge
+	kinds, texts                    *prometheus.GaugeVec
+	models                          map[string]bool // that kinds has; one goroutine sets them
 
 	MessagesIn, MessagesOut, BytesIn, BytesOut prometheus.Counter
 }
@@ -30,6 +32,11 @@ func newCluster(f promauto.Factory) *Cluster {
 			Help: "Live processes of the cluster that have a role, this one among them."}, []string{"role"}),
 		suspected: f.NewGauge(prometheus.GaugeOpts{Name: "millrace_nodes_suspected",
 			Help: "Processes that were heard of and are silent now."}),
+		kinds: f.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_numerics_classes",
+			Help: "Numerics digests of a model's live workers: more than one is a mixed pool."}, []string{"model"}),
+		texts: f.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_text_classes",
+			Help: "Text digests of a model's live processes: more than one is a mixed pool."}, []string{"model"}),
+		models: make(map[string]bool),
 	}
 	c.MessagesIn, c.MessagesOut = c.messages.WithLabelValues("in"), c.messages.WithLabelValues("out")
 	c.BytesIn, c.BytesOut = c.bytes.WithLabelValues("in"), c.bytes.WithLabelValues("out")
@@ -48,4 +55,23 @@ func (c *Cluster) Nodes(byRole map[string]int, suspected int) {
 		c.nodes.WithLabelValues(role).Set(float64(n))
 	}
 	c.suspected.Set(float64(suspected))
+}
+
+// Kinds is how many digests the live processes of a model have.
+type Kinds struct{ Numerics, Text int }
+
+// Kinds sets them by model. One goroutine calls it.
+func (c *Cluster) Kinds(byModel map[string]Kinds) {
+	for model := range c.models {
+		if _, there := byModel[model]; !there {
+			c.kinds.DeleteLabelValues(model)
+			c.texts.DeleteLabelValues(model)
+			delete(c.models, model)
+		}
+	}
+	for model, k := range byModel {
+		c.models[model] = true
+		c.kinds.WithLabelValues(model).Set(float64(k.Numerics))
+		c.texts.WithLabelValues(model).Set(float64(k.Text))
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/config"
 )
@@ -35,10 +38,12 @@ func newNodes(a *app) *cobra.Command {
 		Use:   "nodes",
 		Short: "List the processes that serve together on a NATS server",
 		Long: `List the processes of "serve --nats": listens to their signs of life for a little over two heartbeats and
-says nothing itself, so that no process notices. A user of the NATS server needs the permission to
-subscribe to ` + cluster.BeatSubject + `, no other.
+says nothing itself, so that no process notices. A beat that its node did not sign is passed over. A user
+of the NATS server needs the permission to subscribe to ` + cluster.BeatSubject + `, no other.
 
-LOAD is the sequences that run and wait, of those that fit a step; IN STEP the time since a worker with
+NUMERICS is the digest of what a worker's bits depend on, with the class of its kernels, TEXT that of
+tokenizer and chat template: an answer continues only where they are equal. A model with several of them
+is a mixed pool, which the last lines say. LOAD is the sequences that run and wait, of those that fit a step; IN STEP the time since a worker with
 work at hand made progress; BEAT the age of the last sign of life.`,
 		Example: `  millrace nodes
   millrace nodes --nats nats://127.0.0.1:4222 --json`,
@@ -92,12 +97,16 @@ func printNodes(out io.Writer, r *nodesReport) error {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NODE\tPROCESS\tROLES\tMODEL\tWEIGHTS\tLOAD\tFREE SLABS\tIN STEP\tSTATE\tBEAT")
+	fmt.Fprintln(w, "NODE\tPROCESS\tROLES\tMODEL\tWEIGHTS\tNUMERICS\tTEXT\tLOAD\tFREE SLABS\tIN STEP\tSTATE\tBEAT")
 	for i := range r.Nodes {
 		n := &r.Nodes[i]
-		weights, load, slabs, inStep := "-", "-", "-", "-"
+		weights, numerics, load, slabs, inStep := "-", "-", "-", "-", "-"
 		if x := n.Worker; x != nil {
 			weights, inStep = x.Backend+"/"+x.Weights, x.InStep.Round(time.Millisecond).String()
+			numerics = digestText(x.Numerics)
+			if x.Class != "" {
+				numerics += " (" + x.Class + ")"
+			}
 			load = fmt.Sprintf("%d+%d of %d", x.Running, x.Waiting, x.Capacity)
 			slabs = fmt.Sprintf("%d of %d", x.FreeSlabs, x.Slabs)
 		}
@@ -105,10 +114,44 @@ func printNodes(out io.Writer, r *nodesReport) error {
 		if model == "" {
 			model = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s:%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Node, n.Host, n.Process, rolesText(n.Roles), model,
-			weights, load, slabs, inStep, stateText(&n.Member), n.BeatAge.Round(time.Millisecond))
+		fmt.Fprintf(w, "%s\t%s:%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Node, n.Host, n.Process, rolesText(n.Roles), model,
+			weights, numerics, digestText(n.Text), load, slabs, inStep, stateText(&n.Member), n.BeatAge.Round(time.Millisecond))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return warnOfMixedPools(out, r)
+}
+
+// warnOfMixedPools says which models have processes of several kinds.
+func warnOfMixedPools(out io.Writer, r *nodesReport) error {
+	members := make([]*cluster.Member, len(r.Nodes))
+	for i := range r.Nodes {
+		members[i] = &r.Nodes[i].Member
+	}
+	models := cluster.KindsOf(members)
+	for _, model := range slices.Sorted(maps.Keys(models)) {
+		k := models[model]
+		for _, mixed := range []struct {
+			what, found string
+			digests     int
+		}{{"numerics", k.Workers(), len(k.Numerics)}, {"text", k.Texts(), len(k.Text)}} {
+			if mixed.digests < 2 {
+				continue
+			}
+			if _, err := fmt.Fprintf(out, "mixed pool: model %q has several %s digests, %s; an answer continues at its own only\n", model, mixed.what, mixed.found); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func digestText(digest string) string {
+	if digest == "" {
+		return "-"
+	}
+	return api.ShortDigest(digest)
 }
 
 func rolesText(roles []cluster.Role) string {

@@ -53,17 +53,20 @@ func TestNodesListsWhoServes(t *testing.T) {
 func TestTheTableOfNodesHasWhatEachOffers(t *testing.T) {
 	var out bytes.Buffer
 	worker := cluster.Worker{Backend: "cpu", Weights: "int8", Running: 3, Waiting: 1, Capacity: 64, FreeSlabs: 9, Slabs: 10, InStep: 1234567 * time.Microsecond}
+	worker.Numerics, worker.Class = "0123456789abcdef0123", "avx2"
 	down := worker
-	down.Down = "the device failed"
+	down.Down, down.Numerics, down.Class = "the device failed", "9999", ""
 	require.NoError(t, printNodes(&out, &nodesReport{Nodes: []cluster.Heard{
 		{Member: cluster.Member{Node: "n1", Roles: []cluster.Role{cluster.Gateway}, Host: "h", Process: 7}, BeatAge: 12345 * time.Microsecond},
-		{Member: cluster.Member{Node: "n2", Roles: []cluster.Role{cluster.Compute, cluster.Detok}, Host: "h", Process: 8, Model: "m", Draining: true, Worker: &worker}},
+		{Member: cluster.Member{Node: "n2", Roles: []cluster.Role{cluster.Compute, cluster.Detok}, Host: "h", Process: 8, Model: "m", Draining: true, Text: "t1", Worker: &worker}},
 		{Member: cluster.Member{Node: "n3", Roles: []cluster.Role{cluster.Compute}, Host: "h", Process: 9, Model: "m", Worker: &down}},
 	}}))
-	require.Equal(t, `NODE  PROCESS  ROLES          MODEL  WEIGHTS   LOAD       FREE SLABS  IN STEP  STATE                    BEAT
-n1    h:7      gateway        -      -         -          -           -        serving                  12ms
-n2    h:8      compute,detok  m      cpu/int8  3+1 of 64  9 of 10     1.235s   draining                 0s
-n3    h:9      compute        m      cpu/int8  3+1 of 64  9 of 10     1.235s   down: the device failed  0s
+	require.Equal(t, `NODE  PROCESS  ROLES          MODEL  WEIGHTS   NUMERICS                 TEXT  LOAD       FREE SLABS  IN STEP  STATE                    BEAT
+n1    h:7      gateway        -      -         -                        -     -          -           -        serving                  12ms
+n2    h:8      compute,detok  m      cpu/int8  0123456789abcdef (avx2)  t1    3+1 of 64  9 of 10     1.235s   draining                 0s
+n3    h:9      compute        m      cpu/int8  9999                     -     3+1 of 64  9 of 10     1.235s   down: the device failed  0s
+mixed pool: model "m" has several numerics digests, workers: 1 of 0123456789abcdef (avx2), 1 of 9999; an answer continues at its own only
+mixed pool: model "m" has several text digests, processes: 1 of no digest, 1 of t1; an answer continues at its own only
 `, out.String())
 }
 
