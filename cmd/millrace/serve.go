@@ -245,7 +245,7 @@ func endNATS(service *natsapi.Service, within time.Duration) error {
 	return service.Stop(ctx)
 }
 
-// fingerprint is the system_fingerprint of answers.
+// fingerprint is the system_fingerprint of an answer whose digest is not known yet.
 func fingerprint() string { return "millrace-" + version }
 
 // loaded serves what there is once the model is loaded.
