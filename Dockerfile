@@ -19,7 +19,7 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 ARG VERSION=devel
-RUN make build VERSION=${VERSION}
+RUN make build notices VERSION=${VERSION}
 
 FROM go AS build-k6
 WORKDIR /src
@@ -41,6 +41,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* \
  && install -d -o 10001 -g 10001 /var/lib/millrace
 COPY --from=build /src/bin/millrace /usr/local/bin/millrace
+COPY --from=build /src/build/THIRD_PARTY_NOTICES /usr/share/doc/millrace/THIRD_PARTY_NOTICES
 COPY --from=build /src/models/tiny-chat /models/tiny-chat
 USER 10001:10001
 VOLUME /var/lib/millrace

@@ -162,6 +162,23 @@ $(GOLANGCI): | $(TOOLS)
 	CGO_LDFLAGS= GOBIN=$(CURDIR)/$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	@mv $(@D)/golangci-lint $@
 
+.PHONY: audit
+audit: ## Look the pinned Python packages up in PyPI's advisories (govulncheck and cargo deny run in .github/workflows/audit.yml)
+	scripts/audit.sh
+
+.PHONY: sbom
+sbom: libs ## Write what bin/millrace is made of, as CycloneDX: build/sbom-go.json, build/sbom-rust.json
+	CGO_LDFLAGS= GOFLAGS= go run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0 app -json -licenses -main cmd/millrace -output $(BUILD)/sbom-go.json .
+	CARGO_TARGET_DIR=$(BUILD)/tools/cargo cargo install --quiet --locked --root $(BUILD)/tools cargo-cyclonedx@0.5.9
+	$(BUILD)/tools/bin/cargo-cyclonedx cyclonedx --manifest-path tokenizer/jinja/Cargo.toml --format json --override-filename sbom-rust
+	mv tokenizer/jinja/sbom-rust.json $(BUILD)/
+	rm -f $(BUILD)/tokenizers/sbom-rust.json
+
+.PHONY: notices
+notices: libs ## Write the licenses of all that is linked into bin/millrace: build/THIRD_PARTY_NOTICES
+	go run ./scripts/build/notices >$(BUILD)/THIRD_PARTY_NOTICES.new
+	mv $(BUILD)/THIRD_PARTY_NOTICES.new $(BUILD)/THIRD_PARTY_NOTICES
+
 .PHONY: format
 format: libs $(GOLANGCI) ## Rewrite Go and C++ in the project's format
 	$(GOLANGCI) fmt

@@ -71,7 +71,7 @@ done
 clang=$root/build/tools/clang-tidy-23.1.4
 [ -x "$clang/bin/clang-tidy" ] || {
   python3 -m venv "$clang"
-  "$clang/bin/pip" install --quiet --disable-pip-version-check clang-tidy==23.1.4
+  "$clang/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$root/scripts/build/clang-tidy.txt"
 }
 for file in "$work/standin/aot/common.cpp" "$root"/kernels/sycl/device/{attention,narrow,quantised}.cpp; do
   for variant in "1 16 8 16" "0 8 2 8" "1 8 1 4"; do

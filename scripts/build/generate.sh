@@ -8,7 +8,7 @@ tools=$root/build/generate
 
 if [ ! -x "$tools/bin/python" ]; then
   python3 -m venv "$tools"
-  "$tools/bin/pip" install --quiet --disable-pip-version-check grpcio-tools==1.85.1 # it holds protoc
+  "$tools/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$here/protoc.txt"
 fi
 cd "$root"
 CGO_LDFLAGS='' GOBIN=$tools/bin go install google.golang.org/protobuf/cmd/protoc-gen-go

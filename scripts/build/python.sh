@@ -13,5 +13,5 @@ if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
   exit 1
 fi
 python3 -m venv "$venv"
-"$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
+"$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$requirements"
 cp "$requirements" "$venv/requirements.txt"

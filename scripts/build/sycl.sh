@@ -5,10 +5,6 @@
 #   runtime   only fetches or finds the runtime, and prints its folder
 set -euo pipefail
 
-# libur_adapter_opencl.so, which the CPU device needs, is not in every version of these wheels.
-wheels=(intel-sycl-rt==2026.1.2 intel-opencl-rt==2026.1.2 intel-cmplr-lib-ur==2026.1.2)
-# Without what they depend on: a compiler package that asks for other versions of the runtime.
-onednn_wheels=(onednn==2026.0.2 onednn-devel==2026.0.2)
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 venv=$root/build/sycl
@@ -37,17 +33,18 @@ oneapi() {
 }
 
 fetch() {
-  local all="${wheels[*]} ${onednn_wheels[*]}"
+  local all
+  all=$(cat "$here/sycl.txt" "$here/onednn.txt" | sha256sum)
   [ "$(cat "$venv/fetched" 2>/dev/null)" != "$all" ] || return 0
   command -v python3 >/dev/null || {
     echo "millrace: python3 is missing: install it (apt install python3-venv), or oneAPI's compiler" >&2
     exit 1
   }
-  echo "SYCL runtime: pip install $all (once, about 1.5 GB)" >&2
+  echo "SYCL runtime: pip install (once, about 1.5 GB)" >&2
   rm -rf "$venv"
   python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check "${wheels[@]}" >&2
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "${onednn_wheels[@]}" >&2
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$here/sycl.txt" >&2
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --no-deps -r "$here/onednn.txt" >&2
   echo "$all" >"$venv/fetched"
 }
 
