@@ -28,6 +28,9 @@ var natsAttacks = []attack{
 	{"nats: thousands of connections and subscriptions", "keys", natsFlood},
 }
 
+// streamPath is the path of a resumable completion, before its request id.
+const streamPath = "/v1/streams/cmpl-"
+
 // refusedWait is how long an attack over NATS waits for an answer that must not come.
 const refusedWait = 500 * time.Millisecond
 
@@ -65,7 +68,7 @@ func (t *target) runs(ctx context.Context, id string) error {
 func (t *target) headOfStream(ctx context.Context, id string) (int, string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, t.http+"/v1/streams/"+id, http.NoBody)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, t.http+streamPath+id, http.NoBody)
 	if err != nil {
 		return 0, "", err
 	}
@@ -108,7 +111,7 @@ func deleteJournal(ctx context.Context, _ *suite, t *target) (string, error) {
 	if err := errors.Join(nc.FlushTimeout(5*time.Second), pause(ctx, refusedWait)); err != nil {
 		return "", err
 	}
-	status, body, err := t.get(ctx, t.keys[victim], "/v1/streams/"+id)
+	status, body, err := t.get(ctx, t.keys[victim], streamPath+id)
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("the journal is gone: reading a stream gives %d: %.200s", status, body)
 	}
@@ -139,7 +142,7 @@ func gatewaySubjects(nc *nats.Conn) ([]string, error) {
 
 // writeJournal has a refusal sent into a running stream's log.
 func writeJournal(ctx context.Context, _ *suite, t *target) (string, error) {
-	const id = "cmpl-my-2"
+	const id = "my-2"
 	begin := time.Now()
 	answer := t.resumable(ctx, id, 400)
 	if err := t.runs(ctx, id); err != nil {
@@ -150,7 +153,7 @@ func writeJournal(ctx context.Context, _ *suite, t *target) (string, error) {
 		return "", err
 	}
 	defer nc.Close()
-	subjects := []string{"millrace.journal." + id, "millrace.journal.x." + id, "millrace.journal.>", "millrace.resume.x", "millrace.limits.used", "$SYS.REQ.USER.INFO"}
+	subjects := []string{"millrace.journal.cmpl-" + id, "millrace.journal.x.cmpl-" + id, "millrace.journal.>", "millrace.resume.x", "millrace.limits.used", "$SYS.REQ.USER.INFO"}
 	for _, reply := range subjects {
 		if err := nc.PublishRequest("millrace.v1.chat.completions", reply, []byte("{}")); err != nil {
 			return "", err
@@ -291,7 +294,7 @@ func forgeBeats(ctx context.Context, s *suite, t *target) (string, error) {
 
 // guessCancel ends streams of the victim by the subjects that an attacker can guess.
 func guessCancel(ctx context.Context, _ *suite, t *target) (string, error) {
-	const id = "cmpl-guessed"
+	const id = "guessed"
 	nc, err := t.dial("")
 	if err != nil {
 		return "", err
@@ -314,7 +317,7 @@ func guessCancel(ctx context.Context, _ *suite, t *target) (string, error) {
 		tokens++
 		for _, subject := range subjects {
 			if prefix, found := strings.CutSuffix(subject, ".x"); found && strings.Contains(prefix, ".cancel.") && tokens < 200 {
-				for _, guess := range []string{fmt.Sprintf("%s-%d", chunk.ID, tokens), fmt.Sprintf("%s-%d", id, tokens), fmt.Sprint(tokens), "*", ">"} {
+				for _, guess := range []string{fmt.Sprintf("%s-%d", chunk.ID, tokens), fmt.Sprintf("cmpl-%s-%d", id, tokens), fmt.Sprint(tokens), "*", ">"} {
 					_ = nc.Publish(prefix+"."+guess, nil)
 					sent++
 				}

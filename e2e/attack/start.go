@@ -119,11 +119,7 @@ func (s *suite) join(ctx context.Context, t *target, role string) (*cluster.Proc
 	}
 	args := []string{"serve", "--roles", role, "--model", s.model, "--served-model-name", "tiny-chat", "--listen", addrs[0], "--nats", t.nats,
 		"--data-dir", filepath.Join(t.dir, role), "--kv-memory", "64MiB", "--threads", "1", "--packed-weights", "off", "--log-format", "json"}
-	credentials, err := t.credentials()
-	if err != nil {
-		return nil, err
-	}
-	p := cluster.NewProcess(role, s.programs.Millrace, append(args, credentials...), filepath.Join(s.dir, t.Name+"-"+role+".log"), "http://"+addrs[0]+"/health/ready")
+	p := cluster.NewProcess(role, s.programs.Millrace, append(args, t.credentials()...), filepath.Join(s.dir, t.Name+"-"+role+".log"), "http://"+addrs[0]+"/health/ready")
 	if err := p.Start(); err != nil {
 		return nil, err
 	}
@@ -133,22 +129,16 @@ func (s *suite) join(ctx context.Context, t *target, role string) (*cluster.Proc
 }
 
 // credentials are those of a node on the target's NATS server: a seed that the server left in its data directory.
-func (t *target) credentials() ([]string, error) {
-	seeds, err := filepath.Glob(filepath.Join(t.dir, "data", "nats", "*.nk"))
-	if err != nil || len(seeds) == 0 {
-		return nil, err
+func (t *target) credentials() []string {
+	if !t.config.keys {
+		return nil
 	}
-	return []string{"--nats-nkey", seeds[0]}, nil
+	return []string{"--nats-nkey", filepath.Join(t.dir, "data", "nats-node.nk")}
 }
 
 // nodes lists the nodes that beat on the target's NATS server, as its operator does.
 func (t *target) nodes(ctx context.Context, s *suite) ([]string, error) {
-	args := []string{"nodes", "--json", "--nats", t.nats}
-	credentials, err := t.credentials()
-	if err != nil {
-		return nil, err
-	}
-	args = append(args, credentials...)
+	args := append([]string{"nodes", "--json", "--nats", t.nats}, t.credentials()...)
 	out, err := exec.CommandContext(ctx, s.programs.Millrace, args...).Output()
 	if err != nil {
 		var exit *exec.ExitError
