@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -32,7 +31,7 @@ func TestWhatTheTokenizerRefusesIsTheCallersErrorWithTheReason(t *testing.T) {
 	} {
 		_, err := encode(tok, &c.request, 0)
 		var refusal *api.Error
-		require.True(t, errors.As(err, &refusal), "%v", err)
+		require.ErrorAs(t, err, &refusal)
 		require.Equal(t, api.CodeInvalid, refusal.Code)
 		require.Equal(t, c.param, refusal.Param)
 		require.Contains(t, refusal.Message, c.reason)

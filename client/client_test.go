@@ -325,7 +325,8 @@ func TestANATSStreamWhoseBeginningIsLostIsAskedForAgain(t *testing.T) {
 	require.NoError(t, err)
 	text, _, _ := gather(t, c.ChatStream(t.Context(), hi))
 	require.Equal(t, "1", text)
-	require.Equal(t, <-asked, <-asked, "the same request: its id finds the answer that was begun")
+	first, second := <-asked, <-asked
+	require.Equal(t, first, second, "the same request: its id finds the answer that was begun")
 }
 
 func TestNobodyOnNATSIsUnavailable(t *testing.T) {

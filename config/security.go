@@ -97,10 +97,10 @@ func (s *Security) validate(natsListen string) error {
 
 // publicHTTP refuses a gateway without keys on an address that other machines reach.
 func (s *Security) publicHTTP(listen string) error {
-	if !s.Local() || address("", listen) != nil || loopback(listen) {
-		return nil
+	if s.Local() && address("", listen) == nil && !loopback(listen) {
+		return Usagef("--listen: %s is reached from other machines, where everybody could ask: expected --api-keys FILE with it (millrace keys create), --api-keys %s to let everybody in, or an address such as 127.0.0.1:8080", listen, NoKeys)
 	}
-	return Usagef("--listen: %s is reached from other machines, where everybody could ask: expected --api-keys FILE with it (millrace keys create), --api-keys %s to let everybody in, or an address such as 127.0.0.1:8080", listen, NoKeys)
+	return nil
 }
 
 func together(flagA, a, flagB, b string) error {

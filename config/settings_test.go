@@ -120,7 +120,7 @@ func TestAGatewayWithoutKeysListensOnLoopbackOnly(t *testing.T) {
 }
 
 func TestNoKeysIsNoFile(t *testing.T) {
-	require.Equal(t, "", serve(t, "--api-keys", "none").KeysFile())
+	require.Empty(t, serve(t, "--api-keys", "none").KeysFile())
 	require.Equal(t, "./none", serve(t, "--api-keys", "./none").KeysFile())
 	require.True(t, serve(t).Local())
 	require.False(t, serve(t, "--api-keys", "none").Local())

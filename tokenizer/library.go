@@ -48,7 +48,7 @@ func call(f func()) error {
 	defer runtime.UnlockOSThread()
 	f()
 	var message C.millrace_jinja_bytes
-	if C.millrace_text_error(&message) == 0 {
+	if failed := C.millrace_text_error(&message); failed == 0 {
 		return nil
 	}
 	defer C.millrace_jinja_bytes_free(message)

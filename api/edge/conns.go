@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"sync"
@@ -160,10 +161,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 
 // SetDeadline implements net.Conn.
 func (c *conn) SetDeadline(t time.Time) error {
-	if err := c.Conn.SetReadDeadline(t); err != nil {
-		return err
-	}
-	return c.SetWriteDeadline(t)
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
 // Close implements net.Conn.

@@ -6,7 +6,7 @@ package edge
 
 import (
 	"context"
-	stdlog "log"
+	stdlog "log" //nolint:depguard // net/http takes no other logger; errorLog passes on what it says
 	"net"
 	"net/http"
 	"strings"

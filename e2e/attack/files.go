@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -88,17 +89,17 @@ var bombs = map[string]string{
 }
 
 func hostileTemplate(dir, demo string) (string, error) {
-	text := ""
+	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(bombs)) {
-		text += fmt.Sprintf("{%% if messages[0].content == %q %%}%s{%% endif %%}", name, bombs[name])
+		fmt.Fprintf(&text, "{%% if messages[0].content == %q %%}%s{%% endif %%}", name, bombs[name])
 	}
-	edit := editJSON(func(f map[string]any) { f["chat_template"] = text })
+	edit := editJSON(func(f map[string]any) { f["chat_template"] = text.String() })
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
 	model, err := copyModel(dir, demo, map[string]func([]byte) ([]byte, error){
 		"tokenizer_config.json": edit,
-		"chat_template.jinja":   func([]byte) ([]byte, error) { return []byte(text), nil },
+		"chat_template.jinja":   func([]byte) ([]byte, error) { return []byte(text.String()), nil },
 	})
 	return model, err
 }

@@ -178,12 +178,12 @@ func eavesdrop(ctx context.Context, _ *suite, t *target) (string, error) {
 	const secret = "the-victims-prompt"
 	var heard, subscribed atomic.Int64
 	var leaked sync.Map
-	for _, key := range []string{"", t.keys[attacker]} {
-		nc, err := t.dial(key)
-		if err != nil {
-			return "", err
-		}
-		defer nc.Close()
+	strangers, err := t.strangers()
+	if err != nil {
+		return "", err
+	}
+	defer closeAll(strangers)
+	for _, nc := range strangers {
 		for _, subject := range []string{">", "_INBOX.>", "_INBOX.*.>", "_INBOX.*.*", "_INBOX.*", "millrace.>", "millrace.v1.>", "millrace.v1.chat.completions",
 			"millrace.node.>", "millrace.journal.>", "millrace.limits.used", "$JS.>", "$SRV.>", "$KV.>", "$O.>"} {
 			_, err := nc.Subscribe(subject, func(m *nats.Msg) {
@@ -219,15 +219,34 @@ func eavesdrop(ctx context.Context, _ *suite, t *target) (string, error) {
 	return fmt.Sprintf("%d subscriptions asked for, %d messages heard, none of the victim's", subscribed.Load(), heard.Load()), err
 }
 
-// privateSubjects publishes where only nodes may.
-func privateSubjects(ctx context.Context, _ *suite, t *target) (string, error) {
-	sent := 0
+// strangers are two connections: one without credentials, one with the attacker's key.
+func (t *target) strangers() (list []*nats.Conn, err error) {
 	for _, key := range []string{"", t.keys[attacker]} {
 		nc, err := t.dial(key)
 		if err != nil {
-			return "", err
+			closeAll(list)
+			return nil, err
 		}
-		defer nc.Close()
+		list = append(list, nc)
+	}
+	return list, nil
+}
+
+func closeAll(list []*nats.Conn) {
+	for _, nc := range list {
+		nc.Close()
+	}
+}
+
+// privateSubjects publishes where only nodes may.
+func privateSubjects(ctx context.Context, _ *suite, t *target) (string, error) {
+	sent := 0
+	strangers, err := t.strangers()
+	if err != nil {
+		return "", err
+	}
+	defer closeAll(strangers)
+	for _, nc := range strangers {
 		for _, subject := range []string{"$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.MILLRACE_JOURNAL", "$JS.API.STREAM.DELETE.MILLRACE_JOURNAL",
 			"$JS.API.STREAM.CREATE.X", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.PING.CONNZ"} {
 			if m, err := nc.Request(subject, []byte(`{"name":"X","subjects":["x"]}`), refusedWait); err == nil {
@@ -259,12 +278,12 @@ func forgeBeats(ctx context.Context, s *suite, t *target) (string, error) {
 		return "", fmt.Errorf("found the nodes %v, expected two", nodes)
 	}
 	dead := t.LogCount(`"a node is gone"`) + t.LogCount(`"a node is silent"`)
-	for _, key := range []string{"", t.keys[attacker]} {
-		nc, err := t.dial(key)
-		if err != nil {
-			return "", err
-		}
-		defer nc.Close()
+	strangers, err := t.strangers()
+	if err != nil {
+		return "", err
+	}
+	defer closeAll(strangers)
+	for _, nc := range strangers {
 		for range 50 {
 			for _, node := range nodes {
 				beat := fmt.Appendf(nil, `{"node":%q,"left":true,"beats_every":250000000}`, node)
@@ -341,7 +360,6 @@ func largeBodies(ctx context.Context, _ *suite, t *target) (string, error) {
 	}
 	defer nc.Close()
 	part := bytes.Repeat([]byte("a"), 256<<10)
-	refused := 0
 	for i := range 400 { // 100 MiB without a key
 		m := nats.NewMsg("millrace.v1.bodies.part")
 		if i == 0 {
@@ -349,8 +367,7 @@ func largeBodies(ctx context.Context, _ *suite, t *target) (string, error) {
 		}
 		m.Reply, m.Data = nc.NewRespInbox(), part
 		if err := nc.PublishMsg(m); err != nil {
-			refused++
-			break
+			break // the server has closed the connection
 		}
 	}
 	if err := nc.FlushTimeout(10 * time.Second); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
@@ -371,11 +388,7 @@ func largeBodies(ctx context.Context, _ *suite, t *target) (string, error) {
 // natsFlood opens connections and subscriptions without a key.
 func natsFlood(ctx context.Context, s *suite, t *target) (string, error) {
 	var conns []*nats.Conn
-	defer func() {
-		for _, nc := range conns {
-			nc.Close()
-		}
-	}()
+	defer func() { closeAll(conns) }()
 	refused := 0
 	for range min(s.slow, 2000) {
 		nc, err := t.dial("", nats.Timeout(2*time.Second))

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -31,9 +32,7 @@ func (t *target) do(ctx context.Context, method, key, path string, body []byte, 
 		return 0, nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	for name, values := range header {
-		r.Header[name] = values
-	}
+	maps.Copy(r.Header, header)
 	if host := header.Get("Host"); host != "" {
 		r.Host = host
 	}

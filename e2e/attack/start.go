@@ -45,8 +45,7 @@ func (s *suite) starts(ctx context.Context, env []string, args ...string) (serve
 	if lines.found {
 		return true, lines.String(), nil
 	}
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if _, exited := errors.AsType[*exec.ExitError](err); exited {
 		return false, lines.String(), nil
 	}
 	return false, lines.String(), errors.Join(err, ctx.Err())
@@ -141,8 +140,7 @@ func (t *target) nodes(ctx context.Context, s *suite) ([]string, error) {
 	args := append([]string{"nodes", "--json", "--nats", t.nats}, t.credentials()...)
 	out, err := exec.CommandContext(ctx, s.programs.Millrace, args...).Output()
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if exit, exited := errors.AsType[*exec.ExitError](err); exited {
 			err = fmt.Errorf("%w: %s", err, exit.Stderr)
 		}
 		return nil, fmt.Errorf("millrace nodes: %w", err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"time"
 )
@@ -20,9 +21,7 @@ var tenantAttacks = []attack{
 
 func stream(id string, more fields) fields {
 	f := fields{"model": "tiny-chat", "prompt": "Count:", "temperature": 0, "max_tokens": 8, "stream": true, "stream_resume": true, "request_id": id}
-	for name, v := range more {
-		f[name] = v
-	}
+	maps.Copy(f, more)
 	return f
 }
 

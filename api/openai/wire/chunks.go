@@ -126,7 +126,7 @@ func (c *Chunks) begin(choice int) {
 	c.buf = append(strconv.AppendInt(c.buf, int64(choice), 10), ',')
 }
 
-// begins begins a chunk of a choice, up to and with `"choices":[`.
+// begins starts a chunk of a choice, up to and with `"choices":[`.
 func (c *Chunks) begins(choice int) {
 	c.starts = append(c.starts, len(c.buf))
 	c.buf = append(c.buf, c.head...)

@@ -61,20 +61,20 @@ func TestAnAnswerThatBeginsAgainHasNothingOfWhatItDropped(t *testing.T) {
 func TestAChunkNamesTheDigestThatItsOwnRequestIsBoundTo(t *testing.T) {
 	call := &Call{ID: "cmpl-x", Kind: Completion, N: 2, Model: "m", Requests: []*api.Request{{}, {}}}
 	c := NewChunks(call, "unknown")
-	print := func(chunks [][]byte) string {
+	fingerprint := func(chunks [][]byte) string {
 		var x struct {
 			Print string `json:"system_fingerprint"`
 		}
 		require.NoError(t, json.Unmarshal(chunks[0], &x))
 		return x.Print
 	}
-	require.Equal(t, "unknown", print(c.Encode(api.Event{Text: "a"})))
-	require.Equal(t, "fp_b", print(c.Encode(pinned("b", api.Event{Choice: 3, Text: "a"}))))
-	require.Equal(t, "fp_b", print(c.Encode(api.Event{Choice: 2, Text: "a"})))
-	require.Equal(t, "unknown", print(c.Encode(api.Event{Choice: 1, Text: "a"})))
+	require.Equal(t, "unknown", fingerprint(c.Encode(api.Event{Text: "a"})))
+	require.Equal(t, "fp_b", fingerprint(c.Encode(pinned("b", api.Event{Choice: 3, Text: "a"}))))
+	require.Equal(t, "fp_b", fingerprint(c.Encode(api.Event{Choice: 2, Text: "a"})))
+	require.Equal(t, "unknown", fingerprint(c.Encode(api.Event{Choice: 1, Text: "a"})))
 	c.Note(pinned("a", api.Event{}))
-	require.Equal(t, "fp_a", print(c.Open()))
-	require.Equal(t, "fp_a", print(c.Encode(pinned("", api.Event{Text: "a"}))), "no digest names nothing")
+	require.Equal(t, "fp_a", fingerprint(c.Open()))
+	require.Equal(t, "fp_a", fingerprint(c.Encode(pinned("", api.Event{Text: "a"}))), "no digest names nothing")
 }
 
 func TestAFurtherAttemptIsBoundToWhatTheLastOneWas(t *testing.T) {

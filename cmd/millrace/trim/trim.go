@@ -70,7 +70,7 @@ func read() (memory, error) {
 		return memory{}, err
 	}
 	var size, resident, shared uint64 // pages, see proc(5)
-	if _, err := fmt.Sscan(string(text), &size, &resident, &shared); err != nil {
+	if _, err = fmt.Sscan(string(text), &size, &resident, &shared); err != nil {
 		return memory{}, fmt.Errorf("%s: found %q, expected numbers: %w", path, text, err)
 	}
 	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
