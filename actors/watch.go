@@ -263,7 +263,7 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 				continue
 			case dead:
 				why = workerDead
-			case leave > 0 && draining[worker].take(s):
+			case leave > 0 && draining[worker].equal: // without one it finishes what it has
 				leave--
 				why = workerDraining
 			case !local && now.Sub(s.heard) > w.silence:

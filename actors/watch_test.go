@@ -218,6 +218,14 @@ func TestSequencesLeaveADrainingWorkerOfAnotherProcess(t *testing.T) {
 	require.Equal(t, []string{"1 worker_draining"}, troubles)
 }
 
+func TestASequenceStaysAtADrainingWorkerWithoutAnEqual(t *testing.T) {
+	w := newTestWatch()
+	w.runs(1, "a", "me", 0)
+	w.leaving["a"] = takers{any: true}
+	troubles, _ := w.look()
+	require.Empty(t, troubles, "not begun either: its request may be bound to the kind of the worker")
+}
+
 func TestASequenceIsInTroubleWithItsDetokenizer(t *testing.T) {
 	w := newTestWatch()
 	w.runs(1, "a", "d", 0)
