@@ -12,8 +12,8 @@ import (
 
 // Subjects of what gateways ask each other.
 const (
-	peerSubject = "millrace.resume.node." // + node
-	anySubject  = "millrace.resume.any"
+	peerSubject = "millrace.resume.node."  // + node
+	anySubject  = "millrace.resume.v2.any" // a version before asks without v2: it is not to leave its calls, which have no pin, to this one
 	callSubject = "millrace.resume.call"
 )
 

@@ -28,7 +28,7 @@ import (
 //	message Usage  { uint32 prompt = 1; uint32 completion = 2; uint32 cached = 3; }
 //	message Pin    { string numerics = 1; string text = 2; string prompt = 3; }
 //
-// A record of a version before has neither log, key nor pin: its answer may continue at any worker.
+// A record of a version before has neither log, key nor pin: an answer that it has begun is not continued.
 type record struct {
 	log    logID  // identity of the log
 	token  uint64 // of the ownership under which it was written

@@ -18,9 +18,10 @@ import (
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
-// TestALogOfTheVersionBeforeIsContinued: its stream has another subject for each log and evicts, its records have no
-// identity, and its questions no log's name. The gateway that wrote it is gone.
-func TestALogOfTheVersionBeforeIsContinued(t *testing.T) {
+// TestAnAnswerThatTheVersionBeforeBeganIsNotContinued: its stream has another subject for each log and evicts, its records have
+// no identity and no pin, and its questions no log's name. The gateway that wrote it is gone. What it has begun is read
+// to where it stopped; what it has not begun is run.
+func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	srv := natstest.Start(t, &server.Options{JetStream: true})
 	nc, err := nats.Connect(srv.ClientURL())
 	require.NoError(t, err)
@@ -39,6 +40,10 @@ func TestALogOfTheVersionBeforeIsContinued(t *testing.T) {
 		_, err = js.Publish(t.Context(), Subject+"cmpl-mine", r.encode())
 		require.NoError(t, err)
 	}
+	fresh := *old[0].call
+	fresh.id = "cmpl-fresh"
+	_, err = js.Publish(t.Context(), Subject+fresh.id, (&record{token: 7, call: &fresh}).encode())
+	require.NoError(t, err)
 	paused := make(chan struct{})
 	e := apitest.New(func(_ *api.Request, s *apitest.Stream) {
 		s.Send(api.Event{Text: "b", Tokens: []int32{101}})
@@ -66,12 +71,17 @@ func TestALogOfTheVersionBeforeIsContinued(t *testing.T) {
 	defer r.Close()
 	events := r.Events(t.Context())
 	require.Equal(t, "a", (<-events).Text)
-	require.Equal(t, "b", (<-events).Text)
-	request := e.Requests()[0]
-	require.Equal(t, []int32{100}, request.Resume.Choices[0].Tokens)
-	require.Zero(t, request.Resume.Pin, "it says nothing of its digests")
+	end := <-events
+	require.True(t, end.Done)
+	require.Equal(t, "no_equal_worker", wire.AsError(end.Err).Reason, "nobody knows whose bits it has")
+	require.Empty(t, e.Requests())
 
-	question, err := json.Marshal(map[string]any{"id": "cmpl-mine"})
+	begun, err := c.Attach(as("t"), fresh.id)
+	require.NoError(t, err)
+	defer begun.Close()
+	answer := begun.Events(t.Context())
+	require.Equal(t, "b", (<-answer).Text)
+	question, err := json.Marshal(map[string]any{"id": fresh.id})
 	require.NoError(t, err)
 	m, err := nc.Request(peerSubject+c.node, question, 5*time.Second)
 	require.NoError(t, err)
@@ -81,7 +91,7 @@ func TestALogOfTheVersionBeforeIsContinued(t *testing.T) {
 	require.NoError(t, err, "the id is free for another tenant")
 	defer theirs.Close()
 	close(paused)
-	require.True(t, (<-events).Done)
+	require.True(t, (<-answer).Done)
 	for range theirs.Events(t.Context()) { //nolint:revive // to the end
 	}
 	require.Len(t, e.Requests(), 2)

@@ -2,7 +2,9 @@ package resume
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/api"
@@ -69,6 +71,9 @@ func (s *session) runContext(rec *callRecord) context.Context {
 // resubmit runs the call from where it stopped. A refusal (no room, a model that
 // loads) is not the client's: it is tried again for a while.
 func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) {
+	if s.unbound() {
+		return s.over(errUnbound(s.id))
+	}
 	begin := time.Now()
 	for {
 		run, stop := context.WithCancelCause(s.runContext(s.record))
@@ -83,10 +88,26 @@ func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) 
 		if again(err) && s.reason() == nil && waits(s.ctx, begin, s.c.opts.Outage) {
 			continue
 		}
-		answer := make(chan api.Event, 1)
-		answer <- api.Event{Seq: s.state.known + 1, Finish: api.FinishError, Err: wire.AsError(err), Done: true}
-		return answer, func(error) {}, nil
+		return s.over(err)
 	}
+}
+
+// over is an answer that ends with an error.
+func (s *session) over(err error) (<-chan api.Event, context.CancelCauseFunc, error) {
+	answer := make(chan api.Event, 1)
+	answer <- api.Event{Seq: s.state.known + 1, Finish: api.FinishError, Err: wire.AsError(err), Done: true}
+	return answer, func(error) {}, nil
+}
+
+// unbound says whether a version before has begun the answer: its log does not name what computed
+// the tokens, so that no worker is known to continue with the same bits.
+func (s *session) unbound() bool {
+	return s.state.log == logID{} && slices.ContainsFunc(s.tape.all(), func(ev api.Event) bool { return len(ev.Tokens) > 0 || ev.Text != "" })
+}
+
+func errUnbound(id string) *api.Error {
+	return &api.Error{Code: api.CodeUnavailable, Reason: "no_equal_worker", RetryAfter: time.Second, Message: fmt.Sprintf(
+		"stream %q was begun by an earlier version, whose log does not name the kind of worker: the text might not be the same: send the request again", id)}
 }
 
 // again says whether a refusal passes by waiting.
