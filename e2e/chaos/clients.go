@@ -93,8 +93,8 @@ type spy struct {
 	leaks           []string
 }
 
-// spyPatience bounds one try; a gateway may be down.
-const spyPatience = 5 * time.Second
+// spyPatience bounds one try: while logs are young, a gateway waits for one that may be written again.
+const spyPatience = 15 * time.Second
 
 // begun tries a stream whose id no other tenant has.
 func (x *spy) begun(ctx context.Context, s *workload.Stream, id string) {

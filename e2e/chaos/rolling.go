@@ -39,7 +39,7 @@ func rollingCheckpoint(ctx context.Context, s *suite) (*report, error) {
 	if next.model, err = s.otherModel("next", otherWeights); err != nil {
 		return nil, err
 	}
-	r, err := s.update(ctx, "rolling-checkpoint", s.config("rolling-checkpoint"), poolA, next)
+	r, err := s.update(ctx, "rolling-checkpoint", s.config("rolling-checkpoint"), poolA, next, false)
 	if r != nil {
 		r.Least.Distinct = s.streams / 2
 	}
@@ -54,13 +54,14 @@ func rollingBinary(ctx context.Context, s *suite) (*report, error) {
 	}
 	c := s.config("rolling-binary")
 	c.Accounts = "" // an earlier program has its own
-	return s.update(ctx, "rolling-binary", c, pool{name: "commit " + s.previous, program: program}, poolA)
+	return s.update(ctx, "rolling-binary", c, pool{name: "commit " + s.previous, program: program}, poolA, true)
 }
 
 // update: the new processes are started beside the old ones. When they are ready, new connections
-// go to their gateways, as by a load balancer, and the old processes are stopped: gateways first. Every
-// answer is whole, by one of the two.
-func (s *suite) update(ctx context.Context, name string, c cluster.Config, from, to pool) (_ *report, err error) {
+// go to their gateways, as by a load balancer, and the old processes are stopped: gateways first. Where
+// the versions differ, all old gateways but one are stopped before: they leave their calls to that one, which
+// finishes what it has. Every answer is whole, by one of the two.
+func (s *suite) update(ctx context.Context, name string, c cluster.Config, from, to pool, versions bool) (_ *report, err error) {
 	c.Args = append(c.Args, "--grace="+updateGrace.String())
 	c.Members = nil
 	c.Groups = poolOf(from, "")
@@ -71,19 +72,23 @@ func (s *suite) update(ctx context.Context, name string, c cluster.Config, from,
 			return least{}, err
 		}
 		err = t.phase(ctx, "", func(ctx context.Context) error {
-			old := t.Members("")
 			if err := t.run.WaitTokens(ctx, int64(t.streams)); err != nil {
 				return err
 			}
+			if versions {
+				gateways := t.Members(cluster.RoleGateway)
+				redirect(balanced, gateways[1:])
+				if err := t.retire(ctx, gateways[:1]); err != nil {
+					return err
+				}
+			}
+			old := t.Members("") // gateways are the first
 			if err := t.Add(ctx, poolOf(to, "-new")...); err != nil {
 				return err
 			}
-			redirect(balanced, t.Members(cluster.RoleGateway)[len(balanced):])
-			for _, m := range old { // gateways are the first
-				if err := t.terminate(ctx, m); err != nil {
-					return err
-				}
-				t.Remove(m)
+			redirect(balanced, t.Members("")[len(old):])
+			if err := t.retire(ctx, old); err != nil {
+				return err
 			}
 			return t.run.WaitTokens(ctx, int64(t.streams))
 		})
@@ -91,6 +96,17 @@ func (s *suite) update(ctx context.Context, name string, c cluster.Config, from,
 		l.Moves = 1 // with so long a grace most streams end where they are
 		return l, err
 	})
+}
+
+// retire ends processes for good, one after the other.
+func (t *trial) retire(ctx context.Context, some []*cluster.Member) error {
+	for _, m := range some {
+		if err := t.terminate(ctx, m); err != nil {
+			return err
+		}
+		t.Remove(m)
+	}
+	return nil
 }
 
 // balance puts an address of its own before each gateway; clients know no other.
@@ -112,7 +128,9 @@ func (t *trial) balance(ctx context.Context) (proxies []*badnet.Proxy, stop func
 	return proxies, stop, t.use(urls)
 }
 
+// redirect points addresses at the gateways of some processes.
 func redirect(proxies []*badnet.Proxy, to []*cluster.Member) {
+	to = slices.DeleteFunc(slices.Clone(to), func(m *cluster.Member) bool { return m.Role != cluster.RoleGateway })
 	for i, p := range proxies {
 		p.Redirect(strings.TrimPrefix(to[i%len(to)].URL, "http://"))
 	}
