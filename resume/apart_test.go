@@ -41,7 +41,7 @@ func (w *world) step() {
 	case p < 800:
 		w.end(g)
 	case p < 830:
-		w.cancel(g, key, id)
+		w.cancel(key, id)
 	case p < 831:
 		w.die(w.rng.IntN(len(w.gateways)))
 	case p < 845:
@@ -304,7 +304,7 @@ func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 }
 
 // cancel is Calls.Cancel: it reaches the gateway that runs the call of that name.
-func (w *world) cancel(g *worldGateway, key *auth.Key, id string) {
+func (w *world) cancel(key *auth.Key, id string) {
 	st, log, of, err := w.load(key.Tenant, id, true)
 	if err != nil || st.call == nil {
 		return

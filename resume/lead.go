@@ -128,7 +128,7 @@ func (s *session) append(events []api.Event) error {
 	if !s.closed {
 		err = s.untilOutage(func() error { return s.write(events) })
 	}
-	if err = s.orClose(err); err != nil {
+	if err := s.orClose(err); err != nil {
 		return err
 	}
 	last := events[len(events)-1]

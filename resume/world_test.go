@@ -357,7 +357,7 @@ func (w *world) loadOne(log, tenant, id string) (st *state, of *truth, err error
 		if err != nil {
 			return st, l.calls[i], err
 		}
-		if e.record.call != nil {
+		if e.call != nil {
 			of = l.calls[i]
 		}
 		w.shown(of, events)
@@ -369,7 +369,8 @@ func (w *world) loadOne(log, tenant, id string) (st *state, of *truth, err error
 func (w *world) shown(of *truth, events []api.Event) {
 	for _, ev := range events {
 		is := w.calls[ev.Text]
-		if of == nil || is != of && !(is.old && of.old && is.tenant == of.tenant && is.id == of.id && is.body == of.body) {
+		alike := of != nil && is.old && of.old && is.tenant == of.tenant && is.id == of.id && is.body == of.body // logs without identity
+		if is != of && !alike {
 			w.broken("a reader of call %+v gets an event of %+v", of, is)
 		}
 	}
@@ -409,7 +410,7 @@ func (w *world) rewrite(s *worldSession) {
 	w.counts["written again"]++
 }
 
-func (e entry) writer() uint64 { return e.record.token }
+func (e entry) writer() uint64 { return e.token }
 
 func newWorld(off string, seed uint64, now time.Time, keys map[string][]*auth.Key) *world {
 	w := &world{off: off, rng: rand.New(rand.NewPCG(seed, 1)), now: now, keys: keys, stream: map[string]*worldLog{}, calls: map[string]*truth{},
