@@ -105,13 +105,15 @@ struct Attention {
   static void prepare(const AttentionTile& t, void* memory) {
     const Scratch s(memory, t.head_dim);
     const float scale = t.scale * kLog2E;
+    const Vector nan = T::set1(__builtin_nanf(""));
     const int half = t.head_dim / 2;
     for (int i = 0; i < t.queries(); ++i) {
       const float* q = t.q + i / t.heads * t.q_stride + int64_t{i % t.heads} * t.head_dim;
       Pair* pairs = s.queries + int64_t{i} * half;
       int d = 0;
       for (; d + kLanes <= t.head_dim; d += kLanes) {
-        T::store_pairs(T::load(q + d) * scale, pairs + d / 2);
+        const Vector x = T::load(q + d) * scale;
+        T::store_pairs(x == x ? x : nan, pairs + d / 2);  // as rounded_bf16 wants it
       }
       for (; d < t.head_dim; d += 2) pairs[d / 2] = T::make_pair(q[d] * scale, q[d + 1] * scale);
     }
