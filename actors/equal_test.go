@@ -308,6 +308,29 @@ func TestIdsOfOneTokenizerNeverGoToTheWorkerOfAnother(t *testing.T) {
 	}
 }
 
+// TestARequestBeginsInACompleteSetOnly, although a pair of workers without a tokenizer is there.
+func TestARequestBeginsInACompleteSetOnly(t *testing.T) {
+	c := newTestNodes(t)
+	gateway := front(c, soon)
+	whole := c.start(kind("A", "T"), cluster.Compute)
+	for range 2 {
+		c.start(kind("B", "U"), cluster.Compute)
+	}
+	c.start(kind("", "U"), cluster.Detok)
+	gateway.sees(t, 4)
+	for _, r := range []*api.Request{tokensRequest("ids", []int32{3, 7}, 5), tokensRequest("text", nil, 5)} {
+		if r.PromptTokens == nil {
+			r.Prompt = "Once"
+		}
+		s, err := gateway.Submit(t.Context(), r)
+		require.NoError(t, err)
+		_, last, err := read(s)
+		require.NoError(t, err)
+		require.NoError(t, last.Err)
+	}
+	require.Equal(t, 2, whole.device.begunPrompts())
+}
+
 func TestARequestIdIsItsTenantsOwn(t *testing.T) {
 	c := newTestNodes(t)
 	gateway := front(c)

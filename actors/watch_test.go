@@ -226,6 +226,25 @@ func TestASequenceStaysAtADrainingWorkerWithoutAnEqual(t *testing.T) {
 	require.Empty(t, troubles, "not begun either: its request may be bound to the kind of the worker")
 }
 
+// TestABoundSequenceLeavesAStalledWorkerForAnEqualOnly, and one without a token for any worker.
+func TestABoundSequenceLeavesAStalledWorkerForAnEqualOnly(t *testing.T) {
+	for _, c := range []struct {
+		others takers
+		leave  []string // of 1, which is bound, and 2
+	}{
+		{takers{}, nil}, {takers{any: true}, []string{"2 worker_stalled"}},
+		{takers{any: true, equal: true}, []string{"1 worker_stalled", "2 worker_stalled"}}, {takers{equal: true}, []string{"1 worker_stalled"}},
+	} {
+		w := newTestWatch()
+		w.bound.Store(true)
+		w.runs(1, "a", "me", 0)
+		w.bound = &atomic.Bool{}
+		w.runs(2, "a", "me", 0)
+		troubles, _ := w.hears(&msg.Progress{Node: "a", InStep: testStall + 1}, map[msg.SeqID]int{1: 0, 2: 0}, c.others)
+		require.Equal(t, c.leave, troubles, "%+v", c.others)
+	}
+}
+
 func TestASequenceIsInTroubleWithItsDetokenizer(t *testing.T) {
 	w := newTestWatch()
 	w.runs(1, "a", "d", 0)
