@@ -87,6 +87,7 @@ type spy struct {
 	gateways func() []string
 	keys     map[string]string
 
+	tried           atomic.Int64
 	tries           sync.WaitGroup
 	refused, leaked atomic.Int64
 	mu              sync.Mutex
@@ -96,9 +97,12 @@ type spy struct {
 // spyPatience bounds one try: while logs are young, a gateway waits for one that may be written again.
 const spyPatience = 15 * time.Second
 
+// mostTries bounds the streams that are tried: each takes a gateway's patience.
+const mostTries = 12
+
 // begun tries a stream whose id no other tenant has.
 func (x *spy) begun(ctx context.Context, s *workload.Stream, id string) {
-	if !s.Unseeded() {
+	if !s.Unseeded() || x.tried.Add(1) > mostTries {
 		return
 	}
 	gateways := x.gateways()
