@@ -32,7 +32,7 @@ func TestNoStreamIsLostWhenAProcessOfEachRoleIsKilled(t *testing.T) {
 // bf16 and in int8, which die in turn, and then all of a kind.
 func TestNoStreamIsSplicedInAMixedPool(t *testing.T) {
 	s := quick(t, "quick-mixed")
-	s.kills, s.resume = 7, 4*time.Second
+	s.kills, s.resume = 7, 3*time.Second
 	r, err := s.mixed(t.Context(), &variant{name: "weights", args: []string{"--weights=int8"}})
 	require.NoError(t, judged(t, r, err))
 }
