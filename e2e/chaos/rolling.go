@@ -66,6 +66,7 @@ func (s *suite) update(ctx context.Context, name string, c cluster.Config, from,
 	c.Members = nil
 	c.Groups = poolOf(from, "")
 	return s.phases(ctx, name, c, []pool{from, to}, func(ctx context.Context, t *trial) (least, error) {
+		t.run.OwnIDs = versions
 		balanced, stop, err := t.balance(ctx)
 		defer stop()
 		if err != nil {

@@ -42,6 +42,8 @@ type Run struct {
 	Patience   time.Duration // a stream that takes longer is lost
 	Retry      bool          // a stream that is refused (429, 503) is asked again when the server says
 
+	OwnIDs bool // tenants do not share request ids: a version before refuses that
+
 	// Begun is called when a stream's first chunk has come, with the server's id of it; nil: it is not.
 	Begun func(s *Stream, id string)
 
@@ -80,7 +82,9 @@ func (r *Run) Ask(ctx context.Context, done <-chan struct{}) []Result {
 			return nil, "", false
 		}
 		s = r.Streams[next%len(r.Streams)]
-		id = s.requestID(int(ask), next/len(r.Streams))
+		if id = s.requestID(int(ask), next/len(r.Streams)); r.OwnIDs {
+			id = fmt.Sprintf("%s-%d", id, s.ID)
+		}
 		next++
 		return s, id, true
 	}
