@@ -20,7 +20,7 @@ var costAttacks = []attack{
 
 func tokenizeBomb(ctx context.Context, _ *suite, t *target) (string, error) {
 	begin := time.Now()
-	status, body, err := t.post(ctx, t.keys[attacker], "/tokenize", fields{"model": "tiny-chat", "prompt": strings.Repeat("a1", 1<<19)})
+	status, body, err := t.post(ctx, t.keys[spender], "/tokenize", fields{"model": "tiny-chat", "prompt": strings.Repeat("a1", 1<<19)})
 	took := time.Since(begin)
 	if err == nil && (status < 400 || status >= 500) {
 		err = fmt.Errorf("found status %d: %.100s, expected 4xx", status, body)
@@ -83,7 +83,7 @@ func hopelessPrompts(ctx context.Context, _ *suite, t *target) (string, error) {
 		if body["messages"] != nil {
 			path = "/v1/chat/completions"
 		}
-		status, answer, err := t.post(ctx, t.keys[victim], path, body)
+		status, answer, err := t.post(ctx, t.keys[spender], path, body)
 		if err != nil {
 			return "", err
 		}
@@ -108,7 +108,7 @@ func manyChoices(ctx context.Context, _ *suite, t *target) (string, error) {
 	return flood(ctx, clients, each, func() (int, error) {
 		short, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		status, _, err := t.post(short, t.keys[attacker], "/v1/completions",
+		status, _, err := t.post(short, t.keys[spender], "/v1/completions",
 			fields{"model": "tiny-chat", "prompt": prompt, "n": 128, "max_tokens": 200, "ignore_eos": true, "temperature": 1})
 		if errors.Is(err, context.DeadlineExceeded) {
 			return 0, nil // cancelled by its client

@@ -20,6 +20,7 @@ import (
 const (
 	victim   = "victim"   // without limits: its requests must never fail
 	attacker = "attacker" // 600 requests and 200,000 tokens a minute, 8 at a time
+	spender  = "spender"  // without limits, as the victim: the server alone bounds it
 )
 
 // targetConfig is a kind of server to attack.
@@ -90,7 +91,7 @@ func (s *suite) start(ctx context.Context, c targetConfig, name string) (*target
 		}
 	}
 	args := []string{"serve", "--model", model, "--served-model-name", "tiny-chat", "--listen", addrs[0], "--nats-listen", addrs[1],
-		"--data-dir", filepath.Join(t.dir, "data"), "--kv-memory", "64MiB", "--threads", "1", "--log-format", "json", "--packed-weights", "off"}
+		"--data-dir", filepath.Join(t.dir, "data"), "--kv-memory", "64MiB", "--threads", "1", "--log-format", "json", "--log-level", "debug", "--packed-weights", "off"}
 	if c.keys {
 		file, err := t.makeKeys()
 		if err != nil {
@@ -131,7 +132,7 @@ func (t *target) untilReady(ctx context.Context) error {
 
 func (t *target) makeKeys() (file string, err error) {
 	var text string
-	for _, tenant := range []string{victim, attacker} {
+	for _, tenant := range []string{victim, attacker, spender} {
 		key, entry := auth.NewKey(tenant)
 		if tenant == attacker {
 			entry.RequestsPerMinute, entry.TokensPerMinute, entry.Concurrent = 600, 200_000, 8
