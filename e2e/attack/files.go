@@ -149,7 +149,11 @@ func panickingTokenizer(dir, demo string) (string, error) {
 func tokenizerPanic(ctx context.Context, s *suite, t *target) (string, error) {
 	const text = "one two three four five six seven eight nine ten"
 	var counts [2]int
-	for i, x := range []*target{s.control, t} {
+	plain, err := s.target(ctx, "keys")
+	if err != nil {
+		return "", err
+	}
+	for i, x := range []*target{plain, t} {
 		status, body, err := x.post(ctx, x.keys[victim], "/tokenize", fields{"model": "tiny-chat", "prompt": text})
 		if err != nil {
 			return "", err

@@ -50,8 +50,8 @@ type suite struct {
 	limit    time.Duration
 	results  string
 
-	control *target
-	targets map[string]*target
+	targets  map[string]*target
+	controls map[string]*target // of the targets, by the same name: they see normal requests only
 }
 
 func main() {
@@ -65,7 +65,7 @@ func main() {
 }
 
 func parse(args []string, out io.Writer) (*suite, error) {
-	s := &suite{out: out, targets: map[string]*target{}}
+	s := &suite{out: out, targets: map[string]*target{}, controls: map[string]*target{}}
 	f := pflag.NewFlagSet("attack", pflag.ContinueOnError)
 	f.StringVar(&s.only, "only", "", "run the attacks whose name contains this text (default: all)")
 	f.IntVar(&s.slow, "slow", 5000, "slow connections of each kind")
@@ -115,15 +115,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// all runs the attacks and then compares every target with the control server.
+// all runs the attacks and then compares every target with its control server.
 func (s *suite) all(ctx context.Context, r *report) error {
-	var err error
-	if s.control, err = s.start(ctx, targets["keys"], "control"); err != nil {
-		return err
-	}
-	if err := s.control.learn(ctx); err != nil {
-		return err
-	}
 	for _, a := range attacks() {
 		if !strings.Contains(a.name, s.only) {
 			continue
@@ -139,7 +132,7 @@ func (s *suite) all(ctx context.Context, r *report) error {
 		return err
 	}
 	for name, t := range s.targets {
-		c, err := s.compare(ctx, name, t)
+		c, err := compare(ctx, name, t, s.controls[name])
 		if err != nil {
 			return err
 		}
@@ -159,7 +152,7 @@ func (s *suite) one(ctx context.Context, a attack) (outcome, error) {
 		return outcome{}, err
 	}
 	begin := time.Now()
-	n := s.beside(ctx, t)
+	n := beside(ctx, t, s.controls[a.target])
 	limited, cancel := context.WithTimeoutCause(ctx, attackMost, fmt.Errorf("the attack had not ended after %s", attackMost))
 	defer cancel()
 	seen, failed := a.run(limited, s, t)
@@ -175,11 +168,10 @@ func (s *suite) one(ctx context.Context, a attack) (outcome, error) {
 }
 
 func (s *suite) close() {
-	for _, t := range s.targets {
-		t.close()
-	}
-	if s.control != nil {
-		s.control.close()
+	for _, servers := range []map[string]*target{s.targets, s.controls} {
+		for _, t := range servers {
+			t.close()
+		}
 	}
 }
 

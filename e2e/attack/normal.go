@@ -98,8 +98,8 @@ type normal struct {
 	done chan struct{}
 }
 
-// beside sends normal requests to the target, and the same to the control server, until end is called.
-func (s *suite) beside(ctx context.Context, t *target) *normal {
+// beside sends normal requests to a target, and the same to its control server, until end is called.
+func beside(ctx context.Context, t, control *target) *normal {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := make(chan struct{})
 	n := &normal{stop: func() { close(stop) }, done: make(chan struct{})}
@@ -108,7 +108,7 @@ func (s *suite) beside(ctx context.Context, t *target) *normal {
 		defer cancel()
 		for {
 			n.one(ctx, t)
-			if _, err := s.control.ask(ctx); err != nil {
+			if _, err := control.ask(ctx); err != nil {
 				n.Bad, n.Problem = n.Bad+1, "the control server: "+err.Error()
 			}
 			select {
@@ -153,7 +153,7 @@ func (n *normal) verdict() error {
 	return nil
 }
 
-// comparison is a target beside the control server, after the attacks.
+// comparison is a target beside its control server, after the attacks.
 type comparison struct {
 	Target   string  `json:"target"`
 	P50      float64 `json:"p50_seconds"`
@@ -172,12 +172,12 @@ func (c *comparison) good() bool {
 	return c.P50 <= slowdown*c.Control && float64(c.Resident) <= growth*float64(c.Expected)
 }
 
-// compare asks a target and the control server in turn.
-func (s *suite) compare(ctx context.Context, name string, t *target) (*comparison, error) {
+// compare asks a target and its control server in turn.
+func compare(ctx context.Context, name string, t, control *target) (*comparison, error) {
 	const asks = 20
 	times := map[*target][]float64{}
 	for range asks {
-		for _, x := range []*target{t, s.control} {
+		for _, x := range []*target{t, control} {
 			begin := time.Now()
 			text, err := x.ask(ctx)
 			if err == nil && text != t.text {
@@ -189,8 +189,8 @@ func (s *suite) compare(ctx context.Context, name string, t *target) (*compariso
 			times[x] = append(times[x], time.Since(begin).Seconds())
 		}
 	}
-	c := &comparison{Target: name, P50: median(times[t]), Control: median(times[s.control])}
-	for x, to := range map[*target]*int64{t: &c.Resident, s.control: &c.Expected} {
+	c := &comparison{Target: name, P50: median(times[t]), Control: median(times[control])}
+	for x, to := range map[*target]*int64{t: &c.Resident, control: &c.Expected} {
 		u, err := x.Usage()
 		if err != nil {
 			return nil, err

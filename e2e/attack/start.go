@@ -23,7 +23,7 @@ var startAttacks = []attack{
 }
 
 // starts runs `millrace serve` until it ends, or ends it when it serves.
-func (s *suite) starts(ctx context.Context, env []string, args ...string) (served bool, output string, err error) {
+func (s *suite) starts(ctx context.Context, env []string, args ...string) (served bool, log string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	addrs, err := cluster.FreeAddrs(ctx, 1)
@@ -39,30 +39,29 @@ func (s *suite) starts(ctx context.Context, env []string, args ...string) (serve
 		"--threads", "1", "--packed-weights", "off", "--log-format", "json"}, args...)
 	cmd := exec.CommandContext(ctx, s.programs.Millrace, args...)
 	cmd.Env = append(os.Environ(), env...)
-	lines := &watched{word: []byte(`"message":"ready"`), seen: cancel}
-	cmd.Stderr = lines
+	output := &watched{word: []byte(`"message":"ready"`), seen: cancel}
+	cmd.Stderr = output
 	err = cmd.Run()
-	if lines.found {
-		return true, lines.String(), nil
+	if output.found {
+		return true, output.text.String(), nil
 	}
 	if _, exited := errors.AsType[*exec.ExitError](err); exited {
-		return false, lines.String(), nil
+		return false, output.text.String(), nil
 	}
-	return false, lines.String(), errors.Join(err, ctx.Err())
+	return false, output.text.String(), errors.Join(err, ctx.Err())
 }
 
 // watched is output that is watched for a word.
 type watched struct {
-	bytes.Buffer
-
+	text  bytes.Buffer
 	word  []byte
 	seen  func()
 	found bool
 }
 
 func (w *watched) Write(p []byte) (int, error) {
-	n, err := w.Buffer.Write(p)
-	if !w.found && bytes.Contains(w.Bytes(), w.word) {
+	n, err := w.text.Write(p)
+	if !w.found && bytes.Contains(w.text.Bytes(), w.word) {
 		w.found = true
 		w.seen()
 	}

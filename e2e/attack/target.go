@@ -55,18 +55,26 @@ type target struct {
 
 const startPatience = time.Minute
 
-// target returns the running target of a name and starts it if needed.
+// target returns the running target of a name. It starts it if needed, and its control server.
 func (s *suite) target(ctx context.Context, name string) (*target, error) {
 	if t := s.targets[name]; t != nil {
 		return t, nil
 	}
-	t, err := s.start(ctx, targets[name], name)
-	if err != nil {
+	for kind, servers := range map[string]map[string]*target{"": s.targets, "-control": s.controls} {
+		t, err := s.start(ctx, targets[name], name+kind)
+		if t != nil {
+			servers[name] = t // it is ended, whatever became of it
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	control := s.controls[name]
+	if err := control.learn(ctx); err != nil {
 		return nil, err
 	}
-	t.text = s.control.text
-	s.targets[name] = t
-	return t, nil
+	s.targets[name].text = control.text
+	return s.targets[name], nil
 }
 
 func (s *suite) start(ctx context.Context, c targetConfig, name string) (*target, error) {
