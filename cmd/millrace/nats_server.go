@@ -41,6 +41,7 @@ const (
 	natsWriteDeadline   = 5 * time.Second
 	natsServerPing      = 20 * time.Second // a peer that misses two is gone
 	natsServerPings     = 2
+	natsClosed          = 64 // closed connections that the server remembers for its monitoring, which is off
 )
 
 // embedded is the NATS server inside this process, and how this process joins it.
@@ -139,6 +140,7 @@ func limitNATS(o *server.Options, s *config.Serve) {
 	setDefault(&o.MaxPending, natsMostPending)
 	setDefault(&o.AuthTimeout, natsAuthTimeout.Seconds())
 	setDefault(&o.WriteDeadline, natsWriteDeadline)
+	setDefault(&o.MaxClosedClients, natsClosed)
 	setDefault(&o.PingInterval, natsServerPing)
 	setDefault(&o.MaxPingsOut, natsServerPings)
 }

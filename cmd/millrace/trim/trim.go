@@ -16,6 +16,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -39,7 +40,7 @@ type trimmer struct {
 const (
 	every = 10 * time.Second
 	// growth is the memory beside that of the last trim that is not worth a collection.
-	growth = 8 << 20
+	growth = 4 << 20
 	// quiet is how much a quiet process allocates between two looks, at most.
 	quiet = 64 << 20
 	// patience is how many trims in a row may leave more memory than the process had: C++ or Rust may be at work. What
@@ -99,6 +100,7 @@ func Run(ctx context.Context, log zerolog.Logger) {
 		if err != nil || !t.due(before) {
 			continue
 		}
+		runtime.GC() // and once more below: what has a finalizer, or lies in a sync.Pool, outlives one collection
 		debug.FreeOSMemory()
 		C.trim_malloc()
 		after, err := read()

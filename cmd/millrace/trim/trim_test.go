@@ -11,7 +11,7 @@ import (
 func TestAQuietProcessReturnsTheMemoryOfABurst(t *testing.T) {
 	const mib = 1 << 20
 	x := trimmer{last: memory{resident: 40 * mib}}
-	require.False(t, x.due(memory{resident: 48 * mib, allocated: 50 * mib}), "little has come")
+	require.False(t, x.due(memory{resident: 44 * mib, allocated: 50 * mib}), "little has come")
 	require.False(t, x.due(memory{resident: 900 * mib, allocated: 2000 * mib}), "busy")
 	require.True(t, x.due(memory{resident: 900 * mib, allocated: 2001 * mib}), "quiet")
 	for range patience {
@@ -21,7 +21,7 @@ func TestAQuietProcessReturnsTheMemoryOfABurst(t *testing.T) {
 	require.False(t, x.due(memory{resident: 300 * mib, allocated: 2010 * mib}), "what stays after several trims is in use")
 	require.True(t, x.due(memory{resident: 310 * mib, allocated: 2020 * mib}))
 	x.trimmed(memory{resident: 301 * mib, allocated: 2020 * mib})
-	require.False(t, x.due(memory{resident: 309 * mib, allocated: 2020 * mib}))
+	require.False(t, x.due(memory{resident: 305 * mib, allocated: 2020 * mib}))
 	require.False(t, x.due(memory{resident: 200 * mib, allocated: 2021 * mib}), "it has shrunk")
 	require.True(t, x.due(memory{resident: 210 * mib, allocated: 2022 * mib}), "and grown again")
 }
