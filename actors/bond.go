@@ -25,8 +25,9 @@ func bondOf(had *api.Progress) bond {
 	if had == nil {
 		return bond{}
 	}
-	p := had.Pin // without digests, of an older process, it binds nothing
-	return bond{pin: p, text: p.Text != "", numerics: p.Numerics != "", fixed: true, told: p, tells: true}
+	p := had.Pin // without digests, of an older process or of an answer that has not begun, it binds nothing
+	begun := slices.ContainsFunc(had.Choices, func(c api.ChoiceProgress) bool { return len(c.Tokens) > 0 || c.Finish != api.FinishNone })
+	return bond{pin: p, text: p.Text != "", numerics: p.Numerics != "", fixed: begun, told: p, tells: true}
 }
 
 // prompted takes the ids of the prompt and the digest of what made them.

@@ -133,6 +133,10 @@ func TestWhatAnotherProcessBeganStaysBoundToWhatItWas(t *testing.T) {
 	require.Equal(t, taken, v)
 	require.Nil(t, e.Pin, "its log has it")
 
+	fresh := apiRequest(1, 5)
+	fresh.Resume = &api.Progress{Choices: make([]api.ChoiceProgress, 1)}
+	require.False(t, newRequest(fresh, roomy).bond.fixed, "nothing of it was shown: it may choose again")
+
 	old := resumedRequest(api.Pin{})
 	require.NoError(t, old.tokenized(prompt{ids: []int32{1}, text: "T"}))
 	numerics, text := asks(old)

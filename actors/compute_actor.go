@@ -2,6 +2,7 @@ package actors
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/asynkron/protoactor-go/actor"
 
@@ -47,11 +48,29 @@ func (a *computeActor) accept(ctx actor.Context, g *msg.Generate) bool {
 		}
 		return false
 	}
+	if finish := over(g); finish != api.FinishNone {
+		for _, seq := range g.Choices {
+			ctx.Send(g.Detok, &msg.Tokens{Tokens: []msg.Token{{Seq: seq, ID: -1, Index: len(g.Generated), Finish: finish}}})
+		}
+		return false
+	}
 	if !a.loop.ledger.open(g) {
 		a.loop.p.log.Warn().Uint64("seq", uint64(g.Seq)).Msg("a sequence came twice")
 		return false
 	}
 	return true
+}
+
+// over is how a sequence ended of which only the end was lost, FinishNone if it goes on.
+func over(g *msg.Generate) api.Finish {
+	n := len(g.Generated)
+	switch {
+	case n > 0 && slices.Contains(g.StopTokens, g.Generated[n-1]):
+		return api.FinishStop
+	case n >= g.MaxTokens:
+		return api.FinishLength
+	}
+	return api.FinishNone
 }
 
 // checkTokens refuses what kernels would read out of bounds with.

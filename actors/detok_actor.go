@@ -122,7 +122,7 @@ func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (fail
 		return nil
 	}
 	if t.ID >= 0 && t.Index > o.next {
-		ctx.Send(o.reply, &msg.Text{Seq: t.Seq, Token: t.ID, Index: t.Index})
+		ctx.Send(o.reply, &msg.Text{Seq: t.Seq, Token: t.ID, Index: t.Index, Gap: true})
 		return nil
 	}
 	defer func() {

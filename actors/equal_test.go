@@ -416,3 +416,24 @@ func TestATokenizerThatStopsFinishesItsPrompts(t *testing.T) {
 	tokenize.tokenizing.Add(-1)
 	require.True(t, tokenize.idle())
 }
+
+// TestAnAnswerOfWhichOnlyTheEndWasLostEnds: with the text that its detokenizer held back, and for the
+// reason that its worker gives.
+func TestAnAnswerOfWhichOnlyTheEndWasLostEnds(t *testing.T) {
+	p := start(t, testConfig(t, newTestDevice(100)))
+	for _, c := range []struct {
+		stop   []int32
+		finish api.Finish
+	}{{nil, api.FinishLength}, {[]int32{301}, api.FinishStop}} {
+		r := tokensRequest("r", []int32{1, 2}, 2)
+		r.StopTokens = c.stop
+		r.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: []int32{300, 301}}}}
+		s, err := p.Submit(t.Context(), r)
+		require.NoError(t, err)
+		tokens, last, err := read(s)
+		require.NoError(t, err)
+		require.Empty(t, tokens, "they are there")
+		require.Equal(t, c.finish, last.Finish)
+		require.Equal(t, 2, last.Usage.CompletionTokens)
+	}
+}

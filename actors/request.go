@@ -2,6 +2,7 @@ package actors
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/actors/msg"
@@ -109,28 +110,14 @@ func (r *request) tokenized(p prompt) error {
 	return nil
 }
 
-// resumed returns the events of choices that another process left with nothing
-// to generate. The last may end the request.
-func (r *request) resumed() []api.Event {
-	var events []api.Event
-	for i := range r.choices {
-		if c := &r.choices[i]; !c.ended && len(c.tokens) >= r.limit {
-			c.ended = true
-			r.open--
-			events = append(events, api.Event{Choice: i, Finish: api.FinishLength})
-		}
-	}
+// resumed returns the end of a request whose choices another process had all ended; false if
+// there is something to do.
+func (r *request) resumed() (end api.Event, over bool) {
 	if r.open > 0 {
-		return events
+		return end, false
 	}
-	if len(events) == 0 {
-		events = append(events, api.Event{})
-	}
-	events[0].Pin = r.bond.tell()
 	r.done = true
-	last := &events[len(events)-1]
-	last.Done, last.Usage = true, r.usage()
-	return events
+	return api.Event{Pin: r.bond.tell(), Done: true, Usage: r.usage()}, true
 }
 
 // waiting lists the first choice of every sequence that is to be started.
@@ -179,7 +166,10 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 		g[i].seq = nextID()
 		gen.Choices = append(gen.Choices, g[i].seq)
 		text := r.openText(&g[i])
-		gen.Generated = text.History
+		if r.api.Beams == nil {
+			gen.Generated = append([]int32(nil), g[i].tokens...)
+			gen.MaxTokens = max(gen.MaxTokens, len(gen.Generated)) // a worker with less room has come meanwhile
+		}
 		open = append(open, text)
 	}
 	gen.Seq = gen.Choices[0]
@@ -193,6 +183,9 @@ func (r *request) openText(c *choice) *msg.OpenText {
 	}}
 	if r.api.Beams == nil { // a beam search sends the whole answer again
 		m.History = append([]int32(nil), c.tokens...)
+	}
+	if n := len(m.History); n > 0 && !r.api.IncludeStop && slices.Contains(r.stop, m.History[n-1]) {
+		m.History = m.History[:n-1] // it is not part of the text, and only the end follows it
 	}
 	return m
 }
@@ -325,13 +318,14 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 		return api.Event{}, ignored
 	}
 	c := &r.choices[i]
+	missing := t.Gap || t.Index > len(c.tokens) // here, or at a detokeniser that was opened behind less
 	switch {
-	case t.Index > len(c.tokens) && c.redirected:
-		return api.Event{}, ignored // on its way before the worker heard of it, which sends all again
-	case t.Index > len(c.tokens):
-		return api.Event{}, gap
 	case t.Token >= 0 && t.Index < len(c.tokens):
 		return api.Event{}, ignored
+	case missing && c.redirected:
+		return api.Event{}, ignored // on its way before the worker heard of it, which sends all again
+	case missing:
+		return api.Event{}, gap
 	}
 	e = api.Event{Choice: i, Text: t.Text, Logprobs: t.Logprobs, Finish: t.Finish, Err: t.Err}
 	if t.Token >= 0 {

@@ -133,9 +133,6 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 	a.drop(ctx, seq)
 	tokens := len(a.state.choices[first].tokens)
 	migrated(a.span, why, a.avoid, tokens)
-	for _, e := range a.state.resumed() { // its last token came, its end was lost
-		a.event(ctx, e)
-	}
 	a.start(ctx)
 	a.log.Warn().Str("why", why).Int("tokens", tokens).Str("from", a.avoid).Msg("a sequence was started again")
 }

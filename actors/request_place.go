@@ -81,8 +81,9 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 	}
 	a.asked = asked{}
 	a.bound.Store(a.state.bond.fixed)
-	for _, e := range a.state.resumed() {
-		a.event(ctx, e)
+	if e, over := a.state.resumed(); over {
+		a.end(ctx, e)
+		return
 	}
 	if a.state.api.First == "" || !a.find(ctx) {
 		a.start(ctx)

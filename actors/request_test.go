@@ -26,7 +26,8 @@ func apiRequest(n, maxTokens int) *api.Request {
 func begin(t *testing.T, r *request, ids []int32, eos ...int32) []*msg.Generate {
 	t.Helper()
 	require.NoError(t, r.tokenized(prompt{ids: ids, eos: eos}))
-	require.Empty(t, r.resumed())
+	_, over := r.resumed()
+	require.False(t, over)
 	return startAll(r, seqs())
 }
 
@@ -189,6 +190,59 @@ func TestATextThatIsLostGoesOnBehindItsTokensWhereItsSequenceRuns(t *testing.T) 
 	require.False(t, r.mayRedirect(begin(t, r, []int32{1})[0].Seq), "a worker keeps tokens, not what they were chosen from")
 }
 
+// TestATokenWithoutItsTextIsNotTaken: a detokenizer that was opened behind fewer tokens than have come
+// since, and missed those that its worker sent again, has no text for the one that is next here.
+func TestATokenWithoutItsTextIsNotTaken(t *testing.T) {
+	r := newRequest(apiRequest(1, 5), roomy)
+	seq := begin(t, r, []int32{1, 2})[0].Seq
+	_, from := r.redirect(seq)
+	require.Zero(t, from)
+	for i, id := range []int32{7, 8} { // the detokenizer before has sent them
+		_, v := r.text(&msg.Text{Seq: seq, Token: id, Index: i, Text: "x"})
+		require.Equal(t, taken, v)
+	}
+	_, v := r.text(&msg.Text{Seq: seq, Token: 8, Index: 1, Gap: true})
+	require.Equal(t, ignored, v, "its text is there")
+	_, v = r.text(&msg.Text{Seq: seq, Token: 9, Index: 2, Gap: true})
+	require.Equal(t, gap, v)
+	require.True(t, r.mayRedirect(seq))
+	open, from := r.redirect(seq)
+	require.Equal(t, 2, from)
+	require.Equal(t, []int32{7, 8}, open[0].History)
+	_, v = r.text(&msg.Text{Seq: seq, Token: 9, Index: 2, Gap: true})
+	require.Equal(t, ignored, v, "on its way from the one before")
+	_, v = r.text(&msg.Text{Seq: seq, Token: 9, Index: 2, Text: "y"})
+	require.Equal(t, taken, v)
+}
+
+// TestAnAnswerOfWhichOnlyTheEndIsMissingGetsTheEndOfAnUndisturbedRun: a worker says why it ended, and a
+// detokenizer what it held back.
+func TestAnAnswerOfWhichOnlyTheEndIsMissingGetsTheEndOfAnUndisturbedRun(t *testing.T) {
+	for _, c := range []struct {
+		tokens  []int32
+		include bool
+		finish  api.Finish
+		history []int32 // of the text
+	}{
+		{[]int32{5, 6}, false, api.FinishNone, []int32{5, 6}},
+		{[]int32{5, 6, 7}, false, api.FinishLength, []int32{5, 6, 7}},
+		{[]int32{5, 6, 9}, false, api.FinishStop, []int32{5, 6}},
+		{[]int32{5, 9}, false, api.FinishStop, []int32{5}},
+		{[]int32{5, 9}, true, api.FinishStop, []int32{5, 9}},
+		{[]int32{5, 6, 7, 8}, false, api.FinishLength, []int32{5, 6, 7, 8}}, // workers with less room have come
+	} {
+		q := apiRequest(1, 3)
+		q.IncludeStop = c.include
+		q.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: c.tokens}}}
+		r := newRequest(q, roomy)
+		require.NoError(t, r.tokenized(prompt{ids: []int32{1}, eos: []int32{9}}))
+		g, open := r.start(0, seqs())
+		require.Equal(t, c.finish, over(g))
+		require.Equal(t, c.tokens, g.Generated)
+		require.Equal(t, c.history, open[0].History)
+	}
+}
+
 func TestAWaitingChoiceTakesOverItsSequence(t *testing.T) {
 	q := apiRequest(2, 4)
 	q.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: []int32{5, 6}}, {Tokens: []int32{7}, Finish: api.FinishStop}}}
@@ -262,12 +316,16 @@ func TestAnAnswerThatAnotherProcessBeganGoesOn(t *testing.T) {
 	}}
 	r := newRequest(q, modelLimits{context: 100, pool: 100, vocab: 10})
 	require.NoError(t, r.tokenized(prompt{ids: []int32{1, 2}}))
-	require.Equal(t, []api.Event{{Choice: 2, Finish: api.FinishLength}}, r.resumed(), "nothing is left to generate")
+	_, over := r.resumed()
+	require.False(t, over)
 	g := startAll(r, seqs())
-	require.Len(t, g, 1)
+	require.Len(t, g, 2)
 	require.Equal(t, []int32{7}, g[0].Generated)
 	require.Equal(t, q.Sampling.Seed+1, g[0].Sampling.Seed)
-	e, v := r.text(&msg.Text{Seq: g[0].Seq, Token: 9, Index: 1, Finish: api.FinishStop})
+	e, v := r.text(&msg.Text{Seq: g[1].Seq, Token: -1, Index: 4, Text: "held", Finish: api.FinishLength})
+	require.Equal(t, taken, v)
+	require.Equal(t, "held", e.Text)
+	e, v = r.text(&msg.Text{Seq: g[0].Seq, Token: 9, Index: 1, Finish: api.FinishStop})
 	require.Equal(t, taken, v)
 	require.Equal(t, api.Event{Choice: 1, Tokens: []int32{9}, Finish: api.FinishStop, Done: true,
 		Usage: &api.Usage{PromptTokens: 2, CompletionTokens: 8}}, e)
@@ -278,7 +336,9 @@ func TestAnAnswerOfWhichOnlyTheEndIsMissingEndsAtOnce(t *testing.T) {
 	q.Resume = &api.Progress{Pin: api.Pin{Prompt: api.HashPrompt([]int32{1, 2})}, Choices: []api.ChoiceProgress{{Tokens: []int32{5}, Finish: api.FinishStop}}}
 	r := newRequest(q, modelLimits{context: 100, pool: 100, vocab: 10})
 	require.NoError(t, r.tokenized(prompt{ids: []int32{1, 2}}))
-	require.Equal(t, []api.Event{{Done: true, Usage: &api.Usage{PromptTokens: 2, CompletionTokens: 1}}}, r.resumed())
+	end, over := r.resumed()
+	require.True(t, over)
+	require.Equal(t, api.Event{Done: true, Usage: &api.Usage{PromptTokens: 2, CompletionTokens: 1}}, end)
 	require.Empty(t, r.waiting())
 }
 

@@ -95,7 +95,7 @@ func TestADetokenizerTakesTheTokenThatIsNextAndTellsOfAGap(t *testing.T) {
 	p.system.Root.Send(pid, &msg.Tokens{Tokens: []msg.Token{
 		{Seq: 1, ID: 304, Index: 4}, {Seq: 1, ID: 302, Index: 2}, {Seq: 1, ID: 302, Index: 2}, {Seq: 1, ID: 303, Index: 3, Finish: api.FinishLength},
 	}})
-	require.Equal(t, &msg.Text{Seq: 1, Token: 304, Index: 4}, receive[*msg.Text](t, got))
+	require.Equal(t, &msg.Text{Seq: 1, Token: 304, Index: 4, Gap: true}, receive[*msg.Text](t, got))
 	for _, id := range []int32{302, 303} {
 		m := receive[*msg.Text](t, got)
 		require.Equal(t, id, m.Token)

@@ -83,7 +83,7 @@ type Generate struct {
 	Detok      *actor.PID
 	Prompt     []int32
 	Generated  []int32 // of a sequence that began elsewhere: what followed Prompt there
-	MaxTokens  int     // > len(Generated), which counts
+	MaxTokens  int     // >= len(Generated), which counts; equal: only the end is missing
 	StopTokens []int32 // each ends the sequence, with finish reason "stop"
 	Sampling   sample.Params
 	Beams      *sample.BeamParams // nil: none
@@ -165,6 +165,7 @@ type Text struct {
 	Logprobs []api.TokenLogprob
 	Finish   api.Finish
 	Lost     bool // as Token
+	Gap      bool // the detokeniser has not got what comes before Token: there is no text
 	Err      error
 }
 

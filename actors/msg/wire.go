@@ -63,7 +63,7 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 	case *Text:
 		e.Body = &msgpb.Envelope_Text{Text: &msgpb.Text{
 			Seq: uint64(m.Seq), Text: m.Text, Token: m.Token, Index: int64(m.Index), Logprobs: logprobsToWire(m.Logprobs),
-			Finish: string(m.Finish), Lost: m.Lost, Error: errorToWire(m.Err),
+			Finish: string(m.Finish), Lost: m.Lost, Gap: m.Gap, Error: errorToWire(m.Err),
 		}}
 	case *Started:
 		e.Body = &msgpb.Envelope_Started{Started: &msgpb.Started{AgeNs: int64(now.Sub(m.At))}}
@@ -133,7 +133,7 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		m = &Text{
 			Seq: SeqID(t.GetSeq()), Text: t.GetText(), Token: t.GetToken(), Index: int(t.GetIndex()),
 			Logprobs: logprobsFromWire(t.GetLogprobs()),
-			Finish:   api.Finish(t.GetFinish()), Lost: t.GetLost(), Err: errorFromWire(t.GetError()),
+			Finish:   api.Finish(t.GetFinish()), Lost: t.GetLost(), Gap: t.GetGap(), Err: errorFromWire(t.GetError()),
 		}
 	case *msgpb.Envelope_Started:
 		m = &Started{At: now.Add(-time.Duration(b.Started.GetAgeNs()))}
@@ -342,7 +342,7 @@ func (g *Generate) validate() error {
 		return fmt.Errorf("%w: generate %d: %d choices without beams, expected 1", ErrWire, g.Seq, len(g.Choices))
 	case len(g.Prompt) == 0:
 		return fmt.Errorf("%w: generate %d: no prompt", ErrWire, g.Seq)
-	case g.MaxTokens <= len(g.Generated):
+	case g.MaxTokens < max(len(g.Generated), 1):
 		return fmt.Errorf("%w: generate %d: at most %d tokens, of which %d are there", ErrWire, g.Seq, g.MaxTokens, len(g.Generated))
 	}
 	if err := g.Sampling.Validate(); err != nil {

@@ -1971,6 +1971,7 @@ type Text struct {
 	Finish        string                 `protobuf:"bytes,6,opt,name=finish,proto3" json:"finish,omitempty"`
 	Lost          bool                   `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`
 	Error         *Error                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
+	Gap           bool                   `protobuf:"varint,9,opt,name=gap,proto3" json:"gap,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2059,6 +2060,13 @@ func (x *Text) GetError() *Error {
 		return x.Error
 	}
 	return nil
+}
+
+func (x *Text) GetGap() bool {
+	if x != nil {
+		return x.Gap
+	}
+	return false
 }
 
 type Logprob struct {
@@ -2473,7 +2481,7 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	" \x01(\v2\x13.millrace.msg.ErrorR\x05error\"=\n" +
 	"\vAlternative\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x11R\x05token\x12\x18\n" +
-	"\alogprob\x18\x02 \x01(\x02R\alogprob\"\xe2\x01\n" +
+	"\alogprob\x18\x02 \x01(\x02R\alogprob\"\xf4\x01\n" +
 	"\x04Text\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
@@ -2482,7 +2490,8 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\blogprobs\x18\x05 \x03(\v2\x15.millrace.msg.LogprobR\blogprobs\x12\x16\n" +
 	"\x06finish\x18\x06 \x01(\tR\x06finish\x12\x12\n" +
 	"\x04lost\x18\a \x01(\bR\x04lost\x12)\n" +
-	"\x05error\x18\b \x01(\v2\x13.millrace.msg.ErrorR\x05error\"\x8c\x01\n" +
+	"\x05error\x18\b \x01(\v2\x13.millrace.msg.ErrorR\x05error\x12\x10\n" +
+	"\x03gap\x18\t \x01(\bR\x03gap\"\x8c\x01\n" +
 	"\aLogprob\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x11R\x05token\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
