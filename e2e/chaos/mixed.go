@@ -125,7 +125,8 @@ func (t *trial) killMixed(ctx context.Context, v *variant, kills int, moment fun
 
 // without kills all of some processes, which come back after no request waits for them any more.
 func (t *trial) without(ctx context.Context, some []*cluster.Member) error {
-	if err := pause(ctx, afterwards); err != nil {
+	load := min(afterwards, t.resume/3)
+	if err := pause(ctx, load); err != nil {
 		return err
 	}
 	for _, m := range some {
@@ -142,7 +143,7 @@ func (t *trial) without(ctx context.Context, some []*cluster.Member) error {
 			return err
 		}
 	}
-	return pause(ctx, afterwards)
+	return pause(ctx, load)
 }
 
 // phases runs a scenario of several phases, each with load of its own and a judgment of its own.

@@ -111,9 +111,7 @@ func (t *trial) report(ctx context.Context, name string, results []workload.Resu
 	if len(t.pools) == 1 { // with a pool of two equals, one is left or comes back
 		r.Lost, r.NoEqual = r.Lost+r.NoEqual, 0
 	}
-	for _, leak := range t.spy.leaks {
-		r.Wrong = append(r.Wrong, leak)
-	}
+	r.Wrong = append(r.Wrong, t.spy.leaks...)
 	return r, err
 }
 

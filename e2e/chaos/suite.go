@@ -155,9 +155,9 @@ func (s *suite) open(ctx context.Context, name string, c cluster.Config, pools .
 
 // disturbed asks the streams of a cluster while harm is done to it, and judges
 // the answers. harm returns when the last fault is over.
-func (s *suite) disturbed(ctx context.Context, name string, c cluster.Config, harm func(context.Context, *trial) error, pools ...pool) (_ *report, err error) {
+func (s *suite) disturbed(ctx context.Context, name string, c cluster.Config, harm func(context.Context, *trial) error) (_ *report, err error) {
 	begin := time.Now()
-	t, stop, err := s.open(ctx, name, c, pools...)
+	t, stop, err := s.open(ctx, name, c)
 	defer func() { err = errors.Join(err, stop()) }()
 	if err != nil {
 		return nil, err
