@@ -52,7 +52,7 @@ func TestAnAnswerIsWhollyThatOfOnePool(t *testing.T) {
 }
 
 func TestAnUnseededStreamIsComparedWithItsReplay(t *testing.T) {
-	stream := &Stream{ID: 1, Kind: kindUnseeded}
+	stream := &Stream{ID: 1, Kind: KindUnseeded}
 	first, again := answer("ab", 1, 2), answer("cd", 3, 4)
 	oracle := &Oracle{Kind: "A", Answers: map[int]*Answer{1: first}, Replayed: map[string]*Answer{"x": first, "y": again}}
 	judge := func(id string, found *Answer) Outcome {

@@ -24,20 +24,22 @@ type Stream struct {
 
 // The kinds of streams, in turn.
 const (
-	kindUnseeded = "unseeded"
-	kindWhole    = "whole answer" // in one piece, by a client that does not come back for it
-	kindBeams    = "beams"
+	kindWhole = "whole answer" // in one piece, by a client that does not come back for it
+	kindBeams = "beams"
 
-	KindChat = "chat" // the only one with a chat template
+	KindChat     = "chat" // with log probabilities; the only one with a chat template
+	KindLogprobs = "logprobs"
+	KindChoices  = "n=2"
+	KindUnseeded = "unseeded"
 )
 
-var kinds = []string{"greedy", "sampled", "penalties", "stop", "n=2", "logprobs", KindChat, "long prompt", kindBeams, kindUnseeded, kindWhole}
+var kinds = []string{"greedy", "sampled", "penalties", "stop", KindChoices, KindLogprobs, KindChat, "long prompt", kindBeams, KindUnseeded, kindWhole}
 
 // Beams is the width of a beam search; two of them are answers.
 const Beams = 4
 
 // Unseeded says whether the server draws the stream's seed.
-func (s *Stream) Unseeded() bool { return s.Kind == kindUnseeded }
+func (s *Stream) Unseeded() bool { return s.Kind == KindUnseeded }
 
 // Beams is how many sequences the stream needs at a time, when it is a beam search; else 0.
 func (s *Stream) Beams() int {
@@ -94,17 +96,17 @@ func (s *Stream) fill(random *rand.Rand, tokens int) {
 	case "stop":
 		sampled(0.9, 0.9)
 		sampling.Stop = []string{stops[random.IntN(len(stops))], "never said"}
-	case "n=2":
+	case KindChoices:
 		sampled(1, 1)
 		sampling.N, s.choices = 2, 2
-	case "logprobs":
+	case KindLogprobs:
 		two := 2
 		sampled(0.7, 1)
 		logprobs = &two
 	case kindBeams:
 		sampling.UseBeamSearch, sampling.NumBeams, sampling.N, s.choices = true, Beams, 2, 2
 		tokens = tokens/4 + 1 // its text comes at the end, and it has no middle to go on from
-	case kindUnseeded:
+	case KindUnseeded:
 		sampled(1, 1)
 		sampling.Seed = nil
 	case "long prompt":
