@@ -28,12 +28,10 @@ const (
 	kindBeams = "beams"
 
 	KindChat     = "chat" // with log probabilities; the only one with a chat template
-	KindLogprobs = "logprobs"
-	KindChoices  = "n=2"
 	KindUnseeded = "unseeded"
 )
 
-var kinds = []string{"greedy", "sampled", "penalties", "stop", KindChoices, KindLogprobs, KindChat, "long prompt", kindBeams, KindUnseeded, kindWhole}
+var kinds = []string{"greedy", "sampled", "penalties", "stop", "n=2", "logprobs", KindChat, "long prompt", kindBeams, KindUnseeded, kindWhole}
 
 // Beams is the width of a beam search; two of them are answers.
 const Beams = 4
@@ -96,10 +94,10 @@ func (s *Stream) fill(random *rand.Rand, tokens int) {
 	case "stop":
 		sampled(0.9, 0.9)
 		sampling.Stop = []string{stops[random.IntN(len(stops))], "never said"}
-	case KindChoices:
+	case "n=2":
 		sampled(1, 1)
 		sampling.N, s.choices = 2, 2
-	case KindLogprobs:
+	case "logprobs":
 		two := 2
 		sampled(0.7, 1)
 		logprobs = &two
