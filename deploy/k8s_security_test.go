@@ -134,7 +134,7 @@ func TestEverySecretIsMadeByTheReadme(t *testing.T) {
 	made := regexp.MustCompile(`for user in ([A-Z ]+);`).FindStringSubmatch(string(readme))
 	require.NotNil(t, made)
 	var variables []string
-	for _, user := range strings.Fields(made[1]) {
+	for user := range strings.FieldsSeq(made[1]) {
 		variables = append(variables, "MILLRACE_NATS_"+user)
 	}
 	conf, err := os.ReadFile("nats/millrace.conf")

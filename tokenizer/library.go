@@ -48,7 +48,7 @@ func call(f func()) error {
 	defer runtime.UnlockOSThread()
 	f()
 	var message C.millrace_jinja_bytes
-	if failed := C.millrace_text_error(&message); failed == 0 {
+	if C.millrace_text_error(&message) == 0 { //nolint:gocritic // the duplicate is in what cgo makes of it
 		return nil
 	}
 	defer C.millrace_jinja_bytes_free(message)

@@ -71,7 +71,8 @@ func read() (memory, error) {
 		return memory{}, err
 	}
 	var size, resident, shared uint64 // pages, see proc(5)
-	if _, err = fmt.Sscan(string(text), &size, &resident, &shared); err != nil {
+	_, err = fmt.Sscan(string(text), &size, &resident, &shared)
+	if err != nil {
 		return memory{}, fmt.Errorf("%s: found %q, expected numbers: %w", path, text, err)
 	}
 	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,18 +27,18 @@ type part struct {
 }
 
 func main() {
-	if err := run(os.Stdout); err != nil {
+	if err := run(context.Background(), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "notices:", err)
 		os.Exit(1)
 	}
 }
 
-func run(w io.Writer) error {
-	modules, err := goModules()
+func run(ctx context.Context, w io.Writer) error {
+	modules, err := goModules(ctx)
 	if err != nil {
 		return err
 	}
-	crates, err := rustCrates()
+	crates, err := rustCrates(ctx)
 	if err != nil {
 		return err
 	}
@@ -55,15 +56,15 @@ func run(w io.Writer) error {
 }
 
 // goModules are the modules of the packages that cmd/millrace imports.
-func goModules() ([]part, error) {
-	out, err := exec.Command("go", "list", "-deps", "-f",
+func goModules(ctx context.Context) ([]part, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-deps", "-f",
 		"{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Version}}\t{{.Dir}}{{end}}{{end}}", "./cmd/millrace").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	slices.Sort(lines)
-	root, err := exec.Command("go", "env", "GOROOT").Output()
+	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env: %w", err)
 	}
@@ -78,14 +79,14 @@ func goModules() ([]part, error) {
 }
 
 // rustCrates are the crates that tokenizer/jinja is linked from, without those that only build it.
-func rustCrates() ([]part, error) {
+func rustCrates(ctx context.Context) ([]part, error) {
 	const tree = "tokenizer/jinja/Cargo.toml"
-	linked, err := exec.Command("cargo", "tree", "--manifest-path", tree, "--locked", "--edges", "normal",
+	linked, err := exec.CommandContext(ctx, "cargo", "tree", "--manifest-path", tree, "--locked", "--edges", "normal",
 		"--prefix", "none", "--format", "{p}").Output()
 	if err != nil {
 		return nil, fmt.Errorf("cargo tree: %w", err)
 	}
-	out, err := exec.Command("cargo", "metadata", "--manifest-path", tree, "--locked", "--format-version", "1").Output()
+	out, err := exec.CommandContext(ctx, "cargo", "metadata", "--manifest-path", tree, "--locked", "--format-version", "1").Output()
 	if err != nil {
 		return nil, fmt.Errorf("cargo metadata: %w", err)
 	}
