@@ -18,7 +18,7 @@ type variant struct {
 	name  string
 	args  []string
 	model func(from, to string) error // makes B's model from A's; nil: the same
-	text  bool                        // the tokenizers and detokenizers differ, not the workers
+	text  bool                        // tokenizers and detokenizers differ, too: a request needs all three of one text digest
 	kinds []string                    // of the streams; none: all
 	few   bool                        // few answers differ: those where a last bit shows
 }
@@ -34,7 +34,7 @@ var variants = []variant{
 // roles are those of the processes that differ.
 func (v *variant) roles() []string {
 	if v.text {
-		return []string{cluster.RoleTokenize, cluster.RoleDetok}
+		return []string{cluster.RoleTokenize, cluster.RoleCompute, cluster.RoleDetok}
 	}
 	return []string{cluster.RoleCompute}
 }
