@@ -10,7 +10,7 @@ import (
 
 // bond is what an answer is bound to. Its text digest comes with the prompt's ids, its
 // numerics digest, for all choices, with the first place of a sequence. Until a token
-// exists both may be chosen again; from then on the answer goes on at equals only.
+// exists both may be chosen again; from then on the answer continues at equals only.
 type bond struct {
 	pin      api.Pin
 	text     bool // pin.Text is chosen

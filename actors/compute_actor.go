@@ -61,7 +61,7 @@ func (a *computeActor) accept(ctx actor.Context, g *msg.Generate) bool {
 	return true
 }
 
-// over is how a sequence ended of which only the end was lost, FinishNone if it goes on.
+// over is how a sequence ended of which only the end was lost, FinishNone if it continues.
 func over(g *msg.Generate) api.Finish {
 	n := len(g.Generated)
 	switch {

@@ -318,7 +318,7 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 		return api.Event{}, ignored
 	}
 	c := &r.choices[i]
-	missing := t.Gap || t.Index > len(c.tokens) // here, or at a detokeniser that was opened behind less
+	missing := t.Gap || t.Index > len(c.tokens) // here, or at a detokenizer that was opened with a shorter history
 	switch {
 	case t.Token >= 0 && t.Index < len(c.tokens):
 		return api.Event{}, ignored

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -36,11 +35,7 @@ type report struct {
 }
 
 func newReport(ctx context.Context, begin time.Time, args []string) *report {
-	commit := "unknown"
-	if out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output(); err == nil {
-		commit = strings.TrimSpace(string(out))
-	}
-	return &report{Time: begin.UTC().Format("2006-01-02T1504"), Machine: cluster.Machine(), Commit: commit, Arguments: args}
+	return &report{Time: begin.UTC().Format("2006-01-02T1504"), Machine: cluster.Machine(), Commit: cluster.Commit(ctx), Arguments: args}
 }
 
 func word(good bool) string {

@@ -14,7 +14,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -135,7 +134,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 	}
-	all := &results{Time: begin.UTC().Format("2006-01-02T1504"), Machine: cluster.Machine(), Commit: commit(ctx), Seed: o.seed, Arguments: args}
+	all := &results{Time: begin.UTC().Format("2006-01-02T1504"), Machine: cluster.Machine(), Commit: cluster.Commit(ctx), Seed: o.seed, Arguments: args}
 	for _, s := range scenarios {
 		if slices.Contains(o.scenarios, s.name) {
 			all.Scenarios = append(all.Scenarios, o.one(ctx, s))
@@ -179,12 +178,4 @@ func (r *results) failed() (names []string) {
 		}
 	}
 	return names
-}
-
-func commit(ctx context.Context) string {
-	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(out))
 }

@@ -1,8 +1,10 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 )
 
@@ -22,4 +24,13 @@ func Machine() string {
 		}
 	}
 	return fmt.Sprintf("%s, family %s model %s, %d cores", fields["vendor_id"], fields["cpu family"], fields["model"], cores)
+}
+
+// Commit names the commit of the working directory, "-dirty" with changes, as far as git says.
+func Commit(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
 }
