@@ -17,7 +17,7 @@ import (
 )
 
 // loop owns the device: one goroutine, one round per step. What a round finds
-// goes out by mailbox, so that tokens are detokenised and sent while the next
+// goes out by mailbox, so that tokens are detokenized and sent while the next
 // step runs.
 type loop struct {
 	p         *Pipeline

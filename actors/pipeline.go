@@ -1,7 +1,7 @@
 // Package actors is the pipeline: thin actors around plain state machines.
 //
 // Submit -> request actor -> tokenizer pool -> request actor -> compute actor
-// (KV manager actor beside it) -> detokeniser pool -> request actor -> journal
+// (KV manager actor beside it) -> detokenizer pool -> request actor -> journal
 // -> stream. See docs/architecture.md for the picture.
 package actors
 
@@ -48,8 +48,8 @@ type Config struct {
 	Class        string        // of compute: name of the numerics class, for others to see
 	Text         string        // of tokenize, compute and detok: digest of the checkpoint's tokenizer, see api.Pin
 	Sched        sched.Config
-	Tokenizers   int           // actors of the tokeniser pool, 0: 2
-	Detokenizers int           // actors of the detokeniser pool, 0: 2
+	Tokenizers   int           // actors of the tokenizer pool, 0: 2
+	Detokenizers int           // actors of the detokenizer pool, 0: 2
 	MaxQueueWait time.Duration // a request that would wait longer until its prompt is begun is refused; 0: none
 	MaxRequests  int           // requests of a gateway for each worker; more are refused, but for tenants below their share. 0: no bound
 	StallAfter   time.Duration // no step for so long with work at hand is not ready; 0: 30 s

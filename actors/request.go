@@ -148,7 +148,7 @@ func (g group) waiting() bool {
 }
 
 // start makes a new sequence of a choice of waiting, behind the tokens that the
-// choice has: what to open at the detokeniser, and what to generate.
+// choice has: what to open at the detokenizer, and what to generate.
 func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*msg.OpenText) {
 	g := r.group(first)
 	params := r.api.Sampling
@@ -176,7 +176,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	return gen, open
 }
 
-// openText has a detokeniser go on behind the tokens that a choice has.
+// openText has a detokenizer go on behind the tokens that a choice has.
 func (r *request) openText(c *choice) *msg.OpenText {
 	m := &msg.OpenText{Seq: c.seq, Options: detok.Options{
 		Stop: r.api.Stop, IncludeStop: r.api.IncludeStop, KeepSpecial: r.api.KeepSpecial,
@@ -207,7 +207,7 @@ func (r *request) adopt(first int, seqs []msg.SeqID, pin api.Pin) bool {
 // it does not keep.
 func (r *request) redirects() bool { return r.api.TopLogprobs < 0 }
 
-// mayRedirect says whether the texts of a sequence may be opened at another detokeniser
+// mayRedirect says whether the texts of a sequence may be opened at another detokenizer
 // while it runs on. Once it was redirected it needs a new token first: else that did not
 // help, and the sequence is lost.
 func (r *request) mayRedirect(seq msg.SeqID) bool {
@@ -215,7 +215,7 @@ func (r *request) mayRedirect(seq msg.SeqID) bool {
 	return i >= 0 && !r.done && !r.choices[i].ended && !r.choices[i].redirected && r.redirects()
 }
 
-// redirect lists the texts of a sequence to open at another detokeniser. Its worker is to
+// redirect lists the texts of a sequence to open at another detokenizer. Its worker is to
 // send the tokens from index from on again.
 func (r *request) redirect(seq msg.SeqID) (open []*msg.OpenText, from int) {
 	i := r.choice(seq)

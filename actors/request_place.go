@@ -88,7 +88,7 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 	if a.state.api.First == "" || !a.find(ctx) {
 		a.start(ctx)
 	}
-	a.log.Debug().Int("prompt_tokens", len(m.Tokens)).Int("max_tokens", a.state.limit).Msg("request tokenised")
+	a.log.Debug().Int("prompt_tokens", len(m.Tokens)).Int("max_tokens", a.state.limit).Msg("request tokenized")
 }
 
 // start starts what waits to be started, each where there is room for it, all at equals.

@@ -186,7 +186,7 @@ func (l *loop) send(s *sequence, c *sample.Choice) api.Finish {
 	return t.Finish
 }
 
-// outbox gathers tokens by detokeniser, so that each gets one message a step.
+// outbox gathers tokens by detokenizer, so that each gets one message a step.
 type outbox struct {
 	to    []*actor.PID
 	batch []*msg.Tokens

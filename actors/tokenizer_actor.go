@@ -90,7 +90,7 @@ func decode(tok *tokenizer.Tokenizer, tokens []int32) (string, error) {
 	return text, nil
 }
 
-// promptOf is what is to be tokenised of a request without token ids.
+// promptOf is what is to be tokenized of a request without token ids.
 func promptOf(r *api.Request) *api.TokenizeRequest {
 	return &api.TokenizeRequest{
 		Model: r.Model, Prompt: r.Prompt, AddSpecialTokens: true, Messages: r.Messages, Tools: r.Tools,

@@ -11,7 +11,7 @@ import (
 )
 
 // Request is a generation request, validated by an interface, before
-// tokenisation. Exactly one of Messages, Prompt, PromptTokens is set.
+// tokenization. Exactly one of Messages, Prompt, PromptTokens is set.
 type Request struct {
 	ID     string // in every log line; "chatcmpl-..." or "cmpl-..."
 	First  string // of a further attempt: ID of the first one, which another process had; "": it is the first
@@ -157,7 +157,7 @@ type Engine interface {
 	Ready() error
 }
 
-// TokenizeRequest is text or messages to tokenise; exactly one is set.
+// TokenizeRequest is text or messages to tokenize; exactly one is set.
 type TokenizeRequest struct {
 	Model            string
 	Prompt           string

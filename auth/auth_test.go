@@ -137,7 +137,7 @@ func TestAFileIsCheckedAndItsHashesAreNotShown(t *testing.T) {
 	}
 	for want, text := range map[string]string{
 		"expected a list of keys":                             "keys: 3",
-		"field colour not found":                              "- {id: 0123456789ab, tenant: x, colour: red}",
+		"field color not found":                               "- {id: 0123456789ab, tenant: x, color: red}",
 		"id: expected 12 hexadecimal digits":                  line(func(e *Entry) { e.ID = "0123456789aB" }),
 		"tenant: expected a name":                             line(func(e *Entry) { e.Tenant = "" }),
 		"hash: expected \"sha256:\" and 64":                   line(func(e *Entry) { e.Hash = secret }),

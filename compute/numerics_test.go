@@ -51,9 +51,9 @@ func TestWhatChangesTheBitsChangesTheDigest(t *testing.T) {
 		"reference":    {Dir: fixture, Device: device.Options{Backend: "ref"}},
 		"portable":     {Dir: fixture, Device: device.Options{ISA: "portable"}},
 		"another eps":  {Dir: edited(t, "rms_norm_eps", 0.001)},
-		"GGUF":         {Dir: "../testdata/quantised/gguf/llama-gqa.gguf"},
-		"GPTQ":         {Dir: "../testdata/quantised/gptq-4"},
-		"AWQ":          {Dir: "../testdata/quantised/awq"},
+		"GGUF":         {Dir: "../testdata/quantized/gguf/llama-gqa.gguf"},
+		"GPTQ":         {Dir: "../testdata/quantized/gptq-4"},
+		"AWQ":          {Dir: "../testdata/quantized/awq"},
 	} {
 		n := numericsOf(t, o)
 		digest := n.Digest()
@@ -134,7 +134,7 @@ func TestInstructionSetsOfOneClassHaveEqualDigests(t *testing.T) {
 
 // TestABitOfAQuantizedCheckpointChangesTheDigest, whatever the format.
 func TestABitOfAQuantizedCheckpointChangesTheDigest(t *testing.T) {
-	const folder = "../testdata/quantised/"
+	const folder = "../testdata/quantized/"
 	for _, name := range []string{"gguf/llama-gqa.gguf", "gptq-4/model.safetensors", "gptq-8/model.safetensors", "awq/model.safetensors"} {
 		dir := filepath.Join(t.TempDir(), "copy")
 		require.NoError(t, os.CopyFS(dir, os.DirFS(folder+filepath.Dir(name))))

@@ -28,7 +28,7 @@ type Device struct {
 
 // Register adds the settings to a command's flags.
 func (d *Device) Register(f *pflag.FlagSet) {
-	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu (bf16 products), ref (float32 throughout, slow), sycl (Intel GPUs; make sycl builds it), sim (no kernels: made-up tokens in the time of a modelled device; serve and generate)")
+	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu (bf16 products), ref (float32 throughout, slow), sycl (Intel GPUs; make sycl builds it), sim (no kernels: made-up tokens in the time of a modeled device; serve and generate)")
 	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl backend: auto (an Intel GPU if there is one, else the CPU), cpu, gpu, or one that doctor lists, such as level_zero:0; of sim: see docs/simulation.md")
 	f.StringVar(&d.ISA, "isa", "", "force one instruction set of the cpu backend, of those that doctor lists (default: the best)")
 	f.StringVar(&d.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16 on the cpu backend; on sycl bf16 for bf16 checkpoints, else f16), or, on sycl, f16 or bf16")

@@ -70,7 +70,7 @@ func (s *Simulate) Register(f *pflag.FlagSet) {
 
 // RegisterWeights adds --weights to a command's flags.
 func RegisterWeights(f *pflag.FlagSet, weights *string) {
-	f.StringVar(weights, "weights", "bf16", "how the weights of linear ops are kept: "+strings.Join(model.WeightNames(), ", ")+" (quantised when the model is loaded; rows are quantised to int8 for int8 and int4), and +OP=TYPE for each op that differs, as int8+attn.out=bf16")
+	f.StringVar(weights, "weights", "bf16", "how the weights of linear ops are kept: "+strings.Join(model.WeightNames(), ", ")+" (quantized when the model is loaded; rows are quantized to int8 for int8 and int4), and +OP=TYPE for each op that differs, as int8+attn.out=bf16")
 }
 
 func weights(found string) error {

@@ -8,7 +8,7 @@ type Decoder interface {
 	// TokenBytes are the bytes that id stands for within a text; nil if there is no such id.
 	TokenBytes(id int32) []byte
 	IsSpecial(id int32) bool
-	// IsByte says that id is one byte of a character, decoded together with its neighbours.
+	// IsByte says that id is one byte of a character, decoded together with its neighbors.
 	IsByte(id int32) bool
 	// ByteLevel says that a text is the joined TokenBytes.
 	ByteLevel() bool

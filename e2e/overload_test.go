@@ -261,10 +261,10 @@ func BenchmarkOverload(b *testing.B) {
 	}
 }
 
-// BenchmarkNeighbourHTTP prints the p99 of the time to the first token of a tenant
-// with a fifth of the capacity, beside a neighbour with 0.45 and with 4.5 of it,
+// BenchmarkNeighborHTTP prints the p99 of the time to the first token of a tenant
+// with a fifth of the capacity, beside a neighbor with 0.45 and with 4.5 of it,
 // through HTTP and API keys.
-func BenchmarkNeighbourHTTP(b *testing.B) {
+func BenchmarkNeighborHTTP(b *testing.B) {
 	const length = 12 * time.Second
 	mine, myEntry := auth.NewKey("b")
 	loud, loudEntry := auth.NewKey("a")
@@ -280,10 +280,10 @@ func BenchmarkNeighbourHTTP(b *testing.B) {
 	require.NoError(b, err)
 	for b.Loop() {
 		var p99 [2]time.Duration
-		for i, neighbour := range []float64{0.45, 4.5} {
+		for i, neighbor := range []float64{0.45, 4.5} {
 			_, s := boundedServer(b, overloadDevice(), 16, 48, openai.Options{Keys: keys}, edge.Limits{}, auth.Guard, nil)
 			var wg sync.WaitGroup
-			wg.Go(func() { load(s.URL, loud, overloadBody, neighbour*overloadCapacity, length, 1) })
+			wg.Go(func() { load(s.URL, loud, overloadBody, neighbor*overloadCapacity, length, 1) })
 			var ttft []time.Duration
 			for _, a := range load(s.URL, mine, overloadBody, 0.2*overloadCapacity, length, 2) {
 				if a.status != 200 {

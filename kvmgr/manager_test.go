@@ -149,7 +149,7 @@ func TestLowAndAdjacentSlabsComeFirst(t *testing.T) {
 	if got := lease(m.Lease(9, 64)); !slices.Equal(got, []int32{6, 7, 8, 9}) {
 		t.Errorf("the lowest run that is long enough: %v", got)
 	}
-	// It grows by its neighbour 10, then by the lowest run of the rest.
+	// It grows by its neighbor 10, then by the lowest run of the rest.
 	if got := lease(m.Lease(9, 112)); !slices.Equal(got, []int32{10, 0, 1}) {
 		t.Errorf("growth: %v", got)
 	}

@@ -114,7 +114,7 @@ func (s *session) create(ctx context.Context, r *record, body []byte) (*state, e
 }
 
 // landed says whether the log that is there is the one of st, which we have just begun: only the
-// acknowledgement was lost.
+// acknowledgment was lost.
 func (s *session) landed(ctx context.Context, st *state) bool {
 	is := &state{tenant: s.tenant, id: s.id}
 	if _, err := s.c.journal.load(ctx, s.log, is); err != nil || is.log != st.log || is.token != st.token {

@@ -160,7 +160,7 @@ func (s *session) untilOutage(try func() error) error {
 }
 
 // write appends one record of events. When the log is not as we left it, it finds
-// out why: our own record is there although its acknowledgement was lost, the log
+// out why: our own record is there although its acknowledgment was lost, the log
 // was lost and is written again, or the call is another gateway's.
 func (s *session) write(events []api.Event) error {
 	for {
@@ -238,7 +238,7 @@ func (s *session) closeLog() error {
 		if errors.Is(err, errFenced) {
 			st := &state{tenant: s.tenant, id: s.id}
 			if _, found := s.c.journal.load(s.ctx, s.log, st); errors.Is(found, errOutgrown) && st.writer == s.token {
-				s.state.last, err = st.last, nil // only the acknowledgement was lost
+				s.state.last, err = st.last, nil // only the acknowledgment was lost
 			}
 		}
 		return err

@@ -8,7 +8,7 @@ time=${1:?usage: fuzz.sh DURATION}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# fuzz PACKAGE TARGET. When the time ends while the engine minimises an input for its corpus, Go can report
+# fuzz PACKAGE TARGET. When the time ends while the engine minimizes an input for its corpus, Go can report
 # its own deadline as a failure. A real one names the input that it has written, or the seed that fails.
 fuzz() {
   local status=0

@@ -82,7 +82,7 @@ func TestWhatNothingReadsLeavesTheDigest(t *testing.T) {
 
 // TestAGGUFFilesTokenizerHasTheDigestOfItsOwn: of the vocabulary in the file, not of the file.
 func TestAGGUFFilesTokenizerHasTheDigestOfItsOwn(t *testing.T) {
-	const folder = "../testdata/quantised/tokenizers/"
+	const folder = "../testdata/quantized/tokenizers/"
 	gpt2, llama := digest(t, folder+"gpt-2.gguf"), digest(t, folder+"llama-bpe.gguf")
 	require.NotEqual(t, gpt2, llama)
 	text, err := os.ReadFile(folder + "gpt-2.gguf")

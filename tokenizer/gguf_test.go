@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/tokenizer"
 )
 
-const ggufFolder = "../testdata/quantised/tokenizers/"
+const ggufFolder = "../testdata/quantized/tokenizers/"
 
 func TestTokenizersOfGGUFFilesEncodeAndDecodeAsInPython(t *testing.T) {
 	for name, eos := range map[string]int32{"gpt-2": 0, "llama-bpe": 1, "qwen2": 1, "llama": 2} {
@@ -48,7 +48,7 @@ func TestTokenizersOfGGUFFilesEncodeAndDecodeAsInPython(t *testing.T) {
 func TestGGUFWithoutItsOwnTokenizer(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "model.gguf")
-	copyFile(t, "../testdata/quantised/gguf/qwen2.gguf", path)
+	copyFile(t, "../testdata/quantized/gguf/qwen2.gguf", path)
 	_, err := tokenizer.Load(path)
 	require.ErrorIs(t, err, tokenizer.ErrFile)
 	require.ErrorContains(t, err, "found no tokenizer.ggml.tokens; expected one, or a tokenizer.json beside the file")

@@ -16,7 +16,7 @@ import (
 var (
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("tokenizer is closed")
-	// ErrText means text that cannot be tokenised: not UTF-8, or with a NUL byte.
+	// ErrText means text that cannot be tokenized: not UTF-8, or with a NUL byte.
 	ErrText = errors.New("bad text")
 	// ErrToken means an id outside the vocabulary.
 	ErrToken = errors.New("token id outside the vocabulary")
@@ -54,7 +54,7 @@ func (t *Tokenizer) Close() error {
 	return err
 }
 
-// Encode turns text into ids. Special tokens written in the text are recognised; addSpecial adds
+// Encode turns text into ids. Special tokens written in the text are recognized; addSpecial adds
 // those that the model's post-processor puts around a text (BOS, ...). Text from RenderChat takes
 // addSpecial=false, since templates write them. Errors are ErrText with the byte's
 // offset, and ErrLibrary. The whole text is encoded: a truncation or padding that tokenizer.json

@@ -12,7 +12,7 @@ import (
 
 const (
 	flagSpecial = 1 << iota // skipped by Decode with skipSpecial
-	flagByte                // one byte, <0xE4>, decoded together with its neighbours
+	flagByte                // one byte, <0xE4>, decoded together with its neighbors
 )
 
 // vocabulary is what every id stands for, from tokenizer.json. It never changes.

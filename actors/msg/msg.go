@@ -140,7 +140,7 @@ type CancelRequest struct {
 // never answer again.
 type Abandon struct{ Err error }
 
-// Tokens are the tokens of one step for one detokeniser.
+// Tokens are the tokens of one step for one detokenizer.
 type Tokens struct{ Tokens []Token }
 
 // Token is a sampled token, the end of its sequence, or both.
@@ -165,7 +165,7 @@ type Text struct {
 	Logprobs []api.TokenLogprob
 	Finish   api.Finish
 	Lost     bool // as Token
-	Gap      bool // the detokeniser has not got what comes before Token: there is no text
+	Gap      bool // the detokenizer has not got what comes before Token: there is no text
 	Err      error
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/tracing"
 )
 
-// travelling is one of each message that has a wire form.
-func travelling() []any {
+// traveling is one of each message that has a wire form.
+func traveling() []any {
 	return []any{
 		&msg.Tokenize{}, &msg.Tokenized{}, &msg.Detokenize{}, &msg.Detokenized{}, &msg.OpenText{}, &msg.CloseText{},
 		&msg.Generate{}, &msg.Find{}, &msg.Found{}, &msg.Redirect{}, &msg.Cancel{}, &msg.Tokens{}, &msg.Text{}, &msg.Started{}, &msg.Lost{}, &msg.Progress{},
@@ -103,7 +103,7 @@ func valid(m any) any {
 }
 
 func TestEveryFieldOfEveryMessageTravels(t *testing.T) {
-	for _, m := range travelling() {
+	for _, m := range traveling() {
 		t.Run(fmt.Sprintf("%T", m), func(t *testing.T) {
 			new(filler).fill(reflect.ValueOf(m).Elem(), 0)
 			got, err := roundTrip(t, valid(m))
@@ -197,7 +197,7 @@ func TestABadMessageIsAnErrorThatSaysWhat(t *testing.T) {
 
 // FuzzUnmarshal: no bytes make the receiver panic, and what it accepts it can send.
 func FuzzUnmarshal(f *testing.F) {
-	for _, m := range travelling() {
+	for _, m := range traveling() {
 		new(filler).fill(reflect.ValueOf(m).Elem(), 0)
 		e, err := msg.Marshal("to", valid(m), now)
 		if err != nil {

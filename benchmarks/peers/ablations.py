@@ -30,7 +30,7 @@ SCARCE = ("--kv-memory", "16MiB")
 ABLATIONS = (
     # Without it a prompt waits until nothing decodes.
     Ablation("merge step", "QPS +100%", BUSY, (), ("--waiting-served-ratio", "1000000", "--max-hold-steps", "1000000")),
-    Ablation("overlap of detokenising with the next step", "QPS +10 to 20%", SMALL, (), ("--no-overlap",)),
+    Ablation("overlap of detokenizing with the next step", "QPS +10 to 20%", SMALL, (), ("--no-overlap",)),
     Ablation("KV cache in int8, scarce memory", "requests at once +100%", BUSY, ("--kv-type", "int8", *SCARCE), SCARCE),
     Ablation("KV cache in int8, enough memory", "", BUSY, ("--kv-type", "int8"), ()),
     Ablation("W8A8, beside bf16", "+100%", BUSY, (), ("--weights", "bf16")),

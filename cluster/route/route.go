@@ -181,7 +181,7 @@ func mix(conversation uint64, node string) uint64 {
 	}
 	_, _ = h.Write(b[:]) // a hash never fails
 	_, _ = h.Write([]byte(node))
-	// FNV's last bytes move its high bits little (murmur3's finaliser does).
+	// FNV's last bytes move its high bits little (murmur3's finalizer does).
 	x := h.Sum64()
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd

@@ -98,18 +98,18 @@ func fitServed(ctx context.Context, a *app, s *config.Simulate, e *engine, d *si
 		if err != nil {
 			return err
 		}
-		var modelled *simulate.Report
+		var modeled *simulate.Report
 		for range fitRounds {
-			if modelled, err = replayed(s, e, d, trace); err != nil {
+			if modeled, err = replayed(s, e, d, trace); err != nil {
 				return err
 			}
-			scale(d, n, n, modelled.TPOT.P50/served.TPOT.P50)
+			scale(d, n, n, modeled.TPOT.P50/served.TPOT.P50)
 		}
 		if n == 1 {
-			d.RequestSeconds = max(served.TTFT.P50-modelled.TTFT.P50, 0)
+			d.RequestSeconds = max(served.TTFT.P50-modeled.TTFT.P50, 0)
 		}
-		a.log.Info().Int("requests", n).Float64("tpot", served.TPOT.P50).Float64("modelled", modelled.TPOT.P50).
-			Float64("ttft", served.TTFT.P50).Float64("modelled_ttft", modelled.TTFT.P50).Msg("fitted to the pipeline")
+		a.log.Info().Int("requests", n).Float64("tpot", served.TPOT.P50).Float64("modeled", modeled.TPOT.P50).
+			Float64("ttft", served.TTFT.P50).Float64("modeled_ttft", modeled.TTFT.P50).Msg("fitted to the pipeline")
 	}
 	return fitMixed(ctx, a, s, e, d, batches[len(batches)-1])
 }
@@ -126,14 +126,14 @@ func fitMixed(ctx context.Context, a *app, s *config.Simulate, e *engine, d *sim
 	if err != nil {
 		return err
 	}
-	var modelled *simulate.Report
+	var modeled *simulate.Report
 	for range fitRounds {
-		if modelled, err = replayed(s, e, d, trace); err != nil {
+		if modeled, err = replayed(s, e, d, trace); err != nil {
 			return err
 		}
-		scale(d, batch+1, math.MaxInt, modelled.Seconds/served.Seconds)
+		scale(d, batch+1, math.MaxInt, modeled.Seconds/served.Seconds)
 	}
-	a.log.Info().Int("requests", len(trace)).Float64("seconds", served.Seconds).Float64("modelled", modelled.Seconds).Msg("fitted to the pipeline")
+	a.log.Info().Int("requests", len(trace)).Float64("seconds", served.Seconds).Float64("modeled", modeled.Seconds).Msg("fitted to the pipeline")
 	return nil
 }
 

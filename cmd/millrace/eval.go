@@ -59,7 +59,7 @@ func newEval(a *app) *cobra.Command {
 that begin --stride tokens apart, and every token but the first is scored once, behind at least
 --context minus --stride tokens once the first window is full.
 
---against measures another model of the same vocabulary first, say the one that this one was quantised
+--against measures another model of the same vocabulary first, say the one that this one was quantized
 from, and compares: the share of the text's positions with the same likeliest token, and the share of
 the tokens of greedy continuations before the first that differs. --compare-weights does so for types of
 weights, --compare-kv for types of KV cache: the model as --weights and --kv-type have it first, then
@@ -67,7 +67,7 @@ with each of these.`,
 		Example: `  millrace eval --text testdata/eval/tiny-chat.txt
   millrace eval --text testdata/eval/tiny-chat.txt --compare-weights int8,int4,fp8,nf4,int8+attn.out=bf16
   millrace eval --text testdata/eval/tiny-chat.txt --compare-kv int8,int4
-  millrace eval --model QUANTISED --against DIR --text FILE --json`,
+  millrace eval --model QUANTIZED --against DIR --text FILE --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.validate(); err != nil {
@@ -89,7 +89,7 @@ with each of these.`,
 	f.StringVar(&o.against, "against", "", "model to compare with (default: none)")
 	f.StringSliceVar(&o.weights, "compare-weights", nil, "other types of weights to measure the model with, as --weights has them")
 	f.StringSliceVar(&o.kv, "compare-kv", nil, "other types of KV cache to measure the model with, as --kv-type has them")
-	f.StringVar(&o.text, "text", "", "file of UTF-8 text; special tokens written in it are recognised")
+	f.StringVar(&o.text, "text", "", "file of UTF-8 text; special tokens written in it are recognized")
 	f.IntVar(&o.windows.Context, "context", 512, "tokens of a window")
 	f.IntVar(&o.windows.Stride, "stride", 0, "tokens from the begin of a window to the next one's (0: half of --context)")
 	f.IntVar(&o.greedy.Prompts, "prompts", 16, "prompts from the text to continue greedily, when models are compared")

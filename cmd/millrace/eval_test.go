@@ -54,9 +54,9 @@ func TestEvalComparesModels(t *testing.T) {
 	require.Contains(t, stdout, "100.00%")
 }
 
-// TestQuantisedWeightsKeepTheirQuality: the perplexity of the demo model rises by at
+// TestQuantizedWeightsKeepTheirQuality: the perplexity of the demo model rises by at
 // most 1% with int8 weights, 8% with int4 in groups of 32, 1.5% with fp8 and 8% with nf4.
-func TestQuantisedWeightsKeepTheirQuality(t *testing.T) {
+func TestQuantizedWeightsKeepTheirQuality(t *testing.T) {
 	requireQuality(t, "--compare-weights", "int8,int4,fp8,nf4", 1.01, 1.08, 1.015, 1.08)
 }
 

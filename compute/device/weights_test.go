@@ -10,11 +10,11 @@ import (
 )
 
 // allowed is how far the other backends may be from ref: they round activations to 16 bits before
-// they become codes, so that some codes are the neighbours of ref's.
+// they become codes, so that some codes are the neighbors of ref's.
 const allowed = 0.04
 
-// TestQuantisedWeightsAreThoseOfRef: as requireCodesOfRef says, with quantised weights.
-func TestQuantisedWeightsAreThoseOfRef(t *testing.T) {
+// TestQuantizedWeightsAreThoseOfRef: as requireCodesOfRef says, with quantized weights.
+func TestQuantizedWeightsAreThoseOfRef(t *testing.T) {
 	for _, name := range []string{"int8", "int4", "int4-64", "int4-128", "fp8", "nf4-32", "nf4", "nf4-128", "int8+attn.out=bf16", "nf4+attn.out=int4+mlp.down=fp8"} {
 		t.Run(name, func(t *testing.T) {
 			w, err := model.ParseWeights(name)
@@ -32,14 +32,14 @@ func TestQuantisedWeightsAreThoseOfRef(t *testing.T) {
 // logits are within limit of those of ref, whose codes are the same, and do not depend on how
 // the tokens are cut into steps. Those of ref are at least effect away from those of the
 // values themselves. Both are root mean squares, over that of the logits.
-func requireCodesOfRef(t *testing.T, backend string, quantise func(*model.Program), effect, limit float64) {
+func requireCodesOfRef(t *testing.T, backend string, quantize func(*model.Program), effect, limit float64) {
 	t.Helper()
 	m, err := fixture.Open("../../testdata/models/llama-gqa")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
 	tokens := m.Expected.Tokens()
 	plain := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
-	quantise(m.Program)
+	quantize(m.Program)
 	ref := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
 	moved := distance(plain, ref)
 	t.Logf("codes move the logits by %.2g of their size", moved)

@@ -148,7 +148,7 @@ func parseConfig(f *fields) (*Config, error) {
 		return nil, f.err
 	}
 	if _, raw := f.get("quantization_config"); raw != nil {
-		if _, err := weights.ParseQuantisation(f.file, raw); err != nil {
+		if _, err := weights.ParseQuantization(f.file, raw); err != nil {
 			return nil, err
 		}
 	}

@@ -15,7 +15,7 @@ func ulps(a, b float32) int {
 	return int(math.Abs(float64(int64(math.Float32bits(a)) - int64(math.Float32bits(b)))))
 }
 
-// torch's vectorised pow may differ from the correctly rounded one by a unit.
+// torch's vectorized pow may differ from the correctly rounded one by a unit.
 const powUlps = 3
 
 func requireTable(t *testing.T, want, got []float32) {

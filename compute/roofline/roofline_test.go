@@ -128,7 +128,7 @@ func TestThePapersModelsHaveTheirPublishedSize(t *testing.T) {
 
 // A prefill of 1024 rows is bound by products, whose peak for 8-bit weights is the
 // device's for integers, where it has one; attention keeps that of 16 bits.
-func TestQuantisedOpsAreBoundByThePeakOfIntegers(t *testing.T) {
+func TestQuantizedOpsAreBoundByThePeakOfIntegers(t *testing.T) {
 	p := program(t, "llama-2-7b")
 	work := Workload{Prompt: 1024, Gen: 2, Batch: 1, Beams: 1, Tiles: 1}
 	lines := func(d Device) map[string]Line {
@@ -145,15 +145,15 @@ func TestQuantisedOpsAreBoundByThePeakOfIntegers(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, p.SetWeights(weights))
 	unknown := lines(device())
-	quantised := lines(d)
+	quantized := lines(d)
 
 	// Of mlp.gate_up, where the last layer's one row, bound by its bytes, adds less than 1%.
 	const flops = 31 * 2 * 2 * 11008 * 4096 * 1024
 	require.InEpsilon(t, flops/1e14, bits16["mlp.gate_up"].Seconds, 1e-2)
 	require.InEpsilon(t, flops/1e14, unknown["mlp.gate_up"].Seconds, 1e-2)
-	require.InEpsilon(t, flops/3e14, quantised["mlp.gate_up"].Seconds, 1e-2)
-	require.Equal(t, "products", quantised["mlp.gate_up"].Limit)
-	require.InDelta(t, bits16["attn.attention"].Seconds, quantised["attn.attention"].Seconds, 0)
+	require.InEpsilon(t, flops/3e14, quantized["mlp.gate_up"].Seconds, 1e-2)
+	require.Equal(t, "products", quantized["mlp.gate_up"].Limit)
+	require.InDelta(t, bits16["attn.attention"].Seconds, quantized["attn.attention"].Seconds, 0)
 }
 
 func TestThePapersBounds(t *testing.T) {

@@ -89,7 +89,7 @@ func Accepted(id ID, tokens, drafts int) Event {
 }
 
 // Finished ends a sequence with one of ReasonStop to ReasonError: in place of Sampled for an end-of-sequence token,
-// or at any later time for a stop string that detokenising found. An ended or
+// or at any later time for a stop string that detokenizing found. An ended or
 // unknown one is ignored.
 func Finished(id ID, r Reason) Event { return Event{Kind: KindFinished, ID: id, Reason: r} }
 

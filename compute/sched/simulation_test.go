@@ -114,7 +114,7 @@ func (w *world) events(submit bool) []Event {
 	for submit && w.chance(45) {
 		ev = append(ev, Submit(w.request()))
 	}
-	ev = append(ev, w.late...) // stops that the detokeniser found in the step before
+	ev = append(ev, w.late...) // stops that the detokenizer found in the step before
 	w.late = w.late[:0]
 	for _, id := range w.order {
 		l := w.seqs[id]

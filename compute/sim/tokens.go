@@ -17,7 +17,7 @@ func (s state) next(token int32) state {
 // draw is number i of those that follow from the state.
 func (s state) draw(i uint64) uint64 { return mix(uint64(s) + (i+1)*0x9E3779B97F4A7C15) }
 
-// mix is the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable
+// mix is the finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable
 // pseudorandom number generators", OOPSLA 2014).
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9

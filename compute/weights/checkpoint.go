@@ -37,7 +37,7 @@ type Checkpoint struct {
 
 // Open maps model.safetensors, or the shards of model.safetensors.index.json,
 // of a directory and checks every header; the layers that GPTQ or AWQ have
-// quantised, by its config.json, are there as the matrices that they stand for.
+// quantized, by its config.json, are there as the matrices that they stand for.
 // A path that ends in .gguf is opened as by OpenGGUF. Faults of the files are
 // *FormatError.
 func Open(path string) (*Checkpoint, error) {
@@ -52,7 +52,7 @@ func Open(path string) (*Checkpoint, error) {
 	c.stamp(filepath.Join(path, configFile))
 	err := c.open()
 	if err == nil {
-		err = c.deriveQuantised()
+		err = c.deriveQuantized()
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -218,7 +218,7 @@ func (c *Checkpoint) mapBytes(path string, least int64) ([]byte, error) {
 }
 
 // Tensor returns a tensor by its name. A tensor of a type that no op reads
-// (DType Other) is found too: only its use is an error. The data of a quantised
+// (DType Other) is found too: only its use is an error. The data of a quantized
 // tensor is made by the first call, which takes a while.
 func (c *Checkpoint) Tensor(name string) (Tensor, bool) {
 	if d, ok := c.derived[name]; ok {
@@ -266,7 +266,7 @@ func (c *Checkpoint) Bytes() int64 {
 
 // Release tells the kernel that the mapped pages are not needed now, as after
 // a backend has packed them. The tensors stay valid: a later read takes the
-// pages from the file again. The data of quantised tensors stays in memory.
+// pages from the file again. The data of quantized tensors stays in memory.
 func (c *Checkpoint) Release() error {
 	for _, m := range c.mappings {
 		if err := unix.Madvise(m, unix.MADV_DONTNEED); err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// derived is a tensor that the file holds in another form, quantised or with
+// derived is a tensor that the file holds in another form, quantized or with
 // its rows in another order. Its data is made at its first use, by all cores,
 // in memory outside of the Go heap.
 type derived struct {
@@ -20,7 +20,7 @@ type derived struct {
 	fill func(dst []byte, first, last int64) // rows [first, last) of the row-major result, at dst[0]
 }
 
-// Quantised values become F16: its 11 significant bits keep the products
+// Quantized values become F16: its 11 significant bits keep the products
 // scale x integer to 1/2048, an eighth of the rounding of BF16, at half the
 // size of F32. Scales are F16 themselves, so that nothing is lost below its
 // range; what is above it becomes infinite.

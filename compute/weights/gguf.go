@@ -137,7 +137,7 @@ func decodeRow(b blockType, dst, src []byte) {
 }
 
 // fileRow is where row r of a matrix of heads lies in the file. The rotary
-// embedding of llama.cpp's "llama" turns neighbours (2i, 2i+1), so that its
+// embedding of llama.cpp's "llama" turns neighbors (2i, 2i+1), so that its
 // converter (LlamaModel.permute) interleaves the halves of each head; perHead
 // 0: it did not.
 func fileRow(r, perHead int64) int64 {

@@ -142,7 +142,7 @@ func TestGGUFFaultsNameTensorFoundAndExpected(t *testing.T) {
 		{"unread type", one(13, 0, 256).file(176), "a: found type Q5_K, expected F32, F16, BF16, Q8_0, Q4_0, Q4_K or Q6_K"},
 		{"unknown type", one(999, 0, 256).file(176), "a: found type number 999"},
 		{"part of a block", one(12, 0, 128, 2).file(144), "a: found shape [2 128], expected rows of a multiple of 256 elements for Q4_K"},
-		{"quantised vector", one(8, 0, 32).file(34), "a: found a vector of type Q8_0, expected a matrix"},
+		{"quantized vector", one(8, 0, 32).file(34), "a: found a vector of type Q8_0, expected a matrix"},
 		{"overflow", one(0, 0, 1<<40, 1<<40).file(8), "a: found shape [1099511627776 1099511627776], expected a size of 2^60 bytes at most"},
 		{"misplaced", one(0, 8, 2).file(64), "a: found offset 8, expected a multiple of 32"},
 		{"truncated data", whole[:len(whole)-1], "a: found 8 bytes at offset 0, expected an end within the 7 bytes of data"},
@@ -164,7 +164,7 @@ func TestGGUFFaultsNameTensorFoundAndExpected(t *testing.T) {
 
 // TestGGUFCutShortAnywhereIsAFault: no prefix of a sound file is one.
 func TestGGUFCutShortAnywhereIsAFault(t *testing.T) {
-	file, err := os.ReadFile(quantised + "gguf/llama-gqa.gguf")
+	file, err := os.ReadFile(quantized + "gguf/llama-gqa.gguf")
 	require.NoError(t, err)
 	for n := 0; n < len(file); n += 1 + n/50 {
 		var format *FormatError

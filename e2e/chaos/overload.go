@@ -90,7 +90,7 @@ func (v *server) findCapacity(ctx context.Context, tenant string) error {
 		return err
 	}
 	defer api.Close()
-	s := load.Summarise([][]load.Outcome{load.Keep(ctx, api, v.concurrent, capacityTime, v.requests, loadPatience)},
+	s := load.Summarize([][]load.Outcome{load.Keep(ctx, api, v.concurrent, capacityTime, v.requests, loadPatience)},
 		load.Span{From: loadWarm, To: capacityTime}, v.bounds)
 	v.capacity = s.Served
 	fmt.Fprintf(v.out, "  %d requests at a time: %.1f/s, TPOT p50 %.1f ms\n", v.concurrent, s.Served, s.TPOT.P50)
@@ -149,7 +149,7 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 		"|---|---|---|---|---|---|---|---|---|---|---|---|"}
 	var last load.Summary
 	for i := range multiples {
-		sum := load.Summarise(loads[i], steady, s.bounds)
+		sum := load.Summarize(loads[i], steady, s.bounds)
 		r.Streams += sum.Requests
 		r.Completed += sum.Answered + sum.Refused
 		r.Lost += sum.Failed
@@ -190,7 +190,7 @@ func ofBest(loads [][][]load.Outcome, bounds load.Bounds) []float64 {
 	for round := range ratios {
 		best, last := 0.0, 0.0
 		for i := range loads {
-			last = load.Summarise(loads[i][round:round+1], steady, bounds).Good
+			last = load.Summarize(loads[i][round:round+1], steady, bounds).Good
 			best = max(best, last)
 		}
 		if best > 0 { // else nothing was good

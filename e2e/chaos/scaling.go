@@ -20,8 +20,8 @@ const (
 	scalingTime    = 10 * time.Second
 )
 
-// scaling: a load that is bound by tokenisers (long prompts, one token each, a
-// device that takes no time) on 1, 2 and 4 tokenise and detokenise processes with
+// scaling: a load that is bound by tokenizers (long prompts, one token each, a
+// device that takes no time) on 1, 2 and 4 tokenize and detokenize processes with
 // one actor each. What more processes can bring ends where the machine's cores are
 // all busy: that bound is in the notes, from the processor time of every process
 // and of the load itself.
@@ -39,9 +39,9 @@ func scaling(ctx context.Context, s *suite) (*report, error) {
 		}
 		r.Streams += p.requests
 		r.Completed += p.requests
-		r.Notes = append(r.Notes, fmt.Sprintf("%d tokenise and detokenise processes: %.0f prompts/s (%.2f x one), %.1f of %d cores busy; bound by cores: %.0f prompts/s (%s); "+
-			"tokenising alone: %.0f prompts per second of processor time",
-			n, p.rate, p.rate/first, p.busy, runtime.NumCPU(), p.rate*float64(runtime.NumCPU())/p.busy, p.shares, p.tokenising))
+		r.Notes = append(r.Notes, fmt.Sprintf("%d tokenize and detokenize processes: %.0f prompts/s (%.2f x one), %.1f of %d cores busy; bound by cores: %.0f prompts/s (%s); "+
+			"tokenizing alone: %.0f prompts per second of processor time",
+			n, p.rate, p.rate/first, p.busy, runtime.NumCPU(), p.rate*float64(runtime.NumCPU())/p.busy, p.shares, p.tokenizing))
 	}
 	r.Seconds = time.Since(begin).Seconds()
 	return r, nil
@@ -53,7 +53,7 @@ type point struct {
 	busy     float64 // cores
 	shares   string  // of processor time, by role
 
-	tokenising float64 // requests per second of the tokenise processes' processor time
+	tokenizing float64 // requests per second of the tokenize processes' processor time
 }
 
 // throughput measures with n processes.
@@ -97,7 +97,7 @@ func (s *suite) throughput(ctx context.Context, n int) (p point, err error) {
 	}
 	p.shares = strings.TrimSuffix(p.shares, ", ")
 	if spent := (after[cluster.RoleTokenize] - before[cluster.RoleTokenize]).Seconds(); spent > 0 {
-		p.tokenising = float64(p.requests) / spent
+		p.tokenizing = float64(p.requests) / spent
 	}
 	return p, nil
 }

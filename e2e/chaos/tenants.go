@@ -17,8 +17,8 @@ const (
 	mostMoved    = 1.25 // its p99 of the time to the first token, times what it was
 )
 
-// neighbours are the loads beside the tenant's own, in times of loudLoad.
-var neighbours = []float64{0, 1, 10}
+// neighbors are the loads beside the tenant's own, in times of loudLoad.
+var neighbors = []float64{0, 1, 10}
 
 // tenants: one tenant's steady small load by itself, on an idle server; beside another
 // tenant, on a server that is well used; and beside that one with ten times the load, which is
@@ -32,10 +32,10 @@ func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	own, other := make([][][]load.Outcome, len(neighbours)), make([][][]load.Outcome, len(neighbours))
-	used := make([]shares, len(neighbours))
+	own, other := make([][][]load.Outcome, len(neighbors)), make([][][]load.Outcome, len(neighbors))
+	used := make([]shares, len(neighbors))
 	for round := range tenantRounds {
-		for i, n := range neighbours {
+		for i, n := range neighbors {
 			now, err := v.during(ctx, func() error {
 				small, loud, err := v.beside(ctx, n, uint64(2*round))
 				own[i], other[i] = append(own[i], small), append(other[i], loud)
@@ -48,14 +48,14 @@ func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 		}
 	}
 	r := &report{Scenario: "tenants", Faults: map[string]int{}, Least: least{Streams: v.tenantRequests}}
-	r.Notes = append(r.Notes, fmt.Sprintf("capacity %.1f requests/s, the tenant's own load %.1f/s, its neighbour's %.1f/s, %d x %.0f s each; the load runs on the server's cores",
+	r.Notes = append(r.Notes, fmt.Sprintf("capacity %.1f requests/s, the tenant's own load %.1f/s, its neighbor's %.1f/s, %d x %.0f s each; the load runs on the server's cores",
 		v.capacity, ownLoad*v.capacity, loudLoad*v.capacity, tenantRounds, v.tenantTime().Seconds()))
-	r.Table = []string{"| neighbour's load | requests | refused | TTFT p50, p99, max | TPOT p50, p99 | sent late p99 | good tokens/s | neighbour: answered, refused | its TTFT, TPOT p50 | its good tokens/s | cores: server, load, others |",
+	r.Table = []string{"| neighbor's load | requests | refused | TTFT p50, p99, max | TPOT p50, p99 | sent late p99 | good tokens/s | neighbor: answered, refused | its TTFT, TPOT p50 | its good tokens/s | cores: server, load, others |",
 		"|---|---|---|---|---|---|---|---|---|---|---|"}
 	span := load.Span{To: v.tenantTime()}
-	p99 := make([]float64, len(neighbours))
-	for i, n := range neighbours {
-		a, b := load.Summarise(own[i], span, s.bounds), load.Summarise(other[i], span, s.bounds)
+	p99 := make([]float64, len(neighbors))
+	for i, n := range neighbors {
+		a, b := load.Summarize(own[i], span, s.bounds), load.Summarize(other[i], span, s.bounds)
 		p99[i] = a.TTFT.P99
 		r.Streams += a.Requests + b.Requests
 		r.Completed += a.Answered + b.Answered + b.Refused
@@ -70,16 +70,16 @@ func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 			n, a.Requests, a.Refused, a.TTFT.P50, a.TTFT.P99, a.TTFT.Max, a.TPOT.P50, a.TPOT.P99, a.Late.P99, a.Tokens,
 			b.Answered, b.Refused, b.TTFT.P50, b.TPOT.P50, b.Tokens, used[i]))
 		if a.Refused > 0 {
-			err = errors.Join(err, fmt.Errorf("%d requests of the small tenant were refused beside %g x the neighbour's load", a.Refused, n))
+			err = errors.Join(err, fmt.Errorf("%d requests of the small tenant were refused beside %g x the neighbor's load", a.Refused, n))
 		}
 	}
-	last := len(neighbours) - 1
-	r.Notes = append(r.Notes, fmt.Sprintf("p99 of TTFT beside %g x the neighbour's load: %.2f x that beside %g x, %.2f x that alone",
-		neighbours[last], p99[last]/p99[last-1], neighbours[last-1], p99[last]/p99[0]))
+	last := len(neighbors) - 1
+	r.Notes = append(r.Notes, fmt.Sprintf("p99 of TTFT beside %g x the neighbor's load: %.2f x that beside %g x, %.2f x that alone",
+		neighbors[last], p99[last]/p99[last-1], neighbors[last-1], p99[last]/p99[0]))
 	r.Seconds = time.Since(begin).Seconds()
 	var broken error
 	if p99[last] > mostMoved*p99[last-1] {
-		broken = fmt.Errorf("ten times the neighbour's load moves the p99 of the time to the first token from %.1f to %.1f ms, expected at most %.1f ms",
+		broken = fmt.Errorf("ten times the neighbor's load moves the p99 of the time to the first token from %.1f to %.1f ms, expected at most %.1f ms",
 			p99[last-1], p99[last], mostMoved*p99[last-1])
 	}
 	return r, errors.Join(err, r.judge(broken, used))

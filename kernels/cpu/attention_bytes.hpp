@@ -134,12 +134,12 @@ struct ByteAttention {
         const float* scales = block.value_scales[v / P::kSlabVectors] + g * kSlabTokens;
         x[v] = p[v] * T::load(scales + v % P::kSlabVectors * kLanes);
       }
-      quantise(x, n, g, weights);
+      quantize(x, n, g, weights);
     }
   }
 
   template <class Weights>
-  static void quantise(const Vector (&x)[kBlockVectors], int n, int g, Weights& weights) {
+  static void quantize(const Vector (&x)[kBlockVectors], int n, int g, Weights& weights) {
     Vector most = size(x[0]);
     // A value that is not finite has made some x NaN.
     Vector all = x[0];

@@ -21,7 +21,7 @@ constexpr bf16 from_float(float x) {
 constexpr float rounded(float x) { return to_float(from_float(x)); }
 
 // Exact: every binary16 is a float. The multiplication moves the exponent's
-// bias from 15 to 127 and normalises the subnormals on its way.
+// bias from 15 to 127 and normalizes the subnormals on its way.
 inline float f16_to_float(uint16_t x) {
   const uint32_t sign = uint32_t{x & 0x8000u} << 16;
   const uint32_t magnitude = uint32_t{x & 0x7fffu} << 13;

@@ -10,7 +10,7 @@
 
 namespace millrace::cpu {
 
-// Of a program: each norm whose rows only linear ops with quantised weights read, all before
+// Of a program: each norm whose rows only linear ops with quantized weights read, all before
 // the next norm and all alike, so that one operand serves them.
 class FusedNorms {
  public:

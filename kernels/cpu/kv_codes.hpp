@@ -49,7 +49,7 @@ struct KvCodes {
   }
 };
 
-// Quantise the key or value of a head into its token's place in a block.
+// Quantize the key or value of a head into its token's place in a block.
 void store_int8_key(const float* head, int head_dim, int token, std::byte* block);
 void store_int8_value(const float* head, int head_dim, int token, std::byte* block);
 void store_int4_key(const float* head, int head_dim, int token, std::byte* block);

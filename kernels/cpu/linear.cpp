@@ -55,7 +55,7 @@ const LinearKernels& linear_kernels(Isa isa, int weights) {
   // Of integers alone.
   static constexpr Family kAvxVnni = {nullptr, linear_int8_avx_vnni, linear_int4_avx_vnni};
   static constexpr Family kVnni = {nullptr, linear_int8_vnni, linear_int4_vnni};
-  const bool integers = quantises_rows(weights);
+  const bool integers = quantizes_rows(weights);
   switch (isa) {
     case Isa::amx:
       return kAmx[weights]();
@@ -81,7 +81,7 @@ const char* linear_numerics(Isa isa, int weights) {
 
 const char* Linear::name() const { return kernels_.name; }
 
-bool Linear::takes_codes() const { return quantises_rows(weight_type_); }
+bool Linear::takes_codes() const { return quantizes_rows(weight_type_); }
 
 int Linear::max_tile_rows() const { return kernels_.max_rows; }
 
@@ -115,7 +115,7 @@ const std::byte* Linear::operand_of(const Operand& o, int tile, int64_t unit) co
 
 size_t Linear::operand_room(int rows) const { return row_bytes(rows) + operand_bytes(rows); }
 
-// In front of the tiles is what quantising finds of each row.
+// In front of the tiles is what quantizing finds of each row.
 Linear::Operand Linear::place(Tiling tiling, void* room) const {
   auto* const scales = static_cast<float*>(room);
   return {static_cast<std::byte*>(room) + row_bytes(tiling.rows), scales,

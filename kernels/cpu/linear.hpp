@@ -47,7 +47,7 @@ struct LinearSpec {
 // the other rows, their number, or the number of threads.
 class Linear {
  public:
-  // Rounds the weights to bf16 (nearest even), or quantises them (exec/quantise.hpp), and
+  // Rounds the weights to bf16 (nearest even), or quantizes them (exec/quantize.hpp), and
   // lays them out in panels; the biases become floats. The spec is trusted: shapes are checked by the caller.
   // Throws std::bad_alloc.
   static std::unique_ptr<Linear> pack(const LinearSpec& spec, Isa isa, ThreadPool& pool);
@@ -67,11 +67,11 @@ class Linear {
     int first(int tile) const { return static_cast<int>(int64_t{rows} * tile / tiles); }
     int height(int tile) const { return first(tile + 1) - first(tile); }
   };
-  // Rows as the tiles read them, quantised where the weights are: [tiles][units][rows of the
+  // Rows as the tiles read them, quantized where the weights are: [tiles][units][rows of the
   // tile], linear_kernels.hpp.
   struct Operand {
     const void* data;
-    const float* scales;    // [rows] of the quantised
+    const float* scales;    // [rows] of the quantized
     const int32_t* totals;  // [rows] of int8
     Tiling tiling;
   };
@@ -104,7 +104,7 @@ class Linear {
     return operand;
   }
   size_t operand_room(int rows) const;
-  // Whether rows are quantised.
+  // Whether rows are quantized.
   bool takes_codes() const;
   bool reads_like(const Linear& other) const {
     return &kernels_ == &other.kernels_ && in_width_ == other.in_width_ && group_ == other.group_;

@@ -205,7 +205,7 @@ void pack_amx_int8(const OperandRows& rows, void* operand) {
     for (int64_t unit = 0; unit < rows.units; unit += kUnits) {
       const int64_t k = unit * kDepth;
       totals +=
-          quantise<Base>(in + k, std::min<int64_t>(kCodes, rows.width - k), kCodes, row, codes);
+          quantize<Base>(in + k, std::min<int64_t>(kCodes, rows.width - k), kCodes, row, codes);
       const int64_t count = std::min<int64_t>(kUnits, rows.units - unit);
       for (int64_t u = 0; u < count; ++u) {
         std::memcpy(to + (unit + u) * rows.rows, codes + u * kDepth, kDepth);

@@ -186,7 +186,7 @@ inline constexpr int kCodes = 128;
 // The codes of n elements of a row and zeros behind them, `count` in all: whole vectors,
 // at most kCodes. Returns sums of them, lane by lane.
 template <class Base>
-[[gnu::noinline]] typename Math<Base::kLanes>::Ints quantise(const bf16* in, int64_t n, int count,
+[[gnu::noinline]] typename Math<Base::kLanes>::Ints quantize(const bf16* in, int64_t n, int count,
                                                              const RowScale& row, int8_t* codes) {
   constexpr int kLanes = Base::kLanes;
   using M = Math<kLanes>;
@@ -224,7 +224,7 @@ void pack_int8(const OperandRows& rows, void* operand) {
     for (int64_t k = 0; k < rows.width; k += kCodes, to += rows.rows * kCodes) {
       const int64_t n = std::min<int64_t>(kCodes, rows.width - k);
       for (int r = 0; r < kCount; ++r) {
-        totals[r] += quantise<Base>(in + r * rows.width + k, n, kCodes, scales[r], codes[r]);
+        totals[r] += quantize<Base>(in + r * rows.width + k, n, kCodes, scales[r], codes[r]);
       }
       interleave<kCount>(codes, kCodes, (n + kUnit - 1) / kUnit, rows.rows, to);
     }
@@ -244,7 +244,7 @@ void pack_int4(const OperandRows& rows, void* operand) {
       const int64_t n = std::min<int64_t>(rows.group, rows.width - k);
       int32_t offsets[kCount];
       for (int r = 0; r < kCount; ++r) {
-        offsets[r] = -kInt4Offset * Base::total(quantise<Base>(in + r * rows.width + k, n,
+        offsets[r] = -kInt4Offset * Base::total(quantize<Base>(in + r * rows.width + k, n,
                                                                rows.group, scales[r], codes[r]));
       }
       interleave<kCount>(codes, kCodes, rows.group / kUnit, rows.rows,

@@ -51,7 +51,7 @@ struct Tile {
 };
 using TileKernel = void (*)(const Tile&);
 
-// Rows that become part of a tile's operand. Those of int8 and int4 are quantised: x =
+// Rows that become part of a tile's operand. Those of int8 and int4 are quantized: x =
 // scale * code, the largest magnitude is 127.
 struct OperandRows {
   const bf16* in;    // [count][width]
@@ -60,14 +60,14 @@ struct OperandRows {
   int64_t width;     // filled up with zeros to whole units
   int64_t units;
   int group;        // of int4 and NF4
-  float* scales;    // [count] of the quantised, written
+  float* scales;    // [count] of the quantized, written
   int32_t* totals;  // [count] of int8, written: the sum of a row's codes
 };
 
 // What becomes of the sums of a tile's panel.
 struct Finish {
   const float* sums;           // [2 vectors][rows][lanes]
-  const float* row_scales;     // [rows] of the quantised
+  const float* row_scales;     // [rows] of the quantized
   const int32_t* row_totals;   // [rows] of int8
   const float* column_scales;  // [2 vectors][lanes] of int8 and FP8
   const float* bias;           // [2 vectors][lanes] or null

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "exec/quantise.hpp"
+#include "exec/quantize.hpp"
 #include "linear_kernels.hpp"
 #include "millrace_kernels.h"
 

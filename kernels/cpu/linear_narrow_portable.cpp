@@ -1,5 +1,5 @@
 // FP8 and NF4 linear kernels in C++ alone.
-#include "exec/quantise.hpp"
+#include "exec/quantize.hpp"
 #include "linear_narrow.hpp"
 
 namespace millrace::cpu {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "exec/program.hpp"
-#include "exec/quantise.hpp"
+#include "exec/quantize.hpp"
 #include "linear.hpp"
 #include "linear_kernels.hpp"
 
@@ -161,7 +161,7 @@ void Linear::place_codes(Room& room, int64_t p, int column) {
 
 void Linear::place_int8(Room& room, int64_t p, int column) {
   auto* codes = reinterpret_cast<int8_t*>(room.codes.data());
-  own(panel_scales(p))[column] = quantise_int8(room.row.data(), in_width_, codes);
+  own(panel_scales(p))[column] = quantize_int8(room.row.data(), in_width_, codes);
   for (int64_t k = 0; k < in_width_; ++k) room.codes[k] += kernels_.weight_offset;
   place_words(reinterpret_cast<const std::byte*>(codes), p, column);
 }
@@ -181,7 +181,7 @@ void Linear::place_int4(Room& room, int64_t p, int column) {
     const int64_t k = unit * group_;
     const auto n = static_cast<int>(std::min<int64_t>(group_, in_width_ - k));
     std::memset(room.codes.data(), 0, group_);
-    const bf16 scale = from_float(quantise_int4(room.row.data() + k, n, room.codes.data()));
+    const bf16 scale = from_float(quantize_int4(room.row.data() + k, n, room.codes.data()));
     std::byte* to = own(panel(p)) + unit * unit_bytes_;
     for (int e = 0; e < group_ / 8; ++e) {
       for (int i = 0; i < 4; ++i) {
@@ -194,7 +194,7 @@ void Linear::place_int4(Room& room, int64_t p, int column) {
 }
 
 void Linear::place_fp8(Room& room, int64_t p, int column) {
-  own(panel_scales(p))[column] = quantise_fp8(room.row.data(), in_width_, room.codes.data());
+  own(panel_scales(p))[column] = quantize_fp8(room.row.data(), in_width_, room.codes.data());
   const int vector = column / kernels_.lanes, lane = column % kernels_.lanes;
   const int together = kernels_.fp8_columns;
   std::byte* to =
@@ -210,7 +210,7 @@ void Linear::place_nf4(Room& room, int64_t p, int column) {
   for (int64_t unit = 0; unit < units_; ++unit) {
     const int64_t k = unit * group_;
     const auto n = static_cast<int>(std::min<int64_t>(group_, in_width_ - k));
-    const bf16 scale = from_float(quantise_nf4(room.row.data() + k, n, room.codes.data()));
+    const bf16 scale = from_float(quantize_nf4(room.row.data() + k, n, room.codes.data()));
     std::byte* to = own(panel(p)) + unit * unit_bytes_;
     for (int i = 0; i < n; ++i) {
       to[(i / 4 * kernels_.lanes + lane) * kWord + i % 2 * 2 + i / 2 % 2] |=

@@ -132,7 +132,7 @@ void MappedPool::map(std::byte* data, const int32_t* slabs, int n) {
     const uint64_t begin = slab_bytes() * slabs[i], end = begin + slab_bytes();
     if (end > allocated_) allocate(begin, end);
   }
-  // Slabs that are neighbours in the pool go into one mapping.
+  // Slabs that are neighbors in the pool go into one mapping.
   for (int i = 0, run = 0; i < n; i += run) {
     for (run = 1; i + run < n && slabs[i + run] == slabs[i] + run;) ++run;
     // Populated here, because this is called ahead of need, and the page faults

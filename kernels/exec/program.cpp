@@ -291,7 +291,7 @@ class Reader {
     return part.offset + last;
   }
 
-  void quantisation(const Op& op) {
+  void quantization(const Op& op) {
     in_range("weights", op.weights, MR_WEIGHTS_16BIT, MR_WEIGHTS_NF4);
     if (in_groups(op.weights)) {
       if (op.group != 32 && op.group != 64 && op.group != 128) {
@@ -301,10 +301,10 @@ class Reader {
       in_range("group", op.group, 0, 0);
     }
     // A sum of so many products of codes is an int32.
-    constexpr int kMostQuantised = 1 << 17;
+    constexpr int kMostQuantized = 1 << 17;
     const int width = p_.slots[op.in].width;
-    if (quantises_rows(op.weights) && width > kMostQuantised) {
-      bad("in is %d wide, quantised weights take up to %d", width, kMostQuantised);
+    if (quantizes_rows(op.weights) && width > kMostQuantized) {
+      bad("in is %d wide, quantized weights take up to %d", width, kMostQuantized);
     }
   }
 
@@ -314,7 +314,7 @@ class Reader {
     in_range("activation", op.activation, MR_ACT_NONE, MR_ACT_RELU);
     in_range("gated", op.gated, 0, 1);
     in_range("accumulate", op.accumulate, 0, 1);
-    quantisation(op);
+    quantization(op);
     int64_t rows = 0;
     for (int i = 0; i < op.n_parts; i++) {
       part(op, i);
@@ -424,7 +424,7 @@ const char* weights_name(int32_t weights) {
 
 bool in_groups(int32_t weights) { return weights == MR_WEIGHTS_INT4 || weights == MR_WEIGHTS_NF4; }
 
-bool quantises_rows(int32_t weights) {
+bool quantizes_rows(int32_t weights) {
   return weights == MR_WEIGHTS_INT8 || weights == MR_WEIGHTS_INT4;
 }
 

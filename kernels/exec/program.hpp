@@ -50,8 +50,8 @@ const char* op_name(int32_t kind);
 const char* weights_name(int32_t weights);
 // Weights with a scale for each group of a row's.
 bool in_groups(int32_t weights);
-// Weights that meet rows quantised to int8.
-bool quantises_rows(int32_t weights);
+// Weights that meet rows quantized to int8.
+bool quantizes_rows(int32_t weights);
 const char* kv_type_name(int32_t type);
 const char* dtype_name(int32_t dtype);
 int dtype_bytes(int32_t dtype);

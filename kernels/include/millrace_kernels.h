@@ -85,7 +85,7 @@ typedef enum mr_activation {
 } mr_activation;
 
 /* How a linear op keeps its weights. Those of integers are multiplied with the rows of
- * `in` quantised to int8, each by its own scale, largest magnitude / 127 (W8A8, W4A8);
+ * `in` quantized to int8, each by its own scale, largest magnitude / 127 (W8A8, W4A8);
  * sums of the codes' products are exact integers. Those of FP8 and NF4 are multiplied with
  * the rows as they are. */
 typedef enum mr_weights {

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "exec/quantise.hpp"
+#include "exec/quantize.hpp"
 #include "ref/ref.hpp"
 
 namespace millrace::ref {
@@ -50,7 +50,7 @@ float weight_row(const Program& p, const Op& op, int64_t row, int width, float* 
 // What is left of n numbers by codes of a type of weights, which the room is for.
 void round_trip(int32_t weights, float* w, int n, std::vector<uint8_t>& codes) {
   codes.resize(n);
-  const float scale = quantise(weights, w, n, codes.data());
+  const float scale = quantize(weights, w, n, codes.data());
   for (int i = 0; i < n; ++i) w[i] = scale * code_value(weights, codes[i]);
 }
 
@@ -76,13 +76,13 @@ void round_trip_rows(int rows, Slot in, float* out) {
 
 void linear(const Context& c, const Op& op, int rows, Slot in, Slot out) {
   const int64_t blocks = (out.width + kBlock - 1) / kBlock;
-  const bool quantised = quantises_rows(op.weights);
-  const int64_t taken = quantised ? int64_t{rows} * in.width : 0;
+  const bool quantized = quantizes_rows(op.weights);
+  const int64_t taken = quantized ? int64_t{rows} * in.width : 0;
   // Two rows of W per thread: a gated op needs gate and up together.
   float* scratch =
       static_cast<float*>(c.pool.scratch(sizeof(float) * (taken + 2 * in.width * c.pool.size())));
   const float* x = in.f32();
-  if (quantised) {
+  if (quantized) {
     round_trip_rows(rows, in, scratch);
     x = scratch;
   }

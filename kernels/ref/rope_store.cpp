@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "exec/angle.hpp"
-#include "exec/quantise.hpp"
+#include "exec/quantize.hpp"
 #include "ref/ref.hpp"
 
 namespace millrace::ref {
@@ -36,12 +36,12 @@ void round_trip(int32_t type, float* x, int n) {
   uint8_t codes[MR_KV_GROUP];
   if (type == MR_KV_INT8) {
     std::vector<int8_t> all(n);
-    const float scale = quantise_int8(x, n, all.data());
+    const float scale = quantize_int8(x, n, all.data());
     for (int i = 0; i < n; ++i) x[i] = scale * static_cast<float>(all[i]);
   } else if (type == MR_KV_INT4) {
     for (int group = 0; group < n; group += MR_KV_GROUP, x += MR_KV_GROUP) {
       const int size = std::min(MR_KV_GROUP, n - group);
-      const float scale = quantise_int4(x, size, codes);
+      const float scale = quantize_int4(x, size, codes);
       for (int i = 0; i < size; ++i) x[i] = scale * static_cast<float>(codes[i] - 8);
     }
   }

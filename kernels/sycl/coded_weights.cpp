@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cpu/bf16.hpp"
-#include "exec/quantise.hpp"
+#include "exec/quantize.hpp"
 #include "sycl/weights.hpp"
 
 namespace millrace::sycl_backend {
@@ -74,7 +74,7 @@ void CodedWeights::load(Stream& stream, const LinearKind& kind, const Program& p
     const int64_t block = column / kPackedColumns, place = column % kPackedColumns;
     std::vector<uint8_t> codes(s.padded_depth, zeros[0]);
     for (int k = 0; k < s.depth; k += group) {
-      const float scale = quantise(op.weights, &values[k], std::min(group, s.depth - k), &codes[k]);
+      const float scale = quantize(op.weights, &values[k], std::min(group, s.depth - k), &codes[k]);
       if (grouped) {
         group_scales[(block * s.groups + k / group) * kPackedColumns + place] =
             cpu::from_float(scale);

@@ -79,7 +79,7 @@ ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Progra
   const auto compile = [&](const char* file) {
     return Bundle(stream.queue(), {file}, build_options(target, type));
   };
-  if (sycl_backend::quantised(program)) quantised = compile("quantised.cpp");
+  if (sycl_backend::quantized(program)) quantized = compile("quantized.cpp");
   if (sycl_backend::narrow(program)) narrow = compile("narrow.cpp");
 }
 
@@ -110,8 +110,8 @@ SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype
       layout_(layout),
       linears_(*stream_, target_, kernels_->linear, choices),
       constants_(program.ops.size()) {
-  if (bundles.quantised) {
-    quantised_ = std::make_unique<QuantisedLinears>(*stream_, target, *bundles.quantised);
+  if (bundles.quantized) {
+    quantized_ = std::make_unique<QuantizedLinears>(*stream_, target, *bundles.quantized);
   }
   if (bundles.narrow) {
     narrow_ = std::make_unique<NarrowLinears>(*stream_, target, *bundles.narrow);
@@ -181,7 +181,7 @@ void SyclKernels::load(const Op& op, Constants& c) {
 std::unique_ptr<Linear> SyclKernels::make_linear(const Op& op) {
   const LinearKind kind = linear_kind(program_, op, type_);
   if (op.weights == MR_WEIGHTS_16BIT) return linears_.make(kind, program_, op);
-  if (quantises_rows(op.weights)) return quantised_->make(kind, program_, op);
+  if (quantizes_rows(op.weights)) return quantized_->make(kind, program_, op);
   return narrow_->make(kind, program_, op);
 }
 
@@ -316,14 +316,14 @@ uint64_t SyclKernels::weight_bytes() const {
 }
 
 uint64_t SyclKernels::scratch_bytes() const {
-  return linears_.scratch_bytes() + (quantised_ ? quantised_->scratch_bytes() : 0) +
+  return linears_.scratch_bytes() + (quantized_ ? quantized_->scratch_bytes() : 0) +
          rounded_.size() + logits_.size() + tables_->bytes();
 }
 
 std::string SyclKernels::linear_name() const {
   const std::string onednn = linears_.onednn_name();
   return std::string("sycl ") + (target_.xmx ? "xmx " : "simd ") + dtype_name(type_) +
-         (onednn.empty() ? "" : ", " + onednn) + (quantised_ ? ", " + quantised_->name() : "") +
+         (onednn.empty() ? "" : ", " + onednn) + (quantized_ ? ", " + quantized_->name() : "") +
          (narrow_ ? ", " + narrow_->name() : "");
 }
 

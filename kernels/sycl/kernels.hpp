@@ -10,7 +10,7 @@
 #include "sycl/bundle.hpp"
 #include "sycl/linear_choice.hpp"
 #include "sycl/narrow_linear.hpp"
-#include "sycl/quantised_linear.hpp"
+#include "sycl/quantized_linear.hpp"
 #include "sycl/runtime.hpp"
 #include "sycl/step_tables.hpp"
 #include "sycl/stream.hpp"
@@ -34,7 +34,7 @@ struct ProgramBundles {
                  int32_t kv_type);
 
   Bundle attention;                         // for the size of a head and the KV cache
-  std::optional<Bundle> quantised, narrow;  // where an op has such weights
+  std::optional<Bundle> quantized, narrow;  // where an op has such weights
 };
 
 // Kernels that do not depend on the size of a head.
@@ -101,7 +101,7 @@ class SyclKernels : public Kernels {
   const Program& program_;
   const KvLayout& layout_;
   LinearMaker linears_;
-  std::unique_ptr<QuantisedLinears> quantised_;
+  std::unique_ptr<QuantizedLinears> quantized_;
   std::unique_ptr<NarrowLinears> narrow_;
   std::unique_ptr<StepTables> tables_;
   std::vector<Constants> constants_;  // [ops]

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cpu/bf16.hpp"
-#include "exec/quantise.hpp"
+#include "exec/quantize.hpp"
 #include "sycl/coded_weights.hpp"
 
 namespace millrace::sycl_backend {
@@ -52,7 +52,7 @@ std::vector<uint16_t> nf4_levels() {
 
 bool narrow(const Program& program) {
   return std::any_of(program.ops.begin(), program.ops.end(), [](const Op& op) {
-    return op.weights != MR_WEIGHTS_16BIT && !quantises_rows(op.weights);
+    return op.weights != MR_WEIGHTS_16BIT && !quantizes_rows(op.weights);
   });
 }
 

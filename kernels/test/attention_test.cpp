@@ -79,7 +79,7 @@ bool multiplies_bytes(const std::string& isa) {
   return isa.starts_with("avx") || isa.starts_with("amx");
 }
 
-// The largest normalised error to expect.
+// The largest normalized error to expect.
 double tolerance(const Case& c, const std::string& isa) {
   // Products of bytes round queries and probabilities to 8 bits.
   if (isa.find('+') != std::string::npos) return multiplies_bytes(isa) ? 5e-4 : 2e-5;
@@ -94,7 +94,7 @@ void expect_close(const Case& c) {
     const std::vector<float> expected = result("ref" + kv, c);
     for (const std::string& isa : tested_isas()) {
       SCOPED_TRACE(isa + kv);
-      EXPECT_LT(normalised_error(result(isa + kv, c), expected), tolerance(c, isa + kv));
+      EXPECT_LT(normalized_error(result(isa + kv, c), expected), tolerance(c, isa + kv));
     }
   }
 }
@@ -203,7 +203,7 @@ TEST(Attention, CodesAreAsCoarseAsTheirTypeSays) {
   c.context = 50;
   const std::vector<float> exact = result("ref", c);
   for (const std::string& isa : with_kv(tested_isas())) {
-    const double error = normalised_error(result(isa, c), exact);
+    const double error = normalized_error(result(isa, c), exact);
     const bool int8 = isa.ends_with("+int8"), int4 = isa.ends_with("+int4");
     if (!int8 && !int4) continue;
     EXPECT_GT(error, int8 ? 1e-5 : 2e-3) << isa;
@@ -237,7 +237,7 @@ TEST(Attention, TheLargestCodesAreExact) {
         const std::vector<float> out = model.step({{&s, tokens}});
         if (expected.empty()) expected = out;
         const double most = kv.empty() || multiplies_bytes(isa) ? 1e-11 : 2e-5;
-        EXPECT_LT(normalised_error(out, expected), most) << isa << kv << ", head " << head_dim;
+        EXPECT_LT(normalized_error(out, expected), most) << isa << kv << ", head " << head_dim;
       }
     }
   }

@@ -250,7 +250,7 @@ std::vector<std::string> backends() {
   return all;
 }
 
-// Only optimised backends take long contexts in pieces.
+// Only optimized backends take long contexts in pieces.
 INSTANTIATE_TEST_SUITE_P(Cpu, BeamPiecesTest, testing::ValuesIn(with_kv(tested_isas())),
                          [](const auto& info) { return isa_label(info.param); });
 INSTANTIATE_TEST_SUITE_P(Backends, BeamTest, testing::ValuesIn(with_kv(backends())),

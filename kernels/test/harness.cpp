@@ -91,8 +91,8 @@ std::vector<int32_t> Random::tokens(int n, int vocab) {
   return tokens;
 }
 
-double normalised_error(const std::vector<float>& a, const std::vector<float>& b) {
-  if (a.size() != b.size()) throw std::logic_error("normalised_error of different sizes");
+double normalized_error(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) throw std::logic_error("normalized_error of different sizes");
   double error = 0, size = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     const double difference = double{a[i]} - b[i];
@@ -389,7 +389,7 @@ const std::vector<std::string>& tested_kv() {
   return all;
 }
 
-const std::vector<Kept>& quantised_weights() {
+const std::vector<Kept>& quantized_weights() {
   static const std::vector<Kept> all = [] {
     std::vector<Kept> have;
     for (const Kept& kept :
@@ -413,7 +413,7 @@ const std::vector<Kept>& quantised_weights() {
 
 std::vector<Kept> tested_weights() {
   std::vector<Kept> all = {{}};
-  all.insert(all.end(), quantised_weights().begin(), quantised_weights().end());
+  all.insert(all.end(), quantized_weights().begin(), quantized_weights().end());
   return all;
 }
 

@@ -30,7 +30,7 @@ class Random {
 };
 
 // sum (a - b)^2 / sum b^2.
-double normalised_error(const std::vector<float>& a, const std::vector<float>& b);
+double normalized_error(const std::vector<float>& a, const std::vector<float>& b);
 
 // ---- Programs
 
@@ -153,9 +153,9 @@ class Sequence {
 const std::vector<std::string>& tested_isas();
 // Name of a test parameter.
 std::string isa_label(const std::string& isa);
-// The quantised weights that the backend has, and with those of 16 bits. What it lacks is
+// The quantized weights that the backend has, and with those of 16 bits. What it lacks is
 // printed.
-const std::vector<Kept>& quantised_weights();
+const std::vector<Kept>& quantized_weights();
 std::vector<Kept> tested_weights();
 // What tells the KV caches apart that the backend has, behind an instruction set or
 // "ref": "" (its floats), "+int8", "+int4". What it lacks is printed.

@@ -84,8 +84,8 @@ TEST_P(Invariance, OtherSequencesInTheBatchDoNotMatter) {
   }
 }
 
-TEST_P(Invariance, OtherSequencesDoNotMatterToQuantisedWeights) {
-  for (const Kept& kept : quantised_weights()) {
+TEST_P(Invariance, OtherSequencesDoNotMatterToQuantizedWeights) {
+  for (const Kept& kept : quantized_weights()) {
     Builder b = small_llama();
     b.keep(kept);
     Random random(8);
@@ -148,9 +148,9 @@ TEST_P(Invariance, LogitsAreCloseToRef) {
     Random random(6);
     const std::vector<int32_t> tokens = random.tokens(100, b.vocab);
     Model model(GetParam(), b, kSlabs), ref(ref_of(GetParam()), b, kSlabs);
-    // Few of a head's codes are ref's neighbours, but those of int4 are far apart.
+    // Few of a head's codes are ref's neighbors, but those of int4 are far apart.
     const double most = GetParam().ends_with("+int4") ? 3e-3 : 3e-4;
-    EXPECT_LT(normalised_error(alone(model, tokens, 50), alone(ref, tokens, 50)), most)
+    EXPECT_LT(normalized_error(alone(model, tokens, 50), alone(ref, tokens, 50)), most)
         << "dtype " << dtype;
   }
 }

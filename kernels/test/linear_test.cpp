@@ -17,7 +17,7 @@
 #include "cpu/linear_tune.hpp"
 #include "cpu/measure.hpp"
 #include "exec/program.hpp"
-#include "exec/quantise.hpp"
+#include "exec/quantize.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -123,36 +123,36 @@ struct Case {
     for (size_t row = 0; row < weights.values.size(); row += in_width) {
       for (int64_t k = 0; k < in_width; k += group) {
         const int64_t n = std::min(group, in_width - k);
-        quantise(&weights.values[row + k], n, kind.weights, &kept[row + k]);
+        quantize(&weights.values[row + k], n, kind.weights, &kept[row + k]);
       }
     }
-    if (!quantises_rows(kind.weights)) return;
+    if (!quantizes_rows(kind.weights)) return;
     for (size_t row = 0; row < taken.size(); row += in_width) {
       const std::vector<float> x(taken.begin() + row, taken.begin() + row + in_width);
-      quantise(x.data(), in_width, MR_WEIGHTS_INT8, &taken[row]);
+      quantize(x.data(), in_width, MR_WEIGHTS_INT8, &taken[row]);
     }
   }
 
   // The numbers that the codes stand for.
-  static void quantise(const float* w, int64_t n, int type, double* to) {
+  static void quantize(const float* w, int64_t n, int type, double* to) {
     std::vector<uint8_t> codes(n);
     const auto width = static_cast<int>(n);
     double scale = 0;
     switch (type) {
       case MR_WEIGHTS_INT8:
-        scale = quantise_int8(w, n, reinterpret_cast<int8_t*>(codes.data()));
+        scale = quantize_int8(w, n, reinterpret_cast<int8_t*>(codes.data()));
         for (int i = 0; i < width; ++i) to[i] = scale * static_cast<int8_t>(codes[i]);
         break;
       case MR_WEIGHTS_INT4:
-        scale = quantise_int4(w, width, codes.data());
+        scale = quantize_int4(w, width, codes.data());
         for (int i = 0; i < width; ++i) to[i] = scale * (codes[i] - 8);
         break;
       case MR_WEIGHTS_FP8:
-        scale = quantise_fp8(w, n, codes.data());
+        scale = quantize_fp8(w, n, codes.data());
         for (int i = 0; i < width; ++i) to[i] = scale * double{fp8_value(codes[i])};
         break;
       case MR_WEIGHTS_NF4:
-        scale = quantise_nf4(w, width, codes.data());
+        scale = quantize_nf4(w, width, codes.data());
         for (int i = 0; i < width; ++i) to[i] = scale * double{kNf4Levels[codes[i]]};
         break;
     }

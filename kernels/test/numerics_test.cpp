@@ -195,7 +195,7 @@ std::vector<LinearVariant> linear_variants(int weights) {
   }
 #if defined(__x86_64__)
   const bool int8 = weights == MR_WEIGHTS_INT8;
-  if (quantises_rows(weights)) {  // without VNNI, and AVX-VNNI in the other encoding
+  if (quantizes_rows(weights)) {  // without VNNI, and AVX-VNNI in the other encoding
     if (runs(Isa::avx2)) {
       all.push_back({kX86Fma, int8 ? &linear_int8_avx2() : &linear_int4_avx2()});
     }

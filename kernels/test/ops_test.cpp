@@ -25,7 +25,7 @@ std::vector<float> result(const std::string& isa, Builder& b, int rows, int posi
 void expect_close(Builder& b, int rows, double most, int position = 0) {
   const std::vector<float> expected = result("ref", b, rows, position);
   for (const std::string& isa : tested_isas()) {
-    EXPECT_LT(normalised_error(result(isa, b, rows, position), expected), most)
+    EXPECT_LT(normalized_error(result(isa, b, rows, position), expected), most)
         << isa << ", " << rows << " rows";
   }
 }
@@ -190,8 +190,8 @@ TEST(LinearOp, EveryEndingIsCloseToRef) {
   }
 }
 
-TEST(LinearOp, QuantisedWeightsAreCloseToRef) {
-  for (const Kept& kept : quantised_weights()) {
+TEST(LinearOp, QuantizedWeightsAreCloseToRef) {
+  for (const Kept& kept : quantized_weights()) {
     for (const mr_dtype dtype : {MR_BF16, MR_F16}) {
       SCOPED_TRACE(kept.name());
       for (const int in_width : {1, 37, 200}) {
@@ -208,8 +208,8 @@ TEST(LinearOp, QuantisedWeightsAreCloseToRef) {
   }
 }
 
-TEST(LinearOp, QuantisedWeightsAreCloseToRefInEveryShapeAndEnding) {
-  for (const Kept& kept : quantised_weights()) {
+TEST(LinearOp, QuantizedWeightsAreCloseToRefInEveryShapeAndEnding) {
+  for (const Kept& kept : quantized_weights()) {
     SCOPED_TRACE(kept.name());
     for (const int out_width : {1, 31, 33, 65, 200}) {
       for (const bool gated : {false, true}) {

@@ -207,8 +207,8 @@ func (s Span) part(first, end time.Duration) float64 {
 	return max(0, float64(within)/float64(end-first))
 }
 
-// Summarise judges loads of one kind together.
-func Summarise(loads [][]Outcome, span Span, b Bounds) (s Summary) {
+// Summarize judges loads of one kind together.
+func Summarize(loads [][]Outcome, span Span, b Bounds) (s Summary) {
 	var ttft, tpot, refusals, late []time.Duration
 	var offered, served, good, tokens float64
 	for _, outcomes := range loads {

@@ -68,7 +68,7 @@ func TestRatesAreOfEndsInsideTheSpan(t *testing.T) {
 		{answered(0, second, 2*second, 5), answered(second, second, 3*second, 8), answered(2*second, 4*second, 5*second, 9)},
 		{answered(3*second, 3*second, 5*second, 11), answered(5*second, 5*second, 9*second, 12), answered(6*second, 6*second, 6*second, 1)},
 	}
-	s := Summarise(loads, Span{2 * second, 6 * second}, b)
+	s := Summarize(loads, Span{2 * second, 6 * second}, b)
 	require.Equal(t, 6, s.Requests)
 	require.Equal(t, 6, s.Answered)
 	require.InDelta(t, 8, s.Intervals, 1e-9)
@@ -86,7 +86,7 @@ func TestRefusalsAreToldFromFailures(t *testing.T) {
 	down.failed(&client.Error{Status: http.StatusServiceUnavailable, RetryAfter: second})
 	broken.failed(&client.Error{Status: http.StatusInternalServerError, Message: "broken"})
 	full.Sent, full.End = second, second+7*time.Millisecond
-	s := Summarise([][]Outcome{{full, mute, down, broken}}, Span{0, second}, Bounds{})
+	s := Summarize([][]Outcome{{full, mute, down, broken}}, Span{0, second}, Bounds{})
 	require.Equal(t, 3, s.Refused)
 	require.Equal(t, 1, s.Unsaid)
 	require.Equal(t, 1, s.Failed)

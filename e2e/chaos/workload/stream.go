@@ -49,7 +49,7 @@ func (s *Stream) Beams() int {
 
 var (
 	openings = []string{
-		"Once upon a time", "The capital of France is", "Count from one to twenty:", "My favourite colour is",
+		"Once upon a time", "The capital of France is", "Count from one to twenty:", "My favorite color is",
 		"In the morning the old man", "Water boils at", "The days of the week are", "A story about a bear:",
 	}
 	questions = []string{

@@ -82,7 +82,7 @@ MR_INLINE void run(const Format& format, const Pointers& p, float* local, const 
   const Item item = this_item();
   const int lane = item.get_sub_group().get_local_linear_id();
   const int slice = sub_group_index(item);
-  // Row tiles run fastest: neighbours read the same weights.
+  // Row tiles run fastest: neighbors read the same weights.
   const int64_t row_tiles = (s.rows + kRows - 1) / kRows;
   const int64_t first_row = item.get_group(0) % row_tiles * kRows;
   const int64_t task = item.get_group(0) / row_tiles;

@@ -92,7 +92,7 @@ MR_INLINE Columns load_keys(const Tokens& keys, int key_block, int depth_block, 
     if constexpr (kBits == 8) {
       if (kDim % mr::kDepth == 0 || first + 4 * i < kDim) word = words[i];
     } else {
-      word = centred(words[i] >> (first % 32 == 0 ? 0 : 4) & 0x0f0f0f0fu);
+      word = centered(words[i] >> (first % 32 == 0 ? 0 : 4) & 0x0f0f0f0fu);
     }
     b.words[2 * i] = widened(word, 0);
     b.words[2 * i + 1] = widened(word, 2);

@@ -58,7 +58,7 @@ MR_INLINE void run(const operand* in, const uint32_t* weights, const float* bias
   const auto sub_group = item.get_sub_group();
   const int lane = sub_group.get_local_linear_id();
   const int slice = sub_group_index(item);
-  // Row tiles run fastest: neighbours read the same weights.
+  // Row tiles run fastest: neighbors read the same weights.
   const int64_t row_tiles = (s.rows + kRows - 1) / kRows;
   const int64_t first_row = item.get_group(0) % row_tiles * kRows;
   const int64_t group = item.get_group(0) / row_tiles;

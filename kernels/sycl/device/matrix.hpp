@@ -29,7 +29,7 @@ template <int M>
 using CodeRows = Rows<M, mr::kCodeDepth>;
 
 // Bytes of 0 to 15 as signed bytes of -8 to 7.
-MR_INLINE uint32_t centred(uint32_t bytes) {
+MR_INLINE uint32_t centered(uint32_t bytes) {
   return ((bytes | 0x80808080u) - 0x08080808u) ^ 0x80808080u;
 }
 

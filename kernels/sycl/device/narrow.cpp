@@ -1,7 +1,7 @@
 // Linear ops with FP8 or NF4 weights, over rows as they are: codes become numbers in registers,
 // and these the matrix engine's operands, which hold them exactly.
 //
-// exec/quantise.hpp says what the codes stand for.
+// exec/quantize.hpp says what the codes stand for.
 #include "blocks.hpp"
 #include "matrix.hpp"
 

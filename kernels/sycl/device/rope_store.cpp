@@ -2,7 +2,7 @@
 // cache, as operands or codes, in one pass over the QKV slot. A sub-group per head of a row.
 //
 // Rotation: RoFormer, arXiv:2104.09864, equation 34.
-#include "quantise.hpp"
+#include "quantize.hpp"
 
 namespace mr_rope {
 
@@ -14,11 +14,11 @@ MR_INLINE void keep(const sycl::sub_group& sub_group, const mr::KvShape& kv, con
     auto* operands = reinterpret_cast<operand*>(token);
     for (int i = lane; i < d; i += MR_LANES) operands[i] = to_operand(x[i]);
   } else if (kv.bits == 8) {
-    const float scale = quantise_int8(
+    const float scale = quantize_int8(
         sub_group, MR_LANES, d, d, [&](int i) { return x[i]; }, reinterpret_cast<int8_t*>(token));
     if (lane == 0) *reinterpret_cast<float*>(token + d) = scale;
   } else {
-    quantise_int4(sub_group, x, d, token,
+    quantize_int4(sub_group, x, d, token,
                   reinterpret_cast<uint16_t*>(token + mr::kv_groups(d) * mr::kKvGroup / 2));
   }
 }

@@ -144,7 +144,7 @@ fn utf8(source: &[u8]) -> Result<&str, Failure> {
     std::str::from_utf8(source).map_err(|e| (ERROR, format!("template is not UTF-8: {e}")))
 }
 
-/// Unwinding into C is undefined behaviour, so a panic becomes an error.
+/// Unwinding into C is undefined behavior, so a panic becomes an error.
 fn guarded<T>(f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let text = tokens::panic_text(&*panic);

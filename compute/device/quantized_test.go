@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/compute/weights"
 )
 
-const quantised = "../../testdata/quantised/"
+const quantized = "../../testdata/quantized/"
 
 // openModel opens a checkpoint of any format.
 func openModel(t *testing.T, path string) (*model.Config, *model.Program, *weights.Checkpoint) {
@@ -29,10 +29,10 @@ func openModel(t *testing.T, path string) (*model.Config, *model.Program, *weigh
 	return cfg, p, w
 }
 
-// TestGGUFOfAModelIsTheSameModel: a file that was converted without quantising
+// TestGGUFOfAModelIsTheSameModel: a file that was converted without quantizing
 // gives the program and the bits of the folder that it was made from.
 func TestGGUFOfAModelIsTheSameModel(t *testing.T) {
-	files, err := filepath.Glob(quantised + "gguf/*.gguf")
+	files, err := filepath.Glob(quantized + "gguf/*.gguf")
 	require.NoError(t, err)
 	require.Len(t, files, 8)
 	for _, file := range files {
@@ -62,9 +62,9 @@ func TestGGUFOfAModelIsTheSameModel(t *testing.T) {
 	}
 }
 
-// TestQuantisedModelsGiveTheLogitsOfTheirValues: transformers with the values
+// TestQuantizedModelsGiveTheLogitsOfTheirValues: transformers with the values
 // that a format's formula gives, and how far these are from the plain model's.
-func TestQuantisedModelsGiveTheLogitsOfTheirValues(t *testing.T) {
+func TestQuantizedModelsGiveTheLogitsOfTheirValues(t *testing.T) {
 	// The root mean square of the logits' error over that of the logits, at
 	// most: that of rounding weights to 8 or 4 bits through one random layer.
 	for name, limit := range map[string]float64{
@@ -75,27 +75,27 @@ func TestQuantisedModelsGiveTheLogitsOfTheirValues(t *testing.T) {
 			want, plain := expectedLogits(t, name)
 			tokens := make([]int32, len(want))
 			vocab := len(want[0])
-			for i := range tokens { // tokens() of make_quantised.py
+			for i := range tokens { // tokens() of make_quantized.py
 				tokens[i] = int32((7*i*i + 3*i + 1) % vocab)
 			}
-			_, p, w := openModel(t, quantised+name)
+			_, p, w := openModel(t, quantized+name)
 			for backend, tolerance := range map[string]float64{"ref": 1e-3, "cpu": 0.02 * largest(want)} { // as tolerance has them
 				got := open(t, backend, "", p, w, len(tokens)).run(t, tokens)
 				requireClose(t, want, got, tolerance)
 				t.Logf("%s: %.3f of the plain logits", backend, distance(plain, got))
 				require.Less(t, distance(plain, got), limit, backend)
-				require.Greater(t, distance(plain, got), limit/20, "%s: no sign of quantisation", backend)
+				require.Greater(t, distance(plain, got), limit/20, "%s: no sign of quantization", backend)
 			}
 		})
 	}
 }
 
-// expectedLogits of a quantised checkpoint: with its values, and before.
+// expectedLogits of a quantized checkpoint: with its values, and before.
 func expectedLogits(t *testing.T, name string) (want, plain [][]float32) {
 	t.Helper()
-	path := quantised + name + "/expected.safetensors"
+	path := quantized + name + "/expected.safetensors"
 	if file, ok := strings.CutSuffix(name, ".gguf"); ok {
-		path = quantised + file + ".expected.safetensors"
+		path = quantized + file + ".expected.safetensors"
 	}
 	want, err := fixture.Matrix(path, "logits")
 	require.NoError(t, err)
@@ -139,9 +139,9 @@ func distance(want, got [][]float32) float64 {
 	return math.Sqrt(off / all)
 }
 
-// TestBackendsKeepQuantisedWeightsAlike: the codes of weights are the same everywhere, and
+// TestBackendsKeepQuantizedWeightsAlike: the codes of weights are the same everywhere, and
 // so the logits are near those of ref, which multiplies what the codes stand for.
-func TestBackendsKeepQuantisedWeightsAlike(t *testing.T) {
+func TestBackendsKeepQuantizedWeightsAlike(t *testing.T) {
 	folders, err := filepath.Glob("../../testdata/models/*/config.json")
 	require.NoError(t, err)
 	require.NotEmpty(t, folders)

@@ -1,4 +1,4 @@
-#include "sycl/quantised_linear.hpp"
+#include "sycl/quantized_linear.hpp"
 
 #include <algorithm>
 
@@ -16,16 +16,16 @@ void reach(Stream& stream, Buffer& buffer, size_t bytes) {
 
 }  // namespace
 
-class QuantisedLinear : public Linear {
+class QuantizedLinear : public Linear {
  public:
-  QuantisedLinear(QuantisedLinears& shared, const LinearKind& kind, const Program& p, const Op& op)
+  QuantizedLinear(QuantizedLinears& shared, const LinearKind& kind, const Program& p, const Op& op)
       : shared_(shared),
         kind_(kind),
         kernels_(op.weights == MR_WEIGHTS_INT4 ? shared.int4_ : shared.int8_),
         weights_(shared.stream_, shared.target_.lanes, kColumnBlocks, kind, p, op) {}
 
   void run(Stream& stream, int rows, const void* in, void* out) override {
-    stream.launch(shared_.quantise_, rows, kRowItems, in, shared_.codes_.data(),
+    stream.launch(shared_.quantize_, rows, kRowItems, in, shared_.codes_.data(),
                   shared_.row_scales_.data(), kind_.depth, padded_depth());
     if (rows <= few_rows_) {
       weights_.multiply(stream, kernel_for(kernels_, rows), rows, out, codes(0), row_scales(0));
@@ -63,32 +63,32 @@ class QuantisedLinear : public Linear {
     return static_cast<const float*>(shared_.row_scales_.data()) + row;
   }
 
-  QuantisedLinears& shared_;
+  QuantizedLinears& shared_;
   LinearKind kind_;
   const std::vector<LinearKernel>& kernels_;
   CodedWeights weights_;
   int few_rows_ = INT32_MAX;  // that are ours
 };
 
-bool quantised(const Program& program) {
+bool quantized(const Program& program) {
   return std::any_of(program.ops.begin(), program.ops.end(),
-                     [](const Op& op) { return quantises_rows(op.weights); });
+                     [](const Op& op) { return quantizes_rows(op.weights); });
 }
 
-QuantisedLinears::QuantisedLinears(Stream& stream, Target target, const Bundle& bundle)
+QuantizedLinears::QuantizedLinears(Stream& stream, Target target, const Bundle& bundle)
     : stream_(stream),
       target_(target),
       int8_(kernels_by_rows(bundle, "mr_int8_", {1, 2, 4, 8})),
       int4_(kernels_by_rows(bundle, "mr_int4_", {1, 2, 4, 8})),
-      quantise_(bundle.kernel("mr_quantise_rows")),
+      quantize_(bundle.kernel("mr_quantize_rows")),
       finish_(bundle.kernel("mr_int8_finish")) {
   if (target.xmx && target.lanes == 16) int8_.push_back({16, bundle.kernel("mr_int8_tiles")});
   if (target.onednn != OneDnnUse::never) onednn_ = open_int8_products(stream);
 }
 
-std::unique_ptr<Linear> QuantisedLinears::make(const LinearKind& kind, const Program& program,
+std::unique_ptr<Linear> QuantizedLinears::make(const LinearKind& kind, const Program& program,
                                                const Op& op) {
-  auto linear = std::make_unique<QuantisedLinear>(*this, kind, program, op);
+  auto linear = std::make_unique<QuantizedLinear>(*this, kind, program, op);
   reach(stream_, codes_, size_t(kind.most_rows) * linear->padded_depth());
   reach(stream_, row_scales_, kind.most_rows * sizeof(float));
   if (op.weights == MR_WEIGHTS_INT8) linear->set_few_rows(few_rows(kind, *linear));
@@ -96,7 +96,7 @@ std::unique_ptr<Linear> QuantisedLinears::make(const LinearKind& kind, const Pro
   return linear;
 }
 
-int QuantisedLinears::few_rows(const LinearKind& kind, QuantisedLinear& linear) {
+int QuantizedLinears::few_rows(const LinearKind& kind, QuantizedLinear& linear) {
   const auto known = few_rows_.find(kind);
   if (known != few_rows_.end()) return known->second;
   int few = kind.most_rows;
@@ -119,11 +119,11 @@ int QuantisedLinears::few_rows(const LinearKind& kind, QuantisedLinear& linear) 
   return few_rows_.emplace(kind, few).first->second;
 }
 
-uint64_t QuantisedLinears::scratch_bytes() const {
+uint64_t QuantizedLinears::scratch_bytes() const {
   return codes_.size() + row_scales_.size() + sums_.size();
 }
 
-std::string QuantisedLinears::name() const {
+std::string QuantizedLinears::name() const {
   const bool theirs = std::any_of(few_rows_.begin(), few_rows_.end(), [](const auto& entry) {
     return entry.second < entry.first.most_rows;
   });

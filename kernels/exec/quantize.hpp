@@ -1,7 +1,7 @@
 // What a weight type means: how the numbers of a checkpoint become codes. Every
 // backend takes its codes from here, so that they are the same everywhere.
-#ifndef MILLRACE_EXEC_QUANTISE_HPP
-#define MILLRACE_EXEC_QUANTISE_HPP
+#ifndef MILLRACE_EXEC_QUANTIZE_HPP
+#define MILLRACE_EXEC_QUANTIZE_HPP
 
 #include <cstdint>
 
@@ -11,13 +11,13 @@ namespace millrace {
 
 // An output channel of n weights as w = scale * code, codes -127 to 127: the scale is
 // the largest magnitude over 127. A channel with a NaN or an infinity has the scale NaN.
-float quantise_int8(const float* w, int64_t n, int8_t* codes);
+float quantize_int8(const float* w, int64_t n, int8_t* codes);
 
 // A group of n weights as w = scale * (code - 8), codes 0 to 15. The scale is a bf16,
 // and negative where that is the better fit: the one of least squared error among
 // fractions of what maps the weight of largest magnitude to -8, or to 7. A group with a
 // NaN or an infinity has the scale NaN.
-float quantise_int4(const float* w, int n, uint8_t* codes);
+float quantize_int4(const float* w, int n, uint8_t* codes);
 
 // FP8 e4m3fn (OCP 8-bit floating point, 2023): sign, four bits of exponent, three of
 // mantissa; up to 448, no infinities, and no NaN among the codes of weights.
@@ -32,8 +32,8 @@ constexpr float fp8_value(uint8_t code) {
 }
 
 // An output channel of n weights as w = scale * fp8_value(code): the scale is the largest
-// magnitude over 448, the code that of the nearest value. NaN as quantise_int8.
-float quantise_fp8(const float* w, int64_t n, uint8_t* codes);
+// magnitude over 448, the code that of the nearest value. NaN as quantize_int8.
+float quantize_fp8(const float* w, int64_t n, uint8_t* codes);
 
 // The levels of NF4 (Dettmers et al., QLoRA, 2023, appendix E), quantiles of a normal
 // distribution, rounded to bf16 as they are multiplied.
@@ -47,12 +47,12 @@ inline constexpr float kNf4Levels[16] = {
 };
 
 // A group of n weights as w = scale * kNf4Levels[code]: the scale is their largest
-// magnitude as a bf16, the code that of the nearest level. NaN as quantise_int4.
-float quantise_nf4(const float* w, int n, uint8_t* codes);
+// magnitude as a bf16, the code that of the nearest level. NaN as quantize_int4.
+float quantize_nf4(const float* w, int n, uint8_t* codes);
 
 // The codes of n weights of a type (mr_weights) other than 16 bits, and their scale; int8's are
 // two's complement.
-float quantise(int32_t weights, const float* w, int n, uint8_t* codes);
+float quantize(int32_t weights, const float* w, int n, uint8_t* codes);
 
 // What a code stands for, over the scale.
 float code_value(int32_t weights, uint8_t code);

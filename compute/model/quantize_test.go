@@ -73,7 +73,7 @@ func TestOnlyLayersKeepFourBits(t *testing.T) {
 
 // Two rows of 100: int8 and fp8 have a float32 scale for each, int4 four groups of 16 bytes
 // and a bf16 scale, nf4 two of 32.
-func TestQuantisedWeightsAreCountedWithTheirScales(t *testing.T) {
+func TestQuantizedWeightsAreCountedWithTheirScales(t *testing.T) {
 	require.Equal(t, int64(400), Weights{}.bytes(2, 100, 2))
 	require.Equal(t, int64(208), Weights{Type: WeightsInt8}.bytes(2, 100, 2))
 	require.Equal(t, int64(208), Weights{Type: WeightsFP8}.bytes(2, 100, 2))

@@ -15,7 +15,7 @@ type service struct {
 	promptTokens, newTokens float64 // medians
 	spread                  float64 // of their logarithms
 	chunk                   int
-	neighbour               float64 // its load, of the capacity
+	neighbor                float64 // its load, of the capacity
 }
 
 var (
@@ -142,17 +142,17 @@ func capacity(tb testing.TB, d service, batch int, until Time) float64 {
 	return float64(share(tb, d, batch, d.poisson("a", 1, flood, until, 1))["a"].begun) / until.Seconds()
 }
 
-// neighbour compares a tenant's time to the first token beside a neighbour with
+// neighbor compares a tenant's time to the first token beside a neighbor with
 // 1 and with 10 times its load; c is the capacity.
-func neighbour(tb testing.TB, d service, batch int, c, load float64, until Time) (quiet, loud *outcome) {
+func neighbor(tb testing.TB, d service, batch int, c, load float64, until Time) (quiet, loud *outcome) {
 	tb.Helper()
 	mine := d.poisson("b", 1, load*c, until, 2)
-	quiet = share(tb, d, batch, d.poisson("a", 1, d.neighbour*c, until, 1), mine)["b"]
-	loud = share(tb, d, batch, d.poisson("a", 1, 10*d.neighbour*c, until, 1), mine)["b"]
+	quiet = share(tb, d, batch, d.poisson("a", 1, d.neighbor*c, until, 1), mine)["b"]
+	loud = share(tb, d, batch, d.poisson("a", 1, 10*d.neighbor*c, until, 1), mine)["b"]
 	return quiet, loud
 }
 
-func TestALoudNeighbourDoesNotMoveTheFirstToken(t *testing.T) {
+func TestALoudNeighborDoesNotMoveTheFirstToken(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		d     service
@@ -160,7 +160,7 @@ func TestALoudNeighbourDoesNotMoveTheFirstToken(t *testing.T) {
 	}{{"bandwidth", bandwidth, []float64{0.05, 0.2, 0.4}}, {"small model", smallModel, []float64{0.2}}} {
 		most := capacity(t, c.d, 64, 2*time.Minute)
 		for _, load := range c.loads {
-			quiet, loud := neighbour(t, c.d, 64, most, load, 10*time.Minute)
+			quiet, loud := neighbor(t, c.d, 64, most, load, 10*time.Minute)
 			before, after := quiet.quantile(0.99), loud.quantile(0.99)
 			t.Logf("%s, load %.2f of the capacity: p99 %v beside 1x, %v beside 10x", c.name, load, before, after)
 			if after > before*5/4 {
@@ -182,9 +182,9 @@ func TestTenantsThatAlwaysHaveWorkShareByWeight(t *testing.T) {
 	}
 }
 
-// BenchmarkNeighbour prints the ratio of the p99s of the time to the first token,
+// BenchmarkNeighbor prints the ratio of the p99s of the time to the first token,
 // exact and repeatable; the time per operation is that of the simulation.
-func BenchmarkNeighbour(b *testing.B) {
+func BenchmarkNeighbor(b *testing.B) {
 	for _, c := range []struct {
 		name  string
 		d     service
@@ -200,7 +200,7 @@ func BenchmarkNeighbour(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			var quiet, loud *outcome
 			for b.Loop() {
-				quiet, loud = neighbour(b, c.d, c.batch, capacity(b, c.d, c.batch, 4*time.Minute), c.load, 10*time.Minute)
+				quiet, loud = neighbor(b, c.d, c.batch, capacity(b, c.d, c.batch, 4*time.Minute), c.load, 10*time.Minute)
 			}
 			b.ReportMetric(quiet.quantile(0.99).Seconds()*1e3, "p99-1x-ms")
 			b.ReportMetric(loud.quantile(0.99).Seconds()*1e3, "p99-10x-ms")

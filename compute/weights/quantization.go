@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Quantisation is the quantization_config of a config.json.
-type Quantisation struct {
+// Quantization is the quantization_config of a config.json.
+type Quantization struct {
 	Method     string `json:"quant_method"` // "gptq", "awq"
 	Bits       int    `json:"bits"`
 	GroupSize  int    `json:"group_size"` // inputs that share a scale; -1: all
@@ -23,10 +23,10 @@ type Quantisation struct {
 	Version    string `json:"version"` // awq: the layout
 }
 
-// ParseQuantisation reads a quantization_config and refuses what no layer can
+// ParseQuantization reads a quantization_config and refuses what no layer can
 // be read by. Faults are *FormatError of the file.
-func ParseQuantisation(file string, raw []byte) (*Quantisation, error) {
-	var q Quantisation
+func ParseQuantization(file string, raw []byte) (*Quantization, error) {
+	var q Quantization
 	if err := json.Unmarshal(raw, &q); err != nil {
 		return nil, &FormatError{File: file, Name: "quantization_config", Found: jsonReason(err), Expected: "an object with quant_method, bits and group_size"}
 	}
@@ -52,9 +52,9 @@ func ParseQuantisation(file string, raw []byte) (*Quantisation, error) {
 	return &q, nil
 }
 
-// deriveQuantised adds the matrices NAME.weight that NAME.qweight, .qzeros,
+// deriveQuantized adds the matrices NAME.weight that NAME.qweight, .qzeros,
 // .scales and .g_idx stand for, where config.json says that there are such.
-func (c *Checkpoint) deriveQuantised() error {
+func (c *Checkpoint) deriveQuantized() error {
 	path := filepath.Join(c.dir, configFile)
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) { // the model's reader says so
@@ -64,12 +64,12 @@ func (c *Checkpoint) deriveQuantised() error {
 		return err
 	}
 	var config struct {
-		Quantisation json.RawMessage `json:"quantization_config"`
+		Quantization json.RawMessage `json:"quantization_config"`
 	}
-	if err := json.Unmarshal(raw, &config); err != nil || len(config.Quantisation) == 0 || string(config.Quantisation) == "null" {
+	if err := json.Unmarshal(raw, &config); err != nil || len(config.Quantization) == 0 || string(config.Quantization) == "null" {
 		return nil //nolint:nilerr // the model's reader says what is wrong with a config.json
 	}
-	q, err := ParseQuantisation(path, config.Quantisation)
+	q, err := ParseQuantization(path, config.Quantization)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (c *Checkpoint) deriveQuantised() error {
 		if !ok {
 			continue
 		}
-		d, err := c.quantisedLayer(q, layer)
+		d, err := c.quantizedLayer(q, layer)
 		if err != nil {
 			return in(c.tensors[name].File, err)
 		}
@@ -88,7 +88,7 @@ func (c *Checkpoint) deriveQuantised() error {
 	return c.derive(all)
 }
 
-// layer is a quantised linear layer, weight [in, out], transposed to the
+// layer is a quantized linear layer, weight [in, out], transposed to the
 // [out, in] of the rest.
 type layer struct {
 	in, out, pack, bits int // pack: values per word
@@ -98,10 +98,10 @@ type layer struct {
 	zeroOffset          uint32
 }
 
-// quantisedLayer checks the tensors of a layer against each other. Layouts:
+// quantizedLayer checks the tensors of a layer against each other. Layouts:
 // QuantLinear.pack of AutoGPTQ (qlinear_cuda.py) and WQLinear_GEMM of AutoAWQ
 // (awq/modules/linear/gemm.py).
-func (c *Checkpoint) quantisedLayer(q *Quantisation, name string) (*derived, error) {
+func (c *Checkpoint) quantizedLayer(q *Quantization, name string) (*derived, error) {
 	words, zeros, scales := c.tensors[name+".qweight"], c.tensors[name+".qzeros"], c.tensors[name+".scales"]
 	if _, twice := c.tensors[name+".weight"]; twice {
 		return nil, fault(name, "one of .weight and .qweight", "both")
@@ -157,7 +157,7 @@ func kindOf(t Tensor) string {
 }
 
 // groups sets the group of each input.
-func (l *layer) groups(q *Quantisation, name string, index Tensor, size, groups int64) error {
+func (l *layer) groups(q *Quantization, name string, index Tensor, size, groups int64) error {
 	l.group = make([]int32, l.in)
 	if index.Type == "" || q.Method == "awq" {
 		if q.DescAct && q.Method == "gptq" && groups > 1 {
@@ -197,8 +197,8 @@ func (l *layer) scale(g int32, n int) float32 {
 // word is word i of a tensor of I32.
 func word(b []byte, i int) uint32 { return binary.LittleEndian.Uint32(b[4*i:]) }
 
-// fillGPTQ: a word holds neighbouring inputs of one output, the first one
-// lowest; of zeros, neighbouring outputs. x = scale (q - zero).
+// fillGPTQ: a word holds neighboring inputs of one output, the first one
+// lowest; of zeros, neighboring outputs. x = scale (q - zero).
 func (l *layer) fillGPTQ(dst []byte, first, last int64) {
 	mask := uint32(1)<<l.bits - 1
 	for n := int(first); n < int(last); n++ {
@@ -215,7 +215,7 @@ func (l *layer) fillGPTQ(dst []byte, first, last int64) {
 	}
 }
 
-// fillAWQ: a word holds eight neighbouring outputs of one input, of zeros and
+// fillAWQ: a word holds eight neighboring outputs of one input, of zeros and
 // weights alike, the even ones below the odd ones. x = scale (q - zero).
 func (l *layer) fillAWQ(dst []byte, first, last int64) {
 	for n := int(first); n < int(last); n++ {

@@ -22,7 +22,7 @@ type Weights struct {
 	Group int // of int4 and nf4: weights that share a scale
 }
 
-// Integers says whether rows are quantised to int8 for them.
+// Integers says whether rows are quantized to int8 for them.
 func (w Weights) Integers() bool { return w.Type == WeightsInt8 || w.Type == WeightsInt4 }
 
 // weightNames are the names of what a model's weights can be kept as.

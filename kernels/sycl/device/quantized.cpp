@@ -1,12 +1,12 @@
-// Linear ops with int8 or int4 weights, over rows quantised to int8.
+// Linear ops with int8 or int4 weights, over rows quantized to int8.
 //
 // The products of codes are summed as integers: all of them for int8, those of a group for int4.
 // So whoever computes the integers, they are the same.
 #include "blocks.hpp"
 #include "matrix.hpp"
-#include "quantise.hpp"
+#include "quantize.hpp"
 
-namespace mr_quantised {
+namespace mr_quantized {
 using namespace mr_matrix;
 
 MR_INLINE Columns load_int8(const uint32_t* words) {
@@ -21,8 +21,8 @@ MR_INLINE Columns load_int4(const uint32_t* words) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const uint32_t eight = words[i * mr_blocks::kBlock];
-    b.words[2 * i] = centred(eight & 0x0f0f0f0fu);
-    b.words[2 * i + 1] = centred(eight >> 4 & 0x0f0f0f0fu);
+    b.words[2 * i] = centered(eight & 0x0f0f0f0fu);
+    b.words[2 * i + 1] = centered(eight >> 4 & 0x0f0f0f0fu);
   }
   return b;
 }
@@ -61,35 +61,35 @@ struct Format {
   MR_INLINE float row_scale(int64_t row) const { return row_scales[row]; }
 };
 
-}  // namespace mr_quantised
+}  // namespace mr_quantized
 
-#define MR_QUANTISED(name, M, T, kInt4)                                                 \
+#define MR_QUANTIZED(name, M, T, kInt4)                                                 \
   MR_KERNEL name(const int8_t* codes, const float* row_scales, const uint32_t* weights, \
                  const void* scales, const float* bias, void* out,                      \
                  sycl::local_accessor<float, 1> local, mr::CodedShape s) {              \
-    mr_blocks::run<M, T>(mr_quantised::Format<kInt4>{codes, row_scales},                \
+    mr_blocks::run<M, T>(mr_quantized::Format<kInt4>{codes, row_scales},                \
                          {weights, scales, bias, out},                                  \
                          local.get_multi_ptr<sycl::access::decorated::no>().get(), s);  \
   }
-MR_QUANTISED(mr_int8_1, 1, 1, false)
-MR_QUANTISED(mr_int8_2, 2, 1, false)
-MR_QUANTISED(mr_int8_4, 4, 1, false)
-MR_QUANTISED(mr_int8_8, 8, 1, false)
-MR_QUANTISED(mr_int4_1, 1, 1, true)
-MR_QUANTISED(mr_int4_2, 2, 1, true)
-MR_QUANTISED(mr_int4_4, 4, 1, true)
-MR_QUANTISED(mr_int4_8, 8, 1, true)
+MR_QUANTIZED(mr_int8_1, 1, 1, false)
+MR_QUANTIZED(mr_int8_2, 2, 1, false)
+MR_QUANTIZED(mr_int8_4, 4, 1, false)
+MR_QUANTIZED(mr_int8_8, 8, 1, false)
+MR_QUANTIZED(mr_int4_1, 1, 1, true)
+MR_QUANTIZED(mr_int4_2, 2, 1, true)
+MR_QUANTIZED(mr_int4_4, 4, 1, true)
+MR_QUANTIZED(mr_int4_8, 8, 1, true)
 #if MR_XMX && MR_LANES == 16  // more would not fit into the registers
-MR_QUANTISED(mr_int8_tiles, 8, 2, false)
+MR_QUANTIZED(mr_int8_tiles, 8, 2, false)
 #endif
 
 // Each row's codes and scale. A work-group per row.
-MR_KERNEL mr_quantise_rows(const operand* in, int8_t* codes, float* scales, int32_t depth,
+MR_KERNEL mr_quantize_rows(const operand* in, int8_t* codes, float* scales, int32_t depth,
                            int32_t padded_depth) {
   const Item item = this_item();
   const int64_t row = item.get_group(0);
   const operand* x = in + row * depth;
-  const float scale = quantise_int8(
+  const float scale = quantize_int8(
       item.get_group(), mr::kRowItems, depth, padded_depth, [&](int i) { return to_float(x[i]); },
       codes + row * padded_depth);
   if (item.get_local_id(0) == 0) scales[row] = scale;

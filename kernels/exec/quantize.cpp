@@ -1,4 +1,4 @@
-#include "exec/quantise.hpp"
+#include "exec/quantize.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -74,7 +74,7 @@ uint8_t nf4_code(float x) {
 
 }  // namespace
 
-float quantise_int8(const float* w, int64_t n, int8_t* codes) {
+float quantize_int8(const float* w, int64_t n, int8_t* codes) {
   const float top = std::fabs(largest(w, n));
   const float scale = top / 127.0f;
   if (!std::isnormal(scale)) {  // zero, too small to divide by, or not finite
@@ -88,7 +88,7 @@ float quantise_int8(const float* w, int64_t n, int8_t* codes) {
   return scale;
 }
 
-float quantise_int4(const float* w, int n, uint8_t* codes) {
+float quantize_int4(const float* w, int n, uint8_t* codes) {
   const float top = largest(w, n);
   std::fill(codes, codes + n, uint8_t{8});
   if (!std::isfinite(top)) return kNan;
@@ -106,7 +106,7 @@ float quantise_int4(const float* w, int n, uint8_t* codes) {
   return best;
 }
 
-float quantise_fp8(const float* w, int64_t n, uint8_t* codes) {
+float quantize_fp8(const float* w, int64_t n, uint8_t* codes) {
   const float top = std::fabs(largest(w, n));
   const float scale = top / kFp8Largest;
   if (!std::isnormal(scale)) {
@@ -120,7 +120,7 @@ float quantise_fp8(const float* w, int64_t n, uint8_t* codes) {
   return scale;
 }
 
-float quantise_nf4(const float* w, int n, uint8_t* codes) {
+float quantize_nf4(const float* w, int n, uint8_t* codes) {
   constexpr uint8_t kZero = 7;
   const float top = std::fabs(largest(w, n));
   std::fill(codes, codes + n, kZero);
@@ -133,16 +133,16 @@ float quantise_nf4(const float* w, int n, uint8_t* codes) {
   return scale;
 }
 
-float quantise(int32_t weights, const float* w, int n, uint8_t* codes) {
+float quantize(int32_t weights, const float* w, int n, uint8_t* codes) {
   switch (weights) {
     case MR_WEIGHTS_INT8:
-      return quantise_int8(w, n, reinterpret_cast<int8_t*>(codes));
+      return quantize_int8(w, n, reinterpret_cast<int8_t*>(codes));
     case MR_WEIGHTS_INT4:
-      return quantise_int4(w, n, codes);
+      return quantize_int4(w, n, codes);
     case MR_WEIGHTS_FP8:
-      return quantise_fp8(w, n, codes);
+      return quantize_fp8(w, n, codes);
     default:
-      return quantise_nf4(w, n, codes);
+      return quantize_nf4(w, n, codes);
   }
 }
 

@@ -1,7 +1,7 @@
-// Numbers as codes, by exec/quantise.cpp's definition, each function by all items of a group
+// Numbers as codes, by exec/quantize.cpp's definition, each function by all items of a group
 // or a sub-group together.
-#ifndef MILLRACE_SYCL_DEVICE_QUANTISE_HPP
-#define MILLRACE_SYCL_DEVICE_QUANTISE_HPP
+#ifndef MILLRACE_SYCL_DEVICE_QUANTIZE_HPP
+#define MILLRACE_SYCL_DEVICE_QUANTIZE_HPP
 
 #include "common.hpp"
 
@@ -16,7 +16,7 @@ MR_INLINE bool is_normal(float x) {
 // Codes of number(0 .. n - 1), and zeros up to `padded`; returns their scale, the largest
 // magnitude over 127: 0 where that is too small to divide by, NaN where one is not finite.
 template <class Group, class Number>
-MR_INLINE float quantise_int8(const Group& group, int items, int n, int padded, Number&& number,
+MR_INLINE float quantize_int8(const Group& group, int items, int n, int padded, Number&& number,
                               int8_t* codes) {
   const int first = group.get_local_linear_id();
   float most = 0, bad = 0;
@@ -58,7 +58,7 @@ MR_INLINE float int4_error(const float* x, int n, float scale) {
 // Codes plus 8 and bf16 scales of n numbers, a multiple of 8, in groups of mr::kKvGroup, by a
 // sub-group: byte i of a group has its element i in the low half and i + 16 in the high one.
 // Each of 8 lanes tries one scale; the least error wins, of equal ones the first.
-MR_INLINE void quantise_int4(const sycl::sub_group& sub_group, const float* x, int n,
+MR_INLINE void quantize_int4(const sycl::sub_group& sub_group, const float* x, int n,
                              uint8_t* codes, uint16_t* scales) {
   constexpr int kTrials = 8, kHalf = mr::kKvGroup / 2;
   const int lane = sub_group.get_local_linear_id(), trial = lane % kTrials;

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const quantised = "../../testdata/quantised/"
+const quantized = "../../testdata/quantized/"
 
 // formats are the checkpoints whose tensors stand for known values.
 var formats = map[string]string{
@@ -21,13 +21,13 @@ var formats = map[string]string{
 	"awq": "awq/expected",
 }
 
-func TestQuantisedTensorsAreTheValuesOfTheFormatsFormulae(t *testing.T) {
+func TestQuantizedTensorsAreTheValuesOfTheFormatsFormulae(t *testing.T) {
 	for name, expected := range formats {
 		t.Run(name, func(t *testing.T) {
-			want, err := OpenFile(quantised + expected + ".safetensors")
+			want, err := OpenFile(quantized + expected + ".safetensors")
 			require.NoError(t, err)
 			defer want.Close()
-			c, err := Open(quantised + name)
+			c, err := Open(quantized + name)
 			require.NoError(t, err)
 			defer c.Close()
 			compared := 0
@@ -56,12 +56,12 @@ func TestQuantisedTensorsAreTheValuesOfTheFormatsFormulae(t *testing.T) {
 	}
 }
 
-func TestOpenListsTheMatricesOfAQuantisedCheckpoint(t *testing.T) {
-	plain, err := Open(quantised + "tiny")
+func TestOpenListsTheMatricesOfAQuantizedCheckpoint(t *testing.T) {
+	plain, err := Open(quantized + "tiny")
 	require.NoError(t, err)
 	defer plain.Close()
 	for name := range formats {
-		c, err := Open(quantised + name)
+		c, err := Open(quantized + name)
 		require.NoError(t, err)
 		for _, n := range plain.Names() {
 			require.Contains(t, c.Names(), n, name)
@@ -95,8 +95,8 @@ func TestHalfPrecisionRoundsToNearestEven(t *testing.T) {
 	require.Equal(t, uint16(0xfc00), floatToHalf(float32(math.Inf(-1))))
 }
 
-// TestOpenFaultsOfQuantisedLayers changes a sound checkpoint.
-func TestOpenFaultsOfQuantisedLayers(t *testing.T) {
+// TestOpenFaultsOfQuantizedLayers changes a sound checkpoint.
+func TestOpenFaultsOfQuantizedLayers(t *testing.T) {
 	const layer = "model.layers.0.mlp.down_proj"
 	type object = map[string]any
 	for _, c := range []struct {
@@ -126,14 +126,14 @@ func TestOpenFaultsOfQuantisedLayers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
 			var config map[string]any
-			raw, err := os.ReadFile(filepath.Join(quantised, c.from, "config.json"))
+			raw, err := os.ReadFile(filepath.Join(quantized, c.from, "config.json"))
 			require.NoError(t, err)
 			require.NoError(t, json.Unmarshal(raw, &config))
 			maps.Copy(config["quantization_config"].(object), c.config)
 			raw, err = json.Marshal(config)
 			require.NoError(t, err)
 			write(t, dir, "config.json", raw)
-			file, err := os.ReadFile(filepath.Join(quantised, c.from, singleFile))
+			file, err := os.ReadFile(filepath.Join(quantized, c.from, singleFile))
 			require.NoError(t, err)
 			if c.header != nil {
 				file = editHeader(t, file, c.header)

@@ -1,7 +1,7 @@
-// Linear ops with int8 or int4 weights, device/quantised.cpp: rows are quantised to int8, and
+// Linear ops with int8 or int4 weights, device/quantized.cpp: rows are quantized to int8, and
 // the products of codes are exact integers. So whoever is faster may compute them.
-#ifndef MILLRACE_SYCL_QUANTISED_LINEAR_HPP
-#define MILLRACE_SYCL_QUANTISED_LINEAR_HPP
+#ifndef MILLRACE_SYCL_QUANTIZED_LINEAR_HPP
+#define MILLRACE_SYCL_QUANTIZED_LINEAR_HPP
 
 #include <map>
 #include <memory>
@@ -15,30 +15,30 @@
 namespace millrace::sycl_backend {
 
 // Whether some linear op of the program has such weights.
-bool quantised(const Program& program);
+bool quantized(const Program& program);
 
-class QuantisedLinear;
+class QuantizedLinear;
 
-// Makes the quantised ops of one program.
-class QuantisedLinears {
+// Makes the quantized ops of one program.
+class QuantizedLinears {
  public:
   // The stream outlives it and the ops that it makes.
-  QuantisedLinears(Stream& stream, Target target, const Bundle& bundle);
+  QuantizedLinears(Stream& stream, Target target, const Bundle& bundle);
 
   std::unique_ptr<Linear> make(const LinearKind& kind, const Program& program, const Op& op);
   uint64_t scratch_bytes() const;
   std::string name() const;  // "int8, oneDNN 3.11 from 8 rows on; int4"
 
  private:
-  friend class QuantisedLinear;
+  friend class QuantizedLinear;
 
   // The most rows of an int8 op that are ours: as measured when its shape is first met.
-  int few_rows(const LinearKind& kind, QuantisedLinear& linear);
+  int few_rows(const LinearKind& kind, QuantizedLinear& linear);
 
   Stream& stream_;
   Target target_;
   std::vector<LinearKernel> int8_, int4_;  // by rows
-  sycl::kernel quantise_, finish_;
+  sycl::kernel quantize_, finish_;
   std::unique_ptr<Int8Products> onednn_;  // null: none
   std::map<LinearKind, int> few_rows_;
   Buffer codes_, row_scales_;  // of the op that runs: [rows][padded depth], [rows]
