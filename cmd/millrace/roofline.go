@@ -89,20 +89,20 @@ func explainRoofline(cmd *cobra.Command, o explainOptions) error {
 }
 
 // rooflineDevices are the devices of --roofline.
-func rooflineDevices(name string) ([]roofline.Device, error) {
+func rooflineDevices(name string) ([]roofline.Peak, error) {
 	switch name {
 	case "all":
 		cpu, err := measureThisCPU()
 		return append(roofline.Devices(), cpu), err
 	case thisCPU:
 		cpu, err := measureThisCPU()
-		return []roofline.Device{cpu}, err
+		return []roofline.Peak{cpu}, err
 	}
 	d, err := roofline.Find(name)
 	if err != nil {
 		return nil, config.Usagef("--roofline: %v, %s and all", err, thisCPU)
 	}
-	return []roofline.Device{d}, nil
+	return []roofline.Peak{d}, nil
 }
 
 // cpuSamples of the CPU's limits: other guests of the machine can only make one
@@ -110,21 +110,21 @@ func rooflineDevices(name string) ([]roofline.Device, error) {
 const cpuSamples = 5
 
 // measureThisCPU takes a second or more of all cores.
-func measureThisCPU() (roofline.Device, error) {
+func measureThisCPU() (roofline.Peak, error) {
 	d, err := device.Open(device.Options{Backend: "cpu"})
 	if err != nil {
-		return roofline.Device{}, err
+		return roofline.Peak{}, err
 	}
 	defer d.Close()
 	info, err := d.Info()
 	if err != nil {
-		return roofline.Device{}, err
+		return roofline.Peak{}, err
 	}
-	cpu := roofline.Device{ID: thisCPU, Name: info.Name + ", measured", Memory: float64(info.MemoryTotal) / 1e9}
+	cpu := roofline.Peak{ID: thisCPU, Name: info.Name + ", measured", Memory: float64(info.MemoryTotal) / 1e9}
 	for range cpuSamples {
 		m, err := d.Measure()
 		if err != nil {
-			return roofline.Device{}, err
+			return roofline.Peak{}, err
 		}
 		cpu.GBps, cpu.TFLOPS = max(cpu.GBps, m.ReadGBps), max(cpu.TFLOPS, m.PeakGFLOPS/1e3)
 	}

@@ -130,7 +130,7 @@ func (p Profile) run(rows []compute.Rows, step roofline.Step) (Ops, error) {
 
 // newOps puts a run of a step beside its counts and the device's limits.
 func newOps(program *model.Program, t timedStep, step roofline.Step, limits device.Measurement) Ops {
-	roof := roofline.Device{GBps: limits.ReadGBps, TFLOPS: limits.PeakGFLOPS / 1e3, TOPS: limits.PeakInt8 / 1e3}
+	roof := roofline.Peak{GBps: limits.ReadGBps, TFLOPS: limits.PeakGFLOPS / 1e3, TOPS: limits.PeakInt8 / 1e3}
 	costs := roofline.Costs(program, step, model.BF16Sizes())
 	o := Ops{Rows: step.Rows, Past: step.Past, Batch: step.Batch, Beams: step.Beams, Step: t.step.Seconds(), Limits: limits}
 	index := map[string]int{}

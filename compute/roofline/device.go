@@ -4,16 +4,38 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/millrace/millrace/compute/model"
 )
 
-// Device is what a device can reach at most.
-type Device struct {
+// Peak is what a device can reach at most.
+type Peak struct {
 	ID     string  `json:"id"`
 	Name   string  `json:"name"`
 	GBps   float64 `json:"gbps"`             // memory bandwidth, 1e9 bytes/s
 	TFLOPS float64 `json:"tflops"`           // products of 16-bit numbers (f16, bf16), 1e12/s
 	TOPS   float64 `json:"tops,omitempty"`   // products of 8-bit integers; 0: unknown
 	Memory float64 `json:"memory,omitempty"` // GB (1e9 bytes); 0: unknown
+}
+
+// Seconds is the least time that a device needs for an op.
+func (p Peak) Seconds(c model.Cost) float64 {
+	return max(p.MemorySeconds(c.Bytes()), p.ProductSeconds(c.Flops))
+}
+
+// MemorySeconds is the least time to move bytes from or to memory.
+func (p Peak) MemorySeconds(bytes int64) float64 { return float64(bytes) / (p.GBps * 1e9) }
+
+// ProductSeconds is the least time for a number of operations.
+func (p Peak) ProductSeconds(flops int64) float64 { return float64(flops) / (p.TFLOPS * 1e12) }
+
+// On is the peak as an op sees it: products with integer weights run at the peak of 8-bit
+// integers, where that is known.
+func (p Peak) On(op *model.Op) Peak {
+	if op.Weights.Integers() && p.TOPS > 0 {
+		p.TFLOPS = p.TOPS
+	}
+	return p
 }
 
 // Operations of an Xe-core's matrix engines (XMX) per clock on 16-bit numbers,
@@ -27,8 +49,8 @@ const (
 
 // matrix is an Intel GPU: its Xe-cores, their operations per clock and the
 // highest clock of its product page, in GHz. Cards may boost above it.
-func matrix(id, name string, cores, perClock, ghz, gbps, memory float64) Device {
-	return Device{
+func matrix(id, name string, cores, perClock, ghz, gbps, memory float64) Peak {
+	return Peak{
 		ID: id, Name: name, GBps: gbps, Memory: memory,
 		TFLOPS: cores * perClock * ghz / 1e3, TOPS: 2 * cores * perClock * ghz / 1e3,
 	}
@@ -36,8 +58,8 @@ func matrix(id, name string, cores, perClock, ghz, gbps, memory float64) Device 
 
 // Devices is the built-in table. Cores, clock, bandwidth and memory of each are
 // those of its product page at Intel (ark.intel.com).
-func Devices() []Device {
-	return []Device{
+func Devices() []Peak {
+	return []Peak{
 		// 128 Xe-cores, 1600 MHz, 128 GB HBM2e at 3276.8 GB/s on two tiles. This is one.
 		matrix("max-1550-tile", "Intel Data Center GPU Max 1550, one tile", 64, xeHPC, 1.6, 1638.4, 64),
 		// 56 Xe-cores, 1550 MHz, 48 GB HBM2e at 1228.8 GB/s.
@@ -54,7 +76,7 @@ func Devices() []Device {
 // ByName is the built-in device of the name that a driver gives it, such as
 // "Intel(R) Arc(TM) A770 Graphics". The drivers show each tile of a Max 1550 as
 // a device of its own.
-func ByName(name string) (Device, bool) {
+func ByName(name string) (Peak, bool) {
 	for _, d := range Devices() {
 		words := strings.Fields(strings.Split(d.Name, ",")[0])
 		model := words[len(words)-1] // "1550", "A770"
@@ -62,18 +84,18 @@ func ByName(name string) (Device, bool) {
 			return d, true
 		}
 	}
-	return Device{}, false
+	return Peak{}, false
 }
 
 // Find is the built-in device of an ID.
-func Find(id string) (Device, error) {
+func Find(id string) (Peak, error) {
 	devices := Devices()
-	if i := slices.IndexFunc(devices, func(d Device) bool { return d.ID == id }); i >= 0 {
+	if i := slices.IndexFunc(devices, func(d Peak) bool { return d.ID == id }); i >= 0 {
 		return devices[i], nil
 	}
 	ids := make([]string, len(devices))
 	for i, d := range devices {
 		ids[i] = d.ID
 	}
-	return Device{}, fmt.Errorf("no device %q in the table: it has %s", id, strings.Join(ids, ", "))
+	return Peak{}, fmt.Errorf("no device %q in the table: it has %s", id, strings.Join(ids, ", "))
 }

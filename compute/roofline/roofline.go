@@ -59,23 +59,6 @@ func (s Step) attention(op *model.Op, one model.Cost) model.Cost {
 	return c
 }
 
-// Seconds is the least time that a device needs for an op.
-func (d Device) Seconds(c model.Cost) float64 {
-	return max(d.memory(c.Bytes()), d.arithmetic(c.Flops))
-}
-
-func (d Device) memory(bytes int64) float64     { return float64(bytes) / (d.GBps * 1e9) }
-func (d Device) arithmetic(flops int64) float64 { return float64(flops) / (d.TFLOPS * 1e12) }
-
-// On is the device as an op sees it: products with weights of integers are those of
-// 8 bits, where their peak is known.
-func (d Device) On(op *model.Op) Device {
-	if op.Weights.Integers() && d.TOPS > 0 {
-		d.TFLOPS = d.TOPS
-	}
-	return d
-}
-
 // Line is the ops of one name in a step, over all layers.
 type Line struct {
 	Name    string  `json:"name"`
@@ -106,7 +89,7 @@ func (l *Line) plus(o Line) {
 }
 
 // Lines sums the costs of a program's ops by name, in the program's order.
-func Lines(p *model.Program, costs []model.Cost, d Device) []Line {
+func Lines(p *model.Program, costs []model.Cost, d Peak) []Line {
 	var lines []Line
 	index := map[string]int{}
 	for i := range p.Ops {
@@ -121,7 +104,7 @@ func Lines(p *model.Program, costs []model.Cost, d Device) []Line {
 		l.Ops++
 		l.plus(Line{
 			Bytes: c.Bytes(), Flops: c.Flops, Seconds: on.Seconds(c),
-			memory: on.memory(c.Bytes()), products: on.arithmetic(c.Flops),
+			memory: on.MemorySeconds(c.Bytes()), products: on.ProductSeconds(c.Flops),
 		})
 		l.setLimit()
 	}
@@ -150,7 +133,7 @@ func (w Workload) Decode(i int) Step {
 
 // Bound is the least time of a workload on a device.
 type Bound struct {
-	Device  Device  `json:"device"`
+	Device  Peak    `json:"device"`
 	TTFT    float64 `json:"ttft_seconds"` // all prompts in one step
 	TPOT    float64 `json:"tpot_seconds"` // mean over the decode steps
 	Prefill []Line  `json:"prefill"`
@@ -159,7 +142,7 @@ type Bound struct {
 
 // Of bounds a workload: the first token comes from the prefill, each further
 // one from a decode step.
-func Of(p *model.Program, w Workload, d Device, sizes model.Sizes) Bound {
+func Of(p *model.Program, w Workload, d Peak, sizes model.Sizes) Bound {
 	b := Bound{Device: d, Prefill: Lines(p, Costs(p, w.Prefill(), sizes), d)}
 	steps := max(w.Gen-1, 1)
 	for i := range steps {

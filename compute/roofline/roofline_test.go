@@ -9,7 +9,7 @@ import (
 )
 
 // device has 1e12 bytes/s and 1e14 operations/s: 100 for a byte.
-func device() Device { return Device{ID: "test", GBps: 1000, TFLOPS: 100} }
+func device() Peak { return Peak{ID: "test", GBps: 1000, TFLOPS: 100} }
 
 func program(t *testing.T, name string) *model.Program {
 	t.Helper()
@@ -131,7 +131,7 @@ func TestThePapersModelsHaveTheirPublishedSize(t *testing.T) {
 func TestQuantizedOpsAreBoundByThePeakOfIntegers(t *testing.T) {
 	p := program(t, "llama-2-7b")
 	work := Workload{Prompt: 1024, Gen: 2, Batch: 1, Beams: 1, Tiles: 1}
-	lines := func(d Device) map[string]Line {
+	lines := func(d Peak) map[string]Line {
 		byName := map[string]Line{}
 		for _, l := range Of(p, work, d, model.BF16Sizes()).Prefill {
 			byName[l.Name] = l

@@ -25,7 +25,7 @@ var ErrDevice = errors.New("sim: invalid device")
 // Device is a device of the roofline model, and what a real one takes beyond
 // its bound. Without the fields below it takes just the bound.
 type Device struct {
-	roofline.Device
+	roofline.Peak
 	OpSeconds     float64 `json:"op_seconds,omitempty"`     // each op takes so much longer: its launch
 	StepSeconds   float64 `json:"step_seconds,omitempty"`   // each step, on the host: scheduling
 	OutputSeconds float64 `json:"output_seconds,omitempty"` // each output, on the host: sampling, sending
@@ -47,8 +47,8 @@ type Share struct {
 
 // cpu is the machine of docs/roofline.md: two cores of an AMD EPYC, Zen 4, in a
 // virtual machine.
-func cpu() roofline.Device {
-	return roofline.Device{ID: "cpu", Name: "two cores of an AMD EPYC (Zen 4)", GBps: 60, TFLOPS: 0.5, Memory: 25}
+func cpu() roofline.Peak {
+	return roofline.Peak{ID: "cpu", Name: "two cores of an AMD EPYC (Zen 4)", GBps: 60, TFLOPS: 0.5, Memory: 25}
 }
 
 // DeviceNames are those that Find knows.
@@ -65,7 +65,7 @@ func DeviceNames() []string {
 func Find(name string) (Device, error) {
 	switch {
 	case name == "" || name == "auto" || name == cpu().ID:
-		return Device{Device: cpu()}, nil
+		return Device{Peak: cpu()}, nil
 	case strings.HasSuffix(name, ".json"):
 		return readDevice(name)
 	}
@@ -74,7 +74,7 @@ func Find(name string) (Device, error) {
 		return Device{}, fmt.Errorf("%w: found %q, expected %s, or a file that ends in .json",
 			ErrDevice, name, strings.Join(DeviceNames(), ", "))
 	}
-	return Device{Device: d}, nil
+	return Device{Peak: d}, nil
 }
 
 func readDevice(path string) (Device, error) {

@@ -26,7 +26,7 @@ func TestDevicesAreThoseOfTheTableAndOfFiles(t *testing.T) {
 	require.ErrorContains(t, err, `found "h100", expected cpu, max-1550-tile, max-1100, flex-170`)
 
 	want := sim.Device{
-		Device: roofline.Device{ID: "mine", GBps: 3.5, TFLOPS: 0.1}, StepSeconds: 1e-4,
+		Peak: roofline.Peak{ID: "mine", GBps: 3.5, TFLOPS: 0.1}, StepSeconds: 1e-4,
 		Reached: map[string][]sim.Share{"linear": {{Rows: 1, Share: 0.5}}},
 	}
 	text, err := json.Marshal(want)

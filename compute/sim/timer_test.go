@@ -15,12 +15,12 @@ var programs = []string{"llama-gqa", "llama-tied", "mistral-window", "qwen2-wind
 
 // small is a device at which some ops are bound by memory, others by products.
 func small() sim.Device {
-	return sim.Device{Device: roofline.Device{ID: "small", GBps: 10, TFLOPS: 0.05}}
+	return sim.Device{Peak: roofline.Peak{ID: "small", GBps: 10, TFLOPS: 0.05}}
 }
 
 // bound is what package roofline says of a step.
 func bound(p *model.Program, s roofline.Step, d sim.Device) roofline.Line {
-	return roofline.Total(roofline.Lines(p, roofline.Costs(p, s, model.BF16Sizes()), d.Device))
+	return roofline.Total(roofline.Lines(p, roofline.Costs(p, s, model.BF16Sizes()), d.Peak))
 }
 
 func TestWithoutLossesAStepTakesItsRoofline(t *testing.T) {
