@@ -21,7 +21,7 @@ func fleet(t testing.TB) simulate.Config {
 	p, err := roofline.PaperModel{Name: "llama-2-7b"}.Program()
 	require.NoError(t, err)
 	return simulate.Config{
-		Program: p, Device: sim.Device{Peak: roofline.Peak{ID: "test", GBps: 1000, TFLOPS: 100}},
+		Program: p, Device: sim.Device{Peak: sim.Peak{ID: "test", GBps: 1000, TFLOPS: 100}},
 		Slabs: 2000, Workers: 3, Route: route.Default(), Seed: 5,
 		SLO: simulate.SLO{TTFT: 300 * time.Millisecond, TPOT: 30 * time.Millisecond},
 		Sched: sched.Config{

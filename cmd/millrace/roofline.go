@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/roofline"
+	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/config"
 )
 
@@ -89,20 +90,20 @@ func explainRoofline(cmd *cobra.Command, o explainOptions) error {
 }
 
 // rooflineDevices are the devices of --roofline.
-func rooflineDevices(name string) ([]roofline.Peak, error) {
+func rooflineDevices(name string) ([]sim.Peak, error) {
 	switch name {
 	case "all":
 		cpu, err := measureThisCPU()
-		return append(roofline.Devices(), cpu), err
+		return append(sim.Peaks(), cpu), err
 	case thisCPU:
 		cpu, err := measureThisCPU()
-		return []roofline.Peak{cpu}, err
+		return []sim.Peak{cpu}, err
 	}
-	d, err := roofline.Find(name)
+	d, err := sim.FindPeak(name)
 	if err != nil {
 		return nil, config.Usagef("--roofline: %v, %s and all", err, thisCPU)
 	}
-	return []roofline.Peak{d}, nil
+	return []sim.Peak{d}, nil
 }
 
 // cpuSamples of the CPU's limits: other guests of the machine can only make one
@@ -110,21 +111,21 @@ func rooflineDevices(name string) ([]roofline.Peak, error) {
 const cpuSamples = 5
 
 // measureThisCPU takes a second or more of all cores.
-func measureThisCPU() (roofline.Peak, error) {
+func measureThisCPU() (sim.Peak, error) {
 	d, err := device.Open(device.Options{Backend: "cpu"})
 	if err != nil {
-		return roofline.Peak{}, err
+		return sim.Peak{}, err
 	}
 	defer d.Close()
 	info, err := d.Info()
 	if err != nil {
-		return roofline.Peak{}, err
+		return sim.Peak{}, err
 	}
-	cpu := roofline.Peak{ID: thisCPU, Name: info.Name + ", measured", Memory: float64(info.MemoryTotal) / 1e9}
+	cpu := sim.Peak{ID: thisCPU, Name: info.Name + ", measured", Memory: float64(info.MemoryTotal) / 1e9}
 	for range cpuSamples {
 		m, err := d.Measure()
 		if err != nil {
-			return roofline.Peak{}, err
+			return sim.Peak{}, err
 		}
 		cpu.GBps, cpu.TFLOPS = max(cpu.GBps, m.ReadGBps), max(cpu.TFLOPS, m.PeakGFLOPS/1e3)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/roofline"
+	"github.com/millrace/millrace/compute/sim"
 )
 
 func TestRooflineOfAConfigurationWithoutWeights(t *testing.T) {
@@ -42,7 +43,7 @@ func TestRooflineOfAllDevicesMeasuresThisCPU(t *testing.T) {
 	require.Equal(t, 0, code, stderr)
 	var r rooflineReport
 	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
-	require.Len(t, r.Bounds, len(roofline.Devices())+1)
+	require.Len(t, r.Bounds, len(sim.Peaks())+1)
 	cpu := r.Bounds[len(r.Bounds)-1]
 	require.Equal(t, thisCPU, cpu.Device.ID)
 	require.Positive(t, cpu.Device.GBps)

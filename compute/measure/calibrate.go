@@ -21,7 +21,7 @@ type Calibration struct {
 // their rows, and describes the device for a simulation of the same model. Each
 // op is scaled so that the ops of a step add up to the step as it is served.
 func (p Profile) Calibrate(c Calibration, name string) (sim.Device, error) {
-	d := sim.Device{Peak: roofline.Peak{ID: "calibrated", Name: name}}
+	d := sim.Device{Peak: sim.Peak{ID: "calibrated", Name: name}}
 	reached := reaches{}
 	var read, peak []float64
 	add := func(o Ops, rows, outputs int) {
@@ -92,7 +92,7 @@ func (r reaches) add(program *model.Program, o Ops, rows, outputs int) {
 }
 
 // shares are bound / time with the limits of d.
-func (r reaches) shares(d roofline.Peak) map[string][]sim.Share {
+func (r reaches) shares(d sim.Peak) map[string][]sim.Share {
 	shares := map[string][]sim.Share{}
 	for kind, byRows := range r {
 		for rows, at := range byRows {

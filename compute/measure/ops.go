@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/roofline"
+	"github.com/millrace/millrace/compute/sim"
 )
 
 // Op is the ops of one name in a step, over all layers: what was counted, what
@@ -130,7 +131,7 @@ func (p Profile) run(rows []compute.Rows, step roofline.Step) (Ops, error) {
 
 // newOps puts a run of a step beside its counts and the device's limits.
 func newOps(program *model.Program, t timedStep, step roofline.Step, limits device.Measurement) Ops {
-	roof := roofline.Peak{GBps: limits.ReadGBps, TFLOPS: limits.PeakGFLOPS / 1e3, TOPS: limits.PeakInt8 / 1e3}
+	roof := sim.Peak{GBps: limits.ReadGBps, TFLOPS: limits.PeakGFLOPS / 1e3, TOPS: limits.PeakInt8 / 1e3}
 	costs := roofline.Costs(program, step, model.BF16Sizes())
 	o := Ops{Rows: step.Rows, Past: step.Past, Batch: step.Batch, Beams: step.Beams, Step: t.step.Seconds(), Limits: limits}
 	index := map[string]int{}

@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/compute/device"
-	"github.com/millrace/millrace/compute/roofline"
+	"github.com/millrace/millrace/compute/sim"
 )
 
 // Roof is what a device's ops are compared with.
@@ -18,7 +18,7 @@ type Roof struct {
 // of the table. The processor has what the cpu backend measures, for every
 // backend that runs on it; any other device what its own backend measures.
 func OpenRoof(d *device.Device, info device.Info) (*Roof, error) {
-	if known, ok := roofline.ByName(info.Name); ok {
+	if known, ok := sim.ByName(info.Name); ok {
 		m := device.Measurement{ReadGBps: known.GBps, PeakGFLOPS: 1e3 * known.TFLOPS, PeakInt8: 1e3 * known.TOPS}
 		return &Roof{
 			Source:  "limits of the built-in table, " + known.ID,

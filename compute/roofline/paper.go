@@ -5,6 +5,7 @@ import (
 	"path"
 
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/sim"
 )
 
 // The models' published configurations, as far as they decide shapes. (Table 1
@@ -19,9 +20,9 @@ const paperEffectiveGBps = 1000
 
 // PaperDevices are the paper's machine, a tile of Max 1550: at its peak, and at
 // the bandwidth that the paper calls effective.
-func PaperDevices() (peak, effective Peak, err error) {
-	if peak, err = Find("max-1550-tile"); err != nil {
-		return Peak{}, Peak{}, err
+func PaperDevices() (peak, effective sim.Peak, err error) {
+	if peak, err = sim.FindPeak("max-1550-tile"); err != nil {
+		return sim.Peak{}, sim.Peak{}, err
 	}
 	effective = peak
 	effective.ID += "-effective"
@@ -72,8 +73,8 @@ type PaperCase struct {
 // figures of its text. Its latencies are bars and curves without numbers
 // (figures 7 to 9), so no latency of its own can stand here.
 type Paper struct {
-	Peak      Peak        `json:"peak"`
-	Effective Peak        `json:"effective"`
+	Peak      sim.Peak    `json:"peak"`
+	Effective sim.Peak    `json:"effective"`
 	Latency   []PaperCase `json:"latency"`        // figure 8: 1024 + 128 tokens, batch 1, beams 1 and 4
 	Prompts   []PaperCase `json:"prompt_lengths"` // figure 7: Llama-2-13B, 32 tokens, batch 1, 4 beams
 	// The prompt at which the linear ops of Llama-2-13B cease to be bound by
@@ -135,7 +136,7 @@ func (p *Paper) bound(m PaperModel, program *model.Program, w Workload) PaperCas
 
 // bend is the least prompt whose linear ops take a device longer for their
 // products than for their bytes; 0: none.
-func bend(p *model.Program, d Peak) int {
+func bend(p *model.Program, d sim.Peak) int {
 	for prompt := 1; prompt <= p.MaxPositions; prompt++ {
 		var c model.Cost
 		costs := Costs(p, Step{Batch: 1, Beams: 1, Rows: prompt, Tiles: 1}, model.BF16Sizes())

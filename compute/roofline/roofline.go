@@ -9,6 +9,7 @@ package roofline
 
 import (
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/sim"
 )
 
 // Step is one step of Batch equal requests.
@@ -89,7 +90,7 @@ func (l *Line) plus(o Line) {
 }
 
 // Lines sums the costs of a program's ops by name, in the program's order.
-func Lines(p *model.Program, costs []model.Cost, d Peak) []Line {
+func Lines(p *model.Program, costs []model.Cost, d sim.Peak) []Line {
 	var lines []Line
 	index := map[string]int{}
 	for i := range p.Ops {
@@ -133,16 +134,16 @@ func (w Workload) Decode(i int) Step {
 
 // Bound is the least time of a workload on a device.
 type Bound struct {
-	Device  Peak    `json:"device"`
-	TTFT    float64 `json:"ttft_seconds"` // all prompts in one step
-	TPOT    float64 `json:"tpot_seconds"` // mean over the decode steps
-	Prefill []Line  `json:"prefill"`
-	Decode  []Line  `json:"decode"` // means over the decode steps
+	Device  sim.Peak `json:"device"`
+	TTFT    float64  `json:"ttft_seconds"` // all prompts in one step
+	TPOT    float64  `json:"tpot_seconds"` // mean over the decode steps
+	Prefill []Line   `json:"prefill"`
+	Decode  []Line   `json:"decode"` // means over the decode steps
 }
 
 // Of bounds a workload: the first token comes from the prefill, each further
 // one from a decode step.
-func Of(p *model.Program, w Workload, d Peak, sizes model.Sizes) Bound {
+func Of(p *model.Program, w Workload, d sim.Peak, sizes model.Sizes) Bound {
 	b := Bound{Device: d, Prefill: Lines(p, Costs(p, w.Prefill(), sizes), d)}
 	steps := max(w.Gen-1, 1)
 	for i := range steps {

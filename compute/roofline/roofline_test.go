@@ -6,10 +6,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/sim"
 )
 
 // device has 1e12 bytes/s and 1e14 operations/s: 100 for a byte.
-func device() Peak { return Peak{ID: "test", GBps: 1000, TFLOPS: 100} }
+func device() sim.Peak { return sim.Peak{ID: "test", GBps: 1000, TFLOPS: 100} }
 
 func program(t *testing.T, name string) *model.Program {
 	t.Helper()
@@ -131,7 +132,7 @@ func TestThePapersModelsHaveTheirPublishedSize(t *testing.T) {
 func TestQuantizedOpsAreBoundByThePeakOfIntegers(t *testing.T) {
 	p := program(t, "llama-2-7b")
 	work := Workload{Prompt: 1024, Gen: 2, Batch: 1, Beams: 1, Tiles: 1}
-	lines := func(d Peak) map[string]Line {
+	lines := func(d sim.Peak) map[string]Line {
 		byName := map[string]Line{}
 		for _, l := range Of(p, work, d, model.BF16Sizes()).Prefill {
 			byName[l.Name] = l
@@ -170,28 +171,4 @@ func TestThePapersBounds(t *testing.T) {
 	// 2 x 16 bits x bandwidth / peak is 419 rows without activations and KV cache.
 	require.Greater(t, p.EffectiveBend, 419)
 	require.Less(t, p.PeakBend, p.EffectiveBend)
-}
-
-func TestDevicesAreKnownByTheirDriversNames(t *testing.T) {
-	for name, id := range map[string]string{
-		"Intel(R) Data Center GPU Max 1550": "max-1550-tile", "Intel(R) Data Center GPU Max 1100": "max-1100",
-		"Intel(R) Data Center GPU Flex 170": "flex-170", "Intel(R) Arc(TM) A770 Graphics (level_zero:0)": "arc-a770",
-		"Intel(R) Arc(TM) B580 Graphics": "arc-b580", "Intel(R) Arc(TM) A750 Graphics": "", "AMD EPYC (opencl:0)": "",
-		"Intel(R) Xeon(R) CPU E5-1550": "",
-	} {
-		d, ok := ByName(name)
-		require.Equal(t, id != "", ok, name)
-		require.Equal(t, id, d.ID, name)
-	}
-}
-
-func TestFindNamesWhatTheTableHas(t *testing.T) {
-	for _, d := range Devices() {
-		found, err := Find(d.ID)
-		require.NoError(t, err)
-		require.Equal(t, d, found)
-		require.InDelta(t, 2*d.TFLOPS, d.TOPS, 1e-9)
-	}
-	_, err := Find("h100")
-	require.ErrorContains(t, err, `no device "h100" in the table: it has max-1550-tile, max-1100, flex-170, arc-a770, arc-b580`)
 }

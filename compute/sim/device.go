@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/roofline"
 )
 
 // ErrDevice is a description of a device that cannot be.
@@ -25,7 +24,7 @@ var ErrDevice = errors.New("sim: invalid device")
 // Device is a device of the roofline model, and what a real one takes beyond
 // its bound. Without the fields below it takes just the bound.
 type Device struct {
-	roofline.Peak
+	Peak
 	OpSeconds     float64 `json:"op_seconds,omitempty"`     // each op takes so much longer: its launch
 	StepSeconds   float64 `json:"step_seconds,omitempty"`   // each step, on the host: scheduling
 	OutputSeconds float64 `json:"output_seconds,omitempty"` // each output, on the host: sampling, sending
@@ -45,16 +44,16 @@ type Share struct {
 	Share float64 `json:"share"`
 }
 
-// cpu is the machine of docs/roofline.md: two cores of an AMD EPYC, Zen 4, in a
+// cpu is the machine of docs/md: two cores of an AMD EPYC, Zen 4, in a
 // virtual machine.
-func cpu() roofline.Peak {
-	return roofline.Peak{ID: "cpu", Name: "two cores of an AMD EPYC (Zen 4)", GBps: 60, TFLOPS: 0.5, Memory: 25}
+func cpu() Peak {
+	return Peak{ID: "cpu", Name: "two cores of an AMD EPYC (Zen 4)", GBps: 60, TFLOPS: 0.5, Memory: 25}
 }
 
 // DeviceNames are those that Find knows.
 func DeviceNames() []string {
 	names := []string{cpu().ID}
-	for _, d := range roofline.Devices() {
+	for _, d := range Peaks() {
 		names = append(names, d.ID)
 	}
 	return names
@@ -69,7 +68,7 @@ func Find(name string) (Device, error) {
 	case strings.HasSuffix(name, ".json"):
 		return readDevice(name)
 	}
-	d, err := roofline.Find(name)
+	d, err := FindPeak(name)
 	if err != nil {
 		return Device{}, fmt.Errorf("%w: found %q, expected %s, or a file that ends in .json",
 			ErrDevice, name, strings.Join(DeviceNames(), ", "))

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/compute/roofline"
 	"github.com/millrace/millrace/compute/sim"
 )
 
@@ -26,7 +25,7 @@ func TestDevicesAreThoseOfTheTableAndOfFiles(t *testing.T) {
 	require.ErrorContains(t, err, `found "h100", expected cpu, max-1550-tile, max-1100, flex-170`)
 
 	want := sim.Device{
-		Peak: roofline.Peak{ID: "mine", GBps: 3.5, TFLOPS: 0.1}, StepSeconds: 1e-4,
+		Peak: sim.Peak{ID: "mine", GBps: 3.5, TFLOPS: 0.1}, StepSeconds: 1e-4,
 		Reached: map[string][]sim.Share{"linear": {{Rows: 1, Share: 0.5}}},
 	}
 	text, err := json.Marshal(want)

@@ -15,7 +15,7 @@ var programs = []string{"llama-gqa", "llama-tied", "mistral-window", "qwen2-wind
 
 // small is a device at which some ops are bound by memory, others by products.
 func small() sim.Device {
-	return sim.Device{Peak: roofline.Peak{ID: "small", GBps: 10, TFLOPS: 0.05}}
+	return sim.Device{Peak: sim.Peak{ID: "small", GBps: 10, TFLOPS: 0.05}}
 }
 
 // bound is what package roofline says of a step.

@@ -1,4 +1,4 @@
-package roofline
+package sim
 
 import (
 	"fmt"
@@ -56,9 +56,9 @@ func matrix(id, name string, cores, perClock, ghz, gbps, memory float64) Peak {
 	}
 }
 
-// Devices is the built-in table. Cores, clock, bandwidth and memory of each are
+// Peaks is the built-in table. Cores, clock, bandwidth and memory of each are
 // those of its product page at Intel (ark.intel.com).
-func Devices() []Peak {
+func Peaks() []Peak {
 	return []Peak{
 		// 128 Xe-cores, 1600 MHz, 128 GB HBM2e at 3276.8 GB/s on two tiles. This is one.
 		matrix("max-1550-tile", "Intel Data Center GPU Max 1550, one tile", 64, xeHPC, 1.6, 1638.4, 64),
@@ -77,7 +77,7 @@ func Devices() []Peak {
 // "Intel(R) Arc(TM) A770 Graphics". The drivers show each tile of a Max 1550 as
 // a device of its own.
 func ByName(name string) (Peak, bool) {
-	for _, d := range Devices() {
+	for _, d := range Peaks() {
 		words := strings.Fields(strings.Split(d.Name, ",")[0])
 		model := words[len(words)-1] // "1550", "A770"
 		if strings.Contains(name, "Intel") && slices.Contains(strings.Fields(name), model) {
@@ -87,9 +87,9 @@ func ByName(name string) (Peak, bool) {
 	return Peak{}, false
 }
 
-// Find is the built-in device of an ID.
-func Find(id string) (Peak, error) {
-	devices := Devices()
+// FindPeak is the built-in device of an ID.
+func FindPeak(id string) (Peak, error) {
+	devices := Peaks()
 	if i := slices.IndexFunc(devices, func(d Peak) bool { return d.ID == id }); i >= 0 {
 		return devices[i], nil
 	}
