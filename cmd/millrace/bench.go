@@ -10,9 +10,9 @@ import (
 
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
-	"github.com/millrace/millrace/compute/measure"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/lab/measure"
 )
 
 type benchOptions struct {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
-	"github.com/millrace/millrace/compute/measure"
-	"github.com/millrace/millrace/compute/roofline"
+	"github.com/millrace/millrace/lab/measure"
+	"github.com/millrace/millrace/lab/roofline"
 )
 
 // profileFlags are bench's flags of measuring op by op.

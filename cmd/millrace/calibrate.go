@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/compute"
-	"github.com/millrace/millrace/compute/measure"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/config"
-	"github.com/millrace/millrace/simulate"
+	"github.com/millrace/millrace/lab/measure"
+	"github.com/millrace/millrace/lab/simulate"
 )
 
 // Of a calibration: runs of each step and trace, tokens in front of decode steps,

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace/millrace/simulate"
-	"github.com/millrace/millrace/simulate/curve"
+	"github.com/millrace/millrace/lab/simulate"
+	"github.com/millrace/millrace/lab/simulate/curve"
 )
 
 // drawCurves writes two pictures of a report's simulations, beside prefix.

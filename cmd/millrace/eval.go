@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/compute"
-	"github.com/millrace/millrace/compute/eval"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/lab/eval"
 	"github.com/millrace/millrace/tokenizer"
 )
 

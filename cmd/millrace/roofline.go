@@ -12,9 +12,9 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/roofline"
 	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/lab/roofline"
 )
 
 // rooflineNotice heads whatever is printed of a bound.

@@ -8,12 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/compute/roofline"
 	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/lab/roofline"
 )
 
 func TestRooflineOfAConfigurationWithoutWeights(t *testing.T) {
-	config, err := os.ReadFile("../../compute/roofline/paper/llama-2-7b.json")
+	config, err := os.ReadFile("../../lab/roofline/paper/llama-2-7b.json")
 	require.NoError(t, err)
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600))

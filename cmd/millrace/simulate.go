@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/config"
-	"github.com/millrace/millrace/simulate"
+	"github.com/millrace/millrace/lab/simulate"
 )
 
 // progressEvery is the time between two lines of progress on stderr.

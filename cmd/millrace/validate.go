@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/config"
-	"github.com/millrace/millrace/simulate"
+	"github.com/millrace/millrace/lab/simulate"
 )
 
 // realEngine is the server's pipeline over this machine's processor.

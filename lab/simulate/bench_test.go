@@ -5,9 +5,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/compute/roofline"
 	"github.com/millrace/millrace/compute/sim"
-	"github.com/millrace/millrace/simulate"
+	"github.com/millrace/millrace/lab/roofline"
+	"github.com/millrace/millrace/lab/simulate"
 )
 
 // BenchmarkThousandWorkers simulates 20 requests for each of 1,000 workers, at

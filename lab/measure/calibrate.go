@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/roofline"
 	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/lab/roofline"
 )
 
 // Calibration is the steps that a device is described by: decode steps of each

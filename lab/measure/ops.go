@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/roofline"
 	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/lab/roofline"
 )
 
 // Op is the ops of one name in a step, over all layers: what was counted, what

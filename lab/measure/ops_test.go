@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/roofline"
+	"github.com/millrace/millrace/lab/roofline"
 )
 
 func open(t *testing.T) *compute.Model {

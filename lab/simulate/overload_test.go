@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/simulate"
+	"github.com/millrace/millrace/lab/simulate"
 )
 
 // TestGoodputHoldsAtTenTimesTheCapacity is the promise of --max-queue-wait, in virtual time and

@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/cluster/route"
-	"github.com/millrace/millrace/compute/roofline"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/compute/sim"
-	"github.com/millrace/millrace/simulate"
+	"github.com/millrace/millrace/lab/roofline"
+	"github.com/millrace/millrace/lab/simulate"
 )
 
 // fleet is one of Llama-2-7B on a device with round numbers.

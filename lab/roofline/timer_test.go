@@ -1,17 +1,27 @@
-package sim_test
+package roofline_test
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/roofline"
 	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/lab/roofline"
 )
 
 // programs are of different norms, heads, windows and tables.
 var programs = []string{"llama-gqa", "llama-tied", "mistral-window", "qwen2-window", "qwen3", "gptj", "opt-proj", "bloom-6-heads"}
+
+func program(t *testing.T, name string) *model.Program {
+	t.Helper()
+	cfg, err := model.LoadConfig(filepath.Join("../../testdata/models", name))
+	require.NoError(t, err)
+	p, err := model.Build(cfg, nil)
+	require.NoError(t, err)
+	return p
+}
 
 // small is a device at which some ops are bound by memory, others by products.
 func small() sim.Device {

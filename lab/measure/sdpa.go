@@ -5,7 +5,7 @@ import (
 
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/roofline"
+	"github.com/millrace/millrace/lab/roofline"
 )
 
 // SDPA is the attention of a decode step, as in figure 6 of arXiv:2401.05391.

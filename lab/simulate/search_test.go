@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/simulate"
+	"github.com/millrace/millrace/lab/simulate"
 )
 
 // upTo is a fleet whose latencies are within a second up to a rate.
