@@ -134,7 +134,7 @@ func TestRolesInProcessesOfTheirOwnServeTogether(t *testing.T) {
 		require.Positive(t, n.device.steps, "both have work")
 		requireClean(t, n.Pipeline, n.device)
 	}
-	require.Zero(t, detok.texts.Load())
+	require.Zero(t, detok.detokenizers.Load())
 
 	r := tokensRequest("text", nil, 5)
 	r.Prompt = "Once upon a time"
@@ -539,10 +539,8 @@ func TestTheSequencesOfADeadGatewayAreCancelled(t *testing.T) {
 		compute[0].system.Root.Send(compute[0].compute, &msg.Cancel{Seq: seq})
 	}
 	require.Eventually(t, func() bool { return !compute[0].Alive(gateway.name) }, patience, time.Millisecond)
-	for _, pid := range detok.detokenizers {
-		detok.system.Root.Send(pid, &sweep{now: time.Now().Add(orphansAfter + time.Second), alive: alive})
-	}
-	require.Eventually(t, func() bool { return detok.texts.Load() == 0 }, patience, time.Millisecond)
+	detok.detokenizers.Sweep(detok.system.Root, time.Now().Add(orphansAfter+time.Second), alive)
+	require.Eventually(t, func() bool { return detok.detokenizers.Load() == 0 }, patience, time.Millisecond)
 	requireClean(t, compute[0].Pipeline, compute[0].device)
 }
 

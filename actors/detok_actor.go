@@ -1,6 +1,10 @@
 package actors
 
 import (
+	"cmp"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -10,16 +14,79 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/detok"
+	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 	"github.com/millrace/millrace/tracing"
 )
 
+// detokPool is the detokenizers of this process.
+type detokPool struct {
+	cfg   detokConfig
+	pids  []*actor.PID
+	names []string
+	turn  atomic.Uint64
+	load  atomic.Int64 // texts open
+}
+
+// detokConfig is what detokenizers need.
+type detokConfig struct {
+	Actors    int // 0: 2
+	Spawn     func(name string, a actor.Actor) (*actor.PID, error)
+	Tokenizer *tokenizer.Tokenizer
+	Stage     *metrics.Stage // of detokenizing
+	Tracer    trace.Tracer
+}
+
+// newDetokPool spawns the detokenizers.
+func newDetokPool(cfg detokConfig) (*detokPool, error) {
+	p := &detokPool{cfg: cfg}
+	for i := range cmp.Or(cfg.Actors, 2) {
+		pid, err := cfg.Spawn(fmt.Sprint("detok-", i), newDetokActor(&p.cfg, &p.load))
+		if err != nil {
+			return nil, err
+		}
+		p.pids, p.names = append(p.pids, pid), append(p.names, pid.Id)
+	}
+	return p, nil
+}
+
+// Next returns the detokenizer of the next sequence.
+func (p *detokPool) Next() *actor.PID { return p.pids[p.turn.Add(1)%uint64(len(p.pids))] }
+
+// Names are the names of the actors.
+func (p *detokPool) Names() []string { return p.names }
+
+// Load is the number of texts that are open.
+func (p *detokPool) Load() int { return int(p.load.Load()) }
+
+// Sweep forgets texts that nobody ends any more: of gateways that are not alive, or
+// without a token for a long time.
+func (p *detokPool) Sweep(root *actor.RootContext, now time.Time, alive func(node string) bool) {
+	for _, pid := range p.pids {
+		root.Send(pid, &sweep{now: now, alive: alive})
+	}
+}
+
+// Settle waits until the texts of all tokens that were sent to the detokenizers are made.
+func (p *detokPool) Settle(root *actor.RootContext) {
+	var wg sync.WaitGroup
+	wg.Add(len(p.pids))
+	for _, pid := range p.pids {
+		root.Send(pid, &caughtUp{wg.Done})
+	}
+	wg.Wait()
+}
+
 // detokActor turns the tokens of its sequences into text. The table of
 // sequences outlives a restart of the actor.
 type detokActor struct {
-	p    *Pipeline
-	tok  *tokenizer.Tokenizer
+	*detokConfig
+	load *atomic.Int64 // of the pool
 	open map[msg.SeqID]*openText
+}
+
+func newDetokActor(cfg *detokConfig, load *atomic.Int64) *detokActor {
+	return &detokActor{cfg, load, make(map[msg.SeqID]*openText)}
 }
 
 type openText struct {
@@ -58,7 +125,7 @@ func (a *detokActor) forget(seq msg.SeqID) {
 	if o := a.open[seq]; o != nil {
 		o.span.End()
 		delete(a.open, seq)
-		a.p.texts.Add(-1)
+		a.load.Add(-1)
 	}
 }
 
@@ -86,7 +153,7 @@ func (a *detokActor) Receive(ctx actor.Context) {
 				failure = v
 			}
 		}
-		a.p.stages.detok.Served(time.Since(start))
+		a.Stage.Served(time.Since(start))
 		if failure != nil {
 			panic(failure) // for the supervisor, after every sequence had its answer
 		}
@@ -97,8 +164,8 @@ func (a *detokActor) Receive(ctx actor.Context) {
 // begin starts a sequence's text. The text of its history has been sent: only
 // what follows it is.
 func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
-	o := &openText{reply: m.Reply, compute: m.Compute, stream: detok.New(a.tok, m.Options), next: len(m.History), options: m.Options, used: time.Now()}
-	o.span = tracing.Stage(a.p.tracer, m.Trace, spanDetokenize)
+	o := &openText{reply: m.Reply, compute: m.Compute, stream: detok.New(a.Tokenizer, m.Options), next: len(m.History), options: m.Options, used: time.Now()}
+	o.span = tracing.Stage(a.Tracer, m.Trace, spanDetokenize)
 	for _, id := range m.History {
 		if _, stopped := o.stream.Push(id); stopped {
 			ctx.Send(m.Reply, &msg.Text{Seq: m.Seq, Token: -1, Index: len(m.History), Finish: api.FinishStop})
@@ -107,7 +174,7 @@ func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
 		}
 	}
 	if a.open[m.Seq] == nil {
-		a.p.texts.Add(1)
+		a.load.Add(1)
 	}
 	a.open[m.Seq] = o
 }
@@ -160,7 +227,7 @@ func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (fail
 // fail ends a sequence after a panic.
 func (a *detokActor) fail(ctx actor.Context, seq msg.SeqID, o *openText, panicked any) {
 	a.forget(seq)
-	ctx.Send(o.reply, &msg.Text{Seq: seq, Token: -1, Finish: api.FinishError, Err: internalError("detokenize", panicked)})
+	ctx.Send(o.reply, &msg.Text{Seq: seq, Token: -1, Finish: api.FinishError, Err: api.StageFailed("detokenize", panicked)})
 	ctx.Send(o.compute, &msg.Cancel{Seq: seq, Owner: o.reply.Address})
 }
 
@@ -179,6 +246,6 @@ func (a *detokActor) logprobs(t *msg.Token) []api.TokenLogprob {
 func (a *detokActor) logprob(alt sample.Alternative) api.TokenLogprob {
 	return api.TokenLogprob{
 		Token: alt.Token, Logprob: alt.Logprob,
-		Text: a.tok.TokenText(alt.Token), Bytes: a.tok.TokenBytes(alt.Token),
+		Text: a.Tokenizer.TokenText(alt.Token), Bytes: a.Tokenizer.TokenBytes(alt.Token),
 	}
 }

@@ -41,7 +41,7 @@ func (p *Pipeline) idle() bool {
 	}
 	o := p.outage.Load()
 	computes := p.loop != nil && p.loop.ledger.len() > 0 && (o == nil || !o.forGood)
-	return !computes && p.texts.Load() == 0 && p.tokenizing.Load() == 0
+	return !computes && (p.detokenizers == nil || p.detokenizers.Load() == 0) && (p.tokenizers == nil || p.tokenizers.Load() == 0)
 }
 
 // drained waits for a condition; false if ctx ended first.

@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/asynkron/protoactor-go/actor"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
 )
@@ -376,8 +378,8 @@ func TestAPromptThatTwoTokenizersDiedOfEndsWithAnError(t *testing.T) {
 	names := map[string]*node{}
 	for range 3 {
 		n := c.start(nil, cluster.Tokenize)
-		for _, pid := range n.tokenizers { // it has the prompt, and says nothing
-			n.system.Root.Stop(pid)
+		for _, name := range n.tokenizers.Names() { // it has the prompt, and says nothing
+			n.system.Root.Stop(actor.NewPID(n.name, name))
 		}
 		names[n.name] = n
 	}
@@ -411,10 +413,10 @@ func TestATokenizerThatStopsFinishesItsPrompts(t *testing.T) {
 	gateway := c.start(nil, cluster.Gateway)
 	tokenize := c.start(nil, cluster.Tokenize)
 	require.Eventually(t, func() bool { return len(gateway.registry.Others()) == 1 }, patience, time.Millisecond)
-	tokenize.tokenizing.Add(1)
+	to := tokenize.tokenizers.Next() // a prompt is on its way
 	require.False(t, tokenize.idle())
-	tokenize.tokenizing.Add(-1)
-	require.True(t, tokenize.idle())
+	tokenize.system.Root.Send(to, &msg.Detokenize{Reply: actor.NewPID(tokenize.name, "nobody")})
+	require.Eventually(t, tokenize.idle, patience, time.Millisecond)
 }
 
 // TestAnAnswerOfWhichOnlyTheEndWasLostEnds: with the text that its detokenizer held back, and for the

@@ -75,16 +75,12 @@ func (l *loop) giveUp(err error) {
 // abandon ends every sequence with an error.
 func (l *loop) abandon(err error) {
 	for id, s := range l.sequences {
-		l.lose(s, unavailable(err))
+		l.lose(s, api.Unavailable(err))
 		l.closeRegion(s)
 		delete(l.sequences, id)
 		l.events = append(l.events, sched.Finished(id, sched.ReasonError))
 	}
 	l.busy.Store(false)
-}
-
-func unavailable(err error) error {
-	return &api.Error{Code: api.CodeUnavailable, RetryAfter: 5 * time.Second, Message: err.Error()}
 }
 
 // takeDown stops taking requests and ends those in hand; comeBack ends it.
@@ -93,7 +89,7 @@ func (p *Pipeline) takeDown(err error) *outage {
 	if p.outage.CompareAndSwap(nil, o) {
 		p.log.Error().Err(err).Msg("the device is loaded again")
 	}
-	p.tellAll(&msg.Abandon{Err: unavailable(err)})
+	p.tellAll(&msg.Abandon{Err: api.Unavailable(err)})
 	return o
 }
 
@@ -116,7 +112,7 @@ func (p *Pipeline) fail(err error) {
 		}
 	}
 	p.log.Error().Err(err).Msg("the pipeline failed")
-	p.tellAll(&msg.Abandon{Err: unavailable(err)})
+	p.tellAll(&msg.Abandon{Err: api.Unavailable(err)})
 	close(p.failed)
 }
 

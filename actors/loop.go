@@ -179,8 +179,8 @@ func (l *loop) round() (plan *sched.Plan) {
 		plan = nil
 	}
 	l.flush()
-	if l.p.cfg.NoOverlap {
-		l.awaitTexts()
+	if l.p.cfg.NoOverlap && l.p.detokenizers != nil {
+		l.p.detokenizers.Settle(l.p.system.Root)
 	}
 	return plan
 }
@@ -229,17 +229,6 @@ func (l *loop) answered(id sched.ID) {
 	if i := slices.Index(l.asked, id); i >= 0 {
 		l.asked = slices.Delete(l.asked, i, i+1)
 	}
-}
-
-// awaitTexts waits until the detokenizers of this process have made the texts of what
-// they were sent.
-func (l *loop) awaitTexts() {
-	var wg sync.WaitGroup
-	wg.Add(len(l.p.detokenizers))
-	for _, pid := range l.p.detokenizers {
-		l.p.system.Root.Send(pid, &caughtUp{wg.Done})
-	}
-	wg.Wait()
 }
 
 // planned hands the events to the scheduler and sends what it asks for.
@@ -291,7 +280,7 @@ func (l *loop) submit(g *msg.Generate) {
 	}
 	s := &sequence{gen: g, account: l.ledger.get(g.Seq)}
 	if l.failed != nil {
-		l.lose(s, unavailable(l.failed))
+		l.lose(s, api.Unavailable(l.failed))
 		return
 	}
 	q := sched.Sequence{

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/asynkron/protoactor-go/actor"
-
 	"github.com/millrace/millrace/cluster"
 )
 
@@ -31,11 +29,11 @@ func (p *Pipeline) offer() cluster.Member {
 	m := cluster.Member{Node: p.name, Roles: p.cfg.Roles, Model: p.cfg.ModelID, Text: p.cfg.Text}
 	if p.has(cluster.Tokenize) {
 		m.Tokenizer = &cluster.Tokenizer{
-			Pool: cluster.Pool{Actors: p.names.tokenizers, Load: int(p.tokenizing.Load())}, EOS: p.cfg.Tokenizer.EOS(),
+			Pool: cluster.Pool{Actors: p.tokenizers.Names(), Load: p.tokenizers.Load()}, EOS: p.cfg.Tokenizer.EOS(),
 		}
 	}
 	if p.has(cluster.Detok) {
-		m.Detok = &cluster.Pool{Actors: p.names.detokenizers, Load: int(p.texts.Load())}
+		m.Detok = &cluster.Pool{Actors: p.detokenizers.Names(), Load: p.detokenizers.Load()}
 	}
 	if p.has(cluster.Compute) {
 		m.Worker = p.worker()
@@ -57,12 +55,4 @@ func (p *Pipeline) worker() *cluster.Worker {
 		w.Down = o.err.Error()
 	}
 	return w
-}
-
-func names(pids []*actor.PID) []string {
-	list := make([]string, len(pids))
-	for i, pid := range pids {
-		list[i] = pid.Id
-	}
-	return list
 }

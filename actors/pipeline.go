@@ -6,6 +6,7 @@
 package actors
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,16 +96,13 @@ type Pipeline struct {
 	created  time.Time
 
 	watcher      *actor.PID // of gateway
-	names        struct{ tokenizers, detokenizers []string }
 	compute      *actor.PID // of compute, as the next two
 	kv           *actor.PID
 	loop         *loop
-	tokenizers   []*actor.PID // none without the role, as the next
-	detokenizers []*actor.PID
+	tokenizers   *tokenizePool // nil without the role, as the next
+	detokenizers *detokPool
 	freeSlabs    atomic.Int64
-	tokenizing   atomic.Int64 // prompts in hand
-	texts        atomic.Int64 // texts open
-	texting      gate         // of Tokenize and Detokenize
+	texting      gate // of Tokenize and Detokenize
 
 	seqs, turn atomic.Uint64
 	outage     atomic.Pointer[outage] // nil: none
@@ -140,7 +138,7 @@ func New(cfg Config) (*Pipeline, error) {
 			compute:  cfg.Metrics.Stage("compute"),
 			detok:    cfg.Metrics.Stage("detok"),
 		},
-		texting:  newGate(orDefault(cfg.Tokenizers, 2), mostTexts),
+		texting:  newGate(cmp.Or(cfg.Tokenizers, 2), mostTexts),
 		requests: make(map[string]*actor.PID),
 		edge:     newEdge(cfg.MaxRequests, cfg.Sched.MaxBatchSize, cfg.MaxQueueWait, time.Now()),
 		failed:   make(chan struct{}),
@@ -199,28 +197,28 @@ func (p *Pipeline) has(r cluster.Role) bool { return slices.Contains(p.cfg.Roles
 // lives outside of it, and every shell answers what it was serving.
 func (p *Pipeline) spawn() (err error) {
 	restart := actor.WithGuardian(actor.NewOneForOneStrategy(1000, time.Minute, actor.DefaultDecider))
-	one := func(name string, a actor.Actor, more ...actor.PropsOption) *actor.PID {
-		pid, e := p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, append(more, restart)...), name)
-		if e != nil {
-			err = e
-		}
-		return pid
+	spawn := func(name string, a actor.Actor) (*actor.PID, error) {
+		return p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, restart), name)
+	}
+	spawnBusy := func(name string, a actor.Actor) (*actor.PID, error) { // an actor that gets a message with every step or token
+		return p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, restart, actor.WithMailbox(newMailbox)), name)
 	}
 	if p.has(cluster.Gateway) {
-		p.watcher = one("watch", &watchActor{p})
+		if p.watcher, err = spawn("watch", &watchActor{p}); err != nil {
+			return err
+		}
 	}
 	if p.has(cluster.Tokenize) {
-		for i := range orDefault(p.cfg.Tokenizers, 2) {
-			p.tokenizers = append(p.tokenizers, one(fmt.Sprint("tokenize-", i), &tokenizerActor{p: p, tok: p.cfg.Tokenizer}))
-		}
+		p.tokenizers, err = newTokenizePool(tokenizeConfig{
+			Actors: p.cfg.Tokenizers, Spawn: spawn, Tokenizer: p.cfg.Tokenizer, Text: p.cfg.Text,
+			Longest: p.longest, Stage: p.stages.tokenize, Tracer: p.tracer,
+		})
 	}
-	if p.has(cluster.Detok) {
-		for i := range orDefault(p.cfg.Detokenizers, 2) {
-			p.detokenizers = append(p.detokenizers, one(fmt.Sprint("detok-", i), &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{}},
-				actor.WithMailbox(newMailbox)))
-		}
+	if p.has(cluster.Detok) && err == nil {
+		p.detokenizers, err = newDetokPool(detokConfig{
+			Actors: p.cfg.Detokenizers, Spawn: spawnBusy, Tokenizer: p.cfg.Tokenizer, Stage: p.stages.detok, Tracer: p.tracer,
+		})
 	}
-	p.names.tokenizers, p.names.detokenizers = names(p.tokenizers), names(p.detokenizers)
 	if err != nil || !p.has(cluster.Compute) {
 		return err
 	}
@@ -233,10 +231,12 @@ func (p *Pipeline) spawn() (err error) {
 		return err
 	}
 	p.freeSlabs.Store(int64(p.cfg.Model.Slabs()))
-	p.kv = one("kv", &kvActor{kv: books, metrics: p.metrics, free: &p.freeSlabs, broken: p.fail}, actor.WithMailbox(newMailbox))
-	p.loop = newLoop(p, scheduler)
-	p.compute = one(computeName, &computeActor{loop: p.loop}, actor.WithMailbox(newMailbox))
+	p.kv, err = spawnBusy("kv", &kvActor{kv: books, metrics: p.metrics, free: &p.freeSlabs, broken: p.fail})
 	if err != nil {
+		return err
+	}
+	p.loop = newLoop(p, scheduler)
+	if p.compute, err = spawnBusy(computeName, &computeActor{loop: p.loop}); err != nil {
 		return err
 	}
 	p.loop.launch()
@@ -271,8 +271,9 @@ func (p *Pipeline) join() (err error) {
 func (p *Pipeline) arrived(m any) {
 	switch m.(type) {
 	case *msg.Tokenize, *msg.Detokenize:
-		p.tokenizing.Add(1)
-		p.stages.tokenize.Enqueued()
+		if p.tokenizers != nil {
+			p.tokenizers.Enqueued()
+		}
 	case *msg.Tokens:
 		p.stages.detok.Enqueued()
 	}
@@ -283,13 +284,6 @@ func (p *Pipeline) countLocal(to *actor.PID, s *metrics.Stage) {
 	if to.Address == p.name {
 		s.Enqueued()
 	}
-}
-
-func orDefault(n, def int) int {
-	if n == 0 {
-		return def
-	}
-	return n
 }
 
 func (p *Pipeline) nextSeq() msg.SeqID { return msg.SeqID(p.seqs.Add(1)) }
@@ -346,7 +340,7 @@ func (p *Pipeline) admit(ctx context.Context, r *api.Request, a *requestActor) (
 	}
 	// Whoever is let in before an outage hears of it by tellAll, others are not let in.
 	if o := p.outage.Load(); o != nil && !p.elsewhere(&route.Query{Model: r.Model}, p.name) {
-		return nil, unavailable(o.err)
+		return nil, api.Unavailable(o.err)
 	}
 	p.edge.resize(limit, batch)
 	if err := p.edge.enter(r, time.Now()); err != nil {
@@ -399,10 +393,10 @@ func (p *Pipeline) Ready() error {
 // computes is nil while steps make progress.
 func (p *Pipeline) computes() error {
 	if o := p.outage.Load(); o != nil {
-		return unavailable(o.err)
+		return api.Unavailable(o.err)
 	}
 	if d := p.loop.stalled(time.Now()); d > p.cfg.StallAfter {
-		return unavailable(fmt.Errorf("the device has made no step for %s", d.Round(time.Millisecond)))
+		return api.Unavailable(fmt.Errorf("the device has made no step for %s", d.Round(time.Millisecond)))
 	}
 	return nil
 }
@@ -447,4 +441,15 @@ func (p *Pipeline) tellAll(m any) {
 	for _, pid := range p.requests {
 		p.system.Root.Send(pid, m)
 	}
+}
+
+// longest is the context of this process's model, in tokens: the least of its workers'. 0: it is not known.
+func (p *Pipeline) longest() int {
+	least := p.cfg.Context
+	for _, m := range p.registry.Others() {
+		if w := m.Worker; w != nil && m.Model == p.cfg.ModelID && (least == 0 || w.Context < least) {
+			least = w.Context
+		}
+	}
+	return least
 }

@@ -202,7 +202,7 @@ func (p *Pipeline) Models() []api.Model {
 // servesAny is nil when at least one model can be served.
 func (p *Pipeline) servesAny() error {
 	p.refreshModels()
-	err := unavailable(fmt.Errorf("no worker is there"))
+	var err error = api.Unavailable(fmt.Errorf("no worker is there"))
 	for _, m := range p.Models() {
 		if err = p.serves(m.ID); err == nil {
 			return nil
@@ -290,7 +290,7 @@ func (p *Pipeline) modelOr(id string) (string, error) {
 func call[Answer any](ctx context.Context, p *Pipeline, model string, question func(*actor.PID) any) (none Answer, err error) {
 	to := p.placeTokenizer(model, route.Bond{})
 	if to == nil {
-		return none, unavailable(fmt.Errorf("no tokenizer for model %q is there", model))
+		return none, api.Unavailable(fmt.Errorf("no tokenizer for model %q is there", model))
 	}
 	wait := callTimeout
 	if d, ok := ctx.Deadline(); ok {
@@ -300,7 +300,7 @@ func call[Answer any](ctx context.Context, p *Pipeline, model string, question f
 	p.system.Root.Send(to, question(future.PID()))
 	got, err := future.Result()
 	if err != nil {
-		return none, unavailable(fmt.Errorf("the tokenizer at %s did not answer: %w", to.Address, err))
+		return none, api.Unavailable(fmt.Errorf("the tokenizer at %s did not answer: %w", to.Address, err))
 	}
 	if a, ok := got.(Answer); ok {
 		return a, nil
@@ -308,5 +308,5 @@ func call[Answer any](ctx context.Context, p *Pipeline, model string, question f
 	if a, ok := got.(*msg.Tokenized); ok { // of a tokenizer that failed
 		return none, a.Err
 	}
-	return none, unavailable(fmt.Errorf("the tokenizer at %s answered with a %T", to.Address, got))
+	return none, api.Unavailable(fmt.Errorf("the tokenizer at %s answered with a %T", to.Address, got))
 }

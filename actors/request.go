@@ -283,23 +283,17 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 			prompt, r.api.Beams.Width, r.limits.context, r.limits.pool)
 	}
 	if room < 1 {
-		return 0, tooLong("prompt", "the prompt has %d tokens, expected fewer than %d (context of the model %d tokens, KV memory for %d)",
+		return 0, api.TooLong("prompt", "the prompt has %d tokens, expected fewer than %d (context of the model %d tokens, KV memory for %d)",
 			prompt, min(r.limits.context, r.limits.pool), r.limits.context, r.limits.pool)
 	}
 	if r.api.MaxTokens > room {
-		return 0, tooLong("max_tokens", "max_tokens is %d after a prompt of %d tokens, expected at most %d (context of the model %d tokens, KV memory for %d)",
+		return 0, api.TooLong("max_tokens", "max_tokens is %d after a prompt of %d tokens, expected at most %d (context of the model %d tokens, KV memory for %d)",
 			r.api.MaxTokens, prompt, room, r.limits.context, r.limits.pool)
 	}
 	if r.api.MaxTokens > 0 {
 		return r.api.MaxTokens, nil
 	}
 	return room, nil
-}
-
-func tooLong(param, format string, args ...any) error {
-	e := api.Invalid(param, format, args...)
-	e.Reason = "context_length_exceeded"
-	return e
 }
 
 // verdict says what became of a Text.
@@ -393,4 +387,31 @@ func (r *request) usage() *api.Usage {
 		u.CompletionTokens += len(r.choices[i].tokens)
 	}
 	return u
+}
+
+// promptOf is what is to be tokenized of a request without token ids.
+func promptOf(r *api.Request) *api.TokenizeRequest {
+	return &api.TokenizeRequest{
+		Model: r.Model, Prompt: r.Prompt, AddSpecialTokens: true, Messages: r.Messages, Tools: r.Tools,
+		TemplateArgs: r.TemplateArgs, ContinueFinal: r.ContinueFinal, NoGenerationPrompt: r.NoGenerationPrompt,
+		Clock: r.Arrival,
+	}
+}
+
+// checkVocab refuses tokens that the model does not have.
+func checkVocab(r *api.Request, prompt []int32, vocab int) error {
+	for _, list := range []struct {
+		param string
+		ids   []int32
+	}{{"prompt", prompt}, {"stop_token_ids", r.StopTokens}} {
+		for i, id := range list.ids {
+			if id < 0 || int(id) >= vocab {
+				return api.Invalid(list.param, "%s: token %d is %d, the model has 0..%d", list.param, i, id, vocab-1)
+			}
+		}
+	}
+	if err := r.Sampling.ValidateVocab(vocab); err != nil {
+		return api.Invalid("logit_bias", "%v", err)
+	}
+	return nil
 }

@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -318,11 +317,6 @@ func (a *requestActor) answerPanic(ctx actor.Context) {
 	if v == nil {
 		return
 	}
-	a.end(ctx, a.state.fail(internalError("request", v)))
+	a.end(ctx, a.state.fail(api.StageFailed("request", v)))
 	panic(v)
-}
-
-// internalError is what a client is told when an actor fails.
-func internalError(stage string, v any) error {
-	return &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("the %s stage failed: %v", stage, v)}
 }

@@ -33,7 +33,7 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 		return
 	}
 	if a.asked.ask(to.Address); a.asked.times > mostResumes {
-		a.end(ctx, a.state.fail(unavailable(fmt.Errorf("no tokenizer answered, the last of %d was at %s", mostResumes, to.Address))))
+		a.end(ctx, a.state.fail(api.Unavailable(fmt.Errorf("no tokenizer answered, the last of %d was at %s", mostResumes, to.Address))))
 		return
 	}
 	patience := min(tokenizeFirst<<(a.asked.times-1), tokenizeMost)
@@ -189,7 +189,7 @@ func (a *requestActor) wait(ctx actor.Context, what string) {
 		a.log.Warn().Str("for", what).Msg("a request waits")
 	}
 	if waited := now.Sub(a.homeless); waited > a.p.cfg.Cluster.ResumeTimeout {
-		err := unavailable(fmt.Errorf("no %s was there for %s", what, waited.Round(time.Second)))
+		var err error = api.Unavailable(fmt.Errorf("no %s was there for %s", what, waited.Round(time.Second)))
 		if a.state.bond.fixed {
 			err = a.p.noEqual(a.state.api.Model, what, a.state.bond.pin, waited)
 		}

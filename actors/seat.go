@@ -48,8 +48,8 @@ func (p *Pipeline) placeCompute(q route.Query) *seat { return p.choose(q, p.work
 func (p *Pipeline) placeWhole(q route.Query) *seat { return p.choose(q, p.whole(p.members(), q.Model)) }
 
 func (p *Pipeline) whole(members []*cluster.Member, model string) []route.Worker {
-	tokenizers, _ := p.pools(members, model, tokenizerPool)
-	detokenizers, _ := p.pools(members, model, detokPool)
+	tokenizers, _ := p.pools(members, model, memberTokenizers)
+	detokenizers, _ := p.pools(members, model, memberDetokenizers)
 	return route.Whole(p.workers(members), tokenizers, detokenizers)
 }
 
@@ -91,14 +91,14 @@ func (p *Pipeline) usable(q *route.Query, than string, workers []route.Worker) b
 	return slices.ContainsFunc(workers, func(w route.Worker) bool { return w.Node != than && p.router.cfg.Usable(now, q, &w) })
 }
 
-func tokenizerPool(m *cluster.Member) *cluster.Pool {
+func memberTokenizers(m *cluster.Member) *cluster.Pool {
 	if m.Tokenizer == nil {
 		return nil
 	}
 	return &m.Tokenizer.Pool
 }
 
-func detokPool(m *cluster.Member) *cluster.Pool { return m.Detok }
+func memberDetokenizers(m *cluster.Member) *cluster.Pool { return m.Detok }
 
 // pools are those of a stage that take something new, each with its member.
 func (p *Pipeline) pools(members []*cluster.Member, model string, pool func(*cluster.Member) *cluster.Pool) (list []route.Stage, at []*cluster.Member) {
@@ -114,30 +114,24 @@ func (p *Pipeline) pools(members []*cluster.Member, model string, pool func(*clu
 
 // placeTokenizer chooses a tokenizer; nil if there is none.
 func (p *Pipeline) placeTokenizer(model string, text route.Bond) *actor.PID {
-	if p.isLocal(p.tokenizers, model, text) {
-		p.tokenizing.Add(1)
-		p.stages.tokenize.Enqueued()
-		return p.next(p.tokenizers)
+	if p.tokenizers != nil && p.isLocal(model, text) {
+		return p.tokenizers.Next()
 	}
-	return p.placeStage(model, text, tokenizerPool, func(_ string, load int) int { return load })
+	return p.placeStage(model, text, memberTokenizers, func(_ string, load int) int { return load })
 }
 
 // placeDetokenizer chooses a detokenizer; nil if there is none.
 func (p *Pipeline) placeDetokenizer(model string, text route.Bond) *actor.PID {
-	if p.isLocal(p.detokenizers, model, text) {
-		return p.next(p.detokenizers)
+	if p.detokenizers != nil && p.isLocal(model, text) {
+		return p.detokenizers.Next()
 	}
 	// Its own news would be old: all that starts within a beat would go to one node.
-	return p.placeStage(model, text, detokPool, func(node string, _ int) int { return p.watch.texts(node) })
+	return p.placeStage(model, text, memberDetokenizers, func(node string, _ int) int { return p.watch.texts(node) })
 }
 
-// isLocal says whether this process has actors for what is asked.
-func (p *Pipeline) isLocal(actors []*actor.PID, model string, text route.Bond) bool {
-	return len(actors) > 0 && model == p.cfg.ModelID && text.Holds(p.cfg.Text)
-}
-
-func (p *Pipeline) next(actors []*actor.PID) *actor.PID {
-	return actors[p.turn.Add(1)%uint64(len(actors))]
+// isLocal says whether this process serves what is asked.
+func (p *Pipeline) isLocal(model string, text route.Bond) bool {
+	return model == p.cfg.ModelID && text.Holds(p.cfg.Text)
 }
 
 func (p *Pipeline) placeStage(model string, text route.Bond, pool func(*cluster.Member) *cluster.Pool, load func(node string, told int) int) *actor.PID {
@@ -172,14 +166,14 @@ func (p *Pipeline) serves(model string) error {
 				return err
 			}
 		}
-		return unavailable(fmt.Errorf("no worker for model %q is there", model))
+		return api.Unavailable(fmt.Errorf("no worker for model %q is there", model))
 	}
-	for what, pool := range map[string]func(*cluster.Member) *cluster.Pool{"tokenizer": tokenizerPool, "detokenizer": detokPool} {
+	for what, pool := range map[string]func(*cluster.Member) *cluster.Pool{"tokenizer": memberTokenizers, "detokenizer": memberDetokenizers} {
 		if list, _ := p.pools(members, model, pool); len(list) == 0 {
-			return unavailable(fmt.Errorf("no %s for model %q is there", what, model))
+			return api.Unavailable(fmt.Errorf("no %s for model %q is there", what, model))
 		}
 	}
-	return unavailable(fmt.Errorf("no worker for model %q is there with a tokenizer and a detokenizer of its text digest: found %s", model, cluster.KindsOf(members)[model].Texts()))
+	return api.Unavailable(fmt.Errorf("no worker for model %q is there with a tokenizer and a detokenizer of its text digest: found %s", model, cluster.KindsOf(members)[model].Texts()))
 }
 
 // noEqual ends an answer that cannot go on: what it needs, and what there is.

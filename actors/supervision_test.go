@@ -7,7 +7,6 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/stretchr/testify/require"
-	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
@@ -62,46 +61,6 @@ func TestATokenizerThatPanicsAnswersAndServesOn(t *testing.T) {
 		require.ErrorContains(t, receive[*msg.Tokenized](t, got).Err, "tokenize stage failed")
 	}
 	requireServes(t, p, d)
-}
-
-func TestADetokenizerThatPanicsAnswersEverySequenceOfItsMessageAndServesOn(t *testing.T) {
-	d := newTestDevice(100)
-	p := start(t, testConfig(t, d))
-	reply, got := probe(p)
-	broken := func() *openText { return &openText{reply: reply, compute: p.compute, span: noop.Span{}} } // without a stream
-	a := &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{1 << 40: broken(), 1<<40 + 2: broken()}}
-	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }))
-	p.system.Root.Send(pid, &msg.OpenText{Seq: 1<<40 + 1, Reply: reply, Compute: p.compute})
-	p.system.Root.Send(pid, &msg.Tokens{Tokens: []msg.Token{
-		{Seq: 1 << 40, ID: 300}, {Seq: 1<<40 + 1, ID: 300}, {Seq: 1<<40 + 2, ID: 300},
-	}})
-	ended := map[msg.SeqID]api.Finish{}
-	for range 3 {
-		m := receive[*msg.Text](t, got)
-		ended[m.Seq] = m.Finish
-	}
-	require.Equal(t, map[msg.SeqID]api.Finish{1 << 40: api.FinishError, 1<<40 + 1: api.FinishNone, 1<<40 + 2: api.FinishError}, ended)
-	p.system.Root.Send(pid, &msg.Tokens{Tokens: []msg.Token{{Seq: 1<<40 + 1, ID: 301, Index: 1, Finish: api.FinishLength}}})
-	require.Equal(t, api.FinishLength, receive[*msg.Text](t, got).Finish, "the sequence that was whole goes on after the restart")
-	requireServes(t, p, d)
-}
-
-func TestADetokenizerTakesTheTokenThatIsNextAndTellsOfAGap(t *testing.T) {
-	p := start(t, testConfig(t, newTestDevice(100)))
-	reply, got := probe(p)
-	a := &detokActor{p: p, tok: p.cfg.Tokenizer, open: map[msg.SeqID]*openText{}}
-	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }))
-	p.system.Root.Send(pid, &msg.OpenText{Seq: 1, Reply: reply, Compute: p.compute, History: []int32{300, 301}})
-	p.system.Root.Send(pid, &msg.Tokens{Tokens: []msg.Token{
-		{Seq: 1, ID: 304, Index: 4}, {Seq: 1, ID: 302, Index: 2}, {Seq: 1, ID: 302, Index: 2}, {Seq: 1, ID: 303, Index: 3, Finish: api.FinishLength},
-	}})
-	require.Equal(t, &msg.Text{Seq: 1, Token: 304, Index: 4, Gap: true}, receive[*msg.Text](t, got))
-	for _, id := range []int32{302, 303} {
-		m := receive[*msg.Text](t, got)
-		require.Equal(t, id, m.Token)
-		require.NotEmpty(t, m.Text)
-	}
-	require.Empty(t, got)
 }
 
 func TestARequestActorThatPanicsTellsItsClientAndFreesItsSequences(t *testing.T) {

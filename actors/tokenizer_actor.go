@@ -1,21 +1,77 @@
 package actors
 
 import (
+	"cmp"
+	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 	"github.com/millrace/millrace/tracing"
 )
 
+// tokenizePool is the tokenizers of this process.
+type tokenizePool struct {
+	cfg   tokenizeConfig
+	pids  []*actor.PID
+	names []string
+	turn  atomic.Uint64
+	load  atomic.Int64 // prompts in hand
+}
+
+// tokenizeConfig is what tokenizers need.
+type tokenizeConfig struct {
+	Actors    int // 0: 2
+	Spawn     func(name string, a actor.Actor) (*actor.PID, error)
+	Tokenizer *tokenizer.Tokenizer
+	Text      string         // digest of Tokenizer, see api.Pin
+	Longest   func() int     // context of the model, in tokens; 0: it is not known
+	Stage     *metrics.Stage // of tokenizing
+	Tracer    trace.Tracer
+}
+
+// newTokenizePool spawns the tokenizers.
+func newTokenizePool(cfg tokenizeConfig) (*tokenizePool, error) {
+	p := &tokenizePool{cfg: cfg}
+	for i := range cmp.Or(cfg.Actors, 2) {
+		pid, err := cfg.Spawn(fmt.Sprint("tokenize-", i), &tokenizerActor{&p.cfg, &p.load})
+		if err != nil {
+			return nil, err
+		}
+		p.pids, p.names = append(p.pids, pid), append(p.names, pid.Id)
+	}
+	return p, nil
+}
+
+// Next returns the tokenizer of the next prompt, which counts from here on.
+func (p *tokenizePool) Next() *actor.PID {
+	p.Enqueued()
+	return p.pids[p.turn.Add(1)%uint64(len(p.pids))]
+}
+
+// Enqueued counts a prompt that is on its way to a tokenizer.
+func (p *tokenizePool) Enqueued() {
+	p.load.Add(1)
+	p.cfg.Stage.Enqueued()
+}
+
+// Names are the names of the actors.
+func (p *tokenizePool) Names() []string { return p.names }
+
+// Load is the number of prompts in hand.
+func (p *tokenizePool) Load() int { return int(p.load.Load()) }
+
 // tokenizerActor turns prompts into ids. Each message stands for itself.
 type tokenizerActor struct {
-	p   *Pipeline
-	tok *tokenizer.Tokenizer
+	*tokenizeConfig
+	load *atomic.Int64 // of the pool
 }
 
 func (a *tokenizerActor) Receive(ctx actor.Context) {
@@ -25,28 +81,28 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *msg.Tokenize:
 		defer a.answerPanic(ctx, m.Reply)
-		span := tracing.Stage(a.p.tracer, m.Trace, spanTokenize)
+		span := tracing.Stage(a.Tracer, m.Trace, spanTokenize)
 		defer span.End()
-		ids, err := encode(a.tok, m.Input, a.p.longest())
+		ids, err := encode(a.Tokenizer, m.Input, a.Longest())
 		span.SetAttributes(semconv.GenAIUsageInputTokens(len(ids)))
 		tracing.Fail(span, "invalid_request", err)
-		to, answer = m.Reply, &msg.Tokenized{Tokens: ids, Text: a.p.cfg.Text, Err: err}
+		to, answer = m.Reply, &msg.Tokenized{Tokens: ids, Text: a.Text, Err: err}
 	case *msg.Detokenize:
 		defer a.answerPanic(ctx, m.Reply)
-		text, err := decode(a.tok, m.Tokens)
+		text, err := decode(a.Tokenizer, m.Tokens)
 		to, answer = m.Reply, &msg.Detokenized{Text: text, Err: err}
 	default:
 		return
 	}
-	a.p.stages.tokenize.Served(time.Since(start))
-	a.p.tokenizing.Add(-1)
+	a.Stage.Served(time.Since(start))
+	a.load.Add(-1)
 	ctx.Send(to, answer)
 }
 
 func (a *tokenizerActor) answerPanic(ctx actor.Context, reply *actor.PID) {
 	if v := recover(); v != nil {
-		a.p.tokenizing.Add(-1)
-		ctx.Send(reply, &msg.Tokenized{Err: internalError("tokenize", v)})
+		a.load.Add(-1)
+		ctx.Send(reply, &msg.Tokenized{Err: api.StageFailed("tokenize", v)})
 		panic(v)
 	}
 }
@@ -90,29 +146,12 @@ func decode(tok *tokenizer.Tokenizer, tokens []int32) (string, error) {
 	return text, nil
 }
 
-// promptOf is what is to be tokenized of a request without token ids.
-func promptOf(r *api.Request) *api.TokenizeRequest {
-	return &api.TokenizeRequest{
-		Model: r.Model, Prompt: r.Prompt, AddSpecialTokens: true, Messages: r.Messages, Tools: r.Tools,
-		TemplateArgs: r.TemplateArgs, ContinueFinal: r.ContinueFinal, NoGenerationPrompt: r.NoGenerationPrompt,
-		Clock: r.Arrival,
-	}
-}
-
-// checkVocab refuses tokens that the model does not have.
-func checkVocab(r *api.Request, prompt []int32, vocab int) error {
-	for _, list := range []struct {
-		param string
-		ids   []int32
-	}{{"prompt", prompt}, {"stop_token_ids", r.StopTokens}} {
-		for i, id := range list.ids {
-			if id < 0 || int(id) >= vocab {
-				return api.Invalid(list.param, "%s: token %d is %d, the model has 0..%d", list.param, i, id, vocab-1)
-			}
-		}
-	}
-	if err := r.Sampling.ValidateVocab(vocab); err != nil {
-		return api.Invalid("logit_bias", "%v", err)
+// fits refuses a text that surely has more tokens than a model's context, 0: unknown. It costs
+// nothing, where to tokenize a megabyte takes seconds and hundreds of megabytes.
+func fits(tok *tokenizer.Tokenizer, param, text string, longest int) error {
+	if least := tok.LeastTokens(text); longest > 0 && least > longest {
+		return api.TooLong(param, "the %s has %d bytes, which are %d tokens at least, expected at most %d tokens (context of the model)",
+			param, len(text), least, longest)
 	}
 	return nil
 }

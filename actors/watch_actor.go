@@ -131,7 +131,7 @@ func (p *Pipeline) sweepOrphans(now time.Time) {
 			p.system.Root.Send(p.compute, &msg.Cancel{Seq: seq})
 		}
 	}
-	for _, pid := range p.detokenizers {
-		p.system.Root.Send(pid, &sweep{now: now, alive: p.registry.Alive})
+	if p.detokenizers != nil {
+		p.detokenizers.Sweep(p.system.Root, now, p.registry.Alive)
 	}
 }

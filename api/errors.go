@@ -34,3 +34,20 @@ func (e *Error) Error() string { return e.Message }
 func Invalid(param, format string, args ...any) *Error {
 	return &Error{Code: CodeInvalid, Param: param, Message: fmt.Sprintf(format, args...)}
 }
+
+// TooLong is an Invalid error about text that exceeds the model's context.
+func TooLong(param, format string, args ...any) *Error {
+	e := Invalid(param, format, args...)
+	e.Reason = "context_length_exceeded"
+	return e
+}
+
+// Unavailable is the error of a server that cannot serve a request now, because of err.
+func Unavailable(err error) *Error {
+	return &Error{Code: CodeUnavailable, RetryAfter: 5 * time.Second, Message: err.Error()}
+}
+
+// StageFailed is the error of a request during which a stage of the pipeline panicked with v.
+func StageFailed(stage string, v any) *Error {
+	return &Error{Code: CodeInternal, Message: fmt.Sprintf("the %s stage failed: %v", stage, v)}
+}
