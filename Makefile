@@ -138,6 +138,11 @@ chaos: libs ## Run the fault suite: kills, cut networks, mixed pools, updates un
 chaos-quick: libs ## Run the part of the fault suite that CI runs: one kill of each role, and a mixed pool; every stream compared
 	go test -tags chaos -count 1 -timeout 10m ./e2e/chaos
 
+.PHONY: baseline
+baseline: build | $(TOOLS) ## Compare with the records of an earlier program: answers, interfaces, flags, lists of tests (testdata/baseline)
+	@scripts/build/kernels.sh test
+	go run ./e2e/baseline $(ARGS)
+
 .PHONY: attack
 attack: libs ## Attack a server from outside: every attack must be refused or bounded, about five minutes (ARGS="--only tenants")
 	go run ./e2e/attack $(ARGS)

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+)
+
+// help is the commands of the program and their flags, with types and defaults, as --help prints them. The prose of
+// flags may change.
+func help(ctx context.Context, s *subject) (facts, error) {
+	f := facts{}
+	return f, f.command(ctx, s.program, nil)
+}
+
+// command adds a command and those below it.
+func (f facts) command(ctx context.Context, program string, path []string) error {
+	text, err := exec.CommandContext(ctx, program, append(path, "--help")...).Output()
+	if err != nil {
+		return fmt.Errorf("millrace %s --help: %w", strings.Join(path, " "), err)
+	}
+	name := strings.Join(append([]string{"millrace"}, path...), " ")
+	f[name] = "command"
+	var below []string
+	section := ""
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\n")
+		switch flag := flagLine.FindStringSubmatch(line); {
+		case line != "" && line[0] != ' ':
+			section = line
+		case strings.HasSuffix(section, "ommands:") && line != "":
+			below = append(below, strings.Fields(line)[0])
+		case flag != nil && section != "Global Flags:":
+			f[name+" --"+flag[2]] = strings.TrimSpace(flag[1] + " " + flag[3] + " " + defaultOf.FindString(line))
+		}
+	}
+	for _, sub := range below {
+		if sub == "completion" || sub == "help" { // Cobra's own
+			continue
+		}
+		if err := f.command(ctx, program, append(path[:len(path):len(path)], sub)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var (
+	// flagLine is the form in which pflag prints a flag: "  -s, --name type   what it does".
+	flagLine = regexp.MustCompile(`^\s{2,}(-\w,)?\s*--([\w-]+)(?: (\S+))?\s{2,}`)
+	// defaultOf is what pflag adds where a default is not the zero value.
+	defaultOf = regexp.MustCompile(`\(default \S+\)$`)
+)
