@@ -249,7 +249,7 @@ func (p *Pipeline) spawn() (err error) {
 // join makes this process one of its cluster, and starts what looks after it.
 func (p *Pipeline) join() (err error) {
 	if conn := p.cfg.Cluster.Conn; conn != nil {
-		if p.bridge, err = bridge.New(p.system, conn, p.arrived, p.cluster, p.log); err != nil {
+		if p.bridge, err = bridge.New(p.system, msg.Codec{}, conn, p.arrived, p.cluster, p.log); err != nil {
 			return err
 		}
 	}

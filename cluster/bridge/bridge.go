@@ -1,9 +1,10 @@
-// Package bridge carries messages between the actors of two processes over NATS. An
-// actor does not notice: a PID with another node's address leads here.
+// Package bridge carries messages between the actors of two processes over NATS. Actors
+// do not notice: a PID with the address of another node leads here. The bridge knows no
+// message: a [Codec] encodes and decodes them.
 //
-// Messages to one node leave in the order in which they were sent, and what has
-// gathered while one NATS message was written goes into the next one together. None
-// of them is acknowledged: what gets lost is noticed by whoever waits for it.
+// Messages to one node leave in the order in which they were sent. Those that arrive
+// while a NATS message is written share the next one. No message is acknowledged: the
+// actor that waits for a lost one notices.
 package bridge
 
 import (
@@ -15,10 +16,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/millrace/millrace/actors/msg"
-	"github.com/millrace/millrace/actors/msg/msgpb"
 	"github.com/millrace/millrace/metrics"
 )
 
@@ -31,12 +29,27 @@ const (
 	idle          = 10 * time.Second // after which a link to a node ends
 )
 
-// Subject is where a node gets messages of a kind (msg.Kind; "*" for any).
+// Codec is the wire form of the messages that travel between processes.
+type Codec interface {
+	// Kind returns the last part of the subject that a message travels on, and "" for a
+	// message that does not leave its process.
+	Kind(m any) string
+	// Encode returns the wire form of a message to the named actor. now is the sender's time.
+	Encode(to string, m any, now time.Time) ([]byte, error)
+	// Decode returns the message of a wire form and the name of its actor. now is the
+	// receiver's time. The message shares no memory with data.
+	Decode(data []byte, now time.Time) (to string, m any, err error)
+	// Recycle takes back a message after Encode.
+	Recycle(m any)
+}
+
+// Subject is where a node gets messages of a kind (see [Codec]; "*" for any).
 func Subject(node, kind string) string { return subjectPrefix + node + "." + kind }
 
 // Bridge joins one actor system to the others.
 type Bridge struct {
 	system  *actor.ActorSystem
+	codec   Codec
 	conn    *nats.Conn
 	node    string
 	metrics *metrics.Cluster
@@ -53,9 +66,9 @@ type Bridge struct {
 }
 
 // New joins system, whose address must be the node's name. arrived is called with
-// every message that comes, before its actor gets it.
-func New(system *actor.ActorSystem, conn *nats.Conn, arrived func(any), m *metrics.Cluster, log zerolog.Logger) (*Bridge, error) {
-	b := &Bridge{system: system, conn: conn, node: system.Address(), metrics: m, arrived: arrived, links: make(map[string]*link),
+// every incoming message, before its actor gets it.
+func New(system *actor.ActorSystem, codec Codec, conn *nats.Conn, arrived func(any), m *metrics.Cluster, log zerolog.Logger) (*Bridge, error) {
+	b := &Bridge{system: system, codec: codec, conn: conn, node: system.Address(), metrics: m, arrived: arrived, links: make(map[string]*link),
 		log: log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})}
 	var err error
 	if b.sub, err = conn.Subscribe(Subject(b.node, "*"), b.receive); err != nil {
@@ -95,8 +108,8 @@ func (r *remote) SendSystemMessage(*actor.PID, any) {}
 func (r *remote) Stop(*actor.PID)                   {}
 
 func (b *Bridge) send(pid *actor.PID, m any) {
-	if msg.Kind(m) == "" {
-		b.drop("local", 1, fmt.Errorf("%w: %T to %s at %s", msg.ErrLocal, m, pid.Id, pid.Address))
+	if b.codec.Kind(m) == "" {
+		b.drop("local", 1, fmt.Errorf("bridge: a %T to %s at %s: expected a message that travels", m, pid.Id, pid.Address))
 		return
 	}
 	b.mu.Lock()
@@ -136,39 +149,44 @@ func (b *Bridge) receive(m *nats.Msg) {
 }
 
 func (b *Bridge) frame(data []byte, kind string, whole bool) error {
-	f := new(msgpb.Frame)
-	if err := proto.Unmarshal(data, f); err != nil {
-		return fmt.Errorf("bridge: %d bytes: %w", len(data), err)
+	f, err := decodeFrame(data)
+	if err != nil {
+		return fmt.Errorf("%d bytes: %w", len(data), err)
 	}
 	now := time.Now()
-	if p := f.GetPart(); p != nil {
+	if f.part != nil {
 		if whole {
 			return fmt.Errorf("%w: one inside another", errParts)
 		}
-		all, err := b.parts.add(now, f.GetFrom(), p)
+		all, err := b.parts.add(now, f.from, f.part)
 		if err != nil || all == nil {
 			return err
 		}
 		return b.frame(all, kind, true)
 	}
-	for _, e := range f.GetMessages() {
+	for _, data := range f.messages {
 		b.metrics.MessagesIn.Inc()
-		v, err := msg.Unmarshal(e, now)
-		if err == nil && msg.Kind(v) != kind {
-			err = fmt.Errorf("%w: a %T as %q", msg.ErrWire, v, kind)
-		}
-		if err != nil {
-			b.drop("undecodable", 1, fmt.Errorf("from %s to %s: %w", f.GetFrom(), e.GetTo(), err))
-			continue
-		}
-		process, ok := b.system.ProcessRegistry.GetLocal(e.GetTo())
-		if !ok { // an actor that has ended: late text, mostly
-			b.metrics.Dropped("unknown_actor", 1)
-			b.log.Debug().Str("from", f.GetFrom()).Str("to", e.GetTo()).Type("message", v).Msg("a message to an actor that is not here")
-			continue
-		}
-		b.arrived(v)
-		process.SendUserMessage(actor.NewPID(b.node, e.GetTo()), v)
+		b.deliver(f.from, kind, data, now)
 	}
 	return nil
+}
+
+// deliver hands a message to its actor.
+func (b *Bridge) deliver(from, kind string, data []byte, now time.Time) {
+	to, m, err := b.codec.Decode(data, now)
+	if err == nil && b.codec.Kind(m) != kind {
+		err = fmt.Errorf("%w: a %T as %q", errFrame, m, kind)
+	}
+	if err != nil {
+		b.drop("undecodable", 1, fmt.Errorf("from %s to %s: %w", from, to, err))
+		return
+	}
+	process, ok := b.system.ProcessRegistry.GetLocal(to)
+	if !ok { // an actor that has ended: late text, mostly
+		b.metrics.Dropped("unknown_actor", 1)
+		b.log.Debug().Str("from", from).Str("to", to).Type("message", m).Msg("a message to an actor that is not here")
+		return
+	}
+	b.arrived(m)
+	process.SendUserMessage(actor.NewPID(b.node, to), m)
 }

@@ -3,11 +3,6 @@ package bridge
 import (
 	"fmt"
 	"time"
-
-	"google.golang.org/protobuf/proto"
-
-	"github.com/millrace/millrace/actors/msg"
-	"github.com/millrace/millrace/actors/msg/msgpb"
 )
 
 // link is what waits for one node. Its goroutine encodes and publishes.
@@ -66,41 +61,38 @@ func (l *link) flush() {
 	l.spare = list
 }
 
-// publish sends messages in their order: those of a kind that follow each other go
-// together, as far as one NATS message holds them.
+// publish sends messages in their order. Consecutive messages of one kind share a NATS
+// message, up to its largest size.
 func (l *link) publish(list []outgoing) {
 	largest := max(int(l.b.conn.MaxPayload())-overhead, overhead)
-	frame, size, kind := &msgpb.Frame{From: l.b.node}, 0, ""
+	f, size, kind := &frame{from: l.b.node}, 0, ""
 	now := time.Now()
 	for _, o := range list {
-		e, err := msg.Marshal(o.to, o.m, now)
+		data, err := l.b.codec.Encode(o.to, o.m, now)
 		if err != nil {
 			l.b.drop("undecodable", 1, fmt.Errorf("to %s at %s: %w", o.to, l.node, err))
 			continue
 		}
-		n := proto.Size(e) + 8 // its tag and length
-		if k := msg.Kind(o.m); k != kind || size+n > largest {
-			l.send(frame, kind, largest)
-			frame, size, kind = &msgpb.Frame{From: l.b.node}, 0, k
+		n := len(data) + fieldOverhead
+		if k := l.b.codec.Kind(o.m); k != kind || size+n > largest {
+			l.send(f, kind, largest)
+			f, size, kind = &frame{from: l.b.node}, 0, k
 		}
-		frame.Messages = append(frame.Messages, e)
-		msg.Recycle(o.m)
+		f.messages = append(f.messages, data)
+		l.b.codec.Recycle(o.m)
 		size += n
 	}
-	l.send(frame, kind, largest)
+	l.send(f, kind, largest)
 }
 
 // send publishes a frame, in parts if it is too large.
-func (l *link) send(f *msgpb.Frame, kind string, largest int) {
-	n := len(f.GetMessages())
+func (l *link) send(f *frame, kind string, largest int) {
+	n := len(f.messages)
 	if n == 0 {
 		return
 	}
-	data, err := proto.Marshal(f)
-	if err != nil {
-		l.b.drop("undecodable", n, fmt.Errorf("to %s: %w", l.node, err))
-		return
-	}
+	data := f.encode()
+	var err error
 	if len(data) <= largest {
 		err = l.write(data, kind)
 	} else {
@@ -119,11 +111,7 @@ func (l *link) parts(data []byte, kind string, largest int) error {
 	id := l.b.frames
 	l.b.mu.Unlock()
 	for _, p := range split(id, data, largest) {
-		part, err := proto.Marshal(&msgpb.Frame{From: l.b.node, Part: p})
-		if err != nil {
-			return err
-		}
-		if err := l.write(part, kind); err != nil {
+		if err := l.write((&frame{from: l.b.node, part: p}).encode(), kind); err != nil {
 			return err
 		}
 	}

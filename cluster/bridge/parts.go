@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/millrace/millrace/actors/msg/msgpb"
 )
 
 // Bounds of what is being put together. A prompt of a million tokens takes some
@@ -39,33 +37,33 @@ type partial struct {
 
 // add takes a part. With the last one it returns the frame, else nil. An error
 // gives up its frame.
-func (a *assembly) add(now time.Time, from string, p *msgpb.Part) ([]byte, error) {
+func (a *assembly) add(now time.Time, from string, p *part) ([]byte, error) {
 	a.expire(now)
-	id := frameID{from, p.GetId()}
+	id := frameID{from, p.id}
 	f := a.frames[id]
 	switch {
-	case p.GetCount() == 0 || p.GetCount() > mostParts:
-		return nil, fmt.Errorf("%w: one of %d, expected 1 to %d", errParts, p.GetCount(), mostParts)
-	case f == nil && p.GetIndex() != 0:
-		return nil, fmt.Errorf("%w: part %d of %d without those before it", errParts, p.GetIndex(), p.GetCount())
+	case p.count == 0 || p.count > mostParts:
+		return nil, fmt.Errorf("%w: one of %d, expected 1 to %d", errParts, p.count, mostParts)
+	case f == nil && p.index != 0:
+		return nil, fmt.Errorf("%w: part %d of %d without those before it", errParts, p.index, p.count)
 	case f == nil:
-		f = &partial{count: p.GetCount()}
+		f = &partial{count: p.count}
 		if a.frames == nil {
 			a.frames = make(map[frameID]*partial)
 		}
 		a.frames[id] = f
-	case p.GetIndex() != f.next || p.GetCount() != f.count:
+	case p.index != f.next || p.count != f.count:
 		a.forget(id)
-		return nil, fmt.Errorf("%w: part %d of %d, expected %d of %d", errParts, p.GetIndex(), p.GetCount(), f.next, f.count)
+		return nil, fmt.Errorf("%w: part %d of %d, expected %d of %d", errParts, p.index, p.count, f.next, f.count)
 	}
-	if a.bytes+len(p.GetData()) > mostBytes {
+	if a.bytes+len(p.data) > mostBytes {
 		a.forget(id)
 		return nil, fmt.Errorf("%w: %d bytes are waiting for their rest, no more fit", errParts, a.bytes)
 	}
-	f.data = append(f.data, p.GetData()...)
+	f.data = append(f.data, p.data...)
 	f.next++
 	f.last = now
-	a.bytes += len(p.GetData())
+	a.bytes += len(p.data)
 	if f.next < f.count {
 		return nil, nil
 	}
@@ -87,12 +85,12 @@ func (a *assembly) expire(now time.Time) {
 }
 
 // split cuts an encoded frame into parts of at most size bytes.
-func split(id uint64, data []byte, size int) []*msgpb.Part {
+func split(id uint64, data []byte, size int) []*part {
 	count := (len(data) + size - 1) / size
-	list := make([]*msgpb.Part, count)
+	list := make([]*part, count)
 	for i := range list {
 		end := min((i+1)*size, len(data))
-		list[i] = &msgpb.Part{Id: id, Index: uint32(i), Count: uint32(count), Data: data[i*size : end]}
+		list[i] = &part{id: id, index: uint32(i), count: uint32(count), data: data[i*size : end]}
 	}
 	return list
 }

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/millrace/millrace/actors/msg/msgpb"
 )
 
 func TestPartsMakeTheFrameAgain(t *testing.T) {
@@ -39,22 +37,22 @@ func TestPartsMakeTheFrameAgain(t *testing.T) {
 func TestBadPartsAreErrorsAndHoldNothing(t *testing.T) {
 	at := time.Unix(1000, 0)
 	var a assembly
-	part := func(index, count uint32) error {
-		_, err := a.add(at, "a", &msgpb.Part{Id: 1, Index: index, Count: count, Data: make([]byte, 10)})
+	add := func(index, count uint32) error {
+		_, err := a.add(at, "a", &part{id: 1, index: index, count: count, data: make([]byte, 10)})
 		return err
 	}
-	require.ErrorIs(t, part(0, 0), errParts)
-	require.ErrorIs(t, part(0, mostParts+1), errParts)
-	require.ErrorContains(t, part(1, 3), "without those before it")
-	require.NoError(t, part(0, 3))
-	require.ErrorContains(t, part(2, 3), "part 2 of 3, expected 1 of 3")
+	require.ErrorIs(t, add(0, 0), errParts)
+	require.ErrorIs(t, add(0, mostParts+1), errParts)
+	require.ErrorContains(t, add(1, 3), "without those before it")
+	require.NoError(t, add(0, 3))
+	require.ErrorContains(t, add(2, 3), "part 2 of 3, expected 1 of 3")
 	require.Zero(t, a.bytes)
-	require.NoError(t, part(0, 3))
-	require.ErrorContains(t, part(1, 4), "expected 1 of 3")
-	require.NoError(t, part(0, 3))
+	require.NoError(t, add(0, 3))
+	require.ErrorContains(t, add(1, 4), "expected 1 of 3")
+	require.NoError(t, add(0, 3))
 	at = at.Add(partsLive + time.Second)
-	require.ErrorContains(t, part(1, 3), "without those before it", "too late")
+	require.ErrorContains(t, add(1, 3), "without those before it", "too late")
 	require.Zero(t, a.bytes)
 	a.bytes = mostBytes
-	require.ErrorContains(t, part(0, 3), "no more fit")
+	require.ErrorContains(t, add(0, 3), "no more fit")
 }

@@ -27,138 +27,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Frame is what one NATS message holds: messages for one node in the order in which
-// they were sent, or a part of a frame that was too large.
-type Frame struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	From          string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"` // node
-	Messages      []*Envelope            `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
-	Part          *Part                  `protobuf:"bytes,3,opt,name=part,proto3" json:"part,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Frame) Reset() {
-	*x = Frame{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[0]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Frame) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Frame) ProtoMessage() {}
-
-func (x *Frame) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[0]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Frame.ProtoReflect.Descriptor instead.
-func (*Frame) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{0}
-}
-
-func (x *Frame) GetFrom() string {
-	if x != nil {
-		return x.From
-	}
-	return ""
-}
-
-func (x *Frame) GetMessages() []*Envelope {
-	if x != nil {
-		return x.Messages
-	}
-	return nil
-}
-
-func (x *Frame) GetPart() *Part {
-	if x != nil {
-		return x.Part
-	}
-	return nil
-}
-
-// Part is a piece of an encoded Frame. The parts of a frame come in order.
-type Part struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // of the frame, unique for its sender
-	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Count         uint32                 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
-	Data          []byte                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Part) Reset() {
-	*x = Part{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[1]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Part) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Part) ProtoMessage() {}
-
-func (x *Part) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[1]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Part.ProtoReflect.Descriptor instead.
-func (*Part) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{1}
-}
-
-func (x *Part) GetId() uint64 {
-	if x != nil {
-		return x.Id
-	}
-	return 0
-}
-
-func (x *Part) GetIndex() uint32 {
-	if x != nil {
-		return x.Index
-	}
-	return 0
-}
-
-func (x *Part) GetCount() uint32 {
-	if x != nil {
-		return x.Count
-	}
-	return 0
-}
-
-func (x *Part) GetData() []byte {
-	if x != nil {
-		return x.Data
-	}
-	return nil
-}
-
-// Envelope is a message and the name of its actor.
+// Envelope is a message and the name of its actor. Package cluster/bridge puts envelopes into
+// the frames that travel.
 type Envelope struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	To    string                 `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
@@ -187,7 +57,7 @@ type Envelope struct {
 
 func (x *Envelope) Reset() {
 	*x = Envelope{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[2]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -199,7 +69,7 @@ func (x *Envelope) String() string {
 func (*Envelope) ProtoMessage() {}
 
 func (x *Envelope) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[2]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -212,7 +82,7 @@ func (x *Envelope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Envelope.ProtoReflect.Descriptor instead.
 func (*Envelope) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{2}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *Envelope) GetTo() string {
@@ -483,7 +353,7 @@ type PID struct {
 
 func (x *PID) Reset() {
 	*x = PID{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[3]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -495,7 +365,7 @@ func (x *PID) String() string {
 func (*PID) ProtoMessage() {}
 
 func (x *PID) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[3]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -508,7 +378,7 @@ func (x *PID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PID.ProtoReflect.Descriptor instead.
 func (*PID) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{3}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *PID) GetAddress() string {
@@ -539,7 +409,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[4]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +421,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[4]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +434,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{4}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Error) GetCode() int32 {
@@ -613,7 +483,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[5]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +495,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[5]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +508,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{5}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Trace) GetTraceparent() string {
@@ -674,7 +544,7 @@ type Tokenize struct {
 
 func (x *Tokenize) Reset() {
 	*x = Tokenize{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[6]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +556,7 @@ func (x *Tokenize) String() string {
 func (*Tokenize) ProtoMessage() {}
 
 func (x *Tokenize) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[6]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +569,7 @@ func (x *Tokenize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokenize.ProtoReflect.Descriptor instead.
 func (*Tokenize) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{6}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Tokenize) GetReply() *PID {
@@ -790,7 +660,7 @@ type Tokenized struct {
 
 func (x *Tokenized) Reset() {
 	*x = Tokenized{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[7]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +672,7 @@ func (x *Tokenized) String() string {
 func (*Tokenized) ProtoMessage() {}
 
 func (x *Tokenized) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[7]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +685,7 @@ func (x *Tokenized) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokenized.ProtoReflect.Descriptor instead.
 func (*Tokenized) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{7}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Tokenized) GetTokens() []int32 {
@@ -849,7 +719,7 @@ type Detokenize struct {
 
 func (x *Detokenize) Reset() {
 	*x = Detokenize{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[8]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +731,7 @@ func (x *Detokenize) String() string {
 func (*Detokenize) ProtoMessage() {}
 
 func (x *Detokenize) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[8]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +744,7 @@ func (x *Detokenize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Detokenize.ProtoReflect.Descriptor instead.
 func (*Detokenize) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{8}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Detokenize) GetReply() *PID {
@@ -901,7 +771,7 @@ type Detokenized struct {
 
 func (x *Detokenized) Reset() {
 	*x = Detokenized{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[9]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +783,7 @@ func (x *Detokenized) String() string {
 func (*Detokenized) ProtoMessage() {}
 
 func (x *Detokenized) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[9]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +796,7 @@ func (x *Detokenized) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Detokenized.ProtoReflect.Descriptor instead.
 func (*Detokenized) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{9}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Detokenized) GetText() string {
@@ -959,7 +829,7 @@ type OpenText struct {
 
 func (x *OpenText) Reset() {
 	*x = OpenText{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[10]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +841,7 @@ func (x *OpenText) String() string {
 func (*OpenText) ProtoMessage() {}
 
 func (x *OpenText) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[10]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +854,7 @@ func (x *OpenText) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenText.ProtoReflect.Descriptor instead.
 func (*OpenText) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{10}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *OpenText) GetSeq() uint64 {
@@ -1052,7 +922,7 @@ type CloseText struct {
 
 func (x *CloseText) Reset() {
 	*x = CloseText{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[11]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1064,7 +934,7 @@ func (x *CloseText) String() string {
 func (*CloseText) ProtoMessage() {}
 
 func (x *CloseText) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[11]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1077,7 +947,7 @@ func (x *CloseText) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseText.ProtoReflect.Descriptor instead.
 func (*CloseText) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{11}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CloseText) GetSeq() uint64 {
@@ -1117,7 +987,7 @@ type Generate struct {
 
 func (x *Generate) Reset() {
 	*x = Generate{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[12]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +999,7 @@ func (x *Generate) String() string {
 func (*Generate) ProtoMessage() {}
 
 func (x *Generate) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[12]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1012,7 @@ func (x *Generate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Generate.ProtoReflect.Descriptor instead.
 func (*Generate) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{12}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Generate) GetSeq() uint64 {
@@ -1312,7 +1182,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[13]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1194,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[13]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1207,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{13}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -1435,7 +1305,7 @@ type Beams struct {
 
 func (x *Beams) Reset() {
 	*x = Beams{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[14]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1447,7 +1317,7 @@ func (x *Beams) String() string {
 func (*Beams) ProtoMessage() {}
 
 func (x *Beams) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[14]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1460,7 +1330,7 @@ func (x *Beams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beams.ProtoReflect.Descriptor instead.
 func (*Beams) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{14}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Beams) GetWidth() int64 {
@@ -1497,7 +1367,7 @@ type Redirect struct {
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +1379,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1522,7 +1392,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{15}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Redirect) GetSeq() uint64 {
@@ -1570,7 +1440,7 @@ type Find struct {
 
 func (x *Find) Reset() {
 	*x = Find{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1582,7 +1452,7 @@ func (x *Find) String() string {
 func (*Find) ProtoMessage() {}
 
 func (x *Find) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1595,7 +1465,7 @@ func (x *Find) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Find.ProtoReflect.Descriptor instead.
 func (*Find) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{16}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Find) GetRequestId() string {
@@ -1627,7 +1497,7 @@ type Found struct {
 
 func (x *Found) Reset() {
 	*x = Found{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1639,7 +1509,7 @@ func (x *Found) String() string {
 func (*Found) ProtoMessage() {}
 
 func (x *Found) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1652,7 +1522,7 @@ func (x *Found) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Found.ProtoReflect.Descriptor instead.
 func (*Found) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{17}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Found) GetSeqs() []uint64 {
@@ -1707,7 +1577,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +1589,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +1602,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{18}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Cancel) GetSeq() uint64 {
@@ -1758,7 +1628,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1770,7 +1640,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1783,7 +1653,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{19}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Tokens) GetTokens() []*Token {
@@ -1811,7 +1681,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +1693,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +1706,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{20}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Token) GetSeq() uint64 {
@@ -1919,7 +1789,7 @@ type Alternative struct {
 
 func (x *Alternative) Reset() {
 	*x = Alternative{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1931,7 +1801,7 @@ func (x *Alternative) String() string {
 func (*Alternative) ProtoMessage() {}
 
 func (x *Alternative) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1944,7 +1814,7 @@ func (x *Alternative) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alternative.ProtoReflect.Descriptor instead.
 func (*Alternative) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{21}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Alternative) GetToken() int32 {
@@ -1978,7 +1848,7 @@ type Text struct {
 
 func (x *Text) Reset() {
 	*x = Text{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +1860,7 @@ func (x *Text) String() string {
 func (*Text) ProtoMessage() {}
 
 func (x *Text) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +1873,7 @@ func (x *Text) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Text.ProtoReflect.Descriptor instead.
 func (*Text) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{22}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Text) GetSeq() uint64 {
@@ -2082,7 +1952,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[23]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +1964,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[23]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +1977,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{23}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Logprob) GetToken() int32 {
@@ -2154,7 +2024,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[24]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +2036,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[24]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +2049,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{24}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Started) GetAgeNs() int64 {
@@ -2201,7 +2071,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[25]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2083,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[25]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2096,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{25}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Progress) GetNode() string {
@@ -2267,7 +2137,7 @@ type Lost struct {
 
 func (x *Lost) Reset() {
 	*x = Lost{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[26]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2279,7 +2149,7 @@ func (x *Lost) String() string {
 func (*Lost) ProtoMessage() {}
 
 func (x *Lost) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[26]
+	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2292,7 +2162,7 @@ func (x *Lost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lost.ProtoReflect.Descriptor instead.
 func (*Lost) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{26}
+	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Lost) GetSeq() uint64 {
@@ -2313,16 +2183,7 @@ var File_actors_msg_msgpb_messages_proto protoreflect.FileDescriptor
 
 const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\n" +
-	"\x1factors/msg/msgpb/messages.proto\x12\fmillrace.msg\"w\n" +
-	"\x05Frame\x12\x12\n" +
-	"\x04from\x18\x01 \x01(\tR\x04from\x122\n" +
-	"\bmessages\x18\x02 \x03(\v2\x16.millrace.msg.EnvelopeR\bmessages\x12&\n" +
-	"\x04part\x18\x03 \x01(\v2\x12.millrace.msg.PartR\x04part\"V\n" +
-	"\x04Part\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\rR\x05index\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\rR\x05count\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data\"\xdd\x06\n" +
+	"\x1factors/msg/msgpb/messages.proto\x12\fmillrace.msg\"\xdd\x06\n" +
 	"\bEnvelope\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x124\n" +
 	"\btokenize\x18\x02 \x01(\v2\x16.millrace.msg.TokenizeH\x00R\btokenize\x127\n" +
@@ -2522,87 +2383,83 @@ func file_actors_msg_msgpb_messages_proto_rawDescGZIP() []byte {
 	return file_actors_msg_msgpb_messages_proto_rawDescData
 }
 
-var file_actors_msg_msgpb_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_actors_msg_msgpb_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_actors_msg_msgpb_messages_proto_goTypes = []any{
-	(*Frame)(nil),       // 0: millrace.msg.Frame
-	(*Part)(nil),        // 1: millrace.msg.Part
-	(*Envelope)(nil),    // 2: millrace.msg.Envelope
-	(*PID)(nil),         // 3: millrace.msg.PID
-	(*Error)(nil),       // 4: millrace.msg.Error
-	(*Trace)(nil),       // 5: millrace.msg.Trace
-	(*Tokenize)(nil),    // 6: millrace.msg.Tokenize
-	(*Tokenized)(nil),   // 7: millrace.msg.Tokenized
-	(*Detokenize)(nil),  // 8: millrace.msg.Detokenize
-	(*Detokenized)(nil), // 9: millrace.msg.Detokenized
-	(*OpenText)(nil),    // 10: millrace.msg.OpenText
-	(*CloseText)(nil),   // 11: millrace.msg.CloseText
-	(*Generate)(nil),    // 12: millrace.msg.Generate
-	(*Sampling)(nil),    // 13: millrace.msg.Sampling
-	(*Beams)(nil),       // 14: millrace.msg.Beams
-	(*Redirect)(nil),    // 15: millrace.msg.Redirect
-	(*Find)(nil),        // 16: millrace.msg.Find
-	(*Found)(nil),       // 17: millrace.msg.Found
-	(*Cancel)(nil),      // 18: millrace.msg.Cancel
-	(*Tokens)(nil),      // 19: millrace.msg.Tokens
-	(*Token)(nil),       // 20: millrace.msg.Token
-	(*Alternative)(nil), // 21: millrace.msg.Alternative
-	(*Text)(nil),        // 22: millrace.msg.Text
-	(*Logprob)(nil),     // 23: millrace.msg.Logprob
-	(*Started)(nil),     // 24: millrace.msg.Started
-	(*Progress)(nil),    // 25: millrace.msg.Progress
-	(*Lost)(nil),        // 26: millrace.msg.Lost
-	nil,                 // 27: millrace.msg.Sampling.LogitBiasEntry
+	(*Envelope)(nil),    // 0: millrace.msg.Envelope
+	(*PID)(nil),         // 1: millrace.msg.PID
+	(*Error)(nil),       // 2: millrace.msg.Error
+	(*Trace)(nil),       // 3: millrace.msg.Trace
+	(*Tokenize)(nil),    // 4: millrace.msg.Tokenize
+	(*Tokenized)(nil),   // 5: millrace.msg.Tokenized
+	(*Detokenize)(nil),  // 6: millrace.msg.Detokenize
+	(*Detokenized)(nil), // 7: millrace.msg.Detokenized
+	(*OpenText)(nil),    // 8: millrace.msg.OpenText
+	(*CloseText)(nil),   // 9: millrace.msg.CloseText
+	(*Generate)(nil),    // 10: millrace.msg.Generate
+	(*Sampling)(nil),    // 11: millrace.msg.Sampling
+	(*Beams)(nil),       // 12: millrace.msg.Beams
+	(*Redirect)(nil),    // 13: millrace.msg.Redirect
+	(*Find)(nil),        // 14: millrace.msg.Find
+	(*Found)(nil),       // 15: millrace.msg.Found
+	(*Cancel)(nil),      // 16: millrace.msg.Cancel
+	(*Tokens)(nil),      // 17: millrace.msg.Tokens
+	(*Token)(nil),       // 18: millrace.msg.Token
+	(*Alternative)(nil), // 19: millrace.msg.Alternative
+	(*Text)(nil),        // 20: millrace.msg.Text
+	(*Logprob)(nil),     // 21: millrace.msg.Logprob
+	(*Started)(nil),     // 22: millrace.msg.Started
+	(*Progress)(nil),    // 23: millrace.msg.Progress
+	(*Lost)(nil),        // 24: millrace.msg.Lost
+	nil,                 // 25: millrace.msg.Sampling.LogitBiasEntry
 }
 var file_actors_msg_msgpb_messages_proto_depIdxs = []int32{
-	2,  // 0: millrace.msg.Frame.messages:type_name -> millrace.msg.Envelope
-	1,  // 1: millrace.msg.Frame.part:type_name -> millrace.msg.Part
-	6,  // 2: millrace.msg.Envelope.tokenize:type_name -> millrace.msg.Tokenize
-	7,  // 3: millrace.msg.Envelope.tokenized:type_name -> millrace.msg.Tokenized
-	8,  // 4: millrace.msg.Envelope.detokenize:type_name -> millrace.msg.Detokenize
-	9,  // 5: millrace.msg.Envelope.detokenized:type_name -> millrace.msg.Detokenized
-	10, // 6: millrace.msg.Envelope.open_text:type_name -> millrace.msg.OpenText
-	11, // 7: millrace.msg.Envelope.close_text:type_name -> millrace.msg.CloseText
-	12, // 8: millrace.msg.Envelope.generate:type_name -> millrace.msg.Generate
-	18, // 9: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
-	19, // 10: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
-	22, // 11: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
-	24, // 12: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
-	25, // 13: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
-	15, // 14: millrace.msg.Envelope.redirect:type_name -> millrace.msg.Redirect
-	26, // 15: millrace.msg.Envelope.lost:type_name -> millrace.msg.Lost
-	16, // 16: millrace.msg.Envelope.find:type_name -> millrace.msg.Find
-	17, // 17: millrace.msg.Envelope.found:type_name -> millrace.msg.Found
-	3,  // 18: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
-	5,  // 19: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
-	4,  // 20: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
-	3,  // 21: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
-	4,  // 22: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
-	3,  // 23: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
-	3,  // 24: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
-	5,  // 25: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
-	3,  // 26: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
-	3,  // 27: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
-	3,  // 28: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
-	13, // 29: millrace.msg.Generate.sampling:type_name -> millrace.msg.Sampling
-	14, // 30: millrace.msg.Generate.beams:type_name -> millrace.msg.Beams
-	5,  // 31: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
-	27, // 32: millrace.msg.Sampling.logit_bias:type_name -> millrace.msg.Sampling.LogitBiasEntry
-	3,  // 33: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
-	3,  // 34: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
-	3,  // 35: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
-	3,  // 36: millrace.msg.Find.reply:type_name -> millrace.msg.PID
-	3,  // 37: millrace.msg.Found.compute:type_name -> millrace.msg.PID
-	20, // 38: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
-	21, // 39: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
-	4,  // 40: millrace.msg.Token.error:type_name -> millrace.msg.Error
-	23, // 41: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
-	4,  // 42: millrace.msg.Text.error:type_name -> millrace.msg.Error
-	23, // 43: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	4,  // 0: millrace.msg.Envelope.tokenize:type_name -> millrace.msg.Tokenize
+	5,  // 1: millrace.msg.Envelope.tokenized:type_name -> millrace.msg.Tokenized
+	6,  // 2: millrace.msg.Envelope.detokenize:type_name -> millrace.msg.Detokenize
+	7,  // 3: millrace.msg.Envelope.detokenized:type_name -> millrace.msg.Detokenized
+	8,  // 4: millrace.msg.Envelope.open_text:type_name -> millrace.msg.OpenText
+	9,  // 5: millrace.msg.Envelope.close_text:type_name -> millrace.msg.CloseText
+	10, // 6: millrace.msg.Envelope.generate:type_name -> millrace.msg.Generate
+	16, // 7: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
+	17, // 8: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
+	20, // 9: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
+	22, // 10: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
+	23, // 11: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
+	13, // 12: millrace.msg.Envelope.redirect:type_name -> millrace.msg.Redirect
+	24, // 13: millrace.msg.Envelope.lost:type_name -> millrace.msg.Lost
+	14, // 14: millrace.msg.Envelope.find:type_name -> millrace.msg.Find
+	15, // 15: millrace.msg.Envelope.found:type_name -> millrace.msg.Found
+	1,  // 16: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
+	3,  // 17: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
+	2,  // 18: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
+	1,  // 19: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
+	2,  // 20: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
+	1,  // 21: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
+	1,  // 22: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
+	3,  // 23: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
+	1,  // 24: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
+	1,  // 25: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
+	1,  // 26: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
+	11, // 27: millrace.msg.Generate.sampling:type_name -> millrace.msg.Sampling
+	12, // 28: millrace.msg.Generate.beams:type_name -> millrace.msg.Beams
+	3,  // 29: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
+	25, // 30: millrace.msg.Sampling.logit_bias:type_name -> millrace.msg.Sampling.LogitBiasEntry
+	1,  // 31: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
+	1,  // 32: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
+	1,  // 33: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
+	1,  // 34: millrace.msg.Find.reply:type_name -> millrace.msg.PID
+	1,  // 35: millrace.msg.Found.compute:type_name -> millrace.msg.PID
+	18, // 36: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
+	19, // 37: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
+	2,  // 38: millrace.msg.Token.error:type_name -> millrace.msg.Error
+	21, // 39: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
+	2,  // 40: millrace.msg.Text.error:type_name -> millrace.msg.Error
+	21, // 41: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_actors_msg_msgpb_messages_proto_init() }
@@ -2610,7 +2467,7 @@ func file_actors_msg_msgpb_messages_proto_init() {
 	if File_actors_msg_msgpb_messages_proto != nil {
 		return
 	}
-	file_actors_msg_msgpb_messages_proto_msgTypes[2].OneofWrappers = []any{
+	file_actors_msg_msgpb_messages_proto_msgTypes[0].OneofWrappers = []any{
 		(*Envelope_Tokenize)(nil),
 		(*Envelope_Tokenized)(nil),
 		(*Envelope_Detokenize)(nil),
@@ -2628,15 +2485,15 @@ func file_actors_msg_msgpb_messages_proto_init() {
 		(*Envelope_Find)(nil),
 		(*Envelope_Found)(nil),
 	}
-	file_actors_msg_msgpb_messages_proto_msgTypes[6].OneofWrappers = []any{}
-	file_actors_msg_msgpb_messages_proto_msgTypes[12].OneofWrappers = []any{}
+	file_actors_msg_msgpb_messages_proto_msgTypes[4].OneofWrappers = []any{}
+	file_actors_msg_msgpb_messages_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_actors_msg_msgpb_messages_proto_rawDesc), len(file_actors_msg_msgpb_messages_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
