@@ -47,7 +47,7 @@ func TestAuthenticateTakesOnlyTheKeyItself(t *testing.T) {
 	for _, header := range []string{"Bearer " + text, "bearer " + text, "Bearer  " + text + " "} {
 		k, err := r.Authenticate(header)
 		require.NoError(t, err, header)
-		require.Equal(t, "acme", k.Tenant)
+		require.Equal(t, "acme", k.TenantName())
 	}
 	secret := text[len(prefix)+idLength+1:]
 	for _, header := range []string{
@@ -163,14 +163,13 @@ func TestAFileIsCheckedAndItsHashesAreNotShown(t *testing.T) {
 // request with 3 tokens of usage 10, and a context with a key.
 func guarded(t *testing.T, change func(*Entry)) (g *guard, e *apitest.Engine, ctx context.Context, clock *time.Time) {
 	t.Helper()
-	text, entry := NewKey("acme")
+	_, entry := NewKey("acme")
 	change(&entry)
 	r := ring(t, entry)
-	k, err := r.Authenticate("Bearer " + text)
-	require.NoError(t, err)
+	k := r.Key(entry.ID)
 	now := k.limiter.requests.at
 	e = apitest.New(apitest.Say("a", "b", "c"))
-	return &guard{Engine: e, now: func() time.Time { return now }}, e, WithKey(context.Background(), k), &now
+	return &guard{Engine: e, now: func() time.Time { return now }}, e, api.WithCaller(context.Background(), k), &now
 }
 
 func request(i int) *api.Request {
@@ -290,7 +289,7 @@ func TestARefusalOfTheEngineCostsNoTokens(t *testing.T) {
 		_, err := g.Submit(ctx, request(i))
 		require.EqualError(t, err, "no")
 	}
-	require.InDelta(t, 100, FromContext(ctx).limiter.tokens.level, 1e-6)
+	require.InDelta(t, 100, keyOf(ctx).limiter.tokens.level, 1e-6)
 }
 
 func TestARequestCarriesTheTenantOfItsKey(t *testing.T) {
@@ -316,8 +315,8 @@ func TestAKeyUsesItsModelsOnly(t *testing.T) {
 	require.ErrorContains(t, err, `model "tiny-chat" does not exist`)
 	_, err = g.Detokenize(ctx, "tiny-chat", []int32{65})
 	require.ErrorContains(t, err, `model "tiny-chat" does not exist`)
-	require.Empty(t, Visible(ctx, g.Models()))
-	require.Len(t, Visible(context.Background(), g.Models()), 1)
+	require.Empty(t, api.Visible(ctx, g.Models()))
+	require.Len(t, api.Visible(context.Background(), g.Models()), 1)
 }
 
 func TestWithoutAKeyTheGuardServesNobody(t *testing.T) {
@@ -329,19 +328,17 @@ func TestWithoutAKeyTheGuardServesNobody(t *testing.T) {
 }
 
 func TestWhatAKeyHasUsedOutlivesTheFile(t *testing.T) {
-	text, e := NewKey("acme")
+	_, e := NewKey("acme")
 	e.RequestsPerMinute = 2
 	r := ring(t, e)
-	k, err := r.Authenticate("Bearer " + text)
-	require.NoError(t, err)
+	k := r.Key(e.ID)
 	now := k.limiter.requests.at
 	require.NoError(t, k.limiter.enter(now, 0))
 	e.RequestsPerMinute = 1
 	write(t, r.path, e)
-	_, err = r.Reload(now)
+	_, err := r.Reload(now)
 	require.NoError(t, err)
-	k, err = r.Authenticate("Bearer " + text)
-	require.NoError(t, err)
+	k = r.Key(e.ID)
 	require.NoError(t, k.limiter.enter(now, 0))
 	refused(t, k.limiter.enter(now, 0), ReasonRequests, time.Minute)
 }
@@ -380,7 +377,9 @@ func FuzzAuthenticate(f *testing.F) {
 	f.Add("Bearer\t" + text[:20])
 	f.Fuzz(func(t *testing.T, header string) {
 		if k, err := r.Authenticate(header); err == nil && !strings.Contains(header, text) {
-			t.Fatalf("%q is the key of %s", header, k.Tenant)
+			t.Fatalf("%q is the key of %s", header, k.TenantName())
 		}
 	})
 }
+
+func keyOf(ctx context.Context) *Key { return api.CallerFrom(ctx).(*Key) }

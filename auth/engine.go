@@ -24,7 +24,7 @@ type guard struct {
 // Submit implements api.Engine. Each api.Request counts as one, and so does each
 // prompt of a call with several.
 func (g *guard) Submit(ctx context.Context, r *api.Request) (api.Stream, error) {
-	k := FromContext(ctx)
+	k, _ := api.CallerFrom(ctx).(*Key)
 	if err := check(k, r.Model); err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (g *guard) Detokenize(ctx context.Context, model string, tokens []int32) (s
 
 // charge makes a call that may use so many tokens, within the limits of the context's key.
 func (g *guard) charge(ctx context.Context, model string, tokens int, call func() (used int, err error)) error {
-	k := FromContext(ctx)
+	k, _ := api.CallerFrom(ctx).(*Key)
 	if err := check(k, model); err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func check(k *Key, model string) error {
 	switch {
 	case k == nil:
 		return errUnauthorized
-	case model != "" && !k.allows(model):
+	case model != "" && !k.Allows(model):
 		return &api.Error{Code: api.CodeNotFound, Reason: "model_not_found", Param: "model",
 			Message: fmt.Sprintf("model %q does not exist", model)}
 	}

@@ -2,7 +2,6 @@ package auth
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
@@ -21,8 +20,14 @@ type Key struct {
 	limiter *limiter
 }
 
-// allows says whether the key may use a model.
-func (k *Key) allows(model string) bool {
+// KeyID implements api.Caller.
+func (k *Key) KeyID() string { return k.ID }
+
+// TenantName implements api.Caller.
+func (k *Key) TenantName() string { return k.Tenant }
+
+// Allows implements api.Caller.
+func (k *Key) Allows(model string) bool {
 	return len(k.Models) == 0 || slices.Contains(k.Models, model)
 }
 
@@ -89,6 +94,14 @@ func (r *Keyring) Key(id string) *Key {
 	return r.keys[id]
 }
 
+// Caller returns the holder of the key with an id, nil without one.
+func (r *Keyring) Caller(id string) api.Caller {
+	if k := r.Key(id); k != nil {
+		return k
+	}
+	return nil
+}
+
 // Tenants is the number of tenants that have keys.
 func (r *Keyring) Tenants() int {
 	r.mu.RLock()
@@ -104,9 +117,9 @@ func (r *Keyring) Tenants() int {
 var errUnauthorized = &api.Error{Code: api.CodeUnauthorized, Reason: "invalid_api_key",
 	Message: "expected a valid API key: Authorization: Bearer KEY"}
 
-// Authenticate finds the key of an Authorization header. Every error is the
-// same, and takes the same time for a wrong secret as for an unknown id.
-func (r *Keyring) Authenticate(header string) (*Key, error) {
+// Authenticate implements api.Keys. Every error is the same, and takes the same time for a
+// wrong secret as for an unknown id.
+func (r *Keyring) Authenticate(header string) (api.Caller, error) {
 	text := bearer(header)
 	id, ok := parse(text)
 	digest := sha256.Sum256([]byte(text))
@@ -121,26 +134,4 @@ func (r *Keyring) Authenticate(header string) (*Key, error) {
 		return nil, errUnauthorized
 	}
 	return k, nil
-}
-
-type contextKey struct{}
-
-// WithKey is ctx for the requests of a key.
-func WithKey(ctx context.Context, k *Key) context.Context {
-	return context.WithValue(ctx, contextKey{}, k)
-}
-
-// FromContext is the key of WithKey, nil without one.
-func FromContext(ctx context.Context) *Key {
-	k, _ := ctx.Value(contextKey{}).(*Key)
-	return k
-}
-
-// Visible are those of the models that the context's key may use; all without a key.
-func Visible(ctx context.Context, models []api.Model) []api.Model {
-	k := FromContext(ctx)
-	if k == nil || len(k.Models) == 0 {
-		return models
-	}
-	return slices.DeleteFunc(slices.Clone(models), func(m api.Model) bool { return !k.allows(m.ID) })
 }

@@ -32,7 +32,7 @@ func twoGateways(t *testing.T, change func(*Entry)) *gateways {
 		require.NoError(t, err)
 		k, err := r.Authenticate("Bearer " + text)
 		require.NoError(t, err)
-		x.rings[i], x.ctx[i] = r, WithKey(context.Background(), k)
+		x.rings[i], x.ctx[i] = r, api.WithCaller(context.Background(), k)
 		x.guard[i] = &guard{Engine: apitest.New(apitest.Say("a", "b", "c")), now: func() time.Time { return x.now }}
 	}
 	return x

@@ -17,7 +17,7 @@ func TestTokenizingCountsAsARequestWithItsTokens(t *testing.T) {
 	ids, err := g.Tokenize(ctx, text) // guessed as 1,000, found to be 4,000
 	require.NoError(t, err)
 	require.Len(t, ids, 4000)
-	limit := FromContext(ctx).limiter
+	limit := keyOf(ctx).limiter
 	require.InDelta(t, 2000, limit.tokens.level, 1e-6)
 	_, err = g.Detokenize(ctx, "tiny-chat", ids) // 4,000 are not left
 	refused(t, err, ReasonTokens, 20*time.Second)
@@ -40,7 +40,7 @@ func TestTokenizingThatFailsCostsARequestAndNoTokens(t *testing.T) {
 	g, _, ctx, _ := guarded(t, func(e *Entry) { e.RequestsPerMinute, e.TokensPerMinute = 3, 6000 })
 	_, err := g.Detokenize(ctx, "tiny-chat", []int32{1, 999})
 	require.ErrorContains(t, err, "expected an id below 256")
-	limit := FromContext(ctx).limiter
+	limit := keyOf(ctx).limiter
 	require.InDelta(t, 6000, limit.tokens.level, 1e-6)
 	require.InDelta(t, 2, limit.requests.level, 1e-6)
 	require.Zero(t, limit.running)

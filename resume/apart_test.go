@@ -395,9 +395,9 @@ func worldKeys(t *testing.T) map[string][]*auth.Key {
 	keys := map[string][]*auth.Key{}
 	for tenant, all := range secrets {
 		for _, secret := range all {
-			key, err := ring.Authenticate("Bearer " + secret)
+			caller, err := ring.Authenticate("Bearer " + secret)
 			require.NoError(t, err)
-			keys[tenant] = append(keys[tenant], key)
+			keys[tenant] = append(keys[tenant], ring.Key(caller.KeyID()))
 		}
 	}
 	return keys

@@ -29,14 +29,13 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
-	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/tracing"
 )
 
 // Options of New. The zero value of each has the default that its comment names.
 type Options struct {
 	Logger   zerolog.Logger
-	Keys     *auth.Keyring // whose tenants share the logs, and whose keys the calls run with; nil: no keys are in use
+	Keys     Keys          // whose tenants share the logs, and whose callers the calls run for; nil: no keys are in use
 	Always   bool          // calls that stream and do not say "stream_resume" are resumable too
 	Keep     time.Duration // so long a log can be read after its call's end; 30 s
 	Age      time.Duration // a running call's log is written anew so often, and lives for twice as long by itself; 1 min
@@ -62,6 +61,14 @@ func (o *Options) defaults() {
 			*d.value = d.fallback
 		}
 	}
+}
+
+// Keys are the API keys of the server.
+type Keys interface {
+	// Caller returns the holder of the key with an id, nil without one.
+	Caller(id string) api.Caller
+	// Tenants returns the number of tenants that have keys.
+	Tenants() int
 }
 
 // tenants is how many tenants share the logs.
@@ -146,12 +153,12 @@ func (c *Calls) Wants(call *wire.Call) (bool, error) {
 // already is not run again: the reader reads that log, if the body is the same. ErrNoRoom:
 // the call is to run without a log. Other errors are *api.Error.
 func (c *Calls) Start(ctx context.Context, call *wire.Call, body []byte) (*Reader, error) {
-	key, tenant := who(ctx)
+	caller, tenant := who(ctx)
 	r, err := c.join(ctx, call.ID, func(s *session) {
 		rec := &callRecord{kind: call.Kind, body: body, id: call.ID, tenant: tenant, model: call.Model, arrival: call.Created,
 			owner: c.node, trace: tracing.Of(ctx)}
-		if key != nil {
-			rec.key = key.ID
+		if caller != nil {
+			rec.key = caller.KeyID()
 		}
 		s.begin(ctx, rec, call)
 	})
@@ -180,9 +187,9 @@ func (c *Calls) Attach(ctx context.Context, id string) (*Reader, error) {
 // join gives a reader of the session of the tenant's call. A new session is opened by first.
 // Whoever finds one that fails gets no other's refusal, but a session of its own.
 func (c *Calls) join(ctx context.Context, id string, first func(*session)) (*Reader, error) {
-	key, tenant := who(ctx)
+	caller, tenant := who(ctx)
 	for {
-		s, r, err := c.session(tenant, id, key)
+		s, r, err := c.session(tenant, id, caller)
 		if err != nil {
 			return nil, err
 		}
@@ -209,17 +216,17 @@ func (c *Calls) Cancel(ctx context.Context, id string) error {
 	return r.Cancel(ctx)
 }
 
-// who is the key in ctx, and its tenant; nil and "" where no keys are asked for.
-func who(ctx context.Context) (*auth.Key, string) {
-	if key := auth.FromContext(ctx); key != nil {
-		return key, key.Tenant
+// who returns the caller of ctx and its tenant; nil and "" without API keys.
+func who(ctx context.Context) (api.Caller, string) {
+	if c := api.CallerFrom(ctx); c != nil {
+		return c, c.TenantName()
 	}
 	return nil, ""
 }
 
 // session returns a reader of the call's session and, when it is a new one, the
 // session: the caller then has to begin or find it.
-func (c *Calls) session(tenant, id string, key *auth.Key) (fresh *session, r *Reader, err error) {
+func (c *Calls) session(tenant, id string, caller api.Caller) (fresh *session, r *Reader, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.draining {
@@ -228,7 +235,7 @@ func (c *Calls) session(tenant, id string, key *auth.Key) (fresh *session, r *Re
 	name := logName(tenant, id)
 	s := c.sessions[name]
 	if s == nil {
-		s = newSession(c, tenant, id, key)
+		s = newSession(c, tenant, id, caller)
 		c.sessions[name], fresh = s, s
 	}
 	s.attach()

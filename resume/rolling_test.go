@@ -60,7 +60,7 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	require.Equal(t, int64(1<<20), s.CachedInfo().Config.MaxBytes, "the rest stays as it is")
 
 	as := func(tenant string) context.Context {
-		return auth.WithKey(t.Context(), &auth.Key{Entry: &auth.Entry{Tenant: tenant}})
+		return api.WithCaller(t.Context(), &auth.Key{Entry: &auth.Entry{Tenant: tenant}})
 	}
 	_, err = c.Attach(as("another"), "cmpl-mine")
 	require.Equal(t, api.CodeNotFound, wire.AsError(err).Code)

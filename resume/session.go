@@ -9,7 +9,6 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
-	"github.com/millrace/millrace/auth"
 )
 
 // session is one call in this process. Its goroutine either leads (it runs the
@@ -24,8 +23,8 @@ type session struct {
 	c      *Calls
 	tenant string
 	id     string
-	name   string    // in the table of sessions: logName of the two
-	key    *auth.Key // of the first who asked for the call here; nil without keys
+	name   string     // in the table of sessions: logName of the two
+	caller api.Caller // the first that requested the call here; nil without keys
 	tape   *tape
 	ctx    context.Context
 	stop   context.CancelFunc
@@ -64,10 +63,10 @@ var (
 
 var errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "cancelled by the client"}
 
-// newSession is for a call of the tenant that key belongs to.
-func newSession(c *Calls, tenant, id string, key *auth.Key) *session {
+// newSession returns a session for a call of the tenant that the caller belongs to.
+func newSession(c *Calls, tenant, id string, caller api.Caller) *session {
 	name := logName(tenant, id)
-	s := &session{c: c, tenant: tenant, id: id, name: name, log: name, key: key, tape: newTape(), poke: make(chan struct{}, 1),
+	s := &session{c: c, tenant: tenant, id: id, name: name, log: name, caller: caller, tape: newTape(), poke: make(chan struct{}, 1),
 		opened: make(chan struct{}), apart: make(chan struct{}), token: newToken()}
 	s.ctx, s.stop = context.WithCancel(c.ctx)
 	c.metrics.sessions.Inc()

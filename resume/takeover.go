@@ -9,7 +9,6 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
-	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -56,16 +55,16 @@ func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) 
 // found the call here, which belongs to the same tenant.
 func (s *session) runContext(rec *callRecord) context.Context {
 	ctx := tracing.With(s.ctx, rec.trace)
-	key := s.key
+	caller := s.caller
 	if s.c.opts.Keys != nil {
-		if k := s.c.opts.Keys.Key(rec.key); k != nil && k.Tenant == rec.tenant {
-			key = k
+		if c := s.c.opts.Keys.Caller(rec.key); c != nil && c.TenantName() == rec.tenant {
+			caller = c
 		}
 	}
-	if key == nil {
+	if caller == nil {
 		return ctx
 	}
-	return auth.WithKey(ctx, key)
+	return api.WithCaller(ctx, caller)
 }
 
 // resubmit runs the call from where it stopped. A refusal (no room, a model that

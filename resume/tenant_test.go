@@ -46,7 +46,7 @@ func newKeys(t testing.TB, tenants ...string) *keys {
 	for _, secret := range secrets {
 		key, err := k.ring.Authenticate("Bearer " + secret)
 		require.NoError(t, err)
-		k.as = append(k.as, auth.WithKey(t.Context(), key))
+		k.as = append(k.as, api.WithCaller(t.Context(), key))
 	}
 	return k
 }
@@ -203,8 +203,8 @@ func TestATakenOverCallRunsWithTheKeyThatStartedIt(t *testing.T) {
 			if gone {
 				payer = k.as[1]
 			}
-			require.Equal(t, auth.FromContext(k.as[0]).ID, auth.FromContext(e.submitted[0]).ID)
-			require.Equal(t, auth.FromContext(payer).ID, auth.FromContext(e.submitted[1]).ID)
+			require.Equal(t, api.CallerFrom(k.as[0]).KeyID(), api.CallerFrom(e.submitted[0]).KeyID())
+			require.Equal(t, api.CallerFrom(payer).KeyID(), api.CallerFrom(e.submitted[1]).KeyID())
 		})
 	}
 }

@@ -124,7 +124,7 @@ func (w *world) admit(key *auth.Key) (api.Stream, bool) {
 	var s api.Stream = mute{}
 	if w.off != "the limiter" {
 		var err error
-		if s, err = w.guard.Submit(auth.WithKey(context.Background(), key), &api.Request{N: 1}); err != nil {
+		if s, err = w.guard.Submit(api.WithCaller(context.Background(), key), &api.Request{N: 1}); err != nil {
 			if lately < key.RequestsPerMinute && w.running[id] < key.Concurrent {
 				w.broken("429 for key %s, which had %d requests in the last minute and %d running: %v", id, lately, w.running[id], err)
 			}

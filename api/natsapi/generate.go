@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
-	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -19,7 +18,7 @@ type decoder func(body []byte, models []api.Model, arrival time.Time) (*wire.Cal
 // generate serves one of the two generation subjects.
 func (s *Service) generate(decode decoder) func(context.Context, *reply, []byte) {
 	return func(ctx context.Context, r *reply, body []byte) {
-		call, err := decode(body, auth.Visible(ctx, s.engine.Models()), time.Now())
+		call, err := decode(body, api.Visible(ctx, s.engine.Models()), time.Now())
 		if err != nil {
 			r.fail(err)
 			return

@@ -20,7 +20,6 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
-	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/resume"
 	"github.com/millrace/millrace/tracing"
 )
@@ -49,7 +48,7 @@ type Options struct {
 	MaxBody     int           // bytes of a request; 4 MiB
 	MaxRequests int           // answered at once; 1024
 	PingAfter   time.Duration // silence before a stream's sign of life; 1 s
-	Keys        *auth.Keyring // who may ask; nil: everybody
+	Keys        api.Keys      // of the callers; nil: everybody may call
 	Resume      *resume.Calls // of streams that a client can come back to; nil: none
 	Tracer      trace.Tracer  // nil: no traces
 }
@@ -260,8 +259,8 @@ func (s *Service) keyed(m *nats.Msg, r *reply) (context.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.key = k.ID
-	return auth.WithKey(s.ctx, k), nil
+	r.key = k.KeyID()
+	return api.WithCaller(s.ctx, k), nil
 }
 
 // once serves a subject that gives one answer.
@@ -276,7 +275,7 @@ func (s *Service) once(f func(context.Context, api.Engine, []byte) ([]byte, erro
 }
 
 func models(ctx context.Context, engine api.Engine, _ []byte) ([]byte, error) {
-	return wire.EncodeModels(auth.Visible(ctx, engine.Models()))
+	return wire.EncodeModels(api.Visible(ctx, engine.Models()))
 }
 
 func embeddings(context.Context, api.Engine, []byte) ([]byte, error) {

@@ -18,7 +18,6 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
-	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/resume"
 	"github.com/millrace/millrace/tracing"
 )
@@ -32,7 +31,7 @@ type Options struct {
 	MaxBody     int64         // bytes of a request's body; 4 MiB
 	PingAfter   time.Duration // silence before a comment keeps a stream alive; 1 s
 	CutOff      func() bool   // this process reaches no other, so that its streams show no life; nil: never
-	Keys        *auth.Keyring // who may ask; nil: everybody
+	Keys        api.Keys      // of the callers; nil: everybody may call
 	Resume      *resume.Calls // of streams that a client can come back to; nil: none
 	Tracer      trace.Tracer  // nil: no traces
 

@@ -4,7 +4,6 @@ import (
 	"net/http"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/auth"
 )
 
 // keyed lets through requests with a valid API key, before their body is read.
@@ -20,13 +19,13 @@ func (s *server) keyed(handle handlerFunc) handlerFunc {
 			return err
 		}
 		if w, ok := w.(*response); ok {
-			w.key = k.ID
+			w.key = k.KeyID()
 		}
-		return handle(w, r.WithContext(auth.WithKey(r.Context(), k)))
+		return handle(w, r.WithContext(api.WithCaller(r.Context(), k)))
 	}
 }
 
 // visible are the models that a request may use.
 func (s *server) visible(r *http.Request) []api.Model {
-	return auth.Visible(r.Context(), s.engine.Models())
+	return api.Visible(r.Context(), s.engine.Models())
 }

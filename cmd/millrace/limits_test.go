@@ -30,7 +30,7 @@ func TestAKeysLimitHoldsForTwoGatewaysOfANATSServer(t *testing.T) {
 		t.Cleanup(stop)
 		k, err := x.keys.Authenticate("Bearer " + key)
 		require.NoError(t, err)
-		engine, ctx := x.guard(apitest.New(apitest.Say("a"))), auth.WithKey(t.Context(), k)
+		engine, ctx := x.guard(apitest.New(apitest.Say("a"))), api.WithCaller(t.Context(), k)
 		return func(id string) (api.Stream, error) {
 			return engine.Submit(ctx, &api.Request{ID: id, Model: "tiny-chat", N: 1, PromptTokens: []int32{1}, MaxTokens: 1})
 		}

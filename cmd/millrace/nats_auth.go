@@ -139,7 +139,7 @@ func (a *natsAuth) user(o *server.ClientOpts, nonce []byte) *server.User {
 		if err != nil {
 			return nil
 		}
-		return a.asking("key "+key.ID, &server.SubjectPermission{Allow: []string{client.InboxPrefix(o.Token) + ".>"}})
+		return a.asking("key "+key.KeyID(), &server.SubjectPermission{Allow: []string{client.InboxPrefix(o.Token) + ".>"}})
 	}
 	return a.asking("client", &server.SubjectPermission{Allow: []string{"_INBOX.>"}, Deny: []string{client.KeyInboxes + ".>"}})
 }

@@ -18,7 +18,11 @@ func openResume(conn *nats.Conn, engine api.Engine, keys *auth.Keyring, s *confi
 	if s.StreamResume == "off" {
 		return nil, nil
 	}
-	calls, err := resume.New(conn, engine, resume.Options{Logger: log, Keys: keys, Always: s.StreamResume == "on", Keep: s.StreamKeep})
+	opts := resume.Options{Logger: log, Always: s.StreamResume == "on", Keep: s.StreamKeep}
+	if keys != nil {
+		opts.Keys = keys
+	}
+	calls, err := resume.New(conn, engine, opts)
 	switch {
 	case err == nil:
 		return calls, nil

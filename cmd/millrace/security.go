@@ -42,6 +42,14 @@ func openSecurity(s *config.Security) (*security, error) {
 	return x, nil
 }
 
+// callers returns the keys for the interfaces, nil without any.
+func (x *security) callers() api.Keys {
+	if x.keys == nil {
+		return nil // and not a nil *auth.Keyring
+	}
+	return x.keys
+}
+
 // trust is what the HTTP server goes by.
 func (x *security) trust(s *config.Serve) edge.Trust {
 	switch {

@@ -217,9 +217,9 @@ func TestNoSecretAndNoPromptIsInTheLogOfAFullRun(t *testing.T) {
 	defer to.stop()
 	conn := to.nodes
 	engine := secure.guard(apitest.New(apitest.Say("the", " answer", " is secret")))
-	service, err := natsapi.Start(conn, engine, natsapi.Options{Logger: log, Keys: secure.keys, PingAfter: s.PingInterval})
+	service, err := natsapi.Start(conn, engine, natsapi.Options{Logger: log, Keys: secure.callers(), PingAfter: s.PingInterval})
 	require.NoError(t, err)
-	handler, err := httpHandler(engine, &lateEngine{}, secure.keys, nil, nil, s, log)
+	handler, err := httpHandler(engine, &lateEngine{}, secure.callers(), nil, nil, s, log)
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -267,7 +267,7 @@ func TestKeysCreatePrintsTheKeyApartFromItsLine(t *testing.T) {
 	require.NoError(t, err)
 	k, err := r.Authenticate("Bearer " + key)
 	require.NoError(t, err)
-	require.Equal(t, 3, k.Concurrent)
+	require.Equal(t, 3, r.Key(k.KeyID()).Concurrent)
 	for _, args := range [][]string{{"keys", "create"}, {"keys", "create", "--tenant", "a", "--weight", "1001"}} {
 		code, _, stderr := millrace(t, nil, args...)
 		require.Equal(t, 2, code, stderr)

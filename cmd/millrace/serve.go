@@ -21,7 +21,6 @@ import (
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/web"
-	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/cmd/millrace/trim"
 	"github.com/millrace/millrace/config"
@@ -120,7 +119,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		calls = resumable
 		handler.set(h)
 	} else {
-		handler.set(workerHandler(late, secure.keys))
+		handler.set(workerHandler(late, secure.callers()))
 	}
 	group.Go(func() error { return secure.watch(ctx, log) })
 	group.Go(func() error { trim.Run(ctx, log); return nil })
@@ -131,7 +130,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 			}
 			joined, err := natsapi.Start(to.front, engine, natsapi.Options{
 				Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
-				Keys: secure.keys, Resume: calls, Tracer: tracer,
+				Keys: secure.callers(), Resume: calls, Tracer: tracer,
 			})
 			service.Store(joined)
 			late.joined.Store(err == nil)
@@ -184,7 +183,7 @@ func openGateway(conn *nats.Conn, engine api.Engine, late *lateEngine, secure *s
 		stopSharing()
 	}
 	if err == nil {
-		h, err = httpHandler(engine, late, secure.keys, calls, tracer, s, log)
+		h, err = httpHandler(engine, late, secure.callers(), calls, tracer, s, log)
 	}
 	if err != nil {
 		stop()
@@ -265,7 +264,7 @@ func serveMetrics(e *engine, w http.ResponseWriter, r *http.Request) {
 }
 
 // workerHandler is what a process without the gateway's role answers.
-func workerHandler(late *lateEngine, keys *auth.Keyring) http.Handler {
+func workerHandler(late *lateEngine, keys api.Keys) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health/live", func(http.ResponseWriter, *http.Request) {})
 	mux.Handle("GET /health/ready", loaded(late, func(e *engine, w http.ResponseWriter, _ *http.Request) {
@@ -279,7 +278,7 @@ func workerHandler(late *lateEngine, keys *auth.Keyring) http.Handler {
 }
 
 // keyed serves requests with a valid API key; without keys all.
-func keyed(keys *auth.Keyring, h http.Handler) http.Handler {
+func keyed(keys api.Keys, h http.Handler) http.Handler {
 	if keys == nil {
 		return h
 	}
@@ -293,7 +292,7 @@ func keyed(keys *auth.Keyring, h http.Handler) http.Handler {
 	})
 }
 
-func httpHandler(served api.Engine, late *lateEngine, keys *auth.Keyring, calls *resume.Calls, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
+func httpHandler(served api.Engine, late *lateEngine, keys api.Keys, calls *resume.Calls, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
 	return openai.New(served, openai.Options{
 		Logger: log, Fingerprint: fingerprint(), Version: version,
 		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, CutOff: late.cutOff, Keys: keys, Resume: calls, Tracer: tracer,

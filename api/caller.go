@@ -1,0 +1,45 @@
+package api
+
+import (
+	"context"
+	"slices"
+)
+
+// Caller is who sends a request: the holder of an API key.
+type Caller interface {
+	// KeyID returns the id of the key. It may be logged.
+	KeyID() string
+	// TenantName returns the tenant that the key belongs to.
+	TenantName() string
+	// Allows reports whether the key may use a model.
+	Allows(model string) bool
+}
+
+// Keys finds the caller of a request.
+type Keys interface {
+	// Authenticate returns the holder of the key in an Authorization header. Its errors are
+	// *Error, the same for every wrong key.
+	Authenticate(header string) (Caller, error)
+}
+
+type callerKey struct{}
+
+// WithCaller returns a context for the requests of a caller.
+func WithCaller(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// CallerFrom returns the caller of WithCaller, nil without one.
+func CallerFrom(ctx context.Context) Caller {
+	c, _ := ctx.Value(callerKey{}).(Caller)
+	return c
+}
+
+// Visible returns the models that the caller of ctx may use: all models without a caller.
+func Visible(ctx context.Context, models []Model) []Model {
+	c := CallerFrom(ctx)
+	if c == nil {
+		return models
+	}
+	return slices.DeleteFunc(slices.Clone(models), func(m Model) bool { return !c.Allows(m.ID) })
+}
