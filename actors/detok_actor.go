@@ -3,7 +3,6 @@ package actors
 import (
 	"cmp"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -67,16 +66,6 @@ func (p *detokPool) Sweep(root *actor.RootContext, now time.Time, alive func(nod
 	}
 }
 
-// Settle waits until the texts of all tokens that were sent to the detokenizers are made.
-func (p *detokPool) Settle(root *actor.RootContext) {
-	var wg sync.WaitGroup
-	wg.Add(len(p.pids))
-	for _, pid := range p.pids {
-		root.Send(pid, &caughtUp{wg.Done})
-	}
-	wg.Wait()
-}
-
 // detokActor turns the tokens of its sequences into text. The table of
 // sequences outlives a restart of the actor.
 type detokActor struct {
@@ -104,9 +93,6 @@ type sweep struct {
 	now   time.Time
 	alive func(node string) bool
 }
-
-// caughtUp asks to be told when all that came before it is done.
-type caughtUp struct{ done func() }
 
 // textIdle is when a text is forgotten although its request may live: the message
 // that ended it was lost. If it does go on, it is lost in turn and starts again.
@@ -141,8 +127,6 @@ func (a *detokActor) Receive(ctx actor.Context) {
 		a.begin(ctx, m)
 	case *msg.CloseText:
 		a.forget(m.Seq)
-	case *caughtUp:
-		m.done()
 	case *sweep:
 		a.sweep(m)
 	case *msg.Tokens:

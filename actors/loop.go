@@ -179,9 +179,6 @@ func (l *loop) round() (plan *sched.Plan) {
 		plan = nil
 	}
 	l.flush()
-	if l.p.cfg.NoOverlap && l.p.detokenizers != nil {
-		l.p.detokenizers.Settle(l.p.system.Root)
-	}
 	return plan
 }
 

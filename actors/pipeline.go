@@ -55,7 +55,6 @@ type Config struct {
 	MaxRequests  int           // requests of a gateway for each worker; more are refused, but for tenants below their share. 0: no bound
 	StallAfter   time.Duration // no step for so long with work at hand is not ready; 0: 30 s
 	GiveUpAfter  time.Duration // no step for so long is a failure for good, see Wait; 0: never
-	NoOverlap    bool          // a step waits for the text of the one before it, where that is made in this process: only to measure what the overlap gains
 
 	admitPatience time.Duration // see loop.admit; 0: its default
 

@@ -83,12 +83,10 @@ type Serve struct {
 
 	MaxQueueWait time.Duration // until a request's prompt is begun; 0: no bound
 
-	WaitingServedRatio float64 // prompts wait until they are this share of the decode rows
-	MaxHoldSteps       int     // for so many steps at most
+	WaitingServedRatio float64 // see sched.Config; 0: prompts do not wait
 
 	Tokenizers   int
 	Detokenizers int
-	NoOverlap    bool // see actors.Config
 
 	Roles Roles
 	Security
@@ -121,8 +119,6 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 
 	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")
 	f.IntVar(&s.Detokenizers, "detokenizers", 2, "actors of the detokenizer pool")
-	f.BoolVar(&s.NoOverlap, "no-overlap", false, "wait for the text of a step's tokens before the next step, to measure what the overlap gains")
-	_ = f.MarkHidden("no-overlap") // it is there
 	s.Roles.Register(f)
 	s.Security.Register(f)
 	s.Tracing.Register(f)
@@ -136,8 +132,7 @@ func (s *Serve) RegisterBatch(f *pflag.FlagSet) {
 	f.Var(&s.KVMemory, "kv-memory", "memory of the KV cache (0: measured at start)")
 	f.IntVar(&s.MaxBatchTokens, "max-batch-tokens", 512, "tokens per step: decode rows and prompt chunks together")
 	f.IntVar(&s.PrefillChunk, "prefill-chunk", 256, "prompt tokens of a step that decodes too, so that a long prompt does not hold up other answers (0: no bound)")
-	f.Float64Var(&s.WaitingServedRatio, "waiting-served-ratio", 0, "hold new prompts back until they are this share of the sequences that decode (0: never)")
-	f.IntVar(&s.MaxHoldSteps, "max-hold-steps", 16, "steps that --waiting-served-ratio holds a prompt back at most")
+	f.Float64Var(&s.WaitingServedRatio, "waiting-served-ratio", 0, "hold new prompts back, for at most 16 steps, until they are this share of the decoding sequences (0: never)")
 	f.IntVar(&s.MaxBatchSize, "max-batch-size", 64, "sequences per step")
 	f.IntVar(&s.MaxWaiting, "max-waiting", 512, "sequences, one for each choice of a request, that may wait for admission; more are answered with 429")
 	f.DurationVar(&s.MaxQueueWait, "max-queue-wait", 10*time.Second, "once there are as many requests as --max-batch-size, one that would wait longer before its prompt is begun, by the rate at which the queue moves, is answered with 429 at once (0: no bound but --max-waiting)")
@@ -185,7 +180,6 @@ func (s *Serve) ValidateBatch() error {
 	return errors.Join(
 		atLeast("max-batch-tokens", s.MaxBatchTokens, 1),
 		atLeast("prefill-chunk", s.PrefillChunk, 0),
-		atLeast("max-hold-steps", s.MaxHoldSteps, 0),
 		atLeast("max-batch-size", s.MaxBatchSize, 1),
 		atLeast("max-waiting", s.MaxWaiting, 0),
 		atLeast("max-queue-wait", s.MaxQueueWait, 0),

@@ -9,8 +9,6 @@ from serving import Case
 BUSY = Case("1.1 B int8, 8 clients", systems.MODEL, "int8", clients=8, requests=16, words=100)
 # What is decoded while long prompts come.
 LONG = Case("1.1 B int8, 4 clients, long prompts", systems.MODEL, "int8", clients=4, requests=8, words=600)
-# The pipeline around a small model.
-SMALL = Case("demo model, 64 clients", systems.TINY, "bf16", clients=64, requests=256, words=120)
 
 
 @dataclass(frozen=True)
@@ -28,9 +26,6 @@ class Ablation:
 SCARCE = ("--kv-memory", "16MiB")
 
 ABLATIONS = (
-    # Without it a prompt waits until nothing decodes.
-    Ablation("merge step", "QPS +100%", BUSY, (), ("--waiting-served-ratio", "1000000", "--max-hold-steps", "1000000")),
-    Ablation("overlap of detokenizing with the next step", "QPS +10 to 20%", SMALL, (), ("--no-overlap",)),
     Ablation("KV cache in int8, scarce memory", "requests at once +100%", BUSY, ("--kv-type", "int8", *SCARCE), SCARCE),
     Ablation("KV cache in int8, enough memory", "", BUSY, ("--kv-type", "int8"), ()),
     Ablation("W8A8, beside bf16", "+100%", BUSY, (), ("--weights", "bf16")),

@@ -116,7 +116,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 	c := actors.Config{
 		Roles: roles, ModelID: e.modelID, Tokenizer: m.tokenizer,
 		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting, MaxQueueWait: s.MaxQueueWait,
-		GiveUpAfter: s.StepTimeout, NoOverlap: s.NoOverlap, Metrics: e.metrics, Tracer: tracer, Log: log,
+		GiveUpAfter: s.StepTimeout, Metrics: e.metrics, Tracer: tracer, Log: log,
 		Cluster: actors.Cluster{
 			Conn: conn, Beat: s.Roles.Heartbeat, Dead: s.Roles.NodeTimeout, ResumeTimeout: s.Roles.ResumeTimeout,
 			HTTP: s.Listen, Version: version,
@@ -146,9 +146,9 @@ func schedConfig(s *config.Serve, longest int) sched.Config {
 	return sched.Config{
 		MaxBatchTokens: max(s.MaxBatchTokens, s.MaxBatchSize), ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
 		DraftRows:          min(s.DraftRows, s.MaxBatchTokens),
-		WaitingServedRatio: s.WaitingServedRatio, MaxHoldSteps: s.MaxHoldSteps,
-		MaxSequenceTokens: longest,
-		SlabTokens:        device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
+		WaitingServedRatio: s.WaitingServedRatio,
+		MaxSequenceTokens:  longest,
+		SlabTokens:         device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
 	}
 }
 

@@ -38,6 +38,8 @@ func TestExitCodesTellUsageFromFailure(t *testing.T) {
 		{args: []string{"version"}},
 		{args: []string{"serv"}, code: 2, stderr: `millrace: unknown command "serv" for "millrace"`},
 		{args: []string{"version", "--loud"}, code: 2, stderr: "millrace: unknown flag: --loud\n"},
+		{args: []string{"serve", "--no-overlap"}, code: 2,
+			stderr: "millrace: unknown flag: --no-overlap: removed: detokenizing always overlaps with the next step; leave this setting out\n"},
 		{args: []string{"version", "x"}, code: 2, stderr: `millrace: unknown command "x" for "millrace version"` + "\n"},
 		{args: []string{"version"}, environ: []string{"MILLRACE_LOGLEVEL=debug"}, code: 2,
 			stderr: "millrace: unknown environment variable MILLRACE_LOGLEVEL; did you mean MILLRACE_LOG_LEVEL?\n"},
