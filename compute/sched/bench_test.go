@@ -17,7 +17,7 @@ func newChurn(tb testing.TB, size int) *churn {
 	tb.Helper()
 	s, err := New(Config{
 		MaxBatchTokens: 2*size + 256, ChunkTokens: 256, MaxBatchSize: size, MaxWaiting: size,
-		WaitingServedRatio: 0.3, MaxHoldSteps: 8, MaxSequenceTokens: 4096, SlabTokens: 16, LeaseAheadTokens: 32,
+		WaitingServedRatio: 0.3, MaxSequenceTokens: 4096, SlabTokens: 16, LeaseAheadTokens: 32,
 	})
 	if err != nil {
 		tb.Fatal(err)

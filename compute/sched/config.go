@@ -28,11 +28,10 @@ type Config struct {
 	// DraftRows is the number of decode rows up to which a step without prompts is filled
 	// with guesses of tokens to come: so many rows take hardly longer than one. 0: none.
 	DraftRows int
-	// WaitingServedRatio holds admitted prompts back while others decode, until
-	// they are at least floor(ratio * decode rows). 0: none is held back.
+	// WaitingServedRatio holds new prompts back until there are at least
+	// floor(WaitingServedRatio * decode rows) of them, for at most maxHeld steps.
+	// 0 holds none back.
 	WaitingServedRatio float64
-	// MaxHoldSteps is the number of steps that the ratio holds a prompt back at most.
-	MaxHoldSteps int
 	// MaxSequenceTokens is the longest prompt + answer (the context limit).
 	MaxSequenceTokens int
 	// SlabTokens is the tokens of a KV slab; leases are asked for in whole slabs.
@@ -56,7 +55,6 @@ func (c Config) Validate() error {
 		{"MaxBatchSize", c.MaxBatchSize, 1},
 		{"DraftRows", c.DraftRows, 0},
 		{"MaxWaiting", c.MaxWaiting, 0},
-		{"MaxHoldSteps", c.MaxHoldSteps, 0},
 		{"MaxSequenceTokens", c.MaxSequenceTokens, 2},
 		{"SlabTokens", c.SlabTokens, 1},
 		{"LeaseAheadTokens", c.LeaseAheadTokens, 1},

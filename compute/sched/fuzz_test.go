@@ -12,7 +12,7 @@ func FuzzStep(f *testing.F) {
 	f.Add([]byte("submit, cancel, grant, deny, sample and finish"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		s, err := New(Config{
-			MaxBatchTokens: 9, ChunkTokens: 5, MaxBatchSize: 3, MaxWaiting: 2, WaitingServedRatio: 0.7, MaxHoldSteps: 2,
+			MaxBatchTokens: 9, ChunkTokens: 5, MaxBatchSize: 3, MaxWaiting: 2, WaitingServedRatio: 0.7,
 			MaxSequenceTokens: 40, SlabTokens: 4, LeaseAheadTokens: 6, DraftRows: 6,
 		})
 		if err != nil {

@@ -16,13 +16,20 @@ type service struct {
 	spread                  float64 // of their logarithms
 	chunk                   int
 	neighbor                float64 // its load, of the capacity
+	ratio                   float64 // Config.WaitingServedRatio
 }
 
 var (
 	// Weights take most of a step's time, so that rows come nearly free.
-	bandwidth = service{8 * time.Millisecond, 30 * time.Microsecond, 30 * time.Microsecond, 200, 100, 0.75, 128, 0.45}
+	bandwidth = service{
+		step: 8 * time.Millisecond, decode: 30 * time.Microsecond, prompt: 30 * time.Microsecond,
+		promptTokens: 200, newTokens: 100, spread: 0.75, chunk: 128, neighbor: 0.45,
+	}
 	// A model of 7 million parameters on one core: rows are what takes time.
-	smallModel = service{700 * time.Microsecond, 230 * time.Microsecond, 80 * time.Microsecond, 110, 60, 0.4, 256, 0.6}
+	smallModel = service{
+		step: 700 * time.Microsecond, decode: 230 * time.Microsecond, prompt: 80 * time.Microsecond,
+		promptTokens: 110, newTokens: 60, spread: 0.4, chunk: 256, neighbor: 0.6,
+	}
 )
 
 // takes is the time of a step.
@@ -53,15 +60,19 @@ func (d service) poisson(tenant string, weight int, rate float64, until Time, se
 // outcome is what a tenant got.
 type outcome struct {
 	ttft    []Time
+	tpot    []Time // time per further token, of each sequence with two tokens or more
 	refused int
 	// While requests still came in:
 	begun int // sequences that made their first token
 	rows  int // computed
 }
 
-func (o *outcome) quantile(q float64) Time {
-	slices.Sort(o.ttft)
-	return o.ttft[int(q*float64(len(o.ttft)-1))]
+func (o *outcome) quantile(q float64) Time { return quantile(o.ttft, q) }
+
+// quantile sorts times.
+func quantile(times []Time, q float64) Time {
+	slices.Sort(times)
+	return times[int(q*float64(len(times)-1))]
 }
 
 // share simulates a server of a batch size. Its KV manager has room for all.
@@ -69,14 +80,14 @@ func share(tb testing.TB, d service, batch int, loads ...[]Sequence) map[string]
 	tb.Helper()
 	s, err := New(Config{
 		MaxBatchTokens: 512, ChunkTokens: d.chunk, MaxBatchSize: batch, MaxWaiting: 512,
-		MaxSequenceTokens: 8192, SlabTokens: 16, LeaseAheadTokens: 32,
+		MaxSequenceTokens: 8192, SlabTokens: 16, LeaseAheadTokens: 32, WaitingServedRatio: d.ratio,
 	})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	all := slices.Concat(loads...)
 	slices.SortFunc(all, func(a, b Sequence) int { return int(a.Arrival - b.Arrival) })
-	out, live := map[string]*outcome{}, map[ID]*Sequence{}
+	out, live, begun := map[string]*outcome{}, map[ID]*Sequence{}, map[ID]Time{}
 	for _, l := range loads {
 		out[l[0].Tenant] = &outcome{}
 	}
@@ -89,8 +100,12 @@ func share(tb testing.TB, d service, batch int, loads ...[]Sequence) map[string]
 		}
 		events = events[:0]
 		for _, e := range plan.Ended {
+			o := out[live[e.ID].Tenant]
 			if e.Reason == ReasonQueueFull {
-				out[live[e.ID].Tenant].refused++
+				o.refused++
+			}
+			if e.Generated > 1 {
+				o.tpot = append(o.tpot, (now-begun[e.ID])/Time(e.Generated-1))
 			}
 			delete(live, e.ID)
 		}
@@ -124,6 +139,7 @@ func share(tb testing.TB, d service, batch int, loads ...[]Sequence) map[string]
 				}
 			}
 			if first {
+				begun[c.ID] = now
 				o.ttft = append(o.ttft, now-q.Arrival)
 			}
 			if !c.Output {

@@ -9,7 +9,7 @@ import (
 
 func testConfig() Config {
 	return Config{
-		MaxBatchTokens: 24, MaxBatchSize: 4, MaxWaiting: 3, MaxHoldSteps: 3,
+		MaxBatchTokens: 24, MaxBatchSize: 4, MaxWaiting: 3,
 		MaxSequenceTokens: 200, SlabTokens: 16, LeaseAheadTokens: 20,
 	}
 }
@@ -23,7 +23,6 @@ func TestConfigNamesTheFieldAtFault(t *testing.T) {
 		"ChunkTokens is -1":                       func(c *Config) { c.ChunkTokens = -1 },
 		"MaxBatchSize is 0":                       func(c *Config) { c.MaxBatchSize = 0 },
 		"MaxWaiting is -2":                        func(c *Config) { c.MaxWaiting = -2 },
-		"MaxHoldSteps is -1":                      func(c *Config) { c.MaxHoldSteps = -1 },
 		"MaxSequenceTokens is 1":                  func(c *Config) { c.MaxSequenceTokens = 1 },
 		"SlabTokens is 0":                         func(c *Config) { c.SlabTokens = 0 },
 		"LeaseAheadTokens is 0":                   func(c *Config) { c.LeaseAheadTokens = 0 },

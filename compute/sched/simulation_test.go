@@ -61,8 +61,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	rng := rand.New(rand.NewPCG(seed, 42))
 	cfg := Config{
 		MaxBatchSize: 1 + rng.IntN(9), MaxWaiting: rng.IntN(40), ChunkTokens: rng.IntN(3) * 9,
-		WaitingServedRatio: float64(rng.IntN(4)) * 0.4, MaxHoldSteps: rng.IntN(6),
-		MaxSequenceTokens: 180, SlabTokens: 1 + rng.IntN(16), LeaseAheadTokens: 1 + rng.IntN(40),
+		WaitingServedRatio: float64(rng.IntN(4)) * 0.4,
+		MaxSequenceTokens:  180, SlabTokens: 1 + rng.IntN(16), LeaseAheadTokens: 1 + rng.IntN(40),
 	}
 	cfg.MaxBatchTokens = cfg.MaxBatchSize + rng.IntN(60)
 	cfg.DraftRows = min(rng.IntN(3)*5, cfg.MaxBatchTokens)
@@ -286,8 +286,8 @@ func (w *world) checkChunks(p *Plan) {
 	w.checkProgress(p, fresh)
 }
 
-// checkProgress: a sequence that can run does; a fresh prompt is held back for
-// MaxHoldSteps steps at most. Of the step's prompt rows so many are of new sequences.
+// checkProgress: a sequence that can run does; a fresh prompt is held back for at most maxHeld
+// steps. fresh counts the step's prompt rows of new sequences.
 func (w *world) checkProgress(p *Plan, fresh int) {
 	if p.Yielded == 0 {
 		w.yielded = 0
@@ -320,7 +320,7 @@ func (w *world) checkProgress(p *Plan, fresh int) {
 			w.t.Fatalf("step %d: prompt %d has begun and is held back: %+v", p.Step, id, l)
 		case p.PromptRows == 0:
 			w.counts["held"]++
-			if l.idle++; l.idle > w.cfg.MaxHoldSteps || p.DecodeRows == 0 || w.cfg.WaitingServedRatio == 0 {
+			if l.idle++; l.idle > maxHeld || p.DecodeRows == 0 || w.cfg.WaitingServedRatio == 0 {
 				w.t.Fatalf("step %d: prompt %d was held back for %d steps: %+v", p.Step, id, l.idle, w.cfg)
 			}
 		}

@@ -133,16 +133,14 @@ func (s *Scheduler) chunk() int {
 	return s.cfg.ChunkTokens
 }
 
-// openGate applies the waiting-served ratio. TGI stops decoding for a prefill
-// when waiting >= floor(ratio * decoding), or after a number of decode steps. A
-// merged step stops nothing, but prompt rows make it longer; so prompts that
-// were admitted but not started are let through together, when
-//   - no sequence decodes, or
-//   - there are at least floor(WaitingServedRatio * decode rows) of them, or
-//   - they have been held back for MaxHoldSteps steps.
-//
-// Prompts admitted later wait for the next opening; a started prompt is never
-// held back.
+// maxHeld is the most steps that the waiting-served ratio holds a prompt back. Without this
+// bound a prompt on a busy server waits until most answers have ended.
+const maxHeld = 16
+
+// openGate applies the waiting-served ratio. Prompt rows make a step longer, so new prompts
+// start together: when there are enough of them for the sequences that decode, or when they
+// have been held back for maxHeld steps. Later prompts wait for the next opening. A started
+// prompt is never held back. TGI applies the same ratio to stop decoding for a prefill.
 func (s *Scheduler) openGate(decodeRows int) {
 	if s.gate == s.admissions {
 		return
@@ -153,9 +151,8 @@ func (s *Scheduler) openGate(decodeRows int) {
 			fresh++
 		}
 	}
-	// fresh is 0 when all that were held back have ended.
-	if fresh == 0 || decodeRows == 0 || s.held >= s.cfg.MaxHoldSteps ||
-		fresh >= int(s.cfg.WaitingServedRatio*float64(decodeRows)) {
+	// fresh is 0 when every prompt that was held back has ended.
+	if fresh == 0 || s.held >= maxHeld || fresh >= int(s.cfg.WaitingServedRatio*float64(decodeRows)) {
 		s.gate = s.admissions
 		s.held = 0
 		return

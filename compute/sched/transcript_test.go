@@ -104,7 +104,7 @@ func configure(t *testing.T, c *Config, args []string) {
 	t.Helper()
 	fields := map[string]*int{
 		"batch-tokens": &c.MaxBatchTokens, "chunk-tokens": &c.ChunkTokens, "batch-size": &c.MaxBatchSize,
-		"max-waiting": &c.MaxWaiting, "hold-steps": &c.MaxHoldSteps, "sequence-tokens": &c.MaxSequenceTokens,
+		"max-waiting": &c.MaxWaiting, "sequence-tokens": &c.MaxSequenceTokens,
 		"slab": &c.SlabTokens, "draft-rows": &c.DraftRows, "lease-ahead": &c.LeaseAheadTokens,
 	}
 	for _, a := range args {
