@@ -27,9 +27,9 @@ func TestWhatComesDuringAStepBeginsInTheNext(t *testing.T) {
 	fresh, err := p.Submit(context.Background(), tokensRequest("fresh", prompt, 20))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { // behind the step that waits at the gate
-		p.loop.inbox.mu.Lock()
-		defer p.loop.inbox.mu.Unlock()
-		return len(p.loop.inbox.items) > 0
+		p.worker.loop.inbox.mu.Lock()
+		defer p.worker.loop.inbox.mu.Unlock()
+		return len(p.worker.loop.inbox.items) > 0
 	}, patience, time.Millisecond)
 	d.gate <- struct{}{}
 	d.gate <- struct{}{}

@@ -3,7 +3,6 @@ package actors
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -246,10 +245,21 @@ func TestADetokenizerOrTokenizerThatIsGoneLosesNoStream(t *testing.T) {
 
 // running are the sequences of a worker.
 func (n *node) running() []msg.SeqID {
-	l := n.loop.ledger
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Sorted(maps.Keys(l.seqs))
+	list := []msg.SeqID{}
+	for _, s := range n.worker.Sequences() {
+		list = append(list, s.Seq)
+	}
+	return list
+}
+
+// owner is the node that owns a sequence of a worker; "": it is not there.
+func (n *node) owner(seq msg.SeqID) string {
+	for _, s := range n.worker.Sequences() {
+		if s.Seq == seq {
+			return s.Owner
+		}
+	}
+	return ""
 }
 
 func TestADetokenizerThatIsGoneLeavesSequencesWhereTheyRun(t *testing.T) {
@@ -340,12 +350,9 @@ func (h *handover) begin(ctx context.Context) (streams []api.Stream) {
 		streams = append(streams, s)
 	}
 	require.Eventually(h.t, func() bool {
-		l := h.worker.loop.ledger
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		n := 0
-		for _, a := range l.seqs {
-			if a.generated.Load() > 1 {
+		list, n := h.worker.worker.Sequences(), 0
+		for _, s := range list {
+			if s.Generated > 1 {
 				n++
 			}
 		}
@@ -353,7 +360,7 @@ func (h *handover) begin(ctx context.Context) (streams []api.Stream) {
 		case h.worker.device.gate <- struct{}{}:
 		default:
 		}
-		return n == 2 && len(l.seqs) == 3 // and a beam search
+		return n == 2 && len(list) == 3 // and a beam search
 	}, patience, time.Millisecond)
 	return streams
 }
@@ -386,8 +393,7 @@ func (h *handover) again() (streams []api.Stream) {
 
 // taken says whether sequences are the second gateway's.
 func (h *handover) taken(seqs []msg.SeqID) bool {
-	l := h.worker.loop.ledger
-	return !slices.ContainsFunc(seqs, func(seq msg.SeqID) bool { return l.get(seq) == nil || l.ofAnother(seq, h.second.name) })
+	return !slices.ContainsFunc(seqs, func(seq msg.SeqID) bool { return h.worker.owner(seq) != h.second.name })
 }
 
 // goOn: the same sequences run on in the next steps, and no others: no prompt is read again.
@@ -430,12 +436,12 @@ func TestASequenceThatIsCancelledIsNotRedirected(t *testing.T) {
 	d.gate = make(chan struct{}, 1)
 	p := start(t, testConfig(t, d))
 	reply, got := probe(p)
-	p.system.Root.Send(p.compute, &msg.Generate{
+	p.system.Root.Send(p.worker.PID(), &msg.Generate{
 		Seq: 7, Choices: []msg.SeqID{7}, Reply: reply, Watch: reply, Detok: reply, Prompt: []int32{1}, MaxTokens: 100, Arrival: time.Now(),
 	})
-	require.Eventually(t, func() bool { return p.loop.running.Load() == 1 }, patience, time.Millisecond) // it waits at the gate
-	p.system.Root.Send(p.compute, &msg.Cancel{Seq: 7})
-	p.system.Root.Send(p.compute, &msg.Redirect{Seq: 7, Reply: reply, Watch: reply, Detok: reply})
+	require.Eventually(t, func() bool { return p.worker.Running() == 1 }, patience, time.Millisecond) // it waits at the gate
+	p.system.Root.Send(p.worker.PID(), &msg.Cancel{Seq: 7})
+	p.system.Root.Send(p.worker.PID(), &msg.Redirect{Seq: 7, Reply: reply, Watch: reply, Detok: reply})
 	close(d.gate)
 	require.Equal(t, &msg.Lost{Seq: 7, Why: workerForgot}, receive[*msg.Lost](t, got))
 }
@@ -443,7 +449,7 @@ func TestASequenceThatIsCancelledIsNotRedirected(t *testing.T) {
 func TestAWorkerThatHasNotASequenceToRedirectSaysSo(t *testing.T) {
 	p := start(t, testConfig(t, newTestDevice(100)))
 	reply, got := probe(p)
-	p.system.Root.Send(p.compute, &msg.Redirect{Seq: 7, Reply: reply, Watch: reply, Detok: reply})
+	p.system.Root.Send(p.worker.PID(), &msg.Redirect{Seq: 7, Reply: reply, Watch: reply, Detok: reply})
 	require.Equal(t, &msg.Lost{Seq: 7, Why: workerForgot}, receive[*msg.Lost](t, got))
 }
 
@@ -516,7 +522,7 @@ func TestADrainingWorkerHandsOverAndEnds(t *testing.T) {
 	require.Eventually(t, func() bool { return gateway.watch.sequences(compute[0].name) == 0 }, patience, time.Millisecond)
 	compute[0].device.open1()
 	require.NoError(t, <-closed)
-	require.Equal(t, 0, compute[0].loop.ledger.len())
+	require.Equal(t, 0, compute[0].worker.InFlight())
 	compute[1].device.open1()
 	requireAll(t, compute[1].device, streams, 100)
 	compute[0].once.Do(compute[0].conn.Close)
@@ -529,15 +535,11 @@ func TestTheSequencesOfADeadGatewayAreCancelled(t *testing.T) {
 	gateway.kill()
 	now := time.Now()
 	alive := func(node string) bool { return node != gateway.name }
-	l := compute[0].loop.ledger
-	require.Empty(t, l.orphans(now, alive))
-	require.Empty(t, l.orphans(now.Add(orphansAfter-1), alive), "it may come back")
-	list := l.orphans(now.Add(orphansAfter), alive)
-	require.Len(t, list, 6)
+	w := compute[0].worker
+	require.Equal(t, 6, w.InFlight())
+	w.SweepOrphans(now, alive)
+	w.SweepOrphans(now.Add(orphansAfter), alive)
 	compute[0].device.open1()
-	for _, seq := range list {
-		compute[0].system.Root.Send(compute[0].compute, &msg.Cancel{Seq: seq})
-	}
 	require.Eventually(t, func() bool { return !compute[0].Alive(gateway.name) }, patience, time.Millisecond)
 	detok.detokenizers.Sweep(detok.system.Root, time.Now().Add(orphansAfter+time.Second), alive)
 	require.Eventually(t, func() bool { return detok.detokenizers.Load() == 0 }, patience, time.Millisecond)

@@ -21,7 +21,7 @@ func (a *computeActor) Receive(ctx actor.Context) {
 			return
 		}
 	case *msg.Find:
-		for _, found := range a.loop.ledger.find(m.RequestID, a.loop.p.cfg.Numerics) {
+		for _, found := range a.loop.ledger.find(m.RequestID, a.loop.Numerics) {
 			found.Compute = ctx.Self()
 			ctx.Send(m.Reply, found)
 		}
@@ -36,13 +36,13 @@ func (a *computeActor) Receive(ctx actor.Context) {
 	default:
 		return
 	}
-	a.loop.p.stages.compute.Enqueued()
+	a.loop.Stage.Enqueued()
 	a.loop.inbox.push(ctx.Message())
 }
 
 // accept opens the account of a sequence; false if the loop is not to see it.
 func (a *computeActor) accept(ctx actor.Context, g *msg.Generate) bool {
-	if err := checkTokens(g, a.loop.runner.Vocab()); err != nil { // of a gateway that knows another model
+	if err := checkTokens(g, a.loop.Runner.Vocab()); err != nil { // of a gateway that knows another model
 		for _, seq := range g.Choices {
 			ctx.Send(g.Detok, &msg.Tokens{Tokens: []msg.Token{{Seq: seq, ID: -1, Index: len(g.Generated), Finish: api.FinishError, Err: err}}})
 		}
@@ -55,7 +55,7 @@ func (a *computeActor) accept(ctx actor.Context, g *msg.Generate) bool {
 		return false
 	}
 	if !a.loop.ledger.open(g) {
-		a.loop.p.log.Warn().Uint64("seq", uint64(g.Seq)).Msg("a sequence came twice")
+		a.loop.Log.Warn().Uint64("seq", uint64(g.Seq)).Msg("a sequence came twice")
 		return false
 	}
 	return true

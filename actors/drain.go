@@ -39,8 +39,7 @@ func (p *Pipeline) idle() bool {
 	if p.Running() > 0 || p.bridge == nil {
 		return p.Running() == 0
 	}
-	o := p.outage.Load()
-	computes := p.loop != nil && p.loop.ledger.len() > 0 && (o == nil || !o.forGood)
+	computes := p.worker != nil && p.worker.InFlight() > 0 && !p.health.Failed()
 	return !computes && (p.detokenizers == nil || p.detokenizers.Load() == 0) && (p.tokenizers == nil || p.tokenizers.Load() == 0)
 }
 
@@ -62,12 +61,9 @@ func (p *Pipeline) drained(ctx context.Context, done func() bool) bool {
 func (p *Pipeline) stop() error {
 	p.registry.Leave()
 	close(p.quit)
-	if p.loop != nil {
-		p.loop.stop()
-		select {
-		case <-p.loop.stopped:
-		case <-p.hung:
-			return errors.New("actors: the device did not end its step")
+	if p.worker != nil {
+		if err := p.worker.Stop(); err != nil {
+			return err
 		}
 	}
 	p.beside.Wait()

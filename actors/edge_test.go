@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/tracing"
 )
 
 // edgeTest drives an edge with a clock of its own, as a worker that runs batch requests
@@ -258,11 +259,10 @@ func TestARefusalSaysHowManyPlacesARequestAsksFor(t *testing.T) {
 
 // What waits for memory, or is refused, may be many choices of a long prompt.
 func TestASequenceCopiesItsPromptWhenItIsAdmitted(t *testing.T) {
-	d := newTestDevice(64)
-	p := start(t, testConfig(t, d))
-	s, err := sched.New(p.cfg.Sched)
+	cfg := workerConfig{Runner: newTestDevice(64), Sched: testConfig(t, nil).Sched, Tracer: tracing.Off()}
+	s, err := sched.New(cfg.Sched)
 	require.NoError(t, err)
-	l := newLoop(p, s) // one that does not run
+	l := newLoop(cfg, s) // one that does not run
 	prompt := []int32{1, 2, 3}
 	g := &msg.Generate{Seq: 7, Choices: []msg.SeqID{7}, Prompt: prompt, Generated: []int32{4}, MaxTokens: 9}
 	l.submit(g)

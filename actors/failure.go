@@ -1,22 +1,13 @@
 package actors
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sched"
 )
-
-// outage is why nothing is accepted: until the device is loaded again, or for
-// good.
-type outage struct {
-	err     error
-	forGood bool
-}
 
 // restarts bounds how often a device is loaded again: one that fails more often
 // than that will not come back by itself.
@@ -47,17 +38,17 @@ func (l *loop) deviceFailed(err error) {
 		l.giveUp(fmt.Errorf("more than %d times in %s %w", mostRestarts, restartsWithin, err))
 		return
 	}
-	down := l.p.takeDown(err)
+	up := l.Faults.Down(err)
 	l.abandon(err)
 	l.planned(l.sched.Step) // gives back the KV of those that ended: their slabs are the next ones'
 	begin := time.Now()
-	e := l.runner.Reload()
-	l.p.metrics.DeviceReloaded(e)
+	e := l.Runner.Reload()
+	l.Metrics.DeviceReloaded(e)
 	if e != nil {
 		l.giveUp(fmt.Errorf("%w; and cannot be loaded again: %w", err, e))
 		return
 	}
-	l.p.comeBack(down, time.Since(begin))
+	up(time.Since(begin))
 }
 
 // giveUp ends every sequence with an error, and the pipeline: everything that
@@ -69,7 +60,7 @@ func (l *loop) giveUp(err error) {
 	l.failed = err
 	l.abandon(err)
 	l.flush()
-	l.p.fail(err)
+	l.Faults.Fail(err)
 }
 
 // abandon ends every sequence with an error.
@@ -83,63 +74,19 @@ func (l *loop) abandon(err error) {
 	l.busy.Store(false)
 }
 
-// takeDown stops taking requests and ends those in hand; comeBack ends it.
-func (p *Pipeline) takeDown(err error) *outage {
-	o := &outage{err: fmt.Errorf("%w; it is being loaded again", err)}
-	if p.outage.CompareAndSwap(nil, o) {
-		p.log.Error().Err(err).Msg("the device is loaded again")
-	}
-	p.tellAll(&msg.Abandon{Err: api.Unavailable(err)})
-	return o
-}
-
-func (p *Pipeline) comeBack(from *outage, took time.Duration) {
-	if p.outage.CompareAndSwap(from, nil) {
-		p.log.Warn().Dur("took", took).Msg("the device is back")
-	}
-}
-
-// fail ends the pipeline: requests in hand end with err, none is accepted any
-// more. Wait returns err.
-func (p *Pipeline) fail(err error) {
-	for {
-		old := p.outage.Load()
-		if old != nil && old.forGood {
-			return
-		}
-		if p.outage.CompareAndSwap(old, &outage{err, true}) {
-			break
-		}
-	}
-	p.log.Error().Err(err).Msg("the pipeline failed")
-	p.tellAll(&msg.Abandon{Err: api.Unavailable(err)})
-	close(p.failed)
-}
-
-// Wait blocks until ctx ends, and returns nil, or until the pipeline has failed
-// for good, and returns why: the process should end then.
-func (p *Pipeline) Wait(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-p.failed:
-		return p.outage.Load().err
-	}
-}
-
-// giveUpOnAStep fails the pipeline when a step does not end: a kernel that hangs cannot
+// giveUpOnAStep fails the worker when a step does not end: a kernel that hangs cannot
 // be ended from here.
-func (p *Pipeline) giveUpOnAStep() {
-	tick := time.NewTicker(max(p.cfg.GiveUpAfter/8, time.Millisecond))
+func (w *worker) giveUpOnAStep() {
+	tick := time.NewTicker(max(w.loop.GiveUpAfter/8, time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {
-		case <-p.loop.stopped:
+		case <-w.loop.stopped:
 			return
 		case now := <-tick.C:
-			if d := p.loop.stalled(now); d > p.cfg.GiveUpAfter {
-				close(p.hung)
-				p.fail(fmt.Errorf("the device has made no step for %s", d.Round(time.Millisecond)))
+			if d := w.loop.stalled(now); d > w.loop.GiveUpAfter {
+				close(w.hung)
+				w.loop.Faults.Fail(fmt.Errorf("the device has made no step for %s", d.Round(time.Millisecond)))
 				return
 			}
 		}

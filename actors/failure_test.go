@@ -172,7 +172,7 @@ func TestAStepThatDoesNotEndEndsThePipelineAndLeavesNobodyWaiting(t *testing.T) 
 	requireFailedForGood(t, p, "the device has made no step for")
 	require.ErrorContains(t, p.Close(context.Background()), "did not end its step")
 	close(d.gate) // the goroutine may go
-	<-p.loop.stopped
+	<-p.worker.loop.stopped
 	p.system.Shutdown()
 }
 

@@ -1,7 +1,9 @@
 package actors
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -15,13 +17,64 @@ import (
 // kvIdle is how long the KV manager rests before it recounts its books.
 const kvIdle = time.Second
 
+// kvManager is the KV manager of this process's device.
+type kvManager struct {
+	actor kvActor
+	root  *actor.RootContext
+	pid   *actor.PID
+}
+
+// kvConfig is what a KV manager needs.
+type kvConfig struct {
+	Root              *actor.RootContext
+	Spawn             func(name string, a actor.Actor) (*actor.PID, error)
+	Slabs, SlabTokens int
+	Broken            func(error) // told when the books contradict themselves
+	Metrics           *metrics.Model
+}
+
+// newKVManager spawns the actor.
+func newKVManager(cfg kvConfig) (*kvManager, error) {
+	books, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens})
+	if err != nil {
+		return nil, err
+	}
+	m := &kvManager{actor: kvActor{kv: books, metrics: cfg.Metrics, broken: cfg.Broken}, root: cfg.Root}
+	m.actor.free.Store(int64(cfg.Slabs))
+	m.pid, err = cfg.Spawn("kv", &m.actor)
+	return m, err
+}
+
+// PID is the actor's.
+func (m *kvManager) PID() *actor.PID { return m.pid }
+
+// Free is the number of slabs that nobody holds or was promised.
+func (m *kvManager) Free() int { return int(m.actor.free.Load()) }
+
+// State asks for the books.
+func (m *kvManager) State(ctx context.Context) (*KVState, error) {
+	wait := time.Second
+	if d, ok := ctx.Deadline(); ok {
+		wait = time.Until(d)
+	}
+	answer, err := m.root.RequestFuture(m.pid, &kvSnapshot{}, wait).Result()
+	if err != nil {
+		return nil, fmt.Errorf("actors: the KV manager did not answer: %w", err)
+	}
+	state, ok := answer.(*KVState)
+	if !ok {
+		return nil, fmt.Errorf("actors: the KV manager answered with a %T", answer)
+	}
+	return state, nil
+}
+
 // kvActor owns the books of the KV pool. It outlives a restart of its actor:
 // the manager is a plain value.
 type kvActor struct {
 	kv      *kvmgr.Manager
 	metrics *metrics.Model
-	free    *atomic.Int64 // slabs, for others to see
-	broken  func(error)   // told when the books contradict themselves
+	free    atomic.Int64 // slabs, for others to see
+	broken  func(error)  // told when the books contradict themselves
 }
 
 // kvSnapshot asks for the pool's state; *KVState answers.

@@ -1,6 +1,8 @@
 package actors
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -114,6 +116,25 @@ func (l *ledger) report(node string, inStep time.Duration) map[string]*report {
 		r.progress.Generated = append(r.progress.Generated, int(a.generated.Load()))
 	}
 	return byOwner
+}
+
+// Sequence is one that is in flight.
+type Sequence struct {
+	Seq       msg.SeqID
+	Owner     string // node
+	Generated int    // tokens
+}
+
+// list is what is in flight, by number.
+func (l *ledger) list() []Sequence {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]Sequence, 0, len(l.seqs))
+	for seq, a := range l.seqs {
+		list = append(list, Sequence{seq, a.watch.Address, int(a.generated.Load())})
+	}
+	slices.SortFunc(list, func(a, b Sequence) int { return cmp.Compare(a.Seq, b.Seq) })
+	return list
 }
 
 type report struct {

@@ -1,12 +1,15 @@
 package actors
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
@@ -20,9 +23,9 @@ import (
 // goes out by mailbox, so that tokens are detokenized and sent while the next
 // step runs.
 type loop struct {
-	p         *Pipeline
+	workerConfig
+	self      *actor.PID // the compute actor
 	sched     *sched.Scheduler
-	runner    compute.Runner
 	inbox     *inbox
 	ledger    *ledger
 	sequences map[sched.ID]*sequence
@@ -89,9 +92,9 @@ type output struct {
 	err     error
 }
 
-func newLoop(p *Pipeline, s *sched.Scheduler) *loop {
+func newLoop(cfg workerConfig, s *sched.Scheduler) *loop {
 	l := &loop{
-		p: p, sched: s, runner: p.cfg.Model, inbox: newInbox(), ledger: newLedger(p.tracer),
+		workerConfig: cfg, sched: s, inbox: newInbox(), ledger: newLedger(cfg.Tracer),
 		sequences: make(map[sched.ID]*sequence), start: time.Now(),
 		quit: make(chan struct{}), stopped: make(chan struct{}),
 	}
@@ -120,11 +123,6 @@ func (l *loop) run() {
 		l.closeRegion(s)
 	}
 }
-
-func (l *loop) launch() { go l.run() }
-
-// stop ends the goroutine after its step.
-func (l *loop) stop() { close(l.quit) }
 
 // wait blocks until there is something to do: for at most d, for ever when d
 // is 0, not at all when it is negative. False when the loop is to end.
@@ -190,7 +188,7 @@ func (l *loop) takeAll() {
 		if err := l.take(m); err != nil {
 			l.deviceFailed(err)
 		}
-		l.p.stages.compute.Served(time.Since(begin)) // the steps have a series of their own
+		l.Stage.Served(time.Since(begin)) // the steps have a series of their own
 	}
 }
 
@@ -209,7 +207,7 @@ func (l *loop) admit() {
 	if len(l.asked) == 0 {
 		return
 	}
-	patience := time.NewTimer(l.p.cfg.admitPatience)
+	patience := time.NewTimer(cmp.Or(l.AdmitPatience, admitPatience))
 	defer patience.Stop()
 	for len(l.asked) > 0 && l.failed == nil {
 		select {
@@ -232,7 +230,7 @@ func (l *loop) answered(id sched.ID) {
 func (l *loop) planned(do func(sched.Time, []sched.Event) (*sched.Plan, error)) *sched.Plan {
 	plan, err := do(time.Since(l.start), l.events)
 	if err != nil {
-		l.p.log.Error().Err(err).Msg("the scheduler ignored an event")
+		l.Log.Error().Err(err).Msg("the scheduler ignored an event")
 	}
 	l.events = l.events[:0]
 	l.effects(plan)
@@ -272,7 +270,7 @@ func (l *loop) take(m any) error {
 func (l *loop) submit(g *msg.Generate) {
 	id := sched.ID(g.Seq)
 	if l.sequences[id] != nil {
-		l.p.log.Warn().Uint64("seq", uint64(g.Seq)).Msg("a sequence came twice")
+		l.Log.Warn().Uint64("seq", uint64(g.Seq)).Msg("a sequence came twice")
 		return
 	}
 	s := &sequence{gen: g, account: l.ledger.get(g.Seq)}
@@ -286,7 +284,7 @@ func (l *loop) submit(g *msg.Generate) {
 	}
 	if g.Beams != nil {
 		var err error
-		if s.beams, err = newBeams(g, l.runner.Vocab()); err != nil {
+		if s.beams, err = newBeams(g, l.Runner.Vocab()); err != nil {
 			l.end(s, api.FinishError, err)
 			return
 		}
@@ -306,7 +304,7 @@ func (l *loop) begin(s *sequence) {
 	s.tokens = append(make([]int32, 0, len(g.Prompt)+len(g.Generated)+min(g.MaxTokens, 256)), g.Prompt...)
 	s.tokens = append(s.tokens, g.Generated...)
 	if g.Beams == nil {
-		s.sampler = sample.New(g.Sampling, l.runner.Vocab(), g.Prompt)
+		s.sampler = sample.New(g.Sampling, l.Runner.Vocab(), g.Prompt)
 		s.sampler.Replay(g.Generated)
 	}
 }
@@ -316,7 +314,7 @@ func (l *loop) begin(s *sequence) {
 func (l *loop) redirect(m *msg.Redirect) {
 	s := l.sequences[sched.ID(m.Seq)]
 	if s == nil || s.cancelled || s.endIsSent || m.From > s.generated() {
-		l.p.system.Root.Send(m.Reply, &msg.Lost{Seq: m.Seq, Why: workerForgot})
+		l.Root.Send(m.Reply, &msg.Lost{Seq: m.Seq, Why: workerForgot})
 		return
 	}
 	s.gen.Reply, s.gen.Detok = m.Reply, m.Detok
@@ -344,20 +342,20 @@ func (l *loop) mapSlabs(m *msg.Leased) error {
 		}
 	}
 	if s.beams != nil {
-		return s.beams.mapSlabs(s.region, m.Slabs, l.runner.SlabTokens())
+		return s.beams.mapSlabs(s.region, m.Slabs, l.Runner.SlabTokens())
 	}
 	return s.region.Append(m.Slabs)
 }
 
 func (l *loop) openRegion(s *sequence) (err error) {
 	if s.beams == nil {
-		s.region, err = l.runner.NewRegion(len(s.gen.Prompt) + s.gen.MaxTokens)
+		s.region, err = l.Runner.NewRegion(len(s.gen.Prompt) + s.gen.MaxTokens)
 		return err
 	}
-	if s.region, err = l.runner.NewRegion(len(s.gen.Prompt)); err != nil {
+	if s.region, err = l.Runner.NewRegion(len(s.gen.Prompt)); err != nil {
 		return err
 	}
-	return s.beams.open(l.runner, s.gen.MaxTokens)
+	return s.beams.open(l.Runner, s.gen.MaxTokens)
 }
 
 // effects sends what the plan asks for, in its order.
@@ -378,7 +376,7 @@ func (l *loop) effects(plan *sched.Plan) {
 			l.closeRegion(s)
 			delete(l.sequences, id)
 		}
-		l.toKV(&msg.Release{Reply: l.p.compute, Seq: msg.SeqID(id)})
+		l.toKV(&msg.Release{Reply: l.self, Seq: msg.SeqID(id)})
 	}
 	for _, r := range plan.Reserve {
 		kv := &l.sequences[r.ID].kv
@@ -392,12 +390,12 @@ func (l *loop) effects(plan *sched.Plan) {
 	}
 }
 
-func (l *loop) flush() { l.outbox.flush(l.p) }
+func (l *loop) flush() { l.outbox.flush(&l.workerConfig) }
 
-func (l *loop) toKV(m any) { l.p.system.Root.Send(l.p.kv, m) }
+func (l *loop) toKV(m any) { l.Root.Send(l.KV, m) }
 
 func (l *loop) lease(id sched.ID, upTo int) msg.Lease {
-	return msg.Lease{Reply: l.p.compute, Leased: msg.Leased{Seq: msg.SeqID(id), UpTo: upTo}}
+	return msg.Lease{Reply: l.self, Leased: msg.Leased{Seq: msg.SeqID(id), UpTo: upTo}}
 }
 
 func (l *loop) closeRegion(s *sequence) {

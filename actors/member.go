@@ -36,23 +36,23 @@ func (p *Pipeline) offer() cluster.Member {
 		m.Detok = &cluster.Pool{Actors: p.detokenizers.Names(), Load: p.detokenizers.Load()}
 	}
 	if p.has(cluster.Compute) {
-		m.Worker = p.worker()
+		m.Worker = p.offerWorker()
 	}
 	return m
 }
 
-func (p *Pipeline) worker() *cluster.Worker {
+func (p *Pipeline) offerWorker() *cluster.Worker {
 	c := &p.cfg
 	w := &cluster.Worker{
 		Actor: computeName, Backend: c.Backend, Weights: c.Weights, Numerics: c.Numerics, Class: c.Class, Created: p.created,
 		Context: c.Context, Vocab: c.Model.Vocab(), Sampling: c.Sampling,
-		Slabs: c.Model.Slabs(), FreeSlabs: int(p.freeSlabs.Load()), SlabTokens: c.Model.SlabTokens(),
+		Slabs: c.Model.Slabs(), FreeSlabs: p.kv.Free(), SlabTokens: c.Model.SlabTokens(),
 		Capacity: c.Sched.MaxBatchSize, Queue: c.Sched.MaxWaiting,
-		Running: int(p.loop.running.Load()), Steps: p.loop.steps.Load(), InStep: p.loop.stalled(time.Now()),
+		Running: p.worker.Running(), Steps: p.worker.Steps(), InStep: p.worker.Stalled(time.Now()),
 	}
-	w.Waiting = max(0, p.loop.ledger.len()-w.Running)
-	if o := p.outage.Load(); o != nil {
-		w.Down = o.err.Error()
+	w.Waiting = max(0, p.worker.InFlight()-w.Running)
+	if err := p.health.Err(); err != nil {
+		w.Down = err.Error()
 	}
 	return w
 }

@@ -28,7 +28,6 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
-	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 	"github.com/millrace/millrace/tracing"
@@ -95,19 +94,15 @@ type Pipeline struct {
 	created  time.Time
 
 	watcher      *actor.PID // of gateway
-	compute      *actor.PID // of compute, as the next two
-	kv           *actor.PID
-	loop         *loop
+	worker       *worker    // nil without the role, as the next
+	kv           *kvManager
 	tokenizers   *tokenizePool // nil without the role, as the next
 	detokenizers *detokPool
-	freeSlabs    atomic.Int64
 	texting      gate // of Tokenize and Detokenize
 
 	seqs, turn atomic.Uint64
-	outage     atomic.Pointer[outage] // nil: none
-	failed     chan struct{}          // closed at the failure for good
-	hung       chan struct{}          // closed before it, when the device does not return
-	quit       chan struct{}          // closed at the end, for the goroutines beside the actors
+	health     *health
+	quit       chan struct{} // closed at the end, for the goroutines beside the actors
 	beside     sync.WaitGroup
 
 	mu       sync.Mutex
@@ -140,12 +135,11 @@ func New(cfg Config) (*Pipeline, error) {
 		texting:  newGate(cmp.Or(cfg.Tokenizers, 2), mostTexts),
 		requests: make(map[string]*actor.PID),
 		edge:     newEdge(cfg.MaxRequests, cfg.Sched.MaxBatchSize, cfg.MaxQueueWait, time.Now()),
-		failed:   make(chan struct{}),
-		hung:     make(chan struct{}),
 		quit:     make(chan struct{}),
 	}
 	p.system.ProcessRegistry.Address = p.name
 	p.seqs.Store(node.First())
+	p.health = newHealth(p.tellAll, p.log)
 	p.watch = newWatch(p.name, cfg.Cluster.Dead, cfg.StallAfter)
 	p.router.init(cfg)
 	p.system.EventStream.Subscribe(func(e any) {
@@ -181,7 +175,7 @@ func (c *Config) complete() error {
 	}
 	for d, def := range map[*time.Duration]time.Duration{
 		&c.StallAfter: 30 * time.Second, &c.Cluster.Beat: cluster.DefaultBeat, &c.Cluster.Dead: cluster.DefaultDead,
-		&c.Cluster.ResumeTimeout: time.Minute, &c.admitPatience: admitPatience,
+		&c.Cluster.ResumeTimeout: time.Minute,
 	} {
 		if *d == 0 {
 			*d = def
@@ -221,27 +215,22 @@ func (p *Pipeline) spawn() (err error) {
 	if err != nil || !p.has(cluster.Compute) {
 		return err
 	}
-	books, err := kvmgr.New(kvmgr.Config{Slabs: p.cfg.Model.Slabs(), SlabTokens: p.cfg.Model.SlabTokens()})
+	model := p.cfg.Model
+	p.kv, err = newKVManager(kvConfig{
+		Root: p.system.Root, Spawn: spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Broken: p.health.Fail, Metrics: p.metrics,
+	})
 	if err != nil {
 		return err
 	}
-	scheduler, err := sched.New(p.cfg.Sched)
-	if err != nil {
+	c := workerConfig{
+		Node: p.name, Root: p.system.Root, Spawn: spawnBusy, KV: p.kv.PID(), Runner: model, Sched: p.cfg.Sched, Numerics: p.cfg.Numerics,
+		AdmitPatience: p.cfg.admitPatience, GiveUpAfter: p.cfg.GiveUpAfter, Faults: p.health,
+		Metrics: p.metrics, Stage: p.stages.compute, Detok: p.stages.detok, Tracer: p.tracer, Log: p.log,
+	}
+	if p.worker, err = newWorker(c); err != nil {
 		return err
 	}
-	p.freeSlabs.Store(int64(p.cfg.Model.Slabs()))
-	p.kv, err = spawnBusy("kv", &kvActor{kv: books, metrics: p.metrics, free: &p.freeSlabs, broken: p.fail})
-	if err != nil {
-		return err
-	}
-	p.loop = newLoop(p, scheduler)
-	if p.compute, err = spawnBusy(computeName, &computeActor{loop: p.loop}); err != nil {
-		return err
-	}
-	p.loop.launch()
-	if p.cfg.GiveUpAfter > 0 {
-		p.beside.Go(p.giveUpOnAStep)
-	}
+	p.worker.Start()
 	return nil
 }
 
@@ -275,13 +264,6 @@ func (p *Pipeline) arrived(m any) {
 		}
 	case *msg.Tokens:
 		p.stages.detok.Enqueued()
-	}
-}
-
-// countLocal counts what is sent to a stage of this process.
-func (p *Pipeline) countLocal(to *actor.PID, s *metrics.Stage) {
-	if to.Address == p.name {
-		s.Enqueued()
 	}
 }
 
@@ -338,8 +320,8 @@ func (p *Pipeline) admit(ctx context.Context, r *api.Request, a *requestActor) (
 		return nil, api.Invalid("id", "request id %q is in use", r.ID)
 	}
 	// Whoever is let in before an outage hears of it by tellAll, others are not let in.
-	if o := p.outage.Load(); o != nil && !p.elsewhere(&route.Query{Model: r.Model}, p.name) {
-		return nil, api.Unavailable(o.err)
+	if err := p.health.Err(); err != nil && !p.elsewhere(&route.Query{Model: r.Model}, p.name) {
+		return nil, api.Unavailable(err)
 	}
 	p.edge.resize(limit, batch)
 	if err := p.edge.enter(r, time.Now()); err != nil {
@@ -391,10 +373,10 @@ func (p *Pipeline) Ready() error {
 
 // computes is nil while steps make progress.
 func (p *Pipeline) computes() error {
-	if o := p.outage.Load(); o != nil {
-		return api.Unavailable(o.err)
+	if err := p.health.Err(); err != nil {
+		return api.Unavailable(err)
 	}
-	if d := p.loop.stalled(time.Now()); d > p.cfg.StallAfter {
+	if d := p.worker.Stalled(time.Now()); d > p.cfg.StallAfter {
 		return api.Unavailable(fmt.Errorf("the device has made no step for %s", d.Round(time.Millisecond)))
 	}
 	return nil
@@ -408,23 +390,15 @@ func (p *Pipeline) isClosed() bool {
 
 // KVState is the KV manager's books, for /debug/kv.
 func (p *Pipeline) KVState(ctx context.Context) (*KVState, error) {
-	wait := time.Second
-	if d, ok := ctx.Deadline(); ok {
-		wait = time.Until(d)
-	}
 	if p.kv == nil {
 		return nil, errors.New("actors: this process has no KV memory: it does not compute")
 	}
-	answer, err := p.system.Root.RequestFuture(p.kv, &kvSnapshot{}, wait).Result()
-	if err != nil {
-		return nil, fmt.Errorf("actors: the KV manager did not answer: %w", err)
-	}
-	state, ok := answer.(*KVState)
-	if !ok {
-		return nil, fmt.Errorf("actors: the KV manager answered with a %T", answer)
-	}
-	return state, nil
+	return p.kv.State(ctx)
 }
+
+// Wait blocks until ctx ends, and returns nil, or until the process has failed
+// for good, and returns why: it should end then.
+func (p *Pipeline) Wait(ctx context.Context) error { return p.health.Wait(ctx) }
 
 // Running is the number of requests in the pipeline.
 func (p *Pipeline) Running() int {

@@ -66,7 +66,7 @@ func (p *Pipeline) choose(q route.Query, workers []route.Worker) *seat {
 
 func (p *Pipeline) computeOf(node string) *actor.PID {
 	if node == p.name {
-		return p.compute
+		return p.worker.PID()
 	}
 	return actor.NewPID(node, computeName)
 }

@@ -23,7 +23,7 @@ func (l *loop) step(plan *sched.Plan) error {
 		if !s.started {
 			s.started = true
 			s.account.spans.next(spanPrefill)
-			l.p.system.Root.Send(s.gen.Reply, &msg.Started{At: begin})
+			l.Root.Send(s.gen.Reply, &msg.Started{At: begin})
 		}
 		rows := s.rows(&c)
 		if c.Output {
@@ -32,18 +32,18 @@ func (l *loop) step(plan *sched.Plan) error {
 		}
 		l.batch = append(l.batch, rows)
 	}
-	logits, err := l.runner.Run(l.batch)
+	logits, err := l.Runner.Run(l.batch)
 	if err != nil {
 		return err
 	}
 	l.logits = logits
 	l.sampleAll()
-	room := l.p.cfg.Sched.DraftRows - len(l.outputs)
+	room := l.Sched.DraftRows - len(l.outputs)
 	for i := range l.outputs {
 		l.accept(&l.outputs[i], room)
 	}
 	took := time.Since(begin)
-	l.p.metrics.Step(took, plan.DecodeRows, plan.PromptRows)
+	l.Metrics.Step(took, plan.DecodeRows, plan.PromptRows)
 	l.progress.Store(time.Now().UnixNano())
 	l.steps.Add(1)
 	return nil
@@ -71,7 +71,7 @@ const parallelLogits = 1 << 16
 // only, so the split does not matter.
 func (l *loop) sampleAll() {
 	l.stride = min(len(l.outputs), len(l.samplers))
-	if len(l.outputs)*l.runner.Vocab() < parallelLogits || l.stride < 2 {
+	if len(l.outputs)*l.Runner.Vocab() < parallelLogits || l.stride < 2 {
 		l.stride = 1
 	}
 	for _, s := range l.samplers[:l.stride] {
@@ -145,7 +145,7 @@ func (l *loop) accept(o *output, room int) {
 		l.acceptBeams(o)
 		return
 	}
-	l.p.metrics.Drafted(o.guesses, len(s.choices)-1)
+	l.Metrics.Drafted(o.guesses, len(s.choices)-1)
 	for i := range s.choices {
 		finish := l.send(s, &s.choices[i])
 		if finish == api.FinishStop {
@@ -203,10 +203,12 @@ func (o *outbox) add(to *actor.PID, t msg.Token) {
 }
 
 // flush sends what was gathered.
-func (o *outbox) flush(p *Pipeline) {
+func (o *outbox) flush(c *workerConfig) {
 	for i, b := range o.batch {
-		p.countLocal(o.to[i], p.stages.detok)
-		p.system.Root.Send(o.to[i], b)
+		if o.to[i].Address == c.Node {
+			c.Detok.Enqueued()
+		}
+		c.Root.Send(o.to[i], b)
 	}
 	clear(o.batch)
 	o.to, o.batch = o.to[:0], o.batch[:0]

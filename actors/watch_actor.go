@@ -107,8 +107,8 @@ func (p *Pipeline) care() {
 		case <-p.quit:
 			return
 		case now := <-tick.C:
-			if p.loop != nil {
-				p.report()
+			if p.worker != nil {
+				p.worker.Report(now)
 			}
 			if p.bridge != nil && !p.registry.Deaf() && now.Sub(swept) >= time.Second {
 				swept = now
@@ -118,18 +118,10 @@ func (p *Pipeline) care() {
 	}
 }
 
-func (p *Pipeline) report() {
-	for _, r := range p.loop.ledger.report(p.name, p.loop.stalled(time.Now())) {
-		p.system.Root.Send(r.to, r.progress)
-	}
-}
-
 // sweepOrphans ends what runs here for processes that are gone.
 func (p *Pipeline) sweepOrphans(now time.Time) {
-	if p.loop != nil {
-		for _, seq := range p.loop.ledger.orphans(now, p.registry.Alive) {
-			p.system.Root.Send(p.compute, &msg.Cancel{Seq: seq})
-		}
+	if p.worker != nil {
+		p.worker.SweepOrphans(now, p.registry.Alive)
 	}
 	if p.detokenizers != nil {
 		p.detokenizers.Sweep(p.system.Root, now, p.registry.Alive)
