@@ -4,6 +4,15 @@ package trim
 /*
 #include <malloc.h>
 
+enum { kKept = 1 << 20 };
+
+static void bound_malloc(void) {
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_THRESHOLD, kKept);
+  mallopt(M_TRIM_THRESHOLD, kKept);
+#endif
+}
+
 static void trim_malloc(void) {
 #if defined(__GLIBC__)
   malloc_trim(0);
@@ -88,6 +97,9 @@ func Run(ctx context.Context, log zerolog.Logger) {
 		log.Warn().Err(err).Msg("memory that bursts leave is kept")
 		return
 	}
+	// Otherwise both bounds grow with the largest block that was freed, to 32 and 64 MiB, and each arena keeps up to the
+	// latter at its end, where malloc_trim returns memory of the main arena only.
+	C.bound_malloc()
 	t := trimmer{last: m}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
