@@ -19,7 +19,8 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 ARG VERSION=devel
-RUN make build notices VERSION=${VERSION}
+ARG COMMIT=unknown
+RUN make build notices VERSION=${VERSION} COMMIT=${COMMIT}
 
 FROM go AS build-k6
 WORKDIR /src

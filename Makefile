@@ -20,8 +20,9 @@ PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 export CGO_ENABLED := 1
 export CGO_LDFLAGS := -L$(CURDIR)/$(BUILD)/lib
 
-VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
-GO_BUILD = go build -buildvcs=false -ldflags '-X main.version=$(VERSION)'
+VERSION = $(patsubst v%,%,$(shell git describe --tags --always --dirty 2>/dev/null || echo devel))
+COMMIT = $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+GO_BUILD = go build -buildvcs=false -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)'
 
 ##@ Use
 .PHONY: run

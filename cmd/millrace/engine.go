@@ -112,7 +112,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		return err
 	}
 	m := e.model
-	e.metrics = metrics.New(metrics.Build{Version: version, Backend: m.device.Backend, ISA: m.device.ISA})
+	e.metrics = metrics.New(metrics.Build{Version: version, Commit: commit, Backend: m.device.Backend, ISA: m.device.ISA})
 	c := actors.Config{
 		Roles: roles, ModelID: e.modelID, Tokenizer: m.tokenizer,
 		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting, MaxQueueWait: s.MaxQueueWait,

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/config"
 )
 
-// version is set by the Makefile.
-var version = "devel"
+// version and commit say what was built. The Makefile sets them.
+var version, commit = "devel", "unknown"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

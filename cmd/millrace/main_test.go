@@ -63,6 +63,9 @@ func TestVersionPrintsOneJSONObject(t *testing.T) {
 	var v map[string]string
 	require.NoError(t, json.Unmarshal([]byte(stdout), &v))
 	require.Equal(t, version, v["version"])
+	require.Equal(t, commit, v["commit"])
+	_, stdout, _ = millrace(t, nil, "version")
+	require.Contains(t, stdout, "millrace "+version+" (commit "+commit+", go")
 }
 
 func TestEveryCommandExplainsItself(t *testing.T) {
