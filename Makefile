@@ -10,6 +10,8 @@ TOKENIZERS := $(BUILD)/lib/libtokenizers.a
 TOOLS := $(BUILD)/.tools-checked
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI := $(BUILD)/tools/golangci-lint-$(GOLANGCI_VERSION)
+ACTIONLINT_VERSION := v1.7.12
+ACTIONLINT := $(BUILD)/tools/actionlint-$(ACTIONLINT_VERSION)
 
 MODEL ?= models/tiny-chat
 FUZZTIME ?= 20s
@@ -158,15 +160,20 @@ fuzz: libs ## Run every Go fuzz target for FUZZTIME (20s)
 	scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: lint
-lint: libs $(GOLANGCI) ## Check format and lint: golangci-lint, clang-format, shellcheck where installed
+lint: libs $(GOLANGCI) $(ACTIONLINT) ## Check format and lint: golangci-lint, clang-format, shellcheck where installed, workflows, commit titles
 	$(GOLANGCI) run ./...
-	scripts/lint.sh
+	ACTIONLINT=$(ACTIONLINT) scripts/lint.sh
 
 $(GOLANGCI): | $(TOOLS)
 	@echo "golangci-lint $(GOLANGCI_VERSION): go install (a few minutes, once)"
 	@mkdir -p $(@D)
 	CGO_LDFLAGS= GOBIN=$(CURDIR)/$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	@mv $(@D)/golangci-lint $@
+
+$(ACTIONLINT): | $(TOOLS)
+	@mkdir -p $(@D)
+	CGO_LDFLAGS= GOBIN=$(CURDIR)/$(@D) go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
+	@mv $(@D)/actionlint $@
 
 .PHONY: audit
 audit: ## Look the pinned Python packages up in PyPI's advisories (govulncheck and cargo deny run in .github/workflows/audit.yml)

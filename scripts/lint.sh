@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks what golangci-lint does not: the format of the C++ sources, and the shell scripts where
-# there is a shellcheck.
+# Checks what golangci-lint does not: the format of the C++ sources, the shell scripts where shellcheck is installed,
+# the workflows by the actionlint that $ACTIONLINT names, and the titles of commits.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,3 +17,8 @@ else
   for script in "${scripts[@]}"; do bash -n "$script"; done
   echo "shellcheck is not installed: ${#scripts[@]} scripts parsed only"
 fi
+
+"${ACTIONLINT:?the path of actionlint, which make lint sets}" .github/workflows/*.yml
+echo "actionlint: $(find .github/workflows -name '*.yml' | wc -l) workflows"
+
+scripts/lint-titles.sh
