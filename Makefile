@@ -192,6 +192,10 @@ notices: libs ## Write the licenses of all that is linked into bin/millrace: bui
 	go run ./scripts/build/notices >$(BUILD)/THIRD_PARTY_NOTICES.new
 	mv $(BUILD)/THIRD_PARTY_NOTICES.new $(BUILD)/THIRD_PARTY_NOTICES
 
+.PHONY: release
+release: ## Make the release archive of this commit and machine, with sums and SBOM, in build/release, and check it
+	scripts/release.sh $(RELEASE)
+
 .PHONY: format
 format: libs $(GOLANGCI) ## Rewrite Go and C++ in the project's format
 	$(GOLANGCI) fmt
