@@ -1,15 +1,10 @@
 package main
 
 import (
-	"fmt"
-	"io"
-
 	"github.com/spf13/pflag"
 
-	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/config"
-	"github.com/millrace/millrace/kvmgr"
 )
 
 // beamFlags are generate's flags of a beam search.
@@ -61,59 +56,4 @@ func (b *beamFlags) params() *sample.BeamParams {
 		return nil
 	}
 	return &b.BeamParams
-}
-
-// beamMemory are explain's flags of the KV cache of beam searches.
-type beamMemory struct{ beams, batch, gen int }
-
-func (b *beamMemory) register(f *pflag.FlagSet) {
-	f.IntVar(&b.beams, "beams", 0, "print the KV cache of beam searches with so many beams (0: not)")
-	f.IntVar(&b.batch, "batch", 1, "with --beams or --roofline: requests")
-	f.IntVar(&b.gen, "gen", 512, "with --beams or --roofline: tokens generated")
-}
-
-func (b *beamMemory) check() error {
-	if b.beams < 0 || b.batch < 1 || b.gen < 1 {
-		return config.Usagef("--beams %d, --batch %d, --gen %d: expected at least 0, 1, 1", b.beams, b.batch, b.gen)
-	}
-	return nil
-}
-
-// beamBytes is the KV cache of beam searches at their last step, by the
-// equations of arXiv:2401.05391.
-type beamBytes struct {
-	Beams    int    `json:"beams"`
-	Batch    int    `json:"batch"`
-	Prompt   int    `json:"prompt"`
-	Gen      int    `json:"gen"`
-	Token    uint64 `json:"token_bytes"`    // equation (1)
-	Standard uint64 `json:"standard_bytes"` // equation (2)
-	Segment  uint64 `json:"segment_bytes"`  // equation (3)
-}
-
-// of is nil without beams.
-func (b *beamMemory) of(prompt int, tokenBytes uint64) *beamBytes {
-	if b.beams == 0 {
-		return nil
-	}
-	s := kvmgr.Segments{Prompt: prompt, Response: b.gen, Beams: b.beams}
-	return &beamBytes{
-		Beams: b.beams, Batch: b.batch, Prompt: prompt, Gen: b.gen, Token: tokenBytes,
-		Standard: kvmgr.StandardBytes(s, b.batch, tokenBytes),
-		Segment:  kvmgr.SegmentBytes(s, b.batch, device.SlabTokens, tokenBytes),
-	}
-}
-
-func (b *beamBytes) print(out io.Writer) error {
-	_, err := fmt.Fprintf(out, "\nKV cache of %d beam searches, %d beams, %d + %d tokens, %d bytes per token:\n"+
-		"  segments (what Millrace uses)  %s\n  standard (prompt per beam)     %s\n",
-		b.Batch, b.Beams, b.Prompt, b.Gen, b.Token, gigabytes(b.Segment), gigabytes(b.Standard))
-	return err
-}
-
-func gigabytes(n uint64) string {
-	if n < 1e8 {
-		return fmt.Sprintf("%.2f MB", float64(n)/1e6)
-	}
-	return fmt.Sprintf("%.2f GB", float64(n)/1e9)
 }

@@ -3,9 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
-	"github.com/spf13/pflag"
+	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
@@ -13,20 +14,8 @@ import (
 	"github.com/millrace/millrace/lab/roofline"
 )
 
-// profileFlags are bench's flags of measuring op by op.
-type profileFlags struct {
-	ops, sdpa bool
-}
-
-func (p *profileFlags) register(f *pflag.FlagSet) {
-	f.BoolVar(&p.ops, "ops", false, "measure op by op: a prefill step of --prompt tokens, a decode step of each --batch (of --beams rows each)")
-	f.BoolVar(&p.sdpa, "sdpa", false, "measure the attention of decode steps of each --batch: --beams rows (default 4) after --prompt + --gen tokens")
-}
-
-func (p *profileFlags) wanted() bool { return p.ops || p.sdpa }
-
-// profileReport is what bench --ops and bench --sdpa print.
-type profileReport struct {
+// ProfileReport is what RunProfile measured.
+type ProfileReport struct {
 	Model   string             `json:"model"`
 	Device  device.Info        `json:"device"`
 	Program device.ProgramInfo `json:"program"`
@@ -42,68 +31,63 @@ type sdpaReport struct {
 	Batches []measure.SDPA `json:"batches"`
 }
 
-func benchProfile(out io.Writer, a *app, o *benchOptions, largest int) error {
-	beams := max(o.beams, 1)
-	if o.profile.sdpa && o.beams == 0 {
+// RunProfile measures the model op by op.
+func RunProfile(log zerolog.Logger, o BenchOptions) (*ProfileReport, error) {
+	largest, beams := slices.Max(o.Batches), max(o.Beams, 1)
+	if o.SDPA && o.Beams == 0 {
 		beams = 4
 	}
-	program, err := compute.ReadProgram(o.model)
+	program, err := compute.ReadProgram(o.Model.Dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// As many sequences of full length as hold the slabs of the largest case.
-	slabs := largest * (device.Slabs(o.prompt+o.gen+1) + beams*device.Slabs(o.gen+1))
+	slabs := largest * (device.Slabs(o.Prompt+o.Gen+1) + beams*device.Slabs(o.Gen+1))
 	sequences := slabs/device.Slabs(program.MaxPositions) + 1
-	a.log.Info().Str("model", o.model).Msg("loading")
-	options, err := modelOptions(o.model, o.device)
-	if err != nil {
-		return err
-	}
+	log.Info().Str("model", o.Model.Dir).Msg("loading")
+	options := o.Model
 	options.Device.Profile = true
-	options.MaxRows, options.MaxOutputs = max(o.rows, o.prompt, largest*beams), largest*beams
+	options.MaxRows, options.MaxOutputs = max(o.Rows, o.Prompt, largest*beams), largest*beams
 	options.MaxSequences = sequences
 	m, err := compute.Open(options)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer m.Close()
-	report := profileReport{Model: o.model, Program: m.Engine().Info()}
+	report := &ProfileReport{Model: o.Model.Dir, Program: m.Engine().Info()}
 	if report.Device, err = m.Device.Info(); err != nil {
-		return err
+		return nil, err
 	}
 	roof, err := measure.OpenRoof(m.Device, report.Device)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer roof.Close()
 	report.Limits = roof.Source
-	profile := measure.Profile{Model: m, Roof: roof, Repeat: o.repeat}
-	if o.profile.ops {
-		if report.Ops, err = benchOps(a, o, profile); err != nil {
-			return err
+	profile := measure.Profile{Model: m, Roof: roof, Repeat: o.Repeat}
+	if o.Ops {
+		if report.Ops, err = benchOps(log, &o, profile); err != nil {
+			return nil, err
 		}
 	}
-	if o.profile.sdpa {
-		if report.SDPA, err = benchSDPA(a, o, profile, beams); err != nil {
-			return err
+	if o.SDPA {
+		if report.SDPA, err = benchSDPA(log, &o, profile, beams); err != nil {
+			return nil, err
 		}
 	}
-	if o.asJSON {
-		return printJSON(out, report)
-	}
-	return printProfile(out, &report)
+	return report, nil
 }
 
-func benchOps(a *app, o *benchOptions, p measure.Profile) ([]measure.Ops, error) {
-	a.log.Info().Int("prompt", o.prompt).Int("repeat", o.repeat).Msg("measuring prefill")
-	prefill, err := p.Prefill(o.prompt)
+func benchOps(log zerolog.Logger, o *BenchOptions, p measure.Profile) ([]measure.Ops, error) {
+	log.Info().Int("prompt", o.Prompt).Int("repeat", o.Repeat).Msg("measuring prefill")
+	prefill, err := p.Prefill(o.Prompt)
 	if err != nil {
 		return nil, err
 	}
 	ops := []measure.Ops{prefill}
-	for _, batch := range o.batches {
-		a.log.Info().Int("batch", batch).Int("prompt", o.prompt).Int("repeat", o.repeat).Msg("measuring decode")
-		decode, err := p.Decode(roofline.Workload{Prompt: o.prompt, Batch: batch, Beams: max(o.beams, 1), Tiles: 1})
+	for _, batch := range o.Batches {
+		log.Info().Int("batch", batch).Int("prompt", o.Prompt).Int("repeat", o.Repeat).Msg("measuring decode")
+		decode, err := p.Decode(roofline.Workload{Prompt: o.Prompt, Batch: batch, Beams: max(o.Beams, 1), Tiles: 1})
 		if err != nil {
 			return nil, err
 		}
@@ -112,11 +96,11 @@ func benchOps(a *app, o *benchOptions, p measure.Profile) ([]measure.Ops, error)
 	return ops, nil
 }
 
-func benchSDPA(a *app, o *benchOptions, p measure.Profile, beams int) (*sdpaReport, error) {
-	r := &sdpaReport{Beams: beams, Prompt: o.prompt, Gen: o.gen}
-	for _, batch := range o.batches {
-		a.log.Info().Int("batch", batch).Int("beams", beams).Int("repeat", o.repeat).Msg("measuring attention")
-		s, err := p.Attention(roofline.Workload{Prompt: o.prompt, Gen: o.gen, Batch: batch, Beams: beams, Tiles: 1})
+func benchSDPA(log zerolog.Logger, o *BenchOptions, p measure.Profile, beams int) (*sdpaReport, error) {
+	r := &sdpaReport{Beams: beams, Prompt: o.Prompt, Gen: o.Gen}
+	for _, batch := range o.Batches {
+		log.Info().Int("batch", batch).Int("beams", beams).Int("repeat", o.Repeat).Msg("measuring attention")
+		s, err := p.Attention(roofline.Workload{Prompt: o.Prompt, Gen: o.Gen, Batch: batch, Beams: beams, Tiles: 1})
 		if err != nil {
 			return nil, err
 		}
@@ -125,7 +109,8 @@ func benchSDPA(a *app, o *benchOptions, p measure.Profile, beams int) (*sdpaRepo
 	return r, nil
 }
 
-func printProfile(out io.Writer, r *profileReport) error {
+// Print writes the report for people.
+func (r *ProfileReport) Print(out io.Writer) error {
 	fmt.Fprintf(out, "measured on %s (%s backend, %s, %d threads)\n%s; linear ops: %s\n",
 		r.Device.Name, r.Device.Backend, r.Device.ISA, r.Device.Threads, r.Model, r.Program.Linear)
 	for i := range r.Ops {

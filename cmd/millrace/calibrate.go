@@ -8,10 +8,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
-	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/lab/measure"
 	"github.com/millrace/millrace/lab/simulate"
 )
@@ -28,79 +26,71 @@ const (
 	fitRounds       = 6
 )
 
-// calibrate measures the model on this machine's processor and writes the device.
-func calibrate(ctx context.Context, a *app, s *config.Simulate) error {
-	e, err := realEngine(a, s)
-	if err != nil {
-		return err
-	}
-	defer e.shutdown(time.Second) //nolint:errcheck // nothing is in hand
+// Calibrate measures the model on this machine's processor and describes the device.
+func (p *Pipeline) Calibrate(ctx context.Context) (*sim.Device, error) {
 	var batches []int
-	for n := 1; n <= s.MaxBatchSize; n *= 4 {
+	for n := 1; n <= p.Sched.MaxBatchSize; n *= 4 {
 		batches = append(batches, n)
 	}
-	d, err := measureDevice(a, s, e, batches)
+	d, err := p.measureDevice(batches)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := fitServed(ctx, a, s, e, &d, batches); err != nil {
-		return err
+	if err := p.fitServed(ctx, &d, batches); err != nil {
+		return nil, err
 	}
 	if err := d.Validate(); err != nil {
-		return fmt.Errorf("calibrate: what was measured describes no device, was the machine busy?: %w", err)
+		return nil, fmt.Errorf("calibrate: what was measured describes no device, was the machine busy?: %w", err)
 	}
+	p.Log.Info().Float64("gbps", d.GBps).Float64("tflops", d.TFLOPS).Float64("request_seconds", d.RequestSeconds).Msg("calibrated")
+	return &d, nil
+}
+
+// WriteDevice writes a device to a file that --device can name.
+func WriteDevice(path string, d *sim.Device) error {
 	text, err := json.MarshalIndent(d, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(s.Calibrate, append(text, '\n'), 0o644); err != nil { //nolint:gosec // for everybody to read
-		return err
-	}
-	a.log.Info().Str("file", s.Calibrate).Float64("gbps", d.GBps).Float64("tflops", d.TFLOPS).
-		Float64("request_seconds", d.RequestSeconds).Msg("calibrated")
-	return nil
+	return os.WriteFile(path, append(text, '\n'), 0o644) //nolint:gosec // for everybody to read
 }
 
 // measureDevice measures the ops. The pipeline is idle: the device is free.
-func measureDevice(a *app, s *config.Simulate, e *engine, batches []int) (sim.Device, error) {
-	m, ok := e.model.Runner.(*compute.Model)
-	if !ok {
-		return sim.Device{}, fmt.Errorf("calibrate: the model is a %T, expected one on a device", e.model.Runner)
-	}
-	info, err := m.Device.Info()
+func (p *Pipeline) measureDevice(batches []int) (sim.Device, error) {
+	info, err := p.Model.Device.Info()
 	if err != nil {
 		return sim.Device{}, err
 	}
-	roof, err := measure.OpenRoof(m.Device, info)
+	roof, err := measure.OpenRoof(p.Model.Device, info)
 	if err != nil {
 		return sim.Device{}, err
 	}
 	defer roof.Close()
 	c := measure.Calibration{Batches: batches, Past: calibratePast}
-	for n := 32; n <= s.MaxBatchTokens; n *= 2 {
+	for n := 32; n <= p.Sched.MaxBatchTokens; n *= 2 {
 		c.Prompts = append(c.Prompts, n)
 	}
-	a.log.Info().Ints("batches", c.Batches).Ints("prompts", c.Prompts).Msg("measuring ops")
-	return measure.Profile{Model: m, Roof: roof, Repeat: profileRepeat, Warm: true}.Calibrate(c, info.Name)
+	p.Log.Info().Ints("batches", c.Batches).Ints("prompts", c.Prompts).Msg("measuring ops")
+	return measure.Profile{Model: p.Model, Roof: roof, Repeat: profileRepeat, Warm: true}.Calibrate(c, info.Name)
 }
 
 // fitServed makes the steps of equal requests that run together take what they
 // take in the pipeline, host and caches included: it scales what the ops reach
 // at so many rows. What is left of the time to a lone request's first token is
 // the request's own.
-func fitServed(ctx context.Context, a *app, s *config.Simulate, e *engine, d *sim.Device, batches []int) error {
+func (p *Pipeline) fitServed(ctx context.Context, d *sim.Device, batches []int) error {
 	for _, n := range batches {
 		trace := make(simulate.Trace, n)
 		for j := range trace {
 			trace[j] = simulate.Request{Prompt: servedPrompt, Output: servedOutput, MaxTokens: servedOutput}
 		}
-		served, err := medianReplay(ctx, e, trace)
+		served, err := p.medianReplay(ctx, trace)
 		if err != nil {
 			return err
 		}
 		var modeled *simulate.Report
 		for range fitRounds {
-			if modeled, err = replayed(s, e, d, trace); err != nil {
+			if modeled, err = p.simulated(d, trace); err != nil {
 				return err
 			}
 			scale(d, n, n, modeled.TPOT.P50/served.TPOT.P50)
@@ -108,32 +98,32 @@ func fitServed(ctx context.Context, a *app, s *config.Simulate, e *engine, d *si
 		if n == 1 {
 			d.RequestSeconds = max(served.TTFT.P50-modeled.TTFT.P50, 0)
 		}
-		a.log.Info().Int("requests", n).Float64("tpot", served.TPOT.P50).Float64("modeled", modeled.TPOT.P50).
+		p.Log.Info().Int("requests", n).Float64("tpot", served.TPOT.P50).Float64("modeled", modeled.TPOT.P50).
 			Float64("ttft", served.TTFT.P50).Float64("modeled_ttft", modeled.TTFT.P50).Msg("fitted to the pipeline")
 	}
-	return fitMixed(ctx, a, s, e, d, batches[len(batches)-1])
+	return p.fitMixed(ctx, d, batches[len(batches)-1])
 }
 
 // fitMixed does the same for steps of prompts and decode rows, by the time that
 // two batches of requests with unequal answers take.
-func fitMixed(ctx context.Context, a *app, s *config.Simulate, e *engine, d *sim.Device, batch int) error {
+func (p *Pipeline) fitMixed(ctx context.Context, d *sim.Device, batch int) error {
 	trace := make(simulate.Trace, 2*batch)
 	for i := range trace {
 		output := servedOutput/2 + i*servedOutput/len(trace)
 		trace[i] = simulate.Request{Prompt: servedPrompt, Output: output, MaxTokens: output}
 	}
-	served, err := medianReplay(ctx, e, trace)
+	served, err := p.medianReplay(ctx, trace)
 	if err != nil {
 		return err
 	}
 	var modeled *simulate.Report
 	for range fitRounds {
-		if modeled, err = replayed(s, e, d, trace); err != nil {
+		if modeled, err = p.simulated(d, trace); err != nil {
 			return err
 		}
 		scale(d, batch+1, math.MaxInt, modeled.Seconds/served.Seconds)
 	}
-	a.log.Info().Int("requests", len(trace)).Float64("seconds", served.Seconds).Float64("modeled", modeled.Seconds).Msg("fitted to the pipeline")
+	p.Log.Info().Int("requests", len(trace)).Float64("seconds", served.Seconds).Float64("modeled", modeled.Seconds).Msg("fitted to the pipeline")
 	return nil
 }
 
@@ -153,11 +143,11 @@ func scale(d *sim.Device, from, to int, by float64) {
 
 // medianReplay replays a trace up to calibrateRepeat times, as long as that takes
 // no longer than replayTime; its p50 and Seconds are the medians of theirs.
-func medianReplay(ctx context.Context, e *engine, t simulate.Trace) (*simulate.Report, error) {
+func (p *Pipeline) medianReplay(ctx context.Context, t simulate.Trace) (*simulate.Report, error) {
 	var ttft, tpot, took []float32
 	begin := time.Now()
 	for len(took) < calibrateRepeat && (took == nil || time.Since(begin) < replayTime) {
-		run, err := replay(ctx, e, t)
+		run, err := p.replay(ctx, t)
 		if err != nil {
 			return nil, err
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/lab/simulate/curve"
 )
 
-// drawCurves writes two pictures of a report's simulations, beside prefix.
-func drawCurves(prefix string, r *simulateReport) error {
+// Draw writes two pictures of the simulations: prefix-ttft.svg and prefix-tpot.svg.
+func (r *Study) Draw(prefix string) error {
 	trials := slices.SortedFunc(slices.Values(r.trials()), func(a, b simulate.Trial) int { return cmp.Compare(a.QPS, b.QPS) })
 	fleet := fmt.Sprintf("%d x %s, simulated", r.Workers, r.Device.Name)
 	return errors.Join(

@@ -1,13 +1,17 @@
 package main
 
 import (
+	"errors"
 	"io"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/kvmgr"
+	"github.com/millrace/millrace/lab/roofline"
 )
 
 type explainOptions struct {
@@ -90,27 +94,90 @@ func explain(out io.Writer, o explainOptions) error {
 	if program.KV, err = model.ParseKVType(o.device.KVType); err != nil {
 		return config.Usagef("--kv-type: %w", err)
 	}
-	var counted *launches
+	r := &ExplainReport{Explanation: model.Describe(program, o.steps), program: program, steps: o.steps}
 	if o.device.Backend == "sycl" {
-		if counted, err = countLaunches(dir, o.device, o.steps.Prefill); err != nil {
+		options, err := modelOptions(dir, o.device)
+		if err != nil {
+			return err
+		}
+		if r.Launches, err = CountLaunches(options, o.steps.Prefill); err != nil {
 			return err
 		}
 	}
-	description := model.Describe(program, o.steps)
-	kv := o.beams.of(o.steps.Prefill, uint64(description.KVBytesPerToken))
-	if o.json {
-		return printJSON(out, struct {
-			model.Explanation
-			Beams    *beamBytes `json:"beams,omitempty"`
-			Launches *launches  `json:"launches,omitempty"`
-		}{description, kv, counted})
+	if o.beams.beams > 0 {
+		segments := kvmgr.Segments{Prompt: o.steps.Prefill, Response: o.beams.gen, Beams: o.beams.beams}
+		r.Beams = NewBeamBytes(segments, o.beams.batch, uint64(r.KVBytesPerToken))
 	}
-	err = model.Explain(out, program, o.steps)
-	if err == nil && counted != nil {
-		err = counted.print(out)
+	return show(out, r, o.json, nil)
+}
+
+// beamMemory are explain's flags of the KV cache of beam searches.
+type beamMemory struct{ beams, batch, gen int }
+
+func (b *beamMemory) register(f *pflag.FlagSet) {
+	f.IntVar(&b.beams, "beams", 0, "print the KV cache of beam searches with so many beams (0: not)")
+	f.IntVar(&b.batch, "batch", 1, "with --beams or --roofline: requests")
+	f.IntVar(&b.gen, "gen", 512, "with --beams or --roofline: tokens generated")
+}
+
+func (b *beamMemory) check() error {
+	if b.beams < 0 || b.batch < 1 || b.gen < 1 {
+		return config.Usagef("--beams %d, --batch %d, --gen %d: expected at least 0, 1, 1", b.beams, b.batch, b.gen)
 	}
-	if err == nil && kv != nil {
-		err = kv.print(out)
+	return nil
+}
+
+// rooflineFlags are explain's flags of bounds.
+type rooflineFlags struct {
+	device string
+	tiles  int
+	paper  bool
+}
+
+func (r *rooflineFlags) register(f *pflag.FlagSet) {
+	f.StringVar(&r.device, "roofline", "", "print the least time of each op on a device: max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, "+
+		ThisCPU+" (measured now) or all; for --prefill and --gen tokens of --batch requests with --beams")
+	f.IntVar(&r.tiles, "tiles", 1, "with --roofline: devices that share the model")
+	f.BoolVar(&r.paper, "paper", false, "print the least times of the models and settings of arXiv:2401.05391, beside its own figures")
+}
+
+func (r *rooflineFlags) wanted() bool { return r.device != "" || r.paper }
+
+func explainRoofline(cmd *cobra.Command, o explainOptions) error {
+	out := cmd.OutOrStdout()
+	if o.roof.paper {
+		for _, name := range []string{"roofline", "model", "prefill", "context", "beams", "batch", "gen", "tiles"} {
+			if cmd.Flags().Changed(name) || name == "model" && o.model != "" {
+				return config.Usagef("--%s: not together with --paper, which has settings of its own", name)
+			}
+		}
+		p, err := NewPaperReport()
+		return show(out, p, o.json, err)
 	}
-	return err
+	if cmd.Flags().Changed("context") {
+		return config.Usagef("--context: not together with --roofline, which decodes --gen tokens after --prefill")
+	}
+	if err := o.beams.check(); err != nil {
+		return err
+	}
+	w := roofline.Workload{Prompt: o.steps.Prefill, Gen: o.beams.gen, Batch: o.beams.batch, Beams: max(o.beams.beams, 1), Tiles: o.roof.tiles}
+	if w.Prompt < 1 || w.Tiles < 1 {
+		return config.Usagef("--prefill %d, --tiles %d: expected at least 1", w.Prompt, w.Tiles)
+	}
+	peaks, err := RooflinePeaks(o.roof.device)
+	if errors.Is(err, ErrUnknownDevice) {
+		return config.Usagef("--roofline: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	dir, err := modelDir(o.model)
+	if err != nil {
+		return err
+	}
+	program, err := compute.ReadProgram(dir)
+	if err != nil {
+		return err
+	}
+	return show(out, NewRooflineReport(program, w, peaks), o.json, nil)
 }

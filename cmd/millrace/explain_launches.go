@@ -9,47 +9,43 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/config"
 )
 
-// launches are the kernels that a device was seen to launch for a prefill step
+// Launches are the kernels that a device was seen to launch for a prefill step
 // and a decode step.
-type launches struct {
+type Launches struct {
 	Device  string        `json:"device"`
 	Rows    int           `json:"prefill_rows"`
-	Groups  []launchGroup `json:"groups"`
+	Groups  []LaunchGroup `json:"groups"`
 	Prefill int           `json:"prefill"` // of the whole step
 	Decode  int           `json:"decode"`
 }
 
-// launchGroup is a run of equal decoder layers, or the ops before or after the
+// LaunchGroup is a run of equal decoder layers, or the ops before or after the
 // layers (First -1, Count 1).
-type launchGroup struct {
+type LaunchGroup struct {
 	First   int        `json:"first"` // layer
 	Count   int        `json:"count"` // layers
-	Ops     []opLaunch `json:"ops"`
+	Ops     []OpLaunch `json:"ops"`
 	Prefill int        `json:"prefill"` // of one of them
 	Decode  int        `json:"decode"`
 }
 
-type opLaunch struct {
+// OpLaunch is what an op launched.
+type OpLaunch struct {
 	Name    string `json:"name"`
 	Prefill int    `json:"prefill"`
 	Decode  int    `json:"decode"`
 }
 
-// countLaunches loads a model and runs the two steps: only the backend itself
+// CountLaunches loads a model and runs the two steps: only the backend itself
 // knows what it launches.
-func countLaunches(dir string, d config.Device, prefill int) (*launches, error) {
-	program, err := compute.ReadProgram(dir)
+func CountLaunches(options compute.Options, prefill int) (*Launches, error) {
+	program, err := compute.ReadProgram(options.Dir)
 	if err != nil {
 		return nil, err
 	}
 	rows := min(prefill, program.MaxPositions-1)
-	options, err := modelOptions(dir, d)
-	if err != nil {
-		return nil, err
-	}
 	options.MaxRows, options.MaxOutputs, options.MaxSequences = rows, 1, 1
 	m, err := compute.Open(options)
 	if err != nil {
@@ -79,12 +75,12 @@ func countLaunches(dir string, d config.Device, prefill int) (*launches, error) 
 }
 
 // newLaunches gathers what each op of the program launched by layers.
-func newLaunches(p *model.Program, prefill, decode []device.OpTime) *launches {
-	l := &launches{}
+func newLaunches(p *model.Program, prefill, decode []device.OpTime) *Launches {
+	l := &Launches{}
 	for from := 0; from < len(p.Ops); {
-		g := launchGroup{First: p.Ops[from].Layer, Count: 1}
+		g := LaunchGroup{First: p.Ops[from].Layer, Count: 1}
 		for ; from < len(p.Ops) && p.Ops[from].Layer == g.First; from++ {
-			op := opLaunch{p.Ops[from].Name, prefill[from].Launches, decode[from].Launches}
+			op := OpLaunch{p.Ops[from].Name, prefill[from].Launches, decode[from].Launches}
 			g.Ops = append(g.Ops, op)
 			g.Prefill += op.Prefill
 			g.Decode += op.Decode
@@ -100,7 +96,7 @@ func newLaunches(p *model.Program, prefill, decode []device.OpTime) *launches {
 	return l
 }
 
-func (l *launches) print(out io.Writer) error {
+func (l *Launches) print(out io.Writer) error {
 	fmt.Fprintf(out, "\nlaunches on %s, counted in a prefill step of %d rows and a decode step\n", l.Device, l.Rows)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "layers\top\tprefill\tdecode\t\n")

@@ -26,11 +26,11 @@ func TestLaunchesAreGatheredByEqualLayers(t *testing.T) {
 	add(-1, "logits", 3, 1)
 
 	l := newLaunches(p, prefill, decode)
-	require.Equal(t, []launchGroup{
-		{First: -1, Count: 1, Ops: []opLaunch{{"embed", 1, 1}}, Prefill: 1, Decode: 1},
-		{First: 0, Count: 3, Ops: []opLaunch{{"norm", 1, 1}, {"linear", 2, 1}}, Prefill: 3, Decode: 2},
-		{First: 3, Count: 1, Ops: []opLaunch{{"norm", 1, 1}, {"linear", 3, 1}}, Prefill: 4, Decode: 2},
-		{First: -1, Count: 1, Ops: []opLaunch{{"logits", 3, 1}}, Prefill: 3, Decode: 1},
+	require.Equal(t, []LaunchGroup{
+		{First: -1, Count: 1, Ops: []OpLaunch{{"embed", 1, 1}}, Prefill: 1, Decode: 1},
+		{First: 0, Count: 3, Ops: []OpLaunch{{"norm", 1, 1}, {"linear", 2, 1}}, Prefill: 3, Decode: 2},
+		{First: 3, Count: 1, Ops: []OpLaunch{{"norm", 1, 1}, {"linear", 3, 1}}, Prefill: 4, Decode: 2},
+		{First: -1, Count: 1, Ops: []OpLaunch{{"logits", 3, 1}}, Prefill: 3, Decode: 1},
 	}, l.Groups)
 	require.Equal(t, 17, l.Prefill)
 	require.Equal(t, 10, l.Decode)

@@ -6,135 +6,35 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-
-	"github.com/millrace/millrace/compute"
-	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
-	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/lab/roofline"
 )
 
-// rooflineNotice heads whatever is printed of a bound.
-const rooflineNotice = "LOWER BOUND from counted bytes and flops, not a measurement."
+// Notice heads whatever is printed of a bound.
+const Notice = "LOWER BOUND from counted bytes and flops, not a measurement."
 
-// thisCPU names the device whose limits are measured, not looked up.
-const thisCPU = "this-cpu"
-
-// rooflineFlags are explain's flags of bounds.
-type rooflineFlags struct {
-	device string
-	tiles  int
-	paper  bool
-}
-
-func (r *rooflineFlags) register(f *pflag.FlagSet) {
-	f.StringVar(&r.device, "roofline", "", "print the least time of each op on a device: max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, "+
-		thisCPU+" (measured now) or all; for --prefill and --gen tokens of --batch requests with --beams")
-	f.IntVar(&r.tiles, "tiles", 1, "with --roofline: devices that share the model")
-	f.BoolVar(&r.paper, "paper", false, "print the least times of the models and settings of arXiv:2401.05391, beside its own figures")
-}
-
-func (r *rooflineFlags) wanted() bool { return r.device != "" || r.paper }
-
-// rooflineReport is what explain --roofline prints with --json.
-type rooflineReport struct {
+// RooflineReport is the bounds of a workload on some devices.
+type RooflineReport struct {
 	Notice       string `json:"notice"`
 	Architecture string `json:"architecture"`
 	roofline.Workload
 	Bounds []roofline.Bound `json:"bounds"`
 }
 
-func explainRoofline(cmd *cobra.Command, o explainOptions) error {
-	out := cmd.OutOrStdout()
-	if o.roof.paper {
-		for _, name := range []string{"roofline", "model", "prefill", "context", "beams", "batch", "gen", "tiles"} {
-			if cmd.Flags().Changed(name) || name == "model" && o.model != "" {
-				return config.Usagef("--%s: not together with --paper, which has settings of its own", name)
-			}
-		}
-		return explainPaper(out, o.json)
+// NewRooflineReport bounds a workload of a program on each of the devices.
+func NewRooflineReport(p *model.Program, w roofline.Workload, peaks []sim.Peak) *RooflineReport {
+	r := &RooflineReport{Notice: Notice, Architecture: p.Architecture, Workload: w}
+	for _, peak := range peaks {
+		r.Bounds = append(r.Bounds, roofline.Of(p, w, peak, model.BF16Sizes()))
 	}
-	if cmd.Flags().Changed("context") {
-		return config.Usagef("--context: not together with --roofline, which decodes --gen tokens after --prefill")
-	}
-	if err := o.beams.check(); err != nil {
-		return err
-	}
-	w := roofline.Workload{Prompt: o.steps.Prefill, Gen: o.beams.gen, Batch: o.beams.batch, Beams: max(o.beams.beams, 1), Tiles: o.roof.tiles}
-	if w.Prompt < 1 || w.Tiles < 1 {
-		return config.Usagef("--prefill %d, --tiles %d: expected at least 1", w.Prompt, w.Tiles)
-	}
-	devices, err := rooflineDevices(o.roof.device)
-	if err != nil {
-		return err
-	}
-	dir, err := modelDir(o.model)
-	if err != nil {
-		return err
-	}
-	program, err := compute.ReadProgram(dir)
-	if err != nil {
-		return err
-	}
-	report := rooflineReport{Notice: rooflineNotice, Architecture: program.Architecture, Workload: w}
-	for _, d := range devices {
-		report.Bounds = append(report.Bounds, roofline.Of(program, w, d, model.BF16Sizes()))
-	}
-	if o.json {
-		return printJSON(out, report)
-	}
-	return printRoofline(out, &report)
+	return r
 }
 
-// rooflineDevices are the devices of --roofline.
-func rooflineDevices(name string) ([]sim.Peak, error) {
-	switch name {
-	case "all":
-		cpu, err := measureThisCPU()
-		return append(sim.Peaks(), cpu), err
-	case thisCPU:
-		cpu, err := measureThisCPU()
-		return []sim.Peak{cpu}, err
-	}
-	d, err := sim.FindPeak(name)
-	if err != nil {
-		return nil, config.Usagef("--roofline: %v, %s and all", err, thisCPU)
-	}
-	return []sim.Peak{d}, nil
-}
-
-// cpuSamples of the CPU's limits: other guests of the machine can only make one
-// look lower, so the largest count.
-const cpuSamples = 5
-
-// measureThisCPU takes a second or more of all cores.
-func measureThisCPU() (sim.Peak, error) {
-	d, err := device.Open(device.Options{Backend: "cpu"})
-	if err != nil {
-		return sim.Peak{}, err
-	}
-	defer d.Close()
-	info, err := d.Info()
-	if err != nil {
-		return sim.Peak{}, err
-	}
-	cpu := sim.Peak{ID: thisCPU, Name: info.Name + ", measured", Memory: float64(info.MemoryTotal) / 1e9}
-	for range cpuSamples {
-		m, err := d.Measure()
-		if err != nil {
-			return sim.Peak{}, err
-		}
-		cpu.GBps, cpu.TFLOPS = max(cpu.GBps, m.ReadGBps), max(cpu.TFLOPS, m.PeakGFLOPS/1e3)
-	}
-	return cpu, nil
-}
-
-func printRoofline(out io.Writer, r *rooflineReport) error {
+// Print writes the report for people.
+func (r *RooflineReport) Print(out io.Writer) error {
 	fmt.Fprintf(out, "%s\n%s: %d + %d tokens, batch %d, beams %d, tiles %d; 16-bit weights and KV cache\n\n",
-		rooflineNotice, r.Architecture, r.Prompt, r.Gen, r.Batch, r.Beams, r.Tiles)
+		Notice, r.Architecture, r.Prompt, r.Gen, r.Batch, r.Beams, r.Tiles)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "device\tGB/s\tTFLOP/s, 16 bit\tTOP/s, 8 bit\tGB\tTTFT ms\tTPOT ms\t")
 	for _, b := range r.Bounds {
@@ -169,28 +69,27 @@ func known(v float64) string {
 
 func megabytes(n int64) float64 { return float64(n) / 1e6 }
 
-func explainPaper(out io.Writer, asJSON bool) error {
-	p, err := roofline.NewPaper()
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		return printJSON(out, struct {
-			Notice string `json:"notice"`
-			*roofline.Paper
-		}{rooflineNotice, p})
-	}
-	return printPaper(out, p)
+// PaperReport is the bounds of the paper's models beside its own figures.
+type PaperReport struct {
+	Notice string `json:"notice"`
+	*roofline.Paper
 }
 
-func printPaper(out io.Writer, p *roofline.Paper) error {
+// NewPaperReport computes the bounds of the paper's models and settings.
+func NewPaperReport() (*PaperReport, error) {
+	p, err := roofline.NewPaper()
+	return &PaperReport{Notice, p}, err
+}
+
+// Print writes the report for people.
+func (p *PaperReport) Print(out io.Writer) error {
 	fmt.Fprintf(out, `%s
 Models and settings of arXiv:2401.05391 (float16, Intel Max 1550). Bounds per tile: peak %.0f GB/s, %.0f TFLOP/s;
 "effective" is the paper's own %.0f GB/s. Several tiles: linear ops and attention divided evenly, norms and embedding on
 each, exchange between tiles not counted. The paper plots its latencies without numbers, so none stand here.
 
 Figure 8: latency, batch 1
-`, rooflineNotice, p.Peak.GBps, p.Peak.TFLOPS, p.Effective.GBps)
+`, Notice, p.Peak.GBps, p.Peak.TFLOPS, p.Effective.GBps)
 	if err := printPaperCases(out, p.Latency); err != nil {
 		return err
 	}

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cluster/route"
@@ -17,29 +17,6 @@ import (
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/lab/simulate"
 )
-
-// progressEvery is the time between two lines of progress on stderr.
-const progressEvery = 5 * time.Second
-
-// simulateReport is what simulate prints with --json.
-type simulateReport struct {
-	Model    string            `json:"model"`
-	Weights  string            `json:"weights"`
-	Device   sim.Device        `json:"device"`
-	Workers  int               `json:"workers"`
-	KVSlabs  int               `json:"kv_slabs"`
-	Workload simulate.Workload `json:"workload"`
-	SLO      simulate.SLO      `json:"slo"`
-	Runs     []simulate.Trial  `json:"runs,omitempty"`
-	Found    *simulate.Found   `json:"found,omitempty"`
-}
-
-func (r *simulateReport) trials() []simulate.Trial {
-	if r.Found != nil {
-		return r.Found.Trials
-	}
-	return r.Runs
-}
 
 func newSimulate(a *app) *cobra.Command {
 	var s config.Simulate
@@ -79,7 +56,7 @@ func simulateCommand(ctx context.Context, out io.Writer, a *app, s *config.Simul
 		return err
 	}
 	if s.Calibrate != "" {
-		return calibrate(ctx, a, s)
+		return calibrateDevice(ctx, a, s)
 	}
 	fleet, err := simulatedFleet(s)
 	if err != nil {
@@ -87,28 +64,77 @@ func simulateCommand(ctx context.Context, out io.Writer, a *app, s *config.Simul
 	}
 	w := simulatedWorkload(s, fleet.Program.MaxPositions)
 	if s.Compare {
-		v, err := validate(ctx, a, s, w)
-		if err != nil {
+		c, err := compare(ctx, a, s, w)
+		return show(out, c, asJSON, err)
+	}
+	p := Plan{Model: s.Model, Weights: s.Weights, Fleet: *fleet, Workload: w, QPS: s.QPS, Log: a.log}
+	if s.FindQPS {
+		p.Hold = s.SLOQuantile
+	}
+	study, err := p.Run()
+	if err != nil {
+		return usageOf(err)
+	}
+	if s.Curves != "" {
+		if err := study.Draw(s.Curves); err != nil {
 			return err
 		}
-		if asJSON {
-			return printJSON(out, v)
-		}
-		return printValidation(out, v)
 	}
-	report, err := runSimulate(a, s, fleet, w)
+	return show(out, study, asJSON, nil)
+}
+
+// calibrateDevice writes the device of s.Calibrate.
+func calibrateDevice(ctx context.Context, a *app, s *config.Simulate) error {
+	p, stop, err := openPipeline(a, s)
 	if err != nil {
 		return err
 	}
-	if s.Curves != "" {
-		if err := drawCurves(s.Curves, report); err != nil {
-			return err
-		}
+	defer stop()
+	d, err := p.Calibrate(ctx)
+	if err != nil {
+		return err
 	}
-	if asJSON {
-		return printJSON(out, report)
+	if err := WriteDevice(s.Calibrate, d); err != nil {
+		return err
 	}
-	return printSimulate(out, report)
+	a.log.Info().Str("file", s.Calibrate).Msg("device written")
+	return nil
+}
+
+// compare runs the workload on this machine and simulates it.
+func compare(ctx context.Context, a *app, s *config.Simulate, w simulate.Workload) (*Comparison, error) {
+	p, stop, err := openPipeline(a, s)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	d, err := simDevice(s.DeviceName, &s.Sim)
+	if err != nil {
+		return nil, err
+	}
+	c, err := p.Compare(ctx, d, w)
+	return c, usageOf(err)
+}
+
+// openPipeline opens the server's pipeline over this machine's processor.
+func openPipeline(a *app, s *config.Simulate) (p *Pipeline, stop func(), err error) {
+	serve := s.Serve
+	serve.Backend, serve.DeviceName = "cpu", ""
+	serve.MaxQueueWait = 0 // every request of a comparison is served
+	e, err := openEngine(&serve, nil, nil, a.log.Level(zerolog.WarnLevel))
+	if err != nil {
+		return nil, nil, err
+	}
+	stop = func() { e.shutdown(time.Second) } //nolint:errcheck // nothing is in hand
+	m, ok := e.model.Runner.(*compute.Model)
+	if !ok {
+		stop()
+		return nil, nil, fmt.Errorf("the model is a %T, expected one on a device", e.model.Runner)
+	}
+	return &Pipeline{
+		Engine: e, ModelID: e.modelID, Model: m, Sched: schedConfig(&serve, m.Program.MaxPositions),
+		SLO: simulate.SLO{TTFT: s.SLOTTFT, TPOT: s.SLOTPOT}, Log: a.log,
+	}, stop, nil
 }
 
 // simulatedWorkload is what s says, for a model with a context of so many tokens:
@@ -119,43 +145,6 @@ func simulatedWorkload(s *config.Simulate, longest int) simulate.Workload {
 		Prompt: simulate.LogNormal{Mean: s.PromptMean, Sigma: s.PromptSigma, Max: longest / 2},
 		Output: simulate.LogNormal{Mean: s.OutputMean, Sigma: s.OutputSigma, Max: longest - longest/2},
 	}
-}
-
-// runSimulate simulates the workload at each rate, or searches one.
-func runSimulate(a *app, s *config.Simulate, fleet *simulate.Config, w simulate.Workload) (*simulateReport, error) {
-	report := &simulateReport{
-		Model: s.Model, Weights: s.Weights, Device: fleet.Device, Workers: fleet.Workers, KVSlabs: fleet.Slabs, SLO: fleet.SLO, Workload: w,
-	}
-	run := func(qps float64) (*simulate.Report, error) {
-		w, cfg := w, *fleet
-		w.QPS = qps
-		var err error
-		if cfg.Requests, err = w.Source(); err != nil {
-			return nil, usageOf(err)
-		}
-		last := time.Now()
-		cfg.Progress = func(ended int) {
-			if time.Since(last) < progressEvery {
-				return
-			}
-			last = time.Now()
-			a.log.Info().Float64("qps", qps).Int("ended", ended).Int("requests", s.Requests).Msg("simulating")
-		}
-		return simulate.Run(cfg)
-	}
-	if s.FindQPS {
-		var err error
-		report.Found, err = simulate.FindQPS(s.QPS[0], simulate.Bound{SLO: report.SLO, Quantile: s.SLOQuantile}, run)
-		return report, usageOf(err)
-	}
-	for _, qps := range s.QPS {
-		r, err := run(qps)
-		if err != nil {
-			return nil, err
-		}
-		report.Runs = append(report.Runs, simulate.Trial{QPS: qps, Report: r})
-	}
-	return report, nil
 }
 
 // usageOf marks what the flags ask for in vain.
@@ -198,63 +187,4 @@ func simulatedFleet(s *config.Simulate) (*simulate.Config, error) {
 		Program: cfg.Program, Device: cfg.Device, MaxSequences: s.MaxBatchSize, KVMemory: int64(s.KVMemory),
 	})
 	return cfg, err
-}
-
-func printSimulate(out io.Writer, r *simulateReport) error {
-	fmt.Fprintf(out, "SIMULATED, not a measurement: %s (%s) on %d x %s, KV cache of %d slabs each\n", r.Model, r.Weights, r.Workers, r.Device.String(), r.KVSlabs)
-	w := &r.Workload
-	fmt.Fprintf(out, "%d requests, seed %d; prompts %s, answers %s\n\n", w.Requests, w.Seed, lengths(w.Prompt), lengths(w.Output))
-	runs := r.trials()
-	if err := printRuns(out, runs); err != nil {
-		return err
-	}
-	for _, run := range runs {
-		if len(run.Slices) > 0 {
-			if err := printSlices(out, run.Slices); err != nil {
-				return err
-			}
-		}
-	}
-	if r.Found == nil {
-		return nil
-	}
-	if r.Found.QPS == 0 {
-		_, err := fmt.Fprintf(out, "\nno rate holds TTFT %v and TPOT %v: not even %g/s\n", r.SLO.TTFT, r.SLO.TPOT, runs[len(runs)-1].QPS)
-		return err
-	}
-	_, err := fmt.Fprintf(out, "\nlargest rate that holds TTFT %v and TPOT %v: %.4g/s, %.4g/s for each worker\n",
-		r.SLO.TTFT, r.SLO.TPOT, r.Found.QPS, r.Found.QPS/float64(r.Workers))
-	return err
-}
-
-func lengths(l simulate.LogNormal) string {
-	if l.Sigma == 0 {
-		return fmt.Sprintf("of %g tokens", l.Mean)
-	}
-	return fmt.Sprintf("log-normal (mean %g, sigma %g, at most %d tokens)", l.Mean, l.Sigma, l.Max)
-}
-
-func printRuns(out io.Writer, runs []simulate.Trial) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "QPS\tserved/s\tgood/s\trefused\tTTFT ms: p50\tp95\tp99\tTPOT ms: p50\tp95\tp99\ttokens/s\tbatch\tbusy\tbandwidth\tKV mean\tmax\tcost per M\t")
-	for _, r := range runs {
-		fmt.Fprintf(w, "%.4g\t%.4g\t%.4g\t%d\t%s\t%s\t%.0f\t%.1f\t%.0f%%\t%.0f%%\t%.0f%%\t%.0f%%\t%.3g\t\n",
-			r.QPS, r.ServedQPS, r.GoodQPS, r.RefusedSum(), milliseconds(r.TTFT), milliseconds(r.TPOT), r.TokensPerSecond, r.DecodeRows,
-			100*r.Busy, 100*r.Bandwidth, 100*r.KVMean, 100*r.KVMax, r.CostPerMillion)
-	}
-	return w.Flush()
-}
-
-func printSlices(out io.Writer, slices []simulate.Slice) error {
-	fmt.Fprintln(out, "\nby tenths of the arrivals")
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "QPS\trequests\tgood\trefused\tTTFT ms: p50\tp95\tp99\tTPOT ms: p50\tp95\tp99\t")
-	for _, s := range slices {
-		fmt.Fprintf(w, "%.4g\t%d\t%d\t%d\t%s\t%s\t\n", s.QPS, s.Requests, s.Good, s.RefusedSum(), milliseconds(s.TTFT), milliseconds(s.TPOT))
-	}
-	return w.Flush()
-}
-
-func milliseconds(q simulate.Quantiles) string {
-	return fmt.Sprintf("%.4g\t%.4g\t%.4g", 1e3*q.P50, 1e3*q.P95, 1e3*q.P99)
 }

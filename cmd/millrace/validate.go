@@ -12,32 +12,37 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/compute/sim"
-	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/lab/simulate"
 )
 
-// realEngine is the server's pipeline over this machine's processor.
-func realEngine(a *app, s *config.Simulate) (*engine, error) {
-	serve := s.Serve
-	serve.Backend, serve.DeviceName = "cpu", ""
-	serve.MaxQueueWait = 0 // every request of a comparison is served
-	return openEngine(&serve, nil, nil, a.log.Level(zerolog.WarnLevel))
+// Pipeline is the server's pipeline over this machine's processor, with nothing in hand.
+type Pipeline struct {
+	Engine interface {
+		Submit(ctx context.Context, r *api.Request) (api.Stream, error)
+	}
+	ModelID string
+	Model   *compute.Model
+	Sched   sched.Config // the pipeline's
+	SLO     simulate.SLO // of the reports
+	Log     zerolog.Logger
 }
 
-// replayed simulates a trace on one worker with the engine's KV pool.
-func replayed(s *config.Simulate, e *engine, d *sim.Device, t simulate.Trace) (*simulate.Report, error) {
+// simulated simulates a trace on one worker with the engine's KV pool.
+func (p *Pipeline) simulated(d *sim.Device, t simulate.Trace) (*simulate.Report, error) {
 	cfg := simulate.Config{
-		Program: e.model.program, Device: *d, Slabs: e.model.Slabs(), Sched: schedConfig(&s.Serve, e.model.program.MaxPositions),
-		Workers: 1, Requests: t.Source(), SLO: simulate.SLO{TTFT: s.SLOTTFT, TPOT: s.SLOTPOT},
+		Program: p.Model.Program, Device: *d, Slabs: p.Model.Slabs(), Sched: p.Sched,
+		Workers: 1, Requests: t.Source(), SLO: p.SLO,
 	}
 	return simulate.Run(cfg)
 }
 
 // replay sends the requests of a trace to the pipeline at their times, and
 // reports as a simulation does, as far as a client sees it.
-func replay(ctx context.Context, e *engine, t simulate.Trace) (*simulate.Report, error) {
+func (p *Pipeline) replay(ctx context.Context, t simulate.Trace) (*simulate.Report, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ttft, tpot := make([]float32, len(t)), make([]float32, len(t))
@@ -52,7 +57,7 @@ func replay(ctx context.Context, e *engine, t simulate.Trace) (*simulate.Report,
 				return
 			}
 			at := time.Now()
-			first, last, err := send(ctx, e, i, r)
+			first, last, err := p.send(ctx, i, r)
 			if err != nil {
 				cancel(fmt.Errorf("request %d of the trace: %w", i, err))
 				return
@@ -76,16 +81,16 @@ func replay(ctx context.Context, e *engine, t simulate.Trace) (*simulate.Report,
 }
 
 // send makes one request of random tokens and times its first and last event.
-func send(ctx context.Context, e *engine, number int, r simulate.Request) (first, last time.Time, err error) {
+func (p *Pipeline) send(ctx context.Context, number int, r simulate.Request) (first, last time.Time, err error) {
 	prompt := make([]int32, r.Prompt)
 	for i := range prompt { // nothing that a cache may know
-		prompt[i] = rand.Int32N(int32(e.model.Vocab()))
+		prompt[i] = rand.Int32N(int32(p.Model.Vocab()))
 	}
-	p := sample.Default()
-	p.Temperature = 0
-	stream, err := e.Submit(ctx, &api.Request{
-		ID: fmt.Sprintf("trace-%d-%d", number, time.Now().UnixNano()), Model: e.modelID, N: 1, PromptTokens: prompt,
-		MaxTokens: r.Output, IgnoreEOS: true, TopLogprobs: -1, Sampling: p, Arrival: time.Now(),
+	greedy := sample.Default()
+	greedy.Temperature = 0
+	stream, err := p.Engine.Submit(ctx, &api.Request{
+		ID: fmt.Sprintf("trace-%d-%d", number, time.Now().UnixNano()), Model: p.ModelID, N: 1, PromptTokens: prompt,
+		MaxTokens: r.Output, IgnoreEOS: true, TopLogprobs: -1, Sampling: greedy, Arrival: time.Now(),
 	})
 	if err != nil {
 		return first, last, err
@@ -109,55 +114,47 @@ func send(ctx context.Context, e *engine, number int, r simulate.Request) (first
 	}
 }
 
-// validation is what simulate --validate prints with --json.
-type validation struct {
+// Comparison is a workload on this machine and simulated.
+type Comparison struct {
 	Device    sim.Device       `json:"device"`
 	Requests  int              `json:"requests"`
 	Real      *simulate.Report `json:"real"`
 	Simulated *simulate.Report `json:"simulated"`
 }
 
-// validate runs the workload on this machine and in virtual time.
-func validate(ctx context.Context, a *app, s *config.Simulate, w simulate.Workload) (*validation, error) {
-	e, err := realEngine(a, s)
-	if err != nil {
-		return nil, err
-	}
-	defer e.shutdown(time.Second) //nolint:errcheck // nothing is in hand
-	d, err := simDevice(s.DeviceName, &s.Sim)
-	if err != nil {
-		return nil, err
-	}
+// Compare runs the workload on this machine and in virtual time.
+func (p *Pipeline) Compare(ctx context.Context, d sim.Device, w simulate.Workload) (*Comparison, error) {
 	source, err := w.Source()
 	if err != nil {
-		return nil, usageOf(err)
+		return nil, err
 	}
 	var trace simulate.Trace
 	for r, ok := source.Next(); ok; r, ok = source.Next() {
 		r.MaxTokens = r.Output // the engine's tokens have no end of their own
 		trace = append(trace, r)
 	}
-	v := &validation{Device: d, Requests: len(trace)}
-	if v.Simulated, err = replayed(s, e, &d, trace); err != nil {
+	c := &Comparison{Device: d, Requests: len(trace)}
+	if c.Simulated, err = p.simulated(&d, trace); err != nil {
 		return nil, err
 	}
-	a.log.Info().Int("requests", len(trace)).Float64("seconds", v.Simulated.Seconds).Msg("running the workload on this machine")
-	v.Real, err = replay(ctx, e, trace)
-	return v, err
+	p.Log.Info().Int("requests", len(trace)).Float64("seconds", c.Simulated.Seconds).Msg("running the workload on this machine")
+	c.Real, err = p.replay(ctx, trace)
+	return c, err
 }
 
-func printValidation(out io.Writer, v *validation) error {
-	fmt.Fprintf(out, "%d requests on this machine's processor, and simulated on %s\n", v.Requests, v.Device.String())
+// Print writes the comparison for people.
+func (c *Comparison) Print(out io.Writer) error {
+	fmt.Fprintf(out, "%d requests on this machine's processor, and simulated on %s\n", c.Requests, c.Device.String())
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tmeasured\tsimulated\tdifference\t")
 	line := func(name string, measured, simulated float64) {
 		fmt.Fprintf(w, "%s\t%.4g\t%.4g\t%+.1f%%\t\n", name, measured, simulated, 100*(simulated/measured-1))
 	}
-	line("tokens/s", v.Real.TokensPerSecond, v.Simulated.TokensPerSecond)
+	line("tokens/s", c.Real.TokensPerSecond, c.Simulated.TokensPerSecond)
 	for _, q := range []struct {
 		name                string
 		measured, simulated simulate.Quantiles
-	}{{"TTFT ms", v.Real.TTFT, v.Simulated.TTFT}, {"TPOT ms", v.Real.TPOT, v.Simulated.TPOT}} {
+	}{{"TTFT ms", c.Real.TTFT, c.Simulated.TTFT}, {"TPOT ms", c.Real.TPOT, c.Simulated.TPOT}} {
 		line(q.name+", mean", 1e3*q.measured.Mean, 1e3*q.simulated.Mean)
 		line("p50", 1e3*q.measured.P50, 1e3*q.simulated.P50)
 		line("p95", 1e3*q.measured.P95, 1e3*q.simulated.P95)

@@ -34,6 +34,20 @@ func jsonFlag(cmd *cobra.Command, asJSON *bool) {
 	cmd.Flags().BoolVar(asJSON, "json", false, "print one JSON object")
 }
 
+// printer is a report that prints itself for people.
+type printer interface{ Print(out io.Writer) error }
+
+// show prints a report unless err is set, which it returns.
+func show(out io.Writer, r printer, asJSON bool, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		return printJSON(out, r)
+	}
+	return r.Print(out)
+}
+
 // printJSON writes v on one line.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/rs/zerolog"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/lab/measure"
+)
+
+// BenchOptions say what to measure.
+type BenchOptions struct {
+	Model   compute.Options // without the sizes of its steps
+	Prompt  int             // tokens of each sequence
+	Gen     int             // tokens to generate
+	Batches []int           // numbers of sequences
+	Beams   int             // of a beam search that is measured too; 0: none
+	Repeat  int             // runs of each case
+	Rows    int             // tokens per step
+	Ops     bool            // RunProfile measures the ops of steps
+	SDPA    bool            // RunProfile measures attention
+}
+
+// BenchReport is what Run measured.
+type BenchReport struct {
+	Model   string             `json:"model"`
+	Device  device.Info        `json:"device"`
+	Program device.ProgramInfo `json:"program"`
+	Results []measure.Result   `json:"results"`
+	Beams   *measure.Beams     `json:"beams,omitempty"`
+}
+
+// RunBench measures prefill and decode of the model.
+func RunBench(log zerolog.Logger, o BenchOptions) (*BenchReport, error) {
+	log.Info().Str("model", o.Model.Dir).Msg("loading")
+	largest, options := slices.Max(o.Batches), o.Model
+	options.MaxRows, options.MaxOutputs = max(o.Rows, largest, o.Beams), max(largest, o.Beams)
+	options.MaxSequences = max(largest, o.Beams+1)
+	m, err := compute.Open(options)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	report := &BenchReport{Model: o.Model.Dir, Program: m.Engine().Info()}
+	if report.Device, err = m.Device.Info(); err != nil {
+		return nil, err
+	}
+	for _, b := range o.Batches {
+		log.Info().Int("batch", b).Int("prompt", o.Prompt).Int("gen", o.Gen).Int("repeat", o.Repeat).Msg("measuring")
+		r, err := measure.Run(m, measure.Case{Prompt: o.Prompt, Gen: o.Gen, Batch: b, Repeat: o.Repeat})
+		if err != nil {
+			return nil, err
+		}
+		report.Results = append(report.Results, r)
+	}
+	if o.Beams > 0 {
+		log.Info().Int("beams", o.Beams).Int("prompt", o.Prompt).Int("gen", o.Gen).Int("repeat", o.Repeat).Msg("measuring")
+		r, err := measure.RunBeams(m, o.Beams, o.Prompt, o.Gen, o.Repeat)
+		if err != nil {
+			return nil, err
+		}
+		report.Beams = &r
+	}
+	return report, nil
+}
+
+// Print writes the report for people.
+func (r *BenchReport) Print(out io.Writer) error {
+	fmt.Fprintf(out, "%s on %s (%s, %d threads); linear ops: %s\n", r.Model, r.Device.Name, r.Device.ISA, r.Device.Threads, r.Program.Linear)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, strings.Join([]string{"batch", "prefill tok/s", "of peak", "TTFT ms", "decode tok/s", "TPOT ms", "of read bandwidth", "limits: GFLOP/s", "GB/s", ""}, "\t"))
+	for _, c := range r.Results {
+		fmt.Fprintf(w, "%d\t%.1f\t%.0f%%\t%.1f\t%.1f\t%.2f\t%.0f%%\t%.0f\t%.1f\t\n",
+			c.Batch, c.PrefillTPS, 100*c.PeakShare, 1e3*c.TTFT, c.DecodeTPS, 1e3*c.TPOT, 100*c.ReadShare,
+			c.Limits.PeakGFLOPS, c.Limits.ReadGBps)
+	}
+	if err := w.Flush(); err != nil || r.Beams == nil {
+		return err
+	}
+	b := r.Beams
+	_, err := fmt.Fprintf(out, "%d beams after %d tokens: %.2f ms per token (choosing %.2f), greedy %.2f: ratio %.2f; KV cache %.1f MB, standard %.1f MB\n",
+		b.Beams, b.Prompt, 1e3*b.BeamTPOT, 1e3*b.Choosing, 1e3*b.GreedyTPOT, b.Ratio, float64(b.SegmentBytes)/1e6, float64(b.StandardBytes)/1e6)
+	return err
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+
+	"github.com/rs/zerolog"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/lab/eval"
+	"github.com/millrace/millrace/tokenizer"
+)
+
+// EvalReport is what Evaluate measured. The first result is the one
+// that the others are compared with.
+type EvalReport struct {
+	Text    string       `json:"text"`
+	Context int          `json:"context"`
+	Stride  int          `json:"stride"`
+	Results []EvalResult `json:"results"`
+}
+
+// EvalResult is what was measured of a run.
+type EvalResult struct {
+	Name string `json:"name"`
+	*eval.Score
+	Relative  float64         `json:"relative_perplexity"` // to the first result's
+	Agreement *eval.Agreement `json:"agreement,omitempty"` // with the first result
+}
+
+// EvalRun is one way to open a model.
+type EvalRun struct {
+	Name  string
+	Model compute.Options // without the sizes of its steps
+}
+
+// EvalOptions say what to measure. The other runs are compared with the first.
+type EvalOptions struct {
+	Text    string // file
+	Windows eval.Windows
+	Greedy  eval.Continuations // when there are several runs
+	Runs    []EvalRun
+}
+
+// ErrLength is a sequence longer than the model's context.
+var ErrLength = errors.New("eval: longer than the model's context")
+
+// Evaluate measures each run, one after the other.
+func Evaluate(log zerolog.Logger, o EvalOptions) (*EvalReport, error) {
+	raw, err := os.ReadFile(o.Text)
+	if err != nil {
+		return nil, err
+	}
+	text, err := encodeText(o.Runs[0].Model.Dir, o.Text, string(raw))
+	if err != nil {
+		return nil, err
+	}
+	report := &EvalReport{Text: o.Text, Context: o.Windows.Context, Stride: o.Windows.Stride}
+	var reference [][]int32
+	for i, run := range o.Runs {
+		log.Info().Str("model", run.Name).Int("tokens", len(text)).Msg("evaluating")
+		result, greedy, err := o.measure(run, text, len(o.Runs) > 1)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			result.Relative, reference = 1, greedy
+		} else {
+			first := report.Results[0]
+			result.Relative = result.Perplexity / first.Perplexity
+			agreement := eval.Agree(result.Best, first.Best, greedy, reference)
+			result.Agreement = &agreement
+		}
+		report.Results = append(report.Results, result)
+	}
+	return report, nil
+}
+
+// encodeText gives the tokens of a text by the tokenizer of a model.
+func encodeText(dir, file, text string) ([]int32, error) {
+	t, err := tokenizer.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close() //nolint:errcheck // nothing was written
+	ids, err := t.Encode(text, true)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if len(ids) < 2 {
+		return nil, fmt.Errorf("%s: found %d tokens, expected at least 2", file, len(ids))
+	}
+	return ids, nil
+}
+
+// measure opens the model, scores the text and, to compare, continues parts of
+// it. The model is closed again: the next one needs its memory.
+func (o *EvalOptions) measure(run EvalRun, text []int32, compare bool) (EvalResult, [][]int32, error) {
+	options := run.Model
+	options.MaxRows = max(eval.StepRows, o.Greedy.Prompts)
+	options.MaxOutputs, options.MaxSequences = options.MaxRows, o.Greedy.Prompts
+	m, err := compute.Open(options)
+	if err != nil {
+		return EvalResult{}, nil, err
+	}
+	defer m.Close()
+	longest := o.Windows.Context
+	if compare {
+		longest = max(longest, o.Greedy.PromptTokens+o.Greedy.Tokens)
+	}
+	if longest > m.Program.MaxPositions {
+		return EvalResult{}, nil, fmt.Errorf("%w: found sequences of %d tokens, expected at most the %d of %s", ErrLength, longest, m.Program.MaxPositions, run.Name)
+	}
+	score, err := eval.Perplexity(m, text, o.Windows)
+	if err != nil {
+		return EvalResult{}, nil, fmt.Errorf("%s: %w", run.Name, err)
+	}
+	result := EvalResult{Name: run.Name, Score: score}
+	if !compare {
+		return result, nil, nil
+	}
+	greedy, err := eval.Greedy(m, text, o.Greedy)
+	if err != nil {
+		return EvalResult{}, nil, fmt.Errorf("%s: %w", run.Name, err)
+	}
+	return result, greedy, nil
+}
+
+// Print writes the report for people.
+func (r *EvalReport) Print(out io.Writer) error {
+	fmt.Fprintf(out, "%s: %d tokens scored, windows of %d tokens every %d\n", filepath.Base(r.Text), r.Results[0].Tokens, r.Context, r.Stride)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "model\tnats/token\tperplexity\tof the first\tsame best token\tsame greedy tokens")
+	for _, c := range r.Results {
+		fmt.Fprintf(w, "%s\t%.5f\t%.4f\t%.4f\t", c.Name, c.Nats, c.Perplexity, c.Relative)
+		if a := c.Agreement; a != nil {
+			fmt.Fprintf(w, "%.2f%%\t%.1f%%\n", 100*a.Best, 100*a.Greedy)
+		} else {
+			fmt.Fprint(w, "\t\n")
+		}
+	}
+	return w.Flush()
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/millrace/millrace/lab/simulate"
+)
+
+// Print writes the study for people.
+func (r *Study) Print(out io.Writer) error {
+	fmt.Fprintf(out, "SIMULATED, not a measurement: %s (%s) on %d x %s, KV cache of %d slabs each\n", r.Model, r.Weights, r.Workers, r.Device.String(), r.KVSlabs)
+	w := &r.Workload
+	fmt.Fprintf(out, "%d requests, seed %d; prompts %s, answers %s\n\n", w.Requests, w.Seed, lengths(w.Prompt), lengths(w.Output))
+	runs := r.trials()
+	if err := printRuns(out, runs); err != nil {
+		return err
+	}
+	for _, run := range runs {
+		if len(run.Slices) > 0 {
+			if err := printSlices(out, run.Slices); err != nil {
+				return err
+			}
+		}
+	}
+	if r.Found == nil {
+		return nil
+	}
+	if r.Found.QPS == 0 {
+		_, err := fmt.Fprintf(out, "\nno rate holds TTFT %v and TPOT %v: not even %g/s\n", r.SLO.TTFT, r.SLO.TPOT, runs[len(runs)-1].QPS)
+		return err
+	}
+	_, err := fmt.Fprintf(out, "\nlargest rate that holds TTFT %v and TPOT %v: %.4g/s, %.4g/s for each worker\n",
+		r.SLO.TTFT, r.SLO.TPOT, r.Found.QPS, r.Found.QPS/float64(r.Workers))
+	return err
+}
+
+func lengths(l simulate.LogNormal) string {
+	if l.Sigma == 0 {
+		return fmt.Sprintf("of %g tokens", l.Mean)
+	}
+	return fmt.Sprintf("log-normal (mean %g, sigma %g, at most %d tokens)", l.Mean, l.Sigma, l.Max)
+}
+
+func printRuns(out io.Writer, runs []simulate.Trial) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "QPS\tserved/s\tgood/s\trefused\tTTFT ms: p50\tp95\tp99\tTPOT ms: p50\tp95\tp99\ttokens/s\tbatch\tbusy\tbandwidth\tKV mean\tmax\tcost per M\t")
+	for _, r := range runs {
+		fmt.Fprintf(w, "%.4g\t%.4g\t%.4g\t%d\t%s\t%s\t%.0f\t%.1f\t%.0f%%\t%.0f%%\t%.0f%%\t%.0f%%\t%.3g\t\n",
+			r.QPS, r.ServedQPS, r.GoodQPS, r.RefusedSum(), milliseconds(r.TTFT), milliseconds(r.TPOT), r.TokensPerSecond, r.DecodeRows,
+			100*r.Busy, 100*r.Bandwidth, 100*r.KVMean, 100*r.KVMax, r.CostPerMillion)
+	}
+	return w.Flush()
+}
+
+func printSlices(out io.Writer, slices []simulate.Slice) error {
+	fmt.Fprintln(out, "\nby tenths of the arrivals")
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "QPS\trequests\tgood\trefused\tTTFT ms: p50\tp95\tp99\tTPOT ms: p50\tp95\tp99\t")
+	for _, s := range slices {
+		fmt.Fprintf(w, "%.4g\t%d\t%d\t%d\t%s\t%s\t\n", s.QPS, s.Requests, s.Good, s.RefusedSum(), milliseconds(s.TTFT), milliseconds(s.TPOT))
+	}
+	return w.Flush()
+}
+
+func milliseconds(q simulate.Quantiles) string {
+	return fmt.Sprintf("%.4g\t%.4g\t%.4g", 1e3*q.P50, 1e3*q.P95, 1e3*q.P99)
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/lab/simulate"
+)
+
+// logEvery is the time between two lines of progress in the log.
+const logEvery = 5 * time.Second
+
+// Study is the simulations of a workload at several rates.
+type Study struct {
+	Model    string            `json:"model"`
+	Weights  string            `json:"weights"`
+	Device   sim.Device        `json:"device"`
+	Workers  int               `json:"workers"`
+	KVSlabs  int               `json:"kv_slabs"`
+	Workload simulate.Workload `json:"workload"`
+	SLO      simulate.SLO      `json:"slo"`
+	Runs     []simulate.Trial  `json:"runs,omitempty"`
+	Found    *simulate.Found   `json:"found,omitempty"`
+}
+
+func (r *Study) trials() []simulate.Trial {
+	if r.Found != nil {
+		return r.Found.Trials
+	}
+	return r.Runs
+}
+
+// Plan says which rates to simulate.
+type Plan struct {
+	Model, Weights string          // for the report
+	Fleet          simulate.Config // without Requests and Progress
+	Workload       simulate.Workload
+	QPS            []float64
+	// Hold is the quantile of a search for the largest rate that holds the bounds of Fleet.SLO,
+	// from QPS[0] on. "": each rate of QPS is simulated.
+	Hold string
+	Log  zerolog.Logger
+}
+
+// Run simulates the workload at each rate, or searches one.
+func (p Plan) Run() (*Study, error) {
+	study := &Study{
+		Model: p.Model, Weights: p.Weights, Device: p.Fleet.Device, Workers: p.Fleet.Workers, KVSlabs: p.Fleet.Slabs,
+		SLO: p.Fleet.SLO, Workload: p.Workload,
+	}
+	var err error
+	if p.Hold != "" {
+		study.Found, err = simulate.FindQPS(p.QPS[0], simulate.Bound{SLO: study.SLO, Quantile: p.Hold}, p.at)
+		return study, err
+	}
+	for _, qps := range p.QPS {
+		r, err := p.at(qps)
+		if err != nil {
+			return nil, err
+		}
+		study.Runs = append(study.Runs, simulate.Trial{QPS: qps, Report: r})
+	}
+	return study, nil
+}
+
+// at simulates the workload at one rate.
+func (p Plan) at(qps float64) (*simulate.Report, error) {
+	w, cfg := p.Workload, p.Fleet
+	w.QPS = qps
+	var err error
+	if cfg.Requests, err = w.Source(); err != nil {
+		return nil, err
+	}
+	last := time.Now()
+	cfg.Progress = func(ended int) {
+		if time.Since(last) < logEvery {
+			return
+		}
+		last = time.Now()
+		p.Log.Info().Float64("qps", qps).Int("ended", ended).Int("requests", w.Requests).Msg("simulating")
+	}
+	return simulate.Run(cfg)
+}
