@@ -54,41 +54,6 @@ type OpLine struct {
 	StepCosts
 }
 
-// String is the kind's name in the C ABI, in lower case.
-func (k OpKind) String() string {
-	switch k {
-	case OpEmbed:
-		return "embed"
-	case OpNorm:
-		return "norm"
-	case OpLinear:
-		return "linear"
-	case OpRopeStore:
-		return "rope_store"
-	case OpAttention:
-		return "attention"
-	case OpSelectRows:
-		return "select_rows"
-	}
-	return fmt.Sprintf("op %d", int32(k))
-}
-
-func (a Activation) String() string {
-	switch a {
-	case ActNone:
-		return ""
-	case ActSiLU:
-		return "silu"
-	case ActGELUTanh:
-		return "gelu_tanh"
-	case ActGELUErf:
-		return "gelu_erf"
-	case ActReLU:
-		return "relu"
-	}
-	return fmt.Sprintf("activation %d", int32(a))
-}
-
 // Describe puts a program into numbers.
 func Describe(p *Program, o ExplainOptions) Explanation {
 	if o.Prefill == 0 {
@@ -112,7 +77,7 @@ func Describe(p *Program, o ExplainOptions) Explanation {
 		for to < len(p.Ops) && p.Ops[to].Layer == p.Ops[from].Layer {
 			to++
 		}
-		e.add(p.group(from, to, prefill, decode))
+		e.add(group(p, from, to, prefill, decode))
 		from = to
 	}
 	for _, g := range e.Groups {
@@ -132,12 +97,12 @@ func (e *Explanation) add(g Group) {
 }
 
 // group describes the ops [from, to) of one layer.
-func (p *Program) group(from, to int, prefill, decode []Cost) Group {
+func group(p *Program, from, to int, prefill, decode []Cost) Group {
 	g := Group{First: p.Ops[from].Layer, Count: 1}
 	for i := from; i < to; i++ {
 		op := &p.Ops[i]
 		line := OpLine{
-			Name: op.Name, Kind: op.Kind.String(), Shape: p.shape(op), Attribute: attribute(op),
+			Name: op.Name, Kind: op.Kind.String(), Shape: shape(p, op), Attribute: attribute(op),
 			StepCosts: StepCosts{Prefill: prefill[i], Decode: decode[i]},
 		}
 		g.Ops = append(g.Ops, line)
@@ -148,7 +113,7 @@ func (p *Program) group(from, to int, prefill, decode []Cost) Group {
 }
 
 // shape is the op's weight or its heads.
-func (p *Program) shape(op *Op) string {
+func shape(p *Program, op *Op) string {
 	switch op.Kind {
 	case OpEmbed:
 		if op.Weight == None {
