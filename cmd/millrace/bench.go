@@ -8,11 +8,12 @@ import (
 
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/lab/bench"
 )
 
 // benchFlags are the flags of bench.
 type benchFlags struct {
-	BenchOptions
+	bench.Options
 
 	device config.Device
 	model  string
@@ -85,9 +86,9 @@ func (o *benchFlags) run(out io.Writer, log zerolog.Logger) error {
 		return err
 	}
 	if o.Ops || o.SDPA {
-		r, err := RunProfile(log, o.BenchOptions)
+		r, err := bench.RunProfile(log, o.Options)
 		return show(out, r, o.asJSON, err)
 	}
-	r, err := RunBench(log, o.BenchOptions)
+	r, err := bench.Run(log, o.Options)
 	return show(out, r, o.asJSON, err)
 }

@@ -5,13 +5,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/lab/bench"
 )
 
 func TestBenchOpByOp(t *testing.T) {
 	args := []string{"bench", "--ops", "--sdpa", "--prompt", "20", "--gen", "3", "--batch", "1,2", "--repeat", "1", "--threads", "1"}
 	code, stdout, stderr := millrace(t, nil, append(args, "--json")...)
 	require.Equal(t, 0, code, stderr)
-	var r ProfileReport
+	var r bench.ProfileReport
 	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
 	require.Len(t, r.Ops, 3)
 	require.Equal(t, 20, r.Ops[0].Rows)

@@ -50,8 +50,8 @@ with each of these.`,
 			if err != nil {
 				return err
 			}
-			r, err := Evaluate(a.log, EvalOptions{Text: o.text, Windows: o.Windows, Greedy: o.greedy, Runs: runs})
-			if errors.Is(err, ErrLength) {
+			r, err := eval.Evaluate(a.log, eval.Options{Text: o.text, Windows: o.Windows, Greedy: o.greedy, Runs: runs})
+			if errors.Is(err, eval.ErrLength) {
 				err = config.Usagef("%w", err)
 			}
 			return show(cmd.OutOrStdout(), r, o.asJSON, err)
@@ -93,12 +93,12 @@ func (o *evalFlags) validate() error {
 }
 
 // runs lists what to measure; what the rest is compared with comes first.
-func (o *evalFlags) runs() ([]EvalRun, error) {
+func (o *evalFlags) runs() ([]eval.Run, error) {
 	dir, err := modelDir(o.model)
 	if err != nil {
 		return nil, err
 	}
-	var runs []EvalRun
+	var runs []eval.Run
 	add := func(dir string, d config.Device) error {
 		options, err := modelOptions(dir, d)
 		if err != nil {
@@ -111,7 +111,7 @@ func (o *evalFlags) runs() ([]EvalRun, error) {
 		if len(o.kv) > 0 {
 			name += " KV " + d.KVType
 		}
-		runs = append(runs, EvalRun{name, options})
+		runs = append(runs, eval.Run{Name: name, Model: options})
 		return nil
 	}
 	var errs []error

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/lab/eval"
 )
 
 // absolute: commands under test run in a directory of their own.
@@ -27,7 +29,7 @@ func TestEvalComparesModels(t *testing.T) {
 
 	code, stdout, stderr := millrace(t, nil, append(args, "--json")...)
 	require.Equal(t, 0, code, stderr)
-	var r EvalReport
+	var r eval.Report
 	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
 	require.Equal(t, 32, r.Stride, "half of the context")
 	require.Len(t, r.Results, 1)
@@ -39,7 +41,7 @@ func TestEvalComparesModels(t *testing.T) {
 	code, stdout, stderr = millrace(t, nil, append(args, "--json")...)
 	require.Equal(t, 0, code, stderr)
 	single := r.Results[0].Nats
-	r = EvalReport{}
+	r = eval.Report{}
 	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
 	require.Len(t, r.Results, 2)
 	require.InDelta(t, single, r.Results[1].Nats, 0)
@@ -73,7 +75,7 @@ func requireQuality(t *testing.T, compare, types string, limits ...float64) {
 	code, stdout, stderr := millrace(t, nil, "eval", "--text", absolute(t, "../../testdata/eval/tiny-chat.txt"),
 		compare, types, "--prompts", "4", "--json")
 	require.Equal(t, 0, code, stderr)
-	var r EvalReport
+	var r eval.Report
 	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
 	require.Len(t, r.Results, 1+len(limits))
 	for i, limit := range append([]float64{1}, limits...) {

@@ -11,13 +11,14 @@ import (
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/kvmgr"
+	"github.com/millrace/millrace/lab/explain"
 	"github.com/millrace/millrace/lab/roofline"
 )
 
 type explainOptions struct {
 	model  string
 	device config.Device // Backend "": none
-	steps  model.ExplainOptions
+	steps  explain.Options
 	beams  beamMemory
 	roof   rooflineFlags
 	json   bool
@@ -52,7 +53,7 @@ settings of arXiv:2401.05391.`,
 			if o.roof.wanted() {
 				return explainRoofline(cmd, o)
 			}
-			return explain(cmd.OutOrStdout(), o)
+			return explainProgram(cmd.OutOrStdout(), o)
 		},
 	}
 	f := cmd.Flags()
@@ -70,7 +71,7 @@ settings of arXiv:2401.05391.`,
 	return cmd
 }
 
-func explain(out io.Writer, o explainOptions) error {
+func explainProgram(out io.Writer, o explainOptions) error {
 	if o.steps.Prefill < 1 || o.steps.Context < 0 {
 		return config.Usagef("--prefill %d, --context %d: expected at least 1 and 0", o.steps.Prefill, o.steps.Context)
 	}
@@ -94,19 +95,19 @@ func explain(out io.Writer, o explainOptions) error {
 	if program.KV, err = model.ParseKVType(o.device.KVType); err != nil {
 		return config.Usagef("--kv-type: %w", err)
 	}
-	r := &ExplainReport{Explanation: model.Describe(program, o.steps), program: program, steps: o.steps}
+	r := &explain.Report{Explanation: explain.Describe(program, o.steps)}
 	if o.device.Backend == "sycl" {
 		options, err := modelOptions(dir, o.device)
 		if err != nil {
 			return err
 		}
-		if r.Launches, err = CountLaunches(options, o.steps.Prefill); err != nil {
+		if r.Launches, err = explain.CountLaunches(options, o.steps.Prefill); err != nil {
 			return err
 		}
 	}
 	if o.beams.beams > 0 {
 		segments := kvmgr.Segments{Prompt: o.steps.Prefill, Response: o.beams.gen, Beams: o.beams.beams}
-		r.Beams = NewBeamBytes(segments, o.beams.batch, uint64(r.KVBytesPerToken))
+		r.Beams = explain.NewBeams(segments, o.beams.batch, uint64(r.KVBytesPerToken))
 	}
 	return show(out, r, o.json, nil)
 }
@@ -136,7 +137,7 @@ type rooflineFlags struct {
 
 func (r *rooflineFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&r.device, "roofline", "", "print the least time of each op on a device: max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, "+
-		ThisCPU+" (measured now) or all; for --prefill and --gen tokens of --batch requests with --beams")
+		roofline.ThisCPU+" (measured now) or all; for --prefill and --gen tokens of --batch requests with --beams")
 	f.IntVar(&r.tiles, "tiles", 1, "with --roofline: devices that share the model")
 	f.BoolVar(&r.paper, "paper", false, "print the least times of the models and settings of arXiv:2401.05391, beside its own figures")
 }
@@ -151,7 +152,7 @@ func explainRoofline(cmd *cobra.Command, o explainOptions) error {
 				return config.Usagef("--%s: not together with --paper, which has settings of its own", name)
 			}
 		}
-		p, err := NewPaperReport()
+		p, err := roofline.NewPaperReport()
 		return show(out, p, o.json, err)
 	}
 	if cmd.Flags().Changed("context") {
@@ -164,8 +165,8 @@ func explainRoofline(cmd *cobra.Command, o explainOptions) error {
 	if w.Prompt < 1 || w.Tiles < 1 {
 		return config.Usagef("--prefill %d, --tiles %d: expected at least 1", w.Prompt, w.Tiles)
 	}
-	peaks, err := RooflinePeaks(o.roof.device)
-	if errors.Is(err, ErrUnknownDevice) {
+	peaks, err := roofline.Peaks(o.roof.device)
+	if errors.Is(err, roofline.ErrUnknownDevice) {
 		return config.Usagef("--roofline: %w", err)
 	}
 	if err != nil {
@@ -179,5 +180,5 @@ func explainRoofline(cmd *cobra.Command, o explainOptions) error {
 	if err != nil {
 		return err
 	}
-	return show(out, NewRooflineReport(program, w, peaks), o.json, nil)
+	return show(out, roofline.NewReport(program, w, peaks), o.json, nil)
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/lab/explain"
 )
 
 func TestExplainPrintsTheKVCacheOfBeamSearches(t *testing.T) {
@@ -12,12 +14,12 @@ func TestExplainPrintsTheKVCacheOfBeamSearches(t *testing.T) {
 	code, stdout, stderr := millrace(t, nil, append(args, "--json")...)
 	require.Equal(t, 0, code, stderr)
 	var e struct {
-		KVBytesPerToken uint64    `json:"kv_bytes_per_token"`
-		Beams           BeamBytes `json:"beams"`
+		KVBytesPerToken uint64        `json:"kv_bytes_per_token"`
+		Beams           explain.Beams `json:"beams"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(stdout), &e))
 	require.EqualValues(t, 4096, e.KVBytesPerToken)
-	require.Equal(t, BeamBytes{
+	require.Equal(t, explain.Beams{
 		Beams: 4, Batch: 3, Prompt: 100, Gen: 17, Token: 4096,
 		Standard: 3 * 4 * 117 * 4096, Segment: 3 * (100 + 4*32) * 4096,
 	}, e.Beams)

@@ -6,13 +6,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/lab/explain"
 )
 
 func TestExplainPrintsTheDemoModelsProgram(t *testing.T) {
 	code, stdout, stderr := millrace(t, nil, "explain", "--prefill", "7", "--context", "33", "--json")
 	require.Equal(t, 0, code, stderr)
-	var e model.Explanation
+	var e explain.Explanation
 	require.NoError(t, json.Unmarshal([]byte(stdout), &e))
 	require.Equal(t, "LlamaForCausalLM", e.Architecture)
 	require.Equal(t, 8, e.Layers)

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/lab/calibrate"
 	"github.com/millrace/millrace/lab/simulate"
 )
 
@@ -67,7 +68,7 @@ func simulateCommand(ctx context.Context, out io.Writer, a *app, s *config.Simul
 		c, err := compare(ctx, a, s, w)
 		return show(out, c, asJSON, err)
 	}
-	p := Plan{Model: s.Model, Weights: s.Weights, Fleet: *fleet, Workload: w, QPS: s.QPS, Log: a.log}
+	p := simulate.Plan{Model: s.Model, Weights: s.Weights, Fleet: *fleet, Workload: w, QPS: s.QPS, Log: a.log}
 	if s.FindQPS {
 		p.Hold = s.SLOQuantile
 	}
@@ -94,7 +95,7 @@ func calibrateDevice(ctx context.Context, a *app, s *config.Simulate) error {
 	if err != nil {
 		return err
 	}
-	if err := WriteDevice(s.Calibrate, d); err != nil {
+	if err := calibrate.WriteDevice(s.Calibrate, d); err != nil {
 		return err
 	}
 	a.log.Info().Str("file", s.Calibrate).Msg("device written")
@@ -102,7 +103,7 @@ func calibrateDevice(ctx context.Context, a *app, s *config.Simulate) error {
 }
 
 // compare runs the workload on this machine and simulates it.
-func compare(ctx context.Context, a *app, s *config.Simulate, w simulate.Workload) (*Comparison, error) {
+func compare(ctx context.Context, a *app, s *config.Simulate, w simulate.Workload) (*calibrate.Comparison, error) {
 	p, stop, err := openPipeline(a, s)
 	if err != nil {
 		return nil, err
@@ -117,7 +118,7 @@ func compare(ctx context.Context, a *app, s *config.Simulate, w simulate.Workloa
 }
 
 // openPipeline opens the server's pipeline over this machine's processor.
-func openPipeline(a *app, s *config.Simulate) (p *Pipeline, stop func(), err error) {
+func openPipeline(a *app, s *config.Simulate) (p *calibrate.Pipeline, stop func(), err error) {
 	serve := s.Serve
 	serve.Backend, serve.DeviceName = "cpu", ""
 	serve.MaxQueueWait = 0 // every request of a comparison is served
@@ -131,7 +132,7 @@ func openPipeline(a *app, s *config.Simulate) (p *Pipeline, stop func(), err err
 		stop()
 		return nil, nil, fmt.Errorf("the model is a %T, expected one on a device", e.model.Runner)
 	}
-	return &Pipeline{
+	return &calibrate.Pipeline{
 		Engine: e, ModelID: e.modelID, Model: m, Sched: schedConfig(&serve, m.Program.MaxPositions),
 		SLO: simulate.SLO{TTFT: s.SLOTTFT, TPOT: s.SLOTPOT}, Log: a.log,
 	}, stop, nil

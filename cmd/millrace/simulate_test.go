@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/lab/calibrate"
+	"github.com/millrace/millrace/lab/simulate"
 )
 
 // simulateOut runs the command and returns what it prints.
@@ -32,7 +34,7 @@ func TestSimulatePrintsTheSameForTheSameSeed(t *testing.T) {
 	require.Equal(t, first, second)
 	_, other := simulateOut(t, append(args, "--seed", "2")...)
 	require.NotEqual(t, first, other)
-	var r Study
+	var r simulate.Study
 	require.NoError(t, json.Unmarshal([]byte(first), &r))
 	require.Len(t, r.Runs, 2)
 	for _, run := range r.Runs {
@@ -91,7 +93,7 @@ func TestACalibratedDeviceIsReadAgainAndComparedWithTheEngine(t *testing.T) {
 	}
 	code, out := simulateOut(t, append(batch, "--device", file, "--validate", "--requests", "6", "--qps", "100", "--output-mean", "5", "--json")...)
 	require.Zero(t, code)
-	var v Comparison
+	var v calibrate.Comparison
 	require.NoError(t, json.Unmarshal([]byte(out), &v))
 	require.Equal(t, 6, v.Requests)
 	require.Equal(t, v.Simulated.OutputTokens, v.Real.OutputTokens)

@@ -1,10 +1,6 @@
 package model
 
 import (
-	"bytes"
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,63 +59,4 @@ func TestCostsOfEachOpByHand(t *testing.T) {
 	}, costs)
 	require.EqualValues(t, 2*(32*8+8*3+48*8+8*24+40*8+8*20), p.WeightBytes(sizes), "the tied table counts once")
 	require.EqualValues(t, 2*2*6*2, p.KVBytesPerToken(sizes))
-}
-
-func TestExplainTotalsAreTheSumOfAllOps(t *testing.T) {
-	files, err := filepath.Glob("../../testdata/models/*/config.json")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		dir := filepath.Dir(file)
-		t.Run(filepath.Base(dir), func(t *testing.T) {
-			cfg, err := LoadConfig(dir)
-			require.NoError(t, err)
-			w, err := weights.Open(dir)
-			require.NoError(t, err)
-			defer func() { require.NoError(t, w.Close()) }()
-			p, err := Build(cfg, w)
-			require.NoError(t, err)
-
-			e := Describe(p, ExplainOptions{Prefill: 37, Context: 51})
-			var want StepCosts
-			for _, c := range Costs(p, Prefill(37), BF16Sizes()) {
-				want.Prefill = want.Prefill.Plus(c)
-			}
-			for _, c := range Costs(p, Decode(51), BF16Sizes()) {
-				want.Decode = want.Decode.Plus(c)
-			}
-			require.Equal(t, want, e.Totals)
-			layers := 0
-			for _, g := range e.Groups {
-				if g.First >= 0 {
-					require.Equal(t, layers, g.First)
-					layers += g.Count
-				}
-			}
-			require.Equal(t, cfg.Layers, layers)
-		})
-	}
-}
-
-func TestExplainTable(t *testing.T) {
-	cfg, err := LoadConfig("../../testdata/models/qwen2-window")
-	require.NoError(t, err)
-	w, err := weights.Open("../../testdata/models/qwen2-window")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, w.Close()) }()
-	p, err := Build(cfg, w)
-	require.NoError(t, err)
-	var out bytes.Buffer
-	require.NoError(t, Explain(&out, p, ExplainOptions{Prefill: 100}))
-	golden := "testdata/explain.txt"
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		require.NoError(t, os.WriteFile(golden, out.Bytes(), 0o600))
-	}
-	want, err := os.ReadFile(golden)
-	require.NoError(t, err)
-	require.Equal(t, string(want), out.String())
-
-	raw, err := json.Marshal(Describe(p, ExplainOptions{Prefill: 100}))
-	require.NoError(t, err)
-	require.Contains(t, string(raw), `"groups":[{"first":-1,"count":1,"ops":[{"name":"embed","kind":"embed","shape":"131 x 48","prefill":{"weight_bytes":`)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/compute/sim"
 )
 
-// device has 1e12 bytes/s and 1e14 operations/s: 100 for a byte.
-func device() sim.Peak { return sim.Peak{ID: "test", GBps: 1000, TFLOPS: 100} }
+// thousand has 1e12 bytes/s and 1e14 operations/s: 100 for a byte.
+func thousand() sim.Peak { return sim.Peak{ID: "test", GBps: 1000, TFLOPS: 100} }
 
 func program(t *testing.T, name string) *model.Program {
 	t.Helper()
@@ -21,7 +21,7 @@ func program(t *testing.T, name string) *model.Program {
 
 // Llama-2-7B: hidden 4096, 32 layers, 32 heads of 128, MLP 11008, vocabulary 32000.
 func TestTheBoundOfLlama2By7BByHand(t *testing.T) {
-	b := Of(program(t, "llama-2-7b"), Workload{Prompt: 1024, Gen: 2, Batch: 1, Beams: 1, Tiles: 1}, device(), model.BF16Sizes())
+	b := Of(program(t, "llama-2-7b"), Workload{Prompt: 1024, Gen: 2, Batch: 1, Beams: 1, Tiles: 1}, thousand(), model.BF16Sizes())
 	bytes, flops := 1e-12, 1e-14 // seconds for one of them
 
 	// A decode step after 1024 tokens is bound by its bytes, in every op.
@@ -71,7 +71,7 @@ func TestTheBoundOfLlama2By7BByHand(t *testing.T) {
 func TestTheBoundScalesWithTheDevice(t *testing.T) {
 	p := program(t, "gpt-j-6b")
 	w := Workload{Prompt: 100, Gen: 5, Batch: 3, Beams: 2, Tiles: 1}
-	d, twice := device(), device()
+	d, twice := thousand(), thousand()
 	twice.GBps *= 2
 	twice.TFLOPS *= 2
 	slow, fast := Of(p, w, d, model.BF16Sizes()), Of(p, w, twice, model.BF16Sizes())
@@ -139,13 +139,13 @@ func TestQuantizedOpsAreBoundByThePeakOfIntegers(t *testing.T) {
 		}
 		return byName
 	}
-	d := device()
+	d := thousand()
 	d.TOPS = 3 * d.TFLOPS
 	bits16 := lines(d)
 	weights, err := model.ParseWeights("int8")
 	require.NoError(t, err)
 	require.NoError(t, p.SetWeights(weights))
-	unknown := lines(device())
+	unknown := lines(thousand())
 	quantized := lines(d)
 
 	// Of mlp.gate_up, where the last layer's one row, bound by its bytes, adds less than 1%.

@@ -1,4 +1,4 @@
-package main
+package explain
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
-// BeamBytes is the KV cache of beam searches at their last step, by the
+// Beams is the KV cache of beam searches at their last step, by the
 // equations of arXiv:2401.05391.
-type BeamBytes struct {
+type Beams struct {
 	Beams    int    `json:"beams"`
 	Batch    int    `json:"batch"`
 	Prompt   int    `json:"prompt"`
@@ -20,16 +20,16 @@ type BeamBytes struct {
 	Segment  uint64 `json:"segment_bytes"`  // equation (3)
 }
 
-// NewBeamBytes counts the KV cache of batch beam searches.
-func NewBeamBytes(s kvmgr.Segments, batch int, tokenBytes uint64) *BeamBytes {
-	return &BeamBytes{
+// NewBeams counts the KV cache of batch beam searches.
+func NewBeams(s kvmgr.Segments, batch int, tokenBytes uint64) *Beams {
+	return &Beams{
 		Beams: s.Beams, Batch: batch, Prompt: s.Prompt, Gen: s.Response, Token: tokenBytes,
 		Standard: kvmgr.StandardBytes(s, batch, tokenBytes),
 		Segment:  kvmgr.SegmentBytes(s, batch, device.SlabTokens, tokenBytes),
 	}
 }
 
-func (b *BeamBytes) print(out io.Writer) error {
+func (b *Beams) print(out io.Writer) error {
 	_, err := fmt.Fprintf(out, "\nKV cache of %d beam searches, %d beams, %d + %d tokens, %d bytes per token:\n"+
 		"  segments (what Millrace uses)  %s\n  standard (prompt per beam)     %s\n",
 		b.Batch, b.Beams, b.Prompt, b.Gen, b.Token, gigabytes(b.Segment), gigabytes(b.Standard))

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"fmt"
@@ -32,7 +32,7 @@ type sdpaReport struct {
 }
 
 // RunProfile measures the model op by op.
-func RunProfile(log zerolog.Logger, o BenchOptions) (*ProfileReport, error) {
+func RunProfile(log zerolog.Logger, o Options) (*ProfileReport, error) {
 	largest, beams := slices.Max(o.Batches), max(o.Beams, 1)
 	if o.SDPA && o.Beams == 0 {
 		beams = 4
@@ -78,7 +78,7 @@ func RunProfile(log zerolog.Logger, o BenchOptions) (*ProfileReport, error) {
 	return report, nil
 }
 
-func benchOps(log zerolog.Logger, o *BenchOptions, p measure.Profile) ([]measure.Ops, error) {
+func benchOps(log zerolog.Logger, o *Options, p measure.Profile) ([]measure.Ops, error) {
 	log.Info().Int("prompt", o.Prompt).Int("repeat", o.Repeat).Msg("measuring prefill")
 	prefill, err := p.Prefill(o.Prompt)
 	if err != nil {
@@ -96,7 +96,7 @@ func benchOps(log zerolog.Logger, o *BenchOptions, p measure.Profile) ([]measure
 	return ops, nil
 }
 
-func benchSDPA(log zerolog.Logger, o *BenchOptions, p measure.Profile, beams int) (*sdpaReport, error) {
+func benchSDPA(log zerolog.Logger, o *Options, p measure.Profile, beams int) (*sdpaReport, error) {
 	r := &sdpaReport{Beams: beams, Prompt: o.Prompt, Gen: o.Gen}
 	for _, batch := range o.Batches {
 		log.Info().Int("batch", batch).Int("beams", beams).Int("repeat", o.Repeat).Msg("measuring attention")
@@ -159,3 +159,12 @@ func printSDPA(out io.Writer, r *sdpaReport) error {
 	}
 	return w.Flush()
 }
+
+func known(v float64) string {
+	if v == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", v)
+}
+
+func megabytes(n int64) float64 { return float64(n) / 1e6 }

@@ -1,39 +1,43 @@
-package model
+// Package explain is the work of millrace explain: it describes a model's op program in numbers. Only
+// CountLaunches loads a model.
+package explain
 
 import (
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/millrace/millrace/compute/model"
 )
 
-// ExplainOptions choose the steps whose cost is shown.
-type ExplainOptions struct {
+// Options choose the steps whose cost is shown.
+type Options struct {
 	Prefill int // tokens of the prompt; 0: 512
 	Context int // tokens in the KV cache before the decode step; 0: as Prefill
-	Sizes   Sizes
+	Sizes   model.Sizes
 }
 
 // Explanation is an op program in numbers, for people and for JSON.
 type Explanation struct {
-	Architecture    string    `json:"architecture"`
-	Vocab           int       `json:"vocab"`
-	Hidden          int       `json:"hidden"`
-	Layers          int       `json:"layers"`
-	MaxPositions    int       `json:"max_positions"`
-	Ops             int       `json:"ops"`
-	WeightBytes     int64     `json:"weight_bytes"`
-	KVBytesPerToken int64     `json:"kv_bytes_per_token"`
-	Prefill         Work      `json:"prefill"`
-	Decode          Work      `json:"decode"`
-	Groups          []Group   `json:"groups"`
-	Totals          StepCosts `json:"totals"`
+	Architecture    string     `json:"architecture"`
+	Vocab           int        `json:"vocab"`
+	Hidden          int        `json:"hidden"`
+	Layers          int        `json:"layers"`
+	MaxPositions    int        `json:"max_positions"`
+	Ops             int        `json:"ops"`
+	WeightBytes     int64      `json:"weight_bytes"`
+	KVBytesPerToken int64      `json:"kv_bytes_per_token"`
+	Prefill         model.Work `json:"prefill"`
+	Decode          model.Work `json:"decode"`
+	Groups          []Group    `json:"groups"`
+	Totals          StepCosts  `json:"totals"`
 }
 
 // StepCosts is a cost in each of the two steps.
 type StepCosts struct {
-	Prefill Cost `json:"prefill"`
-	Decode  Cost `json:"decode"`
+	Prefill model.Cost `json:"prefill"`
+	Decode  model.Cost `json:"decode"`
 }
 
 // Group is a run of equal decoder layers, shown once, or the ops before or
@@ -55,23 +59,23 @@ type OpLine struct {
 }
 
 // Describe puts a program into numbers.
-func Describe(p *Program, o ExplainOptions) Explanation {
+func Describe(p *model.Program, o Options) Explanation {
 	if o.Prefill == 0 {
 		o.Prefill = 512
 	}
 	if o.Context == 0 {
 		o.Context = o.Prefill
 	}
-	if o.Sizes == (Sizes{}) {
-		o.Sizes = BF16Sizes()
+	if o.Sizes == (model.Sizes{}) {
+		o.Sizes = model.BF16Sizes()
 	}
 	e := Explanation{
 		Architecture: p.Architecture, Vocab: p.Vocab, Hidden: p.Hidden, Layers: p.Layers,
 		MaxPositions: p.MaxPositions, Ops: len(p.Ops),
 		WeightBytes: p.WeightBytes(o.Sizes), KVBytesPerToken: p.KVBytesPerToken(o.Sizes),
-		Prefill: Prefill(o.Prefill), Decode: Decode(o.Context),
+		Prefill: model.Prefill(o.Prefill), Decode: model.Decode(o.Context),
 	}
-	prefill, decode := Costs(p, e.Prefill, o.Sizes), Costs(p, e.Decode, o.Sizes)
+	prefill, decode := model.Costs(p, e.Prefill, o.Sizes), model.Costs(p, e.Decode, o.Sizes)
 	for from := 0; from < len(p.Ops); {
 		to := from + 1
 		for to < len(p.Ops) && p.Ops[to].Layer == p.Ops[from].Layer {
@@ -97,7 +101,7 @@ func (e *Explanation) add(g Group) {
 }
 
 // group describes the ops [from, to) of one layer.
-func group(p *Program, from, to int, prefill, decode []Cost) Group {
+func group(p *model.Program, from, to int, prefill, decode []model.Cost) Group {
 	g := Group{First: p.Ops[from].Layer, Count: 1}
 	for i := from; i < to; i++ {
 		op := &p.Ops[i]
@@ -113,22 +117,22 @@ func group(p *Program, from, to int, prefill, decode []Cost) Group {
 }
 
 // shape is the op's weight or its heads.
-func shape(p *Program, op *Op) string {
+func shape(p *model.Program, op *model.Op) string {
 	switch op.Kind {
-	case OpEmbed:
-		if op.Weight == None {
+	case model.OpEmbed:
+		if op.Weight == model.None {
 			return shapeText(p.Tensors[op.Bias].Shape)
 		}
 		return shapeText(p.Tensors[op.Weight].Shape)
-	case OpLinear:
+	case model.OpLinear:
 		rows := make([]string, len(op.Parts))
 		for i, part := range op.Parts {
 			rows[i] = fmt.Sprint(part.Rows)
 		}
 		return fmt.Sprintf("%d -> %s", p.Slots[op.In].Width, strings.Join(rows, "+"))
-	case OpRopeStore, OpAttention:
+	case model.OpRopeStore, model.OpAttention:
 		return fmt.Sprintf("%d/%d heads x %d", op.Heads, op.KVHeads, op.HeadDim)
-	case OpNorm, OpSelectRows:
+	case model.OpNorm, model.OpSelectRows:
 	}
 	return fmt.Sprint(p.Slots[op.Out].Width)
 }
@@ -138,22 +142,22 @@ func shapeText(shape []int64) string {
 }
 
 // attribute is what the op does beside its kind.
-func attribute(op *Op) string {
+func attribute(op *model.Op) string {
 	var a []string
 	add := func(when bool, text string) {
 		if when {
 			a = append(a, text)
 		}
 	}
-	add(op.Kind == OpNorm && op.Norm == NormRMS, "rms")
-	add(op.Kind == OpNorm && op.Norm == NormLayer, "layer")
-	add(op.Kind == OpEmbed && op.Bias != None, "positions")
-	add(op.Kind == OpLinear && slices.ContainsFunc(op.Parts, func(p Part) bool { return p.Bias != None }), "bias")
-	add(op.Activation != ActNone, op.Activation.String())
+	add(op.Kind == model.OpNorm && op.Norm == model.NormRMS, "rms")
+	add(op.Kind == model.OpNorm && op.Norm == model.NormLayer, "layer")
+	add(op.Kind == model.OpEmbed && op.Bias != model.None, "positions")
+	add(op.Kind == model.OpLinear && slices.ContainsFunc(op.Parts, func(p model.Part) bool { return p.Bias != model.None }), "bias")
+	add(op.Activation != model.ActNone, op.Activation.String())
 	add(op.Gated, "gated")
-	add(op.Weights.Type != Weights16Bit, op.Weights.String())
+	add(op.Weights.Type != model.Weights16Bit, op.Weights.String())
 	add(op.Accumulate, "+ residual")
-	add(op.QNorm != None, "q/k norm")
+	add(op.QNorm != model.None, "q/k norm")
 	add(op.RotaryDim > 0, fmt.Sprintf("rotary %d", op.RotaryDim))
 	add(op.RotaryInterleaved, "interleaved")
 	add(op.Window > 0, fmt.Sprintf("window %d", op.Window))
@@ -161,9 +165,8 @@ func attribute(op *Op) string {
 	return strings.Join(a, ", ")
 }
 
-// Explain writes the op program as a table: equal layers once.
-func Explain(w io.Writer, p *Program, o ExplainOptions) error {
-	e := Describe(p, o)
+// Print writes the op program as a table: equal layers once.
+func (e *Explanation) Print(w io.Writer) error {
 	fmt.Fprintf(w, "%s: %d layers, hidden %d, vocabulary %d, up to %d tokens\n",
 		e.Architecture, e.Layers, e.Hidden, e.Vocab, e.MaxPositions)
 	fmt.Fprintf(w, "%d ops, weights %s, KV cache %s per token\n\n",

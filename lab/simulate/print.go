@@ -1,11 +1,9 @@
-package main
+package simulate
 
 import (
 	"fmt"
 	"io"
 	"text/tabwriter"
-
-	"github.com/millrace/millrace/lab/simulate"
 )
 
 // Print writes the study for people.
@@ -36,14 +34,14 @@ func (r *Study) Print(out io.Writer) error {
 	return err
 }
 
-func lengths(l simulate.LogNormal) string {
+func lengths(l LogNormal) string {
 	if l.Sigma == 0 {
 		return fmt.Sprintf("of %g tokens", l.Mean)
 	}
 	return fmt.Sprintf("log-normal (mean %g, sigma %g, at most %d tokens)", l.Mean, l.Sigma, l.Max)
 }
 
-func printRuns(out io.Writer, runs []simulate.Trial) error {
+func printRuns(out io.Writer, runs []Trial) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "QPS\tserved/s\tgood/s\trefused\tTTFT ms: p50\tp95\tp99\tTPOT ms: p50\tp95\tp99\ttokens/s\tbatch\tbusy\tbandwidth\tKV mean\tmax\tcost per M\t")
 	for _, r := range runs {
@@ -54,7 +52,7 @@ func printRuns(out io.Writer, runs []simulate.Trial) error {
 	return w.Flush()
 }
 
-func printSlices(out io.Writer, slices []simulate.Slice) error {
+func printSlices(out io.Writer, slices []Slice) error {
 	fmt.Fprintln(out, "\nby tenths of the arrivals")
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "QPS\trequests\tgood\trefused\tTTFT ms: p50\tp95\tp99\tTPOT ms: p50\tp95\tp99\t")
@@ -64,6 +62,6 @@ func printSlices(out io.Writer, slices []simulate.Slice) error {
 	return w.Flush()
 }
 
-func milliseconds(q simulate.Quantiles) string {
+func milliseconds(q Quantiles) string {
 	return fmt.Sprintf("%.4g\t%.4g\t%.4g", 1e3*q.P50, 1e3*q.P95, 1e3*q.P99)
 }

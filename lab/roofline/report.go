@@ -1,4 +1,4 @@
-package main
+package roofline
 
 import (
 	"fmt"
@@ -8,31 +8,30 @@ import (
 
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
-	"github.com/millrace/millrace/lab/roofline"
 )
 
 // Notice heads whatever is printed of a bound.
 const Notice = "LOWER BOUND from counted bytes and flops, not a measurement."
 
-// RooflineReport is the bounds of a workload on some devices.
-type RooflineReport struct {
+// Report is the bounds of a workload on some devices.
+type Report struct {
 	Notice       string `json:"notice"`
 	Architecture string `json:"architecture"`
-	roofline.Workload
-	Bounds []roofline.Bound `json:"bounds"`
+	Workload
+	Bounds []Bound `json:"bounds"`
 }
 
-// NewRooflineReport bounds a workload of a program on each of the devices.
-func NewRooflineReport(p *model.Program, w roofline.Workload, peaks []sim.Peak) *RooflineReport {
-	r := &RooflineReport{Notice: Notice, Architecture: p.Architecture, Workload: w}
+// NewReport bounds a workload of a program on each of the devices.
+func NewReport(p *model.Program, w Workload, peaks []sim.Peak) *Report {
+	r := &Report{Notice: Notice, Architecture: p.Architecture, Workload: w}
 	for _, peak := range peaks {
-		r.Bounds = append(r.Bounds, roofline.Of(p, w, peak, model.BF16Sizes()))
+		r.Bounds = append(r.Bounds, Of(p, w, peak, model.BF16Sizes()))
 	}
 	return r
 }
 
 // Print writes the report for people.
-func (r *RooflineReport) Print(out io.Writer) error {
+func (r *Report) Print(out io.Writer) error {
 	fmt.Fprintf(out, "%s\n%s: %d + %d tokens, batch %d, beams %d, tiles %d; 16-bit weights and KV cache\n\n",
 		Notice, r.Architecture, r.Prompt, r.Gen, r.Batch, r.Beams, r.Tiles)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -48,7 +47,7 @@ func (r *RooflineReport) Print(out io.Writer) error {
 	fmt.Fprintf(out, "\n%s; decode: mean of the steps\n", b.Device.Name)
 	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "op\tops\tprefill MB\tGFLOP\tms\tbound by\tdecode MB\tGFLOP\tms\tbound by\t")
-	line := func(name string, prefill, decode roofline.Line) {
+	line := func(name string, prefill, decode Line) {
 		fmt.Fprintf(w, "%s\t%d\t%.2f\t%.3f\t%.4f\t%s\t%.2f\t%.3f\t%.4f\t%s\t\n", name, prefill.Ops,
 			megabytes(prefill.Bytes), float64(prefill.Flops)/1e9, 1e3*prefill.Seconds, prefill.Limit,
 			megabytes(decode.Bytes), float64(decode.Flops)/1e9, 1e3*decode.Seconds, decode.Limit)
@@ -56,7 +55,7 @@ func (r *RooflineReport) Print(out io.Writer) error {
 	for i := range b.Prefill {
 		line(b.Prefill[i].Name, b.Prefill[i], b.Decode[i])
 	}
-	line("total", roofline.Total(b.Prefill), roofline.Total(b.Decode))
+	line("total", Total(b.Prefill), Total(b.Decode))
 	return w.Flush()
 }
 
@@ -72,12 +71,12 @@ func megabytes(n int64) float64 { return float64(n) / 1e6 }
 // PaperReport is the bounds of the paper's models beside its own figures.
 type PaperReport struct {
 	Notice string `json:"notice"`
-	*roofline.Paper
+	*Paper
 }
 
 // NewPaperReport computes the bounds of the paper's models and settings.
 func NewPaperReport() (*PaperReport, error) {
-	p, err := roofline.NewPaper()
+	p, err := NewPaper()
 	return &PaperReport{Notice, p}, err
 }
 
@@ -109,7 +108,7 @@ What the paper says in numbers, beside the bound
 	return nil
 }
 
-func printPaperCases(out io.Writer, cases []roofline.PaperCase) error {
+func printPaperCases(out io.Writer, cases []PaperCase) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "model\ttiles\tin + out\tbeams\tweights read GB/tile\tTTFT ms: peak\teffective\tTPOT ms: peak\teffective\t")
 	for _, c := range cases {
@@ -120,7 +119,7 @@ func printPaperCases(out io.Writer, cases []roofline.PaperCase) error {
 }
 
 // beamRatios are the TPOT of each model's second case over that of its first.
-func beamRatios(cases []roofline.PaperCase) string {
+func beamRatios(cases []PaperCase) string {
 	var text strings.Builder
 	for i := 1; i < len(cases); i++ {
 		if one, four := cases[i-1], cases[i]; one.Model == four.Model {

@@ -20,9 +20,9 @@ func TestRooflineOfAConfigurationWithoutWeights(t *testing.T) {
 
 	code, stdout, stderr := millrace(t, nil, "explain", dir, "--roofline", "max-1100", "--prefill", "64", "--gen", "2", "--json")
 	require.Equal(t, 0, code, stderr)
-	var r RooflineReport
+	var r roofline.Report
 	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
-	require.Equal(t, Notice, r.Notice)
+	require.Equal(t, roofline.Notice, r.Notice)
 	require.Len(t, r.Bounds, 1)
 	require.Equal(t, "max-1100", r.Bounds[0].Device.ID)
 	// 6.6e9 of 6.74e9 values are read in a decode step: all but the token table.
@@ -41,11 +41,11 @@ func TestRooflineOfAConfigurationWithoutWeights(t *testing.T) {
 func TestRooflineOfAllDevicesMeasuresThisCPU(t *testing.T) {
 	code, stdout, stderr := millrace(t, nil, "explain", "--roofline", "all", "--json")
 	require.Equal(t, 0, code, stderr)
-	var r RooflineReport
+	var r roofline.Report
 	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
 	require.Len(t, r.Bounds, len(sim.Peaks())+1)
 	cpu := r.Bounds[len(r.Bounds)-1]
-	require.Equal(t, ThisCPU, cpu.Device.ID)
+	require.Equal(t, roofline.ThisCPU, cpu.Device.ID)
 	require.Positive(t, cpu.Device.GBps)
 	require.Greater(t, cpu.TTFT, r.Bounds[0].TTFT)
 }
@@ -53,7 +53,7 @@ func TestRooflineOfAllDevicesMeasuresThisCPU(t *testing.T) {
 func TestPaperPrintsBoundsBesideThePapersFigures(t *testing.T) {
 	code, stdout, stderr := millrace(t, nil, "explain", "--paper")
 	require.Equal(t, 0, code, stderr)
-	for _, want := range []string{Notice, "bloom-176b      8  1024 + 128      4", "bends at a prompt of 512 tokens", "batch 1: 727 GB/s, 73% of effective, 44% of peak"} {
+	for _, want := range []string{roofline.Notice, "bloom-176b      8  1024 + 128      4", "bends at a prompt of 512 tokens", "batch 1: 727 GB/s, 73% of effective, 44% of peak"} {
 		require.Contains(t, stdout, want)
 	}
 	code, stdout, stderr = millrace(t, nil, "explain", "--paper", "--json")
@@ -63,7 +63,7 @@ func TestPaperPrintsBoundsBesideThePapersFigures(t *testing.T) {
 		roofline.Paper
 	}
 	require.NoError(t, json.Unmarshal([]byte(stdout), &p))
-	require.Equal(t, Notice, p.Notice)
+	require.Equal(t, roofline.Notice, p.Notice)
 	require.Len(t, p.Latency, 2*len(roofline.PaperModels()))
 }
 

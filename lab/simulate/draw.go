@@ -1,4 +1,4 @@
-package main
+package simulate
 
 import (
 	"cmp"
@@ -8,23 +8,22 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace/millrace/lab/simulate"
 	"github.com/millrace/millrace/lab/simulate/curve"
 )
 
 // Draw writes two pictures of the simulations: prefix-ttft.svg and prefix-tpot.svg.
 func (r *Study) Draw(prefix string) error {
-	trials := slices.SortedFunc(slices.Values(r.trials()), func(a, b simulate.Trial) int { return cmp.Compare(a.QPS, b.QPS) })
+	trials := slices.SortedFunc(slices.Values(r.trials()), func(a, b Trial) int { return cmp.Compare(a.QPS, b.QPS) })
 	fleet := fmt.Sprintf("%d x %s, simulated", r.Workers, r.Device.Name)
 	return errors.Join(
 		drawCurve(prefix+"-ttft.svg", "Time to first token ("+fleet+")", trials, r.SLO.TTFT,
-			func(t *simulate.Trial) simulate.Quantiles { return t.TTFT }),
+			func(t *Trial) Quantiles { return t.TTFT }),
 		drawCurve(prefix+"-tpot.svg", "Time per output token ("+fleet+")", trials, r.SLO.TPOT,
-			func(t *simulate.Trial) simulate.Quantiles { return t.TPOT }),
+			func(t *Trial) Quantiles { return t.TPOT }),
 	)
 }
 
-func drawCurve(path, title string, trials []simulate.Trial, bound time.Duration, of func(*simulate.Trial) simulate.Quantiles) error {
+func drawCurve(path, title string, trials []Trial, bound time.Duration, of func(*Trial) Quantiles) error {
 	p50, p99 := curve.Series{Name: "p50"}, curve.Series{Name: "p99"}
 	for i := range trials {
 		q := of(&trials[i])

@@ -1,4 +1,6 @@
-package main
+// Package bench is the work of millrace bench: it measures a model on a device, without the
+// pipeline around it.
+package bench
 
 import (
 	"fmt"
@@ -14,8 +16,8 @@ import (
 	"github.com/millrace/millrace/lab/measure"
 )
 
-// BenchOptions say what to measure.
-type BenchOptions struct {
+// Options say what to measure.
+type Options struct {
 	Model   compute.Options // without the sizes of its steps
 	Prompt  int             // tokens of each sequence
 	Gen     int             // tokens to generate
@@ -27,8 +29,8 @@ type BenchOptions struct {
 	SDPA    bool            // RunProfile measures attention
 }
 
-// BenchReport is what Run measured.
-type BenchReport struct {
+// Report is what Run measured.
+type Report struct {
 	Model   string             `json:"model"`
 	Device  device.Info        `json:"device"`
 	Program device.ProgramInfo `json:"program"`
@@ -36,8 +38,8 @@ type BenchReport struct {
 	Beams   *measure.Beams     `json:"beams,omitempty"`
 }
 
-// RunBench measures prefill and decode of the model.
-func RunBench(log zerolog.Logger, o BenchOptions) (*BenchReport, error) {
+// Run measures prefill and decode of the model.
+func Run(log zerolog.Logger, o Options) (*Report, error) {
 	log.Info().Str("model", o.Model.Dir).Msg("loading")
 	largest, options := slices.Max(o.Batches), o.Model
 	options.MaxRows, options.MaxOutputs = max(o.Rows, largest, o.Beams), max(largest, o.Beams)
@@ -47,7 +49,7 @@ func RunBench(log zerolog.Logger, o BenchOptions) (*BenchReport, error) {
 		return nil, err
 	}
 	defer m.Close()
-	report := &BenchReport{Model: o.Model.Dir, Program: m.Engine().Info()}
+	report := &Report{Model: o.Model.Dir, Program: m.Engine().Info()}
 	if report.Device, err = m.Device.Info(); err != nil {
 		return nil, err
 	}
@@ -71,7 +73,7 @@ func RunBench(log zerolog.Logger, o BenchOptions) (*BenchReport, error) {
 }
 
 // Print writes the report for people.
-func (r *BenchReport) Print(out io.Writer) error {
+func (r *Report) Print(out io.Writer) error {
 	fmt.Fprintf(out, "%s on %s (%s, %d threads); linear ops: %s\n", r.Model, r.Device.Name, r.Device.ISA, r.Device.Threads, r.Program.Linear)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, strings.Join([]string{"batch", "prefill tok/s", "of peak", "TTFT ms", "decode tok/s", "TPOT ms", "of read bandwidth", "limits: GFLOP/s", "GB/s", ""}, "\t"))

@@ -1,4 +1,4 @@
-package main
+package simulate
 
 import (
 	"time"
@@ -6,7 +6,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/compute/sim"
-	"github.com/millrace/millrace/lab/simulate"
 )
 
 // logEvery is the time between two lines of progress in the log.
@@ -14,18 +13,18 @@ const logEvery = 5 * time.Second
 
 // Study is the simulations of a workload at several rates.
 type Study struct {
-	Model    string            `json:"model"`
-	Weights  string            `json:"weights"`
-	Device   sim.Device        `json:"device"`
-	Workers  int               `json:"workers"`
-	KVSlabs  int               `json:"kv_slabs"`
-	Workload simulate.Workload `json:"workload"`
-	SLO      simulate.SLO      `json:"slo"`
-	Runs     []simulate.Trial  `json:"runs,omitempty"`
-	Found    *simulate.Found   `json:"found,omitempty"`
+	Model    string     `json:"model"`
+	Weights  string     `json:"weights"`
+	Device   sim.Device `json:"device"`
+	Workers  int        `json:"workers"`
+	KVSlabs  int        `json:"kv_slabs"`
+	Workload Workload   `json:"workload"`
+	SLO      SLO        `json:"slo"`
+	Runs     []Trial    `json:"runs,omitempty"`
+	Found    *Found     `json:"found,omitempty"`
 }
 
-func (r *Study) trials() []simulate.Trial {
+func (r *Study) trials() []Trial {
 	if r.Found != nil {
 		return r.Found.Trials
 	}
@@ -34,9 +33,9 @@ func (r *Study) trials() []simulate.Trial {
 
 // Plan says which rates to simulate.
 type Plan struct {
-	Model, Weights string          // for the report
-	Fleet          simulate.Config // without Requests and Progress
-	Workload       simulate.Workload
+	Model, Weights string // for the report
+	Fleet          Config // without Requests and Progress
+	Workload       Workload
 	QPS            []float64
 	// Hold is the quantile of a search for the largest rate that holds the bounds of Fleet.SLO,
 	// from QPS[0] on. "": each rate of QPS is simulated.
@@ -52,7 +51,7 @@ func (p Plan) Run() (*Study, error) {
 	}
 	var err error
 	if p.Hold != "" {
-		study.Found, err = simulate.FindQPS(p.QPS[0], simulate.Bound{SLO: study.SLO, Quantile: p.Hold}, p.at)
+		study.Found, err = FindQPS(p.QPS[0], Bound{SLO: study.SLO, Quantile: p.Hold}, p.at)
 		return study, err
 	}
 	for _, qps := range p.QPS {
@@ -60,13 +59,13 @@ func (p Plan) Run() (*Study, error) {
 		if err != nil {
 			return nil, err
 		}
-		study.Runs = append(study.Runs, simulate.Trial{QPS: qps, Report: r})
+		study.Runs = append(study.Runs, Trial{QPS: qps, Report: r})
 	}
 	return study, nil
 }
 
 // at simulates the workload at one rate.
-func (p Plan) at(qps float64) (*simulate.Report, error) {
+func (p Plan) at(qps float64) (*Report, error) {
 	w, cfg := p.Workload, p.Fleet
 	w.QPS = qps
 	var err error
@@ -81,5 +80,5 @@ func (p Plan) at(qps float64) (*simulate.Report, error) {
 		last = time.Now()
 		p.Log.Info().Float64("qps", qps).Int("ended", ended).Int("requests", w.Requests).Msg("simulating")
 	}
-	return simulate.Run(cfg)
+	return Run(cfg)
 }

@@ -1,4 +1,4 @@
-package main
+package roofline
 
 import (
 	"errors"
@@ -11,11 +11,11 @@ import (
 // ThisCPU names the device whose limits are measured, not looked up.
 const ThisCPU = "this-cpu"
 
-// ErrUnknownDevice is a name that RooflinePeaks does not know.
+// ErrUnknownDevice is a name that Peaks does not know.
 var ErrUnknownDevice = errors.New("unknown device")
 
-// RooflinePeaks are the peaks of a device of the table, of ThisCPU, or of all.
-func RooflinePeaks(name string) ([]sim.Peak, error) {
+// Peaks are the peaks of a device of the table, of ThisCPU, or of all.
+func Peaks(name string) ([]sim.Peak, error) {
 	switch name {
 	case "all":
 		cpu, err := measureThisCPU()

@@ -1,4 +1,4 @@
-package model
+package explain
 
 import (
 	"path/filepath"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/weights"
 )
 
@@ -16,16 +17,16 @@ func TestTheProgramOfAConfigurationAloneCostsWhatThatOfTheCheckpointDoes(t *test
 	for _, file := range files {
 		dir := filepath.Dir(file)
 		t.Run(filepath.Base(dir), func(t *testing.T) {
-			cfg, err := LoadConfig(dir)
+			cfg, err := model.LoadConfig(dir)
 			require.NoError(t, err)
 			w, err := weights.Open(dir)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, w.Close()) }()
-			with, err := Build(cfg, w)
+			with, err := model.Build(cfg, w)
 			require.NoError(t, err)
-			without, err := Build(cfg, nil)
+			without, err := model.Build(cfg, nil)
 			require.NoError(t, err)
-			require.Equal(t, Describe(with, ExplainOptions{}), Describe(without, ExplainOptions{}))
+			require.Equal(t, Describe(with, Options{}), Describe(without, Options{}))
 		})
 	}
 }

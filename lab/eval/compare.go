@@ -1,4 +1,4 @@
-package main
+package eval
 
 import (
 	"errors"
@@ -11,46 +11,45 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/compute"
-	"github.com/millrace/millrace/lab/eval"
 	"github.com/millrace/millrace/tokenizer"
 )
 
-// EvalReport is what Evaluate measured. The first result is the one
+// Report is what Evaluate measured. The first result is the one
 // that the others are compared with.
-type EvalReport struct {
-	Text    string       `json:"text"`
-	Context int          `json:"context"`
-	Stride  int          `json:"stride"`
-	Results []EvalResult `json:"results"`
+type Report struct {
+	Text    string   `json:"text"`
+	Context int      `json:"context"`
+	Stride  int      `json:"stride"`
+	Results []Result `json:"results"`
 }
 
-// EvalResult is what was measured of a run.
-type EvalResult struct {
+// Result is what was measured of a run.
+type Result struct {
 	Name string `json:"name"`
-	*eval.Score
-	Relative  float64         `json:"relative_perplexity"` // to the first result's
-	Agreement *eval.Agreement `json:"agreement,omitempty"` // with the first result
+	*Score
+	Relative  float64    `json:"relative_perplexity"` // to the first result's
+	Agreement *Agreement `json:"agreement,omitempty"` // with the first result
 }
 
-// EvalRun is one way to open a model.
-type EvalRun struct {
+// Run is one way to open a model.
+type Run struct {
 	Name  string
 	Model compute.Options // without the sizes of its steps
 }
 
-// EvalOptions say what to measure. The other runs are compared with the first.
-type EvalOptions struct {
+// Options say what to measure. The other runs are compared with the first.
+type Options struct {
 	Text    string // file
-	Windows eval.Windows
-	Greedy  eval.Continuations // when there are several runs
-	Runs    []EvalRun
+	Windows Windows
+	Greedy  Continuations // when there are several runs
+	Runs    []Run
 }
 
 // ErrLength is a sequence longer than the model's context.
 var ErrLength = errors.New("eval: longer than the model's context")
 
 // Evaluate measures each run, one after the other.
-func Evaluate(log zerolog.Logger, o EvalOptions) (*EvalReport, error) {
+func Evaluate(log zerolog.Logger, o Options) (*Report, error) {
 	raw, err := os.ReadFile(o.Text)
 	if err != nil {
 		return nil, err
@@ -59,7 +58,7 @@ func Evaluate(log zerolog.Logger, o EvalOptions) (*EvalReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	report := &EvalReport{Text: o.Text, Context: o.Windows.Context, Stride: o.Windows.Stride}
+	report := &Report{Text: o.Text, Context: o.Windows.Context, Stride: o.Windows.Stride}
 	var reference [][]int32
 	for i, run := range o.Runs {
 		log.Info().Str("model", run.Name).Int("tokens", len(text)).Msg("evaluating")
@@ -72,7 +71,7 @@ func Evaluate(log zerolog.Logger, o EvalOptions) (*EvalReport, error) {
 		} else {
 			first := report.Results[0]
 			result.Relative = result.Perplexity / first.Perplexity
-			agreement := eval.Agree(result.Best, first.Best, greedy, reference)
+			agreement := Agree(result.Best, first.Best, greedy, reference)
 			result.Agreement = &agreement
 		}
 		report.Results = append(report.Results, result)
@@ -99,13 +98,13 @@ func encodeText(dir, file, text string) ([]int32, error) {
 
 // measure opens the model, scores the text and, to compare, continues parts of
 // it. The model is closed again: the next one needs its memory.
-func (o *EvalOptions) measure(run EvalRun, text []int32, compare bool) (EvalResult, [][]int32, error) {
+func (o *Options) measure(run Run, text []int32, compare bool) (Result, [][]int32, error) {
 	options := run.Model
-	options.MaxRows = max(eval.StepRows, o.Greedy.Prompts)
+	options.MaxRows = max(StepRows, o.Greedy.Prompts)
 	options.MaxOutputs, options.MaxSequences = options.MaxRows, o.Greedy.Prompts
 	m, err := compute.Open(options)
 	if err != nil {
-		return EvalResult{}, nil, err
+		return Result{}, nil, err
 	}
 	defer m.Close()
 	longest := o.Windows.Context
@@ -113,25 +112,25 @@ func (o *EvalOptions) measure(run EvalRun, text []int32, compare bool) (EvalResu
 		longest = max(longest, o.Greedy.PromptTokens+o.Greedy.Tokens)
 	}
 	if longest > m.Program.MaxPositions {
-		return EvalResult{}, nil, fmt.Errorf("%w: found sequences of %d tokens, expected at most the %d of %s", ErrLength, longest, m.Program.MaxPositions, run.Name)
+		return Result{}, nil, fmt.Errorf("%w: found sequences of %d tokens, expected at most the %d of %s", ErrLength, longest, m.Program.MaxPositions, run.Name)
 	}
-	score, err := eval.Perplexity(m, text, o.Windows)
+	score, err := Perplexity(m, text, o.Windows)
 	if err != nil {
-		return EvalResult{}, nil, fmt.Errorf("%s: %w", run.Name, err)
+		return Result{}, nil, fmt.Errorf("%s: %w", run.Name, err)
 	}
-	result := EvalResult{Name: run.Name, Score: score}
+	result := Result{Name: run.Name, Score: score}
 	if !compare {
 		return result, nil, nil
 	}
-	greedy, err := eval.Greedy(m, text, o.Greedy)
+	greedy, err := Greedy(m, text, o.Greedy)
 	if err != nil {
-		return EvalResult{}, nil, fmt.Errorf("%s: %w", run.Name, err)
+		return Result{}, nil, fmt.Errorf("%s: %w", run.Name, err)
 	}
 	return result, greedy, nil
 }
 
 // Print writes the report for people.
-func (r *EvalReport) Print(out io.Writer) error {
+func (r *Report) Print(out io.Writer) error {
 	fmt.Fprintf(out, "%s: %d tokens scored, windows of %d tokens every %d\n", filepath.Base(r.Text), r.Results[0].Tokens, r.Context, r.Stride)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "model\tnats/token\tperplexity\tof the first\tsame best token\tsame greedy tokens")

@@ -1,4 +1,6 @@
-package main
+// Package calibrate compares the fleet simulator with the server's pipeline on this machine, and
+// describes the machine for it.
+package calibrate
 
 import (
 	"context"

@@ -1,0 +1,22 @@
+package explain
+
+import "io"
+
+// Report is a program in numbers, with what else was counted.
+type Report struct {
+	Explanation
+	Beams    *Beams    `json:"beams,omitempty"`
+	Launches *Launches `json:"launches,omitempty"`
+}
+
+// Print writes the report for people.
+func (r *Report) Print(out io.Writer) error {
+	err := r.Explanation.Print(out)
+	if err == nil && r.Launches != nil {
+		err = r.Launches.print(out)
+	}
+	if err == nil && r.Beams != nil {
+		err = r.Beams.print(out)
+	}
+	return err
+}
