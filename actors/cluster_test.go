@@ -81,7 +81,7 @@ func (n *node) kill() {
 // sees waits until a node knows of so many others and is ready.
 func (n *node) sees(t *testing.T, others int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(n.registry.Others()) == others && n.Ready() == nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(n.members.Others()) == others && n.Ready() == nil }, patience, time.Millisecond)
 }
 
 // open1 lets a gated device run freely.
@@ -214,8 +214,8 @@ func TestAWorkerThatComesBackAfterItsSequencesMovedAddsNothing(t *testing.T) {
 	streams := inFlight(t, gateway, compute, 12, 100)
 	// As a process that is stopped: its loop waits at the gate, its reports and
 	// beats do not go out.
-	compute[0].registry.Leave()
-	require.Eventually(t, func() bool { return gateway.watch.sequences(compute[0].name) == 0 }, patience, time.Millisecond)
+	compute[0].members.Leave()
+	require.Eventually(t, func() bool { return gateway.gateway.Sequences(compute[0].name) == 0 }, patience, time.Millisecond)
 	compute[0].device.open1() // it goes on, and sends what nobody waits for any more
 	requireClean(t, compute[0].Pipeline, compute[0].device)
 	compute[1].device.open1()
@@ -271,7 +271,7 @@ func TestADetokenizerThatIsGoneLeavesSequencesWhereTheyRun(t *testing.T) {
 	second := c.start(nil, cluster.Detok)
 	gateway.sees(t, 4)
 	detok.kill()
-	require.Eventually(t, func() bool { return gateway.watch.texts(second.name) == 6 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return gateway.gateway.Texts(second.name) == 6 }, patience, time.Millisecond)
 	compute[0].device.gate <- struct{}{} // its loop comes by
 	require.Equal(t, before, compute[0].running())
 	compute[0].device.open1()
@@ -290,12 +290,9 @@ func TestAGatewayThatTakesARequestOverFindsItsSequences(t *testing.T) {
 	for _, s := range streams {
 		s.Close()
 	}
-	require.Eventually(t, func() bool { return h.first.watch.sequences(h.worker.name) == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return h.first.gateway.Sequences(h.worker.name) == 0 }, patience, time.Millisecond)
 	h.goOn(before)
-	h.second.mu.Lock()
-	waiting := h.second.edge.line.Inside()
-	h.second.mu.Unlock()
-	require.Zero(t, waiting, "what runs waits for nothing")
+	require.Zero(t, h.second.gateway.Waiting(), "what runs waits for nothing")
 	h.whole(again)
 }
 
@@ -312,10 +309,7 @@ func TestAGatewayThatStopsLeavesItsSequencesToTheNext(t *testing.T) {
 		s.Close()
 	}
 	require.Eventually(t, func() bool { return h.first.Running() == 0 }, patience, time.Millisecond)
-	probe := &msg.Progress{Node: h.worker.name, Seqs: before, Generated: make([]int, len(before))}
-	troubles, strangers := h.first.watch.report(time.Now(), probe, takers{})
-	require.Empty(t, troubles)
-	require.Empty(t, strangers, "the worker would be told to cancel them")
+	h.worker.worker.Report(time.Now())
 	require.NoError(t, h.first.Close(context.Background()))
 	again := h.again()
 	require.Eventually(t, func() bool { return h.taken(before) }, patience, time.Millisecond)
@@ -492,7 +486,7 @@ func TestADeviceFailureMovesSequencesToAnotherWorker(t *testing.T) {
 		} else {
 			c.start(nil, roles...)
 		}
-		require.Eventually(t, func() bool { return len(gateway.registry.Others()) > 0 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return len(gateway.members.Others()) > 0 }, patience, time.Millisecond)
 		var streams []api.Stream
 		for i := range 40 {
 			s, err := gateway.Submit(context.Background(), tokensRequest(fmt.Sprint(i), []int32{int32(i), 7}, 100))
@@ -519,7 +513,7 @@ func TestADrainingWorkerHandsOverAndEnds(t *testing.T) {
 		defer cancel()
 		closed <- compute[0].Close(ctx)
 	}()
-	require.Eventually(t, func() bool { return gateway.watch.sequences(compute[0].name) == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return gateway.gateway.Sequences(compute[0].name) == 0 }, patience, time.Millisecond)
 	compute[0].device.open1()
 	require.NoError(t, <-closed)
 	require.Equal(t, 0, compute[0].worker.InFlight())
@@ -540,7 +534,7 @@ func TestTheSequencesOfADeadGatewayAreCancelled(t *testing.T) {
 	w.SweepOrphans(now, alive)
 	w.SweepOrphans(now.Add(orphansAfter), alive)
 	compute[0].device.open1()
-	require.Eventually(t, func() bool { return !compute[0].Alive(gateway.name) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return !compute[0].members.Alive(gateway.name) }, patience, time.Millisecond)
 	detok.detokenizers.Sweep(detok.system.Root, time.Now().Add(orphansAfter+time.Second), alive)
 	require.Eventually(t, func() bool { return detok.detokenizers.Load() == 0 }, patience, time.Millisecond)
 	requireClean(t, compute[0].Pipeline, compute[0].device)

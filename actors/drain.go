@@ -15,16 +15,15 @@ const drainPoll = 10 * time.Millisecond
 // ends; then its requests end with a clear error, others go on elsewhere. Then the
 // actors stop.
 func (p *Pipeline) Close(ctx context.Context) error {
-	p.mu.Lock()
-	again := p.closed
-	p.closed = true
-	p.mu.Unlock()
-	if again {
+	if p.closed.Swap(true) {
 		return errors.New("actors: closed already")
 	}
-	p.registry.Beat()
+	if p.gateway != nil {
+		p.gateway.Refuse()
+	}
+	p.members.Beat()
 	if !p.drained(ctx, p.idle) {
-		p.tellAll(&msg.CancelRequest{Err: errShutdown()})
+		p.tell(&msg.CancelRequest{Err: errStopping()})
 		patience, cancel := context.WithTimeout(context.Background(), p.cfg.StallAfter)
 		defer cancel()
 		if !p.drained(patience, func() bool { return p.Running() == 0 }) {
@@ -59,7 +58,7 @@ func (p *Pipeline) drained(ctx context.Context, done func() bool) bool {
 
 // stop says goodbye first, so that what still runs here moves at once.
 func (p *Pipeline) stop() error {
-	p.registry.Leave()
+	p.members.Leave()
 	close(p.quit)
 	if p.worker != nil {
 		if err := p.worker.Stop(); err != nil {

@@ -5,15 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/cluster/bridge"
 )
 
 // kind is a process whose bits and text have the digests.
@@ -234,7 +238,9 @@ func TestADrainingWorkerWithoutAnEqualFinishesItsSequences(t *testing.T) {
 		defer cancel()
 		closed <- a.Close(ctx)
 	}()
-	require.Eventually(t, func() bool { return gateway.leave(a.name) == takers{any: true} }, patience, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return slices.ContainsFunc(gateway.members.Others(), func(m *cluster.Member) bool { return m.Node == a.name && m.Draining })
+	}, patience, time.Millisecond)
 	a.device.open1()
 	for i, s := range streams {
 		got, last, err := read(s)
@@ -254,7 +260,7 @@ func TestWhatHasNoTokenYetLeavesAWorkerForAnotherKind(t *testing.T) {
 	gateway.sees(t, 1)
 	s, err := gateway.Submit(t.Context(), tokensRequest("r", []int32{3, 7}, 20))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return gateway.watch.sequences(a.name) == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return gateway.gateway.Sequences(a.name) == 1 }, patience, time.Millisecond)
 	b := c.start(kind("B", "T"), cluster.Compute)
 	gateway.sees(t, 2)
 	a.kill()
@@ -270,7 +276,7 @@ func TestReadinessNeedsOneCompleteSetOfEquals(t *testing.T) {
 	c.start(kind("A", "T"), cluster.Compute)
 	c.start(kind("", "U"), cluster.Tokenize)
 	c.start(kind("", "T"), cluster.Detok)
-	require.Eventually(t, func() bool { return len(gateway.registry.Others()) == 3 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(gateway.members.Others()) == 3 }, patience, time.Millisecond)
 	require.ErrorContains(t, gateway.Ready(), "with a tokenizer and a detokenizer of its text digest: found processes: 2 of T, 1 of U")
 	_, err := gateway.Submit(t.Context(), tokensRequest("r", []int32{3}, 1))
 	require.ErrorContains(t, err, "of its text digest")
@@ -383,6 +389,9 @@ func TestAPromptThatTwoTokenizersDiedOfEndsWithAnError(t *testing.T) {
 		}
 		names[n.name] = n
 	}
+	prompts := make(chan string, 100) // the nodes that they go to
+	_, err := gateway.conn.Subscribe(bridge.Subject("*", msg.Kind(&msg.Tokenize{})), func(m *nats.Msg) { prompts <- strings.Split(m.Subject, ".")[2] })
+	require.NoError(t, err)
 	gateway.sees(t, 5)
 	r := tokensRequest("r", nil, 5)
 	r.Prompt = "Once"
@@ -391,12 +400,10 @@ func TestAPromptThatTwoTokenizersDiedOfEndsWithAnError(t *testing.T) {
 	for range 2 {
 		var has *node
 		require.Eventually(t, func() bool {
-			gateway.watch.mu.Lock()
-			defer gateway.watch.mu.Unlock()
-			for _, x := range gateway.watch.waiting {
-				if n := len(x.nodes); n > 0 {
-					has = names[x.nodes[n-1]]
-				}
+			select {
+			case node := <-prompts:
+				has = names[node]
+			default:
 			}
 			return has != nil
 		}, patience, time.Millisecond)
@@ -412,7 +419,7 @@ func TestATokenizerThatStopsFinishesItsPrompts(t *testing.T) {
 	c := newTestNodes(t)
 	gateway := c.start(nil, cluster.Gateway)
 	tokenize := c.start(nil, cluster.Tokenize)
-	require.Eventually(t, func() bool { return len(gateway.registry.Others()) == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(gateway.members.Others()) == 1 }, patience, time.Millisecond)
 	to := tokenize.tokenizers.Next() // a prompt is on its way
 	require.False(t, tokenize.idle())
 	tokenize.system.Root.Send(to, &msg.Detokenize{Reply: actor.NewPID(tokenize.name, "nobody")})

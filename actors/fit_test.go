@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -52,75 +51,4 @@ func TestATextThatCannotFitIsRefusedInACluster(t *testing.T) {
 	gateway, tokenize, _, _ := four(newTestNodes(t), 1, nil)
 	require.Eventually(t, func() bool { return tokenize.longest() == 2048 }, patience, time.Millisecond)
 	requireRefusesTheEndless(t, gateway.Pipeline)
-}
-
-func TestTheGateServesSomeLetsSomeWaitAndRefusesTheRest(t *testing.T) {
-	g := newGate(1, 1)
-	leave, err := g.enter(t.Context())
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	waits := make(chan error, 1)
-	go func() {
-		_, err := g.enter(ctx)
-		waits <- err
-	}()
-	require.Eventually(t, func() bool { return len(g.inside) == 2 }, patience, time.Millisecond)
-	_, err = g.enter(t.Context())
-	var refused *api.Error
-	require.ErrorAs(t, err, &refused)
-	require.Equal(t, api.CodeOverloaded, refused.Code)
-	require.Equal(t, reasonQueueFull, refused.Reason)
-	require.Positive(t, refused.RetryAfter)
-	cancel()
-	require.ErrorIs(t, <-waits, context.Canceled)
-	second := make(chan func(), 1)
-	go func() {
-		leave, err := g.enter(t.Context())
-		if err != nil {
-			t.Error(err)
-		}
-		second <- leave
-	}()
-	require.Eventually(t, func() bool { return len(g.inside) == 2 }, patience, time.Millisecond)
-	leave()
-	(<-second)()
-	require.Empty(t, g.inside)
-	require.Empty(t, g.served)
-}
-
-func TestTokenizingHasABoundAndLeavesRequestsAlone(t *testing.T) {
-	p := start(t, testConfig(t, newTestDevice(64)))
-	var leave []func()
-	for range cap(p.texting.served) {
-		l, err := p.texting.enter(t.Context())
-		require.NoError(t, err)
-		leave = append(leave, l)
-	}
-	ended := make(chan error, mostTexts)
-	for range mostTexts {
-		go func() {
-			_, err := p.Tokenize(t.Context(), &api.TokenizeRequest{Prompt: "a"})
-			ended <- err
-		}()
-	}
-	require.Eventually(t, func() bool { return len(p.texting.inside) == cap(p.texting.inside) }, patience, time.Millisecond)
-	_, err := p.Tokenize(t.Context(), &api.TokenizeRequest{Prompt: "a"})
-	require.ErrorContains(t, err, "texts to tokenize")
-	_, err = p.Detokenize(t.Context(), "m", []int32{1})
-	require.ErrorContains(t, err, "texts to tokenize")
-	r := tokensRequest("text", nil, 1)
-	r.Prompt = "Once"
-	s, err := p.Submit(t.Context(), r)
-	require.NoError(t, err)
-	_, last, err := read(s)
-	require.NoError(t, err)
-	require.Equal(t, api.FinishLength, last.Finish)
-	for _, l := range leave {
-		l()
-	}
-	for range mostTexts {
-		require.NoError(t, <-ended)
-	}
-	_, err = p.Detokenize(t.Context(), "m", []int32{1})
-	require.NoError(t, err)
 }

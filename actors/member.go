@@ -16,11 +16,23 @@ var hostname = sync.OnceValue(func() string {
 	return name
 })
 
+// members are the processes that this one serves with.
+type members struct {
+	*cluster.Registry
+	self func() cluster.Member // of this process, as far as placement needs it
+}
+
+// Members are the other live processes and, at the end, this one.
+func (m *members) Members() []*cluster.Member {
+	self := m.self()
+	return append(m.Others(), &self)
+}
+
 // Member is what this process says of itself.
 func (p *Pipeline) Member() cluster.Member {
 	m := p.offer()
 	m.Host, m.Process, m.HTTP, m.Version = hostname(), os.Getpid(), p.cfg.Cluster.HTTP, p.cfg.Cluster.Version
-	m.Started, m.Draining, m.Requests = p.created, p.isClosed(), p.Running()
+	m.Started, m.Draining, m.Requests = p.created, p.closed.Load(), p.Running()
 	return m
 }
 

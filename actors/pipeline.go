@@ -24,7 +24,6 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/cluster/bridge"
-	"github.com/millrace/millrace/cluster/route"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
@@ -76,39 +75,29 @@ type Cluster struct {
 // Runner runs steps and holds the KV pool: a *compute.Model.
 type Runner = compute.Runner
 
-// Pipeline serves requests: an api.Engine where it has the gateway's role.
+// Pipeline is the part of a pipeline that this process has: an api.Engine where it has the gateway's role.
 type Pipeline struct {
-	cfg      Config
-	key      cluster.Key
-	name     string // the node's address
-	system   *actor.ActorSystem
-	registry *cluster.Registry
-	bridge   *bridge.Bridge // nil: alone
-	router   router
-	watch    *watch
-	metrics  *metrics.Model // of ModelID
-	cluster  *metrics.Cluster
-	stages   stages
-	tracer   trace.Tracer
-	log      zerolog.Logger
-	created  time.Time
+	cfg     Config
+	key     cluster.Key
+	name    string // the node's address
+	created time.Time
+	system  *actor.ActorSystem
+	members *members
+	bridge  *bridge.Bridge // nil: alone
+	metrics *metrics.Model // of ModelID
+	stages  stages
+	log     zerolog.Logger
 
-	watcher      *actor.PID // of gateway
-	worker       *worker    // nil without the role, as the next
-	kv           *kvManager
-	tokenizers   *tokenizePool // nil without the role, as the next
+	gateway      *gateway // nil without its role, as the next
+	tokenizers   *tokenizePool
+	worker       *worker
+	kv           *kvManager // with worker
 	detokenizers *detokPool
-	texting      gate // of Tokenize and Detokenize
 
-	seqs, turn atomic.Uint64
-	health     *health
-	quit       chan struct{} // closed at the end, for the goroutines beside the actors
-	beside     sync.WaitGroup
-
-	mu       sync.Mutex
-	requests map[string]*actor.PID // by api.Request.Key, as in edge
-	edge     edge
-	closed   bool
+	health *health
+	closed atomic.Bool
+	quit   chan struct{} // closed at the end, for the goroutines beside the actors
+	beside sync.WaitGroup
 }
 
 type stages struct{ tokenize, compute, detok *metrics.Stage }
@@ -125,23 +114,16 @@ func New(cfg Config) (*Pipeline, error) {
 		log:     cfg.Log.With().Stringer("node", node).Logger(),
 		system:  newSystem(cfg.Log),
 		metrics: cfg.Metrics.Model(cfg.ModelID),
-		cluster: cfg.Metrics.Cluster(),
-		tracer:  cfg.Tracer,
 		stages: stages{
 			tokenize: cfg.Metrics.Stage("tokenize"),
 			compute:  cfg.Metrics.Stage("compute"),
 			detok:    cfg.Metrics.Stage("detok"),
 		},
-		texting:  newGate(cmp.Or(cfg.Tokenizers, 2), mostTexts),
-		requests: make(map[string]*actor.PID),
-		edge:     newEdge(cfg.MaxRequests, cfg.Sched.MaxBatchSize, cfg.MaxQueueWait, time.Now()),
-		quit:     make(chan struct{}),
+		quit: make(chan struct{}),
 	}
+	p.members = &members{self: p.offer}
+	p.health = newHealth(p.tell, p.log)
 	p.system.ProcessRegistry.Address = p.name
-	p.seqs.Store(node.First())
-	p.health = newHealth(p.tellAll, p.log)
-	p.watch = newWatch(p.name, cfg.Cluster.Dead, cfg.StallAfter)
-	p.router.init(cfg)
 	p.system.EventStream.Subscribe(func(e any) {
 		if f, ok := e.(*actor.SupervisorEvent); ok {
 			p.log.Error().Str("actor", f.Child.Id).Interface("reason", f.Reason).
@@ -186,70 +168,100 @@ func (c *Config) complete() error {
 
 func (p *Pipeline) has(r cluster.Role) bool { return slices.Contains(p.cfg.Roles, r) }
 
-// spawn starts the actors. A failed one is restarted: what it must not lose
-// lives outside of it, and every shell answers what it was serving.
+// spawn starts the actors of this process's roles.
 func (p *Pipeline) spawn() (err error) {
-	restart := actor.WithGuardian(actor.NewOneForOneStrategy(1000, time.Minute, actor.DefaultDecider))
-	spawn := func(name string, a actor.Actor) (*actor.PID, error) {
-		return p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, restart), name)
-	}
-	spawnBusy := func(name string, a actor.Actor) (*actor.PID, error) { // an actor that gets a message with every step or token
-		return p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, restart, actor.WithMailbox(newMailbox)), name)
-	}
-	if p.has(cluster.Gateway) {
-		if p.watcher, err = spawn("watch", &watchActor{p}); err != nil {
-			return err
-		}
-	}
 	if p.has(cluster.Tokenize) {
 		p.tokenizers, err = newTokenizePool(tokenizeConfig{
-			Actors: p.cfg.Tokenizers, Spawn: spawn, Tokenizer: p.cfg.Tokenizer, Text: p.cfg.Text,
-			Longest: p.longest, Stage: p.stages.tokenize, Tracer: p.tracer,
+			Actors: p.cfg.Tokenizers, Spawn: p.spawnOne, Tokenizer: p.cfg.Tokenizer, Text: p.cfg.Text,
+			Longest: p.longest, Stage: p.stages.tokenize, Tracer: p.cfg.Tracer,
 		})
 	}
 	if p.has(cluster.Detok) && err == nil {
 		p.detokenizers, err = newDetokPool(detokConfig{
-			Actors: p.cfg.Detokenizers, Spawn: spawnBusy, Tokenizer: p.cfg.Tokenizer, Stage: p.stages.detok, Tracer: p.tracer,
+			Actors: p.cfg.Detokenizers, Spawn: p.spawnBusy, Tokenizer: p.cfg.Tokenizer, Stage: p.stages.detok, Tracer: p.cfg.Tracer,
 		})
 	}
-	if err != nil || !p.has(cluster.Compute) {
-		return err
+	if p.has(cluster.Compute) && err == nil {
+		err = p.spawnWorker()
 	}
+	if p.has(cluster.Gateway) && err == nil {
+		err = p.spawnGateway()
+	}
+	return err
+}
+
+func (p *Pipeline) spawnWorker() (err error) {
 	model := p.cfg.Model
 	p.kv, err = newKVManager(kvConfig{
-		Root: p.system.Root, Spawn: spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Broken: p.health.Fail, Metrics: p.metrics,
+		Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Broken: p.health.Fail, Metrics: p.metrics,
 	})
 	if err != nil {
 		return err
 	}
-	c := workerConfig{
-		Node: p.name, Root: p.system.Root, Spawn: spawnBusy, KV: p.kv.PID(), Runner: model, Sched: p.cfg.Sched, Numerics: p.cfg.Numerics,
+	p.worker, err = newWorker(workerConfig{
+		Node: p.name, Root: p.system.Root, Spawn: p.spawnBusy, KV: p.kv.PID(), Runner: model, Sched: p.cfg.Sched, Numerics: p.cfg.Numerics,
 		AdmitPatience: p.cfg.admitPatience, GiveUpAfter: p.cfg.GiveUpAfter, Faults: p.health,
-		Metrics: p.metrics, Stage: p.stages.compute, Detok: p.stages.detok, Tracer: p.tracer, Log: p.log,
+		Metrics: p.metrics, Stage: p.stages.compute, Detok: p.stages.detok, Tracer: p.cfg.Tracer, Log: p.log,
+	})
+	return err
+}
+
+func (p *Pipeline) spawnGateway() (err error) {
+	c, l := &p.cfg, local{Model: p.cfg.ModelID, Text: p.cfg.Text, Series: p.metrics, MaxBatchSize: p.cfg.Sched.MaxBatchSize}
+	if p.worker != nil {
+		l.Worker, l.Err, l.Computes = p.worker.PID(), p.health.Err, p.computes
 	}
-	if p.worker, err = newWorker(c); err != nil {
-		return err
+	if p.tokenizers != nil {
+		l.Tokenizers = p.tokenizers
 	}
-	p.worker.Start()
-	return nil
+	if p.detokenizers != nil {
+		l.Detokenizers = p.detokenizers
+	}
+	p.gateway, err = newGateway(gatewayConfig{
+		Node: p.name, FirstSeq: p.key.Node().First(), System: p.system, Spawn: p.spawnOne, SpawnRequest: p.spawnRequest, Cluster: p.members, Local: l,
+		MaxRequests: c.MaxRequests, MaxQueueWait: c.MaxQueueWait, MaxCalls: cmp.Or(c.Tokenizers, 2),
+		Dead: c.Cluster.Dead, StallAfter: c.StallAfter, Failover: c.Cluster.ResumeTimeout,
+		Metrics: c.Metrics, Tracer: c.Tracer, Log: p.log,
+	})
+	return err
+}
+
+// spawnOne starts an actor. A failed one is restarted: what it must not lose
+// lives outside of it, and every shell answers what it was serving.
+func (p *Pipeline) spawnOne(name string, a actor.Actor) (*actor.PID, error) {
+	return p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, restartOnFailure), name)
+}
+
+// spawnBusy is spawnOne for an actor that gets a message with every step or token.
+func (p *Pipeline) spawnBusy(name string, a actor.Actor) (*actor.PID, error) {
+	return p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, restartOnFailure, actor.WithMailbox(newMailbox)), name)
+}
+
+// spawnRequest starts the actor of a request.
+func (p *Pipeline) spawnRequest(a actor.Actor) *actor.PID {
+	return p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithMailbox(newMailbox), actor.WithGuardian(endOnFailure)))
 }
 
 // join makes this process one of its cluster, and starts what looks after it.
 func (p *Pipeline) join() (err error) {
+	series := p.cfg.Metrics.Cluster()
 	if conn := p.cfg.Cluster.Conn; conn != nil {
-		if p.bridge, err = bridge.New(p.system, msg.Codec{}, conn, p.arrived, p.cluster, p.log); err != nil {
+		if p.bridge, err = bridge.New(p.system, msg.Codec{}, conn, p.arrived, series, p.log); err != nil {
 			return err
 		}
 	}
-	p.registry, err = cluster.Join(cluster.Config{
+	p.members.Registry, err = cluster.Join(cluster.Config{
 		Conn: p.cfg.Cluster.Conn, Beat: p.cfg.Cluster.Beat, Dead: p.cfg.Cluster.Dead, Key: p.key,
-		Self: p.Member, Metrics: p.cluster, Log: p.log,
+		Self: p.Member, Metrics: series, Log: p.log,
 	})
 	if err != nil {
 		return err
 	}
-	if p.has(cluster.Gateway) {
-		p.beside.Go(p.look)
+	if p.worker != nil {
+		p.worker.Start()
+	}
+	if p.gateway != nil {
+		p.beside.Go(func() { p.gateway.Watch(p.quit) })
 	}
 	p.beside.Go(p.care)
 	return nil
@@ -267,106 +279,53 @@ func (p *Pipeline) arrived(m any) {
 	}
 }
 
-func (p *Pipeline) nextSeq() msg.SeqID { return msg.SeqID(p.seqs.Add(1)) }
+// errNoGateway is what a process answers that has not the gateway's role.
+var errNoGateway = errors.New("actors: this process takes no requests: it is no gateway")
 
 // Submit starts a request.
 func (p *Pipeline) Submit(ctx context.Context, r *api.Request) (api.Stream, error) {
-	m, err := p.check(r)
-	if err != nil {
-		return nil, err
+	if p.gateway == nil {
+		return nil, errNoGateway
 	}
-	j := newJournal()
-	a := &requestActor{
-		p: p, journal: j, places: make(map[msg.SeqID]*place),
-		state: newRequest(r, modelLimits{
-			context: m.context, pool: m.slabs * m.slabTokens, slabTokens: m.slabTokens, vocab: m.vocab,
-		}),
-		log: p.log.With().Str("request", r.ID).Logger(),
-	}
-	pid, err := p.admit(ctx, r, a)
-	if err != nil {
-		return nil, err
-	}
-	return &stream{journal: j, next: 1, cancel: func() {
-		p.system.Root.Send(pid, &msg.CancelRequest{Moved: errors.Is(context.Cause(ctx), api.ErrMoved)})
-	}}, nil
+	return p.gateway.Submit(ctx, r)
 }
 
-func (p *Pipeline) check(r *api.Request) (*model, error) {
-	m, err := p.model(r.Model)
-	if err != nil {
-		return nil, err
+// Models lists what the cluster serves.
+func (p *Pipeline) Models() []api.Model {
+	if p.gateway == nil {
+		return nil
 	}
-	if r.N < 1 {
-		return nil, api.Invalid("n", "n is %d, expected at least 1", r.N)
-	}
-	if err := checkBeams(r, m.capacity); err != nil {
-		return nil, err
-	}
-	return m, p.serves(r.Model)
+	return p.gateway.Models()
 }
 
-// admit lets a request in while there is room. The bound is at the edge: from
-// here on every queue holds at most what was admitted.
-func (p *Pipeline) admit(ctx context.Context, r *api.Request, a *requestActor) (*actor.PID, error) {
-	limit, batch := p.mostRequests()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.closed:
-		p.metrics.Rejected("shutdown")
-		return nil, errShutdown()
-	case p.requests[r.Key()] != nil:
-		return nil, api.Invalid("id", "request id %q is in use", r.ID)
+// Tokenize turns text or messages into ids, at a tokenizer of the pool.
+func (p *Pipeline) Tokenize(ctx context.Context, r *api.TokenizeRequest) ([]int32, error) {
+	if p.gateway == nil {
+		return nil, errNoGateway
 	}
-	// Whoever is let in before an outage hears of it by tellAll, others are not let in.
-	if err := p.health.Err(); err != nil && !p.elsewhere(&route.Query{Model: r.Model}, p.name) {
-		return nil, api.Unavailable(err)
-	}
-	p.edge.resize(limit, batch)
-	if err := p.edge.enter(r, time.Now()); err != nil {
-		p.metrics.Rejected(err.Reason)
-		return nil, err
-	}
-	a.series = p.series(r.Model).Queued(r.Arrival, r.N)
-	a.span = p.requestSpan(ctx, r)
-	pid := p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithMailbox(newMailbox),
-		actor.WithGuardian(endOnFailure)))
-	p.requests[r.Key()] = pid
-	return pid, nil
+	return p.gateway.Tokenize(ctx, r)
 }
 
-// begun says that a request's prompt is begun: it waits no more.
-func (p *Pipeline) begun(key string, at time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.edge.begun(key, at)
-}
-
-// ended forgets a request.
-func (p *Pipeline) ended(key string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.requests, key)
-	p.edge.leave(key)
-}
-
-func errShutdown() error {
-	return &api.Error{Code: api.CodeUnavailable, Reason: "stopping", RetryAfter: 5 * time.Second, Message: "the server is shutting down"}
+// Detokenize turns ids into text.
+func (p *Pipeline) Detokenize(ctx context.Context, model string, tokens []int32) (string, error) {
+	if p.gateway == nil {
+		return "", errNoGateway
+	}
+	return p.gateway.Detokenize(ctx, model, tokens)
 }
 
 // Ready is nil while this process can do its part.
 func (p *Pipeline) Ready() error {
-	if p.isClosed() {
-		return errShutdown()
+	if p.closed.Load() {
+		return errStopping()
 	}
-	if p.has(cluster.Compute) {
-		if err := p.computes(); err == nil || !p.has(cluster.Gateway) || !p.elsewhere(&route.Query{Model: p.cfg.ModelID}, p.name) {
+	if p.worker != nil {
+		if err := p.computes(); err == nil || p.gateway == nil || !p.gateway.Elsewhere(p.cfg.ModelID) {
 			return err
 		}
 	}
-	if p.has(cluster.Gateway) {
-		return p.servesAny()
+	if p.gateway != nil {
+		return p.gateway.Ready()
 	}
 	return nil
 }
@@ -380,12 +339,6 @@ func (p *Pipeline) computes() error {
 		return api.Unavailable(fmt.Errorf("the device has made no step for %s", d.Round(time.Millisecond)))
 	}
 	return nil
-}
-
-func (p *Pipeline) isClosed() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.closed
 }
 
 // KVState is the KV manager's books, for /debug/kv.
@@ -402,27 +355,61 @@ func (p *Pipeline) Wait(ctx context.Context) error { return p.health.Wait(ctx) }
 
 // Running is the number of requests in the pipeline.
 func (p *Pipeline) Running() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.requests)
+	if p.gateway == nil {
+		return 0
+	}
+	return p.gateway.Running()
 }
 
-// tellAll sends a message to every request.
-func (p *Pipeline) tellAll(m any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, pid := range p.requests {
-		p.system.Root.Send(pid, m)
+// tell sends a message to every request.
+func (p *Pipeline) tell(m any) {
+	if p.gateway != nil {
+		p.gateway.Tell(m)
 	}
 }
+
+// Deaf says whether this process hears no other one.
+func (p *Pipeline) Deaf() bool { return p.members.Deaf() }
 
 // longest is the context of this process's model, in tokens: the least of its workers'. 0: it is not known.
 func (p *Pipeline) longest() int {
 	least := p.cfg.Context
-	for _, m := range p.registry.Others() {
+	for _, m := range p.members.Others() {
 		if w := m.Worker; w != nil && m.Model == p.cfg.ModelID && (least == 0 || w.Context < least) {
 			least = w.Context
 		}
 	}
 	return least
+}
+
+// care reports what this process does for others, and ends what it did for those
+// that are gone.
+func (p *Pipeline) care() {
+	tick := time.NewTicker(msg.ProgressEvery)
+	defer tick.Stop()
+	swept := time.Now()
+	for {
+		select {
+		case <-p.quit:
+			return
+		case now := <-tick.C:
+			if p.worker != nil {
+				p.worker.Report(now)
+			}
+			if p.bridge != nil && !p.members.Deaf() && now.Sub(swept) >= time.Second {
+				swept = now
+				p.sweepOrphans(now)
+			}
+		}
+	}
+}
+
+// sweepOrphans ends what runs here for processes that are gone.
+func (p *Pipeline) sweepOrphans(now time.Time) {
+	if p.worker != nil {
+		p.worker.SweepOrphans(now, p.members.Alive)
+	}
+	if p.detokenizers != nil {
+		p.detokenizers.Sweep(p.system.Root, now, p.members.Alive)
+	}
 }

@@ -15,9 +15,24 @@ import (
 	"github.com/millrace/millrace/metrics"
 )
 
+// requestDeps is what all requests of a gateway need.
+type requestDeps struct {
+	node     string // name of this process
+	routes   *routing
+	models   *models
+	watch    *watch
+	watcher  *actor.PID // gets the reports of workers
+	requests *requests
+	cluster  membership
+	serves   func(model string) error
+	nextSeq  func() msg.SeqID
+	moved    func(why string)
+	failover time.Duration // a request without a place ends with an error after it
+}
+
 // requestActor owns the journal of one request: it alone says what happened.
 type requestActor struct {
-	p        *Pipeline
+	*requestDeps
 	state    *request
 	journal  *journal
 	log      zerolog.Logger
@@ -54,7 +69,7 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		a.text(ctx, m)
 		msg.Recycle(m)
 	case *msg.Started:
-		a.p.begun(a.state.api.Key(), m.At)
+		a.requests.begun(a.state.api.Key(), m.At)
 		a.series.Started(m.At, len(a.state.prompt))
 	case *msg.Found:
 		a.adopt(ctx, m)
@@ -81,12 +96,12 @@ const findFor = 150 * time.Millisecond
 // find asks all workers for what another process had started of the request, which may
 // still run; false if it cannot be gone on with.
 func (a *requestActor) find(ctx actor.Context) bool {
-	workers := a.p.workersOf(a.state.api.Model)
+	workers := a.routes.workersOf(a.state.api.Model)
 	if len(workers) == 0 || !a.state.redirects() || len(a.state.waiting()) == 0 {
 		return false
 	}
 	a.finding = time.Now()
-	a.p.watch.wait(a.finding, ctx.Self(), nil, 0)
+	a.watch.wait(a.finding, ctx.Self(), nil, 0)
 	for _, w := range workers {
 		ctx.Send(w, &msg.Find{RequestID: a.state.api.OriginKey(), Reply: ctx.Self()})
 	}
@@ -100,16 +115,16 @@ func (a *requestActor) adopt(ctx actor.Context, m *msg.Found) {
 	if a.places[lead] != nil {
 		return
 	}
-	text := a.p.placeDetokenizer(a.state.api.Model, a.state.bond.texts())
+	text := a.routes.detokenizer(a.state.api.Model, a.state.bond.texts())
 	if text == nil || !a.state.adopt(m.First, m.Seqs, m.Pin) {
 		ctx.Send(m.Compute, &msg.Cancel{Seq: lead})
 		return
 	}
 	a.redirect(ctx, m.Compute, text, m.Seqs)
-	a.p.begun(a.state.api.Key(), time.Now())
+	a.requests.begun(a.state.api.Key(), time.Now())
 	if len(a.state.waiting()) == 0 {
 		a.finding = time.Time{}
-		a.p.watch.waitNoMore(ctx.Self())
+		a.watch.waitNoMore(ctx.Self())
 	}
 	a.log.Info().Str("at", m.Compute.Address).Int("choice", m.First).Msg("a sequence of another process was taken over")
 }
@@ -128,7 +143,7 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 	if first < 0 {
 		return
 	}
-	a.p.cluster.Moved(why)
+	a.moved(why)
 	a.drop(ctx, seq)
 	tokens := len(a.state.choices[first].tokens)
 	migrated(a.span, why, a.avoid, tokens)
@@ -140,14 +155,14 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 // start again.
 func (a *requestActor) moveText(ctx actor.Context, seq msg.SeqID, why string) bool {
 	lead, at := a.place(seq)
-	text := a.p.placeDetokenizer(a.state.api.Model, a.state.bond.texts())
+	text := a.routes.detokenizer(a.state.api.Model, a.state.bond.texts())
 	if at == nil || text == nil || !a.state.mayRedirect(seq) {
 		return false
 	}
 	closeTexts(ctx, at)
 	a.left(lead, at)
 	tokens := a.redirect(ctx, at.compute, text, at.choices)
-	a.p.cluster.Moved(why)
+	a.moved(why)
 	migrated(a.span, why, at.detok.Address, tokens)
 	a.log.Warn().Str("why", why).Int("tokens", tokens).Str("from", at.detok.Address).Msg("a text goes on at another detokenizer")
 	return true
@@ -158,7 +173,7 @@ func (a *requestActor) redirect(ctx actor.Context, worker, text *actor.PID, choi
 	open, tokens := a.state.redirect(choices[0])
 	a.openTexts(ctx, text, worker, open)
 	a.runs(ctx, worker, text, choices, tokens)
-	ctx.Send(worker, &msg.Redirect{Seq: choices[0], Reply: ctx.Self(), Watch: a.p.watcher, Detok: text, From: tokens})
+	ctx.Send(worker, &msg.Redirect{Seq: choices[0], Reply: ctx.Self(), Watch: a.watcher, Detok: text, From: tokens})
 	return tokens
 }
 
@@ -177,7 +192,7 @@ func (a *requestActor) drop(ctx actor.Context, seq msg.SeqID) {
 		return
 	}
 	a.avoid = at.compute.Address
-	ctx.Send(at.compute, &msg.Cancel{Seq: lead, Owner: a.p.name})
+	ctx.Send(at.compute, &msg.Cancel{Seq: lead, Owner: a.node})
 	closeTexts(ctx, at)
 	a.left(lead, at)
 }
@@ -195,8 +210,8 @@ func (a *requestActor) leave() {
 		return
 	}
 	for lead, at := range a.places {
-		if at.compute.Address != a.p.name { // this process ends
-			a.p.watch.leave(lead, at.compute.Address)
+		if at.compute.Address != a.node { // this process ends
+			a.watch.leave(lead, at.compute.Address)
 			delete(a.places, lead)
 		}
 	}
@@ -204,7 +219,7 @@ func (a *requestActor) leave() {
 
 // left forgets a sequence's place.
 func (a *requestActor) left(lead msg.SeqID, at *place) {
-	a.p.watch.end(lead, at.compute.Address)
+	a.watch.end(lead, at.compute.Address)
 	delete(a.places, lead)
 }
 
@@ -224,13 +239,13 @@ func (a *requestActor) place(seq msg.SeqID) (lead msg.SeqID, at *place) {
 // abandon moves what runs in this process, whose worker is gone, or ends the
 // request if there is nowhere to go.
 func (a *requestActor) abandon(ctx actor.Context, err error) {
-	elsewhere := a.p.elsewhere(&route.Query{Model: a.state.api.Model}, a.p.name)
+	elsewhere := a.routes.elsewhere(&route.Query{Model: a.state.api.Model}, a.node)
 	if len(a.places) == 0 && !elsewhere {
 		a.end(ctx, a.state.fail(err))
 		return
 	}
 	for _, seq := range a.state.running() {
-		if at := a.places[seq]; at == nil || at.compute.Address != a.p.name {
+		if at := a.places[seq]; at == nil || at.compute.Address != a.node {
 			continue
 		}
 		if !elsewhere {
@@ -246,7 +261,7 @@ func (a *requestActor) text(ctx actor.Context, m *msg.Text) {
 	if at == nil {
 		return
 	}
-	if m.Lost && a.p.elsewhere(&route.Query{Model: a.state.api.Model}, at.compute.Address) {
+	if m.Lost && a.routes.elsewhere(&route.Query{Model: a.state.api.Model}, at.compute.Address) {
 		a.lost(ctx, m.Seq, workerFailed)
 		return
 	}
@@ -290,12 +305,12 @@ func (a *requestActor) countToken(choice int) {
 
 // end writes the last event, cancels what still runs and stops the actor.
 func (a *requestActor) end(ctx actor.Context, e api.Event) {
-	a.p.watch.waitNoMore(ctx.Self())
+	a.watch.waitNoMore(ctx.Self())
 	for seq := range a.places {
 		a.drop(ctx, seq)
 	}
 	endRequest(a.span, &e)
-	a.p.ended(a.state.api.Key()) // before the client can see the end: its next request has room
+	a.requests.ended(a.state.api.Key()) // before the client can see the end: its next request has room
 	a.journal.append(e)
 	a.series.Finished(time.Now(), string(e.Finish))
 	line := a.log.Info()

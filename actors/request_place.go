@@ -16,7 +16,7 @@ import (
 func (a *requestActor) tokenize(ctx actor.Context) {
 	r, text := a.state.api, a.state.bond.texts()
 	if !text.Bound {
-		at := a.p.placeWhole(a.query())
+		at := a.routes.whole(a.query())
 		if at == nil {
 			a.wait(ctx, "worker")
 			return
@@ -27,7 +27,7 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 		a.tokenized(ctx, &msg.Tokenized{Tokens: r.PromptTokens, Text: text.Digest})
 		return
 	}
-	to := a.p.placeTokenizer(r.Model, text)
+	to := a.routes.tokenizer(r.Model, text)
 	if to == nil {
 		a.wait(ctx, "tokenizer")
 		return
@@ -38,7 +38,7 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 	}
 	patience := min(tokenizeFirst<<(a.asked.times-1), tokenizeMost)
 	a.homeless, a.askAgain = time.Time{}, time.Now().Add(patience)
-	a.p.watch.wait(time.Now(), ctx.Self(), a.asked.nodes, patience)
+	a.watch.wait(time.Now(), ctx.Self(), a.asked.nodes, patience)
 	ctx.Send(to, &msg.Tokenize{Reply: ctx.Self(), Input: promptOf(r), Trace: a.span.SpanContext()})
 }
 
@@ -49,13 +49,13 @@ func (a *requestActor) retry(ctx actor.Context) {
 		a.start(ctx)
 		return
 	}
-	last, err := a.asked.gone(a.p.registry.Alive, a.p.registry.Died)
+	last, err := a.asked.gone(a.cluster.Alive, a.cluster.Died)
 	if err != nil {
 		a.end(ctx, a.state.fail(err))
 		return
 	}
 	if left := time.Until(a.askAgain); last && left > 0 { // another one is gone, which had the prompt, too
-		a.p.watch.wait(time.Now(), ctx.Self(), a.asked.nodes, left)
+		a.watch.wait(time.Now(), ctx.Self(), a.asked.nodes, left)
 		return
 	}
 	a.tokenize(ctx)
@@ -65,12 +65,12 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 	if a.state.started { // by the answer of another one
 		return
 	}
-	eos, known := a.p.eos(a.state.api.Model, m.Text)
+	eos, known := a.models.eos(a.state.api.Model, m.Text)
 	if m.Err == nil && !known && !a.state.api.IgnoreEOS {
 		a.wait(ctx, "tokenizer")
 		return
 	}
-	a.p.watch.waitNoMore(ctx.Self())
+	a.watch.waitNoMore(ctx.Self())
 	err := m.Err
 	if err == nil {
 		err = a.state.tokenized(prompt{m.Tokens, m.Text, eos})
@@ -97,13 +97,13 @@ func (a *requestActor) start(ctx actor.Context) {
 	if len(list) == 0 {
 		return
 	}
-	text := a.p.placeDetokenizer(a.state.api.Model, a.state.bond.texts()) // one for all choices
+	text := a.routes.detokenizer(a.state.api.Model, a.state.bond.texts()) // one for all choices
 	if text == nil {
 		a.stay(ctx, "detokenizer")
 		return
 	}
 	for _, first := range list {
-		at := a.p.placeCompute(a.query())
+		at := a.routes.compute(a.query())
 		if at == nil {
 			a.stay(ctx, "worker")
 			return
@@ -112,12 +112,12 @@ func (a *requestActor) start(ctx actor.Context) {
 		a.startAt(ctx, first, at.worker, text)
 	}
 	a.homeless = time.Time{}
-	a.p.watch.waitNoMore(ctx.Self())
+	a.watch.waitNoMore(ctx.Self())
 }
 
 func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor.PID) {
-	g, open := a.state.start(first, a.p.nextSeq)
-	g.Reply, g.Detok, g.Watch, g.Trace = ctx.Self(), text, a.p.watcher, a.span.SpanContext()
+	g, open := a.state.start(first, a.nextSeq)
+	g.Reply, g.Detok, g.Watch, g.Trace = ctx.Self(), text, a.watcher, a.span.SpanContext()
 	a.openTexts(ctx, text, worker, open)
 	a.runs(ctx, worker, text, g.Choices, len(g.Generated))
 	ctx.Send(worker, g)
@@ -128,7 +128,7 @@ func (a *requestActor) runs(ctx actor.Context, worker, text *actor.PID, choices 
 	lead := choices[0]
 	a.places[lead] = &place{
 		compute: worker, detok: text, choices: choices,
-		watched: a.p.watch.begin(time.Now(), lead, worker.Address, text.Address, ctx.Self(), &a.bound, tokens),
+		watched: a.watch.begin(time.Now(), lead, worker.Address, text.Address, ctx.Self(), &a.bound, tokens),
 	}
 }
 
@@ -153,7 +153,7 @@ func (a *requestActor) query() route.Query {
 // stay is for a sequence without a place: its request begins again at others, if they are
 // there and nothing of it was shown, or waits for an equal.
 func (a *requestActor) stay(ctx actor.Context, what string) {
-	if a.p.serves(a.state.api.Model) != nil || !a.again(ctx) {
+	if a.serves(a.state.api.Model) != nil || !a.again(ctx) {
 		a.wait(ctx, what)
 	}
 }
@@ -174,7 +174,7 @@ func (a *requestActor) again(ctx actor.Context) bool {
 	}
 	a.avoid = avoid // those that were dropped have not failed it
 	a.bound.Store(false)
-	a.p.cluster.Moved(startedAgain)
+	a.moved(startedAgain)
 	migrated(a.span, startedAgain, avoid, 0)
 	a.log.Warn().Str("numerics", api.ShortDigest(pin.Numerics)).Str("text", api.ShortDigest(pin.Text)).Msg("no equal is there: a request begins again")
 	a.tokenize(ctx)
@@ -188,13 +188,13 @@ func (a *requestActor) wait(ctx actor.Context, what string) {
 		a.homeless = now
 		a.log.Warn().Str("for", what).Msg("a request waits")
 	}
-	if waited := now.Sub(a.homeless); waited > a.p.cfg.Cluster.ResumeTimeout {
+	if waited := now.Sub(a.homeless); waited > a.failover {
 		var err error = api.Unavailable(fmt.Errorf("no %s was there for %s", what, waited.Round(time.Second)))
 		if a.state.bond.fixed {
-			err = a.p.noEqual(a.state.api.Model, what, a.state.bond.pin, waited)
+			err = a.routes.noEqual(a.state.api.Model, what, a.state.bond.pin, waited)
 		}
 		a.end(ctx, a.state.fail(err))
 		return
 	}
-	a.p.watch.wait(now, ctx.Self(), nil, 0)
+	a.watch.wait(now, ctx.Self(), nil, 0)
 }

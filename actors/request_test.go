@@ -97,14 +97,14 @@ func TestOnlyTheLastChoiceEndsTheRequestAndUsageCountsAll(t *testing.T) {
 func TestAFailedChoiceFailsTheRequest(t *testing.T) {
 	r := newRequest(apiRequest(2, 5), modelLimits{context: 100, pool: 100, vocab: 10})
 	g := begin(t, r, []int32{1})
-	e, v := r.text(&msg.Text{Seq: g[0].Seq, Token: -1, Finish: api.FinishError, Err: errShutdown()})
+	e, v := r.text(&msg.Text{Seq: g[0].Seq, Token: -1, Finish: api.FinishError, Err: errStopping()})
 	require.Equal(t, taken, v)
 	require.True(t, e.Done)
 	require.Equal(t, []msg.SeqID{g[1].Seq}, r.running(), "left to cancel")
 }
 
 func TestCancelEndsARequestAtOnceAndLeavesItsSequencesToCancel(t *testing.T) {
-	for _, reason := range []error{nil, errShutdown()} {
+	for _, reason := range []error{nil, errStopping()} {
 		r := newRequest(apiRequest(2, 5), modelLimits{context: 100, pool: 100, vocab: 10})
 		g := begin(t, r, []int32{1})
 		_, _ = r.text(&msg.Text{Seq: g[0].Seq, Token: 7, Text: "a"})

@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/cluster/route"
 )
 
 // probe is an actor that hands over what it gets.
@@ -57,7 +56,7 @@ func TestATokenizerThatPanicsAnswersAndServesOn(t *testing.T) {
 	p := start(t, testConfig(t, d))
 	reply, got := probe(p)
 	for range 4 {
-		p.system.Root.Send(p.placeTokenizer("m", route.Bond{}), &msg.Tokenize{Reply: reply, Input: nil})
+		p.system.Root.Send(p.tokenizers.Next(), &msg.Tokenize{Reply: reply, Input: nil})
 		require.ErrorContains(t, receive[*msg.Tokenized](t, got).Err, "tokenize stage failed")
 	}
 	requireServes(t, p, d)
@@ -67,14 +66,24 @@ func TestARequestActorThatPanicsTellsItsClientAndFreesItsSequences(t *testing.T)
 	d := newTestDevice(100)
 	d.gate = make(chan struct{}, 1)
 	p := start(t, testConfig(t, d))
+	first, err := p.Submit(context.Background(), tokensRequest("first", []int32{1}, 1)) // with the guardian of all requests
+	require.NoError(t, err)
+	d.gate <- struct{}{}
+	_, _, err = read(first)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return p.Running() == 0 }, patience, time.Millisecond)
+	before := p.processes()
 	s, err := p.Submit(context.Background(), tokensRequest("r", []int32{1}, 1000))
 	require.NoError(t, err)
 	d.gate <- struct{}{}
 	_, err = s.Next(context.Background())
 	require.NoError(t, err)
-	p.mu.Lock()
-	pid := p.requests[(&api.Request{ID: "r"}).Key()]
-	p.mu.Unlock()
+	var pid *actor.PID
+	for id := range p.processes() {
+		if !before[id] {
+			pid = actor.NewPID(p.name, id)
+		}
+	}
 	p.system.Root.Send(pid, (*msg.Text)(nil))
 	_, last, err := read(s)
 	require.NoError(t, err)

@@ -2,6 +2,7 @@ package actors
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/rs/zerolog"
@@ -12,6 +13,9 @@ import (
 // own, come to all of them: protoactor's 1,024 maps keep 6 MiB after 150,000 requests, and
 // are no faster.
 const registryBuckets = 16
+
+// restartOnFailure supervises the actors of the stages.
+var restartOnFailure = actor.WithGuardian(actor.NewOneForOneStrategy(1000, time.Minute, actor.DefaultDecider))
 
 // endOnFailure supervises requests. It is one for all of them: the actor system keeps a
 // process for every strategy that it was ever given.

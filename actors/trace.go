@@ -30,12 +30,12 @@ const (
 )
 
 // requestSpan starts the span of a request that is let in, below the one in ctx.
-func (p *Pipeline) requestSpan(ctx context.Context, r *api.Request) trace.Span {
+func requestSpan(ctx context.Context, t trace.Tracer, r *api.Request) trace.Span {
 	operation := semconv.GenAIOperationNameTextCompletion
 	if r.Messages != nil {
 		operation = semconv.GenAIOperationNameChat
 	}
-	_, span := p.tracer.Start(ctx, operation.Value.AsString()+" "+r.Model, trace.WithTimestamp(r.Arrival))
+	_, span := t.Start(ctx, operation.Value.AsString()+" "+r.Model, trace.WithTimestamp(r.Arrival))
 	if !span.IsRecording() {
 		return span
 	}

@@ -390,3 +390,12 @@ func TestSequencesLeaveADrainingWorkerAFewAtATimeAndADeadOneAtOnce(t *testing.T)
 	list, _ = w.look()
 	require.Len(t, list, many)
 }
+
+func TestASequenceThatItsRequestLeftIsNoStranger(t *testing.T) {
+	w := newTestWatch()
+	w.runs(1, "a", "me", 0)
+	w.watch.leave(1, "a")
+	troubles, strangers := w.hears(&msg.Progress{Node: "a", InStep: 2 * testStall}, map[msg.SeqID]int{1: 5}, takers{true, true})
+	none(t, troubles)
+	require.Empty(t, strangers, "the worker would cancel it")
+}
