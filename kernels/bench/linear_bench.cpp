@@ -17,11 +17,11 @@
 #include <string>
 #include <vector>
 
-#include "cpu/cores.hpp"
-#include "cpu/linear.hpp"
-#include "cpu/linear_tune.hpp"
-#include "cpu/measure.hpp"
-#include "cpu/thread_pool.hpp"
+#include "cpu/linear/linear.hpp"
+#include "cpu/linear/measure.hpp"
+#include "cpu/linear/tune.hpp"
+#include "cpu/machine/cores.hpp"
+#include "cpu/machine/thread_pool.hpp"
 
 namespace {
 

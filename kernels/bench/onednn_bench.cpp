@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/cores.hpp"
-#include "cpu/linear.hpp"
-#include "cpu/linear_kernels.hpp"
-#include "cpu/measure.hpp"
+#include "cpu/linear/kernels.hpp"
+#include "cpu/linear/linear.hpp"
+#include "cpu/linear/measure.hpp"
+#include "cpu/machine/cores.hpp"
 #include "dnnl.hpp"
 
 namespace {

@@ -6,14 +6,14 @@
 #include <string>
 #include <string_view>
 
-#include "cores.hpp"
+#include "cpu/attention/kv_codes.hpp"
+#include "cpu/linear/measure.hpp"
+#include "cpu/machine/cores.hpp"
+#include "cpu/machine/isa.hpp"
+#include "cpu/program.hpp"
 #include "exec/abi.hpp"
 #include "exec/error.hpp"
 #include "exec/limits.hpp"
-#include "isa.hpp"
-#include "kv_codes.hpp"
-#include "measure.hpp"
-#include "program.hpp"
 
 namespace millrace::cpu {
 namespace {

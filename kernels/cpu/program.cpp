@@ -1,4 +1,4 @@
-#include "program.hpp"
+#include "cpu/program.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,14 +8,14 @@
 #include <optional>
 #include <string>
 
+#include "cpu/linear/fused_norms.hpp"
+#include "cpu/linear/kernels.hpp"
+#include "cpu/linear/linear.hpp"
+#include "cpu/linear/tune.hpp"
+#include "cpu/machine/float_mode.hpp"
+#include "cpu/ops/ops.hpp"
 #include "exec/error.hpp"
 #include "exec/limits.hpp"
-#include "float_mode.hpp"
-#include "fused_norms.hpp"
-#include "linear.hpp"
-#include "linear_kernels.hpp"
-#include "linear_tune.hpp"
-#include "ops.hpp"
 
 namespace millrace::cpu {
 namespace {

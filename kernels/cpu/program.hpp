@@ -4,9 +4,9 @@
 
 #include <memory>
 
+#include "cpu/machine/thread_pool.hpp"
+#include "cpu/ops/kernels.hpp"
 #include "exec/backend.hpp"
-#include "op_kernels.hpp"
-#include "thread_pool.hpp"
 
 namespace millrace::cpu {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "cpu/bf16.hpp"
+#include "exec/bf16.hpp"
 
 namespace millrace {
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include "cpu/cores.hpp"
+#include "cpu/machine/cores.hpp"
 #include "exec/abi.hpp"
 #include "exec/error.hpp"
 #include "exec/limits.hpp"

@@ -5,9 +5,9 @@
 
 #include <vector>
 
-#include "cpu/bf16.hpp"
-#include "cpu/thread_pool.hpp"
+#include "cpu/machine/thread_pool.hpp"
 #include "exec/backend.hpp"
+#include "exec/bf16.hpp"
 
 namespace millrace::ref {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cpu/bf16.hpp"
+#include "exec/bf16.hpp"
 #include "exec/quantize.hpp"
 #include "sycl/weights.hpp"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <sycl/sycl.hpp>
 
-#include "cpu/bf16.hpp"
+#include "exec/bf16.hpp"
 #include "exec/error.hpp"
 
 namespace millrace::sycl_backend {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "cpu/linear_amx.hpp"
+#include "cpu/linear/tile_amx.hpp"
 
 namespace millrace::cpu {
 namespace {

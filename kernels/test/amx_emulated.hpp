@@ -2,7 +2,7 @@
 #ifndef MILLRACE_TEST_AMX_EMULATED_HPP
 #define MILLRACE_TEST_AMX_EMULATED_HPP
 
-#include "cpu/linear_kernels.hpp"
+#include "cpu/linear/kernels.hpp"
 
 namespace millrace::cpu {
 

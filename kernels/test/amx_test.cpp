@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "amx_emulated.hpp"
-#include "cpu/isa.hpp"
-#include "cpu/linear.hpp"
+#include "cpu/linear/linear.hpp"
+#include "cpu/machine/isa.hpp"
 
 namespace millrace::cpu {
 namespace {

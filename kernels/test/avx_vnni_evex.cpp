@@ -13,7 +13,7 @@
 // Behind the headers of others, whose inline functions are everybody's.
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,avx512f,avx512vl,avx512vnni")
-#include "cpu/linear_int_avx2.hpp"
+#include "cpu/linear/int_avx2.hpp"
 
 namespace millrace::cpu {
 namespace {

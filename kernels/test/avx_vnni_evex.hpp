@@ -2,7 +2,7 @@
 #ifndef MILLRACE_TEST_AVX_VNNI_EVEX_HPP
 #define MILLRACE_TEST_AVX_VNNI_EVEX_HPP
 
-#include "cpu/linear_kernels.hpp"
+#include "cpu/linear/kernels.hpp"
 
 namespace millrace::cpu {
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <sstream>
 
-#include "cpu/bf16.hpp"
+#include "exec/bf16.hpp"
 
 namespace millrace::test {
 namespace {

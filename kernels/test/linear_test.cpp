@@ -1,5 +1,5 @@
 // The linear ops of the CPU backend on every instruction set of this machine.
-#include "cpu/linear.hpp"
+#include "cpu/linear/linear.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,11 +11,11 @@
 
 #include "amx_emulated.hpp"
 #include "avx_vnni_evex.hpp"
-#include "cpu/bf16.hpp"
-#include "cpu/isa.hpp"
-#include "cpu/linear_kernels.hpp"
-#include "cpu/linear_tune.hpp"
-#include "cpu/measure.hpp"
+#include "cpu/linear/kernels.hpp"
+#include "cpu/linear/measure.hpp"
+#include "cpu/linear/tune.hpp"
+#include "cpu/machine/isa.hpp"
+#include "exec/bf16.hpp"
 #include "exec/program.hpp"
 #include "exec/quantize.hpp"
 

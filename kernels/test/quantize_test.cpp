@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/bf16.hpp"
+#include "exec/bf16.hpp"
 
 namespace millrace {
 namespace {

@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "cpu/isa.hpp"
+#include "cpu/machine/isa.hpp"
 #include "exec/error.hpp"
 #include "harness.hpp"
 #include "sycl/kv_memory.hpp"

@@ -1,4 +1,4 @@
-#include "cpu/thread_pool.hpp"
+#include "cpu/machine/thread_pool.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/cores.hpp"
+#include "cpu/machine/cores.hpp"
 
 namespace millrace::cpu {
 namespace {

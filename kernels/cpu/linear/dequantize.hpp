@@ -1,0 +1,171 @@
+// Linear kernels of narrow floats: FP8 and NF4 weights are widened in registers and multiplied
+// with the rows as they are. Written over a target of 16-bit weights, whose products and sums
+// these are too.
+#ifndef MILLRACE_CPU_LINEAR_DEQUANTIZE_HPP
+#define MILLRACE_CPU_LINEAR_DEQUANTIZE_HPP
+
+#include "cpu/linear/float.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+// ---- FP8 -------------------------------------------------------------------
+
+// The codes' values are summed; the scale of a column comes behind the sums.
+template <class Base>
+struct Fp8 : Base {
+  using Weight = uint8_t;
+  static constexpr int kLanes = Base::kLanes;
+
+  static typename Math<kLanes>::Vector value(const Finish& f, int row, int vector) {
+    return plain_value<kLanes>(f, row, vector) *
+           Math<kLanes>::load(f.column_scales + vector * kLanes);
+  }
+};
+
+template <int kVectorLanes, int kTileRows, class Fma>
+struct Fp8Floats : Fp8<FloatTarget<kVectorLanes, kTileRows, Fma>> {
+  static constexpr int kLanes = kVectorLanes;
+  using Ints = typename Math<kLanes>::Ints;
+  using Vector = typename Math<kLanes>::Vector;
+  using Weights = typename FloatTarget<kVectorLanes, kTileRows, Fma>::Weights;
+
+  // A lane's bytes are the pair of either vector.
+  static Weights load(const uint8_t* unit, int vector) {
+    Ints codes;
+    std::memcpy(&codes, unit, sizeof codes);
+    return {widen(codes << (24 - 16 * vector)), widen(codes << (16 - 16 * vector))};
+  }
+
+ private:
+  // Of the code in the upper byte. Where they stand in a float, its exponent is 120 too
+  // small; the product brings the subnormals right too.
+  static Vector widen(Ints code) {
+    constexpr auto kSignAndMagnitude = static_cast<int32_t>(0x87f00000);
+    return (Vector)(code >> 4 & kSignAndMagnitude) * 0x1p120f;
+  }
+};
+
+// ---- NF4 -------------------------------------------------------------------
+
+// The bytes of a lane: of four of K, of two vectors.
+inline constexpr int kNf4Word = 4;
+
+// Lookup:
+//   levels(Ints)           the level for the low half byte of each lane, whatever is above it
+// and what Fma has.
+template <int kVectorLanes, int kTileRows, class Lookup>
+struct Nf4Floats : FloatTarget<kVectorLanes, kTileRows, Lookup> {
+  using Weight = uint8_t;
+  using Base = FloatTarget<kVectorLanes, kTileRows, Lookup>;
+
+  static typename Base::Weights load(const uint8_t* line, int pair, int vector) {
+    typename Math<kVectorLanes>::Ints codes;
+    std::memcpy(&codes, line, sizeof codes);
+    const int shift = 8 * pair + 4 * vector;
+    return {Lookup::levels(codes >> shift), Lookup::levels(codes >> (16 + shift))};
+  }
+};
+
+// As tile(), group by group: the products of a group are summed from zero, and its sum,
+// scaled, is added to those of the groups before it, which stay in memory.
+template <class Target, int kRows, int kPanels, Fetch kFetch>
+void nf4_tile(const Tile& t) {
+  constexpr int kLanes = Target::kLanes, kFour = kNf4Word * kLanes;
+  using M = Math<kLanes>;
+  using Vector = typename Target::Vector;
+  const auto* operand = static_cast<const typename Target::Pair*>(t.operand);
+  const auto* weights = static_cast<const uint8_t*>(t.weights);
+  Fetcher<kFetch> fetcher(t);
+  if (t.fresh) std::fill_n(t.sums, kPanels * kPanelVectors * kRows * kLanes, 0.0f);
+  for (int64_t unit = 0; unit < t.units; ++unit) {
+    Vector sums[kPanels][kPanelVectors][kRows] = {};
+    for (int k = 0; k < t.group; k += 4) {
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) {
+        const uint8_t* line = weights + p * t.panel_stride;
+        fetcher.template fetch<kFour>(line);
+#pragma GCC unroll 2
+        for (int pair = 0; pair < 2; ++pair) {
+          const auto first = Target::load(line, pair, 0), second = Target::load(line, pair, 1);
+#pragma GCC unroll 16
+          for (int r = 0; r < kRows; ++r) {
+            const auto x = Target::spread(operand + pair * kRows + r);
+            Target::multiply(sums[p][0][r], first, x);
+            Target::multiply(sums[p][1][r], second, x);
+          }
+        }
+      }
+      operand += 2 * kRows;
+      weights += kFour;
+    }
+    float* total = t.sums;
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      const uint8_t* scales = weights + p * t.panel_stride;
+      fetcher.template fetch<kPanelVectors * kLanes * sizeof(bf16)>(scales);
+      for (int v = 0; v < kPanelVectors; ++v) {
+        const auto scale = load_scales<kLanes>(scales + v * kLanes * sizeof(bf16));
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r, total += kLanes) {
+          const auto sum = (typename M::Vector)sums[p][v][r];
+          const typename M::Vector grown = Target::multiply_add(sum, scale, M::load(total));
+          std::memcpy(total, &grown, sizeof grown);
+        }
+      }
+    }
+    weights += kPanelVectors * kLanes * sizeof(bf16);
+  }
+}
+
+// What make_kernels (cpu/linear/tile.hpp) takes for its tiles. Base: the target whose products
+// these are.
+template <class Target, class Base>
+struct Nf4Tiles {
+  static double products(int64_t rounds) { return cpu::products<Base>(rounds); }
+  template <int kRows, int kPanels, Fetch kFetch>
+  static constexpr TileKernel of() {
+    return nf4_tile<Target, kRows, kPanels, kFetch>;
+  }
+};
+
+// Base's rows, and zeros behind them to whole groups.
+template <class Pair, void (*kPack)(const OperandRows&, void*)>
+void pack_nf4(const OperandRows& rows, void* operand) {
+  kPack(rows, operand);
+  const int64_t pairs = (rows.width + 1) / 2, whole = rows.units * rows.group / 2;
+  for (int64_t k = pairs; k < whole; ++k) {
+    std::memset(static_cast<Pair*>(operand) + k * rows.rows + rows.first, 0,
+                rows.count * sizeof(Pair));
+  }
+}
+
+template <class Target, class Base, void (*kPack)(const OperandRows&, void*)>
+constexpr LinearKernels make_nf4_kernels(const char* name) {
+  LinearKernels k = make_kernels<Target, Nf4Tiles<Target, Base>>();
+  k.name = name;
+  k.unit = 0;
+  k.pack_operand = pack_nf4<typename Target::Pair, kPack>;
+  return k;
+}
+
+// Of targets that multiply floats.
+template <int kLanes, int kRows, class Fma>
+constexpr LinearKernels make_fp8_float_kernels(const char* name) {
+  LinearKernels k = make_float_kernels<Fp8Floats<kLanes, kRows, Fma>>(
+      name, std::make_integer_sequence<int, kRows>());
+  k.few_tiles = 1;  // codes are slow to widen for each tile anew
+  k.fp8_columns = 1;
+  return k;
+}
+
+template <int kLanes, int kRows, class Lookup>
+constexpr LinearKernels make_nf4_float_kernels(const char* name) {
+  using Base = FloatTarget<kLanes, kRows, Lookup>;
+  return make_nf4_kernels<Nf4Floats<kLanes, kRows, Lookup>, Base, pack_pairs<Base>>(name);
+}
+
+}  // namespace
+}  // namespace millrace::cpu
+
+#endif

@@ -1,0 +1,51 @@
+// FP8 and NF4 linear kernels of AVX2 and FMA.
+#if defined(__x86_64__)
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "cpu/linear/kernels.hpp"
+#include "exec/quantize.hpp"
+#include "millrace_kernels.h"
+
+// Behind the headers of others, whose inline functions are everybody's.
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#include <immintrin.h>
+
+#include "cpu/linear/dequantize.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+// Of sixteen levels the lower and the upper eight, of which bit 3 chooses.
+struct Lookup {
+  static __m256 levels(Math<8>::Ints codes) {
+    const auto indices = (__m256i)codes;
+    const __m256 lower = _mm256_permutevar8x32_ps(_mm256_loadu_ps(kNf4Levels), indices);
+    const __m256 upper = _mm256_permutevar8x32_ps(_mm256_loadu_ps(kNf4Levels + 8), indices);
+    return _mm256_blendv_ps(lower, upper, (__m256)_mm256_slli_epi32(indices, 28));
+  }
+  static __m256 multiply_add(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+};
+
+}  // namespace
+
+const LinearKernels& linear_fp8_avx2() {
+  static constexpr LinearKernels kernels = make_fp8_float_kernels<8, 5, Lookup>("avx2 fp8");
+  return kernels;
+}
+
+// 8 sums, 4 weights, an operand and the levels in 16 registers.
+const LinearKernels& linear_nf4_avx2() {
+  static constexpr LinearKernels kernels = make_nf4_float_kernels<8, 4, Lookup>("avx2 nf4");
+  return kernels;
+}
+
+}  // namespace millrace::cpu
+
+#pragma GCC pop_options
+#endif

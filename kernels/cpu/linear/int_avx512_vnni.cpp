@@ -1,0 +1,34 @@
+// int8 and int4 linear kernels of AVX-512 VNNI: vpdpbusd multiplies four unsigned bytes,
+// the weights, with four signed ones in each lane.
+#if defined(__x86_64__)
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "cpu/linear/kernels.hpp"
+#include "millrace_kernels.h"
+
+// Behind the headers of others, whose inline functions are everybody's.
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")
+#include "cpu/linear/int_avx512_vnni.hpp"
+
+namespace millrace::cpu {
+
+const LinearKernels& linear_int8_vnni() {
+  static constexpr LinearKernels kernels = make_int8_kernels<Vnni>("avx512-vnni int8");
+  return kernels;
+}
+
+const LinearKernels& linear_int4_vnni() {
+  static constexpr LinearKernels kernels = make_int4_kernels<Vnni>("avx512-vnni int4");
+  return kernels;
+}
+
+}  // namespace millrace::cpu
+
+#pragma GCC pop_options
+#endif

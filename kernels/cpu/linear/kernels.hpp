@@ -1,0 +1,154 @@
+// What differs between instruction sets in a linear op. One table for each, in
+// linear_<isa>.cpp.
+#ifndef MILLRACE_CPU_LINEAR_KERNELS_HPP
+#define MILLRACE_CPU_LINEAR_KERNELS_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/linear/linear.hpp"
+#include "cpu/machine/isa.hpp"
+#include "exec/bf16.hpp"
+
+namespace millrace::cpu {
+
+// A panel is the weights of two vectors of columns (output features), unit by unit of
+// K. It is one stream from memory. A unit is
+//   16 bit  a pair of K:     [2 vectors][lanes][2] bf16
+//   FP8     a pair of K:     [lanes / fp8_columns][2 vectors][fp8_columns][2] codes
+//   int8    four of K:       [2 vectors][lanes][4] codes, plus weight_offset
+//   AMX     sixteen of those
+//   int4    a group of K:    [group / 8][2 vectors][lanes][4] bytes, in which the low
+//                            half is of the first four of eight and the high half of
+//                            the others; then [2 vectors][lanes] bf16 scales
+//   NF4     a group of K:    [group / 4][lanes][2] of [2 pairs] bytes, in which the low half is
+//                            of the first vector; then the scales
+inline constexpr int kPanelVectors = 2;
+inline constexpr int kMaxTilePanels = 4;
+
+// Bytes ahead of its reading at which a tile fetches weights to the first-level cache. Which is
+// better for weights that come from memory depends on the processor.
+inline constexpr int kNear = 512, kLessNear = 2048;
+
+// The operand of a unit of int4 is the rows' codes, [group / 4][rows][4] int8, then for each row
+// minus the weights' offset of 8 times their sum, [rows] int32. This is the size of a row's.
+constexpr int64_t int4_operand_bytes(int group) { return group + int64_t{sizeof(int32_t)}; }
+
+// A block of rows times panels over a range of K. The sums go on from what they
+// hold, so that a range may follow another.
+struct Tile {
+  const void* operand;   // [units][rows] operands of a unit each
+  const void* weights;   // of the first panel: as above, or expanded
+  int64_t panel_stride;  // bytes between the panels
+  int64_t units;
+  int group;        // of int4 and NF4
+  bool fresh;       // sums begin at zero, whatever they hold
+  float* sums;      // [panels][2 vectors][rows][lanes]; int32 of int8
+  float* expanded;  // for an expanding kernel: room for its weights
+  // For a kernel of a block: what it fetches from memory, half as fast as it reads weights.
+  const std::byte* ahead = nullptr;
+  int near = kNear;  // bytes
+};
+using TileKernel = void (*)(const Tile&);
+
+// Rows that become part of a tile's operand. Those of int8 and int4 are quantized: x =
+// scale * code, the largest magnitude is 127.
+struct OperandRows {
+  const bf16* in;    // [count][width]
+  int first, count;  // of the tile's rows
+  int rows;          // of the tile
+  int64_t width;     // filled up with zeros to whole units
+  int64_t units;
+  int group;        // of int4 and NF4
+  float* scales;    // [count] of the quantized, written
+  int32_t* totals;  // [count] of int8, written: the sum of a row's codes
+};
+
+// What becomes of the sums of a tile's panel.
+struct Finish {
+  const float* sums;           // [2 vectors][rows][lanes]
+  const float* row_scales;     // [rows] of the quantized
+  const int32_t* row_totals;   // [rows] of int8
+  const float* column_scales;  // [2 vectors][lanes] of int8 and FP8
+  const float* bias;           // [2 vectors][lanes] or null
+  void* out;                   // first row and column of the panel, float or bf16
+  int64_t out_stride;
+  int rows;
+  int columns;  // valid ones, at most 2 * lanes (gated: lanes)
+  int activation;
+  bool gated, accumulate, out_f32;
+};
+
+// A way for one tile of rows to stream through the panels: how many of them side by
+// side, who fetches ahead, and how far. All give the same bits; which is fastest depends
+// on the processor's own fetching, so the fastest is found by measurement.
+struct Stream {
+  TileKernel kernel[kMaxTileRows + 1];  // [rows]
+  int panels[kMaxTileRows + 1];         // [rows]: of a call
+  int near;                             // of its tiles, bytes
+  // For cpu/linear/measure.hpp: a sum over bytes (a multiple of kReadStep) that are read in the
+  // order in which a one-row tile reads weights.
+  uint64_t (*read)(const void* data, size_t bytes, int near);
+};
+inline constexpr int kStreams = 6;
+inline constexpr int kOnePanel = 3;  // the first stream of one panel
+
+struct LinearKernels {
+  const char* name;      // of the instructions that multiply
+  int lanes;             // floats in a vector
+  int max_rows;          // of a tile, at most kMaxTileRows
+  int unit;              // elements of K; 0: a group
+  int fp8_columns;       // of a vector that lie together
+  int weight_offset;     // of int8: 128 where the codes are kept unsigned
+  size_t operand_bytes;  // of a unit of a row; of NF4: of a pair
+  bool raw_row;          // a row of bf16 of whole units is a one-row operand as it is
+  Stream streams[kStreams];
+  TileKernel block[kMaxTileRows + 1];  // [rows]: one panel, and fetches the next block
+  // So many tiles go through a panel together, block by block, where weights come from memory.
+  // With more it is faster to keep them in the second-level cache, or expanded there.
+  int few_tiles;
+  // Where products of bf16 are those of floats, the weights of many rows are made floats by
+  // the first tile that meets them. Null where they are not.
+  TileKernel expanding[kMaxTileRows + 1];                   // [rows]: one panel, and expands it
+  TileKernel expanded[kMaxTileRows + 1];                    // [rows]: one expanded panel
+  void (*pack_operand)(const OperandRows&, void* operand);  // [units][rows] operands
+  void (*finish)(const Finish&);
+  // For cpu/linear/measure.hpp: that many rounds of products in registers alone; returns the
+  // operations of a thread.
+  double (*products)(int64_t rounds);
+};
+
+inline constexpr size_t kReadStep = 4096;
+
+// weights: mr_weights.
+const LinearKernels& linear_kernels(Isa isa, int weights);
+// The class of their bits (cpu/ops/kernels.hpp). Products of integers are exact, so that those of AMX
+// tiles are of kX86Fma too.
+const char* linear_numerics(Isa isa, int weights);
+
+const LinearKernels& linear_kernels_portable();
+const LinearKernels& linear_kernels_avx2();
+const LinearKernels& linear_kernels_avx512();
+const LinearKernels& linear_kernels_avx512_bf16();
+const LinearKernels& linear_kernels_amx();
+const LinearKernels& linear_int8_portable();
+const LinearKernels& linear_int8_avx2();
+const LinearKernels& linear_int8_avx_vnni();
+const LinearKernels& linear_int8_vnni();
+const LinearKernels& linear_int8_amx();
+const LinearKernels& linear_int4_portable();
+const LinearKernels& linear_int4_avx2();
+const LinearKernels& linear_int4_avx_vnni();
+const LinearKernels& linear_int4_vnni();
+const LinearKernels& linear_fp8_portable();
+const LinearKernels& linear_fp8_avx2();
+const LinearKernels& linear_fp8_avx512();
+const LinearKernels& linear_fp8_avx512_bf16();
+const LinearKernels& linear_nf4_portable();
+const LinearKernels& linear_nf4_avx2();
+const LinearKernels& linear_nf4_avx512();
+const LinearKernels& linear_nf4_avx512_bf16();
+
+}  // namespace millrace::cpu
+
+#endif

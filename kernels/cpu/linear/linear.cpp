@@ -1,0 +1,319 @@
+#include "cpu/linear/linear.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/linear/kernels.hpp"
+#include "cpu/ops/kernels.hpp"
+#include "exec/program.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+constexpr int kMaxLanes = 16;
+// Panels times rows of a tile never exceed the rows of the tallest one.
+constexpr int kMaxTileSums = kPanelVectors * kMaxTileRows * kMaxLanes;
+// Tasks per thread at least, so that the last ones end together.
+constexpr int kTasksPerThread = 8;
+// Bytes of a tile's operand that stay in the first-level cache beside the weights.
+constexpr int64_t kBlockOperand = 40 << 10;
+
+// So few rows wait for memory more than the products take: their tiles go through a panel
+// together, in blocks that stay in the first-level cache, so that it is one stream from
+// memory for all of them.
+constexpr int kFewRows = 28;
+constexpr int64_t kFewRowsBlock = 16 << 10;  // bytes of a panel
+
+// A core keeps the same rows from op to op, so that what it wrote is in its own cache, where
+// that is worth reading all weights: there are so many rows for each, or so few weights.
+constexpr int kOwnRows = 64;
+constexpr int64_t kSmallWeights = 4 << 20;  // bytes
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Of the scales and totals of rows, in whole lines.
+constexpr size_t row_bytes(int64_t rows) { return ceil_div(rows * 8, 64) * 64; }
+
+}  // namespace
+
+const LinearKernels& linear_kernels(Isa isa, int weights) {
+  using Get = const LinearKernels& (*)();
+  using Family = Get[5];  // in the order of mr_weights
+  static constexpr Family kPortable = {linear_kernels_portable, linear_int8_portable,
+                                       linear_int4_portable, linear_fp8_portable,
+                                       linear_nf4_portable};
+#if defined(__x86_64__)
+  static constexpr Family kAvx2 = {linear_kernels_avx2, linear_int8_avx2, linear_int4_avx2,
+                                   linear_fp8_avx2, linear_nf4_avx2};
+  static constexpr Family kAvx512 = {linear_kernels_avx512, linear_int8_avx2, linear_int4_avx2,
+                                     linear_fp8_avx512, linear_nf4_avx512};
+  static constexpr Family kAvx512Bf16 = {linear_kernels_avx512_bf16, linear_int8_avx2,
+                                         linear_int4_avx2, linear_fp8_avx512_bf16,
+                                         linear_nf4_avx512_bf16};
+  static constexpr Family kAmx = {linear_kernels_amx, linear_int8_amx, linear_int4_vnni,
+                                  linear_fp8_avx512, linear_nf4_avx512};
+  // Of integers alone.
+  static constexpr Family kAvxVnni = {nullptr, linear_int8_avx_vnni, linear_int4_avx_vnni};
+  static constexpr Family kVnni = {nullptr, linear_int8_vnni, linear_int4_vnni};
+  const bool integers = quantizes_rows(weights);
+  switch (isa) {
+    case Isa::amx:
+      return kAmx[weights]();
+    case Isa::avx512_bf16:
+      if (weights == MR_WEIGHTS_FP8 && !has_vbmi()) return linear_fp8_avx512();
+      return (integers && has_vnni() ? kVnni : kAvx512Bf16)[weights]();
+    case Isa::avx512:
+      return (integers && has_vnni() ? kVnni : kAvx512)[weights]();
+    case Isa::avx2:
+      return (integers && has_avx_vnni() ? kAvxVnni : kAvx2)[weights]();
+    case Isa::portable:
+      break;
+  }
+#endif
+  (void)isa;
+  return kPortable[weights]();
+}
+
+const char* linear_numerics(Isa isa, int weights) {
+  if (isa == Isa::portable) return kPortable;
+  return isa == Isa::amx && weights == MR_WEIGHTS_16BIT ? kAmxBf16 : kX86Fma;
+}
+
+const char* Linear::name() const { return kernels_.name; }
+
+bool Linear::takes_codes() const { return quantizes_rows(weight_type_); }
+
+int Linear::max_tile_rows() const { return kernels_.max_rows; }
+
+int Linear::columns() const { return kPanelVectors * kernels_.lanes; }
+
+int64_t Linear::unit_elements() const { return unit_ * columns(); }
+
+int64_t Linear::weight_bytes() const { return panels_ * units_ * unit_bytes_; }
+
+int64_t Linear::panel_sums(int rows) const { return int64_t{columns()} * rows; }
+
+const std::byte* Linear::panel(int64_t p) const { return memory_ + p * units_ * unit_bytes_; }
+
+const float* Linear::panel_bias(int64_t p) const {
+  if (bias_at_ == 0) return nullptr;
+  return reinterpret_cast<const float*>(memory_ + bias_at_) + p * columns();
+}
+
+const float* Linear::panel_scales(int64_t p) const {
+  if (scales_at_ == 0) return nullptr;
+  return reinterpret_cast<const float*>(memory_ + scales_at_) + p * columns();
+}
+
+size_t Linear::operand_bytes(int64_t rows) const { return rows * units_ * operand_unit_bytes_; }
+
+// Of a tile, from a unit of K on.
+const std::byte* Linear::operand_of(const Operand& o, int tile, int64_t unit) const {
+  return static_cast<const std::byte*>(o.data) + operand_bytes(o.tiling.first(tile)) +
+         unit * o.tiling.height(tile) * operand_unit_bytes_;
+}
+
+size_t Linear::operand_room(int rows) const { return row_bytes(rows) + operand_bytes(rows); }
+
+// In front of the tiles is what quantizing finds of each row.
+Linear::Operand Linear::place(Tiling tiling, void* room) const {
+  auto* const scales = static_cast<float*>(room);
+  return {static_cast<std::byte*>(room) + row_bytes(tiling.rows), scales,
+          reinterpret_cast<int32_t*>(scales + tiling.rows), tiling};
+}
+
+void Linear::pack_part(const Operand& to, int tile, int first, int count, const bf16* rows) const {
+  kernels_.pack_operand(
+      {rows, first - to.tiling.first(tile), count, to.tiling.height(tile), in_width_, units_,
+       group_, const_cast<float*>(to.scales) + first, const_cast<int32_t*>(to.totals) + first},
+      const_cast<std::byte*>(operand_of(to, tile, 0)));
+}
+
+void Linear::finish(const Batch& b, int tile, int64_t p, const float* sums) const {
+  const int first = b.tiling.first(tile);
+  const int columns = kernels_.lanes * (gated_ ? 1 : kPanelVectors);
+  const int64_t column = p * columns;
+  const size_t out_bytes = out_f32_ ? sizeof(float) : sizeof(bf16);
+  kernels_.finish({sums, b.scales + first, b.totals + first, panel_scales(p), panel_bias(p),
+                   static_cast<std::byte*>(b.out) + (first * out_width_ + column) * out_bytes,
+                   out_width_, b.tiling.height(tile),
+                   static_cast<int>(std::min<int64_t>(columns, out_width_ - column)), activation_,
+                   gated_, accumulate_, out_f32_});
+}
+
+// Asks for the lines that finish() will write: products hide how long they take.
+void Linear::fetch_out(const Batch& b, int tile, int64_t p) const {
+  const int columns = kernels_.lanes * (gated_ ? 1 : kPanelVectors);
+  const int64_t element = out_f32_ ? sizeof(float) : sizeof(bf16);
+  const auto* out = static_cast<const std::byte*>(b.out) + p * columns * element;
+  for (int row = b.tiling.first(tile); row < b.tiling.first(tile + 1); ++row) {
+    for (int64_t at = 0; at < columns * element; at += 64) {
+      __builtin_prefetch(out + row * out_width_ * element + at, 1, 2);
+    }
+  }
+}
+
+// One tile of rows through the panels [p, end), several of them at a time.
+void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
+  const int rows = b.tiling.height(tile);
+  const std::byte* operand = operand_of(b, tile, 0);
+  const Stream& stream = kernels_.streams[stream_of_[rows]];
+  while (p < end) {
+    const bool fits = p + stream.panels[rows] <= end;
+    const Stream& way = fits ? stream : kernels_.streams[kOnePanel];
+    const int panels = way.panels[rows];
+    alignas(64) float sums[kMaxTileSums];
+    way.kernel[rows]({operand, panel(p), units_ * unit_bytes_, units_, group_, true, sums, nullptr,
+                      nullptr, way.near});
+    for (int i = 0; i < panels; ++i, ++p) finish(b, tile, p, sums + i * panel_sums(rows));
+  }
+}
+
+// A few tiles of rows through the panels [p, end), block by block: the weights of the next
+// block are fetched from memory all the while, and not by its first tile alone.
+void Linear::run_few(const Batch& b, const Plan& plan, int64_t p, int64_t end, float* sums) const {
+  const int64_t tile_sums = panel_sums(kernels_.max_rows);
+  for (; p < end; ++p) {
+    for (int64_t k = 0; k < units_; k += plan.block) {
+      const int64_t units = std::min(plan.block, units_ - k);
+      const std::byte* const packed = panel(p) + k * unit_bytes_;
+      const int64_t half = units * unit_bytes_ / 2;
+      for (int t = 0; t < b.tiling.tiles; ++t) {
+        const int rows = b.tiling.height(t);
+        const std::byte* operand = operand_of(b, t, k);
+        float* const to = sums + t * tile_sums;
+        // The next block lies behind this one: a half for each of two tiles. What the others
+        // ask for is there.
+        const std::byte* const ahead = t < 2 ? packed + (2 + t) * half : packed;
+        kernels_.block[rows]({operand, packed, 0, units, group_, k == 0, to, nullptr, ahead});
+        if (k + units == units_) finish(b, t, p, to);
+      }
+    }
+  }
+}
+
+// Tiles of rows through the panels [p, end), block by block of K: the block of a
+// tile's operand stays in the first-level cache while it goes through the panels,
+// the block of the panels in the second-level cache while the tiles go by.
+void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p,
+                        int64_t end, float* room) const {
+  const int64_t tile_sums = panel_sums(kernels_.max_rows);
+  const int64_t expanded = plan.expanded ? plan.block * unit_elements() : 0;  // floats of a panel
+  float* const sums = room + plan.chunk * expanded;
+  for (int64_t k = 0; k < units_; k += plan.block) {
+    const int64_t units = std::min(plan.block, units_ - k);
+    for (int t = tile; t < last_tile; ++t) {
+      const int rows = b.tiling.height(t);
+      const std::byte* operand = operand_of(b, t, k);
+      for (int64_t q = p; q < end; ++q) {
+        float* const to = sums + ((t - tile) * (end - p) + (q - p)) * tile_sums;
+        const std::byte* const packed = panel(q) + k * unit_bytes_;
+        float* const wide = room + (q - p) * expanded;
+        if (k + units == units_) fetch_out(b, t, q);
+        if (!plan.expanded) {
+          kernels_.streams[kOnePanel].kernel[rows](
+              {operand, packed, 0, units, group_, k == 0, to, nullptr});
+        } else if (t == tile) {
+          kernels_.expanding[rows]({operand, packed, 0, units, group_, k == 0, to, wide});
+        } else {
+          kernels_.expanded[rows]({operand, wide, 0, units, group_, k == 0, to, nullptr});
+        }
+        if (k + units == units_) finish(b, t, q, to);
+      }
+    }
+  }
+}
+
+// The same for all ops that read alike: one may have packed the operand of another.
+Linear::Tiling Linear::tiling(int rows, int threads) const {
+  const auto tiles = static_cast<int>(ceil_div(rows, kernels_.max_rows));
+  // As many for each thread; lower ones multiply as fast.
+  const bool shared = rows > kFewRows && tiles >= threads;
+  return {rows, shared ? static_cast<int>(ceil_div(tiles, threads) * threads) : tiles};
+}
+
+// A task is a chunk of panels times a group of tiles: chunks as large as a core's
+// own cache allows, groups where the chunks alone are too few tasks.
+Linear::Plan Linear::plan(int rows, int threads) const {
+  Plan plan{};
+  plan.tiling = tiling(rows, threads);
+  const int64_t wanted = int64_t{kTasksPerThread} * threads;
+  plan.chunk = std::clamp<int64_t>(panels_ / wanted, 1, 8 * kMaxTilePanels);
+  if (plan.tiling.tiles == 1) {
+    plan.chunks = ceil_div(panels_, plan.chunk);
+    plan.groups = 1;
+    return plan;
+  }
+  plan.few = plan.tiling.tiles <= kernels_.few_tiles &&
+             (rows <= kFewRows || weight_bytes() > kSmallWeights);
+  if (plan.few) {
+    plan.block = ceil_div(kFewRowsBlock, unit_bytes_);
+    plan.chunks = ceil_div(panels_, plan.chunk);
+    plan.groups = 1;
+    plan.room = plan.tiling.tiles * panel_sums(kernels_.max_rows);
+    return plan;
+  }
+  plan.expanded = kernels_.expanded[1] != nullptr;
+  const int64_t most = kBlockOperand / (kernels_.max_rows * operand_unit_bytes_);
+  plan.block = ceil_div(units_, ceil_div(units_, most));
+  const int64_t panel_bytes =
+      plan.block * (plan.expanded ? unit_elements() * sizeof(float) : unit_bytes_) +
+      plan.tiling.tiles * panel_sums(kernels_.max_rows) * sizeof(float);
+  plan.chunk = std::clamp<int64_t>(cached_bytes_ / panel_bytes, 1, plan.chunk);
+  plan.chunks = ceil_div(panels_, plan.chunk);
+  plan.groups = wanted / plan.chunks;
+  if (rows >= kOwnRows * threads || weight_bytes() <= kSmallWeights) {
+    plan.groups = std::max<int64_t>(plan.groups, threads);
+  }
+  plan.groups = std::clamp<int64_t>(plan.groups, 1, plan.tiling.tiles / 2);
+  plan.room =
+      plan.chunk * ((plan.expanded ? plan.block * unit_elements() : 0) +
+                    ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows));
+  return plan;
+}
+
+// The scratch: each thread's room, then the operand.
+void Linear::run(const bf16* in, int rows, void* out, ThreadPool& pool) const {
+  if (rows <= 0) return;
+  const Plan plan = this->plan(rows, pool.size());
+  const size_t rooms = room_bytes(plan, pool.size());
+  auto* scratch = static_cast<std::byte*>(pool.scratch(rooms + operand_room(rows)));
+  if (rows == 1 && kernels_.raw_row && in_width_ % unit_ == 0) {
+    return multiply({{in, nullptr, nullptr, plan.tiling}, out}, plan, scratch, pool);
+  }
+  const Operand operand = pack_rows(rows, scratch + rooms, pool,
+                                    [&](int first, int, int) { return in + first * in_width_; });
+  multiply({operand, out}, plan, scratch, pool);
+}
+
+void Linear::run(const Operand& in, void* out, ThreadPool& pool) const {
+  const Plan plan = this->plan(in.tiling.rows, pool.size());
+  auto* scratch = static_cast<std::byte*>(pool.scratch(room_bytes(plan, pool.size())));
+  multiply({in, out}, plan, scratch, pool);
+}
+
+size_t Linear::room_bytes(const Plan& plan, int threads) {
+  return ceil_div(plan.room * threads * sizeof(float), 64) * 64;
+}
+
+void Linear::multiply(const Batch& batch, const Plan& plan, std::byte* rooms,
+                      ThreadPool& pool) const {
+  pool.parallel_for(static_cast<int>(plan.chunks * plan.groups), [&](int task, int thread) {
+    const int64_t p = task % plan.chunks * plan.chunk, group = task / plan.chunks;
+    const int64_t end = std::min(p + plan.chunk, panels_);
+    if (plan.tiling.tiles == 1) {
+      run_tile(batch, 0, p, end);
+      return;
+    }
+    float* const room = reinterpret_cast<float*>(rooms) + thread * plan.room;
+    if (plan.few) {
+      run_few(batch, plan, p, end, room);
+      return;
+    }
+    const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);
+    const int last = static_cast<int>((group + 1) * plan.tiling.tiles / plan.groups);
+    run_blocks(batch, plan, tile, last, p, end, room);
+  });
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,203 @@
+// Linear ops: out = act(in . W^T + bias), with the weights packed at load for
+// the instruction set that reads them.
+#ifndef MILLRACE_CPU_LINEAR_LINEAR_HPP
+#define MILLRACE_CPU_LINEAR_LINEAR_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cpu/machine/isa.hpp"
+#include "cpu/machine/pages.hpp"
+#include "cpu/machine/thread_pool.hpp"
+#include "exec/bf16.hpp"
+#include "millrace_kernels.h"
+
+namespace millrace::cpu {
+
+struct LinearKernels;
+
+inline constexpr int kMaxTileRows = 32;
+
+struct LinearSpec {
+  // As mr_part, with the tensors themselves; bias may be null.
+  struct Part {
+    const mr_tensor* weight;
+    const mr_tensor* bias;
+    int64_t offset, rows, block, stride;
+  };
+  std::vector<Part> parts;
+  int64_t in_width;                // K
+  int64_t out_width;               // N, or N/2 where gated
+  int activation;                  // mr_activation
+  bool gated;                      // two parts of out_width rows: act(gate) * up
+  bool accumulate;                 // out += y; out is float
+  bool out_f32;                    // else bf16
+  int weights = MR_WEIGHTS_16BIT;  // mr_weights
+  int group = 0;                   // of int4 and NF4
+};
+
+// Immutable after pack, but for its streams. Every output is one sum over K in
+// ascending order (of int4 and NF4: of sums over groups) in one float accumulator, or an
+// exact integer, whatever the kernel: so a row's result does not depend, bit for bit, on
+// the other rows, their number, or the number of threads.
+class Linear {
+ public:
+  // Rounds the weights to bf16 (nearest even), or quantizes them (exec/quantize.hpp), and
+  // lays them out in panels; the biases become floats. The spec is trusted: shapes are checked by the caller.
+  // Throws std::bad_alloc.
+  static std::unique_ptr<Linear> pack(const LinearSpec& spec, Isa isa, ThreadPool& pool);
+  static std::unique_ptr<Linear> pack(const LinearSpec& spec, const LinearKernels& kernels,
+                                      ThreadPool& pool);
+  // What pack made of the same spec and isa: the bytes of packed(), borrowed. nullptr where
+  // there are fewer.
+  static std::unique_ptr<Linear> borrow(const LinearSpec& spec, Isa isa,
+                                        std::span<const std::byte> packed);
+
+  // Weights, scales and biases; whole lines.
+  std::span<const std::byte> packed() const { return {memory_, bytes_}; }
+
+  // Rows in tiles of nearly equal height.
+  struct Tiling {
+    int rows, tiles;
+    int first(int tile) const { return static_cast<int>(int64_t{rows} * tile / tiles); }
+    int height(int tile) const { return first(tile + 1) - first(tile); }
+  };
+  // Rows as the tiles read them, quantized where the weights are: [tiles][units][rows of the
+  // tile], cpu/linear/kernels.hpp.
+  struct Operand {
+    const void* data;
+    const float* scales;    // [rows] of the quantized
+    const int32_t* totals;  // [rows] of int8
+    Tiling tiling;
+  };
+  // So many rows at most are asked for at once.
+  static constexpr int kPackRows = 4;
+
+  // in: [rows, in_width] bf16; out: [rows, out_width] float or bf16, apart from
+  // in. Uses the pool's scratch.
+  void run(const bf16* in, int rows, void* out, ThreadPool& pool) const;
+  // The operand: of an op that reads_like() this one.
+  void run(const Operand& in, void* out, ThreadPool& pool) const;
+
+  // rows_of(first, count, thread) has rows [first, first + count), [count][in_width] bf16;
+  // room: operand_room(rows) bytes, 64-byte aligned.
+  template <class F>
+  Operand pack_rows(int rows, void* room, ThreadPool& pool, F&& rows_of) const {
+    const Operand operand = place(tiling(rows, pool.size()), room);
+    const int parts = (max_tile_rows() + kPackRows - 1) / kPackRows;  // of a tile
+    const auto pack = [&](int i, int thread) {
+      const int tile = i / parts, first = operand.tiling.first(tile) + i % parts * kPackRows;
+      const int count = std::min(kPackRows, operand.tiling.first(tile + 1) - first);
+      if (count > 0) pack_part(operand, tile, first, count, rows_of(first, count, thread));
+    };
+    const int tasks = operand.tiling.tiles * parts;
+    if (rows * in_width_ > kSmallOperand) {
+      pool.parallel_for(tasks, pack);
+    } else {
+      for (int i = 0; i < tasks; ++i) pack(i, 0);
+    }
+    return operand;
+  }
+  size_t operand_room(int rows) const;
+  // Whether rows are quantized.
+  bool takes_codes() const;
+  bool reads_like(const Linear& other) const {
+    return &kernels_ == &other.kernels_ && in_width_ == other.in_width_ && group_ == other.group_;
+  }
+
+  // The stream (cpu/linear/kernels.hpp) that a tile of so many rows goes by; any gives the
+  // same bits.
+  void set_stream(int rows, int stream) { stream_of_[rows] = static_cast<uint8_t>(stream); }
+
+  const char* name() const;  // of the instructions that multiply
+  int64_t in_width() const { return in_width_; }
+  int64_t out_width() const { return out_width_; }
+  int max_tile_rows() const;
+
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  // Elements below which the driver alone packs an operand.
+  static constexpr int64_t kSmallOperand = 16 << 10;
+
+  // How the work of a run is cut up.
+  struct Plan {
+    Tiling tiling;
+    int64_t chunk, chunks;  // panels of a task, and how many such there are
+    int64_t groups;         // of tiles
+    // With several tiles:
+    bool few;       // which go through a panel together
+    int64_t block;  // units of K at a time
+    bool expanded;
+    int64_t room;  // floats of a thread: [chunk] blocks, [tiles][chunk] sums
+  };
+  struct Batch : Operand {
+    void* out;
+  };
+
+  Linear(const LinearSpec& spec, const LinearKernels& kernels);
+  struct Room;
+  // A place in the memory that pack fills.
+  template <class T>
+  T* own(const T* place) {
+    return reinterpret_cast<T*>(static_cast<std::byte*>(own_.data()) +
+                                (reinterpret_cast<const std::byte*>(place) - memory_));
+  }
+  void pack_panel(const LinearSpec& spec, int64_t p, Room& room);
+  void place_pairs(const bf16* row, int64_t p, int column);
+  void place_words(const std::byte* row, int64_t p, int column);
+  void place_codes(Room& room, int64_t p, int column);
+  void place_int8(Room& room, int64_t p, int column);
+  void place_int4(Room& room, int64_t p, int column);
+  void place_fp8(Room& room, int64_t p, int column);
+  void place_nf4(Room& room, int64_t p, int column);
+
+  int columns() const;            // of a panel
+  int64_t unit_elements() const;  // of a panel
+  int64_t weight_bytes() const;
+  int64_t panel_sums(int rows) const;
+  const std::byte* panel(int64_t p) const;
+  const float* panel_bias(int64_t p) const;
+  const float* panel_scales(int64_t p) const;
+  size_t operand_bytes(int64_t rows) const;
+  const std::byte* operand_of(const Operand& o, int tile, int64_t unit) const;
+
+  Plan plan(int rows, int threads) const;
+  static size_t room_bytes(const Plan& plan, int threads);
+  Tiling tiling(int rows, int threads) const;
+  Operand place(Tiling tiling, void* room) const;
+  void pack_part(const Operand& to, int tile, int first, int count, const bf16* rows) const;
+  void multiply(const Batch& batch, const Plan& plan, std::byte* rooms, ThreadPool& pool) const;
+  void run_tile(const Batch& b, int tile, int64_t p, int64_t end) const;
+  void run_few(const Batch& b, const Plan& plan, int64_t p, int64_t end, float* sums) const;
+  void run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p, int64_t end,
+                  float* room) const;
+  void fetch_out(const Batch& b, int tile, int64_t p) const;
+  void finish(const Batch& b, int tile, int64_t p, const float* sums) const;
+
+  const LinearKernels& kernels_;
+  const int weight_type_, group_;
+  int64_t in_width_, out_width_;
+  int64_t unit_;                             // elements of K, the last one filled up with zeros
+  int64_t units_;                            // of K
+  int64_t unit_bytes_, operand_unit_bytes_;  // of a panel, of a row
+  int64_t panels_;
+  int64_t cached_bytes_;  // of weights that a core keeps while rows stream past
+  std::array<uint8_t, kMaxTileRows + 1> stream_of_{};
+  int activation_;
+  bool gated_, accumulate_, out_f32_;
+  // In the memory: [panels][units], see cpu/linear/kernels.hpp; [panels][2 * lanes] float scales
+  // of int8 and FP8; [panels][2 * lanes] float biases. 0: there are none.
+  size_t scales_at_ = 0, bias_at_ = 0, bytes_ = 0;
+  Pages own_;  // empty where the memory is borrowed
+  const std::byte* memory_ = nullptr;
+};
+
+}  // namespace millrace::cpu
+
+#endif

@@ -1,0 +1,251 @@
+// The weights of a linear op: from the checkpoint's tensors into panels.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "cpu/linear/kernels.hpp"
+#include "cpu/linear/linear.hpp"
+#include "exec/program.hpp"
+#include "exec/quantize.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+constexpr size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Half of a core's second-level cache; the operand and the sums pass through the rest.
+int64_t cached_bytes() {
+  const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return (cache > 0 ? cache : 1 << 20) / 2;
+}
+
+size_t element_bytes(int dtype) { return dtype == MR_F32 ? 4 : 2; }
+
+float element(const mr_tensor& t, int64_t i) {
+  const auto* bytes = static_cast<const std::byte*>(t.data) + i * element_bytes(t.dtype);
+  if (t.dtype == MR_F32) {
+    float x;
+    std::memcpy(&x, bytes, sizeof x);
+    return x;
+  }
+  uint16_t x;
+  std::memcpy(&x, bytes, sizeof x);
+  return t.dtype == MR_F16 ? f16_to_float(x) : to_float(x);
+}
+
+// What is below the least normal number is zero to vdpbf16ps, and so to all (cpu/machine/float_mode.hpp).
+constexpr bf16 flushed(bf16 x) { return (x & 0x7f80) == 0 ? x & 0x8000 : x; }
+
+// One row of a tensor, rounded to bf16.
+void copy_row(const mr_tensor& t, int64_t row, int64_t width, bf16* to) {
+  if (t.dtype == MR_BF16) {
+    const bf16* from = static_cast<const bf16*>(t.data) + row * width;
+    for (int64_t i = 0; i < width; ++i) to[i] = flushed(from[i]);
+    return;
+  }
+  for (int64_t i = 0; i < width; ++i) to[i] = flushed(from_float(element(t, row * width + i)));
+}
+
+// Where row n of W lies: a part and a row of its tensors.
+struct Source {
+  const LinearSpec::Part* part;
+  int64_t row;
+};
+
+Source source_of(const LinearSpec::Part& p, int64_t i) {
+  return {&p, p.offset + i / p.block * p.stride + i % p.block};
+}
+
+// Row n of the parts one below the other; {null} behind the last.
+Source source_of(const std::vector<LinearSpec::Part>& parts, int64_t n) {
+  for (const LinearSpec::Part& p : parts) {
+    if (n < p.rows) return source_of(p, n);
+    n -= p.rows;
+  }
+  return {};
+}
+
+// The row of W in lane `lane` of vector `v` of panel p; {null} in the padding.
+Source source_of(const LinearSpec& spec, int lanes, int64_t p, int v, int lane) {
+  if (!spec.gated) return source_of(spec.parts, (p * kPanelVectors + v) * lanes + lane);
+  const LinearSpec::Part& part = spec.parts[v];
+  const int64_t i = p * lanes + lane;
+  return i < part.rows ? source_of(part, i) : Source{};
+}
+
+int64_t operand_unit_bytes(const LinearSpec& spec, const LinearKernels& kernels) {
+  switch (spec.weights) {
+    case MR_WEIGHTS_INT4:
+      return int4_operand_bytes(spec.group);
+    case MR_WEIGHTS_NF4:
+      return spec.group / 2 * static_cast<int64_t>(kernels.operand_bytes);
+    default:
+      return static_cast<int64_t>(kernels.operand_bytes);
+  }
+}
+
+}  // namespace
+
+// Where a thread packs a row of W.
+struct Linear::Room {
+  std::vector<bf16> pairs;
+  std::vector<float> row;
+  std::vector<uint8_t> codes;
+};
+
+Linear::Linear(const LinearSpec& spec, const LinearKernels& kernels)
+    : kernels_(kernels),
+      weight_type_(spec.weights),
+      group_(spec.group),
+      in_width_(spec.in_width),
+      out_width_(spec.out_width),
+      unit_(kernels.unit > 0 ? kernels.unit : spec.group),
+      units_(ceil_div(spec.in_width, unit_)),
+      operand_unit_bytes_(operand_unit_bytes(spec, kernels)),
+      panels_(ceil_div(spec.out_width, kernels.lanes * (spec.gated ? 1 : kPanelVectors))),
+      cached_bytes_(cached_bytes()),
+      activation_(spec.activation),
+      gated_(spec.gated),
+      accumulate_(spec.accumulate),
+      out_f32_(spec.out_f32) {
+  const bool of_bytes = weight_type_ == MR_WEIGHTS_INT8 || weight_type_ == MR_WEIGHTS_FP8;
+  unit_bytes_ = of_bytes                  ? unit_elements()
+                : in_groups(weight_type_) ? unit_elements() / 2 + columns() * sizeof(bf16)
+                                          : unit_elements() * sizeof(bf16);
+  const size_t floats = whole_lines(panels_ * columns() * sizeof(float));
+  bytes_ = whole_lines(panels_ * units_ * unit_bytes_);
+  if (of_bytes) scales_at_ = std::exchange(bytes_, bytes_ + floats);
+  const bool biased = std::any_of(spec.parts.begin(), spec.parts.end(),
+                                  [](const LinearSpec::Part& p) { return p.bias != nullptr; });
+  if (biased) bias_at_ = std::exchange(bytes_, bytes_ + floats);
+}
+
+void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
+  for (int c = 0; c < columns(); ++c) {
+    const Source from = source_of(spec, kernels_.lanes, p, c / kernels_.lanes, c % kernels_.lanes);
+    if (from.part == nullptr) continue;  // the pages are zero
+    const mr_tensor& weight = *from.part->weight;
+    if (weight_type_ == MR_WEIGHTS_16BIT) {
+      copy_row(weight, from.row, in_width_, room.pairs.data());
+      place_pairs(room.pairs.data(), p, c);
+    } else {
+      for (int64_t k = 0; k < in_width_; ++k) {
+        room.row[k] = element(weight, from.row * in_width_ + k);
+      }
+      place_codes(room, p, c);
+    }
+    if (from.part->bias) own(panel_bias(p))[c] = element(*from.part->bias, from.row);
+  }
+}
+
+void Linear::place_pairs(const bf16* row, int64_t p, int column) {
+  place_words(reinterpret_cast<const std::byte*>(row), p, column);
+}
+
+void Linear::place_codes(Room& room, int64_t p, int column) {
+  switch (weight_type_) {
+    case MR_WEIGHTS_INT8:
+      return place_int8(room, p, column);
+    case MR_WEIGHTS_INT4:
+      return place_int4(room, p, column);
+    case MR_WEIGHTS_FP8:
+      return place_fp8(room, p, column);
+    default:
+      return place_nf4(room, p, column);
+  }
+}
+
+void Linear::place_int8(Room& room, int64_t p, int column) {
+  auto* codes = reinterpret_cast<int8_t*>(room.codes.data());
+  own(panel_scales(p))[column] = quantize_int8(room.row.data(), in_width_, codes);
+  for (int64_t k = 0; k < in_width_; ++k) room.codes[k] += kernels_.weight_offset;
+  place_words(reinterpret_cast<const std::byte*>(codes), p, column);
+}
+
+// Four bytes of each column lie together: a pair of bf16, or four codes.
+void Linear::place_words(const std::byte* row, int64_t p, int column) {
+  constexpr int kWord = 4;
+  std::byte* to = own(panel(p)) + column * kWord;
+  const int64_t words = units_ * unit_bytes_ / (columns() * kWord);
+  for (int64_t k = 0; k < words; ++k) {
+    std::memcpy(to + k * columns() * kWord, row + k * kWord, kWord);
+  }
+}
+
+void Linear::place_int4(Room& room, int64_t p, int column) {
+  for (int64_t unit = 0; unit < units_; ++unit) {
+    const int64_t k = unit * group_;
+    const auto n = static_cast<int>(std::min<int64_t>(group_, in_width_ - k));
+    std::memset(room.codes.data(), 0, group_);
+    const bf16 scale = from_float(quantize_int4(room.row.data() + k, n, room.codes.data()));
+    std::byte* to = own(panel(p)) + unit * unit_bytes_;
+    for (int e = 0; e < group_ / 8; ++e) {
+      for (int i = 0; i < 4; ++i) {
+        const uint8_t* eight = room.codes.data() + e * 8;
+        to[(e * columns() + column) * 4 + i] = std::byte(eight[i] | eight[4 + i] << 4);
+      }
+    }
+    std::memcpy(to + group_ / 2 * columns() + column * sizeof scale, &scale, sizeof scale);
+  }
+}
+
+void Linear::place_fp8(Room& room, int64_t p, int column) {
+  own(panel_scales(p))[column] = quantize_fp8(room.row.data(), in_width_, room.codes.data());
+  const int vector = column / kernels_.lanes, lane = column % kernels_.lanes;
+  const int together = kernels_.fp8_columns;
+  std::byte* to =
+      own(panel(p)) + ((lane / together * kPanelVectors + vector) * together + lane % together) * 2;
+  for (int64_t k = 0; k < in_width_; ++k) {
+    to[k / 2 * unit_bytes_ + k % 2] = std::byte{room.codes[k]};
+  }
+}
+
+void Linear::place_nf4(Room& room, int64_t p, int column) {
+  constexpr int kWord = 4;  // the bytes of a lane, of four of K
+  const int vector = column / kernels_.lanes, lane = column % kernels_.lanes;
+  for (int64_t unit = 0; unit < units_; ++unit) {
+    const int64_t k = unit * group_;
+    const auto n = static_cast<int>(std::min<int64_t>(group_, in_width_ - k));
+    const bf16 scale = from_float(quantize_nf4(room.row.data() + k, n, room.codes.data()));
+    std::byte* to = own(panel(p)) + unit * unit_bytes_;
+    for (int i = 0; i < n; ++i) {
+      to[(i / 4 * kernels_.lanes + lane) * kWord + i % 2 * 2 + i / 2 % 2] |=
+          std::byte(room.codes[i] << 4 * vector);
+    }
+    std::memcpy(to + group_ / 2 * columns() + column * sizeof scale, &scale, sizeof scale);
+  }
+}
+
+std::unique_ptr<Linear> Linear::pack(const LinearSpec& spec, Isa isa, ThreadPool& pool) {
+  return pack(spec, linear_kernels(isa, spec.weights), pool);
+}
+
+std::unique_ptr<Linear> Linear::pack(const LinearSpec& spec, const LinearKernels& kernels,
+                                     ThreadPool& pool) {
+  std::unique_ptr<Linear> op(new Linear(spec, kernels));
+  op->own_ = Pages(op->bytes_);
+  op->memory_ = static_cast<const std::byte*>(op->own_.data());
+  const size_t width = op->units_ * op->unit_;  // what fills up the last unit stays zero
+  std::vector<Room> rooms(pool.size());
+  for (Room& room : rooms) {
+    spec.weights == MR_WEIGHTS_16BIT ? room.pairs.resize(width) : room.row.resize(width);
+    room.codes.resize(width);
+  }
+  pool.parallel_for(static_cast<int>(op->panels_),
+                    [&](int p, int thread) { op->pack_panel(spec, p, rooms[thread]); });
+  return op;
+}
+
+std::unique_ptr<Linear> Linear::borrow(const LinearSpec& spec, Isa isa,
+                                       std::span<const std::byte> packed) {
+  std::unique_ptr<Linear> op(new Linear(spec, linear_kernels(isa, spec.weights)));
+  if (packed.size() < op->bytes_) return nullptr;
+  op->memory_ = packed.data();
+  return op;
+}
+
+}  // namespace millrace::cpu

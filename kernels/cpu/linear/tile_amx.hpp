@@ -1,0 +1,242 @@
+// Linear kernels of AMX: products of whole tiles of rows and weights. Written over a Policy,
+// the few operations on tile registers: the instructions (cpu/linear/tile_amx.cpp), or the same in
+// plain C++ for the tests, so that packing, edges and order are tested on every machine.
+//
+// Weights lie as those of AVX-512 BF16 and VNNI: sixteen of their units are a tile of
+// weights for each vector of a panel. A unit here is such a tile of K.
+//
+// Sums: tiles of K in ascending order. What a tile adds to a sum of bf16 is that of its even
+// products plus that of its odd ones, each in ascending order from zero, rounded at each
+// step (Intel SDM, TDPBF16PS). Rows of a tile do not meet.
+#ifndef MILLRACE_CPU_LINEAR_TILE_AMX_HPP
+#define MILLRACE_CPU_LINEAR_TILE_AMX_HPP
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/linear/int.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+// Policy, of eight tile registers of up to 16 rows of 64 bytes:
+//   void configure(const TileShape&)   rows of each register; all of them have 64 bytes
+//   void release()
+//   void zero<kTile>()
+//   void load<kTile>(const void*, stride), store<kTile>(void*, stride)   rows stride bytes apart
+//   void add_bf16<kSums, kRows, kWeights>()   the products of tiles, pairs of bf16 in floats
+//   void add_int8<kSums, kRows, kWeights>()   fours of signed rows and unsigned weights in int32
+
+inline constexpr int kAmxRows = 16, kAmxRowBytes = 64;
+// A unit of a row, and a line of weights: sixteen columns of a vector.
+inline constexpr int kAmxWords = kAmxRowBytes / 4;
+inline constexpr int kAmxLine = kPanelVectors * kAmxRowBytes;
+
+// Registers: [2 halves][2 vectors] sums, the rows' halves, the vectors' weights.
+enum AmxTile { kSums = 0, kRowTiles = 4, kWeightTiles = 6, kAmxTiles = 8 };
+
+// How LDTILECFG reads it.
+struct alignas(64) TileShape {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+
+  // Of a tile of rows: the first sixteen, and what is left.
+  constexpr TileShape(int low, int high) {
+    const int of[kAmxTiles] = {low, low, high, high, low, high, kAmxRows, kAmxRows};
+    for (int i = 0; i < kAmxTiles; ++i) {
+      rows[i] = static_cast<uint8_t>(of[i]);
+      row_bytes[i] = of[i] > 0 ? kAmxRowBytes : 0;
+    }
+  }
+};
+
+static_assert(sizeof(TileShape) == 64);
+
+template <class Policy>
+struct AddBf16 {
+  template <int kTo, int kFrom, int kWeights>
+  static void add() {
+    Policy::template add_bf16<kTo, kFrom, kWeights>();
+  }
+};
+template <class Policy>
+struct AddInt8 {
+  template <int kTo, int kFrom, int kWeights>
+  static void add() {
+    Policy::template add_int8<kTo, kFrom, kWeights>();
+  }
+};
+
+template <class Policy, class Products, int kRows, int kPanels, Fetch kFetch>
+void amx_tile(const Tile& t) {
+  constexpr int kLow = std::min(kRows, kAmxRows), kHigh = kRows - kLow;
+  constexpr int kHalf = kAmxRows * kAmxRowBytes;
+  static constexpr TileShape kShape(kLow, kHigh);
+  Policy::configure(kShape);
+  Fetcher<kFetch> fetcher(t);
+  for (int p = 0; p < kPanels; ++p) {
+    // [2 vectors][rows] lines of sums
+    auto* const first =
+        reinterpret_cast<std::byte*>(t.sums) + p * int64_t{kPanelVectors} * kRows * kAmxRowBytes;
+    auto* const second = first + kRows * kAmxRowBytes;
+    if (t.fresh) {
+      Policy::template zero<kSums>(), Policy::template zero<kSums + 1>();
+      if constexpr (kHigh > 0) {
+        Policy::template zero<kSums + 2>(), Policy::template zero<kSums + 3>();
+      }
+    } else {
+      Policy::template load<kSums>(first, kAmxRowBytes);
+      Policy::template load<kSums + 1>(second, kAmxRowBytes);
+      if constexpr (kHigh > 0) {
+        Policy::template load<kSums + 2>(first + kHalf, kAmxRowBytes);
+        Policy::template load<kSums + 3>(second + kHalf, kAmxRowBytes);
+      }
+    }
+    const auto* operand = static_cast<const std::byte*>(t.operand);
+    const auto* weights = static_cast<const std::byte*>(t.weights) + p * t.panel_stride;
+    for (int64_t unit = 0; unit < t.units; ++unit) {
+      fetcher.template fetch<kAmxRows * kAmxLine>(weights);
+      Policy::template load<kRowTiles>(operand, kAmxRowBytes);
+      Policy::template load<kWeightTiles>(weights, kAmxLine);
+      Policy::template load<kWeightTiles + 1>(weights + kAmxRowBytes, kAmxLine);
+      Products::template add<kSums, kRowTiles, kWeightTiles>();
+      Products::template add<kSums + 1, kRowTiles, kWeightTiles + 1>();
+      if constexpr (kHigh > 0) {
+        Policy::template load<kRowTiles + 1>(operand + kHalf, kAmxRowBytes);
+        Products::template add<kSums + 2, kRowTiles + 1, kWeightTiles>();
+        Products::template add<kSums + 3, kRowTiles + 1, kWeightTiles + 1>();
+      }
+      operand += kRows * kAmxRowBytes;
+      weights += kAmxRows * kAmxLine;
+    }
+    Policy::template store<kSums>(first, kAmxRowBytes);
+    Policy::template store<kSums + 1>(second, kAmxRowBytes);
+    if constexpr (kHigh > 0) {
+      Policy::template store<kSums + 2>(first + kHalf, kAmxRowBytes);
+      Policy::template store<kSums + 3>(second + kHalf, kAmxRowBytes);
+    }
+  }
+  Policy::release();
+}
+
+// What make_kernels (cpu/linear/tile.hpp) takes for its tiles.
+template <class Policy, class Products, int kDepth>
+struct AmxTiles {
+  template <int kRows, int kPanels, Fetch kFetch>
+  static constexpr TileKernel of() {
+    return amx_tile<Policy, Products, kRows, kPanels, kFetch>;
+  }
+
+  static double products(int64_t rounds) {
+    static constexpr TileShape kShape(kAmxRows, kAmxRows);
+    alignas(64) static constexpr std::byte kZeroes[kAmxRows * kAmxRowBytes] = {};
+    Policy::configure(kShape);
+    Policy::template load<kRowTiles>(kZeroes, kAmxRowBytes);
+    Policy::template load<kRowTiles + 1>(kZeroes, kAmxRowBytes);
+    Policy::template load<kWeightTiles>(kZeroes, kAmxRowBytes);
+    Policy::template load<kWeightTiles + 1>(kZeroes, kAmxRowBytes);
+    Policy::template zero<kSums>(), Policy::template zero<kSums + 1>();
+    Policy::template zero<kSums + 2>(), Policy::template zero<kSums + 3>();
+    for (int64_t i = 0; i < rounds; ++i) {
+      Products::template add<kSums, kRowTiles, kWeightTiles>();
+      Products::template add<kSums + 1, kRowTiles, kWeightTiles + 1>();
+      Products::template add<kSums + 2, kRowTiles + 1, kWeightTiles>();
+      Products::template add<kSums + 3, kRowTiles + 1, kWeightTiles + 1>();
+    }
+    Policy::release();
+    return 2.0 * 4 * kAmxRows * kAmxWords * kDepth * static_cast<double>(rounds);
+  }
+};
+
+// A unit of a row.
+struct AmxUnit {
+  alignas(4) std::byte bytes[kAmxRowBytes];
+};
+
+template <class Floats>
+struct AmxBf16 {
+  static constexpr int kLanes = kAmxWords, kMaxRows = 2 * kAmxRows, kDepth = 2 * kAmxWords;
+  using Pair = AmxUnit;
+  static Math<kLanes>::Vector value(const Finish& f, int row, int vector) {
+    return plain_value<kLanes>(f, row, vector);
+  }
+  using Vector = Math<kLanes>::Vector;
+  static Vector multiply_add(const Vector& a, const Vector& b, const Vector& c) {
+    return Floats::multiply_add(a, b, c);
+  }
+};
+
+template <class Base>
+struct AmxInt8 : Int8<Base> {
+  static constexpr int kMaxRows = 2 * kAmxRows, kDepth = 4 * kAmxWords;
+  using Pair = AmxUnit;
+};
+
+// [units][rows] units, what is behind the width filled up with zeros.
+inline void pack_amx_bf16(const OperandRows& rows, void* operand) {
+  constexpr int kDepth = 2 * kAmxWords;
+  for (int64_t unit = 0; unit < rows.units; ++unit) {
+    const int64_t k = unit * kDepth, n = std::min<int64_t>(kDepth, rows.width - k);
+    auto* to = static_cast<AmxUnit*>(operand) + unit * rows.rows + rows.first;
+    for (int r = 0; r < rows.count; ++r, ++to) {
+      const bf16* const in = rows.in + r * rows.width + k;
+      if (n == kDepth) {
+        std::memcpy(to, in, sizeof *to);
+      } else {
+        *to = {};
+        std::memcpy(to, in, n * sizeof(bf16));
+      }
+    }
+  }
+}
+
+template <class Base>
+void pack_amx_int8(const OperandRows& rows, void* operand) {
+  constexpr int kDepth = 4 * kAmxWords, kUnits = kCodes / kDepth;
+  alignas(64) int8_t codes[kCodes];
+  for (int r = 0; r < rows.count; ++r) {
+    const bf16* const in = rows.in + r * rows.width;
+    const RowScale row = row_scale(in, rows.width);
+    rows.scales[r] = row.scale;
+    typename Math<Base::kLanes>::Ints totals{};
+    auto* const to = static_cast<AmxUnit*>(operand) + rows.first + r;
+    for (int64_t unit = 0; unit < rows.units; unit += kUnits) {
+      const int64_t k = unit * kDepth;
+      totals +=
+          quantize<Base>(in + k, std::min<int64_t>(kCodes, rows.width - k), kCodes, row, codes);
+      const int64_t count = std::min<int64_t>(kUnits, rows.units - unit);
+      for (int64_t u = 0; u < count; ++u) {
+        std::memcpy(to + (unit + u) * rows.rows, codes + u * kDepth, kDepth);
+      }
+    }
+    rows.totals[r] = Base::total(totals);
+  }
+}
+
+template <class Policy, class Base>
+constexpr LinearKernels make_amx_bf16_kernels(const char* name) {
+  using Target = AmxBf16<Base>;
+  LinearKernels k = make_kernels<Target, AmxTiles<Policy, AddBf16<Policy>, Target::kDepth>>();
+  k.few_tiles = 1;  // a tile has as many rows as few of the others
+  k.name = name;
+  k.pack_operand = pack_amx_bf16;
+  return k;
+}
+
+template <class Policy, class Base>
+constexpr LinearKernels make_amx_int8_kernels(const char* name) {
+  using Target = AmxInt8<Base>;
+  LinearKernels k = make_kernels<Target, AmxTiles<Policy, AddInt8<Policy>, Target::kDepth>>();
+  k.few_tiles = 1;  // a tile has as many rows as few of the others
+  k.name = name;
+  k.weight_offset = Base::kOffset;
+  k.pack_operand = pack_amx_int8<Base>;
+  return k;
+}
+
+}  // namespace
+}  // namespace millrace::cpu
+
+#endif

@@ -1,0 +1,152 @@
+// What differs between instruction sets in the ops other than linear. One table
+// for each, in ops_<isa>.cpp.
+#ifndef MILLRACE_CPU_OPS_KERNELS_HPP
+#define MILLRACE_CPU_OPS_KERNELS_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/attention/kv_codes.hpp"
+#include "cpu/machine/isa.hpp"
+#include "exec/bf16.hpp"
+
+namespace millrace::cpu {
+
+// A KV head's 16 tokens lie as attention multiplies them, codes as cpu/attention/kv_codes.hpp has them,
+// 16 bits so:
+//   keys    [head_dim / 2][16 tokens][2] bf16
+//   values  [8][head_dim][2 tokens] bf16
+
+// Attention's arithmetic is fixed by absolute positions, so that it does not
+// depend on the company of a row: keys are taken in blocks of kBlockTokens, with
+// an online softmax from block to block, and blocks in pieces of kPieceTokens,
+// each with a softmax of its own that is merged in order. Keys that a row does
+// not see contribute exactly nothing.
+inline constexpr int kBlockTokens = 64;
+inline constexpr int kPieceTokens = 1024;
+
+// The largest head, and the most queries of a tile.
+inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxTileQueries = 64;
+
+struct NormRow {
+  const float* weight;
+  const float* bias;  // or null
+  int width;
+  float eps;
+  bool layer;    // LayerNorm, else RMS
+  bool out_f32;  // else bf16
+};
+
+// Heads of one row, side by side.
+struct HeadsRow {
+  int heads, head_dim;
+  const float* norm;  // [head_dim] or null
+  float eps;
+  int rotary_dim;
+  bool interleaved;
+  const float* cosine;  // [rotary_dim / 2]
+  const float* sine;
+};
+
+// Where the beams of a tile have their past. Tokens before `prompt` are the tile's
+// keys and values; behind them, token prompt + s of row r is token s of region
+// index[r][s]. Only addresses differ from those of other rows, not the arithmetic.
+struct BeamRows {
+  std::byte* const* regions = nullptr;  // null: no beams
+  const int32_t* index;                 // [rows][steps]
+  int steps, prompt;
+  int shared;         // tokens before it are the same for all rows
+  size_t key, value;  // the KV head's blocks inside a slab
+};
+
+// Queries of `heads` heads of one KV head, of `rows` consecutive tokens of one
+// sequence or of `rows` beams. Query i is row i / heads, head i % heads.
+struct AttentionTile {
+  const float* q;    // first row, first head: [rows][heads][head_dim]
+  int64_t q_stride;  // floats between rows
+  int rows, heads, head_dim;
+  int position;  // of the first row
+  int window;    // 0: none
+  float scale;
+  const float* slopes;    // ALiBi, [heads], or null
+  const std::byte* keys;  // the KV head's block in the region's first slab
+  const std::byte* values;
+  size_t slab_bytes;
+  BeamRows beams;
+  // The tile that will follow, whose first slabs are asked for in time: bytes from this one's
+  // keys (and values) to those of the first slab that the other sees, and how many it sees.
+  size_t next = 0;
+  int next_slabs = 0;
+
+  int queries() const { return rows * heads; }
+  int row_position(int row) const { return beams.regions == nullptr ? position + row : position; }
+  int last_position() const { return row_position(rows - 1); }
+  // Slabs of the region that are read where they lie.
+  int slabs_in_place() const {
+    return beams.regions != nullptr ? beams.prompt / kSlabTokens
+                                    : last_position() / kSlabTokens + 1;
+  }
+  // First position that a row sees.
+  int first_visible(int row_position) const {
+    return window > 0 && row_position >= window ? row_position - window + 1 : 0;
+  }
+  int first_piece() const { return first_visible(position) / kPieceTokens; }
+  int end_piece() const { return last_position() / kPieceTokens + 1; }
+};
+
+// A state is the softmax of a tile's queries over some keys, state_floats(head_dim,
+// queries) floats.
+struct AttentionKernels {
+  size_t (*scratch_bytes)(int head_dim);  // per thread
+  size_t (*state_floats)(int head_dim, int queries);
+  // The tile's queries over the keys of one piece. Scratch holds the queries
+  // after prepare().
+  void (*prepare)(const AttentionTile&, void* scratch);
+  void (*piece)(const AttentionTile&, int piece, void* scratch, float* state);
+  void (*merge)(const AttentionTile&, const float* piece, float* total);  // total += piece
+  // out: first row, first head, as q; bf16 or float.
+  void (*finish)(const AttentionTile&, const float* total, int64_t out_stride, bool out_f32,
+                 void* out);
+};
+
+// The names of classes of kernels: one is what gives the same bits. Steps of kX86Fma run with
+// results below the least normal number flushed to zero, as its vdpbf16ps does. Tiles of AMX
+// add up products of bf16 in another order.
+inline constexpr const char* kPortable = "portable";
+inline constexpr const char* kX86Fma = "x86-fma";
+inline constexpr const char* kAmxBf16 = "amx-bf16";
+
+struct OpKernels {
+  Isa isa;
+  const char* numerics;  // the class
+  bool flush;            // FloatMode of its steps
+  void (*norm)(const NormRow&, const float* in, void* out);
+  void (*rotate)(const HeadsRow&, float* heads);  // norm and rotary embedding in place
+  void (*to_bf16)(const float* in, int64_t n, bf16* out);
+  AttentionKernels bf16_kv;
+};
+
+const OpKernels& op_kernels_portable();
+const OpKernels& op_kernels_avx2();
+const OpKernels& op_kernels_avx512();
+const OpKernels& op_kernels_avx512_bf16();
+const OpKernels& op_kernels_amx();  // those of avx512_bf16, beside linear ops by tiles
+const OpKernels& op_kernels(Isa isa);
+
+// Over codes of 8 or 4 bits; attention_vnni where has_vnni().
+const AttentionKernels& attention_portable(int bits);
+const AttentionKernels& attention_avx2(int bits);
+const AttentionKernels& attention_vnni(int bits);
+// For a KV cache of the type, an mr_kv_type.
+const AttentionKernels& attention_kernels(const OpKernels&, int32_t kv_type);
+
+// Queries per tile: as many as keep the sums in the first-level cache.
+inline int tile_queries(int head_dim) {
+  const int most = 4096 / head_dim;
+  return most > kMaxTileQueries ? kMaxTileQueries : most;
+}
+
+}  // namespace millrace::cpu
+
+#endif

@@ -1,0 +1,133 @@
+// The ops other than linear, over the kernels of an instruction set. An object
+// is what one op of a program keeps from load to load.
+#ifndef MILLRACE_CPU_OPS_OPS_HPP
+#define MILLRACE_CPU_OPS_OPS_HPP
+
+#include <vector>
+
+#include "cpu/machine/thread_pool.hpp"
+#include "cpu/ops/kernels.hpp"
+#include "exec/backend.hpp"
+#include "exec/buffer.hpp"
+
+namespace millrace::cpu {
+
+struct Context {
+  const Program& program;
+  const KvLayout& kv;
+  const OpKernels& kernels;
+  const AttentionKernels& attention;
+  ThreadPool& pool;
+};
+
+// A vector's elements as floats; empty for a null tensor.
+std::vector<float> floats(const mr_tensor* vector);
+
+// Into how many tasks so many rows are divided: so few that handing them out costs little
+// beside them, and as many for each thread.
+int row_tasks(int rows, int width, int threads);
+
+// Runs fn(row, thread) for rows [0, rows) of `width` elements.
+template <class F>
+void for_rows(ThreadPool& pool, int rows, int width, F&& fn) {
+  const int64_t tasks = row_tasks(rows, width, pool.size());
+  pool.parallel_for(static_cast<int>(tasks), [&](int task, int thread) {
+    const auto end = static_cast<int>(rows * (task + 1) / tasks);
+    for (auto row = static_cast<int>(rows * task / tasks); row < end; ++row) fn(row, thread);
+  });
+}
+
+// out[r] = scale * table[token[r]] + positions[position[r] + offset]; the tables
+// are read where they lie.
+void embed(const Context&, const Op&, const Batch&, Slot out);
+
+class Norm {
+ public:
+  Norm(const Context&, const Op&);
+  void run(const Context&, int rows, Slot in, Slot out) const;
+  // One row, to what the out slot's type says.
+  void row(const Context& c, const float* in, void* out) const { c.kernels.norm(row_, in, out); }
+  uint64_t bytes() const { return (weight_.size() + bias_.size()) * sizeof(float); }
+
+ private:
+  std::vector<float> weight_, bias_;
+  NormRow row_;
+};
+
+// Cosines and sines of a step's positions, the same in every layer.
+class Angles {
+ public:
+  Angles(const Op&, int max_rows);
+  bool serves(const Op&) const;
+  void compute(const Batch&, ThreadPool&);
+  const float* cosine(int row) const { return data() + int64_t{row} * 2 * half(); }
+  const float* sine(int row) const { return cosine(row) + half(); }
+  uint64_t bytes() const { return values_.size(); }
+
+ private:
+  int half() const { return static_cast<int>(inv_freq_.size()); }
+  float* data() const { return static_cast<float*>(values_.data()); }
+
+  std::vector<float> inv_freq_;
+  float scale_;
+  Buffer values_;  // [max_rows][cosines, sines]
+};
+
+class RopeStore {
+ public:
+  RopeStore(const Context&, const Op&, const Angles*);
+  void run(const Context&, const Batch&, Slot in) const;
+  uint64_t bytes() const { return (q_norm_.size() + k_norm_.size()) * sizeof(float); }
+
+ private:
+  void store(const Context&, const Sequence&, int row, int value, const float* heads) const;
+  void store_bf16(const Context&, int value, const float* head, int token, bf16* block) const;
+
+  const Op& op_;
+  std::vector<float> q_norm_, k_norm_;
+  const Angles* angles_;  // null: no rotary embedding
+};
+
+// All attention ops of a program: they differ in their arguments only.
+class Attention {
+ public:
+  explicit Attention(const Context&);
+  void run(const Context&, const Op&, const Batch&, Slot in, Slot out);
+  uint64_t bytes() const { return threads_.size() + states_.size(); }
+
+ private:
+  // Some rows of one sequence, some heads of one KV head.
+  struct Tile {
+    AttentionTile arguments;
+    int64_t out;  // element of the out slot
+  };
+  // A tile's keys, or one piece of them.
+  struct Task {
+    int tile;
+    int piece;     // -1: all, to the end
+    float* state;  // of the piece
+  };
+  // A tile whose pieces are separate tasks.
+  struct Split {
+    int tile;
+    float* states;  // [pieces]
+  };
+
+  void plan_tiles(const Context&, const Op&, const Batch&, Slot in, Slot out);
+  void plan_tasks(const Context&);
+  void run_tile(const Context&, const Tile&, int thread, Slot out) const;
+  void merge_split(const Context&, const Split&, Slot out) const;
+  void finish(const Context&, const Tile&, const float* state, Slot out) const;
+  void* scratch(int thread) const;
+
+  size_t scratch_bytes_, state_floats_;
+  Buffer threads_;  // [threads][scratch, two states]
+  Buffer states_;   // of pieces that are separate tasks
+  std::vector<Tile> tiles_;
+  std::vector<Task> tasks_;
+  std::vector<Split> splits_;
+};
+
+}  // namespace millrace::cpu
+
+#endif

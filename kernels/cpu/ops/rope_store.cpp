@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/ops/ops.hpp"
+#include "exec/angle.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+// The sequence of a row of the step.
+const Sequence& sequence_of(const Batch& batch, int row) {
+  const auto next = std::upper_bound(batch.sequences.begin(), batch.sequences.end(), row,
+                                     [](int r, const Sequence& s) { return r < s.first_row; });
+  return next[-1];
+}
+
+}  // namespace
+
+Angles::Angles(const Op& op, int max_rows)
+    : inv_freq_(op.inv_freq, op.inv_freq + op.rotary_dim / 2),
+      scale_(op.rotary_scale),
+      values_(sizeof(float) * max_rows * op.rotary_dim) {}
+
+bool Angles::serves(const Op& op) const {
+  return op.rotary_dim / 2 == half() && op.rotary_scale == scale_ &&
+         std::equal(inv_freq_.begin(), inv_freq_.end(), op.inv_freq);
+}
+
+void Angles::compute(const Batch& batch, ThreadPool& pool) {
+  constexpr int kCost = 16;  // of a cosine and a sine beside an element of other rows
+  for_rows(pool, batch.rows, half() * kCost, [&](int r, int) {
+    float* cosine = data() + int64_t{r} * 2 * half();
+    float* sine = cosine + half();
+    for (int i = 0; i < half(); ++i) {
+      const float angle = static_cast<float>(batch.positions[r]) * inv_freq_[i];
+      const SineCosine at = sine_cosine(angle);
+      cosine[i] = at.cosine * scale_;
+      sine[i] = at.sine * scale_;
+    }
+  });
+}
+
+RopeStore::RopeStore(const Context& c, const Op& op, const Angles* angles)
+    : op_(op),
+      q_norm_(floats(c.program.tensor(op.q_norm))),
+      k_norm_(floats(c.program.tensor(op.k_norm))),
+      angles_(angles) {}
+
+void RopeStore::run(const Context& c, const Batch& batch, Slot in) const {
+  const int d = op_.head_dim;
+  for_rows(c.pool, batch.rows, in.width, [&](int row, int) {
+    const Sequence& s = sequence_of(batch, row);
+    float* q = in.f32() + int64_t{row} * in.width;
+    float* k = q + int64_t{op_.heads} * d;
+    HeadsRow heads{op_.heads,
+                   d,
+                   q_norm_.empty() ? nullptr : q_norm_.data(),
+                   op_.eps,
+                   op_.rotary_dim,
+                   op_.rotary_interleaved != 0,
+                   angles_ != nullptr ? angles_->cosine(row) : nullptr,
+                   angles_ != nullptr ? angles_->sine(row) : nullptr};
+    c.kernels.rotate(heads, q);
+    heads.heads = op_.kv_heads;
+    heads.norm = k_norm_.empty() ? nullptr : k_norm_.data();
+    c.kernels.rotate(heads, k);
+    store(c, s, row - s.first_row, 0, k);
+    store(c, s, row - s.first_row, 1, k + int64_t{op_.kv_heads} * d);
+  });
+}
+
+// Puts the keys or values of a row of the sequence into their slab (cpu/ops/kernels.hpp).
+void RopeStore::store(const Context& c, const Sequence& s, int row, int value,
+                      const float* heads) const {
+  const int d = op_.head_dim;
+  int position = s.row_position(row);
+  const Kept kept = s.kept(row, position);
+  std::byte* slab = kept.kv + c.kv.slab_bytes * (position / MR_SLAB_TOKENS);
+  const int token = position % MR_SLAB_TOKENS;
+  for (int h = 0; h < op_.kv_heads; ++h, heads += d) {
+    std::byte* block = slab + c.kv.block(op_.layer, value, h);
+    switch (c.kv.type) {
+      case MR_KV_INT8:
+        (value == 0 ? store_int8_key : store_int8_value)(heads, d, token, block);
+        break;
+      case MR_KV_INT4:
+        (value == 0 ? store_int4_key : store_int4_value)(heads, d, token, block);
+        break;
+      default:
+        store_bf16(c, value, heads, token, reinterpret_cast<bf16*>(block));
+    }
+  }
+}
+
+void RopeStore::store_bf16(const Context& c, int value, const float* head, int token,
+                           bf16* block) const {
+  const int d = op_.head_dim;
+  bf16 rounded[kMaxHeadDim];
+  c.kernels.to_bf16(head, d, rounded);
+  if (value == 0) {
+    for (int i = 0; i < d; i += 2) {
+      std::memcpy(block + (i / 2 * kSlabTokens + token) * 2, rounded + i, 2 * sizeof(bf16));
+    }
+  } else {
+    block += token / 2 * 2 * d + token % 2;
+    for (int i = 0; i < d; ++i) block[2 * i] = rounded[i];
+  }
+}
+
+}  // namespace millrace::cpu
