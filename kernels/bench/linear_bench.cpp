@@ -72,7 +72,7 @@ std::vector<std::unique_ptr<Linear>> pack_copies(Shape s, const Options& o, Thre
   }
   std::vector<Linear*> linears;
   for (const auto& copy : copies) linears.push_back(copy.get());
-  tune_streams(linears, pool);
+  tune_prefetch(linears, pool);
   return copies;
 }
 

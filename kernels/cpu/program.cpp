@@ -225,7 +225,7 @@ class CpuKernels : public Kernels {
     for (const Packed& p : packed_) {
       if (p.linear) linears.push_back(p.linear.get());
     }
-    tune_streams(linears, context_.pool);
+    tune_prefetch(linears, context_.pool);
   }
 
   const Angles* angles_of(const Op& op) {

@@ -360,17 +360,17 @@ TEST_P(EveryKind, AnOperandIsOfUseToLargeAndSmallWeights) {
   }
 }
 
-TEST_P(EveryKind, EveryStreamGivesTheSameBits) {
+TEST_P(EveryKind, EveryPrefetchVariantGivesTheSameBits) {
   Case c(129, 700, {.biased = true});
   c.keep(GetParam());
   ThreadPool pool(2);
   const auto linear = GetParam().pack(c.spec, pool);
   for (int rows = 1; rows <= linear->max_tile_rows(); ++rows) {
-    linear->set_stream(rows, 0);
+    linear->set_prefetch_variant(rows, 0);
     const std::vector<char> expected = c.run(*linear, 0, rows, pool);
-    for (int stream = 1; stream < kStreams; ++stream) {
-      linear->set_stream(rows, stream);
-      EXPECT_EQ(c.run(*linear, 0, rows, pool), expected) << rows << " rows, stream " << stream;
+    for (int variant = 1; variant < kPrefetchVariants; ++variant) {
+      linear->set_prefetch_variant(rows, variant);
+      EXPECT_EQ(c.run(*linear, 0, rows, pool), expected) << rows << " rows, variant " << variant;
     }
   }
 }
@@ -381,7 +381,7 @@ TEST_P(EveryKind, TuningChangesNoBits) {
   ThreadPool pool(2);
   const auto linear = GetParam().pack(c.spec, pool);
   const std::vector<char> expected = c.run(*linear, 0, kMaxTileRows + 5, pool);
-  tune_streams({linear.get()}, pool);
+  tune_prefetch({linear.get()}, pool);
   EXPECT_EQ(c.run(*linear, 0, kMaxTileRows + 5, pool), expected);
   for (int rows = 1; rows <= linear->max_tile_rows(); ++rows) {
     const std::vector<char> out = c.run(*linear, 0, rows, pool);

@@ -101,14 +101,14 @@ void Attention::plan_tasks(const Context& c) {
     t.next = next.keys - t.keys + first * next.slab_bytes;
     t.next_slabs = next.slabs_in_place() - first;
   }
-  const bool few = tiles < kTilesPerThread * c.pool.size();
+  const bool divide = tiles < kTilesPerThread * c.pool.size();
   float* states = static_cast<float*>(states_.data());
   float* const end = states + states_.size() / sizeof(float);
   for (int i = 0; i < tiles; ++i) {
     const AttentionTile& t = tiles_[i].arguments;
     const int first = t.first_piece(), pieces = t.end_piece() - first;
     const auto floats = static_cast<int64_t>(c.attention.state_floats(t.head_dim, t.queries()));
-    if (!few || pieces == 1 || pieces * floats > end - states) {
+    if (!divide || pieces == 1 || pieces * floats > end - states) {
       tasks_.push_back({i, -1, nullptr});
       continue;
     }

@@ -18,9 +18,9 @@ struct CodeBlock {
   size_t ahead[kBlockSlabs];               // bytes to the codes that are asked for meanwhile
 };
 
-// A slab of codes is over sooner than memory answers where one or two queries share its
-// read: it is asked for so many slabs before. More queries lose by it.
-constexpr int kFewQueries = 2, kFewAhead = 4 * kBlockSlabs;
+// Up to two queries that share the read of a slab of codes finish it sooner than memory
+// answers: it is prefetched kLongPrefetchSlabs before. More queries lose by it.
+constexpr int kLongPrefetchQueries = 2, kLongPrefetchSlabs = 4 * kBlockSlabs;
 
 template <int kBits>
 struct Coded {
@@ -48,7 +48,7 @@ struct Coded {
     const int scales = codes.groups() * kSlabTokens;
     CodeBlock block{};
     for (const float*& none : block.value_scales) none = kNoScales;
-    const int slabs_ahead = t.queries() > kFewQueries ? kBlockSlabs : kFewAhead;
+    const int slabs_ahead = t.queries() > kLongPrefetchQueries ? kBlockSlabs : kLongPrefetchSlabs;
     for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
       float* const key_scales = room.key_scales + int64_t{slab} * scales;
       float* const value_scales = room.value_scales + int64_t{slab} * scales;

@@ -69,14 +69,14 @@ struct Nf4Floats : FloatTarget<kVectorLanes, kTileRows, Lookup> {
 
 // As tile(), group by group: the products of a group are summed from zero, and its sum,
 // scaled, is added to those of the groups before it, which stay in memory.
-template <class Target, int kRows, int kPanels, Fetch kFetch>
+template <class Target, int kRows, int kPanels, Prefetch kPrefetch>
 void nf4_tile(const Tile& t) {
   constexpr int kLanes = Target::kLanes, kFour = kNf4Word * kLanes;
   using M = Math<kLanes>;
   using Vector = typename Target::Vector;
   const auto* operand = static_cast<const typename Target::Pair*>(t.operand);
   const auto* weights = static_cast<const uint8_t*>(t.weights);
-  Fetcher<kFetch> fetcher(t);
+  Prefetcher<kPrefetch> prefetcher(t);
   if (t.fresh) std::fill_n(t.sums, kPanels * kPanelVectors * kRows * kLanes, 0.0f);
   for (int64_t unit = 0; unit < t.units; ++unit) {
     Vector sums[kPanels][kPanelVectors][kRows] = {};
@@ -84,7 +84,7 @@ void nf4_tile(const Tile& t) {
 #pragma GCC unroll 4
       for (int p = 0; p < kPanels; ++p) {
         const uint8_t* line = weights + p * t.panel_stride;
-        fetcher.template fetch<kFour>(line);
+        prefetcher.template prefetch<kFour>(line);
 #pragma GCC unroll 2
         for (int pair = 0; pair < 2; ++pair) {
           const auto first = Target::load(line, pair, 0), second = Target::load(line, pair, 1);
@@ -103,7 +103,7 @@ void nf4_tile(const Tile& t) {
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
       const uint8_t* scales = weights + p * t.panel_stride;
-      fetcher.template fetch<kPanelVectors * kLanes * sizeof(bf16)>(scales);
+      prefetcher.template prefetch<kPanelVectors * kLanes * sizeof(bf16)>(scales);
       for (int v = 0; v < kPanelVectors; ++v) {
         const auto scale = load_scales<kLanes>(scales + v * kLanes * sizeof(bf16));
 #pragma GCC unroll 16
@@ -123,9 +123,9 @@ void nf4_tile(const Tile& t) {
 template <class Target, class Base>
 struct Nf4Tiles {
   static double products(int64_t rounds) { return cpu::products<Base>(rounds); }
-  template <int kRows, int kPanels, Fetch kFetch>
+  template <int kRows, int kPanels, Prefetch kPrefetch>
   static constexpr TileKernel of() {
-    return nf4_tile<Target, kRows, kPanels, kFetch>;
+    return nf4_tile<Target, kRows, kPanels, kPrefetch>;
   }
 };
 
@@ -154,7 +154,7 @@ template <int kLanes, int kRows, class Fma>
 constexpr LinearKernels make_fp8_float_kernels(const char* name) {
   LinearKernels k = make_float_kernels<Fp8Floats<kLanes, kRows, Fma>>(
       name, std::make_integer_sequence<int, kRows>());
-  k.few_tiles = 1;  // codes are slow to widen for each tile anew
+  k.multi_tile_limit = 1;  // codes are slow to widen for each tile anew
   k.fp8_columns = 1;
   return k;
 }

@@ -69,8 +69,8 @@ template <class Target, int... kIndex>
 constexpr LinearKernels make_float_kernels(const char* name,
                                            std::integer_sequence<int, kIndex...>) {
   LinearKernels k = make_pair_kernels<Target>(name);
-  ((k.expanding[kIndex + 1] = tile<Target, kIndex + 1, 1, Fetch::near_and_far, true>), ...);
-  ((k.expanded[kIndex + 1] = tile<Expanded<Target>, kIndex + 1, 1, Fetch::near>), ...);
+  ((k.expanding[kIndex + 1] = tile<Target, kIndex + 1, 1, Prefetch::l1_and_l2, true>), ...);
+  ((k.expanded[kIndex + 1] = tile<Expanded<Target>, kIndex + 1, 1, Prefetch::l1>), ...);
   return k;
 }
 

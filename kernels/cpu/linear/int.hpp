@@ -84,7 +84,7 @@ struct Int4 : Codes<Base, Base::kRows4> {
 
 // As tile(), group by group: the products of a group are summed as integers, the
 // groups as floats in ascending order, which stay in memory.
-template <class Base, int kRows, int kPanels, Fetch kFetch>
+template <class Base, int kRows, int kPanels, Prefetch kPrefetch>
 void int4_tile(const Tile& t) {
   constexpr int kLanes = Base::kLanes, kVector = 4 * kLanes;  // bytes of a vector
   constexpr int kEight = kPanelVectors * kVector;             // bytes of eight of K
@@ -93,7 +93,7 @@ void int4_tile(const Tile& t) {
   const auto* operand = static_cast<const uint8_t*>(t.operand);
   const int eights = t.group / 8;
   if (t.fresh) std::fill_n(t.sums, kPanels * kPanelVectors * kRows * kLanes, 0.0f);
-  Fetcher<kFetch> fetcher(t);
+  Prefetcher<kPrefetch> prefetcher(t);
   for (int64_t unit = 0; unit < t.units; ++unit) {
     float* total = t.sums;
 #pragma GCC unroll 4
@@ -107,7 +107,7 @@ void int4_tile(const Tile& t) {
         sums[0][r] = sums[1][r] = typename Base::Ints{} + offset;
       }
       for (int e = 0; e < eights; ++e) {
-        fetcher.template fetch<kEight>(panel);
+        prefetcher.template prefetch<kEight>(panel);
         const auto first = Base::load(panel), second = Base::load(panel + kVector);
         const typename Base::Bytes quads[2][kPanelVectors] = {
             {Base::low(first), Base::low(second)}, {Base::high(first), Base::high(second)}};
@@ -124,7 +124,7 @@ void int4_tile(const Tile& t) {
         panel += kEight;
         codes += 2 * kRows * sizeof(int32_t);
       }
-      fetcher.template fetch<kPanelVectors * kLanes * sizeof(bf16)>(panel);
+      prefetcher.template prefetch<kPanelVectors * kLanes * sizeof(bf16)>(panel);
       for (int v = 0; v < kPanelVectors; ++v) {
         const auto scale = load_scales<kLanes>(panel);
         panel += kLanes * sizeof(bf16);
@@ -145,9 +145,9 @@ void int4_tile(const Tile& t) {
 template <class Base>
 struct Int4Tiles {
   static double products(int64_t rounds) { return cpu::products<Int4<Base>>(rounds); }
-  template <int kRows, int kPanels, Fetch kFetch>
+  template <int kRows, int kPanels, Prefetch kPrefetch>
   static constexpr TileKernel of() {
-    return int4_tile<Base, kRows, kPanels, kFetch>;
+    return int4_tile<Base, kRows, kPanels, kPrefetch>;
   }
 };
 
@@ -260,7 +260,7 @@ template <class Base>
 constexpr LinearKernels make_int8_kernels(const char* name) {
   LinearKernels k = make_kernels<Int8<Base>>();
   k.name = name;
-  k.few_tiles = 10;
+  k.multi_tile_limit = 10;
   k.weight_offset = Base::kOffset;
   k.pack_operand = pack_int8<Base>;
   return k;

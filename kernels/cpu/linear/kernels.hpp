@@ -26,9 +26,9 @@ namespace millrace::cpu {
 inline constexpr int kPanelVectors = 2;
 inline constexpr int kMaxTilePanels = 4;
 
-// Bytes ahead of its reading at which a tile fetches weights to the first-level cache. Which is
-// better for weights that come from memory depends on the processor.
-inline constexpr int kNear = 512, kLessNear = 2048;
+// Prefetch distances: bytes ahead of its reading at which a tile fetches weights to the
+// first-level cache. Which is better for weights from memory depends on the processor.
+inline constexpr int kPrefetchDistance = 512, kLongPrefetchDistance = 2048;
 
 // The operand of a unit of int4 is the rows' codes, [group / 4][rows][4] int8, then for each row
 // minus the weights' offset of 8 times their sum, [rows] int32. This is the size of a row's.
@@ -45,9 +45,9 @@ struct Tile {
   bool fresh;       // sums begin at zero, whatever they hold
   float* sums;      // [panels][2 vectors][rows][lanes]; int32 of int8
   float* expanded;  // for an expanding kernel: room for its weights
-  // For a kernel of a block: what it fetches from memory, half as fast as it reads weights.
-  const std::byte* ahead = nullptr;
-  int near = kNear;  // bytes
+  // For a kernel of a block: what it prefetches from memory, half as fast as it reads weights.
+  const std::byte* next_block = nullptr;
+  int prefetch_distance = kPrefetchDistance;  // bytes
 };
 using TileKernel = void (*)(const Tile&);
 
@@ -79,19 +79,19 @@ struct Finish {
   bool gated, accumulate, out_f32;
 };
 
-// A way for one tile of rows to stream through the panels: how many of them side by
-// side, who fetches ahead, and how far. All give the same bits; which is fastest depends
-// on the processor's own fetching, so the fastest is found by measurement.
-struct Stream {
+// A way for one tile of rows to read the panels: how many of them side by side, who
+// prefetches them, and how far ahead. All give the same bits; which is fastest depends on
+// the processor's own prefetcher, so the fastest is found by measurement.
+struct PrefetchVariant {
   TileKernel kernel[kMaxTileRows + 1];  // [rows]
   int panels[kMaxTileRows + 1];         // [rows]: of a call
-  int near;                             // of its tiles, bytes
+  int distance;                         // prefetch distance of its tiles, bytes
   // For cpu/linear/measure.hpp: a sum over bytes (a multiple of kReadStep) that are read in the
   // order in which a one-row tile reads weights.
-  uint64_t (*read)(const void* data, size_t bytes, int near);
+  uint64_t (*read)(const void* data, size_t bytes, int distance);
 };
-inline constexpr int kStreams = 6;
-inline constexpr int kOnePanel = 3;  // the first stream of one panel
+inline constexpr int kPrefetchVariants = 6;
+inline constexpr int kOnePanel = 3;  // the first variant of one panel
 
 struct LinearKernels {
   const char* name;      // of the instructions that multiply
@@ -102,11 +102,11 @@ struct LinearKernels {
   int weight_offset;     // of int8: 128 where the codes are kept unsigned
   size_t operand_bytes;  // of a unit of a row; of NF4: of a pair
   bool raw_row;          // a row of bf16 of whole units is a one-row operand as it is
-  Stream streams[kStreams];
-  TileKernel block[kMaxTileRows + 1];  // [rows]: one panel, and fetches the next block
-  // So many tiles go through a panel together, block by block, where weights come from memory.
-  // With more it is faster to keep them in the second-level cache, or expanded there.
-  int few_tiles;
+  PrefetchVariant prefetch_variants[kPrefetchVariants];
+  TileKernel block[kMaxTileRows + 1];  // [rows]: one panel, and prefetches the next block
+  // Up to this many tiles go through a panel together, block by block, where weights come from
+  // memory. With more it is faster to keep them in the second-level cache, or expanded there.
+  int multi_tile_limit;
   // Where products of bf16 are those of floats, the weights of many rows are made floats by
   // the first tile that meets them. Null where they are not.
   TileKernel expanding[kMaxTileRows + 1];                   // [rows]: one panel, and expands it

@@ -21,8 +21,8 @@ constexpr int64_t kBlockOperand = 40 << 10;
 // So few rows wait for memory more than the products take: their tiles go through a panel
 // together, in blocks that stay in the first-level cache, so that it is one stream from
 // memory for all of them.
-constexpr int kFewRows = 28;
-constexpr int64_t kFewRowsBlock = 16 << 10;  // bytes of a panel
+constexpr int kMultiTileRows = 28;
+constexpr int64_t kMultiTileBlock = 16 << 10;  // bytes of a panel
 
 // A core keeps the same rows from op to op, so that what it wrote is in its own cache, where
 // that is worth reading all weights: there are so many rows for each, or so few weights.
@@ -157,21 +157,22 @@ void Linear::fetch_out(const Batch& b, int tile, int64_t p) const {
 void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
   const int rows = b.tiling.height(tile);
   const std::byte* operand = operand_of(b, tile, 0);
-  const Stream& stream = kernels_.streams[stream_of_[rows]];
+  const PrefetchVariant& chosen = kernels_.prefetch_variants[variant_of_[rows]];
   while (p < end) {
-    const bool fits = p + stream.panels[rows] <= end;
-    const Stream& way = fits ? stream : kernels_.streams[kOnePanel];
-    const int panels = way.panels[rows];
+    const bool fits = p + chosen.panels[rows] <= end;
+    const PrefetchVariant& variant = fits ? chosen : kernels_.prefetch_variants[kOnePanel];
+    const int panels = variant.panels[rows];
     alignas(64) float sums[kMaxTileSums];
-    way.kernel[rows]({operand, panel(p), units_ * unit_bytes_, units_, group_, true, sums, nullptr,
-                      nullptr, way.near});
+    variant.kernel[rows]({operand, panel(p), units_ * unit_bytes_, units_, group_, true, sums,
+                          nullptr, nullptr, variant.distance});
     for (int i = 0; i < panels; ++i, ++p) finish(b, tile, p, sums + i * panel_sums(rows));
   }
 }
 
 // A few tiles of rows through the panels [p, end), block by block: the weights of the next
 // block are fetched from memory all the while, and not by its first tile alone.
-void Linear::run_few(const Batch& b, const Plan& plan, int64_t p, int64_t end, float* sums) const {
+void Linear::run_multi_tile(const Batch& b, const Plan& plan, int64_t p, int64_t end,
+                            float* sums) const {
   const int64_t tile_sums = panel_sums(kernels_.max_rows);
   for (; p < end; ++p) {
     for (int64_t k = 0; k < units_; k += plan.block) {
@@ -184,8 +185,8 @@ void Linear::run_few(const Batch& b, const Plan& plan, int64_t p, int64_t end, f
         float* const to = sums + t * tile_sums;
         // The next block lies behind this one: a half for each of two tiles. What the others
         // ask for is there.
-        const std::byte* const ahead = t < 2 ? packed + (2 + t) * half : packed;
-        kernels_.block[rows]({operand, packed, 0, units, group_, k == 0, to, nullptr, ahead});
+        const std::byte* const next = t < 2 ? packed + (2 + t) * half : packed;
+        kernels_.block[rows]({operand, packed, 0, units, group_, k == 0, to, nullptr, next});
         if (k + units == units_) finish(b, t, p, to);
       }
     }
@@ -211,7 +212,7 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
         float* const wide = room + (q - p) * expanded;
         if (k + units == units_) fetch_out(b, t, q);
         if (!plan.expanded) {
-          kernels_.streams[kOnePanel].kernel[rows](
+          kernels_.prefetch_variants[kOnePanel].kernel[rows](
               {operand, packed, 0, units, group_, k == 0, to, nullptr});
         } else if (t == tile) {
           kernels_.expanding[rows]({operand, packed, 0, units, group_, k == 0, to, wide});
@@ -228,7 +229,7 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
 Linear::Tiling Linear::tiling(int rows, int threads) const {
   const auto tiles = static_cast<int>(ceil_div(rows, kernels_.max_rows));
   // As many for each thread; lower ones multiply as fast.
-  const bool shared = rows > kFewRows && tiles >= threads;
+  const bool shared = rows > kMultiTileRows && tiles >= threads;
   return {rows, shared ? static_cast<int>(ceil_div(tiles, threads) * threads) : tiles};
 }
 
@@ -244,10 +245,10 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     plan.groups = 1;
     return plan;
   }
-  plan.few = plan.tiling.tiles <= kernels_.few_tiles &&
-             (rows <= kFewRows || weight_bytes() > kSmallWeights);
-  if (plan.few) {
-    plan.block = ceil_div(kFewRowsBlock, unit_bytes_);
+  plan.multi_tile = plan.tiling.tiles <= kernels_.multi_tile_limit &&
+                    (rows <= kMultiTileRows || weight_bytes() > kSmallWeights);
+  if (plan.multi_tile) {
+    plan.block = ceil_div(kMultiTileBlock, unit_bytes_);
     plan.chunks = ceil_div(panels_, plan.chunk);
     plan.groups = 1;
     plan.room = plan.tiling.tiles * panel_sums(kernels_.max_rows);
@@ -306,8 +307,8 @@ void Linear::multiply(const Batch& batch, const Plan& plan, std::byte* rooms,
       return;
     }
     float* const room = reinterpret_cast<float*>(rooms) + thread * plan.room;
-    if (plan.few) {
-      run_few(batch, plan, p, end, room);
+    if (plan.multi_tile) {
+      run_multi_tile(batch, plan, p, end, room);
       return;
     }
     const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);

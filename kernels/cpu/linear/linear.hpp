@@ -41,7 +41,7 @@ struct LinearSpec {
   int group = 0;                   // of int4 and NF4
 };
 
-// Immutable after pack, but for its streams. Every output is one sum over K in
+// Immutable after pack, but for its prefetch variants. Every output is one sum over K in
 // ascending order (of int4 and NF4: of sums over groups) in one float accumulator, or an
 // exact integer, whatever the kernel: so a row's result does not depend, bit for bit, on
 // the other rows, their number, or the number of threads.
@@ -110,9 +110,11 @@ class Linear {
     return &kernels_ == &other.kernels_ && in_width_ == other.in_width_ && group_ == other.group_;
   }
 
-  // The stream (cpu/linear/kernels.hpp) that a tile of so many rows goes by; any gives the
-  // same bits.
-  void set_stream(int rows, int stream) { stream_of_[rows] = static_cast<uint8_t>(stream); }
+  // Sets the prefetch variant (cpu/linear/kernels.hpp) of tiles of this many rows. Any gives
+  // the same bits.
+  void set_prefetch_variant(int rows, int variant) {
+    variant_of_[rows] = static_cast<uint8_t>(variant);
+  }
 
   const char* name() const;  // of the instructions that multiply
   int64_t in_width() const { return in_width_; }
@@ -131,8 +133,8 @@ class Linear {
     int64_t chunk, chunks;  // panels of a task, and how many such there are
     int64_t groups;         // of tiles
     // With several tiles:
-    bool few;       // which go through a panel together
-    int64_t block;  // units of K at a time
+    bool multi_tile;  // all tiles go through a panel together
+    int64_t block;    // units of K at a time
     bool expanded;
     int64_t room;  // floats of a thread: [chunk] blocks, [tiles][chunk] sums
   };
@@ -174,7 +176,7 @@ class Linear {
   void pack_part(const Operand& to, int tile, int first, int count, const bf16* rows) const;
   void multiply(const Batch& batch, const Plan& plan, std::byte* rooms, ThreadPool& pool) const;
   void run_tile(const Batch& b, int tile, int64_t p, int64_t end) const;
-  void run_few(const Batch& b, const Plan& plan, int64_t p, int64_t end, float* sums) const;
+  void run_multi_tile(const Batch& b, const Plan& plan, int64_t p, int64_t end, float* sums) const;
   void run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p, int64_t end,
                   float* room) const;
   void fetch_out(const Batch& b, int tile, int64_t p) const;
@@ -188,7 +190,7 @@ class Linear {
   int64_t unit_bytes_, operand_unit_bytes_;  // of a panel, of a row
   int64_t panels_;
   int64_t cached_bytes_;  // of weights that a core keeps while rows stream past
-  std::array<uint8_t, kMaxTileRows + 1> stream_of_{};
+  std::array<uint8_t, kMaxTileRows + 1> variant_of_{};
   int activation_;
   bool gated_, accumulate_, out_f32_;
   // In the memory: [panels][units], see cpu/linear/kernels.hpp; [panels][2 * lanes] float scales

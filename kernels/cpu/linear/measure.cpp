@@ -39,10 +39,10 @@ double Limits::read_gbps() {
   const auto* data = static_cast<const std::byte*>(data_.data());
   std::atomic<uint64_t> sink{0};
   double least = 1e30;
-  for (const Stream& stream : linear_kernels(isa_, MR_WEIGHTS_16BIT).streams) {
+  for (const PrefetchVariant& variant : linear_kernels(isa_, MR_WEIGHTS_16BIT).prefetch_variants) {
     const double s = seconds([&] {
       pool_.parallel_for(tasks_, [&](int task, int) {
-        sink.fetch_xor(stream.read(data + task * kTask, kTask, stream.near),
+        sink.fetch_xor(variant.read(data + task * kTask, kTask, variant.distance),
                        std::memory_order_relaxed);
       });
     });

@@ -34,39 +34,41 @@ namespace {
 //   multiply_add(a, b, c)              a * b + c of vectors of floats, rounded once where
 //                                      the instruction set can
 
-// Who fetches the weights of a tile ahead of their use: the processor by itself; or
-// the tile, to the first-level cache Tile::near bytes ahead, and from memory to the second-level
-// one: of where it reads, kFar ahead, or of the next block, Tile::ahead.
-enum class Fetch { processor, near, near_and_far, near_and_next };
-inline constexpr int kFar = 8192;
+// Who fetches the weights of a tile before their use: the processor by itself (hardware); or
+// the tile, to the first-level cache (l1) Tile::prefetch_distance bytes ahead, and from memory to
+// the second-level one (l2) either kL2PrefetchDistance bytes ahead or from Tile::next_block.
+enum class Prefetch { hardware, l1, l1_and_l2, l1_and_next_block };
+inline constexpr int kL2PrefetchDistance = 8192;
 inline constexpr size_t kLine = 64;
 
-template <Fetch kFetch>
-class Fetcher {
+template <Prefetch kPrefetch>
+class Prefetcher {
  public:
-  explicit Fetcher(const Tile& t) : ahead_(t.ahead), near_(t.near) {}
+  explicit Prefetcher(const Tile& t) : next_block_(t.next_block), distance_(t.prefetch_distance) {}
 
   // Before kBytes at `weights` are read.
   template <size_t kBytes>
-  void fetch(const void* weights) {
+  void prefetch(const void* weights) {
     const auto* at = static_cast<const std::byte*>(weights);
     for (size_t line = 0; line < kBytes; line += kLine) {
-      if constexpr (kFetch == Fetch::near_and_far) __builtin_prefetch(at + line + kFar, 0, 2);
-      if constexpr (kFetch != Fetch::processor) __builtin_prefetch(at + line + near_);
+      if constexpr (kPrefetch == Prefetch::l1_and_l2)
+        __builtin_prefetch(at + line + kL2PrefetchDistance, 0, 2);
+      if constexpr (kPrefetch != Prefetch::hardware) __builtin_prefetch(at + line + distance_);
     }
-    if constexpr (kFetch == Fetch::near_and_next) {
+    if constexpr (kPrefetch == Prefetch::l1_and_next_block) {
       constexpr size_t kShare = kBytes / 2;
-      for (size_t line = 0; line < kShare; line += kLine) __builtin_prefetch(ahead_ + line, 0, 2);
-      ahead_ += kShare;
+      for (size_t line = 0; line < kShare; line += kLine)
+        __builtin_prefetch(next_block_ + line, 0, 2);
+      next_block_ += kShare;
     }
   }
 
  private:
-  const std::byte* ahead_;
-  const int64_t near_;
+  const std::byte* next_block_;
+  const int64_t distance_;
 };
 
-template <class Target, int kRows, int kPanels, Fetch kFetch, bool kExpand = false>
+template <class Target, int kRows, int kPanels, Prefetch kPrefetch, bool kExpand = false>
 void tile(const Tile& t) {
   using Vector = typename Target::Vector;
   using Weight = typename Target::Weight;
@@ -95,12 +97,12 @@ void tile(const Tile& t) {
   const auto* weights = static_cast<const Weight*>(t.weights);
   const int64_t stride = t.panel_stride / static_cast<int64_t>(sizeof(Weight));
   float* expanded = t.expanded;
-  Fetcher<kFetch> fetcher(t);
+  Prefetcher<kPrefetch> prefetcher(t);
   for (int64_t k = 0; k < t.units; ++k) {
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
       const Weight* panel = weights + p * stride;
-      fetcher.template fetch<kPanelVectors * kVector * sizeof(Weight)>(panel);
+      prefetcher.template prefetch<kPanelVectors * kVector * sizeof(Weight)>(panel);
       const auto first = Target::load(panel, 0);
       const auto second = Target::load(panel, 1);
       if constexpr (kExpand) {
@@ -351,8 +353,8 @@ template <class Target>
 
 // ---- What the machine can do -------------------------------------------------
 
-template <class Target, int kPanels, Fetch kFetch>
-uint64_t read(const void* data, size_t bytes, int near) {
+template <class Target, int kPanels, Prefetch kPrefetch>
+uint64_t read(const void* data, size_t bytes, int distance) {
   typedef uint64_t Words __attribute__((vector_size(64)));
   const size_t panel = bytes / kPanels;
   const auto* begin = static_cast<const char*>(data);
@@ -362,8 +364,9 @@ uint64_t read(const void* data, size_t bytes, int near) {
     for (size_t p = 0; p < kPanels; ++p) {
       const char* at = begin + p * panel + i;
       for (size_t line = 0; line < 2 * kLine; line += kLine) {
-        if constexpr (kFetch == Fetch::near_and_far) __builtin_prefetch(at + line + kFar, 0, 2);
-        if constexpr (kFetch != Fetch::processor) __builtin_prefetch(at + line + near);
+        if constexpr (kPrefetch == Prefetch::l1_and_l2)
+          __builtin_prefetch(at + line + kL2PrefetchDistance, 0, 2);
+        if constexpr (kPrefetch != Prefetch::hardware) __builtin_prefetch(at + line + distance);
         Words words;
         std::memcpy(&words, at + line, kLine);
         sums[p] ^= words;
@@ -417,35 +420,38 @@ constexpr int wide_panels() {
                                                     : 1;
 }
 
-// Kernels: the tiles of a target, of() for rows, panels and fetching, and products() in
+// Kernels: the tiles of a target, of() for rows, panels and prefetching, and products() in
 // registers alone.
 template <class Target>
 struct Tiles {
   static double products(int64_t rounds) { return cpu::products<Target>(rounds); }
-  template <int kRows, int kPanels, Fetch kFetch>
+  template <int kRows, int kPanels, Prefetch kPrefetch>
   static constexpr TileKernel of() {
-    return tile<Target, kRows, kPanels, kFetch>;
+    return tile<Target, kRows, kPanels, kPrefetch>;
   }
 };
 
-template <class Target, class Kernels, int kPanels, Fetch kFetch, int... kIndex>
-constexpr Stream make_stream(std::integer_sequence<int, kIndex...>, int near) {
-  Stream s{};
-  s.near = near;
-  ((s.panels[kIndex + 1] = std::min(kPanels, wide_panels<Target, kIndex + 1>())), ...);
-  ((s.kernel[kIndex + 1] =
+template <class Target, class Kernels, int kPanels, Prefetch kPrefetch, int... kIndex>
+constexpr PrefetchVariant make_prefetch_variant(std::integer_sequence<int, kIndex...>,
+                                                int distance) {
+  PrefetchVariant v{};
+  v.distance = distance;
+  ((v.panels[kIndex + 1] = std::min(kPanels, wide_panels<Target, kIndex + 1>())), ...);
+  ((v.kernel[kIndex + 1] =
         Kernels::template of<kIndex + 1, std::min(kPanels, wide_panels<Target, kIndex + 1>()),
-                             kFetch>()),
+                             kPrefetch>()),
    ...);
-  s.read = read<Target, kPanels, kFetch>;
-  return s;
+  v.read = read<Target, kPanels, kPrefetch>;
+  return v;
 }
 
 template <class Target, class Kernels, int kPanels, class Rows>
-constexpr void make_streams(Rows rows, Stream* s) {
-  s[0] = make_stream<Target, Kernels, kPanels, Fetch::near_and_far>(rows, kNear);
-  s[1] = make_stream<Target, Kernels, kPanels, Fetch::near_and_far>(rows, kLessNear);
-  s[2] = make_stream<Target, Kernels, kPanels, Fetch::processor>(rows, 0);
+constexpr void make_prefetch_variants(Rows rows, PrefetchVariant* v) {
+  v[0] =
+      make_prefetch_variant<Target, Kernels, kPanels, Prefetch::l1_and_l2>(rows, kPrefetchDistance);
+  v[1] = make_prefetch_variant<Target, Kernels, kPanels, Prefetch::l1_and_l2>(
+      rows, kLongPrefetchDistance);
+  v[2] = make_prefetch_variant<Target, Kernels, kPanels, Prefetch::hardware>(rows, 0);
 }
 
 template <class Target, class Kernels, int... kIndex>
@@ -455,10 +461,10 @@ constexpr LinearKernels make_kernels(std::integer_sequence<int, kIndex...> rows)
   k.max_rows = Target::kMaxRows;
   k.unit = Target::kDepth;
   k.operand_bytes = sizeof(typename Target::Pair);
-  ((k.block[kIndex + 1] = Kernels::template of<kIndex + 1, 1, Fetch::near_and_next>()), ...);
-  make_streams<Target, Kernels, kMaxTilePanels>(rows, k.streams);
-  make_streams<Target, Kernels, 1>(rows, k.streams + kOnePanel);
-  k.few_tiles = 6;
+  ((k.block[kIndex + 1] = Kernels::template of<kIndex + 1, 1, Prefetch::l1_and_next_block>()), ...);
+  make_prefetch_variants<Target, Kernels, kMaxTilePanels>(rows, k.prefetch_variants);
+  make_prefetch_variants<Target, Kernels, 1>(rows, k.prefetch_variants + kOnePanel);
+  k.multi_tile_limit = 6;
   k.finish = finish<Target>;
   k.products = Kernels::products;
   return k;

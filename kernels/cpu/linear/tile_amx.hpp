@@ -69,13 +69,13 @@ struct AddInt8 {
   }
 };
 
-template <class Policy, class Products, int kRows, int kPanels, Fetch kFetch>
+template <class Policy, class Products, int kRows, int kPanels, Prefetch kPrefetch>
 void amx_tile(const Tile& t) {
   constexpr int kLow = std::min(kRows, kAmxRows), kHigh = kRows - kLow;
   constexpr int kHalf = kAmxRows * kAmxRowBytes;
   static constexpr TileShape kShape(kLow, kHigh);
   Policy::configure(kShape);
-  Fetcher<kFetch> fetcher(t);
+  Prefetcher<kPrefetch> prefetcher(t);
   for (int p = 0; p < kPanels; ++p) {
     // [2 vectors][rows] lines of sums
     auto* const first =
@@ -97,7 +97,7 @@ void amx_tile(const Tile& t) {
     const auto* operand = static_cast<const std::byte*>(t.operand);
     const auto* weights = static_cast<const std::byte*>(t.weights) + p * t.panel_stride;
     for (int64_t unit = 0; unit < t.units; ++unit) {
-      fetcher.template fetch<kAmxRows * kAmxLine>(weights);
+      prefetcher.template prefetch<kAmxRows * kAmxLine>(weights);
       Policy::template load<kRowTiles>(operand, kAmxRowBytes);
       Policy::template load<kWeightTiles>(weights, kAmxLine);
       Policy::template load<kWeightTiles + 1>(weights + kAmxRowBytes, kAmxLine);
@@ -124,9 +124,9 @@ void amx_tile(const Tile& t) {
 // What make_kernels (cpu/linear/tile.hpp) takes for its tiles.
 template <class Policy, class Products, int kDepth>
 struct AmxTiles {
-  template <int kRows, int kPanels, Fetch kFetch>
+  template <int kRows, int kPanels, Prefetch kPrefetch>
   static constexpr TileKernel of() {
-    return amx_tile<Policy, Products, kRows, kPanels, kFetch>;
+    return amx_tile<Policy, Products, kRows, kPanels, kPrefetch>;
   }
 
   static double products(int64_t rounds) {
@@ -219,7 +219,7 @@ template <class Policy, class Base>
 constexpr LinearKernels make_amx_bf16_kernels(const char* name) {
   using Target = AmxBf16<Base>;
   LinearKernels k = make_kernels<Target, AmxTiles<Policy, AddBf16<Policy>, Target::kDepth>>();
-  k.few_tiles = 1;  // a tile has as many rows as few of the others
+  k.multi_tile_limit = 1;  // a tile has as many rows as few of the others
   k.name = name;
   k.pack_operand = pack_amx_bf16;
   return k;
@@ -229,7 +229,7 @@ template <class Policy, class Base>
 constexpr LinearKernels make_amx_int8_kernels(const char* name) {
   using Target = AmxInt8<Base>;
   LinearKernels k = make_kernels<Target, AmxTiles<Policy, AddInt8<Policy>, Target::kDepth>>();
-  k.few_tiles = 1;  // a tile has as many rows as few of the others
+  k.multi_tile_limit = 1;  // a tile has as many rows as few of the others
   k.name = name;
   k.weight_offset = Base::kOffset;
   k.pack_operand = pack_amx_int8<Base>;

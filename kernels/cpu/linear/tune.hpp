@@ -1,4 +1,4 @@
-// How the weights of linear ops are streamed on this machine.
+// Which prefetch variant the linear ops use on this machine.
 #ifndef MILLRACE_CPU_LINEAR_TUNE_HPP
 #define MILLRACE_CPU_LINEAR_TUNE_HPP
 
@@ -9,10 +9,10 @@
 
 namespace millrace::cpu {
 
-// Times the streams on the first of the ops, with few rows, and sets the fastest for
+// Times the prefetch variants on the first of the ops, with few rows, and sets the fastest for
 // each number of rows in all. A tenth to a third of a second with large weights. Results do
 // not depend on the outcome. Throws std::bad_alloc.
-void tune_streams(const std::vector<Linear*>& linears, ThreadPool& pool);
+void tune_prefetch(const std::vector<Linear*>& linears, ThreadPool& pool);
 
 }  // namespace millrace::cpu
 
