@@ -2,7 +2,7 @@
 // same answers. A stream whose server dies goes on at another one, where the
 // servers can do that (--stream-resume): each chunk comes exactly once.
 //
-//	c, err := client.NewHTTP("http://127.0.0.1:8000")
+//	c, err := client.NewHTTP("http://127.0.0.1:8080")
 //	for chunk, err := range c.ChatStream(ctx, client.ChatRequest{Messages: ...}) {
 //		...
 //	}

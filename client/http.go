@@ -74,7 +74,7 @@ func WithHTTPSilence(d time.Duration) HTTPOption {
 }
 
 // NewHTTP returns a client of the server at a base address, such as
-// "http://127.0.0.1:8000".
+// "http://127.0.0.1:8080".
 func NewHTTP(base string, options ...HTTPOption) (Client, error) {
 	t := &httpTransport{client: &http.Client{}, header: http.Header{}, resumeFor: resumeFor}
 	if err := t.add(base); err != nil {
