@@ -33,7 +33,8 @@ func (s *server) stream(ctx context.Context, out *sse, events <-chan api.Event) 
 				continue // its client, which knows when to expect one, goes to another gateway
 			}
 			out.open()
-			out.buf = append(out.buf, ": ping\n\n"...)
+			// No empty line follows the comment: OpenAI's Python client takes an empty line after an id for an event.
+			out.buf = append(out.buf, ": ping\n"...)
 			if err := out.flush(); err != nil {
 				return err
 			}
