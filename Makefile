@@ -97,7 +97,7 @@ env: ## Print what plain `go build` and `go test` need: eval "$(make env)"
 
 .PHONY: clean
 clean: ## Remove everything that was built
-	rm -rf bin $(BUILD) compute/device/kernels_id.h tokenizer/jinja/archive_id.h
+	rm -rf bin $(BUILD) examples/javascript/node_modules compute/device/kernels_id.h tokenizer/jinja/archive_id.h
 
 ##@ Check
 .PHONY: test
@@ -109,8 +109,12 @@ test-kernels: | $(TOOLS)
 	scripts/test-kernels.sh build/kernels
 
 .PHONY: python
-python: # the official OpenAI client, which tests run against a server
+python: # the official clients of OpenAI and NATS, which tests run against a server
 	@scripts/build/python.sh
+
+.PHONY: node
+node: # the same for JavaScript
+	@scripts/build/node.sh
 
 .PHONY: test-sycl
 test-sycl: sycl | $(TOOLS) ## Run the kernel harness on the SYCL backend
@@ -125,12 +129,16 @@ sycl-isa: sycl ## Compile every SYCL kernel for Intel GPUs with ocloc; fail on s
 sycl-aot: sycl ## Compile the SYCL device code ahead of time with icpx; without one, check what can be
 	scripts/test-sycl-aot.sh
 
+.PHONY: test-client
+test-client: ## Build client and the Go examples as another module does: without cgo, from an empty module cache
+	scripts/test-client.sh
+
 .PHONY: race
-race: libs python ## Run the Go tests under the race detector
+race: libs python node ## Run the Go tests under the race detector
 	go test -race -timeout 15m ./...
 
 .PHONY: test-quick
-test-quick: libs python ## Run the Go tests without the race detector
+test-quick: libs python node ## Run the Go tests without the race detector
 	go test ./...
 
 .PHONY: chaos

@@ -1,0 +1,110 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+)
+
+// TestExamplesStreamCancelAndResume runs every program of examples/. The reference backend takes tenths of a second for
+// an answer: a client that cancels or reconnects does so before the end.
+func TestExamplesStreamCancelAndResume(t *testing.T) {
+	s := startServer(t, "--backend", "ref")
+	overHTTP, resumedHTTP := recordHTTP(t, "http://"+s.http)
+	overNATS, resumedNATS := "nats://"+s.nats, recordNATS(t, s)
+	python, err := filepath.Abs("../build/venv/bin/python")
+	require.NoError(t, err)
+	for _, c := range []struct {
+		name    string
+		command []string
+		resumed *atomic.Int32
+	}{
+		{"Go over HTTP", []string{"go", "run", "../examples/go/http", overHTTP}, resumedHTTP},
+		{"Go over NATS", []string{"go", "run", "../examples/go/nats", overNATS}, resumedNATS},
+		{"Python over HTTP", []string{python, "../examples/python/chat_http.py", overHTTP}, resumedHTTP},
+		{"Python over NATS", []string{python, "../examples/python/chat_nats.py", overNATS}, resumedNATS},
+		{"JavaScript over HTTP", []string{"node", "../examples/javascript/chat_http.js", overHTTP}, resumedHTTP},
+		{"JavaScript over NATS", []string{"node", "../examples/javascript/chat_nats.js", overNATS}, resumedNATS},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			finished := func(reason string) float64 {
+				return metric(t, s, `millrace_request_success_total{finished_reason="`+reason+`"`)
+			}
+			whole, cancelled := finished("stop"), finished("cancelled")
+			c.resumed.Store(0)
+			ctx, end := context.WithTimeout(t.Context(), time.Minute)
+			defer end()
+			out, err := exec.CommandContext(ctx, c.command[0], c.command[1:]...).CombinedOutput()
+			require.NoError(t, err, "%s\n`make python node` installs what the examples need", out)
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			require.Len(t, lines, 3, "%s", out)
+			require.Equal(t, "stream: The capital of the United States is Washington, D.C.", lines[0])
+			require.Regexp(t, `^cancel: \w+$`, lines[1])
+			require.Equal(t, "resume: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10.", lines[2])
+			require.EqualValues(t, 1, c.resumed.Load(), "requests for the rest of an answer")
+			require.Eventually(t, func() bool { return finished("cancelled") == cancelled+1 }, patience, 10*time.Millisecond)
+			require.Equal(t, whole+2, finished("stop"), "the resumed request runs once")
+		})
+	}
+}
+
+// recordHTTP returns the address of a proxy before a server, and the number of requests that resume an answer: those
+// for its log and those whose request_id was there before.
+func recordHTTP(t *testing.T, server string) (address string, resumed *atomic.Int32) {
+	t.Helper()
+	target, err := url.Parse(server)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) {} // the client left
+	resumed = new(atomic.Int32)
+	ids := make(chan map[string]bool, 1)
+	ids <- map[string]bool{}
+	record := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return // the client left
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		var request struct {
+			ID string `json:"request_id"`
+		}
+		known := <-ids
+		if json.Unmarshal(body, &request) == nil && known[request.ID] || r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/v1/streams/") {
+			resumed.Add(1)
+		}
+		known[request.ID] = request.ID != ""
+		ids <- known
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(record.Close)
+	return record.URL, resumed
+}
+
+// recordNATS returns the number of requests that resume an answer.
+func recordNATS(t *testing.T, s *server) (resumed *atomic.Int32) {
+	t.Helper()
+	nc := s.connect(t)
+	resumed = new(atomic.Int32)
+	_, err := nc.Subscribe("millrace.v1.>", func(m *nats.Msg) {
+		if strings.HasSuffix(m.Subject, ".streams.resume") {
+			resumed.Add(1)
+		}
+	})
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	return resumed
+}
