@@ -12,8 +12,8 @@ import (
 // to begin, and shares the room among tenants. It is a plain value; Pipeline.mu
 // guards it.
 type edge struct {
-	room    *sched.Room // nil: no bound
-	line    *sched.Line
+	room    *sched.SharedLimit // nil: no bound
+	line    *sched.WaitEstimator
 	longest time.Duration // wait for the first row of the prompt; 0: no bound
 	size    int
 	batch   int                 // sequences that run at once
@@ -31,9 +31,9 @@ type visitor struct {
 }
 
 func newEdge(size, batch int, longest time.Duration, now time.Time) edge {
-	e := edge{size: size, batch: batch, longest: longest, line: sched.NewLine(), inside: make(map[string]*visitor), start: now}
+	e := edge{size: size, batch: batch, longest: longest, line: sched.NewWaitEstimator(), inside: make(map[string]*visitor), start: now}
 	if size > 0 {
-		e.room = sched.NewRoom(size)
+		e.room = sched.NewSharedLimit(size)
 	}
 	return e
 }

@@ -93,7 +93,7 @@ type Scheduler struct {
 	waiting, asking, running queue
 	flows                    map[string]*flow // by tenant
 	clock                    uint64           // virtual time at which a flow begins, at least
-	room                     *Room            // of live sequences
+	shared                   *SharedLimit     // of live sequences
 
 	spare      []*sequence // for the next Submits
 	decodes    []*sequence // of the step: what has rows in it
@@ -117,7 +117,7 @@ func New(cfg Config) (*Scheduler, error) {
 		return nil, err
 	}
 	return &Scheduler{
-		cfg: cfg, byID: make(map[ID]*sequence), flows: make(map[string]*flow), room: NewRoom(cfg.MaxBatchSize + cfg.MaxWaiting),
+		cfg: cfg, byID: make(map[ID]*sequence), flows: make(map[string]*flow), shared: NewSharedLimit(cfg.MaxBatchSize + cfg.MaxWaiting),
 	}, nil
 }
 
@@ -211,8 +211,8 @@ func (s *Scheduler) refuse(q *Sequence) Reason {
 	case q.PromptTokens > s.cfg.MaxSequenceTokens-1 || q.MaxNewTokens > s.cfg.MaxSequenceTokens-q.PromptTokens:
 		return ReasonTooLong
 	case q.Moved:
-		s.room.Admit(q.Tenant, q.Weight, 1)
-	case !s.room.Enter(q.Tenant, q.Weight):
+		s.shared.Admit(q.Tenant, q.Weight, 1)
+	case !s.shared.Enter(q.Tenant, q.Weight):
 		return ReasonQueueFull
 	}
 	return ReasonNone
@@ -244,7 +244,7 @@ func (s *Scheduler) end(seq *sequence, r Reason) {
 		return
 	}
 	s.plan.Ended = append(s.plan.Ended, End{ID: seq.ID, Reason: r, Generated: seq.generated})
-	s.room.Leave(seq.Tenant, 1)
+	s.shared.Leave(seq.Tenant, 1)
 	s.unqueue(seq)
 	switch seq.state {
 	case Waiting:

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-func TestRoomIsExact(t *testing.T) {
-	r := NewRoom(10)
+func TestTheSharedLimitIsExact(t *testing.T) {
+	r := NewSharedLimit(10)
 	enter := func(tenant string, weight, want int) {
 		t.Helper()
 		got := 0
@@ -17,7 +17,7 @@ func TestRoomIsExact(t *testing.T) {
 			t.Errorf("tenant %s, weight %d: %d got in, expected %d; %d inside", tenant, weight, got, want, r.Inside())
 		}
 	}
-	enter("a", 1, 10) // alone it may fill the room, and no more
+	enter("a", 1, 10) // alone it may take every place, and no more
 	enter("b", 1, 5)  // half of it is b's
 	enter("a", 1, 0)
 	enter("c", 2, 5) // 2 of 4 parts
@@ -34,7 +34,7 @@ func TestRoomIsExact(t *testing.T) {
 }
 
 func TestManyPlacesAreTakenTogetherOrNotAtAll(t *testing.T) {
-	r := NewRoom(10)
+	r := NewSharedLimit(10)
 	for _, c := range []struct {
 		tenant string
 		n      int
@@ -67,9 +67,9 @@ func TestManyPlacesAreTakenTogetherOrNotAtAll(t *testing.T) {
 	}
 }
 
-func TestRoomKeepsItsBooks(t *testing.T) {
+func TestTheSharedLimitCountsByShare(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	r, held, weights := NewRoom(23), map[string]int{}, map[string]int{"a": 1, "b": 3, "c": 0, "d": 7}
+	r, held, weights := NewSharedLimit(23), map[string]int{}, map[string]int{"a": 1, "b": 3, "c": 0, "d": 7}
 	names := []string{"a", "b", "c", "d"}
 	for range 20_000 {
 		n := names[rng.IntN(len(names))]
@@ -104,8 +104,8 @@ func TestRoomKeepsItsBooks(t *testing.T) {
 	}
 }
 
-// TestAFullQueueTakesWhatWasMoved: it was let in by another worker.
-func TestAFullQueueTakesWhatWasMoved(t *testing.T) {
+// TestAFullQueueAcceptsMigratedSequences: another worker has accepted them before.
+func TestAFullQueueAcceptsMigratedSequences(t *testing.T) {
 	s, err := New(Config{
 		MaxBatchTokens: 8, ChunkTokens: 8, MaxBatchSize: 1, MaxWaiting: 1,
 		MaxSequenceTokens: 64, SlabTokens: 16, LeaseAheadTokens: 32,

@@ -6,7 +6,7 @@ import "fmt"
 func (s *Scheduler) Running() int { return s.running.len() }
 
 // Waiting counts the sequences that were accepted and hold no KV yet.
-func (s *Scheduler) Waiting() int { return s.room.Inside() - s.running.len() }
+func (s *Scheduler) Waiting() int { return s.shared.Inside() - s.running.len() }
 
 // Idle says that every sequence has ended and no answer of the KV manager is
 // awaited.
@@ -31,7 +31,7 @@ type SequenceState struct {
 // Snapshot copies the state of all live sequences: running, asking, waiting,
 // each in the order of service.
 func (s *Scheduler) Snapshot() []SequenceState {
-	out := make([]SequenceState, 0, s.room.Inside())
+	out := make([]SequenceState, 0, s.shared.Inside())
 	for _, q := range [...]*queue{&s.running, &s.asking, &s.waiting} {
 		for _, seq := range q.seqs {
 			if seq.ended {
@@ -83,8 +83,8 @@ func (s *Scheduler) Check() error {
 	switch {
 	case queued != len(s.byID):
 		return fmt.Errorf("sched: check: %d sequences in the queues, %d known", queued, len(s.byID))
-	case live != s.room.Inside():
-		return fmt.Errorf("sched: check: %d sequences live, the count says %d", live, s.room.Inside())
+	case live != s.shared.Inside():
+		return fmt.Errorf("sched: check: %d sequences live, the count says %d", live, s.shared.Inside())
 	case batch > s.cfg.MaxBatchSize:
 		return fmt.Errorf("sched: check: %d sequences and beams hold or ask for KV, expected at most %d", batch, s.cfg.MaxBatchSize)
 	case live-moved > 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting):

@@ -7,8 +7,8 @@ import "time" //nolint:depguard // for a duration; there is no clock here
 // the line moves is measured only while it stands, that is, while somebody was passed
 // over who had been in it for a while: what an idle server does says nothing about
 // its capacity, and what is known of it is kept.
-type Line struct {
-	inside   *Room
+type WaitEstimator struct {
+	inside   *SharedLimit
 	interval Time // mean between two starts, of about the last lineStarts; 0: not known yet
 	counted  int
 	// Of those that had been in the line for a while: the last two times at which some began,
@@ -26,19 +26,19 @@ const (
 	firstGuess = time.Second
 )
 
-// NewLine returns an empty line.
-func NewLine() *Line { return &Line{inside: NewRoom(0)} }
+// NewWaitEstimator returns an empty line.
+func NewWaitEstimator() *WaitEstimator { return &WaitEstimator{inside: NewSharedLimit(0)} }
 
 // Enter puts one at its end.
-func (l *Line) Enter(tenant string, weight int) { l.inside.Admit(tenant, weight, 1) }
+func (l *WaitEstimator) Enter(tenant string, weight int) { l.inside.Admit(tenant, weight, 1) }
 
 // Leave takes out one of a tenant that has not begun.
-func (l *Line) Leave(tenant string) { l.inside.Leave(tenant, 1) }
+func (l *WaitEstimator) Leave(tenant string) { l.inside.Leave(tenant, 1) }
 
 // Start takes out one that begins now, and entered at a time. Those that begin together,
 // in one step, are told one after the other, with the same now. One that was passed over
 // twice at least counts: the first time its KV may just have been asked for.
-func (l *Line) Start(tenant string, entered, now Time) {
+func (l *WaitEstimator) Start(tenant string, entered, now Time) {
 	l.inside.Leave(tenant, 1)
 	gap := Time(0)
 	if now > l.last {
@@ -56,13 +56,13 @@ func (l *Line) Start(tenant string, entered, now Time) {
 
 // Ahead is how many begin before one more of a tenant of a weight: all that are inside
 // or, since tenants take turns, as many as it takes until its tenant's own had theirs.
-func (l *Line) Ahead(tenant string, weight int) int {
+func (l *WaitEstimator) Ahead(tenant string, weight int) int {
 	return min(l.inside.Inside(), l.inside.Turns(tenant, weight))
 }
 
 // Wait is what one more of a tenant of a weight would wait for its start. 0 as long as
 // the line was not seen to move.
-func (l *Line) Wait(tenant string, weight int) Time {
+func (l *WaitEstimator) Wait(tenant string, weight int) Time {
 	return l.interval * Time(l.Ahead(tenant, weight))
 }
 
@@ -71,7 +71,7 @@ func (l *Line) Wait(tenant string, weight int) Time {
 // the batch has room for all of them it is not: their prompts take their time, but none waits
 // for another's answer. As long as the line was not seen to move, a batch is taken to run for
 // firstGuess: a server that starts under load does not fill it with what it cannot serve in time.
-func (l *Line) TooLong(tenant string, weight int, bound Time, inside, batch int) bool {
+func (l *WaitEstimator) TooLong(tenant string, weight int, bound Time, inside, batch int) bool {
 	if bound == 0 || inside < batch {
 		return false
 	}
@@ -83,4 +83,4 @@ func (l *Line) TooLong(tenant string, weight int, bound Time, inside, batch int)
 }
 
 // Inside is the number of those in the line.
-func (l *Line) Inside() int { return l.inside.Inside() }
+func (l *WaitEstimator) Inside() int { return l.inside.Inside() }

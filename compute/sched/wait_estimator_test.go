@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// lineTest drives a line by a clock of its own: first in, first out.
+// lineTest drives a WaitEstimator with a virtual clock, first in, first out.
 type lineTest struct {
-	*Line
+	*WaitEstimator
 	now     Time
 	entered []Time
 }
@@ -35,8 +35,8 @@ func (l *lineTest) expect(t *testing.T, want Time, why string) {
 	}
 }
 
-func TestALineThatStandsTellsHowFastItMoves(t *testing.T) {
-	l := &lineTest{Line: NewLine()}
+func TestAStandingLineGivesTheWait(t *testing.T) {
+	l := &lineTest{WaitEstimator: NewWaitEstimator()}
 	l.enter(100)
 	l.expect(t, 0, "nothing is known")
 	for range 40 {
@@ -57,7 +57,7 @@ func TestALineThatStandsTellsHowFastItMoves(t *testing.T) {
 
 // A request that comes alone to a server with slow steps waits for one of them, and so
 // do ten that come together: there is room for all of them in the next.
-func TestALineThatDoesNotStandTellsNothing(t *testing.T) {
+func TestAMovingLineGivesNoWait(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		step       time.Duration
@@ -66,9 +66,9 @@ func TestALineThatDoesNotStandTellsNothing(t *testing.T) {
 		{"fast steps", 5 * time.Millisecond, 1, 1},
 		{"slow steps", 3 * time.Second, 1, 1},
 		{"slow steps, some together", 3 * time.Second, 7, 1},
-		{"slow steps, after KV was asked for", 3 * time.Second, 7, 2},
+		{"slow steps, after a request for KV", 3 * time.Second, 7, 2},
 	} {
-		l := &lineTest{Line: NewLine(), now: time.Hour}
+		l := &lineTest{WaitEstimator: NewWaitEstimator(), now: time.Hour}
 		for range c.late - 1 {
 			l.now += c.step / 3
 			l.enter(c.each)
@@ -87,26 +87,26 @@ func TestALineThatDoesNotStandTellsNothing(t *testing.T) {
 }
 
 func TestIdleTimeIsNoSlowness(t *testing.T) {
-	l := &lineTest{Line: NewLine()}
+	l := &lineTest{WaitEstimator: NewWaitEstimator()}
 	l.enter(50)
 	for range 50 {
 		l.start(time.Second/10, 1)
 	}
 	l.now += time.Hour
 	l.enter(10)
-	l.expect(t, time.Second, "what was known is kept")
+	l.expect(t, time.Second, "the estimate is kept")
 	l.start(time.Second/10, 1)
 	l.start(time.Second/10, 1)
 	l.expect(t, 8*time.Second/10, "and the hour is not counted")
 }
 
 func TestTenantsWaitForTheirTurns(t *testing.T) {
-	l := &lineTest{Line: NewLine()}
+	l := &lineTest{WaitEstimator: NewWaitEstimator()}
 	l.enter(100)
 	for range 40 {
 		l.enter(1)
 		l.start(10*time.Millisecond, 1)
-		// Another tenant begins as soon as it comes.
+		// Another tenant begins when it arrives.
 		l.Enter("b", 1)
 		l.Start("b", l.now, l.now+time.Millisecond)
 	}

@@ -80,8 +80,8 @@ type fleet struct {
 	router  *route.Router
 	due     steps
 	tally   *tally
-	line    *sched.Line // of all workers
-	started int         // requests so far
+	line    *sched.WaitEstimator // of all workers
+	started int                  // requests so far
 }
 
 // Run simulates all requests to their ends.
@@ -107,7 +107,7 @@ func newFleet(cfg *Config) (*fleet, error) {
 		return nil, err
 	}
 	f := &fleet{
-		cfg: cfg, tally: newTally(cfg), line: sched.NewLine(), news: make([]route.Worker, cfg.Workers),
+		cfg: cfg, tally: newTally(cfg), line: sched.NewWaitEstimator(), news: make([]route.Worker, cfg.Workers),
 		router: route.New(cfg.Route, rand.New(rand.NewPCG(cfg.Seed, 0x70757773))),
 	}
 	timer := sim.NewTimer(cfg.Program, cfg.Device, cfg.Sched.MaxBatchTokens, cfg.Sched.MaxBatchSize)

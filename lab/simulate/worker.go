@@ -17,9 +17,9 @@ type worker struct {
 	index int
 	sched *sched.Scheduler
 	books *kvmgr.Manager
-	timer *sim.Timer  // shared
-	tally *tally      // shared
-	line  *sched.Line // shared
+	timer *sim.Timer           // shared
+	tally *tally               // shared
+	line  *sched.WaitEstimator // shared
 	news  *route.Worker
 
 	live      []live // by slot
@@ -43,7 +43,7 @@ type live struct {
 // slotBits are the low bits of a sequence's ID: its slot; above is a serial.
 const slotBits = 24
 
-func newWorker(cfg *Config, timer *sim.Timer, tally *tally, line *sched.Line, news *route.Worker) (*worker, error) {
+func newWorker(cfg *Config, timer *sim.Timer, tally *tally, line *sched.WaitEstimator, news *route.Worker) (*worker, error) {
 	w := &worker{timer: timer, tally: tally, line: line, news: news}
 	var err error
 	if w.sched, err = sched.New(cfg.Sched); err != nil {
