@@ -66,14 +66,20 @@ func (s *suite) oracle(ctx context.Context, p pool) (*workload.Oracle, error) {
 	return o, nil
 }
 
-// replay asks streams without a seed again, of every pool, under the ids that they had: the seed
-// follows from the id.
+// replay asks streams without a seed again, the same ones of every pool, under the ids that they
+// had: the seed follows from the id. Earlier scenarios may have asked some of them of some pools.
 func (s *suite) replay(ctx context.Context, pools []pool, results []workload.Result) error {
+	lacks := func(p pool, r *workload.Result) bool { return s.oracles[p.name].Replayed[r.RequestID] == nil }
+	var chosen []workload.Result
+	for _, r := range results {
+		if r.Unseeded() && len(chosen) < mostReplays && slices.ContainsFunc(pools, func(p pool) bool { return lacks(p, &r) }) {
+			chosen = append(chosen, r)
+		}
+	}
 	for _, p := range pools {
-		o := s.oracles[p.name]
 		var again []workload.Result
-		for _, r := range results {
-			if r.Unseeded() && o.Replayed[r.RequestID] == nil && len(again) < mostReplays {
+		for _, r := range chosen {
+			if lacks(p, &r) {
 				again = append(again, r)
 			}
 		}
@@ -93,7 +99,7 @@ func (s *suite) replay(ctx context.Context, pools []pool, results []workload.Res
 			if r.Answer.Err != nil {
 				return fmt.Errorf("replay by %s: %s: %w", p.name, r.Stream, r.Answer.Err)
 			}
-			o.Replayed[r.RequestID] = r.Answer
+			s.oracles[p.name].Replayed[r.RequestID] = r.Answer
 		}
 	}
 	return nil

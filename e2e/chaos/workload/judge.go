@@ -107,8 +107,9 @@ func (o *Outcome) judge(oracles []*Oracle, r *Result) (best Verdict, why error) 
 	var kinds []string // that give the best verdict
 	for _, oracle := range oracles {
 		expected := oracle.expects(r)
-		if expected == nil {
-			continue
+		if expected == nil { // the answer may be the one of this oracle
+			best, kinds = "", nil
+			break
 		}
 		verdict, err := Compare(expected, r.Answer)
 		if best == "" || better(verdict, best) {

@@ -63,6 +63,10 @@ func TestAnUnseededStreamIsComparedWithItsReplay(t *testing.T) {
 	o := judge("z", answer("ef", 5, 6))
 	require.Equal(t, 1, o.Completed, "nothing to compare it with")
 	require.Equal(t, 1, o.Unreplayed)
+	other := &Oracle{Kind: "B", Replayed: map[string]*Answer{"y": first}}
+	o = Judge([]*Oracle{oracle, other}, []Result{{Stream: stream, RequestID: "x", Answer: answer("ef", 5, 6)}})
+	require.Equal(t, 1, o.Unreplayed, "the answer may be that of the oracle without a replay")
+	require.Empty(t, o.ByKind)
 	short := answer("ef", 5, 6)
 	short.Usage.CompletionTokens = 3
 	require.Equal(t, 1, judge("z", short).Missing, "a token that the usage counts is not there")
