@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 )
 
@@ -26,11 +27,10 @@ func TestWhatComesDuringAStepBeginsInTheNext(t *testing.T) {
 	prompt := make([]int32, 40)
 	fresh, err := p.Submit(context.Background(), tokensRequest("fresh", prompt, 20))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { // behind the step that waits at the gate
-		p.worker.loop.inbox.mu.Lock()
-		defer p.worker.loop.inbox.mu.Unlock()
-		return len(p.worker.loop.inbox.items) > 0
-	}, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return p.worker.InFlight() == 2 }, patience, time.Millisecond)
+	reply, got := probe(p)
+	p.system.Root.Send(p.worker.PID(), &msg.Find{RequestID: (&api.Request{ID: "fresh"}).OriginKey(), Reply: reply})
+	receive[*msg.Found](t, got) // the worker's actor has handed the sequence over
 	d.gate <- struct{}{}
 	d.gate <- struct{}{}
 	d.gate <- struct{}{} // the third step has ended when the fourth takes this

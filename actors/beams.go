@@ -1,8 +1,6 @@
 package actors
 
 import (
-	"errors"
-
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute"
@@ -20,38 +18,9 @@ type beams struct {
 func newBeams(g *msg.Generate, vocab int) (*beams, error) {
 	search, err := sample.NewBeam(*g.Beams, vocab, g.MaxTokens, g.StopTokens)
 	if err != nil {
-		return nil, invalidParam(err)
+		return nil, api.InvalidParam(err)
 	}
 	return &beams{search: search, rows: compute.Beams{Prompt: len(g.Prompt)}}, nil
-}
-
-// invalidParam is the client's view of a *sample.ParamError.
-func invalidParam(err error) error {
-	if p, ok := errors.AsType[*sample.ParamError](err); ok {
-		return api.Invalid(p.Field, "found %s, expected %s", p.Found, p.Expected)
-	}
-	return api.Invalid("", "%v", err)
-}
-
-// checkBeams says what a beam search cannot do.
-func checkBeams(r *api.Request, maxBatchSize int) error {
-	if r.Beams == nil {
-		return nil
-	}
-	if err := r.Beams.Validate(); err != nil {
-		return invalidParam(err)
-	}
-	switch {
-	case r.Beams.Width > maxBatchSize:
-		return api.Invalid("num_beams", "num_beams is %d, expected at most %d, the rows of a step (max_batch_size)", r.Beams.Width, maxBatchSize)
-	case r.N > r.Beams.Width:
-		return api.Invalid("n", "n is %d, expected at most num_beams, %d", r.N, r.Beams.Width)
-	case r.TopLogprobs >= 0:
-		return api.Invalid("logprobs", "not supported together with beam search")
-	case len(r.Stop) > 0:
-		return api.Invalid("stop", "not supported together with beam search: use stop_token_ids")
-	}
-	return nil
 }
 
 // open reserves addresses for the response of each beam.
@@ -118,11 +87,4 @@ func (l *loop) acceptBeams(o *output) {
 	}
 	l.ended(s, api.FinishStop, nil)
 	l.events = append(l.events, sched.Finished(o.id, sched.ReasonStop))
-}
-
-// beamRoom is the longest answer of a beam search behind a prompt; it may be
-// less than 1.
-func (m modelLimits) beamRoom(prompt, width int) int {
-	shared := (prompt + m.slabTokens - 1) / m.slabTokens
-	return min(m.context-prompt, (m.pool/m.slabTokens-shared)/width*m.slabTokens)
 }

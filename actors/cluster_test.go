@@ -437,14 +437,14 @@ func TestASequenceThatIsCancelledIsNotRedirected(t *testing.T) {
 	p.system.Root.Send(p.worker.PID(), &msg.Cancel{Seq: 7})
 	p.system.Root.Send(p.worker.PID(), &msg.Redirect{Seq: 7, Reply: reply, Watch: reply, Detok: reply})
 	close(d.gate)
-	require.Equal(t, &msg.Lost{Seq: 7, Why: workerForgot}, receive[*msg.Lost](t, got))
+	require.Equal(t, &msg.Lost{Seq: 7, Why: msg.WorkerForgot}, receive[*msg.Lost](t, got))
 }
 
 func TestAWorkerThatHasNotASequenceToRedirectSaysSo(t *testing.T) {
 	p := start(t, testConfig(t, newTestDevice(100)))
 	reply, got := probe(p)
 	p.system.Root.Send(p.worker.PID(), &msg.Redirect{Seq: 7, Reply: reply, Watch: reply, Detok: reply})
-	require.Equal(t, &msg.Lost{Seq: 7, Why: workerForgot}, receive[*msg.Lost](t, got))
+	require.Equal(t, &msg.Lost{Seq: 7, Why: msg.WorkerForgot}, receive[*msg.Lost](t, got))
 }
 
 func TestWithoutAWorkerStreamsPauseUntilOneJoins(t *testing.T) {
@@ -532,10 +532,10 @@ func TestTheSequencesOfADeadGatewayAreCancelled(t *testing.T) {
 	w := compute[0].worker
 	require.Equal(t, 6, w.InFlight())
 	w.SweepOrphans(now, alive)
-	w.SweepOrphans(now.Add(orphansAfter), alive)
+	w.SweepOrphans(now.Add(msg.OrphansAfter), alive)
 	compute[0].device.open1()
 	require.Eventually(t, func() bool { return !compute[0].members.Alive(gateway.name) }, patience, time.Millisecond)
-	detok.detokenizers.Sweep(detok.system.Root, time.Now().Add(orphansAfter+time.Second), alive)
+	detok.detokenizers.Sweep(detok.system.Root, time.Now().Add(msg.OrphansAfter+time.Second), alive)
 	require.Eventually(t, func() bool { return detok.detokenizers.Load() == 0 }, patience, time.Millisecond)
 	requireClean(t, compute[0].Pipeline, compute[0].device)
 }

@@ -101,7 +101,7 @@ const textIdle = 10 * time.Minute
 func (a *detokActor) sweep(m *sweep) {
 	for seq, o := range a.open {
 		idle := m.now.Sub(o.used)
-		if idle > textIdle || idle > orphansAfter && !m.alive(o.reply.Address) {
+		if idle > textIdle || idle > msg.OrphansAfter && !m.alive(o.reply.Address) {
 			a.forget(seq)
 		}
 	}
@@ -149,7 +149,7 @@ func (a *detokActor) Receive(ctx actor.Context) {
 // what follows it is.
 func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
 	o := &openText{reply: m.Reply, compute: m.Compute, stream: detok.New(a.Tokenizer, m.Options), next: len(m.History), options: m.Options, used: time.Now()}
-	o.span = tracing.Stage(a.Tracer, m.Trace, spanDetokenize)
+	o.span = tracing.Stage(a.Tracer, m.Trace, "detokenize")
 	for _, id := range m.History {
 		if _, stopped := o.stream.Push(id); stopped {
 			ctx.Send(m.Reply, &msg.Text{Seq: m.Seq, Token: -1, Index: len(m.History), Finish: api.FinishStop})

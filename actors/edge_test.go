@@ -7,11 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
-	"github.com/millrace/millrace/compute/sched"
-	"github.com/millrace/millrace/tracing"
 )
 
 // edgeTest drives an edge with a clock of its own, as a worker that runs batch requests
@@ -255,24 +252,4 @@ func TestARefusalSaysHowManyPlacesARequestAsksFor(t *testing.T) {
 	err := e.enter(&api.Request{ID: "a", N: 128}, e.now)
 	require.ErrorContains(t, err, "0 sequences in hand, at most 10")
 	require.ErrorContains(t, err, "asks for 128")
-}
-
-// What waits for memory, or is refused, may be many choices of a long prompt.
-func TestASequenceCopiesItsPromptWhenItIsAdmitted(t *testing.T) {
-	cfg := workerConfig{Runner: newTestDevice(64), Sched: testConfig(t, nil).Sched, Tracer: tracing.Off()}
-	s, err := sched.New(cfg.Sched)
-	require.NoError(t, err)
-	l := newLoop(cfg, s) // one that does not run
-	prompt := []int32{1, 2, 3}
-	g := &msg.Generate{Seq: 7, Choices: []msg.SeqID{7}, Prompt: prompt, Generated: []int32{4}, MaxTokens: 9}
-	l.submit(g)
-	q := l.sequences[7]
-	require.NotNil(t, q)
-	require.Nil(t, q.tokens)
-	require.Nil(t, q.sampler)
-	require.Equal(t, []int32{4}, q.answer(), "what another worker made of it")
-	l.begin(q)
-	require.Equal(t, []int32{1, 2, 3, 4}, q.tokens)
-	require.Equal(t, []int32{4}, q.answer())
-	require.NotNil(t, q.sampler)
 }

@@ -142,10 +142,6 @@ type report struct {
 	progress *msg.Progress
 }
 
-// orphansAfter is longer than a node takes to come back from a cut connection, so
-// that it finds its sequences where they were.
-const orphansAfter = 10 * time.Second
-
 // orphans lists the sequences of nodes that have been dead for so long that nobody
 // will come back for them.
 func (l *ledger) orphans(now time.Time, alive func(node string) bool) (list []msg.SeqID) {
@@ -157,7 +153,7 @@ func (l *ledger) orphans(now time.Time, alive func(node string) bool) (list []ms
 			a.dead = time.Time{}
 		case a.dead.IsZero():
 			a.dead = now
-		case now.Sub(a.dead) >= orphansAfter:
+		case now.Sub(a.dead) >= msg.OrphansAfter:
 			list = append(list, seq)
 		}
 	}

@@ -21,18 +21,18 @@ func TestSequencesOfADeadNodeAreOrphansOnceItIsLateToComeBack(t *testing.T) {
 	alive := func(node string) bool { return !gone[node] }
 	now := time.Unix(1e9, 0)
 	require.Empty(t, l.orphans(now, alive))
-	require.Empty(t, l.orphans(now.Add(orphansAfter-1), alive), "it may come back")
+	require.Empty(t, l.orphans(now.Add(msg.OrphansAfter-1), alive), "it may come back")
 	orphans := func(now time.Time) []msg.SeqID {
 		list := l.orphans(now, alive)
 		slices.Sort(list)
 		return list
 	}
-	require.Equal(t, []msg.SeqID{1, 3}, orphans(now.Add(orphansAfter)))
+	require.Equal(t, []msg.SeqID{1, 3}, orphans(now.Add(msg.OrphansAfter)))
 	gone["a"] = false
-	require.Empty(t, orphans(now.Add(orphansAfter)), "it is back")
+	require.Empty(t, orphans(now.Add(msg.OrphansAfter)), "it is back")
 	gone["a"] = true
-	require.Empty(t, orphans(now.Add(orphansAfter)), "its time begins again")
+	require.Empty(t, orphans(now.Add(msg.OrphansAfter)), "its time begins again")
 	l.own(1, actor.NewPID("b", "watch"))
-	require.Equal(t, []msg.SeqID{3}, orphans(now.Add(2*orphansAfter)), "another node has taken one over")
+	require.Equal(t, []msg.SeqID{3}, orphans(now.Add(2*msg.OrphansAfter)), "another node has taken one over")
 	require.Equal(t, []Sequence{{Seq: 1, Owner: "b"}, {Seq: 2, Owner: "b"}, {Seq: 3, Owner: "a"}}, l.list())
 }

@@ -314,7 +314,7 @@ func (l *loop) begin(s *sequence) {
 func (l *loop) redirect(m *msg.Redirect) {
 	s := l.sequences[sched.ID(m.Seq)]
 	if s == nil || s.cancelled || s.endIsSent || m.From > s.generated() {
-		l.Root.Send(m.Reply, &msg.Lost{Seq: m.Seq, Why: workerForgot})
+		l.Root.Send(m.Reply, &msg.Lost{Seq: m.Seq, Why: msg.WorkerForgot})
 		return
 	}
 	s.gen.Reply, s.gen.Detok = m.Reply, m.Detok

@@ -5,11 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/cluster"
 )
-
-// computeName is the compute actor's, in every process.
-const computeName = "compute"
 
 var hostname = sync.OnceValue(func() string {
 	name, _ := os.Hostname() // for people to read
@@ -56,7 +54,7 @@ func (p *Pipeline) offer() cluster.Member {
 func (p *Pipeline) offerWorker() *cluster.Worker {
 	c := &p.cfg
 	w := &cluster.Worker{
-		Actor: computeName, Backend: c.Backend, Weights: c.Weights, Numerics: c.Numerics, Class: c.Class, Created: p.created,
+		Actor: msg.ComputeActor, Backend: c.Backend, Weights: c.Weights, Numerics: c.Numerics, Class: c.Class, Created: p.created,
 		Context: c.Context, Vocab: c.Model.Vocab(), Sampling: c.Sampling,
 		Slabs: c.Model.Slabs(), FreeSlabs: p.kv.Free(), SlabTokens: c.Model.SlabTokens(),
 		Capacity: c.Sched.MaxBatchSize, Queue: c.Sched.MaxWaiting,

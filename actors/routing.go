@@ -10,6 +10,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/cluster/route"
@@ -96,7 +97,7 @@ func (r *routing) computeOf(node string) *actor.PID {
 	if node == r.node {
 		return r.local.Worker
 	}
-	return actor.NewPID(node, computeName)
+	return actor.NewPID(node, msg.ComputeActor)
 }
 
 // workersOf are the compute actors that serve a model.

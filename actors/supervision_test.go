@@ -17,7 +17,7 @@ func probe(p *Pipeline) (*actor.PID, <-chan any) {
 	got := make(chan any, 100)
 	pid := p.system.Root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) {
 		switch m := ctx.Message().(type) {
-		case *msg.Tokenized, *msg.Text, *msg.Lost:
+		case *msg.Tokenized, *msg.Text, *msg.Lost, *msg.Found:
 			got <- m
 		}
 	}))

@@ -81,7 +81,7 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *msg.Tokenize:
 		defer a.answerPanic(ctx, m.Reply)
-		span := tracing.Stage(a.Tracer, m.Trace, spanTokenize)
+		span := tracing.Stage(a.Tracer, m.Trace, "tokenize")
 		defer span.End()
 		ids, err := encode(a.Tokenizer, m.Input, a.Longest())
 		span.SetAttributes(semconv.GenAIUsageInputTokens(len(ids)))

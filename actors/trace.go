@@ -6,20 +6,9 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 
-	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/tracing"
-)
-
-// Spans below that of a request, each made where its work is done.
-const (
-	spanTokenize   = "tokenize"
-	spanQueue      = "queue"      // at the worker, until the first row is in a step
-	spanPrefill    = "prefill"    // until the first token
-	spanDecode     = "decode"     // until the last
-	spanDetokenize = "detokenize" // until the text has ended
 )
 
 // Events of a request's span.
@@ -66,33 +55,4 @@ func endRequest(span trace.Span, e *api.Event) {
 		tracing.Fail(span, string(e.Finish), e.Err)
 	}
 	span.End()
-}
-
-// sequenceSpans are the spans of a sequence at its worker, one behind the other.
-type sequenceSpans struct {
-	tracer trace.Tracer
-	parent tracing.Parent
-	now    trace.Span
-}
-
-func newSequenceSpans(t trace.Tracer, g *msg.Generate) sequenceSpans {
-	s := sequenceSpans{tracer: t, parent: g.Trace, now: noop.Span{}}
-	s.next(spanQueue)
-	return s
-}
-
-// next ends a stage and begins another one.
-func (s *sequenceSpans) next(stage string) {
-	s.now.End()
-	s.now = tracing.Stage(s.tracer, s.parent, stage)
-}
-
-// end ends the last stage with the sequence, which has so many tokens behind its
-// prompt.
-func (s *sequenceSpans) end(tokens int, finish api.Finish, err error) {
-	if s.now.IsRecording() {
-		s.now.SetAttributes(semconv.GenAIUsageOutputTokens(tokens), semconv.GenAIResponseFinishReasons(string(finish)))
-		tracing.Fail(s.now, string(finish), err)
-	}
-	s.now.End()
 }

@@ -38,7 +38,7 @@ const (
 	workerSilent   = "worker_silent"   // no report of its sequences
 	workerStalled  = "worker_stalled"  // reports, but a step does not end
 	workerDraining = "worker_draining" //
-	workerForgot   = "worker_forgot"   // reports, but not of this sequence
+	workerForgot   = msg.WorkerForgot  // reports, but not of this sequence
 	workerFailed   = "worker_failed"   // its device failed
 	startedAgain   = "started_again"   // no equal is there, and nothing of the answer was shown
 	textLost       = "text_lost"       // the worker is ahead of what came, or a token is missing

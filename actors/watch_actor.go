@@ -29,7 +29,7 @@ func (a *watchActor) Receive(ctx actor.Context) {
 	for _, t := range troubles {
 		ctx.Send(t.request, t.lost)
 	}
-	worker := actor.NewPID(m.Node, computeName)
+	worker := actor.NewPID(m.Node, msg.ComputeActor)
 	for _, seq := range strangers {
 		ctx.Send(worker, &msg.Cancel{Seq: seq, Owner: a.node})
 	}

@@ -57,7 +57,7 @@ func newWorker(cfg workerConfig) (*worker, error) {
 		return nil, err
 	}
 	w := &worker{loop: newLoop(cfg, s), hung: make(chan struct{})}
-	w.loop.self, err = cfg.Spawn(computeName, &computeActor{loop: w.loop})
+	w.loop.self, err = cfg.Spawn(msg.ComputeActor, &computeActor{loop: w.loop})
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,11 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/millrace/millrace/compute/sample"
 )
 
 // Code classes an error; each interface maps it to its own status.
@@ -50,4 +53,12 @@ func Unavailable(err error) *Error {
 // StageFailed is the error of a request during which a stage of the pipeline panicked with v.
 func StageFailed(stage string, v any) *Error {
 	return &Error{Code: CodeInternal, Message: fmt.Sprintf("the %s stage failed: %v", stage, v)}
+}
+
+// InvalidParam is an Invalid error made of a *sample.ParamError.
+func InvalidParam(err error) *Error {
+	if p, ok := errors.AsType[*sample.ParamError](err); ok {
+		return Invalid(p.Field, "found %s, expected %s", p.Found, p.Expected)
+	}
+	return Invalid("", "%v", err)
 }

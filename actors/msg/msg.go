@@ -181,6 +181,16 @@ type Progress struct {
 // ProgressEvery is the time between two reports.
 const ProgressEvery = 200 * time.Millisecond
 
+// ComputeActor is the name of the actor that gets Generate, in every process that computes.
+const ComputeActor = "compute"
+
+// OrphansAfter is longer than a node takes to come back from a cut connection. What runs for
+// a node that has been dead for so long ends: nobody will come for it.
+const OrphansAfter = 10 * time.Second
+
+// WorkerForgot is the Why of a Lost from a worker that has not the sequence.
+const WorkerForgot = "worker_forgot"
+
 // Lost says that a sequence has to go on elsewhere.
 type Lost struct {
 	Seq SeqID
