@@ -14,7 +14,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/actors"
+	"github.com/millrace/millrace/actors/kv"
+	"github.com/millrace/millrace/actors/node"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
@@ -27,7 +28,7 @@ import (
 )
 
 // startFixture serves a model of testdata/models, which has no text.
-func startFixture(t *testing.T, name, backend string, s size) *actors.Pipeline {
+func startFixture(t *testing.T, name, backend string, s size) *node.Node {
 	t.Helper()
 	dir := filepath.Join("../testdata/models", name)
 	m, err := compute.Open(compute.Options{
@@ -37,7 +38,7 @@ func startFixture(t *testing.T, name, backend string, s size) *actors.Pipeline {
 	require.NoError(t, err)
 	tok, err := tokenizer.Bare(dir, m.Vocab())
 	require.NoError(t, err)
-	p, err := actors.New(actors.Config{
+	p, err := node.New(node.Config{
 		ModelID: name, Model: m, Tokenizer: tok, Context: m.Program.MaxPositions,
 		Sched: sched.Config{
 			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096,
@@ -77,7 +78,7 @@ func readChoices(t *testing.T, s api.Stream, n int) (tokens [][]int32, finish []
 }
 
 // waitKV waits until the books of the KV pool are as ok wants them.
-func waitKV(t *testing.T, p *actors.Pipeline, ok func(*actors.KVState) bool) *actors.KVState {
+func waitKV(t *testing.T, p *node.Node, ok func(*kv.State) bool) *kv.State {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -91,7 +92,7 @@ func waitKV(t *testing.T, p *actors.Pipeline, ok func(*actors.KVState) bool) *ac
 	}
 }
 
-func idleKV(s *actors.KVState) bool { return s.Stats.Regions == 0 && s.Stats.Free == s.Stats.Slabs }
+func idleKV(s *kv.State) bool { return s.Stats.Regions == 0 && s.Stats.Free == s.Stats.Slabs }
 
 // TestBeamSearchesServedTogetherEqualTransformers: beam searches of all widths,
 // beside plain requests, in steps that hold a part of them, on a pool that does
@@ -164,7 +165,7 @@ func TestBeamSearchReservesEquation3AndGivesItBackWhenCancelled(t *testing.T) {
 			TopLogprobs: -1, Beams: &sample.BeamParams{Width: beams, LengthPenalty: 1}, Arrival: time.Now(),
 		})
 		require.NoError(t, err)
-		state := waitKV(t, p, func(s *actors.KVState) bool { return s.Stats.Regions == 1 })
+		state := waitKV(t, p, func(s *kv.State) bool { return s.Stats.Regions == 1 })
 		want := kvmgr.SegmentSlabs(kvmgr.Segments{Prompt: 21, Response: 100, Beams: beams}, device.SlabTokens)
 		require.Equal(t, want, state.Stats.Used+state.Stats.Promised)
 		require.Equal(t, want, state.Regions[0].ReservedSlabs)
@@ -176,9 +177,9 @@ func TestBeamSearchReservesEquation3AndGivesItBackWhenCancelled(t *testing.T) {
 }
 
 // waitRequests waits until the pipeline has forgotten its requests.
-func waitRequests(t *testing.T, p *actors.Pipeline) {
+func waitRequests(t *testing.T, p *node.Node) {
 	t.Helper()
-	waitKV(t, p, func(*actors.KVState) bool { return p.Running() == 0 })
+	waitKV(t, p, func(*kv.State) bool { return p.Running() == 0 })
 }
 
 func TestBeamSearchesThatCannotBeAreRefused(t *testing.T) {

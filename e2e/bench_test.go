@@ -15,7 +15,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/millrace/millrace/actors"
+	"github.com/millrace/millrace/actors/node"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/compute/computetest"
 	"github.com/millrace/millrace/compute/sched"
@@ -30,7 +30,7 @@ func nullServer(b *testing.B, streams, tokens int) *httptest.Server {
 		b.Fatal(err)
 	}
 	d := computetest.NewNull(streams*(tokens/computetest.SlabTokens+4), tok.VocabSize(), 300)
-	p, err := actors.New(actors.Config{
+	p, err := node.New(node.Config{
 		ModelID: "m", Model: d, Tokenizer: tok, Context: 4096,
 		Sched: sched.Config{
 			MaxBatchTokens: max(streams, 512), MaxBatchSize: streams, MaxSequenceTokens: 4096,

@@ -21,7 +21,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/actors"
+	"github.com/millrace/millrace/actors/node"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/edge"
 	"github.com/millrace/millrace/api/openai"
@@ -52,11 +52,11 @@ func (d *pacedDevice) Run(rows []compute.Rows) (compute.Logits, error) {
 // boundedServer is a pipeline with a bounded queue behind HTTP. wrap, which may
 // be nil, puts something between HTTP and the pipeline; listen may replace the listener.
 func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o openai.Options, limits edge.Limits,
-	wrap func(api.Engine) api.Engine, listen func(net.Listener) net.Listener) (*actors.Pipeline, *httptest.Server) {
+	wrap func(api.Engine) api.Engine, listen func(net.Listener) net.Listener) (*node.Node, *httptest.Server) {
 	tb.Helper()
 	tok, err := tokenizer.Load(demoModel)
 	require.NoError(tb, err)
-	p, err := actors.New(actors.Config{
+	p, err := node.New(node.Config{
 		ModelID: "m", Model: device, Tokenizer: tok, Context: 4096,
 		Sched: sched.Config{
 			MaxBatchTokens: 512, ChunkTokens: 128, MaxBatchSize: batch, MaxWaiting: waiting, MaxSequenceTokens: 4096,

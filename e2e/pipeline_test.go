@@ -19,7 +19,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/actors"
+	"github.com/millrace/millrace/actors/node"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
@@ -42,13 +42,13 @@ type size struct {
 	kvMemory                     int64
 }
 
-func startPipeline(t *testing.T, s size) *actors.Pipeline {
+func startPipeline(t *testing.T, s size) *node.Node {
 	t.Helper()
 	p, _ := startMeasured(t, s)
 	return p
 }
 
-func startMeasured(t *testing.T, s size) (*actors.Pipeline, *metrics.Metrics) {
+func startMeasured(t *testing.T, s size) (*node.Node, *metrics.Metrics) {
 	t.Helper()
 	series := metrics.New(metrics.Build{})
 	tok, err := tokenizer.Load(demoModel)
@@ -58,7 +58,7 @@ func startMeasured(t *testing.T, s size) (*actors.Pipeline, *metrics.Metrics) {
 		MaxRows: s.rows, MaxOutputs: max(s.batch, s.drafts), MaxSequences: s.batch, KVMemory: s.kvMemory,
 	})
 	require.NoError(t, err)
-	p, err := actors.New(actors.Config{
+	p, err := node.New(node.Config{
 		ModelID: "tiny-chat", Model: m, Tokenizer: tok, Context: m.Program.MaxPositions,
 		Sched: sched.Config{
 			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096, DraftRows: s.drafts,
@@ -131,7 +131,7 @@ func answersAlone(t *testing.T, n int, request func(int) *api.Request) [][]int32
 }
 
 // expect submits a request and compares the answer's tokens.
-func expect(t *testing.T, p *actors.Pipeline, q *api.Request, want []int32) {
+func expect(t *testing.T, p *node.Node, q *api.Request, want []int32) {
 	s, err := p.Submit(context.Background(), q)
 	if err != nil {
 		t.Errorf("request %s: %v", q.ID, err)
@@ -252,7 +252,7 @@ func TestOverloadWithATenthOfTheKVMemoryLosesNothing(t *testing.T) {
 	require.Less(t, residentBytes(t), memory+64<<20, "resident memory")
 }
 
-func runOne(t *testing.T, p *actors.Pipeline, i int) {
+func runOne(t *testing.T, p *node.Node, i int) {
 	s, err := p.Submit(context.Background(), variedRequest(i))
 	require.NoError(t, err)
 	_, _, err = readAll(s)
@@ -260,7 +260,7 @@ func runOne(t *testing.T, p *actors.Pipeline, i int) {
 }
 
 // kvIsClean says whether the KV manager's books are consistent and empty.
-func kvIsClean(p *actors.Pipeline) bool {
+func kvIsClean(p *node.Node) bool {
 	s, err := p.KVState(context.Background())
 	return err == nil && s.Check == "ok" && s.Stats.Regions == 0 && s.Stats.Free == s.Stats.Slabs
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/actors"
+	"github.com/millrace/millrace/actors/node"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
 )
@@ -103,7 +103,7 @@ func TestAnAnswerThatGoesOnElsewhereIsTheSameToTheByte(t *testing.T) {
 }
 
 // requireResumes cuts the answer at every event and lets it go on.
-func requireResumes(t *testing.T, p *actors.Pipeline, request func() *api.Request) {
+func requireResumes(t *testing.T, p *node.Node, request func() *api.Request) {
 	t.Helper()
 	n := request().N
 	stream, err := p.Submit(context.Background(), request())

@@ -13,7 +13,7 @@
 // An actor may be in another process: its PID says so, and nothing else does. What
 // Marshal knows can be sent there. Such a message may be lost, and after it
 // everything that the same process sends, until the connection is back: whoever
-// waits for an answer must notice that none comes (see actors.watch).
+// waits for an answer must notice that none comes (see watch of package gateway).
 package msg
 
 import (

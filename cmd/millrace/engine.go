@@ -10,7 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/millrace/millrace/actors"
+	"github.com/millrace/millrace/actors/node"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
@@ -24,7 +24,7 @@ import (
 
 // engine is a model with the pipeline that serves it.
 type engine struct {
-	*actors.Pipeline
+	*node.Node
 	modelID string
 	model   *openModel
 	metrics *metrics.Metrics
@@ -113,11 +113,11 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 	}
 	m := e.model
 	e.metrics = metrics.New(metrics.Build{Version: version, Commit: commit, Backend: m.device.Backend, ISA: m.device.ISA})
-	c := actors.Config{
+	c := node.Config{
 		Roles: roles, ModelID: e.modelID, Tokenizer: m.tokenizer,
 		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting, MaxQueueWait: s.MaxQueueWait,
 		GiveUpAfter: s.StepTimeout, Metrics: e.metrics, Tracer: tracer, Log: log,
-		Cluster: actors.Cluster{
+		Cluster: node.Cluster{
 			Conn: conn, Beat: s.Roles.Heartbeat, Dead: s.Roles.NodeTimeout, ResumeTimeout: s.Roles.ResumeTimeout,
 			HTTP: s.Listen, Version: version,
 		},
@@ -137,7 +137,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 			c.Sched.DraftRows = 0
 		}
 	}
-	e.Pipeline, err = actors.New(c)
+	e.Node, err = node.New(c)
 	return err
 }
 

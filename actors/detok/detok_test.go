@@ -1,0 +1,92 @@
+package detok
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/metrics"
+	"github.com/millrace/millrace/tokenizer"
+	"github.com/millrace/millrace/tracing"
+)
+
+// patience bounds what must happen soon: only a failing test waits for it.
+const patience = 20 * time.Second
+
+// detokTest is a detokenizer whose texts go to the test.
+type detokTest struct {
+	*detokActor
+	t          *testing.T
+	root       *actor.RootContext
+	pid, reply *actor.PID
+	got        chan *msg.Text
+}
+
+func newDetokTest(t *testing.T) *detokTest {
+	tok, err := tokenizer.Load("../../models/tiny-chat")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tok.Close()) })
+	system := actor.NewActorSystem()
+	t.Cleanup(system.Shutdown)
+	cfg := Config{Tokenizer: tok, Stage: metrics.New(metrics.Build{}).Stage("detok"), Tracer: tracing.Off()}
+	d := &detokTest{detokActor: newDetokActor(&cfg, new(atomic.Int64)), t: t, root: system.Root, got: make(chan *msg.Text, 100)}
+	d.pid = d.root.Spawn(actor.PropsFromProducer(func() actor.Actor { return d.detokActor }))
+	d.reply = d.root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) {
+		if m, ok := ctx.Message().(*msg.Text); ok {
+			d.got <- m
+		}
+	}))
+	return d
+}
+
+func (d *detokTest) send(m any) { d.root.Send(d.pid, m) }
+
+func (d *detokTest) text() *msg.Text {
+	d.t.Helper()
+	select {
+	case m := <-d.got:
+		return m
+	case <-time.After(patience):
+		d.t.Fatal("no text")
+	}
+	panic("unreachable")
+}
+
+func TestADetokenizerThatPanicsAnswersEverySequenceOfItsMessageAndServesOn(t *testing.T) {
+	d := newDetokTest(t)
+	broken := func() *openText { return &openText{reply: d.reply, compute: d.reply, span: noop.Span{}} } // without a stream
+	d.open[1<<40], d.open[1<<40+2] = broken(), broken()
+	d.send(&msg.OpenText{Seq: 1<<40 + 1, Reply: d.reply, Compute: d.reply})
+	d.send(&msg.Tokens{Tokens: []msg.Token{
+		{Seq: 1 << 40, ID: 300}, {Seq: 1<<40 + 1, ID: 300}, {Seq: 1<<40 + 2, ID: 300},
+	}})
+	ended := map[msg.SeqID]api.Finish{}
+	for range 3 {
+		m := d.text()
+		ended[m.Seq] = m.Finish
+	}
+	require.Equal(t, map[msg.SeqID]api.Finish{1 << 40: api.FinishError, 1<<40 + 1: api.FinishNone, 1<<40 + 2: api.FinishError}, ended)
+	d.send(&msg.Tokens{Tokens: []msg.Token{{Seq: 1<<40 + 1, ID: 301, Index: 1, Finish: api.FinishLength}}})
+	require.Equal(t, api.FinishLength, d.text().Finish, "the sequence that was whole goes on after the restart")
+}
+
+func TestADetokenizerTakesTheTokenThatIsNextAndTellsOfAGap(t *testing.T) {
+	d := newDetokTest(t)
+	d.send(&msg.OpenText{Seq: 1, Reply: d.reply, Compute: d.reply, History: []int32{300, 301}})
+	d.send(&msg.Tokens{Tokens: []msg.Token{
+		{Seq: 1, ID: 304, Index: 4}, {Seq: 1, ID: 302, Index: 2}, {Seq: 1, ID: 302, Index: 2}, {Seq: 1, ID: 303, Index: 3, Finish: api.FinishLength},
+	}})
+	require.Equal(t, &msg.Text{Seq: 1, Token: 304, Index: 4, Gap: true}, d.text())
+	for _, id := range []int32{302, 303} {
+		m := d.text()
+		require.Equal(t, id, m.Token)
+		require.NotEmpty(t, m.Text)
+	}
+	require.Empty(t, d.got)
+}

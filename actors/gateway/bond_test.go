@@ -1,0 +1,248 @@
+package gateway
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster/route"
+)
+
+var roomy = modelLimits{context: 100, pool: 100, vocab: 10}
+
+// asks is what a request's placement asks for.
+func asks(r *request) (numerics, text route.Bond) {
+	var q route.Query
+	r.bond.bind(&q)
+	return q.Numerics, q.Text
+}
+
+func TestARequestIsBoundToItsPromptsTextAndToItsFirstPlace(t *testing.T) {
+	r := newRequest(apiRequest(2, 5), roomy)
+	require.False(t, r.bond.texts().Bound)
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1, 2}, text: "T"}))
+	numerics, text := asks(r)
+	require.Equal(t, route.Bond{}, numerics)
+	require.Equal(t, route.To("T"), text, "ids of one tokenizer are for workers of its checkpoint")
+	r.bond.placed("A")
+	r.bond.placed("B")
+	numerics, text = asks(r)
+	require.Equal(t, route.To("A"), numerics, "one for all choices")
+	require.Equal(t, route.Bond{}, text, "equal numerics are equal weights")
+	require.Equal(t, route.To("T"), r.bond.texts())
+	require.Equal(t, api.Pin{Numerics: "A", Text: "T", Prompt: api.HashPrompt([]int32{1, 2})}, r.bond.pin)
+}
+
+func TestEvenNoDigestIsOneToBeEqualTo(t *testing.T) {
+	r := newRequest(apiRequest(1, 5), roomy)
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1}}))
+	r.bond.placed("")
+	numerics, _ := asks(r)
+	require.Equal(t, route.To(""), numerics)
+	require.Equal(t, route.To(""), r.bond.texts())
+}
+
+func TestTheFirstTokenOfAnyChoiceFixesWhatAllAreBoundTo(t *testing.T) {
+	r := newRequest(apiRequest(2, 5), roomy)
+	g := begin(t, r, []int32{1})
+	r.bond.placed("A")
+	require.False(t, r.bond.fixed)
+	_, _ = r.text(&msg.Text{Seq: g[1].Seq, Token: 3, Index: 2})
+	require.False(t, r.bond.fixed, "a token that did not count")
+	_, _ = r.text(&msg.Text{Seq: g[1].Seq, Token: 3})
+	require.True(t, r.bond.fixed)
+}
+
+func TestTheFirstEventSaysThePinAndTheFirstBehindAChange(t *testing.T) {
+	r := newRequest(apiRequest(1, 5), roomy)
+	nextID := seqs()
+	var pins []*api.Pin
+	take := func(numerics string, tokens int) {
+		require.NoError(t, r.tokenized(prompt{ids: []int32{1}, text: "T"}))
+		r.bond.placed(numerics)
+		g := startAll(r, nextID)[0]
+		for i := range tokens {
+			e, v := r.text(&msg.Text{Seq: g.Seq, Token: 3, Index: i})
+			require.Equal(t, taken, v)
+			pins = append(pins, e.Pin)
+		}
+	}
+	take("A", 2)
+	require.NoError(t, r.again())
+	take("B", 2)
+	hash := api.HashPrompt([]int32{1})
+	require.Equal(t, []*api.Pin{{Numerics: "A", Text: "T", Prompt: hash}, nil, {Numerics: "B", Text: "T", Prompt: hash}, nil}, pins)
+}
+
+func TestARequestThatBeginsAgainHasNothingOfBefore(t *testing.T) {
+	r := newRequest(apiRequest(2, 5), roomy)
+	nextID := seqs()
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1, 2, 3}, text: "T", eos: []int32{9}}))
+	old := startAll(r, nextID)
+	_, _ = r.text(&msg.Text{Seq: old[0].Seq, Token: 3, Finish: api.FinishStop})
+	_, _ = r.text(&msg.Text{Seq: old[1].Seq, Token: 3})
+	require.NoError(t, r.again())
+	require.Equal(t, &api.Usage{}, r.usage())
+	require.Empty(t, r.running())
+	_, v := r.text(&msg.Text{Seq: old[1].Seq, Token: 3, Index: 1})
+	require.Equal(t, ignored, v)
+
+	require.NoError(t, r.tokenized(prompt{ids: []int32{4}, text: "U", eos: []int32{8}}))
+	g := startAll(r, nextID)
+	require.Len(t, g, 2, "the choice that had ended, too")
+	for i := range g {
+		require.Equal(t, []int32{4}, g[i].Prompt)
+		require.Empty(t, g[i].Generated)
+		require.Equal(t, []int32{8}, g[i].StopTokens)
+		require.Equal(t, "U", g[i].Text)
+		require.True(t, g[i].Moved)
+		_, _ = r.text(&msg.Text{Seq: g[i].Seq, Token: 5})
+	}
+	_, _ = r.text(&msg.Text{Seq: g[0].Seq, Token: -1, Index: 1, Finish: api.FinishStop})
+	e, _ := r.text(&msg.Text{Seq: g[1].Seq, Token: -1, Index: 1, Finish: api.FinishStop})
+	require.Equal(t, &api.Usage{PromptTokens: 1, CompletionTokens: 2}, e.Usage)
+}
+
+func TestARequestThatBeginsAgainAndAgainWithoutATokenEnds(t *testing.T) {
+	r := newRequest(apiRequest(1, 5), roomy)
+	for range mostResumes {
+		require.NoError(t, r.tokenized(prompt{ids: []int32{1}}))
+		require.NoError(t, r.again())
+	}
+	require.ErrorContains(t, r.again(), "started again")
+}
+
+func resumedRequest(pin api.Pin) *request {
+	q := apiRequest(2, 5)
+	q.Resume = &api.Progress{Pin: pin, Choices: []api.ChoiceProgress{{Tokens: []int32{5}}, {}}}
+	return newRequest(q, roomy)
+}
+
+func TestWhatAnotherProcessBeganStaysBoundToWhatItWas(t *testing.T) {
+	hash := api.HashPrompt([]int32{1})
+	r := resumedRequest(api.Pin{Numerics: "A", Text: "T", Prompt: hash})
+	require.True(t, r.bond.fixed)
+	require.Equal(t, route.To("T"), r.bond.texts(), "of the tokenizer, too")
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1}, text: "T"}))
+	numerics, _ := asks(r)
+	require.Equal(t, route.To("A"), numerics)
+	g := startAll(r, seqs())
+	e, v := r.text(&msg.Text{Seq: g[0].Seq, Token: 6, Index: 1})
+	require.Equal(t, taken, v)
+	require.Nil(t, e.Pin, "its log has it")
+
+	fresh := apiRequest(1, 5)
+	fresh.Resume = &api.Progress{Choices: make([]api.ChoiceProgress, 1)}
+	require.False(t, newRequest(fresh, roomy).bond.fixed, "nothing of it was shown: it may choose again")
+
+	old := resumedRequest(api.Pin{})
+	require.NoError(t, old.tokenized(prompt{ids: []int32{1}, text: "T"}))
+	numerics, text := asks(old)
+	require.False(t, numerics.Bound, "a log without digests binds nothing")
+	require.Equal(t, route.To("T"), text)
+}
+
+// TestAPromptThatBecameOtherTokensEndsTheAnswer, whatever made them: a template with a clock,
+// another template, another tokenizer.
+func TestAPromptThatBecameOtherTokensEndsTheAnswer(t *testing.T) {
+	r := resumedRequest(api.Pin{Numerics: "A", Text: "T", Prompt: api.HashPrompt([]int32{1, 2})})
+	err := r.tokenized(prompt{ids: []int32{1, 3}, text: "T"})
+	var e *api.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "prompt_changed", e.Reason)
+	require.Equal(t, api.CodeUnavailable, e.Code)
+	require.Contains(t, e.Message, "send the request again")
+	require.ErrorContains(t, r.tokenized(prompt{ids: []int32{1, 2}, text: "U"}), `of text digest "U", expected "T"`)
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1, 2}, text: "T"}))
+}
+
+func TestASequenceIsTakenOverFromAnEqualOnly(t *testing.T) {
+	pin := api.Pin{Numerics: "A", Text: "T", Prompt: api.HashPrompt([]int32{1})}
+	other := func(change func(p *api.Pin)) api.Pin {
+		p := pin
+		change(&p)
+		return p
+	}
+	for _, wrong := range []api.Pin{
+		other(func(p *api.Pin) { p.Numerics = "B" }), other(func(p *api.Pin) { p.Numerics = "" }),
+		other(func(p *api.Pin) { p.Text = "U" }), other(func(p *api.Pin) { p.Prompt = api.HashPrompt([]int32{2}) }),
+	} {
+		r := resumedRequest(pin)
+		require.NoError(t, r.tokenized(prompt{ids: []int32{1}, text: "T"}))
+		require.False(t, r.adopt(0, []msg.SeqID{30}, wrong), "%+v", wrong)
+		require.True(t, r.adopt(0, []msg.SeqID{30}, pin))
+	}
+	fresh := newRequest(apiRequest(2, 5), roomy) // nothing of it was shown: it takes what there is
+	require.NoError(t, fresh.tokenized(prompt{ids: []int32{1}, text: "T"}))
+	require.False(t, fresh.adopt(0, []msg.SeqID{30}, other(func(p *api.Pin) { p.Text = "U" })))
+	require.True(t, fresh.adopt(0, []msg.SeqID{30}, other(func(p *api.Pin) { p.Numerics = "B" })))
+	require.False(t, fresh.adopt(1, []msg.SeqID{31}, pin), "but one kind for all choices")
+}
+
+func TestAPromptIsNotSentToAThirdTokenizerWhenTwoDiedOfIt(t *testing.T) {
+	var a asked
+	dead, left := map[string]bool{}, map[string]bool{}
+	look := func() (bool, error) {
+		return a.gone(func(n string) bool { return !dead[n] && !left[n] }, func(n string) bool { return dead[n] })
+	}
+	a.ask("t1")
+	last, err := look()
+	require.NoError(t, err)
+	require.True(t, last, "silence is not death")
+	a.ask("t2")
+	dead["t1"] = true
+	last, err = look()
+	require.NoError(t, err, "one death may be a coincidence")
+	require.True(t, last, "the last one asked still has it")
+	left["t2"] = true
+	last, err = look()
+	require.NoError(t, err, "nor is a goodbye")
+	require.False(t, last)
+	a.ask("t3")
+	_, err = look()
+	require.NoError(t, err, "t1 counts once")
+	dead["t3"] = true
+	_, err = look()
+	var e *api.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "tokenizer_died", e.Reason)
+	require.Equal(t, api.CodeUnavailable, e.Code)
+	require.Contains(t, e.Message, "the last at t3")
+	require.Equal(t, 3, a.times)
+}
+
+func TestAJournalBeginsAgainWhileNothingOfItWasShown(t *testing.T) {
+	for _, c := range []struct {
+		read     int
+		buffered bool
+		events   []string // then
+	}{
+		{0, false, []string{"new"}}, {0, true, []string{"new"}}, {1, true, []string{"old", "restart", "new"}}, {1, false, []string{"old", "new"}},
+	} {
+		j := newJournal()
+		s := &stream{journal: j, next: 1}
+		j.append(api.Event{Text: "old"})
+		var events []string
+		for range c.read {
+			e, err := s.Next(t.Context())
+			require.NoError(t, err)
+			events = append(events, e.Text)
+		}
+		require.Equal(t, c.read == 0 || c.buffered, j.again(c.buffered))
+		j.append(api.Event{Text: "new", Done: true})
+		for {
+			e, err := s.Next(t.Context())
+			if err != nil {
+				break
+			}
+			if e.Restart {
+				e.Text = "restart"
+			}
+			events = append(events, e.Text)
+			require.EqualValues(t, len(events), e.Seq)
+		}
+		require.Equal(t, c.events, events)
+	}
+}

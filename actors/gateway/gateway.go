@@ -1,0 +1,265 @@
+// Package gateway takes requests: admission, a state machine and an actor for each request,
+// the choice of its tokenizer, worker and detokenizer, and the watch over the workers that
+// have its sequences.
+//
+// It must not know how a stage works, or whether it is in this process: an actor.PID says
+// where to send a message, and nothing else does.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/cluster/route"
+	"github.com/millrace/millrace/metrics"
+)
+
+// Gateway runs requests: an api.Engine, but for its end.
+type Gateway struct {
+	cfg      Config
+	routes   *routing
+	models   *models
+	watch    *watch
+	requests *requests
+	calls    gate // of Tokenize and Detokenize
+	series   *modelSeries
+	seqs     atomic.Uint64
+	shared   requestDeps
+}
+
+// Config is what a gateway needs.
+type Config struct {
+	Node         string // name of this process
+	FirstSeq     uint64 // numbers of sequences come after it
+	System       *actor.ActorSystem
+	Spawn        func(name string, a actor.Actor) (*actor.PID, error)
+	SpawnRequest func(a actor.Actor) *actor.PID // a failure ends it
+	Cluster      Membership
+	Local        Local
+	MaxRequests  int           // see Config
+	MaxQueueWait time.Duration // as MaxRequests
+	MaxCalls     int           // of Tokenize and Detokenize that are at tokenizers at once
+	Dead         time.Duration // a worker that reports nothing of a sequence for so long has lost it
+	StallAfter   time.Duration // as Dead, for a step
+	Failover     time.Duration // a request without a place ends with an error after it
+	Metrics      *metrics.Metrics
+	Tracer       trace.Tracer
+	Log          zerolog.Logger
+}
+
+// Membership is what a gateway knows of the processes around it.
+type Membership interface {
+	Members() []*cluster.Member // the live ones, this process among them
+	Others() []*cluster.Member  // without this process
+	Alive(node string) bool
+	Died(node string) bool // and did not say goodbye
+	Deaf() bool            // no other process is heard: judge nobody
+}
+
+// Local is what this process has itself of what a request needs.
+type Local struct {
+	Model        string         // "": none
+	Text         string         // digest of Model's tokenizer
+	Series       *metrics.Model // of Model
+	Worker       *actor.PID     // nil: none
+	MaxBatchSize int            // of Worker
+	Err          func() error   // why Worker accepts nothing: its device failed
+	Computes     func() error   // as Err, or no step makes progress
+	Tokenizers   Pool           // nil: none
+	Detokenizers Pool           // as Tokenizers
+}
+
+// err is why the worker accepts nothing.
+func (l *Local) err() error {
+	if l.Worker == nil {
+		return nil
+	}
+	return l.Err()
+}
+
+// Pool is the actors of a stage.
+type Pool interface{ Next() *actor.PID }
+
+func New(cfg Config) (*Gateway, error) {
+	g := &Gateway{
+		cfg:      cfg,
+		models:   newModels(cfg.Cluster),
+		watch:    newWatch(cfg.Node, cfg.Dead, cfg.StallAfter),
+		calls:    newGate(cfg.MaxCalls, mostTexts),
+		series:   newModelSeries(cfg.Metrics, cfg.Local.Model, cfg.Local.Series),
+		requests: newRequests(newEdge(cfg.MaxRequests, cfg.Local.MaxBatchSize, cfg.MaxQueueWait, time.Now())),
+	}
+	g.seqs.Store(cfg.FirstSeq)
+	g.routes = newRouting(&cfg, g.watch)
+	watcher, err := cfg.Spawn("watch", &watchActor{node: cfg.Node, stall: cfg.StallAfter, watch: g.watch, routes: g.routes})
+	if err != nil {
+		return nil, err
+	}
+	g.shared = requestDeps{
+		node: cfg.Node, routes: g.routes, models: g.models, watch: g.watch, watcher: watcher, requests: g.requests, cluster: cfg.Cluster,
+		serves: g.serves, nextSeq: func() msg.SeqID { return msg.SeqID(g.seqs.Add(1)) },
+		moved: cfg.Metrics.Cluster().Moved, failover: cfg.Failover,
+	}
+	return g, nil
+}
+
+// Submit starts a request.
+func (g *Gateway) Submit(ctx context.Context, r *api.Request) (api.Stream, error) {
+	m, err := g.check(r)
+	if err != nil {
+		return nil, err
+	}
+	j := newJournal()
+	a := &requestActor{
+		requestDeps: &g.shared, journal: j, places: make(map[msg.SeqID]*place),
+		state: newRequest(r, modelLimits{
+			context: m.context, pool: m.slabs * m.slabTokens, slabTokens: m.slabTokens, vocab: m.vocab,
+		}),
+		log: g.cfg.Log.With().Str("request", r.ID).Logger(),
+	}
+	pid, err := g.admit(ctx, r, a)
+	if err != nil {
+		return nil, err
+	}
+	return &stream{journal: j, next: 1, cancel: func() {
+		g.cfg.System.Root.Send(pid, &msg.CancelRequest{Moved: errors.Is(context.Cause(ctx), api.ErrMoved)})
+	}}, nil
+}
+
+func (g *Gateway) check(r *api.Request) (*model, error) {
+	m, err := g.models.get(r.Model)
+	if err != nil {
+		return nil, err
+	}
+	if r.N < 1 {
+		return nil, api.Invalid("n", "n is %d, expected at least 1", r.N)
+	}
+	if err := checkBeams(r, m.capacity); err != nil {
+		return nil, err
+	}
+	return m, g.serves(r.Model)
+}
+
+// admit lets a request in while there is room. The bound is here: from
+// here on every queue holds at most what was admitted.
+func (g *Gateway) admit(ctx context.Context, r *api.Request, a *requestActor) (*actor.PID, error) {
+	limit, batch := g.mostRequests()
+	t := g.requests
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.closed:
+		g.cfg.Local.Series.Rejected("shutdown")
+		return nil, ErrStopping()
+	case t.pids[r.Key()] != nil:
+		return nil, api.Invalid("id", "request id %q is in use", r.ID)
+	}
+	// Whoever is let in before an outage hears of it by Tell, others are not let in.
+	if err := g.cfg.Local.err(); err != nil && !g.Elsewhere(r.Model) {
+		return nil, api.Unavailable(err)
+	}
+	t.edge.resize(limit, batch)
+	if err := t.edge.enter(r, time.Now()); err != nil {
+		g.cfg.Local.Series.Rejected(err.Reason)
+		return nil, err
+	}
+	a.series = g.series.of(r.Model).Queued(r.Arrival, r.N)
+	a.span = requestSpan(ctx, g.cfg.Tracer, r)
+	pid := g.cfg.SpawnRequest(a)
+	t.pids[r.Key()] = pid
+	return pid, nil
+}
+
+// Elsewhere says whether a worker of another process could take a request for a model.
+func (g *Gateway) Elsewhere(model string) bool {
+	return g.routes.elsewhere(&route.Query{Model: model}, g.cfg.Node)
+}
+
+// mostRequests is what this gateway holds at most, and how many of them run at
+// once: what the workers that are there can. size 0: no bound.
+func (g *Gateway) mostRequests() (size, batch int) {
+	if l := &g.cfg.Local; l.Worker != nil {
+		size, batch = g.cfg.MaxRequests, l.MaxBatchSize
+	}
+	for _, m := range g.cfg.Cluster.Others() {
+		if w := m.Worker; w != nil && !m.Draining {
+			size, batch = size+w.Capacity+w.Queue, batch+w.Capacity
+		}
+	}
+	if g.cfg.MaxRequests == 0 {
+		return 0, batch
+	}
+	return max(size, 1), batch
+}
+
+// Ready is nil when at least one model can be served.
+func (g *Gateway) Ready() error {
+	g.models.refresh()
+	var err error = api.Unavailable(fmt.Errorf("no worker is there"))
+	for _, m := range g.Models() {
+		if err = g.serves(m.ID); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// serves is nil when a model can be served here.
+func (g *Gateway) serves(model string) error {
+	if g.requests.isClosed() {
+		return ErrStopping()
+	}
+	return g.routes.serves(model)
+}
+
+// Models lists what the cluster serves.
+func (g *Gateway) Models() []api.Model { return g.models.list() }
+
+// Watch looks for losses until quit is closed.
+func (g *Gateway) Watch(quit <-chan struct{}) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-quit:
+			return
+		case now := <-tick.C:
+			g.models.refresh()
+			troubles, again := g.watch.tick(now, clusterView{g.cfg.Cluster, g.routes})
+			for _, t := range troubles {
+				g.cfg.System.Root.Send(t.request, t.lost)
+			}
+			for _, request := range again {
+				g.cfg.System.Root.Send(request, &msg.Retry{})
+			}
+		}
+	}
+}
+
+// Refuse ends the admission of requests.
+func (g *Gateway) Refuse() { g.requests.close() }
+
+// Tell sends a message to every request.
+func (g *Gateway) Tell(m any) { g.requests.tell(g.cfg.System.Root, m) }
+
+// Running is the number of requests.
+func (g *Gateway) Running() int { return g.requests.len() }
+
+// Waiting is the number of requests whose prompt is not begun.
+func (g *Gateway) Waiting() int { return g.requests.waiting() }
+
+// Sequences is the number of sequences that run at a worker.
+func (g *Gateway) Sequences(node string) int { return g.watch.sequences(node) }
+
+// Texts is the number of sequences whose text is made at a node.
+func (g *Gateway) Texts(node string) int { return g.watch.texts(node) }

@@ -1,0 +1,175 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/metrics"
+	"github.com/millrace/millrace/tracing"
+)
+
+// patience bounds what must happen soon: only a failing test waits for it.
+const patience = 20 * time.Second
+
+// testGateway is a gateway whose tokenizer, detokenizer and worker are one actor, which hands
+// all messages to the test.
+type testGateway struct {
+	*Gateway
+	root *actor.RootContext
+	got  chan any
+}
+
+func newTestGateway(t *testing.T) *testGateway {
+	system := actor.NewActorSystem()
+	t.Cleanup(system.Shutdown)
+	g := &testGateway{root: system.Root, got: make(chan any, 1000)}
+	stages := g.root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) {
+		switch m := ctx.Message().(type) {
+		case *msg.Tokenize, *msg.Detokenize, *msg.OpenText, *msg.CloseText, *msg.Generate, *msg.Cancel:
+			g.got <- m
+		}
+	}))
+	series := metrics.New(metrics.Build{})
+	none := func() error { return nil }
+	var err error
+	g.Gateway, err = New(Config{
+		Node: stages.Address, System: system, Cluster: alone{stages.Address},
+		Spawn: func(name string, a actor.Actor) (*actor.PID, error) {
+			return g.root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), name)
+		},
+		SpawnRequest: func(a actor.Actor) *actor.PID {
+			return g.root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }))
+		},
+		Local: Local{
+			Model: "m", Series: series.Model("m"), Worker: stages, MaxBatchSize: 8, Err: none, Computes: none,
+			Tokenizers: always{stages}, Detokenizers: always{stages},
+		},
+		MaxCalls: 2, Dead: time.Minute, StallAfter: time.Minute, Failover: time.Minute, Metrics: series, Tracer: tracing.Off(), Log: zerolog.Nop(),
+	})
+	require.NoError(t, err)
+	return g
+}
+
+// always is a pool of one actor.
+type always struct{ pid *actor.PID }
+
+func (a always) Next() *actor.PID { return a.pid }
+
+// alone is a process with all roles and without others.
+type alone struct{ node string }
+
+func (a alone) Members() []*cluster.Member {
+	one := cluster.Pool{Actors: []string{"one"}}
+	return []*cluster.Member{{
+		Node: a.node, Roles: cluster.Roles(), Model: "m", Tokenizer: &cluster.Tokenizer{Pool: one}, Detok: &one,
+		Worker: &cluster.Worker{Context: 2048, Vocab: 4096, Slabs: 100, FreeSlabs: 100, SlabTokens: 16, Capacity: 8, Queue: 8},
+	}}
+}
+func (alone) Others() []*cluster.Member { return nil }
+func (alone) Alive(string) bool         { return true }
+func (alone) Died(string) bool          { return false }
+func (alone) Deaf() bool                { return false }
+
+func next[T any](t *testing.T, g *testGateway) T {
+	t.Helper()
+	select {
+	case m := <-g.got:
+		v, ok := m.(T)
+		require.True(t, ok, "found a %T", m)
+		return v
+	case <-time.After(patience):
+		t.Fatal("no message")
+	}
+	panic("unreachable")
+}
+
+func TestTokenizingHasABoundAndLeavesRequestsAlone(t *testing.T) {
+	g := newTestGateway(t)
+	ended := make(chan error, 2+mostTexts)
+	for range cap(ended) {
+		go func() {
+			_, err := g.Tokenize(t.Context(), &api.TokenizeRequest{Prompt: "a"})
+			ended <- err
+		}()
+	}
+	require.Eventually(t, func() bool { return len(g.calls.inside) == cap(g.calls.inside) }, patience, time.Millisecond)
+	_, err := g.Tokenize(t.Context(), &api.TokenizeRequest{Prompt: "a"})
+	require.ErrorContains(t, err, "texts to tokenize")
+	_, err = g.Detokenize(t.Context(), "m", []int32{1})
+	require.ErrorContains(t, err, "texts to tokenize")
+	calls := []*msg.Tokenize{next[*msg.Tokenize](t, g), next[*msg.Tokenize](t, g)} // the others wait
+	s, err := g.Submit(t.Context(), &api.Request{ID: "r", Model: "m", N: 1, Prompt: "Once", Arrival: time.Now(), TopLogprobs: -1})
+	require.NoError(t, err)
+	require.Equal(t, "Once", next[*msg.Tokenize](t, g).Input.Prompt)
+	for answered := 0; answered < cap(ended); answered++ {
+		if len(calls) == 0 {
+			calls = append(calls, next[*msg.Tokenize](t, g))
+		}
+		g.root.Send(calls[0].Reply, &msg.Tokenized{Tokens: []int32{1}})
+		calls = calls[1:]
+	}
+	for range cap(ended) {
+		require.NoError(t, <-ended)
+	}
+	s.Close()
+}
+
+// TestARequestActorThatPanicsCancelsItsSequences: at its worker and at its detokenizer.
+func TestARequestActorThatPanicsCancelsItsSequences(t *testing.T) {
+	g := newTestGateway(t)
+	s, err := g.Submit(t.Context(), &api.Request{ID: "r", Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true, Arrival: time.Now(), TopLogprobs: -1})
+	require.NoError(t, err)
+	next[*msg.OpenText](t, g)
+	started := next[*msg.Generate](t, g)
+	g.root.Send(started.Reply, (*msg.Text)(nil))
+	require.Equal(t, started.Seq, next[*msg.Cancel](t, g).Seq)
+	require.Equal(t, started.Seq, next[*msg.CloseText](t, g).Seq)
+	e, err := s.Next(t.Context())
+	require.NoError(t, err)
+	var failure *api.Error
+	require.True(t, errors.As(e.Err, &failure))
+	require.ErrorContains(t, failure, "request stage failed")
+}
+
+func TestTheGateServesSomeLetsSomeWaitAndRefusesTheRest(t *testing.T) {
+	g := newGate(1, 1)
+	leave, err := g.enter(t.Context())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := make(chan error, 1)
+	go func() {
+		_, err := g.enter(ctx)
+		waits <- err
+	}()
+	require.Eventually(t, func() bool { return len(g.inside) == 2 }, patience, time.Millisecond)
+	_, err = g.enter(t.Context())
+	var refused *api.Error
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, api.CodeOverloaded, refused.Code)
+	require.Equal(t, reasonQueueFull, refused.Reason)
+	require.Positive(t, refused.RetryAfter)
+	cancel()
+	require.ErrorIs(t, <-waits, context.Canceled)
+	second := make(chan func(), 1)
+	go func() {
+		leave, err := g.enter(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		second <- leave
+	}()
+	require.Eventually(t, func() bool { return len(g.inside) == 2 }, patience, time.Millisecond)
+	leave()
+	(<-second)()
+	require.Empty(t, g.inside)
+	require.Empty(t, g.served)
+}

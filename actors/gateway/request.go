@@ -1,0 +1,417 @@
+package gateway
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/detok"
+)
+
+// request is the state machine of one request, driven by requestActor: it
+// turns what arrives into events of the journal and into messages to send.
+//
+// It keeps the tokens of every choice, so that a choice that lost its worker goes on
+// elsewhere, behind them, as a new sequence: the sampler
+// draws by (seed, position) and a row does not depend on its batch, so the tokens
+// are those that would have come. What still comes of the old sequence is unknown
+// by then and ignored.
+type request struct {
+	api     *api.Request
+	limits  modelLimits
+	bond    bond
+	prompt  []int32
+	limit   int // tokens of a choice
+	stop    []int32
+	choices []choice
+	open    int  // choices that have not ended
+	each    int  // choices of one sequence: a beam search answers all of them
+	resumes int  // since the last new token
+	moved   bool // another worker, or another process, had it before
+	started bool
+	done    bool
+}
+
+type choice struct {
+	seq        msg.SeqID // 0: none, the choice waits to be started
+	tokens     []int32
+	ended      bool
+	redirected bool // since the last new token
+}
+
+// firstTokens is the room that a choice has for its tokens from the beginning.
+const firstTokens = 256
+
+// mostResumes bounds how often a request goes on elsewhere without a new token
+// in between: it might be what brings the workers down.
+const mostResumes = 10
+
+// modelLimits are the lengths that the pipeline can serve, in tokens, and the
+// tokens that there are.
+type modelLimits struct {
+	context    int // of the model
+	pool       int // that the whole KV pool holds
+	slabTokens int // of its slabs
+	vocab      int
+}
+
+func newRequest(r *api.Request, lim modelLimits) *request {
+	q := &request{api: r, limits: lim, bond: bondOf(r.Resume), each: 1, moved: r.Resume != nil}
+	if r.Beams != nil {
+		q.each = r.N
+	}
+	return q
+}
+
+// prompt is what a tokenizer made of one, and what its files say.
+type prompt struct {
+	ids  []int32
+	text string  // digest
+	eos  []int32 // end-of-sequence tokens
+}
+
+// tokenized takes the prompt. The request's choices are to be started then; those
+// that another process had ended are not. An error ends the request.
+func (r *request) tokenized(p prompt) error {
+	ids := p.ids
+	if err := checkVocab(r.api, ids, r.limits.vocab); err != nil {
+		return err
+	}
+	limit, err := r.tokenLimit(len(ids))
+	if err != nil {
+		return err
+	}
+	if p := r.api.Resume; p != nil && len(p.Choices) != r.api.N {
+		return api.Invalid("resume", "progress of %d choices, expected %d, one for each (n)", len(p.Choices), r.api.N)
+	}
+	if err := r.bond.prompted(ids, p.text); err != nil {
+		return err
+	}
+	r.prompt, r.limit, r.started = ids, limit, true
+	r.stop, r.open = r.api.StopTokens, 0
+	if !r.api.IgnoreEOS {
+		r.stop = append(append([]int32(nil), r.stop...), p.eos...)
+	}
+	r.choices = make([]choice, r.api.N)
+	for i := range r.choices {
+		c := &r.choices[i]
+		c.tokens = make([]int32, 0, min(limit, firstTokens))
+		if r.api.Resume != nil {
+			had := &r.api.Resume.Choices[i]
+			c.tokens = append(c.tokens, had.Tokens...)
+			c.ended = had.Finish != api.FinishNone
+		}
+		if !c.ended {
+			r.open++
+		}
+	}
+	return nil
+}
+
+// resumed returns the end of a request whose choices another process had all ended; false if
+// there is something to do.
+func (r *request) resumed() (end api.Event, over bool) {
+	if r.open > 0 {
+		return end, false
+	}
+	r.done = true
+	return api.Event{Pin: r.bond.tell(), Done: true, Usage: r.usage()}, true
+}
+
+// waiting lists the first choice of every sequence that is to be started.
+func (r *request) waiting() []int {
+	var list []int
+	for i := 0; i < len(r.choices) && !r.done; i += r.each {
+		if r.group(i).waiting() {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// group is the choices of one sequence.
+type group []choice
+
+func (r *request) group(i int) group { return r.choices[i : i+r.each] }
+
+func (g group) waiting() bool {
+	open := false
+	for i := range g {
+		if g[i].seq != 0 {
+			return false
+		}
+		open = open || !g[i].ended
+	}
+	return open
+}
+
+// start makes a new sequence of a choice of waiting, behind the tokens that the
+// choice has: what to open at the detokenizer, and what to generate.
+func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*msg.OpenText) {
+	g := r.group(first)
+	params := r.api.Sampling
+	params.Seed += uint64(first) // choices differ, and the request stays reproducible
+	if r.api.TopLogprobs >= 0 {
+		params.Logprobs, params.TopLogprobs = true, r.api.TopLogprobs
+	}
+	gen := &msg.Generate{
+		First: first, RequestID: r.api.OriginKey(), Text: r.bond.pin.Text, Prompt: r.prompt, MaxTokens: r.limit,
+		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant, Weight: r.api.Weight, Moved: r.moved,
+		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
+	}
+	var open []*msg.OpenText
+	for i := range g {
+		g[i].seq = nextID()
+		gen.Choices = append(gen.Choices, g[i].seq)
+		text := r.openText(&g[i])
+		if r.api.Beams == nil {
+			gen.Generated = append([]int32(nil), g[i].tokens...)
+			gen.MaxTokens = max(gen.MaxTokens, len(gen.Generated)) // a worker with less room has come meanwhile
+		}
+		open = append(open, text)
+	}
+	gen.Seq = gen.Choices[0]
+	return gen, open
+}
+
+// openText has a detokenizer go on behind the tokens that a choice has.
+func (r *request) openText(c *choice) *msg.OpenText {
+	m := &msg.OpenText{Seq: c.seq, Options: detok.Options{
+		Stop: r.api.Stop, IncludeStop: r.api.IncludeStop, KeepSpecial: r.api.KeepSpecial,
+	}}
+	if r.api.Beams == nil { // a beam search sends the whole answer again
+		m.History = append([]int32(nil), c.tokens...)
+	}
+	if n := len(m.History); n > 0 && !r.api.IncludeStop && slices.Contains(r.stop, m.History[n-1]) {
+		m.History = m.History[:n-1] // it is not part of the text, and only the end follows it
+	}
+	return m
+}
+
+// adopt takes over the sequence of choices that wait to be started; false if they do not, or
+// if it was begun with another prompt or elsewhere than at an equal.
+func (r *request) adopt(first int, seqs []msg.SeqID, pin api.Pin) bool {
+	if r.done || first%r.each != 0 || first >= len(r.choices) || len(seqs) != r.each || !r.group(first).waiting() || !r.bond.admits(pin) {
+		return false
+	}
+	r.bond.placed(pin.Numerics)
+	for i := range seqs {
+		r.choices[first+i].seq = seqs[i]
+	}
+	return true
+}
+
+// redirects says whether a worker can send tokens again: not with log probabilities, which
+// it does not keep.
+func (r *request) redirects() bool { return r.api.TopLogprobs < 0 }
+
+// mayRedirect says whether the texts of a sequence may be opened at another detokenizer
+// while it runs on. Once it was redirected it needs a new token first: else that did not
+// help, and the sequence is lost.
+func (r *request) mayRedirect(seq msg.SeqID) bool {
+	i := r.choice(seq)
+	return i >= 0 && !r.done && !r.choices[i].ended && !r.choices[i].redirected && r.redirects()
+}
+
+// redirect lists the texts of a sequence to open at another detokenizer. Its worker is to
+// send the tokens from index from on again.
+func (r *request) redirect(seq msg.SeqID) (open []*msg.OpenText, from int) {
+	i := r.choice(seq)
+	g := r.group(i - i%r.each)
+	for k := range g {
+		g[k].redirected = true
+		if !g[k].ended {
+			open = append(open, r.openText(&g[k]))
+		}
+	}
+	return open, len(open[0].History)
+}
+
+// lost takes back the sequence that seq is of, if it is one of the request's: its
+// choices wait to be started again. It returns the first of them, -1 if there are
+// none. An error ends the request.
+func (r *request) lost(seq msg.SeqID, why string) (first int, err error) {
+	i := r.choice(seq)
+	if i < 0 || r.done || r.choices[i].ended {
+		return -1, nil
+	}
+	if err := r.moves(why); err != nil {
+		return -1, err
+	}
+	first = i - i%r.each
+	g := r.group(first)
+	for i := range g {
+		g[i].seq, g[i].redirected = 0, false
+	}
+	return first, nil
+}
+
+// moves counts a further start.
+func (r *request) moves(why string) error {
+	if r.resumes++; r.resumes > mostResumes {
+		return &api.Error{Code: api.CodeUnavailable, Message: fmt.Sprintf(
+			"the request was moved %d times without a new token in between, the last time: %s", mostResumes, strings.ReplaceAll(why, "_", " "))}
+	}
+	r.moved = true
+	return nil
+}
+
+// again has all choices begin again from their prompt, which is to be made ids of again:
+// nothing of them was shown. An error ends the request.
+func (r *request) again() error {
+	if err := r.moves(startedAgain); err != nil {
+		return err
+	}
+	r.bond.again()
+	r.started, r.prompt, r.choices, r.open = false, nil, nil, 0
+	return nil
+}
+
+// tokenLimit is the number of tokens that may be generated after a prompt.
+func (r *request) tokenLimit(prompt int) (int, error) {
+	if prompt == 0 {
+		return 0, api.Invalid("prompt", "the prompt has no tokens, expected at least 1")
+	}
+	room := min(r.limits.context, r.limits.pool) - prompt
+	if r.api.Beams != nil {
+		room = r.limits.beamRoom(prompt, r.api.Beams.Width)
+	}
+	if room < 1 && r.api.Beams != nil {
+		return 0, api.Invalid("prompt", "a prompt of %d tokens with %d beams leaves no room for an answer (context of the model %d tokens, KV memory for %d)",
+			prompt, r.api.Beams.Width, r.limits.context, r.limits.pool)
+	}
+	if room < 1 {
+		return 0, api.TooLong("prompt", "the prompt has %d tokens, expected fewer than %d (context of the model %d tokens, KV memory for %d)",
+			prompt, min(r.limits.context, r.limits.pool), r.limits.context, r.limits.pool)
+	}
+	if r.api.MaxTokens > room {
+		return 0, api.TooLong("max_tokens", "max_tokens is %d after a prompt of %d tokens, expected at most %d (context of the model %d tokens, KV memory for %d)",
+			r.api.MaxTokens, prompt, room, r.limits.context, r.limits.pool)
+	}
+	if r.api.MaxTokens > 0 {
+		return r.api.MaxTokens, nil
+	}
+	return room, nil
+}
+
+// verdict says what became of a Text.
+type verdict int
+
+const (
+	ignored verdict = iota // of a sequence that is gone, or of a token that is there already
+	taken                  // an event came of it
+	gap                    // tokens before it are missing: the sequence is lost
+)
+
+// text takes what a token added to a choice and returns the event for it.
+func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
+	i := r.choice(t.Seq)
+	if i < 0 || r.done || r.choices[i].ended {
+		return api.Event{}, ignored
+	}
+	c := &r.choices[i]
+	missing := t.Gap || t.Index > len(c.tokens) // here, or at a detokenizer that was opened with a shorter history
+	switch {
+	case t.Token >= 0 && t.Index < len(c.tokens):
+		return api.Event{}, ignored
+	case missing && c.redirected:
+		return api.Event{}, ignored // on its way before the worker heard of it, which sends all again
+	case missing:
+		return api.Event{}, gap
+	}
+	e = api.Event{Choice: i, Text: t.Text, Logprobs: t.Logprobs, Finish: t.Finish, Err: t.Err}
+	if t.Token >= 0 {
+		c.tokens, c.redirected = append(c.tokens, t.Token), false
+		e.Tokens = c.tokens[len(c.tokens)-1:]
+		r.resumes, r.bond.fixed = 0, true
+	}
+	e.Pin = r.bond.tell()
+	if t.Finish == api.FinishNone {
+		return e, taken
+	}
+	c.ended = true
+	if r.open--; r.open == 0 || e.Finish == api.FinishError { // a failed choice fails the request
+		r.done, e.Done, e.Usage = true, true, r.usage()
+	}
+	return e, taken
+}
+
+// fail ends the request at once with err.
+func (r *request) fail(err error) api.Event {
+	r.done = true
+	return api.Event{Finish: api.FinishError, Err: err, Done: true, Usage: r.usage()}
+}
+
+// cancel ends the request at once, by its client or for a reason of ours. What
+// runs of it is left to be cancelled, see running.
+func (r *request) cancel(reason error) api.Event {
+	if reason != nil {
+		return r.fail(reason)
+	}
+	r.done = true
+	return api.Event{Finish: api.FinishCancelled, Done: true, Usage: r.usage()}
+}
+
+// running lists the sequences that have not ended.
+func (r *request) running() []msg.SeqID {
+	var ids []msg.SeqID
+	for i := 0; i < len(r.choices); i += r.each {
+		g := r.group(i)
+		for k := range g {
+			if !g[k].ended && g[k].seq != 0 {
+				ids = append(ids, g[0].seq)
+				break
+			}
+		}
+	}
+	return ids
+}
+
+func (r *request) choice(seq msg.SeqID) int {
+	if seq == 0 {
+		return -1
+	}
+	for i := range r.choices {
+		if r.choices[i].seq == seq {
+			return i
+		}
+	}
+	return -1
+}
+
+func (r *request) usage() *api.Usage {
+	u := &api.Usage{PromptTokens: len(r.prompt)}
+	for i := range r.choices {
+		u.CompletionTokens += len(r.choices[i].tokens)
+	}
+	return u
+}
+
+// promptOf is what is to be tokenized of a request without token ids.
+func promptOf(r *api.Request) *api.TokenizeRequest {
+	return &api.TokenizeRequest{
+		Model: r.Model, Prompt: r.Prompt, AddSpecialTokens: true, Messages: r.Messages, Tools: r.Tools,
+		TemplateArgs: r.TemplateArgs, ContinueFinal: r.ContinueFinal, NoGenerationPrompt: r.NoGenerationPrompt,
+		Clock: r.Arrival,
+	}
+}
+
+// checkVocab refuses tokens that the model does not have.
+func checkVocab(r *api.Request, prompt []int32, vocab int) error {
+	for _, list := range []struct {
+		param string
+		ids   []int32
+	}{{"prompt", prompt}, {"stop_token_ids", r.StopTokens}} {
+		for i, id := range list.ids {
+			if id < 0 || int(id) >= vocab {
+				return api.Invalid(list.param, "%s: token %d is %d, the model has 0..%d", list.param, i, id, vocab-1)
+			}
+		}
+	}
+	if err := r.Sampling.ValidateVocab(vocab); err != nil {
+		return api.Invalid("logit_bias", "%v", err)
+	}
+	return nil
+}

@@ -1,0 +1,337 @@
+package gateway
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster/route"
+	"github.com/millrace/millrace/metrics"
+)
+
+// requestDeps is what all requests of a gateway need.
+type requestDeps struct {
+	node     string // name of this process
+	routes   *routing
+	models   *models
+	watch    *watch
+	watcher  *actor.PID // gets the reports of workers
+	requests *requests
+	cluster  Membership
+	serves   func(model string) error
+	nextSeq  func() msg.SeqID
+	moved    func(why string)
+	failover time.Duration // a request without a place ends with an error after it
+}
+
+// requestActor owns the journal of one request: it alone says what happened.
+type requestActor struct {
+	*requestDeps
+	state    *request
+	journal  *journal
+	log      zerolog.Logger
+	first    time.Time // of the first token
+	series   *metrics.Request
+	span     trace.Span           // of the request; stages are below it
+	places   map[msg.SeqID]*place // of the sequences that run, by the first of their choices
+	avoid    string               // the node that failed a sequence last
+	homeless time.Time            // since when a sequence has no place; zero: all have
+	asked    asked                // tokenizers, since the prompt was sent first
+	askAgain time.Time            // when the last of them has had its time
+	bound    atomic.Bool          // for the watch: the answer goes on at equals only
+	finding  time.Time            // since when sequences of the process that had the request are looked for
+}
+
+// place is where a sequence runs.
+type place struct {
+	compute, detok *actor.PID
+	choices        []msg.SeqID
+	watched        *watched
+}
+
+func (a *requestActor) Receive(ctx actor.Context) {
+	defer a.answerPanic(ctx)
+	if a.state.done { // what was in the mailbox at the end
+		return
+	}
+	switch m := ctx.Message().(type) {
+	case *actor.Started:
+		a.tokenize(ctx)
+	case *msg.Tokenized:
+		a.tokenized(ctx, m)
+	case *msg.Text:
+		a.text(ctx, m)
+		msg.Recycle(m)
+	case *msg.Started:
+		a.requests.begun(a.state.api.Key(), m.At)
+		a.series.Started(m.At, len(a.state.prompt))
+	case *msg.Found:
+		a.adopt(ctx, m)
+	case *msg.Lost:
+		a.lost(ctx, m.Seq, m.Why)
+	case *msg.Retry:
+		if time.Since(a.finding) < findFor {
+			return
+		}
+		a.retry(ctx)
+	case *msg.Abandon:
+		a.abandon(ctx, m.Err)
+	case *msg.CancelRequest:
+		if m.Moved {
+			a.leave()
+		}
+		a.end(ctx, a.state.cancel(m.Err))
+	}
+}
+
+// findFor is how long workers may take to say that they have a sequence.
+const findFor = 150 * time.Millisecond
+
+// find asks all workers for what another process had started of the request, which may
+// still run; false if it cannot be gone on with.
+func (a *requestActor) find(ctx actor.Context) bool {
+	workers := a.routes.workersOf(a.state.api.Model)
+	if len(workers) == 0 || !a.state.redirects() || len(a.state.waiting()) == 0 {
+		return false
+	}
+	a.finding = time.Now()
+	a.watch.wait(a.finding, ctx.Self(), nil, 0)
+	for _, w := range workers {
+		ctx.Send(w, &msg.Find{RequestID: a.state.api.OriginKey(), Reply: ctx.Self()})
+	}
+	return true
+}
+
+// adopt goes on with a sequence that another process had started. What was found too
+// late, or twice, is cancelled.
+func (a *requestActor) adopt(ctx actor.Context, m *msg.Found) {
+	lead := m.Seqs[0]
+	if a.places[lead] != nil {
+		return
+	}
+	text := a.routes.detokenizer(a.state.api.Model, a.state.bond.texts())
+	if text == nil || !a.state.adopt(m.First, m.Seqs, m.Pin) {
+		ctx.Send(m.Compute, &msg.Cancel{Seq: lead})
+		return
+	}
+	a.redirect(ctx, m.Compute, text, m.Seqs)
+	a.requests.begun(a.state.api.Key(), time.Now())
+	if len(a.state.waiting()) == 0 {
+		a.finding = time.Time{}
+		a.watch.waitNoMore(ctx.Self())
+	}
+	a.log.Info().Str("at", m.Compute.Address).Int("choice", m.First).Msg("a sequence of another process was taken over")
+}
+
+// lost has a sequence go on behind what came of it: where it runs if only its text was
+// lost, else from its prompt.
+func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
+	if (why == detokDead || why == textLost) && a.moveText(ctx, seq, why) {
+		return
+	}
+	first, err := a.state.lost(seq, why)
+	if err != nil {
+		a.end(ctx, a.state.fail(err))
+		return
+	}
+	if first < 0 {
+		return
+	}
+	a.moved(why)
+	a.drop(ctx, seq)
+	tokens := len(a.state.choices[first].tokens)
+	migrated(a.span, why, a.avoid, tokens)
+	a.start(ctx)
+	a.log.Warn().Str("why", why).Int("tokens", tokens).Str("from", a.avoid).Msg("a sequence was started again")
+}
+
+// moveText has another detokenizer go on with a sequence; false if the sequence has to
+// start again.
+func (a *requestActor) moveText(ctx actor.Context, seq msg.SeqID, why string) bool {
+	lead, at := a.place(seq)
+	text := a.routes.detokenizer(a.state.api.Model, a.state.bond.texts())
+	if at == nil || text == nil || !a.state.mayRedirect(seq) {
+		return false
+	}
+	closeTexts(ctx, at)
+	a.left(lead, at)
+	tokens := a.redirect(ctx, at.compute, text, at.choices)
+	a.moved(why)
+	migrated(a.span, why, at.detok.Address, tokens)
+	a.log.Warn().Str("why", why).Int("tokens", tokens).Str("from", at.detok.Address).Msg("a text goes on at another detokenizer")
+	return true
+}
+
+// redirect has the worker of a sequence send it to a detokenizer, behind so many tokens.
+func (a *requestActor) redirect(ctx actor.Context, worker, text *actor.PID, choices []msg.SeqID) (tokens int) {
+	open, tokens := a.state.redirect(choices[0])
+	a.openTexts(ctx, text, worker, open)
+	a.runs(ctx, worker, text, choices, tokens)
+	ctx.Send(worker, &msg.Redirect{Seq: choices[0], Reply: ctx.Self(), Watch: a.watcher, Detok: text, From: tokens})
+	return tokens
+}
+
+// openTexts has a detokenizer take the tokens of a sequence.
+func (a *requestActor) openTexts(ctx actor.Context, text, compute *actor.PID, open []*msg.OpenText) {
+	for _, o := range open {
+		o.Reply, o.Compute, o.Trace = ctx.Self(), compute, a.span.SpanContext()
+		ctx.Send(text, o)
+	}
+}
+
+// drop cancels a sequence wherever it may still run.
+func (a *requestActor) drop(ctx actor.Context, seq msg.SeqID) {
+	lead, at := a.place(seq)
+	if at == nil {
+		return
+	}
+	a.avoid = at.compute.Address
+	ctx.Send(at.compute, &msg.Cancel{Seq: lead, Owner: a.node})
+	closeTexts(ctx, at)
+	a.left(lead, at)
+}
+
+func closeTexts(ctx actor.Context, at *place) {
+	for _, choice := range at.choices {
+		ctx.Send(at.detok, &msg.CloseText{Seq: choice})
+	}
+}
+
+// leave has the sequences that another process can find run on at their workers. Their
+// texts stay open: the other process opens them again, at the same detokenizer perhaps.
+func (a *requestActor) leave() {
+	if !a.state.redirects() {
+		return
+	}
+	for lead, at := range a.places {
+		if at.compute.Address != a.node { // this process ends
+			a.watch.leave(lead, at.compute.Address)
+			delete(a.places, lead)
+		}
+	}
+}
+
+// left forgets a sequence's place.
+func (a *requestActor) left(lead msg.SeqID, at *place) {
+	a.watch.end(lead, at.compute.Address)
+	delete(a.places, lead)
+}
+
+// place finds where the sequence of a choice runs.
+func (a *requestActor) place(seq msg.SeqID) (lead msg.SeqID, at *place) {
+	if at := a.places[seq]; at != nil {
+		return seq, at
+	}
+	for lead, at := range a.places {
+		if slices.Contains(at.choices, seq) {
+			return lead, at
+		}
+	}
+	return 0, nil
+}
+
+// abandon moves what runs in this process, whose worker is gone, or ends the
+// request if there is nowhere to go.
+func (a *requestActor) abandon(ctx actor.Context, err error) {
+	elsewhere := a.routes.elsewhere(&route.Query{Model: a.state.api.Model}, a.node)
+	if len(a.places) == 0 && !elsewhere {
+		a.end(ctx, a.state.fail(err))
+		return
+	}
+	for _, seq := range a.state.running() {
+		if at := a.places[seq]; at == nil || at.compute.Address != a.node {
+			continue
+		}
+		if !elsewhere {
+			a.end(ctx, a.state.fail(err))
+			return
+		}
+		a.lost(ctx, seq, workerFailed)
+	}
+}
+
+func (a *requestActor) text(ctx actor.Context, m *msg.Text) {
+	lead, at := a.place(m.Seq)
+	if at == nil {
+		return
+	}
+	if m.Lost && a.routes.elsewhere(&route.Query{Model: a.state.api.Model}, at.compute.Address) {
+		a.lost(ctx, m.Seq, workerFailed)
+		return
+	}
+	e, v := a.state.text(m)
+	switch v {
+	case ignored:
+		return
+	case gap:
+		a.lost(ctx, m.Seq, textLost)
+		return
+	case taken:
+	}
+	if m.Token >= 0 {
+		a.bound.Store(a.state.bond.fixed)
+		at.watched.received.Add(1)
+		a.countToken(e.Choice)
+	}
+	if e.Finish != api.FinishNone && !slices.Contains(a.state.running(), lead) {
+		a.left(lead, at)
+	}
+	a.event(ctx, e)
+}
+
+// event writes an event to the journal; the last one ends the request.
+func (a *requestActor) event(ctx actor.Context, e api.Event) {
+	if e.Done {
+		a.end(ctx, e)
+		return
+	}
+	a.journal.append(e)
+}
+
+func (a *requestActor) countToken(choice int) {
+	now := time.Now()
+	a.series.Tokens(now, choice, 1)
+	if a.first.IsZero() {
+		a.first = now
+		a.span.AddEvent(eventFirstToken)
+	}
+}
+
+// end writes the last event, cancels what still runs and stops the actor.
+func (a *requestActor) end(ctx actor.Context, e api.Event) {
+	a.watch.waitNoMore(ctx.Self())
+	for seq := range a.places {
+		a.drop(ctx, seq)
+	}
+	endRequest(a.span, &e)
+	a.requests.ended(a.state.api.Key()) // before the client can see the end: its next request has room
+	a.journal.append(e)
+	a.series.Finished(time.Now(), string(e.Finish))
+	line := a.log.Info()
+	if e.Err != nil {
+		line = a.log.Warn().Err(e.Err)
+	}
+	if !a.first.IsZero() {
+		line = line.Dur("ttft", a.first.Sub(a.state.api.Arrival))
+	}
+	line.Str("finish", string(e.Finish)).Int("prompt_tokens", e.Usage.PromptTokens).
+		Int("completion_tokens", e.Usage.CompletionTokens).Dur("took", time.Since(a.state.api.Arrival)).Msg("request done")
+	ctx.Stop(ctx.Self())
+}
+
+// answerPanic ends the request when its actor fails, so that no client waits
+// for an actor that is gone, and lets the supervisor see the failure.
+func (a *requestActor) answerPanic(ctx actor.Context) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	a.end(ctx, a.state.fail(api.StageFailed("request", v)))
+	panic(v)
+}

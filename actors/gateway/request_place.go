@@ -1,0 +1,200 @@
+package gateway
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster/route"
+)
+
+// tokenize sends the prompt to a tokenizer of a complete set, or of the digest that the
+// answer is bound to. Token ids need none; their request takes the digest of such a set.
+func (a *requestActor) tokenize(ctx actor.Context) {
+	r, text := a.state.api, a.state.bond.texts()
+	if !text.Bound {
+		at := a.routes.whole(a.query())
+		if at == nil {
+			a.wait(ctx, "worker")
+			return
+		}
+		text = route.To(at.text)
+	}
+	if r.PromptTokens != nil {
+		a.tokenized(ctx, &msg.Tokenized{Tokens: r.PromptTokens, Text: text.Digest})
+		return
+	}
+	to := a.routes.tokenizer(r.Model, text)
+	if to == nil {
+		a.wait(ctx, "tokenizer")
+		return
+	}
+	if a.asked.ask(to.Address); a.asked.times > mostResumes {
+		a.end(ctx, a.state.fail(api.Unavailable(fmt.Errorf("no tokenizer answered, the last of %d was at %s", mostResumes, to.Address))))
+		return
+	}
+	patience := min(tokenizeFirst<<(a.asked.times-1), tokenizeMost)
+	a.homeless, a.askAgain = time.Time{}, time.Now().Add(patience)
+	a.watch.wait(time.Now(), ctx.Self(), a.asked.nodes, patience)
+	ctx.Send(to, &msg.Tokenize{Reply: ctx.Self(), Input: promptOf(r), Trace: a.span.SpanContext()})
+}
+
+// retry goes on with what could not be done before. A prompt is sent to another tokenizer
+// when the last one is gone or silent, but not when it has killed two.
+func (a *requestActor) retry(ctx actor.Context) {
+	if a.state.started {
+		a.start(ctx)
+		return
+	}
+	last, err := a.asked.gone(a.cluster.Alive, a.cluster.Died)
+	if err != nil {
+		a.end(ctx, a.state.fail(err))
+		return
+	}
+	if left := time.Until(a.askAgain); last && left > 0 { // another one is gone, which had the prompt, too
+		a.watch.wait(time.Now(), ctx.Self(), a.asked.nodes, left)
+		return
+	}
+	a.tokenize(ctx)
+}
+
+func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
+	if a.state.started { // by the answer of another one
+		return
+	}
+	eos, known := a.models.eos(a.state.api.Model, m.Text)
+	if m.Err == nil && !known && !a.state.api.IgnoreEOS {
+		a.wait(ctx, "tokenizer")
+		return
+	}
+	a.watch.waitNoMore(ctx.Self())
+	err := m.Err
+	if err == nil {
+		err = a.state.tokenized(prompt{m.Tokens, m.Text, eos})
+	}
+	if err != nil {
+		a.end(ctx, a.state.fail(err))
+		return
+	}
+	a.asked = asked{}
+	a.bound.Store(a.state.bond.fixed)
+	if e, over := a.state.resumed(); over {
+		a.end(ctx, e)
+		return
+	}
+	if a.state.api.First == "" || !a.find(ctx) {
+		a.start(ctx)
+	}
+	a.log.Debug().Int("prompt_tokens", len(m.Tokens)).Int("max_tokens", a.state.limit).Msg("request tokenized")
+}
+
+// start starts what waits to be started, each where there is room for it, all at equals.
+func (a *requestActor) start(ctx actor.Context) {
+	list := a.state.waiting()
+	if len(list) == 0 {
+		return
+	}
+	text := a.routes.detokenizer(a.state.api.Model, a.state.bond.texts()) // one for all choices
+	if text == nil {
+		a.stay(ctx, "detokenizer")
+		return
+	}
+	for _, first := range list {
+		at := a.routes.compute(a.query())
+		if at == nil {
+			a.stay(ctx, "worker")
+			return
+		}
+		a.state.bond.placed(at.numerics)
+		a.startAt(ctx, first, at.worker, text)
+	}
+	a.homeless = time.Time{}
+	a.watch.waitNoMore(ctx.Self())
+}
+
+func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor.PID) {
+	g, open := a.state.start(first, a.nextSeq)
+	g.Reply, g.Detok, g.Watch, g.Trace = ctx.Self(), text, a.watcher, a.span.SpanContext()
+	a.openTexts(ctx, text, worker, open)
+	a.runs(ctx, worker, text, g.Choices, len(g.Generated))
+	ctx.Send(worker, g)
+}
+
+// runs notes where a sequence does from here on, behind so many tokens.
+func (a *requestActor) runs(ctx actor.Context, worker, text *actor.PID, choices []msg.SeqID, tokens int) {
+	lead := choices[0]
+	a.places[lead] = &place{
+		compute: worker, detok: text, choices: choices,
+		watched: a.watch.begin(time.Now(), lead, worker.Address, text.Address, ctx.Self(), &a.bound, tokens),
+	}
+}
+
+// query is what placement has to know of a sequence.
+func (a *requestActor) query() route.Query {
+	r := a.state.api
+	q := route.Query{
+		Model: r.Model, Avoid: a.avoid,
+		Slabs: (len(a.state.prompt) + a.state.limit) / max(a.state.limits.slabTokens, 1),
+	}
+	a.state.bond.bind(&q)
+	if len(r.Messages) > 0 {
+		beginning := make([]string, 0, 2)
+		for _, m := range r.Messages[:min(2, len(r.Messages))] {
+			beginning = append(beginning, m.Content)
+		}
+		q.Conversation = route.Conversation(r.Tenant, beginning...)
+	}
+	return q
+}
+
+// stay is for a sequence without a place: its request begins again at others, if they are
+// there and nothing of it was shown, or waits for an equal.
+func (a *requestActor) stay(ctx actor.Context, what string) {
+	if a.serves(a.state.api.Model) != nil || !a.again(ctx) {
+		a.wait(ctx, what)
+	}
+}
+
+// again begins the request again from its prompt; false if something of it has left.
+func (a *requestActor) again(ctx actor.Context) bool {
+	r := a.state.api
+	if a.state.bond.fixed && (r.Resume != nil || !a.journal.again(r.Buffered)) {
+		return false
+	}
+	pin, avoid := a.state.bond.pin, a.avoid
+	if err := a.state.again(); err != nil {
+		a.end(ctx, a.state.fail(err))
+		return true
+	}
+	for seq := range a.places {
+		a.drop(ctx, seq)
+	}
+	a.avoid = avoid // those that were dropped have not failed it
+	a.bound.Store(false)
+	a.moved(startedAgain)
+	migrated(a.span, startedAgain, avoid, 0)
+	a.log.Warn().Str("numerics", api.ShortDigest(pin.Numerics)).Str("text", api.ShortDigest(pin.Text)).Msg("no equal is there: a request begins again")
+	a.tokenize(ctx)
+	return true
+}
+
+// wait has the request try again later, and ends it when that took too long.
+func (a *requestActor) wait(ctx actor.Context, what string) {
+	now := time.Now()
+	if a.homeless.IsZero() {
+		a.homeless = now
+		a.log.Warn().Str("for", what).Msg("a request waits")
+	}
+	if waited := now.Sub(a.homeless); waited > a.failover {
+		var err error = api.Unavailable(fmt.Errorf("no %s was there for %s", what, waited.Round(time.Second)))
+		if a.state.bond.fixed {
+			err = a.routes.noEqual(a.state.api.Model, what, a.state.bond.pin, waited)
+		}
+		a.end(ctx, a.state.fail(err))
+		return
+	}
+	a.watch.wait(now, ctx.Self(), nil, 0)
+}

@@ -1,0 +1,312 @@
+package gateway
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+)
+
+// Bounds of the watch. Messages between processes are not acknowledged; what is
+// missing shows within these times.
+const (
+	watchEvery = 50 * time.Millisecond
+	// stopped is a time between two looks that says that this process did not run.
+	stopped = 500 * time.Millisecond
+	// lostAfter is how long a worker's report and what came of a sequence may
+	// contradict each other: longer than a message is on its way, even in a queue.
+	lostAfter = time.Second
+	// A worker that drains works on, so that its sequences leave a few at each look: all at
+	// once would wait for each other's prompts at the next worker.
+	leaveLeast = 4
+	leaveShare = 16 // of those that are there
+	// tokenizeFirst is when a prompt that another process did not answer is sent again: the
+	// message may be lost. Each further wait is twice as long, up to tokenizeMost: a busy
+	// tokenizer need not get it many times.
+	tokenizeFirst = time.Second
+	tokenizeMost  = 10 * time.Second
+)
+
+// Reasons for which a sequence has to go on elsewhere; label values of a metric.
+const (
+	workerDead     = "worker_dead"     // left the cluster, or silent there
+	workerSilent   = "worker_silent"   // no report of its sequences
+	workerStalled  = "worker_stalled"  // reports, but a step does not end
+	workerDraining = "worker_draining" //
+	workerForgot   = msg.WorkerForgot  // reports, but not of this sequence
+	workerFailed   = "worker_failed"   // its device failed
+	startedAgain   = "started_again"   // no equal is there, and nothing of the answer was shown
+	textLost       = "text_lost"       // the worker is ahead of what came, or a token is missing
+	detokDead      = "detok_dead"
+)
+
+// watch knows where every sequence of this process runs and notices when nothing
+// comes any more: from a killed process, a stopped one, a cut network and a lost
+// message alike. It is a state machine with a lock: time comes from outside.
+type watch struct {
+	self    string
+	silence time.Duration // without a report of a sequence
+	stall   time.Duration // of a step
+
+	mu      sync.Mutex
+	workers map[string]map[msg.SeqID]*watched // by node
+	detoks  map[string]int                    // sequences by the node of their detokenizer
+	waiting map[*actor.PID]*waiting           // requests, see wait
+	ticked  time.Time
+}
+
+// watched is a sequence that runs.
+type watched struct {
+	request  *actor.PID
+	detok    string       // node
+	local    bool         // worker and detok are here
+	bound    *atomic.Bool // its request goes on at equals only
+	received atomic.Int64
+	heard    time.Time // of it, in a report
+	odd      time.Time // since when report and received contradict each other, unchanged
+	at       int64     // received then
+	told     bool      // of its trouble; until its request ends it here it is no stranger
+}
+
+// waiting is a request that waits for another process, or for one to appear.
+type waiting struct {
+	nodes    []string // that have its prompt, the last one asked at the end; none: it waits for any
+	since    time.Time
+	patience time.Duration
+}
+
+func newWatch(self string, silence, stall time.Duration) *watch {
+	return &watch{
+		self: self, silence: silence, stall: stall,
+		workers: make(map[string]map[msg.SeqID]*watched), detoks: make(map[string]int), waiting: make(map[*actor.PID]*waiting),
+	}
+}
+
+// trouble is a sequence that has to go on elsewhere.
+type trouble struct {
+	request *actor.PID
+	lost    *msg.Lost
+}
+
+// begin notes a sequence with so many tokens received before. bound says, from now on, whether
+// its request goes on at equals only.
+func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, request *actor.PID, bound *atomic.Bool, received int) *watched {
+	s := &watched{request: request, detok: detok, local: worker == w.self && detok == w.self, bound: bound, heard: now}
+	s.received.Store(int64(received))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.workers[worker] == nil {
+		w.workers[worker] = make(map[msg.SeqID]*watched)
+	}
+	w.workers[worker][seq] = s
+	w.detoks[detok]++
+	return s
+}
+
+func (w *watch) end(seq msg.SeqID, worker string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	seqs := w.workers[worker]
+	s := seqs[seq]
+	if s == nil {
+		return
+	}
+	delete(seqs, seq)
+	if w.detoks[s.detok]--; w.detoks[s.detok] == 0 {
+		delete(w.detoks, s.detok)
+	}
+	if len(seqs) == 0 {
+		delete(w.workers, worker)
+	}
+}
+
+// leave keeps a sequence whose request has left this process: its worker is not to cancel it.
+func (w *watch) leave(seq msg.SeqID, worker string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.workers[worker][seq]; s != nil {
+		s.told = true
+	}
+}
+
+// sequences counts those of a worker.
+func (w *watch) sequences(worker string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.workers[worker])
+}
+
+// texts counts those of a node with detokenizers.
+func (w *watch) texts(node string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.detoks[node]
+}
+
+// wait has a request asked to try again when one of the nodes is gone or the last one has not
+// answered for so long; without nodes each tick.
+func (w *watch) wait(now time.Time, request *actor.PID, nodes []string, patience time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting[request] = &waiting{slices.Clone(nodes), now, patience}
+}
+
+// over says whether a request has waited long enough, or for a node that is gone.
+func (w *watch) over(x *waiting, now time.Time, v view) bool {
+	n := len(x.nodes)
+	if n == 0 || x.nodes[n-1] != w.self && now.Sub(x.since) > x.patience {
+		return true
+	}
+	return slices.ContainsFunc(x.nodes, func(node string) bool { return node != w.self && !v.Alive(node) })
+}
+
+func (w *watch) waitNoMore(request *actor.PID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.waiting, request)
+}
+
+// report takes a worker's. Strangers are sequences that the worker need not go on
+// with: their requests have ended or moved.
+func (w *watch) report(now time.Time, p *msg.Progress, others takers) (troubles []trouble, strangers []msg.SeqID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	seqs := w.workers[p.Node]
+	generated := make(map[msg.SeqID]int, len(p.Seqs))
+	for i, seq := range p.Seqs {
+		generated[seq] = p.Generated[i]
+		if seqs[seq] == nil {
+			strangers = append(strangers, seq)
+		}
+	}
+	stalled := p.InStep > w.stall
+	for seq, s := range seqs {
+		if s.told {
+			continue
+		}
+		n, known := generated[seq]
+		received := s.received.Load()
+		why := textLost
+		if known {
+			s.heard = now
+		} else {
+			why = workerForgot
+		}
+		switch {
+		case stalled && others.take(s):
+			why = workerStalled
+		case s.local:
+			continue // nothing is lost inside a process, however late it is
+		case known && int64(n) <= received:
+			s.odd = time.Time{}
+			continue
+		case s.odd.IsZero() || received != s.at:
+			s.odd, s.at = now, received
+			continue
+		case now.Sub(s.odd) < lostAfter:
+			continue
+		}
+		troubles = s.tell(troubles, seq, why)
+	}
+	return troubles, strangers
+}
+
+func (s *watched) tell(list []trouble, seq msg.SeqID, why string) []trouble {
+	s.told = true
+	return append(list, trouble{s.request, &msg.Lost{Seq: seq, Why: why}})
+}
+
+// view is what a tick asks of the cluster.
+type view interface {
+	Deaf() bool               // this node hears nobody: judge nobody
+	Alive(node string) bool   //
+	leave(node string) takers // who can take over what a worker that drains has; none if it does not
+}
+
+// takers are the workers that could take over sequences of another one.
+type takers struct {
+	any   bool // one that can begin them again
+	equal bool // one that can continue them
+}
+
+func (t takers) take(s *watched) bool {
+	if s.bound.Load() {
+		return t.equal
+	}
+	return t.any
+}
+
+// tick looks at silence. again lists the requests that should try again.
+func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.PID) {
+	draining := w.draining(v)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pause := now.Sub(w.ticked)
+	w.ticked = now
+	if v.Deaf() || pause > stopped { // this process was cut off, or stopped: it has to listen first
+		w.pardon(now)
+		return nil, nil
+	}
+	for worker, seqs := range w.workers {
+		local := worker == w.self
+		dead := !local && !v.Alive(worker)
+		leave := max(leaveLeast, len(seqs)/leaveShare)
+		for seq, s := range seqs {
+			var why string
+			switch {
+			case s.told:
+				continue
+			case dead:
+				why = workerDead
+			case leave > 0 && draining[worker].equal: // without one it finishes what it has
+				leave--
+				why = workerDraining
+			case !local && now.Sub(s.heard) > w.silence:
+				why = workerSilent
+			case s.detok != w.self && !v.Alive(s.detok):
+				why = detokDead
+			default:
+				continue
+			}
+			troubles = s.tell(troubles, seq, why)
+		}
+	}
+	for request, x := range w.waiting {
+		if w.over(x, now, v) {
+			again = append(again, request)
+		}
+	}
+	return troubles, again
+}
+
+// draining asks for the workers that sequences should leave, without the lock: the
+// answer depends on how many sequences each has.
+func (w *watch) draining(v view) map[string]takers {
+	w.mu.Lock()
+	nodes := slices.Collect(maps.Keys(w.workers))
+	w.mu.Unlock()
+	leave := make(map[string]takers)
+	for _, node := range nodes {
+		if node != w.self {
+			leave[node] = v.leave(node)
+		}
+	}
+	return leave
+}
+
+// pardon counts everybody as heard now.
+func (w *watch) pardon(now time.Time) {
+	for _, seqs := range w.workers {
+		for _, s := range seqs {
+			s.heard, s.odd = now, time.Time{}
+		}
+	}
+	for _, x := range w.waiting {
+		x.since = now
+	}
+}

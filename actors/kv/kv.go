@@ -1,0 +1,162 @@
+// Package kv is the actor of the KV manager: it owns the allocator of the device's KV memory
+// (package kvmgr) and answers the worker's loop.
+//
+// It must not know the device or the scheduler: slabs are numbers here.
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/kvmgr"
+	"github.com/millrace/millrace/metrics"
+)
+
+// kvIdle is how long the KV manager rests before it recounts its books.
+const kvIdle = time.Second
+
+// Manager is the KV manager of this process's device.
+type Manager struct {
+	actor kvActor
+	root  *actor.RootContext
+	pid   *actor.PID
+}
+
+// Config is what a KV manager needs.
+type Config struct {
+	Root              *actor.RootContext
+	Spawn             func(name string, a actor.Actor) (*actor.PID, error)
+	Slabs, SlabTokens int
+	Broken            func(error) // told when the books contradict themselves
+	Metrics           *metrics.Model
+}
+
+// New spawns the actor.
+func New(cfg Config) (*Manager, error) {
+	books, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens})
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{actor: kvActor{kv: books, metrics: cfg.Metrics, broken: cfg.Broken}, root: cfg.Root}
+	m.actor.free.Store(int64(cfg.Slabs))
+	m.pid, err = cfg.Spawn("kv", &m.actor)
+	return m, err
+}
+
+// PID is the actor's.
+func (m *Manager) PID() *actor.PID { return m.pid }
+
+// Free is the number of slabs that nobody holds or was promised.
+func (m *Manager) Free() int { return int(m.actor.free.Load()) }
+
+// State asks for the books.
+func (m *Manager) State(ctx context.Context) (*State, error) {
+	wait := time.Second
+	if d, ok := ctx.Deadline(); ok {
+		wait = time.Until(d)
+	}
+	answer, err := m.root.RequestFuture(m.pid, &snapshot{}, wait).Result()
+	if err != nil {
+		return nil, fmt.Errorf("kv: the KV manager did not answer: %w", err)
+	}
+	state, ok := answer.(*State)
+	if !ok {
+		return nil, fmt.Errorf("kv: the KV manager answered with a %T", answer)
+	}
+	return state, nil
+}
+
+// kvActor owns the books of the KV pool. It outlives a restart of its actor:
+// the manager is a plain value.
+type kvActor struct {
+	kv      *kvmgr.Manager
+	metrics *metrics.Model
+	free    atomic.Int64 // slabs, for others to see
+	broken  func(error)  // told when the books contradict themselves
+}
+
+// snapshot asks for the pool's state; *State answers.
+type snapshot struct{}
+
+// State is the KV manager's books.
+type State struct {
+	Stats   kvmgr.Stats    `json:"stats"`
+	Regions []kvmgr.Region `json:"regions"`
+	Check   string         `json:"check"` // "ok", or what is wrong
+}
+
+func (a *kvActor) Receive(ctx actor.Context) {
+	switch m := ctx.Message().(type) {
+	case *msg.Reserve:
+		a.reserve(ctx, m)
+	case *msg.Lease:
+		a.lease(ctx, m)
+	case *msg.Release:
+		freed, err := a.kv.Release(kvmgr.Seq(m.Seq))
+		if err != nil {
+			a.broken(err)
+			return
+		}
+		ctx.Send(m.Reply, &msg.Freed{Slabs: freed})
+	case *snapshot:
+		ctx.Respond(a.state())
+		return
+	case *actor.ReceiveTimeout:
+		if err := a.kv.Check(); err != nil {
+			a.broken(err)
+		}
+		return
+	default:
+		return
+	}
+	s := a.kv.Stats()
+	a.metrics.KVUsage(s.Used+s.Promised, s.Slabs)
+	a.free.Store(int64(s.Free))
+	ctx.SetReceiveTimeout(kvIdle)
+}
+
+func (a *kvActor) reserve(ctx actor.Context, m *msg.Reserve) {
+	var err error
+	if m.Beams > 0 {
+		err = a.kv.ReserveSegments(kvmgr.Seq(m.Seq), kvmgr.Segments{Prompt: m.Prompt, Response: m.Tokens - m.Prompt, Beams: m.Beams})
+	} else {
+		err = a.kv.Reserve(kvmgr.Seq(m.Seq), m.Tokens)
+	}
+	var short *kvmgr.ShortageError
+	switch {
+	case err == nil:
+		a.lease(ctx, &m.Lease)
+	case errors.As(err, &short):
+		ctx.Send(m.Reply, &msg.Denied{
+			Seq: m.Seq, Need: short.Need, Free: short.Free, Pool: short.Pool, Never: errors.Is(err, kvmgr.ErrNeverFits),
+		})
+	default:
+		a.broken(err)
+	}
+}
+
+// lease cannot fail within a reservation: if it does, the books and the
+// scheduler disagree.
+func (a *kvActor) lease(ctx actor.Context, m *msg.Lease) {
+	slabs, err := a.kv.Lease(kvmgr.Seq(m.Seq), m.UpTo)
+	if err != nil {
+		a.broken(err)
+		return
+	}
+	m.Slabs = slabs
+	ctx.Send(m.Reply, &m.Leased)
+}
+
+func (a *kvActor) state() *State {
+	s := &State{Stats: a.kv.Stats(), Regions: a.kv.Regions(), Check: "ok"}
+	if err := a.kv.Check(); err != nil {
+		s.Check = err.Error()
+	}
+	return s
+}

@@ -1,0 +1,173 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/millrace/millrace/compute"
+)
+
+// testDevice is a Runner for tests of the pipeline alone: the likeliest next
+// token depends on the token and its position. It checks that every position
+// of a region is written once, in order, and backed by slabs that are its own.
+type testDevice struct {
+	slabs int
+	vocab int
+
+	mu         sync.Mutex
+	owner      map[int32]*testRegion // physical slab -> region
+	open       int
+	faults     []error
+	failAt     []int   // the steps that fail
+	panicAt    int     // the step that panics; 0: none
+	noWay      []error // what the next reloads return; none: they succeed
+	reloads    int
+	gate       chan struct{} // if not nil, a step takes a value first
+	reloadGate chan struct{} // as gate
+	begun      atomic.Int64  // steps, those at the gate included
+	steps      int
+	prompts    int  // that were begun
+	largest    int  // rows of the largest step
+	guesses    int  // rows that were guesses
+	round      int  // tokens of a text that goes round; 0: it never does
+	freed      bool // the gate is open
+}
+
+const testSlabTokens = 16
+
+func newTestDevice(slabs int) *testDevice {
+	return &testDevice{slabs: slabs, vocab: 4096, owner: map[int32]*testRegion{}}
+}
+
+func (d *testDevice) Slabs() int      { return d.slabs }
+func (d *testDevice) SlabTokens() int { return testSlabTokens }
+func (d *testDevice) Vocab() int      { return d.vocab }
+
+type testRegion struct {
+	d      *testDevice
+	tokens int
+	slabs  []int32
+	length int // positions written
+	// Of them, the last ones that were guesses.
+	guesses int
+}
+
+func (d *testDevice) NewRegion(tokens int) (compute.Region, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open++
+	return &testRegion{d: d, tokens: tokens}, nil
+}
+
+func (r *testRegion) Append(slabs []int32) error {
+	r.d.mu.Lock()
+	defer r.d.mu.Unlock()
+	for _, id := range slabs {
+		if id < 0 || int(id) >= r.d.slabs || r.d.owner[id] != nil {
+			return errors.New("slab is not free")
+		}
+		r.d.owner[id] = r
+	}
+	r.slabs = append(r.slabs, slabs...)
+	return nil
+}
+
+func (r *testRegion) Close() {
+	r.d.mu.Lock()
+	defer r.d.mu.Unlock()
+	for _, id := range r.slabs {
+		delete(r.d.owner, id)
+	}
+	r.d.open--
+}
+
+// nextToken is the device's "model".
+func nextToken(token int32, position, vocab int) int32 {
+	return int32((uint64(token)*2654435761 + uint64(position)*40503 + 12345) % uint64(vocab))
+}
+
+func (d *testDevice) Reload() (err error) {
+	if d.reloadGate != nil {
+		<-d.reloadGate
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.open > 0 {
+		d.faults = append(d.faults, fmt.Errorf("reloaded with %d regions open", d.open))
+	}
+	d.reloads++
+	if len(d.noWay) > 0 {
+		err, d.noWay = d.noWay[0], d.noWay[1:]
+	}
+	return err
+}
+
+func (d *testDevice) logits(token int32, position int) []float32 {
+	logits := make([]float32, d.vocab)
+	if d.round > 0 {
+		logits[(int(token)+1)%d.round] = 1
+	} else {
+		logits[nextToken(token, position, d.vocab)] = 1
+	}
+	return logits
+}
+
+// reloaded is the number of calls of Reload.
+func (d *testDevice) reloaded() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.reloads
+}
+
+type testLogits [][]float32
+
+func (l testLogits) Row(i int) []float32 { return l[i] }
+
+func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
+	d.begun.Add(1)
+	if d.gate != nil {
+		<-d.gate
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.steps++
+	if slices.Contains(d.failAt, d.steps) {
+		return nil, errors.New("lost the device")
+	}
+	if d.steps == d.panicAt {
+		panic("a bug")
+	}
+	var out testLogits
+	rows := 0
+	for _, b := range batch {
+		r := b.Region.(*testRegion)
+		if b.Beams != nil {
+			rows += len(b.Tokens)
+			for i, token := range b.Tokens {
+				if len(b.Beams.Responses[i].(*testRegion).slabs)*testSlabTokens <= b.Position-b.Beams.Prompt {
+					d.faults = append(d.faults, errors.New("a beam without a slab"))
+				}
+				out = append(out, d.logits(token, b.Position))
+			}
+			continue
+		}
+		// Behind guesses that were wrong the rows go back.
+		if b.Position > r.length || b.Position < r.length-r.guesses || b.Position+len(b.Tokens) > len(r.slabs)*testSlabTokens {
+			d.faults = append(d.faults, errors.New("a row out of order or without a slab"))
+		}
+		if b.Position == 0 {
+			d.prompts++
+		}
+		r.length, r.guesses = b.Position+len(b.Tokens), b.Drafts
+		rows += len(b.Tokens)
+		d.guesses += b.Drafts
+		for i := len(b.Tokens) - b.Outputs(); i < len(b.Tokens); i++ {
+			out = append(out, d.logits(b.Tokens[i], b.Position+i))
+		}
+	}
+	d.largest = max(d.largest, rows)
+	return out, nil
+}

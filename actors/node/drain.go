@@ -1,0 +1,79 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/millrace/millrace/actors/gateway"
+	"github.com/millrace/millrace/actors/msg"
+)
+
+const drainPoll = 10 * time.Millisecond
+
+// Close drains this process: it takes nothing new, and tells the cluster so. Its
+// own requests finish, and so does what it does for others, or moves, until ctx
+// ends; then its requests end with a clear error, others go on elsewhere. Then the
+// actors stop.
+func (p *Node) Close(ctx context.Context) error {
+	if p.closed.Swap(true) {
+		return errors.New("node: closed already")
+	}
+	if p.gateway != nil {
+		p.gateway.Refuse()
+	}
+	p.members.Beat()
+	if !p.drained(ctx, p.idle) {
+		p.tell(&msg.CancelRequest{Err: gateway.ErrStopping()})
+		patience, cancel := context.WithTimeout(context.Background(), p.cfg.StallAfter)
+		defer cancel()
+		if !p.drained(patience, func() bool { return p.Running() == 0 }) {
+			return errors.New("node: a request did not end")
+		}
+	}
+	return p.stop()
+}
+
+// idle says that nobody needs this process any more.
+func (p *Node) idle() bool {
+	if p.Running() > 0 || p.bridge == nil {
+		return p.Running() == 0
+	}
+	computes := p.worker != nil && p.worker.InFlight() > 0 && !p.health.Failed()
+	return !computes && (p.detokenizers == nil || p.detokenizers.Load() == 0) && (p.tokenizers == nil || p.tokenizers.Load() == 0)
+}
+
+// drained waits for a condition; false if ctx ended first.
+func (p *Node) drained(ctx context.Context, done func() bool) bool {
+	tick := time.NewTicker(drainPoll)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}
+
+// stop says goodbye first, so that what still runs here moves at once.
+func (p *Node) stop() error {
+	p.members.Leave()
+	close(p.quit)
+	if p.worker != nil {
+		if err := p.worker.Stop(); err != nil {
+			return err
+		}
+	}
+	p.beside.Wait()
+	p.stopActors()
+	return nil
+}
+
+func (p *Node) stopActors() {
+	if p.bridge != nil {
+		p.bridge.Close()
+	}
+	p.system.Shutdown()
+}

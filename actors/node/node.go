@@ -1,0 +1,421 @@
+// Package node is one process of a cluster: it starts the actors of the roles that the process
+// has, connects them, and looks after what they share. Membership, readiness, the end of the
+// device and the drain are here.
+//
+// It is the only package below actors that imports the others. It must not know what a request
+// or a step is: gateway, tokenize, worker, kv and detok do, and meet in package msg alone.
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace/millrace/actors/detok"
+	"github.com/millrace/millrace/actors/gateway"
+	"github.com/millrace/millrace/actors/kv"
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/actors/tokenize"
+	"github.com/millrace/millrace/actors/worker"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/cluster/bridge"
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/metrics"
+	"github.com/millrace/millrace/tokenizer"
+	"github.com/millrace/millrace/tracing"
+)
+
+// Config of a pipeline: the part of it that this process has.
+type Config struct {
+	Roles     []cluster.Role       // nil: all
+	ModelID   string               // of tokenize, compute and detok
+	Model     Runner               // of compute, opened by compute.Open; the pipeline does not close it
+	Tokenizer *tokenizer.Tokenizer // of tokenize and detok
+
+	Context      int           // longest sequence of the model, in tokens
+	Sampling     sample.Params // of a request that says nothing, see api.Model
+	Backend      string        // what computes, for others to see
+	Weights      string        // as Backend
+	Numerics     string        // of compute: digest, see api.Pin
+	Class        string        // of compute: name of the numerics class, for others to see
+	Text         string        // of tokenize, compute and detok: digest of the checkpoint's tokenizer, see api.Pin
+	Sched        sched.Config
+	Tokenizers   int           // actors of the tokenizer pool, 0: 2
+	Detokenizers int           // actors of the detokenizer pool, 0: 2
+	MaxQueueWait time.Duration // a request that would wait longer until its prompt is begun is refused; 0: none
+	MaxRequests  int           // requests of a gateway for each worker; more are refused, but for tenants below their share. 0: no bound
+	StallAfter   time.Duration // no step for so long with work at hand is not ready; 0: 30 s
+	GiveUpAfter  time.Duration // no step for so long is a failure for good, see Wait; 0: never
+
+	admitPatience time.Duration // see loop.admit; 0: its default
+
+	Cluster Cluster
+	Metrics *metrics.Metrics
+	Tracer  trace.Tracer // nil: no traces
+	Log     zerolog.Logger
+}
+
+// Cluster is how a process is one of several.
+type Cluster struct {
+	Conn          *nats.Conn    // nil: it is alone, with all roles. The pipeline does not close it
+	Beat          time.Duration // see cluster.Config
+	Dead          time.Duration // as Beat
+	ResumeTimeout time.Duration // a request waits so long for a worker to go on with; 0: 60 s
+	HTTP          string        // address of health and metrics, for others to see
+	Version       string        // as HTTP
+}
+
+// Runner runs steps and holds the KV pool: a *compute.Model.
+type Runner = compute.Runner
+
+// Node is the part of a pipeline that this process has: an api.Engine where it has the gateway's role.
+type Node struct {
+	cfg     Config
+	key     cluster.Key
+	name    string // the node's address
+	created time.Time
+	system  *actor.ActorSystem
+	members *members
+	bridge  *bridge.Bridge // nil: alone
+	metrics *metrics.Model // of ModelID
+	stages  stages
+	log     zerolog.Logger
+
+	gateway      *gateway.Gateway // nil without its role, as the next
+	tokenizers   *tokenize.Pool
+	worker       *worker.Worker
+	kv           *kv.Manager // with worker
+	detokenizers *detok.Pool
+
+	health *health
+	closed atomic.Bool
+	quit   chan struct{} // closed at the end, for the goroutines beside the actors
+	beside sync.WaitGroup
+}
+
+type stages struct{ tokenize, compute, detok *metrics.Stage }
+
+// New starts the actors.
+func New(cfg Config) (*Node, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	key := cluster.NewKey()
+	node := key.Node()
+	p := &Node{
+		cfg: cfg, key: key, name: node.String(), created: time.Now(),
+		log:     cfg.Log.With().Stringer("node", node).Logger(),
+		system:  newSystem(cfg.Log),
+		metrics: cfg.Metrics.Model(cfg.ModelID),
+		stages: stages{
+			tokenize: cfg.Metrics.Stage("tokenize"),
+			compute:  cfg.Metrics.Stage("compute"),
+			detok:    cfg.Metrics.Stage("detok"),
+		},
+		quit: make(chan struct{}),
+	}
+	p.members = &members{self: p.offer}
+	p.health = newHealth(p.tell, p.log)
+	p.system.ProcessRegistry.Address = p.name
+	p.system.EventStream.Subscribe(func(e any) {
+		if f, ok := e.(*actor.SupervisorEvent); ok {
+			p.log.Error().Str("actor", f.Child.Id).Interface("reason", f.Reason).
+				Stringer("directive", f.Directive).Msg("an actor failed")
+		}
+	})
+	if err := p.spawn(); err != nil {
+		return nil, err
+	}
+	if err := p.join(); err != nil {
+		p.stopActors()
+		return nil, err
+	}
+	return p, nil
+}
+
+// complete checks a configuration and fills in its defaults.
+func (c *Config) complete() error {
+	if c.Tokenizers < 0 || c.Detokenizers < 0 || c.MaxRequests < 0 || c.MaxQueueWait < 0 {
+		return fmt.Errorf("node: %d tokenizers, %d detokenizers, %d requests at most, a wait of %s at most: expected 0 or more",
+			c.Tokenizers, c.Detokenizers, c.MaxRequests, c.MaxQueueWait)
+	}
+	if c.Roles == nil {
+		c.Roles = cluster.Roles()
+	}
+	if c.Tracer == nil {
+		c.Tracer = tracing.Off()
+	}
+	if c.Cluster.Conn == nil && len(c.Roles) < len(cluster.Roles()) {
+		return fmt.Errorf("node: roles %v alone, expected all of %v without a NATS connection", c.Roles, cluster.Roles())
+	}
+	for d, def := range map[*time.Duration]time.Duration{
+		&c.StallAfter: 30 * time.Second, &c.Cluster.Beat: cluster.DefaultBeat, &c.Cluster.Dead: cluster.DefaultDead,
+		&c.Cluster.ResumeTimeout: time.Minute,
+	} {
+		if *d == 0 {
+			*d = def
+		}
+	}
+	return nil
+}
+
+func (p *Node) has(r cluster.Role) bool { return slices.Contains(p.cfg.Roles, r) }
+
+// spawn starts the actors of this process's roles.
+func (p *Node) spawn() (err error) {
+	if p.has(cluster.Tokenize) {
+		p.tokenizers, err = tokenize.NewPool(tokenize.Config{
+			Actors: p.cfg.Tokenizers, Spawn: p.spawnOne, Tokenizer: p.cfg.Tokenizer, Text: p.cfg.Text,
+			Longest: p.longest, Stage: p.stages.tokenize, Tracer: p.cfg.Tracer,
+		})
+	}
+	if p.has(cluster.Detok) && err == nil {
+		p.detokenizers, err = detok.NewPool(detok.Config{
+			Actors: p.cfg.Detokenizers, Spawn: p.spawnBusy, Tokenizer: p.cfg.Tokenizer, Stage: p.stages.detok, Tracer: p.cfg.Tracer,
+		})
+	}
+	if p.has(cluster.Compute) && err == nil {
+		err = p.spawnWorker()
+	}
+	if p.has(cluster.Gateway) && err == nil {
+		err = p.spawnGateway()
+	}
+	return err
+}
+
+func (p *Node) spawnWorker() (err error) {
+	model := p.cfg.Model
+	p.kv, err = kv.New(kv.Config{
+		Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Broken: p.health.Fail, Metrics: p.metrics,
+	})
+	if err != nil {
+		return err
+	}
+	p.worker, err = worker.New(worker.Config{
+		Node: p.name, Root: p.system.Root, Spawn: p.spawnBusy, KV: p.kv.PID(), Runner: model, Sched: p.cfg.Sched, Numerics: p.cfg.Numerics,
+		AdmitPatience: p.cfg.admitPatience, GiveUpAfter: p.cfg.GiveUpAfter, Faults: p.health,
+		Metrics: p.metrics, Stage: p.stages.compute, Detok: p.stages.detok, Tracer: p.cfg.Tracer, Log: p.log,
+	})
+	return err
+}
+
+func (p *Node) spawnGateway() (err error) {
+	c, l := &p.cfg, gateway.Local{Model: p.cfg.ModelID, Text: p.cfg.Text, Series: p.metrics, MaxBatchSize: p.cfg.Sched.MaxBatchSize}
+	if p.worker != nil {
+		l.Worker, l.Err, l.Computes = p.worker.PID(), p.health.Err, p.computes
+	}
+	if p.tokenizers != nil {
+		l.Tokenizers = p.tokenizers
+	}
+	if p.detokenizers != nil {
+		l.Detokenizers = p.detokenizers
+	}
+	p.gateway, err = gateway.New(gateway.Config{
+		Node: p.name, FirstSeq: p.key.Node().First(), System: p.system, Spawn: p.spawnOne, SpawnRequest: p.spawnRequest, Cluster: p.members, Local: l,
+		MaxRequests: c.MaxRequests, MaxQueueWait: c.MaxQueueWait, MaxCalls: cmp.Or(c.Tokenizers, 2),
+		Dead: c.Cluster.Dead, StallAfter: c.StallAfter, Failover: c.Cluster.ResumeTimeout,
+		Metrics: c.Metrics, Tracer: c.Tracer, Log: p.log,
+	})
+	return err
+}
+
+// spawnOne starts an actor. A failed one is restarted: what it must not lose
+// lives outside of it, and every shell answers what it was serving.
+func (p *Node) spawnOne(name string, a actor.Actor) (*actor.PID, error) {
+	return p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, restartOnFailure), name)
+}
+
+// spawnBusy is spawnOne for an actor that gets a message with every step or token.
+func (p *Node) spawnBusy(name string, a actor.Actor) (*actor.PID, error) {
+	return p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, restartOnFailure, actor.WithMailbox(newMailbox)), name)
+}
+
+// spawnRequest starts the actor of a request.
+func (p *Node) spawnRequest(a actor.Actor) *actor.PID {
+	return p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithMailbox(newMailbox), actor.WithGuardian(endOnFailure)))
+}
+
+// join makes this process one of its cluster, and starts what looks after it.
+func (p *Node) join() (err error) {
+	series := p.cfg.Metrics.Cluster()
+	if conn := p.cfg.Cluster.Conn; conn != nil {
+		if p.bridge, err = bridge.New(p.system, msg.Codec{}, conn, p.arrived, series, p.log); err != nil {
+			return err
+		}
+	}
+	p.members.Registry, err = cluster.Join(cluster.Config{
+		Conn: p.cfg.Cluster.Conn, Beat: p.cfg.Cluster.Beat, Dead: p.cfg.Cluster.Dead, Key: p.key,
+		Self: p.Member, Metrics: series, Log: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	if p.worker != nil {
+		p.worker.Start()
+	}
+	if p.gateway != nil {
+		p.beside.Go(func() { p.gateway.Watch(p.quit) })
+	}
+	p.beside.Go(p.care)
+	return nil
+}
+
+// arrived counts what came from another process into a stage.
+func (p *Node) arrived(m any) {
+	switch m.(type) {
+	case *msg.Tokenize, *msg.Detokenize:
+		if p.tokenizers != nil {
+			p.tokenizers.Enqueued()
+		}
+	case *msg.Tokens:
+		p.stages.detok.Enqueued()
+	}
+}
+
+// errNoGateway is what a process answers that has not the gateway's role.
+var errNoGateway = errors.New("node: this process takes no requests: it is no gateway")
+
+// Submit starts a request.
+func (p *Node) Submit(ctx context.Context, r *api.Request) (api.Stream, error) {
+	if p.gateway == nil {
+		return nil, errNoGateway
+	}
+	return p.gateway.Submit(ctx, r)
+}
+
+// Models lists what the cluster serves.
+func (p *Node) Models() []api.Model {
+	if p.gateway == nil {
+		return nil
+	}
+	return p.gateway.Models()
+}
+
+// Tokenize turns text or messages into ids, at a tokenizer of the pool.
+func (p *Node) Tokenize(ctx context.Context, r *api.TokenizeRequest) ([]int32, error) {
+	if p.gateway == nil {
+		return nil, errNoGateway
+	}
+	return p.gateway.Tokenize(ctx, r)
+}
+
+// Detokenize turns ids into text.
+func (p *Node) Detokenize(ctx context.Context, model string, tokens []int32) (string, error) {
+	if p.gateway == nil {
+		return "", errNoGateway
+	}
+	return p.gateway.Detokenize(ctx, model, tokens)
+}
+
+// Ready is nil while this process can do its part.
+func (p *Node) Ready() error {
+	if p.closed.Load() {
+		return gateway.ErrStopping()
+	}
+	if p.worker != nil {
+		if err := p.computes(); err == nil || p.gateway == nil || !p.gateway.Elsewhere(p.cfg.ModelID) {
+			return err
+		}
+	}
+	if p.gateway != nil {
+		return p.gateway.Ready()
+	}
+	return nil
+}
+
+// computes is nil while steps make progress.
+func (p *Node) computes() error {
+	if err := p.health.Err(); err != nil {
+		return api.Unavailable(err)
+	}
+	if d := p.worker.Stalled(time.Now()); d > p.cfg.StallAfter {
+		return api.Unavailable(fmt.Errorf("the device has made no step for %s", d.Round(time.Millisecond)))
+	}
+	return nil
+}
+
+// KVState is the KV manager's books, for /debug/kv.
+func (p *Node) KVState(ctx context.Context) (*kv.State, error) {
+	if p.kv == nil {
+		return nil, errors.New("node: this process has no KV memory: it does not compute")
+	}
+	return p.kv.State(ctx)
+}
+
+// Wait blocks until ctx ends, and returns nil, or until the process has failed
+// for good, and returns why: it should end then.
+func (p *Node) Wait(ctx context.Context) error { return p.health.Wait(ctx) }
+
+// Running is the number of requests in the pipeline.
+func (p *Node) Running() int {
+	if p.gateway == nil {
+		return 0
+	}
+	return p.gateway.Running()
+}
+
+// tell sends a message to every request.
+func (p *Node) tell(m any) {
+	if p.gateway != nil {
+		p.gateway.Tell(m)
+	}
+}
+
+// Deaf says whether this process hears no other one.
+func (p *Node) Deaf() bool { return p.members.Deaf() }
+
+// longest is the context of this process's model, in tokens: the least of its workers'. 0: it is not known.
+func (p *Node) longest() int {
+	least := p.cfg.Context
+	for _, m := range p.members.Others() {
+		if w := m.Worker; w != nil && m.Model == p.cfg.ModelID && (least == 0 || w.Context < least) {
+			least = w.Context
+		}
+	}
+	return least
+}
+
+// care reports what this process does for others, and ends what it did for those
+// that are gone.
+func (p *Node) care() {
+	tick := time.NewTicker(msg.ProgressEvery)
+	defer tick.Stop()
+	swept := time.Now()
+	for {
+		select {
+		case <-p.quit:
+			return
+		case now := <-tick.C:
+			if p.worker != nil {
+				p.worker.Report(now)
+			}
+			if p.bridge != nil && !p.members.Deaf() && now.Sub(swept) >= time.Second {
+				swept = now
+				p.sweepOrphans(now)
+			}
+		}
+	}
+}
+
+// sweepOrphans ends what runs here for processes that are gone.
+func (p *Node) sweepOrphans(now time.Time) {
+	if p.worker != nil {
+		p.worker.SweepOrphans(now, p.members.Alive)
+	}
+	if p.detokenizers != nil {
+		p.detokenizers.Sweep(p.system.Root, now, p.members.Alive)
+	}
+}

@@ -1,0 +1,160 @@
+// Package tokenize is the pool of tokenizer actors: text or a chat to token ids, and back.
+//
+// A message stands for itself. The package must not know requests, models' workers or sequences.
+package tokenize
+
+import (
+	"cmp"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/metrics"
+	"github.com/millrace/millrace/tokenizer"
+	"github.com/millrace/millrace/tracing"
+)
+
+// Pool is the tokenizers of this process.
+type Pool struct {
+	cfg   Config
+	pids  []*actor.PID
+	names []string
+	turn  atomic.Uint64
+	load  atomic.Int64 // prompts in hand
+}
+
+// Config is what tokenizers need.
+type Config struct {
+	Actors    int // 0: 2
+	Spawn     func(name string, a actor.Actor) (*actor.PID, error)
+	Tokenizer *tokenizer.Tokenizer
+	Text      string         // digest of Tokenizer, see api.Pin
+	Longest   func() int     // context of the model, in tokens; 0: it is not known
+	Stage     *metrics.Stage // of tokenizing
+	Tracer    trace.Tracer
+}
+
+// NewPool spawns the tokenizers.
+func NewPool(cfg Config) (*Pool, error) {
+	p := &Pool{cfg: cfg}
+	for i := range cmp.Or(cfg.Actors, 2) {
+		pid, err := cfg.Spawn(fmt.Sprint("tokenize-", i), &tokenizerActor{&p.cfg, &p.load})
+		if err != nil {
+			return nil, err
+		}
+		p.pids, p.names = append(p.pids, pid), append(p.names, pid.Id)
+	}
+	return p, nil
+}
+
+// Next returns the tokenizer of the next prompt, which counts from here on.
+func (p *Pool) Next() *actor.PID {
+	p.Enqueued()
+	return p.pids[p.turn.Add(1)%uint64(len(p.pids))]
+}
+
+// Enqueued counts a prompt that is on its way to a tokenizer.
+func (p *Pool) Enqueued() {
+	p.load.Add(1)
+	p.cfg.Stage.Enqueued()
+}
+
+// Names are the names of the actors.
+func (p *Pool) Names() []string { return p.names }
+
+// Load is the number of prompts in hand.
+func (p *Pool) Load() int { return int(p.load.Load()) }
+
+// tokenizerActor turns prompts into ids. Each message stands for itself.
+type tokenizerActor struct {
+	*Config
+	load *atomic.Int64 // of the pool
+}
+
+func (a *tokenizerActor) Receive(ctx actor.Context) {
+	start := time.Now()
+	var to *actor.PID
+	var answer any
+	switch m := ctx.Message().(type) {
+	case *msg.Tokenize:
+		defer a.answerPanic(ctx, m.Reply)
+		span := tracing.Stage(a.Tracer, m.Trace, "tokenize")
+		defer span.End()
+		ids, err := encode(a.Tokenizer, m.Input, a.Longest())
+		span.SetAttributes(semconv.GenAIUsageInputTokens(len(ids)))
+		tracing.Fail(span, "invalid_request", err)
+		to, answer = m.Reply, &msg.Tokenized{Tokens: ids, Text: a.Text, Err: err}
+	case *msg.Detokenize:
+		defer a.answerPanic(ctx, m.Reply)
+		text, err := decode(a.Tokenizer, m.Tokens)
+		to, answer = m.Reply, &msg.Detokenized{Text: text, Err: err}
+	default:
+		return
+	}
+	a.Stage.Served(time.Since(start))
+	a.load.Add(-1)
+	ctx.Send(to, answer)
+}
+
+func (a *tokenizerActor) answerPanic(ctx actor.Context, reply *actor.PID) {
+	if v := recover(); v != nil {
+		a.load.Add(-1)
+		ctx.Send(reply, &msg.Tokenized{Err: api.StageFailed("tokenize", v)})
+		panic(v)
+	}
+}
+
+// encode makes the ids of a text or a chat, for a model whose context is longest tokens (0: unknown). Errors
+// are *api.Error.
+func encode(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, longest int) ([]int32, error) {
+	if r.Messages == nil {
+		if err := fits(tok, "prompt", r.Prompt, longest); err != nil {
+			return nil, err
+		}
+		ids, err := tok.Encode(r.Prompt, r.AddSpecialTokens)
+		if err != nil {
+			return nil, api.Invalid("prompt", "%v", err)
+		}
+		return ids, nil
+	}
+	text, err := tok.RenderChat(tokenizer.Chat{
+		Messages: r.Messages, Tools: r.Tools, Args: r.TemplateArgs,
+		AddGenerationPrompt: !r.NoGenerationPrompt && !r.ContinueFinal, ContinueFinal: r.ContinueFinal,
+		Clock: r.Clock,
+	})
+	if err != nil {
+		return nil, api.Invalid("messages", "%v", err)
+	}
+	if err := fits(tok, "messages", text, longest); err != nil {
+		return nil, err
+	}
+	ids, err := tok.Encode(text, false) // the template wrote the special tokens
+	if err != nil {
+		return nil, api.Invalid("messages", "%v", err)
+	}
+	return ids, nil
+}
+
+func decode(tok *tokenizer.Tokenizer, tokens []int32) (string, error) {
+	text, err := tok.Decode(tokens, false)
+	if err != nil {
+		return "", api.Invalid("tokens", "%v", err)
+	}
+	return text, nil
+}
+
+// fits refuses a text that surely has more tokens than a model's context, 0: unknown. It costs
+// nothing, where to tokenize a megabyte takes seconds and hundreds of megabytes.
+func fits(tok *tokenizer.Tokenizer, param, text string, longest int) error {
+	if least := tok.LeastTokens(text); longest > 0 && least > longest {
+		return api.TooLong(param, "the %s has %d bytes, which are %d tokens at least, expected at most %d tokens (context of the model)",
+			param, len(text), least, longest)
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package worker
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+)
+
+// computeActor is the mailbox of the goroutine that owns the device: it hands
+// over what comes in and never waits for a step.
+type computeActor struct{ loop *loop }
+
+func (a *computeActor) Receive(ctx actor.Context) {
+	switch m := ctx.Message().(type) {
+	case *msg.Generate:
+		if !a.accept(ctx, m) {
+			return
+		}
+	case *msg.Find:
+		for _, found := range a.loop.ledger.find(m.RequestID, a.loop.Numerics) {
+			found.Compute = ctx.Self()
+			ctx.Send(m.Reply, found)
+		}
+		return
+	case *msg.Redirect:
+		a.loop.ledger.own(m.Seq, m.Watch)
+	case *msg.Cancel:
+		if m.Owner != "" && a.loop.ledger.ofAnother(m.Seq, m.Owner) {
+			return
+		}
+	case *msg.Leased, *msg.Denied, *msg.Freed:
+	default:
+		return
+	}
+	a.loop.Stage.Enqueued()
+	a.loop.inbox.push(ctx.Message())
+}
+
+// accept opens the account of a sequence; false if the loop is not to see it.
+func (a *computeActor) accept(ctx actor.Context, g *msg.Generate) bool {
+	if err := checkTokens(g, a.loop.Runner.Vocab()); err != nil { // of a gateway that knows another model
+		for _, seq := range g.Choices {
+			ctx.Send(g.Detok, &msg.Tokens{Tokens: []msg.Token{{Seq: seq, ID: -1, Index: len(g.Generated), Finish: api.FinishError, Err: err}}})
+		}
+		return false
+	}
+	if finish := over(g); finish != api.FinishNone {
+		for _, seq := range g.Choices {
+			ctx.Send(g.Detok, &msg.Tokens{Tokens: []msg.Token{{Seq: seq, ID: -1, Index: len(g.Generated), Finish: finish}}})
+		}
+		return false
+	}
+	if !a.loop.ledger.open(g) {
+		a.loop.Log.Warn().Uint64("seq", uint64(g.Seq)).Msg("a sequence came twice")
+		return false
+	}
+	return true
+}
+
+// over is how a sequence ended of which only the end was lost, FinishNone if it continues.
+func over(g *msg.Generate) api.Finish {
+	n := len(g.Generated)
+	switch {
+	case n > 0 && slices.Contains(g.StopTokens, g.Generated[n-1]):
+		return api.FinishStop
+	case n >= g.MaxTokens:
+		return api.FinishLength
+	}
+	return api.FinishNone
+}
+
+// checkTokens refuses what kernels would read out of bounds with.
+func checkTokens(g *msg.Generate, vocab int) error {
+	for _, ids := range [][]int32{g.Prompt, g.Generated} {
+		for i, id := range ids {
+			if id < 0 || int(id) >= vocab {
+				return &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("token %d of the sequence is %d, this worker's model has 0..%d", i, id, vocab-1)}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package worker
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+)
+
+// ledger is what a worker has in hand, from the moment that a message brings it.
+// The loop keeps it; reports are made of it beside the loop, which may be inside a
+// long step.
+type ledger struct {
+	tracer trace.Tracer
+	mu     sync.Mutex
+	seqs   map[msg.SeqID]*account
+}
+
+// account is one sequence of the ledger.
+type account struct {
+	request   string // with its tenant
+	text      string // digest of what made prompt
+	prompt    []int32
+	first     int // choice of the request
+	choices   []msg.SeqID
+	watch     *actor.PID // of the sequence's owner
+	generated atomic.Int64
+	dead      time.Time     // since when its owner is; zero: it lives
+	spans     sequenceSpans // of the loop, once it has the sequence
+}
+
+func newLedger(t trace.Tracer) *ledger {
+	return &ledger{tracer: t, seqs: make(map[msg.SeqID]*account)}
+}
+
+// open notes a sequence; false if it is there already.
+func (l *ledger) open(g *msg.Generate) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.seqs[g.Seq] != nil {
+		return false
+	}
+	a := &account{request: g.RequestID, text: g.Text, prompt: g.Prompt, first: g.First, choices: g.Choices, watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
+	a.generated.Store(int64(len(g.Generated)))
+	l.seqs[g.Seq] = a
+	return true
+}
+
+func (l *ledger) get(seq msg.SeqID) *account {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seqs[seq]
+}
+
+func (l *ledger) close(seq msg.SeqID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.seqs, seq)
+}
+
+// find lists the sequences of a request at a worker of a numerics digest.
+func (l *ledger) find(request, numerics string) (list []*msg.Found) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range l.seqs {
+		if a.request == request {
+			list = append(list, &msg.Found{Seqs: a.choices, First: a.first,
+				Pin: api.Pin{Numerics: numerics, Text: a.text, Prompt: api.HashPrompt(a.prompt)}})
+		}
+	}
+	return list
+}
+
+// own gives a sequence to another owner.
+func (l *ledger) own(seq msg.SeqID, watch *actor.PID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a := l.seqs[seq]; a != nil {
+		a.watch, a.dead = watch, time.Time{}
+	}
+}
+
+// ofAnother says whether a sequence is another node's.
+func (l *ledger) ofAnother(seq msg.SeqID, node string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.seqs[seq]
+	return a != nil && a.watch.Address != node
+}
+
+func (l *ledger) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.seqs)
+}
+
+// report is a Progress for each owner.
+func (l *ledger) report(node string, inStep time.Duration) map[string]*report {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	byOwner := make(map[string]*report)
+	for seq, a := range l.seqs {
+		r := byOwner[a.watch.Address]
+		if r == nil {
+			r = &report{to: a.watch, progress: &msg.Progress{Node: node, InStep: inStep}}
+			byOwner[a.watch.Address] = r
+		}
+		r.progress.Seqs = append(r.progress.Seqs, seq)
+		r.progress.Generated = append(r.progress.Generated, int(a.generated.Load()))
+	}
+	return byOwner
+}
+
+// Sequence is one that is in flight.
+type Sequence struct {
+	Seq       msg.SeqID
+	Owner     string // node
+	Generated int    // tokens
+}
+
+// list is what is in flight, by number.
+func (l *ledger) list() []Sequence {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]Sequence, 0, len(l.seqs))
+	for seq, a := range l.seqs {
+		list = append(list, Sequence{seq, a.watch.Address, int(a.generated.Load())})
+	}
+	slices.SortFunc(list, func(a, b Sequence) int { return cmp.Compare(a.Seq, b.Seq) })
+	return list
+}
+
+type report struct {
+	to       *actor.PID
+	progress *msg.Progress
+}
+
+// orphans lists the sequences of nodes that have been dead for so long that nobody
+// will come back for them.
+func (l *ledger) orphans(now time.Time, alive func(node string) bool) (list []msg.SeqID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for seq, a := range l.seqs {
+		switch {
+		case alive(a.watch.Address):
+			a.dead = time.Time{}
+		case a.dead.IsZero():
+			a.dead = now
+		case now.Sub(a.dead) >= msg.OrphansAfter:
+			list = append(list, seq)
+		}
+	}
+	return list
+}

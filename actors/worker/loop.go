@@ -1,0 +1,473 @@
+package worker
+
+import (
+	"cmp"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/draft"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sched"
+)
+
+// loop owns the device: one goroutine, one round per step. What a round finds
+// goes out by mailbox, so that tokens are detokenized and sent while the next
+// step runs.
+type loop struct {
+	Config
+	self      *actor.PID // the compute actor
+	sched     *sched.Scheduler
+	inbox     *inbox
+	ledger    *ledger
+	sequences map[sched.ID]*sequence
+	start     time.Time
+	quit      chan struct{}
+	stopped   chan struct{}
+	failed    error // for good: everything is refused
+	restarts  restarts
+
+	// Of the round, reused.
+	arrived   []any
+	events    []sched.Event
+	submitted bool       // a sequence is among the events
+	asked     []sched.ID // for KV, in front of the step: the answers that are still to come
+	batch     []compute.Rows
+	outputs   []output
+	outbox    outbox
+	logits    compute.Logits
+	samplers  []*sampler // one per sampling goroutine, the first is the loop's own
+	stride    int        // samplers that share the step's outputs
+	sampling  sync.WaitGroup
+
+	running  atomic.Int64 // sequences that hold KV
+	steps    atomic.Uint64
+	busy     atomic.Bool
+	progress atomic.Int64 // UnixNano of the last step, or of the first work after none
+}
+
+// sequence is one that the scheduler knows.
+type sequence struct {
+	gen       *msg.Generate
+	tokens    []int32         // prompt and what was generated; nil before the grant
+	sampler   *sample.Sampler // nil with beams, and before the grant
+	beams     *beams          // nil without
+	region    compute.Region  // nil before the grant
+	kv        msg.Reserve     // what was asked of the KV manager last: it has one question of a sequence at a time
+	account   *account
+	started   bool
+	drafter   draft.Drafter
+	guess     []int32         // of the tokens to come
+	choices   []sample.Choice // of the step: a token, and one for each guess that was right
+	decodes   bool            // its first token is there
+	cancelled bool            // its end is to come
+	endIsSent bool
+}
+
+// answer is the tokens that follow the prompt; those of beams are sent at their end, so there are none.
+func (s *sequence) answer() []int32 {
+	if s.tokens == nil {
+		return s.gen.Generated
+	}
+	return s.tokens[min(len(s.gen.Prompt), len(s.tokens)):]
+}
+
+func (s *sequence) generated() int { return len(s.answer()) }
+
+// output is a row of logits to sample from, with one for each guess behind it, or a row for
+// each beam.
+type output struct {
+	id      sched.ID
+	seq     *sequence
+	row     int // the first
+	guesses int
+	err     error
+}
+
+func newLoop(cfg Config, s *sched.Scheduler) *loop {
+	l := &loop{
+		Config: cfg, sched: s, inbox: newInbox(), ledger: newLedger(cfg.Tracer),
+		sequences: make(map[sched.ID]*sequence), start: time.Now(),
+		quit: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	for i := range runtime.GOMAXPROCS(0) {
+		l.samplers = append(l.samplers, l.newSampler(i))
+	}
+	return l
+}
+
+func (l *loop) run() {
+	runtime.LockOSThread() // kernels may keep state per thread
+	defer close(l.stopped)
+	wake := time.Duration(-1) // do not wait
+	for l.wait(wake) {
+		plan := l.round()
+		switch {
+		case plan == nil || plan.Rows == 0 && plan.Wake == 0:
+			wake = 0
+		case plan.Rows == 0:
+			wake = max(plan.Wake-time.Since(l.start), 1)
+		default:
+			wake = -1
+		}
+	}
+	for _, s := range l.sequences {
+		l.closeRegion(s)
+	}
+}
+
+// wait blocks until there is something to do: for at most d, for ever when d
+// is 0, not at all when it is negative. False when the loop is to end.
+func (l *loop) wait(d time.Duration) bool {
+	if d < 0 {
+		select {
+		case <-l.quit:
+			return false
+		default:
+			return true
+		}
+	}
+	var timeout <-chan time.Time
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case <-l.inbox.wake:
+	case <-timeout:
+	case <-l.quit:
+		return false
+	}
+	return true
+}
+
+// round takes what came in, plans and runs one step. A failure of the device,
+// or a panic, ends every sequence with an error: no caller is left waiting.
+func (l *loop) round() (plan *sched.Plan) {
+	defer func() {
+		if v := recover(); v != nil {
+			l.giveUp(fmt.Errorf("compute: %v", v))
+			plan = nil
+		}
+	}()
+	l.takeAll()
+	if l.submitted && l.failed == nil {
+		l.admit()
+	}
+	if l.failed != nil {
+		l.flush()
+		return nil
+	}
+	plan = l.planned(l.sched.Step)
+	l.noteProgress(plan)
+	if plan.Rows == 0 {
+		return plan
+	}
+	if err := l.step(plan); err != nil {
+		l.deviceFailed(err)
+		plan = nil
+	}
+	l.flush()
+	return plan
+}
+
+// takeAll takes what came in.
+func (l *loop) takeAll() {
+	l.arrived = l.inbox.drain(l.arrived)
+	for _, m := range l.arrived {
+		begin := time.Now()
+		if err := l.take(m); err != nil {
+			l.deviceFailed(err)
+		}
+		l.Stage.Served(time.Since(begin)) // the steps have a series of their own
+	}
+}
+
+// admitPatience is how long a step waits at most for the KV manager's answers: longer than
+// they take, unless the machine is short of processors.
+const admitPatience = 500 * time.Microsecond
+
+// admit asks for the KV of what was just submitted, so that it begins in the next step and
+// not in the one after it.
+func (l *loop) admit() {
+	plan := l.planned(l.sched.Admit)
+	for _, r := range plan.Reserve {
+		l.asked = append(l.asked, r.ID)
+	}
+	defer func() { l.asked, l.submitted = l.asked[:0], false }()
+	if len(l.asked) == 0 {
+		return
+	}
+	patience := time.NewTimer(cmp.Or(l.AdmitPatience, admitPatience))
+	defer patience.Stop()
+	for len(l.asked) > 0 && l.failed == nil {
+		select {
+		case <-l.inbox.wake:
+			l.takeAll()
+		case <-patience.C:
+			return
+		}
+	}
+}
+
+// answered notes the answer of the KV manager to a sequence.
+func (l *loop) answered(id sched.ID) {
+	if i := slices.Index(l.asked, id); i >= 0 {
+		l.asked = slices.Delete(l.asked, i, i+1)
+	}
+}
+
+// planned hands the events to the scheduler and sends what it asks for.
+func (l *loop) planned(do func(sched.Time, []sched.Event) (*sched.Plan, error)) *sched.Plan {
+	plan, err := do(time.Since(l.start), l.events)
+	if err != nil {
+		l.Log.Error().Err(err).Msg("the scheduler ignored an event")
+	}
+	l.events = l.events[:0]
+	l.effects(plan)
+	l.flush()
+	return plan
+}
+
+// take turns a message into an event for the scheduler.
+func (l *loop) take(m any) error {
+	switch m := m.(type) {
+	case *msg.Generate:
+		l.submit(m)
+	case *msg.Cancel:
+		if s := l.sequences[sched.ID(m.Seq)]; s != nil {
+			s.cancelled = true
+		}
+		l.events = append(l.events, sched.Cancel(sched.ID(m.Seq)))
+	case *msg.Redirect:
+		l.redirect(m)
+	case *msg.Denied:
+		l.answered(sched.ID(m.Seq))
+		if m.Never {
+			l.events = append(l.events, sched.NeverFits(sched.ID(m.Seq), m.Need, m.Pool))
+		} else {
+			l.events = append(l.events, sched.Denied(sched.ID(m.Seq), m.Need, m.Free))
+		}
+	case *msg.Freed:
+		l.events = append(l.events, sched.Freed())
+	case *msg.Leased:
+		l.answered(sched.ID(m.Seq))
+		l.events = append(l.events, sched.Granted(sched.ID(m.Seq), m.UpTo))
+		return l.mapSlabs(m)
+	}
+	return nil
+}
+
+func (l *loop) submit(g *msg.Generate) {
+	id := sched.ID(g.Seq)
+	if l.sequences[id] != nil {
+		l.Log.Warn().Uint64("seq", uint64(g.Seq)).Msg("a sequence came twice")
+		return
+	}
+	s := &sequence{gen: g, account: l.ledger.get(g.Seq)}
+	if l.failed != nil {
+		l.lose(s, api.Unavailable(l.failed))
+		return
+	}
+	q := sched.Sequence{
+		ID: id, PromptTokens: len(g.Prompt) + len(g.Generated), MaxNewTokens: g.MaxTokens - len(g.Generated),
+		Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Moved: g.Moved, Arrival: g.Arrival.Sub(l.start),
+	}
+	if g.Beams != nil {
+		var err error
+		if s.beams, err = newBeams(g, l.Runner.Vocab()); err != nil {
+			l.end(s, api.FinishError, err)
+			return
+		}
+		q.Beams = g.Beams.Width
+	}
+	l.sequences[id] = s
+	if !g.Deadline.IsZero() {
+		q.Deadline = max(g.Deadline.Sub(l.start), 1)
+	}
+	l.events = append(l.events, sched.Submit(q))
+	l.submitted = true
+}
+
+// begin makes what a sequence needs from its grant on. One that waits, or is refused, has no copy of its prompt.
+func (l *loop) begin(s *sequence) {
+	g := s.gen
+	s.tokens = append(make([]int32, 0, len(g.Prompt)+len(g.Generated)+min(g.MaxTokens, 256)), g.Prompt...)
+	s.tokens = append(s.tokens, g.Generated...)
+	if g.Beams == nil {
+		s.sampler = sample.New(g.Sampling, l.Runner.Vocab(), g.Prompt)
+		s.sampler.Replay(g.Generated)
+	}
+}
+
+// redirect sends a sequence's tokens to another detokenizer, the last ones again, and to another
+// owner, it may be. Of one that has ended here the request may not have the end: only it can tell.
+func (l *loop) redirect(m *msg.Redirect) {
+	s := l.sequences[sched.ID(m.Seq)]
+	if s == nil || s.cancelled || s.endIsSent || m.From > s.generated() {
+		l.Root.Send(m.Reply, &msg.Lost{Seq: m.Seq, Why: msg.WorkerForgot})
+		return
+	}
+	s.gen.Reply, s.gen.Detok = m.Reply, m.Detok
+	if s.beams != nil {
+		return // its answers are sent at its end
+	}
+	for i, id := range s.answer()[m.From:] {
+		l.outbox.add(m.Detok, msg.Token{Seq: m.Seq, ID: id, Index: m.From + i})
+	}
+}
+
+// mapSlabs backs a sequence's region with the slabs of its lease. A sequence
+// that ended meanwhile needs none; its Release follows.
+func (l *loop) mapSlabs(m *msg.Leased) error {
+	s := l.sequences[sched.ID(m.Seq)]
+	if s == nil {
+		return nil
+	}
+	if s.tokens == nil {
+		l.begin(s)
+	}
+	if s.region == nil {
+		if err := l.openRegion(s); err != nil {
+			return err
+		}
+	}
+	if s.beams != nil {
+		return s.beams.mapSlabs(s.region, m.Slabs, l.Runner.SlabTokens())
+	}
+	return s.region.Append(m.Slabs)
+}
+
+func (l *loop) openRegion(s *sequence) (err error) {
+	if s.beams == nil {
+		s.region, err = l.Runner.NewRegion(len(s.gen.Prompt) + s.gen.MaxTokens)
+		return err
+	}
+	if s.region, err = l.Runner.NewRegion(len(s.gen.Prompt)); err != nil {
+		return err
+	}
+	return s.beams.open(l.Runner, s.gen.MaxTokens)
+}
+
+// effects sends what the plan asks for, in its order.
+func (l *loop) effects(plan *sched.Plan) {
+	for _, e := range plan.Ended {
+		s := l.sequences[e.ID]
+		if s == nil {
+			continue
+		}
+		finish, err := ending(e)
+		l.end(s, finish, err)
+		if s.region == nil {
+			delete(l.sequences, e.ID)
+		}
+	}
+	for _, id := range plan.Release {
+		if s := l.sequences[id]; s != nil {
+			l.closeRegion(s)
+			delete(l.sequences, id)
+		}
+		l.toKV(&msg.Release{Reply: l.self, Seq: msg.SeqID(id)})
+	}
+	for _, r := range plan.Reserve {
+		kv := &l.sequences[r.ID].kv
+		*kv = msg.Reserve{Lease: l.lease(r.ID, r.Lease), Tokens: r.Tokens, Prompt: r.Prompt, Beams: r.Beams}
+		l.toKV(kv)
+	}
+	for _, e := range plan.Lease {
+		kv := &l.sequences[e.ID].kv.Lease
+		*kv = l.lease(e.ID, e.UpTo)
+		l.toKV(kv)
+	}
+}
+
+func (l *loop) flush() { l.outbox.flush(&l.Config) }
+
+func (l *loop) toKV(m any) { l.Root.Send(l.KV, m) }
+
+func (l *loop) lease(id sched.ID, upTo int) msg.Lease {
+	return msg.Lease{Reply: l.self, Leased: msg.Leased{Seq: msg.SeqID(id), UpTo: upTo}}
+}
+
+func (l *loop) closeRegion(s *sequence) {
+	if s.region != nil {
+		s.region.Close()
+		s.region = nil
+	}
+	if s.beams != nil {
+		s.beams.close()
+	}
+}
+
+// end sends the end of a sequence, once.
+func (l *loop) end(s *sequence, finish api.Finish, err error) {
+	l.sendEnd(s, msg.Token{Finish: finish, Err: err})
+}
+
+// lose ends a sequence that another worker may go on with.
+func (l *loop) lose(s *sequence, err error) {
+	l.sendEnd(s, msg.Token{Finish: api.FinishError, Err: err, Lost: true})
+}
+
+func (l *loop) sendEnd(s *sequence, t msg.Token) {
+	if s.endIsSent {
+		return
+	}
+	l.ended(s, t.Finish, t.Err)
+	t.ID, t.Index = -1, s.generated()
+	for _, t.Seq = range s.gen.Choices {
+		l.outbox.add(s.gen.Detok, t)
+	}
+}
+
+// ended closes a sequence's account: its last token is in the outbox.
+func (l *loop) ended(s *sequence, finish api.Finish, err error) {
+	s.endIsSent = true
+	s.account.spans.end(s.generated(), finish, err)
+	l.ledger.close(s.gen.Seq)
+}
+
+// ending says what a client is told of the scheduler's reason.
+func ending(e sched.End) (api.Finish, error) {
+	switch e.Reason {
+	case sched.ReasonStop:
+		return api.FinishStop, nil
+	case sched.ReasonLength:
+		return api.FinishLength, nil
+	case sched.ReasonCancelled:
+		return api.FinishCancelled, nil
+	case sched.ReasonDeadline:
+		return api.FinishError, &api.Error{Code: api.CodeTimeout, Message: fmt.Sprintf("the request's deadline passed after %d tokens", e.Generated)}
+	case sched.ReasonQueueFull:
+		return api.FinishError, &api.Error{Code: api.CodeOverloaded, RetryAfter: time.Second, Message: "the queue is full: try again later"}
+	case sched.ReasonTooLong, sched.ReasonInvalid:
+		return api.FinishError, api.Invalid("max_tokens", "prompt and max_tokens do not fit into the model's context or the KV memory (%s)", e.Reason)
+	default:
+		return api.FinishError, &api.Error{Code: api.CodeInternal, Message: "the sequence ended: " + e.Reason.String()}
+	}
+}
+
+func (l *loop) noteProgress(plan *sched.Plan) {
+	l.running.Store(int64(l.sched.Running()))
+	if busy := len(l.sequences) > 0; busy != l.busy.Load() || plan.Rows > 0 {
+		l.progress.Store(time.Now().UnixNano())
+		l.busy.Store(busy)
+	}
+}
+
+// stalled is the time since the last progress with work at hand.
+func (l *loop) stalled(now time.Time) time.Duration {
+	if !l.busy.Load() {
+		return 0
+	}
+	return now.Sub(time.Unix(0, l.progress.Load()))
+}

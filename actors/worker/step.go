@@ -1,0 +1,215 @@
+package worker
+
+import (
+	"slices"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sched"
+)
+
+// step runs the plan's rows and samples its outputs.
+func (l *loop) step(plan *sched.Plan) error {
+	begin := time.Now()
+	l.batch, l.outputs = l.batch[:0], l.outputs[:0]
+	row := 0 // of the logits
+	for _, c := range plan.Chunks {
+		s := l.sequences[c.ID]
+		if !s.started {
+			s.started = true
+			s.account.spans.next(spanPrefill)
+			l.Root.Send(s.gen.Reply, &msg.Started{At: begin})
+		}
+		rows := s.rows(&c)
+		if c.Output {
+			l.outputs = append(l.outputs, output{id: c.ID, seq: s, row: row, guesses: c.Drafts})
+			row += rows.Outputs()
+		}
+		l.batch = append(l.batch, rows)
+	}
+	logits, err := l.Runner.Run(l.batch)
+	if err != nil {
+		return err
+	}
+	l.logits = logits
+	l.sampleAll()
+	room := l.Sched.DraftRows - len(l.outputs)
+	for i := range l.outputs {
+		l.accept(&l.outputs[i], room)
+	}
+	took := time.Since(begin)
+	l.Metrics.Step(took, plan.DecodeRows, plan.PromptRows)
+	l.progress.Store(time.Now().UnixNano())
+	l.steps.Add(1)
+	return nil
+}
+
+// rows are those of a chunk.
+func (s *sequence) rows(c *sched.Chunk) compute.Rows {
+	if c.Beams > 0 {
+		return s.beams.next(s.region, c.Start)
+	}
+	known := len(s.tokens)
+	s.tokens = append(s.tokens, s.guess[:c.Drafts]...)
+	rows := compute.Rows{
+		Region: s.region, Tokens: s.tokens[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output, Drafts: c.Drafts,
+	}
+	s.tokens = s.tokens[:known]
+	return rows
+}
+
+// parallelLogits is the work, in logits, from which sampling is split over
+// goroutines: below, starting them costs more than it gains.
+const parallelLogits = 1 << 16
+
+// sampleAll draws a token from each output. A draw depends on its own row
+// only, so the split does not matter.
+func (l *loop) sampleAll() {
+	l.stride = min(len(l.outputs), len(l.samplers))
+	if len(l.outputs)*l.Runner.Vocab() < parallelLogits || l.stride < 2 {
+		l.stride = 1
+	}
+	for _, s := range l.samplers[:l.stride] {
+		l.sampling.Add(1)
+		if s.first > 0 {
+			go s.begin()
+		}
+	}
+	l.samplers[0].begin()
+	l.sampling.Wait()
+}
+
+// sampler draws the outputs first, first + the loop's stride, ... of a step.
+type sampler struct {
+	first   int
+	scratch sample.Scratch
+	begin   func() // kept, so that no step allocates it
+}
+
+func (l *loop) newSampler(first int) *sampler {
+	s := &sampler{first: first}
+	s.begin = func() {
+		defer l.sampling.Done()
+		s.sample(l.outputs, l.logits, l.stride)
+	}
+	return s
+}
+
+func (s *sampler) sample(outputs []output, logits compute.Logits, stride int) {
+	for i := s.first; i < len(outputs); i += stride {
+		o := &outputs[i]
+		if b := o.seq.beams; b != nil {
+			o.err = b.search.Advance(func(i int) []float32 { return logits.Row(o.row + i) })
+			continue
+		}
+		o.err = o.seq.sample(logits, o, &s.scratch)
+	}
+}
+
+// sample draws a token from the output's row and, as long as it is the one that was guessed,
+// from the row of the guess: each as if the ones before it had been steps of their own.
+func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scratch) error {
+	s.choices = s.choices[:0]
+	for i := 0; ; i++ {
+		c, err := s.sampler.Sample(logits.Row(o.row+i), len(s.tokens)+i, scratch)
+		if err != nil {
+			return err
+		}
+		s.choices = append(s.choices, c)
+		s.sampler.Accept(c.Token)
+		if i == o.guesses || c.Token != s.guess[i] {
+			return nil
+		}
+	}
+}
+
+// accept appends the tokens of an output to its sequence, sends them on and tells the
+// scheduler. With room for guesses in the next step it makes some.
+func (l *loop) accept(o *output, room int) {
+	s := o.seq
+	if o.err != nil {
+		l.end(s, api.FinishError, &api.Error{Code: api.CodeInternal, Message: o.err.Error()})
+		l.events = append(l.events, sched.Finished(o.id, sched.ReasonError))
+		return
+	}
+	if !s.decodes {
+		s.decodes = true
+		s.account.spans.next(spanDecode)
+	}
+	if s.beams != nil {
+		l.acceptBeams(o)
+		return
+	}
+	l.Metrics.Drafted(o.guesses, len(s.choices)-1)
+	for i := range s.choices {
+		finish := l.send(s, &s.choices[i])
+		if finish == api.FinishStop {
+			l.events = append(l.events, sched.Finished(o.id, sched.ReasonStop))
+			return
+		}
+		if finish == api.FinishLength {
+			l.events = append(l.events, sched.Accepted(o.id, i+1, 0)) // the scheduler ends it at its limit
+			return
+		}
+	}
+	s.account.generated.Store(int64(s.generated()))
+	s.drafter.Learn(o.guesses, len(s.choices)-1)
+	if s.guess = nil; room > 0 {
+		s.guess = s.drafter.Guess(s.tokens, room)
+	}
+	l.events = append(l.events, sched.Accepted(o.id, len(s.choices), len(s.guess)))
+}
+
+// send appends a token to its sequence and sends it on; whether it is the last one, and why.
+func (l *loop) send(s *sequence, c *sample.Choice) api.Finish {
+	s.tokens = append(s.tokens, c.Token)
+	generated := s.generated()
+	t := msg.Token{
+		Seq: s.gen.Seq, ID: c.Token, Index: generated - 1, Logprob: c.Logprob, Top: c.Top,
+		Stopped: slices.Contains(s.gen.StopTokens, c.Token),
+	}
+	switch {
+	case t.Stopped:
+		t.Finish = api.FinishStop
+	case generated == s.gen.MaxTokens:
+		t.Finish = api.FinishLength
+	}
+	l.outbox.add(s.gen.Detok, t)
+	if t.Finish != api.FinishNone {
+		l.ended(s, t.Finish, nil)
+	}
+	return t.Finish
+}
+
+// outbox gathers tokens by detokenizer, so that each gets one message a step.
+type outbox struct {
+	to    []*actor.PID
+	batch []*msg.Tokens
+}
+
+func (o *outbox) add(to *actor.PID, t msg.Token) {
+	i := slices.IndexFunc(o.to, func(pid *actor.PID) bool { return pid == to || pid.Equal(to) })
+	if i < 0 {
+		i = len(o.to)
+		o.to = append(o.to, to)
+		o.batch = append(o.batch, msg.NewTokens())
+	}
+	o.batch[i].Tokens = append(o.batch[i].Tokens, t)
+}
+
+// flush sends what was gathered.
+func (o *outbox) flush(c *Config) {
+	for i, b := range o.batch {
+		if o.to[i].Address == c.Node {
+			c.Detok.Enqueued()
+		}
+		c.Root.Send(o.to[i], b)
+	}
+	clear(o.batch)
+	o.to, o.batch = o.to[:0], o.batch[:0]
+}
