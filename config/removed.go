@@ -10,8 +10,20 @@ import (
 
 // removed says, for each flag that an earlier version had, why it is gone and what to do.
 var removed = map[string]string{
+	"sim-answer-tokens": deviceKey("answer_tokens"),
+	"sim-fault":         deviceKey("fault"),
+	"sim-gbps":          deviceKey("gbps"),
+	"sim-launch":        deviceKey("op_seconds"),
+	"sim-speed":         deviceKey("speed"),
+	"sim-tflops":        deviceKey("tflops"),
+
 	"max-hold-steps": "--waiting-served-ratio holds a prompt back for at most 16 steps; leave this setting out",
 	"no-overlap":     "detokenizing always overlaps with the next step; leave this setting out",
+}
+
+// deviceKey names the key that replaced a flag of the simulated device.
+func deviceKey(key string) string {
+	return fmt.Sprintf("write the key %q into the JSON file that --device names, see docs/simulation.md", key)
 }
 
 // hint ends the error for an unknown setting: what to do instead of a removed flag, or the

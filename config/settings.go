@@ -57,7 +57,6 @@ func RegisterModel(f *pflag.FlagSet, dir *string) {
 // Serve is the configuration of a server.
 type Serve struct {
 	Device
-	Sim
 
 	Model           string // directory; "": the demo model
 	ServedModelName string // "": the name of the model's directory
@@ -96,7 +95,6 @@ type Serve struct {
 // Register adds the settings to a command's flags.
 func (s *Serve) Register(f *pflag.FlagSet) {
 	s.Device.Register(f)
-	s.Sim.Register(f)
 	RegisterModel(f, &s.Model)
 	f.StringVar(&s.ServedModelName, "served-model-name", "", "the model's name in the API (default: its directory's name)")
 
@@ -143,7 +141,6 @@ func (s *Serve) RegisterBatch(f *pflag.FlagSet) {
 func (s *Serve) Validate() error {
 	return errors.Join(
 		s.Device.Validate(),
-		s.Sim.Validate(),
 		address("listen", s.Listen),
 		address("nats-listen", s.NATSListen),
 		s.validate(s.embeddedNATS()),

@@ -42,7 +42,6 @@ type Simulate struct {
 func (s *Simulate) Register(f *pflag.FlagSet) {
 	RegisterModel(f, &s.Model)
 	f.StringVar(&s.DeviceName, "device", "auto", "device of each worker: cpu (also auto), max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, or a file that --calibrate wrote")
-	s.RegisterDevice(f)
 	RegisterWeights(f, &s.Weights)
 	RegisterKVType(f, &s.KVType)
 	s.RegisterBatch(f)
@@ -96,9 +95,6 @@ func (s *Simulate) Validate() error {
 	return errors.Join(
 		weights(s.Weights),
 		oneOf("slo-quantile", s.SLOQuantile, "p50", "p95", "p99"),
-		atLeast("sim-gbps", s.SimGBps, 0),
-		atLeast("sim-tflops", s.SimTFLOPS, 0),
-		atLeast("sim-launch", s.SimLaunch, 0),
 		s.ValidateBatch(),
 		atLeast("threads", s.Threads, 0),
 		atLeast("workers", s.Workers, 1),

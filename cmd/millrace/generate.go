@@ -58,7 +58,6 @@ gets it as a user's turn, and the log says so; --json never does that.`,
 	}
 	f := cmd.Flags()
 	o.serve.Device.Register(f)
-	o.serve.Sim.Register(f)
 	config.RegisterModel(f, &o.serve.Model)
 	f.StringVar(&o.prompt, "prompt", "", "text to go on with")
 	f.StringVar(&o.chat, "chat", "", "a user's message to a chat model")
@@ -86,7 +85,7 @@ func generate(ctx context.Context, out io.Writer, a *app, o *generateOptions) er
 	if o.serve.Model, err = modelDir(o.serve.Model); err != nil {
 		return err
 	}
-	if err := errors.Join(o.serve.Device.Validate(), o.serve.Sim.Validate()); err != nil {
+	if err := o.serve.Device.Validate(); err != nil {
 		return err
 	}
 	o.serve.MaxBatchTokens, o.serve.MaxBatchSize, o.serve.DraftRows = 512, max(o.beams.Width, 1), config.DraftRows

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"slices"
 	"unicode/utf8"
 
@@ -89,20 +88,16 @@ func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 	if err := m.loadTokenizer(o.Dir); err != nil {
 		return err
 	}
-	d, err := simDevice(s.DeviceName, &s.Sim)
+	d, behavior, err := simDevice(s.DeviceName)
 	if err != nil {
 		return err
 	}
 	runner, err := sim.Open(sim.Options{
-		Program: m.program, Device: d,
+		Program: m.program, Device: d, Behavior: behavior,
 		MaxRows: o.MaxRows, MaxOutputs: o.MaxOutputs, MaxSequences: o.MaxSequences, KVMemory: o.KVMemory,
-		Speed: s.SimSpeed, Text: textTokens(m.tokenizer, m.program.Vocab), End: m.tokenizer.EOS(),
-		AnswerTokens: s.SimAnswerTokens, Fault: s.SimFault,
+		Text: textTokens(m.tokenizer, m.program.Vocab), End: m.tokenizer.EOS(),
 	})
 	if err != nil {
-		if errors.Is(err, sim.ErrFault) {
-			return config.Usagef("--sim-fault: %w", err)
-		}
 		return err
 	}
 	m.Runner, m.numerics = runner, runner.Numerics()
@@ -112,23 +107,13 @@ func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 	return nil
 }
 
-// simDevice is the device of a name, with what the flags change.
-func simDevice(name string, s *config.Sim) (sim.Device, error) {
-	d, err := sim.Find(name)
+// simDevice finds the simulated device that --device names.
+func simDevice(name string) (sim.Device, sim.Behavior, error) {
+	d, behavior, err := sim.Find(name)
 	if err != nil {
-		return d, config.Usagef("--device: %w", err)
+		return d, behavior, config.Usagef("--device: %w", err)
 	}
-	if s.SimGBps > 0 {
-		d.GBps = s.SimGBps
-	}
-	if s.SimTFLOPS > 0 { // integer products go with them
-		d.TOPS *= s.SimTFLOPS / d.TFLOPS
-		d.TFLOPS = s.SimTFLOPS
-	}
-	if s.SimLaunch > 0 {
-		d.OpSeconds = s.SimLaunch.Seconds()
-	}
-	return d, d.Validate()
+	return d, behavior, nil
 }
 
 func (m *openModel) loadTokenizer(dir string) (err error) {

@@ -17,11 +17,19 @@ import (
 	"github.com/millrace/millrace/models"
 )
 
+// deviceFile writes a description of a simulated device.
+func deviceFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "device.json")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
 // simulated is an engine on the simulated device, which takes no time.
 func simulated(t *testing.T, dir string) *engine {
 	t.Helper()
 	s := &config.Serve{Model: dir, MaxBatchTokens: 32, MaxBatchSize: 4, MaxWaiting: 4}
-	s.Backend, s.DeviceName = "sim", "flex-170"
+	s.Backend, s.DeviceName = "sim", deviceFile(t, `{"base": "flex-170", "speed": 0, "answer_tokens": 0}`)
 	e, err := openEngine(s, nil, nil, zerolog.Nop())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.shutdown(time.Second)) })

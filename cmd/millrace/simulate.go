@@ -109,7 +109,7 @@ func compare(ctx context.Context, a *app, s *config.Simulate, w simulate.Workloa
 		return nil, err
 	}
 	defer stop()
-	d, err := simDevice(s.DeviceName, &s.Sim)
+	d, _, err := simDevice(s.DeviceName)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func simulatedFleet(s *config.Simulate) (*simulate.Config, error) {
 	if cfg.Program.KV, err = model.ParseKVType(s.KVType); err != nil {
 		return nil, err
 	}
-	if cfg.Device, err = simDevice(s.DeviceName, &s.Sim); err != nil {
+	if cfg.Device, _, err = simDevice(s.DeviceName); err != nil {
 		return nil, err
 	}
 	cfg.Sched = schedConfig(&s.Serve, cfg.Program.MaxPositions)

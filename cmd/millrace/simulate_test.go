@@ -57,7 +57,7 @@ func TestSimulateDrawsCurves(t *testing.T) {
 }
 
 func TestSimulateFindsARateAndShowsARamp(t *testing.T) {
-	small := []string{"--sim-gbps", "1", "--sim-tflops", "0.01", "--requests", "200", "--prompt-mean", "40", "--output-mean", "40"}
+	small := []string{"--device", deviceFile(t, `{"base": "cpu", "gbps": 1, "tflops": 0.01}`), "--requests", "200", "--prompt-mean", "40", "--output-mean", "40"}
 	code, out := simulateOut(t, append(small, "--find-qps", "--slo-tpot", "200ms")...)
 	require.Zero(t, code)
 	require.Contains(t, out, "largest rate that holds TTFT 2s and TPOT 200ms")
@@ -73,7 +73,7 @@ func TestSimulateRefusesWhatMakesNoSense(t *testing.T) {
 	for _, args := range [][]string{
 		{"--qps", "0"}, {"--qps", "NaN"}, {"--workers", "0"}, {"--requests", "0"}, {"--device", "h100"}, {"--weights", "fp4"},
 		{"--prompt-mean", "0.5"}, {"--output-sigma", "9"}, {"--slo-quantile", "p42"}, {"--max-batch-size", "0"},
-		{"--find-qps", "--slo-ttft", "0s", "--slo-tpot", "0s"}, {"--sim-gbps", "-1"}, {"--calibrate", "device.txt"},
+		{"--find-qps", "--slo-ttft", "0s", "--slo-tpot", "0s"}, {"--device", deviceFile(t, `{"base": "cpu", "gbps": -1}`)}, {"--calibrate", "device.txt"},
 	} {
 		code, out := simulateOut(t, args...)
 		require.Equal(t, 2, code, "%v", args)
@@ -86,7 +86,7 @@ func TestACalibratedDeviceIsReadAgainAndComparedWithTheEngine(t *testing.T) {
 	batch := []string{"--max-batch-size", "4", "--max-batch-tokens", "32"}
 	code, _ := simulateOut(t, append(batch, "--calibrate", file)...)
 	require.Zero(t, code)
-	d, err := sim.Find(file)
+	d, _, err := sim.Find(file)
 	require.NoError(t, err)
 	for _, kind := range []string{"linear", "attention", "norm"} {
 		require.NotEmpty(t, d.Reached[kind])

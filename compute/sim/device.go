@@ -6,11 +6,9 @@
 package sim
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -59,38 +57,27 @@ func DeviceNames() []string {
 	return names
 }
 
-// Find is the device of a name, see DeviceNames, or of a file that ends in
-// .json: a Device as calibration writes it. "" and "auto" are cpu.
-func Find(name string) (Device, error) {
-	switch {
-	case name == "" || name == "auto" || name == cpu().ID:
-		return Device{Peak: cpu()}, nil
-	case strings.HasSuffix(name, ".json"):
-		return readDevice(name)
+// Find returns the device of a name, see DeviceNames, with the default Behavior, or both as
+// a file describes them, if the name ends in .json. "" and "auto" are the cpu.
+func Find(name string) (Device, Behavior, error) {
+	if strings.HasSuffix(name, ".json") {
+		return readFile(name)
 	}
-	d, err := FindPeak(name)
+	d, err := named(name)
+	return d, defaultBehavior(), err
+}
+
+// named returns a device of DeviceNames. "" and "auto" are the cpu.
+func named(name string) (Device, error) {
+	if name == "" || name == "auto" || name == cpu().ID {
+		return Device{Peak: cpu()}, nil
+	}
+	p, err := FindPeak(name)
 	if err != nil {
 		return Device{}, fmt.Errorf("%w: found %q, expected %s, or a file that ends in .json",
 			ErrDevice, name, strings.Join(DeviceNames(), ", "))
 	}
-	return Device{Peak: d}, nil
-}
-
-func readDevice(path string) (Device, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return Device{}, fmt.Errorf("%w: %w", ErrDevice, err)
-	}
-	var d Device
-	decoder := json.NewDecoder(strings.NewReader(string(text)))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&d); err != nil {
-		return Device{}, fmt.Errorf("%w: %s: %w", ErrDevice, path, err)
-	}
-	if err := d.Validate(); err != nil {
-		return Device{}, fmt.Errorf("%s: %w", path, err)
-	}
-	return d, nil
+	return Device{Peak: p}, nil
 }
 
 // Validate returns an ErrDevice that names the first field at fault.

@@ -13,15 +13,16 @@ import (
 
 func TestDevicesAreThoseOfTheTableAndOfFiles(t *testing.T) {
 	for _, name := range sim.DeviceNames() {
-		d, err := sim.Find(name)
+		d, b, err := sim.Find(name)
 		require.NoError(t, err)
 		require.NoError(t, d.Validate())
 		require.Equal(t, name, d.ID)
+		require.Equal(t, sim.Behavior{Speed: 1, AnswerTokens: 256}, b)
 	}
-	auto, err := sim.Find("auto")
+	auto, _, err := sim.Find("auto")
 	require.NoError(t, err)
 	require.Equal(t, "cpu", auto.ID)
-	_, err = sim.Find("h100")
+	_, _, err = sim.Find("h100")
 	require.ErrorContains(t, err, `found "h100", expected cpu, max-1550-tile, max-1100, flex-170`)
 
 	want := sim.Device{
@@ -32,28 +33,51 @@ func TestDevicesAreThoseOfTheTableAndOfFiles(t *testing.T) {
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "mine.json")
 	require.NoError(t, os.WriteFile(path, text, 0o600))
-	found, err := sim.Find(path)
+	found, _, err := sim.Find(path)
 	require.NoError(t, err)
 	require.Equal(t, want, found)
 }
 
 func TestAFileThatIsNoDeviceIsAnError(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"gbps":1}`:                      "tflops is 0",
-		`{"gbps":-1,"tflops":1}`:          "gbps is -1",
-		`{"gbps":1,"tflops":1,"speed":2}`: `unknown field "speed"`,
-		`[1]`:                             "cannot unmarshal array",
-		`{"gbps":1,"tflops":1,"reached":{"matmul":[]}}`:                                          `reached has "matmul", expected embed, norm, linear`,
+		`{"gbps":1}`:                                    "tflops is 0",
+		`{"gbps":-1,"tflops":1}`:                        "gbps is -1",
+		`{"gbps":1,"tflops":1,"sped":2}`:                `unknown field "sped"`,
+		`{"gbps":1,"tflops":1,"speed":-1}`:              "speed is -1",
+		`{"gbps":1,"tflops":1,"answer_tokens":-1}`:      "answer_tokens is -1",
+		`{"gbps":1,"tflops":1,"fault":"step:0:lost"}`:   `found "step:0:lost"`,
+		`{"base":"h100"}`:                               `base: sim: invalid device: found "h100", expected cpu`,
+		`[1]`:                                           "cannot unmarshal array",
+		`{"gbps":1,"tflops":1,"reached":{"matmul":[]}}`: `reached has "matmul", expected embed, norm, linear`,
 		`{"gbps":1,"tflops":1,"reached":{"linear":[{"rows":2,"share":1},{"rows":2,"share":1}]}}`: "reached linear[1] is",
 		`{"gbps":1,"tflops":1,"reached":{"linear":[{"rows":2,"share":0}]}}`:                      "reached linear[0] is",
 	} {
 		path := filepath.Join(t.TempDir(), "device.json")
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		_, err := sim.Find(path)
+		_, _, err := sim.Find(path)
 		require.ErrorIs(t, err, sim.ErrDevice, text)
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, path)
 	}
-	_, err := sim.Find("/nonexistent/device.json")
+	_, _, err := sim.Find("/nonexistent/device.json")
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestAFileChangesItsBase(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "slow.json")
+	require.NoError(t, os.WriteFile(path, []byte(`{"base":"flex-170","gbps":2,"op_seconds":1e-5,"speed":0,"answer_tokens":0,"fault":"step:3:lost"}`), 0o600))
+	d, b, err := sim.Find(path)
+	require.NoError(t, err)
+	base, _, err := sim.Find("flex-170")
+	require.NoError(t, err)
+	want := base
+	want.GBps, want.OpSeconds = 2, 1e-5
+	require.Equal(t, want, d)
+	require.Equal(t, sim.Behavior{Fault: "step:3:lost"}, b)
+
+	require.NoError(t, os.WriteFile(path, []byte(`{"base":"cpu"}`), 0o600))
+	d, b, err = sim.Find(path)
+	require.NoError(t, err)
+	require.Equal(t, "cpu", d.ID)
+	require.Equal(t, sim.Behavior{Speed: 1, AnswerTokens: 256}, b)
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// ErrFault is a fault of the flag's words.
+// ErrFault is a fault that cannot be injected.
 var ErrFault = errors.New("sim: invalid fault")
 
 // fault makes steps fail: those of the SYCL backend's MILLRACE_SYCL_FAULT, in
@@ -57,7 +57,7 @@ func (f fault) hits(step uint64) bool {
 func (f fault) text() string {
 	for _, t := range faultTexts {
 		if t.kind == f.kind {
-			return fmt.Sprintf("%s: a fault of kind %s, asked for by --sim-fault", t.text, f.kind)
+			return fmt.Sprintf("%s: a fault of kind %s, injected by \"fault\" in the file of --device", t.text, f.kind)
 		}
 	}
 	return f.kind

@@ -21,11 +21,9 @@ type Options struct {
 	MaxSequences int   // sequences that the KV pool need hold at most, at full length
 	KVMemory     int64 // bytes of the KV pool; 0: what the weights leave of the device's memory
 
-	Speed        float64 // 1: steps take the device's time, 2: half of it; 0: none
-	Text         []int32 // tokens to answer with; nil: any
-	End          []int32 // tokens that end an answer; the first is used
-	AnswerTokens int     // mean length of answers that nothing else ends; 0: no end
-	Fault        string  // see parseFault; "": none
+	Behavior
+	Text []int32 // tokens to answer with; nil: any
+	End  []int32 // tokens that end an answer; the first is used
 }
 
 // memoryShare is the part of a device's memory that is there for weights and
@@ -173,7 +171,7 @@ func (r *Runner) Run(batch []compute.Rows) (compute.Logits, error) {
 	return &r.logits, nil
 }
 
-// inject fails the step, or never returns, where --sim-fault says so.
+// inject fails the step, or never returns, where the Fault says so.
 func (r *Runner) inject() error {
 	r.steps++
 	if !r.fault.hits(r.steps) {

@@ -26,7 +26,7 @@ func program(t *testing.T, name string) *model.Program {
 }
 
 func options(t *testing.T) sim.Options {
-	d, err := sim.Find("cpu")
+	d, _, err := sim.Find("cpu")
 	require.NoError(t, err)
 	return sim.Options{Program: program(t, "llama-gqa"), Device: d, MaxRows: 64, MaxOutputs: 8, MaxSequences: 8}
 }

@@ -15,7 +15,7 @@ import (
 func BenchmarkThousandWorkers(b *testing.B) {
 	p, err := roofline.PaperModel{Name: "llama-2-7b"}.Program()
 	require.NoError(b, err)
-	found, err := sim.Find("max-1100")
+	found, _, err := sim.Find("max-1100")
 	require.NoError(b, err)
 	w := simulate.Workload{
 		Requests: 20000, QPS: 5000, Seed: 1,
