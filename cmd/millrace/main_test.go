@@ -6,11 +6,8 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 )
 
@@ -79,26 +76,5 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 		require.NotNil(t, cmd.Args, "%s says which arguments it takes", cmd.Name())
 		code := run(context.Background(), []string{cmd.Name(), "--help"}, nil, &bytes.Buffer{}, os.Stderr)
 		require.Equal(t, 0, code)
-	}
-}
-
-func TestTheReadmeListsEveryCommandAndEverySettingOfServe(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
-	require.NoError(t, err)
-	root := newRoot(nil, os.Stderr)
-	for _, cmd := range root.Commands() {
-		require.Contains(t, string(text), "| `"+cmd.Name()+"` |")
-		if cmd.Name() != "serve" {
-			continue
-		}
-		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-			if f.Hidden {
-				return
-			}
-			require.Contains(t, string(text), "`--"+f.Name+"`")
-			if f.DefValue != "" && f.DefValue != "0" {
-				require.Regexp(t, "`--"+f.Name+"`[^\n]*"+regexp.QuoteMeta(strings.TrimSuffix(f.DefValue, ".0")), string(text))
-			}
-		})
 	}
 }

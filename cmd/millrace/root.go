@@ -44,6 +44,7 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag wins over the environment, the envir
 			return err
 		},
 	}
+	root.SetUsageFunc(usage)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return config.FlagError(err) })
 	root.PersistentFlags().String(config.FileFlag, "", "YAML file with settings (default: "+config.DefaultFile+" if it exists)")
 	logs.Register(root.PersistentFlags())
