@@ -21,9 +21,9 @@ type Roles struct {
 
 // Register adds the settings to a command's flags.
 func (r *Roles) Register(f *pflag.FlagSet) {
-	f.StringSliceVar(&r.Names, "roles", roleNames(), "parts of the pipeline that this process has; the others are in processes on the same NATS")
-	f.DurationVar(&r.Heartbeat, "heartbeat", cluster.DefaultBeat, "time between two signs of life of this process")
-	f.DurationVar(&r.NodeTimeout, "node-timeout", cluster.DefaultDead, "a process that was silent for so long is taken for dead: what it was serving moves")
+	f.StringSliceVar(&r.Names, "roles", roleNames(), "roles of this process; processes on the same NATS server have the others")
+	f.DurationVar(&r.Heartbeat, "heartbeat", cluster.DefaultBeat, "time between two heartbeats of a process")
+	f.DurationVar(&r.NodeTimeout, "node-timeout", cluster.DefaultDead, "silence after which a process is considered dead and its sequences fail over")
 	f.DurationVar(&r.ResumeTimeout, "resume-timeout", time.Minute, "a request without a process that can go on with it ends with an error after so long")
 }
 

@@ -48,9 +48,9 @@ type NATSClient struct {
 func (n *NATSClient) Register(f *pflag.FlagSet) {
 	f.StringVar(&n.Creds, "nats-creds", "", "credentials file (JWT and seed) of a user of the NATS server")
 	f.StringVar(&n.NKey, "nats-nkey", "", "file with the NKey seed of a user of the NATS server")
-	f.StringVar(&n.CA, "nats-tls-ca", "", "PEM file of the certificates that sign the NATS server's (of an embedded server: its clients', which need one then)")
-	f.StringVar(&n.Cert, "nats-tls-cert", "", "PEM file of our certificate for the NATS server (of an embedded server: its own)")
-	f.StringVar(&n.Key, "nats-tls-key", "", "PEM file of its key")
+	f.StringVar(&n.CA, "nats-tls-ca", "", "PEM file of the authorities of the NATS server's certificate; of an embedded server: of its clients', which then need one")
+	f.StringVar(&n.Cert, "nats-tls-cert", "", "PEM file of this process's certificate for the NATS server; of an embedded server: its own")
+	f.StringVar(&n.Key, "nats-tls-key", "", "PEM file of the key of --nats-tls-cert")
 }
 
 // Validate checks what belongs together.
@@ -63,12 +63,12 @@ func (n *NATSClient) Validate() error {
 
 // Register adds the settings to a command's flags.
 func (s *Security) Register(f *pflag.FlagSet) {
-	f.StringVar(&s.APIKeys, "api-keys", "", "YAML file of API keys (millrace keys create), read again when it changes; none lets everybody in (default: no keys, which needs a loopback --listen on a gateway)")
+	f.StringVar(&s.APIKeys, "api-keys", "", "YAML file of API keys, read again when it changes; none admits everybody (default: no keys, on a loopback --listen only)")
 	f.StringVar(&s.TLSCert, "tls-cert", "", "PEM file of the HTTP server's certificate, read again when it changes (default: no TLS)")
-	f.StringVar(&s.TLSKey, "tls-key", "", "PEM file of its key")
-	f.StringVar(&s.TLSClientCA, "tls-client-ca", "", "PEM file of the certificates that sign those of HTTP clients, which need one then")
-	f.StringVar(&s.NATSAuthFile, "nats-auth-file", "", "nats-server configuration file with the users of the embedded NATS server and their permissions")
-	f.StringVar(&s.NATSClients, "nats-clients", "", "who a gateway is to its clients on the server of --nats, where those have an account of their own: a URL with a user, or a file with an NKey seed or credentials (default: as to the other processes)")
+	f.StringVar(&s.TLSKey, "tls-key", "", "PEM file of the key of --tls-cert")
+	f.StringVar(&s.TLSClientCA, "tls-client-ca", "", "PEM file of the authorities of HTTP clients' certificates, which are then required")
+	f.StringVar(&s.NATSAuthFile, "nats-auth-file", "", "nats-server configuration file with the users of the embedded NATS server")
+	f.StringVar(&s.NATSClients, "nats-clients", "", "user of a gateway in the account of its clients on the server of --nats: a URL, or a file with an NKey seed or credentials (default: the user of --nats)")
 	s.NATSClient.Register(f)
 }
 

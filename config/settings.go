@@ -28,13 +28,13 @@ type Device struct {
 
 // Register adds the settings to a command's flags.
 func (d *Device) Register(f *pflag.FlagSet) {
-	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu (bf16 products), ref (float32 throughout, slow), sycl (Intel GPUs; make sycl builds it), sim (no kernels: made-up tokens in the time of a modeled device; serve and generate)")
-	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl backend: auto (an Intel GPU if there is one, else the CPU), cpu, gpu, or one that doctor lists, such as level_zero:0; of sim: see docs/simulation.md")
-	f.StringVar(&d.ISA, "isa", "", "force one instruction set of the cpu backend, of those that doctor lists (default: the best)")
-	f.StringVar(&d.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16 on the cpu backend; on sycl bf16 for bf16 checkpoints, else f16), or, on sycl, f16 or bf16")
+	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu, ref (float32, slow), sycl (Intel GPUs), or sim (a simulated device; serve and generate only)")
+	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl backend: auto, cpu, gpu, or one that doctor lists; or the simulated device: a name or a JSON file (docs/simulation.md)")
+	f.StringVar(&d.ISA, "isa", "", "instruction set of the cpu backend, one that doctor lists (default: the best)")
+	f.StringVar(&d.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16; on sycl f16 unless the checkpoint is bf16), or f16 or bf16 on sycl")
 	RegisterWeights(f, &d.Weights)
 	RegisterKVType(f, &d.KVType)
-	f.StringVar(&d.Packed, "packed-weights", "auto", "where serve keeps packed weights, so that the next start maps them: a directory, off, or auto (beside the model, in .millrace, or the user's cache directory)")
+	f.StringVar(&d.Packed, "packed-weights", "auto", "where to keep packed weights for the next start: auto (beside the model, else in the user's cache), a directory, or off")
 	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
 }
 
@@ -96,24 +96,24 @@ type Serve struct {
 func (s *Serve) Register(f *pflag.FlagSet) {
 	s.Device.Register(f)
 	RegisterModel(f, &s.Model)
-	f.StringVar(&s.ServedModelName, "served-model-name", "", "the model's name in the API (default: its directory's name)")
+	f.StringVar(&s.ServedModelName, "served-model-name", "", "name of the model in the API (default: the name of its directory)")
 
-	f.StringVar(&s.Listen, "listen", "127.0.0.1:8080", "address of the HTTP server")
+	f.StringVar(&s.Listen, "listen", "127.0.0.1:8080", "address of the HTTP server, HOST:PORT")
 	s.BodyLimit = 8 << 20
-	f.Var(&s.BodyLimit, "body-limit", "largest HTTP request body")
-	f.DurationVar(&s.PingInterval, "ping-interval", time.Second, "time between signs of life on a stream without tokens; clients of resumable streams take three times as much for the gateway's death")
-	f.StringVar(&s.NATSListen, "nats-listen", "127.0.0.1:4222", "address of the embedded NATS server")
-	f.StringVar(&s.NATS, "nats", "", "URL of a NATS server to join instead of the embedded one")
-	f.StringVar(&s.DataDir, "data-dir", "data", "directory of what outlives the process (JetStream)")
-	f.StringVar(&s.StreamResume, "stream-resume", "auto", "which answers a client can come back to after its gateway died: auto (those that ask for it, where JetStream is there), on (every stream that does not say no), off")
-	f.DurationVar(&s.StreamKeep, "stream-keep", 30*time.Second, "so long an answer can be read again after its end, where clients can come back to it")
-	f.DurationVar(&s.DrainDelay, "drain-delay", 300*time.Millisecond, "so long a gateway that was told to stop serves on while /health/ready is 503 and connections are closed behind their answers, for a load balancer to take it out")
-	f.DurationVar(&s.Grace, "grace", 30*time.Second, "time for running requests to end after SIGTERM or Ctrl-C")
+	f.Var(&s.BodyLimit, "body-limit", "largest HTTP request body, such as 8MiB")
+	f.DurationVar(&s.PingInterval, "ping-interval", time.Second, "time between pings on a stream without tokens; clients of resumable streams consider a gateway dead after three intervals")
+	f.StringVar(&s.NATSListen, "nats-listen", "127.0.0.1:4222", "address of the embedded NATS server, HOST:PORT")
+	f.StringVar(&s.NATS, "nats", "", "URL of a NATS server to join (default: none; a server is embedded)")
+	f.StringVar(&s.DataDir, "data-dir", "data", "directory for data that outlives the process: JetStream and node keys")
+	f.StringVar(&s.StreamResume, "stream-resume", "auto", "streams that clients can resume at any gateway: auto (on request, where JetStream is available), on (unless the request declines), or off")
+	f.DurationVar(&s.StreamKeep, "stream-keep", 30*time.Second, "how long a resumable stream can be read after its end")
+	f.DurationVar(&s.DrainDelay, "drain-delay", 300*time.Millisecond, "how long a stopping gateway keeps serving after readiness turns 503")
+	f.DurationVar(&s.Grace, "grace", 30*time.Second, "how long running requests may continue after SIGTERM or Ctrl-C")
 
-	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute, "a step that takes longer hangs: every request ends with an error and the process with exit code 1 (0: never)")
+	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute, "longest step; after it every request fails and the process exits with 1 (0: no limit)")
 
 	s.RegisterBatch(f)
-	f.IntVar(&s.DraftRows, "draft-rows", DraftRows, "decode rows up to which a step is filled with guesses of tokens to come, found in the text so far; those that are right shorten the answer and change nothing of it (0: no guesses)")
+	f.IntVar(&s.DraftRows, "draft-rows", DraftRows, "rows up to which a decode step is filled with draft tokens, which never change an answer (0: no draft tokens)")
 
 	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")
 	f.IntVar(&s.Detokenizers, "detokenizers", 2, "actors of the detokenizer pool")
@@ -127,13 +127,13 @@ const DraftRows = 8
 
 // RegisterBatch adds the settings of steps, queue and KV cache to a command's flags.
 func (s *Serve) RegisterBatch(f *pflag.FlagSet) {
-	f.Var(&s.KVMemory, "kv-memory", "memory of the KV cache (0: measured at start)")
+	f.Var(&s.KVMemory, "kv-memory", "memory of the KV cache, such as 2GiB (0: measured at start)")
 	f.IntVar(&s.MaxBatchTokens, "max-batch-tokens", 512, "tokens per step: decode rows and prompt chunks together")
-	f.IntVar(&s.PrefillChunk, "prefill-chunk", 256, "prompt tokens of a step that decodes too, so that a long prompt does not hold up other answers (0: no bound)")
-	f.Float64Var(&s.WaitingServedRatio, "waiting-served-ratio", 0, "hold new prompts back, for at most 16 steps, until they are this share of the decoding sequences (0: never)")
+	f.IntVar(&s.PrefillChunk, "prefill-chunk", 256, "prompt tokens of a step that also decodes (0: no limit)")
+	f.Float64Var(&s.WaitingServedRatio, "waiting-served-ratio", 0, "share of the decoding sequences that waiting prompts must reach before prefill, for at most 16 steps (0: prompts never wait)")
 	f.IntVar(&s.MaxBatchSize, "max-batch-size", 64, "sequences per step")
-	f.IntVar(&s.MaxWaiting, "max-waiting", 512, "sequences, one for each choice of a request, that may wait for admission; more are answered with 429")
-	f.DurationVar(&s.MaxQueueWait, "max-queue-wait", 10*time.Second, "once there are as many requests as --max-batch-size, one that would wait longer before its prompt is begun, by the rate at which the queue moves, is answered with 429 at once (0: no bound but --max-waiting)")
+	f.IntVar(&s.MaxWaiting, "max-waiting", 512, "sequences that may wait for admission; a request beyond them gets 429")
+	f.DurationVar(&s.MaxQueueWait, "max-queue-wait", 10*time.Second, "longest expected wait for prefill once --max-batch-size requests run; a request that would wait longer gets 429 (0: no limit)")
 }
 
 // Validate checks what does not depend on the machine or the model. Several

@@ -41,35 +41,35 @@ type Simulate struct {
 // Register adds the settings to a command's flags.
 func (s *Simulate) Register(f *pflag.FlagSet) {
 	RegisterModel(f, &s.Model)
-	f.StringVar(&s.DeviceName, "device", "auto", "device of each worker: cpu (also auto), max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, or a file that --calibrate wrote")
+	f.StringVar(&s.DeviceName, "device", "auto", "device of each worker: cpu (also auto), max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, or a JSON file (docs/simulation.md)")
 	RegisterWeights(f, &s.Weights)
 	RegisterKVType(f, &s.KVType)
 	s.RegisterBatch(f)
 
-	f.IntVar(&s.Workers, "workers", 1, "compute workers")
+	f.IntVar(&s.Workers, "workers", 1, "number of compute workers")
 	f.Float64Var(&s.Price, "price", 0, "price of a worker per hour, for the cost of tokens")
-	f.IntVar(&s.Requests, "requests", 10000, "requests of a simulation")
-	f.Float64SliceVar(&s.QPS, "qps", []float64{1}, "requests per second at all workers together, Poisson arrivals; several are simulated one after the other. With --find-qps the first is where the search begins")
-	f.Float64Var(&s.RampFrom, "ramp-from", 0, "let the rate grow from here to --qps, and report by tenths of the requests (0: no ramp)")
-	f.Uint64Var(&s.Seed, "seed", 1, "of arrivals, lengths and routing")
-	f.Float64Var(&s.PromptMean, "prompt-mean", 161, "mean prompt length in tokens, log-normal (default: ShareGPT, see docs/simulation.md)")
-	f.Float64Var(&s.PromptSigma, "prompt-sigma", 1, "spread of the prompts' lengths: deviation of the logarithm (0: all the same)")
+	f.IntVar(&s.Requests, "requests", 10000, "number of requests of a simulation")
+	f.Float64SliceVar(&s.QPS, "qps", []float64{1}, "requests per second of all workers together, Poisson arrivals; one simulation per value. With --find-qps the search starts at the first")
+	f.Float64Var(&s.RampFrom, "ramp-from", 0, "requests per second at which the rate starts to grow to --qps (0: no ramp)")
+	f.Uint64Var(&s.Seed, "seed", 1, "seed of arrivals, lengths and routing")
+	f.Float64Var(&s.PromptMean, "prompt-mean", 161, "mean prompt length in tokens, log-normal")
+	f.Float64Var(&s.PromptSigma, "prompt-sigma", 1, "standard deviation of the logarithm of prompt lengths (0: equal lengths)")
 	f.Float64Var(&s.OutputMean, "output-mean", 338, "mean answer length in tokens, log-normal")
-	f.Float64Var(&s.OutputSigma, "output-sigma", 0.8, "spread of the answers' lengths")
-	f.IntVar(&s.MaxTokens, "max-tokens", 0, "tokens that each client allows, for which KV cache is reserved (0: just the length of its answer)")
+	f.Float64Var(&s.OutputSigma, "output-sigma", 0.8, "standard deviation of the logarithm of answer lengths (0: equal lengths)")
+	f.IntVar(&s.MaxTokens, "max-tokens", 0, "largest number of tokens that a client allows, for which KV cache is reserved (0: the length of its answer)")
 	f.DurationVar(&s.SLOTTFT, "slo-ttft", 2*time.Second, "bound of the time to the first token (0: none)")
 	f.DurationVar(&s.SLOTPOT, "slo-tpot", 50*time.Millisecond, "bound of the mean time per further token (0: none)")
-	f.StringVar(&s.SLOQuantile, "slo-quantile", "p99", "of --find-qps: the quantile that is held: p50, p95 or p99")
-	f.StringVar(&s.Curves, "curves", "", "write pictures of the latencies against the rates, with the bounds: this prefix and -ttft.svg, -tpot.svg")
-	f.StringVar(&s.Calibrate, "calibrate", "", "measure the model on this machine's processor and write a device for --device to this file (.json), nothing else")
-	f.IntVar(&s.Threads, "threads", 0, "compute threads of --calibrate and --validate (0: every core, which leaves none to the rest of the pipeline)")
+	f.StringVar(&s.SLOQuantile, "slo-quantile", "p99", "quantile that --find-qps holds: p50, p95 or p99")
+	f.StringVar(&s.Curves, "curves", "", "prefix of two pictures of latency by rate to write: PREFIX-ttft.svg and PREFIX-tpot.svg")
+	f.StringVar(&s.Calibrate, "calibrate", "", "JSON file to write: measures the model on this processor and describes the device for --device")
+	f.IntVar(&s.Threads, "threads", 0, "compute threads of --calibrate and --validate (0: every core, which leaves none for the rest of the pipeline)")
 	f.BoolVar(&s.Compare, "validate", false, "run the workload on this machine's processor too, in real time, and compare")
-	f.BoolVar(&s.FindQPS, "find-qps", false, "search the largest rate whose latencies hold the bounds, with nothing refused")
+	f.BoolVar(&s.FindQPS, "find-qps", false, "search the largest rate whose latencies hold the bounds, with no refusal")
 }
 
 // RegisterWeights adds --weights to a command's flags.
 func RegisterWeights(f *pflag.FlagSet, weights *string) {
-	f.StringVar(weights, "weights", "bf16", "how the weights of linear ops are kept: "+strings.Join(model.WeightNames(), ", ")+" (quantized when the model is loaded; rows are quantized to int8 for int8 and int4), and +OP=TYPE for each op that differs, as int8+attn.out=bf16")
+	f.StringVar(weights, "weights", "bf16", "type of the weights of linear ops: "+strings.Join(model.WeightNames(), ", ")+"; +OP=TYPE sets one op, as in int8+attn.out=bf16")
 }
 
 func weights(found string) error {
@@ -81,7 +81,7 @@ func weights(found string) error {
 
 // RegisterKVType adds --kv-type to a command's flags.
 func RegisterKVType(f *pflag.FlagSet, name *string) {
-	f.StringVar(name, "kv-type", "auto", "how the KV cache keeps keys and values: "+strings.Join(model.KVTypeNames(), ", ")+" (auto: floats of --dtype; int8 and int4 take a half and a third of the memory)")
+	f.StringVar(name, "kv-type", "auto", "type of keys and values in the KV cache: "+strings.Join(model.KVTypeNames(), ", ")+" (auto: the float type of --dtype)")
 }
 
 // Validate checks what does not depend on the model.

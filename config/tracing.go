@@ -14,8 +14,8 @@ type Tracing struct {
 
 // Register adds the settings to a command's flags.
 func (t *Tracing) Register(f *pflag.FlagSet) {
-	f.StringVar(&t.OTLPEndpoint, "otlp-endpoint", "", "URL of an OpenTelemetry collector for traces (OTLP over HTTP, http://127.0.0.1:4318; default: OTEL_EXPORTER_OTLP_ENDPOINT, or no traces)")
-	f.Float64Var(&t.TraceRatio, "trace-ratio", 1, "share of the requests that are traced, where their caller has not decided it (traceparent)")
+	f.StringVar(&t.OTLPEndpoint, "otlp-endpoint", "", "URL of an OpenTelemetry collector, OTLP over HTTP (default: OTEL_EXPORTER_OTLP_ENDPOINT, or no traces)")
+	f.Float64Var(&t.TraceRatio, "trace-ratio", 1, "share of requests to trace, 0 to 1, where the caller has not decided")
 }
 
 // Validate checks the settings.

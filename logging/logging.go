@@ -20,8 +20,8 @@ type Options struct {
 
 // Register adds the options to a command's flags.
 func (o *Options) Register(f *pflag.FlagSet) {
-	f.StringVar(&o.Level, "log-level", "info", "trace, debug, info, warn, error or disabled")
-	f.StringVar(&o.Format, "log-format", "auto", "console, json or auto (console on a terminal)")
+	f.StringVar(&o.Level, "log-level", "info", "lowest level to log: trace, debug, info, warn, error or disabled")
+	f.StringVar(&o.Format, "log-format", "auto", "format of the log: console, json or auto (console on a terminal)")
 }
 
 // New logs to w: standard error in the program.

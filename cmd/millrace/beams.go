@@ -14,9 +14,9 @@ type beamFlags struct {
 }
 
 func (b *beamFlags) register(f *pflag.FlagSet) {
-	f.IntVar(&b.Width, "beams", 0, "search with so many beams and print the best answer at the end (0: sample)")
-	f.Float64Var(&b.LengthPenalty, "length-penalty", 1, "with --beams: an answer's score is its log probability / length^this")
-	f.StringVar(&b.early, "early-stopping", "false", "with --beams, as in transformers: false, true or never")
+	f.IntVar(&b.Width, "beams", 0, "beams of a beam search, which prints the best answer at the end (0: sample)")
+	f.Float64Var(&b.LengthPenalty, "length-penalty", 1, "exponent of the length that divides a beam's log probability, with --beams")
+	f.StringVar(&b.early, "early-stopping", "false", "when a beam search ends, with --beams, as in transformers: false, true or never")
 	f.Lookup("early-stopping").NoOptDefVal = "true"
 }
 

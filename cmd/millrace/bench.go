@@ -45,12 +45,12 @@ prompt.
 	config.RegisterModel(f, &o.model)
 	f.IntVar(&o.Prompt, "prompt", 512, "prompt tokens of each sequence")
 	f.IntVar(&o.Gen, "gen", 32, "tokens to generate")
-	f.IntSliceVar(&o.Batches, "batch", []int{1, 8, 16}, "numbers of sequences")
-	f.IntVar(&o.Beams, "beams", 0, "measure a beam search of one prompt with so many beams too (0: none)")
-	f.IntVar(&o.Repeat, "repeat", 3, "runs of each case; the median counts")
-	f.IntVar(&o.Rows, "max-batch-tokens", 512, "tokens per step")
-	f.BoolVar(&o.Ops, "ops", false, "measure op by op: a prefill step of --prompt tokens, a decode step of each --batch (of --beams rows each)")
-	f.BoolVar(&o.SDPA, "sdpa", false, "measure the attention of decode steps of each --batch: --beams rows (default 4) after --prompt + --gen tokens")
+	f.IntSliceVar(&o.Batches, "batch", []int{1, 8, 16}, "numbers of sequences, one case for each")
+	f.IntVar(&o.Beams, "beams", 0, "beams of a beam search to measure too (0: none)")
+	f.IntVar(&o.Repeat, "repeat", 3, "runs of each case, of which the median counts")
+	f.IntVar(&o.Rows, "max-batch-tokens", 512, "tokens per step: decode rows and prompt chunks together")
+	f.BoolVar(&o.Ops, "ops", false, "measure op by op: a prefill step of --prompt tokens, and a decode step of each --batch with --beams rows each")
+	f.BoolVar(&o.SDPA, "sdpa", false, "measure attention in decode steps of each --batch: --beams rows (0: 4) after --prompt + --gen tokens")
 	jsonFlag(cmd, &o.asJSON)
 	return cmd
 }

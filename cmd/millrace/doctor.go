@@ -76,10 +76,10 @@ limits) and check what a server needs. The exit code is 1 if a check fails; warn
 	f := cmd.Flags()
 	o.Register(f)
 	config.RegisterModel(f, &o.model)
-	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address of the HTTP server")
-	f.StringVar(&o.natsListen, "nats-listen", "127.0.0.1:4222", "address of the embedded NATS server")
-	f.StringVar(&o.dataDir, "data-dir", "data", "directory of what outlives the process")
-	f.BoolVar(&o.measure, "measure", false, "measure memory bandwidth and arithmetic, some seconds on all threads")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address of the HTTP server, HOST:PORT")
+	f.StringVar(&o.natsListen, "nats-listen", "127.0.0.1:4222", "address of the embedded NATS server, HOST:PORT")
+	f.StringVar(&o.dataDir, "data-dir", "data", "directory for data that outlives the process")
+	f.BoolVar(&o.measure, "measure", false, "measure memory bandwidth and arithmetic, which takes some seconds on all threads")
 	jsonFlag(cmd, &o.json)
 	return cmd
 }

@@ -58,13 +58,13 @@ settings of arXiv:2401.05391.`,
 	}
 	f := cmd.Flags()
 	config.RegisterModel(f, &o.model)
-	f.StringVar(&o.device.Backend, "backend", "", "sycl: load the model and count the kernels that each op launches (default: nothing is loaded)")
+	f.StringVar(&o.device.Backend, "backend", "", "sycl: load the model and count the kernels that each op launches (default: load nothing)")
 	f.StringVar(&o.device.DeviceName, "device", "auto", "device of the sycl backend, as for serve")
-	f.StringVar(&o.device.ISA, "isa", "", "kernels of the sycl backend, as for serve")
-	f.StringVar(&o.device.DType, "dtype", "auto", "type of products of the sycl backend, as for serve")
+	f.StringVar(&o.device.ISA, "isa", "", "instruction set of the cpu backend, one that doctor lists (default: the best)")
+	f.StringVar(&o.device.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16; on sycl f16 unless the checkpoint is bf16), or f16 or bf16 on sycl")
 	config.RegisterKVType(f, &o.device.KVType)
 	f.IntVar(&o.steps.Prefill, "prefill", 512, "tokens of the prompt")
-	f.IntVar(&o.steps.Context, "context", 0, "tokens in the KV cache before the decode step (0: as --prefill)")
+	f.IntVar(&o.steps.Context, "context", 0, "tokens in the KV cache before the decode step (0: the value of --prefill)")
 	o.beams.register(f)
 	o.roof.register(f)
 	jsonFlag(cmd, &o.json)
@@ -116,9 +116,9 @@ func explainProgram(out io.Writer, o explainOptions) error {
 type beamMemory struct{ beams, batch, gen int }
 
 func (b *beamMemory) register(f *pflag.FlagSet) {
-	f.IntVar(&b.beams, "beams", 0, "print the KV cache of beam searches with so many beams (0: not)")
-	f.IntVar(&b.batch, "batch", 1, "with --beams or --roofline: requests")
-	f.IntVar(&b.gen, "gen", 512, "with --beams or --roofline: tokens generated")
+	f.IntVar(&b.beams, "beams", 0, "beams of beam searches whose KV cache to print (0: none)")
+	f.IntVar(&b.batch, "batch", 1, "requests, with --beams or --roofline")
+	f.IntVar(&b.gen, "gen", 512, "tokens to generate, with --beams or --roofline")
 }
 
 func (b *beamMemory) check() error {
@@ -136,10 +136,9 @@ type rooflineFlags struct {
 }
 
 func (r *rooflineFlags) register(f *pflag.FlagSet) {
-	f.StringVar(&r.device, "roofline", "", "print the least time of each op on a device: max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, "+
-		roofline.ThisCPU+" (measured now) or all; for --prefill and --gen tokens of --batch requests with --beams")
-	f.IntVar(&r.tiles, "tiles", 1, "with --roofline: devices that share the model")
-	f.BoolVar(&r.paper, "paper", false, "print the least times of the models and settings of arXiv:2401.05391, beside its own figures")
+	f.StringVar(&r.device, "roofline", "", "device whose least time for each op to print: max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, "+roofline.ThisCPU+" (measured now) or all")
+	f.IntVar(&r.tiles, "tiles", 1, "devices that share the model, with --roofline")
+	f.BoolVar(&r.paper, "paper", false, "print the least times of the models and settings of arXiv:2401.05391 beside its own figures")
 }
 
 func (r *rooflineFlags) wanted() bool { return r.device != "" || r.paper }

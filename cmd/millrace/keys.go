@@ -59,13 +59,13 @@ reads the file again by itself.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&e.Tenant, "tenant", "", "whose key it is; keys of one tenant share its place in the queue")
-	f.IntVar(&e.RequestsPerMinute, "requests-per-minute", 0, "requests that the key may make in a minute (0: no limit)")
-	f.IntVar(&e.TokensPerMinute, "tokens-per-minute", 0, "tokens, of prompts and answers, that it may use in a minute (0: no limit)")
-	f.IntVar(&e.Concurrent, "concurrent", 0, "requests of it that may run at once (0: no limit)")
-	f.IntVar(&e.Weight, "weight", 1, "share of the tenant beside others', the same in all of its keys")
-	f.IntVar(&e.Priority, "priority", 0, "the best priority that its requests get; lower runs first")
-	f.StringSliceVar(&e.Models, "models", nil, "models that it may use (default: all)")
+	f.StringVar(&e.Tenant, "tenant", "", "tenant of the key; keys of one tenant share its place in the queue")
+	f.IntVar(&e.RequestsPerMinute, "requests-per-minute", 0, "requests per minute of the key (0: no limit)")
+	f.IntVar(&e.TokensPerMinute, "tokens-per-minute", 0, "tokens per minute of the key, prompts and answers together (0: no limit)")
+	f.IntVar(&e.Concurrent, "concurrent", 0, "requests of the key that may run at once (0: no limit)")
+	f.IntVar(&e.Weight, "weight", 1, "share of the tenant relative to other tenants, equal in all of its keys")
+	f.IntVar(&e.Priority, "priority", 0, "best priority of the key's requests; lower runs first")
+	f.StringSliceVar(&e.Models, "models", nil, "models that the key may use (default: all)")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object, with the key")
 	return cmd
 }

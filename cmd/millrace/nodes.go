@@ -60,7 +60,7 @@ work at hand made progress; BEAT the age of the last sign of life.`,
 		},
 	}
 	cmd.Flags().StringVar(&o.url, "nats", nats.DefaultURL, "URL of the NATS server")
-	cmd.Flags().DurationVar(&o.heartbeat, "heartbeat", cluster.DefaultBeat, "time between two signs of life of a process")
+	cmd.Flags().DurationVar(&o.heartbeat, "heartbeat", cluster.DefaultBeat, "time between two heartbeats of a process")
 	o.Register(cmd.Flags())
 	jsonFlag(cmd, &asJSON)
 	return cmd

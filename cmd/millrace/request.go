@@ -53,10 +53,10 @@ reply is printed and makes the exit code 1.`,
 		},
 	}
 	cmd.Flags().StringVar(&o.url, "nats", nats.DefaultURL, "URL of the NATS server")
-	cmd.Flags().StringVar(&o.key, "api-key", "", "API key, where the server asks for one")
-	cmd.Flags().StringVar(&o.inbox, "inbox-prefix", "", "prefix of the subject for answers, where our NATS user has one of its own (default: _INBOX, or the API key's own)")
+	cmd.Flags().StringVar(&o.key, "api-key", "", "API key, if the server requires one")
+	cmd.Flags().StringVar(&o.inbox, "inbox-prefix", "", "prefix of the subject of replies, if the NATS user has its own (default: _INBOX, or that of the API key)")
 	o.Register(cmd.Flags())
-	cmd.Flags().BoolVar(&o.stream, "stream", false, `ask for a stream: adds "stream": true to the request`)
+	cmd.Flags().BoolVar(&o.stream, "stream", false, "request a stream: adds \"stream\": true to the request")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "longest wait for one reply")
 	return cmd
 }

@@ -97,3 +97,14 @@ func TestHelpGroupsFlagsByTopic(t *testing.T) {
 	below("Security", "api-keys")
 	below("Observability", "log-level")
 }
+
+// TestTheHelpOfAFlagIsOneLine of at most 160 characters, without a full stop.
+func TestTheHelpOfAFlagIsOneLine(t *testing.T) {
+	for _, cmd := range newRoot(nil, os.Stderr).Commands() {
+		allFlags(cmd).VisitAll(func(f *pflag.Flag) {
+			require.NotContains(t, f.Usage, "\n", f.Name)
+			require.LessOrEqual(t, len(f.Usage), 160, "--%s of %s: %s", f.Name, cmd.Name(), f.Usage)
+			require.NotRegexp(t, `\.$`, f.Usage)
+		})
+	}
+}
