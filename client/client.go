@@ -100,19 +100,19 @@ type streamOptions struct {
 
 var asStream = streamed{Stream: true, Options: streamOptions{IncludeUsage: true}}
 
-// comeback makes a generation request one whose answer outlives the server that
+// resumable makes a generation request one whose answer outlives the server that
 // began it, where the server can. The id is the caller's, or new for every request: sent
 // again, it stands for the same answer.
-type comeback struct {
+type resumable struct {
 	Resume string `json:"stream_resume,omitempty"`
 	ID     string `json:"request_id,omitempty"`
 }
 
-func (c *client) comeback(id string) comeback {
+func (c *client) resumable(id string) resumable {
 	if !c.t.resumes() {
-		return comeback{ID: id}
+		return resumable{ID: id}
 	}
-	return comeback{Resume: "auto", ID: cmp.Or(id, nuid.Next())}
+	return resumable{Resume: "auto", ID: cmp.Or(id, nuid.Next())}
 }
 
 // resumeFor is how long a client tries to go on with a stream that it lost.
@@ -124,13 +124,13 @@ func backoff(tries int) time.Duration {
 	return min(first<<min(tries, 6), time.Second)
 }
 
-// again asks until a server takes the request, for as long as it passes by waiting and at
+// retry asks until a server takes the request, for as long as it passes by waiting and at
 // most for a while.
-func again[T any](ctx context.Context, atMost time.Duration, ask func() (T, error), passes func(error) bool) (T, error) {
+func retry[T any](ctx context.Context, limit time.Duration, send func() (T, error), temporary func(error) bool) (T, error) {
 	begin := time.Now()
 	for tries := 0; ; tries++ {
-		answer, err := ask()
-		if err == nil || !passes(err) || time.Since(begin) > atMost || !sleep(ctx, backoff(tries)) {
+		answer, err := send()
+		if err == nil || !temporary(err) || time.Since(begin) > limit || !sleep(ctx, backoff(tries)) {
 			return answer, err
 		}
 	}
@@ -179,8 +179,8 @@ func (c *client) ChatStream(ctx context.Context, r ChatRequest) iter.Seq2[Chunk,
 	return c.chunks(ctx, pathChat, struct {
 		ChatRequest
 		streamed
-		comeback
-	}{r, asStream, c.comeback(r.RequestID)}, nil)
+		resumable
+	}{r, asStream, c.resumable(r.RequestID)}, nil)
 }
 
 func (c *client) Complete(ctx context.Context, r CompletionRequest) (*Response, error) {
@@ -196,8 +196,8 @@ func (c *client) CompleteStream(ctx context.Context, r CompletionRequest) iter.S
 	return c.chunks(ctx, pathComplete, struct {
 		completionWire
 		streamed
-		comeback
-	}{w, asStream, c.comeback(r.RequestID)}, err)
+		resumable
+	}{w, asStream, c.resumable(r.RequestID)}, err)
 }
 
 func (c *client) Models(ctx context.Context) ([]Model, error) {
@@ -264,11 +264,11 @@ func encode(request any) ([]byte, error) {
 	return body, nil
 }
 
-// chunks yields a stream's chunks; early is an error from before the request.
-func (c *client) chunks(ctx context.Context, p path, request any, early error) iter.Seq2[Chunk, error] {
+// chunks yields a stream's chunks; invalid is an error from before the request.
+func (c *client) chunks(ctx context.Context, p path, request any, invalid error) iter.Seq2[Chunk, error] {
 	return func(yield func(Chunk, error) bool) {
 		body, err := encode(request)
-		if err = errors.Join(early, err); err != nil {
+		if err = errors.Join(invalid, err); err != nil {
 			yield(Chunk{}, err)
 			return
 		}

@@ -115,7 +115,7 @@ type call struct {
 	method, path string
 	body         []byte
 	after        string        // Last-Event-ID
-	again        bool          // it may reach two servers: the second finds what the first began
+	idempotent   bool          // it may reach two servers: the second finds what the first began
 	wait         time.Duration // for the head of an answer; 0: as long as it takes
 }
 
@@ -138,7 +138,7 @@ func (c closing) Close() error {
 
 func (p path) call(body []byte) call {
 	if body == nil {
-		return call{method: http.MethodGet, path: p.http, again: true}
+		return call{method: http.MethodGet, path: p.http, idempotent: true}
 	}
 	return call{method: http.MethodPost, path: p.http, body: body}
 }
@@ -158,10 +158,10 @@ func (t *httpTransport) send(ctx context.Context, c call) (*answer, error) {
 			return resp, err
 		}
 		t.leave(at)
-		if last == nil || !refused(err) { // a server that said why it cannot serve says more than one that is gone
+		if last == nil || !unreachable(err) { // a server that said why it cannot serve says more than one that is gone
 			last = err
 		}
-		if said == nil && !c.again && !refused(err) || ctx.Err() != nil { // said: it was not taken
+		if said == nil && !c.idempotent && !unreachable(err) || ctx.Err() != nil { // said: it was not taken
 			break
 		}
 	}
@@ -175,9 +175,9 @@ const (
 	codeStopping = "stopping"
 )
 
-// notTaken says whether a server that is stopping refused a request: to another one it is
+// stopping says whether a server that is stopping refused a request: to another one it is
 // new.
-func notTaken(err error) bool { return code(err) == codeMoved || code(err) == codeStopping }
+func stopping(err error) bool { return code(err) == codeMoved || code(err) == codeStopping }
 
 // code is the stable word of what a server said; "" of another error.
 func code(err error) string {
@@ -187,8 +187,8 @@ func code(err error) string {
 	return ""
 }
 
-// refused: nobody was there to take the request.
-func refused(err error) bool {
+// unreachable: nobody was there to take the request.
+func unreachable(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
@@ -235,7 +235,7 @@ func (t *httpTransport) try(ctx context.Context, at uint32, c call) (_ *answer, 
 }
 
 func (t *httpTransport) once(ctx context.Context, p path, body []byte) ([]byte, error) {
-	resp, err := again(ctx, t.resumeFor, func() (*answer, error) { return t.send(ctx, p.call(body)) }, notTaken) //nolint:bodyclose // below
+	resp, err := retry(ctx, t.resumeFor, func() (*answer, error) { return t.send(ctx, p.call(body)) }, stopping) //nolint:bodyclose // below
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +250,7 @@ func (t *httpTransport) once(ctx context.Context, p path, body []byte) ([]byte, 
 func (t *httpTransport) stream(ctx context.Context, p path, body []byte) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		s := &httpStream{t: t, call: p.call(body)}
-		s.call.again = t.resumes()
+		s.call.idempotent = t.resumes()
 		defer s.close()
 		for {
 			data, err := s.next(ctx)

@@ -92,7 +92,7 @@ func inStream(data []byte) *Error {
 func (s *httpStream) open(ctx context.Context) error {
 	begin := time.Now()
 	for tries := 0; ; tries++ {
-		s.call.wait = s.headWait(tries, time.Since(begin))
+		s.call.wait = s.headerWait(tries, time.Since(begin))
 		resp, err := s.t.send(ctx, s.call) //nolint:bodyclose // disconnect closes it
 		if err == nil {
 			last := uint64(0)
@@ -102,7 +102,7 @@ func (s *httpStream) open(ctx context.Context) error {
 			s.resp, s.events = resp, &sseReader{r: bufio.NewReader(resp.Body), last: last}
 			if id := resp.Header.Get(headerID); id != "" {
 				s.id = id
-				s.call = call{method: http.MethodGet, path: "/v1/streams/" + id, again: true}
+				s.call = call{method: http.MethodGet, path: "/v1/streams/" + id, idempotent: true}
 			}
 			s.limit = silenceLimit(s.t.silence, s.id, resp.Header.Get(headerInterval))
 			s.idle = time.AfterFunc(s.limit, func() { // the server is stopped, or cut off
@@ -111,7 +111,7 @@ func (s *httpStream) open(ctx context.Context) error {
 			})
 			return nil
 		}
-		if time.Since(begin) > s.t.resumeFor || !s.passes(err) || !sleep(ctx, backoff(tries)) {
+		if time.Since(begin) > s.t.resumeFor || !s.temporary(err) || !sleep(ctx, backoff(tries)) {
 			if s.id != "" && ctx.Err() == nil {
 				return fmt.Errorf("%w: %w", ErrGap, err)
 			}
@@ -120,14 +120,14 @@ func (s *httpStream) open(ctx context.Context) error {
 	}
 }
 
-// headWait bounds the wait for the head of an answer, which comes within the first silence:
+// headerWait bounds the wait for the head of an answer, which comes within the first silence:
 // a server that was stopped takes requests and says nothing. Another one finds the same
 // call. At last there is no bound, since the wait may be another's doing.
-func (s *httpStream) headWait(tries int, since time.Duration) time.Duration {
+func (s *httpStream) headerWait(tries int, since time.Duration) time.Duration {
 	const first = 5 * time.Second
 	wait := first << min(tries, 6)
 	switch {
-	case !s.call.again || since+wait > s.t.resumeFor:
+	case !s.call.idempotent || since+wait > s.t.resumeFor:
 		return 0
 	case s.id != "":
 		return s.limit
@@ -137,14 +137,14 @@ func (s *httpStream) headWait(tries int, since time.Duration) time.Duration {
 	return wait
 }
 
-// passes says whether an error may pass by waiting. A first refusal is the
+// temporary says whether an error may pass by waiting. A first refusal is the
 // caller's to handle, and so is a server that was never there.
-func (s *httpStream) passes(err error) bool {
+func (s *httpStream) temporary(err error) bool {
 	var said *Error
 	if !errors.As(err, &said) {
-		return s.id != "" || s.call.again && !refused(err)
+		return s.id != "" || s.call.idempotent && !unreachable(err)
 	}
-	return notTaken(err) ||
+	return stopping(err) ||
 		s.id != "" && (said.Status == http.StatusServiceUnavailable || said.Status == http.StatusTooManyRequests)
 }
 
@@ -170,7 +170,7 @@ func (s *httpStream) close() {
 	const patience = 2 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	resp, err := s.t.send(ctx, call{method: http.MethodDelete, path: "/v1/streams/" + s.id, again: true})
+	resp, err := s.t.send(ctx, call{method: http.MethodDelete, path: "/v1/streams/" + s.id, idempotent: true})
 	if err == nil {
 		resp.Body.Close()
 	}

@@ -34,7 +34,7 @@ const silence = time.Minute
 // silenceLimit is how long a stream may be silent: what the caller set, three times as long as
 // a server needs for a sign of life where the stream can go on at another one, or a minute.
 func silenceLimit(set time.Duration, id, interval string) time.Duration {
-	const beats, least = 3, time.Second
+	const pings, least = 3, time.Second
 	if set > 0 {
 		return set
 	}
@@ -42,7 +42,7 @@ func silenceLimit(set time.Duration, id, interval string) time.Duration {
 	if id == "" || err != nil || seconds <= 0 {
 		return silence
 	}
-	return max(time.Duration(beats*seconds*float64(time.Second)), least)
+	return max(time.Duration(pings*seconds*float64(time.Second)), least)
 }
 
 // NATSOption changes how NewNATS's client works.
@@ -140,10 +140,10 @@ func (t *natsTransport) close() {
 
 // once asks again where no server took the request.
 func (t *natsTransport) once(ctx context.Context, p path, body []byte) ([]byte, error) {
-	return again(ctx, t.resumeFor, func() ([]byte, error) { return t.ask(ctx, p.nats, body) }, t.passes)
+	return retry(ctx, t.resumeFor, func() ([]byte, error) { return t.call(ctx, p.nats, body) }, t.temporary)
 }
 
-func (t *natsTransport) ask(ctx context.Context, operation string, body []byte) ([]byte, error) {
+func (t *natsTransport) call(ctx context.Context, operation string, body []byte) ([]byte, error) {
 	m, err := t.request(ctx, subjects, operation, body)
 	if err != nil {
 		return nil, err
@@ -155,11 +155,11 @@ func (t *natsTransport) ask(ctx context.Context, operation string, body []byte) 
 	return answer, err
 }
 
-// passes says whether no server took a request, and one soon may: those that were there
+// temporary says whether no server took a request, and one soon may: those that were there
 // are stopping, or come back to a NATS server that was restarted. Servers that were
 // never there are the caller's to handle.
-func (t *natsTransport) passes(err error) bool {
-	return notTaken(err) || code(err) == codeNobody && t.served.Load() || code(err) == codeNoBody || code(err) == codeFull || errors.Is(err, errSilent)
+func (t *natsTransport) temporary(err error) bool {
+	return stopping(err) || code(err) == codeNobody && t.served.Load() || code(err) == codeNoBody || code(err) == codeFull || errors.Is(err, errSilent)
 }
 
 const codeNobody = "no_responders"
@@ -189,7 +189,7 @@ func messageError(m *nats.Msg) *Error {
 func (t *natsTransport) stream(ctx context.Context, p path, body []byte) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		s := &natsStream{t: t, operation: p.nats, body: body, limit: silenceLimit(t.silence, "", "")}
-		s.early = s.open(ctx, subjects, s.operation, body)
+		s.openErr = s.open(ctx, subjects, s.operation, body)
 		defer s.close()
 		for !s.ended {
 			data, err := s.next(ctx)

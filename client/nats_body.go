@@ -60,7 +60,7 @@ func (t *natsTransport) upload(ctx context.Context, to string, body []byte) (upl
 	var a upload
 	m := t.message(ctx, to+"bodies.open")
 	m.Data = fmt.Appendf(nil, `{"size":%d}`, len(body))
-	answer, err := t.take(ctx, m)
+	answer, err := t.send(ctx, m)
 	if err == nil {
 		err = json.Unmarshal(answer, &a)
 	}
@@ -79,16 +79,16 @@ func (t *natsTransport) upload(ctx context.Context, to string, body []byte) (upl
 		m.Header.Set(headerBody, a.ID)
 		m.Header.Set(headerPart, strconv.Itoa(offset))
 		m.Data = body[offset:min(offset+size, len(body))]
-		if _, err := t.take(ctx, m); err != nil {
+		if _, err := t.send(ctx, m); err != nil {
 			return a, err
 		}
 	}
 	return a, nil
 }
 
-// take sends a message of an upload and waits as long as a busy server needs. A silent one has
+// send sends a message of an upload and waits as long as a busy server needs. A silent one has
 // lost the body.
-func (t *natsTransport) take(ctx context.Context, m *nats.Msg) ([]byte, error) {
+func (t *natsTransport) send(ctx context.Context, m *nats.Msg) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, firstWait(patientTries, len(m.Data)))
 	defer cancel()
 	answer, err := t.exchange(timed, m)

@@ -44,7 +44,7 @@ type natsStream struct {
 	operation string
 	body      []byte
 	sub       *nats.Subscription
-	early     error         // of the request itself, not read yet
+	openErr   error         // of the request itself, not read yet
 	held      *nats.Msg     // received, not read yet
 	cancel    string        // where a message cancels; known from the first message on
 	id        string        // of a resumable stream
@@ -105,14 +105,14 @@ func lostNATS(err error) bool {
 	return code(err) == codeMoved || code(err) == codeNobody || errors.Is(err, ErrGap) || errors.Is(err, ErrCut)
 }
 
-// unheard: no server has said anything yet.
-func (s *natsStream) unheard() bool { return s.id == "" && s.seq == 0 }
+// unanswered: no server has said anything yet.
+func (s *natsStream) unanswered() bool { return s.id == "" && s.seq == 0 }
 
 // lost says whether an error is one that the stream goes on behind. Where nothing
 // was heard, the request may be sent again: its id makes it the same one.
 func (s *natsStream) lost(err error) bool {
-	if s.unheard() {
-		return errors.Is(err, ErrCut) || errors.Is(err, ErrGap) || s.t.passes(err)
+	if s.unanswered() {
+		return errors.Is(err, ErrCut) || errors.Is(err, ErrGap) || s.t.temporary(err)
 	}
 	return s.id != "" && lostNATS(err)
 }
@@ -121,7 +121,7 @@ func (s *natsStream) lost(err error) bool {
 // waiting is tried again for a while.
 func (s *natsStream) resume(ctx context.Context, why error) (err error) {
 	operation, body := s.operation, s.body
-	if !s.unheard() {
+	if !s.unanswered() {
 		operation = "streams.resume"
 		if body, err = json.Marshal(struct {
 			ID    string `json:"id"`
@@ -140,12 +140,12 @@ func (s *natsStream) resume(ctx context.Context, why error) (err error) {
 		}
 		var said *Error
 		final := errors.As(err, &said) && said.Status < http.StatusInternalServerError && said.Status != http.StatusTooManyRequests
-		if s.unheard() {
-			final = said != nil && !s.t.passes(err)
+		if s.unanswered() {
+			final = said != nil && !s.t.temporary(err)
 		}
 		switch {
 		case !final && time.Since(begin) <= s.t.resumeFor:
-		case s.unheard() && said != nil:
+		case s.unanswered() && said != nil:
 			return err // of a request that no server took
 		default:
 			return fmt.Errorf("%w: %w, after %w", ErrGap, err, why)
@@ -164,7 +164,7 @@ func (t *natsTransport) gateway(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var a struct{ Subjects string }
-	answer, err := t.ask(ctx, "gateways", nil)
+	answer, err := t.call(ctx, "gateways", nil)
 	if err != nil || json.Unmarshal(answer, &a) != nil || a.Subjects == "" {
 		return subjects
 	}
@@ -222,8 +222,8 @@ func (s *natsStream) read(ctx context.Context) ([]byte, error) {
 // whether it is there: it may have died without a word. While the connection itself is
 // away nobody is judged, for a while.
 func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
-	if err := s.early; err != nil {
-		s.early = nil
+	if err := s.openErr; err != nil {
+		s.openErr = nil
 		return nil, err
 	}
 	if m := s.held; m != nil {
@@ -232,7 +232,7 @@ func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 	}
 	start := time.Now()
 	begin, unanswered, probe, limit := start, 0, probeFirst, s.limit
-	if s.unheard() && s.t.resumes() {
+	if s.unanswered() && s.t.resumes() {
 		limit = min(limit, firstWait(0, len(s.body)))
 	}
 	for {
