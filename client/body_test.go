@@ -20,8 +20,8 @@ import (
 	"github.com/millrace/millrace/resume"
 )
 
-// TestBodiesAboveAMessagesSizeTravelInParts: a prompt of 200,000 tokens, and an answer
-// as large.
+// TestBodiesAboveAMessagesSizeTravelInParts sends a prompt of 200,000 tokens and receives an
+// answer of the same size.
 func TestBodiesAboveAMessagesSizeTravelInParts(t *testing.T) {
 	e := apitest.New(func(r *api.Request, s *apitest.Stream) {
 		s.Send(api.Event{Text: r.Messages[0].Content, Tokens: []int32{1}})
@@ -37,7 +37,7 @@ func TestBodiesAboveAMessagesSizeTravelInParts(t *testing.T) {
 	a, err := c.Chat(t.Context(), ask)
 	require.NoError(t, err)
 	require.Equal(t, long, a.Choices[0].Content())
-	const letters = 400_000 // an id each, and so an answer of more than a message; more is slow under the race detector
+	const letters = 400_000 // an id for each makes the answer larger than a message; more letters are slow under the race detector
 	ids, err := c.Tokenize(t.Context(), client.TokenizeRequest{Prompt: long[:letters]})
 	require.NoError(t, err)
 	require.Len(t, ids, letters+1)
@@ -63,7 +63,8 @@ func TestBodiesAboveAMessagesSizeTravelInParts(t *testing.T) {
 	}
 }
 
-// TestABodysGatewayMayDieWhileItsPartsCome: the client sends them to another one, each way of asking.
+// TestABodysGatewayMayDieWhileItsPartsCome kills the gateway of an upload. The client sends the parts to
+// another gateway, for streams and for answers in one piece.
 func TestABodysGatewayMayDieWhileItsPartsCome(t *testing.T) {
 	for name, ask := range map[string]func(client.Client, string) (string, error){
 		"stream": func(c client.Client, text string) (string, error) {
@@ -115,12 +116,12 @@ func TestABodysGatewayMayDieWhileItsPartsCome(t *testing.T) {
 	}
 }
 
-// TestALargeBodyIsWaitedForLonger: to send it again would make a busy server busier.
+// TestALargeBodyIsWaitedForLonger expects one request, since another one makes a busy server busier.
 func TestALargeBodyIsWaitedForLonger(t *testing.T) {
 	nc := natstest.Connect(t, natstest.Start(t, &server.Options{MaxPayload: 8 << 20}))
-	var asked atomic.Int32
+	var requests atomic.Int32
 	_, err := nc.Subscribe("millrace.v1.chat.completions", func(m *nats.Msg) {
-		asked.Add(1)
+		requests.Add(1)
 		out := message(1, "stop")
 		out.Subject = m.Reply
 		time.AfterFunc(2*time.Second, func() { nc.PublishMsg(out) })
@@ -131,5 +132,5 @@ func TestALargeBodyIsWaitedForLonger(t *testing.T) {
 	long := client.ChatRequest{Messages: []client.Message{{Role: "user", Content: strings.Repeat("word ", 500_000)}}}
 	text, _, _ := gather(t, c.ChatStream(t.Context(), long))
 	require.Equal(t, "1", text)
-	require.EqualValues(t, 1, asked.Load())
+	require.EqualValues(t, 1, requests.Load())
 }

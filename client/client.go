@@ -1,11 +1,13 @@
-// Package client speaks to Millrace over HTTP or NATS. Both transports give the
-// same answers. A stream whose server dies goes on at another one, where the
-// servers can do that (--stream-resume): each chunk comes exactly once.
+// Package client is a client of Millrace over HTTP or NATS. Both transports give
+// the same answers. A stream whose server dies continues at another server where
+// the servers allow it (--stream-resume): each chunk is yielded exactly once.
 //
 //	c, err := client.NewHTTP("http://127.0.0.1:8080")
 //	for chunk, err := range c.ChatStream(ctx, client.ChatRequest{Messages: ...}) {
 //		...
 //	}
+//
+// The package imports no other package of this repository and builds without cgo.
 package client
 
 import (
@@ -22,43 +24,51 @@ import (
 	"github.com/nats-io/nuid"
 )
 
-// Client is what both transports give. Errors of the server are *Error.
+// Client sends requests to the servers of one transport. Its methods may be called
+// by several goroutines. An error that a server reports is an *Error.
 type Client interface {
-	// Chat gathers a stream where the client resumes those, so that an answer in one
-	// piece outlives its server, too.
+	// Chat returns the whole answer to a conversation. Where the client resumes
+	// streams, it gathers the answer from a stream, so that the answer survives the
+	// server that began it.
 	Chat(ctx context.Context, r ChatRequest) (*Response, error)
-	// ChatStream yields the answer as it is made. An error is the last thing that
-	// is yielded. Leaving the loop, or ending ctx, cancels the request.
+	// ChatStream yields the answer to a conversation while the server makes it. An
+	// error ends the loop. Leaving the loop, or ending ctx, cancels the request.
 	ChatStream(ctx context.Context, r ChatRequest) iter.Seq2[Chunk, error]
+	// Complete returns the whole continuation of a text, as Chat does.
 	Complete(ctx context.Context, r CompletionRequest) (*Response, error)
+	// CompleteStream yields the continuation of a text, as ChatStream does.
 	CompleteStream(ctx context.Context, r CompletionRequest) iter.Seq2[Chunk, error]
+	// Models returns the served models.
 	Models(ctx context.Context) ([]Model, error)
+	// Tokenize returns the token ids of a text or a conversation.
 	Tokenize(ctx context.Context, r TokenizeRequest) ([]int32, error)
+	// Detokenize returns the text of token ids. model may be "" where one is served.
 	Detokenize(ctx context.Context, model string, tokens []int32) (string, error)
-	// Close ends what the client itself opened.
+	// Close closes the connections that the client opened.
 	Close()
 }
 
 var (
-	// ErrGap: a message of a stream is missing, and the stream cannot be resumed.
-	// What came before it is good.
+	// ErrGap reports that a part of a stream is missing and cannot be requested again.
+	// The chunks before it are complete.
 	ErrGap = errors.New("millrace: a part of the stream is missing")
-	// ErrCut: the stream ended without its end.
+	// ErrCut reports that a stream that cannot be resumed ended before its last chunk.
 	ErrCut = errors.New("millrace: the stream was cut")
-	// ErrTooLarge: the request does not fit the transport's messages.
+	// ErrTooLarge reports that a request is larger than the transport's messages.
 	ErrTooLarge = errors.New("millrace: request too large for the transport")
 )
 
-// Error is what the server said.
+// Error is an error that a server reports.
 type Error struct {
-	Status     int           // as HTTP's; 0 when the error came inside a stream over HTTP and is no refusal
-	Message    string        // in words
-	Type       string        // OpenAI's class, "invalid_request_error"
-	Code       string        // a stable word, "model_not_found"
-	Param      string        // the field at fault
-	RetryAfter time.Duration // with status 429 and 503
+	Status     int           // HTTP status; 0 for an error inside an HTTP stream that is not a refusal
+	Message    string        // text for people
+	Type       string        // OpenAI's class, such as "invalid_request_error"
+	Code       string        // stable code, such as "model_not_found"
+	Param      string        // field at fault; "" if none is
+	RetryAfter time.Duration // wait before the next try, with status 429 and 503; 0 if unknown
 }
 
+// Error returns the message with the status.
 func (e *Error) Error() string {
 	if e.Status == 0 {
 		return "millrace: " + e.Message
@@ -66,7 +76,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("millrace: %s (%d)", e.Message, e.Status)
 }
 
-// path names an operation on both transports.
+// path is the name of an operation on each transport.
 type path struct{ http, nats string }
 
 var (
@@ -77,18 +87,21 @@ var (
 	pathDetokenize = path{"/detokenize", "detokenize"}
 )
 
-// transport moves bodies. stream yields the JSON of each chunk, which is valid
-// until the next.
+// transport sends the bodies of requests and receives those of answers.
 type transport interface {
-	resumes() bool // a stream that is lost is gone on with
+	// resumes reports whether lost streams are resumed.
+	resumes() bool
+	// once returns the body of an answer in one piece.
 	once(ctx context.Context, p path, body []byte) ([]byte, error)
+	// stream yields the JSON of each chunk. It is valid until the next one.
 	stream(ctx context.Context, p path, body []byte) iter.Seq2[[]byte, error]
+	// close closes the connections that the transport opened.
 	close()
 }
 
 type client struct{ t transport }
 
-// streamed makes a streamed request of a plain one.
+// streamed are the fields that make a request a streamed one.
 type streamed struct {
 	Stream  bool          `json:"stream"`
 	Options streamOptions `json:"stream_options"`
@@ -100,14 +113,14 @@ type streamOptions struct {
 
 var asStream = streamed{Stream: true, Options: streamOptions{IncludeUsage: true}}
 
-// resumable makes a generation request one whose answer outlives the server that
-// began it, where the server can. The id is the caller's, or new for every request: sent
-// again, it stands for the same answer.
+// resumable are the fields that make a request a resumable one, where the server allows it.
+// A request that is sent again with the same ID gets the same answer.
 type resumable struct {
 	Resume string `json:"stream_resume,omitempty"`
 	ID     string `json:"request_id,omitempty"`
 }
 
+// resumable returns the fields for a request with the caller's id, or with a new one for "".
 func (c *client) resumable(id string) resumable {
 	if !c.t.resumes() {
 		return resumable{ID: id}
@@ -115,17 +128,17 @@ func (c *client) resumable(id string) resumable {
 	return resumable{Resume: "auto", ID: cmp.Or(id, nuid.Next())}
 }
 
-// resumeFor is how long a client tries to go on with a stream that it lost.
+// resumeFor is how long a client tries to resume a lost stream, unless it is set.
 const resumeFor = 30 * time.Second
 
-// backoff is the wait before the next try, from 20 ms to a second.
+// backoff returns the wait before the next try, from 20 ms to 1 s.
 func backoff(tries int) time.Duration {
 	const first = 20 * time.Millisecond
 	return min(first<<min(tries, 6), time.Second)
 }
 
-// retry asks until a server takes the request, for as long as it passes by waiting and at
-// most for a while.
+// retry sends a request until it succeeds, fails with an error that is not temporary, or limit
+// has passed.
 func retry[T any](ctx context.Context, limit time.Duration, send func() (T, error), temporary func(error) bool) (T, error) {
 	begin := time.Now()
 	for tries := 0; ; tries++ {
@@ -136,7 +149,7 @@ func retry[T any](ctx context.Context, limit time.Duration, send func() (T, erro
 	}
 }
 
-// sleep is false when ctx ended first.
+// sleep waits for d. It reports false if ctx ended before.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -148,6 +161,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// completionWire is the JSON form of a CompletionRequest.
 type completionWire struct {
 	CompletionRequest
 	Prompt any `json:"prompt"`
@@ -166,7 +180,7 @@ func (r CompletionRequest) wire() (completionWire, error) {
 		w.Prompt, set = r.PromptTokens, set+1
 	}
 	if set != 1 {
-		return w, fmt.Errorf("millrace: expected one of Prompt, Prompts and PromptTokens, found %d", set)
+		return w, fmt.Errorf("millrace: found %d of Prompt, Prompts and PromptTokens, expected 1", set)
 	}
 	return w, nil
 }
@@ -223,8 +237,8 @@ func (c *client) Detokenize(ctx context.Context, model string, tokens []int32) (
 
 func (c *client) Close() { c.t.close() }
 
-// whole returns an answer in one piece: gathered from its stream where the client resumes
-// those.
+// whole returns an answer in one piece. Where the client resumes streams, it gathers the
+// answer from its stream.
 func (c *client) whole(ctx context.Context, p path, request any, stream iter.Seq2[Chunk, error]) (*Response, error) {
 	if c.t.resumes() {
 		if a, err := gather(stream); code(err) != codeTooLarge {
@@ -238,6 +252,7 @@ func (c *client) whole(ctx context.Context, p path, request any, stream iter.Seq
 	return a, nil
 }
 
+// call sends a request and decodes its answer.
 func (c *client) call(ctx context.Context, p path, request, answer any) error {
 	body, err := encode(request)
 	if err != nil {
@@ -253,6 +268,7 @@ func (c *client) call(ctx context.Context, p path, request, answer any) error {
 	return nil
 }
 
+// encode returns the JSON of a request; nil for nil.
 func encode(request any) ([]byte, error) {
 	if request == nil {
 		return nil, nil
@@ -264,7 +280,7 @@ func encode(request any) ([]byte, error) {
 	return body, nil
 }
 
-// chunks yields a stream's chunks; invalid is an error from before the request.
+// chunks yields the chunks of a stream. invalid is an error of the request itself.
 func (c *client) chunks(ctx context.Context, p path, request any, invalid error) iter.Seq2[Chunk, error] {
 	return func(yield func(Chunk, error) bool) {
 		body, err := encode(request)
@@ -284,7 +300,7 @@ func (c *client) chunks(ctx context.Context, p path, request any, invalid error)
 	}
 }
 
-// parseError reads an error in OpenAI's shape; what is none is kept as text.
+// parseError decodes an error of OpenAI's form. Any other body becomes the message, cut to 200 bytes.
 func parseError(status int, body []byte, retryAfter string) *Error {
 	var e struct {
 		Error struct{ Message, Type, Code, Param string }

@@ -28,7 +28,7 @@ func natsConn(t *testing.T) *nats.Conn {
 	return natstest.Connect(t, natstest.Start(t, nil))
 }
 
-// onBoth runs a test over each transport, against the real interfaces.
+// onBoth runs a test over each transport, with the real servers.
 func onBoth(t *testing.T, e func() *apitest.Engine, test func(*testing.T, client.Client, *apitest.Engine)) {
 	t.Run("http", func(t *testing.T) {
 		e := e()
@@ -160,7 +160,7 @@ func TestErrorsAreTyped(t *testing.T) {
 			}
 			text += chunk.Choices[0].Content()
 		}
-		require.Equal(t, "part!", text, "what came before the error is kept, the error comes once and last")
+		require.Equal(t, "part!", text, "text before the error is kept; the error comes once and last")
 		_, err = c.Complete(ctx, client.CompletionRequest{})
 		require.ErrorContains(t, err, "found 0")
 	})
@@ -197,7 +197,7 @@ func TestLeavingTheLoopOrEndingTheContextCancels(t *testing.T) {
 	}
 }
 
-// answer replies to every request on a subject by hand.
+// answer replies to every request with the given messages.
 func answer(t *testing.T, nc *nats.Conn, messages ...*nats.Msg) {
 	t.Helper()
 	_, err := nc.Subscribe("millrace.v1.chat.completions", func(m *nats.Msg) {
@@ -259,9 +259,9 @@ func TestWhatOneServerCannotServeNowAnotherDoes(t *testing.T) {
 	good := httptest.NewServer(h)
 	defer e.WaitIdle()
 	defer good.Close()
-	asked := 0
+	requests := 0
 	cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked++
+		requests++
 		http.Error(w, "the log cannot be reached", http.StatusServiceUnavailable)
 	}))
 	defer cut.Close()
@@ -272,27 +272,27 @@ func TestWhatOneServerCannotServeNowAnotherDoes(t *testing.T) {
 	require.Equal(t, "yes", text)
 	_, err = c.Chat(t.Context(), hi)
 	require.NoError(t, err)
-	require.Equal(t, 1, asked, "the next request goes to the one that answered")
+	require.Equal(t, 1, requests, "requests to the server that does not answer")
 	good.Close()
 	_, err = c.Chat(t.Context(), hi)
 	var said *client.Error
-	require.ErrorAs(t, err, &said, "the last server's answer where none serves")
+	require.ErrorAs(t, err, &said, "the error of a server that answered")
 	require.Equal(t, http.StatusServiceUnavailable, said.Status)
 
 	again, err := client.NewHTTP(cut.URL, client.WithServers(good.URL))
 	require.NoError(t, err)
 	defer again.Close()
 	_, err = again.Chat(t.Context(), hi)
-	require.ErrorAs(t, err, &said, "what a server said counts, not that another one is gone")
+	require.ErrorAs(t, err, &said, "the error of the server that answered, not of the one that is gone")
 }
 
 func TestANATSRequestThatNobodyHeardIsSentAgainAsTheSameOne(t *testing.T) {
 	nc := natsConn(t)
-	asked := make(chan string, 2)
+	requests := make(chan string, 2)
 	_, err := nc.Subscribe("millrace.v1.chat.completions", func(m *nats.Msg) {
-		asked <- string(m.Data)
-		if len(asked) == 1 {
-			return // as a server that died
+		requests <- string(m.Data)
+		if len(requests) == 1 {
+			return // like a server that died
 		}
 		out := message(1, "stop")
 		out.Subject = m.Reply
@@ -303,18 +303,18 @@ func TestANATSRequestThatNobodyHeardIsSentAgainAsTheSameOne(t *testing.T) {
 	require.NoError(t, err)
 	text, _, _ := gather(t, c.ChatStream(t.Context(), hi))
 	require.Equal(t, "1", text)
-	first, second := <-asked, <-asked
+	first, second := <-requests, <-requests
 	require.Equal(t, first, second)
 	require.Contains(t, first, `"request_id"`)
 }
 
 func TestANATSStreamWhoseBeginningIsLostIsAskedForAgain(t *testing.T) {
 	nc := natsConn(t)
-	asked := make(chan string, 2)
+	requests := make(chan string, 2)
 	_, err := nc.Subscribe("millrace.v1.chat.completions", func(m *nats.Msg) {
-		asked <- string(m.Data)
+		requests <- string(m.Data)
 		out := message(1, "stop")
-		if len(asked) == 1 { // the NATS server died with the first messages
+		if len(requests) == 1 { // the NATS server died with the first messages
 			out = message(3, "")
 		}
 		out.Subject = m.Reply
@@ -325,8 +325,8 @@ func TestANATSStreamWhoseBeginningIsLostIsAskedForAgain(t *testing.T) {
 	require.NoError(t, err)
 	text, _, _ := gather(t, c.ChatStream(t.Context(), hi))
 	require.Equal(t, "1", text)
-	first, second := <-asked, <-asked
-	require.Equal(t, first, second, "the same request: its id finds the answer that was begun")
+	first, second := <-requests, <-requests
+	require.Equal(t, first, second, "the same request, whose id finds the answer")
 }
 
 func TestNobodyOnNATSIsUnavailable(t *testing.T) {
@@ -385,21 +385,21 @@ func TestOptionsAndAddressesAreChecked(t *testing.T) {
 	}
 }
 
-// TestWhatAStoppingServerDidNotTakeGoesToAnotherOne: its refusal is not the caller's,
-// whichever form the request has.
+// TestWhatAStoppingServerDidNotTakeGoesToAnotherOne hides the refusal of a stopping server from the
+// caller, for every form of request.
 func TestWhatAStoppingServerDidNotTakeGoesToAnotherOne(t *testing.T) {
 	for _, code := range []string{"moved", "stopping"} {
 		refusal := []byte(fmt.Sprintf(`{"error":{"message":"this gateway is stopping","code":%q}}`, code))
-		asked := 0
+		requests := 0
 		nc := natsConn(t)
 		_, err := nc.QueueSubscribe("millrace.v1.>", "q", func(m *nats.Msg) {
 			if m.Subject == "millrace.v1.gateways" {
-				m.Respond([]byte("{}")) // none in particular
+				m.Respond([]byte("{}")) // no particular gateway
 				return
 			}
 			out := nats.NewMsg(m.Reply)
-			switch asked++; {
-			case asked <= 3: // a rolling restart
+			switch requests++; {
+			case requests <= 3: // a rolling restart
 				out.Data, out.Header = refusal, nats.Header{"Nats-Service-Error-Code": {"503"}}
 			case strings.Contains(string(m.Data), `"stream":true`):
 				out = message(1, "stop")
@@ -414,8 +414,8 @@ func TestWhatAStoppingServerDidNotTakeGoesToAnotherOne(t *testing.T) {
 		require.NoError(t, err)
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
-			switch asked++; {
-			case asked <= 3:
+			switch requests++; {
+			case requests <= 3:
 				w.WriteHeader(http.StatusServiceUnavailable)
 				w.Write(refusal)
 			case strings.Contains(string(body), `"stream":true`):
@@ -428,21 +428,21 @@ func TestWhatAStoppingServerDidNotTakeGoesToAnotherOne(t *testing.T) {
 		overHTTP, err := client.NewHTTP(web.URL)
 		require.NoError(t, err)
 		for _, c := range []client.Client{overNATS, overHTTP} {
-			asked = 0
+			requests = 0
 			text, _, _ := gather(t, c.ChatStream(t.Context(), hi))
 			require.Equal(t, "1", text)
-			require.Equal(t, 4, asked)
-			asked = 0
+			require.Equal(t, 4, requests)
+			requests = 0
 			ids, err := c.Tokenize(t.Context(), client.TokenizeRequest{Prompt: "x"})
 			require.NoError(t, err)
 			require.Equal(t, []int32{1, 2}, ids)
-			require.Equal(t, 4, asked)
+			require.Equal(t, 4, requests)
 		}
 	}
 }
 
-// TestServersThatComeBackToNATSAreWaitedFor: one that has answered is not missed for good
-// when nobody listens for a moment.
+// TestServersThatComeBackToNATSAreWaitedFor unsubscribes a server that has answered. A request waits
+// until it subscribes again.
 func TestServersThatComeBackToNATSAreWaitedFor(t *testing.T) {
 	nc := natsConn(t)
 	c, err := client.NewNATS(nc)
@@ -467,7 +467,7 @@ func TestServersThatComeBackToNATSAreWaitedFor(t *testing.T) {
 	require.NoError(t, <-answered)
 }
 
-// TestARefusalInsideAStreamIsOne: a sign of life may have been sent before it.
+// TestARefusalInsideAStreamIsOne sends a ping before the refusal.
 func TestARefusalInsideAStreamIsOne(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, ": ping\n\ndata: {\"error\":{\"message\":\"the queue is full\",\"type\":\"rate_limit_error\",\"code\":\"queue_full\"}}\n\n")

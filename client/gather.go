@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// codeTooLarge: a chunk does not fit a NATS message. A whole answer comes in parts.
+// codeTooLarge is the code of a stream with a chunk larger than a NATS message. An answer in one
+// piece is sent in parts instead.
 const codeTooLarge = "answer_too_large"
 
-// gather makes the whole answer of a stream.
+// gather returns the whole answer that the chunks of a stream make up.
 func gather(chunks iter.Seq2[Chunk, error]) (*Response, error) {
 	a := &Response{}
 	var choices []*gathered
@@ -42,7 +43,7 @@ func gather(chunks iter.Seq2[Chunk, error]) (*Response, error) {
 	return a, nil
 }
 
-// gathered is what has come of a choice.
+// gathered is the part of a choice that has arrived.
 type gathered struct {
 	role, finish  string
 	content, text strings.Builder
@@ -50,6 +51,7 @@ type gathered struct {
 	logprobs      map[string][]json.RawMessage // an object of lists
 }
 
+// add appends a chunk's part of the choice.
 func (g *gathered) add(part *ChunkChoice) error {
 	if part.Delta.Role != "" {
 		g.role = part.Delta.Role
@@ -76,13 +78,14 @@ func (g *gathered) add(part *ChunkChoice) error {
 	return nil
 }
 
+// whole returns the choice. Without a finish_reason it is an error.
 func (g *gathered) whole(index int) (Choice, error) {
 	c := Choice{Index: index, FinishReason: g.finish, Text: g.text.String(), TokenIDs: g.tokens,
 		Message: Message{Role: g.role, Content: g.content.String()}}
 	if g.finish == "" {
-		return c, fmt.Errorf("%w: it has no finish_reason", ErrCut)
+		return c, fmt.Errorf("%w: found no finish_reason", ErrCut)
 	}
 	var err error
-	c.Logprobs, err = json.Marshal(g.logprobs) // null where there were none, as the server has it
+	c.Logprobs, err = json.Marshal(g.logprobs) // null if there are none, as in the server's answer
 	return c, err
 }

@@ -15,22 +15,22 @@ import (
 	"time"
 )
 
-// HTTPOption changes how NewHTTP's client works.
+// HTTPOption is a setting of a client over HTTP.
 type HTTPOption func(*httpTransport) error
 
-// WithHTTPClient uses a client of the caller's. It must have no timeout over the
-// whole request, which would cut long streams.
+// WithHTTPClient makes the client send its requests through c. c must not have a
+// Timeout, which would end long streams.
 func WithHTTPClient(c *http.Client) HTTPOption {
 	return func(t *httpTransport) error {
 		if c == nil || c.Timeout != 0 {
-			return fmt.Errorf("millrace: expected an http.Client without a Timeout")
+			return fmt.Errorf("millrace: found no http.Client, or one with a Timeout: expected one without")
 		}
 		t.client = c
 		return nil
 	}
 }
 
-// WithHeader sends a header with every request.
+// WithHeader adds a header to every request.
 func WithHeader(key, value string) HTTPOption {
 	return func(t *httpTransport) error {
 		t.header.Set(key, value)
@@ -38,8 +38,8 @@ func WithHeader(key, value string) HTTPOption {
 	}
 }
 
-// WithServers adds more servers. Each request goes to the one that answered last;
-// when that cannot be reached, to the next.
+// WithServers adds the base addresses of more servers. Each request goes to the server
+// that answered last, and to the next one if that server does not serve it.
 func WithServers(bases ...string) HTTPOption {
 	return func(t *httpTransport) error {
 		for _, base := range bases {
@@ -51,8 +51,8 @@ func WithServers(bases ...string) HTTPOption {
 	}
 }
 
-// WithHTTPResume sets how long the client tries to go on with a stream that it
-// lost: 30 s by default, 0 for never.
+// WithHTTPResume sets how long the client tries to resume a lost stream, 30 s by
+// default. With 0 it never does.
 func WithHTTPResume(d time.Duration) HTTPOption {
 	return func(t *httpTransport) error {
 		t.resumeFor = d
@@ -60,13 +60,13 @@ func WithHTTPResume(d time.Duration) HTTPOption {
 	}
 }
 
-// WithHTTPSilence sets how long a stream may be silent, the server's comments
-// included, before it counts as cut: by default three times as long as the server says
-// of a stream that can be resumed, one minute of another.
+// WithHTTPSilence sets how long the connection of a stream may be silent, without chunks
+// and pings, before the client considers it lost. The default is three ping intervals of
+// the server for a stream that can be resumed, and one minute for another.
 func WithHTTPSilence(d time.Duration) HTTPOption {
 	return func(t *httpTransport) error {
 		if d <= 0 {
-			return fmt.Errorf("millrace: expected a positive silence, found %s", d)
+			return fmt.Errorf("millrace: found silence %s, expected a positive duration", d)
 		}
 		t.silence = d
 		return nil
@@ -74,7 +74,7 @@ func WithHTTPSilence(d time.Duration) HTTPOption {
 }
 
 // NewHTTP returns a client of the server at a base address, such as
-// "http://127.0.0.1:8080".
+// "http://127.0.0.1:8080". It does not connect yet.
 func NewHTTP(base string, options ...HTTPOption) (Client, error) {
 	t := &httpTransport{client: &http.Client{}, header: http.Header{}, resumeFor: resumeFor}
 	if err := t.add(base); err != nil {
@@ -88,19 +88,21 @@ func NewHTTP(base string, options ...HTTPOption) (Client, error) {
 	return &client{t: t}, nil
 }
 
+// httpTransport is the transport over HTTP.
 type httpTransport struct {
-	bases     []string
-	current   atomic.Uint32 // of bases: the one that answered last
+	bases     []string      // addresses of the servers
+	current   atomic.Uint32 // index in bases of the server that answered last
 	client    *http.Client
 	header    http.Header
 	resumeFor time.Duration
-	silence   time.Duration // 0: what the server says
+	silence   time.Duration // 0: by the server's ping interval
 }
 
+// add adds a server.
 func (t *httpTransport) add(base string) error {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("millrace: expected an address like http://host:port, found %q", base)
+		return fmt.Errorf("millrace: found address %q, expected one like http://host:port", base)
 	}
 	t.bases = append(t.bases, strings.TrimSuffix(base, "/"))
 	return nil
@@ -110,22 +112,23 @@ func (t *httpTransport) resumes() bool { return t.resumeFor > 0 }
 
 func (t *httpTransport) close() { t.client.CloseIdleConnections() }
 
-// call is one HTTP request to whichever server answers.
+// call is one HTTP request, to any of the servers.
 type call struct {
 	method, path string
 	body         []byte
-	after        string        // Last-Event-ID
-	idempotent   bool          // it may reach two servers: the second finds what the first began
-	wait         time.Duration // for the head of an answer; 0: as long as it takes
+	after        string        // Last-Event-ID; "" for none
+	idempotent   bool          // two servers may get it: the second continues the work of the first
+	wait         time.Duration // longest wait for the header of the answer; 0 for no limit
 }
 
-// answer is one that a server gives.
+// answer is the response of a server.
 type answer struct {
 	*http.Response
-	from uint32             // of bases
-	end  context.CancelFunc // ends the connection; so does closing the body
+	from uint32             // index in bases of the server
+	end  context.CancelFunc // closes the connection, as closing the body does
 }
 
+// closing is a body that calls end when it is closed.
 type closing struct {
 	io.ReadCloser
 	end func()
@@ -136,6 +139,7 @@ func (c closing) Close() error {
 	return c.ReadCloser.Close()
 }
 
+// call returns the request of an operation; a nil body makes it a GET.
 func (p path) call(body []byte) call {
 	if body == nil {
 		return call{method: http.MethodGet, path: p.http, idempotent: true}
@@ -143,9 +147,9 @@ func (p path) call(body []byte) call {
 	return call{method: http.MethodPost, path: p.http, body: body}
 }
 
-// send returns the answer if its status is 2xx; the caller closes its body. It
-// asks each server once, from the one that answered last on: what one cannot serve
-// now (503), another may.
+// send returns the first answer with status 200 or 204, whose body the caller closes. It
+// tries each server once, beginning with the one that answered last: a request that one
+// cannot serve now (503) may be served by another.
 func (t *httpTransport) send(ctx context.Context, c call) (*answer, error) {
 	first := t.current.Load()
 	var last error
@@ -158,28 +162,27 @@ func (t *httpTransport) send(ctx context.Context, c call) (*answer, error) {
 			return resp, err
 		}
 		t.leave(at)
-		if last == nil || !unreachable(err) { // a server that said why it cannot serve says more than one that is gone
+		if last == nil || !unreachable(err) { // the reason of a server that answered says more
 			last = err
 		}
-		if said == nil && !c.idempotent && !unreachable(err) || ctx.Err() != nil { // said: it was not taken
+		if said == nil && !c.idempotent && !unreachable(err) || ctx.Err() != nil { // the server may have begun it
 			break
 		}
 	}
 	return nil, last
 }
 
-// Codes of a server that is stopping: another one goes on with the stream, or serves
-// what this one did not take.
+// Codes of a server that is stopping: another one continues the stream, or serves
+// the refused request.
 const (
 	codeMoved    = "moved"
 	codeStopping = "stopping"
 )
 
-// stopping says whether a server that is stopping refused a request: to another one it is
-// new.
+// stopping reports whether the error is the refusal of a server that is stopping.
 func stopping(err error) bool { return code(err) == codeMoved || code(err) == codeStopping }
 
-// code is the stable word of what a server said; "" of another error.
+// code returns the code of a server's error; "" for any other error.
 func code(err error) string {
 	if said, ok := errors.AsType[*Error](err); ok {
 		return said.Code
@@ -187,17 +190,18 @@ func code(err error) string {
 	return ""
 }
 
-// unreachable: nobody was there to take the request.
+// unreachable reports whether no server accepted the connection.
 func unreachable(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// leave has the next request begin with another server than this one.
+// leave makes the next request begin with another server than this one.
 func (t *httpTransport) leave(at uint32) {
 	t.current.CompareAndSwap(at, (at+1)%uint32(len(t.bases)))
 }
 
+// try sends a request to one server.
 func (t *httpTransport) try(ctx context.Context, at uint32, c call) (_ *answer, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
@@ -230,7 +234,7 @@ func (t *httpTransport) try(ctx context.Context, at uint32, c call) (_ *answer, 
 	}
 	defer resp.Body.Close()
 	const limit = 64 << 10
-	said, _ := io.ReadAll(io.LimitReader(resp.Body, limit)) // what came is enough
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, limit)) // a cut text is enough
 	return nil, parseError(resp.StatusCode, said, resp.Header.Get("Retry-After"))
 }
 

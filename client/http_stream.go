@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// httpStream reads one answer, over as many connections as it takes.
+// httpStream reads one answer over any number of connections.
 type httpStream struct {
 	t      *httpTransport
 	call   call
-	resp   *answer
+	resp   *answer // nil while there is no connection
 	events *sseReader
-	id     string        // of a resumable answer; "" for another
-	since  int           // chunks since the last event's number; they come again
-	skip   int           // of those, how many are still to come
-	limit  time.Duration // of silence
-	idle   *time.Timer   // ends a connection that is silent
-	ended  bool
+	id     string        // id of a resumable answer; "" for any other
+	since  int           // chunks since the last event number, which the server sends again
+	skip   int           // repeated chunks that are still expected
+	limit  time.Duration // longest silence of a connection
+	idle   *time.Timer   // closes a connection that is silent for limit
+	ended  bool          // the server has nothing left to cancel
 }
 
-// errEnd: the stream has ended as it should.
+// errEnd reports that the stream is complete.
 var errEnd = errors.New("millrace: the end of the stream")
 
-// next returns the next chunk; errEnd behind the last.
+// next returns the next chunk, or errEnd after the last one.
 func (s *httpStream) next(ctx context.Context) ([]byte, error) {
 	for {
 		if s.resp == nil {
@@ -52,12 +52,12 @@ func (s *httpStream) next(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// lost says whether an error is one of the connection or of the server, behind
-// which a resumable stream goes on.
+// lost reports whether a resumable stream can continue after an error.
 func (s *httpStream) lost(err error) bool {
 	return s.id != "" && (errors.Is(err, ErrCut) || code(err) == codeMoved)
 }
 
+// read returns the next chunk of the connection.
 func (s *httpStream) read() ([]byte, error) {
 	s.idle.Reset(s.limit)
 	data, err := s.events.next(func() { s.idle.Reset(s.limit) })
@@ -77,18 +77,18 @@ func (s *httpStream) read() ([]byte, error) {
 	return data, nil
 }
 
-// inStream is an error that came inside a stream, without a status and headers: a refusal
-// (by a worker, after a sign of life) is one all the same.
+// inStream decodes an error inside a stream, which has no status and no headers. The refusal of a
+// worker, after a ping, gets the status of a refusal.
 func inStream(data []byte) *Error {
 	e := parseError(0, data, "")
 	if e.Type == "rate_limit_error" {
-		e.Status, e.RetryAfter = http.StatusTooManyRequests, time.Second // the least that servers say
+		e.Status, e.RetryAfter = http.StatusTooManyRequests, time.Second // the least of servers
 	}
 	return e
 }
 
-// open sends the request or, behind the first chunks, asks for the rest. What
-// passes by waiting is tried again for a while.
+// open sends the request or, after the first chunks, requests the rest. It retries
+// temporary errors for resumeFor.
 func (s *httpStream) open(ctx context.Context) error {
 	begin := time.Now()
 	for tries := 0; ; tries++ {
@@ -105,7 +105,7 @@ func (s *httpStream) open(ctx context.Context) error {
 				s.call = call{method: http.MethodGet, path: "/v1/streams/" + id, idempotent: true}
 			}
 			s.limit = silenceLimit(s.t.silence, s.id, resp.Header.Get(headerInterval))
-			s.idle = time.AfterFunc(s.limit, func() { // the server is stopped, or cut off
+			s.idle = time.AfterFunc(s.limit, func() { // the server hangs, or its network is cut
 				s.t.leave(resp.from)
 				resp.end()
 			})
@@ -120,9 +120,9 @@ func (s *httpStream) open(ctx context.Context) error {
 	}
 }
 
-// headerWait bounds the wait for the head of an answer, which comes within the first silence:
-// a server that was stopped takes requests and says nothing. Another one finds the same
-// call. At last there is no bound, since the wait may be another's doing.
+// headerWait bounds the wait for the header of an answer, which a live server sends within one
+// silence: a suspended server accepts requests and does not answer. Another server finds the same
+// call. The last try has no bound (0), since the call itself may be what takes the time.
 func (s *httpStream) headerWait(tries int, since time.Duration) time.Duration {
 	const first = 5 * time.Second
 	wait := first << min(tries, 6)
@@ -137,8 +137,8 @@ func (s *httpStream) headerWait(tries int, since time.Duration) time.Duration {
 	return wait
 }
 
-// temporary says whether an error may pass by waiting. A first refusal is the
-// caller's to handle, and so is a server that was never there.
+// temporary reports whether a later try may succeed. The caller handles a first refusal, and
+// a server that was never reachable.
 func (s *httpStream) temporary(err error) bool {
 	var said *Error
 	if !errors.As(err, &said) {
@@ -148,6 +148,7 @@ func (s *httpStream) temporary(err error) bool {
 		s.id != "" && (said.Status == http.StatusServiceUnavailable || said.Status == http.StatusTooManyRequests)
 }
 
+// disconnect closes the connection, if there is one. The next one continues after its last event.
 func (s *httpStream) disconnect() {
 	if s.resp == nil {
 		return
@@ -160,8 +161,8 @@ func (s *httpStream) disconnect() {
 	}
 }
 
-// close ends the connection. That cancels an answer that has not ended, unless it
-// is resumable: then it takes saying so.
+// close closes the connection, which cancels an answer that has not ended. A resumable
+// answer is cancelled by a request.
 func (s *httpStream) close() {
 	s.disconnect()
 	if s.ended || s.id == "" {
@@ -176,17 +177,17 @@ func (s *httpStream) close() {
 	}
 }
 
-// sseReader reads the data of server-sent events and checks that their ids, the
-// numbers of the server's events, never go back. (They may jump: an event without
-// text sends nothing. TCP loses nothing, so a jump is no gap.)
+// sseReader reads the data of server-sent events. Their ids are the numbers of the server's
+// events, and grow. Missing numbers are no gap, since an event without text sends nothing
+// and TCP loses nothing.
 type sseReader struct {
 	r        *bufio.Reader
 	data     []byte
-	last     uint64
-	numbered bool // the message has an id: its event is complete
+	last     uint64 // last id; 0 before the first
+	numbered bool   // the message has an id: its event is complete
 }
 
-// next returns the next message's data. alive is called for each line.
+// next returns the data of the next message. It calls alive for each line.
 func (s *sseReader) next(alive func()) ([]byte, error) {
 	s.data, s.numbered = s.data[:0], false
 	for {
@@ -204,7 +205,7 @@ func (s *sseReader) next(alive func()) ([]byte, error) {
 		case "id":
 			id, err := strconv.ParseUint(string(value), 10, 64)
 			if err != nil || id <= s.last {
-				return nil, fmt.Errorf("%w: event %q after %d", ErrGap, value, s.last)
+				return nil, fmt.Errorf("%w: found event %q, expected a number above %d", ErrGap, value, s.last)
 			}
 			s.last, s.numbered = id, true
 		case "":

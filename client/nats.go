@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// The headers of the server's messages; see docs/api.md.
+// Headers of the server's messages, as docs/api.md describes them.
 const (
 	headerSeq      = "Millrace-Seq"
 	headerEnd      = "Millrace-End"
@@ -28,11 +28,11 @@ const (
 	subjects       = "millrace.v1."
 )
 
-// silence is how long a stream may be silent where nothing else is said.
+// silence is how long a stream that cannot be resumed may be silent, unless it is set.
 const silence = time.Minute
 
-// silenceLimit is how long a stream may be silent: what the caller set, three times as long as
-// a server needs for a sign of life where the stream can go on at another one, or a minute.
+// silenceLimit returns how long a stream may be silent: the caller's setting, or three ping intervals
+// (in seconds) of a stream with an id, which can be resumed, and 1 s at least, or a minute.
 func silenceLimit(set time.Duration, id, interval string) time.Duration {
 	const pings, least = 3, time.Second
 	if set > 0 {
@@ -45,23 +45,23 @@ func silenceLimit(set time.Duration, id, interval string) time.Duration {
 	return max(time.Duration(pings*seconds*float64(time.Second)), least)
 }
 
-// NATSOption changes how NewNATS's client works.
+// NATSOption is a setting of a client over NATS.
 type NATSOption func(*natsTransport) error
 
-// WithSilence sets how long a stream may be silent, pings included, before it
-// counts as cut: by default as WithHTTPSilence has it.
+// WithSilence sets how long a stream may be silent, without chunks and pings, before
+// the client considers it lost. The default is that of WithHTTPSilence.
 func WithSilence(d time.Duration) NATSOption {
 	return func(t *natsTransport) error {
 		if d <= 0 {
-			return fmt.Errorf("millrace: expected a positive silence, found %s", d)
+			return fmt.Errorf("millrace: found silence %s, expected a positive duration", d)
 		}
 		t.silence = d
 		return nil
 	}
 }
 
-// WithNATSResume sets how long the client tries to go on with a stream that it
-// lost: 30 s by default, 0 for never.
+// WithNATSResume sets how long the client tries to resume a lost stream, 30 s by
+// default. With 0 it never does.
 func WithNATSResume(d time.Duration) NATSOption {
 	return func(t *natsTransport) error {
 		t.resumeFor = d
@@ -69,7 +69,7 @@ func WithNATSResume(d time.Duration) NATSOption {
 	}
 }
 
-// WithNATSHeader sends a header with every request.
+// WithNATSHeader adds a header to every request.
 func WithNATSHeader(key, value string) NATSOption {
 	return func(t *natsTransport) error {
 		t.header[key] = []string{value}
@@ -77,7 +77,7 @@ func WithNATSHeader(key, value string) NATSOption {
 	}
 }
 
-// NewNATS returns a client over a connection, which stays the caller's.
+// NewNATS returns a client over a connection of the caller, which Close does not close.
 func NewNATS(nc *nats.Conn, options ...NATSOption) (Client, error) {
 	t, err := newNATS(nc, options)
 	if err != nil {
@@ -96,15 +96,15 @@ func newNATS(nc *nats.Conn, options []NATSOption) (*natsTransport, error) {
 	return t, nil
 }
 
-// Of a connection of our own: one that is cut without a word is noticed within three pings,
-// and made again for as long as somebody waits.
+// Settings of a client's own connection. It notices within three pings that its network is cut, and
+// reconnects until it is closed.
 const (
 	reconnectWait = 250 * time.Millisecond
 	pingInterval  = 2 * time.Second
 	pingsMissed   = 2
 )
 
-// DialNATS returns a client over a connection of its own, which Close ends.
+// DialNATS returns a client over a connection of its own, which Close closes.
 func DialNATS(url string, options ...NATSOption) (Client, error) {
 	t, err := newNATS(nil, options)
 	if err != nil {
@@ -119,15 +119,16 @@ func DialNATS(url string, options ...NATSOption) (Client, error) {
 	return &client{t: t}, nil
 }
 
+// natsTransport is the transport over NATS.
 type natsTransport struct {
 	nc        *nats.Conn
-	own       bool
-	connect   []nats.Option // of an own connection
-	key       string        // an API key: its login, too
-	silence   time.Duration // 0: what the server says
+	own       bool          // close closes nc
+	connect   []nats.Option // options of an own connection
+	key       string        // API key, which is the login of an own connection too; "" for none
+	silence   time.Duration // 0: by the server's ping interval
 	resumeFor time.Duration
-	header    nats.Header // of every request
-	served    atomic.Bool // a server has answered
+	header    nats.Header // headers of every request
+	served    atomic.Bool // a server has answered before
 }
 
 func (t *natsTransport) resumes() bool { return t.resumeFor > 0 }
@@ -138,11 +139,12 @@ func (t *natsTransport) close() {
 	}
 }
 
-// once asks again where no server took the request.
+// once retries while no server accepts the request.
 func (t *natsTransport) once(ctx context.Context, p path, body []byte) ([]byte, error) {
 	return retry(ctx, t.resumeFor, func() ([]byte, error) { return t.call(ctx, p.nats, body) }, t.temporary)
 }
 
+// call sends a request to any server and returns its answer.
 func (t *natsTransport) call(ctx context.Context, operation string, body []byte) ([]byte, error) {
 	m, err := t.request(ctx, subjects, operation, body)
 	if err != nil {
@@ -155,16 +157,17 @@ func (t *natsTransport) call(ctx context.Context, operation string, body []byte)
 	return answer, err
 }
 
-// temporary says whether no server took a request, and one soon may: those that were there
-// are stopping, or come back to a NATS server that was restarted. Servers that were
-// never there are the caller's to handle.
+// temporary reports whether no server accepted a request, and a later try may succeed: the servers
+// are stopping, or reconnect to a NATS server that was restarted. The caller handles servers that
+// never answered.
 func (t *natsTransport) temporary(err error) bool {
 	return stopping(err) || code(err) == codeNobody && t.served.Load() || code(err) == codeNoBody || code(err) == codeFull || errors.Is(err, errSilent)
 }
 
+// codeNobody is the client's own code for a subject without subscribers.
 const codeNobody = "no_responders"
 
-// natsError: nobody serves the subject, which is as good as a 503.
+// natsError returns the error of a NATS call. A subject without subscribers is a 503.
 func natsError(err error) error {
 	if errors.Is(err, nats.ErrNoResponders) {
 		return &Error{Status: http.StatusServiceUnavailable, Code: codeNobody,
@@ -173,7 +176,7 @@ func natsError(err error) error {
 	return fmt.Errorf("millrace: %w", err)
 }
 
-// messageError is the error that a message carries; nil when it carries none.
+// messageError returns the error in a message, or nil.
 func messageError(m *nats.Msg) *Error {
 	code := m.Header.Get(headerCode)
 	if code == "" {
@@ -194,7 +197,7 @@ func (t *natsTransport) stream(ctx context.Context, p path, body []byte) iter.Se
 		for !s.ended {
 			data, err := s.next(ctx)
 			if err == nil && len(data) == 0 {
-				continue // an end without a chunk
+				continue // the end, without a chunk
 			}
 			if !yield(data, err) || err != nil {
 				return

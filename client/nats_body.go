@@ -12,19 +12,19 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// messageHeaders is the room for a message's headers, in bytes: they count as payload.
+// messageHeaders is the space for the headers of a message, in bytes: NATS counts them as payload.
 const messageHeaders = 4 << 10
 
-// Codes of the server that a body is sent again after.
+// Codes of the server after which the client sends a body again.
 const (
-	codeNoBody = "body_not_found" // the gateway does not have its parts any more
-	codeFull   = "bodies_full"    // there is no room for it now
+	codeNoBody = "body_not_found" // the gateway has dropped its parts
+	codeFull   = "bodies_full"    // the gateway has no space for it now
 )
 
-// errSilent: the gateway is gone or stopped, and the parts with it.
-var errSilent = errors.New("the gateway that takes the body's parts is silent")
+// errSilent reports that the gateway does not answer. The parts that it has are lost.
+var errSilent = errors.New("the gateway that receives the parts of the body is silent")
 
-// message is a request without its body.
+// message returns a request without its body.
 func (t *natsTransport) message(ctx context.Context, subject string) *nats.Msg {
 	m := nats.NewMsg(subject)
 	maps.Copy(m.Header, t.header)
@@ -32,8 +32,8 @@ func (t *natsTransport) message(ctx context.Context, subject string) *nats.Msg {
 	return m
 }
 
-// request is the message for a body. One that does not fit a message goes to a gateway in parts
-// first; the request is for that gateway then.
+// request returns the message of a request. A body larger than a message is uploaded to a gateway in
+// parts first, and the message is addressed to that gateway.
 func (t *natsTransport) request(ctx context.Context, to, operation string, body []byte) (*nats.Msg, error) {
 	if int64(len(body))+messageHeaders <= t.nc.MaxPayload() {
 		m := t.message(ctx, to+operation)
@@ -49,13 +49,14 @@ func (t *natsTransport) request(ctx context.Context, to, operation string, body 
 	return m, nil
 }
 
-// upload is what a gateway says of a body that it takes in parts.
+// upload is the answer of a gateway that accepts a body in parts.
 type upload struct {
-	ID       string
-	Subjects string
-	Part     int
+	ID       string // id of the body
+	Subjects string // prefix of the gateway's subjects
+	Part     int    // largest part, in bytes
 }
 
+// upload sends a body in parts. to is the prefix of the subjects of any gateway.
 func (t *natsTransport) upload(ctx context.Context, to string, body []byte) (upload, error) {
 	var a upload
 	m := t.message(ctx, to+"bodies.open")
@@ -72,7 +73,7 @@ func (t *natsTransport) upload(ctx context.Context, to string, body []byte) (upl
 		return a, err
 	}
 	if err != nil {
-		return a, fmt.Errorf("%w: %d bytes, a NATS message at most %d, and no server takes it in parts: %w", ErrTooLarge, len(body), t.nc.MaxPayload(), err)
+		return a, fmt.Errorf("%w: found %d bytes, expected at most %d, a NATS message, since no server accepts parts: %w", ErrTooLarge, len(body), t.nc.MaxPayload(), err)
 	}
 	for offset := 0; offset < len(body); offset += size {
 		m := t.message(ctx, a.Subjects+"bodies.part")
@@ -86,8 +87,8 @@ func (t *natsTransport) upload(ctx context.Context, to string, body []byte) (upl
 	return a, nil
 }
 
-// send sends a message of an upload and waits as long as a busy server needs. A silent one has
-// lost the body.
+// send sends a message of an upload and returns its answer. It waits as long as a busy server needs. A
+// server that does not answer in that time has lost the body.
 func (t *natsTransport) send(ctx context.Context, m *nats.Msg) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, firstWait(patientTries, len(m.Data)))
 	defer cancel()
@@ -98,14 +99,14 @@ func (t *natsTransport) send(ctx context.Context, m *nats.Msg) ([]byte, error) {
 	return answer, err
 }
 
-// exchange sends a request and returns its answer, of one message or of several parts.
+// exchange sends a request and returns its answer, which is one message or several parts.
 func (t *natsTransport) exchange(ctx context.Context, m *nats.Msg) ([]byte, error) {
 	m.Reply = t.nc.NewRespInbox()
 	sub, err := t.nc.SubscribeSync(m.Reply)
 	if err != nil {
 		return nil, natsError(err)
 	}
-	defer sub.Unsubscribe() //nolint:errcheck // the connection is gone, and with it our interest
+	defer sub.Unsubscribe() //nolint:errcheck // it fails on a closed connection, which has no subscriptions
 	if err := t.nc.PublishMsg(m); err != nil {
 		return nil, natsError(err)
 	}
@@ -124,7 +125,7 @@ func (t *natsTransport) exchange(ctx context.Context, m *nats.Msg) ([]byte, erro
 		}
 		var i, of int
 		if _, err := fmt.Sscanf(text, "%d/%d", &i, &of); err != nil || i != part {
-			return nil, fmt.Errorf("%w: part %q of the answer, expected number %d", ErrGap, text, part)
+			return nil, fmt.Errorf("%w: found part %q of the answer, expected number %d", ErrGap, text, part)
 		}
 		if body = append(body, m.Data...); i == of {
 			return body, nil

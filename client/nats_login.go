@@ -10,12 +10,12 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// KeyInboxes is before the inboxes of API keys: KeyInboxes.ID.>. On a server with API keys no
-// connection may read those of a key but the ones that show it.
+// KeyInboxes is the prefix of the inboxes of API keys, which are KeyInboxes.ID.>. On a server with API
+// keys only connections that present a key may read its inboxes.
 const KeyInboxes = "_INBOX.key"
 
-// InboxPrefix is the prefix of the inboxes of an API key, for nats.CustomInboxPrefix; "_INBOX" of
-// what is no API key. The key's id is in it, not its secret.
+// InboxPrefix returns the prefix of the inboxes of an API key, for nats.CustomInboxPrefix. It contains the
+// key's id, not its secret. For a text that is not an API key it is "_INBOX".
 func InboxPrefix(key string) string {
 	rest, ok := strings.CutPrefix(key, "mr-")
 	id, secret, whole := strings.Cut(rest, "-")
@@ -25,10 +25,10 @@ func InboxPrefix(key string) string {
 	return KeyInboxes + "." + id
 }
 
-// ConnectNATS connects to NATS with an API key, "" for none. Unless the URL or the options have a login
-// of their own, the key is the connection's token: Millrace's embedded server then keeps the answers from
-// other clients. A server that does not know API keys gets a connection without a token.
-// A key that is the token in the URL already (nats://KEY@HOST) counts as well.
+// ConnectNATS connects to NATS with an API key, or without one for "". Unless the URL or the options have a
+// login of their own, the key is the connection's token: Millrace's embedded server then hides the answers
+// from other clients. If the server refuses the token, ConnectNATS connects without one.
+// The key may also be the token in the URL (nats://KEY@HOST).
 func ConnectNATS(urls, key string, options ...nats.Option) (*nats.Conn, error) {
 	if token, ok := urlLogin(urls); ok {
 		return nats.Connect(urls, withInbox(token, options)...)
@@ -43,7 +43,7 @@ func ConnectNATS(urls, key string, options ...nats.Option) (*nats.Conn, error) {
 	return nc, err
 }
 
-// withInbox adds a key's inbox prefix, unless the options have one.
+// withInbox adds the inbox prefix of a key, unless the options have one.
 func withInbox(key string, options []nats.Option) []nats.Option {
 	prefix := InboxPrefix(key)
 	if !strings.HasPrefix(prefix, KeyInboxes) || applied(options).InboxPrefix != "" {
@@ -52,7 +52,8 @@ func withInbox(key string, options []nats.Option) []nats.Option {
 	return append(slices.Clip(options), nats.CustomInboxPrefix(prefix))
 }
 
-// urlLogin is the token in the first URL that has a user; "" with a password or without a key.
+// urlLogin returns the token in the first URL with a user: "" if the user has a password. ok is false if no
+// URL has a user.
 func urlLogin(urls string) (token string, ok bool) {
 	for text := range strings.SplitSeq(urls, ",") {
 		u, err := url.Parse(strings.TrimSpace(text))
@@ -67,7 +68,7 @@ func urlLogin(urls string) (token string, ok bool) {
 	return "", false
 }
 
-// applied are options as nats.Connect will have them. What is wrong with one it says itself.
+// applied returns the result of the options. nats.Connect reports their errors.
 func applied(options []nats.Option) nats.Options {
 	o := nats.GetDefaultOptions()
 	for _, option := range options {
@@ -78,6 +79,7 @@ func applied(options []nats.Option) nats.Options {
 	return o
 }
 
+// hasLogin reports whether the options have a login of any kind.
 func hasLogin(options []nats.Option) bool {
 	o := applied(options)
 	return o.User != "" || o.Password != "" || o.UserInfo != nil || o.Token != "" || o.TokenHandler != nil || o.Nkey != "" || o.UserJWT != nil

@@ -21,7 +21,7 @@ func TestAnInboxPrefixHasTheKeysIDAndNoSecret(t *testing.T) {
 	}
 }
 
-// TestAnAPIKeyIsALoginOnlyWhereThereIsNoOther: a user, of the URL or of the options, stays who asks.
+// TestAnAPIKeyIsALoginOnlyWhereThereIsNoOther keeps a user of the URL or of the options.
 func TestAnAPIKeyIsALoginOnlyWhereThereIsNoOther(t *testing.T) {
 	users := natstest.Start(t, &server.Options{Username: "user", Password: "password"}).ClientURL()
 	token := natstest.Start(t, &server.Options{Authorization: apiKey}).ClientURL()
@@ -37,7 +37,7 @@ func TestAnAPIKeyIsALoginOnlyWhereThereIsNoOther(t *testing.T) {
 		{url: as(token, apiKey), inbox: "_INBOX.key.0123456789ab."},
 		{url: token, key: apiKey, inbox: "mine.", options: []nats.Option{nats.CustomInboxPrefix("mine")}},
 		{url: open, key: apiKey, inbox: "_INBOX.key.0123456789ab."},
-		{url: open, key: "no key of ours", inbox: "_INBOX."},
+		{url: open, key: "not an API key", inbox: "_INBOX."},
 		{url: open, inbox: "_INBOX."},
 	} {
 		nc, err := client.ConnectNATS(c.url, c.key, c.options...)

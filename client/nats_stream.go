@@ -12,25 +12,25 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// The server of a resumable stream is asked whether it is still there after a silence, which
-// doubles while it is; probeWait is for its answer. The NATS server answers for one that is
-// gone, at once.
+// The client probes the server of a resumable stream after a silence of probeFirst. The silence doubles
+// with each answer, up to probeMost. An answer takes at most probeWait; for a server that is gone, NATS
+// answers at once.
 const (
 	probeFirst = 200 * time.Millisecond
 	probeMost  = 2 * time.Second
 	probeWait  = time.Second
 )
 
-// patientTries is after how many tries a server counts as busy rather than stopped.
+// patientTries is the number of tries after which the client considers a server busy, not suspended.
 const patientTries = 4
 
-// firstWait bounds the wait for a server's first message, which comes at once, or when it has
-// read so large a body: the request may have gone to one that is stopped, and the next one may,
-// too. After a few tries it is a busy server that is waited for: each try sends the body again,
-// and an impatient client only makes it busier, so the waits grow.
+// firstWait bounds the wait for the first message of an answer, which a server sends as soon as it has
+// read a body of size bytes. NATS may deliver the request to a suspended server, and the next one too.
+// After a few tries the client waits longer for a busy server: each try sends the body again and makes
+// it busier.
 func firstWait(tries, size int) time.Duration {
 	const short, few, long, doublings = 1500 * time.Millisecond, patientTries, 5 * time.Second, 3
-	const pace = 1 << 20 // bytes/s at which a busy server reads
+	const pace = 1 << 20 // bytes per second that a busy server reads
 	reading := time.Duration(size) * time.Second / pace
 	if tries < few {
 		return short + reading
@@ -38,21 +38,22 @@ func firstWait(tries, size int) time.Duration {
 	return long<<min(tries-few, doublings) + reading
 }
 
-// natsStream reads the messages of one answer, from as many servers as it takes.
+// natsStream reads the messages of one answer from any number of servers.
 type natsStream struct {
 	t         *natsTransport
 	operation string
 	body      []byte
 	sub       *nats.Subscription
-	openErr   error         // of the request itself, not read yet
-	held      *nats.Msg     // received, not read yet
-	cancel    string        // where a message cancels; known from the first message on
-	id        string        // of a resumable stream
-	limit     time.Duration // of silence
-	seq       uint64        // of the last message
-	ended     bool
+	openErr   error         // error of the first open, which read returns
+	held      *nats.Msg     // received message, which read returns next
+	cancel    string        // subject that cancels the request; "" before the first message
+	id        string        // id of a resumable stream; "" for any other
+	limit     time.Duration // longest silence
+	seq       uint64        // number of the last message; 0 before the first
+	ended     bool          // the server has nothing left to cancel
 }
 
+// open sends a request to the servers whose subjects begin with to, and subscribes to its answer.
 func (s *natsStream) open(ctx context.Context, to, operation string, body []byte) error {
 	m, err := s.t.request(ctx, to, operation, body)
 	if err != nil {
@@ -69,14 +70,15 @@ func (s *natsStream) open(ctx context.Context, to, operation string, body []byte
 	return nil
 }
 
+// unsubscribe ends the subscription to the answer, if there is one.
 func (s *natsStream) unsubscribe() {
 	if s.sub != nil {
-		s.sub.Unsubscribe() //nolint:errcheck // the connection is gone, and with it our interest
+		s.sub.Unsubscribe() //nolint:errcheck // it fails on a closed connection, which has no subscriptions
 	}
 }
 
 // close cancels a stream that has not ended. Before the first message it only
-// stops listening, which the server notices.
+// unsubscribes, which the server notices.
 func (s *natsStream) close() {
 	if !s.ended && s.cancel != "" {
 		s.t.nc.Publish(s.cancel, nil) //nolint:errcheck // as in unsubscribe
@@ -84,7 +86,7 @@ func (s *natsStream) close() {
 	s.unsubscribe()
 }
 
-// next returns the next chunk, and resumes the stream where it is lost.
+// next returns the next chunk. It resumes a lost stream.
 func (s *natsStream) next(ctx context.Context) ([]byte, error) {
 	for {
 		data, err := s.read(ctx)
@@ -99,17 +101,16 @@ func (s *natsStream) next(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// lostNATS says whether an error is one of the way or of the server, behind which
-// a resumable stream goes on.
+// lostNATS reports whether a resumable stream can continue after an error, at this server or another.
 func lostNATS(err error) bool {
 	return code(err) == codeMoved || code(err) == codeNobody || errors.Is(err, ErrGap) || errors.Is(err, ErrCut)
 }
 
-// unanswered: no server has said anything yet.
+// unanswered reports whether no server has answered yet.
 func (s *natsStream) unanswered() bool { return s.id == "" && s.seq == 0 }
 
-// lost says whether an error is one that the stream goes on behind. Where nothing
-// was heard, the request may be sent again: its id makes it the same one.
+// lost reports whether the stream can continue after an error. While it is unanswered, the
+// request is sent again: its id makes it the same one.
 func (s *natsStream) lost(err error) bool {
 	if s.unanswered() {
 		return errors.Is(err, ErrCut) || errors.Is(err, ErrGap) || s.t.temporary(err)
@@ -117,8 +118,8 @@ func (s *natsStream) lost(err error) bool {
 	return s.id != "" && lostNATS(err)
 }
 
-// resume asks any server for what comes behind the last message. What passes by
-// waiting is tried again for a while.
+// resume requests the messages after the last one from any server. It retries temporary
+// errors for resumeFor.
 func (s *natsStream) resume(ctx context.Context, why error) (err error) {
 	operation, body := s.operation, s.body
 	if !s.unanswered() {
@@ -146,7 +147,7 @@ func (s *natsStream) resume(ctx context.Context, why error) (err error) {
 		switch {
 		case !final && time.Since(begin) <= s.t.resumeFor:
 		case s.unanswered() && said != nil:
-			return err // of a request that no server took
+			return err // no server accepted the request
 		default:
 			return fmt.Errorf("%w: %w, after %w", ErrGap, err, why)
 		}
@@ -156,9 +157,8 @@ func (s *natsStream) resume(ctx context.Context, why error) (err error) {
 	}
 }
 
-// gateway is the beginning of the subjects of one that is there: who answers first. In the
-// queue group of all of them there may be one that is stopped. Where none says so, it is
-// that of the group.
+// gateway returns the prefix of the subjects of the gateway that answers first. NATS may deliver a request
+// for any gateway to one that is suspended. If none answers, it is the prefix for any gateway.
 func (t *natsTransport) gateway(ctx context.Context) string {
 	const patience = 500 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -171,7 +171,7 @@ func (t *natsTransport) gateway(ctx context.Context) string {
 	return a.Subjects
 }
 
-// first waits for a server's first message.
+// first waits for the first message of a server and keeps it for read.
 func (s *natsStream) first(ctx context.Context, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, min(s.t.resumeFor, patience))
 	defer cancel()
@@ -186,8 +186,7 @@ func (s *natsStream) first(ctx context.Context, patience time.Duration) error {
 	return nil
 }
 
-// read returns the next chunk of the server at hand and checks that none is
-// missing before it.
+// read returns the next chunk of the current server. A missing chunk before it is an ErrGap.
 func (s *natsStream) read(ctx context.Context) ([]byte, error) {
 	for {
 		m, err := s.receive(ctx)
@@ -209,7 +208,7 @@ func (s *natsStream) read(ctx context.Context) ([]byte, error) {
 		if e := messageError(m); e != nil {
 			s.ended = true
 			if e.Code == codeMoved {
-				s.seq = before // of this server's alone
+				s.seq = before // the notice is not in the log that others read
 			}
 			return nil, e
 		}
@@ -218,9 +217,9 @@ func (s *natsStream) read(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// receive waits for a message. A resumable stream's server is asked now and then
-// whether it is there: it may have died without a word. While the connection itself is
-// away nobody is judged, for a while.
+// receive waits for a message. It probes the server of a resumable stream, which may have died
+// silently. While the connection itself is lost, the silence of the server does not count, for
+// resumeFor at most.
 func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 	if err := s.openErr; err != nil {
 		s.openErr = nil
@@ -265,7 +264,7 @@ func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 			unanswered, begin, probe = 0, time.Now(), min(2*probe, probeMost)
 		case answered, unanswered > 0:
 			if m, err := s.sub.NextMsg(time.Millisecond); err == nil {
-				return m, nil // what the server said before it answered: the end, it may be
+				return m, nil // sent before the answer to the probe, perhaps the last message
 			}
 			return nil, fmt.Errorf("%w: the server is gone after message %d", ErrCut, s.seq)
 		default:
@@ -274,7 +273,7 @@ func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 	}
 }
 
-// probe asks the server whether it still serves the stream.
+// probe requests from the server whether it still serves the stream. answered is false if no answer came.
 func (s *natsStream) probe(ctx context.Context) (lives, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
@@ -287,7 +286,7 @@ func (s *natsStream) probe(ctx context.Context) (lives, answered bool) {
 	return answer.Header.Get(headerEnd) == "", true
 }
 
-// number checks the message's number. A refusal before the stream began has none.
+// number checks the number of a message. A refusal before the first chunk has none.
 func (s *natsStream) number(m *nats.Msg) error {
 	text := m.Header.Get(headerSeq)
 	if text == "" && s.seq == 0 && m.Header.Get(headerCode) != "" {
@@ -295,7 +294,7 @@ func (s *natsStream) number(m *nats.Msg) error {
 	}
 	seq, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || seq != s.seq+1 {
-		return fmt.Errorf("%w: message %q after %d", ErrGap, text, s.seq)
+		return fmt.Errorf("%w: found message %q, expected %d", ErrGap, text, s.seq+1)
 	}
 	s.seq = seq
 	return nil

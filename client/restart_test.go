@@ -14,9 +14,9 @@ import (
 	"github.com/millrace/millrace/metrics/metricstest"
 )
 
-// TestStreamsOutliveARestartOfNATS: the logs are lost while the engine stands still, and each
-// client loses its connection and comes to a gateway that has never heard of its call, before
-// the one that runs it is back.
+// TestStreamsOutliveARestartOfNATS loses the logs while the engine waits. Each client loses its
+// connection and requests its stream from a gateway that does not know the call, before the gateway
+// that runs the call has reconnected.
 func TestStreamsOutliveARestartOfNATS(t *testing.T) {
 	const at, each = 20, 4
 	const soon, late = 10 * time.Millisecond, 4 * time.Second
@@ -62,7 +62,7 @@ func TestStreamsOutliveARestartOfNATS(t *testing.T) {
 	defer nc.Close()
 	overNATS, err := client.NewNATS(nc)
 	require.NoError(t, err)
-	begin(overNATS) // at a: b is not there yet
+	begin(overNATS) // at a, before b starts
 	b := newGateway(t, url, e, back(soon)...)
 	overHTTP, err := client.NewHTTP(a.http.URL, client.WithServers(b.http.URL))
 	require.NoError(t, err)
@@ -79,5 +79,5 @@ func TestStreamsOutliveARestartOfNATS(t *testing.T) {
 	for range 2 * each {
 		require.Equal(t, fmt.Sprintf("%d: %s", 1+tokens+2, whole()), <-answers)
 	}
-	require.Len(t, e.Requests(), 2*each, "none ran twice")
+	require.Len(t, e.Requests(), 2*each, "each ran once")
 }

@@ -23,10 +23,10 @@ import (
 	"github.com/millrace/millrace/resume"
 )
 
-const tokens = 40 // of every answer
+const tokens = 40 // length of every answer
 
-// counting answers with tokens words and goes on behind what a request has. Where hold is
-// set, it stops at a position until hold is closed.
+// counting returns an engine that answers with the numbers from 0 to tokens-1, after those that a
+// resumed request already has. At position at it waits until hold is closed.
 func counting(at int, hold <-chan struct{}) *apitest.Engine {
 	return apitest.New(func(r *api.Request, s *apitest.Stream) {
 		first := 0
@@ -66,7 +66,7 @@ func jetStream(t *testing.T) *server.Server {
 	return natstest.Start(t, &server.Options{JetStream: true})
 }
 
-// gateway is a process with both interfaces.
+// gateway stands for a gateway process: an HTTP server and a NATS service.
 type gateway struct {
 	calls *resume.Calls
 	nc    *nats.Conn
@@ -96,14 +96,14 @@ func newGateway(t *testing.T, url string, e api.Engine, options ...nats.Option) 
 	return g
 }
 
-// kill cuts every connection of a gateway, as the death of its process does.
+// kill closes every connection of a gateway, as the end of its process does.
 func (g gateway) kill() {
 	g.nc.Close()
 	g.http.Listener.Close()
 	g.http.CloseClientConnections()
 }
 
-// TestAStreamOutlivesItsGateway kills the gateway that runs a call: the client's loop sees
+// TestAStreamOutlivesItsGateway kills the gateway that runs a call. The client's loop gets
 // every chunk once.
 func TestAStreamOutlivesItsGateway(t *testing.T) {
 	for _, at := range []int{0, 1, 20, tokens - 1} {
@@ -155,7 +155,7 @@ func TestAStreamOutlivesItsGateway(t *testing.T) {
 	}
 }
 
-// TestAWholeAnswerOutlivesItsGateway, and is the one that the server gives in one piece.
+// TestAWholeAnswerOutlivesItsGateway compares the answer with that of a server that lives.
 func TestAWholeAnswerOutlivesItsGateway(t *testing.T) {
 	three := 3
 	ask := client.CompletionRequest{Prompts: []string{"a", "b"}, Logprobs: &three, Sampling: client.Sampling{TokenIDs: true}}
@@ -187,7 +187,7 @@ func TestAWholeAnswerOutlivesItsGateway(t *testing.T) {
 			answered <- result{got, err}
 		}()
 		require.Eventually(t, func() bool { return len(e.Requests()) == 2 }, 20*time.Second, time.Millisecond)
-		if transport == "nats" { // until here, a has to be the one that is asked
+		if transport == "nats" { // a alone gets the request before this
 			newGateway(t, url, e)
 		}
 		a.kill()
@@ -213,8 +213,8 @@ func TestAWholeAnswerOutlivesItsGateway(t *testing.T) {
 	}
 }
 
-// TestAStreamLeavesAGatewayThatIsStopped: its connections stay, and nothing comes through them.
-// The wait for a sign of life is the whole bound.
+// TestAStreamLeavesAGatewayThatIsStopped drops all packets of a gateway and leaves its connections
+// open. Only the missing pings show it.
 func TestAStreamLeavesAGatewayThatIsStopped(t *testing.T) {
 	for _, transport := range []string{"http", "nats"} {
 		hold := make(chan struct{})
@@ -245,7 +245,7 @@ func TestAStreamLeavesAGatewayThatIsStopped(t *testing.T) {
 				text += ch.Content()
 			}
 			if strings.HasSuffix(text, " 19 ") {
-				if transport == "nats" { // until here, a has to be the one that is asked
+				if transport == "nats" { // a alone gets the request before this
 					newGateway(t, url, e)
 				}
 				inside.Blackhole()
@@ -261,8 +261,8 @@ func TestAStreamLeavesAGatewayThatIsStopped(t *testing.T) {
 	}
 }
 
-// TestAClientThatWasAwayGoesOn: the server was told that nobody listens, as it is when it is back
-// on NATS before the client, and says so to who listens again.
+// TestAClientThatWasAwayGoesOn sends the server the notice that nobody listens, which NATS sends when
+// the server reconnects before the client. The client gets an error and resumes.
 func TestAClientThatWasAwayGoesOn(t *testing.T) {
 	hold := make(chan struct{})
 	e := counting(10, hold)
@@ -271,17 +271,17 @@ func TestAClientThatWasAwayGoesOn(t *testing.T) {
 	nc, err := nats.Connect(url)
 	require.NoError(t, err)
 	defer nc.Close()
-	told := false
+	noticed := false
 	_, err = nc.Subscribe("_INBOX.>", func(m *nats.Msg) {
-		if cancel := m.Header.Get(natsapi.HeaderCancel); cancel != "" && !told {
-			told = true
+		if cancel := m.Header.Get(natsapi.HeaderCancel); cancel != "" && !noticed {
+			noticed = true
 			notice := nats.NewMsg(cancel)
 			notice.Header.Set("Status", "503")
 			nc.PublishMsg(notice)
 		}
-		if m.Header.Get(natsapi.HeaderEnd) != "" && told {
+		if m.Header.Get(natsapi.HeaderEnd) != "" && noticed {
 			close(hold)
-			told = false
+			noticed = false
 			m.Sub.Unsubscribe()
 		}
 	})
@@ -311,7 +311,7 @@ func TestLeavingAResumableStreamCancelsIt(t *testing.T) {
 				break
 			}
 		}
-		e.WaitIdle() // long before the window without readers is over
+		e.WaitIdle() // before the server cancels a stream without a reader
 		c.Close()
 	}
 }
@@ -334,7 +334,7 @@ func TestAStoppingGatewaysStreamsMove(t *testing.T) {
 				text += ch.Content()
 			}
 			if strings.HasSuffix(text, " 19 ") {
-				if transport == "nats" { // until here, a has to be the one that is asked
+				if transport == "nats" { // a alone gets the request before this
 					newGateway(t, url, e)
 				}
 				a.calls.Drain(t.Context())
@@ -354,7 +354,7 @@ func TestWithoutALogAStreamThatIsLostIsAnError(t *testing.T) {
 	a := newGateway(t, url, e)
 	plain, err := openai.New(e, openai.Options{})
 	require.NoError(t, err)
-	other := httptest.NewServer(plain) // knows nothing of the log
+	other := httptest.NewServer(plain) // without a log
 	defer other.Close()
 	c, err := client.NewHTTP(a.http.URL, client.WithServers(other.URL))
 	require.NoError(t, err)
@@ -372,8 +372,8 @@ func TestWithoutALogAStreamThatIsLostIsAnError(t *testing.T) {
 	close(hold)
 }
 
-// TestARefusalThatComesDuringAQuestionIsRead: the server says that the stream has ended while
-// its last message, of a call that left no log, waits to be read.
+// TestARefusalThatComesDuringAQuestionIsRead answers a probe with the end of the stream while the
+// last message, of a call without a log, is not read yet.
 func TestARefusalThatComesDuringAQuestionIsRead(t *testing.T) {
 	url := jetStream(t).ClientURL()
 	nc, err := nats.Connect(url)

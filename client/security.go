@@ -11,13 +11,14 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+// headerKey is the header of an API key.
 const headerKey = "Authorization"
 
-// WithAPIKey sends an API key with every request.
+// WithAPIKey adds an API key to every request.
 func WithAPIKey(key string) HTTPOption { return WithHeader(headerKey, "Bearer "+key) }
 
-// WithNATSAPIKey sends an API key with every request. With DialNATS it is also the connection's login,
-// as ConnectNATS has it.
+// WithNATSAPIKey adds an API key to every request. With DialNATS it is also the connection's login, as in
+// ConnectNATS.
 func WithNATSAPIKey(key string) NATSOption {
 	return func(t *natsTransport) error {
 		t.key = key
@@ -25,8 +26,8 @@ func WithNATSAPIKey(key string) NATSOption {
 	}
 }
 
-// WithTLS checks the servers' certificates with those of a PEM file ("": the system's), and
-// shows a certificate of our own where cert and key name its PEM files.
+// WithTLS verifies the servers' certificates with those of the PEM file ca, or with the system's for "". For
+// mutual TLS, cert and key are the PEM files of the client's certificate; otherwise both are "".
 func WithTLS(ca, cert, key string) HTTPOption {
 	return func(t *httpTransport) error {
 		c := &tls.Config{MinVersion: tls.VersionTLS12}
@@ -49,7 +50,7 @@ func WithTLS(ca, cert, key string) HTTPOption {
 		}
 		transport, ok := http.DefaultTransport.(*http.Transport)
 		if !ok {
-			return errors.New("millrace: http.DefaultTransport was replaced: expected WithHTTPClient with its TLS instead")
+			return errors.New("millrace: found a replaced http.DefaultTransport, expected WithHTTPClient with TLS settings instead")
 		}
 		transport = transport.Clone()
 		transport.TLSClientConfig = c
@@ -58,13 +59,13 @@ func WithTLS(ca, cert, key string) HTTPOption {
 	}
 }
 
-// WithNATSOptions are options of the connection that DialNATS makes: who we are
+// WithNATSOptions adds options of the connection that DialNATS makes, such as a login
 // (nats.UserCredentials, nats.NkeyOptionFromSeed, nats.UserInfo), TLS (nats.RootCAs,
-// nats.ClientCert), a prefix of our own for answers (nats.CustomInboxPrefix).
+// nats.ClientCert) or a prefix for answers (nats.CustomInboxPrefix).
 func WithNATSOptions(options ...nats.Option) NATSOption {
 	return func(t *natsTransport) error {
 		if t.nc != nil {
-			return errors.New("millrace: options of a NATS connection are for DialNATS: this one is made already")
+			return errors.New("millrace: found an existing connection, expected DialNATS for options of the connection")
 		}
 		t.connect = append(t.connect, options...)
 		return nil

@@ -2,9 +2,8 @@ package client
 
 import "encoding/json"
 
-// ChatRequest asks for an answer to a conversation. A field left at its zero
-// value is not sent, and the server's default holds; pointers are for fields
-// whose zero means something.
+// ChatRequest is a request for the answer to a conversation. A field at its zero value is not sent,
+// and the server's default applies. Fields for which zero is a value of its own are pointers.
 type ChatRequest struct {
 	Model               string            `json:"model,omitempty"`
 	Messages            []Message         `json:"messages"`
@@ -18,7 +17,7 @@ type ChatRequest struct {
 	Sampling
 }
 
-// CompletionRequest asks to go on with a text. Exactly one of Prompt, Prompts
+// CompletionRequest is a request for the continuation of a text. Exactly one of Prompt, Prompts
 // and PromptTokens is set.
 type CompletionRequest struct {
 	Model        string   `json:"model,omitempty"`
@@ -31,7 +30,7 @@ type CompletionRequest struct {
 	Sampling
 }
 
-// Sampling are the parameters that both kinds of request share.
+// Sampling holds the parameters that both kinds of request share.
 type Sampling struct {
 	N                 int                `json:"n,omitempty"`
 	Temperature       *float64           `json:"temperature,omitempty"`
@@ -52,14 +51,14 @@ type Sampling struct {
 	Priority          int                `json:"priority,omitempty"`
 	Timeout           float64            `json:"timeout,omitempty"` // seconds
 
-	// RequestID is the caller's part of the answer's id: the same request sent again with it
-	// is not run again, it gets the same answer. "": a new one for each stream.
+	// RequestID is the caller's part of the answer's id. The same request sent again with the same
+	// RequestID does not run again: it gets the same answer. "" makes a new one for each stream.
 	RequestID string `json:"request_id,omitempty"`
 
-	// UseBeamSearch asks for the N best answers of a search with NumBeams beams.
+	// UseBeamSearch requests the N best answers of a search with NumBeams beams.
 	UseBeamSearch bool    `json:"use_beam_search,omitempty"`
 	NumBeams      int     `json:"num_beams,omitempty"`
-	LengthPenalty float64 `json:"length_penalty,omitempty"` // 0: the server's, 1
+	LengthPenalty float64 `json:"length_penalty,omitempty"` // 0: the server's default, 1
 }
 
 // Message is one turn of a conversation.
@@ -71,7 +70,7 @@ type Message struct {
 	ToolCallID string            `json:"tool_call_id,omitempty"`
 }
 
-// Response is a whole answer.
+// Response is an answer in one piece.
 type Response struct {
 	ID          string   `json:"id"`
 	Model       string   `json:"model"`
@@ -81,17 +80,17 @@ type Response struct {
 	Usage       Usage    `json:"usage"`
 }
 
-// Choice is one answer of several. Logprobs are as the server sends them.
+// Choice is one of the answers to a request. Logprobs is the server's JSON.
 type Choice struct {
 	Index        int             `json:"index"`
-	Message      Message         `json:"message"` // of a chat
-	Text         string          `json:"text"`    // of a plain completion
+	Message      Message         `json:"message"` // answer to a chat
+	Text         string          `json:"text"`    // continuation of a text
 	Logprobs     json.RawMessage `json:"logprobs"`
 	FinishReason string          `json:"finish_reason"`
 	TokenIDs     []int32         `json:"token_ids"`
 }
 
-// Content is the choice's text, of either kind.
+// Content returns the text of the choice, of a chat or of a completion.
 func (c Choice) Content() string {
 	if c.Text != "" {
 		return c.Text
@@ -99,7 +98,7 @@ func (c Choice) Content() string {
 	return c.Message.Content
 }
 
-// Usage counts tokens.
+// Usage is the number of tokens of a request.
 type Usage struct {
 	PromptTokens     int `json:"prompt_tokens"`
 	CompletionTokens int `json:"completion_tokens"`
@@ -112,24 +111,24 @@ type Chunk struct {
 	Model       string        `json:"model"`
 	Created     int64         `json:"created"` // Unix seconds
 	Fingerprint string        `json:"system_fingerprint"`
-	Choices     []ChunkChoice `json:"choices"` // empty on the last, which has the usage
-	Usage       *Usage        `json:"usage"`
+	Choices     []ChunkChoice `json:"choices"` // empty in the last chunk, which has the usage
+	Usage       *Usage        `json:"usage"`   // nil before the last chunk
 }
 
-// ChunkChoice is what a chunk adds to a choice.
+// ChunkChoice is the part of a choice that a chunk adds.
 type ChunkChoice struct {
 	Index int `json:"index"`
 	Delta struct {
 		Role    string `json:"role"`
 		Content string `json:"content"`
-	} `json:"delta"` // of a chat
-	Text         string          `json:"text"` // of a plain completion
+	} `json:"delta"` // answer to a chat
+	Text         string          `json:"text"` // continuation of a text
 	Logprobs     json.RawMessage `json:"logprobs"`
-	FinishReason string          `json:"finish_reason"` // on the choice's last chunk
+	FinishReason string          `json:"finish_reason"` // "" before the choice's last chunk
 	TokenIDs     []int32         `json:"token_ids"`
 }
 
-// Content is the added text, of either kind.
+// Content returns the added text, of a chat or of a completion.
 func (c ChunkChoice) Content() string { return c.Delta.Content + c.Text }
 
 // Model is a served model.
@@ -139,10 +138,10 @@ type Model struct {
 	ContextLength int    `json:"max_model_len"`
 }
 
-// TokenizeRequest is text or a conversation to turn into token ids.
+// TokenizeRequest is a text or a conversation whose token ids are requested.
 type TokenizeRequest struct {
 	Model            string    `json:"model,omitempty"`
 	Prompt           string    `json:"prompt,omitempty"`
 	Messages         []Message `json:"messages,omitempty"`
-	AddSpecialTokens *bool     `json:"add_special_tokens,omitempty"` // with Prompt; true by default
+	AddSpecialTokens *bool     `json:"add_special_tokens,omitempty"` // with Prompt; nil: true
 }
