@@ -101,7 +101,7 @@ clean: ## Remove everything that was built
 
 ##@ Check
 .PHONY: test
-test: test-kernels race ## Run all tests: kernels on every ISA of this machine, then Go under the race detector
+test: test-kernels test-go ## Run all tests: kernels on every ISA of this machine, then Go, with the race detector where goroutines run
 
 .PHONY: test-kernels
 test-kernels: | $(TOOLS)

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Runs the Go tests. A test binary that has goroutines, channels or locks of this module runs under the race detector.
+# The others run without it: the detector finds nothing there, and makes arithmetic ten times as slow.
+#   test-go.sh          all tests, each once
+#   test-go.sh --rest   under the race detector what test-go.sh runs without
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+module=$(go list -m)
+concurrent='\bgo (func\b|[A-Za-z_.]+\()|\bchan [A-Za-z_*[]|\.Go\(|AfterFunc\(|"sync(/atomic)?"|/protoactor-go/'
+
+# Folders with concurrent code, and those with concurrent tests.
+declare -A code tests
+while read -r file; do
+  folder=$module/$(dirname "$file")
+  if [[ $file == *_test.go ]]; then tests[$folder]=1; else code[$folder]=1; fi
+done < <(git ls-files -co --exclude-standard -z '*.go' | xargs -0 grep -lE "$concurrent")
+
+# runs_goroutines PACKAGE LINKED...: PACKAGE's tests are concurrent, or what their binary links is.
+runs_goroutines() {
+  [ -z "${tests[$1]:-}" ] || return 0
+  local linked
+  for linked in "${@:2}"; do
+    [ -z "${code[$linked]:-}" ] || return 0
+  done
+  return 1
+}
+
+race=()
+plain=()
+while read -r binary linked; do
+  [[ $binary == *.test ]] || continue
+  # shellcheck disable=SC2086 # a list of packages
+  if runs_goroutines "${binary%.test}" $linked; then race+=("${binary%.test}"); else plain+=("${binary%.test}"); fi
+done < <(go list -test -f '{{.ImportPath}} {{join .Deps " "}}' ./...)
+
+if [ "${1:-}" = --rest ]; then
+  exec go test -race -timeout 15m "${plain[@]}"
+fi
+go test -timeout 15m "${plain[@]}"
+go test -race -timeout 15m "${race[@]}"
