@@ -66,6 +66,7 @@ func TestBodiesAboveAMessagesSizeTravelInParts(t *testing.T) {
 // TestABodysGatewayMayDieWhileItsPartsCome kills the gateway of an upload. The client sends the parts to
 // another gateway, for streams and for answers in one piece.
 func TestABodysGatewayMayDieWhileItsPartsCome(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	for name, ask := range map[string]func(client.Client, string) (string, error){
 		"stream": func(c client.Client, text string) (string, error) {
 			a, err := c.Complete(t.Context(), client.CompletionRequest{Prompt: text})
@@ -118,6 +119,7 @@ func TestABodysGatewayMayDieWhileItsPartsCome(t *testing.T) {
 
 // TestALargeBodyIsWaitedForLonger expects one request, since another one makes a busy server busier.
 func TestALargeBodyIsWaitedForLonger(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	nc := natstest.Connect(t, natstest.Start(t, &server.Options{MaxPayload: 8 << 20}))
 	var requests atomic.Int32
 	_, err := nc.Subscribe("millrace.v1.chat.completions", func(m *nats.Msg) {

@@ -18,6 +18,7 @@ import (
 // connection and requests its stream from a gateway that does not know the call, before the gateway
 // that runs the call has reconnected.
 func TestStreamsOutliveARestartOfNATS(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	const at, each = 20, 4
 	const soon, late = 10 * time.Millisecond, 4 * time.Second
 	back := func(after time.Duration) []nats.Option {

@@ -106,6 +106,7 @@ func (g gateway) kill() {
 // TestAStreamOutlivesItsGateway kills the gateway that runs a call. The client's loop gets
 // every chunk once.
 func TestAStreamOutlivesItsGateway(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	for _, at := range []int{0, 1, 20, tokens - 1} {
 		for _, transport := range []string{"http", "nats"} {
 			t.Run(fmt.Sprintf("%s at %d", transport, at), func(t *testing.T) {
@@ -216,6 +217,7 @@ func TestAWholeAnswerOutlivesItsGateway(t *testing.T) {
 // TestAStreamLeavesAGatewayThatIsStopped drops all packets of a gateway and leaves its connections
 // open. Only the missing pings show it.
 func TestAStreamLeavesAGatewayThatIsStopped(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	for _, transport := range []string{"http", "nats"} {
 		hold := make(chan struct{})
 		e := counting(20, hold)
