@@ -48,10 +48,13 @@ func startPipeline(t *testing.T, s size) *node.Node {
 	return p
 }
 
+// demoTokenizer is loaded once for all tests and never closed: a pipeline only reads it.
+var demoTokenizer = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return tokenizer.Load(demoModel) })
+
 func startMeasured(t *testing.T, s size) (*node.Node, *metrics.Metrics) {
 	t.Helper()
 	series := metrics.New(metrics.Build{})
-	tok, err := tokenizer.Load(demoModel)
+	tok, err := demoTokenizer()
 	require.NoError(t, err)
 	m, err := compute.Open(compute.Options{
 		Dir: demoModel, Device: device.Options{Backend: "cpu"},
@@ -72,7 +75,6 @@ func startMeasured(t *testing.T, s size) (*node.Node, *metrics.Metrics) {
 		defer cancel()
 		require.NoError(t, p.Close(ctx))
 		m.Close()
-		require.NoError(t, tok.Close())
 	})
 	return p, series
 }

@@ -26,10 +26,12 @@ import (
 // patience bounds what must happen soon: only a failing test waits for it.
 const patience = 20 * time.Second
 
+// demoTokenizer is loaded once for all tests and never closed: a node only reads it.
+var demoTokenizer = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return tokenizer.Load("../../models/tiny-chat") })
+
 func testConfig(t *testing.T, d *testDevice) Config {
-	tok, err := tokenizer.Load("../../models/tiny-chat")
+	tok, err := demoTokenizer()
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, tok.Close()) })
 	return Config{
 		ModelID: "m", Model: d, Tokenizer: tok, Context: 2048,
 		Sched: sched.Config{
