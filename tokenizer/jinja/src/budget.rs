@@ -1,8 +1,8 @@
 //! A bound on the memory and the stack of one piece of work, whatever code runs in it.
 //!
 //! The global allocator counts for the thread that has a budget. When the budget is used up, or the
-//! stack is nearly, it returns null; the failure hook then unwinds, and `run` reports what was
-//! exceeded. minijinja has no limit of bytes, and a check in each of its operations could miss one;
+//! stack is nearly, it returns null; the failure hook then unwinds, and `run` reports the limit that
+//! was exceeded. minijinja has no limit of bytes, and a check in each of its operations could miss one;
 //! nothing grows without the allocator. Every traversal of a nested value boxes an iterator per
 //! level, so a walk of a value that holds itself, or of lists doubled forty times, ends here too.
 //!
@@ -21,7 +21,7 @@ use std::sync::Once;
 /// deeply values of a given memory can nest, and so the stack that dropping them takes.
 const PER_ALLOCATION: usize = 64;
 
-/// What an allocation counts as work beyond its bytes: about the time in which so many are copied.
+/// The work that an allocation counts beyond its bytes. Copying this number of bytes takes about as long.
 const WORK_PER_ALLOCATION: usize = 256;
 
 /// The stack of a piece of work, in bytes; pages that are not touched take no memory. A nested value
@@ -110,7 +110,7 @@ fn take(bytes: usize) -> bool {
 
 fn give(bytes: usize) {
     if let Thread::Counting(mut budget) = THREAD.get() {
-        budget.held = budget.held.saturating_sub(bytes); // what was there before is freed, too
+        budget.held = budget.held.saturating_sub(bytes); // bytes allocated before the render are freed, too
         THREAD.set(Thread::Counting(budget));
     }
 }

@@ -37,7 +37,7 @@ pub fn compile(source: &str) -> Result<Environment<'static>, Error> {
 
     filters::add(&mut env);
 
-    // A Python string and a dict have a length and an index, which is what jinja2 asks.
+    // jinja2 tests for a length and an index, which a Python string and a dict have.
     env.add_test("sequence", |v: &Value| {
         use ValueKind::*; // jinja2's Undefined has a length too
         matches!(v.kind(), Undefined | String | Seq | Iterable | Map)

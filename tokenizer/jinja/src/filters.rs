@@ -69,7 +69,7 @@ fn to_float(value: &Value, default: Option<Value>) -> Value {
     }
 }
 
-/// jinja2's do_indent: lines are Python's, blank lines stay bare unless asked.
+/// jinja2's do_indent: lines are Python's, blank lines are not indented unless the argument blank is true.
 fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let (args, kwargs) = split_kwargs(&args)?;
     let width = argument(args, 0, &kwargs, "width")?.unwrap_or_else(|| Value::from(4));

@@ -79,7 +79,7 @@ fn string_method(
             let wrong = |c: char| if upper { c.is_lowercase() } else { c.is_uppercase() };
             Value::from(s.chars().any(cased) && !s.chars().any(wrong))
         }
-        // Of the empty string Python says no, where "all characters are" says yes.
+        // Python answers no for the empty string, where "all characters are" is true.
         "isspace" => Value::from(!s.is_empty() && s.chars().all(text::is_space)),
         "isdigit" | "isnumeric" | "isdecimal" | "isalpha" | "isalnum" if s.is_empty() => {
             Value::from(false)

@@ -137,8 +137,8 @@ pub struct EncodeOptions {
 
 impl EncodeOptions {
     fn only_ids(&self) -> bool {
-        let asked = self.type_ids || self.tokens || self.special_tokens_mask;
-        !(asked || self.attention_mask || self.offsets)
+        let more = self.type_ids || self.tokens || self.special_tokens_mask;
+        !(more || self.attention_mask || self.offsets)
     }
 }
 
