@@ -13,7 +13,7 @@ type Null struct {
 	logits []float32
 }
 
-// NewNull returns a runner with a pool of so many slabs and a vocabulary of which
+// NewNull returns a runner with a pool of the given number of slabs and a vocabulary in which
 // token is the likeliest.
 func NewNull(slabs, vocab, token int) *Null {
 	n := &Null{slabs: slabs, logits: make([]float32, vocab)}

@@ -57,9 +57,9 @@ func (d *Device) Load(p *model.Program, w Tensors, lim Limits) (*Engine, error) 
 	return d.LoadPacked(p, w, lim, nil)
 }
 
-// LoadPacked is Load with the weights that Packed gave of the same program, one slice
-// behind the other: by the same KernelsID, backend and ISA. They begin at 64 bytes and stay
-// where they are until the engine is closed.
+// LoadPacked is Load with the weights that Packed gave for the same program, KernelsID, backend
+// and ISA, one slice after the other. They are aligned to 64 bytes and stay in place until the
+// engine is closed.
 func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []byte) (*Engine, error) {
 	if lim.MaxRows < 1 || lim.MaxOutputs < 1 {
 		return nil, fmt.Errorf("%w: limits of %d rows and %d outputs per step, expected at least 1",
@@ -205,8 +205,8 @@ func (l Logits) Rows() int { return len(l.values) / l.vocab }
 // sequences. They may be overwritten.
 func (l Logits) Row(i int) []float32 { return l.values[i*l.vocab : (i+1)*l.vocab : (i+1)*l.vocab] }
 
-// Run runs one step over all rows of the batch and returns the logits asked
-// for. A row's logits do not depend on the rest of the batch, bit for bit.
+// Run runs one step over all rows of the batch and returns the wanted
+// logits. A row's logits do not depend on the rest of the batch, bit for bit.
 func (e *Engine) Run(batch []Rows) (Logits, error) { return e.run(batch, nil) }
 
 // OpTime is what an op of a step took: by the device's clock where Options has

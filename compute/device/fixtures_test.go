@@ -159,8 +159,8 @@ func TestLogitsEqualThoseOfTransformers(t *testing.T) {
 
 // TestGreedyTokensEqualThoseOfTransformers generates 40 tokens, prompt in one
 // step, then one by one. Where the two best logits are closer than twice the
-// tolerance the other one may win; it is listed, and generation goes on with
-// transformers' token.
+// tolerance the other one may win; it is listed, and generation continues with
+// the token of transformers.
 func TestGreedyTokensEqualThoseOfTransformers(t *testing.T) {
 	ties := 0
 	eachFixture(t, func(t *testing.T, m *fixture.Model, o device.Options, s *sequence) {

@@ -60,7 +60,7 @@ func (e *Engine) NewRegionAt(first, tokens int) (*Region, error) {
 	return r, nil
 }
 
-// Append maps physical slabs behind those that are mapped already. The same
+// Append maps physical slabs after those that are already mapped. The same
 // slab may be mapped into several regions.
 func (r *Region) Append(slabs []int32) error {
 	if len(slabs) == 0 {

@@ -49,7 +49,7 @@ static void on_bus_error(int signal_number, siginfo_t* info, void* context) {
 
 static int install(void) {
   if (installed) return 0;
-  // Go asks for SA_ONSTACK: its threads' own stacks are small.
+  // Go requires SA_ONSTACK: the stacks of its threads are small.
   struct sigaction action = {.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
   action.sa_sigaction = on_bus_error;
   sigfillset(&action.sa_mask);

@@ -25,7 +25,7 @@ func file(t *testing.T) *os.File {
 	return f
 }
 
-// TestMain is also the process that reads a page that is gone, of the file it is told.
+// TestMain is also the process that reads a page that is gone, from the file MILLRACE_TEST_CUT.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("MILLRACE_TEST_CUT"); path != "" {
 		os.Exit(readCut(path))

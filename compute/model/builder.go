@@ -58,7 +58,7 @@ type describer interface {
 	Describe(name string) (weights.Tensor, bool) // without the data
 }
 
-// find looks a tensor up, for its type and shape; without a source there is none.
+// find returns a tensor by name, for its type and shape. Without a source there is none.
 func (b *builder) find(name string) (weights.Tensor, bool) {
 	if b.source == nil {
 		return weights.Tensor{}, false
@@ -240,9 +240,9 @@ func (b *builder) attention(qkv, out int, set func(rope, attention *Op)) {
 	b.op(att)
 }
 
-// selectInLast goes on, behind the last layer's attention, with the rows whose logits are
-// asked for: of the others keys and values are all that is ever read, and these are stored.
-// slots are all that hold what is still to be read.
+// selectInLast keeps, after the last layer's attention, only the rows whose logits are wanted. Other
+// rows need only their keys and values, and those are stored by then. slots are all slots that later
+// ops read.
 func (b *builder) selectInLast(slots ...*int) {
 	if b.layer < b.cfg.Layers-1 {
 		return

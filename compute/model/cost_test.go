@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/compute/weights"
 )
 
-// anyTensor has every tensor that is asked for, in the shape that fits.
+// anyTensor has every tensor, in the shape that fits.
 type anyTensor map[string][]int64
 
 func (a anyTensor) Tensor(name string) (weights.Tensor, bool) {

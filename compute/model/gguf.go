@@ -146,7 +146,7 @@ func (f *fields) setRopeScaling(m weights.Metadata, kind string) {
 	f.set("rope_scaling", scaling)
 }
 
-// refuse names what the file asks for and no op has.
+// refuse reports the features of the file that no op has.
 func (f *fields) refuse(m weights.Metadata, kind string) {
 	for _, key := range []string{"expert_count", "attention.sliding_window", "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier"} {
 		switch v := m[kind+"."+key]; v {

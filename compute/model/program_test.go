@@ -83,9 +83,9 @@ func TestLlamaLayerIsThePapersSequence(t *testing.T) {
 	require.Equal(t, []int32{2, 5}, m.Config.Generation.EOS)
 }
 
-// TestTheLastLayerGoesOnWithTheOutputs: what was written before the first OpSelectRows, which
-// follows the last attention, is read behind it only to be selected.
-func TestTheLastLayerGoesOnWithTheOutputs(t *testing.T) {
+// TestTheLastLayerContinuesWithTheOutputs: the first OpSelectRows follows the last attention. Slots
+// written before it are read after it only by OpSelectRows.
+func TestTheLastLayerContinuesWithTheOutputs(t *testing.T) {
 	forEach(t, func(t *testing.T, m *fixture.Model) {
 		ops := m.Program.Ops
 		first := slices.IndexFunc(ops, func(op model.Op) bool { return op.Kind == model.OpSelectRows })

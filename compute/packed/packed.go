@@ -37,7 +37,7 @@ type header struct {
 	Bytes uint64 // of the weights
 }
 
-// ErrStale says that a file is not of the key that was asked for, or is no such file.
+// ErrStale says that a file has another key than the expected one, or is no file of packed weights.
 var ErrStale = errors.New("no packed weights of this model and build")
 
 // Path is the file of a key in a folder: name says what for, so that a later key of
@@ -106,7 +106,7 @@ func (f *File) Close() error {
 }
 
 // Write makes the file of weights, or none: it is complete before it has its name.
-// Files of the same name with another key are removed. stop is asked now and then; its
+// Files of the same name with another key are removed. Write calls stop now and then; its
 // error ends the writing.
 func Write(folder, name string, key Key, weights [][]byte, stop func() error) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -196,7 +196,7 @@ func checkRoom(folder string, need uint64) error {
 	return nil
 }
 
-// roomFor is what must be free, of a disk of so many bytes, to write need.
+// roomFor returns the bytes that must be free, on a disk of the given size, to write need bytes.
 func roomFor(need, disk uint64) uint64 { return need + min(need, disk/10) }
 
 // removeOthers removes the files of a name with another key than that of the path kept.

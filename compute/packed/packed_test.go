@@ -104,8 +104,8 @@ func TestFilesThatAreNotTheRightOnes(t *testing.T) {
 	}
 }
 
-// TestRoomIsLeftOnTheDisk: the rule looks at the file before it looks at the disk: a large
-// disk that is nearly full has room for a small file.
+// TestRoomIsLeftOnTheDisk: the rule depends on the size of the file first: a large disk that is nearly full has
+// room for a small file.
 func TestRoomIsLeftOnTheDisk(t *testing.T) {
 	require.Equal(t, uint64(4<<20), packed.RoomFor(2<<20, 250<<30))
 	require.Equal(t, uint64(11<<30), packed.RoomFor(10<<30, 10<<30))

@@ -141,7 +141,7 @@ func (b *Beam) consider(r int32, logits []float32) error {
 	return nil
 }
 
-// offer inserts c into a list of the n best, best first, behind its equals.
+// offer inserts c into a list of the n best, best first, after its equals.
 func offer(list []continuation, n int, c continuation) []continuation {
 	at := len(list)
 	for at > 0 && c.score > list[at-1].score {

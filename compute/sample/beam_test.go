@@ -71,7 +71,7 @@ func best(list []plainBeam, n int) []plainBeam {
 
 // plainSearch is transformers' _beam_search for one prompt, written down with
 // whole sequences and no index: the top 2 * beams (or more) continuations, the
-// ended ones among the first beams, the others that go on.
+// ended ones among the first beams, the others that continue.
 func plainSearch(m toy, p BeamParams, limit int, ends []int32) []plainBeam {
 	running := []plainBeam{{}}
 	var finished []plainBeam

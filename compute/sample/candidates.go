@@ -109,8 +109,8 @@ func partition(v []float32, k int) float32 {
 func median(a, b, c float32) float32 { return max(min(a, b), min(max(a, b), c)) }
 
 // cut keeps the candidates with the smallest keys whose weights reach the
-// share of the total, at least one. Of equal keys at the border the lowest ids
-// stay, or all of them with ties. The order does not change.
+// share of the total, at least one. If keys are equal at the border, the lowest
+// ids stay, or all of them with ties. The order does not change.
 //
 // A histogram of weight by key finds the border to 1/64 octave; only the
 // candidates inside the border's bucket are sorted.

@@ -21,9 +21,9 @@ func expNeg(x float64) float64 {
 }
 
 // widen is float64(x) for x >= 0, save that 0 (and -0) becomes 2^-127 and +Inf
-// 2^128, which make no difference to expNeg. The instruction behind float64(x) keeps
-// half of its target register and so waits for its last use: in a loop around
-// expNeg that makes one long chain, 8 times slower.
+// 2^128, which make no difference to expNeg. The instruction that float64(x) compiles to
+// keeps half of its target register and so waits for the last use of it: in a loop
+// around expNeg that makes one long chain, 8 times slower.
 func widen(x float32) float64 {
 	return math.Float64frombits(uint64(math.Float32bits(x)<<1)<<28 + (1023-127)<<52)
 }

@@ -246,13 +246,13 @@ func FuzzSampleNeverPanics(f *testing.F) {
 	})
 }
 
-// Whatever its place in a block or behind the last one.
+// The place is in a block or after the last one.
 func TestTheLargestLogitIsFoundAtEveryPlaceAndABadOneToo(t *testing.T) {
 	for n := 1; n <= 20; n++ {
 		for at := range n {
 			logits := make([]float32, n)
 			for i := at; i < n; i++ {
-				logits[i] = 2 // equal ones behind it: the lowest id wins
+				logits[i] = 2 // equal ones after it: the lowest id wins
 			}
 			best, err := argmax(logits)
 			if err != nil || int(best) != at {

@@ -191,7 +191,7 @@ func in(path string, err error) error {
 	return err
 }
 
-// mapBytes maps a file that has a header of at least so many bytes.
+// mapBytes maps a file that has a header of at least the given number of bytes.
 func (c *Checkpoint) mapBytes(path string, least int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -264,8 +264,8 @@ func (c *Checkpoint) Bytes() int64 {
 	return sum
 }
 
-// Release tells the kernel that the mapped pages are not needed now, as after
-// a backend has packed them. The tensors stay valid: a later read takes the
+// Release gives the mapped pages back to the kernel, for example once a backend
+// has packed them. The tensors stay valid: a later read takes the
 // pages from the file again. The data of quantized tensors stays in memory.
 func (c *Checkpoint) Release() error {
 	for _, m := range c.mappings {
@@ -276,7 +276,7 @@ func (c *Checkpoint) Release() error {
 	return nil
 }
 
-// Close unmaps the files; no Data slice may be read afterwards.
+// Close unmaps the files; no Data slice may be read after that.
 func (c *Checkpoint) Close() error {
 	var errs []error
 	for _, m := range c.mappings {

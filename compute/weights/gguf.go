@@ -108,8 +108,8 @@ func (g *GGUF) place(t *ggufTensor, data []byte, order rowOrder) (*derived, exte
 	return d, at, nil
 }
 
-// ggufRows decodes rows, that is what one index of the first dimension stands
-// for; heads other than 0 undoes the order of the rows of so many heads.
+// ggufRows decodes rows: the values of one index of the first dimension. If heads is
+// not 0, it undoes the order of the rows of that many heads.
 func ggufRows(b blockType, src []byte, shape []int64, heads int64) func([]byte, int64, int64) {
 	row := int64(len(src)) / shape[0]
 	perHead := int64(0)

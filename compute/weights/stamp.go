@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Stamp tells whether a file is the one that was read: whoever writes to it, or puts another
-// one in its place, changes it. Nobody can set the time of change.
+// Stamp identifies the state of a file. Writing to the file or replacing it changes its Stamp: no
+// program can set the time of change.
 type Stamp struct {
 	Path              string
 	Inode             uint64
