@@ -125,7 +125,7 @@ func TestPrometheusScrapesEveryRole(t *testing.T) {
 		} `json:"scrape_configs"`
 	}
 	require.NoError(t, yaml.Unmarshal(text, &p))
-	require.Equal(t, "millrace", p.Scrape[0].Job, "the dashboard asks for it")
+	require.Equal(t, "millrace", p.Scrape[0].Job, "the dashboard queries this job")
 	require.ElementsMatch(t, roles, p.Scrape[0].DNS[0].Names)
 	require.Equal(t, 8080, p.Scrape[0].DNS[0].Port)
 }

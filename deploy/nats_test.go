@@ -274,12 +274,12 @@ func TestAClientReachesGatewaysOnly(t *testing.T) {
 	for _, subject := range []string{"$JS.API.STREAM.DELETE.MILLRACE_JOURNAL", "$JS.API.STREAM.PURGE.MILLRACE_JOURNAL", "millrace.journal.cmpl-my-2",
 		"millrace.journal.t.cmpl-my-2", "millrace.node.n1.generate", "millrace.registry.v2.beat", "millrace.limits.used"} {
 		require.NoError(t, client.Publish(subject, []byte(`{"node":"x"}`)))
-		for _, asked := range []string{"chat.completions", "models", "gateways", "streams.cancel", "cancel.a.b"} {
-			require.NoError(t, client.PublishRequest("millrace.v1."+asked, subject, []byte("junk")))
+		for _, name := range []string{"chat.completions", "models", "gateways", "streams.cancel", "cancel.a.b"} {
+			require.NoError(t, client.PublishRequest("millrace.v1."+name, subject, []byte("junk")))
 		}
 		require.NoError(t, client.PublishRequest("$SRV.INFO", subject, nil))
 	}
-	_, err = client.Request("millrace.v1.models", nil, 20*time.Second) // what came before is answered
+	_, err = client.Request("millrace.v1.models", nil, 20*time.Second) // earlier messages are processed
 	require.NoError(t, err)
 	after, err := js.Stream(t.Context(), resume.Stream)
 	require.NoError(t, err)

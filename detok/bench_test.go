@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/detok"
 )
 
-const story = "Once upon a time there was a fox. The fox saw a river, and asked: what is the capital of the US? "
+const story = "Once upon a time there was a fox. The fox saw a river, and said: what is the capital of the US? "
 
 func benchmark(b *testing.B, dir string, o detok.Options) {
 	b.Helper()

@@ -42,7 +42,7 @@ func (t *byteText) add(dst []byte, b byte) []byte {
 		t.n = 0
 		return dst
 	}
-	// b does not go on with the character: the beginning is one U+FFFD, and b begins anew.
+	// b does not continue the character: its beginning becomes one U+FFFD, and b begins a new one.
 	broken := t.n > 1
 	t.n = 0
 	dst = append(dst, "\uFFFD"...)

@@ -2,8 +2,8 @@ package detok
 
 import "unicode/utf8"
 
-// stopSet looks for stop strings in a text that comes in pieces (Knuth, Morris and Pratt, one
-// automaton per string).
+// stopSet finds stop strings in a text that arrives in pieces. It runs one automaton per string
+// (Knuth, Morris and Pratt).
 type stopSet struct {
 	stops []stopString
 	held  []byte // text that was not passed on: it may be the beginning of a stop string
@@ -98,7 +98,7 @@ func (s *stopSet) touches(text string) bool {
 	return false
 }
 
-// reset forgets what was seen since the held text became empty.
+// reset forgets the text since the held text became empty.
 func (s *stopSet) reset() {
 	for i := range s.stops {
 		s.stops[i].matched = 0

@@ -121,7 +121,7 @@ func TestStopStringEndsTheTextBeforeItself(t *testing.T) {
 		{"xabc", []string{"abc", "b"}, "xa"},        // "b" is complete first
 		{"xabc", []string{"bc", "abc"}, "x"},        // complete at once: the longer
 		{"日本語です", []string{"語で"}, "日本"},             // characters of three bytes
-		{"日本語です", []string{"日本人", "です"}, "日本語"},     // a beginning that goes on otherwise
+		{"日本語です", []string{"日本人", "です"}, "日本語"},     // a beginning that continues otherwise
 		{"a\nb\n\nc", []string{"\n\n", ""}, "a\nb"}, // empty ones are ignored
 		{"ab", []string{"abc"}, "ab"},               // held back to the end
 		{"stop", []string{"stop"}, ""},

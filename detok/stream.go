@@ -52,8 +52,8 @@ func New(d Decoder, o Options) *Stream {
 
 // Push takes the next id. text is what it has completed: whole characters, without what may be the
 // beginning of a stop string. stopped says that a stop string is complete; from then on Push and
-// Flush give nothing. Of several stop strings the one that is complete first wins, and of those that
-// are complete at once the one that begins first; this does not depend on how tokens cut the text.
+// Flush give nothing. The stop string that is complete first wins. If several are complete at once,
+// the one that begins first wins. This does not depend on how tokens cut the text.
 // Ids outside the vocabulary (a model's padding) have no text.
 func (s *Stream) Push(id int32) (text string, stopped bool) {
 	if s.stopped {
@@ -83,7 +83,7 @@ func (s *Stream) Flush() (text string) {
 	return text
 }
 
-// emit cuts pending, which is the held text and what was added to it.
+// emit cuts pending: the held text and the new bytes.
 func (s *Stream) emit(pending []byte) (text string, stopped bool) {
 	start, end, found := s.stops.scan(pending)
 	switch {

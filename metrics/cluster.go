@@ -31,7 +31,7 @@ func newCluster(f promauto.Factory) *Cluster {
 		nodes: f.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_nodes",
 			Help: "Live processes of the cluster that have a role, this one among them."}, []string{"role"}),
 		suspected: f.NewGauge(prometheus.GaugeOpts{Name: "millrace_nodes_suspected",
-			Help: "Processes that were heard of and are silent now."}),
+			Help: "Known processes that are silent now."}),
 		kinds: f.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_numerics_classes",
 			Help: "Numerics digests of a model's live workers: more than one is a mixed pool."}, []string{"model"}),
 		texts: f.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_text_classes",

@@ -75,8 +75,8 @@ func New(build Build) *Metrics {
 	m.decode = histogram("request_decode_time_seconds", "From the first token to the end.", requestBuckets, "model")
 	m.promptTokens = counter("prompt_tokens_total", "Prompt tokens of requests that reached a step.", "model")
 	m.genTokens = counter("generation_tokens_total", "Tokens generated.", "model")
-	m.draftTokens = counter("draft_tokens_total", "Guesses of tokens that were computed.", "model")
-	m.acceptedTokens = counter("draft_tokens_accepted_total", "Guesses that were right.", "model")
+	m.draftTokens = counter("draft_tokens_total", "Draft tokens computed.", "model")
+	m.acceptedTokens = counter("draft_tokens_accepted_total", "Draft tokens accepted.", "model")
 	m.success = counter("request_success_total", "Requests ended, by reason.", "model", "finished_reason")
 	m.rejected = counter("requests_rejected_total", "Requests refused, by reason.", "model", "reason")
 	m.reloads = counter("device_reloads_total", "Times that a failed device was loaded again, by result: ok or failed.", "model", "result")
@@ -110,10 +110,10 @@ func (m *Metrics) Stage(name string) *Stage {
 	return &Stage{depth: m.stageDepth.WithLabelValues(name), service: m.stageService.WithLabelValues(name)}
 }
 
-// Enqueued: a message was sent to the stage.
+// Enqueued records that a message was sent to the stage.
 func (s *Stage) Enqueued() { s.depth.Inc() }
 
-// Served: the stage is done with one message, after d of its own time.
+// Served records that the stage is done with a message, which took it the time d.
 func (s *Stage) Served(d time.Duration) {
 	s.depth.Dec()
 	s.service.Observe(d.Seconds())

@@ -57,11 +57,11 @@ func (m *Model) Step(d time.Duration, decodeRows, prefillRows int) {
 	}
 }
 
-// Drafted records guesses that a step computed, and how many of them were right.
-func (m *Model) Drafted(guesses, right int) {
-	if guesses > 0 {
-		m.draftTokens.Add(float64(guesses))
-		m.acceptedTokens.Add(float64(right))
+// Drafted records the draft tokens that a step computed and the number that was accepted.
+func (m *Model) Drafted(computed, accepted int) {
+	if computed > 0 {
+		m.draftTokens.Add(float64(computed))
+		m.acceptedTokens.Add(float64(accepted))
 	}
 }
 
@@ -97,7 +97,7 @@ const (
 )
 
 // Queued starts following an accepted request that arrived at the given time.
-// choices is how many answers it asks for.
+// choices is the number of answers that it wants.
 func (m *Model) Queued(arrival time.Time, choices int) *Request {
 	m.waiting.Inc()
 	return &Request{model: m, arrival: arrival, lastByChoice: make([]time.Time, max(choices, 1))}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Looks the Python packages that the project pins by hash up in PyPI's advisories. A package that cannot be
-# looked up fails the audit: pip-audit alone would skip it and report no vulnerabilities.
+# Checks the Python packages that the project pins by hash against PyPI's advisories. A package that PyPI does
+# not know fails the audit: pip-audit alone would skip it and report no vulnerabilities.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=build/audit

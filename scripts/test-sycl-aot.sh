@@ -41,7 +41,7 @@ echo "NOT TESTED here: the compilation by icpx, which is not installed"
 
 refused "needs Intel's compiler icpx" "-DMILLRACE_SYCL_AOT=pvc"
 
-# A stand-in that writes what it was asked for.
+# A stand-in that writes its arguments to the output file.
 mkdir "$work/bin"
 cat >"$work/bin/icpx" <<'STANDIN'
 #!/usr/bin/env bash

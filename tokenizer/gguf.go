@@ -28,8 +28,8 @@ const (
 	ggufUserDefined = 4
 )
 
-// loadGGUF reads the tokenizer of a GGUF file's metadata. Of a kind that has no
-// counterpart in tokenizer.json, one beside the file is taken.
+// loadGGUF reads the tokenizer of a GGUF file's metadata. If its kind has no counterpart in
+// tokenizer.json, it reads the tokenizer.json in the same folder.
 func loadGGUF(path string) (*Tokenizer, error) {
 	g, err := weights.OpenGGUF(path)
 	if err != nil {
@@ -265,8 +265,8 @@ func (v *ggufVocabulary) id(name string) (int64, bool) {
 	return id, ok && id >= 0 && id < int64(len(v.tokens))
 }
 
-// postProcessor adds BOS and EOS where the file asks for it, BOS also where it
-// says nothing and missing is true.
+// postProcessor adds BOS and EOS if the file says so. If the file does not mention BOS, missing
+// decides.
 func (v *ggufVocabulary) postProcessor(missing bool) any {
 	single, special := []object{{"Sequence": object{"id": "A", "type_id": 0}}}, object{}
 	add := func(name string, missing bool) (object, bool) {

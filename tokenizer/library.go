@@ -15,8 +15,8 @@ import (
 	hf "github.com/daulet/tokenizers"
 )
 
-// library is the tokenizers library with the errors that its Go package drops: there a failed call
-// looks like an empty result. Truncation and padding that tokenizer.json asks for are off.
+// library is the tokenizers library with the errors that its Go package drops, where a failed call
+// returns an empty result. Truncation and padding of tokenizer.json are off.
 type library struct {
 	hf *hf.Tokenizer
 }

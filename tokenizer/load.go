@@ -27,8 +27,8 @@ var specialNames = []string{
 }
 
 // Load reads a Hugging Face model folder: tokenizer.json; and, where present, tokenizer_config.json,
-// special_tokens_map.json, chat_template.jinja, generation_config.json and config.json. Of a path that
-// ends in .gguf it reads the file's metadata. Errors are ErrFile with the file and what is wrong.
+// special_tokens_map.json, chat_template.jinja, generation_config.json and config.json. If the path
+// ends in .gguf, it reads the metadata of that file. Errors are ErrFile with the file and what is wrong.
 func Load(dir string) (*Tokenizer, error) {
 	if weights.IsGGUF(dir) {
 		return loadGGUF(dir)

@@ -57,8 +57,8 @@ func (t *Tokenizer) Close() error {
 // Encode turns text into ids. Special tokens written in the text are recognized; addSpecial adds
 // those that the model's post-processor puts around a text (BOS, ...). Text from RenderChat takes
 // addSpecial=false, since templates write them. Errors are ErrText with the byte's
-// offset, and ErrLibrary. The whole text is encoded: a truncation or padding that tokenizer.json
-// names is off, as it is in transformers unless a caller asks.
+// offset, and ErrLibrary. The whole text is encoded: truncation and padding of tokenizer.json are
+// off, as they are by default in transformers.
 func (t *Tokenizer) Encode(text string, addSpecial bool) ([]int32, error) {
 	if t.bare {
 		return nil, errNoText

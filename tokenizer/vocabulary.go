@@ -119,7 +119,7 @@ func newVocabulary(data []byte) (vocabulary, error) {
 	return v, err
 }
 
-// findNUL looks for the token that is a NUL byte. The library, which ends its strings there, cannot
+// findNUL finds the token that is a NUL byte. The library ends its strings at a NUL and cannot
 // decode longer tokens with one.
 func (v *vocabulary) findNUL() error {
 	if v.byteLevel {
@@ -266,7 +266,7 @@ func appendLossy(dst, raw []byte) []byte {
 }
 
 // brokenLen is the length of the broken character at the start of raw: the longest beginning that
-// could have gone on to a character, at least 1.
+// could have become a character, at least 1.
 func brokenLen(raw []byte) int {
 	n := 1
 	for n < len(raw) && !utf8.FullRune(raw[:n]) {

@@ -37,7 +37,7 @@ func Off() trace.Tracer { return noop.NewTracerProvider().Tracer(name) }
 
 // Open returns the tracer of this process, and what sends the last spans at its end.
 // Without a receiver it is Off. A receiver that cannot be reached is no error: spans
-// are dropped, and the handler of otel.SetErrorHandler hears of it.
+// are dropped, and the handler of otel.SetErrorHandler gets the error.
 func Open(ctx context.Context, o Options) (_ trace.Tracer, stop func(context.Context) error, err error) {
 	if !enabled(o.Endpoint) {
 		return Off(), func(context.Context) error { return nil }, nil

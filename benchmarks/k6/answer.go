@@ -15,7 +15,7 @@ type answer struct {
 	gaps                 []time.Duration
 	text                 strings.Builder
 	pieces               int // chunks with text
-	usage                int // completion tokens, when the server told
+	usage                int // completion tokens, if the server reports them
 	finish               string
 	status               int
 	body                 string
@@ -70,7 +70,7 @@ func (a *answer) piece(text string, at time.Time) {
 	a.text.WriteString(text)
 }
 
-// abandon is true, once, when the stream has gone on long enough.
+// abandon returns true once, when the stream has had the given number of pieces.
 func (a *answer) abandon(after int) bool {
 	if after > 0 && a.pieces >= after && a.finish == "" {
 		a.cancelled = true

@@ -51,14 +51,14 @@ export const options = {
   summaryTrendStats: ['med', 'p(95)', 'p(99)', 'max'],
 };
 
-const asks = {
+const send = {
   chat: (r) => chatStream({ url: `${http}/v1/chat/completions`, body: chat(r) }),
   completions: (r) => chatStream({ url: `${http}/v1/completions`, body: completion(r) }),
   'nats-request': (r) => natsRequest(nats, 'millrace.v1.chat.completions', chat(r)),
   'nats-stream': (r) => natsStream(nats, 'millrace.v1.chat.completions', chat(r)),
 };
-const kinds = kind === 'mix' ? Object.keys(asks) : [kind];
-if (!kinds.every((k) => asks[k])) throw new Error(`KIND: found ${kind}, expected mix or ${Object.keys(asks).join(', ')}`);
+const kinds = kind === 'mix' ? Object.keys(send) : [kind];
+if (!kinds.every((k) => send[k])) throw new Error(`KIND: found ${kind}, expected mix or ${Object.keys(send).join(', ')}`);
 
 const sampling = (r) => ({ model, max_tokens: r.answer, temperature: 0.7, seed: r.seed, ignore_eos: true });
 const chat = (r) => ({ ...sampling(r), messages: [{ role: 'user', content: text(r.prompt, r.seed) }] });
@@ -71,7 +71,7 @@ export default function () {
   sleep(Math.max(0, due - Date.now()) / 1000);
   exec.vu.metrics.tags.rate = String(r.rate);
   late.add(Math.max(0, Date.now() - due));
-  const a = asks[kinds[i % kinds.length]](r);
+  const a = send[kinds[i % kinds.length]](r);
   const streamed = a.ttft < a.duration && a.tokens > 1;
   const perToken = streamed ? (a.duration - a.ttft) / (a.tokens - 1) : 0;
   if (streamed && a.error === '') tpot.add(perToken);

@@ -282,9 +282,9 @@ func TestTheKeyInTheURLIsSentWithEachRequest(t *testing.T) {
 	nc, err := nats.Connect(url)
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
-	asked := make(chan *nats.Msg, 2)
+	requests := make(chan *nats.Msg, 2)
 	_, err = nc.Subscribe("chat", func(m *nats.Msg) {
-		asked <- m
+		requests <- m
 		_ = m.RespondMsg(said(capital, seqHeader, "1", endHeader, "stop"))
 	})
 	require.NoError(t, err)
@@ -293,7 +293,7 @@ func TestTheKeyInTheURLIsSentWithEachRequest(t *testing.T) {
 	require.Empty(t, u.call(t, `millrace.natsStream(%q, "chat", {})`, url).Error)
 	require.Empty(t, u.call(t, `millrace.natsRequest(%q, "chat", {})`, url).Error)
 	for range 2 {
-		m := <-asked
+		m := <-requests
 		require.Equal(t, "Bearer "+key, m.Header.Get("Authorization"))
 		require.True(t, strings.HasPrefix(m.Reply, "_INBOX.key.0123456789ab."), m.Reply)
 	}

@@ -77,7 +77,7 @@ export function cancelOverNATS() {
   check(natsStream(nats, subject, chat(next(), endless), { cancelAfter: 3 }), abandoned);
 }
 
-// What was abandoned must not go on: the server has nothing left to run.
+// Abandoned streams must end: the server has nothing left to run.
 export function teardown() {
   let running = NaN;
   for (let tries = 0; tries < 50 && running !== 0; tries++) {

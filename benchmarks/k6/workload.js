@@ -1,5 +1,5 @@
-// What a load test asks and when: lengths and arrivals are random, but the same in
-// every run of a SEED.
+// The requests of a load test and their times: lengths and arrivals are random, but the
+// same in every run with the same SEED.
 
 // generator is mulberry32: uniform numbers in [0, 1).
 function generator(seed) {
@@ -26,7 +26,7 @@ function logNormal(random, { mu, sigma }, scale, most) {
 }
 
 // requests draws the arrivals of a Poisson process whose rate is rates[k] per
-// second in the k-th step of so many seconds. at is in ms from the start.
+// second in the k-th step. A step takes step seconds. at is in ms from the start.
 export function requests({ rates, step, seed, scale, longest }) {
   const random = generator(seed);
   const all = [];

@@ -21,7 +21,7 @@ WARM_UP = Case(prompt=64, gen=4, batch=1)
 
 
 class Run:
-    """What has been measured so far. say tells of what is left out, and keeps it for the report."""
+    """The measurements so far. say prints what is left out and keeps it for the report."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.threads: int = args.threads

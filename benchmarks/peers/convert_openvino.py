@@ -21,7 +21,7 @@ def convert(model: Path, out: Path, weights: str) -> None:
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     quantization = QUANTIZATION[weights]
-    # load_in_8bit: the exporter makes int8 of a model of a billion weights unless told not to.
+    # load_in_8bit: the exporter makes int8 of a model of a billion weights unless this is False.
     options = {"quantization_config": quantization} if quantization else {"load_in_8bit": False}
     OVModelForCausalLM.from_pretrained(model, export=True, compile=False, **options).save_pretrained(part)
     tokenizer = AutoTokenizer.from_pretrained(model)

@@ -24,7 +24,7 @@ class Load:
 
 
 def load(seconds: float = 1.0) -> Load:
-    """Watches the machine for so long."""
+    """Watches the machine for the given time."""
     before = _ticks()
     time.sleep(seconds)
     user, nice, system, idle, iowait, irq, softirq, steal = (b - a for a, b in zip(before, _ticks(), strict=True))

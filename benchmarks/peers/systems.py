@@ -22,7 +22,7 @@ ENVIRONMENT = os.environ | {"LLAMA_CPP_LIB_PATH": str(PEERS / "llama/bin"), "HF_
 
 
 class Unavailable(Exception):
-    """A system that cannot do what is asked; why is its text."""
+    """The system cannot run this case. The text says why."""
 
 
 class System(Protocol):

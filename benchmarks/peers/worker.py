@@ -54,7 +54,7 @@ class Stopwatch:
 
 
 def main(load: Callable[[Path, int], Model]) -> None:
-    """Runs a worker: load opens a model for so many threads."""
+    """Runs a worker: load opens a model for a number of threads."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, required=True)

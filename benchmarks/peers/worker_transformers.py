@@ -9,7 +9,7 @@ import worker
 
 
 class Laps(transformers.StoppingCriteria):
-    """Times the tokens: generate asks it after each, whether to stop."""
+    """Times the tokens: generate calls it after each token to see whether to stop."""
 
     def __init__(self) -> None:
         self.watch = worker.Stopwatch()

@@ -19,7 +19,7 @@ const (
 
 // writeTokenizer writes a byte-level BPE tokenizer of size ids, in the form of
 // the tokenizers library. The vocabulary is not learned: bytes, pairs of
-// letters, pairs behind a space, and as many words of four letters as fit,
+// letters, pairs after a space, and as many words of four letters as fit,
 // evenly spread. English text comes to 2 or 3 tokens a word.
 func writeTokenizer(dir string, size int) error {
 	if size < minVocab || size > maxVocab {

@@ -18,7 +18,7 @@ NEAR_TIE = 0.02  # natural log; below it another arithmetic may take the other b
 
 
 class Report:
-    """Counts what was checked, and keeps what failed."""
+    """Counts the checks and keeps the failures."""
 
     def __init__(self):
         self.checked, self.failed, self.ties = 0, [], []

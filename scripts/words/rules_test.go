@@ -51,7 +51,9 @@ var rules = []rule{
 	{has: words("so long"), found: phrase(`\bso long\b`), write: "for N, as long as"},
 	{has: words("has |have "), found: regexp.MustCompile(`\b(has|have) (it|them|him|(the|a|an|its|their|each|every|all|one|another) [\w'-]+( of [\w'-]+)?) (` + verbs + `)\b`), write: "makes X do Y; X does Y"},
 	{has: words("for dead"), found: phrase(`\b(taken?|takes|took|taking) (\w+ ){0,3}for dead\b`), write: "is considered dead"},
-	{has: words("what was|what were|what comes|what came"), found: phrase(`\bwhat (was|were|comes|came)\b`), write: "the noun itself"},
+	{has: words("what was|what were|what comes|what came"), found: phrase(`\bwhat (was|were|comes|came)\b`), write: "the noun itself", except: map[string]string{
+		`what was (found|expected)\b`: "the order of an error's parts",
+	}},
 	{has: words("let in|lets in|letting in|let it in|let them in|lets it in|lets them in|lets everybody in|lets nobody in"), found: phrase(`\b(let|lets|letting) ((it|them|him|her|everybody|everyone|nobody|anybody|all) )?in\b`), write: "accepted, admitted"},
 	{has: words("looks"), found: phrase(`\blooks\b`), write: "the operation: polls, reads, checks"},
 	{has: words("tells|told"), found: phrase(`\b(tells|told)\b`), write: "the operation: notifies, reports"},
@@ -61,7 +63,9 @@ var rules = []rule{
 	{has: words(" books"), found: phrase(`\b(slab|the|its|own|their|memory) books\b`), write: "the allocator"},
 	{has: words("ledger"), found: phrase(`\bledgers?\b`), write: "the in-flight table"},
 	{has: words("account"), found: phrase(`\baccounts?\b`), write: "the entry", in: []string{"compute", "kvmgr"}},
-	{has: words("of "), found: regexp.MustCompile(`\bOf [a-z]`), write: "a sentence that begins with its subject: \"The scale of each row\""},
+	{has: words("of "), found: regexp.MustCompile(`\bOf [a-z]`), write: "a sentence that begins with its subject: \"The scale of each row\"", except: map[string]string{
+		`\bOf (is|are|returns)\b`: "the doc comment of a function named Of",
+	}},
 	{has: words("guess"), found: phrase(`\bguess(es|ed)?\b`), write: "draft tokens", except: map[string]string{
 		`\b(cannot|can|could|to|not) (be )?guess(ed)?\b`: "secrets and numbers that nobody knows",
 	}},

@@ -58,7 +58,7 @@ func TestTheRepositoryIsWrittenInPlainEnglish(t *testing.T) {
 }
 
 // check returns the places in the chosen files that break a rule.
-func check(t *testing.T, files []string, chosen func(path string) bool) (all []found) {
+func check(t *testing.T, files []string, chosen func(file string) bool) (all []found) {
 	t.Helper()
 	for _, file := range files {
 		if !chosen(file) {

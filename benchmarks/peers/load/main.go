@@ -1,6 +1,6 @@
-// Command load keeps so many clients busy with completions of an OpenAI-style
-// server and prints one JSON object. It is the same for every system, and lean:
-// of a stream it parses only what comes last.
+// Command load keeps a number of clients busy with completions of an OpenAI-style
+// server and prints one JSON object. It is the same for every system. To cost little
+// it parses only the last events of a stream.
 package main
 
 import (
@@ -53,7 +53,7 @@ func main() {
 	flag.IntVar(&o.words, "words", 120, "words of a prompt")
 	flag.IntVar(&o.tokens, "tokens", 64, "tokens to generate for each")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the prompts: another one makes prompts that no cache has seen")
-	flag.DurationVar(&o.deadline, "deadline", 5*time.Minute, "give up after so long")
+	flag.DurationVar(&o.deadline, "deadline", 5*time.Minute, "time for all requests; the rest fail")
 	flag.Parse()
 
 	if err := load(&o); err != nil {
