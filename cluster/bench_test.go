@@ -7,13 +7,13 @@ import (
 )
 
 // BenchmarkBeat is the cost of a beat among 1,000 nodes, and of the list that the next
-// request asks for.
+// request uses.
 func BenchmarkBeat(b *testing.B) {
 	const nodes = 1000
 	at := time.Unix(1000, 0)
 	x := newTable("me", time.Second, at)
 	beat := func(i int) {
-		x.hear(at, Member{Node: fmt.Sprintf("n%08x", uint32(i)*2654435761), Worker: &Worker{Running: i}})
+		x.receive(at, Member{Node: fmt.Sprintf("n%08x", uint32(i)*2654435761), Worker: &Worker{Running: i}})
 	}
 	for i := range nodes {
 		beat(i)

@@ -9,15 +9,15 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// Kinds counts the live processes of a model by what makes their answers: with more than one
-// digest the pool is mixed, and what was begun at one kind can go on there only.
+// Kinds counts the live processes of a model by the digests that decide their answers. With more than
+// one digest the pool is mixed, and a request can continue only at the kind that began it.
 type Kinds struct {
 	Numerics map[string]int    // workers by numerics digest
 	Text     map[string]int    // workers, tokenizers and detokenizers by text digest
 	Class    map[string]string // name of the kernels' class by numerics digest
 }
 
-// KindsOf counts members by model. One that drains counts, one that only routes does not.
+// KindsOf counts members by model. Draining members count; pure gateways do not.
 func KindsOf(members []*Member) map[string]*Kinds {
 	models := make(map[string]*Kinds)
 	for _, m := range members {
@@ -38,7 +38,7 @@ func KindsOf(members []*Member) map[string]*Kinds {
 	return models
 }
 
-// Workers says what there is, for people: "workers: 2 of 0123456789abcdef (avx2)".
+// Workers lists the workers for people: "workers: 2 of 0123456789abcdef (avx2)".
 func (k *Kinds) Workers() string {
 	if k == nil {
 		return listed(nil, "workers", nil)
@@ -46,7 +46,7 @@ func (k *Kinds) Workers() string {
 	return listed(k.Numerics, "workers", k.Class)
 }
 
-// Texts is Workers for the text digests.
+// Texts lists the processes by text digest, as Workers does.
 func (k *Kinds) Texts() string {
 	if k == nil {
 		return listed(nil, "processes", nil)

@@ -12,27 +12,26 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Heard is a node as somebody who only listens knows it.
-type Heard struct {
+// Observed is a node as a process sees it that is not a node itself.
+type Observed struct {
 	Member
-	BeatAge time.Duration `json:"beat_age"` // since its last beat came
+	BeatAge time.Duration `json:"beat_age"` // since its last beat arrived
 }
 
-// slowest bounds how long the server's answer is waited for, and a node that beats
-// seldom.
+// slowest bounds the wait for the NATS server's answer and the beat interval that Listen waits for.
 const slowest = 10 * time.Second
 
-// Listen hears who beats, by node, without being one of them: for a little over two
-// heartbeats, or two of the slowest node that it hears. It needs a connection with
-// nats.PermissionErrOnSubscribe to tell that it may not listen from silence, and
-// with nats.NoReconnect to tell a lost one.
-func Listen(ctx context.Context, conn *nats.Conn, heartbeat time.Duration, log zerolog.Logger) ([]Heard, error) {
+// Listen returns the nodes that send beats, sorted by node, without joining them. It takes a
+// little over two intervals of the given heartbeat, or of the slowest node that it receives. The
+// connection needs nats.PermissionErrOnSubscribe, so that a missing permission is an error, and
+// nats.NoReconnect, so that a lost connection is one.
+func Listen(ctx context.Context, conn *nats.Conn, heartbeat time.Duration, log zerolog.Logger) ([]Observed, error) {
 	sub, err := conn.SubscribeSync(BeatSubject)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // the connection may be gone
-	if err := flush(ctx, conn); err != nil { // after it the server's refusal is there
+	if err := flush(ctx, conn); err != nil { // the server refuses a subscription before it answers
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	begin := time.Now()
@@ -42,12 +41,12 @@ func Listen(ctx context.Context, conn *nats.Conn, heartbeat time.Duration, log z
 		switch {
 		case err == nil:
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			return t.heard(time.Now()), nil
+			return t.observed(time.Now()), nil
 		default:
 			return nil, fmt.Errorf("cluster: %s: %w", BeatSubject, err)
 		}
-		if _, err := hear(time.Now(), t, known, m); err != nil {
-			log.Warn().Err(err).Int("bytes", len(m.Data)).Msg("a beat that is none, or that its node did not send")
+		if _, err := receive(time.Now(), t, known, m); err != nil {
+			log.Warn().Err(err).Int("bytes", len(m.Data)).Msg("dropped a malformed or forged beat")
 		}
 	}
 }
@@ -64,8 +63,8 @@ func nextBefore(ctx context.Context, sub *nats.Subscription, end time.Time) (*na
 	return sub.NextMsgWithContext(ctx)
 }
 
-// twoBeats is the time in which everybody is heard who beats as often as is
-// expected, or as the slowest of those heard.
+// twoBeats returns the time in which a beat of every node arrives, if each node beats as often as
+// expected or as the slowest known node.
 func (t *table) twoBeats(expected time.Duration) time.Duration {
 	for _, e := range t.members {
 		expected = max(expected, min(e.BeatsEvery, slowest))
@@ -73,14 +72,14 @@ func (t *table) twoBeats(expected time.Duration) time.Duration {
 	return 2*expected + expected/4
 }
 
-// heard lists all members by node.
-func (t *table) heard(now time.Time) []Heard {
-	list := make([]Heard, 0, len(t.members))
+// observed lists all members by node.
+func (t *table) observed(now time.Time) []Observed {
+	list := make([]Observed, 0, len(t.members))
 	for _, e := range t.members {
 		if !e.left {
-			list = append(list, Heard{*e.Member, now.Sub(e.heard)})
+			list = append(list, Observed{*e.Member, now.Sub(e.last)})
 		}
 	}
-	slices.SortFunc(list, func(a, b Heard) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(list, func(a, b Observed) int { return cmp.Compare(a.Node, b.Node) })
 	return list
 }

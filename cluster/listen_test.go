@@ -35,7 +35,7 @@ func connect(t *testing.T, s *server.Server, options ...nats.Option) *nats.Conn 
 type speaker struct {
 	Key
 	name string
-	said uint64
+	sent uint64
 }
 
 func newSpeaker() *speaker {
@@ -49,8 +49,8 @@ func (s *speaker) beats(t *testing.T, m Member) *nats.Msg {
 	m.Node = s.name
 	data, err := json.Marshal(m)
 	require.NoError(t, err)
-	s.said++
-	return s.sign(s.said, data)
+	s.sent++
+	return s.sign(s.sent, data)
 }
 
 // say publishes beats again and again until the test ends.
@@ -95,10 +95,10 @@ func TestWhoListensHearsEveryNodeAndPassesOverWhatIsNoBeat(t *testing.T) {
 		func() *nats.Msg { return a.sign(1<<40, []byte("{")) },
 	)
 	var log bytes.Buffer
-	heard, err := Listen(t.Context(), connect(t, s), time.Second, zerolog.New(&log))
+	nodes, err := Listen(t.Context(), connect(t, s), time.Second, zerolog.New(&log))
 	require.NoError(t, err)
 	found := map[string]Member{}
-	for _, h := range heard {
+	for _, h := range nodes {
 		found[h.Node] = h.Member
 	}
 	require.Equal(t, map[string]Member{a.name: {Node: a.name, Roles: []Role{Gateway}}, b.name: worker}, found)
@@ -107,9 +107,9 @@ func TestWhoListensHearsEveryNodeAndPassesOverWhatIsNoBeat(t *testing.T) {
 }
 
 func TestWhoListensInSilenceHearsNobody(t *testing.T) {
-	heard, err := Listen(t.Context(), connect(t, natsServer(t)), time.Millisecond, zerolog.Nop())
+	nodes, err := Listen(t.Context(), connect(t, natsServer(t)), time.Millisecond, zerolog.Nop())
 	require.NoError(t, err)
-	require.Empty(t, heard)
+	require.Empty(t, nodes)
 }
 
 func TestListeningInVainIsAnError(t *testing.T) {
@@ -137,18 +137,18 @@ func TestASlowNodeIsWaitedForAndAVerySlowOneIsNot(t *testing.T) {
 	at := time.Unix(1000, 0)
 	x := newTable("", 0, at)
 	require.Equal(t, 225*time.Millisecond, x.twoBeats(100*time.Millisecond))
-	x.hear(at, Member{Node: "a", BeatsEvery: 40 * time.Millisecond})
+	x.receive(at, Member{Node: "a", BeatsEvery: 40 * time.Millisecond})
 	require.Equal(t, 225*time.Millisecond, x.twoBeats(100*time.Millisecond))
-	x.hear(at, Member{Node: "b", BeatsEvery: 2 * time.Second})
+	x.receive(at, Member{Node: "b", BeatsEvery: 2 * time.Second})
 	require.Equal(t, 4500*time.Millisecond, x.twoBeats(100*time.Millisecond))
-	x.hear(at, Member{Node: "c", BeatsEvery: time.Hour})
+	x.receive(at, Member{Node: "c", BeatsEvery: time.Hour})
 	require.Equal(t, 22500*time.Millisecond, x.twoBeats(100*time.Millisecond))
 	require.Equal(t, 45*time.Second, x.twoBeats(20*time.Second), "the caller knows")
 
 	at = at.Add(3 * time.Second)
-	x.hear(at, Member{Node: "b"})
+	x.receive(at, Member{Node: "b"})
 	ages := map[string]time.Duration{}
-	for _, h := range x.heard(at.Add(time.Second)) {
+	for _, h := range x.observed(at.Add(time.Second)) {
 		ages[h.Node] = h.BeatAge
 	}
 	require.Equal(t, map[string]time.Duration{"a": 4 * time.Second, "b": time.Second, "c": 4 * time.Second}, ages)

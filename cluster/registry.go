@@ -15,48 +15,47 @@ import (
 	"github.com/millrace/millrace/metrics"
 )
 
-// BeatSubject is where every node says what it is, signed. Processes from before the
-// signatures use another subject: they and those after them do not see each other.
+// BeatSubject is the subject of the nodes' signed beats. Versions without signatures use another
+// subject: they and later versions do not see each other.
 const BeatSubject = "millrace.registry.v2.beat"
 
-// Each node listens at its name behind aliveSubject, and answers nothing: a node whose
-// beat is late is asked there, and the NATS server knows at once whether anybody
-// listens. Its word that nobody does comes to who asked behind goneSubject, with the random
-// word of the question: nobody else can say it who was not asked.
+// Each node subscribes to aliveSubject with its name and answers nothing. Other nodes send a probe
+// there when a beat is late. If the node has no subscription, the NATS server says so at once on
+// goneSubject, with the probe's random nonce: no process can forge that without the probe.
 const (
 	aliveSubject = "millrace.registry.alive." // + node
-	goneSubject  = "millrace.registry.gone."  // + who asks, the node and the word
+	goneSubject  = "millrace.registry.gone."  // + the sender of the probe, the node and the nonce
 )
 
-// Defaults of Config.
+// Default values of Config.
 const (
 	DefaultBeat = 250 * time.Millisecond
 	DefaultDead = time.Second
 )
 
-// Config of a registry.
+// Config configures a Registry.
 type Config struct {
 	Conn    *nats.Conn    // nil: this node is alone
 	Beat    time.Duration // between two beats; 0: DefaultBeat
-	Dead    time.Duration // a node is taken for dead after so much silence; 0: DefaultDead
+	Dead    time.Duration // silence after which a node is considered dead; 0: DefaultDead
 	Key     Key           // of this node, see NewKey
-	Self    func() Member // is called for every beat, from any goroutine; its Node is the Key's
+	Self    func() Member // called for every beat, from any goroutine; Join sets its Node
 	Metrics *metrics.Cluster
 	Log     zerolog.Logger
 }
 
 // Registry is this node's view of the cluster.
 type Registry struct {
-	cfg  Config
-	self string
-	subs []*nats.Subscription
-	quit chan struct{}
-	done sync.WaitGroup
-	once sync.Once
-	lies zerolog.Logger // of beats that are none or are forged: some of them
+	cfg      Config
+	self     string
+	subs     []*nats.Subscription
+	quit     chan struct{}
+	done     sync.WaitGroup
+	once     sync.Once
+	rejected zerolog.Logger // for malformed and forged beats, sampled
 
-	saying sync.Mutex // held over a beat of ours: they go out in order
-	said   uint64     // beats
+	sending sync.Mutex // held while a beat is sent, so that beats stay in order
+	sent    uint64     // beats
 
 	mu      sync.RWMutex
 	table   *table
@@ -64,7 +63,7 @@ type Registry struct {
 	left    bool
 }
 
-// Join begins to beat and to listen.
+// Join returns a Registry that sends and receives beats, or an error of the subscriptions.
 func Join(cfg Config) (*Registry, error) {
 	if cfg.Beat == 0 {
 		cfg.Beat = DefaultBeat
@@ -75,13 +74,13 @@ func Join(cfg Config) (*Registry, error) {
 	self := cfg.Key.Node().String()
 	r := &Registry{
 		cfg: cfg, self: self, quit: make(chan struct{}), table: newTable(self, cfg.Dead, time.Now()), signers: newSigners(),
-		lies: cfg.Log.Sample(&zerolog.BurstSampler{Burst: 3, Period: 10 * time.Second}),
+		rejected: cfg.Log.Sample(&zerolog.BurstSampler{Burst: 3, Period: 10 * time.Second}),
 	}
 	if cfg.Conn == nil {
 		return r, nil
 	}
 	for subject, handle := range map[string]nats.MsgHandler{
-		BeatSubject: r.hear, aliveSubject + self: func(*nats.Msg) {}, goneSubject + self + ".*.*": r.gone,
+		BeatSubject: r.receive, aliveSubject + self: func(*nats.Msg) {}, goneSubject + self + ".*.*": r.gone,
 	} {
 		sub, err := cfg.Conn.Subscribe(subject, handle)
 		if err != nil {
@@ -102,10 +101,10 @@ func (r *Registry) unsubscribe() {
 }
 
 func (r *Registry) run() {
-	const looks = 5 // within a beat, for those that are late
-	beat, look := time.NewTicker(r.cfg.Beat), time.NewTicker(max(r.cfg.Beat/looks, time.Millisecond))
+	const probes = 5 // checks for late nodes in each beat interval
+	beat, late := time.NewTicker(r.cfg.Beat), time.NewTicker(max(r.cfg.Beat/probes, time.Millisecond))
 	defer beat.Stop()
-	defer look.Stop()
+	defer late.Stop()
 	for {
 		select {
 		case <-r.quit:
@@ -113,87 +112,87 @@ func (r *Registry) run() {
 		case now := <-beat.C:
 			r.Beat()
 			r.judge(now)
-		case now := <-look.C:
-			r.ask(now)
+		case now := <-late.C:
+			r.probe(now)
 		}
 	}
 }
 
-// ask asks whether the nodes whose beat is late are still there.
-func (r *Registry) ask(now time.Time) {
+// probe sends a probe to each node whose beat is late.
+func (r *Registry) probe(now time.Time) {
 	r.mu.Lock()
 	late := r.table.late(now, rand.Text)
 	r.mu.Unlock()
 	for _, q := range late {
-		err := r.cfg.Conn.PublishRequest(aliveSubject+q.node, goneSubject+r.self+"."+q.node+"."+q.word, nil)
+		err := r.cfg.Conn.PublishRequest(aliveSubject+q.node, goneSubject+r.self+"."+q.node+"."+q.nonce, nil)
 		if err != nil {
-			r.cfg.Log.Debug().Err(err).Str("member", q.node).Msg("a late node was not asked") // its silence will tell
+			r.cfg.Log.Debug().Err(err).Str("member", q.node).Msg("no probe sent to a late node") // its silence decides
 		}
 	}
 }
 
-// gone takes the NATS server's word that nobody listens for a node any more: its
-// process has ended, or has lost its connection.
+// gone receives the NATS server's message that a node has no subscription: its process has ended
+// or has lost its connection.
 func (r *Registry) gone(m *nats.Msg) {
-	const nobody = "503"
-	if m.Header.Get("Status") != nobody {
+	const noResponders = "503"
+	if m.Header.Get("Status") != noResponders {
 		return
 	}
-	node, word, _ := strings.Cut(strings.TrimPrefix(m.Subject, goneSubject+r.self+"."), ".")
+	node, nonce, _ := strings.Cut(strings.TrimPrefix(m.Subject, goneSubject+r.self+"."), ".")
 	r.mu.Lock()
-	was := r.table.gone(time.Now(), question{node, word})
+	was := r.table.gone(time.Now(), probe{node, nonce})
 	r.mu.Unlock()
 	if was {
 		r.cfg.Log.Warn().Str("member", node).Msg("a node is gone")
 	}
 }
 
-// Beat says what this node is, now: after a change that others should know soon.
+// Beat sends a beat now, for a change that others should know soon.
 func (r *Registry) Beat() {
 	if r.cfg.Conn == nil {
 		return
 	}
-	r.saying.Lock()
-	defer r.saying.Unlock()
+	r.sending.Lock()
+	defer r.sending.Unlock()
 	m := r.cfg.Self()
 	r.mu.RLock()
 	m.Node, m.BeatsEvery, m.Left = r.self, r.cfg.Beat, r.left
 	r.mu.RUnlock()
 	data, err := json.Marshal(&m)
 	if err == nil {
-		r.said++
-		err = r.cfg.Conn.PublishMsg(r.cfg.Key.sign(r.said, data))
+		r.sent++
+		err = r.cfg.Conn.PublishMsg(r.cfg.Key.sign(r.sent, data))
 	}
 	if err != nil {
-		r.cfg.Log.Debug().Err(err).Msg("a beat was not sent") // others will notice, and so do we: no echo
+		r.cfg.Log.Debug().Err(err).Msg("a beat was not sent") // other nodes see the silence, and this one gets no echo
 	}
 }
 
-func (r *Registry) hear(m *nats.Msg) {
+func (r *Registry) receive(m *nats.Msg) {
 	now := time.Now()
 	r.mu.Lock()
-	member, err := hear(now, r.table, r.signers, m)
+	member, err := receive(now, r.table, r.signers, m)
 	r.mu.Unlock()
 	switch {
 	case err == nil && member != nil:
-		r.cfg.Log.Info().Str("member", member.Node).Any("roles", member.Roles).Str("model", member.Model).Msg("a node is there")
+		r.cfg.Log.Info().Str("member", member.Node).Any("roles", member.Roles).Str("model", member.Model).Msg("a node has joined")
 	case errors.Is(err, errNoBeat):
 		r.cfg.Metrics.Dropped("beat", 1)
-		r.lies.Warn().Err(err).Int("bytes", len(m.Data)).Msg("a beat that is none")
+		r.rejected.Warn().Err(err).Int("bytes", len(m.Data)).Msg("dropped a malformed beat")
 	case err != nil:
 		r.cfg.Metrics.Dropped("forged_beat", 1)
-		r.lies.Warn().Err(err).Msg("a beat that its node did not send, or not now")
+		r.rejected.Warn().Err(err).Msg("dropped a forged or old beat")
 	}
 }
 
-// hear takes what came on the beats' subject. It returns the member if it has joined.
-func hear(now time.Time, t *table, s *signers, m *nats.Msg) (joined *Member, err error) {
+// receive applies a message on BeatSubject to the table. It returns the member if it has joined.
+func receive(now time.Time, t *table, s *signers, m *nats.Msg) (joined *Member, err error) {
 	b, err := readBeat(m)
 	if err != nil {
 		return nil, err
 	}
 	member, err := s.open(now, b)
-	if err != nil || !t.hear(now, member) {
+	if err != nil || !t.receive(now, member) {
 		return nil, err
 	}
 	return &member, nil
@@ -229,38 +228,39 @@ func (r *Registry) judge(now time.Time) {
 	r.cfg.Metrics.Kinds(kinds)
 }
 
-// Others lists the other live nodes. The list is shared: nobody changes it, nor the members.
+// Others returns the other live nodes. The list and its members are shared and read-only.
 func (r *Registry) Others() []*Member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.table.live()
 }
 
-// Alive says whether a node was heard lately; this one always is.
+// Alive says whether a node has sent a beat lately. This node is always alive.
 func (r *Registry) Alive(node string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.table.alive(node)
 }
 
-// Died says whether a node was heard and is gone without a goodbye. It is not known for long.
+// Died says whether a known node has become silent without leaving. Nodes are forgotten after a
+// minute.
 func (r *Registry) Died(node string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.table.died(node)
 }
 
-// Deaf says that this node does not even hear itself: nobody can be judged.
-func (r *Registry) Deaf() bool {
+// Partitioned says that this node does not receive its own beats. It cannot judge other nodes then.
+func (r *Registry) Partitioned() bool {
 	if r.cfg.Conn == nil {
 		return false
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.table.deaf || time.Since(r.table.echo) > r.cfg.Dead/2
+	return r.table.partitioned || time.Since(r.table.echo) > r.cfg.Dead/2
 }
 
-// Leave says goodbye. The others forget this node at once.
+// Leave sends a last beat, after which other nodes forget this one at once.
 func (r *Registry) Leave() {
 	if r.cfg.Conn != nil {
 		r.once.Do(r.leave)

@@ -29,23 +29,23 @@ func TestADeadProcessIsNoticedByItsConnection(t *testing.T) {
 	b, killed := join()
 	c := newSpeaker()
 	silent := connect(t, s) // listens, as a process that was stopped does
-	asked := make(chan *nats.Msg, 64)
-	_, err := silent.ChanSubscribe(aliveSubject+c.name, asked)
+	probes := make(chan *nats.Msg, 64)
+	_, err := silent.ChanSubscribe(aliveSubject+c.name, probes)
 	require.NoError(t, err)
 	require.NoError(t, silent.PublishMsg(c.beats(t, Member{BeatsEvery: beat})))
 	require.Eventually(t, func() bool { return a.Alive(b.self) && a.Alive(c.name) }, wait, time.Millisecond)
 	killed.Close()
 	require.Eventually(t, func() bool { return !a.Alive(b.self) }, wait, time.Millisecond)
 	for range 3 {
-		<-asked
+		<-probes
 	}
 	require.True(t, a.Alive(c.name))
 	require.True(t, a.Died(b.self))
 	forged := &nats.Msg{Subject: goneSubject + a.self + "." + c.name + ".x", Header: nats.Header{"Status": {"503"}}}
-	require.NoError(t, silent.PublishMsg(forged), "not the answer to a question")
-	require.NoError(t, silent.Publish((<-asked).Reply, nil), "not the server's word")
+	require.NoError(t, silent.PublishMsg(forged), "not the answer to a probe")
+	require.NoError(t, silent.Publish((<-probes).Reply, nil), "not the server's answer")
 	require.NoError(t, silent.Flush())
-	<-asked
-	<-asked
+	<-probes
+	<-probes
 	require.True(t, a.Alive(c.name))
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Key is what a node signs its beats with, made when it starts. Its name comes from the key,
-// so that nobody can beat in the name of another one, not even before it was heard first.
+// Key signs a node's beats. A node makes one when it starts. Its name comes from the key, so that no
+// other process can send beats in its name, not even before its first one.
 type Key struct{ private ed25519.PrivateKey }
 
-// NewKey makes a key.
+// NewKey returns a new random key.
 func NewKey() Key {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -29,7 +29,7 @@ func NewKey() Key {
 	return Key{private}
 }
 
-// Node is the number of the key's node.
+// Node returns the number of the key's node.
 func (k Key) Node() Node { return nodeOf(k.public()) }
 
 func (k Key) public() ed25519.PublicKey { return ed25519.PublicKey(k.private[ed25519.SeedSize:]) }
@@ -49,13 +49,14 @@ const (
 // largestBeat bounds the data of a beat, in bytes; one has about 1,000.
 const largestBeat = 64 << 10
 
-// signedBytes are what a signature is of: nothing else that a key may sign looks like it.
+// signedBytes returns the bytes that a signature covers. The first line keeps them apart from
+// anything else that a key may sign.
 func signedBytes(count uint64, data []byte) []byte {
 	b := append(make([]byte, 0, 64+len(data)), "millrace beat 2\n"...)
 	return append(binary.BigEndian.AppendUint64(b, count), data...)
 }
 
-// sign makes a node's beat number count, from 1.
+// sign returns a node's beat number count, from 1.
 func (k Key) sign(count uint64, data []byte) *nats.Msg {
 	return &nats.Msg{Subject: BeatSubject, Data: data, Header: nats.Header{
 		keyHeader:       {base64.RawStdEncoding.EncodeToString(k.public())},
@@ -64,7 +65,7 @@ func (k Key) sign(count uint64, data []byte) *nats.Msg {
 	}}
 }
 
-// beat is one as it came, nothing of it believed.
+// beat is a beat as received, not verified.
 type beat struct {
 	key       ed25519.PublicKey
 	count     uint64
@@ -72,7 +73,7 @@ type beat struct {
 	data      []byte
 }
 
-// errNoBeat is an error about a message that is no beat, as opposed to one that lies.
+// errNoBeat is the error for a malformed message, as opposed to a forged one.
 var errNoBeat = errors.New("cluster: no beat")
 
 func readBeat(m *nats.Msg) (b beat, err error) {
@@ -104,26 +105,26 @@ func readBytes(m *nats.Msg, header string, size int) ([]byte, error) {
 	return data, nil
 }
 
-// signers remembers the key of each name and how far its beats have come: an old beat that is
-// sent again neither revives a node nor ends it.
+// signers remembers the key of each name and the number of its last beat: a replayed beat neither
+// revives a node nor ends it.
 type signers struct{ known map[string]*signer }
 
 type signer struct {
 	key   ed25519.PublicKey
 	count uint64
-	heard time.Time
+	last  time.Time // when the last beat arrived
 }
 
 const (
 	// mostSigners bounds the names that are remembered.
 	mostSigners = 10_000
-	// remember is how long a name is that was not heard any more.
+	// remember is how long a name is remembered after its last beat.
 	remember = time.Hour
 )
 
 func newSigners() *signers { return &signers{known: make(map[string]*signer)} }
 
-// open believes a beat if its node signed it, and no later one came before.
+// open verifies that its node signed a beat and that it is newer than the last one.
 func (s *signers) open(now time.Time, b beat) (m Member, err error) {
 	name := nodeOf(b.key).String()
 	k := s.known[name]
@@ -142,18 +143,18 @@ func (s *signers) open(now time.Time, b beat) (m Member, err error) {
 		return m, fmt.Errorf("cluster: a beat of %s says that it is of %q", name, m.Node)
 	}
 	if k == nil {
-		if !s.room(now) {
-			return m, fmt.Errorf("cluster: %s is one node too many, at most %d are remembered", name, mostSigners)
+		if !s.makeRoom(now) {
+			return m, fmt.Errorf("cluster: found one node too many, %s, expected at most %d", name, mostSigners)
 		}
 		k = &signer{key: b.key}
 		s.known[name] = k
 	}
-	k.count, k.heard = b.count, now
+	k.count, k.last = b.count, now
 	return m, nil
 }
 
-// room makes room for a name.
-func (s *signers) room(now time.Time) bool {
+// makeRoom says whether one more name fits, once old ones are forgotten.
+func (s *signers) makeRoom(now time.Time) bool {
 	if len(s.known) < mostSigners {
 		return true
 	}
@@ -161,7 +162,7 @@ func (s *signers) room(now time.Time) bool {
 	return len(s.known) < mostSigners
 }
 
-// forget forgets the names that were not heard for so long.
+// forget drops the names without a beat for longer than after.
 func (s *signers) forget(now time.Time, after time.Duration) {
-	maps.DeleteFunc(s.known, func(_ string, k *signer) bool { return now.Sub(k.heard) > after })
+	maps.DeleteFunc(s.known, func(_ string, k *signer) bool { return now.Sub(k.last) > after })
 }

@@ -26,8 +26,8 @@ func newEar() *ear {
 	return &ear{at, newTable("me", time.Second, at), newSigners()}
 }
 
-func (e *ear) hears(m *nats.Msg) error {
-	_, err := hear(e.now, e.table, e.signers, m)
+func (e *ear) receives(m *nats.Msg) error {
+	_, err := receive(e.now, e.table, e.signers, m)
 	return err
 }
 
@@ -53,16 +53,16 @@ func TestNobodySpeaksInTheNameOfAnotherNode(t *testing.T) {
 		"of its own name, but no JSON": honest.sign(99, []byte(`{`)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, known := range []bool{true, false} { // before it was heard, too
+			for _, known := range []bool{true, false} { // before its first beat, too
 				e := newEar()
 				if known {
-					honest.said = 0
-					require.NoError(t, e.hears(honest.beats(t, Member{})))
+					honest.sent = 0
+					require.NoError(t, e.receives(honest.beats(t, Member{})))
 				}
-				require.Error(t, e.hears(forged))
+				require.Error(t, e.receives(forged))
 				require.Equal(t, known, e.table.alive(honest.name))
-				honest.said = 1
-				require.NoError(t, e.hears(honest.beats(t, Member{})), "it is heard all the same")
+				honest.sent = 1
+				require.NoError(t, e.receives(honest.beats(t, Member{})), "its beat is accepted")
 			}
 		})
 	}
@@ -71,31 +71,31 @@ func TestNobodySpeaksInTheNameOfAnotherNode(t *testing.T) {
 func TestAnOldBeatNeitherRevivesANodeNorEndsIt(t *testing.T) {
 	e, s := newEar(), newSpeaker()
 	first, second := s.beats(t, Member{Requests: 1}), s.beats(t, Member{Requests: 2})
-	require.NoError(t, e.hears(second))
+	require.NoError(t, e.receives(second))
 	for _, old := range []*nats.Msg{first, second} {
-		require.ErrorContains(t, e.hears(old), "came after beat 2")
+		require.ErrorContains(t, e.receives(old), "came after beat 2")
 	}
 	require.Equal(t, 2, e.table.live()[0].Requests)
 	left := s.beats(t, Member{Left: true})
-	require.NoError(t, e.hears(left))
-	require.Error(t, e.hears(second))
+	require.NoError(t, e.receives(left))
+	require.Error(t, e.receives(second))
 	require.False(t, e.table.alive(s.name), "it has gone")
 	e.now = e.now.Add(10 * forget)
 	e.table.echo = e.now
 	e.table.tick(e.now)
 	e.signers.forget(e.now, remember)
 	require.Empty(t, e.table.members)
-	require.Error(t, e.hears(second), "its name is remembered for longer")
+	require.Error(t, e.receives(second), "its name is remembered for longer")
 }
 
 func TestTheNamesThatAreRememberedAreBounded(t *testing.T) {
 	e, s := newEar(), newSpeaker()
 	for i := range mostSigners {
-		e.signers.known[fmt.Sprint(i)] = &signer{heard: e.now}
+		e.signers.known[fmt.Sprint(i)] = &signer{last: e.now}
 	}
-	require.ErrorContains(t, e.hears(s.beats(t, Member{})), "one node too many")
+	require.ErrorContains(t, e.receives(s.beats(t, Member{})), "one node too many")
 	e.now = e.now.Add(forget + 1)
-	require.NoError(t, e.hears(s.beats(t, Member{})), "those that are gone make room")
+	require.NoError(t, e.receives(s.beats(t, Member{})), "those that are gone make room")
 	e.now = e.now.Add(remember + 1)
 	e.signers.forget(e.now, remember)
 	require.Empty(t, e.signers.known)
@@ -121,15 +121,15 @@ func TestAForgedGoodbyeEvictsNobodyAndIsCounted(t *testing.T) {
 		require.NoError(t, liar.PublishMsg(NewKey().sign(uint64(i+1), []byte(`{"node":"`+b.self+`","left":true}`))))
 	}
 	require.NoError(t, liar.Flush())
-	count := func() uint64 { // of a's beats that a has heard
+	count := func() uint64 { // of a's beats that a has received
 		a.mu.RLock()
 		defer a.mu.RUnlock()
 		return a.signers.known[a.self].count
 	}
 	before := count()
-	require.Eventually(t, func() bool { return count() > before+3 }, wait, time.Millisecond) // what came before is done
+	require.Eventually(t, func() bool { return count() > before+3 }, wait, time.Millisecond) // earlier beats are done
 	require.True(t, a.Alive(b.self))
-	require.Eventually(t, func() bool { // both heard them
+	require.Eventually(t, func() bool { // both received them
 		page := httptest.NewRecorder()
 		m.Handler().ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
 		return strings.Contains(page.Body.String(), `millrace_remote_dropped_total{reason="forged_beat"} 40`)

@@ -6,52 +6,53 @@ import (
 	"time"
 )
 
-// table holds what was heard of others. A node is dead after some silence, or as soon as its
-// beat is late and nobody listens for it. The table judges silence only while this node
-// itself is heard: a beat of ours that does not come back means that the fault is
-// near, and a node that was stopped for a while has to listen first.
+// table holds the last beat of each other node. A node is considered dead after some silence, or
+// when its beat is late and the NATS server has no subscription for it. The table judges silence
+// only while it receives this node's own beats: without them the fault may be here, and a process
+// that was stopped for a while has to receive beats first.
 type table struct {
 	self    string
-	dead    time.Duration // of silence
+	dead    time.Duration // silence after which a node is dead
 	members map[string]*entry
-	list    []*Member // those that are not silent, by node
-	lent    bool      // live returned the list: it is copied before it changes
-	echo    time.Time // when our own beat was last heard
-	back    time.Time // when it was heard again after a while
-	deaf    bool
+	list    []*Member // members that are not silent, by node
+	lent    bool      // live returned list: copy it before a change
+	echo    time.Time // when this node's own beat last arrived
+	back    time.Time // when it arrived again after a pause
+	// partitioned: this node's own beats do not arrive.
+	partitioned bool
 }
 
 type entry struct {
 	*Member
-	heard  time.Time
+	last   time.Time // when the last beat arrived
 	silent bool
-	left   bool   // with a goodbye; silent, too
-	word   string // of the question whether it is there, since its beat is late
+	left   bool   // it said so; it is silent, too
+	nonce  string // of the probes since its beat is late
 }
 
-// question asks whether a node is there. Its answer has the same word.
-type question struct{ node, word string }
+// probe is a message to a node whose beat is late. An answer of the NATS server has its nonce.
+type probe struct{ node, nonce string }
 
-// forget is how long a silent node is kept, to be seen.
+// forget is how long a silent node stays in the table.
 const forget = time.Minute
 
 func newTable(self string, dead time.Duration, now time.Time) *table {
 	return &table{self: self, dead: dead, members: make(map[string]*entry), echo: now}
 }
 
-// hear takes a beat. It returns whether the node is new, or new again.
-func (t *table) hear(now time.Time, m Member) (joined bool) {
+// receive applies a beat. It returns whether the node is new, or back after silence.
+func (t *table) receive(now time.Time, m Member) (joined bool) {
 	if m.Node == t.self {
-		if t.deaf || now.Sub(t.echo) > t.dead/2 {
-			t.pardon(now)
+		if t.partitioned || now.Sub(t.echo) > t.dead/2 {
+			t.resetTimers(now)
 			t.back = now
 		}
-		t.echo, t.deaf = now, false
+		t.echo, t.partitioned = now, false
 		return false
 	}
 	if m.Left {
-		t.members[m.Node] = &entry{Member: &m, heard: now, silent: true, left: true}
-		t.take(m.Node)
+		t.members[m.Node] = &entry{Member: &m, last: now, silent: true, left: true}
+		t.remove(m.Node)
 		return false
 	}
 	e := t.members[m.Node]
@@ -60,34 +61,34 @@ func (t *table) hear(now time.Time, m Member) (joined bool) {
 		t.members[m.Node] = e
 	}
 	joined = e.silent
-	*e = entry{Member: &m, heard: now}
+	*e = entry{Member: &m, last: now}
 	t.put(&m)
 	return joined
 }
 
-// pardon counts everybody who was not silent before as heard now.
-func (t *table) pardon(now time.Time) {
+// resetTimers sets the last beat of all nodes that are not silent to now.
+func (t *table) resetTimers(now time.Time) {
 	for _, e := range t.members {
 		if !e.silent {
-			e.heard = now
+			e.last = now
 		}
 	}
 }
 
-// tick judges, and returns the nodes that have become silent.
+// tick updates the table and returns the nodes that have become silent.
 func (t *table) tick(now time.Time) (silent []string) {
-	t.deaf = now.Sub(t.echo) > t.dead/2
-	if t.deaf {
+	t.partitioned = now.Sub(t.echo) > t.dead/2
+	if t.partitioned {
 		return nil
 	}
 	for node, e := range t.members {
-		switch quiet := now.Sub(e.heard); {
+		switch quiet := now.Sub(e.last); {
 		case quiet > max(forget, t.dead):
 			delete(t.members, node)
-			t.take(node)
+			t.remove(node)
 		case quiet > max(t.dead, 3*e.BeatsEvery) && !e.silent:
 			e.silent = true
-			t.take(node)
+			t.remove(node)
 			silent = append(silent, node)
 		}
 	}
@@ -95,49 +96,49 @@ func (t *table) tick(now time.Time) (silent []string) {
 	return silent
 }
 
-// late asks for the nodes whose beat should have come. A question keeps its word until the
-// node is heard: its answer may come after the next question.
-func (t *table) late(now time.Time, word func() string) (list []question) {
+// late returns probes for the nodes whose beat is late. A node's nonce stays the same until its next
+// beat: an answer may arrive after the next probe. nonce makes one.
+func (t *table) late(now time.Time, nonce func() string) (list []probe) {
 	for node, e := range t.members {
 		if !t.isLate(now, e) {
 			continue
 		}
-		if e.word == "" {
-			e.word = word()
+		if e.nonce == "" {
+			e.nonce = nonce()
 		}
-		list = append(list, question{node, e.word})
+		list = append(list, probe{node, e.nonce})
 	}
-	slices.SortFunc(list, func(a, b question) int { return cmp.Compare(a.node, b.node) })
+	slices.SortFunc(list, func(a, b probe) int { return cmp.Compare(a.node, b.node) })
 	return list
 }
 
-// isLate: not while the fault may be near. Behind a restart of the NATS server, others need
-// a while to come back, as this node did.
+// isLate says whether a node's beat is late. It is not while the fault may be here: after a restart
+// of the NATS server other nodes need a while to reconnect, as this node did.
 func (t *table) isLate(now time.Time, e *entry) bool {
-	return !e.silent && e.BeatsEvery > 0 && now.Sub(e.heard) > e.BeatsEvery+e.BeatsEvery/5 &&
+	return !e.silent && e.BeatsEvery > 0 && now.Sub(e.last) > e.BeatsEvery+e.BeatsEvery/5 &&
 		now.Sub(t.echo) <= t.dead/2 && now.Sub(t.back) > 2*t.dead
 }
 
-// gone takes the answer that nobody listens for a late node any more. It returns whether that
-// is new.
-func (t *table) gone(now time.Time, q question) bool {
+// gone applies the answer that a late node has no subscription. It returns whether the node is
+// silent from now on.
+func (t *table) gone(now time.Time, q probe) bool {
 	e := t.members[q.node]
-	if e == nil || !t.isLate(now, e) || e.word == "" || q.word != e.word {
+	if e == nil || !t.isLate(now, e) || e.nonce == "" || q.nonce != e.nonce {
 		return false
 	}
 	e.silent = true
-	t.take(q.node)
+	t.remove(q.node)
 	return true
 }
 
-// live lists the members that are not silent, by node. Every request asks for the list: what
-// was returned, and the members in it, are never written again.
+// live returns the members that are not silent, by node. Every request uses the list, so a returned
+// list and its members never change.
 func (t *table) live() []*Member {
 	t.lent = true
 	return slices.Clip(t.list)
 }
 
-// put brings a member's news into the list.
+// put adds a member to the list, or replaces it.
 func (t *table) put(m *Member) {
 	t.own()
 	if i, there := t.place(m.Node); there {
@@ -147,8 +148,8 @@ func (t *table) put(m *Member) {
 	}
 }
 
-// take takes a node out of the list, if it is there.
-func (t *table) take(node string) {
+// remove takes a node out of the list, if it is there.
+func (t *table) remove(node string) {
 	if i, there := t.place(node); there {
 		t.own()
 		t.list = slices.Delete(t.list, i, i+1)
@@ -159,7 +160,7 @@ func (t *table) place(node string) (i int, there bool) {
 	return slices.BinarySearchFunc(t.list, node, func(m *Member, node string) int { return cmp.Compare(m.Node, node) })
 }
 
-// own copies the list if somebody else has it.
+// own copies the list if a caller of live has it.
 func (t *table) own() {
 	if t.lent {
 		t.list, t.lent = slices.Clone(t.list), false
@@ -171,7 +172,7 @@ func (t *table) alive(node string) bool {
 	return node == t.self || e != nil && !e.silent
 }
 
-// died says whether a node is silent that has not said goodbye.
+// died says whether a node is silent and has not left.
 func (t *table) died(node string) bool {
 	e := t.members[node]
 	return e != nil && e.silent && !e.left

@@ -17,14 +17,14 @@ func names(list []*Member) (out []string) {
 func TestANodeIsLiveWhileItIsHeard(t *testing.T) {
 	at := time.Unix(1000, 0)
 	x := newTable("me", time.Second, at)
-	require.True(t, x.hear(at, Member{Node: "b"}))
-	require.True(t, x.hear(at, Member{Node: "a"}))
-	require.False(t, x.hear(at, Member{Node: "a"}), "known")
+	require.True(t, x.receive(at, Member{Node: "b"}))
+	require.True(t, x.receive(at, Member{Node: "a"}))
+	require.False(t, x.receive(at, Member{Node: "a"}), "known")
 	require.Equal(t, []string{"a", "b"}, names(x.live()))
 	for i := range 5 {
 		at = at.Add(250 * time.Millisecond)
-		x.hear(at, Member{Node: "me"})
-		x.hear(at, Member{Node: "a"})
+		x.receive(at, Member{Node: "me"})
+		x.receive(at, Member{Node: "a"})
 		silent := x.tick(at)
 		if i < 4 {
 			require.Empty(t, silent)
@@ -32,13 +32,13 @@ func TestANodeIsLiveWhileItIsHeard(t *testing.T) {
 			require.Equal(t, []string{"b"}, silent)
 		}
 	}
-	require.Empty(t, x.tick(at), "it is said once")
+	require.Empty(t, x.tick(at), "it is reported once")
 	require.True(t, x.alive("a") && x.alive("me"))
 	require.False(t, x.alive("b") || x.alive("never seen"))
 	require.Equal(t, 1, x.silentCount())
-	require.True(t, x.hear(at, Member{Node: "b"}), "it is there again")
+	require.True(t, x.receive(at, Member{Node: "b"}), "it is there again")
 	require.True(t, x.alive("b"))
-	x.hear(at, Member{Node: "b", Left: true})
+	x.receive(at, Member{Node: "b", Left: true})
 	require.False(t, x.alive("b"), "it left")
 	require.False(t, x.died("b"), "with a goodbye")
 	require.False(t, x.died("never seen"))
@@ -50,37 +50,37 @@ func TestAListThatWasGivenOutStaysAsItIs(t *testing.T) {
 	at := time.Unix(1000, 0)
 	x := newTable("me", time.Second, at)
 	for _, node := range []string{"d", "b", "c"} {
-		x.hear(at, Member{Node: node})
+		x.receive(at, Member{Node: node})
 	}
 	first := x.live()
-	x.hear(at, Member{Node: "c", Requests: 7})
+	x.receive(at, Member{Node: "c", Requests: 7})
 	second := x.live()
-	x.hear(at, Member{Node: "a"})
-	x.hear(at, Member{Node: "d", Left: true})
+	x.receive(at, Member{Node: "a"})
+	x.receive(at, Member{Node: "d", Left: true})
 	_ = append(second, &Member{Node: "own"})
 	require.Equal(t, []string{"b", "c", "d"}, names(first))
 	require.Zero(t, first[1].Requests)
 	require.Equal(t, []string{"b", "c", "d"}, names(second))
 	require.Equal(t, 7, second[1].Requests)
 	require.Equal(t, []string{"a", "b", "c"}, names(x.live()))
-	x.hear(at, Member{Node: "d", Left: true}) // one that is not there
+	x.receive(at, Member{Node: "d", Left: true}) // one that is not there
 	require.Equal(t, []string{"a", "b", "c"}, names(x.live()))
 }
 
 func TestANodeThatDoesNotHearItselfJudgesNobodyAndListensFirst(t *testing.T) {
 	at := time.Unix(1000, 0)
 	x := newTable("me", time.Second, at)
-	x.hear(at, Member{Node: "a"})
+	x.receive(at, Member{Node: "a"})
 	at = at.Add(20 * time.Second)
 	require.Empty(t, x.tick(at))
-	require.True(t, x.deaf)
+	require.True(t, x.partitioned)
 	require.True(t, x.alive("a"))
-	x.hear(at, Member{Node: "me"})
-	require.Empty(t, x.tick(at), "it has a second to be heard")
-	require.False(t, x.deaf)
+	x.receive(at, Member{Node: "me"})
+	require.Empty(t, x.tick(at), "it has a second to send a beat")
+	require.False(t, x.partitioned)
 	for range 5 {
 		at = at.Add(250 * time.Millisecond)
-		x.hear(at, Member{Node: "me"})
+		x.receive(at, Member{Node: "me"})
 	}
 	require.Equal(t, []string{"a"}, x.tick(at))
 }
@@ -92,55 +92,55 @@ func TestALateNodeForWhichNobodyListensIsGoneAtOnce(t *testing.T) {
 	word := func() string { return "w" }
 	late := func() (nodes []string) {
 		for _, q := range x.late(at, word) {
-			require.Equal(t, "w", q.word)
+			require.Equal(t, "w", q.nonce)
 			nodes = append(nodes, q.node)
 		}
 		return nodes
 	}
-	gone := func(node string) bool { return x.gone(at, question{node, "w"}) }
+	gone := func(node string) bool { return x.gone(at, probe{node, "w"}) }
 	hear := func(nodes ...string) {
 		for _, node := range nodes {
-			x.hear(at, Member{Node: node, BeatsEvery: beat})
+			x.receive(at, Member{Node: node, BeatsEvery: beat})
 		}
 	}
 	hear("a", "b")
 	at = at.Add(beat)
 	hear("me", "a")
 	require.Empty(t, late())
-	require.False(t, gone("b"), "it was just heard")
+	require.False(t, gone("b"), "its beat has just arrived")
 	at = at.Add(beat/5 + 1)
 	require.Equal(t, []string{"b"}, late())
 	require.False(t, gone("a"), "it is not late: an answer from before it came back")
 	require.False(t, gone("never seen"))
-	require.False(t, x.gone(at, question{"b", ""}), "nobody's word")
-	require.False(t, x.gone(at, question{"b", "x"}), "somebody else's")
+	require.False(t, x.gone(at, probe{"b", ""}), "nobody's word")
+	require.False(t, x.gone(at, probe{"b", "x"}), "somebody else's")
 	require.True(t, gone("b"))
 	require.True(t, x.died("b"))
 	require.False(t, x.alive("b"))
-	require.False(t, gone("b"), "it is said once")
+	require.False(t, gone("b"), "it is reported once")
 	require.Empty(t, late())
-	require.True(t, x.hear(at, Member{Node: "b", BeatsEvery: beat}), "it is there again")
+	require.True(t, x.receive(at, Member{Node: "b", BeatsEvery: beat}), "it is there again")
 	require.False(t, x.died("b"))
 
 	at = at.Add(dead)
 	require.Empty(t, late(), "this node does not hear itself")
 	hear("me", "b")
-	at = at.Add(2 * dead) // others may need so long to come back, too
+	at = at.Add(2 * dead) // others may need this long to come back, too
 	x.echo = at
 	require.Empty(t, late())
 	require.False(t, gone("b"))
 	at = at.Add(1)
 	word = func() string { return "v" }
-	require.Equal(t, []question{{"a", "v"}, {"b", "v"}}, x.late(at, word))
+	require.Equal(t, []probe{{"a", "v"}, {"b", "v"}}, x.late(at, word))
 	word = func() string { return "another" }
-	require.Equal(t, []question{{"a", "v"}, {"b", "v"}}, x.late(at, word), "the answer to the first one may be on its way")
+	require.Equal(t, []probe{{"a", "v"}, {"b", "v"}}, x.late(at, word), "the answer to the first one may be on its way")
 	require.False(t, gone("b"), "the word of an answer from before it came back")
 }
 
 func TestASlowBeaterIsNotDeadBetweenItsBeats(t *testing.T) {
 	at := time.Unix(1000, 0)
 	x := newTable("me", time.Second, at)
-	x.hear(at, Member{Node: "a", BeatsEvery: time.Second})
+	x.receive(at, Member{Node: "a", BeatsEvery: time.Second})
 	at = at.Add(2500 * time.Millisecond)
 	x.echo = at
 	require.Empty(t, x.tick(at))

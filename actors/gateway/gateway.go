@@ -63,7 +63,7 @@ type Membership interface {
 	Others() []*cluster.Member  // without this process
 	Alive(node string) bool
 	Died(node string) bool // and did not say goodbye
-	Deaf() bool            // no other process is heard: judge nobody
+	Partitioned() bool     // no other process is heard: judge nobody
 }
 
 // Local is what this process has itself of what a request needs.

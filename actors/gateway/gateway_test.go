@@ -77,7 +77,7 @@ func (a alone) Members() []*cluster.Member {
 func (alone) Others() []*cluster.Member { return nil }
 func (alone) Alive(string) bool         { return true }
 func (alone) Died(string) bool          { return false }
-func (alone) Deaf() bool                { return false }
+func (alone) Partitioned() bool         { return false }
 
 func next[T any](t *testing.T, g *testGateway) T {
 	t.Helper()

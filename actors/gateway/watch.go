@@ -223,7 +223,7 @@ func (s *watched) tell(list []trouble, seq msg.SeqID, why string) []trouble {
 
 // view is what a tick asks of the cluster.
 type view interface {
-	Deaf() bool               // this node hears nobody: judge nobody
+	Partitioned() bool        // this node hears nobody: judge nobody
 	Alive(node string) bool   //
 	leave(node string) takers // who can take over what a worker that drains has; none if it does not
 }
@@ -248,7 +248,7 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 	defer w.mu.Unlock()
 	pause := now.Sub(w.ticked)
 	w.ticked = now
-	if v.Deaf() || pause > stopped { // this process was cut off, or stopped: it has to listen first
+	if v.Partitioned() || pause > stopped { // this process was cut off, or stopped: it has to listen first
 		w.pardon(now)
 		return nil, nil
 	}

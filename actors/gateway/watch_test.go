@@ -43,7 +43,7 @@ func newTestWatch() *testWatch {
 	return w
 }
 
-func (w *testWatch) Deaf() bool               { return w.deaf }
+func (w *testWatch) Partitioned() bool        { return w.deaf }
 func (w *testWatch) Alive(node string) bool   { return !w.gone[node] }
 func (w *testWatch) leave(node string) takers { return w.leaving[node] }
 

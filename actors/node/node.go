@@ -374,8 +374,8 @@ func (p *Node) tell(m any) {
 	}
 }
 
-// Deaf says whether this process hears no other one.
-func (p *Node) Deaf() bool { return p.members.Deaf() }
+// Partitioned says whether this process receives no beats, not even its own.
+func (p *Node) Partitioned() bool { return p.members.Partitioned() }
 
 // longest is the context of this process's model, in tokens: the least of its workers'. 0: it is not known.
 func (p *Node) longest() int {
@@ -402,7 +402,7 @@ func (p *Node) care() {
 			if p.worker != nil {
 				p.worker.Report(now)
 			}
-			if p.bridge != nil && !p.members.Deaf() && now.Sub(swept) >= time.Second {
+			if p.bridge != nil && !p.members.Partitioned() && now.Sub(swept) >= time.Second {
 				swept = now
 				p.sweepOrphans(now)
 			}

@@ -2,34 +2,34 @@ package route
 
 import "slices"
 
-// Bond is a digest that a process must have to go on with something. The zero value binds
-// nothing; an empty digest that is bound equals an empty one only.
+// Bond is a digest that a process must have to continue a sequence. The zero value binds nothing. A
+// bound empty digest equals only an empty one.
 type Bond struct {
 	Bound  bool
 	Digest string
 }
 
-// To binds to a digest.
+// To returns a Bond to a digest.
 func To(digest string) Bond { return Bond{true, digest} }
 
-// Holds says whether a process with a digest may have what is bound.
+// Holds says whether a process with the given digest satisfies the bond.
 func (b Bond) Holds(digest string) bool { return !b.Bound || b.Digest == digest }
 
-// kind is workers of the same digests: each goes on with what another one began.
+// kind counts workers of the same digests: each can continue the sequences of the others.
 type kind struct {
 	numerics, text string
 	workers        int
 }
 
-// prefer keeps, of the usable workers, those that have an equal, as long as one of them has
-// room: what begins there survives the loss of its worker.
+// prefer keeps only the usable workers that have an equal, if one of them has room: a sequence that
+// begins there survives the loss of its worker.
 func (r *Router) prefer(q *Query, workers []Worker) {
 	r.count(workers)
 	if len(r.kinds) < 2 {
 		return
 	}
-	room := slices.ContainsFunc(r.usable, func(i int) bool { return r.paired(&workers[i]) && hasRoom(&workers[i], q) })
-	if room {
+	found := slices.ContainsFunc(r.usable, func(i int) bool { return r.paired(&workers[i]) && hasRoom(&workers[i], q) })
+	if found {
 		r.usable = slices.DeleteFunc(r.usable, func(i int) bool { return !r.paired(&workers[i]) })
 	}
 }
@@ -61,8 +61,8 @@ func (r *Router) paired(w *Worker) bool { return r.kind(w).workers > 1 }
 // hasRoom says that a sequence would not wait for others.
 func hasRoom(w *Worker, q *Query) bool { return w.Load() < 1 && w.FreeSlabs >= q.Slabs }
 
-// Whole returns the workers that have a pool of the same text digest in each stage: a
-// request that begins there can be served to its end. The list is changed.
+// Whole returns the workers that have a pool of the same text digest in each stage, so that a
+// request can be served to its end. It changes the list.
 func Whole(workers []Worker, stages ...[]Stage) []Worker {
 	return slices.DeleteFunc(workers, func(w Worker) bool {
 		return slices.ContainsFunc(stages, func(pools []Stage) bool {

@@ -1,16 +1,16 @@
 // Package route chooses where a request is served. It is pure: no clock, no
-// goroutine, no I/O; given its random numbers, the same questions get the same
+// goroutine, no I/O; with the same random numbers, the same queries get the same
 // answers, so that a simulation runs what a cluster runs.
 //
 // A compute worker is the better of two drawn at random (Mitzenmacher: The Power
 // of Two Choices in Randomized Load Balancing, 2001): close to the least loaded
-// one, without everybody choosing the same worker on the same old news. Ahead of
-// the draw go the worker of the same conversation, whose caches know it, and the
-// worker in this process, which costs no message, as long as their load is not
-// much higher.
+// one, without every gateway choosing the same worker on the same old news. Two
+// workers are preferred to the draw while their load is not much higher: the worker
+// of the same conversation, whose caches know it, and the worker in this process,
+// which costs no message.
 //
-// What has begun goes on at equals only: see Bond. What is new goes where it would
-// find one, see Router.prefer.
+// A sequence that has begun continues at equal workers only, see Bond. A new one
+// begins where it would find an equal worker, see Router.prefer.
 package route
 
 import (
@@ -22,7 +22,7 @@ import (
 // Time is a duration since any fixed start.
 type Time = time.Duration
 
-// Worker is what is known of a compute worker.
+// Worker is the known state of a compute worker.
 type Worker struct {
 	Node      string
 	Model     string
@@ -30,7 +30,7 @@ type Worker struct {
 	Text      string // digest of the tokenizer of its checkpoint, see api.Pin
 	Local     bool   // in this process
 	Draining  bool   // takes nothing new
-	Suspected bool   // not heard of lately
+	Suspected bool   // no beat lately
 	Busy      bool   // has sequences
 	LastStep  Time   // the last progress while Busy
 	Running   int    // sequences in steps
@@ -39,7 +39,7 @@ type Worker struct {
 	FreeSlabs int    // of the KV pool, neither used nor promised
 }
 
-// Load is the sequences there are for each that a step can hold: over 1, some wait.
+// Load returns the number of sequences per sequence of a step. Above 1, some wait.
 func (w *Worker) Load() float64 {
 	return float64(w.Running+w.Waiting) / float64(max(w.Capacity, 1))
 }
@@ -47,8 +47,8 @@ func (w *Worker) Load() float64 {
 // Query is a sequence to place.
 type Query struct {
 	Model        string
-	Numerics     Bond   // of what has begun: only an equal worker goes on with it
-	Text         Bond   // of the prompt's ids: a worker of another checkpoint reads other words
+	Numerics     Bond   // of a sequence that has begun: only an equal worker continues it
+	Text         Bond   // of the prompt's ids: with another checkpoint they are other words
 	Slabs        int    // of KV that it needs
 	Conversation uint64 // see Conversation; 0: none
 	Avoid        string // a node that has just failed it, "" for none: the last resort
@@ -56,17 +56,17 @@ type Query struct {
 
 // Config weighs preferences against load. Slacks are differences of Load.
 type Config struct {
-	StallAfter        time.Duration // a busy worker without a step for so long is not used
+	StallAfter        time.Duration // a busy worker without a step for longer than this is not used
 	ConversationSlack float64
 	LocalSlack        float64
 }
 
-// Default is what a server uses.
+// Default returns the configuration of a server.
 func Default() Config {
 	return Config{StallAfter: 30 * time.Second, ConversationSlack: 0.25, LocalSlack: 0.25}
 }
 
-// Router chooses. One goroutine uses it.
+// Router chooses workers and stages. It is for one goroutine.
 type Router struct {
 	cfg    Config
 	random *rand.Rand
@@ -82,14 +82,14 @@ func (c Config) Usable(now Time, q *Query, w *Worker) bool {
 	return !w.Draining && c.could(now, q, w)
 }
 
-// could is Usable but for one that drains.
+// could is Usable for draining workers too.
 func (c Config) could(now Time, q *Query, w *Worker) bool {
 	return w.Model == q.Model && q.Numerics.Holds(w.Numerics) && q.Text.Holds(w.Text) &&
 		!w.Suspected && (!w.Busy || now-w.LastStep <= c.StallAfter)
 }
 
-// Compute returns the index of the worker for a sequence, -1 if none may have it. One that
-// drains gets only what is bound to its digest and has no other place.
+// Compute returns the index of the worker for a sequence, -1 if none may have it. A draining worker
+// gets only a sequence that is bound to its digest and has no other worker.
 func (r *Router) Compute(now Time, q Query, workers []Worker) int {
 	r.usable = r.usable[:0]
 	avoided, draining := -1, -1
@@ -153,7 +153,7 @@ func better(a, b *Worker, q Query) bool {
 	return a.Load() < b.Load()
 }
 
-// within says that a, which is preferred, is not much more loaded than b.
+// within says that the load of a, which is preferred, is at most slack above that of b.
 func within(a, b *Worker, q Query, slack float64) bool {
 	return a.Load() <= b.Load()+slack && (a.FreeSlabs >= q.Slabs || b.FreeSlabs < q.Slabs)
 }
@@ -188,8 +188,8 @@ func mix(conversation uint64, node string) uint64 {
 	return x ^ x>>33
 }
 
-// Conversation is the key of a conversation: a tenant and the beginning of what it
-// says, which later turns repeat.
+// Conversation returns the key of a conversation: a hash of the tenant and of the first texts, which
+// later turns repeat.
 func Conversation(tenant string, beginning ...string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(tenant))

@@ -103,7 +103,7 @@ func (l *lateEngine) serves() error {
 // cutOff says whether this process reaches no other: its NATS connection is silent.
 func (l *lateEngine) cutOff() bool {
 	e := l.loaded.Load()
-	return e != nil && e.Deaf()
+	return e != nil && e.Partitioned()
 }
 
 // lateHandler answers while the process waits for its NATS server: it lives, and is not ready.

@@ -27,8 +27,8 @@ type nodesOptions struct {
 
 // nodesReport is what nodes prints with --json. Durations are in nanoseconds.
 type nodesReport struct {
-	NATS  string          `json:"nats"`
-	Nodes []cluster.Heard `json:"nodes"`
+	NATS  string             `json:"nats"`
+	Nodes []cluster.Observed `json:"nodes"`
 }
 
 func newNodes(a *app) *cobra.Command {

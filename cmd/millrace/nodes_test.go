@@ -45,7 +45,7 @@ func TestNodesListsWhoServes(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
 	require.Equal(t, url, r.NATS)
 	require.Len(t, r.Nodes, 2)
-	i := slices.IndexFunc(r.Nodes, func(h cluster.Heard) bool { return h.Process == 8 })
+	i := slices.IndexFunc(r.Nodes, func(h cluster.Observed) bool { return h.Process == 8 })
 	require.Equal(t, 64, r.Nodes[i].Worker.Capacity)
 	require.Equal(t, 1, strings.Count(stdout, "\n"))
 }
@@ -56,7 +56,7 @@ func TestTheTableOfNodesHasWhatEachOffers(t *testing.T) {
 	worker.Numerics, worker.Class = "0123456789abcdef0123", "avx2"
 	down := worker
 	down.Down, down.Numerics, down.Class = "the device failed", "9999", ""
-	require.NoError(t, printNodes(&out, &nodesReport{Nodes: []cluster.Heard{
+	require.NoError(t, printNodes(&out, &nodesReport{Nodes: []cluster.Observed{
 		{Member: cluster.Member{Node: "n1", Roles: []cluster.Role{cluster.Gateway}, Host: "h", Process: 7}, BeatAge: 12345 * time.Microsecond},
 		{Member: cluster.Member{Node: "n2", Roles: []cluster.Role{cluster.Compute, cluster.Detok}, Host: "h", Process: 8, Model: "m", Draining: true, Text: "t1", Worker: &worker}},
 		{Member: cluster.Member{Node: "n3", Roles: []cluster.Role{cluster.Compute}, Host: "h", Process: 9, Model: "m", Worker: &down}},
