@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/client"
-	"github.com/millrace/millrace/e2e/badnet"
+	"github.com/millrace/millrace/e2e/faultproxy"
 	"github.com/millrace/millrace/e2e/natstest"
 	"github.com/millrace/millrace/resume"
 )
@@ -222,9 +222,9 @@ func TestAStreamLeavesAGatewayThatIsStopped(t *testing.T) {
 		hold := make(chan struct{})
 		e := counting(20, hold)
 		url := jetStream(t).ClientURL()
-		proxy := func(to string) *badnet.Proxy {
+		proxy := func(to string) *faultproxy.Proxy {
 			_, address, _ := strings.Cut(to, "://")
-			p, err := badnet.NewProxy(t.Context(), address)
+			p, err := faultproxy.NewProxy(t.Context(), address)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, p.Close()) })
 			return p

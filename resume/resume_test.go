@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/openai/wire"
-	"github.com/millrace/millrace/e2e/badnet"
+	"github.com/millrace/millrace/e2e/faultproxy"
 	"github.com/millrace/millrace/e2e/natstest"
 	"github.com/millrace/millrace/metrics/metricstest"
 	"github.com/millrace/millrace/resume"
@@ -272,7 +272,7 @@ func TestAnOwnerThatComesBackIsFencedAndItsReaderLosesNothing(t *testing.T) {
 	e := deterministic(g)
 	hub := natsServer(t)
 	url := hub.ClientURL()
-	wall, err := badnet.NewProxy(t.Context(), hub.Addr().String())
+	wall, err := faultproxy.NewProxy(t.Context(), hub.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { wall.Close() })
 	a := newGateway(t, "nats://"+wall.Addr(), e, resume.Options{})

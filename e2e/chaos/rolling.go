@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/e2e/badnet"
+	"github.com/millrace/millrace/e2e/faultproxy"
 	"github.com/millrace/millrace/e2e/chaos/cluster"
 )
 
@@ -111,7 +111,7 @@ func (t *trial) retire(ctx context.Context, some []*cluster.Member) error {
 }
 
 // balance puts an address of its own before each gateway; clients know no other.
-func (t *trial) balance(ctx context.Context) (proxies []*badnet.Proxy, stop func(), err error) {
+func (t *trial) balance(ctx context.Context) (proxies []*faultproxy.Proxy, stop func(), err error) {
 	var urls []string
 	stop = func() {
 		for _, p := range proxies {
@@ -119,7 +119,7 @@ func (t *trial) balance(ctx context.Context) (proxies []*badnet.Proxy, stop func
 		}
 	}
 	for _, m := range t.Members(cluster.RoleGateway) {
-		p, err := badnet.NewProxy(ctx, strings.TrimPrefix(m.URL, "http://"))
+		p, err := faultproxy.NewProxy(ctx, strings.TrimPrefix(m.URL, "http://"))
 		if err != nil {
 			return proxies, stop, err
 		}
@@ -130,7 +130,7 @@ func (t *trial) balance(ctx context.Context) (proxies []*badnet.Proxy, stop func
 }
 
 // redirect points addresses at the gateways of some processes.
-func redirect(proxies []*badnet.Proxy, to []*cluster.Member) {
+func redirect(proxies []*faultproxy.Proxy, to []*cluster.Member) {
 	to = slices.DeleteFunc(slices.Clone(to), func(m *cluster.Member) bool { return m.Role != cluster.RoleGateway })
 	for i, p := range proxies {
 		p.Redirect(strings.TrimPrefix(to[i%len(to)].URL, "http://"))

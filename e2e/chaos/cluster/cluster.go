@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/e2e/badnet"
+	"github.com/millrace/millrace/e2e/faultproxy"
 )
 
 // The roles of processes: Millrace's own, and the NATS server's.
@@ -80,7 +80,7 @@ type Member struct {
 
 	Group string        // Group.Name
 	URL   string        // of its HTTP server
-	Proxy *badnet.Proxy // its way to NATS; nil without Config.Proxied
+	Proxy *faultproxy.Proxy // its way to NATS; nil without Config.Proxied
 }
 
 // Start starts NATS and then all members, and returns when they are ready.
@@ -183,7 +183,7 @@ func (cl *Cluster) member(ctx context.Context, g Group, i int) (*Member, error) 
 	servers := cl.nats.clients
 	if c.Proxied {
 		var err error
-		if m.Proxy, err = badnet.NewProxy(ctx, servers[0]); err != nil {
+		if m.Proxy, err = faultproxy.NewProxy(ctx, servers[0]); err != nil {
 			return nil, err
 		}
 		servers = []string{m.Proxy.Addr()}

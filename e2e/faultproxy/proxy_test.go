@@ -1,4 +1,4 @@
-package badnet
+package faultproxy
 
 import (
 	"io"

@@ -1,6 +1,6 @@
-// Package badnet stands between two ends of a TCP connection and makes the network
+// Package faultproxy stands between two ends of a TCP connection and makes the network
 // between them bad: for tests of faults.
-package badnet
+package faultproxy
 
 import (
 	"context"
