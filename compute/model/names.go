@@ -2,21 +2,25 @@ package model
 
 import "fmt"
 
-// String is the kind's name in the C ABI, in lower case.
+// opNames returns the name of each kind of op in the C ABI, in lower case, by kind. Kind 0 has none.
+func opNames() []string {
+	return []string{
+		OpEmbed:      "embed",
+		OpNorm:       "norm",
+		OpLinear:     "linear",
+		OpRopeStore:  "rope_store",
+		OpAttention:  "attention",
+		OpSelectRows: "select_rows",
+	}
+}
+
+// OpNames returns the names of all kinds of op.
+func OpNames() []string { return opNames()[1:] }
+
+// String returns the kind's name in the C ABI, in lower case.
 func (k OpKind) String() string {
-	switch k {
-	case OpEmbed:
-		return "embed"
-	case OpNorm:
-		return "norm"
-	case OpLinear:
-		return "linear"
-	case OpRopeStore:
-		return "rope_store"
-	case OpAttention:
-		return "attention"
-	case OpSelectRows:
-		return "select_rows"
+	if names := opNames(); k > 0 && int(k) < len(names) {
+		return names[k]
 	}
 	return fmt.Sprintf("op %d", int32(k))
 }

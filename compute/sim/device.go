@@ -101,8 +101,8 @@ func (d *Device) Validate() error {
 		}
 	}
 	for kind, shares := range d.Reached {
-		if !slices.Contains(opKinds(), kind) {
-			return fmt.Errorf("%w: reached has %q, expected %s", ErrDevice, kind, strings.Join(opKinds(), ", "))
+		if !slices.Contains(model.OpNames(), kind) {
+			return fmt.Errorf("%w: reached has %q, expected %s", ErrDevice, kind, strings.Join(model.OpNames(), ", "))
 		}
 		for i, s := range shares {
 			if s.Rows < 1 || i > 0 && s.Rows <= shares[i-1].Rows || !(s.Share > 0 && s.Share <= 1e6) {
@@ -137,11 +137,3 @@ func (d *Device) String() string {
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-
-func opKinds() []string {
-	var names []string
-	for kind := model.OpEmbed; kind <= model.OpSelectRows; kind++ {
-		names = append(names, kind.String())
-	}
-	return names
-}

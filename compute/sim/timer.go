@@ -71,7 +71,7 @@ func NewTimer(p *model.Program, d Device, rows, outputs int) *Timer {
 			continue
 		case model.OpSelectRows:
 			table = t.outputs
-		case model.OpEmbed, model.OpNorm, model.OpLinear, model.OpRopeStore:
+		default:
 		}
 		t.addLinear(table, op, one[i], two[i])
 	}
