@@ -20,8 +20,8 @@ func (b *beamFlags) register(f *pflag.FlagSet) {
 	f.Lookup("early-stopping").NoOptDefVal = "true"
 }
 
-// check reads early-stopping and refuses what a beam search does not obey.
-func (b *beamFlags) check(f *pflag.FlagSet) error {
+// check reads --early-stopping, and refuses the given flags together with --beams.
+func (b *beamFlags) check(f, refused *pflag.FlagSet) error {
 	if b.Width == 0 {
 		for _, name := range []string{"length-penalty", "early-stopping"} {
 			if f.Changed(name) {
@@ -42,12 +42,13 @@ func (b *beamFlags) check(f *pflag.FlagSet) error {
 	if err := b.Validate(); err != nil {
 		return config.Usagef("%v", err)
 	}
-	for _, name := range []string{"temperature", "top-k", "top-p", "min-p", "repetition-penalty", "stop"} {
-		if flag := f.Lookup(name); flag.Changed && flag.Value.String() != flag.DefValue {
-			return config.Usagef("--%s: not together with --beams", name)
+	var err error
+	refused.VisitAll(func(flag *pflag.Flag) {
+		if err == nil && flag.Changed && flag.Value.String() != flag.DefValue {
+			err = config.Usagef("--%s: not together with --beams", flag.Name)
 		}
-	}
-	return nil
+	})
+	return err
 }
 
 // params are a request's: nil without beams.

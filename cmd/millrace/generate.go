@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
@@ -33,6 +34,7 @@ type generateOptions struct {
 
 func newGenerate(a *app) *cobra.Command {
 	o := generateOptions{sampling: sample.Default()}
+	sampling := o.samplingFlags()
 	cmd := &cobra.Command{
 		Use:   "generate",
 		Short: "Generate text from a prompt, without a server",
@@ -50,7 +52,7 @@ gets it as a user's turn, and the log says so; --json never does that.`,
 			if !cmd.Flags().Changed("seed") {
 				o.sampling.Seed = rand.Uint64()
 			}
-			if err := o.beams.check(cmd.Flags()); err != nil {
+			if err := o.beams.check(cmd.Flags(), sampling); err != nil {
 				return err
 			}
 			return generate(cmd.Context(), cmd.OutOrStdout(), a, &o)
@@ -64,17 +66,25 @@ gets it as a user's turn, and the log says so; --json never does that.`,
 	f.StringVar(&o.system, "system", "", "system message, with --chat")
 	f.StringVar(&o.tokens, "tokens", "", "prompt as token ids, separated by commas")
 	f.IntVarP(&o.maxTokens, "max-tokens", "n", 0, "largest number of tokens to generate (0: up to the model's context)")
-	f.StringArrayVar(&o.stop, "stop", nil, "text before which the answer ends; may be repeated")
 	f.BoolVar(&o.ignoreEOS, "ignore-eos", false, "continue to the token limit")
+	f.AddFlagSet(sampling)
+	f.Uint64Var(&o.sampling.Seed, "seed", 0, "seed of sampling (default: a new one for each run)")
+	o.beams.register(f)
+	jsonFlag(cmd, &o.asJSON)
+	return cmd
+}
+
+// samplingFlags returns the flags that a beam search refuses.
+func (o *generateOptions) samplingFlags() *pflag.FlagSet {
+	f := pflag.NewFlagSet("sampling", pflag.ContinueOnError)
+	f.SortFlags = false
 	f.Float32Var(&o.sampling.Temperature, "temperature", 0, "sampling temperature (0: always the likeliest token)")
 	f.IntVar(&o.sampling.TopK, "top-k", 0, "sample from the k likeliest tokens (0: all)")
 	f.Float32Var(&o.sampling.TopP, "top-p", 1, "sample from the likeliest tokens that make up this share of the probability")
 	f.Float32Var(&o.sampling.MinP, "min-p", 0, "leave out tokens less likely than this share of the likeliest")
 	f.Float32Var(&o.sampling.RepetitionPenalty, "repetition-penalty", 1, "penalty of repeated tokens, above 1")
-	f.Uint64Var(&o.sampling.Seed, "seed", 0, "seed of sampling (default: a new one for each run)")
-	o.beams.register(f)
-	jsonFlag(cmd, &o.asJSON)
-	return cmd
+	f.StringArrayVar(&o.stop, "stop", nil, "text before which the answer ends; may be repeated")
+	return f
 }
 
 func generate(ctx context.Context, out io.Writer, a *app, o *generateOptions) error {
