@@ -8,7 +8,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        v7.35.1
-// source: actors/msg/msgpb/messages.proto
+// source: actors/msg/messages.proto
 
 package msgpb
 
@@ -57,7 +57,7 @@ type Envelope struct {
 
 func (x *Envelope) Reset() {
 	*x = Envelope{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[0]
+	mi := &file_actors_msg_messages_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -69,7 +69,7 @@ func (x *Envelope) String() string {
 func (*Envelope) ProtoMessage() {}
 
 func (x *Envelope) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[0]
+	mi := &file_actors_msg_messages_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -82,7 +82,7 @@ func (x *Envelope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Envelope.ProtoReflect.Descriptor instead.
 func (*Envelope) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{0}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *Envelope) GetTo() string {
@@ -353,7 +353,7 @@ type PID struct {
 
 func (x *PID) Reset() {
 	*x = PID{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[1]
+	mi := &file_actors_msg_messages_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -365,7 +365,7 @@ func (x *PID) String() string {
 func (*PID) ProtoMessage() {}
 
 func (x *PID) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[1]
+	mi := &file_actors_msg_messages_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -378,7 +378,7 @@ func (x *PID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PID.ProtoReflect.Descriptor instead.
 func (*PID) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{1}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *PID) GetAddress() string {
@@ -409,7 +409,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[2]
+	mi := &file_actors_msg_messages_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -421,7 +421,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[2]
+	mi := &file_actors_msg_messages_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -434,7 +434,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{2}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Error) GetCode() int32 {
@@ -483,7 +483,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[3]
+	mi := &file_actors_msg_messages_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -495,7 +495,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[3]
+	mi := &file_actors_msg_messages_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -508,7 +508,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{3}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Trace) GetTraceparent() string {
@@ -544,7 +544,7 @@ type Tokenize struct {
 
 func (x *Tokenize) Reset() {
 	*x = Tokenize{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[4]
+	mi := &file_actors_msg_messages_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -556,7 +556,7 @@ func (x *Tokenize) String() string {
 func (*Tokenize) ProtoMessage() {}
 
 func (x *Tokenize) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[4]
+	mi := &file_actors_msg_messages_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -569,7 +569,7 @@ func (x *Tokenize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokenize.ProtoReflect.Descriptor instead.
 func (*Tokenize) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{4}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Tokenize) GetReply() *PID {
@@ -660,7 +660,7 @@ type Tokenized struct {
 
 func (x *Tokenized) Reset() {
 	*x = Tokenized{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[5]
+	mi := &file_actors_msg_messages_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -672,7 +672,7 @@ func (x *Tokenized) String() string {
 func (*Tokenized) ProtoMessage() {}
 
 func (x *Tokenized) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[5]
+	mi := &file_actors_msg_messages_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -685,7 +685,7 @@ func (x *Tokenized) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokenized.ProtoReflect.Descriptor instead.
 func (*Tokenized) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{5}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Tokenized) GetTokens() []int32 {
@@ -719,7 +719,7 @@ type Detokenize struct {
 
 func (x *Detokenize) Reset() {
 	*x = Detokenize{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[6]
+	mi := &file_actors_msg_messages_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -731,7 +731,7 @@ func (x *Detokenize) String() string {
 func (*Detokenize) ProtoMessage() {}
 
 func (x *Detokenize) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[6]
+	mi := &file_actors_msg_messages_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -744,7 +744,7 @@ func (x *Detokenize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Detokenize.ProtoReflect.Descriptor instead.
 func (*Detokenize) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{6}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Detokenize) GetReply() *PID {
@@ -771,7 +771,7 @@ type Detokenized struct {
 
 func (x *Detokenized) Reset() {
 	*x = Detokenized{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[7]
+	mi := &file_actors_msg_messages_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -783,7 +783,7 @@ func (x *Detokenized) String() string {
 func (*Detokenized) ProtoMessage() {}
 
 func (x *Detokenized) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[7]
+	mi := &file_actors_msg_messages_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -796,7 +796,7 @@ func (x *Detokenized) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Detokenized.ProtoReflect.Descriptor instead.
 func (*Detokenized) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{7}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Detokenized) GetText() string {
@@ -829,7 +829,7 @@ type OpenText struct {
 
 func (x *OpenText) Reset() {
 	*x = OpenText{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[8]
+	mi := &file_actors_msg_messages_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +841,7 @@ func (x *OpenText) String() string {
 func (*OpenText) ProtoMessage() {}
 
 func (x *OpenText) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[8]
+	mi := &file_actors_msg_messages_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +854,7 @@ func (x *OpenText) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenText.ProtoReflect.Descriptor instead.
 func (*OpenText) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{8}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *OpenText) GetSeq() uint64 {
@@ -922,7 +922,7 @@ type CloseText struct {
 
 func (x *CloseText) Reset() {
 	*x = CloseText{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[9]
+	mi := &file_actors_msg_messages_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +934,7 @@ func (x *CloseText) String() string {
 func (*CloseText) ProtoMessage() {}
 
 func (x *CloseText) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[9]
+	mi := &file_actors_msg_messages_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +947,7 @@ func (x *CloseText) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseText.ProtoReflect.Descriptor instead.
 func (*CloseText) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{9}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CloseText) GetSeq() uint64 {
@@ -987,7 +987,7 @@ type Generate struct {
 
 func (x *Generate) Reset() {
 	*x = Generate{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[10]
+	mi := &file_actors_msg_messages_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +999,7 @@ func (x *Generate) String() string {
 func (*Generate) ProtoMessage() {}
 
 func (x *Generate) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[10]
+	mi := &file_actors_msg_messages_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1012,7 @@ func (x *Generate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Generate.ProtoReflect.Descriptor instead.
 func (*Generate) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{10}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Generate) GetSeq() uint64 {
@@ -1182,7 +1182,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[11]
+	mi := &file_actors_msg_messages_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1194,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[11]
+	mi := &file_actors_msg_messages_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1207,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{11}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -1305,7 +1305,7 @@ type Beams struct {
 
 func (x *Beams) Reset() {
 	*x = Beams{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[12]
+	mi := &file_actors_msg_messages_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1317,7 @@ func (x *Beams) String() string {
 func (*Beams) ProtoMessage() {}
 
 func (x *Beams) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[12]
+	mi := &file_actors_msg_messages_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1330,7 @@ func (x *Beams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beams.ProtoReflect.Descriptor instead.
 func (*Beams) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{12}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Beams) GetWidth() int64 {
@@ -1367,7 +1367,7 @@ type Redirect struct {
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[13]
+	mi := &file_actors_msg_messages_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +1379,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[13]
+	mi := &file_actors_msg_messages_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +1392,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{13}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Redirect) GetSeq() uint64 {
@@ -1440,7 +1440,7 @@ type Find struct {
 
 func (x *Find) Reset() {
 	*x = Find{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[14]
+	mi := &file_actors_msg_messages_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1452,7 @@ func (x *Find) String() string {
 func (*Find) ProtoMessage() {}
 
 func (x *Find) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[14]
+	mi := &file_actors_msg_messages_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1465,7 @@ func (x *Find) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Find.ProtoReflect.Descriptor instead.
 func (*Find) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{14}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Find) GetRequestId() string {
@@ -1497,7 +1497,7 @@ type Found struct {
 
 func (x *Found) Reset() {
 	*x = Found{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_messages_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +1509,7 @@ func (x *Found) String() string {
 func (*Found) ProtoMessage() {}
 
 func (x *Found) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_messages_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1522,7 +1522,7 @@ func (x *Found) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Found.ProtoReflect.Descriptor instead.
 func (*Found) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{15}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Found) GetSeqs() []uint64 {
@@ -1577,7 +1577,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_messages_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1589,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_messages_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +1602,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{16}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Cancel) GetSeq() uint64 {
@@ -1628,7 +1628,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_messages_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1640,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_messages_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1653,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{17}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Tokens) GetTokens() []*Token {
@@ -1681,7 +1681,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_messages_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1693,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_messages_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1706,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{18}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Token) GetSeq() uint64 {
@@ -1789,7 +1789,7 @@ type Alternative struct {
 
 func (x *Alternative) Reset() {
 	*x = Alternative{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_messages_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1801,7 @@ func (x *Alternative) String() string {
 func (*Alternative) ProtoMessage() {}
 
 func (x *Alternative) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_messages_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1814,7 @@ func (x *Alternative) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alternative.ProtoReflect.Descriptor instead.
 func (*Alternative) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{19}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Alternative) GetToken() int32 {
@@ -1848,7 +1848,7 @@ type Text struct {
 
 func (x *Text) Reset() {
 	*x = Text{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_messages_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +1860,7 @@ func (x *Text) String() string {
 func (*Text) ProtoMessage() {}
 
 func (x *Text) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_messages_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +1873,7 @@ func (x *Text) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Text.ProtoReflect.Descriptor instead.
 func (*Text) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{20}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Text) GetSeq() uint64 {
@@ -1952,7 +1952,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_messages_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1964,7 +1964,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_messages_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1977,7 +1977,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{21}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Logprob) GetToken() int32 {
@@ -2024,7 +2024,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_messages_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2036,7 +2036,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_messages_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2049,7 +2049,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{22}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Started) GetAgeNs() int64 {
@@ -2071,7 +2071,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[23]
+	mi := &file_actors_msg_messages_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2083,7 +2083,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[23]
+	mi := &file_actors_msg_messages_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2096,7 +2096,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{23}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Progress) GetNode() string {
@@ -2137,7 +2137,7 @@ type Lost struct {
 
 func (x *Lost) Reset() {
 	*x = Lost{}
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[24]
+	mi := &file_actors_msg_messages_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2149,7 +2149,7 @@ func (x *Lost) String() string {
 func (*Lost) ProtoMessage() {}
 
 func (x *Lost) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_msgpb_messages_proto_msgTypes[24]
+	mi := &file_actors_msg_messages_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2162,7 +2162,7 @@ func (x *Lost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lost.ProtoReflect.Descriptor instead.
 func (*Lost) Descriptor() ([]byte, []int) {
-	return file_actors_msg_msgpb_messages_proto_rawDescGZIP(), []int{24}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Lost) GetSeq() uint64 {
@@ -2179,11 +2179,11 @@ func (x *Lost) GetWhy() string {
 	return ""
 }
 
-var File_actors_msg_msgpb_messages_proto protoreflect.FileDescriptor
+var File_actors_msg_messages_proto protoreflect.FileDescriptor
 
-const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
+const file_actors_msg_messages_proto_rawDesc = "" +
 	"\n" +
-	"\x1factors/msg/msgpb/messages.proto\x12\fmillrace.msg\"\xdd\x06\n" +
+	"\x19actors/msg/messages.proto\x12\fmillrace.msg\"\xdd\x06\n" +
 	"\bEnvelope\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x124\n" +
 	"\btokenize\x18\x02 \x01(\v2\x16.millrace.msg.TokenizeH\x00R\btokenize\x127\n" +
@@ -2372,19 +2372,19 @@ const file_actors_msg_msgpb_messages_proto_rawDesc = "" +
 	"\x03why\x18\x02 \x01(\tR\x03whyB/Z-github.com/millrace/millrace/actors/msg/msgpbb\x06proto3"
 
 var (
-	file_actors_msg_msgpb_messages_proto_rawDescOnce sync.Once
-	file_actors_msg_msgpb_messages_proto_rawDescData []byte
+	file_actors_msg_messages_proto_rawDescOnce sync.Once
+	file_actors_msg_messages_proto_rawDescData []byte
 )
 
-func file_actors_msg_msgpb_messages_proto_rawDescGZIP() []byte {
-	file_actors_msg_msgpb_messages_proto_rawDescOnce.Do(func() {
-		file_actors_msg_msgpb_messages_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_actors_msg_msgpb_messages_proto_rawDesc), len(file_actors_msg_msgpb_messages_proto_rawDesc)))
+func file_actors_msg_messages_proto_rawDescGZIP() []byte {
+	file_actors_msg_messages_proto_rawDescOnce.Do(func() {
+		file_actors_msg_messages_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_actors_msg_messages_proto_rawDesc), len(file_actors_msg_messages_proto_rawDesc)))
 	})
-	return file_actors_msg_msgpb_messages_proto_rawDescData
+	return file_actors_msg_messages_proto_rawDescData
 }
 
-var file_actors_msg_msgpb_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
-var file_actors_msg_msgpb_messages_proto_goTypes = []any{
+var file_actors_msg_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_actors_msg_messages_proto_goTypes = []any{
 	(*Envelope)(nil),    // 0: millrace.msg.Envelope
 	(*PID)(nil),         // 1: millrace.msg.PID
 	(*Error)(nil),       // 2: millrace.msg.Error
@@ -2412,7 +2412,7 @@ var file_actors_msg_msgpb_messages_proto_goTypes = []any{
 	(*Lost)(nil),        // 24: millrace.msg.Lost
 	nil,                 // 25: millrace.msg.Sampling.LogitBiasEntry
 }
-var file_actors_msg_msgpb_messages_proto_depIdxs = []int32{
+var file_actors_msg_messages_proto_depIdxs = []int32{
 	4,  // 0: millrace.msg.Envelope.tokenize:type_name -> millrace.msg.Tokenize
 	5,  // 1: millrace.msg.Envelope.tokenized:type_name -> millrace.msg.Tokenized
 	6,  // 2: millrace.msg.Envelope.detokenize:type_name -> millrace.msg.Detokenize
@@ -2462,12 +2462,12 @@ var file_actors_msg_msgpb_messages_proto_depIdxs = []int32{
 	0,  // [0:42] is the sub-list for field type_name
 }
 
-func init() { file_actors_msg_msgpb_messages_proto_init() }
-func file_actors_msg_msgpb_messages_proto_init() {
-	if File_actors_msg_msgpb_messages_proto != nil {
+func init() { file_actors_msg_messages_proto_init() }
+func file_actors_msg_messages_proto_init() {
+	if File_actors_msg_messages_proto != nil {
 		return
 	}
-	file_actors_msg_msgpb_messages_proto_msgTypes[0].OneofWrappers = []any{
+	file_actors_msg_messages_proto_msgTypes[0].OneofWrappers = []any{
 		(*Envelope_Tokenize)(nil),
 		(*Envelope_Tokenized)(nil),
 		(*Envelope_Detokenize)(nil),
@@ -2485,23 +2485,23 @@ func file_actors_msg_msgpb_messages_proto_init() {
 		(*Envelope_Find)(nil),
 		(*Envelope_Found)(nil),
 	}
-	file_actors_msg_msgpb_messages_proto_msgTypes[4].OneofWrappers = []any{}
-	file_actors_msg_msgpb_messages_proto_msgTypes[10].OneofWrappers = []any{}
+	file_actors_msg_messages_proto_msgTypes[4].OneofWrappers = []any{}
+	file_actors_msg_messages_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_actors_msg_msgpb_messages_proto_rawDesc), len(file_actors_msg_msgpb_messages_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_actors_msg_messages_proto_rawDesc), len(file_actors_msg_messages_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
-		GoTypes:           file_actors_msg_msgpb_messages_proto_goTypes,
-		DependencyIndexes: file_actors_msg_msgpb_messages_proto_depIdxs,
-		MessageInfos:      file_actors_msg_msgpb_messages_proto_msgTypes,
+		GoTypes:           file_actors_msg_messages_proto_goTypes,
+		DependencyIndexes: file_actors_msg_messages_proto_depIdxs,
+		MessageInfos:      file_actors_msg_messages_proto_msgTypes,
 	}.Build()
-	File_actors_msg_msgpb_messages_proto = out.File
-	file_actors_msg_msgpb_messages_proto_goTypes = nil
-	file_actors_msg_msgpb_messages_proto_depIdxs = nil
+	File_actors_msg_messages_proto = out.File
+	file_actors_msg_messages_proto_goTypes = nil
+	file_actors_msg_messages_proto_depIdxs = nil
 }
