@@ -23,7 +23,7 @@ var natsAttacks = []attack{
 	{"nats: listen to others", "keys", eavesdrop},
 	{"nats: use JetStream and the nodes' subjects", "keys", privateSubjects},
 	{"nats: evict nodes by forged beats", "keys", forgeBeats},
-	{"nats: cancel a stream by a guessed subject", "keys", guessCancel},
+	{"nats: cancel a stream by a predicted subject", "keys", guessCancel},
 	{"nats: take others' large bodies, and leave parts of bodies", "keys", largeBodies},
 	{"nats: thousands of connections and subscriptions", "keys", natsFlood},
 }
