@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/millrace/millrace/e2e/wait"
 )
 
 var httpAttacks = []attack{
@@ -144,7 +146,7 @@ func deafReaders(ctx context.Context, _ *suite, t *target) (string, error) {
 			return "", err
 		}
 	}
-	if err := pause(ctx, 5*time.Second); err != nil {
+	if err := wait.For(ctx, 5*time.Second); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%d streams with 4 answers that nobody reads", n), nil

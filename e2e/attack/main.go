@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/wait"
 )
 
 // attack is one way to do harm.
@@ -132,7 +133,7 @@ func (s *suite) all(ctx context.Context, r *report) error {
 		return nil
 	}
 	fmt.Fprintf(s.out, "%s pass\n", s.settle)
-	if err := pause(ctx, s.settle); err != nil {
+	if err := wait.For(ctx, s.settle); err != nil {
 		return err
 	}
 	for name, t := range s.targets {
@@ -176,14 +177,5 @@ func (s *suite) close() {
 		for _, t := range servers {
 			t.close()
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }

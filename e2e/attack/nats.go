@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/e2e/wait"
 )
 
 var natsAttacks = []attack{
@@ -58,7 +59,7 @@ func (t *target) runs(ctx context.Context, id string) error {
 		if err == nil && status == http.StatusOK {
 			return nil
 		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
+		if err := wait.For(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -108,7 +109,7 @@ func deleteJournal(ctx context.Context, _ *suite, t *target) (string, error) {
 			sent++
 		}
 	}
-	if err := errors.Join(nc.FlushTimeout(5*time.Second), pause(ctx, refusedWait)); err != nil {
+	if err := errors.Join(nc.FlushTimeout(5*time.Second), wait.For(ctx, refusedWait)); err != nil {
 		return "", err
 	}
 	status, body, err := t.get(ctx, t.keys[victim], streamPath+id)
@@ -212,7 +213,7 @@ func eavesdrop(ctx context.Context, _ *suite, t *target) (string, error) {
 			return "", fmt.Errorf("the victim's request over NATS: %w", err)
 		}
 	}
-	if err := pause(ctx, refusedWait); err != nil {
+	if err := wait.For(ctx, refusedWait); err != nil {
 		return "", err
 	}
 	leaked.Range(func(what, _ any) bool { err = errors.Join(err, fmt.Errorf("%v", what)); return true })
@@ -294,7 +295,7 @@ func forgeBeats(ctx context.Context, s *suite, t *target) (string, error) {
 				gone.Header.Set("Status", "503")
 				_ = nc.PublishMsg(gone)
 			}
-			if err := pause(ctx, 10*time.Millisecond); err != nil {
+			if err := wait.For(ctx, 10*time.Millisecond); err != nil {
 				return "", err
 			}
 		}

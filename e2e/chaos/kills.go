@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/wait"
 )
 
 // killEach: kill -9, each role in turn, at random moments; the dead come back
@@ -13,7 +14,7 @@ func killEach(ctx context.Context, s *suite) (*report, error) { return s.killed(
 
 func (s *suite) killed(ctx context.Context, name string) (*report, error) {
 	return s.disturbed(ctx, name, s.config(name), func(ctx context.Context, t *trial) error {
-		return t.killEach(ctx, func() error { return pause(ctx, t.between(time.Second, 4*time.Second)) })
+		return t.killEach(ctx, func() error { return wait.For(ctx, t.between(time.Second, 4*time.Second)) })
 	})
 }
 
@@ -47,7 +48,7 @@ func (t *trial) killAndRestart(ctx context.Context, m *cluster.Member, down time
 }
 
 func (t *trial) restart(ctx context.Context, p *cluster.Process, down time.Duration) error {
-	if err := pause(ctx, down); err != nil {
+	if err := wait.For(ctx, down); err != nil {
 		return err
 	}
 	if err := p.Start(); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/e2e/chaos/cluster"
 	"github.com/millrace/millrace/e2e/chaos/workload"
+	"github.com/millrace/millrace/e2e/wait"
 )
 
 // variant is a pool B beside the suite's own, A: one thing of it differs.
@@ -75,7 +76,7 @@ func (s *suite) mixed(ctx context.Context, v *variant) (_ *report, err error) {
 		c.Groups = append(c.Groups, cluster.Group{Role: role, Name: role + "-b", Count: 1, Model: b.model, Args: b.args})
 	}
 	return s.phases(ctx, name, c, []pool{a, b}, func(ctx context.Context, t *trial) (least, error) {
-		one := func() error { return pause(ctx, t.between(500*time.Millisecond, 1500*time.Millisecond)) }
+		one := func() error { return wait.For(ctx, t.between(500*time.Millisecond, 1500*time.Millisecond)) }
 		last := 3 * len(v.roles()) // kills of the two phases without an equal
 		if err := t.phase(ctx, "", func(ctx context.Context) error { return t.killMixed(ctx, v, t.kills-last, one) }); err != nil {
 			return least{}, err
@@ -132,7 +133,7 @@ func (t *trial) killMixed(ctx context.Context, v *variant, kills int, moment fun
 // without kills all of some processes, which come back after no request waits for them any more.
 func (t *trial) without(ctx context.Context, some []*cluster.Member) error {
 	load := min(afterwards, t.resume/3)
-	if err := pause(ctx, load); err != nil {
+	if err := wait.For(ctx, load); err != nil {
 		return err
 	}
 	for _, m := range some {
@@ -141,7 +142,7 @@ func (t *trial) without(ctx context.Context, some []*cluster.Member) error {
 			return err
 		}
 	}
-	if err := pause(ctx, t.resume+t.resume/5); err != nil {
+	if err := wait.For(ctx, t.resume+t.resume/5); err != nil {
 		return err
 	}
 	for _, m := range some {
@@ -149,7 +150,7 @@ func (t *trial) without(ctx context.Context, some []*cluster.Member) error {
 			return err
 		}
 	}
-	return pause(ctx, load)
+	return wait.For(ctx, load)
 }
 
 // phases runs a scenario of several phases, each with load of its own and a judgment of its own.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/wait"
 )
 
 // afterwards is how long there is load after a fault is over, before the next.
@@ -17,21 +18,21 @@ func stalls(ctx context.Context, s *suite) (*report, error) {
 	return s.disturbed(ctx, "stalls", s.config("stalls"), func(ctx context.Context, t *trial) error {
 		for _, role := range t.victims {
 			m := t.one(role)
-			if err := pause(ctx, afterwards); err != nil {
+			if err := wait.For(ctx, afterwards); err != nil {
 				return err
 			}
 			t.struck("SIGSTOP", role, m.Name)
 			if err := m.Stop(); err != nil {
 				return err
 			}
-			if err := pause(ctx, 10*time.Second); err != nil {
+			if err := wait.For(ctx, 10*time.Second); err != nil {
 				return err
 			}
 			if err := m.Continue(); err != nil {
 				return err
 			}
 		}
-		return pause(ctx, afterwards)
+		return wait.For(ctx, afterwards)
 	})
 }
 
@@ -43,32 +44,32 @@ func cuts(ctx context.Context, s *suite) (*report, error) {
 	return s.disturbed(ctx, "cuts", c, func(ctx context.Context, t *trial) error {
 		for _, role := range t.victims {
 			m := t.one(role)
-			if err := pause(ctx, afterwards); err != nil {
+			if err := wait.For(ctx, afterwards); err != nil {
 				return err
 			}
 			t.struck("cut 20 s", role, m.Name)
 			m.Proxy.Blackhole()
-			err := pause(ctx, 20*time.Second)
+			err := wait.For(ctx, 20*time.Second)
 			m.Proxy.Heal()
 			if err != nil {
 				return err
 			}
 		}
-		if err := pause(ctx, afterwards); err != nil {
+		if err := wait.For(ctx, afterwards); err != nil {
 			return err
 		}
 		t.struck("cut 3 s", "all", "every process")
 		for _, m := range t.Members("") {
 			m.Proxy.Cut()
 		}
-		err := pause(ctx, 3*time.Second)
+		err := wait.For(ctx, 3*time.Second)
 		for _, m := range t.Members("") {
 			m.Proxy.Heal()
 		}
 		if err != nil {
 			return err
 		}
-		return pause(ctx, afterwards)
+		return wait.For(ctx, afterwards)
 	})
 }
 
@@ -101,14 +102,14 @@ func natsGateway(ctx context.Context, s *suite) (*report, error) {
 	c.NATSServers = 3
 	return s.disturbed(ctx, "nats-gateway", c, func(ctx context.Context, t *trial) error {
 		for _, server := range t.NATS() {
-			if err := pause(ctx, afterwards); err != nil {
+			if err := wait.For(ctx, afterwards); err != nil {
 				return err
 			}
 			if err := t.killTogether(ctx, server, t.one(cluster.RoleGateway)); err != nil {
 				return err
 			}
 		}
-		return pause(ctx, afterwards)
+		return wait.For(ctx, afterwards)
 	})
 }
 
@@ -126,7 +127,7 @@ func (t *trial) killTogether(ctx context.Context, server *cluster.Process, m *cl
 
 func (t *trial) killNATS(ctx context.Context, server *cluster.Process, times int) error {
 	for range times {
-		if err := pause(ctx, afterwards); err != nil {
+		if err := wait.For(ctx, afterwards); err != nil {
 			return err
 		}
 		t.struck("kill", cluster.RoleNATS, server.Name)
@@ -137,5 +138,5 @@ func (t *trial) killNATS(ctx context.Context, server *cluster.Process, times int
 			return err
 		}
 	}
-	return pause(ctx, afterwards)
+	return wait.For(ctx, afterwards)
 }

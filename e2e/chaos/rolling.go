@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/e2e/faultproxy"
 	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/faultproxy"
 )
 
 // rolling: SIGTERM to every process in turn, each is started again when it has

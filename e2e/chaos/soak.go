@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/e2e/chaos/workload"
+	"github.com/millrace/millrace/e2e/wait"
 )
 
 const (
@@ -87,7 +88,7 @@ func (m *mischief) round(ctx context.Context, t *trial, random *rand.Rand, d tim
 	clients.Go(func() { m.leave(round, t) })
 	clients.Go(func() { m.bursts(round, t) })
 	defer clients.Wait()
-	for pause(round, time.Duration(2+random.IntN(4))*time.Second) == nil {
+	for wait.For(round, time.Duration(2+random.IntN(4))*time.Second) == nil {
 		role := t.victims[random.IntN(len(t.victims))]
 		if err := t.killAndRestart(ctx, t.Members(role)[1], time.Second); err != nil {
 			return err
@@ -117,13 +118,13 @@ func (m *mischief) leave(ctx context.Context, t *trial) {
 				break
 			}
 		}
-		_ = pause(ctx, 100*time.Millisecond) // ctx is looked at next
+		_ = wait.For(ctx, 100*time.Millisecond) // ctx is looked at next
 	}
 }
 
 // bursts sends more than the gateways take, now and then. Each is answered or refused.
 func (m *mischief) bursts(ctx context.Context, t *trial) {
-	for pause(ctx, 5*time.Second) == nil {
+	for wait.For(ctx, 5*time.Second) == nil {
 		var all sync.WaitGroup
 		for i := range burst {
 			all.Go(func() {

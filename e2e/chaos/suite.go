@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/e2e/chaos/cluster"
 	"github.com/millrace/millrace/e2e/chaos/load"
 	"github.com/millrace/millrace/e2e/chaos/workload"
+	"github.com/millrace/millrace/e2e/wait"
 )
 
 // suite is what the scenarios share.
@@ -220,22 +221,12 @@ func (t *trial) idle(ctx context.Context) error {
 			if running == 0 {
 				break
 			}
-			if pauseErr := pause(ctx, 100*time.Millisecond); pauseErr != nil {
+			if pauseErr := wait.For(ctx, 100*time.Millisecond); pauseErr != nil {
 				return fmt.Errorf("%s still has %g requests after the last stream ended: %w", m.Name, running, errors.Join(pauseErr, err))
 			}
 		}
 	}
 	return nil
-}
-
-// pause waits for d.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // between draws a time from a range.

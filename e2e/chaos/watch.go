@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/wait"
 )
 
 // watch scrapes every member's metrics, so that the counters of a process that
@@ -25,7 +26,7 @@ func newWatch(cl *cluster.Cluster) *watch {
 }
 
 func (w *watch) run(ctx context.Context) {
-	for pause(ctx, watchEvery) == nil {
+	for wait.For(ctx, watchEvery) == nil {
 		w.look(ctx)
 	}
 }

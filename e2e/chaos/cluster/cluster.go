@@ -78,8 +78,8 @@ type Cluster struct {
 type Member struct {
 	*Process
 
-	Group string        // Group.Name
-	URL   string        // of its HTTP server
+	Group string            // Group.Name
+	URL   string            // of its HTTP server
 	Proxy *faultproxy.Proxy // its way to NATS; nil without Config.Proxied
 }
 
