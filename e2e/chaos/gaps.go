@@ -53,29 +53,25 @@ func gapFigures(ctx context.Context, s *suite) (*report, error) {
 	return all, nil
 }
 
-// add counts another run of a scenario.
+// counts returns the numbers of a report that add up over runs.
+func (s *report) counts() []*int {
+	return []*int{
+		&s.Streams, &s.Completed, &s.Unreplayed, &s.NoEqual, &s.Refused, &s.Lost, &s.Duplicated, &s.Missing, &s.Spliced, &s.Differing, &s.Tokens,
+		&s.Hits, &s.HitStreams, &s.SpyRefused, &s.SpyLeaked, &s.Distinct,
+		&s.Least.Streams, &s.Least.Hits, &s.Least.Moves, &s.Least.Refused, &s.Least.NoEqual, &s.Least.Distinct,
+	}
+}
+
+// add adds another run of a scenario.
 func (s *report) add(r *report) {
 	for kind, n := range r.Faults {
 		s.Faults[kind] += n
 	}
-	s.Streams += r.Streams
-	s.Completed += r.Completed
-	s.Unreplayed += r.Unreplayed
-	s.Lost += r.Lost
-	s.Duplicated += r.Duplicated
-	s.Missing += r.Missing
-	s.Spliced += r.Spliced
-	s.Differing += r.Differing
-	s.Tokens += r.Tokens
-	s.Wrong = append(s.Wrong, r.Wrong...)
-	s.Hits += r.Hits
-	s.HitStreams += r.HitStreams
+	more := r.counts()
+	for i, n := range s.counts() {
+		*n += *more[i]
+	}
 	s.Migrations += r.Migrations
 	s.Takeovers += r.Takeovers
-	s.SpyRefused += r.SpyRefused
-	s.SpyLeaked += r.SpyLeaked
-	s.Least.Streams += r.Least.Streams
-	s.Least.Hits += r.Least.Hits
-	s.Least.Moves += r.Least.Moves
-	s.Least.Refused += r.Least.Refused
+	s.Wrong = append(s.Wrong, r.Wrong...)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -40,4 +41,27 @@ func TestEachLossOfAProcessWithStreamsHasToMoveSome(t *testing.T) {
 	}
 	require.Equal(t, least{Streams: 7, Hits: 5, Moves: 3, Refused: 1}, tr.expectation())
 	require.Equal(t, least{Streams: 1, Hits: 1, Refused: 1}, (&trial{suite: &suite{}}).expectation(), "without faults or streams it fails")
+}
+
+func TestRunsAddUpInEveryNumber(t *testing.T) {
+	one := report{Faults: map[string]int{"kill": 1}, Migrations: 1, Takeovers: 1}
+	numbers := 0
+	for _, v := range []any{&one, &one.Outcome, &one.Least} {
+		fields := reflect.ValueOf(v).Elem()
+		for i := range fields.NumField() {
+			if f := fields.Field(i); f.Kind() == reflect.Int {
+				f.SetInt(1)
+				numbers++
+			}
+		}
+	}
+	require.Len(t, one.counts(), numbers)
+	sum := report{Faults: map[string]int{}}
+	sum.add(&one)
+	sum.add(&one)
+	for i, n := range sum.counts() {
+		require.Equal(t, 2, *n, "number %d", i)
+	}
+	require.Equal(t, map[string]int{"kill": 2}, sum.Faults)
+	require.Equal(t, 4.0, sum.Migrations+sum.Takeovers)
 }
