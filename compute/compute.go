@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
-// Options say what to open and how large.
+// Options name the model and bound its memory.
 type Options struct {
 	Dir    string // Hugging Face model directory
 	Device device.Options
@@ -30,9 +30,8 @@ type Options struct {
 	NoPacked  bool   // neither read nor write them
 }
 
-// PoolShare is the part of the memory that is free once the weights are
-// packed which a pool of measured size takes at most: the rest is for other
-// processes, the Go heap and the page cache.
+// PoolShare bounds a pool of measured size: its share of the memory that is free once the weights
+// are packed. The rest is for other processes, the Go heap and the page cache.
 const PoolShare = 0.5
 
 // Model is an opened model: a Runner.
@@ -88,9 +87,9 @@ func ReadProgram(dir string) (*model.Program, error) {
 	return model.Build(cfg, nil)
 }
 
-// Open opens a model: packs its weights, commits the KV pool and runs the probe, see
-// Numerics, in a step of the largest size, so that what serving needs is known to be there.
-// Weights that come mapped ran such a step when they were packed: their step is the probe alone.
+// Open opens a model: it packs the weights, commits the KV pool and runs the probe, see Numerics, in
+// a step of the largest size, so that a lack of memory shows now. Mapped weights ran such a step when
+// they were packed, so for them Open runs the probe alone.
 func Open(o Options) (*Model, error) {
 	m := &Model{options: o}
 	if err := m.open(); err != nil {
@@ -137,8 +136,8 @@ func (m *Model) load() (err error) {
 	return m.identify()
 }
 
-// poolSize is the number of slabs: those that KVMemory holds, or those that
-// the memory which is free now holds, but no more than the sequences can use.
+// poolSize returns the number of slabs: those that KVMemory or else the free memory holds, and at most
+// as many as the sequences can use.
 func (m *Model) poolSize(o *Options) (int, error) {
 	slab := m.engine.Info().SlabBytes
 	if o.KVMemory > 0 {

@@ -65,7 +65,7 @@ func (m *Model) contentKey() (packed.Key, error) {
 	return sha256.Sum256(raw), err
 }
 
-// contentName tells models apart that share a folder.
+// contentName differs between models that share a folder of packed weights.
 func (m *Model) contentName() string {
 	dir := m.options.Dir
 	if absolute, err := filepath.Abs(dir); err == nil {

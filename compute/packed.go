@@ -97,7 +97,7 @@ func (m *Model) loadEngine() (err error) {
 	if m.packed == nil || !errors.Is(err, device.ErrInvalid) {
 		return err
 	}
-	// Of another machine's layout: the next StorePacked replaces it.
+	// The file has the layout of another machine. The next StorePacked replaces it.
 	if err := m.closePacked(); err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ func TestPackedWeightsAreMapped(t *testing.T) {
 	require.False(t, open(t, off).FromPacked())
 	require.False(t, open(t, compute.Options{Dir: dir}).FromPacked(), "other weights")
 
-	// Touched, but the same content: what was packed still fits.
+	// Touched, but the same content: the packed weights still fit.
 	later := time.Now().Add(time.Hour)
 	require.NoError(t, os.Chtimes(filepath.Join(dir, "model.safetensors"), later, later))
 	touched := open(t, o)

@@ -19,7 +19,7 @@ type Runner interface {
 
 // Region is the KV cache of one sequence.
 type Region interface {
-	// Append maps physical slabs behind those mapped already.
+	// Append maps physical slabs after those already mapped.
 	Append(slabs []int32) error
 	Close()
 }
@@ -30,11 +30,11 @@ type Rows struct {
 	Tokens   []int32 // at Position, Position+1, ...
 	Position int
 	Output   bool // the logits of the last token are wanted
-	Drafts   int  // and of so many tokens in front of it: the last so many are guesses
+	Drafts   int  // draft tokens: the last ones; their logits, and those of the token before them, are wanted too
 	Beams    *Beams
 }
 
-// Outputs is the number of the last rows of which the logits are wanted.
+// Outputs returns the number of rows, at the end, whose logits are wanted.
 func (r *Rows) Outputs() int {
 	switch {
 	case r.Beams != nil:
@@ -45,8 +45,8 @@ func (r *Rows) Outputs() int {
 	return 0
 }
 
-// Beams make Rows one token for each beam of a request, all at Position and all
-// with their logits wanted: a segment KV cache, see device.Beams.
+// Beams make Rows one token for each beam of a request. All are at Position, and the logits of all
+// are wanted. Their past is a segment KV cache, see device.Beams.
 type Beams struct {
 	Prompt    int       // tokens, in the Region of Rows
 	Responses []Region  // [beams]

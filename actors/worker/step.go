@@ -160,7 +160,7 @@ func (l *loop) accept(o *output, room int) {
 	s.account.generated.Store(int64(s.generated()))
 	s.drafter.Learn(o.guesses, len(s.choices)-1)
 	if s.guess = nil; room > 0 {
-		s.guess = s.drafter.Guess(s.tokens, room)
+		s.guess = s.drafter.Draft(s.tokens, room)
 	}
 	l.events = append(l.events, sched.Accepted(o.id, len(s.choices), len(s.guess)))
 }

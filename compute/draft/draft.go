@@ -1,73 +1,74 @@
-// Package draft guesses a sequence's next tokens from what it has said before: those that
-// followed the last time that it had the tokens it ends with (prompt lookup decoding, Saxena
-// 2023; "ngram" of vLLM). A step computes guesses as rows behind the sequence's own, and
-// what is sampled from those rows tells which were right: a token of the answer, so that
-// guesses change the time that an answer takes, and no bit of it.
+// Package draft proposes draft tokens for a sequence: those that followed the last time that its
+// text had the tokens it ends with now (prompt lookup decoding, Saxena 2023; "ngram" in vLLM). A
+// step computes draft tokens as rows after the sequence's own row. Sampling accepts a draft token
+// only if it draws the same token, so draft tokens change the time of an answer and no bit of it.
+//
+// It must not know how drafts are computed or sampled.
 package draft
 
 const (
-	// match is how many tokens must have been there before. With fewer most guesses are wrong.
+	// match is the number of tokens that must repeat. With fewer, most draft tokens are wrong.
 	match = 3
-	// window is how far back they are looked for, some microseconds at most.
+	// window is how many tokens back a repetition may lie. Searching it takes some microseconds.
 	window = 16384
-	// first is how many tokens the first guess has.
+	// first is the number of draft tokens in the first draft.
 	first = 3
-	// restMost bounds the pause after guesses that were all wrong, in steps.
-	restMost = 64
+	// longestPause bounds the pause after a draft without an accepted token, in steps.
+	longestPause = 64
 )
 
-// Drafter guesses for one sequence. It makes more guesses while they are right, and
-// pauses longer and longer while they are wrong, so that text without repetitions pays
-// next to nothing for them. The zero value is ready.
+// Drafter makes drafts for one sequence. It drafts more tokens while they are accepted and pauses
+// longer and longer while none is, so that text without repetitions pays next to nothing. The
+// zero value is ready.
 type Drafter struct {
-	length int // of the next guess, 0: first
-	rest   int // steps without a guess to come
-	pause  int // the last one, 0 since a guess was right; the next one is twice as long
-	guess  []int32
+	length int // of the next draft, in tokens; 0: first
+	rest   int // steps until the next draft
+	pause  int // last pause, in steps; the next one is twice as long; 0 since a token was accepted
+	draft  []int32
 }
 
-// Guess returns at most `most` tokens to come behind tokens, valid until the next call.
-func (d *Drafter) Guess(tokens []int32, most int) []int32 {
-	d.guess = d.guess[:0]
+// Draft returns at most `most` draft tokens to follow tokens, valid until the next call.
+func (d *Drafter) Draft(tokens []int32, most int) []int32 {
+	d.draft = d.draft[:0]
 	if d.rest > 0 {
 		d.rest--
 		return nil
 	}
-	next := follows(tokens)
+	next := repeated(tokens)
 	if next < 0 {
 		return nil
 	}
 	if d.length == 0 {
 		d.length = first
 	}
-	// Behind the last token the guess goes on with itself: a text that goes round.
+	// After the last token the draft repeats itself: the text is a loop.
 	for i := range min(d.length, most) {
 		if at := next + i; at < len(tokens) {
-			d.guess = append(d.guess, tokens[at])
+			d.draft = append(d.draft, tokens[at])
 		} else {
-			d.guess = append(d.guess, d.guess[at-len(tokens)])
+			d.draft = append(d.draft, d.draft[at-len(tokens)])
 		}
 	}
-	return d.guess
+	return d.draft
 }
 
-// Learn is told how many of the guesses that were computed were right.
-func (d *Drafter) Learn(guesses, right int) {
+// Learn records how many of the computed draft tokens were accepted.
+func (d *Drafter) Learn(computed, accepted int) {
 	switch {
-	case guesses == 0:
-	case right == 0:
-		d.pause = min(max(1, 2*d.pause), restMost)
+	case computed == 0:
+	case accepted == 0:
+		d.pause = min(max(1, 2*d.pause), longestPause)
 		d.rest, d.length = d.pause, 1
-	case right == guesses:
-		d.pause, d.length = 0, 2*guesses+1
+	case accepted == computed:
+		d.pause, d.length = 0, 2*computed+1
 	default:
-		d.pause, d.length = 0, right+1
+		d.pause, d.length = 0, accepted+1
 	}
 }
 
-// follows is where tokens go on behind the last place, but for their end, that has the
-// tokens they end with; -1 without one.
-func follows(tokens []int32) int {
+// repeated returns the index after the last place in tokens, before their end, that has the tokens
+// they end with; -1 if there is none.
+func repeated(tokens []int32) int {
 	end := len(tokens) - match
 	if end <= 0 {
 		return -1

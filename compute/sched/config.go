@@ -5,28 +5,26 @@ import (
 	"fmt"
 )
 
-// ErrConfig is a configuration that cannot work.
+// ErrConfig is the error for a configuration that cannot work.
 var ErrConfig = errors.New("sched: invalid configuration")
 
-// Config bounds what a step may hold and who gets in. Tokens are rows of the
+// Config bounds the steps and the accepted sequences. Tokens are rows of the
 // step's token axis.
 type Config struct {
 	// MaxBatchTokens is the token budget: rows of a step, decode rows and
 	// prompt rows together.
 	MaxBatchTokens int
-	// ChunkTokens bounds the prompt rows of a step that has decode rows too, so
-	// that a long prompt does not hold up the tokens of the others; those of moved
-	// sequences are bounded by the budget alone. 0: all are.
+	// ChunkTokens bounds the prompt rows of a step that has decode rows too, so that a long
+	// prompt does not delay the tokens of other sequences. Only MaxBatchTokens bounds the rows
+	// of migrated sequences. 0: no bound.
 	ChunkTokens int
-	// MaxBatchSize is the number of sequences that hold, or ask for, KV; one with
-	// beams counts as many as it has. It is also the most outputs that a step can
-	// have, but for those of DraftRows.
+	// MaxBatchSize is the most sequences that hold or request KV. A sequence with beams counts
+	// once for each beam. A step has at most this many outputs, and those of DraftRows.
 	MaxBatchSize int
-	// MaxWaiting is the number of sequences accepted beyond MaxBatchSize. One
-	// more is refused at once.
+	// MaxWaiting is the number of sequences accepted beyond MaxBatchSize. More are refused at once.
 	MaxWaiting int
-	// DraftRows is the number of decode rows up to which a step without prompts is filled
-	// with guesses of tokens to come: so many rows take hardly longer than one. 0: none.
+	// DraftRows is the number of decode rows up to which draft tokens fill a step without prompts.
+	// Up to this many rows a step takes hardly longer than with one. 0: no draft tokens.
 	DraftRows int
 	// WaitingServedRatio holds new prompts back until there are at least
 	// floor(WaitingServedRatio * decode rows) of them, for at most maxHeld steps.
@@ -34,10 +32,10 @@ type Config struct {
 	WaitingServedRatio float64
 	// MaxSequenceTokens is the longest prompt + answer (the context limit).
 	MaxSequenceTokens int
-	// SlabTokens is the tokens of a KV slab; leases are asked for in whole slabs.
+	// SlabTokens is the number of tokens of a KV slab. Leases are whole slabs.
 	SlabTokens int
-	// LeaseAheadTokens is the distance between the tokens of a sequence and the
-	// end of its lease below which a longer lease is asked for.
+	// LeaseAheadTokens is the number of unused leased tokens below which the scheduler requests a
+	// longer lease.
 	LeaseAheadTokens int
 }
 

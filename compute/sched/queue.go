@@ -2,9 +2,9 @@ package sched
 
 import "sort"
 
-// queue holds sequences in the order in which they are served: by priority, moved
-// ones first, then by arrival, then submission. A sequence that comes back takes its old
-// place. Insertion and removal search by bisection and move pointers.
+// queue holds sequences in the order of service: by priority, migrated sequences first, then by
+// arrival, then by submission. A sequence that returns takes its old place. Insertion and removal
+// use binary search and move pointers.
 type queue struct {
 	seqs []*sequence
 	rows int // decode rows of all of them

@@ -2,8 +2,8 @@ package sched
 
 import "slices"
 
-// gather finds what can have rows in this step: the sequences that decode, and the prompts
-// that are let through.
+// gather collects the sequences that can have rows in this step: those that decode, and the
+// prompts that may run.
 func (s *Scheduler) gather() {
 	s.decodes, s.ready = s.decodes[:0], s.ready[:0]
 	rows := 0
@@ -34,12 +34,12 @@ func (s *Scheduler) gather() {
 	})
 }
 
-// readTurns is in how many steps a sequence that decodes has one row while others are read again.
+// readTurns is the number of steps in which a decoding sequence has one row while takeTurns applies.
 const readTurns = 8
 
-// takeTurns has the sequences that decode take turns while those that moved here have more to be
-// read again than a step holds: theirs are the readers who wait the longest, and with every decode
-// row in every step they would wait up to twice as long.
+// takeTurns leaves decoding sequences out of seven of eight steps while the prompts of migrated
+// sequences do not fit into one step. Their readers wait the longest, and with every decode row in
+// every step they would wait up to twice as long.
 func (s *Scheduler) takeTurns() {
 	again := 0
 	for _, seq := range s.ready {
@@ -56,9 +56,8 @@ func (s *Scheduler) takeTurns() {
 	s.plan.Deferred = before - len(s.decodes)
 }
 
-// planDecode gives every sequence that decodes its one row, or one for each of
-// its beams. MaxBatchSize <= MaxBatchTokens, so that they always fit. Behind its
-// row are its guesses, where rows are left for them.
+// planDecode gives every decoding sequence its row, or one row for each of its beams. They always
+// fit, because MaxBatchSize <= MaxBatchTokens. Draft tokens follow the row while rows are left.
 func (s *Scheduler) planDecode() {
 	free, sharers := s.draftRows()
 	for _, seq := range s.decodes {
@@ -72,9 +71,9 @@ func (s *Scheduler) planDecode() {
 	s.plan.DecodeRows = s.plan.Rows
 }
 
-// draftRows is the number of guesses that the step may hold, and of the sequences that have
-// some: none beside prompts, whose rows make it longer than the reading of the weights anyway,
-// nor where rows are left out.
+// draftRows returns the number of draft tokens that the step may hold, and of sequences that have
+// some. A step with prompts has none, because its rows take longer than reading the weights. A step
+// that leaves sequences out has none.
 func (s *Scheduler) draftRows() (free, sharers int) {
 	if s.cfg.DraftRows == 0 || len(s.ready)+s.plan.Yielded+s.plan.Deferred > 0 {
 		return 0, 0
@@ -89,15 +88,14 @@ func (s *Scheduler) draftRows() (free, sharers int) {
 	return free, sharers
 }
 
-// planPrompts gives the rows that are left to prompts, in the order of the
-// queue, tenants in turn: a prompt that does not fit is cut, and the rest of the
-// rows go to the next one only when it is complete or its lease ends. Moved ones
-// may fill the step, whatever decodes: their readers wait for the next token, too.
+// planPrompts gives the remaining rows to prompts, in the order of the queue, tenants in turn. A
+// prompt that does not fit is cut. The next one gets rows only when this one is complete or its
+// lease ends. Prompts of migrated sequences may fill the step, because their readers wait for the
+// next token, too.
 //
-// A new one that would fit into a step of its own is not cut behind others that
-// fill half of this one: the step ends before it. Its rows would hold up their first
-// tokens, and the rest of it would share the next step with prompts that hold up
-// its own.
+// A new prompt that would fit into a step of its own is not cut if others before it fill half of
+// this step: the step ends before it. Its rows would delay the first tokens of the others, and its
+// rest would share the next step with prompts that delay its own first token.
 func (s *Scheduler) planPrompts() {
 	budget := s.cfg.MaxBatchTokens - s.plan.DecodeRows
 	chunk := budget // of new prompts
@@ -113,7 +111,7 @@ func (s *Scheduler) planPrompts() {
 			}
 			rows = min(rows, chunk)
 		}
-		if rows = min(rows, budget); rows <= 0 { // a moved one may be behind it
+		if rows = min(rows, budget); rows <= 0 { // a migrated one may follow it
 			continue
 		}
 		s.addChunk(seq, Chunk{Rows: rows})
@@ -125,7 +123,7 @@ func (s *Scheduler) planPrompts() {
 	}
 }
 
-// chunk bounds the prompt rows of new sequences that others wait for between two tokens.
+// chunk returns the bound of new sequences' prompt rows between two tokens of other sequences.
 func (s *Scheduler) chunk() int {
 	if s.cfg.ChunkTokens == 0 {
 		return s.cfg.MaxBatchTokens
