@@ -11,6 +11,7 @@ import (
 // Code classes an error; each interface maps it to its own status.
 type Code int
 
+// Classes of errors.
 const (
 	CodeInvalid      Code = 400
 	CodeUnauthorized Code = 401

@@ -82,6 +82,7 @@ type Message struct {
 // Finish says why a choice ended.
 type Finish string
 
+// Reasons for the end of a choice.
 const (
 	FinishNone      Finish = ""
 	FinishStop      Finish = "stop"      // end-of-sequence token, stop token or stop string

@@ -28,6 +28,7 @@ func (n Node) First() uint64 { return uint64(n) << 32 }
 // Role is a part of the pipeline that a process has.
 type Role string
 
+// Roles of a process.
 const (
 	Gateway  Role = "gateway"  // HTTP and NATS interfaces, request actors
 	Tokenize Role = "tokenize" // text to ids

@@ -103,7 +103,7 @@ func (m *Model) Queued(arrival time.Time, choices int) *Request {
 	return &Request{model: m, arrival: arrival, lastByChoice: make([]time.Time, max(choices, 1))}
 }
 
-// Started: the request is in a step for the first time, with promptTokens.
+// Started records that the request is in a step for the first time, with promptTokens.
 // Later calls change nothing.
 func (r *Request) Started(now time.Time, promptTokens int) {
 	if r.phase != waiting {
@@ -116,7 +116,7 @@ func (r *Request) Started(now time.Time, promptTokens int) {
 	r.model.promptTokens.Add(float64(promptTokens))
 }
 
-// Tokens: n new tokens of a choice. The request's first call gives the time to
+// Tokens records n new tokens of a choice. The request's first call gives the time to
 // the first token; a choice's later ones the time between its tokens.
 func (r *Request) Tokens(now time.Time, choice, n int) {
 	if r.phase != running || n <= 0 || choice < 0 || choice >= len(r.lastByChoice) {
@@ -137,7 +137,7 @@ func (r *Request) Tokens(now time.Time, choice, n int) {
 	r.lastByChoice[choice] = now
 }
 
-// Finished: the request ended (stop, length, cancelled, error). Later calls
+// Finished records the end of the request (stop, length, cancelled, error). Later calls
 // change nothing.
 func (r *Request) Finished(now time.Time, reason string) {
 	switch r.phase {

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
+// Names in JetStream.
 const (
 	// Stream has the logs of all calls: Subject, the tenant's token, a dot and the call's id.
 	// (A version before kept the logs of all tenants at Subject and the id.)

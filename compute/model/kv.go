@@ -9,6 +9,7 @@ import (
 // KVType is how the KV cache keeps keys and values; it mirrors mr_kv_type.
 type KVType int32
 
+// Types of the KV cache.
 const (
 	KVAuto KVType = 0 // floats of the backend's choice
 	KVF16  KVType = 2

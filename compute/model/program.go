@@ -5,6 +5,7 @@ package model
 // SlotType says how a backend keeps a slot.
 type SlotType int32
 
+// Types of slots.
 const (
 	SlotF32     SlotType = 0 // residual stream, QKV, logits
 	SlotOperand SlotType = 1 // feeds a linear op: kept in the backend's product type
@@ -21,6 +22,7 @@ type Slot struct {
 // OpKind mirrors mr_op_kind of the C ABI.
 type OpKind int32
 
+// Kinds of ops.
 const (
 	OpEmbed      OpKind = 1
 	OpNorm       OpKind = 2
@@ -33,6 +35,7 @@ const (
 // NormKind mirrors mr_norm_kind.
 type NormKind int32
 
+// Kinds of norms.
 const (
 	NormRMS   NormKind = 0
 	NormLayer NormKind = 1
@@ -41,6 +44,7 @@ const (
 // Activation mirrors mr_activation.
 type Activation int32
 
+// Activations of linear ops.
 const (
 	ActNone     Activation = 0
 	ActSiLU     Activation = 1

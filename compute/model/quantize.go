@@ -8,6 +8,7 @@ import (
 // WeightType mirrors mr_weights.
 type WeightType int32
 
+// Types of weights.
 const (
 	Weights16Bit WeightType = 0
 	WeightsInt8  WeightType = 1

@@ -29,6 +29,7 @@ type Sequence struct {
 // EventKind is the kind of an Event.
 type EventKind uint8
 
+// Kinds of events, made by the functions of the same names.
 const (
 	KindSubmit EventKind = iota + 1
 	KindCancel
@@ -96,6 +97,7 @@ func Finished(id ID, r Reason) Event { return Event{Kind: KindFinished, ID: id, 
 // Reason says why a sequence ended.
 type Reason uint8
 
+// Reasons for the end of a sequence.
 const (
 	ReasonNone      Reason = iota
 	ReasonStop             // end-of-sequence token, stop token or stop string

@@ -39,6 +39,7 @@ var (
 // State is where a sequence is.
 type State uint8
 
+// States of a sequence.
 const (
 	Waiting State = iota // in the queue, no KV
 	Asking               // Reserve is out, the answer is not in

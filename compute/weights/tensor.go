@@ -13,6 +13,7 @@ import (
 // in the C ABI.
 type DType int32
 
+// Types of elements.
 const (
 	F32   DType = 0
 	F16   DType = 1

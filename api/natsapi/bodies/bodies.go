@@ -18,13 +18,13 @@ type Limits struct {
 }
 
 var (
-	// ErrTooLarge: the body is above Limits.Body.
+	// ErrTooLarge says that the body is above Limits.Body.
 	ErrTooLarge = errors.New("bodies: too large")
-	// ErrFull: the body does not fit beside the others now.
+	// ErrFull says that the body does not fit beside the others now.
 	ErrFull = errors.New("bodies: no room")
-	// ErrUnknown: there is no such body, or it is another owner's.
+	// ErrUnknown says that there is no such body, or it is another owner's.
 	ErrUnknown = errors.New("bodies: unknown")
-	// ErrPart: the part does not continue the body. The body is dropped.
+	// ErrPart says that the part does not continue the body. The body is dropped.
 	ErrPart = errors.New("bodies: out of order")
 )
 

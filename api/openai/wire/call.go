@@ -16,6 +16,7 @@ import (
 // Kind is which of the two generation interfaces a call came through.
 type Kind int
 
+// Kinds of generation calls.
 const (
 	Chat Kind = iota
 	Completion

@@ -9,6 +9,7 @@ import (
 // Resume is what a call's "stream_resume" asks for.
 type Resume int
 
+// Values of "stream_resume".
 const (
 	ResumeUnsaid Resume = iota
 	ResumeNo            // false

@@ -153,5 +153,5 @@ func (r *Result) alone() (Verdict, error) {
 	return Whole, nil
 }
 
-// Good: every stream is whole, or ended as it may.
+// Good says whether every stream is whole or ended in an allowed way.
 func (o *Outcome) Good() bool { return o.Streams > 0 && o.Completed+o.NoEqual == o.Streams }
