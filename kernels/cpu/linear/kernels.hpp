@@ -27,7 +27,7 @@ inline constexpr int kPanelVectors = 2;
 inline constexpr int kMaxTilePanels = 4;
 
 // Prefetch distances: bytes ahead of its reading at which a tile fetches weights to the
-// first-level cache. Which is better for weights from memory depends on the processor.
+// first-level cache. The long one is for weights from memory.
 inline constexpr int kPrefetchDistance = 512, kLongPrefetchDistance = 2048;
 
 // The operand of a unit of int4 is the rows' codes, [group / 4][rows][4] int8, then for each row
@@ -90,8 +90,10 @@ struct PrefetchVariant {
   // order in which a one-row tile reads weights.
   uint64_t (*read)(const void* data, size_t bytes, int distance);
 };
-inline constexpr int kPrefetchVariants = 6;
-inline constexpr int kOnePanel = 3;  // the first variant of one panel
+// One panel with the tile prefetching, one panel and four with the processor prefetching. Others
+// were tried and are never the fastest: docs/decisions/linear-ops.md.
+inline constexpr int kPrefetchVariants = 3;
+inline constexpr int kOnePanel = 0;  // the variant that takes any number of panels
 
 struct LinearKernels {
   const char* name;      // of the instructions that multiply

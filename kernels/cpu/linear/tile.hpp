@@ -445,15 +445,6 @@ constexpr PrefetchVariant make_prefetch_variant(std::integer_sequence<int, kInde
   return v;
 }
 
-template <class Target, class Kernels, int kPanels, class Rows>
-constexpr void make_prefetch_variants(Rows rows, PrefetchVariant* v) {
-  v[0] =
-      make_prefetch_variant<Target, Kernels, kPanels, Prefetch::l1_and_l2>(rows, kPrefetchDistance);
-  v[1] = make_prefetch_variant<Target, Kernels, kPanels, Prefetch::l1_and_l2>(
-      rows, kLongPrefetchDistance);
-  v[2] = make_prefetch_variant<Target, Kernels, kPanels, Prefetch::hardware>(rows, 0);
-}
-
 template <class Target, class Kernels, int... kIndex>
 constexpr LinearKernels make_kernels(std::integer_sequence<int, kIndex...> rows) {
   LinearKernels k{};
@@ -462,8 +453,11 @@ constexpr LinearKernels make_kernels(std::integer_sequence<int, kIndex...> rows)
   k.unit = Target::kDepth;
   k.operand_bytes = sizeof(typename Target::Pair);
   ((k.block[kIndex + 1] = Kernels::template of<kIndex + 1, 1, Prefetch::l1_and_next_block>()), ...);
-  make_prefetch_variants<Target, Kernels, kMaxTilePanels>(rows, k.prefetch_variants);
-  make_prefetch_variants<Target, Kernels, 1>(rows, k.prefetch_variants + kOnePanel);
+  k.prefetch_variants[kOnePanel] =
+      make_prefetch_variant<Target, Kernels, 1, Prefetch::l1_and_l2>(rows, kLongPrefetchDistance);
+  k.prefetch_variants[1] = make_prefetch_variant<Target, Kernels, 1, Prefetch::hardware>(rows, 0);
+  k.prefetch_variants[2] =
+      make_prefetch_variant<Target, Kernels, kMaxTilePanels, Prefetch::hardware>(rows, 0);
   k.multi_tile_limit = 6;
   k.finish = finish<Target>;
   k.products = Kernels::products;
