@@ -38,8 +38,6 @@ var weightNames = []struct {
 	{"int4-128", Weights{WeightsInt4, 128}},
 	{"fp8", Weights{Type: WeightsFP8}},
 	{"nf4", Weights{WeightsNF4, 64}},
-	{"nf4-32", Weights{WeightsNF4, 32}},
-	{"nf4-128", Weights{WeightsNF4, 128}},
 }
 
 // parseWeights finds Weights by their name, see WeightNames.
@@ -54,7 +52,7 @@ func parseWeights(name string) (Weights, error) {
 
 // WeightNames are the names of what weights can be kept as: bf16 (the type of the backend's
 // operands: 16 bits), int8 and fp8 (a scale for each output row), int4 (a scale for each 32
-// weights), int4-64, int4-128, nf4 (a scale for each 64), nf4-32, nf4-128.
+// weights), int4-64, int4-128, nf4 (a scale for each 64).
 func WeightNames() []string {
 	names := make([]string, len(weightNames))
 	for i, w := range weightNames {

@@ -294,8 +294,9 @@ class Reader {
   void quantization(const Op& op) {
     in_range("weights", op.weights, MR_WEIGHTS_16BIT, MR_WEIGHTS_NF4);
     if (in_groups(op.weights)) {
-      if (op.group != 32 && op.group != 64 && op.group != 128) {
-        bad("group is %d, expected 32, 64 or 128", op.group);
+      const bool nf4 = op.weights == MR_WEIGHTS_NF4;
+      if (op.group != 64 && (nf4 || (op.group != 32 && op.group != 128))) {
+        bad("group is %d, expected %s", op.group, nf4 ? "64" : "32, 64 or 128");
       }
     } else {
       in_range("group", op.group, 0, 0);

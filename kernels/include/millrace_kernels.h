@@ -150,7 +150,7 @@ typedef struct mr_op {
   int32_t gated;
   int32_t accumulate;
   int32_t weights; /* mr_weights */
-  int32_t group;   /* of MR_WEIGHTS_INT4 and _NF4: 32, 64 or 128; else 0 */
+  int32_t group;   /* of MR_WEIGHTS_INT4: 32, 64 or 128; of _NF4: 64; else 0 */
 
   /* ROPE_STORE, ATTENTION: the slot `in` is [q heads | k heads | v heads] x head_dim.
    * ATTENTION writes [heads x head_dim]. */

@@ -394,8 +394,7 @@ const std::vector<Kept>& quantized_weights() {
     std::vector<Kept> have;
     for (const Kept& kept :
          {Kept{MR_WEIGHTS_INT8}, Kept{MR_WEIGHTS_INT4, 32}, Kept{MR_WEIGHTS_INT4, 64},
-          Kept{MR_WEIGHTS_INT4, 128}, Kept{MR_WEIGHTS_FP8}, Kept{MR_WEIGHTS_NF4, 32},
-          Kept{MR_WEIGHTS_NF4, 64}, Kept{MR_WEIGHTS_NF4, 128}}) {
+          Kept{MR_WEIGHTS_INT4, 128}, Kept{MR_WEIGHTS_FP8}, Kept{MR_WEIGHTS_NF4, 64}}) {
       Builder b = small_llama();
       b.keep(kept);
       try {

@@ -225,9 +225,8 @@ std::vector<Kind> kinds() {
     kinds.push_back({isa});
     kinds.push_back({isa, MR_WEIGHTS_INT8});
     kinds.push_back({isa, MR_WEIGHTS_FP8});
-    for (const int weights : {MR_WEIGHTS_INT4, MR_WEIGHTS_NF4}) {
-      for (const int group : {32, 64, 128}) kinds.push_back({isa, weights, group});
-    }
+    kinds.push_back({isa, MR_WEIGHTS_NF4, 64});
+    for (const int group : {32, 64, 128}) kinds.push_back({isa, MR_WEIGHTS_INT4, group});
   }
   for (const int weights : {MR_WEIGHTS_16BIT, MR_WEIGHTS_INT8}) {
     kinds.push_back({Isa::amx, weights, 0, "Emulated", emulated_amx_kernels});

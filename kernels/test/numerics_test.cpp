@@ -302,8 +302,7 @@ TEST(Numerics, LinearOps) {
   for (const Type& type :
        {Type{"bf16", MR_WEIGHTS_16BIT, 0}, Type{"int8", MR_WEIGHTS_INT8, 0},
         Type{"int4-32", MR_WEIGHTS_INT4, 32}, Type{"int4-128", MR_WEIGHTS_INT4, 128},
-        Type{"fp8", MR_WEIGHTS_FP8, 0}, Type{"nf4-32", MR_WEIGHTS_NF4, 32},
-        Type{"nf4-128", MR_WEIGHTS_NF4, 128}}) {
+        Type{"fp8", MR_WEIGHTS_FP8, 0}, Type{"nf4", MR_WEIGHTS_NF4, 64}}) {
     for (const LinearVariant& v : linear_variants(type.weights)) {
       for (const LinearCase& c : linear_cases()) {
         found.add(

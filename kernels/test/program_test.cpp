@@ -140,6 +140,12 @@ TEST(Program, BadOpsAreRefused) {
       {"activation", [](Builder& b) { b.ops[kQkv].activation = 9; }, "activation is 9"},
       {"weights of no type", [](Builder& b) { b.ops[kQkv].weights = 5; }, "weights is 5"},
       {"int4 of no group", [](Builder& b) { b.ops[kQkv].weights = MR_WEIGHTS_INT4; }, "group is 0"},
+      {"nf4 in groups of 32",
+       [](Builder& b) {
+         b.ops[kQkv].weights = MR_WEIGHTS_NF4;
+         b.ops[kQkv].group = 32;
+       },
+       "group is 32, expected 64"},
       {"a group of 16 bits", [](Builder& b) { b.ops[kQkv].group = 32; }, "group is 32"},
       {"gated of one part", [](Builder& b) { b.ops[kUp].n_parts = 1; }, "two of equal rows"},
       {"accumulating an operand", [](Builder& b) { b.ops[kUp].accumulate = 1; }, "op 7 (LINEAR)"},
