@@ -93,17 +93,12 @@ type State struct {
 
 func (a *kvActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
-	case *msg.Reserve:
-		a.reserve(ctx, m)
-	case *msg.Lease:
-		a.lease(ctx, m)
-	case *msg.Release:
-		freed, err := a.kv.Release(kvmgr.Seq(m.Seq))
-		if err != nil {
+	case *msg.KVRound:
+		if err := a.round(m); err != nil {
 			a.broken(err)
 			return
 		}
-		ctx.Send(m.Reply, &msg.Freed{Slabs: freed})
+		ctx.Send(m.Reply, m)
 	case *snapshot:
 		ctx.Respond(a.state())
 		return
@@ -121,36 +116,50 @@ func (a *kvActor) Receive(ctx actor.Context) {
 	ctx.SetReceiveTimeout(kvIdle)
 }
 
-func (a *kvActor) reserve(ctx actor.Context, m *msg.Reserve) {
-	var err error
-	if m.Beams > 0 {
-		err = a.kv.ReserveSegments(kvmgr.Seq(m.Seq), kvmgr.Segments{Prompt: m.Prompt, Response: m.Tokens - m.Prompt, Beams: m.Beams})
-	} else {
-		err = a.kv.Reserve(kvmgr.Seq(m.Seq), m.Tokens)
+// round does what the loop asks for. An error says that the allocator and the scheduler disagree.
+func (a *kvActor) round(m *msg.KVRound) error {
+	for _, seq := range m.Release {
+		if _, err := a.kv.Release(kvmgr.Seq(seq)); err != nil {
+			return err
+		}
 	}
-	var short *kvmgr.ShortageError
-	switch {
-	case err == nil:
-		a.lease(ctx, &m.Lease)
-	case errors.As(err, &short):
-		ctx.Send(m.Reply, &msg.Denied{
-			Seq: m.Seq, Need: short.Need, Free: short.Free, Pool: short.Pool, Never: errors.Is(err, kvmgr.ErrNeverFits),
-		})
-	default:
-		a.broken(err)
+	for i := range m.Reserve {
+		if err := a.reserve(m, &m.Reserve[i]); err != nil {
+			return err
+		}
 	}
+	for _, e := range m.Extend {
+		if err := a.lease(m, e.Seq, e.UpTo); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// lease cannot fail within a reservation: if it does, the books and the
-// scheduler disagree.
-func (a *kvActor) lease(ctx actor.Context, m *msg.Lease) {
-	slabs, err := a.kv.Lease(kvmgr.Seq(m.Seq), m.UpTo)
-	if err != nil {
-		a.broken(err)
-		return
+func (a *kvActor) reserve(m *msg.KVRound, r *msg.Reserve) error {
+	var err error
+	if r.Beams > 0 {
+		err = a.kv.ReserveSegments(kvmgr.Seq(r.Seq), kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams})
+	} else {
+		err = a.kv.Reserve(kvmgr.Seq(r.Seq), r.Tokens)
 	}
-	m.Slabs = slabs
-	ctx.Send(m.Reply, &m.Leased)
+	if short, ok := errors.AsType[*kvmgr.ShortageError](err); ok {
+		m.Denied = append(m.Denied, msg.Denied{
+			Seq: r.Seq, Need: short.Need, Free: short.Free, Pool: short.Pool, Never: errors.Is(err, kvmgr.ErrNeverFits),
+		})
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return a.lease(m, r.Seq, r.Lease)
+}
+
+// lease grants the slabs of a sequence's first upTo tokens: it cannot fail within a reservation.
+func (a *kvActor) lease(m *msg.KVRound, seq msg.SeqID, upTo int) error {
+	slabs, err := a.kv.Lease(kvmgr.Seq(seq), upTo)
+	m.Granted = append(m.Granted, msg.Granted{Seq: seq, UpTo: upTo, Slabs: slabs})
+	return err
 }
 
 func (a *kvActor) state() *State {

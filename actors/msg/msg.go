@@ -4,7 +4,7 @@
 //	request -> tokenizer: Tokenize -> Tokenized
 //	request -> detok: OpenText, CloseText
 //	request -> compute: Generate, Find, Redirect, Cancel
-//	compute -> kv: Reserve, Lease, Release -> Leased, Denied, Freed
+//	compute -> kv: KVRound -> compute
 //	compute -> request: Started, Found, Lost
 //	compute -> watch: Progress
 //	compute -> detok: Tokens -> request: Text      detok -> compute: Cancel
@@ -203,44 +203,59 @@ type Retry struct{}
 // Started says that the first row of a sequence is in a step.
 type Started struct{ At time.Time }
 
-// Reserve asks the KV manager to set aside slabs for a whole sequence and to
-// lease the first of them at once. The answer is Leased or Denied.
+// KVRound is what the worker's loop asks of the KV manager in a round. The manager does it in the
+// order of the fields, fills in the answer and sends the message back to Reply. Until then the
+// message is the manager's; after that the loop may send it again.
+type KVRound struct {
+	Reply *actor.PID
+
+	Release []SeqID   // gives back the slabs of these sequences
+	Reserve []Reserve // sets slabs aside for whole sequences
+	Extend  []Extend  // leases more slabs to sequences
+
+	Granted []Granted
+	Denied  []Denied
+}
+
+// Reserve asks for slabs for a whole sequence, and to lease the first of them at once. The answer is
+// a Granted or a Denied.
 type Reserve struct {
-	Lease
-	Tokens int // of each beam, if there are any
+	Seq    SeqID
+	Tokens int // in all; of each beam, if there are any
+	Lease  int // tokens to lease slabs for
 	Prompt int // of Tokens
-	Beams  int // 0: none; else the tokens behind the prompt are kept for each
+	Beams  int // 0: none; else the tokens that follow the prompt are kept for each
 }
 
-// Lease asks for physical slabs, so that the sequence's hold UpTo tokens. It
-// cannot be refused within the reservation. The answer is its Leased, filled in:
-// the message is the KV manager's until then, and may be sent again after it.
-type Lease struct {
-	Reply *actor.PID
-	Leased
+// Extend asks for physical slabs, so that the sequence's hold UpTo tokens. Within the
+// reservation it cannot be refused. The answer is a Granted.
+type Extend struct {
+	Seq  SeqID
+	UpTo int
 }
 
-// Release gives back a sequence's slabs. The answer is Freed to Reply.
-type Release struct {
-	Reply *actor.PID
+// Granted has the new slabs of a sequence, which follow those leased before.
+type Granted struct {
 	Seq   SeqID
+	UpTo  int // tokens that the sequence's slabs hold now
+	Slabs []int32
 }
 
-// Denied answers Reserve: nothing was set aside. Never says that the pool is
-// too small even when empty.
+// Denied says that nothing was set aside for a sequence. Never: the pool is too small even
+// when it is empty.
 type Denied struct {
 	Seq              SeqID
 	Need, Free, Pool int // slabs
 	Never            bool
 }
 
-// Leased answers Reserve and Lease with the new slabs, which come behind those leased
-// before.
-type Leased struct {
-	Seq   SeqID
-	Slabs []int32
-	UpTo  int // tokens that the sequence's slabs hold then
-}
+// Empty says whether there is nothing to ask.
+func (m *KVRound) Empty() bool { return len(m.Release)+len(m.Reserve)+len(m.Extend) == 0 }
 
-// Freed tells the compute actor that slabs came back.
-type Freed struct{ Slabs int }
+// Reset empties the message and keeps its room.
+func (m *KVRound) Reset() {
+	*m = KVRound{
+		Reply: m.Reply, Release: m.Release[:0], Reserve: m.Reserve[:0], Extend: m.Extend[:0],
+		Granted: m.Granted[:0], Denied: m.Denied[:0],
+	}
+}

@@ -160,9 +160,9 @@ func TestOneClockMayBeBehindAnother(t *testing.T) {
 }
 
 func TestWhatDoesNotTravelIsNamed(t *testing.T) {
-	_, err := msg.Marshal("to", &msg.Reserve{}, now)
+	_, err := msg.Marshal("to", &msg.KVRound{}, now)
 	require.ErrorIs(t, err, msg.ErrLocal)
-	require.ErrorContains(t, err, "*msg.Reserve")
+	require.ErrorContains(t, err, "*msg.KVRound")
 }
 
 func TestABadMessageIsAnErrorThatSaysWhat(t *testing.T) {

@@ -32,7 +32,7 @@ func (a *computeActor) Receive(ctx actor.Context) {
 		if m.Owner != "" && a.loop.ledger.ofAnother(m.Seq, m.Owner) {
 			return
 		}
-	case *msg.Leased, *msg.Denied, *msg.Freed:
+	case *msg.KVRound:
 	default:
 		return
 	}

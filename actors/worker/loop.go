@@ -38,8 +38,9 @@ type loop struct {
 	// Of the round, reused.
 	arrived   []any
 	events    []sched.Event
-	submitted bool       // a sequence is among the events
-	asked     []sched.ID // for KV, in front of the step: the answers that are still to come
+	submitted bool           // a sequence is among the events
+	asked     []sched.ID     // for KV, in front of the step: the answers that are still to come
+	rounds    []*msg.KVRound // that the KV manager does not have
 	batch     []compute.Rows
 	outputs   []output
 	outbox    outbox
@@ -61,7 +62,6 @@ type sequence struct {
 	sampler   *sample.Sampler // nil with beams, and before the grant
 	beams     *beams          // nil without
 	region    compute.Region  // nil before the grant
-	kv        msg.Reserve     // what was asked of the KV manager last: it has one question of a sequence at a time
 	account   *account
 	started   bool
 	drafter   draft.Drafter
@@ -250,21 +250,36 @@ func (l *loop) take(m any) error {
 		l.events = append(l.events, sched.Cancel(sched.ID(m.Seq)))
 	case *msg.Redirect:
 		l.redirect(m)
-	case *msg.Denied:
-		l.answered(sched.ID(m.Seq))
-		if m.Never {
-			l.events = append(l.events, sched.NeverFits(sched.ID(m.Seq), m.Need, m.Pool))
-		} else {
-			l.events = append(l.events, sched.Denied(sched.ID(m.Seq), m.Need, m.Free))
-		}
-	case *msg.Freed:
-		l.events = append(l.events, sched.Freed())
-	case *msg.Leased:
-		l.answered(sched.ID(m.Seq))
-		l.events = append(l.events, sched.Granted(sched.ID(m.Seq), m.UpTo))
-		return l.mapSlabs(m)
+	case *msg.KVRound:
+		return l.answer(m)
 	}
 	return nil
+}
+
+// answer takes what the KV manager did in a round.
+func (l *loop) answer(m *msg.KVRound) (err error) {
+	if len(m.Release) > 0 {
+		l.events = append(l.events, sched.Freed())
+	}
+	for _, d := range m.Denied {
+		l.answered(sched.ID(d.Seq))
+		if d.Never {
+			l.events = append(l.events, sched.NeverFits(sched.ID(d.Seq), d.Need, d.Pool))
+		} else {
+			l.events = append(l.events, sched.Denied(sched.ID(d.Seq), d.Need, d.Free))
+		}
+	}
+	for i := range m.Granted {
+		g := &m.Granted[i]
+		l.answered(sched.ID(g.Seq))
+		l.events = append(l.events, sched.Granted(sched.ID(g.Seq), g.UpTo))
+		if e := l.mapSlabs(g); err == nil {
+			err = e
+		}
+	}
+	m.Reset()
+	l.rounds = append(l.rounds, m)
+	return err
 }
 
 func (l *loop) submit(g *msg.Generate) {
@@ -328,7 +343,7 @@ func (l *loop) redirect(m *msg.Redirect) {
 
 // mapSlabs backs a sequence's region with the slabs of its lease. A sequence
 // that ended meanwhile needs none; its Release follows.
-func (l *loop) mapSlabs(m *msg.Leased) error {
+func (l *loop) mapSlabs(m *msg.Granted) error {
 	s := l.sequences[sched.ID(m.Seq)]
 	if s == nil {
 		return nil
@@ -371,32 +386,44 @@ func (l *loop) effects(plan *sched.Plan) {
 			delete(l.sequences, e.ID)
 		}
 	}
+	l.askKV(plan)
+}
+
+// askKV sends the plan's KV effects to the KV manager, in one message.
+func (l *loop) askKV(plan *sched.Plan) {
+	m := l.kvRound()
 	for _, id := range plan.Release {
 		if s := l.sequences[id]; s != nil {
 			l.closeRegion(s)
 			delete(l.sequences, id)
 		}
-		l.toKV(&msg.Release{Reply: l.self, Seq: msg.SeqID(id)})
+		m.Release = append(m.Release, msg.SeqID(id))
 	}
 	for _, r := range plan.Reserve {
-		kv := &l.sequences[r.ID].kv
-		*kv = msg.Reserve{Lease: l.lease(r.ID, r.Lease), Tokens: r.Tokens, Prompt: r.Prompt, Beams: r.Beams}
-		l.toKV(kv)
+		m.Reserve = append(m.Reserve, msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Lease: r.Lease, Prompt: r.Prompt, Beams: r.Beams})
 	}
 	for _, e := range plan.Lease {
-		kv := &l.sequences[e.ID].kv.Lease
-		*kv = l.lease(e.ID, e.UpTo)
-		l.toKV(kv)
+		m.Extend = append(m.Extend, msg.Extend{Seq: msg.SeqID(e.ID), UpTo: e.UpTo})
 	}
+	if m.Empty() {
+		l.rounds = append(l.rounds, m)
+		return
+	}
+	l.Root.Send(l.KV, m)
+}
+
+// kvRound returns an empty message.
+func (l *loop) kvRound() *msg.KVRound {
+	n := len(l.rounds)
+	if n == 0 {
+		return &msg.KVRound{Reply: l.self}
+	}
+	m := l.rounds[n-1]
+	l.rounds = l.rounds[:n-1]
+	return m
 }
 
 func (l *loop) flush() { l.outbox.flush(&l.Config) }
-
-func (l *loop) toKV(m any) { l.Root.Send(l.KV, m) }
-
-func (l *loop) lease(id sched.ID, upTo int) msg.Lease {
-	return msg.Lease{Reply: l.self, Leased: msg.Leased{Seq: msg.SeqID(id), UpTo: upTo}}
-}
 
 func (l *loop) closeRegion(s *sequence) {
 	if s.region != nil {

@@ -1,0 +1,105 @@
+package kv
+
+import (
+	"testing"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/kvmgr"
+	"github.com/millrace/millrace/metrics"
+)
+
+// testManager is a KV manager of ten slabs of 16 tokens whose answers go to the test.
+type testManager struct {
+	*Manager
+	t      *testing.T
+	reply  *actor.PID
+	got    chan *msg.KVRound
+	broken chan error
+}
+
+func newTestManager(t *testing.T) *testManager {
+	system := actor.NewActorSystem()
+	t.Cleanup(system.Shutdown)
+	m := &testManager{t: t, got: make(chan *msg.KVRound, 10), broken: make(chan error, 10)}
+	m.reply = system.Root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) {
+		if r, ok := ctx.Message().(*msg.KVRound); ok {
+			m.got <- r
+		}
+	}))
+	var err error
+	m.Manager, err = New(Config{
+		Root: system.Root, Slabs: 10, SlabTokens: 16, Broken: func(err error) { m.broken <- err }, Metrics: metrics.New(metrics.Build{}).Model("m"),
+		Spawn: func(name string, a actor.Actor) (*actor.PID, error) {
+			return system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), name)
+		},
+	})
+	require.NoError(t, err)
+	return m
+}
+
+// round sends a round and returns it with its answer.
+func (m *testManager) round(r *msg.KVRound) *msg.KVRound {
+	m.t.Helper()
+	r.Reply = m.reply
+	m.root.Send(m.PID(), r)
+	select {
+	case got := <-m.got:
+		require.Same(m.t, r, got)
+		return got
+	case err := <-m.broken:
+		m.t.Fatal(err)
+	case <-time.After(20 * time.Second):
+		m.t.Fatal("no answer")
+	}
+	panic("unreachable")
+}
+
+func TestARoundHasOneAnswer(t *testing.T) {
+	m := newTestManager(t)
+	r := m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 1, Tokens: 128, Lease: 16}, {Seq: 2, Tokens: 48, Lease: 48}, {Seq: 3, Tokens: 200, Lease: 16}}})
+	require.Len(t, r.Granted, 1)
+	require.Equal(t, msg.SeqID(1), r.Granted[0].Seq)
+	require.Equal(t, 16, r.Granted[0].UpTo)
+	require.Len(t, r.Granted[0].Slabs, 1)
+	require.Equal(t, []msg.Denied{{Seq: 2, Need: 3, Free: 2, Pool: 10}, {Seq: 3, Need: 13, Free: 2, Pool: 10, Never: true}}, r.Denied)
+	r = m.round(&msg.KVRound{Extend: []msg.Extend{{Seq: 1, UpTo: 64}}})
+	require.Len(t, r.Granted, 1)
+	require.Len(t, r.Granted[0].Slabs, 3, "the new ones")
+}
+
+func TestWhatARoundReleasesIsThereForItsReservations(t *testing.T) {
+	m := newTestManager(t)
+	m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 1, Tokens: 160, Lease: 160}}})
+	r := m.round(&msg.KVRound{Release: []msg.SeqID{1}, Reserve: []msg.Reserve{{Seq: 2, Tokens: 160, Lease: 32}}})
+	require.Empty(t, r.Denied)
+	require.Len(t, r.Granted, 1)
+	state, err := m.State(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "ok", state.Check)
+	require.Equal(t, kvmgr.Seq(2), state.Regions[0].Seq)
+}
+
+func TestARoundThatContradictsTheAllocatorIsReported(t *testing.T) {
+	for name, r := range map[string]*msg.KVRound{
+		"release of an unknown sequence": {Release: []msg.SeqID{7}},
+		"extend beyond the reservation":  {Reserve: []msg.Reserve{{Seq: 1, Tokens: 16, Lease: 16}}, Extend: []msg.Extend{{Seq: 1, UpTo: 17}}},
+		"a sequence that is there":       {Reserve: []msg.Reserve{{Seq: 1, Tokens: 16, Lease: 16}, {Seq: 1, Tokens: 16, Lease: 16}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newTestManager(t)
+			r.Reply = m.reply
+			m.root.Send(m.PID(), r)
+			select {
+			case err := <-m.broken:
+				require.Error(t, err)
+			case <-time.After(20 * time.Second):
+				t.Fatal("nothing was reported")
+			}
+			require.Empty(t, m.got)
+		})
+	}
+}
