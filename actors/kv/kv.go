@@ -124,8 +124,12 @@ func (a *kvActor) round(m *msg.KVRound) error {
 		}
 	}
 	for i := range m.Reserve {
-		if err := a.reserve(m, &m.Reserve[i]); err != nil {
+		short, err := a.reserve(m, &m.Reserve[i])
+		if err != nil {
 			return err
+		}
+		if short {
+			break
 		}
 	}
 	for _, e := range m.Extend {
@@ -136,23 +140,22 @@ func (a *kvActor) round(m *msg.KVRound) error {
 	return nil
 }
 
-func (a *kvActor) reserve(m *msg.KVRound, r *msg.Reserve) error {
-	var err error
+// reserve grants or denies a reservation. short: there are too few slabs for now.
+func (a *kvActor) reserve(m *msg.KVRound, r *msg.Reserve) (short bool, err error) {
 	if r.Beams > 0 {
 		err = a.kv.ReserveSegments(kvmgr.Seq(r.Seq), kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams})
 	} else {
 		err = a.kv.Reserve(kvmgr.Seq(r.Seq), r.Tokens)
 	}
-	if short, ok := errors.AsType[*kvmgr.ShortageError](err); ok {
-		m.Denied = append(m.Denied, msg.Denied{
-			Seq: r.Seq, Need: short.Need, Free: short.Free, Pool: short.Pool, Never: errors.Is(err, kvmgr.ErrNeverFits),
-		})
-		return nil
+	if s, ok := errors.AsType[*kvmgr.ShortageError](err); ok {
+		never := errors.Is(err, kvmgr.ErrNeverFits)
+		m.Denied = append(m.Denied, msg.Denied{Seq: r.Seq, Need: s.Need, Free: s.Free, Pool: s.Pool, Never: never})
+		return !never, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	return a.lease(m, r.Seq, r.Lease)
+	return false, a.lease(m, r.Seq, r.Lease)
 }
 
 // lease grants the slabs of a sequence's first upTo tokens: it cannot fail within a reservation.

@@ -60,12 +60,12 @@ func (m *testManager) round(r *msg.KVRound) *msg.KVRound {
 
 func TestARoundHasOneAnswer(t *testing.T) {
 	m := newTestManager(t)
-	r := m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 1, Tokens: 128, Lease: 16}, {Seq: 2, Tokens: 48, Lease: 48}, {Seq: 3, Tokens: 200, Lease: 16}}})
-	require.Len(t, r.Granted, 1)
+	r := m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 1, Tokens: 128, Lease: 16}, {Seq: 3, Tokens: 200, Lease: 16}, {Seq: 2, Tokens: 48, Lease: 48}, {Seq: 4, Tokens: 16, Lease: 16}}})
+	require.Len(t, r.Granted, 1, "nobody passes the one that was denied")
 	require.Equal(t, msg.SeqID(1), r.Granted[0].Seq)
 	require.Equal(t, 16, r.Granted[0].UpTo)
 	require.Len(t, r.Granted[0].Slabs, 1)
-	require.Equal(t, []msg.Denied{{Seq: 2, Need: 3, Free: 2, Pool: 10}, {Seq: 3, Need: 13, Free: 2, Pool: 10, Never: true}}, r.Denied)
+	require.Equal(t, []msg.Denied{{Seq: 3, Need: 13, Free: 2, Pool: 10, Never: true}, {Seq: 2, Need: 3, Free: 2, Pool: 10}}, r.Denied)
 	r = m.round(&msg.KVRound{Extend: []msg.Extend{{Seq: 1, UpTo: 64}}})
 	require.Len(t, r.Granted, 1)
 	require.Len(t, r.Granted[0].Slabs, 3, "the new ones")

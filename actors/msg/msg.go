@@ -210,7 +210,7 @@ type KVRound struct {
 	Reply *actor.PID
 
 	Release []SeqID   // gives back the slabs of these sequences
-	Reserve []Reserve // sets slabs aside for whole sequences
+	Reserve []Reserve // sets slabs aside for whole sequences, up to the first that is denied for now
 	Extend  []Extend  // leases more slabs to sequences
 
 	Granted []Granted
@@ -218,7 +218,7 @@ type KVRound struct {
 }
 
 // Reserve asks for slabs for a whole sequence, and to lease the first of them at once. The answer is
-// a Granted or a Denied.
+// a Granted or a Denied, or none after a Denied: the sequence does not pass the one that was denied.
 type Reserve struct {
 	Seq    SeqID
 	Tokens int // in all; of each beam, if there are any

@@ -40,7 +40,7 @@ func (l *loop) deviceFailed(err error) {
 	}
 	up := l.Faults.Down(err)
 	l.abandon(err)
-	l.planned(l.sched.Step) // gives back the KV of those that ended: their slabs are the next ones'
+	l.planned() // gives back the KV of those that ended: their slabs are the next ones'
 	begin := time.Now()
 	e := l.Runner.Reload()
 	l.Metrics.DeviceReloaded(e)

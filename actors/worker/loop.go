@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,18 +35,17 @@ type loop struct {
 	restarts  restarts
 
 	// Of the round, reused.
-	arrived   []any
-	events    []sched.Event
-	submitted bool           // a sequence is among the events
-	asked     []sched.ID     // for KV, in front of the step: the answers that are still to come
-	rounds    []*msg.KVRound // that the KV manager does not have
-	batch     []compute.Rows
-	outputs   []output
-	outbox    outbox
-	logits    compute.Logits
-	samplers  []*sampler // one per sampling goroutine, the first is the loop's own
-	stride    int        // samplers that share the step's outputs
-	sampling  sync.WaitGroup
+	arrived    []any
+	events     []sched.Event
+	unanswered int            // KVRounds that the KV manager has
+	rounds     []*msg.KVRound // that the KV manager does not have
+	batch      []compute.Rows
+	outputs    []output
+	outbox     outbox
+	logits     compute.Logits
+	samplers   []*sampler // one per sampling goroutine, the first is the loop's own
+	stride     int        // samplers that share the step's outputs
+	sampling   sync.WaitGroup
 
 	running  atomic.Int64 // sequences that hold KV
 	steps    atomic.Uint64
@@ -160,14 +158,16 @@ func (l *loop) round() (plan *sched.Plan) {
 		}
 	}()
 	l.takeAll()
-	if l.submitted && l.failed == nil {
-		l.admit()
+	if l.failed == nil {
+		plan = l.planned()
+	}
+	if l.failed == nil && plan.Hold {
+		plan = l.hold()
 	}
 	if l.failed != nil {
 		l.flush()
 		return nil
 	}
-	plan = l.planned(l.sched.Step)
 	l.noteProgress(plan)
 	if plan.Rows == 0 {
 		return plan
@@ -196,39 +196,33 @@ func (l *loop) takeAll() {
 // they take, unless the machine is short of processors.
 const admitPatience = 500 * time.Microsecond
 
-// admit asks for the KV of what was just submitted, so that it begins in the next step and
-// not in the one after it.
-func (l *loop) admit() {
-	plan := l.planned(l.sched.Admit)
-	for _, r := range plan.Reserve {
-		l.asked = append(l.asked, r.ID)
-	}
-	defer func() { l.asked, l.submitted = l.asked[:0], false }()
-	if len(l.asked) == 0 {
-		return
-	}
+// hold waits for the KV manager's answer, for admitPatience at most, so that what waits begins in
+// this step and not in the one after it. It returns the plan of the step, nil if the worker failed.
+func (l *loop) hold() (plan *sched.Plan) {
 	patience := time.NewTimer(cmp.Or(l.AdmitPatience, admitPatience))
 	defer patience.Stop()
-	for len(l.asked) > 0 && l.failed == nil {
-		select {
-		case <-l.inbox.wake:
-			l.takeAll()
-		case <-patience.C:
-			return
+	late := false
+	for {
+		for l.unanswered > 0 && !late && l.failed == nil {
+			select {
+			case <-l.inbox.wake:
+				l.takeAll()
+			case <-patience.C:
+				late = true
+			}
+		}
+		if l.failed != nil {
+			return nil
+		}
+		if plan = l.planned(); !plan.Hold {
+			return plan
 		}
 	}
 }
 
-// answered notes the answer of the KV manager to a sequence.
-func (l *loop) answered(id sched.ID) {
-	if i := slices.Index(l.asked, id); i >= 0 {
-		l.asked = slices.Delete(l.asked, i, i+1)
-	}
-}
-
 // planned hands the events to the scheduler and sends what it asks for.
-func (l *loop) planned(do func(sched.Time, []sched.Event) (*sched.Plan, error)) *sched.Plan {
-	plan, err := do(time.Since(l.start), l.events)
+func (l *loop) planned() *sched.Plan {
+	plan, err := l.sched.Step(time.Since(l.start), l.events)
 	if err != nil {
 		l.Log.Error().Err(err).Msg("the scheduler ignored an event")
 	}
@@ -258,23 +252,19 @@ func (l *loop) take(m any) error {
 
 // answer takes what the KV manager did in a round.
 func (l *loop) answer(m *msg.KVRound) (err error) {
-	if len(m.Release) > 0 {
-		l.events = append(l.events, sched.Freed())
+	l.unanswered--
+	for i := range m.Granted {
+		g := &m.Granted[i]
+		l.events = append(l.events, sched.Granted(sched.ID(g.Seq), g.UpTo))
+		if e := l.mapSlabs(g); err == nil {
+			err = e
+		}
 	}
 	for _, d := range m.Denied {
-		l.answered(sched.ID(d.Seq))
 		if d.Never {
 			l.events = append(l.events, sched.NeverFits(sched.ID(d.Seq), d.Need, d.Pool))
 		} else {
 			l.events = append(l.events, sched.Denied(sched.ID(d.Seq), d.Need, d.Free))
-		}
-	}
-	for i := range m.Granted {
-		g := &m.Granted[i]
-		l.answered(sched.ID(g.Seq))
-		l.events = append(l.events, sched.Granted(sched.ID(g.Seq), g.UpTo))
-		if e := l.mapSlabs(g); err == nil {
-			err = e
 		}
 	}
 	m.Reset()
@@ -310,7 +300,6 @@ func (l *loop) submit(g *msg.Generate) {
 		q.Deadline = max(g.Deadline.Sub(l.start), 1)
 	}
 	l.events = append(l.events, sched.Submit(q))
-	l.submitted = true
 }
 
 // begin makes what a sequence needs from its grant on. One that waits, or is refused, has no copy of its prompt.
@@ -409,6 +398,7 @@ func (l *loop) askKV(plan *sched.Plan) {
 		l.rounds = append(l.rounds, m)
 		return
 	}
+	l.unanswered++
 	l.Root.Send(l.KV, m)
 }
 

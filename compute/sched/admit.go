@@ -1,36 +1,53 @@
 package sched
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // planReserves asks for the KV of the sequences at the head of the queue, as
-// long as the batch has room.
+// long as the batch has room, unless an earlier question is not answered yet.
 //
-// A denied sequence keeps its place, and nobody behind it is asked for before
-// it is granted or ends: a stream of small sequences cannot starve a large one.
-// It can be passed only by those whose own Reserve was out when it was denied
-// for the first time (fewer than MaxBatchSize), and by higher priorities. It is
-// asked for again once KV has been given back.
+// The KV manager stops at the first reservation that it denies for now, so nobody who was asked
+// for after a denied sequence passes it. It keeps its place, and nobody who follows it is asked
+// for before it is granted or ends: a stream of small sequences cannot starve a large one. Higher
+// priorities pass it. It is asked for again once KV has been given back.
 func (s *Scheduler) planReserves() {
-	for s.probe == nil && s.running.rows+s.asking.rows < s.cfg.MaxBatchSize {
+	if len(s.question) > 0 {
+		return
+	}
+	for s.running.rows+s.askRows < s.cfg.MaxBatchSize {
 		seq := s.nextWaiting()
 		if seq == nil || seq.denials > 0 && seq.asked == s.frees ||
-			s.running.rows+s.asking.rows+seq.rows() > s.cfg.MaxBatchSize {
-			return
+			s.running.rows+s.askRows+seq.rows() > s.cfg.MaxBatchSize {
+			break
 		}
-		if seq.denials > 0 {
-			s.probe = seq
-		}
-		s.waiting.remove(seq)
-		seq.state = Asking
-		seq.flow.pending += seq.PromptTokens
-		seq.flow.rows += seq.rows()
-		seq.asked = s.frees
-		seq.leaseAsk = s.leaseFor(seq, seq.PromptTokens)
-		s.asking.insert(seq)
-		s.plan.Reserve = append(s.plan.Reserve, Reservation{
-			ID: seq.ID, Tokens: seq.total(), Lease: seq.leaseAsk, Prompt: seq.PromptTokens, Beams: seq.Beams,
-		})
+		s.ask(seq)
 	}
+	// They wait on until they are granted; what they were counted for was for the choice of the next one.
+	for _, seq := range s.asking {
+		seq.flow.pending -= seq.PromptTokens
+		seq.flow.rows -= seq.rows()
+		s.waiting.insert(seq)
+	}
+	s.plan.Hold = len(s.asking) > 0
+	clear(s.asking)
+	s.asking, s.askRows = s.asking[:0], 0
+}
+
+// ask adds a sequence to the question.
+func (s *Scheduler) ask(seq *sequence) {
+	s.waiting.remove(seq)
+	s.asking = append(s.asking, seq)
+	s.askRows += seq.rows()
+	seq.flow.pending += seq.PromptTokens
+	seq.flow.rows += seq.rows()
+	seq.asked = s.frees
+	seq.leaseAsk = s.leaseFor(seq, seq.PromptTokens)
+	s.question = append(s.question, seq.ID)
+	s.plan.Reserve = append(s.plan.Reserve, Reservation{
+		ID: seq.ID, Tokens: seq.total(), Lease: seq.leaseAsk, Prompt: seq.PromptTokens, Beams: seq.Beams,
+	})
 }
 
 // leaseFor is the lease, in tokens, that leaves room for LeaseAheadTokens behind
@@ -59,25 +76,30 @@ func (s *Scheduler) planLeases() {
 
 func (s *Scheduler) granted(e *Event) error {
 	seq := s.byID[e.ID]
+	asked := slices.Contains(s.question, e.ID)
 	switch {
+	case seq == nil && asked: // it ended meanwhile
+		s.answered(e.ID)
+		s.plan.Release = append(s.plan.Release, e.ID)
+		s.frees++
+		return nil
 	case seq == nil:
-		return nil // a longer lease for a sequence that ended meanwhile; Release is behind it
-	case seq.state == Waiting:
+		return nil // a longer lease for a sequence that ended meanwhile; Release follows it
+	case seq.state == Waiting && !asked:
 		return fmt.Errorf("%w: grant for sequence %d, which asked for nothing", ErrUnexpected, e.ID)
 	case e.Tokens <= seq.leased || e.Tokens > seq.total():
 		return fmt.Errorf("%w: sequence %d granted up to token %d, leased %d, reserved %d",
 			ErrUnexpected, e.ID, e.Tokens, seq.leased, seq.total())
-	case seq.state == Running:
-		seq.leased = e.Tokens
-		return nil
 	}
-	s.answered(seq)
-	if seq.ended {
-		s.release(seq)
-		return nil
-	}
-	seq.state = Running
 	seq.leased = e.Tokens
+	if seq.state == Running {
+		return nil
+	}
+	s.answered(e.ID)
+	s.waiting.remove(seq)
+	seq.state = Running
+	seq.flow.pending += seq.PromptTokens
+	seq.flow.rows += seq.rows()
 	s.admissions++
 	seq.admission = s.admissions
 	s.running.insert(seq)
@@ -85,30 +107,26 @@ func (s *Scheduler) granted(e *Event) error {
 }
 
 func (s *Scheduler) denied(e *Event) error {
-	seq := s.byID[e.ID]
-	if seq == nil || seq.state != Asking {
+	if !slices.Contains(s.question, e.ID) {
 		return fmt.Errorf("%w: denial for sequence %d, which asked for nothing", ErrUnexpected, e.ID)
 	}
-	s.answered(seq)
-	seq.flow.rows -= seq.rows()
-	if seq.ended {
-		s.forget(seq)
-		return nil
+	s.answered(e.ID)
+	if !e.Never { // the KV manager stopped here
+		s.question = s.question[:0]
 	}
-	seq.flow.pending -= seq.PromptTokens
-	seq.denials++
-	seq.state = Waiting
-	s.waiting.insert(seq)
-	if e.Never {
+	seq := s.byID[e.ID]
+	switch {
+	case seq == nil: // it ended meanwhile
+	case e.Never:
 		s.end(seq, ReasonTooLong)
+	default:
+		seq.denials++
 	}
 	return nil
 }
 
-// answered takes a sequence out of those that wait for the KV manager.
-func (s *Scheduler) answered(seq *sequence) {
-	s.asking.remove(seq)
-	if s.probe == seq {
-		s.probe = nil
-	}
+// answered takes a sequence out of the question.
+func (s *Scheduler) answered(id ID) {
+	i := slices.Index(s.question, id)
+	s.question = slices.Delete(s.question, i, i+1)
 }

@@ -38,7 +38,17 @@ func (c *churn) submit() {
 	c.events = append(c.events, Submit(Sequence{ID: c.next, PromptTokens: 50 + n%100, MaxNewTokens: 100 + n%37}))
 }
 
+// step is a round; a step that is held is taken again with the answer.
 func (c *churn) step(tb testing.TB) (rows int) {
+	tb.Helper()
+	p := c.plan(tb)
+	for p.Hold {
+		p = c.plan(tb)
+	}
+	return p.Rows
+}
+
+func (c *churn) plan(tb testing.TB) *Plan {
 	tb.Helper()
 	p, err := c.s.Step(0, c.events)
 	if err != nil {
@@ -59,7 +69,7 @@ func (c *churn) step(tb testing.TB) (rows int) {
 	for range p.Ended {
 		c.submit()
 	}
-	return p.Rows
+	return p
 }
 
 func TestStepDoesNotAllocate(t *testing.T) {

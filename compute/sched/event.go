@@ -35,7 +35,6 @@ const (
 	KindCancel
 	KindGranted
 	KindDenied
-	KindFreed
 	KindSampled
 	KindFinished
 )
@@ -74,9 +73,6 @@ func Denied(id ID, need, free int) Event {
 func NeverFits(id ID, need, pool int) Event {
 	return Event{Kind: KindDenied, ID: id, Need: need, Free: pool, Never: true}
 }
-
-// Freed says that slabs came back to the pool: what was denied may be asked again.
-func Freed() Event { return Event{Kind: KindFreed} }
 
 // Sampled says that a token was taken from the sequence's last output (for beams,
 // one for each) and that the sequence goes on. At MaxNewTokens tokens the scheduler ends it itself.

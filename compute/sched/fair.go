@@ -19,8 +19,8 @@ const virtualRow = 1 << 20
 type flow struct {
 	weight  int
 	served  uint64 // virtual time
-	pending int    // prompt tokens of sequences that hold or ask for KV, not computed yet
-	rows    int    // decode rows of the sequences that hold or ask for KV
+	pending int    // prompt tokens of sequences that hold KV, not computed yet
+	rows    int    // decode rows of the sequences that hold KV
 	live    int    // sequences that the scheduler knows
 	backlog int    // of them, those whose prompt is not computed
 	left    Time   // when the last one was forgotten
@@ -48,7 +48,7 @@ const headroom = 4
 // flows.
 func (s *Scheduler) barred(f *flow, weights int) bool {
 	return f.rows > 0 && s.sated(f, weights) &&
-		s.running.rows+s.asking.rows >= s.cfg.MaxBatchSize-s.cfg.MaxBatchSize/headroom
+		s.running.rows+s.askRows >= s.cfg.MaxBatchSize-s.cfg.MaxBatchSize/headroom
 }
 
 // sated says that a tenant has its share of the batch, by weight among the tenants of the

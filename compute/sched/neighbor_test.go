@@ -93,8 +93,8 @@ func share(tb testing.TB, d service, batch int, loads ...[]Sequence) map[string]
 	}
 	var now Time
 	var events []Event
-	planned := func(do func(Time, []Event) (*Plan, error)) *Plan {
-		plan, err := do(now, events)
+	planned := func() *Plan {
+		plan, err := s.Step(now, events)
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -122,8 +122,10 @@ func share(tb testing.TB, d service, batch int, loads ...[]Sequence) map[string]
 			live[all[next].ID] = &all[next]
 			events = append(events, Submit(all[next]))
 		}
-		planned(s.Admit)
-		plan := planned(s.Step)
+		plan := planned()
+		for plan.Hold {
+			plan = planned()
+		}
 		if plan.Rows > 0 {
 			now += d.takes(plan)
 		} else if len(events) == 0 && next < len(all) {

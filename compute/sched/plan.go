@@ -17,7 +17,7 @@ type Plan struct {
 	Outputs    int // rows of which logits are wanted
 
 	Release []ID          // KV to free, exactly once for each granted sequence
-	Reserve []Reservation // asks that want a Granted or a Denied
+	Reserve []Reservation // asks that want, in their order, a Granted or a Denied up to the first Denied for now
 	Lease   []Lease       // asks that want a Granted
 	Ended   []End         // exactly once for each submitted sequence
 
@@ -29,6 +29,10 @@ type Plan struct {
 	// Wake is the earliest deadline: Step is to be called then even without an
 	// event. 0: none.
 	Wake Time
+
+	// Hold says that the plan has no rows because sequences that wait may begin in the step: Step is to
+	// be called again with the answer to Reserve, or without it when it is late.
+	Hold bool
 }
 
 // Chunk is a run of tokens of one sequence: positions Start to Start+Rows-1,

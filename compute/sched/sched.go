@@ -5,9 +5,9 @@
 // The compute loop that drives it:
 //
 //	for {
-//		if something was submitted: plan, err := s.Admit(now, events), as below but without rows; events = the answers
 //		plan, err := s.Step(now, events)   // err: an event out of place, ignored
 //		... send plan.Release, Reserve, Lease to the KV manager; report plan.Ended
+//		... if plan.Hold: wait a moment for the answer; events = the answer; Step again
 //		... map the slabs that came with the grants in events
 //		... if plan.Rows > 0: run plan.Chunks, sample the outputs
 //		events = ... Sampled or Finished per output, and what came in meanwhile
@@ -15,8 +15,9 @@
 //
 // A step is merged: the decode rows of all running sequences and as many prompt
 // rows as the budget leaves lie on one token axis. A sequence goes from waiting
-// (in the queue) to asking (its KV reservation is on the way) to running
-// (granted; prefill, then decode) to its end. Only what is granted runs.
+// (in the queue) to running (its KV is granted; prefill, then decode) to its end.
+// Only what is granted runs. The scheduler asks for the KV of several sequences at
+// once, and not again before that is answered; a sequence waits meanwhile.
 //
 // Step is called when the device has finished the last plan, so that KV in
 // Release is read by no row. It need not wait for stop strings: they arrive as
@@ -42,20 +43,18 @@ type State uint8
 // States of a sequence.
 const (
 	Waiting State = iota // in the queue, no KV
-	Asking               // Reserve is out, the answer is not in
 	Running              // KV is granted
 )
 
-func (s State) String() string { return [...]string{"waiting", "asking", "running"}[s] }
+func (s State) String() string { return [...]string{"waiting", "running"}[s] }
 
-// sequence is a live sequence, or an ended one whose Reserve is still out.
+// sequence is a live sequence.
 type sequence struct {
 	Sequence
 	serial    uint64 // order of submission
 	state     State
-	ended     bool   // only with Asking: reported as ended, to be released when granted
 	denials   int    // answers that were Denied
-	asked     uint64 // frees that were known when Reserve went out
+	asked     uint64 // frees that were known when it was asked for last
 	admission uint64 // order of grants
 	generated int    // tokens sampled
 	computed  int    // tokens in the KV cache once the last plan has run
@@ -91,10 +90,14 @@ type Scheduler struct {
 	cfg  Config
 	byID map[ID]*sequence
 	// Each sequence of byID is in the one that its state names.
-	waiting, asking, running queue
-	flows                    map[string]*flow // by tenant
-	clock                    uint64           // virtual time at which a flow begins, at least
-	shared                   *SharedLimit     // of live sequences
+	waiting, running queue
+	flows            map[string]*flow // by tenant
+	clock            uint64           // virtual time at which a flow begins, at least
+	shared           *SharedLimit     // of live sequences
+
+	question []ID        // sequences whose Reserve is out, in its order; an ended one is released when it is granted
+	asking   []*sequence // of the plan: those that are being asked for
+	askRows  int         // decode rows of asking
 
 	spare      []*sequence // for the next Submits
 	decodes    []*sequence // of the step: what has rows in it
@@ -102,8 +105,7 @@ type Scheduler struct {
 	gaveWay    int         // prompt rows of the last steps, as far as each left tenants out
 	turn       uint64      // of the sequences that decode, see takeTurns
 	serial     uint64
-	frees      uint64    // times that KV was given back, as far as known
-	probe      *sequence // denied before and asked again: nobody passes it until its answer
+	frees      uint64 // times that KV was given back
 	admissions uint64
 	gate       uint64 // admissions up to this one may start (the waiting-served ratio)
 	held       int    // steps that the ratio has held prompts back
@@ -122,26 +124,22 @@ func New(cfg Config) (*Scheduler, error) {
 	}, nil
 }
 
-// Step applies the events in their order and plans the next step. The plan is
-// valid even with an error, which names the events that were ignored.
+// Step applies the events in their order and plans the next step. If sequences that wait
+// may begin in it, it plans no rows, but asks for their KV and holds the step: Step is to be called again
+// with the answer, or without it when it is late. The plan is valid even with an error, which
+// names the events that were ignored.
 func (s *Scheduler) Step(now Time, events []Event) (*Plan, error) {
 	err := s.begin(now, events)
+	if s.planReserves(); s.plan.Hold {
+		s.plan.Wake = s.wake
+		return &s.plan, err
+	}
 	s.gather()
 	s.giveWay()
 	s.takeTurns()
 	s.planDecode()
 	s.planPrompts()
 	s.planLeases()
-	s.planReserves()
-	s.plan.Wake = s.wake
-	return &s.plan, err
-}
-
-// Admit is what comes before a Step that new sequences are to be in: it applies the events
-// and plans no rows, but asks for KV. What is granted until the Step begins in it.
-func (s *Scheduler) Admit(now Time, events []Event) (*Plan, error) {
-	err := s.begin(now, events)
-	s.planReserves()
 	s.plan.Wake = s.wake
 	return &s.plan, err
 }
@@ -170,8 +168,6 @@ func (s *Scheduler) apply(e *Event) error {
 		return s.granted(e)
 	case KindDenied:
 		return s.denied(e)
-	case KindFreed:
-		s.frees++
 	case KindSampled:
 		return s.sampled(e)
 	case KindFinished:
@@ -239,9 +235,9 @@ func (s *Scheduler) sampled(e *Event) error {
 	return nil
 }
 
-// end reports the end of a sequence (nil or ended: nothing) and releases its KV.
+// end reports the end of a sequence (nil: nothing) and releases its KV.
 func (s *Scheduler) end(seq *sequence, r Reason) {
-	if seq == nil || seq.ended {
+	if seq == nil {
 		return
 	}
 	s.plan.Ended = append(s.plan.Ended, End{ID: seq.ID, Reason: r, Generated: seq.generated})
@@ -251,11 +247,6 @@ func (s *Scheduler) end(seq *sequence, r Reason) {
 	case Waiting:
 		s.waiting.remove(seq)
 		s.forget(seq)
-	case Asking: // the KV manager may have granted it already: wait for the answer
-		seq.ended = true
-		if s.probe == seq {
-			s.probe = nil
-		}
 	case Running:
 		s.running.remove(seq)
 		s.release(seq)
@@ -302,11 +293,10 @@ func (s *Scheduler) expire(now Time) {
 		return
 	}
 	s.wake = 0
-	for _, q := range [...]*queue{&s.running, &s.asking, &s.waiting} {
+	for _, q := range [...]*queue{&s.running, &s.waiting} {
 		for i := q.len() - 1; i >= 0; i-- { // from the end: end may remove
 			seq := q.seqs[i]
 			switch {
-			case seq.ended:
 			case seq.Deadline != 0 && seq.Deadline <= now:
 				s.end(seq, ReasonDeadline)
 			default:

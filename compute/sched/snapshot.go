@@ -10,7 +10,7 @@ func (s *Scheduler) Waiting() int { return s.shared.Inside() - s.running.len() }
 
 // Idle says that every sequence has ended and no answer of the KV manager is
 // awaited.
-func (s *Scheduler) Idle() bool { return len(s.byID) == 0 }
+func (s *Scheduler) Idle() bool { return len(s.byID) == 0 && len(s.question) == 0 }
 
 // SequenceState is a live sequence as Snapshot sees it.
 type SequenceState struct {
@@ -28,15 +28,12 @@ type SequenceState struct {
 	Denials   int // times its reservation was denied
 }
 
-// Snapshot copies the state of all live sequences: running, asking, waiting,
+// Snapshot copies the state of all live sequences: running, waiting,
 // each in the order of service.
 func (s *Scheduler) Snapshot() []SequenceState {
 	out := make([]SequenceState, 0, s.shared.Inside())
-	for _, q := range [...]*queue{&s.running, &s.asking, &s.waiting} {
+	for _, q := range [...]*queue{&s.running, &s.waiting} {
 		for _, seq := range q.seqs {
-			if seq.ended {
-				continue
-			}
 			out = append(out, SequenceState{
 				ID: seq.ID, State: seq.state, Priority: seq.Priority, Tenant: seq.Tenant,
 				Arrival: seq.Arrival, Deadline: seq.Deadline,
@@ -55,7 +52,7 @@ func (s *Scheduler) Check() error {
 	for _, q := range [...]struct {
 		state State
 		*queue
-	}{{Waiting, &s.waiting}, {Asking, &s.asking}, {Running, &s.running}} {
+	}{{Waiting, &s.waiting}, {Running, &s.running}} {
 		rows := 0
 		for i, seq := range q.seqs {
 			rows += seq.rows()
@@ -68,29 +65,28 @@ func (s *Scheduler) Check() error {
 			if err := s.checkSequence(seq); err != nil {
 				return err
 			}
-			if !seq.ended {
-				live++
-				if seq.Moved {
-					moved++
-				}
+			live++
+			if seq.Moved {
+				moved++
 			}
 		}
 		if rows != q.rows {
 			return fmt.Errorf("sched: check: %d rows among the %v, the count says %d", rows, q.state, q.rows)
 		}
 	}
-	queued, batch := s.waiting.len()+s.asking.len()+s.running.len(), s.running.rows+s.asking.rows
+	queued, batch := s.waiting.len()+s.running.len(), s.running.rows
 	switch {
 	case queued != len(s.byID):
 		return fmt.Errorf("sched: check: %d sequences in the queues, %d known", queued, len(s.byID))
 	case live != s.shared.Inside():
 		return fmt.Errorf("sched: check: %d sequences live, the count says %d", live, s.shared.Inside())
 	case batch > s.cfg.MaxBatchSize:
-		return fmt.Errorf("sched: check: %d sequences and beams hold or ask for KV, expected at most %d", batch, s.cfg.MaxBatchSize)
+		return fmt.Errorf("sched: check: %d sequences and beams hold KV, expected at most %d", batch, s.cfg.MaxBatchSize)
 	case live-moved > 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting):
 		return fmt.Errorf("sched: check: %d sequences accepted, expected at most %d", live-moved, 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting))
-	case s.probe != nil && (s.probe.state != Asking || s.probe.denials == 0 || s.probe.ended):
-		return fmt.Errorf("sched: check: sequence %d bars the queue but is not asked for again", s.probe.ID)
+	case len(s.asking) > 0 || s.askRows != 0 || len(s.question) > s.cfg.MaxBatchSize:
+		return fmt.Errorf("sched: check: %d sequences are asked for, %d of them in the plan, expected at most %d and 0",
+			len(s.question), len(s.asking), s.cfg.MaxBatchSize)
 	}
 	if err := s.checkFlows(); err != nil {
 		return err
@@ -111,7 +107,7 @@ func (s *Scheduler) checkFlows() error {
 		if seq.state != Waiting {
 			n.rows += seq.rows()
 		}
-		if !seq.ended && seq.prefilling() {
+		if seq.prefilling() {
 			n.backlog++
 			if seq.state != Waiting {
 				n.pending += seq.PromptTokens - seq.computed
@@ -130,8 +126,6 @@ func (s *Scheduler) checkFlows() error {
 func (s *Scheduler) checkSequence(q *sequence) error {
 	held := q.state == Running
 	switch {
-	case q.ended && q.state != Asking:
-		return fmt.Errorf("sched: check: sequence %d has ended and is %v", q.ID, q.state)
 	case q.generated >= q.MaxNewTokens:
 		return fmt.Errorf("sched: check: sequence %d made %d tokens, expected less than %d", q.ID, q.generated, q.MaxNewTokens)
 	case q.computed > q.known()+q.guessed || q.computed > q.leased || q.leased > q.total():
@@ -139,7 +133,7 @@ func (s *Scheduler) checkSequence(q *sequence) error {
 			q.ID, q.computed, q.known(), q.leased, q.total())
 	case held != (q.leased > 0):
 		return fmt.Errorf("sched: check: sequence %d is %v with a lease of %d tokens", q.ID, q.state, q.leased)
-	case q.Deadline != 0 && !q.ended && (s.wake == 0 || s.wake > q.Deadline):
+	case q.Deadline != 0 && (s.wake == 0 || s.wake > q.Deadline):
 		return fmt.Errorf("sched: check: sequence %d is due at %v, wake is %v", q.ID, q.Deadline, s.wake)
 	}
 	return nil

@@ -16,13 +16,14 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 
 // TestTranscripts plays testdata/*.txt. A file is a list of commands, each
 //
-//	config key=value ...  |  step [now=5s]  |  admit [now=5s]  |  snapshot
+//	config key=value ...  |  step [now=5s]  |  hold [now=5s]  |  snapshot
 //	event
 //	...
 //	----
 //	what is expected, up to the next empty line
 //
-// Lines that start with # before a command are kept as they are.
+// A step that is held is taken again at once, as when the answer is late; hold leaves that to the
+// next command, which has the answer. Lines that start with # before a command are kept as they are.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -84,9 +85,13 @@ func play(t *testing.T, text string) []byte {
 			}
 			fmt.Fprintln(&out, "ok")
 		case "step":
-			step(t, &out, s, s.Step, words[1:], command[1:])
-		case "admit":
-			step(t, &out, s, s.Admit, words[1:], command[1:])
+			if step(t, &out, s, words[1:], command[1:]).Hold {
+				step(t, &out, s, words[1:], nil)
+			}
+		case "hold":
+			if !step(t, &out, s, words[1:], command[1:]).Hold {
+				t.Errorf("line %d: the step was not held", from+1)
+			}
 		case "snapshot":
 			fmt.Fprintf(&out, "running %d, waiting %d, idle %t\n", s.Running(), s.Waiting(), s.Idle())
 			for _, q := range s.Snapshot() {
@@ -124,7 +129,7 @@ func configure(t *testing.T, c *Config, args []string) {
 	}
 }
 
-func step(t *testing.T, out *bytes.Buffer, s *Scheduler, do func(Time, []Event) (*Plan, error), args, lines []string) {
+func step(t *testing.T, out *bytes.Buffer, s *Scheduler, args, lines []string) *Plan {
 	t.Helper()
 	var now time.Duration
 	for _, a := range args {
@@ -134,7 +139,7 @@ func step(t *testing.T, out *bytes.Buffer, s *Scheduler, do func(Time, []Event) 
 	for _, line := range lines {
 		events = append(events, parseEvents(t, strings.Fields(line))...)
 	}
-	plan, err := do(now, events)
+	plan, err := s.Step(now, events)
 	if err != nil {
 		fmt.Fprintf(out, "error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nerror: "))
 	}
@@ -142,14 +147,12 @@ func step(t *testing.T, out *bytes.Buffer, s *Scheduler, do func(Time, []Event) 
 	if err := s.Check(); err != nil {
 		t.Errorf("step %d: %v", plan.Step, err)
 	}
+	return plan
 }
 
 // parseEvents reads one line: a verb, ids, and key=value arguments for them all.
 func parseEvents(t *testing.T, words []string) []Event {
 	t.Helper()
-	if words[0] == "freed" {
-		return []Event{Freed()}
-	}
 	var ids []ID
 	arg := map[string]string{}
 	for _, w := range words[1:] {
@@ -196,20 +199,10 @@ func parseEvents(t *testing.T, words []string) []Event {
 }
 
 func printPlan(out *bytes.Buffer, p *Plan) {
-	fmt.Fprintf(out, "rows %d = %d decode + %d prompt, outputs %d\n", p.Rows, p.DecodeRows, p.PromptRows, p.Outputs)
-	for _, c := range p.Chunks {
-		if c.Beams > 0 {
-			fmt.Fprintf(out, "  row %d: sequence %d, %d beams at token %d", c.Row, c.ID, c.Beams, c.Start)
-		} else {
-			fmt.Fprintf(out, "  row %d: sequence %d, tokens %d-%d", c.Row, c.ID, c.Start, c.Start+c.Rows-1)
-		}
-		if c.Output {
-			fmt.Fprint(out, ", output")
-		}
-		if c.Drafts > 0 {
-			fmt.Fprintf(out, " of %d guesses", c.Drafts)
-		}
-		fmt.Fprintln(out)
+	if p.Hold {
+		fmt.Fprintln(out, "hold")
+	} else {
+		printRows(out, p)
 	}
 	for _, id := range p.Release {
 		fmt.Fprintf(out, "release %d\n", id)
@@ -237,6 +230,24 @@ func printPlan(out *bytes.Buffer, p *Plan) {
 	}
 	if p.Wake != 0 {
 		fmt.Fprintf(out, "wake %v\n", p.Wake)
+	}
+}
+
+func printRows(out *bytes.Buffer, p *Plan) {
+	fmt.Fprintf(out, "rows %d = %d decode + %d prompt, outputs %d\n", p.Rows, p.DecodeRows, p.PromptRows, p.Outputs)
+	for _, c := range p.Chunks {
+		if c.Beams > 0 {
+			fmt.Fprintf(out, "  row %d: sequence %d, %d beams at token %d", c.Row, c.ID, c.Beams, c.Start)
+		} else {
+			fmt.Fprintf(out, "  row %d: sequence %d, tokens %d-%d", c.Row, c.ID, c.Start, c.Start+c.Rows-1)
+		}
+		if c.Output {
+			fmt.Fprint(out, ", output")
+		}
+		if c.Drafts > 0 {
+			fmt.Fprintf(out, " of %d guesses", c.Drafts)
+		}
+		fmt.Fprintln(out)
 	}
 }
 

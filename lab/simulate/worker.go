@@ -22,13 +22,12 @@ type worker struct {
 	line  *sched.WaitEstimator // shared
 	news  *route.Worker
 
-	live      []live // by slot
-	spare     []int  // free slots
-	serial    uint64
-	events    []sched.Event
-	submitted bool        // a request is among them
-	plan      *sched.Plan // of the step under way
-	busy      bool
+	live   []live // by slot
+	spare  []int  // free slots
+	serial uint64
+	events []sched.Event
+	plan   *sched.Plan // of the step under way
+	busy   bool
 }
 
 // live is a request that has not ended.
@@ -69,7 +68,6 @@ func (w *worker) submit(r Request, slice int) {
 	w.live[slot] = live{Request: r, slice: slice}
 	w.line.Enter("", 1)
 	w.serial++
-	w.submitted = true
 	w.events = append(w.events, sched.Submit(sched.Sequence{
 		ID: sched.ID(w.serial<<slotBits | uint64(slot)), PromptTokens: r.Prompt, MaxNewTokens: r.MaxTokens, Arrival: r.At,
 	}))
@@ -78,18 +76,14 @@ func (w *worker) submit(r Request, slice int) {
 func slotOf(id sched.ID) int { return int(id & (1<<slotBits - 1)) }
 
 // round plans until there is a step, and says how long it takes, or nothing is
-// left to do. Answers of the KV books to a step's asks are there at its end, those for
-// what was just submitted in front of it.
+// left to do. The allocator answers at once.
 func (w *worker) round(now time.Duration) (took time.Duration, err error) {
-	if w.submitted {
-		w.submitted = false
-		if err := w.planned(w.sched.Admit, now); err != nil {
+	for {
+		if err := w.planned(now); err != nil {
 			return 0, err
 		}
-	}
-	for {
-		if err := w.planned(w.sched.Step, now); err != nil {
-			return 0, err
+		if w.plan.Hold {
+			continue
 		}
 		w.busy = w.plan.Rows > 0
 		if w.busy {
@@ -102,8 +96,8 @@ func (w *worker) round(now time.Duration) (took time.Duration, err error) {
 }
 
 // planned hands the events to the scheduler and does what it asks for.
-func (w *worker) planned(do func(sched.Time, []sched.Event) (*sched.Plan, error), now time.Duration) (err error) {
-	if w.plan, err = do(now, w.events); err != nil {
+func (w *worker) planned(now time.Duration) (err error) {
+	if w.plan, err = w.sched.Step(now, w.events); err != nil {
 		return err
 	}
 	w.events = w.events[:0]
@@ -135,6 +129,7 @@ func (w *worker) effects() error {
 			w.events = append(w.events, sched.NeverFits(r.ID, short.Need, short.Pool))
 		case errors.As(err, &short):
 			w.events = append(w.events, sched.Denied(r.ID, short.Need, short.Free))
+			return w.leases() // nobody passes it
 		case err != nil:
 			return err
 		default:
@@ -143,6 +138,10 @@ func (w *worker) effects() error {
 			}
 		}
 	}
+	return w.leases()
+}
+
+func (w *worker) leases() error {
 	for _, l := range w.plan.Lease {
 		if err := w.lease(l.ID, l.UpTo); err != nil {
 			return err
