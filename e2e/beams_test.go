@@ -77,7 +77,7 @@ func readChoices(t *testing.T, s api.Stream, n int) (tokens [][]int32, finish []
 	}
 }
 
-// waitKV waits until the books of the KV pool are as ok wants them.
+// waitKV waits until the state of the KV pool satisfies ok.
 func waitKV(t *testing.T, p *node.Node, ok func(*kv.State) bool) *kv.State {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -23,7 +23,7 @@ import (
 	"github.com/millrace/millrace/tokenizer"
 )
 
-// nullServer is the pipeline over a null device behind HTTP.
+// nullServer serves a pipeline over a null device by HTTP.
 func nullServer(b *testing.B, streams, tokens int) *httptest.Server {
 	tok, err := tokenizer.Load(demoModel)
 	if err != nil {

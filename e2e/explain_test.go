@@ -33,7 +33,7 @@ func explainLaunches(t *testing.T, path, isa string, most int) {
 		}
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &found))
-	const all, selections = 8, 2 // the last layer selects the rows that it goes on with
+	const all, selections = 8, 2 // the last layer selects the rows that it continues with
 	layers := 0
 	for _, g := range found.Launches.Groups {
 		if g.First >= 0 {

@@ -49,7 +49,7 @@ func (d *pacedDevice) Run(rows []compute.Rows) (compute.Logits, error) {
 	return d, nil
 }
 
-// boundedServer is a pipeline with a bounded queue behind HTTP. wrap, which may
+// boundedServer serves a pipeline with a bounded queue by HTTP. wrap, which may
 // be nil, puts something between HTTP and the pipeline; listen may replace the listener.
 func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o openai.Options, limits edge.Limits,
 	wrap func(api.Engine) api.Engine, listen func(net.Listener) net.Listener) (*node.Node, *httptest.Server) {
@@ -143,7 +143,7 @@ func TestAReaderThatStopsHoldsUpItsOwnStreamOnly(t *testing.T) {
 	}
 	others.Wait()
 	require.Eventually(t, func() bool { return p.Running() == 0 }, patience, time.Millisecond, "its request has ended too")
-	for a := range closed { // reading before that would let it go on
+	for a := range closed { // reading before that would let it continue
 		if a.String() == stopped.LocalAddr().String() {
 			break
 		}

@@ -55,8 +55,8 @@ func choicesOf(n int, events []api.Event) []answerSoFar {
 	return list
 }
 
-// resumable are requests of every kind whose answers must not change when they go
-// on elsewhere.
+// resumable are requests of every kind whose answers must not change when they continue
+// elsewhere.
 func resumable() map[string]func() *api.Request {
 	base := func(n int) *api.Request {
 		return &api.Request{ID: "r", Model: "tiny-chat", N: n, Prompt: "Once upon a time", MaxTokens: 60,
@@ -102,7 +102,7 @@ func TestAnAnswerThatGoesOnElsewhereIsTheSameToTheByte(t *testing.T) {
 	})
 }
 
-// requireResumes cuts the answer at every event and lets it go on.
+// requireResumes cuts the answer at every event and continues it.
 func requireResumes(t *testing.T, p *node.Node, request func() *api.Request) {
 	t.Helper()
 	n := request().N
@@ -123,6 +123,6 @@ func requireResumes(t *testing.T, p *node.Node, request func() *api.Request) {
 		rest := readEvents(t, stream, -1)
 		require.Equal(t, uint64(1), rest[0].Seq)
 		require.Equal(t, all[len(all)-1].Usage, rest[len(rest)-1].Usage)
-		require.Equal(t, want, choicesOf(n, slices.Concat(all[:cut], rest)), "cut behind event %d", cut)
+		require.Equal(t, want, choicesOf(n, slices.Concat(all[:cut], rest)), "cut after event %d", cut)
 	}
 }

@@ -363,7 +363,7 @@ func TestSIGTERMLetsAStreamFinishAndExitsWithZero(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	go func() {
-		rest, _ := io.ReadAll(reader) //nolint:errcheck // what came is judged
+		rest, _ := io.ReadAll(reader) //nolint:errcheck // the text is judged
 		text <- string(rest)
 	}()
 	rest := <-text

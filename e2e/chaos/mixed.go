@@ -132,7 +132,7 @@ func (t *trial) killMixed(ctx context.Context, v *variant, kills int, moment fun
 
 // without kills all of some processes, which come back after no request waits for them any more.
 func (t *trial) without(ctx context.Context, some []*cluster.Member) error {
-	load := min(afterwards, t.resume/3)
+	load := min(betweenFaults, t.resume/3)
 	if err := wait.For(ctx, load); err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (s *suite) phases(ctx context.Context, name string, c cluster.Config, pools
 	return r, errors.Join(failed, err, t.whole(ctx))
 }
 
-// phase asks the streams while harm is done. Only streams of the pool that is away may end as
+// phase runs the streams while harm is done. Only streams of the pool that is away may end as
 // no_equal_worker; "": none may.
 func (t *trial) phase(ctx context.Context, away string, harm func(context.Context) error) error {
 	results, err := t.harmed(ctx, func(ctx context.Context, _ *trial) error { return harm(ctx) })

@@ -9,16 +9,16 @@ import (
 	"github.com/millrace/millrace/e2e/wait"
 )
 
-// afterwards is how long there is load after a fault is over, before the next.
-const afterwards = 3 * time.Second
+// betweenFaults is the time under load between the end of a fault and the next one.
+const betweenFaults = 3 * time.Second
 
 // stalls: SIGSTOP to one process of each role, for much longer than it takes to
-// notice; then it goes on where it was.
+// notice. Then it continues.
 func stalls(ctx context.Context, s *suite) (*report, error) {
 	return s.disturbed(ctx, "stalls", s.config("stalls"), func(ctx context.Context, t *trial) error {
 		for _, role := range t.victims {
 			m := t.one(role)
-			if err := wait.For(ctx, afterwards); err != nil {
+			if err := wait.For(ctx, betweenFaults); err != nil {
 				return err
 			}
 			t.struck("SIGSTOP", role, m.Name)
@@ -32,7 +32,7 @@ func stalls(ctx context.Context, s *suite) (*report, error) {
 				return err
 			}
 		}
-		return wait.For(ctx, afterwards)
+		return wait.For(ctx, betweenFaults)
 	})
 }
 
@@ -44,7 +44,7 @@ func cuts(ctx context.Context, s *suite) (*report, error) {
 	return s.disturbed(ctx, "cuts", c, func(ctx context.Context, t *trial) error {
 		for _, role := range t.victims {
 			m := t.one(role)
-			if err := wait.For(ctx, afterwards); err != nil {
+			if err := wait.For(ctx, betweenFaults); err != nil {
 				return err
 			}
 			t.struck("cut 20 s", role, m.Name)
@@ -55,7 +55,7 @@ func cuts(ctx context.Context, s *suite) (*report, error) {
 				return err
 			}
 		}
-		if err := wait.For(ctx, afterwards); err != nil {
+		if err := wait.For(ctx, betweenFaults); err != nil {
 			return err
 		}
 		t.struck("cut 3 s", "all", "every process")
@@ -69,7 +69,7 @@ func cuts(ctx context.Context, s *suite) (*report, error) {
 		if err != nil {
 			return err
 		}
-		return wait.For(ctx, afterwards)
+		return wait.For(ctx, betweenFaults)
 	})
 }
 
@@ -102,14 +102,14 @@ func natsGateway(ctx context.Context, s *suite) (*report, error) {
 	c.NATSServers = 3
 	return s.disturbed(ctx, "nats-gateway", c, func(ctx context.Context, t *trial) error {
 		for _, server := range t.NATS() {
-			if err := wait.For(ctx, afterwards); err != nil {
+			if err := wait.For(ctx, betweenFaults); err != nil {
 				return err
 			}
 			if err := t.killTogether(ctx, server, t.one(cluster.RoleGateway)); err != nil {
 				return err
 			}
 		}
-		return wait.For(ctx, afterwards)
+		return wait.For(ctx, betweenFaults)
 	})
 }
 
@@ -127,7 +127,7 @@ func (t *trial) killTogether(ctx context.Context, server *cluster.Process, m *cl
 
 func (t *trial) killNATS(ctx context.Context, server *cluster.Process, times int) error {
 	for range times {
-		if err := wait.For(ctx, afterwards); err != nil {
+		if err := wait.For(ctx, betweenFaults); err != nil {
 			return err
 		}
 		t.struck("kill", cluster.RoleNATS, server.Name)
@@ -138,5 +138,5 @@ func (t *trial) killNATS(ctx context.Context, server *cluster.Process, times int
 			return err
 		}
 	}
-	return wait.For(ctx, afterwards)
+	return wait.For(ctx, betweenFaults)
 }

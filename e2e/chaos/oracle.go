@@ -33,7 +33,7 @@ func lone(beams int) []string {
 	return []string{"--draft-rows=0", "--tokenizers=1", "--detokenizers=1", fmt.Sprintf("--max-batch-size=%d", max(beams, 1))}
 }
 
-// mostReplays bounds the streams without a seed that are asked again after a scenario.
+// mostReplays bounds the streams without a seed that run again after a scenario.
 const mostReplays = 24
 
 // oracle is the answers of a pool when nothing is done to it: of a process of its own, which
@@ -66,8 +66,8 @@ func (s *suite) oracle(ctx context.Context, p pool) (*workload.Oracle, error) {
 	return o, nil
 }
 
-// replay asks streams without a seed again, the same ones of every pool, under the ids that they
-// had: the seed follows from the id. Earlier scenarios may have asked some of them of some pools.
+// replay runs streams without a seed again, the same ones at every pool, under their old ids: the
+// seed follows from the id. Earlier scenarios may have run some of them at some pools.
 func (s *suite) replay(ctx context.Context, pools []pool, results []workload.Result) error {
 	lacks := func(p pool, r *workload.Result) bool { return s.oracles[p.name].Replayed[r.RequestID] == nil }
 	var chosen []workload.Result
@@ -105,8 +105,8 @@ func (s *suite) replay(ctx context.Context, pools []pool, results []workload.Res
 	return nil
 }
 
-// undisturbed asks streams of a process of its own, one at a time: ask lists those that need so
-// many sequences at once, 0 for one.
+// undisturbed runs streams at a process of its own, one at a time. ask returns the streams that need
+// the given number of sequences at once; 0: one.
 func (s *suite) undisturbed(ctx context.Context, p pool, ask func(beams int) []workload.Result) (all []workload.Result, err error) {
 	for _, beams := range []int{0, workload.Beams} {
 		streams := ask(beams)

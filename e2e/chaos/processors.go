@@ -35,7 +35,7 @@ func (v *server) processors() (c clock, err error) {
 	return c, err
 }
 
-// during is what the processors did while a load was offered; the server is idle behind it.
+// during returns the use of the processors while a load was offered. The server is idle after it.
 func (v *server) during(ctx context.Context, load func() error) (used shares, err error) {
 	before, err := v.processors()
 	if err != nil {
@@ -72,7 +72,7 @@ func busyTime(stat string) (time.Duration, error) {
 	return time.Duration(ticks) * cluster.Tick, nil
 }
 
-// less is what was used since an earlier moment.
+// less returns the use since an earlier moment.
 func (c clock) less(before clock) shares {
 	s := shares{took: c.at.Sub(before.at).Seconds()}
 	for role, spent := range c.by {

@@ -73,7 +73,7 @@ func (s *report) missed() error {
 	return errors.Join(errs...)
 }
 
-// moving are the roles whose loss makes something of a stream go on elsewhere.
+// moving are the roles whose loss migrates a part of a stream.
 var moving = []string{cluster.RoleGateway, cluster.RoleCompute, cluster.RoleDetok}
 
 // expectation is the least of a scenario with faults: all streams were compared, each fault met
@@ -115,8 +115,8 @@ func (t *trial) report(ctx context.Context, name string, results []workload.Resu
 	return r, err
 }
 
-// longest names the streams with the three longest gaps, and what was done just
-// before each.
+// longest names the streams with the three longest gaps, and the fault just before
+// each.
 func (t *trial) longest(results []workload.Result) (lines []string) {
 	for _, g := range workload.Longest(results, 3) {
 		last := "nothing"

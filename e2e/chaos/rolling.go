@@ -94,7 +94,7 @@ func (s *suite) update(ctx context.Context, name string, c cluster.Config, from,
 			return t.run.WaitTokens(ctx, int64(t.streams))
 		})
 		l := t.expectation()
-		l.Moves = 1 // with so long a grace most streams end where they are
+		l.Moves = 1 // with this grace period most streams end where they are
 		return l, err
 	})
 }

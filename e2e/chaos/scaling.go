@@ -117,7 +117,7 @@ func instantDevice(dir string) (path string, err error) {
 	return path, os.WriteFile(path, []byte(`{"base": "cpu", "speed": 0}`), 0o600)
 }
 
-// prompts asks for d and counts the answers.
+// prompts sends requests for d and counts the answers.
 func prompts(ctx context.Context, api client.Client, d time.Duration) (int, error) {
 	prompt := strings.Repeat("The quick brown fox jumps over the lazy dog, and nobody knows why. ", 80)
 	var (

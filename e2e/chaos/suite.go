@@ -40,7 +40,7 @@ type suite struct {
 
 	tenantRequests int // of the tenant that is watched
 
-	oracles map[string]*workload.Oracle // by the pool's name; made when first asked for
+	oracles map[string]*workload.Oracle // by the pool's name; made at first use
 	runs    int                         // of oracles
 }
 
@@ -97,7 +97,7 @@ func (t *trial) client(s *workload.Stream) client.Client {
 	return t.clients[len(t.clients)-1].Of(s.Way, s.ID/2)
 }
 
-// use makes clients that know some gateways. Streams that begin from now on are asked by them.
+// use makes clients that know some gateways. Streams that begin from now on use them.
 func (t *trial) use(gateways []string) error {
 	clients, err := dial(t.Cluster, gateways, t.keys)
 	t.mu.Lock()
@@ -154,7 +154,7 @@ func (s *suite) open(ctx context.Context, name string, c cluster.Config, pools .
 	return t, stop, t.use(t.Gateways())
 }
 
-// disturbed asks the streams of a cluster while harm is done to it, and judges
+// disturbed runs the streams at a cluster while harm is done to it, and judges
 // the answers. harm returns when the last fault is over.
 func (s *suite) disturbed(ctx context.Context, name string, c cluster.Config, harm func(context.Context, *trial) error) (_ *report, err error) {
 	begin := time.Now()
@@ -169,7 +169,7 @@ func (s *suite) disturbed(ctx context.Context, name string, c cluster.Config, ha
 	return r, errors.Join(harmed, err, t.whole(ctx))
 }
 
-// harmed asks the streams until harm is over and every stream has ended.
+// harmed runs the streams until harm is over and every stream has ended.
 func (t *trial) harmed(ctx context.Context, harm func(context.Context, *trial) error) ([]workload.Result, error) {
 	var (
 		side sync.WaitGroup

@@ -31,7 +31,7 @@ type weight map[string]map[string]float64
 // weights are those of all rounds.
 type weights []weight
 
-// weigh looks at the first process of each role, and at NATS.
+// weigh measures the first process of each role, and NATS.
 func (t *trial) weigh(ctx context.Context) (weight, error) {
 	w := weight{}
 	hold := func(p *cluster.Process) error {

@@ -50,8 +50,8 @@ func (p *Proxy) Cut() {
 	p.closeAll()
 }
 
-// Blackhole lets no byte through until Heal. Connections stay, as in a network
-// that drops packets; what was sent meanwhile arrives afterwards.
+// Blackhole lets no byte through until Heal. Connections stay open, as in a network that drops
+// packets. Bytes sent meanwhile arrive after Heal.
 func (p *Proxy) Blackhole() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

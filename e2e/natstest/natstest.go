@@ -13,8 +13,8 @@ import (
 
 const patience = 20 * time.Second // for a server that has to be ready
 
-// Start runs a server on the loopback interface until the test ends. Of o (nil: all
-// defaults) it fills in what is zero: a port that is free, and a folder of the test's
+// Start runs a server on the loopback interface until the test ends. It fills in the
+// zero values of o (nil: all of them): a free port, and a folder of the test's
 // own for JetStream.
 func Start(t testing.TB, o *server.Options) *server.Server {
 	t.Helper()

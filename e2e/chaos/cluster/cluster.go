@@ -250,7 +250,7 @@ func (cl *Cluster) Gateways() []string {
 // Storage is what JetStream keeps.
 func (cl *Cluster) Storage(ctx context.Context) (Storage, error) { return cl.nats.storage(ctx) }
 
-// EndedByItself lists processes that ended though nobody asked.
+// EndedByItself lists the processes that ended without Terminate or Kill.
 func (cl *Cluster) EndedByItself() error {
 	var errs []error
 	for _, p := range cl.Processes() {

@@ -31,10 +31,10 @@ type Process struct {
 	log   string   // file; a restart appends
 	ready string   // URL that answers 200 when the process serves
 
-	mu    sync.Mutex
-	cmd   *exec.Cmd
-	ended chan struct{} // closed after the process ended
-	asked bool          // its end is our doing
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	ended  chan struct{} // closed after the process ended
+	wanted bool          // Terminate or Kill ends it
 }
 
 // NewProcess describes a program to start. ready is a URL that answers 200 when it serves; WaitReady needs it.
@@ -42,7 +42,7 @@ func NewProcess(name, path string, args []string, log, ready string) *Process {
 	return &Process{Name: name, path: path, args: args, log: log, ready: ready}
 }
 
-// poll is how often a state is looked at that nothing tells us about.
+// poll is the interval of polling a state that sends no notification.
 const poll = 20 * time.Millisecond
 
 // Start starts the process and returns at once.
@@ -61,7 +61,7 @@ func (p *Process) Start() error {
 	}
 	ended := make(chan struct{})
 	p.mu.Lock()
-	p.cmd, p.ended, p.asked = cmd, ended, false
+	p.cmd, p.ended, p.wanted = cmd, ended, false
 	p.mu.Unlock()
 	go func() {
 		_ = cmd.Wait() // the exit code is kept in cmd
@@ -140,7 +140,7 @@ func (p *Process) signal(s syscall.Signal, ends bool) error {
 	if p.cmd == nil {
 		return fmt.Errorf("%s was never started", p.Name)
 	}
-	p.asked = p.asked || ends
+	p.wanted = p.wanted || ends
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("%s: %v: %w", p.Name, s, err)
 	}
@@ -163,7 +163,7 @@ func (p *Process) Stop() error { return p.signal(syscall.SIGSTOP, false) }
 // Continue undoes Stop.
 func (p *Process) Continue() error { return p.signal(syscall.SIGCONT, false) }
 
-// Terminate asks the process to end (SIGTERM) and waits for it. An exit code
+// Terminate sends SIGTERM and waits for the end of the process. An exit code
 // other than 0 is an error; after ctx the process is killed.
 func (p *Process) Terminate(ctx context.Context) error {
 	if err := p.signal(syscall.SIGTERM, true); err != nil {
@@ -181,14 +181,14 @@ func (p *Process) Terminate(ctx context.Context) error {
 	return nil
 }
 
-// EndedByItself says how the process ended if that was not asked of it.
+// EndedByItself returns an error with the exit of a process that ended without Terminate or Kill.
 func (p *Process) EndedByItself() error {
 	if p.PID() != 0 {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cmd == nil || p.asked {
+	if p.cmd == nil || p.wanted {
 		return nil
 	}
 	return fmt.Errorf("%s ended by itself: %v; the end of its log:\n%s", p.Name, p.cmd.ProcessState, p.LogTail())

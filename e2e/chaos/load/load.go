@@ -1,6 +1,6 @@
-// Package load offers requests at random times, whatever becomes of those before
-// (an open loop, as of people who do not know of each other), and says what came
-// of them.
+// Package load offers requests at random times, independent of the answers to earlier
+// ones (an open loop, as people do who do not know each other), and summarizes the
+// answers. It must not know what a server is made of.
 package load
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/e2e/chaos/workload"
 )
 
-// Arrivals are those of a Poisson process: so many a second, for so long.
+// Arrivals returns the arrivals of a Poisson process with a rate per second, over a time.
 func Arrivals(rate float64, over time.Duration, seed uint64) (at []time.Duration) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for t := 0.0; ; {
@@ -55,7 +55,7 @@ func Requests(n int, seed uint64) []client.CompletionRequest {
 	return requests
 }
 
-// Outcome is what came of a request. Times are since the load's begin.
+// Outcome is the result of a request. Times are since the begin of the load.
 type Outcome struct {
 	Due, Sent  time.Duration
 	First, End time.Duration // of the first token; of the request
@@ -102,8 +102,8 @@ func Offer(ctx context.Context, api client.Client, arrivals []time.Duration, req
 	return outcomes
 }
 
-// Keep has so many requests at work, each followed by the next, until a time has
-// passed; those that are at work then end.
+// Keep runs `at` requests at once, each followed by the next, until a time has passed. Requests
+// that are running then end.
 func Keep(ctx context.Context, api client.Client, at int, over time.Duration, requests []client.CompletionRequest, patience time.Duration) []Outcome {
 	var (
 		mu       sync.Mutex
@@ -157,8 +157,8 @@ func (o *Outcome) failed(err error) {
 	o.Err = err
 }
 
-// Summary of a load. Rates are those between From and To: what came at the beginning,
-// when nothing waited, and at the end, when nothing came any more, is in none of them. An answer
+// Summary summarizes a load. Rates are those between From and To, without the beginning, when no
+// request waited, and without the end, when no more arrived. An answer
 // counts with the part of its time, from its first token to its end, that lies between them: the
 // few that end there by chance would move a rate of some seconds by more than what is measured.
 // Everything else is of all requests.

@@ -59,7 +59,7 @@ func TestAnAnswerIsGoodWithinBothBounds(t *testing.T) {
 	late := answered(5*second, 6*second, 7*second, 11)
 	late.Sent = 5*second + second/2
 	late.First += second / 4
-	require.False(t, late.Good(b), "a client waits from the moment that it would have asked")
+	require.False(t, late.Good(b), "a client waits from the moment that its request was due")
 }
 
 func TestRatesAreOfEndsInsideTheSpan(t *testing.T) {
@@ -81,7 +81,7 @@ func TestRatesAreOfEndsInsideTheSpan(t *testing.T) {
 
 func TestRefusalsAreToldFromFailures(t *testing.T) {
 	var full, mute, down, broken Outcome
-	full.failed(fmt.Errorf("asked: %w", &client.Error{Status: http.StatusTooManyRequests, RetryAfter: second}))
+	full.failed(fmt.Errorf("request: %w", &client.Error{Status: http.StatusTooManyRequests, RetryAfter: second}))
 	mute.failed(&client.Error{Status: http.StatusTooManyRequests})
 	down.failed(&client.Error{Status: http.StatusServiceUnavailable, RetryAfter: second})
 	broken.failed(&client.Error{Status: http.StatusInternalServerError, Message: "broken"})

@@ -77,13 +77,13 @@ func (s *Stream) open(ctx context.Context, c client.Client, id string) iter.Seq2
 	return c.CompleteStream(ctx, r)
 }
 
-// An answer in one piece: nothing tells its client that the gateway is gone.
+// An answer in one piece: its client does not learn that the gateway is gone.
 const (
 	wholePatience = 20 * time.Second       // of one try
 	wholeRetry    = 100 * time.Millisecond // before the next
 )
 
-// whole asks for the answer in one piece, again where no server gave one.
+// whole requests the answer in one piece, again if no server gave one.
 func (s *Stream) whole(ctx context.Context, c client.Client, a *Answer) error {
 	for {
 		try, cancel := context.WithTimeout(ctx, wholePatience)

@@ -15,11 +15,11 @@ type Verdict string
 // The verdicts.
 const (
 	Whole      Verdict = "whole"
-	NoEqual    Verdict = "ended"      // as no_equal_worker; what came before is the beginning of the expected answer
+	NoEqual    Verdict = "ended"      // as no_equal_worker, after the beginning of the expected answer
 	Lost       Verdict = "lost"       // another error, or no end
 	Duplicated Verdict = "duplicated" // every expected token is there, and more
 	Missing    Verdict = "missing"    // what is there is in order, but some is not there
-	Spliced    Verdict = "spliced"    // begins as expected and goes on with other tokens
+	Spliced    Verdict = "spliced"    // begins as expected and continues with other tokens
 	Differing  Verdict = "differing"
 )
 

@@ -56,7 +56,7 @@ type Outcome struct {
 	Unreplayed int            `json:"unreplayed"`            // completed ones without a seed that were only checked in themselves
 	NoEqual    int            `json:"no_equal"`              // ended as no_equal_worker after a right beginning, where a scenario allows it
 	EndedOf    map[string]int `json:"no_equal_of,omitempty"` // of those, by the only oracle that begins so
-	Refused    int            `json:"refused"`               // and asked again, where a scenario has overload
+	Refused    int            `json:"refused"`               // and sent again, where a scenario has overload
 	Lost       int            `json:"lost"`
 	Duplicated int            `json:"duplicated"`
 	Missing    int            `json:"missing"`

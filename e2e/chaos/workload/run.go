@@ -34,13 +34,13 @@ func (c Clients) Close() {
 // Of returns the client of a way for the i-th of something.
 func (c Clients) Of(way Way, i int) client.Client { return c[way][i%len(c[way])] }
 
-// Run asks streams, many at a time.
+// Run runs streams, many at a time.
 type Run struct {
 	Clients    func(*Stream) client.Client
 	Streams    []*Stream
 	Concurrent int           // streams at a time
 	Patience   time.Duration // a stream that takes longer is lost
-	Retry      bool          // a stream that is refused (429, 503) is asked again when the server says
+	Retry      bool          // a stream that is refused (429, 503) is sent again when the server says
 
 	OwnIDs bool // tenants do not share request ids: a version before refuses that
 
@@ -50,10 +50,10 @@ type Run struct {
 	tokens atomic.Int64
 	moved  chan struct{} // has a value after tokens changed
 	once   sync.Once
-	asked  atomic.Int64 // rounds of Ask that came before
+	rounds atomic.Int64 // of Ask, so far
 }
 
-// Result is one stream that was asked.
+// Result is one stream that has run.
 type Result struct {
 	*Stream
 	RequestID string
@@ -61,9 +61,9 @@ type Result struct {
 	Refused   int // times, with Run.Retry
 }
 
-// Ask runs every stream at least once, and goes on from the first until done is
-// closed, so that there is load as long as something is done to the server. A
-// nil done asks each stream once. It gives up after as many errors as there are
+// Ask runs every stream at least once, and again from the first until done is
+// closed, so that there is load during every fault. With a nil done it runs each
+// stream once. It gives up after as many errors as there are
 // streams.
 func (r *Run) Ask(ctx context.Context, done <-chan struct{}) []Result {
 	r.once.Do(r.init)
@@ -74,7 +74,7 @@ func (r *Run) Ask(ctx context.Context, done <-chan struct{}) []Result {
 		results []Result
 		workers sync.WaitGroup
 	)
-	ask := r.asked.Add(1)
+	ask := r.rounds.Add(1)
 	take := func() (s *Stream, id string, ok bool) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -105,7 +105,7 @@ func (r *Run) Ask(ctx context.Context, done <-chan struct{}) []Result {
 	return results
 }
 
-// Again asks streams one at a time under the request ids that they had.
+// Again runs streams one at a time under their old request ids.
 func (r *Run) Again(ctx context.Context, streams []Result) []Result {
 	r.once.Do(r.init)
 	results := make([]Result, len(streams))
@@ -177,7 +177,7 @@ func (r *Run) ask(ctx context.Context, s *Stream, id string) Result {
 	return result
 }
 
-// Refusal is how long the server asks to wait; 0 when the error is no refusal.
+// Refusal returns how long a refusal says to wait; 0 if the error is no refusal.
 func Refusal(err error) time.Duration {
 	var said *client.Error
 	if errors.As(err, &said) && (said.Status == http.StatusTooManyRequests || said.Status == http.StatusServiceUnavailable) {

@@ -1,4 +1,4 @@
-// Package workload asks many different streams of a server, as clients do, and
+// Package workload runs many different streams at a server, as clients do, and
 // compares the answers with those of an undisturbed run.
 package workload
 
@@ -103,7 +103,7 @@ func (s *Stream) fill(random *rand.Rand, tokens int) {
 		logprobs = &two
 	case kindBeams:
 		sampling.UseBeamSearch, sampling.NumBeams, sampling.N, s.choices = true, Beams, 2, 2
-		tokens = tokens/4 + 1 // its text comes at the end, and it has no middle to go on from
+		tokens = tokens/4 + 1 // its text comes at the end, so it cannot continue from its middle
 	case KindUnseeded:
 		sampled(1, 1)
 		sampling.Seed = nil
