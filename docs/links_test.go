@@ -207,3 +207,22 @@ func TestPicturesParse(t *testing.T) {
 		}
 	}
 }
+
+// Every report in benchmarks/results, and every record in benchmarks/measurements, is linked by a document.
+func TestReportsAreLinked(t *testing.T) {
+	linked := map[string]bool{}
+	for _, document := range documents(t) {
+		for _, l := range prose(t, document) {
+			for _, m := range link.FindAllStringSubmatch(l.text, -1) {
+				target, _, _ := strings.Cut(m[1], "#")
+				linked[filepath.Join(filepath.Dir(document), target)] = true
+			}
+		}
+	}
+	for _, file := range repository(t) {
+		folder := filepath.Dir(file)
+		if strings.HasSuffix(file, ".md") && (folder == "benchmarks/results" || folder == "benchmarks/measurements") && !linked[file] {
+			t.Errorf("%s: no document links this report", file)
+		}
+	}
+}
