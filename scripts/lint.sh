@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks what golangci-lint does not: the format of the C++ sources, the shell scripts where shellcheck is installed,
-# the workflows by the actionlint that $ACTIONLINT names, and the titles of commits.
+# the workflows by the actionlint that $ACTIONLINT names, the titles of commits, and the files that the kernels' README files name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,3 +22,4 @@ fi
 echo "actionlint: $(find .github/workflows -name '*.yml' | wc -l) workflows"
 
 scripts/lint-titles.sh
+scripts/lint-references.sh
