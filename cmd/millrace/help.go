@@ -13,14 +13,16 @@ import (
 // usage prints how to use a command: its subcommands, and its flags by topic.
 func usage(cmd *cobra.Command) error {
 	var b strings.Builder
+	b.WriteString("Usage:\n")
 	if cmd.Runnable() {
-		fmt.Fprintf(&b, "Usage:\n  %s\n", cmd.UseLine())
-	} else {
-		fmt.Fprintf(&b, "Usage:\n  %s [command]\n\nCommands:\n", cmd.CommandPath())
-		for _, sub := range cmd.Commands() {
-			if sub.IsAvailableCommand() {
-				fmt.Fprintf(&b, "  %-*s  %s\n", sub.NamePadding(), sub.Name(), sub.Short)
-			}
+		fmt.Fprintf(&b, "  %s\n", cmd.UseLine())
+	}
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(&b, "  %s [command]\n\nCommands:\n", cmd.CommandPath())
+	}
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			fmt.Fprintf(&b, "  %-*s  %s\n", sub.NamePadding(), sub.Name(), sub.Short)
 		}
 	}
 	if cmd.HasExample() {
@@ -33,7 +35,7 @@ func usage(cmd *cobra.Command) error {
 		}
 		fmt.Fprintf(&b, "\n%s:\n%s", title, g.Flags.FlagUsages())
 	}
-	if !cmd.Runnable() {
+	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\n%s COMMAND --help describes a command.\n", cmd.CommandPath())
 	}
 	_, err := fmt.Fprint(cmd.OutOrStderr(), b.String())

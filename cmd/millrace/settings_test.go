@@ -108,3 +108,12 @@ func TestTheHelpOfAFlagIsOneLine(t *testing.T) {
 		})
 	}
 }
+
+// TestHelpListsCommands, those of a command that has some, too.
+func TestHelpListsCommands(t *testing.T) {
+	for command, sub := range map[string]string{"": "serve ", "keys": "create "} {
+		var out bytes.Buffer
+		require.Zero(t, run(t.Context(), append(strings.Fields(command), "--help"), nil, &out, os.Stderr))
+		require.Regexp(t, `(?m)^Commands:\n(  .*\n)*  `+sub, out.String())
+	}
+}

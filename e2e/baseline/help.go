@@ -32,7 +32,7 @@ func (f facts) command(ctx context.Context, program string, path []string) error
 			section = line
 		case strings.HasSuffix(section, "ommands:") && line != "":
 			below = append(below, strings.Fields(line)[0])
-		case flag != nil && section != "Global Flags:":
+		case flag != nil && (len(path) == 0 || flag[2] == "help" || f["millrace --"+flag[2]] == ""): // else a flag of the root
 			f[name+" --"+flag[2]] = strings.TrimSpace(flag[1] + " " + flag[3] + " " + defaultOf.FindString(line))
 		}
 	}
