@@ -19,14 +19,14 @@ func (c Continuations) prompts(text []int32) ([][]int32, error) {
 		return nil, fmt.Errorf("eval: %w: %d continuations of %d tokens behind %d, expected at least 1 each",
 			device.ErrInvalid, c.Prompts, c.Tokens, c.PromptTokens)
 	}
-	room := len(text) - c.PromptTokens
-	if room < 0 {
+	space := len(text) - c.PromptTokens
+	if space < 0 {
 		return nil, fmt.Errorf("eval: %w: a text of %d tokens, expected at least the %d of a prompt",
 			device.ErrInvalid, len(text), c.PromptTokens)
 	}
 	all := make([][]int32, c.Prompts)
 	for i := range all {
-		at := room * i / max(c.Prompts-1, 1)
+		at := space * i / max(c.Prompts-1, 1)
 		all[i] = text[at : at+c.PromptTokens]
 	}
 	return all, nil

@@ -54,20 +54,20 @@ func (p Profile) Calibrate(c Calibration, name string) (sim.Device, error) {
 type reaches map[string]map[int]*reach
 
 type reach struct {
-	lines []roofline.Line
+	lines []roofline.OpGroup
 	time  float64
 }
 
 // add takes the ops of a step in. Attention's rows are those of one sequence.
 func (r reaches) add(program *model.Program, o Ops, rows, outputs int) {
-	behind := map[string]bool{} // names of ops that all have the outputs' rows
+	byOutputs := map[string]bool{} // names of ops that all have the outputs' rows
 	after := false
 	for i := range program.Ops {
 		after = after || program.Ops[i].Kind == model.OpSelectRows
 		if name := program.Ops[i].Name; !after {
-			behind[name] = false
-		} else if _, before := behind[name]; !before {
-			behind[name] = true
+			byOutputs[name] = false
+		} else if _, before := byOutputs[name]; !before {
+			byOutputs[name] = true
 		}
 	}
 	for _, op := range o.Ops {
@@ -75,7 +75,7 @@ func (r reaches) add(program *model.Program, o Ops, rows, outputs int) {
 		switch {
 		case op.Kind == model.OpAttention.String():
 			n = o.Rows
-		case behind[op.Name]:
+		case byOutputs[op.Name]:
 			n = outputs
 		}
 		if r[op.Kind] == nil {
@@ -86,7 +86,7 @@ func (r reaches) add(program *model.Program, o Ops, rows, outputs int) {
 			at = &reach{}
 			r[op.Kind][n] = at
 		}
-		at.lines = append(at.lines, op.Line)
+		at.lines = append(at.lines, op.OpGroup)
 		at.time += op.Time * o.Served / o.Step
 	}
 }

@@ -15,7 +15,7 @@ import (
 // Op is the ops of one name in a step, over all layers: what was counted, what
 // was measured, and what that is of the device's limits.
 type Op struct {
-	roofline.Line
+	roofline.OpGroup
 	Launches int     `json:"launches"` // of kernels
 	Time     float64 `json:"time_seconds"`
 	GBps     float64 `json:"gbps"`
@@ -135,23 +135,23 @@ func newOps(program *model.Program, t timedStep, step roofline.Step, limits devi
 	costs := roofline.Costs(program, step, model.BF16Sizes())
 	o := Ops{Rows: step.Rows, Past: step.Past, Batch: step.Batch, Beams: step.Beams, Step: t.step.Seconds(), Limits: limits}
 	index := map[string]int{}
-	for i, line := range roofline.Lines(program, costs, roof) {
+	for i, line := range roofline.OpGroups(program, costs, roof) {
 		index[line.Name] = i
-		o.Ops = append(o.Ops, Op{Line: line})
+		o.Ops = append(o.Ops, Op{OpGroup: line})
 	}
 	for i, op := range t.ops {
 		to := &o.Ops[index[program.Ops[i].Name]]
 		to.Launches += op.Launches
 		to.Time += op.Time.Seconds()
 	}
-	lines := make([]roofline.Line, len(o.Ops))
+	lines := make([]roofline.OpGroup, len(o.Ops))
 	for i := range o.Ops {
 		o.Ops[i].rate()
-		lines[i] = o.Ops[i].Line
+		lines[i] = o.Ops[i].OpGroup
 		o.Total.Launches += o.Ops[i].Launches
 		o.Total.Time += o.Ops[i].Time
 	}
-	o.Total.Line = roofline.Total(lines)
+	o.Total.OpGroup = roofline.Total(lines)
 	o.Total.rate()
 	o.Outside = o.Step - o.Total.Time
 	slices.SortStableFunc(o.Ops, func(a, b Op) int { return cmp.Compare(b.Time, a.Time) })

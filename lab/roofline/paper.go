@@ -122,7 +122,7 @@ func NewPaper() (*Paper, error) {
 
 func (p *Paper) bound(m PaperModel, program *model.Program, w Workload) PaperCase {
 	sizes := model.BF16Sizes() // f16 there: of the same size
-	peak, effective := Of(program, w, p.Peak, sizes), Of(program, w, p.Effective, sizes)
+	peak, effective := NewBound(program, w, p.Peak, sizes), NewBound(program, w, p.Effective, sizes)
 	var weights int64
 	for _, c := range Costs(program, w.Decode(0), sizes) {
 		weights += c.WeightBytes

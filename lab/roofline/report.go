@@ -25,7 +25,7 @@ type Report struct {
 func NewReport(p *model.Program, w Workload, peaks []sim.Peak) *Report {
 	r := &Report{Notice: Notice, Architecture: p.Architecture, Workload: w}
 	for _, peak := range peaks {
-		r.Bounds = append(r.Bounds, Of(p, w, peak, model.BF16Sizes()))
+		r.Bounds = append(r.Bounds, NewBound(p, w, peak, model.BF16Sizes()))
 	}
 	return r
 }
@@ -47,7 +47,7 @@ func (r *Report) Print(out io.Writer) error {
 	fmt.Fprintf(out, "\n%s; decode: mean of the steps\n", b.Device.Name)
 	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "op\tops\tprefill MB\tGFLOP\tms\tbound by\tdecode MB\tGFLOP\tms\tbound by\t")
-	line := func(name string, prefill, decode Line) {
+	line := func(name string, prefill, decode OpGroup) {
 		fmt.Fprintf(w, "%s\t%d\t%.2f\t%.3f\t%.4f\t%s\t%.2f\t%.3f\t%.4f\t%s\t\n", name, prefill.Ops,
 			megabytes(prefill.Bytes), float64(prefill.Flops)/1e9, 1e3*prefill.Seconds, prefill.Limit,
 			megabytes(decode.Bytes), float64(decode.Flops)/1e9, 1e3*decode.Seconds, decode.Limit)

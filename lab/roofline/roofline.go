@@ -60,8 +60,8 @@ func (s Step) attention(op *model.Op, one model.Cost) model.Cost {
 	return c
 }
 
-// Line is the ops of one name in a step, over all layers.
-type Line struct {
+// OpGroup is the ops of one name in a step, over all layers.
+type OpGroup struct {
 	Name    string  `json:"name"`
 	Kind    string  `json:"kind"`
 	Ops     int     `json:"ops"`
@@ -73,7 +73,7 @@ type Line struct {
 	memory, products float64 // seconds of each, summed
 }
 
-func (l *Line) setLimit() {
+func (l *OpGroup) setLimit() {
 	l.Limit = "memory"
 	if l.products > l.memory {
 		l.Limit = "products"
@@ -81,7 +81,7 @@ func (l *Line) setLimit() {
 }
 
 // plus adds the sums of another line.
-func (l *Line) plus(o Line) {
+func (l *OpGroup) plus(o OpGroup) {
 	l.Bytes += o.Bytes
 	l.Flops += o.Flops
 	l.Seconds += o.Seconds
@@ -89,21 +89,21 @@ func (l *Line) plus(o Line) {
 	l.products += o.products
 }
 
-// Lines sums the costs of a program's ops by name, in the program's order.
-func Lines(p *model.Program, costs []model.Cost, d sim.Peak) []Line {
-	var lines []Line
+// OpGroups sums the costs of a program's ops by name, in the program's order.
+func OpGroups(p *model.Program, costs []model.Cost, d sim.Peak) []OpGroup {
+	var lines []OpGroup
 	index := map[string]int{}
 	for i := range p.Ops {
 		at, ok := index[p.Ops[i].Name]
 		if !ok {
 			at = len(lines)
 			index[p.Ops[i].Name] = at
-			lines = append(lines, Line{Name: p.Ops[i].Name, Kind: p.Ops[i].Kind.String()})
+			lines = append(lines, OpGroup{Name: p.Ops[i].Name, Kind: p.Ops[i].Kind.String()})
 		}
 		l := &lines[at]
 		on, c := d.On(&p.Ops[i]), costs[i]
 		l.Ops++
-		l.plus(Line{
+		l.plus(OpGroup{
 			Bytes: c.Bytes(), Flops: c.Flops, Seconds: on.Seconds(c),
 			memory: on.MemorySeconds(c.Bytes()), products: on.ProductSeconds(c.Flops),
 		})
@@ -134,20 +134,20 @@ func (w Workload) Decode(i int) Step {
 
 // Bound is the least time of a workload on a device.
 type Bound struct {
-	Device  sim.Peak `json:"device"`
-	TTFT    float64  `json:"ttft_seconds"` // all prompts in one step
-	TPOT    float64  `json:"tpot_seconds"` // mean over the decode steps
-	Prefill []Line   `json:"prefill"`
-	Decode  []Line   `json:"decode"` // means over the decode steps
+	Device  sim.Peak  `json:"device"`
+	TTFT    float64   `json:"ttft_seconds"` // all prompts in one step
+	TPOT    float64   `json:"tpot_seconds"` // mean over the decode steps
+	Prefill []OpGroup `json:"prefill"`
+	Decode  []OpGroup `json:"decode"` // means over the decode steps
 }
 
-// Of bounds a workload: the first token comes from the prefill, each further
+// NewBound bounds a workload: the first token comes from the prefill, each further
 // one from a decode step.
-func Of(p *model.Program, w Workload, d sim.Peak, sizes model.Sizes) Bound {
-	b := Bound{Device: d, Prefill: Lines(p, Costs(p, w.Prefill(), sizes), d)}
+func NewBound(p *model.Program, w Workload, d sim.Peak, sizes model.Sizes) Bound {
+	b := Bound{Device: d, Prefill: OpGroups(p, Costs(p, w.Prefill(), sizes), d)}
 	steps := max(w.Gen-1, 1)
 	for i := range steps {
-		lines := Lines(p, Costs(p, w.Decode(i), sizes), d)
+		lines := OpGroups(p, Costs(p, w.Decode(i), sizes), d)
 		if b.Decode == nil {
 			b.Decode = lines
 			continue
@@ -168,8 +168,8 @@ func Of(p *model.Program, w Workload, d sim.Peak, sizes model.Sizes) Bound {
 }
 
 // Total is the sum of lines.
-func Total(lines []Line) Line {
-	t := Line{Name: "total"}
+func Total(lines []OpGroup) OpGroup {
+	t := OpGroup{Name: "total"}
 	for _, l := range lines {
 		t.Ops += l.Ops
 		t.plus(l)

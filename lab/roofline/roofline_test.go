@@ -21,7 +21,7 @@ func program(t *testing.T, name string) *model.Program {
 
 // Llama-2-7B: hidden 4096, 32 layers, 32 heads of 128, MLP 11008, vocabulary 32000.
 func TestTheBoundOfLlama2By7BByHand(t *testing.T) {
-	b := Of(program(t, "llama-2-7b"), Workload{Prompt: 1024, Gen: 2, Batch: 1, Beams: 1, Tiles: 1}, thousand(), model.BF16Sizes())
+	b := NewBound(program(t, "llama-2-7b"), Workload{Prompt: 1024, Gen: 2, Batch: 1, Beams: 1, Tiles: 1}, thousand(), model.BF16Sizes())
 	bytes, flops := 1e-12, 1e-14 // seconds for one of them
 
 	// A decode step after 1024 tokens is bound by its bytes, in every op.
@@ -74,7 +74,7 @@ func TestTheBoundScalesWithTheDevice(t *testing.T) {
 	d, twice := thousand(), thousand()
 	twice.GBps *= 2
 	twice.TFLOPS *= 2
-	slow, fast := Of(p, w, d, model.BF16Sizes()), Of(p, w, twice, model.BF16Sizes())
+	slow, fast := NewBound(p, w, d, model.BF16Sizes()), NewBound(p, w, twice, model.BF16Sizes())
 	require.InEpsilon(t, slow.TTFT, 2*fast.TTFT, 1e-12)
 	require.InEpsilon(t, slow.TPOT, 2*fast.TPOT, 1e-12)
 }
@@ -132,9 +132,9 @@ func TestThePapersModelsHaveTheirPublishedSize(t *testing.T) {
 func TestQuantizedOpsAreBoundByThePeakOfIntegers(t *testing.T) {
 	p := program(t, "llama-2-7b")
 	work := Workload{Prompt: 1024, Gen: 2, Batch: 1, Beams: 1, Tiles: 1}
-	lines := func(d sim.Peak) map[string]Line {
-		byName := map[string]Line{}
-		for _, l := range Of(p, work, d, model.BF16Sizes()).Prefill {
+	lines := func(d sim.Peak) map[string]OpGroup {
+		byName := map[string]OpGroup{}
+		for _, l := range NewBound(p, work, d, model.BF16Sizes()).Prefill {
 			byName[l.Name] = l
 		}
 		return byName

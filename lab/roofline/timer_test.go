@@ -29,8 +29,8 @@ func small() sim.Device {
 }
 
 // bound is what package roofline says of a step.
-func bound(p *model.Program, s roofline.Step, d sim.Device) roofline.Line {
-	return roofline.Total(roofline.Lines(p, roofline.Costs(p, s, model.BF16Sizes()), d.Peak))
+func bound(p *model.Program, s roofline.Step, d sim.Device) roofline.OpGroup {
+	return roofline.Total(roofline.OpGroups(p, roofline.Costs(p, s, model.BF16Sizes()), d.Peak))
 }
 
 func TestWithoutLossesAStepTakesItsRoofline(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 // Errors of Run.
 var (
 	ErrConfig = errors.New("simulate: invalid configuration")
-	ErrBooks  = errors.New("simulate: the books do not add up") // a fault of this program
+	ErrState  = errors.New("simulate: the books do not add up") // a fault of this program
 )
 
 // Config is what to simulate. The workers are equal.
@@ -162,7 +162,7 @@ func (f *fleet) arrive(r Request) error {
 	slabs := (r.Prompt + r.MaxTokens + f.cfg.Sched.SlabTokens - 1) / f.cfg.Sched.SlabTokens
 	i := f.router.Compute(r.At, route.Query{Slabs: slabs}, f.news)
 	if i < 0 {
-		return fmt.Errorf("%w: request %d found no worker", ErrBooks, f.started-1)
+		return fmt.Errorf("%w: request %d found no worker", ErrState, f.started-1)
 	}
 	w := f.workers[i]
 	w.submit(r, slice)
@@ -185,7 +185,7 @@ func (f *fleet) endStep() error {
 func (f *fleet) round(w *worker, now time.Duration) error {
 	took, err := w.round(now)
 	if err != nil {
-		return fmt.Errorf("%w: worker %d at %v: %w", ErrBooks, w.index, now, err)
+		return fmt.Errorf("%w: worker %d at %v: %w", ErrState, w.index, now, err)
 	}
 	if w.busy {
 		heap.Push(&f.due, step{now + took, w.index})
@@ -197,14 +197,14 @@ func (f *fleet) round(w *worker, now time.Duration) error {
 // check: every request has ended once, and every slab is free again.
 func (f *fleet) check() error {
 	if f.tally.ended() != f.started {
-		return fmt.Errorf("%w: %d requests, %d ends", ErrBooks, f.started, f.tally.ended())
+		return fmt.Errorf("%w: %d requests, %d ends", ErrState, f.started, f.tally.ended())
 	}
 	for _, w := range f.workers {
-		if s := w.books.Stats(); !w.sched.Idle() || s.Free != s.Slabs || len(w.spare) != len(w.live) {
-			return fmt.Errorf("%w: worker %d ends with %+v", ErrBooks, w.index, s)
+		if s := w.kv.Stats(); !w.sched.Idle() || s.Free != s.Slabs || len(w.spare) != len(w.live) {
+			return fmt.Errorf("%w: worker %d ends with %+v", ErrState, w.index, s)
 		}
-		if err := errors.Join(w.sched.Check(), w.books.Check()); err != nil {
-			return fmt.Errorf("%w: worker %d: %w", ErrBooks, w.index, err)
+		if err := errors.Join(w.sched.Check(), w.kv.Check()); err != nil {
+			return fmt.Errorf("%w: worker %d: %w", ErrState, w.index, err)
 		}
 	}
 	return nil

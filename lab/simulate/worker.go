@@ -16,7 +16,7 @@ import (
 type worker struct {
 	index int
 	sched *sched.Scheduler
-	books *kvmgr.Manager
+	kv    *kvmgr.Manager
 	timer *sim.Timer           // shared
 	tally *tally               // shared
 	line  *sched.WaitEstimator // shared
@@ -48,14 +48,14 @@ func newWorker(cfg *Config, timer *sim.Timer, tally *tally, line *sched.WaitEsti
 	if w.sched, err = sched.New(cfg.Sched); err != nil {
 		return nil, err
 	}
-	w.books, err = kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.Sched.SlabTokens})
+	w.kv, err = kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.Sched.SlabTokens})
 	return w, err
 }
 
 // report tells the router.
 func (w *worker) report() {
 	w.news.Running, w.news.Waiting = w.sched.Running(), len(w.live)-len(w.spare)-w.sched.Running()
-	w.news.FreeSlabs = w.books.Stats().Free
+	w.news.FreeSlabs = w.kv.Stats().Free
 }
 
 func (w *worker) submit(r Request, slice int) {
@@ -117,12 +117,12 @@ func (w *worker) planned(now time.Duration) (err error) {
 // effects asks the books what the plan asks for.
 func (w *worker) effects() error {
 	for _, id := range w.plan.Release {
-		if _, err := w.books.Release(kvmgr.Seq(id)); err != nil {
+		if _, err := w.kv.Release(kvmgr.Seq(id)); err != nil {
 			return err
 		}
 	}
 	for _, r := range w.plan.Reserve {
-		err := w.books.Reserve(kvmgr.Seq(r.ID), r.Tokens)
+		err := w.kv.Reserve(kvmgr.Seq(r.ID), r.Tokens)
 		var short *kvmgr.ShortageError
 		switch {
 		case errors.As(err, &short) && errors.Is(err, kvmgr.ErrNeverFits):
@@ -151,7 +151,7 @@ func (w *worker) leases() error {
 }
 
 func (w *worker) lease(id sched.ID, upTo int) error {
-	if _, err := w.books.Lease(kvmgr.Seq(id), upTo); err != nil {
+	if _, err := w.kv.Lease(kvmgr.Seq(id), upTo); err != nil {
 		return fmt.Errorf("inside a reservation: %w", err)
 	}
 	w.events = append(w.events, sched.Granted(id, upTo))
@@ -174,7 +174,7 @@ func (w *worker) step(now time.Duration) time.Duration {
 	}
 	t := w.timer.End()
 	took := max(time.Duration((t.Device+t.Host)*float64(time.Second)), 1)
-	w.tally.step(w.plan, t, took, w.books.Stats().Usage())
+	w.tally.step(w.plan, t, took, w.kv.Stats().Usage())
 	return took
 }
 
