@@ -42,11 +42,10 @@ type setting struct {
 	origin      string // "MILLRACE_LISTEN", "millrace.yaml:3: listen"
 }
 
-// Bind gives the flags of cmd that the command line leaves open the values of
-// environ ("KEY=value", as os.Environ) or else of the YAML file. A variable or
-// key that no command of the program has is an error that names the nearest
-// known one; one that belongs to another command is passed over. Every error
-// is an ErrUsage.
+// Bind sets the flags of cmd that the command line does not set, from environ ("KEY=value", as
+// os.Environ) or else from the YAML file. A variable or key that no command has is an error that
+// names the nearest known one. Bind ignores settings of other commands. Every error is an
+// ErrUsage.
 func Bind(cmd *cobra.Command, environ []string) error {
 	known := flagNames(cmd.Root())
 

@@ -15,7 +15,7 @@ import (
 type Roles struct {
 	Names         []string      // of cluster.Roles
 	Heartbeat     time.Duration // between two signs of life
-	NodeTimeout   time.Duration // silence after which a process is taken for dead
+	NodeTimeout   time.Duration // silence after which a process is considered dead
 	ResumeTimeout time.Duration // a request waits so long for a process to go on with
 }
 

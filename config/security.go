@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Security says who may talk to a server.
+// Security configures who may use a server.
 type Security struct {
 	APIKeys     string // file of keys; "": every local process may ask; NoKeys: everybody may
 	TLSCert     string // of the HTTP server; "": no TLS
@@ -19,7 +19,7 @@ type Security struct {
 	NATSClient
 }
 
-// NoKeys is the value of --api-keys that lets everybody in, on any address.
+// NoKeys is the value of --api-keys that admits everybody, on any address.
 const NoKeys = "none"
 
 // KeysFile is the file of API keys; "": there are none.
@@ -90,7 +90,7 @@ func (s *Security) validate(natsListen string) error {
 	case s.CA != "" && s.Cert == "":
 		errs = append(errs, Usagef("--nats-tls-ca: expected --nats-tls-cert with it, or --nats"))
 	case address("", natsListen) == nil && !loopback(natsListen) && s.NATSAuthFile == "":
-		errs = append(errs, Usagef("--nats-listen: %s is reached from other machines: expected --nats-auth-file with it, or an address such as 127.0.0.1:4222", natsListen))
+		errs = append(errs, Usagef("--nats-listen: %s is reachable from other machines: expected --nats-auth-file with it, or an address such as 127.0.0.1:4222", natsListen))
 	}
 	return errors.Join(errs...)
 }
@@ -98,7 +98,7 @@ func (s *Security) validate(natsListen string) error {
 // publicHTTP refuses a gateway without keys on an address that other machines reach.
 func (s *Security) publicHTTP(listen string) error {
 	if s.Local() && address("", listen) == nil && !loopback(listen) {
-		return Usagef("--listen: %s is reached from other machines, where everybody could ask: expected --api-keys FILE with it (millrace keys create), --api-keys %s to let everybody in, or an address such as 127.0.0.1:8080", listen, NoKeys)
+		return Usagef("--listen: %s is reachable from other machines, where everybody could use it: expected --api-keys FILE with it (millrace keys create), --api-keys %s to admit everybody, or an address such as 127.0.0.1:8080", listen, NoKeys)
 	}
 	return nil
 }

@@ -68,14 +68,14 @@ type Serve struct {
 	NATS         string        // "": the embedded server
 	DataDir      string
 	StreamResume string        // "auto", "on", "off"
-	StreamKeep   time.Duration // of a resumable stream's log, behind its end
+	StreamKeep   time.Duration // how long the log of a resumable stream is kept after its end
 	DrainDelay   time.Duration // between the readiness of 503 and the refusal of requests
 	Grace        time.Duration // for running requests at the end
 	StepTimeout  time.Duration // a step that takes longer hangs; 0: none does
 
 	KVMemory       Bytes // 0: what warm-up finds
 	MaxBatchTokens int   // rows per step
-	DraftRows      int   // decode rows up to which a step is filled with guesses
+	DraftRows      int   // rows up to which a decode step is filled with draft tokens
 	PrefillChunk   int   // prompt rows of a step that decodes too, 0: no bound
 	MaxBatchSize   int   // sequences per step
 	MaxWaiting     int   // sequences in the queue
@@ -122,7 +122,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	s.Tracing.Register(f)
 }
 
-// DraftRows is the default of --draft-rows: on a CPU so many rows take hardly longer than one.
+// DraftRows is the default of --draft-rows: on a CPU this number of rows takes hardly longer than one.
 const DraftRows = 8
 
 // RegisterBatch adds the settings of steps, queue and KV cache to a command's flags.

@@ -1,8 +1,9 @@
-// Package sim is a device without kernels: the tokens are a hash of the tokens
-// before them, the time of a step is that of the roofline model. It makes load
-// and failure tests cheap, and plans for devices that are not here.
+// Package sim is the simulated device of --backend sim. It has no kernels: a token is a hash of the
+// tokens before it, and a step takes the time of the roofline model. It makes load and failure
+// tests cheap, and shows how devices would do that are not at hand. No result of it is a
+// measurement of a device.
 //
-// Nothing that it gives is a measurement of a device.
+// It must not know of the scheduler, of actors or of research (lab).
 package sim
 
 import (
@@ -16,27 +17,26 @@ import (
 	"github.com/millrace/millrace/compute/model"
 )
 
-// ErrDevice is a description of a device that cannot be.
+// ErrDevice reports an invalid description of a device.
 var ErrDevice = errors.New("sim: invalid device")
 
-// Device is a device of the roofline model, and what a real one takes beyond
-// its bound. Without the fields below it takes just the bound.
+// Device is the peaks of a device and its losses. Without losses each op takes the time of its bound.
 type Device struct {
 	Peak
-	OpSeconds     float64 `json:"op_seconds,omitempty"`     // each op takes so much longer: its launch
-	StepSeconds   float64 `json:"step_seconds,omitempty"`   // each step, on the host: scheduling
-	OutputSeconds float64 `json:"output_seconds,omitempty"` // each output, on the host: sampling, sending
-	// RequestSeconds is what each request takes ahead of the scheduler and behind its
-	// first token, beside the steps: it is part of the time to its first token.
+	OpSeconds     float64 `json:"op_seconds,omitempty"`     // time to launch each op
+	StepSeconds   float64 `json:"step_seconds,omitempty"`   // time of the host for each step: scheduling
+	OutputSeconds float64 `json:"output_seconds,omitempty"` // time of the host for each output: sampling, sending
+	// RequestSeconds is the time of the host for each request, apart from its steps. It is part
+	// of the time to its first token.
 	RequestSeconds float64 `json:"request_seconds,omitempty"`
-	// Reached is the share of the bound that the ops of a kind (model.OpKind's
-	// name) reach, by their rows: of attention those of one sequence. Between
-	// two counts it is interpolated by the logarithm, outside the nearest holds.
-	// Above 1: operands in a cache.
+	// Reached is the share of the bound that the ops of a kind (a name of model.OpKind) reach, by
+	// their rows; the rows of attention are those of one sequence. Between two row counts the
+	// logarithm is interpolated; outside them the nearest share applies. A share above 1 means
+	// operands in a cache.
 	Reached map[string][]Share `json:"reached,omitempty"`
 }
 
-// Share is bound / time of an op of so many rows.
+// Share is bound / time of an op with Rows rows.
 type Share struct {
 	Rows  int     `json:"rows"`
 	Share float64 `json:"share"`
@@ -48,7 +48,7 @@ func cpu() Peak {
 	return Peak{ID: "cpu", Name: "two cores of an AMD EPYC (Zen 4)", GBps: 60, TFLOPS: 0.5, Memory: 25}
 }
 
-// DeviceNames are those that Find knows.
+// DeviceNames returns the names of the devices that Find knows.
 func DeviceNames() []string {
 	names := []string{cpu().ID}
 	for _, d := range Peaks() {
@@ -113,7 +113,7 @@ func (d *Device) Validate() error {
 	return nil
 }
 
-// reached is the share of the bound of an op of a kind with so many rows.
+// reached returns the share of the bound that an op of a kind reaches with the given rows.
 func (d *Device) reached(kind model.OpKind, rows int) float64 {
 	shares := d.Reached[kind.String()]
 	if len(shares) == 0 {
@@ -131,7 +131,7 @@ func (d *Device) reached(kind model.OpKind, rows int) float64 {
 	return low.Share * math.Pow(high.Share/low.Share, part)
 }
 
-// Name of the device for people.
+// String names the device for people.
 func (d *Device) String() string {
 	return fmt.Sprintf("%s, %g GB/s, %g TFLOP/s, %s per op", d.ID, d.GBps, d.TFLOPS, seconds(d.OpSeconds))
 }

@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// ErrFault is a fault that cannot be injected.
+// ErrFault reports an invalid fault.
 var ErrFault = errors.New("sim: invalid fault")
 
-// fault makes steps fail: those of the SYCL backend's MILLRACE_SYCL_FAULT, in
-// the same words. Steps count on when the device is opened again.
+// fault makes steps fail. Its syntax is that of MILLRACE_SYCL_FAULT of the SYCL backend. The count of
+// steps continues when the device is opened again.
 type fault struct {
 	kind  string // "": none
 	first uint64
 	every bool // each step from first on
 }
 
-// faultTexts are the kinds, with what the device says; hang never says anything.
+// faultTexts are the kinds of faults, with the error of the device. hang has none: it never returns.
 var faultTexts = []struct{ kind, text string }{
 	{"async", "asynchronous failure"},
 	{"submit", "a launch failed"},

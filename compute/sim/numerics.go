@@ -8,12 +8,11 @@ import (
 	"github.com/millrace/millrace/compute/numerics"
 )
 
-// version of what a simulated device answers: a change of its tokens raises it.
+// version is the version of the tokens of a simulated device. A change of its tokens raises it.
 const version = 1
 
-// Numerics is what a simulated device's answers depend on: the model as it is to be kept, the
-// device that it stands for, and the words that it answers with. How fast it is makes no
-// difference.
+// Numerics returns the ingredients of the answers of a simulated device: the program, the device
+// that it stands for, and the words of its answers. Its speed does not matter.
 func (r *Runner) Numerics() numerics.Ingredients {
 	h := sha256.New()
 	numerics.Field(h, "text", fmt.Sprint(r.words.text != nil, r.words.text))

@@ -2,12 +2,12 @@ package sim
 
 import "time"
 
-// mostDebt bounds what one long sleep takes off the next steps.
+// mostDebt is the longest time that one late sleep takes off the next steps.
 const mostDebt = 2 * time.Millisecond
 
-// pacer makes steps last as long as they are told to. A sleep ends late, by 0.1
-// ms as a rule; what it was late is taken off the next steps, so that many short
-// steps take their time together without a core that spins.
+// pacer makes steps last for a given time. A sleep usually ends 0.1 ms late. The pacer takes that
+// delay off the next steps, so that many short steps take the right time together and no core
+// spins.
 type pacer struct {
 	now   func() time.Time
 	sleep func(time.Duration)

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/compute/model"
 )
 
-// Peak is what a device can reach at most.
+// Peak is the highest bandwidth and arithmetic rate of a device.
 type Peak struct {
 	ID     string  `json:"id"`
 	Name   string  `json:"name"`
@@ -56,8 +56,8 @@ func matrix(id, name string, cores, perClock, ghz, gbps, memory float64) Peak {
 	}
 }
 
-// Peaks is the built-in table. Cores, clock, bandwidth and memory of each are
-// those of its product page at Intel (ark.intel.com).
+// Peaks returns the built-in table. Cores, clock, bandwidth and memory come from the product pages
+// of Intel (ark.intel.com).
 func Peaks() []Peak {
 	return []Peak{
 		// 128 Xe-cores, 1600 MHz, 128 GB HBM2e at 3276.8 GB/s on two tiles. This is one.
@@ -73,9 +73,8 @@ func Peaks() []Peak {
 	}
 }
 
-// ByName is the built-in device of the name that a driver gives it, such as
-// "Intel(R) Arc(TM) A770 Graphics". The drivers show each tile of a Max 1550 as
-// a device of its own.
+// ByName finds the built-in device by the name that its driver reports, such as "Intel(R) Arc(TM)
+// A770 Graphics". Drivers report each tile of a Max 1550 as a device of its own.
 func ByName(name string) (Peak, bool) {
 	for _, d := range Peaks() {
 		words := strings.Fields(strings.Split(d.Name, ",")[0])
@@ -87,7 +86,7 @@ func ByName(name string) (Peak, bool) {
 	return Peak{}, false
 }
 
-// FindPeak is the built-in device of an ID.
+// FindPeak finds the built-in device with an ID.
 func FindPeak(id string) (Peak, error) {
 	devices := Peaks()
 	if i := slices.IndexFunc(devices, func(d Peak) bool { return d.ID == id }); i >= 0 {

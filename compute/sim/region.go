@@ -22,10 +22,10 @@ func (r *Runner) NewRegion(tokens int) (compute.Region, error) {
 	return &region{runner: r, capacity: device.Slabs(tokens)}, nil
 }
 
-// Append maps slabs behind those mapped already.
+// Append maps slabs after those that are mapped already.
 func (g *region) Append(slabs []int32) error {
 	if len(g.slabs)+len(slabs) > g.capacity {
-		return fmt.Errorf("sim: %w: %d slabs behind %d, the region has room for %d", device.ErrInvalid, len(slabs), len(g.slabs), g.capacity)
+		return fmt.Errorf("sim: %w: %d slabs after %d, the region holds at most %d", device.ErrInvalid, len(slabs), len(g.slabs), g.capacity)
 	}
 	for _, id := range slabs {
 		if id < 0 || int(id) >= g.runner.slabs {
@@ -39,7 +39,7 @@ func (g *region) Append(slabs []int32) error {
 // Close unmaps the slabs.
 func (g *region) Close() { g.slabs = nil }
 
-// at is where the state behind a token is kept.
+// at returns the place of the state after the token at a position.
 func (g *region) at(position int) (*state, error) {
 	slab := position / device.SlabTokens
 	if position < 0 || slab >= len(g.slabs) {
@@ -48,7 +48,7 @@ func (g *region) at(position int) (*state, error) {
 	return &g.runner.kv[int(g.slabs[slab])*device.SlabTokens+position%device.SlabTokens], nil
 }
 
-// before is the state in front of a position.
+// before returns the state before a position.
 func (g *region) before(position int) (state, error) {
 	if position == 0 {
 		return start, nil
@@ -60,7 +60,7 @@ func (g *region) before(position int) (state, error) {
 	return *s, nil
 }
 
-// put keeps the state behind a token at a position and returns it.
+// put stores the state after a token at a position and returns it.
 func (g *region) put(position int, token int32, before state) (state, error) {
 	if token < 0 || int(token) >= g.runner.Vocab() {
 		return 0, fmt.Errorf("token %d, expected 0 to %d", token, g.runner.Vocab()-1)
@@ -81,7 +81,7 @@ func regionOf(r compute.Region) (*region, error) {
 	return g, nil
 }
 
-// sequence runs the rows of one sequence; its outputs are from row output on.
+// sequence runs the rows of one sequence. Its first output goes to output row output.
 func (r *Runner) sequence(s *compute.Rows, output int) error {
 	switch {
 	case len(s.Tokens) == 0:
@@ -113,13 +113,13 @@ func (r *Runner) sequence(s *compute.Rows, output int) error {
 	return nil
 }
 
-// beams runs a row for each beam: its past is the prompt's and, behind it, what
-// the index says.
+// beams runs a row for each beam. The past of a beam is the prompt, followed by the responses that
+// its index names.
 func (r *Runner) beams(prompt *region, s *compute.Rows, output int) error {
 	b := s.Beams
 	step := s.Position - b.Prompt
 	if step < 0 || len(b.Responses) != len(s.Tokens) || len(b.Index) != len(s.Tokens) {
-		return fmt.Errorf("%d beams with %d responses and %d indices at position %d behind a prompt of %d",
+		return fmt.Errorf("%d beams with %d responses and %d indices at position %d after a prompt of %d",
 			len(s.Tokens), len(b.Responses), len(b.Index), s.Position, b.Prompt)
 	}
 	for i, token := range s.Tokens {
@@ -140,7 +140,7 @@ func (r *Runner) beams(prompt *region, s *compute.Rows, output int) error {
 	return nil
 }
 
-// beamPast is the state behind the past of a beam in a step after the prompt.
+// beamPast returns the state after the past of a beam, in a step after the prompt.
 func (r *Runner) beamPast(prompt *region, b *compute.Beams, beam, step int) (state, error) {
 	if step == 0 {
 		return prompt.before(b.Prompt)

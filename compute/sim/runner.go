@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
-// Options say what to simulate and how large.
+// Options describe the device to simulate and its sizes.
 type Options struct {
 	Program *model.Program
 	Device  Device
@@ -26,8 +26,8 @@ type Options struct {
 	End  []int32 // tokens that end an answer; the first is used
 }
 
-// memoryShare is the part of a device's memory that is there for weights and
-// KV cache: the rest is activations and the driver's.
+// memoryShare is the share of the device's memory for weights and KV cache. Activations and the
+// driver have the rest.
 const memoryShare = 0.9
 
 // Runner is a simulated device with its KV pool: a compute.Runner.
@@ -83,8 +83,8 @@ func Open(o Options) (*Runner, error) {
 	return r, nil
 }
 
-// PoolSlabs is the size of the KV pool: what KVMemory holds, or what the weights
-// leave of the device's memory, but no more than the sequences can use.
+// PoolSlabs returns the number of slabs of the KV pool: as many as KVMemory holds, or as the weights
+// leave of the device's memory, at most as many as the sequences can use.
 func PoolSlabs(o *Options) (int, error) {
 	slab := SlabBytes(o.Program)
 	most := o.MaxSequences * device.Slabs(o.Program.MaxPositions)
@@ -107,8 +107,8 @@ func SlabBytes(p *model.Program) uint64 {
 	return uint64(p.KVBytesPerToken(model.BF16Sizes())) * device.SlabTokens
 }
 
-// WeightBytes is the size of a program's weights on a device: what a step reads
-// of them, and the whole of the tables that it reads by the row.
+// WeightBytes returns the size of a program's weights on a device: the weights that a step reads,
+// and the whole of the tables of which it reads rows.
 func WeightBytes(p *model.Program) uint64 {
 	sizes := model.BF16Sizes()
 	var sum int64
@@ -137,17 +137,17 @@ func (r *Runner) SlabTokens() int { return device.SlabTokens }
 // Vocab is the number of logits per output.
 func (r *Runner) Vocab() int { return r.logits.vocab }
 
-// Reload empties the pool. Regions must be closed before.
+// Reload empties the pool. All regions must be closed.
 func (r *Runner) Reload() error {
 	clear(r.kv)
 	return nil
 }
 
-// Close ends a step that hangs; the runner is of no use any more.
+// Close ends a step that hangs. The runner must not be used after it.
 func (r *Runner) Close() { close(r.stop) }
 
-// Run runs one step: it takes as long as the device would, and fails where the
-// real one would for a wrong batch.
+// Run runs one step. It takes as long as the device would, and rejects the same invalid batches as a
+// real device.
 func (r *Runner) Run(batch []compute.Rows) (compute.Logits, error) {
 	begin := r.pacer.now()
 	if err := r.inject(); err != nil {
@@ -171,7 +171,7 @@ func (r *Runner) Run(batch []compute.Rows) (compute.Logits, error) {
 	return &r.logits, nil
 }
 
-// inject fails the step, or never returns, where the Fault says so.
+// inject fails the step, or blocks until Close, if the fault hits it.
 func (r *Runner) inject() error {
 	r.steps++
 	if !r.fault.hits(r.steps) {

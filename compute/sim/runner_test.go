@@ -119,8 +119,8 @@ func TestABatchDoesNotChangeTheTokens(t *testing.T) {
 	require.NotEqual(t, alone[0], alone[2])
 }
 
-// The simulated cache is of use to find faults in the books: a sequence reads
-// what is in the slabs that it has, whoever wrote it.
+// The simulated cache finds faults of the allocator: a sequence reads
+// its slabs, whichever sequence wrote them.
 func TestAWrongSlabShows(t *testing.T) {
 	r := open(t, options(t))
 	tokens := make([]int32, device.SlabTokens)
@@ -157,7 +157,7 @@ func TestBeamsReadThePastThatTheirIndexNames(t *testing.T) {
 		return slices.Clone(l.Row(0))
 	}
 	step(3, 10, 20)
-	beams.Index = [][]int32{{1}, {1}} // both go on from the second
+	beams.Index = [][]int32{{1}, {1}} // both continue from the second
 	rows := step(4, 11, 21)
 	require.Equal(t, plain(1, 2, 3, 20, 11), rows[0])
 	require.Equal(t, plain(1, 2, 3, 20, 21), rows[1])

@@ -4,16 +4,16 @@ import (
 	"github.com/millrace/millrace/compute/model"
 )
 
-// Timer says how long a device takes for the steps of a program. The costs are
-// model.Costs', the bound of an op is roofline's: the larger of the times for
-// its bytes and for its arithmetic. Every cost but attention's is linear in the
-// rows (behind OpSelectRows in the outputs), so that it is counted once.
+// Timer computes the time of a device for the steps of a program. The costs are those of
+// model.Costs. The bound of an op is the larger of the times for its bytes and for its arithmetic.
+// Every cost but that of attention is linear in the rows, after OpSelectRows in the outputs, so
+// NewTimer counts it once.
 //
-// Begin, Add for each sequence, End. It allocates nothing.
+// For each step call Begin, Add for each sequence, and End. They allocate nothing.
 type Timer struct {
 	device    Device
 	rows      []spent // [rows of a step] of the ops of each token
-	outputs   []spent // [outputs of a step] of the ops behind OpSelectRows
+	outputs   []spent // [outputs of a step] of the ops after OpSelectRows
 	attention []attention
 	overhead  float64 // of all ops, seconds
 
@@ -23,7 +23,7 @@ type Timer struct {
 	}
 }
 
-// spent is what ops take on the device.
+// spent is the time and the costs of ops on the device.
 type spent struct {
 	seconds      float64
 	bytes, flops int64
@@ -45,10 +45,10 @@ type attention struct {
 	reached []float64 // [rows of a sequence]
 }
 
-// Time is what a step takes.
+// Time is the time of a step.
 type Time struct {
 	Device float64 // seconds
-	Host   float64 // seconds, behind it
+	Host   float64 // seconds, after the device
 	Bytes  int64   // read and written by the device
 	Flops  int64
 }
@@ -109,8 +109,8 @@ func (t *Timer) Begin() {
 	t.step.rows, t.step.outputs, t.step.attention = 0, 0, spent{}
 }
 
-// Add adds a sequence's rows behind past tokens in the KV cache, with the given
-// outputs. Rows of the step are at most those of NewTimer; likewise outputs.
+// Add adds the rows of a sequence with past tokens in the KV cache, and its outputs. A step has at
+// most the rows and outputs of NewTimer.
 func (t *Timer) Add(rows, past, outputs int) {
 	t.step.rows += rows
 	t.step.outputs += outputs
@@ -120,8 +120,8 @@ func (t *Timer) Add(rows, past, outputs int) {
 	}
 }
 
-// AddBeams adds a row for each beam of a request behind past tokens, of which
-// the first prompt ones are shared: their keys are read once.
+// AddBeams adds a row for each beam of a request after past tokens. The beams share the first prompt
+// tokens, whose keys are read once.
 func (t *Timer) AddBeams(beams, past, prompt int) {
 	t.step.rows += beams
 	t.step.outputs += beams
@@ -153,7 +153,7 @@ func (t *Timer) End() Time {
 	}
 }
 
-// seen is how many keys the row at a position sees, its own among them.
+// seen returns the number of keys that the row at a position sees, including its own.
 func (a *attention) seen(position int) int {
 	if a.window > 0 {
 		return min(a.window, position+1)

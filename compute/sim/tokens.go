@@ -2,19 +2,19 @@ package sim
 
 import "github.com/millrace/millrace/compute"
 
-// state is a hash of a sequence's tokens up to one of them: what the simulated
-// KV cache keeps in place of its keys and values.
+// state is a hash of the tokens of a sequence up to one of them. The simulated KV cache stores it in
+// place of keys and values.
 type state uint64
 
-// start is the state in front of the first token.
+// start is the state before the first token.
 const start state = 0x9E3779B97F4A7C15
 
-// next is the state behind one more token.
+// next returns the state after one more token.
 func (s state) next(token int32) state {
 	return state(mix(uint64(s) ^ (uint64(uint32(token))+1)*0xD1342543DE82EF95))
 }
 
-// draw is number i of those that follow from the state.
+// draw returns random number i of a state.
 func (s state) draw(i uint64) uint64 { return mix(uint64(s) + (i+1)*0x9E3779B97F4A7C15) }
 
 // mix is the finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable
@@ -25,8 +25,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// A row of logits is the same everywhere but at its peaks. The rest is possible,
-// for a bias or a mask that asks for it, and at temperature 2 still below 1e-9.
+// A row of logits is flat but for its peaks. A bias or a mask can still choose any token; at
+// temperature 2 their probability is below 1e-9.
 const (
 	peaks     = 8
 	highest   = float32(10) // of the likeliest token
@@ -47,14 +47,14 @@ func (l *logits) Row(i int) []float32 {
 	return l.values[i*l.vocab : (i+1)*l.vocab : (i+1)*l.vocab]
 }
 
-// words says which tokens a simulated model answers with.
+// words are the tokens of the answers of a simulated model.
 type words struct {
 	text []int32 // nil: all of the vocabulary
 	end  int32   // below 0: none
 	mean uint64  // tokens of an answer until its end is likeliest; 0: it never is
 }
 
-// fill writes the logits behind a state. They depend on nothing else.
+// fill writes the logits that follow from a state. They depend on nothing else.
 func (w *words) fill(row, blank []float32, s state) {
 	copy(row, blank)
 	level := highest

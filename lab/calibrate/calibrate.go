@@ -16,16 +16,15 @@ import (
 	"github.com/millrace/millrace/lab/simulate"
 )
 
-// Of a calibration: runs of each step and trace, tokens in front of decode steps,
-// the requests of the traces, and rounds of the fit to them.
+// The sizes of a calibration.
 const (
-	profileRepeat   = 3
-	calibrateRepeat = 15
-	replayTime      = 2 * time.Second
-	calibratePast   = 128
-	servedPrompt    = 32
-	servedOutput    = 24
-	fitRounds       = 6
+	profileRepeat   = 3               // runs of each step
+	calibrateRepeat = 15              // replays of each trace
+	replayTime      = 2 * time.Second // of the replays of a trace, together
+	calibratePast   = 128             // tokens before decode steps
+	servedPrompt    = 32              // tokens of each request of a trace
+	servedOutput    = 24              // mean tokens of each answer
+	fitRounds       = 6               // of the fit to a trace
 )
 
 // Calibrate measures the model on this machine's processor and describes the device.
@@ -42,7 +41,7 @@ func (p *Pipeline) Calibrate(ctx context.Context) (*sim.Device, error) {
 		return nil, err
 	}
 	if err := d.Validate(); err != nil {
-		return nil, fmt.Errorf("calibrate: what was measured describes no device, was the machine busy?: %w", err)
+		return nil, fmt.Errorf("calibrate: the measurement gives an invalid device; the machine may be busy: %w", err)
 	}
 	p.Log.Info().Float64("gbps", d.GBps).Float64("tflops", d.TFLOPS).Float64("request_seconds", d.RequestSeconds).Msg("calibrated")
 	return &d, nil
@@ -76,10 +75,10 @@ func (p *Pipeline) measureDevice(batches []int) (sim.Device, error) {
 	return measure.Profile{Model: p.Model, Roof: roof, Repeat: profileRepeat, Warm: true}.Calibrate(c, info.Name)
 }
 
-// fitServed makes the steps of equal requests that run together take what they
-// take in the pipeline, host and caches included: it scales what the ops reach
-// at so many rows. What is left of the time to a lone request's first token is
-// the request's own.
+// fitServed fits the device to equal requests that run together in the pipeline. It scales the
+// shares that the ops reach at their number of rows, until the simulated steps take as long as
+// the served ones, host and caches included. The rest of the time to the first token of a lone
+// request becomes RequestSeconds.
 func (p *Pipeline) fitServed(ctx context.Context, d *sim.Device, batches []int) error {
 	for _, n := range batches {
 		trace := make(simulate.Trace, n)
@@ -106,8 +105,8 @@ func (p *Pipeline) fitServed(ctx context.Context, d *sim.Device, batches []int) 
 	return p.fitMixed(ctx, d, batches[len(batches)-1])
 }
 
-// fitMixed does the same for steps of prompts and decode rows, by the time that
-// two batches of requests with unequal answers take.
+// fitMixed fits the device to steps of prompts and decode rows: to the time of two batches of
+// requests with unequal answers.
 func (p *Pipeline) fitMixed(ctx context.Context, d *sim.Device, batch int) error {
 	trace := make(simulate.Trace, 2*batch)
 	for i := range trace {
@@ -129,7 +128,7 @@ func (p *Pipeline) fitMixed(ctx context.Context, d *sim.Device, batch int) error
 	return nil
 }
 
-// scale multiplies what ops with so many rows reach; attention's rows are others.
+// scale multiplies the shares that ops with from to to rows reach. Attention counts other rows.
 func scale(d *sim.Device, from, to int, by float64) {
 	for kind, shares := range d.Reached {
 		if kind == model.OpAttention.String() {
@@ -143,8 +142,8 @@ func scale(d *sim.Device, from, to int, by float64) {
 	}
 }
 
-// medianReplay replays a trace up to calibrateRepeat times, as long as that takes
-// no longer than replayTime; its p50 and Seconds are the medians of theirs.
+// medianReplay replays a trace up to calibrateRepeat times within replayTime. Its P50 and Seconds
+// are the medians of the replays.
 func (p *Pipeline) medianReplay(ctx context.Context, t simulate.Trace) (*simulate.Report, error) {
 	var ttft, tpot, took []float32
 	begin := time.Now()

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/lab/simulate"
 )
 
-// Pipeline is the server's pipeline over this machine's processor, with nothing in hand.
+// Pipeline is the server's pipeline over this machine's processor, without running requests.
 type Pipeline struct {
 	Engine interface {
 		Submit(ctx context.Context, r *api.Request) (api.Stream, error)
@@ -83,7 +83,7 @@ func (p *Pipeline) replay(ctx context.Context, t simulate.Trace) (*simulate.Repo
 // send makes one request of random tokens and times its first and last event.
 func (p *Pipeline) send(ctx context.Context, number int, r simulate.Request) (first, last time.Time, err error) {
 	prompt := make([]int32, r.Prompt)
-	for i := range prompt { // nothing that a cache may know
+	for i := range prompt { // random, so that no cache has it
 		prompt[i] = rand.Int32N(int32(p.Model.Vocab()))
 	}
 	greedy := sample.Default()

@@ -14,8 +14,7 @@ import (
 	"github.com/millrace/millrace/tokenizer"
 )
 
-// Report is what Evaluate measured. The first result is the one
-// that the others are compared with.
+// Report is the result of Evaluate. The first result is the reference of the others.
 type Report struct {
 	Text    string   `json:"text"`
 	Context int      `json:"context"`
@@ -23,7 +22,7 @@ type Report struct {
 	Results []Result `json:"results"`
 }
 
-// Result is what was measured of a run.
+// Result is the measurement of one run.
 type Result struct {
 	Name string `json:"name"`
 	*Score
@@ -45,7 +44,7 @@ type Options struct {
 	Runs    []Run
 }
 
-// ErrLength is a sequence longer than the model's context.
+// ErrLength reports a sequence that is longer than the model's context.
 var ErrLength = errors.New("eval: longer than the model's context")
 
 // Evaluate measures each run, one after the other.

@@ -125,7 +125,7 @@ func TestGreedyContinuesPromptsAsTheModelDoesAlone(t *testing.T) {
 	require.Equal(t, ids[len(ids)-c.PromptTokens:], prompts[2])
 	for i, prompt := range prompts {
 		require.Len(t, got[i], 9)
-		// A token is the likeliest behind the prompt and those before it.
+		// A token is the likeliest after the prompt and those before it.
 		s, err := Perplexity(m, append(append([]int32{}, prompt...), got[i]...), Windows{1000, 500})
 		require.NoError(t, err)
 		require.Equal(t, got[i], s.Best[len(prompt)-1:])

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/compute/device"
 )
 
-// Continuations say which greedy continuations of a text to compare: Prompts
-// of PromptTokens tokens, evenly spaced over it, each continued by Tokens.
+// Continuations are the greedy continuations of a text to compare: Prompts prompts of
+// PromptTokens tokens, at even distances in the text, each continued by Tokens tokens.
 type Continuations struct {
 	Prompts, PromptTokens, Tokens int
 }
@@ -16,7 +16,7 @@ type Continuations struct {
 // prompts are slices of the text.
 func (c Continuations) prompts(text []int32) ([][]int32, error) {
 	if c.Prompts < 1 || c.PromptTokens < 1 || c.Tokens < 1 {
-		return nil, fmt.Errorf("eval: %w: %d continuations of %d tokens behind %d, expected at least 1 each",
+		return nil, fmt.Errorf("eval: %w: %d continuations of %d tokens after %d, expected at least 1 each",
 			device.ErrInvalid, c.Prompts, c.Tokens, c.PromptTokens)
 	}
 	space := len(text) - c.PromptTokens
@@ -95,8 +95,7 @@ func prefill(m *compute.Model, region *device.Region, prompt []int32) (int32, er
 	}
 }
 
-// Agreement is how far a run chose the tokens of the run that it is compared
-// with.
+// Agreement is the share of tokens that a run and its reference choose alike.
 type Agreement struct {
 	Best   float64 `json:"best_token"`    // share of the text's positions with the same likeliest token
 	Greedy float64 `json:"greedy_tokens"` // share of the continuations' tokens before the first that differs

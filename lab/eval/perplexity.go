@@ -10,14 +10,14 @@ import (
 	"github.com/millrace/millrace/compute/device"
 )
 
-// StepRows is the number of rows per step, which bounds the logits in memory.
-// A model must be opened with as many rows and outputs.
+// StepRows is the number of rows per step. It bounds the memory of the logits. A model must be
+// opened with at least this number of rows and outputs.
 const StepRows = 128
 
 // Windows cut a text into overlapping runs of Context tokens that begin Stride
 // tokens apart. Each token but the text's first is scored in the first window
-// that holds the token and one before it: behind at least Context - Stride
-// tokens, once the first window is full.
+// that holds the token and one before it, which means after at least Context - Stride tokens
+// from the second window on.
 type Windows struct {
 	Context int // 2 or more
 	Stride  int // 1 to Context - 1
@@ -61,7 +61,7 @@ func Perplexity(m *compute.Model, text []int32, w Windows) (*Score, error) {
 	if len(text) < 2 {
 		return nil, fmt.Errorf("eval: %w: a text of %d tokens, expected at least 2", device.ErrInvalid, len(text))
 	}
-	for i, id := range text { // the last one is looked up only
+	for i, id := range text { // the last one is only a target
 		if id < 0 || int(id) >= m.Vocab() {
 			return nil, fmt.Errorf("eval: %w: token %d of the text is %d, expected 0 to %d", device.ErrInvalid, i, id, m.Vocab()-1)
 		}
@@ -129,7 +129,7 @@ func argmax(logits []float32) int32 {
 	return int32(best)
 }
 
-// newRegion makes the KV cache of sequence i, each of so many tokens.
+// newRegion returns the KV cache of sequence i. Each sequence has room for the given tokens.
 func newRegion(m *compute.Model, i, tokens int) (*device.Region, error) {
 	per := device.Slabs(tokens)
 	if need := (i + 1) * per; need > m.Slabs() {

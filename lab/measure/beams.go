@@ -62,8 +62,8 @@ func RunBeams(m *compute.Model, beams, prompt, gen, repeat int) (Beams, error) {
 	}, nil
 }
 
-// beamRun is one prompt with a greedy sequence and a beam search behind it. They
-// share the prompt's region: the greedy one goes on in it, the beams beside it.
+// beamRun is one prompt, followed by a greedy sequence and a beam search. Both share the
+// prompt's region: the greedy sequence continues in it, each beam has a region of its own.
 type beamRun struct {
 	m         *compute.Model
 	prompt    int

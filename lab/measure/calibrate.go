@@ -10,16 +10,16 @@ import (
 	"github.com/millrace/millrace/lab/roofline"
 )
 
-// Calibration is the steps that a device is described by: decode steps of each
-// of the batches behind Past tokens, prefills of each of the prompts.
+// Calibration lists the steps to measure: decode steps of each of the batches after Past
+// tokens, and prefills of each of the prompts.
 type Calibration struct {
 	Batches, Prompts []int
 	Past             int
 }
 
-// Calibrate measures what the ops of each kind reach of the device's limits, by
-// their rows, and describes the device for a simulation of the same model. Each
-// op is scaled so that the ops of a step add up to the step as it is served.
+// Calibrate measures the share of the device's limits that the ops of each kind reach, by their
+// rows, and describes the device for a simulation of the same model. It scales each op so that
+// the ops of a step add up to the step as it is served.
 func (p Profile) Calibrate(c Calibration, name string) (sim.Device, error) {
 	d := sim.Device{Peak: sim.Peak{ID: "calibrated", Name: name}}
 	reached := reaches{}
@@ -50,7 +50,7 @@ func (p Profile) Calibrate(c Calibration, name string) (sim.Device, error) {
 	return d, nil
 }
 
-// reaches gathers, by kind and rows, what was counted and the time it took.
+// reaches has the counts and times of ops, by kind and rows.
 type reaches map[string]map[int]*reach
 
 type reach struct {
@@ -58,7 +58,7 @@ type reach struct {
 	time  float64
 }
 
-// add takes the ops of a step in. Attention's rows are those of one sequence.
+// add adds the ops of a step. The rows of attention are those of one sequence.
 func (r reaches) add(program *model.Program, o Ops, rows, outputs int) {
 	byOutputs := map[string]bool{} // names of ops that all have the outputs' rows
 	after := false

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/lab/roofline"
 )
 
-// Op is the ops of one name in a step, over all layers: what was counted, what
-// was measured, and what that is of the device's limits.
+// Op is the ops of one name in a step, over all layers: their counts, their time, and the share
+// of the device's limits that they reach.
 type Op struct {
 	roofline.OpGroup
 	Launches int     `json:"launches"` // of kernels
@@ -48,9 +48,8 @@ type Profile struct {
 	Model  *compute.Model
 	Roof   *Roof
 	Repeat int // steps of each kind
-	// Warm measures the limits once ahead of the steps, not between them: what the
-	// caches hold of a small model stays there, as in a server. Short steps are
-	// repeated for as long as warmTime.
+	// Warm measures the limits once before the steps, not between them. A small model then stays
+	// in the caches, as in a server. Short steps are repeated for warmTime.
 	Warm bool
 }
 
@@ -69,9 +68,8 @@ func (p Profile) Prefill(tokens int) (Ops, error) {
 	return p.run(s.prefill(), roofline.Workload{Prompt: tokens, Batch: 1, Tiles: 1}.Prefill())
 }
 
-// Decode times a decode step after gen tokens of each response. The prompts'
-// keys and values are those of a prefill, those of the responses are what the
-// cache holds.
+// Decode times a decode step after gen tokens of each response. The keys and values of the
+// prompts come from a prefill; those of the responses are arbitrary.
 func (p Profile) Decode(w roofline.Workload) (Ops, error) {
 	s, err := p.decoding(w)
 	if err != nil {

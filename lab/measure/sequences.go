@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/compute/device"
 )
 
-// sequences are equal requests in the KV cache: a prompt, and behind it a
-// response, or one for each of several beams.
+// sequences are equal requests in the KV cache: a prompt, followed by one response, or by one for
+// each beam.
 type sequences struct {
 	model            *compute.Model
 	prompt, response int // tokens

@@ -141,8 +141,8 @@ type Bound struct {
 	Decode  []OpGroup `json:"decode"` // means over the decode steps
 }
 
-// NewBound bounds a workload: the first token comes from the prefill, each further
-// one from a decode step.
+// NewBound bounds a workload: the first token comes from the prefill, each further one from a
+// decode step.
 func NewBound(p *model.Program, w Workload, d sim.Peak, sizes model.Sizes) Bound {
 	b := Bound{Device: d, Prefill: OpGroups(p, Costs(p, w.Prefill(), sizes), d)}
 	steps := max(w.Gen-1, 1)

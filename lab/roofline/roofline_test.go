@@ -41,7 +41,7 @@ func TestTheBoundOfLlama2By7BByHand(t *testing.T) {
 	}
 	// The prefill of 1024 tokens is bound by the products of linear ops and
 	// attention, all else by bytes. A head's key takes 4 x 128 flops and an exponential. The last
-	// layer goes on with one row behind its attention.
+	// layer continues with one row after its attention.
 	prefill := []float64{
 		1024 * (4096*2 + 4096*4) * bytes,
 		32 * (4096*4 + 1024*4096*(4+2)) * bytes,
@@ -148,7 +148,7 @@ func TestQuantizedOpsAreBoundByThePeakOfIntegers(t *testing.T) {
 	unknown := lines(thousand())
 	quantized := lines(d)
 
-	// Of mlp.gate_up, where the last layer's one row, bound by its bytes, adds less than 1%.
+	// The one row of mlp.gate_up in the last layer, bound by its bytes, adds less than 1%.
 	const flops = 31 * 2 * 2 * 11008 * 4096 * 1024
 	require.InEpsilon(t, flops/1e14, bits16["mlp.gate_up"].Seconds, 1e-2)
 	require.InEpsilon(t, flops/1e14, unknown["mlp.gate_up"].Seconds, 1e-2)

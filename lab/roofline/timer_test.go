@@ -77,7 +77,7 @@ func TestMoreWorkNeverTakesLess(t *testing.T) {
 		last = now
 	}
 	last = 0
-	for past := range 200 { // behind a window it stays the same
+	for past := range 200 { // beyond a window it stays the same
 		timer.Begin()
 		timer.Add(1, past, 1)
 		timer.Add(1, 2*past, 1)
@@ -116,11 +116,11 @@ func TestLossesAreAddedToTheBound(t *testing.T) {
 		half.Reached[kind.String()] = []sim.Share{{Rows: 4, Share: 0.5}, {Rows: 16, Share: 2}}
 	}
 	require.NoError(t, half.Validate())
-	// Ops behind OpSelectRows have one row each: the share of the smallest count.
-	outputs, behind := 0.0, false
+	// Ops after OpSelectRows have one row each: the share of the smallest count.
+	outputs, after := 0.0, false
 	for i, c := range roofline.Costs(p, roofline.Step{Batch: 1, Beams: 1, Rows: 1, Tiles: 1}, model.BF16Sizes()) {
-		behind = behind || p.Ops[i].Kind == model.OpSelectRows
-		if behind {
+		after = after || p.Ops[i].Kind == model.OpSelectRows
+		if after {
 			outputs += small().On(&p.Ops[i]).Seconds(c)
 		}
 	}

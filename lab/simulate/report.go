@@ -9,8 +9,7 @@ import (
 	"github.com/millrace/millrace/compute/sim"
 )
 
-// Report is what came of a workload. Rates are over Seconds, from time 0 to the
-// last token.
+// Report is the result of a simulation. Rates are over Seconds, from time 0 to the last token.
 type Report struct {
 	Latencies
 	Workers    int     `json:"workers"`
@@ -84,7 +83,7 @@ type Slice struct {
 	QPS float64 `json:"offered_qps"`
 }
 
-// tally counts as the simulation goes: eight bytes for each served request.
+// tally counts while the simulation runs. It keeps eight bytes for each served request.
 type tally struct {
 	slo      SLO
 	front    time.Duration // of each request beside its steps
@@ -194,7 +193,7 @@ func (t *tally) report(cfg *Config) *Report {
 	return r
 }
 
-// rate is per second; 0 for what came all at once.
+// rate returns n per second. It is 0 if all arrived at once.
 func rate(n int, in time.Duration) float64 {
 	if in <= 0 {
 		return 0

@@ -2,8 +2,8 @@ package simulate
 
 import "fmt"
 
-// Bound is what a rate has to hold: a quantile of each latency within the SLO,
-// and nothing refused.
+// Bound is the condition of a rate: a quantile of each latency is within the SLO, and no request is
+// refused.
 type Bound struct {
 	SLO
 	Quantile string // p50, p95 or p99
@@ -36,7 +36,7 @@ func (b Bound) Holds(r *Report) bool {
 		(b.TTFT == 0 || b.of(r.TTFT) <= b.TTFT.Seconds()) && (b.TPOT == 0 || b.of(r.TPOT) <= b.TPOT.Seconds())
 }
 
-// Found is what FindQPS found, and what it tried, in the order of its trials.
+// Found is the result of FindQPS, with its trials in order.
 type Found struct {
 	QPS    float64 `json:"qps"` // 0: not even the least rate holds the bound
 	Best   *Report `json:"best,omitempty"`
@@ -50,16 +50,16 @@ type Trial struct {
 	*Report
 }
 
-// Precision of the rate that FindQPS finds, and the range, as factors of the
-// first rate, that it looks in.
+// precision is the largest factor between the result of FindQPS and a rate that fails. widest is
+// the range of the search, as a factor of the first rate.
 const (
 	precision = 1.02
 	widest    = 1 << 20
 )
 
-// FindQPS searches the largest rate that holds the bound, from a first guess on:
-// by factors of two until one holds and the double does not, then by bisection.
-// run simulates the workload at a rate.
+// FindQPS searches the largest rate that holds the bound. It starts at first and doubles or halves
+// the rate until one holds and its double does not, then it bisects. run simulates the workload at
+// a rate.
 func FindQPS(first float64, b Bound, run func(qps float64) (*Report, error)) (*Found, error) {
 	if err := b.Validate(); err != nil {
 		return nil, err
@@ -96,8 +96,8 @@ func FindQPS(first float64, b Bound, run func(qps float64) (*Report, error)) (*F
 	return f, nil
 }
 
-// bracket finds rates, the one twice the other, of which the lower holds; high
-// is 0 if none was too much.
+// bracket finds two rates, one twice the other, of which only the lower holds. high is 0 if every
+// rate holds.
 func bracket(first float64, try func(float64) (bool, error)) (low, high float64, err error) {
 	holds, err := try(first)
 	if err != nil {

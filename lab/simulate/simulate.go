@@ -1,10 +1,10 @@
-// Package simulate runs the scheduler, the KV books and the routing policy that
-// serve, over any number of workers, in virtual time: what takes time is a step,
-// and it takes what package sim's Timer says. Nothing else differs from a
-// cluster but that news of a worker's load are never old, and that messages,
-// tokenizers and detokenizers take no time.
+// Package simulate is the fleet simulator. It runs the scheduler, the KV allocator and the routing
+// policy of the server for any number of workers, in virtual time: only steps take time, as long
+// as sim.Timer says. Unlike in a cluster, the router always knows the current load of each worker,
+// and messages, tokenizers and detokenizers take no time.
 //
-// The same Config gives the same Report, bit for bit.
+// The same Config gives the same Report, bit for bit. The package must not know of actors or of a
+// real device.
 package simulate
 
 import (
@@ -24,7 +24,7 @@ import (
 // Errors of Run.
 var (
 	ErrConfig = errors.New("simulate: invalid configuration")
-	ErrState  = errors.New("simulate: the books do not add up") // a fault of this program
+	ErrState  = errors.New("simulate: inconsistent state") // a fault of this program
 )
 
 // Config is what to simulate. The workers are equal.

@@ -11,8 +11,7 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
-// worker is what package actors' loop and KV manager are to a device, without
-// the device.
+// worker is the compute loop and the KV manager of one worker, without a device.
 type worker struct {
 	index int
 	sched *sched.Scheduler
@@ -34,7 +33,7 @@ type worker struct {
 type live struct {
 	Request
 	slice     int
-	begun     bool // it has left the line
+	begun     bool // its prefill has begun
 	generated int
 	first     time.Duration // the time of its first token
 }
@@ -52,7 +51,7 @@ func newWorker(cfg *Config, timer *sim.Timer, tally *tally, line *sched.WaitEsti
 	return w, err
 }
 
-// report tells the router.
+// report updates the state that the router sees.
 func (w *worker) report() {
 	w.news.Running, w.news.Waiting = w.sched.Running(), len(w.live)-len(w.spare)-w.sched.Running()
 	w.news.FreeSlabs = w.kv.Stats().Free
@@ -75,8 +74,8 @@ func (w *worker) submit(r Request, slice int) {
 
 func slotOf(id sched.ID) int { return int(id & (1<<slotBits - 1)) }
 
-// round plans until there is a step, and says how long it takes, or nothing is
-// left to do. The allocator answers at once.
+// round plans until there is a step, and returns its duration, or until nothing is left to do. The
+// allocator answers at once.
 func (w *worker) round(now time.Duration) (took time.Duration, err error) {
 	for {
 		if err := w.planned(now); err != nil {
@@ -95,7 +94,7 @@ func (w *worker) round(now time.Duration) (took time.Duration, err error) {
 	}
 }
 
-// planned hands the events to the scheduler and does what it asks for.
+// planned passes the events to the scheduler and applies its plan.
 func (w *worker) planned(now time.Duration) (err error) {
 	if w.plan, err = w.sched.Step(now, w.events); err != nil {
 		return err
@@ -114,7 +113,7 @@ func (w *worker) planned(now time.Duration) (err error) {
 	return w.effects()
 }
 
-// effects asks the books what the plan asks for.
+// effects applies the plan to the KV allocator.
 func (w *worker) effects() error {
 	for _, id := range w.plan.Release {
 		if _, err := w.kv.Release(kvmgr.Seq(id)); err != nil {

@@ -28,15 +28,14 @@ func (l LogNormal) draw(random *rand.Rand) int {
 	return int(min(max(math.Round(x), 1), float64(l.Max)))
 }
 
-// Workload is a random workload: requests that arrive at random times, as
-// those of people who do not know of each other do.
+// Workload is a random workload: independent requests that arrive at random times.
 type Workload struct {
 	Requests  int       `json:"requests"`
 	QPS       float64   `json:"qps"`            // mean rate of arrivals per second; at the end of a ramp
 	From      float64   `json:"from,omitempty"` // mean rate at the beginning; 0: QPS
 	Prompt    LogNormal `json:"prompt"`
 	Output    LogNormal `json:"output"`
-	MaxTokens int       `json:"max_tokens"` // what each client allows; 0: just the answer's length
+	MaxTokens int       `json:"max_tokens"` // limit that each client sets; 0: the length of its answer
 	Seed      uint64    `json:"seed"`
 }
 
@@ -82,7 +81,7 @@ func (d *drawn) Next() (Request, bool) {
 	if d.From != d.QPS {
 		length := 2 * float64(d.Requests) / (d.From + d.QPS) // seconds
 		slope := (d.QPS - d.From) / length
-		// Behind the ramp's end a falling rate stays at its last value.
+		// After the end of the ramp a falling rate keeps its last value.
 		root := math.Sqrt(max(d.From*d.From+2*slope*d.integral, d.QPS*d.QPS*1e-6))
 		at = (root - d.From) / slope
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// picture is what a test looks at.
+// picture is the part of an SVG picture that tests check.
 type picture struct {
 	Texts   []string `xml:"text"`
 	Circles []struct {
