@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/config"
 )
 
-// minMapCount is Linux' default of vm.max_map_count. Every slab of the KV
-// cache that is in use is a mapping.
+// minMapCount is the default of vm.max_map_count on Linux. Each used slab of the KV cache is a
+// mapping.
 const minMapCount = 65530
 
 type doctorOptions struct {
@@ -133,8 +133,7 @@ func (r *report) checkKernelSettings() {
 	}
 }
 
-// checkAddress tries to listen. An address in use is a warning only: the
-// server itself may be what runs there.
+// checkAddress tries to listen. An address in use is only a warning: the server itself may use it.
 func (r *report) checkAddress(ctx context.Context, name, address, other string) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	switch {
@@ -148,8 +147,8 @@ func (r *report) checkAddress(ctx context.Context, name, address, other string) 
 	}
 }
 
-// checkDataDir looks whether dir, or the nearest folder above it that exists,
-// can be written to. It makes nothing.
+// checkDataDir checks that dir, or the nearest existing folder above it, is writable. It creates
+// nothing.
 func (r *report) checkDataDir(dir string) {
 	at, err := filepath.Abs(dir)
 	if err != nil {

@@ -133,7 +133,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		c.Backend, c.Weights = m.device.Backend, s.Weights
 		c.Numerics, c.Class = m.numerics.Digest(), m.numerics.Class
 		c.Sched = schedConfig(s, m.program.MaxPositions)
-		if s.Backend == "sim" { // its texts go round: every guess would be right
+		if s.Backend == "sim" { // its texts repeat: every draft token would be right
 			c.Sched.DraftRows = 0
 		}
 	}
@@ -141,7 +141,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 	return err
 }
 
-// schedConfig is the scheduler's for sequences of so many tokens at most.
+// schedConfig configures the scheduler for sequences of at most longest tokens.
 func schedConfig(s *config.Serve, longest int) sched.Config {
 	return sched.Config{
 		MaxBatchTokens: max(s.MaxBatchTokens, s.MaxBatchSize), ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
@@ -170,8 +170,8 @@ func (e *engine) close() {
 	}
 }
 
-// recommended are the sampling parameters that a checkpoint's
-// generation_config.json asks for; OpenAI's where it says nothing.
+// recommended returns the sampling parameters of the generation_config.json of a checkpoint. Those
+// that it leaves out have the defaults of OpenAI.
 func recommended(g model.Generation) sample.Params {
 	p := sample.Default()
 	set(&p.Temperature, g.Temperature)

@@ -29,8 +29,8 @@ func newEval(a *app) *cobra.Command {
 		Use:   "eval",
 		Short: "Measure the quality of a model on a text: perplexity, and agreement with another model",
 		Long: `Measure how well a model predicts a text: the text is cut into overlapping windows of --context tokens
-that begin --stride tokens apart, and every token but the first is scored once, behind at least
---context minus --stride tokens once the first window is full.
+that begin --stride tokens apart, and every token but the first is scored once: from the second
+window on after at least --context minus --stride tokens.
 
 --against measures another model of the same vocabulary first, say the one that this one was quantized
 from, and compares: the share of the text's positions with the same likeliest token, and the share of

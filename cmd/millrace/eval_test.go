@@ -68,8 +68,8 @@ func TestKVCachesOfCodesKeepTheirQuality(t *testing.T) {
 	requireQuality(t, "--compare-kv", "int8,int4", 1.005, 1.02)
 }
 
-// requireQuality compares types with the floats: their perplexity is at most so many
-// times as large.
+// requireQuality compares types with the floats: the ratio of
+// their perplexities is at most the limit.
 func requireQuality(t *testing.T, compare, types string, limits ...float64) {
 	t.Helper()
 	code, stdout, stderr := millrace(t, nil, "eval", "--text", absolute(t, "../../testdata/eval/tiny-chat.txt"),

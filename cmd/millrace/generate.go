@@ -40,9 +40,9 @@ func newGenerate(a *app) *cobra.Command {
 		Short: "Generate text from a prompt, without a server",
 		Long: `Generate text with the pipeline of the server, in this process. Text is printed as it is made.
 
---prompt goes on with a text as it is, --chat asks a chat model (the text is a user's turn in the
-model's chat template), --tokens takes token ids. A chat model that ends at once on a text as it is
-gets it as a user's turn, and the log says so; --json never does that.`,
+--prompt continues a text as it is. --chat sends it as a user's turn in the model's chat template.
+--tokens takes token ids. If a chat model ends at once on a text as it is, it gets the text again
+as a user's turn and the log says so; with --json it does not.`,
 		Example: `  millrace generate --chat "What is the capital of the US?"
   millrace generate --prompt "The capital of France is" -n 20 --temperature 0
   millrace generate --model DIR --tokens 5,6,7 -n 40 --temperature 0 --json

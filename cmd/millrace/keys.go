@@ -14,7 +14,7 @@ func newKeys() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "keys",
 		Short:   "Make API keys for serve --api-keys",
-		Long:    "API keys say who asks, and what of the server each may use: docs/security.md.",
+		Long:    "API keys identify callers and limit their use of the server: docs/security.md.",
 		Example: "  millrace keys create --tenant acme >> keys.yaml",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -29,7 +29,7 @@ func newKeysCreate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make an API key",
-		Long: `Make an API key. The key goes to standard error, this once: nothing that is kept tells it. Its line for the
+		Long: `Make an API key. The key goes to standard error, once: it cannot be recovered. Its line for the
 file of --api-keys, with the key's hash and limits, goes to standard output. A running server
 reads the file again by itself.`,
 		Example: `  millrace keys create --tenant acme >> keys.yaml

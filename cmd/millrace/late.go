@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// lateEngine is an engine that is still loading: the interfaces are there at
-// once and say so, /health/ready turns green when the model is in memory.
+// lateEngine is an engine that is still loading. The interfaces answer with 503 until the model is
+// in memory; then /health/ready turns 200.
 type lateEngine struct {
 	loaded atomic.Pointer[engine]
 	joined atomic.Bool // the NATS interface is there too
@@ -58,16 +58,16 @@ func (l *lateEngine) Detokenize(ctx context.Context, model string, tokens []int3
 	return e.Detokenize(ctx, model, tokens)
 }
 
-// leave serves on for a while, as one that is not ready: balancers take this process out
-// before it refuses requests.
+// leave keeps serving for the delay while the process is not ready, so that load balancers remove
+// it before it refuses requests.
 func (l *lateEngine) leave(delay time.Duration, log zerolog.Logger) {
 	l.leaves.Store(true)
 	log.Info().Dur("delay", delay).Msg("leaving")
 	<-time.After(delay)
 }
 
-// closing ends the connection behind each answer while the process leaves, so that the next
-// request comes to another one.
+// closing ends the connection after each answer while the process drains, so that the next request
+// reaches another process.
 func (l *lateEngine) closing(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if l.leaves.Load() {

@@ -41,7 +41,7 @@ func TestAKeysLimitHoldsForTwoGatewaysOfANATSServer(t *testing.T) {
 	require.Eventually(t, func() bool {
 		other, err := b("2")
 		if err == nil {
-			other.Close() // before it was told of the first
+			other.Close() // before it received the use of the first
 			return false
 		}
 		e, ok := errors.AsType[*api.Error](err)

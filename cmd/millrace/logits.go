@@ -38,8 +38,8 @@ func newLogits() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logits",
 		Short: "Print a model's logits for given tokens",
-		Long: `Print the logits (before any sampling) that a model has after the given tokens, at every position or
-at the ones named: to compare a model with another system's.`,
+		Long: `Print the logits of a model for the given tokens, before any sampling, at every position or at the
+given ones. They serve to compare a model with another system.`,
 		Example: `  millrace logits --tokens 1,2,3 --positions 0,2 --json
   millrace logits --model DIR --tokens 1,2,3 --backend ref`,
 		Args: cobra.NoArgs,

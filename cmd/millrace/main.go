@@ -1,5 +1,5 @@
-// Command millrace serves language models over HTTP and NATS, and measures,
-// checks and explains them.
+// Command millrace serves language models over HTTP and NATS, and measures, checks and explains
+// them. It reads flags and wires packages. It must not know how a package does its work.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/config"
 )
 
-// version and commit say what was built. The Makefile sets them.
+// version and commit identify the build. The Makefile sets them.
 var version, commit = "devel", "unknown"
 
 func main() {
@@ -40,8 +40,8 @@ func run(ctx context.Context, args, environ []string, stdout io.Writer, stderr *
 	return exitCode(err)
 }
 
-// exitCode tells a command's failure from an error that came before it ran:
-// of arguments, flags or configuration.
+// exitCode returns 1 for the failure of a command, and 2 for an error before it ran: of arguments,
+// flags or configuration.
 func exitCode(err error) int {
 	if _, ran := errors.AsType[*failure](err); ran && !errors.Is(err, config.ErrUsage) {
 		return 1

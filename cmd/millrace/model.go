@@ -73,7 +73,7 @@ func (m *openModel) load(o compute.Options) error {
 	return m.loadTokenizer(o.Dir)
 }
 
-// simulate needs no weights: the configuration says all.
+// simulate opens the model on the simulated device, from its configuration alone.
 func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 	if m.program, err = compute.ReadProgram(o.Dir); err != nil {
 		return err
@@ -140,7 +140,7 @@ func textTokens(t *tokenizer.Tokenizer, vocab int) []int32 {
 
 func isControl(b byte) bool { return b < ' ' || b == 0x7F }
 
-// close frees what was opened, the last first.
+// close closes everything in the reverse order of opening.
 func (m *openModel) close() {
 	for _, f := range slices.Backward(m.closers) {
 		f()

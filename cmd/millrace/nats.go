@@ -186,8 +186,8 @@ func loginHint(err error) error {
 		"of an embedded server with --api-keys: --nats-nkey with %s of that process's --data-dir", err, seedFile)
 }
 
-// mayJoin says whether a connection is of a node's account: a server with accounts takes one without
-// credentials as a client, which hears no node.
+// mayJoin returns an error if the connection is not in the account of the nodes. A server with
+// accounts treats a connection without credentials as a client, which receives no heartbeat.
 func mayJoin(conn *nats.Conn) error {
 	sub, err := conn.SubscribeSync(cluster.BeatSubject)
 	if err != nil {

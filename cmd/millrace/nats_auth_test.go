@@ -119,7 +119,7 @@ func TestAConnectionWithoutCredentialsIsAClient(t *testing.T) {
 	require.Zero(t, n, "nothing of clients passes to nodes")
 }
 
-// TestAKeysAnswersAreItsOwn: neither another key's client nor one without credentials hears them.
+// TestAKeysAnswersAreItsOwn: neither another key's client nor one without credentials receives them.
 func TestAKeysAnswersAreItsOwn(t *testing.T) {
 	url, _, keys, _ := keyedServer(t, "acme", "other")
 	mine := client.InboxPrefix(keys[0])
@@ -204,11 +204,11 @@ func TestOtherProcessesJoinWithTheSeedOfTheDataDirectory(t *testing.T) {
 	other, err := openNATS(t.Context(), with, nil, zerolog.Nop())
 	require.NoError(t, err)
 	defer other.stop()
-	heard, err := to.nodes.SubscribeSync("millrace.node.n1.generate")
+	received, err := to.nodes.SubscribeSync("millrace.node.n1.generate")
 	require.NoError(t, err)
 	require.NoError(t, to.nodes.Flush())
 	require.NoError(t, other.nodes.Publish("millrace.node.n1.generate", nil))
-	_, err = heard.NextMsg(20 * time.Second)
+	_, err = received.NextMsg(20 * time.Second)
 	require.NoError(t, err, "both are in the nodes' account")
 	e := apitest.New(apitest.Say("here"))
 	service, err := natsapi.Start(other.front, e, natsapi.Options{})

@@ -95,8 +95,8 @@ func launchNATS(o *server.Options, s *config.Serve, keys *auth.Keyring, log zero
 	return e, nil
 }
 
-// natsServerOptions are those of the embedded server. In front of the network
-// it has the users of --nats-auth-file and the certificate of --nats-tls-cert.
+// natsServerOptions returns the options of the embedded server, with the users of --nats-auth-file
+// and the certificate of --nats-tls-cert.
 func natsServerOptions(s *config.Serve) (*server.Options, error) {
 	o := &server.Options{}
 	if s.NATSAuthFile != "" {
@@ -239,8 +239,8 @@ func (e *embedded) keyed(o *server.Options, s *config.Serve, keys *auth.Keyring)
 	return a, nil
 }
 
-// natsLog hands the embedded server's messages to our log: its notices are
-// details here. A client can cause as many complaints as it likes, so few of them are kept.
+// natsLog writes the messages of the embedded server to the log, notices as debug messages. It
+// samples errors, because a client can cause any number of them.
 type natsLog struct{ log, few zerolog.Logger }
 
 func newNATSLog(log zerolog.Logger) natsLog {

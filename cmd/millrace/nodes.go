@@ -37,9 +37,9 @@ func newNodes(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "List the processes that serve together on a NATS server",
-		Long: `List the processes of "serve --nats": listens to their signs of life for a little over two heartbeats and
-says nothing itself, so that no process notices. A beat that its node did not sign is passed over. A user
-of the NATS server needs the permission to subscribe to ` + cluster.BeatSubject + `, no other.
+		Long: `List the processes of "serve --nats": it listens to their heartbeats for a little over two intervals and
+sends nothing. It ignores a heartbeat that its node did not sign. A user of the NATS server needs the
+permission to subscribe to ` + cluster.BeatSubject + `, no other.
 
 NUMERICS is the digest of what a worker's bits depend on, with the class of its kernels, TEXT that of
 tokenizer and chat template: an answer continues only where they are equal. A model with several of them
@@ -84,16 +84,16 @@ func hearNodes(ctx context.Context, o *nodesOptions, log zerolog.Logger) (*nodes
 		return nil, fmt.Errorf("NATS at %s: %w", at, loginHint(err))
 	}
 	defer conn.Close()
-	heard, err := cluster.Listen(ctx, conn, o.heartbeat, log)
+	nodes, err := cluster.Listen(ctx, conn, o.heartbeat, log)
 	if err != nil {
 		return nil, fmt.Errorf("NATS at %s: %w", at, loginHint(err))
 	}
-	return &nodesReport{at, heard}, nil
+	return &nodesReport{at, nodes}, nil
 }
 
 func printNodes(out io.Writer, r *nodesReport) error {
 	if len(r.Nodes) == 0 {
-		_, err := fmt.Fprintf(out, "no process was heard at %s: is one there, with this --nats, and with no longer --heartbeat?\n", r.NATS)
+		_, err := fmt.Fprintf(out, "no process found at %s: check --nats, and that --heartbeat is not shorter than theirs\n", r.NATS)
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)

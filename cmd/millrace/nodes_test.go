@@ -33,7 +33,7 @@ func TestNodesListsWhoServes(t *testing.T) {
 	url, nc := natsServer(t)
 	code, stdout, stderr := millrace(t, nil, "nodes", "--nats", url, "--heartbeat", "1ms")
 	require.Equal(t, 0, code, stderr)
-	require.Equal(t, "no process was heard at "+url+": is one there, with this --nats, and with no longer --heartbeat?\n", stdout)
+	require.Equal(t, "no process found at "+url+": check --nats, and that --heartbeat is not shorter than theirs\n", stdout)
 
 	beat(t, nc,
 		cluster.Member{Roles: []cluster.Role{cluster.Gateway}, Host: "h", Process: 7},

@@ -123,9 +123,8 @@ func next(ctx context.Context, sub *nats.Subscription, timeout time.Duration) (*
 	return sub.NextMsgWithContext(ctx)
 }
 
-// streamed says whether a body asks for a stream, after it was made to if
-// want is set. A body that is no JSON object goes out as it is: what the
-// server says of it is the answer.
+// streamed returns the body to send and whether it requests a stream. If want is set, it adds the
+// request for one. It sends a body that is no JSON object unchanged: the server rejects it.
 func streamed(body []byte, want bool) ([]byte, bool, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {

@@ -64,7 +64,7 @@ func TestRequestPrintsEveryMessageOfAStream(t *testing.T) {
 	require.Equal(t, "0 {\"a\":1,\"stream\":true}\n1 {\"a\":1,\"stream\":true}\n2 {\"a\":1,\"stream\":true}\n", out)
 
 	out, err = ask(url, "s", `{"stream":true}`, false)
-	require.NoError(t, err, "a request that asks for a stream itself")
+	require.NoError(t, err, "a request for a stream")
 	require.Equal(t, "0 {\"stream\":true}\n1 {\"stream\":true}\n2 {\"stream\":true}\n", out)
 }
 

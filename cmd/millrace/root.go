@@ -10,12 +10,12 @@ import (
 	"github.com/millrace/millrace/logging"
 )
 
-// app is what every command shares. It is complete when a command runs.
+// app is the state that all commands share. It is complete when a command runs.
 type app struct {
 	log zerolog.Logger
 }
 
-// failure marks an error that a command returned.
+// failure marks an error that a command returns.
 type failure struct{ err error }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -31,7 +31,7 @@ func newRoot(environ []string, stderr *os.File) *cobra.Command {
 		Long: `Millrace serves language models: chat front-ends over OpenAI-style HTTP, microservices over NATS.
 
 Every flag is also an environment variable and a key of the configuration file: --kv-memory is
-MILLRACE_KV_MEMORY and "kv-memory:". A flag wins over the environment, the environment over the file.`,
+MILLRACE_KV_MEMORY and "kv-memory:". A flag takes precedence over the environment, the environment over the file.`,
 		Version:       version,
 		SilenceErrors: true, // main prints them, on one line
 		SilenceUsage:  true,

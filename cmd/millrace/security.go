@@ -17,12 +17,12 @@ import (
 	"github.com/millrace/millrace/config"
 )
 
-// rereadEvery is the time between looks at the files of keys and certificates.
+// rereadEvery is the interval of reading the files of keys and certificates again.
 const rereadEvery = 2 * time.Second
 
-// security is who may ask, and how the HTTP server proves who it is.
+// security has the API keys, and the certificate of the HTTP server.
 type security struct {
-	keys *auth.Keyring     // nil: everybody may ask
+	keys *auth.Keyring     // nil: no key is required
 	cert *auth.Certificate // nil: no TLS
 }
 
@@ -106,8 +106,8 @@ func (x *security) share(conn *nats.Conn, log zerolog.Logger) (stop func(), err 
 		return nil, fmt.Errorf("%s: %w", limitsSubject, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var told sync.WaitGroup
-	told.Go(func() {
+	var published sync.WaitGroup
+	published.Go(func() {
 		tick := time.NewTicker(auth.NewsEvery)
 		defer tick.Stop()
 		for {
@@ -118,14 +118,14 @@ func (x *security) share(conn *nats.Conn, log zerolog.Logger) (stop func(), err 
 			}
 			if data := x.keys.News(self); data != nil {
 				if err := conn.Publish(limitsSubject, data); err != nil {
-					log.Debug().Err(err).Msg("what keys have used was not told") // the connection says why
+					log.Debug().Err(err).Msg("cannot publish the use of API keys") // the connection says why
 				}
 			}
 		}
 	})
 	return func() {
 		cancel()
-		told.Wait()
+		published.Wait()
 		_ = sub.Unsubscribe() // the connection may be gone
 	}, nil
 }

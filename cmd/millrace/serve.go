@@ -52,7 +52,7 @@ together: gateways (HTTP, NATS), tokenizers, compute workers and detokenizers co
 			if err := s.Validate(); err != nil {
 				return err
 			}
-			if !s.Roles.NeedsModel() { // a gateway hears of models from those that have them
+			if !s.Roles.NeedsModel() { // a gateway learns the models from workers
 				s.Model = ""
 			} else if s.Model, err = modelDir(s.Model); err != nil {
 				return err
@@ -64,8 +64,8 @@ together: gateways (HTTP, NATS), tokenizers, compute workers and detokenizers co
 	return cmd
 }
 
-// serve runs until ctx ends or a part fails, the device for good among them. The interfaces answer from the
-// beginning, with 503 while the model loads.
+// serve runs until ctx ends or a part fails, such as the device. The interfaces answer with 503 while
+// the model loads.
 func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	begin := time.Now()
 	late := &lateEngine{}
@@ -192,11 +192,11 @@ func openGateway(conn *nats.Conn, engine api.Engine, late *lateEngine, secure *s
 	return h, calls, stop, nil
 }
 
-// readyPoll is how often a process that starts looks whether it can serve.
+// readyPoll is the interval at which a starting process checks that it can serve.
 const readyPoll = 20 * time.Millisecond
 
-// untilReady waits until the process can serve; false when ctx ends before that. Only
-// then it joins the NATS queue group of the gateways: it would refuse what the others
+// untilReady waits until the process can serve. It returns false if ctx ends first. The process joins
+// the NATS queue group of the gateways after that, because it would refuse requests that others
 // can serve.
 func untilReady(ctx context.Context, late *lateEngine) bool {
 	for late.serves() != nil {
@@ -226,7 +226,7 @@ func shutdown(late *lateEngine, server *edge.Server, service *natsapi.Service, g
 	return errors.Join(append(errs, <-left)...)
 }
 
-// leaveGroup has new requests over NATS go to other gateways.
+// leaveGroup leaves the NATS queue group, so that new requests go to other gateways.
 func leaveGroup(service *natsapi.Service) error {
 	if service == nil {
 		return nil
@@ -302,7 +302,7 @@ func httpHandler(served api.Engine, late *lateEngine, keys api.Keys, calls *resu
 	})
 }
 
-// debugKV shows the KV manager's books: regions, slabs, leases.
+// debugKV shows the state of the KV allocator: regions, slabs, leases.
 func debugKV(e *engine, w http.ResponseWriter, r *http.Request) {
 	state, err := e.KVState(r.Context())
 	if err != nil {

@@ -25,11 +25,11 @@ func newSimulate(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate",
 		Short: "Simulate a fleet of servers under load, in virtual time",
-		Long: `Simulate workers that serve a model: the scheduler, KV books and routing of the server, over devices
+		Long: `Simulate workers that serve a model: the scheduler, KV allocator and routing of the server, over devices
 whose steps take the time of the roofline model. Nothing is measured, and nothing is loaded but the
 model's config.json. Requests arrive at random, with random lengths; the same --seed gives the same output.
 
-Of several --qps each is a simulation. --find-qps searches the largest rate whose latencies hold the
+Each value of --qps is a simulation. --find-qps searches the largest rate whose latencies hold the
 bounds. Latencies have no tokenizer, network or client in them.
 
 --calibrate measures this machine's processor, for --device; --validate runs the workload on it, too.`,
@@ -138,8 +138,8 @@ func openPipeline(a *app, s *config.Simulate) (p *calibrate.Pipeline, stop func(
 	}, stop, nil
 }
 
-// simulatedWorkload is what s says, for a model with a context of so many tokens:
-// prompt and answer together fill it at most.
+// simulatedWorkload returns the workload of s. A prompt and its answer together have at most longest
+// tokens.
 func simulatedWorkload(s *config.Simulate, longest int) simulate.Workload {
 	return simulate.Workload{
 		Requests: s.Requests, QPS: s.QPS[0], From: s.RampFrom, MaxTokens: s.MaxTokens, Seed: s.Seed,
@@ -148,7 +148,7 @@ func simulatedWorkload(s *config.Simulate, longest int) simulate.Workload {
 	}
 }
 
-// usageOf marks what the flags ask for in vain.
+// usageOf marks an invalid configuration as an error of usage.
 func usageOf(err error) error {
 	if errors.Is(err, simulate.ErrConfig) {
 		return config.Usagef("%w", err)
@@ -156,7 +156,7 @@ func usageOf(err error) error {
 	return err
 }
 
-// simulatedFleet is what s says, without the workload.
+// simulatedFleet returns the fleet of s, without the workload.
 func simulatedFleet(s *config.Simulate) (*simulate.Config, error) {
 	cfg := &simulate.Config{
 		Route: route.Default(), Workers: s.Workers, Seed: s.Seed,

@@ -50,7 +50,7 @@ const (
 	every = 10 * time.Second
 	// growth is the memory beside that of the last trim that is not worth a collection.
 	growth = 4 << 20
-	// quiet is how much a quiet process allocates between two looks, at most.
+	// quiet is the most bytes that a quiet process allocates between two checks.
 	quiet = 64 << 20
 	// patience is how many trims in a row may leave more memory than the process had: C++ or Rust may be at work. What
 	// is still there then is in use.
