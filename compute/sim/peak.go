@@ -78,8 +78,8 @@ func Peaks() []Peak {
 func ByName(name string) (Peak, bool) {
 	for _, d := range Peaks() {
 		words := strings.Fields(strings.Split(d.Name, ",")[0])
-		model := words[len(words)-1] // "1550", "A770"
-		if strings.Contains(name, "Intel") && slices.Contains(strings.Fields(name), model) {
+		last := words[len(words)-1] // "1550", "A770"
+		if strings.Contains(name, "Intel") && slices.Contains(strings.Fields(name), last) {
 			return d, true
 		}
 	}

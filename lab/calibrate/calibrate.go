@@ -128,7 +128,8 @@ func (p *Pipeline) fitMixed(ctx context.Context, d *sim.Device, batch int) error
 	return nil
 }
 
-// scale multiplies the shares that ops with from to to rows reach. Attention counts other rows.
+// scale multiplies the shares of ops whose rows are between the given counts. The rows of attention
+// are those of a sequence, so it stays as it is.
 func scale(d *sim.Device, from, to int, by float64) {
 	for kind, shares := range d.Reached {
 		if kind == model.OpAttention.String() {

@@ -29,7 +29,8 @@ func NewBeams(s kvmgr.Segments, batch int, tokenBytes uint64) *Beams {
 	}
 }
 
-func (b *Beams) print(out io.Writer) error {
+// Print writes the sizes for people.
+func (b *Beams) Print(out io.Writer) error {
 	_, err := fmt.Fprintf(out, "\nKV cache of %d beam searches, %d beams, %d + %d tokens, %d bytes per token:\n"+
 		"  segments (what Millrace uses)  %s\n  standard (prompt per beam)     %s\n",
 		b.Batch, b.Beams, b.Prompt, b.Gen, b.Token, gigabytes(b.Segment), gigabytes(b.Standard))

@@ -96,7 +96,8 @@ func newLaunches(p *model.Program, prefill, decode []device.OpTime) *Launches {
 	return l
 }
 
-func (l *Launches) print(out io.Writer) error {
+// Print writes the launches for people.
+func (l *Launches) Print(out io.Writer) error {
 	fmt.Fprintf(out, "\nlaunches on %s, counted in a prefill step of %d rows and a decode step\n", l.Device, l.Rows)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "layers\top\tprefill\tdecode\t\n")

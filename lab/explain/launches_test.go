@@ -35,7 +35,7 @@ func TestLaunchesAreGatheredByEqualLayers(t *testing.T) {
 	require.Equal(t, 17, l.Prefill)
 	require.Equal(t, 10, l.Decode)
 	var out bytes.Buffer
-	require.NoError(t, l.print(&out))
+	require.NoError(t, l.Print(&out))
 	require.Regexp(t, `0-2 +each layer +3 +2`, out.String())
 	require.Regexp(t, `whole step +17 +10`, out.String())
 }

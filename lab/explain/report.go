@@ -13,10 +13,10 @@ type Report struct {
 func (r *Report) Print(out io.Writer) error {
 	err := r.Explanation.Print(out)
 	if err == nil && r.Launches != nil {
-		err = r.Launches.print(out)
+		err = r.Launches.Print(out)
 	}
 	if err == nil && r.Beams != nil {
-		err = r.Beams.print(out)
+		err = r.Beams.Print(out)
 	}
 	return err
 }
