@@ -12,7 +12,22 @@ import (
 // flags may change.
 func help(ctx context.Context, s *subject) (facts, error) {
 	f := facts{}
-	return f, f.command(ctx, s.program, nil)
+	if err := f.command(ctx, s.program, nil); err != nil {
+		return nil, err
+	}
+	return f.withoutGlobal(), nil
+}
+
+// withoutGlobal leaves out the flags of a command that are those of every command. Its help may list them with its own.
+func (f facts) withoutGlobal() facts {
+	rest := facts{}
+	for key, value := range f {
+		command, flag, is := strings.Cut(key, " --")
+		if global, ok := f["millrace --"+flag]; !is || !ok || command == "millrace" || global != value || flag == "help" {
+			rest[key] = value
+		}
+	}
+	return rest
 }
 
 // command adds a command and those below it.

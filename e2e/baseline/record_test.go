@@ -88,3 +88,9 @@ func TestATestIsNamedAsGoNamesIt(t *testing.T) {
 		require.Equal(t, is, isTest(name), name)
 	}
 }
+
+func TestTheAllowedDifferencesAreReadable(t *testing.T) {
+	b, err := open("../../testdata/baseline")
+	require.NoError(t, err)
+	require.NotEmpty(t, b.allowed)
+}
