@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -62,4 +63,36 @@ func InvalidParam(err error) *Error {
 		return Invalid(p.Field, "found %s, expected %s", p.Found, p.Expected)
 	}
 	return Invalid("", "%v", err)
+}
+
+// AsError is err as the *Error that a client is told. What is no *Error
+// is the server's own affair, and its words stay here.
+func AsError(err error) *Error {
+	var e *Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.DeadlineExceeded):
+		return &Error{Code: CodeTimeout, Message: "the request's deadline passed"}
+	case errors.Is(err, context.Canceled):
+		return &Error{Code: CodeUnavailable, Reason: "cancelled", Message: "the request was cancelled"}
+	}
+	return &Error{Code: CodeInternal, Message: "internal error"}
+}
+
+// Failure is the error that an event ends the request with; nil when it does not. A cancelled choice is an error to a client that still reads: what it has
+// is not the whole answer, and OpenAI's finish reasons have no word for it.
+func Failure(ev Event) *Error {
+	switch ev.Finish {
+	case FinishError, FinishCancelled:
+	default:
+		return nil
+	}
+	if ev.Err != nil {
+		return AsError(ev.Err)
+	}
+	if ev.Finish == FinishCancelled {
+		return AsError(context.Canceled)
+	}
+	return AsError(nil)
 }

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
 // begin makes s the session of a new call, or of the one that has its id already. Nothing is
 // written of a call that is refused.
-func (s *session) begin(ctx context.Context, rec *callRecord, call *wire.Call) {
-	if call.Named && s.exists(ctx) {
+func (s *session) begin(ctx context.Context, rec *callRecord, c *call.Call) {
+	if c.Named && s.exists(ctx) {
 		return
 	}
 	first := &record{log: newLogID(), token: s.token, call: rec}
@@ -24,7 +25,7 @@ func (s *session) begin(ctx context.Context, rec *callRecord, call *wire.Call) {
 		return
 	}
 	run, stop := context.WithCancelCause(s.runContext(rec))
-	answer, err := call.RunFrom(run, s.c.engine, call.Progress(nil), 0)
+	answer, err := c.RunFrom(run, s.c.engine, c.Progress(nil), 0)
 	if err != nil {
 		stop(nil)
 		s.shrink()
@@ -40,7 +41,7 @@ func (s *session) begin(ctx context.Context, rec *callRecord, call *wire.Call) {
 		s.instead(ctx, err)
 		return
 	}
-	s.state, s.record, s.call = *st, rec, call
+	s.state, s.record, s.call = *st, rec, c
 	s.open()
 	s.c.running.Go(func() { s.run(answer, stop) })
 }
@@ -209,12 +210,12 @@ func (s *session) mended() bool {
 
 // adopt follows a log from where it was read to.
 func (s *session) adopt(st *state, events []api.Event) {
-	call, err := s.decode(st.call)
+	c, err := s.decode(st.call)
 	if err != nil {
 		s.fail(err)
 		return
 	}
-	s.state, s.record, s.call = *st, st.call, call
+	s.state, s.record, s.call = *st, st.call, c
 	s.tape.add(events)
 	s.heard = time.Now()
 	s.open()
@@ -226,7 +227,7 @@ func (s *session) adopt(st *state, events []api.Event) {
 }
 
 // decode decodes the call again: this gateway's model of that name may be loading.
-func (s *session) decode(r *callRecord) (*wire.Call, error) {
+func (s *session) decode(r *callRecord) (*call.Call, error) {
 	var served []api.Model
 	for _, m := range s.c.engine.Models() {
 		if m.ID == r.model {

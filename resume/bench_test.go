@@ -8,7 +8,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/resume"
 )
 
@@ -65,7 +65,7 @@ func BenchmarkAddedLatency(b *testing.B) {
 			var all []time.Duration
 			for b.Loop() {
 				waits := make(chan []time.Duration)
-				calls := make([]*wire.Call, streams)
+				calls := make([]*call.Call, streams)
 				for i := range calls {
 					calls[i] = decode(b, e, text)
 				}

@@ -28,7 +28,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -139,31 +139,31 @@ func New(nc *nats.Conn, engine api.Engine, opts Options) (*Calls, error) {
 
 // Wants says whether a call is to be resumable: it asks for it, or everything that
 // streams is. c may be nil, where nothing can be; a call that insists is refused then.
-func (c *Calls) Wants(call *wire.Call) (bool, error) {
+func (c *Calls) Wants(cl *call.Call) (bool, error) {
 	switch {
-	case c == nil && call.Resume == wire.ResumeYes:
+	case c == nil && cl.Resume == call.ResumeYes:
 		return false, api.Invalid("stream_resume", `stream_resume: not available on this server (--stream-resume, JetStream), expected false or "auto"`)
-	case c == nil || call.Resume == wire.ResumeNo:
+	case c == nil || cl.Resume == call.ResumeNo:
 		return false, nil
 	}
-	return call.Resume != wire.ResumeUnsaid || c.opts.Always && call.Stream, nil
+	return cl.Resume != call.ResumeUnsaid || c.opts.Always && cl.Stream, nil
 }
 
 // Start runs a call and gives a reader of its answer. A call whose id its tenant's logs have
 // already is not run again: the reader reads that log, if the body is the same. ErrNoRoom:
 // the call is to run without a log. Other errors are *api.Error.
-func (c *Calls) Start(ctx context.Context, call *wire.Call, body []byte) (*Reader, error) {
+func (c *Calls) Start(ctx context.Context, cl *call.Call, body []byte) (*Reader, error) {
 	caller, tenant := who(ctx)
-	r, err := c.join(ctx, call.ID, func(s *session) {
-		rec := &callRecord{kind: call.Kind, body: body, id: call.ID, tenant: tenant, model: call.Model, arrival: call.Created,
+	r, err := c.join(ctx, cl.ID, func(s *session) {
+		rec := &callRecord{kind: cl.Kind, body: body, id: cl.ID, tenant: tenant, model: cl.Model, arrival: cl.Created,
 			owner: c.node, trace: tracing.Of(ctx)}
 		if caller != nil {
 			rec.key = caller.KeyID()
 		}
-		s.begin(ctx, rec, call)
+		s.begin(ctx, rec, cl)
 	})
 	switch {
-	case errors.Is(err, ErrNoRoom) && call.Resume == wire.ResumeYes:
+	case errors.Is(err, ErrNoRoom) && cl.Resume == call.ResumeYes:
 		return nil, noRoom(c.opts.Keep)
 	case err != nil:
 		return nil, err
@@ -178,7 +178,7 @@ func (c *Calls) Start(ctx context.Context, call *wire.Call, body []byte) (*Reade
 // Attach gives a reader of a call that the tenant has started here or elsewhere. Errors are
 // *api.Error; 404 when there is no log of it, 410 when it has expired.
 func (c *Calls) Attach(ctx context.Context, id string) (*Reader, error) {
-	if !wire.ValidID(id) {
+	if !call.ValidID(id) {
 		return nil, c.notFound(id)
 	}
 	return c.join(ctx, id, func(s *session) { c.running.Go(s.find) })
@@ -359,7 +359,7 @@ func (r *Reader) ready(ctx context.Context) error {
 }
 
 // Call is the call that is read.
-func (r *Reader) Call() *wire.Call { return r.s.call }
+func (r *Reader) Call() *call.Call { return r.s.call }
 
 // Events are the call's events from the first on. The channel closes after Done,
 // or when ctx ends.

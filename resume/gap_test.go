@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/resume"
 )
 
@@ -79,7 +78,7 @@ func TestALogThatNobodyHasHasExpired(t *testing.T) {
 	a.Close()
 	require.NoError(t, s.DeleteMsg(t.Context(), info.State.FirstSeq))
 	_, err = b.Attach(t.Context(), r.Call().ID)
-	require.Equal(t, api.Code(410), wire.AsError(err).Code)
+	require.Equal(t, api.Code(410), api.AsError(err).Code)
 	second := begin(t, b, e, text)
 	require.Equal(t, undisturbed(t, second.Call()), see(t, second).until(0), "it can be sent again, as the error says")
 	b.Close()
@@ -87,6 +86,6 @@ func TestALogThatNobodyHasHasExpired(t *testing.T) {
 	require.NoError(t, s.Purge(t.Context()))
 	for _, id := range []string{r.Call().ID, "", "a.b", "a*", "a>", strings.Repeat("x", 100)} {
 		_, err = c.Attach(t.Context(), id)
-		require.Equal(t, api.CodeNotFound, wire.AsError(err).Code)
+		require.Equal(t, api.CodeNotFound, api.AsError(err).Code)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
 )
 
 // batchEvents is how many events a record holds at most. While one is on its way
@@ -70,9 +69,9 @@ func (s *session) gather(ev api.Event, ok bool, answer <-chan api.Event) []api.E
 	var batch []api.Event
 	for {
 		if !ok {
-			ev = api.Event{Seq: s.state.known + uint64(len(batch)) + 1, Finish: api.FinishError, Err: wire.AsError(nil)}
+			ev = api.Event{Seq: s.state.known + uint64(len(batch)) + 1, Finish: api.FinishError, Err: api.AsError(nil)}
 		}
-		ev.Done = ev.Done || wire.Failure(ev) != nil
+		ev.Done = ev.Done || api.Failure(ev) != nil
 		batch = append(batch, ev)
 		if ev.Done || len(batch) == batchEvents {
 			return batch
@@ -88,7 +87,7 @@ func (s *session) gather(ev api.Event, ok bool, answer <-chan api.Event) []api.E
 // last: a call that was refused before it said anything leaves no log, so that it
 // can be sent again under the same id.
 func (s *session) last(ev api.Event) error {
-	if failed := wire.Failure(ev); failed != nil && ev.Seq == 1 && again(failed) {
+	if failed := api.Failure(ev); failed != nil && ev.Seq == 1 && again(failed) {
 		s.erase()
 	} else {
 		s.keep()

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -40,7 +40,7 @@ type record struct {
 
 // callRecord begins a log: what to decode and run again.
 type callRecord struct {
-	kind    wire.Kind
+	kind    call.Kind
 	body    []byte
 	id      string
 	tenant  string
@@ -116,7 +116,7 @@ func appendEvent(b []byte, ev *api.Event) []byte {
 	}
 	b = appendText(b, 6, string(ev.Finish))
 	if ev.Err != nil {
-		e := wire.AsError(ev.Err)
+		e := api.AsError(ev.Err)
 		v := appendInt(nil, 1, int64(e.Code))
 		v = appendText(appendText(appendText(v, 2, e.Param), 3, e.Message), 4, e.Reason)
 		b = appendField(b, 7, appendInt(v, 5, int64(e.RetryAfter)))
@@ -229,7 +229,7 @@ func decodeCall(b []byte) (*callRecord, error) {
 	err := fields(b, func(f field) error {
 		switch f.number {
 		case 1:
-			c.kind = wire.Kind(f.n)
+			c.kind = call.Kind(f.n)
 		case 2:
 			c.body = append([]byte(nil), f.bytes...)
 		case 3:

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/e2e/faultproxy"
 	"github.com/millrace/millrace/e2e/natstest"
@@ -64,7 +65,7 @@ func (g gateway) count(t testing.TB, name string) float64 {
 
 const body = `{"prompt":"one","max_tokens":40,"stream":true,"stream_resume":true,"return_token_ids":true`
 
-func decode(t testing.TB, e api.Engine, text string) *wire.Call {
+func decode(t testing.TB, e api.Engine, text string) *call.Call {
 	t.Helper()
 	call, err := wire.DecodeCompletion([]byte(text), e.Models(), time.Now())
 	require.NoError(t, err)
@@ -91,7 +92,7 @@ func attach(t testing.TB, g gateway, id string) *resume.Reader {
 // view is the bytes that a client gets of a call.
 type view struct {
 	t      testing.TB
-	call   *wire.Call
+	call   *call.Call
 	chunks *wire.Chunks
 	events <-chan api.Event
 	seq    uint64
@@ -114,7 +115,7 @@ func (v *view) until(n uint64) string {
 		require.True(v.t, ok, "the events end after %d", v.seq)
 		require.Equal(v.t, v.seq+1, ev.Seq)
 		v.seq, v.done = ev.Seq, ev.Done
-		if e := wire.Failure(ev); e != nil {
+		if e := api.Failure(ev); e != nil {
 			fmt.Fprintf(&v.text, "error %s: %s", e.Reason, e.Message)
 			continue
 		}
@@ -137,7 +138,7 @@ func gather(ctx context.Context, g gateway, id string) string {
 	var text strings.Builder
 	chunks := wire.NewChunks(r.Call(), "fp")
 	for ev := range r.Events(ctx) {
-		if e := wire.Failure(ev); e != nil {
+		if e := api.Failure(ev); e != nil {
 			return e.Message
 		}
 		for _, chunk := range chunks.Encode(ev) {
@@ -148,7 +149,7 @@ func gather(ctx context.Context, g gateway, id string) string {
 }
 
 // undisturbed is the answer to a call without any log.
-func undisturbed(t testing.TB, call *wire.Call) string {
+func undisturbed(t testing.TB, call *call.Call) string {
 	t.Helper()
 	events, err := call.Run(t.Context(), deterministic(newGate(1<<30)))
 	require.NoError(t, err)
@@ -241,7 +242,7 @@ func TestTheSameRequestTwiceRunsOnce(t *testing.T) {
 
 	other := body + `,"request_id":"mine-1","n":2}`
 	_, err := b.Start(t.Context(), decode(t, e, other), []byte(other))
-	require.Equal(t, api.Code(409), wire.AsError(err).Code)
+	require.Equal(t, api.Code(409), api.AsError(err).Code)
 }
 
 func TestOneOfTwoTakesOverAndBothReadersGetEverything(t *testing.T) {
@@ -342,7 +343,7 @@ func TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays(t *testing.T) {
 	require.Eventually(t, func() bool { return messages(ended.Call().ID) == 0 }, wait, time.Millisecond)
 	require.NotZero(t, messages(running.Call().ID))
 	_, err = b.Attach(t.Context(), ended.Call().ID)
-	require.Equal(t, api.CodeNotFound, wire.AsError(err).Code)
+	require.Equal(t, api.CodeNotFound, api.AsError(err).Code)
 	a.kill()
 	there := see(t, attach(t, b, running.Call().ID))
 	g.open(1 << 30)
@@ -389,7 +390,7 @@ func TestARefusalLeavesNoLog(t *testing.T) {
 	a := newGateway(t, natsServer(t).ClientURL(), e, resume.Options{})
 	text := body + `,"request_id":"mine"}`
 	_, err := a.Start(t.Context(), decode(t, e, text), []byte(text))
-	require.Equal(t, api.CodeOverloaded, wire.AsError(err).Code)
+	require.Equal(t, api.CodeOverloaded, api.AsError(err).Code)
 	e.Refuse = nil
 	require.Equal(t, undisturbed(t, decode(t, e, text)), see(t, begin(t, a, e, text)).until(0))
 }
@@ -429,7 +430,7 @@ func TestAGatewayThatStopsHandsItsCallsOver(t *testing.T) {
 	a.Drain(t.Context())
 	require.Contains(t, here.until(0), "error moved")
 	_, err := a.Attach(t.Context(), r.Call().ID)
-	require.Equal(t, "moved", wire.AsError(err).Reason)
+	require.Equal(t, "moved", api.AsError(err).Reason)
 	g.open(1 << 30)
 	require.Equal(t, undisturbed(t, r.Call()), see(t, attach(t, b, r.Call().ID)).until(0))
 	require.Zero(t, a.count(t, "fenced_total"))

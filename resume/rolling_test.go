@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/e2e/natstest"
@@ -33,7 +34,7 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	require.NoError(t, err)
 	const body = `{"prompt":"one","stream":true,"stream_resume":true,"request_id":"mine"}`
 	old := []*record{
-		{token: 7, call: &callRecord{kind: wire.Completion, body: []byte(body), id: "cmpl-mine", tenant: "t", model: "tiny-chat", arrival: time.Now(), owner: "gone"}},
+		{token: 7, call: &callRecord{kind: call.Completion, body: []byte(body), id: "cmpl-mine", tenant: "t", model: "tiny-chat", arrival: time.Now(), owner: "gone"}},
 		{token: 7, events: []api.Event{{Seq: 1, Text: "a", Tokens: []int32{100}}}},
 	}
 	for _, r := range old {
@@ -63,7 +64,7 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 		return api.WithCaller(t.Context(), &auth.Key{Entry: &auth.Entry{Tenant: tenant}})
 	}
 	_, err = c.Attach(as("another"), "cmpl-mine")
-	require.Equal(t, api.CodeNotFound, wire.AsError(err).Code)
+	require.Equal(t, api.CodeNotFound, api.AsError(err).Code)
 	call, err := wire.DecodeCompletion([]byte(body), e.Models(), time.Now())
 	require.NoError(t, err)
 	r, err := c.Start(as("t"), call, []byte(body))
@@ -73,7 +74,7 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	require.Equal(t, "a", (<-events).Text)
 	end := <-events
 	require.True(t, end.Done)
-	require.Equal(t, "no_equal_worker", wire.AsError(end.Err).Reason, "nobody knows whose bits it has")
+	require.Equal(t, "no_equal_worker", api.AsError(end.Err).Reason, "nobody knows whose bits it has")
 	require.Empty(t, e.Requests())
 
 	begun, err := c.Attach(as("t"), fresh.id)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/call"
 )
 
 // session is one call in this process. Its goroutine either leads (it runs the
@@ -33,7 +33,7 @@ type session struct {
 	opened chan struct{} // closed when the next four are set
 	log    string        // name of the log; not the session's where a version before has written it
 	record *callRecord
-	call   *wire.Call
+	call   *call.Call
 	failed error // why there is no answer to read
 
 	state  state         // of the session's goroutine

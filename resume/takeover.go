@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -94,7 +93,7 @@ func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) 
 // over is an answer that ends with an error.
 func (s *session) over(err error) (<-chan api.Event, context.CancelCauseFunc, error) {
 	answer := make(chan api.Event, 1)
-	answer <- api.Event{Seq: s.state.known + 1, Finish: api.FinishError, Err: wire.AsError(err), Done: true}
+	answer <- api.Event{Seq: s.state.known + 1, Finish: api.FinishError, Err: api.AsError(err), Done: true}
 	return answer, func(error) {}, nil
 }
 
@@ -111,7 +110,7 @@ func errUnbound(id string) *api.Error {
 
 // again says whether a refusal passes by waiting.
 func again(err error) bool {
-	e := wire.AsError(err)
+	e := api.AsError(err)
 	return e.Code == api.CodeOverloaded || e.Code == api.CodeUnavailable
 }
 

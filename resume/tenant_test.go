@@ -14,7 +14,6 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
-	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/metrics/metricstest"
 	"github.com/millrace/millrace/resume"
@@ -69,8 +68,8 @@ func start(ctx context.Context, t testing.TB, g gateway, e api.Engine, text stri
 func requireCode(t testing.TB, err error, code api.Code, reason string) {
 	t.Helper()
 	require.Error(t, err)
-	require.Equal(t, code, wire.AsError(err).Code, "%v", err)
-	require.Equal(t, reason, wire.AsError(err).Reason)
+	require.Equal(t, code, api.AsError(err).Code, "%v", err)
+	require.Equal(t, reason, api.AsError(err).Reason)
 }
 
 // TestAnIDIsItsTenantsOwn: what one tenant calls order-42 is nothing to another.
@@ -252,7 +251,7 @@ func TestATenantTakesNoMoreOfTheLogsThanItsShare(t *testing.T) {
 	require.Greater(t, n, 3, "more than its share, as nobody else needs it")
 	require.Less(t, n, 13)
 	requireCode(t, err, api.CodeOverloaded, "stream_logs_full")
-	require.NotZero(t, wire.AsError(err).RetryAfter)
+	require.NotZero(t, api.AsError(err).RetryAfter)
 	for _, gw := range []gateway{a, b} {
 		require.Eventually(t, func() bool {
 			_, err := start(k.as[0], t, gw, e, large(n, `"auto"`))

@@ -9,55 +9,56 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/tracing"
 )
 
-type decoder func(body []byte, models []api.Model, arrival time.Time) (*wire.Call, error)
+type decoder func(body []byte, models []api.Model, arrival time.Time) (*call.Call, error)
 
 // generate serves one of the two generation subjects.
 func (s *Service) generate(decode decoder) func(context.Context, *reply, []byte) {
 	return func(ctx context.Context, r *reply, body []byte) {
-		call, err := decode(body, api.Visible(ctx, s.engine.Models()), time.Now())
+		c, err := decode(body, api.Visible(ctx, s.engine.Models()), time.Now())
 		if err != nil {
 			r.fail(err)
 			return
 		}
-		resumable, err := s.opts.Resume.Wants(call)
+		resumable, err := s.opts.Resume.Wants(c)
 		if err != nil {
 			r.fail(err)
 			return
 		}
 		if resumable {
-			s.resumable(ctx, r, call, body)
+			s.resumable(ctx, r, c, body)
 			return
 		}
-		s.run(ctx, r, call)
+		s.run(ctx, r, c)
 	}
 }
 
 // run runs a call whose answer is not kept.
-func (s *Service) run(ctx context.Context, r *reply, call *wire.Call) {
+func (s *Service) run(ctx context.Context, r *reply, c *call.Call) {
 	ctx, subject, forget := s.cancellable(ctx, errGone)
 	defer forget()
-	r.callID = call.ID
-	events, err := call.Run(ctx, s.engine)
+	r.callID = c.ID
+	events, err := c.Run(ctx, s.engine)
 	if err != nil {
 		r.fail(err)
 		return
 	}
-	s.answer(ctx, r, subject, call, events)
+	s.answer(ctx, r, subject, c, events)
 }
 
 // answer sends a call's events, as a stream or as a whole. subject is where a
 // message cancels.
-func (s *Service) answer(ctx context.Context, r *reply, subject string, call *wire.Call, events <-chan api.Event) {
-	if call.Stream {
+func (s *Service) answer(ctx context.Context, r *reply, subject string, c *call.Call, events <-chan api.Event) {
+	if c.Stream {
 		r.cancel = subject
-		s.stream(ctx, r, call, events)
+		s.stream(ctx, r, c, events)
 		return
 	}
-	answer, err := call.Collect(ctx, events, s.opts.Fingerprint)
+	answer, err := wire.Collect(ctx, c, events, s.opts.Fingerprint)
 	switch {
 	case ctx.Err() != nil:
 		r.fail(context.Cause(ctx))
@@ -70,8 +71,8 @@ func (s *Service) answer(ctx context.Context, r *reply, subject string, call *wi
 
 // stream sends each chunk as a message. The opening goes at once, so that the
 // client knows how to cancel while its request still waits.
-func (s *Service) stream(ctx context.Context, r *reply, call *wire.Call, events <-chan api.Event) {
-	chunks := wire.NewChunks(call, s.opts.Fingerprint)
+func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-chan api.Event) {
+	chunks := wire.NewChunks(c, s.opts.Fingerprint)
 	for _, chunk := range chunks.Open() {
 		r.chunk(chunk, "")
 	}
@@ -97,7 +98,7 @@ func (s *Service) stream(ctx context.Context, r *reply, call *wire.Call, events 
 			if !ok {
 				ev = api.Event{Finish: api.FinishError}
 			}
-			if failed := wire.Failure(ev); failed != nil {
+			if failed := api.Failure(ev); failed != nil {
 				r.fail(failed)
 				return
 			}

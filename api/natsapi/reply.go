@@ -101,7 +101,7 @@ func (r *reply) ping() {
 // fail sends an error, which ends a stream. micro's own headers say it too, for
 // `nats micro` and its statistics.
 func (r *reply) fail(err error) {
-	e := wire.AsError(err)
+	e := api.AsError(err)
 	h := nats.Header{
 		micro.ErrorHeader:     {e.Message},
 		micro.ErrorCodeHeader: {strconv.Itoa(int(e.Code))},

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/resume"
 )
 
@@ -15,10 +15,10 @@ import (
 const cancelWait = 10 * time.Second
 
 // resumable runs a call whose client may stop listening and come back.
-func (s *Service) resumable(ctx context.Context, r *reply, call *wire.Call, body []byte) {
-	reader, err := s.opts.Resume.Start(ctx, call, body)
+func (s *Service) resumable(ctx context.Context, r *reply, c *call.Call, body []byte) {
+	reader, err := s.opts.Resume.Start(ctx, c, body)
 	if errors.Is(err, resume.ErrNoRoom) {
-		s.run(ctx, r, call)
+		s.run(ctx, r, c)
 		return
 	}
 	if err != nil {
@@ -32,11 +32,11 @@ func (s *Service) resumable(ctx context.Context, r *reply, call *wire.Call, body
 // leaves the call running for a while; one that cancels ends it.
 func (s *Service) follow(ctx context.Context, r *reply, reader *resume.Reader) {
 	defer reader.Close()
-	call := reader.Call()
+	c := reader.Call()
 	ctx, subject, forget := s.cancellable(ctx, errAway)
 	defer forget()
-	r.callID, r.resumable, r.interval = call.ID, true, s.opts.PingAfter
-	s.answer(ctx, r, subject, call, reader.Events(ctx))
+	r.callID, r.resumable, r.interval = c.ID, true, s.opts.PingAfter
+	s.answer(ctx, r, subject, c, reader.Events(ctx))
 	if errors.Is(context.Cause(ctx), errCancelled) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
 		defer cancel()

@@ -9,7 +9,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -21,8 +20,8 @@ func (s *Service) span(ctx context.Context, m *nats.Msg) (context.Context, trace
 }
 
 func endSpan(span trace.Span, r *reply) {
-	if r.err != nil && wire.AsError(r.err).Code >= api.CodeInternal { // what else is the client's fault
-		tracing.Fail(span, strconv.Itoa(int(wire.AsError(r.err).Code)), r.err)
+	if r.err != nil && api.AsError(r.err).Code >= api.CodeInternal { // what else is the client's fault
+		tracing.Fail(span, strconv.Itoa(int(api.AsError(r.err).Code)), r.err)
 	}
 	span.End()
 }

@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
-type decoder func(body []byte, models []api.Model, arrival time.Time) (*wire.Call, error)
+type decoder func(body []byte, models []api.Model, arrival time.Time) (*call.Call, error)
 
 // generate serves one of the two generation paths. When it returns, for whatever
 // reason, its context ends and with it everything that still runs for the call.
@@ -20,41 +21,41 @@ func (s *server) generate(decode decoder) handlerFunc {
 		if err != nil {
 			return err
 		}
-		call, err := decode(body, s.visible(r), arrival)
+		c, err := decode(body, s.visible(r), arrival)
 		if err != nil {
 			return err
 		}
 		if w, ok := w.(*response); ok {
-			w.callID = call.ID
+			w.callID = c.ID
 		}
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		resumable, err := s.opts.Resume.Wants(call)
+		resumable, err := s.opts.Resume.Wants(c)
 		if err != nil {
 			return err
 		}
 		if resumable {
-			return s.resumable(ctx, w, call, body)
+			return s.resumable(ctx, w, c, body)
 		}
-		return s.run(ctx, w, call)
+		return s.run(ctx, w, c)
 	}
 }
 
 // run runs a call whose answer is not kept.
-func (s *server) run(ctx context.Context, w http.ResponseWriter, call *wire.Call) error {
-	events, err := call.Run(ctx, s.engine)
+func (s *server) run(ctx context.Context, w http.ResponseWriter, c *call.Call) error {
+	events, err := c.Run(ctx, s.engine)
 	if err != nil {
 		return err
 	}
-	return s.answer(ctx, w, call, events)
+	return s.answer(ctx, w, c, events)
 }
 
 // answer writes a call's events, as a stream or as a whole.
-func (s *server) answer(ctx context.Context, w http.ResponseWriter, call *wire.Call, events <-chan api.Event) error {
-	if call.Stream {
-		return s.stream(ctx, s.sse(ctx, w, call), events)
+func (s *server) answer(ctx context.Context, w http.ResponseWriter, c *call.Call, events <-chan api.Event) error {
+	if c.Stream {
+		return s.stream(ctx, s.sse(ctx, w, c), events)
 	}
-	answer, err := call.Collect(ctx, events, s.opts.Fingerprint)
+	answer, err := wire.Collect(ctx, c, events, s.opts.Fingerprint)
 	if err != nil {
 		return err
 	}

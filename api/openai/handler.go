@@ -155,7 +155,7 @@ func (s *server) only(method string, handle handlerFunc) http.Handler {
 				Message: fmt.Sprintf("%s takes %s, found %s", r.URL.Path, method, r.Method)}
 		}
 		if err != nil && w.status == 0 {
-			writeError(w, wire.AsError(err))
+			writeError(w, api.AsError(err))
 		}
 		w.err = err
 		s.log(w, r, start, err)

@@ -7,7 +7,7 @@ import (
 	"strconv"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/resume"
 )
 
@@ -25,16 +25,16 @@ func (s *server) comeBack(w http.ResponseWriter, id string) {
 }
 
 // resumable runs a call whose client may lose its connection and come back.
-func (s *server) resumable(ctx context.Context, w http.ResponseWriter, call *wire.Call, body []byte) error {
-	r, err := s.opts.Resume.Start(ctx, call, body)
+func (s *server) resumable(ctx context.Context, w http.ResponseWriter, c *call.Call, body []byte) error {
+	r, err := s.opts.Resume.Start(ctx, c, body)
 	if errors.Is(err, resume.ErrNoRoom) {
-		return s.run(ctx, w, call)
+		return s.run(ctx, w, c)
 	}
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	s.comeBack(w, call.ID)
+	s.comeBack(w, c.ID)
 	return s.answer(ctx, w, r.Call(), r.Events(ctx))
 }
 
@@ -71,11 +71,11 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer reader.Close()
 	s.comeBack(w, id)
-	call := reader.Call()
-	if !call.Stream {
-		return s.answer(ctx, w, call, reader.Events(ctx))
+	c := reader.Call()
+	if !c.Stream {
+		return s.answer(ctx, w, c, reader.Events(ctx))
 	}
-	out := s.sse(ctx, w, call)
+	out := s.sse(ctx, w, c)
 	out.after = after
 	out.open()
 	if err := out.flush(); err != nil {

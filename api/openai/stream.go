@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/tracing"
 )
@@ -47,9 +48,9 @@ func (s *server) stream(ctx context.Context, out *sse, events <-chan api.Event) 
 	}
 }
 
-func (s *server) sse(ctx context.Context, w http.ResponseWriter, call *wire.Call) *sse {
+func (s *server) sse(ctx context.Context, w http.ResponseWriter, c *call.Call) *sse {
 	return &sse{w: w, rc: http.NewResponseController(w),
-		call: call, chunks: wire.NewChunks(call, s.opts.Fingerprint), span: noop.Span{},
+		call: c, chunks: wire.NewChunks(c, s.opts.Fingerprint), span: noop.Span{},
 		start: func() trace.Span { return tracing.Stage(s.opts.Tracer, tracing.Of(ctx), "stream") }}
 }
 
@@ -57,7 +58,7 @@ func (s *server) sse(ctx context.Context, w http.ResponseWriter, call *wire.Call
 type sse struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
-	call   *wire.Call
+	call   *call.Call
 	chunks *wire.Chunks
 	after  uint64 // the client has the events up to this one
 	opened bool
@@ -95,7 +96,7 @@ func (o *sse) batch(ev api.Event, ok bool, events <-chan api.Event) (done bool, 
 // comes before anything was written is returned, to be answered as such; a later
 // one ends the stream without [DONE].
 func (o *sse) event(ev api.Event) (done bool, err error) {
-	if failed := wire.Failure(ev); failed != nil {
+	if failed := api.Failure(ev); failed != nil {
 		if o.opened {
 			o.add(0, wire.EncodeError(failed))
 		}
@@ -131,7 +132,7 @@ func (o *sse) open() {
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no") // or nginx gathers the whole answer
 	o.w.WriteHeader(http.StatusOK)
-	if o.call.Kind == wire.Chat && o.after == 0 {
+	if o.call.Kind == call.Chat && o.after == 0 {
 		for _, chunk := range o.chunks.Open() {
 			o.add(0, chunk)
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 )
 
 // ChatCompletion is the whole answer to a chat call.
@@ -79,7 +80,7 @@ type choice struct {
 // Collect reads a call's events to the end and returns the body of the whole
 // answer. fingerprint stands for the system where the events name none. Errors are
 // *api.Error, or ctx's own.
-func (c *Call) Collect(ctx context.Context, events <-chan api.Event, fingerprint string) ([]byte, error) {
+func Collect(ctx context.Context, c *call.Call, events <-chan api.Event, fingerprint string) ([]byte, error) {
 	choices := make([]choice, c.Choices())
 	prints := newFingerprints(c, fingerprint)
 	for {
@@ -90,7 +91,7 @@ func (c *Call) Collect(ctx context.Context, events <-chan api.Event, fingerprint
 			if !ok {
 				return nil, &api.Error{Code: api.CodeInternal, Message: "the answer ended without its last event"}
 			}
-			if err := Failure(ev); err != nil {
+			if err := api.Failure(ev); err != nil {
 				return nil, err
 			}
 			prints.note(ev)
@@ -101,7 +102,7 @@ func (c *Call) Collect(ctx context.Context, events <-chan api.Event, fingerprint
 			}
 			choices[ev.Choice].add(ev)
 			if ev.Done {
-				return c.body(choices, *ev.Usage, prints.all())
+				return encode(c, choices, *ev.Usage, prints.all())
 			}
 		}
 	}
@@ -116,18 +117,18 @@ func (ch *choice) add(ev api.Event) {
 	}
 }
 
-func (c *Call) body(choices []choice, u api.Usage, fingerprint string) ([]byte, error) {
+func encode(c *call.Call, choices []choice, u api.Usage, fingerprint string) ([]byte, error) {
 	usage := Usage{PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens,
 		TotalTokens:         u.PromptTokens + u.CompletionTokens,
 		PromptTokensDetails: PromptTokensDetails{CachedTokens: u.CachedTokens}}
-	if c.Kind == Chat {
+	if c.Kind == call.Chat {
 		a := ChatCompletion{ID: c.ID, Object: "chat.completion", Created: c.Created.Unix(), Model: c.Model,
 			SystemFingerprint: fingerprint, Usage: usage}
 		for i := range choices {
 			ch := &choices[i]
 			a.Choices = append(a.Choices, ChatChoice{Index: i,
 				Message:  AnswerMessage{Role: "assistant", Content: ch.text.String()},
-				Logprobs: c.logprobs(ch), FinishReason: string(ch.finish), TokenIDs: c.tokenIDs(ch)})
+				Logprobs: logprobs(c, ch), FinishReason: string(ch.finish), TokenIDs: tokenIDs(c, ch)})
 		}
 		return marshal(a)
 	}
@@ -136,23 +137,23 @@ func (c *Call) body(choices []choice, u api.Usage, fingerprint string) ([]byte, 
 	for i := range choices {
 		ch := &choices[i]
 		a.Choices = append(a.Choices, TextChoice{Index: i, Text: ch.text.String(),
-			Logprobs: c.logprobs(ch), FinishReason: string(ch.finish), TokenIDs: c.tokenIDs(ch)})
+			Logprobs: logprobs(c, ch), FinishReason: string(ch.finish), TokenIDs: tokenIDs(c, ch)})
 	}
 	return marshal(a)
 }
 
-func (c *Call) logprobs(ch *choice) json.RawMessage {
+func logprobs(c *call.Call, ch *choice) json.RawMessage {
 	switch {
 	case c.Requests[0].TopLogprobs < 0:
 		return json.RawMessage("null")
-	case c.Kind == Chat:
+	case c.Kind == call.Chat:
 		return appendChatLogprobs(nil, ch.logprobs)
 	}
 	raw, _ := appendCompletionLogprobs(nil, ch.logprobs, 0)
 	return raw
 }
 
-func (c *Call) tokenIDs(ch *choice) []int32 {
+func tokenIDs(c *call.Call, ch *choice) []int32 {
 	if c.TokenIDs {
 		return ch.tokens
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 )
 
 const (
@@ -16,17 +17,17 @@ const (
 
 // DecodeChat reads the body of a chat completion call. Errors are *api.Error
 // with the field at fault.
-func DecodeChat(body []byte, models []api.Model, arrival time.Time) (*Call, error) {
+func DecodeChat(body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
 	return decodeChat(body, models, arrival, "")
 }
 
-func decodeChat(body []byte, models []api.Model, arrival time.Time, id string) (*Call, error) {
+func decodeChat(body []byte, models []api.Model, arrival time.Time, id string) (*call.Call, error) {
 	o, err := parse(body)
 	if err != nil {
 		return nil, err
 	}
 	c, r := o.common(models, "chatcmpl-", id, arrival)
-	c.Kind = Chat
+	c.Kind = call.Chat
 	o.int("max_tokens", 1, maxMaxTokens, &r.MaxTokens)
 	o.int("max_completion_tokens", 1, maxMaxTokens, &r.MaxTokens)
 	o.chatLogprobs(r)

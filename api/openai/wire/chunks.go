@@ -4,12 +4,13 @@ import (
 	"strconv"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 )
 
 // Chunks turns the events of a call into OpenAI's chunks. The slices it returns
 // are valid until the next call; after the first few calls it allocates nothing.
 type Chunks struct {
-	call    *Call
+	call    *call.Call
 	head    []byte // up to the fingerprint
 	prints  *fingerprints
 	tail    []byte // from the `]` of the choices on
@@ -21,9 +22,9 @@ type Chunks struct {
 
 // NewChunks is for one call. fingerprint stands for the system that answers until an event
 // names it.
-func NewChunks(c *Call, fingerprint string) *Chunks {
+func NewChunks(c *call.Call, fingerprint string) *Chunks {
 	object := "chat.completion.chunk"
-	if c.Kind == Completion {
+	if c.Kind == call.Completion {
 		object = "text_completion"
 	}
 	head := appendString([]byte(`{"id":`), c.ID)
@@ -49,7 +50,7 @@ func (c *Chunks) Open() [][]byte {
 	c.reset()
 	for i := range c.call.Choices() {
 		c.begin(i)
-		if c.call.Kind == Chat {
+		if c.call.Kind == call.Chat {
 			c.add(`"delta":{"role":"assistant","content":"","refusal":null}`)
 		} else {
 			c.add(`"text":""`)
@@ -71,7 +72,7 @@ func (c *Chunks) Encode(ev api.Event) [][]byte {
 	}
 	if ev.Finish != api.FinishNone {
 		c.begin(ev.Choice)
-		if c.call.Kind == Chat {
+		if c.call.Kind == call.Chat {
 			c.add(`"delta":{}`)
 		} else {
 			c.add(`"text":""`)
@@ -89,7 +90,7 @@ func (c *Chunks) Encode(ev api.Event) [][]byte {
 
 func (c *Chunks) text(ev api.Event) {
 	c.begin(ev.Choice)
-	if c.call.Kind == Chat {
+	if c.call.Kind == call.Chat {
 		c.add(`"delta":{"content":`)
 		c.buf = append(appendString(c.buf, ev.Text), '}')
 	} else {
@@ -100,7 +101,7 @@ func (c *Chunks) text(ev api.Event) {
 	switch {
 	case len(ev.Logprobs) == 0:
 		c.add(`null`)
-	case c.call.Kind == Chat:
+	case c.call.Kind == call.Chat:
 		c.buf = appendChatLogprobs(c.buf, ev.Logprobs)
 	default:
 		c.buf, c.offsets[ev.Choice] = appendCompletionLogprobs(c.buf, ev.Logprobs, c.offsets[ev.Choice])

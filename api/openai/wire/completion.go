@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 )
 
 const (
@@ -16,17 +17,17 @@ const (
 
 // DecodeCompletion reads the body of a plain completion call, with a request for
 // each of its prompts. Errors are *api.Error with the field at fault.
-func DecodeCompletion(body []byte, models []api.Model, arrival time.Time) (*Call, error) {
+func DecodeCompletion(body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
 	return decodeCompletion(body, models, arrival, "")
 }
 
-func decodeCompletion(body []byte, models []api.Model, arrival time.Time, id string) (*Call, error) {
+func decodeCompletion(body []byte, models []api.Model, arrival time.Time, id string) (*call.Call, error) {
 	o, err := parse(body)
 	if err != nil {
 		return nil, err
 	}
 	c, r := o.common(models, "cmpl-", id, arrival)
-	c.Kind = Completion
+	c.Kind = call.Completion
 	r.MaxTokens = defaultMaxTokens
 	o.int("max_tokens", 1, maxMaxTokens, &r.MaxTokens)
 	o.int("logprobs", 0, maxTopLogprobs, &r.TopLogprobs)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/compute/sample"
 )
 
@@ -279,7 +280,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"prompt":[[1,2],[3]],"n":2,"logprobs":1,"tokens":[1]}`))
 	f.Add([]byte(`{"prompt":"\ud83d\ude00","stream":true,"stream_options":{"include_usage":true}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, decode := range []func([]byte, []api.Model, time.Time) (*Call, error){DecodeChat, DecodeCompletion} {
+		for _, decode := range []func([]byte, []api.Model, time.Time) (*call.Call, error){DecodeChat, DecodeCompletion} {
 			c, err := decode(body, served, arrival)
 			if err != nil {
 				requireClientError(t, err)
@@ -305,7 +306,7 @@ func requireClientError(t *testing.T, err error) {
 	}
 }
 
-func plausible(c *Call) error {
+func plausible(c *call.Call) error {
 	if len(c.Requests) == 0 || c.Choices() < 1 || c.Choices() > maxChoices {
 		return fmt.Errorf("%d requests, %d choices", len(c.Requests), c.Choices())
 	}

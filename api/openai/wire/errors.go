@@ -2,9 +2,7 @@ package wire
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"math"
 	"time"
 
@@ -22,21 +20,6 @@ type ErrorDetail struct {
 	Type    string  `json:"type" doc:"invalid_request_error, authentication_error, rate_limit_error or server_error"`
 	Param   *string `json:"param" doc:"The field at fault"`
 	Code    *string `json:"code" doc:"A stable word, such as model_not_found"`
-}
-
-// AsError is err as the *api.Error that a client is told. What is no *api.Error
-// is the server's own affair, and its words stay here.
-func AsError(err error) *api.Error {
-	var e *api.Error
-	switch {
-	case errors.As(err, &e):
-		return e
-	case errors.Is(err, context.DeadlineExceeded):
-		return &api.Error{Code: api.CodeTimeout, Message: "the request's deadline passed"}
-	case errors.Is(err, context.Canceled):
-		return &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "the request was cancelled"}
-	}
-	return &api.Error{Code: api.CodeInternal, Message: "internal error"}
 }
 
 // EncodeError is the body for an error.
@@ -91,23 +74,6 @@ func RetryAfter(e *api.Error) int {
 		return 0
 	}
 	return int(max(1, math.Ceil(float64(e.RetryAfter)/float64(time.Second))))
-}
-
-// Failure is the error that an event ends the request with; nil when it does not. A cancelled choice is an error to a client that still reads: what it has
-// is not the whole answer, and OpenAI's finish reasons have no word for it.
-func Failure(ev api.Event) *api.Error {
-	switch ev.Finish {
-	case api.FinishError, api.FinishCancelled:
-	default:
-		return nil
-	}
-	if ev.Err != nil {
-		return AsError(ev.Err)
-	}
-	if ev.Finish == api.FinishCancelled {
-		return AsError(context.Canceled)
-	}
-	return AsError(nil)
 }
 
 // marshal is json.Marshal that leaves <, > and & as they are.

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 )
 
 // fingerprints are the system_fingerprint of each request of a call: the numerics digest
@@ -14,7 +15,7 @@ type fingerprints struct {
 	choices int      // of a request
 }
 
-func newFingerprints(c *Call, unknown string) *fingerprints {
+func newFingerprints(c *call.Call, unknown string) *fingerprints {
 	f := &fingerprints{prints: make([]string, len(c.Requests)), choices: c.N}
 	for i := range f.prints {
 		f.prints[i] = unknown

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"context"
 	"encoding/json"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/call"
 )
 
 // collected is the whole answer to a completion whose engine follows the script.
@@ -20,7 +20,7 @@ func collected(t *testing.T, body string, script func(*api.Request, *apitest.Str
 	require.NoError(t, err)
 	events, err := c.Run(t.Context(), engine)
 	require.NoError(t, err)
-	data, err := c.Collect(t.Context(), events, "unknown")
+	data, err := Collect(t.Context(), c, events, "unknown")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(data, &a))
 	for _, r := range engine.Requests() {
@@ -59,7 +59,7 @@ func TestAnAnswerThatBeginsAgainHasNothingOfWhatItDropped(t *testing.T) {
 }
 
 func TestAChunkNamesTheDigestThatItsOwnRequestIsBoundTo(t *testing.T) {
-	call := &Call{ID: "cmpl-x", Kind: Completion, N: 2, Model: "m", Requests: []*api.Request{{}, {}}}
+	call := &call.Call{ID: "cmpl-x", Kind: call.Completion, N: 2, Model: "m", Requests: []*api.Request{{}, {}}}
 	c := NewChunks(call, "unknown")
 	fingerprint := func(chunks [][]byte) string {
 		var x struct {
@@ -75,24 +75,4 @@ func TestAChunkNamesTheDigestThatItsOwnRequestIsBoundTo(t *testing.T) {
 	c.Note(pinned("a", api.Event{}))
 	require.Equal(t, "fp_a", fingerprint(c.Open()))
 	require.Equal(t, "fp_a", fingerprint(c.Encode(pinned("", api.Event{Text: "a"}))), "no digest names nothing")
-}
-
-func TestAFurtherAttemptIsBoundToWhatTheLastOneWas(t *testing.T) {
-	engine := apitest.New(apitest.Say("x"))
-	c, err := DecodeCompletion([]byte(`{"model":"tiny-chat","prompt":["p","q","r"]}`), engine.Models(), time.Now())
-	require.NoError(t, err)
-	p := c.Progress([]api.Event{pinned("a", api.Event{Seq: 1, Text: "x", Tokens: []int32{1}}), pinned("b", api.Event{Seq: 2, Choice: 2, Text: "x", Tokens: []int32{1}}),
-		pinned("c", api.Event{Seq: 3, Choice: 2, Text: "x", Tokens: []int32{2}})})
-	events, err := c.RunFrom(context.Background(), engine, p, 1)
-	require.NoError(t, err)
-	for range events { //nolint:revive // to the end
-	}
-	found := map[string]api.Pin{}
-	for _, r := range engine.Requests() {
-		require.False(t, r.Buffered, "a log keeps it")
-		if r.Resume != nil {
-			found[r.Prompt] = r.Resume.Pin
-		}
-	}
-	require.Equal(t, map[string]api.Pin{"p": {Numerics: "a"}, "r": {Numerics: "c"}}, found)
 }

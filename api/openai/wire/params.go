@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/compute/sample"
 )
 
@@ -91,8 +92,8 @@ func modelNames(models []api.Model) string {
 // common reads the fields that chat and plain completions share, into one
 // request that is then copied for each prompt. known is the call's id where it
 // has one already.
-func (o *object) common(models []api.Model, prefix, known string, arrival time.Time) (*Call, *api.Request) {
-	c := &Call{ID: known, Created: arrival}
+func (o *object) common(models []api.Model, prefix, known string, arrival time.Time) (*call.Call, *api.Request) {
+	c := &call.Call{ID: known, Created: arrival}
 	given := o.resumable(c)
 	switch {
 	case known != "":
@@ -142,7 +143,7 @@ func (o *object) ignored() {
 	o.child("metadata")
 }
 
-func (o *object) streamOptions(c *Call) {
+func (o *object) streamOptions(c *call.Call) {
 	opts := o.child("stream_options")
 	if opts == nil {
 		return

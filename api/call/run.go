@@ -1,6 +1,4 @@
-// Package wire is the OpenAI form of requests and answers, the same behind HTTP
-// and NATS: decoding with validation, answers whole or as chunks, errors.
-package wire
+package call
 
 import (
 	"context"
@@ -8,39 +6,9 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"time"
 
 	"github.com/millrace/millrace/api"
 )
-
-// Kind is which of the two generation interfaces a call came through.
-type Kind int
-
-// Kinds of generation calls.
-const (
-	Chat Kind = iota
-	Completion
-)
-
-// Call is one decoded generation call: a request for each prompt, and how the
-// answer is to look.
-type Call struct {
-	ID           string
-	Named        bool // the client chose the ID: another call may have it already
-	Kind         Kind
-	Model        string
-	Created      time.Time
-	Stream       bool
-	IncludeUsage bool // a last chunk with the usage
-	TokenIDs     bool // token ids beside the text
-	Echo         bool // each choice begins with its prompt's text
-	N            int  // choices per prompt
-	Requests     []*api.Request
-	Resume       Resume // may the client come back to the answer?
-}
-
-// Choices is how many choices the answer has.
-func (c *Call) Choices() int { return len(c.Requests) * c.N }
 
 // eventBuffer is how many events wait for a slow reader before its own stream,
 // and nothing else, is held up.
@@ -176,10 +144,10 @@ func (m *pump) run(ctx context.Context) {
 		}
 		if ev.Restart {
 			m.echo = m.text
-		} else if Failure(ev) == nil {
+		} else if api.Failure(ev) == nil {
 			m.echoes(ctx)
 		}
-		if len(m.skip) > 0 && m.skip[ev.Choice] > 0 && Failure(ev) == nil {
+		if len(m.skip) > 0 && m.skip[ev.Choice] > 0 && api.Failure(ev) == nil {
 			m.skip[ev.Choice]--
 			continue
 		}

@@ -1,0 +1,109 @@
+package call
+
+import (
+	"context"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/apitest"
+)
+
+// scripted hands out events and then io.EOF.
+type scripted struct {
+	events []api.Event
+	closed int
+}
+
+func (s *scripted) Next(context.Context) (api.Event, error) {
+	if len(s.events) == 0 {
+		return api.Event{}, io.EOF
+	}
+	ev := s.events[0]
+	s.events = s.events[1:]
+	return ev, nil
+}
+
+func (s *scripted) Close() { s.closed++ }
+
+type scriptedEngine struct {
+	api.Engine
+	streams []*scripted
+	next    int
+	fail    error // of the last Submit
+}
+
+func (e *scriptedEngine) Submit(context.Context, *api.Request) (api.Stream, error) {
+	if e.next == len(e.streams) {
+		return nil, e.fail
+	}
+	e.next++
+	return e.streams[e.next-1], nil
+}
+
+func TestARefusedPromptClosesThoseBeforeIt(t *testing.T) {
+	e := &scriptedEngine{streams: []*scripted{{}, {}}, fail: api.Invalid("prompt", "too long")}
+	c := &Call{N: 1, Requests: []*api.Request{{}, {}, {}}}
+	_, err := c.Run(t.Context(), e)
+	require.ErrorIs(t, err, e.fail)
+	require.Equal(t, 1, e.streams[0].closed)
+	require.Equal(t, 1, e.streams[1].closed)
+}
+
+func TestAnAnswerWithoutAnEndIsAnError(t *testing.T) {
+	for name, events := range map[string][]api.Event{
+		"cut":             {{Seq: 1, Text: "a"}},
+		"choice too high": {{Seq: 1, Text: "a", Choice: 1, Done: true}},
+		"choice negative": {{Seq: 1, Text: "a", Choice: -1, Done: true}},
+	} {
+		c := &Call{N: 1, Requests: []*api.Request{{}}}
+		s := &scripted{events: events}
+		out, err := c.Run(t.Context(), &scriptedEngine{streams: []*scripted{s}})
+		require.NoError(t, err)
+		var last api.Event
+		for last = range out { // ends: the pump is gone
+		}
+		require.Equal(t, api.CodeInternal, api.Failure(last).Code, name)
+		require.Equal(t, 1, s.closed, name)
+	}
+}
+
+func TestRunEndsWithItsContextWhenNobodyReads(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	many := make([]api.Event, 3*eventBuffer)
+	a, b := &scripted{events: many}, &scripted{events: many}
+	c := &Call{N: 1, Requests: []*api.Request{{}, {}}}
+	out, err := c.Run(ctx, &scriptedEngine{streams: []*scripted{a, b}})
+	require.NoError(t, err)
+	cancel()
+	for range out {
+	}
+	require.Equal(t, 1, a.closed)
+	require.Equal(t, 1, b.closed)
+}
+
+func pinned(digest string, ev api.Event) api.Event {
+	ev.Pin = &api.Pin{Numerics: digest}
+	return ev
+}
+
+func TestAFurtherAttemptIsBoundToWhatTheLastOneWas(t *testing.T) {
+	engine := apitest.New(apitest.Say("x"))
+	c := &Call{N: 1, Requests: []*api.Request{{Prompt: "p", N: 1}, {Prompt: "q", N: 1}, {Prompt: "r", N: 1}}}
+	p := c.Progress([]api.Event{pinned("a", api.Event{Seq: 1, Text: "x", Tokens: []int32{1}}), pinned("b", api.Event{Seq: 2, Choice: 2, Text: "x", Tokens: []int32{1}}),
+		pinned("c", api.Event{Seq: 3, Choice: 2, Text: "x", Tokens: []int32{2}})})
+	events, err := c.RunFrom(context.Background(), engine, p, 1)
+	require.NoError(t, err)
+	for range events { //nolint:revive // to the end
+	}
+	found := map[string]api.Pin{}
+	for _, r := range engine.Requests() {
+		require.False(t, r.Buffered, "a log keeps it")
+		if r.Resume != nil {
+			found[r.Prompt] = r.Resume.Pin
+		}
+	}
+	require.Equal(t, map[string]api.Pin{"p": {Numerics: "a"}, "r": {Numerics: "c"}}, found)
+}
