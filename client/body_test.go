@@ -16,8 +16,8 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/e2e/natstest"
-	"github.com/millrace/millrace/resume"
 )
 
 // TestBodiesAboveAMessagesSizeTravelInParts sends a prompt of 200,000 tokens and receives an
@@ -59,7 +59,7 @@ func TestBodiesAboveAMessagesSizeTravelInParts(t *testing.T) {
 	require.NoError(t, err)
 	names := js.StreamNames(t.Context())
 	for name := range names.Name() {
-		require.Equal(t, resume.Stream, name, "nothing else is kept in JetStream")
+		require.Equal(t, durable.Stream, name, "nothing else is kept in JetStream")
 	}
 }
 

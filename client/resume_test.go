@@ -18,9 +18,9 @@ import (
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/e2e/faultproxy"
 	"github.com/millrace/millrace/e2e/natstest"
-	"github.com/millrace/millrace/resume"
 )
 
 const tokens = 40 // length of every answer
@@ -68,7 +68,7 @@ func jetStream(t *testing.T) *server.Server {
 
 // gateway stands for a gateway process: an HTTP server and a NATS service.
 type gateway struct {
-	calls *resume.Calls
+	calls *durable.Calls
 	nc    *nats.Conn
 	http  *httptest.Server
 }
@@ -77,7 +77,7 @@ func newGateway(t *testing.T, url string, e api.Engine, options ...nats.Option) 
 	t.Helper()
 	nc, err := nats.Connect(url, options...)
 	require.NoError(t, err)
-	calls, err := resume.New(nc, e, resume.Options{Watch: 20 * time.Millisecond})
+	calls, err := durable.New(nc, e, durable.Options{Watch: 20 * time.Millisecond})
 	require.NoError(t, err)
 	h, err := openai.New(e, openai.Options{Resume: calls, PingAfter: 100 * time.Millisecond})
 	require.NoError(t, err)

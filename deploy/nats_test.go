@@ -21,8 +21,8 @@ import (
 	"github.com/millrace/millrace/cluster/bridge"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/deploy"
+	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/e2e/natstest"
-	"github.com/millrace/millrace/resume"
 )
 
 const natsConfig = "nats/millrace.conf"
@@ -203,7 +203,7 @@ func TestEachRoleGetsItsOwnKindsOfMessagesOnly(t *testing.T) {
 // gateway answers over NATS, with resumable streams, as the shipped users may.
 func gateway(t *testing.T, s *server.Server, e api.Engine) *natsapi.Service {
 	t.Helper()
-	calls, err := resume.New(natsUser(t, s, "gateway"), e, resume.Options{})
+	calls, err := durable.New(natsUser(t, s, "gateway"), e, durable.Options{})
 	require.NoError(t, err)
 	t.Cleanup(calls.Close)
 	service, err := natsapi.Start(natsUser(t, s, "front"), e, natsapi.Options{Resume: calls})
@@ -241,7 +241,7 @@ func TestGatewaysKeepStreamsInJetStreamAndOthersDoNot(t *testing.T) {
 	e.WaitIdle()
 
 	for _, user := range []string{"tokenize", "compute", "detok", "front", "client"} {
-		_, err := resume.New(natsUser(t, s, user), e, resume.Options{Timeout: 100 * time.Millisecond})
+		_, err := durable.New(natsUser(t, s, user), e, durable.Options{Timeout: 100 * time.Millisecond})
 		require.ErrorContains(t, err, "JetStream", user)
 	}
 }
@@ -251,11 +251,11 @@ func TestAGatewayTakesOverTheJournalOfAnEarlierVersion(t *testing.T) {
 	s := natsServer(t)
 	js, err := jetstream.New(natsUser(t, s, "node"))
 	require.NoError(t, err)
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: resume.Stream, Subjects: []string{"millrace.journal.*"},
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: durable.Stream, Subjects: []string{"millrace.journal.*"},
 		Storage: jetstream.MemoryStorage, AllowDirect: true, MaxBytes: 1 << 20, Discard: jetstream.DiscardOld})
 	require.NoError(t, err)
 	gateway(t, s, apitest.New(apitest.Say("x")))
-	now, err := js.Stream(t.Context(), resume.Stream)
+	now, err := js.Stream(t.Context(), durable.Stream)
 	require.NoError(t, err)
 	require.Equal(t, []string{"millrace.journal.>"}, now.CachedInfo().Config.Subjects)
 }
@@ -269,7 +269,7 @@ func TestAClientReachesGatewaysOnly(t *testing.T) {
 	node, client := natsUser(t, s, "node"), natsUser(t, s, "client")
 	js, err := jetstream.New(node)
 	require.NoError(t, err)
-	before, err := js.Stream(t.Context(), resume.Stream)
+	before, err := js.Stream(t.Context(), durable.Stream)
 	require.NoError(t, err)
 	for _, subject := range []string{"$JS.API.STREAM.DELETE.MILLRACE_JOURNAL", "$JS.API.STREAM.PURGE.MILLRACE_JOURNAL", "millrace.journal.cmpl-my-2",
 		"millrace.journal.t.cmpl-my-2", "millrace.node.n1.generate", "millrace.registry.v2.beat", "millrace.limits.used"} {
@@ -281,7 +281,7 @@ func TestAClientReachesGatewaysOnly(t *testing.T) {
 	}
 	_, err = client.Request("millrace.v1.models", nil, 20*time.Second) // earlier messages are processed
 	require.NoError(t, err)
-	after, err := js.Stream(t.Context(), resume.Stream)
+	after, err := js.Stream(t.Context(), durable.Stream)
 	require.NoError(t, err)
 	require.Equal(t, before.CachedInfo().Created, after.CachedInfo().Created)
 	require.Zero(t, after.CachedInfo().State.LastSeq, "nothing was ever written")

@@ -8,7 +8,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/resume"
+	"github.com/millrace/millrace/durable"
 )
 
 // cancelWait is for a cancelled call to end, wherever it runs.
@@ -17,7 +17,7 @@ const cancelWait = 10 * time.Second
 // resumable runs a call whose client may stop listening and come back.
 func (s *Service) resumable(ctx context.Context, r *reply, c *call.Call, body []byte) {
 	reader, err := s.opts.Resume.Start(ctx, c, body)
-	if errors.Is(err, resume.ErrNoRoom) {
+	if errors.Is(err, durable.ErrNoRoom) {
 		s.run(ctx, r, c)
 		return
 	}
@@ -30,7 +30,7 @@ func (s *Service) resumable(ctx context.Context, r *reply, c *call.Call, body []
 
 // follow sends what a reader of a resumable call reads. A client that is gone
 // leaves the call running for a while; one that cancels ends it.
-func (s *Service) follow(ctx context.Context, r *reply, reader *resume.Reader) {
+func (s *Service) follow(ctx context.Context, r *reply, reader *durable.Reader) {
 	defer reader.Close()
 	c := reader.Call()
 	ctx, subject, forget := s.cancellable(ctx, errAway)

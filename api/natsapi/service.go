@@ -20,7 +20,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai/wire"
-	"github.com/millrace/millrace/resume"
+	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -43,14 +43,14 @@ const (
 // comment names.
 type Options struct {
 	Logger      zerolog.Logger
-	Version     string        // semantic version in `nats micro ls`; 0.0.0
-	Fingerprint string        // system_fingerprint: what computes the answers
-	MaxBody     int           // bytes of a request; 4 MiB
-	MaxRequests int           // answered at once; 1024
-	PingAfter   time.Duration // silence before a stream's sign of life; 1 s
-	Keys        api.Keys      // of the callers; nil: everybody may call
-	Resume      *resume.Calls // of streams that a client can come back to; nil: none
-	Tracer      trace.Tracer  // nil: no traces
+	Version     string         // semantic version in `nats micro ls`; 0.0.0
+	Fingerprint string         // system_fingerprint: what computes the answers
+	MaxBody     int            // bytes of a request; 4 MiB
+	MaxRequests int            // answered at once; 1024
+	PingAfter   time.Duration  // silence before a stream's sign of life; 1 s
+	Keys        api.Keys       // of the callers; nil: everybody may call
+	Resume      *durable.Calls // of streams that a client can come back to; nil: none
+	Tracer      trace.Tracer   // nil: no traces
 }
 
 func (o *Options) defaults() {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/resume"
+	"github.com/millrace/millrace/durable"
 )
 
 const (
@@ -27,7 +27,7 @@ func (s *server) comeBack(w http.ResponseWriter, id string) {
 // resumable runs a call whose client may lose its connection and come back.
 func (s *server) resumable(ctx context.Context, w http.ResponseWriter, c *call.Call, body []byte) error {
 	r, err := s.opts.Resume.Start(ctx, c, body)
-	if errors.Is(err, resume.ErrNoRoom) {
+	if errors.Is(err, durable.ErrNoRoom) {
 		return s.run(ctx, w, c)
 	}
 	if err != nil {

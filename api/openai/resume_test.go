@@ -10,8 +10,8 @@ import (
 
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/openai"
+	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/e2e/natstest"
-	"github.com/millrace/millrace/resume"
 )
 
 // TestWithoutRoomForALogACallRunsWithoutOne, unless it insists.
@@ -20,7 +20,7 @@ func TestWithoutRoomForALogACallRunsWithoutOne(t *testing.T) {
 	require.NoError(t, err)
 	defer nc.Close()
 	e := apitest.New(apitest.Say("a", "b"))
-	calls, err := resume.New(nc, e, resume.Options{MaxBytes: 500})
+	calls, err := durable.New(nc, e, durable.Options{MaxBytes: 500})
 	require.NoError(t, err)
 	defer calls.Close()
 	srv := serve(t, e, openai.Options{Resume: calls})

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/config"
-	"github.com/millrace/millrace/resume"
+	"github.com/millrace/millrace/durable"
 )
 
 // keyring has a new key for each tenant.
@@ -49,7 +49,7 @@ func keyedServer(t *testing.T, tenants ...string) (url string, s *config.Serve, 
 	require.NoError(t, err)
 	t.Cleanup(to.stop)
 	e := apitest.New(apitest.Say("yes"))
-	calls, err := resume.New(to.nodes, auth.Guard(e), resume.Options{})
+	calls, err := durable.New(to.nodes, auth.Guard(e), durable.Options{})
 	require.NoError(t, err, "JetStream is the nodes'")
 	t.Cleanup(calls.Close)
 	service, err := natsapi.Start(to.front, auth.Guard(e), natsapi.Options{Keys: ring, Resume: calls})

@@ -23,8 +23,8 @@ import (
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/deploy"
+	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/e2e/natstest"
-	"github.com/millrace/millrace/resume"
 )
 
 // shipped sets the variables of the shipped configuration, each user's password to its name, and
@@ -43,7 +43,7 @@ func shipped(t *testing.T) (path string, environ []string) {
 func serveYes(t *testing.T, to *links) {
 	t.Helper()
 	e := apitest.New(apitest.Say("yes"))
-	calls, err := resume.New(to.nodes, e, resume.Options{})
+	calls, err := durable.New(to.nodes, e, durable.Options{})
 	require.NoError(t, err)
 	t.Cleanup(calls.Close)
 	service, err := natsapi.Start(to.front, e, natsapi.Options{Resume: calls})

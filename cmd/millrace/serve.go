@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/cmd/millrace/trim"
 	"github.com/millrace/millrace/config"
-	"github.com/millrace/millrace/resume"
+	"github.com/millrace/millrace/durable"
 )
 
 // answersEnd is how long clients have, after the engine has ended, to take the
@@ -108,7 +108,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	}
 	defer to.stop()
 	conn := to.nodes
-	var calls *resume.Calls
+	var calls *durable.Calls
 	var service atomic.Pointer[natsapi.Service]
 	if s.Roles.Has(cluster.Gateway) {
 		h, resumable, stop, err := openGateway(conn, engine, late, secure, tracer, s, log)
@@ -167,7 +167,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 // openGateway opens what a gateway has beside its NATS service: limits that hold for all gateways,
 // resumable calls (nil: there are none) and the HTTP interface.
 func openGateway(conn *nats.Conn, engine api.Engine, late *lateEngine, secure *security, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (
-	h http.Handler, calls *resume.Calls, stop func(), err error) {
+	h http.Handler, calls *durable.Calls, stop func(), err error) {
 	if s.APIKeys == config.NoKeys {
 		log.Warn().Str("http", s.Listen).Msg("no API keys: everybody who reaches this address may ask (--api-keys none)")
 	}
@@ -292,7 +292,7 @@ func keyed(keys api.Keys, h http.Handler) http.Handler {
 	})
 }
 
-func httpHandler(served api.Engine, late *lateEngine, keys api.Keys, calls *resume.Calls, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
+func httpHandler(served api.Engine, late *lateEngine, keys api.Keys, calls *durable.Calls, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
 	return openai.New(served, openai.Options{
 		Logger: log, Fingerprint: fingerprint(), Version: version,
 		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, CutOff: late.cutOff, Keys: keys, Resume: calls, Tracer: tracer,

@@ -1,4 +1,4 @@
-package resume_test
+package durable_test
 
 import (
 	"slices"
@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/resume"
+	"github.com/millrace/millrace/durable"
 )
 
 // BenchmarkJournal is a call of 1,000 tokens through the log, or without it: events/s when the
@@ -20,7 +20,7 @@ func BenchmarkJournal(b *testing.B) {
 	e := deterministic(newGate(1 << 30))
 	for _, mode := range []string{"none", "log"} {
 		b.Run(mode, func(b *testing.B) {
-			g := newGateway(b, natsServer(b).ClientURL(), e, resume.Options{})
+			g := newGateway(b, natsServer(b).ClientURL(), e, durable.Options{})
 			for b.Loop() {
 				call := decode(b, e, text)
 				if mode == "none" {
@@ -61,7 +61,7 @@ func BenchmarkAddedLatency(b *testing.B) {
 				}
 				s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
 			})
-			g := newGateway(b, natsServer(b).ClientURL(), e, resume.Options{})
+			g := newGateway(b, natsServer(b).ClientURL(), e, durable.Options{})
 			var all []time.Duration
 			for b.Loop() {
 				waits := make(chan []time.Duration)

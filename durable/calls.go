@@ -1,4 +1,4 @@
-// Package resume keeps the answers of calls in a log, so that a client whose
+// Package durable keeps the answers of calls in a log, so that a client whose
 // gateway died goes on at another one, where it stopped.
 //
 // A log is one subject of a JetStream memory stream. Its first record is the call
@@ -8,7 +8,7 @@
 // written on the condition that the last one is the one the writer knows: whoever
 // takes a call over writes itself into the log, and the next write of the one
 // before fails. See docs/decisions/stream-resume.md.
-package resume
+package durable
 
 import (
 	"context"

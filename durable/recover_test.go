@@ -1,4 +1,4 @@
-package resume_test
+package durable_test
 
 import (
 	"fmt"
@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/e2e/natstest"
-	"github.com/millrace/millrace/resume"
 )
 
 // TestLogsAreBackAfterARestartOfNATS: calls of two gateways that stand still, and one that has
@@ -18,13 +18,13 @@ func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
 	e := deterministic(g)
 	srv := natsServer(t)
 	url := srv.ClientURL()
-	gateways := []gateway{newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})}
+	gateways := []gateway{newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})}
 	ended := begin(t, gateways[0], e, `{"prompt":"short","max_tokens":5,"stream":true,"stream_resume":true}`)
 	want := see(t, ended).until(0)
 	require.Eventually(t, func() bool { return gateways[0].count(t, "streams") == 0 }, wait, time.Millisecond)
 	const calls = 6
 	var here []*view
-	var readers []*resume.Reader
+	var readers []*durable.Reader
 	for i := range calls {
 		r := begin(t, gateways[i%2], e, fmt.Sprintf(`%s,"seed":%d}`, body, i))
 		v := see(t, r)
@@ -52,7 +52,7 @@ func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
 func TestAnUnknownCallIsUnknownAfterARestart(t *testing.T) {
 	e := deterministic(newGate(1))
 	srv := natsServer(t)
-	a := newGateway(t, srv.ClientURL(), e, resume.Options{Answer: 50 * time.Millisecond, Rejoin: 200 * time.Millisecond})
+	a := newGateway(t, srv.ClientURL(), e, durable.Options{Answer: 50 * time.Millisecond, Rejoin: 200 * time.Millisecond})
 	natstest.Restart(t, srv)
 	require.Eventually(t, a.nc.IsConnected, wait, time.Millisecond)
 	_, err := a.Attach(t.Context(), "cmpl-nobody-has-it")
@@ -64,11 +64,11 @@ func TestANewCallWaitsWhileJetStreamIsAway(t *testing.T) {
 	g := newGate(1 << 30)
 	e := deterministic(g)
 	srv := natsServer(t)
-	a := newGateway(t, srv.ClientURL(), e, resume.Options{Timeout: 20 * time.Millisecond})
+	a := newGateway(t, srv.ClientURL(), e, durable.Options{Timeout: 20 * time.Millisecond})
 	const text = `{"prompt":"short","max_tokens":5,"stream":true,"stream_resume":true}`
 	restart := natstest.Stop(srv)
 	type started struct {
-		*resume.Reader
+		*durable.Reader
 		error
 	}
 	answers := make(chan started, 1)
@@ -93,7 +93,7 @@ func TestALogThatIsLostWithTheServerIsWrittenAgain(t *testing.T) {
 	e := deterministic(g)
 	srv := natsServer(t)
 	url := srv.ClientURL()
-	a, b := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
+	a, b := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
 	first := begin(t, a, e, body+`,"n":2}`)
 	here := see(t, first)
 	there := see(t, attach(t, b, first.Call().ID))

@@ -1,4 +1,4 @@
-package resume_test
+package durable_test
 
 import (
 	"crypto/sha256"

@@ -10,19 +10,19 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"
-	"github.com/millrace/millrace/resume"
+	"github.com/millrace/millrace/durable"
 )
 
 // openResume makes streams resumable as --stream-resume says; nil: none is.
-func openResume(conn *nats.Conn, engine api.Engine, keys *auth.Keyring, s *config.Serve, log zerolog.Logger) (*resume.Calls, error) {
+func openResume(conn *nats.Conn, engine api.Engine, keys *auth.Keyring, s *config.Serve, log zerolog.Logger) (*durable.Calls, error) {
 	if s.StreamResume == "off" {
 		return nil, nil
 	}
-	opts := resume.Options{Logger: log, Always: s.StreamResume == "on", Keep: s.StreamKeep}
+	opts := durable.Options{Logger: log, Always: s.StreamResume == "on", Keep: s.StreamKeep}
 	if keys != nil {
 		opts.Keys = keys
 	}
-	calls, err := resume.New(conn, engine, opts)
+	calls, err := durable.New(conn, engine, opts)
 	switch {
 	case err == nil:
 		return calls, nil
@@ -35,7 +35,7 @@ func openResume(conn *nats.Conn, engine api.Engine, keys *auth.Keyring, s *confi
 
 // handOver gives the running resumable calls to other gateways. Their log is lost
 // with an embedded NATS server: there, they run to their end.
-func handOver(ctx context.Context, calls *resume.Calls, s *config.Serve) {
+func handOver(ctx context.Context, calls *durable.Calls, s *config.Serve) {
 	if calls != nil && s.NATS != "" {
 		calls.Drain(ctx)
 	}

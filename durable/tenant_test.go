@@ -1,4 +1,4 @@
-package resume_test
+package durable_test
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/metrics/metricstest"
-	"github.com/millrace/millrace/resume"
 )
 
 // keys is a keyring with a key for each of the tenants, and contexts with them.
@@ -56,7 +56,7 @@ func (k *keys) write(lines ...string) {
 }
 
 // start starts a call in the name of a key.
-func start(ctx context.Context, t testing.TB, g gateway, e api.Engine, text string) (*resume.Reader, error) {
+func start(ctx context.Context, t testing.TB, g gateway, e api.Engine, text string) (*durable.Reader, error) {
 	t.Helper()
 	r, err := g.Start(ctx, decode(t, e, text), []byte(text))
 	if err == nil {
@@ -77,7 +77,7 @@ func TestAnIDIsItsTenantsOwn(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
-	opts := resume.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond}
+	opts := durable.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond}
 	a, b := newGateway(t, url, e, opts), newGateway(t, url, e, opts)
 	k := newKeys(t, "one", "two", "one")
 	text, other := body+`,"request_id":"order-42"}`, body+`,"request_id":"order-42","seed":5}`
@@ -115,7 +115,7 @@ func TestAnIDIsItsTenantsOwn(t *testing.T) {
 func TestARefusedCallWritesNothing(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
 	e.Refuse = func(*api.Request) error { return &api.Error{Code: api.CodeOverloaded, Message: "full"} }
-	a := newGateway(t, natsServer(t).ClientURL(), e, resume.Options{})
+	a := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{})
 	text := body + `,"request_id":"mine","user":"` + strings.Repeat("x", 1<<20) + `"}`
 	for range 3 {
 		_, err := start(t.Context(), t, a, e, text)
@@ -149,12 +149,12 @@ func TestOfTwoGatewaysWithOneIDOneRuns(t *testing.T) {
 	url := natsServer(t).ClientURL()
 	text := body + `,"request_id":"mine"}`
 	type started struct {
-		r   *resume.Reader
+		r   *durable.Reader
 		err error
 	}
 	results := make(chan started)
 	for range 2 {
-		gw := newGateway(t, url, e, resume.Options{})
+		gw := newGateway(t, url, e, durable.Options{})
 		call := decode(t, e, text)
 		go func() {
 			r, err := gw.Start(t.Context(), call, []byte(text))
@@ -183,7 +183,7 @@ func TestATakenOverCallRunsWithTheKeyThatStartedIt(t *testing.T) {
 			e := &contexts{Engine: deterministic(g)}
 			url := natsServer(t).ClientURL()
 			k := newKeys(t, "one", "one")
-			a, b := newGateway(t, url, e, resume.Options{Keys: k.ring}), newGateway(t, url, e, resume.Options{Keys: k.ring})
+			a, b := newGateway(t, url, e, durable.Options{Keys: k.ring}), newGateway(t, url, e, durable.Options{Keys: k.ring})
 			r, err := start(k.as[0], t, a, e, body+`}`)
 			require.NoError(t, err)
 			see(t, r).until(5)
@@ -214,7 +214,7 @@ func TestAReaderOfAReplacedLogHasExpired(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
-	a, b, c := newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{}), newGateway(t, url, e, resume.Options{})
+	a, b, c := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
 	r := begin(t, a, e, body+`,"request_id":"mine"}`)
 	here, there := see(t, r), see(t, attach(t, b, r.Call().ID))
 	here.until(10)
@@ -234,7 +234,7 @@ func TestATenantTakesNoMoreOfTheLogsThanItsShare(t *testing.T) {
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
 	k := newKeys(t, "greedy", "modest")
-	opts := resume.Options{Keys: k.ring, MaxBytes: 2 << 20} // 1 MiB for the logs: 256 KiB for each, 512 KiB to lend
+	opts := durable.Options{Keys: k.ring, MaxBytes: 2 << 20} // 1 MiB for the logs: 256 KiB for each, 512 KiB to lend
 	a, b := newGateway(t, url, e, opts), newGateway(t, url, e, opts)
 	modest, err := start(k.as[1], t, a, e, body+`}`)
 	require.NoError(t, err)
@@ -256,7 +256,7 @@ func TestATenantTakesNoMoreOfTheLogsThanItsShare(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err := start(k.as[0], t, gw, e, large(n, `"auto"`))
 			n++
-			return errors.Is(err, resume.ErrNoRoom)
+			return errors.Is(err, durable.ErrNoRoom)
 		}, wait, 10*time.Millisecond, "at every gateway")
 	}
 	require.Less(t, n, 15)
@@ -284,7 +284,7 @@ func TestAnAnswerThatOutgrowsItsShareContinuesWithoutALog(t *testing.T) {
 		<-s.Closed()
 	})
 	url := natsServer(t).ClientURL()
-	opts := resume.Options{MaxBytes: 256 << 10}
+	opts := durable.Options{MaxBytes: 256 << 10}
 	a, b := newGateway(t, url, e, opts), newGateway(t, url, e, opts)
 	r := begin(t, a, e, body+`}`)
 	here := see(t, r)
@@ -328,7 +328,7 @@ func TestACallContinuesWithItsDigestsAndItsClock(t *testing.T) {
 	g := newGate(5)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
-	a, b := newGateway(t, url, pinned{e}, resume.Options{}), newGateway(t, url, pinned{e}, resume.Options{})
+	a, b := newGateway(t, url, pinned{e}, durable.Options{}), newGateway(t, url, pinned{e}, durable.Options{})
 	r := begin(t, a, e, `{"prompt":["one","two"],"max_tokens":40,"stream":true,"stream_resume":true,"n":2}`)
 	see(t, r).until(20)
 	a.kill()
@@ -346,10 +346,10 @@ func TestACallContinuesWithItsDigestsAndItsClock(t *testing.T) {
 // TestTheRoomOfALogGoesBackWithIt: the room of a call that has ended goes back when its log does.
 func TestTheRoomOfALogGoesBackWithIt(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
-	a := newGateway(t, natsServer(t).ClientURL(), e, resume.Options{MaxBytes: 256 << 10, Keep: 50 * time.Millisecond})
+	a := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{MaxBytes: 256 << 10, Keep: 50 * time.Millisecond})
 	text := `{"prompt":"one","max_tokens":40,"stream":true,"stream_resume":true,"user":"` + strings.Repeat("x", 40<<10) + `"}`
 	for range 10 { // 128 KiB hold two
-		var r *resume.Reader
+		var r *durable.Reader
 		require.Eventually(t, func() (ok bool) {
 			var err error
 			r, err = start(t.Context(), t, a, e, text)

@@ -1,4 +1,4 @@
-package resume_test
+package durable_test
 
 import (
 	"strings"
@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/resume"
+	"github.com/millrace/millrace/durable"
 )
 
 func logs(t testing.TB, g gateway) jetstream.Stream {
 	t.Helper()
 	js, err := jetstream.New(g.nc)
 	require.NoError(t, err)
-	s, err := js.Stream(t.Context(), resume.Stream)
+	s, err := js.Stream(t.Context(), durable.Stream)
 	require.NoError(t, err)
 	return s
 }
@@ -29,7 +29,7 @@ func TestAnOwnerWritesWhatItsLogLacks(t *testing.T) {
 			g := newGate(limit)
 			e := deterministic(g)
 			url := natsServer(t).ClientURL()
-			a := newGateway(t, url, e, resume.Options{})
+			a := newGateway(t, url, e, durable.Options{})
 			r := begin(t, a, e, body+`}`)
 			here := see(t, r)
 			if limit < 1<<30 {
@@ -45,7 +45,7 @@ func TestAnOwnerWritesWhatItsLogLacks(t *testing.T) {
 					require.NoError(t, err)
 					seq := info.State.FirstSeq + part*(info.State.LastSeq-info.State.FirstSeq)/2
 					require.NoError(t, s.DeleteMsg(t.Context(), seq))
-					b := newGateway(t, url, e, resume.Options{})
+					b := newGateway(t, url, e, durable.Options{})
 					there := see(t, attach(t, b, r.Call().ID))
 					if limit < 1<<30 {
 						there.until(uint64(limit))
@@ -64,12 +64,12 @@ func TestAnOwnerWritesWhatItsLogLacks(t *testing.T) {
 
 func TestALogThatNobodyHasHasExpired(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
-	a := newGateway(t, natsServer(t).ClientURL(), e, resume.Options{})
+	a := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{})
 	text := body + `,"request_id":"mine"}`
 	r := begin(t, a, e, text)
 	see(t, r).until(0)
 	s := logs(t, a)
-	b := newGateway(t, a.nc.ConnectedUrl(), e, resume.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond})
+	b := newGateway(t, a.nc.ConnectedUrl(), e, durable.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond})
 	require.NoError(t, s.Purge(t.Context()))
 	again := see(t, attach(t, b, r.Call().ID)).until(0)
 	require.Equal(t, undisturbed(t, r.Call()), again, "a writes it again: the call has only just ended there")
@@ -82,7 +82,7 @@ func TestALogThatNobodyHasHasExpired(t *testing.T) {
 	second := begin(t, b, e, text)
 	require.Equal(t, undisturbed(t, second.Call()), see(t, second).until(0), "it can be sent again, as the error says")
 	b.Close()
-	c := newGateway(t, a.nc.ConnectedUrl(), e, resume.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond})
+	c := newGateway(t, a.nc.ConnectedUrl(), e, durable.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond})
 	require.NoError(t, s.Purge(t.Context()))
 	for _, id := range []string{r.Call().ID, "", "a.b", "a*", "a>", strings.Repeat("x", 100)} {
 		_, err = c.Attach(t.Context(), id)
