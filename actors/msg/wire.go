@@ -259,13 +259,19 @@ func tokenizeFromWire(t *msgpb.Tokenize, p *pids) (*Tokenize, error) {
 	if t.ClockNs != nil {
 		in.Clock = time.Unix(0, t.GetClockNs())
 	}
+	if len(t.GetMessages()) > 0 {
+		var err error
+		if in.Messages, err = api.DecodeMessages(t.GetMessages()); err != nil {
+			return nil, fmt.Errorf("%w: tokenize: %w", ErrWire, err)
+		}
+	}
 	// Values of the client's making stay as they were written: templates print them.
 	var tools []json.RawMessage
 	var args map[string]json.RawMessage
 	for _, f := range []struct {
 		from []byte
 		to   any
-	}{{t.GetMessages(), &in.Messages}, {t.GetTools(), &tools}, {t.GetTemplateArgs(), &args}} {
+	}{{t.GetTools(), &tools}, {t.GetTemplateArgs(), &args}} {
 		if len(f.from) == 0 {
 			continue
 		}

@@ -140,7 +140,7 @@ func roundTrip(t *testing.T, m any) (any, error) {
 func TestTheMessagesOfAChatKeepTheirFields(t *testing.T) {
 	in := &api.TokenizeRequest{Messages: []api.Message{{
 		Role: "assistant", Content: "c", Name: "n", ToolCallID: "i",
-		ToolCalls: []any{map[string]any{"id": "x", "function": map[string]any{"name": "f", "arguments": `{"b":1,"a":2}`}}},
+		ToolCalls: []any{json.RawMessage(`{"id":"x","function":{"name":"f","arguments":"{\"b\":1,\"a\":2}"}}`)}, // templates print the keys in this order
 	}}}
 	got, err := roundTrip(t, &msg.Tokenize{Reply: actor.NewPID("a", "b"), Input: in})
 	require.NoError(t, err)
