@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/client"
@@ -77,11 +78,11 @@ func newGateway(t *testing.T, url string, e api.Engine, options ...nats.Option) 
 	t.Helper()
 	nc, err := nats.Connect(url, options...)
 	require.NoError(t, err)
-	calls, err := durable.New(nc, e, durable.Options{Watch: 20 * time.Millisecond})
+	calls, err := durable.New(nc, call.NewDirect(e), durable.Options{Watch: 20 * time.Millisecond})
 	require.NoError(t, err)
-	h, err := openai.New(e, openai.Options{Resume: calls, PingAfter: 100 * time.Millisecond})
+	h, err := openai.New(e, openai.Options{Calls: calls, PingAfter: 100 * time.Millisecond})
 	require.NoError(t, err)
-	s, err := natsapi.Start(nc, e, natsapi.Options{Resume: calls, PingAfter: time.Hour, MaxBody: 64 << 20})
+	s, err := natsapi.Start(nc, e, natsapi.Options{Calls: calls, PingAfter: time.Hour, MaxBody: 64 << 20})
 	require.NoError(t, err)
 	g := gateway{calls, nc, httptest.NewServer(h)}
 	t.Cleanup(func() {

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/cluster/bridge"
 	"github.com/millrace/millrace/config"
@@ -203,10 +204,10 @@ func TestEachRoleGetsItsOwnKindsOfMessagesOnly(t *testing.T) {
 // gateway answers over NATS, with resumable streams, as the shipped users may.
 func gateway(t *testing.T, s *server.Server, e api.Engine) *natsapi.Service {
 	t.Helper()
-	calls, err := durable.New(natsUser(t, s, "gateway"), e, durable.Options{})
+	calls, err := durable.New(natsUser(t, s, "gateway"), call.NewDirect(e), durable.Options{})
 	require.NoError(t, err)
 	t.Cleanup(calls.Close)
-	service, err := natsapi.Start(natsUser(t, s, "front"), e, natsapi.Options{Resume: calls})
+	service, err := natsapi.Start(natsUser(t, s, "front"), e, natsapi.Options{Calls: calls})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, service.Stop(t.Context())) })
 	return service
@@ -241,7 +242,7 @@ func TestGatewaysKeepStreamsInJetStreamAndOthersDoNot(t *testing.T) {
 	e.WaitIdle()
 
 	for _, user := range []string{"tokenize", "compute", "detok", "front", "client"} {
-		_, err := durable.New(natsUser(t, s, user), e, durable.Options{Timeout: 100 * time.Millisecond})
+		_, err := durable.New(natsUser(t, s, user), call.NewDirect(e), durable.Options{Timeout: 100 * time.Millisecond})
 		require.ErrorContains(t, err, "JetStream", user)
 	}
 }

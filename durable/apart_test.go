@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/auth"
 )
 
@@ -58,7 +59,11 @@ func greedy(tenant string) bool { return tenant == "t0" || tenant == "t1" }
 func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 	w.serial++
 	body := fmt.Sprint("body ", w.rng.IntN(2))
-	t := &truth{serial: w.serial, tenant: key.Tenant, id: id, key: key.ID, body: body}
+	form, err := encodeForm(&call.Call{N: 1, Created: time.Unix(1, 0), Requests: []*api.Request{{Prompt: body}}})
+	if err != nil {
+		w.broken("%v", err)
+	}
+	t := &truth{serial: w.serial, tenant: key.Tenant, id: id, key: key.ID, body: body, form: form}
 	w.calls[strconv.Itoa(t.serial)] = t
 	if s := g.sessions[w.name(t.tenant, id)]; s != nil {
 		w.join(s.truth, &s.st, t)
@@ -85,7 +90,7 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 		bytes *= 15
 	}
 	s.st = state{tenant: t.tenant, id: id, log: newLogID(), owner: g.node, token: s.token, bytes: bytes,
-		call: &callRecord{tenant: t.tenant, id: id, key: t.key, body: []byte(body), owner: g.node}}
+		call: &callRecord{tenant: t.tenant, id: id, key: t.key, form: form, owner: g.node}}
 	if t.old || w.off == "the identity of a log" {
 		s.st.log = logID{}
 	}
@@ -119,7 +124,7 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 
 // join is how a request reads a call that is there.
 func (w *world) join(of *truth, st *state, asks *truth) {
-	same := st.call.asks([]byte(asks.body))
+	same := sameCall(st.call.form, asks.form)
 	if w.off == "the body of a request" {
 		same = true
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai/wire"
 )
 
 // begin makes s the session of a new call, or of the one that has its id already. Nothing is
@@ -21,11 +20,11 @@ func (s *session) begin(ctx context.Context, rec *callRecord, c *call.Call) {
 	body := first.encode()
 	if !s.grow(s.c.journal.cost(len(body))) {
 		s.c.metrics.unlogged.Inc()
-		s.fail(ErrNoRoom)
+		s.fail(errNoRoom)
 		return
 	}
 	run, stop := context.WithCancelCause(s.runContext(rec))
-	answer, err := c.RunFrom(run, s.c.engine, c.Progress(nil), 0)
+	answer, err := s.c.direct.Continue(run, c, c.Progress(nil), 0)
 	if err != nil {
 		stop(nil)
 		s.shrink()
@@ -226,15 +225,37 @@ func (s *session) adopt(st *state, events []api.Event) {
 	s.c.running.Go(func() { s.run(nil, nil) })
 }
 
-// decode decodes the call again: this gateway's model of that name may be loading.
+// decode returns the call of a record, to be run once.
 func (s *session) decode(r *callRecord) (*call.Call, error) {
-	var served []api.Model
-	for _, m := range s.c.engine.Models() {
-		if m.ID == r.model {
-			served = append(served, m)
+	switch {
+	case r.form != nil:
+		return decodeForm(r.id, r.form)
+	case s.c.opts.DecodeOld == nil:
+		return nil, expired(s.id)
+	}
+	return s.c.opts.DecodeOld(r.kind, r.id, r.body, s.c.served(r.model), r.arrival)
+}
+
+// runs reports whether the session's call is the one of a form, sent a second time.
+func (s *session) runs(form []byte) bool {
+	own := s.record.form
+	if own == nil {
+		var err error
+		if own, err = encodeForm(s.call); err != nil {
+			return false
 		}
 	}
-	return wire.DecodeAgain(r.kind, r.id, r.body, served, r.arrival)
+	return sameCall(own, form)
+}
+
+// served returns the model of a name, if this gateway serves it.
+func (c *Calls) served(name string) (models []api.Model) {
+	for _, m := range c.direct.Engine().Models() {
+		if m.ID == name {
+			models = append(models, m)
+		}
+	}
+	return models
 }
 
 func (s *session) open() { close(s.opened) }

@@ -18,13 +18,14 @@ func BenchmarkJournal(b *testing.B) {
 	const events = 1000
 	text := `{"prompt":"one","max_tokens":1000,"stream":true,"stream_resume":true}`
 	e := deterministic(newGate(1 << 30))
+	direct := call.NewDirect(e)
 	for _, mode := range []string{"none", "log"} {
 		b.Run(mode, func(b *testing.B) {
 			g := newGateway(b, natsServer(b).ClientURL(), e, durable.Options{})
 			for b.Loop() {
-				call := decode(b, e, text)
+				c := decode(b, e, text)
 				if mode == "none" {
-					out, err := call.Run(b.Context(), e)
+					out, err := direct.Continue(b.Context(), c, c.Progress(nil), 0)
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -32,7 +33,7 @@ func BenchmarkJournal(b *testing.B) {
 					}
 					continue
 				}
-				r, err := g.Start(b.Context(), call, []byte(text))
+				r, err := g.Run(b.Context(), c)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -73,7 +74,7 @@ func BenchmarkAddedLatency(b *testing.B) {
 					go func() {
 						var waited []time.Duration
 						defer func() { waits <- waited }()
-						r, err := g.Start(b.Context(), calls[i], []byte(text))
+						r, err := g.Run(b.Context(), calls[i])
 						if err != nil {
 							b.Error(err)
 							return

@@ -34,18 +34,19 @@ import (
 
 // Options of New. The zero value of each has the default that its comment names.
 type Options struct {
-	Logger   zerolog.Logger
-	Keys     Keys          // whose tenants share the logs, and whose callers the calls run for; nil: no keys are in use
-	Always   bool          // calls that stream and do not say "stream_resume" are resumable too
-	Keep     time.Duration // so long a log can be read after its call's end; 30 s
-	Age      time.Duration // a running call's log is written anew so often, and lives for twice as long by itself; 1 min
-	MaxBytes int64         // of all logs; 256 MiB
-	Window   time.Duration // a call without a reader is cancelled after it; 30 s
-	Outage   time.Duration // JetStream may be away so long before a call fails; 1 min
-	Watch    time.Duration // between questions to the gateway that runs a call; 500 ms
-	Answer   time.Duration // for that gateway to answer; 250 ms
-	Timeout  time.Duration // of one question to JetStream; 2 s
-	Rejoin   time.Duration // so long a new call waits for JetStream, and an unknown one for its lost log to be written again; 10 s
+	Logger    zerolog.Logger
+	Keys      Keys          // whose tenants share the logs, and whose callers the calls run for; nil: no keys are in use
+	Always    bool          // calls that stream and do not say "stream_resume" are resumable too
+	Keep      time.Duration // so long a log can be read after its call's end; 30 s
+	Age       time.Duration // a running call's log is written anew so often, and lives for twice as long by itself; 1 min
+	MaxBytes  int64         // of all logs; 256 MiB
+	Window    time.Duration // a call without a reader is cancelled after it; 30 s
+	Outage    time.Duration // JetStream may be away so long before a call fails; 1 min
+	Watch     time.Duration // between questions to the gateway that runs a call; 500 ms
+	Answer    time.Duration // for that gateway to answer; 250 ms
+	Timeout   time.Duration // of one question to JetStream; 2 s
+	DecodeOld DecodeOld     // of the logs that the version before has begun; nil: they cannot be read
+	Rejoin    time.Duration // so long a new call waits for JetStream, and an unknown one for its lost log to be written again; 10 s
 }
 
 func (o *Options) defaults() {
@@ -63,6 +64,10 @@ func (o *Options) defaults() {
 	}
 }
 
+// DecodeOld decodes the call of a log that the version before has begun: an OpenAI body, under the
+// ID and with the arrival of the call. It goes with version 0.2.
+type DecodeOld func(kind call.Kind, id string, body []byte, models []api.Model, arrival time.Time) (*call.Call, error)
+
 // Keys are the API keys of the server.
 type Keys interface {
 	// Caller returns the holder of the key with an id, nil without one.
@@ -79,14 +84,13 @@ func (o *Options) tenants() int {
 	return o.Keys.Tenants()
 }
 
-// ErrNoRoom is returned by Start for a call whose tenant keeps as much in the logs as it may, where
-// the call does not insist on being resumable.
-var ErrNoRoom = errors.New("resume: the tenant's logs take all of their share")
+// errNoRoom: the tenant of a call keeps as much in the logs as it may.
+var errNoRoom = errors.New("resume: the tenant's logs take all of their share")
 
-// Calls are the resumable calls of one process.
+// Calls are the resumable calls of one process. They implement call.Runner.
 type Calls struct {
 	nc      *nats.Conn
-	engine  api.Engine
+	direct  *call.Direct
 	opts    Options
 	node    string // this process; a new one has a new name
 	journal *journal
@@ -106,15 +110,16 @@ type Calls struct {
 	draining bool
 }
 
-// New makes the stream of the logs, which needs JetStream on the connection. The
+// New returns a runner that keeps the answers of resumable calls and leaves all other calls to
+// direct. It makes the stream of the logs, which needs JetStream on the connection. The
 // connection stays the caller's.
-func New(nc *nats.Conn, engine api.Engine, opts Options) (*Calls, error) {
+func New(nc *nats.Conn, direct *call.Direct, opts Options) (*Calls, error) {
 	opts.defaults()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("resume: %w", err)
 	}
-	c := &Calls{nc: nc, engine: engine, opts: opts, node: nuid.Next(), metrics: newMetrics(), sessions: map[string]*session{},
+	c := &Calls{nc: nc, direct: direct, opts: opts, node: nuid.Next(), metrics: newMetrics(), sessions: map[string]*session{},
 		journal: &journal{js: js, maxAge: opts.Age + max(opts.Age, opts.Keep), maxBytes: opts.MaxBytes, replicas: 1, most: int(nc.MaxPayload()) / 2, timeout: opts.Timeout}}
 	c.journal.bytes = c.metrics.bytes
 	const share, questions = 8, 64 // of the logs' memory, for what has ended
@@ -137,37 +142,56 @@ func New(nc *nats.Conn, engine api.Engine, opts Options) (*Calls, error) {
 	return c, nil
 }
 
-// Wants says whether a call is to be resumable: it asks for it, or everything that
-// streams is. c may be nil, where nothing can be; a call that insists is refused then.
-func (c *Calls) Wants(cl *call.Call) (bool, error) {
-	switch {
-	case c == nil && cl.Resume == call.ResumeYes:
-		return false, api.Invalid("stream_resume", `stream_resume: not available on this server (--stream-resume, JetStream), expected false or "auto"`)
-	case c == nil || cl.Resume == call.ResumeNo:
-		return false, nil
+// Run implements call.Runner. It keeps the answer of a call that asks for it, or of every call
+// that streams. A call whose tenant keeps as much in the logs as it may runs without a log,
+// unless it insists. A call whose ID its tenant's logs have already is not run again: the reader
+// reads that log, if it is the same call.
+func (c *Calls) Run(ctx context.Context, cl *call.Call) (call.Answer, error) {
+	if !c.wants(cl) {
+		return c.direct.Run(ctx, cl)
 	}
-	return cl.Resume != call.ResumeUnsaid || c.opts.Always && cl.Stream, nil
+	r, err := c.start(ctx, cl)
+	switch {
+	case errors.Is(err, errNoRoom) && cl.Resume == call.ResumeYes:
+		return nil, noRoom(c.opts.Keep)
+	case errors.Is(err, errNoRoom):
+		return c.direct.Run(ctx, cl)
+	case err != nil:
+		return nil, err
+	}
+	return r, nil
 }
 
-// Start runs a call and gives a reader of its answer. A call whose id its tenant's logs have
-// already is not run again: the reader reads that log, if the body is the same. ErrNoRoom:
-// the call is to run without a log. Other errors are *api.Error.
-func (c *Calls) Start(ctx context.Context, cl *call.Call, body []byte) (*Reader, error) {
+// wants reports whether a call is to be resumable.
+func (c *Calls) wants(cl *call.Call) bool {
+	switch cl.Resume {
+	case call.ResumeNo:
+		return false
+	case call.ResumeUnsaid:
+		return c.opts.Always && cl.Stream
+	case call.ResumeAuto, call.ResumeYes:
+	}
+	return true
+}
+
+// start runs a call with a log, or joins the one that runs under its ID.
+func (c *Calls) start(ctx context.Context, cl *call.Call) (*Reader, error) {
+	form, err := encodeForm(cl)
+	if err != nil {
+		return nil, api.AsError(err)
+	}
 	caller, tenant := who(ctx)
 	r, err := c.join(ctx, cl.ID, func(s *session) {
-		rec := &callRecord{kind: cl.Kind, body: body, id: cl.ID, tenant: tenant, model: cl.Model, arrival: cl.Created,
-			owner: c.node, trace: tracing.Of(ctx)}
+		rec := &callRecord{form: form, id: cl.ID, tenant: tenant, owner: c.node, trace: tracing.Of(ctx)}
 		if caller != nil {
 			rec.key = caller.KeyID()
 		}
 		s.begin(ctx, rec, cl)
 	})
-	switch {
-	case errors.Is(err, ErrNoRoom) && cl.Resume == call.ResumeYes:
-		return nil, noRoom(c.opts.Keep)
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case !r.s.record.asks(body):
+	}
+	if !r.s.runs(form) {
 		r.Close()
 		return nil, &api.Error{Code: http.StatusConflict, Param: "request_id", Reason: "request_id_in_use",
 			Message: "request_id: in use by another request, expected a new one"}
@@ -175,13 +199,16 @@ func (c *Calls) Start(ctx context.Context, cl *call.Call, body []byte) (*Reader,
 	return r, nil
 }
 
-// Attach gives a reader of a call that the tenant has started here or elsewhere. Errors are
-// *api.Error; 404 when there is no log of it, 410 when it has expired.
-func (c *Calls) Attach(ctx context.Context, id string) (*Reader, error) {
+// Attach implements call.Runner: 404 when there is no log of the call, 410 when it has expired.
+func (c *Calls) Attach(ctx context.Context, id string) (call.Answer, error) {
 	if !call.ValidID(id) {
 		return nil, c.notFound(id)
 	}
-	return c.join(ctx, id, func(s *session) { c.running.Go(s.find) })
+	r, err := c.join(ctx, id, func(s *session) { c.running.Go(s.find) })
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // join gives a reader of the session of the tenant's call. A new session is opened by first.
@@ -343,7 +370,10 @@ func unavailable(err error) *api.Error {
 		Message: "the log of resumable streams cannot be reached: try again, or without stream_resume"}
 }
 
-// Reader reads a call's answer from its beginning. It keeps the call alive.
+var _ call.Runner = (*Calls)(nil)
+
+// Reader reads a call's answer from its beginning. It keeps the call alive. It implements
+// call.Answer.
 type Reader struct {
 	s    *session
 	once sync.Once
@@ -357,6 +387,9 @@ func (r *Reader) ready(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
+
+// Resumable implements call.Answer.
+func (r *Reader) Resumable() bool { return true }
 
 // Call is the call that is read.
 func (r *Reader) Call() *call.Call { return r.s.call }

@@ -50,8 +50,5 @@ func (c *callRecord) belongs(tenant, id string) bool { return c.tenant == tenant
 // same says whether two call records are of one call: a log that is written again begins
 // with its call again.
 func (c *callRecord) same(o *callRecord) bool {
-	return c.belongs(o.tenant, o.id) && c.kind == o.kind && c.asks(o.body)
+	return c.belongs(o.tenant, o.id) && bytes.Equal(c.form, o.form) && c.kind == o.kind && bytes.Equal(c.body, o.body)
 }
-
-// asks says whether a body is the one that the call was started with.
-func (c *callRecord) asks(body []byte) bool { return bytes.Equal(c.body, body) }

@@ -13,7 +13,8 @@ import (
 // Subjects of what gateways ask each other.
 const (
 	peerSubject = "millrace.resume.node."  // + node
-	anySubject  = "millrace.resume.v2.any" // a version before asks without v2: it is not to leave its calls, which have no pin, to this one
+	anySubject  = "millrace.resume.v3.any" // we ask gateways here that read our logs
+	olderAny    = "millrace.resume.v2.any" // the version before asks here, whose logs we read. It does not read ours
 	callSubject = "millrace.resume.call"
 )
 
@@ -40,7 +41,7 @@ type peers struct {
 
 func newPeers(c *Calls) (*peers, error) {
 	p := &peers{c: c}
-	for subject, handle := range map[string]nats.MsgHandler{peerSubject + c.node: p.answer, anySubject: p.hello,
+	for subject, handle := range map[string]nats.MsgHandler{peerSubject + c.node: p.answer, anySubject: p.hello, olderAny: p.hello,
 		callSubject: p.look, usedSubject: c.account.hear} {
 		sub, err := c.nc.Subscribe(subject, handle)
 		if err != nil {

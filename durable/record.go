@@ -17,10 +17,10 @@ import (
 // form is protobuf's, so that a newer program may add fields:
 //
 //	message Record { fixed64 token = 1; Call call = 2; string owner = 3; repeated Event events = 4;
-//	                 bytes log = 5; bool closed = 6; }
+//	                 bytes log = 5; bool closed = 6; Call decoded = 7; }
 //	message Call   { uint32 kind = 1; bytes body = 2; string id = 3; string tenant = 4; string model = 5;
 //	                 int64 arrival = 6; /* Unix nanoseconds */ string owner = 7;
-//	                 string traceparent = 8; string tracestate = 9; string key = 10; }
+//	                 string traceparent = 8; string tracestate = 9; string key = 10; bytes form = 11; }
 //	message Event  { uint64 seq = 1; uint32 choice = 2; bytes text = 3; repeated int32 tokens = 4;
 //	                 repeated Logprob logprobs = 5; string finish = 6; Error error = 7; bool done = 8; Usage usage = 9; Pin pin = 10; }
 //	message Logprob { int32 token = 1; bytes text = 2; bytes raw = 3; float logprob = 4; repeated Logprob top = 5; }
@@ -28,7 +28,10 @@ import (
 //	message Usage  { uint32 prompt = 1; uint32 completion = 2; uint32 cached = 3; }
 //	message Pin    { string numerics = 1; string text = 2; string prompt = 3; }
 //
-// A record of a version before has neither log, key nor pin: an answer that it has begun is not continued.
+// The version before wrote a Call with the body of an OpenAI request: kind, body, model and arrival, in field 2 of
+// its Record. Now a Call has the decoded call, a callpb.Call in form, and is in field 7. A gateway of the version before takes
+// such a record for a damaged one, and its clients try another gateway. A log keeps the form in which it was begun.
+// Older records have neither log, key nor pin: an answer that such a log has begun is not continued.
 type record struct {
 	log    logID  // identity of the log
 	token  uint64 // of the ownership under which it was written
@@ -38,15 +41,16 @@ type record struct {
 	events []api.Event
 }
 
-// callRecord begins a log: what to decode and run again.
+// callRecord begins a log: the call to run again.
 type callRecord struct {
-	kind    call.Kind
+	form    []byte    // the decoded call, see encodeForm; nil in a record of the version before
+	kind    call.Kind // of the version before, as the next three
 	body    []byte
-	id      string
-	tenant  string
 	model   string    // as decoded: the body may leave it out
 	arrival time.Time // the chat template's clock, too
-	key     string    // id of the API key that started the call; "" without one
+	id      string
+	tenant  string
+	key     string // id of the API key that started the call; "" without one
 	owner   string
 	trace   tracing.Parent // what a gateway does for the call is part of it
 }
@@ -75,13 +79,7 @@ func appendInt(b []byte, n protowire.Number, v int64) []byte {
 func (r *record) encode() []byte {
 	b := protowire.AppendFixed64(protowire.AppendTag(nil, 1, protowire.Fixed64Type), r.token)
 	if c := r.call; c != nil {
-		v := appendInt(nil, 1, int64(c.kind))
-		v = appendField(v, 2, c.body)
-		v = appendText(appendText(appendText(v, 3, c.id), 4, c.tenant), 5, c.model)
-		v = appendText(appendInt(v, 6, c.arrival.UnixNano()), 7, c.owner)
-		parent, state := tracing.Encode(c.trace)
-		v = appendText(appendText(appendText(v, 8, parent), 9, state), 10, c.key)
-		b = appendField(b, 2, v)
+		b = c.append(b)
 	}
 	if r.owner != nil {
 		b = appendField(b, 3, []byte(*r.owner))
@@ -98,6 +96,23 @@ func (r *record) encode() []byte {
 		b = appendInt(b, 6, 1)
 	}
 	return b
+}
+
+// append appends the record's field.
+func (c *callRecord) append(b []byte) []byte {
+	number := protowire.Number(7)
+	v := appendText(appendText(nil, 3, c.id), 4, c.tenant)
+	v = appendText(v, 7, c.owner)
+	parent, state := tracing.Encode(c.trace)
+	v = appendText(appendText(appendText(v, 8, parent), 9, state), 10, c.key)
+	if c.form != nil {
+		v = appendField(v, 11, c.form)
+	} else {
+		number = 2
+		v = appendField(appendInt(v, 1, int64(c.kind)), 2, c.body)
+		v = appendInt(appendText(v, 5, c.model), 6, c.arrival.UnixNano())
+	}
+	return appendField(b, number, v)
 }
 
 func appendEvent(b []byte, ev *api.Event) []byte {
@@ -195,8 +210,8 @@ func decodeRecord(b []byte) (*record, error) {
 		switch f.number {
 		case 1:
 			r.token = f.n
-		case 2:
-			r.call, err = decodeCall(f.bytes)
+		case 2, 7:
+			r.call, err = decodeCall(f.bytes, f.number == 7)
 		case 3:
 			owner := string(f.bytes)
 			r.owner = &owner
@@ -223,8 +238,12 @@ func decodeRecord(b []byte) (*record, error) {
 	return r, nil
 }
 
-func decodeCall(b []byte) (*callRecord, error) {
+// decodeCall reads a call record: decoded is not one of the version before.
+func decodeCall(b []byte, decoded bool) (*callRecord, error) {
 	c := &callRecord{arrival: time.Unix(0, 0)}
+	if decoded {
+		c = &callRecord{form: []byte{}}
+	}
 	var parent, state string
 	err := fields(b, func(f field) error {
 		switch f.number {
@@ -248,9 +267,14 @@ func decodeCall(b []byte) (*callRecord, error) {
 			state = string(f.bytes)
 		case 10:
 			c.key = string(f.bytes)
+		case 11:
+			c.form = append([]byte{}, f.bytes...)
 		}
 		return nil
 	})
+	if err == nil && decoded != (c.form != nil) {
+		err = fmt.Errorf("%w: a call in the form of two versions", errRecord)
+	}
 	c.trace = tracing.Decode(parent, state)
 	return c, err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/e2e/natstest"
 )
@@ -24,7 +25,7 @@ func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
 	require.Eventually(t, func() bool { return gateways[0].count(t, "streams") == 0 }, wait, time.Millisecond)
 	const calls = 6
 	var here []*view
-	var readers []*durable.Reader
+	var readers []call.Answer
 	for i := range calls {
 		r := begin(t, gateways[i%2], e, fmt.Sprintf(`%s,"seed":%d}`, body, i))
 		v := see(t, r)
@@ -68,13 +69,13 @@ func TestANewCallWaitsWhileJetStreamIsAway(t *testing.T) {
 	const text = `{"prompt":"short","max_tokens":5,"stream":true,"stream_resume":true}`
 	restart := natstest.Stop(srv)
 	type started struct {
-		*durable.Reader
+		call.Answer
 		error
 	}
 	answers := make(chan started, 1)
 	call := decode(t, e, text)
 	go func() {
-		r, err := a.Start(t.Context(), call, []byte(text))
+		r, err := a.Run(t.Context(), call)
 		answers <- started{r, err}
 	}()
 	select {
@@ -85,7 +86,7 @@ func TestANewCallWaitsWhileJetStreamIsAway(t *testing.T) {
 	natstest.Start(t, restart)
 	s := <-answers
 	require.NoError(t, s.error)
-	see(t, s.Reader).until(0)
+	see(t, s.Answer).until(0)
 }
 
 func TestALogThatIsLostWithTheServerIsWrittenAgain(t *testing.T) {

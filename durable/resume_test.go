@@ -49,7 +49,7 @@ func newGateway(t testing.TB, url string, e api.Engine, opts durable.Options) ga
 	if opts.Timeout == 0 {
 		opts.Timeout = 5 * time.Second
 	}
-	c, err := durable.New(nc, e, opts)
+	c, err := durable.New(nc, call.NewDirect(e), opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close(); nc.Close() })
 	return gateway{c, nc}
@@ -73,15 +73,15 @@ func decode(t testing.TB, e api.Engine, text string) *call.Call {
 }
 
 // begin starts a call at a gateway.
-func begin(t testing.TB, g gateway, e api.Engine, text string) *durable.Reader {
+func begin(t testing.TB, g gateway, e api.Engine, text string) call.Answer {
 	t.Helper()
-	r, err := g.Start(t.Context(), decode(t, e, text), []byte(text))
+	r, err := g.Run(t.Context(), decode(t, e, text))
 	require.NoError(t, err)
 	t.Cleanup(r.Close)
 	return r
 }
 
-func attach(t testing.TB, g gateway, id string) *durable.Reader {
+func attach(t testing.TB, g gateway, id string) call.Answer {
 	t.Helper()
 	r, err := g.Attach(t.Context(), id)
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ type view struct {
 	done   bool
 }
 
-func see(t testing.TB, r *durable.Reader) *view {
+func see(t testing.TB, r call.Answer) *view {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	t.Cleanup(cancel)
@@ -149,11 +149,11 @@ func gather(ctx context.Context, g gateway, id string) string {
 }
 
 // undisturbed is the answer to a call without any log.
-func undisturbed(t testing.TB, call *call.Call) string {
+func undisturbed(t testing.TB, c *call.Call) string {
 	t.Helper()
-	events, err := call.Run(t.Context(), deterministic(newGate(1<<30)))
+	events, err := call.NewDirect(deterministic(newGate(1<<30))).Continue(t.Context(), c, c.Progress(nil), 0)
 	require.NoError(t, err)
-	v := &view{t: t, call: call, chunks: wire.NewChunks(call, "fp"), events: events}
+	v := &view{t: t, call: c, chunks: wire.NewChunks(c, "fp"), events: events}
 	return v.until(0)
 }
 
@@ -241,7 +241,7 @@ func TestTheSameRequestTwiceRunsOnce(t *testing.T) {
 	require.Len(t, e.Requests(), 1)
 
 	other := body + `,"request_id":"mine-1","n":2}`
-	_, err := b.Start(t.Context(), decode(t, e, other), []byte(other))
+	_, err := b.Run(t.Context(), decode(t, e, other))
 	require.Equal(t, api.Code(409), api.AsError(err).Code)
 }
 
@@ -389,7 +389,7 @@ func TestARefusalLeavesNoLog(t *testing.T) {
 	e.Refuse = func(*api.Request) error { return &api.Error{Code: api.CodeOverloaded, Message: "full"} }
 	a := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{})
 	text := body + `,"request_id":"mine"}`
-	_, err := a.Start(t.Context(), decode(t, e, text), []byte(text))
+	_, err := a.Run(t.Context(), decode(t, e, text))
 	require.Equal(t, api.CodeOverloaded, api.AsError(err).Code)
 	e.Refuse = nil
 	require.Equal(t, undisturbed(t, decode(t, e, text)), see(t, begin(t, a, e, text)).until(0))
@@ -472,7 +472,7 @@ func TestManyCallsThroughTakeovers(t *testing.T) {
 	a, b := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
 	const calls = 50
 	results := make(chan string, calls)
-	var started []*durable.Reader
+	var started []call.Answer
 	for i := range calls {
 		r := begin(t, a, e, fmt.Sprintf(`%s,"seed":%d}`, body, i))
 		see(t, r).until(8)

@@ -51,7 +51,7 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 		<-paused
 		s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
 	})
-	c, err := New(nc, e, Options{Watch: 20 * time.Millisecond, Answer: time.Second, Rejoin: 100 * time.Millisecond})
+	c, err := New(nc, call.NewDirect(e), Options{Watch: 20 * time.Millisecond, Answer: time.Second, Rejoin: 100 * time.Millisecond, DecodeOld: wire.DecodeAgain})
 	require.NoError(t, err)
 	defer c.Close()
 	s, err := js.Stream(t.Context(), Stream)
@@ -67,7 +67,7 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	require.Equal(t, api.CodeNotFound, api.AsError(err).Code)
 	call, err := wire.DecodeCompletion([]byte(body), e.Models(), time.Now())
 	require.NoError(t, err)
-	r, err := c.Start(as("t"), call, []byte(body))
+	r, err := c.Run(as("t"), call)
 	require.NoError(t, err, "the same request is the same call")
 	defer r.Close()
 	events := r.Events(t.Context())
@@ -88,7 +88,7 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"owns":true}`, string(m.Data))
 
-	theirs, err := c.Start(as("another"), call, []byte(body))
+	theirs, err := c.Run(as("another"), call)
 	require.NoError(t, err, "the id is free for another tenant")
 	defer theirs.Close()
 	close(paused)
@@ -96,4 +96,50 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	for range theirs.Events(t.Context()) { //nolint:revive // to the end
 	}
 	require.Len(t, e.Requests(), 2)
+}
+
+// TestAnAnswerInTheFormOfTheVersionBeforeContinues: its log has the body of the call, not the decoded
+// call. The gateway that wrote it is gone.
+func TestAnAnswerInTheFormOfTheVersionBeforeContinues(t *testing.T) {
+	nc, err := nats.Connect(natstest.Start(t, &server.Options{JetStream: true}).ClientURL())
+	require.NoError(t, err)
+	defer nc.Close()
+	e := apitest.New(func(r *api.Request, s *apitest.Stream) {
+		s.Send(api.Event{Text: "b", Tokens: []int32{101}})
+		s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 3, CompletionTokens: 2}})
+	})
+	c, err := New(nc, call.NewDirect(e), Options{Watch: 20 * time.Millisecond, Answer: time.Second, DecodeOld: wire.DecodeAgain})
+	require.NoError(t, err)
+	defer c.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	const body = `{"prompt":"one","max_tokens":9,"stream":true,"stream_resume":true,"request_id":"mine"}`
+	pin := &api.Pin{Numerics: "n", Text: "t", Prompt: "p"}
+	for _, r := range []*record{
+		{log: logID{1}, token: 7, call: &callRecord{kind: call.Completion, body: []byte(body), id: "cmpl-mine", model: "tiny-chat", arrival: time.Now(), owner: "gone"}},
+		{log: logID{1}, token: 7, events: []api.Event{{Seq: 1, Text: "a", Tokens: []int32{100}, Pin: pin}}},
+	} {
+		_, err = js.Publish(t.Context(), Subject+logName("", "cmpl-mine"), r.encode())
+		require.NoError(t, err)
+	}
+
+	again, err := wire.DecodeCompletion([]byte(body), e.Models(), time.Now())
+	require.NoError(t, err)
+	r, err := c.Run(t.Context(), again)
+	require.NoError(t, err, "the same request is the same call")
+	defer r.Close()
+	text := ""
+	for ev := range r.Events(t.Context()) {
+		require.Nil(t, api.Failure(ev))
+		text += ev.Text
+	}
+	require.Equal(t, "ab", text)
+	rest := e.Requests()[0]
+	require.Equal(t, &api.Progress{Pin: *pin, Choices: []api.ChoiceProgress{{Tokens: []int32{100}}}}, rest.Resume)
+	require.Equal(t, again.Requests[0].Sampling, rest.Sampling, "the seed that follows from the ID, too")
+
+	other, err := wire.DecodeCompletion([]byte(`{"prompt":"two","max_tokens":9,"stream":true,"stream_resume":true,"request_id":"mine"}`), e.Models(), time.Now())
+	require.NoError(t, err)
+	_, err = c.Run(t.Context(), other)
+	require.Equal(t, "request_id_in_use", api.AsError(err).Reason)
 }

@@ -75,12 +75,9 @@ func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) 
 	begin := time.Now()
 	for {
 		run, stop := context.WithCancelCause(s.runContext(s.record))
-		call, err := s.decode(s.record)
+		answer, err := s.rerun(run)
 		if err == nil {
-			var answer <-chan api.Event
-			if answer, err = call.RunFrom(run, s.c.engine, call.Progress(s.tape.all()), s.state.taken); err == nil {
-				return answer, stop, nil
-			}
+			return answer, stop, nil
 		}
 		stop(nil)
 		if again(err) && s.reason() == nil && waits(s.ctx, begin, s.c.opts.Outage) {
@@ -88,6 +85,18 @@ func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) 
 		}
 		return s.over(err)
 	}
+}
+
+// rerun submits what the call's readers do not have yet.
+func (s *session) rerun(ctx context.Context) (<-chan api.Event, error) {
+	c, err := s.decode(s.record)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.c.served(c.Model)) == 0 { // this gateway's model of that name may be loading
+		return nil, &api.Error{Code: api.CodeUnavailable, Message: "no model is loaded yet", RetryAfter: time.Second}
+	}
+	return s.c.direct.Continue(ctx, c, c.Progress(s.tape.all()), s.state.taken)
 }
 
 // over is an answer that ends with an error.

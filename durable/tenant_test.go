@@ -2,7 +2,6 @@ package durable_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/metrics/metricstest"
@@ -56,9 +56,9 @@ func (k *keys) write(lines ...string) {
 }
 
 // start starts a call in the name of a key.
-func start(ctx context.Context, t testing.TB, g gateway, e api.Engine, text string) (*durable.Reader, error) {
+func start(ctx context.Context, t testing.TB, g gateway, e api.Engine, text string) (call.Answer, error) {
 	t.Helper()
-	r, err := g.Start(ctx, decode(t, e, text), []byte(text))
+	r, err := g.Run(ctx, decode(t, e, text))
 	if err == nil {
 		t.Cleanup(r.Close)
 	}
@@ -116,7 +116,7 @@ func TestARefusedCallWritesNothing(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
 	e.Refuse = func(*api.Request) error { return &api.Error{Code: api.CodeOverloaded, Message: "full"} }
 	a := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{})
-	text := body + `,"request_id":"mine","user":"` + strings.Repeat("x", 1<<20) + `"}`
+	text := strings.Replace(body, "one", strings.Repeat("x", 1<<20), 1) + `,"request_id":"mine"}`
 	for range 3 {
 		_, err := start(t.Context(), t, a, e, text)
 		requireCode(t, err, api.CodeOverloaded, "")
@@ -149,7 +149,7 @@ func TestOfTwoGatewaysWithOneIDOneRuns(t *testing.T) {
 	url := natsServer(t).ClientURL()
 	text := body + `,"request_id":"mine"}`
 	type started struct {
-		r   *durable.Reader
+		r   call.Answer
 		err error
 	}
 	results := make(chan started)
@@ -157,7 +157,7 @@ func TestOfTwoGatewaysWithOneIDOneRuns(t *testing.T) {
 		gw := newGateway(t, url, e, durable.Options{})
 		call := decode(t, e, text)
 		go func() {
-			r, err := gw.Start(t.Context(), call, []byte(text))
+			r, err := gw.Run(t.Context(), call)
 			results <- started{r, err}
 		}()
 	}
@@ -240,7 +240,7 @@ func TestATenantTakesNoMoreOfTheLogsThanItsShare(t *testing.T) {
 	require.NoError(t, err)
 	see(t, modest).until(2)
 	large := func(i int, how string) string {
-		return fmt.Sprintf(`{"prompt":"one","max_tokens":40,"stream":true,"stream_resume":%s,"request_id":"big-%d","user":"%s"}`, how, i, strings.Repeat("x", 64<<10))
+		return fmt.Sprintf(`{"prompt":"%s","max_tokens":40,"stream":true,"stream_resume":%s,"request_id":"big-%d"}`, strings.Repeat("x", 64<<10), how, i)
 	}
 	n := 0
 	for ; ; n++ {
@@ -254,9 +254,9 @@ func TestATenantTakesNoMoreOfTheLogsThanItsShare(t *testing.T) {
 	require.NotZero(t, api.AsError(err).RetryAfter)
 	for _, gw := range []gateway{a, b} {
 		require.Eventually(t, func() bool {
-			_, err := start(k.as[0], t, gw, e, large(n, `"auto"`))
+			r, err := start(k.as[0], t, gw, e, large(n, `"auto"`))
 			n++
-			return errors.Is(err, durable.ErrNoRoom)
+			return err == nil && !r.Resumable()
 		}, wait, 10*time.Millisecond, "at every gateway")
 	}
 	require.Less(t, n, 15)
@@ -347,9 +347,9 @@ func TestACallContinuesWithItsDigestsAndItsClock(t *testing.T) {
 func TestTheRoomOfALogGoesBackWithIt(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
 	a := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{MaxBytes: 256 << 10, Keep: 50 * time.Millisecond})
-	text := `{"prompt":"one","max_tokens":40,"stream":true,"stream_resume":true,"user":"` + strings.Repeat("x", 40<<10) + `"}`
+	text := `{"prompt":"` + strings.Repeat("x", 40<<10) + `","max_tokens":40,"stream":true,"stream_resume":true}`
 	for range 10 { // 128 KiB hold two
-		var r *durable.Reader
+		var r call.Answer
 		require.Eventually(t, func() (ok bool) {
 			var err error
 			r, err = start(t.Context(), t, a, e, text)

@@ -31,6 +31,7 @@ type truth struct {
 	serial          int
 	tenant, id, key string
 	body            string
+	form            []byte
 	old             bool // written by the version before
 	damaged         bool // records of its log were lost, by no tenant's fault
 }
@@ -320,7 +321,7 @@ func (w *world) apply(st *state, e entry) ([]api.Event, error) {
 			call.tenant, call.id = st.tenant, st.id
 		}
 		if w.off == "the body of a call's record" && st.call != nil {
-			call.body = st.call.body
+			call.form = st.call.form
 		}
 		r.call = &call
 	}

@@ -14,23 +14,14 @@ import (
 // and nothing else, is held up.
 const eventBuffer = 64
 
-// Run submits every request of the call and returns their events as one stream:
-// choices numbered through, Seq from 1 without a gap, one Done. An event that
-// ends a request has the usage of all that have ended so far. The channel closes
-// after Done, or early when ctx ends. Ending ctx cancels what still runs; the
-// caller must end it.
-func (c *Call) Run(ctx context.Context, engine api.Engine) (<-chan api.Event, error) {
-	for _, r := range c.Requests {
-		r.Buffered = !c.Stream // and no log keeps the events
-	}
-	return c.RunFrom(ctx, engine, c.Progress(nil), 0)
-}
-
-// RunFrom is Run for a call that has come so far elsewhere: its events go on
-// behind p. attempt, when it is not 0, keeps the requests' ids apart from those
-// of an attempt that may still be ending.
-func (c *Call) RunFrom(ctx context.Context, engine api.Engine, p *Progress, attempt int) (<-chan api.Event, error) {
-	echoes, err := c.echoes(ctx, engine)
+// Continue submits the requests of a call that has come as far as p elsewhere, and returns
+// their events as one stream: choices numbered through, Seq from p's without a gap, one Done. An
+// event that ends a request has the usage of all that have ended so far. The channel closes
+// after Done, or early when ctx ends. Ending ctx cancels what still runs; the caller must end
+// it. attempt, when it is not 0, keeps the IDs of the requests apart from those of an attempt
+// that may still be ending.
+func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int) (<-chan api.Event, error) {
+	echoes, err := c.echoes(ctx, d.engine)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +32,7 @@ func (c *Call) RunFrom(ctx context.Context, engine api.Engine, p *Progress, atte
 			continue
 		}
 		m := &pump{fanIn: f, first: i * c.N, so: p.Choices[i*c.N : (i+1)*c.N], pin: p.Pins[i], echo: echoes[i], text: echoes[i]}
-		if m.stream, err = engine.Submit(ctx, m.request(r, p, attempt)); err != nil {
+		if m.stream, err = d.engine.Submit(ctx, m.request(r, p, attempt)); err != nil {
 			for _, m := range pumps {
 				m.stream.Close()
 			}

@@ -43,10 +43,19 @@ func (e *scriptedEngine) Submit(context.Context, *api.Request) (api.Stream, erro
 	return e.streams[e.next-1], nil
 }
 
+// answer runs a call whose answer is not kept.
+func answer(ctx context.Context, e api.Engine, c *Call) (<-chan api.Event, error) {
+	a, err := NewDirect(e).Run(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return a.Events(ctx), nil
+}
+
 func TestARefusedPromptClosesThoseBeforeIt(t *testing.T) {
 	e := &scriptedEngine{streams: []*scripted{{}, {}}, fail: api.Invalid("prompt", "too long")}
 	c := &Call{N: 1, Requests: []*api.Request{{}, {}, {}}}
-	_, err := c.Run(t.Context(), e)
+	_, err := NewDirect(e).Run(t.Context(), c)
 	require.ErrorIs(t, err, e.fail)
 	require.Equal(t, 1, e.streams[0].closed)
 	require.Equal(t, 1, e.streams[1].closed)
@@ -60,7 +69,7 @@ func TestAnAnswerWithoutAnEndIsAnError(t *testing.T) {
 	} {
 		c := &Call{N: 1, Requests: []*api.Request{{}}}
 		s := &scripted{events: events}
-		out, err := c.Run(t.Context(), &scriptedEngine{streams: []*scripted{s}})
+		out, err := answer(t.Context(), &scriptedEngine{streams: []*scripted{s}}, c)
 		require.NoError(t, err)
 		var last api.Event
 		for last = range out { // ends: the pump is gone
@@ -75,7 +84,7 @@ func TestRunEndsWithItsContextWhenNobodyReads(t *testing.T) {
 	many := make([]api.Event, 3*eventBuffer)
 	a, b := &scripted{events: many}, &scripted{events: many}
 	c := &Call{N: 1, Requests: []*api.Request{{}, {}}}
-	out, err := c.Run(ctx, &scriptedEngine{streams: []*scripted{a, b}})
+	out, err := answer(ctx, &scriptedEngine{streams: []*scripted{a, b}}, c)
 	require.NoError(t, err)
 	cancel()
 	for range out {
@@ -94,9 +103,9 @@ func TestAFurtherAttemptIsBoundToWhatTheLastOneWas(t *testing.T) {
 	c := &Call{N: 1, Requests: []*api.Request{{Prompt: "p", N: 1}, {Prompt: "q", N: 1}, {Prompt: "r", N: 1}}}
 	p := c.Progress([]api.Event{pinned("a", api.Event{Seq: 1, Text: "x", Tokens: []int32{1}}), pinned("b", api.Event{Seq: 2, Choice: 2, Text: "x", Tokens: []int32{1}}),
 		pinned("c", api.Event{Seq: 3, Choice: 2, Text: "x", Tokens: []int32{2}})})
-	events, err := c.RunFrom(context.Background(), engine, p, 1)
+	rest, err := NewDirect(engine).Continue(context.Background(), c, p, 1)
 	require.NoError(t, err)
-	for range events { //nolint:revive // to the end
+	for range rest { //nolint:revive // to the end
 	}
 	found := map[string]api.Pin{}
 	for _, r := range engine.Requests() {

@@ -2,6 +2,7 @@ package natsapi
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -24,48 +25,52 @@ func (s *Service) generate(decode decoder) func(context.Context, *reply, []byte)
 			r.fail(err)
 			return
 		}
-		resumable, err := s.opts.Resume.Wants(c)
+		r.callID = c.ID
+		answer, err := s.opts.Calls.Run(ctx, c)
 		if err != nil {
 			r.fail(err)
 			return
 		}
-		if resumable {
-			s.resumable(ctx, r, c, body)
-			return
-		}
-		s.run(ctx, r, c)
+		s.send(ctx, r, answer)
 	}
 }
 
-// run runs a call whose answer is not kept.
-func (s *Service) run(ctx context.Context, r *reply, c *call.Call) {
-	ctx, subject, forget := s.cancellable(ctx, errGone)
+// send sends an answer, as a stream or as a whole. A client that is gone ends its call, unless the
+// call is resumable: it runs on for a while. A client that cancels ends either.
+func (s *Service) send(ctx context.Context, r *reply, a call.Answer) {
+	defer a.Close()
+	gone := errGone
+	if a.Resumable() {
+		gone = errAway
+		r.resumable, r.interval = true, s.opts.PingAfter
+	}
+	ctx, subject, forget := s.cancellable(ctx, gone)
 	defer forget()
+	c := a.Call()
 	r.callID = c.ID
-	events, err := c.Run(ctx, s.engine)
-	if err != nil {
-		r.fail(err)
-		return
+	if c.Stream {
+		r.cancel = subject // where a message cancels
+		s.stream(ctx, r, c, a.Events(ctx))
+	} else {
+		s.whole(ctx, r, c, a.Events(ctx))
 	}
-	s.answer(ctx, r, subject, c, events)
+	if errors.Is(context.Cause(ctx), errCancelled) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
+		defer cancel()
+		a.Cancel(ctx) //nolint:errcheck // it ends without a reader, too
+	}
 }
 
-// answer sends a call's events, as a stream or as a whole. subject is where a
-// message cancels.
-func (s *Service) answer(ctx context.Context, r *reply, subject string, c *call.Call, events <-chan api.Event) {
-	if c.Stream {
-		r.cancel = subject
-		s.stream(ctx, r, c, events)
-		return
-	}
-	answer, err := wire.Collect(ctx, c, events, s.opts.Fingerprint)
+// whole sends an answer as one message.
+func (s *Service) whole(ctx context.Context, r *reply, c *call.Call, events <-chan api.Event) {
+	body, err := wire.Collect(ctx, c, events, s.opts.Fingerprint)
 	switch {
 	case ctx.Err() != nil:
 		r.fail(context.Cause(ctx))
 	case err != nil:
 		r.fail(err)
 	default:
-		r.whole(answer)
+		r.whole(body)
 	}
 }
 

@@ -3,46 +3,13 @@ package natsapi
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/durable"
 )
 
 // cancelWait is for a cancelled call to end, wherever it runs.
 const cancelWait = 10 * time.Second
-
-// resumable runs a call whose client may stop listening and come back.
-func (s *Service) resumable(ctx context.Context, r *reply, c *call.Call, body []byte) {
-	reader, err := s.opts.Resume.Start(ctx, c, body)
-	if errors.Is(err, durable.ErrNoRoom) {
-		s.run(ctx, r, c)
-		return
-	}
-	if err != nil {
-		r.fail(err)
-		return
-	}
-	s.follow(ctx, r, reader)
-}
-
-// follow sends what a reader of a resumable call reads. A client that is gone
-// leaves the call running for a while; one that cancels ends it.
-func (s *Service) follow(ctx context.Context, r *reply, reader *durable.Reader) {
-	defer reader.Close()
-	c := reader.Call()
-	ctx, subject, forget := s.cancellable(ctx, errAway)
-	defer forget()
-	r.callID, r.resumable, r.interval = c.ID, true, s.opts.PingAfter
-	s.answer(ctx, r, subject, c, reader.Events(ctx))
-	if errors.Is(context.Cause(ctx), errCancelled) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
-		defer cancel()
-		reader.Cancel(ctx) //nolint:errcheck // it ends without a reader, too
-	}
-}
 
 // place is where a client wants to go on.
 type place struct {
@@ -55,10 +22,6 @@ func (s *Service) place(body []byte) (place, error) {
 	if err := json.Unmarshal(body, &p); err != nil {
 		return p, api.Invalid("", `expected {"id": a stream's id, "after": the last Millrace-Seq}: %v`, err)
 	}
-	if s.opts.Resume == nil {
-		return p, &api.Error{Code: api.CodeNotFound, Reason: "stream_not_found",
-			Message: "streams cannot be resumed on this server (--stream-resume, JetStream)"}
-	}
 	return p, nil
 }
 
@@ -69,20 +32,20 @@ func (s *Service) again(ctx context.Context, r *reply, body []byte) {
 		r.fail(err)
 		return
 	}
-	reader, err := s.opts.Resume.Attach(ctx, p.ID)
+	answer, err := s.opts.Calls.Attach(ctx, p.ID)
 	if err != nil {
 		r.fail(err)
 		return
 	}
 	r.skip = p.After
-	s.follow(ctx, r, reader)
+	s.send(ctx, r, answer)
 }
 
 // cancelStream ends a resumable call.
 func (s *Service) cancelStream(ctx context.Context, r *reply, body []byte) {
 	p, err := s.place(body)
 	if err == nil {
-		err = s.opts.Resume.Cancel(ctx, p.ID)
+		err = s.opts.Calls.Cancel(ctx, p.ID)
 	}
 	if err != nil {
 		r.fail(err)

@@ -19,8 +19,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
-	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -43,14 +43,14 @@ const (
 // comment names.
 type Options struct {
 	Logger      zerolog.Logger
-	Version     string         // semantic version in `nats micro ls`; 0.0.0
-	Fingerprint string         // system_fingerprint: what computes the answers
-	MaxBody     int            // bytes of a request; 4 MiB
-	MaxRequests int            // answered at once; 1024
-	PingAfter   time.Duration  // silence before a stream's sign of life; 1 s
-	Keys        api.Keys       // of the callers; nil: everybody may call
-	Resume      *durable.Calls // of streams that a client can come back to; nil: none
-	Tracer      trace.Tracer   // nil: no traces
+	Version     string        // semantic version in `nats micro ls`; 0.0.0
+	Fingerprint string        // system_fingerprint: what computes the answers
+	MaxBody     int           // bytes of a request; 4 MiB
+	MaxRequests int           // answered at once; 1024
+	PingAfter   time.Duration // silence before a stream's sign of life; 1 s
+	Keys        api.Keys      // of the callers; nil: everybody may call
+	Calls       call.Runner   // of the calls; nil: directly at the engine
+	Tracer      trace.Tracer  // nil: no traces
 }
 
 func (o *Options) defaults() {
@@ -112,6 +112,9 @@ var (
 // Start adds the service to the connection, which stays the caller's.
 func Start(nc *nats.Conn, engine api.Engine, opts Options) (*Service, error) {
 	opts.defaults()
+	if opts.Calls == nil {
+		opts.Calls = call.NewDirect(engine)
+	}
 	name := strings.ToLower(rand.Text())
 	s := &Service{nc: nc, out: outbox{nc}, engine: engine, opts: opts,
 		prefix:  subjects + "cancel." + name + ".",

@@ -30,34 +30,27 @@ func (s *server) generate(decode decoder) handlerFunc {
 		}
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		resumable, err := s.opts.Resume.Wants(c)
+		answer, err := s.opts.Calls.Run(ctx, c)
 		if err != nil {
 			return err
 		}
-		if resumable {
-			return s.resumable(ctx, w, c, body)
+		defer answer.Close()
+		if answer.Resumable() {
+			s.comeBack(w, c.ID)
 		}
-		return s.run(ctx, w, c)
+		return s.answer(ctx, w, answer)
 	}
 }
 
-// run runs a call whose answer is not kept.
-func (s *server) run(ctx context.Context, w http.ResponseWriter, c *call.Call) error {
-	events, err := c.Run(ctx, s.engine)
-	if err != nil {
-		return err
-	}
-	return s.answer(ctx, w, c, events)
-}
-
-// answer writes a call's events, as a stream or as a whole.
-func (s *server) answer(ctx context.Context, w http.ResponseWriter, c *call.Call, events <-chan api.Event) error {
+// answer writes an answer, as a stream or as a whole.
+func (s *server) answer(ctx context.Context, w http.ResponseWriter, a call.Answer) error {
+	c, events := a.Call(), a.Events(ctx)
 	if c.Stream {
 		return s.stream(ctx, s.sse(ctx, w, c), events)
 	}
-	answer, err := wire.Collect(ctx, c, events, s.opts.Fingerprint)
+	body, err := wire.Collect(ctx, c, events, s.opts.Fingerprint)
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, answer)
+	return writeJSON(w, body)
 }

@@ -17,8 +17,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
-	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -26,14 +26,14 @@ import (
 // comment names.
 type Options struct {
 	Logger      zerolog.Logger
-	Fingerprint string         // system_fingerprint: what computes the answers
-	Version     string         // of the program, for the document
-	MaxBody     int64          // bytes of a request's body; 4 MiB
-	PingAfter   time.Duration  // silence before a comment keeps a stream alive; 1 s
-	CutOff      func() bool    // this process reaches no other, so that its streams show no life; nil: never
-	Keys        api.Keys       // of the callers; nil: everybody may call
-	Resume      *durable.Calls // of streams that a client can come back to; nil: none
-	Tracer      trace.Tracer   // nil: no traces
+	Fingerprint string        // system_fingerprint: what computes the answers
+	Version     string        // of the program, for the document
+	MaxBody     int64         // bytes of a request's body; 4 MiB
+	PingAfter   time.Duration // silence before a comment keeps a stream alive; 1 s
+	CutOff      func() bool   // this process reaches no other, so that its streams show no life; nil: never
+	Keys        api.Keys      // of the callers; nil: everybody may call
+	Calls       call.Runner   // of the calls; nil: directly at the engine
+	Tracer      trace.Tracer  // nil: no traces
 
 	Metrics http.Handler            // at /metrics; not served when nil
 	Page    http.Handler            // at / and below /web/; not served when nil
@@ -66,6 +66,9 @@ type server struct {
 // take a path that is served already.
 func New(engine api.Engine, opts Options) (http.Handler, error) {
 	opts.defaults()
+	if opts.Calls == nil {
+		opts.Calls = call.NewDirect(engine)
+	}
 	s := &server{engine: engine, opts: opts, mux: http.NewServeMux()}
 	document, err := s.document()
 	if err != nil {

@@ -2,13 +2,13 @@ package openai
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/api/openai/wire"
 )
 
 const (
@@ -24,20 +24,6 @@ func (s *server) comeBack(w http.ResponseWriter, id string) {
 	w.Header().Set(headerPing, strconv.FormatFloat(s.opts.PingAfter.Seconds(), 'f', -1, 64))
 }
 
-// resumable runs a call whose client may lose its connection and come back.
-func (s *server) resumable(ctx context.Context, w http.ResponseWriter, c *call.Call, body []byte) error {
-	r, err := s.opts.Resume.Start(ctx, c, body)
-	if errors.Is(err, durable.ErrNoRoom) {
-		return s.run(ctx, w, c)
-	}
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	s.comeBack(w, c.ID)
-	return s.answer(ctx, w, r.Call(), r.Events(ctx))
-}
-
 // streams serves a resumable call's answer again (GET, behind the event that
 // Last-Event-ID names) or ends the call (DELETE).
 func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
@@ -45,14 +31,10 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 	if w, ok := w.(*response); ok {
 		w.callID = id
 	}
-	if s.opts.Resume == nil {
-		return &api.Error{Code: api.CodeNotFound, Reason: "stream_not_found",
-			Message: "streams cannot be resumed on this server (--stream-resume, JetStream)"}
-	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	if r.Method == http.MethodDelete {
-		if err := s.opts.Resume.Cancel(ctx, id); err != nil {
+		if err := s.opts.Calls.Cancel(ctx, id); err != nil {
 			return err
 		}
 		w.WriteHeader(http.StatusNoContent)
@@ -65,15 +47,15 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 			return api.Invalid("Last-Event-ID", "Last-Event-ID: expected the number of an event, found %q", text)
 		}
 	}
-	reader, err := s.opts.Resume.Attach(ctx, id)
+	answer, err := s.opts.Calls.Attach(ctx, id)
 	if err != nil {
 		return err
 	}
-	defer reader.Close()
+	defer answer.Close()
 	s.comeBack(w, id)
-	c := reader.Call()
+	c := answer.Call()
 	if !c.Stream {
-		return s.answer(ctx, w, c, reader.Events(ctx))
+		return s.answer(ctx, w, answer)
 	}
 	out := s.sse(ctx, w, c)
 	out.after = after
@@ -81,5 +63,11 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 	if err := out.flush(); err != nil {
 		return err
 	}
-	return s.stream(ctx, out, reader.Events(ctx))
+	return s.stream(ctx, out, answer.Events(ctx))
+}
+
+// DecodeAgain decodes the body of a call that has its ID already, as the log of a resumable call by
+// the version before has it. It goes with version 0.2.
+func DecodeAgain(kind call.Kind, id string, body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
+	return wire.DecodeAgain(kind, id, body, models, arrival)
 }

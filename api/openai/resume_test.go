@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/e2e/natstest"
@@ -20,10 +21,10 @@ func TestWithoutRoomForALogACallRunsWithoutOne(t *testing.T) {
 	require.NoError(t, err)
 	defer nc.Close()
 	e := apitest.New(apitest.Say("a", "b"))
-	calls, err := durable.New(nc, e, durable.Options{MaxBytes: 500})
+	calls, err := durable.New(nc, call.NewDirect(e), durable.Options{MaxBytes: 500})
 	require.NoError(t, err)
 	defer calls.Close()
-	srv := serve(t, e, openai.Options{Resume: calls})
+	srv := serve(t, e, openai.Options{Calls: calls})
 
 	resp := post(t, srv, "/v1/completions", `{"prompt":"x","stream":true,"stream_resume":"auto"}`)
 	require.Equal(t, http.StatusOK, resp.StatusCode)

@@ -7,22 +7,23 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
-	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/durable"
 )
 
-// openResume makes streams resumable as --stream-resume says; nil: none is.
-func openResume(conn *nats.Conn, engine api.Engine, keys *auth.Keyring, s *config.Serve, log zerolog.Logger) (*durable.Calls, error) {
+// openDurable returns the runner that keeps answers as --stream-resume says, nil if none is kept.
+func openDurable(conn *nats.Conn, direct *call.Direct, keys *auth.Keyring, s *config.Serve, log zerolog.Logger) (*durable.Calls, error) {
 	if s.StreamResume == "off" {
 		return nil, nil
 	}
-	opts := durable.Options{Logger: log, Always: s.StreamResume == "on", Keep: s.StreamKeep}
+	opts := durable.Options{Logger: log, Always: s.StreamResume == "on", Keep: s.StreamKeep, DecodeOld: openai.DecodeAgain}
 	if keys != nil {
 		opts.Keys = keys
 	}
-	calls, err := durable.New(conn, engine, opts)
+	calls, err := durable.New(conn, direct, opts)
 	switch {
 	case err == nil:
 		return calls, nil

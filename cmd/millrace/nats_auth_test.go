@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/client"
@@ -49,10 +50,10 @@ func keyedServer(t *testing.T, tenants ...string) (url string, s *config.Serve, 
 	require.NoError(t, err)
 	t.Cleanup(to.stop)
 	e := apitest.New(apitest.Say("yes"))
-	calls, err := durable.New(to.nodes, auth.Guard(e), durable.Options{})
+	calls, err := durable.New(to.nodes, call.NewDirect(auth.Guard(e)), durable.Options{})
 	require.NoError(t, err, "JetStream is the nodes'")
 	t.Cleanup(calls.Close)
-	service, err := natsapi.Start(to.front, auth.Guard(e), natsapi.Options{Keys: ring, Resume: calls})
+	service, err := natsapi.Start(to.front, auth.Guard(e), natsapi.Options{Keys: ring, Calls: calls})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, service.Stop(t.Context())) })
 	return to.nodes.ConnectedUrl(), s, keys, to

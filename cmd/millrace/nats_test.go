@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/deploy"
@@ -43,10 +44,10 @@ func shipped(t *testing.T) (path string, environ []string) {
 func serveYes(t *testing.T, to *links) {
 	t.Helper()
 	e := apitest.New(apitest.Say("yes"))
-	calls, err := durable.New(to.nodes, e, durable.Options{})
+	calls, err := durable.New(to.nodes, call.NewDirect(e), durable.Options{})
 	require.NoError(t, err)
 	t.Cleanup(calls.Close)
-	service, err := natsapi.Start(to.front, e, natsapi.Options{Resume: calls})
+	service, err := natsapi.Start(to.front, e, natsapi.Options{Calls: calls})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, service.Stop(t.Context())) })
 }

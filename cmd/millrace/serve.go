@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/edge"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/api/openai"
@@ -108,16 +109,14 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	}
 	defer to.stop()
 	conn := to.nodes
-	var calls *durable.Calls
+	var gw gateway
 	var service atomic.Pointer[natsapi.Service]
 	if s.Roles.Has(cluster.Gateway) {
-		h, resumable, stop, err := openGateway(conn, engine, late, secure, tracer, s, log)
-		if err != nil {
+		if gw, err = openGateway(conn, engine, late, secure, tracer, s, log); err != nil {
 			return fail(err)
 		}
-		defer stop()
-		calls = resumable
-		handler.set(h)
+		defer gw.stop()
+		handler.set(gw.http)
 	} else {
 		handler.set(workerHandler(late, secure.callers()))
 	}
@@ -130,7 +129,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 			}
 			joined, err := natsapi.Start(to.front, engine, natsapi.Options{
 				Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
-				Keys: secure.callers(), Resume: calls, Tracer: tracer,
+				Keys: secure.callers(), Calls: gw.calls, Tracer: tracer,
 			})
 			service.Store(joined)
 			late.joined.Store(err == nil)
@@ -143,8 +142,8 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 			return err
 		}
 		e.metrics.Registry().MustRegister(server)
-		if calls != nil {
-			e.metrics.Registry().MustRegister(calls)
+		if gw.kept != nil {
+			e.metrics.Registry().MustRegister(gw.kept)
 		}
 		late.loaded.Store(e)
 		log.Info().Str("http", secure.scheme()+listener.Addr().String()).Str("nats", conn.ConnectedUrlRedacted()).
@@ -158,38 +157,47 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		if stopped.Err() != nil && s.Roles.Has(cluster.Gateway) {
 			late.leave(s.DrainDelay, log)
 		}
-		handOver(context.WithoutCancel(ctx), calls, s)
+		handOver(context.WithoutCancel(ctx), gw.kept, s)
 		return errors.Join(left, shutdown(late, server, service.Load(), s.Grace, log))
 	})
 	return group.Wait()
 }
 
-// openGateway opens what a gateway has beside its NATS service: limits that hold for all gateways,
-// resumable calls (nil: there are none) and the HTTP interface.
+// gateway is what a process with the gateway's role has beside its NATS service.
+type gateway struct {
+	http  http.Handler
+	calls call.Runner    // of all interfaces
+	kept  *durable.Calls // calls, where answers are kept; else nil
+	stop  func()
+}
+
+// openGateway opens the limits that hold for all gateways, what runs calls, and the HTTP interface.
 func openGateway(conn *nats.Conn, engine api.Engine, late *lateEngine, secure *security, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (
-	h http.Handler, calls *durable.Calls, stop func(), err error) {
+	g gateway, err error) {
 	if s.APIKeys == config.NoKeys {
 		log.Warn().Str("http", s.Listen).Msg("no API keys: everybody who reaches this address may ask (--api-keys none)")
 	}
 	stopSharing, err := secure.share(conn, log)
 	if err != nil {
-		return nil, nil, nil, err
+		return gateway{}, err
 	}
-	calls, err = openResume(conn, engine, secure.keys, s, log)
-	stop = func() {
-		if calls != nil {
-			calls.Close()
+	direct := call.NewDirect(engine)
+	g = gateway{calls: direct, stop: stopSharing}
+	if g.kept, err = openDurable(conn, direct, secure.keys, s, log); err == nil {
+		if g.kept != nil {
+			g.calls = g.kept
+			g.stop = func() {
+				g.kept.Close()
+				stopSharing()
+			}
 		}
-		stopSharing()
-	}
-	if err == nil {
-		h, err = httpHandler(engine, late, secure.callers(), calls, tracer, s, log)
+		g.http, err = httpHandler(engine, g.calls, late, secure.callers(), tracer, s, log)
 	}
 	if err != nil {
-		stop()
-		return nil, nil, nil, err
+		g.stop()
+		return gateway{}, err
 	}
-	return h, calls, stop, nil
+	return g, nil
 }
 
 // readyPoll is the interval at which a starting process checks that it can serve.
@@ -292,10 +300,10 @@ func keyed(keys api.Keys, h http.Handler) http.Handler {
 	})
 }
 
-func httpHandler(served api.Engine, late *lateEngine, keys api.Keys, calls *durable.Calls, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
+func httpHandler(served api.Engine, calls call.Runner, late *lateEngine, keys api.Keys, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
 	return openai.New(served, openai.Options{
 		Logger: log, Fingerprint: fingerprint(), Version: version,
-		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, CutOff: late.cutOff, Keys: keys, Resume: calls, Tracer: tracer,
+		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, CutOff: late.cutOff, Keys: keys, Calls: calls, Tracer: tracer,
 		Page:    web.Handler(),
 		Metrics: loaded(late, serveMetrics),
 		Mounts:  map[string]http.Handler{"/debug/kv": loaded(late, debugKV)},

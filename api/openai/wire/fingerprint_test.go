@@ -18,9 +18,10 @@ func collected(t *testing.T, body string, script func(*api.Request, *apitest.Str
 	engine := apitest.New(script)
 	c, err := DecodeCompletion([]byte(body), engine.Models(), time.Now())
 	require.NoError(t, err)
-	events, err := c.Run(t.Context(), engine)
+	answer, err := call.NewDirect(engine).Run(t.Context(), c)
 	require.NoError(t, err)
-	data, err := Collect(t.Context(), c, events, "unknown")
+	defer answer.Close()
+	data, err := Collect(t.Context(), c, answer.Events(t.Context()), "unknown")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(data, &a))
 	for _, r := range engine.Requests() {

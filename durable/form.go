@@ -1,0 +1,162 @@
+package durable
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/durable/callpb"
+)
+
+// A log begins with the decoded call, in the form of callpb.Call: whichever interface has
+// decoded it, the requests that it became can be run again.
+
+// encodeForm returns the form of a call before it runs: running it may change its requests.
+func encodeForm(c *call.Call) ([]byte, error) {
+	w := &callpb.Call{
+		Kind: uint32(c.Kind), Model: c.Model, Stream: c.Stream, IncludeUsage: c.IncludeUsage, TokenIds: c.TokenIDs,
+		Echo: c.Echo, N: uint32(c.N), CreatedNs: c.Created.UnixNano(),
+	}
+	for _, r := range c.Requests {
+		one, err := encodeRequest(r, c.Created)
+		if err != nil {
+			return nil, fmt.Errorf("durable: call %s: %w", c.ID, err)
+		}
+		w.Requests = append(w.Requests, one)
+	}
+	return proto.MarshalOptions{Deterministic: true}.Marshal(w)
+}
+
+func encodeRequest(r *api.Request, created time.Time) (*callpb.Request, error) {
+	s := &r.Sampling
+	w := &callpb.Request{
+		Id: r.ID, ContinueFinal: r.ContinueFinal, NoGenerationPrompt: r.NoGenerationPrompt,
+		Prompt: []byte(r.Prompt), PromptTokens: r.PromptTokens, TopLogprobs: int32(r.TopLogprobs), MaxTokens: uint32(r.MaxTokens),
+		StopTokens: r.StopTokens, IgnoreEos: r.IgnoreEOS, IncludeStop: r.IncludeStop, KeepSpecial: r.KeepSpecial,
+		Sampling: &callpb.Sampling{
+			Temperature: s.Temperature, TopK: uint32(s.TopK), TopP: s.TopP, MinP: s.MinP, TypicalP: s.TypicalP,
+			RepetitionPenalty: s.RepetitionPenalty, PresencePenalty: s.PresencePenalty, FrequencyPenalty: s.FrequencyPenalty,
+			LogitBias: s.LogitBias, Seed: s.Seed,
+		},
+		Priority: int32(r.Priority),
+	}
+	for _, text := range r.Stop {
+		w.Stop = append(w.Stop, []byte(text))
+	}
+	if b := r.Beams; b != nil {
+		w.Beams = &callpb.Beams{Width: uint32(b.Width), LengthPenalty: b.LengthPenalty, Early: uint32(b.Early)}
+	}
+	if !r.Deadline.IsZero() {
+		w.TimeoutNs = int64(r.Deadline.Sub(created))
+	}
+	for _, f := range []struct {
+		to    *[]byte
+		value any
+		none  bool
+	}{
+		{&w.Messages, r.Messages, r.Messages == nil},
+		{&w.Tools, r.Tools, r.Tools == nil},
+		{&w.TemplateArgs, r.TemplateArgs, r.TemplateArgs == nil},
+	} {
+		if f.none {
+			continue
+		}
+		var err error
+		if *f.to, err = json.Marshal(f.value); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// decodeForm returns the call of a form, under the log's ID.
+func decodeForm(id string, form []byte) (*call.Call, error) {
+	w := new(callpb.Call)
+	if err := proto.Unmarshal(form, w); err != nil {
+		return nil, fmt.Errorf("%w: %w", errRecord, err)
+	}
+	c := &call.Call{
+		ID: id, Kind: call.Kind(w.GetKind()), Model: w.GetModel(), Stream: w.GetStream(), IncludeUsage: w.GetIncludeUsage(),
+		TokenIDs: w.GetTokenIds(), Echo: w.GetEcho(), N: int(w.GetN()), Created: time.Unix(0, w.GetCreatedNs()),
+	}
+	for _, one := range w.GetRequests() {
+		r, err := decodeRequest(one, c)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errRecord, err)
+		}
+		c.Requests = append(c.Requests, r)
+	}
+	if c.N < 1 || len(c.Requests) == 0 || c.Choices() > maxChoice {
+		return nil, fmt.Errorf("%w: a call of %d requests with %d choices each", errRecord, len(c.Requests), c.N)
+	}
+	return c, nil
+}
+
+func decodeRequest(w *callpb.Request, c *call.Call) (*api.Request, error) {
+	s := w.GetSampling()
+	r := &api.Request{
+		ID: w.GetId(), Model: c.Model, N: c.N, Arrival: c.Created, ContinueFinal: w.GetContinueFinal(), NoGenerationPrompt: w.GetNoGenerationPrompt(),
+		Prompt: string(w.GetPrompt()), PromptTokens: w.GetPromptTokens(), TopLogprobs: int(w.GetTopLogprobs()), MaxTokens: int(w.GetMaxTokens()),
+		StopTokens: w.GetStopTokens(), IgnoreEOS: w.GetIgnoreEos(), IncludeStop: w.GetIncludeStop(), KeepSpecial: w.GetKeepSpecial(),
+		Sampling: sample.Params{
+			Temperature: s.GetTemperature(), TopK: int(s.GetTopK()), TopP: s.GetTopP(), MinP: s.GetMinP(), TypicalP: s.GetTypicalP(),
+			RepetitionPenalty: s.GetRepetitionPenalty(), PresencePenalty: s.GetPresencePenalty(), FrequencyPenalty: s.GetFrequencyPenalty(),
+			LogitBias: s.GetLogitBias(), Seed: s.GetSeed(),
+		},
+		Priority: int(w.GetPriority()),
+	}
+	for _, text := range w.GetStop() {
+		r.Stop = append(r.Stop, string(text))
+	}
+	if b := w.GetBeams(); b != nil {
+		r.Beams = &sample.BeamParams{Width: int(b.GetWidth()), LengthPenalty: b.GetLengthPenalty(), Early: sample.EarlyStopping(min(b.GetEarly(), 255))}
+	}
+	if w.GetTimeoutNs() != 0 {
+		r.Deadline = c.Created.Add(time.Duration(w.GetTimeoutNs()))
+	}
+	if len(w.GetMessages()) > 0 {
+		var err error
+		if r.Messages, err = api.DecodeMessages(w.GetMessages()); err != nil {
+			return nil, err
+		}
+	}
+	var tools []json.RawMessage // templates print the values as the client has written them
+	var args map[string]json.RawMessage
+	for _, f := range []struct {
+		from []byte
+		to   any
+	}{{w.GetTools(), &tools}, {w.GetTemplateArgs(), &args}} {
+		if len(f.from) == 0 {
+			continue
+		}
+		if err := json.Unmarshal(f.from, f.to); err != nil {
+			return nil, err
+		}
+	}
+	for _, v := range tools {
+		r.Tools = append(r.Tools, v)
+	}
+	if args != nil {
+		r.TemplateArgs = make(map[string]any, len(args))
+		for k, v := range args {
+			r.TemplateArgs[k] = v
+		}
+	}
+	return r, nil
+}
+
+// sameCall reports whether two forms are of one call that was sent twice: when it was sent
+// does not count.
+func sameCall(a, b []byte) bool {
+	var x, y callpb.Call
+	if proto.Unmarshal(a, &x) != nil || proto.Unmarshal(b, &y) != nil {
+		return false
+	}
+	x.CreatedNs, y.CreatedNs = 0, 0
+	return proto.Equal(&x, &y)
+}
