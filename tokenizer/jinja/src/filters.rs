@@ -3,6 +3,7 @@
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 
+use crate::arguments::{argument, split_kwargs};
 use crate::{json, text};
 
 pub fn add(env: &mut Environment) {
@@ -138,28 +139,6 @@ fn dictsort(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
         keyed.sort_by(|a, b| a.0.cmp(&b.0));
     }
     Ok(keyed.into_iter().map(|(_, pair)| pair).collect())
-}
-
-/// Keyword arguments arrive as a last argument of their own kind.
-pub fn split_kwargs(args: &[Value]) -> Result<(&[Value], Kwargs), Error> {
-    match args.split_last() {
-        Some((last, rest)) if last.is_kwargs() => Ok((rest, Kwargs::try_from(last.clone())?)),
-        _ => Ok((args, Kwargs::from_iter(std::iter::empty::<(&str, Value)>()))),
-    }
-}
-
-/// An argument by place or by name.
-pub fn argument(
-    args: &[Value],
-    place: usize,
-    kwargs: &Kwargs,
-    name: &str,
-) -> Result<Option<Value>, Error> {
-    match args.get(place) {
-        Some(value) => Ok(Some(value.clone())),
-        None if kwargs.has(name) => kwargs.get(name).map(Some),
-        None => Ok(None),
-    }
 }
 
 /// len(value): characters of text; an undefined value is empty.

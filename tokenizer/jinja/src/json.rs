@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-use crate::filters::argument;
+use crate::arguments::argument;
 use crate::text;
 
 const MAX_DEPTH: usize = 200;

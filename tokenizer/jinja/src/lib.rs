@@ -5,6 +5,7 @@
 
 #![feature(alloc_error_hook)] // see budget.rs
 
+mod arguments;
 mod budget;
 mod environment;
 mod filters;

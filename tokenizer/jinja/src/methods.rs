@@ -4,7 +4,7 @@ use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
-use crate::filters::{argument, split_kwargs};
+use crate::arguments::{argument, split_kwargs};
 use crate::text;
 
 const MAX_PADDED: usize = 1 << 20; // characters that a padding method may ask for
