@@ -94,9 +94,8 @@ func waitKV(t *testing.T, p *node.Node, ok func(*kv.State) bool) *kv.State {
 
 func idleKV(s *kv.State) bool { return s.Stats.Regions == 0 && s.Stats.Free == s.Stats.Slabs }
 
-// TestBeamSearchesServedTogetherEqualTransformers: beam searches of all widths,
-// beside plain requests, in steps that hold a part of them, on a pool that does
-// not hold all.
+// TestBeamSearchesServedTogetherEqualTransformers runs beam searches of all widths
+// beside plain requests, in steps and in a KV pool that hold only some of them.
 func TestBeamSearchesServedTogetherEqualTransformers(t *testing.T) {
 	for _, name := range []string{"llama-gqa", "gptj", "opt-prenorm", "bloom-6-heads"} {
 		t.Run(name, func(t *testing.T) {
@@ -176,7 +175,7 @@ func TestBeamSearchReservesEquation3AndGivesItBackWhenCancelled(t *testing.T) {
 	}
 }
 
-// waitRequests waits until the pipeline has forgotten its requests.
+// waitRequests waits until the pipeline has no request.
 func waitRequests(t *testing.T, p *node.Node) {
 	t.Helper()
 	waitKV(t, p, func(*kv.State) bool { return p.Running() == 0 })
@@ -212,8 +211,8 @@ func TestBeamSearchesThatCannotBeAreRefused(t *testing.T) {
 		require.Equal(t, api.CodeInvalid, e.Code)
 		require.Equal(t, param, e.Param)
 	}
-	// Without a limit of its own a search takes what four beams have room for: 16
-	// slabs, one of them the prompt's.
+	// A search without a limit takes the space of four beams: 16 slabs, one of them
+	// for the prompt.
 	s, err := p.Submit(context.Background(), request(func(r *api.Request) { r.MaxTokens = 0 }))
 	require.NoError(t, err)
 	tokens, finish := readChoices(t, s, 1)
@@ -235,7 +234,7 @@ func everyTokenBut(vocab, n int) []int32 {
 	return ids
 }
 
-// TestBeamSearchOverHTTPAndNATSIsTheOneOfGenerate: whole and streamed.
+// TestBeamSearchOverHTTPAndNATSIsTheOneOfGenerate compares whole and streamed answers.
 func TestBeamSearchOverHTTPAndNATSIsTheOneOfGenerate(t *testing.T) {
 	const prompt, search = "Once upon a time there was", `"use_beam_search":true,"num_beams":4,"length_penalty":0.8`
 	s := startServer(t)

@@ -65,8 +65,8 @@ func post(address, body string) (net.Conn, error) {
 	return c, err
 }
 
-// drain reads a stream to its [DONE] and returns the number of chunks and the
-// time of the first.
+// drain reads a stream to its [DONE]. It returns the number of chunks and the
+// time of the first one.
 func drain(c net.Conn) (chunks int, first time.Time, err error) {
 	defer c.Close() //nolint:errcheck // read only
 	r := bufio.NewReaderSize(c, 16<<10)
@@ -90,8 +90,8 @@ func drain(c net.Conn) (chunks int, first time.Time, err error) {
 	}
 }
 
-// BenchmarkHTTPStreams is the cost of a token with 1,000 HTTP streams at once,
-// their clients included.
+// BenchmarkHTTPStreams measures the cost of a token with 1,000 concurrent HTTP streams,
+// with their clients.
 func BenchmarkHTTPStreams(b *testing.B) {
 	const streams, tokens = 1000, 200
 	s := nullServer(b, streams, tokens)
@@ -116,8 +116,8 @@ func BenchmarkHTTPStreams(b *testing.B) {
 	b.ReportMetric(float64(b.N)*streams*tokens/b.Elapsed().Seconds(), "tokens/s")
 }
 
-// BenchmarkHTTPFirstToken is the time to the first token that the pipeline and
-// HTTP add, at 200 requests a second.
+// BenchmarkHTTPFirstToken measures the time to the first token that the pipeline and
+// HTTP add, at 200 requests per second.
 func BenchmarkHTTPFirstToken(b *testing.B) {
 	const rate, tokens = 200, 8
 	s := nullServer(b, 200, tokens)

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTheSecondStartCompilesNothing: neither the front end nor the device's
-// compiler runs, by the SYCL runtime's own account.
+// TestTheSecondStartCompilesNothing checks in the trace of the SYCL runtime that neither the front
+// end nor the device's compiler runs.
 func TestTheSecondStartCompilesNothing(t *testing.T) {
 	path := syclProgram(t)
 	env := []string{"XDG_CACHE_HOME=" + t.TempDir(), "SYCL_CACHE_TRACE=5"} // 1: of device code, 4: of the front end

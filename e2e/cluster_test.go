@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
-// startRole starts a process with some roles of a cluster whose NATS server is at url.
+// startRole starts a process with some roles in the cluster of the NATS server at url.
 func startRole(t *testing.T, url, roles string, args ...string) *server {
 	t.Helper()
 	path, err := program()
@@ -28,7 +28,7 @@ func startRole(t *testing.T, url, roles string, args ...string) *server {
 
 const longBody = `{"model":"tiny-chat","prompt":"Once upon a time","max_tokens":400,%s,"ignore_eos":true,"stream":true}`
 
-// streamText reads a stream to its end. begun is called at its first chunk.
+// streamText reads a stream to its end. It calls begun at the first chunk.
 func streamText(url, body string, begun func()) (string, error) {
 	client := http.Client{Timeout: patience} // a stream that hangs fails
 	r, err := client.Post(url+"/v1/completions", "application/json", strings.NewReader(body))
@@ -69,8 +69,8 @@ func readStream(r io.Reader, begun func()) (string, error) {
 	return "", io.ErrUnexpectedEOF
 }
 
-// TestEveryRoleMayBeKilledWhileStreamsRun with processes of the real program: the
-// text is that of an undisturbed run.
+// TestEveryRoleMayBeKilledWhileStreamsRun kills processes of the real program. The text
+// is that of an undisturbed run.
 func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
 	alone := startServer(t)
 	sampling := []string{
@@ -81,7 +81,7 @@ func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
 	const streams = 9
 	bodies, want := make([]string, streams), make([]string, streams)
 	for i := range streams {
-		// The same beginning would be one conversation, and all of it in one process.
+		// Prompts with the same beginning are one conversation, which stays at one process.
 		bodies[i] = strings.Replace(fmt.Sprintf(longBody, sampling[i%len(sampling)]), "Once upon", fmt.Sprintf("%d times upon", i), 1)
 		var err error
 		want[i], err = streamText("http://"+alone.http, bodies[i], func() {})
@@ -96,7 +96,7 @@ func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
 		}
 	}
 	gateway := startRole(t, url, "gateway")
-	for role := range processes { // it is ready as soon as it knows one of each
+	for role := range processes { // the gateway is ready as soon as it knows one of each
 		require.Eventually(t, func() bool { return metric(t, gateway, fmt.Sprintf("millrace_nodes{role=%q}", role)) == 2 }, patience, 10*time.Millisecond)
 	}
 	before := 0.0
@@ -127,7 +127,7 @@ func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
 	require.Equal(t, 0, last.exit(t))
 }
 
-// metric is the sum of the series of a server that begin with prefix.
+// metric returns the sum of a server's series whose names begin with prefix.
 func metric(t *testing.T, s *server, prefix string) (sum float64) {
 	t.Helper()
 	page, err := http.Get("http://" + s.http + "/metrics")

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAServerWhoseWeightsAreCutShortNamesTheFileAndExitsWithOne: pages of the checkpoint are
-// read in every step, and these are gone.
+// TestAServerWhoseWeightsAreCutShortNamesTheFileAndExitsWithOne truncates the checkpoint, whose pages
+// every step reads.
 func TestAServerWhoseWeightsAreCutShortNamesTheFileAndExitsWithOne(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "model")
 	require.NoError(t, os.CopyFS(dir, os.DirFS(demoModel)))

@@ -11,9 +11,9 @@ import (
 	"github.com/millrace/millrace/compute/device"
 )
 
-// TestExplainShowsWhatTheSYCLBackendLaunches: at most 8 of our kernels for a Llama
-// layer (the paper: 9), one more by oneDNN, which takes gate and up one by one; and as
-// many in all as the library counts.
+// TestExplainShowsWhatTheSYCLBackendLaunches expects at most 8 of our kernels for a Llama
+// layer (9 in the paper), one more with oneDNN, which computes gate and up one by one, and the
+// total that the library counts.
 func TestExplainShowsWhatTheSYCLBackendLaunches(t *testing.T) {
 	path := syclProgram(t)
 	for isa, most := range map[string]int{"simd": 8, "simd-onednn": 9} {

@@ -39,20 +39,20 @@ func syclProgram(t *testing.T) string {
 }
 
 const (
-	// faultStep is after the steps of the first answer and well before the last
-	// ones of faultStreams that run together.
+	// faultStep is after the steps of the first answer and before the last
+	// steps of faultStreams concurrent streams.
 	faultStep    = 300
 	faultStreams = 20
 	faultBody    = `{"model":"tiny-chat","prompt":"Once upon a time","max_tokens":1000,"temperature":0,"ignore_eos":true,"stream":true}`
 )
 
-// startFaulty starts a server on the SYCL backend's CPU device that is to fail.
+// startFaulty starts a server on the SYCL backend's CPU device, which will fail.
 func startFaulty(t *testing.T, fault string, args ...string) *server {
-	args = append([]string{"--backend", "sycl", "--device", "cpu", "--kv-memory", "128MiB"}, args...) // room for all streams
+	args = append([]string{"--backend", "sycl", "--device", "cpu", "--kv-memory", "128MiB"}, args...) // space for all streams
 	return startProgram(t, syclProgram(t), []string{"MILLRACE_SYCL_FAULT=" + fault}, args...)
 }
 
-// greedy is what the demo model says, greedily.
+// greedy returns an answer of the demo model at temperature 0.
 func (s *server) greedy(t *testing.T) string {
 	t.Helper()
 	code, _, body := s.post(t, "/v1/completions",
@@ -61,9 +61,8 @@ func (s *server) greedy(t *testing.T) string {
 	return parseAnswer(t, body).text()
 }
 
-// runIntoFault has faultStreams streams in flight, half of them over NATS, when
-// the device fails, and checks that each of them got tokens and then an error
-// that says why.
+// runIntoFault runs faultStreams streams, half of them over NATS, until the device
+// fails. Each must get tokens and then an error with the reason.
 func (s *server) runIntoFault(t *testing.T, why string) {
 	t.Helper()
 	nc := s.connect(t)
@@ -88,7 +87,7 @@ func (s *server) runIntoFault(t *testing.T, why string) {
 	wg.Wait()
 }
 
-// httpFailure reads a stream up to its error; chunks come before.
+// httpFailure reads a stream up to its error. It returns the chunks before it.
 func (s *server) httpFailure() (chunks int, message string, err error) {
 	client := http.Client{Timeout: patience}
 	r, err := client.Post("http://"+s.http+"/v1/completions", "application/json", strings.NewReader(faultBody))
@@ -146,8 +145,8 @@ func (s *server) exit(t *testing.T) int {
 	return s.cmd.ProcessState.ExitCode()
 }
 
-// TestADeviceThatFailsMidStepEndsItsStreamsAndComesBack for every way in which
-// the SYCL runtime says that something failed.
+// TestADeviceThatFailsMidStepEndsItsStreamsAndComesBack covers every way in which
+// the SYCL runtime reports a failure.
 func TestADeviceThatFailsMidStepEndsItsStreamsAndComesBack(t *testing.T) {
 	for _, kind := range []string{"async", "submit", "resources", "lost"} {
 		t.Run(kind, func(t *testing.T) {
@@ -178,7 +177,7 @@ func TestAKernelThatNeverEndsEndsTheProcess(t *testing.T) {
 	require.Regexp(t, `(?m)^millrace: the device has made no step for `, s.log.String())
 }
 
-// runProgram runs a command and returns what it wrote.
+// runProgram runs a command and returns its output.
 func runProgram(path string, env []string, args ...string) (string, error) {
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), env...)

@@ -33,8 +33,8 @@ import (
 	"github.com/millrace/millrace/tokenizer"
 )
 
-// pacedDevice takes the time of a step, and more for each of its rows: what is
-// left of the processor is the server's.
+// pacedDevice waits for the time of a step, and longer for each of its rows. The
+// processor stays free for the server.
 type pacedDevice struct {
 	*computetest.Null
 	step, row time.Duration
@@ -89,11 +89,11 @@ func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o o
 	return p, s
 }
 
-// tightListener gives its connections small send buffers, so that a reader that
-// stops is felt soon, and says when the server has closed one.
+// tightListener gives its connections small send buffers, so that the server soon notices a
+// reader that stops. It reports the connections that the server closes.
 type tightListener struct {
 	net.Listener
-	closed chan<- net.Addr // of the client
+	closed chan<- net.Addr // addresses of the clients
 }
 
 func (l tightListener) Accept() (net.Conn, error) {
@@ -148,18 +148,18 @@ func TestAReaderThatStopsHoldsUpItsOwnStreamOnly(t *testing.T) {
 			break
 		}
 	}
-	rest, _ := io.ReadAll(stopped) // a reset, or an end
+	rest, _ := io.ReadAll(stopped) // the error is a reset or an end
 	require.NotContains(t, string(rest), "[DONE]", "what it did not take in time it does not get")
 }
 
-// answerOf is how a request of the load ended.
+// answerOf is the end of a request of the load.
 type answerOf struct {
 	status     int
 	first, all time.Duration
 	retryAfter string
 }
 
-// load sends requests at random moments (Poisson) for a while and returns how each ended.
+// load sends requests at random times (Poisson) for a while and returns the end of each.
 func load(url, key, body string, rate float64, length time.Duration, seed uint64) []answerOf {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1024}}
@@ -203,7 +203,7 @@ func once(client *http.Client, url, key, body string) (a answerOf) {
 	a.first = time.Since(begin)
 	rest, err := io.ReadAll(stream)
 	if err != nil || resp.StatusCode == 200 && !bytes.Contains(rest, []byte("[DONE]")) {
-		return a // status 0: cut
+		return a // status 0: the connection was closed
 	}
 	a.status, a.retryAfter = resp.StatusCode, resp.Header.Get("Retry-After")
 	return a
@@ -226,8 +226,8 @@ const overloadCapacity = 50 // requests/s, of overloadDevice
 
 const overloadBody = `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"max_tokens":24,"ignore_eos":true,"temperature":0,"stream":true}`
 
-// BenchmarkOverload prints the goodput, answers whose first token came within two
-// seconds, at 1, 2, 5 and 10 times the capacity, and the time that a refusal takes.
+// BenchmarkOverload prints the goodput (answers with the first token within two
+// seconds) at 1, 2, 5 and 10 times the capacity, and the time of a refusal.
 func BenchmarkOverload(b *testing.B) {
 	const length, slo = 8 * time.Second, 2 * time.Second
 	for _, times := range []float64{1, 2, 5, 10} {

@@ -32,10 +32,10 @@ import (
 
 const demoModel = "../models/tiny-chat"
 
-// patience bounds what must happen soon: only a failing test waits for it.
+// patience bounds the wait for an event. Only a failing test waits that long.
 const patience = time.Minute
 
-// size is what the tests vary of a pipeline.
+// size holds the settings of a pipeline that the tests vary.
 type size struct {
 	rows, chunk, batch, requests int
 	drafts                       int // rows of a step up to which it has draft tokens
@@ -48,7 +48,7 @@ func startPipeline(t *testing.T, s size) *node.Node {
 	return p
 }
 
-// demoTokenizer is loaded once for all tests and never closed: a pipeline only reads it.
+// demoTokenizer is loaded once for all tests and never closed. Pipelines only read it.
 var demoTokenizer = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return tokenizer.Load(demoModel) })
 
 func startMeasured(t *testing.T, s size) (*node.Node, *metrics.Metrics) {
@@ -95,7 +95,7 @@ func readAll(s api.Stream) (tokens []int32, last api.Event, err error) {
 	}
 }
 
-// promptOf is a prompt of random tokens and length for a number.
+// promptOf returns a prompt of random tokens and length for a number.
 func promptOf(r *rand.Rand, longest int) []int32 {
 	prompt := make([]int32, 1+r.IntN(longest))
 	for i := range prompt {
@@ -116,7 +116,7 @@ func variedRequest(i int) *api.Request {
 	return q
 }
 
-// answersAlone are the tokens of n requests' answers, each computed alone.
+// answersAlone returns the tokens of the answers to n requests, each computed alone.
 func answersAlone(t *testing.T, n int, request func(int) *api.Request) [][]int32 {
 	t.Helper()
 	p := startPipeline(t, size{rows: 512, batch: 1})
@@ -198,12 +198,12 @@ func TestOverloadWithATenthOfTheKVMemoryLosesNothing(t *testing.T) {
 	const requests, atOnce = 2000, 200
 	// A batch of 64 at full length would take 512 MiB.
 	p := startPipeline(t, size{rows: 256, batch: 64, requests: 150, kvMemory: 50 << 20})
-	runOne(t, p, requests) // what is allocated once is there
+	runOne(t, p, requests) // makes the allocations that happen once
 	memory, goroutines := residentBytes(t), runtime.NumGoroutine()
 	var full, cancelled, refused atomic.Int64
 	var wg sync.WaitGroup
 	limit := make(chan struct{}, atOnce)
-	ended := make(chan struct{}, requests) // a refused client comes back when another one has gone
+	ended := make(chan struct{}, requests) // a refused client retries when another one has ended
 	for i := range requests {
 		limit <- struct{}{}
 		wg.Go(func() {
@@ -261,7 +261,7 @@ func runOne(t *testing.T, p *node.Node, i int) {
 	require.NoError(t, err)
 }
 
-// kvIsClean says whether the KV manager's books are consistent and empty.
+// kvIsClean reports whether the KV manager is consistent and empty.
 func kvIsClean(p *node.Node) bool {
 	s, err := p.KVState(context.Background())
 	return err == nil && s.Check == "ok" && s.Stats.Regions == 0 && s.Stats.Free == s.Stats.Slabs

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 )
 
-// answerSoFar is what a reader has of one choice.
+// answerSoFar is the part of one choice that a reader has.
 type answerSoFar struct {
 	tokens   []int32
 	text     string

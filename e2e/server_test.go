@@ -52,7 +52,7 @@ type server struct {
 	ended      chan error
 }
 
-// freePort finds a port that nobody listens on.
+// freePort returns a loopback address with a free port.
 func freePort(t *testing.T) string {
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -67,8 +67,8 @@ func startServer(t *testing.T, args ...string) *server {
 	return startProgram(t, path, nil, args...)
 }
 
-// startProgram starts a server of the binary at path, with env beside the test's
-// own environment.
+// startProgram starts a server of the binary at path. env is added to the environment of
+// the test.
 func startProgram(t *testing.T, path string, env []string, args ...string) *server {
 	t.Helper()
 	s := &server{http: freePort(t), nats: freePort(t), log: new(bytes.Buffer), ended: make(chan error, 1)}
@@ -131,8 +131,8 @@ type golden struct {
 	Margin    float64          `json:"min_margin"`
 }
 
-// tieMargin is the gap of log probabilities below which another arithmetic
-// may take the other branch.
+// tieMargin is the difference of log probabilities below which other arithmetic
+// may choose the other token.
 const tieMargin = 0.02
 
 func goldens(t *testing.T) []golden {
@@ -146,7 +146,7 @@ func goldens(t *testing.T) []golden {
 	return f.Goldens
 }
 
-// body is the golden's request: chat for messages, completion otherwise.
+// body returns the golden's request: a chat for messages, else a completion.
 func (g *golden) body(stream bool) (path, subject, body string) {
 	q := map[string]any{"model": "tiny-chat", "temperature": 0, "max_tokens": 64, "stream": stream}
 	path, subject = "/v1/chat/completions", "millrace.v1.chat.completions"
@@ -160,7 +160,7 @@ func (g *golden) body(stream bool) (path, subject, body string) {
 	return path, subject, string(data)
 }
 
-// answer is what the tests read of an answer, whole or a chunk of a stream.
+// answer holds the fields of a whole answer or of a chunk that the tests read.
 type answer struct {
 	Choices []struct {
 		Text    string `json:"text"`
@@ -318,7 +318,7 @@ func TestAClientThatGoesAwayFreesItsKV(t *testing.T) {
 	require.Eventually(t, func() bool { return s.regions(t) == 0 }, patience, time.Millisecond)
 }
 
-// regions is the number of KV regions, by /debug/kv.
+// regions returns the number of KV regions in /debug/kv.
 func (s *server) regions(t *testing.T) int {
 	t.Helper()
 	r, err := http.Get("http://" + s.http + "/debug/kv")
@@ -333,7 +333,7 @@ func (s *server) regions(t *testing.T) int {
 	return len(state.Regions)
 }
 
-// TestAGatewayIsNotReadyForAWhileBeforeItRefusesRequests, which a balancer never sees then.
+// TestAGatewayIsNotReadyForAWhileBeforeItRefusesRequests lets a load balancer remove it before.
 func TestAGatewayIsNotReadyForAWhileBeforeItRefusesRequests(t *testing.T) {
 	s := startServer(t, "--drain-delay", "1m")
 	require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))

@@ -24,7 +24,7 @@ const callerSpan = "00f067aa0ba902b7"
 // callerTrace is the id of a trace that a client began.
 func callerTrace(i int) string { return fmt.Sprintf("4bf92f3577b34da6a3ce929d0e0e47%02x", i+1) }
 
-// traced sends a stream within a client's trace and reads it to its end.
+// traced sends a streamed request within a client's trace and reads the answer to its end.
 func traced(url string, i int, begun func()) error {
 	body := fmt.Sprintf(longBody, `"temperature":0`)
 	q, err := http.NewRequest("POST", url+"/v1/completions", strings.NewReader(body))
@@ -41,7 +41,7 @@ func traced(url string, i int, begun func()) error {
 	return err
 }
 
-// stop has servers end, so that their last spans are sent.
+// stop ends servers, so that they send their last spans.
 func stop(t *testing.T, servers ...*server) {
 	for _, s := range servers {
 		require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
@@ -49,7 +49,7 @@ func stop(t *testing.T, servers ...*server) {
 	}
 }
 
-// stagesOf are the spans that a stream of one sequence has below the client's.
+// stagesOf returns the spans of a stream of one sequence below that of the client.
 func stagesOf(entry, request string) []string {
 	below := func(names ...string) (list []string) {
 		for _, n := range names {
@@ -159,7 +159,7 @@ func TestAStreamThatMovesBetweenProcessesKeepsItsTrace(t *testing.T) {
 		if slices.Contains(tree[request][0].Events, "migrated") {
 			moved++
 			decodes := tree[request+" > decode"]
-			// A stream may move when its first worker has made every token: then nothing is left to decode.
+			// A stream may migrate when its first worker has made every token: then nothing is left to decode.
 			if whole := strings.Contains(decodes[0].Attributes["gen_ai.usage.output_tokens"], "400"); !whole || len(decodes) > 1 {
 				require.Len(t, decodes, 2, "one at each worker")
 			}

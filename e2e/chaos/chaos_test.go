@@ -17,8 +17,8 @@ import (
 )
 
 // TestNoStreamIsLostWhenAProcessOfEachRoleIsKilled is the part of the suite that
-// CI runs (make chaos-quick): kill -9 to one process of each role while streams run. The
-// moments are counted in tokens, so that a slow machine changes nothing.
+// CI runs (make chaos-quick): kill -9 of one process of each role while streams run. The
+// moments of the kills are counts of tokens, which do not depend on the speed of the machine.
 func TestNoStreamIsLostWhenAProcessOfEachRoleIsKilled(t *testing.T) {
 	s := quick(t, "quick")
 	r, err := s.disturbed(t.Context(), "quick", s.config("quick"), func(ctx context.Context, tr *trial) error {
@@ -28,8 +28,8 @@ func TestNoStreamIsLostWhenAProcessOfEachRoleIsKilled(t *testing.T) {
 	require.Len(t, r.Faults, len(cluster.Roles))
 }
 
-// TestNoStreamIsSplicedInAMixedPool is the smallest of the mixed scenarios: workers with weights in
-// bf16 and in int8, which die in turn, and then all of a kind.
+// TestNoStreamIsSplicedInAMixedPool is the smallest of the mixed scenarios. It kills workers with weights in
+// bf16 and in int8 in turn, and then all workers of one kind.
 func TestNoStreamIsSplicedInAMixedPool(t *testing.T) {
 	s := quick(t, "quick-mixed")
 	s.kills, s.resume = 7, 3*time.Second
@@ -37,7 +37,7 @@ func TestNoStreamIsSplicedInAMixedPool(t *testing.T) {
 	require.NoError(t, judged(t, r, err))
 }
 
-// quick is a small suite: a stream of each kind over HTTP and over NATS. Its logs stay in build/chaos.
+// quick returns a small suite with a stream of each kind over HTTP and over NATS. Its logs stay in build/chaos.
 func quick(t *testing.T, name string) *suite {
 	dir := filepath.Join("..", "..", "build", "chaos", name)
 	require.NoError(t, os.RemoveAll(dir))
@@ -52,7 +52,7 @@ func quick(t *testing.T, name string) *suite {
 	}
 }
 
-// judged prints a report and is an error unless it passes.
+// judged prints a report. It returns an error unless the report passes.
 func judged(t *testing.T, r *report, err error) error {
 	if r == nil {
 		return err

@@ -18,10 +18,10 @@ import (
 	"github.com/millrace/millrace/e2e/chaos/workload"
 )
 
-// callers are the tenants of the workload. Their limits are above all that they ask for.
+// callers are the tenants of the workload. Their limits are above their load.
 var callers = []string{"red", "green", "blue", "gray"}
 
-// makeKeys writes a file with a key for each tenant; args make a process ask for them.
+// makeKeys writes a file with a key for each tenant. args makes a process require them.
 func makeKeys(dir string, tenants []string) (keys map[string]string, args []string, err error) {
 	const most = 1_000_000_000 // tokens per minute
 	keys = map[string]string{}
@@ -43,8 +43,8 @@ func makeKeys(dir string, tenants []string) (keys map[string]string, args []stri
 	return keys, []string{"--api-keys", path}, os.WriteFile(path, []byte(file.String()), 0o600)
 }
 
-// dial makes the clients, as a user would: each knows every gateway of some, and starts
-// with another one.
+// dial makes the clients. Each has the addresses of all given gateways and begins with another
+// one.
 func dial(cl *cluster.Cluster, gateways []string, keys map[string]string) (workload.Clients, error) {
 	clients := workload.Clients{}
 	for tenant, key := range keys {
@@ -82,7 +82,7 @@ func dialOne(clients workload.Clients, cl *cluster.Cluster, gateways []string, t
 	return nil
 }
 
-// spy tries to read and to end streams with the key of another tenant than theirs.
+// spy tries to read and to cancel streams with the key of another tenant.
 type spy struct {
 	gateways func() []string
 	keys     map[string]string
@@ -94,13 +94,13 @@ type spy struct {
 	leaks           []string
 }
 
-// spyPatience bounds one try: while logs are young, a gateway waits for one that may be written again.
+// spyPatience bounds one try: a gateway waits for a young log that may be written again.
 const spyPatience = 15 * time.Second
 
-// mostTries bounds the streams that are tried: each takes a gateway's patience.
+// mostTries bounds the number of tries, since a gateway may wait in each.
 const mostTries = 12
 
-// begun tries a stream whose id no other tenant has.
+// begun tries to read and to cancel a stream whose id no other tenant has.
 func (x *spy) begun(ctx context.Context, s *workload.Stream, id string) {
 	if !s.Unseeded() || x.tried.Add(1) > mostTries {
 		return
@@ -131,7 +131,7 @@ func (x *spy) try(ctx context.Context, method, url, key string) {
 	switch {
 	case answer.StatusCode == http.StatusNotFound:
 		x.refused.Add(1)
-	case answer.StatusCode < http.StatusMultipleChoices && method == http.MethodGet: // an end that worked shows in the stream
+	case answer.StatusCode < http.StatusMultipleChoices && method == http.MethodGet: // a cancellation that worked shows in the stream
 		x.leaked.Add(1)
 		x.mu.Lock()
 		x.leaks = append(x.leaks, fmt.Sprintf("%s %s: found %s, expected 404", method, url, answer.Status))

@@ -9,14 +9,14 @@ import (
 	"github.com/millrace/millrace/e2e/chaos/workload"
 )
 
-// The goal: with 64 streams at a time the gap at a kill stays below it (p99, the median of some
-// runs). With 200 it is only said.
+// With 64 concurrent streams, the gap at a kill stays below gapGoal (p99, the median of gapRuns
+// runs). With 200 it is only reported.
 const (
 	gapGoal = 1500 // ms
 	gapRuns = 3
 )
 
-// gapFigures measures gaps at kills: the scenario kills, several times at each load.
+// gapFigures measures gaps at kills. It runs the scenario kills several times at each load.
 func gapFigures(ctx context.Context, s *suite) (*report, error) {
 	begin := time.Now()
 	all := &report{Scenario: "gaps", Faults: map[string]int{}}

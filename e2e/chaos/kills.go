@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/e2e/wait"
 )
 
-// killEach: kill -9, each role in turn, at random moments; the dead come back
+// killEach kills (kill -9) a process of each role in turn at random moments and restarts it
 // after a while. The other process of the role is always alive.
 func killEach(ctx context.Context, s *suite) (*report, error) { return s.killed(ctx, "kills") }
 
@@ -18,7 +18,7 @@ func (s *suite) killed(ctx context.Context, name string) (*report, error) {
 	})
 }
 
-// killEach kills at the moments that moment waits for.
+// killEach kills a process of each role in turn, each time after moment has returned.
 func (t *trial) killEach(ctx context.Context, moment func() error) error {
 	for i := range t.kills {
 		if err := moment(); err != nil {
@@ -32,13 +32,13 @@ func (t *trial) killEach(ctx context.Context, moment func() error) error {
 	return nil
 }
 
-// one draws a process of a role.
+// one returns a random process of a role.
 func (t *trial) one(role string) *cluster.Member {
 	members := t.Members(role)
 	return members[t.random.IntN(len(members))]
 }
 
-// killAndRestart returns when the process is ready again.
+// killAndRestart kills a process, restarts it and waits until it is ready.
 func (t *trial) killAndRestart(ctx context.Context, m *cluster.Member, down time.Duration) error {
 	t.struck("kill", m.Role, m.Name)
 	if err := m.Kill(); err != nil {

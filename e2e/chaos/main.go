@@ -1,7 +1,7 @@
-// Command chaos is the fault suite: many streams through a cluster of Millrace
-// processes on the loopback interface while processes are killed, halted and cut
-// off. Every answer must be the one of an undisturbed run, token by token. The
-// exit code is 0 if it is.
+// Command chaos is the fault suite. It runs many streams through a cluster of Millrace
+// processes on the loopback interface, and kills, suspends and partitions processes.
+// Every answer must be that of an undisturbed run, token by token. The exit code is
+// 0 if all are, and 1 otherwise.
 //
 //	go run ./e2e/chaos                                # everything, up to 40 minutes
 //	go run ./e2e/chaos --scenario kills --seed 7      # one scenario, as in an earlier run
@@ -27,7 +27,7 @@ import (
 	"github.com/millrace/millrace/e2e/chaos/workload"
 )
 
-// scenario does one kind of harm.
+// scenario causes one kind of fault.
 type scenario struct {
 	name string
 	run  func(context.Context, *suite) (*report, error)
@@ -72,7 +72,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	var names, usual []string
 	for _, s := range scenarios {
 		names = append(names, s.name)
-		if s.name != "gaps" { // only figures, and long
+		if s.name != "gaps" { // it takes long and only measures
 			usual = append(usual, s.name)
 		}
 	}
@@ -130,7 +130,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	o.dir = filepath.Join(o.dir, begin.Format("150405"))
 	fmt.Fprintf(out, "seed %d, logs in %s\n", o.seed, o.dir)
 	if o.results != "" {
-		if err := os.MkdirAll(o.results, 0o755); err != nil { // not after ten minutes
+		if err := os.MkdirAll(o.results, 0o755); err != nil { // an error comes now, not after ten minutes
 			return err
 		}
 	}
@@ -151,7 +151,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// one runs a scenario and says what it found.
+// one runs a scenario and prints its report.
 func (s *suite) one(ctx context.Context, sc scenario) *report {
 	fmt.Fprintf(s.out, "%s\n", sc.name)
 	r, err := sc.run(ctx, s)
@@ -163,7 +163,7 @@ func (s *suite) one(ctx context.Context, sc scenario) *report {
 	return r
 }
 
-// finish is the verdict: err is what went wrong in the scenario.
+// finish sets the verdict. err is the error of the scenario.
 func (s *report) finish(ctx context.Context, err error) {
 	if err = errors.Join(err, s.missed()); err != nil {
 		s.Error = errors.Join(err, context.Cause(ctx)).Error()

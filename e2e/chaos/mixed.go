@@ -14,14 +14,14 @@ import (
 	"github.com/millrace/millrace/e2e/wait"
 )
 
-// variant is a pool B beside the suite's own, A: one thing of it differs.
+// variant is a pool B beside the suite's pool A. It differs in one thing.
 type variant struct {
 	name  string
 	args  []string
 	model func(from, to string) error // makes B's model from A's; nil: the same
-	text  bool                        // tokenizers and detokenizers differ, too: a request needs all three of one text digest
-	kinds []string                    // of the streams; none: all
-	few   bool                        // few answers differ: those where a last bit shows
+	text  bool                        // tokenizers and detokenizers differ too: a request needs all three roles with the same text digest
+	kinds []string                    // kinds of streams; none: all
+	few   bool                        // few answers differ: those in which the last bit of a number decides
 }
 
 var variants = []variant{
@@ -32,7 +32,7 @@ var variants = []variant{
 	{name: "template", model: otherTemplate, text: true, kinds: []string{workload.KindChat}},
 }
 
-// roles are those of the processes that differ.
+// roles returns the roles of the processes that differ.
 func (v *variant) roles() []string {
 	if v.text {
 		return []string{cluster.RoleTokenize, cluster.RoleCompute, cluster.RoleDetok}
@@ -40,7 +40,7 @@ func (v *variant) roles() []string {
 	return []string{cluster.RoleCompute}
 }
 
-// mixedScenarios are one for each variant.
+// mixedScenarios returns a scenario for each variant.
 func mixedScenarios() (all []scenario) {
 	for _, v := range variants {
 		all = append(all, scenario{"mixed-" + v.name, func(ctx context.Context, s *suite) (*report, error) { return s.mixed(ctx, &v) }})
@@ -48,10 +48,10 @@ func mixedScenarios() (all []scenario) {
 	return all
 }
 
-// pools are A and the variant's B, whose model is made where it differs.
+// pools returns A and the variant's B. It makes the model of B if that differs.
 func (s *suite) pools(v *variant) (a, b pool, err error) {
 	a, b = poolA, pool{name: "B " + v.name, args: v.args}
-	if len(v.kinds) > 0 { // they need answers of their own
+	if len(v.kinds) > 0 { // their answers are not those of all kinds
 		a.name, a.kinds, b.kinds = "A for "+v.name, v.kinds, v.kinds
 	}
 	if v.model != nil {
@@ -60,10 +60,10 @@ func (s *suite) pools(v *variant) (a, b pool, err error) {
 	return a, b, err
 }
 
-// mixed: two processes of A and one of B. First they are killed one at a time and come back
-// at once: an equal is there, or soon is, and every stream ends whole. Then all of A are away
-// for longer than a request waits, and then B is: streams of theirs end as no_equal_worker, and
-// those of the others do not notice. Every answer is one of A's or one of B's.
+// mixed runs two processes of A and one of B. First it kills one process at a time and restarts it
+// at once: an equal process exists, or soon does, and every stream is complete. Then all processes of A
+// are down for longer than a request waits, and after that B is: their streams end with no_equal_worker,
+// and the others are complete. Every answer is one of A's or one of B's.
 func (s *suite) mixed(ctx context.Context, v *variant) (_ *report, err error) {
 	a, b, err := s.pools(v)
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *suite) mixed(ctx context.Context, v *variant) (_ *report, err error) {
 		err := t.phase(ctx, b.name, func(ctx context.Context) error { return t.without(ctx, t.alike(v, "-b")) })
 		l := t.expectation()
 		l.NoEqual, l.Distinct = 1, t.streams/2
-		l.Hits -= last // what ran there waits, or ends: it need not have tokens after that
+		l.Hits -= last // streams at these kills wait or end: they may have no tokens after them
 		if v.few {
 			l.Distinct = t.streams / 10
 		}
@@ -98,7 +98,7 @@ func (s *suite) mixed(ctx context.Context, v *variant) (_ *report, err error) {
 	})
 }
 
-// alike are the processes of one pool of a variant.
+// alike returns the processes of one pool of a variant.
 func (t *trial) alike(v *variant, suffix string) (some []*cluster.Member) {
 	for _, m := range t.Members("") {
 		if slices.Contains(v.roles(), m.Role) && strings.HasSuffix(m.Group, "-b") == (suffix != "") {
@@ -108,7 +108,7 @@ func (t *trial) alike(v *variant, suffix string) (some []*cluster.Member) {
 	return some
 }
 
-// killMixed kills one process at a time: mostly of those that differ, of both kinds, and each other role.
+// killMixed kills one process at a time: mostly those that differ, of both pools, and one of each other role.
 func (t *trial) killMixed(ctx context.Context, v *variant, kills int, moment func() error) error {
 	var turns [][]*cluster.Member
 	for _, role := range cluster.Roles {
@@ -130,7 +130,7 @@ func (t *trial) killMixed(ctx context.Context, v *variant, kills int, moment fun
 	return moment()
 }
 
-// without kills all of some processes, which come back after no request waits for them any more.
+// without kills all of the given processes. It restarts them when no request waits for them any more.
 func (t *trial) without(ctx context.Context, some []*cluster.Member) error {
 	load := min(betweenFaults, t.resume/3)
 	if err := wait.For(ctx, load); err != nil {
@@ -153,7 +153,7 @@ func (t *trial) without(ctx context.Context, some []*cluster.Member) error {
 	return wait.For(ctx, load)
 }
 
-// phases runs a scenario of several phases, each with load of its own and a judgment of its own.
+// phases runs a scenario of several phases. Each has its own load and its own verdict.
 func (s *suite) phases(ctx context.Context, name string, c cluster.Config, pools []pool, run func(context.Context, *trial) (least, error)) (_ *report, err error) {
 	begin := time.Now()
 	t, stop, err := s.open(ctx, name, c, pools...)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// otherModel makes a model from the suite's that has the same name and differs in one thing.
+// otherModel makes a model with the name of the suite's model that differs in one thing.
 func (s *suite) otherModel(what string, change func(from, to string) error) (string, error) {
 	from, err := filepath.Abs(s.model)
 	if err != nil {
@@ -39,8 +39,8 @@ func (s *suite) otherModel(what string, change func(from, to string) error) (str
 	return to, change(from, to)
 }
 
-// otherWeights changes every weight by up to an eighth: a checkpoint of the same shape that says
-// something else.
+// otherWeights changes every weight by up to an eighth. The checkpoint has the same shape and gives
+// other answers.
 func otherWeights(from, to string) error {
 	const file = "model.safetensors"
 	data, err := os.ReadFile(filepath.Join(from, file))
@@ -64,14 +64,14 @@ func otherWeights(from, to string) error {
 			return fmt.Errorf("%s: %s: found type %s, expected BF16", file, name, tensor.Dtype)
 		}
 	}
-	const eighth = 1 << 4 // of the significand, whose 7 bits are the low ones
+	const eighth = 1 << 4 // bit of the significand, which is the low 7 bits
 	for i := begin; i < uint64(len(data)); i += 2 {
 		data[i] ^= eighth
 	}
 	return os.WriteFile(filepath.Join(to, file), data, 0o600)
 }
 
-// otherTemplate gives a chat another beginning.
+// otherTemplate changes the beginning of the chat template.
 func otherTemplate(from, to string) error {
 	const file, begin = "tokenizer_config.json", `{{ '<|bos|>' }}`
 	data, err := os.ReadFile(filepath.Join(from, file))

@@ -12,8 +12,8 @@ import (
 // betweenFaults is the time under load between the end of a fault and the next one.
 const betweenFaults = 3 * time.Second
 
-// stalls: SIGSTOP to one process of each role, for much longer than it takes to
-// notice. Then it continues.
+// stalls suspends (SIGSTOP) one process of each role for much longer than the others need to
+// notice, and then continues it.
 func stalls(ctx context.Context, s *suite) (*report, error) {
 	return s.disturbed(ctx, "stalls", s.config("stalls"), func(ctx context.Context, t *trial) error {
 		for _, role := range t.victims {
@@ -36,8 +36,8 @@ func stalls(ctx context.Context, s *suite) (*report, error) {
 	})
 }
 
-// cuts: the network between one process of each role and NATS drops everything
-// for 20 s; then connections of every process at once are closed for 3 s.
+// cuts drops all packets between one process of each role and NATS for 20 s. Then it closes the
+// connections of all processes at once for 3 s.
 func cuts(ctx context.Context, s *suite) (*report, error) {
 	c := s.config("cuts")
 	c.Proxied = true
@@ -73,14 +73,14 @@ func cuts(ctx context.Context, s *suite) (*report, error) {
 	})
 }
 
-// natsRestarts: the one NATS server is killed and comes back after 2 s, twice.
+// natsRestarts kills the only NATS server and restarts it after 2 s, twice.
 func natsRestarts(ctx context.Context, s *suite) (*report, error) {
 	return s.disturbed(ctx, "nats", s.config("nats"), func(ctx context.Context, t *trial) error {
 		return t.killNATS(ctx, t.NATS()[0], 2)
 	})
 }
 
-// natsCluster: of three NATS servers in a cluster each is killed once.
+// natsCluster kills each of three clustered NATS servers once.
 func natsCluster(ctx context.Context, s *suite) (*report, error) {
 	c := s.config("nats-cluster")
 	c.NATSServers = 3
@@ -94,9 +94,9 @@ func natsCluster(ctx context.Context, s *suite) (*report, error) {
 	})
 }
 
-// natsGateway: of three NATS servers in a cluster each is killed once, and a gateway with it at the
-// same moment. (With one server, whose logs are in its memory, the calls of such a gateway are
-// lost: see docs/decisions/stream-resume.md.)
+// natsGateway kills each of three clustered NATS servers once, and a gateway at the same moment. (A
+// single server has the logs in its memory: the calls of such a gateway are lost, as
+// docs/decisions/stream-resume.md says.)
 func natsGateway(ctx context.Context, s *suite) (*report, error) {
 	c := s.config("nats-gateway")
 	c.NATSServers = 3
@@ -113,7 +113,7 @@ func natsGateway(ctx context.Context, s *suite) (*report, error) {
 	})
 }
 
-// killTogether kills a NATS server and another process; both come back after 2 s.
+// killTogether kills a NATS server and another process, and restarts both after 2 s.
 func (t *trial) killTogether(ctx context.Context, server *cluster.Process, m *cluster.Member) error {
 	t.struck("kill nats and", m.Role, server.Name+", "+m.Name)
 	if err := errors.Join(server.Kill(), m.Kill()); err != nil {

@@ -15,20 +15,20 @@ import (
 	"github.com/millrace/millrace/e2e/chaos/workload"
 )
 
-// pool is processes that give the same answers: one program, model and set of flags.
+// pool is a set of processes that give the same answers: one program, model and set of flags.
 type pool struct {
 	name    string
 	program string   // "": the suite's
 	model   string   // "": the suite's
 	args    []string // added to the suite's
-	kinds   []string // of its streams; none: all
+	kinds   []string // kinds of its streams; none: all
 }
 
-// poolA is the suite's own.
+// poolA is the pool of the suite's program and model.
 var poolA = pool{name: "A"}
 
-// Flags of a process that computes one sequence at a time: no batch, no draft tokens. A beam
-// search is a batch by itself.
+// Flags of a process that computes one sequence at a time, without a batch and without draft tokens. A
+// beam search is a batch by itself.
 func lone(beams int) []string {
 	return []string{"--draft-rows=0", "--tokenizers=1", "--detokenizers=1", fmt.Sprintf("--max-batch-size=%d", max(beams, 1))}
 }
@@ -36,9 +36,9 @@ func lone(beams int) []string {
 // mostReplays bounds the streams without a seed that run again after a scenario.
 const mostReplays = 24
 
-// oracle is the answers of a pool when nothing is done to it: of a process of its own, which
-// gets one request at a time. So the answers of a cluster, whose batches and failovers are
-// never the same, are compared with those of lone sequences.
+// oracle returns the answers of a pool without faults. A process of its own computes them, one request
+// at a time: the answers of a cluster, whose batches and failovers are never the same, are compared
+// with those of single sequences.
 func (s *suite) oracle(ctx context.Context, p pool) (*workload.Oracle, error) {
 	if o := s.oracles[p.name]; o != nil {
 		return o, nil

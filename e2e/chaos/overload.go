@@ -16,27 +16,27 @@ import (
 const (
 	capacityTime = 8 * time.Second
 	loadTime     = 13 * time.Second
-	loadRounds   = 3               // each load is offered so often, in turn with the others
-	loadWarm     = 3 * time.Second // of each load, before rates are counted
+	loadRounds   = 3               // rounds of each load, in turn with the others
+	loadWarm     = 3 * time.Second // part of each load before rates are counted
 	loadDraws    = 512             // different requests
 	loadPatience = 30 * time.Second
 )
 
-// Limits, and the share of the cores that others may use on a machine whose timing is
-// judged by them.
+// Limits, and the share of the cores that other programs may use while a limit on timing is an
+// error.
 const (
-	leastGoodput = 0.95 // at ten times the capacity, of the best
+	leastGoodput = 0.95 // goodput at ten times the capacity, as a share of the best
 	mostRefusal  = 50   // ms, p99
 	quiet        = 0.1
 )
 
-// multiples of the capacity that are offered.
+// multiples are the offered loads, in multiples of the capacity.
 var multiples = []float64{1, 2, 10}
 
-// steady is the part of each load that is judged.
+// steady is the part of each load whose rates are judged.
 var steady = load.Span{From: loadWarm, To: loadTime}
 
-// server is what load is offered to.
+// server is the server that gets the load.
 type server struct {
 	*suite
 	*cluster.Cluster
@@ -46,11 +46,11 @@ type server struct {
 	capacity float64 // requests per second
 }
 
-// serve starts a server and finds its capacity. With tenants, each has a key of its
-// own. stop is due even after an error.
+// serve starts a server and measures its capacity. Each tenant has a key. The caller
+// calls stop even after an error.
 func (s *suite) serve(ctx context.Context, name string, tenants ...string) (v *server, stop func() error, err error) {
 	c := s.config(name)
-	c.Args = append([]string{"--max-queue-wait=1s"}, s.args...) // half of the bound for a good answer's first token
+	c.Args = append([]string{"--max-queue-wait=1s"}, s.args...) // half of the bound on the time to the first token
 	if !s.split {
 		c.Members = map[string]int{cluster.RoleServer: 1}
 	}
@@ -72,9 +72,9 @@ func (s *suite) serve(ctx context.Context, name string, tenants ...string) (v *s
 	return v, v.Close, err
 }
 
-// client of a tenant: its connections stay open, however many refusals there are.
+// client returns the client of a tenant. Its connections stay open after refusals.
 func (v *server) client(tenant string) (client.Client, error) {
-	options := []client.HTTPOption{client.WithHTTPResume(0), // plain requests: refused is refused
+	options := []client.HTTPOption{client.WithHTTPResume(0), // plain requests: a refusal is not retried
 		client.WithHTTPClient(&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1024}}),
 		client.WithServers(v.Gateways()[1:]...)}
 	if key := v.keys[tenant]; key != "" {
@@ -83,7 +83,7 @@ func (v *server) client(tenant string) (client.Client, error) {
 	return client.NewHTTP(v.Gateways()[0], options...)
 }
 
-// findCapacity is the rate of answers while as many requests as --concurrent are always at work.
+// findCapacity measures the rate of answers with --concurrent requests in flight.
 func (v *server) findCapacity(ctx context.Context, tenant string) error {
 	api, err := v.client(tenant)
 	if err != nil {
@@ -100,14 +100,14 @@ func (v *server) findCapacity(ctx context.Context, tenant string) error {
 	return v.idle(ctx)
 }
 
-// idle waits until the server has no request: one that hangs is an error.
+// idle waits until the server has no request. A request that hangs is an error.
 func (v *server) idle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	return (&trial{Cluster: v.Cluster}).idle(ctx)
 }
 
-// offer offers a load for a tenant.
+// offer sends the load of a tenant.
 func (v *server) offer(ctx context.Context, tenant string, rate float64, over time.Duration, seed uint64) ([]load.Outcome, error) {
 	api, err := v.client(tenant)
 	if err != nil {
@@ -117,9 +117,9 @@ func (v *server) offer(ctx context.Context, tenant string, rate float64, over ti
 	return load.Offer(ctx, api, load.Arrivals(rate, over, v.seed+seed), v.requests, loadPatience), nil
 }
 
-// overload: requests at random times at the capacity and at multiples of it. Goodput is what
-// is answered within the bounds. Whatever is offered, it stays near its best, and
-// what is too much is refused at once, with the time to come again.
+// overload sends requests at random times at the capacity and at multiples of it. Goodput is the
+// rate of answers within the bounds. It stays near its best under any load, and
+// excess requests are refused at once with Retry-After.
 func overload(ctx context.Context, s *suite) (_ *report, err error) {
 	begin := time.Now()
 	v, stop, err := s.serve(ctx, "overload")
@@ -162,7 +162,7 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 			sum.TPOT.P50, sum.TPOT.P99, sum.Refusals.P50, sum.Refusals.P99, sum.Refusals.Max, sum.Late.P99, shares[i]))
 		last = sum
 		if sum.Unsaid > 0 {
-			err = errors.Join(err, fmt.Errorf("%d refusals do not say when to come again", sum.Unsaid))
+			err = errors.Join(err, fmt.Errorf("found %d refusals without Retry-After, expected none", sum.Unsaid))
 		}
 	}
 	ratios := ofBest(loads, s.bounds)
@@ -175,7 +175,7 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 		broken = fmt.Errorf("goodput falls to %.1f%% of the best, expected at least %.0f%%", 100*ratio, 100*leastGoodput)
 	}
 	if last.Refused == 0 {
-		err = errors.Join(err, fmt.Errorf("nothing was refused at %g times the capacity", multiples[len(multiples)-1]))
+		err = errors.Join(err, fmt.Errorf("found no refusal at %g times the capacity, expected some", multiples[len(multiples)-1]))
 	}
 	if last.Refusals.P99 >= mostRefusal {
 		broken = errors.Join(broken, fmt.Errorf("refusals take up to %.1f ms (p99), expected less than %d ms", last.Refusals.P99, mostRefusal))
@@ -183,8 +183,8 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 	return r, errors.Join(err, r.judge(broken, shares))
 }
 
-// ofBest is the last load's goodput as a share of the best load's, round by round, since the
-// machine is not the same in each; in ascending order.
+// ofBest returns the goodput of the last load as a share of the best load's, in ascending order. It compares
+// within each round, since the speed of the machine varies between rounds.
 func ofBest(loads [][][]load.Outcome, bounds load.Bounds) []float64 {
 	ratios := make([]float64, loadRounds)
 	for round := range ratios {
@@ -193,7 +193,7 @@ func ofBest(loads [][][]load.Outcome, bounds load.Bounds) []float64 {
 			last = load.Summarize(loads[i][round:round+1], steady, bounds).Good
 			best = max(best, last)
 		}
-		if best > 0 { // else nothing was good
+		if best > 0 { // 0: no good answer
 			ratios[round] = last / best
 		}
 	}
@@ -201,8 +201,8 @@ func ofBest(loads [][][]load.Outcome, bounds load.Bounds) []float64 {
 	return ratios
 }
 
-// judge is the error of a limit on timing that is broken; a note, where others used the
-// machine.
+// judge returns the error of a broken limit on timing. While other programs used the machine, it makes
+// a note of it instead.
 func (s *report) judge(broken error, all []shares) error {
 	if broken == nil {
 		return nil

@@ -12,14 +12,14 @@ import (
 	"github.com/millrace/millrace/e2e/chaos/cluster"
 )
 
-// shares are seconds of processor time, in all and of each part of the machine.
+// shares are seconds of processor time, in total and by part of the machine.
 type shares struct{ took, server, load, others float64 }
 
-// clock is the processor time that was used until a moment.
+// clock is the processor time used up to a moment.
 type clock struct {
 	at   time.Time
-	by   map[string]time.Duration // see processorTime
-	busy time.Duration            // of the machine
+	by   map[string]time.Duration // by role; see processorTime
+	busy time.Duration            // time of the whole machine
 }
 
 func (v *server) processors() (c clock, err error) {
@@ -51,8 +51,8 @@ func (v *server) during(ctx context.Context, load func() error) (used shares, er
 	return after.less(before), v.idle(ctx)
 }
 
-// busyTime reads /proc/stat: the time that all processors were neither idle nor
-// taken away by the machine's host.
+// busyTime reads from /proc/stat the time in which the processors were neither idle nor
+// used by the machine's host.
 func busyTime(stat string) (time.Duration, error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)
@@ -90,7 +90,7 @@ func (s shares) add(o shares) shares {
 	return shares{s.took + o.took, s.server + o.server, s.load + o.load, s.others + o.others}
 }
 
-// cores is the processor time that there was.
+// cores returns the available processor time.
 func (s shares) cores() float64 { return s.took * float64(runtime.NumCPU()) }
 
 func (s shares) String() string {

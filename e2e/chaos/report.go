@@ -17,21 +17,21 @@ import (
 	"github.com/millrace/millrace/e2e/chaos/workload"
 )
 
-// report is what a scenario found.
+// report is the result of a scenario.
 type report struct {
 	Scenario string         `json:"scenario"`
 	Seconds  float64        `json:"seconds"`
-	Faults   map[string]int `json:"faults"` // how often each kind struck
+	Faults   map[string]int `json:"faults"` // number of each kind
 	workload.Outcome
 	Gaps         workload.Gaps            `json:"gaps"`
 	GapsAtFaults map[string]workload.Gaps `json:"gaps_at_faults"`     // by kind of fault
-	Hits         int                      `json:"hits"`               // faults that met running streams
-	HitStreams   int                      `json:"hit_streams"`        // that ran at a fault, summed over the faults
-	Migrations   float64                  `json:"migrations"`         // at least: what a killed process had not shown is not in it
-	Takeovers    float64                  `json:"takeovers"`          // of calls, by another gateway; likewise
+	Hits         int                      `json:"hits"`               // faults during running streams
+	HitStreams   int                      `json:"hit_streams"`        // streams that ran at a fault, summed over the faults
+	Migrations   float64                  `json:"migrations"`         // at least: those after the last scrape of a killed process are missing
+	Takeovers    float64                  `json:"takeovers"`          // calls that another gateway took over; at least, too
 	SpyRefused   int                      `json:"spy_refused"`        // tries to read another tenant's stream
-	SpyLeaked    int                      `json:"spy_leaked"`         // those that worked
-	Distinct     int                      `json:"distinct,omitempty"` // of a mixed pool: streams that the pools answer differently
+	SpyLeaked    int                      `json:"spy_leaked"`         // tries that worked
+	Distinct     int                      `json:"distinct,omitempty"` // in a mixed pool: streams that the pools answer differently
 	Least        least                    `json:"least"`
 	Notes        []string                 `json:"notes,omitempty"`
 	Table        []string                 `json:"table,omitempty"` // Markdown
@@ -39,18 +39,18 @@ type report struct {
 	Pass         bool                     `json:"pass"`
 }
 
-// least is what has to have happened in a scenario: without it, a pass would say nothing.
+// least holds the least numbers of a scenario. Below them a pass has no meaning.
 type least struct {
-	Streams int `json:"streams"` // compared
-	Hits    int `json:"hits"`    // faults that met running streams
+	Streams int `json:"streams"` // compared streams
+	Hits    int `json:"hits"`    // faults during running streams
 	Moves   int `json:"moves"`   // sequences that migrated, and calls that another gateway took over
 	Refused int `json:"refused"` // tries of a tenant to read another's stream
 
-	NoEqual  int `json:"no_equal,omitempty"` // of a mixed pool: streams that ended without an equal worker
-	Distinct int `json:"distinct,omitempty"` // of a mixed pool: streams that the pools answer differently
+	NoEqual  int `json:"no_equal,omitempty"` // in a mixed pool: streams that ended without an equal worker
+	Distinct int `json:"distinct,omitempty"` // in a mixed pool: streams that the pools answer differently
 }
 
-// missed is an error for each number below its least.
+// missed returns an error for each number below its least.
 func (s *report) missed() error {
 	var errs []error
 	for _, n := range []struct {
@@ -76,8 +76,8 @@ func (s *report) missed() error {
 // moving are the roles whose loss migrates a part of a stream.
 var moving = []string{cluster.RoleGateway, cluster.RoleCompute, cluster.RoleDetok}
 
-// expectation is the least of a scenario with faults: all streams were compared, each fault met
-// some of them, and each loss of a process that has something of a stream moved at least one.
+// expectation returns the least numbers of a scenario with faults. All streams are compared, each fault
+// comes during some of them, and each loss of a process with a part of a stream migrates at least one.
 func (t *trial) expectation() (l least) {
 	l = least{Streams: max(t.streams, 1), Hits: max(len(t.faults), 1), Refused: 1}
 	for _, f := range t.faults {
@@ -108,7 +108,7 @@ func (t *trial) report(ctx context.Context, name string, results []workload.Resu
 	r.Notes = append(r.Notes, t.longest(results)...)
 	err := t.replay(ctx, t.pools, results)
 	r.Outcome = workload.Judge(t.oracles, results)
-	if len(t.pools) == 1 { // with a pool of two equals, one is left or comes back
+	if len(t.pools) == 1 { // in a pool of two equals, one lives or is restarted
 		r.Lost, r.NoEqual = r.Lost+r.NoEqual, 0
 	}
 	r.Wrong = append(r.Wrong, t.spy.leaks...)
@@ -131,7 +131,7 @@ func (t *trial) longest(results []workload.Result) (lines []string) {
 	return lines
 }
 
-// results are a run of the suite.
+// results is the report of a run of the suite.
 type results struct {
 	Time      string    `json:"time"`
 	Machine   string    `json:"machine"`
@@ -141,7 +141,7 @@ type results struct {
 	Scenarios []*report `json:"scenarios"`
 }
 
-// write puts DIR/NAME.json and DIR/NAME.md.
+// write writes DIR/NAME.json and DIR/NAME.md.
 func (r *results) write(dir, name string) error {
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -181,7 +181,7 @@ func (r *results) table(w io.Writer) {
 	}
 }
 
-// completed are the whole answers, and whose they are where there is more than one pool.
+// completed returns the number of whole answers, by pool where there is more than one.
 func (s *report) completed() string {
 	text := fmt.Sprint(s.Completed)
 	if len(s.ByKind) < 2 {
@@ -208,7 +208,7 @@ func verdict(pass bool) string {
 	return "**FAIL**"
 }
 
-// print says what a scenario found.
+// print prints the report of a scenario.
 func (s *report) print(w io.Writer) {
 	fmt.Fprintf(w, "  %s: %d streams, %s whole, %d ended without an equal worker, %d lost, %d duplicated, %d missing, %d spliced, %d differing, %d tokens, %.0f s\n",
 		verdict(s.Pass), s.Streams, s.completed(), s.NoEqual, s.Lost, s.Duplicated, s.Missing, s.Spliced, s.Differing, s.Tokens, s.Seconds)

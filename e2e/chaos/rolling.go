@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/e2e/faultproxy"
 )
 
-// rolling: SIGTERM to every process in turn, each is started again when it has
+// rolling sends SIGTERM to every process in turn and restarts it when it has
 // ended with exit code 0.
 func rolling(ctx context.Context, s *suite) (*report, error) {
 	return s.disturbed(ctx, "rolling", s.config("rolling"), func(ctx context.Context, t *trial) error {
@@ -29,7 +29,7 @@ func rolling(ctx context.Context, s *suite) (*report, error) {
 	})
 }
 
-// updateGrace is --grace in an update: above the longest stream, however busy the machine is.
+// updateGrace is --grace in an update. It is longer than any stream, on a busy machine too.
 const updateGrace = 90 * time.Second
 
 // rollingCheckpoint updates a cluster to another checkpoint under load.
@@ -53,14 +53,14 @@ func rollingBinary(ctx context.Context, s *suite) (*report, error) {
 		return nil, err
 	}
 	c := s.config("rolling-binary")
-	c.Accounts = "" // an earlier program has its own
+	c.Accounts = "" // an earlier program has its own configuration
 	return s.update(ctx, "rolling-binary", c, pool{name: "commit " + s.previous, program: program}, poolA, true)
 }
 
-// update: the new processes are started beside the old ones. When they are ready, new connections
-// go to their gateways, as by a load balancer, and the old processes are stopped: gateways first. Where
-// the versions differ, all old gateways but one are stopped before: they leave their calls to that one, which
-// finishes what it has. Every answer is whole, by one of the two.
+// update starts the new processes beside the old ones. When they are ready, new connections go to their
+// gateways, as a load balancer does it, and the old processes are stopped, gateways first. If the versions
+// differ, all old gateways but one are stopped before that: the last one takes over their calls and finishes
+// them. Every answer is whole, from one of the two versions.
 func (s *suite) update(ctx context.Context, name string, c cluster.Config, from, to pool, versions bool) (_ *report, err error) {
 	c.Args = append(c.Args, "--grace="+updateGrace.String())
 	c.Members = nil
@@ -83,7 +83,7 @@ func (s *suite) update(ctx context.Context, name string, c cluster.Config, from,
 					return err
 				}
 			}
-			old := t.Members("") // gateways are the first
+			old := t.Members("") // gateways come first
 			if err := t.Add(ctx, poolOf(to, "-new")...); err != nil {
 				return err
 			}
@@ -99,7 +99,7 @@ func (s *suite) update(ctx context.Context, name string, c cluster.Config, from,
 	})
 }
 
-// retire ends processes for good, one after the other.
+// retire stops processes and removes them from the cluster, one after the other.
 func (t *trial) retire(ctx context.Context, some []*cluster.Member) error {
 	for _, m := range some {
 		if err := t.terminate(ctx, m); err != nil {
@@ -110,7 +110,7 @@ func (t *trial) retire(ctx context.Context, some []*cluster.Member) error {
 	return nil
 }
 
-// balance puts an address of its own before each gateway; clients know no other.
+// balance puts a proxy before each gateway and gives the clients the addresses of the proxies.
 func (t *trial) balance(ctx context.Context) (proxies []*faultproxy.Proxy, stop func(), err error) {
 	var urls []string
 	stop = func() {
@@ -129,7 +129,7 @@ func (t *trial) balance(ctx context.Context) (proxies []*faultproxy.Proxy, stop 
 	return proxies, stop, t.use(urls)
 }
 
-// redirect points addresses at the gateways of some processes.
+// redirect sends new connections of the proxies to the gateways among some processes.
 func redirect(proxies []*faultproxy.Proxy, to []*cluster.Member) {
 	to = slices.DeleteFunc(slices.Clone(to), func(m *cluster.Member) bool { return m.Role != cluster.RoleGateway })
 	for i, p := range proxies {
@@ -137,7 +137,7 @@ func redirect(proxies []*faultproxy.Proxy, to []*cluster.Member) {
 	}
 }
 
-// poolOf is two processes of each role.
+// poolOf returns two processes of each role.
 func poolOf(p pool, suffix string) (groups []cluster.Group) {
 	for _, role := range cluster.Roles {
 		groups = append(groups, cluster.Group{Role: role, Name: role + suffix, Count: 2, Program: p.program, Model: p.model, Args: p.args})
@@ -145,7 +145,7 @@ func poolOf(p pool, suffix string) (groups []cluster.Group) {
 	return groups
 }
 
-// terminate ends a process by SIGTERM, which has to work.
+// terminate ends a process by SIGTERM. Any exit code but 0 is an error.
 func (t *trial) terminate(ctx context.Context, m *cluster.Member) error {
 	t.struck("SIGTERM", m.Role, m.Name)
 	ending, cancel := context.WithTimeout(ctx, updateGrace+startPatience)

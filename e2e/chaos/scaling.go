@@ -22,11 +22,10 @@ const (
 	scalingTime    = 10 * time.Second
 )
 
-// scaling: a load that is bound by tokenizers (long prompts, one token each, a
-// device that takes no time) on 1, 2 and 4 tokenize and detokenize processes with
-// one actor each. What more processes can bring ends where the machine's cores are
-// all busy: that bound is in the notes, from the processor time of every process
-// and of the load itself.
+// scaling measures a load that is bound by tokenizers (long prompts, one token each, a
+// device whose steps take no time) on 1, 2 and 4 tokenize and detokenize processes with
+// one actor each. More processes help until all cores of the machine are busy. The notes
+// have that bound, from the processor time of every process and of the load itself.
 func scaling(ctx context.Context, s *suite) (*report, error) {
 	r := &report{Scenario: "scaling", Faults: map[string]int{}, Least: least{Streams: 3 * scalingClients}}
 	begin := time.Now()
@@ -53,12 +52,12 @@ type point struct {
 	requests int
 	rate     float64 // requests per second
 	busy     float64 // cores
-	shares   string  // of processor time, by role
+	shares   string  // shares of the processor time, by role
 
-	tokenizing float64 // requests per second of the tokenize processes' processor time
+	tokenizing float64 // requests per second of processor time of the tokenize processes
 }
 
-// throughput measures with n processes.
+// throughput measures the load with n processes.
 func (s *suite) throughput(ctx context.Context, n int) (p point, err error) {
 	c := s.config(fmt.Sprintf("scaling-%d", n))
 	c.Members = map[string]int{cluster.RoleGateway: 1, cluster.RoleCompute: 1, cluster.RoleTokenize: n, cluster.RoleDetok: n}
@@ -144,7 +143,7 @@ func prompts(ctx context.Context, api client.Client, d time.Duration) (int, erro
 	return int(requests.Load()), nil
 }
 
-// processorTime is that of all processes of a role, and of this one.
+// processorTime returns the processor time of all processes, by role, and of this one.
 func processorTime(cl *cluster.Cluster) (map[string]time.Duration, error) {
 	sum := map[string]time.Duration{}
 	for _, p := range cl.Processes() {

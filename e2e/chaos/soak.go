@@ -15,18 +15,17 @@ import (
 )
 
 const (
-	rounds = 12 // of a soak; after each the cluster is idle and is weighed
+	rounds = 12 // rounds of a soak; after each the idle cluster is weighed
 	burst  = 150
 )
 
-// soak: a day in little time. Streams, streams that are left in the middle, bursts
-// above the capacity, kills of the second process of each role. Between rounds
-// of that the first processes, which live through it all, are weighed: memory, open
-// files, goroutines, and what JetStream keeps must be flat once they are warm.
+// soak runs streams, streams whose clients leave, bursts above the capacity, and kills of the second
+// process of each role. Between rounds it weighs the first processes, which are never killed: their
+// memory, open files and goroutines, and the data in JetStream, must not grow once they are warm.
 func soak(ctx context.Context, s *suite) (_ *report, err error) {
 	begin := time.Now()
 	c := s.config("soak")
-	c.Args = append([]string{"--max-waiting=32"}, c.Args...) // so that a burst is too much
+	c.Args = append([]string{"--max-waiting=32"}, c.Args...) // so that a burst exceeds the queue
 	t, stop, err := s.open(ctx, "soak", c)
 	defer func() { err = errors.Join(err, stop()) }()
 	if err != nil {
@@ -62,7 +61,7 @@ func soak(ctx context.Context, s *suite) (_ *report, err error) {
 	return r, errors.Join(err, side.err(), weights.flat())
 }
 
-// mischief is what clients do beside their streams.
+// mischief is the load beside the streams: clients that leave, and bursts.
 type mischief struct {
 	left, burst, refused atomic.Int64
 
@@ -80,7 +79,7 @@ func (m *mischief) fault(err error) {
 
 func (m *mischief) err() error { return errors.Join(m.errs...) }
 
-// round does harm for d.
+// round causes faults for d.
 func (m *mischief) round(ctx context.Context, t *trial, random *rand.Rand, d time.Duration) error {
 	round, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -97,14 +96,14 @@ func (m *mischief) round(ctx context.Context, t *trial, random *rand.Rand, d tim
 	return ctx.Err()
 }
 
-// anyone is the i-th of some clients of all ways.
+// anyone returns the i-th of the clients of all ways.
 func (t *trial) anyone(i int) client.Client {
 	return t.client(&workload.Stream{ID: i, Way: workload.Way{Over: []string{"http", "nats"}[i%2], Tenant: callers[i/2%len(callers)]}})
 }
 
 var endless = client.CompletionRequest{Prompt: "Once upon a time", MaxTokens: 1000, Sampling: client.Sampling{IgnoreEOS: true}}
 
-// leave opens long streams and leaves them after a few tokens.
+// leave begins long streams and leaves them after a few tokens.
 func (m *mischief) leave(ctx context.Context, t *trial) {
 	for i := 0; ctx.Err() == nil; i++ {
 		c := t.anyone(i)
@@ -118,11 +117,11 @@ func (m *mischief) leave(ctx context.Context, t *trial) {
 				break
 			}
 		}
-		_ = wait.For(ctx, 100*time.Millisecond) // ctx is looked at next
+		_ = wait.For(ctx, 100*time.Millisecond) // the loop checks ctx next
 	}
 }
 
-// bursts sends more than the gateways take, now and then. Each is answered or refused.
+// bursts sends more requests than the gateways accept from time to time. Each is answered or refused.
 func (m *mischief) bursts(ctx context.Context, t *trial) {
 	for wait.For(ctx, 5*time.Second) == nil {
 		var all sync.WaitGroup

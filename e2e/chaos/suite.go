@@ -17,28 +17,28 @@ import (
 	"github.com/millrace/millrace/e2e/wait"
 )
 
-// suite is what the scenarios share.
+// suite holds the settings and the state that the scenarios share.
 type suite struct {
 	out        io.Writer
-	dir        string // logs and data, a folder for each scenario
-	builds     string // of programs
+	dir        string // folder of logs and data, one for each scenario
+	builds     string // folder of programs
 	programs   cluster.Programs
 	previous   string // commit to update from
 	model      string
-	accounts   string        // nats-server configuration; "": NATS trusts everybody
-	resume     time.Duration // of a mixed pool: how long a request waits for an equal worker
+	accounts   string        // nats-server configuration; "": NATS accepts everybody
+	resume     time.Duration // in a mixed pool: how long a request waits for an equal worker
 	args       []string      // for every Millrace process
 	seed       uint64
-	streams    int // different streams
-	tokens     int // per stream, about
-	concurrent int // streams at a time
+	streams    int // number of different streams
+	tokens     int // mean tokens per stream
+	concurrent int // concurrent streams
 	kills      int
 	victims    []string // roles
 	soak       time.Duration
 	bounds     load.Bounds
 	split      bool
 
-	tenantRequests int // of the tenant that is watched
+	tenantRequests int // requests of the measured tenant
 
 	oracles map[string]*workload.Oracle // by the pool's name; made at first use
 	runs    int                         // of oracles
@@ -51,11 +51,11 @@ func (s *suite) workload(p pool) []*workload.Stream {
 const (
 	// startPatience bounds the start of a cluster or a process, on a slow machine.
 	startPatience = 2 * time.Minute
-	// streamPatience bounds one stream; an answer that is later counts as lost.
+	// streamPatience bounds one stream. A later answer counts as lost.
 	streamPatience = 3 * time.Minute
 )
 
-// trial is one scenario at work.
+// trial is a scenario that runs.
 type trial struct {
 	*suite
 	*cluster.Cluster
@@ -65,19 +65,19 @@ type trial struct {
 	watch   *watch
 	keys    map[string]string // by tenant
 	spy     *spy
-	pools   []pool // whose answers may be found
+	pools   []pool // pools whose answers are accepted
 	oracles []*workload.Oracle
-	all     []workload.Result // of the phases, where a scenario has some
+	all     []workload.Result // results of the phases, if the scenario has phases
 	wrong   []string          // promises that a phase broke
 
 	mu      sync.Mutex
-	clients []workload.Clients // the last are for new streams
+	clients []workload.Clients // the last ones are for new streams
 	faults  []fault
 }
 
-// fault is something that was done to the cluster.
+// fault is a fault that the suite caused.
 type fault struct {
-	kind string // "kill compute"
+	kind string // such as "kill compute"
 	role string
 	at   time.Time
 }
@@ -90,7 +90,7 @@ func (t *trial) struck(kind, role, name string) {
 	fmt.Fprintf(t.out, "  %s %s: %s\n", kind, role, name)
 }
 
-// client of a stream that begins now.
+// client returns the clients for a stream that begins now.
 func (t *trial) client(s *workload.Stream) client.Client {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,8 +106,8 @@ func (t *trial) use(gateways []string) error {
 	return err
 }
 
-// config is a cluster of two processes of each role. However long a stream waits, it is not
-// refused: it would count as lost.
+// config returns the configuration of a cluster of two processes of each role. It never refuses a stream
+// that waits, which would count as lost.
 func (s *suite) config(name string) cluster.Config {
 	return cluster.Config{
 		Dir: filepath.Join(s.dir, name), Programs: s.programs, Model: s.model, Accounts: s.accounts,
@@ -115,8 +115,8 @@ func (s *suite) config(name string) cluster.Config {
 	}
 }
 
-// open starts a cluster with clients, and makes the oracles: the answers of the pools that are
-// in it. close is due even after an error.
+// open starts a cluster with clients, and computes the oracles of the pools in it. The caller calls
+// close even after an error.
 func (s *suite) open(ctx context.Context, name string, c cluster.Config, pools ...pool) (t *trial, stop func() error, err error) {
 	stop = func() error { return nil }
 	if len(pools) == 0 {
@@ -194,8 +194,8 @@ func (t *trial) harmed(ctx context.Context, harm func(context.Context, *trial) e
 	return results, err
 }
 
-// whole: every process is there and ready, none ended by itself, and nothing is
-// left running.
+// whole returns an error unless every process runs and is ready, none ended by itself, and no request
+// is left.
 func (t *trial) whole(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
@@ -229,7 +229,7 @@ func (t *trial) idle(ctx context.Context) error {
 	return nil
 }
 
-// between draws a time from a range.
+// between returns a random duration of a range.
 func (t *trial) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(t.random.Int64N(int64(most-least)))
 }

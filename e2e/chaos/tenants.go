@@ -12,19 +12,18 @@ import (
 
 const (
 	tenantRounds = 2
-	ownLoad      = 0.2  // of the capacity: the tenant that is watched
-	loudLoad     = 0.7  // and the other one, at first: the server is well used
-	mostMoved    = 1.25 // its p99 of the time to the first token, times what it was
+	ownLoad      = 0.2  // load of the measured tenant, as a share of the capacity
+	loudLoad     = 0.7  // first load of its neighbor, which keeps the server well used
+	mostMoved    = 1.25 // largest growth of the p99 of its time to the first token
 )
 
-// neighbors are the loads beside the tenant's own, in times of loudLoad.
+// neighbors are the loads of the neighbor, in multiples of loudLoad.
 var neighbors = []float64{0, 1, 10}
 
-// tenants: one tenant's steady small load by itself, on an idle server; beside another
-// tenant, on a server that is well used; and beside that one with ten times the load, which is
-// seven times what the server can do. The first is never refused, and the other's excess does
-// not move its time to the first token. Its requests and their moments are the same each time;
-// each load lasts until it has made --tenant-requests of them.
+// tenants measures one tenant's steady small load three times: alone, beside a neighbor on a well used
+// server, and beside the neighbor with ten times that load, which is seven times the capacity. The
+// tenant is never refused, and the neighbor's excess does not change its time to the first token. Its
+// requests and their times are the same each time, and each load has --tenant-requests of them.
 func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 	begin := time.Now()
 	v, stop, err := s.serve(ctx, "tenants", "loud", "small")
@@ -85,8 +84,7 @@ func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 	return r, errors.Join(err, r.judge(broken, used))
 }
 
-// beside offers the small tenant's load, the same each time, and the loud one's: n times as
-// much.
+// beside sends the tenant's load, the same each time, and n times loudLoad for the neighbor.
 func (v *server) beside(ctx context.Context, n float64, seed uint64) (small, loud []load.Outcome, err error) {
 	var (
 		wg      sync.WaitGroup
@@ -100,7 +98,7 @@ func (v *server) beside(ctx context.Context, n float64, seed uint64) (small, lou
 	return small, loud, errors.Join(err, loudErr)
 }
 
-// tenantTime is how long a load lasts in a round.
+// tenantTime returns how long a load lasts in a round.
 func (v *server) tenantTime() time.Duration {
 	return time.Duration(float64(v.tenantRequests) / tenantRounds / (ownLoad * v.capacity) * float64(time.Second))
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/millrace/millrace/e2e/wait"
 )
 
-// watch scrapes every member's metrics, so that the counters of a process that
-// is killed are known up to the last look.
+// watch scrapes the metrics of every member, so that the counters of a killed process
+// are known up to the last scrape.
 type watch struct {
 	cluster *cluster.Cluster
 
 	mu   sync.Mutex
-	last map[string]cluster.Metrics // by process, each start for itself
+	last map[string]cluster.Metrics // by process and start
 }
 
 const watchEvery = 500 * time.Millisecond
@@ -31,7 +31,7 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// look scrapes once. A process that does not answer keeps its last values.
+// look scrapes every member once. A process that does not answer keeps its last values.
 func (w *watch) look(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, m := range w.cluster.Members("") {
@@ -49,7 +49,7 @@ func (w *watch) look(ctx context.Context) {
 	all.Wait()
 }
 
-// total is a counter's sum over all processes there were.
+// total returns the sum of a counter over all processes, ended ones too.
 func (w *watch) total(name string) (sum float64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/e2e/chaos/cluster"
 )
 
-// quantity is something that must not grow for ever. From the second to the last third of
+// quantity is a resource that must not grow without bound. From the second to the last third of
 // the rounds its median may grow by a share of itself and an amount.
 type quantity struct {
 	name          string
@@ -22,13 +22,13 @@ var quantities = []quantity{
 	{"resident MiB", 0.15, 16},
 	{"open files", 0, 8},
 	{"goroutines", 0.05, 10},
-	{"stored MiB", 0.25, 4}, // by JetStream: the load of the last half minute, which is never the same
+	{"stored MiB", 0.25, 4}, // in JetStream: the load of the last half minute, which varies
 }
 
-// weight is what is held when the cluster is idle: by holder, for each quantity.
+// weight is the use of each quantity in an idle cluster, by holder.
 type weight map[string]map[string]float64
 
-// weights are those of all rounds.
+// weights are the weights of all rounds.
 type weights []weight
 
 // weigh measures the first process of each role, and NATS.
@@ -60,7 +60,7 @@ func (t *trial) weigh(ctx context.Context) (weight, error) {
 	return w, err
 }
 
-// medians are those of the first, the second and the last third of the rounds.
+// medians returns the medians of the first, the second and the last third of the rounds.
 func (all weights) medians(holder, quantity string) (m [3]float64) {
 	for i := range m {
 		var values []float64
@@ -73,7 +73,7 @@ func (all weights) medians(holder, quantity string) (m [3]float64) {
 	return m
 }
 
-// flat is an error for each holder and quantity that has grown.
+// flat returns an error for each holder and quantity that has grown.
 func (all weights) flat() error {
 	var errs []error
 	for _, holder := range slices.Sorted(maps.Keys(all[0])) {
@@ -88,7 +88,7 @@ func (all weights) flat() error {
 	return errors.Join(errs...)
 }
 
-// table is Markdown.
+// table returns the weights as a Markdown table.
 func (all weights) table() []string {
 	head, line := "| median of each third of the rounds |", "|---|"
 	for _, q := range quantities {

@@ -1,5 +1,5 @@
-// Package faultproxy stands between two ends of a TCP connection and makes the network
-// between them bad: for tests of faults.
+// Package faultproxy is a TCP proxy that causes faults of the network in tests. It must not know the
+// protocol that it forwards.
 package faultproxy
 
 import (
@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Proxy is a TCP proxy that can be made a bad network.
+// Proxy is a TCP proxy that can refuse, close or hold connections.
 type Proxy struct {
 	listener net.Listener
 
@@ -32,10 +32,10 @@ func NewProxy(ctx context.Context, target string) (*Proxy, error) {
 	return p, nil
 }
 
-// Addr is where the proxy listens.
+// Addr returns the address that the proxy listens on.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Redirect makes new connections go to another target. Those that are open stay.
+// Redirect changes the target of new connections. Open connections stay.
 func (p *Proxy) Redirect(target string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,7 +60,7 @@ func (p *Proxy) Blackhole() {
 	}
 }
 
-// Heal makes the network good again.
+// Heal ends Cut and Blackhole.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,7 @@ func (p *Proxy) closeAll() {
 	clear(p.conns)
 }
 
-// passing: the caller holds mu.
+// passing reports whether bytes are forwarded. The caller holds mu.
 func (p *Proxy) passing() bool {
 	select {
 	case <-p.open:
@@ -109,7 +109,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// keep registers a connection; false where there is to be none.
+// keep registers a connection. It reports false if the proxy refuses connections.
 func (p *Proxy) keep(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +136,7 @@ func (p *Proxy) serve(from net.Conn) {
 	p.mu.Unlock()
 	to, err := new(net.Dialer).DialContext(context.Background(), "tcp", target)
 	if err != nil {
-		return // the server is down: so is the way to it
+		return // the server is down, so the client's connection is closed too
 	}
 	defer p.drop(to)
 	if !p.keep(to) {
@@ -148,7 +148,7 @@ func (p *Proxy) serve(from net.Conn) {
 	both.Wait()
 }
 
-// copy moves bytes one way until either end closes, which closes both.
+// copy forwards bytes in one direction until either end closes, which closes both.
 func (p *Proxy) copy(to, from net.Conn) {
 	defer to.Close()
 	defer from.Close()

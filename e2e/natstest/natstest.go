@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const patience = 20 * time.Second // for a server that has to be ready
+const patience = 20 * time.Second // longest start of a server
 
 // Start runs a server on the loopback interface until the test ends. It fills in the
 // zero values of o (nil: all of them): a free port, and a folder of the test's
@@ -39,8 +39,8 @@ func Start(t testing.TB, o *server.Options) *server.Server {
 	return s
 }
 
-// Stop ends a server. The options start one with JetStream at its port, which has nothing of
-// what the first one had.
+// Stop ends a server. The options start a server with JetStream at the same port, without the
+// data of the first one.
 func Stop(s *server.Server) *server.Options {
 	port := s.Addr().(*net.TCPAddr).Port
 	s.Shutdown()
@@ -48,13 +48,13 @@ func Stop(s *server.Server) *server.Options {
 	return &server.Options{JetStream: true, Port: port}
 }
 
-// Restart is Stop and Start.
+// Restart stops a server and starts one in its place.
 func Restart(t testing.TB, s *server.Server) *server.Server {
 	t.Helper()
 	return Start(t, Stop(s))
 }
 
-// Connect is a connection to a server until the test ends.
+// Connect returns a connection to a server, which is closed when the test ends.
 func Connect(t testing.TB, s *server.Server, options ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(s.ClientURL(), options...)

@@ -14,11 +14,11 @@ type Programs struct {
 	Millrace, NATSServer string
 }
 
-// natsServer is the package of the server that Millrace also embeds: the same
-// version, by go.mod.
+// natsServer is the package of the NATS server that Millrace embeds, in the same
+// version, which go.mod names.
 const natsServer = "github.com/nats-io/nats-server/v2"
 
-// Build builds both programs into dir. The working directory is in the module.
+// Build builds both programs into dir. The working directory must be in the module.
 func Build(ctx context.Context, dir string) (Programs, error) {
 	p := Programs{Millrace: filepath.Join(dir, "millrace"), NATSServer: filepath.Join(dir, "nats-server")}
 	for path, pkg := range map[string]string{p.Millrace: "github.com/millrace/millrace/cmd/millrace", p.NATSServer: natsServer} {
@@ -30,8 +30,8 @@ func Build(ctx context.Context, dir string) (Programs, error) {
 	return p, nil
 }
 
-// BuildCommit builds Millrace as it was at a commit into dir, with its libraries, once: minutes.
-// The working directory is in the repository.
+// BuildCommit builds the program of a commit with its libraries into dir, unless it is there. That takes
+// minutes. The working directory must be in the repository.
 func BuildCommit(ctx context.Context, dir, commit string) (string, error) {
 	source := filepath.Join(dir, "millrace-"+commit)
 	program := filepath.Join(source, "bin", "millrace")
@@ -51,5 +51,5 @@ func BuildCommit(ctx context.Context, dir, commit string) (string, error) {
 	return program, nil
 }
 
-// outputTail is how much of a failed command's output an error has, in bytes.
+// outputTail is the length of a failed command's output in an error, in bytes.
 const outputTail = 2000

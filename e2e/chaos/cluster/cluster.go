@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/e2e/faultproxy"
 )
 
-// The roles of processes: Millrace's own, and the NATS server's.
+// Roles of processes: those of Millrace, and that of a NATS server.
 const (
 	RoleGateway  = "gateway"
 	RoleTokenize = "tokenize"
@@ -27,35 +27,35 @@ const (
 	RoleServer   = "server" // one process with all of Millrace's roles
 )
 
-// Roles are those of Millrace.
+// Roles are the roles of Millrace.
 var Roles = []string{RoleGateway, RoleTokenize, RoleCompute, RoleDetok}
 
-// Config of a cluster. Every address is on the loopback interface.
+// Config describes a cluster. Every address is on the loopback interface.
 type Config struct {
-	Dir         string // logs and data; made if it is not there
+	Dir         string // folder of logs and data, which Start makes
 	Programs    Programs
 	Model       string
 	Members     map[string]int // processes of each role, all alike
 	Groups      []Group        // further processes
 	NATSServers int
-	Accounts    string   // nats-server configuration with a user for each role; "": NATS trusts everybody
+	Accounts    string   // nats-server configuration with a user for each role; "": NATS accepts everybody
 	Proxied     bool     // every process reaches NATS through a proxy of its own
 	Args        []string // for every Millrace process
 	Listen      []string // HTTP addresses of the first gateways; the others get free ports
-	NATSListen  string   // of the first NATS server; "": a free port
+	NATSListen  string   // address of the first NATS server; "": a free port
 }
 
-// Group is processes of a role that differ from the others of the cluster.
+// Group is a set of processes of a role that differ from the others of the cluster.
 type Group struct {
 	Role    string
-	Name    string // of the processes: NAME-1, NAME-2; "": the role
+	Name    string // name of the processes: NAME-1, NAME-2; "": the role
 	Count   int
 	Program string   // "": Programs.Millrace
 	Model   string   // "": Config.Model
 	Args    []string // added to Config.Args; the last value of a flag counts
 }
 
-// Each gives every role n processes.
+// Each returns n processes for every role.
 func Each(n int) map[string]int {
 	members := map[string]int{}
 	for _, role := range Roles {
@@ -71,7 +71,7 @@ type Cluster struct {
 
 	mu      sync.Mutex
 	members []*Member
-	removed []*Member // ended for good; Close ends what runs of them
+	removed []*Member // members that left the cluster; Close ends those that still run
 }
 
 // Member is a Millrace process.
@@ -79,12 +79,12 @@ type Member struct {
 	*Process
 
 	Group string            // Group.Name
-	URL   string            // of its HTTP server
-	Proxy *faultproxy.Proxy // its way to NATS; nil without Config.Proxied
+	URL   string            // URL of its HTTP server
+	Proxy *faultproxy.Proxy // its connection to NATS; nil without Config.Proxied
 }
 
-// Start starts NATS and then all members, and returns when they are ready.
-// Close is due even after an error.
+// Start starts NATS and then all members, and returns when they are ready. The
+// caller calls Close even after an error.
 func Start(ctx context.Context, c Config) (*Cluster, error) {
 	cl := &Cluster{config: c}
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
@@ -121,7 +121,7 @@ func (cl *Cluster) Add(ctx context.Context, groups ...Group) error {
 	return up(ctx, processes(cl.Members("")[before:]))
 }
 
-// Remove takes a member that has ended out of the cluster.
+// Remove removes a member that has ended from the cluster.
 func (cl *Cluster) Remove(m *Member) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
@@ -129,7 +129,7 @@ func (cl *Cluster) Remove(m *Member) {
 	cl.removed = append(cl.removed, m)
 }
 
-// create makes the processes of a group; nothing runs yet.
+// create makes the processes of a group without starting them.
 func (cl *Cluster) create(ctx context.Context, g Group) error {
 	for i := range g.Count {
 		m, err := cl.member(ctx, g, i)
@@ -202,7 +202,7 @@ func (cl *Cluster) member(ctx context.Context, g Group, i int) (*Member, error) 
 	return m, nil
 }
 
-// Processes are all of them, Millrace's first.
+// Processes returns all processes, those of Millrace first.
 func (cl *Cluster) Processes() []*Process {
 	all := processes(cl.Members(""))
 	if cl.nats != nil {
@@ -211,10 +211,10 @@ func (cl *Cluster) Processes() []*Process {
 	return all
 }
 
-// NATSURL is for clients: every server, without a proxy.
+// NATSURL returns the addresses of all NATS servers for clients, without a proxy.
 func (cl *Cluster) NATSURL() string { return cl.nats.url(userClient, cl.nats.clients) }
 
-// NATSOptions are a client's further settings of its connection.
+// NATSOptions returns the options of a client's connection.
 func (cl *Cluster) NATSOptions() []nats.Option {
 	if cl.nats.passwords == nil {
 		return nil
@@ -222,10 +222,10 @@ func (cl *Cluster) NATSOptions() []nats.Option {
 	return []nats.Option{nats.CustomInboxPrefix("_INBOX." + userClient)}
 }
 
-// NATS are the NATS servers' processes.
+// NATS returns the processes of the NATS servers.
 func (cl *Cluster) NATS() []*Process { return cl.nats.processes }
 
-// Members are the processes of a role, or all of them for "".
+// Members returns the processes of a role, or all of Millrace for "".
 func (cl *Cluster) Members(role string) []*Member {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
@@ -238,7 +238,7 @@ func (cl *Cluster) Members(role string) []*Member {
 	return some
 }
 
-// Gateways are the base URLs for HTTP clients.
+// Gateways returns the base URLs of the gateways.
 func (cl *Cluster) Gateways() []string {
 	var urls []string
 	for _, m := range append(cl.Members(RoleServer), cl.Members(RoleGateway)...) {
@@ -247,7 +247,7 @@ func (cl *Cluster) Gateways() []string {
 	return urls
 }
 
-// Storage is what JetStream keeps.
+// Storage returns the size of the data in JetStream.
 func (cl *Cluster) Storage(ctx context.Context) (Storage, error) { return cl.nats.storage(ctx) }
 
 // EndedByItself lists the processes that ended without Terminate or Kill.
@@ -267,12 +267,12 @@ func (cl *Cluster) Terminate(ctx context.Context) error {
 	}
 	errs := []error{ending.Wait()}
 	for _, p := range cl.nats.processes {
-		errs = append(errs, p.Kill()) // nobody is left to notice
+		errs = append(errs, p.Kill()) // nothing needs it any more
 	}
 	return errors.Join(errs...)
 }
 
-// Close kills everything that runs.
+// Close kills every process that runs.
 func (cl *Cluster) Close() error {
 	var errs []error
 	members := append(cl.Members(""), cl.removed...)

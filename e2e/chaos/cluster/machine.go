@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Machine names the processor, as far as the system says.
+// Machine returns the name of the processor, if the system has it.
 func Machine() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -26,7 +26,7 @@ func Machine() string {
 	return fmt.Sprintf("%s, family %s model %s, %d cores", fields["vendor_id"], fields["cpu family"], fields["model"], cores)
 }
 
-// Commit names the commit of the working directory, "-dirty" with changes, as far as git says.
+// Commit returns the commit of the working directory, with "-dirty" for changes, if git knows it.
 func Commit(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Metrics are a process's Prometheus series, each summed over its labels.
+// Metrics holds the Prometheus series of a process, each summed over its labels.
 type Metrics map[string]float64
 
 // Metrics scrapes the member's /metrics.
@@ -36,7 +36,7 @@ func (m *Member) Metrics(ctx context.Context) (Metrics, error) {
 	return sums, nil
 }
 
-// value of a counter or a gauge; of a histogram the number of observations.
+// value returns the value of a counter or a gauge, or the number of observations of a histogram.
 func value(series *dto.Metric) float64 {
 	switch {
 	case series.Counter != nil:

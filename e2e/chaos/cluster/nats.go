@@ -14,22 +14,22 @@ import (
 	"time"
 )
 
-// natsServers are one NATS server or a cluster of them, each a process.
+// natsServers is one NATS server or a cluster of them, each a process.
 type natsServers struct {
 	processes []*Process
 	clients   []string          // addresses for clients
-	monitors  []string          // URLs of the monitoring
-	passwords map[string]string // by user; nil: NATS trusts everybody
+	monitors  []string          // URLs of the monitoring endpoints
+	passwords map[string]string // by user; nil: NATS accepts everybody
 }
 
-// Users of the shipped configuration that have another name than a role.
+// Users of the shipped configuration whose name is not a role.
 const (
 	userNode   = "node"  // a process with several roles
 	userFront  = "front" // a gateway's other connection, to its clients
 	userClient = "client"
 )
 
-// url is what a user connects to.
+// url returns the URL that a user connects to.
 func (n *natsServers) url(user string, addrs []string) string {
 	var login string
 	if password, ok := n.passwords[user]; ok {
@@ -42,11 +42,11 @@ func (n *natsServers) url(user string, addrs []string) string {
 	return strings.Join(urls, ",")
 }
 
-// login is a user of a configuration whose password is a variable.
+// login matches a user of a configuration whose password is a variable.
 var login = regexp.MustCompile(`user:\s*"?(\w+)"?,?\s*password:\s*"?\$(\w+)`)
 
-// accounts reads the configuration and draws a password for each of its users: by user in
-// passwords, as NAME=VALUE in env.
+// accounts reads the configuration and makes a random password for each user: in passwords by user,
+// in env as NAME=VALUE.
 func accounts(path string) (text string, passwords map[string]string, env []string, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -65,7 +65,7 @@ func accounts(path string) (text string, passwords map[string]string, env []stri
 	return string(data), passwords, env, nil
 }
 
-// newNATS writes the configurations; nothing runs yet.
+// newNATS writes the configurations and makes the processes without starting them.
 func newNATS(ctx context.Context, c *Config) (*natsServers, error) {
 	addrs, err := FreeAddrs(ctx, 3*c.NATSServers)
 	if err != nil {
@@ -114,7 +114,7 @@ func newNATS(ctx context.Context, c *Config) (*natsServers, error) {
 	return n, nil
 }
 
-// Storage is what JetStream keeps, summed over the NATS servers.
+// Storage is the size of the data in JetStream, summed over the NATS servers.
 type Storage struct {
 	Memory  int64 `json:"memory"`
 	File    int64 `json:"storage"`
@@ -142,12 +142,12 @@ func (n *natsServers) storage(ctx context.Context) (Storage, error) {
 	return sum, nil
 }
 
-// FreeAddrs finds loopback ports that nobody listens on.
+// FreeAddrs returns loopback addresses with free ports.
 func FreeAddrs(ctx context.Context, n int) ([]string, error) {
 	addrs := make([]string, n)
 	listeners := make([]net.Listener, n)
 	defer func() {
-		for _, l := range listeners { // all at the end, so that no port comes twice
+		for _, l := range listeners { // all at the end, so that no port is found twice
 			if l != nil {
 				l.Close()
 			}

@@ -1,6 +1,6 @@
 // Package cluster runs Millrace's processes and NATS servers on the loopback
-// interface, and harms them: kill -9, SIGSTOP, cut connections. It is the ground
-// of the fault suite and of `make cluster`.
+// interface, and causes faults: kill -9, SIGSTOP, closed connections. The fault suite
+// and `make cluster` use it. It must not know the load or the answers.
 package cluster
 
 import (
@@ -18,16 +18,16 @@ import (
 	"time"
 )
 
-// Process is a program that can be started again after it ended. Its methods are
-// for one goroutine at a time, except Usage and Running.
+// Process is a program that can be started again after it ended. One goroutine at a
+// time calls its methods, except Usage and Running.
 type Process struct {
 	Name string
 	Role string
 
 	path  string
 	args  []string
-	dir   string   // working directory; "": ours
-	env   []string // added to ours
+	dir   string   // working directory; "": that of this process
+	env   []string // added to that of this process
 	log   string   // file; a restart appends
 	ready string   // URL that answers 200 when the process serves
 
@@ -51,11 +51,11 @@ func (p *Process) Start() error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()                      // the child has its own
+	defer log.Close()                      // the child has its own handle
 	cmd := exec.Command(p.path, p.args...) //nolint:noctx // it is ended by Kill and Terminate
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir, cmd.Env = p.dir, append(os.Environ(), p.env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is ours alone; no orphans
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C ends this process alone, and its end kills the child
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("%s: %w", p.Name, err)
 	}
@@ -70,14 +70,14 @@ func (p *Process) Start() error {
 	return nil
 }
 
-// current is the running command, with what its end closes; nil before Start.
+// current returns the last command and the channel that closes at its end; nil before Start.
 func (p *Process) current() (*exec.Cmd, chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cmd, p.ended
 }
 
-// PID of the process; 0 if it does not run.
+// PID returns the id of the process; 0 if it does not run.
 func (p *Process) PID() int {
 	cmd, ended := p.current()
 	if cmd == nil {
@@ -91,13 +91,13 @@ func (p *Process) PID() int {
 	}
 }
 
-// Ended is closed when the process has ended.
+// Ended returns a channel that is closed when the process has ended.
 func (p *Process) Ended() <-chan struct{} {
 	_, ended := p.current()
 	return ended
 }
 
-// WaitReady returns when the process serves; an error when it ends before that.
+// WaitReady waits until the process serves. It returns an error if the process ends before.
 func (p *Process) WaitReady(ctx context.Context) error {
 	_, ended := p.current()
 	client := http.Client{Timeout: time.Second}
@@ -116,7 +116,7 @@ func (p *Process) WaitReady(ctx context.Context) error {
 	}
 }
 
-// get returns an answer with status 200.
+// get returns the answer of a GET request. A status other than 200 is an error.
 func get(ctx context.Context, client *http.Client, url string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -147,7 +147,7 @@ func (p *Process) signal(s syscall.Signal, ends bool) error {
 	return nil
 }
 
-// Kill ends the process as kill -9 does and returns when it is gone.
+// Kill ends the process as kill -9 does, and waits for its end.
 func (p *Process) Kill() error {
 	if err := p.signal(syscall.SIGKILL, true); err != nil {
 		return err
@@ -157,10 +157,10 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Stop halts the process where it is (SIGSTOP).
+// Stop suspends the process (SIGSTOP).
 func (p *Process) Stop() error { return p.signal(syscall.SIGSTOP, false) }
 
-// Continue undoes Stop.
+// Continue continues a suspended process.
 func (p *Process) Continue() error { return p.signal(syscall.SIGCONT, false) }
 
 // Terminate sends SIGTERM and waits for the end of the process. An exit code
@@ -194,7 +194,7 @@ func (p *Process) EndedByItself() error {
 	return fmt.Errorf("%s ended by itself: %v; the end of its log:\n%s", p.Name, p.cmd.ProcessState, p.LogTail())
 }
 
-// LogTail is the end of the process's log.
+// LogTail returns the end of the process's log.
 func (p *Process) LogTail() string {
 	const lines = 20
 	text, err := os.ReadFile(p.log)
@@ -219,17 +219,17 @@ func (p *Process) LogCount(text string) (n int) {
 	return n
 }
 
-// Usage is what a process takes of the machine.
+// Usage is the use of the machine by a process.
 type Usage struct {
 	Resident  int64 // bytes
-	Files     int   // open
+	Files     int   // open files
 	Processor time.Duration
 }
 
-// Tick is the unit of times in /proc (USER_HZ, 100 on every Linux).
+// Tick is the unit of times in /proc: USER_HZ, which is 100 on every Linux.
 const Tick = 10 * time.Millisecond
 
-// Usage reads /proc. It is zero when the process does not run.
+// Usage reads the usage from /proc. It is zero if the process does not run.
 func (p *Process) Usage() (u Usage, err error) {
 	pid := p.PID()
 	if pid == 0 {

@@ -29,7 +29,7 @@ func Arrivals(rate float64, over time.Duration, seed uint64) (at []time.Duration
 	}
 }
 
-// Lengths of the requests, in tokens, about; all between are equally likely.
+// Lengths are the bounds of prompts and answers, in tokens. All lengths between them are equally likely.
 const (
 	leastPrompt, mostPrompt = 40, 160
 	leastAnswer, mostAnswer = 24, 104
@@ -37,7 +37,7 @@ const (
 
 var words = strings.Fields("the old man went down to river and saw a bear that was drinking water in morning light while his dog ran home")
 
-// Requests draws n of them.
+// Requests returns n random requests.
 func Requests(n int, seed uint64) []client.CompletionRequest {
 	random := rand.New(rand.NewPCG(seed, 1))
 	greedy := 0.0
@@ -58,29 +58,29 @@ func Requests(n int, seed uint64) []client.CompletionRequest {
 // Outcome is the result of a request. Times are since the begin of the load.
 type Outcome struct {
 	Due, Sent  time.Duration
-	First, End time.Duration // of the first token; of the request
+	First, End time.Duration // times of the first token and of the end
 	Tokens     int
 	Refused    bool
-	RetryAfter time.Duration // of a refusal; 0: it did not say
-	Err        error         // other than a refusal
+	RetryAfter time.Duration // Retry-After of a refusal; 0 for none
+	Err        error         // an error other than a refusal
 }
 
-// Bounds of a request that is good.
+// Bounds are the limits of a good request.
 type Bounds struct {
-	TTFT time.Duration // until the first token, from the moment that the request was due
-	TPOT time.Duration // of the further ones, in the mean
+	TTFT time.Duration // time to the first token, from the moment at which the request was due
+	TPOT time.Duration // mean time of each further token
 }
 
-// Good says whether a request was answered within the bounds.
+// Good reports whether a request was answered within the bounds.
 func (o *Outcome) Good(b Bounds) bool {
 	return o.Served() && o.First-o.Due <= b.TTFT && o.End-o.First <= b.TPOT*time.Duration(max(o.Tokens-1, 0))
 }
 
-// Served says whether a request was answered.
+// Served reports whether a request was answered.
 func (o *Outcome) Served() bool { return o.Err == nil && !o.Refused }
 
-// Offer makes each request when it is due, and returns when all have ended. Each
-// has until patience after its time.
+// Offer sends each request when it is due, and returns when all have ended. A request
+// fails at patience after it was due.
 func Offer(ctx context.Context, api client.Client, arrivals []time.Duration, requests []client.CompletionRequest, patience time.Duration) []Outcome {
 	outcomes := make([]Outcome, len(arrivals))
 	begin := time.Now()
@@ -158,10 +158,10 @@ func (o *Outcome) failed(err error) {
 }
 
 // Summary summarizes a load. Rates are those between From and To, without the beginning, when no
-// request waited, and without the end, when no more arrived. An answer
-// counts with the part of its time, from its first token to its end, that lies between them: the
-// few that end there by chance would move a rate of some seconds by more than what is measured.
-// Everything else is of all requests.
+// request waited, and without the end, when no more arrived. An answer counts with the part of its
+// time from its first token to its end that lies between them, since in a few seconds the number of
+// answers that end there varies more than the rates that are compared. Everything else covers all
+// requests.
 type Summary struct {
 	Offered   float64 `json:"offered_per_s"`
 	Served    float64 `json:"served_per_s"`
@@ -173,14 +173,14 @@ type Summary struct {
 	Unsaid    int     `json:"refused_without_retry_after"`
 	Failed    int     `json:"failed"`
 	FirstErr  string  `json:"first_error,omitempty"`
-	TTFT      Spread  `json:"ttft_ms"` // of the answered
+	TTFT      Spread  `json:"ttft_ms"` // of answered requests
 	TPOT      Spread  `json:"tpot_ms"`
-	Refusals  Spread  `json:"refusal_ms"` // from the request to its refusal
-	Late      Spread  `json:"late_ms"`    // sent after it was due, for want of a processor
-	Intervals float64 `json:"seconds"`    // from From to To, of all that were joined
+	Refusals  Spread  `json:"refusal_ms"` // time from the request to its refusal
+	Late      Spread  `json:"late_ms"`    // time from when a request was due until it was sent, on a busy machine
+	Intervals float64 `json:"seconds"`    // sum of the times from From to To
 }
 
-// Spread is quantiles, by nearest rank, in ms.
+// Spread holds quantiles by nearest rank, in milliseconds.
 type Spread struct {
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
@@ -192,10 +192,10 @@ func spread(all []time.Duration) Spread {
 	return Spread{p50, p99, longest}
 }
 
-// Span is the part of a load that its rates are of.
+// Span is the part of a load in which its rates are measured.
 type Span struct{ From, To time.Duration }
 
-// part of the time from first to end that lies in the span; of a moment, all or nothing.
+// part returns the share of the time from first to end that lies in the span. It is 0 or 1 for a moment.
 func (s Span) part(first, end time.Duration) float64 {
 	if first == end {
 		if s.From <= end && end < s.To {
@@ -207,7 +207,7 @@ func (s Span) part(first, end time.Duration) float64 {
 	return max(0, float64(within)/float64(end-first))
 }
 
-// Summarize judges loads of one kind together.
+// Summarize summarizes loads of one kind together.
 func Summarize(loads [][]Outcome, span Span, b Bounds) (s Summary) {
 	var ttft, tpot, refusals, late []time.Duration
 	var offered, served, good, tokens float64

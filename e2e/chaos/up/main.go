@@ -1,7 +1,6 @@
 // Command up runs the topology of docker-compose.yml as processes on the loopback
-// interface: a NATS server and two Millrace processes of each role. A process that
-// dies is started again, so that one may be killed to see what happens. Ctrl-C
-// ends them all.
+// interface: a NATS server and two Millrace processes of each role. It restarts a
+// process that ends, so that one can kill some and watch. Ctrl-C ends all.
 package main
 
 import (
@@ -32,7 +31,7 @@ func main() {
 	}
 }
 
-// endPatience is how long processes have to end after Ctrl-C.
+// endPatience is the longest wait for the end of all processes after Ctrl-C.
 const endPatience = 45 * time.Second
 
 func run(ctx context.Context, args []string, out io.Writer) (err error) {
@@ -85,7 +84,7 @@ func show(out io.Writer, cl *cluster.Cluster, dir string) {
 		cl.Gateways()[0], strings.Join(cl.Gateways(), " "), cl.NATSURL(), dir)
 }
 
-// supervise starts what dies again, until ctx ends.
+// supervise restarts processes that end, until ctx ends.
 func supervise(ctx context.Context, out io.Writer, cl *cluster.Cluster) {
 	var all sync.WaitGroup
 	for _, p := range cl.Processes() {
@@ -104,7 +103,7 @@ func supervise(ctx context.Context, out io.Writer, cl *cluster.Cluster) {
 					return
 				}
 				fmt.Fprintf(out, "%s ended and was started again: pid %d\n", p.Name, p.PID())
-				select { // not at once if it cannot run
+				select { // a pause for a process that cannot run
 				case <-ctx.Done():
 				case <-time.After(time.Second):
 				}

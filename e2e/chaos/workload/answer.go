@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/client"
 )
 
-// Choice is what a client has of one choice.
+// Choice is one choice of an answer, as a client received it.
 type Choice struct {
 	Text     string
 	Tokens   []int32
@@ -19,19 +19,19 @@ type Choice struct {
 	Finish   string
 }
 
-// Answer is what a client has at the end of a stream.
+// Answer is the answer that a client has at the end of a stream.
 type Answer struct {
-	ID       string // the server's
+	ID       string // the server's id
 	Choices  []Choice
 	Usage    client.Usage
 	Err      error
 	Begin    time.Time
 	End      time.Time
-	Arrivals []time.Time // of chunks with tokens
+	Arrivals []time.Time // times of the chunks with tokens
 }
 
-// Ask runs a stream to its end under a request id. begun is called with the server's id when the
-// first chunk comes, token at each chunk with tokens.
+// Ask runs a stream to its end under a request id. It calls begun with the server's id at the
+// first chunk, and token at each chunk with tokens.
 func (s *Stream) Ask(ctx context.Context, c client.Client, id string, begun func(id string), token func()) *Answer {
 	a := &Answer{Choices: make([]Choice, s.choices), Begin: time.Now()}
 	defer func() { a.End = time.Now() }()
@@ -79,8 +79,8 @@ func (s *Stream) open(ctx context.Context, c client.Client, id string) iter.Seq2
 
 // An answer in one piece: its client does not learn that the gateway is gone.
 const (
-	wholePatience = 20 * time.Second       // of one try
-	wholeRetry    = 100 * time.Millisecond // before the next
+	wholePatience = 20 * time.Second       // longest wait of one try
+	wholeRetry    = 100 * time.Millisecond // wait before the next try
 )
 
 // whole requests the answer in one piece, again if no server gave one.
@@ -105,7 +105,7 @@ func (s *Stream) whole(ctx context.Context, c client.Client, a *Answer) error {
 	}
 }
 
-// fill takes an answer in one piece.
+// fill copies an answer in one piece.
 func (a *Answer) fill(r *client.Response) error {
 	if len(r.Choices) != len(a.Choices) {
 		return fmt.Errorf("found %d choices, expected %d", len(r.Choices), len(a.Choices))

@@ -9,10 +9,10 @@ import (
 	"github.com/millrace/millrace/client"
 )
 
-// Verdict says what is wrong with an answer.
+// Verdict is the result of a comparison of an answer.
 type Verdict string
 
-// The verdicts.
+// All verdicts.
 const (
 	Whole      Verdict = "whole"
 	NoEqual    Verdict = "ended"      // as no_equal_worker, after the beginning of the expected answer
@@ -23,12 +23,12 @@ const (
 	Differing  Verdict = "differing"
 )
 
-// order of the verdicts, the best first.
+// order lists the verdicts, the best first.
 var order = []Verdict{Whole, NoEqual, Lost, Missing, Duplicated, Spliced, Differing}
 
 func better(a, b Verdict) bool { return slices.Index(order, a) < slices.Index(order, b) }
 
-// codeNoEqual is the server's error when no worker is left whose bits are the same.
+// codeNoEqual is the code of the server's error when no worker with the same bits is left.
 const codeNoEqual = "no_equal_worker"
 
 // lost judges an answer that ended with an error.
@@ -40,9 +40,9 @@ func lost(a *Answer) (Verdict, error) {
 	return Lost, fmt.Errorf("after %d tokens: %w", a.tokens(), a.Err)
 }
 
-// Compare judges an answer by that of an undisturbed run: text, token ids,
-// log probabilities, finish reasons and usage must be the same. The error says
-// what was found.
+// Compare compares an answer with that of an undisturbed run. Text, token ids,
+// log probabilities, finish reasons and usage must be equal. The error names the
+// difference.
 func Compare(expected, found *Answer) (Verdict, error) {
 	if found.Err != nil {
 		for i := range expected.Choices {
@@ -81,7 +81,7 @@ func Compare(expected, found *Answer) (Verdict, error) {
 	return Whole, nil
 }
 
-// differs is the verdict on an answer whose first n tokens are right.
+// differs returns the verdict on an answer whose first n tokens are as expected.
 func differs(n int) Verdict {
 	if n > 0 {
 		return Spliced
@@ -96,7 +96,7 @@ func (a *Answer) tokens() (n int) {
 	return n
 }
 
-// within: part is whole when elements are left out of it.
+// within reports whether part is whole with some elements left out.
 func within(part, whole []int32) bool {
 	for _, id := range whole {
 		if len(part) > 0 && part[0] == id {
@@ -106,7 +106,7 @@ func within(part, whole []int32) bool {
 	return len(part) == 0
 }
 
-// common is the length of the common beginning.
+// common returns the length of the common beginning.
 func common(a, b []int32) int {
 	n := 0
 	for n < min(len(a), len(b)) && a[n] == b[n] {

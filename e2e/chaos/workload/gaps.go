@@ -32,7 +32,7 @@ func Quantiles(all []time.Duration) (p50, p99, longest float64) {
 	return rank(0.5), rank(0.99), rank(1)
 }
 
-// AllGaps are the gaps of all streams.
+// AllGaps returns the gaps of all streams.
 func AllGaps(results []Result) Gaps {
 	var all []time.Duration
 	for _, r := range results {
@@ -44,9 +44,9 @@ func AllGaps(results []Result) Gaps {
 	return gaps(all)
 }
 
-// GapsAt are, for each moment and each stream that had tokens before it and
-// after it, the longest gap that overlaps the second from the moment on. Streams
-// that the moment did not touch are among them.
+// GapsAt returns, for each moment and each stream with tokens before and after
+// it, the longest gap that overlaps the second after the moment. It includes
+// streams that the fault did not affect.
 func GapsAt(results []Result, moments []time.Time) Gaps {
 	var all []time.Duration
 	for _, r := range results {
@@ -59,8 +59,8 @@ func GapsAt(results []Result, moments []time.Time) Gaps {
 	return gaps(all)
 }
 
-// Hits counts the moments at which at least one stream was at work, and the streams that were,
-// summed over the moments.
+// Hits returns the number of moments at which at least one stream was running, and the number of
+// running streams, summed over the moments.
 func Hits(results []Result, moments []time.Time) (hits, streams int) {
 	for _, t := range moments {
 		before := streams
@@ -76,7 +76,7 @@ func Hits(results []Result, moments []time.Time) (hits, streams int) {
 	return hits, streams
 }
 
-// running: it had tokens before and after the moment.
+// running reports whether the stream has tokens before and after the moment.
 func (a *Answer) running(t time.Time) bool {
 	return len(a.Arrivals) > 0 && a.Arrivals[0].Before(t) && a.Arrivals[len(a.Arrivals)-1].After(t)
 }
@@ -97,10 +97,10 @@ func longestGap(at []time.Time, from, to time.Time) (longest time.Duration) {
 type Gap struct {
 	*Stream
 	From, To time.Time
-	Chunks   int // before it
+	Chunks   int // chunks before it
 }
 
-// Longest are the streams with the longest gaps, one gap for each, the longest first.
+// Longest returns the longest gap of each of the n streams with the longest gaps, the longest first.
 func Longest(results []Result, most int) []Gap {
 	var all []Gap
 	for _, r := range results {

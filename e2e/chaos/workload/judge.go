@@ -5,16 +5,16 @@ import (
 	"reflect"
 )
 
-// Oracle is the answers that workers of a kind give when nothing is done to them.
+// Oracle holds the answers of one kind of workers without faults.
 type Oracle struct {
 	Kind    string
 	Answers map[int]*Answer // by stream
 
-	// Replayed are those of unseeded streams, by request id: the seed follows from it.
+	// Replayed are the answers of unseeded streams by request id, from which the seed follows.
 	Replayed map[string]*Answer
 }
 
-// Expect makes an oracle of an undisturbed run; an error where a stream was lost even so.
+// Expect makes an oracle of an undisturbed run. A lost stream is an error.
 func Expect(kind string, results []Result) (*Oracle, error) {
 	o := &Oracle{Kind: kind, Answers: map[int]*Answer{}, Replayed: map[string]*Answer{}}
 	for _, r := range results {
@@ -29,7 +29,7 @@ func Expect(kind string, results []Result) (*Oracle, error) {
 	return o, nil
 }
 
-// expects is the answer to compare a result with; nil when an unseeded stream was not replayed.
+// expects returns the answer to compare a result with; nil if an unseeded stream was not replayed.
 func (o *Oracle) expects(r *Result) *Answer {
 	if r.Unseeded() {
 		return o.Replayed[r.RequestID]
@@ -37,8 +37,8 @@ func (o *Oracle) expects(r *Result) *Answer {
 	return o.Answers[r.ID]
 }
 
-// Distinct counts the streams that two oracles answer differently: with the others no splice
-// would show.
+// Distinct returns the number of streams that two oracles answer differently. In the others a splice
+// does not show.
 func Distinct(a, b *Oracle) (n int) {
 	for id, answer := range a.Answers {
 		if other := b.Answers[id]; other != nil && !reflect.DeepEqual(answer.Choices, other.Choices) {
@@ -66,10 +66,10 @@ type Outcome struct {
 	Wrong      []string       `json:"wrong,omitempty"` // the first few faults that were found
 }
 
-// keepWrong bounds what is said about a run that goes wrong everywhere, for each verdict.
+// keepWrong bounds the number of reported faults for each verdict.
 const keepWrong = 8
 
-// Judge compares every answer with those of the oracles: it has to be one of theirs, whole.
+// Judge compares every answer with those of the oracles. Each must be a whole answer of one of them.
 func Judge(oracles []*Oracle, results []Result) Outcome {
 	o := Outcome{Streams: len(results), ByKind: map[string]int{}, EndedOf: map[string]int{}}
 	said := map[Verdict]int{}
@@ -102,12 +102,12 @@ func Judge(oracles []*Oracle, results []Result) Outcome {
 	return o
 }
 
-// judge is the best verdict of all oracles: each answer is meant to be one of theirs.
+// judge returns the best verdict over all oracles.
 func (o *Outcome) judge(oracles []*Oracle, r *Result) (best Verdict, why error) {
-	var kinds []string // that give the best verdict
+	var kinds []string // kinds of the oracles with the best verdict
 	for _, oracle := range oracles {
 		expected := oracle.expects(r)
-		if expected == nil { // the answer may be the one of this oracle
+		if expected == nil { // the answer may be that of this oracle
 			best, kinds = "", nil
 			break
 		}
@@ -125,7 +125,7 @@ func (o *Outcome) judge(oracles []*Oracle, r *Result) (best Verdict, why error) 
 		}
 	}
 	switch {
-	case best == NoEqual && r.Answer.tokens() == 0: // it had to begin again somewhere
+	case best == NoEqual && r.Answer.tokens() == 0: // it can begin again at any worker
 		return Lost, why
 	case best == NoEqual && len(kinds) == 1:
 		o.EndedOf[kinds[0]]++
@@ -137,7 +137,7 @@ func (o *Outcome) judge(oracles []*Oracle, r *Result) (best Verdict, why error) 
 	return best, why
 }
 
-// alone judges an answer without another one to compare it with.
+// alone judges an answer by itself.
 func (r *Result) alone() (Verdict, error) {
 	if r.Answer.Err != nil {
 		return lost(r.Answer)

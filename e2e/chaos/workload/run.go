@@ -15,14 +15,14 @@ import (
 // Way is how a client reaches the server.
 type Way struct {
 	Over   string // "http", "nats"
-	Tenant string // whose key it has; "": none
-	Plain  bool   // it does not come back for an answer that it lost
+	Tenant string // tenant whose key it has; "": none
+	Plain  bool   // it does not resume lost answers
 }
 
-// Clients are those of each way; streams are spread over them.
+// Clients holds the clients of each way. The streams are spread over them.
 type Clients map[Way][]client.Client
 
-// Close closes all.
+// Close closes all clients.
 func (c Clients) Close() {
 	for _, some := range c {
 		for _, one := range some {
@@ -31,24 +31,24 @@ func (c Clients) Close() {
 	}
 }
 
-// Of returns the client of a way for the i-th of something.
+// Of returns the client of a way for the i-th stream.
 func (c Clients) Of(way Way, i int) client.Client { return c[way][i%len(c[way])] }
 
 // Run runs streams, many at a time.
 type Run struct {
 	Clients    func(*Stream) client.Client
 	Streams    []*Stream
-	Concurrent int           // streams at a time
+	Concurrent int           // most streams at a time
 	Patience   time.Duration // a stream that takes longer is lost
 	Retry      bool          // a stream that is refused (429, 503) is sent again when the server says
 
-	OwnIDs bool // tenants do not share request ids: a version before refuses that
+	OwnIDs bool // tenants do not share request ids, which an earlier version refuses
 
-	// Begun is called when a stream's first chunk has come, with the server's id of it; nil: it is not.
+	// Begun is called at the first chunk of a stream, with the server's id. It may be nil.
 	Begun func(s *Stream, id string)
 
 	tokens atomic.Int64
-	moved  chan struct{} // has a value after tokens changed
+	moved  chan struct{} // receives a value after tokens has changed
 	once   sync.Once
 	rounds atomic.Int64 // of Ask, so far
 }
@@ -58,7 +58,7 @@ type Result struct {
 	*Stream
 	RequestID string
 	Answer    *Answer
-	Refused   int // times, with Run.Retry
+	Refused   int // refusals, with Run.Retry
 }
 
 // Ask runs every stream at least once, and again from the first until done is
@@ -117,7 +117,7 @@ func (r *Run) Again(ctx context.Context, streams []Result) []Result {
 
 func (r *Run) init() { r.moved = make(chan struct{}, 1) }
 
-// ended: nil counts as closed.
+// ended reports whether done is closed or nil.
 func ended(done <-chan struct{}) bool {
 	select {
 	case <-done:
@@ -127,12 +127,12 @@ func ended(done <-chan struct{}) bool {
 	}
 }
 
-// sameID is how many streams next to each other have the same request id. They are of different
-// tenants: each tenant's ids are its own.
+// sameID is the number of neighboring streams with the same request id. They are of different
+// tenants, each of which has ids of its own.
 const sameID = 4
 
-// requestID is that of a stream when Ask is called the first or a later time, in a round of it. An unseeded one's is its own, since its answer follows
-// from it, and so that another tenant has no use for it.
+// requestID returns the request id of a stream in a call of Ask and a round of that call. That of an
+// unseeded stream is its own, since the answer follows from it.
 func (s *Stream) requestID(ask, round int) string {
 	if s.Unseeded() {
 		return fmt.Sprintf("unseeded-%d-%d-%d", ask, round, s.ID)
@@ -140,8 +140,8 @@ func (s *Stream) requestID(ask, round int) string {
 	return fmt.Sprintf("order-%d-%d-%d", ask, round, s.ID/sameID)
 }
 
-// First is a stream to ask in an undisturbed run. The answer of an unseeded one is that of its first
-// round in any run; the others' do not depend on their ids.
+// First returns the result to run again in an undisturbed run. An unseeded stream has the id of its first
+// round. The answers of the others do not depend on their ids.
 func First(s *Stream) Result {
 	r := Result{Stream: s}
 	if s.Unseeded() {
@@ -186,7 +186,7 @@ func Refusal(err error) time.Duration {
 	return 0
 }
 
-// moves counts a chunk with tokens.
+// moves adds a chunk with tokens.
 func (r *Run) moves() {
 	r.tokens.Add(1)
 	select {
@@ -195,7 +195,7 @@ func (r *Run) moves() {
 	}
 }
 
-// WaitTokens returns when n more chunks of tokens have come, over all streams.
+// WaitTokens waits for n more chunks of tokens over all streams.
 func (r *Run) WaitTokens(ctx context.Context, n int64) error {
 	r.once.Do(r.init)
 	for until := r.tokens.Load() + n; r.tokens.Load() < until; {

@@ -10,9 +10,9 @@ import (
 	"github.com/millrace/millrace/client"
 )
 
-// Stream is one request of the workload. Everything that its answer depends on is
-// in it: the same stream has the same answer in every run. The server draws the seed of an
-// unseeded one from the request's id.
+// Stream is one request of the workload. Its answer depends on nothing else, and is
+// the same in every run. The server derives the seed of an unseeded stream from the
+// request's id.
 type Stream struct {
 	ID      int
 	Kind    string
@@ -24,7 +24,7 @@ type Stream struct {
 
 // The kinds of streams, in turn.
 const (
-	kindWhole = "whole answer" // in one piece, by a client that does not come back for it
+	kindWhole = "whole answer" // in one piece, by a client that does not resume
 	kindBeams = "beams"
 
 	KindChat     = "chat" // with log probabilities; the only one with a chat template
@@ -33,13 +33,13 @@ const (
 
 var kinds = []string{"greedy", "sampled", "penalties", "stop", "n=2", "logprobs", KindChat, "long prompt", kindBeams, KindUnseeded, kindWhole}
 
-// Beams is the width of a beam search; two of them are answers.
+// Beams is the width of a beam search. Two of the beams are answers.
 const Beams = 4
 
-// Unseeded says whether the server draws the stream's seed.
+// Unseeded reports whether the server derives the stream's seed.
 func (s *Stream) Unseeded() bool { return s.Kind == KindUnseeded }
 
-// Beams is how many sequences the stream needs at a time, when it is a beam search; else 0.
+// Beams returns the number of sequences that a beam search needs at a time; 0 for any other stream.
 func (s *Stream) Beams() int {
 	if s.Kind == kindBeams {
 		return Beams
@@ -59,8 +59,8 @@ var (
 	stops = []string{" and", " the", " said", " day"}
 )
 
-// Streams makes n streams, tokens long on average, alternately over HTTP and
-// NATS, in some kinds, or all of them where none is named. Those next to each other are of different tenants.
+// Streams returns n streams with a mean length of tokens, alternately over HTTP and NATS, of some kinds, or
+// of all if none is named. Neighbors have different tenants.
 func Streams(n, tokens int, seed uint64, tenants []string, some ...string) []*Stream {
 	if len(some) == 0 {
 		some = kinds
