@@ -6,47 +6,47 @@ import (
 )
 
 // planReserves asks for the KV of the sequences at the head of the queue, as
-// long as the batch has room, unless an earlier question is not answered yet.
+// long as the batch has room, unless an earlier reserving is not answered yet.
 //
 // The KV manager stops at the first reservation that it denies for now, so nobody who was asked
 // for after a denied sequence passes it. It keeps its place, and nobody who follows it is asked
 // for before it is granted or ends: a stream of small sequences cannot starve a large one. Higher
 // priorities pass it. It is asked for again once KV has been given back.
 func (s *Scheduler) planReserves() {
-	if len(s.question) > 0 {
+	if len(s.reserving) > 0 {
 		return
 	}
-	for s.running.rows+s.askRows < s.cfg.MaxBatchSize {
+	for s.running.rows+s.plannedRows < s.cfg.MaxBatchSize {
 		seq := s.nextWaiting()
-		if seq == nil || seq.denials > 0 && seq.asked == s.frees ||
-			s.running.rows+s.askRows+seq.rows() > s.cfg.MaxBatchSize {
+		if seq == nil || seq.denials > 0 && seq.triedAt == s.frees ||
+			s.running.rows+s.plannedRows+seq.rows() > s.cfg.MaxBatchSize {
 			break
 		}
-		s.ask(seq)
+		s.reserve(seq)
 	}
 	// They wait on until they are granted; what they were counted for was for the choice of the next one.
-	for _, seq := range s.asking {
+	for _, seq := range s.planned {
 		seq.flow.pending -= seq.PromptTokens
 		seq.flow.rows -= seq.rows()
 		s.waiting.insert(seq)
 	}
-	s.plan.Hold = len(s.asking) > 0
-	clear(s.asking)
-	s.asking, s.askRows = s.asking[:0], 0
+	s.plan.Hold = len(s.planned) > 0
+	clear(s.planned)
+	s.planned, s.plannedRows = s.planned[:0], 0
 }
 
-// ask adds a sequence to the question.
-func (s *Scheduler) ask(seq *sequence) {
+// ask adds a sequence to the reserving.
+func (s *Scheduler) reserve(seq *sequence) {
 	s.waiting.remove(seq)
-	s.asking = append(s.asking, seq)
-	s.askRows += seq.rows()
+	s.planned = append(s.planned, seq)
+	s.plannedRows += seq.rows()
 	seq.flow.pending += seq.PromptTokens
 	seq.flow.rows += seq.rows()
-	seq.asked = s.frees
-	seq.leaseAsk = s.leaseFor(seq, seq.PromptTokens)
-	s.question = append(s.question, seq.ID)
+	seq.triedAt = s.frees
+	seq.leaseWanted = s.leaseFor(seq, seq.PromptTokens)
+	s.reserving = append(s.reserving, seq.ID)
 	s.plan.Reserve = append(s.plan.Reserve, Reservation{
-		ID: seq.ID, Tokens: seq.total(), Lease: seq.leaseAsk, Prompt: seq.PromptTokens, Beams: seq.Beams,
+		ID: seq.ID, Tokens: seq.total(), Lease: seq.leaseWanted, Prompt: seq.PromptTokens, Beams: seq.Beams,
 	})
 }
 
@@ -65,27 +65,27 @@ func (s *Scheduler) leaseFor(seq *sequence, used int) int {
 // planLeases asks for longer leases, ahead of need.
 func (s *Scheduler) planLeases() {
 	for _, seq := range s.running.seqs {
-		if seq.leaseAsk > seq.leased || seq.leased == seq.total() ||
+		if seq.leaseWanted > seq.leased || seq.leased == seq.total() ||
 			seq.leased-seq.computed >= s.cfg.LeaseAheadTokens {
 			continue
 		}
-		seq.leaseAsk = s.leaseFor(seq, seq.computed)
-		s.plan.Lease = append(s.plan.Lease, Lease{ID: seq.ID, UpTo: seq.leaseAsk})
+		seq.leaseWanted = s.leaseFor(seq, seq.computed)
+		s.plan.Lease = append(s.plan.Lease, Lease{ID: seq.ID, UpTo: seq.leaseWanted})
 	}
 }
 
 func (s *Scheduler) granted(e *Event) error {
 	seq := s.byID[e.ID]
-	asked := slices.Contains(s.question, e.ID)
+	requested := slices.Contains(s.reserving, e.ID)
 	switch {
-	case seq == nil && asked: // it ended meanwhile
+	case seq == nil && requested: // it ended meanwhile
 		s.answered(e.ID)
 		s.plan.Release = append(s.plan.Release, e.ID)
 		s.frees++
 		return nil
 	case seq == nil:
 		return nil // a longer lease for a sequence that ended meanwhile; Release follows it
-	case seq.state == Waiting && !asked:
+	case seq.state == Waiting && !requested:
 		return fmt.Errorf("%w: grant for sequence %d, which asked for nothing", ErrUnexpected, e.ID)
 	case e.Tokens <= seq.leased || e.Tokens > seq.total():
 		return fmt.Errorf("%w: sequence %d granted up to token %d, leased %d, reserved %d",
@@ -107,12 +107,12 @@ func (s *Scheduler) granted(e *Event) error {
 }
 
 func (s *Scheduler) denied(e *Event) error {
-	if !slices.Contains(s.question, e.ID) {
+	if !slices.Contains(s.reserving, e.ID) {
 		return fmt.Errorf("%w: denial for sequence %d, which asked for nothing", ErrUnexpected, e.ID)
 	}
 	s.answered(e.ID)
 	if !e.Never { // the KV manager stopped here
-		s.question = s.question[:0]
+		s.reserving = s.reserving[:0]
 	}
 	seq := s.byID[e.ID]
 	switch {
@@ -125,8 +125,8 @@ func (s *Scheduler) denied(e *Event) error {
 	return nil
 }
 
-// answered takes a sequence out of the question.
+// answered takes a sequence out of the reserving.
 func (s *Scheduler) answered(id ID) {
-	i := slices.Index(s.question, id)
-	s.question = slices.Delete(s.question, i, i+1)
+	i := slices.Index(s.reserving, id)
+	s.reserving = slices.Delete(s.reserving, i, i+1)
 }

@@ -48,7 +48,7 @@ const headroom = 4
 // flows.
 func (s *Scheduler) barred(f *flow, weights int) bool {
 	return f.rows > 0 && s.sated(f, weights) &&
-		s.running.rows+s.askRows >= s.cfg.MaxBatchSize-s.cfg.MaxBatchSize/headroom
+		s.running.rows+s.plannedRows >= s.cfg.MaxBatchSize-s.cfg.MaxBatchSize/headroom
 }
 
 // sated says that a tenant has its share of the batch, by weight among the tenants of the

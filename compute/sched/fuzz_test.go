@@ -18,7 +18,7 @@ func FuzzStep(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := books{s: s, live: map[ID]bool{}, asked: map[ID]bool{}, reserved: map[ID]bool{}}
+		b := tracker{s: s, live: map[ID]bool{}, requested: map[ID]bool{}, reserved: map[ID]bool{}}
 		next := func() int {
 			if len(in) == 0 {
 				return 0
@@ -55,22 +55,22 @@ func FuzzStep(f *testing.F) {
 				b.step(t, Granted(id, 1))
 			}
 		}
-		if !s.Idle() || len(b.live)+len(b.asked)+len(b.reserved) != 0 {
+		if !s.Idle() || len(b.live)+len(b.requested)+len(b.reserved) != 0 {
 			t.Fatalf("at the end: live %v, reserved %v, %+v", b.live, b.reserved, s.Snapshot())
 		}
 	})
 }
 
-// books follows sequences from the outside, one event per step.
-type books struct {
-	s        *Scheduler
-	now      Time
-	live     map[ID]bool // accepted and not ended
-	asked    map[ID]bool // Reserve is out
-	reserved map[ID]bool // granted, not released
+// tracker follows sequences from the outside, one event per step.
+type tracker struct {
+	s         *Scheduler
+	now       Time
+	live      map[ID]bool // accepted and not ended
+	requested map[ID]bool // Reserve is out
+	reserved  map[ID]bool // granted, not released
 }
 
-func (b *books) step(t *testing.T, e Event) {
+func (b *tracker) step(t *testing.T, e Event) {
 	t.Helper()
 	plan, err := b.s.Step(b.now, []Event{e})
 	switch {
@@ -78,11 +78,11 @@ func (b *books) step(t *testing.T, e Event) {
 	case e.Kind == KindSubmit:
 		b.live[e.ID] = true
 	case e.Kind == KindDenied && e.Never:
-		delete(b.asked, e.ID)
-	case e.Kind == KindDenied: // nobody after it was asked for
-		clear(b.asked)
-	case e.Kind == KindGranted && b.asked[e.ID]:
-		delete(b.asked, e.ID)
+		delete(b.requested, e.ID)
+	case e.Kind == KindDenied: // nobody after it was requested for
+		clear(b.requested)
+	case e.Kind == KindGranted && b.requested[e.ID]:
+		delete(b.requested, e.ID)
 		b.reserved[e.ID] = true
 	}
 	for _, end := range plan.Ended {
@@ -98,10 +98,10 @@ func (b *books) step(t *testing.T, e Event) {
 		delete(b.reserved, id)
 	}
 	for _, r := range plan.Reserve {
-		if !b.live[r.ID] || b.asked[r.ID] || b.reserved[r.ID] {
-			t.Fatalf("%+v, live %v, asked %v, reserved %v", r, b.live, b.asked, b.reserved)
+		if !b.live[r.ID] || b.requested[r.ID] || b.reserved[r.ID] {
+			t.Fatalf("%+v, live %v, requested %v, reserved %v", r, b.live, b.requested, b.reserved)
 		}
-		b.asked[r.ID] = true
+		b.requested[r.ID] = true
 	}
 	if err := b.s.Check(); err != nil {
 		t.Fatal(err)

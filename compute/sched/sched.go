@@ -51,18 +51,18 @@ func (s State) String() string { return [...]string{"waiting", "running"}[s] }
 // sequence is a live sequence.
 type sequence struct {
 	Sequence
-	serial    uint64 // order of submission
-	state     State
-	denials   int    // answers that were Denied
-	asked     uint64 // frees that were known when it was asked for last
-	admission uint64 // order of grants
-	generated int    // tokens sampled
-	computed  int    // tokens in the KV cache once the last plan has run
-	guessed   int    // of them, those that were guesses and are not known yet
-	drafts    int    // guesses at hand
-	leased    int    // tokens backed by slabs
-	leaseAsk  int    // tokens of the longest lease asked for
-	flow      *flow  // its tenant's
+	serial      uint64 // order of submission
+	state       State
+	denials     int    // answers that were Denied
+	triedAt     uint64 // Scheduler.frees at its last reservation
+	admission   uint64 // order of grants
+	generated   int    // tokens sampled
+	computed    int    // tokens in the KV cache once the last plan has run
+	drafted     int    // of them, those that were guesses and are not known yet
+	drafts      int    // guesses at hand
+	leased      int    // tokens backed by slabs
+	leaseWanted int    // tokens of the longest lease asked for
+	flow        *flow  // its tenant's
 }
 
 // rows is the number of rows of a decode step.
@@ -81,7 +81,7 @@ func (q *sequence) mayDraft() int {
 }
 
 // open says that a sequence waits for its output to be sampled.
-func (q *sequence) open() bool { return q.computed == q.known()+q.guessed }
+func (q *sequence) open() bool { return q.computed == q.known()+q.drafted }
 
 func (q *sequence) prefilling() bool { return q.computed < q.PromptTokens }
 
@@ -95,9 +95,9 @@ type Scheduler struct {
 	clock            uint64           // virtual time at which a flow begins, at least
 	shared           *SharedLimit     // of live sequences
 
-	question []ID        // sequences whose Reserve is out, in its order; an ended one is released when it is granted
-	asking   []*sequence // of the plan: those that are being asked for
-	askRows  int         // decode rows of asking
+	reserving   []ID        // sequences whose Reserve is out, in its order; an ended one is released when it is granted
+	planned     []*sequence // those of the plan, until their answer they wait
+	plannedRows int         // decode rows of asking
 
 	spare      []*sequence // for the next Submits
 	decodes    []*sequence // of the step: what has rows in it
@@ -223,12 +223,12 @@ func (s *Scheduler) sampled(e *Event) error {
 	switch {
 	case seq.state != Running || !seq.open():
 		return fmt.Errorf("%w: a token for sequence %d, which has no output open", ErrUnexpected, e.ID)
-	case e.Tokens < 1 || e.Tokens > 1+seq.guessed || e.Drafts < 0 || seq.Beams > 0 && e.Drafts > 0:
+	case e.Tokens < 1 || e.Tokens > 1+seq.drafted || e.Drafts < 0 || seq.Beams > 0 && e.Drafts > 0:
 		return fmt.Errorf("%w: %d tokens and %d guesses for sequence %d, which has %d outputs open",
-			ErrUnexpected, e.Tokens, e.Drafts, e.ID, 1+seq.guessed)
+			ErrUnexpected, e.Tokens, e.Drafts, e.ID, 1+seq.drafted)
 	}
 	seq.generated += e.Tokens
-	seq.computed, seq.guessed, seq.drafts = seq.known()-1, 0, e.Drafts // of guesses that were wrong the KV is written again
+	seq.computed, seq.drafted, seq.drafts = seq.known()-1, 0, e.Drafts // of guesses that were wrong the KV is written again
 	if seq.generated == seq.MaxNewTokens {
 		s.end(seq, ReasonLength)
 	}

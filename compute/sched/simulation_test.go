@@ -40,19 +40,19 @@ type world struct {
 // life is what the world knows of a sequence.
 type life struct {
 	Sequence
-	serial   int
-	asked    bool // Reserve is out
-	granted  bool
-	released int
-	ended    int
-	reason   Reason
-	position int // tokens computed
-	made     int // tokens sampled
-	guesses  int // at hand, and then in the chunk that is open
-	leased   int // as told to the scheduler
-	open     bool
-	idle     int // steps as a fresh prompt beside decode rows, with no prompt row in the step
-	deferred int // turns of others, in each of which it could have decoded
+	serial    int
+	requested bool // Reserve is out
+	granted   bool
+	released  int
+	ended     int
+	reason    Reason
+	position  int // tokens computed
+	made      int // tokens sampled
+	drafts    int // at hand, and then in the chunk that is open
+	leased    int // as told to the scheduler
+	open      bool
+	idle      int // steps as a fresh prompt beside decode rows, with no prompt row in the step
+	deferred  int // turns of others, in each of which it could have decoded
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -126,17 +126,17 @@ func (w *world) events(submit bool) []Event {
 				w.late = append(w.late, Finished(id, ReasonStop))
 				fallthrough
 			default:
-				taken := 1 + w.rng.IntN(1+l.guesses)
-				if w.counts["drafted"] += l.guesses; taken > 1 {
+				taken := 1 + w.rng.IntN(1+l.drafts)
+				if w.counts["drafted"] += l.drafts; taken > 1 {
 					w.counts["accepted"]++
 				}
 				l.made += taken
-				if l.position += taken - 1 - l.guesses; l.Beams == 0 && w.chance(60) {
-					l.guesses = w.rng.IntN(9)
+				if l.position += taken - 1 - l.drafts; l.Beams == 0 && w.chance(60) {
+					l.drafts = w.rng.IntN(9)
 				} else {
-					l.guesses = 0
+					l.drafts = 0
 				}
-				ev = append(ev, Accepted(id, taken, l.guesses))
+				ev = append(ev, Accepted(id, taken, l.drafts))
 			}
 		}
 		if (l.ended == 0 && w.rng.IntN(1000) < 6) || w.rng.IntN(400) == 0 {
@@ -146,37 +146,37 @@ func (w *world) events(submit bool) []Event {
 	// The answers of the KV manager come in their order, anywhere between the others.
 	var merged []Event
 	for _, e := range ev {
-		merged = append(merged, w.hear()...)
+		merged = append(merged, w.receive()...)
 		merged = append(merged, e)
 	}
-	return append(merged, w.hear()...)
+	return append(merged, w.receive()...)
 }
 
 // hear lets the KV manager handle some messages and returns some answers.
-func (w *world) hear() []Event {
+func (w *world) receive() []Event {
 	for len(w.inbox) > 0 && w.chance(60) {
 		w.replies = append(w.replies, w.inbox[0]()...)
 		w.inbox = w.inbox[1:]
 	}
 	n := w.rng.IntN(len(w.replies) + 1)
-	heard := w.replies[:n]
+	answers := w.replies[:n]
 	w.replies = w.replies[n:]
-	for _, e := range heard {
+	for _, e := range answers {
 		l := w.seqs[e.ID]
 		switch e.Kind {
 		case KindGranted:
-			l.granted, l.asked, l.leased = true, false, e.Tokens
+			l.granted, l.requested, l.leased = true, false, e.Tokens
 		case KindDenied:
-			l.asked = false
+			l.requested = false
 			w.counts["denied"]++
 			if !e.Never {
 				for _, x := range w.seqs { // the KV manager stopped here
-					x.asked = false
+					x.requested = false
 				}
 			}
 		}
 	}
-	return heard
+	return answers
 }
 
 // step runs one round and checks the plan.
@@ -232,7 +232,7 @@ func (w *world) checkEnds(p *Plan) {
 }
 
 func (w *world) checkChunks(p *Plan) {
-	rows, prompt, fresh, outputs, decode, decoding, guesses := 0, 0, 0, 0, 0, 0, 0
+	rows, prompt, fresh, outputs, decode, decoding, draftTokens := 0, 0, 0, 0, 0, 0, 0
 	for i, c := range p.Chunks {
 		l, tokens := w.seqs[c.ID], c.Rows
 		if c.Beams > 0 {
@@ -248,13 +248,13 @@ func (w *world) checkChunks(p *Plan) {
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
 		case c.Output != (c.Start+tokens == l.PromptTokens+l.made+c.Drafts):
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
-		case c.Drafts > 0 && (c.Drafts != c.Rows-1 || c.Drafts > l.guesses || l.made+c.Rows > l.MaxNewTokens):
+		case c.Drafts > 0 && (c.Drafts != c.Rows-1 || c.Drafts > l.drafts || l.made+c.Rows > l.MaxNewTokens):
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
 		}
 		if c.Output {
-			l.guesses = c.Drafts
+			l.drafts = c.Drafts
 		}
-		guesses += c.Drafts
+		draftTokens += c.Drafts
 		rows += c.Rows
 		l.position += tokens
 		l.open = c.Output
@@ -274,7 +274,7 @@ func (w *world) checkChunks(p *Plan) {
 		}
 	}
 	if rows > w.cfg.MaxBatchTokens || rows != p.Rows || decode != p.DecodeRows || outputs != p.Outputs ||
-		outputs > max(w.cfg.MaxBatchSize, w.cfg.DraftRows) || guesses > 0 && rows > w.cfg.DraftRows || (decode > 0 && w.cfg.ChunkTokens > 0 && fresh > w.cfg.ChunkTokens) {
+		outputs > max(w.cfg.MaxBatchSize, w.cfg.DraftRows) || draftTokens > 0 && rows > w.cfg.DraftRows || (decode > 0 && w.cfg.ChunkTokens > 0 && fresh > w.cfg.ChunkTokens) {
 		w.t.Fatalf("step %d: rows %d, prompt %d, decode %d, outputs %d of %+v", p.Step, rows, prompt, decode, outputs, w.cfg)
 	}
 	w.checkProgress(p, fresh)
@@ -326,18 +326,18 @@ func (w *world) checkProgress(p *Plan, fresh int) {
 func (w *world) checkReserves(p *Plan) {
 	for _, r := range p.Reserve {
 		l := w.seqs[r.ID]
-		if l.asked || l.granted || l.ended > 0 || r.Tokens != l.PromptTokens+l.MaxNewTokens || r.Lease < l.PromptTokens || r.Lease > r.Tokens {
+		if l.requested || l.granted || l.ended > 0 || r.Tokens != l.PromptTokens+l.MaxNewTokens || r.Lease < l.PromptTokens || r.Lease > r.Tokens {
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, r, l)
 		}
-		l.asked = true
+		l.requested = true
 	}
 	batch := 0
 	var waiting []*life
 	for _, x := range w.seqs {
-		if x.asked || x.granted && x.released == 0 {
+		if x.requested || x.granted && x.released == 0 {
 			batch += max(1, x.Beams)
 		}
-		if x.ended > 0 || x.granted || x.asked {
+		if x.ended > 0 || x.granted || x.requested {
 			continue
 		}
 		waiting = append(waiting, x)

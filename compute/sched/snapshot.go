@@ -10,7 +10,7 @@ func (s *Scheduler) Waiting() int { return s.shared.Inside() - s.running.len() }
 
 // Idle says that every sequence has ended and no answer of the KV manager is
 // awaited.
-func (s *Scheduler) Idle() bool { return len(s.byID) == 0 && len(s.question) == 0 }
+func (s *Scheduler) Idle() bool { return len(s.byID) == 0 && len(s.reserving) == 0 }
 
 // SequenceState is a live sequence as Snapshot sees it.
 type SequenceState struct {
@@ -84,9 +84,9 @@ func (s *Scheduler) Check() error {
 		return fmt.Errorf("sched: check: %d sequences and beams hold KV, expected at most %d", batch, s.cfg.MaxBatchSize)
 	case live-moved > 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting):
 		return fmt.Errorf("sched: check: %d sequences accepted, expected at most %d", live-moved, 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting))
-	case len(s.asking) > 0 || s.askRows != 0 || len(s.question) > s.cfg.MaxBatchSize:
+	case len(s.planned) > 0 || s.plannedRows != 0 || len(s.reserving) > s.cfg.MaxBatchSize:
 		return fmt.Errorf("sched: check: %d sequences are asked for, %d of them in the plan, expected at most %d and 0",
-			len(s.question), len(s.asking), s.cfg.MaxBatchSize)
+			len(s.reserving), len(s.planned), s.cfg.MaxBatchSize)
 	}
 	if err := s.checkFlows(); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (s *Scheduler) checkSequence(q *sequence) error {
 	switch {
 	case q.generated >= q.MaxNewTokens:
 		return fmt.Errorf("sched: check: sequence %d made %d tokens, expected less than %d", q.ID, q.generated, q.MaxNewTokens)
-	case q.computed > q.known()+q.guessed || q.computed > q.leased || q.leased > q.total():
+	case q.computed > q.known()+q.drafted || q.computed > q.leased || q.leased > q.total():
 		return fmt.Errorf("sched: check: sequence %d computed %d tokens, known %d, leased %d, reserved %d",
 			q.ID, q.computed, q.known(), q.leased, q.total())
 	case held != (q.leased > 0):
@@ -142,18 +142,18 @@ func (s *Scheduler) checkSequence(q *sequence) error {
 // checkPlan checks that the last plan's rows are whole and inside the budgets.
 func (s *Scheduler) checkPlan() error {
 	p := &s.plan
-	rows, outputs, fresh, guesses := 0, 0, 0, 0
+	rows, outputs, fresh, draftTokens := 0, 0, 0, 0
 	for i, c := range p.Chunks {
 		seq := s.byID[c.ID]
 		if seq == nil || seq.state != Running || c.Row != rows || c.Rows < 1 || c.end() != seq.computed ||
 			c.Beams > 0 && (c.Beams != seq.Beams || c.Rows != c.Beams) {
 			return fmt.Errorf("sched: check: chunk %d of step %d does not fit its sequence: %+v", i, p.Step, c)
 		}
-		if c.Output != seq.open() || c.Drafts != seq.guessed {
-			return fmt.Errorf("sched: check: chunk %d of step %d: output %t, computed %d of %d tokens, %d of %d guesses",
-				i, p.Step, c.Output, seq.computed, seq.known(), c.Drafts, seq.guessed)
+		if c.Output != seq.open() || c.Drafts != seq.drafted {
+			return fmt.Errorf("sched: check: chunk %d of step %d: output %t, computed %d of %d tokens, %d of %d draftTokens",
+				i, p.Step, c.Output, seq.computed, seq.known(), c.Drafts, seq.drafted)
 		}
-		guesses += c.Drafts
+		draftTokens += c.Drafts
 		rows += c.Rows
 		outputs += c.outputs()
 		if c.Start < seq.PromptTokens && !seq.Moved {
@@ -166,9 +166,9 @@ func (s *Scheduler) checkPlan() error {
 			p.Step, rows, outputs, p.Rows, p.DecodeRows, p.PromptRows, p.Outputs)
 	case rows > s.cfg.MaxBatchTokens:
 		return fmt.Errorf("sched: check: step %d has %d rows, the budget is %d", p.Step, rows, s.cfg.MaxBatchTokens)
-	case guesses > 0 && (p.PromptRows > 0 || rows > s.cfg.DraftRows):
-		return fmt.Errorf("sched: check: step %d has %d guesses among %d rows, %d of prompts, expected at most %d rows and no prompts",
-			p.Step, guesses, rows, p.PromptRows, s.cfg.DraftRows)
+	case draftTokens > 0 && (p.PromptRows > 0 || rows > s.cfg.DraftRows):
+		return fmt.Errorf("sched: check: step %d has %d draftTokens among %d rows, %d of prompts, expected at most %d rows and no prompts",
+			p.Step, draftTokens, rows, p.PromptRows, s.cfg.DraftRows)
 	case p.DecodeRows > 0 && s.cfg.ChunkTokens > 0 && fresh > s.cfg.ChunkTokens:
 		return fmt.Errorf("sched: check: step %d has %d rows of new prompts beside %d decode rows, expected at most %d",
 			p.Step, fresh, p.DecodeRows, s.cfg.ChunkTokens)

@@ -162,7 +162,7 @@ func (s *Scheduler) openGate(decodeRows int) {
 func (s *Scheduler) addChunk(seq *sequence, c Chunk) {
 	c.ID, c.Row, c.Start = seq.ID, s.plan.Rows, seq.computed
 	prompt := seq.prefilling()
-	seq.computed, seq.guessed = c.end(), c.Drafts
+	seq.computed, seq.drafted = c.end(), c.Drafts
 	s.serve(seq, c.Rows, prompt)
 	c.Output = seq.open()
 	s.plan.Outputs += c.outputs()
