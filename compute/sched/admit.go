@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// planReserves asks for the KV of the sequences at the head of the queue, as
-// long as the batch has room, unless an earlier reserving is not answered yet.
+// planReserves reserves KV for the sequences at the head of the queue while the batch has room. It
+// does nothing while earlier reservations have no answer.
 //
-// The KV manager stops at the first reservation that it denies for now, so nobody who was asked
-// for after a denied sequence passes it. It keeps its place, and nobody who follows it is asked
-// for before it is granted or ends: a stream of small sequences cannot starve a large one. Higher
-// priorities pass it. It is asked for again once KV has been given back.
+// The KV manager stops at the first reservation that it denies for now, so no later sequence passes
+// a denied one. The denied sequence keeps its place, and no sequence after it is reserved before it
+// is granted or ends: many small sequences cannot starve a large one. Higher priorities pass it. The
+// scheduler reserves for it again once KV has been released.
 func (s *Scheduler) planReserves() {
 	if len(s.reserving) > 0 {
 		return
@@ -24,7 +24,7 @@ func (s *Scheduler) planReserves() {
 		}
 		s.reserve(seq)
 	}
-	// They wait on until they are granted; what they were counted for was for the choice of the next one.
+	// These sequences wait until they are granted. They were counted only to choose the next one.
 	for _, seq := range s.planned {
 		seq.flow.pending -= seq.PromptTokens
 		seq.flow.rows -= seq.rows()
@@ -35,7 +35,7 @@ func (s *Scheduler) planReserves() {
 	s.planned, s.plannedRows = s.planned[:0], 0
 }
 
-// ask adds a sequence to the reserving.
+// reserve adds a sequence to the reservations of the plan.
 func (s *Scheduler) reserve(seq *sequence) {
 	s.waiting.remove(seq)
 	s.planned = append(s.planned, seq)
@@ -50,9 +50,8 @@ func (s *Scheduler) reserve(seq *sequence) {
 	})
 }
 
-// leaseFor is the lease, in tokens, that leaves room for LeaseAheadTokens behind
-// the first used ones: whole slabs, inside the reservation. Beams begin a slab of
-// their own behind the prompt.
+// leaseFor returns the lease, in tokens, that leaves LeaseAheadTokens after the used ones: whole
+// slabs, inside the reservation. Beams begin a slab of their own after the prompt.
 func (s *Scheduler) leaseFor(seq *sequence, used int) int {
 	first, end := 0, used+s.cfg.LeaseAheadTokens
 	if seq.Beams > 0 && end > seq.PromptTokens {
@@ -62,7 +61,7 @@ func (s *Scheduler) leaseFor(seq *sequence, used int) int {
 	return min(first+slabs*s.cfg.SlabTokens, seq.total())
 }
 
-// planLeases asks for longer leases, ahead of need.
+// planLeases requests longer leases, ahead of need.
 func (s *Scheduler) planLeases() {
 	for _, seq := range s.running.seqs {
 		if seq.leaseWanted > seq.leased || seq.leased == seq.total() ||
@@ -86,7 +85,7 @@ func (s *Scheduler) granted(e *Event) error {
 	case seq == nil:
 		return nil // a longer lease for a sequence that ended meanwhile; Release follows it
 	case seq.state == Waiting && !requested:
-		return fmt.Errorf("%w: grant for sequence %d, which asked for nothing", ErrUnexpected, e.ID)
+		return fmt.Errorf("%w: grant for sequence %d, which has no reservation on its way", ErrUnexpected, e.ID)
 	case e.Tokens <= seq.leased || e.Tokens > seq.total():
 		return fmt.Errorf("%w: sequence %d granted up to token %d, leased %d, reserved %d",
 			ErrUnexpected, e.ID, e.Tokens, seq.leased, seq.total())
@@ -108,7 +107,7 @@ func (s *Scheduler) granted(e *Event) error {
 
 func (s *Scheduler) denied(e *Event) error {
 	if !slices.Contains(s.reserving, e.ID) {
-		return fmt.Errorf("%w: denial for sequence %d, which asked for nothing", ErrUnexpected, e.ID)
+		return fmt.Errorf("%w: denial for sequence %d, which has no reservation on its way", ErrUnexpected, e.ID)
 	}
 	s.answered(e.ID)
 	if !e.Never { // the KV manager stopped here
@@ -125,7 +124,7 @@ func (s *Scheduler) denied(e *Event) error {
 	return nil
 }
 
-// answered takes a sequence out of the reserving.
+// answered removes a sequence from the reservations on their way.
 func (s *Scheduler) answered(id ID) {
 	i := slices.Index(s.reserving, id)
 	s.reserving = slices.Delete(s.reserving, i, i+1)

@@ -8,20 +8,19 @@ import (
 // Time is a duration since any fixed start, the same one for all events.
 type Time = time.Duration
 
-// ID names a sequence. It is not used again while Step may still hear of it:
-// best never.
+// ID names a sequence. Do not reuse one while events of it may still arrive.
 type ID uint64
 
-// Sequence is what the scheduler has to know of a request's choice.
+// Sequence describes a choice of a request to the scheduler.
 type Sequence struct {
 	ID           ID
-	PromptTokens int // at least 1; a sequence that moved here counts its tokens so far
+	PromptTokens int // at least 1; a migrated sequence counts its tokens so far
 	MaxNewTokens int // at least 1
 	Beams        int // 0: none; else each token after the prompt is a row for each of them
 	Priority     int // lower runs first
 	Tenant       string
 	Weight       int  // of the tenant, up to MaxWeight; 0: 1
-	Moved        bool // it began elsewhere, and its reader waits: no full queue refuses it, and it goes before new ones
+	Moved        bool // it began at another worker, and its reader waits: no full queue refuses it, and it precedes new ones
 	Arrival      Time // order within a priority
 	Deadline     Time // ended when it passes, in whatever state; 0: none
 }
@@ -46,7 +45,7 @@ type Event struct {
 	ID       ID
 	Sequence Sequence // Submit
 	Tokens   int      // Granted: leased up to; Sampled: taken
-	Drafts   int      // Sampled: guesses at hand
+	Drafts   int      // Sampled: draft tokens for the next step
 	Need     int      // Denied, in slabs: for the transcript
 	Free     int      // Denied, in slabs: for the transcript
 	Never    bool     // Denied: larger than the pool
@@ -74,13 +73,13 @@ func NeverFits(id ID, need, pool int) Event {
 	return Event{Kind: KindDenied, ID: id, Need: need, Free: pool, Never: true}
 }
 
-// Sampled says that a token was taken from the sequence's last output (for beams,
-// one for each) and that the sequence goes on. At MaxNewTokens tokens the scheduler ends it itself.
+// Sampled says that a token was sampled from the sequence's last output (one for each
+// beam) and that the sequence continues. At MaxNewTokens tokens the scheduler ends it.
 func Sampled(id ID) Event { return Accepted(id, 1, 0) }
 
-// Accepted is Sampled of a chunk with drafts: tokens were taken, the last of them from the
-// output behind the last draft that was right. For the step to come there are drafts guesses, of
-// beams none.
+// Accepted is Sampled for a chunk with draft tokens: tokens is the number of tokens sampled, the last
+// one from the output after the last accepted draft token. drafts is the number of draft tokens for the
+// next step; with beams it is 0.
 func Accepted(id ID, tokens, drafts int) Event {
 	return Event{Kind: KindSampled, ID: id, Tokens: tokens, Drafts: drafts}
 }

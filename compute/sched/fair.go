@@ -11,11 +11,11 @@ const MaxWeight = 1000
 // virtualRow is the virtual time of one row at weight 1.
 const virtualRow = 1 << 20
 
-// flow is the account of a tenant. Its virtual time is the service that it got,
-// in rows over its weight: tenants with work to do are kept at the same virtual
-// time, by serving the one that is behind (virtual token counter: Sheng et al.,
-// "Fairness in Serving Large Language Models", OSDI 2024; here the prompt is
-// counted when its rows are computed, so that long prompts share steps too).
+// flow is the service of a tenant. Its virtual time is the number of rows computed for the tenant
+// over its weight. Serving the tenant with the least virtual time keeps tenants with work at the
+// same virtual time (virtual token counter: Sheng et al., "Fairness in Serving Large Language
+// Models", OSDI 2024; here a prompt counts when its rows are computed, so that long prompts share
+// steps too).
 type flow struct {
 	weight  int
 	served  uint64 // virtual time
@@ -26,8 +26,8 @@ type flow struct {
 	left    Time   // when the last one was forgotten
 }
 
-// due is the virtual time once every prompt that was let in is computed: the
-// order of admission. Prompts themselves go by what was served.
+// due returns the virtual time once every admitted prompt is computed: the order of
+// admission. Prompts that share a step follow the order of served.
 func (f *flow) due() uint64 { return f.served + f.virtual(f.pending) }
 
 func (f *flow) virtual(rows int) uint64 { return uint64(rows) * virtualRow / uint64(f.weight) }
@@ -40,12 +40,11 @@ const remember = time.Minute
 // less than their share of it: 1/headroom.
 const headroom = 4
 
-// barred says that a tenant must wait although the batch has room: it has its
-// share of the batch, by weight among the tenants of the last minute, and the rows
-// that are left are kept for the others, whatever the priorities. What runs is
-// never stopped, so a newcomer would wait for the end of an answer otherwise. A
-// tenant that has nothing in the batch is never barred. weights are those of all
-// flows.
+// barred says that a tenant must wait although the batch has room: it has its share of the batch,
+// by weight among the tenants of the last minute, and the remaining rows are kept for the others,
+// whatever the priorities. Running sequences are never stopped, so a new tenant would wait for the
+// end of an answer otherwise. A tenant with nothing in the batch is never barred. weights is the
+// sum over all flows.
 func (s *Scheduler) barred(f *flow, weights int) bool {
 	return f.rows > 0 && s.sated(f, weights) &&
 		s.running.rows+s.plannedRows >= s.cfg.MaxBatchSize-s.cfg.MaxBatchSize/headroom
@@ -65,12 +64,10 @@ func (s *Scheduler) weights() (sum int) {
 	return sum
 }
 
-// giveWay leaves tenants out of a step in which the prompt of another one is ready that
-// has less than its share of the batch: its first token would wait for their rows, which
-// are most of a full batch's step. Left out are those that are barred, whose load it is that
-// fills the batch; but not when the other one is ahead in service by a step of its own, nor
-// when they have a higher priority, nor for more prompt rows, in steps that follow each other,
-// than a chunk.
+// giveWay skips over-share tenants in this step when an under-share tenant has a prompt ready:
+// its first token would wait for their rows, which are most of a full batch's step. It skips
+// tenants that are barred, unless the under-share tenant is ahead in service by a step's rows or
+// they have a higher priority. Consecutive steps skip tenants for at most a chunk of prompt rows.
 func (s *Scheduler) giveWay() {
 	gave := s.gaveWay
 	s.gaveWay = 0
@@ -119,8 +116,8 @@ func (s *Scheduler) join(seq *sequence) {
 	seq.flow = f
 }
 
-// leastServed is the virtual time of the flow that is furthest behind of those
-// with prompts to compute; not ok without any.
+// leastServed returns the least virtual time of the flows with prompts to compute; not ok without
+// any.
 func (s *Scheduler) leastServed() (least uint64, ok bool) {
 	for _, f := range s.flows {
 		if f.backlog > 0 && (!ok || f.served < least) {
@@ -142,7 +139,7 @@ func (s *Scheduler) serve(seq *sequence, rows int, prompt bool) {
 	}
 }
 
-// prefilled takes a sequence out of its flow's backlog.
+// prefilled removes a sequence from its flow's backlog.
 func (s *Scheduler) prefilled(f *flow) {
 	if f.backlog--; f.backlog > 0 {
 		return
@@ -152,8 +149,8 @@ func (s *Scheduler) prefilled(f *flow) {
 	}
 }
 
-// unqueue takes a sequence that ends before its prompt is computed out of its
-// flow's books.
+// unqueue removes a sequence that ends before its prompt is computed from the counts of its
+// flow.
 func (s *Scheduler) unqueue(seq *sequence) {
 	if !seq.prefilling() {
 		return
@@ -178,8 +175,8 @@ func (s *Scheduler) leave(seq *sequence) {
 	}
 }
 
-// nextWaiting is the sequence to ask for: of those with the highest priority
-// the first of the tenant that is furthest behind. Nil if none may be asked for.
+// nextWaiting returns the next sequence to reserve KV for: among those with the highest priority,
+// the first of the least-served tenant. Nil if there is none.
 func (s *Scheduler) nextWaiting() *sequence {
 	if len(s.flows) == 1 {
 		return s.waiting.first()
@@ -198,8 +195,8 @@ func (s *Scheduler) nextWaiting() *sequence {
 }
 
 // takePrompt removes from ready, which is in the order of service, the prompt
-// that gets the next rows: of those with the highest priority the first of the
-// tenant that is furthest behind.
+// that gets the next rows: among those with the highest priority, the first of
+// the least-served tenant.
 func (s *Scheduler) takePrompt() *sequence {
 	best := 0
 	if len(s.flows) > 1 {

@@ -7,7 +7,7 @@ import "testing"
 // sequence ends once, and every reservation is denied or released once.
 func FuzzStep(f *testing.F) {
 	f.Add([]byte{0, 1, 20, 8, 0, 0, 2, 1, 28, 9, 1, 4, 4, 1, 9, 3})
-	// Granted at once, then sampled with guesses that are right in part.
+	// Granted at once, then sampled with draft tokens of which some are accepted.
 	f.Add([]byte{1, 1, 3, 11, 0, 0, 2, 0, 0, 3, 1, 14, 5, 1, 1, 5, 5, 1, 3, 4, 5, 1, 2, 2})
 	f.Add([]byte("submit, cancel, grant, deny, sample and finish"))
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -79,7 +79,7 @@ func (b *tracker) step(t *testing.T, e Event) {
 		b.live[e.ID] = true
 	case e.Kind == KindDenied && e.Never:
 		delete(b.requested, e.ID)
-	case e.Kind == KindDenied: // nobody after it was requested for
+	case e.Kind == KindDenied: // later reservations are dropped
 		clear(b.requested)
 	case e.Kind == KindGranted && b.requested[e.ID]:
 		delete(b.requested, e.ID)

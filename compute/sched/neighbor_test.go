@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// service is a device, in virtual time, and what it is asked for: a step takes so long, and
-// longer for each of its rows; lengths are log-normal.
+// service is a device in virtual time and its load. A step takes a fixed time and more for each of
+// its rows. Lengths are log-normal.
 type service struct {
 	step, decode, prompt    time.Duration
 	promptTokens, newTokens float64 // medians

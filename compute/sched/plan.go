@@ -4,7 +4,7 @@ package sched
 // the step for the device. It is read-only and valid until the next Step.
 //
 // Order: Release, Reserve and Lease go to the KV manager in this order, by one
-// sender, so that what is released is free for what is reserved.
+// sender, so that released KV is free for the reservations.
 type Plan struct {
 	Step uint64 // counts from 1
 
@@ -17,21 +17,20 @@ type Plan struct {
 	Outputs    int // rows of which logits are wanted
 
 	Release []ID          // KV to free, exactly once for each granted sequence
-	Reserve []Reservation // asks that want, in their order, a Granted or a Denied up to the first Denied for now
-	Lease   []Lease       // asks that want a Granted
+	Reserve []Reservation // answered in order by Granted or Denied, up to the first Denied that is not for good
+	Lease   []Lease       // answered by Granted
 	Ended   []End         // exactly once for each submitted sequence
 
-	// Left out of the step, of those that run: Stalled lack a lease, Held wait
-	// for the waiting-served ratio, Awaiting have an output not yet sampled, Yielded
-	// give way to another tenant's prompt, Deferred take turns while moved ones are read again.
+	// Running sequences that are not in the step: Stalled lack a lease, Held wait for the
+	// waiting-served ratio, Awaiting have an output not yet sampled, Yielded give way to another
+	// tenant's prompt, Deferred take turns while migrated sequences are computed again.
 	Stalled, Held, Awaiting, Yielded, Deferred int
 
-	// Wake is the earliest deadline: Step is to be called then even without an
-	// event. 0: none.
+	// Wake is the earliest deadline: call Step then even without an event. 0: none.
 	Wake Time
 
-	// Hold says that the plan has no rows because sequences that wait may begin in the step: Step is to
-	// be called again with the answer to Reserve, or without it when it is late.
+	// Hold says that the plan has no rows because waiting sequences may begin in the step. Call Step
+	// again with the answer to Reserve, or without it when it is late.
 	Hold bool
 }
 
@@ -40,11 +39,10 @@ type Plan struct {
 // cache. Output: the logits of the last row are wanted; exactly one Sampled or
 // Finished answers it.
 //
-// With Beams the rows are those of as many beams, all at Start, and the logits
-// of all of them are wanted.
+// With Beams each row is one beam. All are at Start, and the logits of all are wanted.
 //
-// With Drafts the last so many tokens are guesses, and the logits of the row in front of
-// them and of each of them are wanted.
+// Drafts is the number of draft tokens at the end. Their logits and those of the row before them
+// are wanted.
 type Chunk struct {
 	ID     ID
 	Row    int
@@ -55,7 +53,7 @@ type Chunk struct {
 	Output bool
 }
 
-// end is the position behind the chunk.
+// end returns the position after the chunk.
 func (c *Chunk) end() int {
 	if c.Beams > 0 {
 		return c.Start + 1
@@ -71,9 +69,8 @@ func (c *Chunk) outputs() int {
 	return max(c.Beams, 1) + c.Drafts
 }
 
-// Reservation asks for KV for Tokens tokens in all, the first Lease of which
-// are to be leased at once. With Beams the first Prompt tokens are kept once, and
-// those behind them for each beam.
+// Reservation requests KV for Tokens tokens in all, the first Lease of them leased at once. With
+// Beams the first Prompt tokens are kept once, and those after them for each beam.
 type Reservation struct {
 	ID     ID
 	Tokens int
@@ -82,7 +79,7 @@ type Reservation struct {
 	Beams  int // 0: none
 }
 
-// Lease asks for physical slabs for the first UpTo tokens. It lies inside the
+// Lease requests physical slabs for the first UpTo tokens. It lies inside the
 // reservation, so it is always granted.
 type Lease struct {
 	ID   ID

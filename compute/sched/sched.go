@@ -10,14 +10,14 @@
 //		... if plan.Hold: wait a moment for the answer; events = the answer; Step again
 //		... map the slabs that came with the grants in events
 //		... if plan.Rows > 0: run plan.Chunks, sample the outputs
-//		events = ... Sampled or Finished per output, and what came in meanwhile
+//		events = ... Sampled or Finished per output, and events that arrived meanwhile
 //	}
 //
 // A step is merged: the decode rows of all running sequences and as many prompt
 // rows as the budget leaves lie on one token axis. A sequence goes from waiting
 // (in the queue) to running (its KV is granted; prefill, then decode) to its end.
-// Only what is granted runs. The scheduler asks for the KV of several sequences at
-// once, and not again before that is answered; a sequence waits meanwhile.
+// Only granted sequences run. The scheduler reserves KV for several sequences at
+// once, and not again before the answer; the sequences wait meanwhile.
 //
 // Step is called when the device has finished the last plan, so that KV in
 // Release is read by no row. It need not wait for stop strings: they arrive as
@@ -30,14 +30,14 @@ import (
 	"fmt"
 )
 
-// Errors of Step: the driver broke the protocol. The event is ignored, the
-// plan holds all the others.
+// Errors of Step: the driver broke the protocol. Step ignores the event and plans
+// with all others.
 var (
 	ErrDuplicate  = errors.New("sched: sequence exists")
 	ErrUnexpected = errors.New("sched: unexpected event")
 )
 
-// State is where a sequence is.
+// State is the state of a sequence.
 type State uint8
 
 // States of a sequence.
@@ -58,24 +58,24 @@ type sequence struct {
 	admission   uint64 // order of grants
 	generated   int    // tokens sampled
 	computed    int    // tokens in the KV cache once the last plan has run
-	drafted     int    // of them, those that were guesses and are not known yet
-	drafts      int    // guesses at hand
+	drafted     int    // of them, draft tokens without an answer
+	drafts      int    // draft tokens for the next step
 	leased      int    // tokens backed by slabs
-	leaseWanted int    // tokens of the longest lease asked for
+	leaseWanted int    // tokens of the longest lease requested
 	flow        *flow  // its tenant's
 }
 
 // rows is the number of rows of a decode step.
 func (q *sequence) rows() int { return max(q.Beams, 1) }
 
-// total is the reservation in tokens; of each beam, if there are any.
+// total returns the reservation in tokens, for each beam if there are any.
 func (q *sequence) total() int { return q.PromptTokens + q.MaxNewTokens }
 
 // known counts the tokens whose ids are known.
 func (q *sequence) known() int { return q.PromptTokens + q.generated }
 
-// mayDraft is how many of its guesses a sequence that decodes may have in a step: inside its
-// lease and its answer.
+// mayDraft returns how many draft tokens a decoding sequence may have in a step: inside its lease and
+// its answer.
 func (q *sequence) mayDraft() int {
 	return min(q.drafts, q.leased-q.known(), q.MaxNewTokens-q.generated-1)
 }
@@ -89,21 +89,21 @@ func (q *sequence) prefilling() bool { return q.computed < q.PromptTokens }
 type Scheduler struct {
 	cfg  Config
 	byID map[ID]*sequence
-	// Each sequence of byID is in the one that its state names.
+	// Each sequence of byID is in the queue of its state.
 	waiting, running queue
 	flows            map[string]*flow // by tenant
 	clock            uint64           // virtual time at which a flow begins, at least
 	shared           *SharedLimit     // of live sequences
 
-	reserving   []ID        // sequences whose Reserve is out, in its order; an ended one is released when it is granted
+	reserving   []ID        // sequences whose reservation has no answer, in order; an ended one is released when granted
 	planned     []*sequence // those of the plan, until their answer they wait
-	plannedRows int         // decode rows of asking
+	plannedRows int         // decode rows of planned
 
 	spare      []*sequence // for the next Submits
-	decodes    []*sequence // of the step: what has rows in it
-	ready      []*sequence // of the step: prompts that may have
-	gaveWay    int         // prompt rows of the last steps, as far as each left tenants out
-	turn       uint64      // of the sequences that decode, see takeTurns
+	decodes    []*sequence // of the step: sequences with decode rows
+	ready      []*sequence // of the step: sequences whose prompt may have rows
+	gaveWay    int         // prompt rows of the last steps that left tenants out
+	turn       uint64      // counts steps with turns, see takeTurns
 	serial     uint64
 	frees      uint64 // times that KV was given back
 	admissions uint64
@@ -124,9 +124,9 @@ func New(cfg Config) (*Scheduler, error) {
 	}, nil
 }
 
-// Step applies the events in their order and plans the next step. If sequences that wait
-// may begin in it, it plans no rows, but asks for their KV and holds the step: Step is to be called again
-// with the answer, or without it when it is late. The plan is valid even with an error, which
+// Step applies the events in their order and plans the next step. If waiting sequences may
+// begin in it, the plan has their reservations and no rows, and Plan.Hold is set: call Step again with
+// the answer, or without it when it is late. The plan is valid even with an error, which
 // names the events that were ignored.
 func (s *Scheduler) Step(now Time, events []Event) (*Plan, error) {
 	err := s.begin(now, events)
@@ -144,7 +144,7 @@ func (s *Scheduler) Step(now Time, events []Event) (*Plan, error) {
 	return &s.plan, err
 }
 
-// begin applies the events, in front of a plan.
+// begin applies the events before planning.
 func (s *Scheduler) begin(now Time, events []Event) error {
 	s.plan.reset()
 	s.now = now
@@ -224,11 +224,11 @@ func (s *Scheduler) sampled(e *Event) error {
 	case seq.state != Running || !seq.open():
 		return fmt.Errorf("%w: a token for sequence %d, which has no output open", ErrUnexpected, e.ID)
 	case e.Tokens < 1 || e.Tokens > 1+seq.drafted || e.Drafts < 0 || seq.Beams > 0 && e.Drafts > 0:
-		return fmt.Errorf("%w: %d tokens and %d guesses for sequence %d, which has %d outputs open",
+		return fmt.Errorf("%w: %d tokens and %d draft tokens for sequence %d, which has %d outputs open",
 			ErrUnexpected, e.Tokens, e.Drafts, e.ID, 1+seq.drafted)
 	}
 	seq.generated += e.Tokens
-	seq.computed, seq.drafted, seq.drafts = seq.known()-1, 0, e.Drafts // of guesses that were wrong the KV is written again
+	seq.computed, seq.drafted, seq.drafts = seq.known()-1, 0, e.Drafts // the KV of rejected draft tokens is written again
 	if seq.generated == seq.MaxNewTokens {
 		s.end(seq, ReasonLength)
 	}

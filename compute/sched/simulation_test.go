@@ -13,8 +13,8 @@ import (
 )
 
 // world drives a Scheduler with random requests, a KV manager whose mailbox is
-// slow, and a device whose samples may be late. It keeps its own books from the
-// plans alone and holds every plan against the promises.
+// slow, and a device whose samples may be late. It follows the sequences from
+// the plans alone and compares every plan with the promises.
 type world struct {
 	t   *testing.T
 	rng *rand.Rand
@@ -24,7 +24,7 @@ type world struct {
 
 	kv      *kvmgr.Manager
 	inbox   []func() []Event // what the KV manager has not handled yet, in order
-	replies []Event          // what it has answered and the scheduler has not heard yet, in order
+	replies []Event          // what it has answered and the scheduler has not received yet, in order
 
 	seqs    map[ID]*life
 	order   []ID // of submission
@@ -48,8 +48,8 @@ type life struct {
 	reason    Reason
 	position  int // tokens computed
 	made      int // tokens sampled
-	drafts    int // at hand, and then in the chunk that is open
-	leased    int // as told to the scheduler
+	drafts    int // for the next step, and then in the open chunk
+	leased    int // as reported to the scheduler
 	open      bool
 	idle      int // steps as a fresh prompt beside decode rows, with no prompt row in the step
 	deferred  int // turns of others, in each of which it could have decoded
@@ -152,7 +152,7 @@ func (w *world) events(submit bool) []Event {
 	return append(merged, w.receive()...)
 }
 
-// hear lets the KV manager handle some messages and returns some answers.
+// receive lets the KV manager handle some messages and returns some answers.
 func (w *world) receive() []Event {
 	for len(w.inbox) > 0 && w.chance(60) {
 		w.replies = append(w.replies, w.inbox[0]()...)
@@ -264,7 +264,7 @@ func (w *world) checkChunks(p *Plan) {
 		if c.Start >= l.PromptTokens {
 			decode += c.Rows
 			if decoding++; decoding != i+1 {
-				w.t.Fatalf("step %d: a decode row behind prompt rows: %+v", p.Step, p.Chunks)
+				w.t.Fatalf("step %d: a decode row after prompt rows: %+v", p.Step, p.Chunks)
 			}
 		} else {
 			prompt += c.Rows
@@ -379,7 +379,7 @@ func (w *world) checkDeadlines() {
 	}
 }
 
-// send puts the plan's asks into the KV manager's mailbox.
+// send puts the plan's requests into the KV manager's mailbox.
 func (w *world) send(p *Plan) {
 	for _, id := range p.Release {
 		w.inbox = append(w.inbox, func() []Event {

@@ -45,8 +45,8 @@ func (s *Scheduler) Snapshot() []SequenceState {
 	return out
 }
 
-// Check reports the first contradiction in the scheduler's books and in its
-// last plan. It costs O(sequences).
+// Check reports the first contradiction in the scheduler's state and in its last plan. It
+// costs O(sequences).
 func (s *Scheduler) Check() error {
 	live, moved := 0, 0
 	for _, q := range [...]struct {
@@ -60,7 +60,7 @@ func (s *Scheduler) Check() error {
 				return fmt.Errorf("sched: check: sequence %d is %v, found among the %v", seq.ID, seq.state, q.state)
 			}
 			if i > 0 && !q.seqs[i-1].before(seq) {
-				return fmt.Errorf("sched: check: sequence %d is behind its place among the %v", q.seqs[i-1].ID, q.state)
+				return fmt.Errorf("sched: check: sequence %d is after its place among the %v", q.seqs[i-1].ID, q.state)
 			}
 			if err := s.checkSequence(seq); err != nil {
 				return err
@@ -85,7 +85,7 @@ func (s *Scheduler) Check() error {
 	case live-moved > 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting):
 		return fmt.Errorf("sched: check: %d sequences accepted, expected at most %d", live-moved, 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting))
 	case len(s.planned) > 0 || s.plannedRows != 0 || len(s.reserving) > s.cfg.MaxBatchSize:
-		return fmt.Errorf("sched: check: %d sequences are asked for, %d of them in the plan, expected at most %d and 0",
+		return fmt.Errorf("sched: check: %d sequences have a reservation on its way, %d of them in the plan, expected at most %d and 0",
 			len(s.reserving), len(s.planned), s.cfg.MaxBatchSize)
 	}
 	if err := s.checkFlows(); err != nil {
@@ -94,7 +94,7 @@ func (s *Scheduler) Check() error {
 	return s.checkPlan()
 }
 
-// checkFlows counts the flows' books again, from the sequences.
+// checkFlows compares the counts of the flows with the sequences.
 func (s *Scheduler) checkFlows() error {
 	type counts struct{ live, backlog, pending, rows int }
 	want := map[*flow]counts{}
@@ -150,7 +150,7 @@ func (s *Scheduler) checkPlan() error {
 			return fmt.Errorf("sched: check: chunk %d of step %d does not fit its sequence: %+v", i, p.Step, c)
 		}
 		if c.Output != seq.open() || c.Drafts != seq.drafted {
-			return fmt.Errorf("sched: check: chunk %d of step %d: output %t, computed %d of %d tokens, %d of %d draftTokens",
+			return fmt.Errorf("sched: check: chunk %d of step %d: output %t, computed %d of %d tokens, %d of %d draft tokens",
 				i, p.Step, c.Output, seq.computed, seq.known(), c.Drafts, seq.drafted)
 		}
 		draftTokens += c.Drafts
@@ -167,7 +167,7 @@ func (s *Scheduler) checkPlan() error {
 	case rows > s.cfg.MaxBatchTokens:
 		return fmt.Errorf("sched: check: step %d has %d rows, the budget is %d", p.Step, rows, s.cfg.MaxBatchTokens)
 	case draftTokens > 0 && (p.PromptRows > 0 || rows > s.cfg.DraftRows):
-		return fmt.Errorf("sched: check: step %d has %d draftTokens among %d rows, %d of prompts, expected at most %d rows and no prompts",
+		return fmt.Errorf("sched: check: step %d has %d draft tokens among %d rows, %d of prompts, expected at most %d rows and no prompts",
 			p.Step, draftTokens, rows, p.PromptRows, s.cfg.DraftRows)
 	case p.DecodeRows > 0 && s.cfg.ChunkTokens > 0 && fresh > s.cfg.ChunkTokens:
 		return fmt.Errorf("sched: check: step %d has %d rows of new prompts beside %d decode rows, expected at most %d",

@@ -245,7 +245,7 @@ func printRows(out *bytes.Buffer, p *Plan) {
 			fmt.Fprint(out, ", output")
 		}
 		if c.Drafts > 0 {
-			fmt.Fprintf(out, " of %d guesses", c.Drafts)
+			fmt.Fprintf(out, " of %d draft tokens", c.Drafts)
 		}
 		fmt.Fprintln(out)
 	}
