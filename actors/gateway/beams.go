@@ -23,9 +23,9 @@ func checkBeams(r *api.Request, maxBatchSize int) error {
 	return nil
 }
 
-// beamRoom is the longest answer of a beam search behind a prompt; it may be
+// beamLimit is the longest answer of a beam search behind a prompt; it may be
 // less than 1.
-func (m modelLimits) beamRoom(prompt, width int) int {
+func (m modelLimits) beamLimit(prompt, width int) int {
 	shared := (prompt + m.slabTokens - 1) / m.slabTokens
 	return min(m.context-prompt, (m.pool/m.slabTokens-shared)/width*m.slabTokens)
 }

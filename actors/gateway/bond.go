@@ -16,8 +16,8 @@ type bond struct {
 	text     bool // pin.Text is chosen
 	numerics bool // pin.Numerics is chosen
 	fixed    bool // a token exists
-	told     api.Pin
-	tells    bool // told was in an event
+	reported api.Pin
+	tells    bool // reported was in an event
 }
 
 // bondOf is the bond of a request, or of what another process had of it.
@@ -27,7 +27,7 @@ func bondOf(had *api.Progress) bond {
 	}
 	p := had.Pin // without digests, of an older process or of an answer that has not begun, it binds nothing
 	begun := slices.ContainsFunc(had.Choices, func(c api.ChoiceProgress) bool { return len(c.Tokens) > 0 || c.Finish != api.FinishNone })
-	return bond{pin: p, text: p.Text != "", numerics: p.Numerics != "", fixed: begun, told: p, tells: true}
+	return bond{pin: p, text: p.Text != "", numerics: p.Numerics != "", fixed: begun, reported: p, tells: true}
 }
 
 // prompted takes the ids of the prompt and the digest of what made them.
@@ -74,10 +74,10 @@ func (b *bond) again() { *b = bond{} }
 
 // tell is the pin for the next event, nil if the one before said it.
 func (b *bond) tell() *api.Pin {
-	if b.tells && b.told == b.pin {
+	if b.tells && b.reported == b.pin {
 		return nil
 	}
-	b.told, b.tells = b.pin, true
+	b.reported, b.tells = b.pin, true
 	pin := b.pin
 	return &pin
 }

@@ -97,7 +97,7 @@ func New(cfg Config) (*Gateway, error) {
 		watch:    newWatch(cfg.Node, cfg.Dead, cfg.StallAfter),
 		calls:    newGate(cfg.MaxCalls, mostTexts),
 		series:   newModelSeries(cfg.Metrics, cfg.Local.Model, cfg.Local.Series),
-		requests: newRequests(newEdge(cfg.MaxRequests, cfg.Local.MaxBatchSize, cfg.MaxQueueWait, time.Now())),
+		requests: newRequests(newAdmission(cfg.MaxRequests, cfg.Local.MaxBatchSize, cfg.MaxQueueWait, time.Now())),
 	}
 	g.seqs.Store(cfg.FirstSeq)
 	g.routes = newRouting(&cfg, g.watch)
@@ -168,8 +168,8 @@ func (g *Gateway) admit(ctx context.Context, r *api.Request, a *requestActor) (*
 	if err := g.cfg.Local.err(); err != nil && !g.Elsewhere(r.Model) {
 		return nil, api.Unavailable(err)
 	}
-	t.edge.resize(limit, batch)
-	if err := t.edge.enter(r, time.Now()); err != nil {
+	t.admission.resize(limit, batch)
+	if err := t.admission.enter(r, time.Now()); err != nil {
 		g.cfg.Local.Series.Rejected(err.Reason)
 		return nil, err
 	}
@@ -235,8 +235,8 @@ func (g *Gateway) Watch(quit <-chan struct{}) {
 			return
 		case now := <-tick.C:
 			g.models.refresh()
-			troubles, again := g.watch.tick(now, clusterView{g.cfg.Cluster, g.routes})
-			for _, t := range troubles {
+			losses, again := g.watch.tick(now, clusterView{g.cfg.Cluster, g.routes})
+			for _, t := range losses {
 				g.cfg.System.Root.Send(t.request, t.lost)
 			}
 			for _, request := range again {

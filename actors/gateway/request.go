@@ -274,26 +274,26 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 	if prompt == 0 {
 		return 0, api.Invalid("prompt", "the prompt has no tokens, expected at least 1")
 	}
-	room := min(r.limits.context, r.limits.pool) - prompt
+	left := min(r.limits.context, r.limits.pool) - prompt
 	if r.api.Beams != nil {
-		room = r.limits.beamRoom(prompt, r.api.Beams.Width)
+		left = r.limits.beamLimit(prompt, r.api.Beams.Width)
 	}
-	if room < 1 && r.api.Beams != nil {
+	if left < 1 && r.api.Beams != nil {
 		return 0, api.Invalid("prompt", "a prompt of %d tokens with %d beams leaves no room for an answer (context of the model %d tokens, KV memory for %d)",
 			prompt, r.api.Beams.Width, r.limits.context, r.limits.pool)
 	}
-	if room < 1 {
+	if left < 1 {
 		return 0, api.TooLong("prompt", "the prompt has %d tokens, expected fewer than %d (context of the model %d tokens, KV memory for %d)",
 			prompt, min(r.limits.context, r.limits.pool), r.limits.context, r.limits.pool)
 	}
-	if r.api.MaxTokens > room {
+	if r.api.MaxTokens > left {
 		return 0, api.TooLong("max_tokens", "max_tokens is %d after a prompt of %d tokens, expected at most %d (context of the model %d tokens, KV memory for %d)",
-			r.api.MaxTokens, prompt, room, r.limits.context, r.limits.pool)
+			r.api.MaxTokens, prompt, left, r.limits.context, r.limits.pool)
 	}
 	if r.api.MaxTokens > 0 {
 		return r.api.MaxTokens, nil
 	}
-	return room, nil
+	return left, nil
 }
 
 // verdict says what became of a Text.

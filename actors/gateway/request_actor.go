@@ -33,19 +33,19 @@ type requestDeps struct {
 // requestActor owns the journal of one request: it alone says what happened.
 type requestActor struct {
 	*requestDeps
-	state    *request
-	journal  *journal
-	log      zerolog.Logger
-	first    time.Time // of the first token
-	series   *metrics.Request
-	span     trace.Span           // of the request; stages are below it
-	places   map[msg.SeqID]*place // of the sequences that run, by the first of their choices
-	avoid    string               // the node that failed a sequence last
-	homeless time.Time            // since when a sequence has no place; zero: all have
-	asked    asked                // tokenizers, since the prompt was sent first
-	askAgain time.Time            // when the last of them has had its time
-	bound    atomic.Bool          // for the watch: the answer goes on at equals only
-	finding  time.Time            // since when sequences of the process that had the request are looked for
+	state         *request
+	journal       *journal
+	log           zerolog.Logger
+	first         time.Time // of the first token
+	series        *metrics.Request
+	span          trace.Span           // of the request; stages are below it
+	places        map[msg.SeqID]*place // of the sequences that run, by the first of their choices
+	avoid         string               // the node that failed a sequence last
+	unplacedSince time.Time            // since when a sequence has no place; zero: all have
+	asked         asked                // tokenizers, since the prompt was sent first
+	askAgain      time.Time            // when the last of them has had its time
+	bound         atomic.Bool          // for the watch: the answer goes on at equals only
+	finding       time.Time            // since when sequences of the process that had the request are looked for
 }
 
 // place is where a sequence runs.

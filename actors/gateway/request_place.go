@@ -37,7 +37,7 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 		return
 	}
 	patience := min(tokenizeFirst<<(a.asked.times-1), tokenizeMost)
-	a.homeless, a.askAgain = time.Time{}, time.Now().Add(patience)
+	a.unplacedSince, a.askAgain = time.Time{}, time.Now().Add(patience)
 	a.watch.wait(time.Now(), ctx.Self(), a.asked.nodes, patience)
 	ctx.Send(to, &msg.Tokenize{Reply: ctx.Self(), Input: promptOf(r), Trace: a.span.SpanContext()})
 }
@@ -111,7 +111,7 @@ func (a *requestActor) start(ctx actor.Context) {
 		a.state.bond.placed(at.numerics)
 		a.startAt(ctx, first, at.worker, text)
 	}
-	a.homeless = time.Time{}
+	a.unplacedSince = time.Time{}
 	a.watch.waitNoMore(ctx.Self())
 }
 
@@ -184,11 +184,11 @@ func (a *requestActor) again(ctx actor.Context) bool {
 // wait has the request try again later, and ends it when that took too long.
 func (a *requestActor) wait(ctx actor.Context, what string) {
 	now := time.Now()
-	if a.homeless.IsZero() {
-		a.homeless = now
+	if a.unplacedSince.IsZero() {
+		a.unplacedSince = now
 		a.log.Warn().Str("for", what).Msg("a request waits")
 	}
-	if waited := now.Sub(a.homeless); waited > a.failover {
+	if waited := now.Sub(a.unplacedSince); waited > a.failover {
 		var err error = api.Unavailable(fmt.Errorf("no %s was there for %s", what, waited.Round(time.Second)))
 		if a.state.bond.fixed {
 			err = a.routes.noEqual(a.state.api.Model, what, a.state.bond.pin, waited)

@@ -12,19 +12,21 @@ import (
 
 // requests are those of a gateway, with the bound on them.
 type requests struct {
-	mu     sync.Mutex
-	pids   map[string]*actor.PID // by api.Request.Key, as in edge
-	edge   edge
-	closed bool
+	mu        sync.Mutex
+	pids      map[string]*actor.PID // by api.Request.Key, as in admission
+	admission admission
+	closed    bool
 }
 
-func newRequests(e edge) *requests { return &requests{pids: make(map[string]*actor.PID), edge: e} }
+func newRequests(e admission) *requests {
+	return &requests{pids: make(map[string]*actor.PID), admission: e}
+}
 
 // begun says that a request's prompt is begun: it waits no more.
 func (t *requests) begun(key string, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.edge.begun(key, at)
+	t.admission.begun(key, at)
 }
 
 // ended forgets a request.
@@ -32,7 +34,7 @@ func (t *requests) ended(key string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.pids, key)
-	t.edge.leave(key)
+	t.admission.leave(key)
 }
 
 // tell sends a message to every request.
@@ -54,7 +56,7 @@ func (t *requests) len() int {
 func (t *requests) waiting() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.edge.line.Inside()
+	return t.admission.waits.Inside()
 }
 
 // close refuses requests from here on.

@@ -163,7 +163,7 @@ func (r *routing) isLocal(model string, text route.Bond) bool {
 	return model == r.local.Model && text.Holds(r.local.Text)
 }
 
-func (r *routing) stage(model string, text route.Bond, pool func(*cluster.Member) *cluster.Pool, load func(node string, told int) int) *actor.PID {
+func (r *routing) stage(model string, text route.Bond, pool func(*cluster.Member) *cluster.Pool, load func(node string, reported int) int) *actor.PID {
 	equals := slices.DeleteFunc(slices.Clone(r.cluster.Others()), func(m *cluster.Member) bool { return !text.Holds(m.Text) })
 	list, at := r.pools(equals, model, pool)
 	for i := range list {

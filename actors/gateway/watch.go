@@ -62,15 +62,15 @@ type watch struct {
 
 // watched is a sequence that runs.
 type watched struct {
-	request  *actor.PID
-	detok    string       // node
-	local    bool         // worker and detok are here
-	bound    *atomic.Bool // its request goes on at equals only
-	received atomic.Int64
-	heard    time.Time // of it, in a report
-	odd      time.Time // since when report and received contradict each other, unchanged
-	at       int64     // received then
-	told     bool      // of its trouble; until its request ends it here it is no stranger
+	request       *actor.PID
+	detok         string       // node
+	local         bool         // worker and detok are here
+	bound         *atomic.Bool // its request goes on at equals only
+	received      atomic.Int64
+	heard         time.Time // of it, in a report
+	mismatchSince time.Time // since when report and received contradict each other, unchanged
+	at            int64     // received then
+	reported      bool      // of its trouble; until its request ends it here it is no stranger
 }
 
 // waiting is a request that waits for another process, or for one to appear.
@@ -87,8 +87,8 @@ func newWatch(self string, silence, stall time.Duration) *watch {
 	}
 }
 
-// trouble is a sequence that has to go on elsewhere.
-type trouble struct {
+// lostSequence is a sequence that has to go on elsewhere.
+type lostSequence struct {
 	request *actor.PID
 	lost    *msg.Lost
 }
@@ -130,7 +130,7 @@ func (w *watch) leave(seq msg.SeqID, worker string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s := w.workers[worker][seq]; s != nil {
-		s.told = true
+		s.reported = true
 	}
 }
 
@@ -173,7 +173,7 @@ func (w *watch) waitNoMore(request *actor.PID) {
 
 // report takes a worker's. Strangers are sequences that the worker need not go on
 // with: their requests have ended or moved.
-func (w *watch) report(now time.Time, p *msg.Progress, others takers) (troubles []trouble, strangers []msg.SeqID) {
+func (w *watch) report(now time.Time, p *msg.Progress, others takers) (losses []lostSequence, strangers []msg.SeqID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	seqs := w.workers[p.Node]
@@ -186,7 +186,7 @@ func (w *watch) report(now time.Time, p *msg.Progress, others takers) (troubles 
 	}
 	stalled := p.InStep > w.stall
 	for seq, s := range seqs {
-		if s.told {
+		if s.reported {
 			continue
 		}
 		n, known := generated[seq]
@@ -203,22 +203,22 @@ func (w *watch) report(now time.Time, p *msg.Progress, others takers) (troubles 
 		case s.local:
 			continue // nothing is lost inside a process, however late it is
 		case known && int64(n) <= received:
-			s.odd = time.Time{}
+			s.mismatchSince = time.Time{}
 			continue
-		case s.odd.IsZero() || received != s.at:
-			s.odd, s.at = now, received
+		case s.mismatchSince.IsZero() || received != s.at:
+			s.mismatchSince, s.at = now, received
 			continue
-		case now.Sub(s.odd) < lostAfter:
+		case now.Sub(s.mismatchSince) < lostAfter:
 			continue
 		}
-		troubles = s.tell(troubles, seq, why)
+		losses = s.tell(losses, seq, why)
 	}
-	return troubles, strangers
+	return losses, strangers
 }
 
-func (s *watched) tell(list []trouble, seq msg.SeqID, why string) []trouble {
-	s.told = true
-	return append(list, trouble{s.request, &msg.Lost{Seq: seq, Why: why}})
+func (s *watched) tell(list []lostSequence, seq msg.SeqID, why string) []lostSequence {
+	s.reported = true
+	return append(list, lostSequence{s.request, &msg.Lost{Seq: seq, Why: why}})
 }
 
 // view is what a tick asks of the cluster.
@@ -242,14 +242,14 @@ func (t takers) take(s *watched) bool {
 }
 
 // tick looks at silence. again lists the requests that should try again.
-func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.PID) {
+func (w *watch) tick(now time.Time, v view) (losses []lostSequence, again []*actor.PID) {
 	draining := w.draining(v)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pause := now.Sub(w.ticked)
 	w.ticked = now
 	if v.Partitioned() || pause > stopped { // this process was cut off, or stopped: it has to listen first
-		w.pardon(now)
+		w.resetTimers(now)
 		return nil, nil
 	}
 	for worker, seqs := range w.workers {
@@ -259,7 +259,7 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 		for seq, s := range seqs {
 			var why string
 			switch {
-			case s.told:
+			case s.reported:
 				continue
 			case dead:
 				why = workerDead
@@ -273,7 +273,7 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 			default:
 				continue
 			}
-			troubles = s.tell(troubles, seq, why)
+			losses = s.tell(losses, seq, why)
 		}
 	}
 	for request, x := range w.waiting {
@@ -281,7 +281,7 @@ func (w *watch) tick(now time.Time, v view) (troubles []trouble, again []*actor.
 			again = append(again, request)
 		}
 	}
-	return troubles, again
+	return losses, again
 }
 
 // draining asks for the workers that sequences should leave, without the lock: the
@@ -299,11 +299,11 @@ func (w *watch) draining(v view) map[string]takers {
 	return leave
 }
 
-// pardon counts everybody as heard now.
-func (w *watch) pardon(now time.Time) {
+// resetTimers counts everybody as heard now.
+func (w *watch) resetTimers(now time.Time) {
 	for _, seqs := range w.workers {
 		for _, s := range seqs {
-			s.heard, s.odd = now, time.Time{}
+			s.heard, s.mismatchSince = now, time.Time{}
 		}
 	}
 	for _, x := range w.waiting {

@@ -25,8 +25,8 @@ func (a *watchActor) Receive(ctx actor.Context) {
 	if m.InStep > a.stall {
 		others = a.routes.takers(m.Node)
 	}
-	troubles, strangers := a.watch.report(time.Now(), m, others)
-	for _, t := range troubles {
+	losses, strangers := a.watch.report(time.Now(), m, others)
+	for _, t := range losses {
 		ctx.Send(t.request, t.lost)
 	}
 	worker := actor.NewPID(m.Node, msg.ComputeActor)

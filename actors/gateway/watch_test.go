@@ -25,13 +25,13 @@ const (
 // testWatch is the watch of node "me" at a time that the test sets.
 type testWatch struct {
 	*watch
-	now     time.Time
-	deaf    bool
-	gone    map[string]bool
-	leaving map[string]takers
-	bound   *atomic.Bool // of the next sequence
-	slow    bool         // requests: what is in trouble stays where it is
-	pids    map[msg.SeqID]*actor.PID
+	now         time.Time
+	partitioned bool
+	gone        map[string]bool
+	leaving     map[string]takers
+	bound       *atomic.Bool // of the next sequence
+	slow        bool         // requests: what is in trouble stays where it is
+	pids        map[msg.SeqID]*actor.PID
 }
 
 func newTestWatch() *testWatch {
@@ -43,7 +43,7 @@ func newTestWatch() *testWatch {
 	return w
 }
 
-func (w *testWatch) Partitioned() bool        { return w.deaf }
+func (w *testWatch) Partitioned() bool        { return w.partitioned }
 func (w *testWatch) Alive(node string) bool   { return !w.gone[node] }
 func (w *testWatch) leave(node string) takers { return w.leaving[node] }
 
@@ -59,8 +59,8 @@ func (w *testWatch) runs(seq msg.SeqID, worker, detok string, received int) *wat
 	return w.begin(w.now, seq, worker, detok, w.request(seq), w.bound, received)
 }
 
-// look ticks now. The troubles are "1 worker_dead", by sequence.
-func (w *testWatch) look() (troubles []string, again []*actor.PID) {
+// look ticks now. The losses are "1 worker_dead", by sequence.
+func (w *testWatch) look() (losses []string, again []*actor.PID) {
 	list, again := w.tick(w.now, w)
 	return w.describe(list), again
 }
@@ -70,8 +70,8 @@ func (w *testWatch) look() (troubles []string, again []*actor.PID) {
 func (w *testWatch) pass(d time.Duration) []string {
 	for end := w.now.Add(d); w.now.Before(end); {
 		w.now = w.now.Add(min(watchEvery, end.Sub(w.now)))
-		if troubles, _ := w.look(); len(troubles) > 0 {
-			return troubles
+		if losses, _ := w.look(); len(losses) > 0 {
+			return losses
 		}
 	}
 	return nil
@@ -79,11 +79,11 @@ func (w *testWatch) pass(d time.Duration) []string {
 
 // says takes a worker's report: sequences and what each has generated.
 func (w *testWatch) says(worker string, generated map[msg.SeqID]int) []string {
-	troubles, _ := w.hears(&msg.Progress{Node: worker}, generated, takers{true, true})
-	return troubles
+	losses, _ := w.hears(&msg.Progress{Node: worker}, generated, takers{true, true})
+	return losses
 }
 
-func (w *testWatch) hears(p *msg.Progress, generated map[msg.SeqID]int, others takers) (troubles []string, strangers []msg.SeqID) {
+func (w *testWatch) hears(p *msg.Progress, generated map[msg.SeqID]int, others takers) (losses []string, strangers []msg.SeqID) {
 	for seq, n := range generated {
 		p.Seqs, p.Generated = append(p.Seqs, seq), append(p.Generated, n)
 	}
@@ -92,8 +92,8 @@ func (w *testWatch) hears(p *msg.Progress, generated map[msg.SeqID]int, others t
 	return w.describe(list), strangers
 }
 
-func (w *testWatch) describe(list []trouble) (out []string) {
-	slices.SortFunc(list, func(a, b trouble) int { return cmp.Compare(a.lost.Seq, b.lost.Seq) })
+func (w *testWatch) describe(list []lostSequence) (out []string) {
+	slices.SortFunc(list, func(a, b lostSequence) int { return cmp.Compare(a.lost.Seq, b.lost.Seq) })
 	for _, t := range list {
 		if t.request != w.request(t.lost.Seq) {
 			out = append(out, fmt.Sprintf("request %s of sequence %d", t.request, t.lost.Seq))
@@ -108,12 +108,12 @@ func (w *testWatch) describe(list []trouble) (out []string) {
 	return out
 }
 
-func none(t *testing.T, troubles []string) {
+func none(t *testing.T, losses []string) {
 	t.Helper()
-	require.Empty(t, troubles)
+	require.Empty(t, losses)
 }
 
-func TestTheSequencesOfADeadWorkerAreInTroubleOnce(t *testing.T) {
+func TestTheSequencesOfADeadWorkerAreLostOnce(t *testing.T) {
 	w := newTestWatch()
 	w.runs(1, "a", "d", 0)
 	w.runs(2, "b", "d", 0)
@@ -124,13 +124,13 @@ func TestTheSequencesOfADeadWorkerAreInTroubleOnce(t *testing.T) {
 	require.Equal(t, 2, w.sequences("a"))
 	require.Equal(t, 2, w.texts("d"))
 	w.gone["a"], w.gone["me"] = true, true // this process never counts as dead to itself
-	troubles, _ := w.look()
-	require.Equal(t, []string{"1 worker_dead", "3 worker_dead"}, troubles)
+	losses, _ := w.look()
+	require.Equal(t, []string{"1 worker_dead", "3 worker_dead"}, losses)
 	require.Zero(t, w.sequences("a"))
 	require.Equal(t, 1, w.texts("d"))
 	require.Equal(t, 1, w.texts("me"))
-	troubles, _ = w.look()
-	none(t, troubles)
+	losses, _ = w.look()
+	none(t, losses)
 	w.end(1, "a") // its request hears of it and ends it
 	require.Equal(t, 1, w.texts("d"))
 }
@@ -193,14 +193,14 @@ func TestTextIsLostOnlyWhenNothingCameForLongEnough(t *testing.T) {
 	none(t, w.says("me", map[msg.SeqID]int{1: 9})) // nothing is lost inside a process
 }
 
-func TestAStepThatDoesNotEndIsTroubleIfThereIsAnotherWorker(t *testing.T) {
+func TestAStepThatDoesNotEndLosesItsSequencesIfThereIsAnotherWorker(t *testing.T) {
 	w := newTestWatch()
 	w.runs(1, "a", "d", 2)
 	w.runs(2, "a", "me", 2)
 	w.runs(3, "me", "me", 2)
 	stuck := func(worker string, inStep time.Duration, elsewhere bool) []string {
-		troubles, _ := w.hears(&msg.Progress{Node: worker, InStep: inStep}, map[msg.SeqID]int{1: 2, 2: 2}, takers{elsewhere, elsewhere})
-		return troubles
+		losses, _ := w.hears(&msg.Progress{Node: worker, InStep: inStep}, map[msg.SeqID]int{1: 2, 2: 2}, takers{elsewhere, elsewhere})
+		return losses
 	}
 	none(t, stuck("a", testStall, true))
 	none(t, stuck("a", testStall+1, false))
@@ -214,16 +214,16 @@ func TestSequencesLeaveADrainingWorkerOfAnotherProcess(t *testing.T) {
 	w.runs(2, "b", "me", 0)
 	w.runs(3, "me", "me", 0)
 	w.leaving["a"], w.leaving["me"] = takers{true, true}, takers{true, true} // what is here finishes here
-	troubles, _ := w.look()
-	require.Equal(t, []string{"1 worker_draining"}, troubles)
+	losses, _ := w.look()
+	require.Equal(t, []string{"1 worker_draining"}, losses)
 }
 
 func TestASequenceStaysAtADrainingWorkerWithoutAnEqual(t *testing.T) {
 	w := newTestWatch()
 	w.runs(1, "a", "me", 0)
 	w.leaving["a"] = takers{any: true}
-	troubles, _ := w.look()
-	require.Empty(t, troubles, "not begun either: its request may be bound to the kind of the worker")
+	losses, _ := w.look()
+	require.Empty(t, losses, "not begun either: its request may be bound to the kind of the worker")
 }
 
 // TestABoundSequenceLeavesAStalledWorkerForAnEqualOnly, and one without a token for any worker.
@@ -240,35 +240,35 @@ func TestABoundSequenceLeavesAStalledWorkerForAnEqualOnly(t *testing.T) {
 		w.runs(1, "a", "me", 0)
 		w.bound = &atomic.Bool{}
 		w.runs(2, "a", "me", 0)
-		troubles, _ := w.hears(&msg.Progress{Node: "a", InStep: testStall + 1}, map[msg.SeqID]int{1: 0, 2: 0}, c.others)
-		require.Equal(t, c.leave, troubles, "%+v", c.others)
+		losses, _ := w.hears(&msg.Progress{Node: "a", InStep: testStall + 1}, map[msg.SeqID]int{1: 0, 2: 0}, c.others)
+		require.Equal(t, c.leave, losses, "%+v", c.others)
 	}
 }
 
-func TestASequenceIsInTroubleWithItsDetokenizer(t *testing.T) {
+func TestASequenceIsLostWithItsDetokenizer(t *testing.T) {
 	w := newTestWatch()
 	w.runs(1, "a", "d", 0)
 	w.runs(2, "me", "d", 0)
 	w.runs(3, "a", "e", 0)
 	w.runs(4, "a", "me", 0)
 	w.gone["d"], w.gone["me"] = true, true
-	troubles, _ := w.look()
-	require.Equal(t, []string{"1 detok_dead", "2 detok_dead"}, troubles)
+	losses, _ := w.look()
+	require.Equal(t, []string{"1 detok_dead", "2 detok_dead"}, losses)
 	require.Zero(t, w.texts("d"))
 }
 
 // Who heard nobody, or did not run, has to listen first.
-func TestDeafnessAndALongPausePardonEverybody(t *testing.T) {
+func TestAPartitionAndALongPauseResetTheTimers(t *testing.T) {
 	for name, miss := range map[string]func(*testWatch){
 		"deaf": func(w *testWatch) {
-			w.deaf = true
+			w.partitioned = true
 			none(t, w.pass(10*testSilence))
-			w.deaf = false
+			w.partitioned = false
 		},
 		"pause": func(w *testWatch) {
 			w.now = w.now.Add(stopped + 1)
-			troubles, again := w.look()
-			none(t, troubles)
+			losses, again := w.look()
+			none(t, losses)
 			require.Empty(t, again)
 		},
 	} {
@@ -340,25 +340,25 @@ func TestSequencesThatNobodyWaitsForAreReturned(t *testing.T) {
 	w.runs(2, "b", "me", 0)
 	w.runs(3, "a", "me", 0)
 	w.end(3, "a")
-	troubles, strangers := w.hears(&msg.Progress{Node: "a"}, map[msg.SeqID]int{1: 0, 2: 0, 3: 0, 4: 0}, takers{true, true})
-	none(t, troubles)
+	losses, strangers := w.hears(&msg.Progress{Node: "a"}, map[msg.SeqID]int{1: 0, 2: 0, 3: 0, 4: 0}, takers{true, true})
+	none(t, losses)
 	require.Equal(t, []msg.SeqID{2, 3, 4}, strangers, "what moved, what ended, what never was")
 	_, strangers = w.hears(&msg.Progress{Node: "c"}, map[msg.SeqID]int{1: 0}, takers{true, true})
 	require.Equal(t, []msg.SeqID{1}, strangers)
 }
 
 // Its worker may be told to go on with it.
-func TestASequenceInTroubleIsNoStrangerUntilItsRequestEndsIt(t *testing.T) {
+func TestALostSequenceIsNoStrangerUntilItsRequestEndsIt(t *testing.T) {
 	w := newTestWatch()
 	w.slow = true
 	w.runs(1, "a", "d", 0)
 	w.gone["d"] = true
-	troubles, _ := w.look()
-	require.Equal(t, []string{"1 detok_dead"}, troubles)
-	troubles, _ = w.look()
-	none(t, troubles)
-	troubles, strangers := w.hears(&msg.Progress{Node: "a", InStep: 2 * testStall}, map[msg.SeqID]int{1: 5}, takers{true, true})
-	none(t, troubles)
+	losses, _ := w.look()
+	require.Equal(t, []string{"1 detok_dead"}, losses)
+	losses, _ = w.look()
+	none(t, losses)
+	losses, strangers := w.hears(&msg.Progress{Node: "a", InStep: 2 * testStall}, map[msg.SeqID]int{1: 5}, takers{true, true})
+	none(t, losses)
 	require.Empty(t, strangers)
 	w.end(1, "a")
 	_, strangers = w.hears(&msg.Progress{Node: "a"}, map[msg.SeqID]int{1: 5}, takers{true, true})
@@ -395,7 +395,7 @@ func TestASequenceThatItsRequestLeftIsNoStranger(t *testing.T) {
 	w := newTestWatch()
 	w.runs(1, "a", "me", 0)
 	w.watch.leave(1, "a")
-	troubles, strangers := w.hears(&msg.Progress{Node: "a", InStep: 2 * testStall}, map[msg.SeqID]int{1: 5}, takers{true, true})
-	none(t, troubles)
+	losses, strangers := w.hears(&msg.Progress{Node: "a", InStep: 2 * testStall}, map[msg.SeqID]int{1: 5}, takers{true, true})
+	none(t, losses)
 	require.Empty(t, strangers, "the worker would cancel it")
 }

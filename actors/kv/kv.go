@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/metrics"
 )
 
-// kvIdle is how long the KV manager rests before it recounts its books.
+// kvIdle is how long the KV manager rests before it checks its allocator.
 const kvIdle = time.Second
 
 // Manager is the KV manager of this process's device.
@@ -33,17 +33,17 @@ type Config struct {
 	Root              *actor.RootContext
 	Spawn             func(name string, a actor.Actor) (*actor.PID, error)
 	Slabs, SlabTokens int
-	Broken            func(error) // told when the books contradict themselves
+	Broken            func(error) // told when the allocator contradicts itself
 	Metrics           *metrics.Model
 }
 
 // New spawns the actor.
 func New(cfg Config) (*Manager, error) {
-	books, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens})
+	allocator, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens})
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{actor: kvActor{kv: books, metrics: cfg.Metrics, broken: cfg.Broken}, root: cfg.Root}
+	m := &Manager{actor: kvActor{kv: allocator, metrics: cfg.Metrics, broken: cfg.Broken}, root: cfg.Root}
 	m.actor.free.Store(int64(cfg.Slabs))
 	m.pid, err = cfg.Spawn("kv", &m.actor)
 	return m, err
@@ -55,7 +55,7 @@ func (m *Manager) PID() *actor.PID { return m.pid }
 // Free is the number of slabs that nobody holds or was promised.
 func (m *Manager) Free() int { return int(m.actor.free.Load()) }
 
-// State asks for the books.
+// State asks for the state of the allocator.
 func (m *Manager) State(ctx context.Context) (*State, error) {
 	wait := time.Second
 	if d, ok := ctx.Deadline(); ok {
@@ -72,19 +72,19 @@ func (m *Manager) State(ctx context.Context) (*State, error) {
 	return state, nil
 }
 
-// kvActor owns the books of the KV pool. It outlives a restart of its actor:
+// kvActor owns the allocator of the KV pool. It outlives a restart of its actor:
 // the manager is a plain value.
 type kvActor struct {
 	kv      *kvmgr.Manager
 	metrics *metrics.Model
 	free    atomic.Int64 // slabs, for others to see
-	broken  func(error)  // told when the books contradict themselves
+	broken  func(error)  // told when the allocator contradicts itself
 }
 
 // snapshot asks for the pool's state; *State answers.
 type snapshot struct{}
 
-// State is the KV manager's books.
+// State is the state of the KV manager's allocator.
 type State struct {
 	Stats   kvmgr.Stats    `json:"stats"`
 	Regions []kvmgr.Region `json:"regions"`

@@ -347,7 +347,7 @@ func (p *Node) computes() error {
 	return nil
 }
 
-// KVState is the KV manager's books, for /debug/kv.
+// KVState is the state of the KV manager's allocator, for /debug/kv.
 func (p *Node) KVState(ctx context.Context) (*kv.State, error) {
 	if p.kv == nil {
 		return nil, errors.New("node: this process has no KV memory: it does not compute")

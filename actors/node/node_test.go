@@ -120,7 +120,7 @@ func TestEveryRequestGetsItsOwnTokensWhateverRunsBesideIt(t *testing.T) {
 
 func equal(a, b []int32) bool { return fmt.Sprint(a) == fmt.Sprint(b) }
 
-// requireClean waits until the last slab is back and checks the books.
+// requireClean waits until the last slab is back and checks the allocator.
 func requireClean(t *testing.T, p *Node, d *testDevice) {
 	t.Helper()
 	require.Eventually(t, func() bool {

@@ -21,15 +21,15 @@ func (a *computeActor) Receive(ctx actor.Context) {
 			return
 		}
 	case *msg.Find:
-		for _, found := range a.loop.ledger.find(m.RequestID, a.loop.Numerics) {
+		for _, found := range a.loop.inFlight.find(m.RequestID, a.loop.Numerics) {
 			found.Compute = ctx.Self()
 			ctx.Send(m.Reply, found)
 		}
 		return
 	case *msg.Redirect:
-		a.loop.ledger.own(m.Seq, m.Watch)
+		a.loop.inFlight.own(m.Seq, m.Watch)
 	case *msg.Cancel:
-		if m.Owner != "" && a.loop.ledger.ofAnother(m.Seq, m.Owner) {
+		if m.Owner != "" && a.loop.inFlight.ofAnother(m.Seq, m.Owner) {
 			return
 		}
 	case *msg.KVRound:
@@ -40,7 +40,7 @@ func (a *computeActor) Receive(ctx actor.Context) {
 	a.loop.inbox.push(ctx.Message())
 }
 
-// accept opens the account of a sequence; false if the loop is not to see it.
+// accept makes the entry of a sequence; false if the loop is not to see it.
 func (a *computeActor) accept(ctx actor.Context, g *msg.Generate) bool {
 	if err := checkTokens(g, a.loop.Runner.Vocab()); err != nil { // of a gateway that knows another model
 		for _, seq := range g.Choices {
@@ -54,7 +54,7 @@ func (a *computeActor) accept(ctx actor.Context, g *msg.Generate) bool {
 		}
 		return false
 	}
-	if !a.loop.ledger.open(g) {
+	if !a.loop.inFlight.open(g) {
 		a.loop.Log.Warn().Uint64("seq", uint64(g.Seq)).Msg("a sequence came twice")
 		return false
 	}

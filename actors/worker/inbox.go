@@ -3,7 +3,7 @@ package worker
 import "sync"
 
 // inbox hands messages from the compute actor to the goroutine that owns the
-// device. Neither side waits for the other; admission at the edge bounds it.
+// device. Neither side waits for the other; admission at the gateway bounds it.
 type inbox struct {
 	mu    sync.Mutex
 	items []any

@@ -26,7 +26,7 @@ type loop struct {
 	self      *actor.PID // the compute actor
 	sched     *sched.Scheduler
 	inbox     *inbox
-	ledger    *ledger
+	inFlight  *inFlight
 	sequences map[sched.ID]*sequence
 	start     time.Time
 	quit      chan struct{}
@@ -60,7 +60,7 @@ type sequence struct {
 	sampler   *sample.Sampler // nil with beams, and before the grant
 	beams     *beams          // nil without
 	region    compute.Region  // nil before the grant
-	account   *account
+	entry     *entry
 	started   bool
 	drafter   draft.Drafter
 	guess     []int32         // of the tokens to come
@@ -92,7 +92,7 @@ type output struct {
 
 func newLoop(cfg Config, s *sched.Scheduler) *loop {
 	l := &loop{
-		Config: cfg, sched: s, inbox: newInbox(), ledger: newLedger(cfg.Tracer),
+		Config: cfg, sched: s, inbox: newInbox(), inFlight: newInFlight(cfg.Tracer),
 		sequences: make(map[sched.ID]*sequence), start: time.Now(),
 		quit: make(chan struct{}), stopped: make(chan struct{}),
 	}
@@ -278,7 +278,7 @@ func (l *loop) submit(g *msg.Generate) {
 		l.Log.Warn().Uint64("seq", uint64(g.Seq)).Msg("a sequence came twice")
 		return
 	}
-	s := &sequence{gen: g, account: l.ledger.get(g.Seq)}
+	s := &sequence{gen: g, entry: l.inFlight.get(g.Seq)}
 	if l.failed != nil {
 		l.lose(s, api.Unavailable(l.failed))
 		return
@@ -446,11 +446,11 @@ func (l *loop) sendEnd(s *sequence, t msg.Token) {
 	}
 }
 
-// ended closes a sequence's account: its last token is in the outbox.
+// ended closes a sequence's entry: its last token is in the outbox.
 func (l *loop) ended(s *sequence, finish api.Finish, err error) {
 	s.endIsSent = true
-	s.account.spans.end(s.generated(), finish, err)
-	l.ledger.close(s.gen.Seq)
+	s.entry.spans.end(s.generated(), finish, err)
+	l.inFlight.close(s.gen.Seq)
 }
 
 // ending says what a client is told of the scheduler's reason.

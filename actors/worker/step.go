@@ -22,7 +22,7 @@ func (l *loop) step(plan *sched.Plan) error {
 		s := l.sequences[c.ID]
 		if !s.started {
 			s.started = true
-			s.account.spans.next(spanPrefill)
+			s.entry.spans.next(spanPrefill)
 			l.Root.Send(s.gen.Reply, &msg.Started{At: begin})
 		}
 		rows := s.rows(&c)
@@ -38,9 +38,9 @@ func (l *loop) step(plan *sched.Plan) error {
 	}
 	l.logits = logits
 	l.sampleAll()
-	room := l.Sched.DraftRows - len(l.outputs)
+	free := l.Sched.DraftRows - len(l.outputs)
 	for i := range l.outputs {
-		l.accept(&l.outputs[i], room)
+		l.accept(&l.outputs[i], free)
 	}
 	took := time.Since(begin)
 	l.Metrics.Step(took, plan.DecodeRows, plan.PromptRows)
@@ -129,8 +129,8 @@ func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scra
 }
 
 // accept appends the tokens of an output to its sequence, sends them on and tells the
-// scheduler. With room for guesses in the next step it makes some.
-func (l *loop) accept(o *output, room int) {
+// scheduler. With free rows for guesses in the next step it makes some.
+func (l *loop) accept(o *output, free int) {
 	s := o.seq
 	if o.err != nil {
 		l.end(s, api.FinishError, &api.Error{Code: api.CodeInternal, Message: o.err.Error()})
@@ -139,7 +139,7 @@ func (l *loop) accept(o *output, room int) {
 	}
 	if !s.decodes {
 		s.decodes = true
-		s.account.spans.next(spanDecode)
+		s.entry.spans.next(spanDecode)
 	}
 	if s.beams != nil {
 		l.acceptBeams(o)
@@ -157,10 +157,10 @@ func (l *loop) accept(o *output, room int) {
 			return
 		}
 	}
-	s.account.generated.Store(int64(s.generated()))
+	s.entry.generated.Store(int64(s.generated()))
 	s.drafter.Learn(o.guesses, len(s.choices)-1)
-	if s.guess = nil; room > 0 {
-		s.guess = s.drafter.Draft(s.tokens, room)
+	if s.guess = nil; free > 0 {
+		s.guess = s.drafter.Draft(s.tokens, free)
 	}
 	l.events = append(l.events, sched.Accepted(o.id, len(s.choices), len(s.guess)))
 }

@@ -94,7 +94,7 @@ func (w *Worker) Stop() error {
 }
 
 // InFlight is the number of sequences that are here.
-func (w *Worker) InFlight() int { return w.loop.ledger.len() }
+func (w *Worker) InFlight() int { return w.loop.inFlight.len() }
 
 // Running is the number of those that hold KV.
 func (w *Worker) Running() int { return int(w.loop.running.Load()) }
@@ -106,18 +106,18 @@ func (w *Worker) Steps() uint64 { return w.loop.steps.Load() }
 func (w *Worker) Stalled(now time.Time) time.Duration { return w.loop.stalled(now) }
 
 // Sequences lists what is in flight.
-func (w *Worker) Sequences() []Sequence { return w.loop.ledger.list() }
+func (w *Worker) Sequences() []Sequence { return w.loop.inFlight.list() }
 
 // Report sends a Progress to the owner of each sequence.
 func (w *Worker) Report(now time.Time) {
-	for _, r := range w.loop.ledger.report(w.loop.Node, w.loop.stalled(now)) {
+	for _, r := range w.loop.inFlight.report(w.loop.Node, w.loop.stalled(now)) {
 		w.loop.Root.Send(r.to, r.progress)
 	}
 }
 
 // SweepOrphans cancels the sequences of nodes that have been dead for a long time.
 func (w *Worker) SweepOrphans(now time.Time, alive func(node string) bool) {
-	for _, seq := range w.loop.ledger.orphans(now, alive) {
+	for _, seq := range w.loop.inFlight.orphans(now, alive) {
 		w.loop.Root.Send(w.loop.self, &msg.Cancel{Seq: seq})
 	}
 }

@@ -14,17 +14,17 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// ledger is what a worker has in hand, from the moment that a message brings it.
+// inFlight is what a worker has in hand, from the moment that a message brings it.
 // The loop keeps it; reports are made of it beside the loop, which may be inside a
 // long step.
-type ledger struct {
+type inFlight struct {
 	tracer trace.Tracer
 	mu     sync.Mutex
-	seqs   map[msg.SeqID]*account
+	seqs   map[msg.SeqID]*entry
 }
 
-// account is one sequence of the ledger.
-type account struct {
+// entry is one sequence of the table.
+type entry struct {
 	request   string // with its tenant
 	text      string // digest of what made prompt
 	prompt    []int32
@@ -36,37 +36,37 @@ type account struct {
 	spans     sequenceSpans // of the loop, once it has the sequence
 }
 
-func newLedger(t trace.Tracer) *ledger {
-	return &ledger{tracer: t, seqs: make(map[msg.SeqID]*account)}
+func newInFlight(t trace.Tracer) *inFlight {
+	return &inFlight{tracer: t, seqs: make(map[msg.SeqID]*entry)}
 }
 
 // open notes a sequence; false if it is there already.
-func (l *ledger) open(g *msg.Generate) bool {
+func (l *inFlight) open(g *msg.Generate) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.seqs[g.Seq] != nil {
 		return false
 	}
-	a := &account{request: g.RequestID, text: g.Text, prompt: g.Prompt, first: g.First, choices: g.Choices, watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
+	a := &entry{request: g.RequestID, text: g.Text, prompt: g.Prompt, first: g.First, choices: g.Choices, watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
 	a.generated.Store(int64(len(g.Generated)))
 	l.seqs[g.Seq] = a
 	return true
 }
 
-func (l *ledger) get(seq msg.SeqID) *account {
+func (l *inFlight) get(seq msg.SeqID) *entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.seqs[seq]
 }
 
-func (l *ledger) close(seq msg.SeqID) {
+func (l *inFlight) close(seq msg.SeqID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.seqs, seq)
 }
 
 // find lists the sequences of a request at a worker of a numerics digest.
-func (l *ledger) find(request, numerics string) (list []*msg.Found) {
+func (l *inFlight) find(request, numerics string) (list []*msg.Found) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, a := range l.seqs {
@@ -79,7 +79,7 @@ func (l *ledger) find(request, numerics string) (list []*msg.Found) {
 }
 
 // own gives a sequence to another owner.
-func (l *ledger) own(seq msg.SeqID, watch *actor.PID) {
+func (l *inFlight) own(seq msg.SeqID, watch *actor.PID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a := l.seqs[seq]; a != nil {
@@ -88,21 +88,21 @@ func (l *ledger) own(seq msg.SeqID, watch *actor.PID) {
 }
 
 // ofAnother says whether a sequence is another node's.
-func (l *ledger) ofAnother(seq msg.SeqID, node string) bool {
+func (l *inFlight) ofAnother(seq msg.SeqID, node string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.seqs[seq]
 	return a != nil && a.watch.Address != node
 }
 
-func (l *ledger) len() int {
+func (l *inFlight) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.seqs)
 }
 
 // report is a Progress for each owner.
-func (l *ledger) report(node string, inStep time.Duration) map[string]*report {
+func (l *inFlight) report(node string, inStep time.Duration) map[string]*report {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	byOwner := make(map[string]*report)
@@ -126,7 +126,7 @@ type Sequence struct {
 }
 
 // list is what is in flight, by number.
-func (l *ledger) list() []Sequence {
+func (l *inFlight) list() []Sequence {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := make([]Sequence, 0, len(l.seqs))
@@ -144,7 +144,7 @@ type report struct {
 
 // orphans lists the sequences of nodes that have been dead for so long that nobody
 // will come back for them.
-func (l *ledger) orphans(now time.Time, alive func(node string) bool) (list []msg.SeqID) {
+func (l *inFlight) orphans(now time.Time, alive func(node string) bool) (list []msg.SeqID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for seq, a := range l.seqs {

@@ -11,11 +11,11 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 )
 
-// edgeTest drives an edge with a clock of its own, as a worker that runs batch requests
+// admissionTest drives an admission with a clock of its own, as a worker that runs batch requests
 // at once does.
-type edgeTest struct {
+type admissionTest struct {
 	t *testing.T
-	edge
+	admission
 	now     time.Time
 	n       int
 	batch   int
@@ -23,12 +23,12 @@ type edgeTest struct {
 	waiting []string
 }
 
-func newEdgeTest(t *testing.T, size, batch int, longest time.Duration) *edgeTest {
+func newAdmissionTest(t *testing.T, size, batch int, longest time.Duration) *admissionTest {
 	begin := time.Unix(1e9, 0)
-	return &edgeTest{t: t, edge: newEdge(size, batch, longest, begin), now: begin.Add(time.Hour), batch: batch}
+	return &admissionTest{t: t, admission: newAdmission(size, batch, longest, begin), now: begin.Add(time.Hour), batch: batch}
 }
 
-func (e *edgeTest) submit(tenant string, timeout time.Duration) (id string, err *api.Error) {
+func (e *admissionTest) submit(tenant string, timeout time.Duration) (id string, err *api.Error) {
 	e.n++
 	r := &api.Request{ID: fmt.Sprint(e.n), Tenant: tenant}
 	if timeout > 0 {
@@ -42,7 +42,7 @@ func (e *edgeTest) submit(tenant string, timeout time.Duration) (id string, err 
 }
 
 // begin lets requests begin while the batch has room.
-func (e *edgeTest) begin() {
+func (e *admissionTest) begin() {
 	for len(e.running) < e.batch && len(e.waiting) > 0 {
 		e.begun(e.waiting[0], e.now)
 		e.begun(e.waiting[0], e.now) // a second time changes nothing
@@ -51,7 +51,7 @@ func (e *edgeTest) begin() {
 }
 
 // end ends the oldest request after a time.
-func (e *edgeTest) end(after time.Duration) {
+func (e *admissionTest) end(after time.Duration) {
 	e.now = e.now.Add(after)
 	e.leave(e.running[0])
 	e.leave(e.running[0])
@@ -59,7 +59,7 @@ func (e *edgeTest) end(after time.Duration) {
 	e.begin()
 }
 
-func (e *edgeTest) fill(n int) {
+func (e *admissionTest) fill(n int) {
 	e.t.Helper()
 	for range n {
 		_, err := e.submit("", 0)
@@ -68,7 +68,7 @@ func (e *edgeTest) fill(n int) {
 }
 
 // serve keeps as many inside for n ends, one each interval.
-func (e *edgeTest) serve(n int, interval time.Duration) {
+func (e *admissionTest) serve(n int, interval time.Duration) {
 	e.t.Helper()
 	for range n {
 		e.end(interval)
@@ -77,7 +77,7 @@ func (e *edgeTest) serve(n int, interval time.Duration) {
 }
 
 func TestRetryAfterIsTheTimeToServeTheQueue(t *testing.T) {
-	e := newEdgeTest(t, 30, 10, 0)
+	e := newAdmissionTest(t, 30, 10, 0)
 	e.fill(30)
 	_, err := e.submit("", 0)
 	require.Equal(t, reasonQueueFull, err.Reason)
@@ -94,7 +94,7 @@ func TestRetryAfterIsTheTimeToServeTheQueue(t *testing.T) {
 }
 
 func TestAQueueThatTakesTooLongIsRefusedAtOnce(t *testing.T) {
-	e := newEdgeTest(t, 1000, 10, time.Second)
+	e := newAdmissionTest(t, 1000, 10, time.Second)
 	e.fill(10 + 11) // nothing is known: as many may wait as run, and one more is let in behind them
 	_, err := e.submit("", 0)
 	require.NotNil(t, err)
@@ -132,7 +132,7 @@ func TestAQueueThatTakesTooLongIsRefusedAtOnce(t *testing.T) {
 }
 
 func TestNobodyIsRefusedWhileTheBatchHasRoom(t *testing.T) {
-	e := newEdgeTest(t, 1000, 10, 0)
+	e := newAdmissionTest(t, 1000, 10, 0)
 	e.fill(20)
 	e.serve(100, 10*time.Second)
 	for len(e.running) > 0 {
@@ -148,18 +148,18 @@ func TestNobodyIsRefusedWhileTheBatchHasRoom(t *testing.T) {
 }
 
 func TestARequestThatLeavesTheQueueIsNotWaitedFor(t *testing.T) {
-	e := newEdgeTest(t, 30, 10, 0)
+	e := newAdmissionTest(t, 30, 10, 0)
 	e.fill(30)
 	e.serve(100, 250*time.Millisecond)
 	for _, id := range e.waiting[5:] {
 		e.leave(id)
 	}
-	require.Equal(t, 5, e.line.Inside())
-	require.Equal(t, 15, e.room.Inside())
+	require.Equal(t, 5, e.waits.Inside())
+	require.Equal(t, 15, e.limit.Inside())
 }
 
 func TestADeadlineThatTheQueueTakesIsRefusedAtOnce(t *testing.T) {
-	e := newEdgeTest(t, 30, 10, 0)
+	e := newAdmissionTest(t, 30, 10, 0)
 	e.fill(25)
 	_, err := e.submit("", time.Millisecond)
 	require.Nil(t, err, "nothing is known yet")
@@ -174,8 +174,8 @@ func TestADeadlineThatTheQueueTakesIsRefusedAtOnce(t *testing.T) {
 	require.Nil(t, err, "another tenant's turn comes before that")
 }
 
-func TestAFullEdgeRefusesByShare(t *testing.T) {
-	e := newEdgeTest(t, 8, 2, 0)
+func TestAFullGatewayRefusesByShare(t *testing.T) {
+	e := newAdmissionTest(t, 8, 2, 0)
 	var ids []string
 	for range 8 {
 		id, err := e.submit("a", 0)
@@ -193,14 +193,14 @@ func TestAFullEdgeRefusesByShare(t *testing.T) {
 	for _, id := range append(ids, ids...) { // a second time changes nothing
 		e.leave(id)
 	}
-	require.Equal(t, 4, e.room.Inside())
-	require.Equal(t, 4, e.line.Inside())
+	require.Equal(t, 4, e.limit.Inside())
+	require.Equal(t, 4, e.waits.Inside())
 	_, err = e.submit("a", 0)
 	require.Nil(t, err)
 }
 
-func TestAFullEdgeTakesARequestThatAnotherGatewayHad(t *testing.T) {
-	e := newEdgeTest(t, 1, 1, 0)
+func TestAFullGatewayTakesARequestThatAnotherGatewayHad(t *testing.T) {
+	e := newAdmissionTest(t, 1, 1, 0)
 	first, err := e.submit("a", 0)
 	require.Nil(t, err)
 	moved := &api.Request{ID: "moved", Tenant: "a", Resume: &api.Progress{}}
@@ -209,12 +209,12 @@ func TestAFullEdgeTakesARequestThatAnotherGatewayHad(t *testing.T) {
 	require.NotNil(t, err)
 	e.leave(first)
 	e.leave((&api.Request{ID: "moved", Tenant: "a"}).Key())
-	require.Zero(t, e.room.Inside())
-	require.Zero(t, e.line.Inside())
+	require.Zero(t, e.limit.Inside())
+	require.Zero(t, e.waits.Inside())
 }
 
 func TestEachChoiceAndEachBeamTakesAPlace(t *testing.T) {
-	e := newEdgeTest(t, 10, 4, 0)
+	e := newAdmissionTest(t, 10, 4, 0)
 	enter := func(id string, r api.Request, may bool) {
 		t.Helper()
 		r.ID = id
@@ -244,11 +244,11 @@ func TestEachChoiceAndEachBeamTakesAPlace(t *testing.T) {
 		e.leave((&api.Request{ID: id}).Key())
 	}
 	require.Zero(t, e.places)
-	require.Zero(t, e.room.Inside())
+	require.Zero(t, e.limit.Inside())
 }
 
 func TestARefusalSaysHowManyPlacesARequestAsksFor(t *testing.T) {
-	e := newEdgeTest(t, 10, 4, 0)
+	e := newAdmissionTest(t, 10, 4, 0)
 	err := e.enter(&api.Request{ID: "a", N: 128}, e.now)
 	require.ErrorContains(t, err, "0 sequences in hand, at most 10")
 	require.ErrorContains(t, err, "asks for 128")

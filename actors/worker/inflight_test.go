@@ -13,7 +13,7 @@ import (
 )
 
 func TestSequencesOfADeadNodeAreOrphansOnceItIsLateToComeBack(t *testing.T) {
-	l := newLedger(tracing.Off())
+	l := newInFlight(tracing.Off())
 	for seq, owner := range map[msg.SeqID]string{1: "a", 2: "b", 3: "a"} {
 		require.True(t, l.open(&msg.Generate{Seq: seq, Choices: []msg.SeqID{seq}, Watch: actor.NewPID(owner, "watch")}))
 	}

@@ -8,45 +8,45 @@ import (
 	"github.com/millrace/millrace/compute/sched"
 )
 
-// edge is the way in: it bounds the sequences in the pipeline and the time that they wait
+// admission is the way in: it bounds the sequences in the pipeline and the time that they wait
 // to begin, and shares the room among tenants. It is a plain value; Pipeline.mu
 // guards it.
-type edge struct {
-	room    *sched.SharedLimit // nil: no bound
-	line    *sched.WaitEstimator
+type admission struct {
+	limit   *sched.SharedLimit // nil: no bound
+	waits   *sched.WaitEstimator
 	longest time.Duration // wait for the first row of the prompt; 0: no bound
 	size    int
-	batch   int                 // sequences that run at once
-	inside  map[string]*visitor // by api.Request.Key
-	places  int                 // of all inside
-	start   time.Time           // of the line's time
+	batch   int               // sequences that run at once
+	inside  map[string]*entry // by api.Request.Key
+	places  int               // of all inside
+	start   time.Time         // of waits' time
 }
 
-// visitor is a request inside.
-type visitor struct {
+// entry is a request inside.
+type entry struct {
 	tenant  string
 	places  int
 	entered time.Time
-	begun   bool // it has left the line
+	begun   bool // it waits no more
 }
 
-func newEdge(size, batch int, longest time.Duration, now time.Time) edge {
-	e := edge{size: size, batch: batch, longest: longest, line: sched.NewWaitEstimator(), inside: make(map[string]*visitor), start: now}
+func newAdmission(size, batch int, longest time.Duration, now time.Time) admission {
+	e := admission{size: size, batch: batch, longest: longest, waits: sched.NewWaitEstimator(), inside: make(map[string]*entry), start: now}
 	if size > 0 {
-		e.room = sched.NewSharedLimit(size)
+		e.limit = sched.NewSharedLimit(size)
 	}
 	return e
 }
 
 // resize follows the workers that are there.
-func (e *edge) resize(size, batch int) {
+func (e *admission) resize(size, batch int) {
 	e.size, e.batch = size, batch
-	if e.room != nil {
-		e.room.Resize(size)
+	if e.limit != nil {
+		e.limit.Resize(size)
 	}
 }
 
-// Reasons of a refusal at the edge.
+// Reasons of a refusal at admission.
 const (
 	reasonQueueFull = "queue_full"
 	reasonQueueWait = "queue_wait"
@@ -62,59 +62,59 @@ func placesOf(r *api.Request) int {
 }
 
 // enter lets a request in, or says why not.
-func (e *edge) enter(r *api.Request, now time.Time) *api.Error {
+func (e *admission) enter(r *api.Request, now time.Time) *api.Error {
 	if r.Resume != nil { // another gateway let it in before
 		e.takePlace(r, now)
 		return nil
 	}
-	wait := e.line.Wait(r.Tenant, r.Weight)
+	wait := e.waits.Wait(r.Tenant, r.Weight)
 	if left := r.Deadline.Sub(now); !r.Deadline.IsZero() && left > 0 && wait > left {
 		return overloaded(reasonDeadline, wait, "the queue takes about %s, longer than the request's timeout leaves: try again later",
 			wait.Round(100*time.Millisecond))
 	}
-	if e.line.TooLong(r.Tenant, r.Weight, e.longest, e.places, e.batch) {
+	if e.waits.TooLong(r.Tenant, r.Weight, e.longest, e.places, e.batch) {
 		return overloaded(reasonQueueWait, wait, "%d requests wait, which takes about %s, at most %s is allowed: try again later",
-			e.line.Inside(), wait.Round(100*time.Millisecond), e.longest)
+			e.waits.Inside(), wait.Round(100*time.Millisecond), e.longest)
 	}
-	if n := placesOf(r); e.room != nil && !e.room.MayEnter(r.Tenant, r.Weight, n) {
+	if n := placesOf(r); e.limit != nil && !e.limit.MayEnter(r.Tenant, r.Weight, n) {
 		return overloaded(reasonQueueFull, wait, "the server has %d sequences in hand, at most %d, or a tenant's share of them, and the request asks for %d: try again later, or for fewer",
-			e.room.Inside(), e.size, n)
+			e.limit.Inside(), e.size, n)
 	}
 	e.takePlace(r, now)
 	return nil
 }
 
-func (e *edge) takePlace(r *api.Request, now time.Time) {
-	v := &visitor{tenant: r.Tenant, places: placesOf(r), entered: now}
-	if e.room != nil {
-		e.room.Admit(r.Tenant, r.Weight, v.places)
+func (e *admission) takePlace(r *api.Request, now time.Time) {
+	v := &entry{tenant: r.Tenant, places: placesOf(r), entered: now}
+	if e.limit != nil {
+		e.limit.Admit(r.Tenant, r.Weight, v.places)
 	}
-	e.line.Enter(r.Tenant, r.Weight)
+	e.waits.Enter(r.Tenant, r.Weight)
 	e.inside[r.Key()] = v
 	e.places += v.places
 }
 
 // begun says that the first row of a request's prompt is computed.
-func (e *edge) begun(key string, now time.Time) {
+func (e *admission) begun(key string, now time.Time) {
 	if v := e.inside[key]; v != nil && !v.begun {
 		v.begun = true
-		e.line.Start(v.tenant, v.entered.Sub(e.start), now.Sub(e.start))
+		e.waits.Start(v.tenant, v.entered.Sub(e.start), now.Sub(e.start))
 	}
 }
 
 // leave takes out a request that has ended.
-func (e *edge) leave(key string) {
+func (e *admission) leave(key string) {
 	v := e.inside[key]
 	if v == nil {
 		return
 	}
 	delete(e.inside, key)
 	e.places -= v.places
-	if e.room != nil {
-		e.room.Leave(v.tenant, v.places)
+	if e.limit != nil {
+		e.limit.Leave(v.tenant, v.places)
 	}
 	if !v.begun {
-		e.line.Leave(v.tenant)
+		e.waits.Leave(v.tenant)
 	}
 }
 
