@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks that the files and folders which the kernels' README files name in `backticks` exist.
 # A name is relative to its README's folder or to the repository's root.
+# shellcheck disable=SC2016 # the backquotes are those of Markdown
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
