@@ -13,10 +13,10 @@ import (
 // Roles are the parts of the pipeline that a process has, and how it gets along
 // with the others.
 type Roles struct {
-	Names         []string      // of cluster.Roles
-	Heartbeat     time.Duration // between two signs of life
-	NodeTimeout   time.Duration // silence after which a process is considered dead
-	ResumeTimeout time.Duration // a request waits so long for a process to go on with
+	Names           []string      // of cluster.Roles
+	Heartbeat       time.Duration // between two signs of life
+	NodeTimeout     time.Duration // silence after which a process is considered dead
+	FailoverTimeout time.Duration // longest wait of a request for a worker to continue at
 }
 
 // Register adds the settings to a command's flags.
@@ -24,7 +24,8 @@ func (r *Roles) Register(f *pflag.FlagSet) {
 	f.StringSliceVar(&r.Names, "roles", roleNames(), "roles of this process; processes on the same NATS server have the others")
 	f.DurationVar(&r.Heartbeat, "heartbeat", cluster.DefaultBeat, "time between two heartbeats of a process")
 	f.DurationVar(&r.NodeTimeout, "node-timeout", cluster.DefaultDead, "silence after which a process is considered dead and its sequences fail over")
-	f.DurationVar(&r.ResumeTimeout, "resume-timeout", time.Minute, "a request without a process that can go on with it ends with an error after so long")
+	f.DurationVar(&r.FailoverTimeout, "failover-timeout", time.Minute, "longest wait of a request for a worker that can continue it, before it fails")
+	rename(f, "resume-timeout", "failover-timeout")
 }
 
 func (r *Roles) validate() []error {
@@ -38,7 +39,7 @@ func (r *Roles) validate() []error {
 	if r.NodeTimeout < 2*r.Heartbeat {
 		errs = append(errs, Usagef("--node-timeout: found %s, expected at least twice --heartbeat, %s", r.NodeTimeout, 2*r.Heartbeat))
 	}
-	return append(errs, atLeast("heartbeat", r.Heartbeat, time.Millisecond), atLeast("resume-timeout", r.ResumeTimeout, 0))
+	return append(errs, atLeast("heartbeat", r.Heartbeat, time.Millisecond), atLeast("failover-timeout", r.FailoverTimeout, 0))
 }
 
 // Has says whether the process has a role.

@@ -1,9 +1,11 @@
 package config_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/cluster"
@@ -47,19 +49,41 @@ func TestRolesThatCannotServeAreErrors(t *testing.T) {
 		{args: []string{"--heartbeat", "2s"}, want: "--node-timeout: found 1s, expected at least twice --heartbeat, 4s"},
 		{args: []string{"--heartbeat", "0"}, want: "--heartbeat: found 0s, expected at least 1ms"},
 		{args: []string{"--heartbeat", "999us"}, want: "--heartbeat: found 999µs, expected at least 1ms"},
-		{args: []string{"--resume-timeout", "-1s"}, want: "--resume-timeout: found -1s, expected at least 0s"},
-		{args: []string{"--roles", "a", "--heartbeat", "1s", "--resume-timeout", "-1s"}, want: `--roles: found "a", expected gateway or tokenize or compute or detok
+		{args: []string{"--failover-timeout", "-1s"}, want: "--failover-timeout: found -1s, expected at least 0s"},
+		{args: []string{"--roles", "a", "--heartbeat", "1s", "--failover-timeout", "-1s"}, want: `--roles: found "a", expected gateway or tokenize or compute or detok
 --node-timeout: found 1s, expected at least twice --heartbeat, 2s
---resume-timeout: found -1s, expected at least 0s`},
+--failover-timeout: found -1s, expected at least 0s`},
 	} {
 		err := serve(t, tt.args...).Validate()
 		require.ErrorIs(t, err, config.ErrUsage, "%v", tt.args)
 		require.EqualError(t, err, tt.want)
 	}
-	for _, args := range [][]string{{"--node-timeout", "500ms"}, {"--heartbeat", "1ms"}, {"--resume-timeout", "0"}} {
+	for _, args := range [][]string{{"--node-timeout", "500ms"}, {"--heartbeat", "1ms"}, {"--failover-timeout", "0"}} {
 		require.NoError(t, serve(t, args...).Validate(), "%v", args)
 	}
 	s := serve(t)
 	s.Roles.NodeTimeout = 2*s.Roles.Heartbeat - time.Nanosecond
 	require.ErrorContains(t, s.Validate(), "--node-timeout")
+}
+
+func TestTheOldNameOfTheFailoverTimeoutWorksAndWarns(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want time.Duration
+	}{
+		{[]string{"--resume-timeout", "3s"}, 3 * time.Second},
+		{[]string{"--resume-timeout", "3s", "--failover-timeout", "4s"}, 4 * time.Second},
+		{[]string{"--failover-timeout", "4s", "--resume-timeout", "3s"}, 4 * time.Second},
+	} {
+		var r config.Roles
+		var out strings.Builder
+		f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+		f.SetOutput(&out)
+		r.Register(f)
+		require.NoError(t, f.Parse(c.args))
+		require.Equal(t, c.want, r.FailoverTimeout, "%v", c.args)
+		require.Contains(t, out.String(), "use --failover-timeout")
+		require.True(t, f.Lookup("failover-timeout").Changed, "the environment and the file do not set it again")
+		require.NotContains(t, f.FlagUsages(), "resume-timeout")
+	}
 }

@@ -25,7 +25,7 @@ func Topics() []Topic {
 		}},
 		{"Network", []string{"listen", "body-limit", "ping-interval", "nats", "nats-listen", "data-dir"}},
 		{"Streams and shutdown", []string{"stream-resume", "stream-keep", "drain-delay", "grace"}},
-		{"Cluster", []string{"roles", "heartbeat", "node-timeout", "resume-timeout"}},
+		{"Cluster", []string{"roles", "heartbeat", "node-timeout", "failover-timeout"}},
 		{"Security", []string{
 			"api-keys", "tls-cert", "tls-key", "tls-client-ca", "nats-auth-file", "nats-creds", "nats-nkey",
 			"nats-clients", "nats-tls-ca", "nats-tls-cert", "nats-tls-key",

@@ -44,7 +44,7 @@ func (c *testNodes) start(change func(*Config), roles ...cluster.Role) *node {
 	n := &node{conn: conn, device: newTestDevice(200)}
 	cfg := testConfig(c.t, n.device)
 	cfg.Roles, cfg.MaxRequests = roles, 100
-	cfg.Cluster = Cluster{Conn: conn, Beat: 20 * time.Millisecond, Dead: 500 * time.Millisecond, ResumeTimeout: patience}
+	cfg.Cluster = Cluster{Conn: conn, Beat: 20 * time.Millisecond, Dead: 500 * time.Millisecond, FailoverTimeout: patience}
 	cfg.Metrics, cfg.Log = metrics.New(metrics.Build{}), zerolog.New(zerolog.NewTestWriter(c.t))
 	if change != nil {
 		change(&cfg)
@@ -462,7 +462,7 @@ func TestWithoutAWorkerStreamsPauseUntilOneJoins(t *testing.T) {
 
 func TestWithoutAWorkerForTooLongARequestEndsWithAClearError(t *testing.T) {
 	c := newTestNodes(t)
-	gateway := c.start(func(c *Config) { c.Cluster.ResumeTimeout = 300 * time.Millisecond }, cluster.Gateway, cluster.Tokenize, cluster.Detok)
+	gateway := c.start(func(c *Config) { c.Cluster.FailoverTimeout = 300 * time.Millisecond }, cluster.Gateway, cluster.Tokenize, cluster.Detok)
 	compute := c.start(gated, cluster.Compute)
 	gateway.sees(t, 1)
 	streams := inFlight(t, gateway, []*node{compute}, 1, 60)

@@ -34,7 +34,7 @@ func kind(numerics, text string, more ...func(*Config)) func(*Config) {
 // long is an answer, in tokens, that is not at its end when a test looks.
 const long = 500
 
-func soon(c *Config) { c.Cluster.ResumeTimeout = 300 * time.Millisecond }
+func soon(c *Config) { c.Cluster.FailoverTimeout = 300 * time.Millisecond }
 
 // front is a gateway with tokenizers and detokenizers of text digest "T".
 func front(c *testNodes, more ...func(*Config)) *node {

@@ -70,12 +70,12 @@ type Config struct {
 
 // Cluster is how a process is one of several.
 type Cluster struct {
-	Conn          *nats.Conn    // nil: it is alone, with all roles. The pipeline does not close it
-	Beat          time.Duration // see cluster.Config
-	Dead          time.Duration // as Beat
-	ResumeTimeout time.Duration // a request waits so long for a worker to go on with; 0: 60 s
-	HTTP          string        // address of health and metrics, for others to see
-	Version       string        // as HTTP
+	Conn            *nats.Conn    // nil: it is alone, with all roles. The pipeline does not close it
+	Beat            time.Duration // see cluster.Config
+	Dead            time.Duration // as Beat
+	FailoverTimeout time.Duration // longest wait of a request for a worker to continue at; 0: 60 s
+	HTTP            string        // address of health and metrics, for others to see
+	Version         string        // as HTTP
 }
 
 // Runner runs steps and holds the KV pool: a *compute.Model.
@@ -163,7 +163,7 @@ func (c *Config) complete() error {
 	}
 	for d, def := range map[*time.Duration]time.Duration{
 		&c.StallAfter: 30 * time.Second, &c.Cluster.Beat: cluster.DefaultBeat, &c.Cluster.Dead: cluster.DefaultDead,
-		&c.Cluster.ResumeTimeout: time.Minute,
+		&c.Cluster.FailoverTimeout: time.Minute,
 	} {
 		if *d == 0 {
 			*d = def
@@ -226,7 +226,7 @@ func (p *Node) spawnGateway() (err error) {
 	p.gateway, err = gateway.New(gateway.Config{
 		Node: p.name, FirstSeq: p.key.Node().First(), System: p.system, Spawn: p.spawnOne, SpawnRequest: p.spawnRequest, Cluster: p.members, Local: l,
 		MaxRequests: c.MaxRequests, MaxQueueWait: c.MaxQueueWait, MaxCalls: cmp.Or(c.Tokenizers, 2),
-		Dead: c.Cluster.Dead, StallAfter: c.StallAfter, Failover: c.Cluster.ResumeTimeout,
+		Dead: c.Cluster.Dead, StallAfter: c.StallAfter, Failover: c.Cluster.FailoverTimeout,
 		Metrics: c.Metrics, Tracer: c.Tracer, Log: p.log,
 	})
 	return err

@@ -118,7 +118,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting, MaxQueueWait: s.MaxQueueWait,
 		GiveUpAfter: s.StepTimeout, Metrics: e.metrics, Tracer: tracer, Log: log,
 		Cluster: node.Cluster{
-			Conn: conn, Beat: s.Roles.Heartbeat, Dead: s.Roles.NodeTimeout, ResumeTimeout: s.Roles.ResumeTimeout,
+			Conn: conn, Beat: s.Roles.Heartbeat, Dead: s.Roles.NodeTimeout, FailoverTimeout: s.Roles.FailoverTimeout,
 			HTTP: s.Listen, Version: version,
 		},
 	}

@@ -86,7 +86,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.IntVar(&o.kills, "kills", 20, "kills of the scenario kills")
 	f.StringSliceVar(&o.victims, "victims", cluster.Roles, "roles that are harmed, in turn")
 	f.DurationVar(&o.soak, "soak", 2*time.Minute, "length of the scenario soak")
-	f.DurationVar(&o.resume, "mixed-timeout", 8*time.Second, "of mixed pools: --resume-timeout, longer than a killed process takes to come back")
+	f.DurationVar(&o.resume, "mixed-timeout", 8*time.Second, "of mixed pools: --failover-timeout, longer than a killed process takes to come back")
 	f.DurationVar(&o.bounds.TTFT, "ttft", 2*time.Second, "of overload: a good answer's first token comes within this time")
 	f.DurationVar(&o.bounds.TPOT, "tpot", 100*time.Millisecond, "of overload: and the further ones within this time each, in the mean")
 	f.BoolVar(&o.split, "split", false, "overload and tenants: a cluster of two processes of each role, instead of one process with all")

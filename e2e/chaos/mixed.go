@@ -71,7 +71,7 @@ func (s *suite) mixed(ctx context.Context, v *variant) (_ *report, err error) {
 	}
 	name := "mixed-" + v.name
 	c := s.config(name)
-	c.Args = append(c.Args, "--resume-timeout="+s.resume.String())
+	c.Args = append(c.Args, "--failover-timeout="+s.resume.String())
 	for _, role := range v.roles() {
 		c.Groups = append(c.Groups, cluster.Group{Role: role, Name: role + "-b", Count: 1, Model: b.model, Args: b.args})
 	}
