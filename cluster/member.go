@@ -1,9 +1,11 @@
-// Package cluster knows the processes that serve together: who they are, what they
-// offer, and who has gone silent.
+// Package cluster keeps the list of processes that serve together, with their roles and load, and
+// finds those that have gone silent.
 //
-// Every node says all of it on one NATS subject a few times a second, and everybody
-// listens. There is nothing else: no store to keep, no leader to elect, and a node
-// that joins late knows the others after one beat. See docs/decisions/cluster.md.
+// Every node sends a signed beat on one NATS subject a few times a second, and all nodes receive
+// it. There is no store and no leader. A node that joins late knows the others after one beat
+// interval. See docs/decisions/cluster.md.
+//
+// It must not know actors or how a worker is chosen.
 package cluster
 
 import (

@@ -1,5 +1,7 @@
-// Package compute opens a model for serving: configuration, weights, op
-// program, device and KV pool together.
+// Package compute opens a model for serving: configuration, weights, op program, device and KV
+// pool together.
+//
+// It must not know requests, actors or which sequences a step computes.
 package compute
 
 // Runner runs steps over a KV pool. One goroutine drives it.

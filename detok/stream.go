@@ -1,9 +1,11 @@
-// Package detok turns ids into text as they come: never half a character, never a byte lost. The
-// pieces of a Stream joined are what Decode of all its ids gives. A Stream holds no more than what
-// its ids made, so pushing them again rebuilds it.
+// Package detok turns token ids into text one by one. It emits whole characters only and loses no
+// byte: the joined pieces of a Stream equal Decode of all its ids. A Stream has no state but that of
+// its ids, so pushing them again rebuilds it.
+//
+// It must not know requests, actors or how ids are sampled.
 package detok
 
-// Decoder is a tokenizer; *tokenizer.Tokenizer is one.
+// Decoder is the part of a tokenizer that a Stream needs; *tokenizer.Tokenizer implements it.
 type Decoder interface {
 	// TokenBytes are the bytes that id stands for within a text; nil if there is no such id.
 	TokenBytes(id int32) []byte
@@ -15,14 +17,14 @@ type Decoder interface {
 	Decode(ids []int32, skipSpecial bool) (string, error)
 }
 
-// Options of a stream.
+// Options configure a Stream.
 type Options struct {
-	Stop        []string // the text ends before the first of these; empty or not UTF-8: ignored
+	Stop        []string // the text ends before the first of these; empty ones and invalid UTF-8 are ignored
 	IncludeStop bool     // the text ends after it
 	KeepSpecial bool     // special tokens are text too
 }
 
-// Stream is the text of one sequence. One goroutine uses it.
+// Stream makes the text of one sequence. It is for one goroutine.
 type Stream struct {
 	dec     Decoder
 	o       Options
@@ -39,7 +41,7 @@ type textMaker interface {
 	flush(dst []byte) []byte
 }
 
-// New starts an empty text.
+// New returns a Stream without text.
 func New(d Decoder, o Options) *Stream {
 	s := &Stream{dec: d, o: o, stops: newStopSet(o.Stop)}
 	if d.ByteLevel() {

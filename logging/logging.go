@@ -1,5 +1,7 @@
-// Package logging makes the program's one logger. It is passed on as a value;
-// the log of a request carries its id.
+// Package logging makes the program's one logger, which is passed as a value. The log lines of a
+// request have its id.
+//
+// It must not know any other package of the program.
 package logging
 
 import (
@@ -12,7 +14,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Options say what is logged and in which form.
+// Options configure the logger.
 type Options struct {
 	Level  string // "trace" .. "error", "disabled"
 	Format string // "auto", "console", "json"
@@ -24,7 +26,7 @@ func (o *Options) Register(f *pflag.FlagSet) {
 	f.StringVar(&o.Format, "log-format", "auto", "format of the log: console, json or auto (console on a terminal)")
 }
 
-// New logs to w: standard error in the program.
+// New returns a logger that writes to w, or an error that names the flag at fault.
 func New(w *os.File, o Options) (zerolog.Logger, error) {
 	level, err := zerolog.ParseLevel(o.Level)
 	if err != nil || o.Level == "" {

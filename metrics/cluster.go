@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Cluster holds the series of a process among others.
+// Cluster holds the series of a process as a node of a cluster.
 type Cluster struct {
 	messages, bytes, dropped, moved *prometheus.CounterVec
 	nodes                           *prometheus.GaugeVec
@@ -16,7 +16,7 @@ type Cluster struct {
 	MessagesIn, MessagesOut, BytesIn, BytesOut prometheus.Counter
 }
 
-// Cluster returns the series of this process among others.
+// Cluster returns the series of this process as a node.
 func (m *Metrics) Cluster() *Cluster { return m.cluster }
 
 func newCluster(f promauto.Factory) *Cluster {
@@ -49,7 +49,7 @@ func (c *Cluster) Dropped(reason string, n int) { c.dropped.WithLabelValues(reas
 // Moved counts a sequence that was started again.
 func (c *Cluster) Moved(reason string) { c.moved.WithLabelValues(reason).Inc() }
 
-// Nodes sets how many live processes have each role, and how many are silent.
+// Nodes sets the number of live processes of each role and the number of silent ones.
 func (c *Cluster) Nodes(byRole map[string]int, suspected int) {
 	for role, n := range byRole {
 		c.nodes.WithLabelValues(role).Set(float64(n))
@@ -57,10 +57,10 @@ func (c *Cluster) Nodes(byRole map[string]int, suspected int) {
 	c.suspected.Set(float64(suspected))
 }
 
-// Kinds is how many digests the live processes of a model have.
+// Kinds counts the different digests of a model's live processes.
 type Kinds struct{ Numerics, Text int }
 
-// Kinds sets them by model. One goroutine calls it.
+// Kinds sets the numbers of digests by model. One goroutine calls it.
 func (c *Cluster) Kinds(byModel map[string]Kinds) {
 	for model := range c.models {
 		if _, there := byModel[model]; !there {

@@ -2,7 +2,9 @@
 //
 // Names follow vLLM's with the prefix millrace_, so that its dashboards work
 // after a rename. Every series lives in a registry of its own. Callers pass the
-// time, so that what is measured does not depend on when it is recorded.
+// time, so that measurements do not depend on when they are recorded.
+//
+// It must not know any other package of the program.
 package metrics
 
 import (
@@ -44,8 +46,8 @@ var (
 	rowBuckets     = prometheus.ExponentialBuckets(1, 2, 14)    // 1 .. 8192
 )
 
-// New makes the series, in a registry that also has the Go runtime's and the
-// process's own.
+// New returns the series of a process, in a registry that also has those of the Go runtime and of
+// the process.
 func New(build Build) *Metrics {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(),
@@ -96,7 +98,7 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
 }
 
-// Registry is for series of other packages.
+// Registry returns the registry, for series of other packages.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 
 // Stage is one pool of the pipeline (tokenize, compute, detok, ...).

@@ -68,7 +68,7 @@ func (m *Model) Drafted(computed, accepted int) {
 // Rejected counts a request that was refused before it was queued.
 func (m *Model) Rejected(reason string) { m.rejected.WithLabelValues(reason).Inc() }
 
-// DeviceReloaded counts a failed device that was loaded again, or with an error not.
+// DeviceReloaded counts a reload of a failed device; err is the error of the reload.
 func (m *Model) DeviceReloaded(err error) {
 	if err != nil {
 		m.failedReloads.Inc()

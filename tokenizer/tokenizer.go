@@ -1,6 +1,8 @@
 // Package tokenizer turns text into token ids and back, and chats into text: tokenizer.json through
-// github.com/daulet/tokenizers, chat templates through package jinja. It is pure: files are read by
-// Load and never again.
+// github.com/daulet/tokenizers, chat templates through package jinja. Only Load reads
+// files.
+//
+// It must not know actors or how a request is served.
 package tokenizer
 
 import (

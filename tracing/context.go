@@ -15,10 +15,10 @@ import (
 // value says that the request is not traced.
 type Parent = trace.SpanContext
 
-// Of is the parent that a context holds.
+// Of returns the parent in a context.
 func Of(ctx context.Context) Parent { return trace.SpanContextFromContext(ctx) }
 
-// With makes p the parent of what is done in the context.
+// With returns a context with p as the parent of its spans.
 func With(ctx context.Context, p Parent) context.Context {
 	if !p.IsValid() {
 		return ctx
@@ -26,8 +26,8 @@ func With(ctx context.Context, p Parent) context.Context {
 	return trace.ContextWithRemoteSpanContext(ctx, p)
 }
 
-// Stage starts the span of a stage. It is one that does nothing unless its parent is
-// sampled: a stage begins no trace of its own.
+// Stage starts the span of a stage. The span does nothing unless its parent is sampled: a stage
+// begins no trace of its own.
 func Stage(t trace.Tracer, p Parent, stage string, options ...trace.SpanStartOption) trace.Span {
 	if !p.IsSampled() {
 		return noop.Span{}
@@ -36,7 +36,7 @@ func Stage(t trace.Tracer, p Parent, stage string, options ...trace.SpanStartOpt
 	return span
 }
 
-// Fail notes that a span ended with an error; a nil one changes nothing.
+// Fail records an error in a span. A nil error changes nothing.
 func Fail(s trace.Span, kind string, err error) {
 	if err != nil {
 		s.SetStatus(codes.Error, err.Error())
@@ -50,8 +50,7 @@ const (
 	tracestate  = "tracestate"
 )
 
-// Extract is the parent that headers name, whatever the case of their keys. A broken
-// one is none.
+// Extract returns the parent in headers; keys are not case-sensitive. A malformed parent is none.
 func Extract(headers map[string][]string) Parent {
 	m := propagation.MapCarrier{}
 	for key, values := range headers {
@@ -62,7 +61,7 @@ func Extract(headers map[string][]string) Parent {
 	return extract(m)
 }
 
-// Decode is what Encode made of a parent.
+// Decode returns the parent that Encode encoded.
 func Decode(parent, state string) Parent {
 	if parent == "" {
 		return Parent{}
@@ -77,7 +76,7 @@ func extract(m propagation.MapCarrier) Parent {
 	return Of(propagation.TraceContext{}.Extract(context.Background(), m))
 }
 
-// Encode puts a parent into the values of the W3C headers; "" if there is none.
+// Encode returns a parent as the values of the W3C headers; "" if there is none.
 func Encode(p Parent) (parent, state string) {
 	if !p.IsValid() {
 		return "", ""

@@ -1,6 +1,8 @@
 // Package tracing makes OpenTelemetry traces: one for a request, from its interface
 // through the stages of the pipeline, in whatever processes they are, to its last
-// token. Spans are made per stage, never per token. See docs/observability.md.
+// token. Each stage has a span; tokens have none. See docs/observability.md.
+//
+// It must not know any other package of the program.
 package tracing
 
 import (
@@ -18,7 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Options of Open.
+// Options configure the tracer.
 type Options struct {
 	Endpoint string  // base URL of an OTLP receiver over HTTP; "": that of the environment (OTEL_EXPORTER_OTLP_ENDPOINT), or none
 	Ratio    float64 // of the traces that begin here, 0..1; 1 leaves it to the environment (OTEL_TRACES_SAMPLER). A caller's decision goes first
@@ -26,17 +28,17 @@ type Options struct {
 	Roles    []string
 }
 
-// endpoints are the variables by which OpenTelemetry's users name a receiver.
+// endpoints are OpenTelemetry's environment variables for a receiver.
 var endpoints = []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"}
 
 // name of the instrumentation and, unless OTEL_SERVICE_NAME says otherwise, of the service.
 const name = "millrace"
 
-// Off makes no spans; it passes on the trace context of the caller.
+// Off returns a tracer that makes no spans. It passes on the trace context of the caller.
 func Off() trace.Tracer { return noop.NewTracerProvider().Tracer(name) }
 
-// Open returns the tracer of this process, and what sends the last spans at its end.
-// Without a receiver it is Off. A receiver that cannot be reached is no error: spans
+// Open returns the tracer of this process and a function that sends the last spans at its end.
+// Without a receiver the tracer is Off. A receiver that cannot be reached is no error: spans
 // are dropped, and the handler of otel.SetErrorHandler gets the error.
 func Open(ctx context.Context, o Options) (_ trace.Tracer, stop func(context.Context) error, err error) {
 	if !enabled(o.Endpoint) {

@@ -1,4 +1,4 @@
-// Command k6 is k6 with the extension k6/x/millrace, which speaks to Millrace
+// Command k6 is k6 with the extension k6/x/millrace, which calls Millrace
 // as its clients do: streamed chat over HTTP, requests and streams over NATS.
 package main
 

@@ -11,6 +11,8 @@
 //
 // A sequence that has begun continues at equal workers only, see Bond. A new one
 // begins where it would find an equal worker, see Router.prefer.
+//
+// It must not know NATS, actors or where the state of a worker comes from.
 package route
 
 import (

@@ -1,4 +1,5 @@
-// Package computetest has runners for tests and benchmarks of what is around a device.
+// Package computetest has runners for tests and benchmarks of the code around a device. It must
+// not know models or kernels.
 package computetest
 
 import "github.com/millrace/millrace/compute"

@@ -1,8 +1,11 @@
 // Package device runs op programs on a compute backend through the C ABI of
-// kernels/include/millrace_kernels.h. It is the one package with cgo.
+// kernels/include/millrace_kernels.h. It is the one package that calls
+// kernels.
 //
-// Open -> Load -> ReserveKV -> NewRegion -> Run ... -> Close. An Engine and its
-// regions are driven by one goroutine at a time.
+// Open -> Load -> ReserveKV -> NewRegion -> Run ... -> Close. One goroutine at a time uses an Engine
+// and its regions.
+//
+// It must not know where weights come from or what a token means.
 package device
 
 /*

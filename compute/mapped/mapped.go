@@ -1,6 +1,8 @@
-// Package mapped maps files into memory. Reading a page of a file that has been cut short since
-// raises SIGBUS, in whatever thread reads it, Go's or a kernel's: for a file of this package
-// that ends the process with status 1 and one line on standard error that names the file.
+// Package mapped maps files into memory. If a mapped file is cut short, reading a page past its end
+// raises SIGBUS in the thread that reads it, Go's or a kernel's. For a file of this package that ends
+// the process with status 1 and one line on standard error that names the file.
+//
+// It must not know what the files contain.
 package mapped
 
 /*

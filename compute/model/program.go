@@ -1,5 +1,7 @@
 // Package model turns a checkpoint's config.json into an op program: a flat
 // list of fused ops that every backend runs. One file per architecture.
+//
+// It must not know backends, devices or sequences.
 package model
 
 // SlotType says how a backend keeps a slot.

@@ -1,9 +1,11 @@
-// Package numerics names what the bits of a model's logits depend on. Two processes with
+// Package numerics makes a digest of everything that decides the bits of a model's logits. Two processes with
 // equal digests compute equal bits for equal tokens, so that one may continue what the other
 // began.
 //
 // The number of threads, the size of steps and the size of the KV cache are not part of a
 // digest: a row's logits do not depend on them.
+//
+// It must not know the cluster or how the digest is compared.
 package numerics
 
 import (

@@ -1,5 +1,7 @@
 // Package packed keeps a model's packed weights in a file, so that a later start
-// maps them instead of packing them anew.
+// maps them instead of packing them again.
+//
+// It must not know the layout of the weights.
 package packed
 
 import (

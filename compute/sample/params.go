@@ -8,9 +8,11 @@
 //	temperature -> top-k -> top-p -> min-p -> typical-p -> draw
 //
 // Greedy decoding (temperature 0) stops after the penalties and takes the
-// largest logit. vLLM runs min-p ahead of top-k; that differs only when top-p
-// is on too, as min-p compares with the largest probability, which nothing
+// largest logit. vLLM runs min-p before top-k. That differs only when top-p is on
+// too, because min-p compares with the largest probability, which no processor
 // removes.
+//
+// It must not know models, devices or text.
 package sample
 
 import (

@@ -23,6 +23,8 @@
 // Release is read by no row. It need not wait for stop strings: they arrive as
 // Finished one step later and cost at most one wasted row, whose token is
 // ignored.
+//
+// It must not know tensors, text, actors or how KV memory is managed.
 package sched
 
 import (

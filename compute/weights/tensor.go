@@ -1,6 +1,8 @@
 // Package weights maps a checkpoint in the safetensors format into memory,
 // from one file or from shards with an index. Tensors are slices of the
 // mapping: nothing is copied to the Go heap.
+//
+// It must not know architectures or ops.
 package weights
 
 import (

@@ -1,4 +1,4 @@
-// Package metricstest reads metrics inside tests.
+// Package metricstest reads metrics inside tests. It must not know what a series means.
 package metricstest
 
 import (

@@ -1,5 +1,7 @@
 // Package jinja renders chat templates as transformers renders them. It is minijinja with a C ABI
 // (src/), in the archive that also holds the tokenizers library.
+//
+// It must not know tokens or models.
 package jinja
 
 /*

@@ -1,4 +1,4 @@
-// Package tracingtest has a receiver of traces for tests.
+// Package tracingtest has a receiver of traces for tests. It must not know which spans there are.
 package tracingtest
 
 import (
