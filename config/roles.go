@@ -10,11 +10,10 @@ import (
 	"github.com/millrace/millrace/cluster"
 )
 
-// Roles are the parts of the pipeline that a process has, and how it gets along
-// with the others.
+// Roles are the parts of the pipeline that a process has, and the timeouts between processes.
 type Roles struct {
 	Names           []string      // of cluster.Roles
-	Heartbeat       time.Duration // between two signs of life
+	Heartbeat       time.Duration // between two heartbeats
 	NodeTimeout     time.Duration // silence after which a process is considered dead
 	FailoverTimeout time.Duration // longest wait of a request for a worker to continue at
 }
