@@ -65,7 +65,8 @@ func (g *guard) Detokenize(ctx context.Context, model string, tokens []int32) (s
 	return text, err
 }
 
-// charge makes a call that may use so many tokens, within the limits of the context's key.
+// charge makes a call that may use up to the given number of tokens, within the limits of the
+// context's key.
 func (g *guard) charge(ctx context.Context, model string, tokens int, call func() (used int, err error)) error {
 	k, _ := api.CallerFrom(ctx).(*Key)
 	if err := check(k, model); err != nil {
@@ -98,9 +99,9 @@ func check(k *Key, model string) error {
 // bytesPerToken is the usual length of a token of English text.
 const bytesPerToken = 4
 
-// estimate is what a request may cost: the length of its prompt, guessed from
-// its bytes where it is text, and what it declares for its answers. A request
-// that declares nothing reserves nothing: its key may go into debt by its answer.
+// estimate returns the tokens that a request may cost: those of its prompt, estimated from the bytes
+// of a text, and those that it declares for its answers. A request that declares nothing reserves
+// nothing for its answer, which may put its key into debt.
 func estimate(r *api.Request) (prompt, answer int) {
 	bytes := len(r.Prompt)
 	for i := range r.Messages {
@@ -109,10 +110,10 @@ func estimate(r *api.Request) (prompt, answer int) {
 	return len(r.PromptTokens) + tokensOf(bytes), r.MaxTokens * max(r.N, 1)
 }
 
-// tokensOf guesses the number of tokens of a text by its bytes.
+// tokensOf estimates the number of tokens of a text from its bytes.
 func tokensOf(bytes int) int { return (bytes + bytesPerToken - 1) / bytesPerToken }
 
-// stream gives back, at its end, what was reserved and not used.
+// stream returns unused reserved tokens at its end.
 type stream struct {
 	api.Stream
 	guard    *guard
@@ -147,8 +148,7 @@ func (s *stream) leave(used int) {
 	s.once.Do(func() { s.key.limiter.leave(s.guard.now(), s.reserved, used) })
 }
 
-// Close implements api.Stream. A request that is cut short is charged for what
-// was made of it, read or not.
+// Close implements api.Stream. A request that is cut short pays for the tokens made, read or not.
 func (s *stream) Close() {
 	s.Stream.Close()
 	s.once.Do(func() {

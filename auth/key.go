@@ -1,5 +1,7 @@
-// Package auth says who asks: API keys from a file of hashes, which is read
-// again when it changes, and what each key may use.
+// Package auth identifies callers by API keys, from a file of hashes that is read again when it
+// changes, and holds each key to its limits.
+//
+// It must not know HTTP, NATS or actors.
 package auth
 
 import (
@@ -11,8 +13,8 @@ import (
 )
 
 // A key is "mr-" ID "-" SECRET: the id finds the key's entry and may be logged,
-// the secret has 256 random bits. With so many, one round of SHA-256 is all that a
-// stored hash needs: slow hashes (argon2id) make up for passwords that can be
+// the secret has 256 random bits. With 256 bits, one round of SHA-256 is enough for
+// a stored hash: slow hashes (argon2id) make up for passwords that can be
 // guessed, and would cost every request milliseconds.
 const (
 	prefix      = "mr-"

@@ -10,8 +10,8 @@ import (
 )
 
 // bucket is a token bucket that holds a minute's allowance. Unlike those of
-// x/time/rate it can be in debt and get back what was charged: what a request
-// costs is known when it has ended.
+// x/time/rate it can be in debt and get tokens back: the cost of a request is known
+// only at its end.
 type bucket struct {
 	perMinute float64 // 0: no limit
 	level     float64
@@ -50,8 +50,8 @@ type limiter struct {
 	requests, tokens bucket
 	concurrent       int // 0: no limit
 	running          int
-	since            used                 // the last news
-	told             int                  // requests that ran at the last news
+	since            used                 // since the last news
+	reported         int                  // running requests in the last news
 	others           map[string]elsewhere // by gateway
 }
 
@@ -84,7 +84,7 @@ func (l *limiter) enter(now time.Time, tokens int) error {
 		return over(ReasonRequests, d, "the API key has used its %.0f requests per minute", l.requests.perMinute)
 	}
 	if d := l.tokens.wait(float64(tokens)); d > 0 {
-		return over(ReasonTokens, d, "the API key has used its %.0f tokens per minute, this request asks for %d", l.tokens.perMinute, tokens)
+		return over(ReasonTokens, d, "the API key has used its %.0f tokens per minute, this request may use %d", l.tokens.perMinute, tokens)
 	}
 	l.running++
 	l.requests.level--

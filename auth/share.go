@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// NewsEvery is how often a gateway tells the others what its keys have used: limits hold for
-// all gateways together, but for what they let in within this time.
+// NewsEvery is the interval at which a gateway reports the usage of its keys to the others. Limits
+// hold for all gateways together, except for requests accepted within one interval.
 const NewsEvery = 250 * time.Millisecond
 
-// newsLast is how long the running requests of a gateway count that is not heard any more.
+// newsLast is how long the running requests of a silent gateway count.
 const newsLast = 12 * NewsEvery
 
 // used is what a key has used at one gateway.
@@ -74,8 +74,8 @@ func (l *limiter) news() (u used, fresh bool) {
 	defer l.mu.Unlock()
 	u = l.since
 	u.Running = l.running
-	fresh = u != used{} || l.told > 0
-	l.since, l.told = used{}, l.running
+	fresh = u != used{} || l.reported > 0
+	l.since, l.reported = used{}, l.running
 	return u, fresh
 }
 

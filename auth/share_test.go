@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 )
 
-// gateways are two guards of one file of keys, with one clock, and tell, by which each hears
-// what the other has to say.
+// gateways are two guards of one file of keys, with one clock. tell delivers the news of each to the
+// other.
 type gateways struct {
 	t     *testing.T
 	now   time.Time
@@ -38,26 +38,26 @@ func twoGateways(t *testing.T, change func(*Entry)) *gateways {
 	return x
 }
 
-func (x *gateways) tell() (told int) {
+func (x *gateways) tell() (reports int) {
 	names := []string{"a", "b"}
 	for i, r := range x.rings {
 		data := r.News(names[i])
 		if data == nil {
 			continue
 		}
-		told++
+		reports++
 		for j, other := range x.rings {
 			require.NoError(x.t, other.Hear(x.now, names[j], data))
 		}
 	}
-	return told
+	return reports
 }
 
 func (x *gateways) submit(at, id int) (api.Stream, error) {
 	return x.guard[at].Submit(x.ctx[at], request(id))
 }
 
-// serve submits a request that is let in, and reads its answer.
+// serve submits a request that is accepted, and reads its answer.
 func (x *gateways) serve(at, id int) {
 	x.t.Helper()
 	s, err := x.submit(at, id)
@@ -82,8 +82,8 @@ func TestGatewaysShareTheRequestsOfAMinute(t *testing.T) {
 	refused(t, err, ReasonRequests, 15*time.Second)
 }
 
-// TestWhatWasLetInBetweenTwoNewsIsDebt: both let in a whole minute's allowance, once.
-func TestWhatWasLetInBetweenTwoNewsIsDebt(t *testing.T) {
+// TestRequestsAcceptedBetweenTwoNewsAreDebt: both gateways accept a whole minute's allowance, once.
+func TestRequestsAcceptedBetweenTwoNewsAreDebt(t *testing.T) {
 	x := twoGateways(t, func(e *Entry) { e.RequestsPerMinute = 4 })
 	for i := range 8 {
 		x.serve(i%2, i)
@@ -138,7 +138,7 @@ func TestGatewaysShareConcurrentRequests(t *testing.T) {
 
 func TestTheEndOfTheLastRequestIsNewsAndSilenceFollows(t *testing.T) {
 	x := twoGateways(t, func(e *Entry) { e.Concurrent = 1 })
-	require.Zero(t, x.tell(), "nobody asked for anything")
+	require.Zero(t, x.tell(), "there was no request")
 	s, err := x.submit(0, 0)
 	require.NoError(t, err)
 	for range 3 {

@@ -14,7 +14,7 @@ import (
 func TestTokenizingCountsAsARequestWithItsTokens(t *testing.T) {
 	g, _, ctx, now := guarded(t, func(e *Entry) { e.RequestsPerMinute, e.TokensPerMinute = 3, 6000 })
 	text := &api.TokenizeRequest{Model: "tiny-chat", Prompt: strings.Repeat("x", 4000)}
-	ids, err := g.Tokenize(ctx, text) // guessed as 1,000, found to be 4,000
+	ids, err := g.Tokenize(ctx, text) // estimated as 1,000, found to be 4,000
 	require.NoError(t, err)
 	require.Len(t, ids, 4000)
 	limit := keyOf(ctx).limiter

@@ -13,10 +13,10 @@ type Reloader interface {
 	Reload(now time.Time) (changed bool, err error)
 }
 
-// Watch reloads r at each tick until ctx ends, and logs what came of it. what
+// Watch reloads r at each tick until ctx ends, and logs the result. what
 // names it: "API keys".
 func Watch(ctx context.Context, ticks <-chan time.Time, r Reloader, what string, log zerolog.Logger) {
-	told := "" // the error of the last tick
+	last := "" // the error of the last tick
 	for {
 		select {
 		case <-ctx.Done():
@@ -26,11 +26,11 @@ func Watch(ctx context.Context, ticks <-chan time.Time, r Reloader, what string,
 			switch {
 			case changed:
 				log.Info().Msg(what + " read again")
-			case err != nil && err.Error() != told:
+			case err != nil && err.Error() != last:
 				log.Error().Err(err).Msg(what + " stay as they were")
 			}
-			if told = ""; err != nil {
-				told = err.Error()
+			if last = ""; err != nil {
+				last = err.Error()
 			}
 		}
 	}
