@@ -93,14 +93,14 @@ type openText struct {
 	span    trace.Span
 }
 
-// sweep asks for texts to be forgotten that nobody ends any more.
+// sweep makes an actor forget texts that nobody ends any more.
 type sweep struct {
 	now   time.Time
 	alive func(node string) bool
 }
 
 // textIdle is when a text is forgotten although its request may live: the message
-// that ended it was lost. If it does go on, it is lost in turn and starts again.
+// that ended it was lost. If it continues, its text is lost and starts again.
 const textIdle = 10 * time.Minute
 
 func (a *detokActor) sweep(m *sweep) {
@@ -170,7 +170,7 @@ func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
 
 // token sends what t adds to its sequence's text. Tokens of a sequence that
 // has ended here (a stop string) are the step or two that were already under
-// way; they are dropped, as are those that were there. Behind one that is missing
+// way; they are dropped, as are those that were there. After one that is missing
 // there is no text: the request learns of the gap. A panic ends the sequence and is returned.
 func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (failure any) {
 	o := a.open[t.Seq]

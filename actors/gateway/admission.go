@@ -63,7 +63,7 @@ func placesOf(r *api.Request) int {
 
 // enter lets a request in, or says why not.
 func (e *admission) enter(r *api.Request, now time.Time) *api.Error {
-	if r.Resume != nil { // another gateway let it in before
+	if r.Resume != nil { // another gateway admitted it before
 		e.takePlace(r, now)
 		return nil
 	}
@@ -77,7 +77,7 @@ func (e *admission) enter(r *api.Request, now time.Time) *api.Error {
 			e.waits.Inside(), wait.Round(100*time.Millisecond), e.longest)
 	}
 	if n := placesOf(r); e.limit != nil && !e.limit.MayEnter(r.Tenant, r.Weight, n) {
-		return overloaded(reasonQueueFull, wait, "the server has %d sequences in hand, at most %d, or a tenant's share of them, and the request asks for %d: try again later, or for fewer",
+		return overloaded(reasonQueueFull, wait, "the server has %d sequences in hand, at most %d, or a tenant's share of them, and the request needs %d: try again later, or for fewer",
 			e.limit.Inside(), e.size, n)
 	}
 	e.takePlace(r, now)
@@ -118,14 +118,13 @@ func (e *admission) leave(key string) {
 	}
 }
 
-// What a client is told at least, which is a whole second in the header, and at
-// most.
+// Bounds of the time that a client should wait before it tries again, in whole seconds of the header.
 const (
 	shortestRetry = time.Second
 	longestRetry  = time.Minute
 )
 
-// overloaded tells a client to come again when the queue that is there now has
+// overloaded is the error for a client that should come again when the queue that is there now has
 // been served.
 func overloaded(reason string, wait time.Duration, format string, args ...any) *api.Error {
 	return &api.Error{Code: api.CodeOverloaded, Reason: reason, RetryAfter: min(max(wait, shortestRetry), longestRetry), Message: fmt.Sprintf(format, args...)}

@@ -251,5 +251,5 @@ func TestARefusalSaysHowManyPlacesARequestAsksFor(t *testing.T) {
 	e := newAdmissionTest(t, 10, 4, 0)
 	err := e.enter(&api.Request{ID: "a", N: 128}, e.now)
 	require.ErrorContains(t, err, "0 sequences in hand, at most 10")
-	require.ErrorContains(t, err, "asks for 128")
+	require.ErrorContains(t, err, "needs 128")
 }

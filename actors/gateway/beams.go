@@ -23,7 +23,7 @@ func checkBeams(r *api.Request, maxBatchSize int) error {
 	return nil
 }
 
-// beamLimit is the longest answer of a beam search behind a prompt; it may be
+// beamLimit is the longest answer of a beam search after a prompt; it may be
 // less than 1.
 func (m modelLimits) beamLimit(prompt, width int) int {
 	shared := (prompt + m.slabTokens - 1) / m.slabTokens

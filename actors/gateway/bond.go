@@ -12,12 +12,12 @@ import (
 // numerics digest, for all choices, with the first place of a sequence. Until a token
 // exists both may be chosen again; from then on the answer continues at equals only.
 type bond struct {
-	pin      api.Pin
-	text     bool // pin.Text is chosen
-	numerics bool // pin.Numerics is chosen
-	fixed    bool // a token exists
-	reported api.Pin
-	tells    bool // reported was in an event
+	pin         api.Pin
+	text        bool // pin.Text is chosen
+	numerics    bool // pin.Numerics is chosen
+	fixed       bool // a token exists
+	reported    api.Pin
+	hasReported bool // reported was in an event
 }
 
 // bondOf is the bond of a request, or of what another process had of it.
@@ -27,7 +27,7 @@ func bondOf(had *api.Progress) bond {
 	}
 	p := had.Pin // without digests, of an older process or of an answer that has not begun, it binds nothing
 	begun := slices.ContainsFunc(had.Choices, func(c api.ChoiceProgress) bool { return len(c.Tokens) > 0 || c.Finish != api.FinishNone })
-	return bond{pin: p, text: p.Text != "", numerics: p.Numerics != "", fixed: begun, reported: p, tells: true}
+	return bond{pin: p, text: p.Text != "", numerics: p.Numerics != "", fixed: begun, reported: p, hasReported: true}
 }
 
 // prompted takes the ids of the prompt and the digest of what made them.
@@ -61,8 +61,8 @@ func (b *bond) admits(pin api.Pin) bool {
 // texts is what tokenizers and detokenizers have to be equal to.
 func (b *bond) texts() route.Bond { return route.Bond{Bound: b.text, Digest: b.pin.Text} }
 
-// bind has a query ask for equals. Workers of one numerics digest have the same weights:
-// the checkpoint's text digest need not be asked for then.
+// bind limits a query to equals. Workers of one numerics digest have the same weights:
+// the query does not need the checkpoint's text digest then.
 func (b *bond) bind(q *route.Query) {
 	if q.Numerics = (route.Bond{Bound: b.numerics, Digest: b.pin.Numerics}); !b.numerics {
 		q.Text = b.texts()
@@ -74,23 +74,23 @@ func (b *bond) again() { *b = bond{} }
 
 // tell is the pin for the next event, nil if the one before said it.
 func (b *bond) tell() *api.Pin {
-	if b.tells && b.reported == b.pin {
+	if b.hasReported && b.reported == b.pin {
 		return nil
 	}
-	b.reported, b.tells = b.pin, true
+	b.reported, b.hasReported = b.pin, true
 	pin := b.pin
 	return &pin
 }
 
-// Reasons of an answer that cannot go on.
+// Reasons of an answer that cannot continue.
 const (
 	reasonNoEqual       = "no_equal_worker"
 	reasonPromptChanged = "prompt_changed"
 	reasonTokenizerDied = "tokenizer_died"
 )
 
-// asked are the tokenizers that have a prompt, by node, the last one asked at the end.
-type asked struct {
+// tried are the tokenizers that have a prompt, by node, the last one at the end.
+type tried struct {
 	nodes  []string
 	times  int // that it was sent
 	deaths int // of nodes that had it
@@ -100,14 +100,14 @@ type asked struct {
 // coincidence, and the next tokenizer would be the third.
 const mostDeaths = 2
 
-func (a *asked) ask(node string) {
+func (a *tried) add(node string) {
 	a.times++
 	a.nodes = append(slices.DeleteFunc(a.nodes, func(n string) bool { return n == node }), node)
 }
 
-// gone forgets the nodes that have gone, and says whether one that was asked last is still
+// gone forgets the nodes that have gone, and says whether the last one is still
 // there. A node that said goodbye did not die of the prompt.
-func (a *asked) gone(alive, died func(node string) bool) (last bool, err error) {
+func (a *tried) gone(alive, died func(node string) bool) (last bool, err error) {
 	if n := len(a.nodes); n > 0 {
 		last = alive(a.nodes[n-1])
 	}

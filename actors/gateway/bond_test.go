@@ -12,8 +12,8 @@ import (
 
 var roomy = modelLimits{context: 100, pool: 100, vocab: 10}
 
-// asks is what a request's placement asks for.
-func asks(r *request) (numerics, text route.Bond) {
+// needs is what a request's placement needs.
+func needs(r *request) (numerics, text route.Bond) {
 	var q route.Query
 	r.bond.bind(&q)
 	return q.Numerics, q.Text
@@ -23,12 +23,12 @@ func TestARequestIsBoundToItsPromptsTextAndToItsFirstPlace(t *testing.T) {
 	r := newRequest(apiRequest(2, 5), roomy)
 	require.False(t, r.bond.texts().Bound)
 	require.NoError(t, r.tokenized(prompt{ids: []int32{1, 2}, text: "T"}))
-	numerics, text := asks(r)
+	numerics, text := needs(r)
 	require.Equal(t, route.Bond{}, numerics)
 	require.Equal(t, route.To("T"), text, "ids of one tokenizer are for workers of its checkpoint")
 	r.bond.placed("A")
 	r.bond.placed("B")
-	numerics, text = asks(r)
+	numerics, text = needs(r)
 	require.Equal(t, route.To("A"), numerics, "one for all choices")
 	require.Equal(t, route.Bond{}, text, "equal numerics are equal weights")
 	require.Equal(t, route.To("T"), r.bond.texts())
@@ -39,7 +39,7 @@ func TestEvenNoDigestIsOneToBeEqualTo(t *testing.T) {
 	r := newRequest(apiRequest(1, 5), roomy)
 	require.NoError(t, r.tokenized(prompt{ids: []int32{1}}))
 	r.bond.placed("")
-	numerics, _ := asks(r)
+	numerics, _ := needs(r)
 	require.Equal(t, route.To(""), numerics)
 	require.Equal(t, route.To(""), r.bond.texts())
 }
@@ -126,7 +126,7 @@ func TestWhatAnotherProcessBeganStaysBoundToWhatItWas(t *testing.T) {
 	require.True(t, r.bond.fixed)
 	require.Equal(t, route.To("T"), r.bond.texts(), "of the tokenizer, too")
 	require.NoError(t, r.tokenized(prompt{ids: []int32{1}, text: "T"}))
-	numerics, _ := asks(r)
+	numerics, _ := needs(r)
 	require.Equal(t, route.To("A"), numerics)
 	g := startAll(r, seqs())
 	e, v := r.text(&msg.Text{Seq: g[0].Seq, Token: 6, Index: 1})
@@ -139,7 +139,7 @@ func TestWhatAnotherProcessBeganStaysBoundToWhatItWas(t *testing.T) {
 
 	old := resumedRequest(api.Pin{})
 	require.NoError(t, old.tokenized(prompt{ids: []int32{1}, text: "T"}))
-	numerics, text := asks(old)
+	numerics, text := needs(old)
 	require.False(t, numerics.Bound, "a log without digests binds nothing")
 	require.Equal(t, route.To("T"), text)
 }
@@ -182,16 +182,16 @@ func TestASequenceIsTakenOverFromAnEqualOnly(t *testing.T) {
 }
 
 func TestAPromptIsNotSentToAThirdTokenizerWhenTwoDiedOfIt(t *testing.T) {
-	var a asked
+	var a tried
 	dead, left := map[string]bool{}, map[string]bool{}
 	look := func() (bool, error) {
 		return a.gone(func(n string) bool { return !dead[n] && !left[n] }, func(n string) bool { return dead[n] })
 	}
-	a.ask("t1")
+	a.add("t1")
 	last, err := look()
 	require.NoError(t, err)
 	require.True(t, last, "silence is not death")
-	a.ask("t2")
+	a.add("t2")
 	dead["t1"] = true
 	last, err = look()
 	require.NoError(t, err, "one death may be a coincidence")
@@ -200,7 +200,7 @@ func TestAPromptIsNotSentToAThirdTokenizerWhenTwoDiedOfIt(t *testing.T) {
 	last, err = look()
 	require.NoError(t, err, "nor is a goodbye")
 	require.False(t, last)
-	a.ask("t3")
+	a.add("t3")
 	_, err = look()
 	require.NoError(t, err, "t1 counts once")
 	dead["t3"] = true

@@ -71,7 +71,7 @@ func (g *Gateway) modelOr(id string) (string, error) {
 	return m.id, nil
 }
 
-// call asks a tokenizer.
+// call sends a question to a tokenizer and waits for the answer.
 func call[Answer any](ctx context.Context, g *Gateway, model string, question func(*actor.PID) any) (none Answer, err error) {
 	to := g.routes.tokenizer(model, route.Bond{})
 	if to == nil {

@@ -49,7 +49,7 @@ type Config struct {
 	MaxRequests  int           // see Config
 	MaxQueueWait time.Duration // as MaxRequests
 	MaxCalls     int           // of Tokenize and Detokenize that are at tokenizers at once
-	Dead         time.Duration // a worker that reports nothing of a sequence for so long has lost it
+	Dead         time.Duration // a worker that reports nothing of a sequence for this time has lost it
 	StallAfter   time.Duration // as Dead, for a step
 	Failover     time.Duration // a request without a place ends with an error after it
 	Metrics      *metrics.Metrics
@@ -63,7 +63,7 @@ type Membership interface {
 	Others() []*cluster.Member  // without this process
 	Alive(node string) bool
 	Died(node string) bool // and did not say goodbye
-	Partitioned() bool     // no other process is heard: judge nobody
+	Partitioned() bool     // no other process can be reached: judge nobody
 }
 
 // Local is what this process has itself of what a request needs.
@@ -151,7 +151,7 @@ func (g *Gateway) check(r *api.Request) (*model, error) {
 }
 
 // admit lets a request in while there is room. The bound is here: from
-// here on every queue holds at most what was admitted.
+// here on every queue holds at most the admitted requests.
 func (g *Gateway) admit(ctx context.Context, r *api.Request, a *requestActor) (*actor.PID, error) {
 	limit, batch := g.mostRequests()
 	t := g.requests
@@ -164,7 +164,7 @@ func (g *Gateway) admit(ctx context.Context, r *api.Request, a *requestActor) (*
 	case t.pids[r.Key()] != nil:
 		return nil, api.Invalid("id", "request id %q is in use", r.ID)
 	}
-	// Whoever is let in before an outage hears of it by Tell, others are not let in.
+	// Tell notifies the requests that were admitted before an outage. Others are refused.
 	if err := g.cfg.Local.err(); err != nil && !g.Elsewhere(r.Model) {
 		return nil, api.Unavailable(err)
 	}
@@ -225,7 +225,7 @@ func (g *Gateway) serves(model string) error {
 // Models lists what the cluster serves.
 func (g *Gateway) Models() []api.Model { return g.models.list() }
 
-// Watch looks for losses until quit is closed.
+// Watch checks for losses until quit is closed.
 func (g *Gateway) Watch(quit <-chan struct{}) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()

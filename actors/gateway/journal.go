@@ -43,7 +43,7 @@ func (j *journal) append(e api.Event) {
 }
 
 // again drops the events and begins anew, if none of them was read or the reader shows
-// nothing before the end: then it is told. False if neither is so.
+// nothing before the end: it gets a Restart event then. False if neither is so.
 func (j *journal) again(buffered bool) bool {
 	j.mu.Lock()
 	read := j.read
@@ -66,7 +66,7 @@ func (j *journal) done() bool {
 }
 
 // at returns event number seq (from 1); ok is false when it is not there yet.
-// An event behind the Done one is io.EOF.
+// An event after the Done one is io.EOF.
 func (j *journal) at(seq uint64) (e api.Event, ok bool, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 )
 
-// models are those that a gateway has heard of.
+// models are those that members have offered to a gateway.
 type models struct {
 	cluster Membership
 	mu      sync.Mutex
@@ -35,7 +35,7 @@ type model struct {
 }
 
 // refresh brings the models up to date with the members. One whose workers
-// are gone stays known: its requests are told to come later, not that it does not
+// are gone stays known: its requests end with 503, not with an error that it does not
 // exist.
 func (s *models) refresh() {
 	fresh := make(map[string]*model)
@@ -91,7 +91,7 @@ func (m *model) knows(text string, eos []int32) {
 }
 
 // eos are the end-of-sequence tokens of a model's tokenizers of a text digest; false if none
-// of them was heard.
+// of them is known.
 func (s *models) eos(model, text string) (eos []int32, known bool) {
 	if eos, known = s.known(model, text); !known {
 		s.refresh() // it may be new

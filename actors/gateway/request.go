@@ -13,8 +13,8 @@ import (
 // request is the state machine of one request, driven by requestActor: it
 // turns what arrives into events of the journal and into messages to send.
 //
-// It keeps the tokens of every choice, so that a choice that lost its worker goes on
-// elsewhere, behind them, as a new sequence: the sampler
+// It keeps the tokens of every choice, so that a choice that lost its worker continues
+// elsewhere, after them, as a new sequence: the sampler
 // draws by (seed, position) and a row does not depend on its batch, so the tokens
 // are those that would have come. What still comes of the old sequence is unknown
 // by then and ignored.
@@ -44,7 +44,7 @@ type choice struct {
 // firstTokens is the room that a choice has for its tokens from the beginning.
 const firstTokens = 256
 
-// mostResumes bounds how often a request goes on elsewhere without a new token
+// mostResumes bounds how often a request continues elsewhere without a new token
 // in between: it might be what brings the workers down.
 const mostResumes = 10
 
@@ -147,7 +147,7 @@ func (g group) waiting() bool {
 	return open
 }
 
-// start makes a new sequence of a choice of waiting, behind the tokens that the
+// start makes a new sequence of a choice of waiting, after the tokens that the
 // choice has: what to open at the detokenizer, and what to generate.
 func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*msg.OpenText) {
 	g := r.group(first)
@@ -176,7 +176,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	return gen, open
 }
 
-// openText has a detokenizer go on behind the tokens that a choice has.
+// openText makes a detokenizer continue after the tokens that a choice has.
 func (r *request) openText(c *choice) *msg.OpenText {
 	m := &msg.OpenText{Seq: c.seq, Options: detok.Options{
 		Stop: r.api.Stop, IncludeStop: r.api.IncludeStop, KeepSpecial: r.api.KeepSpecial,
@@ -258,7 +258,7 @@ func (r *request) moves(why string) error {
 	return nil
 }
 
-// again has all choices begin again from their prompt, which is to be made ids of again:
+// again makes all choices begin again from their prompt, which is tokenized again:
 // nothing of them was shown. An error ends the request.
 func (r *request) again() error {
 	if err := r.moves(startedAgain); err != nil {
@@ -317,7 +317,7 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 	case t.Token >= 0 && t.Index < len(c.tokens):
 		return api.Event{}, ignored
 	case missing && c.redirected:
-		return api.Event{}, ignored // on its way before the worker heard of it, which sends all again
+		return api.Event{}, ignored // on its way before the worker got the redirect, after which it sends all again
 	case missing:
 		return api.Event{}, gap
 	}

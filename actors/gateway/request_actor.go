@@ -42,9 +42,9 @@ type requestActor struct {
 	places        map[msg.SeqID]*place // of the sequences that run, by the first of their choices
 	avoid         string               // the node that failed a sequence last
 	unplacedSince time.Time            // since when a sequence has no place; zero: all have
-	asked         asked                // tokenizers, since the prompt was sent first
+	tried         tried                // since the prompt was sent first
 	askAgain      time.Time            // when the last of them has had its time
-	bound         atomic.Bool          // for the watch: the answer goes on at equals only
+	bound         atomic.Bool          // for the watch: the answer continues at equals only
 	finding       time.Time            // since when sequences of the process that had the request are looked for
 }
 
@@ -57,7 +57,7 @@ type place struct {
 
 func (a *requestActor) Receive(ctx actor.Context) {
 	defer a.answerPanic(ctx)
-	if a.state.done { // what was in the mailbox at the end
+	if a.state.done { // messages that were in the mailbox at the end
 		return
 	}
 	switch m := ctx.Message().(type) {
@@ -93,8 +93,8 @@ func (a *requestActor) Receive(ctx actor.Context) {
 // findFor is how long workers may take to say that they have a sequence.
 const findFor = 150 * time.Millisecond
 
-// find asks all workers for what another process had started of the request, which may
-// still run; false if it cannot be gone on with.
+// find sends Find to all workers, for what another process had started of the request and may
+// still run; false if the request cannot continue with it.
 func (a *requestActor) find(ctx actor.Context) bool {
 	workers := a.routes.workersOf(a.state.api.Model)
 	if len(workers) == 0 || !a.state.redirects() || len(a.state.waiting()) == 0 {
@@ -108,7 +108,7 @@ func (a *requestActor) find(ctx actor.Context) bool {
 	return true
 }
 
-// adopt goes on with a sequence that another process had started. What was found too
+// adopt continues a sequence that another process had started. What was found too
 // late, or twice, is cancelled.
 func (a *requestActor) adopt(ctx actor.Context, m *msg.Found) {
 	lead := m.Seqs[0]
@@ -129,7 +129,7 @@ func (a *requestActor) adopt(ctx actor.Context, m *msg.Found) {
 	a.log.Info().Str("at", m.Compute.Address).Int("choice", m.First).Msg("a sequence of another process was taken over")
 }
 
-// lost has a sequence go on behind what came of it: where it runs if only its text was
+// lost continues a sequence after the tokens that arrived: where it runs if only its text was
 // lost, else from its prompt.
 func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 	if (why == detokDead || why == textLost) && a.moveText(ctx, seq, why) {
@@ -151,7 +151,7 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 	a.log.Warn().Str("why", why).Int("tokens", tokens).Str("from", a.avoid).Msg("a sequence was started again")
 }
 
-// moveText has another detokenizer go on with a sequence; false if the sequence has to
+// moveText makes another detokenizer continue a sequence; false if the sequence has to
 // start again.
 func (a *requestActor) moveText(ctx actor.Context, seq msg.SeqID, why string) bool {
 	lead, at := a.place(seq)
@@ -164,11 +164,11 @@ func (a *requestActor) moveText(ctx actor.Context, seq msg.SeqID, why string) bo
 	tokens := a.redirect(ctx, at.compute, text, at.choices)
 	a.moved(why)
 	migrated(a.span, why, at.detok.Address, tokens)
-	a.log.Warn().Str("why", why).Int("tokens", tokens).Str("from", at.detok.Address).Msg("a text goes on at another detokenizer")
+	a.log.Warn().Str("why", why).Int("tokens", tokens).Str("from", at.detok.Address).Msg("a text continues at another detokenizer")
 	return true
 }
 
-// redirect has the worker of a sequence send it to a detokenizer, behind so many tokens.
+// redirect makes the worker of a sequence send it to a detokenizer, after the tokens that are here.
 func (a *requestActor) redirect(ctx actor.Context, worker, text *actor.PID, choices []msg.SeqID) (tokens int) {
 	open, tokens := a.state.redirect(choices[0])
 	a.openTexts(ctx, text, worker, open)
@@ -177,7 +177,7 @@ func (a *requestActor) redirect(ctx actor.Context, worker, text *actor.PID, choi
 	return tokens
 }
 
-// openTexts has a detokenizer take the tokens of a sequence.
+// openTexts makes a detokenizer take the tokens of a sequence.
 func (a *requestActor) openTexts(ctx actor.Context, text, compute *actor.PID, open []*msg.OpenText) {
 	for _, o := range open {
 		o.Reply, o.Compute, o.Trace = ctx.Self(), compute, a.span.SpanContext()

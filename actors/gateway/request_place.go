@@ -32,30 +32,30 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 		a.wait(ctx, "tokenizer")
 		return
 	}
-	if a.asked.ask(to.Address); a.asked.times > mostResumes {
+	if a.tried.add(to.Address); a.tried.times > mostResumes {
 		a.end(ctx, a.state.fail(api.Unavailable(fmt.Errorf("no tokenizer answered, the last of %d was at %s", mostResumes, to.Address))))
 		return
 	}
-	patience := min(tokenizeFirst<<(a.asked.times-1), tokenizeMost)
+	patience := min(tokenizeFirst<<(a.tried.times-1), tokenizeMost)
 	a.unplacedSince, a.askAgain = time.Time{}, time.Now().Add(patience)
-	a.watch.wait(time.Now(), ctx.Self(), a.asked.nodes, patience)
+	a.watch.wait(time.Now(), ctx.Self(), a.tried.nodes, patience)
 	ctx.Send(to, &msg.Tokenize{Reply: ctx.Self(), Input: promptOf(r), Trace: a.span.SpanContext()})
 }
 
-// retry goes on with what could not be done before. A prompt is sent to another tokenizer
+// retry does what could not be done before. A prompt is sent to another tokenizer
 // when the last one is gone or silent, but not when it has killed two.
 func (a *requestActor) retry(ctx actor.Context) {
 	if a.state.started {
 		a.start(ctx)
 		return
 	}
-	last, err := a.asked.gone(a.cluster.Alive, a.cluster.Died)
+	last, err := a.tried.gone(a.cluster.Alive, a.cluster.Died)
 	if err != nil {
 		a.end(ctx, a.state.fail(err))
 		return
 	}
 	if left := time.Until(a.askAgain); last && left > 0 { // another one is gone, which had the prompt, too
-		a.watch.wait(time.Now(), ctx.Self(), a.asked.nodes, left)
+		a.watch.wait(time.Now(), ctx.Self(), a.tried.nodes, left)
 		return
 	}
 	a.tokenize(ctx)
@@ -79,7 +79,7 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 		a.end(ctx, a.state.fail(err))
 		return
 	}
-	a.asked = asked{}
+	a.tried = tried{}
 	a.bound.Store(a.state.bond.fixed)
 	if e, over := a.state.resumed(); over {
 		a.end(ctx, e)
@@ -123,7 +123,7 @@ func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor
 	ctx.Send(worker, g)
 }
 
-// runs notes where a sequence does from here on, behind so many tokens.
+// runs notes where a sequence does from here on, after a number of tokens.
 func (a *requestActor) runs(ctx actor.Context, worker, text *actor.PID, choices []msg.SeqID, tokens int) {
 	lead := choices[0]
 	a.places[lead] = &place{

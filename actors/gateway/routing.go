@@ -158,7 +158,7 @@ func (r *routing) detokenizer(model string, text route.Bond) *actor.PID {
 	return r.stage(model, text, memberDetokenizers, func(node string, _ int) int { return r.watch.texts(node) })
 }
 
-// isLocal says whether this process serves what is asked.
+// isLocal says whether this process serves the model with its text digest.
 func (r *routing) isLocal(model string, text route.Bond) bool {
 	return model == r.local.Model && text.Holds(r.local.Text)
 }
@@ -202,7 +202,7 @@ func (r *routing) serves(model string) error {
 	return api.Unavailable(fmt.Errorf("no worker for model %q is there with a tokenizer and a detokenizer of its text digest: found %s", model, cluster.KindsOf(members)[model].Texts()))
 }
 
-// noEqual ends an answer that cannot go on: what it needs, and what there is.
+// noEqual ends an answer that cannot continue: what it needs, and what there is.
 func (r *routing) noEqual(model, what string, pin api.Pin, waited time.Duration) error {
 	kinds := cluster.KindsOf(r.cluster.Members())[model]
 	digest, found := "numerics digest "+api.ShortDigest(pin.Numerics), kinds.Workers()

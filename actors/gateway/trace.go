@@ -15,10 +15,10 @@ import (
 const (
 	eventResumed    = "resumed" // another gateway had it before
 	eventFirstToken = "first_token"
-	eventMigrated   = "migrated" // a sequence goes on at another worker or detokenizer
+	eventMigrated   = "migrated" // a sequence continues at another worker or detokenizer
 )
 
-// requestSpan starts the span of a request that is let in, below the one in ctx.
+// requestSpan starts the span of a request that is admitted, below the one in ctx.
 func requestSpan(ctx context.Context, t trace.Tracer, r *api.Request) trace.Span {
 	operation := semconv.GenAIOperationNameTextCompletion
 	if r.Messages != nil {
@@ -38,8 +38,8 @@ func requestSpan(ctx context.Context, t trace.Tracer, r *api.Request) trace.Span
 	return span
 }
 
-// migrated notes in a request's span that a sequence goes on elsewhere, behind so
-// many tokens.
+// migrated notes in a request's span that a sequence continues elsewhere, after a number of
+// tokens.
 func migrated(span trace.Span, why, from string, tokens int) {
 	if span.IsRecording() {
 		span.AddEvent(eventMigrated, trace.WithAttributes(attribute.String("millrace.reason", why),

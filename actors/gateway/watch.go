@@ -16,9 +16,9 @@ import (
 // missing shows within these times.
 const (
 	watchEvery = 50 * time.Millisecond
-	// stopped is a time between two looks that says that this process did not run.
+	// stopped is a time between two ticks that says that this process did not run.
 	stopped = 500 * time.Millisecond
-	// lostAfter is how long a worker's report and what came of a sequence may
+	// lostAfter is how long a worker's report and the text of a sequence may
 	// contradict each other: longer than a message is on its way, even in a queue.
 	lostAfter = time.Second
 	// A worker that drains works on, so that its sequences leave a few at each look: all at
@@ -32,7 +32,7 @@ const (
 	tokenizeMost  = 10 * time.Second
 )
 
-// Reasons for which a sequence has to go on elsewhere; label values of a metric.
+// Reasons for which a sequence has to continue elsewhere; label values of a metric.
 const (
 	workerDead     = "worker_dead"     // left the cluster, or silent there
 	workerSilent   = "worker_silent"   // no report of its sequences
@@ -41,7 +41,7 @@ const (
 	workerForgot   = msg.WorkerForgot  // reports, but not of this sequence
 	workerFailed   = "worker_failed"   // its device failed
 	startedAgain   = "started_again"   // no equal is there, and nothing of the answer was shown
-	textLost       = "text_lost"       // the worker is ahead of what came, or a token is missing
+	textLost       = "text_lost"       // the worker is ahead of its text, or a token is missing
 	detokDead      = "detok_dead"
 )
 
@@ -65,9 +65,9 @@ type watched struct {
 	request       *actor.PID
 	detok         string       // node
 	local         bool         // worker and detok are here
-	bound         *atomic.Bool // its request goes on at equals only
+	bound         *atomic.Bool // its request continues at equals only
 	received      atomic.Int64
-	heard         time.Time // of it, in a report
+	lastReport    time.Time // of a report that has it
 	mismatchSince time.Time // since when report and received contradict each other, unchanged
 	at            int64     // received then
 	reported      bool      // of its trouble; until its request ends it here it is no stranger
@@ -75,7 +75,7 @@ type watched struct {
 
 // waiting is a request that waits for another process, or for one to appear.
 type waiting struct {
-	nodes    []string // that have its prompt, the last one asked at the end; none: it waits for any
+	nodes    []string // that have its prompt, the last one at the end; none: it waits for any
 	since    time.Time
 	patience time.Duration
 }
@@ -87,16 +87,16 @@ func newWatch(self string, silence, stall time.Duration) *watch {
 	}
 }
 
-// lostSequence is a sequence that has to go on elsewhere.
+// lostSequence is a sequence that has to continue elsewhere.
 type lostSequence struct {
 	request *actor.PID
 	lost    *msg.Lost
 }
 
-// begin notes a sequence with so many tokens received before. bound says, from now on, whether
-// its request goes on at equals only.
+// begin notes a sequence and the number of its tokens that were received before. bound says, from now on, whether
+// its request continues at equals only.
 func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, request *actor.PID, bound *atomic.Bool, received int) *watched {
-	s := &watched{request: request, detok: detok, local: worker == w.self && detok == w.self, bound: bound, heard: now}
+	s := &watched{request: request, detok: detok, local: worker == w.self && detok == w.self, bound: bound, lastReport: now}
 	s.received.Store(int64(received))
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -148,8 +148,8 @@ func (w *watch) texts(node string) int {
 	return w.detoks[node]
 }
 
-// wait has a request asked to try again when one of the nodes is gone or the last one has not
-// answered for so long; without nodes each tick.
+// wait makes a request try again when one of the nodes is gone or the last one has not
+// answered within patience; without nodes each tick.
 func (w *watch) wait(now time.Time, request *actor.PID, nodes []string, patience time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -171,8 +171,8 @@ func (w *watch) waitNoMore(request *actor.PID) {
 	delete(w.waiting, request)
 }
 
-// report takes a worker's. Strangers are sequences that the worker need not go on
-// with: their requests have ended or moved.
+// report takes a worker's. Strangers are sequences that the worker need not
+// continue: their requests have ended or moved.
 func (w *watch) report(now time.Time, p *msg.Progress, others takers) (losses []lostSequence, strangers []msg.SeqID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -193,7 +193,7 @@ func (w *watch) report(now time.Time, p *msg.Progress, others takers) (losses []
 		received := s.received.Load()
 		why := textLost
 		if known {
-			s.heard = now
+			s.lastReport = now
 		} else {
 			why = workerForgot
 		}
@@ -221,9 +221,9 @@ func (s *watched) tell(list []lostSequence, seq msg.SeqID, why string) []lostSeq
 	return append(list, lostSequence{s.request, &msg.Lost{Seq: seq, Why: why}})
 }
 
-// view is what a tick asks of the cluster.
+// view is what a tick needs of the cluster.
 type view interface {
-	Partitioned() bool        // this node hears nobody: judge nobody
+	Partitioned() bool        // this node reaches nobody: judge nobody
 	Alive(node string) bool   //
 	leave(node string) takers // who can take over what a worker that drains has; none if it does not
 }
@@ -241,7 +241,7 @@ func (t takers) take(s *watched) bool {
 	return t.any
 }
 
-// tick looks at silence. again lists the requests that should try again.
+// tick checks for silence. again lists the requests that should try again.
 func (w *watch) tick(now time.Time, v view) (losses []lostSequence, again []*actor.PID) {
 	draining := w.draining(v)
 	w.mu.Lock()
@@ -266,7 +266,7 @@ func (w *watch) tick(now time.Time, v view) (losses []lostSequence, again []*act
 			case leave > 0 && draining[worker].equal: // without one it finishes what it has
 				leave--
 				why = workerDraining
-			case !local && now.Sub(s.heard) > w.silence:
+			case !local && now.Sub(s.lastReport) > w.silence:
 				why = workerSilent
 			case s.detok != w.self && !v.Alive(s.detok):
 				why = detokDead
@@ -284,7 +284,7 @@ func (w *watch) tick(now time.Time, v view) (losses []lostSequence, again []*act
 	return losses, again
 }
 
-// draining asks for the workers that sequences should leave, without the lock: the
+// draining lists the workers that sequences should leave, without the lock: the
 // answer depends on how many sequences each has.
 func (w *watch) draining(v view) map[string]takers {
 	w.mu.Lock()
@@ -299,11 +299,11 @@ func (w *watch) draining(v view) map[string]takers {
 	return leave
 }
 
-// resetTimers counts everybody as heard now.
+// resetTimers counts everything as reported now.
 func (w *watch) resetTimers(now time.Time) {
 	for _, seqs := range w.workers {
 		for _, s := range seqs {
-			s.heard, s.mismatchSince = now, time.Time{}
+			s.lastReport, s.mismatchSince = now, time.Time{}
 		}
 	}
 	for _, x := range w.waiting {

@@ -33,7 +33,7 @@ type Config struct {
 	Root              *actor.RootContext
 	Spawn             func(name string, a actor.Actor) (*actor.PID, error)
 	Slabs, SlabTokens int
-	Broken            func(error) // told when the allocator contradicts itself
+	Broken            func(error) // gets the error when the allocator contradicts itself
 	Metrics           *metrics.Model
 }
 
@@ -55,7 +55,7 @@ func (m *Manager) PID() *actor.PID { return m.pid }
 // Free is the number of slabs that nobody holds or was promised.
 func (m *Manager) Free() int { return int(m.actor.free.Load()) }
 
-// State asks for the state of the allocator.
+// State returns the state of the allocator.
 func (m *Manager) State(ctx context.Context) (*State, error) {
 	wait := time.Second
 	if d, ok := ctx.Deadline(); ok {
@@ -78,10 +78,10 @@ type kvActor struct {
 	kv      *kvmgr.Manager
 	metrics *metrics.Model
 	free    atomic.Int64 // slabs, for others to see
-	broken  func(error)  // told when the allocator contradicts itself
+	broken  func(error)  // gets the error when the allocator contradicts itself
 }
 
-// snapshot asks for the pool's state; *State answers.
+// snapshot requests the pool's state; *State answers.
 type snapshot struct{}
 
 // State is the state of the KV manager's allocator.
@@ -116,7 +116,7 @@ func (a *kvActor) Receive(ctx actor.Context) {
 	ctx.SetReceiveTimeout(kvIdle)
 }
 
-// round does what the loop asks for. An error says that the allocator and the scheduler disagree.
+// round does what the message says. An error says that the allocator and the scheduler disagree.
 func (a *kvActor) round(m *msg.KVRound) error {
 	for _, seq := range m.Release {
 		if _, err := a.kv.Release(kvmgr.Seq(seq)); err != nil {

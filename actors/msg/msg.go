@@ -31,7 +31,7 @@ import (
 // high half is its node's.
 type SeqID uint64
 
-// Tokenize asks for the ids of a text or a chat; the answer is a Tokenized to Reply.
+// Tokenize requests the ids of a text or a chat; the answer is a Tokenized to Reply.
 type Tokenize struct {
 	Reply *actor.PID
 	Input *api.TokenizeRequest
@@ -45,7 +45,7 @@ type Tokenized struct {
 	Err    error
 }
 
-// Detokenize asks for the text of ids; the answer is a Detokenized to Reply.
+// Detokenize requests the text of ids; the answer is a Detokenized to Reply.
 type Detokenize struct {
 	Reply  *actor.PID
 	Tokens []int32
@@ -67,10 +67,10 @@ type OpenText struct {
 	Trace   tracing.Parent
 }
 
-// CloseText forgets a sequence that goes on elsewhere.
+// CloseText forgets a sequence that continues elsewhere.
 type CloseText struct{ Seq SeqID }
 
-// Generate asks the compute actor for a sequence. Its tokens, and its end, go
+// Generate starts a sequence at the compute actor. Its tokens, and its end, go
 // to Detok. With Beams it is a beam search, whose best answers become Choices.
 type Generate struct {
 	Seq        SeqID
@@ -89,14 +89,14 @@ type Generate struct {
 	Beams      *sample.BeamParams // nil: none
 	Tenant     string
 	Weight     int  // of the tenant
-	Moved      bool // it was let in elsewhere before: no full queue refuses it
+	Moved      bool // it was admitted elsewhere before: no full queue refuses it
 	Priority   int
 	Deadline   time.Time // zero: none
 	Arrival    time.Time
 	Trace      tracing.Parent
 }
 
-// Find asks the compute actor for the sequences that it still has of a request whose process
+// Find requests from the compute actor the sequences that it still has of a request whose process
 // is gone. The answer is a Found to Reply for each of them.
 type Find struct {
 	RequestID string // as Generate.RequestID
@@ -111,7 +111,7 @@ type Found struct {
 	Compute *actor.PID
 }
 
-// Redirect asks the compute actor to send a sequence's tokens to another Detok, from index
+// Redirect makes the compute actor send a sequence's tokens to another Detok, from index
 // From on, and everything else to Reply and Watch, whose sequence it is from here on. The
 // answer is Lost if the sequence is not there or has ended, else none.
 type Redirect struct {
@@ -130,7 +130,7 @@ type Cancel struct {
 }
 
 // CancelRequest ends a request at once with FinishCancelled, or with FinishError
-// and Err if that is not nil. Moved: another process goes on with it, and with its sequences.
+// and Err if that is not nil. Moved: another process continues it, and its sequences.
 type CancelRequest struct {
 	Err   error
 	Moved bool
@@ -152,7 +152,7 @@ type Token struct {
 	Top     []sample.Alternative
 	Stopped bool       // ID is a stop token: it ends the text and is not part of it
 	Finish  api.Finish // set on the last one
-	Lost    bool       // with FinishError: the worker failed, another one may go on
+	Lost    bool       // with FinishError: the worker failed, another one may continue
 	Err     error      // with FinishError: an *api.Error
 }
 
@@ -165,7 +165,7 @@ type Text struct {
 	Logprobs []api.TokenLogprob
 	Finish   api.Finish
 	Lost     bool // as Token
-	Gap      bool // the detokenizer has not got what comes before Token: there is no text
+	Gap      bool // the detokenizer has not got the tokens before Token: there is no text
 	Err      error
 }
 
@@ -185,13 +185,13 @@ const ProgressEvery = 200 * time.Millisecond
 const ComputeActor = "compute"
 
 // OrphansAfter is longer than a node takes to come back from a cut connection. What runs for
-// a node that has been dead for so long ends: nobody will come for it.
+// a node that has been dead for this time ends: nobody will come for it.
 const OrphansAfter = 10 * time.Second
 
 // WorkerForgot is the Why of a Lost from a worker that has not the sequence.
 const WorkerForgot = "worker_forgot"
 
-// Lost says that a sequence has to go on elsewhere.
+// Lost says that a sequence has to continue elsewhere.
 type Lost struct {
 	Seq SeqID
 	Why string
@@ -203,7 +203,7 @@ type Retry struct{}
 // Started says that the first row of a sequence is in a step.
 type Started struct{ At time.Time }
 
-// KVRound is what the worker's loop asks of the KV manager in a round. The manager does it in the
+// KVRound is what the worker's loop needs of the KV manager in a round. The manager does it in the
 // order of the fields, fills in the answer and sends the message back to Reply. Until then the
 // message is the manager's; after that the loop may send it again.
 type KVRound struct {
@@ -217,7 +217,7 @@ type KVRound struct {
 	Denied  []Denied
 }
 
-// Reserve asks for slabs for a whole sequence, and to lease the first of them at once. The answer is
+// Reserve requests slabs for a whole sequence, and to lease the first of them at once. The answer is
 // a Granted or a Denied, or none after a Denied: the sequence does not pass the one that was denied.
 type Reserve struct {
 	Seq    SeqID
@@ -227,7 +227,7 @@ type Reserve struct {
 	Beams  int // 0: none; else the tokens that follow the prompt are kept for each
 }
 
-// Extend asks for physical slabs, so that the sequence's hold UpTo tokens. Within the
+// Extend requests physical slabs, so that the sequence's hold UpTo tokens. Within the
 // reservation it cannot be refused. The answer is a Granted.
 type Extend struct {
 	Seq  SeqID

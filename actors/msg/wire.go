@@ -361,7 +361,7 @@ func (g *Generate) validate() error {
 		return fmt.Errorf("%w: generate %d: %w", ErrWire, g.Seq, err)
 	}
 	if len(g.Choices) > g.Beams.Width || len(g.Generated) > 0 {
-		return fmt.Errorf("%w: generate %d: %d choices of %d beams behind %d tokens", ErrWire, g.Seq, len(g.Choices), g.Beams.Width, len(g.Generated))
+		return fmt.Errorf("%w: generate %d: %d choices of %d beams after %d tokens", ErrWire, g.Seq, len(g.Choices), g.Beams.Width, len(g.Generated))
 	}
 	return nil
 }

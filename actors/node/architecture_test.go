@@ -95,7 +95,9 @@ func TestTheSpansOfARequestHaveTheOrderOfItsPath(t *testing.T) {
 	require.Equal(t, api.FinishLength, last.Finish)
 	require.Eventually(t, func() bool { return len(recorder.Ended()) == 1+len(named) }, patience, time.Millisecond, "the request and %q", named)
 	spans := recorder.Ended()
-	slices.SortFunc(spans, func(a, b sdktrace.ReadOnlySpan) int { return cmp.Compare(a.EndTime().UnixNano(), b.EndTime().UnixNano()) })
+	slices.SortFunc(spans, func(a, b sdktrace.ReadOnlySpan) int {
+		return cmp.Compare(a.EndTime().UnixNano(), b.EndTime().UnixNano())
+	})
 	var ended []string
 	for _, s := range spans {
 		if s.Parent().IsValid() {

@@ -11,9 +11,9 @@ import (
 
 const drainPoll = 10 * time.Millisecond
 
-// Close drains this process: it takes nothing new, and tells the cluster so. Its
+// Close drains this process: it takes nothing new, and its beat says so. Its
 // own requests finish, and so does what it does for others, or moves, until ctx
-// ends; then its requests end with a clear error, others go on elsewhere. Then the
+// ends; then its requests end with a clear error, others continue elsewhere. Then the
 // actors stop.
 func (p *Node) Close(ctx context.Context) error {
 	if p.closed.Swap(true) {

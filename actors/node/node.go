@@ -1,5 +1,5 @@
 // Package node is one process of a cluster: it starts the actors of the roles that the process
-// has, connects them, and looks after what they share. Membership, readiness, the end of the
+// has, connects them, and owns what they share. Membership, readiness, the end of the
 // device and the drain are here.
 //
 // It is the only package below actors that imports the others. It must not know what a request
@@ -57,8 +57,8 @@ type Config struct {
 	Detokenizers int           // actors of the detokenizer pool, 0: 2
 	MaxQueueWait time.Duration // a request that would wait longer until its prompt is begun is refused; 0: none
 	MaxRequests  int           // requests of a gateway for each worker; more are refused, but for tenants below their share. 0: no bound
-	StallAfter   time.Duration // no step for so long with work at hand is not ready; 0: 30 s
-	GiveUpAfter  time.Duration // no step for so long is a failure for good, see Wait; 0: never
+	StallAfter   time.Duration // without a step for this time, with work at hand, the process is not ready; 0: 30 s
+	GiveUpAfter  time.Duration // no step for this time is a failure for good, see Wait; 0: never
 
 	admitPatience time.Duration // see loop.admit; 0: its default
 
@@ -248,7 +248,7 @@ func (p *Node) spawnRequest(a actor.Actor) *actor.PID {
 	return p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithMailbox(newMailbox), actor.WithGuardian(endOnFailure)))
 }
 
-// join makes this process one of its cluster, and starts what looks after it.
+// join makes this process one of its cluster, and starts the watch and the reports.
 func (p *Node) join() (err error) {
 	series := p.cfg.Metrics.Cluster()
 	if conn := p.cfg.Cluster.Conn; conn != nil {
@@ -273,7 +273,7 @@ func (p *Node) join() (err error) {
 	return nil
 }
 
-// arrived counts what came from another process into a stage.
+// arrived counts a message from another process in its stage.
 func (p *Node) arrived(m any) {
 	switch m.(type) {
 	case *msg.Tokenize, *msg.Detokenize:

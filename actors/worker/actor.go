@@ -11,7 +11,7 @@ import (
 )
 
 // computeActor is the mailbox of the goroutine that owns the device: it hands
-// over what comes in and never waits for a step.
+// over the messages and never waits for a step.
 type computeActor struct{ loop *loop }
 
 func (a *computeActor) Receive(ctx actor.Context) {

@@ -65,7 +65,7 @@ func (b *beams) next(prompt compute.Region, position int) compute.Rows {
 	return compute.Rows{Region: prompt, Tokens: b.search.Tokens(), Position: position, Output: true, Beams: &b.rows}
 }
 
-// acceptBeams goes on with the next step or, when the search is over, sends
+// acceptBeams continues with the next step or, when the search is over, sends
 // the answers: the text of a beam search comes at its end.
 func (l *loop) acceptBeams(o *output) {
 	s := o.seq

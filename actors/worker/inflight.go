@@ -142,7 +142,7 @@ type report struct {
 	progress *msg.Progress
 }
 
-// orphans lists the sequences of nodes that have been dead for so long that nobody
+// orphans lists the sequences of nodes that have been dead for msg.OrphansAfter: nobody
 // will come back for them.
 func (l *inFlight) orphans(now time.Time, alive func(node string) bool) (list []msg.SeqID) {
 	l.mu.Lock()

@@ -34,7 +34,7 @@ type loop struct {
 	failed    error // for good: everything is refused
 	restarts  restarts
 
-	// Of the round, reused.
+	// These are of the round, and reused.
 	arrived    []any
 	events     []sched.Event
 	unanswered int            // KVRounds that the KV manager has
@@ -56,15 +56,15 @@ type loop struct {
 // sequence is one that the scheduler knows.
 type sequence struct {
 	gen       *msg.Generate
-	tokens    []int32         // prompt and what was generated; nil before the grant
+	tokens    []int32         // prompt and generated tokens; nil before the grant
 	sampler   *sample.Sampler // nil with beams, and before the grant
 	beams     *beams          // nil without
 	region    compute.Region  // nil before the grant
 	entry     *entry
 	started   bool
 	drafter   draft.Drafter
-	guess     []int32         // of the tokens to come
-	choices   []sample.Choice // of the step: a token, and one for each guess that was right
+	draft     []int32         // draft tokens of the next step
+	choices   []sample.Choice // of the step: a token, and one for each draft token that was accepted
 	decodes   bool            // its first token is there
 	cancelled bool            // its end is to come
 	endIsSent bool
@@ -80,14 +80,14 @@ func (s *sequence) answer() []int32 {
 
 func (s *sequence) generated() int { return len(s.answer()) }
 
-// output is a row of logits to sample from, with one for each guess behind it, or a row for
+// output is a row of logits to sample from, with one for each draft token after it, or a row for
 // each beam.
 type output struct {
-	id      sched.ID
-	seq     *sequence
-	row     int // the first
-	guesses int
-	err     error
+	id     sched.ID
+	seq    *sequence
+	row    int // the first
+	drafts int
+	err    error
 }
 
 func newLoop(cfg Config, s *sched.Scheduler) *loop {
@@ -148,7 +148,7 @@ func (l *loop) wait(d time.Duration) bool {
 	return true
 }
 
-// round takes what came in, plans and runs one step. A failure of the device,
+// round takes the messages, plans and runs one step. A failure of the device,
 // or a panic, ends every sequence with an error: no caller is left waiting.
 func (l *loop) round() (plan *sched.Plan) {
 	defer func() {
@@ -180,7 +180,7 @@ func (l *loop) round() (plan *sched.Plan) {
 	return plan
 }
 
-// takeAll takes what came in.
+// takeAll takes the messages.
 func (l *loop) takeAll() {
 	l.arrived = l.inbox.drain(l.arrived)
 	for _, m := range l.arrived {
@@ -220,7 +220,7 @@ func (l *loop) hold() (plan *sched.Plan) {
 	}
 }
 
-// planned hands the events to the scheduler and sends what it asks for.
+// planned hands the events to the scheduler and sends the effects of its plan.
 func (l *loop) planned() *sched.Plan {
 	plan, err := l.sched.Step(time.Since(l.start), l.events)
 	if err != nil {
@@ -314,7 +314,7 @@ func (l *loop) begin(s *sequence) {
 }
 
 // redirect sends a sequence's tokens to another detokenizer, the last ones again, and to another
-// owner, it may be. Of one that has ended here the request may not have the end: only it can tell.
+// owner, it may be. The request may not have the end of one that has ended here: only the request knows.
 func (l *loop) redirect(m *msg.Redirect) {
 	s := l.sequences[sched.ID(m.Seq)]
 	if s == nil || s.cancelled || s.endIsSent || m.From > s.generated() {
@@ -362,7 +362,7 @@ func (l *loop) openRegion(s *sequence) (err error) {
 	return s.beams.open(l.Runner, s.gen.MaxTokens)
 }
 
-// effects sends what the plan asks for, in its order.
+// effects sends the effects of the plan, in their order.
 func (l *loop) effects(plan *sched.Plan) {
 	for _, e := range plan.Ended {
 		s := l.sequences[e.ID]
@@ -430,7 +430,7 @@ func (l *loop) end(s *sequence, finish api.Finish, err error) {
 	l.sendEnd(s, msg.Token{Finish: finish, Err: err})
 }
 
-// lose ends a sequence that another worker may go on with.
+// lose ends a sequence that another worker may continue.
 func (l *loop) lose(s *sequence, err error) {
 	l.sendEnd(s, msg.Token{Finish: api.FinishError, Err: err, Lost: true})
 }
@@ -453,7 +453,7 @@ func (l *loop) ended(s *sequence, finish api.Finish, err error) {
 	l.inFlight.close(s.gen.Seq)
 }
 
-// ending says what a client is told of the scheduler's reason.
+// ending returns the finish reason and the error that a client gets for the scheduler's reason.
 func ending(e sched.End) (api.Finish, error) {
 	switch e.Reason {
 	case sched.ReasonStop:

@@ -17,7 +17,7 @@ const (
 	spanDecode  = "decode"  // until the last
 )
 
-// sequenceSpans are the spans of a sequence at its worker, one behind the other.
+// sequenceSpans are the spans of a sequence at its worker, one after the other.
 type sequenceSpans struct {
 	tracer trace.Tracer
 	parent tracing.Parent
@@ -36,8 +36,8 @@ func (s *sequenceSpans) next(stage string) {
 	s.now = tracing.Stage(s.tracer, s.parent, stage)
 }
 
-// end ends the last stage with the sequence, which has so many tokens behind its
-// prompt.
+// end ends the last stage with the sequence, with the number of its generated
+// tokens.
 func (s *sequenceSpans) end(tokens int, finish api.Finish, err error) {
 	if s.now.IsRecording() {
 		s.now.SetAttributes(semconv.GenAIUsageOutputTokens(tokens), semconv.GenAIResponseFinishReasons(string(finish)))

@@ -27,7 +27,7 @@ func (l *loop) step(plan *sched.Plan) error {
 		}
 		rows := s.rows(&c)
 		if c.Output {
-			l.outputs = append(l.outputs, output{id: c.ID, seq: s, row: row, guesses: c.Drafts})
+			l.outputs = append(l.outputs, output{id: c.ID, seq: s, row: row, drafts: c.Drafts})
 			row += rows.Outputs()
 		}
 		l.batch = append(l.batch, rows)
@@ -55,7 +55,7 @@ func (s *sequence) rows(c *sched.Chunk) compute.Rows {
 		return s.beams.next(s.region, c.Start)
 	}
 	known := len(s.tokens)
-	s.tokens = append(s.tokens, s.guess[:c.Drafts]...)
+	s.tokens = append(s.tokens, s.draft[:c.Drafts]...)
 	rows := compute.Rows{
 		Region: s.region, Tokens: s.tokens[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output, Drafts: c.Drafts,
 	}
@@ -111,8 +111,8 @@ func (s *sampler) sample(outputs []output, logits compute.Logits, stride int) {
 	}
 }
 
-// sample draws a token from the output's row and, as long as it is the one that was guessed,
-// from the row of the guess: each as if the ones before it had been steps of their own.
+// sample draws a token from the output's row and, as long as it is the draft token,
+// from the row of the draft token: each as if the ones before it had been steps of their own.
 func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scratch) error {
 	s.choices = s.choices[:0]
 	for i := 0; ; i++ {
@@ -122,14 +122,14 @@ func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scra
 		}
 		s.choices = append(s.choices, c)
 		s.sampler.Accept(c.Token)
-		if i == o.guesses || c.Token != s.guess[i] {
+		if i == o.drafts || c.Token != s.draft[i] {
 			return nil
 		}
 	}
 }
 
-// accept appends the tokens of an output to its sequence, sends them on and tells the
-// scheduler. With free rows for guesses in the next step it makes some.
+// accept appends the tokens of an output to its sequence, sends them on and notifies the
+// scheduler. With free rows in the next step it makes draft tokens.
 func (l *loop) accept(o *output, free int) {
 	s := o.seq
 	if o.err != nil {
@@ -145,7 +145,7 @@ func (l *loop) accept(o *output, free int) {
 		l.acceptBeams(o)
 		return
 	}
-	l.Metrics.Drafted(o.guesses, len(s.choices)-1)
+	l.Metrics.Drafted(o.drafts, len(s.choices)-1)
 	for i := range s.choices {
 		finish := l.send(s, &s.choices[i])
 		if finish == api.FinishStop {
@@ -158,11 +158,11 @@ func (l *loop) accept(o *output, free int) {
 		}
 	}
 	s.entry.generated.Store(int64(s.generated()))
-	s.drafter.Learn(o.guesses, len(s.choices)-1)
-	if s.guess = nil; free > 0 {
-		s.guess = s.drafter.Draft(s.tokens, free)
+	s.drafter.Learn(o.drafts, len(s.choices)-1)
+	if s.draft = nil; free > 0 {
+		s.draft = s.drafter.Draft(s.tokens, free)
 	}
-	l.events = append(l.events, sched.Accepted(o.id, len(s.choices), len(s.guess)))
+	l.events = append(l.events, sched.Accepted(o.id, len(s.choices), len(s.draft)))
 }
 
 // send appends a token to its sequence and sends it on; whether it is the last one, and why.
@@ -202,7 +202,7 @@ func (o *outbox) add(to *actor.PID, t msg.Token) {
 	o.batch[i].Tokens = append(o.batch[i].Tokens, t)
 }
 
-// flush sends what was gathered.
+// flush sends the gathered tokens.
 func (o *outbox) flush(c *Config) {
 	for i, b := range o.batch {
 		if o.to[i].Address == c.Node {

@@ -39,7 +39,7 @@ type Config struct {
 	Sched         sched.Config
 	Numerics      string        // digest, see api.Pin
 	AdmitPatience time.Duration // see loop.admit; 0: its default
-	GiveUpAfter   time.Duration // no step for so long is a failure for good; 0: never
+	GiveUpAfter   time.Duration // no step for this time is a failure for good; 0: never
 	Faults        Faults
 	Metrics       *metrics.Model
 	Stage         *metrics.Stage // of this worker
