@@ -28,8 +28,8 @@ LinearKernels linear_kernels(const Bundle& bundle, Target target) {
     kernels.tiles.push_back({rows, bundle.kernel("mr_linear_" + std::to_string(rows))});
   }
   if (target.xmx) kernels.tiles.push_back({2 * target.lanes, bundle.kernel("mr_linear_tiles")});
-  for (const int rows : {1, 2, kMostFewRows}) {
-    kernels.few.push_back({rows, bundle.kernel("mr_few_" + std::to_string(rows))});
+  for (const int rows : {1, 2, kMostOwnRows}) {
+    kernels.packed.push_back({rows, bundle.kernel("mr_packed_" + std::to_string(rows))});
   }
   return kernels;
 }

@@ -1,7 +1,6 @@
 #include "sycl/linear.hpp"
 
 #include <algorithm>
-#include <chrono>
 
 namespace millrace::sycl_backend {
 
@@ -39,19 +38,6 @@ Slices cut_sum(const sycl::device& device, int tasks, int steps, int group) {
   const int groups = ((steps + slices - 1) / slices + group - 1) / group;
   const int slice = groups * group;
   return {(steps + slice - 1) / slice, slice};
-}
-
-double Linear::seconds(Stream& stream, int rows, const void* in, void* out) {
-  constexpr int kTries = 3;
-  double best = 1e30;
-  for (int i = 0; i <= kTries; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    run(stream, rows, in, out);
-    stream.wait();
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-    if (i > 0) best = std::min(best, passed.count());  // the first one warms up
-  }
-  return best;
 }
 
 }  // namespace millrace::sycl_backend

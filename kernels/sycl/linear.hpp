@@ -47,8 +47,6 @@ class Linear {
   // to most_rows, may be read and overwritten.
   virtual void run(Stream& stream, int rows, const void* in, void* out) = 0;
   virtual uint64_t bytes() const = 0;
-  // The best of some runs of so many rows.
-  double seconds(Stream& stream, int rows, const void* in, void* out);
   // The weights, if they lie so and are not gated; else no data.
   virtual WeightBlocks blocks() const { return {}; }
 };

@@ -9,7 +9,6 @@ namespace millrace::sycl_backend {
 namespace {
 
 constexpr int kPatterns = 4;  // different rows of a trial
-constexpr int kManyRows = 64;
 
 // Rows to try a linear op on: a few different ones, again and again.
 class Trial {
@@ -52,10 +51,6 @@ class Trial {
     return true;
   }
 
-  double seconds(Linear& linear, int rows) {
-    return linear.seconds(stream_, rows, in_.data(), out_.data());
-  }
-
  private:
   // Numbers in [-1, 1), the same every time.
   template <class T, class F>
@@ -86,29 +81,18 @@ class Trial {
   Buffer in_, out_;
 };
 
-// How many rows are ours over oneDNN's weights: those that are faster, if there is a chunk
-// of the sum with which they have its bits (`patterns`).
-FewRows few_rows(Trial& trial, const LinearKind& kind, OneDnnLinear& theirs,
-                 const std::vector<std::byte>& patterns) {
+// The chunks of a sum that oneDNN is known to use, the largest first.
+constexpr int kMostChunk = 64 * kDepth, kLeastChunk = 4 * kDepth;
+
+// The rows that are ours over oneDNN's weights: kMostOwnRows, if with some chunk of the sum they
+// have its bits (`patterns`), else none.
+OwnRows own_rows(Trial& trial, OneDnnLinear& theirs, const std::vector<std::byte>& patterns) {
   if (!theirs.packed()) return {};
-  constexpr int kMostChunk = 64 * kDepth, kLeastChunk = 4 * kDepth;
-  const auto faster = [&](int rows, int chunk) {
-    theirs.set_few_rows({rows, chunk});
-    const double by_us = trial.seconds(theirs, rows);
-    theirs.set_few_rows({});
-    return by_us < trial.seconds(theirs, rows);
-  };
-  if (kind.most_rows <= kMostFewRows) {  // all or none: no bits to agree about
-    return faster(kind.most_rows, kMostChunk) ? FewRows{kind.most_rows, kMostChunk} : FewRows{};
+  for (int chunk = kMostChunk; chunk >= kLeastChunk; chunk /= 2) {
+    theirs.set_own_rows({kMostOwnRows, chunk});
+    if (trial.keeps_bits(theirs, patterns, {1, 2, kMostOwnRows})) return {kMostOwnRows, chunk};
   }
-  FewRows few;
-  for (int chunk = kMostChunk; few.chunk == 0 && chunk >= kLeastChunk; chunk /= 2) {
-    theirs.set_few_rows({kMostFewRows, chunk});
-    if (trial.keeps_bits(theirs, patterns, {1, 2, kMostFewRows})) few.chunk = chunk;
-  }
-  if (few.chunk == 0) return {};
-  for (int rows = 1; rows <= kMostFewRows && faster(rows, few.chunk); rows *= 2) few.most = rows;
-  return few;
+  return {};
 }
 
 }  // namespace
@@ -116,66 +100,57 @@ FewRows few_rows(Trial& trial, const LinearKind& kind, OneDnnLinear& theirs,
 LinearMaker::LinearMaker(Stream& stream, Target target, const LinearKernels& kernels,
                          LinearChoices& choices)
     : stream_(stream), target_(target), kernels_(kernels), choices_(choices) {
-  if (target.onednn != OneDnnUse::never) onednn_ = open_onednn(stream, kernels);
+  if (target.onednn) onednn_ = open_onednn(stream, kernels);
 }
 
 std::unique_ptr<Linear> LinearMaker::make(const LinearKind& kind, const Program& program,
                                           const Op& op) {
   auto known = choices_.find(kind);
-  std::unique_ptr<Linear> ours;
   std::unique_ptr<OneDnnLinear> theirs;
   if (onednn_ && (known == choices_.end() || known->second.onednn)) {
     theirs = onednn_->linear(kind, program, op);
   }
-  if (theirs == nullptr || known == choices_.end()) {
-    ours = std::make_unique<KernelLinear>(stream_, target_, kernels_.tiles, kind, program, op);
-  }
   if (known == choices_.end()) {
-    const LinearChoice choice =
-        theirs != nullptr ? choose(kind, *ours, *theirs) : LinearChoice{false, {}};
+    const LinearChoice choice = theirs != nullptr ? choose(kind, *theirs) : LinearChoice{};
     known = choices_.emplace(kind, choice).first;
   }
   made_[kind] = known->second;
-  if (!known->second.onednn || theirs == nullptr) return ours;
-  theirs->set_few_rows(known->second.few);
+  if (!known->second.onednn || theirs == nullptr) {
+    return std::make_unique<KernelLinear>(stream_, target_, kernels_.tiles, kind, program, op);
+  }
+  theirs->set_own_rows(known->second.own);
   return theirs;
 }
 
-LinearChoice LinearMaker::choose(const LinearKind& kind, Linear& ours, OneDnnLinear& theirs) {
+LinearChoice LinearMaker::choose(const LinearKind& kind, OneDnnLinear& theirs) {
+  // All rows are ours: there are no bits of oneDNN to agree with.
+  if (kind.most_rows <= kMostOwnRows && theirs.packed()) {
+    return {true, {kMostOwnRows, kMostChunk}};
+  }
   Trial trial(stream_, kind);
   std::vector<int> row_counts = onednn_block_sizes(kind.most_rows);
   row_counts.push_back(kind.most_rows);
   const std::vector<std::byte> patterns = trial.patterns(theirs);
-  if (!trial.keeps_bits(theirs, patterns, row_counts)) return {false, {}};
-  const LinearChoice onednn{true, few_rows(trial, kind, theirs, patterns)};
-  if (target_.onednn == OneDnnUse::always) return onednn;
-  theirs.set_few_rows(onednn.few);
-  double speedups = 1;
-  for (const int rows : {1, std::min(kind.most_rows, kManyRows)}) {
-    speedups *= trial.seconds(ours, rows) / trial.seconds(theirs, rows);
-  }
-  // Ours has to be clearly faster: the two have different bits, and where they are about
-  // equal every start of the process should choose the same.
-  constexpr double kClearly = 0.5;
-  return speedups > kClearly ? onednn : LinearChoice{false, {}};
+  if (!trial.keeps_bits(theirs, patterns, row_counts)) return {};
+  return {true, own_rows(trial, theirs, patterns)};
 }
 
 std::string LinearMaker::onednn_name() const {
-  int used = 0, few = 0;
+  int used = 0, own = 0;
   for (const auto& [kind, choice] : made_) {
     used += choice.onednn;
-    few += choice.few.most > 0;
+    own += choice.own.most > 0;
   }
   if (used == 0) return "";
   return onednn_version() + ": " + std::to_string(used) + " of " + std::to_string(made_.size()) +
-         " kinds, few rows ours in " + std::to_string(few);
+         " kinds, few rows ours in " + std::to_string(own);
 }
 
 // Few rows of ours have oneDNN's bits, but for kinds that have no more rows: 2 stands for those.
 std::string LinearMaker::numerics() const {
   std::string digits;
   for (const auto& [kind, choice] : made_) {
-    const bool ours = choice.few.most >= kind.most_rows;
+    const bool ours = choice.own.most >= kind.most_rows;
     digits += !choice.onednn ? '0' : ours ? '2' : '1';
   }
   if (digits.find_first_not_of('0') == std::string::npos) return "";

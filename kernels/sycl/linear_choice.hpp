@@ -1,4 +1,4 @@
-// Our kernels or oneDNN's: one of the two for all rows of a kind of linear op.
+// Which linear ops oneDNN computes, by a fixed rule.
 #ifndef MILLRACE_SYCL_LINEAR_CHOICE_HPP
 #define MILLRACE_SYCL_LINEAR_CHOICE_HPP
 
@@ -12,20 +12,18 @@
 
 namespace millrace::sycl_backend {
 
-// What a device was found to do best. Programs that are loaded later take the same, and
-// so have the same bits.
+// Who computes a kind of linear op on a device. Programs that are loaded later take the same.
 struct LinearChoice {
-  bool onednn;
-  FewRows few;
+  bool onednn = false;  // else our kernels, for all rows
+  OwnRows own;          // of an op of oneDNN's
 };
 using LinearChoices = std::map<LinearKind, LinearChoice>;
 
-// Makes the linear ops of one program. A kind of op is oneDNN's where
-//   - every one of its kernels gives a row the same bits, whichever rows are
-//     beside it: all are run when the kind is first met; and
-//   - it is not clearly slower: the product of both speedups, for one row and for many,
-//     is above a half. OneDnnUse::always leaves this condition out.
-// Few rows of it are ours where they have oneDNN's bits and are faster.
+// Makes the linear ops of one program. oneDNN computes many rows, and our kernels up to
+// kMostOwnRows over the same weights. Nothing is timed, so every start of a process decides alike.
+// A row must have the same bits in every batch. So each kind of op is run when it is first met:
+//   - where oneDNN's kernels give a row different bits, all rows are by our own kernels;
+//   - where ours over its weights have other bits than oneDNN's, all rows are oneDNN's.
 class LinearMaker {
  public:
   // All arguments outlive it and the ops that it makes.
@@ -41,7 +39,7 @@ class LinearMaker {
   uint64_t scratch_bytes() const { return onednn_ ? onednn_->scratch_bytes() : 0; }
 
  private:
-  LinearChoice choose(const LinearKind& kind, Linear& ours, OneDnnLinear& theirs);
+  LinearChoice choose(const LinearKind& kind, OneDnnLinear& theirs);
 
   Stream& stream_;
   Target target_;

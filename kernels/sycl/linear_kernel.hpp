@@ -25,7 +25,7 @@ inline const LinearKernel& kernel_for(const std::vector<LinearKernel>& kernels, 
 // Of device/linear.cpp, and of device/packed.cpp.
 struct LinearKernels {
   int lanes;  // of a sub-group
-  std::vector<LinearKernel> tiles, few;
+  std::vector<LinearKernel> tiles, packed;
   sycl::kernel finish;
 };
 

@@ -158,7 +158,7 @@ class Multiplication : public OneDnnLinear {
       : context_(context), kind_(kind), products_(products), weights_(std::move(weights)) {}
 
   void run(Stream& stream, int rows, const void* in, void* out) override {
-    if (rows <= few_.most) return run_few(stream, rows, in, out);
+    if (rows <= own_.most) return run_own(stream, rows, in, out);
     const int64_t in_row = int64_t{kind_.depth} * 2;
     const int64_t out_row = int64_t{kind_.width} * (kind_.out_f32 ? 4 : 2);
     for (int first = 0; first < rows; first += kBlockRows) {
@@ -176,7 +176,7 @@ class Multiplication : public OneDnnLinear {
     const auto padded = products_.weights().get_padded_dims();
     return {weights_.numbers.data(), kPackedColumns, static_cast<int32_t>(padded[0] / 2)};
   }
-  void set_few_rows(FewRows few) override { few_ = few; }
+  void set_own_rows(OwnRows own) override { own_ = own; }
 
  private:
   PackedShape shape(int rows) const {
@@ -185,7 +185,7 @@ class Multiplication : public OneDnnLinear {
             kind_.depth,
             kind_.width,
             static_cast<int32_t>(padded[0]),
-            few_.chunk,
+            own_.chunk,
             static_cast<int32_t>(product_columns(kind_)),
             kind_.activation,
             kind_.gated,
@@ -194,10 +194,10 @@ class Multiplication : public OneDnnLinear {
             kind_.out_f32};
   }
 
-  void run_few(Stream& stream, int rows, const void* in, void* out) {
+  void run_own(Stream& stream, int rows, const void* in, void* out) {
     const auto blocks = size_t(product_columns(kind_) + kPackedColumns - 1) / kPackedColumns;
-    stream.launch(kernel_for(context_.kernels.few, rows).kernel, blocks, context_.kernels.lanes, in,
-                  static_cast<const void*>(weights_.numbers.data()),
+    stream.launch(kernel_for(context_.kernels.packed, rows).kernel, blocks, context_.kernels.lanes,
+                  in, static_cast<const void*>(weights_.numbers.data()),
                   static_cast<const void*>(weights_.bias.data()), out, shape(rows));
   }
 
@@ -218,7 +218,7 @@ class Multiplication : public OneDnnLinear {
   LinearKind kind_;
   Products& products_;
   Weights weights_;
-  FewRows few_;
+  OwnRows own_;
 };
 
 class Opened : public OneDnn {

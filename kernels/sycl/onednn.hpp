@@ -16,17 +16,17 @@ std::string onednn_version();
 // The numbers of rows that it has kernels for, of ops of at most so many.
 std::vector<int> onednn_block_sizes(int most_rows);
 
-// Which rows of a kind of op are ours, over oneDNN's weights.
-struct FewRows {
+// Steps of this many rows or fewer our kernels compute over oneDNN's weights, device/packed.cpp.
+struct OwnRows {
   int most = 0;   // 0: none
   int chunk = 0;  // oneDNN adds up this much of the depth at a time, and so do we
 };
 
 class OneDnnLinear : public Linear {
  public:
-  // Whether the weights lie as our kernels for few rows want them.
+  // Whether the weights lie as device/packed.cpp reads them.
   virtual bool packed() const = 0;
-  virtual void set_few_rows(FewRows few) = 0;
+  virtual void set_own_rows(OwnRows own) = 0;
 };
 
 // The products of one program. They share what each kind of op needs beside its

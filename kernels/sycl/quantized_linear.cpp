@@ -9,6 +9,8 @@ namespace millrace::sycl_backend {
 namespace {
 
 constexpr int kBlockRows = 256;  // of oneDNN's products at once
+// Steps of this many rows or fewer are ours: one tile of our kernels, which reads the weights once.
+constexpr int kMostOwnInt8Rows = 8;
 
 void reach(Stream& stream, Buffer& buffer, size_t bytes) {
   if (bytes > buffer.size()) buffer = stream.allocate(bytes);
@@ -27,7 +29,7 @@ class QuantizedLinear : public Linear {
   void run(Stream& stream, int rows, const void* in, void* out) override {
     stream.launch(shared_.quantize_, rows, kRowItems, in, shared_.codes_.data(),
                   shared_.row_scales_.data(), kind_.depth, padded_depth());
-    if (rows <= few_rows_) {
+    if (!onednn_ || rows <= kMostOwnInt8Rows) {
       weights_.multiply(stream, kernel_for(kernels_, rows), rows, out, codes(0), row_scales(0));
       return;
     }
@@ -42,7 +44,7 @@ class QuantizedLinear : public Linear {
 
   int columns() const { return weights_.columns(); }
   int padded_depth() const { return weights_.shape().padded_depth; }
-  void set_few_rows(int rows) { few_rows_ = rows; }
+  void set_onednn(bool onednn) { onednn_ = onednn; }
 
  private:
   void run_onednn(Stream& stream, int first, int rows, void* out) {
@@ -67,7 +69,7 @@ class QuantizedLinear : public Linear {
   LinearKind kind_;
   const std::vector<LinearKernel>& kernels_;
   CodedWeights weights_;
-  int few_rows_ = INT32_MAX;  // that are ours
+  bool onednn_ = false;  // computes many rows
 };
 
 bool quantized(const Program& program) {
@@ -83,7 +85,7 @@ QuantizedLinears::QuantizedLinears(Stream& stream, Target target, const Bundle& 
       quantize_(bundle.kernel("mr_quantize_rows")),
       finish_(bundle.kernel("mr_int8_finish")) {
   if (target.xmx && target.lanes == 16) int8_.push_back({16, bundle.kernel("mr_int8_tiles")});
-  if (target.onednn != OneDnnUse::never) onednn_ = open_int8_products(stream);
+  if (target.onednn) onednn_ = open_int8_products(stream);
 }
 
 std::unique_ptr<Linear> QuantizedLinears::make(const LinearKind& kind, const Program& program,
@@ -91,32 +93,21 @@ std::unique_ptr<Linear> QuantizedLinears::make(const LinearKind& kind, const Pro
   auto linear = std::make_unique<QuantizedLinear>(*this, kind, program, op);
   reach(stream_, codes_, size_t(kind.most_rows) * linear->padded_depth());
   reach(stream_, row_scales_, kind.most_rows * sizeof(float));
-  if (op.weights == MR_WEIGHTS_INT8) linear->set_few_rows(few_rows(kind, *linear));
+  if (op.weights == MR_WEIGHTS_INT8) linear->set_onednn(by_onednn(kind, *linear));
   (op.weights == MR_WEIGHTS_INT8 ? has_int8_ : has_int4_) = true;
   return linear;
 }
 
-int QuantizedLinears::few_rows(const LinearKind& kind, QuantizedLinear& linear) {
-  const auto known = few_rows_.find(kind);
-  if (known != few_rows_.end()) return known->second;
-  int few = kind.most_rows;
-  if (onednn_ && onednn_->can(kind.most_rows, linear.padded_depth(), linear.columns())) {
+bool QuantizedLinears::by_onednn(const LinearKind& kind, const QuantizedLinear& linear) {
+  const auto known = by_onednn_.find(kind);
+  if (known != by_onednn_.end()) return known->second;
+  const bool can = kind.most_rows > kMostOwnInt8Rows && onednn_ &&
+                   onednn_->can(kind.most_rows, linear.padded_depth(), linear.columns());
+  if (can) {
     const size_t rows = std::min(kind.most_rows, kBlockRows);
     reach(stream_, sums_, rows * linear.columns() * sizeof(int32_t));
-    const Buffer in = stream_.allocate(size_t(kind.most_rows) * kind.depth * sizeof(uint16_t));
-    const Buffer out = stream_.allocate(size_t(kind.most_rows) * kind.width * sizeof(float));
-    const auto seconds = [&](int rows, int ours) {
-      linear.set_few_rows(ours);
-      return linear.seconds(stream_, rows, in.data(), out.data());
-    };
-    // Ours as long as they are faster, up to the largest tile.
-    few = 0;
-    for (int rows = 1; rows <= std::min(kind.most_rows, 8); rows *= 2) {
-      if (seconds(rows, rows) > seconds(rows, 0)) break;
-      few = rows;
-    }
   }
-  return few_rows_.emplace(kind, few).first->second;
+  return by_onednn_.emplace(kind, can).first->second;
 }
 
 uint64_t QuantizedLinears::scratch_bytes() const {
@@ -124,9 +115,8 @@ uint64_t QuantizedLinears::scratch_bytes() const {
 }
 
 std::string QuantizedLinears::name() const {
-  const bool theirs = std::any_of(few_rows_.begin(), few_rows_.end(), [](const auto& entry) {
-    return entry.second < entry.first.most_rows;
-  });
+  const bool theirs = std::any_of(by_onednn_.begin(), by_onednn_.end(),
+                                  [](const auto& entry) { return entry.second; });
   std::string name = has_int8_ ? "int8" : "";
   if (theirs) name += " by " + onednn_version() + " for many rows";
   if (has_int4_) name += name.empty() ? "int4" : ", int4";

@@ -27,20 +27,21 @@ class QuantizedLinears {
 
   std::unique_ptr<Linear> make(const LinearKind& kind, const Program& program, const Op& op);
   uint64_t scratch_bytes() const;
-  std::string name() const;  // "int8, oneDNN 3.11 from 8 rows on; int4"
+  std::string name() const;  // "int8 by oneDNN 3.11 for many rows, int4"
 
  private:
   friend class QuantizedLinear;
 
-  // The most rows of an int8 op that are ours: as measured when its shape is first met.
-  int few_rows(const LinearKind& kind, QuantizedLinear& linear);
+  // Whether oneDNN computes more than kMostOwnInt8Rows rows of an int8 op: where it can. The sums
+  // are integers, so that the rows have the same bits either way.
+  bool by_onednn(const LinearKind& kind, const QuantizedLinear& linear);
 
   Stream& stream_;
   Target target_;
   std::vector<LinearKernel> int8_, int4_;  // by rows
   sycl::kernel quantize_, finish_;
   std::unique_ptr<Int8Products> onednn_;  // null: none
-  std::map<LinearKind, int> few_rows_;
+  std::map<LinearKind, bool> by_onednn_;
   Buffer codes_, row_scales_;  // of the op that runs: [rows][padded depth], [rows]
   Buffer sums_;                // [rows][columns] int32
   bool has_int8_ = false, has_int4_ = false;

@@ -166,9 +166,7 @@ Target choose_target(const sycl::device& device, const std::string& isa) {
   if (!isa.empty() && known.find("," + isa + ",") == std::string::npos) {
     fail(MR_INVALID, "isa \"%s\", this device runs %s", isa.c_str(), isa_names(device).c_str());
   }
-  const OneDnnUse onednn = isa.empty()                ? OneDnnUse::measured
-                           : isa.ends_with("-onednn") ? OneDnnUse::always
-                                                      : OneDnnUse::never;
+  const bool onednn = isa.empty() || isa.ends_with("-onednn");
   if (columns > 0 && !isa.starts_with("simd")) return {columns, true, onednn};
   for (const int lanes : {16, 8}) {
     if (has_sub_groups_of(device, lanes)) return {lanes, false, onednn};
@@ -212,7 +210,7 @@ std::string describe(const Found& found) {
           (d.has(sycl::aspect::ext_oneapi_virtual_mem) ? ", KV slabs in mapped memory, "
                                                        : ", KV slabs in allocations, ") +
           (onednn_version().empty() ? "no oneDNN: linear ops by our kernels"
-                                    : onednn_version() + " for linear ops where it is faster");
+                                    : onednn_version() + " for linear ops of many rows");
   return text;
 }
 

@@ -25,17 +25,14 @@ std::vector<Found> find_devices();
 // id. Throws Error(MR_UNSUPPORTED) that lists what is there.
 Found choose_device(const std::string& name);
 
-// Which linear ops are left to oneDNN: LinearMaker.
-enum class OneDnnUse { never, measured, always };
-
 // How kernels are built for a device.
 struct Target {
-  int lanes;  // of a sub-group
-  bool xmx;   // products by the matrix engine
-  OneDnnUse onednn;
+  int lanes;    // of a sub-group
+  bool xmx;     // products by the matrix engine
+  bool onednn;  // linear ops of many rows by oneDNN, see LinearMaker
 };
-// isa: "" is the best of the device, as measured; else "xmx" or "simd", which are our
-// kernels alone, or "xmx-onednn" or "simd-onednn", linear ops by oneDNN where it keeps bits.
+// isa: "" is the best of the device, with oneDNN; "xmx" and "simd" are our kernels alone,
+// "xmx-onednn" and "simd-onednn" the same with oneDNN.
 Target choose_target(const sycl::device& device, const std::string& isa);
 std::string isa_names(const sycl::device& device);  // best first, separated by commas
 

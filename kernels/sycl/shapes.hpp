@@ -57,7 +57,7 @@ struct LinearShape {
   int32_t activation, gated, accumulate, bias, out_f32;
 };
 
-constexpr int kMostFewRows = 4;     // that our kernels take over oneDNN's weights
+constexpr int kMostOwnRows = 4;     // that our kernels compute over oneDNN's weights
 constexpr int kPackedColumns = 64;  // of a block of oneDNN's weights, device/packed.cpp
 
 // out[rows][width] from in[rows][depth], or from sums [rows][columns].

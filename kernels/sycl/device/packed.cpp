@@ -89,14 +89,14 @@ MR_INLINE void run(const operand* in, const uint32_t* weights, const float* bias
 
 }  // namespace mr_packed
 
-#define MR_FEW(name, M)                                                                    \
+#define MR_PACKED(name, M)                                                                 \
   MR_KERNEL name(const operand* in, const uint32_t* weights, const float* bias, void* out, \
                  mr::PackedShape s) {                                                      \
     mr_packed::run<M>(in, weights, bias, out, s);                                          \
   }
-MR_FEW(mr_few_1, 1)
-MR_FEW(mr_few_2, 2)
-MR_FEW(mr_few_4, 4)
+MR_PACKED(mr_packed_1, 1)
+MR_PACKED(mr_packed_2, 2)
+MR_PACKED(mr_packed_4, 4)
 
 // out = act(in), gated, of [rows][packed columns] sums with their bias. A work-group per row.
 MR_KERNEL mr_finish(const float* in, void* out, mr::PackedShape s) {
