@@ -73,7 +73,7 @@ clang=$root/build/tools/clang-tidy-23.1.4
   python3 -m venv "$clang"
   "$clang/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$root/scripts/build/clang-tidy.txt"
 }
-for file in "$work/standin/aot/common.cpp" "$root"/kernels/sycl/device/{attention,narrow,quantized}.cpp; do
+for file in "$work/standin/aot/common.cpp" "$root"/kernels/sycl/device/{attention,dequantize,quantized}.cpp; do
   for variant in "1 16 8 16" "0 8 2 8" "1 8 1 4"; do
     read -r bf16 lanes queries kv_bits <<<"$variant"
     "$clang/bin/clang-tidy" --quiet --allow-no-checks --checks='-*' "$file" -- -std=c++20 -Wall -Werror -iquote "$root/kernels/sycl" \

@@ -69,7 +69,7 @@ foreach(gpu IN LISTS MILLRACE_SYCL_AOT)
   foreach(type bf16 f16)
     aot(${gpu} ${type} common ${common})
     aot(${gpu} ${type} quantized ${CMAKE_CURRENT_SOURCE_DIR}/device/quantized.cpp)
-    aot(${gpu} ${type} narrow ${CMAKE_CURRENT_SOURCE_DIR}/device/narrow.cpp)
+    aot(${gpu} ${type} dequantize ${CMAKE_CURRENT_SOURCE_DIR}/device/dequantize.cpp)
     foreach(head_dim 64 80 96 128 256)
       foreach(kv_bits 16 8 4)
         if(lanes EQUAL 8 AND kv_bits EQUAL 4 AND head_dim GREATER 96) # takes_kv_bits of shapes.hpp

@@ -80,7 +80,7 @@ ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Progra
     return Bundle(stream.queue(), {file}, build_options(target, type));
   };
   if (sycl_backend::quantized(program)) quantized = compile("quantized.cpp");
-  if (sycl_backend::narrow(program)) narrow = compile("narrow.cpp");
+  if (sycl_backend::dequantizes(program)) dequantize = compile("dequantize.cpp");
 }
 
 CommonKernels::CommonKernels(const Stream& stream, Target target, mr_dtype type)
@@ -113,8 +113,8 @@ SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype
   if (bundles.quantized) {
     quantized_ = std::make_unique<QuantizedLinears>(*stream_, target, *bundles.quantized);
   }
-  if (bundles.narrow) {
-    narrow_ = std::make_unique<NarrowLinears>(*stream_, target, *bundles.narrow);
+  if (bundles.dequantize) {
+    dequantized_ = std::make_unique<DequantizedLinears>(*stream_, target, *bundles.dequantize);
   }
   const int most_queries =
       sycl_backend::most_queries(program.head_dim, target.lanes, kv_bits(layout.type));
@@ -182,7 +182,7 @@ std::unique_ptr<Linear> SyclKernels::make_linear(const Op& op) {
   const LinearKind kind = linear_kind(program_, op, type_);
   if (op.weights == MR_WEIGHTS_16BIT) return linears_.make(kind, program_, op);
   if (quantizes_rows(op.weights)) return quantized_->make(kind, program_, op);
-  return narrow_->make(kind, program_, op);
+  return dequantized_->make(kind, program_, op);
 }
 
 // The weights of a linear op that are the table's rows, bit for bit: tied embeddings are on
@@ -324,7 +324,7 @@ std::string SyclKernels::linear_name() const {
   const std::string onednn = linears_.onednn_name();
   return std::string("sycl ") + (target_.xmx ? "xmx " : "simd ") + dtype_name(type_) +
          (onednn.empty() ? "" : ", " + onednn) + (quantized_ ? ", " + quantized_->name() : "") +
-         (narrow_ ? ", " + narrow_->name() : "");
+         (dequantized_ ? ", " + dequantized_->name() : "");
 }
 
 // A driver compiles the kernels, and a sum is cut up for the device's units.

@@ -8,8 +8,8 @@
 
 #include "exec/backend.hpp"
 #include "sycl/bundle.hpp"
+#include "sycl/dequantized_linear.hpp"
 #include "sycl/linear_choice.hpp"
-#include "sycl/narrow_linear.hpp"
 #include "sycl/quantized_linear.hpp"
 #include "sycl/runtime.hpp"
 #include "sycl/step_tables.hpp"
@@ -33,8 +33,8 @@ struct ProgramBundles {
   ProgramBundles(const Stream& stream, Target target, const Program& program, mr_dtype type,
                  int32_t kv_type);
 
-  Bundle attention;                         // for the size of a head and the KV cache
-  std::optional<Bundle> quantized, narrow;  // where an op has such weights
+  Bundle attention;                             // for the size of a head and the KV cache
+  std::optional<Bundle> quantized, dequantize;  // where an op has such weights
 };
 
 // Kernels that do not depend on the size of a head.
@@ -102,7 +102,7 @@ class SyclKernels : public Kernels {
   const KvLayout& layout_;
   LinearMaker linears_;
   std::unique_ptr<QuantizedLinears> quantized_;
-  std::unique_ptr<NarrowLinears> narrow_;
+  std::unique_ptr<DequantizedLinears> dequantized_;
   std::unique_ptr<StepTables> tables_;
   std::vector<Constants> constants_;  // [ops]
   Buffer rounded_;                    // operands of an F32 slot

@@ -1,4 +1,4 @@
-#include "sycl/narrow_linear.hpp"
+#include "sycl/dequantized_linear.hpp"
 
 #include <algorithm>
 
@@ -9,10 +9,11 @@
 namespace millrace::sycl_backend {
 namespace {
 
-class NarrowLinear : public Linear {
+class DequantizedLinear : public Linear {
  public:
   // levels: of NF4, else null.
-  NarrowLinear(const std::vector<LinearKernel>& kernels, CodedWeights weights, const void* levels)
+  DequantizedLinear(const std::vector<LinearKernel>& kernels, CodedWeights weights,
+                    const void* levels)
       : kernels_(kernels), weights_(std::move(weights)), levels_(levels) {}
 
   void run(Stream& stream, int rows, const void* in, void* out) override {
@@ -32,7 +33,7 @@ class NarrowLinear : public Linear {
   const void* levels_;
 };
 
-// As device/narrow.cpp has them. most: of a device without a matrix engine; tiles: 0 where
+// As device/dequantize.cpp has them. most: of a device without a matrix engine; tiles: 0 where
 // there is no such kernel.
 std::vector<LinearKernel> kernels(const Bundle& bundle, const std::string& prefix, Target target,
                                   int most, int tiles) {
@@ -50,31 +51,31 @@ std::vector<uint16_t> nf4_levels() {
 
 }  // namespace
 
-bool narrow(const Program& program) {
+bool dequantizes(const Program& program) {
   return std::any_of(program.ops.begin(), program.ops.end(), [](const Op& op) {
     return op.weights != MR_WEIGHTS_16BIT && !quantizes_rows(op.weights);
   });
 }
 
-NarrowLinears::NarrowLinears(Stream& stream, Target target, const Bundle& bundle)
+DequantizedLinears::DequantizedLinears(Stream& stream, Target target, const Bundle& bundle)
     : stream_(stream),
       target_(target),
       fp8_(kernels(bundle, "mr_fp8_", target, 4, 2 * target.lanes)),
       nf4_(kernels(bundle, "mr_nf4_", target, 3, target.lanes == 16 ? 16 : 0)),
       levels_(stream.upload(nf4_levels())) {}
 
-std::unique_ptr<Linear> NarrowLinears::make(const LinearKind& kind, const Program& program,
-                                            const Op& op) {
+std::unique_ptr<Linear> DequantizedLinears::make(const LinearKind& kind, const Program& program,
+                                                 const Op& op) {
   const bool nf4 = op.weights == MR_WEIGHTS_NF4;
   (nf4 ? has_nf4_ : has_fp8_) = true;
-  // device/narrow.cpp
+  // device/dequantize.cpp
   const int vectors = target_.xmx ? kColumnBlocks : kPackedColumns / target_.lanes;
-  return std::make_unique<NarrowLinear>(
+  return std::make_unique<DequantizedLinear>(
       nf4 ? nf4_ : fp8_, CodedWeights(stream_, target_.lanes, vectors, kind, program, op),
       nf4 ? levels_.data() : nullptr);
 }
 
-std::string NarrowLinears::name() const {
+std::string DequantizedLinears::name() const {
   const std::string name = has_fp8_ ? "fp8" : "";
   return !has_nf4_ ? name : name.empty() ? "nf4" : name + ", nf4";
 }

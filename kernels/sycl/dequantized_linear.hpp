@@ -1,7 +1,7 @@
-// Linear ops with FP8 or NF4 weights, device/narrow.cpp: rows are as they are, codes become
+// Linear ops with FP8 or NF4 weights, device/dequantize.cpp: rows are as they are, codes become
 // operands in registers.
-#ifndef MILLRACE_SYCL_NARROW_LINEAR_HPP
-#define MILLRACE_SYCL_NARROW_LINEAR_HPP
+#ifndef MILLRACE_SYCL_DEQUANTIZED_LINEAR_HPP
+#define MILLRACE_SYCL_DEQUANTIZED_LINEAR_HPP
 
 #include <memory>
 #include <string>
@@ -13,13 +13,13 @@
 namespace millrace::sycl_backend {
 
 // Whether some linear op of the program has such weights.
-bool narrow(const Program& program);
+bool dequantizes(const Program& program);
 
-// Makes the narrow ops of one program.
-class NarrowLinears {
+// Makes the ops with FP8 or NF4 weights of one program.
+class DequantizedLinears {
  public:
   // The stream outlives it, and it outlives the ops that it makes.
-  NarrowLinears(Stream& stream, Target target, const Bundle& bundle);
+  DequantizedLinears(Stream& stream, Target target, const Bundle& bundle);
 
   std::unique_ptr<Linear> make(const LinearKind& kind, const Program& program, const Op& op);
   std::string name() const;  // "fp8, nf4"

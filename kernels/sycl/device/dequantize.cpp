@@ -5,7 +5,7 @@
 #include "blocks.hpp"
 #include "matrix.hpp"
 
-namespace mr_narrow {
+namespace mr_dequantize {
 
 // Codes of a byte: e4m3fn.
 class Fp8 {
@@ -165,11 +165,11 @@ struct Format {
 #endif
 };
 
-}  // namespace mr_narrow
+}  // namespace mr_dequantize
 
-#define MR_RUN(M, T, Codes, ...)                                               \
-  mr_blocks::run<M, T>(mr_narrow::Format<mr_narrow::Codes>{in, {__VA_ARGS__}}, \
-                       {weights, scales, bias, out},                           \
+#define MR_RUN(M, T, Codes, ...)                                                       \
+  mr_blocks::run<M, T>(mr_dequantize::Format<mr_dequantize::Codes>{in, {__VA_ARGS__}}, \
+                       {weights, scales, bias, out},                                   \
                        local.get_multi_ptr<sycl::access::decorated::no>().get(), s)
 #define MR_FP8(name, M, T)                                                           \
   MR_KERNEL name(const operand* in, const uint32_t* weights, const void* scales,     \
