@@ -55,7 +55,7 @@ struct Times {
   double attention = 1e30, rope_store = 1e30;
 };
 
-// Steps of `rows` tokens of each of `batch` sequences behind `context` others,
+// Steps of `rows` tokens of each of `batch` sequences after `context` others,
 // whose keys and values are zero: that costs the same.
 Times time(const std::string& isa, int threads, int batch, int rows, int context) {
   const int positions = context + rows;

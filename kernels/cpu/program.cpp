@@ -23,7 +23,7 @@ namespace {
 // Grows whenever some bit of a result changes (docs/decisions/numerics-classes.md).
 constexpr int kNumericsVersion = 1;
 
-// Of one weight.
+// The bytes of one weight, with its share of a scale.
 double weight_bytes(const Op& op) {
   if (in_groups(op.weights)) return 0.5 + double{sizeof(bf16)} / op.group;
   return op.weights == MR_WEIGHTS_16BIT ? sizeof(bf16) : 1;
@@ -253,7 +253,7 @@ class CpuKernels : public Kernels {
   std::vector<Packed> packed_;  // [ops]
   Buffer rounded_;
   std::optional<FusedNorms> fused_;
-  alignas(64) std::array<char, 64> layout_{};  // in front of the packed weights
+  alignas(64) std::array<char, 64> layout_{};  // before the packed weights
   size_t borrowed_ = layout_.size();           // bytes of Program::packed
 };
 

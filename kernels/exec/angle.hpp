@@ -9,7 +9,7 @@ struct SineCosine {
   float sine, cosine;
 };
 
-// Of an angle in radians: the nearest floats, but for what is within a ten-thousandth of a step of
+// The sine and cosine of an angle in radians: the nearest floats, but for what is within a ten-thousandth of a step of
 // a tie. Beyond 2^28, where no position is, 0 and 1; NaN of what is not finite.
 SineCosine sine_cosine(float angle);
 

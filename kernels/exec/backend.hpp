@@ -45,7 +45,7 @@ class Kernels {
   // finish then copies there.
   virtual float* logits(float* caller) { return caller; }
   virtual void wait() {}  // until the ops so far are done
-  // Of the launches since begin or the last call, which are done. No launches:
+  // The time of the launches since begin or the last call, which are done. No launches:
   // each op is one. No nanoseconds: the device has no clock of its own.
   virtual mr_op_time op_time() { return {}; }
   virtual void finish(const mr_step&) {}  // after the last op: waits, the logits are the caller's
@@ -67,7 +67,7 @@ class Device {
 
   virtual void info(mr_device_info&) const = 0;
   virtual mr_measurement measure() = 0;
-  // Of keys and values that are floats.
+  // The type of keys and values that are floats.
   virtual mr_dtype kv_dtype(const Program&) const = 0;
   // Bytes of a block of a slab whose elements are codes of the type, MR_KV_INT8 or
   // MR_KV_INT4; 0: the backend keeps none.

@@ -17,7 +17,7 @@ uint64_t slot_bytes(const Program& p, size_t slot, int operand_bytes) {
   return uint64_t(p.slot_rows[slot]) * p.slots[slot].width * bytes;
 }
 
-// The slabs that the program asks for, where the device has such.
+// The slabs of the program's KV type, if the device has it.
 KvLayout kv_layout(const Device& device, const Program& p) {
   const auto floats = static_cast<mr_dtype>(device.kv_dtype(p));
   const int32_t own = floats + 1;

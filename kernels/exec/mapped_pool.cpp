@@ -92,7 +92,7 @@ void MappedPool::allocate(uint64_t begin, uint64_t end) {
   }
 }
 
-// Where it fails it leaves the rest to map, whose caller can be told.
+// If it fails, map() allocates the rest and reports the error to its caller.
 void MappedPool::allocate_rest() {
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kBehindSteps);
   try {
@@ -151,7 +151,7 @@ void MappedPool::map(std::byte* data, const int32_t* slabs, int n) {
 
 // Turns places back into reserved addresses. Replacing a whole mapping by a
 // reservation splits nothing, but in the middle of a run it makes two of one:
-// the system may refuse at its limit, and then the process has none left to go on.
+// the system may refuse at its limit, and then the process has none left to continue.
 void MappedPool::unmap(std::byte* data, int n) {
   if (mmap(data, slab_bytes() * n, PROT_NONE, kReserve | MAP_FIXED, -1, 0) == MAP_FAILED) {
     fail(MR_NO_MEMORY, "unmapping %d slabs: %s (vm.max_map_count is %lld)", n, std::strerror(errno),

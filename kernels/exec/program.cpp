@@ -301,7 +301,7 @@ class Reader {
     } else {
       in_range("group", op.group, 0, 0);
     }
-    // A sum of so many products of codes is an int32.
+    // A sum of up to this many products of codes is an int32.
     constexpr int kMostQuantized = 1 << 17;
     const int width = p_.slots[op.in].width;
     if (quantizes_rows(op.weights) && width > kMostQuantized) {

@@ -304,8 +304,8 @@ typedef struct mr_backend {
   int32_t (*program_load)(mr_device*, const mr_program_desc*, mr_program** out, mr_error*);
   void (*program_unload)(mr_program*); /* after its regions are destroyed */
   int32_t (*program_info)(mr_program*, mr_program_info* out, mr_error*);
-  /* The packed weights as spans of whole 64 bytes: one behind the other they are what
-   * mr_program_desc.packed takes. They lie still until program_unload. Behind the last span
+  /* The packed weights as spans of whole 64 bytes: one after the other they are what
+   * mr_program_desc.packed takes. They stay in place until program_unload. After the last span
    * (of a backend that takes none: from the first) out->data is NULL. */
   int32_t (*program_packed)(mr_program*, int32_t index, mr_span* out, mr_error*);
   /* "<backend> <numerics version> <class>" of the kernels that the program runs by, as timings

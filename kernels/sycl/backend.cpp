@@ -1,4 +1,4 @@
-// The SYCL backend: libmillrace_sycl.so, behind the C ABI.
+// The SYCL backend: libmillrace_sycl.so, with the C ABI.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -99,7 +99,7 @@ std::shared_future<Bundle::State> build_once(Recipe recipe) {
   for (const Built& b : all) {
     if (b.recipe == recipe) return b.bundle;
   }
-  // What was compiled for a context that failed is not asked for any more.
+  // Kernels of a context that failed are not used again.
   std::erase_if(all, [&](const Built& b) {
     return b.recipe.device == recipe.device && b.recipe.context != recipe.context;
   });

@@ -26,7 +26,7 @@ class CodedWeights {
   const void* bias() const { return bias_.data(); }
   uint64_t bytes() const { return words_.size() + scales_.size() + bias_.size(); }
 
-  // Runs a kernel of device/blocks.hpp over so many rows; `in` are its first arguments.
+  // Runs a kernel of device/blocks.hpp over `rows` rows; `in` are its first arguments.
   template <class... Pointers>
   void multiply(Stream& stream, const LinearKernel& k, int rows, void* out, Pointers... in) const {
     CodedShape shape = shape_;

@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, 6> kNames = {"",          "async", "submi
                                                     "resources", "lost",  "hang"};
 constexpr uint64_t kMiddle = 3;  // the launch of a step that fails: some are under way by then
 
-// Of the process: a device that is opened again goes on counting.
+// The plan of the process: a device that is opened again continues the count.
 struct Plan {
   std::atomic<FaultKind> kind{FaultKind::none};
   std::atomic<uint64_t> first{0};
@@ -69,7 +69,7 @@ FaultKind fault_launch() {
 
 std::string fault_text(FaultKind kind) {
   const std::string text = "a fault of kind " + std::string(kNames[static_cast<size_t>(kind)]) +
-                           ", asked for by MILLRACE_SYCL_FAULT";
+                           ", requested by MILLRACE_SYCL_FAULT";
   switch (kind) {
     case FaultKind::resources:
       return "UR_RESULT_ERROR_OUT_OF_RESOURCES: " + text;

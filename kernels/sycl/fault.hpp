@@ -8,7 +8,7 @@ namespace millrace::sycl_backend {
 
 enum class FaultKind {
   none,
-  async,      // an error that the queue's handler is told of later
+  async,      // an error that the queue's handler receives later
   submit,     // a submission throws
   resources,  // the same, with the runtime's error of a device without memory
   lost,       // this and every later use of the queue throws

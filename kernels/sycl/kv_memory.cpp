@@ -9,7 +9,7 @@
 namespace millrace::sycl_backend {
 namespace {
 
-// Of mapped memory: large pages, and not so much at once that a busy device has to refuse.
+// The largest piece of mapped memory: large pages, but not so large that a busy device refuses.
 constexpr size_t kMostPiece = size_t{1} << 30;
 
 }  // namespace

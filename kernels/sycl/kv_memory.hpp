@@ -51,7 +51,7 @@ class VirtualMemory {
   virtual void release(std::byte* data, size_t bytes) noexcept = 0;
 };
 
-// One range of addresses, with memory mapped behind all of it in pieces that the device can
+// One range of addresses, all of it mapped to memory in pieces that the device can
 // allocate; a slab may lie across two.
 class MappedKvMemory : public KvMemory {
  public:

@@ -30,7 +30,7 @@ int64_t row_of_column(const LinearKind& kind, int64_t column, int unit);
 struct Slices {
   int32_t count, steps;  // steps: of a slice
 };
-// Cuts a sum of so many steps: as many slices as fill the device where one row is `tasks`
+// Cuts a sum of `steps` steps: as many slices as fill the device where one row is `tasks`
 // work-groups, each of whole groups of steps.
 Slices cut_sum(const sycl::device& device, int tasks, int steps, int group);
 
@@ -43,7 +43,7 @@ struct WeightBlocks {
 class Linear {
  public:
   virtual ~Linear() = default;
-  // in: [rows][depth] operands; out: [rows][width]. What lies behind the rows, up
+  // in: [rows][depth] operands; out: [rows][width]. Memory after the rows, up
   // to most_rows, may be read and overwritten.
   virtual void run(Stream& stream, int rows, const void* in, void* out) = 0;
   virtual uint64_t bytes() const = 0;

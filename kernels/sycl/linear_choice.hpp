@@ -33,7 +33,7 @@ class LinearMaker {
 
   // "oneDNN 3.11: 4 of 5 kinds, few rows ours in 4"; empty where it is not used.
   std::string onednn_name() const;
-  // Of the choices, what bits depend on: "oneDNN 3.11: 1010", a digit for each kind in
+  // The part of the choices that bits depend on: "oneDNN 3.11: 1010", a digit for each kind in
   // order; empty where all are ours.
   std::string numerics() const;
   uint64_t scratch_bytes() const { return onednn_ ? onednn_->scratch_bytes() : 0; }

@@ -22,7 +22,7 @@ inline const LinearKernel& kernel_for(const std::vector<LinearKernel>& kernels, 
   return kernels.back();
 }
 
-// Of device/linear.cpp, and of device/packed.cpp.
+// The kernels of device/linear.cpp and of device/packed.cpp.
 struct LinearKernels {
   int lanes;  // of a sub-group
   std::vector<LinearKernel> tiles, packed;

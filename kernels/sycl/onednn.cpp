@@ -126,7 +126,7 @@ class Products {
   bool packed_;
 };
 
-// The memory behind a product, and within one: the queue is in order.
+// The memory after a product, and within one: the queue is in order.
 struct Scratch {
   Buffer sums;    // [kBlockRows][product columns] floats
   Buffer inside;  // oneDNN's own
@@ -143,7 +143,7 @@ struct Context {
   dnnl::stream queue;
   Scratch scratch;
   // On a CPU oneDNN is a host task of the runtime. It reads its arguments when it
-  // runs, so there is one at a time; and to queue anything behind one costs 0.2 ms,
+  // runs, so there is one at a time; and to queue anything after one costs 0.2 ms,
   // but to wait before and after it 10 us each.
   bool host_task;
 };
@@ -315,7 +315,7 @@ std::vector<int> onednn_block_sizes(int most_rows) {
   for (const int rows : {4, 8, 16, 24, 32, 48, 64, 96, 128, 192, kBlockRows}) {
     if (rows <= most_rows) sizes.push_back(rows);
   }
-  // The last block of a full step, behind which there may be no memory.
+  // The last block of a full step, after which there may be no memory.
   const int last = most_rows % kBlockRows;
   if (last > 0) sizes.push_back(last);
   std::sort(sizes.begin(), sizes.end());

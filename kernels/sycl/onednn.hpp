@@ -13,7 +13,7 @@ namespace millrace::sycl_backend {
 // "oneDNN 3.11", or empty where the backend is built without it.
 std::string onednn_version();
 
-// The numbers of rows that it has kernels for, of ops of at most so many.
+// The numbers of rows that it has kernels for, for ops of at most most_rows.
 std::vector<int> onednn_block_sizes(int most_rows);
 
 // Steps of this many rows or fewer our kernels compute over oneDNN's weights, device/packed.cpp.

@@ -97,7 +97,7 @@ struct SequenceEntry {
 };
 constexpr int32_t kNoPrompt = INT32_MAX;
 
-// Keys and values lie in a slab as [layer][K|V][KV head] blocks of 16 tokens, one behind the
+// Keys and values lie in a slab as [layer][K|V][KV head] blocks of 16 tokens, one after the
 // other. A token's key or value of a head is, by the bits of an element,
 //   16  operands
 //    8  int8 codes, then a float32 scale
@@ -114,7 +114,7 @@ constexpr int kv_token_bytes(int head_dim, int bits) {
 
 // Where a layer's keys and values lie in a slab.
 struct KvShape {
-  int64_t keys;    // bytes in front of the first block of this layer's keys
+  int64_t keys;    // bytes before the first block of this layer's keys
   int64_t values;  // and of its values
   int32_t kv_heads, head_dim, bits;
 };

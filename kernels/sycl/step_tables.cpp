@@ -68,7 +68,7 @@ int32_t StepTables::add_slabs(const DevicePool& pool, const int32_t* slabs, int 
   const auto place = static_cast<int32_t>(slabs_.size());
   const int n = (tokens + kSlabTokens - 1) / kSlabTokens;
   for (const int32_t* slab = slabs; slab < slabs + n; ++slab) {
-    // Behind a window no slab needs to be mapped.
+    // Slabs before a window need not be mapped.
     slabs_.push_back(*slab < 0 ? 0 : reinterpret_cast<uint64_t>(pool.slab(*slab)));
   }
   return place;

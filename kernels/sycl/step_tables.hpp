@@ -59,7 +59,7 @@ class StepTables {
   bool has_beams_ = false;
   std::vector<int> groups_;
   int most_queries_;
-  std::vector<uint64_t> slabs_;  // addresses; on the device they lie in front of the words
+  std::vector<uint64_t> slabs_;  // addresses; on the device they lie before the words
   std::vector<int32_t> words_;
   std::vector<std::byte> copy_;  // both, until the device has them
   size_t tokens_ = 0, positions_ = 0, output_rows_ = 0, row_sequence_ = 0, sequences_ = 0,

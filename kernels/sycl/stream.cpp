@@ -78,7 +78,7 @@ Buffer Stream::allocate(size_t bytes) {
   if (data == nullptr) fail(MR_NO_MEMORY, "%zu bytes of device memory", bytes);
   Buffer buffer(data, bytes, [queue = queue_](void* p) mutable {
     try {
-      queue.wait();  // a step that failed may have left kernels behind
+      queue.wait();  // a failed step may have left kernels running
       sycl::free(p, queue);
     } catch (const sycl::exception&) {
       // The device is lost, and its memory with it.

@@ -19,7 +19,7 @@ namespace millrace::sycl_backend {
 // share this one's context: it may be of no use any more.
 class Stream {
  public:
-  // profile: the device's clock is asked how long each launch took.
+  // profile: reads from the device's clock how long each launch took.
   Stream(const sycl::device& device, bool profile);
 
   const sycl::queue& queue() const { return queue_; }
@@ -89,7 +89,7 @@ class Stream {
   void inject();
   [[noreturn]] void failed(const std::string& what);
 
-  // What the queue's handler was told; buffers keep the queue, and so this, alive.
+  // The error that the queue's handler received; buffers keep the queue, and so this, alive.
   std::shared_ptr<std::string> failure_ = std::make_shared<std::string>();
   sycl::queue queue_;
   bool profile_;

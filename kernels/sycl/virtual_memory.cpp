@@ -56,7 +56,7 @@ class DeviceVirtualMemory : public VirtualMemory {
     const auto piece = pieces_.find(data);
     if (piece == pieces_.end()) return;
     quietly([&] {
-      queue_.wait();  // a step that failed may have left kernels behind
+      queue_.wait();  // a failed step may have left kernels running
       ex::unmap(data, piece->second.size(), queue_.get_context());
     });
     pieces_.erase(piece);

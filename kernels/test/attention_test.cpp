@@ -278,7 +278,7 @@ TEST_P(AttentionOn, ChunksDoNotMatter) {
   }
 }
 
-// What lies behind the last token in its slab may be anything.
+// The memory after the last token in its slab may hold anything.
 TEST_P(AttentionOn, LeftoversOfAnotherSequenceCountNothing) {
   Case c;
   c.heads = c.kv_heads = 1;

@@ -41,7 +41,7 @@ struct Beams {
     return {prompt.region, first_row, width(), prompt_tokens + steps, 0, &beams};
   }
 
-  // Each row goes on from a row of the step that has run.
+  // Each row continues from a row of the step that has run.
   void fork(Random& random) {
     Tokens forked;
     std::vector<Tokens> past(width());

@@ -157,7 +157,7 @@ std::string isa_label(const std::string& isa);
 // printed.
 const std::vector<Kept>& quantized_weights();
 std::vector<Kept> tested_weights();
-// What tells the KV caches apart that the backend has, behind an instruction set or
+// The suffixes of the KV caches that the backend has, after an instruction set or
 // "ref": "" (its floats), "+int8", "+int4". What it lacks is printed.
 const std::vector<std::string>& tested_kv();
 // Each of these names with each of tested_kv.

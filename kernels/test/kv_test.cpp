@@ -218,7 +218,7 @@ TEST_P(Kv, SlabsAreWholePages) {
   Builder b = small_llama();
   Model model(GetParam(), b, 0);
   const mr_program_info info = model.info();
-  // Of a token's key in a head: 40 elements, one float32 scale or two bf16 scales, of which
+  // A token's key in a head has 40 elements, one float32 scale or two bf16 scales, of which
   // int4 fills whole groups.
   int head = 40 * 2;
   if (GetParam().starts_with("ref")) {

@@ -20,7 +20,7 @@ uint64_t mix(uint64_t x) {  // splitmix64
 const char* const kFile = MILLRACE_NUMERICS_TABLE;
 bool writes() { return std::getenv("MILLRACE_WRITE_NUMERICS") != nullptr; }
 
-// "class op" to hash, behind a line "version N".
+// "class op" to hash, after a line "version N".
 struct Table {
   int version = 0;
   std::map<std::string, std::string> rows;
@@ -44,7 +44,7 @@ struct Table {
   }
 };
 
-// The backend's, behind its name in a program's numerics.
+// The backend's version, which follows its name in a program's numerics.
 int version() {
   test::Builder builder = test::small_llama();
   const test::Model model("", builder, 0);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSlabs = 4;
 
-// Copies of a program's spans, one behind the other.
+// Copies of a program's spans, one after the other.
 class Image {
  public:
   explicit Image(const Model& model) {

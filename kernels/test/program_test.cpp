@@ -179,9 +179,9 @@ TEST(Program, BadOpsAreRefused) {
          b.ops[kSelect + 1].in = b.ops[kSelect].out;
        },
        "has the output rows already"},
-      {"rows read behind SELECT_ROWS", [](Builder& b) { b.ops[kSelect + 1].in = 0; },
+      {"rows read after SELECT_ROWS", [](Builder& b) { b.ops[kSelect + 1].in = 0; },
        "before SELECT_ROWS"},
-      {"attention behind SELECT_ROWS", [](Builder& b) { b.ops[kSelect + 1] = b.ops[kAttention]; },
+      {"attention after SELECT_ROWS", [](Builder& b) { b.ops[kSelect + 1] = b.ops[kAttention]; },
        "comes after"},
       {"logits of another width", [](Builder& b) { b.ops.pop_back(); }, "the vocabulary, 97"},
   };

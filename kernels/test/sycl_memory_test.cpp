@@ -24,8 +24,8 @@ using sycl_backend::VirtualMemory;
 
 constexpr size_t kPage = 4096;
 
-// A device's addresses, and what was done to them.
-struct Books {
+// A device's addresses, and the calls on them.
+struct Mappings {
   size_t granularity = kPage;
   int refused_map = -1;  // the call that fails, from 0
   bool refuses_addresses = false;
@@ -38,7 +38,7 @@ struct Books {
 
 class FakeVirtualMemory : public VirtualMemory {
  public:
-  explicit FakeVirtualMemory(Books& books) : b_(books) {}
+  explicit FakeVirtualMemory(Mappings& mappings) : b_(mappings) {}
 
   size_t granularity() const override { return b_.granularity; }
   std::byte* reserve(size_t bytes) override {
@@ -68,53 +68,53 @@ class FakeVirtualMemory : public VirtualMemory {
   }
 
  private:
-  Books& b_;
+  Mappings& b_;
 };
 
-std::unique_ptr<VirtualMemory> fake(Books& books) {
-  return std::make_unique<FakeVirtualMemory>(books);
+std::unique_ptr<VirtualMemory> fake(Mappings& mappings) {
+  return std::make_unique<FakeVirtualMemory>(mappings);
 }
 
 TEST(MappedKvMemory, MemoryIsBehindEveryByteOfEverySlab) {
   for (const size_t slab : {size_t{1}, size_t{4096}, size_t{10000}, size_t{12288}}) {
     for (const int slabs : {1, 2, 7, 64}) {
       for (const size_t largest : {size_t{1}, size_t{4096}, size_t{20000}, size_t{1} << 32}) {
-        Books books;
-        const MappedKvMemory memory({slab, slabs, largest}, fake(books));
-        size_t end = 0;  // pieces lie one behind the other
-        for (const auto& [data, bytes] : books.mapped) {
-          EXPECT_EQ(data, books.base + end);
+        Mappings mappings;
+        const MappedKvMemory memory({slab, slabs, largest}, fake(mappings));
+        size_t end = 0;  // pieces lie one after the other
+        for (const auto& [data, bytes] : mappings.mapped) {
+          EXPECT_EQ(data, mappings.base + end);
           EXPECT_LE(bytes, std::max(largest, kPage));
           end += bytes;
         }
-        EXPECT_EQ(end, books.reserved);
+        EXPECT_EQ(end, mappings.reserved);
         EXPECT_LT(end, slab * slabs + kPage);
-        for (int i = 0; i < slabs; ++i) EXPECT_EQ(memory.slab(i), books.base + slab * i);
-        EXPECT_LE(memory.slab(slabs - 1) + slab, books.base + end);
+        for (int i = 0; i < slabs; ++i) EXPECT_EQ(memory.slab(i), mappings.base + slab * i);
+        EXPECT_LE(memory.slab(slabs - 1) + slab, mappings.base + end);
       }
     }
   }
 }
 
 TEST(MappedKvMemory, WhatIsMappedLastIsUnmappedFirstAndAddressesGoLast) {
-  Books books;
-  { const MappedKvMemory memory({8192, 3, 8192}, fake(books)); }
-  EXPECT_EQ(books.log, (std::vector<std::string>{"map 0", "map 8192", "map 16384", "unmap 16384",
-                                                 "unmap 8192", "unmap 0", "release"}));
+  Mappings mappings;
+  { const MappedKvMemory memory({8192, 3, 8192}, fake(mappings)); }
+  EXPECT_EQ(mappings.log, (std::vector<std::string>{"map 0", "map 8192", "map 16384", "unmap 16384",
+                                                    "unmap 8192", "unmap 0", "release"}));
 }
 
 TEST(MappedKvMemory, ADeviceThatRefusesIsLeftAsItWas) {
-  Books books;
-  books.refused_map = 2;
-  EXPECT_THROW(MappedKvMemory({8192, 3, 8192}, fake(books)), Error);
-  EXPECT_EQ(books.log,
+  Mappings mappings;
+  mappings.refused_map = 2;
+  EXPECT_THROW(MappedKvMemory({8192, 3, 8192}, fake(mappings)), Error);
+  EXPECT_EQ(mappings.log,
             (std::vector<std::string>{"map 0", "map 8192", "unmap 8192", "unmap 0", "release"}));
 }
 
 Buffer allocate(size_t bytes) { return Buffer(bytes); }
 
 TEST(KvMemory, WithoutVirtualMemoryOrWhereItRefusesSlabsAreAllocated) {
-  Books addresses, memory;
+  Mappings addresses, memory;
   addresses.refuses_addresses = true;
   memory.refused_map = 0;
   int allocations = 0;
@@ -126,7 +126,7 @@ TEST(KvMemory, WithoutVirtualMemoryOrWhereItRefusesSlabsAreAllocated) {
   EXPECT_EQ(allocations, 4);
   sycl_backend::open_kv_memory(size, fake(memory), counted);
   EXPECT_EQ(allocations, 6);
-  Books willing;
+  Mappings willing;
   const auto mapped = sycl_backend::open_kv_memory(size, fake(willing), counted);
   EXPECT_EQ(allocations, 6);
   EXPECT_EQ(mapped->slab(4), willing.base + 4 * 8192);

@@ -58,7 +58,7 @@ TEST(ThreadPool, TasksRunAtTheSameTime) {
   EXPECT_EQ(here.load(), 2);
 }
 
-// The thread that holds up a range does not hold up the tasks behind it.
+// The thread that holds up a range does not hold up the tasks after it.
 TEST(ThreadPool, OthersTakeWhatASlowThreadLeaves) {
   ThreadPool pool(2);
   std::atomic<int> done{0};

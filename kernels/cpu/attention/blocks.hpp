@@ -12,7 +12,7 @@ namespace {
 struct Block {
   const uint32_t* keys[kBlockSlabs];    // [head_dim / 2][16] pairs of elements
   const uint32_t* values[kBlockSlabs];  // [8][padded] pairs of tokens
-  // Bytes from these to what is asked for meanwhile.
+  // Bytes from these to the prefetched lines.
   size_t keys_ahead[kBlockSlabs], values_ahead[kBlockSlabs];
 };
 
@@ -36,9 +36,8 @@ struct InPlace {
   static int padded(int head_dim) { return Softmax<T>::padded(head_dim); }
 
   // The block as one row of the tile sees it: in place, but for what beams gather and
-  // for values that end inside a slab or a vector. Behind the last key lies what another
-  // sequence left, which even times a probability of zero must not count: it might be
-  // no number.
+  // for values that end inside a slab or a vector. After the last key there may be values of another
+  // sequence. They must not count, not even times a probability of zero: they might be NaN.
   static Block find(const AttentionTile& t, const Keys& keys, int row, const Room& room) {
     const int d = t.head_dim, width = padded(d);
     Block block{};

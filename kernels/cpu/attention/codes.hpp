@@ -13,9 +13,9 @@ namespace {
 struct CodeBlock {
   const uint32_t* keys[kBlockSlabs];  // words, as cpu/attention/kv_codes.hpp has them
   const uint32_t* values[kBlockSlabs];
-  const float* key_scales[kBlockSlabs];    // [groups][16 tokens], 0 behind the last key
+  const float* key_scales[kBlockSlabs];    // [groups][16 tokens], 0 after the last key
   const float* value_scales[kBlockSlabs];  // of a slab without keys: zeros
-  size_t ahead[kBlockSlabs];               // bytes to the codes that are asked for meanwhile
+  size_t ahead[kBlockSlabs];               // bytes to the prefetched codes
 };
 
 // Up to two queries that share the read of a slab of codes finish it sooner than memory
@@ -35,14 +35,14 @@ struct Coded {
           values(take<uint32_t>(at, int64_t{kBlockTokens} / 4 * Codes{head_dim}.value_words())),
           key_scales(take<float>(at, int64_t{kBlockTokens} * Codes{head_dim}.groups())),
           value_scales(take<float>(at, int64_t{kBlockTokens} * Codes{head_dim}.groups())) {
-      at += 64;  // vectors reach behind the last words
+      at += 64;  // vectors reach past the last words
     }
   };
 
   alignas(64) static constexpr float kNoScales[kMaxHeadDim / kKvGroup * kSlabTokens] = {};
 
-  // The block as one row of the tile sees it. Codes are numbers whatever they are: what
-  // lies behind the last key counts nothing by its scale alone.
+  // The block as one row of the tile sees it. Any codes are numbers, so a scale of zero is
+  // enough for tokens after the last key.
   static CodeBlock find(const AttentionTile& t, const Keys& keys, int row, const Room& room) {
     const Codes codes{t.head_dim};
     const int scales = codes.groups() * kSlabTokens;

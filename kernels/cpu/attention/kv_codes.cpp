@@ -9,7 +9,7 @@
 namespace millrace::cpu {
 namespace {
 
-// The codes of a head in groups of int4, each plus 8; what is behind its end is zero, 8.
+// The codes of a head in groups of int4, each plus 8; elements after its end are zero, 8.
 void quantize_groups(const float* head, int head_dim, int token, std::byte* scales,
                      uint8_t* codes) {
   auto* const bits = reinterpret_cast<bf16*>(scales);

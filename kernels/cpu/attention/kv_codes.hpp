@@ -1,7 +1,7 @@
 // How keys and values lie in a slab as codes: in the order in which bytes are multiplied,
 // four at a time.
 //
-// A block is one KV head's 16 tokens, its codes and behind them their scales, in whole
+// A block is one KV head's 16 tokens, its codes and then their scales, in whole
 // cache lines. Words are four bytes:
 //   int8  keys    [head_dim / 4][16 tokens] words of four elements, each plus 128
 //         values  [4][head_dim] words of four tokens

@@ -106,12 +106,12 @@ struct Products {
   }
 
  private:
-  // Asks for the line to come of the vectors whose first begins one.
+  // Prefetches the next line of the vectors whose first begins one.
   static void fetch_line(const uint32_t* here, int vector, size_t ahead) {
     if (vector * kLanes % kSlabTokens == 0) fetch(here, ahead);
   }
 
-  // Of the keys of M vectors.
+  // The keys of M vectors.
   template <int N, int M>
   static void score8(int head_dim, const CodeBlock& block, const Queries& q, int i, int v,
                      float (&out)[N][kBlockTokens]) {
@@ -160,7 +160,7 @@ struct Products {
     }
   }
 
-  // Of a slab's keys, group by group.
+  // The keys of a slab, group by group.
   template <int N>
   static void score4(int head_dim, const CodeBlock& block, const Queries& q, int i, int slab,
                      float (&out)[N][kBlockTokens]) {

@@ -20,7 +20,7 @@ inline int smaller(int a, int b) { return a < b ? a : b; }
 inline int larger(int a, int b) { return a > b ? a : b; }
 inline float larger(float a, float b) { return a > b ? a : b; }
 
-// Takes arrays one behind the other, each from a cache line on.
+// Takes arrays one after the other, each at the start of a cache line.
 template <class E>
 E* take(std::byte*& at, int64_t n) {
   E* here = reinterpret_cast<E*>(at);
@@ -71,8 +71,8 @@ inline size_t ahead(const AttentionTile& t, int slab, int n) {
   return of_next < t.next_slabs ? t.next + (of_next - slab) * t.slab_bytes : 0;
 }
 
-// Asks for the line that a slab to come has here, for the second-level cache. The
-// processor's own fetching ends with the page, and a slab's share of a head is less.
+// Prefetches this line of a later slab into the second-level cache. The
+// processor's own prefetcher stops at the end of a page, and a slab's share of a head is less.
 inline void fetch(const void* here, size_t ahead) {
   __builtin_prefetch(static_cast<const std::byte*>(here) + ahead, 0, 2);
 }

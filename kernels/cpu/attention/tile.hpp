@@ -18,12 +18,12 @@ namespace {
 //   Ints              int32 lanes
 //   Pair              two neighboring elements of a query or of probabilities
 //   Pair make_pair(float, float)
-//   kParts            a product of pairs takes so many instructions: one for both
+//   kParts            instructions of a product of pairs: one for both
 //                     elements, or one for the odd and then one for the even ones
 //   Packed load_packed<part>(const uint32_t*)  that part of kLanes bf16 pairs
 //   Packed splat<part>(Pair)                   of one pair, in every lane
 //   Vector dot(Packed, Packed, Vector sum)     sum + products
-//   Vector store_pairs(Vector, Pair*)          neighbors; what was stored
+//   Vector store_pairs(Vector, Pair*)          neighbors; returns the stored values
 //   bool any_greater(Vector a, Vector b)       in some lane
 //   kQueries, kSums                       queries and sums of the register tiles, at most
 

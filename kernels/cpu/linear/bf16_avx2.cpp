@@ -10,7 +10,7 @@
 #include "cpu/linear/kernels.hpp"
 #include "millrace_kernels.h"
 
-// Behind the headers of others, whose inline functions are everybody's.
+// After the shared headers: every processor must be able to run their inline functions.
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #include <immintrin.h>

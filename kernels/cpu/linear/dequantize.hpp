@@ -1,4 +1,4 @@
-// Linear kernels of narrow floats: FP8 and NF4 weights are widened in registers and multiplied
+// Linear kernels of FP8 and NF4 weights: codes are widened to floats in registers and multiplied
 // with the rows as they are. Written over a target of 16-bit weights, whose products and sums
 // these are too.
 #ifndef MILLRACE_CPU_LINEAR_DEQUANTIZE_HPP
@@ -11,7 +11,7 @@ namespace {
 
 // ---- FP8 -------------------------------------------------------------------
 
-// The codes' values are summed; the scale of a column comes behind the sums.
+// The codes' values are summed; the scale of a column follows the sums.
 template <class Base>
 struct Fp8 : Base {
   using Weight = uint8_t;
@@ -38,8 +38,8 @@ struct Fp8Floats : Fp8<FloatTarget<kVectorLanes, kTileRows, Fma>> {
   }
 
  private:
-  // Of the code in the upper byte. Where they stand in a float, its exponent is 120 too
-  // small; the product brings the subnormals right too.
+  // Widens the code in the upper byte. Its bits as a float have an exponent that is 120 too
+  // small; the product corrects it, for subnormals too.
   static Vector widen(Ints code) {
     constexpr auto kSignAndMagnitude = static_cast<int32_t>(0x87f00000);
     return (Vector)(code >> 4 & kSignAndMagnitude) * 0x1p120f;
@@ -129,7 +129,7 @@ struct Nf4Tiles {
   }
 };
 
-// Base's rows, and zeros behind them to whole groups.
+// Base's rows, filled up with zeros to whole groups.
 template <class Pair, void (*kPack)(const OperandRows&, void*)>
 void pack_nf4(const OperandRows& rows, void* operand) {
   kPack(rows, operand);
@@ -149,7 +149,7 @@ constexpr LinearKernels make_nf4_kernels(const char* name) {
   return k;
 }
 
-// Of targets that multiply floats.
+// The kernels of targets that multiply floats.
 template <int kLanes, int kRows, class Fma>
 constexpr LinearKernels make_fp8_float_kernels(const char* name) {
   LinearKernels k = make_float_kernels<Fp8Floats<kLanes, kRows, Fma>>(

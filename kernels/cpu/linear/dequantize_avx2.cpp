@@ -11,7 +11,7 @@
 #include "exec/quantize.hpp"
 #include "millrace_kernels.h"
 
-// Behind the headers of others, whose inline functions are everybody's.
+// After the shared headers: every processor must be able to run their inline functions.
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #include <immintrin.h>
@@ -21,7 +21,7 @@
 namespace millrace::cpu {
 namespace {
 
-// Of sixteen levels the lower and the upper eight, of which bit 3 chooses.
+// A lookup among the lower and one among the upper eight levels; bit 3 chooses.
 struct Lookup {
   static __m256 levels(Math<8>::Ints codes) {
     const auto indices = (__m256i)codes;

@@ -11,7 +11,7 @@
 #include "exec/quantize.hpp"
 #include "millrace_kernels.h"
 
-// Behind the headers of others, whose inline functions are everybody's.
+// After the shared headers: every processor must be able to run their inline functions.
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 #include <immintrin.h>

@@ -5,7 +5,7 @@
 namespace millrace::cpu {
 namespace {
 
-// The ops that read what a norm has left in its slot; none where one of them comes behind
+// The ops that read what a norm has left in its slot; none if one of them follows
 // another norm.
 std::vector<int> readers_of(const Program& program, const Op& norm) {
   std::vector<int> readers;

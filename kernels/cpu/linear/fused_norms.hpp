@@ -1,4 +1,4 @@
-// Norms that leave the operand of the linear ops behind them instead of rows.
+// Norms that write the operand of the linear ops that follow instead of rows.
 #ifndef MILLRACE_CPU_LINEAR_FUSED_NORMS_HPP
 #define MILLRACE_CPU_LINEAR_FUSED_NORMS_HPP
 
@@ -10,14 +10,14 @@
 
 namespace millrace::cpu {
 
-// Of a program: each norm whose rows only linear ops with quantized weights read, all before
-// the next norm and all alike, so that one operand serves them.
+// FusedNorms are the norms of a program whose rows only linear ops with quantized weights read,
+// all before the next norm and all alike, so that one operand serves them.
 class FusedNorms {
  public:
   // linears: [ops], null for the ops of other kinds.
   FusedNorms(const Context& context, const std::vector<const Linear*>& linears);
 
-  // Of the op with this index.
+  // Whether the op with this index does so.
   bool leaves_operand(int norm) const { return norms_[norm] != nullptr; }
   bool reads_operand(int linear) const { return reads_[linear]; }
 

@@ -169,7 +169,7 @@ inline RowScale row_scale(const bf16* in, int64_t width) {
   return {to_float(top) / 127.0f, 127.0f / to_float(top)};
 }
 
-// Of kCount rows, which keep their scales.
+// The scales of kCount rows, which it also writes to the rows.
 template <int kCount>
 std::array<RowScale, kCount> row_scales(const OperandRows& rows, int first) {
   std::array<RowScale, kCount> scales;
@@ -183,7 +183,7 @@ std::array<RowScale, kCount> row_scales(const OperandRows& rows, int first) {
 // At a time: a whole number of units of any kind.
 inline constexpr int kCodes = 128;
 
-// The codes of n elements of a row and zeros behind them, `count` in all: whole vectors,
+// The codes of n elements of a row, then zeros, `count` in all: whole vectors,
 // at most kCodes. Returns sums of them, lane by lane.
 template <class Base>
 [[gnu::noinline]] typename Math<Base::kLanes>::Ints quantize(const bf16* in, int64_t n, int count,

@@ -13,7 +13,7 @@
 namespace millrace::cpu {
 
 // A panel is the weights of two vectors of columns (output features), unit by unit of
-// K. It is one stream from memory. A unit is
+// K. It is read from memory in one run. A unit is
 //   16 bit  a pair of K:     [2 vectors][lanes][2] bf16
 //   FP8     a pair of K:     [lanes / fp8_columns][2 vectors][fp8_columns][2] codes
 //   int8    four of K:       [2 vectors][lanes][4] codes, plus weight_offset
@@ -34,8 +34,8 @@ inline constexpr int kPrefetchDistance = 512, kLongPrefetchDistance = 2048;
 // minus the weights' offset of 8 times their sum, [rows] int32. This is the size of a row's.
 constexpr int64_t int4_operand_bytes(int group) { return group + int64_t{sizeof(int32_t)}; }
 
-// A block of rows times panels over a range of K. The sums go on from what they
-// hold, so that a range may follow another.
+// A block of rows times panels over a range of K. The sums are added to, so
+// that one range may follow another.
 struct Tile {
   const void* operand;   // [units][rows] operands of a unit each
   const void* weights;   // of the first panel: as above, or expanded

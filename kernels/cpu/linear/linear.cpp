@@ -18,20 +18,19 @@ constexpr int kTasksPerThread = 8;
 // Bytes of a tile's operand that stay in the first-level cache beside the weights.
 constexpr int64_t kBlockOperand = 40 << 10;
 
-// So few rows wait for memory more than the products take: their tiles go through a panel
-// together, in blocks that stay in the first-level cache, so that it is one stream from
-// memory for all of them.
+// Up to this many rows the op is memory-bound: all tiles go through a panel together, in blocks
+// that stay in the first-level cache, so that memory is read once for all of them.
 constexpr int kMultiTileRows = 28;
 constexpr int64_t kMultiTileBlock = 16 << 10;  // bytes of a panel
 
-// A core keeps the same rows from op to op, so that what it wrote is in its own cache, where
-// that is worth reading all weights: there are so many rows for each, or so few weights.
+// From kOwnRows rows per core, or up to kSmallWeights bytes of weights, a core keeps the same rows
+// from op to op: its rows are in its own cache, which is worth reading all weights.
 constexpr int kOwnRows = 64;
 constexpr int64_t kSmallWeights = 4 << 20;  // bytes
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Of the scales and totals of rows, in whole lines.
+// The bytes of the scales and totals of rows, in whole lines.
 constexpr size_t row_bytes(int64_t rows) { return ceil_div(rows * 8, 64) * 64; }
 
 }  // namespace
@@ -52,7 +51,7 @@ const LinearKernels& linear_kernels(Isa isa, int weights) {
                                          linear_nf4_avx512_bf16};
   static constexpr Family kAmx = {linear_kernels_amx, linear_int8_amx, linear_int4_vnni,
                                   linear_fp8_avx512, linear_nf4_avx512};
-  // Of integers alone.
+  // Integers only.
   static constexpr Family kAvxVnni = {nullptr, linear_int8_avx_vnni, linear_int4_avx_vnni};
   static constexpr Family kVnni = {nullptr, linear_int8_vnni, linear_int4_vnni};
   const bool integers = quantizes_rows(weights);
@@ -107,7 +106,7 @@ const float* Linear::panel_scales(int64_t p) const {
 
 size_t Linear::operand_bytes(int64_t rows) const { return rows * units_ * operand_unit_bytes_; }
 
-// Of a tile, from a unit of K on.
+// The operand of a tile from a unit of K.
 const std::byte* Linear::operand_of(const Operand& o, int tile, int64_t unit) const {
   return static_cast<const std::byte*>(o.data) + operand_bytes(o.tiling.first(tile)) +
          unit * o.tiling.height(tile) * operand_unit_bytes_;
@@ -115,7 +114,7 @@ const std::byte* Linear::operand_of(const Operand& o, int tile, int64_t unit) co
 
 size_t Linear::operand_room(int rows) const { return row_bytes(rows) + operand_bytes(rows); }
 
-// In front of the tiles is what quantizing finds of each row.
+// The scale and total of each row lie before the tiles.
 Linear::Operand Linear::place(Tiling tiling, void* room) const {
   auto* const scales = static_cast<float*>(room);
   return {static_cast<std::byte*>(room) + row_bytes(tiling.rows), scales,
@@ -141,7 +140,7 @@ void Linear::finish(const Batch& b, int tile, int64_t p, const float* sums) cons
                    gated_, accumulate_, out_f32_});
 }
 
-// Asks for the lines that finish() will write: products hide how long they take.
+// Prefetches the lines that finish() will write; the products hide the latency.
 void Linear::fetch_out(const Batch& b, int tile, int64_t p) const {
   const int columns = kernels_.lanes * (gated_ ? 1 : kPanelVectors);
   const int64_t element = out_f32_ ? sizeof(float) : sizeof(bf16);
@@ -170,7 +169,7 @@ void Linear::run_tile(const Batch& b, int tile, int64_t p, int64_t end) const {
 }
 
 // A few tiles of rows through the panels [p, end), block by block: the weights of the next
-// block are fetched from memory all the while, and not by its first tile alone.
+// block are prefetched all the time, not by the first tile alone.
 void Linear::run_multi_tile(const Batch& b, const Plan& plan, int64_t p, int64_t end,
                             float* sums) const {
   const int64_t tile_sums = panel_sums(kernels_.max_rows);
@@ -183,8 +182,8 @@ void Linear::run_multi_tile(const Batch& b, const Plan& plan, int64_t p, int64_t
         const int rows = b.tiling.height(t);
         const std::byte* operand = operand_of(b, t, k);
         float* const to = sums + t * tile_sums;
-        // The next block lies behind this one: a half for each of two tiles. What the others
-        // ask for is there.
+        // The next block follows this one: each of two tiles prefetches a half. The others
+        // prefetch what is already there.
         const std::byte* const next = t < 2 ? packed + (2 + t) * half : packed;
         kernels_.block[rows]({operand, packed, 0, units, group_, k == 0, to, nullptr, next});
         if (k + units == units_) finish(b, t, p, to);

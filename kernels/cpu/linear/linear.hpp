@@ -75,7 +75,7 @@ class Linear {
     const int32_t* totals;  // [rows] of int8
     Tiling tiling;
   };
-  // So many rows at most are asked for at once.
+  // The most rows that pack_rows requests at once.
   static constexpr int kPackRows = 4;
 
   // in: [rows, in_width] bf16; out: [rows, out_width] float or bf16, apart from

@@ -60,7 +60,7 @@ Source source_of(const LinearSpec::Part& p, int64_t i) {
   return {&p, p.offset + i / p.block * p.stride + i % p.block};
 }
 
-// Row n of the parts one below the other; {null} behind the last.
+// Row n of the parts one below the other; {null} after the last.
 Source source_of(const std::vector<LinearSpec::Part>& parts, int64_t n) {
   for (const LinearSpec::Part& p : parts) {
     if (n < p.rows) return source_of(p, n);

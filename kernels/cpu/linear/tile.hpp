@@ -303,7 +303,7 @@ typename Math<kLanes>::Vector plain_value(const Finish& f, int row, int vector) 
   return Math<kLanes>::load(f.sums + (vector * f.rows + row) * kLanes);
 }
 
-// The rows of a panel; what the compiler knows of the op is not asked again row by row.
+// The rows of a panel; the op's properties are known at compile time, not tested row by row.
 template <class Target, int kActivation, bool kGated>
 void finish_rows(const Finish& panel) {
   constexpr int kLanes = Target::kLanes;
@@ -470,7 +470,7 @@ constexpr LinearKernels make_kernels() {
   return make_kernels<Target, Kernels>(std::make_integer_sequence<int, Target::kMaxRows>());
 }
 
-// Of targets whose units are pairs of bf16.
+// The kernels of targets whose units are pairs of bf16.
 template <class Target>
 constexpr LinearKernels make_pair_kernels(const char* name) {
   LinearKernels k = make_kernels<Target>();

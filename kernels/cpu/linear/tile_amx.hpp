@@ -42,7 +42,7 @@ struct alignas(64) TileShape {
   uint16_t row_bytes[16] = {};
   uint8_t rows[16] = {};
 
-  // Of a tile of rows: the first sixteen, and what is left.
+  // The shape for a tile of rows: the first sixteen, and the rest.
   constexpr TileShape(int low, int high) {
     const int of[kAmxTiles] = {low, low, high, high, low, high, kAmxRows, kAmxRows};
     for (int i = 0; i < kAmxTiles; ++i) {
@@ -174,7 +174,7 @@ struct AmxInt8 : Int8<Base> {
   using Pair = AmxUnit;
 };
 
-// [units][rows] units, what is behind the width filled up with zeros.
+// [units][rows] units, filled up with zeros after the width.
 inline void pack_amx_bf16(const OperandRows& rows, void* operand) {
   constexpr int kDepth = 2 * kAmxWords;
   for (int64_t unit = 0; unit < rows.units; ++unit) {
@@ -219,7 +219,7 @@ template <class Policy, class Base>
 constexpr LinearKernels make_amx_bf16_kernels(const char* name) {
   using Target = AmxBf16<Base>;
   LinearKernels k = make_kernels<Target, AmxTiles<Policy, AddBf16<Policy>, Target::kDepth>>();
-  k.multi_tile_limit = 1;  // a tile has as many rows as few of the others
+  k.multi_tile_limit = 1;  // a tile has as many rows as several of the others
   k.name = name;
   k.pack_operand = pack_amx_bf16;
   return k;
@@ -229,7 +229,7 @@ template <class Policy, class Base>
 constexpr LinearKernels make_amx_int8_kernels(const char* name) {
   using Target = AmxInt8<Base>;
   LinearKernels k = make_kernels<Target, AmxTiles<Policy, AddInt8<Policy>, Target::kDepth>>();
-  k.multi_tile_limit = 1;  // a tile has as many rows as few of the others
+  k.multi_tile_limit = 1;  // a tile has as many rows as several of the others
   k.name = name;
   k.weight_offset = Base::kOffset;
   k.pack_operand = pack_amx_int8<Base>;

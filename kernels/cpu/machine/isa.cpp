@@ -47,7 +47,7 @@ uint32_t saved_states() {
   return low;
 }
 
-// Linux has a process ask for tile registers, once for all its threads, since signal frames
+// On Linux a process must request tile registers, once for all its threads, since signal frames
 // and switches grow by 8 KiB (Documentation/arch/x86/xstate.rst).
 bool may_use_tiles() {
 #if defined(__linux__)

@@ -24,8 +24,8 @@ void* map_huge(size_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(raw);
   const uintptr_t aligned = round_up(begin, kHugePage);
   if (aligned > begin) munmap(raw, aligned - begin);
-  const size_t behind = begin + kHugePage - aligned;
-  if (behind > 0) munmap(reinterpret_cast<void*>(aligned + length), behind);
+  const size_t after = begin + kHugePage - aligned;
+  if (after > 0) munmap(reinterpret_cast<void*>(aligned + length), after);
   void* data = reinterpret_cast<void*>(aligned);
   madvise(data, length, MADV_HUGEPAGE);  // advice: ordinary pages do as well
   return data;

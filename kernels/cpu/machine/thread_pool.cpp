@@ -24,9 +24,9 @@ void pause() {
 #endif
 }
 
-// Waits until word no longer holds `old`: looks out for kLookOut, after kSpin only when nobody
-// else wants the core, and then sleeps. Who sleeps lets the core halt, and to wake it takes as
-// long as a small op, much longer still in a virtual machine.
+// Waits until word no longer holds `old`: polls for kLookOut, after kSpin only when nobody
+// else wants the core, and then sleeps. A sleeping thread lets the core halt. Waking it takes as
+// long as a small op, and much longer in a virtual machine.
 template <class T>
 T wait_while(const std::atomic<T>& word, T old) {
   const Clock::time_point start = Clock::now();

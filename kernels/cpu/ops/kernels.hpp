@@ -50,7 +50,7 @@ struct HeadsRow {
 };
 
 // Where the beams of a tile have their past. Tokens before `prompt` are the tile's
-// keys and values; behind them, token prompt + s of row r is token s of region
+// keys and values; after them, token prompt + s of row r is token s of region
 // index[r][s]. Only addresses differ from those of other rows, not the arithmetic.
 struct BeamRows {
   std::byte* const* regions = nullptr;  // null: no beams
@@ -74,7 +74,7 @@ struct AttentionTile {
   const std::byte* values;
   size_t slab_bytes;
   BeamRows beams;
-  // The tile that will follow, whose first slabs are asked for in time: bytes from this one's
+  // The tile that will follow, whose first slabs are prefetched: bytes from this one's
   // keys (and values) to those of the first slab that the other sees, and how many it sees.
   size_t next = 0;
   int next_slabs = 0;

@@ -23,8 +23,8 @@ struct Context {
 // A vector's elements as floats; empty for a null tensor.
 std::vector<float> floats(const mr_tensor* vector);
 
-// Into how many tasks so many rows are divided: so few that handing them out costs little
-// beside them, and as many for each thread.
+// The number of tasks for this many rows: each is long enough that handing it out costs little,
+// and all threads get as many.
 int row_tasks(int rows, int width, int threads);
 
 // Runs fn(row, thread) for rows [0, rows) of `width` elements.

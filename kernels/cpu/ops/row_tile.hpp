@@ -36,7 +36,7 @@ struct Sums {
   void store(float* p) const {
     for (int v = 0; v < kVectors; ++v) T::store(p + v * T::kLanes, of[v]);
   }
-  // Halves to halves; T::sum goes on so.
+  // Halves to halves; T::sum continues so.
   float total() const {
     if constexpr (kVectors == 1) return T::sum(of[0]);
     if constexpr (kVectors == 2) return T::sum(of[0] + of[1]);

@@ -40,7 +40,7 @@ struct Part {
   int share, lane;
 };
 
-// A block is shared by so many sub-groups.
+// The number of sub-groups that share a block.
 template <int kVectors>
 constexpr int kShares = kBlock / MR_LANES / kVectors;
 

@@ -27,7 +27,7 @@ class Fp8 {
   }
 
  private:
-  // Of the codes in the high bytes of both.
+  // Converts the codes in the high bytes of both halves.
   MR_INLINE static uint32_t halves(uint32_t word) {
     return (word & 0x80008000u) | (word >> 1 & 0x3f803f80u);
   }

@@ -27,8 +27,8 @@ constexpr int kHalfGroup = mr::kKvGroup / 2;  // bytes of int4 codes
 // range of f16 is used as with values that are operands.
 constexpr float kValueUnit = kBits == 8 ? 128.0f : kBits == 4 ? 8.0f : 1.0f;
 
-// The tokens of a block lie one behind the other in a slab, or, for a beam, each one somewhere
-// (lane n knows token n's address, and what is `offset` behind it).
+// The tokens of a block lie one after the other in a slab, or, for a beam, each at an address of its
+// own (lane n knows token n's address, and the data `offset` after it).
 struct Slab {
   const uint8_t* data;
   MR_INLINE const uint8_t* lanes_token(int b, int lane) const {
@@ -48,9 +48,9 @@ struct Scattered {
   MR_INLINE T at(int token, int i) const {
     const auto* first = reinterpret_cast<const T*>(kv_memory(sycl::group_broadcast(
         this_item().get_sub_group(), place[token / MR_LANES], token % MR_LANES)));
-    const int64_t behind = offset / static_cast<int64_t>(sizeof(T));
+    const int64_t after = offset / static_cast<int64_t>(sizeof(T));
     // The same, in the order that leaves a GPU of 8 lanes registers (scripts/sycl-isa).
-    return kDim < 128 || kCodes ? (first + behind)[i] : first[behind + i];
+    return kDim < 128 || kCodes ? (first + after)[i] : first[after + i];
   }
 };
 
@@ -100,7 +100,7 @@ MR_INLINE Columns load_keys(const Tokens& keys, int key_block, int depth_block, 
   return b;
 }
 
-// An element of a value: an operand, or a code. Behind kDim may be anything.
+// An element of a value: an operand, or a code. After kDim there may be anything.
 template <class Tokens>
 MR_INLINE int32_t value(const Tokens& values, int token, int column) {
   if constexpr (kBits == 4) {
@@ -118,7 +118,7 @@ MR_INLINE float value_float(int32_t value) {
 }
 
 // Values of a block as B: lane n is an element of the head, the sum runs along
-// the keys. Behind the last key may lie anything: it counts as 0, codes by their scale.
+// the keys. After the last key there may be anything: it counts as 0, codes by their scale.
 template <class Tokens>
 MR_INLINE Columns load_values(const Tokens& values, int dim_block, int keys, int lane) {
   Columns b;
