@@ -85,7 +85,7 @@ Isa widest_isa() {
 
 // Intel's cores begin one vdpbf16ps in two cycles and two float FMAs in each (its
 // bf16 speed is in AMX), so that floats give twice the products; AMD's begin one
-// of either. The measurements are in docs/decisions/linear-ops.md.
+// of either. The measurements are in benchmarks/measurements/linear-ops.md.
 bool slow_bf16() {
   const Cpuid zero = cpuid(0, 0);
   constexpr uint32_t kGenu = 0x756e6547, kIneI = 0x49656e69, kNtel = 0x6c65746e;
