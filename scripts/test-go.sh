@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Runs the Go tests. A test binary that has goroutines, channels or locks of this module runs under the race detector.
-# The others run without it: the detector finds nothing there, and makes arithmetic ten times as slow.
+# Runs the Go tests. A test binary in which code of this module has goroutines, channels or locks, or is called by those of
+# NATS and HTTP servers, runs under the race detector. The others run without it: the detector finds nothing there, and
+# makes arithmetic ten times as slow.
 #   test-go.sh          all tests, each once
 #   test-go.sh --rest   under the race detector what test-go.sh runs without
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 module=$(go list -m)
-concurrent='\bgo (func\b|[A-Za-z_.]+\()|\bchan [A-Za-z_*[]|\.Go\(|AfterFunc\(|"sync(/atomic)?"|/protoactor-go/'
+concurrent='\bgo (func\b|[A-Za-z_.]+\()|\bchan [A-Za-z_*[]|\.Go\(|AfterFunc\(|"sync(/atomic)?"|/protoactor-go/|/nats-io/|"net/http(/httptest)?"'
 
 # Folders with concurrent code, and those with concurrent tests.
 declare -A code tests
