@@ -20,7 +20,7 @@ type Sequence struct {
 	Priority     int // lower runs first
 	Tenant       string
 	Weight       int  // of the tenant, up to MaxWeight; 0: 1
-	Moved        bool // it began at another worker, and its reader waits: no full queue refuses it, and it precedes new ones
+	Migrated     bool // it began at another worker, and its reader waits: no full queue refuses it, and it precedes new ones
 	Arrival      Time // order within a priority
 	Deadline     Time // ended when it passes, in whatever state; 0: none
 }

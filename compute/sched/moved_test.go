@@ -47,9 +47,9 @@ func TestSequencesThatMovedHereAreReadAgainSoon(t *testing.T) {
 			step()
 		}
 	}
-	submit := func(first ID, moved bool) {
+	submit := func(first ID, migrated bool) {
 		for id := first; id < first+streams; id++ {
-			events = append(events, Submit(Sequence{ID: id, PromptTokens: tokens, MaxNewTokens: 2000, Moved: moved}))
+			events = append(events, Submit(Sequence{ID: id, PromptTokens: tokens, MaxNewTokens: 2000, Migrated: migrated}))
 		}
 	}
 	submit(0, false)
@@ -75,11 +75,11 @@ func TestSequencesThatMovedHereAreReadAgainSoon(t *testing.T) {
 		slices.Sort(all)
 		return all[len(all)*99/100]
 	}
-	stayed, moved := gaps(0), gaps(streams)
+	stayed, migrated := gaps(0), gaps(streams)
 	least := streams * tokens * smallModel.prompt // with nothing but their rows
-	t.Logf("longest gaps, p99: %v of those that moved, %v at least; %v of those that stayed", moved, least, stayed)
-	if moved > least*5/4 {
-		t.Errorf("the p99 of the gaps of those that moved is %v, expected at most 1.25 x %v", moved, least)
+	t.Logf("longest gaps, p99: %v of those that migrated, %v at least; %v of those that stayed", migrated, least, stayed)
+	if migrated > least*5/4 {
+		t.Errorf("the p99 of the gaps of those that migrated is %v, expected at most 1.25 x %v", migrated, least)
 	}
 	if most := (readTurns + 2) * (512*smallModel.prompt + 50*smallModel.decode); stayed > most {
 		t.Errorf("the p99 of the gaps of those that stayed is %v, expected at most %v", stayed, most)

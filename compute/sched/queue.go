@@ -15,8 +15,8 @@ func (q *sequence) before(o *sequence) bool {
 	switch {
 	case q.Priority != o.Priority:
 		return q.Priority < o.Priority
-	case q.Moved != o.Moved:
-		return q.Moved
+	case q.Migrated != o.Migrated:
+		return q.Migrated
 	case q.Arrival != o.Arrival:
 		return q.Arrival < o.Arrival
 	}

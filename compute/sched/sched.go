@@ -209,7 +209,7 @@ func (s *Scheduler) refuse(q *Sequence) Reason {
 		return ReasonInvalid
 	case q.PromptTokens > s.cfg.MaxSequenceTokens-1 || q.MaxNewTokens > s.cfg.MaxSequenceTokens-q.PromptTokens:
 		return ReasonTooLong
-	case q.Moved:
+	case q.Migrated:
 		s.shared.Admit(q.Tenant, q.Weight, 1)
 	case !s.shared.Enter(q.Tenant, q.Weight):
 		return ReasonQueueFull

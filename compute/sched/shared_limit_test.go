@@ -113,8 +113,8 @@ func TestAFullQueueAcceptsMigratedSequences(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	submit := func(id ID, moved bool) Event {
-		return Submit(Sequence{ID: id, PromptTokens: 4, MaxNewTokens: 4, Moved: moved})
+	submit := func(id ID, migrated bool) Event {
+		return Submit(Sequence{ID: id, PromptTokens: 4, MaxNewTokens: 4, Migrated: migrated})
 	}
 	plan, err := s.Step(0, []Event{submit(1, false), submit(2, false), submit(3, false), submit(4, true)})
 	if err != nil {

@@ -88,7 +88,7 @@ func (w *world) request() Sequence {
 	if w.chance(20) {
 		q.Beams = 1 + w.rng.IntN(w.cfg.MaxBatchSize)
 	}
-	q.Moved = w.chance(20)
+	q.Migrated = w.chance(20)
 	if w.chance(10) {
 		q.Deadline = w.now + time.Duration(1+w.rng.IntN(60))*time.Second
 	}
@@ -268,7 +268,7 @@ func (w *world) checkChunks(p *Plan) {
 			}
 		} else {
 			prompt += c.Rows
-			if !l.Moved {
+			if !l.Migrated {
 				fresh += c.Rows
 			}
 		}
@@ -362,8 +362,8 @@ func (l *life) first(o *life) bool {
 	if l.Priority != o.Priority {
 		return l.Priority < o.Priority
 	}
-	if l.Moved != o.Moved {
-		return l.Moved
+	if l.Migrated != o.Migrated {
+		return l.Migrated
 	}
 	if l.Arrival != o.Arrival {
 		return l.Arrival < o.Arrival

@@ -48,7 +48,7 @@ func (s *Scheduler) Snapshot() []SequenceState {
 // Check reports the first contradiction in the scheduler's state and in its last plan. It
 // costs O(sequences).
 func (s *Scheduler) Check() error {
-	live, moved := 0, 0
+	live, migrated := 0, 0
 	for _, q := range [...]struct {
 		state State
 		*queue
@@ -66,8 +66,8 @@ func (s *Scheduler) Check() error {
 				return err
 			}
 			live++
-			if seq.Moved {
-				moved++
+			if seq.Migrated {
+				migrated++
 			}
 		}
 		if rows != q.rows {
@@ -82,8 +82,8 @@ func (s *Scheduler) Check() error {
 		return fmt.Errorf("sched: check: %d sequences live, the count says %d", live, s.shared.Inside())
 	case batch > s.cfg.MaxBatchSize:
 		return fmt.Errorf("sched: check: %d sequences and beams hold KV, expected at most %d", batch, s.cfg.MaxBatchSize)
-	case live-moved > 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting):
-		return fmt.Errorf("sched: check: %d sequences accepted, expected at most %d", live-moved, 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting))
+	case live-migrated > 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting):
+		return fmt.Errorf("sched: check: %d sequences accepted, expected at most %d", live-migrated, 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting))
 	case len(s.planned) > 0 || s.plannedRows != 0 || len(s.reserving) > s.cfg.MaxBatchSize:
 		return fmt.Errorf("sched: check: %d sequences have a reservation on its way, %d of them in the plan, expected at most %d and 0",
 			len(s.reserving), len(s.planned), s.cfg.MaxBatchSize)
@@ -156,7 +156,7 @@ func (s *Scheduler) checkPlan() error {
 		draftTokens += c.Drafts
 		rows += c.Rows
 		outputs += c.outputs()
-		if c.Start < seq.PromptTokens && !seq.Moved {
+		if c.Start < seq.PromptTokens && !seq.Migrated {
 			fresh += c.Rows
 		}
 	}

@@ -43,7 +43,7 @@ const readTurns = 8
 func (s *Scheduler) takeTurns() {
 	again := 0
 	for _, seq := range s.ready {
-		if seq.Moved {
+		if seq.Migrated {
 			again += seq.PromptTokens - seq.computed
 		}
 	}
@@ -105,7 +105,7 @@ func (s *Scheduler) planPrompts() {
 	for whole := chunk; budget > 0 && len(s.ready) > 0; {
 		seq := s.takePrompt()
 		rows := min(seq.PromptTokens, seq.leased) - seq.computed
-		if !seq.Moved {
+		if !seq.Migrated {
 			if chunk < rows && rows <= whole && chunk <= whole/2 {
 				chunk = 0
 			}
