@@ -105,12 +105,16 @@ func TestBlocksWork(t *testing.T) {
 	}
 }
 
+// toRemove is the folder that workspace made; empty if no test needed it.
+var toRemove string
+
 // workspace is the folder in which commands run: it has the program as bin/millrace, and the repository's models and test data.
 var workspace = sync.OnceValues(func() (string, error) {
 	folder, err := os.MkdirTemp("", "millrace-docs-")
 	if err != nil {
 		return "", err
 	}
+	toRemove = folder
 	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(folder, "bin", "millrace"), "../cmd/millrace").CombinedOutput()
 	if err != nil {
 		return folder, fmt.Errorf("go build: %w: %s", err, out)
@@ -138,8 +142,8 @@ var workspace = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if folder, _ := workspace(); folder != "" {
-		_ = os.RemoveAll(folder)
+	if toRemove != "" {
+		_ = os.RemoveAll(toRemove)
 	}
 	os.Exit(code)
 }
