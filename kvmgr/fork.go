@@ -10,13 +10,13 @@ type Copy struct {
 }
 
 // Forked is what backs a child at first: the slabs to map from position 0 on,
-// and behind them, if Copy.Tokens > 0, the slab Copy.To.
+// and after them, if Copy.Tokens > 0, the slab Copy.To.
 type Forked struct {
 	Shared []int32
 	Copy   Copy
 }
 
-// Fork reserves maxTokens for child, which goes on behind token number tokens
+// Fork reserves maxTokens for child, which continues after token number tokens
 // of parent. Whole slabs are shared, the last partial one is copied
 // (the caller copies it, before the child runs and before either releases).
 // Errors: ErrUnknownSequence, ErrSequenceExists, ErrBeyondReservation (tokens
@@ -41,7 +41,7 @@ func (m *Manager) Fork(parent, child Seq, tokens, maxTokens int) (Forked, error)
 			ErrBeyondReservation, tokens, parent, len(p.slabs), m.slabTokens)
 	}
 	// A child is always promised its whole length: it starts in the middle of
-	// an answer, where a policy's guess from the start no longer holds.
+	// an answer, where a policy's prediction from the start no longer holds.
 	quota, shared := m.slabsFor(maxTokens), tokens/m.slabTokens
 	if err := m.admit(quota, shared); err != nil {
 		return Forked{}, err

@@ -32,7 +32,7 @@ func (f *freeSet) put(id int) {
 	f.low = min(f.low, id/64)
 }
 
-// take removes n slabs (the caller knows that there are so many) and appends
+// take removes n slabs (the caller knows that there are n) and appends
 // their ids to dst: first those that follow on from near (-1: none), then one
 // run for all the rest, or else the lowest ones.
 func (f *freeSet) take(dst []int32, n, near int) []int32 {

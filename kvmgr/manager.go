@@ -1,10 +1,10 @@
-// Package kvmgr keeps the books of a device's KV cache: which physical slab
+// Package kvmgr is the allocator of a device's KV cache: which physical slab
 // belongs to which sequence. It knows numbers only, no memory and no tensors;
 // the compute actor maps what is leased here.
 //
 // A slab holds the keys and values of SlabTokens tokens, for all layers. A
 // sequence reserves slabs by its longest possible length before it runs, and
-// leases them as it grows. The one invariant behind "never out of memory" is
+// leases them as it grows. The one invariant for "never out of memory" is
 //
 //	promised <= free
 //
@@ -71,7 +71,7 @@ type Manager struct {
 type region struct {
 	tokens int     // reserved, in tokens
 	prompt int     // of the tokens, those in a segment of their own; 0 without beams
-	beams  int     // segments for the tokens behind the prompt; 1 without beams
+	beams  int     // segments for the tokens after the prompt; 1 without beams
 	quota  int     // reserved, in slabs, shared ones included
 	shared int     // leading slabs that came from the parent of a fork
 	slabs  []int32 // leased, by position; each element is written once (leases hand out views)

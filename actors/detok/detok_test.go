@@ -73,7 +73,7 @@ func TestADetokenizerThatPanicsAnswersEverySequenceOfItsMessageAndServesOn(t *te
 	}
 	require.Equal(t, map[msg.SeqID]api.Finish{1 << 40: api.FinishError, 1<<40 + 1: api.FinishNone, 1<<40 + 2: api.FinishError}, ended)
 	d.send(&msg.Tokens{Tokens: []msg.Token{{Seq: 1<<40 + 1, ID: 301, Index: 1, Finish: api.FinishLength}}})
-	require.Equal(t, api.FinishLength, d.text().Finish, "the sequence that was whole goes on after the restart")
+	require.Equal(t, api.FinishLength, d.text().Finish, "the sequence that was whole continues after the restart")
 }
 
 func TestADetokenizerTakesTheTokenThatIsNextAndTellsOfAGap(t *testing.T) {

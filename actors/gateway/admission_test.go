@@ -95,7 +95,7 @@ func TestRetryAfterIsTheTimeToServeTheQueue(t *testing.T) {
 
 func TestAQueueThatTakesTooLongIsRefusedAtOnce(t *testing.T) {
 	e := newAdmissionTest(t, 1000, 10, time.Second)
-	e.fill(10 + 11) // nothing is known: as many may wait as run, and one more is let in behind them
+	e.fill(10 + 11) // nothing is known: as many may wait as run, and one more is admitted after them
 	_, err := e.submit("", 0)
 	require.NotNil(t, err)
 	require.Equal(t, reasonQueueWait, err.Reason)

@@ -195,7 +195,7 @@ func TestAPromptIsNotSentToAThirdTokenizerWhenTwoDiedOfIt(t *testing.T) {
 	dead["t1"] = true
 	last, err = look()
 	require.NoError(t, err, "one death may be a coincidence")
-	require.True(t, last, "the last one asked still has it")
+	require.True(t, last, "the last one still has it")
 	left["t2"] = true
 	last, err = look()
 	require.NoError(t, err, "nor is a goodbye")

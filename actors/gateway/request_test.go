@@ -133,7 +133,7 @@ func TestALostChoiceGoesOnBehindItsTokensAsANewSequence(t *testing.T) {
 	_, v = r.text(&msg.Text{Seq: g[1].Seq, Token: 9, Index: 3})
 	require.Equal(t, gap, v)
 	_, v = r.text(&msg.Text{Seq: g[1].Seq, Token: -1, Index: 4, Finish: api.FinishLength})
-	require.Equal(t, gap, v, "an end behind tokens that are missing")
+	require.Equal(t, gap, v, "an end after tokens that are missing")
 
 	first, err := r.lost(g[1].Seq, "of a test")
 	require.NoError(t, err)
@@ -190,7 +190,7 @@ func TestATextThatIsLostGoesOnBehindItsTokensWhereItsSequenceRuns(t *testing.T) 
 	require.False(t, r.mayRedirect(begin(t, r, []int32{1})[0].Seq), "a worker keeps tokens, not what they were chosen from")
 }
 
-// TestATokenWithoutItsTextIsNotTaken: a detokenizer that was opened behind fewer tokens than have come
+// TestATokenWithoutItsTextIsNotTaken: a detokenizer that was opened after fewer tokens than have come
 // since, and missed those that its worker sent again, has no text for the one that is next here.
 func TestATokenWithoutItsTextIsNotTaken(t *testing.T) {
 	r := newRequest(apiRequest(1, 5), roomy)

@@ -79,11 +79,11 @@ func (w *testWatch) pass(d time.Duration) []string {
 
 // says takes a worker's report: sequences and what each has generated.
 func (w *testWatch) says(worker string, generated map[msg.SeqID]int) []string {
-	losses, _ := w.hears(&msg.Progress{Node: worker}, generated, takers{true, true})
+	losses, _ := w.takes(&msg.Progress{Node: worker}, generated, takers{true, true})
 	return losses
 }
 
-func (w *testWatch) hears(p *msg.Progress, generated map[msg.SeqID]int, others takers) (losses []string, strangers []msg.SeqID) {
+func (w *testWatch) takes(p *msg.Progress, generated map[msg.SeqID]int, others takers) (losses []string, strangers []msg.SeqID) {
 	for seq, n := range generated {
 		p.Seqs, p.Generated = append(p.Seqs, seq), append(p.Generated, n)
 	}
@@ -131,7 +131,7 @@ func TestTheSequencesOfADeadWorkerAreLostOnce(t *testing.T) {
 	require.Equal(t, 1, w.texts("me"))
 	losses, _ = w.look()
 	none(t, losses)
-	w.end(1, "a") // its request hears of it and ends it
+	w.end(1, "a") // its request gets the loss and ends it
 	require.Equal(t, 1, w.texts("d"))
 }
 
@@ -171,7 +171,7 @@ func TestTextIsLostOnlyWhenNothingCameForLongEnough(t *testing.T) {
 		none(t, says(5))
 		none(t, w.pass(lostAfter-1))
 		none(t, says(7))
-		s.received.Store(5) // behind, but something came
+		s.received.Store(5) // fewer than generated, but some arrived
 		none(t, w.pass(1))
 		none(t, says(8))
 		none(t, w.pass(lostAfter-1))
@@ -199,7 +199,7 @@ func TestAStepThatDoesNotEndLosesItsSequencesIfThereIsAnotherWorker(t *testing.T
 	w.runs(2, "a", "me", 2)
 	w.runs(3, "me", "me", 2)
 	stuck := func(worker string, inStep time.Duration, elsewhere bool) []string {
-		losses, _ := w.hears(&msg.Progress{Node: worker, InStep: inStep}, map[msg.SeqID]int{1: 2, 2: 2}, takers{elsewhere, elsewhere})
+		losses, _ := w.takes(&msg.Progress{Node: worker, InStep: inStep}, map[msg.SeqID]int{1: 2, 2: 2}, takers{elsewhere, elsewhere})
 		return losses
 	}
 	none(t, stuck("a", testStall, true))
@@ -240,7 +240,7 @@ func TestABoundSequenceLeavesAStalledWorkerForAnEqualOnly(t *testing.T) {
 		w.runs(1, "a", "me", 0)
 		w.bound = &atomic.Bool{}
 		w.runs(2, "a", "me", 0)
-		losses, _ := w.hears(&msg.Progress{Node: "a", InStep: testStall + 1}, map[msg.SeqID]int{1: 0, 2: 0}, c.others)
+		losses, _ := w.takes(&msg.Progress{Node: "a", InStep: testStall + 1}, map[msg.SeqID]int{1: 0, 2: 0}, c.others)
 		require.Equal(t, c.leave, losses, "%+v", c.others)
 	}
 }
@@ -257,7 +257,7 @@ func TestASequenceIsLostWithItsDetokenizer(t *testing.T) {
 	require.Zero(t, w.texts("d"))
 }
 
-// Who heard nobody, or did not run, has to listen first.
+// A process that received nothing, or did not run, has to listen first.
 func TestAPartitionAndALongPauseResetTheTimers(t *testing.T) {
 	for name, miss := range map[string]func(*testWatch){
 		"deaf": func(w *testWatch) {
@@ -340,14 +340,14 @@ func TestSequencesThatNobodyWaitsForAreReturned(t *testing.T) {
 	w.runs(2, "b", "me", 0)
 	w.runs(3, "a", "me", 0)
 	w.end(3, "a")
-	losses, strangers := w.hears(&msg.Progress{Node: "a"}, map[msg.SeqID]int{1: 0, 2: 0, 3: 0, 4: 0}, takers{true, true})
+	losses, strangers := w.takes(&msg.Progress{Node: "a"}, map[msg.SeqID]int{1: 0, 2: 0, 3: 0, 4: 0}, takers{true, true})
 	none(t, losses)
 	require.Equal(t, []msg.SeqID{2, 3, 4}, strangers, "what moved, what ended, what never was")
-	_, strangers = w.hears(&msg.Progress{Node: "c"}, map[msg.SeqID]int{1: 0}, takers{true, true})
+	_, strangers = w.takes(&msg.Progress{Node: "c"}, map[msg.SeqID]int{1: 0}, takers{true, true})
 	require.Equal(t, []msg.SeqID{1}, strangers)
 }
 
-// Its worker may be told to go on with it.
+// Its worker may get a redirect to continue it.
 func TestALostSequenceIsNoStrangerUntilItsRequestEndsIt(t *testing.T) {
 	w := newTestWatch()
 	w.slow = true
@@ -357,11 +357,11 @@ func TestALostSequenceIsNoStrangerUntilItsRequestEndsIt(t *testing.T) {
 	require.Equal(t, []string{"1 detok_dead"}, losses)
 	losses, _ = w.look()
 	none(t, losses)
-	losses, strangers := w.hears(&msg.Progress{Node: "a", InStep: 2 * testStall}, map[msg.SeqID]int{1: 5}, takers{true, true})
+	losses, strangers := w.takes(&msg.Progress{Node: "a", InStep: 2 * testStall}, map[msg.SeqID]int{1: 5}, takers{true, true})
 	none(t, losses)
 	require.Empty(t, strangers)
 	w.end(1, "a")
-	_, strangers = w.hears(&msg.Progress{Node: "a"}, map[msg.SeqID]int{1: 5}, takers{true, true})
+	_, strangers = w.takes(&msg.Progress{Node: "a"}, map[msg.SeqID]int{1: 5}, takers{true, true})
 	require.Equal(t, []msg.SeqID{1}, strangers)
 }
 
@@ -395,7 +395,7 @@ func TestASequenceThatItsRequestLeftIsNoStranger(t *testing.T) {
 	w := newTestWatch()
 	w.runs(1, "a", "me", 0)
 	w.watch.leave(1, "a")
-	losses, strangers := w.hears(&msg.Progress{Node: "a", InStep: 2 * testStall}, map[msg.SeqID]int{1: 5}, takers{true, true})
+	losses, strangers := w.takes(&msg.Progress{Node: "a", InStep: 2 * testStall}, map[msg.SeqID]int{1: 5}, takers{true, true})
 	none(t, losses)
 	require.Empty(t, strangers, "the worker would cancel it")
 }

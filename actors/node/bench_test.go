@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/tokenizer"
 )
 
-// BenchmarkStreams is the cost of a token from the device to the reader, with so many
+// BenchmarkStreams is the cost of a token from the device to the reader, with a number of
 // streams at once. Allocations are those of everything: of short streams most are the
 // requests', of long ones the tokens'.
 func BenchmarkStreams(b *testing.B) {
@@ -27,7 +27,7 @@ func BenchmarkStreams(b *testing.B) {
 	}
 }
 
-// benchPipeline runs on a device that costs nothing, with room for so many streams of so many tokens.
+// benchPipeline runs on a device that costs nothing, with room for the streams and their tokens.
 func benchPipeline(b *testing.B, streams, tokens int) *Node {
 	tok, err := tokenizer.Load("../../models/tiny-chat")
 	if err != nil {
@@ -49,7 +49,7 @@ func benchPipeline(b *testing.B, streams, tokens int) *Node {
 	return p
 }
 
-// benchRequest asks for so many tokens and reads them; false: something went wrong.
+// benchRequest requests a number of tokens and reads them; false: something went wrong.
 func benchRequest(b *testing.B, p *Node, id, tokens int) bool {
 	s, err := p.Submit(context.Background(), tokensRequest(strconv.Itoa(id), []int32{1, 2, 3}, tokens))
 	if err != nil {

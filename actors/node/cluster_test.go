@@ -78,7 +78,7 @@ func (n *node) kill() {
 	})
 }
 
-// sees waits until a node knows of so many others and is ready.
+// sees waits until a node knows of a number of others and is ready.
 func (n *node) sees(t *testing.T, others int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(n.members.Others()) == others && n.Ready() == nil }, patience, time.Millisecond)
@@ -216,7 +216,7 @@ func TestAWorkerThatComesBackAfterItsSequencesMovedAddsNothing(t *testing.T) {
 	// beats do not go out.
 	compute[0].members.Leave()
 	require.Eventually(t, func() bool { return gateway.gateway.Sequences(compute[0].name) == 0 }, patience, time.Millisecond)
-	compute[0].device.open1() // it goes on, and sends what nobody waits for any more
+	compute[0].device.open1() // it continues, and sends what nobody waits for any more
 	requireClean(t, compute[0].Node, compute[0].device)
 	compute[1].device.open1()
 	requireAll(t, compute[1].device, streams, 100)
@@ -318,7 +318,7 @@ func TestAGatewayThatStopsLeavesItsSequencesToTheNext(t *testing.T) {
 }
 
 // handover is a gateway with three requests, one of them a beam search, and another one that is
-// to go on with them.
+// to continue them.
 type handover struct {
 	t                     *testing.T
 	first, second, worker *node
@@ -367,7 +367,7 @@ func (h *handover) request(i int) *api.Request {
 	return r
 }
 
-// again asks the second gateway for the rest.
+// again requests the rest from the second gateway.
 func (h *handover) again() (streams []api.Stream) {
 	h.t.Helper()
 	h.had = make([][]int32, 3)

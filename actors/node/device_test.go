@@ -31,7 +31,7 @@ type testDevice struct {
 	steps      int
 	prompts    int  // that were begun
 	largest    int  // rows of the largest step
-	guesses    int  // rows that were guesses
+	drafts     int  // rows of draft tokens
 	round      int  // tokens of a text that goes round; 0: it never does
 	freed      bool // the gate is open
 }
@@ -51,8 +51,8 @@ type testRegion struct {
 	tokens int
 	slabs  []int32
 	length int // positions written
-	// Of them, the last ones that were guesses.
-	guesses int
+	// drafts counts the last of them, those of draft tokens.
+	drafts int
 }
 
 func (d *testDevice) NewRegion(tokens int) (compute.Region, error) {
@@ -154,16 +154,16 @@ func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 			}
 			continue
 		}
-		// Behind guesses that were wrong the rows go back.
-		if b.Position > r.length || b.Position < r.length-r.guesses || b.Position+len(b.Tokens) > len(r.slabs)*testSlabTokens {
+		// After draft tokens that were refused the rows go back.
+		if b.Position > r.length || b.Position < r.length-r.drafts || b.Position+len(b.Tokens) > len(r.slabs)*testSlabTokens {
 			d.faults = append(d.faults, errors.New("a row out of order or without a slab"))
 		}
 		if b.Position == 0 {
 			d.prompts++
 		}
-		r.length, r.guesses = b.Position+len(b.Tokens), b.Drafts
+		r.length, r.drafts = b.Position+len(b.Tokens), b.Drafts
 		rows += len(b.Tokens)
-		d.guesses += b.Drafts
+		d.drafts += b.Drafts
 		for i := len(b.Tokens) - b.Outputs(); i < len(b.Tokens); i++ {
 			out = append(out, d.logits(b.Tokens[i], b.Position+i))
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/millrace/millrace/metrics/metricstest"
 )
 
-// TestGuessesEndWhereTheAnswerDoes: answers of every length, and stop tokens among guesses, over
-// a text that goes round, of which nearly every guess is right.
-func TestGuessesEndWhereTheAnswerDoes(t *testing.T) {
+// TestDraftTokensEndWhereTheAnswerDoes: answers of every length, and stop tokens among draft tokens, over
+// a text that goes round, of which nearly every draft token is right.
+func TestDraftTokensEndWhereTheAnswerDoes(t *testing.T) {
 	const round, draftRows = 10, 8
 	d := newTestDevice(64)
 	d.round = round
@@ -44,7 +44,7 @@ func TestGuessesEndWhereTheAnswerDoes(t *testing.T) {
 		require.Equal(t, api.FinishLength, last.Finish)
 	}
 	requireClean(t, p, d)
-	require.Less(t, d.steps, tokens/3, "guesses save steps")
+	require.Less(t, d.steps, tokens/3, "draft tokens save steps")
 	for stop := range int32(round) {
 		answer, last := ask(len(text), []int32{stop})
 		require.Equal(t, text[:slices.Index(text, stop)], answer[:slices.Index(text, stop)])
@@ -55,8 +55,8 @@ func TestGuessesEndWhereTheAnswerDoes(t *testing.T) {
 	require.LessOrEqual(t, d.largest, draftRows)
 }
 
-// TestGuessesOfManySequencesShareAStep: each gets its own tokens.
-func TestGuessesOfManySequencesShareAStep(t *testing.T) {
+// TestDraftTokensOfManySequencesShareAStep: each gets its own tokens.
+func TestDraftTokensOfManySequencesShareAStep(t *testing.T) {
 	const requests, tokens = 20, 60
 	d := newTestDevice(64)
 	d.round = 5
@@ -83,5 +83,5 @@ func TestGuessesOfManySequencesShareAStep(t *testing.T) {
 	requireClean(t, p, d)
 	right := metricstest.Sum(t, cfg.Metrics.Registry(), "millrace_draft_tokens_accepted_total")
 	require.Greater(t, right, float64(requests*tokens/3))
-	require.LessOrEqual(t, float64(d.steps), requests*tokens-right, "guesses save steps")
+	require.LessOrEqual(t, float64(d.steps), requests*tokens-right, "draft tokens save steps")
 }

@@ -31,7 +31,7 @@ func kind(numerics, text string, more ...func(*Config)) func(*Config) {
 	}
 }
 
-// long is an answer, in tokens, that is not at its end when a test looks.
+// long is an answer, in tokens, that is not at its end when a test checks.
 const long = 500
 
 func soon(c *Config) { c.Cluster.FailoverTimeout = 300 * time.Millisecond }

@@ -109,7 +109,7 @@ func requireReloads(t *testing.T, p *Node, ok, failed int) {
 	}
 }
 
-// requireFailedForGood checks that everybody hears of it.
+// requireFailedForGood checks that everybody gets the error.
 func requireFailedForGood(t *testing.T, p *Node, why string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
