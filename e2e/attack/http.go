@@ -20,7 +20,7 @@ import (
 
 var httpAttacks = []attack{
 	{"http: thousands of slow and idle connections", "keys", slowConnections},
-	{"http: readers that do not read", "keys", deafReaders},
+	{"http: readers that do not read", "keys", stalledReaders},
 	{"http: body without a key", "keys", bodyWithoutKey},
 	{"http: huge headers and bodies", "keys", hugeRequests},
 	{"http: foreign host name (DNS rebinding)", "open", foreignHost},
@@ -123,8 +123,8 @@ func drip(ctx context.Context, c net.Conn, begin, more string) error {
 	}
 }
 
-// deafReaders ask for streams and never read them.
-func deafReaders(ctx context.Context, _ *suite, t *target) (string, error) {
+// stalledReaders ask for streams and never read them.
+func stalledReaders(ctx context.Context, _ *suite, t *target) (string, error) {
 	const n = 64
 	body := `{"model":"tiny-chat","prompt":"Count:","stream":true,"max_tokens":1500,"ignore_eos":true,"n":4,"logprobs":20}`
 	var conns []net.Conn

@@ -24,7 +24,7 @@ var natsAttacks = []attack{
 	{"nats: listen to others", "keys", eavesdrop},
 	{"nats: use JetStream and the nodes' subjects", "keys", privateSubjects},
 	{"nats: evict nodes by forged beats", "keys", forgeBeats},
-	{"nats: cancel a stream by a predicted subject", "keys", guessCancel},
+	{"nats: cancel a stream by a predicted subject", "keys", predictCancel},
 	{"nats: take others' large bodies, and leave parts of bodies", "keys", largeBodies},
 	{"nats: thousands of connections and subscriptions", "keys", natsFlood},
 }
@@ -177,7 +177,7 @@ func writeJournal(ctx context.Context, _ *suite, t *target) (string, error) {
 // eavesdrop subscribes to everything while the victim asks over NATS with its key.
 func eavesdrop(ctx context.Context, _ *suite, t *target) (string, error) {
 	const secret = "the-victims-prompt"
-	var heard, subscribed atomic.Int64
+	var received, subscribed atomic.Int64
 	var leaked sync.Map
 	strangers, err := t.strangers()
 	if err != nil {
@@ -188,10 +188,10 @@ func eavesdrop(ctx context.Context, _ *suite, t *target) (string, error) {
 		for _, subject := range []string{">", "_INBOX.>", "_INBOX.*.>", "_INBOX.*.*", "_INBOX.*", "millrace.>", "millrace.v1.>", "millrace.v1.chat.completions",
 			"millrace.node.>", "millrace.journal.>", "millrace.limits.used", "$JS.>", "$SRV.>", "$KV.>", "$O.>"} {
 			_, err := nc.Subscribe(subject, func(m *nats.Msg) {
-				heard.Add(1)
+				received.Add(1)
 				for _, word := range []string{secret, t.keys[victim], "chat.completion", "text_completion"} {
 					if bytes.Contains(m.Data, []byte(word)) || strings.Contains(fmt.Sprint(m.Header), word) {
-						leaked.Store(subject+" heard "+m.Subject, true)
+						leaked.Store(subject+" received "+m.Subject, true)
 					}
 				}
 			})
@@ -217,7 +217,7 @@ func eavesdrop(ctx context.Context, _ *suite, t *target) (string, error) {
 		return "", err
 	}
 	leaked.Range(func(what, _ any) bool { err = errors.Join(err, fmt.Errorf("%v", what)); return true })
-	return fmt.Sprintf("%d subscriptions asked for, %d messages heard, none of the victim's", subscribed.Load(), heard.Load()), err
+	return fmt.Sprintf("%d subscriptions asked for, %d messages received, none of the victim's", subscribed.Load(), received.Load()), err
 }
 
 // strangers are two connections: one without credentials, one with the attacker's key.
@@ -312,9 +312,9 @@ func forgeBeats(ctx context.Context, s *suite, t *target) (string, error) {
 	return fmt.Sprintf("100 forged beats for each of %d nodes; all stayed", len(nodes)), nil
 }
 
-// guessCancel ends streams of the victim by the subjects that an attacker can guess.
-func guessCancel(ctx context.Context, _ *suite, t *target) (string, error) {
-	const id = "guessed"
+// predictCancel ends streams of the victim by the subjects that an attacker can predict.
+func predictCancel(ctx context.Context, _ *suite, t *target) (string, error) {
+	const id = "predicted"
 	nc, err := t.dial("")
 	if err != nil {
 		return "", err
@@ -337,8 +337,8 @@ func guessCancel(ctx context.Context, _ *suite, t *target) (string, error) {
 		tokens++
 		for _, subject := range subjects {
 			if prefix, found := strings.CutSuffix(subject, ".x"); found && strings.Contains(prefix, ".cancel.") && tokens < 200 {
-				for _, guess := range []string{fmt.Sprintf("%s-%d", chunk.ID, tokens), fmt.Sprintf("cmpl-%s-%d", id, tokens), fmt.Sprint(tokens), "*", ">"} {
-					_ = nc.Publish(prefix+"."+guess, nil)
+				for _, suffix := range []string{fmt.Sprintf("%s-%d", chunk.ID, tokens), fmt.Sprintf("cmpl-%s-%d", id, tokens), fmt.Sprint(tokens), "*", ">"} {
+					_ = nc.Publish(prefix+"."+suffix, nil)
 					sent++
 				}
 			}
@@ -350,7 +350,7 @@ func guessCancel(ctx context.Context, _ *suite, t *target) (string, error) {
 	if tokens < 100 {
 		return "", fmt.Errorf("found %d chunks, expected some 300", tokens)
 	}
-	return fmt.Sprintf("%d guesses; the stream was whole", sent), nil
+	return fmt.Sprintf("%d predicted subjects; the stream was whole", sent), nil
 }
 
 // largeBodies reads the objects that used to hold bodies, and leaves bodies unfinished.

@@ -172,11 +172,11 @@ func (c *comparison) good() bool {
 	return c.P50 <= slowdown*c.Control && float64(c.Resident) <= growth*float64(c.Expected)
 }
 
-// compare asks a target and its control server in turn.
+// compare sends requests to a target and its control server in turn.
 func compare(ctx context.Context, name string, t, control *target) (*comparison, error) {
-	const asks = 20
+	const requests = 20
 	times := map[*target][]float64{}
-	for range asks {
+	for range requests {
 		for _, x := range []*target{t, control} {
 			begin := time.Now()
 			text, err := x.ask(ctx)
