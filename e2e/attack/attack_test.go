@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestEveryAttackIsInTheDocs: docs/security.md says of each attack what stops it.
+// TestEveryAttackIsInTheDocs finds each attack in docs/security.md, which says what stops it.
 func TestEveryAttackIsInTheDocs(t *testing.T) {
 	text, err := os.ReadFile("../../docs/security.md")
 	require.NoError(t, err)
@@ -24,7 +24,7 @@ func TestEveryAttackIsInTheDocs(t *testing.T) {
 		strings.Count(string(text), "| files: ")+strings.Count(string(text), "| start: "), "rows of attacks that are gone")
 }
 
-// TestAReportWithoutAttacksFails, and so does one with a server that stayed slow or large.
+// TestAReportWithoutAttacksFails also covers a server that stayed slow or large.
 func TestAReportWithoutAttacksFails(t *testing.T) {
 	good := outcome{Name: "x", Normal: &normal{Good: 1}}
 	equal := &comparison{Target: "keys", P50: 1, Control: 1, Resident: 100, Expected: 100}

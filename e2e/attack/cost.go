@@ -40,7 +40,7 @@ func tokenizeFlood(ctx context.Context, _ *suite, t *target) (string, error) {
 	})
 }
 
-// flood calls from many clients, and expects that some are told to come later.
+// flood sends requests of many clients. The server must refuse some with 429.
 func flood(ctx context.Context, clients, each int, call func() (int, error)) (string, error) {
 	var (
 		all      sync.WaitGroup
@@ -66,7 +66,7 @@ func flood(ctx context.Context, clients, each int, call func() (int, error)) (st
 	all.Wait()
 	seen := fmt.Sprintf("%d requests of %d clients: %v", clients*each, clients, statuses)
 	if failed == nil && statuses[http.StatusTooManyRequests] == 0 {
-		failed = errors.New("no request was told to come later (429)")
+		failed = errors.New("found no refused request, expected some with status 429")
 	}
 	return seen, failed
 }

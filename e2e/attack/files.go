@@ -25,7 +25,7 @@ var fileAttacks = []attack{
 	{"files: a tokenizer that fails", "tokenizer", tokenizerPanic},
 }
 
-// copyModel links a model's files into a folder of its own, but for those that change.
+// copyModel links the files of a model into a new folder, without those that change.
 func copyModel(dir, demo string, change map[string]func(text []byte) ([]byte, error)) (string, error) {
 	to := filepath.Join(dir, "model")
 	if err := os.MkdirAll(to, 0o755); err != nil {
@@ -77,7 +77,7 @@ func editJSON(edit func(map[string]any)) func([]byte) ([]byte, error) {
 	}
 }
 
-// bombs are templates; the message's text says which one renders.
+// bombs are the parts of a template. The text of the message selects the part that renders.
 var bombs = map[string]string{
 	"double":  `{% set ns = namespace(s="xxxxxxxx") %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s|length }}`,
 	"times":   `{{ ("x" * 1000000000)|length }}`,
@@ -136,7 +136,7 @@ func templateBomb(ctx context.Context, _ *suite, t *target) (string, error) {
 	return fmt.Sprintf("%d templates: 4xx; the server grew by %d MiB", len(bombs), grown), nil
 }
 
-// panickingTokenizer has a tokenizer without an unknown token and with a limit that cuts.
+// panickingTokenizer serves a tokenizer without an unknown token and with a truncation.
 func panickingTokenizer(dir, demo string) (string, error) {
 	return copyModel(dir, demo, map[string]func([]byte) ([]byte, error){
 		"tokenizer.json": editJSON(func(f map[string]any) {

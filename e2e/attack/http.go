@@ -28,7 +28,7 @@ var httpAttacks = []attack{
 	{"tls: plain text, old versions, stream resets", "tls", attackTLS},
 }
 
-// postHead is the head of a POST with a body of some length.
+// postHead returns the head of a POST with a body of some length.
 func postHead(key string, length int) string {
 	head := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", length)
 	if key != "" {
@@ -37,7 +37,7 @@ func postHead(key string, length int) string {
 	return head + "\r\n"
 }
 
-// slowKind is a way to keep a connection open: a beginning, and then a little now and then.
+// slowKind is a way to keep a connection open: a beginning, and a few bytes from time to time.
 type slowKind struct {
 	name, begin, more string
 }
@@ -60,7 +60,7 @@ func slowConnections(ctx context.Context, s *suite, t *target) (string, error) {
 	return strings.Join(seen, "; "), errors.Join(errs...)
 }
 
-// slowMost is how long the server may keep a slow or idle connection: its deadlines are below two minutes.
+// slowMost is the longest life of a slow or idle connection: the server's deadlines are below two minutes.
 const slowMost = 2 * time.Minute
 
 func manySlow(ctx context.Context, n int, addr string, kind slowKind) (string, error) {
@@ -100,14 +100,14 @@ func manySlow(ctx context.Context, n int, addr string, kind slowKind) (string, e
 	return seen, nil
 }
 
-// drip sends a beginning and then a little every few seconds until the server closes the connection.
+// drip sends a beginning and then a few bytes every few seconds until the server closes the connection.
 func drip(ctx context.Context, c net.Conn, begin, more string) error {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		_, _ = io.Copy(io.Discard, c) // until the server closes it
 	}()
-	_, _ = io.WriteString(c, begin) // closed shows a failure
+	_, _ = io.WriteString(c, begin) // an error shows in closed
 	const every = 3 * time.Second
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -123,7 +123,7 @@ func drip(ctx context.Context, c net.Conn, begin, more string) error {
 	}
 }
 
-// stalledReaders ask for streams and never read them.
+// stalledReaders requests streams and never reads them.
 func stalledReaders(ctx context.Context, _ *suite, t *target) (string, error) {
 	const n = 64
 	body := `{"model":"tiny-chat","prompt":"Count:","stream":true,"max_tokens":1500,"ignore_eos":true,"n":4,"logprobs":20}`
@@ -140,7 +140,7 @@ func stalledReaders(ctx context.Context, _ *suite, t *target) (string, error) {
 		}
 		conns = append(conns, c)
 		if tcp, ok := c.(*net.TCPConn); ok {
-			_ = tcp.SetReadBuffer(4096) // less to buffer for the kernel
+			_ = tcp.SetReadBuffer(4096) // the kernel buffers less
 		}
 		if _, err := io.WriteString(c, postHead(t.keys[attacker], len(body))+body); err != nil {
 			return "", err
@@ -152,7 +152,7 @@ func stalledReaders(ctx context.Context, _ *suite, t *target) (string, error) {
 	return fmt.Sprintf("%d streams with 4 answers that nobody reads", n), nil
 }
 
-// bodyWithoutKey announces a large body without a key: the refusal must come before the body.
+// bodyWithoutKey announces a large body without a key. The refusal must come before the body.
 func bodyWithoutKey(ctx context.Context, _ *suite, t *target) (string, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", t.addr)
 	if err != nil {
@@ -206,7 +206,7 @@ func hugeRequests(ctx context.Context, _ *suite, t *target) (string, error) {
 	return strings.Join(seen, " "), nil
 }
 
-// biases are n fields of logit_bias, most of them of tokens that no model has.
+// biases returns n fields of logit_bias, most of them for tokens that no model has.
 func biases(n int) string {
 	list := make([]string, n)
 	for i := range list {
@@ -215,7 +215,7 @@ func biases(n int) string {
 	return strings.Join(list, ",")
 }
 
-// foreignHost asks a server without keys as a page does whose name was pointed at the loopback address.
+// foreignHost sends requests to a server without keys as a page does whose host name resolves to the loopback address.
 func foreignHost(ctx context.Context, _ *suite, t *target) (string, error) {
 	for _, path := range []string{"/v1/models", "/v1/completions", "/", "/debug/kv", "/metrics"} {
 		method := http.MethodGet
@@ -233,7 +233,7 @@ func foreignHost(ctx context.Context, _ *suite, t *target) (string, error) {
 	return "every path refused", nil
 }
 
-// crossSite asks as a browser does for another site's page.
+// crossSite sends requests as a browser does for a page of another site.
 func crossSite(ctx context.Context, _ *suite, t *target) (string, error) {
 	for _, header := range []http.Header{
 		{"Origin": {"https://attacker.example"}, "Sec-Fetch-Site": {"cross-site"}},
@@ -260,7 +260,7 @@ func attackTLS(ctx context.Context, _ *suite, t *target) (string, error) {
 	defer plain.Close()
 	_, _ = io.WriteString(plain, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
 	_ = plain.SetReadDeadline(time.Now().Add(5 * time.Second))
-	head, _ := io.ReadAll(io.LimitReader(plain, 1<<10)) // whatever came before it was closed
+	head, _ := io.ReadAll(io.LimitReader(plain, 1<<10)) // the bytes before it was closed
 	if bytes.Contains(head, []byte("200 OK")) {
 		return "", errors.New("plain text was answered")
 	}
@@ -281,7 +281,7 @@ func attackTLS(ctx context.Context, _ *suite, t *target) (string, error) {
 			defer func() { <-slots }()
 			short, cancel := context.WithTimeout(ctx, time.Millisecond)
 			defer cancel()
-			_, _, _ = t.post(short, t.keys[attacker], "/v1/completions", normalBody) // its fate does not count
+			_, _, _ = t.post(short, t.keys[attacker], "/v1/completions", normalBody) // its outcome does not count
 		})
 	}
 	all.Wait()

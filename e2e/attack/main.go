@@ -1,7 +1,7 @@
-// Command attack attacks servers that it starts on the loopback interface, from outside: over HTTP and NATS, with
-// keys and without, and by hostile model files. Every attack must be refused or bounded, and a normal request must
-// succeed during each. Some time after the last one, the servers must be as fast and as small as a server that saw
-// normal requests only. The exit code is 0 if all of it holds.
+// Command attack starts servers on the loopback interface and attacks them over HTTP and NATS, with and without
+// keys, and by hostile model files. Each attack must be refused or bounded, and normal requests must succeed
+// during it. Some time after the last attack, the servers must be as fast and as small as servers that got
+// normal requests only. The exit code is 0 if all of it holds, and 1 otherwise.
 //
 //	go run ./e2e/attack                       # everything, about five minutes
 //	go run ./e2e/attack --only slow           # the attacks whose name contains "slow"
@@ -26,33 +26,33 @@ import (
 	"github.com/millrace/millrace/e2e/wait"
 )
 
-// attack is one way to do harm.
+// attack is one attack on a target.
 type attack struct {
 	name   string
 	target string // name of the target, see targets
-	// run attacks. It returns what it saw, for the report, and an error that says what got through.
+	// run attacks the target. It returns a line for the report, and an error if the attack was not stopped.
 	run func(ctx context.Context, s *suite, t *target) (seen string, err error)
 }
 
-// attacks lists all of them, in the order in which they run.
+// attacks returns all attacks in the order in which they run.
 func attacks() []attack {
 	return slices.Concat(natsAttacks, httpAttacks, tenantAttacks, costAttacks, fileAttacks, startAttacks)
 }
 
-// suite is what the attacks share.
+// suite holds the settings and the servers of a run.
 type suite struct {
 	out      io.Writer
-	dir      string // logs and data
+	dir      string // folder of logs and data
 	model    string
 	programs cluster.Programs
 	only     string
-	slow     int           // slow connections
+	slow     int           // number of slow connections
 	settle   time.Duration // between the last attack and the comparison
 	limit    time.Duration
 	results  string
 
 	targets  map[string]*target
-	controls map[string]*target // of the targets, by the same name: they see normal requests only
+	controls map[string]*target // control servers by the target's name: they get normal requests only
 }
 
 func main() {
@@ -147,10 +147,10 @@ func (s *suite) all(ctx context.Context, r *report) error {
 	return nil
 }
 
-// attackMost bounds an attack: a server that it halts must not halt the suite.
+// attackMost bounds an attack, so that a server that hangs does not hang the suite.
 const attackMost = slowMost + 30*time.Second
 
-// one runs an attack while normal requests come.
+// one runs an attack beside normal requests.
 func (s *suite) one(ctx context.Context, a attack) (outcome, error) {
 	t, err := s.target(ctx, a.target)
 	if err != nil {

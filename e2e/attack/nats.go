@@ -35,7 +35,7 @@ const streamPath = "/v1/streams/cmpl-"
 // refusedWait is how long an attack over NATS waits for an answer that must not come.
 const refusedWait = 500 * time.Millisecond
 
-// resumable starts a resumable stream of the victim over HTTP and returns its answer's body when it has ended.
+// resumable runs a resumable stream of the victim over HTTP and returns the body of its answer.
 func (t *target) resumable(ctx context.Context, id string, tokens int) (answer func() ([]byte, error)) {
 	var body []byte
 	var err error
@@ -65,7 +65,7 @@ func (t *target) runs(ctx context.Context, id string) error {
 	}
 }
 
-// headOfStream asks for a stream and leaves at once.
+// headOfStream requests a stream and leaves at once.
 func (t *target) headOfStream(ctx context.Context, id string) (int, string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -82,7 +82,7 @@ func (t *target) headOfStream(ctx context.Context, id string) (int, string, erro
 	return answer.StatusCode, answer.Header.Get("Content-Type"), nil
 }
 
-// deleteJournal is an attack on JetStream: a gateway that answers any reply subject deletes the streams' journal.
+// deleteJournal attacks JetStream: a gateway that answers to any reply subject deletes the journal of the streams.
 func deleteJournal(ctx context.Context, _ *suite, t *target) (string, error) {
 	const id = "journal-stays"
 	if _, err := t.resumable(ctx, id, 8)(); err != nil {
@@ -119,7 +119,7 @@ func deleteJournal(ctx context.Context, _ *suite, t *target) (string, error) {
 	return fmt.Sprintf("%d messages with a reply subject of JetStream's API; the journal is there", sent), err
 }
 
-// gatewaySubjects are subjects of one gateway that a client finds without a key: NATS tells its service's endpoints.
+// gatewaySubjects returns the subjects of one gateway, which a client without a key finds in the service's endpoints.
 func gatewaySubjects(nc *nats.Conn) ([]string, error) {
 	m, err := nc.Request("$SRV.INFO.millrace", nil, 5*time.Second)
 	if err != nil {
@@ -141,7 +141,7 @@ func gatewaySubjects(nc *nats.Conn) ([]string, error) {
 	return list, nil
 }
 
-// writeJournal has a refusal sent into a running stream's log.
+// writeJournal makes a gateway send a refusal into the log of a running stream.
 func writeJournal(ctx context.Context, _ *suite, t *target) (string, error) {
 	const id = "my-2"
 	begin := time.Now()
@@ -174,7 +174,7 @@ func writeJournal(ctx context.Context, _ *suite, t *target) (string, error) {
 	return fmt.Sprintf("%d forged reply subjects; the stream was whole after %.1f s", len(subjects), took.Seconds()), err
 }
 
-// eavesdrop subscribes to everything while the victim asks over NATS with its key.
+// eavesdrop subscribes to everything while the victim sends requests over NATS with its key.
 func eavesdrop(ctx context.Context, _ *suite, t *target) (string, error) {
 	const secret = "the-victims-prompt"
 	var received, subscribed atomic.Int64
@@ -217,10 +217,10 @@ func eavesdrop(ctx context.Context, _ *suite, t *target) (string, error) {
 		return "", err
 	}
 	leaked.Range(func(what, _ any) bool { err = errors.Join(err, fmt.Errorf("%v", what)); return true })
-	return fmt.Sprintf("%d subscriptions asked for, %d messages received, none of the victim's", subscribed.Load(), received.Load()), err
+	return fmt.Sprintf("%d subscriptions, %d messages received, none of the victim's", subscribed.Load(), received.Load()), err
 }
 
-// strangers are two connections: one without credentials, one with the attacker's key.
+// strangers returns two connections: one without credentials, one with the attacker's key.
 func (t *target) strangers() (list []*nats.Conn, err error) {
 	for _, key := range []string{"", t.keys[attacker]} {
 		nc, err := t.dial(key)
@@ -239,7 +239,7 @@ func closeAll(list []*nats.Conn) {
 	}
 }
 
-// privateSubjects publishes where only nodes may.
+// privateSubjects publishes to subjects that are for nodes only.
 func privateSubjects(ctx context.Context, _ *suite, t *target) (string, error) {
 	sent := 0
 	strangers, err := t.strangers()
@@ -264,13 +264,13 @@ func privateSubjects(ctx context.Context, _ *suite, t *target) (string, error) {
 	return fmt.Sprintf("%d messages, no answer", sent), ctx.Err()
 }
 
-// forgeBeats says that a worker has left, and that nobody listens for it.
+// forgeBeats publishes heartbeats that say that a worker has left.
 func forgeBeats(ctx context.Context, s *suite, t *target) (string, error) {
 	worker, err := s.join(ctx, t, "compute")
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = worker.Kill() }() // its end is all that counts
+	defer func() { _ = worker.Kill() }() // only its end counts
 	nodes, err := t.nodes(ctx, s)
 	if err != nil {
 		return "", err
@@ -312,7 +312,7 @@ func forgeBeats(ctx context.Context, s *suite, t *target) (string, error) {
 	return fmt.Sprintf("100 forged beats for each of %d nodes; all stayed", len(nodes)), nil
 }
 
-// predictCancel ends streams of the victim by the subjects that an attacker can predict.
+// predictCancel tries to cancel a stream of the victim by the subjects that an attacker can predict.
 func predictCancel(ctx context.Context, _ *suite, t *target) (string, error) {
 	const id = "predicted"
 	nc, err := t.dial("")
@@ -353,7 +353,7 @@ func predictCancel(ctx context.Context, _ *suite, t *target) (string, error) {
 	return fmt.Sprintf("%d predicted subjects; the stream was whole", sent), nil
 }
 
-// largeBodies reads the objects that used to hold bodies, and leaves bodies unfinished.
+// largeBodies tries to read the objects that held bodies in earlier versions, and leaves bodies unfinished.
 func largeBodies(ctx context.Context, _ *suite, t *target) (string, error) {
 	nc, err := t.dial("")
 	if err != nil {
@@ -386,7 +386,7 @@ func largeBodies(ctx context.Context, _ *suite, t *target) (string, error) {
 	return "100 MiB of parts without a key; the victim's requests over NATS are answered", err
 }
 
-// natsFlood opens connections and subscriptions without a key.
+// natsFlood opens many connections and subscriptions without a key.
 func natsFlood(ctx context.Context, s *suite, t *target) (string, error) {
 	var conns []*nats.Conn
 	defer func() { closeAll(conns) }()
@@ -419,5 +419,5 @@ func natsFlood(ctx context.Context, s *suite, t *target) (string, error) {
 	if _, err := c.Complete(ctx, client.CompletionRequest{Model: "tiny-chat", Prompt: "Hi", MaxTokens: 4}); err != nil {
 		return "", fmt.Errorf("the victim's request beside %d connections: %w", len(conns), err)
 	}
-	return fmt.Sprintf("%d connections, %d refused; %d subscriptions asked for", len(conns), refused, subscriptions), nil
+	return fmt.Sprintf("%d connections, %d refused; %d subscriptions", len(conns), refused, subscriptions), nil
 }

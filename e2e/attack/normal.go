@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// newClient returns a client for a target. A server's own certificate is not checked: what is attacked is known.
+// newClient returns a client for a target. It does not verify the certificate, since the suite made it.
 func newClient(t *target) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: t.config.tls}, MaxIdleConnsPerHost: 16, ForceAttemptHTTP2: true,
 	}}
 }
 
-// normalPatience is how long a normal request may take during an attack.
+// normalPatience is the longest time of a normal request during an attack.
 const normalPatience = 20 * time.Second
 
 // do sends a request with a key ("": none) and returns the answer's status and body.
@@ -87,12 +87,12 @@ func (t *target) learn(ctx context.Context) (err error) {
 	return err
 }
 
-// normal counts the normal requests beside an attack.
+// normal is the count of normal requests during an attack.
 type normal struct {
 	Good    int     `json:"good"`
 	Bad     int     `json:"bad"`
 	Slowest float64 `json:"slowest_seconds"`
-	Problem string  `json:"problem,omitempty"` // of the first bad one
+	Problem string  `json:"problem,omitempty"` // error of the first bad one
 
 	stop func()
 	done chan struct{}
@@ -142,7 +142,7 @@ func (n *normal) end() *normal {
 	return n
 }
 
-// verdict is an error unless normal requests came and all of them succeeded.
+// verdict returns an error unless there were normal requests and all of them succeeded.
 func (n *normal) verdict() error {
 	switch {
 	case n.Bad > 0:
@@ -162,7 +162,7 @@ type comparison struct {
 	Expected int64   `json:"control_resident_bytes"`
 }
 
-// The bounds of a comparison, as ratios to the control server.
+// Bounds of a comparison, as ratios to the control server.
 const (
 	slowdown = 1.2
 	growth   = 1.1

@@ -13,12 +13,12 @@ import (
 	"github.com/millrace/millrace/e2e/chaos/cluster"
 )
 
-// outcome is what became of an attack.
+// outcome is the result of an attack.
 type outcome struct {
 	Name    string  `json:"name"`
 	Target  string  `json:"target"`
 	Seen    string  `json:"seen"`
-	Error   string  `json:"error,omitempty"` // what got through; "": nothing
+	Error   string  `json:"error,omitempty"` // why the attack was not stopped; "": it was
 	Normal  *normal `json:"normal"`
 	Seconds float64 `json:"seconds"`
 }
@@ -59,7 +59,7 @@ func (r *report) compared(out io.Writer, c *comparison) {
 		1e3*c.P50, c.P50/c.Control, c.Resident>>20, float64(c.Resident)/float64(c.Expected))
 }
 
-// judge fails a report with a failed part, and one without any attack.
+// judge sets the verdict. A report with a failed part fails, and so does one without attacks.
 func (r *report) judge() { r.Pass = len(r.Attacks) > 0 && len(r.failed()) == 0 }
 
 func (r *report) failed() (names []string) {
@@ -76,7 +76,7 @@ func (r *report) failed() (names []string) {
 	return names
 }
 
-// write writes the report as JSON and as a table; dir "" means nowhere.
+// write writes the report as JSON and as a table into dir, or nowhere for "".
 func (r *report) write(dir string) error {
 	if dir == "" {
 		return nil
@@ -98,7 +98,7 @@ func (r *report) write(dir string) error {
 func (r *report) table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Attacks: %s\n\n%s, commit %s, %s UTC\n\n", word(r.Pass), r.Machine, r.Commit, r.Time)
-	b.WriteString("| attack | | what was seen | normal requests | slowest |\n|---|---|---|---|---|\n")
+	b.WriteString("| attack | | observed | normal requests | slowest |\n|---|---|---|---|---|\n")
 	for _, o := range r.Attacks {
 		fmt.Fprintf(&b, "| %s | %s | %s | %d of %d | %.2f s |\n", o.Name, word(o.Error == ""), strings.ReplaceAll(o.Seen, "|", "/"), o.Normal.Good, o.Normal.Good+o.Normal.Bad, o.Normal.Slowest)
 	}

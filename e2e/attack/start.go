@@ -22,7 +22,7 @@ var startAttacks = []attack{
 	{"start: the shipped NATS users, beside a Kubernetes service's variables", "open", shippedUsers},
 }
 
-// starts runs `millrace serve` until it ends, or ends it when it serves.
+// starts runs `millrace serve` until it ends or serves. In the second case it ends the process.
 func (s *suite) starts(ctx context.Context, env []string, args ...string) (served bool, log string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -51,7 +51,7 @@ func (s *suite) starts(ctx context.Context, env []string, args ...string) (serve
 	return false, output.text.String(), errors.Join(err, ctx.Err())
 }
 
-// watched is output that is watched for a word.
+// watched is an output that reports when a word appears in it.
 type watched struct {
 	text  bytes.Buffer
 	word  []byte
@@ -126,7 +126,7 @@ func (s *suite) join(ctx context.Context, t *target, role string) (*cluster.Proc
 	return p, p.WaitReady(ctx)
 }
 
-// credentials are those of a node on the target's NATS server: a seed that the server left in its data directory.
+// credentials returns the login of a node on the target's NATS server: the seed in the server's data directory.
 func (t *target) credentials() []string {
 	if !t.config.keys {
 		return nil
@@ -134,7 +134,7 @@ func (t *target) credentials() []string {
 	return []string{"--nats-nkey", filepath.Join(t.dir, "data", "nats-node.nk")}
 }
 
-// nodes lists the nodes that beat on the target's NATS server, as its operator does.
+// nodes lists the nodes on the target's NATS server with `millrace nodes`.
 func (t *target) nodes(ctx context.Context, s *suite) ([]string, error) {
 	args := append([]string{"nodes", "--json", "--nats", t.nats}, t.credentials()...)
 	out, err := exec.CommandContext(ctx, s.programs.Millrace, args...).Output()
@@ -158,7 +158,7 @@ func (t *target) nodes(ctx context.Context, s *suite) ([]string, error) {
 	return names, nil
 }
 
-// metric is the sum of a series of the target.
+// metric returns the sum of a series of the target.
 func (t *target) metric(ctx context.Context, name string) (float64, error) {
 	status, text, err := t.get(ctx, "", "/metrics")
 	if err != nil || status != http.StatusOK {

@@ -18,9 +18,9 @@ import (
 
 // The tenants of a target with keys.
 const (
-	victim   = "victim"   // without limits: its requests must never fail
-	attacker = "attacker" // 600 requests and 200,000 tokens a minute, 8 at a time
-	spender  = "spender"  // without limits, as the victim: the server alone bounds it
+	victim   = "victim"   // no limits: its requests must never fail
+	attacker = "attacker" // 600 requests and 200,000 tokens per minute, 8 at a time
+	spender  = "spender"  // no limits, like the victim: only the server bounds it
 )
 
 // targetConfig is a kind of server to attack.
@@ -55,7 +55,7 @@ type target struct {
 
 const startPatience = time.Minute
 
-// target returns the running target of a name. It starts it if needed, and its control server.
+// target returns the running target of a name. It starts the target and its control server if needed.
 func (s *suite) target(ctx context.Context, name string) (*target, error) {
 	if t := s.targets[name]; t != nil {
 		return t, nil
@@ -63,7 +63,7 @@ func (s *suite) target(ctx context.Context, name string) (*target, error) {
 	for kind, servers := range map[string]map[string]*target{"": s.targets, "-control": s.controls} {
 		t, err := s.start(ctx, targets[name], name+kind)
 		if t != nil {
-			servers[name] = t // it is ended, whatever became of it
+			servers[name] = t // the suite ends it in any case
 		}
 		if err != nil {
 			return nil, err
@@ -155,7 +155,7 @@ func (t *target) makeKeys() (file string, err error) {
 	return file, os.WriteFile(file, []byte(text), 0o600)
 }
 
-// dial connects to NATS as a client does that has no credentials; with a key as one that shows it.
+// dial connects to NATS with an API key as the token, or without credentials for "".
 func (t *target) dial(key string, options ...nats.Option) (*nats.Conn, error) {
 	options = append(options, nats.MaxReconnects(0), nats.Timeout(10*time.Second), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if key != "" {
@@ -164,7 +164,7 @@ func (t *target) dial(key string, options ...nats.Option) (*nats.Conn, error) {
 	return nats.Connect(t.nats, options...)
 }
 
-// ended is an error if the server ended.
+// ended returns an error if the server has ended.
 func (t *target) ended() error {
 	if t.PID() != 0 {
 		return nil
@@ -174,11 +174,11 @@ func (t *target) ended() error {
 
 func (t *target) close() {
 	if t.Process != nil && t.PID() != 0 {
-		_ = t.Kill() // its end is all that counts
+		_ = t.Kill() // only its end counts
 	}
 }
 
-// raiseFileLimit lets this process have as many files as the system allows.
+// raiseFileLimit raises the limit of open files of this process to the system's.
 func raiseFileLimit() error {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {

@@ -25,7 +25,7 @@ func stream(id string, more fields) fields {
 	return f
 }
 
-// squatIDs has the attacker use ids before the victim does.
+// squatIDs uses request ids of the victim before the victim does.
 func squatIDs(ctx context.Context, _ *suite, t *target) (string, error) {
 	const ids = 10
 	for i := range ids {
@@ -46,7 +46,7 @@ func squatIDs(ctx context.Context, _ *suite, t *target) (string, error) {
 	return fmt.Sprintf("%d ids used by both tenants, each with an answer of its own", ids), nil
 }
 
-// foreignStreams reads, resumes and ends a running stream of the victim with the attacker's key.
+// foreignStreams tries to read, resume and end a running stream of the victim with the attacker's key.
 func foreignStreams(ctx context.Context, _ *suite, t *target) (string, error) {
 	const id = "private"
 	answer := t.resumable(ctx, id, 400)
@@ -122,7 +122,7 @@ func refusedWriteNothing(ctx context.Context, _ *suite, t *target) (string, erro
 	if refused < least {
 		return "", fmt.Errorf("%d of %d requests were refused, expected %d", refused, tries, least)
 	}
-	if wrote > 1<<20 { // normal requests beside it write none
+	if wrote > 1<<20 { // the normal requests write nothing into it
 		return "", fmt.Errorf("%d refused requests of 1 MiB wrote %.0f bytes into the journal", refused, wrote)
 	}
 	return fmt.Sprintf("%d requests of 1 MiB refused, %.0f bytes written", refused, wrote), nil
