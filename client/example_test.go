@@ -118,8 +118,7 @@ func ExampleError() {
 	_, err = c.Chat(context.Background(), client.ChatRequest{
 		Messages: []client.Message{{Role: "system", Content: "Be brief."}, {Role: "user", Content: "Hello!"}},
 	})
-	var refused *client.Error
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*client.Error](err); ok {
 		fmt.Println(refused.Status, refused.Code, refused.RetryAfter)
 	}
 	// Output: 429 rate_limit_exceeded 1s

@@ -47,9 +47,8 @@ func TestRunsAddUpInEveryNumber(t *testing.T) {
 	one := report{Faults: map[string]int{"kill": 1}, Migrations: 1, Takeovers: 1}
 	numbers := 0
 	for _, v := range []any{&one, &one.Outcome, &one.Least} {
-		fields := reflect.ValueOf(v).Elem()
-		for i := range fields.NumField() {
-			if f := fields.Field(i); f.Kind() == reflect.Int {
+		for _, f := range reflect.ValueOf(v).Elem().Fields() {
+			if f.Kind() == reflect.Int {
 				f.SetInt(1)
 				numbers++
 			}
