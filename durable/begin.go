@@ -215,7 +215,7 @@ func (s *session) adopt(st *state, events []api.Event) {
 		return
 	}
 	s.state, s.record, s.call = *st, st.call, c
-	s.tape.add(events)
+	s.shown.Append(events...)
 	s.heard = time.Now()
 	s.open()
 	if st.done {

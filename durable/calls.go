@@ -399,7 +399,22 @@ func (r *Reader) Call() *call.Call { return r.s.call }
 func (r *Reader) Events(ctx context.Context) <-chan api.Event {
 	const buffer = 64
 	out := make(chan api.Event, buffer)
-	go r.s.tape.read(ctx, out)
+	events := r.s.shown.Reader()
+	go func() {
+		defer close(out)
+		defer events.Close()
+		for {
+			ev, err := events.Next(ctx)
+			if err != nil {
+				return
+			}
+			select {
+			case out <- ev:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
 	return out
 }
 

@@ -138,7 +138,7 @@ func (s *session) take(t tick) error {
 		return t.err
 	}
 	events, err := s.state.apply(t.entry)
-	s.tape.add(events)
+	s.shown.Append(events...)
 	s.heard = time.Now()
 	if err == nil && s.state.gap {
 		return errGap

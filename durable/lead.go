@@ -110,7 +110,7 @@ func (s *session) records() [][]byte {
 	call := *s.record
 	call.owner = s.c.node
 	all := [][]byte{(&record{log: s.state.log, token: s.token, call: &call}).encode()}
-	for events := s.tape.all(); len(events) > 0; {
+	for events := s.shown.Events(); len(events) > 0; {
 		n := min(len(events), batchEvents)
 		all = append(all, (&record{log: s.state.log, token: s.token, events: events[:n]}).encode())
 		events = events[n:]
@@ -134,7 +134,7 @@ func (s *session) append(events []api.Event) error {
 	s.state.known, s.state.done = last.Seq, last.Done
 	s.c.metrics.events.Add(float64(len(events)))
 	s.c.metrics.publish.Observe(time.Since(start).Seconds())
-	s.tape.add(events)
+	s.shown.Append(events...)
 	return nil
 }
 
@@ -264,7 +264,7 @@ func (s *session) remove(before uint64) {
 
 // resync reads our own log again and mends it; landed is the last event in it.
 func (s *session) resync() (landed uint64, err error) {
-	shown := uint64(len(s.tape.all()))
+	shown := uint64(len(s.shown.Events()))
 	st := &state{tenant: s.tenant, id: s.id}
 	_, err = s.c.journal.load(s.ctx, s.log, st)
 	var behind uint64

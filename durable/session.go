@@ -18,14 +18,14 @@ import (
 //	follow -> lead    the owner is dead, and our ownership is in the log
 //	lead -> follow    another ownership is in the log
 //
-// Readers see the tape in both cases.
+// Readers see the same buffer in both cases.
 type session struct {
 	c      *Calls
 	tenant string
 	id     string
-	name   string     // in the table of sessions: logName of the two
-	caller api.Caller // the first that requested the call here; nil without keys
-	tape   *tape
+	name   string      // in the table of sessions: logName of the two
+	caller api.Caller  // the first that requested the call here; nil without keys
+	shown  *api.Buffer // the events that readers may see
 	ctx    context.Context
 	stop   context.CancelFunc
 	poke   chan struct{} // holds a value when the fields below have changed
@@ -66,7 +66,7 @@ var errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Me
 // newSession returns a session for a call of the tenant that the caller belongs to.
 func newSession(c *Calls, tenant, id string, caller api.Caller) *session {
 	name := logName(tenant, id)
-	s := &session{c: c, tenant: tenant, id: id, name: name, log: name, caller: caller, tape: newTape(), poke: make(chan struct{}, 1),
+	s := &session{c: c, tenant: tenant, id: id, name: name, log: name, caller: caller, shown: api.NewBuffer(), poke: make(chan struct{}, 1),
 		opened: make(chan struct{}), apart: make(chan struct{}), token: newToken()}
 	s.ctx, s.stop = context.WithCancel(c.ctx)
 	c.metrics.sessions.Inc()
@@ -103,11 +103,11 @@ func (s *session) run(answer <-chan api.Event, stop context.CancelCauseFunc) {
 			return
 		}
 		if errors.Is(err, errGap) && !s.mended() {
-			s.tape.end(expired(s.id))
+			s.shown.End(expired(s.id))
 			return
 		}
 		if time.Since(s.heard) > s.c.opts.Outage {
-			s.tape.end(unavailable(err))
+			s.shown.End(unavailable(err))
 			return
 		}
 		const pause = 20 * time.Millisecond
@@ -136,16 +136,16 @@ func (s *session) ended(err error) bool {
 	case errors.Is(err, errUnread):
 		return true
 	case errors.Is(err, errLeaving), s.ctx.Err() != nil:
-		s.tape.end(errStopping(s.id))
+		s.shown.End(errStopping(s.id))
 		return true
 	case errors.Is(err, errReplaced), errors.Is(err, errNotOurs):
-		s.tape.end(expired(s.id))
+		s.shown.End(expired(s.id))
 		return true
 	case errors.Is(err, errOutgrown):
-		s.tape.end(outgrown(s.id))
+		s.shown.End(outgrown(s.id))
 		return true
 	case errors.As(err, &said):
-		s.tape.end(said)
+		s.shown.End(said)
 		return true
 	}
 	return false

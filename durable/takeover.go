@@ -14,7 +14,7 @@ import (
 // restart reads the log from its beginning again; what is known stays known.
 func (s *session) restart() {
 	s.state = state{tenant: s.tenant, id: s.id, call: s.record, log: s.state.log, owner: s.state.owner, token: s.state.token, taken: s.state.taken,
-		known: uint64(len(s.tape.all()))}
+		known: uint64(len(s.shown.Events()))}
 }
 
 func newToken() uint64 { return rand.Uint64() }
@@ -96,7 +96,7 @@ func (s *session) rerun(ctx context.Context) (<-chan api.Event, error) {
 	if len(s.c.served(c.Model)) == 0 { // this gateway's model of that name may be loading
 		return nil, &api.Error{Code: api.CodeUnavailable, Message: "no model is loaded yet", RetryAfter: time.Second}
 	}
-	return s.c.direct.Continue(ctx, c, c.Progress(s.tape.all()), s.state.taken)
+	return s.c.direct.Continue(ctx, c, c.Progress(s.shown.Events()), s.state.taken)
 }
 
 // over is an answer that ends with an error.
@@ -109,7 +109,7 @@ func (s *session) over(err error) (<-chan api.Event, context.CancelCauseFunc, er
 // unbound says whether a version before has begun the answer: its log does not name what computed
 // the tokens, so that no worker is known to continue with the same bits.
 func (s *session) unbound() bool {
-	return s.state.log == logID{} && slices.ContainsFunc(s.tape.all(), func(ev api.Event) bool { return len(ev.Tokens) > 0 || ev.Text != "" })
+	return s.state.log == logID{} && slices.ContainsFunc(s.shown.Events(), func(ev api.Event) bool { return len(ev.Tokens) > 0 || ev.Text != "" })
 }
 
 func errUnbound(id string) *api.Error {

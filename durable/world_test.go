@@ -44,7 +44,7 @@ type worldLog struct {
 	touched time.Time
 }
 
-// worldSession is a session without its goroutine and its tape.
+// worldSession is a session without its goroutine and its buffer.
 type worldSession struct {
 	truth  *truth
 	name   string // in the table

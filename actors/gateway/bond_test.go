@@ -221,17 +221,17 @@ func TestAJournalBeginsAgainWhileNothingOfItWasShown(t *testing.T) {
 	}{
 		{0, false, []string{"new"}}, {0, true, []string{"new"}}, {1, true, []string{"old", "restart", "new"}}, {1, false, []string{"old", "new"}},
 	} {
-		j := newJournal()
-		s := &stream{journal: j, next: 1}
-		j.append(api.Event{Text: "old"})
+		b := api.NewBuffer()
+		s := newStream(b, nil)
+		b.Append(api.Event{Text: "old"})
 		var events []string
 		for range c.read {
 			e, err := s.Next(t.Context())
 			require.NoError(t, err)
 			events = append(events, e.Text)
 		}
-		require.Equal(t, c.read == 0 || c.buffered, j.again(c.buffered))
-		j.append(api.Event{Text: "new", Done: true})
+		require.Equal(t, c.read == 0 || c.buffered, b.Restart(c.buffered))
+		b.Append(api.Event{Text: "new", Done: true})
 		for {
 			e, err := s.Next(t.Context())
 			if err != nil {

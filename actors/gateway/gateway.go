@@ -119,9 +119,9 @@ func (g *Gateway) Submit(ctx context.Context, r *api.Request) (api.Stream, error
 	if err != nil {
 		return nil, err
 	}
-	j := newJournal()
+	events := api.NewBuffer()
 	a := &requestActor{
-		requestDeps: &g.shared, journal: j, places: make(map[msg.SeqID]*place),
+		requestDeps: &g.shared, events: events, places: make(map[msg.SeqID]*place),
 		state: newRequest(r, modelLimits{
 			context: m.context, pool: m.slabs * m.slabTokens, slabTokens: m.slabTokens, vocab: m.vocab,
 		}),
@@ -131,9 +131,9 @@ func (g *Gateway) Submit(ctx context.Context, r *api.Request) (api.Stream, error
 	if err != nil {
 		return nil, err
 	}
-	return &stream{journal: j, next: 1, cancel: func() {
+	return newStream(events, func() {
 		g.cfg.System.Root.Send(pid, &msg.CancelRequest{Moved: errors.Is(context.Cause(ctx), api.ErrMoved)})
-	}}, nil
+	}), nil
 }
 
 func (g *Gateway) check(r *api.Request) (*model, error) {

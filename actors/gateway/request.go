@@ -11,7 +11,7 @@ import (
 )
 
 // request is the state machine of one request, driven by requestActor: it
-// turns what arrives into events of the journal and into messages to send.
+// turns what arrives into events of its buffer and into messages to send.
 //
 // It keeps the tokens of every choice, so that a choice that lost its worker continues
 // elsewhere, after them, as a new sequence: the sampler

@@ -30,11 +30,11 @@ type requestDeps struct {
 	failover time.Duration // a request without a place ends with an error after it
 }
 
-// requestActor owns the journal of one request: it alone says what happened.
+// requestActor owns the event buffer of one request: it alone says what happened.
 type requestActor struct {
 	*requestDeps
 	state         *request
-	journal       *journal
+	events        *api.Buffer
 	log           zerolog.Logger
 	first         time.Time // of the first token
 	series        *metrics.Request
@@ -285,13 +285,13 @@ func (a *requestActor) text(ctx actor.Context, m *msg.Text) {
 	a.event(ctx, e)
 }
 
-// event writes an event to the journal; the last one ends the request.
+// event writes an event to the buffer; the last one ends the request.
 func (a *requestActor) event(ctx actor.Context, e api.Event) {
 	if e.Done {
 		a.end(ctx, e)
 		return
 	}
-	a.journal.append(e)
+	a.events.Append(e)
 }
 
 func (a *requestActor) countToken(choice int) {
@@ -311,7 +311,7 @@ func (a *requestActor) end(ctx actor.Context, e api.Event) {
 	}
 	endRequest(a.span, &e)
 	a.requests.ended(a.state.api.Key()) // before the client can see the end: its next request has room
-	a.journal.append(e)
+	a.events.Append(e)
 	a.series.Finished(time.Now(), string(e.Finish))
 	line := a.log.Info()
 	if e.Err != nil {

@@ -351,16 +351,16 @@ func TestProgressOfAnotherNumberOfChoicesIsRefused(t *testing.T) {
 }
 
 func TestTheJournalKeepsEveryEventForASlowReader(t *testing.T) {
-	j := newJournal()
+	b := api.NewBuffer()
 	cancelled := 0
-	s := &stream{journal: j, next: 1, cancel: func() { cancelled++ }}
+	s := newStream(b, func() { cancelled++ })
 	for range 3 {
-		j.append(api.Event{Text: "x"})
+		b.Append(api.Event{Text: "x"})
 	}
 	s.Close()
 	require.Equal(t, 1, cancelled)
-	j.append(api.Event{Done: true})
-	j.append(api.Event{Text: "late"})
+	b.Append(api.Event{Done: true})
+	b.Append(api.Event{Text: "late"})
 	for seq := uint64(1); seq <= 4; seq++ {
 		e, err := s.Next(context.Background())
 		require.NoError(t, err)
@@ -374,8 +374,8 @@ func TestTheJournalKeepsEveryEventForASlowReader(t *testing.T) {
 }
 
 func TestAReaderWaitsForTheNextEventOrItsContext(t *testing.T) {
-	j := newJournal()
-	s := &stream{journal: j, next: 1}
+	b := api.NewBuffer()
+	s := newStream(b, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err := s.Next(ctx)
@@ -388,6 +388,6 @@ func TestAReaderWaitsForTheNextEventOrItsContext(t *testing.T) {
 		}
 		got <- err
 	}()
-	j.append(api.Event{Text: "x"})
+	b.Append(api.Event{Text: "x"})
 	require.NoError(t, <-got)
 }
