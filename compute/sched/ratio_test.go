@@ -24,7 +24,7 @@ func TestHoldingPromptsBackShortensTheTimePerToken(t *testing.T) {
 	if heldTPOT > tpot*9/10 {
 		t.Errorf("the time per token is %v with ratio 0.3, expected at most 0.9 x %v", heldTPOT, tpot)
 	}
-	if most := ttft + 2*maxHeld*Time(64*smallModel.decode); heldTTFT > most {
+	if most := ttft + 2*maxHeld*64*smallModel.decode; heldTTFT > most {
 		t.Errorf("the time to the first token is %v with ratio 0.3, expected at most %v", heldTTFT, most)
 	}
 }

@@ -104,7 +104,7 @@ var rules = []rule{
 
 // Beginnings and forms of British spelling.
 const (
-	british      = "tokenis|quantis|normalis|serialis|initialis|optimis|realis|recognis|organis|summaris|generalis|specialis|synchronis|utilis|minimis|maximis|parallelis|vectoris|analys|prioritis|customis|standardis|finalis|visualis|randomis|authoris|categoris|materialis"
+	british      = "tokenis|quantis|normalis|serialis|initialis|optimis|realis|recognis|organis|summaris|generalis|specialis|synchronis|utilis|minimis|maximis|parallelis|vectoris|analys|prioritis|customis|standardis|finalis|visualis|randomis|authoris|categoris|materialis" //nolint:misspell // the words to find
 	britishOur   = "behaviour|colour|favour|honour|neighbour|harbour|labour|rumour|vapour|flavour|endeavour"
 	britishForms = "centre|centred|metre|fibre|theatre|litre|calibre|labelled|labelling|modelled|modelling|travelled|signalled|signalling|tunnelled|levelled|fulfil|skilful|whilst|amongst|learnt|spelt|burnt|grey|catalogue|dialogue|analogue|artefact|defence|offence|licence|practise|programme|judgement|afterwards|towards"
 )
