@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -47,7 +48,7 @@ func (f facts) command(ctx context.Context, program string, path []string) error
 			section = line
 		case strings.HasSuffix(section, "ommands:") && line != "":
 			below = append(below, strings.Fields(line)[0])
-		case flag != nil && (len(path) == 0 || flag[2] == "help" || f["millrace --"+flag[2]] == ""): // else a flag of the root
+		case len(flag) > 0:
 			f[name+" --"+flag[2]] = strings.TrimSpace(flag[1] + " " + flag[3] + " " + defaultOf.FindString(line))
 		}
 	}
@@ -55,7 +56,7 @@ func (f facts) command(ctx context.Context, program string, path []string) error
 		if sub == "completion" || sub == "help" { // Cobra's own
 			continue
 		}
-		if err := f.command(ctx, program, append(path[:len(path):len(path)], sub)); err != nil {
+		if err := f.command(ctx, program, append(slices.Clip(path), sub)); err != nil {
 			return err
 		}
 	}

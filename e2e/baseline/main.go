@@ -109,6 +109,11 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if o.server != nil {
+			err = errors.Join(err, o.server.Close(ctx))
+		}
+	}()
 	differences := 0
 	for i := range records {
 		r := &records[i]
@@ -119,7 +124,6 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 			if o.server, err = start(ctx, o.program, o.model); err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, o.server.Close(ctx)) }()
 		}
 		n, err := o.one(ctx, b, r, out)
 		if err != nil {

@@ -94,7 +94,7 @@ func isTest(name string) bool {
 // kernelTests is what the kernel harness lists, without the instances of those instruction sets that a machine of the
 // project's CI may lack: they are the same tests as AVX2's.
 func kernelTests(ctx context.Context, s *subject) (facts, error) {
-	out, err := exec.CommandContext(ctx, filepath.Join(s.source, "build/kernels/millrace_kernels_test"), "--gtest_list_tests").Output()
+	out, err := exec.CommandContext(ctx, filepath.Join(s.source, "build", "kernels", "millrace_kernels_test"), "--gtest_list_tests").Output()
 	if err != nil {
 		return nil, err
 	}
