@@ -90,6 +90,7 @@ func (l *Local) err() error {
 // Pool is the actors of a stage.
 type Pool interface{ Next() *actor.PID }
 
+// New spawns the watch of a gateway. Its requests are spawned as they come.
 func New(cfg Config) (*Gateway, error) {
 	g := &Gateway{
 		cfg:      cfg,

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -110,7 +109,7 @@ func TestTokenizingHasABoundAndLeavesRequestsAlone(t *testing.T) {
 	s, err := g.Submit(t.Context(), &api.Request{ID: "r", Model: "m", N: 1, Prompt: "Once", Arrival: time.Now(), TopLogprobs: -1})
 	require.NoError(t, err)
 	require.Equal(t, "Once", next[*msg.Tokenize](t, g).Input.Prompt)
-	for answered := 0; answered < cap(ended); answered++ {
+	for range cap(ended) {
 		if len(calls) == 0 {
 			calls = append(calls, next[*msg.Tokenize](t, g))
 		}
@@ -136,7 +135,7 @@ func TestARequestActorThatPanicsCancelsItsSequences(t *testing.T) {
 	e, err := s.Next(t.Context())
 	require.NoError(t, err)
 	var failure *api.Error
-	require.True(t, errors.As(e.Err, &failure))
+	require.ErrorAs(t, e.Err, &failure)
 	require.ErrorContains(t, failure, "request stage failed")
 }
 

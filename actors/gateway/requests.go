@@ -72,6 +72,7 @@ func (t *requests) isClosed() bool {
 	return t.closed
 }
 
+// ErrStopping is the error of a request that a stopping server refuses or ends.
 func ErrStopping() error {
 	return &api.Error{Code: api.CodeUnavailable, Reason: "stopping", RetryAfter: 5 * time.Second, Message: "the server is shutting down"}
 }

@@ -4,7 +4,7 @@
 //	request -> tokenizer: Tokenize -> Tokenized
 //	request -> detok: OpenText, CloseText
 //	request -> compute: Generate, Find, Redirect, Cancel
-//	compute -> kv: KVRound -> compute
+//	compute -> kv: KVRound, which comes back with the answer
 //	compute -> request: Started, Found, Lost
 //	compute -> watch: Progress
 //	compute -> detok: Tokens -> request: Text      detok -> compute: Cancel

@@ -20,7 +20,7 @@ func TestRolesKnowOnlyTheirMessages(t *testing.T) {
 			continue
 		}
 		roles++
-		for _, path := range strings.Fields(imports) {
+		for path := range strings.FieldsSeq(imports) {
 			if strings.HasPrefix(path, actors) && !strings.HasPrefix(path, actors+"msg") {
 				t.Errorf("%s imports %s, expected nothing of its siblings but msg", role, path)
 			}
