@@ -133,6 +133,14 @@ sycl-aot: sycl ## Compile the SYCL device code ahead of time with icpx; without 
 test-client: ## Build client and the Go examples as another module does: without cgo, from an empty module cache
 	scripts/test-client.sh
 
+.PHONY: test-go
+test-go: libs python node
+	scripts/test-go.sh
+
+.PHONY: race-rest
+race-rest: libs python node ## Run under the race detector the Go tests that make test runs without it
+	scripts/test-go.sh --rest
+
 .PHONY: race
 race: libs python node ## Run the Go tests under the race detector
 	go test -race -timeout 15m ./...

@@ -48,12 +48,11 @@ func TestADecodedCallComesBackAsItWas(t *testing.T) {
 		}
 		note(reflect.ValueOf(*c), used)
 		require.Equal(t, c, got, b.body)
-		require.NotZero(t, len(form))
+		require.NotEmpty(t, form)
 	}
 	for _, v := range []any{call.Call{}, api.Request{}} {
-		for i := range reflect.TypeOf(v).NumField() {
-			name := reflect.TypeOf(v).Field(i).Name
-			switch name {
+		for field := range reflect.TypeOf(v).Fields() {
+			switch name := field.Name; name {
 			case "Named", "Resume", "First", "Tenant", "Weight", "Buffered": // how the call was sent, and what running it sets
 				require.False(t, used[name], name)
 			default:

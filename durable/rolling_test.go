@@ -104,7 +104,7 @@ func TestAnAnswerInTheFormOfTheVersionBeforeContinues(t *testing.T) {
 	nc, err := nats.Connect(natstest.Start(t, &server.Options{JetStream: true}).ClientURL())
 	require.NoError(t, err)
 	defer nc.Close()
-	e := apitest.New(func(r *api.Request, s *apitest.Stream) {
+	e := apitest.New(func(_ *api.Request, s *apitest.Stream) {
 		s.Send(api.Event{Text: "b", Tokens: []int32{101}})
 		s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 3, CompletionTokens: 2}})
 	})

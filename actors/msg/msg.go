@@ -3,7 +3,7 @@
 //	api -> request: CancelRequest     failure -> request: Abandon
 //	request -> tokenizer: Tokenize -> Tokenized
 //	request -> detok: OpenText, CloseText
-//	request -> compute: Generate, Find, Redirect, Cancel
+//	request -> compute: Generate, Find, Redirect, Cancel.
 //	compute -> kv: KVRound, which comes back with the answer
 //	compute -> request: Started, Found, Lost
 //	compute -> watch: Progress

@@ -71,8 +71,8 @@ func appendBytes(b []byte, n protowire.Number, v []byte) []byte {
 // decodeFrame reads an encoded frame. The result shares the memory of b.
 func decodeFrame(b []byte) (*frame, error) {
 	f := &frame{}
-	err := fields(b, func(n protowire.Number, v uint64, data []byte) (err error) {
-		switch n {
+	err := fields(b, func(n protowire.Number, _ uint64, data []byte) (err error) {
+		switch int(n) {
 		case 1:
 			f.from = string(data)
 		case 2:
@@ -91,7 +91,7 @@ func decodePart(b []byte) (*part, error) {
 		if (n == 2 || n == 3) && v > math.MaxUint32 {
 			return fmt.Errorf("%w: part: field %d is %d, expected 32 bits", errFrame, n, v)
 		}
-		switch n {
+		switch int(n) {
 		case 1:
 			p.id = v
 		case 2:

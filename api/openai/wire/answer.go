@@ -1,3 +1,4 @@
+// Package wire decodes OpenAI's requests and encodes its answers. It must not know HTTP, NATS or how a call runs.
 package wire
 
 import (

@@ -179,13 +179,13 @@ func (o *object) toolCalls() []any {
 	}
 	calls := make([]any, len(items))
 	for i, raw := range items {
-		call := o.open(fmt.Sprintf("tool_calls[%d]", i), raw)
-		if call == nil {
+		made := o.open(fmt.Sprintf("tool_calls[%d]", i), raw)
+		if made == nil {
 			return nil
 		}
 		f := function{Type: "function"}
-		call.str("id", &f.ID)
-		fn := call.requireFunction()
+		made.str("id", &f.ID)
+		fn := made.requireFunction()
 		if fn != nil {
 			var name, text string
 			fn.str("name", &name)
@@ -197,9 +197,9 @@ func (o *object) toolCalls() []any {
 				Name      string          `json:"name"`
 				Arguments json.RawMessage `json:"arguments"`
 			}{name, json.RawMessage(text)}
-			call.take(fn)
+			made.take(fn)
 		}
-		o.take(call)
+		o.take(made)
 		calls[i] = f
 	}
 	return calls

@@ -60,8 +60,7 @@ func TestAnAnswerThatBeginsAgainHasNothingOfWhatItDropped(t *testing.T) {
 }
 
 func TestAChunkNamesTheDigestThatItsOwnRequestIsBoundTo(t *testing.T) {
-	call := &call.Call{ID: "cmpl-x", Kind: call.Completion, N: 2, Model: "m", Requests: []*api.Request{{}, {}}}
-	c := NewChunks(call, "unknown")
+	c := NewChunks(&call.Call{ID: "cmpl-x", Kind: call.Completion, N: 2, Model: "m", Requests: []*api.Request{{}, {}}}, "unknown")
 	fingerprint := func(chunks [][]byte) string {
 		var x struct {
 			Print string `json:"system_fingerprint"`
