@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -21,6 +22,18 @@ var tenantAttacks = []attack{
 
 func stream(id string, more fields) fields {
 	f := fields{"model": "tiny-chat", "prompt": "Count:", "temperature": 0, "max_tokens": 8, "stream": true, "stream_resume": true, "request_id": id}
+	maps.Copy(f, more)
+	return f
+}
+
+// largeStream is the body of a resumable chat that takes so many bytes in a log: the template does not use them, so that
+// they make no prompt.
+func largeStream(id string, size int, more fields) fields {
+	f := stream(id, fields{
+		"messages":             []fields{{"role": "user", "content": "Count."}},
+		"chat_template_kwargs": fields{"unused": strings.Repeat("a ", size/2)},
+	})
+	delete(f, "prompt")
 	maps.Copy(f, more)
 	return f
 }
@@ -77,10 +90,9 @@ func evictLogs(ctx context.Context, _ *suite, t *target) (string, error) {
 	if _, err := t.resumable(ctx, id, 8)(); err != nil {
 		return "", err
 	}
-	large := string(bytes.Repeat([]byte("a "), 7<<19)) // 7 MiB
 	statuses := map[int]int{}
 	for i := range bodies {
-		status, _, err := t.post(ctx, t.keys[attacker], "/v1/completions", stream(fmt.Sprintf("fill-%d", i), fields{"user": large}))
+		status, _, err := t.post(ctx, t.keys[attacker], "/v1/chat/completions", largeStream(fmt.Sprintf("fill-%d", i), 7<<20, nil))
 		if err != nil {
 			status = 0
 		}
@@ -99,14 +111,13 @@ func evictLogs(ctx context.Context, _ *suite, t *target) (string, error) {
 // refusedWriteNothing sends requests until the limiter refuses some.
 func refusedWriteNothing(ctx context.Context, _ *suite, t *target) (string, error) {
 	const series, tries, least = "millrace_resume_journal_bytes_total", 200, 5
-	large := string(bytes.Repeat([]byte("a "), 1<<19))
 	refused, wrote := 0, 0.0
 	for i := 0; i < tries && refused < least; i++ {
 		before, err := t.metric(ctx, series)
 		if err != nil {
 			return "", err
 		}
-		status, _, err := t.post(ctx, t.keys[attacker], "/v1/completions", stream(fmt.Sprintf("refused-%d", i), fields{"user": large, "max_tokens": 1500, "n": 8}))
+		status, _, err := t.post(ctx, t.keys[attacker], "/v1/chat/completions", largeStream(fmt.Sprintf("refused-%d", i), 1<<20, fields{"max_tokens": 1500, "n": 8}))
 		if err != nil {
 			return "", err
 		}
