@@ -389,16 +389,18 @@ func (w *world) send(p *Plan) {
 			return nil
 		})
 	}
-	reserve := slices.Clone(p.Reserve)
-	w.inbox = append(w.inbox, func() (answer []Event) {
-		for _, r := range reserve {
-			e := w.reserve(r)
-			if answer = append(answer, e); e.Kind == KindDenied && !e.Never {
-				break
+	if len(p.Reserve) > 0 {
+		reserve := slices.Clone(p.Reserve)
+		w.inbox = append(w.inbox, func() (answer []Event) {
+			for _, r := range reserve {
+				e := w.reserve(r)
+				if answer = append(answer, e); e.Kind == KindDenied && !e.Never {
+					break
+				}
 			}
-		}
-		return answer
-	})
+			return answer
+		})
+	}
 	for _, l := range p.Lease {
 		w.inbox = append(w.inbox, func() []Event { return []Event{w.lease(l.ID, l.UpTo)} })
 	}
