@@ -3,8 +3,8 @@ package docs_test
 import (
 	"bufio"
 	"encoding/xml"
-	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -27,25 +27,20 @@ func documents(t *testing.T) []string {
 	return found
 }
 
-// repository returns the files of the repository, relative to the root, without those that builds and servers leave.
+// repository returns the files of the repository, relative to the root, without those that git ignores.
 func repository(t *testing.T) []string {
 	t.Helper()
-	var files []string
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name, _ := filepath.Rel(root, path)
-		if d.IsDir() && slices.Contains([]string{"build", "bin", "data", ".git", ".venv", "tokenizer/jinja/target"}, name) {
-			return filepath.SkipDir
-		}
-		if !d.IsDir() {
-			files = append(files, filepath.ToSlash(name))
-		}
-		return nil
-	})
+	list := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	list.Dir = root
+	out, err := list.Output()
 	if err != nil {
 		t.Fatal(err)
+	}
+	var files []string
+	for file := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		if _, err := os.Lstat(filepath.Join(root, file)); err == nil { // not deleted
+			files = append(files, file)
+		}
 	}
 	return files
 }

@@ -84,7 +84,7 @@ func TestAStateCountsWhatTheOwnerWroteOnce(t *testing.T) {
 		return all
 	}
 	a, b := "a", "b"
-	call := &callRecord{id: "x", owner: a}
+	first := &callRecord{id: "x", owner: a}
 	s := state{id: "x"}
 	for i, step := range []struct {
 		record *record
@@ -93,7 +93,7 @@ func TestAStateCountsWhatTheOwnerWroteOnce(t *testing.T) {
 		owner  string
 	}{
 		{&record{token: 1, events: events(1, 2)}, 0, 0, ""}, // the end of an expired log
-		{&record{token: 1, call: call}, 0, 0, a},
+		{&record{token: 1, call: first}, 0, 0, a},
 		{&record{token: 1, events: events(1, 3)}, 3, 3, a},
 		{&record{token: 9, events: events(4, 5)}, 0, 3, a}, // of nobody
 		{nil, 0, 3, a}, // a part

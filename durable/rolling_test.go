@@ -65,9 +65,9 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	}
 	_, err = c.Attach(as("another"), "cmpl-mine")
 	require.Equal(t, api.CodeNotFound, api.AsError(err).Code)
-	call, err := wire.DecodeCompletion([]byte(body), e.Models(), time.Now())
+	decoded, err := wire.DecodeCompletion([]byte(body), e.Models(), time.Now())
 	require.NoError(t, err)
-	r, err := c.Run(as("t"), call)
+	r, err := c.Run(as("t"), decoded)
 	require.NoError(t, err, "the same request is the same call")
 	defer r.Close()
 	events := r.Events(t.Context())
@@ -88,7 +88,7 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"owns":true}`, string(m.Data))
 
-	theirs, err := c.Run(as("another"), call)
+	theirs, err := c.Run(as("another"), decoded)
 	require.NoError(t, err, "the id is free for another tenant")
 	defer theirs.Close()
 	close(paused)

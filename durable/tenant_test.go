@@ -155,9 +155,9 @@ func TestOfTwoGatewaysWithOneIDOneRuns(t *testing.T) {
 	results := make(chan started)
 	for range 2 {
 		gw := newGateway(t, url, e, durable.Options{})
-		call := decode(t, e, text)
+		decoded := decode(t, e, text)
 		go func() {
-			r, err := gw.Run(t.Context(), call)
+			r, err := gw.Run(t.Context(), decoded)
 			results <- started{r, err}
 		}()
 	}

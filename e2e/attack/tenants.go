@@ -26,7 +26,7 @@ func stream(id string, more fields) fields {
 	return f
 }
 
-// largeStream is the body of a resumable chat that takes so many bytes in a log: the template does not use them, so that
+// largeStream is the body of a resumable chat that takes size bytes in a log: the template does not use them, so that
 // they make no prompt.
 func largeStream(id string, size int, more fields) fields {
 	f := stream(id, fields{

@@ -66,7 +66,7 @@ func TestARecordReadsAsItWasWritten(t *testing.T) {
 	again, err := read(f.write())
 	require.NoError(t, err)
 	require.Equal(t, f, again)
-	_, err = read([]byte("a\na = 1\n"))
+	_, err = read([]byte("a = 1\na = 1\n"))
 	require.ErrorContains(t, err, "stands twice")
 }
 
