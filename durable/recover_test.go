@@ -73,9 +73,9 @@ func TestANewCallWaitsWhileJetStreamIsAway(t *testing.T) {
 		error
 	}
 	answers := make(chan started, 1)
-	call := decode(t, e, text)
+	decoded := decode(t, e, text)
 	go func() {
-		r, err := a.Run(t.Context(), call)
+		r, err := a.Run(t.Context(), decoded)
 		answers <- started{r, err}
 	}()
 	select {

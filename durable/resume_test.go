@@ -67,9 +67,9 @@ const body = `{"prompt":"one","max_tokens":40,"stream":true,"stream_resume":true
 
 func decode(t testing.TB, e api.Engine, text string) *call.Call {
 	t.Helper()
-	call, err := wire.DecodeCompletion([]byte(text), e.Models(), time.Now())
+	decoded, err := wire.DecodeCompletion([]byte(text), e.Models(), time.Now())
 	require.NoError(t, err)
-	return call
+	return decoded
 }
 
 // begin starts a call at a gateway.
