@@ -14,6 +14,9 @@ import (
 // ended with exit code 0.
 func rolling(ctx context.Context, s *suite) (*report, error) {
 	return s.disturbed(ctx, "rolling", s.config("rolling"), func(ctx context.Context, t *trial) error {
+		if err := t.run.WaitTokens(ctx, int64(t.streams)); err != nil { // streams run at the first fault
+			return err
+		}
 		for _, m := range t.Members("") {
 			if !slices.Contains(t.victims, m.Role) {
 				continue
