@@ -42,14 +42,17 @@ type memory struct {
 // trimmer decides when to return memory. Go's collector runs when the heap has doubled, or every two minutes, and
 // malloc keeps what C++ and Rust free inside its arenas: after a few large requests a quiet process would stay large.
 type trimmer struct {
-	last memory // allocated: at the last look; resident: the least of it, see trimmed
-	vain int    // trims in a row that left more than that
+	last  memory // allocated: at the last look; resident: the least of it, see trimmed
+	vain  int    // trims in a row that left more than that
+	later int    // checks until the last trim after a burst, plus one; 0: none is to come
 }
 
 const (
 	every = 10 * time.Second
 	// growth is the memory beside that of the last trim that is not worth a collection.
 	growth = 4 << 20
+	// settle is when the last trim after a burst comes, in checks, plus one. Logs are kept for 30 s after their end.
+	settle = 5
 	// quiet is the most bytes that a quiet process allocates between two checks.
 	quiet = 64 << 20
 	// patience is how many trims in a row may leave more memory than the process had: C++ or Rust may be at work. What
@@ -57,11 +60,20 @@ const (
 	patience = 6
 )
 
-// due says whether to trim now: the process is quiet, and it has grown since the last trim.
+// due says whether to trim now: the process is quiet, and it has grown since the last trim, or the last trim was
+// settle checks ago: what a burst leaves may be in use for a while, as the logs of resumable streams are.
 func (t *trimmer) due(m memory) bool {
 	isQuiet := m.allocated-t.last.allocated <= quiet
 	t.last.allocated, t.last.resident = m.allocated, min(t.last.resident, m.resident)
-	return isQuiet && m.resident > t.last.resident+growth
+	if !isQuiet {
+		return false
+	}
+	if m.resident > t.last.resident+growth {
+		t.later = settle
+		return true
+	}
+	t.later = max(t.later-1, 0)
+	return t.later == 1
 }
 
 // trimmed notes what a trim left.
