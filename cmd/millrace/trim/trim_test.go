@@ -24,7 +24,7 @@ func TestAQuietProcessReturnsTheMemoryOfABurst(t *testing.T) {
 	for range settle - 2 {
 		require.False(t, x.due(memory{resident: 305 * mib, allocated: 2020 * mib}))
 	}
-	require.True(t, x.due(memory{resident: 305 * mib, allocated: 2020 * mib}), "what was in use a while ago may be free now")
+	require.True(t, x.due(memory{resident: 305 * mib, allocated: 2020 * mib}), "memory in use at the last trim may be free now")
 	x.trimmed(memory{resident: 301 * mib, allocated: 2020 * mib})
 	for range 2 * settle {
 		require.False(t, x.due(memory{resident: 305 * mib, allocated: 2020 * mib}), "once is enough")
