@@ -4,7 +4,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
@@ -78,26 +77,6 @@ type Message struct {
 	Name       string `json:"name,omitempty"`
 	ToolCalls  []any  `json:"tool_calls,omitempty"`
 	ToolCallID string `json:"tool_call_id,omitempty"`
-}
-
-// DecodeMessages returns the messages of a JSON list. Tool calls are json.RawMessage, as they were
-// written: templates print them.
-func DecodeMessages(data []byte) ([]Message, error) {
-	var list []struct {
-		Message
-		ToolCalls []json.RawMessage `json:"tool_calls"`
-	}
-	if err := json.Unmarshal(data, &list); err != nil {
-		return nil, err
-	}
-	messages := make([]Message, len(list))
-	for i := range list {
-		messages[i] = list[i].Message
-		for _, c := range list[i].ToolCalls {
-			messages[i].ToolCalls = append(messages[i].ToolCalls, c)
-		}
-	}
-	return messages, nil
 }
 
 // Finish says why a choice ended.

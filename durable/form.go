@@ -1,7 +1,6 @@
 package durable
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -9,7 +8,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sample/samplepb"
 	"github.com/millrace/millrace/durable/callpb"
 )
 
@@ -33,45 +32,22 @@ func encodeForm(c *call.Call) ([]byte, error) {
 }
 
 func encodeRequest(r *api.Request, created time.Time) (*callpb.Request, error) {
-	s := &r.Sampling
 	w := &callpb.Request{
 		Id: r.ID, ContinueFinal: r.ContinueFinal, NoGenerationPrompt: r.NoGenerationPrompt,
 		Prompt: []byte(r.Prompt), PromptTokens: r.PromptTokens, TopLogprobs: int32(r.TopLogprobs), MaxTokens: uint32(r.MaxTokens),
 		StopTokens: r.StopTokens, IgnoreEos: r.IgnoreEOS, IncludeStop: r.IncludeStop, KeepSpecial: r.KeepSpecial,
-		Sampling: &callpb.Sampling{
-			Temperature: s.Temperature, TopK: uint32(s.TopK), TopP: s.TopP, MinP: s.MinP, TypicalP: s.TypicalP,
-			RepetitionPenalty: s.RepetitionPenalty, PresencePenalty: s.PresencePenalty, FrequencyPenalty: s.FrequencyPenalty,
-			LogitBias: s.LogitBias, Seed: s.Seed,
-		},
+		Sampling: samplepb.FromParams(&r.Sampling), Beams: samplepb.FromBeams(r.Beams),
 		Priority: int32(r.Priority),
 	}
 	for _, text := range r.Stop {
 		w.Stop = append(w.Stop, []byte(text))
 	}
-	if b := r.Beams; b != nil {
-		w.Beams = &callpb.Beams{Width: uint32(b.Width), LengthPenalty: b.LengthPenalty, Early: uint32(b.Early)}
-	}
 	if !r.Deadline.IsZero() {
 		w.TimeoutNs = int64(r.Deadline.Sub(created))
 	}
-	for _, f := range []struct {
-		to    *[]byte
-		value any
-		none  bool
-	}{
-		{&w.Messages, r.Messages, r.Messages == nil},
-		{&w.Tools, r.Tools, r.Tools == nil},
-		{&w.TemplateArgs, r.TemplateArgs, r.TemplateArgs == nil},
-	} {
-		if f.none {
-			continue
-		}
-		var err error
-		if *f.to, err = json.Marshal(f.value); err != nil {
-			return nil, err
-		}
-	}
-	return w, nil
+	var err error
+	w.Messages, w.Tools, w.TemplateArgs, err = api.EncodeChat(r.Messages, r.Tools, r.TemplateArgs)
+	return w, err
 }
 
 // decodeForm returns the call of a form, under the log's ID.
@@ -98,56 +74,22 @@ func decodeForm(id string, form []byte) (*call.Call, error) {
 }
 
 func decodeRequest(w *callpb.Request, c *call.Call) (*api.Request, error) {
-	s := w.GetSampling()
 	r := &api.Request{
 		ID: w.GetId(), Model: c.Model, N: c.N, Arrival: c.Created, ContinueFinal: w.GetContinueFinal(), NoGenerationPrompt: w.GetNoGenerationPrompt(),
 		Prompt: string(w.GetPrompt()), PromptTokens: w.GetPromptTokens(), TopLogprobs: int(w.GetTopLogprobs()), MaxTokens: int(w.GetMaxTokens()),
 		StopTokens: w.GetStopTokens(), IgnoreEOS: w.GetIgnoreEos(), IncludeStop: w.GetIncludeStop(), KeepSpecial: w.GetKeepSpecial(),
-		Sampling: sample.Params{
-			Temperature: s.GetTemperature(), TopK: int(s.GetTopK()), TopP: s.GetTopP(), MinP: s.GetMinP(), TypicalP: s.GetTypicalP(),
-			RepetitionPenalty: s.GetRepetitionPenalty(), PresencePenalty: s.GetPresencePenalty(), FrequencyPenalty: s.GetFrequencyPenalty(),
-			LogitBias: s.GetLogitBias(), Seed: s.GetSeed(),
-		},
+		Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
 		Priority: int(w.GetPriority()),
 	}
 	for _, text := range w.GetStop() {
 		r.Stop = append(r.Stop, string(text))
 	}
-	if b := w.GetBeams(); b != nil {
-		r.Beams = &sample.BeamParams{Width: int(b.GetWidth()), LengthPenalty: b.GetLengthPenalty(), Early: sample.EarlyStopping(min(b.GetEarly(), 255))}
-	}
 	if w.GetTimeoutNs() != 0 {
 		r.Deadline = c.Created.Add(time.Duration(w.GetTimeoutNs()))
 	}
-	if len(w.GetMessages()) > 0 {
-		var err error
-		if r.Messages, err = api.DecodeMessages(w.GetMessages()); err != nil {
-			return nil, err
-		}
-	}
-	var tools []json.RawMessage // templates print the values as the client has written them
-	var args map[string]json.RawMessage
-	for _, f := range []struct {
-		from []byte
-		to   any
-	}{{w.GetTools(), &tools}, {w.GetTemplateArgs(), &args}} {
-		if len(f.from) == 0 {
-			continue
-		}
-		if err := json.Unmarshal(f.from, f.to); err != nil {
-			return nil, err
-		}
-	}
-	for _, v := range tools {
-		r.Tools = append(r.Tools, v)
-	}
-	if args != nil {
-		r.TemplateArgs = make(map[string]any, len(args))
-		for k, v := range args {
-			r.TemplateArgs[k] = v
-		}
-	}
-	return r, nil
+	var err error
+	r.Messages, r.Tools, r.TemplateArgs, err = api.DecodeChat(w.GetMessages(), w.GetTools(), w.GetTemplateArgs())
+	return r, err
 }
 
 // sameCall reports whether two forms are of one call that was sent twice: when it was sent

@@ -1,7 +1,6 @@
 package msg
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/millrace/millrace/actors/msg/msgpb"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sample/samplepb"
 	"github.com/millrace/millrace/detok"
 	"github.com/millrace/millrace/tracing"
 )
@@ -231,22 +231,9 @@ func tokenizeToWire(m *Tokenize) (*msgpb.Tokenize, error) {
 		ns := in.Clock.UnixNano()
 		t.ClockNs = &ns
 	}
-	for _, f := range []struct {
-		to    *[]byte
-		value any
-		none  bool
-	}{
-		{&t.Messages, in.Messages, in.Messages == nil},
-		{&t.Tools, in.Tools, in.Tools == nil},
-		{&t.TemplateArgs, in.TemplateArgs, in.TemplateArgs == nil},
-	} {
-		if f.none {
-			continue
-		}
-		var err error
-		if *f.to, err = json.Marshal(f.value); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrWire, err)
-		}
+	var err error
+	if t.Messages, t.Tools, t.TemplateArgs, err = api.EncodeChat(in.Messages, in.Tools, in.TemplateArgs); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrWire, err)
 	}
 	return t, nil
 }
@@ -259,54 +246,21 @@ func tokenizeFromWire(t *msgpb.Tokenize, p *pids) (*Tokenize, error) {
 	if t.ClockNs != nil {
 		in.Clock = time.Unix(0, t.GetClockNs())
 	}
-	if len(t.GetMessages()) > 0 {
-		var err error
-		if in.Messages, err = api.DecodeMessages(t.GetMessages()); err != nil {
-			return nil, fmt.Errorf("%w: tokenize: %w", ErrWire, err)
-		}
-	}
-	// Values of the client's making stay as they were written: templates print them.
-	var tools []json.RawMessage
-	var args map[string]json.RawMessage
-	for _, f := range []struct {
-		from []byte
-		to   any
-	}{{t.GetTools(), &tools}, {t.GetTemplateArgs(), &args}} {
-		if len(f.from) == 0 {
-			continue
-		}
-		if err := json.Unmarshal(f.from, f.to); err != nil {
-			return nil, fmt.Errorf("%w: tokenize: %w", ErrWire, err)
-		}
-	}
-	for _, v := range tools {
-		in.Tools = append(in.Tools, v)
-	}
-	if args != nil {
-		in.TemplateArgs = make(map[string]any, len(args))
-		for k, v := range args {
-			in.TemplateArgs[k] = v
-		}
+	var err error
+	if in.Messages, in.Tools, in.TemplateArgs, err = api.DecodeChat(t.GetMessages(), t.GetTools(), t.GetTemplateArgs()); err != nil {
+		return nil, fmt.Errorf("%w: tokenize: %w", ErrWire, err)
 	}
 	return &Tokenize{Reply: p.get(t.GetReply()), Input: in, Trace: traceFromWire(t.GetTrace())}, nil
 }
 
 func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
-	s := &g.Sampling
 	w := &msgpb.Generate{
 		Seq: uint64(g.Seq), Choices: convert[uint64](g.Choices), First: int64(g.First), RequestId: g.RequestID, Text: g.Text,
 		Reply: pidToWire(g.Reply), Watch: pidToWire(g.Watch), Detok: pidToWire(g.Detok),
 		Prompt: g.Prompt, Generated: g.Generated, MaxTokens: int64(g.MaxTokens), StopTokens: g.StopTokens,
-		Sampling: &msgpb.Sampling{
-			Temperature: s.Temperature, TopK: int64(s.TopK), TopP: s.TopP, MinP: s.MinP, TypicalP: s.TypicalP,
-			RepetitionPenalty: s.RepetitionPenalty, PresencePenalty: s.PresencePenalty, FrequencyPenalty: s.FrequencyPenalty,
-			LogitBias: s.LogitBias, Seed: s.Seed, Logprobs: s.Logprobs, TopLogprobs: int64(s.TopLogprobs),
-		},
+		Sampling: samplepb.FromParams(&g.Sampling), Beams: samplepb.FromBeams(g.Beams),
 		Tenant: g.Tenant, Weight: int64(g.Weight), Moved: g.Moved, Priority: int64(g.Priority), AgeNs: int64(now.Sub(g.Arrival)),
 		Trace: traceToWire(g.Trace),
-	}
-	if b := g.Beams; b != nil {
-		w.Beams = &msgpb.Beams{Width: int64(b.Width), LengthPenalty: b.LengthPenalty, Early: uint32(b.Early)}
 	}
 	if !g.Deadline.IsZero() {
 		left := int64(g.Deadline.Sub(now))
@@ -316,21 +270,13 @@ func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 }
 
 func generateFromWire(w *msgpb.Generate, p *pids, now time.Time) (*Generate, error) {
-	s := w.GetSampling()
 	g := &Generate{
 		Seq: SeqID(w.GetSeq()), Choices: convert[SeqID](w.GetChoices()), First: int(w.GetFirst()), RequestID: w.GetRequestId(), Text: w.GetText(),
 		Reply: p.get(w.GetReply()), Watch: p.get(w.GetWatch()), Detok: p.get(w.GetDetok()),
 		Prompt: w.GetPrompt(), Generated: w.GetGenerated(), MaxTokens: int(w.GetMaxTokens()), StopTokens: w.GetStopTokens(),
-		Sampling: sample.Params{
-			Temperature: s.GetTemperature(), TopK: int(s.GetTopK()), TopP: s.GetTopP(), MinP: s.GetMinP(), TypicalP: s.GetTypicalP(),
-			RepetitionPenalty: s.GetRepetitionPenalty(), PresencePenalty: s.GetPresencePenalty(), FrequencyPenalty: s.GetFrequencyPenalty(),
-			LogitBias: s.GetLogitBias(), Seed: s.GetSeed(), Logprobs: s.GetLogprobs(), TopLogprobs: int(s.GetTopLogprobs()),
-		},
+		Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
 		Tenant: w.GetTenant(), Weight: int(w.GetWeight()), Moved: w.GetMoved(), Priority: int(w.GetPriority()), Arrival: now.Add(-time.Duration(w.GetAgeNs())),
 		Trace: traceFromWire(w.GetTrace()),
-	}
-	if b := w.GetBeams(); b != nil {
-		g.Beams = &sample.BeamParams{Width: int(b.GetWidth()), LengthPenalty: b.GetLengthPenalty(), Early: sample.EarlyStopping(min(b.GetEarly(), 255))}
 	}
 	if w.DeadlineInNs != nil {
 		g.Deadline = now.Add(time.Duration(w.GetDeadlineInNs()))

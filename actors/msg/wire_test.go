@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/actors/msg/msgpb"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/sample/samplepb"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -181,9 +182,9 @@ func TestABadMessageIsAnErrorThatSaysWhat(t *testing.T) {
 		"2 choices without beams":             generate(func(g *msgpb.Generate) { g.Choices = []uint64{5, 6} }),
 		"no prompt":                           generate(func(g *msgpb.Generate) { g.Prompt = nil }),
 		"at most 1 tokens, of which 2":        generate(func(g *msgpb.Generate) { g.Generated = []int32{1, 2} }),
-		"top_p: found 5":                      generate(func(g *msgpb.Generate) { g.Sampling = &msgpb.Sampling{TopP: 5} }),
-		"num_beams: found 0":                  generate(func(g *msgpb.Generate) { g.Beams = &msgpb.Beams{} }),
-		"2 choices of 1 beams":                generate(func(g *msgpb.Generate) { g.Choices, g.Beams = []uint64{5, 6}, &msgpb.Beams{Width: 1} }),
+		"top_p: found 5":                      generate(func(g *msgpb.Generate) { g.Sampling = &samplepb.Params{TopP: 5} }),
+		"num_beams: found 0":                  generate(func(g *msgpb.Generate) { g.Beams = &samplepb.Beams{} }),
+		"2 choices of 1 beams":                generate(func(g *msgpb.Generate) { g.Choices, g.Beams = []uint64{5, 6}, &samplepb.Beams{Width: 1} }),
 		"progress of 1 sequences with 0":      {Body: &msgpb.Envelope_Progress{Progress: &msgpb.Progress{Seqs: []uint64{1}}}},
 		"tokenize: invalid character":         {Body: &msgpb.Envelope_Tokenize{Tokenize: &msgpb.Tokenize{Messages: []byte("x"), Reply: pid}}},
 		"*msg.OpenText without an actor":      {Body: &msgpb.Envelope_OpenText{OpenText: &msgpb.OpenText{Reply: pid}}},

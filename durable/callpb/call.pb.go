@@ -11,6 +11,7 @@
 package callpb
 
 import (
+	samplepb "github.com/millrace/millrace/compute/sample/samplepb"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -152,8 +153,8 @@ type Request struct {
 	IgnoreEos          bool                   `protobuf:"varint,13,opt,name=ignore_eos,json=ignoreEos,proto3" json:"ignore_eos,omitempty"`
 	IncludeStop        bool                   `protobuf:"varint,14,opt,name=include_stop,json=includeStop,proto3" json:"include_stop,omitempty"`
 	KeepSpecial        bool                   `protobuf:"varint,15,opt,name=keep_special,json=keepSpecial,proto3" json:"keep_special,omitempty"`
-	Sampling           *Sampling              `protobuf:"bytes,16,opt,name=sampling,proto3" json:"sampling,omitempty"`
-	Beams              *Beams                 `protobuf:"bytes,17,opt,name=beams,proto3" json:"beams,omitempty"` // absent: none
+	Sampling           *samplepb.Params       `protobuf:"bytes,16,opt,name=sampling,proto3" json:"sampling,omitempty"`
+	Beams              *samplepb.Beams        `protobuf:"bytes,17,opt,name=beams,proto3" json:"beams,omitempty"` // absent: none
 	Priority           int32                  `protobuf:"zigzag32,18,opt,name=priority,proto3" json:"priority,omitempty"`
 	TimeoutNs          int64                  `protobuf:"varint,19,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"` // from the call's creation to the deadline; 0: none
 	unknownFields      protoimpl.UnknownFields
@@ -295,14 +296,14 @@ func (x *Request) GetKeepSpecial() bool {
 	return false
 }
 
-func (x *Request) GetSampling() *Sampling {
+func (x *Request) GetSampling() *samplepb.Params {
 	if x != nil {
 		return x.Sampling
 	}
 	return nil
 }
 
-func (x *Request) GetBeams() *Beams {
+func (x *Request) GetBeams() *samplepb.Beams {
 	if x != nil {
 		return x.Beams
 	}
@@ -323,187 +324,11 @@ func (x *Request) GetTimeoutNs() int64 {
 	return 0
 }
 
-type Sampling struct {
-	state             protoimpl.MessageState `protogen:"open.v1"`
-	Temperature       float32                `protobuf:"fixed32,1,opt,name=temperature,proto3" json:"temperature,omitempty"`
-	TopK              uint32                 `protobuf:"varint,2,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`
-	TopP              float32                `protobuf:"fixed32,3,opt,name=top_p,json=topP,proto3" json:"top_p,omitempty"`
-	MinP              float32                `protobuf:"fixed32,4,opt,name=min_p,json=minP,proto3" json:"min_p,omitempty"`
-	TypicalP          float32                `protobuf:"fixed32,5,opt,name=typical_p,json=typicalP,proto3" json:"typical_p,omitempty"`
-	RepetitionPenalty float32                `protobuf:"fixed32,6,opt,name=repetition_penalty,json=repetitionPenalty,proto3" json:"repetition_penalty,omitempty"`
-	PresencePenalty   float32                `protobuf:"fixed32,7,opt,name=presence_penalty,json=presencePenalty,proto3" json:"presence_penalty,omitempty"`
-	FrequencyPenalty  float32                `protobuf:"fixed32,8,opt,name=frequency_penalty,json=frequencyPenalty,proto3" json:"frequency_penalty,omitempty"`
-	LogitBias         map[int32]float32      `protobuf:"bytes,9,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
-	Seed              uint64                 `protobuf:"fixed64,10,opt,name=seed,proto3" json:"seed,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
-}
-
-func (x *Sampling) Reset() {
-	*x = Sampling{}
-	mi := &file_durable_callpb_call_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Sampling) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Sampling) ProtoMessage() {}
-
-func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_durable_callpb_call_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
-func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_durable_callpb_call_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *Sampling) GetTemperature() float32 {
-	if x != nil {
-		return x.Temperature
-	}
-	return 0
-}
-
-func (x *Sampling) GetTopK() uint32 {
-	if x != nil {
-		return x.TopK
-	}
-	return 0
-}
-
-func (x *Sampling) GetTopP() float32 {
-	if x != nil {
-		return x.TopP
-	}
-	return 0
-}
-
-func (x *Sampling) GetMinP() float32 {
-	if x != nil {
-		return x.MinP
-	}
-	return 0
-}
-
-func (x *Sampling) GetTypicalP() float32 {
-	if x != nil {
-		return x.TypicalP
-	}
-	return 0
-}
-
-func (x *Sampling) GetRepetitionPenalty() float32 {
-	if x != nil {
-		return x.RepetitionPenalty
-	}
-	return 0
-}
-
-func (x *Sampling) GetPresencePenalty() float32 {
-	if x != nil {
-		return x.PresencePenalty
-	}
-	return 0
-}
-
-func (x *Sampling) GetFrequencyPenalty() float32 {
-	if x != nil {
-		return x.FrequencyPenalty
-	}
-	return 0
-}
-
-func (x *Sampling) GetLogitBias() map[int32]float32 {
-	if x != nil {
-		return x.LogitBias
-	}
-	return nil
-}
-
-func (x *Sampling) GetSeed() uint64 {
-	if x != nil {
-		return x.Seed
-	}
-	return 0
-}
-
-type Beams struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Width         uint32                 `protobuf:"varint,1,opt,name=width,proto3" json:"width,omitempty"`
-	LengthPenalty float64                `protobuf:"fixed64,2,opt,name=length_penalty,json=lengthPenalty,proto3" json:"length_penalty,omitempty"`
-	Early         uint32                 `protobuf:"varint,3,opt,name=early,proto3" json:"early,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Beams) Reset() {
-	*x = Beams{}
-	mi := &file_durable_callpb_call_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Beams) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Beams) ProtoMessage() {}
-
-func (x *Beams) ProtoReflect() protoreflect.Message {
-	mi := &file_durable_callpb_call_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Beams.ProtoReflect.Descriptor instead.
-func (*Beams) Descriptor() ([]byte, []int) {
-	return file_durable_callpb_call_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *Beams) GetWidth() uint32 {
-	if x != nil {
-		return x.Width
-	}
-	return 0
-}
-
-func (x *Beams) GetLengthPenalty() float64 {
-	if x != nil {
-		return x.LengthPenalty
-	}
-	return 0
-}
-
-func (x *Beams) GetEarly() uint32 {
-	if x != nil {
-		return x.Early
-	}
-	return 0
-}
-
 var File_durable_callpb_call_proto protoreflect.FileDescriptor
 
 const file_durable_callpb_call_proto_rawDesc = "" +
 	"\n" +
-	"\x19durable/callpb/call.proto\x12\x10millrace.durable\"\x82\x02\n" +
+	"\x19durable/callpb/call.proto\x12\x10millrace.durable\x1a$compute/sample/samplepb/params.proto\"\x82\x02\n" +
 	"\x04Call\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x16\n" +
@@ -514,7 +339,7 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\x01n\x18\a \x01(\rR\x01n\x12\x1d\n" +
 	"\n" +
 	"created_ns\x18\b \x01(\x03R\tcreatedNs\x125\n" +
-	"\brequests\x18\t \x03(\v2\x19.millrace.durable.RequestR\brequests\"\x84\x05\n" +
+	"\brequests\x18\t \x03(\v2\x19.millrace.durable.RequestR\brequests\"\x80\x05\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bmessages\x18\x02 \x01(\fR\bmessages\x12\x14\n" +
@@ -534,32 +359,12 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\n" +
 	"ignore_eos\x18\r \x01(\bR\tignoreEos\x12!\n" +
 	"\finclude_stop\x18\x0e \x01(\bR\vincludeStop\x12!\n" +
-	"\fkeep_special\x18\x0f \x01(\bR\vkeepSpecial\x126\n" +
-	"\bsampling\x18\x10 \x01(\v2\x1a.millrace.durable.SamplingR\bsampling\x12-\n" +
-	"\x05beams\x18\x11 \x01(\v2\x17.millrace.durable.BeamsR\x05beams\x12\x1a\n" +
+	"\fkeep_special\x18\x0f \x01(\bR\vkeepSpecial\x123\n" +
+	"\bsampling\x18\x10 \x01(\v2\x17.millrace.sample.ParamsR\bsampling\x12,\n" +
+	"\x05beams\x18\x11 \x01(\v2\x16.millrace.sample.BeamsR\x05beams\x12\x1a\n" +
 	"\bpriority\x18\x12 \x01(\x11R\bpriority\x12\x1d\n" +
 	"\n" +
-	"timeout_ns\x18\x13 \x01(\x03R\ttimeoutNs\"\xab\x03\n" +
-	"\bSampling\x12 \n" +
-	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
-	"\x05top_k\x18\x02 \x01(\rR\x04topK\x12\x13\n" +
-	"\x05top_p\x18\x03 \x01(\x02R\x04topP\x12\x13\n" +
-	"\x05min_p\x18\x04 \x01(\x02R\x04minP\x12\x1b\n" +
-	"\ttypical_p\x18\x05 \x01(\x02R\btypicalP\x12-\n" +
-	"\x12repetition_penalty\x18\x06 \x01(\x02R\x11repetitionPenalty\x12)\n" +
-	"\x10presence_penalty\x18\a \x01(\x02R\x0fpresencePenalty\x12+\n" +
-	"\x11frequency_penalty\x18\b \x01(\x02R\x10frequencyPenalty\x12H\n" +
-	"\n" +
-	"logit_bias\x18\t \x03(\v2).millrace.durable.Sampling.LogitBiasEntryR\tlogitBias\x12\x12\n" +
-	"\x04seed\x18\n" +
-	" \x01(\x06R\x04seed\x1a<\n" +
-	"\x0eLogitBiasEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\x05R\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01\"Z\n" +
-	"\x05Beams\x12\x14\n" +
-	"\x05width\x18\x01 \x01(\rR\x05width\x12%\n" +
-	"\x0elength_penalty\x18\x02 \x01(\x01R\rlengthPenalty\x12\x14\n" +
-	"\x05early\x18\x03 \x01(\rR\x05earlyB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
+	"timeout_ns\x18\x13 \x01(\x03R\ttimeoutNsB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
 
 var (
 	file_durable_callpb_call_proto_rawDescOnce sync.Once
@@ -573,24 +378,22 @@ func file_durable_callpb_call_proto_rawDescGZIP() []byte {
 	return file_durable_callpb_call_proto_rawDescData
 }
 
-var file_durable_callpb_call_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_durable_callpb_call_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
 var file_durable_callpb_call_proto_goTypes = []any{
-	(*Call)(nil),     // 0: millrace.durable.Call
-	(*Request)(nil),  // 1: millrace.durable.Request
-	(*Sampling)(nil), // 2: millrace.durable.Sampling
-	(*Beams)(nil),    // 3: millrace.durable.Beams
-	nil,              // 4: millrace.durable.Sampling.LogitBiasEntry
+	(*Call)(nil),            // 0: millrace.durable.Call
+	(*Request)(nil),         // 1: millrace.durable.Request
+	(*samplepb.Params)(nil), // 2: millrace.sample.Params
+	(*samplepb.Beams)(nil),  // 3: millrace.sample.Beams
 }
 var file_durable_callpb_call_proto_depIdxs = []int32{
 	1, // 0: millrace.durable.Call.requests:type_name -> millrace.durable.Request
-	2, // 1: millrace.durable.Request.sampling:type_name -> millrace.durable.Sampling
-	3, // 2: millrace.durable.Request.beams:type_name -> millrace.durable.Beams
-	4, // 3: millrace.durable.Sampling.logit_bias:type_name -> millrace.durable.Sampling.LogitBiasEntry
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	2, // 1: millrace.durable.Request.sampling:type_name -> millrace.sample.Params
+	3, // 2: millrace.durable.Request.beams:type_name -> millrace.sample.Beams
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_durable_callpb_call_proto_init() }
@@ -604,7 +407,7 @@ func file_durable_callpb_call_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durable_callpb_call_proto_rawDesc), len(file_durable_callpb_call_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   2,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -13,4 +13,5 @@ fi
 cd "$root"
 CGO_LDFLAGS='' GOBIN=$tools/bin go install google.golang.org/protobuf/cmd/protoc-gen-go
 PATH=$tools/bin:$PATH "$tools/bin/python" -m grpc_tools.protoc -I . \
-  --go_out=. --go_opt=module=github.com/millrace/millrace actors/msg/messages.proto durable/callpb/call.proto
+  --go_out=. --go_opt=module=github.com/millrace/millrace \
+  compute/sample/samplepb/params.proto actors/msg/messages.proto durable/callpb/call.proto

@@ -13,6 +13,7 @@
 package msgpb
 
 import (
+	samplepb "github.com/millrace/millrace/compute/sample/samplepb"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -969,8 +970,8 @@ type Generate struct {
 	Generated  []int32                `protobuf:"varint,8,rep,packed,name=generated,proto3" json:"generated,omitempty"`
 	MaxTokens  int64                  `protobuf:"varint,9,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
 	StopTokens []int32                `protobuf:"varint,10,rep,packed,name=stop_tokens,json=stopTokens,proto3" json:"stop_tokens,omitempty"`
-	Sampling   *Sampling              `protobuf:"bytes,11,opt,name=sampling,proto3" json:"sampling,omitempty"`
-	Beams      *Beams                 `protobuf:"bytes,12,opt,name=beams,proto3" json:"beams,omitempty"` // absent: none
+	Sampling   *samplepb.Params       `protobuf:"bytes,11,opt,name=sampling,proto3" json:"sampling,omitempty"`
+	Beams      *samplepb.Beams        `protobuf:"bytes,12,opt,name=beams,proto3" json:"beams,omitempty"` // absent: none
 	Tenant     string                 `protobuf:"bytes,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	Priority   int64                  `protobuf:"varint,14,opt,name=priority,proto3" json:"priority,omitempty"`
 	// Clocks of two machines differ: what travels is the time left and the time passed.
@@ -1085,14 +1086,14 @@ func (x *Generate) GetStopTokens() []int32 {
 	return nil
 }
 
-func (x *Generate) GetSampling() *Sampling {
+func (x *Generate) GetSampling() *samplepb.Params {
 	if x != nil {
 		return x.Sampling
 	}
 	return nil
 }
 
-func (x *Generate) GetBeams() *Beams {
+func (x *Generate) GetBeams() *samplepb.Beams {
 	if x != nil {
 		return x.Beams
 	}
@@ -1162,198 +1163,6 @@ func (x *Generate) GetText() string {
 	return ""
 }
 
-type Sampling struct {
-	state             protoimpl.MessageState `protogen:"open.v1"`
-	Temperature       float32                `protobuf:"fixed32,1,opt,name=temperature,proto3" json:"temperature,omitempty"`
-	TopK              int64                  `protobuf:"varint,2,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`
-	TopP              float32                `protobuf:"fixed32,3,opt,name=top_p,json=topP,proto3" json:"top_p,omitempty"`
-	MinP              float32                `protobuf:"fixed32,4,opt,name=min_p,json=minP,proto3" json:"min_p,omitempty"`
-	TypicalP          float32                `protobuf:"fixed32,5,opt,name=typical_p,json=typicalP,proto3" json:"typical_p,omitempty"`
-	RepetitionPenalty float32                `protobuf:"fixed32,6,opt,name=repetition_penalty,json=repetitionPenalty,proto3" json:"repetition_penalty,omitempty"`
-	PresencePenalty   float32                `protobuf:"fixed32,7,opt,name=presence_penalty,json=presencePenalty,proto3" json:"presence_penalty,omitempty"`
-	FrequencyPenalty  float32                `protobuf:"fixed32,8,opt,name=frequency_penalty,json=frequencyPenalty,proto3" json:"frequency_penalty,omitempty"`
-	LogitBias         map[int32]float32      `protobuf:"bytes,9,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
-	Seed              uint64                 `protobuf:"fixed64,10,opt,name=seed,proto3" json:"seed,omitempty"`
-	Logprobs          bool                   `protobuf:"varint,11,opt,name=logprobs,proto3" json:"logprobs,omitempty"`
-	TopLogprobs       int64                  `protobuf:"varint,12,opt,name=top_logprobs,json=topLogprobs,proto3" json:"top_logprobs,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
-}
-
-func (x *Sampling) Reset() {
-	*x = Sampling{}
-	mi := &file_actors_msg_messages_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Sampling) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Sampling) ProtoMessage() {}
-
-func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
-func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *Sampling) GetTemperature() float32 {
-	if x != nil {
-		return x.Temperature
-	}
-	return 0
-}
-
-func (x *Sampling) GetTopK() int64 {
-	if x != nil {
-		return x.TopK
-	}
-	return 0
-}
-
-func (x *Sampling) GetTopP() float32 {
-	if x != nil {
-		return x.TopP
-	}
-	return 0
-}
-
-func (x *Sampling) GetMinP() float32 {
-	if x != nil {
-		return x.MinP
-	}
-	return 0
-}
-
-func (x *Sampling) GetTypicalP() float32 {
-	if x != nil {
-		return x.TypicalP
-	}
-	return 0
-}
-
-func (x *Sampling) GetRepetitionPenalty() float32 {
-	if x != nil {
-		return x.RepetitionPenalty
-	}
-	return 0
-}
-
-func (x *Sampling) GetPresencePenalty() float32 {
-	if x != nil {
-		return x.PresencePenalty
-	}
-	return 0
-}
-
-func (x *Sampling) GetFrequencyPenalty() float32 {
-	if x != nil {
-		return x.FrequencyPenalty
-	}
-	return 0
-}
-
-func (x *Sampling) GetLogitBias() map[int32]float32 {
-	if x != nil {
-		return x.LogitBias
-	}
-	return nil
-}
-
-func (x *Sampling) GetSeed() uint64 {
-	if x != nil {
-		return x.Seed
-	}
-	return 0
-}
-
-func (x *Sampling) GetLogprobs() bool {
-	if x != nil {
-		return x.Logprobs
-	}
-	return false
-}
-
-func (x *Sampling) GetTopLogprobs() int64 {
-	if x != nil {
-		return x.TopLogprobs
-	}
-	return 0
-}
-
-type Beams struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Width         int64                  `protobuf:"varint,1,opt,name=width,proto3" json:"width,omitempty"`
-	LengthPenalty float64                `protobuf:"fixed64,2,opt,name=length_penalty,json=lengthPenalty,proto3" json:"length_penalty,omitempty"`
-	Early         uint32                 `protobuf:"varint,3,opt,name=early,proto3" json:"early,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Beams) Reset() {
-	*x = Beams{}
-	mi := &file_actors_msg_messages_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Beams) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Beams) ProtoMessage() {}
-
-func (x *Beams) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Beams.ProtoReflect.Descriptor instead.
-func (*Beams) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *Beams) GetWidth() int64 {
-	if x != nil {
-		return x.Width
-	}
-	return 0
-}
-
-func (x *Beams) GetLengthPenalty() float64 {
-	if x != nil {
-		return x.LengthPenalty
-	}
-	return 0
-}
-
-func (x *Beams) GetEarly() uint32 {
-	if x != nil {
-		return x.Early
-	}
-	return 0
-}
-
 type Redirect struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -1367,7 +1176,7 @@ type Redirect struct {
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_actors_msg_messages_proto_msgTypes[13]
+	mi := &file_actors_msg_messages_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +1188,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[13]
+	mi := &file_actors_msg_messages_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +1201,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{13}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Redirect) GetSeq() uint64 {
@@ -1440,7 +1249,7 @@ type Find struct {
 
 func (x *Find) Reset() {
 	*x = Find{}
-	mi := &file_actors_msg_messages_proto_msgTypes[14]
+	mi := &file_actors_msg_messages_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1261,7 @@ func (x *Find) String() string {
 func (*Find) ProtoMessage() {}
 
 func (x *Find) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[14]
+	mi := &file_actors_msg_messages_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1274,7 @@ func (x *Find) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Find.ProtoReflect.Descriptor instead.
 func (*Find) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{14}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Find) GetRequestId() string {
@@ -1497,7 +1306,7 @@ type Found struct {
 
 func (x *Found) Reset() {
 	*x = Found{}
-	mi := &file_actors_msg_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_messages_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +1318,7 @@ func (x *Found) String() string {
 func (*Found) ProtoMessage() {}
 
 func (x *Found) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_messages_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1522,7 +1331,7 @@ func (x *Found) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Found.ProtoReflect.Descriptor instead.
 func (*Found) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{15}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Found) GetSeqs() []uint64 {
@@ -1577,7 +1386,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_actors_msg_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_messages_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1398,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_messages_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +1411,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{16}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Cancel) GetSeq() uint64 {
@@ -1628,7 +1437,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_actors_msg_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_messages_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1449,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_messages_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1462,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{17}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Tokens) GetTokens() []*Token {
@@ -1681,7 +1490,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_actors_msg_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_messages_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1502,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_messages_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1515,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{18}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Token) GetSeq() uint64 {
@@ -1789,7 +1598,7 @@ type Alternative struct {
 
 func (x *Alternative) Reset() {
 	*x = Alternative{}
-	mi := &file_actors_msg_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_messages_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1610,7 @@ func (x *Alternative) String() string {
 func (*Alternative) ProtoMessage() {}
 
 func (x *Alternative) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_messages_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1623,7 @@ func (x *Alternative) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alternative.ProtoReflect.Descriptor instead.
 func (*Alternative) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{19}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Alternative) GetToken() int32 {
@@ -1848,7 +1657,7 @@ type Text struct {
 
 func (x *Text) Reset() {
 	*x = Text{}
-	mi := &file_actors_msg_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_messages_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +1669,7 @@ func (x *Text) String() string {
 func (*Text) ProtoMessage() {}
 
 func (x *Text) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_messages_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +1682,7 @@ func (x *Text) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Text.ProtoReflect.Descriptor instead.
 func (*Text) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{20}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Text) GetSeq() uint64 {
@@ -1952,7 +1761,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_actors_msg_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_messages_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1964,7 +1773,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_messages_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1977,7 +1786,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{21}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Logprob) GetToken() int32 {
@@ -2024,7 +1833,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_actors_msg_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_messages_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2036,7 +1845,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_messages_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2049,7 +1858,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{22}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Started) GetAgeNs() int64 {
@@ -2071,7 +1880,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_actors_msg_messages_proto_msgTypes[23]
+	mi := &file_actors_msg_messages_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2083,7 +1892,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[23]
+	mi := &file_actors_msg_messages_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2096,7 +1905,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{23}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Progress) GetNode() string {
@@ -2137,7 +1946,7 @@ type Lost struct {
 
 func (x *Lost) Reset() {
 	*x = Lost{}
-	mi := &file_actors_msg_messages_proto_msgTypes[24]
+	mi := &file_actors_msg_messages_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2149,7 +1958,7 @@ func (x *Lost) String() string {
 func (*Lost) ProtoMessage() {}
 
 func (x *Lost) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[24]
+	mi := &file_actors_msg_messages_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2162,7 +1971,7 @@ func (x *Lost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lost.ProtoReflect.Descriptor instead.
 func (*Lost) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{24}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Lost) GetSeq() uint64 {
@@ -2183,7 +1992,7 @@ var File_actors_msg_messages_proto protoreflect.FileDescriptor
 
 const file_actors_msg_messages_proto_rawDesc = "" +
 	"\n" +
-	"\x19actors/msg/messages.proto\x12\fmillrace.msg\"\xdd\x06\n" +
+	"\x19actors/msg/messages.proto\x12\fmillrace.msg\x1a$compute/sample/samplepb/params.proto\"\xdd\x06\n" +
 	"\bEnvelope\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x124\n" +
 	"\btokenize\x18\x02 \x01(\v2\x16.millrace.msg.TokenizeH\x00R\btokenize\x127\n" +
@@ -2256,7 +2065,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\ahistory\x18\a \x03(\x05R\ahistory\x12)\n" +
 	"\x05trace\x18\b \x01(\v2\x13.millrace.msg.TraceR\x05trace\"\x1d\n" +
 	"\tCloseText\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xb1\x05\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xb5\x05\n" +
 	"\bGenerate\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x18\n" +
 	"\achoices\x18\x02 \x03(\x06R\achoices\x12\x1d\n" +
@@ -2271,9 +2080,9 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"max_tokens\x18\t \x01(\x03R\tmaxTokens\x12\x1f\n" +
 	"\vstop_tokens\x18\n" +
 	" \x03(\x05R\n" +
-	"stopTokens\x122\n" +
-	"\bsampling\x18\v \x01(\v2\x16.millrace.msg.SamplingR\bsampling\x12)\n" +
-	"\x05beams\x18\f \x01(\v2\x13.millrace.msg.BeamsR\x05beams\x12\x16\n" +
+	"stopTokens\x123\n" +
+	"\bsampling\x18\v \x01(\v2\x17.millrace.sample.ParamsR\bsampling\x12,\n" +
+	"\x05beams\x18\f \x01(\v2\x16.millrace.sample.BeamsR\x05beams\x12\x16\n" +
 	"\x06tenant\x18\r \x01(\tR\x06tenant\x12\x1a\n" +
 	"\bpriority\x18\x0e \x01(\x03R\bpriority\x12)\n" +
 	"\x0edeadline_in_ns\x18\x0f \x01(\x03H\x00R\fdeadlineInNs\x88\x01\x01\x12\x15\n" +
@@ -2283,29 +2092,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x05trace\x18\x14 \x01(\v2\x13.millrace.msg.TraceR\x05trace\x12\x14\n" +
 	"\x05first\x18\x15 \x01(\x03R\x05first\x12\x12\n" +
 	"\x04text\x18\x16 \x01(\tR\x04textB\x11\n" +
-	"\x0f_deadline_in_ns\"\xe6\x03\n" +
-	"\bSampling\x12 \n" +
-	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
-	"\x05top_k\x18\x02 \x01(\x03R\x04topK\x12\x13\n" +
-	"\x05top_p\x18\x03 \x01(\x02R\x04topP\x12\x13\n" +
-	"\x05min_p\x18\x04 \x01(\x02R\x04minP\x12\x1b\n" +
-	"\ttypical_p\x18\x05 \x01(\x02R\btypicalP\x12-\n" +
-	"\x12repetition_penalty\x18\x06 \x01(\x02R\x11repetitionPenalty\x12)\n" +
-	"\x10presence_penalty\x18\a \x01(\x02R\x0fpresencePenalty\x12+\n" +
-	"\x11frequency_penalty\x18\b \x01(\x02R\x10frequencyPenalty\x12D\n" +
-	"\n" +
-	"logit_bias\x18\t \x03(\v2%.millrace.msg.Sampling.LogitBiasEntryR\tlogitBias\x12\x12\n" +
-	"\x04seed\x18\n" +
-	" \x01(\x06R\x04seed\x12\x1a\n" +
-	"\blogprobs\x18\v \x01(\bR\blogprobs\x12!\n" +
-	"\ftop_logprobs\x18\f \x01(\x03R\vtopLogprobs\x1a<\n" +
-	"\x0eLogitBiasEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\x05R\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01\"Z\n" +
-	"\x05Beams\x12\x14\n" +
-	"\x05width\x18\x01 \x01(\x03R\x05width\x12%\n" +
-	"\x0elength_penalty\x18\x02 \x01(\x01R\rlengthPenalty\x12\x14\n" +
-	"\x05early\x18\x03 \x01(\rR\x05early\"\xab\x01\n" +
+	"\x0f_deadline_in_ns\"\xab\x01\n" +
 	"\bRedirect\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12'\n" +
 	"\x05reply\x18\x02 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12'\n" +
@@ -2383,34 +2170,33 @@ func file_actors_msg_messages_proto_rawDescGZIP() []byte {
 	return file_actors_msg_messages_proto_rawDescData
 }
 
-var file_actors_msg_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_actors_msg_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_actors_msg_messages_proto_goTypes = []any{
-	(*Envelope)(nil),    // 0: millrace.msg.Envelope
-	(*PID)(nil),         // 1: millrace.msg.PID
-	(*Error)(nil),       // 2: millrace.msg.Error
-	(*Trace)(nil),       // 3: millrace.msg.Trace
-	(*Tokenize)(nil),    // 4: millrace.msg.Tokenize
-	(*Tokenized)(nil),   // 5: millrace.msg.Tokenized
-	(*Detokenize)(nil),  // 6: millrace.msg.Detokenize
-	(*Detokenized)(nil), // 7: millrace.msg.Detokenized
-	(*OpenText)(nil),    // 8: millrace.msg.OpenText
-	(*CloseText)(nil),   // 9: millrace.msg.CloseText
-	(*Generate)(nil),    // 10: millrace.msg.Generate
-	(*Sampling)(nil),    // 11: millrace.msg.Sampling
-	(*Beams)(nil),       // 12: millrace.msg.Beams
-	(*Redirect)(nil),    // 13: millrace.msg.Redirect
-	(*Find)(nil),        // 14: millrace.msg.Find
-	(*Found)(nil),       // 15: millrace.msg.Found
-	(*Cancel)(nil),      // 16: millrace.msg.Cancel
-	(*Tokens)(nil),      // 17: millrace.msg.Tokens
-	(*Token)(nil),       // 18: millrace.msg.Token
-	(*Alternative)(nil), // 19: millrace.msg.Alternative
-	(*Text)(nil),        // 20: millrace.msg.Text
-	(*Logprob)(nil),     // 21: millrace.msg.Logprob
-	(*Started)(nil),     // 22: millrace.msg.Started
-	(*Progress)(nil),    // 23: millrace.msg.Progress
-	(*Lost)(nil),        // 24: millrace.msg.Lost
-	nil,                 // 25: millrace.msg.Sampling.LogitBiasEntry
+	(*Envelope)(nil),        // 0: millrace.msg.Envelope
+	(*PID)(nil),             // 1: millrace.msg.PID
+	(*Error)(nil),           // 2: millrace.msg.Error
+	(*Trace)(nil),           // 3: millrace.msg.Trace
+	(*Tokenize)(nil),        // 4: millrace.msg.Tokenize
+	(*Tokenized)(nil),       // 5: millrace.msg.Tokenized
+	(*Detokenize)(nil),      // 6: millrace.msg.Detokenize
+	(*Detokenized)(nil),     // 7: millrace.msg.Detokenized
+	(*OpenText)(nil),        // 8: millrace.msg.OpenText
+	(*CloseText)(nil),       // 9: millrace.msg.CloseText
+	(*Generate)(nil),        // 10: millrace.msg.Generate
+	(*Redirect)(nil),        // 11: millrace.msg.Redirect
+	(*Find)(nil),            // 12: millrace.msg.Find
+	(*Found)(nil),           // 13: millrace.msg.Found
+	(*Cancel)(nil),          // 14: millrace.msg.Cancel
+	(*Tokens)(nil),          // 15: millrace.msg.Tokens
+	(*Token)(nil),           // 16: millrace.msg.Token
+	(*Alternative)(nil),     // 17: millrace.msg.Alternative
+	(*Text)(nil),            // 18: millrace.msg.Text
+	(*Logprob)(nil),         // 19: millrace.msg.Logprob
+	(*Started)(nil),         // 20: millrace.msg.Started
+	(*Progress)(nil),        // 21: millrace.msg.Progress
+	(*Lost)(nil),            // 22: millrace.msg.Lost
+	(*samplepb.Params)(nil), // 23: millrace.sample.Params
+	(*samplepb.Beams)(nil),  // 24: millrace.sample.Beams
 }
 var file_actors_msg_messages_proto_depIdxs = []int32{
 	4,  // 0: millrace.msg.Envelope.tokenize:type_name -> millrace.msg.Tokenize
@@ -2420,15 +2206,15 @@ var file_actors_msg_messages_proto_depIdxs = []int32{
 	8,  // 4: millrace.msg.Envelope.open_text:type_name -> millrace.msg.OpenText
 	9,  // 5: millrace.msg.Envelope.close_text:type_name -> millrace.msg.CloseText
 	10, // 6: millrace.msg.Envelope.generate:type_name -> millrace.msg.Generate
-	16, // 7: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
-	17, // 8: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
-	20, // 9: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
-	22, // 10: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
-	23, // 11: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
-	13, // 12: millrace.msg.Envelope.redirect:type_name -> millrace.msg.Redirect
-	24, // 13: millrace.msg.Envelope.lost:type_name -> millrace.msg.Lost
-	14, // 14: millrace.msg.Envelope.find:type_name -> millrace.msg.Find
-	15, // 15: millrace.msg.Envelope.found:type_name -> millrace.msg.Found
+	14, // 7: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
+	15, // 8: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
+	18, // 9: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
+	20, // 10: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
+	21, // 11: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
+	11, // 12: millrace.msg.Envelope.redirect:type_name -> millrace.msg.Redirect
+	22, // 13: millrace.msg.Envelope.lost:type_name -> millrace.msg.Lost
+	12, // 14: millrace.msg.Envelope.find:type_name -> millrace.msg.Find
+	13, // 15: millrace.msg.Envelope.found:type_name -> millrace.msg.Found
 	1,  // 16: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
 	3,  // 17: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
 	2,  // 18: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
@@ -2440,26 +2226,25 @@ var file_actors_msg_messages_proto_depIdxs = []int32{
 	1,  // 24: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
 	1,  // 25: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
 	1,  // 26: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
-	11, // 27: millrace.msg.Generate.sampling:type_name -> millrace.msg.Sampling
-	12, // 28: millrace.msg.Generate.beams:type_name -> millrace.msg.Beams
+	23, // 27: millrace.msg.Generate.sampling:type_name -> millrace.sample.Params
+	24, // 28: millrace.msg.Generate.beams:type_name -> millrace.sample.Beams
 	3,  // 29: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
-	25, // 30: millrace.msg.Sampling.logit_bias:type_name -> millrace.msg.Sampling.LogitBiasEntry
-	1,  // 31: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
-	1,  // 32: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
-	1,  // 33: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
-	1,  // 34: millrace.msg.Find.reply:type_name -> millrace.msg.PID
-	1,  // 35: millrace.msg.Found.compute:type_name -> millrace.msg.PID
-	18, // 36: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
-	19, // 37: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
-	2,  // 38: millrace.msg.Token.error:type_name -> millrace.msg.Error
-	21, // 39: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
-	2,  // 40: millrace.msg.Text.error:type_name -> millrace.msg.Error
-	21, // 41: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	1,  // 30: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
+	1,  // 31: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
+	1,  // 32: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
+	1,  // 33: millrace.msg.Find.reply:type_name -> millrace.msg.PID
+	1,  // 34: millrace.msg.Found.compute:type_name -> millrace.msg.PID
+	16, // 35: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
+	17, // 36: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
+	2,  // 37: millrace.msg.Token.error:type_name -> millrace.msg.Error
+	19, // 38: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
+	2,  // 39: millrace.msg.Text.error:type_name -> millrace.msg.Error
+	19, // 40: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_actors_msg_messages_proto_init() }
@@ -2493,7 +2278,7 @@ func file_actors_msg_messages_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_actors_msg_messages_proto_rawDesc), len(file_actors_msg_messages_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,39 @@
+// Package samplepb is the protobuf form of package sample's parameters. It must not know what
+// they travel in.
+package samplepb
+
+import "github.com/millrace/millrace/compute/sample"
+
+// FromParams returns the protobuf form of p.
+func FromParams(p *sample.Params) *Params {
+	return &Params{
+		Temperature: p.Temperature, TopK: int64(p.TopK), TopP: p.TopP, MinP: p.MinP, TypicalP: p.TypicalP,
+		RepetitionPenalty: p.RepetitionPenalty, PresencePenalty: p.PresencePenalty, FrequencyPenalty: p.FrequencyPenalty,
+		LogitBias: p.LogitBias, Seed: p.Seed, Logprobs: p.Logprobs, TopLogprobs: int64(p.TopLogprobs),
+	}
+}
+
+// ToParams returns what w is the form of. The result is not validated.
+func (w *Params) ToParams() sample.Params {
+	return sample.Params{
+		Temperature: w.GetTemperature(), TopK: int(w.GetTopK()), TopP: w.GetTopP(), MinP: w.GetMinP(), TypicalP: w.GetTypicalP(),
+		RepetitionPenalty: w.GetRepetitionPenalty(), PresencePenalty: w.GetPresencePenalty(), FrequencyPenalty: w.GetFrequencyPenalty(),
+		LogitBias: w.GetLogitBias(), Seed: w.GetSeed(), Logprobs: w.GetLogprobs(), TopLogprobs: int(w.GetTopLogprobs()),
+	}
+}
+
+// FromBeams returns the protobuf form of b, and nil for nil.
+func FromBeams(b *sample.BeamParams) *Beams {
+	if b == nil {
+		return nil
+	}
+	return &Beams{Width: int64(b.Width), LengthPenalty: b.LengthPenalty, Early: uint32(b.Early)}
+}
+
+// ToBeams returns what w is the form of, and nil for nil. The result is not validated.
+func (w *Beams) ToBeams() *sample.BeamParams {
+	if w == nil {
+		return nil
+	}
+	return &sample.BeamParams{Width: int(w.GetWidth()), LengthPenalty: w.GetLengthPenalty(), Early: sample.EarlyStopping(min(w.GetEarly(), 255))}
+}
