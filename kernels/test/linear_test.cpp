@@ -1,11 +1,11 @@
-// The linear ops of the CPU backend on every instruction set of this machine.
+// The values of the CPU backend's linear ops on every instruction set of this machine.
+// linear_bits_test.cpp has what changes none of their bits.
 #include "cpu/linear/linear.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -13,181 +13,12 @@
 #include "avx_vnni_evex.hpp"
 #include "cpu/linear/kernels.hpp"
 #include "cpu/linear/measure.hpp"
-#include "cpu/linear/tune.hpp"
 #include "cpu/machine/isa.hpp"
 #include "exec/bf16.hpp"
-#include "exec/program.hpp"
-#include "exec/quantize.hpp"
+#include "linear_case.hpp"
 
 namespace millrace::cpu {
 namespace {
-
-constexpr int kMaxRows = 257;
-
-class Random {
- public:
-  explicit Random(uint32_t seed) : engine_(seed) {}
-  float uniform() { return static_cast<float>(engine_() >> 8) * 0x1p-23f - 1.0f; }
-  std::vector<bf16> operand(int64_t n) {
-    std::vector<bf16> values(n);
-    for (bf16& v : values) v = from_float(uniform());
-    return values;
-  }
-  std::vector<float> floats(int64_t n) {
-    std::vector<float> values(n);
-    for (float& v : values) v = uniform();
-    return values;
-  }
-
- private:
-  std::mt19937 engine_;
-};
-
-// A float tensor and what a linear op makes of it.
-struct Weights {
-  Weights(int64_t rows, int64_t cols, uint32_t seed)
-      : values(Random(seed).floats(rows * cols)),
-        biases(Random(seed + 1).floats(rows)),
-        tensor{values.data(), MR_F32, 2, {rows, cols}},
-        bias{biases.data(), MR_F32, 1, {rows, 0}} {}
-  Weights(const Weights&) = delete;
-
-  std::vector<float> values, biases;
-  mr_tensor tensor, bias;
-};
-
-double activate(double x, int activation) {
-  switch (activation) {
-    case MR_ACT_SILU:
-      return x / (1 + std::exp(-x));
-    case MR_ACT_GELU_TANH:
-      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case MR_ACT_GELU_ERF:
-      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-    case MR_ACT_RELU:
-      return x > 0 ? x : 0;
-    default:
-      return x;
-  }
-}
-
-// An instruction set and what the weights are kept as.
-struct Kind {
-  Isa isa;
-  int weights = MR_WEIGHTS_16BIT;
-  int group = 0;
-  const char* instead = "";  // of the machine's own instructions, kernels has
-  const LinearKernels& (*kernels)(int weights) = nullptr;
-
-  std::unique_ptr<Linear> pack(const LinearSpec& spec, ThreadPool& pool) const {
-    return Linear::pack(spec, kernels ? kernels(weights) : linear_kernels(isa, weights), pool);
-  }
-};
-
-struct Ending {
-  int activation = MR_ACT_NONE;
-  bool gated = false, accumulate = false, out_f32 = true, biased = false;
-};
-
-struct Case {
-  Case(int64_t k, int64_t n, Ending e)
-      : ending(e),
-        in_width(k),
-        out_width(n),
-        weights(n * (e.gated ? 2 : 1), k, 7),
-        in(Random(3).operand(kMaxRows * k)),
-        before(Random(5).floats(kMaxRows * n)) {
-    const mr_tensor* bias = e.biased ? &weights.bias : nullptr;
-    for (int part = 0; part <= (e.gated ? 1 : 0); ++part) {
-      spec.parts.push_back({&weights.tensor, bias, part * n, n, n, 0});
-    }
-    spec.in_width = k;
-    spec.out_width = n;
-    spec.activation = e.activation;
-    spec.gated = e.gated;
-    spec.accumulate = e.accumulate;
-    spec.out_f32 = e.out_f32;
-    keep({});
-  }
-
-  // From here on the op's weights are of a kind, and so are those that are expected.
-  void keep(const Kind& kind) {
-    spec.weights = kind.weights;
-    spec.group = kind.group;
-    kept.clear();
-    taken.clear();
-    for (const float w : weights.values) kept.push_back(to_float(from_float(w)));
-    for (const bf16 x : in) taken.push_back(to_float(x));
-    if (kind.weights == MR_WEIGHTS_16BIT) return;
-    const int64_t group = in_groups(kind.weights) ? kind.group : in_width;
-    for (size_t row = 0; row < weights.values.size(); row += in_width) {
-      for (int64_t k = 0; k < in_width; k += group) {
-        const int64_t n = std::min(group, in_width - k);
-        quantize(&weights.values[row + k], n, kind.weights, &kept[row + k]);
-      }
-    }
-    if (!quantizes_rows(kind.weights)) return;
-    for (size_t row = 0; row < taken.size(); row += in_width) {
-      const std::vector<float> x(taken.begin() + row, taken.begin() + row + in_width);
-      quantize(x.data(), in_width, MR_WEIGHTS_INT8, &taken[row]);
-    }
-  }
-
-  // The numbers that the codes stand for.
-  static void quantize(const float* w, int64_t n, int type, double* to) {
-    std::vector<uint8_t> codes(n);
-    const auto width = static_cast<int>(n);
-    double scale = 0;
-    switch (type) {
-      case MR_WEIGHTS_INT8:
-        scale = quantize_int8(w, n, reinterpret_cast<int8_t*>(codes.data()));
-        for (int i = 0; i < width; ++i) to[i] = scale * static_cast<int8_t>(codes[i]);
-        break;
-      case MR_WEIGHTS_INT4:
-        scale = quantize_int4(w, width, codes.data());
-        for (int i = 0; i < width; ++i) to[i] = scale * (codes[i] - 8);
-        break;
-      case MR_WEIGHTS_FP8:
-        scale = quantize_fp8(w, n, codes.data());
-        for (int i = 0; i < width; ++i) to[i] = scale * double{fp8_value(codes[i])};
-        break;
-      case MR_WEIGHTS_NF4:
-        scale = quantize_nf4(w, width, codes.data());
-        for (int i = 0; i < width; ++i) to[i] = scale * double{kNf4Levels[codes[i]]};
-        break;
-    }
-  }
-
-  // The bytes of `rows` rows of out, beginning with row `first` of in.
-  std::vector<char> run(const Linear& linear, int first, int rows, ThreadPool& pool) const {
-    const size_t element = ending.out_f32 ? sizeof(float) : sizeof(bf16);
-    std::vector<char> out(rows * out_width * element);
-    if (ending.accumulate) std::memcpy(out.data(), &before[first * out_width], out.size());
-    linear.run(in.data() + first * in_width, rows, out.data(), pool);
-    return out;
-  }
-
-  double expected(int row, int64_t column) const {
-    const auto product = [&](int64_t n) {
-      double sum = ending.biased ? weights.biases[n] : 0;
-      for (int64_t k = 0; k < in_width; ++k) {
-        sum += taken[row * in_width + k] * kept[n * in_width + k];
-      }
-      return sum;
-    };
-    double y = activate(product(column), ending.activation);
-    if (ending.gated) y *= product(out_width + column);
-    return ending.accumulate ? before[row * out_width + column] + y : y;
-  }
-
-  Ending ending;
-  int64_t in_width, out_width;
-  Weights weights;
-  std::vector<bf16> in;
-  std::vector<float> before;
-  LinearSpec spec;
-  std::vector<double> kept, taken;  // the values of weights and rows as they are multiplied
-};
 
 double value(const std::vector<char>& out, bool f32, size_t i) {
   if (f32) {
@@ -250,10 +81,7 @@ std::string kind_name(const testing::TestParamInfo<Kind>& info) {
   return name;
 }
 
-class EveryKind : public testing::TestWithParam<Kind> {};
 INSTANTIATE_TEST_SUITE_P(Linear, EveryKind, testing::ValuesIn(kinds()), kind_name);
-
-class EveryIsa : public testing::TestWithParam<Isa> {};
 
 INSTANTIATE_TEST_SUITE_P(Linear, EveryIsa, testing::ValuesIn(available_isas()),
                          [](const testing::TestParamInfo<Isa>& info) {
@@ -282,109 +110,6 @@ TEST_P(EveryKind, AgreesWithAPlainLoopInEveryEnding) {
         }
       }
     }
-  }
-}
-
-// The promise of the whole project rests on this one.
-TEST_P(EveryKind, ARowsBitsDependOnNeitherTheOtherRowsNorTheThreads) {
-  struct Shape {
-    int64_t k, n;
-    Ending ending;
-  };
-  // 1111 makes several blocks of K, 700 several tasks for each thread.
-  for (const Shape& s : {Shape{1111, 67, {}}, Shape{64, 700, {.out_f32 = false}},
-                         Shape{129, 65, {MR_ACT_SILU, true, false, false, true}},
-                         Shape{600, 40, {MR_ACT_GELU_ERF, false, true, true, true}}}) {
-    Case c(s.k, s.n, s.ending);
-    c.keep(GetParam());
-    ThreadPool one(1);
-    const auto linear = GetParam().pack(c.spec, one);
-    std::vector<char> alone;
-    for (int r = 0; r < kMaxRows; ++r) {
-      const std::vector<char> row = c.run(*linear, r, 1, one);
-      alone.insert(alone.end(), row.begin(), row.end());
-    }
-    const size_t row_bytes = alone.size() / kMaxRows;
-    for (const int threads : {1, 2, 3}) {
-      ThreadPool pool(threads);
-      for (const int rows : {1, 2, 3, 5, 7, 8, 16, 17, 33, 64, 100, 257}) {
-        for (const int first : {0, kMaxRows - rows}) {
-          const std::vector<char> out = c.run(*linear, first, rows, pool);
-          ASSERT_EQ(std::memcmp(out.data(), alone.data() + first * row_bytes, out.size()), 0)
-              << rows << " rows from " << first << ", " << threads << " threads, K " << s.k;
-        }
-      }
-    }
-  }
-}
-
-// Weights that come from memory go by other blocks than those that a cache holds.
-TEST_P(EveryKind, ARowsBitsAreThoseOfItAloneWithLargeWeights) {
-  Case c(2050, 3901, {.out_f32 = false});
-  c.spec.weights = GetParam().weights;
-  c.spec.group = GetParam().group;
-  ThreadPool pool(2);
-  const auto linear = GetParam().pack(c.spec, pool);
-  for (const int rows : {2, 29, 61, 135}) {
-    const std::vector<char> out = c.run(*linear, 0, rows, pool);
-    const size_t row_bytes = out.size() / rows;
-    for (const int r : {0, rows / 2, rows - 1}) {
-      const std::vector<char> alone = c.run(*linear, r, 1, pool);
-      ASSERT_EQ(std::memcmp(out.data() + r * row_bytes, alone.data(), row_bytes), 0)
-          << "row " << r << " of " << rows;
-    }
-  }
-}
-
-// As the ops do that read one norm.
-TEST_P(EveryKind, AnOperandIsOfUseToLargeAndSmallWeights) {
-  Case small(2050, 40, {}), large(2050, 3901, {});
-  ThreadPool pool(2);
-  std::unique_ptr<Linear> ops[2];
-  int op = 0;
-  for (Case* c : {&small, &large}) {
-    c->spec.weights = GetParam().weights;
-    c->spec.group = GetParam().group;
-    ops[op++] = GetParam().pack(c->spec, pool);
-  }
-  ASSERT_TRUE(ops[0]->reads_like(*ops[1]));
-  for (const int rows : {33, 100}) {
-    Pages room(ops[0]->operand_room(rows));
-    const auto rows_of = [&](int first, int, int) { return &large.in[first * large.in_width]; };
-    const Linear::Operand operand = ops[0]->pack_rows(rows, room.data(), pool, rows_of);
-    std::vector<float> out(rows * large.out_width);
-    ops[1]->run(operand, out.data(), pool);
-    const std::vector<char> expected = large.run(*ops[1], 0, rows, pool);
-    ASSERT_EQ(std::memcmp(out.data(), expected.data(), expected.size()), 0) << rows << " rows";
-  }
-}
-
-TEST_P(EveryKind, EveryPrefetchVariantGivesTheSameBits) {
-  Case c(129, 700, {.biased = true});
-  c.keep(GetParam());
-  ThreadPool pool(2);
-  const auto linear = GetParam().pack(c.spec, pool);
-  for (int rows = 1; rows <= linear->max_tile_rows(); ++rows) {
-    linear->set_prefetch_variant(rows, 0);
-    const std::vector<char> expected = c.run(*linear, 0, rows, pool);
-    for (int variant = 1; variant < kPrefetchVariants; ++variant) {
-      linear->set_prefetch_variant(rows, variant);
-      EXPECT_EQ(c.run(*linear, 0, rows, pool), expected) << rows << " rows, variant " << variant;
-    }
-  }
-}
-
-TEST_P(EveryKind, TuningChangesNoBits) {
-  Case c(600, 300, {MR_ACT_SILU, true, false, false, true});
-  c.keep(GetParam());
-  ThreadPool pool(2);
-  const auto linear = GetParam().pack(c.spec, pool);
-  const std::vector<char> expected = c.run(*linear, 0, kMaxTileRows + 5, pool);
-  tune_prefetch({linear.get()}, pool);
-  EXPECT_EQ(c.run(*linear, 0, kMaxTileRows + 5, pool), expected);
-  for (int rows = 1; rows <= linear->max_tile_rows(); ++rows) {
-    const std::vector<char> out = c.run(*linear, 0, rows, pool);
-    EXPECT_EQ(std::memcmp(out.data(), expected.data(), out.size()), 0) << rows << " rows";
   }
 }
 
@@ -455,39 +180,6 @@ TEST_P(EveryKind, NanAndInfinityStayInTheirRowsAndColumns) {
       const bool bad = r == 3 || n == 7;
       EXPECT_EQ(std::isfinite(value(out, true, r * 40 + n)), !bad)
           << "row " << r << " column " << n;
-    }
-  }
-}
-
-// Weights that FP8 keeps exactly give the bits of 16-bit weights: products and sums are theirs.
-TEST(Linear, Fp8SumsAreThoseOf16Bits) {
-  Case c(1111, 67, {});
-  for (float& w : c.weights.values)
-    w = fp8_value(static_cast<uint8_t>(std::lround(w * 100) & 0xf7));
-  for (int64_t n = 0; n < c.out_width; ++n) c.weights.values[n * c.in_width] = kFp8Largest;
-  ThreadPool pool(2);
-  for (const Isa isa : available_isas()) {
-    if (isa == Isa::amx) continue;                         // its tiles are not for FP8
-    if (isa == Isa::avx512_bf16 && !has_vbmi()) continue;  // FP8 is AVX-512's there
-    c.spec.weights = MR_WEIGHTS_16BIT;
-    const auto bits16 = Linear::pack(c.spec, isa, pool);
-    c.spec.weights = MR_WEIGHTS_FP8;
-    const auto fp8 = Linear::pack(c.spec, isa, pool);
-    for (const int rows : {1, 5, 40}) {
-      EXPECT_EQ(c.run(*fp8, 0, rows, pool), c.run(*bits16, 0, rows, pool)) << isa_name(isa);
-    }
-  }
-}
-
-TEST(Linear, FloatInstructionSetsAgreeBitForBit) {
-  const Case c(1111, 67, {.biased = true});
-  ThreadPool pool(2);
-  const auto portable = Linear::pack(c.spec, Isa::portable, pool);
-  for (const Isa isa : available_isas()) {
-    if (isa >= Isa::avx512_bf16) continue;  // add pairs in an order of their own
-    const auto linear = Linear::pack(c.spec, isa, pool);
-    for (const int rows : {1, 5, 40}) {
-      EXPECT_EQ(c.run(*linear, 0, rows, pool), c.run(*portable, 0, rows, pool)) << isa_name(isa);
     }
   }
 }
