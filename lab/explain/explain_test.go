@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,39 +13,28 @@ import (
 )
 
 func TestExplainTotalsAreTheSumOfAllOps(t *testing.T) {
-	files, err := filepath.Glob("../../testdata/models/*/config.json")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		dir := filepath.Dir(file)
-		t.Run(filepath.Base(dir), func(t *testing.T) {
-			cfg, err := model.LoadConfig(dir)
-			require.NoError(t, err)
-			w, err := weights.Open(dir)
-			require.NoError(t, err)
-			defer func() { require.NoError(t, w.Close()) }()
-			p, err := model.Build(cfg, w)
-			require.NoError(t, err)
+	eachModel(t, func(t *testing.T, cfg *model.Config, w *weights.Checkpoint) {
+		p, err := model.Build(cfg, w)
+		require.NoError(t, err)
 
-			e := Describe(p, Options{Prefill: 37, Context: 51})
-			var want StepCosts
-			for _, c := range model.Costs(p, model.Prefill(37), model.BF16Sizes()) {
-				want.Prefill = want.Prefill.Plus(c)
+		e := Describe(p, Options{Prefill: 37, Context: 51})
+		var want StepCosts
+		for _, c := range model.Costs(p, model.Prefill(37), model.BF16Sizes()) {
+			want.Prefill = want.Prefill.Plus(c)
+		}
+		for _, c := range model.Costs(p, model.Decode(51), model.BF16Sizes()) {
+			want.Decode = want.Decode.Plus(c)
+		}
+		require.Equal(t, want, e.Totals)
+		layers := 0
+		for _, g := range e.Groups {
+			if g.First >= 0 {
+				require.Equal(t, layers, g.First)
+				layers += g.Count
 			}
-			for _, c := range model.Costs(p, model.Decode(51), model.BF16Sizes()) {
-				want.Decode = want.Decode.Plus(c)
-			}
-			require.Equal(t, want, e.Totals)
-			layers := 0
-			for _, g := range e.Groups {
-				if g.First >= 0 {
-					require.Equal(t, layers, g.First)
-					layers += g.Count
-				}
-			}
-			require.Equal(t, cfg.Layers, layers)
-		})
-	}
+		}
+		require.Equal(t, cfg.Layers, layers)
+	})
 }
 
 func TestExplainTable(t *testing.T) {

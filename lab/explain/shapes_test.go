@@ -1,7 +1,6 @@
 package explain
 
 import (
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,22 +10,11 @@ import (
 )
 
 func TestTheProgramOfAConfigurationAloneCostsWhatThatOfTheCheckpointDoes(t *testing.T) {
-	files, err := filepath.Glob("../../testdata/models/*/config.json")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		dir := filepath.Dir(file)
-		t.Run(filepath.Base(dir), func(t *testing.T) {
-			cfg, err := model.LoadConfig(dir)
-			require.NoError(t, err)
-			w, err := weights.Open(dir)
-			require.NoError(t, err)
-			defer func() { require.NoError(t, w.Close()) }()
-			with, err := model.Build(cfg, w)
-			require.NoError(t, err)
-			without, err := model.Build(cfg, nil)
-			require.NoError(t, err)
-			require.Equal(t, Describe(with, Options{}), Describe(without, Options{}))
-		})
-	}
+	eachModel(t, func(t *testing.T, cfg *model.Config, w *weights.Checkpoint) {
+		with, err := model.Build(cfg, w)
+		require.NoError(t, err)
+		without, err := model.Build(cfg, nil)
+		require.NoError(t, err)
+		require.Equal(t, Describe(with, Options{}), Describe(without, Options{}))
+	})
 }
