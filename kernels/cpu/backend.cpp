@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "cpu/attention/kv_codes.hpp"
 #include "cpu/linear/measure.hpp"
 #include "cpu/machine/cores.hpp"
 #include "cpu/machine/isa.hpp"
+#include "cpu/ops/kv_codes.hpp"
 #include "cpu/program.hpp"
 #include "exec/abi.hpp"
 #include "exec/error.hpp"

@@ -1,4 +1,4 @@
-// Blocks of keys and values that the cache keeps as codes (cpu/attention/kv_codes.hpp), and their
+// Blocks of keys and values that the cache keeps as codes (cpu/ops/kv_codes.hpp), and their
 // expansion to pairs of bf16 for processors that multiply no bytes; included as
 // cpu/ops/row_tile.hpp is.
 #ifndef MILLRACE_CPU_ATTENTION_CODES_HPP
@@ -11,7 +11,7 @@ namespace {
 
 // Codes of a block, slab by slab, and its scales as floats.
 struct CodeBlock {
-  const uint32_t* keys[kBlockSlabs];  // words, as cpu/attention/kv_codes.hpp has them
+  const uint32_t* keys[kBlockSlabs];  // words, as cpu/ops/kv_codes.hpp has them
   const uint32_t* values[kBlockSlabs];
   const float* key_scales[kBlockSlabs];    // [groups][16 tokens], 0 after the last key
   const float* value_scales[kBlockSlabs];  // of a slab without keys: zeros

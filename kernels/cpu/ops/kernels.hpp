@@ -1,18 +1,18 @@
 // What differs between instruction sets in the ops other than linear. One table
-// for each, in ops_<isa>.cpp.
+// for each, in cpu/kernels_<isa>.cpp.
 #ifndef MILLRACE_CPU_OPS_KERNELS_HPP
 #define MILLRACE_CPU_OPS_KERNELS_HPP
 
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/attention/kv_codes.hpp"
 #include "cpu/machine/isa.hpp"
+#include "cpu/ops/kv_codes.hpp"
 #include "exec/bf16.hpp"
 
 namespace millrace::cpu {
 
-// A KV head's 16 tokens lie as attention multiplies them, codes as cpu/attention/kv_codes.hpp has them,
+// A KV head's 16 tokens lie as attention multiplies them, codes as cpu/ops/kv_codes.hpp has them,
 // 16 bits so:
 //   keys    [head_dim / 2][16 tokens][2] bf16
 //   values  [8][head_dim][2 tokens] bf16

@@ -11,8 +11,8 @@
 //         values  [4][groups][16] words of four tokens: word i of a group has its element
 //                 i in the low halves and its element i + 16 in the high ones, each plus 8
 //         scales  [groups][16 tokens] bf16, a group being 32 elements
-#ifndef MILLRACE_CPU_ATTENTION_KV_CODES_HPP
-#define MILLRACE_CPU_ATTENTION_KV_CODES_HPP
+#ifndef MILLRACE_CPU_OPS_KV_CODES_HPP
+#define MILLRACE_CPU_OPS_KV_CODES_HPP
 
 #include <cstddef>
 #include <cstdint>

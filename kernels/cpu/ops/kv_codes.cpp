@@ -1,4 +1,4 @@
-#include "cpu/attention/kv_codes.hpp"
+#include "cpu/ops/kv_codes.hpp"
 
 #include <algorithm>
 #include <cstring>
