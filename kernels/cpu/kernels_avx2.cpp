@@ -9,6 +9,8 @@
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #include "cpu/attention/bytes_avx2.hpp"
+#include "cpu/attention/tile.hpp"
+#include "cpu/machine/simd_avx2.hpp"
 
 namespace millrace::cpu {
 

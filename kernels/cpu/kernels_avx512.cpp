@@ -8,6 +8,7 @@
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
+#include "cpu/attention/tile.hpp"
 #include "cpu/machine/simd_avx512.hpp"
 
 namespace millrace::cpu {

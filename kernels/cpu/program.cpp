@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "cpu/attention/attention.hpp"
 #include "cpu/linear/fused_norms.hpp"
 #include "cpu/linear/kernels.hpp"
 #include "cpu/linear/linear.hpp"

@@ -1,8 +1,8 @@
 // How a step's attention is divided into tasks. The arithmetic does not depend
 // on it: see cpu/ops/kernels.hpp and cpu/attention/tile.hpp.
-#include <algorithm>
+#include "cpu/attention/attention.hpp"
 
-#include "cpu/ops/ops.hpp"
+#include <algorithm>
 
 namespace millrace::cpu {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-#include "cpu/attention/tile.hpp"
+#include <cstdint>
 
 namespace millrace::cpu {
 namespace {
