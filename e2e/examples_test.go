@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,7 +22,8 @@ import (
 )
 
 // TestExamplesStreamCancelAndResume runs every program of examples/. The reference backend takes tenths of a second for
-// an answer: a client that cancels or reconnects does so before the end.
+// an answer: a client that cancels or reconnects does so before the end. A program that leaves its
+// request running fails: recordHTTP passes its next request only then, and recordNATS still listens after its end.
 func TestExamplesStreamCancelAndResume(t *testing.T) {
 	s := startServer(t, "--backend", "ref")
 	overHTTP, resumedHTTP := recordHTTP(t, "http://"+s.http)
@@ -63,7 +65,8 @@ func TestExamplesStreamCancelAndResume(t *testing.T) {
 }
 
 // recordHTTP returns the address of a proxy before a server, and the number of requests that resume an answer: those
-// for its log and those whose request_id was there before.
+// for its log and those whose request_id was there before. It passes one request at a time: the next one waits until
+// the last one has ended or its client has left it.
 func recordHTTP(t *testing.T, server string) (address string, resumed *atomic.Int32) {
 	t.Helper()
 	target, err := url.Parse(server)
@@ -71,8 +74,8 @@ func recordHTTP(t *testing.T, server string) (address string, resumed *atomic.In
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) {} // the client left
 	resumed = new(atomic.Int32)
-	ids := make(chan map[string]bool, 1)
-	ids <- map[string]bool{}
+	var turn sync.Mutex
+	known := map[string]bool{}
 	record := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -82,19 +85,20 @@ func recordHTTP(t *testing.T, server string) (address string, resumed *atomic.In
 		var request struct {
 			ID string `json:"request_id"`
 		}
-		known := <-ids
+		turn.Lock()
+		defer turn.Unlock()
 		if json.Unmarshal(body, &request) == nil && known[request.ID] || r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/v1/streams/") {
 			resumed.Add(1)
 		}
 		known[request.ID] = request.ID != ""
-		ids <- known
 		proxy.ServeHTTP(w, r)
 	}))
 	t.Cleanup(record.Close)
 	return record.URL, resumed
 }
 
-// recordNATS returns the number of requests that resume an answer.
+// recordNATS returns the number of requests that resume an answer. It listens to all answers, too. So the NATS server
+// never notifies a gateway that nobody listens any more: only a message to the cancel subject cancels a request.
 func recordNATS(t *testing.T, s *server) (resumed *atomic.Int32) {
 	t.Helper()
 	nc := s.connect(t)
@@ -104,6 +108,8 @@ func recordNATS(t *testing.T, s *server) (resumed *atomic.Int32) {
 			resumed.Add(1)
 		}
 	})
+	require.NoError(t, err)
+	_, err = nc.Subscribe(nats.InboxPrefix+">", func(*nats.Msg) {})
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
 	return resumed
