@@ -63,7 +63,7 @@ func (n *NATSClient) Validate() error {
 
 // Register adds the settings to a command's flags.
 func (s *Security) Register(f *pflag.FlagSet) {
-	f.StringVar(&s.APIKeys, "api-keys", "", "YAML file of API keys, read again when it changes; none admits everybody (default: no keys, on a loopback --listen only)")
+	f.StringVar(&s.APIKeys, "api-keys", "", "YAML file of API keys, read again when it changes; \"none\" admits everybody on any --listen (default: no keys, and a loopback --listen only)")
 	f.StringVar(&s.TLSCert, "tls-cert", "", "PEM file of the HTTP server's certificate, read again when it changes (default: no TLS)")
 	f.StringVar(&s.TLSKey, "tls-key", "", "PEM file of the key of --tls-cert")
 	f.StringVar(&s.TLSClientCA, "tls-client-ca", "", "PEM file of the authorities of HTTP clients' certificates, which are then required")

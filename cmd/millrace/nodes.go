@@ -41,10 +41,10 @@ func newNodes(a *app) *cobra.Command {
 sends nothing. It ignores a heartbeat that its node did not sign. A user of the NATS server needs the
 permission to subscribe to ` + cluster.BeatSubject + `, no other.
 
-NUMERICS is the digest of what a worker's bits depend on, with the class of its kernels, TEXT that of
-tokenizer and chat template: an answer continues only where they are equal. A model with several of them
-is a mixed pool, which the last lines say. LOAD is the sequences that run and wait, of those that fit a step; IN STEP the time since a worker with
-work at hand made progress; BEAT the age of the last sign of life.`,
+NUMERICS is the digest of what a worker's bits depend on, with the class of its kernels. TEXT is the digest
+of the tokenizer and the chat template. An answer continues only where both are equal; the last lines name the
+models with several digests. LOAD is the number of sequences that run and wait, of those that fit a step. IN
+STEP is the time since a worker with work made progress. BEAT is the time since the last heartbeat.`,
 		Example: `  millrace nodes
   millrace nodes --nats nats://127.0.0.1:4222 --json`,
 		Args: cobra.NoArgs,

@@ -28,7 +28,8 @@ func newRoot(environ []string, stderr *os.File) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "millrace",
 		Short: "LLM serving as a pipeline of actors, with fused kernels",
-		Long: `Millrace serves language models: chat front-ends over OpenAI-style HTTP, microservices over NATS.
+		Long: `Millrace serves large language models with an OpenAI-style HTTP API and the same API over NATS.
+"millrace serve" serves the demo model on http://127.0.0.1:8080.
 
 Every flag is also an environment variable and a key of the configuration file: --kv-memory is
 MILLRACE_KV_MEMORY and "kv-memory:". A flag takes precedence over the environment, the environment over the file.`,

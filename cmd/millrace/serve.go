@@ -37,13 +37,14 @@ func newServe(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve a model over HTTP and NATS",
-		Long: `Serve a model: OpenAI-style HTTP with server-sent events, a NATS micro service, a chat page at /.
+		Long: `Serve a model over OpenAI-style HTTP with server-sent events and as a NATS micro service, with a chat
+page at /. Without --model it is the demo model.
 
-A NATS server is embedded unless --nats names another one. Ctrl-C or SIGTERM takes nothing new, lets
-running requests end within --grace, and exits with 0.
+A NATS server is embedded unless --nats names another one. After Ctrl-C or SIGTERM the process refuses new
+requests, lets running ones end within --grace, and exits with 0.
 
-With --roles a process has a part of the pipeline, and any number of processes on the same NATS serve
-together: gateways (HTTP, NATS), tokenizers, compute workers and detokenizers come and go as they like.`,
+--roles gives a process a part of the pipeline: gateway (HTTP and NATS), tokenize, compute or detok. Any
+number of processes on the same NATS server serve together. Each may start and stop at any time.`,
 		Example: `  millrace serve
   millrace serve --model DIR --listen 127.0.0.1:8080 --kv-memory 2GiB
   millrace serve --roles gateway --nats nats://127.0.0.1:4222 --listen 127.0.0.1:8080
