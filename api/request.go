@@ -1,5 +1,6 @@
 // Package api holds the one request type behind every interface (HTTP, NATS,
-// command line) and the engine that serves it.
+// command line) and the engine that serves it. It must not know how a request is encoded or
+// how an engine works.
 package api
 
 import (

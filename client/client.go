@@ -7,7 +7,8 @@
 //		...
 //	}
 //
-// The package imports no other package of this repository and builds without cgo.
+// It must not know how a server works: it imports no other package of this repository, and builds
+// without cgo.
 package client
 
 import (

@@ -1,7 +1,8 @@
 // Package config reads a command's settings from its flags, the environment
 // and a YAML file, in this order of precedence. The flags are the one list of
 // settings: flag --kv-memory is the variable MILLRACE_KV_MEMORY and the YAML
-// key kv-memory, with the same text and the same default.
+// key kv-memory, with the same text and the same default. It must not know what a setting
+// does.
 package config
 
 import (

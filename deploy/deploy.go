@@ -1,5 +1,5 @@
 // Package deploy has the files to deploy Millrace with, and those of them that the program uses
-// itself.
+// itself. It must not know what the program does with them.
 package deploy
 
 import _ "embed" // of the files

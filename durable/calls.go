@@ -7,7 +7,8 @@
 // a gateway that takes a call over goes on behind exactly that. Each record is
 // written on the condition that the last one is the one the writer knows: whoever
 // takes a call over writes itself into the log, and the next write of the one
-// before fails. See docs/decisions/stream-resume.md.
+// before fails. See docs/decisions/stream-resume.md. The package must not know OpenAI's wire formats
+// or how an answer is made.
 package durable
 
 import (

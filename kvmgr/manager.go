@@ -1,5 +1,5 @@
 // Package kvmgr is the allocator of a device's KV cache: which physical slab
-// belongs to which sequence. It knows numbers only, no memory and no tensors;
+// belongs to which sequence. It must not know memory, tensors or tokens: it counts, and
 // the compute actor maps what is leased here.
 //
 // A slab holds the keys and values of SlabTokens tokens, for all layers. A

@@ -1,5 +1,5 @@
 // Package models holds the demo model, so that the program answers without
-// any file beside it.
+// any file beside it. It must not know how a model is loaded.
 package models
 
 import (

@@ -14,6 +14,7 @@
 // Marshal knows can be sent there. Such a message may be lost, and after it
 // everything that the same process sends, until the connection is back: whoever
 // waits for an answer must notice that none comes (see watch of package gateway).
+// The package must not know what an actor does with a message.
 package msg
 
 import (

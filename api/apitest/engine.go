@@ -1,5 +1,5 @@
 // Package apitest has a scripted engine for tests of the interfaces. It computes
-// nothing: a test says which events a request gets.
+// nothing: a test says which events a request gets. It must not know the interfaces.
 package apitest
 
 import (

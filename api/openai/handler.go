@@ -1,5 +1,5 @@
 // Package openai serves an engine over HTTP as OpenAI's interface does, with
-// vLLM's extensions. See docs/api.md.
+// vLLM's extensions. See docs/api.md. It must not know NATS or how a call runs.
 package openai
 
 import (

@@ -1,5 +1,5 @@
 // Package web is the chat page: plain files inside the program, which load
-// nothing from anywhere else.
+// nothing from anywhere else. It must not know the API, which the page calls.
 package web
 
 import (

@@ -1,6 +1,6 @@
 // Command randmodel writes a Llama checkpoint of random weights (about 1.1
 // billion parameters, as TinyLlama) for benchmarks: run times do not depend
-// on the values of weights.
+// on the values of weights. It must not know how a program loads or serves them.
 package main
 
 import (

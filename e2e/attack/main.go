@@ -1,7 +1,8 @@
 // Command attack starts servers on the loopback interface and attacks them over HTTP and NATS, with and without
 // keys, and by hostile model files. Each attack must be refused or bounded, and normal requests must succeed
 // during it. Some time after the last attack, the servers must be as fast and as small as servers that got
-// normal requests only. The exit code is 0 if all of it holds, and 1 otherwise.
+// normal requests only. The exit code is 0 if all of it holds, and 1 otherwise. It must not know the actors: it
+// sees processes, connections and answers.
 //
 //	go run ./e2e/attack                       # everything, about five minutes
 //	go run ./e2e/attack --only slow           # the attacks whose name contains "slow"

@@ -1,6 +1,6 @@
 // Command baseline compares a program with records of an earlier one: the answers of the fault suite's streams, the
 // HTTP and NATS interfaces, the names of metrics, the flags, and the lists of tests. The exit code is 0 when every
-// difference is an allowed one. See testdata/baseline/README.md.
+// difference is an allowed one. It must not know why a fact is as it is. See testdata/baseline/README.md.
 //
 //	go run ./e2e/baseline                                              # compare
 //	go run ./e2e/baseline --record --program OLD/bin/millrace --source OLD

@@ -1,7 +1,7 @@
 // Command chaos is the fault suite. It runs many streams through a cluster of Millrace
 // processes on the loopback interface, and kills, suspends and partitions processes.
 // Every answer must be that of an undisturbed run, token by token. The exit code is
-// 0 if all are, and 1 otherwise.
+// 0 if all are, and 1 otherwise. It must not know the actors: it sees processes, networks and answers.
 //
 //	go run ./e2e/chaos                                # everything, up to 40 minutes
 //	go run ./e2e/chaos --scenario kills --seed 7      # one scenario, as in an earlier run

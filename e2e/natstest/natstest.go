@@ -1,4 +1,4 @@
-// Package natstest runs NATS servers inside tests.
+// Package natstest runs NATS servers inside tests. It must not know what travels through them.
 package natstest
 
 import (

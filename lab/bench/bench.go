@@ -1,5 +1,5 @@
 // Package bench is the work of millrace bench: it measures a model on a device, without the
-// pipeline around it.
+// pipeline around it. It must not know flags or requests.
 package bench
 
 import (

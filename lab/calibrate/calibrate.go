@@ -1,5 +1,5 @@
 // Package calibrate compares the fleet simulator with the server's pipeline on this machine, and
-// describes the machine for it.
+// describes the machine for it. It must not know flags or how either of them works inside.
 package calibrate
 
 import (

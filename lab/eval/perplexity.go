@@ -1,5 +1,5 @@
 // Package eval measures how well a model predicts a text, and how often it
-// chooses the tokens that another run of it chose.
+// chooses the tokens that another run of it chose. It must not know ops, backends or requests.
 package eval
 
 import (

@@ -1,5 +1,5 @@
 // Package explain is the work of millrace explain: it describes a model's op program in numbers. Only
-// CountLaunches loads a model.
+// CountLaunches loads a model. The package must not know requests or times.
 package explain
 
 import (

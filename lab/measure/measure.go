@@ -1,4 +1,5 @@
-// Package measure times a model on a device without the pipeline around it.
+// Package measure times a model on a device without the pipeline around it. It must not know requests,
+// actors or who reads the figures.
 package measure
 
 import (

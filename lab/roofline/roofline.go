@@ -1,6 +1,6 @@
 // Package roofline bounds the time of a model's steps on a device from below:
 // an op takes at least the time to move its bytes and at least the time to do
-// its arithmetic. What it gives is counted, never measured.
+// its arithmetic. It must not know a clock or a model's weights: it counts and never measures.
 //
 // The bytes are those of model.Costs: every value that an op needs is read once
 // and every result written once. A cache that keeps activations from one op to

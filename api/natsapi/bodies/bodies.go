@@ -1,5 +1,6 @@
 // Package bodies gathers request bodies that are larger than a NATS message from their parts. It
 // is a state machine without a clock, a goroutine or I/O; it is not safe for concurrent use.
+// It must not know NATS or what a body contains.
 package bodies
 
 import (

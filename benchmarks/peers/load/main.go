@@ -1,6 +1,6 @@
 // Command load keeps a number of clients busy with completions of an OpenAI-style
 // server and prints one JSON object. It is the same for every system. To cost little
-// it parses only the last events of a stream.
+// it parses only the last events of a stream. It must not know which system it measures.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Package trim returns memory to the system that a burst of requests left in a process.
+// Package trim returns memory to the system that a burst of requests left in a process. It must not know
+// what used the memory.
 package trim
 
 /*

@@ -1,6 +1,7 @@
 // Command up runs the topology of docker-compose.yml as processes on the loopback
 // interface: a NATS server and two Millrace processes of each role. It restarts a
-// process that ends, so that one can kill some and watch. Ctrl-C ends all.
+// process that ends, so that one can kill some and watch. Ctrl-C ends all. It must not know what a
+// process does.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Package workload runs many different streams at a server, as clients do, and
-// compares the answers with those of an undisturbed run.
+// compares the answers with those of an undisturbed run. It must not know the faults.
 package workload
 
 import (

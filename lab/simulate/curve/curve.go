@@ -1,5 +1,5 @@
 // Package curve draws latency against the rate of requests, as the pictures of
-// benchmarks/k6 do.
+// benchmarks/k6 do. It must not know whether they were measured or simulated.
 package curve
 
 import (

@@ -1,5 +1,6 @@
 // Command notices prints the licenses of everything that is linked into bin/millrace: the Go modules, the
 // Rust crates of tokenizer/jinja, and their license and notice files, word for word.
+// It must not know what a dependency is for.
 package main
 
 import (
