@@ -59,11 +59,11 @@ func greedy(tenant string) bool { return tenant == "t0" || tenant == "t1" }
 func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 	w.serial++
 	body := fmt.Sprint("body ", w.rng.IntN(2))
-	form, err := encodeForm(&call.Call{N: 1, Created: time.Unix(1, 0), Requests: []*api.Request{{Prompt: body}}})
+	form, err := encodeCall(&call.Call{N: 1, Created: time.Unix(1, 0), Requests: []*api.Request{{Prompt: body}}})
 	if err != nil {
 		w.broken("%v", err)
 	}
-	t := &truth{serial: w.serial, tenant: key.Tenant, id: id, key: key.ID, body: body, form: form}
+	t := &truth{serial: w.serial, tenant: key.Tenant, id: id, key: key.ID, body: body, encoded: form}
 	w.calls[strconv.Itoa(t.serial)] = t
 	if s := g.sessions[w.name(t.tenant, id)]; s != nil {
 		w.join(s.truth, &s.st, t)
@@ -90,15 +90,15 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 		bytes *= 15
 	}
 	s.st = state{tenant: t.tenant, id: id, log: newLogID(), owner: g.node, token: s.token, bytes: bytes,
-		call: &callRecord{tenant: t.tenant, id: id, key: t.key, form: form, owner: g.node}}
-	if t.old || w.off == "the identity of a log" {
+		call: &callRecord{tenant: t.tenant, id: id, key: t.key, encoded: form, owner: g.node}}
+	if t.old || w.disabled == "the identity of a log" {
 		s.st.log = logID{}
 	}
 	if !t.old && !w.reserve(g, s, bytes, "new calls ask for room") {
 		return
 	}
 	first := func() error { return w.write(s, &record{token: s.token, call: s.st.call}, bytes, 0) }
-	if w.off == "a call is admitted before it is written" {
+	if w.disabled == "a call is admitted before it is written" {
 		if first() != nil {
 			w.free(g, s)
 			return
@@ -112,7 +112,7 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 		w.free(g, s)
 		return
 	}
-	if w.off != "a call is admitted before it is written" && first() != nil {
+	if w.disabled != "a call is admitted before it is written" && first() != nil {
 		w.stop(s)
 		w.free(g, s)
 		return
@@ -124,8 +124,8 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 
 // join is how a request reads a call that is there.
 func (w *world) join(of *truth, st *state, asks *truth) {
-	same := sameCall(st.call.form, asks.form)
-	if w.off == "the body of a request" {
+	same := sameCall(st.call.encoded, asks.encoded)
+	if w.disabled == "the body of a request" {
 		same = true
 	}
 	if of.tenant != asks.tenant {
@@ -160,11 +160,11 @@ func (w *world) emit(g *worldGateway) {
 		return
 	}
 	ev := api.Event{Seq: s.st.known + 1, Text: strconv.Itoa(s.truth.serial)}
-	bytes := int64(perMessage + w.rng.IntN(500))
+	bytes := int64(messageOverhead + w.rng.IntN(500))
 	if s.truth.tenant == "t0" {
 		bytes *= 50
 	}
-	if !s.closed {
+	if !s.logClosed {
 		var err error
 		if !s.truth.old && !w.reserve(g, s, s.st.bytes+bytes, "answers ask for room") {
 			err = errFull
@@ -182,9 +182,9 @@ func (w *world) emit(g *worldGateway) {
 			s.leads = false
 			return
 		case err != nil:
-			s.closed = true
+			s.logClosed = true
 			w.remove(s.log)
-			w.write(s, &record{token: s.token, closed: true}, perMessage, 0) //nolint:errcheck // there is room for a marker
+			w.write(s, &record{token: s.token, closed: true}, messageOverhead, 0) //nolint:errcheck // there is room for a marker
 			w.free(g, s)
 			w.counts["closed"]++
 		default:
@@ -205,8 +205,8 @@ func (w *world) finish(g *worldGateway, s *worldSession) {
 	w.stop(s)
 	delete(g.sessions, s.name)
 	s.leads, s.until = false, w.now.Add(worldKeep)
-	if !s.closed && !s.truth.old {
-		g.ledger.reserve(s.st.holding(s.log), tenantToken(s.truth.tenant), s.st.bytes)
+	if !s.logClosed && !s.truth.old {
+		g.quota.reserve(s.st.quotaKey(s.log), tenantToken(s.truth.tenant), s.st.bytes)
 		w.report(g, tenantToken(s.truth.tenant))
 	}
 	if l := w.stream[s.log]; l == nil || l.entries[len(l.entries)-1].writer() == s.token {
@@ -268,7 +268,7 @@ func (w *world) follow(s *worldSession) bool {
 func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 	payer := reader
 	for _, k := range w.keys[reader.Tenant] {
-		if k.ID == s.st.call.key && w.off != "the key that started a call is charged" {
+		if k.ID == s.st.call.key && w.disabled != "the key that started a call is charged" {
 			payer = k
 		}
 	}
@@ -279,30 +279,30 @@ func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 	if payer.ID != s.truth.key && !s.truth.old {
 		w.broken("key %s pays for a call of key %s", payer.ID, s.truth.key)
 	}
-	s.run, s.token, s.closed = run, w.rng.Uint64(), false
+	s.run, s.token, s.logClosed = run, w.rng.Uint64(), false
 	node := g.node
-	if w.write(s, &record{token: s.token, owner: &node}, perMessage, s.st.last) != nil {
+	if w.write(s, &record{token: s.token, owner: &node}, messageOverhead, s.st.last) != nil {
 		w.stop(s)
 		delete(g.sessions, s.name)
 		return
 	}
 	token := tenantToken(s.truth.tenant)
 	from := s.st.owner
-	s.st.bytes += perMessage
-	s.st.owner, s.st.token, s.leads, s.room = g.node, s.token, true, roomFor(s.st.bytes)
+	s.st.bytes += messageOverhead
+	s.st.owner, s.st.token, s.leads, s.reserved = g.node, s.token, true, reservedFor(s.st.bytes)
 	if s.truth.old {
 		return
 	}
-	g.ledger.take(s.st.holding(s.log), token, s.room, from)
+	g.quota.takeOver(s.st.quotaKey(s.log), token, s.reserved, from)
 	w.report(g, token)
 	for _, other := range w.gateways {
-		if other != g && w.off != "a log is counted once" {
-			other.ledger.moved(token, s.room, from)
+		if other != g && w.disabled != "a log is counted once" {
+			other.quota.transferred(token, s.reserved, from)
 		}
 	}
-	for _, gh := range w.ghosts {
+	for _, gh := range w.deadReports {
 		if gh.node == from && gh.tenant == s.truth.tenant {
-			gh.bytes = max(0, gh.bytes-s.room)
+			gh.bytes = max(0, gh.bytes-s.reserved)
 		}
 	}
 	w.counts["taken over"]++
@@ -332,7 +332,7 @@ func (w *world) cancel(key *auth.Key, id string) {
 func (w *world) die(i int) {
 	g := w.gateways[i]
 	for tenant := range w.keys {
-		w.ghosts = append(w.ghosts, &ghost{g.node, tenant, g.ledger.own[tenantToken(tenant)], w.now.Add(worldLasting + time.Second)})
+		w.deadReports = append(w.deadReports, &deadReport{g.node, tenant, g.quota.own[tenantToken(tenant)], w.now.Add(worldRetention + time.Second)})
 	}
 	for _, s := range g.sessions {
 		w.stop(s)
@@ -366,15 +366,15 @@ func (w *world) tick() {
 				l.touched = w.now
 			}
 		}
-		g.ledger.forget(w.now.Add(-worldLasting))
+		g.quota.expire(w.now.Add(-worldRetention))
 	}
 	w.reports()
 	for log, l := range w.stream {
-		if w.now.Sub(l.touched) > worldLasting {
+		if w.now.Sub(l.touched) > worldRetention {
 			w.remove(log)
 		}
 	}
-	w.ghosts = slices.DeleteFunc(w.ghosts, func(g *ghost) bool { return w.now.After(g.until) })
+	w.deadReports = slices.DeleteFunc(w.deadReports, func(g *deadReport) bool { return w.now.After(g.until) })
 }
 
 // worldKeys are two keys for each tenant.

@@ -12,22 +12,22 @@ import (
 // begin makes s the session of a new call, or of the one that has its id already. Nothing is
 // written of a call that is refused.
 func (s *session) begin(ctx context.Context, rec *callRecord, c *call.Call) {
-	if c.Named && s.exists(ctx) {
+	if c.Named && s.followIfExists(ctx) {
 		return
 	}
 	first := &record{log: newLogID(), token: s.token, call: rec}
 	s.state.log = first.log
 	body := first.encode()
-	if !s.grow(s.c.journal.cost(len(body))) {
+	if !s.reserve(s.c.journal.cost(len(body))) {
 		s.c.metrics.unlogged.Inc()
-		s.fail(errNoRoom)
+		s.fail(errQuotaUsed)
 		return
 	}
 	run, stop := context.WithCancelCause(s.runContext(rec))
 	answer, err := s.c.direct.Continue(run, c, c.Progress(nil), 0)
 	if err != nil {
 		stop(nil)
-		s.shrink()
+		s.freeReservation()
 		s.fail(err)
 		return
 	}
@@ -36,8 +36,8 @@ func (s *session) begin(ctx context.Context, rec *callRecord, c *call.Call) {
 	if err != nil {
 		stop(nil)
 		s.setLeading(false)
-		s.shrink()
-		s.instead(ctx, err)
+		s.freeReservation()
+		s.followExisting(ctx, err)
 		return
 	}
 	s.state, s.record, s.call = *st, rec, c
@@ -46,11 +46,11 @@ func (s *session) begin(ctx context.Context, rec *callRecord, c *call.Call) {
 }
 
 // instead follows the log that another gateway has begun meanwhile, or fails.
-func (s *session) instead(ctx context.Context, err error) {
+func (s *session) followExisting(ctx context.Context, err error) {
 	switch {
 	case errors.Is(err, errFenced):
 		st, events, err := s.read(ctx, false)
-		for begin := time.Now(); errors.Is(err, errNoLog) && waits(ctx, begin, s.c.opts.Timeout); {
+		for begin := time.Now(); errors.Is(err, errNoLog) && retryWait(ctx, begin, s.c.opts.Timeout); {
 			st, events, err = s.read(ctx, false) // from a replica that does not have it yet
 		}
 		switch {
@@ -62,7 +62,7 @@ func (s *session) instead(ctx context.Context, err error) {
 			s.fail(s.failure(err))
 		}
 	case errors.Is(err, errFull):
-		s.fail(noRoom(s.c.opts.Keep)) // the requests were admitted: they cannot be run again at once
+		s.fail(errLogsFull(s.c.opts.Keep)) // the requests were admitted: they cannot be run again at once
 	default:
 		s.fail(unavailable(err))
 	}
@@ -70,7 +70,7 @@ func (s *session) instead(ctx context.Context, err error) {
 
 // exists follows the log that the call's id has already, or fails; false: there is none. What is left of
 // a log whose beginning is lost, and whose gateway, too, is removed.
-func (s *session) exists(ctx context.Context) bool {
+func (s *session) followIfExists(ctx context.Context) bool {
 	st, events, err := s.read(ctx, false)
 	switch {
 	case err == nil:
@@ -94,7 +94,7 @@ func (s *session) create(ctx context.Context, r *record, body []byte) (*state, e
 	for begin := time.Now(); ; {
 		var err error
 		st.begin, st.last, err = s.c.journal.write(ctx, s.log, body, 0)
-		if errors.Is(err, errFenced) && s.landed(ctx, st) {
+		if errors.Is(err, errFenced) && s.alreadyWritten(ctx, st) {
 			err = nil
 		}
 		if err == nil {
@@ -104,10 +104,10 @@ func (s *session) create(ctx context.Context, r *record, body []byte) (*state, e
 			return nil, err
 		}
 		s.c.journal.ensure(ctx) //nolint:errcheck // the next try says what is wrong
-		if s.isLeaving() {
+		if s.isDraining() {
 			return nil, errStopping(s.id)
 		}
-		if !waits(ctx, begin, s.c.opts.Rejoin) {
+		if !retryWait(ctx, begin, s.c.opts.Rejoin) {
 			return nil, err
 		}
 	}
@@ -115,7 +115,7 @@ func (s *session) create(ctx context.Context, r *record, body []byte) (*state, e
 
 // landed says whether the log that is there is the one of st, which we have just begun: only the
 // acknowledgment was lost.
-func (s *session) landed(ctx context.Context, st *state) bool {
+func (s *session) alreadyWritten(ctx context.Context, st *state) bool {
 	is := &state{tenant: s.tenant, id: s.id}
 	if _, err := s.c.journal.load(ctx, s.log, is); err != nil || is.log != st.log || is.token != st.token {
 		return false
@@ -139,7 +139,7 @@ func (s *session) find() {
 // failure is what a client is told when there is no log to read.
 func (s *session) failure(err error) error {
 	switch {
-	case s.isLeaving():
+	case s.isDraining():
 		return errStopping(s.id)
 	case errors.Is(err, errNoLog), errors.Is(err, errNotOurs):
 		return s.c.notFound(s.id)
@@ -156,9 +156,9 @@ func (s *session) failure(err error) error {
 func (s *session) read(ctx context.Context, lost bool) (*state, []api.Event, error) {
 	for begin := time.Now(); ; {
 		st, events, err := s.load(ctx)
-		passes := errors.Is(err, errAway) || errors.Is(err, errGap) && s.c.peers.have(ctx, s.gapped(), patience) ||
-			lost && errors.Is(err, errNoLog) && (s.c.peers.have(ctx, s.question(), 1) || s.c.journal.young(ctx))
-		if !passes || s.isLeaving() || !waits(ctx, begin, s.c.opts.Rejoin) {
+		passes := errors.Is(err, errNoJetStream) || errors.Is(err, errGap) && s.c.peers.anyHas(ctx, s.gapQuery(), maxUnanswered) ||
+			lost && errors.Is(err, errNoLog) && (s.c.peers.anyHas(ctx, s.query(), 1) || s.c.journal.recentlyCreated(ctx))
+		if !passes || s.isDraining() || !retryWait(ctx, begin, s.c.opts.Rejoin) {
 			return st, events, err
 		}
 	}
@@ -183,10 +183,10 @@ func (s *session) load(ctx context.Context) (*state, []api.Event, error) {
 }
 
 // question is about the call, to whoever may have it.
-func (s *session) question() question {
+func (s *session) query() query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := question{ID: s.id, Cancel: s.cancelled}
+	q := query{ID: s.id, Cancel: s.cancelled}
 	if s.log != s.id {
 		q.Log = s.log
 	}
@@ -194,15 +194,15 @@ func (s *session) question() question {
 }
 
 // gapped asks for the records that are missing.
-func (s *session) gapped() question {
-	q := s.question()
+func (s *session) gapQuery() query {
+	q := s.query()
 	q.Gap = true
 	return q
 }
 
 // mended waits until the log lacks nothing any more, and reads it again; false: nobody has
 // what is missing.
-func (s *session) mended() bool {
+func (s *session) waitForRepair() bool {
 	st, _, err := s.read(s.ctx, false)
 	return err == nil && st.log == s.state.log || errors.Is(err, errNoLog)
 }
@@ -215,8 +215,8 @@ func (s *session) adopt(st *state, events []api.Event) {
 		return
 	}
 	s.state, s.record, s.call = *st, st.call, c
-	s.shown.Append(events...)
-	s.heard = time.Now()
+	s.buffer.Append(events...)
+	s.lastContact = time.Now()
 	s.open()
 	if st.done {
 		s.end()
@@ -228,8 +228,8 @@ func (s *session) adopt(st *state, events []api.Event) {
 // decode returns the call of a record, to be run once.
 func (s *session) decode(r *callRecord) (*call.Call, error) {
 	switch {
-	case r.form != nil:
-		return decodeForm(r.id, r.form)
+	case r.encoded != nil:
+		return decodeCall(r.id, r.encoded)
 	case s.c.opts.DecodeOld == nil:
 		return nil, expired(s.id)
 	}
@@ -237,11 +237,11 @@ func (s *session) decode(r *callRecord) (*call.Call, error) {
 }
 
 // runs reports whether the session's call is the one of a form, sent a second time.
-func (s *session) runs(form []byte) bool {
-	own := s.record.form
+func (s *session) isSameCall(form []byte) bool {
+	own := s.record.encoded
 	if own == nil {
 		var err error
-		if own, err = encodeForm(s.call); err != nil {
+		if own, err = encodeCall(s.call); err != nil {
 			return false
 		}
 	}
@@ -270,13 +270,13 @@ func (s *session) fail(err error) {
 // end leaves the session to the readers that it has.
 func (s *session) end() {
 	s.stop()
-	s.c.forget(s)
+	s.c.remove(s)
 	s.c.metrics.sessions.Dec()
 }
 
 // erase forgets that the call was there, so that it can be sent again.
-func (s *session) erase() {
-	s.shrink()
+func (s *session) eraseLog() {
+	s.freeReservation()
 	if err := s.c.journal.purge(s.c.ctx, s.log, 0); err != nil {
 		s.c.opts.Logger.Warn().Err(err).Str("id", s.id).Msg("resume: the log of a refused call stays")
 	}

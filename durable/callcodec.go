@@ -16,7 +16,7 @@ import (
 // decoded it, the requests that it became can be run again.
 
 // encodeForm returns the form of a call before it runs: running it may change its requests.
-func encodeForm(c *call.Call) ([]byte, error) {
+func encodeCall(c *call.Call) ([]byte, error) {
 	w := &callpb.Call{
 		Kind: uint32(c.Kind), Model: c.Model, Stream: c.Stream, IncludeUsage: c.IncludeUsage, TokenIds: c.TokenIDs,
 		Echo: c.Echo, N: uint32(c.N), CreatedNs: c.Created.UnixNano(),
@@ -51,7 +51,7 @@ func encodeRequest(r *api.Request, created time.Time) (*callpb.Request, error) {
 }
 
 // decodeForm returns the call of a form, under the log's ID.
-func decodeForm(id string, form []byte) (*call.Call, error) {
+func decodeCall(id string, form []byte) (*call.Call, error) {
 	w := new(callpb.Call)
 	if err := proto.Unmarshal(form, w); err != nil {
 		return nil, fmt.Errorf("%w: %w", errRecord, err)

@@ -38,9 +38,9 @@ func TestADecodedCallComesBackAsItWas(t *testing.T) {
 	for _, b := range bodies {
 		c, err := wire.DecodeAgain(b.kind, "cmpl-1", []byte(b.body), models(), time.Unix(5, 7))
 		require.NoError(t, err, b.body)
-		form, err := encodeForm(c)
+		form, err := encodeCall(c)
 		require.NoError(t, err)
-		got, err := decodeForm(c.ID, form)
+		got, err := decodeCall(c.ID, form)
 		require.NoError(t, err)
 		for i, r := range c.Requests {
 			note(reflect.ValueOf(*r), used)
@@ -84,17 +84,17 @@ func TestADamagedFormIsAnError(t *testing.T) {
 	for _, b := range bodies {
 		c, err := wire.DecodeAgain(b.kind, "cmpl-1", []byte(b.body), models(), time.Unix(5, 7))
 		require.NoError(t, err)
-		form, err := encodeForm(c)
+		form, err := encodeCall(c)
 		require.NoError(t, err)
 		for n := range form {
-			if got, err := decodeForm(c.ID, form[:n]); err == nil {
+			if got, err := decodeCall(c.ID, form[:n]); err == nil {
 				require.NotEqual(t, c, got)
 			} else {
 				require.ErrorIs(t, err, errRecord)
 			}
 		}
 	}
-	_, err := decodeForm("x", nil)
+	_, err := decodeCall("x", nil)
 	require.ErrorIs(t, err, errRecord)
 }
 
@@ -103,7 +103,7 @@ func TestACallIsTheSameWheneverItIsSent(t *testing.T) {
 	form := func(at int64, body string) []byte {
 		c, err := wire.DecodeAgain(call.Completion, "cmpl-1", []byte(body), models(), time.Unix(at, 0))
 		require.NoError(t, err)
-		form, err := encodeForm(c)
+		form, err := encodeCall(c)
 		require.NoError(t, err)
 		return form
 	}

@@ -86,25 +86,25 @@ func (o *Options) tenants() int {
 }
 
 // errNoRoom: the tenant of a call keeps as much in the logs as it may.
-var errNoRoom = errors.New("resume: the tenant's logs take all of their share")
+var errQuotaUsed = errors.New("resume: the tenant's logs take all of their share")
 
 // Calls are the resumable calls of one process. They implement call.Runner.
 type Calls struct {
-	nc      *nats.Conn
-	direct  *call.Direct
-	opts    Options
-	node    string // this process; a new one has a new name
-	journal *journal
-	peers   *peers
-	metrics *metrics
-	ctx     context.Context
-	stop    context.CancelFunc
-	running sync.WaitGroup
-	recent  *recent
-	tender  sync.WaitGroup
-	account *account
-	asked   chan question // about ended calls whose logs others miss
-	back    atomic.Int64  // when our connection came back, Unix nanoseconds
+	nc          *nats.Conn
+	direct      *call.Direct
+	opts        Options
+	node        string // this process; a new one has a new name
+	journal     *journal
+	peers       *peers
+	metrics     *metrics
+	ctx         context.Context
+	stop        context.CancelFunc
+	running     sync.WaitGroup
+	recent      *recent
+	maintenance sync.WaitGroup
+	quota       *sharedQuota
+	restores    chan query   // about ended calls whose logs others miss
+	reconnected atomic.Int64 // when our connection came back, Unix nanoseconds
 
 	mu       sync.Mutex
 	sessions map[string]*session // by logName
@@ -121,12 +121,12 @@ func New(nc *nats.Conn, direct *call.Direct, opts Options) (*Calls, error) {
 		return nil, fmt.Errorf("resume: %w", err)
 	}
 	c := &Calls{nc: nc, direct: direct, opts: opts, node: nuid.Next(), metrics: newMetrics(), sessions: map[string]*session{},
-		journal: &journal{js: js, maxAge: opts.Age + max(opts.Age, opts.Keep), maxBytes: opts.MaxBytes, replicas: 1, most: int(nc.MaxPayload()) / 2, timeout: opts.Timeout}}
+		journal: &journal{js: js, maxAge: opts.Age + max(opts.Age, opts.Keep), maxBytes: opts.MaxBytes, replicas: 1, maxBody: int(nc.MaxPayload()) / 2, timeout: opts.Timeout}}
 	c.journal.bytes = c.metrics.bytes
 	const share, questions = 8, 64 // of the logs' memory, for what has ended
-	c.recent, c.asked = newRecent(opts.Keep, int(opts.MaxBytes/share)), make(chan question, questions)
-	c.account = newAccount(nc, c.node, opts.MaxBytes/2, opts.tenants, c.journal.maxAge) // the other half is for what rule 12 says
-	const enough = 3                                                                    // servers of a cluster, for the log to outlive one of them
+	c.recent, c.restores = newRecent(opts.Keep, int(opts.MaxBytes/share)), make(chan query, questions)
+	c.quota = newSharedQuota(nc, c.node, opts.MaxBytes/2, opts.tenants, c.journal.maxAge) // the other half is for what rule 12 says
+	const enough = 3                                                                      // servers of a cluster, for the log to outlive one of them
 	if len(nc.Servers()) >= enough && nc.ConnectedClusterName() != "" {
 		c.journal.replicas = enough
 	}
@@ -138,8 +138,8 @@ func New(nc *nats.Conn, direct *call.Direct, opts Options) (*Calls, error) {
 		c.stop()
 		return nil, fmt.Errorf("resume: %w", err)
 	}
-	c.tender.Go(c.tendLogs)
-	c.tender.Go(func() { c.account.tell(c.ctx.Done()) })
+	c.maintenance.Go(c.maintainLogs)
+	c.maintenance.Go(func() { c.quota.run(c.ctx.Done()) })
 	return c, nil
 }
 
@@ -153,9 +153,9 @@ func (c *Calls) Run(ctx context.Context, cl *call.Call) (call.Answer, error) {
 	}
 	r, err := c.start(ctx, cl)
 	switch {
-	case errors.Is(err, errNoRoom) && cl.Resume == call.ResumeYes:
-		return nil, noRoom(c.opts.Keep)
-	case errors.Is(err, errNoRoom):
+	case errors.Is(err, errQuotaUsed) && cl.Resume == call.ResumeYes:
+		return nil, errLogsFull(c.opts.Keep)
+	case errors.Is(err, errQuotaUsed):
 		return c.direct.Run(ctx, cl)
 	case err != nil:
 		return nil, err
@@ -177,13 +177,13 @@ func (c *Calls) wants(cl *call.Call) bool {
 
 // start runs a call with a log, or joins the one that runs under its ID.
 func (c *Calls) start(ctx context.Context, cl *call.Call) (*Reader, error) {
-	form, err := encodeForm(cl)
+	form, err := encodeCall(cl)
 	if err != nil {
 		return nil, api.AsError(err)
 	}
-	caller, tenant := who(ctx)
+	caller, tenant := callerAndTenant(ctx)
 	r, err := c.join(ctx, cl.ID, func(s *session) {
-		rec := &callRecord{form: form, id: cl.ID, tenant: tenant, owner: c.node, trace: tracing.Of(ctx)}
+		rec := &callRecord{encoded: form, id: cl.ID, tenant: tenant, owner: c.node, trace: tracing.Of(ctx)}
 		if caller != nil {
 			rec.key = caller.KeyID()
 		}
@@ -192,7 +192,7 @@ func (c *Calls) start(ctx context.Context, cl *call.Call) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !r.s.runs(form) {
+	if !r.s.isSameCall(form) {
 		r.Close()
 		return nil, &api.Error{Code: http.StatusConflict, Param: "request_id", Reason: "request_id_in_use",
 			Message: "request_id: in use by another request, expected a new one"}
@@ -215,7 +215,7 @@ func (c *Calls) Attach(ctx context.Context, id string) (call.Answer, error) {
 // join gives a reader of the session of the tenant's call. A new session is opened by first.
 // Whoever finds one that fails gets no other's refusal, but a session of its own.
 func (c *Calls) join(ctx context.Context, id string, first func(*session)) (*Reader, error) {
-	caller, tenant := who(ctx)
+	caller, tenant := callerAndTenant(ctx)
 	for {
 		s, r, err := c.session(tenant, id, caller)
 		if err != nil {
@@ -245,7 +245,7 @@ func (c *Calls) Cancel(ctx context.Context, id string) error {
 }
 
 // who returns the caller of ctx and its tenant; nil and "" without API keys.
-func who(ctx context.Context) (api.Caller, string) {
+func callerAndTenant(ctx context.Context) (api.Caller, string) {
 	if c := api.CallerFrom(ctx); c != nil {
 		return c, c.TenantName()
 	}
@@ -271,7 +271,7 @@ func (c *Calls) session(tenant, id string, caller api.Caller) (fresh *session, r
 }
 
 // forget takes an ended session out of the table.
-func (c *Calls) forget(s *session) {
+func (c *Calls) remove(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.sessions[s.name] == s {
@@ -288,7 +288,7 @@ func (c *Calls) lookup(log string) *session {
 		return s
 	}
 	for _, s := range c.all() { // of a version before
-		if s.logs(log) {
+		if s.usesLog(log) {
 			return s
 		}
 	}
@@ -305,7 +305,7 @@ func (c *Calls) all() []*session {
 // their readers get an error 503 "moved" and go on there. Without another gateway
 // it does nothing, and the calls run on.
 func (c *Calls) Drain(ctx context.Context) {
-	if !c.peers.others(ctx) {
+	if !c.peers.othersExist(ctx) {
 		return
 	}
 	c.mu.Lock()
@@ -313,12 +313,12 @@ func (c *Calls) Drain(ctx context.Context) {
 	c.mu.Unlock()
 	all := c.all()
 	for _, s := range all {
-		s.moved()
+		s.drain()
 	}
 	for _, s := range all {
 		select {
 		case <-s.ctx.Done():
-		case <-s.apart: // nobody can take it over: it ends here
+		case <-s.detached: // nobody can take it over: it ends here
 		}
 	}
 }
@@ -331,7 +331,7 @@ func (c *Calls) Close() {
 	c.mu.Unlock()
 	c.stop()
 	c.running.Wait()
-	c.tender.Wait()
+	c.maintenance.Wait()
 	c.peers.close()
 }
 
@@ -351,7 +351,7 @@ func outgrown(id string) *api.Error {
 }
 
 // noRoom is for a call that insists on a log.
-func noRoom(keep time.Duration) *api.Error {
+func errLogsFull(keep time.Duration) *api.Error {
 	return &api.Error{Code: api.CodeOverloaded, Param: "stream_resume", Reason: "stream_logs_full", RetryAfter: keep,
 		Message: fmt.Sprintf(`stream_resume: the tenant's streams take all of their share of the logs: a log goes %s after its call's end; `+
 			`try again then, or with "auto"`, keep)}
@@ -400,7 +400,7 @@ func (r *Reader) Call() *call.Call { return r.s.call }
 func (r *Reader) Events(ctx context.Context) <-chan api.Event {
 	const buffer = 64
 	out := make(chan api.Event, buffer)
-	events := r.s.shown.Reader()
+	events := r.s.buffer.Reader()
 	go func() {
 		defer close(out)
 		defer events.Close()

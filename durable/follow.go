@@ -7,17 +7,17 @@ import (
 )
 
 // tick is what the parts of follow tell its loop.
-type tick struct {
-	entry entry // of the log, with err
-	err   error
-	node  string // or: whether this node owns the call
-	owns  bool
-	asked bool
+type followEvent struct {
+	entry   entry // of the log, with err
+	err     error
+	node    string // or: whether this node owns the call
+	owns    bool
+	isReply bool
 }
 
 // patience is how many questions in a row the owner may leave without an answer. (One
 // that was asked while its connection broke is lost; the next finds nobody.)
-const patience = 4
+const maxUnanswered = 4
 
 // follow shows the readers what another gateway writes, until the answer has
 // ended (nil) or something else is to be done.
@@ -30,19 +30,19 @@ func (s *session) follow() error {
 	tail, err := s.c.journal.tail(ctx, s.log, from)
 	if errors.Is(err, errNoLog) {
 		stop()
-		return s.lost()
+		return s.ownerWithoutStream()
 	}
 	if err != nil {
 		stop()
 		return err
 	}
-	if from > 0 && !tail.made.Equal(s.state.made) {
+	if from > 0 && !tail.created.Equal(s.state.created) {
 		stop()
 		tail.stop()
 		return errRestart
 	}
-	s.state.made = tail.made
-	ticks := make(chan tick)
+	s.state.created = tail.created
+	ticks := make(chan followEvent)
 	done := make(chan struct{})
 	defer func() { stop(); tail.stop(); <-done }()
 	go func() {
@@ -50,7 +50,7 @@ func (s *session) follow() error {
 		for {
 			e, err := tail.next(ctx)
 			select {
-			case ticks <- tick{entry: e, err: err}:
+			case ticks <- followEvent{entry: e, err: err}:
 			case <-ctx.Done():
 			}
 			if err != nil || ctx.Err() != nil {
@@ -58,12 +58,12 @@ func (s *session) follow() error {
 			}
 		}
 	}()
-	return s.listen(ctx, ticks, tail.pending == 0)
+	return s.followLoop(ctx, ticks, tail.pending == 0)
 }
 
 // lost: there is no stream of logs. The owner, if it lives, is going to make it.
-func (s *session) lost() error {
-	owns, err := s.c.peers.ask(s.ctx, s.state.owner, s.question())
+func (s *session) ownerWithoutStream() error {
+	owns, err := s.c.peers.owns(s.ctx, s.state.owner, s.query())
 	if err == nil && !owns {
 		return errOwnerDead
 	}
@@ -73,14 +73,14 @@ func (s *session) lost() error {
 // listen handles what comes. It asks the owner for a sign of life at once and then
 // regularly: that is also how the owner knows of the readers here. The owner
 // is known when the log was read to its end.
-func (s *session) listen(ctx context.Context, ticks chan tick, whole bool) error {
+func (s *session) followLoop(ctx context.Context, ticks chan followEvent, whole bool) error {
 	watch := time.NewTicker(s.c.opts.Watch)
 	defer watch.Stop()
 	silent, unanswered, asking := 0, 0, false
 	ask := func() {
 		if whole && !asking {
 			asking = true
-			go s.ask(ctx, s.state.owner, ticks)
+			go s.queryOwner(ctx, s.state.owner, ticks)
 		}
 	}
 	ask()
@@ -88,9 +88,9 @@ func (s *session) listen(ctx context.Context, ticks chan tick, whole bool) error
 		select {
 		case t := <-ticks:
 			switch {
-			case !t.asked:
+			case !t.isReply:
 				silent = 0
-				if err := s.take(t); err != nil || s.state.done {
+				if err := s.applyEntry(t); err != nil || s.state.done {
 					return err
 				}
 				if !whole && t.entry.pending == 0 {
@@ -102,10 +102,10 @@ func (s *session) listen(ctx context.Context, ticks chan tick, whole bool) error
 				unanswered++
 			default:
 				unanswered = 0
-				s.heard = time.Now()
+				s.lastContact = time.Now()
 			}
 			asking = false
-			if t.node == s.state.owner && (t.err == nil && !t.owns || unanswered >= patience) {
+			if t.node == s.state.owner && (t.err == nil && !t.owns || unanswered >= maxUnanswered) {
 				return errOwnerDead
 			}
 			if t.err != nil {
@@ -113,17 +113,17 @@ func (s *session) listen(ctx context.Context, ticks chan tick, whole bool) error
 			}
 		case <-watch.C:
 			if silent++; silent%4 == 0 {
-				if err := s.check(ctx); err != nil {
+				if err := s.checkUnchanged(ctx); err != nil {
 					return err
 				}
 			}
 			ask()
-		case <-s.poke:
+		case <-s.wake:
 			switch {
-			case s.isLeaving():
-				return errLeaving
-			case s.unread():
-				return errUnread
+			case s.isDraining():
+				return errDraining
+			case s.removeIfUnread():
+				return errNoReaders
 			}
 			ask()
 		case <-ctx.Done():
@@ -133,13 +133,13 @@ func (s *session) listen(ctx context.Context, ticks chan tick, whole bool) error
 }
 
 // take applies an entry of the log.
-func (s *session) take(t tick) error {
+func (s *session) applyEntry(t followEvent) error {
 	if t.err != nil {
 		return t.err
 	}
 	events, err := s.state.apply(t.entry)
-	s.shown.Append(events...)
-	s.heard = time.Now()
+	s.buffer.Append(events...)
+	s.lastContact = time.Now()
 	if err == nil && s.state.gap {
 		return errGap
 	}
@@ -147,19 +147,19 @@ func (s *session) take(t tick) error {
 }
 
 // ask asks a node whether it owns the call, and tells it when the call is to end.
-func (s *session) ask(ctx context.Context, node string, ticks chan<- tick) {
-	owns, err := s.c.peers.ask(ctx, node, s.question())
+func (s *session) queryOwner(ctx context.Context, node string, ticks chan<- followEvent) {
+	owns, err := s.c.peers.owns(ctx, node, s.query())
 	select {
-	case ticks <- tick{node: node, owns: owns, err: err, asked: true}:
+	case ticks <- followEvent{node: node, owns: owns, err: err, isReply: true}:
 	case <-ctx.Done():
 	}
 }
 
 // check compares a silent log with what was read of it: after a restart of the NATS
 // server it is another one, which may be as long.
-func (s *session) check(ctx context.Context) error {
+func (s *session) checkUnchanged(ctx context.Context) error {
 	newest, made, err := s.c.journal.newestOf(ctx, s.log)
-	if err == nil && (newest != s.state.last || !made.Equal(s.state.made)) {
+	if err == nil && (newest != s.state.last || !made.Equal(s.state.created)) {
 		return errRestart
 	}
 	return nil

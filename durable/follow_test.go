@@ -24,7 +24,7 @@ func TestALogWrittenAgainToTheSameLengthIsAnotherOne(t *testing.T) {
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	j := &journal{
-		js: js, maxAge: time.Minute, replicas: 1, most: 1 << 10, timeout: time.Second,
+		js: js, maxAge: time.Minute, replicas: 1, maxBody: 1 << 10, timeout: time.Second,
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{}),
 	}
 	write := func() (last uint64) {
@@ -41,10 +41,10 @@ func TestALogWrittenAgainToTheSameLengthIsAnotherOne(t *testing.T) {
 	_, err = j.load(context.Background(), "id", read)
 	require.NoError(t, err)
 	s := &session{c: &Calls{journal: j}, id: "id", log: "id", ctx: context.Background(), state: *read}
-	require.NoError(t, s.check(context.Background()))
+	require.NoError(t, s.checkUnchanged(context.Background()))
 	natstest.Restart(t, srv)
 	require.Equal(t, read.last, write())
-	require.ErrorIs(t, s.check(context.Background()), errRestart, "of who follows it")
+	require.ErrorIs(t, s.checkUnchanged(context.Background()), errRestart, "of who follows it")
 	require.ErrorIs(t, s.follow(), errRestart, "of who is to follow it")
 	_, _, err = s.takeOver()
 	require.ErrorIs(t, err, errRestart, "of who is to write on")

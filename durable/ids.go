@@ -42,7 +42,7 @@ func newLogID() (id logID) {
 
 // holding names what a log may take in the ledger. A log that was lost and another that has its
 // name now are two.
-func (s *state) holding(log string) string { return log + "/" + string(s.log[:]) }
+func (s *state) quotaKey(log string) string { return log + "/" + string(s.log[:]) }
 
 // belongs says whether the record begins the log of this tenant's call.
 func (c *callRecord) belongs(tenant, id string) bool { return c.tenant == tenant && c.id == id }
@@ -50,5 +50,5 @@ func (c *callRecord) belongs(tenant, id string) bool { return c.tenant == tenant
 // same says whether two call records are of one call: a log that is written again begins
 // with its call again.
 func (c *callRecord) same(o *callRecord) bool {
-	return c.belongs(o.tenant, o.id) && bytes.Equal(c.form, o.form) && c.kind == o.kind && bytes.Equal(c.body, o.body)
+	return c.belongs(o.tenant, o.id) && bytes.Equal(c.encoded, o.encoded) && c.kind == o.kind && bytes.Equal(c.body, o.body)
 }

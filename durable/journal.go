@@ -26,16 +26,16 @@ const (
 
 // perMessage is what JetStream keeps beside a message's body, at most: the subject, the
 // headers that a write's condition needs, and its own fields.
-const perMessage = 256
+const messageOverhead = 256
 
 // headerPart is on the messages of a record that needs several: "2/5".
 const headerPart = "Millrace-Part"
 
 var (
-	errNoLog  = errors.New("resume: no such log")
-	errFenced = errors.New("resume: another process has written to the log")
-	errAway   = errors.New("resume: JetStream does not answer")
-	errFull   = errors.New("resume: no room for the log")
+	errNoLog       = errors.New("resume: no such log")
+	errFenced      = errors.New("resume: another process has written to the log")
+	errNoJetStream = errors.New("resume: JetStream does not answer")
+	errFull        = errors.New("resume: no room for the log")
 )
 
 // journal is the logs of all calls in one JetStream stream.
@@ -44,7 +44,7 @@ type journal struct {
 	maxAge   time.Duration // of a record
 	maxBytes int64
 	replicas int
-	most     int // bytes of a message's body
+	maxBody  int // bytes of a message's body
 	timeout  time.Duration
 	bytes    prometheus.Counter
 	stream   atomic.Pointer[jetstream.Stream] // of some time: for its name
@@ -65,7 +65,7 @@ func (j *journal) ensure(ctx context.Context) error {
 		err = j.upgrade(ctx, cfg)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: stream %s: %w", errAway, Stream, err)
+		return fmt.Errorf("%w: stream %s: %w", errNoJetStream, Stream, err)
 	}
 	return nil
 }
@@ -87,10 +87,10 @@ func (j *journal) upgrade(ctx context.Context, cfg jetstream.StreamConfig) error
 }
 
 // cost is what JetStream keeps for a record with a body of n bytes.
-func (j *journal) cost(n int) int64 { return int64(n) + int64(j.parts(n))*perMessage }
+func (j *journal) cost(n int) int64 { return int64(n) + int64(j.parts(n))*messageOverhead }
 
 // parts is the number of messages of a record.
-func (j *journal) parts(n int) int { return max(1, (n+j.most-1)/j.most) }
+func (j *journal) parts(n int) int { return max(1, (n+j.maxBody-1)/j.maxBody) }
 
 // publish appends a record after stream sequence last of the log and
 // returns the sequences of its own first and last message. errFenced: something else lies there, or
@@ -105,7 +105,7 @@ func (j *journal) write(ctx context.Context, log string, body []byte, last uint6
 	parts := j.parts(len(body))
 	for i := range parts {
 		m := nats.NewMsg(Subject + log)
-		m.Data = body[i*j.most : min((i+1)*j.most, len(body))]
+		m.Data = body[i*j.maxBody : min((i+1)*j.maxBody, len(body))]
 		if parts > 1 {
 			m.Header.Set(headerPart, fmt.Sprintf("%d/%d", i+1, parts))
 		}
@@ -131,7 +131,7 @@ func (j *journal) send(ctx context.Context, m *nats.Msg, last uint64) (uint64, e
 		return 0, errFull
 	}
 	if err != nil {
-		return 0, fmt.Errorf("%w: %w", errAway, err)
+		return 0, fmt.Errorf("%w: %w", errNoJetStream, err)
 	}
 	return ack.Sequence, nil
 }
@@ -197,12 +197,12 @@ func (j *journal) newestOf(ctx context.Context, log string) (seq uint64, made ti
 	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
 		return 0, made, nil
 	}
-	return 0, made, fmt.Errorf("%w: %w", errAway, err)
+	return 0, made, fmt.Errorf("%w: %w", errNoJetStream, err)
 }
 
 // young says whether the stream was made a short time ago, or is missing: then a
 // log that is not there may be one that its owner is about to write again.
-func (j *journal) young(ctx context.Context) bool {
+func (j *journal) recentlyCreated(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
 	s, err := j.js.Stream(ctx, Stream)
@@ -222,7 +222,7 @@ type entry struct {
 type tail struct {
 	messages jetstream.MessagesContext
 	stop     func()
-	made     time.Time // when the stream was: another one has other logs, perhaps under the same sequences
+	created  time.Time // when the stream was: another one has other logs, perhaps under the same sequences
 	pending  uint64    // messages there were at the beginning
 	part     struct {
 		body  []byte
@@ -248,14 +248,14 @@ func (j *journal) tail(ctx context.Context, log string, from uint64) (*tail, err
 		return nil, errNoLog
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errAway, err)
+		return nil, fmt.Errorf("%w: %w", errNoJetStream, err)
 	}
 	info := c.CachedInfo()
 	messages, err := c.Messages()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errAway, err)
+		return nil, fmt.Errorf("%w: %w", errNoJetStream, err)
 	}
-	return &tail{messages: messages, made: s.CachedInfo().Created, pending: info.NumPending, stop: func() {
+	return &tail{messages: messages, created: s.CachedInfo().Created, pending: info.NumPending, stop: func() {
 		messages.Stop()
 		ctx, cancel := context.WithTimeout(context.Background(), j.timeout)
 		defer cancel()
@@ -274,7 +274,7 @@ func (t *tail) next(ctx context.Context) (entry, error) {
 		return entry{}, err
 	}
 	e := entry{last: meta.Sequence.Stream, pending: meta.NumPending}
-	t.bytes += int64(len(m.Data())) + perMessage
+	t.bytes += int64(len(m.Data())) + messageOverhead
 	body, first, whole := t.join(m.Headers().Get(headerPart), m.Data(), e.last)
 	if whole {
 		e.first, e.bytes, t.bytes = first, t.bytes, 0
@@ -327,12 +327,12 @@ func (j *journal) load(ctx context.Context, log string, s *state) ([]api.Event, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
-	s.made = t.made
+	s.created = t.created
 	var events []api.Event
 	for {
 		e, err := t.next(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errAway, err)
+			return nil, fmt.Errorf("%w: %w", errNoJetStream, err)
 		}
 		added, err := s.apply(e)
 		if err != nil {

@@ -23,7 +23,7 @@ func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) er
 	for {
 		select {
 		case ev, ok := <-answer:
-			batch := s.gather(ev, ok, answer)
+			batch := s.collectBatch(ev, ok, answer)
 			if s.ctx.Err() != nil {
 				return s.ctx.Err()
 			}
@@ -31,32 +31,32 @@ func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) er
 				return err
 			}
 			if s.state.done {
-				return s.last(batch[len(batch)-1])
+				return s.finish(batch[len(batch)-1])
 			}
 			continue
-		case <-s.poke:
+		case <-s.wake:
 		case <-idle.C:
 		case <-refresh.C:
-			if err := s.orClose(s.refresh()); err != nil {
+			if err := s.closeLogIfFull(s.refresh()); err != nil {
 				return err
 			}
 		case <-s.ctx.Done():
 			return s.ctx.Err()
 		}
-		if err := s.orClose(s.verify()); err != nil {
+		if err := s.closeLogIfFull(s.verify()); err != nil {
 			return err
 		}
-		if s.isLeaving() && !s.closed {
+		if s.isDraining() && !s.logClosed {
 			stop(api.ErrMoved)
 			return s.release()
 		}
-		if reason := s.reason(); reason != nil {
+		if reason := s.endReason(); reason != nil {
 			if reason != errCancelled {
 				s.c.metrics.abandoned.Inc()
 			}
 			err := s.append([]api.Event{{Seq: s.state.known + 1, Finish: api.FinishCancelled, Err: reason, Done: true}})
 			if err == nil {
-				s.keep()
+				s.keepLog()
 			}
 			return err
 		}
@@ -65,7 +65,7 @@ func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) er
 
 // gather takes an event and those that wait behind it. A failure ends the call,
 // as it ends the stream of whoever reads it.
-func (s *session) gather(ev api.Event, ok bool, answer <-chan api.Event) []api.Event {
+func (s *session) collectBatch(ev api.Event, ok bool, answer <-chan api.Event) []api.Event {
 	var batch []api.Event
 	for {
 		if !ok {
@@ -86,20 +86,20 @@ func (s *session) gather(ev api.Event, ok bool, answer <-chan api.Event) []api.E
 
 // last: a call that was refused before it said anything leaves no log, so that it
 // can be sent again under the same id.
-func (s *session) last(ev api.Event) error {
-	if failed := api.Failure(ev); failed != nil && ev.Seq == 1 && again(failed) {
-		s.erase()
+func (s *session) finish(ev api.Event) error {
+	if failed := api.Failure(ev); failed != nil && ev.Seq == 1 && retriable(failed) {
+		s.eraseLog()
 	} else {
-		s.keep()
+		s.keepLog()
 	}
 	return nil
 }
 
 // keep has the log of the call, which has ended, written again should it be lost soon.
-func (s *session) keep() {
-	l := &endedLog{log: s.log, holding: s.state.holding(s.log), is: state{tenant: s.tenant, id: s.id}, last: s.state.last, whole: true}
-	if !s.closed {
-		s.c.account.reserve(l.holding, s.tenant, s.state.bytes)
+func (s *session) keepLog() {
+	l := &endedLog{log: s.log, quotaKey: s.state.quotaKey(s.log), initial: state{tenant: s.tenant, id: s.id}, last: s.state.last, whole: true}
+	if !s.logClosed {
+		s.c.quota.reserve(l.quotaKey, s.tenant, s.state.bytes)
 		l.records = s.records()
 	}
 	s.c.recent.add(l)
@@ -110,7 +110,7 @@ func (s *session) records() [][]byte {
 	call := *s.record
 	call.owner = s.c.node
 	all := [][]byte{(&record{log: s.state.log, token: s.token, call: &call}).encode()}
-	for events := s.shown.Events(); len(events) > 0; {
+	for events := s.buffer.Events(); len(events) > 0; {
 		n := min(len(events), batchEvents)
 		all = append(all, (&record{log: s.state.log, token: s.token, events: events[:n]}).encode())
 		events = events[n:]
@@ -124,17 +124,17 @@ func (s *session) records() [][]byte {
 func (s *session) append(events []api.Event) error {
 	start := time.Now()
 	var err error
-	if !s.closed {
+	if !s.logClosed {
 		err = s.untilOutage(func() error { return s.write(events) })
 	}
-	if err := s.orClose(err); err != nil {
+	if err := s.closeLogIfFull(err); err != nil {
 		return err
 	}
 	last := events[len(events)-1]
 	s.state.known, s.state.done = last.Seq, last.Done
 	s.c.metrics.events.Add(float64(len(events)))
 	s.c.metrics.publish.Observe(time.Since(start).Seconds())
-	s.shown.Append(events...)
+	s.buffer.Append(events...)
 	return nil
 }
 
@@ -165,7 +165,7 @@ func (s *session) write(events []api.Event) error {
 	for {
 		body := (&record{log: s.state.log, token: s.token, events: events}).encode()
 		cost := s.c.journal.cost(len(body))
-		if !s.grow(s.state.bytes + cost) {
+		if !s.reserve(s.state.bytes + cost) {
 			return errFull
 		}
 		_, last, err := s.c.journal.write(s.ctx, s.log, body, s.state.last)
@@ -191,13 +191,13 @@ func (s *session) write(events []api.Event) error {
 }
 
 // grow makes room for a log of the given bytes, and for a part more where there is some.
-func (s *session) grow(bytes int64) bool {
-	if bytes <= s.room {
+func (s *session) reserve(bytes int64) bool {
+	if bytes <= s.reserved {
 		return true
 	}
-	for _, room := range []int64{roomFor(bytes), bytes} {
-		if s.c.account.reserve(s.state.holding(s.log), s.tenant, room) {
-			s.room = room
+	for _, room := range []int64{reservedFor(bytes), bytes} {
+		if s.c.quota.reserve(s.state.quotaKey(s.log), s.tenant, room) {
+			s.reserved = room
 			return true
 		}
 	}
@@ -205,13 +205,13 @@ func (s *session) grow(bytes int64) bool {
 }
 
 // shrink gives back the room of a log that is not ours, or not there.
-func (s *session) shrink() {
-	s.c.account.free(s.state.holding(s.log))
-	s.room = 0
+func (s *session) freeReservation() {
+	s.c.quota.free(s.state.quotaKey(s.log))
+	s.reserved = 0
 }
 
 // orClose closes a log that has no room.
-func (s *session) orClose(err error) error {
+func (s *session) closeLogIfFull(err error) error {
 	if errors.Is(err, errFull) {
 		return s.closeLog()
 	}
@@ -222,7 +222,7 @@ func (s *session) orClose(err error) error {
 // the whole answer, others get errOutgrown.
 func (s *session) closeLog() error {
 	last := s.state.last
-	if last == never {
+	if last == unknownSeq {
 		st := &state{tenant: s.tenant, id: s.id}
 		if _, err := s.c.journal.load(s.ctx, s.log, st); err != nil && !errors.Is(err, errGap) {
 			return err
@@ -231,7 +231,7 @@ func (s *session) closeLog() error {
 		}
 		last = st.last
 	}
-	s.remove(last) // all but the newest record, on which the next one depends
+	s.purgeBefore(last) // all but the newest record, on which the next one depends
 	err := s.untilOutage(func() (err error) {
 		_, s.state.last, err = s.c.journal.publish(s.ctx, s.log, &record{log: s.state.log, token: s.token, closed: true}, last)
 		if errors.Is(err, errFenced) {
@@ -245,10 +245,10 @@ func (s *session) closeLog() error {
 	if err != nil {
 		return err
 	}
-	s.remove(s.state.last)
-	s.closed = true
-	close(s.apart)
-	s.shrink()
+	s.purgeBefore(s.state.last)
+	s.logClosed = true
+	close(s.detached)
+	s.freeReservation()
 	s.c.metrics.closed.Inc()
 	s.c.opts.Logger.Warn().Str("id", s.id).Int64("bytes", s.state.bytes).
 		Msg("resume: the stream cannot be resumed any more: its log has outgrown its tenant's share")
@@ -256,7 +256,7 @@ func (s *session) closeLog() error {
 }
 
 // remove removes the records before a stream sequence. Those that cannot be removed expire.
-func (s *session) remove(before uint64) {
+func (s *session) purgeBefore(before uint64) {
 	if err := s.c.journal.purge(s.ctx, s.log, before); err != nil {
 		s.c.opts.Logger.Debug().Err(err).Str("id", s.id).Msg("resume: records that are not needed stay until they expire")
 	}
@@ -264,7 +264,7 @@ func (s *session) remove(before uint64) {
 
 // resync reads our own log again and mends it; landed is the last event in it.
 func (s *session) resync() (landed uint64, err error) {
-	shown := uint64(len(s.shown.Events()))
+	shown := uint64(len(s.buffer.Events()))
 	st := &state{tenant: s.tenant, id: s.id}
 	_, err = s.c.journal.load(s.ctx, s.log, st)
 	var behind uint64
@@ -287,7 +287,7 @@ func (s *session) resync() (landed uint64, err error) {
 		return 0, err
 	}
 	if behind > 0 {
-		s.remove(s.state.begin)
+		s.purgeBefore(s.state.begin)
 	}
 	return shown, nil
 }
@@ -295,7 +295,7 @@ func (s *session) resync() (landed uint64, err error) {
 // rewrite writes the call and all its events again, behind stream sequence behind.
 // Until it is whole, nothing else fits behind it.
 func (s *session) rewrite(behind uint64) error {
-	s.state.last = never
+	s.state.last = unknownSeq
 	var begin uint64
 	var bytes int64
 	last := behind
@@ -316,7 +316,7 @@ func (s *session) rewrite(behind uint64) error {
 
 // refresh writes the log again before its beginning expires.
 func (s *session) refresh() error {
-	if s.closed {
+	if s.logClosed {
 		return nil
 	}
 	return s.untilOutage(func() error {
@@ -339,5 +339,5 @@ func (s *session) release() error {
 	if _, _, err := s.c.journal.publish(s.ctx, s.log, &record{log: s.state.log, token: s.token, owner: &nobody}, s.state.last); err != nil {
 		s.c.opts.Logger.Warn().Err(err).Str("id", s.id).Msg("resume: the call could not be given up in its log")
 	}
-	return errLeaving
+	return errDraining
 }

@@ -12,14 +12,14 @@ import (
 
 // Subjects of what gateways ask each other.
 const (
-	peerSubject = "millrace.resume.node."  // + node
-	anySubject  = "millrace.resume.v3.any" // we ask gateways here that read our logs
-	olderAny    = "millrace.resume.v2.any" // the version before asks here, whose logs we read. It does not read ours
-	callSubject = "millrace.resume.call"
+	peerSubject  = "millrace.resume.node."  // + node
+	anySubject   = "millrace.resume.v3.any" // we ask gateways here that read our logs
+	anySubjectV2 = "millrace.resume.v2.any" // the version before asks here, whose logs we read. It does not read ours
+	callSubject  = "millrace.resume.call"
 )
 
 // question is about one call, to the gateway that runs it. Who asks has a reader.
-type question struct {
+type query struct {
 	ID     string `json:"id"`
 	Log    string `json:"log,omitempty"` // name of the call's log; "" from a version before: its logs are named by the ID alone
 	Cancel bool   `json:"cancel,omitempty"`
@@ -27,7 +27,7 @@ type question struct {
 }
 
 // log is the name of the log that the question is about.
-func (q *question) log() string { return cmp.Or(q.Log, q.ID) }
+func (q *query) log() string { return cmp.Or(q.Log, q.ID) }
 
 type reply struct {
 	Owns bool `json:"owns"`
@@ -41,8 +41,8 @@ type peers struct {
 
 func newPeers(c *Calls) (*peers, error) {
 	p := &peers{c: c}
-	for subject, handle := range map[string]nats.MsgHandler{peerSubject + c.node: p.answer, anySubject: p.hello, olderAny: p.hello,
-		callSubject: p.look, usedSubject: c.account.hear} {
+	for subject, handle := range map[string]nats.MsgHandler{peerSubject + c.node: p.handleOwner, anySubject: p.handlePresence, anySubjectV2: p.handlePresence,
+		callSubject: p.handleCall, usedSubject: c.quota.receive} {
 		sub, err := c.nc.Subscribe(subject, handle)
 		if err != nil {
 			p.close()
@@ -59,26 +59,26 @@ func (p *peers) close() {
 	}
 }
 
-func (p *peers) answer(m *nats.Msg) {
-	var q question
+func (p *peers) handleOwner(m *nats.Msg) {
+	var q query
 	if json.Unmarshal(m.Data, &q) != nil {
 		return
 	}
 	s := p.c.lookup(q.log())
-	owns := s != nil && s.watched(q.Cancel) || p.c.mend(q.log(), q.Gap) // ended here, and its end not seen there
+	owns := s != nil && s.readerElsewhere(q.Cancel) || p.c.repair(q.log(), q.Gap) // ended here, and its end not seen there
 	respond(m, reply{Owns: owns})
 }
 
 // look answers who misses the log of a call, if the call is here.
-func (p *peers) look(m *nats.Msg) {
-	var q question
-	if json.Unmarshal(m.Data, &q) == nil && p.c.mend(q.log(), q.Gap) {
+func (p *peers) handleCall(m *nats.Msg) {
+	var q query
+	if json.Unmarshal(m.Data, &q) == nil && p.c.repair(q.log(), q.Gap) {
 		respond(m, reply{Owns: true})
 	}
 }
 
 // hello answers who looks for another gateway: the body is the asker's name.
-func (p *peers) hello(m *nats.Msg) {
+func (p *peers) handlePresence(m *nats.Msg) {
 	p.c.mu.Lock()
 	draining := p.c.draining
 	p.c.mu.Unlock()
@@ -97,7 +97,7 @@ func respond(m *nats.Msg, r reply) {
 // have asks all gateways, ourselves too, for a call whose log is missing or lacks records.
 // Who has it in memory says so, and writes the log again. tries is how many questions may be
 // left without an answer.
-func (p *peers) have(ctx context.Context, q question, tries int) bool {
+func (p *peers) anyHas(ctx context.Context, q query, tries int) bool {
 	body, err := json.Marshal(q)
 	if err != nil {
 		return false
@@ -115,7 +115,7 @@ func (p *peers) have(ctx context.Context, q question, tries int) bool {
 
 // ask asks a node whether it runs a call, or has just ended it. Nobody there is a plain no: a process
 // that died has no subscription. An error means that no answer came in time.
-func (p *peers) ask(ctx context.Context, node string, q question) (owns bool, err error) {
+func (p *peers) owns(ctx context.Context, node string, q query) (owns bool, err error) {
 	if node == "" {
 		return false, nil
 	}
@@ -127,7 +127,7 @@ func (p *peers) ask(ctx context.Context, node string, q question) (owns bool, er
 	defer cancel()
 	m, err := p.c.nc.RequestWithContext(ctx, peerSubject+node, body)
 	if errors.Is(err, nats.ErrNoResponders) {
-		if p.c.settled() {
+		if p.c.peersReconnected() {
 			return false, nil
 		}
 		<-ctx.Done() // as no answer: its connection may be about to come back, as ours did
@@ -141,7 +141,7 @@ func (p *peers) ask(ctx context.Context, node string, q question) (owns bool, er
 }
 
 // others says whether another gateway is there.
-func (p *peers) others(ctx context.Context) bool {
+func (p *peers) othersExist(ctx context.Context) bool {
 	const patience = 300 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

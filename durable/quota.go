@@ -11,47 +11,47 @@ import (
 // all tenants together never take more than the room. A single tenant may take all of it.
 //
 // A ledger has no clock and does no I/O.
-type ledger struct {
-	room    int64               // bytes
-	tenants int                 // that the room is divided among; 0: one
-	held    map[string]holding  // by state.holding
-	own     map[string]int64    // bytes by tenant: the sum of held
-	others  map[string]*reports // by gateway
+type quota struct {
+	limit        int64                    // bytes
+	tenants      int                      // that the room is divided among; 0: one
+	reservations map[string]reservation   // by state.holding
+	own          map[string]int64         // bytes by tenant: the sum of held
+	others       map[string]*gatewayUsage // by gateway
 }
 
 // holding is what one log of this gateway may take.
-type holding struct {
+type reservation struct {
 	tenant string
 	bytes  int64
 }
 
 // reports are what another gateway has said of its own logs.
-type reports struct {
-	bytes map[string]int64 // by tenant
-	heard time.Time
+type gatewayUsage struct {
+	bytes    map[string]int64 // by tenant
+	reported time.Time
 }
 
 // roomStep is what a log's room grows by, in bytes.
-const roomStep = 16 << 10
+const reserveStep = 16 << 10
 
 // roomFor is the room of a log of the given bytes: who takes a log over knows from its bytes
 // what the gateway before had reserved.
-func roomFor(bytes int64) int64 { return (bytes/roomStep + 1) * roomStep }
+func reservedFor(bytes int64) int64 { return (bytes/reserveStep + 1) * reserveStep }
 
-func newLedger(room int64) *ledger {
-	return &ledger{room: room, held: map[string]holding{}, own: map[string]int64{}, others: map[string]*reports{}}
+func newQuota(room int64) *quota {
+	return &quota{limit: room, reservations: map[string]reservation{}, own: map[string]int64{}, others: map[string]*gatewayUsage{}}
 }
 
 // share is what each tenant is sure of.
-func (l *ledger) share() int64 {
+func (l *quota) share() int64 {
 	if l.tenants <= 1 {
-		return l.room
+		return l.limit
 	}
-	return l.room / 2 / int64(l.tenants)
+	return l.limit / 2 / int64(l.tenants)
 }
 
 // used is what the logs of a tenant take at all gateways.
-func (l *ledger) used(tenant string) int64 {
+func (l *quota) used(tenant string) int64 {
 	n := l.own[tenant]
 	for _, r := range l.others {
 		n += r.bytes[tenant]
@@ -60,7 +60,7 @@ func (l *ledger) used(tenant string) int64 {
 }
 
 // lent is what all tenants take above their shares.
-func (l *ledger) lent() (bytes int64) {
+func (l *quota) borrowed() (bytes int64) {
 	seen := map[string]bool{}
 	add := func(tenant string) {
 		if !seen[tenant] {
@@ -81,8 +81,8 @@ func (l *ledger) lent() (bytes int64) {
 
 // reserve lets a log take the given bytes, in place of what it had; false: it would be more
 // than its tenant's share and nothing is left to lend. It keeps what it had then.
-func (l *ledger) reserve(log, tenant string, bytes int64) bool {
-	more := bytes - l.held[log].bytes
+func (l *quota) reserve(log, tenant string, bytes int64) bool {
+	more := bytes - l.reservations[log].bytes
 	if more > 0 && !l.fits(tenant, more) {
 		return false
 	}
@@ -90,29 +90,29 @@ func (l *ledger) reserve(log, tenant string, bytes int64) bool {
 	return true
 }
 
-func (l *ledger) fits(tenant string, more int64) bool {
+func (l *quota) fits(tenant string, more int64) bool {
 	had, share := l.used(tenant), l.share()
 	if had+more <= share {
 		return true
 	}
-	return l.lent()+had+more-max(had, share) <= l.room-share*int64(max(l.tenants, 1))
+	return l.borrowed()+had+more-max(had, share) <= l.limit-share*int64(max(l.tenants, 1))
 }
 
-func (l *ledger) set(log, tenant string, bytes int64) {
+func (l *quota) set(log, tenant string, bytes int64) {
 	l.free(log)
-	l.held[log] = holding{tenant, bytes}
+	l.reservations[log] = reservation{tenant, bytes}
 	l.own[tenant] += bytes
 }
 
 // take makes this gateway answer for a log that another one has written. Nothing is
 // refused: the bytes are there.
-func (l *ledger) take(log, tenant string, bytes int64, from string) {
+func (l *quota) takeOver(log, tenant string, bytes int64, from string) {
 	l.set(log, tenant, bytes)
-	l.moved(tenant, bytes, from)
+	l.transferred(tenant, bytes, from)
 }
 
 // moved takes bytes off a gateway's report: another one answers for them now.
-func (l *ledger) moved(tenant string, bytes int64, from string) {
+func (l *quota) transferred(tenant string, bytes int64, from string) {
 	if r := l.others[from]; r != nil {
 		if r.bytes[tenant] -= bytes; r.bytes[tenant] <= 0 {
 			delete(r.bytes, tenant)
@@ -121,25 +121,25 @@ func (l *ledger) moved(tenant string, bytes int64, from string) {
 }
 
 // free ends what a log may take.
-func (l *ledger) free(log string) {
-	h, ok := l.held[log]
+func (l *quota) free(log string) {
+	h, ok := l.reservations[log]
 	if !ok {
 		return
 	}
-	delete(l.held, log)
+	delete(l.reservations, log)
 	if l.own[h.tenant] -= h.bytes; l.own[h.tenant] <= 0 {
 		delete(l.own, h.tenant)
 	}
 }
 
 // hear takes the report of another gateway: bytes by tenant, of all its tenants when whole.
-func (l *ledger) hear(now time.Time, gateway string, bytes map[string]int64, whole bool) {
+func (l *quota) receive(now time.Time, gateway string, bytes map[string]int64, whole bool) {
 	r := l.others[gateway]
 	if r == nil || whole {
-		r = &reports{bytes: map[string]int64{}}
+		r = &gatewayUsage{bytes: map[string]int64{}}
 		l.others[gateway] = r
 	}
-	r.heard = now
+	r.reported = now
 	for tenant, n := range bytes {
 		if r.bytes[tenant] = n; n <= 0 {
 			delete(r.bytes, tenant)
@@ -148,10 +148,10 @@ func (l *ledger) hear(now time.Time, gateway string, bytes map[string]int64, who
 }
 
 // silent are the reports of gateways that were not heard since a time, and may be dead.
-func (l *ledger) silent(since time.Time) map[string]*reports {
-	silent := map[string]*reports{}
+func (l *quota) silent(since time.Time) map[string]*gatewayUsage {
+	silent := map[string]*gatewayUsage{}
 	for gateway, r := range l.others {
-		if r.heard.Before(since) {
+		if r.reported.Before(since) {
 			silent[gateway] = r
 		}
 	}
@@ -159,17 +159,17 @@ func (l *ledger) silent(since time.Time) map[string]*reports {
 }
 
 // inherit takes the last report of a gateway that another one has heard: this one has begun since.
-func (l *ledger) inherit(heard time.Time, gateway string, bytes map[string]int64) {
+func (l *quota) inherit(heard time.Time, gateway string, bytes map[string]int64) {
 	if l.others[gateway] == nil {
-		l.others[gateway] = &reports{bytes: maps.Clone(bytes), heard: heard}
+		l.others[gateway] = &gatewayUsage{bytes: maps.Clone(bytes), reported: heard}
 	}
 }
 
 // forget drops the reports of gateways that were not heard since a time: their logs have
 // expired, or are another gateway's.
-func (l *ledger) forget(since time.Time) {
+func (l *quota) expire(since time.Time) {
 	for gateway, r := range l.others {
-		if r.heard.Before(since) {
+		if r.reported.Before(since) {
 			delete(l.others, gateway)
 		}
 	}

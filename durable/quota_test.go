@@ -9,7 +9,7 @@ import (
 
 // TestATenantIsSureOfItsShareAndMayBorrowTheRest: half of 1,000 bytes is lent, of the other half each of five has 100.
 func TestATenantIsSureOfItsShareAndMayBorrowTheRest(t *testing.T) {
-	l := newLedger(1000)
+	l := newQuota(1000)
 	require.True(t, l.reserve("one", "a", 1000), "alone")
 	l.tenants = 5
 	l.free("one")
@@ -25,7 +25,7 @@ func TestATenantIsSureOfItsShareAndMayBorrowTheRest(t *testing.T) {
 		require.True(t, l.reserve(tenant, tenant, 100), "its share")
 		require.False(t, l.reserve(tenant, tenant, 101))
 	}
-	require.Equal(t, int64(500), l.lent())
+	require.Equal(t, int64(500), l.borrowed())
 	l.free("nothing")
 	l.free("one")
 	l.free("one")
@@ -34,31 +34,31 @@ func TestATenantIsSureOfItsShareAndMayBorrowTheRest(t *testing.T) {
 }
 
 // TestALedgerKnowsWhatOtherGatewaysHold, also of one that died, until its records have expired.
-func TestALedgerKnowsWhatOtherGatewaysHold(t *testing.T) {
+func TestAQuotaCountsTheLogsOfOtherGateways(t *testing.T) {
 	now := time.Unix(100, 0)
-	l := newLedger(1000)
-	l.hear(now, "g", map[string]int64{"a": 900}, false)
+	l := newQuota(1000)
+	l.receive(now, "g", map[string]int64{"a": 900}, false)
 	require.False(t, l.reserve("one", "a", 101))
 	require.True(t, l.reserve("one", "a", 100))
-	l.hear(now, "g", map[string]int64{"b": 1}, false)
+	l.receive(now, "g", map[string]int64{"b": 1}, false)
 	require.Equal(t, int64(1000), l.used("a"), "not said again")
-	l.take("two", "a", 300, "g")
+	l.takeOver("two", "a", 300, "g")
 	require.Equal(t, int64(1000), l.used("a"), "counted once")
-	l.hear(now, "g", map[string]int64{"b": 1}, true)
+	l.receive(now, "g", map[string]int64{"b": 1}, true)
 	require.Equal(t, int64(400), l.used("a"))
 	require.Empty(t, l.silent(now))
 	silent := l.silent(now.Add(time.Second))
 	require.Equal(t, map[string]int64{"b": 1}, silent["g"].bytes)
 
-	later := newLedger(1000)
-	later.inherit(silent["g"].heard, "g", silent["g"].bytes)
+	later := newQuota(1000)
+	later.inherit(silent["g"].reported, "g", silent["g"].bytes)
 	require.Equal(t, int64(1), later.used("b"))
-	later.moved("b", 5, "g")
+	later.transferred("b", 5, "g")
 	require.Zero(t, later.used("b"))
 	later.inherit(now, "g", map[string]int64{"b": 7})
 	require.Zero(t, later.used("b"), "known better here")
-	later.forget(now)
+	later.expire(now)
 	require.Len(t, later.others, 1)
-	later.forget(now.Add(1))
+	later.expire(now.Add(1))
 	require.Empty(t, later.others)
 }

@@ -43,7 +43,7 @@ type record struct {
 
 // callRecord begins a log: the call to run again.
 type callRecord struct {
-	form    []byte    // the decoded call, see encodeForm; nil in a record of the version before
+	encoded []byte    // the decoded call, see encodeForm; nil in a record of the version before
 	kind    call.Kind // of the version before, as the next three
 	body    []byte
 	model   string    // as decoded: the body may leave it out
@@ -105,8 +105,8 @@ func (c *callRecord) append(b []byte) []byte {
 	v = appendText(v, 7, c.owner)
 	parent, state := tracing.Encode(c.trace)
 	v = appendText(appendText(appendText(v, 8, parent), 9, state), 10, c.key)
-	if c.form != nil {
-		v = appendField(v, 11, c.form)
+	if c.encoded != nil {
+		v = appendField(v, 11, c.encoded)
 	} else {
 		number = 2
 		v = appendField(appendInt(v, 1, int64(c.kind)), 2, c.body)
@@ -211,7 +211,7 @@ func decodeRecord(b []byte) (*record, error) {
 		case 1:
 			r.token = f.n
 		case 2, 7:
-			r.call, err = decodeCall(f.bytes, f.number == 7)
+			r.call, err = decodeCallRecord(f.bytes, f.number == 7)
 		case 3:
 			owner := string(f.bytes)
 			r.owner = &owner
@@ -239,10 +239,10 @@ func decodeRecord(b []byte) (*record, error) {
 }
 
 // decodeCall reads a call record: decoded is not one of the version before.
-func decodeCall(b []byte, decoded bool) (*callRecord, error) {
+func decodeCallRecord(b []byte, decoded bool) (*callRecord, error) {
 	c := &callRecord{arrival: time.Unix(0, 0)}
 	if decoded {
-		c = &callRecord{form: []byte{}}
+		c = &callRecord{encoded: []byte{}}
 	}
 	var parent, state string
 	err := fields(b, func(f field) error {
@@ -268,11 +268,11 @@ func decodeCall(b []byte, decoded bool) (*callRecord, error) {
 		case 10:
 			c.key = string(f.bytes)
 		case 11:
-			c.form = append([]byte{}, f.bytes...)
+			c.encoded = append([]byte{}, f.bytes...)
 		}
 		return nil
 	})
-	if err == nil && decoded != (c.form != nil) {
+	if err == nil && decoded != (c.encoded != nil) {
 		err = fmt.Errorf("%w: a call in the form of two versions", errRecord)
 	}
 	c.trace = tracing.Decode(parent, state)

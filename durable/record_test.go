@@ -175,7 +175,7 @@ func TestEndedLogsOfLateAreBoundedInBytes(t *testing.T) {
 func TestATenantsEndedLogsDoNotPushOutAnothers(t *testing.T) {
 	r := newRecent(time.Hour, 100)
 	log := func(tenant, id string, n int) *endedLog {
-		return &endedLog{log: logName(tenant, id), is: state{tenant: tenant, id: id}, records: [][]byte{make([]byte, n)}}
+		return &endedLog{log: logName(tenant, id), initial: state{tenant: tenant, id: id}, records: [][]byte{make([]byte, n)}}
 	}
 	modest := log("modest", "1", 30)
 	r.add(modest)

@@ -15,11 +15,11 @@ import (
 
 // grace is how long after our own connection came back another gateway's may be missing
 // without being dead.
-const grace = 2 * time.Second
+const reconnectGrace = 2 * time.Second
 
 // tendLogs writes lost logs again and removes those that were kept long enough, until
 // the process ends.
-func (c *Calls) tendLogs() {
+func (c *Calls) maintainLogs() {
 	back := c.nc.StatusChanged(nats.CONNECTED)
 	defer c.nc.RemoveStatusListener(back)
 	const looks = 8 // within the time that a log is kept
@@ -33,14 +33,14 @@ func (c *Calls) tendLogs() {
 			if !open {
 				return
 			}
-			c.back.Store(time.Now().UnixNano())
+			c.reconnected.Store(time.Now().UnixNano())
 			for _, s := range c.all() {
-				s.doubt(false)
+				s.recheck(false)
 			}
 			for _, l := range c.recent.all() {
 				c.restore(l, false)
 			}
-		case q := <-c.asked:
+		case q := <-c.restores:
 			if l := c.recent.get(q.log()); l != nil {
 				c.restore(l, q.Gap)
 			}
@@ -54,27 +54,29 @@ func (c *Calls) tendLogs() {
 // removed now, or whose gateway dies before, expires by itself.
 func (c *Calls) removeOld() {
 	for _, l := range c.recent.expired(time.Now()) {
-		c.account.free(l.holding)
+		c.quota.free(l.quotaKey)
 		if err := c.journal.purge(c.ctx, l.log, l.last+1); err != nil {
-			c.opts.Logger.Debug().Err(err).Str("id", l.is.id).Msg("resume: the log of an ended call stays until it expires")
+			c.opts.Logger.Debug().Err(err).Str("id", l.initial.id).Msg("resume: the log of an ended call stays until it expires")
 		}
 	}
 }
 
 // settled says whether the other gateways had time to come back, where we had to.
-func (c *Calls) settled() bool { return time.Since(time.Unix(0, c.back.Load())) > grace }
+func (c *Calls) peersReconnected() bool {
+	return time.Since(time.Unix(0, c.reconnected.Load())) > reconnectGrace
+}
 
 // mend makes the log of a call whole again, if the call is in our memory. With gap somebody
 // has found records missing.
-func (c *Calls) mend(log string, gap bool) bool {
-	if s := c.lookup(log); s != nil && s.doubt(gap) {
+func (c *Calls) repair(log string, gap bool) bool {
+	if s := c.lookup(log); s != nil && s.recheck(gap) {
 		return true
 	}
 	if c.recent.get(log) == nil {
 		return false
 	}
 	select {
-	case c.asked <- question{Log: log, Gap: gap}:
+	case c.restores <- query{Log: log, Gap: gap}:
 	default: // who asked asks again
 	}
 	return true
@@ -93,7 +95,7 @@ func (c *Calls) restore(l *endedLog, gap bool) {
 			return
 		}
 	}
-	c.opts.Logger.Warn().Str("id", l.is.id).Msg("resume: the log of an ended call could not be written again")
+	c.opts.Logger.Warn().Str("id", l.initial.id).Msg("resume: the log of an ended call could not be written again")
 }
 
 func (c *Calls) rewriteEnded(l *endedLog, gap bool) error {
@@ -102,7 +104,7 @@ func (c *Calls) rewriteEnded(l *endedLog, gap bool) error {
 		return err
 	}
 	if gap && newest != 0 && newest == l.last {
-		is := l.is
+		is := l.initial
 		if _, err := c.journal.load(c.ctx, l.log, &is); !errors.Is(err, errGap) {
 			return err
 		}
@@ -124,12 +126,12 @@ func (c *Calls) rewriteEnded(l *endedLog, gap bool) error {
 
 // doubt makes the one who leads the call look whether its log is still there, with gap also
 // whether it is whole; false where that is not us.
-func (s *session) doubt(gap bool) bool {
+func (s *session) recheck(gap bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leading {
-		s.doubted, s.holed = true, s.holed || gap
-		s.changed()
+		s.recheckLog, s.recheckGap = true, s.recheckGap || gap
+		s.notify()
 	}
 	return s.leading
 }
@@ -137,10 +139,10 @@ func (s *session) doubt(gap bool) bool {
 // verify writes the log of a call that we lead again where it is lost.
 func (s *session) verify() error {
 	s.mu.Lock()
-	doubted, holed := s.doubted, s.holed
-	s.doubted, s.holed = false, false
+	doubted, holed := s.recheckLog, s.recheckGap
+	s.recheckLog, s.recheckGap = false, false
 	s.mu.Unlock()
-	if !doubted || s.closed {
+	if !doubted || s.logClosed {
 		return nil
 	}
 	return s.untilOutage(func() error {
@@ -155,21 +157,21 @@ func (s *session) verify() error {
 
 // endedLog is the log of a call that ended here. The last two fields are the tender's.
 type endedLog struct {
-	log     string   // its name
-	holding string   // in the ledger
-	is      state    // before any record: whose it is
-	records [][]byte // nil: there was no room for them; with size it is recent's
-	size    int
-	until   time.Time // it is kept
-	last    uint64    // stream sequence of the newest record that we wrote
-	whole   bool      // that is the end of it
+	log      string   // its name
+	quotaKey string   // in the ledger
+	initial  state    // before any record: whose it is
+	records  [][]byte // nil: there was no room for them; with size it is recent's
+	size     int
+	until    time.Time // it is kept
+	last     uint64    // stream sequence of the newest record that we wrote
+	whole    bool      // that is the end of it
 }
 
 // recent are the logs of the calls that ended here within a window, with the records of the
 // newest up to a number of bytes. Beyond it, the tenant that has most of them loses its oldest.
 type recent struct {
-	window time.Duration
-	most   int
+	window   time.Duration
+	maxBytes int
 
 	mu       sync.Mutex
 	logs     []*endedLog // the oldest first
@@ -179,7 +181,7 @@ type recent struct {
 }
 
 func newRecent(window time.Duration, most int) *recent {
-	return &recent{window: window, most: most, byLog: map[string]*endedLog{}, byTenant: map[string]int{}}
+	return &recent{window: window, maxBytes: most, byLog: map[string]*endedLog{}, byTenant: map[string]int{}}
 }
 
 func (r *recent) add(l *endedLog) {
@@ -191,10 +193,10 @@ func (r *recent) add(l *endedLog) {
 	l.until = time.Now().Add(r.window)
 	r.logs = append(r.logs, l)
 	r.byLog[l.log] = l
-	r.byTenant[l.is.tenant] += l.size
+	r.byTenant[l.initial.tenant] += l.size
 	r.bytes += l.size
-	for r.bytes > r.most {
-		r.drop(r.oldest(r.largest()))
+	for r.bytes > r.maxBytes {
+		r.dropRecords(r.oldest(r.largest()))
 	}
 }
 
@@ -210,14 +212,14 @@ func (r *recent) largest() (tenant string) {
 
 // oldest is the oldest log of a tenant that has records.
 func (r *recent) oldest(tenant string) *endedLog {
-	return r.logs[slices.IndexFunc(r.logs, func(l *endedLog) bool { return l.size > 0 && l.is.tenant == tenant })]
+	return r.logs[slices.IndexFunc(r.logs, func(l *endedLog) bool { return l.size > 0 && l.initial.tenant == tenant })]
 }
 
 // drop forgets a log's records.
-func (r *recent) drop(l *endedLog) {
+func (r *recent) dropRecords(l *endedLog) {
 	r.bytes -= l.size
-	if r.byTenant[l.is.tenant] -= l.size; r.byTenant[l.is.tenant] == 0 {
-		delete(r.byTenant, l.is.tenant)
+	if r.byTenant[l.initial.tenant] -= l.size; r.byTenant[l.initial.tenant] == 0 {
+		delete(r.byTenant, l.initial.tenant)
 	}
 	l.size, l.records = 0, nil
 	if r.byLog[l.log] == l {
@@ -231,7 +233,7 @@ func (r *recent) expired(now time.Time) []*endedLog {
 	defer r.mu.Unlock()
 	n := 0
 	for ; n < len(r.logs) && now.After(r.logs[n].until); n++ {
-		r.drop(r.logs[n])
+		r.dropRecords(r.logs[n])
 	}
 	old := slices.Clone(r.logs[:n])
 	r.logs = slices.Delete(r.logs, 0, n)

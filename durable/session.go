@@ -25,10 +25,10 @@ type session struct {
 	id     string
 	name   string      // in the table of sessions: logName of the two
 	caller api.Caller  // the first that requested the call here; nil without keys
-	shown  *api.Buffer // the events that readers may see
+	buffer *api.Buffer // the events that readers may see
 	ctx    context.Context
 	stop   context.CancelFunc
-	poke   chan struct{} // holds a value when the fields below have changed
+	wake   chan struct{} // holds a value when the fields below have changed
 
 	opened chan struct{} // closed when the next four are set
 	log    string        // name of the log; not the session's where a version before has written it
@@ -36,29 +36,29 @@ type session struct {
 	call   *call.Call
 	failed error // why there is no answer to read
 
-	state  state         // of the session's goroutine
-	token  uint64        // of our own ownership
-	heard  time.Time     // when the log or its owner was last there, while we follow
-	room   int64         // bytes that our log may take without asking
-	closed bool          // we lead, and the answer continues without a log
-	apart  chan struct{} // closed with it
+	state       state         // of the session's goroutine
+	token       uint64        // of our own ownership
+	lastContact time.Time     // when the log or its owner was last there, while we follow
+	reserved    int64         // bytes that our log may take without asking
+	logClosed   bool          // we lead, and the answer continues without a log
+	detached    chan struct{} // closed with it
 
-	mu        sync.Mutex
-	leading   bool
-	readers   int
-	seen      time.Time // the last sign of a reader that is gone, or at another gateway
-	cancelled bool
-	leaving   bool // the process hands its calls over
-	doubted   bool // the log may be lost, and we lead
-	holed     bool // somebody has read the log, and found records missing
+	mu         sync.Mutex
+	leading    bool
+	readers    int
+	lastReader time.Time // the last sign of a reader that is gone, or at another gateway
+	cancelled  bool
+	draining   bool // the process hands its calls over
+	recheckLog bool // the log may be lost, and we lead
+	recheckGap bool // somebody has read the log, and found records missing
 }
 
 // Why a session's goroutine changes what it does.
 var (
 	errOwnerDead = errors.New("resume: the owner is gone")
 	errRestart   = errors.New("resume: the log is another one")
-	errUnread    = errors.New("resume: no reader is left")
-	errLeaving   = errors.New("resume: the process is stopping")
+	errNoReaders = errors.New("resume: no reader is left")
+	errDraining  = errors.New("resume: the process is stopping")
 )
 
 var errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "cancelled by the client"}
@@ -66,8 +66,8 @@ var errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Me
 // newSession returns a session for a call of the tenant that the caller belongs to.
 func newSession(c *Calls, tenant, id string, caller api.Caller) *session {
 	name := logName(tenant, id)
-	s := &session{c: c, tenant: tenant, id: id, name: name, log: name, caller: caller, shown: api.NewBuffer(), poke: make(chan struct{}, 1),
-		opened: make(chan struct{}), apart: make(chan struct{}), token: newToken()}
+	s := &session{c: c, tenant: tenant, id: id, name: name, log: name, caller: caller, buffer: api.NewBuffer(), wake: make(chan struct{}, 1),
+		opened: make(chan struct{}), detached: make(chan struct{}), token: newToken()}
 	s.ctx, s.stop = context.WithCancel(c.ctx)
 	c.metrics.sessions.Inc()
 	return s
@@ -83,7 +83,7 @@ func (s *session) run(answer <-chan api.Event, stop context.CancelCauseFunc) {
 			answer = nil
 			s.setLeading(false)
 			if err != nil {
-				s.shrink() // who takes the call over answers for its log
+				s.freeReservation() // who takes the call over answers for its log
 			}
 			if errors.Is(err, errFenced) {
 				s.c.metrics.fenced.Inc()
@@ -102,17 +102,17 @@ func (s *session) run(answer <-chan api.Event, stop context.CancelCauseFunc) {
 		if err == nil || s.ended(err) {
 			return
 		}
-		if errors.Is(err, errGap) && !s.mended() {
-			s.shown.End(expired(s.id))
+		if errors.Is(err, errGap) && !s.waitForRepair() {
+			s.buffer.End(expired(s.id))
 			return
 		}
-		if time.Since(s.heard) > s.c.opts.Outage {
-			s.shown.End(unavailable(err))
+		if time.Since(s.lastContact) > s.c.opts.Outage {
+			s.buffer.End(unavailable(err))
 			return
 		}
 		const pause = 20 * time.Millisecond
 		sleep(s.ctx, pause)
-		s.restart()
+		s.resetState()
 	}
 }
 
@@ -122,7 +122,7 @@ func (s *session) ownerGone() error {
 	if s.state.last == 0 {
 		return nil
 	}
-	owns, err := s.c.peers.ask(s.ctx, s.state.owner, s.question())
+	owns, err := s.c.peers.owns(s.ctx, s.state.owner, s.query())
 	if err == nil && !owns {
 		return errOwnerDead
 	}
@@ -133,35 +133,35 @@ func (s *session) ownerGone() error {
 func (s *session) ended(err error) bool {
 	var said *api.Error
 	switch {
-	case errors.Is(err, errUnread):
+	case errors.Is(err, errNoReaders):
 		return true
-	case errors.Is(err, errLeaving), s.ctx.Err() != nil:
-		s.shown.End(errStopping(s.id))
+	case errors.Is(err, errDraining), s.ctx.Err() != nil:
+		s.buffer.End(errStopping(s.id))
 		return true
 	case errors.Is(err, errReplaced), errors.Is(err, errNotOurs):
-		s.shown.End(expired(s.id))
+		s.buffer.End(expired(s.id))
 		return true
 	case errors.Is(err, errOutgrown):
-		s.shown.End(outgrown(s.id))
+		s.buffer.End(outgrown(s.id))
 		return true
 	case errors.As(err, &said):
-		s.shown.End(said)
+		s.buffer.End(said)
 		return true
 	}
 	return false
 }
 
 // never is a stream sequence that no record has.
-const never = math.MaxUint64
+const unknownSeq = math.MaxUint64
 
 func (s *session) setLeading(leads bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leading = leads
-	s.seen = time.Now()
-	s.heard = s.seen
-	if s.cancelled || s.leaving {
-		s.changed()
+	s.lastReader = time.Now()
+	s.lastContact = s.lastReader
+	if s.cancelled || s.draining {
+		s.notify()
 	}
 }
 
@@ -175,19 +175,19 @@ func (s *session) detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.readers--; s.readers == 0 {
-		s.seen = time.Now()
-		s.changed()
+		s.lastReader = time.Now()
+		s.notify()
 	}
 }
 
 // watched: another gateway has a reader of the call, or wants it ended.
-func (s *session) watched(cancel bool) (leads bool) {
+func (s *session) readerElsewhere(cancel bool) (leads bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen = time.Now()
+	s.lastReader = time.Now()
 	if cancel && s.leading {
 		s.cancelled = true
-		s.changed()
+		s.notify()
 	}
 	return s.leading
 }
@@ -196,32 +196,32 @@ func (s *session) cancel() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cancelled = true
-	s.changed()
+	s.notify()
 }
 
 // moved: the process is stopping, and another one is there.
-func (s *session) moved() {
+func (s *session) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leaving = true
-	s.changed()
+	s.draining = true
+	s.notify()
 }
 
-func (s *session) changed() {
+func (s *session) notify() {
 	select {
-	case s.poke <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
 // reason is why the call is to end, if it is.
-func (s *session) reason() *api.Error {
+func (s *session) endReason() *api.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.cancelled:
 		return errCancelled
-	case s.readers == 0 && time.Since(s.seen) > s.c.opts.Window:
+	case s.readers == 0 && time.Since(s.lastReader) > s.c.opts.Window:
 		return &api.Error{Code: api.CodeUnavailable, Reason: "cancelled",
 			Message: "cancelled: nobody came back for the answer within " + s.c.opts.Window.String()}
 	}
@@ -229,21 +229,21 @@ func (s *session) reason() *api.Error {
 }
 
 // logs says whether the call has this log.
-func (s *session) logs(log string) bool {
+func (s *session) usesLog(log string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.log == log
 }
 
-func (s *session) isLeaving() bool {
+func (s *session) isDraining() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.leaving
+	return s.draining
 }
 
 // unread takes a session without readers out of the table, so that nobody can
 // come to it any more; false when somebody is there.
-func (s *session) unread() bool {
+func (s *session) removeIfUnread() bool {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	s.mu.Lock()

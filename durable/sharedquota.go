@@ -13,61 +13,61 @@ import (
 const usedSubject = "millrace.resume.used"
 
 // tellEvery is how often a gateway reports on all its tenants. A change is reported at once.
-const tellEvery = time.Second
+const reportEvery = time.Second
 
 // quiet is how long a gateway with logs reports nothing before it may be dead.
-const quiet = 4 * tellEvery
+const silentAfter = 4 * reportEvery
 
 // report is what a gateway publishes on usedSubject. Tenants are named by their tokens.
 type report struct {
-	Gateway string           `json:"gateway"`
-	Bytes   map[string]int64 `json:"bytes,omitempty"`
-	Whole   bool             `json:"whole,omitempty"` // Bytes has all tenants
-	Took    []taken          `json:"took,omitempty"`
-	Silent  []silent         `json:"silent,omitempty"`
+	Gateway   string           `json:"gateway"`
+	Bytes     map[string]int64 `json:"bytes,omitempty"`
+	Whole     bool             `json:"whole,omitempty"` // Bytes has all tenants
+	Transfers []transfer       `json:"took,omitempty"`
+	Silent    []silentReport   `json:"silent,omitempty"`
 }
 
 // silent is the last report of a gateway that may be dead: its logs are still there.
-type silent struct {
+type silentReport struct {
 	Gateway string           `json:"gateway"`
 	Bytes   map[string]int64 `json:"bytes"`
 	Age     time.Duration    `json:"age"`
 }
 
 // taken is a log that the reporting gateway answers for now, and another one did before.
-type taken struct {
+type transfer struct {
 	From   string `json:"from"`
 	Tenant string `json:"tenant"`
 	Bytes  int64  `json:"bytes"`
 }
 
 // account is the ledger of this gateway, kept up to date with those of the others.
-type account struct {
-	nc      *nats.Conn
-	node    string
-	tenants func() int
-	lasting time.Duration // of a report: as long as the records of a gateway that died
-	more    chan struct{} // holds a value when there is something to report at once
+type sharedQuota struct {
+	nc        *nats.Conn
+	node      string
+	tenants   func() int
+	retention time.Duration // of a report: as long as the records of a gateway that died
+	pending   chan struct{} // holds a value when there is something to report at once
 
-	mu    sync.Mutex
-	l     *ledger
-	dirty map[string]bool // tenants
-	took  []taken
-	told  bool // the last report on all was not empty
+	mu        sync.Mutex
+	quota     *quota
+	dirty     map[string]bool // tenants
+	transfers []transfer
+	reported  bool // the last report on all was not empty
 }
 
-func newAccount(nc *nats.Conn, node string, room int64, tenants func() int, lasting time.Duration) *account {
-	return &account{nc: nc, node: node, tenants: tenants, lasting: lasting, more: make(chan struct{}, 1),
-		l: newLedger(room), dirty: map[string]bool{}}
+func newSharedQuota(nc *nats.Conn, node string, room int64, tenants func() int, lasting time.Duration) *sharedQuota {
+	return &sharedQuota{nc: nc, node: node, tenants: tenants, retention: lasting, pending: make(chan struct{}, 1),
+		quota: newQuota(room), dirty: map[string]bool{}}
 }
 
 // reserve lets the log of a tenant take the given bytes; false: there is no room.
-func (a *account) reserve(log, tenant string, bytes int64) bool {
+func (a *sharedQuota) reserve(log, tenant string, bytes int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	token := tenantToken(tenant)
-	a.l.tenants = a.tenants()
-	if !a.l.reserve(log, token, bytes) {
+	a.quota.tenants = a.tenants()
+	if !a.quota.reserve(log, token, bytes) {
 		return false
 	}
 	a.changed(token)
@@ -75,43 +75,43 @@ func (a *account) reserve(log, tenant string, bytes int64) bool {
 }
 
 // take makes this gateway answer for a log that node from has written.
-func (a *account) take(log, tenant string, bytes int64, from string) {
+func (a *sharedQuota) takeOver(log, tenant string, bytes int64, from string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	token := tenantToken(tenant)
-	a.l.take(log, token, bytes, from)
-	a.took = append(a.took, taken{from, token, bytes})
+	a.quota.takeOver(log, token, bytes, from)
+	a.transfers = append(a.transfers, transfer{from, token, bytes})
 	a.changed(token)
 }
 
-func (a *account) free(log string) {
+func (a *sharedQuota) free(log string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if h, ok := a.l.held[log]; ok {
-		a.l.free(log)
+	if h, ok := a.quota.reservations[log]; ok {
+		a.quota.free(log)
 		a.changed(h.tenant)
 	}
 }
 
 // changed has what a tenant takes reported at once.
-func (a *account) changed(token string) {
+func (a *sharedQuota) changed(token string) {
 	a.dirty[token] = true
 	select {
-	case a.more <- struct{}{}:
+	case a.pending <- struct{}{}:
 	default:
 	}
 }
 
 // tell reports to the other gateways until done is closed.
-func (a *account) tell(done <-chan struct{}) {
-	every := time.NewTicker(tellEvery)
+func (a *sharedQuota) run(done <-chan struct{}) {
+	every := time.NewTicker(reportEvery)
 	defer every.Stop()
 	for {
 		select {
-		case <-a.more:
+		case <-a.pending:
 			a.publish(a.changes())
 		case now := <-every.C:
-			a.publish(a.all(now))
+			a.publish(a.full(now))
 		case <-done:
 			return
 		}
@@ -119,37 +119,37 @@ func (a *account) tell(done <-chan struct{}) {
 }
 
 // changes reports on the tenants that take more or less than before.
-func (a *account) changes() *report {
+func (a *sharedQuota) changes() *report {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r := &report{Gateway: a.node, Bytes: map[string]int64{}, Took: a.took}
+	r := &report{Gateway: a.node, Bytes: map[string]int64{}, Transfers: a.transfers}
 	for tenant := range a.dirty {
-		r.Bytes[tenant] = a.l.own[tenant]
+		r.Bytes[tenant] = a.quota.own[tenant]
 	}
-	a.took = nil
+	a.transfers = nil
 	clear(a.dirty)
 	return r
 }
 
 // all reports on all tenants; nil: there is nothing, and the others know it.
-func (a *account) all(now time.Time) *report {
+func (a *sharedQuota) full(now time.Time) *report {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.l.forget(now.Add(-a.lasting))
-	r := &report{Gateway: a.node, Bytes: maps.Clone(a.l.own), Whole: true}
-	for gateway, s := range a.l.silent(now.Add(-quiet)) {
+	a.quota.expire(now.Add(-a.retention))
+	r := &report{Gateway: a.node, Bytes: maps.Clone(a.quota.own), Whole: true}
+	for gateway, s := range a.quota.silent(now.Add(-silentAfter)) {
 		if len(s.bytes) > 0 {
-			r.Silent = append(r.Silent, silent{gateway, maps.Clone(s.bytes), now.Sub(s.heard)})
+			r.Silent = append(r.Silent, silentReport{gateway, maps.Clone(s.bytes), now.Sub(s.reported)})
 		}
 	}
-	told := a.told
-	if a.told = len(r.Bytes)+len(r.Silent) > 0; !a.told && !told {
+	told := a.reported
+	if a.reported = len(r.Bytes)+len(r.Silent) > 0; !a.reported && !told {
 		return nil
 	}
 	return r
 }
 
-func (a *account) publish(r *report) {
+func (a *sharedQuota) publish(r *report) {
 	if r == nil {
 		return
 	}
@@ -159,7 +159,7 @@ func (a *account) publish(r *report) {
 }
 
 // hear takes the report of another gateway.
-func (a *account) hear(m *nats.Msg) {
+func (a *sharedQuota) receive(m *nats.Msg) {
 	var r report
 	if json.Unmarshal(m.Data, &r) != nil || r.Gateway == a.node {
 		return
@@ -167,13 +167,13 @@ func (a *account) hear(m *nats.Msg) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
-	a.l.hear(now, r.Gateway, r.Bytes, r.Whole)
+	a.quota.receive(now, r.Gateway, r.Bytes, r.Whole)
 	for _, s := range r.Silent {
-		if s.Gateway != a.node && s.Age >= 0 && s.Age < a.lasting {
-			a.l.inherit(now.Add(-s.Age), s.Gateway, s.Bytes)
+		if s.Gateway != a.node && s.Age >= 0 && s.Age < a.retention {
+			a.quota.inherit(now.Add(-s.Age), s.Gateway, s.Bytes)
 		}
 	}
-	for _, t := range r.Took {
-		a.l.moved(t.Tenant, t.Bytes, t.From)
+	for _, t := range r.Transfers {
+		a.quota.transferred(t.Tenant, t.Bytes, t.From)
 	}
 }

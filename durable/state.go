@@ -14,20 +14,20 @@ var errGap = errors.New("resume: the log lacks records")
 type state struct {
 	tenant, id string // of the call whose log this is to be
 
-	call   *callRecord // nil: the log's beginning was not seen
-	log    logID       // of call
-	owner  string      // node that owns the call; "" when it gave it up
-	token  uint64      // of that ownership
-	writer uint64      // token of the newest record
-	begin  uint64      // stream sequence of the call record
-	last   uint64      // stream sequence of the newest record
-	bytes  int64       // that the log takes, from begin on
-	made   time.Time   // creation of the stream that has these sequences; zero in a state of our own writing
-	taken  int         // how often the call was taken over
-	known  uint64      // events, from 1 on
-	copied uint64      // of them, those since begin
-	gap    bool        // events after known are missing, until the log begins anew
-	done   bool
+	call      *callRecord // nil: the log's beginning was not seen
+	log       logID       // of call
+	owner     string      // node that owns the call; "" when it gave it up
+	token     uint64      // of that ownership
+	writer    uint64      // token of the newest record
+	begin     uint64      // stream sequence of the call record
+	last      uint64      // stream sequence of the newest record
+	bytes     int64       // that the log takes, from begin on
+	created   time.Time   // creation of the stream that has these sequences; zero in a state of our own writing
+	takeovers int         // how often the call was taken over
+	known     uint64      // events, from 1 on
+	copied    uint64      // of them, those since begin
+	gap       bool        // events after known are missing, until the log begins anew
+	done      bool
 }
 
 // apply takes the next entry and returns the events that are new. A call record in the
@@ -53,7 +53,7 @@ func (s *state) apply(e entry) ([]api.Event, error) {
 		return nil, nil // the end of a log whose beginning is missing, until it begins anew
 	case r.owner != nil:
 		s.owner, s.token = *r.owner, r.token
-		s.taken++
+		s.takeovers++
 		return nil, nil
 	case r.token != s.token:
 		return nil, nil

@@ -12,9 +12,9 @@ import (
 )
 
 // restart reads the log from its beginning again; what is known stays known.
-func (s *session) restart() {
-	s.state = state{tenant: s.tenant, id: s.id, call: s.record, log: s.state.log, owner: s.state.owner, token: s.state.token, taken: s.state.taken,
-		known: uint64(len(s.shown.Events()))}
+func (s *session) resetState() {
+	s.state = state{tenant: s.tenant, id: s.id, call: s.record, log: s.state.log, owner: s.state.owner, token: s.state.token, takeovers: s.state.takeovers,
+		known: uint64(len(s.buffer.Events()))}
 }
 
 func newToken() uint64 { return rand.Uint64() }
@@ -30,7 +30,7 @@ func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) 
 	switch {
 	case newest == 0:
 		err = s.rewrite(0)
-	case !made.Equal(s.state.made):
+	case !made.Equal(s.state.created):
 		err = errRestart
 	default:
 		node := s.c.node
@@ -39,10 +39,10 @@ func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	s.room = roomFor(s.state.bytes)
-	s.c.account.take(s.state.holding(s.log), s.tenant, s.room, s.state.owner)
+	s.reserved = reservedFor(s.state.bytes)
+	s.c.quota.takeOver(s.state.quotaKey(s.log), s.tenant, s.reserved, s.state.owner)
 	s.state.owner, s.state.token = s.c.node, s.token
-	s.state.taken++
+	s.state.takeovers++
 	s.setLeading(true)
 	s.c.metrics.takeovers.Inc()
 	s.c.opts.Logger.Info().Str("id", s.id).Uint64("events", s.state.known).Msg("resume: call taken over")
@@ -69,8 +69,8 @@ func (s *session) runContext(rec *callRecord) context.Context {
 // resubmit runs the call from where it stopped. A refusal (no room, a model that
 // loads) is not the client's: it is tried again for a while.
 func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) {
-	if s.unbound() {
-		return s.over(errUnbound(s.id))
+	if s.unpinned() {
+		return s.failedAnswer(errUnpinned(s.id))
 	}
 	begin := time.Now()
 	for {
@@ -80,10 +80,10 @@ func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) 
 			return answer, stop, nil
 		}
 		stop(nil)
-		if again(err) && s.reason() == nil && waits(s.ctx, begin, s.c.opts.Outage) {
+		if retriable(err) && s.endReason() == nil && retryWait(s.ctx, begin, s.c.opts.Outage) {
 			continue
 		}
-		return s.over(err)
+		return s.failedAnswer(err)
 	}
 }
 
@@ -96,11 +96,11 @@ func (s *session) rerun(ctx context.Context) (<-chan api.Event, error) {
 	if len(s.c.served(c.Model)) == 0 { // this gateway's model of that name may be loading
 		return nil, &api.Error{Code: api.CodeUnavailable, Message: "no model is loaded yet", RetryAfter: time.Second}
 	}
-	return s.c.direct.Continue(ctx, c, c.Progress(s.shown.Events()), s.state.taken)
+	return s.c.direct.Continue(ctx, c, c.Progress(s.buffer.Events()), s.state.takeovers)
 }
 
 // over is an answer that ends with an error.
-func (s *session) over(err error) (<-chan api.Event, context.CancelCauseFunc, error) {
+func (s *session) failedAnswer(err error) (<-chan api.Event, context.CancelCauseFunc, error) {
 	answer := make(chan api.Event, 1)
 	answer <- api.Event{Seq: s.state.known + 1, Finish: api.FinishError, Err: api.AsError(err), Done: true}
 	return answer, func(error) {}, nil
@@ -108,23 +108,23 @@ func (s *session) over(err error) (<-chan api.Event, context.CancelCauseFunc, er
 
 // unbound says whether a version before has begun the answer: its log does not name what computed
 // the tokens, so that no worker is known to continue with the same bits.
-func (s *session) unbound() bool {
-	return s.state.log == logID{} && slices.ContainsFunc(s.shown.Events(), func(ev api.Event) bool { return len(ev.Tokens) > 0 || ev.Text != "" })
+func (s *session) unpinned() bool {
+	return s.state.log == logID{} && slices.ContainsFunc(s.buffer.Events(), func(ev api.Event) bool { return len(ev.Tokens) > 0 || ev.Text != "" })
 }
 
-func errUnbound(id string) *api.Error {
+func errUnpinned(id string) *api.Error {
 	return &api.Error{Code: api.CodeUnavailable, Reason: "no_equal_worker", RetryAfter: time.Second, Message: fmt.Sprintf(
 		"stream %q was begun by an earlier version, whose log does not name the kind of worker: the text might not be the same: send the request again", id)}
 }
 
 // again says whether a refusal passes by waiting.
-func again(err error) bool {
+func retriable(err error) bool {
 	e := api.AsError(err)
 	return e.Code == api.CodeOverloaded || e.Code == api.CodeUnavailable
 }
 
 // waits a little before another try; false when the tries since begin have taken so long, or ctx ended.
-func waits(ctx context.Context, begin time.Time, most time.Duration) bool {
+func retryWait(ctx context.Context, begin time.Time, most time.Duration) bool {
 	const pause = 100 * time.Millisecond
 	return time.Since(begin) < most && sleep(ctx, pause)
 }

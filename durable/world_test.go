@@ -19,11 +19,11 @@ import (
 // knows the truth of every call, and compares what each tenant gets with it.
 
 const (
-	worldTenants  = 8
-	worldGateways = 3
-	worldRoom     = 1 << 20          // of the ledgers: 64 KiB are sure for each tenant
-	worldLasting  = 2 * time.Minute  // of records that nobody writes again, and of reports
-	worldKeep     = 30 * time.Second // of a log after its call's end
+	worldTenants   = 8
+	worldGateways  = 3
+	worldLimit     = 1 << 20          // of the ledgers: 64 KiB are sure for each tenant
+	worldRetention = 2 * time.Minute  // of records that nobody writes again, and of reports
+	worldKeep      = 30 * time.Second // of a log after its call's end
 )
 
 // truth is what really happened to one call.
@@ -31,7 +31,7 @@ type truth struct {
 	serial          int
 	tenant, id, key string
 	body            string
-	form            []byte
+	encoded         []byte
 	old             bool // written by the version before
 	damaged         bool // records of its log were lost, by no tenant's fault
 }
@@ -46,50 +46,50 @@ type worldLog struct {
 
 // worldSession is a session without its goroutine and its buffer.
 type worldSession struct {
-	truth  *truth
-	name   string // in the table
-	log    string
-	st     state
-	token  uint64
-	room   int64
-	leads  bool
-	closed bool
-	until  time.Time // ended: its log is kept
-	run    api.Stream
+	truth     *truth
+	name      string // in the table
+	log       string
+	st        state
+	token     uint64
+	reserved  int64
+	leads     bool
+	logClosed bool
+	until     time.Time // ended: its log is kept
+	run       api.Stream
 }
 
 type worldGateway struct {
 	node     string
-	ledger   *ledger
+	quota    *quota
 	sessions map[string]*worldSession
 	ended    []*worldSession
 }
 
 // ghost is what the report of a gateway that died still holds against a tenant.
-type ghost struct {
+type deadReport struct {
 	node, tenant string
 	bytes        int64
 	until        time.Time
 }
 
 type world struct {
-	off   string // the check that is taken out
-	rng   *rand.Rand
-	now   time.Time
-	guard api.Engine
-	keys  map[string][]*auth.Key // by tenant
-	seq   uint64
-	bytes int64
+	disabled string // the check that is taken out
+	rng      *rand.Rand
+	now      time.Time
+	guard    api.Engine
+	keys     map[string][]*auth.Key // by tenant
+	seq      uint64
+	bytes    int64
 
-	stream   map[string]*worldLog
-	gateways []*worldGateway
-	ghosts   []*ghost
-	serial   int
-	calls    map[string]*truth      // by serial
-	admitted map[string][]time.Time // by key, of the last minute
-	running  map[string]int         // by key
-	counts   map[string]int         // what happened, for the test of the test
-	err      error                  // the first promise that was broken
+	stream      map[string]*worldLog
+	gateways    []*worldGateway
+	deadReports []*deadReport
+	serial      int
+	calls       map[string]*truth      // by serial
+	admitted    map[string][]time.Time // by key, of the last minute
+	running     map[string]int         // by key
+	counts      map[string]int         // what happened, for the test of the test
+	err         error                  // the first promise that was broken
 }
 
 func (w *world) broken(format string, args ...any) {
@@ -100,10 +100,10 @@ func (w *world) broken(format string, args ...any) {
 
 func (w *world) gateway() *worldGateway {
 	w.serial++
-	return &worldGateway{node: "g" + strconv.Itoa(w.serial), ledger: func() *ledger {
-		l := newLedger(worldRoom)
+	return &worldGateway{node: "g" + strconv.Itoa(w.serial), quota: func() *quota {
+		l := newQuota(worldLimit)
 		l.tenants = worldTenants
-		if w.off == "a share is its tenant's" {
+		if w.disabled == "a share is its tenant's" {
 			l.tenants = 1
 		}
 		return l
@@ -111,19 +111,21 @@ func (w *world) gateway() *worldGateway {
 }
 
 // mute is an engine whose answers the world writes itself.
-type mute struct{ api.Engine }
+type silentEngine struct{ api.Engine }
 
-func (mute) Submit(context.Context, *api.Request) (api.Stream, error) { return mute{}, nil }
-func (mute) Next(context.Context) (api.Event, error)                  { return api.Event{}, io.EOF }
-func (mute) Close()                                                   {}
+func (silentEngine) Submit(context.Context, *api.Request) (api.Stream, error) {
+	return silentEngine{}, nil
+}
+func (silentEngine) Next(context.Context) (api.Event, error) { return api.Event{}, io.EOF }
+func (silentEngine) Close()                                  {}
 
 // admit runs a request with a key, and checks that the key's own use alone decides.
 func (w *world) admit(key *auth.Key) (api.Stream, bool) {
 	id := key.ID
 	w.admitted[id] = slices.DeleteFunc(w.admitted[id], func(at time.Time) bool { return w.now.Sub(at) >= time.Minute })
 	lately := len(w.admitted[id])
-	var s api.Stream = mute{}
-	if w.off != "the limiter" {
+	var s api.Stream = silentEngine{}
+	if w.disabled != "the limiter" {
 		var err error
 		if s, err = w.guard.Submit(api.WithCaller(context.Background(), key), &api.Request{N: 1}); err != nil {
 			if lately < key.RequestsPerMinute && w.running[id] < key.Concurrent {
@@ -150,7 +152,7 @@ func (w *world) stop(s *worldSession) {
 
 // name is logName, unless it is taken out.
 func (w *world) name(tenant, id string) string {
-	if w.off == "a log's name has its tenant" {
+	if w.disabled == "a log's name has its tenant" {
 		tenant = ""
 	}
 	return logName(tenant, id)
@@ -166,7 +168,7 @@ func (w *world) write(s *worldSession, r *record, bytes int64, last uint64) erro
 	switch {
 	case is != last:
 		return errFenced
-	case w.bytes+bytes > 2*worldRoom:
+	case w.bytes+bytes > 2*worldLimit:
 		if w.within(s.truth.tenant, bytes) {
 			w.broken("tenant %s is within its share, and the stream is full", s.truth.tenant)
 		}
@@ -176,15 +178,15 @@ func (w *world) write(s *worldSession, r *record, bytes int64, last uint64) erro
 		w.stream[s.log] = l
 	}
 	w.seq++
-	if !s.truth.old && w.off != "the identity of a log" {
+	if !s.truth.old && w.disabled != "the identity of a log" {
 		r.log = s.st.log
 	}
 	l.entries = append(l.entries, entry{record: r, first: w.seq, last: w.seq, bytes: bytes})
 	l.calls = append(l.calls, s.truth)
 	l.bytes += bytes
 	l.touched = w.now
-	if w.bytes += bytes; w.bytes > worldRoom {
-		w.broken("the logs take %d bytes, and the shares of all are %d", w.bytes, worldRoom)
+	if w.bytes += bytes; w.bytes > worldLimit {
+		w.broken("the logs take %d bytes, and the shares of all are %d", w.bytes, worldLimit)
 	}
 	s.st.last = w.seq
 	return nil
@@ -227,46 +229,46 @@ func (w *world) within(tenant string, more int64) bool {
 	takes := map[string]int64{}
 	for log, l := range w.stream {
 		if l.calls[0].tenant == tenant {
-			takes[log] = roomFor(l.bytes)
+			takes[log] = reservedFor(l.bytes)
 		}
 	}
 	for _, g := range w.gateways {
 		for _, s := range g.sessions {
 			if s.leads && s.truth.tenant == tenant {
-				takes[s.st.holding(s.log)] = s.room
+				takes[s.st.quotaKey(s.log)] = s.reserved
 				delete(takes, s.log)
 			}
 		}
 		for _, s := range g.ended {
 			if s.truth.tenant == tenant {
-				takes[s.st.holding(s.log)] = s.st.bytes
+				takes[s.st.quotaKey(s.log)] = s.st.bytes
 			}
 		}
 	}
 	for _, bytes := range takes {
 		sum += bytes
 	}
-	for _, g := range w.ghosts {
+	for _, g := range w.deadReports {
 		if g.tenant == tenant {
 			sum += g.bytes
 		}
 	}
-	return sum <= worldRoom/2/worldTenants
+	return sum <= worldLimit/2/worldTenants
 }
 
 // reserve is session.grow.
 func (w *world) reserve(g *worldGateway, s *worldSession, bytes int64, check string) bool {
-	if bytes <= s.room {
+	if bytes <= s.reserved {
 		return true
 	}
 	token := tenantToken(s.truth.tenant)
-	if w.off == check {
-		g.ledger.set(s.st.holding(s.log), token, bytes)
+	if w.disabled == check {
+		g.quota.set(s.st.quotaKey(s.log), token, bytes)
 		return true
 	}
-	for _, room := range []int64{roomFor(bytes), bytes} {
-		if g.ledger.reserve(s.st.holding(s.log), token, room) {
-			s.room = room
+	for _, room := range []int64{reservedFor(bytes), bytes} {
+		if g.quota.reserve(s.st.quotaKey(s.log), token, room) {
+			s.reserved = room
 			w.report(g, token)
 			return true
 		}
@@ -280,8 +282,8 @@ func (w *world) reserve(g *worldGateway, s *worldSession, bytes int64, check str
 
 func (w *world) report(g *worldGateway, token string) {
 	for _, other := range w.gateways {
-		if other != g && w.off != "gateways report" {
-			other.ledger.hear(w.now, g.node, map[string]int64{token: g.ledger.own[token]}, false)
+		if other != g && w.disabled != "gateways report" {
+			other.quota.receive(w.now, g.node, map[string]int64{token: g.quota.own[token]}, false)
 		}
 	}
 }
@@ -290,13 +292,13 @@ func (w *world) report(g *worldGateway, token string) {
 func (w *world) reports() {
 	for _, g := range w.gateways {
 		for _, other := range w.gateways {
-			if other == g || w.off == "gateways report" {
+			if other == g || w.disabled == "gateways report" {
 				continue
 			}
-			other.ledger.hear(w.now, g.node, g.ledger.own, true)
-			for node, r := range g.ledger.silent(w.now.Add(-quiet)) {
-				if w.off != "a gateway inherits reports" {
-					other.ledger.inherit(r.heard, node, r.bytes)
+			other.quota.receive(w.now, g.node, g.quota.own, true)
+			for node, r := range g.quota.silent(w.now.Add(-silentAfter)) {
+				if w.disabled != "a gateway inherits reports" {
+					other.quota.inherit(r.reported, node, r.bytes)
 				}
 			}
 		}
@@ -305,9 +307,9 @@ func (w *world) reports() {
 
 // free is session.shrink.
 func (w *world) free(g *worldGateway, s *worldSession) {
-	s.room = 0
-	if w.off != "the room goes back" {
-		g.ledger.free(s.st.holding(s.log))
+	s.reserved = 0
+	if w.disabled != "the room goes back" {
+		g.quota.free(s.st.quotaKey(s.log))
 		w.report(g, tenantToken(s.truth.tenant))
 	}
 }
@@ -317,11 +319,11 @@ func (w *world) apply(st *state, e entry) ([]api.Event, error) {
 	r := *e.record
 	if r.call != nil {
 		call := *r.call
-		if w.off == "the tenant of a call's record" {
+		if w.disabled == "the tenant of a call's record" {
 			call.tenant, call.id = st.tenant, st.id
 		}
-		if w.off == "the body of a call's record" && st.call != nil {
-			call.form = st.call.form
+		if w.disabled == "the body of a call's record" && st.call != nil {
+			call.encoded = st.call.encoded
 		}
 		r.call = &call
 	}
@@ -334,7 +336,7 @@ func (w *world) load(tenant, id string, lost bool) (st *state, log string, of *t
 	for _, log = range []string{w.name(tenant, id), id} {
 		st, of, err = w.loadOne(log, tenant, id)
 		again := errors.Is(err, errGap) || lost && errors.Is(err, errNoLog)
-		if owner := w.owner(log); again && owner != nil && w.off != "the owner is asked" {
+		if owner := w.owner(log); again && owner != nil && w.disabled != "the owner is asked" {
 			w.rewrite(owner)
 			st, of, err = w.loadOne(log, tenant, id)
 		} else if again && owner != nil && errors.Is(err, errGap) && owner.truth.tenant == tenant {
@@ -382,12 +384,12 @@ func (w *world) shown(of *truth, events []api.Event) {
 func (w *world) owner(log string) *worldSession {
 	for _, g := range w.gateways {
 		for _, s := range g.sessions {
-			if s.leads && s.log == log && !s.closed {
+			if s.leads && s.log == log && !s.logClosed {
 				return s
 			}
 		}
 		for _, s := range g.ended {
-			if s.log == log && !s.closed {
+			if s.log == log && !s.logClosed {
 				return s
 			}
 		}
@@ -414,9 +416,9 @@ func (w *world) rewrite(s *worldSession) {
 func (e entry) writer() uint64 { return e.token }
 
 func newWorld(off string, seed uint64, now time.Time, keys map[string][]*auth.Key) *world {
-	w := &world{off: off, rng: rand.New(rand.NewPCG(seed, 1)), now: now, keys: keys, stream: map[string]*worldLog{}, calls: map[string]*truth{},
+	w := &world{disabled: off, rng: rand.New(rand.NewPCG(seed, 1)), now: now, keys: keys, stream: map[string]*worldLog{}, calls: map[string]*truth{},
 		admitted: map[string][]time.Time{}, running: map[string]int{}, counts: map[string]int{}}
-	w.guard = auth.GuardAt(mute{}, func() time.Time { return w.now })
+	w.guard = auth.GuardAt(silentEngine{}, func() time.Time { return w.now })
 	for range worldGateways {
 		w.gateways = append(w.gateways, w.gateway())
 	}
