@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/auth"
 )
 
-// step does something at random, for a tenant and a key of it.
+// step does a random operation with a key of a random tenant.
 func (w *world) step() {
 	w.now = w.now.Add(time.Duration(w.rng.IntN(100)) * time.Millisecond)
 	g := w.gateways[w.rng.IntN(len(w.gateways))]
@@ -52,18 +52,18 @@ func (w *world) step() {
 	}
 }
 
-// greedy tenants have more of everything.
+// greedy reports whether a tenant sends more calls than others, and larger ones.
 func greedy(tenant string) bool { return tenant == "t0" || tenant == "t1" }
 
-// start is Calls.Start.
+// start does the work of Calls.Run.
 func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 	w.serial++
 	body := fmt.Sprint("body ", w.rng.IntN(2))
-	form, err := encodeCall(&call.Call{N: 1, Created: time.Unix(1, 0), Requests: []*api.Request{{Prompt: body}}})
+	encoded, err := encodeCall(&call.Call{N: 1, Created: time.Unix(1, 0), Requests: []*api.Request{{Prompt: body}}})
 	if err != nil {
 		w.broken("%v", err)
 	}
-	t := &truth{serial: w.serial, tenant: key.Tenant, id: id, key: key.ID, body: body, encoded: form}
+	t := &truth{serial: w.serial, tenant: key.Tenant, id: id, key: key.ID, body: body, encoded: encoded}
 	w.calls[strconv.Itoa(t.serial)] = t
 	if s := g.sessions[w.name(t.tenant, id)]; s != nil {
 		w.join(s.truth, &s.st, t)
@@ -78,7 +78,7 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 	case errors.Is(err, errGap):
 		w.remove(log)
 	case !errors.Is(err, errNoLog) && !errors.Is(err, errNotOurs):
-		return // 410, of a log of its own that was closed
+		return // 410: its own log was closed
 	}
 	s := &worldSession{truth: t, name: w.name(t.tenant, id), log: w.name(t.tenant, id), token: w.rng.Uint64()}
 	t.old = !greedy(t.tenant) && w.rng.IntN(4) == 0 && w.stream[id] == nil && w.owner(id) == nil
@@ -90,11 +90,11 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 		bytes *= 15
 	}
 	s.st = state{tenant: t.tenant, id: id, log: newLogID(), owner: g.node, token: s.token, bytes: bytes,
-		call: &callRecord{tenant: t.tenant, id: id, key: t.key, encoded: form, owner: g.node}}
+		call: &callRecord{tenant: t.tenant, id: id, key: t.key, encoded: encoded, owner: g.node}}
 	if t.old || w.disabled == "the identity of a log" {
 		s.st.log = logID{}
 	}
-	if !t.old && !w.reserve(g, s, bytes, "new calls ask for room") {
+	if !t.old && !w.reserve(g, s, bytes, "new calls reserve quota") {
 		return
 	}
 	first := func() error { return w.write(s, &record{token: s.token, call: s.st.call}, bytes, 0) }
@@ -107,7 +107,7 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 	var ok bool
 	if s.run, ok = w.admit(key); !ok {
 		if w.stream[s.log] != nil {
-			w.broken("a call was refused, and its record is in the log")
+			w.broken("the log has the record of a refused call")
 		}
 		w.free(g, s)
 		return
@@ -122,24 +122,24 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 	w.counts["started"]++
 }
 
-// join is how a request reads a call that is there.
-func (w *world) join(of *truth, st *state, asks *truth) {
-	same := sameCall(st.call.encoded, asks.encoded)
+// join checks a request that joins an existing call.
+func (w *world) join(of *truth, st *state, request *truth) {
+	same := sameCall(st.call.encoded, request.encoded)
 	if w.disabled == "the body of a request" {
 		same = true
 	}
-	if of.tenant != asks.tenant {
-		w.broken("tenant %s meets the call of tenant %s", asks.tenant, of.tenant)
+	if of.tenant != request.tenant {
+		w.broken("tenant %s joins the call of tenant %s", request.tenant, of.tenant)
 	}
-	if same != (of.body == asks.body) {
-		w.broken("409 is not (%t) where it should be", same)
+	if same != (of.body == request.body) {
+		w.broken("a request is the same call: %t, expected the opposite", same)
 	}
 	if !same {
 		w.counts["409"]++
 	}
 }
 
-// any gives one of the sessions that lead here.
+// any returns a random session that leads at a gateway, or nil.
 func (w *world) any(g *worldGateway) *worldSession {
 	var leads []string
 	for _, name := range slices.Sorted(maps.Keys(g.sessions)) {
@@ -153,7 +153,7 @@ func (w *world) any(g *worldGateway) *worldSession {
 	return g.sessions[leads[w.rng.IntN(len(leads))]]
 }
 
-// emit is session.append.
+// emit does the work of session.append.
 func (w *world) emit(g *worldGateway) {
 	s := w.any(g)
 	if s == nil {
@@ -166,7 +166,7 @@ func (w *world) emit(g *worldGateway) {
 	}
 	if !s.logClosed {
 		var err error
-		if !s.truth.old && !w.reserve(g, s, s.st.bytes+bytes, "answers ask for room") {
+		if !s.truth.old && !w.reserve(g, s, s.st.bytes+bytes, "answers reserve quota") {
 			err = errFull
 		} else {
 			err = w.write(s, &record{token: s.token, events: []api.Event{ev}}, bytes, s.st.last)
@@ -184,7 +184,7 @@ func (w *world) emit(g *worldGateway) {
 		case err != nil:
 			s.logClosed = true
 			w.remove(s.log)
-			w.write(s, &record{token: s.token, closed: true}, messageOverhead, 0) //nolint:errcheck // there is room for a marker
+			w.write(s, &record{token: s.token, closed: true}, messageOverhead, 0) //nolint:errcheck // the quota always has space for this record
 			w.free(g, s)
 			w.counts["closed"]++
 		default:
@@ -194,7 +194,7 @@ func (w *world) emit(g *worldGateway) {
 	s.st.known++
 }
 
-// end ends an answer. Its log is kept for a while.
+// end ends a random answer. Its log is kept for worldKeep.
 func (w *world) end(g *worldGateway) {
 	if s := w.any(g); s != nil {
 		w.finish(g, s)
@@ -216,7 +216,7 @@ func (w *world) finish(g *worldGateway, s *worldSession) {
 	}
 }
 
-// read is Calls.Attach, and what the reader gets until now; where the owner is dead, the call is taken over.
+// read does the work of Calls.Attach and reads the log. If the owner is dead, it takes the call over.
 func (w *world) read(g *worldGateway, key *auth.Key, id string) {
 	name := w.name(key.Tenant, id)
 	s := g.sessions[name]
@@ -244,11 +244,11 @@ func (w *world) read(g *worldGateway, key *auth.Key, id string) {
 	}
 }
 
-// follow reads what is new in the log; false: the session ends.
+// follow reads new records of the log. It returns false if the session ends.
 func (w *world) follow(s *worldSession) bool {
 	l := w.stream[s.log]
 	if l == nil {
-		return false // lost, or removed after its time
+		return false // lost or expired
 	}
 	for _, e := range l.entries {
 		if e.last <= s.st.last {
@@ -264,7 +264,7 @@ func (w *world) follow(s *worldSession) bool {
 	return true
 }
 
-// takeOver is session.takeOver. The key that started the call is charged.
+// takeOver does the work of session.takeOver. The key that started the call is charged.
 func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 	payer := reader
 	for _, k := range w.keys[reader.Tenant] {
@@ -277,7 +277,7 @@ func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 		return
 	}
 	if payer.ID != s.truth.key && !s.truth.old {
-		w.broken("key %s pays for a call of key %s", payer.ID, s.truth.key)
+		w.broken("key %s is charged for a call of key %s", payer.ID, s.truth.key)
 	}
 	s.run, s.token, s.logClosed = run, w.rng.Uint64(), false
 	node := g.node
@@ -308,7 +308,7 @@ func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 	w.counts["taken over"]++
 }
 
-// cancel is Calls.Cancel: it reaches the gateway that runs the call of that name.
+// cancel does the work of Calls.Cancel at the gateway that runs the call.
 func (w *world) cancel(key *auth.Key, id string) {
 	st, log, of, err := w.load(key.Tenant, id, true)
 	if err != nil || st.call == nil {
@@ -328,7 +328,7 @@ func (w *world) cancel(key *auth.Key, id string) {
 	}
 }
 
-// die is the death of a gateway. Another one begins in its place.
+// die replaces a gateway by a new one.
 func (w *world) die(i int) {
 	g := w.gateways[i]
 	for tenant := range w.keys {
@@ -342,7 +342,7 @@ func (w *world) die(i int) {
 	w.reports()
 }
 
-// lose removes records, by no tenant's fault.
+// lose removes records of a random log.
 func (w *world) lose() {
 	names := slices.Sorted(maps.Keys(w.stream))
 	if len(names) == 0 {
@@ -354,7 +354,7 @@ func (w *world) lose() {
 	w.purge(log, 1+w.rng.IntN(len(l.entries)))
 }
 
-// tick is what happens every second.
+// tick does the work that gateways do every second.
 func (w *world) tick() {
 	for _, g := range w.gateways {
 		for len(g.ended) > 0 && w.now.After(g.ended[0].until) {
@@ -377,7 +377,7 @@ func (w *world) tick() {
 	w.deadReports = slices.DeleteFunc(w.deadReports, func(g *deadReport) bool { return w.now.After(g.until) })
 }
 
-// worldKeys are two keys for each tenant.
+// worldKeys returns two keys for each tenant.
 func worldKeys(t *testing.T) map[string][]*auth.Key {
 	t.Helper()
 	var lines strings.Builder
@@ -408,10 +408,10 @@ func worldKeys(t *testing.T) map[string][]*auth.Key {
 	return keys
 }
 
-// explore does random operations until a promise is broken.
-func explore(t *testing.T, off string, seed uint64) *world {
+// explore does random operations until a promise is broken. check is disabled.
+func explore(t *testing.T, check string, seed uint64) *world {
 	t.Helper()
-	w := newWorld(off, seed, time.Now().Add(time.Minute), worldKeys(t))
+	w := newWorld(check, seed, time.Now().Add(time.Minute), worldKeys(t))
 	for i := range operations {
 		if w.step(); w.err != nil {
 			w.err = fmt.Errorf("operation %d: %w", i, w.err)
@@ -423,26 +423,27 @@ func explore(t *testing.T, off string, seed uint64) *world {
 
 const operations = 100_000
 
-// TestNoTenantReachesAnother: none reads, ends or evicts another's call, nor gets a 409, 410 or 429 within its own limits.
+// TestNoTenantReachesAnother checks that no tenant reads, ends or evicts another's call, or gets a 409,
+// 410 or 429 within its own limits.
 func TestNoTenantReachesAnother(t *testing.T) {
 	for seed := range uint64(3) {
 		w := explore(t, "", seed)
 		require.NoError(t, w.err, "seed %d", seed)
 		t.Log(w.counts)
-		for _, event := range []string{"started", "events read", "409", "refused by the limiter", "refused by the ledger", "closed", "taken over",
+		for _, event := range []string{"started", "events read", "409", "refused by the limiter", "refused by the quota", "closed", "taken over",
 			"written again", "cancelled", "died", "ended by another log", "not found"} {
 			require.NotZero(t, w.counts[event], event)
 		}
 	}
 }
 
-// TestEachCheckKeepsTenantsApart: without any one of them, a promise is broken.
+// TestEachCheckKeepsTenantsApart disables one check at a time: each time a promise must be broken.
 func TestEachCheckKeepsTenantsApart(t *testing.T) {
 	for _, check := range []string{
 		"a log's name has its tenant", "the tenant of a call's record", "the body of a call's record", "the identity of a log", "the body of a request",
 		"the limiter", "a call is admitted before it is written", "the key that started a call is charged",
-		"new calls ask for room", "answers ask for room", "a share is its tenant's", "gateways report", "a gateway inherits reports", "a log is counted once", "the room goes back",
-		"the owner is asked",
+		"new calls reserve quota", "answers reserve quota", "a share belongs to its tenant", "gateways report", "a gateway inherits reports", "a log is counted once", "a reservation is freed",
+		"the owner is queried",
 	} {
 		t.Run(check, func(t *testing.T) {
 			w := explore(t, check, 1)

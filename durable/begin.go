@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/api/call"
 )
 
-// begin makes s the session of a new call, or of the one that has its id already. Nothing is
-// written of a call that is refused.
+// begin starts a new call, or follows the call that has its id already. A refused call writes
+// nothing.
 func (s *session) begin(ctx context.Context, rec *callRecord, c *call.Call) {
 	if c.Named && s.followIfExists(ctx) {
 		return
@@ -45,13 +45,14 @@ func (s *session) begin(ctx context.Context, rec *callRecord, c *call.Call) {
 	s.c.running.Go(func() { s.run(answer, stop) })
 }
 
-// instead follows the log that another gateway has begun meanwhile, or fails.
+// followExisting follows the log that another gateway began in the meantime, or fails the session. err
+// is the error of create.
 func (s *session) followExisting(ctx context.Context, err error) {
 	switch {
 	case errors.Is(err, errFenced):
 		st, events, err := s.read(ctx, false)
 		for begin := time.Now(); errors.Is(err, errNoLog) && retryWait(ctx, begin, s.c.opts.Timeout); {
-			st, events, err = s.read(ctx, false) // from a replica that does not have it yet
+			st, events, err = s.read(ctx, false) // the replica that was read may not have it yet
 		}
 		switch {
 		case err == nil:
@@ -62,14 +63,14 @@ func (s *session) followExisting(ctx context.Context, err error) {
 			s.fail(s.failure(err))
 		}
 	case errors.Is(err, errFull):
-		s.fail(errLogsFull(s.c.opts.Keep)) // the requests were admitted: they cannot be run again at once
+		s.fail(errLogsFull(s.c.opts.Keep)) // the limits were charged for this run, so do not run it again without a log
 	default:
 		s.fail(unavailable(err))
 	}
 }
 
-// exists follows the log that the call's id has already, or fails; false: there is none. What is left of
-// a log whose beginning is lost, and whose gateway, too, is removed.
+// followIfExists follows the log that the call's id has already, or fails the session. It returns false
+// if there is none. It removes the rest of a log whose beginning and whose gateway are both gone.
 func (s *session) followIfExists(ctx context.Context) bool {
 	st, events, err := s.read(ctx, false)
 	switch {
@@ -87,8 +88,8 @@ func (s *session) followIfExists(ctx context.Context) bool {
 	return true
 }
 
-// create writes the record of the call, whose form is body; errFenced: there is a log. While
-// JetStream is away, for an election it may be, a new call waits as those that run do.
+// create writes the first record of a log; body is r encoded. errFenced means that a log exists. While
+// JetStream is unavailable, for example during an election, create retries for up to Options.Rejoin.
 func (s *session) create(ctx context.Context, r *record, body []byte) (*state, error) {
 	st := &state{tenant: s.tenant, id: s.id, call: r.call, log: r.log, owner: s.c.node, token: s.token, bytes: s.c.journal.cost(len(body))}
 	for begin := time.Now(); ; {
@@ -103,7 +104,7 @@ func (s *session) create(ctx context.Context, r *record, body []byte) (*state, e
 		if errors.Is(err, errFenced) || errors.Is(err, errFull) {
 			return nil, err
 		}
-		s.c.journal.ensure(ctx) //nolint:errcheck // the next try says what is wrong
+		s.c.journal.ensure(ctx) //nolint:errcheck // the next try returns the error
 		if s.isDraining() {
 			return nil, errStopping(s.id)
 		}
@@ -113,8 +114,8 @@ func (s *session) create(ctx context.Context, r *record, body []byte) (*state, e
 	}
 }
 
-// landed says whether the log that is there is the one of st, which we have just begun: only the
-// acknowledgment was lost.
+// alreadyWritten reports whether the existing log is the one that create has just begun with st, and
+// only the acknowledgment was lost.
 func (s *session) alreadyWritten(ctx context.Context, st *state) bool {
 	is := &state{tenant: s.tenant, id: s.id}
 	if _, err := s.c.journal.load(ctx, s.log, is); err != nil || is.log != st.log || is.token != st.token {
@@ -124,9 +125,8 @@ func (s *session) alreadyWritten(ctx context.Context, st *state) bool {
 	return true
 }
 
-// find makes s a session of a call that has a log, or of one that another gateway has
-// in its memory and whose log was lost: that one writes it again. Right after such a loss
-// the gateway may not be there yet.
+// find follows a call that has a log, or whose log was lost and is in another gateway's memory. That
+// gateway then writes the log again. Right after such a loss it may not be connected yet.
 func (s *session) find() {
 	st, events, err := s.read(s.ctx, true)
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *session) find() {
 	s.adopt(st, events)
 }
 
-// failure is what a client is told when there is no log to read.
+// failure returns the client's error for an error of read.
 func (s *session) failure(err error) error {
 	switch {
 	case s.isDraining():
@@ -151,20 +151,21 @@ func (s *session) failure(err error) error {
 	return unavailable(err)
 }
 
-// read loads the call's log. It waits for JetStream, and for the gateway that has the call in its
-// memory to write again what is missing: some records, or with lost also the whole log.
+// read loads the call's log. It waits for up to Options.Rejoin for JetStream, and for the gateway that
+// has the call in memory to write missing records again. If lost is set, a missing log is waited for
+// too.
 func (s *session) read(ctx context.Context, lost bool) (*state, []api.Event, error) {
 	for begin := time.Now(); ; {
 		st, events, err := s.load(ctx)
-		passes := errors.Is(err, errNoJetStream) || errors.Is(err, errGap) && s.c.peers.anyHas(ctx, s.gapQuery(), maxUnanswered) ||
+		temporary := errors.Is(err, errNoJetStream) || errors.Is(err, errGap) && s.c.peers.anyHas(ctx, s.gapQuery(), maxUnanswered) ||
 			lost && errors.Is(err, errNoLog) && (s.c.peers.anyHas(ctx, s.query(), 1) || s.c.journal.recentlyCreated(ctx))
-		if !passes || s.isDraining() || !retryWait(ctx, begin, s.c.opts.Rejoin) {
+		if !temporary || s.isDraining() || !retryWait(ctx, begin, s.c.opts.Rejoin) {
 			return st, events, err
 		}
 	}
 }
 
-// load reads the log, or the one that a version before has written for the call.
+// load reads the log, or the log that an earlier version has written for the call.
 func (s *session) load(ctx context.Context) (*state, []api.Event, error) {
 	st := &state{tenant: s.tenant, id: s.id}
 	events, err := s.c.journal.load(ctx, s.log, st)
@@ -173,7 +174,7 @@ func (s *session) load(ctx context.Context) (*state, []api.Event, error) {
 	}
 	old := &state{tenant: s.tenant, id: s.id}
 	events, oldErr := s.c.journal.load(ctx, s.id, old)
-	if oldErr != nil && old.call == nil { // none, or we cannot tell whose
+	if oldErr != nil && old.call == nil { // there is none, or its tenant is not known
 		return st, nil, err
 	}
 	s.mu.Lock()
@@ -182,7 +183,7 @@ func (s *session) load(ctx context.Context) (*state, []api.Event, error) {
 	return old, events, oldErr
 }
 
-// question is about the call, to whoever may have it.
+// query returns a query about the call.
 func (s *session) query() query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,21 +194,21 @@ func (s *session) query() query {
 	return q
 }
 
-// gapped asks for the records that are missing.
+// gapQuery returns a query for missing records.
 func (s *session) gapQuery() query {
 	q := s.query()
 	q.Gap = true
 	return q
 }
 
-// mended waits until the log lacks nothing any more, and reads it again; false: nobody has
-// what is missing.
+// waitForRepair waits until another gateway has written the missing records. It returns false if no
+// gateway has them.
 func (s *session) waitForRepair() bool {
 	st, _, err := s.read(s.ctx, false)
 	return err == nil && st.log == s.state.log || errors.Is(err, errNoLog)
 }
 
-// adopt follows a log from where it was read to.
+// adopt follows a log from the record up to which it was read.
 func (s *session) adopt(st *state, events []api.Event) {
 	c, err := s.decode(st.call)
 	if err != nil {
@@ -225,7 +226,7 @@ func (s *session) adopt(st *state, events []api.Event) {
 	s.c.running.Go(func() { s.run(nil, nil) })
 }
 
-// decode returns the call of a record, to be run once.
+// decode returns the call of a record. Each run needs its own, because running a call changes it.
 func (s *session) decode(r *callRecord) (*call.Call, error) {
 	switch {
 	case r.encoded != nil:
@@ -236,8 +237,8 @@ func (s *session) decode(r *callRecord) (*call.Call, error) {
 	return s.c.opts.DecodeOld(r.kind, r.id, r.body, s.c.served(r.model), r.arrival)
 }
 
-// runs reports whether the session's call is the one of a form, sent a second time.
-func (s *session) isSameCall(form []byte) bool {
+// isSameCall reports whether an encoded call is the session's call, sent a second time.
+func (s *session) isSameCall(encoded []byte) bool {
 	own := s.record.encoded
 	if own == nil {
 		var err error
@@ -245,10 +246,10 @@ func (s *session) isSameCall(form []byte) bool {
 			return false
 		}
 	}
-	return sameCall(own, form)
+	return sameCall(own, encoded)
 }
 
-// served returns the model of a name, if this gateway serves it.
+// served returns the models of this gateway that have the name: one or none.
 func (c *Calls) served(name string) (models []api.Model) {
 	for _, m := range c.direct.Engine().Models() {
 		if m.ID == name {
@@ -258,26 +259,27 @@ func (c *Calls) served(name string) (models []api.Model) {
 	return models
 }
 
+// open makes the session's call and error visible to its readers.
 func (s *session) open() { close(s.opened) }
 
-// fail ends a session that never had an answer. Who asks next gets a new one.
+// fail ends a session that never had an answer. The next request for the call gets a new session.
 func (s *session) fail(err error) {
 	s.failed = err
 	s.end()
 	s.open()
 }
 
-// end leaves the session to the readers that it has.
+// end removes the session from the table. Its readers keep the event buffer.
 func (s *session) end() {
 	s.stop()
 	s.c.remove(s)
 	s.c.metrics.sessions.Dec()
 }
 
-// erase forgets that the call was there, so that it can be sent again.
+// eraseLog removes the log of a refused call, so that a client can send the call again.
 func (s *session) eraseLog() {
 	s.freeReservation()
 	if err := s.c.journal.purge(s.c.ctx, s.log, 0); err != nil {
-		s.c.opts.Logger.Warn().Err(err).Str("id", s.id).Msg("resume: the log of a refused call stays")
+		s.c.opts.Logger.Warn().Err(err).Str("id", s.id).Msg("durable: could not remove the log of a refused call")
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/millrace/millrace/durable/callpb"
 )
 
-// A log begins with the decoded call, in the form of callpb.Call: whichever interface has
-// decoded it, the requests that it became can be run again.
+// A log begins with the decoded call, encoded as callpb.Call. Its requests can be run again,
+// whichever interface decoded it.
 
-// encodeForm returns the form of a call before it runs: running it may change its requests.
+// encodeCall encodes a call. Encode it before it runs, because running it may change its requests.
 func encodeCall(c *call.Call) ([]byte, error) {
 	w := &callpb.Call{
 		Kind: uint32(c.Kind), Model: c.Model, Stream: c.Stream, IncludeUsage: c.IncludeUsage, TokenIds: c.TokenIDs,
@@ -50,10 +50,10 @@ func encodeRequest(r *api.Request, created time.Time) (*callpb.Request, error) {
 	return w, err
 }
 
-// decodeForm returns the call of a form, under the log's ID.
-func decodeCall(id string, form []byte) (*call.Call, error) {
+// decodeCall decodes a call and gives it the log's ID.
+func decodeCall(id string, encoded []byte) (*call.Call, error) {
 	w := new(callpb.Call)
-	if err := proto.Unmarshal(form, w); err != nil {
+	if err := proto.Unmarshal(encoded, w); err != nil {
 		return nil, fmt.Errorf("%w: %w", errRecord, err)
 	}
 	c := &call.Call{
@@ -68,7 +68,7 @@ func decodeCall(id string, form []byte) (*call.Call, error) {
 		c.Requests = append(c.Requests, r)
 	}
 	if c.N < 1 || len(c.Requests) == 0 || c.Choices() > maxChoice {
-		return nil, fmt.Errorf("%w: a call of %d requests with %d choices each", errRecord, len(c.Requests), c.N)
+		return nil, fmt.Errorf("%w: found a call of %d requests with %d choices each, expected 1 to %d choices in all", errRecord, len(c.Requests), c.N, maxChoice)
 	}
 	return c, nil
 }
@@ -92,8 +92,8 @@ func decodeRequest(w *callpb.Request, c *call.Call) (*api.Request, error) {
 	return r, err
 }
 
-// sameCall reports whether two forms are of one call that was sent twice: when it was sent
-// does not count.
+// sameCall reports whether two encoded calls are one call that was sent twice. Their creation times
+// may differ.
 func sameCall(a, b []byte) bool {
 	var x, y callpb.Call
 	if proto.Unmarshal(a, &x) != nil || proto.Unmarshal(b, &y) != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
-// bodies use every field that a call can have.
+// bodies are requests that together use every field of a call.
 var bodies = []struct {
 	kind call.Kind
 	body string
@@ -38,9 +38,9 @@ func TestADecodedCallComesBackAsItWas(t *testing.T) {
 	for _, b := range bodies {
 		c, err := wire.DecodeAgain(b.kind, "cmpl-1", []byte(b.body), models(), time.Unix(5, 7))
 		require.NoError(t, err, b.body)
-		form, err := encodeCall(c)
+		encoded, err := encodeCall(c)
 		require.NoError(t, err)
-		got, err := decodeCall(c.ID, form)
+		got, err := decodeCall(c.ID, encoded)
 		require.NoError(t, err)
 		for i, r := range c.Requests {
 			note(reflect.ValueOf(*r), used)
@@ -48,12 +48,12 @@ func TestADecodedCallComesBackAsItWas(t *testing.T) {
 		}
 		note(reflect.ValueOf(*c), used)
 		require.Equal(t, c, got, b.body)
-		require.NotEmpty(t, form)
+		require.NotEmpty(t, encoded)
 	}
 	for _, v := range []any{call.Call{}, api.Request{}} {
 		for field := range reflect.TypeOf(v).Fields() {
 			switch name := field.Name; name {
-			case "Named", "Resume", "First", "Tenant", "Weight", "Buffered": // how the call was sent, and what running it sets
+			case "Named", "Resume", "First", "Tenant", "Weight", "Buffered": // how the call was sent, and fields that running it sets
 				require.False(t, used[name], name)
 			default:
 				require.True(t, used[name], "%T.%s is in no body of this test", v, name)
@@ -62,7 +62,7 @@ func TestADecodedCallComesBackAsItWas(t *testing.T) {
 	}
 }
 
-// note notes which fields of a struct are set.
+// note adds the names of the fields that are set in a struct.
 func note(v reflect.Value, used map[string]bool) {
 	for i := range v.NumField() {
 		if !v.Field(i).IsZero() {
@@ -71,7 +71,7 @@ func note(v reflect.Value, used map[string]bool) {
 	}
 }
 
-// printed is what templates print of a request's values, and takes it out of the request.
+// printed returns the values of a request that templates print, and clears them in the request.
 func printed(t *testing.T, r *api.Request) string {
 	t.Helper()
 	text, err := json.Marshal([]any{r.Messages, r.Tools, r.TemplateArgs})
@@ -84,10 +84,10 @@ func TestADamagedFormIsAnError(t *testing.T) {
 	for _, b := range bodies {
 		c, err := wire.DecodeAgain(b.kind, "cmpl-1", []byte(b.body), models(), time.Unix(5, 7))
 		require.NoError(t, err)
-		form, err := encodeCall(c)
+		encoded, err := encodeCall(c)
 		require.NoError(t, err)
-		for n := range form {
-			if got, err := decodeCall(c.ID, form[:n]); err == nil {
+		for n := range encoded {
+			if got, err := decodeCall(c.ID, encoded[:n]); err == nil {
 				require.NotEqual(t, c, got)
 			} else {
 				require.ErrorIs(t, err, errRecord)
@@ -98,21 +98,22 @@ func TestADamagedFormIsAnError(t *testing.T) {
 	require.ErrorIs(t, err, errRecord)
 }
 
-// TestACallIsTheSameWheneverItIsSent, and another one whatever else differs.
+// TestACallIsTheSameWheneverItIsSent checks that a call with another creation time is the same call, and
+// that one with any other difference is not.
 func TestACallIsTheSameWheneverItIsSent(t *testing.T) {
-	form := func(at int64, body string) []byte {
+	encode := func(at int64, body string) []byte {
 		c, err := wire.DecodeAgain(call.Completion, "cmpl-1", []byte(body), models(), time.Unix(at, 0))
 		require.NoError(t, err)
-		form, err := encodeCall(c)
+		encoded, err := encodeCall(c)
 		require.NoError(t, err)
-		return form
+		return encoded
 	}
 	const one = `{"prompt":"one","timeout":3,"logit_bias":{"1":1,"2":2,"3":3}}`
-	require.True(t, sameCall(form(1, one), form(2, one)))
+	require.True(t, sameCall(encode(1, one), encode(2, one)))
 	for _, other := range []string{
 		`{"prompt":"two","timeout":3,"logit_bias":{"1":1,"2":2,"3":3}}`, `{"prompt":"one","timeout":4,"logit_bias":{"1":1,"2":2,"3":3}}`,
 		`{"prompt":"one","timeout":3,"logit_bias":{"1":1,"2":2,"3":4}}`, `{"prompt":"one","timeout":3,"logit_bias":{"1":1,"2":2,"3":3},"stream":true}`,
 	} {
-		require.False(t, sameCall(form(1, one), form(1, other)), other)
+		require.False(t, sameCall(encode(1, one), encode(1, other)), other)
 	}
 }

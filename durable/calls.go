@@ -1,14 +1,14 @@
-// Package durable keeps the answers of calls in a log, so that a client whose
-// gateway died goes on at another one, where it stopped.
+// Package durable keeps the answers of calls in logs, so that a client whose gateway died resumes its
+// stream at another gateway.
 //
-// A log is one subject of a JetStream memory stream. Its first record is the call
-// itself, the others are the call's events in order. A client sees an event only
-// when its record is acknowledged, so what any client has seen is in the log, and
-// a gateway that takes a call over goes on behind exactly that. Each record is
-// written on the condition that the last one is the one the writer knows: whoever
-// takes a call over writes itself into the log, and the next write of the one
-// before fails. See docs/decisions/stream-resume.md. The package must not know OpenAI's wire formats
-// or how an answer is made.
+// A log is one subject of a JetStream memory stream. Its first record is the call, the others are the
+// call's events in order. A client gets an event only after its record is acknowledged. So the log has
+// all events that any client has seen, and a gateway that takes a call over continues after them. Each
+// record is written on the condition that the log ends with the record that the writer knows. A
+// gateway that takes a call over writes its ownership into the log, and the next write of the previous
+// owner fails. See docs/decisions/stream-resume.md.
+//
+// The package must not know OpenAI's wire formats or how an answer is made.
 package durable
 
 import (
@@ -33,21 +33,21 @@ import (
 	"github.com/millrace/millrace/tracing"
 )
 
-// Options of New. The zero value of each has the default that its comment names.
+// Options are the settings of Calls. The zero value of a field means the default in its comment.
 type Options struct {
 	Logger    zerolog.Logger
-	Keys      Keys          // whose tenants share the logs, and whose callers the calls run for; nil: no keys are in use
-	Always    bool          // calls that stream and do not say "stream_resume" are resumable too
-	Keep      time.Duration // so long a log can be read after its call's end; 30 s
-	Age       time.Duration // a running call's log is written anew so often, and lives for twice as long by itself; 1 min
-	MaxBytes  int64         // of all logs; 256 MiB
-	Window    time.Duration // a call without a reader is cancelled after it; 30 s
-	Outage    time.Duration // JetStream may be away so long before a call fails; 1 min
-	Watch     time.Duration // between questions to the gateway that runs a call; 500 ms
-	Answer    time.Duration // for that gateway to answer; 250 ms
-	Timeout   time.Duration // of one question to JetStream; 2 s
-	DecodeOld DecodeOld     // of the logs that the version before has begun; nil: they cannot be read
-	Rejoin    time.Duration // so long a new call waits for JetStream, and an unknown one for its lost log to be written again; 10 s
+	Keys      Keys          // API keys; their tenants share the quota of logs. nil: the server has no keys
+	Always    bool          // streams without "stream_resume" are resumable too
+	Keep      time.Duration // how long a log can be read after its call's end; default 30 s
+	Age       time.Duration // time between two rewrites of a running call's log, whose records live at least twice as long; default 1 min
+	MaxBytes  int64         // size of the stream of logs; default 256 MiB
+	Window    time.Duration // how long a call without a reader runs; default 30 s
+	Outage    time.Duration // longest outage of JetStream that a call survives; default 1 min
+	Watch     time.Duration // time between two queries to the gateway that runs a call; default 500 ms
+	Answer    time.Duration // timeout of such a query; default 250 ms
+	Timeout   time.Duration // timeout of one JetStream request; default 2 s
+	DecodeOld DecodeOld     // decodes calls of the previous version; nil: their logs cannot be read
+	Rejoin    time.Duration // how long a new call waits for JetStream, and a reader for a lost log; default 10 s
 }
 
 func (o *Options) defaults() {
@@ -65,19 +65,19 @@ func (o *Options) defaults() {
 	}
 }
 
-// DecodeOld decodes the call of a log that the version before has begun: an OpenAI body, under the
-// ID and with the arrival of the call. It goes with version 0.2.
+// DecodeOld decodes the call of a log that the previous version began. body is an OpenAI request. The
+// call gets the id and the arrival. Version 0.2 removes it.
 type DecodeOld func(kind call.Kind, id string, body []byte, models []api.Model, arrival time.Time) (*call.Call, error)
 
 // Keys are the API keys of the server.
 type Keys interface {
-	// Caller returns the holder of the key with an id, nil without one.
+	// Caller returns the holder of the key with the id, or nil if there is none.
 	Caller(id string) api.Caller
 	// Tenants returns the number of tenants that have keys.
 	Tenants() int
 }
 
-// tenants is how many tenants share the logs.
+// tenants returns the number of tenants that share the quota.
 func (o *Options) tenants() int {
 	if o.Keys == nil {
 		return 1
@@ -85,15 +85,15 @@ func (o *Options) tenants() int {
 	return o.Keys.Tenants()
 }
 
-// errNoRoom: the tenant of a call keeps as much in the logs as it may.
-var errQuotaUsed = errors.New("resume: the tenant's logs take all of their share")
+// errQuotaUsed means that the quota of the call's tenant is used up.
+var errQuotaUsed = errors.New("durable: the tenant's quota of logs is used up")
 
-// Calls are the resumable calls of one process. They implement call.Runner.
+// Calls runs the resumable calls of one process. It implements call.Runner.
 type Calls struct {
 	nc          *nats.Conn
 	direct      *call.Direct
 	opts        Options
-	node        string // this process; a new one has a new name
+	node        string // name of this process, new at each start
 	journal     *journal
 	peers       *peers
 	metrics     *metrics
@@ -103,50 +103,49 @@ type Calls struct {
 	recent      *recent
 	maintenance sync.WaitGroup
 	quota       *sharedQuota
-	restores    chan query   // about ended calls whose logs others miss
-	reconnected atomic.Int64 // when our connection came back, Unix nanoseconds
+	restores    chan query   // queries about ended calls whose logs are missing or have gaps
+	reconnected atomic.Int64 // time of the last reconnection, Unix nanoseconds
 
 	mu       sync.Mutex
 	sessions map[string]*session // by logName
 	draining bool
 }
 
-// New returns a runner that keeps the answers of resumable calls and leaves all other calls to
-// direct. It makes the stream of the logs, which needs JetStream on the connection. The
-// connection stays the caller's.
+// New returns a runner that keeps the answers of resumable calls and passes all other calls to direct.
+// It creates the stream of logs, which needs JetStream. The caller closes the connection after Calls.
 func New(nc *nats.Conn, direct *call.Direct, opts Options) (*Calls, error) {
 	opts.defaults()
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, fmt.Errorf("resume: %w", err)
+		return nil, fmt.Errorf("durable: %w", err)
 	}
 	c := &Calls{nc: nc, direct: direct, opts: opts, node: nuid.Next(), metrics: newMetrics(), sessions: map[string]*session{},
 		journal: &journal{js: js, maxAge: opts.Age + max(opts.Age, opts.Keep), maxBytes: opts.MaxBytes, replicas: 1, maxBody: int(nc.MaxPayload()) / 2, timeout: opts.Timeout}}
 	c.journal.bytes = c.metrics.bytes
-	const share, questions = 8, 64 // of the logs' memory, for what has ended
-	c.recent, c.restores = newRecent(opts.Keep, int(opts.MaxBytes/share)), make(chan query, questions)
-	c.quota = newSharedQuota(nc, c.node, opts.MaxBytes/2, opts.tenants, c.journal.maxAge) // the other half is for what rule 12 says
-	const enough = 3                                                                      // servers of a cluster, for the log to outlive one of them
-	if len(nc.Servers()) >= enough && nc.ConnectedClusterName() != "" {
-		c.journal.replicas = enough
+	const share, queries = 8, 64 // ended calls keep records in memory, up to an eighth of the stream's size
+	c.recent, c.restores = newRecent(opts.Keep, int(opts.MaxBytes/share)), make(chan query, queries)
+	c.quota = newSharedQuota(nc, c.node, opts.MaxBytes/2, opts.tenants, c.journal.maxAge) // the other half is for rewritten logs and reports in flight
+	const replicas = 3                                                                    // the logs survive the loss of one server
+	if len(nc.Servers()) >= replicas && nc.ConnectedClusterName() != "" {
+		c.journal.replicas = replicas
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if err := c.journal.ensure(c.ctx); err != nil {
-		return nil, fmt.Errorf("resume: the logs need JetStream: %w", err)
+		return nil, fmt.Errorf("durable: the logs need JetStream: %w", err)
 	}
 	if c.peers, err = newPeers(c); err != nil {
 		c.stop()
-		return nil, fmt.Errorf("resume: %w", err)
+		return nil, fmt.Errorf("durable: %w", err)
 	}
 	c.maintenance.Go(c.maintainLogs)
 	c.maintenance.Go(func() { c.quota.run(c.ctx.Done()) })
 	return c, nil
 }
 
-// Run implements call.Runner. It keeps the answer of a call that asks for it, or of every call
-// that streams. A call whose tenant keeps as much in the logs as it may runs without a log,
-// unless it insists. A call whose ID its tenant's logs have already is not run again: the reader
-// reads that log, if it is the same call.
+// Run implements call.Runner. It keeps the answer of a call that is to be resumable, see wants. If the
+// tenant's quota is used up, the call runs without a log, or fails if "stream_resume" is true. If the
+// tenant has a log with the call's ID, the call is not run: the answer is read from that log, or is a
+// 409 if that log has another call.
 func (c *Calls) Run(ctx context.Context, cl *call.Call) (call.Answer, error) {
 	if !c.wants(cl) {
 		return c.direct.Run(ctx, cl)
@@ -163,7 +162,7 @@ func (c *Calls) Run(ctx context.Context, cl *call.Call) (call.Answer, error) {
 	return r, nil
 }
 
-// wants reports whether a call is to be resumable.
+// wants reports whether a call is to be resumable: by its request, or by Options.Always if it streams.
 func (c *Calls) wants(cl *call.Call) bool {
 	switch cl.Resume {
 	case call.ResumeNo:
@@ -175,15 +174,15 @@ func (c *Calls) wants(cl *call.Call) bool {
 	return true
 }
 
-// start runs a call with a log, or joins the one that runs under its ID.
+// start runs a call with a log, or joins the call that has its ID.
 func (c *Calls) start(ctx context.Context, cl *call.Call) (*Reader, error) {
-	form, err := encodeCall(cl)
+	encoded, err := encodeCall(cl)
 	if err != nil {
 		return nil, api.AsError(err)
 	}
 	caller, tenant := callerAndTenant(ctx)
 	r, err := c.join(ctx, cl.ID, func(s *session) {
-		rec := &callRecord{encoded: form, id: cl.ID, tenant: tenant, owner: c.node, trace: tracing.Of(ctx)}
+		rec := &callRecord{encoded: encoded, id: cl.ID, tenant: tenant, owner: c.node, trace: tracing.Of(ctx)}
 		if caller != nil {
 			rec.key = caller.KeyID()
 		}
@@ -192,7 +191,7 @@ func (c *Calls) start(ctx context.Context, cl *call.Call) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !r.s.isSameCall(form) {
+	if !r.s.isSameCall(encoded) {
 		r.Close()
 		return nil, &api.Error{Code: http.StatusConflict, Param: "request_id", Reason: "request_id_in_use",
 			Message: "request_id: in use by another request, expected a new one"}
@@ -200,7 +199,8 @@ func (c *Calls) start(ctx context.Context, cl *call.Call) (*Reader, error) {
 	return r, nil
 }
 
-// Attach implements call.Runner: 404 when there is no log of the call, 410 when it has expired.
+// Attach implements call.Runner. The error is a 404 if the call has no log, and a 410 if the log has
+// expired.
 func (c *Calls) Attach(ctx context.Context, id string) (call.Answer, error) {
 	if !call.ValidID(id) {
 		return nil, c.notFound(id)
@@ -212,8 +212,8 @@ func (c *Calls) Attach(ctx context.Context, id string) (call.Answer, error) {
 	return r, nil
 }
 
-// join gives a reader of the session of the tenant's call. A new session is opened by first.
-// Whoever finds one that fails gets no other's refusal, but a session of its own.
+// join returns a reader of the session of the tenant's call. It calls first to open a new session. If a
+// session that another request opened fails, join opens its own instead of returning that error.
 func (c *Calls) join(ctx context.Context, id string, first func(*session)) (*Reader, error) {
 	caller, tenant := callerAndTenant(ctx)
 	for {
@@ -234,7 +234,7 @@ func (c *Calls) join(ctx context.Context, id string, first func(*session)) (*Rea
 	}
 }
 
-// Cancel ends a call wherever it runs. A call that has ended stays as it is.
+// Cancel cancels a call at whichever gateway runs it. It does not change a call that has ended.
 func (c *Calls) Cancel(ctx context.Context, id string) error {
 	r, err := c.Attach(ctx, id)
 	if err != nil {
@@ -244,7 +244,7 @@ func (c *Calls) Cancel(ctx context.Context, id string) error {
 	return r.Cancel(ctx)
 }
 
-// who returns the caller of ctx and its tenant; nil and "" without API keys.
+// callerAndTenant returns the caller of ctx and its tenant, or nil and "" without API keys.
 func callerAndTenant(ctx context.Context) (api.Caller, string) {
 	if c := api.CallerFrom(ctx); c != nil {
 		return c, c.TenantName()
@@ -252,8 +252,8 @@ func callerAndTenant(ctx context.Context) (api.Caller, string) {
 	return nil, ""
 }
 
-// session returns a reader of the call's session and, when it is a new one, the
-// session: the caller then has to begin or find it.
+// session returns a reader of the call's session. fresh is the session if it is new: then the caller
+// has to open it with begin or find.
 func (c *Calls) session(tenant, id string, caller api.Caller) (fresh *session, r *Reader, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -270,7 +270,7 @@ func (c *Calls) session(tenant, id string, caller api.Caller) (fresh *session, r
 	return fresh, &Reader{s: s}, nil
 }
 
-// forget takes an ended session out of the table.
+// remove removes an ended session from the table.
 func (c *Calls) remove(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -279,7 +279,7 @@ func (c *Calls) remove(s *session) {
 	}
 }
 
-// lookup is the session of the call that has this log; nil: there is none here.
+// lookup returns the session of the call that has this log, or nil.
 func (c *Calls) lookup(log string) *session {
 	c.mu.Lock()
 	s := c.sessions[log]
@@ -287,7 +287,7 @@ func (c *Calls) lookup(log string) *session {
 	if s != nil || strings.Contains(log, ".") {
 		return s
 	}
-	for _, s := range c.all() { // of a version before
+	for _, s := range c.all() { // a log of an earlier version
 		if s.usesLog(log) {
 			return s
 		}
@@ -301,9 +301,8 @@ func (c *Calls) all() []*session {
 	return slices.Collect(maps.Values(c.sessions))
 }
 
-// Drain hands the running calls over to the other gateways, if there are any:
-// their readers get an error 503 "moved" and go on there. Without another gateway
-// it does nothing, and the calls run on.
+// Drain hands the running calls over to the other gateways. Their readers get an error 503 "moved" and
+// resume there. Without another gateway, Drain does nothing and the calls keep running.
 func (c *Calls) Drain(ctx context.Context) {
 	if !c.peers.othersExist(ctx) {
 		return
@@ -318,13 +317,13 @@ func (c *Calls) Drain(ctx context.Context) {
 	for _, s := range all {
 		select {
 		case <-s.ctx.Done():
-		case <-s.detached: // nobody can take it over: it ends here
+		case <-s.detached: // without a log no gateway can take it over
 		}
 	}
 }
 
-// Close ends every session. What runs is cancelled without an end in its log:
-// another gateway may take it over.
+// Close ends every session. It cancels running calls without an end in their logs, so another gateway
+// can take them over.
 func (c *Calls) Close() {
 	c.mu.Lock()
 	c.draining = true
@@ -337,7 +336,7 @@ func (c *Calls) Close() {
 
 func (c *Calls) notFound(id string) *api.Error {
 	return &api.Error{Code: api.CodeNotFound, Reason: "stream_not_found", Message: fmt.Sprintf(
-		"no stream %q: it was not resumable, or has ended more than %s ago; send the request again", id, c.opts.Keep)}
+		"no stream %q: it was not resumable, or it ended more than %s ago; send the request again", id, c.opts.Keep)}
 }
 
 func expired(id string) *api.Error {
@@ -347,22 +346,22 @@ func expired(id string) *api.Error {
 
 func outgrown(id string) *api.Error {
 	return &api.Error{Code: http.StatusGone, Reason: "stream_expired",
-		Message: fmt.Sprintf("the log of stream %q was closed: it had outgrown its tenant's share", id)}
+		Message: fmt.Sprintf("the log of stream %q was closed: it exceeded its tenant's share", id)}
 }
 
-// noRoom is for a call that insists on a log.
+// errLogsFull is the error for a call that requires a log. A log is removed keep after its call's end.
 func errLogsFull(keep time.Duration) *api.Error {
 	return &api.Error{Code: api.CodeOverloaded, Param: "stream_resume", Reason: "stream_logs_full", RetryAfter: keep,
-		Message: fmt.Sprintf(`stream_resume: the tenant's streams take all of their share of the logs: a log goes %s after its call's end; `+
+		Message: fmt.Sprintf(`stream_resume: the tenant's share of the logs is used up, and a log is removed %s after its call's end; `+
 			`try again then, or with "auto"`, keep)}
 }
 
 func errStopping(id string) *api.Error {
 	return &api.Error{Code: api.CodeUnavailable, Reason: "moved", RetryAfter: time.Second,
-		Message: fmt.Sprintf("this gateway is stopping: stream %q goes on at another one", id)}
+		Message: fmt.Sprintf("this gateway is stopping: resume stream %q at another one", id)}
 }
 
-// unavailable is what a client is told when JetStream does not answer.
+// unavailable returns the client's error for an error of JetStream.
 func unavailable(err error) *api.Error {
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e
@@ -373,8 +372,8 @@ func unavailable(err error) *api.Error {
 
 var _ call.Runner = (*Calls)(nil)
 
-// Reader reads a call's answer from its beginning. It keeps the call alive. It implements
-// call.Answer.
+// Reader reads a call's answer from its beginning. The call keeps running while it has a Reader. It
+// implements call.Answer.
 type Reader struct {
 	s    *session
 	once sync.Once
@@ -392,10 +391,10 @@ func (r *Reader) ready(ctx context.Context) error {
 // Resumable implements call.Answer.
 func (r *Reader) Resumable() bool { return true }
 
-// Call is the call that is read.
+// Call returns the call that is read.
 func (r *Reader) Call() *call.Call { return r.s.call }
 
-// Events are the call's events from the first on. The channel closes after Done,
+// Events returns the call's events from the first on. The channel is closed after the event with Done,
 // or when ctx ends.
 func (r *Reader) Events(ctx context.Context) <-chan api.Event {
 	const buffer = 64
@@ -427,5 +426,5 @@ func (r *Reader) Cancel(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Close is needed. The call goes on for a while without readers.
+// Close releases the reader. Without readers the call runs for Options.Window and is then cancelled.
 func (r *Reader) Close() { r.once.Do(r.s.detach) }

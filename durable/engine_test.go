@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 )
 
-// word is the text of a token: it depends on the seed, the choice and the position alone,
-// as real sampling does.
+// word returns a token and its text. They depend on the seed, the prompt, the choice and the position
+// only, as in real sampling.
 func word(r *api.Request, choice, pos int) (int32, string) {
 	h := fnv.New32a()
 	fmt.Fprint(h, r.Sampling.Seed, r.Prompt, choice, pos)
@@ -23,7 +23,7 @@ func word(r *api.Request, choice, pos int) (int32, string) {
 	return int32(v >> 1), fmt.Sprintf(" %04x", v&0xffff)
 }
 
-// gate lets the engines through up to a position of an answer.
+// gate stops engines at a position of each answer.
 type gate struct {
 	mu    sync.Mutex
 	limit int
@@ -40,7 +40,7 @@ func (g *gate) open(limit int) {
 	g.moved = make(chan struct{})
 }
 
-// wait is false when the stream was closed first.
+// wait waits until pos may be computed. It returns false if the stream was closed first.
 func (g *gate) wait(pos int, closed <-chan struct{}) bool {
 	for {
 		g.mu.Lock()
@@ -57,8 +57,8 @@ func (g *gate) wait(pos int, closed <-chan struct{}) bool {
 	}
 }
 
-// deterministic answers with r.MaxTokens tokens for each choice, and goes on behind what a
-// request has already. A beam search brings its answers at the end.
+// deterministic returns an engine that answers with r.MaxTokens tokens for each choice, and continues
+// after the tokens that a request has already. A beam search answers at its end.
 func deterministic(g *gate) *apitest.Engine {
 	return apitest.New(func(r *api.Request, s *apitest.Stream) {
 		at := make([]int, r.N)
@@ -102,7 +102,7 @@ func deterministic(g *gate) *apitest.Engine {
 	})
 }
 
-// tenantToken is a tenant's token in subjects, as other programs see it.
+// tenantToken computes a tenant's token in subjects as another program would.
 func tenantToken(tenant string) string {
 	sum := sha256.Sum256([]byte(tenant))
 	return hex.EncodeToString(sum[:])[:20]

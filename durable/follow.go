@@ -6,21 +6,22 @@ import (
 	"time"
 )
 
-// tick is what the parts of follow tell its loop.
+// followEvent is an input of followLoop: an entry of the log or an owner's reply.
 type followEvent struct {
-	entry   entry // of the log, with err
+	entry   entry // if err is nil and isReply is not set
 	err     error
-	node    string // or: whether this node owns the call
-	owns    bool
+	node    string // of the reply
+	owns    bool   // the node owns the call
 	isReply bool
 }
 
-// patience is how many questions in a row the owner may leave without an answer. (One
-// that was asked while its connection broke is lost; the next finds nobody.)
+// maxUnanswered is the number of queries in a row without an answer after which the owner is
+// considered dead. A query that was sent while the owner's connection broke is lost; the next one
+// has no responder.
 const maxUnanswered = 4
 
-// follow shows the readers what another gateway writes, until the answer has
-// ended (nil) or something else is to be done.
+// follow reads the log that another gateway writes into the event buffer. It returns nil at the end
+// of the answer. An error says what the session has to do next.
 func (s *session) follow() error {
 	ctx, stop := context.WithCancel(s.ctx)
 	from := uint64(0)
@@ -42,7 +43,7 @@ func (s *session) follow() error {
 		return errRestart
 	}
 	s.state.created = tail.created
-	ticks := make(chan followEvent)
+	inputs := make(chan followEvent)
 	done := make(chan struct{})
 	defer func() { stop(); tail.stop(); <-done }()
 	go func() {
@@ -50,7 +51,7 @@ func (s *session) follow() error {
 		for {
 			e, err := tail.next(ctx)
 			select {
-			case ticks <- followEvent{entry: e, err: err}:
+			case inputs <- followEvent{entry: e, err: err}:
 			case <-ctx.Done():
 			}
 			if err != nil || ctx.Err() != nil {
@@ -58,10 +59,11 @@ func (s *session) follow() error {
 			}
 		}
 	}()
-	return s.followLoop(ctx, ticks, tail.pending == 0)
+	return s.followLoop(ctx, inputs, tail.pending == 0)
 }
 
-// lost: there is no stream of logs. The owner, if it lives, is going to make it.
+// ownerWithoutStream returns the next step if the stream of logs is missing. An owner that lives
+// creates it again.
 func (s *session) ownerWithoutStream() error {
 	owns, err := s.c.peers.owns(s.ctx, s.state.owner, s.query())
 	if err == nil && !owns {
@@ -70,54 +72,54 @@ func (s *session) ownerWithoutStream() error {
 	return errRestart
 }
 
-// listen handles what comes. It asks the owner for a sign of life at once and then
-// regularly: that is also how the owner knows of the readers here. The owner
-// is known when the log was read to its end.
-func (s *session) followLoop(ctx context.Context, ticks chan followEvent, whole bool) error {
+// followLoop applies entries and watches the owner. It queries the owner at once and then every
+// Options.Watch, which also informs the owner of the readers here. The owner is known once the log
+// has been read to its end: whole says whether that is so.
+func (s *session) followLoop(ctx context.Context, inputs chan followEvent, whole bool) error {
 	watch := time.NewTicker(s.c.opts.Watch)
 	defer watch.Stop()
-	silent, unanswered, asking := 0, 0, false
-	ask := func() {
-		if whole && !asking {
-			asking = true
-			go s.queryOwner(ctx, s.state.owner, ticks)
+	quietTicks, unanswered, waiting := 0, 0, false
+	query := func() {
+		if whole && !waiting {
+			waiting = true
+			go s.queryOwner(ctx, s.state.owner, inputs)
 		}
 	}
-	ask()
+	query()
 	for {
 		select {
-		case t := <-ticks:
+		case in := <-inputs:
 			switch {
-			case !t.isReply:
-				silent = 0
-				if err := s.applyEntry(t); err != nil || s.state.done {
+			case !in.isReply:
+				quietTicks = 0
+				if err := s.applyEntry(in); err != nil || s.state.done {
 					return err
 				}
-				if !whole && t.entry.pending == 0 {
+				if !whole && in.entry.pending == 0 {
 					whole = true
-					ask()
+					query()
 				}
 				continue
-			case t.err != nil:
+			case in.err != nil:
 				unanswered++
 			default:
 				unanswered = 0
 				s.lastContact = time.Now()
 			}
-			asking = false
-			if t.node == s.state.owner && (t.err == nil && !t.owns || unanswered >= maxUnanswered) {
+			waiting = false
+			if in.node == s.state.owner && (in.err == nil && !in.owns || unanswered >= maxUnanswered) {
 				return errOwnerDead
 			}
-			if t.err != nil {
-				ask()
+			if in.err != nil {
+				query()
 			}
 		case <-watch.C:
-			if silent++; silent%4 == 0 {
+			if quietTicks++; quietTicks%4 == 0 {
 				if err := s.checkUnchanged(ctx); err != nil {
 					return err
 				}
 			}
-			ask()
+			query()
 		case <-s.wake:
 			switch {
 			case s.isDraining():
@@ -125,19 +127,19 @@ func (s *session) followLoop(ctx context.Context, ticks chan followEvent, whole 
 			case s.removeIfUnread():
 				return errNoReaders
 			}
-			ask()
+			query()
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// take applies an entry of the log.
-func (s *session) applyEntry(t followEvent) error {
-	if t.err != nil {
-		return t.err
+// applyEntry applies an entry of the log and appends its events to the buffer.
+func (s *session) applyEntry(in followEvent) error {
+	if in.err != nil {
+		return in.err
 	}
-	events, err := s.state.apply(t.entry)
+	events, err := s.state.apply(in.entry)
 	s.buffer.Append(events...)
 	s.lastContact = time.Now()
 	if err == nil && s.state.gap {
@@ -146,17 +148,17 @@ func (s *session) applyEntry(t followEvent) error {
 	return err
 }
 
-// ask asks a node whether it owns the call, and tells it when the call is to end.
-func (s *session) queryOwner(ctx context.Context, node string, ticks chan<- followEvent) {
+// queryOwner queries whether a node owns the call. The query has a pending cancellation.
+func (s *session) queryOwner(ctx context.Context, node string, inputs chan<- followEvent) {
 	owns, err := s.c.peers.owns(ctx, node, s.query())
 	select {
-	case ticks <- followEvent{node: node, owns: owns, err: err, isReply: true}:
+	case inputs <- followEvent{node: node, owns: owns, err: err, isReply: true}:
 	case <-ctx.Done():
 	}
 }
 
-// check compares a silent log with what was read of it: after a restart of the NATS
-// server it is another one, which may be as long.
+// checkUnchanged returns errRestart if a log without new records is not the one that was read. After a
+// restart of the NATS server it is another log, which may be as long.
 func (s *session) checkUnchanged(ctx context.Context) error {
 	newest, made, err := s.c.journal.newestOf(ctx, s.log)
 	if err == nil && (newest != s.state.last || !made.Equal(s.state.created)) {

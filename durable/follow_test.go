@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
-// TestALogWrittenAgainToTheSameLengthIsAnotherOne: the server has lost it in a restart, and the
-// newest record has the sequence that it had, so that a reader would wait for the next one.
+// TestALogWrittenAgainToTheSameLengthIsAnotherOne rewrites a log that the server lost in a restart. Its
+// newest record has the same sequence as before, so a reader that compares only sequences would wait.
 func TestALogWrittenAgainToTheSameLengthIsAnotherOne(t *testing.T) {
 	srv := natstest.Start(t, &server.Options{JetStream: true})
 	nc, err := nats.Connect(srv.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
@@ -44,8 +44,8 @@ func TestALogWrittenAgainToTheSameLengthIsAnotherOne(t *testing.T) {
 	require.NoError(t, s.checkUnchanged(context.Background()))
 	natstest.Restart(t, srv)
 	require.Equal(t, read.last, write())
-	require.ErrorIs(t, s.checkUnchanged(context.Background()), errRestart, "of who follows it")
-	require.ErrorIs(t, s.follow(), errRestart, "of who is to follow it")
+	require.ErrorIs(t, s.checkUnchanged(context.Background()), errRestart, "while following")
+	require.ErrorIs(t, s.follow(), errRestart, "before following")
 	_, _, err = s.takeOver()
-	require.ErrorIs(t, err, errRestart, "of who is to write on")
+	require.ErrorIs(t, err, errRestart, "before a takeover")
 }

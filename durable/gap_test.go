@@ -21,8 +21,8 @@ func logs(t testing.TB, g gateway) jetstream.Stream {
 	return s
 }
 
-// TestAnOwnerWritesWhatItsLogLacks: records are gone, at the beginning or in the middle, of a call
-// that runs and of one that has just ended.
+// TestAnOwnerWritesWhatItsLogLacks removes records, at the beginning or in the middle, from the log of a
+// running call and of one that has just ended.
 func TestAnOwnerWritesWhatItsLogLacks(t *testing.T) {
 	for name, limit := range map[string]int{"runs": 20, "has ended": 1 << 30} {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestALogThatNobodyHasHasExpired(t *testing.T) {
 	b := newGateway(t, a.nc.ConnectedUrl(), e, durable.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond})
 	require.NoError(t, s.Purge(t.Context()))
 	again := see(t, attach(t, b, r.Call().ID)).until(0)
-	require.Equal(t, undisturbed(t, r.Call()), again, "a writes it again: the call has only just ended there")
+	require.Equal(t, undisturbed(t, r.Call()), again, "gateway a writes it again, because the call has just ended there")
 	info, err := s.Info(t.Context())
 	require.NoError(t, err)
 	a.Close()
@@ -80,7 +80,7 @@ func TestALogThatNobodyHasHasExpired(t *testing.T) {
 	_, err = b.Attach(t.Context(), r.Call().ID)
 	require.Equal(t, api.Code(410), api.AsError(err).Code)
 	second := begin(t, b, e, text)
-	require.Equal(t, undisturbed(t, second.Call()), see(t, second).until(0), "it can be sent again, as the error says")
+	require.Equal(t, undisturbed(t, second.Call()), see(t, second).until(0), "the call can be sent again, as the error says")
 	b.Close()
 	c := newGateway(t, a.nc.ConnectedUrl(), e, durable.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond})
 	require.NoError(t, s.Purge(t.Context()))

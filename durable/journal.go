@@ -18,40 +18,41 @@ import (
 
 // Names in JetStream.
 const (
-	// Stream has the logs of all calls: Subject, the tenant's token, a dot and the call's id.
-	// (A version before kept the logs of all tenants at Subject and the id.)
-	Stream  = "MILLRACE_JOURNAL"
+	// Stream is the stream with the logs of all calls. The subject of a log is Subject, the tenant's
+	// token, a dot and the call's id. (An earlier version had Subject and the id for all tenants.)
+	Stream = "MILLRACE_JOURNAL"
+	// Subject is the beginning of every log's subject.
 	Subject = "millrace.journal."
 )
 
-// perMessage is what JetStream keeps beside a message's body, at most: the subject, the
-// headers that a write's condition needs, and its own fields.
+// messageOverhead is the most that JetStream stores for a message in addition to its body, in bytes:
+// the subject, the headers for the condition of a write, and its own fields.
 const messageOverhead = 256
 
-// headerPart is on the messages of a record that needs several: "2/5".
+// headerPart is a header of the messages of a record that needs several. Its value is like "2/5".
 const headerPart = "Millrace-Part"
 
 var (
-	errNoLog       = errors.New("resume: no such log")
-	errFenced      = errors.New("resume: another process has written to the log")
-	errNoJetStream = errors.New("resume: JetStream does not answer")
-	errFull        = errors.New("resume: no room for the log")
+	errNoLog       = errors.New("durable: found no log")
+	errFenced      = errors.New("durable: another process has written to the log")
+	errNoJetStream = errors.New("durable: JetStream is unavailable")
+	errFull        = errors.New("durable: the stream of logs is full")
 )
 
-// journal is the logs of all calls in one JetStream stream.
+// journal reads and writes the logs of all calls, in one JetStream stream.
 type journal struct {
 	js       jetstream.JetStream
 	maxAge   time.Duration // of a record
 	maxBytes int64
 	replicas int
-	maxBody  int // bytes of a message's body
+	maxBody  int // bytes in the body of a message
 	timeout  time.Duration
 	bytes    prometheus.Counter
-	stream   atomic.Pointer[jetstream.Stream] // of some time: for its name
+	stream   atomic.Pointer[jetstream.Stream] // to read messages by subject; the stream may be a newer one of that name
 }
 
-// ensure makes the stream where it is missing. One that is there stays as it is, except for
-// its subjects and what it does when it is full.
+// ensure creates the stream if it is missing. The configuration of an existing stream stays as it is,
+// except for its subjects and its discard policy.
 func (j *journal) ensure(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
@@ -70,36 +71,36 @@ func (j *journal) ensure(ctx context.Context) error {
 	return nil
 }
 
-// upgrade changes the stream that a version before has made: it had a subject for each call
-// of all tenants, and removed the oldest records when it was full.
+// upgrade changes a stream that an earlier version created. That stream has no tenants in its subjects
+// and removes the oldest records when it is full.
 func (j *journal) upgrade(ctx context.Context, cfg jetstream.StreamConfig) error {
 	s, err := j.js.Stream(ctx, Stream)
 	if err != nil {
 		return err
 	}
-	is := s.CachedInfo().Config
-	if slices.Equal(is.Subjects, cfg.Subjects) && is.Discard == cfg.Discard {
+	found := s.CachedInfo().Config
+	if slices.Equal(found.Subjects, cfg.Subjects) && found.Discard == cfg.Discard {
 		return nil
 	}
-	is.Subjects, is.Discard = cfg.Subjects, cfg.Discard
-	_, err = j.js.UpdateStream(ctx, is)
+	found.Subjects, found.Discard = cfg.Subjects, cfg.Discard
+	_, err = j.js.UpdateStream(ctx, found)
 	return err
 }
 
-// cost is what JetStream keeps for a record with a body of n bytes.
+// cost returns the bytes that JetStream stores for a record with a body of n bytes.
 func (j *journal) cost(n int) int64 { return int64(n) + int64(j.parts(n))*messageOverhead }
 
-// parts is the number of messages of a record.
+// parts returns the number of messages for a record with a body of n bytes.
 func (j *journal) parts(n int) int { return max(1, (n+j.maxBody-1)/j.maxBody) }
 
-// publish appends a record after stream sequence last of the log and
-// returns the sequences of its own first and last message. errFenced: something else lies there, or
-// nothing at all. errFull: the stream is full. Any other error leaves open whether the record is there.
+// publish appends a record on the condition that the log's last stream sequence is last. It returns the
+// sequences of the record's first and last message. The error is errFenced if the condition fails, and
+// errFull if the stream is full. After any other error the record may or may not be in the log.
 func (j *journal) publish(ctx context.Context, log string, r *record, last uint64) (first, end uint64, err error) {
 	return j.write(ctx, log, r.encode(), last)
 }
 
-// write is publish for a record in its form.
+// write is publish for an encoded record.
 func (j *journal) write(ctx context.Context, log string, body []byte, last uint64) (first, end uint64, err error) {
 	j.bytes.Add(float64(len(body)))
 	parts := j.parts(len(body))
@@ -136,20 +137,21 @@ func (j *journal) send(ctx context.Context, m *nats.Msg, last uint64) (uint64, e
 	return ack.Sequence, nil
 }
 
-// wrongLast: a clustered server has a second code for it, without the sequence found.
+// wrongLast reports whether err means a wrong last sequence. A clustered server has a second code for
+// it, without the sequence found.
 func wrongLast(err error) bool {
 	var e *jetstream.APIError
 	return errors.As(err, &e) && (e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 		e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
-// full: the stream discards new messages now. The server has no code of its own for it.
+// full reports whether err means that the stream is full. The server has no code for it.
 func full(err error) bool {
 	var e *jetstream.APIError
 	return errors.As(err, &e) && strings.Contains(e.Description, "maximum bytes exceeded")
 }
 
-// purge removes the records of a log before a stream sequence; 0: all of them.
+// purge removes the records of a log before a stream sequence. 0 removes all of them.
 func (j *journal) purge(ctx context.Context, log string, before uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
@@ -164,7 +166,7 @@ func (j *journal) purge(ctx context.Context, log string, before uint64) error {
 	return s.Purge(ctx, opts...)
 }
 
-// newest is the stream sequence of a log's newest record; 0 when there is none.
+// newest returns the stream sequence of a log's newest record, or 0 if there is none.
 func (j *journal) newest(ctx context.Context, log string) (uint64, error) {
 	if s := j.stream.Load(); s != nil {
 		once, cancel := context.WithTimeout(ctx, j.timeout)
@@ -181,7 +183,7 @@ func (j *journal) newest(ctx context.Context, log string) (uint64, error) {
 	return seq, err
 }
 
-// newestOf is newest, and when the stream was made that has it.
+// newestOf is newest and also returns when the stream was created.
 func (j *journal) newestOf(ctx context.Context, log string) (seq uint64, made time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
@@ -200,8 +202,8 @@ func (j *journal) newestOf(ctx context.Context, log string) (seq uint64, made ti
 	return 0, made, fmt.Errorf("%w: %w", errNoJetStream, err)
 }
 
-// young says whether the stream was made a short time ago, or is missing: then a
-// log that is not there may be one that its owner is about to write again.
+// recentlyCreated reports whether the stream was created within the last minute or is missing. Then the
+// owner of a missing log may be about to write it again.
 func (j *journal) recentlyCreated(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
@@ -209,29 +211,31 @@ func (j *journal) recentlyCreated(ctx context.Context) bool {
 	return err != nil || time.Since(s.CachedInfo().Created) < time.Minute
 }
 
-// entry is a record with its place; without a record it is a part of one, whose
-// end is not there yet.
+// entry is a record with its position in the stream. Without a record it is a part of one that is not
+// complete yet.
 type entry struct {
 	*record
 	first, last uint64 // stream sequences
-	bytes       int64  // that it takes in the stream
-	pending     uint64 // messages that wait behind it
+	bytes       int64  // size in the stream
+	pending     uint64 // number of messages after it
 }
 
-// tail reads a log from a stream sequence on.
+// tail reads a log, beginning at a stream sequence.
 type tail struct {
 	messages jetstream.MessagesContext
 	stop     func()
-	created  time.Time // when the stream was: another one has other logs, perhaps under the same sequences
-	pending  uint64    // messages there were at the beginning
+	created  time.Time // creation of the stream: another stream has other logs, perhaps with the same sequences
+	pending  uint64    // number of messages in the log when the tail began
 	part     struct {
 		body  []byte
 		n     int
 		first uint64
 	}
-	bytes int64 // of the messages since the last whole record
+	bytes int64 // size of the messages since the last whole record
 }
 
+// tail returns a reader of the log from a stream sequence on; 0 is its beginning. errNoLog means that
+// there is no stream.
 func (j *journal) tail(ctx context.Context, log string, from uint64) (*tail, error) {
 	create, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
@@ -259,7 +263,7 @@ func (j *journal) tail(ctx context.Context, log string, from uint64) (*tail, err
 		messages.Stop()
 		ctx, cancel := context.WithTimeout(context.Background(), j.timeout)
 		defer cancel()
-		j.js.DeleteConsumer(ctx, Stream, c.CachedInfo().Name) //nolint:errcheck // it also ends by itself
+		j.js.DeleteConsumer(ctx, Stream, c.CachedInfo().Name) //nolint:errcheck // an unused consumer expires
 	}}, nil
 }
 
@@ -283,8 +287,8 @@ func (t *tail) next(ctx context.Context) (entry, error) {
 	return e, err
 }
 
-// join gathers the parts of a record. Parts whose rest is missing (their writer
-// died, and wrote or was followed by something else) are dropped.
+// join joins the parts of a record. It drops the parts of an incomplete record, whose writer died or
+// was fenced.
 func (t *tail) join(part string, body []byte, seq uint64) (whole []byte, first uint64, ok bool) {
 	if part == "" {
 		t.part.n = 0
@@ -306,9 +310,9 @@ func (t *tail) join(part string, body []byte, seq uint64) (whole []byte, first u
 	return t.part.body, t.part.first, i == of
 }
 
-// load reads a whole log into s and returns its events. errNoLog: there is none; errGap:
-// records are missing, and s has what the others say; errNotOurs, errReplaced and errOutgrown as
-// of state.apply.
+// load reads a whole log into s and returns its events. The error is errNoLog if there is none, and
+// errGap if records are missing; s then has the others. errNotOurs, errReplaced and errOutgrown are
+// those of state.apply.
 func (j *journal) load(ctx context.Context, log string, s *state) ([]api.Event, error) {
 	newest, err := j.newest(ctx, log)
 	if err != nil {

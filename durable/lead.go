@@ -8,12 +8,12 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// batchEvents is how many events a record holds at most. While one is on its way
-// further events gather for the next.
+// batchEvents is the largest number of events in a record. While one record is being written, events
+// collect for the next one.
 const batchEvents = 256
 
-// lead writes the answer into the log and then shows it to the readers, until it
-// has ended. stop cancels what still runs; with ErrMoved it is left to run on.
+// lead writes the answer into the log and then into the event buffer, until it has ended. stop cancels
+// the requests that still run. With api.ErrMoved they keep running.
 func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) error {
 	defer stop(nil)
 	idle := time.NewTicker(max(s.c.opts.Window/4, time.Millisecond))
@@ -63,8 +63,8 @@ func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) er
 	}
 }
 
-// gather takes an event and those that wait behind it. A failure ends the call,
-// as it ends the stream of whoever reads it.
+// collectBatch returns ev and the events that follow it without a wait. A failure ends the call, as it
+// ends the stream of each reader. ok is false if the answer was closed without an end.
 func (s *session) collectBatch(ev api.Event, ok bool, answer <-chan api.Event) []api.Event {
 	var batch []api.Event
 	for {
@@ -84,8 +84,8 @@ func (s *session) collectBatch(ev api.Event, ok bool, answer <-chan api.Event) [
 	}
 }
 
-// last: a call that was refused before it said anything leaves no log, so that it
-// can be sent again under the same id.
+// finish handles the end of a call. A call that was refused before its first output leaves no log, so
+// that a client can send it again with the same id.
 func (s *session) finish(ev api.Event) error {
 	if failed := api.Failure(ev); failed != nil && ev.Seq == 1 && retriable(failed) {
 		s.eraseLog()
@@ -95,7 +95,7 @@ func (s *session) finish(ev api.Event) error {
 	return nil
 }
 
-// keep has the log of the call, which has ended, written again should it be lost soon.
+// keepLog keeps the records of the ended call in memory, to write its log again if it is lost.
 func (s *session) keepLog() {
 	l := &endedLog{log: s.log, quotaKey: s.state.quotaKey(s.log), initial: state{tenant: s.tenant, id: s.id}, last: s.state.last, whole: true}
 	if !s.logClosed {
@@ -105,7 +105,7 @@ func (s *session) keepLog() {
 	s.c.recent.add(l)
 }
 
-// records are the call and all its events, as its log begins anew with them.
+// records returns the call and all its events as the records of a rewritten log.
 func (s *session) records() [][]byte {
 	call := *s.record
 	call.owner = s.c.node
@@ -118,9 +118,9 @@ func (s *session) records() [][]byte {
 	return all
 }
 
-// append writes events and shows them to the readers. While JetStream is away it
-// waits; errFenced says that the call is another gateway's now. An answer that outgrows its
-// tenant's share continues without a log.
+// append writes events into the log and then into the event buffer. It retries while JetStream is
+// unavailable. errFenced means that another gateway owns the call. An answer that exceeds its tenant's
+// quota continues without a log.
 func (s *session) append(events []api.Event) error {
 	start := time.Now()
 	var err error
@@ -138,7 +138,7 @@ func (s *session) append(events []api.Event) error {
 	return nil
 }
 
-// untilOutage tries something again while JetStream is away.
+// untilOutage retries while JetStream is unavailable, for up to Options.Outage.
 func (s *session) untilOutage(try func() error) error {
 	start, pause := time.Now(), 20*time.Millisecond
 	for {
@@ -152,15 +152,15 @@ func (s *session) untilOutage(try func() error) error {
 		if time.Since(start) > s.c.opts.Outage {
 			return unavailable(err)
 		}
-		s.c.journal.ensure(s.ctx) //nolint:errcheck // the next try says what is wrong
+		s.c.journal.ensure(s.ctx) //nolint:errcheck // the next try returns the error
 		sleep(s.ctx, pause)
 		pause = min(2*pause, time.Second)
 	}
 }
 
-// write appends one record of events. When the log is not as we left it, it finds
-// out why: our own record is there although its acknowledgment was lost, the log
-// was lost and is written again, or the call is another gateway's.
+// write appends one record of events. If the log does not end with this gateway's last record, write
+// finds out why: the record was written and only its acknowledgment was lost, the log was lost and has
+// to be written again, or another gateway owns the call.
 func (s *session) write(events []api.Event) error {
 	for {
 		body := (&record{log: s.state.log, token: s.token, events: events}).encode()
@@ -177,11 +177,11 @@ func (s *session) write(events []api.Event) error {
 		if !errors.Is(err, errFenced) {
 			return err
 		}
-		landed, err := s.resync()
+		written, err := s.resync()
 		if err != nil {
 			return err
 		}
-		for len(events) > 0 && events[0].Seq <= landed {
+		for len(events) > 0 && events[0].Seq <= written {
 			events = events[1:]
 		}
 		if len(events) == 0 {
@@ -190,27 +190,27 @@ func (s *session) write(events []api.Event) error {
 	}
 }
 
-// grow makes room for a log of the given bytes, and for a part more where there is some.
+// reserve reserves quota for a log of the given size in bytes, rounded up to a step if possible.
 func (s *session) reserve(bytes int64) bool {
 	if bytes <= s.reserved {
 		return true
 	}
-	for _, room := range []int64{reservedFor(bytes), bytes} {
-		if s.c.quota.reserve(s.state.quotaKey(s.log), s.tenant, room) {
-			s.reserved = room
+	for _, n := range []int64{reservedFor(bytes), bytes} {
+		if s.c.quota.reserve(s.state.quotaKey(s.log), s.tenant, n) {
+			s.reserved = n
 			return true
 		}
 	}
 	return false
 }
 
-// shrink gives back the room of a log that is not ours, or not there.
+// freeReservation frees the quota of a log that is not this gateway's, or does not exist.
 func (s *session) freeReservation() {
 	s.c.quota.free(s.state.quotaKey(s.log))
 	s.reserved = 0
 }
 
-// orClose closes a log that has no room.
+// closeLogIfFull closes the log if err is errFull, else it returns err.
 func (s *session) closeLogIfFull(err error) error {
 	if errors.Is(err, errFull) {
 		return s.closeLog()
@@ -218,8 +218,8 @@ func (s *session) closeLogIfFull(err error) error {
 	return err
 }
 
-// closeLog ends the log of a call that runs: there is no room for it. The readers here get
-// the whole answer, others get errOutgrown.
+// closeLog ends the log of a running call that has no quota left. Readers at this gateway get the whole
+// answer, others get errOutgrown.
 func (s *session) closeLog() error {
 	last := s.state.last
 	if last == unknownSeq {
@@ -251,23 +251,24 @@ func (s *session) closeLog() error {
 	s.freeReservation()
 	s.c.metrics.closed.Inc()
 	s.c.opts.Logger.Warn().Str("id", s.id).Int64("bytes", s.state.bytes).
-		Msg("resume: the stream cannot be resumed any more: its log has outgrown its tenant's share")
+		Msg("durable: log closed: it exceeded its tenant's quota, and the stream cannot be resumed")
 	return nil
 }
 
-// remove removes the records before a stream sequence. Those that cannot be removed expire.
+// purgeBefore removes the records before a stream sequence. If that fails, they expire.
 func (s *session) purgeBefore(before uint64) {
 	if err := s.c.journal.purge(s.ctx, s.log, before); err != nil {
-		s.c.opts.Logger.Debug().Err(err).Str("id", s.id).Msg("resume: records that are not needed stay until they expire")
+		s.c.opts.Logger.Debug().Err(err).Str("id", s.id).Msg("durable: unneeded records could not be removed and will expire")
 	}
 }
 
-// resync reads our own log again and mends it; landed is the last event in it.
-func (s *session) resync() (landed uint64, err error) {
+// resync reads this gateway's own log again and rewrites it if it is damaged. written is the last
+// event in it.
+func (s *session) resync() (written uint64, err error) {
 	shown := uint64(len(s.buffer.Events()))
 	st := &state{tenant: s.tenant, id: s.id}
 	_, err = s.c.journal.load(s.ctx, s.log, st)
-	var behind uint64
+	var after uint64
 	switch {
 	case errors.Is(err, errNoLog):
 	case errors.Is(err, errNotOurs), errors.Is(err, errReplaced):
@@ -280,25 +281,25 @@ func (s *session) resync() (landed uint64, err error) {
 		s.state.last, s.state.begin, s.state.bytes = st.last, st.begin, st.bytes
 		return st.known, nil
 	default:
-		behind = st.last
+		after = st.last
 	}
-	s.c.opts.Logger.Warn().Str("id", s.id).Uint64("events", shown).Msg("resume: the log was lost; it is written again from memory")
-	if err := s.rewrite(behind); err != nil {
+	s.c.opts.Logger.Warn().Str("id", s.id).Uint64("events", shown).Msg("durable: log lost, writing it again from memory")
+	if err := s.rewrite(after); err != nil {
 		return 0, err
 	}
-	if behind > 0 {
+	if after > 0 {
 		s.purgeBefore(s.state.begin)
 	}
 	return shown, nil
 }
 
-// rewrite writes the call and all its events again, behind stream sequence behind.
-// Until it is whole, nothing else fits behind it.
-func (s *session) rewrite(behind uint64) error {
+// rewrite writes the call and all its events again, after the stream sequence after. Until it has
+// succeeded the log's end is unknown, so no other write can succeed.
+func (s *session) rewrite(after uint64) error {
 	s.state.last = unknownSeq
 	var begin uint64
 	var bytes int64
-	last := behind
+	last := after
 	for i, body := range s.records() {
 		first, end, err := s.c.journal.write(s.ctx, s.log, body, last)
 		if err != nil {
@@ -314,7 +315,7 @@ func (s *session) rewrite(behind uint64) error {
 	return nil
 }
 
-// refresh writes the log again before its beginning expires.
+// refresh rewrites the log before its oldest records expire.
 func (s *session) refresh() error {
 	if s.logClosed {
 		return nil
@@ -332,12 +333,12 @@ func (s *session) refresh() error {
 	})
 }
 
-// release gives the call up, for another gateway to take.
+// release gives up the ownership of the call, so that another gateway can take it over.
 func (s *session) release() error {
 	nobody := ""
 	s.token = newToken()
 	if _, _, err := s.c.journal.publish(s.ctx, s.log, &record{log: s.state.log, token: s.token, owner: &nobody}, s.state.last); err != nil {
-		s.c.opts.Logger.Warn().Err(err).Str("id", s.id).Msg("resume: the call could not be given up in its log")
+		s.c.opts.Logger.Warn().Err(err).Str("id", s.id).Msg("durable: could not release the call in its log")
 	}
 	return errDraining
 }

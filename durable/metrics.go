@@ -2,7 +2,7 @@ package durable
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics are the series of one process. The program registers them through Calls.
+// metrics are the metrics of one process. The program registers Calls, which collects them.
 type metrics struct {
 	sessions                                               prometheus.Gauge
 	takeovers, fenced, rewritten, abandoned, bytes, events prometheus.Counter
@@ -18,15 +18,15 @@ func newMetrics() *metrics {
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{Name: "millrace_resume_streams",
 			Help: "Resumable calls that this process runs or reads."}),
 		takeovers: counter("takeovers_total", "Calls taken over from another gateway."),
-		fenced:    counter("fenced_total", "Calls given up because another gateway had taken them over."),
-		rewritten: counter("rewritten_total", "Logs written again: lost with the NATS server, or refreshed before they expire."),
-		abandoned: counter("abandoned_total", "Calls cancelled because nobody came back for them."),
-		unlogged:  counter("unlogged_total", "Calls that could not be resumable: their tenant's share of the logs was used up."),
-		closed:    counter("closed_total", "Calls whose log was closed while they ran: it had outgrown their tenant's share."),
+		fenced:    counter("fenced_total", "Calls that another gateway took over while this one ran them."),
+		rewritten: counter("rewritten_total", "Logs rewritten: lost with the NATS server, or refreshed before they expire."),
+		abandoned: counter("abandoned_total", "Calls cancelled because they had no reader for too long."),
+		unlogged:  counter("unlogged_total", "Calls without a log: their tenant's share of the logs was used up."),
+		closed:    counter("closed_total", "Calls whose log was closed while they ran: it exceeded their tenant's share."),
 		bytes:     counter("journal_bytes_total", "Bytes of records written."),
 		events:    counter("journal_events_total", "Events written."),
 		publish: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "millrace_resume_journal_seconds",
-			Help:    "Time that a batch of events waited for its record to be acknowledged.",
+			Help:    "Time from a batch of events to the acknowledgment of its record, in seconds.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 14)}),
 	}
 }

@@ -10,30 +10,30 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Subjects of what gateways ask each other.
+// Subjects of the queries between gateways.
 const (
 	peerSubject  = "millrace.resume.node."  // + node
-	anySubject   = "millrace.resume.v3.any" // we ask gateways here that read our logs
-	anySubjectV2 = "millrace.resume.v2.any" // the version before asks here, whose logs we read. It does not read ours
+	anySubject   = "millrace.resume.v3.any" // is there another gateway that reads our logs?
+	anySubjectV2 = "millrace.resume.v2.any" // the same query of the previous version, whose logs we read
 	callSubject  = "millrace.resume.call"
 )
 
-// question is about one call, to the gateway that runs it. Who asks has a reader.
+// query is about one call, to the gateway that runs it. The sender has a reader of the call.
 type query struct {
 	ID     string `json:"id"`
-	Log    string `json:"log,omitempty"` // name of the call's log; "" from a version before: its logs are named by the ID alone
+	Log    string `json:"log,omitempty"` // name of the log; "" from an earlier version, which names logs by the ID alone
 	Cancel bool   `json:"cancel,omitempty"`
 	Gap    bool   `json:"gap,omitempty"` // the log lacks records
 }
 
-// log is the name of the log that the question is about.
+// log returns the name of the log that the query is about.
 func (q *query) log() string { return cmp.Or(q.Log, q.ID) }
 
 type reply struct {
 	Owns bool `json:"owns"`
 }
 
-// peers speaks with the other gateways over NATS.
+// peers sends queries to the other gateways over NATS, and answers theirs.
 type peers struct {
 	c    *Calls
 	subs []*nats.Subscription
@@ -55,21 +55,22 @@ func newPeers(c *Calls) (*peers, error) {
 
 func (p *peers) close() {
 	for _, sub := range p.subs {
-		sub.Unsubscribe() //nolint:errcheck // the connection is gone, and with it our interest
+		sub.Unsubscribe() //nolint:errcheck // it fails only without a connection, which ends subscriptions too
 	}
 }
 
+// handleOwner answers whether this gateway runs a call or has just ended it.
 func (p *peers) handleOwner(m *nats.Msg) {
 	var q query
 	if json.Unmarshal(m.Data, &q) != nil {
 		return
 	}
 	s := p.c.lookup(q.log())
-	owns := s != nil && s.readerElsewhere(q.Cancel) || p.c.repair(q.log(), q.Gap) // ended here, and its end not seen there
+	owns := s != nil && s.readerElsewhere(q.Cancel) || p.c.repair(q.log(), q.Gap) // the sender may not have read the end of a call that ended here
 	respond(m, reply{Owns: owns})
 }
 
-// look answers who misses the log of a call, if the call is here.
+// handleCall answers a gateway that misses the log of a call, if the call is in our memory.
 func (p *peers) handleCall(m *nats.Msg) {
 	var q query
 	if json.Unmarshal(m.Data, &q) == nil && p.c.repair(q.log(), q.Gap) {
@@ -77,7 +78,7 @@ func (p *peers) handleCall(m *nats.Msg) {
 	}
 }
 
-// hello answers who looks for another gateway: the body is the asker's name.
+// handlePresence answers a gateway that searches for others. The body is its name.
 func (p *peers) handlePresence(m *nats.Msg) {
 	p.c.mu.Lock()
 	draining := p.c.draining
@@ -90,13 +91,13 @@ func (p *peers) handlePresence(m *nats.Msg) {
 func respond(m *nats.Msg, r reply) {
 	body, err := json.Marshal(r)
 	if err == nil {
-		m.Respond(body) //nolint:errcheck // who asked asks again
+		m.Respond(body) //nolint:errcheck // the sender queries again
 	}
 }
 
-// have asks all gateways, ourselves too, for a call whose log is missing or lacks records.
-// Who has it in memory says so, and writes the log again. tries is how many questions may be
-// left without an answer.
+// anyHas queries all gateways, including this one, for a call whose log is missing or lacks records.
+// A gateway that has the call in memory answers, and writes the log again. anyHas sends up to tries
+// queries.
 func (p *peers) anyHas(ctx context.Context, q query, tries int) bool {
 	body, err := json.Marshal(q)
 	if err != nil {
@@ -113,8 +114,9 @@ func (p *peers) anyHas(ctx context.Context, q query, tries int) bool {
 	return false
 }
 
-// ask asks a node whether it runs a call, or has just ended it. Nobody there is a plain no: a process
-// that died has no subscription. An error means that no answer came in time.
+// owns queries whether a node runs a call or has just ended it. The answer is no if nobody is
+// subscribed, because the subscriptions of a dead process are gone. An error means that no answer
+// came in time.
 func (p *peers) owns(ctx context.Context, node string, q query) (owns bool, err error) {
 	if node == "" {
 		return false, nil
@@ -130,7 +132,7 @@ func (p *peers) owns(ctx context.Context, node string, q query) (owns bool, err 
 		if p.c.peersReconnected() {
 			return false, nil
 		}
-		<-ctx.Done() // as no answer: its connection may be about to come back, as ours did
+		<-ctx.Done() // the node may be reconnecting, as this one was: count it as no answer
 	}
 	if err != nil {
 		return false, err
@@ -140,7 +142,7 @@ func (p *peers) owns(ctx context.Context, node string, q query) (owns bool, err 
 	return r.Owns, err
 }
 
-// others says whether another gateway is there.
+// othersExist reports whether another gateway is running and not draining.
 func (p *peers) othersExist(ctx context.Context) bool {
 	const patience = 300 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, patience)

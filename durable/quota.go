@@ -5,172 +5,176 @@ import (
 	"time"
 )
 
-// ledger decides how many bytes the logs of each tenant may take. Half of the room is
-// divided among the tenants, and nobody else gets a tenant's share. The other half is lent
-// to whoever asks first. So a tenant within its share always gets what it asks for, and
-// all tenants together never take more than the room. A single tenant may take all of it.
+// quota decides how many bytes the logs of each tenant may use. Half of the limit is divided
+// evenly among the tenants: each tenant's share is reserved for it. The other half goes to the
+// first tenants that need it. So a tenant within its share is never refused, and all tenants
+// together never use more than the limit. A single tenant may use all of it.
 //
-// A ledger has no clock and does no I/O.
+// A quota has no clock and does no I/O.
 type quota struct {
 	limit        int64                    // bytes
-	tenants      int                      // that the room is divided among; 0: one
-	reservations map[string]reservation   // by state.holding
-	own          map[string]int64         // bytes by tenant: the sum of held
+	tenants      int                      // number of tenants with a share; 0 means 1
+	reservations map[string]reservation   // of this gateway, by state.quotaKey
+	own          map[string]int64         // sum of reservations in bytes, by tenant
 	others       map[string]*gatewayUsage // by gateway
 }
 
-// holding is what one log of this gateway may take.
+// reservation is the number of bytes that one log of this gateway may use.
 type reservation struct {
 	tenant string
 	bytes  int64
 }
 
-// reports are what another gateway has said of its own logs.
+// gatewayUsage is what another gateway last reported of its logs.
 type gatewayUsage struct {
 	bytes    map[string]int64 // by tenant
 	reported time.Time
 }
 
-// roomStep is what a log's room grows by, in bytes.
+// reserveStep is the step in which the reservation of a log grows, in bytes.
 const reserveStep = 16 << 10
 
-// roomFor is the room of a log of the given bytes: who takes a log over knows from its bytes
-// what the gateway before had reserved.
+// reservedFor returns the reservation of a log of the given size. A gateway that takes a log over
+// computes from the log's size what the previous gateway had reserved.
 func reservedFor(bytes int64) int64 { return (bytes/reserveStep + 1) * reserveStep }
 
-func newQuota(room int64) *quota {
-	return &quota{limit: room, reservations: map[string]reservation{}, own: map[string]int64{}, others: map[string]*gatewayUsage{}}
+func newQuota(limit int64) *quota {
+	return &quota{limit: limit, reservations: map[string]reservation{}, own: map[string]int64{}, others: map[string]*gatewayUsage{}}
 }
 
-// share is what each tenant is sure of.
-func (l *quota) share() int64 {
-	if l.tenants <= 1 {
-		return l.limit
+// share returns the bytes that are reserved for each tenant.
+func (q *quota) share() int64 {
+	if q.tenants <= 1 {
+		return q.limit
 	}
-	return l.limit / 2 / int64(l.tenants)
+	return q.limit / 2 / int64(q.tenants)
 }
 
-// used is what the logs of a tenant take at all gateways.
-func (l *quota) used(tenant string) int64 {
-	n := l.own[tenant]
-	for _, r := range l.others {
-		n += r.bytes[tenant]
+// used returns the bytes that the logs of a tenant use at all gateways.
+func (q *quota) used(tenant string) int64 {
+	n := q.own[tenant]
+	for _, g := range q.others {
+		n += g.bytes[tenant]
 	}
 	return n
 }
 
-// lent is what all tenants take above their shares.
-func (l *quota) borrowed() (bytes int64) {
+// borrowed returns the bytes that all tenants use above their shares.
+func (q *quota) borrowed() (bytes int64) {
 	seen := map[string]bool{}
 	add := func(tenant string) {
 		if !seen[tenant] {
 			seen[tenant] = true
-			bytes += max(0, l.used(tenant)-l.share())
+			bytes += max(0, q.used(tenant)-q.share())
 		}
 	}
-	for tenant := range l.own {
+	for tenant := range q.own {
 		add(tenant)
 	}
-	for _, r := range l.others {
-		for tenant := range r.bytes {
+	for _, g := range q.others {
+		for tenant := range g.bytes {
 			add(tenant)
 		}
 	}
 	return bytes
 }
 
-// reserve lets a log take the given bytes, in place of what it had; false: it would be more
-// than its tenant's share and nothing is left to lend. It keeps what it had then.
-func (l *quota) reserve(log, tenant string, bytes int64) bool {
-	more := bytes - l.reservations[log].bytes
-	if more > 0 && !l.fits(tenant, more) {
+// reserve sets the reservation of a log. It returns false, and changes nothing, if the tenant
+// would exceed its share and no bytes are left to borrow.
+func (q *quota) reserve(log, tenant string, bytes int64) bool {
+	more := bytes - q.reservations[log].bytes
+	if more > 0 && !q.fits(tenant, more) {
 		return false
 	}
-	l.set(log, tenant, bytes)
+	q.set(log, tenant, bytes)
 	return true
 }
 
-func (l *quota) fits(tenant string, more int64) bool {
-	had, share := l.used(tenant), l.share()
-	if had+more <= share {
+// fits reports whether a tenant may use the given number of bytes more.
+func (q *quota) fits(tenant string, more int64) bool {
+	used, share := q.used(tenant), q.share()
+	if used+more <= share {
 		return true
 	}
-	return l.borrowed()+had+more-max(had, share) <= l.limit-share*int64(max(l.tenants, 1))
+	return q.borrowed()+used+more-max(used, share) <= q.limit-share*int64(max(q.tenants, 1))
 }
 
-func (l *quota) set(log, tenant string, bytes int64) {
-	l.free(log)
-	l.reservations[log] = reservation{tenant, bytes}
-	l.own[tenant] += bytes
+func (q *quota) set(log, tenant string, bytes int64) {
+	q.free(log)
+	q.reservations[log] = reservation{tenant, bytes}
+	q.own[tenant] += bytes
 }
 
-// take makes this gateway answer for a log that another one has written. Nothing is
-// refused: the bytes are there.
-func (l *quota) takeOver(log, tenant string, bytes int64, from string) {
-	l.set(log, tenant, bytes)
-	l.transferred(tenant, bytes, from)
+// takeOver moves the reservation of a log from another gateway to this one. It is never
+// refused, because the bytes are in use already.
+func (q *quota) takeOver(log, tenant string, bytes int64, from string) {
+	q.set(log, tenant, bytes)
+	q.transferred(tenant, bytes, from)
 }
 
-// moved takes bytes off a gateway's report: another one answers for them now.
-func (l *quota) transferred(tenant string, bytes int64, from string) {
-	if r := l.others[from]; r != nil {
-		if r.bytes[tenant] -= bytes; r.bytes[tenant] <= 0 {
-			delete(r.bytes, tenant)
+// transferred subtracts bytes from the usage of a gateway, because another gateway counts them now.
+func (q *quota) transferred(tenant string, bytes int64, from string) {
+	if g := q.others[from]; g != nil {
+		if g.bytes[tenant] -= bytes; g.bytes[tenant] <= 0 {
+			delete(g.bytes, tenant)
 		}
 	}
 }
 
-// free ends what a log may take.
-func (l *quota) free(log string) {
-	h, ok := l.reservations[log]
+// free removes the reservation of a log.
+func (q *quota) free(log string) {
+	r, ok := q.reservations[log]
 	if !ok {
 		return
 	}
-	delete(l.reservations, log)
-	if l.own[h.tenant] -= h.bytes; l.own[h.tenant] <= 0 {
-		delete(l.own, h.tenant)
+	delete(q.reservations, log)
+	if q.own[r.tenant] -= r.bytes; q.own[r.tenant] <= 0 {
+		delete(q.own, r.tenant)
 	}
 }
 
-// hear takes the report of another gateway: bytes by tenant, of all its tenants when whole.
-func (l *quota) receive(now time.Time, gateway string, bytes map[string]int64, whole bool) {
-	r := l.others[gateway]
-	if r == nil || whole {
-		r = &gatewayUsage{bytes: map[string]int64{}}
-		l.others[gateway] = r
+// receive applies the report of another gateway: bytes by tenant. If whole is set, the report has
+// all tenants of that gateway, else those that changed.
+func (q *quota) receive(now time.Time, gateway string, bytes map[string]int64, whole bool) {
+	g := q.others[gateway]
+	if g == nil || whole {
+		g = &gatewayUsage{bytes: map[string]int64{}}
+		q.others[gateway] = g
 	}
-	r.reported = now
+	g.reported = now
 	for tenant, n := range bytes {
-		if r.bytes[tenant] = n; n <= 0 {
-			delete(r.bytes, tenant)
+		if g.bytes[tenant] = n; n <= 0 {
+			delete(g.bytes, tenant)
 		}
 	}
 }
 
-// silent are the reports of gateways that were not heard since a time, and may be dead.
-func (l *quota) silent(since time.Time) map[string]*gatewayUsage {
+// silent returns the usage of the gateways that have not reported since the given time and may be
+// dead.
+func (q *quota) silent(since time.Time) map[string]*gatewayUsage {
 	silent := map[string]*gatewayUsage{}
-	for gateway, r := range l.others {
-		if r.reported.Before(since) {
-			silent[gateway] = r
+	for gateway, g := range q.others {
+		if g.reported.Before(since) {
+			silent[gateway] = g
 		}
 	}
 	return silent
 }
 
-// inherit takes the last report of a gateway that another one has heard: this one has begun since.
-func (l *quota) inherit(heard time.Time, gateway string, bytes map[string]int64) {
-	if l.others[gateway] == nil {
-		l.others[gateway] = &gatewayUsage{bytes: maps.Clone(bytes), reported: heard}
+// inherit adds the last report of a silent gateway that this gateway has never received itself,
+// because it started later.
+func (q *quota) inherit(reported time.Time, gateway string, bytes map[string]int64) {
+	if q.others[gateway] == nil {
+		q.others[gateway] = &gatewayUsage{bytes: maps.Clone(bytes), reported: reported}
 	}
 }
 
-// forget drops the reports of gateways that were not heard since a time: their logs have
-// expired, or are another gateway's.
-func (l *quota) expire(since time.Time) {
-	for gateway, r := range l.others {
-		if r.reported.Before(since) {
-			delete(l.others, gateway)
+// expire drops the usage of gateways that have not reported since the given time. Their logs have
+// expired or belong to another gateway.
+func (q *quota) expire(since time.Time) {
+	for gateway, g := range q.others {
+		if g.reported.Before(since) {
+			delete(q.others, gateway)
 		}
 	}
 }

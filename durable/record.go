@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/tracing"
 )
 
-// record is one entry of a call's log. Either call, owner, closed or events is set. Its
-// form is protobuf's, so that a newer program may add fields:
+// record is one entry of a call's log. Exactly one of call, owner, closed and events is set. Records
+// are encoded as protobuf, so that a newer version may add fields:
 //
 //	message Record { fixed64 token = 1; Call call = 2; string owner = 3; repeated Event events = 4;
 //	                 bytes log = 5; bool closed = 6; Call decoded = 7; }
@@ -28,34 +28,34 @@ import (
 //	message Usage  { uint32 prompt = 1; uint32 completion = 2; uint32 cached = 3; }
 //	message Pin    { string numerics = 1; string text = 2; string prompt = 3; }
 //
-// The version before wrote a Call with the body of an OpenAI request: kind, body, model and arrival, in field 2 of
-// its Record. Now a Call has the decoded call, a callpb.Call in form, and is in field 7. A gateway of the version before takes
-// such a record for a damaged one, and its clients try another gateway. A log keeps the form in which it was begun.
-// Older records have neither log, key nor pin: an answer that such a log has begun is not continued.
+// The previous version wrote the body of an OpenAI request into a Call (kind, body, model, arrival), in field 2 of the Record.
+// Now a Call has the decoded call, a callpb.Call in the field form, and is in field 7 of the Record. A gateway of the previous
+// version rejects such a record as damaged, and its clients try another gateway. A rewritten log keeps the version in which it
+// began. Even older records have no log, key or pin. An answer that began in such a log is not continued.
 type record struct {
 	log    logID  // identity of the log
-	token  uint64 // of the ownership under which it was written
+	token  uint64 // of the writer's ownership
 	call   *callRecord
-	owner  *string // the node that owns the call from here on; "" gives it up
-	closed bool    // the log ends here, the call may not: it was to take too many bytes
+	owner  *string // node that owns the call from here on; "" releases it
+	closed bool    // the log ends here because it exceeded its tenant's quota; the call may continue
 	events []api.Event
 }
 
-// callRecord begins a log: the call to run again.
+// callRecord is the first record of a log: the call to run again.
 type callRecord struct {
-	encoded []byte    // the decoded call, see encodeForm; nil in a record of the version before
-	kind    call.Kind // of the version before, as the next three
+	encoded []byte    // see encodeCall; nil in a record of the previous version
+	kind    call.Kind // of the previous version, like the next three
 	body    []byte
-	model   string    // as decoded: the body may leave it out
-	arrival time.Time // the chat template's clock, too
+	model   string    // the decoded name: the body may omit it
+	arrival time.Time // also the clock of the chat template
 	id      string
 	tenant  string
-	key     string // id of the API key that started the call; "" without one
+	key     string // id of the API key that started the call; "" without keys
 	owner   string
-	trace   tracing.Parent // what a gateway does for the call is part of it
+	trace   tracing.Parent // parent of the spans of each gateway that runs the call
 }
 
-var errRecord = errors.New("resume: not a record")
+var errRecord = errors.New("durable: found a damaged record")
 
 func appendField(b []byte, n protowire.Number, v []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, n, protowire.BytesType), v)
@@ -75,7 +75,7 @@ func appendInt(b []byte, n protowire.Number, v int64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), uint64(v))
 }
 
-// encode returns the record's form.
+// encode returns the record in its wire form.
 func (r *record) encode() []byte {
 	b := protowire.AppendFixed64(protowire.AppendTag(nil, 1, protowire.Fixed64Type), r.token)
 	if c := r.call; c != nil {
@@ -98,7 +98,7 @@ func (r *record) encode() []byte {
 	return b
 }
 
-// append appends the record's field.
+// append appends the field of a Record that has the call.
 func (c *callRecord) append(b []byte) []byte {
 	number := protowire.Number(7)
 	v := appendText(appendText(nil, 3, c.id), 4, c.tenant)
@@ -165,11 +165,11 @@ func appendLogprob(b []byte, l *api.TokenLogprob) []byte {
 // field is one field of a message.
 type field struct {
 	number int
-	n      uint64 // of a varint, fixed32 or fixed64
-	bytes  []byte // of bytes; shares the input's memory
+	n      uint64 // value of a varint, fixed32 or fixed64
+	bytes  []byte // value of bytes; it shares the input's memory
 }
 
-// fields calls f for each field of a message; groups are no part of our form.
+// fields calls f for each field of a message. A group is an error.
 func fields(b []byte, f func(field) error) error {
 	for len(b) > 0 {
 		number, kind, n := protowire.ConsumeTag(b)
@@ -190,7 +190,7 @@ func fields(b []byte, f func(field) error) error {
 		case protowire.BytesType:
 			v.bytes, n = protowire.ConsumeBytes(b)
 		default:
-			return fmt.Errorf("%w: field %d of wire type %d", errRecord, number, kind)
+			return fmt.Errorf("%w: found wire type %d of field %d, expected 0, 1, 2 or 5", errRecord, kind, number)
 		}
 		if n < 0 {
 			return fmt.Errorf("%w: field %d: %w", errRecord, number, protowire.ParseError(n))
@@ -203,7 +203,7 @@ func fields(b []byte, f func(field) error) error {
 	return nil
 }
 
-// decodeRecord reads a record's form. Nothing of the result shares b's memory.
+// decodeRecord decodes a record. The result shares no memory with b.
 func decodeRecord(b []byte) (*record, error) {
 	r := &record{}
 	err := fields(b, func(f field) (err error) {
@@ -221,7 +221,7 @@ func decodeRecord(b []byte) (*record, error) {
 			r.events = append(r.events, ev)
 		case 5:
 			if len(f.bytes) != len(r.log) {
-				return fmt.Errorf("%w: a log's identity of %d bytes, expected %d", errRecord, len(f.bytes), len(r.log))
+				return fmt.Errorf("%w: found a log identity of %d bytes, expected %d", errRecord, len(f.bytes), len(r.log))
 			}
 			copy(r.log[:], f.bytes)
 		case 6:
@@ -233,12 +233,13 @@ func decodeRecord(b []byte) (*record, error) {
 		return nil, err
 	}
 	if r.call == nil && r.owner == nil && !r.closed && len(r.events) == 0 {
-		return nil, fmt.Errorf("%w: neither a call nor an owner nor events in %d bytes", errRecord, len(b))
+		return nil, fmt.Errorf("%w: found no known field in %d bytes, expected a call, an owner or events", errRecord, len(b))
 	}
 	return r, nil
 }
 
-// decodeCall reads a call record: decoded is not one of the version before.
+// decodeCallRecord decodes a call record. If decoded is set, it must have the decoded call; else it
+// is one of the previous version.
 func decodeCallRecord(b []byte, decoded bool) (*callRecord, error) {
 	c := &callRecord{arrival: time.Unix(0, 0)}
 	if decoded {
@@ -273,13 +274,13 @@ func decodeCallRecord(b []byte, decoded bool) (*callRecord, error) {
 		return nil
 	})
 	if err == nil && decoded != (c.encoded != nil) {
-		err = fmt.Errorf("%w: a call in the form of two versions", errRecord)
+		err = fmt.Errorf("%w: found a call with fields of two versions, expected one", errRecord)
 	}
 	c.trace = tracing.Decode(parent, state)
 	return c, err
 }
 
-// maxChoice bounds a choice's number, so that a damaged one allocates nothing.
+// maxChoice is the largest number of a choice. The limit bounds the memory for a damaged record.
 const maxChoice = 1 << 16
 
 func decodeEvent(b []byte) (ev api.Event, err error) {
@@ -289,7 +290,7 @@ func decodeEvent(b []byte) (ev api.Event, err error) {
 			ev.Seq = f.n
 		case 2:
 			if f.n > maxChoice {
-				return fmt.Errorf("%w: choice %d", errRecord, f.n)
+				return fmt.Errorf("%w: found choice %d, expected at most %d", errRecord, f.n, maxChoice)
 			}
 			ev.Choice = int(f.n)
 		case 3:
@@ -321,14 +322,14 @@ func decodeTokens(b []byte) ([]int32, error) {
 	for len(b) > 0 {
 		v, n := protowire.ConsumeVarint(b)
 		if n < 0 || v > math.MaxUint32 {
-			return nil, fmt.Errorf("%w: a token's id", errRecord)
+			return nil, fmt.Errorf("%w: found a damaged token id, expected a varint of at most 32 bits", errRecord)
 		}
 		ids, b = append(ids, int32(uint32(v))), b[n:]
 	}
 	return ids, nil
 }
 
-// decodeLogprob reads a token's probability; only an outer one has alternatives.
+// decodeLogprob decodes a token's log probability. Only an outer one has alternatives.
 func decodeLogprob(b []byte, outer bool) (l api.TokenLogprob, err error) {
 	err = fields(b, func(f field) error {
 		switch f.number {
@@ -342,7 +343,7 @@ func decodeLogprob(b []byte, outer bool) (l api.TokenLogprob, err error) {
 			l.Logprob = math.Float32frombits(uint32(f.n))
 		case 5:
 			if !outer {
-				return fmt.Errorf("%w: an alternative with alternatives", errRecord)
+				return fmt.Errorf("%w: found alternatives of an alternative, expected none", errRecord)
 			}
 			top, err := decodeLogprob(f.bytes, false)
 			if err != nil {

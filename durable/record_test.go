@@ -64,7 +64,7 @@ func FuzzRecord(f *testing.F) {
 			require.ErrorIs(t, err, errRecord)
 			return
 		}
-		again, err := decodeRecord(r.encode()) // what was decoded can be kept
+		again, err := decodeRecord(r.encode()) // a decoded record can be encoded
 		require.NoError(t, err)
 		require.Equal(t, r.encode(), again.encode())
 		s := state{tenant: "t", id: "cmpl-1"}
@@ -92,15 +92,15 @@ func TestAStateCountsWhatTheOwnerWroteOnce(t *testing.T) {
 		known  uint64
 		owner  string
 	}{
-		{&record{token: 1, events: events(1, 2)}, 0, 0, ""}, // the end of an expired log
+		{&record{token: 1, events: events(1, 2)}, 0, 0, ""}, // rest of an expired log
 		{&record{token: 1, call: first}, 0, 0, a},
 		{&record{token: 1, events: events(1, 3)}, 3, 3, a},
-		{&record{token: 9, events: events(4, 5)}, 0, 3, a}, // of nobody
-		{nil, 0, 3, a}, // a part
+		{&record{token: 9, events: events(4, 5)}, 0, 3, a}, // not the owner
+		{nil, 0, 3, a}, // part of a record
 		{&record{token: 2, owner: &b}, 0, 3, b},
-		{&record{token: 1, events: events(4, 4)}, 0, 3, b}, // of the owner before
+		{&record{token: 1, events: events(4, 4)}, 0, 3, b}, // of the previous owner
 		{&record{token: 2, events: events(4, 4)}, 1, 4, b},
-		{&record{token: 2, call: &callRecord{id: "x", owner: b}}, 0, 4, b}, // written again
+		{&record{token: 2, call: &callRecord{id: "x", owner: b}}, 0, 4, b}, // rewritten
 		{&record{token: 2, events: events(1, 4)}, 0, 4, b},
 		{&record{token: 2, events: events(4, 6)}, 2, 6, b},
 	} {
@@ -116,7 +116,7 @@ func TestAStateCountsWhatTheOwnerWroteOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, added)
 	require.ErrorIs(t, s.whole(), errGap)
-	for _, r := range []*record{{token: 2, call: &callRecord{id: "x", owner: b}}, {token: 2, events: events(1, 7)}} { // written again
+	for _, r := range []*record{{token: 2, call: &callRecord{id: "x", owner: b}}, {token: 2, events: events(1, 7)}} { // rewritten
 		added, err = s.apply(entry{record: r, first: 21, last: 21})
 		require.NoError(t, err)
 	}
@@ -144,8 +144,8 @@ func TestPartsOfARecordAreJoinedAndBrokenOnesDropped(t *testing.T) {
 	}
 }
 
-// TestEndedLogsOfLateAreBoundedInBytes: beyond the bound the older ones lose their records, not
-// their time.
+// TestEndedLogsOfLateAreBoundedInBytes checks that above the limit older logs lose their records, but
+// stay in the window.
 func TestEndedLogsOfLateAreBoundedInBytes(t *testing.T) {
 	r := newRecent(time.Hour, 100)
 	log := func(id string, n int) *endedLog { return &endedLog{log: id, records: [][]byte{make([]byte, n)}} }
@@ -159,11 +159,11 @@ func TestEndedLogsOfLateAreBoundedInBytes(t *testing.T) {
 	require.Nil(t, r.records(a))
 	require.Same(t, b, r.get("b"))
 	require.Empty(t, r.expired(time.Now()))
-	r.add(log("d", 101)) // more than all
+	r.add(log("d", 101)) // more than the limit
 	require.Empty(t, r.all())
 	require.Zero(t, r.bytes)
 	d := log("d", 1)
-	r.add(d) // the same call once more
+	r.add(d) // the same call again
 	require.Equal(t, []*endedLog{d}, r.all())
 	old := r.expired(time.Now().Add(2 * time.Hour))
 	require.Len(t, old, 5)
@@ -171,7 +171,8 @@ func TestEndedLogsOfLateAreBoundedInBytes(t *testing.T) {
 	require.Zero(t, r.bytes+len(r.byTenant)+len(r.logs)+len(r.byLog))
 }
 
-// TestATenantsEndedLogsDoNotPushOutAnothers: beyond the bound, the one that has most loses its oldest.
+// TestATenantsEndedLogsDoNotPushOutAnothers checks that above the limit the tenant with the most bytes
+// loses its oldest records.
 func TestATenantsEndedLogsDoNotPushOutAnothers(t *testing.T) {
 	r := newRecent(time.Hour, 100)
 	log := func(tenant, id string, n int) *endedLog {

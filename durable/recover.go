@@ -9,21 +9,21 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A restart of the NATS server loses the logs, which are in its memory. Whoever has a
-// call in its own memory, running or just ended, writes its log again: as soon as its
-// connection is back, or when another gateway asks for the call.
+// A restart of the NATS server loses the logs, which are in its memory. A gateway that has a call in its
+// own memory, running or just ended, writes its log again: when its connection is back, or when
+// another gateway queries for the call.
 
-// grace is how long after our own connection came back another gateway's may be missing
-// without being dead.
+// reconnectGrace is the time after this gateway's reconnection in which a gateway without a
+// connection is not considered dead.
 const reconnectGrace = 2 * time.Second
 
-// tendLogs writes lost logs again and removes those that were kept long enough, until
-// the process ends.
+// maintainLogs writes lost logs again and removes the logs of ended calls after Options.Keep, until the
+// process ends.
 func (c *Calls) maintainLogs() {
 	back := c.nc.StatusChanged(nats.CONNECTED)
 	defer c.nc.RemoveStatusListener(back)
-	const looks = 8 // within the time that a log is kept
-	sweep := time.NewTicker(max(c.opts.Keep/looks, time.Millisecond))
+	const sweeps = 8 // within the time that a log is kept
+	sweep := time.NewTicker(max(c.opts.Keep/sweeps, time.Millisecond))
 	defer sweep.Stop()
 	for {
 		select {
@@ -50,24 +50,24 @@ func (c *Calls) maintainLogs() {
 	}
 }
 
-// removeOld removes the logs of calls that ended here long enough ago. One that cannot be
-// removed now, or whose gateway dies before, expires by itself.
+// removeOld removes the logs of calls that ended here more than Options.Keep ago. A log that cannot be
+// removed now, or whose gateway dies, expires.
 func (c *Calls) removeOld() {
 	for _, l := range c.recent.expired(time.Now()) {
 		c.quota.free(l.quotaKey)
 		if err := c.journal.purge(c.ctx, l.log, l.last+1); err != nil {
-			c.opts.Logger.Debug().Err(err).Str("id", l.initial.id).Msg("resume: the log of an ended call stays until it expires")
+			c.opts.Logger.Debug().Err(err).Str("id", l.initial.id).Msg("durable: could not remove the log of an ended call; it will expire")
 		}
 	}
 }
 
-// settled says whether the other gateways had time to come back, where we had to.
+// peersReconnected reports whether other gateways had time to reconnect after this one did.
 func (c *Calls) peersReconnected() bool {
 	return time.Since(time.Unix(0, c.reconnected.Load())) > reconnectGrace
 }
 
-// mend makes the log of a call whole again, if the call is in our memory. With gap somebody
-// has found records missing.
+// repair starts to write the log of a call again if the call is in memory, and reports whether it is.
+// If gap is set, another gateway found records missing.
 func (c *Calls) repair(log string, gap bool) bool {
 	if s := c.lookup(log); s != nil && s.recheck(gap) {
 		return true
@@ -77,12 +77,12 @@ func (c *Calls) repair(log string, gap bool) bool {
 	}
 	select {
 	case c.restores <- query{Log: log, Gap: gap}:
-	default: // who asked asks again
+	default: // the sender queries again
 	}
 	return true
 }
 
-// restore writes the log of a call that has ended again where it is lost.
+// restore writes the log of an ended call again if it is lost.
 func (c *Calls) restore(l *endedLog, gap bool) {
 	const pause = 100 * time.Millisecond
 	for time.Now().Before(l.until) {
@@ -90,12 +90,12 @@ func (c *Calls) restore(l *endedLog, gap bool) {
 		if err == nil || errors.Is(err, errFenced) { // fenced: another gateway has written it
 			return
 		}
-		c.journal.ensure(c.ctx) //nolint:errcheck // the next try says what is wrong
+		c.journal.ensure(c.ctx) //nolint:errcheck // the next try returns the error
 		if !sleep(c.ctx, pause) {
 			return
 		}
 	}
-	c.opts.Logger.Warn().Str("id", l.initial.id).Msg("resume: the log of an ended call could not be written again")
+	c.opts.Logger.Warn().Str("id", l.initial.id).Msg("durable: could not write the log of an ended call again")
 }
 
 func (c *Calls) rewriteEnded(l *endedLog, gap bool) error {
@@ -124,8 +124,8 @@ func (c *Calls) rewriteEnded(l *endedLog, gap bool) error {
 	return nil
 }
 
-// doubt makes the one who leads the call look whether its log is still there, with gap also
-// whether it is whole; false where that is not us.
+// recheck makes a leading session check that its log exists and, if gap is set, that it is whole. It
+// returns false if the session does not lead.
 func (s *session) recheck(gap bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *session) recheck(gap bool) bool {
 	return s.leading
 }
 
-// verify writes the log of a call that we lead again where it is lost.
+// verify writes the log of a led call again if recheck was called and the log is lost.
 func (s *session) verify() error {
 	s.mu.Lock()
 	doubted, holed := s.recheckLog, s.recheckGap
@@ -155,26 +155,26 @@ func (s *session) verify() error {
 	})
 }
 
-// endedLog is the log of a call that ended here. The last two fields are the tender's.
+// endedLog is the log of a call that ended here. The last two fields belong to maintainLogs.
 type endedLog struct {
-	log      string   // its name
-	quotaKey string   // in the ledger
-	initial  state    // before any record: whose it is
-	records  [][]byte // nil: there was no room for them; with size it is recent's
+	log      string   // name of the log
+	quotaKey string   // of its reservation
+	initial  state    // before any record: has the tenant and the id
+	records  [][]byte // nil if they were dropped to save memory; recent changes records and size
 	size     int
-	until    time.Time // it is kept
+	until    time.Time // the log is removed then
 	last     uint64    // stream sequence of the newest record that we wrote
-	whole    bool      // that is the end of it
+	whole    bool      // last is the end of the log
 }
 
-// recent are the logs of the calls that ended here within a window, with the records of the
-// newest up to a number of bytes. Beyond it, the tenant that has most of them loses its oldest.
+// recent has the logs of the calls that ended here within a window of time, with up to maxBytes of
+// records. Above that, the tenant with the most bytes loses its oldest records.
 type recent struct {
 	window   time.Duration
 	maxBytes int
 
 	mu       sync.Mutex
-	logs     []*endedLog // the oldest first
+	logs     []*endedLog // oldest first
 	byLog    map[string]*endedLog
 	byTenant map[string]int // bytes
 	bytes    int
@@ -200,7 +200,7 @@ func (r *recent) add(l *endedLog) {
 	}
 }
 
-// largest is the tenant with the most bytes.
+// largest returns the tenant with the most bytes.
 func (r *recent) largest() (tenant string) {
 	for t, n := range r.byTenant {
 		if n > r.byTenant[tenant] {
@@ -210,12 +210,12 @@ func (r *recent) largest() (tenant string) {
 	return tenant
 }
 
-// oldest is the oldest log of a tenant that has records.
+// oldest returns the oldest log of a tenant that has records.
 func (r *recent) oldest(tenant string) *endedLog {
 	return r.logs[slices.IndexFunc(r.logs, func(l *endedLog) bool { return l.size > 0 && l.initial.tenant == tenant })]
 }
 
-// drop forgets a log's records.
+// dropRecords drops the records of a log.
 func (r *recent) dropRecords(l *endedLog) {
 	r.bytes -= l.size
 	if r.byTenant[l.initial.tenant] -= l.size; r.byTenant[l.initial.tenant] == 0 {
@@ -227,7 +227,7 @@ func (r *recent) dropRecords(l *endedLog) {
 	}
 }
 
-// expired takes out the logs whose time is over.
+// expired removes and returns the logs whose time is over.
 func (r *recent) expired(now time.Time) []*endedLog {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -240,14 +240,14 @@ func (r *recent) expired(now time.Time) []*endedLog {
 	return old
 }
 
-// records are those of a log, if they are still there.
+// records returns the records of a log, or nil if they were dropped.
 func (r *recent) records(l *endedLog) [][]byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return l.records
 }
 
-// get is nil where there are no records of the call.
+// get returns a log that has records, or nil.
 func (r *recent) get(log string) *endedLog {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -257,7 +257,7 @@ func (r *recent) get(log string) *endedLog {
 	return nil
 }
 
-// all are the logs that have records.
+// all returns the logs that have records.
 func (r *recent) all() []*endedLog {
 	r.mu.Lock()
 	defer r.mu.Unlock()

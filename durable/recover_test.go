@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
-// TestLogsAreBackAfterARestartOfNATS: calls of two gateways that stand still, and one that has
-// ended, can be read at the other gateway, from what their own has in memory.
+// TestLogsAreBackAfterARestartOfNATS reads paused calls of two gateways, and one that has ended, at the
+// other gateway: their own gateway writes them again from memory.
 func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
@@ -49,7 +49,7 @@ func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
 	require.Zero(t, gateways[0].count(t, "takeovers_total")+gateways[1].count(t, "takeovers_total"))
 }
 
-// TestAnUnknownCallIsUnknownAfterARestart: the wait for a gateway that may come back has an end.
+// TestAnUnknownCallIsUnknownAfterARestart checks that the wait for a gateway that may reconnect ends.
 func TestAnUnknownCallIsUnknownAfterARestart(t *testing.T) {
 	e := deterministic(newGate(1))
 	srv := natsServer(t)
@@ -60,7 +60,7 @@ func TestAnUnknownCallIsUnknownAfterARestart(t *testing.T) {
 	require.ErrorContains(t, err, "no stream")
 }
 
-// TestANewCallWaitsWhileJetStreamIsAway: those that run wait, too.
+// TestANewCallWaitsWhileJetStreamIsAway checks that a new call waits for JetStream like a running one.
 func TestANewCallWaitsWhileJetStreamIsAway(t *testing.T) {
 	g := newGate(1 << 30)
 	e := deterministic(g)

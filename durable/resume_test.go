@@ -23,7 +23,7 @@ import (
 	"github.com/millrace/millrace/metrics/metricstest"
 )
 
-const wait = 20 * time.Second // for something that must come
+const wait = 20 * time.Second // longest wait for an event that must happen
 
 func natsServer(t testing.TB) *server.Server {
 	t.Helper()
@@ -55,7 +55,7 @@ func newGateway(t testing.TB, url string, e api.Engine, opts durable.Options) ga
 	return gateway{c, nc}
 }
 
-// kill cuts a gateway off as the death of its process does.
+// kill closes the connection of a gateway, like the death of its process.
 func (g gateway) kill() { g.nc.Close() }
 
 func (g gateway) count(t testing.TB, name string) float64 {
@@ -89,7 +89,7 @@ func attach(t testing.TB, g gateway, id string) call.Answer {
 	return r
 }
 
-// view is the bytes that a client gets of a call.
+// view has the text that a client reads of a call.
 type view struct {
 	t      testing.TB
 	call   *call.Call
@@ -107,7 +107,7 @@ func see(t testing.TB, r call.Answer) *view {
 	return &view{t: t, call: r.Call(), chunks: wire.NewChunks(r.Call(), "fp"), events: r.Events(ctx)}
 }
 
-// until reads until n events are there; 0: to the end.
+// until reads until n events have arrived. 0 reads to the end.
 func (v *view) until(n uint64) string {
 	v.t.Helper()
 	for !v.done && (n == 0 || v.seq < n) {
@@ -127,8 +127,8 @@ func (v *view) until(n uint64) string {
 	return v.text.String()
 }
 
-// gather is the whole answer that a gateway gives, or the error, for use outside of the
-// test's goroutine.
+// gather returns the whole answer of a gateway, or its error. It can be called outside of the test's
+// goroutine.
 func gather(ctx context.Context, g gateway, id string) string {
 	r, err := g.Attach(ctx, id)
 	if err != nil {
@@ -148,7 +148,7 @@ func gather(ctx context.Context, g gateway, id string) string {
 	return text.String()
 }
 
-// undisturbed is the answer to a call without any log.
+// undisturbed returns the answer to a call without a log.
 func undisturbed(t testing.TB, c *call.Call) string {
 	t.Helper()
 	events, err := call.NewDirect(deterministic(newGate(1<<30))).Continue(t.Context(), c, c.Progress(nil), 0)
@@ -157,8 +157,8 @@ func undisturbed(t testing.TB, c *call.Call) string {
 	return v.until(0)
 }
 
-// requireSame compares answers choice by choice: how the chunks of several requests fall
-// between each other is nobody's promise.
+// requireSame compares answers choice by choice. The order of chunks of different choices is not
+// defined.
 func requireSame(t testing.TB, want, got string) {
 	t.Helper()
 	sorted := func(text string) string {
@@ -281,7 +281,7 @@ func TestAnOwnerThatComesBackIsFencedAndItsReaderLosesNothing(t *testing.T) {
 	first := begin(t, a, e, body+`}`)
 	zombie := see(t, first)
 	zombie.until(10)
-	wall.Blackhole() // as a process that was stopped (SIGSTOP) looks to the others
+	wall.Blackhole() // as if the process was stopped with SIGSTOP
 	second := see(t, attach(t, b, first.Call().ID))
 	second.until(10)
 	require.Eventually(t, func() bool { return b.count(t, "takeovers_total") == 1 }, wait, time.Millisecond)
@@ -309,8 +309,8 @@ func TestALogIsRefreshedBeforeItExpires(t *testing.T) {
 	require.Equal(t, undisturbed(t, first.Call()), there.until(0))
 }
 
-// TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays: what JetStream holds is bounded by
-// what runs.
+// TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays checks that JetStream holds the logs of running
+// calls, and those of ended calls for a limited time.
 func TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
@@ -325,7 +325,7 @@ func TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays(t *testing.T) {
 	ended := begin(t, a, e, `{"prompt":"short","max_tokens":5,"stream":true,"stream_resume":true}`)
 	want := see(t, ended).until(0)
 	again, err := b.Attach(t.Context(), ended.Call().ID)
-	if time.Since(began) < keep { // on a slow machine it may have gone already
+	if time.Since(began) < keep { // on a slow machine the log may be removed already
 		require.NoError(t, err)
 		require.Equal(t, want, see(t, again).until(0))
 		again.Close()
@@ -364,7 +364,7 @@ func TestACallWithoutReadersIsCancelledAfterTheWindow(t *testing.T) {
 	there.Close()
 	require.Eventually(t, func() bool { return a.count(t, "abandoned_total") == 1 }, wait, time.Millisecond)
 	e.WaitIdle()
-	require.Contains(t, see(t, attach(t, b, r.Call().ID)).until(0), "nobody came back")
+	require.Contains(t, see(t, attach(t, b, r.Call().ID)).until(0), "the answer had no reader")
 	require.Eventually(t, func() bool { return a.count(t, "streams")+b.count(t, "streams") == 0 }, wait, time.Millisecond)
 }
 
@@ -425,7 +425,7 @@ func TestAGatewayThatStopsHandsItsCallsOver(t *testing.T) {
 	here := see(t, r)
 	here.until(5)
 	a.Drain(t.Context())
-	require.Equal(t, 1.0, a.count(t, "streams"), "nobody else is there: it runs on")
+	require.Equal(t, 1.0, a.count(t, "streams"), "without another gateway the call keeps running")
 	b := newGateway(t, url, e, durable.Options{})
 	a.Drain(t.Context())
 	require.Contains(t, here.until(0), "error moved")
@@ -434,13 +434,13 @@ func TestAGatewayThatStopsHandsItsCallsOver(t *testing.T) {
 	g.open(1 << 30)
 	require.Equal(t, undisturbed(t, r.Call()), see(t, attach(t, b, r.Call().ID)).until(0))
 	require.Zero(t, a.count(t, "fenced_total"))
-	require.ErrorIs(t, context.Cause(e.submitted[0]), api.ErrMoved, "what runs is left to the other gateway")
+	require.ErrorIs(t, context.Cause(e.submitted[0]), api.ErrMoved, "running requests are left to the other gateway")
 	first, second := e.Requests()[0], e.Requests()[1]
 	require.NotEqual(t, first.ID, second.ID)
-	require.Equal(t, first.Origin(), second.Origin(), "it is found by that")
+	require.Equal(t, first.Origin(), second.Origin(), "the gateway finds the sequences by their origin")
 }
 
-// contexts keeps those that requests came with.
+// contexts is an engine that records the contexts of its requests.
 type contexts struct {
 	*apitest.Engine
 

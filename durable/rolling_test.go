@@ -19,9 +19,9 @@ import (
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
-// TestAnAnswerThatTheVersionBeforeBeganIsNotContinued: its stream has another subject for each log and evicts, its records have
-// no identity and no pin, and its questions no log's name. The gateway that wrote it is gone. What it has begun is read
-// to where it stopped; what it has not begun is run.
+// TestAnAnswerThatTheVersionBeforeBeganIsNotContinued has the logs of a dead gateway of an early version: its stream evicts, has
+// subjects without tenants, and its records have no identity and no pin. Its queries do not name a log. An answer that has
+// begun is read up to where it stopped. A call without output is run.
 func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	srv := natstest.Start(t, &server.Options{JetStream: true})
 	nc, err := nats.Connect(srv.ClientURL())
@@ -58,7 +58,7 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{Subject + ">"}, s.CachedInfo().Config.Subjects)
 	require.Equal(t, jetstream.DiscardNew, s.CachedInfo().Config.Discard)
-	require.Equal(t, int64(1<<20), s.CachedInfo().Config.MaxBytes, "the rest stays as it is")
+	require.Equal(t, int64(1<<20), s.CachedInfo().Config.MaxBytes, "other settings do not change")
 
 	as := func(tenant string) context.Context {
 		return api.WithCaller(t.Context(), &auth.Key{Entry: &auth.Entry{Tenant: tenant}})
@@ -74,7 +74,7 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	require.Equal(t, "a", (<-events).Text)
 	end := <-events
 	require.True(t, end.Done)
-	require.Equal(t, "no_equal_worker", api.AsError(end.Err).Reason, "nobody knows whose bits it has")
+	require.Equal(t, "no_equal_worker", api.AsError(end.Err).Reason, "its digests are not known")
 	require.Empty(t, e.Requests())
 
 	begun, err := c.Attach(as("t"), fresh.id)
@@ -93,13 +93,13 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	defer theirs.Close()
 	close(paused)
 	require.True(t, (<-answer).Done)
-	for range theirs.Events(t.Context()) { //nolint:revive // to the end
+	for range theirs.Events(t.Context()) { //nolint:revive // read to the end
 	}
 	require.Len(t, e.Requests(), 2)
 }
 
-// TestAnAnswerInTheFormOfTheVersionBeforeContinues: its log has the body of the call, not the decoded
-// call. The gateway that wrote it is gone.
+// TestAnAnswerInTheFormOfTheVersionBeforeContinues has the log of a dead gateway of the previous version,
+// which has the body of the call instead of the decoded call.
 func TestAnAnswerInTheFormOfTheVersionBeforeContinues(t *testing.T) {
 	nc, err := nats.Connect(natstest.Start(t, &server.Options{JetStream: true}).ClientURL())
 	require.NoError(t, err)
@@ -136,7 +136,7 @@ func TestAnAnswerInTheFormOfTheVersionBeforeContinues(t *testing.T) {
 	require.Equal(t, "ab", text)
 	rest := e.Requests()[0]
 	require.Equal(t, &api.Progress{Pin: *pin, Choices: []api.ChoiceProgress{{Tokens: []int32{100}}}}, rest.Resume)
-	require.Equal(t, again.Requests[0].Sampling, rest.Sampling, "the seed that follows from the ID, too")
+	require.Equal(t, again.Requests[0].Sampling, rest.Sampling, "the seed is derived from the ID")
 
 	other, err := wire.DecodeCompletion([]byte(`{"prompt":"two","max_tokens":9,"stream":true,"stream_resume":true,"request_id":"mine"}`), e.Models(), time.Now())
 	require.NoError(t, err)

@@ -11,59 +11,58 @@ import (
 	"github.com/millrace/millrace/api/call"
 )
 
-// session is one call in this process. Its goroutine either leads (it runs the
-// call and writes the log) or follows (it reads the log that another gateway
-// writes), and goes from the one to the other:
+// session is one call in this process. Its goroutine either leads (it runs the call and writes the log)
+// or follows (it reads the log that another gateway writes). It changes between the two:
 //
-//	follow -> lead    the owner is dead, and our ownership is in the log
-//	lead -> follow    another ownership is in the log
+//	follow -> lead    the owner is dead, and the log has this gateway's ownership
+//	lead -> follow    the log has another gateway's ownership
 //
-// Readers see the same buffer in both cases.
+// Readers read the same event buffer in both cases.
 type session struct {
 	c      *Calls
 	tenant string
 	id     string
-	name   string      // in the table of sessions: logName of the two
-	caller api.Caller  // the first that requested the call here; nil without keys
-	buffer *api.Buffer // the events that readers may see
+	name   string      // logName of tenant and id: the key in Calls.sessions
+	caller api.Caller  // of the first request for the call here; nil without API keys
+	buffer *api.Buffer // events that readers may read
 	ctx    context.Context
 	stop   context.CancelFunc
-	wake   chan struct{} // holds a value when the fields below have changed
+	wake   chan struct{} // has a value if a field under mu has changed
 
 	opened chan struct{} // closed when the next four are set
-	log    string        // name of the log; not the session's where a version before has written it
+	log    string        // name of the log; not equal to name if an earlier version wrote the log
 	record *callRecord
 	call   *call.Call
-	failed error // why there is no answer to read
+	failed error // why there is no answer
 
-	state       state         // of the session's goroutine
-	token       uint64        // of our own ownership
-	lastContact time.Time     // when the log or its owner was last there, while we follow
-	reserved    int64         // bytes that our log may take without asking
-	logClosed   bool          // we lead, and the answer continues without a log
-	detached    chan struct{} // closed with it
+	state       state         // this and the next fields belong to the session's goroutine
+	token       uint64        // of this gateway's ownership
+	lastContact time.Time     // while following: last sign of the log or of its owner
+	reserved    int64         // bytes reserved in the quota for the log
+	logClosed   bool          // leading, and the answer continues without a log
+	detached    chan struct{} // closed when logClosed is set
 
 	mu         sync.Mutex
 	leading    bool
 	readers    int
-	lastReader time.Time // the last sign of a reader that is gone, or at another gateway
+	lastReader time.Time // last sign of a reader that is gone or at another gateway
 	cancelled  bool
-	draining   bool // the process hands its calls over
-	recheckLog bool // the log may be lost, and we lead
-	recheckGap bool // somebody has read the log, and found records missing
+	draining   bool // the process hands over its calls
+	recheckLog bool // the log may be lost
+	recheckGap bool // another gateway found records missing
 }
 
-// Why a session's goroutine changes what it does.
+// Why a session stops leading or following.
 var (
-	errOwnerDead = errors.New("resume: the owner is gone")
-	errRestart   = errors.New("resume: the log is another one")
-	errNoReaders = errors.New("resume: no reader is left")
-	errDraining  = errors.New("resume: the process is stopping")
+	errOwnerDead = errors.New("durable: the owner of the call is dead")
+	errRestart   = errors.New("durable: found another log, expected the one that was read")
+	errNoReaders = errors.New("durable: the call has no reader")
+	errDraining  = errors.New("durable: the process is stopping")
 )
 
 var errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "cancelled by the client"}
 
-// newSession returns a session for a call of the tenant that the caller belongs to.
+// newSession returns a session for a call of the caller's tenant.
 func newSession(c *Calls, tenant, id string, caller api.Caller) *session {
 	name := logName(tenant, id)
 	s := &session{c: c, tenant: tenant, id: id, name: name, log: name, caller: caller, buffer: api.NewBuffer(), wake: make(chan struct{}, 1),
@@ -73,7 +72,7 @@ func newSession(c *Calls, tenant, id string, caller api.Caller) *session {
 	return s
 }
 
-// run leads and follows until the answer has ended or nobody wants it.
+// run leads and follows until the answer has ended or nobody reads it.
 func (s *session) run(answer <-chan api.Event, stop context.CancelCauseFunc) {
 	defer s.end()
 	for {
@@ -83,11 +82,11 @@ func (s *session) run(answer <-chan api.Event, stop context.CancelCauseFunc) {
 			answer = nil
 			s.setLeading(false)
 			if err != nil {
-				s.freeReservation() // who takes the call over answers for its log
+				s.freeReservation() // the gateway that takes over counts the log
 			}
 			if errors.Is(err, errFenced) {
 				s.c.metrics.fenced.Inc()
-				s.c.opts.Logger.Warn().Str("id", s.id).Msg("resume: another gateway has taken the call over")
+				s.c.opts.Logger.Warn().Str("id", s.id).Msg("durable: another gateway has taken the call over")
 			}
 		} else {
 			if err = s.ownerGone(); err == nil {
@@ -116,8 +115,8 @@ func (s *session) run(answer <-chan api.Event, stop context.CancelCauseFunc) {
 	}
 }
 
-// ownerGone is errOwnerDead where nobody listens at the owner of a log that was read to its
-// end: then it need not be followed first.
+// ownerGone returns errOwnerDead if the log was read to its end and its owner does not run the call.
+// Then the session can take the call over without following the log first.
 func (s *session) ownerGone() error {
 	if s.state.last == 0 {
 		return nil
@@ -129,9 +128,10 @@ func (s *session) ownerGone() error {
 	return nil
 }
 
-// ended handles what ends a session without an end of the answer.
+// ended reports whether err ends the session without an end of its answer. If so,
+// it ends the event buffer with the error for the readers.
 func (s *session) ended(err error) bool {
-	var said *api.Error
+	var refused *api.Error
 	switch {
 	case errors.Is(err, errNoReaders):
 		return true
@@ -144,14 +144,14 @@ func (s *session) ended(err error) bool {
 	case errors.Is(err, errOutgrown):
 		s.buffer.End(outgrown(s.id))
 		return true
-	case errors.As(err, &said):
-		s.buffer.End(said)
+	case errors.As(err, &refused):
+		s.buffer.End(refused)
 		return true
 	}
 	return false
 }
 
-// never is a stream sequence that no record has.
+// unknownSeq is a stream sequence that no record has.
 const unknownSeq = math.MaxUint64
 
 func (s *session) setLeading(leads bool) {
@@ -180,7 +180,8 @@ func (s *session) detach() {
 	}
 }
 
-// watched: another gateway has a reader of the call, or wants it ended.
+// readerElsewhere notes that another gateway has a reader of the call, which may cancel it. It reports
+// whether this gateway leads the call.
 func (s *session) readerElsewhere(cancel bool) (leads bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +200,7 @@ func (s *session) cancel() {
 	s.notify()
 }
 
-// moved: the process is stopping, and another one is there.
+// drain hands the call over, because the process is stopping and another gateway is running.
 func (s *session) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,6 +208,7 @@ func (s *session) drain() {
 	s.notify()
 }
 
+// notify wakes the session's goroutine.
 func (s *session) notify() {
 	select {
 	case s.wake <- struct{}{}:
@@ -214,7 +216,7 @@ func (s *session) notify() {
 	}
 }
 
-// reason is why the call is to end, if it is.
+// endReason returns why the call has to end, or nil.
 func (s *session) endReason() *api.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,12 +225,12 @@ func (s *session) endReason() *api.Error {
 		return errCancelled
 	case s.readers == 0 && time.Since(s.lastReader) > s.c.opts.Window:
 		return &api.Error{Code: api.CodeUnavailable, Reason: "cancelled",
-			Message: "cancelled: nobody came back for the answer within " + s.c.opts.Window.String()}
+			Message: "cancelled: the answer had no reader for " + s.c.opts.Window.String()}
 	}
 	return nil
 }
 
-// logs says whether the call has this log.
+// usesLog reports whether the call has this log.
 func (s *session) usesLog(log string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,8 +243,8 @@ func (s *session) isDraining() bool {
 	return s.draining
 }
 
-// unread takes a session without readers out of the table, so that nobody can
-// come to it any more; false when somebody is there.
+// removeIfUnread removes a session without readers from the table, so that it gets no new ones. It
+// returns false if the session has readers.
 func (s *session) removeIfUnread() bool {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()

@@ -9,171 +9,171 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// usedSubject has what the logs of each gateway take. Gateways publish it to each other.
+// usedSubject is the subject on which gateways publish how many bytes their logs use.
 const usedSubject = "millrace.resume.used"
 
-// tellEvery is how often a gateway reports on all its tenants. A change is reported at once.
+// reportEvery is the time between two reports with all tenants. A change is reported at once.
 const reportEvery = time.Second
 
-// quiet is how long a gateway with logs reports nothing before it may be dead.
+// silentAfter is the time without a report after which a gateway may be dead.
 const silentAfter = 4 * reportEvery
 
-// report is what a gateway publishes on usedSubject. Tenants are named by their tokens.
+// report is the message on usedSubject. It names tenants by their tokens.
 type report struct {
 	Gateway   string           `json:"gateway"`
 	Bytes     map[string]int64 `json:"bytes,omitempty"`
-	Whole     bool             `json:"whole,omitempty"` // Bytes has all tenants
+	Whole     bool             `json:"whole,omitempty"` // Bytes has all tenants of the gateway
 	Transfers []transfer       `json:"took,omitempty"`
 	Silent    []silentReport   `json:"silent,omitempty"`
 }
 
-// silent is the last report of a gateway that may be dead: its logs are still there.
+// silentReport is the last report of a gateway that may be dead. Its logs still use memory.
 type silentReport struct {
 	Gateway string           `json:"gateway"`
 	Bytes   map[string]int64 `json:"bytes"`
 	Age     time.Duration    `json:"age"`
 }
 
-// taken is a log that the reporting gateway answers for now, and another one did before.
+// transfer is a log that the reporting gateway took over from another one.
 type transfer struct {
 	From   string `json:"from"`
 	Tenant string `json:"tenant"`
 	Bytes  int64  `json:"bytes"`
 }
 
-// account is the ledger of this gateway, kept up to date with those of the others.
+// sharedQuota is the quota of this gateway. It exchanges reports with the other gateways.
 type sharedQuota struct {
 	nc        *nats.Conn
 	node      string
 	tenants   func() int
-	retention time.Duration // of a report: as long as the records of a gateway that died
-	pending   chan struct{} // holds a value when there is something to report at once
+	retention time.Duration // of a silent gateway's usage: as long as the records of its logs live
+	pending   chan struct{} // has a value if there is a change to report
 
 	mu        sync.Mutex
 	quota     *quota
-	dirty     map[string]bool // tenants
-	transfers []transfer
-	reported  bool // the last report on all was not empty
+	dirty     map[string]bool // tenants whose usage has changed since the last report
+	transfers []transfer      // since the last report
+	reported  bool            // the last report with all tenants was not empty
 }
 
-func newSharedQuota(nc *nats.Conn, node string, room int64, tenants func() int, lasting time.Duration) *sharedQuota {
-	return &sharedQuota{nc: nc, node: node, tenants: tenants, retention: lasting, pending: make(chan struct{}, 1),
-		quota: newQuota(room), dirty: map[string]bool{}}
+func newSharedQuota(nc *nats.Conn, node string, limit int64, tenants func() int, retention time.Duration) *sharedQuota {
+	return &sharedQuota{nc: nc, node: node, tenants: tenants, retention: retention, pending: make(chan struct{}, 1),
+		quota: newQuota(limit), dirty: map[string]bool{}}
 }
 
-// reserve lets the log of a tenant take the given bytes; false: there is no room.
-func (a *sharedQuota) reserve(log, tenant string, bytes int64) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// reserve sets the reservation of a log in bytes. It returns false if the tenant's quota is used up.
+func (s *sharedQuota) reserve(log, tenant string, bytes int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	token := tenantToken(tenant)
-	a.quota.tenants = a.tenants()
-	if !a.quota.reserve(log, token, bytes) {
+	s.quota.tenants = s.tenants()
+	if !s.quota.reserve(log, token, bytes) {
 		return false
 	}
-	a.changed(token)
+	s.changed(token)
 	return true
 }
 
-// take makes this gateway answer for a log that node from has written.
-func (a *sharedQuota) takeOver(log, tenant string, bytes int64, from string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// takeOver moves the reservation of a log from another gateway to this one.
+func (s *sharedQuota) takeOver(log, tenant string, bytes int64, from string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	token := tenantToken(tenant)
-	a.quota.takeOver(log, token, bytes, from)
-	a.transfers = append(a.transfers, transfer{from, token, bytes})
-	a.changed(token)
+	s.quota.takeOver(log, token, bytes, from)
+	s.transfers = append(s.transfers, transfer{from, token, bytes})
+	s.changed(token)
 }
 
-func (a *sharedQuota) free(log string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if h, ok := a.quota.reservations[log]; ok {
-		a.quota.free(log)
-		a.changed(h.tenant)
+func (s *sharedQuota) free(log string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, ok := s.quota.reservations[log]; ok {
+		s.quota.free(log)
+		s.changed(r.tenant)
 	}
 }
 
-// changed has what a tenant takes reported at once.
-func (a *sharedQuota) changed(token string) {
-	a.dirty[token] = true
+// changed schedules a report on a tenant.
+func (s *sharedQuota) changed(token string) {
+	s.dirty[token] = true
 	select {
-	case a.pending <- struct{}{}:
+	case s.pending <- struct{}{}:
 	default:
 	}
 }
 
-// tell reports to the other gateways until done is closed.
-func (a *sharedQuota) run(done <-chan struct{}) {
+// run reports to the other gateways until done is closed.
+func (s *sharedQuota) run(done <-chan struct{}) {
 	every := time.NewTicker(reportEvery)
 	defer every.Stop()
 	for {
 		select {
-		case <-a.pending:
-			a.publish(a.changes())
+		case <-s.pending:
+			s.publish(s.changes())
 		case now := <-every.C:
-			a.publish(a.full(now))
+			s.publish(s.full(now))
 		case <-done:
 			return
 		}
 	}
 }
 
-// changes reports on the tenants that take more or less than before.
-func (a *sharedQuota) changes() *report {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	r := &report{Gateway: a.node, Bytes: map[string]int64{}, Transfers: a.transfers}
-	for tenant := range a.dirty {
-		r.Bytes[tenant] = a.quota.own[tenant]
+// changes returns a report on the tenants whose usage has changed.
+func (s *sharedQuota) changes() *report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := &report{Gateway: s.node, Bytes: map[string]int64{}, Transfers: s.transfers}
+	for tenant := range s.dirty {
+		r.Bytes[tenant] = s.quota.own[tenant]
 	}
-	a.transfers = nil
-	clear(a.dirty)
+	s.transfers = nil
+	clear(s.dirty)
 	return r
 }
 
-// all reports on all tenants; nil: there is nothing, and the others know it.
-func (a *sharedQuota) full(now time.Time) *report {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.quota.expire(now.Add(-a.retention))
-	r := &report{Gateway: a.node, Bytes: maps.Clone(a.quota.own), Whole: true}
-	for gateway, s := range a.quota.silent(now.Add(-silentAfter)) {
-		if len(s.bytes) > 0 {
-			r.Silent = append(r.Silent, silentReport{gateway, maps.Clone(s.bytes), now.Sub(s.reported)})
+// full returns a report on all tenants, or nil if both this report and the last one are empty.
+func (s *sharedQuota) full(now time.Time) *report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.quota.expire(now.Add(-s.retention))
+	r := &report{Gateway: s.node, Bytes: maps.Clone(s.quota.own), Whole: true}
+	for gateway, g := range s.quota.silent(now.Add(-silentAfter)) {
+		if len(g.bytes) > 0 {
+			r.Silent = append(r.Silent, silentReport{gateway, maps.Clone(g.bytes), now.Sub(g.reported)})
 		}
 	}
-	told := a.reported
-	if a.reported = len(r.Bytes)+len(r.Silent) > 0; !a.reported && !told {
+	reported := s.reported
+	if s.reported = len(r.Bytes)+len(r.Silent) > 0; !s.reported && !reported {
 		return nil
 	}
 	return r
 }
 
-func (a *sharedQuota) publish(r *report) {
+func (s *sharedQuota) publish(r *report) {
 	if r == nil {
 		return
 	}
 	if body, err := json.Marshal(r); err == nil {
-		a.nc.Publish(usedSubject, body) //nolint:errcheck // the next report has it, too
+		s.nc.Publish(usedSubject, body) //nolint:errcheck // the next full report repeats it
 	}
 }
 
-// hear takes the report of another gateway.
-func (a *sharedQuota) receive(m *nats.Msg) {
+// receive applies the report of another gateway.
+func (s *sharedQuota) receive(m *nats.Msg) {
 	var r report
-	if json.Unmarshal(m.Data, &r) != nil || r.Gateway == a.node {
+	if json.Unmarshal(m.Data, &r) != nil || r.Gateway == s.node {
 		return
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	now := time.Now()
-	a.quota.receive(now, r.Gateway, r.Bytes, r.Whole)
-	for _, s := range r.Silent {
-		if s.Gateway != a.node && s.Age >= 0 && s.Age < a.retention {
-			a.quota.inherit(now.Add(-s.Age), s.Gateway, s.Bytes)
+	s.quota.receive(now, r.Gateway, r.Bytes, r.Whole)
+	for _, g := range r.Silent {
+		if g.Gateway != s.node && g.Age >= 0 && g.Age < s.retention {
+			s.quota.inherit(now.Add(-g.Age), g.Gateway, g.Bytes)
 		}
 	}
 	for _, t := range r.Transfers {
-		a.quota.transferred(t.Tenant, t.Bytes, t.From)
+		s.quota.transferred(t.Tenant, t.Bytes, t.From)
 	}
 }

@@ -7,33 +7,33 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// errGap: the log lacks records. They were evicted or have expired.
-var errGap = errors.New("resume: the log lacks records")
+// errGap means that the log lacks records. They were evicted or have expired.
+var errGap = errors.New("durable: found a gap in the log")
 
-// state is what a log says, record by record. It has no clock and does no I/O.
+// state is the content of a log, applied record by record. It has no clock and does no I/O.
 type state struct {
-	tenant, id string // of the call whose log this is to be
+	tenant, id string // of the call that the log must belong to
 
-	call      *callRecord // nil: the log's beginning was not seen
+	call      *callRecord // nil until the log's first record was applied
 	log       logID       // of call
-	owner     string      // node that owns the call; "" when it gave it up
+	owner     string      // node that owns the call; "" if the last owner released it
 	token     uint64      // of that ownership
 	writer    uint64      // token of the newest record
 	begin     uint64      // stream sequence of the call record
 	last      uint64      // stream sequence of the newest record
-	bytes     int64       // that the log takes, from begin on
-	created   time.Time   // creation of the stream that has these sequences; zero in a state of our own writing
-	takeovers int         // how often the call was taken over
-	known     uint64      // events, from 1 on
-	copied    uint64      // of them, those since begin
-	gap       bool        // events after known are missing, until the log begins anew
+	bytes     int64       // size of the log from begin on
+	created   time.Time   // creation of the stream that has these sequences; zero if this process wrote the log
+	takeovers int         // number of takeovers
+	known     uint64      // sequence number of the newest event; events count from 1
+	copied    uint64      // the newest event that the log has since begin
+	gap       bool        // events after known are missing, until the log is rewritten
 	done      bool
 }
 
-// apply takes the next entry and returns the events that are new. A call record in the
-// middle begins the log anew, with events that are known already (see session.rewrite).
-// Events of a writer that does not own the call (any more) count for nothing. An error
-// says that the records are not this call's: errNotOurs, errReplaced, errOutgrown.
+// apply applies the next entry and returns the new events. A call record in the middle begins a
+// rewritten log (see session.rewrite), which repeats known events. Events of a writer that does not
+// own the call are ignored. The error is errNotOurs, errReplaced or errOutgrown if the log does not
+// have this call.
 func (s *state) apply(e entry) ([]api.Event, error) {
 	s.last = e.last
 	r := e.record
@@ -50,7 +50,7 @@ func (s *state) apply(e entry) ([]api.Event, error) {
 	case r.closed:
 		return nil, errOutgrown
 	case s.call == nil:
-		return nil, nil // the end of a log whose beginning is missing, until it begins anew
+		return nil, nil // the beginning is missing: skip records until the log is rewritten
 	case r.owner != nil:
 		s.owner, s.token = *r.owner, r.token
 		s.takeovers++
@@ -74,7 +74,7 @@ func (s *state) start(r *record, e entry) error {
 	return nil
 }
 
-// events passes on what is not known yet, up to a gap.
+// events returns the events that are new, up to a gap.
 func (s *state) events(events []api.Event) (added []api.Event) {
 	for i, ev := range events {
 		if ev.Seq == s.copied+1 {
@@ -92,7 +92,7 @@ func (s *state) events(events []api.Event) (added []api.Event) {
 	return added
 }
 
-// whole is nil where the log was read from its beginning without a gap.
+// whole returns nil if the log was read from its beginning without a gap.
 func (s *state) whole() error {
 	if s.call == nil || s.gap {
 		return errGap

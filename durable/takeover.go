@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/tracing"
 )
 
-// restart reads the log from its beginning again; what is known stays known.
+// resetState prepares the session to read the log from its beginning. Events in the buffer stay known.
 func (s *session) resetState() {
 	s.state = state{tenant: s.tenant, id: s.id, call: s.record, log: s.state.log, owner: s.state.owner, token: s.state.token, takeovers: s.state.takeovers,
 		known: uint64(len(s.buffer.Events()))}
@@ -19,8 +19,8 @@ func (s *session) resetState() {
 
 func newToken() uint64 { return rand.Uint64() }
 
-// takeOver writes our ownership into the log, or the whole log if that is lost,
-// and goes on with the call behind what its readers have.
+// takeOver writes this gateway's ownership into the log, or the whole log if it is lost. Then it
+// continues the call after the events in the buffer.
 func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) {
 	s.token = newToken()
 	newest, made, err := s.c.journal.newestOf(s.ctx, s.log)
@@ -45,13 +45,13 @@ func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) 
 	s.state.takeovers++
 	s.setLeading(true)
 	s.c.metrics.takeovers.Inc()
-	s.c.opts.Logger.Info().Str("id", s.id).Uint64("events", s.state.known).Msg("resume: call taken over")
+	s.c.opts.Logger.Info().Str("id", s.id).Uint64("events", s.state.known).Msg("durable: call taken over")
 	return s.resubmit()
 }
 
-// runContext is for the call's requests: they are part of its trace, and within the limits of
-// the key that started the call. Where that key is gone, they are within the limits of the key that
-// found the call here, which belongs to the same tenant.
+// runContext returns the context of the call's requests. It has the call's trace and the API key that
+// started the call. If that key is gone, it has the key of the session's first reader, which belongs
+// to the same tenant.
 func (s *session) runContext(rec *callRecord) context.Context {
 	ctx := tracing.With(s.ctx, rec.trace)
 	caller := s.caller
@@ -66,8 +66,8 @@ func (s *session) runContext(rec *callRecord) context.Context {
 	return api.WithCaller(ctx, caller)
 }
 
-// resubmit runs the call from where it stopped. A refusal (no room, a model that
-// loads) is not the client's: it is tried again for a while.
+// resubmit continues the call where it stopped. It retries a refusal (a full queue, a model that is
+// loading) for up to Options.Outage and does not show it to the client.
 func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) {
 	if s.unpinned() {
 		return s.failedAnswer(errUnpinned(s.id))
@@ -87,49 +87,50 @@ func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) 
 	}
 }
 
-// rerun submits what the call's readers do not have yet.
+// rerun submits the part of the call that the buffer does not have.
 func (s *session) rerun(ctx context.Context) (<-chan api.Event, error) {
 	c, err := s.decode(s.record)
 	if err != nil {
 		return nil, err
 	}
-	if len(s.c.served(c.Model)) == 0 { // this gateway's model of that name may be loading
+	if len(s.c.served(c.Model)) == 0 { // it may be loading
 		return nil, &api.Error{Code: api.CodeUnavailable, Message: "no model is loaded yet", RetryAfter: time.Second}
 	}
 	return s.c.direct.Continue(ctx, c, c.Progress(s.buffer.Events()), s.state.takeovers)
 }
 
-// over is an answer that ends with an error.
+// failedAnswer returns an answer that ends with an error.
 func (s *session) failedAnswer(err error) (<-chan api.Event, context.CancelCauseFunc, error) {
 	answer := make(chan api.Event, 1)
 	answer <- api.Event{Seq: s.state.known + 1, Finish: api.FinishError, Err: api.AsError(err), Done: true}
 	return answer, func(error) {}, nil
 }
 
-// unbound says whether a version before has begun the answer: its log does not name what computed
-// the tokens, so that no worker is known to continue with the same bits.
+// unpinned reports whether an earlier version began the answer. Its log does not have the digests of
+// the worker that computed the tokens, so no worker is known to continue with the same bits.
 func (s *session) unpinned() bool {
 	return s.state.log == logID{} && slices.ContainsFunc(s.buffer.Events(), func(ev api.Event) bool { return len(ev.Tokens) > 0 || ev.Text != "" })
 }
 
 func errUnpinned(id string) *api.Error {
 	return &api.Error{Code: api.CodeUnavailable, Reason: "no_equal_worker", RetryAfter: time.Second, Message: fmt.Sprintf(
-		"stream %q was begun by an earlier version, whose log does not name the kind of worker: the text might not be the same: send the request again", id)}
+		"stream %q was started by an earlier version, whose log does not name the kind of worker, so the text could differ: send the request again", id)}
 }
 
-// again says whether a refusal passes by waiting.
+// retriable reports whether a refusal may pass with time.
 func retriable(err error) bool {
 	e := api.AsError(err)
 	return e.Code == api.CodeOverloaded || e.Code == api.CodeUnavailable
 }
 
-// waits a little before another try; false when the tries since begin have taken so long, or ctx ended.
-func retryWait(ctx context.Context, begin time.Time, most time.Duration) bool {
+// retryWait pauses before another try. It returns false if the tries since begin have taken limit, or
+// ctx ended.
+func retryWait(ctx context.Context, begin time.Time, limit time.Duration) bool {
 	const pause = 100 * time.Millisecond
-	return time.Since(begin) < most && sleep(ctx, pause)
+	return time.Since(begin) < limit && sleep(ctx, pause)
 }
 
-// sleep waits; false when ctx ended first.
+// sleep pauses for d. It returns false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

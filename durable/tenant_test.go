@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/metrics/metricstest"
 )
 
-// keys is a keyring with a key for each of the tenants, and contexts with them.
+// keys is a keyring with one key for each of the tenants, and a context with each key.
 type keys struct {
 	t    testing.TB
 	path string
@@ -55,7 +55,7 @@ func (k *keys) write(lines ...string) {
 	require.NoError(k.t, os.WriteFile(k.path, []byte(strings.Join(lines, "")), 0o600))
 }
 
-// start starts a call in the name of a key.
+// start runs a call with the caller of ctx.
 func start(ctx context.Context, t testing.TB, g gateway, e api.Engine, text string) (call.Answer, error) {
 	t.Helper()
 	r, err := g.Run(ctx, decode(t, e, text))
@@ -72,7 +72,7 @@ func requireCode(t testing.TB, err error, code api.Code, reason string) {
 	require.Equal(t, reason, api.AsError(err).Reason)
 }
 
-// TestAnIDIsItsTenantsOwn: what one tenant calls order-42 is nothing to another.
+// TestAnIDIsItsTenantsOwn checks that two tenants can use the same id without any effect on each other.
 func TestAnIDIsItsTenantsOwn(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
@@ -95,7 +95,7 @@ func TestAnIDIsItsTenantsOwn(t *testing.T) {
 		requireCode(t, err, 409, "request_id_in_use")
 	}
 	second, err := start(k.as[1], t, b, e, other)
-	require.NoError(t, err, "no 409 of another tenant's call")
+	require.NoError(t, err, "another tenant's call with the id is no conflict")
 	theirs := see(t, second)
 	theirs.until(10)
 	require.NoError(t, a.Cancel(k.as[1], second.Call().ID))
@@ -111,7 +111,7 @@ func TestAnIDIsItsTenantsOwn(t *testing.T) {
 	require.Len(t, e.Requests(), 2)
 }
 
-// TestARefusedCallWritesNothing: not even for a moment, however large it is.
+// TestARefusedCallWritesNothing checks that no record of a refused call is ever written.
 func TestARefusedCallWritesNothing(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
 	e.Refuse = func(*api.Request) error { return &api.Error{Code: api.CodeOverloaded, Message: "full"} }
@@ -131,8 +131,8 @@ func TestARefusedCallWritesNothing(t *testing.T) {
 	require.Equal(t, undisturbed(t, r.Call()), see(t, r).until(0))
 }
 
-// TestOfTwoGatewaysWithOneIDOneRuns: both have found no log and admitted the call before either
-// wrote its record.
+// TestOfTwoGatewaysWithOneIDOneRuns has two gateways that find no log and admit the same call before
+// either of them writes its record.
 func TestOfTwoGatewaysWithOneIDOneRuns(t *testing.T) {
 	g := newGate(5)
 	e := deterministic(g)
@@ -174,8 +174,8 @@ func TestOfTwoGatewaysWithOneIDOneRuns(t *testing.T) {
 	e.WaitIdle()
 }
 
-// TestATakenOverCallRunsWithTheKeyThatStartedIt: not with that of whoever reads it. Where the key
-// is gone, the reader's key is charged.
+// TestATakenOverCallRunsWithTheKeyThatStartedIt checks that the reader's key is charged only if the key
+// that started the call is gone.
 func TestATakenOverCallRunsWithTheKeyThatStartedIt(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		t.Run(fmt.Sprintf("gone %t", gone), func(t *testing.T) {
@@ -208,8 +208,8 @@ func TestATakenOverCallRunsWithTheKeyThatStartedIt(t *testing.T) {
 	}
 }
 
-// TestAReaderOfAReplacedLogHasExpired: the log of a call is evicted and its id is used again. Whoever
-// reads the first call sees no token of the second.
+// TestAReaderOfAReplacedLogHasExpired evicts the log of a call and uses its id again. Readers of the
+// first call get no token of the second.
 func TestAReaderOfAReplacedLogHasExpired(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
@@ -227,14 +227,14 @@ func TestAReaderOfAReplacedLogHasExpired(t *testing.T) {
 	require.Equal(t, undisturbed(t, second.Call()), see(t, second).until(0))
 }
 
-// TestATenantTakesNoMoreOfTheLogsThanItsShare and what nobody else needs: the logs of the others stay, and
-// they can begin new ones.
+// TestATenantTakesNoMoreOfTheLogsThanItsShare has a tenant that uses its share and all that can be
+// borrowed. The logs of the other tenant stay, and it can begin new ones.
 func TestATenantTakesNoMoreOfTheLogsThanItsShare(t *testing.T) {
 	g := newGate(2)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
 	k := newKeys(t, "greedy", "modest")
-	opts := durable.Options{Keys: k.ring, MaxBytes: 2 << 20} // 1 MiB for the logs: 256 KiB for each, 512 KiB to lend
+	opts := durable.Options{Keys: k.ring, MaxBytes: 2 << 20} // 1 MiB for the logs: shares of 256 KiB, and 512 KiB to borrow
 	a, b := newGateway(t, url, e, opts), newGateway(t, url, e, opts)
 	modest, err := start(k.as[1], t, a, e, body+`}`)
 	require.NoError(t, err)
@@ -248,7 +248,7 @@ func TestATenantTakesNoMoreOfTheLogsThanItsShare(t *testing.T) {
 			break
 		}
 	}
-	require.Greater(t, n, 3, "more than its share, as nobody else needs it")
+	require.Greater(t, n, 3, "more than its share, because the rest is free")
 	require.Less(t, n, 13)
 	requireCode(t, err, api.CodeOverloaded, "stream_logs_full")
 	require.NotZero(t, api.AsError(err).RetryAfter)
@@ -273,8 +273,8 @@ func TestATenantTakesNoMoreOfTheLogsThanItsShare(t *testing.T) {
 	require.Zero(t, a.count(t, "rewritten_total")+a.count(t, "closed_total"))
 }
 
-// TestAnAnswerThatOutgrowsItsShareContinuesWithoutALog: its readers lose nothing, and nobody else
-// reads half an answer.
+// TestAnAnswerThatOutgrowsItsShareContinuesWithoutALog checks that its readers get every event, and that
+// other gateways return an error instead of half an answer.
 func TestAnAnswerThatOutgrowsItsShareContinuesWithoutALog(t *testing.T) {
 	const events = 3000
 	e := apitest.New(func(_ *api.Request, s *apitest.Stream) {
@@ -290,7 +290,7 @@ func TestAnAnswerThatOutgrowsItsShareContinuesWithoutALog(t *testing.T) {
 	here := see(t, r)
 	here.until(events)
 	require.Equal(t, 1.0, a.count(t, "closed_total"))
-	require.LessOrEqual(t, a.count(t, "journal_bytes_total"), 128.0*(1<<10), "no more than the room of all logs")
+	require.LessOrEqual(t, a.count(t, "journal_bytes_total"), 128.0*(1<<10), "at most the quota of all logs")
 	_, err := b.Attach(t.Context(), r.Call().ID)
 	requireCode(t, err, 410, "stream_expired")
 	info, err := logs(t, a).Info(t.Context())
@@ -301,7 +301,7 @@ func TestAnAnswerThatOutgrowsItsShareContinuesWithoutALog(t *testing.T) {
 	e.WaitIdle()
 }
 
-// pinned is an engine whose answers name what they are bound to.
+// pinned is an engine whose answers have a pin.
 type pinned struct{ *apitest.Engine }
 
 func (p pinned) Submit(ctx context.Context, r *api.Request) (api.Stream, error) {
@@ -322,8 +322,8 @@ func (s *pinnedStream) Next(ctx context.Context) (api.Event, error) {
 	return ev, err
 }
 
-// TestACallContinuesWithItsDigestsAndItsClock: each of its prompts at the equals of what has begun it, and
-// the template's date is that of its arrival.
+// TestACallContinuesWithItsDigestsAndItsClock checks that a taken-over call has the pins of its prompts,
+// and its own arrival as the clock of the template.
 func TestACallContinuesWithItsDigestsAndItsClock(t *testing.T) {
 	g := newGate(5)
 	e := deterministic(g)

@@ -14,32 +14,32 @@ import (
 	"github.com/millrace/millrace/auth"
 )
 
-// A world is what decides between tenants, without what carries it out: the keys' limiter, the ids, the logs' records and the
-// ledgers are the program's own, NATS and the engine are a few maps, and time is a number. It
-// knows the truth of every call, and compares what each tenant gets with it.
+// A world has the parts of three gateways that decide between tenants: the limiter of keys, ids, records
+// and quotas. These are the program's own. NATS and the engine are a few maps, and the clock is virtual.
+// The world knows the true content of every call and compares it with the results of each tenant.
 
 const (
 	worldTenants   = 8
 	worldGateways  = 3
-	worldLimit     = 1 << 20          // of the ledgers: 64 KiB are sure for each tenant
-	worldRetention = 2 * time.Minute  // of records that nobody writes again, and of reports
-	worldKeep      = 30 * time.Second // of a log after its call's end
+	worldLimit     = 1 << 20          // limit of the quotas, in bytes: a share of 64 KiB for each tenant
+	worldRetention = 2 * time.Minute  // lifetime of records and of reports
+	worldKeep      = 30 * time.Second // lifetime of a log after its call's end
 )
 
-// truth is what really happened to one call.
+// truth is the true content of one call.
 type truth struct {
 	serial          int
 	tenant, id, key string
 	body            string
 	encoded         []byte
-	old             bool // written by the version before
-	damaged         bool // records of its log were lost, by no tenant's fault
+	old             bool // written by an early version
+	damaged         bool // records of its log were lost
 }
 
 // worldLog is one log in the stream.
 type worldLog struct {
 	entries []entry
-	calls   []*truth // of each entry
+	calls   []*truth // call of each entry
 	bytes   int64
 	touched time.Time
 }
@@ -47,14 +47,14 @@ type worldLog struct {
 // worldSession is a session without its goroutine and its buffer.
 type worldSession struct {
 	truth     *truth
-	name      string // in the table
+	name      string // key of the session
 	log       string
 	st        state
 	token     uint64
 	reserved  int64
 	leads     bool
 	logClosed bool
-	until     time.Time // ended: its log is kept
+	until     time.Time // if it has ended: when its log is removed
 	run       api.Stream
 }
 
@@ -65,7 +65,7 @@ type worldGateway struct {
 	ended    []*worldSession
 }
 
-// ghost is what the report of a gateway that died still holds against a tenant.
+// deadReport is the last report of a dead gateway on a tenant. It counts until its records expire.
 type deadReport struct {
 	node, tenant string
 	bytes        int64
@@ -73,7 +73,7 @@ type deadReport struct {
 }
 
 type world struct {
-	disabled string // the check that is taken out
+	disabled string // name of the check that is disabled
 	rng      *rand.Rand
 	now      time.Time
 	guard    api.Engine
@@ -86,10 +86,10 @@ type world struct {
 	deadReports []*deadReport
 	serial      int
 	calls       map[string]*truth      // by serial
-	admitted    map[string][]time.Time // by key, of the last minute
+	admitted    map[string][]time.Time // by key, within the last minute
 	running     map[string]int         // by key
-	counts      map[string]int         // what happened, for the test of the test
-	err         error                  // the first promise that was broken
+	counts      map[string]int         // of events, to check that the operations reach them
+	err         error                  // the first broken promise
 }
 
 func (w *world) broken(format string, args ...any) {
@@ -103,14 +103,14 @@ func (w *world) gateway() *worldGateway {
 	return &worldGateway{node: "g" + strconv.Itoa(w.serial), quota: func() *quota {
 		l := newQuota(worldLimit)
 		l.tenants = worldTenants
-		if w.disabled == "a share is its tenant's" {
+		if w.disabled == "a share belongs to its tenant" {
 			l.tenants = 1
 		}
 		return l
 	}(), sessions: map[string]*worldSession{}}
 }
 
-// mute is an engine whose answers the world writes itself.
+// silentEngine is an engine without answers. The world writes them itself.
 type silentEngine struct{ api.Engine }
 
 func (silentEngine) Submit(context.Context, *api.Request) (api.Stream, error) {
@@ -119,7 +119,7 @@ func (silentEngine) Submit(context.Context, *api.Request) (api.Stream, error) {
 func (silentEngine) Next(context.Context) (api.Event, error) { return api.Event{}, io.EOF }
 func (silentEngine) Close()                                  {}
 
-// admit runs a request with a key, and checks that the key's own use alone decides.
+// admit runs a request with a key, and checks that only the use of this key decides.
 func (w *world) admit(key *auth.Key) (api.Stream, bool) {
 	id := key.ID
 	w.admitted[id] = slices.DeleteFunc(w.admitted[id], func(at time.Time) bool { return w.now.Sub(at) >= time.Minute })
@@ -150,7 +150,7 @@ func (w *world) stop(s *worldSession) {
 	}
 }
 
-// name is logName, unless it is taken out.
+// name returns the log's name, without the tenant if that check is disabled.
 func (w *world) name(tenant, id string) string {
 	if w.disabled == "a log's name has its tenant" {
 		tenant = ""
@@ -158,19 +158,19 @@ func (w *world) name(tenant, id string) string {
 	return logName(tenant, id)
 }
 
-// write appends a record on the usual condition, as JetStream does.
+// write appends a record on the condition that last is the log's last sequence, as JetStream does.
 func (w *world) write(s *worldSession, r *record, bytes int64, last uint64) error {
 	l := w.stream[s.log]
-	var is uint64
+	var found uint64
 	if l != nil && len(l.entries) > 0 {
-		is = l.entries[len(l.entries)-1].last
+		found = l.entries[len(l.entries)-1].last
 	}
 	switch {
-	case is != last:
+	case found != last:
 		return errFenced
 	case w.bytes+bytes > 2*worldLimit:
 		if w.within(s.truth.tenant, bytes) {
-			w.broken("tenant %s is within its share, and the stream is full", s.truth.tenant)
+			w.broken("the stream is full for tenant %s, which is within its share", s.truth.tenant)
 		}
 		return errFull
 	case l == nil:
@@ -186,7 +186,7 @@ func (w *world) write(s *worldSession, r *record, bytes int64, last uint64) erro
 	l.bytes += bytes
 	l.touched = w.now
 	if w.bytes += bytes; w.bytes > worldLimit {
-		w.broken("the logs take %d bytes, and the shares of all are %d", w.bytes, worldLimit)
+		w.broken("found logs of %d bytes, expected at most %d", w.bytes, worldLimit)
 	}
 	s.st.last = w.seq
 	return nil
@@ -208,7 +208,7 @@ func (w *world) purge(log string, n int) {
 	}
 }
 
-// sweep removes the log of an ended call, if the name is still that log's.
+// sweep removes the log of an ended call, if no other log has its name.
 func (w *world) sweep(g *worldGateway, s *worldSession) {
 	w.free(g, s)
 	if l := w.stream[s.log]; l != nil && l.entries[len(l.entries)-1].writer() == s.token {
@@ -222,30 +222,30 @@ func (w *world) remove(log string) {
 	}
 }
 
-// within says whether a tenant surely stays within its share with so many bytes more: what its logs take, and
-// those that a gateway can write again, and what gateways that died had reserved.
+// within reports whether a tenant stays within its share with more bytes in addition. It counts the
+// tenant's logs, the logs that gateways can write again, and the reservations of dead gateways.
 func (w *world) within(tenant string, more int64) bool {
 	sum := more
-	takes := map[string]int64{}
+	used := map[string]int64{}
 	for log, l := range w.stream {
 		if l.calls[0].tenant == tenant {
-			takes[log] = reservedFor(l.bytes)
+			used[log] = reservedFor(l.bytes)
 		}
 	}
 	for _, g := range w.gateways {
 		for _, s := range g.sessions {
 			if s.leads && s.truth.tenant == tenant {
-				takes[s.st.quotaKey(s.log)] = s.reserved
-				delete(takes, s.log)
+				used[s.st.quotaKey(s.log)] = s.reserved
+				delete(used, s.log)
 			}
 		}
 		for _, s := range g.ended {
 			if s.truth.tenant == tenant {
-				takes[s.st.quotaKey(s.log)] = s.st.bytes
+				used[s.st.quotaKey(s.log)] = s.st.bytes
 			}
 		}
 	}
-	for _, bytes := range takes {
+	for _, bytes := range used {
 		sum += bytes
 	}
 	for _, g := range w.deadReports {
@@ -256,7 +256,7 @@ func (w *world) within(tenant string, more int64) bool {
 	return sum <= worldLimit/2/worldTenants
 }
 
-// reserve is session.grow.
+// reserve does the work of session.reserve.
 func (w *world) reserve(g *worldGateway, s *worldSession, bytes int64, check string) bool {
 	if bytes <= s.reserved {
 		return true
@@ -266,17 +266,17 @@ func (w *world) reserve(g *worldGateway, s *worldSession, bytes int64, check str
 		g.quota.set(s.st.quotaKey(s.log), token, bytes)
 		return true
 	}
-	for _, room := range []int64{reservedFor(bytes), bytes} {
-		if g.quota.reserve(s.st.quotaKey(s.log), token, room) {
-			s.reserved = room
+	for _, n := range []int64{reservedFor(bytes), bytes} {
+		if g.quota.reserve(s.st.quotaKey(s.log), token, n) {
+			s.reserved = n
 			w.report(g, token)
 			return true
 		}
 	}
 	if w.within(s.truth.tenant, bytes) {
-		w.broken("tenant %s is refused %d bytes of its share", s.truth.tenant, bytes)
+		w.broken("found no quota of %d bytes for tenant %s, expected them within its share", bytes, s.truth.tenant)
 	}
-	w.counts["refused by the ledger"]++
+	w.counts["refused by the quota"]++
 	return false
 }
 
@@ -288,7 +288,7 @@ func (w *world) report(g *worldGateway, token string) {
 	}
 }
 
-// reports are those on all tenants.
+// reports sends the reports with all tenants.
 func (w *world) reports() {
 	for _, g := range w.gateways {
 		for _, other := range w.gateways {
@@ -305,16 +305,16 @@ func (w *world) reports() {
 	}
 }
 
-// free is session.shrink.
+// free does the work of session.freeReservation.
 func (w *world) free(g *worldGateway, s *worldSession) {
 	s.reserved = 0
-	if w.disabled != "the room goes back" {
+	if w.disabled != "a reservation is freed" {
 		g.quota.free(s.st.quotaKey(s.log))
 		w.report(g, tenantToken(s.truth.tenant))
 	}
 }
 
-// apply is state.apply, with or without one of its checks.
+// apply does state.apply, without the disabled check.
 func (w *world) apply(st *state, e entry) ([]api.Event, error) {
 	r := *e.record
 	if r.call != nil {
@@ -331,12 +331,12 @@ func (w *world) apply(st *state, e entry) ([]api.Event, error) {
 	return st.apply(e)
 }
 
-// load is session.load and, with its questions to the owner, session.read.
+// load does the work of session.load and, with its queries to the owner, of session.read.
 func (w *world) load(tenant, id string, lost bool) (st *state, log string, of *truth, err error) {
 	for _, log = range []string{w.name(tenant, id), id} {
 		st, of, err = w.loadOne(log, tenant, id)
 		again := errors.Is(err, errGap) || lost && errors.Is(err, errNoLog)
-		if owner := w.owner(log); again && owner != nil && w.disabled != "the owner is asked" {
+		if owner := w.owner(log); again && owner != nil && w.disabled != "the owner is queried" {
 			w.rewrite(owner)
 			st, of, err = w.loadOne(log, tenant, id)
 		} else if again && owner != nil && errors.Is(err, errGap) && owner.truth.tenant == tenant {
@@ -368,19 +368,19 @@ func (w *world) loadOne(log, tenant, id string) (st *state, of *truth, err error
 	return st, of, st.whole()
 }
 
-// shown checks that events are those of the call that somebody reads.
+// shown checks that events belong to the call that is read.
 func (w *world) shown(of *truth, events []api.Event) {
 	for _, ev := range events {
-		is := w.calls[ev.Text]
-		alike := of != nil && is.old && of.old && is.tenant == of.tenant && is.id == of.id && is.body == of.body // logs without identity
-		if is != of && !alike {
-			w.broken("a reader of call %+v gets an event of %+v", of, is)
+		from := w.calls[ev.Text]
+		alike := of != nil && from.old && of.old && from.tenant == of.tenant && from.id == of.id && from.body == of.body // these logs have no identity
+		if from != of && !alike {
+			w.broken("a reader of call %+v gets an event of %+v", of, from)
 		}
 	}
 	w.counts["events read"] += len(events)
 }
 
-// owner is whoever has the call of a log in memory: it leads, or has just ended.
+// owner returns the session that has the call of a log in memory, because it leads or has just ended.
 func (w *world) owner(log string) *worldSession {
 	for _, g := range w.gateways {
 		for _, s := range g.sessions {
@@ -397,7 +397,7 @@ func (w *world) owner(log string) *worldSession {
 	return nil
 }
 
-// rewrite is session.resync: the owner writes its log again, unless it is another's now.
+// rewrite does the work of session.resync: the owner writes its log again, unless another one owns it.
 func (w *world) rewrite(s *worldSession) {
 	l := w.stream[s.log]
 	if l != nil && l.entries[len(l.entries)-1].writer() != s.token {
@@ -415,8 +415,8 @@ func (w *world) rewrite(s *worldSession) {
 
 func (e entry) writer() uint64 { return e.token }
 
-func newWorld(off string, seed uint64, now time.Time, keys map[string][]*auth.Key) *world {
-	w := &world{disabled: off, rng: rand.New(rand.NewPCG(seed, 1)), now: now, keys: keys, stream: map[string]*worldLog{}, calls: map[string]*truth{},
+func newWorld(check string, seed uint64, now time.Time, keys map[string][]*auth.Key) *world {
+	w := &world{disabled: check, rng: rand.New(rand.NewPCG(seed, 1)), now: now, keys: keys, stream: map[string]*worldLog{}, calls: map[string]*truth{},
 		admitted: map[string][]time.Time{}, running: map[string]int{}, counts: map[string]int{}}
 	w.guard = auth.GuardAt(silentEngine{}, func() time.Time { return w.now })
 	for range worldGateways {
