@@ -97,7 +97,7 @@ func TestARequestThatBeginsAgainHasNothingOfBefore(t *testing.T) {
 		require.Empty(t, g[i].Generated)
 		require.Equal(t, []int32{8}, g[i].StopTokens)
 		require.Equal(t, "U", g[i].Text)
-		require.True(t, g[i].Moved)
+		require.True(t, g[i].Migrated)
 		_, _ = r.text(&msg.Text{Seq: g[i].Seq, Token: 5})
 	}
 	_, _ = r.text(&msg.Text{Seq: g[0].Seq, Token: -1, Index: 1, Finish: api.FinishStop})

@@ -19,19 +19,19 @@ import (
 // are those that would have come. What still comes of the old sequence is unknown
 // by then and ignored.
 type request struct {
-	api     *api.Request
-	limits  modelLimits
-	bond    bond
-	prompt  []int32
-	limit   int // tokens of a choice
-	stop    []int32
-	choices []choice
-	open    int  // choices that have not ended
-	each    int  // choices of one sequence: a beam search answers all of them
-	resumes int  // since the last new token
-	moved   bool // another worker, or another process, had it before
-	started bool
-	done    bool
+	api      *api.Request
+	limits   modelLimits
+	bond     bond
+	prompt   []int32
+	limit    int // tokens of a choice
+	stop     []int32
+	choices  []choice
+	open     int  // choices that have not ended
+	each     int  // choices of one sequence: a beam search answers all of them
+	resumes  int  // since the last new token
+	migrated bool // another worker or process had it before
+	started  bool
+	done     bool
 }
 
 type choice struct {
@@ -58,7 +58,7 @@ type modelLimits struct {
 }
 
 func newRequest(r *api.Request, lim modelLimits) *request {
-	q := &request{api: r, limits: lim, bond: bondOf(r.Resume), each: 1, moved: r.Resume != nil}
+	q := &request{api: r, limits: lim, bond: bondOf(r.Resume), each: 1, migrated: r.Resume != nil}
 	if r.Beams != nil {
 		q.each = r.N
 	}
@@ -158,7 +158,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	}
 	gen := &msg.Generate{
 		First: first, RequestID: r.api.OriginKey(), Text: r.bond.pin.Text, Prompt: r.prompt, MaxTokens: r.limit,
-		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant, Weight: r.api.Weight, Moved: r.moved,
+		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant, Weight: r.api.Weight, Migrated: r.migrated,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 	}
 	var open []*msg.OpenText
@@ -252,9 +252,9 @@ func (r *request) lost(seq msg.SeqID, why string) (first int, err error) {
 func (r *request) moves(why string) error {
 	if r.resumes++; r.resumes > mostResumes {
 		return &api.Error{Code: api.CodeUnavailable, Message: fmt.Sprintf(
-			"the request was moved %d times without a new token in between, the last time: %s", mostResumes, strings.ReplaceAll(why, "_", " "))}
+			"the request migrated %d times without a new token in between, the last time: %s", mostResumes, strings.ReplaceAll(why, "_", " "))}
 	}
-	r.moved = true
+	r.migrated = true
 	return nil
 }
 

@@ -143,8 +143,8 @@ func TestALostChoiceGoesOnBehindItsTokensAsANewSequence(t *testing.T) {
 	require.Equal(t, []int32{1, 2}, again[0].Prompt)
 	require.Equal(t, []int32{7, 8}, again[0].Generated)
 	require.Equal(t, 5, again[0].MaxTokens)
-	require.False(t, g[1].Moved)
-	require.True(t, again[0].Moved, "a full queue is no reason to lose it")
+	require.False(t, g[1].Migrated)
+	require.True(t, again[0].Migrated, "a full queue is no reason to lose it")
 	require.Equal(t, g[1].Sampling, again[0].Sampling)
 	require.NotContains(t, []msg.SeqID{g[0].Seq, g[1].Seq}, again[0].Seq)
 

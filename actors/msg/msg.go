@@ -90,7 +90,7 @@ type Generate struct {
 	Beams      *sample.BeamParams // nil: none
 	Tenant     string
 	Weight     int  // of the tenant
-	Moved      bool // it was admitted elsewhere before: no full queue refuses it
+	Migrated   bool // admitted before, at another worker or by another gateway: no full queue refuses it
 	Priority   int
 	Deadline   time.Time // zero: none
 	Arrival    time.Time

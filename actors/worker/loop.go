@@ -285,7 +285,7 @@ func (l *loop) submit(g *msg.Generate) {
 	}
 	q := sched.Sequence{
 		ID: id, PromptTokens: len(g.Prompt) + len(g.Generated), MaxNewTokens: g.MaxTokens - len(g.Generated),
-		Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Migrated: g.Moved, Arrival: g.Arrival.Sub(l.start),
+		Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Migrated: g.Migrated, Arrival: g.Arrival.Sub(l.start),
 	}
 	if g.Beams != nil {
 		var err error

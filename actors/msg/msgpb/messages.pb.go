@@ -978,7 +978,7 @@ type Generate struct {
 	DeadlineInNs  *int64 `protobuf:"varint,15,opt,name=deadline_in_ns,json=deadlineInNs,proto3,oneof" json:"deadline_in_ns,omitempty"` // absent: none
 	AgeNs         int64  `protobuf:"varint,16,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
 	Weight        int64  `protobuf:"varint,17,opt,name=weight,proto3" json:"weight,omitempty"`
-	Moved         bool   `protobuf:"varint,19,opt,name=moved,proto3" json:"moved,omitempty"`
+	Migrated      bool   `protobuf:"varint,19,opt,name=migrated,proto3" json:"migrated,omitempty"`
 	Trace         *Trace `protobuf:"bytes,20,opt,name=trace,proto3" json:"trace,omitempty"`
 	First         int64  `protobuf:"varint,21,opt,name=first,proto3" json:"first,omitempty"`
 	Text          string `protobuf:"bytes,22,opt,name=text,proto3" json:"text,omitempty"` // digest of the tokenizer that made the prompt
@@ -1135,9 +1135,9 @@ func (x *Generate) GetWeight() int64 {
 	return 0
 }
 
-func (x *Generate) GetMoved() bool {
+func (x *Generate) GetMigrated() bool {
 	if x != nil {
-		return x.Moved
+		return x.Migrated
 	}
 	return false
 }
@@ -2065,7 +2065,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\ahistory\x18\a \x03(\x05R\ahistory\x12)\n" +
 	"\x05trace\x18\b \x01(\v2\x13.millrace.msg.TraceR\x05trace\"\x1d\n" +
 	"\tCloseText\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xb5\x05\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xbb\x05\n" +
 	"\bGenerate\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x18\n" +
 	"\achoices\x18\x02 \x03(\x06R\achoices\x12\x1d\n" +
@@ -2087,8 +2087,8 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\bpriority\x18\x0e \x01(\x03R\bpriority\x12)\n" +
 	"\x0edeadline_in_ns\x18\x0f \x01(\x03H\x00R\fdeadlineInNs\x88\x01\x01\x12\x15\n" +
 	"\x06age_ns\x18\x10 \x01(\x03R\x05ageNs\x12\x16\n" +
-	"\x06weight\x18\x11 \x01(\x03R\x06weight\x12\x14\n" +
-	"\x05moved\x18\x13 \x01(\bR\x05moved\x12)\n" +
+	"\x06weight\x18\x11 \x01(\x03R\x06weight\x12\x1a\n" +
+	"\bmigrated\x18\x13 \x01(\bR\bmigrated\x12)\n" +
 	"\x05trace\x18\x14 \x01(\v2\x13.millrace.msg.TraceR\x05trace\x12\x14\n" +
 	"\x05first\x18\x15 \x01(\x03R\x05first\x12\x12\n" +
 	"\x04text\x18\x16 \x01(\tR\x04textB\x11\n" +
