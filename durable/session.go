@@ -128,8 +128,8 @@ func (s *session) ownerGone() error {
 	return nil
 }
 
-// ended reports whether err ends the session without an end of its answer. If so,
-// it ends the event buffer with the error for the readers.
+// ended reports whether err ends the session without an end of its answer. If so, it ends the event
+// buffer with the error for the readers.
 func (s *session) ended(err error) bool {
 	var refused *api.Error
 	switch {
