@@ -18,7 +18,7 @@ func usage(cmd *cobra.Command) error {
 		fmt.Fprintf(&b, "  %s\n", cmd.UseLine())
 	}
 	if cmd.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, "  %s [command]\n\nCommands:\n", cmd.CommandPath())
+		fmt.Fprintf(&b, "  %s COMMAND [flags]\n\nCommands:\n", cmd.CommandPath())
 	}
 	for _, sub := range cmd.Commands() {
 		if sub.IsAvailableCommand() {

@@ -38,7 +38,7 @@ func newServe(a *app) *cobra.Command {
 		Use:   "serve",
 		Short: "Serve a model over HTTP and NATS",
 		Long: `Serve a model over OpenAI-style HTTP with server-sent events and as a NATS micro service, with a chat
-page at /. Without --model it is the demo model.
+page at /. The default model is the demo model.
 
 A NATS server is embedded unless --nats names another one. After Ctrl-C or SIGTERM the process refuses new
 requests, lets running ones end within --grace, and exits with 0.
