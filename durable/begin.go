@@ -117,11 +117,11 @@ func (s *session) create(ctx context.Context, r *record, body []byte) (*state, e
 // alreadyWritten reports whether the existing log is the one that create has just begun with st, and
 // only the acknowledgment was lost.
 func (s *session) alreadyWritten(ctx context.Context, st *state) bool {
-	is := &state{tenant: s.tenant, id: s.id}
-	if _, err := s.c.journal.load(ctx, s.log, is); err != nil || is.log != st.log || is.token != st.token {
+	found := &state{tenant: s.tenant, id: s.id}
+	if _, err := s.c.journal.load(ctx, s.log, found); err != nil || found.log != st.log || found.token != st.token {
 		return false
 	}
-	st.begin, st.last = is.begin, is.last
+	st.begin, st.last = found.begin, found.last
 	return true
 }
 

@@ -160,8 +160,8 @@ func (s *session) queryOwner(ctx context.Context, node string, inputs chan<- fol
 // checkUnchanged returns errRestart if a log without new records is not the one that was read. After a
 // restart of the NATS server it is another log, which may be as long.
 func (s *session) checkUnchanged(ctx context.Context) error {
-	newest, made, err := s.c.journal.newestOf(ctx, s.log)
-	if err == nil && (newest != s.state.last || !made.Equal(s.state.created)) {
+	newest, created, err := s.c.journal.newestOf(ctx, s.log)
+	if err == nil && (newest != s.state.last || !created.Equal(s.state.created)) {
 		return errRestart
 	}
 	return nil

@@ -184,22 +184,22 @@ func (j *journal) newest(ctx context.Context, log string) (uint64, error) {
 }
 
 // newestOf is newest and also returns when the stream was created.
-func (j *journal) newestOf(ctx context.Context, log string) (seq uint64, made time.Time, err error) {
+func (j *journal) newestOf(ctx context.Context, log string) (seq uint64, created time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
 	s, err := j.js.Stream(ctx, Stream)
 	if err == nil {
 		j.stream.Store(&s)
-		made = s.CachedInfo().Created
+		created = s.CachedInfo().Created
 		var m *jetstream.RawStreamMsg
 		if m, err = s.GetLastMsgForSubject(ctx, Subject+log); err == nil {
-			return m.Sequence, made, nil
+			return m.Sequence, created, nil
 		}
 	}
 	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-		return 0, made, nil
+		return 0, created, nil
 	}
-	return 0, made, fmt.Errorf("%w: %w", errNoJetStream, err)
+	return 0, created, fmt.Errorf("%w: %w", errNoJetStream, err)
 }
 
 // recentlyCreated reports whether the stream was created within the last minute or is missing. Then the

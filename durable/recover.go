@@ -20,8 +20,8 @@ const reconnectGrace = 2 * time.Second
 // maintainLogs writes lost logs again and removes the logs of ended calls after Options.Keep, until the
 // process ends.
 func (c *Calls) maintainLogs() {
-	back := c.nc.StatusChanged(nats.CONNECTED)
-	defer c.nc.RemoveStatusListener(back)
+	connected := c.nc.StatusChanged(nats.CONNECTED)
+	defer c.nc.RemoveStatusListener(connected)
 	const sweeps = 8 // within the time that a log is kept
 	sweep := time.NewTicker(max(c.opts.Keep/sweeps, time.Millisecond))
 	defer sweep.Stop()
@@ -29,7 +29,7 @@ func (c *Calls) maintainLogs() {
 		select {
 		case <-sweep.C:
 			c.removeOld()
-		case _, open := <-back:
+		case _, open := <-connected:
 			if !open {
 				return
 			}
@@ -104,8 +104,8 @@ func (c *Calls) rewriteEnded(l *endedLog, gap bool) error {
 		return err
 	}
 	if gap && newest != 0 && newest == l.last {
-		is := l.initial
-		if _, err := c.journal.load(c.ctx, l.log, &is); !errors.Is(err, errGap) {
+		st := l.initial
+		if _, err := c.journal.load(c.ctx, l.log, &st); !errors.Is(err, errGap) {
 			return err
 		}
 	} else if newest != 0 && (l.whole || newest != l.last) {
@@ -139,15 +139,15 @@ func (s *session) recheck(gap bool) bool {
 // verify writes the log of a led call again if recheck was called and the log is lost.
 func (s *session) verify() error {
 	s.mu.Lock()
-	doubted, holed := s.recheckLog, s.recheckGap
+	requested, gap := s.recheckLog, s.recheckGap
 	s.recheckLog, s.recheckGap = false, false
 	s.mu.Unlock()
-	if !doubted || s.logClosed {
+	if !requested || s.logClosed {
 		return nil
 	}
 	return s.untilOutage(func() error {
 		newest, err := s.c.journal.newest(s.ctx, s.log)
-		if err != nil || newest == s.state.last && !holed {
+		if err != nil || newest == s.state.last && !gap {
 			return err
 		}
 		_, err = s.resync()

@@ -23,14 +23,14 @@ func newToken() uint64 { return rand.Uint64() }
 // continues the call after the events in the buffer.
 func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) {
 	s.token = newToken()
-	newest, made, err := s.c.journal.newestOf(s.ctx, s.log)
+	newest, created, err := s.c.journal.newestOf(s.ctx, s.log)
 	if err != nil {
 		return nil, nil, err
 	}
 	switch {
 	case newest == 0:
 		err = s.rewrite(0)
-	case !made.Equal(s.state.created):
+	case !created.Equal(s.state.created):
 		err = errRestart
 	default:
 		node := s.c.node
