@@ -45,10 +45,11 @@ type Request struct {
 	// with an event that has Restart set.
 	Buffered bool
 
-	// Resume is what another process has answered already: the answer goes on
-	// behind it, with events numbered from 1 again. Usage counts all tokens. The
-	// text is the same as if nothing had happened if Sampling.Seed is the same.
-	Resume *Progress
+	// Takeover is the answer so far of a request that this gateway takes over from another
+	// one. The answer continues after it, with events numbered from 1 again, and its Usage counts all
+	// tokens. The text is the same as without the takeover if Sampling.Seed is the same. nil
+	// means that the request starts here.
+	Takeover *Progress
 }
 
 // Origin is the ID that all attempts have in common.

@@ -31,8 +31,8 @@ const tokens = 40 // length of every answer
 func counting(at int, hold <-chan struct{}) *apitest.Engine {
 	return apitest.New(func(r *api.Request, s *apitest.Stream) {
 		first := 0
-		if r.Resume != nil {
-			first = len(r.Resume.Choices[0].Tokens)
+		if r.Takeover != nil {
+			first = len(r.Takeover.Choices[0].Tokens)
 		}
 		for i := first; i < tokens; i++ {
 			if i == at {

@@ -53,7 +53,7 @@ func TestADecodedCallComesBackAsItWas(t *testing.T) {
 	for _, v := range []any{call.Call{}, api.Request{}} {
 		for field := range reflect.TypeOf(v).Fields() {
 			switch name := field.Name; name {
-			case "Named", "Resume", "First", "Tenant", "Weight", "Buffered": // how the call was sent, and fields that running it sets
+			case "Named", "Resume", "Takeover", "First", "Tenant", "Weight", "Buffered": // how the call was sent, and fields that running it sets
 				require.False(t, used[name], name)
 			default:
 				require.True(t, used[name], "%T.%s is in no body of this test", v, name)

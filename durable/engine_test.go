@@ -64,9 +64,9 @@ func deterministic(g *gate) *apitest.Engine {
 		at := make([]int, r.N)
 		open := r.N
 		for i := range at {
-			if r.Resume != nil {
-				at[i] = len(r.Resume.Choices[i].Tokens)
-				if r.Resume.Choices[i].Finish != api.FinishNone {
+			if r.Takeover != nil {
+				at[i] = len(r.Takeover.Choices[i].Tokens)
+				if r.Takeover.Choices[i].Finish != api.FinishNone {
 					at[i] = -1
 					open--
 				}

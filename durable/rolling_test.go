@@ -135,7 +135,7 @@ func TestAnAnswerInTheFormOfTheVersionBeforeContinues(t *testing.T) {
 	}
 	require.Equal(t, "ab", text)
 	rest := e.Requests()[0]
-	require.Equal(t, &api.Progress{Pin: *pin, Choices: []api.ChoiceProgress{{Tokens: []int32{100}}}}, rest.Resume)
+	require.Equal(t, &api.Progress{Pin: *pin, Choices: []api.ChoiceProgress{{Tokens: []int32{100}}}}, rest.Takeover)
 	require.Equal(t, again.Requests[0].Sampling, rest.Sampling, "the seed is derived from the ID")
 
 	other, err := wire.DecodeCompletion([]byte(`{"prompt":"two","max_tokens":9,"stream":true,"stream_resume":true,"request_id":"mine"}`), e.Models(), time.Now())

@@ -339,7 +339,7 @@ func TestACallContinuesWithItsDigestsAndItsClock(t *testing.T) {
 	require.Len(t, requests, 4)
 	for _, again := range requests[2:] {
 		require.Equal(t, requests[0].Arrival.UnixNano(), again.Arrival.UnixNano())
-		require.Equal(t, api.Pin{Numerics: "n", Text: "t", Prompt: again.Prompt}, again.Resume.Pin)
+		require.Equal(t, api.Pin{Numerics: "n", Text: "t", Prompt: again.Prompt}, again.Takeover.Pin)
 	}
 }
 

@@ -114,9 +114,9 @@ func requireResumes(t *testing.T, p *node.Node, request func() *api.Request) {
 		before := choicesOf(n, all[:cut])
 		r := request()
 		r.ID = fmt.Sprint("cut ", cut)
-		r.Resume = &api.Progress{}
+		r.Takeover = &api.Progress{}
 		for _, c := range before {
-			r.Resume.Choices = append(r.Resume.Choices, api.ChoiceProgress{Tokens: c.tokens, Finish: c.finish})
+			r.Takeover.Choices = append(r.Takeover.Choices, api.ChoiceProgress{Tokens: c.tokens, Finish: c.finish})
 		}
 		stream, err := p.Submit(context.Background(), r)
 		require.NoError(t, err)

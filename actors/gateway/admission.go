@@ -63,7 +63,7 @@ func placesOf(r *api.Request) int {
 
 // enter lets a request in, or says why not.
 func (e *admission) enter(r *api.Request, now time.Time) *api.Error {
-	if r.Resume != nil { // another gateway admitted it before
+	if r.Takeover != nil { // another gateway admitted it before
 		e.takePlace(r, now)
 		return nil
 	}

@@ -203,7 +203,7 @@ func TestAFullGatewayTakesARequestThatAnotherGatewayHad(t *testing.T) {
 	e := newAdmissionTest(t, 1, 1, 0)
 	first, err := e.submit("a", 0)
 	require.Nil(t, err)
-	moved := &api.Request{ID: "moved", Tenant: "a", Resume: &api.Progress{}}
+	moved := &api.Request{ID: "moved", Tenant: "a", Takeover: &api.Progress{}}
 	require.Nil(t, e.enter(moved, e.now))
 	_, err = e.submit("a", 0)
 	require.NotNil(t, err)

@@ -116,7 +116,7 @@ func TestARequestThatBeginsAgainAndAgainWithoutATokenEnds(t *testing.T) {
 
 func resumedRequest(pin api.Pin) *request {
 	q := apiRequest(2, 5)
-	q.Resume = &api.Progress{Pin: pin, Choices: []api.ChoiceProgress{{Tokens: []int32{5}}, {}}}
+	q.Takeover = &api.Progress{Pin: pin, Choices: []api.ChoiceProgress{{Tokens: []int32{5}}, {}}}
 	return newRequest(q, roomy)
 }
 
@@ -134,7 +134,7 @@ func TestWhatAnotherProcessBeganStaysBoundToWhatItWas(t *testing.T) {
 	require.Nil(t, e.Pin, "its log has it")
 
 	fresh := apiRequest(1, 5)
-	fresh.Resume = &api.Progress{Choices: make([]api.ChoiceProgress, 1)}
+	fresh.Takeover = &api.Progress{Choices: make([]api.ChoiceProgress, 1)}
 	require.False(t, newRequest(fresh, roomy).bond.fixed, "nothing of it was shown: it may choose again")
 
 	old := resumedRequest(api.Pin{})

@@ -58,7 +58,7 @@ type modelLimits struct {
 }
 
 func newRequest(r *api.Request, lim modelLimits) *request {
-	q := &request{api: r, limits: lim, bond: bondOf(r.Resume), each: 1, migrated: r.Resume != nil}
+	q := &request{api: r, limits: lim, bond: bondOf(r.Takeover), each: 1, migrated: r.Takeover != nil}
 	if r.Beams != nil {
 		q.each = r.N
 	}
@@ -83,7 +83,7 @@ func (r *request) tokenized(p prompt) error {
 	if err != nil {
 		return err
 	}
-	if p := r.api.Resume; p != nil && len(p.Choices) != r.api.N {
+	if p := r.api.Takeover; p != nil && len(p.Choices) != r.api.N {
 		return api.Invalid("resume", "progress of %d choices, expected %d, one for each (n)", len(p.Choices), r.api.N)
 	}
 	if err := r.bond.prompted(ids, p.text); err != nil {
@@ -98,8 +98,8 @@ func (r *request) tokenized(p prompt) error {
 	for i := range r.choices {
 		c := &r.choices[i]
 		c.tokens = make([]int32, 0, min(limit, firstTokens))
-		if r.api.Resume != nil {
-			had := &r.api.Resume.Choices[i]
+		if r.api.Takeover != nil {
+			had := &r.api.Takeover.Choices[i]
 			c.tokens = append(c.tokens, had.Tokens...)
 			c.ended = had.Finish != api.FinishNone
 		}

@@ -161,7 +161,7 @@ func (a *requestActor) stay(ctx actor.Context, what string) {
 // again begins the request again from its prompt; false if something of it has left.
 func (a *requestActor) again(ctx actor.Context) bool {
 	r := a.state.api
-	if a.state.bond.fixed && (r.Resume != nil || !a.events.Restart(r.Buffered)) {
+	if a.state.bond.fixed && (r.Takeover != nil || !a.events.Restart(r.Buffered)) {
 		return false
 	}
 	pin, avoid := a.state.bond.pin, a.avoid

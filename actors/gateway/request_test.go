@@ -233,7 +233,7 @@ func TestAnAnswerOfWhichOnlyTheEndIsMissingGetsTheEndOfAnUndisturbedRun(t *testi
 	} {
 		q := apiRequest(1, 3)
 		q.IncludeStop = c.include
-		q.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: c.tokens}}}
+		q.Takeover = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: c.tokens}}}
 		r := newRequest(q, roomy)
 		require.NoError(t, r.tokenized(prompt{ids: []int32{1}, eos: []int32{9}}))
 		g, open := r.start(0, seqs())
@@ -246,7 +246,7 @@ func TestAnAnswerOfWhichOnlyTheEndIsMissingGetsTheEndOfAnUndisturbedRun(t *testi
 
 func TestAWaitingChoiceTakesOverItsSequence(t *testing.T) {
 	q := apiRequest(2, 4)
-	q.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: []int32{5, 6}}, {Tokens: []int32{7}, Finish: api.FinishStop}}}
+	q.Takeover = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: []int32{5, 6}}, {Tokens: []int32{7}, Finish: api.FinishStop}}}
 	r := newRequest(q, modelLimits{context: 100, pool: 100, vocab: 10})
 	require.NoError(t, r.tokenized(prompt{ids: []int32{1, 2}}))
 	require.False(t, r.adopt(1, []msg.SeqID{31}, r.bond.pin), "it has ended")
@@ -312,7 +312,7 @@ func TestARequestThatIsMovedAgainAndAgainWithoutATokenEnds(t *testing.T) {
 
 func TestAnAnswerThatAnotherProcessBeganGoesOn(t *testing.T) {
 	q := apiRequest(3, 4)
-	q.Resume = &api.Progress{Pin: api.Pin{Prompt: api.HashPrompt([]int32{1, 2})}, Choices: []api.ChoiceProgress{
+	q.Takeover = &api.Progress{Pin: api.Pin{Prompt: api.HashPrompt([]int32{1, 2})}, Choices: []api.ChoiceProgress{
 		{Tokens: []int32{5, 6}, Finish: api.FinishStop}, {Tokens: []int32{7}}, {Tokens: []int32{5, 6, 7, 8}},
 	}}
 	r := newRequest(q, modelLimits{context: 100, pool: 100, vocab: 10})
@@ -334,7 +334,7 @@ func TestAnAnswerThatAnotherProcessBeganGoesOn(t *testing.T) {
 
 func TestAnAnswerOfWhichOnlyTheEndIsMissingEndsAtOnce(t *testing.T) {
 	q := apiRequest(1, 4)
-	q.Resume = &api.Progress{Pin: api.Pin{Prompt: api.HashPrompt([]int32{1, 2})}, Choices: []api.ChoiceProgress{{Tokens: []int32{5}, Finish: api.FinishStop}}}
+	q.Takeover = &api.Progress{Pin: api.Pin{Prompt: api.HashPrompt([]int32{1, 2})}, Choices: []api.ChoiceProgress{{Tokens: []int32{5}, Finish: api.FinishStop}}}
 	r := newRequest(q, modelLimits{context: 100, pool: 100, vocab: 10})
 	require.NoError(t, r.tokenized(prompt{ids: []int32{1, 2}}))
 	end, over := r.resumed()
@@ -345,7 +345,7 @@ func TestAnAnswerOfWhichOnlyTheEndIsMissingEndsAtOnce(t *testing.T) {
 
 func TestProgressOfAnotherNumberOfChoicesIsRefused(t *testing.T) {
 	q := apiRequest(2, 4)
-	q.Resume = &api.Progress{Choices: make([]api.ChoiceProgress, 1)}
+	q.Takeover = &api.Progress{Choices: make([]api.ChoiceProgress, 1)}
 	r := newRequest(q, modelLimits{context: 100, pool: 100, vocab: 10})
 	require.ErrorContains(t, r.tokenized(prompt{ids: []int32{1}}), "progress of 1 choices, expected 2")
 }

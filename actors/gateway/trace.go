@@ -32,7 +32,7 @@ func requestSpan(ctx context.Context, t trace.Tracer, r *api.Request) trace.Span
 		semconv.GenAIRequestChoiceCount(r.N), semconv.GenAIRequestMaxTokens(r.MaxTokens),
 		semconv.GenAIRequestTemperature(float64(r.Sampling.Temperature)), semconv.GenAIRequestTopP(float64(r.Sampling.TopP)),
 		semconv.GenAIRequestTopK(float64(r.Sampling.TopK)), attribute.String("millrace.tenant", r.Tenant))
-	if r.Resume != nil {
+	if r.Takeover != nil {
 		span.AddEvent(eventResumed)
 	}
 	return span

@@ -208,13 +208,13 @@ func TestAnAttemptOfWhichALogHasTokensNeverBeginsAgain(t *testing.T) {
 	gateway.sees(t, 1)
 	r := tokensRequest("r", []int32{3, 7}, long)
 	r.First, r.Buffered = "r.0", true
-	r.Resume = &api.Progress{Pin: api.Pin{Numerics: "A", Text: "T"}, Choices: []api.ChoiceProgress{{Tokens: []int32{5}}}}
+	r.Takeover = &api.Progress{Pin: api.Pin{Numerics: "A", Text: "T"}, Choices: []api.ChoiceProgress{{Tokens: []int32{5}}}}
 	s, err := gateway.Submit(t.Context(), r)
 	require.NoError(t, err)
 	requireNoEqual(t, s, "expected numerics digest A", "1 of B")
 	require.Zero(t, b.device.begunPrompts())
 
-	r.ID, r.Resume.Pin.Text, r.Resume.Pin.Numerics = "r.2", "U", "B"
+	r.ID, r.Takeover.Pin.Text, r.Takeover.Pin.Numerics = "r.2", "U", "B"
 	s, err = gateway.Submit(t.Context(), r)
 	require.NoError(t, err)
 	requireNoEqual(t, s, "expected text digest U", "processes: 2 of T")
@@ -364,7 +364,7 @@ func TestARequestIdIsItsTenantsOwn(t *testing.T) {
 
 	again := tokensRequest("r.1", []int32{3, 7}, long) // another tenant says that it had it
 	again.First, again.Tenant = "r", "thief"
-	again.Resume = &api.Progress{Pin: *first.Pin, Choices: []api.ChoiceProgress{{Tokens: first.Tokens}}}
+	again.Takeover = &api.Progress{Pin: *first.Pin, Choices: []api.ChoiceProgress{{Tokens: first.Tokens}}}
 	stolen, err := second.Submit(t.Context(), again)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(a.running()) == 3 }, patience, time.Millisecond, "it gets a sequence of its own")
@@ -442,7 +442,7 @@ func TestAnAnswerOfWhichOnlyTheEndWasLostEnds(t *testing.T) {
 	}{{nil, api.FinishLength}, {[]int32{301}, api.FinishStop}} {
 		r := tokensRequest("r", []int32{1, 2}, 2)
 		r.StopTokens = c.stop
-		r.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: []int32{300, 301}}}}
+		r.Takeover = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: []int32{300, 301}}}}
 		s, err := p.Submit(t.Context(), r)
 		require.NoError(t, err)
 		tokens, last, err := read(s)

@@ -240,7 +240,7 @@ func (h *handover) again() (streams []api.Stream) {
 		if i < 2 {
 			h.had[i] = expected(h.worker.device, r.PromptTokens, 2)
 		}
-		r.Resume = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: h.had[i]}}}
+		r.Takeover = &api.Progress{Choices: []api.ChoiceProgress{{Tokens: h.had[i]}}}
 		s, err := h.second.Submit(context.Background(), r)
 		require.NoError(h.t, err)
 		streams = append(streams, s)

@@ -103,7 +103,7 @@ func (m *pump) request(r *api.Request, p *Progress, attempt int) *api.Request {
 	if !p.begun(m.first, len(m.so)) {
 		return &again
 	}
-	again.Resume = &api.Progress{Choices: make([]api.ChoiceProgress, len(m.so)), Pin: m.pin}
+	again.Takeover = &api.Progress{Choices: make([]api.ChoiceProgress, len(m.so)), Pin: m.pin}
 	if r.Beams != nil {
 		for _, ch := range m.so {
 			echoed := 0
@@ -115,7 +115,7 @@ func (m *pump) request(r *api.Request, p *Progress, attempt int) *api.Request {
 		return &again
 	}
 	for i, ch := range m.so {
-		again.Resume.Choices[i] = api.ChoiceProgress{Tokens: ch.Tokens, Finish: ch.Finish}
+		again.Takeover.Choices[i] = api.ChoiceProgress{Tokens: ch.Tokens, Finish: ch.Finish}
 	}
 	return &again
 }

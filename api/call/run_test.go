@@ -110,8 +110,8 @@ func TestAFurtherAttemptIsBoundToWhatTheLastOneWas(t *testing.T) {
 	found := map[string]api.Pin{}
 	for _, r := range engine.Requests() {
 		require.False(t, r.Buffered, "a log keeps it")
-		if r.Resume != nil {
-			found[r.Prompt] = r.Resume.Pin
+		if r.Takeover != nil {
+			found[r.Prompt] = r.Takeover.Pin
 		}
 	}
 	require.Equal(t, map[string]api.Pin{"p": {Numerics: "a"}, "r": {Numerics: "c"}}, found)
