@@ -161,9 +161,13 @@ func (m *pump) echoes(ctx context.Context) {
 
 func broken(err error) error {
 	if errors.Is(err, io.EOF) {
-		return &api.Error{Code: api.CodeInternal, Message: "the answer ended without its last event"}
+		return errNoEnd()
 	}
 	return err
+}
+
+func errNoEnd() error {
+	return &api.Error{Code: api.CodeInternal, Message: "the answer ended without its last event"}
 }
 
 // send numbers an event and passes it on; false when ctx ended first. The lock

@@ -63,15 +63,21 @@ func (s *Service) send(ctx context.Context, r *reply, a call.Answer) {
 
 // whole sends an answer as one message.
 func (s *Service) whole(ctx context.Context, r *reply, c *call.Call, events <-chan api.Event) {
-	body, err := wire.Collect(ctx, c, events, s.opts.Fingerprint)
+	result, err := call.Collect(ctx, c, events)
 	switch {
 	case ctx.Err() != nil:
 		r.fail(context.Cause(ctx))
+		return
 	case err != nil:
 		r.fail(err)
-	default:
-		r.whole(body)
+		return
 	}
+	body, err := wire.EncodeAnswer(c, result, s.opts.Fingerprint)
+	if err != nil {
+		r.fail(err)
+		return
+	}
+	r.whole(body)
 }
 
 // stream sends each chunk as a message. The opening goes at once, so that the

@@ -153,8 +153,8 @@ func (s *Service) endpoints() []*endpoint {
 		{name: "chat-completions", subject: "chat.completions", answer: s.generate(wire.DecodeChat)},
 		{name: "completions", subject: "completions", answer: s.generate(wire.DecodeCompletion)},
 		{name: "streams-resume", subject: "streams.resume", answer: s.again},
-		{name: "tokenize", subject: "tokenize", answer: s.once(wire.Tokenize)},
-		{name: "detokenize", subject: "detokenize", answer: s.once(wire.Detokenize)},
+		{name: "tokenize", subject: "tokenize", answer: s.once(call.NewUnary(wire.DecodeTokenize, api.Engine.Tokenize, wire.EncodeTokenize))},
+		{name: "detokenize", subject: "detokenize", answer: s.once(call.NewUnary(wire.DecodeDetokenize, call.Detokenize, wire.EncodeDetokenize))},
 		{name: "bodies-open", subject: "bodies.open", answer: s.openBody},
 	}
 	for _, e := range list { // the same of this gateway alone
@@ -267,7 +267,7 @@ func (s *Service) keyed(m *nats.Msg, r *reply) (context.Context, error) {
 }
 
 // once serves a subject that gives one answer.
-func (s *Service) once(f func(context.Context, api.Engine, []byte) ([]byte, error)) func(context.Context, *reply, []byte) {
+func (s *Service) once(f call.Unary) func(context.Context, *reply, []byte) {
 	return func(ctx context.Context, r *reply, body []byte) {
 		if answer, err := f(ctx, s.engine, body); err != nil {
 			r.fail(err)

@@ -48,7 +48,11 @@ func (s *server) answer(ctx context.Context, w http.ResponseWriter, a call.Answe
 	if c.Stream {
 		return s.stream(ctx, s.sse(ctx, w, c), events)
 	}
-	body, err := wire.Collect(ctx, c, events, s.opts.Fingerprint)
+	result, err := call.Collect(ctx, c, events)
+	if err != nil {
+		return err
+	}
+	body, err := wire.EncodeAnswer(c, result, s.opts.Fingerprint)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
@@ -24,28 +25,19 @@ func (s *server) oneModel(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, body)
 }
 
-func (s *server) tokenize(w http.ResponseWriter, r *http.Request) error {
-	body, err := s.body(w, r)
-	if err != nil {
-		return err
+// unary serves the path of a call that has one answer.
+func (s *server) unary(run call.Unary) handlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		body, err := s.body(w, r)
+		if err != nil {
+			return err
+		}
+		answer, err := run(r.Context(), s.engine, body)
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, answer)
 	}
-	answer, err := wire.Tokenize(r.Context(), s.engine, body)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, answer)
-}
-
-func (s *server) detokenize(w http.ResponseWriter, r *http.Request) error {
-	body, err := s.body(w, r)
-	if err != nil {
-		return err
-	}
-	answer, err := wire.Detokenize(r.Context(), s.engine, body)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, answer)
 }
 
 func (s *server) live(w http.ResponseWriter, _ *http.Request) error {

@@ -1,12 +1,10 @@
-// Package wire decodes OpenAI's requests and encodes its answers. It must not know HTTP, NATS or how a call runs.
+// Package wire decodes OpenAI's requests and encodes its answers. It is a codec of pure functions:
+// it must not know HTTP, NATS, an engine or how a call runs.
 package wire
 
 import (
-	"context"
 	"encoding/json"
-	"strings"
 
-	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 )
 
@@ -70,55 +68,11 @@ type PromptTokensDetails struct {
 	CachedTokens int `json:"cached_tokens"`
 }
 
-// choice gathers one choice's events.
-type choice struct {
-	text     strings.Builder
-	tokens   []int32
-	logprobs []api.TokenLogprob
-	finish   api.Finish
-}
-
-// Collect reads a call's events to the end and returns the body of the whole
-// answer. fingerprint stands for the system where the events name none. Errors are
-// *api.Error, or ctx's own.
-func Collect(ctx context.Context, c *call.Call, events <-chan api.Event, fingerprint string) ([]byte, error) {
-	choices := make([]choice, c.Choices())
-	prints := newFingerprints(c, fingerprint)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case ev, ok := <-events:
-			if !ok {
-				return nil, &api.Error{Code: api.CodeInternal, Message: "the answer ended without its last event"}
-			}
-			if err := api.Failure(ev); err != nil {
-				return nil, err
-			}
-			prints.note(ev)
-			if ev.Restart {
-				of := ev.Choice - ev.Choice%c.N
-				clear(choices[of : of+c.N])
-				continue
-			}
-			choices[ev.Choice].add(ev)
-			if ev.Done {
-				return encode(c, choices, *ev.Usage, prints.all())
-			}
-		}
-	}
-}
-
-func (ch *choice) add(ev api.Event) {
-	ch.text.WriteString(ev.Text)
-	ch.tokens = append(ch.tokens, ev.Tokens...)
-	ch.logprobs = append(ch.logprobs, ev.Logprobs...)
-	if ev.Finish != api.FinishNone {
-		ch.finish = ev.Finish
-	}
-}
-
-func encode(c *call.Call, choices []choice, u api.Usage, fingerprint string) ([]byte, error) {
+// EncodeAnswer returns the body of the whole answer to a call. fingerprint stands for the system
+// where the result names none.
+func EncodeAnswer(c *call.Call, r *call.Result, fingerprint string) ([]byte, error) {
+	choices, u := r.Choices, r.Usage
+	fingerprint = joinFingerprints(r.Pins, fingerprint)
 	usage := Usage{PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens,
 		TotalTokens:         u.PromptTokens + u.CompletionTokens,
 		PromptTokensDetails: PromptTokensDetails{CachedTokens: u.CachedTokens}}
@@ -128,8 +82,8 @@ func encode(c *call.Call, choices []choice, u api.Usage, fingerprint string) ([]
 		for i := range choices {
 			ch := &choices[i]
 			a.Choices = append(a.Choices, ChatChoice{Index: i,
-				Message:  AnswerMessage{Role: "assistant", Content: ch.text.String()},
-				Logprobs: logprobs(c, ch), FinishReason: string(ch.finish), TokenIDs: tokenIDs(c, ch)})
+				Message:  AnswerMessage{Role: "assistant", Content: ch.Text},
+				Logprobs: logprobs(c, ch), FinishReason: string(ch.Finish), TokenIDs: tokenIDs(c, ch)})
 		}
 		return marshal(a)
 	}
@@ -137,26 +91,26 @@ func encode(c *call.Call, choices []choice, u api.Usage, fingerprint string) ([]
 		SystemFingerprint: fingerprint, Usage: usage}
 	for i := range choices {
 		ch := &choices[i]
-		a.Choices = append(a.Choices, TextChoice{Index: i, Text: ch.text.String(),
-			Logprobs: logprobs(c, ch), FinishReason: string(ch.finish), TokenIDs: tokenIDs(c, ch)})
+		a.Choices = append(a.Choices, TextChoice{Index: i, Text: ch.Text,
+			Logprobs: logprobs(c, ch), FinishReason: string(ch.Finish), TokenIDs: tokenIDs(c, ch)})
 	}
 	return marshal(a)
 }
 
-func logprobs(c *call.Call, ch *choice) json.RawMessage {
+func logprobs(c *call.Call, ch *call.Choice) json.RawMessage {
 	switch {
 	case c.Requests[0].TopLogprobs < 0:
 		return json.RawMessage("null")
 	case c.Kind == call.Chat:
-		return appendChatLogprobs(nil, ch.logprobs)
+		return appendChatLogprobs(nil, ch.Logprobs)
 	}
-	raw, _ := appendCompletionLogprobs(nil, ch.logprobs, 0)
+	raw, _ := appendCompletionLogprobs(nil, ch.Logprobs, 0)
 	return raw
 }
 
-func tokenIDs(c *call.Call, ch *choice) []int32 {
+func tokenIDs(c *call.Call, ch *call.Choice) []int32 {
 	if c.TokenIDs {
-		return ch.tokens
+		return ch.Tokens
 	}
 	return nil
 }

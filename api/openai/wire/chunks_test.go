@@ -52,15 +52,6 @@ func TestLogprobsThatJSONCannotHold(t *testing.T) {
 		"refusal":null}`, string(appendChatLogprobs(nil, tokens)))
 }
 
-func TestAnAnswerWithoutAnEndIsAnError(t *testing.T) {
-	c := &call.Call{N: 1, Requests: []*api.Request{{}}}
-	cut := make(chan api.Event, 1)
-	cut <- api.Event{Seq: 1, Text: "a"}
-	close(cut)
-	_, err := Collect(t.Context(), c, cut, "fp")
-	require.Equal(t, api.CodeInternal, api.AsError(err).Code)
-}
-
 func TestInternalErrorsKeepTheirWords(t *testing.T) {
 	require.Equal(t, "internal error", api.AsError(io.ErrUnexpectedEOF).Message)
 	require.Equal(t, api.CodeTimeout, api.AsError(context.DeadlineExceeded).Code)

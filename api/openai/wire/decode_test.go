@@ -246,7 +246,7 @@ func TestBadTokenizeCallsAreRefused(t *testing.T) {
 		requireRefused(t, c, err)
 	}
 	for _, c := range []bad{{`{}`, "tokens"}, {`{"tokens":"a"}`, "tokens"}, {`{"tokens":[1,"a"]}`, "tokens[1]"}} {
-		_, _, err := DecodeDetokenize([]byte(c.body), served)
+		_, err := DecodeDetokenize([]byte(c.body), served)
 		requireRefused(t, c, err)
 	}
 }
@@ -293,7 +293,7 @@ func FuzzDecode(f *testing.F) {
 		if _, err := DecodeTokenize(body, served); err != nil {
 			requireClientError(t, err)
 		}
-		if _, _, err := DecodeDetokenize(body, served); err != nil {
+		if _, err := DecodeDetokenize(body, served); err != nil {
 			requireClientError(t, err)
 		}
 	})

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -34,10 +35,13 @@ func (f *fingerprints) note(ev api.Event) {
 
 func (f *fingerprints) of(choice int) string { return f.prints[choice/f.choices] }
 
-// all is one for the whole answer: requests of one call may be served by different kinds of
-// worker.
-func (f *fingerprints) all() string {
-	list := slices.Clone(f.prints)
+// joinFingerprints returns the fingerprint of a whole answer: those of its requests, which kinds of
+// worker may differ in. unknown stands for an empty pin.
+func joinFingerprints(pins []api.Pin, unknown string) string {
+	list := make([]string, len(pins))
+	for i, p := range pins {
+		list[i] = cmp.Or(p.Fingerprint(), unknown)
+	}
 	slices.Sort(list)
 	return strings.Join(slices.Compact(list), ",")
 }

@@ -21,7 +21,9 @@ func collected(t *testing.T, body string, script func(*api.Request, *apitest.Str
 	answer, err := call.NewDirect(engine).Run(t.Context(), c)
 	require.NoError(t, err)
 	defer answer.Close()
-	data, err := Collect(t.Context(), c, answer.Events(t.Context()), "unknown")
+	result, err := call.Collect(t.Context(), c, answer.Events(t.Context()))
+	require.NoError(t, err)
+	data, err := EncodeAnswer(c, result, "unknown")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(data, &a))
 	for _, r := range engine.Requests() {

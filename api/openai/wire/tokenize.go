@@ -1,11 +1,11 @@
 package wire
 
 import (
-	"context"
 	"encoding/json"
 	"math"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 )
 
 // DecodeTokenize reads {"model", "prompt", "add_special_tokens"} or {"model",
@@ -35,17 +35,18 @@ func DecodeTokenize(body []byte, models []api.Model) (*api.TokenizeRequest, erro
 }
 
 // DecodeDetokenize reads {"model", "tokens"}.
-func DecodeDetokenize(body []byte, models []api.Model) (model string, tokens []int32, err error) {
+func DecodeDetokenize(body []byte, models []api.Model) (*call.DetokenizeRequest, error) {
 	o, err := parse(body)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	model = o.model(models)
+	r := &call.DetokenizeRequest{Model: o.model(models)}
 	tokens, ok := o.tokens("tokens", math.MaxInt32)
 	if !ok {
 		o.fail("tokens", "expected a list of token ids")
 	}
-	return model, tokens, o.result()
+	r.Tokens = tokens
+	return r, o.result()
 }
 
 // TokenizeAnswer is the answer to a tokenize call.
@@ -55,17 +56,8 @@ type TokenizeAnswer struct {
 	Tokens      []int32 `json:"tokens"`
 }
 
-// Tokenize answers the body of a tokenize call.
-func Tokenize(ctx context.Context, engine api.Engine, body []byte) ([]byte, error) {
-	models := engine.Models()
-	r, err := DecodeTokenize(body, models)
-	if err != nil {
-		return nil, err
-	}
-	tokens, err := engine.Tokenize(ctx, r)
-	if err != nil {
-		return nil, err
-	}
+// EncodeTokenize returns the body of the answer to a tokenize call.
+func EncodeTokenize(r *api.TokenizeRequest, tokens []int32, models []api.Model) ([]byte, error) {
 	a := TokenizeAnswer{Count: len(tokens), Tokens: append([]int32{}, tokens...)}
 	for _, m := range models {
 		if m.ID == r.Model {
@@ -80,16 +72,8 @@ type DetokenizeAnswer struct {
 	Prompt string `json:"prompt"`
 }
 
-// Detokenize answers the body of a detokenize call.
-func Detokenize(ctx context.Context, engine api.Engine, body []byte) ([]byte, error) {
-	model, tokens, err := DecodeDetokenize(body, engine.Models())
-	if err != nil {
-		return nil, err
-	}
-	text, err := engine.Detokenize(ctx, model, tokens)
-	if err != nil {
-		return nil, err
-	}
+// EncodeDetokenize returns the body of the answer to a detokenize call.
+func EncodeDetokenize(_ *call.DetokenizeRequest, text string, _ []api.Model) ([]byte, error) {
 	return marshal(DetokenizeAnswer{Prompt: text})
 }
 

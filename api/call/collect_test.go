@@ -1,0 +1,34 @@
+package call
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+)
+
+func TestCollectFailsWithoutALastEvent(t *testing.T) {
+	c := &Call{N: 1, Requests: []*api.Request{{}}}
+	cut := make(chan api.Event, 1)
+	cut <- api.Event{Seq: 1, Text: "a"}
+	close(cut)
+	_, err := Collect(t.Context(), c, cut)
+	require.Equal(t, api.CodeInternal, api.AsError(err).Code)
+}
+
+func TestCollectKeepsTheLastDigestOfEachRequest(t *testing.T) {
+	c := &Call{N: 2, Requests: []*api.Request{{}, {}}}
+	events := make(chan api.Event, 4)
+	events <- pinned("a", api.Event{Choice: 1, Text: "x"})
+	events <- pinned("b", api.Event{Choice: 0, Text: "y"})
+	events <- pinned("", api.Event{Choice: 0, Text: "z", Finish: api.FinishStop})
+	events <- api.Event{Choice: 3, Finish: api.FinishLength, Done: true, Usage: &api.Usage{PromptTokens: 3}}
+	r, err := Collect(t.Context(), c, events)
+	require.NoError(t, err)
+	require.Equal(t, &Result{
+		Choices: []Choice{{Text: "yz", Finish: api.FinishStop}, {Text: "x"}, {}, {Finish: api.FinishLength}},
+		Pins:    []api.Pin{{Numerics: "b"}, {}},
+		Usage:   api.Usage{PromptTokens: 3},
+	}, r)
+}
