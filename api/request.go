@@ -141,15 +141,15 @@ type Model struct {
 	Sampling      sample.Params // of a request that says nothing; the zero value is sample.Default()
 }
 
-// ErrMoved is the cause of a context that ends because another process goes on with the
+// ErrTakenOver is the cause of a context that ends because another process goes on with the
 // request, as a further attempt.
-var ErrMoved = errors.New("api: another process goes on with the request")
+var ErrTakenOver = errors.New("api: another process goes on with the request")
 
 // Engine serves requests. Errors it returns are *Error.
 type Engine interface {
 	// Submit starts a request. It returns quickly: a refusal (bad request,
 	// unknown model, overload) is an *Error here or as the first event. If ctx has
-	// ended because of ErrMoved when the stream is closed, what other processes compute
+	// ended because of ErrTakenOver when the stream is closed, what other processes compute
 	// of it is left to run on.
 	Submit(ctx context.Context, r *Request) (Stream, error)
 	Models() []Model

@@ -36,7 +36,7 @@ func models() []api.Model { return []api.Model{{ID: "m", ContextLength: 64}} }
 func TestADecodedCallComesBackAsItWas(t *testing.T) {
 	used := map[string]bool{}
 	for _, b := range bodies {
-		c, err := wire.DecodeAgain(b.kind, "cmpl-1", []byte(b.body), models(), time.Unix(5, 7))
+		c, err := wire.DecodeWithID(b.kind, "cmpl-1", []byte(b.body), models(), time.Unix(5, 7))
 		require.NoError(t, err, b.body)
 		encoded, err := encodeCall(c)
 		require.NoError(t, err)
@@ -82,7 +82,7 @@ func printed(t *testing.T, r *api.Request) string {
 
 func TestADamagedFormIsAnError(t *testing.T) {
 	for _, b := range bodies {
-		c, err := wire.DecodeAgain(b.kind, "cmpl-1", []byte(b.body), models(), time.Unix(5, 7))
+		c, err := wire.DecodeWithID(b.kind, "cmpl-1", []byte(b.body), models(), time.Unix(5, 7))
 		require.NoError(t, err)
 		encoded, err := encodeCall(c)
 		require.NoError(t, err)
@@ -102,7 +102,7 @@ func TestADamagedFormIsAnError(t *testing.T) {
 // that one with any other difference is not.
 func TestACallIsTheSameWheneverItIsSent(t *testing.T) {
 	encode := func(at int64, body string) []byte {
-		c, err := wire.DecodeAgain(call.Completion, "cmpl-1", []byte(body), models(), time.Unix(at, 0))
+		c, err := wire.DecodeWithID(call.Completion, "cmpl-1", []byte(body), models(), time.Unix(at, 0))
 		require.NoError(t, err)
 		encoded, err := encodeCall(c)
 		require.NoError(t, err)

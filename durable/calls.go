@@ -167,7 +167,7 @@ func (c *Calls) wants(cl *call.Call) bool {
 	switch cl.Resume {
 	case call.ResumeNo:
 		return false
-	case call.ResumeUnsaid:
+	case call.ResumeUnset:
 		return c.opts.Always && cl.Stream
 	case call.ResumeAuto, call.ResumeYes:
 	}

@@ -13,7 +13,7 @@ import (
 const batchEvents = 256
 
 // lead writes the answer into the log and then into the event buffer, until it has ended. stop cancels
-// the requests that still run. With api.ErrMoved they keep running.
+// the requests that still run. With api.ErrTakenOver they keep running.
 func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) error {
 	defer stop(nil)
 	idle := time.NewTicker(max(s.c.opts.Window/4, time.Millisecond))
@@ -47,7 +47,7 @@ func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) er
 			return err
 		}
 		if s.isDraining() && !s.logClosed {
-			stop(api.ErrMoved)
+			stop(api.ErrTakenOver)
 			return s.release()
 		}
 		if reason := s.endReason(); reason != nil {

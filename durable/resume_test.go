@@ -434,7 +434,7 @@ func TestAGatewayThatStopsHandsItsCallsOver(t *testing.T) {
 	g.open(1 << 30)
 	require.Equal(t, undisturbed(t, r.Call()), see(t, attach(t, b, r.Call().ID)).until(0))
 	require.Zero(t, a.count(t, "fenced_total"))
-	require.ErrorIs(t, context.Cause(e.submitted[0]), api.ErrMoved, "running requests are left to the other gateway")
+	require.ErrorIs(t, context.Cause(e.submitted[0]), api.ErrTakenOver, "running requests are left to the other gateway")
 	first, second := e.Requests()[0], e.Requests()[1]
 	require.NotEqual(t, first.ID, second.ID)
 	require.Equal(t, first.Origin(), second.Origin(), "the gateway finds the sequences by their origin")

@@ -51,7 +51,7 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 		<-paused
 		s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
 	})
-	c, err := New(nc, call.NewDirect(e), Options{Watch: 20 * time.Millisecond, Answer: time.Second, Rejoin: 100 * time.Millisecond, DecodeOld: wire.DecodeAgain})
+	c, err := New(nc, call.NewDirect(e), Options{Watch: 20 * time.Millisecond, Answer: time.Second, Rejoin: 100 * time.Millisecond, DecodeOld: wire.DecodeWithID})
 	require.NoError(t, err)
 	defer c.Close()
 	s, err := js.Stream(t.Context(), Stream)
@@ -108,7 +108,7 @@ func TestAnAnswerInTheFormOfTheVersionBeforeContinues(t *testing.T) {
 		s.Send(api.Event{Text: "b", Tokens: []int32{101}})
 		s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 3, CompletionTokens: 2}})
 	})
-	c, err := New(nc, call.NewDirect(e), Options{Watch: 20 * time.Millisecond, Answer: time.Second, DecodeOld: wire.DecodeAgain})
+	c, err := New(nc, call.NewDirect(e), Options{Watch: 20 * time.Millisecond, Answer: time.Second, DecodeOld: wire.DecodeWithID})
 	require.NoError(t, err)
 	defer c.Close()
 	js, err := jetstream.New(nc)

@@ -133,7 +133,7 @@ func (g *Gateway) Submit(ctx context.Context, r *api.Request) (api.Stream, error
 		return nil, err
 	}
 	return newStream(events, func() {
-		g.cfg.System.Root.Send(pid, &msg.CancelRequest{Moved: errors.Is(context.Cause(ctx), api.ErrMoved)})
+		g.cfg.System.Root.Send(pid, &msg.CancelRequest{Moved: errors.Is(context.Cause(ctx), api.ErrTakenOver)})
 	}), nil
 }
 

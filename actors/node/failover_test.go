@@ -167,7 +167,7 @@ func TestAGatewayThatStopsLeavesItsSequencesToTheNext(t *testing.T) {
 	streams := h.begin(ctx)
 	before := h.worker.running()
 	require.Len(t, before, 3)
-	stop(api.ErrMoved)
+	stop(api.ErrTakenOver)
 	for _, s := range streams {
 		s.Close()
 	}

@@ -42,10 +42,10 @@ type Resume int
 
 // Values of "stream_resume".
 const (
-	ResumeUnsaid Resume = iota
-	ResumeNo            // false
-	ResumeAuto          // "auto": where the server can
-	ResumeYes           // true: or else it is refused
+	ResumeUnset Resume = iota
+	ResumeNo           // false
+	ResumeAuto         // "auto": where the server can
+	ResumeYes          // true: or else it is refused
 )
 
 // MaxRequestID is the largest length of an ID that a client chooses, in bytes. The ID becomes a

@@ -42,8 +42,8 @@ func (c *Call) Progress(events []api.Event) *Progress {
 	return p
 }
 
-// begun says whether any event of choices [first, first+n) is there, the echo's apart.
-func (p *Progress) begun(first, n int) bool {
+// started says whether any event of choices [first, first+n) is there, the echo's apart.
+func (p *Progress) started(first, n int) bool {
 	for _, ch := range p.Choices[first : first+n] {
 		if len(ch.Tokens) > 0 || ch.Finish != api.FinishNone {
 			return true

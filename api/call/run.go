@@ -21,7 +21,7 @@ const eventBuffer = 64
 // it. attempt, when it is not 0, keeps the IDs of the requests apart from those of an attempt
 // that may still be ending.
 func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int) (<-chan api.Event, error) {
-	echoes, err := c.echoes(ctx, d.engine)
+	echoes, err := c.echoTexts(ctx, d.engine)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int
 		if p.Ended[i] {
 			continue
 		}
-		m := &pump{fanIn: f, first: i * c.N, so: p.Choices[i*c.N : (i+1)*c.N], pin: p.Pins[i], echo: echoes[i], text: echoes[i]}
+		m := &pump{fanIn: f, firstChoice: i * c.N, progress: p.Choices[i*c.N : (i+1)*c.N], pin: p.Pins[i], echo: echoes[i], text: echoes[i]}
 		if m.stream, err = d.engine.Submit(ctx, m.request(r, p, attempt)); err != nil {
 			for _, m := range pumps {
 				m.stream.Close()
@@ -50,8 +50,8 @@ func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int
 	return f.out, nil
 }
 
-// echoes are the texts that the choices of each request begin with.
-func (c *Call) echoes(ctx context.Context, engine api.Engine) ([]string, error) {
+// echoTexts are the texts that the choices of each request begin with.
+func (c *Call) echoTexts(ctx context.Context, engine api.Engine) ([]string, error) {
 	texts := make([]string, len(c.Requests))
 	if !c.Echo {
 		return texts, nil
@@ -83,13 +83,13 @@ type fanIn struct {
 // pump moves one request's events into the fan-in.
 type pump struct {
 	*fanIn
-	stream api.Stream
-	first  int              // of its choices
-	so     []ChoiceProgress // what each choice has already
-	pin    api.Pin          // of what they have
-	text   string           // that each choice begins with
-	echo   string           // text, until it is sent
-	skip   []int            // events to drop, by choice: the search starts over and they are there already
+	stream      api.Stream
+	firstChoice int              // of its choices
+	progress    []ChoiceProgress // what each choice has already
+	pin         api.Pin          // of what they have
+	text        string           // that each choice begins with
+	echo        string           // text, until it is sent
+	skip        []int            // events to drop, by choice: the search starts over and they are there already
 }
 
 // request is what to submit: r, or r behind what its choices have. A beam search
@@ -98,26 +98,26 @@ func (m *pump) request(r *api.Request, p *Progress, attempt int) *api.Request {
 	if attempt == 0 {
 		return r
 	}
-	again := *r
-	again.ID, again.First = fmt.Sprintf("%s.%d", r.ID, attempt), r.ID
-	if !p.begun(m.first, len(m.so)) {
-		return &again
+	next := *r
+	next.ID, next.First = fmt.Sprintf("%s.%d", r.ID, attempt), r.ID
+	if !p.started(m.firstChoice, len(m.progress)) {
+		return &next
 	}
-	again.Takeover = &api.Progress{Choices: make([]api.ChoiceProgress, len(m.so)), Pin: m.pin}
+	next.Takeover = &api.Progress{Choices: make([]api.ChoiceProgress, len(m.progress)), Pin: m.pin}
 	if r.Beams != nil {
-		for _, ch := range m.so {
+		for _, ch := range m.progress {
 			echoed := 0
 			if m.echo != "" {
 				echoed = min(1, ch.Events)
 			}
 			m.skip = append(m.skip, ch.Events-echoed)
 		}
-		return &again
+		return &next
 	}
-	for i, ch := range m.so {
-		again.Takeover.Choices[i] = api.ChoiceProgress{Tokens: ch.Tokens, Finish: ch.Finish}
+	for i, ch := range m.progress {
+		next.Takeover.Choices[i] = api.ChoiceProgress{Tokens: ch.Tokens, Finish: ch.Finish}
 	}
-	return &again
+	return &next
 }
 
 // run moves events until the stream is done or ctx ends, and closes it. The echo
@@ -127,39 +127,39 @@ func (m *pump) run(ctx context.Context) {
 	defer m.stream.Close()
 	for {
 		ev, err := m.stream.Next(ctx)
-		if err == nil && (ev.Choice < 0 || ev.Choice >= len(m.so)) {
-			err = fmt.Errorf("choice %d of %d", ev.Choice, len(m.so))
+		if err == nil && (ev.Choice < 0 || ev.Choice >= len(m.progress)) {
+			err = fmt.Errorf("choice %d of %d", ev.Choice, len(m.progress))
 		}
 		if err != nil {
-			ev = api.Event{Finish: api.FinishError, Err: broken(err), Done: true}
+			ev = api.Event{Finish: api.FinishError, Err: streamError(err), Done: true}
 		}
 		if ev.Restart {
 			m.echo = m.text
 		} else if api.Failure(ev) == nil {
-			m.echoes(ctx)
+			m.sendEchoes(ctx)
 		}
 		if len(m.skip) > 0 && m.skip[ev.Choice] > 0 && api.Failure(ev) == nil {
 			m.skip[ev.Choice]--
 			continue
 		}
-		ev.Choice += m.first
+		ev.Choice += m.firstChoice
 		if done := ev.Done; !m.send(ctx, ev) || done {
 			return
 		}
 	}
 }
 
-// echoes sends, once, the echo of each choice that has nothing yet.
-func (m *pump) echoes(ctx context.Context) {
-	for i := 0; m.echo != "" && i < len(m.so); i++ {
-		if m.so[i].Events == 0 {
-			m.send(ctx, api.Event{Choice: m.first + i, Text: m.echo})
+// sendEchoes sends, once, the echo of each choice that has nothing yet.
+func (m *pump) sendEchoes(ctx context.Context) {
+	for i := 0; m.echo != "" && i < len(m.progress); i++ {
+		if m.progress[i].Events == 0 {
+			m.send(ctx, api.Event{Choice: m.firstChoice + i, Text: m.echo})
 		}
 	}
 	m.echo = ""
 }
 
-func broken(err error) error {
+func streamError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errNoEnd()
 	}

@@ -52,36 +52,36 @@ func (c *conns) Collect(to chan<- prometheus.Metric) {
 // enter takes a new connection, in the place of another one perhaps; false: there is no place.
 func (c *conns) enter(x *conn) bool {
 	c.mu.Lock()
-	victim, evicted, taken := c.table.enter(x)
+	victim, evicted, added := c.table.enter(x)
 	c.mu.Unlock()
 	if evicted {
 		c.closed.Inc()
 		_ = victim.Conn.Close() // its goroutine finds out
 	}
-	if !taken {
+	if !added {
 		c.refused.Inc()
 	}
-	return taken
+	return added
 }
 
-// do changes the table.
-func (c *conns) do(what func(*table[*conn], *conn), x *conn) {
+// update changes the table.
+func (c *conns) update(change func(*table[*conn], *conn), x *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	what(c.table, x)
+	change(c.table, x)
 }
 
 // state is the server's hook.
 func (c *conns) state(nc net.Conn, s http.ConnState) {
-	x := own(nc)
+	x := connOf(nc)
 	if x == nil {
 		return
 	}
 	switch s {
 	case http.StateActive:
-		c.do((*table[*conn]).request, x)
+		c.update((*table[*conn]).beginRequest, x)
 	case http.StateIdle:
-		c.do((*table[*conn]).idles, x)
+		c.update((*table[*conn]).setIdle, x)
 	case http.StateNew, http.StateClosed, http.StateHijacked: // see listener.Accept and conn.Close
 	}
 }
@@ -115,8 +115,8 @@ type conn struct {
 
 type connKey struct{}
 
-// own is the conn below a connection that http.Server has, nil if there is none.
-func own(nc net.Conn) *conn {
+// connOf is the conn below a connection that http.Server has, nil if there is none.
+func connOf(nc net.Conn) *conn {
 	if above, ok := nc.(interface{ NetConn() net.Conn }); ok { // TLS
 		nc = above.NetConn()
 	}
@@ -124,24 +124,24 @@ func own(nc net.Conn) *conn {
 	return c
 }
 
-// piece is how much of an answer has a deadline of its own, in bytes.
-const piece = 64 << 10
+// pieceSize is how much of an answer has a deadline of its own, in bytes.
+const pieceSize = 64 << 10
 
 // Write implements net.Conn. A client that takes what there is, however slowly, gets all of it.
 func (c *conn) Write(p []byte) (n int, err error) {
 	for {
-		if err := c.Conn.SetWriteDeadline(c.writeBy(time.Now())); err != nil {
+		if err := c.Conn.SetWriteDeadline(c.writeDeadline(time.Now())); err != nil {
 			return n, err
 		}
-		m, err := c.Conn.Write(p[n:min(len(p), n+piece)])
+		m, err := c.Conn.Write(p[n:min(len(p), n+pieceSize)])
 		if n += m; err != nil || n == len(p) {
 			return n, err
 		}
 	}
 }
 
-// writeBy is the deadline of a write that begins now.
-func (c *conn) writeBy(now time.Time) time.Time {
+// writeDeadline is the deadline of a write that begins now.
+func (c *conn) writeDeadline(now time.Time) time.Time {
 	by := now.Add(c.conns.limits.Write)
 	if until := c.until.Load(); until != 0 && until < by.UnixNano() {
 		return time.Unix(0, until)
@@ -156,7 +156,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 		return nil
 	}
 	c.until.Store(t.UnixNano())
-	return c.Conn.SetWriteDeadline(c.writeBy(time.Now()))
+	return c.Conn.SetWriteDeadline(c.writeDeadline(time.Now()))
 }
 
 // SetDeadline implements net.Conn.
@@ -166,6 +166,6 @@ func (c *conn) SetDeadline(t time.Time) error {
 
 // Close implements net.Conn.
 func (c *conn) Close() error {
-	c.conns.do((*table[*conn]).leave, c)
+	c.conns.update((*table[*conn]).leave, c)
 	return c.Conn.Close()
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
-// asked is the status and the error's code that a request gets of a server that trusts.
-func asked(t *testing.T, trust edge.Trust, method, host string, header http.Header) (status int, code string) {
+// send returns the status and the error's code that a request gets of a server that trusts.
+func send(t *testing.T, trust edge.Trust, method, host string, header http.Header) (status int, code string) {
 	t.Helper()
 	h := trust.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	r := httptest.NewRequest(method, "/v1/completions", nil)
@@ -33,19 +33,19 @@ func asked(t *testing.T, trust edge.Trust, method, host string, header http.Head
 func TestWithoutAKeyThisMachineIsAskedByItsOwnNameOnly(t *testing.T) {
 	for _, host := range []string{"localhost", "LOCALHOST:80", "127.0.0.1", "127.0.0.1:8080", "127.8.9.10:1", "[::1]", "[::1]:8080", ""} {
 		for _, method := range []string{"GET", "POST"} {
-			status, _ := asked(t, edge.Machine, method, host, http.Header{})
+			status, _ := send(t, edge.Machine, method, host, http.Header{})
 			require.Equal(t, http.StatusNoContent, status, host)
 		}
 	}
 	for _, host := range []string{"example.com", "example.com:8080", "localhost.example.com:8080", "127.0.0.1.example.com", "192.0.2.1:8080", "0.0.0.0:8080", "[::]:1", "localhost:1:2", "[", "127.0.0.1@example.com"} {
 		for _, method := range []string{"GET", "POST"} {
-			status, code := asked(t, edge.Machine, method, host, http.Header{})
+			status, code := send(t, edge.Machine, method, host, http.Header{})
 			require.Equal(t, http.StatusForbidden, status, host)
 			require.Equal(t, "unknown_host", code)
 		}
-		status, _ := asked(t, edge.Everybody, "POST", host, http.Header{})
+		status, _ := send(t, edge.Everybody, "POST", host, http.Header{})
 		require.Equal(t, http.StatusNoContent, status, "its names are not known")
-		status, _ = asked(t, edge.ByKey, "POST", host, http.Header{})
+		status, _ = send(t, edge.ByKey, "POST", host, http.Header{})
 		require.Equal(t, http.StatusNoContent, status)
 	}
 }
@@ -59,7 +59,7 @@ func TestWithoutAKeyPagesOfOtherSitesMakeNothingWork(t *testing.T) {
 		"typed by the user":             {"Sec-Fetch-Site": {"none"}},
 	} {
 		for _, trust := range []edge.Trust{edge.ByKey, edge.Everybody, edge.Machine} {
-			status, _ := asked(t, trust, "POST", host, header)
+			status, _ := send(t, trust, "POST", host, header)
 			require.Equal(t, http.StatusNoContent, status, name)
 		}
 	}
@@ -71,14 +71,14 @@ func TestWithoutAKeyPagesOfOtherSitesMakeNothingWork(t *testing.T) {
 	} {
 		for _, trust := range []edge.Trust{edge.Everybody, edge.Machine} {
 			for _, method := range []string{"POST", "DELETE"} {
-				status, code := asked(t, trust, method, host, header)
+				status, code := send(t, trust, method, host, header)
 				require.Equal(t, http.StatusForbidden, status, name)
 				require.Equal(t, "cross_site_request", code)
 			}
-			status, _ := asked(t, trust, "GET", host, header)
+			status, _ := send(t, trust, "GET", host, header)
 			require.Equal(t, http.StatusNoContent, status, "%s: the browser keeps the answer from it", name)
 		}
-		status, _ := asked(t, edge.ByKey, "POST", host, header)
+		status, _ := send(t, edge.ByKey, "POST", host, header)
 		require.Equal(t, http.StatusNoContent, status, "%s: it knows a key", name)
 	}
 }

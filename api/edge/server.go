@@ -50,13 +50,13 @@ func (l *Limits) defaults() {
 		l.BodyRate = 8 << 10
 	}
 	if l.Connections == 0 {
-		l.Connections = mostConnections(fileLimit())
+		l.Connections = maxConnections(fileLimit())
 	}
 }
 
-// mostConnections leaves half of the files that a process may have open to everything else: NATS
+// maxConnections leaves half of the files that a process may have open to everything else: NATS
 // connections, journals, the model's files.
-func mostConnections(files uint64) int {
+func maxConnections(files uint64) int {
 	const least, most = 16, 16 << 10
 	return int(min(max(files/2, least), most))
 }
@@ -82,14 +82,14 @@ func New(handler http.Handler, limits Limits, log zerolog.Logger) *Server {
 	limits.defaults()
 	c := newConns(&limits)
 	return &Server{conns: c, Collector: c, Server: &http.Server{
-		Handler:           bounded(handler, &limits),
+		Handler:           withDeadlines(handler, &limits),
 		ReadHeaderTimeout: limits.Header, IdleTimeout: limits.Idle, MaxHeaderBytes: maxHeader,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxStreams, WriteByteTimeout: limits.Write,
 			SendPingTimeout: limits.Idle, PingTimeout: limits.Write,
 		},
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, own(c))
+			return context.WithValue(ctx, connKey{}, connOf(c))
 		},
 		ConnState: c.state,
 		ErrorLog:  stdlog.New(&errorLog{log}, "", 0),

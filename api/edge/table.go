@@ -6,9 +6,9 @@ import "container/list"
 // client for the longest time, between requests or within one. A connection that is being answered
 // is never chosen. The table has no clock: its order is that of the calls.
 type table[C comparable] struct {
-	most    int
-	conns   map[C]*entry
-	waiting *list.List // of C: the connections without an answer, the longest wait first
+	capacity int
+	conns    map[C]*entry
+	waiting  *list.List // of C: the connections without an answer, the longest wait first
 }
 
 type entry struct {
@@ -17,14 +17,14 @@ type entry struct {
 	waits   *list.Element // nil while answers > 0
 }
 
-func newTable[C comparable](most int) *table[C] {
-	return &table[C]{most: most, conns: make(map[C]*entry), waiting: list.New()}
+func newTable[C comparable](capacity int) *table[C] {
+	return &table[C]{capacity: capacity, conns: make(map[C]*entry), waiting: list.New()}
 }
 
 // enter adds a connection. If the table is full, evicted says that victim is removed for it and has
-// to be closed; taken is false if no connection may be closed: then the new one is not added.
-func (t *table[C]) enter(c C) (victim C, evicted, taken bool) {
-	if len(t.conns) >= t.most {
+// to be closed; added is false if no connection may be closed: then the new one is not added.
+func (t *table[C]) enter(c C) (victim C, evicted, added bool) {
+	if len(t.conns) >= t.capacity {
 		oldest := t.waiting.Front()
 		if oldest == nil {
 			return victim, false, false
@@ -45,16 +45,16 @@ func (t *table[C]) leave(c C) {
 	}
 }
 
-// request says that a request has begun. A wait within the first request counts from enter.
-func (t *table[C]) request(c C) {
+// beginRequest says that a request has begun. A wait within the first request counts from enter.
+func (t *table[C]) beginRequest(c C) {
 	if e := t.conns[c]; e != nil && e.idle {
 		e.idle = false
 		t.wait(c, e)
 	}
 }
 
-// answer says that a request is complete: its answer begins.
-func (t *table[C]) answer(c C) {
+// beginAnswer says that a request is complete: its answer begins.
+func (t *table[C]) beginAnswer(c C) {
 	if e := t.conns[c]; e != nil {
 		e.idle = false
 		e.answers++
@@ -62,8 +62,8 @@ func (t *table[C]) answer(c C) {
 	}
 }
 
-// answered says that one of a connection's answers has ended.
-func (t *table[C]) answered(c C) {
+// endAnswer says that one of a connection's answers has ended.
+func (t *table[C]) endAnswer(c C) {
 	e := t.conns[c]
 	if e == nil || e.answers == 0 {
 		return
@@ -73,8 +73,8 @@ func (t *table[C]) answered(c C) {
 	}
 }
 
-// idles says that a connection has no request.
-func (t *table[C]) idles(c C) {
+// setIdle says that a connection has no request.
+func (t *table[C]) setIdle(c C) {
 	if e := t.conns[c]; e != nil {
 		e.idle, e.answers = true, 0
 		t.wait(c, e)

@@ -13,8 +13,8 @@ func fullTable(t *testing.T, ids ...int) *table[int] {
 	t.Helper()
 	x := newTable[int](len(ids))
 	for _, id := range ids {
-		_, evicted, taken := x.enter(id)
-		require.True(t, taken)
+		_, evicted, added := x.enter(id)
+		require.True(t, added)
 		require.False(t, evicted)
 	}
 	return x
@@ -25,25 +25,31 @@ func TestTheOldestConnectionThatWaitsForItsClientIsClosed(t *testing.T) {
 		act    func(x *table[int])
 		victim int
 	}{
-		"the first that came":                         {func(*table[int]) {}, 1},
-		"not one that is answered":                    {func(x *table[int]) { x.answer(1) }, 2},
-		"again after its answer, but later":           {func(x *table[int]) { x.answer(1); x.answered(1) }, 2},
-		"not while one of two answers runs":           {func(x *table[int]) { x.answer(1); x.answer(1); x.answered(1) }, 2},
-		"an idle one as well":                         {func(x *table[int]) { x.answer(2); x.answer(3); x.answer(1); x.idles(1) }, 1},
-		"a first request does not make it younger":    {func(x *table[int]) { x.request(1) }, 1},
-		"a request after an idle time does":           {func(x *table[int]) { x.idles(1); x.idles(2); x.idles(3); x.request(1) }, 2},
-		"idle ends what was answered":                 {func(x *table[int]) { x.answer(2); x.answer(2); x.idles(2); x.answer(1); x.answer(3) }, 2},
+		"the first that came":                      {func(*table[int]) {}, 1},
+		"not one that is answered":                 {func(x *table[int]) { x.beginAnswer(1) }, 2},
+		"again after its answer, but later":        {func(x *table[int]) { x.beginAnswer(1); x.endAnswer(1) }, 2},
+		"not while one of two answers runs":        {func(x *table[int]) { x.beginAnswer(1); x.beginAnswer(1); x.endAnswer(1) }, 2},
+		"an idle one as well":                      {func(x *table[int]) { x.beginAnswer(2); x.beginAnswer(3); x.beginAnswer(1); x.setIdle(1) }, 1},
+		"a first request does not make it younger": {func(x *table[int]) { x.beginRequest(1) }, 1},
+		"a request after an idle time does":        {func(x *table[int]) { x.setIdle(1); x.setIdle(2); x.setIdle(3); x.beginRequest(1) }, 2},
+		"idle ends what was answered": {func(x *table[int]) {
+			x.beginAnswer(2)
+			x.beginAnswer(2)
+			x.setIdle(2)
+			x.beginAnswer(1)
+			x.beginAnswer(3)
+		}, 2},
 		"one that is gone is not chosen":              {func(x *table[int]) { x.leave(1); x.enter(4) }, 2},
-		"what is not in the table changes nothing":    {func(x *table[int]) { x.answer(9); x.idles(9); x.request(9); x.answered(9); x.leave(9) }, 1},
-		"an end without an answer changes nothing":    {func(x *table[int]) { x.answered(1) }, 1},
+		"what is not in the table changes nothing":    {func(x *table[int]) { x.beginAnswer(9); x.setIdle(9); x.beginRequest(9); x.endAnswer(9); x.leave(9) }, 1},
+		"an end without an answer changes nothing":    {func(x *table[int]) { x.endAnswer(1) }, 1},
 		"the same when it is told twice that it ends": {func(x *table[int]) { x.leave(1); x.leave(1); x.enter(4) }, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := fullTable(t, 1, 2, 3)
 			c.act(x)
-			victim, evicted, taken := x.enter(5)
+			victim, evicted, added := x.enter(5)
 			require.True(t, evicted)
-			require.True(t, taken)
+			require.True(t, added)
 			require.Equal(t, c.victim, victim)
 			require.Len(t, x.conns, 3)
 		})
@@ -52,20 +58,20 @@ func TestTheOldestConnectionThatWaitsForItsClientIsClosed(t *testing.T) {
 
 func TestAConnectionIsRefusedWhenAllOthersAreAnswered(t *testing.T) {
 	x := fullTable(t, 1, 2)
-	x.answer(1)
-	x.answer(2)
-	_, evicted, taken := x.enter(3)
+	x.beginAnswer(1)
+	x.beginAnswer(2)
+	_, evicted, added := x.enter(3)
 	require.False(t, evicted)
-	require.False(t, taken)
-	x.idles(2)
-	victim, evicted, taken := x.enter(3)
+	require.False(t, added)
+	x.setIdle(2)
+	victim, evicted, added := x.enter(3)
 	require.True(t, evicted)
-	require.True(t, taken)
+	require.True(t, added)
 	require.Equal(t, 2, victim)
 }
 
 // Against the plainest list that does the same.
-func TestTheTableKeepsItsBooks(t *testing.T) {
+func TestTheTableAgreesWithAPlainList(t *testing.T) {
 	const most, steps = 8, 50_000
 	r := rand.New(rand.NewPCG(1, 2))
 	x := newTable[int](most)
@@ -83,16 +89,16 @@ func TestTheTableKeepsItsBooks(t *testing.T) {
 		switch r.IntN(9) {
 		case 0, 1, 8:
 			next++
-			victim, evicted, taken := x.enter(next)
+			victim, evicted, added := x.enter(next)
 			require.Equal(t, len(answers) == most && len(waiting) > 0, evicted)
-			require.Equal(t, len(answers) < most || evicted, taken)
+			require.Equal(t, len(answers) < most || evicted, added)
 			if evicted {
 				evictions++
 				require.Equal(t, waiting[0], victim)
 				gone(victim)
 				delete(answers, victim)
 			}
-			if !taken {
+			if !added {
 				refusals++
 				continue
 			}
@@ -106,27 +112,27 @@ func TestTheTableKeepsItsBooks(t *testing.T) {
 			gone(c)
 			delete(answers, c)
 		case 3:
-			x.request(c)
+			x.beginRequest(c)
 			if in && idle[c] {
 				idle[c] = false
 				back(c)
 			}
 		case 4, 5:
-			x.answer(c)
+			x.beginAnswer(c)
 			if in {
 				idle[c] = false
 				answers[c]++
 				gone(c)
 			}
 		case 6:
-			x.answered(c)
+			x.endAnswer(c)
 			if in && answers[c] > 0 {
 				if answers[c]--; answers[c] == 0 {
 					back(c)
 				}
 			}
 		case 7:
-			x.idles(c)
+			x.setIdle(c)
 			if in {
 				idle[c], answers[c] = true, 0
 				back(c)

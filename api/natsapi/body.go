@@ -19,10 +19,10 @@ import (
 
 // Bounds of the bodies that come in parts, as multiples of Options.MaxBody, and in time.
 const (
-	bodiesOfAll = 32
-	bodiesOfKey = 8
-	bodyIdle    = 30 * time.Second
-	bodyAge     = 5 * time.Minute
+	maxBodies      = 32
+	maxBodiesOfKey = 8
+	bodyIdle       = 30 * time.Second
+	bodyAge        = 5 * time.Minute
 )
 
 // partHeaders is the room that a part leaves for its headers, in bytes: they count as payload.
@@ -42,11 +42,11 @@ type uploads struct {
 }
 
 func newUploads(o *Options) *uploads {
-	share := bodiesOfKey
+	share := maxBodiesOfKey
 	if o.Keys == nil { // all are one owner
-		share = bodiesOfAll
+		share = maxBodies
 	}
-	return &uploads{store: bodies.New(bodies.Limits{Body: o.MaxBody, Owner: share * o.MaxBody, Total: bodiesOfAll * o.MaxBody,
+	return &uploads{store: bodies.New(bodies.Limits{Body: o.MaxBody, Owner: share * o.MaxBody, Total: maxBodies * o.MaxBody,
 		Idle: bodyIdle, Age: bodyAge})}
 }
 
@@ -54,10 +54,10 @@ func newUploads(o *Options) *uploads {
 func (u *uploads) expire() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.watch(time.Now())
+	u.schedule(time.Now())
 }
 
-func (u *uploads) watch(now time.Time) {
+func (u *uploads) schedule(now time.Time) {
 	u.timer = nil
 	if next := u.store.Expire(now); !next.IsZero() {
 		u.timer = time.AfterFunc(next.Sub(now), u.expire)
@@ -70,7 +70,7 @@ func (u *uploads) open(id, key string, size int) error {
 	now := time.Now()
 	err := u.store.Open(now, id, key, size)
 	if u.timer == nil {
-		u.watch(now)
+		u.schedule(now)
 	}
 	return bodyError(err, id)
 }
@@ -113,15 +113,15 @@ type upload struct {
 
 // openBody takes the size of a body, in bytes.
 func (s *Service) openBody(_ context.Context, r *reply, body []byte) {
-	var asked struct {
+	var request struct {
 		Size int `json:"size"`
 	}
-	if err := json.Unmarshal(body, &asked); err != nil || asked.Size <= 0 {
+	if err := json.Unmarshal(body, &request); err != nil || request.Size <= 0 {
 		r.fail(api.Invalid("size", `size: expected {"size": bytes of the body}, 1 or more`))
 		return
 	}
-	u := upload{ID: strings.ToLower(rand.Text()), Subjects: s.here, Part: partSize(s.nc.MaxPayload())}
-	if err := s.uploads.open(u.ID, r.key, asked.Size); err != nil {
+	u := upload{ID: strings.ToLower(rand.Text()), Subjects: s.ownSubjects, Part: partSize(s.nc.MaxPayload())}
+	if err := s.uploads.open(u.ID, r.key, request.Size); err != nil {
 		r.fail(err)
 		return
 	}
@@ -130,21 +130,21 @@ func (s *Service) openBody(_ context.Context, r *reply, body []byte) {
 		r.fail(err)
 		return
 	}
-	r.whole(answer)
+	r.single(answer)
 }
 
 // addPart takes a part of a body: its headers name the body, and where in it the part begins.
 func (s *Service) addPart(_ context.Context, r *reply, part []byte) {
-	offset, err := strconv.Atoi(r.asked.Get(HeaderPart))
+	offset, err := strconv.Atoi(r.request.Get(HeaderPart))
 	if err != nil {
-		r.fail(api.Invalid(HeaderPart, "%s: found %q, expected the offset of the part in the body", HeaderPart, r.asked.Get(HeaderPart)))
+		r.fail(api.Invalid(HeaderPart, "%s: found %q, expected the offset of the part in the body", HeaderPart, r.request.Get(HeaderPart)))
 		return
 	}
-	if err := s.uploads.add(r.asked.Get(HeaderBody), r.key, offset, part); err != nil {
+	if err := s.uploads.add(r.request.Get(HeaderBody), r.key, offset, part); err != nil {
 		r.fail(err)
 		return
 	}
-	r.whole([]byte("{}"))
+	r.single([]byte("{}"))
 }
 
 // body is a request's body: of the message, or of the parts that came before it.
@@ -159,8 +159,8 @@ func (s *Service) body(m *nats.Msg, key string) ([]byte, error) {
 	return m.Data, nil
 }
 
-// parts sends an answer in several messages, "1/3" and so on.
-func (r *reply) parts(body []byte) {
+// sendParts sends an answer in several messages, "1/3" and so on.
+func (r *reply) sendParts(body []byte) {
 	size := partSize(r.nc.MaxPayload())
 	n := (len(body) + size - 1) / size
 	for i := range n {

@@ -21,7 +21,7 @@ const (
 type endpoint struct {
 	name, subject string
 	answer        func(context.Context, *reply, []byte)
-	alone         bool // every service answers, not one of the queue group
+	unqueued      bool // every service answers, not one of the queue group
 
 	sub   *nats.Subscription
 	mu    sync.Mutex
@@ -42,7 +42,7 @@ func (e *endpoint) count(took time.Duration, err error) {
 }
 
 func (e *endpoint) queue() string {
-	if e.alone {
+	if e.unqueued {
 		return ""
 	}
 	return micro.DefaultQueueGroup
@@ -50,7 +50,7 @@ func (e *endpoint) queue() string {
 
 // listen subscribes. An endpoint that answers alone has no queue group.
 func (e *endpoint) listen(nc *nats.Conn, handle nats.MsgHandler) (err error) {
-	if e.alone {
+	if e.unqueued {
 		e.sub, err = nc.Subscribe(e.subject, handle)
 	} else {
 		e.sub, err = nc.QueueSubscribe(e.subject, e.queue(), handle)

@@ -39,12 +39,12 @@ func (s *Service) generate(decode decoder) func(context.Context, *reply, []byte)
 // call is resumable: it runs on for a while. A client that cancels ends either.
 func (s *Service) send(ctx context.Context, r *reply, a call.Answer) {
 	defer a.Close()
-	gone := errGone
+	noReader := errNoReader
 	if a.Resumable() {
-		gone = errAway
+		noReader = errReaderAway
 		r.resumable, r.interval = true, s.opts.PingAfter
 	}
-	ctx, subject, forget := s.cancellable(ctx, gone)
+	ctx, subject, forget := s.cancellable(ctx, noReader)
 	defer forget()
 	c := a.Call()
 	r.callID = c.ID
@@ -52,7 +52,7 @@ func (s *Service) send(ctx context.Context, r *reply, a call.Answer) {
 		r.cancel = subject // where a message cancels
 		s.stream(ctx, r, c, a.Events(ctx))
 	} else {
-		s.whole(ctx, r, c, a.Events(ctx))
+		s.collect(ctx, r, c, a.Events(ctx))
 	}
 	if errors.Is(context.Cause(ctx), errCancelled) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
@@ -61,8 +61,8 @@ func (s *Service) send(ctx context.Context, r *reply, a call.Answer) {
 	}
 }
 
-// whole sends an answer as one message.
-func (s *Service) whole(ctx context.Context, r *reply, c *call.Call, events <-chan api.Event) {
+// collect sends an answer as one message.
+func (s *Service) collect(ctx context.Context, r *reply, c *call.Call, events <-chan api.Event) {
 	result, err := call.Collect(ctx, c, events)
 	switch {
 	case ctx.Err() != nil:
@@ -77,7 +77,7 @@ func (s *Service) whole(ctx context.Context, r *reply, c *call.Call, events <-ch
 		r.fail(err)
 		return
 	}
-	r.whole(body)
+	r.single(body)
 }
 
 // stream sends each chunk as a message. The opening goes at once, so that the
@@ -114,7 +114,7 @@ func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-c
 				return
 			}
 			end.add(ev)
-			r.chunks(chunks.Encode(ev), end.word(ev.Done))
+			r.chunks(chunks.Encode(ev), end.reason(ev.Done))
 			if ev.Done {
 				return
 			}
@@ -128,7 +128,7 @@ type ending struct{ cut bool }
 
 func (e *ending) add(ev api.Event) { e.cut = e.cut || ev.Finish == api.FinishLength }
 
-func (e *ending) word(done bool) string {
+func (e *ending) reason(done bool) string {
 	switch {
 	case !done:
 		return ""

@@ -36,8 +36,8 @@ func (o outbox) send(to inbox, m *nats.Msg) error {
 }
 
 // respond answers a message whose reply subject is an inbox.
-func (o outbox) respond(asked, m *nats.Msg) error {
-	to, err := toInbox(asked.Reply)
+func (o outbox) respond(request, m *nats.Msg) error {
+	to, err := toInbox(request.Reply)
 	if err != nil {
 		return err
 	}

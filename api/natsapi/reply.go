@@ -20,7 +20,7 @@ type reply struct {
 	to        inbox
 	resumable bool          // the stream can be resumed under callID
 	interval  time.Duration // of its signs of life
-	asked     nats.Header   // of the request
+	request   nats.Header   // of the request
 	cancel    string        // the stream's cancel subject; "" when the answer is one message
 	callID    string
 	key       string // id of the API key
@@ -30,13 +30,13 @@ type reply struct {
 	err       error  // the first that kept a message from leaving, or that was reported
 }
 
-// whole sends an answer that is one message.
-func (r *reply) whole(body []byte) {
+// single sends an answer that is one message.
+func (r *reply) single(body []byte) {
 	err := r.send(&nats.Msg{Data: body})
 	if errors.Is(err, nats.ErrMaxPayload) {
 		r.err = nil
-		if r.asked.Get(HeaderAccept) == acceptParts {
-			r.parts(body)
+		if r.request.Get(HeaderAccept) == acceptParts {
+			r.sendParts(body)
 			return
 		}
 		r.fail(&api.Error{Code: api.CodeTooLarge, Reason: "answer_too_large", Message: fmt.Sprintf(

@@ -11,23 +11,23 @@ import (
 // cancelWait is for a cancelled call to end, wherever it runs.
 const cancelWait = 10 * time.Second
 
-// place is where a client wants to go on.
-type place struct {
+// resumePoint is where a client wants to go on.
+type resumePoint struct {
 	ID    string `json:"id"`
 	After uint64 `json:"after"` // the last Millrace-Seq it has
 }
 
-func (s *Service) place(body []byte) (place, error) {
-	var p place
+func decodeResumePoint(body []byte) (resumePoint, error) {
+	var p resumePoint
 	if err := json.Unmarshal(body, &p); err != nil {
 		return p, api.Invalid("", `expected {"id": a stream's id, "after": the last Millrace-Seq}: %v`, err)
 	}
 	return p, nil
 }
 
-// again serves a resumable call's answer behind the message that a client has.
-func (s *Service) again(ctx context.Context, r *reply, body []byte) {
-	p, err := s.place(body)
+// resumeStream serves a resumable call's answer behind the message that a client has.
+func (s *Service) resumeStream(ctx context.Context, r *reply, body []byte) {
+	p, err := decodeResumePoint(body)
 	if err != nil {
 		r.fail(err)
 		return
@@ -43,7 +43,7 @@ func (s *Service) again(ctx context.Context, r *reply, body []byte) {
 
 // cancelStream ends a resumable call.
 func (s *Service) cancelStream(ctx context.Context, r *reply, body []byte) {
-	p, err := s.place(body)
+	p, err := decodeResumePoint(body)
 	if err == nil {
 		err = s.opts.Calls.Cancel(ctx, p.ID)
 	}
@@ -51,5 +51,5 @@ func (s *Service) cancelStream(ctx context.Context, r *reply, body []byte) {
 		r.fail(err)
 		return
 	}
-	r.whole([]byte("{}"))
+	r.single([]byte("{}"))
 }

@@ -79,14 +79,14 @@ const flushTimeout = 5 * time.Second
 
 // Service answers requests from Start until Stop.
 type Service struct {
-	nc     *nats.Conn
-	out    outbox
-	engine api.Engine
-	opts   Options
-	found  *discovery
-	cancel *nats.Subscription // of every stream's cancel subject
-	prefix string             // of the cancel subjects
-	here   string             // of the subjects that are this service's alone
+	nc          *nats.Conn
+	out         outbox
+	engine      api.Engine
+	opts        Options
+	discovery   *discovery
+	cancel      *nats.Subscription // of every stream's cancel subject
+	prefix      string             // of the cancel subjects
+	ownSubjects string             // of the subjects that are this service's alone
 
 	uploads *uploads
 	slots   chan struct{} // one for each request that is being answered
@@ -103,10 +103,10 @@ type Service struct {
 // Why an answer was cut short.
 var (
 	errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "cancelled by the client"}
-	errGone      = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "nobody listens any more"}
-	// errAway is errGone of a resumable stream: who was only away, as behind a restart of NATS, goes on.
-	errAway     = &api.Error{Code: api.CodeUnavailable, Reason: "moved", Message: "nobody listened for a moment: the stream goes on where it is asked for"}
-	errStopping = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "the server is stopping"}
+	errNoReader  = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "nobody listens any more"}
+	// errReaderAway is errNoReader of a resumable stream: who was only away, as behind a restart of NATS, goes on.
+	errReaderAway = &api.Error{Code: api.CodeUnavailable, Reason: "moved", Message: "nobody listened for a moment: the stream goes on where it is asked for"}
+	errStopping   = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "the server is stopping"}
 )
 
 // Start adds the service to the connection, which stays the caller's.
@@ -117,11 +117,11 @@ func Start(nc *nats.Conn, engine api.Engine, opts Options) (*Service, error) {
 	}
 	name := strings.ToLower(rand.Text())
 	s := &Service{nc: nc, out: outbox{nc}, engine: engine, opts: opts,
-		prefix:  subjects + "cancel." + name + ".",
-		here:    subjects + "at." + name + ".",
-		slots:   make(chan struct{}, opts.MaxRequests),
-		uploads: newUploads(&opts),
-		running: map[string]running{}}
+		prefix:      subjects + "cancel." + name + ".",
+		ownSubjects: subjects + "at." + name + ".",
+		slots:       make(chan struct{}, opts.MaxRequests),
+		uploads:     newUploads(&opts),
+		running:     map[string]running{}}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
 	if err := s.subscribe(); err != nil {
 		s.end(err)
@@ -134,15 +134,15 @@ func (s *Service) subscribe() (err error) {
 	if s.cancel, err = s.nc.Subscribe(s.prefix+"*", s.onCancel); err != nil {
 		return err
 	}
-	s.found = &discovery{out: s.out, started: time.Now().UTC(),
+	s.discovery = &discovery{out: s.out, started: time.Now().UTC(),
 		id:        micro.ServiceIdentity{Name: serviceName, ID: nuid.Next(), Version: s.opts.Version, Metadata: map[string]string{}},
 		endpoints: s.endpoints()}
-	for _, e := range s.found.endpoints {
+	for _, e := range s.discovery.endpoints {
 		if err := e.listen(s.nc, s.handle(e)); err != nil {
 			return fmt.Errorf("%s: %w", e.subject, err)
 		}
 	}
-	if err := s.found.listen(); err != nil {
+	if err := s.discovery.listen(); err != nil {
 		return err
 	}
 	return s.nc.Flush()
@@ -152,33 +152,33 @@ func (s *Service) endpoints() []*endpoint {
 	list := []*endpoint{ // of the queue group
 		{name: "chat-completions", subject: "chat.completions", answer: s.generate(wire.DecodeChat)},
 		{name: "completions", subject: "completions", answer: s.generate(wire.DecodeCompletion)},
-		{name: "streams-resume", subject: "streams.resume", answer: s.again},
-		{name: "tokenize", subject: "tokenize", answer: s.once(call.NewUnary(wire.DecodeTokenize, api.Engine.Tokenize, wire.EncodeTokenize))},
-		{name: "detokenize", subject: "detokenize", answer: s.once(call.NewUnary(wire.DecodeDetokenize, call.Detokenize, wire.EncodeDetokenize))},
+		{name: "streams-resume", subject: "streams.resume", answer: s.resumeStream},
+		{name: "tokenize", subject: "tokenize", answer: s.unary(call.NewUnary(wire.DecodeTokenize, api.Engine.Tokenize, wire.EncodeTokenize))},
+		{name: "detokenize", subject: "detokenize", answer: s.unary(call.NewUnary(wire.DecodeDetokenize, call.Detokenize, wire.EncodeDetokenize))},
 		{name: "bodies-open", subject: "bodies.open", answer: s.openBody},
 	}
 	for _, e := range list { // the same of this gateway alone
-		list = append(list, &endpoint{name: e.name + "-here", subject: s.here + e.subject, answer: e.answer, alone: true})
+		list = append(list, &endpoint{name: e.name + "-here", subject: s.ownSubjects + e.subject, answer: e.answer, unqueued: true})
 		e.subject = subjects + e.subject
 	}
 	return append(list,
-		&endpoint{name: "bodies-part-here", subject: s.here + "bodies.part", answer: s.addPart, alone: true},
-		&endpoint{name: "gateways", subject: subjects + "gateways", answer: s.hello, alone: true},
+		&endpoint{name: "bodies-part-here", subject: s.ownSubjects + "bodies.part", answer: s.addPart, unqueued: true},
+		&endpoint{name: "gateways", subject: subjects + "gateways", answer: s.gateway, unqueued: true},
 		&endpoint{name: "streams-cancel", subject: subjects + "streams.cancel", answer: s.cancelStream},
-		&endpoint{name: "models", subject: subjects + "models", answer: s.once(models)},
-		&endpoint{name: "embeddings", subject: subjects + "embeddings", answer: s.once(embeddings)})
+		&endpoint{name: "models", subject: subjects + "models", answer: s.unary(models)},
+		&endpoint{name: "embeddings", subject: subjects + "embeddings", answer: s.unary(embeddings)})
 }
 
-// hello answers a client that has lost a gateway: who answers is there, while a queue
+// gateway answers a client that has lost a gateway: who answers is there, while a queue
 // group sends requests to one that was stopped as well.
-func (s *Service) hello(_ context.Context, r *reply, _ []byte) {
-	r.whole(fmt.Appendf(nil, `{"subjects":%q}`, s.here))
+func (s *Service) gateway(_ context.Context, r *reply, _ []byte) {
+	r.single(fmt.Appendf(nil, `{"subjects":%q}`, s.ownSubjects))
 }
 
 // Leave has new requests go to other services: when it returns, those that the NATS
 // server sent here have come, and no more will. What is being answered goes on.
 func (s *Service) Leave() error {
-	return errors.Join(s.found.leave(), s.nc.FlushTimeout(flushTimeout))
+	return errors.Join(s.discovery.leave(), s.nc.FlushTimeout(flushTimeout))
 }
 
 // Stop takes no more requests, waits for those that are being answered until ctx
@@ -219,8 +219,8 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 			s.opts.Logger.Debug().Str("subject", m.Subject).Err(err).Msg("nats: request dropped")
 			return
 		}
-		r := &reply{nc: s.nc, out: s.out, to: to, asked: m.Header}
-		ctx, err := s.keyed(m, r)
+		r := &reply{nc: s.nc, out: s.out, to: to, request: m.Header}
+		ctx, err := s.authenticate(m, r)
 		if err != nil {
 			r.fail(err)
 			e.count(0, err)
@@ -252,9 +252,9 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 	}
 }
 
-// keyed is the context of a request with a valid API key. Without a file of keys
+// authenticate is the context of a request with a valid API key. Without a file of keys
 // everything is open.
-func (s *Service) keyed(m *nats.Msg, r *reply) (context.Context, error) {
+func (s *Service) authenticate(m *nats.Msg, r *reply) (context.Context, error) {
 	if s.opts.Keys == nil {
 		return s.ctx, nil
 	}
@@ -266,13 +266,13 @@ func (s *Service) keyed(m *nats.Msg, r *reply) (context.Context, error) {
 	return api.WithCaller(s.ctx, k), nil
 }
 
-// once serves a subject that gives one answer.
-func (s *Service) once(f call.Unary) func(context.Context, *reply, []byte) {
+// unary serves a subject that gives one answer.
+func (s *Service) unary(f call.Unary) func(context.Context, *reply, []byte) {
 	return func(ctx context.Context, r *reply, body []byte) {
 		if answer, err := f(ctx, s.engine, body); err != nil {
 			r.fail(err)
 		} else {
-			r.whole(answer)
+			r.single(answer)
 		}
 	}
 }
@@ -301,7 +301,7 @@ func (s *Service) onCancel(m *nats.Msg) {
 		s.out.respond(m, &nats.Msg{Header: h}) //nolint:errcheck // the asker asks again
 	case !ok:
 	case m.Header.Get("Status") != "":
-		stream.cancel(stream.gone)
+		stream.cancel(stream.noReader)
 	default:
 		stream.cancel(errCancelled)
 	}
@@ -309,18 +309,18 @@ func (s *Service) onCancel(m *nats.Msg) {
 
 // running is a stream that can be cancelled: with gone when nobody listens any more.
 type running struct {
-	cancel context.CancelCauseFunc
-	gone   error
+	cancel   context.CancelCauseFunc
+	noReader error
 }
 
 // cancellable gives a stream its cancel subject until forget is called. The subject is
 // random: NATS lets every client publish to it, so only who has read the stream knows it.
-func (s *Service) cancellable(ctx context.Context, gone error) (_ context.Context, subject string, forget func()) {
+func (s *Service) cancellable(ctx context.Context, noReader error) (_ context.Context, subject string, forget func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	subject = s.prefix + strings.ToLower(rand.Text())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running[subject] = running{cancel, gone}
+	s.running[subject] = running{cancel, noReader}
 	return ctx, subject, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

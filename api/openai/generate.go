@@ -36,7 +36,7 @@ func (s *server) generate(decode decoder) handlerFunc {
 		}
 		defer answer.Close()
 		if answer.Resumable() {
-			s.comeBack(w, c.ID)
+			s.setResumeHeaders(w, c.ID)
 		}
 		return s.answer(ctx, w, answer)
 	}

@@ -75,13 +75,13 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		return nil, fmt.Errorf("openai: document: %w", err)
 	}
 	routes := []route{
-		{"/v1/chat/completions", "POST", s.keyed(s.generate(wire.DecodeChat))},
-		{"/v1/completions", "POST", s.keyed(s.generate(wire.DecodeCompletion))},
-		{"/v1/streams/{id}", "GET, DELETE", s.keyed(s.streams)},
-		{"/v1/models", "GET", s.keyed(s.models)},
-		{"/v1/models/{id...}", "GET", s.keyed(s.oneModel)},
-		{"/tokenize", "POST", s.keyed(s.unary(call.NewUnary(wire.DecodeTokenize, api.Engine.Tokenize, wire.EncodeTokenize)))},
-		{"/detokenize", "POST", s.keyed(s.unary(call.NewUnary(wire.DecodeDetokenize, call.Detokenize, wire.EncodeDetokenize)))},
+		{"/v1/chat/completions", "POST", s.authenticated(s.generate(wire.DecodeChat))},
+		{"/v1/completions", "POST", s.authenticated(s.generate(wire.DecodeCompletion))},
+		{"/v1/streams/{id}", "GET, DELETE", s.authenticated(s.streams)},
+		{"/v1/models", "GET", s.authenticated(s.models)},
+		{"/v1/models/{id...}", "GET", s.authenticated(s.oneModel)},
+		{"/tokenize", "POST", s.authenticated(s.unary(call.NewUnary(wire.DecodeTokenize, api.Engine.Tokenize, wire.EncodeTokenize)))},
+		{"/detokenize", "POST", s.authenticated(s.unary(call.NewUnary(wire.DecodeDetokenize, call.Detokenize, wire.EncodeDetokenize)))},
 		{"/health/live", "GET", s.live},
 		{"/health/ready", "GET", s.ready},
 		{"/openapi.json", "GET", static(document)},
@@ -96,16 +96,16 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		if !strings.HasPrefix(path, "/") || slices.ContainsFunc(routes, func(r route) bool { return r.path == path }) {
 			return nil, fmt.Errorf("openai: cannot mount at %q: not an unused path", path)
 		}
-		routes = append(routes, route{path, "GET", s.keyed(mounted(h))})
+		routes = append(routes, route{path, "GET", s.authenticated(mounted(h))})
 	}
 	for _, r := range routes {
-		h := s.only(r.method, r.handle)
+		h := s.allow(r.method, r.handle)
 		if r.method != "GET" { // health and metrics are asked for all the time
 			h = s.traced(r.path, h)
 		}
 		s.mux.Handle(r.path, h)
 	}
-	s.mux.Handle("/", s.only("", func(_ http.ResponseWriter, r *http.Request) error {
+	s.mux.Handle("/", s.allow("", func(_ http.ResponseWriter, r *http.Request) error {
 		return &api.Error{Code: api.CodeNotFound, Reason: "unknown_url",
 			Message: fmt.Sprintf("unknown path: %s %s", r.Method, r.URL.Path)}
 	}))
@@ -140,9 +140,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(&response{ResponseWriter: w, requestID: id}, r)
 }
 
-// only passes on requests of the named methods ("" for all; GET alone includes HEAD), and
+// allow passes on requests of the named methods ("" for all; GET alone includes HEAD), and
 // writes and logs the errors of the handler.
-func (s *server) only(method string, handle handlerFunc) http.Handler {
+func (s *server) allow(method string, handle handlerFunc) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		w, ok := rw.(*response)
@@ -175,7 +175,7 @@ func (s *server) log(w *response, r *http.Request, start time.Time, err error) {
 		level = zerolog.ErrorLevel
 	}
 	s.opts.Logger.WithLevel(level).
-		Str("request_id", w.requestID).Str("id", w.callID).Str("key", w.key).
+		Str("request_id", w.requestID).Str("id", w.callID).Str("key", w.keyID).
 		Str("method", r.Method).Str("path", r.URL.Path).
 		Int("status", w.status).Int64("bytes", w.bytes).
 		Bool("gone", r.Context().Err() != nil).
@@ -187,7 +187,7 @@ type response struct {
 	http.ResponseWriter
 	requestID string
 	callID    string // of the generation call, in every other log line of it
-	key       string // id of the API key
+	keyID     string // id of the API key
 	status    int
 	bytes     int64
 	err       error // that the handler returned

@@ -6,9 +6,9 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// keyed lets through requests with a valid API key, before their body is read.
+// authenticated lets through requests with a valid API key, before their body is read.
 // Without a file of keys everything is open.
-func (s *server) keyed(handle handlerFunc) handlerFunc {
+func (s *server) authenticated(handle handlerFunc) handlerFunc {
 	if s.opts.Keys == nil {
 		return handle
 	}
@@ -19,7 +19,7 @@ func (s *server) keyed(handle handlerFunc) handlerFunc {
 			return err
 		}
 		if w, ok := w.(*response); ok {
-			w.key = k.KeyID()
+			w.keyID = k.KeyID()
 		}
 		return handle(w, r.WithContext(api.WithCaller(r.Context(), k)))
 	}

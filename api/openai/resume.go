@@ -18,8 +18,8 @@ const (
 	headerPing = "Millrace-Ping-Interval"
 )
 
-// comeBack tells a client how to come back, and when.
-func (s *server) comeBack(w http.ResponseWriter, id string) {
+// setResumeHeaders tells a client how to come back, and when.
+func (s *server) setResumeHeaders(w http.ResponseWriter, id string) {
 	w.Header().Set(headerID, id)
 	w.Header().Set(headerPing, strconv.FormatFloat(s.opts.PingAfter.Seconds(), 'f', -1, 64))
 }
@@ -52,7 +52,7 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer answer.Close()
-	s.comeBack(w, id)
+	s.setResumeHeaders(w, id)
 	c := answer.Call()
 	if !c.Stream {
 		return s.answer(ctx, w, answer)
@@ -66,8 +66,8 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 	return s.stream(ctx, out, answer.Events(ctx))
 }
 
-// DecodeAgain decodes the body of a call that has its ID already, as the log of a resumable call by
+// DecodeWithID decodes the body of a call that has its ID already, as the log of a resumable call by
 // the version before has it. It goes with version 0.2.
-func DecodeAgain(kind call.Kind, id string, body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
-	return wire.DecodeAgain(kind, id, body, models, arrival)
+func DecodeWithID(kind call.Kind, id string, body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
+	return wire.DecodeWithID(kind, id, body, models, arrival)
 }

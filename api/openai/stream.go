@@ -102,7 +102,7 @@ func (o *sse) event(ev api.Event) (done bool, err error) {
 		}
 		return true, failed
 	}
-	o.chunks.Note(ev)
+	o.chunks.Observe(ev)
 	o.open()
 	chunks := o.chunks.Encode(ev)
 	for i, chunk := range chunks {

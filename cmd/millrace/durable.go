@@ -19,7 +19,7 @@ func openDurable(conn *nats.Conn, direct *call.Direct, keys *auth.Keyring, s *co
 	if s.StreamResume == "off" {
 		return nil, nil
 	}
-	opts := durable.Options{Logger: log, Always: s.StreamResume == "on", Keep: s.StreamKeep, DecodeOld: openai.DecodeAgain}
+	opts := durable.Options{Logger: log, Always: s.StreamResume == "on", Keep: s.StreamKeep, DecodeOld: openai.DecodeWithID}
 	if keys != nil {
 		opts.Keys = keys
 	}

@@ -99,7 +99,7 @@ func (o *object) messages() []api.Message {
 			return nil
 		}
 		messages[i] = m.message()
-		if o.take(m); o.err != nil {
+		if o.adopt(m); o.err != nil {
 			return nil
 		}
 	}
@@ -157,7 +157,7 @@ func (o *object) content(raw json.RawMessage) string {
 			part.fail("text", "expected a string")
 		}
 		part.str("text", &texts[i])
-		o.take(part)
+		o.adopt(part)
 	}
 	return strings.Join(texts, "\n")
 }
@@ -197,9 +197,9 @@ func (o *object) toolCalls() []any {
 				Name      string          `json:"name"`
 				Arguments json.RawMessage `json:"arguments"`
 			}{name, json.RawMessage(text)}
-			made.take(fn)
+			made.adopt(fn)
 		}
-		o.take(made)
+		o.adopt(made)
 		calls[i] = f
 	}
 	return calls
@@ -226,7 +226,7 @@ func (o *object) requireFunction() *object {
 	if fn.str("name", &name); name == "" {
 		fn.fail("name", "expected a name")
 	}
-	o.take(fn)
+	o.adopt(fn)
 	return fn
 }
 
@@ -241,7 +241,7 @@ func (o *object) tools() []any {
 			return nil
 		}
 		tool.requireFunction()
-		o.take(tool)
+		o.adopt(tool)
 		tools[i] = raw
 	}
 	var parallel bool

@@ -39,9 +39,9 @@ func NewChunks(c *call.Call, fingerprint string) *Chunks {
 	return &Chunks{call: c, head: head, prints: newFingerprints(c, fingerprint), tail: []byte(tail), offsets: make([]int, c.Choices())}
 }
 
-// Note has the chunks from here on name the system that ev names, if it does. Encode does
+// Observe has the chunks from here on name the system that ev names, if it does. Encode does
 // it, too: only what opens an answer at its first event needs it.
-func (c *Chunks) Note(ev api.Event) { c.prints.note(ev) }
+func (c *Chunks) Observe(ev api.Event) { c.prints.observe(ev) }
 
 // Open returns the chunks that come before any token: each chat choice's role.
 // A plain completion's opening has no text; only transports that need a first
@@ -49,14 +49,14 @@ func (c *Chunks) Note(ev api.Event) { c.prints.note(ev) }
 func (c *Chunks) Open() [][]byte {
 	c.reset()
 	for i := range c.call.Choices() {
-		c.begin(i)
+		c.openChoice(i)
 		if c.call.Kind == call.Chat {
 			c.add(`"delta":{"role":"assistant","content":"","refusal":null}`)
 		} else {
 			c.add(`"text":""`)
 		}
 		c.add(`,"logprobs":null,"finish_reason":null}`)
-		c.end()
+		c.closeChoice()
 	}
 	return c.finish()
 }
@@ -66,12 +66,12 @@ func (c *Chunks) Open() [][]byte {
 // Failure is not to come here.
 func (c *Chunks) Encode(ev api.Event) [][]byte {
 	c.reset()
-	c.prints.note(ev)
+	c.prints.observe(ev)
 	if ev.Text != "" || len(ev.Logprobs) > 0 || c.call.TokenIDs && len(ev.Tokens) > 0 {
 		c.text(ev)
 	}
 	if ev.Finish != api.FinishNone {
-		c.begin(ev.Choice)
+		c.openChoice(ev.Choice)
 		if c.call.Kind == call.Chat {
 			c.add(`"delta":{}`)
 		} else {
@@ -80,7 +80,7 @@ func (c *Chunks) Encode(ev api.Event) [][]byte {
 		c.add(`,"logprobs":null,"finish_reason":"`)
 		c.add(string(ev.Finish))
 		c.add(`"}`)
-		c.end()
+		c.closeChoice()
 	}
 	if ev.Done && c.call.IncludeUsage && ev.Usage != nil {
 		c.usage(*ev.Usage)
@@ -89,7 +89,7 @@ func (c *Chunks) Encode(ev api.Event) [][]byte {
 }
 
 func (c *Chunks) text(ev api.Event) {
-	c.begin(ev.Choice)
+	c.openChoice(ev.Choice)
 	if c.call.Kind == call.Chat {
 		c.add(`"delta":{"content":`)
 		c.buf = append(appendString(c.buf, ev.Text), '}')
@@ -112,30 +112,30 @@ func (c *Chunks) text(ev api.Event) {
 		c.buf = appendInts(c.buf, ev.Tokens)
 	}
 	c.add(`}`)
-	c.end()
+	c.closeChoice()
 }
 
 func (c *Chunks) usage(u api.Usage) {
-	c.begins(0)
+	c.openChunk(0)
 	c.add(`],"usage":`)
 	c.buf = append(appendUsage(c.buf, u), '}')
 }
 
-func (c *Chunks) begin(choice int) {
-	c.begins(choice)
+func (c *Chunks) openChoice(choice int) {
+	c.openChunk(choice)
 	c.add(`{"index":`)
 	c.buf = append(strconv.AppendInt(c.buf, int64(choice), 10), ',')
 }
 
-// begins starts a chunk of a choice, up to and with `"choices":[`.
-func (c *Chunks) begins(choice int) {
+// openChunk starts a chunk of a choice, up to and with `"choices":[`.
+func (c *Chunks) openChunk(choice int) {
 	c.starts = append(c.starts, len(c.buf))
 	c.buf = append(c.buf, c.head...)
-	c.buf = appendString(c.buf, c.prints.of(choice))
+	c.buf = appendString(c.buf, c.prints.choice(choice))
 	c.add(`,"choices":[`)
 }
 
-func (c *Chunks) end() { c.buf = append(c.buf, c.tail...) }
+func (c *Chunks) closeChoice() { c.buf = append(c.buf, c.tail...) }
 
 func (c *Chunks) add(s string) { c.buf = append(c.buf, s...) }
 

@@ -106,6 +106,6 @@ func (o *object) onePrompt(name string, raw json.RawMessage, all []prompt) []pro
 	if p.text == "" && len(p.tokens) == 0 {
 		one.fail(name, "expected at least one character or token")
 	}
-	o.take(&one)
+	o.adopt(&one)
 	return append(all, p)
 }

@@ -24,7 +24,7 @@ func newFingerprints(c *call.Call, unknown string) *fingerprints {
 	return f
 }
 
-func (f *fingerprints) note(ev api.Event) {
+func (f *fingerprints) observe(ev api.Event) {
 	if ev.Pin == nil {
 		return
 	}
@@ -33,7 +33,7 @@ func (f *fingerprints) note(ev api.Event) {
 	}
 }
 
-func (f *fingerprints) of(choice int) string { return f.prints[choice/f.choices] }
+func (f *fingerprints) choice(choice int) string { return f.prints[choice/f.choices] }
 
 // joinFingerprints returns the fingerprint of a whole answer: those of its requests, which kinds of
 // worker may differ in. unknown stands for an empty pin.

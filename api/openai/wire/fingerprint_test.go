@@ -74,7 +74,7 @@ func TestAChunkNamesTheDigestThatItsOwnRequestIsBoundTo(t *testing.T) {
 	require.Equal(t, "fp_b", fingerprint(c.Encode(pinned("b", api.Event{Choice: 3, Text: "a"}))))
 	require.Equal(t, "fp_b", fingerprint(c.Encode(api.Event{Choice: 2, Text: "a"})))
 	require.Equal(t, "unknown", fingerprint(c.Encode(api.Event{Choice: 1, Text: "a"})))
-	c.Note(pinned("a", api.Event{}))
+	c.Observe(pinned("a", api.Event{}))
 	require.Equal(t, "fp_a", fingerprint(c.Open()))
 	require.Equal(t, "fp_a", fingerprint(c.Encode(pinned("", api.Event{Text: "a"}))), "no digest names nothing")
 }

@@ -244,8 +244,8 @@ func (o *object) open(name string, raw json.RawMessage) *object {
 	return c
 }
 
-// take keeps a child's error as its own.
-func (o *object) take(c *object) {
+// adopt keeps a child's error as its own.
+func (o *object) adopt(c *object) {
 	if o.err == nil && c != nil {
 		o.err = c.err
 	}

@@ -92,11 +92,11 @@ func modelNames(models []api.Model) string {
 // common reads the fields that chat and plain completions share, into one
 // request that is then copied for each prompt. known is the call's id where it
 // has one already.
-func (o *object) common(models []api.Model, prefix, known string, arrival time.Time) (*call.Call, *api.Request) {
-	c := &call.Call{ID: known, Created: arrival}
+func (o *object) common(models []api.Model, prefix, id string, arrival time.Time) (*call.Call, *api.Request) {
+	c := &call.Call{ID: id, Created: arrival}
 	given := o.resumable(c)
 	switch {
-	case known != "":
+	case id != "":
 	case given != "":
 		c.ID, c.Named = prefix+given, true
 	default:
@@ -149,7 +149,7 @@ func (o *object) streamOptions(c *call.Call) {
 		return
 	}
 	opts.boolean("include_usage", &c.IncludeUsage)
-	o.take(opts)
+	o.adopt(opts)
 	if !c.Stream {
 		o.fail("stream_options", "only allowed with \"stream\": true")
 	}
@@ -213,7 +213,7 @@ func (o *object) logitBias(p *sample.Params) {
 		bias.number(key, -100, 100, false, &v)
 		p.LogitBias[int32(token)] = v
 	}
-	o.take(bias)
+	o.adopt(bias)
 }
 
 func (o *object) stops(r *api.Request) {
@@ -248,7 +248,7 @@ func (o *object) responseFormat() {
 	}
 	kind := ""
 	f.str("type", &kind)
-	o.take(f)
+	o.adopt(f)
 	switch kind {
 	case "text":
 	case "json_object", "json_schema":

@@ -30,9 +30,9 @@ func (o *object) resumable(c *call.Call) (requestID string) {
 	return requestID
 }
 
-// DecodeAgain decodes the body of a call that has its id already: with the same
+// DecodeWithID decodes the body of a call that has its id already: with the same
 // models it gives the same requests as the first time, random choices included.
-func DecodeAgain(kind call.Kind, id string, body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
+func DecodeWithID(kind call.Kind, id string, body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
 	if kind == call.Chat {
 		return decodeChat(body, models, arrival, id)
 	}
