@@ -7,15 +7,15 @@ import (
 	"sync"
 )
 
-// Buffer holds the events of one answer, from the first to the last. Its writer never waits. Each
-// reader has a place of its own, so that a slow reader costs memory for the events of its own
-// answer, which has a token limit, and holds up nobody.
+// Buffer holds all events of one answer. Its writer never waits. Each reader has its own position,
+// so a slow reader delays nobody: it costs memory for the events of its answer, which has a token
+// limit.
 type Buffer struct {
 	mu      sync.Mutex
 	events  []Event
-	read    bool  // a reader has had an event
-	ended   bool  // no more events come
-	err     error // why, unless the Done event is there
+	read    bool  // a reader has received an event
+	ended   bool  // no more events follow
+	err     error // why it ended; nil after a Done event
 	readers []*BufferReader
 }
 
@@ -25,7 +25,7 @@ const firstEvents = 16
 // NewBuffer returns an empty buffer.
 func NewBuffer() *Buffer { return &Buffer{events: make([]Event, 0, firstEvents)} }
 
-// Append numbers events and adds them. Nothing follows the end of the answer.
+// Append numbers events and adds them. It drops events after the end of the answer.
 func (b *Buffer) Append(events ...Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -40,7 +40,7 @@ func (b *Buffer) Append(events ...Event) {
 	b.wake()
 }
 
-// End ends an answer whose Done event does not come. Readers get an event with err instead.
+// End ends an answer without a Done event. Readers get an event with err instead.
 func (b *Buffer) End(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,8 +50,9 @@ func (b *Buffer) End(err error) {
 	}
 }
 
-// Restart drops the events if no reader has had one of them. Else, where the reader shows nothing before
-// the end, it adds an event that voids those before it. It reports false if neither is so.
+// Restart drops the events if no reader has received one of them. Otherwise, if the request is
+// buffered (see Request.Buffered), it adds an event that voids those before it. It reports whether
+// the answer can start over.
 func (b *Buffer) Restart(buffered bool) bool {
 	b.mu.Lock()
 	read := b.read
@@ -65,14 +66,14 @@ func (b *Buffer) Restart(buffered bool) bool {
 	return !read || buffered
 }
 
-// Ended reports whether no more events come.
+// Ended reports whether the answer has ended.
 func (b *Buffer) Ended() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ended
 }
 
-// Events returns the events so far. Nobody changes them.
+// Events returns the events so far. The caller must not change them.
 func (b *Buffer) Events() []Event {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -88,7 +89,7 @@ func (b *Buffer) wake() {
 	}
 }
 
-// Reader returns a reader from the first event on.
+// Reader returns a reader that begins at the first event.
 func (b *Buffer) Reader() *BufferReader {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,11 +98,11 @@ func (b *Buffer) Reader() *BufferReader {
 	return r
 }
 
-// BufferReader reads a buffer. One goroutine uses it.
+// BufferReader reads a buffer. It is for one goroutine.
 type BufferReader struct {
 	buffer *Buffer
 	next   int           // index of the next event
-	wake   chan struct{} // holds a value when there may be something new
+	wake   chan struct{} // holds a value when there may be a new event
 }
 
 // Next waits for the next event. After the last one it returns io.EOF.
@@ -137,7 +138,7 @@ func (r *BufferReader) try() (e Event, ok bool, err error) {
 	return e, true, nil
 }
 
-// Close ends the reading.
+// Close removes the reader from its buffer.
 func (r *BufferReader) Close() {
 	r.buffer.mu.Lock()
 	defer r.buffer.mu.Unlock()

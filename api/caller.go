@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Caller is who sends a request: the holder of an API key.
+// Caller is the holder of the API key that a request came with.
 type Caller interface {
 	// KeyID returns the id of the key. It may be logged.
 	KeyID() string
@@ -17,25 +17,25 @@ type Caller interface {
 
 // Keys finds the caller of a request.
 type Keys interface {
-	// Authenticate returns the holder of the key in an Authorization header. Its errors are
-	// *Error, the same for every wrong key.
+	// Authenticate returns the holder of the key in an Authorization header. An error is an
+	// *Error, the same one for every wrong key.
 	Authenticate(header string) (Caller, error)
 }
 
 type callerKey struct{}
 
-// WithCaller returns a context for the requests of a caller.
+// WithCaller returns a context that carries a caller.
 func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// CallerFrom returns the caller of WithCaller, nil without one.
+// CallerFrom returns the caller that ctx carries, nil if there is none.
 func CallerFrom(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	return c
 }
 
-// Visible returns the models that the caller of ctx may use: all models without a caller.
+// Visible returns the models that the caller of ctx may use. Without a caller it returns all models.
 func Visible(ctx context.Context, models []Model) []Model {
 	c := CallerFrom(ctx)
 	if c == nil {

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// EncodeChat returns the JSON of the parts of a chat that its template prints, and nil for each part that is nil.
+// EncodeChat returns the JSON of the parts of a chat that its template prints. A part that is nil
+// gives nil.
 func EncodeChat(messages []Message, tools []any, args map[string]any) (messagesJSON, toolsJSON, argsJSON []byte, err error) {
 	for _, f := range []struct {
 		to    *[]byte
@@ -22,8 +23,8 @@ func EncodeChat(messages []Message, tools []any, args map[string]any) (messagesJ
 	return messagesJSON, toolsJSON, argsJSON, nil
 }
 
-// DecodeChat returns what EncodeChat encoded. Tool calls, tools and template arguments are json.RawMessage, as they
-// were written: templates print them.
+// DecodeChat is the inverse of EncodeChat. Tool calls, tools and template arguments are
+// json.RawMessage, which keeps the order of their keys: templates print them.
 func DecodeChat(messagesJSON, toolsJSON, argsJSON []byte) ([]Message, []any, map[string]any, error) {
 	var list []struct {
 		Message
@@ -60,7 +61,7 @@ func DecodeChat(messagesJSON, toolsJSON, argsJSON []byte) ([]Message, []any, map
 	return messages, values(rawTools), args, nil
 }
 
-// values returns a list of JSON values, and nil for none.
+// values returns a list of JSON values, nil for an empty list.
 func values(raw []json.RawMessage) (all []any) {
 	all = slices.Grow(all, len(raw))
 	for _, v := range raw {

@@ -9,55 +9,55 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 )
 
-// Code classes an error; each interface maps it to its own status.
+// Code is the class of an error. Each interface maps it to its own status.
 type Code int
 
-// Classes of errors.
+// The classes of errors.
 const (
 	CodeInvalid      Code = 400
 	CodeUnauthorized Code = 401
 	CodeNotFound     Code = 404
 	CodeTooLarge     Code = 413
-	CodeOverloaded   Code = 429 // the request itself is fine; RetryAfter says when
+	CodeOverloaded   Code = 429 // a valid request; RetryAfter says when to send it again
 	CodeInternal     Code = 500
-	CodeUnavailable  Code = 503 // loading, draining, or steps do not progress
+	CodeUnavailable  Code = 503 // loading, draining, or without progress
 	CodeTimeout      Code = 504 // the request's own deadline passed
 )
 
-// Error is what a client is told.
+// Error is an error that a client receives.
 type Error struct {
 	Code       Code
-	Param      string // the field at fault, "messages[0].role"
-	Message    string // found and expected
-	Reason     string // a stable word for programs: "model_not_found", "context_length_exceeded"; may be empty
-	RetryAfter time.Duration
+	Param      string        // the invalid field, such as "messages[0].role"
+	Message    string        // what was found, then what was expected
+	Reason     string        // a stable word for programs, such as "model_not_found"; may be empty
+	RetryAfter time.Duration // with CodeOverloaded and CodeUnavailable
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// Invalid is an error about one field of the request.
+// Invalid returns an error about one field of the request.
 func Invalid(param, format string, args ...any) *Error {
 	return &Error{Code: CodeInvalid, Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
-// TooLong is an Invalid error about text that exceeds the model's context.
+// TooLong returns an Invalid error about text that exceeds the model's context.
 func TooLong(param, format string, args ...any) *Error {
 	e := Invalid(param, format, args...)
 	e.Reason = "context_length_exceeded"
 	return e
 }
 
-// Unavailable is the error of a server that cannot serve a request now, because of err.
+// Unavailable returns the error of a server that cannot serve a request now because of err.
 func Unavailable(err error) *Error {
 	return &Error{Code: CodeUnavailable, RetryAfter: 5 * time.Second, Message: err.Error()}
 }
 
-// StageFailed is the error of a request during which a stage of the pipeline panicked with v.
+// StageFailed returns the error of a request after a stage of the pipeline panicked with v.
 func StageFailed(stage string, v any) *Error {
 	return &Error{Code: CodeInternal, Message: fmt.Sprintf("the %s stage failed: %v", stage, v)}
 }
 
-// InvalidParam is an Invalid error made of a *sample.ParamError.
+// InvalidParam returns an Invalid error for a *sample.ParamError.
 func InvalidParam(err error) *Error {
 	if p, ok := errors.AsType[*sample.ParamError](err); ok {
 		return Invalid(p.Field, "found %s, expected %s", p.Found, p.Expected)
@@ -65,8 +65,8 @@ func InvalidParam(err error) *Error {
 	return Invalid("", "%v", err)
 }
 
-// AsError is err as the *Error that a client is told. What is no *Error
-// is the server's own affair, and its words stay here.
+// AsError returns err as an *Error for a client. The text of any other error stays in the server:
+// the client gets "internal error".
 func AsError(err error) *Error {
 	var e *Error
 	switch {
@@ -80,8 +80,9 @@ func AsError(err error) *Error {
 	return &Error{Code: CodeInternal, Message: "internal error"}
 }
 
-// Failure is the error that an event ends the request with; nil when it does not. A cancelled choice is an error to a client that still reads: what it has
-// is not the whole answer, and OpenAI's finish reasons have no word for it.
+// Failure returns the error that an event ends its request with, nil if it does not. A cancelled
+// choice is an error for a client that still reads: the answer is incomplete, and OpenAI has no
+// finish reason for that.
 func Failure(ev Event) *Error {
 	switch ev.Finish {
 	case FinishError, FinishCancelled:

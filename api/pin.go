@@ -7,16 +7,16 @@ import (
 	"strconv"
 )
 
-// Pin names what an answer is bound to once a token of it exists: it continues only where
-// equal digests promise equal bits. An empty field binds nothing.
+// Pin identifies the workers that can continue an answer after its first token: those with the
+// same digests, which promise equal bits. An empty field matches every worker.
 type Pin struct {
-	Numerics string // digest of what computes the logits: weights, op program, types, kernels
-	Text     string // digest of what makes ids and text: tokenizer files, chat template, EOS ids
+	Numerics string // digest of weights, op program, types and kernels, which determine the logits
+	Text     string // digest of tokenizer files, chat template and EOS ids, which determine ids and text
 	Prompt   string // SHA-256 of the prompt's token ids, in hexadecimal
 }
 
-// Fingerprint is the system_fingerprint of an answer: equal where equal requests get
-// equal bits. It is "" without a numerics digest.
+// Fingerprint returns the system_fingerprint of an answer. Systems with the same fingerprint give
+// equal requests equal bits. It is "" without a numerics digest.
 func (p Pin) Fingerprint() string {
 	if p.Numerics == "" {
 		return ""
@@ -24,13 +24,13 @@ func (p Pin) Fingerprint() string {
 	return "fp_" + ShortDigest(p.Numerics)
 }
 
-// ShortDigest is a digest for people to read and compare: its first characters.
+// ShortDigest returns the first 16 characters of a digest, for people to read and compare.
 func ShortDigest(digest string) string {
-	const most = 16
-	return digest[:min(len(digest), most)]
+	const length = 16
+	return digest[:min(len(digest), length)]
 }
 
-// HashPrompt is the hash of a prompt's token ids, see Pin.
+// HashPrompt returns the hash of a prompt's token ids for Pin.Prompt.
 func HashPrompt(ids []int32) string {
 	h := sha256.New()
 	var b [4]byte
@@ -41,13 +41,13 @@ func HashPrompt(ids []int32) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Key names the request among those of all tenants: an ID is its tenant's own.
+// Key returns a name of the request that is unique among all tenants. An ID is unique within a tenant.
 func (r *Request) Key() string { return scoped(r.Tenant, r.ID) }
 
-// OriginKey is Key with the Origin, which all attempts have in common.
+// OriginKey returns a Key of the Origin, which all attempts of a request share.
 func (r *Request) OriginKey() string { return scoped(r.Tenant, r.Origin()) }
 
-// scoped is a different name for each pair: the length says where the tenant ends.
+// scoped returns a different name for each pair. The length marks the end of the tenant.
 func scoped(tenant, id string) string {
 	return strconv.Itoa(len(tenant)) + ":" + tenant + ":" + id
 }

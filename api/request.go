@@ -1,6 +1,6 @@
-// Package api holds the one request type behind every interface (HTTP, NATS,
-// command line) and the engine that serves it. It must not know how a request is encoded or
-// how an engine works.
+// Package api holds the request type that all interfaces share (HTTP, NATS, command line), and the
+// interface of the engine that serves it. It must not know how a request is encoded or how an engine
+// works.
 package api
 
 import (
@@ -11,38 +11,38 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 )
 
-// Request is a generation request, validated by an interface, before
-// tokenization. Exactly one of Messages, Prompt, PromptTokens is set.
+// Request is a generation request before tokenization. An interface has validated it. Exactly one of
+// Messages, Prompt and PromptTokens is set.
 type Request struct {
-	ID     string // in every log line; "chatcmpl-..." or "cmpl-..."
-	First  string // of a further attempt: ID of the first one, which another process had; "": it is the first
+	ID     string // "chatcmpl-..." or "cmpl-..."; every log line of the request has it
+	First  string // ID of the first attempt, which ran in another process; "": this is the first attempt
 	Model  string
-	Tenant string // whose request it is; "": nobody's in particular
-	Weight int    // of the tenant among others; 0: 1
+	Tenant string // owner of the request; "": the shared tenant of requests without a key
+	Weight int    // the tenant's share relative to others; 0: 1
 
-	Messages           []Message // chat: rendered with the model's template
-	Tools              []any     // passed to the template as they are (JSON values)
+	Messages           []Message // a chat, rendered with the model's template
+	Tools              []any     // JSON values, passed to the template unchanged
 	TemplateArgs       map[string]any
-	ContinueFinal      bool // the last assistant message is a prefix to go on with
+	ContinueFinal      bool // the answer continues the last assistant message
 	NoGenerationPrompt bool
 	Prompt             string
 	PromptTokens       []int32
-	TopLogprobs        int // alternatives per token; -1: no logprobs at all
-	N                  int // choices, >= 1
+	TopLogprobs        int // alternatives per token; -1: no logprobs
+	N                  int // choices, 1 or more
 	MaxTokens          int // 0: up to the context limit
 	Stop               []string
 	StopTokens         []int32
 	IgnoreEOS          bool
 	IncludeStop        bool // keep the stop string in the text
-	KeepSpecial        bool // do not skip special tokens in the text
+	KeepSpecial        bool // keep special tokens in the text
 	Sampling           sample.Params
-	Beams              *sample.BeamParams // nil: none; else N of its answers, and Sampling is not used
+	Beams              *sample.BeamParams // beam search: the N best answers, without Sampling; nil: none
 	Priority           int                // lower runs first; 0 by default
 	Deadline           time.Time          // zero: none
-	Arrival            time.Time          // the clock of its chat template, too
+	Arrival            time.Time          // also the clock of the chat template
 
-	// Buffered says that nothing of the answer is shown before its end: it may begin again,
-	// with an event that has Restart set.
+	// Buffered means that the client sees nothing of the answer before its end, so the answer may
+	// start over with an event that has Restart set.
 	Buffered bool
 
 	// Takeover is the answer so far of a request that this gateway takes over from another
@@ -52,7 +52,7 @@ type Request struct {
 	Takeover *Progress
 }
 
-// Origin is the ID that all attempts have in common.
+// Origin returns the ID of the first attempt, which all attempts share.
 func (r *Request) Origin() string {
 	if r.First != "" {
 		return r.First
@@ -60,13 +60,13 @@ func (r *Request) Origin() string {
 	return r.ID
 }
 
-// Progress is an answer so far.
+// Progress is an incomplete answer.
 type Progress struct {
 	Choices []ChoiceProgress // [N]
-	Pin     Pin              // of the attempt that made it
+	Pin     Pin              // of the attempt that computed it
 }
 
-// ChoiceProgress is what one choice had. With a Finish it gets no more events.
+// ChoiceProgress is the incomplete answer of one choice. With a Finish it gets no more events.
 type ChoiceProgress struct {
 	Tokens []int32
 	Finish Finish
@@ -84,7 +84,7 @@ type Message struct {
 // Finish says why a choice ended.
 type Finish string
 
-// Reasons for the end of a choice.
+// The reasons for the end of a choice.
 const (
 	FinishNone      Finish = ""
 	FinishStop      Finish = "stop"      // end-of-sequence token, stop token or stop string
@@ -97,39 +97,39 @@ const (
 type TokenLogprob struct {
 	Token   int32
 	Text    string
-	Bytes   []byte // the token's bytes; may be half a character
+	Bytes   []byte // the token's bytes, possibly a part of a character
 	Logprob float32
 	Top     []TokenLogprob // alternatives, best first; nil inside Top
 }
 
-// Event is a piece of an answer. Seq counts the events of a request from 1
-// without a gap. The last event of a request has Done set.
+// Event is a part of an answer. Seq counts the events of a request from 1 without a gap. The last
+// event of a request has Done set.
 type Event struct {
 	Seq      uint64
 	Choice   int    // 0..N-1
 	Text     string // whole characters only; may be empty
 	Tokens   []int32
 	Logprobs []TokenLogprob
-	Finish   Finish // set on the choice's last event
+	Finish   Finish // on the choice's last event
 	Err      error  // with FinishError: an *Error
-	Pin      *Pin   // on the first event, and on the first after the pin changed; else nil
-	Restart  bool   // of a Buffered request: what came of any of its choices before is void
+	Pin      *Pin   // on the first event and after each change; else nil
+	Restart  bool   // earlier events of all choices are void; only if Request.Buffered
 	Done     bool   // the request's last event
-	Usage    *Usage // with Done; in a call of several requests at the end of each, the sum so far
+	Usage    *Usage // with Done; in a call of several requests on each one's last event, the sum so far
 }
 
 // Usage counts tokens.
 type Usage struct {
 	PromptTokens     int
 	CompletionTokens int
-	CachedTokens     int // 0: no prefix is shared; clients expect the field
+	CachedTokens     int // always 0: prefixes are not shared, but clients expect the field
 }
 
-// Stream is the answer to one request. One goroutine reads it.
+// Stream is the answer to one request. It is for one goroutine.
 type Stream interface {
 	// Next blocks for the next event. After the Done event it returns io.EOF.
 	Next(ctx context.Context) (Event, error)
-	// Close cancels the request if it still runs. It may be called more than once.
+	// Close cancels the request if it still runs. Later calls do nothing.
 	Close()
 }
 
@@ -138,29 +138,30 @@ type Model struct {
 	ID            string
 	Created       time.Time
 	ContextLength int
-	Sampling      sample.Params // of a request that says nothing; the zero value is sample.Default()
+	Sampling      sample.Params // defaults of a request; the zero value means sample.Default()
 }
 
-// ErrTakenOver is the cause of a context that ends because another process goes on with the
-// request, as a further attempt.
-var ErrTakenOver = errors.New("api: another process goes on with the request")
+// ErrTakenOver is the cause of a context that ends because another process continues the request as
+// a further attempt.
+var ErrTakenOver = errors.New("api: another process has taken over the request")
 
-// Engine serves requests. Errors it returns are *Error.
+// Engine serves requests. Its errors are *Error.
 type Engine interface {
-	// Submit starts a request. It returns quickly: a refusal (bad request,
-	// unknown model, overload) is an *Error here or as the first event. If ctx has
-	// ended because of ErrTakenOver when the stream is closed, what other processes compute
-	// of it is left to run on.
+	// Submit starts a request and does not wait for its answer. A refusal (bad request, unknown
+	// model, overload) is an *Error here or in the first event. Closing the stream stops the
+	// computation in other processes, unless ctx has ended because of ErrTakenOver.
 	Submit(ctx context.Context, r *Request) (Stream, error)
+	// Models returns the served models.
 	Models() []Model
 	// Tokenize turns text (or rendered messages) into ids.
 	Tokenize(ctx context.Context, r *TokenizeRequest) ([]int32, error)
+	// Detokenize turns ids into text.
 	Detokenize(ctx context.Context, model string, tokens []int32) (string, error)
-	// Ready is nil when the engine is loaded and its steps make progress.
+	// Ready returns nil if the model is loaded and steps make progress, else the reason.
 	Ready() error
 }
 
-// TokenizeRequest is text or messages to tokenize; exactly one is set.
+// TokenizeRequest is a text or a chat to tokenize. Exactly one of Prompt and Messages is set.
 type TokenizeRequest struct {
 	Model            string
 	Prompt           string
@@ -171,5 +172,5 @@ type TokenizeRequest struct {
 	TemplateArgs       map[string]any
 	ContinueFinal      bool
 	NoGenerationPrompt bool
-	Clock              time.Time // the template's date and time; zero: now
+	Clock              time.Time // date and time for the template; zero: now
 }

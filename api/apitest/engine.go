@@ -1,5 +1,5 @@
-// Package apitest has a scripted engine for tests of the interfaces. It computes
-// nothing: a test says which events a request gets. It must not know the interfaces.
+// Package apitest has a scripted engine for tests of the interfaces. It computes nothing: a test
+// states the events of each request. It must not know the interfaces.
 package apitest
 
 import (
@@ -14,11 +14,11 @@ import (
 // Engine answers every request by running Script.
 type Engine struct {
 	Served []api.Model
-	// Script runs in a goroutine of its own for each request and sends its events.
+	// Script sends the events of a request. Each request runs it in its own goroutine.
 	Script func(r *api.Request, s *Stream)
-	// Refuse, when set, may refuse a request in Submit.
+	// Refuse returns the error of Submit, nil to accept the request. nil accepts all requests.
 	Refuse func(r *api.Request) error
-	// NotReady is what Ready returns.
+	// NotReady is the result of Ready.
 	NotReady error
 
 	mu       sync.Mutex
@@ -26,14 +26,14 @@ type Engine struct {
 	streams  sync.WaitGroup
 }
 
-// New has one model, "tiny-chat", and runs the script.
+// New returns an engine with one model, "tiny-chat", that runs the script.
 func New(script func(r *api.Request, s *Stream)) *Engine {
 	return &Engine{Script: script,
 		Served: []api.Model{{ID: "tiny-chat", Created: time.Unix(1700000000, 0), ContextLength: 512}}}
 }
 
-// Say is a script that sends the parts as events of one token each to every
-// choice, with what the request asks for, and then stops.
+// Say returns a script that sends each part as one token to every choice, with log probabilities if
+// the request has them, and then ends the answer.
 func Say(parts ...string) func(*api.Request, *Stream) {
 	return func(r *api.Request, s *Stream) {
 		for i, part := range parts {
@@ -58,7 +58,7 @@ func Say(parts ...string) func(*api.Request, *Stream) {
 	}
 }
 
-// Logprob is a token with top alternatives, for scripts.
+// Logprob returns a token with top alternatives, for scripts.
 func Logprob(token int32, text string, top int) api.TokenLogprob {
 	p := api.TokenLogprob{Token: token, Text: text, Bytes: []byte(text), Logprob: -0.25}
 	for i := range top {
@@ -92,7 +92,7 @@ func (e *Engine) Submit(_ context.Context, r *api.Request) (api.Stream, error) {
 	return s, nil
 }
 
-// Requests returns what was submitted so far.
+// Requests returns the submitted requests.
 func (e *Engine) Requests() []*api.Request {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -108,8 +108,8 @@ func (e *Engine) Models() []api.Model { return e.Served }
 // Ready implements api.Engine.
 func (e *Engine) Ready() error { return e.NotReady }
 
-// Tokenize gives each byte of the text, or of the messages' contents, its value
-// as id, with 1 before a prompt that asks for special tokens.
+// Tokenize implements api.Engine. The id of each byte of the text, or of the messages' contents, is
+// its value. Special tokens are one id 1 at the start.
 func (e *Engine) Tokenize(_ context.Context, r *api.TokenizeRequest) ([]int32, error) {
 	var ids []int32
 	if r.AddSpecialTokens {
@@ -126,19 +126,19 @@ func (e *Engine) Tokenize(_ context.Context, r *api.TokenizeRequest) ([]int32, e
 	return ids, nil
 }
 
-// Detokenize is Tokenize's inverse; ids above a byte are refused.
+// Detokenize implements api.Engine as the inverse of Tokenize. It refuses ids above 255.
 func (e *Engine) Detokenize(_ context.Context, _ string, tokens []int32) (string, error) {
 	text := make([]byte, len(tokens))
 	for i, id := range tokens {
 		if id > 255 {
-			return "", api.Invalid("tokens", "tokens[%d]: expected an id below 256, found %d", i, id)
+			return "", api.Invalid("tokens", "tokens[%d]: found %d, expected an id below 256", i, id)
 		}
 		text[i] = byte(id)
 	}
 	return string(text), nil
 }
 
-// Stream carries a script's events to the reader.
+// Stream passes a script's events to their reader.
 type Stream struct {
 	events  chan api.Event
 	closed  chan struct{}
@@ -148,8 +148,8 @@ type Stream struct {
 	done    bool
 }
 
-// Send gives the reader an event, with its number; false when the stream is
-// closed. A script calls it from one goroutine.
+// Send numbers an event and passes it to the reader. It returns false if the stream is closed. It is
+// for one goroutine.
 func (s *Stream) Send(ev api.Event) bool {
 	s.seq++
 	ev.Seq = s.seq
@@ -161,7 +161,7 @@ func (s *Stream) Send(ev api.Event) bool {
 	}
 }
 
-// Closed is closed when the reader closed the stream.
+// Closed returns a channel that is closed when the reader closes the stream.
 func (s *Stream) Closed() <-chan struct{} { return s.closed }
 
 // Next implements api.Stream.

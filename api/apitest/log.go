@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Log keeps what several goroutines log.
+// Log keeps log lines. It is safe for concurrent use.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -1,5 +1,5 @@
-// Package call runs the calls of the interfaces: one call is a request for each of its prompts,
-// and its answer is one stream of events. It knows no wire format.
+// Package call runs the calls of the interfaces. A call is a request for each of its prompts, and its
+// answer is one stream of events. It must not know a wire format, auth or the log of an answer.
 package call
 
 import (
@@ -8,51 +8,50 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// Kind is which of the two generation interfaces a call came through.
+// Kind is one of the two generation endpoints.
 type Kind int
 
-// Kinds of generation calls.
+// The kinds of generation calls.
 const (
 	Chat Kind = iota
 	Completion
 )
 
-// Call is one decoded generation call: a request for each prompt, and how the
-// answer is to look.
+// Call is a decoded generation call: a request for each prompt, and the form of the answer.
 type Call struct {
 	ID           string
-	Named        bool // the client chose the ID: another call may have it already
+	Named        bool // the client chose the ID, so another call may have the same one
 	Kind         Kind
 	Model        string
 	Created      time.Time
 	Stream       bool
-	IncludeUsage bool // a last chunk with the usage
-	TokenIDs     bool // token ids beside the text
-	Echo         bool // each choice begins with its prompt's text
+	IncludeUsage bool // the stream ends with a chunk that has the usage
+	TokenIDs     bool // the answer has token ids
+	Echo         bool // each choice begins with the text of its prompt
 	N            int  // choices per prompt
 	Requests     []*api.Request
-	Resume       Resume // may the client come back to the answer?
+	Resume       Resume // whether the client can reconnect to the answer
 }
 
-// Choices is how many choices the answer has.
+// Choices returns the number of choices in the answer.
 func (c *Call) Choices() int { return len(c.Requests) * c.N }
 
-// Resume is what a call's "stream_resume" asks for.
+// Resume is the "stream_resume" of a call: whether a client can reconnect to the answer.
 type Resume int
 
-// Values of "stream_resume".
+// The values of "stream_resume".
 const (
-	ResumeUnset Resume = iota
-	ResumeNo           // false
-	ResumeAuto         // "auto": where the server can
-	ResumeYes          // true: or else it is refused
+	ResumeUnset Resume = iota // absent: the server decides
+	ResumeNo                  // false
+	ResumeAuto                // "auto": yes if the server can keep the answer
+	ResumeYes                 // true: the call fails if the server cannot keep the answer
 )
 
-// MaxRequestID is the largest length of an ID that a client chooses, in bytes. The ID becomes a
-// token of a NATS subject.
+// MaxRequestID is the maximum length of an ID that a client chooses, in bytes. The ID becomes a token
+// of a NATS subject.
 const MaxRequestID = 64
 
-// ValidID says whether a call's id can name a log: letters, digits, '-' and '_'.
+// ValidID reports whether a call's id can name a log: it has only letters, digits, '-' and '_'.
 func ValidID(id string) bool {
 	if id == "" || len(id) > MaxRequestID+len("chatcmpl-") {
 		return false

@@ -2,23 +2,23 @@ package call
 
 import "github.com/millrace/millrace/api"
 
-// Progress is how far a call has come: what its events, in order, add up to.
+// Progress is the sum of the events of a call so far.
 type Progress struct {
 	Seq     uint64    // of the last event
 	Usage   api.Usage // of the requests that have ended
 	Ended   []bool    // by request
-	Pins    []api.Pin // by request; of the last event that said one
+	Pins    []api.Pin // by request; from its last event with a pin
 	Choices []ChoiceProgress
 }
 
-// ChoiceProgress is one choice's part of it.
+// ChoiceProgress is the sum of the events of one choice.
 type ChoiceProgress struct {
 	Tokens []int32
-	Events int // the echo's among them
+	Events int // with the event of the echo
 	Finish api.Finish
 }
 
-// Progress adds up the events of a call.
+// Progress returns the sum of the events of a call.
 func (c *Call) Progress(events []api.Event) *Progress {
 	p := &Progress{Ended: make([]bool, len(c.Requests)), Pins: make([]api.Pin, len(c.Requests)), Choices: make([]ChoiceProgress, c.Choices())}
 	for _, ev := range events {
@@ -42,7 +42,7 @@ func (c *Call) Progress(events []api.Event) *Progress {
 	return p
 }
 
-// started says whether any event of choices [first, first+n) is there, the echo's apart.
+// started reports whether choices [first, first+n) have a token or an end. An echo does not count.
 func (p *Progress) started(first, n int) bool {
 	for _, ch := range p.Choices[first : first+n] {
 		if len(ch.Tokens) > 0 || ch.Finish != api.FinishNone {

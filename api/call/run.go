@@ -10,16 +10,16 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// eventBuffer is how many events wait for a slow reader before its own stream,
-// and nothing else, is held up.
+// eventBuffer is the number of events that may wait for a slow reader. When they are full, the
+// streams of its call wait, and nothing else does.
 const eventBuffer = 64
 
-// Continue submits the requests of a call that has come as far as p elsewhere, and returns
-// their events as one stream: choices numbered through, Seq from p's without a gap, one Done. An
-// event that ends a request has the usage of all that have ended so far. The channel closes
-// after Done, or early when ctx ends. Ending ctx cancels what still runs; the caller must end
-// it. attempt, when it is not 0, keeps the IDs of the requests apart from those of an attempt
-// that may still be ending.
+// Continue submits the requests of a call that has made progress p elsewhere, and returns their events
+// as one stream. Choices count through all requests, Seq continues that of p without a gap, and one
+// event has Done. The last event of each request has the usage of all requests that have ended so
+// far. The channel closes after Done, or when ctx ends. The caller must end ctx, which cancels the
+// requests that still run. An attempt above 0 becomes a part of the requests' IDs, because an
+// earlier attempt may still be ending.
 func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int) (<-chan api.Event, error) {
 	echoes, err := c.echoTexts(ctx, d.engine)
 	if err != nil {
@@ -50,7 +50,7 @@ func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int
 	return f.out, nil
 }
 
-// echoTexts are the texts that the choices of each request begin with.
+// echoTexts returns the text that the choices of each request begin with.
 func (c *Call) echoTexts(ctx context.Context, engine api.Engine) ([]string, error) {
 	texts := make([]string, len(c.Requests))
 	if !c.Echo {
@@ -69,31 +69,31 @@ func (c *Call) echoTexts(ctx context.Context, engine api.Engine) ([]string, erro
 	return texts, nil
 }
 
-// fanIn makes one numbered stream of several.
+// fanIn merges the streams of a call's requests into one.
 type fanIn struct {
 	out chan api.Event
 
 	mu     sync.Mutex
-	pumps  int // still running; the last one closes out
-	undone int // streams whose Done event has not come
+	pumps  int // running; the last one closes out
+	undone int // streams without a Done event yet
 	seq    uint64
 	usage  api.Usage
 }
 
-// pump moves one request's events into the fan-in.
+// pump forwards the events of one request to the fan-in.
 type pump struct {
 	*fanIn
 	stream      api.Stream
-	firstChoice int              // of its choices
-	progress    []ChoiceProgress // what each choice has already
-	pin         api.Pin          // of what they have
-	text        string           // that each choice begins with
-	echo        string           // text, until it is sent
-	skip        []int            // events to drop, by choice: the search starts over and they are there already
+	firstChoice int              // of the request, among those of the call
+	progress    []ChoiceProgress // of each choice, before this attempt
+	pin         api.Pin          // of the progress
+	text        string           // of the echo; "" without one
+	echo        string           // text until it is sent, then ""
+	skip        []int            // events of a beam search to drop, by choice: the client has them
 }
 
-// request is what to submit: r, or r behind what its choices have. A beam search
-// has no middle to go on from. It starts over, and what it said already is dropped.
+// request returns the request to submit: r, or a further attempt that continues after the progress.
+// A beam search cannot continue. It starts over, and the pump drops the events that the client has.
 func (m *pump) request(r *api.Request, p *Progress, attempt int) *api.Request {
 	if attempt == 0 {
 		return r
@@ -120,8 +120,8 @@ func (m *pump) request(r *api.Request, p *Progress, attempt int) *api.Request {
 	return &next
 }
 
-// run moves events until the stream is done or ctx ends, and closes it. The echo
-// goes before the first event that is no failure: a refusal stays the first.
+// run forwards events until the stream is done or ctx ends, and closes the stream. The echo goes
+// before the first event, unless that is a failure: a refusal must be the first event.
 func (m *pump) run(ctx context.Context) {
 	defer m.exit()
 	defer m.stream.Close()
@@ -149,7 +149,7 @@ func (m *pump) run(ctx context.Context) {
 	}
 }
 
-// sendEchoes sends, once, the echo of each choice that has nothing yet.
+// sendEchoes sends the echo of each choice without events. Later calls do nothing.
 func (m *pump) sendEchoes(ctx context.Context) {
 	for i := 0; m.echo != "" && i < len(m.progress); i++ {
 		if m.progress[i].Events == 0 {
@@ -159,6 +159,7 @@ func (m *pump) sendEchoes(ctx context.Context) {
 	m.echo = ""
 }
 
+// streamError returns the error of an answer whose stream failed with err.
 func streamError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errNoEnd()
@@ -170,8 +171,8 @@ func errNoEnd() error {
 	return &api.Error{Code: api.CodeInternal, Message: "the answer ended without its last event"}
 }
 
-// send numbers an event and passes it on; false when ctx ended first. The lock
-// is held while the reader is behind: the streams of one call wait together.
+// send numbers an event and sends it. It returns false if ctx ends first. It holds the lock while it
+// waits for a slow reader, so all streams of the call wait.
 func (f *fanIn) send(ctx context.Context, ev api.Event) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 )
 
-// scripted hands out events and then io.EOF.
+// scripted is a stream of events and then io.EOF.
 type scripted struct {
 	events []api.Event
 	closed int
@@ -32,7 +32,7 @@ type scriptedEngine struct {
 	api.Engine
 	streams []*scripted
 	next    int
-	fail    error // of the last Submit
+	fail    error // of Submit after the last stream
 }
 
 func (e *scriptedEngine) Submit(context.Context, *api.Request) (api.Stream, error) {
@@ -43,7 +43,7 @@ func (e *scriptedEngine) Submit(context.Context, *api.Request) (api.Stream, erro
 	return e.streams[e.next-1], nil
 }
 
-// answer runs a call whose answer is not kept.
+// answer runs a call and returns its events.
 func answer(ctx context.Context, e api.Engine, c *Call) (<-chan api.Event, error) {
 	a, err := NewDirect(e).Run(ctx, c)
 	if err != nil {
@@ -72,7 +72,7 @@ func TestAnAnswerWithoutAnEndIsAnError(t *testing.T) {
 		out, err := answer(t.Context(), &scriptedEngine{streams: []*scripted{s}}, c)
 		require.NoError(t, err)
 		var last api.Event
-		for last = range out { // ends: the pump is gone
+		for last = range out { // the channel closes when the pump has ended
 		}
 		require.Equal(t, api.CodeInternal, api.Failure(last).Code, name)
 		require.Equal(t, 1, s.closed, name)
@@ -93,6 +93,7 @@ func TestRunEndsWithItsContextWhenNobodyReads(t *testing.T) {
 	require.Equal(t, 1, b.closed)
 }
 
+// pinned returns ev with a numerics digest.
 func pinned(digest string, ev api.Event) api.Event {
 	ev.Pin = &api.Pin{Numerics: digest}
 	return ev

@@ -6,36 +6,36 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// Runner runs calls. The interfaces know this one type: whether an answer outlives its
-// connection is decided where the process is wired.
+// Runner runs calls. The interfaces know only this type. The main package chooses an implementation,
+// and so whether an answer outlives its connection.
 type Runner interface {
-	// Run starts a call and returns a reader of its answer. Errors are *api.Error.
+	// Run starts a call and returns a reader of its answer. An error is an *api.Error.
 	Run(ctx context.Context, c *Call) (Answer, error)
-	// Attach returns a reader of the answer to a resumable call that the caller of ctx has
-	// started, at this gateway or another one. Errors are *api.Error: 404 for an unknown
-	// call, 410 for one whose beginning has expired.
+	// Attach returns a reader of the answer to a resumable call of the same caller, which any
+	// gateway may have started. An error is an *api.Error: 404 for an unknown call, 410 if the
+	// beginning of the answer has expired.
 	Attach(ctx context.Context, id string) (Answer, error)
-	// Cancel ends a resumable call, wherever it runs. A call that has ended stays as it is.
+	// Cancel ends a resumable call at whichever gateway runs it. It does nothing if the call has ended.
 	Cancel(ctx context.Context, id string) error
 }
 
 // Answer reads the answer to a call from its first event.
 type Answer interface {
-	// Call returns the call as it was started.
+	// Call returns the call.
 	Call() *Call
-	// Resumable reports whether a client can come back to the answer by the call's ID.
+	// Resumable reports whether a client can reconnect to the answer with the call's ID.
 	Resumable() bool
-	// Events returns the events from the first one. The channel closes after Done, or early
-	// when ctx ends.
+	// Events returns all events, from the first one. The channel closes after Done, or when ctx
+	// ends.
 	Events(ctx context.Context) <-chan api.Event
 	// Cancel ends the call and waits until it has ended or ctx ends.
 	Cancel(ctx context.Context) error
-	// Close releases the reader. It must be called. A call that is not resumable ends with it.
+	// Close releases the reader, and must be called. It cancels a call that is not resumable.
 	Close()
 }
 
-// Direct runs calls at an engine. A call ends with its connection, and nobody can come back
-// to its answer.
+// Direct runs calls at an engine. A call ends with its connection, and a client cannot reconnect to
+// its answer.
 type Direct struct{ engine api.Engine }
 
 // NewDirect returns a runner for the calls of an engine.
@@ -47,10 +47,10 @@ func (d *Direct) Engine() api.Engine { return d.engine }
 // Run implements Runner.
 func (d *Direct) Run(ctx context.Context, c *Call) (Answer, error) {
 	if c.Resume == ResumeYes {
-		return nil, api.Invalid("stream_resume", `stream_resume: not available on this server (--stream-resume, JetStream), expected false or "auto"`)
+		return nil, api.Invalid("stream_resume", `stream_resume: found true on a server without --stream-resume and JetStream, expected false or "auto"`)
 	}
 	for _, r := range c.Requests {
-		r.Buffered = !c.Stream // and no log keeps the events
+		r.Buffered = !c.Stream // the reader is the only one, since no log keeps the events
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	events, err := d.Continue(ctx, c, c.Progress(nil), 0)
@@ -61,10 +61,10 @@ func (d *Direct) Run(ctx context.Context, c *Call) (Answer, error) {
 	return &direct{call: c, events: events, cancel: cancel}, nil
 }
 
-// Attach implements Runner: there is nothing to come back to.
+// Attach implements Runner. It fails, because no answer is kept.
 func (d *Direct) Attach(context.Context, string) (Answer, error) { return nil, errNotKept() }
 
-// Cancel implements Runner, as Attach.
+// Cancel implements Runner. It fails as Attach does.
 func (d *Direct) Cancel(context.Context, string) error { return errNotKept() }
 
 func errNotKept() error {
@@ -72,7 +72,7 @@ func errNotKept() error {
 		Message: "streams cannot be resumed on this server (--stream-resume, JetStream)"}
 }
 
-// direct is the answer to a call that nothing keeps. It has one reader.
+// direct is an answer with one reader.
 type direct struct {
 	call   *Call
 	events <-chan api.Event
@@ -83,7 +83,7 @@ func (a *direct) Call() *Call { return a.call }
 
 func (a *direct) Resumable() bool { return false }
 
-// Events implements Answer. The context of Run bounds it: there is one reader.
+// Events implements Answer. The context of Run bounds the events too, so the one here is not used.
 func (a *direct) Events(context.Context) <-chan api.Event { return a.events }
 
 func (a *direct) Cancel(context.Context) error {
