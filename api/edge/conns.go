@@ -31,7 +31,7 @@ func newConns(limits *Limits) *conns {
 		defer c.mu.Unlock()
 		return float64(len(c.table.conns))
 	})
-	const name, help = "millrace_http_connections_closed_total", "HTTP connections closed at the cap: the oldest one that waited for its client, or the new one where all were being answered."
+	const name, help = "millrace_http_connections_closed_total", "HTTP connections closed at the limit: the one that waited longest for its client, or the new one if all others were being answered."
 	counter := func(which string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: prometheus.Labels{"which": which}})
 	}
@@ -49,14 +49,15 @@ func (c *conns) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// enter takes a new connection, in the place of another one perhaps; false: there is no place.
+// enter adds a new connection, and closes another one if the table is full. It returns false if none may
+// be closed.
 func (c *conns) enter(x *conn) bool {
 	c.mu.Lock()
 	victim, evicted, added := c.table.enter(x)
 	c.mu.Unlock()
 	if evicted {
 		c.closed.Inc()
-		_ = victim.Conn.Close() // its goroutine finds out
+		_ = victim.Conn.Close() // its goroutine gets an error
 	}
 	if !added {
 		c.refused.Inc()
@@ -64,14 +65,14 @@ func (c *conns) enter(x *conn) bool {
 	return added
 }
 
-// update changes the table.
+// update applies a change to the table.
 func (c *conns) update(change func(*table[*conn], *conn), x *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change(c.table, x)
 }
 
-// state is the server's hook.
+// state is the ConnState hook of the server.
 func (c *conns) state(nc net.Conn, s http.ConnState) {
 	x := connOf(nc)
 	if x == nil {
@@ -86,7 +87,7 @@ func (c *conns) state(nc net.Conn, s http.ConnState) {
 	}
 }
 
-// listener hands out connections that its server has a place for.
+// listener accepts connections within the server's limit.
 type listener struct {
 	net.Listener
 	conns *conns
@@ -106,16 +107,16 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// conn is a connection whose writes have a deadline each.
+// conn is a connection that gives each write a deadline.
 type conn struct {
 	net.Conn
 	conns *conns
-	until atomic.Int64 // the caller's own deadline for writes, in nanoseconds since 1970; 0: none
+	until atomic.Int64 // the caller's deadline for writes, in nanoseconds since 1970; 0: none
 }
 
 type connKey struct{}
 
-// connOf is the conn below a connection that http.Server has, nil if there is none.
+// connOf returns the conn of a connection of http.Server, nil if there is none.
 func connOf(nc net.Conn) *conn {
 	if above, ok := nc.(interface{ NetConn() net.Conn }); ok { // TLS
 		nc = above.NetConn()
@@ -124,10 +125,11 @@ func connOf(nc net.Conn) *conn {
 	return c
 }
 
-// pieceSize is how much of an answer has a deadline of its own, in bytes.
+// pieceSize is the number of bytes that share a write deadline.
 const pieceSize = 64 << 10
 
-// Write implements net.Conn. A client that takes what there is, however slowly, gets all of it.
+// Write implements net.Conn. Each piece has its own deadline, so a slow client that keeps reading gets
+// the whole answer.
 func (c *conn) Write(p []byte) (n int, err error) {
 	for {
 		if err := c.Conn.SetWriteDeadline(c.writeDeadline(time.Now())); err != nil {
@@ -140,7 +142,7 @@ func (c *conn) Write(p []byte) (n int, err error) {
 	}
 }
 
-// writeDeadline is the deadline of a write that begins now.
+// writeDeadline returns the deadline of a write that begins now.
 func (c *conn) writeDeadline(now time.Time) time.Time {
 	by := now.Add(c.conns.limits.Write)
 	if until := c.until.Load(); until != 0 && until < by.UnixNano() {

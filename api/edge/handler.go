@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// withDeadlines gives each request's body and each write of its answer their deadlines, and tells the
-// connection when it is being answered.
+// withDeadlines sets a deadline for the body of each request and for each write of the answer, and marks
+// the connection as being answered.
 func withDeadlines(next http.Handler, limits *Limits) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, _ := r.Context().Value(connKey{}).(*conn)
 		x := &exchange{limits: limits, conn: c, rc: http.NewResponseController(w), multiplexed: r.ProtoMajor > 1}
 		defer x.end(w)
-		if r.ContentLength == 0 { // there is no body
+		if r.ContentLength == 0 {
 			x.complete()
 		} else {
 			x.bodyStart = time.Now()
 			x.setReadDeadline(x.bodyStart.Add(limits.Body))
-			bodied := *r // the server looks at its own request's body
+			bodied := *r // a copy, because the server reads the body of its own request
 			bodied.Body = &body{r.Body, x}
 			r = &bodied
 		}
@@ -33,27 +33,27 @@ type exchange struct {
 	limits      *Limits
 	conn        *conn // nil in tests without a server of this package
 	rc          *http.ResponseController
-	multiplexed bool      // its connection may have others (HTTP/2)
-	bodyStart   time.Time // of the body
-	bodyBytes   int64     // bytes of the body
-	received    atomic.Bool
+	multiplexed bool // HTTP/2: the connection may carry other requests
+	bodyStart   time.Time
+	bodyBytes   int64       // received so far
+	received    atomic.Bool // the whole request is here
 }
 
-// bodyDeadline is when the next bytes of a body that began at begun have to be there: a steady client gets
-// as much time as it needs, one that sends a byte now and then does not.
+// bodyDeadline returns when the next bytes of a body must arrive. A client that sends at BodyRate or
+// faster never meets it. One that sends a byte now and then does.
 func (l *Limits) bodyDeadline(start time.Time, received int64) time.Time {
 	return start.Add(l.Body + time.Duration(float64(received)/float64(l.BodyRate)*float64(time.Second)))
 }
 
-// complete says that the request is all there.
+// complete marks the request as received.
 func (x *exchange) complete() {
 	if x.received.CompareAndSwap(false, true) && x.conn != nil {
 		x.conn.conns.update((*table[*conn]).beginAnswer, x.conn)
 	}
 }
 
-// end bounds what is left to do when the handler has returned: to write the rest of the answer and to read the
-// rest of the body.
+// end sets deadlines for the work that remains after the handler has returned: writing the rest of the
+// answer and reading the rest of the body.
 func (x *exchange) end(w http.ResponseWriter) {
 	if x.multiplexed {
 		x.setWriteDeadline(time.Now().Add(x.limits.Write))
@@ -61,25 +61,26 @@ func (x *exchange) end(w http.ResponseWriter) {
 	switch {
 	case !x.received.Load():
 		if !x.multiplexed {
-			w.Header().Set("Connection", "close") // without effect where the header is written, which set it
+			w.Header().Set("Connection", "close") // without effect if the header is written, which set it
 		}
 		x.setReadDeadline(time.Now().Add(x.limits.Drain))
 	case x.multiplexed && x.conn != nil:
 		x.conn.conns.update((*table[*conn]).endAnswer, x.conn)
 	}
-	// An HTTP/1 connection is being answered until the server says that it is idle, or closes it.
+	// An HTTP/1 connection is being answered until the server reports it idle or closes it.
 }
 
-// setReadDeadline and writeDeadline have no effect on writers that are no connection, as in tests.
+// setReadDeadline has no effect on a writer without a connection, as in tests.
 func (x *exchange) setReadDeadline(t time.Time) { x.rc.SetReadDeadline(t) } //nolint:errcheck // see above
 
-func (x *exchange) setWriteDeadline(t time.Time) { x.rc.SetWriteDeadline(t) } //nolint:errcheck // as setReadDeadline
+// setWriteDeadline is the same for writes.
+func (x *exchange) setWriteDeadline(t time.Time) { x.rc.SetWriteDeadline(t) } //nolint:errcheck // as above
 
-// withWriteDeadline gives one write a deadline. It must not stand while nothing is written: HTTP/2 ends the
-// request then.
+// withWriteDeadline gives one write a deadline and removes it after the write: HTTP/2 ends a request at the
+// deadline even if nothing is being written.
 func (x *exchange) withWriteDeadline(write func() error) error {
 	if !x.multiplexed {
-		return write() // see conn.Write
+		return write() // conn.Write sets the deadline
 	}
 	x.setWriteDeadline(time.Now().Add(x.limits.Write))
 	err := write()
@@ -89,7 +90,7 @@ func (x *exchange) withWriteDeadline(write func() error) error {
 	return err
 }
 
-// body is read within a time that grows with what came of it.
+// body is a request body whose deadline moves with the received bytes.
 type body struct {
 	io.ReadCloser
 	x *exchange
@@ -103,20 +104,20 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	x.bodyBytes += int64(n)
 	if errors.Is(err, io.EOF) && !x.received.Load() {
-		x.complete() // net/http reads on without a deadline, to notice when the client leaves
+		x.complete() // net/http keeps reading without a deadline, to notice when the client disconnects
 	}
 	return n, err
 }
 
-// writer answers a request.
+// writer writes the answer to a request.
 type writer struct {
 	http.ResponseWriter
 	x           *exchange
 	wroteHeader bool
 }
 
-// header is called before the header is written. A connection is closed behind an answer that did
-// not wait for the request's body: its client is not made to send it, and we do not read it.
+// header runs before the header is written. An answer that did not wait for the request's body closes
+// the connection, so the client need not send the body and the server need not read it.
 func (w *writer) header() {
 	if !w.wroteHeader && !w.x.received.Load() && !w.x.multiplexed {
 		w.Header().Set("Connection", "close")
@@ -131,8 +132,8 @@ func (w *writer) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Write has a deadline for each piece. That of an HTTP/1 connection is set by conn.Write; a request
-// of HTTP/2 needs its own, since a client can stop to read one and take the others.
+// Write gives each piece a deadline. conn.Write sets that of an HTTP/1 connection. A request of HTTP/2
+// needs its own, because a client can stop reading one and read the others.
 func (w *writer) Write(p []byte) (n int, err error) {
 	w.header()
 	for {

@@ -10,25 +10,25 @@ import (
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
-// Trust is what stands in for an API key where there is none. A browser can be made to ask by any
-// page that it shows.
+// Trust says which requests a server accepts without API keys. It exists because any page in a browser
+// can send requests.
 type Trust int
 
-// The kinds of trust.
+// The levels of trust.
 const (
-	ByKey     Trust = iota // the key says who asks
-	Everybody              // pages of other sites may read, as everybody, but not make a server work
-	Machine                // as Everybody, and requests come under a name of this machine only
+	ByKey     Trust = iota // requests have API keys
+	Everybody              // pages of other sites may read but not start work
+	Machine                // as Everybody, and only with this machine's names in the Host header
 )
 
-// Handler lets through to next what the trust allows.
+// Handler passes the requests that the trust allows to next, and answers the others with 403.
 func (t Trust) Handler(next http.Handler) http.Handler {
 	if t == ByKey {
 		return next
 	}
 	cross := http.NewCrossOriginProtection()
 	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		forbid(w, "cross_site_request", fmt.Sprintf("a page of another site (Origin %q) may not use this server without an API key: expected a request of the server's own page or of a program, or a server with --api-keys", r.Header.Get("Origin")))
+		forbid(w, "cross_site_request", fmt.Sprintf("found a request of another site's page (Origin %q) on a server without API keys, expected one of the server's own page or of a program, or a server with --api-keys", r.Header.Get("Origin")))
 	}))
 	h := cross.Handler(next)
 	if t == Everybody {
@@ -36,15 +36,15 @@ func (t Trust) Handler(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !local(r.Host) {
-			forbid(w, "unknown_host", fmt.Sprintf("the request is for host %q, this server takes those for localhost, 127.0.0.1 and [::1] only: expected one of them, or a server with --api-keys", r.Host))
+			forbid(w, "unknown_host", fmt.Sprintf("found a request for host %q, expected localhost, 127.0.0.1 or [::1], or a server with --api-keys", r.Host))
 			return
 		}
 		h.ServeHTTP(w, r)
 	})
 }
 
-// local says whether a Host header names this machine. A name of somebody else's can lead to any
-// address (DNS rebinding). Programs that send none are no browsers.
+// local reports whether a Host header names this machine. Another name can resolve to any address (DNS
+// rebinding). A request without a Host header does not come from a browser.
 func local(host string) bool {
 	if host == "" {
 		return true

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
-// send returns the status and the error's code that a request gets of a server that trusts.
+// send returns the status and the error code of the answer to a request.
 func send(t *testing.T, trust edge.Trust, method, host string, header http.Header) (status int, code string) {
 	t.Helper()
 	h := trust.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))

@@ -6,7 +6,7 @@ package edge
 
 import (
 	"context"
-	stdlog "log" //nolint:depguard // net/http takes no other logger; errorLog passes on what it says
+	stdlog "log" //nolint:depguard // net/http takes no other logger; errorLog forwards its lines
 	"net"
 	"net/http"
 	"strings"
@@ -17,21 +17,22 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Limits of a server. The zero value of each is the default that its comment names.
+// Limits bound the resources of clients. The zero value of a field means the default that its comment
+// names last.
 type Limits struct {
-	Header      time.Duration // for a client to send a header, the TLS handshake before it included; 10 s
-	Body        time.Duration // for a client to send a body, beyond the time that it takes at BodyRate; 10 s
-	BodyRate    int           // bytes per second that a client is expected to send at least; 8 KiB, as a slow mobile link (64 kbit/s) has
-	Drain       time.Duration // an unread body is read for so long after its answer, so that the client gets that; 1 s
-	Idle        time.Duration // between two requests of a connection; 90 s, longer than most load balancers keep one
-	Write       time.Duration // for a client to take the next 64 KiB of an answer, or what there is of it; 30 s
-	Connections int           // open at once; half of the process's file limit, at most 16,384
+	Header      time.Duration // to receive a header, with the TLS handshake before it; 10 s
+	Body        time.Duration // to receive a body, in addition to its time at BodyRate; 10 s
+	BodyRate    int           // minimum rate of a body, in bytes per second; 8 KiB, a slow mobile link (64 kbit/s)
+	Drain       time.Duration // to read an unread body after its answer, so that the client receives the answer; 1 s
+	Idle        time.Duration // between two requests of a connection; 90 s, longer than most load balancers keep a connection
+	Write       time.Duration // to send up to 64 KiB of an answer; 30 s
+	Connections int           // open connections; half of the process's file limit, at most 16,384
 }
 
-// maxHeader is the size of a request's header at most, in bytes.
+// maxHeader is the maximum size of a request's header, in bytes.
 const maxHeader = 64 << 10
 
-// maxStreams is how many requests a connection of HTTP/2 has open at once.
+// maxStreams is the maximum number of open requests of an HTTP/2 connection.
 const maxStreams = 250
 
 func (l *Limits) defaults() {
@@ -54,23 +55,23 @@ func (l *Limits) defaults() {
 	}
 }
 
-// maxConnections leaves half of the files that a process may have open to everything else: NATS
-// connections, journals, the model's files.
+// maxConnections returns half of the process's file limit. The other half is for NATS connections,
+// journals and the model's files.
 func maxConnections(files uint64) int {
 	const least, most = 16, 16 << 10
 	return int(min(max(files/2, least), most))
 }
 
-// fileLimit is how many files the process may have open. Go has raised it to the hard limit.
+// fileLimit returns the limit of open files, which the Go runtime has raised to the hard limit.
 func fileLimit() uint64 {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
-		return 1024 // the usual one
+		return 1024 // the common default
 	}
 	return limit.Cur
 }
 
-// Server is an http.Server within limits. It is a collector of its own metrics.
+// Server is an http.Server with Limits. It collects its own metrics.
 type Server struct {
 	*http.Server
 	prometheus.Collector
@@ -96,18 +97,18 @@ func New(handler http.Handler, limits Limits, log zerolog.Logger) *Server {
 	}}
 }
 
-// Listener is l within the server's limits.
+// Listener returns l with the server's limits.
 func (s *Server) Listener(l net.Listener) net.Listener { return &listener{l, s.conns} }
 
-// Serve is http.Server's.
+// Serve is http.Server.Serve with the server's limits.
 func (s *Server) Serve(l net.Listener) error { return s.Server.Serve(s.Listener(l)) }
 
-// ServeTLS is http.Server's.
+// ServeTLS is http.Server.ServeTLS with the server's limits.
 func (s *Server) ServeTLS(l net.Listener, cert, key string) error {
 	return s.Server.ServeTLS(s.Listener(l), cert, key)
 }
 
-// errorLog takes the lines of an http.Server. What clients can cause is not worth a line each.
+// errorLog logs the lines of an http.Server. Errors that clients can cause are logged as debug.
 type errorLog struct{ log zerolog.Logger }
 
 func (l *errorLog) Write(line []byte) (int, error) {

@@ -94,7 +94,7 @@ func h2(t *testing.T) *http.Client {
 
 func empty(http.ResponseWriter, *http.Request) {}
 
-// readAll is a handler that reads its body and says how that went.
+// readAll is a handler that reads its body and answers with the result.
 func readAll(said chan<- error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)
@@ -342,7 +342,7 @@ func TestAFullServerOfAnswersRefusesNewConnections(t *testing.T) {
 	require.Equal(t, 1.0, metricstest.Sum(t, s, "millrace_http_connections_closed_total"))
 }
 
-// Otherwise one answered request would shield a connection of HTTP/2 for ever.
+// Otherwise one answered request would protect a connection of HTTP/2 forever.
 func TestAConnectionOfHTTP2IsClosedForItsIncompleteRequests(t *testing.T) {
 	limits := patient()
 	limits.Connections = 1

@@ -2,17 +2,17 @@ package edge
 
 import "container/list"
 
-// table chooses the connection to close when there are too many: the one that has waited for its
-// client for the longest time, between requests or within one. A connection that is being answered
-// is never chosen. The table has no clock: its order is that of the calls.
+// table chooses the connection to close when it is full: the one that has waited longest for its
+// client, between requests or within one. It never chooses a connection that is being answered. The
+// table has no clock: its order is the order of the method calls.
 type table[C comparable] struct {
 	capacity int
 	conns    map[C]*entry
-	waiting  *list.List // of C: the connections without an answer, the longest wait first
+	waiting  *list.List // of C: the connections that are not being answered, the longest wait first
 }
 
 type entry struct {
-	answers int           // requests that are being answered
+	answers int           // requests being answered
 	idle    bool          // between requests
 	waits   *list.Element // nil while answers > 0
 }
@@ -21,8 +21,8 @@ func newTable[C comparable](capacity int) *table[C] {
 	return &table[C]{capacity: capacity, conns: make(map[C]*entry), waiting: list.New()}
 }
 
-// enter adds a connection. If the table is full, evicted says that victim is removed for it and has
-// to be closed; added is false if no connection may be closed: then the new one is not added.
+// enter adds a connection. If the table is full it removes another one, victim, which the caller must
+// close, and evicted is true. If all others are being answered, added is false.
 func (t *table[C]) enter(c C) (victim C, evicted, added bool) {
 	if len(t.conns) >= t.capacity {
 		oldest := t.waiting.Front()
@@ -36,8 +36,7 @@ func (t *table[C]) enter(c C) (victim C, evicted, added bool) {
 	return victim, evicted, true
 }
 
-// leave removes a connection. A connection that is not in the table changes nothing, here and in
-// the other methods.
+// leave removes a connection. This method and those below ignore a connection that is not in the table.
 func (t *table[C]) leave(c C) {
 	if e := t.conns[c]; e != nil {
 		t.stopWaiting(e)
@@ -45,7 +44,7 @@ func (t *table[C]) leave(c C) {
 	}
 }
 
-// beginRequest says that a request has begun. A wait within the first request counts from enter.
+// beginRequest notes that a request has begun. The wait of a first request counts from enter.
 func (t *table[C]) beginRequest(c C) {
 	if e := t.conns[c]; e != nil && e.idle {
 		e.idle = false
@@ -53,7 +52,7 @@ func (t *table[C]) beginRequest(c C) {
 	}
 }
 
-// beginAnswer says that a request is complete: its answer begins.
+// beginAnswer notes that a request is complete and its answer begins.
 func (t *table[C]) beginAnswer(c C) {
 	if e := t.conns[c]; e != nil {
 		e.idle = false
@@ -62,7 +61,7 @@ func (t *table[C]) beginAnswer(c C) {
 	}
 }
 
-// endAnswer says that one of a connection's answers has ended.
+// endAnswer notes that one of a connection's answers has ended.
 func (t *table[C]) endAnswer(c C) {
 	e := t.conns[c]
 	if e == nil || e.answers == 0 {
@@ -73,7 +72,7 @@ func (t *table[C]) endAnswer(c C) {
 	}
 }
 
-// setIdle says that a connection has no request.
+// setIdle notes that a connection has no request.
 func (t *table[C]) setIdle(c C) {
 	if e := t.conns[c]; e != nil {
 		e.idle, e.answers = true, 0

@@ -32,17 +32,17 @@ func TestTheOldestConnectionThatWaitsForItsClientIsClosed(t *testing.T) {
 		"an idle one as well":                      {func(x *table[int]) { x.beginAnswer(2); x.beginAnswer(3); x.beginAnswer(1); x.setIdle(1) }, 1},
 		"a first request does not make it younger": {func(x *table[int]) { x.beginRequest(1) }, 1},
 		"a request after an idle time does":        {func(x *table[int]) { x.setIdle(1); x.setIdle(2); x.setIdle(3); x.beginRequest(1) }, 2},
-		"idle ends what was answered": {func(x *table[int]) {
+		"idle ends all answers": {func(x *table[int]) {
 			x.beginAnswer(2)
 			x.beginAnswer(2)
 			x.setIdle(2)
 			x.beginAnswer(1)
 			x.beginAnswer(3)
 		}, 2},
-		"one that is gone is not chosen":              {func(x *table[int]) { x.leave(1); x.enter(4) }, 2},
-		"what is not in the table changes nothing":    {func(x *table[int]) { x.beginAnswer(9); x.setIdle(9); x.beginRequest(9); x.endAnswer(9); x.leave(9) }, 1},
-		"an end without an answer changes nothing":    {func(x *table[int]) { x.endAnswer(1) }, 1},
-		"the same when it is told twice that it ends": {func(x *table[int]) { x.leave(1); x.leave(1); x.enter(4) }, 2},
+		"one that is gone is not chosen":           {func(x *table[int]) { x.leave(1); x.enter(4) }, 2},
+		"an unknown connection changes nothing":    {func(x *table[int]) { x.beginAnswer(9); x.setIdle(9); x.beginRequest(9); x.endAnswer(9); x.leave(9) }, 1},
+		"an end without an answer changes nothing": {func(x *table[int]) { x.endAnswer(1) }, 1},
+		"a second leave changes nothing":           {func(x *table[int]) { x.leave(1); x.leave(1); x.enter(4) }, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := fullTable(t, 1, 2, 3)
@@ -70,7 +70,7 @@ func TestAConnectionIsRefusedWhenAllOthersAreAnswered(t *testing.T) {
 	require.Equal(t, 2, victim)
 }
 
-// Against the plainest list that does the same.
+// TestTheTableAgreesWithAPlainList compares random operations with a slice.
 func TestTheTableAgreesWithAPlainList(t *testing.T) {
 	const most, steps = 8, 50_000
 	r := rand.New(rand.NewPCG(1, 2))

@@ -27,12 +27,12 @@ var (
 	iconSVG string
 )
 
-// policy lets the page load its own files and talk to its own server, and
-// nothing else: no inline script, no outside address, no frame around it.
+// policy allows the page to load its own files and to call its own server. It forbids inline scripts,
+// other addresses and frames around the page.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// file is one file as it is sent.
+// file is a file of the page with its headers.
 type file struct{ body, kind, etag string }
 
 func newFile(body, kind string) file {
@@ -40,7 +40,7 @@ func newFile(body, kind string) file {
 	return file{body, kind + "; charset=utf-8", `"` + hex.EncodeToString(sum[:8]) + `"`}
 }
 
-// Handler serves the page at / and its files below /web/.
+// Handler serves the page at / and its files under /web/.
 func Handler() http.Handler {
 	files := map[string]file{
 		"/":              newFile(indexHTML, "text/html"),
@@ -62,12 +62,12 @@ func Handler() http.Handler {
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
-		h.Set("Cache-Control", "no-cache") // ask each time; the answer is mostly 304
+		h.Set("Cache-Control", "no-cache") // revalidate each time, mostly with 304
 		h.Set("ETag", f.etag)
 		if r.Header.Get("If-None-Match") == f.etag {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
-		io.WriteString(w, f.body) //nolint:errcheck // the client is gone: nobody to tell
+		io.WriteString(w, f.body) //nolint:errcheck // the client has disconnected
 	})
 }

@@ -3,11 +3,11 @@ import { stream } from "/web/sse.js";
 import { addTurn, fill, showError, scrollIfAtEnd } from "/web/view.js";
 
 const $ = (id) => document.getElementById(id);
-const conversation = []; // {role, content}: what the model is given
+const conversation = []; // {role, content}: the messages for the model
 let running = null; // the AbortController of the answer in progress
 
-// Settings: what was set here, kept between visits. What was not is not sent, and
-// the model's own recommendation holds.
+// Settings that the user has changed, kept between visits. Only these are sent. For all others the
+// model's recommendation applies.
 const values = $("values");
 const kept = "millrace.settings";
 let set = {}; // by name, as strings
@@ -16,7 +16,7 @@ function loadSettings() {
   try {
     set = JSON.parse(localStorage.getItem(kept)) ?? {};
   } catch {
-    set = {}; // no storage here, or not ours
+    set = {}; // no storage, or not our data
   }
   for (const field of values.elements) {
     if (typeof set[field.name] === "string") field.value = set[field.name];
@@ -29,7 +29,7 @@ function keepSettings() {
   try {
     localStorage.setItem(kept, JSON.stringify(set));
   } catch {
-    // no storage: the settings last as long as the page
+    // no storage: the settings last until the page is closed
   }
 }
 
@@ -52,7 +52,7 @@ function request() {
   return r;
 }
 
-// Stats of an answer, as its reader saw it: the time runs from the question.
+// Statistics of an answer at the reader. The time counts from the question.
 function describe(s) {
   const parts = [];
   if (s.tokens) parts.push(`${s.tokens} tokens`);
@@ -78,7 +78,7 @@ async function answer() {
       if (choice.delta.content) {
         s.last = performance.now();
         s.first ||= s.last;
-        s.tokens++; // until the usage says it exactly
+        s.tokens++; // until the usage has the exact number
         text += choice.delta.content;
         turn.text(text);
       }
@@ -186,7 +186,7 @@ $("key").addEventListener("change", (event) => {
 });
 $("access").addEventListener("submit", (event) => {
   event.preventDefault();
-  $("key").blur(); // which is a change, if it is one
+  $("key").blur(); // triggers the change event if the key is new
 });
 $("defaults").addEventListener("click", () => {
   values.reset();

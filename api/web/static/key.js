@@ -1,12 +1,12 @@
-// The API key, where the server asks for one. It is kept for this tab alone, and goes
-// to no other server than the page's own.
+// The API key, if the server requires one. It is kept for this tab only and sent to the page's own
+// server only.
 const kept = "millrace.key";
 let key = "";
 
 try {
   key = sessionStorage.getItem(kept) ?? "";
 } catch {
-  // no storage: the key lasts as long as the page
+  // no storage: the key lasts until the page is closed
 }
 
 export const storedKey = () => key;
@@ -21,7 +21,7 @@ export function keepKey(value) {
   }
 }
 
-// keyed is fetch with the key.
+// keyed is fetch with the API key.
 export function keyed(path, options = {}) {
   const headers = key ? { ...options.headers, Authorization: `Bearer ${key}` } : options.headers;
   return fetch(path, { ...options, headers });

@@ -1,7 +1,6 @@
 import { keyed } from "/web/key.js";
 
-// Server-sent events from a fetch response: yields the data of each message, with the
-// id that the message has.
+// Yields the data and the id of each server-sent event of a fetch response.
 export async function* messages(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -12,7 +11,7 @@ export async function* messages(body) {
       if (done) return;
       const lines = (rest + value).split("\n");
       rest = lines.pop();
-      // The server sends one data line per message, behind its id.
+      // The server sends one data line per message, after its id.
       for (const line of lines) {
         if (line.startsWith("id:")) id = line.slice(3).trim();
         if (!line.startsWith("data:")) continue;
@@ -25,11 +24,11 @@ export async function* messages(body) {
   }
 }
 
-const patience = 30000; // ms, in which a lost connection is made again
+const patience = 30000; // how long to reconnect after a lost connection, in ms
 
-// stream posts a chat request and yields its chunks. It throws an Error with the
-// server's own words. When the connection is lost the answer goes on at a new one,
-// where the server can do that; else one that ends without [DONE] was cut.
+// stream posts a chat request and yields its chunks. It throws an Error with the server's message. If
+// the connection is lost it resumes the answer on a new one, if the server supports that. Otherwise an
+// answer without [DONE] is incomplete.
 export async function* stream(request, signal) {
   let response = await keyed("/v1/chat/completions", {
     method: "POST",
@@ -39,8 +38,8 @@ export async function* stream(request, signal) {
   });
   if (!response.ok) throw await refusal(response);
   const path = response.headers.has("Millrace-Id") && `/v1/streams/${response.headers.get("Millrace-Id")}`;
-  let last = ""; // id of an event that is here as a whole
-  let since = 0; // chunks behind it: they come again
+  let last = ""; // id of the last complete event
+  let since = 0; // chunks after it, which a resumed stream repeats
   let ended = false;
   try {
     for (;;) {
@@ -75,7 +74,7 @@ export async function* stream(request, signal) {
   }
 }
 
-// again asks for the rest of an answer, until the server is there.
+// again requests the rest of an answer until the server responds.
 async function again(path, last, signal) {
   for (const begin = Date.now(); ; await new Promise((done) => setTimeout(done, 500))) {
     try {
@@ -93,7 +92,7 @@ async function refusal(response) {
   try {
     words = (await response.json()).error.message;
   } catch {
-    // not in the expected shape: the status is all there is to say
+    // not in the expected form: report the status only
   }
   const wait = response.headers.get("Retry-After");
   return new Error(wait ? `${words} (try again in ${wait} s)` : words);

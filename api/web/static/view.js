@@ -1,4 +1,4 @@
-// What the conversation looks like. Every text goes in as text, never as markup.
+// Renders the conversation. Texts are inserted as text, never as markup.
 
 function element(tag, className, text = "") {
   const e = document.createElement(tag);
@@ -7,8 +7,7 @@ function element(tag, className, text = "") {
   return e;
 }
 
-// addTurn adds a turn and returns what can be done with it. Text is drawn once a
-// frame, however fast it comes.
+// addTurn adds a turn and returns functions that change it. Text is drawn at most once per frame.
 export function addTurn(log, role) {
   const turn = element("article", `turn ${role}`);
   const body = element("div", "text");
@@ -46,7 +45,7 @@ export function addTurn(log, role) {
   };
 }
 
-// blocks are the text's parts: fenced code as <pre>, all else as it is.
+// blocks returns the parts of a text: fenced code as <pre>, everything else unchanged.
 function blocks(text) {
   return text.split("```").map((part, i) => {
     if (i % 2 === 0) return document.createTextNode(part);
