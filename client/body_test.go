@@ -44,7 +44,7 @@ func TestBodiesAboveAMessagesSizeTravelInParts(t *testing.T) {
 	ask.Messages[0].Content = long[:1_200_000]           // still more than a message
 	for _, err := range c.ChatStream(t.Context(), ask) { // a chunk cannot be divided
 		if err != nil {
-			require.ErrorContains(t, err, "a NATS message at most")
+			require.ErrorContains(t, err, "of a NATS message")
 		}
 	}
 	nc, err := nats.Connect(url)

@@ -17,7 +17,8 @@ import (
 	"github.com/millrace/millrace/api/natsapi/bodies"
 )
 
-// Bounds of the bodies that come in parts, as multiples of Options.MaxBody, and in time.
+// Limits of the bodies that arrive in parts: their memory as multiples of Options.MaxBody, and their
+// time.
 const (
 	maxBodies      = 32
 	maxBodiesOfKey = 8
@@ -25,32 +26,32 @@ const (
 	bodyAge        = 5 * time.Minute
 )
 
-// partHeaders is the room that a part leaves for its headers, in bytes: they count as payload.
+// partHeaders is the space for the headers of a part, in bytes. NATS counts them as payload.
 const partHeaders = 4 << 10
 
-// partSize is the most bytes of a part, on a server with so large messages.
+// partSize returns the maximum size of a part, in bytes, for a server's maximum payload.
 func partSize(maxPayload int64) int { return int(max(maxPayload-partHeaders, maxPayload/2, 1)) }
 
-// acceptParts is the value of HeaderAccept of a client that joins an answer's parts.
+// acceptParts is the value of HeaderAccept of a client that accepts an answer in parts.
 const acceptParts = "parts"
 
-// uploads are the bodies that are coming in, of all keys.
+// uploads holds the incomplete bodies of all keys.
 type uploads struct {
 	mu    sync.Mutex
 	store *bodies.Store
-	timer *time.Timer // for what nobody comes for; nil: nothing is kept
+	timer *time.Timer // expires bodies; nil: there are none
 }
 
 func newUploads(o *Options) *uploads {
 	share := maxBodiesOfKey
-	if o.Keys == nil { // all are one owner
+	if o.Keys == nil { // all clients are one owner
 		share = maxBodies
 	}
 	return &uploads{store: bodies.New(bodies.Limits{Body: o.MaxBody, Owner: share * o.MaxBody, Total: maxBodies * o.MaxBody,
 		Idle: bodyIdle, Age: bodyAge})}
 }
 
-// expire drops what nobody came for, now and then until nothing is left.
+// expire drops old bodies, and runs again until none are left.
 func (u *uploads) expire() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -88,36 +89,36 @@ func (u *uploads) take(id, key string) ([]byte, error) {
 	return body, bodyError(err, id)
 }
 
-// bodyError is what the client is told.
+// bodyError returns the error for the client.
 func bodyError(err error, id string) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, bodies.ErrTooLarge):
-		return &api.Error{Code: api.CodeTooLarge, Message: "the request: " + err.Error()}
+		return &api.Error{Code: api.CodeTooLarge, Message: "request body: " + err.Error()}
 	case errors.Is(err, bodies.ErrFull):
 		return &api.Error{Code: api.CodeOverloaded, Reason: "bodies_full", RetryAfter: time.Second, Message: err.Error()}
 	case errors.Is(err, bodies.ErrUnknown):
 		return &api.Error{Code: api.CodeNotFound, Reason: "body_not_found", Message: fmt.Sprintf(
-			"%s: this gateway has no body %q: it was read, or nothing of it came for %s; send it again", HeaderBody, id, bodyIdle)}
+			"%s: found no body %q at this gateway: it was used, or no part arrived for %s; send it again", HeaderBody, id, bodyIdle)}
 	}
 	return api.Invalid(HeaderPart, "%s: %v", HeaderPart, err)
 }
 
-// upload is what a client is told of a body that it may send in parts.
+// upload is the answer to a client that opens a body.
 type upload struct {
 	ID       string `json:"id"`       // for HeaderBody
 	Subjects string `json:"subjects"` // this gateway's own: for the parts, and for the request
 	Part     int    `json:"part"`     // bytes of a part, at most
 }
 
-// openBody takes the size of a body, in bytes.
+// openBody reserves memory for a body that arrives in parts.
 func (s *Service) openBody(_ context.Context, r *reply, body []byte) {
 	var request struct {
 		Size int `json:"size"`
 	}
 	if err := json.Unmarshal(body, &request); err != nil || request.Size <= 0 {
-		r.fail(api.Invalid("size", `size: expected {"size": bytes of the body}, 1 or more`))
+		r.fail(api.Invalid("size", `size: found no number above 0, expected {"size": bytes of the body}`))
 		return
 	}
 	u := upload{ID: strings.ToLower(rand.Text()), Subjects: s.ownSubjects, Part: partSize(s.nc.MaxPayload())}
@@ -133,7 +134,7 @@ func (s *Service) openBody(_ context.Context, r *reply, body []byte) {
 	r.single(answer)
 }
 
-// addPart takes a part of a body: its headers name the body, and where in it the part begins.
+// addPart adds a part to a body. The headers have the body's id and the part's offset.
 func (s *Service) addPart(_ context.Context, r *reply, part []byte) {
 	offset, err := strconv.Atoi(r.request.Get(HeaderPart))
 	if err != nil {
@@ -147,19 +148,19 @@ func (s *Service) addPart(_ context.Context, r *reply, part []byte) {
 	r.single([]byte("{}"))
 }
 
-// body is a request's body: of the message, or of the parts that came before it.
+// body returns the body of a request: that of the message, or the one that arrived in parts before it.
 func (s *Service) body(m *nats.Msg, key string) ([]byte, error) {
 	if id := m.Header.Get(HeaderBody); id != "" && m.Header.Get(HeaderPart) == "" {
 		return s.uploads.take(id, key)
 	}
 	if len(m.Data) > s.opts.MaxBody {
 		return nil, &api.Error{Code: api.CodeTooLarge,
-			Message: fmt.Sprintf("the request has %d bytes, more than %d", len(m.Data), s.opts.MaxBody)}
+			Message: fmt.Sprintf("found a request of %d bytes, expected at most %d", len(m.Data), s.opts.MaxBody)}
 	}
 	return m.Data, nil
 }
 
-// sendParts sends an answer in several messages, "1/3" and so on.
+// sendParts sends an answer in several messages, numbered "1/3" and so on.
 func (r *reply) sendParts(body []byte) {
 	size := partSize(r.nc.MaxPayload())
 	n := (len(body) + size - 1) / size

@@ -21,7 +21,7 @@ const (
 type endpoint struct {
 	name, subject string
 	answer        func(context.Context, *reply, []byte)
-	unqueued      bool // every service answers, not one of the queue group
+	unqueued      bool // every gateway answers, not one of the queue group
 
 	sub   *nats.Subscription
 	mu    sync.Mutex
@@ -48,7 +48,7 @@ func (e *endpoint) queue() string {
 	return micro.DefaultQueueGroup
 }
 
-// listen subscribes. An endpoint that answers alone has no queue group.
+// listen subscribes to the endpoint's subject.
 func (e *endpoint) listen(nc *nats.Conn, handle nats.MsgHandler) (err error) {
 	if e.unqueued {
 		e.sub, err = nc.Subscribe(e.subject, handle)
@@ -58,8 +58,8 @@ func (e *endpoint) listen(nc *nats.Conn, handle nats.MsgHandler) (err error) {
 	return err
 }
 
-// discovery answers what `nats micro` asks of services ($SRV.PING, $SRV.INFO, $SRV.STATS). The
-// package micro does so as well, but replies to any subject that it is given.
+// discovery answers the requests of `nats micro` ($SRV.PING, $SRV.INFO, $SRV.STATS). The package micro
+// could, but it replies to any subject, also to one that is not an inbox.
 type discovery struct {
 	out       outbox
 	id        micro.ServiceIdentity
@@ -77,7 +77,7 @@ func (d *discovery) listen() error {
 			}
 			sub, err := d.out.nc.Subscribe(subject, func(m *nats.Msg) {
 				if body, err := json.Marshal(answer()); err == nil {
-					d.out.respond(m, &nats.Msg{Data: body}) //nolint:errcheck // the asker asks again
+					d.out.respond(m, &nats.Msg{Data: body}) //nolint:errcheck // the client sends its request again
 				}
 			})
 			if err != nil {
@@ -89,7 +89,7 @@ func (d *discovery) listen() error {
 	return nil
 }
 
-// leave takes nothing new: what the NATS server has sent is still answered.
+// leave ends the subscriptions. Requests that the NATS server has delivered are still answered.
 func (d *discovery) leave() error {
 	var errs []error
 	for _, sub := range d.subs {
@@ -103,7 +103,7 @@ func (d *discovery) leave() error {
 	return errors.Join(errs...)
 }
 
-// drain ends a subscription; one that has ended, or whose connection has, is no error.
+// drain ends a subscription. It returns nil if the subscription or its connection has ended already.
 func drain(sub *nats.Subscription) error {
 	err := sub.Drain()
 	if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubscription) {

@@ -35,8 +35,8 @@ func (s *Service) generate(decode decoder) func(context.Context, *reply, []byte)
 	}
 }
 
-// send sends an answer, as a stream or as a whole. A client that is gone ends its call, unless the
-// call is resumable: it runs on for a while. A client that cancels ends either.
+// send sends an answer as a stream or as one message. A call ends when its client disconnects, unless
+// it is resumable: it then runs for a while without a reader. A cancellation ends both.
 func (s *Service) send(ctx context.Context, r *reply, a call.Answer) {
 	defer a.Close()
 	noReader := errNoReader
@@ -49,7 +49,7 @@ func (s *Service) send(ctx context.Context, r *reply, a call.Answer) {
 	c := a.Call()
 	r.callID = c.ID
 	if c.Stream {
-		r.cancel = subject // where a message cancels
+		r.cancel = subject
 		s.stream(ctx, r, c, a.Events(ctx))
 	} else {
 		s.collect(ctx, r, c, a.Events(ctx))
@@ -57,7 +57,7 @@ func (s *Service) send(ctx context.Context, r *reply, a call.Answer) {
 	if errors.Is(context.Cause(ctx), errCancelled) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
 		defer cancel()
-		a.Cancel(ctx) //nolint:errcheck // it ends without a reader, too
+		a.Cancel(ctx) //nolint:errcheck // without a reader it ends later
 	}
 }
 
@@ -80,8 +80,8 @@ func (s *Service) collect(ctx context.Context, r *reply, c *call.Call, events <-
 	r.single(body)
 }
 
-// stream sends each chunk as a message. The opening goes at once, so that the
-// client knows how to cancel while its request still waits.
+// stream sends each chunk as a message. It sends the opening at once, so the client has the cancel
+// subject while its request waits.
 func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-chan api.Event) {
 	chunks := wire.NewChunks(c, s.opts.Fingerprint)
 	for _, chunk := range chunks.Open() {
@@ -122,8 +122,7 @@ func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-c
 	}
 }
 
-// ending is the one word for the end of all choices: length if any of them was
-// cut, else stop.
+// ending is the finish reason of all choices together: length if any of them has it, else stop.
 type ending struct{ cut bool }
 
 func (e *ending) add(ev api.Event) { e.cut = e.cut || ev.Finish == api.FinishLength }

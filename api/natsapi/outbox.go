@@ -10,10 +10,10 @@ import (
 // errNoInbox refuses a reply subject that is not an inbox.
 var errNoInbox = errors.New("natsapi: the reply subject is not an inbox: expected _INBOX. and tokens without wildcards")
 
-// inbox is a subject that answers may go to. Only toInbox makes one.
+// inbox is a subject that answers may go to. Only toInbox creates one.
 type inbox struct{ subject string }
 
-// toInbox takes a reply subject if it is an inbox.
+// toInbox returns a reply subject as an inbox, or an error if it is not one.
 func toInbox(reply string) (inbox, error) {
 	if !isInbox(reply) {
 		return inbox{}, errNoInbox
@@ -21,10 +21,9 @@ func toInbox(reply string) (inbox, error) {
 	return inbox{reply}, nil
 }
 
-// outbox is the only way out of this package. The subject of a message comes from a client,
-// and our connection may publish where the client may not: a reply subject that
-// names a log, a node or an API of JetStream would be a write in our name. So nothing but
-// inboxes is published to, whatever the permissions of the connection are.
+// outbox publishes all messages of this package, and only to inboxes. A client chooses the reply
+// subject, and our connection may publish to subjects that the client may not. A reply subject that
+// names a log, a node or an API of JetStream would be a write with our permissions.
 type outbox struct{ nc *nats.Conn }
 
 func (o outbox) send(to inbox, m *nats.Msg) error {
@@ -44,8 +43,8 @@ func (o outbox) respond(request, m *nats.Msg) error {
 	return o.send(to, m)
 }
 
-// isInbox says whether a subject begins with the token _INBOX, has at least one more token, and
-// no wildcard or empty token.
+// isInbox reports whether a subject begins with the token _INBOX and has at least one more token, but
+// no wildcard and no empty token.
 func isInbox(subject string) bool {
 	rest, ok := strings.CutPrefix(subject, nats.InboxPrefix)
 	if !ok || strings.ContainsAny(rest, " \t\r\n\f*>") {

@@ -60,7 +60,7 @@ func TestNothingButAnInboxIsPublishedTo(t *testing.T) {
 	close(release)
 	for next(t, stream).Header.Get(natsapi.HeaderEnd) == "" {
 	}
-	request(t, nc, "models", ``) // what was sent before has been handled
+	request(t, nc, "models", ``) // earlier requests have been handled
 	require.NoError(t, nc.Flush())
 	for _, sub := range taken {
 		n, _, err := sub.Pending()
@@ -109,7 +109,7 @@ func TestACancelSubjectCannotBeGuessed(t *testing.T) {
 	}
 }
 
-// TestMicroFindsTheService: what `nats micro` asks is answered as the package micro does.
+// TestMicroFindsTheService compares the answers to `nats micro` with those of the package micro.
 func TestMicroFindsTheService(t *testing.T) {
 	_, nc := start(t, apitest.New(nil), natsapi.Options{})
 	request(t, nc, "models", ``)

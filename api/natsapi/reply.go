@@ -18,16 +18,16 @@ type reply struct {
 	nc        *nats.Conn
 	out       outbox
 	to        inbox
-	resumable bool          // the stream can be resumed under callID
-	interval  time.Duration // of its signs of life
-	request   nats.Header   // of the request
-	cancel    string        // the stream's cancel subject; "" when the answer is one message
+	resumable bool          // a client can resume the stream with callID
+	interval  time.Duration // between pings
+	request   nats.Header   // headers of the request
+	cancel    string        // the stream's cancel subject; "" if the answer is one message
 	callID    string
 	key       string // id of the API key
 	seq       uint64
-	skip      uint64 // messages that the client has already
-	opened    bool   // the client knows where to cancel
-	err       error  // the first that kept a message from leaving, or that was reported
+	skip      uint64 // messages that the client has received
+	opened    bool   // the client has the cancel subject
+	err       error  // the first error that prevented a message or was sent to the client
 }
 
 // single sends an answer that is one message.
@@ -40,11 +40,11 @@ func (r *reply) single(body []byte) {
 			return
 		}
 		r.fail(&api.Error{Code: api.CodeTooLarge, Reason: "answer_too_large", Message: fmt.Sprintf(
-			"the answer has %d bytes, a NATS message at most %d: use \"stream\": true", len(body), r.nc.MaxPayload())})
+			"found an answer of %d bytes, expected at most the %d of a NATS message: use \"stream\": true", len(body), r.nc.MaxPayload())})
 	}
 }
 
-// chunks sends the chunks of an event; end, when there is one, goes with the last.
+// chunks sends the chunks of an event. The last one has end, unless that is "".
 func (r *reply) chunks(chunks [][]byte, end string) {
 	if len(chunks) == 0 && end != "" {
 		r.chunk(nil, end)
@@ -74,11 +74,11 @@ func (r *reply) chunk(body []byte, end string) {
 		r.err = nil
 		r.seq-- // the error takes its place
 		r.fail(&api.Error{Code: api.CodeTooLarge, Reason: "answer_too_large", Message: fmt.Sprintf(
-			"a part of the answer has %d bytes, a NATS message at most %d", len(body), r.nc.MaxPayload())})
+			"found a part of the answer of %d bytes, expected at most the %d of a NATS message", len(body), r.nc.MaxPayload())})
 	}
 }
 
-// open adds to a stream's first message what the client needs to know.
+// open adds the headers of a stream's first message: how to cancel and to resume it.
 func (r *reply) open(h nats.Header) nats.Header {
 	if r.opened {
 		return h
@@ -92,14 +92,13 @@ func (r *reply) open(h nats.Header) nats.Header {
 	return h
 }
 
-// ping shows a silent stream's reader that it lives, and finds out whether there
-// is one.
+// ping shows the reader of a silent stream that the server is alive. If there is no reader, the NATS
+// server reports that.
 func (r *reply) ping() {
 	r.send(&nats.Msg{Header: r.open(nats.Header{HeaderPing: {"1"}})}) //nolint:errcheck // kept in r.err
 }
 
-// fail sends an error, which ends a stream. micro's own headers say it too, for
-// `nats micro` and its statistics.
+// fail sends an error, which ends a stream. The error is also in micro's headers, for `nats micro`.
 func (r *reply) fail(err error) {
 	e := api.AsError(err)
 	h := nats.Header{
@@ -122,9 +121,9 @@ func (r *reply) fail(err error) {
 	}
 }
 
-// send publishes a message. A stream's messages have its cancel subject as their
-// own reply subject: a reader cancels by answering any of them, and when nobody
-// reads any more the NATS server answers (503, no responders).
+// send publishes a message. The reply subject of a stream's messages is its cancel subject. A reader
+// cancels by replying to any of them, and if there is no reader the NATS server replies with 503 (no
+// responders).
 func (r *reply) send(m *nats.Msg) error {
 	m.Reply = r.cancel
 	err := r.out.send(r.to, m)

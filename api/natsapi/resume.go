@@ -8,13 +8,13 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// cancelWait is for a cancelled call to end, wherever it runs.
+// cancelWait is the maximum wait for a cancelled call to end, at any gateway.
 const cancelWait = 10 * time.Second
 
-// resumePoint is where a client wants to go on.
+// resumePoint is the position at which a client resumes a stream.
 type resumePoint struct {
 	ID    string `json:"id"`
-	After uint64 `json:"after"` // the last Millrace-Seq it has
+	After uint64 `json:"after"` // the last Millrace-Seq that the client has
 }
 
 func decodeResumePoint(body []byte) (resumePoint, error) {
@@ -25,7 +25,7 @@ func decodeResumePoint(body []byte) (resumePoint, error) {
 	return p, nil
 }
 
-// resumeStream serves a resumable call's answer behind the message that a client has.
+// resumeStream serves the answer to a resumable call after the last message that the client has.
 func (s *Service) resumeStream(ctx context.Context, r *reply, body []byte) {
 	p, err := decodeResumePoint(body)
 	if err != nil {

@@ -29,27 +29,27 @@ const (
 	HeaderSeq        = "Millrace-Seq"           // 1, 2, ... without a gap
 	HeaderEnd        = "Millrace-End"           // on the last message: stop, length, cancelled or error
 	HeaderCancel     = "Millrace-Cancel"        // on the first: a message to this subject cancels
-	HeaderPing       = "Millrace-Ping"          // a sign of life, no part of the numbering
-	HeaderInterval   = "Millrace-Ping-Interval" // on the first of a resumable stream: seconds of silence before a sign of life
+	HeaderPing       = "Millrace-Ping"          // a ping, which has no number
+	HeaderInterval   = "Millrace-Ping-Interval" // on the first of a resumable stream: seconds of silence before a ping
 	HeaderRetryAfter = "Retry-After"            // seconds, with errors 429 and 503
-	HeaderID         = "Millrace-Id"            // on the first of a resumable stream: what to resume
-	HeaderBody       = "Millrace-Body"          // of a request: the id of its body, which came in parts
-	HeaderPart       = "Millrace-Part"          // of a request's part its offset, of an answer's its number: 2/3
-	HeaderAccept     = "Millrace-Accept"        // of a request: "parts", for an answer above a message's size
+	HeaderID         = "Millrace-Id"            // on the first of a resumable stream: the id to resume it with
+	HeaderBody       = "Millrace-Body"          // of a request: the id of its body, which arrived in parts
+	HeaderPart       = "Millrace-Part"          // of a part of a request: its offset; of a part of an answer: its number, such as 2/3
+	HeaderAccept     = "Millrace-Accept"        // of a request: "parts" accepts an answer larger than a message
 	HeaderKey        = "Authorization"          // of a request: "Bearer KEY"
 )
 
-// Options of the service. The zero value of each has the default that its
-// comment names.
+// Options configure the service. The zero value of a field means the default that its comment names
+// last.
 type Options struct {
 	Logger      zerolog.Logger
 	Version     string        // semantic version in `nats micro ls`; 0.0.0
-	Fingerprint string        // system_fingerprint: what computes the answers
-	MaxBody     int           // bytes of a request; 4 MiB
-	MaxRequests int           // answered at once; 1024
-	PingAfter   time.Duration // silence before a stream's sign of life; 1 s
-	Keys        api.Keys      // of the callers; nil: everybody may call
-	Calls       call.Runner   // of the calls; nil: directly at the engine
+	Fingerprint string        // system_fingerprint of answers that name no digest; empty
+	MaxBody     int           // maximum size of a request, in bytes; 4 MiB
+	MaxRequests int           // requests answered at the same time; 1024
+	PingAfter   time.Duration // silence before a stream's ping; 1 s
+	Keys        api.Keys      // API keys of the callers; nil: no key is needed
+	Calls       call.Runner   // runs the calls; nil: the engine, without a log
 	Tracer      trace.Tracer  // nil: no traces
 }
 
@@ -71,10 +71,10 @@ func (o *Options) defaults() {
 	}
 }
 
-// subjects is before the name of each operation.
+// subjects is the prefix of the service's subjects.
 const subjects = "millrace.v1."
 
-// flushTimeout is for messages to leave, and for what the server sent before to come.
+// flushTimeout is the maximum wait for a round trip to the NATS server.
 const flushTimeout = 5 * time.Second
 
 // Service answers requests from Start until Stop.
@@ -86,10 +86,10 @@ type Service struct {
 	discovery   *discovery
 	cancel      *nats.Subscription // of every stream's cancel subject
 	prefix      string             // of the cancel subjects
-	ownSubjects string             // of the subjects that are this service's alone
+	ownSubjects string             // prefix of the subjects that only this gateway has
 
 	uploads *uploads
-	slots   chan struct{} // one for each request that is being answered
+	slots   chan struct{} // one for each request being answered
 	ctx     context.Context
 	end     context.CancelCauseFunc
 
@@ -100,16 +100,17 @@ type Service struct {
 	running map[string]running // by cancel subject
 }
 
-// Why an answer was cut short.
+// The reasons for an incomplete answer.
 var (
 	errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "cancelled by the client"}
-	errNoReader  = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "nobody listens any more"}
-	// errReaderAway is errNoReader of a resumable stream: who was only away, as behind a restart of NATS, goes on.
-	errReaderAway = &api.Error{Code: api.CodeUnavailable, Reason: "moved", Message: "nobody listened for a moment: the stream goes on where it is asked for"}
+	errNoReader  = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "no reader on the reply subject"}
+	// errReaderAway replaces errNoReader for a resumable stream. The reader can return, for example
+	// after a restart of NATS.
+	errReaderAway = &api.Error{Code: api.CodeUnavailable, Reason: "moved", Message: "no reader on the reply subject for a moment: resume the stream"}
 	errStopping   = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "the server is stopping"}
 )
 
-// Start adds the service to the connection, which stays the caller's.
+// Start adds the service to a connection. The caller closes the connection after Stop.
 func Start(nc *nats.Conn, engine api.Engine, opts Options) (*Service, error) {
 	opts.defaults()
 	if opts.Calls == nil {
@@ -157,7 +158,7 @@ func (s *Service) endpoints() []*endpoint {
 		{name: "detokenize", subject: "detokenize", answer: s.unary(call.NewUnary(wire.DecodeDetokenize, call.Detokenize, wire.EncodeDetokenize))},
 		{name: "bodies-open", subject: "bodies.open", answer: s.openBody},
 	}
-	for _, e := range list { // the same of this gateway alone
+	for _, e := range list { // the same endpoints on this gateway's own subjects
 		list = append(list, &endpoint{name: e.name + "-here", subject: s.ownSubjects + e.subject, answer: e.answer, unqueued: true})
 		e.subject = subjects + e.subject
 	}
@@ -169,20 +170,20 @@ func (s *Service) endpoints() []*endpoint {
 		&endpoint{name: "embeddings", subject: subjects + "embeddings", answer: s.unary(embeddings)})
 }
 
-// gateway answers a client that has lost a gateway: who answers is there, while a queue
-// group sends requests to one that was stopped as well.
+// gateway returns this gateway's own subjects. A client that has lost its gateway sends this request to
+// all gateways, because a queue group may still choose one that is stopped.
 func (s *Service) gateway(_ context.Context, r *reply, _ []byte) {
 	r.single(fmt.Appendf(nil, `{"subjects":%q}`, s.ownSubjects))
 }
 
-// Leave has new requests go to other services: when it returns, those that the NATS
-// server sent here have come, and no more will. What is being answered goes on.
+// Leave sends new requests to other gateways. When it returns, all requests for this one have arrived.
+// Their answers continue.
 func (s *Service) Leave() error {
 	return errors.Join(s.discovery.leave(), s.nc.FlushTimeout(flushTimeout))
 }
 
-// Stop takes no more requests, waits for those that are being answered until ctx
-// ends, and then cancels them. Later calls return what the first did.
+// Stop accepts no more requests. It waits for running answers until ctx ends, and then cancels them.
+// Later calls return the result of the first.
 func (s *Service) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() { s.stopErr = s.stop(ctx) })
 	return s.stopErr
@@ -209,9 +210,8 @@ func (s *Service) unsubscribe() error {
 	return s.cancel.Unsubscribe()
 }
 
-// handle answers each request in a goroutine of its own: the dispatcher of the
-// subscription never waits. What comes when all slots are taken is refused, and what cannot be
-// answered is not computed.
+// handle answers each request in its own goroutine, so the dispatcher of the subscription never waits.
+// It refuses requests when all slots are in use, and drops those whose reply subject is not an inbox.
 func (s *Service) handle(e *endpoint) nats.MsgHandler {
 	return func(m *nats.Msg) {
 		to, err := toInbox(m.Reply)
@@ -230,7 +230,7 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 		case s.slots <- struct{}{}:
 		default:
 			r.fail(&api.Error{Code: api.CodeOverloaded, RetryAfter: time.Second,
-				Message: fmt.Sprintf("%d requests are being answered, no more fit", cap(s.slots))})
+				Message: fmt.Sprintf("found %d requests being answered, expected fewer", cap(s.slots))})
 			e.count(0, r.err)
 			return
 		}
@@ -252,8 +252,8 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 	}
 }
 
-// authenticate is the context of a request with a valid API key. Without a file of keys
-// everything is open.
+// authenticate checks the API key of a request and returns a context with its caller. Without a file
+// of keys it accepts all requests.
 func (s *Service) authenticate(m *nats.Msg, r *reply) (context.Context, error) {
 	if s.opts.Keys == nil {
 		return s.ctx, nil
@@ -266,7 +266,7 @@ func (s *Service) authenticate(m *nats.Msg, r *reply) (context.Context, error) {
 	return api.WithCaller(s.ctx, k), nil
 }
 
-// unary serves a subject that gives one answer.
+// unary serves a subject with one answer and no stream.
 func (s *Service) unary(f call.Unary) func(context.Context, *reply, []byte) {
 	return func(ctx context.Context, r *reply, body []byte) {
 		if answer, err := f(ctx, s.engine, body); err != nil {
@@ -286,8 +286,9 @@ func embeddings(context.Context, api.Engine, []byte) ([]byte, error) {
 		Message: "embeddings are not supported yet"}
 }
 
-// onCancel: a client's own cancel, the server's notice that nobody listens on the
-// reply subject any more (see reply.send), or a question whether the stream runs.
+// onCancel handles the messages on cancel subjects: a cancellation by the client, the NATS server's
+// notice that a reply subject has no reader (see reply.send), or a ping that checks whether the stream
+// runs.
 func (s *Service) onCancel(m *nats.Msg) {
 	s.mu.Lock()
 	stream, ok := s.running[m.Subject]
@@ -298,7 +299,7 @@ func (s *Service) onCancel(m *nats.Msg) {
 		if !ok {
 			h[HeaderEnd] = []string{string(api.FinishError)}
 		}
-		s.out.respond(m, &nats.Msg{Header: h}) //nolint:errcheck // the asker asks again
+		s.out.respond(m, &nats.Msg{Header: h}) //nolint:errcheck // the client sends its request again
 	case !ok:
 	case m.Header.Get("Status") != "":
 		stream.cancel(stream.noReader)
@@ -307,14 +308,14 @@ func (s *Service) onCancel(m *nats.Msg) {
 	}
 }
 
-// running is a stream that can be cancelled: with gone when nobody listens any more.
+// running is a stream that can be cancelled. noReader is the cause if it has no reader.
 type running struct {
 	cancel   context.CancelCauseFunc
 	noReader error
 }
 
-// cancellable gives a stream its cancel subject until forget is called. The subject is
-// random: NATS lets every client publish to it, so only who has read the stream knows it.
+// cancellable gives a stream its cancel subject until forget is called. NATS lets every client publish
+// to it, so it is random: only readers of the stream know it.
 func (s *Service) cancellable(ctx context.Context, noReader error) (_ context.Context, subject string, forget func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	subject = s.prefix + strings.ToLower(rand.Text())

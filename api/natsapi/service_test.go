@@ -32,7 +32,7 @@ func start(t *testing.T, e *apitest.Engine, opts natsapi.Options) (*natsapi.Serv
 	return startWith(t, e, e, opts)
 }
 
-// startWith serves an engine in front of e.
+// startWith serves front, a decorator of e.
 func startWith(t *testing.T, e *apitest.Engine, front api.Engine, opts natsapi.Options) (*natsapi.Service, *nats.Conn) {
 	t.Helper()
 	srv := natstest.Start(t, &server.Options{MaxPayload: 64 << 10})
@@ -54,7 +54,7 @@ func request(t *testing.T, nc *nats.Conn, subject, body string) *nats.Msg {
 	return m
 }
 
-// open sends a request and returns the subscription for what comes back.
+// open sends a request and returns the subscription for its answer.
 func open(t *testing.T, nc *nats.Conn, subject, body string) *nats.Subscription {
 	t.Helper()
 	inbox := nats.NewInbox()
@@ -311,8 +311,7 @@ func TestTheServiceIsListedByMicro(t *testing.T) {
 	}
 }
 
-// TestEachGatewayHasSubjectsOfItsOwn: a client that knows that one is stopped asks who is
-// there, and goes to that one.
+// TestEachGatewayHasSubjectsOfItsOwn finds the running gateways and calls each on its own subjects.
 func TestEachGatewayHasSubjectsOfItsOwn(t *testing.T) {
 	a, b := apitest.New(apitest.Say("a")), apitest.New(apitest.Say("b"))
 	_, nc := start(t, a, natsapi.Options{})

@@ -21,16 +21,16 @@ type operation struct {
 var operations = []operation{
 	{"createChatCompletion", http.MethodPost, "/v1/chat/completions", "Answer a conversation",
 		reflect.TypeFor[chatRequest](), reflect.TypeFor[wire.ChatCompletion](), true},
-	{"createCompletion", http.MethodPost, "/v1/completions", "Go on with a text",
+	{"createCompletion", http.MethodPost, "/v1/completions", "Continue a text",
 		reflect.TypeFor[completionRequest](), reflect.TypeFor[wire.TextCompletion](), true},
-	{"resumeStream", http.MethodGet, "/v1/streams/{id}", "Go on with a resumable answer, behind the event that the header Last-Event-ID names",
+	{"resumeStream", http.MethodGet, "/v1/streams/{id}", "Resume an answer after the event that the header Last-Event-ID names",
 		nil, reflect.TypeFor[wire.ChatCompletion](), true},
 	{"cancelStream", http.MethodDelete, "/v1/streams/{id}", "End a resumable call", nil, nil, false},
 	{"listModels", http.MethodGet, "/v1/models", "The served models", nil, reflect.TypeFor[wire.ModelList](), false},
 	{"getModel", http.MethodGet, "/v1/models/{id}", "One served model", nil, reflect.TypeFor[wire.ModelCard](), false},
-	{"tokenize", http.MethodPost, "/tokenize", "Text or a conversation to token ids",
+	{"tokenize", http.MethodPost, "/tokenize", "Turn text or a conversation into token ids",
 		reflect.TypeFor[tokenizeRequest](), reflect.TypeFor[wire.TokenizeAnswer](), false},
-	{"detokenize", http.MethodPost, "/detokenize", "Token ids to text",
+	{"detokenize", http.MethodPost, "/detokenize", "Turn token ids into text",
 		reflect.TypeFor[detokenizeRequest](), reflect.TypeFor[wire.DetokenizeAnswer](), false},
 	{"live", http.MethodGet, "/health/live", "The process runs", nil, reflect.TypeFor[status](), false},
 	{"ready", http.MethodGet, "/health/ready", "The model is loaded and steps make progress; 503 otherwise",
@@ -38,7 +38,7 @@ var operations = []operation{
 	{"metrics", http.MethodGet, "/metrics", "Prometheus' text form", nil, nil, false},
 }
 
-// document is the OpenAPI 3.1 document as JSON.
+// document returns the OpenAPI 3.1 document as JSON.
 func (s *server) document() ([]byte, error) {
 	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
 	doc := &huma.OpenAPI{

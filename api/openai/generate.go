@@ -12,8 +12,8 @@ import (
 
 type decoder func(body []byte, models []api.Model, arrival time.Time) (*call.Call, error)
 
-// generate serves one of the two generation paths. When it returns, for whatever
-// reason, its context ends and with it everything that still runs for the call.
+// generate serves one of the two generation paths. When it returns, its context ends and cancels
+// what still runs for the call.
 func (s *server) generate(decode decoder) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		arrival := time.Now()
@@ -42,7 +42,7 @@ func (s *server) generate(decode decoder) handlerFunc {
 	}
 }
 
-// answer writes an answer, as a stream or as a whole.
+// answer writes an answer as a stream or as one body.
 func (s *server) answer(ctx context.Context, w http.ResponseWriter, a call.Answer) error {
 	c, events := a.Call(), a.Events(ctx)
 	if c.Stream {

@@ -22,22 +22,22 @@ import (
 	"github.com/millrace/millrace/tracing"
 )
 
-// Options of the handler. The zero value of each has the default that its
-// comment names.
+// Options configure the handler. The zero value of a field means the default that its comment names
+// last.
 type Options struct {
 	Logger      zerolog.Logger
-	Fingerprint string        // system_fingerprint: what computes the answers
-	Version     string        // of the program, for the document
-	MaxBody     int64         // bytes of a request's body; 4 MiB
+	Fingerprint string        // system_fingerprint of answers that name no digest; empty
+	Version     string        // of the program, for the OpenAPI document
+	MaxBody     int64         // maximum size of a request's body, in bytes; 4 MiB
 	PingAfter   time.Duration // silence before a comment keeps a stream alive; 1 s
-	CutOff      func() bool   // this process reaches no other, so that its streams show no life; nil: never
-	Keys        api.Keys      // of the callers; nil: everybody may call
-	Calls       call.Runner   // of the calls; nil: directly at the engine
+	CutOff      func() bool   // reports that this process reaches no other one, so streams must not ping; nil: never
+	Keys        api.Keys      // API keys of the callers; nil: no key is needed
+	Calls       call.Runner   // runs the calls; nil: the engine, without a log
 	Tracer      trace.Tracer  // nil: no traces
 
-	Metrics http.Handler            // at /metrics; not served when nil
-	Page    http.Handler            // at / and below /web/; not served when nil
-	Mounts  map[string]http.Handler // more GET paths, "/debug/kv"
+	Metrics http.Handler            // at /metrics; nil: not served
+	Page    http.Handler            // at / and under /web/; nil: not served
+	Mounts  map[string]http.Handler // more GET paths, such as "/debug/kv"
 }
 
 func (o *Options) defaults() {
@@ -62,8 +62,7 @@ type server struct {
 	mux    *http.ServeMux
 }
 
-// New returns the handler of every HTTP path. It is an error for a mount to
-// take a path that is served already.
+// New returns the handler of all HTTP paths. It fails if a mount has a path that is in use.
 func New(engine api.Engine, opts Options) (http.Handler, error) {
 	opts.defaults()
 	if opts.Calls == nil {
@@ -100,7 +99,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 	}
 	for _, r := range routes {
 		h := s.allow(r.method, r.handle)
-		if r.method != "GET" { // health and metrics are asked for all the time
+		if r.method != "GET" { // health and metrics would fill the traces
 			h = s.traced(r.path, h)
 		}
 		s.mux.Handle(r.path, h)
@@ -112,8 +111,8 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 	return s, nil
 }
 
-// handlerFunc answers a request or returns the error to answer with. An error
-// after the first byte of an answer is only logged.
+// handlerFunc answers a request or returns an error for the client. An error after the first byte of
+// an answer is only logged.
 type handlerFunc func(http.ResponseWriter, *http.Request) error
 
 type route struct {
@@ -132,7 +131,7 @@ func static(body []byte) handlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) error { return writeJSON(w, body) }
 }
 
-// ServeHTTP gives a request its id and logs how it ended.
+// ServeHTTP gives a request its id and serves it.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := requestID(r.Header.Get("X-Request-Id"))
 	w.Header().Set("X-Request-Id", id)
@@ -140,8 +139,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(&response{ResponseWriter: w, requestID: id}, r)
 }
 
-// allow passes on requests of the named methods ("" for all; GET alone includes HEAD), and
-// writes and logs the errors of the handler.
+// allow passes requests with one of the methods to handle, and writes and logs its error. "" allows all
+// methods, and GET alone includes HEAD.
 func (s *server) allow(method string, handle handlerFunc) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -155,7 +154,7 @@ func (s *server) allow(method string, handle handlerFunc) http.Handler {
 		} else {
 			w.Header().Set("Allow", method)
 			err = &api.Error{Code: http.StatusMethodNotAllowed, Reason: "method_not_allowed",
-				Message: fmt.Sprintf("%s takes %s, found %s", r.URL.Path, method, r.Method)}
+				Message: fmt.Sprintf("found method %s at %s, expected %s", r.Method, r.URL.Path, method)}
 		}
 		if err != nil && w.status == 0 {
 			writeError(w, api.AsError(err))
@@ -182,11 +181,11 @@ func (s *server) log(w *response, r *http.Request, start time.Time, err error) {
 		Dur("took", time.Since(start)).AnErr("error", err).Msg("http")
 }
 
-// response remembers what was answered.
+// response records the status, size and error of an answer.
 type response struct {
 	http.ResponseWriter
 	requestID string
-	callID    string // of the generation call, in every other log line of it
+	callID    string // of the generation call; its other log lines have it too
 	keyID     string // id of the API key
 	status    int
 	bytes     int64
@@ -209,7 +208,7 @@ func (w *response) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func writeError(w http.ResponseWriter, e *api.Error) {
@@ -218,7 +217,7 @@ func writeError(w http.ResponseWriter, e *api.Error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(int(e.Code))
-	w.Write(wire.EncodeError(e)) //nolint:errcheck // the client is gone: nobody to tell
+	w.Write(wire.EncodeError(e)) //nolint:errcheck // the client has disconnected
 }
 
 func writeJSON(w http.ResponseWriter, body []byte) error {
@@ -227,10 +226,9 @@ func writeJSON(w http.ResponseWriter, body []byte) error {
 	return err
 }
 
-// body reads the whole body within the limit of its size. That of its time is the server's, see
-// package edge.
+// body reads the whole body up to the maximum size. Package edge sets its deadline.
 func (s *server) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	large := &api.Error{Code: api.CodeTooLarge, Message: fmt.Sprintf("the body is larger than %d bytes", s.opts.MaxBody)}
+	large := &api.Error{Code: api.CodeTooLarge, Message: fmt.Sprintf("found a body larger than %d bytes, expected at most that", s.opts.MaxBody)}
 	if r.ContentLength > s.opts.MaxBody {
 		return nil, large // without reading it
 	}

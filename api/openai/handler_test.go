@@ -291,8 +291,8 @@ func TestASilentStreamIsPinged(t *testing.T) {
 		<-pinged
 		apitest.Say("late")(r, s)
 	})
-	var looks atomic.Int32
-	srv := serve(t, e, openai.Options{PingAfter: 5 * time.Millisecond, CutOff: func() bool { return looks.Add(1) < 5 }})
+	var checks atomic.Int32
+	srv := serve(t, e, openai.Options{PingAfter: 5 * time.Millisecond, CutOff: func() bool { return checks.Add(1) < 5 }})
 	resp := post(t, srv, "/v1/chat/completions", hello+`,"stream":true}`)
 	r := bufio.NewReader(resp.Body)
 	role, err := r.ReadString('\n')
@@ -302,7 +302,7 @@ func TestASilentStreamIsPinged(t *testing.T) {
 	ping, err := r.ReadString('\n')
 	require.NoError(t, err)
 	require.Equal(t, ": ping\n", ping)
-	require.GreaterOrEqual(t, looks.Load(), int32(5), "none while the gateway was cut off")
+	require.GreaterOrEqual(t, checks.Load(), int32(5), "none while the gateway was cut off")
 	close(pinged)
 	rest, err := io.ReadAll(r)
 	require.NoError(t, err)

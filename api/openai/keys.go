@@ -6,8 +6,8 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// authenticated lets through requests with a valid API key, before their body is read.
-// Without a file of keys everything is open.
+// authenticated passes requests with a valid API key to handle, and refuses others before their body is
+// read. Without a file of keys it passes all requests.
 func (s *server) authenticated(handle handlerFunc) handlerFunc {
 	if s.opts.Keys == nil {
 		return handle
@@ -25,7 +25,7 @@ func (s *server) authenticated(handle handlerFunc) handlerFunc {
 	}
 }
 
-// visible are the models that a request may use.
+// visible returns the models that a request may use.
 func (s *server) visible(r *http.Request) []api.Model {
 	return api.Visible(r.Context(), s.engine.Models())
 }

@@ -25,7 +25,7 @@ func (s *server) oneModel(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, body)
 }
 
-// unary serves the path of a call that has one answer.
+// unary serves a path with one answer and no stream.
 func (s *server) unary(run call.Unary) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		body, err := s.body(w, r)
@@ -44,7 +44,7 @@ func (s *server) live(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, []byte(`{"status":"live"}`))
 }
 
-// ready is 503 with the reason while the engine loads, drains or does not progress.
+// ready answers 503 with the reason while the engine loads, drains or makes no progress.
 func (s *server) ready(w http.ResponseWriter, _ *http.Request) error {
 	if err := s.engine.Ready(); err != nil {
 		return &api.Error{Code: api.CodeUnavailable, Reason: "not_ready",

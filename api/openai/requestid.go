@@ -6,8 +6,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// requestID is the client's id when it is fit for logs and headers (1 to 128
-// letters, digits, '-', '_', '.'), else a new one.
+// requestID returns the client's id if it is valid in logs and headers (1 to 128 letters, digits, '-',
+// '_' or '.'), else a new one.
 func requestID(given string) string {
 	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 	if given != "" && len(given) <= 128 && strings.Trim(given, allowed) == "" {

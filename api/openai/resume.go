@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// headerID has the id under which a client can come back to an answer.
+	// headerID has the id that a client resumes an answer with.
 	headerID = "Millrace-Id"
-	// headerPing has the seconds of silence after which there is a comment.
+	// headerPing has the seconds of silence before a comment.
 	headerPing = "Millrace-Ping-Interval"
 )
 
-// setResumeHeaders tells a client how to come back, and when.
+// setResumeHeaders sets the headers that a client needs to resume an answer.
 func (s *server) setResumeHeaders(w http.ResponseWriter, id string) {
 	w.Header().Set(headerID, id)
 	w.Header().Set(headerPing, strconv.FormatFloat(s.opts.PingAfter.Seconds(), 'f', -1, 64))
 }
 
-// streams serves a resumable call's answer again (GET, behind the event that
-// Last-Event-ID names) or ends the call (DELETE).
+// streams serves the answer to a resumable call after the event that Last-Event-ID names (GET), or ends
+// the call (DELETE).
 func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if w, ok := w.(*response); ok {
@@ -44,7 +44,7 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 	if text := r.Header.Get("Last-Event-ID"); text != "" {
 		var err error
 		if after, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return api.Invalid("Last-Event-ID", "Last-Event-ID: expected the number of an event, found %q", text)
+			return api.Invalid("Last-Event-ID", "Last-Event-ID: found %q, expected the number of an event", text)
 		}
 	}
 	answer, err := s.opts.Calls.Attach(ctx, id)
@@ -66,8 +66,8 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 	return s.stream(ctx, out, answer.Events(ctx))
 }
 
-// DecodeWithID decodes the body of a call that has its ID already, as the log of a resumable call by
-// the version before has it. It goes with version 0.2.
+// DecodeWithID decodes the body of a call that has an ID, from the log of a resumable call of the
+// previous version. Version 0.2 removes it.
 func DecodeWithID(kind call.Kind, id string, body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
 	return wire.DecodeWithID(kind, id, body, models, arrival)
 }

@@ -6,9 +6,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// The types below describe requests in the document. They are not what decodes
-// (wire does, with errors that name the field): a test holds the two together,
-// field by field and bound by bound.
+// The types below describe requests in the OpenAPI document. Package wire decodes them, with errors
+// that name the field. A test compares both, field by field and bound by bound.
 
 // Sampled are the fields that chat and plain completions share.
 type Sampled struct {
@@ -27,12 +26,12 @@ type Sampled struct {
 	Stop              *stringOrStrings   `json:"stop,omitempty" doc:"At most 16 strings of at most 1024 bytes."`
 	StopTokenIDs      []int32            `json:"stop_token_ids,omitempty" maxItems:"256" doc:"(vLLM)"`
 	IncludeStop       bool               `json:"include_stop_str_in_output,omitempty" default:"false" doc:"(vLLM)"`
-	IgnoreEOS         bool               `json:"ignore_eos,omitempty" default:"false" doc:"Go on to the token limit. (vLLM)"`
+	IgnoreEOS         bool               `json:"ignore_eos,omitempty" default:"false" doc:"Continue to the token limit. (vLLM)"`
 	SkipSpecial       bool               `json:"skip_special_tokens,omitempty" default:"true" doc:"Leave special tokens out of the text. (vLLM)"`
 	ReturnTokenIDs    bool               `json:"return_token_ids,omitempty" default:"false" doc:"Token ids beside the text. (vLLM)"`
 	Stream            bool               `json:"stream,omitempty" default:"false" doc:"Answer with server-sent events."`
 	StreamOptions     *streamOptions     `json:"stream_options,omitempty" doc:"Only with stream."`
-	StreamResume      *boolOrAuto        `json:"stream_resume,omitempty" doc:"Keep the answer, so that a client that lost its connection goes on with GET /v1/streams/{id} at any gateway; auto: where the server can."`
+	StreamResume      *boolOrAuto        `json:"stream_resume,omitempty" doc:"Keep the answer, so that a client that lost its connection can resume it with GET /v1/streams/{id} at any gateway; auto: if the server can."`
 	RequestID         string             `json:"request_id,omitempty" maxLength:"64" doc:"Only with stream_resume: the call's id is made of it, and sending the same request again does not run it again."`
 	Priority          int32              `json:"priority,omitempty" default:"0" doc:"Lower runs first. (vLLM)"`
 	Timeout           float64            `json:"timeout,omitempty" exclusiveMinimum:"0" maximum:"86400" doc:"Seconds after which the request ends with an error."`
@@ -61,7 +60,7 @@ type Template struct {
 	Messages        []message      `json:"messages" minItems:"1" maxItems:"4096"`
 	Tools           []tool         `json:"tools,omitempty" maxItems:"256" doc:"Given to the chat template. Calls come back as text."`
 	AddGeneration   bool           `json:"add_generation_prompt,omitempty" default:"true" doc:"(vLLM)"`
-	ContinueFinal   bool           `json:"continue_final_message,omitempty" default:"false" doc:"Go on with the last message, the assistant's. (vLLM)"`
+	ContinueFinal   bool           `json:"continue_final_message,omitempty" default:"false" doc:"Continue the last message, the assistant's. (vLLM)"`
 	TemplateKwargs  map[string]any `json:"chat_template_kwargs,omitempty" doc:"More variables for the template. (vLLM)"`
 	ToolChoice      string         `json:"tool_choice,omitempty" enum:"none,auto" default:"auto"`
 	ParallelToolUse bool           `json:"parallel_tool_calls,omitempty" doc:"Ignored."`

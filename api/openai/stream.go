@@ -15,12 +15,11 @@ import (
 	"github.com/millrace/millrace/tracing"
 )
 
-// flushBytes is how much a burst of events may gather before it is flushed.
+// flushBytes is the size of buffered events that causes a flush.
 const flushBytes = 32 << 10
 
-// stream answers with chunks as they come. The status line waits for the first
-// event, so that a refusal still has its own status, but not longer than the
-// first ping.
+// stream answers with a chunk for each event. The status line waits for the first event, so that a
+// refusal has its own status, but not longer than for the first ping.
 func (s *server) stream(ctx context.Context, out *sse, events <-chan api.Event) error {
 	defer out.close()
 	ping := time.NewTicker(s.opts.PingAfter)
@@ -31,10 +30,10 @@ func (s *server) stream(ctx context.Context, out *sse, events <-chan api.Event) 
 			return ctx.Err()
 		case <-ping.C:
 			if s.opts.CutOff() {
-				continue // its client, which knows when to expect one, goes to another gateway
+				continue // its client misses the ping and tries another gateway
 			}
 			out.open()
-			// No empty line follows the comment: OpenAI's Python client takes an empty line after an id for an event.
+			// No empty line follows the comment: OpenAI's Python client reads an empty line after an id as an event.
 			out.buf = append(out.buf, ": ping\n"...)
 			if err := out.flush(); err != nil {
 				return err
@@ -60,14 +59,14 @@ type sse struct {
 	rc     *http.ResponseController
 	call   *call.Call
 	chunks *wire.Chunks
-	after  uint64 // the client has the events up to this one
+	after  uint64 // Seq of the last event that the client has
 	opened bool
 	buf    []byte // not yet flushed
 	start  func() trace.Span
 	span   trace.Span // from the first byte to the last
 }
 
-// batch writes an event and those that already wait behind it, with one flush.
+// batch writes an event and those that wait after it, with one flush.
 func (o *sse) batch(ev api.Event, ok bool, events <-chan api.Event) (done bool, err error) {
 	for {
 		if !ok {
@@ -92,9 +91,8 @@ func (o *sse) batch(ev api.Event, ok bool, events <-chan api.Event) (done bool, 
 	return done, err
 }
 
-// event adds an event's chunks; done after the request's last. An error that
-// comes before anything was written is returned, to be answered as such; a later
-// one ends the stream without [DONE].
+// event adds the chunks of an event, and returns true after the last event of the request. If nothing
+// has been written, an error gets its own status. A later one ends the stream without [DONE].
 func (o *sse) event(ev api.Event) (done bool, err error) {
 	if failed := api.Failure(ev); failed != nil {
 		if o.opened {
@@ -107,8 +105,8 @@ func (o *sse) event(ev api.Event) (done bool, err error) {
 	chunks := o.chunks.Encode(ev)
 	for i, chunk := range chunks {
 		switch {
-		case ev.Seq <= o.after: // encoded all the same: what follows depends on it
-		case i == len(chunks)-1: // the id says that all of the event is here
+		case ev.Seq <= o.after: // not sent, but encoded: later chunks depend on it
+		case i == len(chunks)-1: // the id marks the end of the event
 			o.add(ev.Seq, chunk)
 		default:
 			o.add(0, chunk)
@@ -120,7 +118,7 @@ func (o *sse) event(ev api.Event) (done bool, err error) {
 	return ev.Done, nil
 }
 
-// open adds, once, what comes before the first event.
+// open adds the header and the chunks before the first event. Later calls do nothing.
 func (o *sse) open() {
 	if o.opened {
 		return
@@ -130,7 +128,7 @@ func (o *sse) open() {
 	h := o.w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no") // or nginx gathers the whole answer
+	h.Set("X-Accel-Buffering", "no") // otherwise nginx buffers the whole answer
 	o.w.WriteHeader(http.StatusOK)
 	if o.call.Kind == call.Chat && o.after == 0 {
 		for _, chunk := range o.chunks.Open() {
@@ -139,7 +137,7 @@ func (o *sse) open() {
 	}
 }
 
-// add adds one message; seq 0 gives it no id.
+// add adds one message. With seq 0 it has no id.
 func (o *sse) add(seq uint64, chunk []byte) {
 	if seq > 0 {
 		o.buf = strconv.AppendUint(append(o.buf, "id: "...), seq, 10)
@@ -148,7 +146,7 @@ func (o *sse) add(seq uint64, chunk []byte) {
 	o.buf = append(append(append(o.buf, "data: "...), chunk...), "\n\n"...)
 }
 
-// flush sends what was added. The server bounds the time that its client takes, so that a client
+// flush sends the added messages. The server bounds the time that its client takes, so that a client
 // that does not read does not hold KV cache for ever, see package edge.
 func (o *sse) flush() error {
 	if len(o.buf) == 0 {

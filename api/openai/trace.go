@@ -10,8 +10,7 @@ import (
 	"github.com/millrace/millrace/tracing"
 )
 
-// traced makes a span of each request, below that of its client if a traceparent
-// header names one.
+// traced starts a span for each request. A traceparent header names its parent.
 func (s *server) traced(path string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, span := s.opts.Tracer.Start(tracing.With(r.Context(), tracing.Extract(r.Header)), r.Method+" "+path, trace.WithSpanKind(trace.SpanKindServer))
@@ -20,7 +19,7 @@ func (s *server) traced(path string, next http.Handler) http.Handler {
 		if w, ok := w.(*response); ok && span.IsRecording() {
 			span.SetAttributes(semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(path), semconv.URLPath(r.URL.Path),
 				semconv.HTTPResponseStatusCode(w.status))
-			if w.status >= http.StatusInternalServerError || w.status == http.StatusOK { // what else is the client's fault
+			if w.status >= http.StatusInternalServerError || w.status == http.StatusOK { // other errors are the client's
 				tracing.Fail(span, strconv.Itoa(w.status), w.err)
 			}
 		}

@@ -9,28 +9,27 @@ import (
 	"time"
 )
 
-// Limits bound what is kept.
+// Limits bound the memory and the age of bodies.
 type Limits struct {
 	Body  int           // bytes of a body
 	Owner int           // bytes of all bodies of an owner
 	Total int           // bytes of all bodies
-	Idle  time.Duration // a body is dropped when nothing came of it for this long
+	Idle  time.Duration // a body is dropped this long after its last part
 	Age   time.Duration // a body is dropped this long after it was opened
 }
 
 var (
 	// ErrTooLarge says that the body is above Limits.Body.
 	ErrTooLarge = errors.New("bodies: too large")
-	// ErrFull says that the body does not fit beside the others now.
-	ErrFull = errors.New("bodies: no room")
-	// ErrUnknown says that there is no such body, or it is another owner's.
+	// ErrFull says that the memory for bodies is in use.
+	ErrFull = errors.New("bodies: memory in use")
+	// ErrUnknown says that the owner has no such body.
 	ErrUnknown = errors.New("bodies: unknown")
 	// ErrPart says that the part does not continue the body. The body is dropped.
 	ErrPart = errors.New("bodies: out of order")
 )
 
-// Store keeps bodies until they are taken. Memory for a body is reserved from its owner's share
-// when it is opened.
+// Store keeps bodies until Take. Open reserves the memory of a body from its owner's share.
 type Store struct {
 	limits Limits
 	bodies map[string]*body
@@ -50,14 +49,14 @@ func New(limits Limits) *Store {
 	return &Store{limits: limits, bodies: map[string]*body{}, owners: map[string]int{}}
 }
 
-// Open reserves size bytes for a body of an owner under an id that is new.
+// Open reserves size bytes for a body of an owner. The id must be new.
 func (s *Store) Open(now time.Time, id, owner string, size int) error {
 	s.Expire(now)
 	switch {
 	case size <= 0 || s.bodies[id] != nil:
 		return fmt.Errorf("%w: found a size of %d, expected 1 or more", ErrPart, size)
 	case size > s.limits.Body:
-		return fmt.Errorf("%w: %d bytes, more than %d", ErrTooLarge, size, s.limits.Body)
+		return fmt.Errorf("%w: found %d bytes, expected at most %d", ErrTooLarge, size, s.limits.Body)
 	case s.owners[owner]+size > s.limits.Owner:
 		return fmt.Errorf("%w: %d bytes, and %d of the owner's %d are in use", ErrFull, size, s.owners[owner], s.limits.Owner)
 	case s.total+size > s.limits.Total:
@@ -86,7 +85,7 @@ func (s *Store) Add(now time.Time, id, owner string, offset int, part []byte) er
 	return nil
 }
 
-// Take returns a whole body of the owner and forgets it. One that is not whole stays.
+// Take removes a complete body of the owner and returns it. An incomplete one stays.
 func (s *Store) Take(now time.Time, id, owner string) ([]byte, error) {
 	b, err := s.find(now, id, owner)
 	if err != nil {
@@ -99,7 +98,7 @@ func (s *Store) Take(now time.Time, id, owner string) ([]byte, error) {
 	return b.data, nil
 }
 
-// Expire drops what nobody came for. It returns when to call it again: zero when nothing is kept.
+// Expire drops old bodies. It returns when to call it again, zero if the store is empty.
 func (s *Store) Expire(now time.Time) (next time.Time) {
 	for id, b := range s.bodies {
 		end := b.last.Add(s.limits.Idle)
@@ -116,10 +115,10 @@ func (s *Store) Expire(now time.Time) (next time.Time) {
 	return next
 }
 
-// Len is the number of bodies, and the bytes reserved for them.
+// Len returns the number of bodies and the bytes reserved for them.
 func (s *Store) Len() (bodies, bytes int) { return len(s.bodies), s.total }
 
-// find does not tell another owner's body from one that is not there.
+// find returns a body of the owner. The error does not reveal whether another owner has the id.
 func (s *Store) find(now time.Time, id, owner string) (*body, error) {
 	s.Expire(now)
 	if b := s.bodies[id]; b != nil && b.owner == owner {

@@ -19,7 +19,7 @@ type ChatCompletion struct {
 	Usage             Usage        `json:"usage"`
 }
 
-// ChatChoice is one answer of n.
+// ChatChoice is one choice of a chat completion.
 type ChatChoice struct {
 	Index        int             `json:"index"`
 	Message      AnswerMessage   `json:"message"`
@@ -28,7 +28,7 @@ type ChatChoice struct {
 	TokenIDs     []int32         `json:"token_ids,omitempty" doc:"With return_token_ids"`
 }
 
-// AnswerMessage is the assistant's turn.
+// AnswerMessage is the assistant's message.
 type AnswerMessage struct {
 	Role    string  `json:"role"`
 	Content string  `json:"content"`
@@ -46,7 +46,7 @@ type TextCompletion struct {
 	Usage             Usage        `json:"usage"`
 }
 
-// TextChoice is one answer; index counts through prompts x n.
+// TextChoice is one choice of a plain completion. Index counts through prompts x n.
 type TextChoice struct {
 	Index        int             `json:"index"`
 	Text         string          `json:"text"`
@@ -63,13 +63,13 @@ type Usage struct {
 	PromptTokensDetails PromptTokensDetails `json:"prompt_tokens_details"`
 }
 
-// PromptTokensDetails says how much of the prompt was in the prefix cache.
+// PromptTokensDetails counts the tokens of the prompt that were in the prefix cache.
 type PromptTokensDetails struct {
 	CachedTokens int `json:"cached_tokens"`
 }
 
-// EncodeAnswer returns the body of the whole answer to a call. fingerprint stands for the system
-// where the result names none.
+// EncodeAnswer returns the body of the whole answer to a call. fingerprint is the system_fingerprint of
+// a request without a numerics digest.
 func EncodeAnswer(c *call.Call, r *call.Result, fingerprint string) ([]byte, error) {
 	choices, u := r.Choices, r.Usage
 	fingerprint = joinFingerprints(r.Pins, fingerprint)

@@ -8,12 +8,12 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// The appenders below write JSON straight into a buffer: this is the path of
-// every token, and reflection costs more there than the token's whole text.
+// The functions below append JSON to a buffer. They run for every token, where reflection would cost
+// more than the rest of the encoding.
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends s as a JSON string. Bytes that are no UTF-8 become U+FFFD.
+// appendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD.
 func appendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	start := 0
@@ -58,7 +58,7 @@ func appendEscape(dst []byte, c byte) []byte {
 	return append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&0xf])
 }
 
-// appendLogprob: JSON has no infinity; OpenAI's word for "very unlikely" is -9999.
+// appendLogprob appends a log probability. JSON has no infinity, so it uses OpenAI's value, -9999.
 func appendLogprob(dst []byte, v float32) []byte {
 	if math.IsNaN(float64(v)) || v < -9999 {
 		v = -9999
@@ -103,8 +103,8 @@ func appendChatToken(dst []byte, t api.TokenLogprob) []byte {
 }
 
 // appendCompletionLogprobs appends the logprobs of a plain completion's choice.
-// offset is where, in characters, the first token's text lies in the choice's
-// text; the offset behind the last token is returned.
+// offset is the position of the first token in the choice's text, in characters. The function returns
+// the position after the last token.
 func appendCompletionLogprobs(dst []byte, tokens []api.TokenLogprob, offset int) ([]byte, int) {
 	each := func(name string, one func([]byte, api.TokenLogprob) []byte) {
 		dst = append(dst, name...)
@@ -127,8 +127,8 @@ func appendCompletionLogprobs(dst []byte, tokens []api.TokenLogprob, offset int)
 	return append(dst, '}'), offset
 }
 
-// appendTokenName appends a token's text, or "bytes:\xe2\x80" for half a
-// character, as OpenAI names it, so that alternatives do not collide.
+// appendTokenName appends a token's text. A part of a character becomes "bytes:\xe2\x80", as at OpenAI,
+// so that alternatives have different names.
 func appendTokenName(dst []byte, t api.TokenLogprob) []byte {
 	if utf8.Valid(t.Bytes) {
 		return appendString(dst, t.Text)
@@ -140,8 +140,8 @@ func appendTokenName(dst []byte, t api.TokenLogprob) []byte {
 	return append(dst, '"')
 }
 
-// appendOptionalLogprob: a prompt's first token has no probability (NaN), which
-// is null.
+// appendOptionalLogprob appends a log probability, or null for the first token of a prompt, which has
+// none (NaN).
 func appendOptionalLogprob(dst []byte, t api.TokenLogprob) []byte {
 	if math.IsNaN(float64(t.Logprob)) {
 		return append(dst, "null"...)

@@ -10,11 +10,11 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 )
 
-// maxLengthPenalty bounds its absolute value.
+// maxLengthPenalty is the maximum absolute value of length_penalty.
 const maxLengthPenalty = 10
 
-// notWithBeams are fields that a beam search does not obey, with the values
-// that ask for nothing. (stop and logprobs are the engine's to refuse.)
+// notWithBeams are the fields that a beam search does not support, with their neutral values. The
+// engine refuses stop and logprobs.
 var notWithBeams = []struct {
 	name    string
 	neutral []float64
@@ -30,8 +30,8 @@ var notWithBeams = []struct {
 	{"logit_bias", nil},
 }
 
-// beams reads what a beam search needs. Its width is num_beams or, as vLLM had
-// it, best_of or n. Without use_beam_search its other fields must ask for nothing.
+// beams reads the fields of a beam search. Its width is num_beams or, as in vLLM, best_of or n. Without
+// use_beam_search the other fields must be neutral.
 func (o *object) beams(r *api.Request) {
 	use := false
 	if o.boolean("use_beam_search", &use); !use {

@@ -15,8 +15,8 @@ const (
 	maxTools    = 256
 )
 
-// DecodeChat reads the body of a chat completion call. Errors are *api.Error
-// with the field at fault.
+// DecodeChat decodes the body of a chat completion call. An error is an *api.Error that names the
+// field.
 func DecodeChat(body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
 	return decodeChat(body, models, arrival, "")
 }
@@ -58,7 +58,7 @@ func (o *object) chatLogprobs(r *api.Request) {
 	}
 }
 
-// conversation is what the chat template is given.
+// conversation is the input of the chat template.
 type conversation struct {
 	messages                []api.Message
 	tools                   []any
@@ -113,7 +113,7 @@ func (o *object) message() api.Message {
 	o.str("tool_call_id", &m.ToolCallID)
 	switch m.Role {
 	case "system", "user", "assistant", "tool":
-	case "developer": // OpenAI's newer word; templates know only the older one
+	case "developer": // OpenAI's newer name; templates know only system
 		m.Role = "system"
 	default:
 		o.fail("role", "expected system, developer, user, assistant or tool, found %q", m.Role)
@@ -130,8 +130,7 @@ func (o *object) message() api.Message {
 	return m
 }
 
-// content is a string or a list of text parts, which are joined by newlines as
-// vLLM and llama.cpp join them.
+// content reads a string or a list of text parts, which it joins with newlines as vLLM and llama.cpp do.
 func (o *object) content(raw json.RawMessage) string {
 	var text string
 	if json.Unmarshal(raw, &text) == nil {
@@ -162,16 +161,16 @@ func (o *object) content(raw json.RawMessage) string {
 	return strings.Join(texts, "\n")
 }
 
-// function is a tool or a tool call as a template sees it. Raw JSON inside, so
-// that the order of the keys, which templates print, stays the client's.
+// function is a tool or a tool call in the form that templates expect. Raw JSON keeps the client's order
+// of keys, because templates print them.
 type function struct {
 	ID       string `json:"id,omitempty"`
 	Type     string `json:"type"`
 	Function any    `json:"function"`
 }
 
-// toolCalls reads what the assistant called in an earlier turn. OpenAI sends the
-// arguments as a string of JSON; templates expect the object in it.
+// toolCalls reads the assistant's tool calls of an earlier turn. OpenAI's arguments are a string that
+// holds JSON. Templates expect the object.
 func (o *object) toolCalls() []any {
 	items, ok := o.list("tool_calls", maxTools)
 	if !ok {
@@ -230,8 +229,7 @@ func (o *object) requireFunction() *object {
 	return fn
 }
 
-// tools are the tools that the template describes to the model; none when
-// tool_choice is "none".
+// tools reads the tools that the template describes to the model: none if tool_choice is "none".
 func (o *object) tools() []any {
 	items, _ := o.list("tools", maxTools)
 	tools := make([]any, len(items))
@@ -263,7 +261,7 @@ func (o *object) tools() []any {
 	return tools
 }
 
-// reservedArgs are template variables with a field of their own.
+// reservedArgs are the template variables that have their own field.
 var reservedArgs = []string{"messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template"}
 
 func (o *object) templateArgs() map[string]any {

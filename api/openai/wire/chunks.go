@@ -7,21 +7,21 @@ import (
 	"github.com/millrace/millrace/api/call"
 )
 
-// Chunks turns the events of a call into OpenAI's chunks. The slices it returns
-// are valid until the next call; after the first few calls it allocates nothing.
+// Chunks encodes the events of a call as OpenAI's chunks. The slices that a method returns are valid
+// until the next call. After the first few calls, methods do not allocate.
 type Chunks struct {
 	call    *call.Call
 	head    []byte // up to the fingerprint
 	prints  *fingerprints
-	tail    []byte // from the `]` of the choices on
-	offsets []int  // per choice: where its next token's text lies (completions' logprobs)
+	tail    []byte // from the `]` of the choices
+	offsets []int  // by choice: position of the next token in the text, for the logprobs of completions
 	buf     []byte
 	starts  []int
 	out     [][]byte
 }
 
-// NewChunks is for one call. fingerprint stands for the system that answers until an event
-// names it.
+// NewChunks returns the encoder of a call. fingerprint is the system_fingerprint until an event has a
+// numerics digest.
 func NewChunks(c *call.Call, fingerprint string) *Chunks {
 	object := "chat.completion.chunk"
 	if c.Kind == call.Completion {
@@ -39,13 +39,12 @@ func NewChunks(c *call.Call, fingerprint string) *Chunks {
 	return &Chunks{call: c, head: head, prints: newFingerprints(c, fingerprint), tail: []byte(tail), offsets: make([]int, c.Choices())}
 }
 
-// Observe has the chunks from here on name the system that ev names, if it does. Encode does
-// it, too: only what opens an answer at its first event needs it.
+// Observe sets the system_fingerprint of later chunks from ev, if ev has one. Encode does the same, so
+// only a caller that calls Open at the first event needs it.
 func (c *Chunks) Observe(ev api.Event) { c.prints.observe(ev) }
 
-// Open returns the chunks that come before any token: each chat choice's role.
-// A plain completion's opening has no text; only transports that need a first
-// message at once send it.
+// Open returns the chunks before the first token, which have the role of each chat choice. Those of a
+// plain completion have no text, for transports that need a first message at once.
 func (c *Chunks) Open() [][]byte {
 	c.reset()
 	for i := range c.call.Choices() {
@@ -61,9 +60,8 @@ func (c *Chunks) Open() [][]byte {
 	return c.finish()
 }
 
-// Encode returns the chunks of an event: its text, its choice's end, the usage.
-// There may be none: a token may have no text of its own. An event with a
-// Failure is not to come here.
+// Encode returns the chunks of an event: its text, the end of its choice and the usage. There may be
+// none, since a token may have no text. The event must not have a Failure.
 func (c *Chunks) Encode(ev api.Event) [][]byte {
 	c.reset()
 	c.prints.observe(ev)
@@ -127,7 +125,7 @@ func (c *Chunks) openChoice(choice int) {
 	c.buf = append(strconv.AppendInt(c.buf, int64(choice), 10), ',')
 }
 
-// openChunk starts a chunk of a choice, up to and with `"choices":[`.
+// openChunk starts a chunk of a choice, up to `"choices":[`.
 func (c *Chunks) openChunk(choice int) {
 	c.starts = append(c.starts, len(c.buf))
 	c.buf = append(c.buf, c.head...)
@@ -141,7 +139,7 @@ func (c *Chunks) add(s string) { c.buf = append(c.buf, s...) }
 
 func (c *Chunks) reset() { c.buf, c.starts = c.buf[:0], c.starts[:0] }
 
-// finish cuts the buffer into chunks, once it no longer moves.
+// finish splits the buffer into chunks, after the last append that may move it.
 func (c *Chunks) finish() [][]byte {
 	c.out = c.out[:0]
 	for i, start := range c.starts {

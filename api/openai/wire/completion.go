@@ -15,8 +15,8 @@ const (
 	defaultMaxTokens = 16 // OpenAI's for plain completions
 )
 
-// DecodeCompletion reads the body of a plain completion call, with a request for
-// each of its prompts. Errors are *api.Error with the field at fault.
+// DecodeCompletion decodes the body of a plain completion call into a request for each prompt. An error
+// is an *api.Error that names the field.
 func DecodeCompletion(body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
 	return decodeCompletion(body, models, arrival, "")
 }
@@ -61,7 +61,7 @@ type prompt struct {
 
 const promptForms = "a string, a list of strings, a list of token ids or a list of such lists"
 
-// prompts reads all four forms. A prompt must hold something.
+// prompts reads all four forms of the field. A prompt must not be empty.
 func (o *object) prompts() []prompt {
 	raw, ok := o.get("prompt")
 	if !ok {

@@ -14,7 +14,7 @@ type ErrorBody struct {
 	Error ErrorDetail `json:"error"`
 }
 
-// ErrorDetail says what is wrong, in words and for programs.
+// ErrorDetail describes an error for people and programs.
 type ErrorDetail struct {
 	Message string  `json:"message"`
 	Type    string  `json:"type" doc:"invalid_request_error, authentication_error, rate_limit_error or server_error"`
@@ -22,7 +22,7 @@ type ErrorDetail struct {
 	Code    *string `json:"code" doc:"A stable word, such as model_not_found"`
 }
 
-// EncodeError is the body for an error.
+// EncodeError returns the body of an error.
 func EncodeError(e *api.Error) []byte {
 	kind, code := classify(e.Code)
 	if e.Reason != "" {
@@ -67,8 +67,8 @@ func classify(code api.Code) (kind, reason string) {
 	return "server_error", "internal_error"
 }
 
-// RetryAfter is the whole seconds after which a refused request may be sent
-// again; 0 when the error does not pass by waiting.
+// RetryAfter returns the seconds after which a client may send a refused request again, 0 if waiting
+// does not help.
 func RetryAfter(e *api.Error) int {
 	if e.Code != api.CodeOverloaded && e.Code != api.CodeUnavailable {
 		return 0
@@ -76,7 +76,7 @@ func RetryAfter(e *api.Error) int {
 	return int(max(1, math.Ceil(float64(e.RetryAfter)/float64(time.Second))))
 }
 
-// marshal is json.Marshal that leaves <, > and & as they are.
+// marshal is json.Marshal without the escapes of <, > and &.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -9,8 +9,7 @@ import (
 	"github.com/millrace/millrace/api/call"
 )
 
-// fingerprints are the system_fingerprint of each request of a call: the numerics digest
-// that its answer is bound to, as its events say.
+// fingerprints holds the system_fingerprint of each request of a call, from the pins of its events.
 type fingerprints struct {
 	prints  []string // by request
 	choices int      // of a request
@@ -35,8 +34,8 @@ func (f *fingerprints) observe(ev api.Event) {
 
 func (f *fingerprints) choice(choice int) string { return f.prints[choice/f.choices] }
 
-// joinFingerprints returns the fingerprint of a whole answer: those of its requests, which kinds of
-// worker may differ in. unknown stands for an empty pin.
+// joinFingerprints returns the fingerprint of a whole answer: the different ones of its requests, joined
+// by commas. Workers of different kinds may serve the requests. unknown replaces that of an empty pin.
 func joinFingerprints(pins []api.Pin, unknown string) string {
 	list := make([]string, len(pins))
 	for i, p := range pins {

@@ -13,16 +13,15 @@ import (
 
 const maxDepth = 64
 
-// object reads the fields of one JSON object by their exact names. null counts
-// as absent. The first error stays in err and later reads change nothing of it,
-// so a caller reads every field and looks at err once.
+// object reads the fields of a JSON object by their exact names. null counts as absent. err keeps the
+// first error, so a caller reads all fields and checks err once.
 type object struct {
 	path   string // "" at the top, "messages[3]." inside
 	fields map[string]json.RawMessage
 	err    *api.Error
 }
 
-// parse checks a body as a whole (UTF-8, depth, one JSON object) and opens it.
+// parse checks that a body is valid UTF-8 and one JSON object within maxDepth, and opens it.
 func parse(body []byte) (*object, error) {
 	if !utf8.Valid(body) {
 		return nil, api.Invalid("", "the body is not valid UTF-8")
@@ -40,9 +39,8 @@ func parse(body []byte) (*object, error) {
 	return o, nil
 }
 
-// checkStrings refuses what encoding/json lets through: nesting deeper than
-// maxDepth, and \u escapes of half a surrogate pair, which it would silently
-// turn into U+FFFD.
+// checkStrings refuses input that encoding/json accepts: nesting deeper than maxDepth, and \u escapes of
+// an unpaired surrogate, which it would replace with U+FFFD.
 func checkStrings(body []byte) error {
 	depth, inString := 0, false
 	for i := 0; i < len(body); i++ {
@@ -67,9 +65,8 @@ func checkStrings(body []byte) error {
 	return nil
 }
 
-// escapeLen is the length of the escape that s starts with (a surrogate pair
-// counts as one); false for half a pair. Malformed escapes are left to the JSON
-// parser.
+// escapeLen returns the length of the escape at the start of s, where a surrogate pair counts as one. It
+// returns false for an unpaired surrogate. The JSON parser finds malformed escapes.
 func escapeLen(s []byte) (int, bool) {
 	unit := func(s []byte) uint64 {
 		if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
@@ -104,7 +101,7 @@ func snippet(raw []byte) string {
 	return string(raw[:cut]) + "..."
 }
 
-// get returns a field's raw value; false when absent or null.
+// get returns a field's raw value, or false if it is absent or null.
 func (o *object) get(name string) (json.RawMessage, bool) {
 	raw, ok := o.fields[name]
 	if !ok || string(raw) == "null" {
@@ -136,7 +133,7 @@ func (o *object) boolean(name string, dst *bool) {
 	}
 }
 
-// integer sets dst to the field's value if it is there and lo <= value <= hi.
+// integer sets dst to the field's value if it is present and from lo to hi.
 func (o *object) integer(name string, lo, hi int64, dst *int64) bool {
 	raw, ok := o.get(name)
 	if !ok {
@@ -189,7 +186,7 @@ func parseInt(raw []byte) (int64, bool) {
 	return int64(f), true
 }
 
-// list returns the elements of an array field; false when absent or no array.
+// list returns the elements of an array field, or false if it is absent or not an array.
 func (o *object) list(name string, most int) ([]json.RawMessage, bool) {
 	raw, ok := o.get(name)
 	if !ok {
@@ -225,7 +222,7 @@ func (o *object) tokens(name string, most int) ([]int32, bool) {
 	return ids, true
 }
 
-// child opens an object field; nil when absent or no object.
+// child opens an object field. It returns nil if the field is absent or not an object.
 func (o *object) child(name string) *object {
 	raw, ok := o.get(name)
 	if !ok {
@@ -234,7 +231,7 @@ func (o *object) child(name string) *object {
 	return o.open(name, raw)
 }
 
-// open opens a nested value as an object; nil, with an error noted, when it is none.
+// open opens a nested value as an object. It sets err and returns nil if it is not one.
 func (o *object) open(name string, raw json.RawMessage) *object {
 	c := &object{path: o.path + name + "."}
 	if json.Unmarshal(raw, &c.fields) != nil || c.fields == nil {
@@ -244,14 +241,14 @@ func (o *object) open(name string, raw json.RawMessage) *object {
 	return c
 }
 
-// adopt keeps a child's error as its own.
+// adopt copies the error of a child, unless o has one.
 func (o *object) adopt(c *object) {
 	if o.err == nil && c != nil {
 		o.err = c.err
 	}
 }
 
-// result is o.err as an error that is nil when there is none.
+// result returns err as an error, nil if there is none.
 func (o *object) result() error {
 	if o.err == nil {
 		return nil

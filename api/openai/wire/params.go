@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 )
 
-// What one call may ask for at most.
+// The limits of a call.
 const (
 	maxChoices     = 128 // prompts x n
 	maxStop        = 16
@@ -30,9 +30,8 @@ const (
 	maxTimeout     = 24 * time.Hour
 )
 
-// unsupported are fields that would change the answer if they were obeyed. They
-// are refused, not ignored, unless they have one of the values that ask for
-// nothing.
+// unsupported are fields that would change the answer. They are refused, unless they have a neutral
+// value.
 var unsupported = []struct {
 	name    string
 	neutral []string
@@ -57,8 +56,8 @@ func (o *object) refuseUnsupported(name string, neutral ...string) {
 	}
 }
 
-// model finds the served model that the field "model" names. It may be left out
-// where one model is served.
+// model returns the served model that the field "model" names. The field may be absent if there is only
+// one model.
 func (o *object) model(models []api.Model) string {
 	name := ""
 	o.str("model", &name)
@@ -89,9 +88,8 @@ func modelNames(models []api.Model) string {
 	return strings.Join(names, ", ")
 }
 
-// common reads the fields that chat and plain completions share, into one
-// request that is then copied for each prompt. known is the call's id where it
-// has one already.
+// common reads the fields that chat and plain completions share into a request, which the caller copies
+// for each prompt. id is the call's id, "" for a new call.
 func (o *object) common(models []api.Model, prefix, id string, arrival time.Time) (*call.Call, *api.Request) {
 	c := &call.Call{ID: id, Created: arrival}
 	given := o.resumable(c)
@@ -133,7 +131,7 @@ func (o *object) common(models []api.Model, prefix, id string, arrival time.Time
 	return c, r
 }
 
-// ignored are fields that change nothing here, checked all the same.
+// ignored checks the types of the fields that have no effect.
 func (o *object) ignored() {
 	var text string
 	var flag bool
@@ -155,14 +153,14 @@ func (o *object) streamOptions(c *call.Call) {
 	}
 }
 
-// seedOf is the seed of a request that names none. It follows from the call's
-// id, so that decoding the body again under the same id gives the same requests.
+// seedOf returns the seed of a request without one. It is a hash of the call's id, so decoding the same
+// body with the same id gives the same requests.
 func seedOf(id string) uint64 {
 	sum := sha256.Sum256([]byte(id))
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// defaults are the model's own, as its checkpoint recommends, or OpenAI's.
+// defaults returns the sampling parameters that the model's checkpoint recommends, or OpenAI's.
 func defaults(models []api.Model, id string) sample.Params {
 	for _, m := range models {
 		if m.ID == id && m.Sampling.TopP != 0 {
@@ -172,7 +170,7 @@ func defaults(models []api.Model, id string) sample.Params {
 	return sample.Default()
 }
 
-// sampling overwrites what the request names.
+// sampling overwrites the parameters that the request has.
 func (o *object) sampling(p *sample.Params) {
 	o.number("temperature", 0, 2, false, &p.Temperature)
 	o.number("top_p", 0, 1, false, &p.TopP)
@@ -180,7 +178,7 @@ func (o *object) sampling(p *sample.Params) {
 		p.TopP = math.SmallestNonzeroFloat32
 	}
 	o.int("top_k", -1, math.MaxInt32, &p.TopK)
-	p.TopK = max(p.TopK, 0) // -1, as vLLM has it: off
+	p.TopK = max(p.TopK, 0) // -1 is off, as in vLLM
 	o.number("min_p", 0, 1, false, &p.MinP)
 	o.number("typical_p", 0, 1, true, &p.TypicalP)
 	o.number("repetition_penalty", 0, 10, true, &p.RepetitionPenalty)

@@ -30,8 +30,8 @@ func (o *object) resumable(c *call.Call) (requestID string) {
 	return requestID
 }
 
-// DecodeWithID decodes the body of a call that has its id already: with the same
-// models it gives the same requests as the first time, random choices included.
+// DecodeWithID decodes the body of a call that has an id. With the same models it gives the same
+// requests as the first time, seeds included.
 func DecodeWithID(kind call.Kind, id string, body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
 	if kind == call.Chat {
 		return decodeChat(body, models, arrival, id)

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/api/call"
 )
 
-// DecodeTokenize reads {"model", "prompt", "add_special_tokens"} or {"model",
-// "messages", ...} with the template's fields of a chat call.
+// DecodeTokenize decodes {"model", "prompt", "add_special_tokens"}, or {"model", "messages", ...} with
+// the template's fields of a chat call.
 func DecodeTokenize(body []byte, models []api.Model) (*api.TokenizeRequest, error) {
 	o, err := parse(body)
 	if err != nil {
@@ -34,7 +34,7 @@ func DecodeTokenize(body []byte, models []api.Model) (*api.TokenizeRequest, erro
 	return r, o.result()
 }
 
-// DecodeDetokenize reads {"model", "tokens"}.
+// DecodeDetokenize decodes {"model", "tokens"}.
 func DecodeDetokenize(body []byte, models []api.Model) (*call.DetokenizeRequest, error) {
 	o, err := parse(body)
 	if err != nil {
@@ -92,7 +92,7 @@ type ModelList struct {
 	Data   []ModelCard `json:"data"`
 }
 
-// EncodeModels is the body of a models answer.
+// EncodeModels returns the body of the answer to a models call.
 func EncodeModels(models []api.Model) ([]byte, error) {
 	list := ModelList{Object: "list", Data: []ModelCard{}}
 	for _, m := range models {
@@ -101,8 +101,7 @@ func EncodeModels(models []api.Model) ([]byte, error) {
 	return json.Marshal(list)
 }
 
-// EncodeModel is the body of the answer about one model; an *api.Error when it
-// is not served.
+// EncodeModel returns the body of the answer about one model, or an *api.Error if it is not served.
 func EncodeModel(id string, models []api.Model) ([]byte, error) {
 	for _, m := range models {
 		if m.ID == id {
