@@ -343,19 +343,30 @@ func TestACallContinuesWithItsDigestsAndItsClock(t *testing.T) {
 	}
 }
 
-// TestTheRoomOfALogGoesBackWithIt: the room of a call that has ended goes back when its log does.
+// TestTheRoomOfALogGoesBackWithIt: a call that has ended keeps its room while its log is there, and gives it back then.
 func TestTheRoomOfALogGoesBackWithIt(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
-	a := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{MaxBytes: 256 << 10, Keep: 50 * time.Millisecond})
-	text := `{"prompt":"` + strings.Repeat("x", 40<<10) + `","max_tokens":40,"stream":true,"stream_resume":true}`
-	for range 10 { // 128 KiB hold two
+	text := `{"prompt":"` + strings.Repeat("x", 40<<10) + `","max_tokens":1,"stream":true,"stream_resume":true}`
+	const most = 3 // logs that 128 KiB hold
+	keeping := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{MaxBytes: 256 << 10, Keep: time.Hour})
+	var err error
+	for n := 0; err == nil; n++ {
+		require.LessOrEqual(t, n, most, "logs of calls that have ended")
+		var r call.Answer
+		if r, err = start(t.Context(), t, keeping, e, text); err == nil {
+			see(t, r).until(0)
+		}
+	}
+	requireCode(t, err, api.CodeOverloaded, "stream_logs_full")
+	require.NotZero(t, metricstest.Sum(t, keeping.Calls, "millrace_resume_unlogged_total"))
+	giving := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{MaxBytes: 256 << 10, Keep: 50 * time.Millisecond})
+	for range 3 * most {
 		var r call.Answer
 		require.Eventually(t, func() (ok bool) {
 			var err error
-			r, err = start(t.Context(), t, a, e, text)
+			r, err = start(t.Context(), t, giving, e, text)
 			return err == nil
 		}, wait, 5*time.Millisecond)
 		see(t, r).until(0)
 	}
-	require.NotZero(t, metricstest.Sum(t, a.Calls, "millrace_resume_unlogged_total"))
 }
