@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -20,11 +21,12 @@ import (
 const BeatSubject = "millrace.registry.v2.beat"
 
 // Each node subscribes to aliveSubject with its name and answers nothing. Other nodes send a probe
-// there when a beat is late. If the node has no subscription, the NATS server says so at once on
-// goneSubject, with the probe's random nonce: no process can forge that without the probe.
+// there when a beat is late, and with each prompt to be tokenized. If the node has no subscription,
+// the NATS server says so at once on goneSubject, with the probe's random nonce: no process can forge
+// that without the probe.
 const (
 	aliveSubject = "millrace.registry.alive." // + node
-	goneSubject  = "millrace.registry.gone."  // + the sender of the probe, the node and the nonce
+	goneSubject  = "millrace.registry.gone."  // + the sender of the probe, the node, and nonce-number
 )
 
 // Default values of Config.
@@ -113,21 +115,36 @@ func (r *Registry) run() {
 			r.Beat()
 			r.judge(now)
 		case now := <-late.C:
-			r.probe(now)
+			r.probeLate(now)
 		}
 	}
 }
 
-// probe sends a probe to each node whose beat is late.
-func (r *Registry) probe(now time.Time) {
+// probeLate sends a probe to each node whose beat is late.
+func (r *Registry) probeLate(now time.Time) {
 	r.mu.Lock()
 	late := r.table.late(now, rand.Text)
 	r.mu.Unlock()
 	for _, q := range late {
-		err := r.cfg.Conn.PublishRequest(aliveSubject+q.node, goneSubject+r.self+"."+q.node+"."+q.nonce, nil)
-		if err != nil {
-			r.cfg.Log.Debug().Err(err).Str("member", q.node).Msg("no probe sent to a late node") // its silence decides
-		}
+		r.send(q)
+	}
+}
+
+// Probe sends a probe to another node and returns the probe's number, for Died.
+func (r *Registry) Probe(node string) uint64 {
+	r.mu.Lock()
+	q := r.table.probe(node, rand.Text)
+	r.mu.Unlock()
+	if r.cfg.Conn != nil && q.nonce != "" {
+		r.send(q)
+	}
+	return q.number
+}
+
+func (r *Registry) send(q probe) {
+	reply := fmt.Sprintf("%s%s.%s.%s-%d", goneSubject, r.self, q.node, q.nonce, q.number)
+	if err := r.cfg.Conn.PublishRequest(aliveSubject+q.node, reply, nil); err != nil {
+		r.cfg.Log.Debug().Err(err).Str("member", q.node).Msg("no probe sent to a node") // its silence decides
 	}
 }
 
@@ -138,9 +155,14 @@ func (r *Registry) gone(m *nats.Msg) {
 	if m.Header.Get("Status") != noResponders {
 		return
 	}
-	node, nonce, _ := strings.Cut(strings.TrimPrefix(m.Subject, goneSubject+r.self+"."), ".")
+	node, id, _ := strings.Cut(strings.TrimPrefix(m.Subject, goneSubject+r.self+"."), ".")
+	nonce, digits, _ := strings.Cut(id, "-")
+	number, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil {
+		return
+	}
 	r.mu.Lock()
-	was := r.table.gone(time.Now(), probe{node, nonce})
+	was := r.table.gone(time.Now(), probe{node, nonce, number})
 	r.mu.Unlock()
 	if was {
 		r.cfg.Log.Warn().Str("member", node).Msg("a node is gone")
@@ -242,12 +264,12 @@ func (r *Registry) Alive(node string) bool {
 	return r.table.alive(node)
 }
 
-// Died says whether a known node has become silent without leaving. Nodes are forgotten after a
-// minute.
-func (r *Registry) Died(node string) bool {
+// Died says whether a node was connected to NATS when it was sent the probe with a number, and has
+// ended since without leaving. Nodes are forgotten after a minute.
+func (r *Registry) Died(node string, probe uint64) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.table.died(node)
+	return r.table.died(node, probe)
 }
 
 // Partitioned says that this node does not receive its own beats. It cannot judge other nodes then.

@@ -34,13 +34,16 @@ func TestADeadProcessIsNoticedByItsConnection(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, silent.PublishMsg(c.beats(t, Member{BeatsEvery: beat})))
 	require.Eventually(t, func() bool { return a.Alive(b.self) && a.Alive(c.name) }, wait, time.Millisecond)
+	before := a.Probe(b.self)
+	require.NoError(t, a.cfg.Conn.Flush())
 	killed.Close()
 	require.Eventually(t, func() bool { return !a.Alive(b.self) }, wait, time.Millisecond)
 	for range 3 {
 		<-probes
 	}
 	require.True(t, a.Alive(c.name))
-	require.True(t, a.Died(b.self))
+	require.True(t, a.Died(b.self, before))
+	require.False(t, a.Died(b.self, a.Probe(b.self)))
 	forged := &nats.Msg{Subject: goneSubject + a.self + "." + c.name + ".x", Header: nats.Header{"Status": {"503"}}}
 	require.NoError(t, silent.PublishMsg(forged), "not the answer to a probe")
 	require.NoError(t, silent.Publish((<-probes).Reply, nil), "not the server's answer")

@@ -136,7 +136,7 @@ func TestAForgedGoodbyeEvictsNobodyAndIsCounted(t *testing.T) {
 	}, wait, time.Millisecond)
 	b.Leave()
 	require.Eventually(t, func() bool { return !a.Alive(b.self) }, wait, time.Millisecond)
-	require.False(t, a.Died(b.self))
+	require.False(t, a.Died(b.self, 0))
 }
 
 func BenchmarkOpen(b *testing.B) {

@@ -16,6 +16,7 @@ type table struct {
 	members map[string]*entry
 	list    []*Member // members that are not silent, by node
 	lent    bool      // live returned list: copy it before a change
+	probes  uint64    // made so far
 	echo    time.Time // when this node's own beat last arrived
 	back    time.Time // when it arrived again after a pause
 	// partitioned: this node's own beats do not arrive.
@@ -27,11 +28,15 @@ type entry struct {
 	last   time.Time // when the last beat arrived
 	silent bool
 	left   bool   // it said so; it is silent, too
-	nonce  string // of the probes since its beat is late
+	nonce  string // of the probes since its last beat
+	absent uint64 // number of the first probe since then that found no subscription; 0: none did
 }
 
-// probe is a message to a node whose beat is late. An answer of the NATS server has its nonce.
-type probe struct{ node, nonce string }
+// probe is a message to a node. An answer of the NATS server has its nonce and its number.
+type probe struct {
+	node, nonce string
+	number      uint64 // from 1, in the order in which they are sent
+}
 
 // forget is how long a silent node stays in the table.
 const forget = time.Minute
@@ -103,13 +108,23 @@ func (t *table) late(now time.Time, nonce func() string) (list []probe) {
 		if !t.isLate(now, e) {
 			continue
 		}
-		if e.nonce == "" {
-			e.nonce = nonce()
-		}
-		list = append(list, probe{node, e.nonce})
+		list = append(list, t.probe(node, nonce))
 	}
 	slices.SortFunc(list, func(a, b probe) int { return cmp.Compare(a.node, b.node) })
 	return list
+}
+
+// probe returns the next probe, for a node. It has no nonce if the node is unknown.
+func (t *table) probe(node string, nonce func() string) probe {
+	t.probes++
+	q := probe{node: node, number: t.probes}
+	if e := t.members[node]; e != nil {
+		if e.nonce == "" {
+			e.nonce = nonce()
+		}
+		q.nonce = e.nonce
+	}
+	return q
 }
 
 // isLate says whether a node's beat is late. It is not while the fault may be here: after a restart
@@ -119,11 +134,17 @@ func (t *table) isLate(now time.Time, e *entry) bool {
 		now.Sub(t.echo) <= t.dead/2 && now.Sub(t.back) > 2*t.dead
 }
 
-// gone applies the answer that a late node has no subscription. It returns whether the node is
-// silent from now on.
+// gone applies the answer that a node has no subscription. It returns whether the node is
+// silent from now on: it is if its beat is late.
 func (t *table) gone(now time.Time, q probe) bool {
 	e := t.members[q.node]
-	if e == nil || !t.isLate(now, e) || e.nonce == "" || q.nonce != e.nonce {
+	if e == nil || e.nonce == "" || q.nonce != e.nonce {
+		return false
+	}
+	if e.absent == 0 || q.number < e.absent {
+		e.absent = q.number
+	}
+	if !t.isLate(now, e) {
 		return false
 	}
 	e.silent = true
@@ -172,10 +193,11 @@ func (t *table) alive(node string) bool {
 	return node == t.self || e != nil && !e.silent
 }
 
-// died says whether a node is silent and has not left.
-func (t *table) died(node string) bool {
+// died says whether a node was there at the probe with a number, and has died since. Silence is not
+// death: the NATS server keeps the subscription of a process that was stopped or cut off.
+func (t *table) died(node string, number uint64) bool {
 	e := t.members[node]
-	return e != nil && e.silent && !e.left
+	return e != nil && e.silent && !e.left && e.absent > number
 }
 
 func (t *table) silentCount() (n int) {

@@ -40,8 +40,8 @@ func TestANodeIsLiveWhileItIsHeard(t *testing.T) {
 	require.True(t, x.alive("b"))
 	x.receive(at, Member{Node: "b", Left: true})
 	require.False(t, x.alive("b"), "it left")
-	require.False(t, x.died("b"), "with a goodbye")
-	require.False(t, x.died("never seen"))
+	require.False(t, x.died("b", 0), "with a goodbye")
+	require.False(t, x.died("never seen", 0))
 	require.Zero(t, x.silentCount())
 }
 
@@ -90,14 +90,16 @@ func TestALateNodeForWhichNobodyListensIsGoneAtOnce(t *testing.T) {
 	at := time.Unix(1000, 0)
 	x := newTable("me", dead, at)
 	word := func() string { return "w" }
+	var number uint64
 	late := func() (nodes []string) {
 		for _, q := range x.late(at, word) {
+			number = q.number
 			require.Equal(t, "w", q.nonce)
 			nodes = append(nodes, q.node)
 		}
 		return nodes
 	}
-	gone := func(node string) bool { return x.gone(at, probe{node, "w"}) }
+	gone := func(node string) bool { return x.gone(at, probe{node, "w", number}) }
 	hear := func(nodes ...string) {
 		for _, node := range nodes {
 			x.receive(at, Member{Node: node, BeatsEvery: beat})
@@ -112,15 +114,16 @@ func TestALateNodeForWhichNobodyListensIsGoneAtOnce(t *testing.T) {
 	require.Equal(t, []string{"b"}, late())
 	require.False(t, gone("a"), "it is not late: an answer from before it came back")
 	require.False(t, gone("never seen"))
-	require.False(t, x.gone(at, probe{"b", ""}), "nobody's word")
-	require.False(t, x.gone(at, probe{"b", "x"}), "somebody else's")
+	require.False(t, x.gone(at, probe{"b", "", number}), "nobody's word")
+	require.False(t, x.gone(at, probe{"b", "x", number}), "somebody else's")
 	require.True(t, gone("b"))
-	require.True(t, x.died("b"))
+	require.True(t, x.died("b", 0))
+	require.False(t, x.died("b", number), "that probe did not find it")
 	require.False(t, x.alive("b"))
 	require.False(t, gone("b"), "it is reported once")
 	require.Empty(t, late())
 	require.True(t, x.receive(at, Member{Node: "b", BeatsEvery: beat}), "it is there again")
-	require.False(t, x.died("b"))
+	require.False(t, x.died("b", 0))
 
 	at = at.Add(dead)
 	require.Empty(t, late(), "this node does not hear itself")
@@ -131,10 +134,45 @@ func TestALateNodeForWhichNobodyListensIsGoneAtOnce(t *testing.T) {
 	require.False(t, gone("b"))
 	at = at.Add(1)
 	word = func() string { return "v" }
-	require.Equal(t, []probe{{"a", "v"}, {"b", "v"}}, x.late(at, word))
+	require.Equal(t, []probe{{"a", "v", 2}, {"b", "v", 3}}, x.late(at, word))
 	word = func() string { return "another" }
-	require.Equal(t, []probe{{"a", "v"}, {"b", "v"}}, x.late(at, word), "the answer to the first one may be on its way")
+	require.Equal(t, []probe{{"a", "v", 4}, {"b", "v", 5}}, x.late(at, word), "the answer to the first one may be on its way")
 	require.False(t, gone("b"), "the word of an answer from before it came back")
+}
+
+func TestANodeDiesAfterTheProbesThatFoundItAndBeforeThoseThatDidNot(t *testing.T) {
+	const beat = 250 * time.Millisecond
+	at := time.Unix(1000, 0)
+	x := newTable("me", time.Second, at.Add(-time.Minute))
+	word := func() string { return "w" }
+	hear := func(m Member) { m.BeatsEvery = beat; x.receive(at, m); x.receive(at, Member{Node: "me"}) }
+	hear(Member{Node: "a"})
+	require.Equal(t, probe{node: "b", number: 1}, x.probe("b", word), "a node that is not known is not probed")
+	found, lost, lostToo := x.probe("a", word), x.probe("a", word), x.probe("a", word)
+	require.False(t, x.gone(at, lostToo), "its beat is not late yet")
+	require.True(t, x.alive("a"))
+	require.False(t, x.died("a", found.number), "it may have lost its connection only")
+	require.False(t, x.gone(at, lost))
+	x.back = time.Time{} // this node's own connection is long there
+	at = at.Add(2 * beat)
+	x.echo = at
+	last := x.late(at, word)
+	require.Len(t, last, 1)
+	require.True(t, x.gone(at, last[0]))
+	require.True(t, x.died("a", found.number))
+	require.False(t, x.died("a", lost.number))
+	require.False(t, x.died("a", lostToo.number))
+
+	hear(Member{Node: "a"}) // it is back
+	again := x.probe("a", word)
+	require.False(t, x.gone(at, probe{"a", "", again.number}))
+	at = at.Add(time.Minute)
+	x.echo = at
+	x.tick(at)
+	require.False(t, x.alive("a"))
+	require.False(t, x.died("a", again.number), "silence is not death")
+	hear(Member{Node: "a", Left: true})
+	require.False(t, x.died("a", found.number), "nor is a goodbye")
 }
 
 func TestASlowBeaterIsNotDeadBetweenItsBeats(t *testing.T) {

@@ -92,22 +92,30 @@ const (
 // tried are the tokenizers that have a prompt, by node, the last one at the end.
 type tried struct {
 	nodes  []string
-	times  int // that it was sent
-	deaths int // of nodes that had it
+	probes map[string]uint64 // by node: number of the probe that was sent to it with the prompt, the first time
+	times  int               // that it was sent
+	deaths int               // of nodes that had it
 }
 
 // mostDeaths is how many tokenizers a prompt may outlive: the second death is hardly a
 // coincidence, and the next tokenizer would be the third.
 const mostDeaths = 2
 
-func (a *tried) add(node string) {
+func (a *tried) add(node string, probe uint64) {
 	a.times++
 	a.nodes = append(slices.DeleteFunc(a.nodes, func(n string) bool { return n == node }), node)
+	if a.probes == nil {
+		a.probes = make(map[string]uint64)
+	}
+	if _, had := a.probes[node]; !had {
+		a.probes[node] = probe
+	}
 }
 
 // gone forgets the nodes that have gone, and says whether the last one is still
-// there. A node that said goodbye did not die of the prompt.
-func (a *tried) gone(alive, died func(node string) bool) (last bool, err error) {
+// there. A node that said goodbye did not die of the prompt, nor did one that was
+// dead before the prompt reached it: died says whether a node ended after a probe.
+func (a *tried) gone(alive func(node string) bool, died func(node string, probe uint64) bool) (last bool, err error) {
 	if n := len(a.nodes); n > 0 {
 		last = alive(a.nodes[n-1])
 	}
@@ -116,7 +124,7 @@ func (a *tried) gone(alive, died func(node string) bool) (last bool, err error) 
 		if alive(node) {
 			return false
 		}
-		if died(node) {
+		if died(node, a.probes[node]) {
 			a.deaths++
 			where = node
 		}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -181,36 +182,88 @@ func TestASequenceIsTakenOverFromAnEqualOnly(t *testing.T) {
 	require.False(t, fresh.adopt(1, []msg.SeqID{31}, pin), "but one kind for all choices")
 }
 
+// nodes are the nodes with tokenizers: in which order they were probed, and what became of them.
+type nodes struct {
+	probes     uint64
+	dead, left map[string]uint64 // by node: number of the last probe before
+}
+
+func newNodes() *nodes { return &nodes{dead: map[string]uint64{}, left: map[string]uint64{}} }
+
+func (n *nodes) probe() uint64    { n.probes++; return n.probes }
+func (n *nodes) kill(node string) { n.dead[node] = n.probes }
+func (n *nodes) end(node string)  { n.left[node] = n.probes }
+
+// look checks the nodes that have a prompt, as its request does.
+func (n *nodes) look(a *tried) (last bool, err error) {
+	return a.gone(func(node string) bool { return n.dead[node] == 0 && n.left[node] == 0 },
+		func(node string, probe uint64) bool { return n.dead[node] >= probe })
+}
+
 func TestAPromptIsNotSentToAThirdTokenizerWhenTwoDiedOfIt(t *testing.T) {
 	var a tried
-	dead, left := map[string]bool{}, map[string]bool{}
-	look := func() (bool, error) {
-		return a.gone(func(n string) bool { return !dead[n] && !left[n] }, func(n string) bool { return dead[n] })
-	}
-	a.add("t1")
-	last, err := look()
+	n := newNodes()
+	a.add("t1", n.probe())
+	last, err := n.look(&a)
 	require.NoError(t, err)
 	require.True(t, last, "silence is not death")
-	a.add("t2")
-	dead["t1"] = true
-	last, err = look()
+	a.add("t2", n.probe())
+	n.kill("t1")
+	last, err = n.look(&a)
 	require.NoError(t, err, "one death may be a coincidence")
 	require.True(t, last, "the last one still has it")
-	left["t2"] = true
-	last, err = look()
+	n.end("t2")
+	last, err = n.look(&a)
 	require.NoError(t, err, "nor is a goodbye")
 	require.False(t, last)
-	a.add("t3")
-	_, err = look()
+	a.add("t3", n.probe())
+	_, err = n.look(&a)
 	require.NoError(t, err, "t1 counts once")
-	dead["t3"] = true
-	_, err = look()
+	n.kill("t3")
+	_, err = n.look(&a)
 	var e *api.Error
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, "tokenizer_died", e.Reason)
 	require.Equal(t, api.CodeUnavailable, e.Code)
 	require.Contains(t, e.Message, "the last at t3")
 	require.Equal(t, 3, a.times)
+}
+
+// TestAPromptOutlivesTokenizersThatWereDeadBefore: nobody has noticed yet that they are, and the
+// prompt is sent to one of them after the other.
+func TestAPromptOutlivesTokenizersThatWereDeadBefore(t *testing.T) {
+	var a tried
+	n := newNodes()
+	for i := range mostResumes {
+		node := fmt.Sprint("t", i)
+		n.probe()
+		n.kill(node)
+		a.add(node, n.probe())
+		last, err := n.look(&a)
+		require.NoError(t, err)
+		require.False(t, last)
+		require.Empty(t, a.nodes)
+	}
+	for i, node := range []string{"a", "b"} { // and then two die of it
+		a.add(node, n.probe())
+		n.probe() // of another prompt
+		n.kill(node)
+		_, err := n.look(&a)
+		require.Equal(t, i == 1, err != nil)
+	}
+}
+
+// TestATokenizerThatWasSentAPromptTwiceHadItTheFirstTime: it was silent, not dead.
+func TestATokenizerThatWasSentAPromptTwiceHadItTheFirstTime(t *testing.T) {
+	var a tried
+	n := newNodes()
+	for i, node := range []string{"t1", "t2"} {
+		a.add(node, n.probe())
+		n.kill(node)
+		a.add(node, n.probe())
+		_, err := n.look(&a)
+		require.Equal(t, i == 1, err != nil)
+	}
 }
 
 func TestAJournalBeginsAgainWhileNothingOfItWasShown(t *testing.T) {

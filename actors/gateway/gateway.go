@@ -62,8 +62,9 @@ type Membership interface {
 	Members() []*cluster.Member // the live ones, this process among them
 	Others() []*cluster.Member  // without this process
 	Alive(node string) bool
-	Died(node string) bool // and did not say goodbye
-	Partitioned() bool     // no other process can be reached: judge nobody
+	Probe(node string) uint64            // sends a probe and returns its number
+	Died(node string, probe uint64) bool // it was there at that probe, and ended since without a goodbye
+	Partitioned() bool                   // no other process can be reached: judge nobody
 }
 
 // Local is what this process has itself of what a request needs.

@@ -75,7 +75,8 @@ func (a alone) Members() []*cluster.Member {
 }
 func (alone) Others() []*cluster.Member { return nil }
 func (alone) Alive(string) bool         { return true }
-func (alone) Died(string) bool          { return false }
+func (alone) Probe(string) uint64       { return 0 }
+func (alone) Died(string, uint64) bool  { return false }
 func (alone) Partitioned() bool         { return false }
 
 func next[T any](t *testing.T, g *testGateway) T {

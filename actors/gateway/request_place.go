@@ -32,7 +32,7 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 		a.wait(ctx, "tokenizer")
 		return
 	}
-	if a.tried.add(to.Address); a.tried.times > mostResumes {
+	if a.tried.add(to.Address, a.cluster.Probe(to.Address)); a.tried.times > mostResumes {
 		a.end(ctx, a.state.fail(api.Unavailable(fmt.Errorf("no tokenizer answered, the last of %d was at %s", mostResumes, to.Address))))
 		return
 	}

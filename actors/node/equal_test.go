@@ -421,6 +421,34 @@ func TestAPromptThatTwoTokenizersDiedOfEndsWithAnError(t *testing.T) {
 	require.ErrorContains(t, last.Err, "2 tokenizers died while they had the prompt")
 }
 
+// TestAPromptThatNoTokenizerGotIsNotLost: two are dead already, and the gateway notices the one after
+// the other, with a prompt on its way to each of them.
+func TestAPromptThatNoTokenizerGotIsNotLost(t *testing.T) {
+	c := newTestNodes(t)
+	gateway := c.start(nil, cluster.Gateway)
+	c.start(nil, cluster.Compute)
+	c.start(nil, cluster.Detok)
+	soon := c.start(nil, cluster.Tokenize)
+	late := c.start(func(c *Config) { c.Cluster.Beat = 300 * time.Millisecond }, cluster.Tokenize)
+	gateway.sees(t, 4)
+	late.conn.Close()
+	soon.conn.Close()
+	var streams []api.Stream
+	for i := range 10 {
+		r := tokensRequest(fmt.Sprint("r", i), nil, 5)
+		r.Prompt = "Once"
+		s, err := gateway.Submit(t.Context(), r)
+		require.NoError(t, err)
+		streams = append(streams, s)
+	}
+	c.start(nil, cluster.Tokenize)
+	for _, s := range streams {
+		_, last, err := read(s)
+		require.NoError(t, err)
+		require.NoError(t, last.Err)
+	}
+}
+
 func TestATokenizerThatStopsFinishesItsPrompts(t *testing.T) {
 	c := newTestNodes(t)
 	gateway := c.start(nil, cluster.Gateway)
