@@ -5,11 +5,11 @@ package trim
 /*
 #include <malloc.h>
 
-enum { kKept = 1 << 20 };
+enum { kSeparate = 1 << 20, kKept = 128 << 10 };
 
 static void bound_malloc(void) {
 #if defined(__GLIBC__)
-  mallopt(M_MMAP_THRESHOLD, kKept);
+  mallopt(M_MMAP_THRESHOLD, kSeparate);
   mallopt(M_TRIM_THRESHOLD, kKept);
 #endif
 }
@@ -110,8 +110,9 @@ func Run(ctx context.Context, log zerolog.Logger) {
 		log.Warn().Err(err).Msg("memory that bursts leave is kept")
 		return
 	}
-	// Otherwise both bounds grow with the largest block that was freed, to 32 and 64 MiB, and each arena keeps up to the
-	// latter at its end, where malloc_trim returns memory of the main arena only.
+	// Otherwise both bounds grow with the largest block that was freed, to 32 and 64 MiB. Each arena keeps up to the
+	// second one at its end, where malloc_trim returns memory of the main arena only, and there may be eight arenas for
+	// each core. 128 KiB is glibc's own first value.
 	C.bound_malloc()
 	t := trimmer{last: m}
 	tick := time.NewTicker(every)
