@@ -120,7 +120,7 @@ func New(nc *nats.Conn, direct *call.Direct, opts Options) (*Calls, error) {
 		return nil, fmt.Errorf("durable: %w", err)
 	}
 	c := &Calls{nc: nc, direct: direct, opts: opts, node: nuid.Next(), metrics: newMetrics(), sessions: map[string]*session{},
-		journal: &journal{js: js, maxAge: opts.Age + max(opts.Age, opts.Keep), maxBytes: opts.MaxBytes, replicas: 1, maxBody: int(nc.MaxPayload()) / 2, timeout: opts.Timeout}}
+		journal: &journal{js: js, maxAge: opts.Age + max(opts.Age, opts.Keep), maxBytes: opts.MaxBytes, replicas: 1, maxBody: min(int(nc.MaxPayload())/2, bodyLimit), timeout: opts.Timeout}}
 	c.journal.bytes = c.metrics.bytes
 	const share, queries = 8, 64 // ended calls keep records in memory, up to an eighth of the stream's size
 	c.recent, c.restores = newRecent(opts.Keep, int(opts.MaxBytes/share)), make(chan query, queries)

@@ -25,6 +25,10 @@ const (
 	Subject = "millrace.journal."
 )
 
+// bodyLimit is the largest body of a message, in bytes. A NATS connection keeps a buffer of the size of the largest
+// message that it sent.
+const bodyLimit = 512 << 10
+
 // messageOverhead is the most that JetStream stores for a message in addition to its body, in bytes:
 // the subject, the headers for the condition of a write, and its own fields.
 const messageOverhead = 256
