@@ -21,7 +21,8 @@ const (
 
 // soak runs streams, streams whose clients leave, bursts above the capacity, and kills of the second
 // process of each role. Between rounds it weighs the first processes, which are never killed: their
-// memory, open files and goroutines, and the data in JetStream, must not grow once they are warm.
+// memory, open files and goroutines must not grow once they are warm. In the end JetStream must
+// store nothing.
 func soak(ctx context.Context, s *suite) (_ *report, err error) {
 	begin := time.Now()
 	c := s.config("soak")
@@ -58,7 +59,11 @@ func soak(ctx context.Context, s *suite) (_ *report, err error) {
 	r.Notes = append(r.Notes, fmt.Sprintf("%d streams were left in the middle, %d of %d requests in bursts were refused",
 		side.left.Load(), side.refused.Load(), side.burst.Load()))
 	r.Table = weights.table()
-	return r, errors.Join(err, side.err(), weights.flat())
+	note, stored := t.empty(ctx)
+	if stored == nil {
+		r.Notes = append(r.Notes, note)
+	}
+	return r, errors.Join(err, side.err(), weights.flat(), stored)
 }
 
 // mischief is the load beside the streams: clients that leave, and bursts.

@@ -7,8 +7,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/wait"
 )
 
 // quantity is a resource that must not grow without bound. From the second to the last third of
@@ -22,7 +24,6 @@ var quantities = []quantity{
 	{"resident MiB", 0.15, 16},
 	{"open files", 0, 8},
 	{"goroutines", 0.05, 10},
-	{"stored MiB", 0.25, 4}, // in JetStream: the load of the last half minute, which varies
 }
 
 // weight is the use of each quantity in an idle cluster, by holder.
@@ -31,7 +32,7 @@ type weight map[string]map[string]float64
 // weights are the weights of all rounds.
 type weights []weight
 
-// weigh measures the first process of each role, and NATS.
+// weigh measures the first process of each role, and the NATS servers.
 func (t *trial) weigh(ctx context.Context) (weight, error) {
 	w := weight{}
 	hold := func(p *cluster.Process) error {
@@ -55,9 +56,36 @@ func (t *trial) weigh(ctx context.Context) (weight, error) {
 			return w, err
 		}
 	}
-	stored, err := t.Storage(ctx)
-	w["jetstream"] = map[string]float64{"stored MiB": float64(stored.Memory+stored.File) / (1 << 20)}
-	return w, err
+	return w, nil
+}
+
+// logsExpire is the time after which a cluster without requests must store no log. A gateway removes
+// the log of a call that has ended 30 s later. The log of a gateway that was killed stays until its
+// records are two minutes old. A soak is shorter: during it the stored bytes grow with each kill of a
+// gateway, so that only their end can be judged.
+const logsExpire = 2*time.Minute + 30*time.Second
+
+// empty waits until JetStream stores nothing. The note has what it stored before, and the time waited.
+func (t *trial) empty(ctx context.Context) (note string, err error) {
+	first, err := t.Storage(ctx)
+	if err != nil {
+		return "", err
+	}
+	begin := time.Now()
+	for now := first; now.Memory+now.File > 0; {
+		if time.Since(begin) > logsExpire {
+			return "", fmt.Errorf("JetStream stores %d bytes %s after the last stream, expected 0; it stored %d at first",
+				now.Memory+now.File, logsExpire, first.Memory+first.File)
+		}
+		if err := wait.For(ctx, time.Second); err != nil {
+			return "", err
+		}
+		if now, err = t.Storage(ctx); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("JetStream stored %.1f MiB after the last stream, and nothing %s later",
+		float64(first.Memory+first.File)/(1<<20), time.Since(begin).Round(time.Second)), nil
 }
 
 // medians returns the medians of the first, the second and the last third of the rounds.
