@@ -15,7 +15,7 @@ while IFS= read -r title; do
   checked=$((checked + 1))
   if [ ${#title} -gt 72 ]; then
     echo "commit title has ${#title} characters, expected at most 72: $title" >&2
-  elif ! [[ $title =~ ^[a-z0-9.][a-z0-9./_-]*(,\ [a-z0-9./_-]+)*:\ [^\ ].*[^.\ ]$ ]]; then
+  elif ! [[ $title =~ ^[A-Za-z0-9.][A-Za-z0-9./_-]*(,\ [a-z0-9./_-]+)*:\ [^\ ].*[^.\ ]$ ]]; then
     echo "commit title has not the form \"area: what\": $title" >&2
   else
     continue
