@@ -136,12 +136,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	all := &results{Time: begin.UTC().Format("2006-01-02T1504"), Machine: cluster.Machine(), Commit: cluster.Commit(ctx), Seed: o.seed, Arguments: args}
 	for _, s := range scenarios {
-		if slices.Contains(o.scenarios, s.name) {
-			all.Scenarios = append(all.Scenarios, o.one(ctx, s))
+		if !slices.Contains(o.scenarios, s.name) {
+			continue
 		}
-	}
-	if o.results != "" {
-		if err := all.write(o.results, all.Time+"-chaos"); err != nil {
+		all.Scenarios = append(all.Scenarios, o.one(ctx, s))
+		if o.results == "" {
+			continue
+		}
+		if err := all.write(o.results, all.Time+"-chaos"); err != nil { // each time: a later scenario may fail badly
 			return err
 		}
 	}

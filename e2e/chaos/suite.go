@@ -117,12 +117,12 @@ func (s *suite) config(name string) cluster.Config {
 
 // open starts a cluster with clients, and computes the oracles of the pools in it. The caller calls
 // close even after an error.
-func (s *suite) open(ctx context.Context, name string, c cluster.Config, pools ...pool) (t *trial, stop func() error, err error) {
-	stop = func() error { return nil }
+func (s *suite) open(ctx context.Context, name string, c cluster.Config, pools ...pool) (*trial, func() error, error) {
+	stop := func() error { return nil }
 	if len(pools) == 0 {
 		pools = []pool{poolA}
 	}
-	t = &trial{suite: s, random: rand.New(rand.NewPCG(s.seed, uint64(len(name)))), pools: pools}
+	t := &trial{suite: s, random: rand.New(rand.NewPCG(s.seed, uint64(len(name)))), pools: pools}
 	for _, p := range pools {
 		o, err := s.oracle(ctx, p)
 		if err != nil {

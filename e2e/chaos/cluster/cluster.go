@@ -166,17 +166,30 @@ func up(ctx context.Context, processes []*Process) error {
 	return nil
 }
 
+// freeAddr returns a loopback address with a free port that no process of the cluster is to have: those that have not
+// started do not hold theirs yet.
+func (cl *Cluster) freeAddr(ctx context.Context) (string, error) {
+	for {
+		free, err := FreeAddrs(ctx, 1)
+		if err != nil {
+			return "", err
+		}
+		if !slices.ContainsFunc(cl.members, func(m *Member) bool { return m.URL == "http://"+free[0] }) {
+			return free[0], nil
+		}
+	}
+}
+
 func (cl *Cluster) member(ctx context.Context, g Group, i int) (*Member, error) {
 	c, role := &cl.config, g.Role
 	var listen string
 	if role == RoleGateway && g.Name == "" && i < len(c.Listen) {
 		listen = c.Listen[i]
 	} else {
-		free, err := FreeAddrs(ctx, 1)
-		if err != nil {
+		var err error
+		if listen, err = cl.freeAddr(ctx); err != nil {
 			return nil, err
 		}
-		listen = free[0]
 	}
 	name := fmt.Sprintf("%s-%d", cmp.Or(g.Name, role), i+1)
 	m := &Member{Group: g.Name, URL: "http://" + listen}
