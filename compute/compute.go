@@ -204,6 +204,9 @@ func (m *Model) Engine() *device.Engine { return m.engine }
 // Slabs is the number of physical slabs of the pool.
 func (m *Model) Slabs() int { return m.slabs }
 
+// Mappings is the number of slabs that all regions may hold together.
+func (m *Model) Mappings() int { return m.engine.Info().MaxSlabs }
+
 // SlabTokens is the number of tokens of a slab.
 func (m *Model) SlabTokens() int { return device.SlabTokens }
 
@@ -217,6 +220,11 @@ func (m *Model) NewRegion(tokens int) (Region, error) {
 		return nil, err // not a nil *device.Region in an interface
 	}
 	return r, nil
+}
+
+// CopySlab copies the first tokens of a physical slab to another one.
+func (m *Model) CopySlab(from, to int32, tokens int) error {
+	return m.engine.CopySlab(from, to, tokens)
 }
 
 // Run runs one step. Regions are this model's.

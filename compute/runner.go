@@ -8,9 +8,12 @@ package compute
 type Runner interface {
 	Slabs() int      // physical slabs of the pool
 	SlabTokens() int // tokens per slab
+	Mappings() int   // slabs that all regions may hold together, a shared one counted for each; 0: any number
 	Vocab() int      // logits per output
 	// NewRegion reserves addresses for a sequence of up to the given tokens.
 	NewRegion(tokens int) (Region, error)
+	// CopySlab copies the first tokens of a physical slab to another one.
+	CopySlab(from, to int32, tokens int) error
 	// Run runs one step over all rows. The logits are valid until the next Run.
 	Run(batch []Rows) (Logits, error)
 	// Reload opens the device again after an error of the calls above. Every

@@ -12,13 +12,15 @@ import (
 
 // testDevice is a Runner for tests of the pipeline alone: the likeliest next
 // token depends on the token and its position. It checks that every position
-// of a region is written once, in order, and backed by slabs that are its own.
+// of a region is written once, in order, and backed by slabs that nobody else holds, and that what it begins with was
+// computed.
 type testDevice struct {
 	slabs int
 	vocab int
 
 	mu         sync.Mutex
-	owner      map[int32]*testRegion // physical slab -> region
+	owner      map[int32]int // physical slab -> regions that hold it
+	written    map[int32]int // physical slab -> its tokens that are computed
 	open       int
 	faults     []error
 	failAt     []int   // the steps that fail
@@ -30,6 +32,7 @@ type testDevice struct {
 	begun      atomic.Int64  // steps, those at the gate included
 	steps      int
 	prompts    int  // that were begun
+	rows       int  // of all steps
 	largest    int  // rows of the largest step
 	drafts     int  // rows of draft tokens
 	round      int  // tokens of a text that goes round; 0: it never does
@@ -39,11 +42,12 @@ type testDevice struct {
 const testSlabTokens = 16
 
 func newTestDevice(slabs int) *testDevice {
-	return &testDevice{slabs: slabs, vocab: 4096, owner: map[int32]*testRegion{}}
+	return &testDevice{slabs: slabs, vocab: 4096, owner: map[int32]int{}, written: map[int32]int{}}
 }
 
 func (d *testDevice) Slabs() int      { return d.slabs }
 func (d *testDevice) SlabTokens() int { return testSlabTokens }
+func (d *testDevice) Mappings() int   { return 0 }
 func (d *testDevice) Vocab() int      { return d.vocab }
 
 type testRegion struct {
@@ -66,10 +70,10 @@ func (r *testRegion) Append(slabs []int32) error {
 	r.d.mu.Lock()
 	defer r.d.mu.Unlock()
 	for _, id := range slabs {
-		if id < 0 || int(id) >= r.d.slabs || r.d.owner[id] != nil {
-			return errors.New("slab is not free")
+		if id < 0 || int(id) >= r.d.slabs {
+			return errors.New("no such slab")
 		}
-		r.d.owner[id] = r
+		r.d.owner[id]++
 	}
 	r.slabs = append(r.slabs, slabs...)
 	return nil
@@ -79,9 +83,41 @@ func (r *testRegion) Close() {
 	r.d.mu.Lock()
 	defer r.d.mu.Unlock()
 	for _, id := range r.slabs {
-		delete(r.d.owner, id)
+		if r.d.owner[id]--; r.d.owner[id] == 0 {
+			delete(r.d.owner, id)
+		}
 	}
 	r.d.open--
+}
+
+// CopySlab copies the first tokens of a slab.
+func (d *testDevice) CopySlab(from, to int32, tokens int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.written[from] < tokens {
+		return fmt.Errorf("%d tokens copied from slab %d, which has %d", tokens, from, d.written[from])
+	}
+	d.written[to] = tokens
+	return nil
+}
+
+// write notes a token of a region, and what is wrong with it.
+func (r *testRegion) write(position int) {
+	slab, at := r.slabs[position/testSlabTokens], position%testSlabTokens
+	if r.d.owner[slab] != 1 {
+		r.d.faults = append(r.d.faults, fmt.Errorf("a row in slab %d, which %d regions hold", slab, r.d.owner[slab]))
+	}
+	r.d.written[slab] = at + 1
+}
+
+// shared checks that the tokens of a region before its first row are computed.
+func (r *testRegion) shared(tokens int) {
+	for at := range tokens {
+		if slab := r.slabs[at/testSlabTokens]; r.d.written[slab] <= at%testSlabTokens {
+			r.d.faults = append(r.d.faults, fmt.Errorf("token %d in slab %d is not computed", at, slab))
+			return
+		}
+	}
 }
 
 // nextToken is the device's "model".
@@ -113,6 +149,13 @@ func (d *testDevice) logits(token int32, position int) []float32 {
 		logits[nextToken(token, position, d.vocab)] = 1
 	}
 	return logits
+}
+
+// computed is the number of rows of all steps.
+func (d *testDevice) computed() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rows
 }
 
 // reloaded is the number of calls of Reload.
@@ -154,12 +197,19 @@ func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 			}
 			continue
 		}
+		if r.length == 0 {
+			r.shared(b.Position)
+			r.length = b.Position
+		}
 		// After draft tokens that were refused the rows go back.
 		if b.Position > r.length || b.Position < r.length-r.drafts || b.Position+len(b.Tokens) > len(r.slabs)*testSlabTokens {
 			d.faults = append(d.faults, errors.New("a row out of order or without a slab"))
 		}
 		if b.Position == 0 {
 			d.prompts++
+		}
+		for i := range b.Tokens {
+			r.write(b.Position + i)
 		}
 		r.length, r.drafts = b.Position+len(b.Tokens), b.Drafts
 		rows += len(b.Tokens)
@@ -168,6 +218,7 @@ func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 			out = append(out, d.logits(b.Tokens[i], b.Position+i))
 		}
 	}
+	d.rows += rows
 	d.largest = max(d.largest, rows)
 	return out, nil
 }

@@ -34,6 +34,12 @@ func (n *Null) Vocab() int { return len(n.logits) }
 // NewRegion returns a region that keeps nothing.
 func (n *Null) NewRegion(int) (compute.Region, error) { return nullRegion{}, nil }
 
+// Mappings is 0: any number.
+func (n *Null) Mappings() int { return 0 }
+
+// CopySlab does nothing.
+func (n *Null) CopySlab(int32, int32, int) error { return nil }
+
 // Run returns the same logits for every row.
 func (n *Null) Run([]compute.Rows) (compute.Logits, error) { return n, nil }
 

@@ -36,6 +36,18 @@ func (g *region) Append(slabs []int32) error {
 	return nil
 }
 
+// Mappings is 0: any number of slabs can be shared.
+func (r *Runner) Mappings() int { return 0 }
+
+// CopySlab copies the states of the first tokens of a slab to another one.
+func (r *Runner) CopySlab(from, to int32, tokens int) error {
+	if min(from, to) < 0 || int(max(from, to)) >= r.slabs || tokens < 0 || tokens > device.SlabTokens {
+		return fmt.Errorf("sim: %w: copy %d tokens of slab %d to slab %d, the pool has %d", device.ErrInvalid, tokens, from, to, r.slabs)
+	}
+	copy(r.kv[int(to)*device.SlabTokens:][:tokens], r.kv[int(from)*device.SlabTokens:])
+	return nil
+}
+
 // Close unmaps the slabs.
 func (g *region) Close() { g.slabs = nil }
 
