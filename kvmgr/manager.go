@@ -6,13 +6,14 @@
 // sequence reserves slabs by its longest possible length before it runs, and
 // leases them as it grows. The one invariant for "never out of memory" is
 //
-//	promised <= free
+//	promised <= free + cached
 //
-// where promised counts the reserved slabs that are not leased yet: a lease
+// where promised counts the reserved slabs that are not leased yet, and cached those that nobody
+// holds but the prefix tree, which gives them back on demand: a lease
 // inside a reservation cannot fail, and what is admitted always runs to its end.
 //
-// Slabs are counted by reference, so that a fork shares its parent's whole
-// slabs; sharing is mapping the same slab twice.
+// Slabs are counted by reference, so that a sequence shares the slabs of a prefix that
+// another has computed; sharing is mapping the same slab twice.
 //
 // A Manager is a plain value for one owner: no lock, no clock, no goroutine.
 package kvmgr
@@ -20,6 +21,7 @@ package kvmgr
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 )
 
@@ -53,6 +55,7 @@ type Seq uint64
 type Config struct {
 	Slabs      int    // physical slabs of the pool, numbered from 0
 	SlabTokens int    // tokens per slab
+	Mappings   int    // slabs that all regions may hold together, a shared one counted for each; 0: any number
 	Policy     Policy // nil: Declared
 }
 
@@ -63,18 +66,42 @@ type Manager struct {
 	free       freeSet
 	refs       []int32 // [slabs] regions that hold the slab
 	regions    map[Seq]*region
-	promised   int // reserved and not leased, over all regions
-	shared     int // slabs with more than one reference
+	tree       tree
+	ready      []Seq // see Ready
+	mappings   int   // see Config
+	mapped     int   // slabs reserved, leased or not, over all regions
+	promised   int   // reserved and not leased, over all regions
+	shared     int   // slabs with more than one reference
 }
 
 // region is the slabs of one sequence.
 type region struct {
-	tokens int     // reserved, in tokens
-	prompt int     // of the tokens, those in a segment of their own; 0 without beams
-	beams  int     // segments for the tokens after the prompt; 1 without beams
-	quota  int     // reserved, in slabs, shared ones included
-	shared int     // leading slabs that came from the parent of a fork
-	slabs  []int32 // leased, by position; each element is written once (leases hand out views)
+	tokens  int     // reserved, in tokens
+	prompt  int     // of the tokens, those in a segment of their own; 0 without beams
+	beams   int     // segments for the tokens after the prompt; 1 without beams
+	quota   int     // reserved, in slabs, shared ones included
+	shared  int     // leading slabs that were computed before
+	slabs   []int32 // leased, by position; each element is written once (leases hand out views)
+	cached  bool    // the region's slabs enter the prefix tree
+	space   string  // in this space
+	inTree  int     // leading slabs whose tokens are there
+	last    *node   // of the last of these
+	tail    *node   // of the next slab, with the first of its tokens; nil without
+	pending []*node // that it computes, or has computed
+}
+
+// twins are slabs of the tree with the same tokens as the region's own, which another sequence computed at the same time.
+// The region holds them too, since it holds what follows them.
+func (r *region) twins() iter.Seq[int32] {
+	return func(yield func(int32) bool) {
+		n := r.last
+		for i := r.inTree - 1; i >= 0; i-- {
+			if n.slab != r.slabs[i] && !yield(n.slab) {
+				return
+			}
+			n = n.parent
+		}
+	}
 }
 
 func (r *region) unleased() int { return r.quota - len(r.slabs) }
@@ -93,8 +120,10 @@ func New(cfg Config) (*Manager, error) {
 	return &Manager{
 		slabTokens: cfg.SlabTokens,
 		policy:     cfg.Policy,
+		mappings:   cfg.Mappings,
 		free:       newFreeSet(cfg.Slabs),
 		refs:       make([]int32, cfg.Slabs),
+		tree:       newTree(cfg.Slabs, cfg.SlabTokens),
 		regions:    make(map[Seq]*region),
 	}, nil
 }
@@ -115,17 +144,24 @@ func divideUp(a, b int) int {
 // ErrNoSlabs (a *ShortageError), ErrNeverFits (likewise), ErrSequenceExists,
 // ErrInvalid; nothing changes then.
 func (m *Manager) Reserve(seq Seq, tokens int) error {
-	if _, ok := m.regions[seq]; ok {
-		return fmt.Errorf("%w: %d", ErrSequenceExists, seq)
-	}
-	if tokens < 1 {
-		return fmt.Errorf("%w: reserve %d tokens, expected at least 1", ErrInvalid, tokens)
+	if err := m.checkReserve(seq, tokens); err != nil {
+		return err
 	}
 	promise := m.policy.Promise(tokens)
 	if promise < 1 || promise > tokens {
 		return fmt.Errorf("%w: the policy promised %d tokens, expected 1 to %d", ErrInvalid, promise, tokens)
 	}
 	return m.add(seq, &region{tokens: promise, beams: 1})
+}
+
+func (m *Manager) checkReserve(seq Seq, tokens int) error {
+	if _, ok := m.regions[seq]; ok {
+		return fmt.Errorf("%w: %d", ErrSequenceExists, seq)
+	}
+	if tokens < 1 {
+		return fmt.Errorf("%w: reserve %d tokens, expected at least 1", ErrInvalid, tokens)
+	}
+	return nil
 }
 
 // add admits a region.
@@ -135,20 +171,33 @@ func (m *Manager) add(seq Seq, r *region) error {
 		return err
 	}
 	r.slabs = make([]int32, 0, r.quota)
-	m.promised += r.quota
-	m.regions[seq] = r
+	m.enter(seq, r)
 	return nil
 }
+
+// enter adds a region that was admitted.
+func (m *Manager) enter(seq Seq, r *region) {
+	m.promised += r.unleased()
+	m.mapped += r.quota
+	m.regions[seq] = r
+}
+
+// available is how many slabs can be promised: those that are free, or kept for their tokens alone.
+func (m *Manager) available() int { return m.free.count + m.tree.idle - m.promised }
 
 // admit says whether a region of quota slabs, shared of them in the pool
 // already, fits beside all that is promised.
 func (m *Manager) admit(quota, shared int) error {
-	need, free := quota-shared, m.free.count-m.promised
+	need, free := quota-shared, m.available()
 	if quota > len(m.refs) {
 		return &ShortageError{Err: ErrNeverFits, Need: quota, Free: free, Pool: len(m.refs)}
 	}
 	if need > free {
 		return &ShortageError{Err: ErrNoSlabs, Need: need, Free: free, Pool: len(m.refs)}
+	}
+	// Each slab of a region may need a mapping of its own, and a process has a limited number of them.
+	if m.mappings > 0 && m.mapped > 0 && quota > m.mappings-m.mapped {
+		return &ShortageError{Err: ErrNoSlabs, Need: quota, Free: m.mappings - m.mapped, Pool: m.mappings}
 	}
 	return nil
 }
@@ -179,6 +228,9 @@ func (m *Manager) extend(r *region, total int) []int32 {
 	if have > 0 {
 		near = int(r.slabs[have-1]) + 1
 	}
+	for m.free.count < total-have {
+		m.free.put(int(m.tree.evict()))
+	}
 	r.slabs = m.free.take(r.slabs, total-have, near)
 	m.promised -= total - have
 	for _, id := range r.slabs[have:] {
@@ -197,16 +249,42 @@ func (m *Manager) Release(seq Seq) (freed int, err error) {
 	}
 	freed = r.unleased()
 	m.promised -= freed
+	m.mapped -= r.quota
+	m.settle(r)
 	for _, id := range r.slabs {
-		m.refs[id]--
-		switch m.refs[id] {
-		case 0:
-			m.free.put(int(id))
-			freed++
-		case 1:
-			m.shared--
-		}
+		freed += m.unref(id)
+	}
+	for id := range r.twins() {
+		freed += m.unref(id)
 	}
 	delete(m.regions, seq)
 	return freed, nil
+}
+
+// ref counts a region that holds a slab which is in the tree or another region's.
+func (m *Manager) ref(id int32) {
+	m.refs[id]++
+	switch m.refs[id] {
+	case 1:
+		m.tree.hold(m.tree.bySlab[id])
+	case 2:
+		m.shared++
+	}
+}
+
+// unref uncounts a region that held the slab. It returns 1 if nobody holds it now.
+func (m *Manager) unref(id int32) int {
+	m.refs[id]--
+	switch n := m.tree.bySlab[id]; {
+	case m.refs[id] > 1:
+		return 0
+	case m.refs[id] == 1:
+		m.shared--
+		return 0
+	case n != nil:
+		m.tree.drop(n)
+	default:
+		m.free.put(int(id))
+	}
+	return 1
 }

@@ -65,10 +65,10 @@ func (w *model) holders() map[int32]int {
 // from next, so that the fuzzer can choose them.
 func (w *model) op(t *testing.T, m *Manager, next func(n int) int) {
 	t.Helper()
-	seq, other := Seq(next(12)), Seq(next(12))
+	seq := Seq(next(12))
 	s := w.seqs[seq]
-	switch next(9) {
-	case 8:
+	switch next(8) {
+	case 7:
 		w.reserveSegments(t, m, seq, Segments{
 			Prompt: 1 + next(w.slabs*w.slabTokens/3), Response: 1 + next(w.slabs*w.slabTokens/5), Beams: 1 + next(5),
 		})
@@ -81,12 +81,6 @@ func (w *model) op(t *testing.T, m *Manager, next func(n int) int) {
 		}
 		w.lease(t, m, seq, upTo)
 	case 5, 6:
-		at := 1 + next(w.slabs*w.slabTokens)
-		if s != nil && len(s.held) > 0 && next(4) > 0 {
-			at = 1 + next(len(s.held)*w.slabTokens)
-		}
-		w.fork(t, m, seq, other, at, at+next(5*w.slabTokens)-1)
-	case 7:
 		w.release(t, m, seq)
 	}
 	if err := m.Check(); err != nil {
@@ -156,41 +150,6 @@ func (w *model) lease(t *testing.T, m *Manager, seq Seq, upTo int) {
 			}
 		}
 		s.held = append(s.held, ids...)
-	}
-}
-
-func (w *model) fork(t *testing.T, m *Manager, parent, child Seq, at, limit int) {
-	t.Helper()
-	holders, room := w.holders(), w.room()
-	f, err := m.Fork(parent, child, at, limit)
-	p := w.seqs[parent]
-	switch {
-	case p == nil:
-		wantErr(t, err, ErrUnknownSequence)
-	case w.seqs[child] != nil:
-		wantErr(t, err, ErrSequenceExists)
-	case limit < at || p.beams > 0:
-		wantErr(t, err, ErrInvalid)
-	case w.slabsFor(at) > len(p.held):
-		wantErr(t, err, ErrBeyondReservation)
-	case w.slabsFor(limit) > w.slabs:
-		wantErr(t, err, ErrNeverFits)
-	case w.slabsFor(limit)-at/w.slabTokens > room:
-		wantErr(t, err, ErrNoSlabs)
-	default:
-		wantErr(t, err, nil)
-		whole, partial := at/w.slabTokens, at%w.slabTokens
-		if !slices.Equal(f.Shared, p.held[:whole]) || f.Copy.Tokens != partial {
-			t.Fatalf("fork of %d at %d: %+v", parent, at, f)
-		}
-		held := slices.Clone(f.Shared)
-		if partial > 0 {
-			if f.Copy.From != p.held[whole] || holders[f.Copy.To] != 0 {
-				t.Fatalf("fork of %d at %d: %+v", parent, at, f)
-			}
-			held = append(held, f.Copy.To)
-		}
-		w.seqs[child] = &modelSeq{tokens: limit, held: held}
 	}
 }
 

@@ -11,8 +11,9 @@ type Stats struct {
 	Slabs    int `json:"slabs"`    // in the pool
 	Used     int `json:"used"`     // leased to at least one region
 	Shared   int `json:"shared"`   // leased to more than one
+	Cached   int `json:"cached"`   // kept for their tokens alone, and given back on demand
 	Promised int `json:"promised"` // reserved, not leased yet
-	Free     int `json:"free"`     // neither: what a new reservation can have
+	Free     int `json:"free"`     // what a new reservation can have: neither used nor promised
 	Regions  int `json:"regions"`
 }
 
@@ -23,10 +24,11 @@ func (s Stats) Usage() float64 { return float64(s.Used+s.Promised) / float64(s.S
 func (m *Manager) Stats() Stats {
 	return Stats{
 		Slabs:    len(m.refs),
-		Used:     len(m.refs) - m.free.count,
+		Used:     len(m.refs) - m.free.count - m.tree.idle,
 		Shared:   m.shared,
+		Cached:   m.tree.idle,
 		Promised: m.promised,
-		Free:     m.free.count - m.promised,
+		Free:     m.available(),
 		Regions:  len(m.regions),
 	}
 }
@@ -77,22 +79,27 @@ func (m *Manager) Regions() []Region {
 // is free. It costs O(slabs + leases).
 func (m *Manager) Check() error {
 	held := make([]int32, len(m.refs))
-	promised := 0
+	promised, mapped := 0, 0
 	for seq, r := range m.regions {
 		if err := m.checkRegion(seq, r, held); err != nil {
 			return err
 		}
 		promised += r.unleased()
+		mapped += r.quota
 	}
-	free, shared := 0, 0
+	free, unheld, shared := 0, 0, 0
 	for id, n := range m.refs {
 		if n != held[id] {
 			return fmt.Errorf("kvmgr: check: slab %d counts %d references, %d regions hold it", id, n, held[id])
 		}
-		if m.free.has(id) != (n == 0) {
-			return fmt.Errorf("kvmgr: check: slab %d counts %d references, in the free set: %t", id, n, m.free.has(id))
+		cached := m.tree.bySlab[id] != nil
+		if m.free.has(id) != (n == 0 && !cached) {
+			return fmt.Errorf("kvmgr: check: slab %d counts %d references, in the tree: %t, in the free set: %t", id, n, cached, m.free.has(id))
 		}
 		if n == 0 {
+			unheld++
+		}
+		if n == 0 && !cached {
 			free++
 		}
 		if n > 1 {
@@ -106,10 +113,12 @@ func (m *Manager) Check() error {
 		return fmt.Errorf("kvmgr: check: %d slabs are shared, the count says %d", shared, m.shared)
 	case promised != m.promised:
 		return fmt.Errorf("kvmgr: check: %d slabs are promised, the count says %d", promised, m.promised)
-	case promised > free:
-		return fmt.Errorf("kvmgr: check: %d slabs are promised, %d are free", promised, free)
+	case mapped != m.mapped:
+		return fmt.Errorf("kvmgr: check: %d slabs are reserved, the count says %d", mapped, m.mapped)
+	case promised > unheld:
+		return fmt.Errorf("kvmgr: check: %d slabs are promised, nobody holds %d", promised, unheld)
 	}
-	return nil
+	return m.tree.check(m.refs)
 }
 
 // checkRegion checks one region and counts its slabs in held.
@@ -119,6 +128,9 @@ func (m *Manager) checkRegion(seq Seq, r *region, held []int32) error {
 			seq, r.tokens, r.quota, len(r.slabs), r.shared)
 	}
 	own := make(map[int32]bool, len(r.slabs))
+	for id := range r.twins() {
+		held[id]++
+	}
 	for _, id := range r.slabs {
 		if id < 0 || int(id) >= len(held) {
 			return fmt.Errorf("kvmgr: check: sequence %d holds slab %d of %d", seq, id, len(held))

@@ -1,0 +1,235 @@
+package kvmgr
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// ErrComputing is a prompt whose prefix another sequence is computing: wait until Ready returns the sequence, and
+// reserve again.
+var ErrComputing = errors.New("kvmgr: another sequence computes the prefix")
+
+// Copy is a slab to copy in part: the first Tokens tokens of slab From to slab To. There is nothing to copy when Tokens
+// is 0.
+type Copy struct {
+	From, To int32
+	Tokens   int
+}
+
+// Prompt is the known tokens of a sequence that begins: their keys and values may be in the pool already.
+type Prompt struct {
+	// Space names what keys and values depend on besides tokens, and who may share them: adapter, tenant, salt.
+	Space  string
+	Tokens []int32 // not kept
+}
+
+// Hit is the part of a prompt whose keys and values are there.
+type Hit struct {
+	Tokens int  // that need not be computed, at most all but the last one
+	Slabs  int  // that hold them: the first ones of the sequence
+	Copy   Copy // of the last of these slabs: do it before the next step
+}
+
+// ReservePrompt is Reserve for a sequence of up to limit tokens that begins with those of p. It leases the slabs of their
+// longest prefix that is computed. Errors: those of Reserve, and ErrComputing.
+func (m *Manager) ReservePrompt(seq Seq, limit int, p Prompt) (Hit, error) {
+	if err := m.checkReserve(seq, limit); err != nil {
+		return Hit{}, err
+	}
+	if len(p.Tokens) < 1 || len(p.Tokens) > limit {
+		return Hit{}, fmt.Errorf("%w: %d tokens at the start of at most %d", ErrInvalid, len(p.Tokens), limit)
+	}
+	m.tree.clock++
+	// The last token is always computed: the first token of the answer is sampled from its logits.
+	last := len(p.Tokens) - 1
+	found := m.tree.match(p.Space, p.Tokens[:last])
+	whole := len(found.path) * m.slabTokens
+	if m.pays(&found, last-whole) {
+		found.pending.waiters = append(found.pending.waiters, seq)
+		return Hit{}, fmt.Errorf("%w: %d tokens of sequence %d", ErrComputing, whole+found.soon, seq)
+	}
+	quota, idle := m.slabsFor(limit), 0
+	for _, n := range found.path {
+		if !n.held {
+			idle++
+		}
+	}
+	if err := m.admit(quota, len(found.path)-idle); err != nil {
+		return Hit{}, err
+	}
+	r := &region{tokens: limit, beams: 1, quota: quota, shared: len(found.path), cached: true, space: p.Space}
+	m.share(r, found.path)
+	m.enter(seq, r)
+	h := Hit{Tokens: whole + found.partial, Slabs: len(r.slabs)}
+	if found.partial > 0 {
+		found.next.used = m.tree.clock
+		from := found.next.slab // the lease may evict it, and even return it: its contents stay until a step
+		if to := m.extend(r, len(r.slabs)+1)[0]; to != from {
+			h.Copy = Copy{From: from, To: to, Tokens: found.partial}
+		}
+		h.Slabs++
+	}
+	m.pend(r, p.Tokens)
+	return h, nil
+}
+
+// pays says whether a sequence should wait for pending nodes: for at least a slab, or for all that it has to compute of left
+// tokens. Many prompts begin with the same few tokens, and it does not pay to compute one after the other for these.
+func (m *Manager) pays(found *match, left int) bool {
+	return found.soon > found.partial && (found.soon >= m.slabTokens || found.soon == left)
+}
+
+// share makes a region begin with the slabs of a path.
+func (m *Manager) share(r *region, path []*node) {
+	r.slabs = make([]int32, 0, r.quota)
+	for _, n := range path {
+		m.ref(n.slab)
+		n.uses++
+		n.used = m.tree.clock
+		r.slabs = append(r.slabs, n.slab)
+		r.last = n
+	}
+	r.inTree = len(path)
+}
+
+// pend adds pending nodes for the rest of a prompt.
+func (m *Manager) pend(r *region, tokens []int32) {
+	parent := r.last
+	if parent == nil {
+		parent = m.tree.root(r.space)
+	}
+	for tokens = tokens[r.inTree*m.slabTokens:]; len(tokens) > 0; {
+		part := tokens[:min(len(tokens), m.slabTokens)]
+		at, ok := parent.find(part)
+		if ok { // another sequence computes it too, or has just computed it
+			break
+		}
+		parent = m.tree.insert(parent, at, part)
+		r.pending = append(r.pending, parent)
+		tokens = tokens[len(part):]
+	}
+}
+
+// Slabs returns all slabs leased to a sequence, by position; nil without the sequence. The slice is the caller's to
+// read for ever.
+func (m *Manager) Slabs(seq Seq) []int32 {
+	r := m.regions[seq]
+	if r == nil {
+		return nil
+	}
+	return slices.Clip(r.slabs)
+}
+
+// Ready returns the sequences whose wait for a prefix has ended since the last call: see ErrComputing.
+func (m *Manager) Ready() []Seq {
+	ready := m.ready
+	m.ready = nil
+	return ready
+}
+
+// Commit offers the slabs of a sequence's first tokens, whose keys and values are written, to other sequences. With tail
+// they get a part of a slab at the end too: its later tokens may be written all the same. A sequence of Reserve or
+// ReserveSegments offers nothing. Errors: ErrUnknownSequence, ErrBeyondReservation (tokens that are not leased).
+func (m *Manager) Commit(seq Seq, tokens []int32, tail bool) error {
+	r, ok := m.regions[seq]
+	if !ok {
+		return fmt.Errorf("%w: commit for %d", ErrUnknownSequence, seq)
+	}
+	if m.slabsFor(len(tokens)) > len(r.slabs) {
+		return fmt.Errorf("%w: sequence %d commits %d tokens, leased %d slabs of %d", ErrBeyondReservation, seq, len(tokens), len(r.slabs), m.slabTokens)
+	}
+	if !r.cached {
+		return nil
+	}
+	for whole := len(tokens) / m.slabTokens; r.inTree < whole; r.inTree++ {
+		at := r.inTree * m.slabTokens
+		m.commit(r, tokens[at:at+m.slabTokens])
+	}
+	if rest := tokens[min(r.inTree*m.slabTokens, len(tokens)):]; tail && len(rest) > 0 {
+		m.commitTail(r, rest)
+	}
+	return nil
+}
+
+// parent is the node below which a region's next slab belongs.
+func (m *Manager) parent(r *region) *node {
+	if r.last == nil {
+		return m.tree.root(r.space)
+	}
+	return r.last
+}
+
+// commit adds the next slab of a region to the tree.
+func (m *Manager) commit(r *region, tokens []int32) {
+	m.cutTail(r)
+	parent, slab := m.parent(r), r.slabs[r.inTree]
+	at, ok := parent.find(tokens)
+	if !ok {
+		m.tree.insert(parent, at, tokens)
+	}
+	r.last = parent.children[at]
+	switch n := r.last; {
+	case n.slab < 0:
+		m.ready = append(m.ready, m.tree.fill(n, slab)...)
+	case n.held: // another sequence computed the same tokens meanwhile
+		m.ref(n.slab)
+	default:
+		m.free.put(int(m.tree.replace(n, slab)))
+	}
+}
+
+// commitTail adds the next slab of a region, of which only the first tokens are computed.
+func (m *Manager) commitTail(r *region, tokens []int32) {
+	parent, slab := m.parent(r), r.slabs[r.inTree]
+	n, common := parent.nearest(tokens, func(n *node) bool { return n.slab >= 0 && n.slab != slab })
+	if n != nil && common == len(tokens) {
+		return // it is there
+	}
+	m.cutTail(r)
+	parent = m.parent(r) // a root goes with its last child
+	at, ok := parent.find(tokens)
+	if !ok {
+		m.tree.insert(parent, at, tokens)
+	}
+	r.tail = parent.children[at]
+	m.ready = append(m.ready, m.tree.fill(r.tail, slab)...)
+}
+
+// cutTail takes a region's tail back: its slab has more tokens now.
+func (m *Manager) cutTail(r *region) {
+	if r.tail != nil {
+		m.tree.remove(r.tail)
+		r.tail = nil
+	}
+}
+
+// settle removes the pending nodes of a region that ends.
+func (m *Manager) settle(r *region) {
+	for _, n := range slices.Backward(r.pending) {
+		if n.slab >= 0 || n.parent == nil {
+			continue
+		}
+		m.ready = append(m.ready, n.waiters...)
+		n.waiters = nil
+		m.tree.remove(n)
+	}
+	r.pending = nil
+}
+
+// Forget empties the prefix tree: the memory has lost its contents. Regions stay, and offer nothing from here on.
+func (m *Manager) Forget() {
+	for _, r := range m.regions {
+		m.settle(r)
+		for id := range r.twins() {
+			m.unref(id)
+		}
+		r.cached, r.last, r.inTree, r.tail = false, nil, 0, nil
+	}
+	for id, n := range m.tree.bySlab {
+		if n != nil && !n.held {
+			m.free.put(id)
+		}
+	}
+	m.tree = newTree(len(m.refs), m.slabTokens)
+}
