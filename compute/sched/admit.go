@@ -89,15 +89,19 @@ func (s *Scheduler) granted(e *Event) error {
 	case e.Tokens <= seq.leased || e.Tokens > seq.total():
 		return fmt.Errorf("%w: sequence %d granted up to token %d, leased %d, reserved %d",
 			ErrUnexpected, e.ID, e.Tokens, seq.leased, seq.total())
+	case seq.state == Waiting && (e.Computed < 0 || e.Computed >= seq.PromptTokens || e.Computed > e.Tokens):
+		return fmt.Errorf("%w: sequence %d granted with %d tokens computed, of a prompt of %d, leased %d",
+			ErrUnexpected, e.ID, e.Computed, seq.PromptTokens, e.Tokens)
 	}
-	seq.leased = e.Tokens
 	if seq.state == Running {
+		seq.leased = e.Tokens
 		return nil
 	}
 	s.answered(e.ID)
 	s.waiting.remove(seq)
 	seq.state = Running
-	seq.flow.pending += seq.PromptTokens
+	seq.leased, seq.computed = e.Tokens, e.Computed
+	seq.flow.pending += seq.PromptTokens - seq.computed
 	seq.flow.rows += seq.rows()
 	s.admissions++
 	seq.admission = s.admissions
@@ -122,6 +126,24 @@ func (s *Scheduler) denied(e *Event) error {
 		seq.denials++
 	}
 	return nil
+}
+
+// park lets others pass a sequence until ready is called.
+func (s *Scheduler) park(e *Event) error {
+	if !slices.Contains(s.reserving, e.ID) {
+		return fmt.Errorf("%w: sequence %d parked, which has no reservation on its way", ErrUnexpected, e.ID)
+	}
+	s.answered(e.ID)
+	if seq := s.byID[e.ID]; seq != nil { // else it ended meanwhile
+		seq.parked = true
+	}
+	return nil
+}
+
+func (s *Scheduler) unpark(e *Event) {
+	if seq := s.byID[e.ID]; seq != nil {
+		seq.parked = false
+	}
 }
 
 // answered removes a sequence from the reservations on their way.

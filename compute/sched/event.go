@@ -34,6 +34,8 @@ const (
 	KindCancel
 	KindGranted
 	KindDenied
+	KindParked
+	KindReady
 	KindSampled
 	KindFinished
 )
@@ -46,6 +48,7 @@ type Event struct {
 	Sequence Sequence // Submit
 	Tokens   int      // Granted: leased up to; Sampled: taken
 	Drafts   int      // Sampled: draft tokens for the next step
+	Computed int      // Granted, of a sequence that begins: its first tokens that are in the KV cache
 	Need     int      // Denied, in slabs: for the transcript
 	Free     int      // Denied, in slabs: for the transcript
 	Never    bool     // Denied: larger than the pool
@@ -62,11 +65,24 @@ func Cancel(id ID) Event { return Event{Kind: KindCancel, ID: id} }
 // leased tokens are backed by slabs.
 func Granted(id ID, leased int) Event { return Event{Kind: KindGranted, ID: id, Tokens: leased} }
 
+// GrantedPrefix is Granted for a sequence that begins, and whose first computed tokens are in the KV cache: fewer than
+// its prompt has.
+func GrantedPrefix(id ID, leased, computed int) Event {
+	return Event{Kind: KindGranted, ID: id, Tokens: leased, Computed: computed}
+}
+
 // Denied answers a Reserve: need slabs, free ones are too few for now. The
 // sequence keeps its place.
 func Denied(id ID, need, free int) Event {
 	return Event{Kind: KindDenied, ID: id, Need: need, Free: free}
 }
+
+// Parked answers a Reserve: another sequence computes the beginning of the prompt. The sequence keeps its place, others
+// pass it, and it reserves again after Ready.
+func Parked(id ID) Event { return Event{Kind: KindParked, ID: id} }
+
+// Ready ends the wait of a parked sequence.
+func Ready(id ID) Event { return Event{Kind: KindReady, ID: id} }
 
 // NeverFits answers a Reserve: the pool is too small. It ends the sequence.
 func NeverFits(id ID, need, pool int) Event {

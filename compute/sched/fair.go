@@ -178,12 +178,15 @@ func (s *Scheduler) leave(seq *sequence) {
 // nextWaiting returns the next sequence to reserve KV for: among those with the highest priority,
 // the first of the least-served tenant. Nil if there is none.
 func (s *Scheduler) nextWaiting() *sequence {
-	if len(s.flows) == 1 {
-		return s.waiting.first()
-	}
-	weights := s.weights()
+	alone, weights := len(s.flows) == 1, s.weights()
 	var best *sequence
 	for _, seq := range s.waiting.seqs {
+		if seq.parked {
+			continue
+		}
+		if alone {
+			return seq
+		}
 		if best != nil && seq.Priority != best.Priority {
 			break
 		}

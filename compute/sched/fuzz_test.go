@@ -29,14 +29,14 @@ func FuzzStep(f *testing.F) {
 		}
 		for len(in) > 0 {
 			kind, id := next(), ID(next()%7)
-			switch e := (Event{Kind: EventKind(kind % 10), ID: id}); e.Kind {
+			switch e := (Event{Kind: EventKind(kind % 12), ID: id}); e.Kind {
 			case KindSubmit:
 				b.step(t, Submit(Sequence{
 					ID: id, PromptTokens: next() % 35, MaxNewTokens: next() % 12, Beams: next() % 5, Priority: next() % 2, Deadline: Time(next() % 40),
 					Tenant: string(rune('a' + next()%3)), Weight: next() % 4,
 				}))
 			case KindGranted:
-				b.step(t, Granted(id, next()%48))
+				b.step(t, GrantedPrefix(id, next()%48, next()%8))
 			case KindDenied:
 				e.Never = next()%4 == 0
 				b.step(t, e)
@@ -81,6 +81,8 @@ func (b *tracker) step(t *testing.T, e Event) {
 		delete(b.requested, e.ID)
 	case e.Kind == KindDenied: // later reservations are dropped
 		clear(b.requested)
+	case e.Kind == KindParked:
+		delete(b.requested, e.ID)
 	case e.Kind == KindGranted && b.requested[e.ID]:
 		delete(b.requested, e.ID)
 		b.reserved[e.ID] = true

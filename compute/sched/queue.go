@@ -25,14 +25,6 @@ func (q *sequence) before(o *sequence) bool {
 
 func (q *queue) len() int { return len(q.seqs) }
 
-// first returns the head, nil if the queue is empty.
-func (q *queue) first() *sequence {
-	if len(q.seqs) == 0 {
-		return nil
-	}
-	return q.seqs[0]
-}
-
 // place is the index of the first sequence that is not before s.
 func (q *queue) place(s *sequence) int {
 	return sort.Search(len(q.seqs), func(i int) bool { return !q.seqs[i].before(s) })

@@ -55,6 +55,7 @@ type sequence struct {
 	Sequence
 	serial      uint64 // order of submission
 	state       State
+	parked      bool   // another sequence computes what its prompt begins with
 	denials     int    // answers that were Denied
 	triedAt     uint64 // Scheduler.frees at its last reservation
 	admission   uint64 // order of grants
@@ -170,6 +171,10 @@ func (s *Scheduler) apply(e *Event) error {
 		return s.granted(e)
 	case KindDenied:
 		return s.denied(e)
+	case KindParked:
+		return s.park(e)
+	case KindReady:
+		s.unpark(e)
 	case KindSampled:
 		return s.sampled(e)
 	case KindFinished:

@@ -42,11 +42,13 @@ type life struct {
 	Sequence
 	serial    int
 	requested bool // Reserve is out
+	parked    bool // another sequence computes its prefix
 	granted   bool
 	released  int
 	ended     int
 	reason    Reason
 	position  int // tokens computed
+	cached    int // of them, before it began
 	made      int // tokens sampled
 	drafts    int // for the next step, and then in the open chunk
 	leased    int // as reported to the scheduler
@@ -165,7 +167,15 @@ func (w *world) receive() []Event {
 		l := w.seqs[e.ID]
 		switch e.Kind {
 		case KindGranted:
+			if !l.granted {
+				l.position, l.cached = e.Computed, e.Computed
+			}
 			l.granted, l.requested, l.leased = true, false, e.Tokens
+		case KindParked:
+			l.requested, l.parked = false, true
+			w.counts["parked"]++
+		case KindReady:
+			l.parked = false
 		case KindDenied:
 			l.requested = false
 			w.counts["denied"]++
@@ -310,7 +320,7 @@ func (w *world) checkProgress(p *Plan, fresh int) {
 			}
 		case l.position >= l.PromptTokens:
 			w.t.Fatalf("step %d: sequence %d could decode: %+v", p.Step, id, l)
-		case p.PromptRows == 0 && l.position > 0:
+		case p.PromptRows == 0 && l.position > l.cached:
 			w.t.Fatalf("step %d: prompt %d has begun and is held back: %+v", p.Step, id, l)
 		case p.PromptRows == 0:
 			w.counts["held"]++
@@ -326,7 +336,7 @@ func (w *world) checkProgress(p *Plan, fresh int) {
 func (w *world) checkReserves(p *Plan) {
 	for _, r := range p.Reserve {
 		l := w.seqs[r.ID]
-		if l.requested || l.granted || l.ended > 0 || r.Tokens != l.PromptTokens+l.MaxNewTokens || r.Lease < l.PromptTokens || r.Lease > r.Tokens {
+		if l.requested || l.parked || l.granted || l.ended > 0 || r.Tokens != l.PromptTokens+l.MaxNewTokens || r.Lease < l.PromptTokens || r.Lease > r.Tokens {
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, r, l)
 		}
 		l.requested = true
@@ -337,7 +347,7 @@ func (w *world) checkReserves(p *Plan) {
 		if x.requested || x.granted && x.released == 0 {
 			batch += max(1, x.Beams)
 		}
-		if x.ended > 0 || x.granted || x.requested {
+		if x.ended > 0 || x.granted || x.requested || x.parked {
 			continue
 		}
 		waiting = append(waiting, x)
@@ -407,6 +417,10 @@ func (w *world) send(p *Plan) {
 }
 
 func (w *world) reserve(r Reservation) Event {
+	if r.Beams == 0 && w.chance(10) {
+		w.inbox = append(w.inbox, func() []Event { return []Event{Ready(r.ID)} })
+		return Parked(r.ID)
+	}
 	var err error
 	if r.Beams > 0 {
 		err = w.kv.ReserveSegments(kvmgr.Seq(r.ID), kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams})
@@ -422,7 +436,11 @@ func (w *world) reserve(r Reservation) Event {
 	case err != nil:
 		w.t.Fatal(err)
 	}
-	return w.lease(r.ID, r.Lease)
+	e := w.lease(r.ID, r.Lease)
+	if r.Beams == 0 && w.chance(30) {
+		e.Computed = w.rng.IntN(r.Prompt)
+	}
+	return e
 }
 
 func (w *world) lease(id ID, upTo int) Event {

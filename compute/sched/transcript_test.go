@@ -180,7 +180,11 @@ func parseEvents(t *testing.T, words []string) []Event {
 		case "cancel":
 			events = append(events, Cancel(id))
 		case "granted":
-			events = append(events, Granted(id, num("tokens")))
+			events = append(events, GrantedPrefix(id, num("tokens"), num("computed")))
+		case "parked":
+			events = append(events, Parked(id))
+		case "ready":
+			events = append(events, Ready(id))
 		case "denied":
 			events = append(events, Denied(id, num("need"), num("free")))
 		case "never-fits":
