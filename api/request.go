@@ -122,7 +122,7 @@ type Event struct {
 type Usage struct {
 	PromptTokens     int
 	CompletionTokens int
-	CachedTokens     int // always 0: prefixes are not shared, but clients expect the field
+	CachedTokens     int // of the prompt: a worker had them in its KV cache when it began the first sequence
 }
 
 // Stream is the answer to one request. It is for one goroutine.

@@ -32,6 +32,7 @@ type Metrics struct {
 	ttft, itl, e2e, queue, prefill, decode  *prometheus.HistogramVec
 	promptTokens, genTokens                 *prometheus.CounterVec
 	draftTokens, acceptedTokens             *prometheus.CounterVec
+	prefixQueries, prefixHits               *prometheus.CounterVec
 	success, rejected, reloads              *prometheus.CounterVec
 	stageDepth                              *prometheus.GaugeVec
 	stageService, stepSeconds, stepRowsKind *prometheus.HistogramVec
@@ -77,6 +78,8 @@ func New(build Build) *Metrics {
 	m.decode = histogram("request_decode_time_seconds", "From the first token to the end.", requestBuckets, "model")
 	m.promptTokens = counter("prompt_tokens_total", "Prompt tokens of requests that reached a step.", "model")
 	m.genTokens = counter("generation_tokens_total", "Tokens generated.", "model")
+	m.prefixQueries = counter("prefix_cache_queries_total", "Tokens of prompts that were looked up in the prefix cache.", "model")
+	m.prefixHits = counter("prefix_cache_hits_total", "Tokens of prompts that the prefix cache had.", "model")
 	m.draftTokens = counter("draft_tokens_total", "Draft tokens computed.", "model")
 	m.acceptedTokens = counter("draft_tokens_accepted_total", "Draft tokens accepted.", "model")
 	m.success = counter("request_success_total", "Requests ended, by reason.", "model", "finished_reason")

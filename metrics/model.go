@@ -13,6 +13,7 @@ type Model struct {
 	ttft, itl, e2e, queue, prefill, decode  prometheus.Observer
 	promptTokens, genTokens                 prometheus.Counter
 	draftTokens, acceptedTokens             prometheus.Counter
+	prefixQueries, prefixHits               prometheus.Counter
 	stepSeconds, stepDecodeRows, stepChunks prometheus.Observer
 	success, rejected                       *prometheus.CounterVec
 	reloads, failedReloads                  prometheus.Counter
@@ -27,6 +28,8 @@ func (m *Metrics) Model(id string) *Model {
 		queue: m.queue.With(label), prefill: m.prefill.With(label), decode: m.decode.With(label),
 		promptTokens:   m.promptTokens.With(label),
 		genTokens:      m.genTokens.With(label),
+		prefixQueries:  m.prefixQueries.With(label),
+		prefixHits:     m.prefixHits.With(label),
 		draftTokens:    m.draftTokens.With(label),
 		acceptedTokens: m.acceptedTokens.With(label),
 		stepSeconds:    m.stepSeconds.With(label),
@@ -55,6 +58,12 @@ func (m *Model) Step(d time.Duration, decodeRows, prefillRows int) {
 	if prefillRows > 0 {
 		m.stepChunks.Observe(float64(prefillRows))
 	}
+}
+
+// Prefix records a prompt that begins to be computed, and how many of its tokens were in the KV cache already.
+func (m *Model) Prefix(tokens, cached int) {
+	m.prefixQueries.Add(float64(tokens))
+	m.prefixHits.Add(float64(cached))
 }
 
 // Drafted records the draft tokens that a step computed and the number that was accepted.

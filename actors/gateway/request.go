@@ -31,6 +31,8 @@ type request struct {
 	resumes  int  // since the last new token
 	migrated bool // another worker or process had it before
 	started  bool
+	computes bool // a step has had rows of it
+	cached   int  // tokens of the prompt that were computed before the first of these
 	done     bool
 }
 
@@ -381,8 +383,15 @@ func (r *request) choice(seq msg.SeqID) int {
 	return -1
 }
 
+// computing notes the first step with rows of the request. Later ones are of its other choices, or after a failover.
+func (r *request) computing(cached int) {
+	if !r.computes {
+		r.computes, r.cached = true, min(cached, len(r.prompt))
+	}
+}
+
 func (r *request) usage() *api.Usage {
-	u := &api.Usage{PromptTokens: len(r.prompt)}
+	u := &api.Usage{PromptTokens: len(r.prompt), CachedTokens: r.cached}
 	for i := range r.choices {
 		u.CompletionTokens += len(r.choices[i].tokens)
 	}

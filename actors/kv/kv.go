@@ -33,13 +33,14 @@ type Config struct {
 	Root              *actor.RootContext
 	Spawn             func(name string, a actor.Actor) (*actor.PID, error)
 	Slabs, SlabTokens int
+	Mappings          int         // as of kvmgr.Config
 	Broken            func(error) // gets the error when the allocator contradicts itself
 	Metrics           *metrics.Model
 }
 
 // New spawns the actor.
 func New(cfg Config) (*Manager, error) {
-	allocator, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens})
+	allocator, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens, Mappings: cfg.Mappings})
 	if err != nil {
 		return nil, err
 	}
@@ -118,10 +119,18 @@ func (a *kvActor) Receive(ctx actor.Context) {
 
 // round does what the message says. An error says that the allocator and the scheduler disagree.
 func (a *kvActor) round(m *msg.KVRound) error {
+	for _, c := range m.Commit {
+		if err := a.kv.Commit(kvmgr.Seq(c.Seq), c.Tokens, c.Tail); err != nil {
+			return err
+		}
+	}
 	for _, seq := range m.Release {
 		if _, err := a.kv.Release(kvmgr.Seq(seq)); err != nil {
 			return err
 		}
+	}
+	if m.Forget {
+		a.kv.Forget()
 	}
 	for i := range m.Reserve {
 		short, err := a.reserve(m, &m.Reserve[i])
@@ -137,15 +146,26 @@ func (a *kvActor) round(m *msg.KVRound) error {
 			return err
 		}
 	}
+	for _, seq := range a.kv.Ready() {
+		m.Ready = append(m.Ready, msg.SeqID(seq))
+	}
 	return nil
 }
 
 // reserve grants or denies a reservation. short: there are too few slabs for now.
 func (a *kvActor) reserve(m *msg.KVRound, r *msg.Reserve) (short bool, err error) {
-	if r.Beams > 0 {
-		err = a.kv.ReserveSegments(kvmgr.Seq(r.Seq), kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams})
-	} else {
-		err = a.kv.Reserve(kvmgr.Seq(r.Seq), r.Tokens)
+	var hit kvmgr.Hit
+	switch seq := kvmgr.Seq(r.Seq); {
+	case r.Beams > 0:
+		err = a.kv.ReserveSegments(seq, kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams})
+	case len(r.Known) > 0:
+		hit, err = a.kv.ReservePrompt(seq, r.Tokens, kvmgr.Prompt{Space: r.Space, Tokens: r.Known})
+	default:
+		err = a.kv.Reserve(seq, r.Tokens)
+	}
+	if errors.Is(err, kvmgr.ErrComputing) {
+		m.Parked = append(m.Parked, r.Seq)
+		return false, nil
 	}
 	if s, ok := errors.AsType[*kvmgr.ShortageError](err); ok {
 		never := errors.Is(err, kvmgr.ErrNeverFits)
@@ -155,7 +175,14 @@ func (a *kvActor) reserve(m *msg.KVRound, r *msg.Reserve) (short bool, err error
 	if err != nil {
 		return false, err
 	}
-	return false, a.lease(m, r.Seq, r.Lease)
+	slabs, err := a.kv.Lease(kvmgr.Seq(r.Seq), r.Lease)
+	g := msg.Granted{Seq: r.Seq, UpTo: r.Lease, Slabs: slabs, Computed: hit.Tokens}
+	if hit.Tokens > 0 {
+		g.Slabs = a.kv.Slabs(kvmgr.Seq(r.Seq))
+		g.CopyFrom, g.CopyTo, g.CopyTokens = hit.Copy.From, hit.Copy.To, int32(hit.Copy.Tokens)
+	}
+	m.Granted = append(m.Granted, g)
+	return false, err
 }
 
 // lease grants the slabs of a sequence's first upTo tokens: it cannot fail within a reservation.

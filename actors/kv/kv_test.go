@@ -103,3 +103,34 @@ func TestARoundThatContradictsTheAllocatorIsReported(t *testing.T) {
 		})
 	}
 }
+
+func TestAPromptSharesWhatWasComputed(t *testing.T) {
+	m := newTestManager(t)
+	prompt := make([]int32, 40)
+	for i := range prompt {
+		prompt[i] = int32(i)
+	}
+	r := m.round(&msg.KVRound{Reserve: []msg.Reserve{
+		{Seq: 1, Tokens: 48, Lease: 48, Known: prompt, Space: "a"},
+		{Seq: 2, Tokens: 48, Lease: 48, Known: prompt, Space: "a"},
+		{Seq: 3, Tokens: 48, Lease: 48, Known: prompt, Space: "b"},
+	}})
+	require.Equal(t, []msg.SeqID{2}, r.Parked, "the first one computes the prompt, and the third is in another space")
+	require.Len(t, r.Granted, 2)
+	first := r.Granted[0]
+	require.Zero(t, first.Computed)
+	require.Zero(t, r.Granted[1].Computed)
+
+	r = m.round(&msg.KVRound{Commit: []msg.Commit{{Seq: 1, Tokens: prompt, Tail: true}}})
+	require.Equal(t, []msg.SeqID{2}, r.Ready)
+	r = m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 2, Tokens: 48, Lease: 48, Known: prompt, Space: "a"}}})
+	require.Empty(t, r.Parked)
+	second := r.Granted[0]
+	require.Equal(t, 39, second.Computed, "all but the last token")
+	require.Len(t, second.Slabs, 3)
+	require.Equal(t, first.Slabs[:2], second.Slabs[:2])
+	require.Equal(t, []int32{first.Slabs[2], second.Slabs[2], 7}, []int32{second.CopyFrom, second.CopyTo, second.CopyTokens})
+
+	r = m.round(&msg.KVRound{Release: []msg.SeqID{1, 2, 3}, Forget: true, Reserve: []msg.Reserve{{Seq: 4, Tokens: 48, Lease: 48, Known: prompt, Space: "a"}}})
+	require.Zero(t, r.Granted[0].Computed, "the device was loaded again")
+}

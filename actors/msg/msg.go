@@ -202,7 +202,10 @@ type Lost struct {
 type Retry struct{}
 
 // Started says that the first row of a sequence is in a step.
-type Started struct{ At time.Time }
+type Started struct {
+	At     time.Time
+	Cached int // leading tokens that the worker had computed before
+}
 
 // KVRound is what the worker's loop needs of the KV manager in a round. The manager does it in the
 // order of the fields, fills in the answer and sends the message back to Reply. Until then the
@@ -210,12 +213,16 @@ type Started struct{ At time.Time }
 type KVRound struct {
 	Reply *actor.PID
 
+	Forget  bool      // the device has lost what its KV memory held: after Release
 	Release []SeqID   // gives back the slabs of these sequences
 	Reserve []Reserve // sets slabs aside for whole sequences, up to the first that is denied for now
 	Extend  []Extend  // leases more slabs to sequences
+	Commit  []Commit  // offers computed slabs to other sequences: before all else
 
 	Granted []Granted
 	Denied  []Denied
+	Parked  []SeqID // reservations that wait: another sequence computes what the prompt begins with
+	Ready   []SeqID // whose wait has ended: they may reserve again
 }
 
 // Reserve requests slabs for a whole sequence, and to lease the first of them at once. The answer is
@@ -226,6 +233,18 @@ type Reserve struct {
 	Lease  int // tokens to lease slabs for
 	Prompt int // of Tokens
 	Beams  int // 0: none; else the tokens that follow the prompt are kept for each
+	// Known are the first tokens, and Space is what their keys and values depend on besides: sequences share
+	// slabs of equal tokens within a space. Nothing is shared without Known.
+	Known []int32
+	Space string
+}
+
+// Commit has the tokens of a sequence whose keys and values are written, from the first one on. The
+// slabs that they fill may be shared.
+type Commit struct {
+	Seq    SeqID
+	Tokens []int32
+	Tail   bool // also the slab that they do not fill
 }
 
 // Extend requests physical slabs, so that the sequence's hold UpTo tokens. Within the
@@ -240,6 +259,10 @@ type Granted struct {
 	Seq   SeqID
 	UpTo  int // tokens that the sequence's slabs hold now
 	Slabs []int32
+	// Computed counts the leading tokens that need no step, when a sequence begins. Before its first step the first CopyTokens
+	// tokens of slab CopyFrom are copied to slab CopyTo, if there are any.
+	Computed                     int
+	CopyFrom, CopyTo, CopyTokens int32
 }
 
 // Denied says that nothing was set aside for a sequence. Never: the pool is too small even
@@ -251,12 +274,16 @@ type Denied struct {
 }
 
 // Empty says whether there is nothing to ask.
-func (m *KVRound) Empty() bool { return len(m.Release)+len(m.Reserve)+len(m.Extend) == 0 }
+func (m *KVRound) Empty() bool {
+	return len(m.Release)+len(m.Reserve)+len(m.Extend)+len(m.Commit) == 0 && !m.Forget
+}
 
 // Reset empties the message and keeps its room.
 func (m *KVRound) Reset() {
+	clear(m.Reserve) // these hold tokens
+	clear(m.Commit)
 	*m = KVRound{
-		Reply: m.Reply, Release: m.Release[:0], Reserve: m.Reserve[:0], Extend: m.Extend[:0],
-		Granted: m.Granted[:0], Denied: m.Denied[:0],
+		Reply: m.Reply, Release: m.Release[:0], Reserve: m.Reserve[:0], Extend: m.Extend[:0], Commit: m.Commit[:0],
+		Granted: m.Granted[:0], Denied: m.Denied[:0], Parked: m.Parked[:0], Ready: m.Ready[:0],
 	}
 }

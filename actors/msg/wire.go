@@ -66,7 +66,7 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 			Finish: string(m.Finish), Lost: m.Lost, Gap: m.Gap, Error: errorToWire(m.Err),
 		}}
 	case *Started:
-		e.Body = &msgpb.Envelope_Started{Started: &msgpb.Started{AgeNs: int64(now.Sub(m.At))}}
+		e.Body = &msgpb.Envelope_Started{Started: &msgpb.Started{AgeNs: int64(now.Sub(m.At)), Cached: uint32(m.Cached)}}
 	case *Lost:
 		e.Body = &msgpb.Envelope_Lost{Lost: &msgpb.Lost{Seq: uint64(m.Seq), Why: m.Why}}
 	case *Progress:
@@ -136,7 +136,7 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 			Finish:   api.Finish(t.GetFinish()), Lost: t.GetLost(), Gap: t.GetGap(), Err: errorFromWire(t.GetError()),
 		}
 	case *msgpb.Envelope_Started:
-		m = &Started{At: now.Add(-time.Duration(b.Started.GetAgeNs()))}
+		m = &Started{At: now.Add(-time.Duration(b.Started.GetAgeNs())), Cached: int(b.Started.GetCached())}
 	case *msgpb.Envelope_Lost:
 		m = &Lost{Seq: SeqID(b.Lost.GetSeq()), Why: b.Lost.GetWhy()}
 	case *msgpb.Envelope_Progress:

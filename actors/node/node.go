@@ -199,7 +199,7 @@ func (p *Node) spawn() (err error) {
 func (p *Node) spawnWorker() (err error) {
 	model := p.cfg.Model
 	p.kv, err = kv.New(kv.Config{
-		Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Broken: p.health.Fail, Metrics: p.metrics,
+		Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Mappings: model.Mappings(), Broken: p.health.Fail, Metrics: p.metrics,
 	})
 	if err != nil {
 		return err

@@ -40,6 +40,7 @@ func (l *loop) deviceFailed(err error) {
 	}
 	up := l.Faults.Down(err)
 	l.abandon(err)
+	l.commits, l.forget = l.commits[:0], true
 	l.planned() // gives back the KV of those that ended: their slabs are the next ones'
 	begin := time.Now()
 	e := l.Runner.Reload()

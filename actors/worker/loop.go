@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,8 @@ type loop struct {
 	// These are of the round, and reused.
 	arrived    []any
 	events     []sched.Event
+	commits    []msg.Commit   // of the last step
+	forget     bool           // the KV memory lost its contents
 	unanswered int            // KVRounds that the KV manager has
 	rounds     []*msg.KVRound // that the KV manager does not have
 	batch      []compute.Rows
@@ -66,6 +69,7 @@ type sequence struct {
 	draft     []int32         // draft tokens of the next step
 	choices   []sample.Choice // of the step: a token, and one for each draft token that was accepted
 	decodes   bool            // its first token is there
+	committed int             // tokens whose slabs were offered to others
 	cancelled bool            // its end is to come
 	endIsSent bool
 }
@@ -76,6 +80,14 @@ func (s *sequence) answer() []int32 {
 		return s.gen.Generated
 	}
 	return s.tokens[min(len(s.gen.Prompt), len(s.tokens)):]
+}
+
+// known are the tokens before the first step. Nobody writes to them.
+func (s *sequence) known() []int32 {
+	if len(s.gen.Generated) == 0 {
+		return s.gen.Prompt
+	}
+	return slices.Concat(s.gen.Prompt, s.gen.Generated)
 }
 
 func (s *sequence) generated() int { return len(s.answer()) }
@@ -255,7 +267,7 @@ func (l *loop) answer(m *msg.KVRound) (err error) {
 	l.unanswered--
 	for i := range m.Granted {
 		g := &m.Granted[i]
-		l.events = append(l.events, sched.Granted(sched.ID(g.Seq), g.UpTo))
+		l.events = append(l.events, sched.GrantedPrefix(sched.ID(g.Seq), g.UpTo, g.Computed))
 		if e := l.mapSlabs(g); err == nil {
 			err = e
 		}
@@ -266,6 +278,12 @@ func (l *loop) answer(m *msg.KVRound) (err error) {
 		} else {
 			l.events = append(l.events, sched.Denied(sched.ID(d.Seq), d.Need, d.Free))
 		}
+	}
+	for _, seq := range m.Parked {
+		l.events = append(l.events, sched.Parked(sched.ID(seq)))
+	}
+	for _, seq := range m.Ready {
+		l.events = append(l.events, sched.Ready(sched.ID(seq)))
 	}
 	m.Reset()
 	l.rounds = append(l.rounds, m)
@@ -348,7 +366,10 @@ func (l *loop) mapSlabs(m *msg.Granted) error {
 	if s.beams != nil {
 		return s.beams.mapSlabs(s.region, m.Slabs, l.Runner.SlabTokens())
 	}
-	return s.region.Append(m.Slabs)
+	if err := s.region.Append(m.Slabs); err != nil || m.CopyTokens == 0 {
+		return err
+	}
+	return l.Runner.CopySlab(m.CopyFrom, m.CopyTo, int(m.CopyTokens))
 }
 
 func (l *loop) openRegion(s *sequence) (err error) {
@@ -382,6 +403,16 @@ func (l *loop) effects(plan *sched.Plan) {
 func (l *loop) askKV(plan *sched.Plan) {
 	m := l.kvRound()
 	for _, id := range plan.Release {
+		if s := l.sequences[id]; s != nil && s.decodes && s.beams == nil { // all that a next prompt may begin with
+			end := len(s.tokens) - 1
+			l.commits = append(l.commits, msg.Commit{Seq: s.gen.Seq, Tokens: s.tokens[:end:end], Tail: true})
+		}
+	}
+	m.Commit = append(m.Commit, l.commits...)
+	clear(l.commits)
+	l.commits = l.commits[:0]
+	m.Forget, l.forget = l.forget, false
+	for _, id := range plan.Release {
 		if s := l.sequences[id]; s != nil {
 			l.closeRegion(s)
 			delete(l.sequences, id)
@@ -389,7 +420,11 @@ func (l *loop) askKV(plan *sched.Plan) {
 		m.Release = append(m.Release, msg.SeqID(id))
 	}
 	for _, r := range plan.Reserve {
-		m.Reserve = append(m.Reserve, msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Lease: r.Lease, Prompt: r.Prompt, Beams: r.Beams})
+		q := msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Lease: r.Lease, Prompt: r.Prompt, Beams: r.Beams}
+		if s := l.sequences[r.ID]; s != nil && s.beams == nil {
+			q.Known, q.Space = s.known(), s.gen.Tenant
+		}
+		m.Reserve = append(m.Reserve, q)
 	}
 	for _, e := range plan.Lease {
 		m.Extend = append(m.Extend, msg.Extend{Seq: msg.SeqID(e.ID), UpTo: e.UpTo})

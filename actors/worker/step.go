@@ -23,7 +23,10 @@ func (l *loop) step(plan *sched.Plan) error {
 		if !s.started {
 			s.started = true
 			s.entry.spans.next(spanPrefill)
-			l.Root.Send(s.gen.Reply, &msg.Started{At: begin})
+			if s.beams == nil {
+				l.Metrics.Prefix(len(s.tokens), c.Start)
+			}
+			l.Root.Send(s.gen.Reply, &msg.Started{At: begin, Cached: c.Start})
 		}
 		rows := s.rows(&c)
 		if c.Output {
@@ -42,11 +45,27 @@ func (l *loop) step(plan *sched.Plan) error {
 	for i := range l.outputs {
 		l.accept(&l.outputs[i], free)
 	}
+	for _, c := range plan.Chunks {
+		l.commit(l.sequences[c.ID], c.Start+c.Rows)
+	}
 	took := time.Since(begin)
 	l.Metrics.Step(took, plan.DecodeRows, plan.PromptRows)
 	l.progress.Store(time.Now().UnixNano())
 	l.steps.Add(1)
 	return nil
+}
+
+// commit offers the slabs that a step up to a position has filled to other sequences, and at the end of the prompt
+// the tokens of the last one.
+func (l *loop) commit(s *sequence, end int) {
+	// The last token is known, and its keys and values are not there yet. Those of rejected draft tokens are written again.
+	end = min(end, len(s.tokens)-1)
+	slab, prompt := l.Runner.SlabTokens(), len(s.gen.Prompt)+len(s.gen.Generated)
+	tail := s.committed < prompt && end >= prompt
+	if s.beams == nil && (tail || end/slab > s.committed/slab) {
+		s.committed = end
+		l.commits = append(l.commits, msg.Commit{Seq: s.gen.Seq, Tokens: s.tokens[:end:end], Tail: tail})
+	}
 }
 
 // rows are those of a chunk.

@@ -1827,6 +1827,7 @@ func (x *Logprob) GetTop() []*Logprob {
 type Started struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AgeNs         int64                  `protobuf:"varint,1,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
+	Cached        uint32                 `protobuf:"varint,2,opt,name=cached,proto3" json:"cached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1864,6 +1865,13 @@ func (*Started) Descriptor() ([]byte, []int) {
 func (x *Started) GetAgeNs() int64 {
 	if x != nil {
 		return x.AgeNs
+	}
+	return 0
+}
+
+func (x *Started) GetCached() uint32 {
+	if x != nil {
+		return x.Cached
 	}
 	return 0
 }
@@ -2145,9 +2153,10 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\fR\x05bytes\x12\x18\n" +
 	"\alogprob\x18\x04 \x01(\x02R\alogprob\x12'\n" +
-	"\x03top\x18\x05 \x03(\v2\x15.millrace.msg.LogprobR\x03top\" \n" +
+	"\x03top\x18\x05 \x03(\v2\x15.millrace.msg.LogprobR\x03top\"8\n" +
 	"\aStarted\x12\x15\n" +
-	"\x06age_ns\x18\x01 \x01(\x03R\x05ageNs\"n\n" +
+	"\x06age_ns\x18\x01 \x01(\x03R\x05ageNs\x12\x16\n" +
+	"\x06cached\x18\x02 \x01(\rR\x06cached\"n\n" +
 	"\bProgress\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04seqs\x18\x02 \x03(\x06R\x04seqs\x12\x1c\n" +
