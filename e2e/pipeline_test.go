@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/metrics"
@@ -39,6 +40,7 @@ const patience = time.Minute
 type size struct {
 	rows, chunk, batch, requests int
 	drafts                       int // rows of a step up to which it has draft tokens
+	kv                           model.KVType
 	kvMemory                     int64
 }
 
@@ -58,7 +60,7 @@ func startMeasured(t *testing.T, s size) (*node.Node, *metrics.Metrics) {
 	require.NoError(t, err)
 	m, err := compute.Open(compute.Options{
 		Dir: demoModel, Device: device.Options{Backend: "cpu"},
-		MaxRows: s.rows, MaxOutputs: max(s.batch, s.drafts), MaxSequences: s.batch, KVMemory: s.kvMemory,
+		MaxRows: s.rows, MaxOutputs: max(s.batch, s.drafts), MaxSequences: s.batch, KV: s.kv, KVMemory: s.kvMemory,
 	})
 	require.NoError(t, err)
 	p, err := node.New(node.Config{
