@@ -72,7 +72,8 @@ def goldens(report, client, model, path, special):
                     ids += getattr(choice, "token_ids", None) or []
                     finish = choice.finish_reason or finish
             check_golden(report, f"golden {i}, stream", g, text, ids, finish, special)
-            report.equal(f"golden {i}: streamed usage", usage, a.usage)
+            report.equal(f"golden {i}: streamed usage", (usage.prompt_tokens, usage.completion_tokens), (a.usage.prompt_tokens, a.usage.completion_tokens))
+            report.equal(f"golden {i}: cached tokens of the second prompt", usage.prompt_tokens_details.cached_tokens, len(g["prompt_ids"]) - 1)
         c = client.completions.create(model=model, prompt=g["prompt_ids"], max_tokens=limit, **settings)
         choice = c.choices[0]
         check_golden(report, f"golden {i}, completion of ids", g, choice.text, choice.token_ids, choice.finish_reason, special)
