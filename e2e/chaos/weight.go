@@ -71,8 +71,8 @@ func (t *trial) empty(ctx context.Context) (note string, err error) {
 	if err != nil {
 		return "", err
 	}
-	begin := time.Now()
-	for now := first; now.Memory+now.File > 0; {
+	now, begin := first, time.Now()
+	for now.Memory+now.File > 0 {
 		if time.Since(begin) > logsExpire {
 			return "", fmt.Errorf("JetStream stores %d bytes %s after the last stream, expected 0; it stored %d at first",
 				now.Memory+now.File, logsExpire, first.Memory+first.File)

@@ -166,15 +166,15 @@ func up(ctx context.Context, processes []*Process) error {
 	return nil
 }
 
-// freeAddr returns a loopback address with a free port that no process of the cluster is to have: those that have not
-// started do not hold theirs yet.
+// freeAddr returns a loopback address with a free port. It skips the ports of members that have not started: they do
+// not hold them yet.
 func (cl *Cluster) freeAddr(ctx context.Context) (string, error) {
 	for {
 		free, err := FreeAddrs(ctx, 1)
 		if err != nil {
 			return "", err
 		}
-		if !slices.ContainsFunc(cl.members, func(m *Member) bool { return m.URL == "http://"+free[0] }) {
+		if !slices.ContainsFunc(cl.Members(""), func(m *Member) bool { return m.URL == "http://"+free[0] }) {
 			return free[0], nil
 		}
 	}
