@@ -16,8 +16,8 @@ const eventBuffer = 64
 
 // Continue submits the requests of a call that has made progress p elsewhere, and returns their events
 // as one stream. Choices count through all requests, Seq continues that of p without a gap, and one
-// event has Done. The last event of each request has the usage of all requests that have ended so
-// far. The channel closes after Done, or when ctx ends. The caller must end ctx, which cancels the
+// event has Done. The last event of each request has a running total: its own usage plus that of the
+// requests that ended earlier. The channel closes after Done, or when ctx ends. The caller must end ctx, which cancels the
 // requests that still run. An attempt above 0 becomes a part of the requests' IDs, because an
 // earlier attempt may still be ending.
 func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int) (<-chan api.Event, error) {

@@ -26,7 +26,7 @@ type reply struct {
 	key       string // id of the API key
 	seq       uint64
 	skip      uint64 // messages that the client has received
-	opened    bool   // the client has the cancel subject
+	opened    bool   // a message with the cancel subject was sent
 	err       error  // the first error that prevented a message or was sent to the client
 }
 

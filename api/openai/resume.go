@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// headerID has the id that a client resumes an answer with.
+	// headerID is the header with an answer's id. A client resumes the answer by this id.
 	headerID = "Millrace-Id"
-	// headerPing has the seconds of silence before a comment.
+	// headerPing is the header with the longest silence of a stream, in seconds. Then the server sends a comment.
 	headerPing = "Millrace-Ping-Interval"
 )
 
