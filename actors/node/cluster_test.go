@@ -132,13 +132,7 @@ func TestRolesInProcessesOfTheirOwnServeTogether(t *testing.T) {
 	}
 	require.Zero(t, detok.detokenizers.Load())
 
-	r := tokensRequest("text", nil, 5)
-	r.Prompt = "Once upon a time"
-	s, err := gateway.Submit(context.Background(), r)
-	require.NoError(t, err)
-	_, last, err := read(s)
-	require.NoError(t, err)
-	require.Equal(t, api.FinishLength, last.Finish)
+	last := requireText(t, gateway, "Once upon a time")
 	ids, err := gateway.Tokenize(context.Background(), &api.TokenizeRequest{Prompt: "Once upon a time", AddSpecialTokens: true})
 	require.NoError(t, err)
 	require.Len(t, ids, last.Usage.PromptTokens)
@@ -147,6 +141,19 @@ func TestRolesInProcessesOfTheirOwnServeTogether(t *testing.T) {
 	require.Contains(t, text, "Once upon a time")
 	_, err = gateway.Tokenize(context.Background(), &api.TokenizeRequest{Prompt: "\xff"})
 	require.ErrorContains(t, err, "UTF-8")
+}
+
+// requireText requires that a text prompt is answered with 5 tokens, and returns the answer's last event.
+func requireText(t *testing.T, gateway *node, prompt string) api.Event {
+	t.Helper()
+	r := tokensRequest("text", nil, 5)
+	r.Prompt = prompt
+	s, err := gateway.Submit(context.Background(), r)
+	require.NoError(t, err)
+	_, last, err := read(s)
+	require.NoError(t, err)
+	require.Equal(t, api.FinishLength, last.Finish)
+	return last
 }
 
 func TestALongPromptTravelsThroughAServerWithASmallLimit(t *testing.T) {

@@ -97,13 +97,7 @@ func TestADetokenizerOrTokenizerThatIsGoneLosesNoStream(t *testing.T) {
 	gateway.sees(t, 3)
 	compute[0].device.open1()
 	requireAll(t, compute[0].device, streams, 60)
-	r := tokensRequest("text", nil, 5)
-	r.Prompt = "Once upon a time"
-	s, err := gateway.Submit(context.Background(), r)
-	require.NoError(t, err)
-	_, last, err := read(s)
-	require.NoError(t, err)
-	require.Equal(t, api.FinishLength, last.Finish)
+	requireText(t, gateway, "Once upon a time")
 }
 
 // running are the sequences of a worker.
