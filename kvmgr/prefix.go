@@ -227,9 +227,15 @@ func (m *Manager) Forget() {
 		r.cached, r.last, r.inTree, r.tail = false, nil, 0, nil
 	}
 	for id, n := range m.tree.bySlab {
-		if n != nil && !n.held {
+		if n == nil {
+			continue
+		}
+		m.tree.removed(n)
+		if !n.held {
 			m.free.put(id)
 		}
 	}
+	noted := m.tree.changes
 	m.tree = newTree(len(m.refs), m.slabTokens)
+	m.tree.changes = noted
 }

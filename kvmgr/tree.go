@@ -5,6 +5,8 @@ import (
 	"container/heap"
 	"fmt"
 	"slices"
+
+	"github.com/millrace/millrace/kvmgr/chain"
 )
 
 // tree is the prefix tree: the slabs whose tokens are computed, by the tokens before and in them.
@@ -26,6 +28,7 @@ type tree struct {
 	idle       int     // nodes that no region holds
 	nodes      int
 	clock      uint64 // counts matches
+	changes    changes
 }
 
 // node is a slab in the tree. The root of a space has no slab.
@@ -38,8 +41,9 @@ type node struct {
 	held     bool    // by a region
 	waiters  []Seq   // of a pending one
 	uses     uint32
-	used     uint64 // clock of the last use
-	heapAt   int    // in leaves, -1 without
+	used     uint64     // clock of the last use
+	heapAt   int        // in leaves, -1 without
+	hash     chain.Hash // of a root, and of a node with a slab, while changes are wanted
 }
 
 func newTree(slabs, slabTokens int) tree {
@@ -123,6 +127,9 @@ func (t *tree) root(space string) *node {
 	n := t.spaces[space]
 	if n == nil {
 		n = &node{space: space, slab: -1, heapAt: -1}
+		if t.changes.wanted {
+			n.hash = chain.Root(space)
+		}
 		t.spaces[space] = n
 	}
 	return n
@@ -141,6 +148,7 @@ func (t *tree) fill(n *node, slab int32) (waiters []Seq) {
 	n.slab, n.held, n.uses, n.used = slab, true, 1, t.clock
 	t.bySlab[slab] = n
 	t.nodes++
+	t.stored(n)
 	waiters, n.waiters = n.waiters, nil
 	return waiters
 }
@@ -197,6 +205,7 @@ func (t *tree) remove(n *node) {
 	if n.slab >= 0 {
 		t.bySlab[n.slab] = nil
 		t.nodes--
+		t.removed(n)
 	}
 	switch {
 	case p.parent != nil:

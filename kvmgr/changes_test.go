@@ -1,0 +1,72 @@
+package kvmgr
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/millrace/millrace/kvmgr/chain"
+)
+
+// inTree are the hashes of the full slabs of a manager's tree, made anew from their tokens.
+func inTree(m *Manager) map[chain.Hash]bool {
+	set := map[chain.Hash]bool{}
+	var walk func(n *node, h chain.Hash)
+	walk = func(n *node, h chain.Hash) {
+		for _, c := range n.children {
+			if c.slab >= 0 && len(c.tokens) == m.slabTokens {
+				next := h.Next(c.tokens)
+				set[next] = true
+				walk(c, next)
+			}
+		}
+	}
+	for space, n := range m.tree.spaces {
+		walk(n, chain.Root(space))
+	}
+	return set
+}
+
+func TestChangesAddUpToTheTree(t *testing.T) {
+	stored, removed := 0, 0
+	for seed := range uint64(30) {
+		p := newPool(t, seed, 8+int(seed), 1+int(seed%5))
+		p.evicts = true
+		var set map[chain.Hash]bool
+		begin := int(seed) * 10
+		for i := range 700 {
+			p.op()
+			if i == 500 && seed%4 == 0 {
+				p.forget()
+			}
+			list := p.m.Changes()
+			if i < begin {
+				if len(list) > 0 {
+					t.Fatalf("nobody wants changes, found %d", len(list))
+				}
+				continue
+			}
+			if i == begin {
+				set = map[chain.Hash]bool{}
+				p.m.Record()
+				list = p.m.Changes()
+			}
+			for _, c := range list {
+				if set[c.Hash] == c.Stored {
+					t.Fatalf("seed %d, operation %d: %+v, in the tree before: %t", seed, i, c, set[c.Hash])
+				}
+				if c.Stored {
+					set[c.Hash], stored = true, stored+1
+				} else {
+					delete(set, c.Hash)
+					removed++
+				}
+			}
+			if want := inTree(p.m); !maps.Equal(set, want) {
+				t.Fatalf("seed %d, operation %d: the changes add up to %d slabs, the tree has %d", seed, i, len(set), len(want))
+			}
+		}
+	}
+	if stored == 0 || removed == 0 {
+		t.Fatalf("%d slabs were stored, %d removed", stored, removed)
+	}
+}
