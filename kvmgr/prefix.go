@@ -63,7 +63,7 @@ func (m *Manager) ReservePrompt(seq Seq, limit int, p Prompt) (Hit, error) {
 	m.enter(seq, r)
 	h := Hit{Tokens: whole + found.partial, Slabs: len(r.slabs)}
 	if found.partial > 0 {
-		found.next.used = m.tree.clock
+		m.tree.touch(found.next)
 		from := found.next.slab // the lease may evict it, and even return it: its contents stay until a step
 		if to := m.extend(r, len(r.slabs)+1)[0]; to != from {
 			h.Copy = Copy{From: from, To: to, Tokens: found.partial}

@@ -160,6 +160,14 @@ func (t *tree) hold(n *node) {
 	t.unleaf(n)
 }
 
+// touch notes a use of a node.
+func (t *tree) touch(n *node) {
+	n.used = t.clock
+	if n.heapAt >= 0 {
+		heap.Fix(&t.leaves, n.heapAt)
+	}
+}
+
 // drop says that no region holds the node any more.
 func (t *tree) drop(n *node) {
 	n.held = false
@@ -302,6 +310,11 @@ func (t *tree) check(refs []int32) error {
 	for _, root := range t.spaces {
 		if err := walk(root); err != nil {
 			return err
+		}
+	}
+	for i, n := range t.leaves {
+		if n.heapAt != i || t.leaves.Less(i, (i-1)/2) {
+			return fmt.Errorf("kvmgr: check: slab %d is at %d of the slabs to evict, which is not its place", n.slab, i)
 		}
 	}
 	if nodes != t.nodes || idle != t.idle || evictable != len(t.leaves) {
