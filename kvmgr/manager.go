@@ -57,6 +57,7 @@ type Config struct {
 	SlabTokens int    // tokens per slab
 	Mappings   int    // slabs that all regions may hold together, a shared one counted for each; 0: any number
 	Policy     Policy // nil: Declared
+	Worth      Worth  // orders evictions of the prefix tree; nil: DelayedLRU
 }
 
 // Manager owns the slabs of one pool.
@@ -117,13 +118,16 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Policy == nil {
 		cfg.Policy = Declared{}
 	}
+	if cfg.Worth == nil {
+		cfg.Worth = DelayedLRU
+	}
 	return &Manager{
 		slabTokens: cfg.SlabTokens,
 		policy:     cfg.Policy,
 		mappings:   cfg.Mappings,
 		free:       newFreeSet(cfg.Slabs),
 		refs:       make([]int32, cfg.Slabs),
-		tree:       newTree(cfg.Slabs, cfg.SlabTokens),
+		tree:       newTree(cfg.Slabs, cfg.SlabTokens, cfg.Worth),
 		regions:    make(map[Seq]*region),
 	}, nil
 }

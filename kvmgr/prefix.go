@@ -236,6 +236,6 @@ func (m *Manager) Forget() {
 		}
 	}
 	noted := m.tree.changes
-	m.tree = newTree(len(m.refs), m.slabTokens)
+	m.tree = newTree(len(m.refs), m.slabTokens, m.tree.worthOf)
 	m.tree.changes = noted
 }

@@ -368,6 +368,29 @@ func TestALeaseEvictsWhatIsWorthTheLeast(t *testing.T) {
 	}
 }
 
+func TestAnotherWorthEvictsOtherSlabs(t *testing.T) {
+	m, err := New(Config{Slabs: 4, SlabTokens: 16, Worth: func(u Use) int64 { return -int64(u.Last) }})
+	wantErr(t, err, nil)
+	old, young := promptFrom(1, 32), promptFrom(2, 32)
+	for seq, ids := range [][]int32{old, young} {
+		compute(t, m, Seq(seq), ids)
+		release(t, m, Seq(seq))
+	}
+	wantErr(t, m.Reserve(9, 32), nil)
+	if _, err := m.Lease(9, 32); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		ids  []int32
+		want int
+	}{{"old", old, 2}, {"young", young, 0}} {
+		if found := m.tree.match("", c.ids); len(found.path) != c.want {
+			t.Errorf("%s: found %d slabs, expected %d", c.name, len(found.path), c.want)
+		}
+	}
+}
+
 func TestSharedSlabsNeedAMappingInEachRegion(t *testing.T) {
 	m, err := New(Config{Slabs: 10, SlabTokens: 16, Mappings: 10})
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 // below it that a region holds, and every such node can be evicted, leaves first.
 type tree struct {
 	slabTokens int
+	worthOf    Worth
 	spaces     map[string]*node
 	bySlab     []*node // [slabs] the node of each slab, nil without
 	leaves     leaves  // nodes without children that no region holds: what can be evicted now
@@ -42,12 +43,13 @@ type node struct {
 	waiters  []Seq   // of a pending one
 	uses     uint32
 	used     uint64     // clock of the last use
+	worth    int64      // in leaves
 	heapAt   int        // in leaves, -1 without
 	hash     chain.Hash // of a root, and of a node with a slab, while changes are wanted
 }
 
-func newTree(slabs, slabTokens int) tree {
-	return tree{slabTokens: slabTokens, spaces: make(map[string]*node), bySlab: make([]*node, slabs)}
+func newTree(slabs, slabTokens int, worth Worth) tree {
+	return tree{slabTokens: slabTokens, worthOf: worth, spaces: make(map[string]*node), bySlab: make([]*node, slabs)}
 }
 
 // find returns the place of tokens among a node's children, which are in lexical order, and whether a child has them.
@@ -164,6 +166,7 @@ func (t *tree) hold(n *node) {
 func (t *tree) touch(n *node) {
 	n.used = t.clock
 	if n.heapAt >= 0 {
+		n.worth = t.value(n)
 		heap.Fix(&t.leaves, n.heapAt)
 	}
 }
@@ -179,6 +182,7 @@ func (t *tree) drop(n *node) {
 // leaf makes a node evictable, if it has no children and no region.
 func (t *tree) leaf(n *node) {
 	if n.slab >= 0 && !n.held && len(n.children) == 0 && n.heapAt < 0 {
+		n.worth = t.value(n)
 		heap.Push(&t.leaves, n)
 	}
 }
@@ -223,11 +227,10 @@ func (t *tree) remove(n *node) {
 	}
 }
 
-// keepPerUse is by how many matches each further use of a node delays its eviction.
-const keepPerUse = 200
-
-// worth orders evictions: by the last use, and each further use delays it. The deepest node of a path is a leaf first.
-func (n *node) worth() uint64 { return n.used + keepPerUse*uint64(n.uses-1) }
+// value is what a node is worth. The deepest node of a path is a leaf first.
+func (t *tree) value(n *node) int64 {
+	return t.worthOf(Use{Tokens: n.tokens, Last: n.used, Uses: n.uses})
+}
 
 // leaves is a heap of nodes by worth.
 type leaves []*node
@@ -236,7 +239,7 @@ func (h *leaves) Len() int { return len(*h) }
 
 func (h *leaves) Less(i, j int) bool {
 	a, b := (*h)[i], (*h)[j]
-	if c := cmp.Compare(a.worth(), b.worth()); c != 0 {
+	if c := cmp.Compare(a.worth, b.worth); c != 0 {
 		return c < 0
 	}
 	return a.slab < b.slab // any order that a replay repeats
@@ -313,7 +316,7 @@ func (t *tree) check(refs []int32) error {
 		}
 	}
 	for i, n := range t.leaves {
-		if n.heapAt != i || t.leaves.Less(i, (i-1)/2) {
+		if n.heapAt != i || n.worth != t.value(n) || t.leaves.Less(i, (i-1)/2) {
 			return fmt.Errorf("kvmgr: check: slab %d is at %d of the slabs to evict, which is not its place", n.slab, i)
 		}
 	}
