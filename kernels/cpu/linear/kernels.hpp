@@ -90,9 +90,9 @@ struct PrefetchVariant {
   // order in which a one-row tile reads weights.
   uint64_t (*read)(const void* data, size_t bytes, int distance);
 };
-// One panel with the tile prefetching, one panel and four with the processor prefetching. Others
-// were tried and are never the fastest: docs/decisions/linear-ops.md.
-inline constexpr int kPrefetchVariants = 3;
+// One panel and four, with the processor prefetching or the tile, and one panel with a short
+// prefetch distance: docs/decisions/linear-ops.md says which is the fastest where.
+inline constexpr int kPrefetchVariants = 5;
 inline constexpr int kOnePanel = 0;  // the variant that takes any number of panels
 
 struct LinearKernels {

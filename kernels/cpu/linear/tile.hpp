@@ -453,11 +453,14 @@ constexpr LinearKernels make_kernels(std::integer_sequence<int, kIndex...> rows)
   k.unit = Target::kDepth;
   k.operand_bytes = sizeof(typename Target::Pair);
   ((k.block[kIndex + 1] = Kernels::template of<kIndex + 1, 1, Prefetch::l1_and_next_block>()), ...);
-  k.prefetch_variants[kOnePanel] =
+  auto& v = k.prefetch_variants;
+  v[kOnePanel] =
       make_prefetch_variant<Target, Kernels, 1, Prefetch::l1_and_l2>(rows, kLongPrefetchDistance);
-  k.prefetch_variants[1] = make_prefetch_variant<Target, Kernels, 1, Prefetch::hardware>(rows, 0);
-  k.prefetch_variants[2] =
-      make_prefetch_variant<Target, Kernels, kMaxTilePanels, Prefetch::hardware>(rows, 0);
+  v[1] = make_prefetch_variant<Target, Kernels, 1, Prefetch::hardware>(rows, 0);
+  v[2] = make_prefetch_variant<Target, Kernels, kMaxTilePanels, Prefetch::hardware>(rows, 0);
+  v[3] = make_prefetch_variant<Target, Kernels, kMaxTilePanels, Prefetch::l1_and_l2>(
+      rows, kLongPrefetchDistance);
+  v[4] = make_prefetch_variant<Target, Kernels, 1, Prefetch::l1_and_l2>(rows, kPrefetchDistance);
   k.multi_tile_limit = 6;
   k.finish = finish<Target>;
   k.products = Kernels::products;
