@@ -1,10 +1,8 @@
 package worker
 
 import (
-	"cmp"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,14 +78,6 @@ func (s *sequence) answer() []int32 {
 		return s.gen.Generated
 	}
 	return s.tokens[min(len(s.gen.Prompt), len(s.tokens)):]
-}
-
-// known are the tokens before the first step. Nobody writes to them.
-func (s *sequence) known() []int32 {
-	if len(s.gen.Generated) == 0 {
-		return s.gen.Prompt
-	}
-	return slices.Concat(s.gen.Prompt, s.gen.Generated)
 }
 
 func (s *sequence) generated() int { return len(s.answer()) }
@@ -204,34 +194,6 @@ func (l *loop) takeAll() {
 	}
 }
 
-// admitPatience is how long a step waits at most for the KV manager's answers: longer than
-// they take, unless the machine is short of processors.
-const admitPatience = 500 * time.Microsecond
-
-// hold waits for the KV manager's answer, for admitPatience at most, so that what waits begins in
-// this step and not in the one after it. It returns the plan of the step, nil if the worker failed.
-func (l *loop) hold() (plan *sched.Plan) {
-	patience := time.NewTimer(cmp.Or(l.AdmitPatience, admitPatience))
-	defer patience.Stop()
-	late := false
-	for {
-		for l.unanswered > 0 && !late && l.failed == nil {
-			select {
-			case <-l.inbox.wake:
-				l.takeAll()
-			case <-patience.C:
-				late = true
-			}
-		}
-		if l.failed != nil {
-			return nil
-		}
-		if plan = l.planned(); !plan.Hold {
-			return plan
-		}
-	}
-}
-
 // planned hands the events to the scheduler and sends the effects of its plan.
 func (l *loop) planned() *sched.Plan {
 	plan, err := l.sched.Step(time.Since(l.start), l.events)
@@ -260,34 +222,6 @@ func (l *loop) take(m any) error {
 		return l.answer(m)
 	}
 	return nil
-}
-
-// answer takes what the KV manager did in a round.
-func (l *loop) answer(m *msg.KVRound) (err error) {
-	l.unanswered--
-	for i := range m.Granted {
-		g := &m.Granted[i]
-		l.events = append(l.events, sched.GrantedPrefix(sched.ID(g.Seq), g.UpTo, g.Computed))
-		if e := l.mapSlabs(g); err == nil {
-			err = e
-		}
-	}
-	for _, d := range m.Denied {
-		if d.Never {
-			l.events = append(l.events, sched.NeverFits(sched.ID(d.Seq), d.Need, d.Pool))
-		} else {
-			l.events = append(l.events, sched.Denied(sched.ID(d.Seq), d.Need, d.Free))
-		}
-	}
-	for _, seq := range m.Parked {
-		l.events = append(l.events, sched.Parked(sched.ID(seq)))
-	}
-	for _, seq := range m.Ready {
-		l.events = append(l.events, sched.Ready(sched.ID(seq)))
-	}
-	m.Reset()
-	l.rounds = append(l.rounds, m)
-	return err
 }
 
 func (l *loop) submit(g *msg.Generate) {
@@ -348,41 +282,6 @@ func (l *loop) redirect(m *msg.Redirect) {
 	}
 }
 
-// mapSlabs backs a sequence's region with the slabs of its lease. A sequence
-// that ended meanwhile needs none; its Release follows.
-func (l *loop) mapSlabs(m *msg.Granted) error {
-	s := l.sequences[sched.ID(m.Seq)]
-	if s == nil {
-		return nil
-	}
-	if s.tokens == nil {
-		l.begin(s)
-	}
-	if s.region == nil {
-		if err := l.openRegion(s); err != nil {
-			return err
-		}
-	}
-	if s.beams != nil {
-		return s.beams.mapSlabs(s.region, m.Slabs, l.Runner.SlabTokens())
-	}
-	if err := s.region.Append(m.Slabs); err != nil || m.CopyTokens == 0 {
-		return err
-	}
-	return l.Runner.CopySlab(m.CopyFrom, m.CopyTo, int(m.CopyTokens))
-}
-
-func (l *loop) openRegion(s *sequence) (err error) {
-	if s.beams == nil {
-		s.region, err = l.Runner.NewRegion(len(s.gen.Prompt) + s.gen.MaxTokens)
-		return err
-	}
-	if s.region, err = l.Runner.NewRegion(len(s.gen.Prompt)); err != nil {
-		return err
-	}
-	return s.beams.open(l.Runner, s.gen.MaxTokens)
-}
-
 // effects sends the effects of the plan, in their order.
 func (l *loop) effects(plan *sched.Plan) {
 	for _, e := range plan.Ended {
@@ -399,66 +298,7 @@ func (l *loop) effects(plan *sched.Plan) {
 	l.askKV(plan)
 }
 
-// askKV sends the plan's KV effects to the KV manager, in one message.
-func (l *loop) askKV(plan *sched.Plan) {
-	m := l.kvRound()
-	for _, id := range plan.Release {
-		if s := l.sequences[id]; s != nil && s.decodes && s.beams == nil { // all that a next prompt may begin with
-			end := len(s.tokens) - 1
-			l.commits = append(l.commits, msg.Commit{Seq: s.gen.Seq, Tokens: s.tokens[:end:end], Tail: true})
-		}
-	}
-	m.Commit = append(m.Commit, l.commits...)
-	clear(l.commits)
-	l.commits = l.commits[:0]
-	m.Forget, l.forget = l.forget, false
-	for _, id := range plan.Release {
-		if s := l.sequences[id]; s != nil {
-			l.closeRegion(s)
-			delete(l.sequences, id)
-		}
-		m.Release = append(m.Release, msg.SeqID(id))
-	}
-	for _, r := range plan.Reserve {
-		q := msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Lease: r.Lease, Prompt: r.Prompt, Beams: r.Beams}
-		if s := l.sequences[r.ID]; s != nil && s.beams == nil {
-			q.Known, q.Space = s.known(), s.gen.Tenant
-		}
-		m.Reserve = append(m.Reserve, q)
-	}
-	for _, e := range plan.Lease {
-		m.Extend = append(m.Extend, msg.Extend{Seq: msg.SeqID(e.ID), UpTo: e.UpTo})
-	}
-	if m.Empty() {
-		l.rounds = append(l.rounds, m)
-		return
-	}
-	l.unanswered++
-	l.Root.Send(l.KV, m)
-}
-
-// kvRound returns an empty message.
-func (l *loop) kvRound() *msg.KVRound {
-	n := len(l.rounds)
-	if n == 0 {
-		return &msg.KVRound{Reply: l.self}
-	}
-	m := l.rounds[n-1]
-	l.rounds = l.rounds[:n-1]
-	return m
-}
-
 func (l *loop) flush() { l.outbox.flush(&l.Config) }
-
-func (l *loop) closeRegion(s *sequence) {
-	if s.region != nil {
-		s.region.Close()
-		s.region = nil
-	}
-	if s.beams != nil {
-		s.beams.close()
-	}
-}
 
 // end sends the end of a sequence, once.
 func (l *loop) end(s *sequence, finish api.Finish, err error) {
