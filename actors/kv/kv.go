@@ -175,14 +175,13 @@ func (a *kvActor) reserve(m *msg.KVRound, r *msg.Reserve) (short bool, err error
 	if err != nil {
 		return false, err
 	}
-	slabs, err := a.kv.Lease(kvmgr.Seq(r.Seq), r.Lease)
-	g := msg.Granted{Seq: r.Seq, UpTo: r.Lease, Slabs: slabs, Computed: hit.Tokens}
-	if hit.Tokens > 0 {
-		g.Slabs = a.kv.Slabs(kvmgr.Seq(r.Seq))
-		g.CopyFrom, g.CopyTo, g.CopyTokens = hit.Copy.From, hit.Copy.To, int32(hit.Copy.Tokens)
+	if err := a.lease(m, r.Seq, r.Lease); err != nil || hit.Tokens == 0 {
+		return false, err
 	}
-	m.Granted = append(m.Granted, g)
-	return false, err
+	g := &m.Granted[len(m.Granted)-1]
+	g.Computed, g.Slabs = hit.Tokens, a.kv.Slabs(kvmgr.Seq(r.Seq)) // those of the hit, too
+	g.CopyFrom, g.CopyTo, g.CopyTokens = hit.Copy.From, hit.Copy.To, int32(hit.Copy.Tokens)
+	return false, nil
 }
 
 // lease grants the slabs of a sequence's first upTo tokens: it cannot fail within a reservation.

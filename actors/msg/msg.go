@@ -208,21 +208,29 @@ type Started struct {
 }
 
 // KVRound is what the worker's loop needs of the KV manager in a round. The manager does it in the
-// order of the fields, fills in the answer and sends the message back to Reply. Until then the
-// message is the manager's; after that the loop may send it again.
+// order of the fields Commit to Extend, fills in the answer and sends the message back to Reply. Until
+// then the message is the manager's; after that the loop may send it again.
 type KVRound struct {
 	Reply *actor.PID
 
-	Forget  bool      // the device has lost what its KV memory held: after Release
+	Commit  []Commit  // offers computed slabs to other sequences
 	Release []SeqID   // gives back the slabs of these sequences
+	Forget  bool      // the device has lost what its KV memory held
 	Reserve []Reserve // sets slabs aside for whole sequences, up to the first that is denied for now
 	Extend  []Extend  // leases more slabs to sequences
-	Commit  []Commit  // offers computed slabs to other sequences: before all else
 
 	Granted []Granted
 	Denied  []Denied
 	Parked  []SeqID // reservations that wait: another sequence computes what the prompt begins with
 	Ready   []SeqID // whose wait has ended: they may reserve again
+}
+
+// Commit offers the slabs of a sequence's first tokens to other sequences. The keys and values of these tokens are
+// written.
+type Commit struct {
+	Seq    SeqID
+	Tokens []int32
+	Tail   bool // also the last slab, if the tokens do not fill it
 }
 
 // Reserve requests slabs for a whole sequence, and to lease the first of them at once. The answer is
@@ -237,14 +245,6 @@ type Reserve struct {
 	// slabs of equal tokens within a space. Nothing is shared without Known.
 	Known []int32
 	Space string
-}
-
-// Commit has the tokens of a sequence whose keys and values are written, from the first one on. The
-// slabs that they fill may be shared.
-type Commit struct {
-	Seq    SeqID
-	Tokens []int32
-	Tail   bool // also the slab that they do not fill
 }
 
 // Extend requests physical slabs, so that the sequence's hold UpTo tokens. Within the

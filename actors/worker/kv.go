@@ -114,9 +114,8 @@ func (l *loop) closeRegion(s *sequence) {
 func (l *loop) askKV(plan *sched.Plan) {
 	m := l.kvRound()
 	for _, id := range plan.Release {
-		if s := l.sequences[id]; s != nil && s.decodes && s.beams == nil { // all that a next prompt may begin with
-			end := len(s.tokens) - 1
-			l.commits = append(l.commits, msg.Commit{Seq: s.gen.Seq, Tokens: s.tokens[:end:end], Tail: true})
+		if s := l.sequences[id]; s != nil && s.decodes { // all that a next prompt may begin with
+			l.offer(s, len(s.tokens)-1, true)
 		}
 	}
 	m.Commit = append(m.Commit, l.commits...)
@@ -146,6 +145,14 @@ func (l *loop) askKV(plan *sched.Plan) {
 	}
 	l.unanswered++
 	l.Root.Send(l.KV, m)
+}
+
+// offer offers the slabs of a sequence's first end tokens to others, with tail also the one that they do not fill. The
+// slabs of beams are not shared.
+func (l *loop) offer(s *sequence, end int, tail bool) {
+	if s.beams == nil {
+		l.commits = append(l.commits, msg.Commit{Seq: s.gen.Seq, Tokens: s.tokens[:end:end], Tail: tail})
+	}
 }
 
 // kvRound returns an empty message.

@@ -62,9 +62,9 @@ func (l *loop) commit(s *sequence, end int) {
 	end = min(end, len(s.tokens)-1)
 	slab, prompt := l.Runner.SlabTokens(), len(s.gen.Prompt)+len(s.gen.Generated)
 	tail := s.committed < prompt && end >= prompt
-	if s.beams == nil && (tail || end/slab > s.committed/slab) {
+	if tail || end/slab > s.committed/slab {
 		s.committed = end
-		l.commits = append(l.commits, msg.Commit{Seq: s.gen.Seq, Tokens: s.tokens[:end:end], Tail: tail})
+		l.offer(s, end, tail)
 	}
 }
 
