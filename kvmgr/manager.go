@@ -81,7 +81,6 @@ type region struct {
 	prompt  int     // of the tokens, those in a segment of their own; 0 without beams
 	beams   int     // segments for the tokens after the prompt; 1 without beams
 	quota   int     // reserved, in slabs, shared ones included
-	shared  int     // leading slabs that were computed before
 	slabs   []int32 // leased, by position; each element is written once (leases hand out views)
 	cached  bool    // the region's slabs enter the prefix tree
 	space   string  // in this space

@@ -58,7 +58,7 @@ func (m *Manager) ReservePrompt(seq Seq, limit int, p Prompt) (Hit, error) {
 	if err := m.admit(quota, len(found.path)-idle); err != nil {
 		return Hit{}, err
 	}
-	r := &region{tokens: limit, beams: 1, quota: quota, shared: len(found.path), cached: true, space: p.Space}
+	r := &region{tokens: limit, beams: 1, quota: quota, cached: true, space: p.Space}
 	m.share(r, found.path)
 	m.enter(seq, r)
 	h := Hit{Tokens: whole + found.partial, Slabs: len(r.slabs)}
@@ -95,10 +95,7 @@ func (m *Manager) share(r *region, path []*node) {
 
 // pend adds pending nodes for the rest of a prompt.
 func (m *Manager) pend(r *region, tokens []int32) {
-	parent := r.last
-	if parent == nil {
-		parent = m.tree.root(r.space)
-	}
+	parent := m.parent(r)
 	for tokens = tokens[r.inTree*m.slabTokens:]; len(tokens) > 0; {
 		part := tokens[:min(len(tokens), m.slabTokens)]
 		at, ok := parent.find(part)

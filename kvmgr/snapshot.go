@@ -123,9 +123,8 @@ func (m *Manager) Check() error {
 
 // checkRegion checks one region and counts its slabs in held.
 func (m *Manager) checkRegion(seq Seq, r *region, held []int32) error {
-	if r.quota != m.slabsOf(r, r.tokens) || len(r.slabs) > r.quota || r.shared > len(r.slabs) {
-		return fmt.Errorf("kvmgr: check: sequence %d reserved %d tokens, %d slabs; leased %d, from a parent %d",
-			seq, r.tokens, r.quota, len(r.slabs), r.shared)
+	if r.quota != m.slabsOf(r, r.tokens) || len(r.slabs) > r.quota {
+		return fmt.Errorf("kvmgr: check: sequence %d reserved %d tokens, %d slabs; leased %d", seq, r.tokens, r.quota, len(r.slabs))
 	}
 	own := make(map[int32]bool, len(r.slabs))
 	for id := range r.twins() {

@@ -27,8 +27,7 @@ type tree struct {
 	bySlab     []*node // [slabs] the node of each slab, nil without
 	leaves     leaves  // nodes without children that no region holds: what can be evicted now
 	idle       int     // nodes that no region holds
-	nodes      int
-	clock      uint64 // counts matches
+	clock      uint64  // counts matches
 	changes    changes
 }
 
@@ -149,7 +148,6 @@ func (t *tree) insert(parent *node, at int, tokens []int32) *node {
 func (t *tree) fill(n *node, slab int32) (waiters []Seq) {
 	n.slab, n.held, n.uses, n.used = slab, true, 1, t.clock
 	t.bySlab[slab] = n
-	t.nodes++
 	t.stored(n)
 	waiters, n.waiters = n.waiters, nil
 	return waiters
@@ -216,7 +214,6 @@ func (t *tree) remove(n *node) {
 	p.children = slices.Delete(p.children, at, at+1)
 	if n.slab >= 0 {
 		t.bySlab[n.slab] = nil
-		t.nodes--
 		t.removed(n)
 	}
 	switch {
@@ -279,6 +276,8 @@ func (t *tree) check(refs []int32) error {
 				return fmt.Errorf("kvmgr: check: slab %d is not where the tree has it", c.slab)
 			case len(c.tokens) < t.slabTokens && len(c.children) > 0:
 				return fmt.Errorf("kvmgr: check: slab %d has %d tokens and %d children", c.slab, len(c.tokens), len(c.children))
+			case i > 0 && slices.Compare(n.children[i-1].tokens, c.tokens) >= 0:
+				return fmt.Errorf("kvmgr: check: slabs %d and %d of the tree are not in order", n.children[i-1].slab, c.slab)
 			case c.slab < 0 && slices.ContainsFunc(c.children, func(d *node) bool { return d.slab >= 0 }):
 				return fmt.Errorf("kvmgr: check: a slab follows a pending one")
 			case c.slab < 0:
@@ -288,8 +287,6 @@ func (t *tree) check(refs []int32) error {
 				continue
 			case len(c.waiters) > 0:
 				return fmt.Errorf("kvmgr: check: sequences wait for slab %d, which is computed", c.slab)
-			case i > 0 && slices.Compare(n.children[i-1].tokens, c.tokens) >= 0:
-				return fmt.Errorf("kvmgr: check: slabs %d and %d of the tree are not in order", n.children[i-1].slab, c.slab)
 			case c.held != (refs[c.slab] > 0):
 				return fmt.Errorf("kvmgr: check: slab %d counts %d references, held in the tree: %t", c.slab, refs[c.slab], c.held)
 			case c.held && n.slab >= 0 && !n.held:
@@ -320,9 +317,15 @@ func (t *tree) check(refs []int32) error {
 			return fmt.Errorf("kvmgr: check: slab %d is at %d of the slabs to evict, which is not its place", n.slab, i)
 		}
 	}
-	if nodes != t.nodes || idle != t.idle || evictable != len(t.leaves) {
+	bySlab := len(t.bySlab)
+	for _, n := range t.bySlab {
+		if n == nil {
+			bySlab--
+		}
+	}
+	if nodes != bySlab || idle != t.idle || evictable != len(t.leaves) {
 		return fmt.Errorf("kvmgr: check: the tree has %d slabs, %d idle, %d to evict; the counts say %d, %d, %d",
-			nodes, idle, evictable, t.nodes, t.idle, len(t.leaves))
+			nodes, idle, evictable, bySlab, t.idle, len(t.leaves))
 	}
 	return nil
 }
