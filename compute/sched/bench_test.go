@@ -40,7 +40,6 @@ func (c *churn) submit() {
 
 // step is a round; a step that is held is taken again with the answer.
 func (c *churn) step(tb testing.TB) (rows int) {
-	tb.Helper()
 	p := c.plan(tb)
 	for p.Hold {
 		p = c.plan(tb)
@@ -49,7 +48,6 @@ func (c *churn) step(tb testing.TB) (rows int) {
 }
 
 func (c *churn) plan(tb testing.TB) *Plan {
-	tb.Helper()
 	p, err := c.s.Step(0, c.events)
 	if err != nil {
 		tb.Fatal(err)
