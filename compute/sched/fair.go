@@ -178,7 +178,11 @@ func (s *Scheduler) leave(seq *sequence) {
 // nextWaiting returns the next sequence to reserve KV for: among those with the highest priority,
 // the first of the least-served tenant. Nil if there is none.
 func (s *Scheduler) nextWaiting() *sequence {
-	alone, weights := len(s.flows) == 1, s.weights()
+	alone := len(s.flows) == 1
+	weights := 0
+	if !alone {
+		weights = s.weights()
+	}
 	var best *sequence
 	for _, seq := range s.waiting.seqs {
 		if seq.parked {
