@@ -26,9 +26,9 @@ func (s *Scheduler) planReserves() {
 	}
 	// These sequences wait until they are granted. They were counted only to choose the next one.
 	for _, seq := range s.planned {
+		seq.planned = false
 		seq.flow.pending -= seq.PromptTokens
 		seq.flow.rows -= seq.rows()
-		s.waiting.insert(seq)
 	}
 	s.plan.Hold = len(s.planned) > 0
 	clear(s.planned)
@@ -37,7 +37,7 @@ func (s *Scheduler) planReserves() {
 
 // reserve adds a sequence to the reservations of the plan.
 func (s *Scheduler) reserve(seq *sequence) {
-	s.waiting.remove(seq)
+	seq.planned = true
 	s.planned = append(s.planned, seq)
 	s.plannedRows += seq.rows()
 	seq.flow.pending += seq.PromptTokens

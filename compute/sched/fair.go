@@ -185,7 +185,7 @@ func (s *Scheduler) nextWaiting() *sequence {
 	}
 	var best *sequence
 	for _, seq := range s.waiting.seqs {
-		if seq.parked {
+		if seq.parked || seq.planned {
 			continue
 		}
 		if alone {

@@ -55,6 +55,7 @@ type sequence struct {
 	Sequence
 	serial      uint64 // order of submission
 	state       State
+	planned     bool   // this plan reserves for it
 	parked      bool   // another sequence computes what its prompt begins with
 	denials     int    // answers that were Denied
 	triedAt     uint64 // Scheduler.frees at its last reservation
