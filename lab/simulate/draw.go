@@ -27,12 +27,16 @@ func drawCurve(path, title string, trials []Trial, bound time.Duration, of func(
 	p50, p99 := curve.Series{Name: "p50"}, curve.Series{Name: "p99"}
 	for i := range trials {
 		q := of(&trials[i])
-		p50.Points = append(p50.Points, curve.Point{Rate: trials[i].QPS, MS: 1e3 * q.P50})
-		p99.Points = append(p99.Points, curve.Point{Rate: trials[i].QPS, MS: 1e3 * q.P99})
+		p50.Points = append(p50.Points, curve.Point{X: trials[i].QPS, Y: 1e3 * q.P50})
+		p99.Points = append(p99.Points, curve.Point{X: trials[i].QPS, Y: 1e3 * q.P99})
 	}
 	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(curve.Write(f, title, []curve.Series{p50, p99}, 1e3*bound.Seconds()), f.Close())
+	picture := curve.Picture{
+		Title: title, X: "requests per second", Y: "ms",
+		Series: []curve.Series{p50, p99}, Bound: 1e3 * bound.Seconds(),
+	}
+	return errors.Join(picture.Write(f), f.Close())
 }

@@ -27,7 +27,8 @@ type picture struct {
 func draw(t *testing.T, title string, series []Series, bound float64) picture {
 	t.Helper()
 	var b strings.Builder
-	require.NoError(t, Write(&b, title, series, bound))
+	drawn := Picture{Title: title, X: "users", Y: "ms & s", Series: series, Bound: bound}
+	require.NoError(t, drawn.Write(&b))
 	var p picture
 	require.NoError(t, xml.Unmarshal([]byte(b.String()), &p), b.String())
 	return p
@@ -37,6 +38,8 @@ func TestPointsLieWhereTheirValuesAre(t *testing.T) {
 	p := draw(t, "a < b & c", []Series{{"p50", []Point{{1, 0}, {2, 100}}}, {"p99", []Point{{1, 50}, {2, 200}}}}, 150)
 	require.Equal(t, "a < b & c", p.Texts[0])
 	require.Contains(t, p.Texts, "p99")
+	require.Contains(t, p.Texts, "users")
+	require.Contains(t, p.Texts, "ms & s")
 	require.Len(t, p.Polylines, 2)
 	require.Len(t, strings.Fields(p.Polylines[1].Points), 2)
 	require.Len(t, p.Circles, 4)
