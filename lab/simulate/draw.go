@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace/millrace/lab/simulate/curve"
+	"github.com/millrace/millrace/lab/curve"
 )
 
 // Draw writes two pictures of the simulations: prefix-ttft.svg and prefix-tpot.svg.
