@@ -41,7 +41,7 @@ type Simulate struct {
 // Register adds the settings to a command's flags.
 func (s *Simulate) Register(f *pflag.FlagSet) {
 	RegisterModel(f, &s.Model)
-	f.StringVar(&s.DeviceName, "device", "auto", "device of each worker: cpu (also auto), max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, or a JSON file (docs/simulation.md)")
+	f.StringVar(&s.DeviceName, "device", "auto", "device of each worker: cpu (also auto), a name of the table of docs/simulation.md, or a JSON file")
 	RegisterWeights(f, &s.Weights)
 	RegisterKVType(f, &s.KVType)
 	s.RegisterBatch(f)

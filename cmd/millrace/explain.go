@@ -136,7 +136,7 @@ type rooflineFlags struct {
 }
 
 func (r *rooflineFlags) register(f *pflag.FlagSet) {
-	f.StringVar(&r.device, "roofline", "", "device whose least time for each op to print: max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, "+roofline.ThisCPU+" (measured now) or all")
+	f.StringVar(&r.device, "roofline", "", "device whose least time for each op to print: a name of the table of docs/simulation.md, "+roofline.ThisCPU+" (measured now) or all")
 	f.IntVar(&r.tiles, "tiles", 1, "devices that share the model, with --roofline")
 	f.BoolVar(&r.paper, "paper", false, "print the least times of the models and settings of arXiv:2401.05391 beside its own figures")
 }

@@ -72,7 +72,7 @@ func TestRooflineNamesWhatIsWrong(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--roofline", "h100"}, `no device "h100" in the table: it has max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, this-cpu and all`},
+		{[]string{"--roofline", "b300"}, `no device "b300" in the table: it has max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, a100-80gb, h100, h200, rtx-4090, xeon-8592, xeon-6980p, epyc-9654, epyc-9755, this-cpu and all`},
 		{[]string{"--roofline", "max-1100", "--tiles", "0"}, "--tiles 0: expected at least 1"},
 		{[]string{"--roofline", "max-1100", "--context", "5"}, "--context: not together with --roofline"},
 		{[]string{"--paper", "DIR"}, "--model: not together with --paper"},

@@ -71,7 +71,7 @@ func TestSimulateFindsARateAndShowsARamp(t *testing.T) {
 
 func TestSimulateRefusesWhatMakesNoSense(t *testing.T) {
 	for _, args := range [][]string{
-		{"--qps", "0"}, {"--qps", "NaN"}, {"--workers", "0"}, {"--requests", "0"}, {"--device", "h100"}, {"--weights", "fp4"},
+		{"--qps", "0"}, {"--qps", "NaN"}, {"--workers", "0"}, {"--requests", "0"}, {"--device", "b300"}, {"--weights", "fp4"},
 		{"--prompt-mean", "0.5"}, {"--output-sigma", "9"}, {"--slo-quantile", "p42"}, {"--max-batch-size", "0"},
 		{"--find-qps", "--slo-ttft", "0s", "--slo-tpot", "0s"}, {"--device", deviceFile(t, `{"base": "cpu", "gbps": -1}`)}, {"--calibrate", "device.txt"},
 	} {

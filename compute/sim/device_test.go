@@ -22,8 +22,8 @@ func TestDevicesAreThoseOfTheTableAndOfFiles(t *testing.T) {
 	auto, _, err := sim.Find("auto")
 	require.NoError(t, err)
 	require.Equal(t, "cpu", auto.ID)
-	_, _, err = sim.Find("h100")
-	require.ErrorContains(t, err, `found "h100", expected cpu, max-1550-tile, max-1100, flex-170`)
+	_, _, err = sim.Find("b300")
+	require.ErrorContains(t, err, `found "b300", expected cpu, max-1550-tile, max-1100, flex-170`)
 
 	want := sim.Device{
 		Peak: sim.Peak{ID: "mine", GBps: 3.5, TFLOPS: 0.1}, StepSeconds: 1e-4,
@@ -46,7 +46,7 @@ func TestAFileThatIsNoDeviceIsAnError(t *testing.T) {
 		`{"gbps":1,"tflops":1,"speed":-1}`:              "speed is -1",
 		`{"gbps":1,"tflops":1,"answer_tokens":-1}`:      "answer_tokens is -1",
 		`{"gbps":1,"tflops":1,"fault":"step:0:lost"}`:   `found "step:0:lost"`,
-		`{"base":"h100"}`:                               `base: sim: invalid device: found "h100", expected cpu`,
+		`{"base":"b300"}`:                               `base: sim: invalid device: found "b300", expected cpu`,
 		`[1]`:                                           "cannot unmarshal array",
 		`{"gbps":1,"tflops":1,"reached":{"matmul":[]}}`: `reached has "matmul", expected embed, norm, linear`,
 		`{"gbps":1,"tflops":1,"reached":{"linear":[{"rows":2,"share":1},{"rows":2,"share":1}]}}`: "reached linear[1] is",

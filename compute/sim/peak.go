@@ -56,9 +56,9 @@ func matrix(id, name string, cores, perClock, ghz, gbps, memory float64) Peak {
 	}
 }
 
-// Peaks returns the built-in table. Cores, clock, bandwidth and memory come from the product pages
-// of Intel (ark.intel.com).
-func Peaks() []Peak {
+// intelGPUs are those that the SYCL backend runs on. Cores, clock, bandwidth and memory come from
+// the product pages of Intel (ark.intel.com).
+func intelGPUs() []Peak {
 	return []Peak{
 		// 128 Xe-cores, 1600 MHz, 128 GB HBM2e at 3276.8 GB/s on two tiles. This is one.
 		matrix("max-1550-tile", "Intel Data Center GPU Max 1550, one tile", 64, xeHPC, 1.6, 1638.4, 64),
@@ -73,10 +73,13 @@ func Peaks() []Peak {
 	}
 }
 
-// ByName finds the built-in device by the name that its driver reports, such as "Intel(R) Arc(TM)
+// Peaks returns the built-in table: vendors' figures, none measured.
+func Peaks() []Peak { return slices.Concat(intelGPUs(), nvidia(), processors()) }
+
+// ByName finds the built-in Intel GPU by the name that its driver reports, such as "Intel(R) Arc(TM)
 // A770 Graphics". Drivers report each tile of a Max 1550 as a device of its own.
 func ByName(name string) (Peak, bool) {
-	for _, d := range Peaks() {
+	for _, d := range intelGPUs() {
 		words := strings.Fields(strings.Split(d.Name, ",")[0])
 		last := words[len(words)-1] // "1550", "A770"
 		if strings.Contains(name, "Intel") && slices.Contains(strings.Fields(name), last) {

@@ -102,9 +102,13 @@ func PoolSlabs(o *Options) (int, error) {
 	return min(slabs, most), nil
 }
 
-// SlabBytes is the size of a KV slab on a device with 16-bit keys and values.
+// pageBytes is the size of a page: backends keep slabs in whole pages.
+const pageBytes = 4096
+
+// SlabBytes is the size of a KV slab on a device whose keys and values of a float type have 16 bits.
 func SlabBytes(p *model.Program) uint64 {
-	return uint64(p.KVBytesPerToken(model.BF16Sizes())) * device.SlabTokens
+	slab := uint64(p.KVBytesPerToken(model.BF16Sizes())) * device.SlabTokens
+	return (slab + pageBytes - 1) / pageBytes * pageBytes
 }
 
 // WeightBytes returns the size of a program's weights on a device: the weights that a step reads,
