@@ -54,6 +54,7 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag takes precedence over the environmen
 		newGenerate(&a),
 		newBench(&a),
 		newEval(&a),
+		newPlan(),
 		newSimulate(&a),
 		newExplain(),
 		newLogits(),

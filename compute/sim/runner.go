@@ -26,9 +26,9 @@ type Options struct {
 	End  []int32 // tokens that end an answer; the first is used
 }
 
-// memoryShare is the share of the device's memory for weights and KV cache. Activations and the
+// MemoryShare is the share of the device's memory for weights and KV cache. Activations and the
 // driver have the rest.
-const memoryShare = 0.9
+const MemoryShare = 0.9
 
 // Runner is a simulated device with its KV pool: a compute.Runner.
 type Runner struct {
@@ -94,7 +94,7 @@ func PoolSlabs(o *Options) (int, error) {
 	case o.Device.Memory == 0:
 		return most, nil
 	}
-	memory := uint64(o.Device.Memory * 1e9 * memoryShare)
+	memory := uint64(o.Device.Memory * 1e9 * MemoryShare)
 	slabs, err := kvmgr.SizePool(memory, WeightBytes(o.Program), 0, 1, slab)
 	if err != nil {
 		return 0, fmt.Errorf("sim: %s has %g GB: %w", o.Device.ID, o.Device.Memory, err)

@@ -72,7 +72,9 @@ func (p *Pipeline) measureDevice(batches []int) (sim.Device, error) {
 		c.Prompts = append(c.Prompts, n)
 	}
 	p.Log.Info().Ints("batches", c.Batches).Ints("prompts", c.Prompts).Msg("measuring ops")
-	return measure.Profile{Model: p.Model, Roof: roof, Repeat: profileRepeat, Warm: true}.Calibrate(c, info.Name)
+	d, err := measure.Profile{Model: p.Model, Roof: roof, Repeat: profileRepeat, Warm: true}.Calibrate(c, info.Name)
+	d.Memory = float64(info.MemoryTotal) / 1e9
+	return d, err
 }
 
 // fitServed fits the device to equal requests that run together in the pipeline. It scales the
