@@ -29,7 +29,7 @@ func NewModel(name string, p *model.Program) Model { return Model{Name: name, Pr
 // for parameters of other than 16 bits. Errors: ErrShape.
 func ParseShape(text string) (Model, error) {
 	values := map[string]float64{"params": 0, "layers": 0, "kv-heads": 0, "head-dim": 0, "bits": 16}
-	for _, field := range strings.Split(text, ",") {
+	for field := range strings.SplitSeq(text, ",") {
 		name, number, _ := strings.Cut(strings.TrimSpace(field), "=")
 		if _, known := values[name]; !known {
 			return Model{}, fmt.Errorf("%w: found %q, expected params=, layers=, kv-heads=, head-dim= or bits=", ErrShape, field)
