@@ -69,7 +69,6 @@ func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o o
 	if wrap != nil {
 		e = wrap(p)
 	}
-	o.Logger = zerolog.Nop()
 	h, err := openai.New(e, o)
 	require.NoError(tb, err)
 	s := httptest.NewUnstartedServer(h)
