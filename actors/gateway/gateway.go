@@ -121,21 +121,23 @@ func (g *Gateway) Submit(ctx context.Context, r *api.Request) (api.Stream, error
 	if err != nil {
 		return nil, err
 	}
-	events := api.NewBuffer()
-	a := &requestActor{
-		requestDeps: &g.shared, events: events, places: make(map[msg.SeqID]*place),
+	a, pid, err := g.admit(ctx, r, m)
+	if err != nil {
+		return nil, err
+	}
+	return newStream(a.events, func() {
+		g.cfg.System.Root.Send(pid, &msg.CancelRequest{Moved: errors.Is(context.Cause(ctx), api.ErrTakenOver)})
+	}), nil
+}
+
+func (g *Gateway) newRequestActor(r *api.Request, m *model) *requestActor {
+	return &requestActor{
+		requestDeps: &g.shared, events: api.NewBuffer(), places: make(map[msg.SeqID]*place),
 		state: newRequest(r, modelLimits{
 			context: m.context, pool: m.slabs * m.slabTokens, slabTokens: m.slabTokens, vocab: m.vocab,
 		}),
 		log: g.cfg.Log.With().Str("request", r.ID).Logger(),
 	}
-	pid, err := g.admit(ctx, r, a)
-	if err != nil {
-		return nil, err
-	}
-	return newStream(events, func() {
-		g.cfg.System.Root.Send(pid, &msg.CancelRequest{Moved: errors.Is(context.Cause(ctx), api.ErrTakenOver)})
-	}), nil
 }
 
 func (g *Gateway) check(r *api.Request) (*model, error) {
@@ -153,8 +155,9 @@ func (g *Gateway) check(r *api.Request) (*model, error) {
 }
 
 // admit lets a request in while there is room. The bound is here: from
-// here on every queue holds at most the admitted requests.
-func (g *Gateway) admit(ctx context.Context, r *api.Request, a *requestActor) (*actor.PID, error) {
+// here on every queue holds at most the admitted requests. A refused request has no actor and no
+// buffer: under overload most requests are refused.
+func (g *Gateway) admit(ctx context.Context, r *api.Request, m *model) (*requestActor, *actor.PID, error) {
 	limit, batch := g.mostRequests()
 	t := g.requests
 	t.mu.Lock()
@@ -162,24 +165,25 @@ func (g *Gateway) admit(ctx context.Context, r *api.Request, a *requestActor) (*
 	switch {
 	case t.closed:
 		g.cfg.Local.Series.Rejected("shutdown")
-		return nil, ErrStopping()
+		return nil, nil, ErrStopping()
 	case t.pids[r.Key()] != nil:
-		return nil, api.Invalid("id", "request id %q is in use", r.ID)
+		return nil, nil, api.Invalid("id", "request id %q is in use", r.ID)
 	}
 	// Tell notifies the requests that were admitted before an outage. Others are refused.
 	if err := g.cfg.Local.err(); err != nil && !g.Elsewhere(r.Model) {
-		return nil, api.Unavailable(err)
+		return nil, nil, api.Unavailable(err)
 	}
 	t.admission.resize(limit, batch)
 	if err := t.admission.enter(r, time.Now()); err != nil {
 		g.cfg.Local.Series.Rejected(err.Reason)
-		return nil, err
+		return nil, nil, err
 	}
+	a := g.newRequestActor(r, m)
 	a.series = g.series.of(r.Model).Queued(r.Arrival, r.N)
 	a.span = requestSpan(ctx, g.cfg.Tracer, r)
 	pid := g.cfg.SpawnRequest(a)
 	t.pids[r.Key()] = pid
-	return pid, nil
+	return a, pid, nil
 }
 
 // Elsewhere says whether a worker of another process could take a request for a model.
