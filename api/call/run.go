@@ -25,7 +25,7 @@ func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int
 	if err != nil {
 		return nil, err
 	}
-	f := &fanIn{out: make(chan api.Event, eventBuffer), seq: p.Seq, usage: p.Usage}
+	f := &fanIn{seq: p.Seq, usage: p.Usage}
 	var pumps []*pump
 	for i, r := range c.Requests {
 		if p.Ended[i] {
@@ -40,6 +40,7 @@ func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int
 		}
 		pumps = append(pumps, m)
 	}
+	f.out = make(chan api.Event, eventBuffer) // after the last refusal: its 10 KB are most of what a refused call would need
 	f.pumps, f.undone = len(pumps), len(pumps)
 	if len(pumps) == 0 {
 		close(f.out)
