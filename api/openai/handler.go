@@ -228,15 +228,14 @@ func writeJSON(w http.ResponseWriter, body []byte) error {
 
 // body reads the whole body up to the maximum size. Package edge sets its deadline.
 func (s *server) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	large := &api.Error{Code: api.CodeTooLarge, Message: fmt.Sprintf("found a body larger than %d bytes, expected at most that", s.opts.MaxBody)}
 	if r.ContentLength > s.opts.MaxBody {
-		return nil, large // without reading it
+		return nil, s.tooLarge() // without reading it
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.opts.MaxBody))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, large
+		return nil, s.tooLarge()
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, &api.Error{Code: http.StatusRequestTimeout, Reason: "body_timeout",
 			Message: "the body did not arrive in time, expected a steady one"}
@@ -244,4 +243,8 @@ func (s *server) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		return nil, api.Invalid("", "the body could not be read: %v", err)
 	}
 	return body, nil
+}
+
+func (s *server) tooLarge() error {
+	return &api.Error{Code: api.CodeTooLarge, Message: fmt.Sprintf("found a body larger than %d bytes, expected at most that", s.opts.MaxBody)}
 }

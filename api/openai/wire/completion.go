@@ -97,15 +97,15 @@ func (o *object) prompts() []prompt {
 // onePrompt appends a prompt that is one string or one list of token ids.
 func (o *object) onePrompt(name string, raw json.RawMessage, all []prompt) []prompt {
 	var p prompt
-	one := object{path: o.path, fields: map[string]json.RawMessage{name: raw}}
 	if raw[0] == '"' {
-		one.str(name, &p.text)
+		decodeString(raw, &p.text) // true: it is one
 	} else {
+		one := object{path: o.path, fields: map[string]json.RawMessage{name: raw}}
 		p.tokens, _ = one.tokens(name, maxPromptTokens)
+		o.adopt(&one)
 	}
 	if p.text == "" && len(p.tokens) == 0 {
-		one.fail(name, "expected at least one character or token")
+		o.fail(name, "expected at least one character or token")
 	}
-	o.adopt(&one)
 	return append(all, p)
 }

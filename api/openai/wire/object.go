@@ -122,13 +122,29 @@ func (o *object) expected(name, what string, raw []byte) {
 }
 
 func (o *object) str(name string, dst *string) {
-	if raw, ok := o.get(name); ok && json.Unmarshal(raw, dst) != nil {
+	if raw, ok := o.get(name); ok && !decodeString(raw, dst) {
 		o.expected(name, "a string", raw)
 	}
 }
 
+// decodeString sets dst to a JSON value that parse has checked, and returns false if that is not a string.
+func decodeString(raw []byte, dst *string) bool {
+	if raw[0] == '"' && bytes.IndexByte(raw, '\\') < 0 { // encoding/json would check and scan it again
+		*dst = string(raw[1 : len(raw)-1])
+		return true
+	}
+	return json.Unmarshal(raw, dst) == nil
+}
+
 func (o *object) boolean(name string, dst *bool) {
-	if raw, ok := o.get(name); ok && json.Unmarshal(raw, dst) != nil {
+	raw, ok := o.get(name)
+	switch {
+	case !ok:
+	case string(raw) == "true":
+		*dst = true
+	case string(raw) == "false":
+		*dst = false
+	default:
 		o.expected(name, "true or false", raw)
 	}
 }
