@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
-	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/e2e/chaos/cluster"
 	"github.com/millrace/millrace/e2e/chaos/load"
 )
@@ -42,8 +40,8 @@ type server struct {
 	*cluster.Cluster
 
 	keys     map[string]string // by tenant
-	requests []client.CompletionRequest
-	capacity float64 // requests per second
+	requests [][]byte          // bodies
+	capacity float64           // requests per second
 }
 
 // serve starts a server and measures its capacity. Each tenant has a key. The caller
@@ -72,15 +70,9 @@ func (s *suite) serve(ctx context.Context, name string, tenants ...string) (v *s
 	return v, v.Close, err
 }
 
-// client returns the client of a tenant. Its connections stay open after refusals.
-func (v *server) client(tenant string) (client.Client, error) {
-	options := []client.HTTPOption{client.WithHTTPResume(0), // plain requests: a refusal is not retried
-		client.WithHTTPClient(&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1024}}),
-		client.WithServers(v.Gateways()[1:]...)}
-	if key := v.keys[tenant]; key != "" {
-		options = append(options, client.WithAPIKey(key))
-	}
-	return client.NewHTTP(v.Gateways()[0], options...)
+// client returns the client of a tenant.
+func (v *server) client(tenant string) (*load.Client, error) {
+	return load.NewClient(v.Gateways()[0], v.keys[tenant])
 }
 
 // findCapacity measures the rate of answers with --concurrent requests in flight.

@@ -6,6 +6,7 @@ package load
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -37,20 +38,17 @@ const (
 
 var words = strings.Fields("the old man went down to river and saw a bear that was drinking water in morning light while his dog ran home")
 
-// Requests returns n random requests.
-func Requests(n int, seed uint64) []client.CompletionRequest {
+// Requests returns the bodies of n random requests.
+func Requests(n int, seed uint64) [][]byte {
 	random := rand.New(rand.NewPCG(seed, 1))
-	greedy := 0.0
-	requests := make([]client.CompletionRequest, n)
+	requests := make([][]byte, n)
 	for i := range requests {
 		prompt := make([]string, leastPrompt+random.IntN(mostPrompt-leastPrompt+1))
 		for j := range prompt {
 			prompt[j] = words[random.IntN(len(words))]
 		}
-		requests[i] = client.CompletionRequest{
-			Prompt: strings.Join(prompt, " "), MaxTokens: leastAnswer + random.IntN(mostAnswer-leastAnswer+1),
-			Sampling: client.Sampling{IgnoreEOS: true, Temperature: &greedy},
-		}
+		requests[i] = fmt.Appendf(nil, `{"prompt":%q,"max_tokens":%d,"ignore_eos":true,"temperature":0,"stream":true,"stream_options":{"include_usage":true}}`,
+			strings.Join(prompt, " "), leastAnswer+random.IntN(mostAnswer-leastAnswer+1))
 	}
 	return requests
 }
@@ -81,7 +79,7 @@ func (o *Outcome) Served() bool { return o.Err == nil && !o.Refused }
 
 // Offer sends each request when it is due, and returns when all have ended. A request
 // fails at patience after it was due.
-func Offer(ctx context.Context, api client.Client, arrivals []time.Duration, requests []client.CompletionRequest, patience time.Duration) []Outcome {
+func Offer(ctx context.Context, api *Client, arrivals []time.Duration, requests [][]byte, patience time.Duration) []Outcome {
 	outcomes := make([]Outcome, len(arrivals))
 	begin := time.Now()
 	var all sync.WaitGroup
@@ -93,9 +91,7 @@ func Offer(ctx context.Context, api client.Client, arrivals []time.Duration, req
 		o := &outcomes[i]
 		o.Due = due
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, patience)
-			defer cancel()
-			o.ask(ctx, api, requests[i%len(requests)], begin)
+			o.ask(api, requests[i%len(requests)], begin, patience)
 		})
 	}
 	all.Wait()
@@ -104,7 +100,7 @@ func Offer(ctx context.Context, api client.Client, arrivals []time.Duration, req
 
 // Keep runs `at` requests at once, each followed by the next, until a time has passed. Requests
 // that are running then end.
-func Keep(ctx context.Context, api client.Client, at int, over time.Duration, requests []client.CompletionRequest, patience time.Duration) []Outcome {
+func Keep(ctx context.Context, api *Client, at int, over time.Duration, requests [][]byte, patience time.Duration) []Outcome {
 	var (
 		mu       sync.Mutex
 		outcomes []Outcome
@@ -114,10 +110,8 @@ func Keep(ctx context.Context, api client.Client, at int, over time.Duration, re
 	for c := range at {
 		all.Go(func() {
 			for i := c; time.Since(begin) < over && ctx.Err() == nil; i += at {
-				asking, cancel := context.WithTimeout(ctx, patience)
 				o := Outcome{Due: time.Since(begin)}
-				o.ask(asking, api, requests[i%len(requests)], begin)
-				cancel()
+				o.ask(api, requests[i%len(requests)], begin, patience)
 				mu.Lock()
 				outcomes = append(outcomes, o)
 				mu.Unlock()
@@ -128,19 +122,11 @@ func Keep(ctx context.Context, api client.Client, at int, over time.Duration, re
 	return outcomes
 }
 
-func (o *Outcome) ask(ctx context.Context, api client.Client, r client.CompletionRequest, begin time.Time) {
-	o.Sent = time.Since(begin)
-	for chunk, err := range api.CompleteStream(ctx, r) {
-		if err != nil {
-			o.failed(err)
-			break
-		}
-		if o.First == 0 && len(chunk.Choices) > 0 && chunk.Choices[0].Content() != "" {
-			o.First = time.Since(begin)
-		}
-		if chunk.Usage != nil {
-			o.Tokens = chunk.Usage.CompletionTokens
-		}
+func (o *Outcome) ask(api *Client, request []byte, begin time.Time, patience time.Duration) {
+	now := time.Now()
+	o.Sent = now.Sub(begin)
+	if err := api.stream(request, now.Add(patience), func(data []byte) error { return o.message(data, begin) }); err != nil {
+		o.failed(err)
 	}
 	o.End = time.Since(begin)
 	if o.First == 0 { // no token of the answer had text
