@@ -1,18 +1,23 @@
 package kvmgr
 
-// Use is how a slab of the prefix tree was used.
+// Use is how a slab of the prefix tree was used. Its times count calls of ReservePrompt.
 type Use struct {
 	Tokens []int32 // of the slab; read only
-	Last   uint64  // the call of ReservePrompt that used it last, counted from 1
+	Last   int64   // the time of its last use
 	Uses   uint32  // at least 1
+	Stay   int64   // how long a slab that is used once stays at present; 0 before the first eviction
 }
 
-// Worth is the value of a slab that no sequence holds. The tree evicts the leaf with the smallest one. The value depends
-// on the argument alone.
+// Worth is the value of a slab that no sequence holds, when it becomes a leaf. The tree evicts the leaf with the smallest one.
 type Worth func(Use) int64
 
-// keepPerUse is by how many calls of ReservePrompt each further use of a slab delays its eviction.
-const keepPerUse = 200
+// LRU is the Worth of plain LRU: the last use.
+func LRU(u Use) int64 { return u.Last }
 
-// DelayedLRU is the Worth of a server: the last use, and each further use delays the eviction.
-func DelayedLRU(u Use) int64 { return int64(u.Last) + keepPerUse*int64(u.Uses-1) }
+// ReusedLRU is the Worth of a server: a slab that was used again stays twice as long as one that was used once.
+func ReusedLRU(u Use) int64 {
+	if u.Uses > 1 {
+		return u.Last + u.Stay
+	}
+	return u.Last
+}

@@ -57,7 +57,7 @@ type Config struct {
 	SlabTokens int    // tokens per slab
 	Mappings   int    // slabs that all regions may hold together, a shared one counted for each; 0: any number
 	Policy     Policy // nil: Declared
-	Worth      Worth  // orders evictions of the prefix tree; nil: DelayedLRU
+	Worth      Worth  // orders evictions of the prefix tree; nil: ReusedLRU
 }
 
 // Manager owns the slabs of one pool.
@@ -118,7 +118,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg.Policy = Declared{}
 	}
 	if cfg.Worth == nil {
-		cfg.Worth = DelayedLRU
+		cfg.Worth = ReusedLRU
 	}
 	return &Manager{
 		slabTokens: cfg.SlabTokens,

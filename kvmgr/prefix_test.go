@@ -22,6 +22,7 @@ type pool struct {
 	committed map[string][][]int32 // by space
 	waiting   map[Seq]bool
 	hits      int  // tokens that were shared
+	waits     int  // reservations that had to wait
 	evicts    bool // the pool is small: a committed prefix may be gone
 }
 
@@ -85,6 +86,7 @@ func (p *pool) reserve(seq Seq) {
 			p.t.Fatalf("%v waits, others compute %d tokens of it at most", r.ids, soon)
 		}
 		p.waiting[seq] = true
+		p.waits++
 		return
 	case need > len(p.contents):
 		wantErr(p.t, err, ErrNeverFits)
@@ -227,7 +229,7 @@ func TestSharedSlabsHoldWhatTheirTokensSay(t *testing.T) {
 				p.forget()
 			}
 		}
-		waits += len(p.waiting)
+		waits += p.waits
 		for seq := range p.seqs {
 			p.release(seq)
 		}
@@ -368,8 +370,33 @@ func TestALeaseEvictsWhatIsWorthTheLeast(t *testing.T) {
 	}
 }
 
+func TestASlabThatWasUsedAgainStaysTwiceAsLong(t *testing.T) {
+	const stay = 5 // reservations of two slabs, until the pool is full
+	m := newManager(t, 2*stay+2)
+	again := promptFrom(0, 32)
+	kept := func() bool { return len(m.tree.match("", again).path) == 2 }
+	seq := Seq(0)
+	read := func(ids []int32) {
+		seq++
+		compute(t, m, seq, ids)
+		release(t, m, seq)
+	}
+	for i := range 3 * stay { // the cache turns over, so that the time that a slab stays is known
+		read(promptFrom(1+i, 32))
+	}
+	read(again)
+	read(append(slices.Clone(again), 7))
+	others := 0
+	for ; kept(); others++ {
+		read(promptFrom(100+others, 32))
+	}
+	if others < 2*stay-1 || others > 2*stay+1 {
+		t.Fatalf("evicted after %d prompts, one that was used once is after %d", others, stay)
+	}
+}
+
 func TestAnotherWorthEvictsOtherSlabs(t *testing.T) {
-	m, err := New(Config{Slabs: 4, SlabTokens: 16, Worth: func(u Use) int64 { return -int64(u.Last) }})
+	m, err := New(Config{Slabs: 4, SlabTokens: 16, Worth: func(u Use) int64 { return -u.Last }})
 	wantErr(t, err, nil)
 	old, young := promptFrom(1, 32), promptFrom(2, 32)
 	for seq, ids := range [][]int32{old, young} {

@@ -27,7 +27,8 @@ type tree struct {
 	bySlab     []*node // [slabs] the node of each slab, nil without
 	leaves     leaves  // nodes without children that no region holds: what can be evicted now
 	idle       int     // nodes that no region holds
-	clock      uint64  // counts matches
+	clock      int64   // counts matches
+	stay       int64   // see Use
 	changes    changes
 }
 
@@ -41,7 +42,7 @@ type node struct {
 	held     bool    // by a region
 	waiters  []Seq   // of a pending one
 	uses     uint32
-	used     uint64     // clock of the last use
+	used     int64      // clock of the last use
 	worth    int64      // in leaves
 	heapAt   int        // in leaves, -1 without
 	hash     chain.Hash // of a root, and of a node with a slab, while changes are wanted
@@ -202,6 +203,7 @@ func (t *tree) replace(n *node, slab int32) (old int32) {
 // evict removes the leaf that is worth the least and returns its slab. There is one: idle > 0.
 func (t *tree) evict() int32 {
 	n := heap.Pop(&t.leaves).(*node)
+	t.stay = max(t.clock-n.worth, 0)
 	t.remove(n)
 	t.idle--
 	return n.slab
@@ -226,7 +228,7 @@ func (t *tree) remove(n *node) {
 
 // value is what a node is worth. The deepest node of a path is a leaf first.
 func (t *tree) value(n *node) int64 {
-	return t.worthOf(Use{Tokens: n.tokens, Last: n.used, Uses: n.uses})
+	return t.worthOf(Use{Tokens: n.tokens, Last: n.used, Uses: n.uses, Stay: t.stay})
 }
 
 // leaves is a heap of nodes by worth.
@@ -313,7 +315,7 @@ func (t *tree) check(refs []int32) error {
 		}
 	}
 	for i, n := range t.leaves {
-		if n.heapAt != i || n.worth != t.value(n) || t.leaves.Less(i, (i-1)/2) {
+		if n.heapAt != i || t.leaves.Less(i, (i-1)/2) {
 			return fmt.Errorf("kvmgr: check: slab %d is at %d of the slabs to evict, which is not its place", n.slab, i)
 		}
 	}
