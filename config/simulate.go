@@ -33,6 +33,9 @@ type Simulate struct {
 	SLOQuantile      string
 	FindQPS          bool
 
+	PrefixTrace string // file; "": simulate a fleet
+	CacheBlocks []int
+
 	Curves    string // prefix of the pictures; "": none
 	Calibrate string // file to write; "": none
 	Compare   bool   // with the real engine
@@ -60,7 +63,9 @@ func (s *Simulate) Register(f *pflag.FlagSet) {
 	f.DurationVar(&s.SLOTTFT, "slo-ttft", 2*time.Second, "bound of the time to the first token (0: none)")
 	f.DurationVar(&s.SLOTPOT, "slo-tpot", 50*time.Millisecond, "bound of the mean time per further token (0: none)")
 	f.StringVar(&s.SLOQuantile, "slo-quantile", "p99", "quantile that --find-qps holds: p50, p95 or p99")
-	f.StringVar(&s.Curves, "curves", "", "prefix of two pictures of latency by rate to write: PREFIX-ttft.svg and PREFIX-tpot.svg")
+	f.StringVar(&s.PrefixTrace, "prefix-trace", "", "file of JSON lines with the hash_ids of each prompt's blocks: replays it through the prefix cache, and simulates no fleet")
+	f.IntSliceVar(&s.CacheBlocks, "cache-blocks", []int{10000, 20000, 50000}, "sizes of the prefix cache for --prefix-trace, in blocks of the trace")
+	f.StringVar(&s.Curves, "curves", "", "prefix of pictures to write: PREFIX-ttft.svg and PREFIX-tpot.svg by rate, or with --prefix-trace PREFIX-hits.svg by size")
 	f.StringVar(&s.Calibrate, "calibrate", "", "JSON file to write: measures the model on this processor and describes the device for --device")
 	f.IntVar(&s.Threads, "threads", 0, "compute threads of --calibrate and --validate (0: every core, which leaves none for the rest of the pipeline)")
 	f.BoolVar(&s.Compare, "validate", false, "run the workload on this machine's processor too, in real time, and compare")
@@ -89,6 +94,9 @@ func (s *Simulate) Validate() error {
 	if len(s.QPS) == 0 {
 		return Usagef("--qps: found nothing, expected rates")
 	}
+	if len(s.CacheBlocks) == 0 {
+		return Usagef("--cache-blocks: found nothing, expected sizes")
+	}
 	if s.Calibrate != "" && !strings.HasSuffix(s.Calibrate, ".json") {
 		return Usagef("--calibrate: found %q, expected a file that ends in .json", s.Calibrate)
 	}
@@ -100,6 +108,7 @@ func (s *Simulate) Validate() error {
 		atLeast("workers", s.Workers, 1),
 		atLeast("requests", s.Requests, 1),
 		atLeast("qps", slices.Min(s.QPS), math.SmallestNonzeroFloat64),
+		atLeast("cache-blocks", slices.Min(s.CacheBlocks), 1),
 		atLeast("ramp-from", s.RampFrom, 0),
 		atLeast("price", s.Price, 0),
 		atLeast("prompt-mean", s.PromptMean, 1),

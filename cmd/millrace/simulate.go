@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -17,6 +18,7 @@ import (
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/lab/calibrate"
 	"github.com/millrace/millrace/lab/simulate"
+	"github.com/millrace/millrace/lab/simulate/prefix"
 )
 
 func newSimulate(a *app) *cobra.Command {
@@ -32,13 +34,17 @@ model's config.json. Requests arrive at random, with random lengths; the same --
 Each value of --qps is a simulation. --find-qps searches the largest rate whose latencies hold the
 bounds. Latencies have no tokenizer, network or client in them.
 
---calibrate measures this machine's processor, for --device; --validate runs the workload on it, too.`,
+--calibrate measures this machine's processor, for --device; --validate runs the workload on it, too.
+
+--prefix-trace replays a recorded trace of prompts through the prefix cache, and compares its hits with those of
+plain LRU, of an oracle and of a cache without a limit. It needs no model.`,
 		Example: `  millrace simulate --model DIR --device max-1100 --qps 1,2,4,8
   millrace simulate --model DIR --device max-1100 --qps 1,2,4,8,16,32 --curves build/max-1100
   millrace simulate --model DIR --device flex-170 --weights int8 --find-qps --slo-ttft 2s --slo-tpot 50ms
   millrace simulate --model DIR --device max-1550-tile --workers 1000 --requests 1000000 --qps 2000
   millrace simulate --model DIR --calibrate mine.json
-  millrace simulate --model DIR --device mine.json --validate --requests 50 --qps 0.5`,
+  millrace simulate --model DIR --device mine.json --validate --requests 50 --qps 0.5
+  millrace simulate --prefix-trace conversation_trace.jsonl --cache-blocks 10000,20000,50000 --curves build/prefix`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return simulateCommand(cmd.Context(), cmd.OutOrStdout(), a, &s, asJSON)
@@ -52,6 +58,10 @@ bounds. Latencies have no tokenizer, network or client in them.
 func simulateCommand(ctx context.Context, out io.Writer, a *app, s *config.Simulate, asJSON bool) (err error) {
 	if err := s.Validate(); err != nil {
 		return err
+	}
+	if s.PrefixTrace != "" {
+		study, err := comparePrefixCaches(s)
+		return show(out, study, asJSON, err)
 	}
 	if s.Model, err = modelDir(s.Model); err != nil {
 		return err
@@ -82,6 +92,24 @@ func simulateCommand(ctx context.Context, out io.Writer, a *app, s *config.Simul
 		}
 	}
 	return show(out, study, asJSON, nil)
+}
+
+// comparePrefixCaches replays the trace of s.
+func comparePrefixCaches(s *config.Simulate) (*prefix.Study, error) {
+	f, err := os.Open(s.PrefixTrace)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	trace, err := prefix.Read(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.PrefixTrace, err)
+	}
+	study, err := trace.Compare(s.CacheBlocks)
+	if err == nil && s.Curves != "" {
+		err = study.Draw(s.Curves + "-hits.svg")
+	}
+	return study, err
 }
 
 // calibrateDevice writes the device of s.Calibrate.

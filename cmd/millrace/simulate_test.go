@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/lab/calibrate"
 	"github.com/millrace/millrace/lab/simulate"
+	"github.com/millrace/millrace/lab/simulate/prefix"
 )
 
 // simulateOut runs the command and returns what it prints.
@@ -79,6 +80,26 @@ func TestSimulateRefusesWhatMakesNoSense(t *testing.T) {
 		require.Equal(t, 2, code, "%v", args)
 		require.Empty(t, out)
 	}
+}
+
+func TestSimulateReplaysATraceOfPrefixes(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "trace.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(strings.Repeat(`{"hash_ids": [1, 2]}`+"\n"+`{"hash_ids": [3]}`+"\n", 3)), 0o600))
+	code, out := simulateOut(t, "--prefix-trace", file, "--cache-blocks", "4,3", "--curves", filepath.Join(dir, "p"), "--json")
+	require.Zero(t, code)
+	var s prefix.Study
+	require.NoError(t, json.Unmarshal([]byte(out), &s))
+	require.Equal(t, []int{6, 9, 3}, []int{s.Prompts, s.Blocks, s.Distinct})
+	require.InDelta(t, 6.0/9, s.Sizes[1].Server, 1e-9)
+	require.FileExists(t, filepath.Join(dir, "p-hits.svg"))
+
+	code, _ = simulateOut(t, "--prefix-trace", filepath.Join(dir, "none"))
+	require.Equal(t, 1, code)
+	code, _ = simulateOut(t, "--prefix-trace", filepath.Join(dir, "p-hits.svg"))
+	require.Equal(t, 1, code)
+	code, _ = simulateOut(t, "--prefix-trace", file, "--cache-blocks", "0")
+	require.Equal(t, 2, code)
 }
 
 func TestACalibratedDeviceIsReadAgainAndComparedWithTheEngine(t *testing.T) {

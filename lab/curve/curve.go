@@ -58,6 +58,7 @@ func (p *Picture) Write(w io.Writer) error {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" font-family="sans-serif" font-size="13">`, width, height)
+	line(`<title>%s</title>`, html.EscapeString(p.Title))
 	line(`<rect width="%g" height="%g" fill="white"/>`, width, height)
 	line(`<text x="%g" y="22" text-anchor="middle" font-size="15">%s</text>`, width/2, html.EscapeString(p.Title))
 	for i := range ticks + 1 {
