@@ -46,12 +46,21 @@ type Region struct {
 	Beams          int     `json:"beams,omitempty"`
 	ReservedSlabs  int     `json:"reserved_slabs"`
 	LeasedSlabs    int     `json:"leased_slabs"`
-	SharedSlabs    int     `json:"shared_slabs"` // that at least one other region holds too
-	Slabs          []Range `json:"slabs"`        // leased, by position; adjacent ids joined
+	SharedSlabs    int     `json:"shared_slabs"`    // that at least one other region holds too
+	Slabs          []Range `json:"slabs,omitempty"` // leased, by position; adjacent ids joined
 }
 
 // Regions returns a copy of all regions, by sequence.
 func (m *Manager) Regions() []Region {
+	out := m.Summaries()
+	for i := range out {
+		out[i].Slabs = ranges(m.regions[out[i].Seq].slabs)
+	}
+	return out
+}
+
+// Summaries returns all regions, by sequence, without Slabs.
+func (m *Manager) Summaries() []Region {
 	out := make([]Region, 0, len(m.regions))
 	for seq, r := range m.regions {
 		v := Region{Seq: seq, ReservedTokens: r.tokens, ReservedSlabs: r.quota, LeasedSlabs: len(r.slabs)}
@@ -62,15 +71,22 @@ func (m *Manager) Regions() []Region {
 			if m.refs[id] > 1 {
 				v.SharedSlabs++
 			}
-			if n := len(v.Slabs); n > 0 && v.Slabs[n-1].First+int32(v.Slabs[n-1].Slabs) == id {
-				v.Slabs[n-1].Slabs++
-			} else {
-				v.Slabs = append(v.Slabs, Range{First: id, Slabs: 1})
-			}
 		}
 		out = append(out, v)
 	}
 	slices.SortFunc(out, func(a, b Region) int { return cmp.Compare(a.Seq, b.Seq) })
+	return out
+}
+
+// ranges joins adjacent ids.
+func ranges(ids []int32) (out []Range) {
+	for _, id := range ids {
+		if n := len(out); n > 0 && out[n-1].First+int32(out[n-1].Slabs) == id {
+			out[n-1].Slabs++
+		} else {
+			out = append(out, Range{First: id, Slabs: 1})
+		}
+	}
 	return out
 }
 
