@@ -87,8 +87,15 @@ type Worker struct {
 	Sampling sample.Params `json:"sampling"`
 
 	Slabs      int `json:"slabs"`
-	FreeSlabs  int `json:"free_slabs"`
+	FreeSlabs  int `json:"free_slabs"` // neither used nor promised
+	UsedSlabs  int `json:"used_slabs"`
+	Cached     int `json:"cached_slabs"`   // kept for their tokens alone
+	Promised   int `json:"promised_slabs"` // reserved, not leased yet
 	SlabTokens int `json:"slab_tokens"`
+
+	Generated    uint64 `json:"generated"`     // tokens since the start
+	PrefixTokens uint64 `json:"prefix_tokens"` // tokens of prompts since the start
+	PrefixHits   uint64 `json:"prefix_hits"`   // of these, found in the prefix cache
 
 	Capacity int           `json:"capacity"` // sequences of a step
 	Queue    int           `json:"queue"`    // sequences that it takes beyond them

@@ -14,7 +14,6 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/actors/kv"
 	"github.com/millrace/millrace/actors/node"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute"
@@ -78,12 +77,12 @@ func readChoices(t *testing.T, s api.Stream, n int) (tokens [][]int32, finish []
 }
 
 // waitKV waits until the state of the KV pool satisfies ok.
-func waitKV(t *testing.T, p *node.Node, ok func(*kv.State) bool) *kv.State {
+func waitKV(t *testing.T, p *node.Node, ok func(*node.KVState) bool) *node.KVState {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for {
-		state, err := p.KVState(ctx)
+		state, err := p.KVState(ctx, false)
 		require.NoError(t, err)
 		require.Equal(t, "ok", state.Check)
 		if ok(state) {
@@ -92,7 +91,7 @@ func waitKV(t *testing.T, p *node.Node, ok func(*kv.State) bool) *kv.State {
 	}
 }
 
-func idleKV(s *kv.State) bool { return s.Stats.Regions == 0 && s.Stats.Free == s.Stats.Slabs }
+func idleKV(s *node.KVState) bool { return s.Stats.Regions == 0 && s.Stats.Free == s.Stats.Slabs }
 
 // TestBeamSearchesServedTogetherEqualTransformers runs beam searches of all widths
 // beside plain requests, in steps and in a KV pool that hold only some of them.
@@ -164,7 +163,7 @@ func TestBeamSearchReservesEquation3AndGivesItBackWhenCancelled(t *testing.T) {
 			TopLogprobs: -1, Beams: &sample.BeamParams{Width: beams, LengthPenalty: 1}, Arrival: time.Now(),
 		})
 		require.NoError(t, err)
-		state := waitKV(t, p, func(s *kv.State) bool { return s.Stats.Regions == 1 })
+		state := waitKV(t, p, func(s *node.KVState) bool { return s.Stats.Regions == 1 })
 		want := kvmgr.SegmentSlabs(kvmgr.Segments{Prompt: 21, Response: 100, Beams: beams}, device.SlabTokens)
 		require.Equal(t, want, state.Stats.Used+state.Stats.Promised)
 		require.Equal(t, want, state.Regions[0].ReservedSlabs)
@@ -178,7 +177,7 @@ func TestBeamSearchReservesEquation3AndGivesItBackWhenCancelled(t *testing.T) {
 // waitRequests waits until the pipeline has no request.
 func waitRequests(t *testing.T, p *node.Node) {
 	t.Helper()
-	waitKV(t, p, func(*kv.State) bool { return p.Running() == 0 })
+	waitKV(t, p, func(*node.KVState) bool { return p.Running() == 0 })
 }
 
 func TestBeamSearchesThatCannotBeAreRefused(t *testing.T) {

@@ -265,7 +265,7 @@ func runOne(t *testing.T, p *node.Node, i int) {
 
 // kvIsClean reports whether the KV manager is consistent and empty.
 func kvIsClean(p *node.Node) bool {
-	s, err := p.KVState(context.Background())
+	s, err := p.KVState(context.Background(), false)
 	return err == nil && s.Check == "ok" && s.Stats.Regions == 0 && s.Stats.Free == s.Stats.Slabs
 }
 

@@ -87,7 +87,7 @@ func TestAPrefixHitChangesNoBit(t *testing.T) {
 				total += n
 			}
 			require.Positive(t, total)
-			state, err := p.KVState(t.Context())
+			state, err := p.KVState(t.Context(), false)
 			require.NoError(t, err)
 			require.Equal(t, "ok", state.Check)
 		})

@@ -45,7 +45,8 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{actor: kvActor{kv: allocator, metrics: cfg.Metrics, broken: cfg.Broken}, root: cfg.Root}
-	m.actor.free.Store(int64(cfg.Slabs))
+	stats := allocator.Stats()
+	m.actor.stats.Store(&stats)
 	m.pid, err = cfg.Spawn("kv", &m.actor)
 	return m, err
 }
@@ -53,16 +54,17 @@ func New(cfg Config) (*Manager, error) {
 // PID is the actor's.
 func (m *Manager) PID() *actor.PID { return m.pid }
 
-// Free is the number of slabs that nobody holds or was promised.
-func (m *Manager) Free() int { return int(m.actor.free.Load()) }
+// Stats returns the pool's numbers after the last round.
+func (m *Manager) Stats() kvmgr.Stats { return *m.actor.stats.Load() }
 
-// State returns the state of the allocator.
-func (m *Manager) State(ctx context.Context) (*State, error) {
+// State returns the state of the allocator. A brief one has neither the ids of slabs nor the result of a check: rounds
+// wait for it, and its time and its size hardly depend on what the pool holds.
+func (m *Manager) State(ctx context.Context, brief bool) (*State, error) {
 	wait := time.Second
 	if d, ok := ctx.Deadline(); ok {
 		wait = time.Until(d)
 	}
-	answer, err := m.root.RequestFuture(m.pid, &snapshot{}, wait).Result()
+	answer, err := m.root.RequestFuture(m.pid, &snapshot{brief}, wait).Result()
 	if err != nil {
 		return nil, fmt.Errorf("kv: the KV manager did not answer: %w", err)
 	}
@@ -78,18 +80,22 @@ func (m *Manager) State(ctx context.Context) (*State, error) {
 type kvActor struct {
 	kv      *kvmgr.Manager
 	metrics *metrics.Model
-	free    atomic.Int64 // slabs, for others to see
-	broken  func(error)  // gets the error when the allocator contradicts itself
+	stats   atomic.Pointer[kvmgr.Stats] // after the last round, for others to see
+	broken  func(error)                 // gets the error when the allocator contradicts itself
 }
 
 // snapshot requests the pool's state; *State answers.
-type snapshot struct{}
+type snapshot struct{ brief bool }
+
+// mapCells bounds State.Map.
+const mapCells = 1024
 
 // State is the state of the KV manager's allocator.
 type State struct {
 	Stats   kvmgr.Stats    `json:"stats"`
+	Map     kvmgr.Map      `json:"map"`
 	Regions []kvmgr.Region `json:"regions"`
-	Check   string         `json:"check"` // "ok", or what is wrong
+	Check   string         `json:"check,omitempty"` // "ok", or what is wrong; "" if the state is brief
 }
 
 func (a *kvActor) Receive(ctx actor.Context) {
@@ -101,7 +107,7 @@ func (a *kvActor) Receive(ctx actor.Context) {
 		}
 		ctx.Send(m.Reply, m)
 	case *snapshot:
-		ctx.Respond(a.state())
+		ctx.Respond(a.state(m.brief))
 		return
 	case *actor.ReceiveTimeout:
 		if err := a.kv.Check(); err != nil {
@@ -113,7 +119,7 @@ func (a *kvActor) Receive(ctx actor.Context) {
 	}
 	s := a.kv.Stats()
 	a.metrics.KVUsage(s.Used+s.Promised, s.Slabs)
-	a.free.Store(int64(s.Free))
+	a.stats.Store(&s)
 	ctx.SetReceiveTimeout(kvIdle)
 }
 
@@ -191,8 +197,13 @@ func (a *kvActor) lease(m *msg.KVRound, seq msg.SeqID, upTo int) error {
 	return err
 }
 
-func (a *kvActor) state() *State {
-	s := &State{Stats: a.kv.Stats(), Regions: a.kv.Regions(), Check: "ok"}
+func (a *kvActor) state(brief bool) *State {
+	s := &State{Stats: a.kv.Stats(), Map: a.kv.Map(mapCells)}
+	if brief {
+		s.Regions = a.kv.Summaries()
+		return s
+	}
+	s.Regions, s.Check = a.kv.Regions(), "ok"
 	if err := a.kv.Check(); err != nil {
 		s.Check = err.Error()
 	}

@@ -52,11 +52,13 @@ func (p *Node) offer() cluster.Member {
 }
 
 func (p *Node) offerWorker() *cluster.Worker {
-	c := &p.cfg
+	c, slabs, counts := &p.cfg, p.kv.Stats(), p.worker.Counts()
 	w := &cluster.Worker{
 		Actor: msg.ComputeActor, Backend: c.Backend, Weights: c.Weights, Numerics: c.Numerics, Class: c.Class, Created: p.created,
 		Context: c.Context, Vocab: c.Model.Vocab(), Sampling: c.Sampling,
-		Slabs: c.Model.Slabs(), FreeSlabs: p.kv.Free(), SlabTokens: c.Model.SlabTokens(),
+		Slabs: c.Model.Slabs(), FreeSlabs: slabs.Free, UsedSlabs: slabs.Used, Cached: slabs.Cached, Promised: slabs.Promised,
+		SlabTokens: c.Model.SlabTokens(),
+		Generated:  counts.Generated, PrefixTokens: counts.PrefixTokens, PrefixHits: counts.PrefixHits,
 		Capacity: c.Sched.MaxBatchSize, Queue: c.Sched.MaxWaiting,
 		Running: p.worker.Running(), Steps: p.worker.Steps(), InStep: p.worker.Stalled(time.Now()),
 	}

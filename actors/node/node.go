@@ -347,14 +347,6 @@ func (p *Node) computes() error {
 	return nil
 }
 
-// KVState is the state of the KV manager's allocator, for /debug/kv.
-func (p *Node) KVState(ctx context.Context) (*kv.State, error) {
-	if p.kv == nil {
-		return nil, errors.New("node: this process has no KV memory: it does not compute")
-	}
-	return p.kv.State(ctx)
-}
-
 // Wait blocks until ctx ends, and returns nil, or until the process has failed
 // for good, and returns why: it should end then.
 func (p *Node) Wait(ctx context.Context) error { return p.health.Wait(ctx) }

@@ -124,7 +124,7 @@ func equal(a, b []int32) bool { return fmt.Sprint(a) == fmt.Sprint(b) }
 func requireClean(t *testing.T, p *Node, d *testDevice) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		state, err := p.KVState(context.Background())
+		state, err := p.KVState(context.Background(), false)
 		if err != nil {
 			return false
 		}

@@ -26,12 +26,14 @@ type inFlight struct {
 // entry is one sequence of the table.
 type entry struct {
 	request   string // with its tenant
+	tenant    string
 	text      string // digest of what made prompt
 	prompt    []int32
 	first     int // choice of the request
 	choices   []msg.SeqID
 	watch     *actor.PID // of the sequence's owner
 	generated atomic.Int64
+	computed  atomic.Int64  // tokens whose keys and values are there
 	dead      time.Time     // since when its owner is; zero: it lives
 	spans     sequenceSpans // of the loop, once it has the sequence
 }
@@ -47,7 +49,7 @@ func (l *inFlight) open(g *msg.Generate) bool {
 	if l.seqs[g.Seq] != nil {
 		return false
 	}
-	a := &entry{request: g.RequestID, text: g.Text, prompt: g.Prompt, first: g.First, choices: g.Choices, watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
+	a := &entry{request: g.RequestID, tenant: g.Tenant, text: g.Text, prompt: g.Prompt, first: g.First, choices: g.Choices, watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
 	a.generated.Store(int64(len(g.Generated)))
 	l.seqs[g.Seq] = a
 	return true
@@ -122,7 +124,10 @@ func (l *inFlight) report(node string, inStep time.Duration) map[string]*report 
 type Sequence struct {
 	Seq       msg.SeqID
 	Owner     string // node
-	Generated int    // tokens
+	Tenant    string
+	Prompt    int // tokens
+	Computed  int // tokens whose keys and values are there; of a beam search, the positions
+	Generated int // tokens
 }
 
 // list is what is in flight, by number.
@@ -131,7 +136,7 @@ func (l *inFlight) list() []Sequence {
 	defer l.mu.Unlock()
 	list := make([]Sequence, 0, len(l.seqs))
 	for seq, a := range l.seqs {
-		list = append(list, Sequence{seq, a.watch.Address, int(a.generated.Load())})
+		list = append(list, Sequence{seq, a.watch.Address, a.tenant, len(a.prompt), int(a.computed.Load()), int(a.generated.Load())})
 	}
 	slices.SortFunc(list, func(a, b Sequence) int { return cmp.Compare(a.Seq, b.Seq) })
 	return list

@@ -50,6 +50,7 @@ type loop struct {
 
 	running  atomic.Int64 // sequences that hold KV
 	steps    atomic.Uint64
+	counts   counts
 	busy     atomic.Bool
 	progress atomic.Int64 // UnixNano of the last step, or of the first work after none
 }

@@ -25,6 +25,8 @@ func (l *loop) step(plan *sched.Plan) error {
 			s.entry.spans.next(spanPrefill)
 			if s.beams == nil {
 				l.Metrics.Prefix(len(s.tokens), c.Start)
+				l.counts.lookedUp.Add(uint64(len(s.tokens)))
+				l.counts.hits.Add(uint64(c.Start))
 			}
 			l.Root.Send(s.gen.Reply, &msg.Started{At: begin, Cached: c.Start})
 		}
@@ -46,7 +48,9 @@ func (l *loop) step(plan *sched.Plan) error {
 		l.accept(&l.outputs[i], free)
 	}
 	for _, c := range plan.Chunks {
-		l.commit(l.sequences[c.ID], c.Start+c.Rows)
+		s := l.sequences[c.ID]
+		s.entry.computed.Store(int64(c.Start + c.Rows))
+		l.commit(s, c.Start+c.Rows)
 	}
 	took := time.Since(begin)
 	l.Metrics.Step(took, plan.DecodeRows, plan.PromptRows)
@@ -164,6 +168,7 @@ func (l *loop) accept(o *output, free int) {
 		l.acceptBeams(o)
 		return
 	}
+	l.counts.generated.Add(uint64(len(s.choices)))
 	l.Metrics.Drafted(o.drafts, len(s.choices)-1)
 	for i := range s.choices {
 		finish := l.send(s, &s.choices[i])

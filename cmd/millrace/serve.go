@@ -313,7 +313,7 @@ func httpHandler(served api.Engine, calls call.Runner, late *lateEngine, keys ap
 
 // debugKV shows the state of the KV allocator: regions, slabs, leases.
 func debugKV(e *engine, w http.ResponseWriter, r *http.Request) {
-	state, err := e.KVState(r.Context())
+	state, err := e.KVState(r.Context(), false)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
