@@ -1,5 +1,5 @@
-// Package web is the chat page: plain files inside the program, which load
-// nothing from anywhere else. It must not know the API, which the page calls.
+// Package web has the chat page and the page of the KV cache: plain files inside the program, which load
+// nothing from anywhere else. It must not know the API, which the pages call.
 package web
 
 import (
@@ -23,16 +23,24 @@ var (
 	sseJS string
 	//go:embed static/view.js
 	viewJS string
+	//go:embed static/kv.html
+	kvHTML string
+	//go:embed static/kv.css
+	kvCSS string
+	//go:embed static/kv.js
+	kvJS string
+	//go:embed static/pool.js
+	poolJS string
 	//go:embed static/icon.svg
 	iconSVG string
 )
 
-// policy allows the page to load its own files and to call its own server. It forbids inline scripts,
+// policy allows a page to load its own files and to call its own server. It forbids inline scripts,
 // other addresses and frames around the page.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// file is a file of the page with its headers.
+// file is a file of a page with its headers.
 type file struct{ body, kind, etag string }
 
 func newFile(body, kind string) file {
@@ -40,7 +48,7 @@ func newFile(body, kind string) file {
 	return file{body, kind + "; charset=utf-8", `"` + hex.EncodeToString(sum[:8]) + `"`}
 }
 
-// Handler serves the page at / and its files under /web/.
+// Handler serves the chat page at /, that of the KV cache at /debug/kv, and their files under /web/.
 func Handler() http.Handler {
 	files := map[string]file{
 		"/":              newFile(indexHTML, "text/html"),
@@ -49,6 +57,10 @@ func Handler() http.Handler {
 		"/web/key.js":    newFile(keyJS, "text/javascript"),
 		"/web/sse.js":    newFile(sseJS, "text/javascript"),
 		"/web/view.js":   newFile(viewJS, "text/javascript"),
+		"/debug/kv":      newFile(kvHTML, "text/html"),
+		"/web/kv.css":    newFile(kvCSS, "text/css"),
+		"/web/kv.js":     newFile(kvJS, "text/javascript"),
+		"/web/pool.js":   newFile(poolJS, "text/javascript"),
 		"/web/icon.svg":  newFile(iconSVG, "image/svg+xml"),
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

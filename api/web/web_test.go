@@ -22,13 +22,22 @@ func fetch(t *testing.T, h http.Handler, path, etag string) *httptest.ResponseRe
 
 func TestThePageLoadsOnlyItsOwnFiles(t *testing.T) {
 	h := web.Handler()
-	page := fetch(t, h, "/", "")
+	requireOwnFiles(t, h, "/", 7)
+	requireOwnFiles(t, h, "/debug/kv", 7)
+	require.Equal(t, 404, fetch(t, h, "/web/", "").Code)
+	require.Equal(t, 404, fetch(t, h, "/web/../web.go", "").Code)
+}
+
+// requireOwnFiles requires that a page loads a number of files, with itself, and none from another server.
+func requireOwnFiles(t *testing.T, h http.Handler, path string, files int) {
+	t.Helper()
+	page := fetch(t, h, path, "")
 	require.Equal(t, 200, page.Code)
 	require.Contains(t, page.Header().Get("Content-Type"), "text/html")
 	require.Contains(t, page.Header().Get("Content-Security-Policy"), "default-src 'none'")
 
 	seen := map[string]bool{}
-	queue := []string{"/"}
+	queue := []string{path}
 	local := regexp.MustCompile(`(?:src|href|from)\s*=?\s*"([^"]*)"`)
 	outside := regexp.MustCompile(`(?i)https?://|url\(|@import|innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(`)
 	for len(queue) > 0 {
@@ -48,9 +57,7 @@ func TestThePageLoadsOnlyItsOwnFiles(t *testing.T) {
 			queue = append(queue, m[1])
 		}
 	}
-	require.Len(t, seen, 7)
-	require.Equal(t, 404, fetch(t, h, "/web/", "").Code)
-	require.Equal(t, 404, fetch(t, h, "/web/../web.go", "").Code)
+	require.Len(t, seen, files)
 }
 
 func TestAnUnchangedFileIsNotSentAgain(t *testing.T) {

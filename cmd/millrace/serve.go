@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -282,8 +281,9 @@ func workerHandler(late *lateEngine, keys api.Keys) http.Handler {
 		}
 	}))
 	mux.Handle("GET /metrics", loaded(late, serveMetrics))
-	mux.Handle("GET /debug/kv", keyed(keys, loaded(late, debugKV)))
-	return mux
+	mux.Handle("GET "+kvPath, keyed(keys, kvState(late)))
+	mux.Handle("GET /web/", web.Handler()) // the files of the page at kvPath
+	return kvPage(mux)
 }
 
 // keyed serves requests with a valid API key; without keys all.
@@ -292,34 +292,26 @@ func keyed(keys api.Keys, h http.Handler) http.Handler {
 		return h
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := keys.Authenticate(r.Header.Get("Authorization")); err != nil {
+		caller, err := keys.Authenticate(r.Header.Get("Authorization"))
+		if err != nil {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, err.Error(), http.StatusUnauthorized)
 			return
 		}
-		h.ServeHTTP(w, r)
+		h.ServeHTTP(w, r.WithContext(api.WithCaller(r.Context(), caller)))
 	})
 }
 
 func httpHandler(served api.Engine, calls call.Runner, late *lateEngine, keys api.Keys, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
-	return openai.New(served, openai.Options{
+	h, err := openai.New(served, openai.Options{
 		Logger: log, Fingerprint: fingerprint(), Version: version,
 		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, CutOff: late.cutOff, Keys: keys, Calls: calls, Tracer: tracer,
 		Page:    web.Handler(),
 		Metrics: loaded(late, serveMetrics),
-		Mounts:  map[string]http.Handler{"/debug/kv": loaded(late, debugKV)},
+		Mounts:  map[string]http.Handler{kvPath: kvState(late)},
 	})
-}
-
-// debugKV shows the state of the KV allocator: regions, slabs, leases.
-func debugKV(e *engine, w http.ResponseWriter, r *http.Request) {
-	state, err := e.KVState(r.Context(), false)
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
+		return nil, err
 	}
-	w.Header().Set("Content-Type", "application/json")
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	_ = enc.Encode(state) // the client went away
+	return kvPage(h), nil
 }
