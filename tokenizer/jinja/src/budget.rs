@@ -17,6 +17,8 @@ use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::ptr;
 use std::sync::Once;
 
+use crate::stack::{self, Stack};
+
 /// What an allocation counts beyond its bytes. It covers the heap's own overhead, and bounds how
 /// deeply values of a given memory can nest, and so the stack that dropping them takes.
 const PER_ALLOCATION: usize = 64;
@@ -24,12 +26,8 @@ const PER_ALLOCATION: usize = 64;
 /// The work that an allocation counts beyond its bytes. Copying this number of bytes takes about as long.
 const WORK_PER_ALLOCATION: usize = 256;
 
-/// The stack of a piece of work, in bytes; pages that are not touched take no memory. A nested value
-/// has at least one allocation per level; dropping a level takes less than 200 bytes of stack.
-const STACK: usize = 256 << 20;
-
 /// Stack that is left to unwinding, to drops and to calls that do not allocate.
-const RED_ZONE: usize = STACK / 4;
+const RED_ZONE: usize = stack::SIZE / 4;
 
 /// The bounds, in bytes.
 #[derive(Clone, Copy)]
@@ -62,7 +60,8 @@ struct Budget {
     limits: Limits,
     held: usize,
     allocated: usize,
-    lowest: usize, // address that the stack must not grow below
+    bottom: usize, // address that the stack must not grow below
+    lowest: usize, // address that it grew down to, as far as allocations and frees say
 }
 
 #[derive(Clone, Copy)]
@@ -81,17 +80,26 @@ impl Budget {
     fn take(&mut self, bytes: usize) -> Result<(), Exceeded> {
         self.held = self.held.saturating_add(bytes);
         self.allocated = self.allocated.saturating_add(bytes).saturating_add(WORK_PER_ALLOCATION);
-        let here = ptr::from_ref(&bytes) as usize;
+        self.reach(ptr::from_ref(&bytes) as usize);
         if self.held > self.limits.held {
             return Err(Exceeded::Held(self.limits.held));
         }
         if self.allocated > self.limits.allocated {
             return Err(Exceeded::Allocated(self.limits.allocated));
         }
-        if here < self.lowest {
+        if self.lowest < self.bottom {
             return Err(Exceeded::Stack);
         }
         Ok(())
+    }
+
+    fn give(&mut self, bytes: usize) {
+        self.held = self.held.saturating_sub(bytes); // bytes allocated before the render are freed, too
+        self.reach(ptr::from_ref(&bytes) as usize);
+    }
+
+    fn reach(&mut self, here: usize) {
+        self.lowest = self.lowest.min(here);
     }
 }
 
@@ -110,7 +118,7 @@ fn take(bytes: usize) -> bool {
 
 fn give(bytes: usize) {
     if let Thread::Counting(mut budget) = THREAD.get() {
-        budget.held = budget.held.saturating_sub(bytes); // bytes allocated before the render are freed, too
+        budget.give(bytes);
         THREAD.set(Thread::Counting(budget));
     }
 }
@@ -154,22 +162,28 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// Runs `work` on a stack of its own, within the limits. Nested runs are not supported. A panic of
-/// `work` continues in the caller.
+/// `work` continues in the caller. The stack is kept for the next run unless the run ended early.
 pub fn run<T>(limits: Limits, work: impl FnOnce() -> T) -> Result<T, Exceeded> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| set_alloc_error_hook(unwind));
-    stacker::grow(STACK, || {
-        let here = 0u8;
-        let lowest = ptr::from_ref(&here) as usize - (STACK - RED_ZONE);
-        THREAD.set(Thread::Counting(Budget { limits, held: 0, allocated: 0, lowest }));
+    let mut stack = Stack::take();
+    let bottom = stack.base() as usize + RED_ZONE;
+    let budget = Budget { limits, held: 0, allocated: 0, bottom, lowest: usize::MAX };
+    let (result, ended) = stack.run(|| {
+        THREAD.set(Thread::Counting(budget));
         let result = catch_unwind(AssertUnwindSafe(work));
-        let ended = THREAD.replace(Thread::Free);
-        match (result, ended) {
-            (_, Thread::Ended(exceeded)) => Err(exceeded),
-            (Ok(value), _) => Ok(value),
-            (Err(panic), _) => resume_unwind(panic),
+        (result, THREAD.replace(Thread::Free))
+    });
+    match (result, ended) {
+        (_, Thread::Ended(exceeded)) => Err(exceeded),
+        (Ok(value), ended) => {
+            if let Thread::Counting(budget) = ended {
+                stack.keep(budget.lowest);
+            }
+            Ok(value)
         }
-    })
+        (Err(panic), _) => resume_unwind(panic),
+    }
 }
 
 /// Runs when an allocation failed. Without an ended budget the machine is out of memory, and Rust

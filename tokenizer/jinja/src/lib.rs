@@ -11,6 +11,7 @@ mod environment;
 mod filters;
 mod json;
 mod methods;
+mod stack;
 mod text;
 mod tokens;
 
