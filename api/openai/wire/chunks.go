@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/millrace/millrace/api"
@@ -11,10 +12,10 @@ import (
 // until the next call. After the first few calls, methods do not allocate.
 type Chunks struct {
 	call    *call.Call
-	head    []byte // up to the fingerprint
-	prints  *fingerprints
-	tail    []byte // from the `]` of the choices
-	offsets []int  // by choice: position of the next token in the text, for the logprobs of completions
+	common  int      // bytes of each head before its fingerprint
+	heads   [][]byte // by request: the start of a chunk, up to `"choices":[`
+	tail    []byte   // from the `]` of the choices
+	offsets []int    // by choice: position of the next token in the text, for the logprobs of completions
 	buf     []byte
 	starts  []int
 	out     [][]byte
@@ -36,12 +37,34 @@ func NewChunks(c *call.Call, fingerprint string) *Chunks {
 	if c.IncludeUsage {
 		tail = `],"usage":null}`
 	}
-	return &Chunks{call: c, head: head, prints: newFingerprints(c, fingerprint), tail: []byte(tail), offsets: make([]int, c.Choices())}
+	chunks := &Chunks{call: c, common: len(head), heads: make([][]byte, len(c.Requests)), tail: []byte(tail), offsets: make([]int, c.Choices())}
+	for i := range chunks.heads {
+		chunks.heads[i] = slices.Clone(head)
+		chunks.setFingerprint(i, fingerprint)
+	}
+	return chunks
 }
 
 // Observe sets the system_fingerprint of later chunks from ev, if ev has one. Encode does the same, so
 // only a caller that calls Open at the first event needs it.
-func (c *Chunks) Observe(ev api.Event) { c.prints.observe(ev) }
+func (c *Chunks) Observe(ev api.Event) { c.observe(ev.Choice, ev.Pin) }
+
+func (c *Chunks) observe(choice int, pin *api.Pin) {
+	if pin == nil {
+		return
+	}
+	if print := pin.Fingerprint(); print != "" {
+		c.setFingerprint(c.request(choice), print)
+	}
+}
+
+func (c *Chunks) setFingerprint(request int, print string) {
+	head := appendString(c.heads[request][:c.common], print)
+	c.heads[request] = append(head, `,"choices":[`...)
+}
+
+// request returns the index of a choice's request.
+func (c *Chunks) request(choice int) int { return choice / c.call.N }
 
 // Open returns the chunks before the first token, which have the role of each chat choice. Those of a
 // plain completion have no text, for transports that need a first message at once.
@@ -64,7 +87,7 @@ func (c *Chunks) Open() [][]byte {
 // none, since a token may have no text. The event must not have a Failure.
 func (c *Chunks) Encode(ev api.Event) [][]byte {
 	c.reset()
-	c.prints.observe(ev)
+	c.observe(ev.Choice, ev.Pin)
 	if ev.Text != "" || len(ev.Logprobs) > 0 || c.call.TokenIDs && len(ev.Tokens) > 0 {
 		c.text(ev)
 	}
@@ -128,9 +151,7 @@ func (c *Chunks) openChoice(choice int) {
 // openChunk starts a chunk of a choice, up to `"choices":[`.
 func (c *Chunks) openChunk(choice int) {
 	c.starts = append(c.starts, len(c.buf))
-	c.buf = append(c.buf, c.head...)
-	c.buf = appendString(c.buf, c.prints.choice(choice))
-	c.add(`,"choices":[`)
+	c.buf = append(c.buf, c.heads[c.request(choice)]...)
 }
 
 func (c *Chunks) closeChoice() { c.buf = append(c.buf, c.tail...) }
