@@ -46,6 +46,9 @@ func Of(space string, slabTokens int, tokens []int32) []Hash {
 // have an equal hash are equal up to it.
 func Common(a, b []Hash) int {
 	low, high := 0, min(len(a), len(b)) // the first low are equal, those from high on are not
+	if high > 0 && a[0] != b[0] {
+		return 0 // most often
+	}
 	for low < high {
 		at := (low + high) / 2
 		if a[at] == b[at] {
