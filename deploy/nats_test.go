@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"context"
 	"errors"
 	"regexp"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
@@ -20,6 +22,8 @@ import (
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/cluster/bridge"
+	"github.com/millrace/millrace/cluster/kvevents"
+	"github.com/millrace/millrace/cluster/prefix"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/deploy"
 	"github.com/millrace/millrace/durable"
@@ -55,12 +59,19 @@ var journalAPI = []string{
 	"CONSUMER.INFO.MILLRACE_JOURNAL.c", "CONSUMER.DELETE.MILLRACE_JOURNAL.c", "CONSUMER.MSG.NEXT.MILLRACE_JOURNAL.c",
 }
 
+// prefixAPI is what gateways need of it to read the events of prefix caches.
+var prefixAPI = []string{
+	"STREAM.CREATE.MILLRACE_KV", "STREAM.INFO.MILLRACE_KV", "CONSUMER.CREATE.MILLRACE_KV.c", "CONSUMER.INFO.MILLRACE_KV.c",
+	"CONSUMER.DELETE.MILLRACE_KV.c", "CONSUMER.MSG.NEXT.MILLRACE_KV.c",
+}
+
 // foreignAPI is what nobody may use: to end the journal, or to reach another stream.
 var foreignAPI = []string{
 	"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.DELETE.MILLRACE_JOURNAL", "STREAM.MSG.DELETE.MILLRACE_JOURNAL",
 	"STREAM.SNAPSHOT.MILLRACE_JOURNAL", "STREAM.RESTORE.MILLRACE_JOURNAL", "STREAM.CREATE.OTHER", "STREAM.UPDATE.OTHER", "STREAM.INFO.OTHER", "STREAM.PURGE.OTHER",
 	"STREAM.DELETE.OTHER", "STREAM.MSG.GET.OTHER", "DIRECT.GET.OTHER", "CONSUMER.CREATE.OTHER.c", "CONSUMER.LIST.MILLRACE_JOURNAL",
 	"CONSUMER.DURABLE.CREATE.MILLRACE_JOURNAL.c", "STREAM.PEER.REMOVE.MILLRACE_JOURNAL", "ACCOUNT.PURGE.MILLRACE", "SERVER.REMOVE",
+	"STREAM.DELETE.MILLRACE_KV", "STREAM.PURGE.MILLRACE_KV", "STREAM.UPDATE.MILLRACE_KV", "STREAM.MSG.GET.MILLRACE_KV", "DIRECT.GET.MILLRACE_KV",
 	"STREAM.CREATE.OBJ_millrace-bodies", "STREAM.INFO.OBJ_millrace-bodies",
 }
 
@@ -114,6 +125,7 @@ func TestEachRoleSendsItsOwnKindsOfMessagesOnly(t *testing.T) {
 		"millrace.journal.call":        {"gateway", "node"},
 		"millrace.journal.t.call":      {"gateway", "node"},
 		"millrace.resume.v2.any":       {"gateway", "node"},
+		"millrace.kv.n1":               {"compute", "node"},
 		"millrace.limits.used":         {"gateway", "node"},
 		"millrace.resume.node.n1":      {"gateway", "node"},
 		"millrace.v1.chat.completions": {"client"},
@@ -128,7 +140,7 @@ func TestEachRoleSendsItsOwnKindsOfMessagesOnly(t *testing.T) {
 		"millrace.other":               nil,
 		"other":                        nil,
 	}
-	for _, subject := range journalAPI {
+	for _, subject := range slices.Concat(journalAPI, prefixAPI) {
 		mayPublish["$JS.API."+subject] = []string{"gateway", "node"}
 	}
 	for _, subject := range foreignAPI {
@@ -155,6 +167,8 @@ func TestEachRoleSendsItsOwnKindsOfMessagesOnly(t *testing.T) {
 		"millrace.limits.used":         {"gateway", "node"},
 		"millrace.resume.v2.any":       {"gateway", "node"},
 		"millrace.journal.>":           nil,
+		"millrace.kv.>":                nil,
+		"millrace.kv.n1":               nil,
 		"_INBOX.client.>":              {"gateway", "node", "client"},
 		"_INBOX.other.>":               {"gateway", "node"},
 		"_INBOX.>":                     {"gateway", "node"},
@@ -245,6 +259,29 @@ func TestGatewaysKeepStreamsInJetStreamAndOthersDoNot(t *testing.T) {
 		_, err := durable.New(natsUser(t, s, user), call.NewDirect(e), durable.Options{Timeout: 100 * time.Millisecond})
 		require.ErrorContains(t, err, "JetStream", user)
 	}
+}
+
+// TestGatewaysFollowWorkersPrefixCaches with the permissions that both have.
+func TestGatewaysFollowWorkersPrefixCaches(t *testing.T) {
+	s := natsServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	got, done := make(chan prefix.Event, 1000), make(chan struct{})
+	reader := natsUser(t, s, "gateway")
+	go func() {
+		defer close(done)
+		kvevents.Follow(ctx, reader, zerolog.Nop(), func(_ string, e prefix.Event) { got <- e })
+	}()
+	worker := natsUser(t, s, "compute")
+	publish := kvevents.Publisher(worker, "n1", zerolog.Nop())
+	number := uint64(0)
+	require.Eventually(t, func() bool {
+		number++
+		publish(prefix.Event{Number: number})
+		return len(got) > 0
+	}, 20*time.Second, 10*time.Millisecond)
+	require.NoError(t, worker.LastError())
+	cancel()
+	<-done
 }
 
 // TestAGatewayTakesOverTheJournalOfAnEarlierVersion with the permissions that it has.

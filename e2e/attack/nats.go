@@ -249,13 +249,14 @@ func privateSubjects(ctx context.Context, _ *suite, t *target) (string, error) {
 	defer closeAll(strangers)
 	for _, nc := range strangers {
 		for _, subject := range []string{"$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.MILLRACE_JOURNAL", "$JS.API.STREAM.DELETE.MILLRACE_JOURNAL",
+			"$JS.API.STREAM.INFO.MILLRACE_KV", "$JS.API.CONSUMER.CREATE.MILLRACE_KV.x",
 			"$JS.API.STREAM.CREATE.X", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.PING.CONNZ"} {
 			if m, err := nc.Request(subject, []byte(`{"name":"X","subjects":["x"]}`), refusedWait); err == nil {
 				return "", fmt.Errorf("%s answered %.200s", subject, m.Data)
 			}
 			sent++
 		}
-		for _, subject := range []string{"millrace.limits.used", "millrace.journal.x", "millrace.node.n00000001.cancel", "millrace.resume.x"} {
+		for _, subject := range []string{"millrace.limits.used", "millrace.journal.x", "millrace.node.n00000001.cancel", "millrace.resume.x", "millrace.kv.n00000001"} {
 			_ = nc.Publish(subject, []byte("nonsense")) // refused by the server, later
 			sent++
 		}
