@@ -39,6 +39,8 @@ type Worker struct {
 	Waiting   int    // sequences in the queue
 	Capacity  int    // sequences of a step, at least 1
 	FreeSlabs int    // of the KV pool, neither used nor promised
+	Overlap   int    // first slabs of the query's prompt that it has or computes, see Query.ByOverlap
+	Blocks    int    // slabs in its prefix cache, as Overlap
 }
 
 // Load returns the number of sequences per sequence of a step. Above 1, some wait.
@@ -53,6 +55,8 @@ type Query struct {
 	Text         Bond   // of the prompt's ids: with another checkpoint they are other words
 	Slabs        int    // of KV that it needs
 	Conversation uint64 // see Conversation; 0: none
+	Blocks       int    // full slabs of its prompt
+	ByOverlap    bool   // Worker.Overlap and Worker.Blocks are known
 	Avoid        string // a node that has just failed it, "" for none: the last resort
 }
 
@@ -61,11 +65,18 @@ type Config struct {
 	StallAfter        time.Duration // a busy worker without a step for longer than this is not used
 	ConversationSlack float64
 	LocalSlack        float64
+	// Prefill is what computing a whole prompt costs, as a difference of Load, and LongPrefill is the number of slabs that cost
+	// another 1. ShortPrompt is the number of slabs below which a prompt costs its share of Prefill only.
+	Prefill                  float64
+	LongPrefill, ShortPrompt int
 }
 
 // Default returns the configuration of a server.
 func Default() Config {
-	return Config{StallAfter: 30 * time.Second, ConversationSlack: 0.25, LocalSlack: 0.25}
+	return Config{
+		StallAfter: 30 * time.Second, ConversationSlack: 0.25, LocalSlack: 0.25,
+		Prefill: 0.75, LongPrefill: 1024, ShortPrompt: 16,
+	}
 }
 
 // Router chooses workers and stages. It is for one goroutine.
@@ -117,6 +128,9 @@ func (r *Router) Compute(now Time, q Query, workers []Worker) int {
 		return draining
 	}
 	r.prefer(&q, workers)
+	if q.ByOverlap {
+		return r.cheapest(&q, workers)
+	}
 	best := r.two(q, workers)
 	at := &workers[best]
 	if i := r.home(q.Conversation, workers); i >= 0 && within(&workers[i], at, q, r.cfg.ConversationSlack) {
