@@ -13,6 +13,10 @@ type Cluster struct {
 	kinds, texts                    *prometheus.GaugeVec
 	models                          map[string]bool // that kinds has; one goroutine sets them
 
+	prefixBlocks                prometheus.Gauge
+	prefixGaps, prefixSnapshots prometheus.Counter
+	placedBlocks, placedOverlap prometheus.Counter
+
 	MessagesIn, MessagesOut, BytesIn, BytesOut prometheus.Counter
 }
 
@@ -22,6 +26,9 @@ func (m *Metrics) Cluster() *Cluster { return m.cluster }
 func newCluster(f promauto.Factory) *Cluster {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return f.NewCounterVec(prometheus.CounterOpts{Name: "millrace_" + name, Help: help}, labels)
+	}
+	one := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Name: "millrace_" + name, Help: help})
 	}
 	c := &Cluster{
 		messages: counter("remote_messages_total", "Messages between actors that went over NATS.", "direction"),
@@ -37,6 +44,12 @@ func newCluster(f promauto.Factory) *Cluster {
 		texts: f.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_text_classes",
 			Help: "Text digests of a model's live processes: more than one is a mixed pool."}, []string{"model"}),
 		models: make(map[string]bool),
+		prefixBlocks: f.NewGauge(prometheus.GaugeOpts{Name: "millrace_prefix_index_blocks",
+			Help: "Slabs of workers' prefix caches that this gateway knows."}),
+		prefixGaps:      one("prefix_index_gaps_total", "Times that events of a worker's prefix cache were missing."),
+		prefixSnapshots: one("prefix_index_snapshots_total", "Snapshots of workers' prefix caches that this gateway received."),
+		placedBlocks:    one("placed_prompt_blocks_total", "Full slabs of the prompts that this gateway placed by prefix."),
+		placedOverlap:   one("placed_overlap_blocks_total", "Those that the chosen worker had, or was computing."),
 	}
 	c.MessagesIn, c.MessagesOut = c.messages.WithLabelValues("in"), c.messages.WithLabelValues("out")
 	c.BytesIn, c.BytesOut = c.bytes.WithLabelValues("in"), c.bytes.WithLabelValues("out")
@@ -48,6 +61,21 @@ func (c *Cluster) Dropped(reason string, n int) { c.dropped.WithLabelValues(reas
 
 // Moved counts a sequence that was started again.
 func (c *Cluster) Moved(reason string) { c.moved.WithLabelValues(reason).Inc() }
+
+// PrefixIndex sets the number of slabs that a gateway knows, and counts the gaps since the last call.
+func (c *Cluster) PrefixIndex(blocks, gaps int) {
+	c.prefixBlocks.Set(float64(blocks))
+	c.prefixGaps.Add(float64(gaps))
+}
+
+// PrefixSnapshot counts a snapshot of a worker's prefix cache.
+func (c *Cluster) PrefixSnapshot() { c.prefixSnapshots.Inc() }
+
+// Placed counts the slabs of a prompt, and those of them that its worker has.
+func (c *Cluster) Placed(blocks, overlap int) {
+	c.placedBlocks.Add(float64(blocks))
+	c.placedOverlap.Add(float64(overlap))
+}
 
 // Nodes sets the number of live processes of each role and the number of silent ones.
 func (c *Cluster) Nodes(byRole map[string]int, suspected int) {

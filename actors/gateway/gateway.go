@@ -30,6 +30,8 @@ type Gateway struct {
 	routes   *routing
 	models   *models
 	watch    *watch
+	caches   *prefixes
+	prefixes *actor.PID // gets snapshots for caches
 	requests *requests
 	calls    gate // of Tokenize and Detokenize
 	series   *modelSeries
@@ -52,6 +54,7 @@ type Config struct {
 	Dead         time.Duration // a worker that reports nothing of a sequence for this time has lost it
 	StallAfter   time.Duration // as Dead, for a step
 	Failover     time.Duration // a request without a place ends with an error after it
+	Follow       Follow        // nil: this process is alone
 	Metrics      *metrics.Metrics
 	Tracer       trace.Tracer
 	Log          zerolog.Logger
@@ -97,12 +100,17 @@ func New(cfg Config) (*Gateway, error) {
 		cfg:      cfg,
 		models:   newModels(cfg.Cluster),
 		watch:    newWatch(cfg.Node, cfg.Dead, cfg.StallAfter),
+		caches:   newPrefixes(&cfg),
 		calls:    newGate(cfg.MaxCalls, mostTexts),
 		series:   newModelSeries(cfg.Metrics, cfg.Local.Model, cfg.Local.Series),
 		requests: newRequests(newAdmission(cfg.MaxRequests, cfg.Local.MaxBatchSize, cfg.MaxQueueWait, time.Now())),
 	}
 	g.seqs.Store(cfg.FirstSeq)
-	g.routes = newRouting(&cfg, g.watch)
+	g.routes = newRouting(&cfg, g.watch, g.caches)
+	var err error
+	if g.prefixes, err = cfg.Spawn("prefixes", g.caches); err != nil {
+		return nil, err
+	}
 	watcher, err := cfg.Spawn("watch", &watchActor{node: cfg.Node, stall: cfg.StallAfter, watch: g.watch, routes: g.routes})
 	if err != nil {
 		return nil, err
@@ -235,12 +243,18 @@ func (g *Gateway) Models() []api.Model { return g.models.list() }
 func (g *Gateway) Watch(quit <-chan struct{}) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer g.caches.done.Wait()
+	defer cancel()
 	for {
 		select {
 		case <-quit:
 			return
 		case now := <-tick.C:
 			g.models.refresh()
+			for _, node := range g.caches.refresh(ctx, now, g.cfg.Cluster.Members()) {
+				g.cfg.System.Root.Send(actor.NewPID(node, msg.BlocksActor), &msg.ListBlocks{Reply: g.prefixes})
+			}
 			losses, again := g.watch.tick(now, clusterView{g.cfg.Cluster, g.routes})
 			for _, t := range losses {
 				g.cfg.System.Root.Send(t.request, t.lost)

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster/route"
+	"github.com/millrace/millrace/kvmgr/chain"
 	"github.com/millrace/millrace/metrics"
 )
 
@@ -39,6 +40,7 @@ type requestActor struct {
 	first         time.Time // of the first token
 	series        *metrics.Request
 	span          trace.Span           // of the request; stages are below it
+	prompt        []chain.Hash         // of the full slabs of the prompt, where they are needed
 	places        map[msg.SeqID]*place // of the sequences that run, by the first of their choices
 	avoid         string               // the node that failed a sequence last
 	unplacedSince time.Time            // since when a sequence has no place; zero: all have

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -9,6 +10,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster/route"
+	"github.com/millrace/millrace/kvmgr/chain"
 )
 
 // tokenize sends the prompt to a tokenizer of a complete set, or of the digest that the
@@ -79,7 +81,7 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 		a.end(ctx, a.state.fail(err))
 		return
 	}
-	a.tried = tried{}
+	a.tried, a.prompt = tried{}, nil
 	a.bound.Store(a.state.bond.fixed)
 	if e, over := a.state.resumed(); over {
 		a.end(ctx, e)
@@ -103,24 +105,44 @@ func (a *requestActor) start(ctx actor.Context) {
 		return
 	}
 	for _, first := range list {
-		at := a.routes.compute(a.query())
+		prompt := a.slabs(first)
+		at := a.routes.compute(a.query(), prompt)
 		if at == nil {
 			a.stay(ctx, "worker")
 			return
 		}
 		a.state.bond.placed(at.numerics)
-		a.startAt(ctx, first, at.worker, text)
+		seq := a.startAt(ctx, first, at.worker, text)
+		a.watch.prompts(seq, at.worker.Address, prompt)
 	}
 	a.unplacedSince = time.Time{}
 	a.watch.waitNoMore(ctx.Self())
 }
 
-func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor.PID) {
+// slabs are the hashes of the full slabs of the tokens that a choice begins with. They are not needed where requests are
+// placed without them, and a beam search shares nothing.
+func (a *requestActor) slabs(first int) []chain.Hash {
+	r := a.state
+	if !a.routes.caches.known() || r.api.Beams != nil {
+		return nil
+	}
+	if had := r.choices[first].tokens; len(had) > 0 {
+		return chain.Of(r.api.Tenant, r.limits.slabTokens, slices.Concat(r.prompt, had))
+	}
+	if a.prompt == nil {
+		a.prompt = chain.Of(r.api.Tenant, r.limits.slabTokens, r.prompt)
+	}
+	return a.prompt
+}
+
+// startAt starts the sequence of a choice at a worker.
+func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor.PID) msg.SeqID {
 	g, open := a.state.start(first, a.nextSeq)
 	g.Reply, g.Detok, g.Watch, g.Trace = ctx.Self(), text, a.watcher, a.span.SpanContext()
 	a.openTexts(ctx, text, worker, open)
 	a.runs(ctx, worker, text, g.Choices, len(g.Generated))
 	ctx.Send(worker, g)
+	return g.Seq
 }
 
 // runs notes where a sequence does from here on, after a number of tokens.

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/cluster/route"
+	"github.com/millrace/millrace/kvmgr/chain"
 )
 
 // routing chooses where things are served.
@@ -22,6 +23,7 @@ type routing struct {
 	cluster Membership
 	local   *Local
 	watch   *watch // counts what this gateway has sent
+	caches  *prefixes
 	cfg     route.Config
 	start   time.Time
 	turn    atomic.Uint64
@@ -30,11 +32,11 @@ type routing struct {
 	route *route.Router
 }
 
-func newRouting(cfg *Config, w *watch) *routing {
+func newRouting(cfg *Config, w *watch, caches *prefixes) *routing {
 	c := route.Default()
 	c.StallAfter = cfg.StallAfter
 	return &routing{
-		node: cfg.Node, cluster: cfg.Cluster, local: &cfg.Local, watch: w, cfg: c, start: time.Now(),
+		node: cfg.Node, cluster: cfg.Cluster, local: &cfg.Local, watch: w, caches: caches, cfg: c, start: time.Now(),
 		route: route.New(c, rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))),
 	}
 }
@@ -67,8 +69,12 @@ func (r *routing) workers(members []*cluster.Member) []route.Worker {
 	return list
 }
 
-// compute chooses the worker of a sequence; nil if there is none.
-func (r *routing) compute(q route.Query) *seat { return r.choose(q, r.workers(r.cluster.Members())) }
+// compute chooses the worker of a sequence that begins with the slabs of prompt; nil if there is none.
+func (r *routing) compute(q route.Query, prompt []chain.Hash) *seat {
+	workers := r.workers(r.cluster.Members())
+	r.caches.fill(&q, workers, prompt, r.watch)
+	return r.choose(q, workers)
+}
 
 // whole chooses a worker that has tokenizers and detokenizers of its text digest beside
 // it: a request can begin with it. Nil if there is none.
@@ -90,6 +96,9 @@ func (r *routing) choose(q route.Query, workers []route.Worker) *seat {
 		return nil
 	}
 	w := &workers[i]
+	if q.ByOverlap {
+		r.caches.metrics.Placed(q.Blocks, w.Overlap)
+	}
 	return &seat{r.computeOf(w.Node), w.Numerics, w.Text}
 }
 

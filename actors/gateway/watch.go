@@ -10,6 +10,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/kvmgr/chain"
 )
 
 // Bounds of the watch. Messages between processes are not acknowledged; what is
@@ -63,6 +64,7 @@ type watch struct {
 // watched is a sequence that runs.
 type watched struct {
 	request       *actor.PID
+	prompt        []chain.Hash // slabs that its worker has or computes
 	detok         string       // node
 	local         bool         // worker and detok are here
 	bound         *atomic.Bool // its request continues at equals only
@@ -123,6 +125,25 @@ func (w *watch) end(seq msg.SeqID, worker string) {
 	if len(seqs) == 0 {
 		delete(w.workers, worker)
 	}
+}
+
+// prompts notes the slabs of a sequence's tokens before its first step.
+func (w *watch) prompts(seq msg.SeqID, worker string, prompt []chain.Hash) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.workers[worker][seq]; s != nil {
+		s.prompt = prompt
+	}
+}
+
+// overlap is how many of a prompt's first slabs the sequences of a worker have, or will have.
+func (w *watch) overlap(worker string, prompt []chain.Hash) (most int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.workers[worker] {
+		most = max(most, chain.Common(s.prompt, prompt))
+	}
+	return most
 }
 
 // leave keeps a sequence whose request has left this process: its worker is not to cancel it.

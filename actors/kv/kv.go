@@ -14,6 +14,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/cluster/prefix"
 	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 )
@@ -36,6 +37,8 @@ type Config struct {
 	Mappings          int         // as of kvmgr.Config
 	Broken            func(error) // gets the error when the allocator contradicts itself
 	Metrics           *metrics.Model
+	Node              string             // of this process
+	Publish           func(prefix.Event) // of the prefix cache, for gateways; nil: this process is alone
 }
 
 // New spawns the actor.
@@ -47,7 +50,10 @@ func New(cfg Config) (*Manager, error) {
 	m := &Manager{actor: kvActor{kv: allocator, metrics: cfg.Metrics, broken: cfg.Broken}, root: cfg.Root}
 	stats := allocator.Stats()
 	m.actor.stats.Store(&stats)
-	m.pid, err = cfg.Spawn("kv", &m.actor)
+	if m.pid, err = cfg.Spawn("kv", &m.actor); err != nil || cfg.Publish == nil {
+		return m, err
+	}
+	_, err = cfg.Spawn(msg.BlocksActor, newBlocksActor(cfg.Node, m.pid, cfg.Publish))
 	return m, err
 }
 
@@ -82,6 +88,7 @@ type kvActor struct {
 	metrics *metrics.Model
 	stats   atomic.Pointer[kvmgr.Stats] // after the last round, for others to see
 	broken  func(error)                 // gets the error when the allocator contradicts itself
+	blocks  *actor.PID                  // gets the changes of the prefix tree; nil: nobody wants them
 }
 
 // snapshot requests the pool's state; *State answers.
@@ -106,6 +113,11 @@ func (a *kvActor) Receive(ctx actor.Context) {
 			return
 		}
 		ctx.Send(m.Reply, m)
+	case *record:
+		a.kv.Record()
+		a.blocks = m.reply
+		ctx.Send(a.blocks, &changed{a.kv.Changes()})
+		return
 	case *snapshot:
 		ctx.Respond(a.state(m.brief))
 		return
@@ -118,6 +130,9 @@ func (a *kvActor) Receive(ctx actor.Context) {
 		return
 	}
 	s := a.kv.Stats()
+	if list := a.kv.Changes(); len(list) > 0 {
+		ctx.Send(a.blocks, &changed{list})
+	}
 	a.metrics.KVUsage(s.Used+s.Promised, s.Slabs)
 	a.stats.Store(&s)
 	ctx.SetReceiveTimeout(kvIdle)

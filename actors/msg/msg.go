@@ -9,6 +9,7 @@
 //	compute -> watch: Progress
 //	compute -> detok: Tokens -> request: Text      detok -> compute: Cancel
 //	watch -> request: Lost, Retry
+//	prefixes -> blocks: ListBlocks -> Blocks
 //
 // An actor may be in another process: its PID says so, and nothing else does. What
 // Marshal knows can be sent there. Such a message may be lost, and after it
@@ -179,11 +180,26 @@ type Progress struct {
 	InStep    time.Duration // since the last progress, with work at hand
 }
 
+// ListBlocks requests what a worker's prefix cache has; the answer is a Blocks to Reply. From the first one on the
+// worker publishes events of package cluster/prefix.
+type ListBlocks struct{ Reply *actor.PID }
+
+// Blocks is a prefix.Snapshot of a worker.
+type Blocks struct {
+	Node   string
+	Number uint64
+	Salt   []byte
+	IDs    []uint64
+}
+
 // ProgressEvery is the time between two reports.
 const ProgressEvery = 200 * time.Millisecond
 
 // ComputeActor is the name of the actor that gets Generate, in every process that computes.
 const ComputeActor = "compute"
+
+// BlocksActor is the name of the actor that gets ListBlocks, in every process that computes.
+const BlocksActor = "blocks"
 
 // OrphansAfter is longer than a node takes to come back from a cut connection. What runs for
 // a node that has been dead for this time ends: nobody will come for it.

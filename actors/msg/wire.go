@@ -73,6 +73,10 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		e.Body = &msgpb.Envelope_Progress{Progress: &msgpb.Progress{
 			Node: m.Node, Seqs: convert[uint64](m.Seqs), Generated: convert[int64](m.Generated), InStepNs: int64(m.InStep),
 		}}
+	case *ListBlocks:
+		e.Body = &msgpb.Envelope_ListBlocks{ListBlocks: &msgpb.ListBlocks{Reply: pidToWire(m.Reply)}}
+	case *Blocks:
+		e.Body = &msgpb.Envelope_Blocks{Blocks: &msgpb.Blocks{Node: m.Node, Number: m.Number, Salt: m.Salt, Ids: m.IDs}}
 	default:
 		return nil, fmt.Errorf("%w: %T", ErrLocal, m)
 	}
@@ -147,6 +151,11 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		m = &Progress{
 			Node: t.GetNode(), Seqs: convert[SeqID](t.GetSeqs()), Generated: convert[int](t.GetGenerated()), InStep: time.Duration(t.GetInStepNs()),
 		}
+	case *msgpb.Envelope_ListBlocks:
+		m = &ListBlocks{Reply: p.get(b.ListBlocks.GetReply())}
+	case *msgpb.Envelope_Blocks:
+		t := b.Blocks
+		m = &Blocks{Node: t.GetNode(), Number: t.GetNumber(), Salt: t.GetSalt(), IDs: t.GetIds()}
 	default:
 		return nil, fmt.Errorf("%w: no body that is known here, of a newer version?", ErrWire)
 	}
@@ -380,7 +389,7 @@ func Kind(m any) string {
 		return "tokenized"
 	case *OpenText, *CloseText:
 		return "open"
-	case *Generate, *Find, *Redirect:
+	case *Generate, *Find, *Redirect, *ListBlocks:
 		return "generate"
 	case *Cancel:
 		return "cancel"
@@ -388,7 +397,7 @@ func Kind(m any) string {
 		return "tokens"
 	case *Text:
 		return "text"
-	case *Started, *Found, *Lost, *Progress:
+	case *Started, *Found, *Lost, *Progress, *Blocks:
 		return "progress"
 	}
 	return ""

@@ -23,6 +23,7 @@ func traveling() []any {
 	return []any{
 		&msg.Tokenize{}, &msg.Tokenized{}, &msg.Detokenize{}, &msg.Detokenized{}, &msg.OpenText{}, &msg.CloseText{},
 		&msg.Generate{}, &msg.Find{}, &msg.Found{}, &msg.Redirect{}, &msg.Cancel{}, &msg.Tokens{}, &msg.Text{}, &msg.Started{}, &msg.Lost{}, &msg.Progress{},
+		&msg.ListBlocks{}, &msg.Blocks{},
 	}
 }
 

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -28,11 +29,14 @@ type node struct {
 
 // testNodes are the processes that serve together.
 type testNodes struct {
-	t   *testing.T
-	url string
+	t    *testing.T
+	url  string
+	dead time.Duration // see Cluster; 0: 500 ms
 }
 
-func newTestNodes(t *testing.T) *testNodes { return &testNodes{t, natstest.Start(t, nil).ClientURL()} }
+func newTestNodes(t *testing.T) *testNodes {
+	return &testNodes{t: t, url: natstest.Start(t, nil).ClientURL()}
+}
 
 func (c *testNodes) start(change func(*Config), roles ...cluster.Role) *node {
 	c.t.Helper()
@@ -41,7 +45,7 @@ func (c *testNodes) start(change func(*Config), roles ...cluster.Role) *node {
 	n := &node{conn: conn, device: newTestDevice(200)}
 	cfg := testConfig(c.t, n.device)
 	cfg.Roles, cfg.MaxRequests = roles, 100
-	cfg.Cluster = Cluster{Conn: conn, Beat: 20 * time.Millisecond, Dead: 500 * time.Millisecond, FailoverTimeout: patience}
+	cfg.Cluster = Cluster{Conn: conn, Beat: 20 * time.Millisecond, Dead: cmp.Or(c.dead, 500*time.Millisecond), FailoverTimeout: patience}
 	cfg.Metrics, cfg.Log = metrics.New(metrics.Build{}), zerolog.New(zerolog.NewTestWriter(c.t))
 	if change != nil {
 		change(&cfg)
@@ -157,7 +161,7 @@ func requireText(t *testing.T, gateway *node, prompt string) api.Event {
 }
 
 func TestALongPromptTravelsThroughAServerWithASmallLimit(t *testing.T) {
-	c := &testNodes{t, natstest.Start(t, &server.Options{MaxPayload: 16 << 10}).ClientURL()}
+	c := &testNodes{t: t, url: natstest.Start(t, &server.Options{MaxPayload: 16 << 10}).ClientURL()}
 	long := func(cfg *Config) {
 		cfg.Context, cfg.Sched.MaxSequenceTokens, cfg.Sched.MaxBatchTokens = 1<<18, 1<<18, 1<<14
 		if d, ok := cfg.Model.(*testDevice); ok {

@@ -30,6 +30,8 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/cluster/bridge"
+	"github.com/millrace/millrace/cluster/kvevents"
+	"github.com/millrace/millrace/cluster/prefix"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
@@ -198,8 +200,12 @@ func (p *Node) spawn() (err error) {
 
 func (p *Node) spawnWorker() (err error) {
 	model := p.cfg.Model
+	var publish func(prefix.Event)
+	if conn := p.cfg.Cluster.Conn; conn != nil {
+		publish = kvevents.Publisher(conn, p.name, p.log)
+	}
 	p.kv, err = kv.New(kv.Config{
-		Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Mappings: model.Mappings(), Broken: p.health.Fail, Metrics: p.metrics,
+		Node: p.name, Publish: publish, Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Mappings: model.Mappings(), Broken: p.health.Fail, Metrics: p.metrics,
 	})
 	if err != nil {
 		return err
@@ -223,10 +229,16 @@ func (p *Node) spawnGateway() (err error) {
 	if p.detokenizers != nil {
 		l.Detokenizers = p.detokenizers
 	}
+	var follow gateway.Follow
+	if conn := c.Cluster.Conn; conn != nil {
+		follow = func(ctx context.Context, handle func(string, prefix.Event)) {
+			kvevents.Follow(ctx, conn, p.log, handle)
+		}
+	}
 	p.gateway, err = gateway.New(gateway.Config{
 		Node: p.name, FirstSeq: p.key.Node().First(), System: p.system, Spawn: p.spawnOne, SpawnRequest: p.spawnRequest, Cluster: p.members, Local: l,
 		MaxRequests: c.MaxRequests, MaxQueueWait: c.MaxQueueWait, MaxCalls: cmp.Or(c.Tokenizers, 2),
-		Dead: c.Cluster.Dead, StallAfter: c.StallAfter, Failover: c.Cluster.FailoverTimeout,
+		Dead: c.Cluster.Dead, StallAfter: c.StallAfter, Failover: c.Cluster.FailoverTimeout, Follow: follow,
 		Metrics: c.Metrics, Tracer: c.Tracer, Log: p.log,
 	})
 	return err

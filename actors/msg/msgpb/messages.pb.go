@@ -51,6 +51,8 @@ type Envelope struct {
 	//	*Envelope_Lost
 	//	*Envelope_Find
 	//	*Envelope_Found
+	//	*Envelope_ListBlocks
+	//	*Envelope_Blocks
 	Body          isEnvelope_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -244,6 +246,24 @@ func (x *Envelope) GetFound() *Found {
 	return nil
 }
 
+func (x *Envelope) GetListBlocks() *ListBlocks {
+	if x != nil {
+		if x, ok := x.Body.(*Envelope_ListBlocks); ok {
+			return x.ListBlocks
+		}
+	}
+	return nil
+}
+
+func (x *Envelope) GetBlocks() *Blocks {
+	if x != nil {
+		if x, ok := x.Body.(*Envelope_Blocks); ok {
+			return x.Blocks
+		}
+	}
+	return nil
+}
+
 type isEnvelope_Body interface {
 	isEnvelope_Body()
 }
@@ -312,6 +332,14 @@ type Envelope_Found struct {
 	Found *Found `protobuf:"bytes,17,opt,name=found,proto3,oneof"`
 }
 
+type Envelope_ListBlocks struct {
+	ListBlocks *ListBlocks `protobuf:"bytes,40,opt,name=list_blocks,json=listBlocks,proto3,oneof"`
+}
+
+type Envelope_Blocks struct {
+	Blocks *Blocks `protobuf:"bytes,41,opt,name=blocks,proto3,oneof"`
+}
+
 func (*Envelope_Tokenize) isEnvelope_Body() {}
 
 func (*Envelope_Tokenized) isEnvelope_Body() {}
@@ -343,6 +371,10 @@ func (*Envelope_Lost) isEnvelope_Body() {}
 func (*Envelope_Find) isEnvelope_Body() {}
 
 func (*Envelope_Found) isEnvelope_Body() {}
+
+func (*Envelope_ListBlocks) isEnvelope_Body() {}
+
+func (*Envelope_Blocks) isEnvelope_Body() {}
 
 type PID struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1996,11 +2028,124 @@ func (x *Lost) GetWhy() string {
 	return ""
 }
 
+type ListBlocks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reply         *PID                   `protobuf:"bytes,1,opt,name=reply,proto3" json:"reply,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBlocks) Reset() {
+	*x = ListBlocks{}
+	mi := &file_actors_msg_messages_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBlocks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBlocks) ProtoMessage() {}
+
+func (x *ListBlocks) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_messages_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBlocks.ProtoReflect.Descriptor instead.
+func (*ListBlocks) Descriptor() ([]byte, []int) {
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListBlocks) GetReply() *PID {
+	if x != nil {
+		return x.Reply
+	}
+	return nil
+}
+
+// Blocks is a snapshot of package cluster/prefix.
+type Blocks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Number        uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	Salt          []byte                 `protobuf:"bytes,3,opt,name=salt,proto3" json:"salt,omitempty"`
+	Ids           []uint64               `protobuf:"fixed64,4,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Blocks) Reset() {
+	*x = Blocks{}
+	mi := &file_actors_msg_messages_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Blocks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Blocks) ProtoMessage() {}
+
+func (x *Blocks) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_messages_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Blocks.ProtoReflect.Descriptor instead.
+func (*Blocks) Descriptor() ([]byte, []int) {
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Blocks) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Blocks) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Blocks) GetSalt() []byte {
+	if x != nil {
+		return x.Salt
+	}
+	return nil
+}
+
+func (x *Blocks) GetIds() []uint64 {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
 var File_actors_msg_messages_proto protoreflect.FileDescriptor
 
 const file_actors_msg_messages_proto_rawDesc = "" +
 	"\n" +
-	"\x19actors/msg/messages.proto\x12\fmillrace.msg\x1a$compute/sample/samplepb/params.proto\"\xdd\x06\n" +
+	"\x19actors/msg/messages.proto\x12\fmillrace.msg\x1a$compute/sample/samplepb/params.proto\"\xca\a\n" +
 	"\bEnvelope\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x124\n" +
 	"\btokenize\x18\x02 \x01(\v2\x16.millrace.msg.TokenizeH\x00R\btokenize\x127\n" +
@@ -2022,7 +2167,10 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\bredirect\x18\x0e \x01(\v2\x16.millrace.msg.RedirectH\x00R\bredirect\x12(\n" +
 	"\x04lost\x18\x0f \x01(\v2\x12.millrace.msg.LostH\x00R\x04lost\x12(\n" +
 	"\x04find\x18\x10 \x01(\v2\x12.millrace.msg.FindH\x00R\x04find\x12+\n" +
-	"\x05found\x18\x11 \x01(\v2\x13.millrace.msg.FoundH\x00R\x05foundB\x06\n" +
+	"\x05found\x18\x11 \x01(\v2\x13.millrace.msg.FoundH\x00R\x05found\x12;\n" +
+	"\vlist_blocks\x18( \x01(\v2\x18.millrace.msg.ListBlocksH\x00R\n" +
+	"listBlocks\x12.\n" +
+	"\x06blocks\x18) \x01(\v2\x14.millrace.msg.BlocksH\x00R\x06blocksB\x06\n" +
 	"\x04body\"/\n" +
 	"\x03PID\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x0e\n" +
@@ -2165,7 +2313,15 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"in_step_ns\x18\x04 \x01(\x03R\binStepNs\"*\n" +
 	"\x04Lost\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03whyB/Z-github.com/millrace/millrace/actors/msg/msgpbb\x06proto3"
+	"\x03why\x18\x02 \x01(\tR\x03why\"5\n" +
+	"\n" +
+	"ListBlocks\x12'\n" +
+	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\"Z\n" +
+	"\x06Blocks\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04salt\x18\x03 \x01(\fR\x04salt\x12\x10\n" +
+	"\x03ids\x18\x04 \x03(\x06R\x03idsB/Z-github.com/millrace/millrace/actors/msg/msgpbb\x06proto3"
 
 var (
 	file_actors_msg_messages_proto_rawDescOnce sync.Once
@@ -2179,7 +2335,7 @@ func file_actors_msg_messages_proto_rawDescGZIP() []byte {
 	return file_actors_msg_messages_proto_rawDescData
 }
 
-var file_actors_msg_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_actors_msg_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_actors_msg_messages_proto_goTypes = []any{
 	(*Envelope)(nil),        // 0: millrace.msg.Envelope
 	(*PID)(nil),             // 1: millrace.msg.PID
@@ -2204,8 +2360,10 @@ var file_actors_msg_messages_proto_goTypes = []any{
 	(*Started)(nil),         // 20: millrace.msg.Started
 	(*Progress)(nil),        // 21: millrace.msg.Progress
 	(*Lost)(nil),            // 22: millrace.msg.Lost
-	(*samplepb.Params)(nil), // 23: millrace.sample.Params
-	(*samplepb.Beams)(nil),  // 24: millrace.sample.Beams
+	(*ListBlocks)(nil),      // 23: millrace.msg.ListBlocks
+	(*Blocks)(nil),          // 24: millrace.msg.Blocks
+	(*samplepb.Params)(nil), // 25: millrace.sample.Params
+	(*samplepb.Beams)(nil),  // 26: millrace.sample.Beams
 }
 var file_actors_msg_messages_proto_depIdxs = []int32{
 	4,  // 0: millrace.msg.Envelope.tokenize:type_name -> millrace.msg.Tokenize
@@ -2224,36 +2382,39 @@ var file_actors_msg_messages_proto_depIdxs = []int32{
 	22, // 13: millrace.msg.Envelope.lost:type_name -> millrace.msg.Lost
 	12, // 14: millrace.msg.Envelope.find:type_name -> millrace.msg.Find
 	13, // 15: millrace.msg.Envelope.found:type_name -> millrace.msg.Found
-	1,  // 16: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
-	3,  // 17: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
-	2,  // 18: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
-	1,  // 19: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
-	2,  // 20: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
-	1,  // 21: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
-	1,  // 22: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
-	3,  // 23: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
-	1,  // 24: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
-	1,  // 25: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
-	1,  // 26: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
-	23, // 27: millrace.msg.Generate.sampling:type_name -> millrace.sample.Params
-	24, // 28: millrace.msg.Generate.beams:type_name -> millrace.sample.Beams
-	3,  // 29: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
-	1,  // 30: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
-	1,  // 31: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
-	1,  // 32: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
-	1,  // 33: millrace.msg.Find.reply:type_name -> millrace.msg.PID
-	1,  // 34: millrace.msg.Found.compute:type_name -> millrace.msg.PID
-	16, // 35: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
-	17, // 36: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
-	2,  // 37: millrace.msg.Token.error:type_name -> millrace.msg.Error
-	19, // 38: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
-	2,  // 39: millrace.msg.Text.error:type_name -> millrace.msg.Error
-	19, // 40: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	23, // 16: millrace.msg.Envelope.list_blocks:type_name -> millrace.msg.ListBlocks
+	24, // 17: millrace.msg.Envelope.blocks:type_name -> millrace.msg.Blocks
+	1,  // 18: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
+	3,  // 19: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
+	2,  // 20: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
+	1,  // 21: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
+	2,  // 22: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
+	1,  // 23: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
+	1,  // 24: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
+	3,  // 25: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
+	1,  // 26: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
+	1,  // 27: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
+	1,  // 28: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
+	25, // 29: millrace.msg.Generate.sampling:type_name -> millrace.sample.Params
+	26, // 30: millrace.msg.Generate.beams:type_name -> millrace.sample.Beams
+	3,  // 31: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
+	1,  // 32: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
+	1,  // 33: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
+	1,  // 34: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
+	1,  // 35: millrace.msg.Find.reply:type_name -> millrace.msg.PID
+	1,  // 36: millrace.msg.Found.compute:type_name -> millrace.msg.PID
+	16, // 37: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
+	17, // 38: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
+	2,  // 39: millrace.msg.Token.error:type_name -> millrace.msg.Error
+	19, // 40: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
+	2,  // 41: millrace.msg.Text.error:type_name -> millrace.msg.Error
+	19, // 42: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
+	1,  // 43: millrace.msg.ListBlocks.reply:type_name -> millrace.msg.PID
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_actors_msg_messages_proto_init() }
@@ -2278,6 +2439,8 @@ func file_actors_msg_messages_proto_init() {
 		(*Envelope_Lost)(nil),
 		(*Envelope_Find)(nil),
 		(*Envelope_Found)(nil),
+		(*Envelope_ListBlocks)(nil),
+		(*Envelope_Blocks)(nil),
 	}
 	file_actors_msg_messages_proto_msgTypes[4].OneofWrappers = []any{}
 	file_actors_msg_messages_proto_msgTypes[10].OneofWrappers = []any{}
@@ -2287,7 +2450,7 @@ func file_actors_msg_messages_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_actors_msg_messages_proto_rawDesc), len(file_actors_msg_messages_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
