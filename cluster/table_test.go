@@ -197,3 +197,14 @@ func TestNodesHaveNumbersOfTheirOwn(t *testing.T) {
 	require.Equal(t, uint64(a), a.First()>>32)
 	require.Len(t, a.String(), 9)
 }
+
+func TestAnObservedListLeavesOutWhatIsSilentForLong(t *testing.T) {
+	begin := time.Now()
+	table := newTable("", 0, begin)
+	table.receive(begin, Member{Node: "old"})
+	table.receive(begin.Add(time.Second), Member{Node: "new"})
+	require.Len(t, table.observed(begin.Add(forget)), 2)
+	list := table.observed(begin.Add(forget + time.Second))
+	require.Len(t, list, 1)
+	require.Equal(t, "new", list[0].Node)
+}
