@@ -37,7 +37,8 @@ func kvPage(next http.Handler) http.Handler {
 func kvState(late *lateEngine) http.Handler {
 	others := newPseudonyms()
 	return loaded(late, func(e *engine, w http.ResponseWriter, r *http.Request) {
-		state, err := e.KVState(r.Context(), r.URL.Query().Get("brief") == "1")
+		brief := r.URL.Query().Get("brief") == "1"
+		state, err := e.KVState(r.Context(), brief)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
@@ -48,7 +49,9 @@ func kvState(late *lateEngine) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
+		if !brief {
+			enc.SetIndent("", "  ")
+		}
 		_ = enc.Encode(state) // the client went away
 	})
 }
