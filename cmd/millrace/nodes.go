@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/api"
@@ -33,7 +31,7 @@ type nodesReport struct {
 
 func newNodes(a *app) *cobra.Command {
 	var o nodesOptions
-	var asJSON bool
+	var asJSON, watch bool
 	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "List the processes that serve together on a NATS server",
@@ -44,15 +42,29 @@ permission to subscribe to ` + cluster.BeatSubject + `, no other.
 NUMERICS is the digest of what a worker's bits depend on, with the class of its kernels. TEXT is the digest
 of the tokenizer and the chat template. An answer continues only where both are equal; the last lines name the
 models with several digests. LOAD is the number of sequences that run and wait, of those that fit a step. IN
-STEP is the time since a worker with work made progress. BEAT is the time since the last heartbeat.`,
+STEP is the time since a worker with work made progress. BEAT is the time since the last heartbeat.
+
+With --watch it prints the workers once a second until it is interrupted, on a terminal each time in the same place: the
+sequences that run and wait, the slabs of the KV cache by state, the hit ratio of the prefix cache since the worker's start,
+and the generated tokens per second.`,
 		Example: `  millrace nodes
-  millrace nodes --nats nats://127.0.0.1:4222 --json`,
+  millrace nodes --nats nats://127.0.0.1:4222 --json
+  millrace nodes --watch`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			report, err := hearNodes(cmd.Context(), &o, a.log)
+			conn, err := connectToBeats(&o)
 			if err != nil {
 				return err
 			}
+			defer conn.Close()
+			if watch {
+				return watchNodes(cmd.Context(), conn, &o, newView(cmd.OutOrStdout(), asJSON), a.log)
+			}
+			nodes, err := cluster.Listen(cmd.Context(), conn, o.heartbeat, a.log)
+			if err != nil {
+				return o.failed(err)
+			}
+			report := &nodesReport{redacted(o.url), nodes}
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), report)
 			}
@@ -61,12 +73,14 @@ STEP is the time since a worker with work made progress. BEAT is the time since 
 	}
 	cmd.Flags().StringVar(&o.url, "nats", nats.DefaultURL, "URL of the NATS server")
 	cmd.Flags().DurationVar(&o.heartbeat, "heartbeat", cluster.DefaultBeat, "time between two heartbeats of a process")
+	cmd.Flags().BoolVar(&watch, "watch", false, "print the workers once a second until interrupted")
 	o.Register(cmd.Flags())
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
-func hearNodes(ctx context.Context, o *nodesOptions, log zerolog.Logger) (*nodesReport, error) {
+// connectToBeats connects to the NATS server as cluster.Watch needs it.
+func connectToBeats(o *nodesOptions) (*nats.Conn, error) {
 	if o.heartbeat <= 0 {
 		return nil, config.Usagef("--heartbeat: found %s, expected more than 0s", o.heartbeat)
 	}
@@ -77,18 +91,17 @@ func hearNodes(ctx context.Context, o *nodesOptions, log zerolog.Logger) (*nodes
 	if err != nil {
 		return nil, err
 	}
-	at := redacted(o.url)
 	conn, err := nats.Connect(o.url, append(options, nats.Name("millrace nodes"), nats.NoReconnect(), nats.PermissionErrOnSubscribe(true),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))...) // what fails ends the listening
 	if err != nil {
-		return nil, fmt.Errorf("NATS at %s: %w", at, loginHint(err))
+		return nil, o.failed(err)
 	}
-	defer conn.Close()
-	nodes, err := cluster.Listen(ctx, conn, o.heartbeat, log)
-	if err != nil {
-		return nil, fmt.Errorf("NATS at %s: %w", at, loginHint(err))
-	}
-	return &nodesReport{at, nodes}, nil
+	return conn, nil
+}
+
+// failed adds the server to an error of the connection.
+func (o *nodesOptions) failed(err error) error {
+	return fmt.Errorf("NATS at %s: %w", redacted(o.url), loginHint(err))
 }
 
 func printNodes(out io.Writer, r *nodesReport) error {
