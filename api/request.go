@@ -20,6 +20,9 @@ type Request struct {
 	Tenant string // owner of the request; "": the shared tenant of requests without a key
 	Weight int    // the tenant's share relative to others; 0: 1
 
+	// CacheSalt divides the tenant's prefix cache: requests share prefixes only with those of an equal salt.
+	CacheSalt string // "": the part without a salt; at most MaxCacheSalt bytes
+
 	Messages           []Message // a chat, rendered with the model's template
 	Tools              []any     // JSON values, passed to the template unchanged
 	TemplateArgs       map[string]any
@@ -50,6 +53,17 @@ type Request struct {
 	// tokens. The text is the same as without the takeover if Sampling.Seed is the same. nil
 	// means that the request starts here.
 	Takeover *Progress
+}
+
+// MaxCacheSalt bounds CacheSalt, in bytes.
+const MaxCacheSalt = 256
+
+// CacheSpace names the part of the prefix cache that a tenant's requests with a salt share. Both are UTF-8.
+func CacheSpace(tenant, salt string) string {
+	if salt == "" {
+		return tenant
+	}
+	return tenant + "\xff" + salt // the byte 0xff is not in UTF-8, so that no two pairs have the same name
 }
 
 // Origin returns the ID of the first attempt, which all attempts share.

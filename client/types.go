@@ -49,7 +49,8 @@ type Sampling struct {
 	IncludeStop       bool               `json:"include_stop_str_in_output,omitempty"`
 	TokenIDs          bool               `json:"return_token_ids,omitempty"`
 	Priority          int                `json:"priority,omitempty"`
-	Timeout           float64            `json:"timeout,omitempty"` // seconds
+	CacheSalt         string             `json:"cache_salt,omitempty"` // only requests of an equal salt share cached prefixes
+	Timeout           float64            `json:"timeout,omitempty"`    // seconds
 
 	// RequestID is the caller's part of the answer's id. The same request sent again with the same
 	// RequestID does not run again: it gets the same answer. "" makes a new one for each stream.

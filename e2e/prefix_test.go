@@ -4,16 +4,19 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/actors/node"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/e2e/natstest"
 )
 
 // turn is a prompt of a conversation and its answer.
@@ -91,5 +94,51 @@ func TestAPrefixHitChangesNoBit(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "ok", state.Check)
 		})
+	}
+}
+
+// TestASaltDividesThePrefixCacheOfAWorkerProcess sends equal prompts over HTTP and NATS to a gateway whose worker is another
+// process.
+func TestASaltDividesThePrefixCacheOfAWorkerProcess(t *testing.T) {
+	hub := natstest.Start(t, nil)
+	startRole(t, hub.ClientURL(), "compute")
+	gateway := startRole(t, hub.ClientURL(), "gateway,tokenize,detok")
+	gateway.waitReady(t)
+	nc, err := nats.Connect(hub.ClientURL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	g := golden{PromptIDs: promptOf(rand.New(rand.NewPCG(1, 1)), 40)}
+	path, subject, body := g.body(false)
+	http := func(body string) string {
+		_, _, reply := gateway.post(t, path, body)
+		return reply
+	}
+	nats := func(body string) string {
+		m, err := nc.Request(subject, []byte(body), patience)
+		require.NoError(t, err)
+		return string(m.Data)
+	}
+	text := ""
+	for i, c := range []struct {
+		salt string
+		send func(string) string
+		hit  bool
+	}{{"", http, false}, {"a", http, false}, {"b", nats, false}, {"a", nats, true}, {"b", http, true}, {"", nats, true}} {
+		salted := body
+		if c.salt != "" {
+			salted = strings.Replace(body, "{", fmt.Sprintf(`{"cache_salt":%q,`, c.salt), 1)
+		}
+		reply := c.send(salted)
+		a := parseAnswer(t, reply)
+		require.NotNil(t, a.Usage, reply)
+		want := 0
+		if c.hit {
+			want = a.Usage.Prompt - 1
+		}
+		require.Equal(t, want, a.Usage.Details.Cached, "%d: %s", i, reply)
+		if i == 0 {
+			text = a.text()
+		}
+		require.Equal(t, text, a.text(), "a salt changes no token")
 	}
 }

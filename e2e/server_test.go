@@ -174,6 +174,10 @@ type answer struct {
 	} `json:"choices"`
 	Usage *struct {
 		Completion int `json:"completion_tokens"`
+		Prompt     int `json:"prompt_tokens"`
+		Details    struct {
+			Cached int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
 	} `json:"usage"`
 	Error *struct {
 		Message string `json:"message"`

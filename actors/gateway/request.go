@@ -160,7 +160,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	}
 	gen := &msg.Generate{
 		First: first, RequestID: r.api.OriginKey(), Text: r.bond.pin.Text, Prompt: r.prompt, MaxTokens: r.limit,
-		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant, Weight: r.api.Weight, Migrated: r.migrated,
+		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant, CacheSalt: r.api.CacheSalt, Weight: r.api.Weight, Migrated: r.migrated,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 	}
 	var open []*msg.OpenText

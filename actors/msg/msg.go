@@ -90,8 +90,9 @@ type Generate struct {
 	Sampling   sample.Params
 	Beams      *sample.BeamParams // nil: none
 	Tenant     string
-	Weight     int  // of the tenant
-	Migrated   bool // admitted before, at another worker or by another gateway: no full queue refuses it
+	CacheSalt  string // as in api.Request
+	Weight     int    // of the tenant
+	Migrated   bool   // admitted before, at another worker or by another gateway: no full queue refuses it
 	Priority   int
 	Deadline   time.Time // zero: none
 	Arrival    time.Time

@@ -268,7 +268,7 @@ func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 		Reply: pidToWire(g.Reply), Watch: pidToWire(g.Watch), Detok: pidToWire(g.Detok),
 		Prompt: g.Prompt, Generated: g.Generated, MaxTokens: int64(g.MaxTokens), StopTokens: g.StopTokens,
 		Sampling: samplepb.FromParams(&g.Sampling), Beams: samplepb.FromBeams(g.Beams),
-		Tenant: g.Tenant, Weight: int64(g.Weight), Migrated: g.Migrated, Priority: int64(g.Priority), AgeNs: int64(now.Sub(g.Arrival)),
+		Tenant: g.Tenant, CacheSalt: g.CacheSalt, Weight: int64(g.Weight), Migrated: g.Migrated, Priority: int64(g.Priority), AgeNs: int64(now.Sub(g.Arrival)),
 		Trace: traceToWire(g.Trace),
 	}
 	if !g.Deadline.IsZero() {
@@ -284,7 +284,7 @@ func generateFromWire(w *msgpb.Generate, p *pids, now time.Time) (*Generate, err
 		Reply: p.get(w.GetReply()), Watch: p.get(w.GetWatch()), Detok: p.get(w.GetDetok()),
 		Prompt: w.GetPrompt(), Generated: w.GetGenerated(), MaxTokens: int(w.GetMaxTokens()), StopTokens: w.GetStopTokens(),
 		Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
-		Tenant: w.GetTenant(), Weight: int(w.GetWeight()), Migrated: w.GetMigrated(), Priority: int(w.GetPriority()), Arrival: now.Add(-time.Duration(w.GetAgeNs())),
+		Tenant: w.GetTenant(), CacheSalt: w.GetCacheSalt(), Weight: int(w.GetWeight()), Migrated: w.GetMigrated(), Priority: int(w.GetPriority()), Arrival: now.Add(-time.Duration(w.GetAgeNs())),
 		Trace: traceFromWire(w.GetTrace()),
 	}
 	if w.DeadlineInNs != nil {

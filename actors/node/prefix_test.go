@@ -45,6 +45,21 @@ func TestAConversationComputesItsNewTokensOnly(t *testing.T) {
 	requireClean(t, p, d)
 }
 
+func TestASaltDividesThePrefixesOfATenant(t *testing.T) {
+	d := newTestDevice(64)
+	p := start(t, testConfig(t, d))
+	for i, c := range []struct {
+		tenant, salt string
+		cached       int
+	}{{"a", "", 0}, {"a", "b", 0}, {"a", "", 99}, {"a", "b", 99}, {"a", "c", 0}, {"ab", "", 0}, {"", "ab", 0}, {"", "", 0}, {"", "ab", 99}} {
+		r := tokensRequest(fmt.Sprint(i), numbered(100, 100), 3)
+		r.Tenant, r.CacheSalt = c.tenant, c.salt
+		_, last := answer(t, p, r)
+		require.Equal(t, c.cached, last.Usage.CachedTokens, "%d: %+v", i, c)
+	}
+	requireClean(t, p, d)
+}
+
 func TestEqualPromptsAtOnceAreComputedOnce(t *testing.T) {
 	d := newTestDevice(64)
 	d.gate = make(chan struct{})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sched"
 )
 
@@ -132,7 +133,7 @@ func (l *loop) askKV(plan *sched.Plan) {
 	for _, r := range plan.Reserve {
 		q := msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Lease: r.Lease, Prompt: r.Prompt, Beams: r.Beams}
 		if s := l.sequences[r.ID]; s != nil && s.beams == nil {
-			q.Known, q.Space = s.known(), s.gen.Tenant
+			q.Known, q.Space = s.known(), api.CacheSpace(s.gen.Tenant, s.gen.CacheSalt)
 		}
 		m.Reserve = append(m.Reserve, q)
 	}

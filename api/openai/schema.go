@@ -34,6 +34,7 @@ type Sampled struct {
 	StreamResume      *boolOrAuto        `json:"stream_resume,omitempty" doc:"Keep the answer, so that a client that lost its connection can resume it with GET /v1/streams/{id} at any gateway; auto: if the server can."`
 	RequestID         string             `json:"request_id,omitempty" maxLength:"64" doc:"Only with stream_resume: the call's id is made of it, and sending the same request again does not run it again."`
 	Priority          int32              `json:"priority,omitempty" default:"0" doc:"Lower runs first. (vLLM)"`
+	CacheSalt         string             `json:"cache_salt,omitempty" maxLength:"256" doc:"Shares prefixes in the cache only with requests of the same tenant and salt. At most 256 bytes. (vLLM)"`
 	Timeout           float64            `json:"timeout,omitempty" exclusiveMinimum:"0" maximum:"86400" doc:"Seconds after which the request ends with an error."`
 	BestOf            int                `json:"best_of,omitempty" minimum:"1" maximum:"128" doc:"Only equal to n, or the number of beams. (vLLM)"`
 	UseBeamSearch     bool               `json:"use_beam_search,omitempty" default:"false" doc:"The n best answers of a beam search, in place of sampling; the text comes at the end. Not with temperature over 0, penalties, logit_bias, stop or logprobs. (vLLM)"`

@@ -157,6 +157,7 @@ type Request struct {
 	Beams              *samplepb.Beams        `protobuf:"bytes,17,opt,name=beams,proto3" json:"beams,omitempty"` // absent: none
 	Priority           int32                  `protobuf:"zigzag32,18,opt,name=priority,proto3" json:"priority,omitempty"`
 	TimeoutNs          int64                  `protobuf:"varint,19,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"` // from the call's creation to the deadline; 0: none
+	CacheSalt          string                 `protobuf:"bytes,20,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -324,6 +325,13 @@ func (x *Request) GetTimeoutNs() int64 {
 	return 0
 }
 
+func (x *Request) GetCacheSalt() string {
+	if x != nil {
+		return x.CacheSalt
+	}
+	return ""
+}
+
 var File_durable_callpb_call_proto protoreflect.FileDescriptor
 
 const file_durable_callpb_call_proto_rawDesc = "" +
@@ -339,7 +347,7 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\x01n\x18\a \x01(\rR\x01n\x12\x1d\n" +
 	"\n" +
 	"created_ns\x18\b \x01(\x03R\tcreatedNs\x125\n" +
-	"\brequests\x18\t \x03(\v2\x19.millrace.durable.RequestR\brequests\"\x80\x05\n" +
+	"\brequests\x18\t \x03(\v2\x19.millrace.durable.RequestR\brequests\"\x9f\x05\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bmessages\x18\x02 \x01(\fR\bmessages\x12\x14\n" +
@@ -364,7 +372,9 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\x05beams\x18\x11 \x01(\v2\x16.millrace.sample.BeamsR\x05beams\x12\x1a\n" +
 	"\bpriority\x18\x12 \x01(\x11R\bpriority\x12\x1d\n" +
 	"\n" +
-	"timeout_ns\x18\x13 \x01(\x03R\ttimeoutNsB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
+	"timeout_ns\x18\x13 \x01(\x03R\ttimeoutNs\x12\x1d\n" +
+	"\n" +
+	"cache_salt\x18\x14 \x01(\tR\tcacheSaltB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
 
 var (
 	file_durable_callpb_call_proto_rawDescOnce sync.Once

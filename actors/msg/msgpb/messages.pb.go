@@ -1014,6 +1014,7 @@ type Generate struct {
 	Trace         *Trace `protobuf:"bytes,20,opt,name=trace,proto3" json:"trace,omitempty"`
 	First         int64  `protobuf:"varint,21,opt,name=first,proto3" json:"first,omitempty"`
 	Text          string `protobuf:"bytes,22,opt,name=text,proto3" json:"text,omitempty"` // digest of the tokenizer that made the prompt
+	CacheSalt     string `protobuf:"bytes,23,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1191,6 +1192,13 @@ func (x *Generate) GetFirst() int64 {
 func (x *Generate) GetText() string {
 	if x != nil {
 		return x.Text
+	}
+	return ""
+}
+
+func (x *Generate) GetCacheSalt() string {
+	if x != nil {
+		return x.CacheSalt
 	}
 	return ""
 }
@@ -2221,7 +2229,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\ahistory\x18\a \x03(\x05R\ahistory\x12)\n" +
 	"\x05trace\x18\b \x01(\v2\x13.millrace.msg.TraceR\x05trace\"\x1d\n" +
 	"\tCloseText\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xbb\x05\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xda\x05\n" +
 	"\bGenerate\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x18\n" +
 	"\achoices\x18\x02 \x03(\x06R\achoices\x12\x1d\n" +
@@ -2247,7 +2255,9 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\bmigrated\x18\x13 \x01(\bR\bmigrated\x12)\n" +
 	"\x05trace\x18\x14 \x01(\v2\x13.millrace.msg.TraceR\x05trace\x12\x14\n" +
 	"\x05first\x18\x15 \x01(\x03R\x05first\x12\x12\n" +
-	"\x04text\x18\x16 \x01(\tR\x04textB\x11\n" +
+	"\x04text\x18\x16 \x01(\tR\x04text\x12\x1d\n" +
+	"\n" +
+	"cache_salt\x18\x17 \x01(\tR\tcacheSaltB\x11\n" +
 	"\x0f_deadline_in_ns\"\xab\x01\n" +
 	"\bRedirect\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12'\n" +

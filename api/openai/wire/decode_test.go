@@ -46,7 +46,7 @@ func TestEveryChatFieldReachesTheRequest(t *testing.T) {
 		"top_k":40,"min_p":0.05,"typical_p":0.95,"repetition_penalty":1.1,"presence_penalty":-2,"frequency_penalty":2,
 		"logit_bias":{"5":-100,"77":0.5},"seed":-1,"stop":["a","bc"],"stop_token_ids":[6,2.0],"ignore_eos":true,
 		"include_stop_str_in_output":true,"skip_special_tokens":false,"logprobs":true,"top_logprobs":20,
-		"priority":-3,"timeout":1.5,"chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,
+		"priority":-3,"timeout":1.5,"cache_salt":"s\u0000","chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,
 		"user":"u","metadata":{"k":"v"},"response_format":{"type":"text"},"store":true,"something_new":[1]`)
 	require.Equal(t, sample.Params{Temperature: .5, TopP: .9, TopK: 40, MinP: .05, TypicalP: .95,
 		RepetitionPenalty: 1.1, PresencePenalty: -2, FrequencyPenalty: 2,
@@ -54,9 +54,22 @@ func TestEveryChatFieldReachesTheRequest(t *testing.T) {
 	r.Sampling = sample.Params{}
 	require.Equal(t, &api.Request{ID: r.ID, Model: "tiny-chat", N: 3, MaxTokens: 17, Arrival: arrival,
 		Messages: []api.Message{{Role: "user", Content: "hi"}}, Stop: []string{"a", "bc"}, StopTokens: []int32{6, 2},
-		IgnoreEOS: true, IncludeStop: true, KeepSpecial: true, TopLogprobs: 20, Priority: -3,
+		IgnoreEOS: true, IncludeStop: true, KeepSpecial: true, TopLogprobs: 20, Priority: -3, CacheSalt: "s\x00",
 		Deadline: arrival.Add(1500 * time.Millisecond), TemplateArgs: map[string]any{"enable_thinking": false},
 		NoGenerationPrompt: true}, r)
+}
+
+func TestABadCacheSaltIsRefusedWithoutItsValue(t *testing.T) {
+	for _, salt := range []string{`["secret"]`, `17`, `"` + strings.Repeat("secret", 43) + `"`} {
+		_, err := DecodeCompletion([]byte(`{"prompt":"a","cache_salt":`+salt+`}`), served, arrival)
+		require.ErrorContains(t, err, "cache_salt")
+		require.ErrorContains(t, err, "at most 256 bytes")
+		require.NotContains(t, err.Error(), "secret")
+	}
+	longest := strings.Repeat("é", api.MaxCacheSalt/2)
+	c, err := DecodeCompletion([]byte(`{"prompt":"a","cache_salt":"`+longest+`"}`), served, arrival)
+	require.NoError(t, err)
+	require.Equal(t, longest, c.Requests[0].CacheSalt)
 }
 
 func TestNullIsAbsent(t *testing.T) {

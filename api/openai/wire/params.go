@@ -122,6 +122,7 @@ func (o *object) common(models []api.Model, prefix, id string, arrival time.Time
 	if o.number("timeout", 0, maxTimeout.Seconds(), true, &timeout); timeout > 0 {
 		r.Deadline = arrival.Add(time.Duration(float64(timeout) * float64(time.Second)))
 	}
+	o.cacheSalt(r)
 	o.beams(r)
 	o.responseFormat()
 	for _, u := range unsupported {
@@ -129,6 +130,19 @@ func (o *object) common(models []api.Model, prefix, id string, arrival time.Time
 	}
 	o.ignored()
 	return c, r
+}
+
+// cacheSalt reads "cache_salt". Its value may be a secret: no error has it.
+func (o *object) cacheSalt(r *api.Request) {
+	const expected = "a string of at most %d bytes"
+	raw, ok := o.get("cache_salt")
+	switch {
+	case !ok:
+	case !decodeString(raw, &r.CacheSalt):
+		o.fail("cache_salt", "expected "+expected+", found another type", api.MaxCacheSalt)
+	case len(r.CacheSalt) > api.MaxCacheSalt:
+		o.fail("cache_salt", "expected "+expected+", found %d bytes", api.MaxCacheSalt, len(r.CacheSalt))
+	}
 }
 
 // ignored checks the types of the fields that have no effect.
