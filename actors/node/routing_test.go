@@ -13,10 +13,10 @@ import (
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
-// newRoutingNodes is newTestNodes with JetStream: gateways know what workers have. A worker is not silent on a busy machine, so no
-// sequence is computed twice.
+// newRoutingNodes is newTestNodes with JetStream: gateways know what workers have. A worker is hardly silent on a busy machine, so
+// no sequence is computed twice, and a lost message costs less than patience.
 func newRoutingNodes(t *testing.T) *testNodes {
-	return &testNodes{t: t, url: natstest.Start(t, &server.Options{JetStream: true}).ClientURL(), dead: patience}
+	return &testNodes{t: t, url: natstest.Start(t, &server.Options{JetStream: true}).ClientURL(), dead: patience / 4}
 }
 
 // series waits until a series of a node has a value.
