@@ -285,7 +285,7 @@ func (m *Manager) unref(id int32) int {
 		m.shared--
 		return 0
 	case n != nil:
-		m.tree.drop(n)
+		m.ready = append(m.ready, m.tree.drop(n)...)
 	default:
 		m.free.put(int(id))
 	}

@@ -204,12 +204,9 @@ func (m *Manager) cutTail(r *region) {
 // settle removes the pending nodes of a region that ends.
 func (m *Manager) settle(r *region) {
 	for _, n := range slices.Backward(r.pending) {
-		if n.slab >= 0 || n.parent == nil {
-			continue
+		if n.slab < 0 && n.parent != nil { // neither computed nor removed
+			m.ready = append(m.ready, m.tree.cut(n)...)
 		}
-		m.ready = append(m.ready, n.waiters...)
-		n.waiters = nil
-		m.tree.remove(n)
 	}
 	r.pending = nil
 }

@@ -170,12 +170,30 @@ func (t *tree) touch(n *node) {
 	}
 }
 
-// drop says that no region holds the node any more.
-func (t *tree) drop(n *node) {
+// drop says that no region holds the node any more. It removes the pending nodes below, so that the node can be evicted, and
+// returns the sequences that waited for them: a region may have computed what another one, which does not hold the node
+// yet, begins with.
+func (t *tree) drop(n *node) (waiters []Seq) {
 	n.held = false
 	n.used = t.clock
 	t.idle++
+	for _, c := range slices.Clone(n.children) {
+		if c.slab < 0 {
+			waiters = append(waiters, t.cut(c)...)
+		}
+	}
 	t.leaf(n)
+	return waiters
+}
+
+// cut removes a pending node and those below it, which are pending too, and returns the sequences that waited for them.
+func (t *tree) cut(n *node) (waiters []Seq) {
+	for _, c := range slices.Clone(n.children) {
+		waiters = append(waiters, t.cut(c)...)
+	}
+	waiters, n.waiters = append(waiters, n.waiters...), nil
+	t.remove(n)
+	return waiters
 }
 
 // leaf makes a node evictable, if it has no children and no region.
@@ -224,6 +242,7 @@ func (t *tree) remove(n *node) {
 	case len(p.children) == 0:
 		delete(t.spaces, p.space)
 	}
+	n.parent = nil
 }
 
 // value is what a node is worth. The deepest node of a path is a leaf first.
@@ -293,6 +312,8 @@ func (t *tree) check(refs []int32) error {
 				return fmt.Errorf("kvmgr: check: slab %d counts %d references, held in the tree: %t", c.slab, refs[c.slab], c.held)
 			case c.held && n.slab >= 0 && !n.held:
 				return fmt.Errorf("kvmgr: check: slab %d is held, slab %d above it is not", c.slab, n.slab)
+			case !c.held && slices.ContainsFunc(c.children, func(d *node) bool { return d.slab < 0 }):
+				return fmt.Errorf("kvmgr: check: a pending slab follows slab %d, which nobody holds", c.slab)
 			case (c.heapAt >= 0) != (!c.held && len(c.children) == 0):
 				return fmt.Errorf("kvmgr: check: slab %d has %d children, held: %t, can be evicted: %t", c.slab, len(c.children), c.held, c.heapAt >= 0)
 			}
