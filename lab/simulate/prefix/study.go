@@ -61,7 +61,7 @@ func (t Trace) Compare(sizes []int) (*Study, error) {
 func (s *Study) Print(out io.Writer) error {
 	fmt.Fprintf(out, "%d prompts, %d blocks, %d of them different; a cache without a limit hits %.2f%%\n\n", s.Prompts, s.Blocks, s.Distinct, 100*s.Unlimited)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "blocks\tplain LRU\tMillrace\toracle\toracle - Millrace\t")
+	fmt.Fprintln(w, "blocks\tplain LRU\tMillrace\toracle\tdistance to it\t")
 	for _, z := range s.Sizes {
 		fmt.Fprintf(w, "%d\t%.2f%%\t%.2f%%\t%.2f%%\t%.2f%%\t\n", z.Blocks, 100*z.LRU, 100*z.Server, 100*z.Oracle, 100*(z.Oracle-z.Server))
 	}
