@@ -269,7 +269,7 @@ func TestGatewaysFollowWorkersPrefixCaches(t *testing.T) {
 	reader := natsUser(t, s, "gateway")
 	go func() {
 		defer close(done)
-		kvevents.Follow(ctx, reader, zerolog.Nop(), func(_ string, e prefix.Event) { got <- e })
+		kvevents.Follow(ctx, reader, zerolog.Nop(), func() {}, func(_ string, e prefix.Event) { got <- e })
 	}()
 	worker := natsUser(t, s, "compute")
 	publish := kvevents.Publisher(worker, "n1", zerolog.Nop())

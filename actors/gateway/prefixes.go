@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/metrics"
 )
 
-// Follow calls handle with all events of workers' prefix caches from now on, until ctx ends.
-type Follow func(ctx context.Context, handle func(node string, e prefix.Event))
+// Follow calls began, and then handle with all events of workers' prefix caches from there on, until ctx ends.
+type Follow func(ctx context.Context, began func(), handle func(node string, e prefix.Event))
 
 // prefixes is what this gateway knows of the workers' prefix caches. Nothing of it runs before two workers serve one model.
 type prefixes struct {
@@ -27,7 +27,9 @@ type prefixes struct {
 	log     zerolog.Logger
 	started bool
 	done    sync.WaitGroup
+	reads   atomic.Bool // events are followed
 	any     atomic.Bool // a worker's snapshot is here, or was
+	placing sync.Mutex  // held from the choice of a worker until its sequence is noted: equal prompts meet
 
 	mu    sync.Mutex
 	index *prefix.Index
@@ -66,7 +68,10 @@ func (p *prefixes) refresh(ctx context.Context, now time.Time, members []*cluste
 			return nil
 		}
 		p.started = true
-		p.done.Go(func() { p.follow(ctx, p.event) })
+		p.done.Go(func() { p.follow(ctx, func() { p.reads.Store(true) }, p.event) })
+	}
+	if !p.reads.Load() {
+		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -105,18 +105,30 @@ func (a *requestActor) start(ctx actor.Context) {
 		return
 	}
 	for _, first := range list {
-		prompt := a.slabs(first)
-		at := a.routes.compute(a.query(), prompt)
-		if at == nil {
+		if !a.startOne(ctx, first, text) {
 			a.stay(ctx, "worker")
 			return
 		}
-		a.state.bond.placed(at.numerics)
-		seq := a.startAt(ctx, first, at.worker, text)
-		a.watch.prompts(seq, at.worker.Address, prompt)
 	}
 	a.unplacedSince = time.Time{}
 	a.watch.waitNoMore(ctx.Self())
+}
+
+// startOne starts the sequence of a choice where its prompt costs the least; false if no worker may have it.
+func (a *requestActor) startOne(ctx actor.Context, first int, text *actor.PID) bool {
+	prompt := a.slabs(first)
+	if prompt != nil {
+		a.routes.caches.placing.Lock()
+		defer a.routes.caches.placing.Unlock()
+	}
+	at := a.routes.compute(a.query(), prompt)
+	if at == nil {
+		return false
+	}
+	a.state.bond.placed(at.numerics)
+	seq := a.startAt(ctx, first, at.worker, text)
+	a.watch.prompts(seq, at.worker.Address, prompt)
+	return true
 }
 
 // slabs are the hashes of the full slabs of the tokens that a choice begins with. They are not needed where requests are

@@ -231,8 +231,8 @@ func (p *Node) spawnGateway() (err error) {
 	}
 	var follow gateway.Follow
 	if conn := c.Cluster.Conn; conn != nil {
-		follow = func(ctx context.Context, handle func(string, prefix.Event)) {
-			kvevents.Follow(ctx, conn, p.log, handle)
+		follow = func(ctx context.Context, began func(), handle func(string, prefix.Event)) {
+			kvevents.Follow(ctx, conn, p.log, began, handle)
 		}
 	}
 	p.gateway, err = gateway.New(gateway.Config{

@@ -48,15 +48,15 @@ func Publisher(conn *nats.Conn, node string, log zerolog.Logger) func(prefix.Eve
 	}
 }
 
-// Follow calls handle with all events that are published from now on, in order, until ctx ends. Where there is no JetStream
-// it keeps trying.
-func Follow(ctx context.Context, conn *nats.Conn, log zerolog.Logger, handle func(node string, e prefix.Event)) {
+// Follow calls began, and then handle with all events that are published from there on, in order, until ctx ends. Where there is
+// no JetStream it keeps trying.
+func Follow(ctx context.Context, conn *nats.Conn, log zerolog.Logger, began func(), handle func(node string, e prefix.Event)) {
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
-		began, err := follow(ctx, conn, log, handle)
+		read, err := follow(ctx, conn, log, began, handle)
 		if ctx.Err() != nil {
 			return
 		}
-		if began {
+		if read {
 			wait = retryFirst
 		}
 		log.Warn().Err(err).Dur("again", wait).Msg("events of prefix caches are not followed: requests are placed without them")
@@ -68,13 +68,14 @@ func Follow(ctx context.Context, conn *nats.Conn, log zerolog.Logger, handle fun
 	}
 }
 
-// follow is Follow until an error. began: it has read the stream.
-func follow(ctx context.Context, conn *nats.Conn, log zerolog.Logger, handle func(node string, e prefix.Event)) (began bool, err error) {
+// follow is Follow until an error. read: it has read the stream.
+func follow(ctx context.Context, conn *nats.Conn, log zerolog.Logger, began func(), handle func(node string, e prefix.Event)) (read bool, err error) {
 	messages, err := subscribe(ctx, conn)
 	if err != nil {
 		return false, fmt.Errorf("kvevents: stream %s: %w", Stream, err)
 	}
 	defer messages.Stop()
+	began()
 	for {
 		m, err := messages.Next(jetstream.NextContext(ctx))
 		if err != nil {

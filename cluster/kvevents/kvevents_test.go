@@ -28,7 +28,7 @@ func follower(t *testing.T, conn *nats.Conn) <-chan arrived {
 	got, done := make(chan arrived, 1000), make(chan struct{})
 	go func() {
 		defer close(done)
-		Follow(ctx, conn, zerolog.Nop(), func(node string, e prefix.Event) { got <- arrived{node, e} })
+		Follow(ctx, conn, zerolog.Nop(), func() {}, func(node string, e prefix.Event) { got <- arrived{node, e} })
 	}()
 	t.Cleanup(func() {
 		cancel()
