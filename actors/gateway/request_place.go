@@ -138,11 +138,12 @@ func (a *requestActor) slabs(first int) []chain.Hash {
 	if !a.routes.caches.known() || r.api.Beams != nil {
 		return nil
 	}
+	space := api.CacheSpace(r.api.Tenant, r.api.CacheSalt)
 	if had := r.choices[first].tokens; len(had) > 0 {
-		return chain.Of(r.api.Tenant, r.limits.slabTokens, slices.Concat(r.prompt, had))
+		return chain.Of(space, r.limits.slabTokens, slices.Concat(r.prompt, had))
 	}
 	if a.prompt == nil {
-		a.prompt = chain.Of(r.api.Tenant, r.limits.slabTokens, r.prompt)
+		a.prompt = chain.Of(space, r.limits.slabTokens, r.prompt)
 	}
 	return a.prompt
 }

@@ -59,7 +59,9 @@ func TestAConversationReturnsToTheWorkerThatHasIt(t *testing.T) {
 	for i := range 4 { // by token ids: nothing but the caches says where they were
 		prompt := numbered(100+400*i, 100)
 		for turn := range 3 {
-			tokens, last := answer(t, gateway.Node, tokensRequest(fmt.Sprint(i, turn), prompt, 30))
+			r := tokensRequest(fmt.Sprint(i, turn), prompt, 30)
+			r.CacheSalt = []string{"", "salt"}[i%2]
+			tokens, last := answer(t, gateway.Node, r)
 			if turn > 0 {
 				require.Equal(t, len(prompt)-11, last.Usage.CachedTokens, "conversation %d, turn %d", i, turn)
 			}

@@ -281,7 +281,7 @@ func TestBrokenEventsAreRefused(t *testing.T) {
 	got, err := Decode(b)
 	require.NoError(t, err)
 	require.Equal(t, e, got)
-	for n := range len(b) {
+	for n := range b {
 		if _, err := Decode(b[:n]); err != nil {
 			require.ErrorIs(t, err, ErrEvent)
 		} else {

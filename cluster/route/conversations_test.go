@@ -68,12 +68,13 @@ type happening struct {
 
 type happenings []happening
 
-func (h happenings) Len() int { return len(h) }
-func (h happenings) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(h[i].at, h[j].at), cmp.Compare(h[i].n, h[j].n)) < 0
+func (h *happenings) Len() int { return len(*h) }
+func (h *happenings) Less(i, j int) bool {
+	a, b := (*h)[i], (*h)[j]
+	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.n, b.n)) < 0
 }
-func (h happenings) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *happenings) Push(x any)   { *h = append(*h, x.(happening)) }
+func (h *happenings) Swap(i, j int) { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
+func (h *happenings) Push(x any)    { *h = append(*h, x.(happening)) }
 func (h *happenings) Pop() any {
 	old := *h
 	x := old[len(old)-1]

@@ -44,16 +44,16 @@ func TestSimulatePrintsTheSameForTheSameSeed(t *testing.T) {
 }
 
 func TestSimulateDrawsCurves(t *testing.T) {
-	prefix := filepath.Join(t.TempDir(), "sim")
-	code, _ := simulateOut(t, "--device", "flex-170", "--qps", "50,5", "--requests", "100", "--prompt-mean", "40", "--output-mean", "40", "--curves", prefix)
+	path := filepath.Join(t.TempDir(), "sim")
+	code, _ := simulateOut(t, "--device", "flex-170", "--qps", "50,5", "--requests", "100", "--prompt-mean", "40", "--output-mean", "40", "--curves", path)
 	require.Zero(t, code)
 	for _, name := range []string{"-ttft.svg", "-tpot.svg"} {
-		text, err := os.ReadFile(prefix + name)
+		text, err := os.ReadFile(path + name)
 		require.NoError(t, err)
 		require.Equal(t, 4, strings.Count(string(text), "<circle"), "p50 and p99 at two rates")
 		require.Contains(t, string(text), "Flex 170, simulated")
 	}
-	code, _ = simulateOut(t, "--device", "flex-170", "--requests", "10", "--curves", filepath.Join(prefix, "no", "folder"))
+	code, _ = simulateOut(t, "--device", "flex-170", "--requests", "10", "--curves", filepath.Join(path, "no", "folder"))
 	require.Equal(t, 1, code)
 }
 

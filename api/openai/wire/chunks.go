@@ -53,13 +53,13 @@ func (c *Chunks) observe(choice int, pin *api.Pin) {
 	if pin == nil {
 		return
 	}
-	if print := pin.Fingerprint(); print != "" {
-		c.setFingerprint(c.request(choice), print)
+	if fingerprint := pin.Fingerprint(); fingerprint != "" {
+		c.setFingerprint(c.request(choice), fingerprint)
 	}
 }
 
-func (c *Chunks) setFingerprint(request int, print string) {
-	head := appendString(c.heads[request][:c.common], print)
+func (c *Chunks) setFingerprint(request int, fingerprint string) {
+	head := appendString(c.heads[request][:c.common], fingerprint)
 	c.heads[request] = append(head, `,"choices":[`...)
 }
 
