@@ -45,6 +45,8 @@ type Model struct {
 	engine     *device.Engine
 	packed     *packed.File // nil: the engine packed the weights itself
 	unloading  sync.RWMutex // held by what reads the engine's weights beside Run
+	loading    sync.RWMutex // held by what uses the slabs' bytes beside Run
+	layout     string       // see SlabLayout
 	content    content
 	numerics   numerics.Ingredients
 	slabs      int
@@ -133,6 +135,9 @@ func (m *Model) load() (err error) {
 	if err := m.engine.ReserveKV(m.slabs); err != nil {
 		return err
 	}
+	if m.layout, err = m.slabLayout(); err != nil {
+		return err
+	}
 	return m.identify()
 }
 
@@ -164,6 +169,8 @@ func (m *Model) poolSize(o *Options) (int, error) {
 // checkpoint and a pool of the same size. Regions must be closed before. A device
 // that computes other bits than before is an error: sequences would continue on it.
 func (m *Model) Reload() error {
+	m.loading.Lock()
+	defer m.loading.Unlock()
 	before := m.numerics
 	m.unload()
 	if err := m.load(); err != nil {

@@ -14,12 +14,25 @@ type Runner interface {
 	NewRegion(tokens int) (Region, error)
 	// CopySlab copies the first tokens of a physical slab to another one.
 	CopySlab(from, to int32, tokens int) error
+	SlabMemory
 	// Run runs one step over all rows. The logits are valid until the next Run.
 	Run(batch []Rows) (Logits, error)
 	// Reload opens the device again after an error of the calls above. Every
 	// region must be closed before; the pool keeps its size. After an error of
 	// Reload the runner is of no use any more.
 	Reload() error
+}
+
+// SlabMemory is the bytes of a pool's physical slabs. Slabs can be copied between pools of the same layout whose devices
+// compute the same bits. It may be used beside the goroutine that runs steps, for tokens that no step touches.
+type SlabMemory interface {
+	// SlabLayout describes the order of the bytes in a slab. "": slabs cannot be copied to other pools.
+	SlabLayout() string
+	SlabBytes() int
+	// ReadSlab copies a slab to memory of SlabBytes.
+	ReadSlab(slab int32, to []byte) error
+	// WriteSlab copies memory of SlabBytes to a slab.
+	WriteSlab(slab int32, from []byte) error
 }
 
 // Region is the KV cache of one sequence.

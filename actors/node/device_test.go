@@ -101,6 +101,29 @@ func (d *testDevice) CopySlab(from, to int32, tokens int) error {
 	return nil
 }
 
+// SlabLayout of test devices: a slab's bytes are the number of its tokens that are computed.
+func (d *testDevice) SlabLayout() string { return "test" }
+func (d *testDevice) SlabBytes() int     { return 1 }
+
+// ReadSlab copies the number.
+func (d *testDevice) ReadSlab(slab int32, to []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	to[0] = byte(d.written[slab])
+	return nil
+}
+
+// WriteSlab takes it.
+func (d *testDevice) WriteSlab(slab int32, from []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.owner[slab] > 0 {
+		d.faults = append(d.faults, fmt.Errorf("slab %d is written from outside, and %d regions hold it", slab, d.owner[slab]))
+	}
+	d.written[slab] = int(from[0])
+	return nil
+}
+
 // write notes a token of a region, and what is wrong with it.
 func (r *testRegion) write(position int) {
 	slab, at := r.slabs[position/testSlabTokens], position%testSlabTokens

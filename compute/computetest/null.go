@@ -40,6 +40,18 @@ func (n *Null) Mappings() int { return 0 }
 // CopySlab does nothing.
 func (n *Null) CopySlab(int32, int32, int) error { return nil }
 
+// SlabLayout is "": slabs have no bytes.
+func (n *Null) SlabLayout() string { return "" }
+
+// SlabBytes is 0.
+func (n *Null) SlabBytes() int { return 0 }
+
+// ReadSlab does nothing.
+func (n *Null) ReadSlab(int32, []byte) error { return nil }
+
+// WriteSlab does nothing.
+func (n *Null) WriteSlab(int32, []byte) error { return nil }
+
 // Run returns the same logits for every row.
 func (n *Null) Run([]compute.Rows) (compute.Logits, error) { return n, nil }
 

@@ -66,5 +66,13 @@ static inline int32_t mr_slab_copy(const mr_backend* b, mr_program* p, int32_t f
                                    int32_t tokens, mr_error* e) {
   return b->slab_copy(p, from, to, tokens, e);
 }
+static inline int32_t mr_slab_read(const mr_backend* b, mr_program* p, int32_t slab, void* to,
+                                   mr_error* e) {
+  return b->slab_read(p, slab, to, e);
+}
+static inline int32_t mr_slab_write(const mr_backend* b, mr_program* p, int32_t slab,
+                                    const void* from, mr_error* e) {
+  return b->slab_write(p, slab, from, e);
+}
 
 #endif

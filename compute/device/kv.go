@@ -99,3 +99,35 @@ func (e *Engine) CopySlab(from, to int32, tokens int) error {
 	}
 	return nil
 }
+
+// ReadSlab copies a physical slab, all of its SlabBytes, to memory. It may run beside Run, for tokens that the step does
+// not touch, as WriteSlab may.
+func (e *Engine) ReadSlab(slab int32, to []byte) error {
+	if err := e.wholeSlab(slab, to); err != nil {
+		return err
+	}
+	var me C.mr_error
+	if C.mr_slab_read(e.dev.backend, e.handle, C.int32_t(slab), unsafe.Pointer(unsafe.SliceData(to)), &me) != C.MR_OK {
+		return fail("read slab", &me)
+	}
+	return nil
+}
+
+// WriteSlab copies memory to a physical slab, all of its SlabBytes.
+func (e *Engine) WriteSlab(slab int32, from []byte) error {
+	if err := e.wholeSlab(slab, from); err != nil {
+		return err
+	}
+	var me C.mr_error
+	if C.mr_slab_write(e.dev.backend, e.handle, C.int32_t(slab), unsafe.Pointer(unsafe.SliceData(from)), &me) != C.MR_OK {
+		return fail("write slab", &me)
+	}
+	return nil
+}
+
+func (e *Engine) wholeSlab(slab int32, bytes []byte) error {
+	if uint64(len(bytes)) != e.info.SlabBytes {
+		return fmt.Errorf("slab %d: %w: %d bytes, expected %d", slab, ErrInvalid, len(bytes), e.info.SlabBytes)
+	}
+	return nil
+}

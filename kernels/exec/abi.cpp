@@ -143,6 +143,20 @@ int32_t slab_copy(mr_program* program, int32_t from, int32_t to, int32_t tokens,
   });
 }
 
+int32_t slab_read(mr_program* program, int32_t slab, void* to, mr_error* error) {
+  return guarded(error, [&] {
+    need(program, to);
+    program->pool()->read(slab, to);
+  });
+}
+
+int32_t slab_write(mr_program* program, int32_t slab, const void* from, mr_error* error) {
+  return guarded(error, [&] {
+    need(program, from);
+    program->pool()->write(slab, from);
+  });
+}
+
 }  // namespace
 
 int32_t open_device(OpenDevice open, const mr_device_config* config, mr_device** out,
@@ -157,7 +171,7 @@ mr_backend backend_table(const char* name, decltype(mr_backend::device_open) dev
   return {MR_ABI_VERSION,   name,           device_open,    device_close,  device_info,
           device_measure,   program_load,   program_unload, program_info,  program_packed,
           program_numerics, program_run,    kv_reserve,     region_create, region_map,
-          region_unmap,     region_destroy, slab_copy};
+          region_unmap,     region_destroy, slab_copy,      slab_read,     slab_write};
 }
 
 }  // namespace millrace

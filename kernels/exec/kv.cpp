@@ -41,6 +41,22 @@ void KvPool::copy(int from, int to, int tokens) {
   copy_slab(from, to, tokens);
 }
 
+void KvPool::check(int slab) const {
+  if (slab < 0 || slab >= slabs_) {
+    fail(MR_INVALID, "slab %d does not exist, expected 0 to %d", slab, slabs_ - 1);
+  }
+}
+
+void KvPool::read(int slab, void* to) {
+  check(slab);
+  read_slab(slab, to);
+}
+
+void KvPool::write(int slab, const void* from) {
+  check(slab);
+  write_slab(slab, from);
+}
+
 KvRegion::KvRegion(std::shared_ptr<KvPool> pool, int slabs) : pool_(std::move(pool)) {
   // A reservation costs addresses only; the bound keeps the product sound.
   constexpr uint64_t kMostBytes = uint64_t{1} << 44;

@@ -44,6 +44,9 @@ class KvPool {
   // Copies the first `tokens` tokens of every block of a slab; what follows them in the
   // target is nobody's.
   void copy(int from, int to, int tokens);
+  // The bytes of a slab to and from memory of the host, beside a step that does not touch their tokens.
+  void read(int slab, void* to);
+  void write(int slab, const void* from);
 
   // Addresses for a region's slabs; null where the pool maps nothing.
   virtual std::byte* reserve(int slabs) = 0;
@@ -53,11 +56,15 @@ class KvPool {
   virtual void unmap(std::byte* data, int n) = 0;
 
  protected:
-  virtual void copy_slab(int from, int to, int tokens) = 0;  // checked
+  virtual void copy_slab(int from, int to, int tokens) = 0;  // checked, as the next
+  virtual void read_slab(int slab, void* to) = 0;
+  virtual void write_slab(int slab, const void* from) = 0;
 
   const KvLayout layout_;
 
  private:
+  void check(int slab) const;
+
   int slabs_;
 };
 

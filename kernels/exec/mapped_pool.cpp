@@ -117,6 +117,20 @@ void MappedPool::copy_slab(int from, int to, int tokens) {
               layout_.slab_bytes);
 }
 
+void MappedPool::read_slab(int slab, void* to) {
+  std::memcpy(to, data_ + layout_.slab_bytes * slab, layout_.slab_bytes);
+}
+
+void MappedPool::write_slab(int slab, const void* from) {
+  allocate_slab(slab);
+  std::memcpy(data_ + layout_.slab_bytes * slab, from, layout_.slab_bytes);
+}
+
+void MappedPool::allocate_slab(int slab) {
+  const uint64_t begin = slab_bytes() * slab, end = begin + slab_bytes();
+  if (end > allocated_) allocate(begin, end);
+}
+
 std::byte* MappedPool::reserve(int slabs) {
   void* data = mmap(nullptr, slab_bytes() * slabs, PROT_NONE, kReserve, -1, 0);
   if (data == MAP_FAILED) {
@@ -128,10 +142,7 @@ std::byte* MappedPool::reserve(int slabs) {
 void MappedPool::release(std::byte* data, int slabs) { munmap(data, slab_bytes() * slabs); }
 
 void MappedPool::map(std::byte* data, const int32_t* slabs, int n) {
-  for (int i = 0; i < n; ++i) {
-    const uint64_t begin = slab_bytes() * slabs[i], end = begin + slab_bytes();
-    if (end > allocated_) allocate(begin, end);
-  }
+  for (int i = 0; i < n; ++i) allocate_slab(slabs[i]);
   // Slabs that are neighbors in the pool go into one mapping.
   for (int i = 0, run = 0; i < n; i += run) {
     for (run = 1; i + run < n && slabs[i + run] == slabs[i] + run;) ++run;

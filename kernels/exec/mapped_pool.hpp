@@ -30,12 +30,15 @@ class MappedPool : public KvPool {
 
  protected:
   void copy_slab(int from, int to, int tokens) override;
+  void read_slab(int slab, void* to) override;
+  void write_slab(int slab, const void* from) override;
 
  private:
   void open_file();
   void close_file();
   void allocate(uint64_t begin, uint64_t end);  // throws Error(MR_NO_MEMORY)
   void allocate_rest();
+  void allocate_slab(int slab);
 
   int file_ = -1;
   std::byte* data_ = nullptr;           // the whole pool, mapped once

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 8
+#define MR_ABI_VERSION 9
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -325,6 +325,11 @@ typedef struct mr_backend {
   /* Copies the first `tokens` tokens of a physical slab to another one, whose others are
    * undefined then. */
   int32_t (*slab_copy)(mr_program*, int32_t from, int32_t to, int32_t tokens, mr_error*);
+  /* Copy the slab_bytes of a physical slab to and from the caller's memory: what one program reads, another of
+   * equal program_numerics and mr_program_info may take. Another thread may call them beside program_run, for
+   * tokens that the step does not touch. */
+  int32_t (*slab_read)(mr_program*, int32_t slab, void* to, mr_error*);
+  int32_t (*slab_write)(mr_program*, int32_t slab, const void* from, mr_error*);
 } mr_backend;
 
 const mr_backend* millrace_backend_ref(void);

@@ -9,7 +9,11 @@ namespace millrace::sycl_backend {
 
 DevicePool::DevicePool(std::shared_ptr<Stream> stream, sycl::kernel copy, const KvLayout& layout,
                        int slabs)
-    : KvPool(layout, slabs), stream_(std::move(stream)), copy_(std::move(copy)) {
+    : KvPool(layout, slabs),
+      stream_(std::move(stream)),
+      transfers_(stream_->queue().get_context(), stream_->device(),
+                 sycl::property::queue::in_order()),
+      copy_(std::move(copy)) {
   const DeviceMemory memory = device_memory(stream_->device());
   if (bytes() > memory.available) {
     fail(MR_NO_MEMORY, "KV pool of %d slabs needs %.2f GiB, available are %.2f GiB", slabs,
@@ -27,6 +31,18 @@ void DevicePool::copy_slab(int from, int to, int tokens) {
   stream_->launch(copy_, blocks, kRowItems, static_cast<const void*>(slab(from)),
                   static_cast<void*>(slab(to)), block, block / kSlabTokens * tokens);
   stream_->wait();
+}
+
+void DevicePool::read_slab(int index, void* to) { transfer(to, slab(index)); }
+
+void DevicePool::write_slab(int index, const void* from) { transfer(slab(index), from); }
+
+void DevicePool::transfer(void* to, const void* from) {
+  try {
+    transfers_.memcpy(to, from, slab_bytes()).wait_and_throw();
+  } catch (const sycl::exception& e) {
+    fail(MR_DEVICE, "a copy of a KV slab failed: %s", e.what());
+  }
 }
 
 }  // namespace millrace::sycl_backend

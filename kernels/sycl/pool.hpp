@@ -24,9 +24,14 @@ class DevicePool : public KvPool {
 
  protected:
   void copy_slab(int from, int to, int tokens) override;
+  void read_slab(int slab, void* to) override;
+  void write_slab(int slab, const void* from) override;
 
  private:
+  void transfer(void* to, const void* from);
+
   std::shared_ptr<Stream> stream_;
+  sycl::queue transfers_;  // beside the steps
   sycl::kernel copy_;
   std::unique_ptr<KvMemory> memory_;
 };

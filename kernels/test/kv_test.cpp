@@ -1,6 +1,7 @@
 // KV cache memory: mapping, sharing, copying, and what is refused.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <fstream>
 #include <string>
 
@@ -33,6 +34,14 @@ class Kv : public testing::TestWithParam<std::string> {
     mr_error error;
     return refused(m.device.backend->slab_copy(m.handle, from, to, tokens, &error), error,
                    expected);
+  }
+  static std::string read(Model& m, int slab, void* to, int32_t expected) {
+    mr_error error;
+    return refused(m.device.backend->slab_read(m.handle, slab, to, &error), error, expected);
+  }
+  static std::string write(Model& m, int slab, const void* from, int32_t expected) {
+    mr_error error;
+    return refused(m.device.backend->slab_write(m.handle, slab, from, &error), error, expected);
   }
 };
 
@@ -163,6 +172,45 @@ TEST_P(Kv, BadCopiesAreRefused) {
   copy(model, 1, 1, 1, MR_INVALID);
   copy(model, 0, 1, 17, MR_INVALID);
   copy(model, 0, 1, -1, MR_INVALID);
+}
+
+TEST_P(Kv, SlabsTravelBetweenPrograms) {
+  Builder b = small_llama();
+  Random random(8);
+  const std::vector<int32_t> prefix = random.tokens(37, b.vocab), rest = random.tokens(5, b.vocab);
+  Model source(GetParam(), b, 20), target(GetParam(), b, 20);
+  Sequence there(source);
+  source.step({{&there, prefix}}, 0);  // slabs 0 to 2
+  const std::vector<float> expected = source.step({{&there, rest}});
+
+  target.next_slab = 7;
+  Sequence here(target);
+  here.reach(37);  // slabs 7 to 9
+  here.position = 37;
+  std::vector<std::byte> bytes(source.info().slab_bytes);
+  for (int slab = 0; slab < 3; ++slab) {
+    EXPECT_EQ(read(source, slab, bytes.data(), MR_OK), "");
+    EXPECT_EQ(write(target, 7 + slab, bytes.data(), MR_OK), "");
+  }
+  EXPECT_EQ(target.step({{&here, rest}}), expected);
+  bytes[0] ^= std::byte{1};
+  write(target, 7, bytes.data(), MR_OK);
+  std::vector<std::byte> again(bytes.size());
+  read(target, 7, again.data(), MR_OK);
+  EXPECT_EQ(again, bytes);
+}
+
+TEST_P(Kv, BadReadsAndWritesAreRefused) {
+  Builder b = small_llama();
+  Model model(GetParam(), b, 4);
+  std::vector<std::byte> bytes(model.info().slab_bytes);
+  for (const int slab : {-1, 4}) {
+    EXPECT_NE(read(model, slab, bytes.data(), MR_INVALID).find("expected 0 to 3"),
+              std::string::npos);
+    write(model, slab, bytes.data(), MR_INVALID);
+  }
+  read(model, 0, nullptr, MR_INVALID);
+  write(model, 0, nullptr, MR_INVALID);
 }
 
 TEST_P(Kv, ThePoolIsReservedOnceAndFirst) {
