@@ -1,0 +1,36 @@
+package kvmgr
+
+// Find returns the slabs with the longest computed prefix of a prompt, and the number of its tokens. The slabs keep their
+// tokens until the next call that leases.
+func (m *Manager) Find(p Prompt) (slabs []int32, tokens int) {
+	found := m.tree.match(p.Space, p.Tokens)
+	for _, n := range found.path {
+		slabs = append(slabs, n.slab)
+	}
+	tokens = len(slabs) * m.slabTokens
+	if n := found.next; n != nil && !n.held { // else its sequence may be writing its later tokens
+		slabs, tokens = append(slabs, n.slab), tokens+found.partial
+	}
+	return slabs, tokens
+}
+
+// Import reserves and leases slabs for all tokens of a prompt but the last, which come from elsewhere, and returns them and
+// the number of leading ones that are computed here. Others wait for the tokens as if seq computed them: Commit says which
+// are there, and Release ends the import. Errors: those of ReservePrompt.
+func (m *Manager) Import(seq Seq, p Prompt) (slabs []int32, computed int, err error) {
+	hit, err := m.ReservePrompt(seq, len(p.Tokens), p)
+	if err != nil {
+		return nil, 0, err
+	}
+	if _, err := m.Lease(seq, len(p.Tokens)-1); err != nil {
+		return nil, 0, err
+	}
+	computed = hit.Tokens / m.slabTokens // nobody copies the slab where the texts part
+	if hit.Tokens == len(p.Tokens)-1 {
+		return nil, len(m.Slabs(seq)), nil
+	}
+	return m.Slabs(seq), computed, nil
+}
+
+// Has says whether a sequence has slabs or a promise.
+func (m *Manager) Has(seq Seq) bool { return m.regions[seq] != nil }
