@@ -92,6 +92,8 @@ type Worker struct {
 	Cached     int `json:"cached_slabs"`   // kept for their tokens alone
 	Promised   int `json:"promised_slabs"` // reserved, not leased yet
 	SlabTokens int `json:"slab_tokens"`
+	// Layout is the order of the bytes in a slab. Workers of equal layout and numerics copy slabs from each other.
+	Layout string `json:"layout,omitempty"`
 
 	Generated    uint64 `json:"generated"`     // tokens since the start
 	PrefixTokens uint64 `json:"prefix_tokens"` // tokens of prompts since the start

@@ -45,6 +45,7 @@ var kinds = []struct {
 	{"tokens", []string{"compute"}, []string{"detok"}},
 	{"progress", []string{"compute"}, []string{"gateway"}},
 	{"text", []string{"detok"}, []string{"gateway"}},
+	{"slabs", []string{"compute"}, []string{"compute"}},
 }
 
 var natsUsers = []string{"gateway", "tokenize", "compute", "detok", "node", "front", "client"}
@@ -107,7 +108,7 @@ func allowed(t *testing.T, s *server.Server, user string, do func(*nats.Conn) er
 }
 
 func TestTheKindsAreThoseOfTheMessages(t *testing.T) {
-	messages := []any{&msg.Tokenize{}, &msg.Tokenized{}, &msg.OpenText{}, &msg.Generate{}, &msg.Cancel{}, &msg.Tokens{}, &msg.Progress{}, &msg.Text{}}
+	messages := []any{&msg.Tokenize{}, &msg.Tokenized{}, &msg.OpenText{}, &msg.Generate{}, &msg.Cancel{}, &msg.Tokens{}, &msg.Progress{}, &msg.Text{}, &msg.Slab{}}
 	require.Len(t, messages, len(kinds))
 	for i, m := range messages {
 		require.Equal(t, kinds[i].kind, msg.Kind(m), "%T", m)

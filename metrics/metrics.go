@@ -33,6 +33,8 @@ type Metrics struct {
 	promptTokens, genTokens                 *prometheus.CounterVec
 	draftTokens, acceptedTokens             *prometheus.CounterVec
 	prefixQueries, prefixHits               *prometheus.CounterVec
+	recomputed, handedOver, handedOverBytes *prometheus.CounterVec
+	handoverFailures                        *prometheus.CounterVec
 	success, rejected, reloads              *prometheus.CounterVec
 	stageDepth                              *prometheus.GaugeVec
 	stageService, stepSeconds, stepRowsKind *prometheus.HistogramVec
@@ -80,6 +82,10 @@ func New(build Build) *Metrics {
 	m.genTokens = counter("generation_tokens_total", "Tokens generated.", "model")
 	m.prefixQueries = counter("prefix_cache_queries_total", "Tokens of prompts that were looked up in the prefix cache.", "model")
 	m.prefixHits = counter("prefix_cache_hits_total", "Tokens of prompts that the prefix cache had.", "model")
+	m.recomputed = counter("recomputed_tokens_total", "Tokens of migrated sequences that were computed again.", "model")
+	m.handedOver = counter("handover_tokens_total", "Tokens whose keys and values were copied from another worker.", "model")
+	m.handedOverBytes = counter("handover_bytes_total", "Bytes of keys and values that were copied from another worker.", "model")
+	m.handoverFailures = counter("handover_failures_total", "Copies of keys and values from another worker that failed.", "model")
 	m.draftTokens = counter("draft_tokens_total", "Draft tokens computed.", "model")
 	m.acceptedTokens = counter("draft_tokens_accepted_total", "Draft tokens accepted.", "model")
 	m.success = counter("request_success_total", "Requests ended, by reason.", "model", "finished_reason")

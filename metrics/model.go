@@ -14,6 +14,8 @@ type Model struct {
 	promptTokens, genTokens                 prometheus.Counter
 	draftTokens, acceptedTokens             prometheus.Counter
 	prefixQueries, prefixHits               prometheus.Counter
+	recomputed, handedOver, handedOverBytes prometheus.Counter
+	handoverFailures                        prometheus.Counter
 	stepSeconds, stepDecodeRows, stepChunks prometheus.Observer
 	success, rejected                       *prometheus.CounterVec
 	reloads, failedReloads                  prometheus.Counter
@@ -26,19 +28,21 @@ func (m *Metrics) Model(id string) *Model {
 		running: m.running.With(label), waiting: m.waiting.With(label), kvUsage: m.kvUsage.With(label),
 		ttft: m.ttft.With(label), itl: m.itl.With(label), e2e: m.e2e.With(label),
 		queue: m.queue.With(label), prefill: m.prefill.With(label), decode: m.decode.With(label),
-		promptTokens:   m.promptTokens.With(label),
-		genTokens:      m.genTokens.With(label),
-		prefixQueries:  m.prefixQueries.With(label),
-		prefixHits:     m.prefixHits.With(label),
-		draftTokens:    m.draftTokens.With(label),
-		acceptedTokens: m.acceptedTokens.With(label),
-		stepSeconds:    m.stepSeconds.With(label),
-		stepDecodeRows: m.stepRowsKind.WithLabelValues(id, "decode"),
-		stepChunks:     m.stepRowsKind.WithLabelValues(id, "prefill"),
-		success:        m.success.MustCurryWith(label),
-		rejected:       m.rejected.MustCurryWith(label),
-		reloads:        m.reloads.WithLabelValues(id, "ok"),
-		failedReloads:  m.reloads.WithLabelValues(id, "failed"),
+		promptTokens:  m.promptTokens.With(label),
+		genTokens:     m.genTokens.With(label),
+		prefixQueries: m.prefixQueries.With(label),
+		prefixHits:    m.prefixHits.With(label),
+		recomputed:    m.recomputed.With(label), handedOver: m.handedOver.With(label), handedOverBytes: m.handedOverBytes.With(label),
+		handoverFailures: m.handoverFailures.With(label),
+		draftTokens:      m.draftTokens.With(label),
+		acceptedTokens:   m.acceptedTokens.With(label),
+		stepSeconds:      m.stepSeconds.With(label),
+		stepDecodeRows:   m.stepRowsKind.WithLabelValues(id, "decode"),
+		stepChunks:       m.stepRowsKind.WithLabelValues(id, "prefill"),
+		success:          m.success.MustCurryWith(label),
+		rejected:         m.rejected.MustCurryWith(label),
+		reloads:          m.reloads.WithLabelValues(id, "ok"),
+		failedReloads:    m.reloads.WithLabelValues(id, "failed"),
 	}
 }
 
@@ -65,6 +69,19 @@ func (m *Model) Prefix(tokens, cached int) {
 	m.prefixQueries.Add(float64(tokens))
 	m.prefixHits.Add(float64(cached))
 }
+
+// Recomputed records a sequence of another worker that begins here, and how many of the tokens that the other one had
+// computed are computed again.
+func (m *Model) Recomputed(tokens int) { m.recomputed.Add(float64(tokens)) }
+
+// HandedOver records tokens whose keys and values were copied from another worker, in a number of bytes.
+func (m *Model) HandedOver(tokens, bytes int) {
+	m.handedOver.Add(float64(tokens))
+	m.handedOverBytes.Add(float64(bytes))
+}
+
+// HandoverFailed records a copy from another worker that ended with an error.
+func (m *Model) HandoverFailed() { m.handoverFailures.Inc() }
 
 // Drafted records the draft tokens that a step computed and the number that was accepted.
 func (m *Model) Drafted(computed, accepted int) {

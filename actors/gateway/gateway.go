@@ -140,7 +140,7 @@ func (g *Gateway) Submit(ctx context.Context, r *api.Request) (api.Stream, error
 
 func (g *Gateway) newRequestActor(r *api.Request, m *model) *requestActor {
 	return &requestActor{
-		requestDeps: &g.shared, events: api.NewBuffer(), places: make(map[msg.SeqID]*place),
+		requestDeps: &g.shared, events: api.NewBuffer(), places: make(map[msg.SeqID]*place), handovers: make(map[int]handover),
 		state: newRequest(r, modelLimits{
 			context: m.context, pool: m.slabs * m.slabTokens, slabTokens: m.slabTokens, vocab: m.vocab,
 		}),

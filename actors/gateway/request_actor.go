@@ -47,6 +47,7 @@ type requestActor struct {
 	tried         tried                // since the prompt was sent first
 	askAgain      time.Time            // when the last of them has had its time
 	bound         atomic.Bool          // for the watch: the answer continues at equals only
+	handovers     map[int]handover     // of choices that wait to be started, by the first one of their sequence
 	finding       time.Time            // since when sequences of the process that had the request are looked for
 }
 
@@ -55,6 +56,7 @@ type place struct {
 	compute, detok *actor.PID
 	choices        []msg.SeqID
 	watched        *watched
+	next           *seat // where its keys and values are copied to; nil: nowhere
 }
 
 func (a *requestActor) Receive(ctx actor.Context) {
@@ -77,7 +79,11 @@ func (a *requestActor) Receive(ctx actor.Context) {
 	case *msg.Found:
 		a.adopt(ctx, m)
 	case *msg.Lost:
-		a.lost(ctx, m.Seq, m.Why)
+		if m.Why != workerDraining || !a.prefetch(ctx, m.Seq) {
+			a.lost(ctx, m.Seq, m.Why)
+		}
+	case *msg.Prefetched:
+		a.prefetched(ctx, m)
 	case *msg.Retry:
 		if time.Since(a.finding) < findFor {
 			return
@@ -138,6 +144,7 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 	if (why == detokDead || why == textLost) && a.moveText(ctx, seq, why) {
 		return
 	}
+	from := a.leaving(seq, why)
 	first, err := a.state.lost(seq, why)
 	if err != nil {
 		a.end(ctx, a.state.fail(err))
@@ -148,6 +155,9 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 	}
 	a.moved(why)
 	a.drop(ctx, seq)
+	if delete(a.handovers, first); from.from.KV != nil {
+		a.handovers[first] = from
+	}
 	tokens := len(a.state.choices[first].tokens)
 	migrated(a.span, why, a.avoid, tokens)
 	a.start(ctx)

@@ -121,7 +121,7 @@ func (a *requestActor) startOne(ctx actor.Context, first int, text *actor.PID) b
 		a.routes.caches.placing.Lock()
 		defer a.routes.caches.placing.Unlock()
 	}
-	at := a.routes.compute(a.query(), prompt)
+	at := a.seat(first, prompt)
 	if at == nil {
 		return false
 	}
@@ -151,6 +151,7 @@ func (a *requestActor) slabs(first int) []chain.Hash {
 // startAt starts the sequence of a choice at a worker.
 func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor.PID) msg.SeqID {
 	g, open := a.state.start(first, a.nextSeq)
+	g.Source = a.source(first, worker)
 	g.Reply, g.Detok, g.Watch, g.Trace = ctx.Self(), text, a.watcher, a.span.SpanContext()
 	a.openTexts(ctx, text, worker, open)
 	a.runs(ctx, worker, text, g.Choices, len(g.Generated))

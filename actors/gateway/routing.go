@@ -119,6 +119,12 @@ func (r *routing) workersOf(model string) (list []*actor.PID) {
 	return list
 }
 
+// takes says whether a worker could take a sequence.
+func (r *routing) takes(q *route.Query, node string) bool {
+	now := time.Since(r.start)
+	return slices.ContainsFunc(r.workers(r.cluster.Members()), func(w route.Worker) bool { return w.Node == node && r.cfg.Usable(now, q, &w) })
+}
+
 // elsewhere says whether a worker other than the given one could take a sequence.
 func (r *routing) elsewhere(q *route.Query, than string) bool {
 	return r.usable(q, than, r.workers(r.cluster.Members()))

@@ -26,6 +26,8 @@ const (
 	// once would wait for each other's prompts at the next worker.
 	leaveLeast = 4
 	leaveShare = 16 // of those that are there
+	// leaveTime is how long its keys and values may take to the next worker.
+	leaveTime = 10 * time.Second
 	// tokenizeFirst is when a prompt that another process did not answer is sent again: the
 	// message may be lost. Each further wait is twice as long, up to tokenizeMost: a busy
 	// tokenizer need not get it many times.
@@ -72,6 +74,7 @@ type watched struct {
 	lastReport    time.Time // of a report that has it
 	mismatchSince time.Time // since when report and received contradict each other, unchanged
 	at            int64     // received then
+	leaving       time.Time // since when it leaves a worker that drains; zero: it does not
 	reported      bool      // of its trouble; until its request ends it here it is no stranger
 }
 
@@ -284,9 +287,11 @@ func (w *watch) tick(now time.Time, v view) (losses []lostSequence, again []*act
 				continue
 			case dead:
 				why = workerDead
-			case leave > 0 && draining[worker].equal: // without one it finishes what it has
+			case leave > 0 && draining[worker].equal && now.Sub(s.leaving) > leaveTime: // without one it finishes what it has
 				leave--
-				why = workerDraining
+				s.leaving = now
+				losses = append(losses, lostSequence{s.request, &msg.Lost{Seq: seq, Why: workerDraining}})
+				continue // it runs on
 			case !local && now.Sub(s.lastReport) > w.silence:
 				why = workerSilent
 			case s.detok != w.self && !v.Alive(s.detok):

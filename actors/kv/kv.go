@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
+	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/cluster/prefix"
@@ -39,6 +40,9 @@ type Config struct {
 	Metrics           *metrics.Model
 	Node              string             // of this process
 	Publish           func(prefix.Event) // of the prefix cache, for gateways; nil: this process is alone
+	Memory            Memory
+	SlabsOf           string // see msg.Fetch; "": slabs are not copied to other workers
+	Log               zerolog.Logger
 }
 
 // New spawns the actor.
@@ -47,10 +51,13 @@ func New(cfg Config) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{actor: kvActor{kv: allocator, metrics: cfg.Metrics, broken: cfg.Broken}, root: cfg.Root}
+	m := &Manager{actor: kvActor{exchange: exchange{
+		kv: allocator, memory: cfg.Memory, slabTokens: cfg.SlabTokens, slabsOf: cfg.SlabsOf, metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
+		leaving: make(map[msg.SeqID][]*msg.Fetch),
+	}}, root: cfg.Root}
 	stats := allocator.Stats()
 	m.actor.stats.Store(&stats)
-	if m.pid, err = cfg.Spawn("kv", &m.actor); err != nil || cfg.Publish == nil {
+	if m.pid, err = cfg.Spawn(msg.KVActor, &m.actor); err != nil || cfg.Publish == nil {
 		return m, err
 	}
 	_, err = cfg.Spawn(msg.BlocksActor, newBlocksActor(cfg.Node, m.pid, cfg.Publish))
@@ -62,6 +69,9 @@ func (m *Manager) PID() *actor.PID { return m.pid }
 
 // Stats returns the pool's numbers after the last round.
 func (m *Manager) Stats() kvmgr.Stats { return *m.actor.stats.Load() }
+
+// Served is when another worker requested slabs last.
+func (m *Manager) Served() time.Time { return time.Unix(0, m.actor.served.Load()) }
 
 // State returns the state of the allocator. A brief one has neither the ids of slabs nor the result of a check: rounds
 // wait for it, and its time and its size hardly depend on what the pool holds.
@@ -84,11 +94,9 @@ func (m *Manager) State(ctx context.Context, brief bool) (*State, error) {
 // kvActor owns the allocator of the KV pool. It outlives a restart of its actor:
 // the manager is a plain value.
 type kvActor struct {
-	kv      *kvmgr.Manager
-	metrics *metrics.Model
-	stats   atomic.Pointer[kvmgr.Stats] // after the last round, for others to see
-	broken  func(error)                 // gets the error when the allocator contradicts itself
-	blocks  *actor.PID                  // gets the changes of the prefix tree; nil: nobody wants them
+	exchange
+	stats  atomic.Pointer[kvmgr.Stats] // after the last round, for others to see
+	blocks *actor.PID                  // gets the changes of the prefix tree; nil: nobody wants them
 }
 
 // snapshot requests the pool's state; *State answers.
@@ -102,7 +110,8 @@ type State struct {
 	Stats   kvmgr.Stats    `json:"stats"`
 	Map     kvmgr.Map      `json:"map"`
 	Regions []kvmgr.Region `json:"regions"`
-	Check   string         `json:"check,omitempty"` // "ok", or what is wrong; "" if the state is brief
+	Imports []Transfer     `json:"imports,omitempty"` // slabs on their way from other workers
+	Check   string         `json:"check,omitempty"`   // "ok", or what is wrong; "" if the state is brief
 }
 
 func (a *kvActor) Receive(ctx actor.Context) {
@@ -112,7 +121,10 @@ func (a *kvActor) Receive(ctx actor.Context) {
 			a.broken(err)
 			return
 		}
+		a.after(ctx, m)
 		ctx.Send(m.Reply, m)
+	case *msg.Prefetch, *msg.Import, *msg.Slab, *msg.KVCopied, *msg.Fetch, *expired:
+		a.receive(ctx)
 	case *record:
 		a.kv.Record()
 		a.blocks = m.reply
@@ -167,9 +179,6 @@ func (a *kvActor) round(m *msg.KVRound) error {
 			return err
 		}
 	}
-	for _, seq := range a.kv.Ready() {
-		m.Ready = append(m.Ready, msg.SeqID(seq))
-	}
 	return nil
 }
 
@@ -213,7 +222,7 @@ func (a *kvActor) lease(m *msg.KVRound, seq msg.SeqID, upTo int) error {
 }
 
 func (a *kvActor) state(brief bool) *State {
-	s := &State{Stats: a.kv.Stats(), Map: a.kv.Map(mapCells)}
+	s := &State{Stats: a.kv.Stats(), Map: a.kv.Map(mapCells), Imports: a.list()}
 	if brief {
 		s.Regions = a.kv.Summaries()
 		return s

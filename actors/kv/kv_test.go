@@ -105,7 +105,7 @@ func BenchmarkBriefState(b *testing.B) {
 	const slabs = 100_000
 	allocator, err := kvmgr.New(kvmgr.Config{Slabs: slabs, SlabTokens: 16})
 	require.NoError(b, err)
-	a := kvActor{kv: allocator}
+	a := kvActor{exchange: exchange{kv: allocator}}
 	ids := make([]int32, slabs/128*16)
 	for seq := range kvmgr.Seq(128) {
 		ids[0] = int32(seq)

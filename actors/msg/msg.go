@@ -10,6 +10,8 @@
 //	compute -> detok: Tokens -> request: Text      detok -> compute: Cancel
 //	watch -> request: Lost, Retry
 //	prefixes -> blocks: ListBlocks -> Blocks
+//	request -> kv: Prefetch -> Prefetched       kv -> kv, of another process: Fetch -> Slab
+//	compute -> kv: Import -> Imported, KVCopied  kv -> compute: KVReady
 //
 // An actor may be in another process: its PID says so, and nothing else does. What
 // Marshal knows can be sent there. Such a message may be lost, and after it
@@ -97,6 +99,7 @@ type Generate struct {
 	Deadline   time.Time // zero: none
 	Arrival    time.Time
 	Trace      tracing.Parent
+	Source     *Source // of keys and values that another worker has; nil: none
 }
 
 // Find requests from the compute actor the sequences that it still has of a request whose process

@@ -2,7 +2,7 @@ package msg
 
 import "sync"
 
-// Two kinds of message come with every token. They are used again: whoever took one
+// Two kinds of message come with every token, and a Slab is large. They are used again: whoever took one
 // out of its mailbox, and keeps nothing of it, recycles it.
 var (
 	texts  = sync.Pool{New: func() any { return new(Text) }}
@@ -22,6 +22,9 @@ func Recycle(m any) {
 	case *Text:
 		*m = Text{}
 		texts.Put(m)
+	case *Slab:
+		*m = Slab{Data: m.Data[:0]}
+		slabs.Put(m)
 	case *Tokens:
 		clear(m.Tokens)
 		m.Tokens = m.Tokens[:0]

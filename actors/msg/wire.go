@@ -77,6 +77,21 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		e.Body = &msgpb.Envelope_ListBlocks{ListBlocks: &msgpb.ListBlocks{Reply: pidToWire(m.Reply)}}
 	case *Blocks:
 		e.Body = &msgpb.Envelope_Blocks{Blocks: &msgpb.Blocks{Node: m.Node, Number: m.Number, Salt: m.Salt, Ids: m.IDs}}
+	case *Prefetch:
+		e.Body = &msgpb.Envelope_Prefetch{Prefetch: &msgpb.Prefetch{
+			Reply: pidToWire(m.Reply), Source: sourceToWire(&m.Source), Space: m.Space, Tokens: m.Tokens,
+		}}
+	case *Prefetched:
+		e.Body = &msgpb.Envelope_Prefetched{Prefetched: &msgpb.Prefetched{Seq: uint64(m.Seq), Tokens: int64(m.Tokens)}}
+	case *Fetch:
+		e.Body = &msgpb.Envelope_Fetch{Fetch: &msgpb.Fetch{
+			Reply: pidToWire(m.Reply), Seq: uint64(m.Seq), SlabsOf: m.SlabsOf, Space: m.Space, Tokens: m.Tokens,
+			First: int64(m.First), Count: int64(m.Count), Last: m.Last,
+		}}
+	case *Slab:
+		e.Body = &msgpb.Envelope_Slab{Slab: &msgpb.Slab{
+			Seq: uint64(m.Seq), Index: int64(m.Index), Have: int64(m.Have), Data: m.Data, Sum: m.Sum,
+		}}
 	default:
 		return nil, fmt.Errorf("%w: %T", ErrLocal, m)
 	}
@@ -156,6 +171,23 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 	case *msgpb.Envelope_Blocks:
 		t := b.Blocks
 		m = &Blocks{Node: t.GetNode(), Number: t.GetNumber(), Salt: t.GetSalt(), IDs: t.GetIds()}
+	case *msgpb.Envelope_Prefetch:
+		t := b.Prefetch
+		m = &Prefetch{Reply: p.get(t.GetReply()), Source: *sourceFromWire(t.GetSource(), &p), Space: t.GetSpace(), Tokens: t.GetTokens()}
+	case *msgpb.Envelope_Prefetched:
+		m = &Prefetched{Seq: SeqID(b.Prefetched.GetSeq()), Tokens: int(b.Prefetched.GetTokens())}
+	case *msgpb.Envelope_Fetch:
+		t := b.Fetch
+		if t.GetFirst() < 0 || t.GetCount() < 0 {
+			return nil, fmt.Errorf("%w: fetch of %d slabs from %d on", ErrWire, t.GetCount(), t.GetFirst())
+		}
+		m = &Fetch{
+			Reply: p.get(t.GetReply()), Seq: SeqID(t.GetSeq()), SlabsOf: t.GetSlabsOf(), Space: t.GetSpace(), Tokens: t.GetTokens(),
+			First: int(t.GetFirst()), Count: int(t.GetCount()), Last: t.GetLast(),
+		}
+	case *msgpb.Envelope_Slab:
+		t := b.Slab
+		m = &Slab{Seq: SeqID(t.GetSeq()), Index: int(t.GetIndex()), Have: int(t.GetHave()), Data: t.GetData(), Sum: t.GetSum()}
 	default:
 		return nil, fmt.Errorf("%w: no body that is known here, of a newer version?", ErrWire)
 	}
@@ -184,6 +216,17 @@ func pidToWire(p *actor.PID) *msgpb.PID {
 		return nil
 	}
 	return &msgpb.PID{Address: p.Address, Id: p.Id}
+}
+
+func sourceToWire(s *Source) *msgpb.Source {
+	if s == nil {
+		return nil
+	}
+	return &msgpb.Source{Kv: pidToWire(s.KV), Seq: uint64(s.Seq)}
+}
+
+func sourceFromWire(w *msgpb.Source, p *pids) *Source {
+	return &Source{KV: p.get(w.GetKv()), Seq: SeqID(w.GetSeq())}
 }
 
 func traceToWire(p tracing.Parent) *msgpb.Trace {
@@ -269,7 +312,7 @@ func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 		Prompt: g.Prompt, Generated: g.Generated, MaxTokens: int64(g.MaxTokens), StopTokens: g.StopTokens,
 		Sampling: samplepb.FromParams(&g.Sampling), Beams: samplepb.FromBeams(g.Beams),
 		Tenant: g.Tenant, CacheSalt: g.CacheSalt, Weight: int64(g.Weight), Migrated: g.Migrated, Priority: int64(g.Priority), AgeNs: int64(now.Sub(g.Arrival)),
-		Trace: traceToWire(g.Trace),
+		Trace: traceToWire(g.Trace), Source: sourceToWire(g.Source),
 	}
 	if !g.Deadline.IsZero() {
 		left := int64(g.Deadline.Sub(now))
@@ -286,6 +329,9 @@ func generateFromWire(w *msgpb.Generate, p *pids, now time.Time) (*Generate, err
 		Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
 		Tenant: w.GetTenant(), CacheSalt: w.GetCacheSalt(), Weight: int(w.GetWeight()), Migrated: w.GetMigrated(), Priority: int(w.GetPriority()), Arrival: now.Add(-time.Duration(w.GetAgeNs())),
 		Trace: traceFromWire(w.GetTrace()),
+	}
+	if w.GetSource() != nil {
+		g.Source = sourceFromWire(w.GetSource(), p)
 	}
 	if w.DeadlineInNs != nil {
 		g.Deadline = now.Add(time.Duration(w.GetDeadlineInNs()))
@@ -389,7 +435,7 @@ func Kind(m any) string {
 		return "tokenized"
 	case *OpenText, *CloseText:
 		return "open"
-	case *Generate, *Find, *Redirect, *ListBlocks:
+	case *Generate, *Find, *Redirect, *ListBlocks, *Prefetch:
 		return "generate"
 	case *Cancel:
 		return "cancel"
@@ -397,8 +443,10 @@ func Kind(m any) string {
 		return "tokens"
 	case *Text:
 		return "text"
-	case *Started, *Found, *Lost, *Progress, *Blocks:
+	case *Started, *Found, *Lost, *Progress, *Blocks, *Prefetched:
 		return "progress"
+	case *Fetch, *Slab:
+		return "slabs"
 	}
 	return ""
 }

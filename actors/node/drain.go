@@ -9,7 +9,11 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 )
 
-const drainPoll = 10 * time.Millisecond
+const (
+	drainPoll = 10 * time.Millisecond
+	// lingers is how long a worker stays after it has sent keys and values: others may fetch more.
+	lingers = 500 * time.Millisecond
+)
 
 // Close drains this process: it takes nothing new, and its beat says so. Its
 // own requests finish, and so does what it does for others, or moves, until ctx
@@ -40,6 +44,9 @@ func (p *Node) idle() bool {
 		return p.Running() == 0
 	}
 	computes := p.worker != nil && p.worker.InFlight() > 0 && !p.health.Failed()
+	if p.kv != nil && time.Since(p.kv.Served()) < lingers {
+		return false
+	}
 	return !computes && (p.detokenizers == nil || p.detokenizers.Load() == 0) && (p.tokenizers == nil || p.tokenizers.Load() == 0)
 }
 

@@ -206,6 +206,7 @@ func (p *Node) spawnWorker() (err error) {
 	}
 	p.kv, err = kv.New(kv.Config{
 		Node: p.name, Publish: publish, Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Mappings: model.Mappings(), Broken: p.health.Fail, Metrics: p.metrics,
+		Memory: model, SlabsOf: slabsOf(p.cfg.Numerics, model.SlabLayout()), Log: p.log,
 	})
 	if err != nil {
 		return err
@@ -216,6 +217,14 @@ func (p *Node) spawnWorker() (err error) {
 		Metrics: p.metrics, Stage: p.stages.compute, Detok: p.stages.detok, Tracer: p.cfg.Tracer, Log: p.log,
 	})
 	return err
+}
+
+// slabsOf names what workers need to have in common to copy slabs from each other; "" where slabs cannot be copied.
+func slabsOf(numerics, layout string) string {
+	if layout == "" {
+		return ""
+	}
+	return numerics + " " + layout
 }
 
 func (p *Node) spawnGateway() (err error) {

@@ -12,14 +12,20 @@ import (
 
 // computeActor is the mailbox of the goroutine that owns the device: it hands
 // over the messages and never waits for a step.
-type computeActor struct{ loop *loop }
+type computeActor struct {
+	loop *loop
+	held map[msg.SeqID][]any // messages to sequences whose keys and values are on their way from another worker
+}
 
 func (a *computeActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *msg.Generate:
-		if !a.accept(ctx, m) {
+		if !a.accept(ctx, m) || a.imports(ctx, m) {
 			return
 		}
+	case *msg.Imported:
+		a.imported(m.Generate)
+		return
 	case *msg.Find:
 		for _, found := range a.loop.inFlight.find(m.RequestID, a.loop.Numerics) {
 			found.Compute = ctx.Self()
@@ -28,16 +34,26 @@ func (a *computeActor) Receive(ctx actor.Context) {
 		return
 	case *msg.Redirect:
 		a.loop.inFlight.own(m.Seq, m.Watch)
+		if a.hold(m.Seq, m) {
+			return
+		}
 	case *msg.Cancel:
 		if m.Owner != "" && a.loop.inFlight.ofAnother(m.Seq, m.Owner) {
 			return
 		}
-	case *msg.KVRound:
+		if a.hold(m.Seq, m) {
+			return
+		}
+	case *msg.KVRound, *msg.KVReady:
 	default:
 		return
 	}
+	a.push(ctx.Message())
+}
+
+func (a *computeActor) push(m any) {
 	a.loop.Stage.Enqueued()
-	a.loop.inbox.push(ctx.Message())
+	a.loop.inbox.push(m)
 }
 
 // accept makes the entry of a sequence; false if the loop is not to see it.

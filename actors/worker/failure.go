@@ -49,6 +49,7 @@ func (l *loop) deviceFailed(err error) {
 		l.giveUp(fmt.Errorf("%w; and cannot be loaded again: %w", err, e))
 		return
 	}
+	l.forget = true // what another worker sent meanwhile
 	up(time.Since(begin))
 }
 

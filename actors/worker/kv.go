@@ -2,11 +2,9 @@ package worker
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	"github.com/millrace/millrace/actors/msg"
-	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sched"
 )
 
@@ -41,8 +39,12 @@ func (l *loop) hold() (plan *sched.Plan) {
 // answer takes what the KV manager did in a round.
 func (l *loop) answer(m *msg.KVRound) (err error) {
 	l.unanswered--
+	copies := 0
 	for i := range m.Granted {
 		g := &m.Granted[i]
+		if g.CopyTokens > 0 {
+			copies++
+		}
 		l.events = append(l.events, sched.GrantedPrefix(sched.ID(g.Seq), g.UpTo, g.Computed))
 		if e := l.mapSlabs(g); err == nil {
 			err = e
@@ -60,6 +62,9 @@ func (l *loop) answer(m *msg.KVRound) (err error) {
 	}
 	for _, seq := range m.Ready {
 		l.events = append(l.events, sched.Ready(sched.ID(seq)))
+	}
+	if copies > 0 {
+		l.Root.Send(l.KV, &msg.KVCopied{Copies: copies})
 	}
 	m.Reset()
 	l.rounds = append(l.rounds, m)
@@ -133,7 +138,7 @@ func (l *loop) askKV(plan *sched.Plan) {
 	for _, r := range plan.Reserve {
 		q := msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Lease: r.Lease, Prompt: r.Prompt, Beams: r.Beams}
 		if s := l.sequences[r.ID]; s != nil && s.beams == nil {
-			q.Known, q.Space = s.known(), api.CacheSpace(s.gen.Tenant, s.gen.CacheSalt)
+			q.Known, q.Space = s.gen.Known(), s.gen.Space()
 		}
 		m.Reserve = append(m.Reserve, q)
 	}
@@ -165,12 +170,4 @@ func (l *loop) kvRound() *msg.KVRound {
 	m := l.rounds[n-1]
 	l.rounds = l.rounds[:n-1]
 	return m
-}
-
-// known are the tokens before the first step. Nobody writes to them.
-func (s *sequence) known() []int32 {
-	if len(s.gen.Generated) == 0 {
-		return s.gen.Prompt
-	}
-	return slices.Concat(s.gen.Prompt, s.gen.Generated)
 }

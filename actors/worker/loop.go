@@ -221,6 +221,10 @@ func (l *loop) take(m any) error {
 		l.redirect(m)
 	case *msg.KVRound:
 		return l.answer(m)
+	case *msg.KVReady:
+		for _, seq := range m.Seqs {
+			l.events = append(l.events, sched.Ready(sched.ID(seq)))
+		}
 	}
 	return nil
 }

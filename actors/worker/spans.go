@@ -12,9 +12,10 @@ import (
 
 // Spans of a sequence below that of its request.
 const (
-	spanQueue   = "queue"   // until the first row is in a step
-	spanPrefill = "prefill" // until the first token
-	spanDecode  = "decode"  // until the last
+	spanHandover = "handover" // until keys and values have come from another worker
+	spanQueue    = "queue"    // until the first row is in a step
+	spanPrefill  = "prefill"  // until the first token
+	spanDecode   = "decode"   // until the last
 )
 
 // sequenceSpans are the spans of a sequence at its worker, one after the other.
@@ -26,7 +27,11 @@ type sequenceSpans struct {
 
 func newSequenceSpans(t trace.Tracer, g *msg.Generate) sequenceSpans {
 	s := sequenceSpans{tracer: t, parent: g.Trace, now: noop.Span{}}
-	s.next(spanQueue)
+	stage := spanQueue
+	if g.Source != nil && g.Beams == nil {
+		stage = spanHandover
+	}
+	s.next(stage)
 	return s
 }
 

@@ -27,6 +27,9 @@ func (l *loop) step(plan *sched.Plan) error {
 				l.Metrics.Prefix(len(s.tokens), c.Start)
 				l.counts.lookedUp.Add(uint64(len(s.tokens)))
 				l.counts.hits.Add(uint64(c.Start))
+				if len(s.gen.Generated) > 0 {
+					l.Metrics.Recomputed(len(s.tokens) - 1 - c.Start)
+				}
 			}
 			l.Root.Send(s.gen.Reply, &msg.Started{At: begin, Cached: c.Start})
 		}

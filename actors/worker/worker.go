@@ -63,7 +63,7 @@ func New(cfg Config) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{loop: newLoop(cfg, s), hung: make(chan struct{})}
-	w.loop.self, err = cfg.Spawn(msg.ComputeActor, &computeActor{loop: w.loop})
+	w.loop.self, err = cfg.Spawn(msg.ComputeActor, &computeActor{loop: w.loop, held: make(map[msg.SeqID][]any)})
 	if err != nil {
 		return nil, err
 	}

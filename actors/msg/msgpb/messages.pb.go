@@ -51,6 +51,10 @@ type Envelope struct {
 	//	*Envelope_Lost
 	//	*Envelope_Find
 	//	*Envelope_Found
+	//	*Envelope_Prefetch
+	//	*Envelope_Prefetched
+	//	*Envelope_Fetch
+	//	*Envelope_Slab
 	//	*Envelope_ListBlocks
 	//	*Envelope_Blocks
 	Body          isEnvelope_Body `protobuf_oneof:"body"`
@@ -246,6 +250,42 @@ func (x *Envelope) GetFound() *Found {
 	return nil
 }
 
+func (x *Envelope) GetPrefetch() *Prefetch {
+	if x != nil {
+		if x, ok := x.Body.(*Envelope_Prefetch); ok {
+			return x.Prefetch
+		}
+	}
+	return nil
+}
+
+func (x *Envelope) GetPrefetched() *Prefetched {
+	if x != nil {
+		if x, ok := x.Body.(*Envelope_Prefetched); ok {
+			return x.Prefetched
+		}
+	}
+	return nil
+}
+
+func (x *Envelope) GetFetch() *Fetch {
+	if x != nil {
+		if x, ok := x.Body.(*Envelope_Fetch); ok {
+			return x.Fetch
+		}
+	}
+	return nil
+}
+
+func (x *Envelope) GetSlab() *Slab {
+	if x != nil {
+		if x, ok := x.Body.(*Envelope_Slab); ok {
+			return x.Slab
+		}
+	}
+	return nil
+}
+
 func (x *Envelope) GetListBlocks() *ListBlocks {
 	if x != nil {
 		if x, ok := x.Body.(*Envelope_ListBlocks); ok {
@@ -332,6 +372,22 @@ type Envelope_Found struct {
 	Found *Found `protobuf:"bytes,17,opt,name=found,proto3,oneof"`
 }
 
+type Envelope_Prefetch struct {
+	Prefetch *Prefetch `protobuf:"bytes,18,opt,name=prefetch,proto3,oneof"`
+}
+
+type Envelope_Prefetched struct {
+	Prefetched *Prefetched `protobuf:"bytes,19,opt,name=prefetched,proto3,oneof"`
+}
+
+type Envelope_Fetch struct {
+	Fetch *Fetch `protobuf:"bytes,20,opt,name=fetch,proto3,oneof"`
+}
+
+type Envelope_Slab struct {
+	Slab *Slab `protobuf:"bytes,21,opt,name=slab,proto3,oneof"`
+}
+
 type Envelope_ListBlocks struct {
 	ListBlocks *ListBlocks `protobuf:"bytes,40,opt,name=list_blocks,json=listBlocks,proto3,oneof"`
 }
@@ -371,6 +427,14 @@ func (*Envelope_Lost) isEnvelope_Body() {}
 func (*Envelope_Find) isEnvelope_Body() {}
 
 func (*Envelope_Found) isEnvelope_Body() {}
+
+func (*Envelope_Prefetch) isEnvelope_Body() {}
+
+func (*Envelope_Prefetched) isEnvelope_Body() {}
+
+func (*Envelope_Fetch) isEnvelope_Body() {}
+
+func (*Envelope_Slab) isEnvelope_Body() {}
 
 func (*Envelope_ListBlocks) isEnvelope_Body() {}
 
@@ -1007,14 +1071,15 @@ type Generate struct {
 	Tenant     string                 `protobuf:"bytes,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	Priority   int64                  `protobuf:"varint,14,opt,name=priority,proto3" json:"priority,omitempty"`
 	// Clocks of two machines differ: what travels is the time left and the time passed.
-	DeadlineInNs  *int64 `protobuf:"varint,15,opt,name=deadline_in_ns,json=deadlineInNs,proto3,oneof" json:"deadline_in_ns,omitempty"` // absent: none
-	AgeNs         int64  `protobuf:"varint,16,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
-	Weight        int64  `protobuf:"varint,17,opt,name=weight,proto3" json:"weight,omitempty"`
-	Migrated      bool   `protobuf:"varint,19,opt,name=migrated,proto3" json:"migrated,omitempty"`
-	Trace         *Trace `protobuf:"bytes,20,opt,name=trace,proto3" json:"trace,omitempty"`
-	First         int64  `protobuf:"varint,21,opt,name=first,proto3" json:"first,omitempty"`
-	Text          string `protobuf:"bytes,22,opt,name=text,proto3" json:"text,omitempty"` // digest of the tokenizer that made the prompt
-	CacheSalt     string `protobuf:"bytes,23,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
+	DeadlineInNs  *int64  `protobuf:"varint,15,opt,name=deadline_in_ns,json=deadlineInNs,proto3,oneof" json:"deadline_in_ns,omitempty"` // absent: none
+	AgeNs         int64   `protobuf:"varint,16,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
+	Weight        int64   `protobuf:"varint,17,opt,name=weight,proto3" json:"weight,omitempty"`
+	Migrated      bool    `protobuf:"varint,19,opt,name=migrated,proto3" json:"migrated,omitempty"`
+	Trace         *Trace  `protobuf:"bytes,20,opt,name=trace,proto3" json:"trace,omitempty"`
+	First         int64   `protobuf:"varint,21,opt,name=first,proto3" json:"first,omitempty"`
+	Text          string  `protobuf:"bytes,22,opt,name=text,proto3" json:"text,omitempty"` // digest of the tokenizer that made the prompt
+	CacheSalt     string  `protobuf:"bytes,23,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
+	Source        *Source `protobuf:"bytes,24,opt,name=source,proto3" json:"source,omitempty"` // absent: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1203,6 +1268,362 @@ func (x *Generate) GetCacheSalt() string {
 	return ""
 }
 
+func (x *Generate) GetSource() *Source {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+// Source is where keys and values of a sequence are.
+type Source struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kv            *PID                   `protobuf:"bytes,1,opt,name=kv,proto3" json:"kv,omitempty"`
+	Seq           uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Source) Reset() {
+	*x = Source{}
+	mi := &file_actors_msg_messages_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Source) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Source) ProtoMessage() {}
+
+func (x *Source) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_messages_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Source.ProtoReflect.Descriptor instead.
+func (*Source) Descriptor() ([]byte, []int) {
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Source) GetKv() *PID {
+	if x != nil {
+		return x.Kv
+	}
+	return nil
+}
+
+func (x *Source) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+type Prefetch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reply         *PID                   `protobuf:"bytes,1,opt,name=reply,proto3" json:"reply,omitempty"`
+	Source        *Source                `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	Space         string                 `protobuf:"bytes,3,opt,name=space,proto3" json:"space,omitempty"`
+	Tokens        []int32                `protobuf:"varint,4,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Prefetch) Reset() {
+	*x = Prefetch{}
+	mi := &file_actors_msg_messages_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Prefetch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Prefetch) ProtoMessage() {}
+
+func (x *Prefetch) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_messages_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Prefetch.ProtoReflect.Descriptor instead.
+func (*Prefetch) Descriptor() ([]byte, []int) {
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Prefetch) GetReply() *PID {
+	if x != nil {
+		return x.Reply
+	}
+	return nil
+}
+
+func (x *Prefetch) GetSource() *Source {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *Prefetch) GetSpace() string {
+	if x != nil {
+		return x.Space
+	}
+	return ""
+}
+
+func (x *Prefetch) GetTokens() []int32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+type Prefetched struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Tokens        int64                  `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Prefetched) Reset() {
+	*x = Prefetched{}
+	mi := &file_actors_msg_messages_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Prefetched) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Prefetched) ProtoMessage() {}
+
+func (x *Prefetched) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_messages_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Prefetched.ProtoReflect.Descriptor instead.
+func (*Prefetched) Descriptor() ([]byte, []int) {
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Prefetched) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Prefetched) GetTokens() int64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+type Fetch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reply         *PID                   `protobuf:"bytes,1,opt,name=reply,proto3" json:"reply,omitempty"`
+	Seq           uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	SlabsOf       string                 `protobuf:"bytes,3,opt,name=slabs_of,json=slabsOf,proto3" json:"slabs_of,omitempty"` // numerics digest and layout
+	Space         string                 `protobuf:"bytes,4,opt,name=space,proto3" json:"space,omitempty"`
+	Tokens        []int32                `protobuf:"varint,5,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	First         int64                  `protobuf:"varint,6,opt,name=first,proto3" json:"first,omitempty"`
+	Count         int64                  `protobuf:"varint,7,opt,name=count,proto3" json:"count,omitempty"`
+	Last          bool                   `protobuf:"varint,8,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fetch) Reset() {
+	*x = Fetch{}
+	mi := &file_actors_msg_messages_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fetch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fetch) ProtoMessage() {}
+
+func (x *Fetch) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_messages_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
+func (*Fetch) Descriptor() ([]byte, []int) {
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Fetch) GetReply() *PID {
+	if x != nil {
+		return x.Reply
+	}
+	return nil
+}
+
+func (x *Fetch) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Fetch) GetSlabsOf() string {
+	if x != nil {
+		return x.SlabsOf
+	}
+	return ""
+}
+
+func (x *Fetch) GetSpace() string {
+	if x != nil {
+		return x.Space
+	}
+	return ""
+}
+
+func (x *Fetch) GetTokens() []int32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *Fetch) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Fetch) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Fetch) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+type Slab struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Index         int64                  `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Have          int64                  `protobuf:"varint,3,opt,name=have,proto3" json:"have,omitempty"` // tokens
+	Data          []byte                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`  // absent: the source has no more
+	Sum           uint32                 `protobuf:"fixed32,5,opt,name=sum,proto3" json:"sum,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Slab) Reset() {
+	*x = Slab{}
+	mi := &file_actors_msg_messages_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Slab) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Slab) ProtoMessage() {}
+
+func (x *Slab) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_messages_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Slab.ProtoReflect.Descriptor instead.
+func (*Slab) Descriptor() ([]byte, []int) {
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Slab) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Slab) GetIndex() int64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Slab) GetHave() int64 {
+	if x != nil {
+		return x.Have
+	}
+	return 0
+}
+
+func (x *Slab) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *Slab) GetSum() uint32 {
+	if x != nil {
+		return x.Sum
+	}
+	return 0
+}
+
 type Redirect struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -1216,7 +1637,7 @@ type Redirect struct {
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_actors_msg_messages_proto_msgTypes[11]
+	mi := &file_actors_msg_messages_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1228,7 +1649,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[11]
+	mi := &file_actors_msg_messages_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1241,7 +1662,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{11}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Redirect) GetSeq() uint64 {
@@ -1289,7 +1710,7 @@ type Find struct {
 
 func (x *Find) Reset() {
 	*x = Find{}
-	mi := &file_actors_msg_messages_proto_msgTypes[12]
+	mi := &file_actors_msg_messages_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1722,7 @@ func (x *Find) String() string {
 func (*Find) ProtoMessage() {}
 
 func (x *Find) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[12]
+	mi := &file_actors_msg_messages_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1735,7 @@ func (x *Find) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Find.ProtoReflect.Descriptor instead.
 func (*Find) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{12}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Find) GetRequestId() string {
@@ -1346,7 +1767,7 @@ type Found struct {
 
 func (x *Found) Reset() {
 	*x = Found{}
-	mi := &file_actors_msg_messages_proto_msgTypes[13]
+	mi := &file_actors_msg_messages_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1779,7 @@ func (x *Found) String() string {
 func (*Found) ProtoMessage() {}
 
 func (x *Found) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[13]
+	mi := &file_actors_msg_messages_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1792,7 @@ func (x *Found) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Found.ProtoReflect.Descriptor instead.
 func (*Found) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{13}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Found) GetSeqs() []uint64 {
@@ -1426,7 +1847,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_actors_msg_messages_proto_msgTypes[14]
+	mi := &file_actors_msg_messages_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1859,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[14]
+	mi := &file_actors_msg_messages_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1872,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{14}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Cancel) GetSeq() uint64 {
@@ -1477,7 +1898,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_actors_msg_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_messages_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1910,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_messages_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1923,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{15}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Tokens) GetTokens() []*Token {
@@ -1530,7 +1951,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_actors_msg_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_messages_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1963,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_messages_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +1976,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{16}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Token) GetSeq() uint64 {
@@ -1638,7 +2059,7 @@ type Alternative struct {
 
 func (x *Alternative) Reset() {
 	*x = Alternative{}
-	mi := &file_actors_msg_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_messages_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1650,7 +2071,7 @@ func (x *Alternative) String() string {
 func (*Alternative) ProtoMessage() {}
 
 func (x *Alternative) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_messages_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1663,7 +2084,7 @@ func (x *Alternative) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alternative.ProtoReflect.Descriptor instead.
 func (*Alternative) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{17}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Alternative) GetToken() int32 {
@@ -1697,7 +2118,7 @@ type Text struct {
 
 func (x *Text) Reset() {
 	*x = Text{}
-	mi := &file_actors_msg_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_messages_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1709,7 +2130,7 @@ func (x *Text) String() string {
 func (*Text) ProtoMessage() {}
 
 func (x *Text) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_messages_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1722,7 +2143,7 @@ func (x *Text) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Text.ProtoReflect.Descriptor instead.
 func (*Text) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{18}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Text) GetSeq() uint64 {
@@ -1801,7 +2222,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_actors_msg_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_messages_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +2234,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_messages_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +2247,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{19}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Logprob) GetToken() int32 {
@@ -1874,7 +2295,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_actors_msg_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_messages_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1886,7 +2307,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_messages_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1899,7 +2320,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{20}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Started) GetAgeNs() int64 {
@@ -1928,7 +2349,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_actors_msg_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_messages_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2361,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_messages_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2374,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{21}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Progress) GetNode() string {
@@ -1994,7 +2415,7 @@ type Lost struct {
 
 func (x *Lost) Reset() {
 	*x = Lost{}
-	mi := &file_actors_msg_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_messages_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2006,7 +2427,7 @@ func (x *Lost) String() string {
 func (*Lost) ProtoMessage() {}
 
 func (x *Lost) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_messages_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2019,7 +2440,7 @@ func (x *Lost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lost.ProtoReflect.Descriptor instead.
 func (*Lost) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{22}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Lost) GetSeq() uint64 {
@@ -2045,7 +2466,7 @@ type ListBlocks struct {
 
 func (x *ListBlocks) Reset() {
 	*x = ListBlocks{}
-	mi := &file_actors_msg_messages_proto_msgTypes[23]
+	mi := &file_actors_msg_messages_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2057,7 +2478,7 @@ func (x *ListBlocks) String() string {
 func (*ListBlocks) ProtoMessage() {}
 
 func (x *ListBlocks) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[23]
+	mi := &file_actors_msg_messages_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2070,7 +2491,7 @@ func (x *ListBlocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocks.ProtoReflect.Descriptor instead.
 func (*ListBlocks) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{23}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListBlocks) GetReply() *PID {
@@ -2093,7 +2514,7 @@ type Blocks struct {
 
 func (x *Blocks) Reset() {
 	*x = Blocks{}
-	mi := &file_actors_msg_messages_proto_msgTypes[24]
+	mi := &file_actors_msg_messages_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2526,7 @@ func (x *Blocks) String() string {
 func (*Blocks) ProtoMessage() {}
 
 func (x *Blocks) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[24]
+	mi := &file_actors_msg_messages_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2539,7 @@ func (x *Blocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blocks.ProtoReflect.Descriptor instead.
 func (*Blocks) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{24}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Blocks) GetNode() string {
@@ -2153,7 +2574,7 @@ var File_actors_msg_messages_proto protoreflect.FileDescriptor
 
 const file_actors_msg_messages_proto_rawDesc = "" +
 	"\n" +
-	"\x19actors/msg/messages.proto\x12\fmillrace.msg\x1a$compute/sample/samplepb/params.proto\"\xca\a\n" +
+	"\x19actors/msg/messages.proto\x12\fmillrace.msg\x1a$compute/sample/samplepb/params.proto\"\x93\t\n" +
 	"\bEnvelope\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x124\n" +
 	"\btokenize\x18\x02 \x01(\v2\x16.millrace.msg.TokenizeH\x00R\btokenize\x127\n" +
@@ -2175,7 +2596,13 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\bredirect\x18\x0e \x01(\v2\x16.millrace.msg.RedirectH\x00R\bredirect\x12(\n" +
 	"\x04lost\x18\x0f \x01(\v2\x12.millrace.msg.LostH\x00R\x04lost\x12(\n" +
 	"\x04find\x18\x10 \x01(\v2\x12.millrace.msg.FindH\x00R\x04find\x12+\n" +
-	"\x05found\x18\x11 \x01(\v2\x13.millrace.msg.FoundH\x00R\x05found\x12;\n" +
+	"\x05found\x18\x11 \x01(\v2\x13.millrace.msg.FoundH\x00R\x05found\x124\n" +
+	"\bprefetch\x18\x12 \x01(\v2\x16.millrace.msg.PrefetchH\x00R\bprefetch\x12:\n" +
+	"\n" +
+	"prefetched\x18\x13 \x01(\v2\x18.millrace.msg.PrefetchedH\x00R\n" +
+	"prefetched\x12+\n" +
+	"\x05fetch\x18\x14 \x01(\v2\x13.millrace.msg.FetchH\x00R\x05fetch\x12(\n" +
+	"\x04slab\x18\x15 \x01(\v2\x12.millrace.msg.SlabH\x00R\x04slab\x12;\n" +
 	"\vlist_blocks\x18( \x01(\v2\x18.millrace.msg.ListBlocksH\x00R\n" +
 	"listBlocks\x12.\n" +
 	"\x06blocks\x18) \x01(\v2\x14.millrace.msg.BlocksH\x00R\x06blocksB\x06\n" +
@@ -2229,7 +2656,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\ahistory\x18\a \x03(\x05R\ahistory\x12)\n" +
 	"\x05trace\x18\b \x01(\v2\x13.millrace.msg.TraceR\x05trace\"\x1d\n" +
 	"\tCloseText\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xda\x05\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\x88\x06\n" +
 	"\bGenerate\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x18\n" +
 	"\achoices\x18\x02 \x03(\x06R\achoices\x12\x1d\n" +
@@ -2257,8 +2684,36 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x05first\x18\x15 \x01(\x03R\x05first\x12\x12\n" +
 	"\x04text\x18\x16 \x01(\tR\x04text\x12\x1d\n" +
 	"\n" +
-	"cache_salt\x18\x17 \x01(\tR\tcacheSaltB\x11\n" +
-	"\x0f_deadline_in_ns\"\xab\x01\n" +
+	"cache_salt\x18\x17 \x01(\tR\tcacheSalt\x12,\n" +
+	"\x06source\x18\x18 \x01(\v2\x14.millrace.msg.SourceR\x06sourceB\x11\n" +
+	"\x0f_deadline_in_ns\"=\n" +
+	"\x06Source\x12!\n" +
+	"\x02kv\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x02kv\x12\x10\n" +
+	"\x03seq\x18\x02 \x01(\x06R\x03seq\"\x8f\x01\n" +
+	"\bPrefetch\x12'\n" +
+	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12,\n" +
+	"\x06source\x18\x02 \x01(\v2\x14.millrace.msg.SourceR\x06source\x12\x14\n" +
+	"\x05space\x18\x03 \x01(\tR\x05space\x12\x16\n" +
+	"\x06tokens\x18\x04 \x03(\x05R\x06tokens\"6\n" +
+	"\n" +
+	"Prefetched\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x16\n" +
+	"\x06tokens\x18\x02 \x01(\x03R\x06tokens\"\xcb\x01\n" +
+	"\x05Fetch\x12'\n" +
+	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x10\n" +
+	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x19\n" +
+	"\bslabs_of\x18\x03 \x01(\tR\aslabsOf\x12\x14\n" +
+	"\x05space\x18\x04 \x01(\tR\x05space\x12\x16\n" +
+	"\x06tokens\x18\x05 \x03(\x05R\x06tokens\x12\x14\n" +
+	"\x05first\x18\x06 \x01(\x03R\x05first\x12\x14\n" +
+	"\x05count\x18\a \x01(\x03R\x05count\x12\x12\n" +
+	"\x04last\x18\b \x01(\bR\x04last\"h\n" +
+	"\x04Slab\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x03R\x05index\x12\x12\n" +
+	"\x04have\x18\x03 \x01(\x03R\x04have\x12\x12\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\x12\x10\n" +
+	"\x03sum\x18\x05 \x01(\aR\x03sum\"\xab\x01\n" +
 	"\bRedirect\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12'\n" +
 	"\x05reply\x18\x02 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12'\n" +
@@ -2345,7 +2800,7 @@ func file_actors_msg_messages_proto_rawDescGZIP() []byte {
 	return file_actors_msg_messages_proto_rawDescData
 }
 
-var file_actors_msg_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_actors_msg_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_actors_msg_messages_proto_goTypes = []any{
 	(*Envelope)(nil),        // 0: millrace.msg.Envelope
 	(*PID)(nil),             // 1: millrace.msg.PID
@@ -2358,22 +2813,27 @@ var file_actors_msg_messages_proto_goTypes = []any{
 	(*OpenText)(nil),        // 8: millrace.msg.OpenText
 	(*CloseText)(nil),       // 9: millrace.msg.CloseText
 	(*Generate)(nil),        // 10: millrace.msg.Generate
-	(*Redirect)(nil),        // 11: millrace.msg.Redirect
-	(*Find)(nil),            // 12: millrace.msg.Find
-	(*Found)(nil),           // 13: millrace.msg.Found
-	(*Cancel)(nil),          // 14: millrace.msg.Cancel
-	(*Tokens)(nil),          // 15: millrace.msg.Tokens
-	(*Token)(nil),           // 16: millrace.msg.Token
-	(*Alternative)(nil),     // 17: millrace.msg.Alternative
-	(*Text)(nil),            // 18: millrace.msg.Text
-	(*Logprob)(nil),         // 19: millrace.msg.Logprob
-	(*Started)(nil),         // 20: millrace.msg.Started
-	(*Progress)(nil),        // 21: millrace.msg.Progress
-	(*Lost)(nil),            // 22: millrace.msg.Lost
-	(*ListBlocks)(nil),      // 23: millrace.msg.ListBlocks
-	(*Blocks)(nil),          // 24: millrace.msg.Blocks
-	(*samplepb.Params)(nil), // 25: millrace.sample.Params
-	(*samplepb.Beams)(nil),  // 26: millrace.sample.Beams
+	(*Source)(nil),          // 11: millrace.msg.Source
+	(*Prefetch)(nil),        // 12: millrace.msg.Prefetch
+	(*Prefetched)(nil),      // 13: millrace.msg.Prefetched
+	(*Fetch)(nil),           // 14: millrace.msg.Fetch
+	(*Slab)(nil),            // 15: millrace.msg.Slab
+	(*Redirect)(nil),        // 16: millrace.msg.Redirect
+	(*Find)(nil),            // 17: millrace.msg.Find
+	(*Found)(nil),           // 18: millrace.msg.Found
+	(*Cancel)(nil),          // 19: millrace.msg.Cancel
+	(*Tokens)(nil),          // 20: millrace.msg.Tokens
+	(*Token)(nil),           // 21: millrace.msg.Token
+	(*Alternative)(nil),     // 22: millrace.msg.Alternative
+	(*Text)(nil),            // 23: millrace.msg.Text
+	(*Logprob)(nil),         // 24: millrace.msg.Logprob
+	(*Started)(nil),         // 25: millrace.msg.Started
+	(*Progress)(nil),        // 26: millrace.msg.Progress
+	(*Lost)(nil),            // 27: millrace.msg.Lost
+	(*ListBlocks)(nil),      // 28: millrace.msg.ListBlocks
+	(*Blocks)(nil),          // 29: millrace.msg.Blocks
+	(*samplepb.Params)(nil), // 30: millrace.sample.Params
+	(*samplepb.Beams)(nil),  // 31: millrace.sample.Beams
 }
 var file_actors_msg_messages_proto_depIdxs = []int32{
 	4,  // 0: millrace.msg.Envelope.tokenize:type_name -> millrace.msg.Tokenize
@@ -2383,48 +2843,57 @@ var file_actors_msg_messages_proto_depIdxs = []int32{
 	8,  // 4: millrace.msg.Envelope.open_text:type_name -> millrace.msg.OpenText
 	9,  // 5: millrace.msg.Envelope.close_text:type_name -> millrace.msg.CloseText
 	10, // 6: millrace.msg.Envelope.generate:type_name -> millrace.msg.Generate
-	14, // 7: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
-	15, // 8: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
-	18, // 9: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
-	20, // 10: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
-	21, // 11: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
-	11, // 12: millrace.msg.Envelope.redirect:type_name -> millrace.msg.Redirect
-	22, // 13: millrace.msg.Envelope.lost:type_name -> millrace.msg.Lost
-	12, // 14: millrace.msg.Envelope.find:type_name -> millrace.msg.Find
-	13, // 15: millrace.msg.Envelope.found:type_name -> millrace.msg.Found
-	23, // 16: millrace.msg.Envelope.list_blocks:type_name -> millrace.msg.ListBlocks
-	24, // 17: millrace.msg.Envelope.blocks:type_name -> millrace.msg.Blocks
-	1,  // 18: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
-	3,  // 19: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
-	2,  // 20: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
-	1,  // 21: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
-	2,  // 22: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
-	1,  // 23: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
-	1,  // 24: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
-	3,  // 25: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
-	1,  // 26: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
-	1,  // 27: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
-	1,  // 28: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
-	25, // 29: millrace.msg.Generate.sampling:type_name -> millrace.sample.Params
-	26, // 30: millrace.msg.Generate.beams:type_name -> millrace.sample.Beams
-	3,  // 31: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
-	1,  // 32: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
-	1,  // 33: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
-	1,  // 34: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
-	1,  // 35: millrace.msg.Find.reply:type_name -> millrace.msg.PID
-	1,  // 36: millrace.msg.Found.compute:type_name -> millrace.msg.PID
-	16, // 37: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
-	17, // 38: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
-	2,  // 39: millrace.msg.Token.error:type_name -> millrace.msg.Error
-	19, // 40: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
-	2,  // 41: millrace.msg.Text.error:type_name -> millrace.msg.Error
-	19, // 42: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
-	1,  // 43: millrace.msg.ListBlocks.reply:type_name -> millrace.msg.PID
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	19, // 7: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
+	20, // 8: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
+	23, // 9: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
+	25, // 10: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
+	26, // 11: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
+	16, // 12: millrace.msg.Envelope.redirect:type_name -> millrace.msg.Redirect
+	27, // 13: millrace.msg.Envelope.lost:type_name -> millrace.msg.Lost
+	17, // 14: millrace.msg.Envelope.find:type_name -> millrace.msg.Find
+	18, // 15: millrace.msg.Envelope.found:type_name -> millrace.msg.Found
+	12, // 16: millrace.msg.Envelope.prefetch:type_name -> millrace.msg.Prefetch
+	13, // 17: millrace.msg.Envelope.prefetched:type_name -> millrace.msg.Prefetched
+	14, // 18: millrace.msg.Envelope.fetch:type_name -> millrace.msg.Fetch
+	15, // 19: millrace.msg.Envelope.slab:type_name -> millrace.msg.Slab
+	28, // 20: millrace.msg.Envelope.list_blocks:type_name -> millrace.msg.ListBlocks
+	29, // 21: millrace.msg.Envelope.blocks:type_name -> millrace.msg.Blocks
+	1,  // 22: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
+	3,  // 23: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
+	2,  // 24: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
+	1,  // 25: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
+	2,  // 26: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
+	1,  // 27: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
+	1,  // 28: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
+	3,  // 29: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
+	1,  // 30: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
+	1,  // 31: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
+	1,  // 32: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
+	30, // 33: millrace.msg.Generate.sampling:type_name -> millrace.sample.Params
+	31, // 34: millrace.msg.Generate.beams:type_name -> millrace.sample.Beams
+	3,  // 35: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
+	11, // 36: millrace.msg.Generate.source:type_name -> millrace.msg.Source
+	1,  // 37: millrace.msg.Source.kv:type_name -> millrace.msg.PID
+	1,  // 38: millrace.msg.Prefetch.reply:type_name -> millrace.msg.PID
+	11, // 39: millrace.msg.Prefetch.source:type_name -> millrace.msg.Source
+	1,  // 40: millrace.msg.Fetch.reply:type_name -> millrace.msg.PID
+	1,  // 41: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
+	1,  // 42: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
+	1,  // 43: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
+	1,  // 44: millrace.msg.Find.reply:type_name -> millrace.msg.PID
+	1,  // 45: millrace.msg.Found.compute:type_name -> millrace.msg.PID
+	21, // 46: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
+	22, // 47: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
+	2,  // 48: millrace.msg.Token.error:type_name -> millrace.msg.Error
+	24, // 49: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
+	2,  // 50: millrace.msg.Text.error:type_name -> millrace.msg.Error
+	24, // 51: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
+	1,  // 52: millrace.msg.ListBlocks.reply:type_name -> millrace.msg.PID
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_actors_msg_messages_proto_init() }
@@ -2449,6 +2918,10 @@ func file_actors_msg_messages_proto_init() {
 		(*Envelope_Lost)(nil),
 		(*Envelope_Find)(nil),
 		(*Envelope_Found)(nil),
+		(*Envelope_Prefetch)(nil),
+		(*Envelope_Prefetched)(nil),
+		(*Envelope_Fetch)(nil),
+		(*Envelope_Slab)(nil),
 		(*Envelope_ListBlocks)(nil),
 		(*Envelope_Blocks)(nil),
 	}
@@ -2460,7 +2933,7 @@ func file_actors_msg_messages_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_actors_msg_messages_proto_rawDesc), len(file_actors_msg_messages_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,88 @@
+package gateway
+
+import (
+	"slices"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/kvmgr/chain"
+)
+
+// handover is a sequence that leaves a worker: its keys and values are copied to another one.
+type handover struct {
+	from msg.Source
+	to   *seat // that has a part of them already; nil: none
+}
+
+// prefetch copies the keys and values of a sequence to the worker where it is about to continue, while it still runs; false
+// if that cannot be done, or was begun before and has not ended since.
+func (a *requestActor) prefetch(ctx actor.Context, seq msg.SeqID) bool {
+	lead, at := a.place(seq)
+	if at == nil || at.next != nil || a.state.api.Beams != nil {
+		return false
+	}
+	q := a.query()
+	q.Avoid = at.compute.Address
+	to := a.routes.compute(q, a.slabs(a.state.choice(lead)))
+	if to == nil || !a.routes.copies(at.compute.Address, to.worker.Address) {
+		return false
+	}
+	at.next = to
+	tokens := slices.Concat(a.state.prompt, a.state.choices[a.state.choice(lead)].tokens)
+	ctx.Send(kvAt(to.worker.Address), &msg.Prefetch{
+		Reply: ctx.Self(), Source: msg.Source{KV: kvAt(at.compute.Address), Seq: lead}, Space: api.CacheSpace(a.state.api.Tenant, a.state.api.CacheSalt), Tokens: tokens,
+	})
+	return true
+}
+
+// prefetched makes a sequence continue where its keys and values are.
+func (a *requestActor) prefetched(ctx actor.Context, m *msg.Prefetched) {
+	if at := a.places[m.Seq]; at != nil && at.next != nil {
+		a.lost(ctx, m.Seq, workerDraining)
+	}
+}
+
+// leaving notes where the keys and values of a lost sequence are; nothing if the worker may not have them.
+func (a *requestActor) leaving(seq msg.SeqID, why string) (h handover) {
+	lead, at := a.place(seq)
+	if at != nil && why == workerDraining {
+		h = handover{from: msg.Source{KV: kvAt(at.compute.Address), Seq: lead}, to: at.next}
+	}
+	return h
+}
+
+// seat chooses the worker of a sequence, the one that has its keys and values first.
+func (a *requestActor) seat(first int, prompt []chain.Hash) *seat {
+	q := a.query()
+	if h := a.handovers[first]; h.to != nil && a.routes.takes(&q, h.to.worker.Address) {
+		return h.to
+	}
+	return a.routes.compute(q, prompt)
+}
+
+// source returns where a worker finds the keys and values of a sequence; nil: nowhere.
+func (a *requestActor) source(first int, worker *actor.PID) *msg.Source {
+	h, ok := a.handovers[first]
+	delete(a.handovers, first)
+	if !ok || a.state.api.Beams != nil || !a.routes.copies(h.from.KV.Address, worker.Address) {
+		return nil
+	}
+	return &h.from
+}
+
+// kvAt is the KV manager of a node.
+func kvAt(node string) *actor.PID { return actor.NewPID(node, msg.KVActor) }
+
+// copies says whether slabs can be copied from one node to another.
+func (r *routing) copies(from, to string) bool {
+	var found []*cluster.Worker
+	for _, m := range r.cluster.Members() {
+		if (m.Node == from || m.Node == to) && m.Worker != nil && m.Worker.Layout != "" {
+			found = append(found, m.Worker)
+		}
+	}
+	return len(found) == 2 && found[0].Layout == found[1].Layout && found[0].Numerics == found[1].Numerics
+}

@@ -1,0 +1,53 @@
+package kv
+
+import (
+	"hash/crc32"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/kvmgr"
+)
+
+// fetch answers with slabs, the last time after the sequence has ended: its last tokens are in the prefix tree then.
+func (x *exchange) fetch(ctx actor.Context, m *msg.Fetch) {
+	x.served.Store(time.Now().UnixNano())
+	if m.Last && x.kv.Has(kvmgr.Seq(m.Seq)) {
+		x.leaving[m.Seq] = append(x.leaving[m.Seq], m)
+		return
+	}
+	x.serve(ctx, m)
+}
+
+// released answers those that waited for the end of sequences.
+func (x *exchange) released(ctx actor.Context, seqs []msg.SeqID) {
+	for _, seq := range seqs {
+		for _, m := range x.leaving[seq] {
+			x.serve(ctx, m)
+		}
+		delete(x.leaving, seq)
+	}
+}
+
+// serve sends slabs. They are read here and now, before anything can be evicted.
+func (x *exchange) serve(ctx actor.Context, m *msg.Fetch) {
+	var found []int32
+	have := 0
+	if x.slabsOf != "" && m.SlabsOf == x.slabsOf {
+		found, have = x.kv.Find(kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens})
+	}
+	next := m.First
+	for ; next < len(found) && next-m.First < m.Count; next++ {
+		s := msg.NewSlab(x.memory.SlabBytes())
+		if err := x.memory.ReadSlab(found[next], s.Data); err != nil {
+			x.log.Warn().Err(err).Msg("a slab for another worker cannot be read")
+			break
+		}
+		s.Seq, s.Index, s.Have, s.Sum = m.Seq, next, have, crc32.Checksum(s.Data, castagnoli)
+		ctx.Send(m.Reply, s)
+	}
+	if next-m.First < m.Count {
+		ctx.Send(m.Reply, &msg.Slab{Seq: m.Seq, Index: next, Have: have})
+	}
+}

@@ -1,0 +1,292 @@
+package kv
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"github.com/rs/zerolog"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/kvmgr"
+	"github.com/millrace/millrace/metrics"
+)
+
+const (
+	// fetchBytes bounds the slabs of a Fetch, which are at least one. Twice as much is on its way to a worker: less than
+	// NATS keeps for a connection, and enough to keep both sides busy.
+	fetchBytes = 2 << 20
+	// fetchPatience is how long a transfer waits for the next slab.
+	fetchPatience = 800 * time.Millisecond
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Memory is the bytes of the pool's slabs.
+type Memory interface {
+	SlabBytes() int
+	ReadSlab(slab int32, to []byte) error
+	WriteSlab(slab int32, from []byte) error
+}
+
+// exchange copies slabs from and to the KV managers of other workers. What is copied here enters the prefix tree slab by
+// slab. An error of a transfer ends it: its sequence computes what is missing.
+type exchange struct {
+	kv         *kvmgr.Manager
+	memory     Memory
+	slabTokens int
+	slabsOf    string // see msg.Fetch; "": slabs are not copied
+	metrics    *metrics.Model
+	log        zerolog.Logger
+	broken     func(error)
+
+	transfers []*transfer // to this worker, in the order of service
+	worker    *actor.PID  // the compute actor, once it has sent a KVRound
+	copies    int         // slabs that the worker is to copy inside the pool: a transfer might overwrite them
+	leaving   map[msg.SeqID][]*msg.Fetch
+	served    atomic.Int64 // UnixNano of the last Fetch
+}
+
+// transfer copies the slabs of a sequence's known tokens to this worker. The sequence waits for it, or still runs at the source.
+type transfer struct {
+	source   msg.Source
+	prompt   kvmgr.Prompt  // all but the last token are copied
+	waiting  *msg.Import   // nil: it runs
+	running  *msg.Prefetch // nil: it waits
+	slabs    []int32       // nil: not reserved yet
+	next     int           // the first of slabs that was not requested
+	got      int           // slabs that are here
+	lastSeen int           // got when the timer was started
+	timer    *time.Timer
+}
+
+func (t *transfer) seq() kvmgr.Seq { return kvmgr.Seq(t.source.Seq) }
+
+// expired says that the timer of a transfer ran out.
+type expired struct{ seq msg.SeqID }
+
+func (x *exchange) receive(ctx actor.Context) {
+	switch m := ctx.Message().(type) {
+	case *msg.Prefetch:
+		x.begin(ctx, &transfer{source: m.Source, prompt: kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, running: m})
+	case *msg.Import:
+		g := m.Generate
+		x.begin(ctx, &transfer{source: *g.Source, prompt: kvmgr.Prompt{Space: g.Space(), Tokens: g.Known()}, waiting: m})
+	case *msg.Slab:
+		x.take(ctx, m)
+	case *expired:
+		x.expire(ctx, m)
+	case *msg.KVCopied:
+		if x.copies -= m.Copies; x.copies == 0 {
+			for _, t := range slices.Clone(x.transfers) {
+				x.reserve(ctx, t)
+			}
+			x.request(ctx)
+		}
+	case *msg.Fetch:
+		x.fetch(ctx, m)
+	}
+	if ready := x.ready(ctx); len(ready) > 0 && x.worker != nil {
+		ctx.Send(x.worker, &msg.KVReady{Seqs: ready})
+	}
+}
+
+// after does what a round makes possible.
+func (x *exchange) after(ctx actor.Context, m *msg.KVRound) {
+	x.worker = m.Reply
+	if m.Forget {
+		x.abandon(ctx)
+	}
+	for i := range m.Granted {
+		if m.Granted[i].CopyTokens > 0 {
+			x.copies++
+		}
+	}
+	x.released(ctx, m.Release)
+	m.Ready = append(m.Ready, x.ready(ctx)...)
+}
+
+func (x *exchange) find(seq msg.SeqID) *transfer {
+	i := slices.IndexFunc(x.transfers, func(t *transfer) bool { return t.source.Seq == seq })
+	if i < 0 {
+		return nil
+	}
+	return x.transfers[i]
+}
+
+// begin adds a transfer. Those that a sequence waits for go first.
+func (x *exchange) begin(ctx actor.Context, t *transfer) {
+	if old := x.find(t.source.Seq); old != nil {
+		x.end(ctx, old)
+	}
+	at := len(x.transfers)
+	if t.waiting != nil {
+		at = slices.IndexFunc(append(slices.Clone(x.transfers), &transfer{}), func(o *transfer) bool { return o.waiting == nil })
+	}
+	x.transfers = slices.Insert(x.transfers, at, t)
+	root, self, over := ctx.ActorSystem().Root, ctx.Self(), &expired{t.source.Seq}
+	t.timer = time.AfterFunc(fetchPatience, func() { root.Send(self, over) })
+	if x.slabsOf == "" || len(t.prompt.Tokens) == 0 {
+		x.end(ctx, t)
+		return
+	}
+	x.reserve(ctx, t)
+	x.request(ctx)
+}
+
+// reserve sets slabs aside for a transfer. It does nothing while others compute or copy the tokens.
+func (x *exchange) reserve(ctx actor.Context, t *transfer) {
+	if x.copies > 0 || t.slabs != nil {
+		return
+	}
+	slabs, computed, err := x.kv.Import(t.seq(), t.prompt)
+	switch {
+	case errors.Is(err, kvmgr.ErrComputing):
+	case err != nil: // no room
+		x.fail(ctx, t, err)
+	default:
+		t.slabs, t.next, t.got, t.lastSeen = slabs, computed, computed, computed
+		if slabs == nil {
+			t.slabs = []int32{}
+			x.end(ctx, t)
+		}
+	}
+}
+
+// request sends Fetch messages for up to two of them on their way.
+func (x *exchange) request(ctx actor.Context) {
+	run, flying := max(1, fetchBytes/max(1, x.memory.SlabBytes())), 0
+	for _, t := range x.transfers {
+		flying += t.next - t.got
+	}
+	for _, t := range x.transfers {
+		for t.next < len(t.slabs) && flying <= run {
+			n := min(run, len(t.slabs)-t.next)
+			ctx.Send(t.source.KV, &msg.Fetch{
+				Reply: ctx.Self(), Seq: t.source.Seq, SlabsOf: x.slabsOf, Space: t.prompt.Space, Tokens: t.prompt.Tokens,
+				First: t.next, Count: n, Last: t.waiting != nil,
+			})
+			t.next, flying = t.next+n, flying+n
+		}
+	}
+}
+
+// take writes a slab to the pool and offers it to sequences.
+func (x *exchange) take(ctx actor.Context, m *msg.Slab) {
+	t := x.find(m.Seq)
+	if t == nil || m.Index != t.got || t.got == t.next { // of a transfer that has ended
+		return
+	}
+	if len(m.Data) == 0 {
+		x.end(ctx, t)
+		return
+	}
+	tokens, err := x.write(t, m)
+	if err != nil {
+		x.fail(ctx, t, err)
+		return
+	}
+	x.metrics.HandedOver(tokens-(t.got-1)*x.slabTokens, len(m.Data))
+	if t.got == len(t.slabs) || tokens < t.got*x.slabTokens {
+		x.end(ctx, t)
+		return
+	}
+	x.request(ctx)
+}
+
+// write takes the next slab of a transfer, and returns the number of tokens that are here with it.
+func (x *exchange) write(t *transfer, m *msg.Slab) (tokens int, err error) {
+	if sum := crc32.Checksum(m.Data, castagnoli); sum != m.Sum {
+		return 0, fmt.Errorf("kv: slab %d of sequence %d from %s: checksum %08x, expected %08x", m.Index, m.Seq, t.source.KV.Address, sum, m.Sum)
+	}
+	tokens = min((t.got+1)*x.slabTokens, m.Have, len(t.prompt.Tokens)-1)
+	if tokens <= t.got*x.slabTokens {
+		return 0, fmt.Errorf("kv: slab %d of sequence %d from %s: the source has %d tokens", m.Index, m.Seq, t.source.KV.Address, m.Have)
+	}
+	if err := x.memory.WriteSlab(t.slabs[t.got], m.Data); err != nil {
+		return 0, err
+	}
+	t.got++
+	return tokens, x.kv.Commit(t.seq(), t.prompt.Tokens[:tokens], tokens < t.got*x.slabTokens)
+}
+
+// expire fails a transfer that waited for a slab in vain.
+func (x *exchange) expire(ctx actor.Context, m *expired) {
+	t := x.find(m.seq)
+	switch {
+	case t == nil:
+	case t.got == t.lastSeen && (t.waiting != nil || t.next > t.got):
+		x.fail(ctx, t, fmt.Errorf("kv: %s sent no slab of sequence %d for %s", t.source.KV.Address, m.seq, fetchPatience))
+	default:
+		t.lastSeen = t.got
+		t.timer.Reset(fetchPatience)
+	}
+}
+
+func (x *exchange) fail(ctx actor.Context, t *transfer, err error) {
+	x.metrics.HandoverFailed()
+	x.log.Warn().Err(err).Uint64("seq", uint64(t.source.Seq)).Msg("keys and values are computed again")
+	x.end(ctx, t)
+}
+
+// end forgets a transfer: what is here stays in the prefix tree, and its sequence continues.
+func (x *exchange) end(ctx actor.Context, t *transfer) {
+	x.transfers = slices.DeleteFunc(x.transfers, func(o *transfer) bool { return o == t })
+	t.timer.Stop()
+	if len(t.slabs) > 0 || x.kv.Has(t.seq()) {
+		if _, err := x.kv.Release(t.seq()); err != nil {
+			x.broken(err)
+			return
+		}
+	}
+	if t.waiting != nil {
+		ctx.Send(t.waiting.Reply, &msg.Imported{Generate: t.waiting.Generate})
+	} else {
+		ctx.Send(t.running.Reply, &msg.Prefetched{Seq: t.source.Seq, Tokens: min(t.got*x.slabTokens, len(t.prompt.Tokens)-1)})
+	}
+	x.request(ctx)
+}
+
+// abandon ends all transfers: the memory has lost its contents.
+func (x *exchange) abandon(ctx actor.Context) {
+	for len(x.transfers) > 0 {
+		x.end(ctx, x.transfers[0])
+	}
+}
+
+// ready lists the sequences whose wait for a prefix has ended. Transfers among them are reserved.
+func (x *exchange) ready(ctx actor.Context) (seqs []msg.SeqID) {
+	for {
+		list := x.kv.Ready()
+		if len(list) == 0 {
+			return seqs
+		}
+		for _, seq := range list {
+			if t := x.find(msg.SeqID(seq)); t != nil {
+				x.reserve(ctx, t)
+				x.request(ctx)
+			} else {
+				seqs = append(seqs, msg.SeqID(seq))
+			}
+		}
+	}
+}
+
+// Transfer is a transfer of slabs to this worker.
+type Transfer struct {
+	Seq    msg.SeqID `json:"sequence"`
+	Source string    `json:"source"` // node
+	Slabs  int       `json:"slabs"`  // that are here
+	Total  int       `json:"total"`  // 0: none is reserved yet
+}
+
+func (x *exchange) list() (list []Transfer) {
+	for _, t := range x.transfers {
+		list = append(list, Transfer{t.source.Seq, t.source.KV.Address, t.got, len(t.slabs)})
+	}
+	return list
+}

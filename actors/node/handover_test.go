@@ -1,0 +1,142 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+)
+
+// counter is the value of a series of a node's model.
+func (n *node) counter(t *testing.T, name string) float64 {
+	t.Helper()
+	families, err := n.cfg.Metrics.Registry().Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatalf("no series %s", name)
+	return 0
+}
+
+// pooled starts streams with prompts of 100 tokens of their own, and waits until each worker has made some steps.
+func pooled(t *testing.T, gateway *node, compute []*node, n, tokens int) []api.Stream {
+	t.Helper()
+	var streams []api.Stream
+	for i := range n {
+		s, err := gateway.Submit(context.Background(), tokensRequest(fmt.Sprint(i), numbered(100*(i+1), 100), tokens))
+		require.NoError(t, err)
+		streams = append(streams, s)
+	}
+	for _, w := range compute {
+		require.Eventually(t, func() bool { return w.worker.Steps() > 20 }, patience, time.Millisecond)
+	}
+	return streams
+}
+
+func requirePooled(t *testing.T, d *testDevice, streams []api.Stream, tokens int) {
+	t.Helper()
+	for i, s := range streams {
+		got, last, err := read(s)
+		require.NoError(t, err)
+		require.NoError(t, last.Err)
+		require.Equal(t, expected(d, numbered(100*(i+1), 100), tokens), got)
+	}
+}
+
+// paced lets the devices make a step each millisecond, until the test ends.
+func paced(t *testing.T, compute []*node) {
+	t.Helper()
+	tick, quit := time.NewTicker(time.Millisecond), make(chan struct{})
+	var pacing sync.WaitGroup
+	t.Cleanup(func() { // before the gates are opened
+		close(quit)
+		pacing.Wait()
+	})
+	pacing.Go(func() {
+		defer tick.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+			}
+			for _, n := range compute {
+				select {
+				case n.device.gate <- struct{}{}:
+				default:
+				}
+			}
+		}
+	})
+}
+
+// roomy workers have room for all sequences of these tests.
+func roomy(c *Config) {
+	d := c.Model.(*testDevice)
+	d.gate, d.slabs = make(chan struct{}), 800
+}
+
+func TestADrainingWorkerHandsOverKeysAndValues(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, _, compute := four(c, 2, roomy)
+	paced(t, compute)
+	streams := pooled(t, gateway, compute, 12, 400)
+	moved := compute[0].worker.InFlight()
+	require.Positive(t, moved)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	require.NoError(t, compute[0].Close(ctx))
+	requirePooled(t, compute[1].device, streams, 400)
+	require.Zero(t, compute[1].counter(t, "millrace_recomputed_tokens_total"))
+	require.Zero(t, compute[1].counter(t, "millrace_handover_failures_total"))
+	require.GreaterOrEqual(t, compute[1].counter(t, "millrace_handover_tokens_total"), float64(100*moved))
+	requireClean(t, compute[1].Node, compute[1].device)
+	compute[0].once.Do(compute[0].conn.Close)
+}
+
+func TestAWorkerThatDiesWhileItHandsOverLosesNoStream(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, _, compute := four(c, 2, roomy)
+	paced(t, compute)
+	streams := pooled(t, gateway, compute, 12, 400)
+	closed := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		closed <- compute[0].Close(ctx)
+	}()
+	require.Eventually(t, func() bool { return compute[1].counter(t, "millrace_handover_tokens_total") > 0 }, patience, time.Millisecond)
+	compute[0].once.Do(compute[0].conn.Close)
+	requirePooled(t, compute[1].device, streams, 400)
+	requireClean(t, compute[1].Node, compute[1].device)
+	<-closed
+}
+
+func TestAStreamThatIsCancelledWhileItIsHandedOverLeavesNothing(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, _, compute := four(c, 2, roomy)
+	paced(t, compute)
+	streams := pooled(t, gateway, compute, 12, 400)
+	closed := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		closed <- compute[0].Close(ctx)
+	}()
+	require.Eventually(t, func() bool { return compute[1].counter(t, "millrace_handover_tokens_total") > 0 }, patience, time.Millisecond)
+	for _, s := range streams {
+		s.Close()
+	}
+	require.NoError(t, <-closed)
+	require.Eventually(t, func() bool { return compute[1].worker.InFlight() == 0 }, patience, time.Millisecond)
+	requireClean(t, compute[1].Node, compute[1].device)
+	compute[0].once.Do(compute[0].conn.Close)
+}
