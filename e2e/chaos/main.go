@@ -41,6 +41,7 @@ var scenarios = slices.Concat([]scenario{
 	{"nats-cluster", natsCluster},
 	{"nats-gateway", natsGateway},
 	{"rolling", rolling},
+	{"handover", handover},
 	{"rolling-checkpoint", rollingCheckpoint},
 	{"rolling-binary", rollingBinary},
 	{"scaling", scaling},

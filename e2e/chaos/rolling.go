@@ -28,7 +28,8 @@ func rolling(ctx context.Context, s *suite) (*report, error) {
 				return err
 			}
 		}
-		return nil
+		t.watch.look(ctx)
+		return t.recomputed()
 	})
 }
 

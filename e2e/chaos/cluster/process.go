@@ -163,6 +163,24 @@ func (p *Process) Stop() error { return p.signal(syscall.SIGSTOP, false) }
 // Continue continues a suspended process.
 func (p *Process) Continue() error { return p.signal(syscall.SIGCONT, false) }
 
+// TerminateAndKill sends SIGTERM, and kills the process if it has not ended after a time.
+func (p *Process) TerminateAndKill(ctx context.Context, after time.Duration) error {
+	if err := p.signal(syscall.SIGTERM, true); err != nil {
+		return err
+	}
+	_, ended := p.current()
+	timer := time.NewTimer(after)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return nil
+	case <-timer.C:
+		return p.Kill()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // Terminate sends SIGTERM and waits for the end of the process. An exit code
 // other than 0 is an error; after ctx the process is killed.
 func (p *Process) Terminate(ctx context.Context) error {
