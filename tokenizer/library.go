@@ -32,21 +32,27 @@ func openLibrary(data []byte) (*library, error) {
 func (l *library) close() error { return l.hf.Close() }
 
 // encode returns the ids of text, which has no NUL byte.
-func (l *library) encode(text string, addSpecial bool) (ids []uint32, err error) {
-	err = call(func() { ids = l.hf.EncodeWithOptions(text, addSpecial).IDs }) // without the tokens' text
-	return ids, err
-}
-
-func (l *library) decode(ids []uint32, skipSpecial bool) (text string, err error) {
-	err = call(func() { text = l.hf.Decode(ids, skipSpecial) })
-	return text, err
-}
-
-// call runs f and returns what the library says of it. The library keeps its message by thread.
-func call(f func()) error {
+func (l *library) encode(text string, addSpecial bool) ([]uint32, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	f()
+	if ids := l.hf.EncodeWithOptions(text, addSpecial).IDs; len(ids) > 0 { // without the tokens' text
+		return ids, nil
+	}
+	return nil, lastError()
+}
+
+func (l *library) decode(ids []uint32, skipSpecial bool) (string, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if text := l.hf.Decode(ids, skipSpecial); text != "" {
+		return text, nil
+	}
+	return "", lastError()
+}
+
+// lastError returns the error of this thread's last call of the library, or nil. A failed call has an
+// empty result, so that a call with a result needs no check.
+func lastError() error {
 	var message C.millrace_jinja_bytes
 	if C.millrace_text_error(&message) == 0 { //nolint:gocritic // the duplicate is in what cgo makes of it
 		return nil
