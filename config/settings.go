@@ -73,12 +73,13 @@ type Serve struct {
 	Grace        time.Duration // for running requests at the end
 	StepTimeout  time.Duration // a step that takes longer hangs; 0: none does
 
-	KVMemory       Bytes // 0: what warm-up finds
-	MaxBatchTokens int   // rows per step
-	DraftRows      int   // rows up to which a decode step is filled with draft tokens
-	PrefillChunk   int   // prompt rows of a step that decodes too, 0: no bound
-	MaxBatchSize   int   // sequences per step
-	MaxWaiting     int   // sequences in the queue
+	KVMemory       Bytes  // 0: what warm-up finds
+	Admission      string // AdmissionPredicted or AdmissionDeclared
+	MaxBatchTokens int    // rows per step
+	DraftRows      int    // rows up to which a decode step is filled with draft tokens
+	PrefillChunk   int    // prompt rows of a step that decodes too, 0: no bound
+	MaxBatchSize   int    // sequences per step
+	MaxWaiting     int    // sequences in the queue
 
 	MaxQueueWait time.Duration // until a request's prompt is begun; 0: no bound
 
@@ -113,6 +114,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute, "longest step; after it every request fails and the process exits with 1 (0: no limit)")
 
 	s.RegisterBatch(f)
+	f.StringVar(&s.Admission, "admission", AdmissionPredicted, "KV memory that a request gets when it begins: predicted (for an answer of the expected length, and more while it runs) or declared (for the longest answer that it allows)")
 	f.IntVar(&s.DraftRows, "draft-rows", DraftRows, "rows up to which a decode step is filled with draft tokens, which never change an answer (0: no draft tokens)")
 
 	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")
@@ -121,6 +123,12 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	s.Security.Register(f)
 	s.Tracing.Register(f)
 }
+
+// Values of --admission.
+const (
+	AdmissionPredicted = "predicted"
+	AdmissionDeclared  = "declared"
+)
 
 // DraftRows is the default of --draft-rows: on a CPU this number of rows takes hardly longer than one.
 const DraftRows = 8
@@ -149,6 +157,7 @@ func (s *Serve) Validate() error {
 		atLeast("tokenizers", s.Tokenizers, 1),
 		atLeast("detokenizers", s.Detokenizers, 1),
 		atLeast("body-limit", s.BodyLimit, 1),
+		oneOf("admission", s.Admission, AdmissionPredicted, AdmissionDeclared),
 		oneOf("stream-resume", s.StreamResume, "auto", "on", "off"),
 		atLeast("stream-keep", s.StreamKeep, time.Second),
 		atLeast("drain-delay", s.DrainDelay, 0),

@@ -3,14 +3,15 @@
 // the compute actor maps what is leased here.
 //
 // A slab holds the keys and values of SlabTokens tokens, for all layers. A
-// sequence reserves slabs by its longest possible length before it runs, and
-// leases them as it grows. The one invariant for "never out of memory" is
+// sequence is promised slabs before it runs, and leases them as it grows. The first invariant is
 //
 //	promised <= free + cached
 //
-// where promised counts the reserved slabs that are not leased yet, and cached those that nobody
+// where promised counts the promised slabs that are not leased yet, and cached those that nobody
 // holds but the prefix tree, which gives them back on demand: a lease
-// inside a reservation cannot fail, and what is admitted always runs to its end.
+// inside a promise cannot fail. A sequence may declare a longer end than it is promised slabs for, and grow.
+// The second invariant is that the pool is safe: in some order, every sequence can reach its declared end with what is
+// available and what those before it return. So what is admitted always runs to its end.
 //
 // Slabs are counted by reference, so that a sequence shares the slabs of a prefix that
 // another has computed; sharing is mapping the same slab twice.
@@ -53,34 +54,37 @@ type Seq uint64
 
 // Config sizes a Manager.
 type Config struct {
-	Slabs      int    // physical slabs of the pool, numbered from 0
-	SlabTokens int    // tokens per slab
-	Mappings   int    // slabs that all regions may hold together, a shared one counted for each; 0: any number
-	Policy     Policy // nil: Declared
-	Worth      Worth  // orders evictions of the prefix tree; nil: ReusedLRU
+	Slabs      int   // physical slabs of the pool, numbered from 0
+	SlabTokens int   // tokens per slab
+	Mappings   int   // slabs that all regions may hold together, a shared one counted for each; 0: any number
+	Worth      Worth // orders evictions of the prefix tree; nil: ReusedLRU
 }
 
 // Manager owns the slabs of one pool.
 type Manager struct {
 	slabTokens int
-	policy     Policy
 	free       freeSet
 	refs       []int32 // [slabs] regions that hold the slab
 	regions    map[Seq]*region
 	tree       tree
-	ready      []Seq // see Ready
-	mappings   int   // see Config
-	mapped     int   // slabs reserved, leased or not, over all regions
-	promised   int   // reserved and not leased, over all regions
-	shared     int   // slabs with more than one reference
+	ready      []Seq     // see Ready
+	mappings   int       // see Config
+	mapped     int       // slabs promised, leased or not, over all regions
+	needed     int       // slabs that regions need at their declared ends, and are not promised
+	order      []*region // of safe, reused
+	promised   int       // promised and not leased, over all regions
+	shared     int       // slabs with more than one reference
 }
 
 // region is the slabs of one sequence.
 type region struct {
-	tokens  int     // reserved, in tokens
+	end     int     // tokens at its declared end
+	full    int     // the slabs for these, shared ones included
+	tokens  int     // promised, in tokens
 	prompt  int     // of the tokens, those in a segment of their own; 0 without beams
 	beams   int     // segments for the tokens after the prompt; 1 without beams
-	quota   int     // reserved, in slabs, shared ones included
+	quota   int     // promised, in slabs, shared ones included
+	denied  bool    // its last growth was
 	slabs   []int32 // leased, by position; each element is written once (leases hand out views)
 	cached  bool    // the region's slabs enter the prefix tree
 	space   string  // in this space
@@ -104,6 +108,18 @@ func (r *region) twins() iter.Seq[int32] {
 	}
 }
 
+// holds are all slabs that the region holds.
+func (r *region) holds() iter.Seq[int32] {
+	return func(yield func(int32) bool) {
+		for _, id := range r.slabs {
+			if !yield(id) {
+				return
+			}
+		}
+		r.twins()(yield)
+	}
+}
+
 func (r *region) unleased() int { return r.quota - len(r.slabs) }
 
 // New returns a Manager with every slab free.
@@ -114,15 +130,11 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.SlabTokens < 1 {
 		return nil, fmt.Errorf("%w: tokens per slab %d, expected at least 1", ErrInvalid, cfg.SlabTokens)
 	}
-	if cfg.Policy == nil {
-		cfg.Policy = Declared{}
-	}
 	if cfg.Worth == nil {
 		cfg.Worth = ReusedLRU
 	}
 	return &Manager{
 		slabTokens: cfg.SlabTokens,
-		policy:     cfg.Policy,
 		mappings:   cfg.Mappings,
 		free:       newFreeSet(cfg.Slabs),
 		refs:       make([]int32, cfg.Slabs),
@@ -143,64 +155,70 @@ func divideUp(a, b int) int {
 	return n
 }
 
-// Reserve promises the slabs for a sequence of at most tokens tokens. Errors:
+// Reserve admits a sequence: it promises slabs for the first tokens of l. Errors:
 // ErrNoSlabs (a *ShortageError), ErrNeverFits (likewise), ErrSequenceExists,
 // ErrInvalid; nothing changes then.
-func (m *Manager) Reserve(seq Seq, tokens int) error {
-	if err := m.checkReserve(seq, tokens); err != nil {
+func (m *Manager) Reserve(seq Seq, l Length) error {
+	if err := m.checkReserve(seq, l); err != nil {
 		return err
 	}
-	promise := m.policy.Promise(tokens)
-	if promise < 1 || promise > tokens {
-		return fmt.Errorf("%w: the policy promised %d tokens, expected 1 to %d", ErrInvalid, promise, tokens)
-	}
-	return m.add(seq, &region{tokens: promise, beams: 1})
+	return m.add(seq, &region{end: l.End, tokens: l.Promise, beams: 1}, nil)
 }
 
-func (m *Manager) checkReserve(seq Seq, tokens int) error {
+func (m *Manager) checkReserve(seq Seq, l Length) error {
 	if _, ok := m.regions[seq]; ok {
 		return fmt.Errorf("%w: %d", ErrSequenceExists, seq)
 	}
-	if tokens < 1 {
-		return fmt.Errorf("%w: reserve %d tokens, expected at least 1", ErrInvalid, tokens)
+	if l.Promise < 1 || l.Promise > l.End {
+		return fmt.Errorf("%w: reserve %d tokens of %d, expected at least 1 and at most all", ErrInvalid, l.Promise, l.End)
 	}
 	return nil
 }
 
-// add admits a region.
-func (m *Manager) add(seq Seq, r *region) error {
+// add admits a region that begins with the slabs of a path.
+func (m *Manager) add(seq Seq, r *region, path []*node) error {
+	r.full = m.slabsOf(r, r.end)
+	if m.mappings > 0 && r.full > m.mappings {
+		r.tokens = r.end // it runs alone, see admit
+	}
 	r.quota = m.slabsOf(r, r.tokens)
-	if err := m.admit(r.quota, 0); err != nil {
+	if err := m.admit(r, path); err != nil {
 		return err
 	}
-	r.slabs = make([]int32, 0, r.quota)
-	m.enter(seq, r)
-	return nil
-}
-
-// enter adds a region that was admitted.
-func (m *Manager) enter(seq Seq, r *region) {
+	m.share(r, path)
 	m.promised += r.unleased()
 	m.mapped += r.quota
+	m.needed += r.need()
 	m.regions[seq] = r
+	if m.needed == 0 || m.safe() {
+		return nil
+	}
+	if _, err := m.Release(seq); err != nil {
+		return err
+	}
+	return &ShortageError{Err: ErrNoSlabs, Need: r.full - len(path), Free: m.available(), Pool: len(m.refs)}
 }
 
 // available is how many slabs can be promised: those that are free, or kept for their tokens alone.
 func (m *Manager) available() int { return m.free.count + m.tree.idle - m.promised }
 
-// admit says whether a region of quota slabs, shared of them in the pool
-// already, fits beside all that is promised.
-func (m *Manager) admit(quota, shared int) error {
-	need, free := quota-shared, m.available()
-	if quota > len(m.refs) {
-		return &ShortageError{Err: ErrNeverFits, Need: quota, Free: free, Pool: len(m.refs)}
+// admit says whether what is promised to a region that begins with the slabs of a path fits beside all other promises.
+func (m *Manager) admit(r *region, path []*node) error {
+	need, free := r.quota, m.available()
+	for _, n := range path {
+		if n.held {
+			need--
+		}
+	}
+	if r.full > len(m.refs) {
+		return &ShortageError{Err: ErrNeverFits, Need: r.full, Free: free, Pool: len(m.refs)}
 	}
 	if need > free {
 		return &ShortageError{Err: ErrNoSlabs, Need: need, Free: free, Pool: len(m.refs)}
 	}
 	// Each slab of a region may need a mapping of its own, and a process has a limited number of them.
-	if m.mappings > 0 && m.mapped > 0 && quota > m.mappings-m.mapped {
-		return &ShortageError{Err: ErrNoSlabs, Need: quota, Free: m.mappings - m.mapped, Pool: m.mappings}
+	if m.mappings > 0 && m.mapped > 0 && r.quota > m.mappings-m.mapped {
+		return &ShortageError{Err: ErrNoSlabs, Need: r.quota, Free: m.mappings - m.mapped, Pool: m.mappings}
 	}
 	return nil
 }
@@ -216,7 +234,7 @@ func (m *Manager) Lease(seq Seq, upTo int) ([]int32, error) {
 		return nil, fmt.Errorf("%w: lease for %d", ErrUnknownSequence, seq)
 	}
 	if upTo > r.tokens {
-		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, reserved %d", ErrBeyondReservation, seq, upTo, r.tokens)
+		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, promised %d", ErrBeyondReservation, seq, upTo, r.tokens)
 	}
 	return m.extend(r, m.slabsOf(r, max(upTo, 0))), nil
 }
@@ -253,11 +271,9 @@ func (m *Manager) Release(seq Seq) (freed int, err error) {
 	freed = r.unleased()
 	m.promised -= freed
 	m.mapped -= r.quota
+	m.needed -= r.need()
 	m.settle(r)
-	for _, id := range r.slabs {
-		freed += m.unref(id)
-	}
-	for id := range r.twins() {
+	for id := range r.holds() {
 		freed += m.unref(id)
 	}
 	delete(m.regions, seq)

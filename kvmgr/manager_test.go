@@ -36,13 +36,13 @@ func must[T any](tb testing.TB) func(T, error) T {
 
 func TestAdmissionIsExact(t *testing.T) {
 	m := newManager(t, 10)
-	if err := m.Reserve(1, 97); err != nil { // 7 slabs
+	if err := m.Reserve(1, Declared(97)); err != nil { // 7 slabs
 		t.Fatal(err)
 	}
-	if err := m.Reserve(2, 48); err != nil { // 3 slabs: the pool is full to the last one
+	if err := m.Reserve(2, Declared(48)); err != nil { // 3 slabs: the pool is full to the last one
 		t.Fatal(err)
 	}
-	err := m.Reserve(3, 1)
+	err := m.Reserve(3, Declared(1))
 	var short *ShortageError
 	if !errors.Is(err, ErrNoSlabs) || !errors.As(err, &short) || short.Need != 1 || short.Free != 0 || short.Pool != 10 {
 		t.Fatalf("a reservation beyond the pool: %v", err)
@@ -60,23 +60,23 @@ func TestAdmissionIsExact(t *testing.T) {
 
 func TestTooLongIsToldFromNotNow(t *testing.T) {
 	m := newManager(t, 10)
-	if err := m.Reserve(1, 161); !errors.Is(err, ErrNeverFits) {
+	if err := m.Reserve(1, Declared(161)); !errors.Is(err, ErrNeverFits) {
 		t.Fatalf("11 slabs of 10: %v", err)
 	}
-	if err := m.Reserve(1, math.MaxInt); !errors.Is(err, ErrNeverFits) {
+	if err := m.Reserve(1, Declared(math.MaxInt)); !errors.Is(err, ErrNeverFits) {
 		t.Fatalf("the longest int: %v", err)
 	}
-	if err := m.Reserve(1, 160); err != nil {
+	if err := m.Reserve(1, Declared(160)); err != nil {
 		t.Fatalf("10 slabs of 10: %v", err)
 	}
-	if err := m.Reserve(2, 160); !errors.Is(err, ErrNoSlabs) {
+	if err := m.Reserve(2, Declared(160)); !errors.Is(err, ErrNoSlabs) {
 		t.Fatalf("10 slabs of 10, all taken: %v", err)
 	}
 }
 
 func TestLeaseReturnsOnlyTheNewSlabs(t *testing.T) {
 	m := newManager(t, 20)
-	if err := m.Reserve(7, 100); err != nil {
+	if err := m.Reserve(7, Declared(100)); err != nil {
 		t.Fatal(err)
 	}
 	lease := must[[]int32](t)
@@ -95,7 +95,7 @@ func TestLeaseReturnsOnlyTheNewSlabs(t *testing.T) {
 
 func TestLeasedIdsStayReadableAfterTheRelease(t *testing.T) {
 	m := newManager(t, 4)
-	if err := m.Reserve(1, 64); err != nil {
+	if err := m.Reserve(1, Declared(64)); err != nil {
 		t.Fatal(err)
 	}
 	ids := must[[]int32](t)(m.Lease(1, 33))
@@ -105,7 +105,7 @@ func TestLeasedIdsStayReadableAfterTheRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	must[int](t)(m.Release(1))
-	if err := m.Reserve(2, 64); err != nil {
+	if err := m.Reserve(2, Declared(64)); err != nil {
 		t.Fatal(err)
 	}
 	must[[]int32](t)(m.Lease(2, 64))
@@ -116,7 +116,7 @@ func TestLeasedIdsStayReadableAfterTheRelease(t *testing.T) {
 
 func TestReleaseGivesBackLeasedAndPromised(t *testing.T) {
 	m := newManager(t, 9)
-	if err := m.Reserve(1, 130); err != nil {
+	if err := m.Reserve(1, Declared(130)); err != nil {
 		t.Fatal(err)
 	}
 	must[[]int32](t)(m.Lease(1, 40))
@@ -134,7 +134,7 @@ func TestReleaseGivesBackLeasedAndPromised(t *testing.T) {
 func TestLowAndAdjacentSlabsComeFirst(t *testing.T) {
 	m := newManager(t, 100)
 	for seq, tokens := range []int{48, 48, 80, 160} { // slabs 0-2, 3-5, 6-10, 11-20
-		if err := m.Reserve(Seq(seq), tokens+160); err != nil {
+		if err := m.Reserve(Seq(seq), Declared(tokens+160)); err != nil {
 			t.Fatal(err)
 		}
 		must[[]int32](t)(m.Lease(Seq(seq), tokens))
@@ -142,7 +142,7 @@ func TestLowAndAdjacentSlabsComeFirst(t *testing.T) {
 	must[int](t)(m.Release(0))
 	must[int](t)(m.Release(2))
 	lease := must[[]int32](t)
-	if err := m.Reserve(9, 300); err != nil {
+	if err := m.Reserve(9, Declared(300)); err != nil {
 		t.Fatal(err)
 	}
 	// Free: 0-2, 6-10, 21-99. Four adjacent ones are at 6.
@@ -171,7 +171,7 @@ func TestLowAndAdjacentSlabsComeFirst(t *testing.T) {
 
 func TestMisuseIsAnErrorAndChangesNothing(t *testing.T) {
 	m := newManager(t, 10)
-	if err := m.Reserve(1, 20); err != nil {
+	if err := m.Reserve(1, Declared(20)); err != nil {
 		t.Fatal(err)
 	}
 	before := m.Stats()
@@ -180,9 +180,9 @@ func TestMisuseIsAnErrorAndChangesNothing(t *testing.T) {
 		err  error
 		want error
 	}{
-		{"reserve twice", m.Reserve(1, 20), ErrSequenceExists},
-		{"reserve nothing", m.Reserve(2, 0), ErrInvalid},
-		{"reserve less than nothing", m.Reserve(2, -5), ErrInvalid},
+		{"reserve twice", m.Reserve(1, Declared(20)), ErrSequenceExists},
+		{"reserve nothing", m.Reserve(2, Declared(0)), ErrInvalid},
+		{"reserve less than nothing", m.Reserve(2, Declared(-5)), ErrInvalid},
 		{"lease for an unknown one", second(m.Lease(2, 1)), ErrUnknownSequence},
 		{"release of an unknown one", second(m.Release(2)), ErrUnknownSequence},
 	} {
@@ -201,26 +201,6 @@ func TestMisuseIsAnErrorAndChangesNothing(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
-
-type halfPolicy struct{}
-
-func (halfPolicy) Promise(declared int) int { return declared / 2 }
-
-func TestPolicyDecidesThePromise(t *testing.T) {
-	m, err := New(Config{Slabs: 10, SlabTokens: 16, Policy: halfPolicy{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Reserve(1, 200); err != nil { // 100 tokens: 7 slabs
-		t.Fatal(err)
-	}
-	if s := m.Stats(); s.Promised != 7 {
-		t.Fatalf("stats: %+v", s)
-	}
-	if err := m.Reserve(2, 1); !errors.Is(err, ErrInvalid) { // a promise of 0
-		t.Fatalf("a policy that promises nothing: %v", err)
-	}
-}
 
 func TestPoolSizeIsAShareOfWhatIsLeft(t *testing.T) {
 	const gib = 1 << 30

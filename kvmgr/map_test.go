@@ -12,7 +12,7 @@ func TestTheMapCountsSlabsByState(t *testing.T) {
 	}
 	prompt := func(seq Seq, ids ...int32) {
 		t.Helper()
-		if _, err := m.ReservePrompt(seq, len(ids), Prompt{Tokens: ids}); err != nil {
+		if _, err := m.ReservePrompt(seq, Declared(len(ids)), Prompt{Tokens: ids}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := m.Lease(seq, len(ids)); err != nil {
@@ -50,7 +50,7 @@ func TestSummariesAreTheRegionsWithoutTheirSlabs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for seq := range Seq(3) {
-		if err := m.Reserve(seq, 6); err != nil {
+		if err := m.Reserve(seq, Declared(6)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := m.Lease(seq, 3); err != nil {

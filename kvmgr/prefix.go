@@ -31,14 +31,14 @@ type Hit struct {
 	Copy   Copy // of the last of these slabs: do it before the next step
 }
 
-// ReservePrompt is Reserve for a sequence of up to limit tokens that begins with those of p. It leases the slabs of their
+// ReservePrompt is Reserve for a sequence that begins with the tokens of p. It leases the slabs of their
 // longest prefix that is computed. Errors: those of Reserve, and ErrComputing.
-func (m *Manager) ReservePrompt(seq Seq, limit int, p Prompt) (Hit, error) {
-	if err := m.checkReserve(seq, limit); err != nil {
+func (m *Manager) ReservePrompt(seq Seq, l Length, p Prompt) (Hit, error) {
+	if err := m.checkReserve(seq, l); err != nil {
 		return Hit{}, err
 	}
-	if len(p.Tokens) < 1 || len(p.Tokens) > limit {
-		return Hit{}, fmt.Errorf("%w: %d tokens at the start of at most %d", ErrInvalid, len(p.Tokens), limit)
+	if len(p.Tokens) < 1 || len(p.Tokens) > l.Promise {
+		return Hit{}, fmt.Errorf("%w: %d tokens at the start of %d promised", ErrInvalid, len(p.Tokens), l.Promise)
 	}
 	m.tree.clock++
 	// The last token is always computed: the first token of the answer is sampled from its logits.
@@ -49,18 +49,14 @@ func (m *Manager) ReservePrompt(seq Seq, limit int, p Prompt) (Hit, error) {
 		found.pending.waiters = append(found.pending.waiters, seq)
 		return Hit{}, fmt.Errorf("%w: %d tokens of sequence %d", ErrComputing, whole+found.soon, seq)
 	}
-	quota, idle := m.slabsFor(limit), 0
-	for _, n := range found.path {
-		if !n.held {
-			idle++
-		}
-	}
-	if err := m.admit(quota, len(found.path)-idle); err != nil {
+	r := &region{end: l.End, tokens: l.Promise, beams: 1, cached: true, space: p.Space}
+	if err := m.add(seq, r, found.path); err != nil {
 		return Hit{}, err
 	}
-	r := &region{tokens: limit, beams: 1, quota: quota, cached: true, space: p.Space}
-	m.share(r, found.path)
-	m.enter(seq, r)
+	for _, n := range found.path {
+		n.uses++
+		m.tree.touch(n)
+	}
 	h := Hit{Tokens: whole + found.partial, Slabs: len(r.slabs)}
 	if found.partial > 0 {
 		m.tree.touch(found.next)
@@ -85,8 +81,6 @@ func (m *Manager) share(r *region, path []*node) {
 	r.slabs = make([]int32, 0, r.quota)
 	for _, n := range path {
 		m.ref(n.slab)
-		n.uses++
-		n.used = m.tree.clock
 		r.slabs = append(r.slabs, n.slab)
 		r.last = n
 	}
@@ -141,7 +135,9 @@ func (m *Manager) Commit(seq Seq, tokens []int32, tail bool) error {
 	}
 	for whole := len(tokens) / m.slabTokens; r.inTree < whole; r.inTree++ {
 		at := r.inTree * m.slabTokens
-		m.commit(r, tokens[at:at+m.slabTokens])
+		if !m.commit(r, tokens[at:at+m.slabTokens]) {
+			return nil
+		}
 	}
 	if rest := tokens[min(r.inTree*m.slabTokens, len(tokens)):]; tail && len(rest) > 0 {
 		m.commitTail(r, rest)
@@ -157,23 +153,31 @@ func (m *Manager) parent(r *region) *node {
 	return r.last
 }
 
-// commit adds the next slab of a region to the tree.
-func (m *Manager) commit(r *region, tokens []int32) {
+// commit adds the next slab of a region to the tree. If the tree has these tokens from a slab of another region, this one
+// holds that slab too. Where the pool would be unsafe then, it offers nothing from here on, and commit returns false.
+func (m *Manager) commit(r *region, tokens []int32) bool {
 	m.cutTail(r)
 	parent, slab := m.parent(r), r.slabs[r.inTree]
 	at, ok := parent.find(tokens)
 	if !ok {
 		m.tree.insert(parent, at, tokens)
 	}
-	r.last = parent.children[at]
-	switch n := r.last; {
+	n := parent.children[at]
+	switch {
 	case n.slab < 0:
 		m.ready = append(m.ready, m.tree.fill(n, slab)...)
 	case n.held: // another sequence computed the same tokens meanwhile
-		m.ref(n.slab)
+		if m.ref(n.slab); !m.safe() {
+			m.unref(n.slab)
+			r.cached = false
+			m.settle(r)
+			return false
+		}
 	default:
 		m.free.put(int(m.tree.replace(n, slab)))
 	}
+	r.last = n
+	return true
 }
 
 // commitTail adds the next slab of a region, of which only the first tokens are computed.

@@ -75,7 +75,7 @@ func (p *pool) reserve(seq Seq) {
 	r := &running{space: string(rune('a' + p.rng.IntN(3))), ids: p.ids(1 + p.rng.IntN(6*p.tokens))}
 	r.limit = len(r.ids) + p.rng.IntN(3*p.tokens)
 	room := p.m.Stats().Free
-	h, err := p.m.ReservePrompt(seq, r.limit, Prompt{Space: r.space, Tokens: r.ids})
+	h, err := p.m.ReservePrompt(seq, Declared(r.limit), Prompt{Space: r.space, Tokens: r.ids})
 	need := (r.limit + p.tokens - 1) / p.tokens
 	switch {
 	case p.seqs[seq] != nil:
@@ -287,7 +287,7 @@ func promptFrom(first, n int) []int32 {
 // compute reserves, leases and commits a whole sequence.
 func compute(t *testing.T, m *Manager, seq Seq, ids []int32) Hit {
 	t.Helper()
-	h, err := m.ReservePrompt(seq, len(ids), Prompt{Tokens: ids})
+	h, err := m.ReservePrompt(seq, Declared(len(ids)), Prompt{Tokens: ids})
 	wantErr(t, err, nil)
 	_, err = m.Lease(seq, len(ids))
 	wantErr(t, err, nil)
@@ -328,12 +328,12 @@ func TestAHitNeedsRoomForTheRestOnly(t *testing.T) {
 	m := newManager(t, 10)
 	ids := promptFrom(1, 64)
 	compute(t, m, 1, ids)
-	if _, err := m.ReservePrompt(2, 64+4*16, Prompt{Tokens: append(ids, 1)}); err != nil {
+	if _, err := m.ReservePrompt(2, Declared(64+4*16), Prompt{Tokens: append(ids, 1)}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := m.ReservePrompt(3, 64+3*16, Prompt{Tokens: append(ids, 2)})
+	_, err := m.ReservePrompt(3, Declared(64+3*16), Prompt{Tokens: append(ids, 2)})
 	wantErr(t, err, ErrNoSlabs)
-	if _, err := m.ReservePrompt(3, 64+2*16, Prompt{Tokens: append(ids, 2)}); err != nil {
+	if _, err := m.ReservePrompt(3, Declared(64+2*16), Prompt{Tokens: append(ids, 2)}); err != nil {
 		t.Fatal(err)
 	}
 	if s := m.Stats(); s.Free != 0 || s.Shared != 4 {
@@ -355,7 +355,7 @@ func TestALeaseEvictsWhatIsWorthTheLeast(t *testing.T) {
 	if s := m.Stats(); s.Cached != 7 || s.Free != 10 {
 		t.Fatalf("found %+v", s)
 	}
-	wantErr(t, m.Reserve(9, 6*16), nil)
+	wantErr(t, m.Reserve(9, Declared(6*16)), nil)
 	if _, err := m.Lease(9, 6*16); err != nil { // three are free; the leaf of the first prompt and old go
 		t.Fatal(err)
 	}
@@ -403,7 +403,7 @@ func TestAnotherWorthEvictsOtherSlabs(t *testing.T) {
 		compute(t, m, Seq(seq), ids)
 		release(t, m, Seq(seq))
 	}
-	wantErr(t, m.Reserve(9, 32), nil)
+	wantErr(t, m.Reserve(9, Declared(32)), nil)
 	if _, err := m.Lease(9, 32); err != nil {
 		t.Fatal(err)
 	}
@@ -425,13 +425,13 @@ func TestSharedSlabsNeedAMappingInEachRegion(t *testing.T) {
 	}
 	ids := promptFrom(1, 64)
 	compute(t, m, 1, ids)
-	if _, err := m.ReservePrompt(2, 65, Prompt{Tokens: append(ids, 1)}); err != nil {
+	if _, err := m.ReservePrompt(2, Declared(65), Prompt{Tokens: append(ids, 1)}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = m.ReservePrompt(3, 65, Prompt{Tokens: append(ids, 2)})
+	_, err = m.ReservePrompt(3, Declared(65), Prompt{Tokens: append(ids, 2)})
 	wantErr(t, err, ErrNoSlabs)
 	release(t, m, 1)
-	if _, err = m.ReservePrompt(3, 65, Prompt{Tokens: append(ids, 2)}); err != nil {
+	if _, err = m.ReservePrompt(3, Declared(65), Prompt{Tokens: append(ids, 2)}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -439,10 +439,10 @@ func TestSharedSlabsNeedAMappingInEachRegion(t *testing.T) {
 func TestAWaitEndsWithTheSequenceThatComputes(t *testing.T) {
 	m := newManager(t, 10)
 	ids := promptFrom(1, 64)
-	if _, err := m.ReservePrompt(1, 64, Prompt{Tokens: ids}); err != nil {
+	if _, err := m.ReservePrompt(1, Declared(64), Prompt{Tokens: ids}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := m.ReservePrompt(2, 64, Prompt{Tokens: ids})
+	_, err := m.ReservePrompt(2, Declared(64), Prompt{Tokens: ids})
 	wantErr(t, err, ErrComputing)
 	if ready := m.Ready(); len(ready) != 0 {
 		t.Fatalf("ready: %v", ready)
@@ -451,7 +451,7 @@ func TestAWaitEndsWithTheSequenceThatComputes(t *testing.T) {
 	if ready := m.Ready(); !slices.Equal(ready, []Seq{2}) {
 		t.Fatalf("ready: %v, expected 2", ready)
 	}
-	if h, err := m.ReservePrompt(2, 64, Prompt{Tokens: ids}); err != nil || h.Tokens != 0 {
+	if h, err := m.ReservePrompt(2, Declared(64), Prompt{Tokens: ids}); err != nil || h.Tokens != 0 {
 		t.Fatalf("found %+v, %v", h, err)
 	}
 }
@@ -461,7 +461,7 @@ func TestAFewCommonTokensAreNotWaitedFor(t *testing.T) {
 	a, b := promptFrom(1, 64), promptFrom(2, 64)
 	copy(b, a[:12])
 	for seq, ids := range [][]int32{a, b} {
-		if _, err := m.ReservePrompt(Seq(seq), 64, Prompt{Tokens: ids}); err != nil {
+		if _, err := m.ReservePrompt(Seq(seq), Declared(64), Prompt{Tokens: ids}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -94,7 +94,7 @@ func (w *model) op(t *testing.T, m *Manager, next func(n int) int) {
 func (w *model) reserve(t *testing.T, m *Manager, seq Seq, tokens int) {
 	t.Helper()
 	need, room := w.slabsFor(tokens), w.room()
-	err := m.Reserve(seq, tokens)
+	err := m.Reserve(seq, Declared(tokens))
 	switch {
 	case w.seqs[seq] != nil:
 		wantErr(t, err, ErrSequenceExists)
@@ -278,7 +278,7 @@ func TestFreeSetAgreesWithASlice(t *testing.T) {
 
 func TestLeaseDoesNotAllocate(t *testing.T) {
 	m := newManager(t, 5000)
-	if err := m.Reserve(1, 60000); err != nil {
+	if err := m.Reserve(1, Declared(60000)); err != nil {
 		t.Fatal(err)
 	}
 	upTo := 0
@@ -300,7 +300,7 @@ func BenchmarkLeaseFragmented(b *testing.B) {
 		b.Fatal(err)
 	}
 	for seq := range Seq(slabs) {
-		if err := m.Reserve(seq, 16); err != nil {
+		if err := m.Reserve(seq, Declared(16)); err != nil {
 			b.Fatal(err)
 		}
 		if _, err := m.Lease(seq, 16); err != nil {
@@ -313,7 +313,7 @@ func BenchmarkLeaseFragmented(b *testing.B) {
 		}
 	}
 	for b.Loop() {
-		if err := m.Reserve(slabs, 64*16); err != nil {
+		if err := m.Reserve(slabs, Declared(64*16)); err != nil {
 			b.Fatal(err)
 		}
 		if _, err := m.Lease(slabs, 64*16); err != nil {

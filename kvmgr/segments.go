@@ -22,9 +22,9 @@ func (m *Manager) ReserveSegments(seq Seq, s Segments) error {
 	if s.Prompt < 1 || s.Response < 1 || s.Beams < 1 {
 		return fmt.Errorf("%w: reserve %+v, expected at least 1 of each", ErrInvalid, s)
 	}
-	// Always the whole length, as for a fork: beams that had to wait for slabs
-	// would keep each other's.
-	return m.add(seq, &region{tokens: s.Prompt + s.Response, prompt: s.Prompt, beams: s.Beams})
+	// Always the whole length: all beams of a search need a slab at the same step.
+	end := s.Prompt + s.Response
+	return m.add(seq, &region{end: end, tokens: end, prompt: s.Prompt, beams: s.Beams}, nil)
 }
 
 // slabsOf is the number of slabs that hold a region's first tokens.

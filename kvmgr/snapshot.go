@@ -12,9 +12,11 @@ type Stats struct {
 	Used     int `json:"used"`     // leased to at least one region
 	Shared   int `json:"shared"`   // leased to more than one
 	Cached   int `json:"cached"`   // kept for their tokens alone, and given back on demand
-	Promised int `json:"promised"` // reserved, not leased yet
-	Free     int `json:"free"`     // what a new reservation can have: neither used nor promised
+	Promised int `json:"promised"` // promised, not leased yet
+	Needed   int `json:"needed"`   // not promised, and needed if all sequences run to their declared ends
+	Free     int `json:"free"`     // what can be promised: neither used nor promised
 	Regions  int `json:"regions"`
+	Denied   int `json:"denied"` // regions whose last growth was denied
 }
 
 // Usage is the share of the pool, 0 to 1, that is used or promised.
@@ -22,14 +24,22 @@ func (s Stats) Usage() float64 { return float64(s.Used+s.Promised) / float64(s.S
 
 // Stats returns the pool's numbers.
 func (m *Manager) Stats() Stats {
+	denied := 0
+	for _, r := range m.regions {
+		if r.denied {
+			denied++
+		}
+	}
 	return Stats{
 		Slabs:    len(m.refs),
 		Used:     len(m.refs) - m.free.count - m.tree.idle,
 		Shared:   m.shared,
 		Cached:   m.tree.idle,
 		Promised: m.promised,
+		Needed:   m.needed,
 		Free:     m.available(),
 		Regions:  len(m.regions),
+		Denied:   denied,
 	}
 }
 
@@ -42,12 +52,15 @@ type Range struct {
 // Region is a sequence's part of the pool.
 type Region struct {
 	Seq            Seq     `json:"sequence"`
-	ReservedTokens int     `json:"reserved_tokens"` // of each beam, if there are any
+	DeclaredTokens int     `json:"declared_tokens"` // of each beam, if there are any
+	ReservedTokens int     `json:"reserved_tokens"` // of these, promised
 	Beams          int     `json:"beams,omitempty"`
+	DeclaredSlabs  int     `json:"declared_slabs"`
 	ReservedSlabs  int     `json:"reserved_slabs"`
 	LeasedSlabs    int     `json:"leased_slabs"`
 	SharedSlabs    int     `json:"shared_slabs"`    // that at least one other region holds too
 	Slabs          []Range `json:"slabs,omitempty"` // leased, by position; adjacent ids joined
+	Denied         bool    `json:"denied"`          // its last growth was: it pauses at the end of what it has
 }
 
 // Regions returns a copy of all regions, by sequence.
@@ -63,7 +76,10 @@ func (m *Manager) Regions() []Region {
 func (m *Manager) Summaries() []Region {
 	out := make([]Region, 0, len(m.regions))
 	for seq, r := range m.regions {
-		v := Region{Seq: seq, ReservedTokens: r.tokens, ReservedSlabs: r.quota, LeasedSlabs: len(r.slabs)}
+		v := Region{
+			Seq: seq, DeclaredTokens: r.end, DeclaredSlabs: r.full, ReservedTokens: r.tokens, ReservedSlabs: r.quota,
+			LeasedSlabs: len(r.slabs), Denied: r.denied,
+		}
 		if r.prompt > 0 {
 			v.Beams = r.beams
 		}
@@ -92,16 +108,17 @@ func ranges(ids []int32) (out []Range) {
 
 // Check recounts everything and reports the first contradiction: a slab is
 // free, or held by exactly as many regions as its count says; what is promised
-// is free. It costs O(slabs + leases).
+// is free, and every sequence can reach its declared end. It costs O(slabs + leases).
 func (m *Manager) Check() error {
 	held := make([]int32, len(m.refs))
-	promised, mapped := 0, 0
+	promised, mapped, needed := 0, 0, 0
 	for seq, r := range m.regions {
 		if err := m.checkRegion(seq, r, held); err != nil {
 			return err
 		}
 		promised += r.unleased()
 		mapped += r.quota
+		needed += r.full - r.quota
 	}
 	free, unheld, shared := 0, 0, 0
 	for id, n := range m.refs {
@@ -131,15 +148,20 @@ func (m *Manager) Check() error {
 		return fmt.Errorf("kvmgr: check: %d slabs are promised, the count says %d", promised, m.promised)
 	case mapped != m.mapped:
 		return fmt.Errorf("kvmgr: check: %d slabs are reserved, the count says %d", mapped, m.mapped)
+	case needed != m.needed:
+		return fmt.Errorf("kvmgr: check: %d slabs are needed at the declared ends, the count says %d", needed, m.needed)
 	case promised > unheld:
 		return fmt.Errorf("kvmgr: check: %d slabs are promised, nobody holds %d", promised, unheld)
+	}
+	if !m.safe() {
+		return fmt.Errorf("kvmgr: check: the sequences cannot reach their declared ends: %d slabs are available", m.available())
 	}
 	return m.tree.check(m.refs)
 }
 
 // checkRegion checks one region and counts its slabs in held.
 func (m *Manager) checkRegion(seq Seq, r *region, held []int32) error {
-	if r.quota != m.slabsOf(r, r.tokens) || len(r.slabs) > r.quota {
+	if r.quota != m.slabsOf(r, r.tokens) || r.full != m.slabsOf(r, r.end) || len(r.slabs) > r.quota || r.quota > r.full {
 		return fmt.Errorf("kvmgr: check: sequence %d reserved %d tokens, %d slabs; leased %d", seq, r.tokens, r.quota, len(r.slabs))
 	}
 	own := make(map[int32]bool, len(r.slabs))

@@ -28,7 +28,8 @@ type Metrics struct {
 	cluster  *Cluster
 
 	running, waiting                        *prometheus.GaugeVec
-	kvUsage                                 *prometheus.GaugeVec
+	paused, kvUsage                         *prometheus.GaugeVec
+	growthDenied                            *prometheus.CounterVec
 	ttft, itl, e2e, queue, prefill, decode  *prometheus.HistogramVec
 	promptTokens, genTokens                 *prometheus.CounterVec
 	draftTokens, acceptedTokens             *prometheus.CounterVec
@@ -71,6 +72,8 @@ func New(build Build) *Metrics {
 
 	m.running = gauge("num_requests_running", "Requests whose tokens are being computed.", "model")
 	m.waiting = gauge("num_requests_waiting", "Requests accepted and not yet in a step.", "model")
+	m.paused = gauge("sequences_paused", "Sequences that wait for KV memory to grow.", "model")
+	m.growthDenied = counter("kv_growth_denied_total", "Requests for more KV memory of running sequences that were denied for a time.", "model")
 	m.kvUsage = gauge("kv_cache_usage_ratio", "Share of KV slabs in use, 0 to 1.", "model")
 	m.ttft = histogram("time_to_first_token_seconds", "From arrival to the first token.", requestBuckets, "model")
 	m.itl = histogram("inter_token_latency_seconds", "Between one token and the next of a choice.", tokenBuckets, "model")

@@ -9,7 +9,8 @@ import (
 // Model holds the series of one served model, with the label already looked up:
 // nothing on the token path hashes a label.
 type Model struct {
-	running, waiting, kvUsage               prometheus.Gauge
+	running, waiting, paused, kvUsage       prometheus.Gauge
+	growthDenied                            prometheus.Counter
 	ttft, itl, e2e, queue, prefill, decode  prometheus.Observer
 	promptTokens, genTokens                 prometheus.Counter
 	draftTokens, acceptedTokens             prometheus.Counter
@@ -26,6 +27,7 @@ func (m *Metrics) Model(id string) *Model {
 	label := prometheus.Labels{"model": id}
 	return &Model{
 		running: m.running.With(label), waiting: m.waiting.With(label), kvUsage: m.kvUsage.With(label),
+		paused: m.paused.With(label), growthDenied: m.growthDenied.With(label),
 		ttft: m.ttft.With(label), itl: m.itl.With(label), e2e: m.e2e.With(label),
 		queue: m.queue.With(label), prefill: m.prefill.With(label), decode: m.decode.With(label),
 		promptTokens:  m.promptTokens.With(label),
@@ -52,6 +54,12 @@ func (m *Model) KVUsage(used, total int) {
 		m.kvUsage.Set(float64(used) / float64(total))
 	}
 }
+
+// Paused sets the number of sequences that wait for KV memory to grow.
+func (m *Model) Paused(n int) { m.paused.Set(float64(n)) }
+
+// GrowthDenied counts a sequence that asked for more KV memory than there is for now.
+func (m *Model) GrowthDenied() { m.growthDenied.Inc() }
 
 // Step records one step of the device: its time, decode rows and prefill rows.
 func (m *Model) Step(d time.Duration, decodeRows, prefillRows int) {

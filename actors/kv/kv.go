@@ -175,7 +175,7 @@ func (a *kvActor) round(m *msg.KVRound) error {
 		}
 	}
 	for _, e := range m.Extend {
-		if err := a.lease(m, e.Seq, e.UpTo); err != nil {
+		if err := a.extend(m, e); err != nil {
 			return err
 		}
 	}
@@ -185,13 +185,14 @@ func (a *kvActor) round(m *msg.KVRound) error {
 // reserve grants or denies a reservation. short: there are too few slabs for now.
 func (a *kvActor) reserve(m *msg.KVRound, r *msg.Reserve) (short bool, err error) {
 	var hit kvmgr.Hit
+	length := kvmgr.Length{End: r.Tokens, Promise: r.Promise}
 	switch seq := kvmgr.Seq(r.Seq); {
 	case r.Beams > 0:
 		err = a.kv.ReserveSegments(seq, kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams})
 	case len(r.Known) > 0:
-		hit, err = a.kv.ReservePrompt(seq, r.Tokens, kvmgr.Prompt{Space: r.Space, Tokens: r.Known})
+		hit, err = a.kv.ReservePrompt(seq, length, kvmgr.Prompt{Space: r.Space, Tokens: r.Known})
 	default:
-		err = a.kv.Reserve(seq, r.Tokens)
+		err = a.kv.Reserve(seq, length)
 	}
 	if errors.Is(err, kvmgr.ErrComputing) {
 		m.Parked = append(m.Parked, r.Seq)
@@ -212,6 +213,20 @@ func (a *kvActor) reserve(m *msg.KVRound, r *msg.Reserve) (short bool, err error
 	g.Computed, g.Slabs = hit.Tokens, a.kv.Slabs(kvmgr.Seq(r.Seq)) // those of the hit, too
 	g.CopyFrom, g.CopyTo, g.CopyTokens = hit.Copy.From, hit.Copy.To, int32(hit.Copy.Tokens)
 	return false, nil
+}
+
+// extend grants more slabs to a sequence, or none if it may not grow.
+func (a *kvActor) extend(m *msg.KVRound, e msg.Extend) error {
+	err := a.kv.Grow(kvmgr.Seq(e.Seq), e.Promise)
+	if errors.Is(err, kvmgr.ErrNoSlabs) {
+		m.Paused = append(m.Paused, e.Seq)
+		a.metrics.GrowthDenied()
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return a.lease(m, e.Seq, e.UpTo)
 }
 
 // lease grants the slabs of a sequence's first upTo tokens: it cannot fail within a reservation.

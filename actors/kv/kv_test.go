@@ -61,7 +61,7 @@ func (m *testManager) round(r *msg.KVRound) *msg.KVRound {
 
 func TestARoundHasOneAnswer(t *testing.T) {
 	m := newTestManager(t)
-	r := m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 1, Tokens: 128, Lease: 16}, {Seq: 3, Tokens: 200, Lease: 16}, {Seq: 2, Tokens: 48, Lease: 48}, {Seq: 4, Tokens: 16, Lease: 16}}})
+	r := m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 1, Tokens: 128, Promise: 128, Lease: 16}, {Seq: 3, Tokens: 200, Promise: 200, Lease: 16}, {Seq: 2, Tokens: 48, Promise: 48, Lease: 48}, {Seq: 4, Tokens: 16, Promise: 16, Lease: 16}}})
 	require.Len(t, r.Granted, 1, "nobody passes the one that was denied")
 	require.Equal(t, msg.SeqID(1), r.Granted[0].Seq)
 	require.Equal(t, 16, r.Granted[0].UpTo)
@@ -74,8 +74,8 @@ func TestARoundHasOneAnswer(t *testing.T) {
 
 func TestWhatARoundReleasesIsThereForItsReservations(t *testing.T) {
 	m := newTestManager(t)
-	m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 1, Tokens: 160, Lease: 160}}})
-	r := m.round(&msg.KVRound{Release: []msg.SeqID{1}, Reserve: []msg.Reserve{{Seq: 2, Tokens: 160, Lease: 32}}})
+	m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 1, Tokens: 160, Promise: 160, Lease: 160}}})
+	r := m.round(&msg.KVRound{Release: []msg.SeqID{1}, Reserve: []msg.Reserve{{Seq: 2, Tokens: 160, Promise: 160, Lease: 32}}})
 	require.Empty(t, r.Denied)
 	require.Len(t, r.Granted, 1)
 	state, err := m.State(t.Context(), false)
@@ -86,7 +86,7 @@ func TestWhatARoundReleasesIsThereForItsReservations(t *testing.T) {
 
 func TestABriefStateHasNoSlabIDsAndNoCheck(t *testing.T) {
 	m := newTestManager(t)
-	m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 1, Tokens: 96, Lease: 48}}})
+	m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 1, Tokens: 96, Promise: 96, Lease: 48}}})
 	full, err := m.State(t.Context(), false)
 	require.NoError(t, err)
 	brief, err := m.State(t.Context(), true)
@@ -109,7 +109,7 @@ func BenchmarkBriefState(b *testing.B) {
 	ids := make([]int32, slabs/128*16)
 	for seq := range kvmgr.Seq(128) {
 		ids[0] = int32(seq)
-		_, err := a.kv.ReservePrompt(seq, len(ids), kvmgr.Prompt{Tokens: ids})
+		_, err := a.kv.ReservePrompt(seq, kvmgr.Declared(len(ids)), kvmgr.Prompt{Tokens: ids})
 		require.NoError(b, err)
 		_, err = a.kv.Lease(seq, len(ids))
 		require.NoError(b, err)
@@ -127,11 +127,31 @@ func BenchmarkBriefState(b *testing.B) {
 	b.ReportMetric(float64(len(data)), "JSON-bytes")
 }
 
+func TestASequenceThatMayNotGrowPausesUntilSlabsReturn(t *testing.T) {
+	m := newTestManager(t)
+	r := m.round(&msg.KVRound{Reserve: []msg.Reserve{
+		{Seq: 1, Tokens: 160, Promise: 32, Lease: 32}, {Seq: 2, Tokens: 128, Promise: 32, Lease: 32},
+	}})
+	require.Len(t, r.Granted, 2)
+	grow := msg.Extend{Seq: 1, UpTo: 64, Promise: 64}
+	r = m.round(&msg.KVRound{Extend: []msg.Extend{grow}})
+	require.Equal(t, []msg.SeqID{1}, r.Paused, "the other one could not reach its end")
+	require.Empty(t, r.Granted)
+	state, err := m.State(t.Context(), false)
+	require.NoError(t, err)
+	require.Equal(t, "ok", state.Check)
+	require.Equal(t, 1, state.Stats.Denied)
+	require.True(t, state.Regions[0].Denied)
+	r = m.round(&msg.KVRound{Release: []msg.SeqID{2}, Extend: []msg.Extend{grow}})
+	require.Empty(t, r.Paused)
+	require.Len(t, r.Granted[0].Slabs, 2)
+}
+
 func TestARoundThatContradictsTheAllocatorIsReported(t *testing.T) {
 	for name, r := range map[string]*msg.KVRound{
 		"release of an unknown sequence": {Release: []msg.SeqID{7}},
-		"extend beyond the reservation":  {Reserve: []msg.Reserve{{Seq: 1, Tokens: 16, Lease: 16}}, Extend: []msg.Extend{{Seq: 1, UpTo: 17}}},
-		"a sequence that is there":       {Reserve: []msg.Reserve{{Seq: 1, Tokens: 16, Lease: 16}, {Seq: 1, Tokens: 16, Lease: 16}}},
+		"extend beyond the reservation":  {Reserve: []msg.Reserve{{Seq: 1, Tokens: 16, Promise: 16, Lease: 16}}, Extend: []msg.Extend{{Seq: 1, UpTo: 17}}},
+		"a sequence that is there":       {Reserve: []msg.Reserve{{Seq: 1, Tokens: 16, Promise: 16, Lease: 16}, {Seq: 1, Tokens: 16, Promise: 16, Lease: 16}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newTestManager(t)
@@ -155,9 +175,9 @@ func TestAPromptSharesWhatWasComputed(t *testing.T) {
 		prompt[i] = int32(i)
 	}
 	r := m.round(&msg.KVRound{Reserve: []msg.Reserve{
-		{Seq: 1, Tokens: 48, Lease: 48, Known: prompt, Space: "a"},
-		{Seq: 2, Tokens: 48, Lease: 48, Known: prompt, Space: "a"},
-		{Seq: 3, Tokens: 48, Lease: 48, Known: prompt, Space: "b"},
+		{Seq: 1, Tokens: 48, Promise: 48, Lease: 48, Known: prompt, Space: "a"},
+		{Seq: 2, Tokens: 48, Promise: 48, Lease: 48, Known: prompt, Space: "a"},
+		{Seq: 3, Tokens: 48, Promise: 48, Lease: 48, Known: prompt, Space: "b"},
 	}})
 	require.Equal(t, []msg.SeqID{2}, r.Parked, "the first one computes the prompt, and the third is in another space")
 	require.Len(t, r.Granted, 2)
@@ -167,7 +187,7 @@ func TestAPromptSharesWhatWasComputed(t *testing.T) {
 
 	r = m.round(&msg.KVRound{Commit: []msg.Commit{{Seq: 1, Tokens: prompt, Tail: true}}})
 	require.Equal(t, []msg.SeqID{2}, r.Ready)
-	r = m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 2, Tokens: 48, Lease: 48, Known: prompt, Space: "a"}}})
+	r = m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 2, Tokens: 48, Promise: 48, Lease: 48, Known: prompt, Space: "a"}}})
 	require.Empty(t, r.Parked)
 	second := r.Granted[0]
 	require.Equal(t, 39, second.Computed, "all but the last token")
@@ -175,6 +195,6 @@ func TestAPromptSharesWhatWasComputed(t *testing.T) {
 	require.Equal(t, first.Slabs[:2], second.Slabs[:2])
 	require.Equal(t, []int32{first.Slabs[2], second.Slabs[2], 7}, []int32{second.CopyFrom, second.CopyTo, second.CopyTokens})
 
-	r = m.round(&msg.KVRound{Release: []msg.SeqID{1, 2, 3}, Forget: true, Reserve: []msg.Reserve{{Seq: 4, Tokens: 48, Lease: 48, Known: prompt, Space: "a"}}})
+	r = m.round(&msg.KVRound{Release: []msg.SeqID{1, 2, 3}, Forget: true, Reserve: []msg.Reserve{{Seq: 4, Tokens: 48, Promise: 48, Lease: 48, Known: prompt, Space: "a"}}})
 	require.Zero(t, r.Granted[0].Computed, "the device was loaded again")
 }

@@ -241,6 +241,7 @@ type KVRound struct {
 
 	Granted []Granted
 	Denied  []Denied
+	Paused  []SeqID // that may not grow until others release slabs
 	Parked  []SeqID // reservations that wait: another sequence computes what the prompt begins with
 	Ready   []SeqID // whose wait has ended: they may reserve again
 }
@@ -256,22 +257,24 @@ type Commit struct {
 // Reserve requests slabs for a whole sequence, and to lease the first of them at once. The answer is
 // a Granted or a Denied, or none after a Denied: the sequence does not pass the one that was denied.
 type Reserve struct {
-	Seq    SeqID
-	Tokens int // in all; of each beam, if there are any
-	Lease  int // tokens to lease slabs for
-	Prompt int // of Tokens
-	Beams  int // 0: none; else the tokens that follow the prompt are kept for each
+	Seq     SeqID
+	Tokens  int // in all; of each beam, if there are any
+	Promise int // of Tokens, those to promise slabs for; without beams
+	Lease   int // tokens to lease slabs for
+	Prompt  int // of Tokens
+	Beams   int // 0: none; else the tokens that follow the prompt are kept for each
 	// Known are the first tokens, and Space is what their keys and values depend on besides: sequences share
 	// slabs of equal tokens within a space. Nothing is shared without Known.
 	Known []int32
 	Space string
 }
 
-// Extend requests physical slabs, so that the sequence's hold UpTo tokens. Within the
-// reservation it cannot be refused. The answer is a Granted.
+// Extend requests physical slabs, so that the sequence's hold UpTo tokens, of Promise that are promised. The answer is a
+// Granted. If not all of these were promised before, it may be one of Paused.
 type Extend struct {
-	Seq  SeqID
-	UpTo int
+	Seq     SeqID
+	UpTo    int
+	Promise int
 }
 
 // Granted has the new slabs of a sequence, which follow those leased before.
@@ -304,6 +307,6 @@ func (m *KVRound) Reset() {
 	clear(m.Commit)
 	*m = KVRound{
 		Reply: m.Reply, Release: m.Release[:0], Reserve: m.Reserve[:0], Extend: m.Extend[:0], Commit: m.Commit[:0],
-		Granted: m.Granted[:0], Denied: m.Denied[:0], Parked: m.Parked[:0], Ready: m.Ready[:0],
+		Granted: m.Granted[:0], Denied: m.Denied[:0], Paused: m.Paused[:0], Parked: m.Parked[:0], Ready: m.Ready[:0],
 	}
 }

@@ -57,6 +57,9 @@ func (l *loop) answer(m *msg.KVRound) (err error) {
 			l.events = append(l.events, sched.Denied(sched.ID(d.Seq), d.Need, d.Free))
 		}
 	}
+	for _, seq := range m.Paused {
+		l.events = append(l.events, sched.Paused(sched.ID(seq)))
+	}
 	for _, seq := range m.Parked {
 		l.events = append(l.events, sched.Parked(sched.ID(seq)))
 	}
@@ -136,14 +139,14 @@ func (l *loop) askKV(plan *sched.Plan) {
 		m.Release = append(m.Release, msg.SeqID(id))
 	}
 	for _, r := range plan.Reserve {
-		q := msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Lease: r.Lease, Prompt: r.Prompt, Beams: r.Beams}
+		q := msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Promise: r.Promise, Lease: r.Lease, Prompt: r.Prompt, Beams: r.Beams}
 		if s := l.sequences[r.ID]; s != nil && s.beams == nil {
 			q.Known, q.Space = s.gen.Known(), s.gen.Space()
 		}
 		m.Reserve = append(m.Reserve, q)
 	}
 	for _, e := range plan.Lease {
-		m.Extend = append(m.Extend, msg.Extend{Seq: msg.SeqID(e.ID), UpTo: e.UpTo})
+		m.Extend = append(m.Extend, msg.Extend{Seq: msg.SeqID(e.ID), UpTo: e.UpTo, Promise: e.Promise})
 	}
 	if m.Empty() {
 		l.rounds = append(l.rounds, m)

@@ -241,7 +241,7 @@ func (l *loop) submit(g *msg.Generate) {
 		return
 	}
 	q := sched.Sequence{
-		ID: id, PromptTokens: len(g.Prompt) + len(g.Generated), MaxNewTokens: g.MaxTokens - len(g.Generated),
+		ID: id, PromptTokens: len(g.Prompt) + len(g.Generated), MaxNewTokens: g.MaxTokens - len(g.Generated), Answered: len(g.Generated),
 		Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Migrated: g.Migrated, Arrival: g.Arrival.Sub(l.start),
 	}
 	if g.Beams != nil {
@@ -355,6 +355,7 @@ func ending(e sched.End) (api.Finish, error) {
 
 func (l *loop) noteProgress(plan *sched.Plan) {
 	l.running.Store(int64(l.sched.Running()))
+	l.Metrics.Paused(plan.Paused)
 	if busy := len(l.sequences) > 0; busy != l.busy.Load() || plan.Rows > 0 {
 		l.progress.Store(time.Now().UnixNano())
 		l.busy.Store(busy)

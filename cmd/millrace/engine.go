@@ -147,6 +147,7 @@ func schedConfig(s *config.Serve, longest int) sched.Config {
 		MaxBatchTokens: max(s.MaxBatchTokens, s.MaxBatchSize), ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
 		DraftRows:          min(s.DraftRows, s.MaxBatchTokens),
 		WaitingServedRatio: s.WaitingServedRatio,
+		Predict:            s.Admission == config.AdmissionPredicted,
 		MaxSequenceTokens:  longest,
 		SlabTokens:         device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
 	}

@@ -12,13 +12,16 @@ import (
 // a denied one. The denied sequence keeps its place, and no sequence after it is reserved before it
 // is granted or ends: many small sequences cannot starve a large one. Higher priorities pass it. The
 // scheduler reserves for it again once KV has been released.
+//
+// While a sequence cannot grow, none of its priority or a lower one is reserved: what others return is for it.
 func (s *Scheduler) planReserves() {
 	if len(s.reserving) > 0 {
 		return
 	}
+	starved := s.starved()
 	for s.running.rows+s.plannedRows < s.cfg.MaxBatchSize {
 		seq := s.nextWaiting()
-		if seq == nil || seq.denials > 0 && seq.triedAt == s.frees ||
+		if seq == nil || seq.denials > 0 && seq.triedAt == s.frees || starved != nil && starved.Priority <= seq.Priority ||
 			s.running.rows+s.plannedRows+seq.rows() > s.cfg.MaxBatchSize {
 			break
 		}
@@ -44,14 +47,16 @@ func (s *Scheduler) reserve(seq *sequence) {
 	seq.flow.rows += seq.rows()
 	seq.triedAt = s.frees
 	seq.leaseWanted = s.leaseFor(seq, seq.PromptTokens)
+	seq.promised = max(s.promise(seq), seq.leaseWanted)
+	seq.promising = seq.promised
 	s.reserving = append(s.reserving, seq.ID)
 	s.plan.Reserve = append(s.plan.Reserve, Reservation{
-		ID: seq.ID, Tokens: seq.total(), Lease: seq.leaseWanted, Prompt: seq.PromptTokens, Beams: seq.Beams,
+		ID: seq.ID, Tokens: seq.total(), Promise: seq.promised, Lease: seq.leaseWanted, Prompt: seq.PromptTokens, Beams: seq.Beams,
 	})
 }
 
 // leaseFor returns the lease, in tokens, that leaves LeaseAheadTokens after the used ones: whole
-// slabs, inside the reservation. Beams begin a slab of their own after the prompt.
+// slabs, inside the declared length. Beams begin a slab of their own after the prompt.
 func (s *Scheduler) leaseFor(seq *sequence, used int) int {
 	first, end := 0, used+s.cfg.LeaseAheadTokens
 	if seq.Beams > 0 && end > seq.PromptTokens {
@@ -61,15 +66,26 @@ func (s *Scheduler) leaseFor(seq *sequence, used int) int {
 	return min(first+slabs*s.cfg.SlabTokens, seq.total())
 }
 
-// planLeases requests longer leases, ahead of need.
+// planLeases requests longer leases, ahead of need, and growth where they exceed the promise. The most urgent sequence
+// comes first, so that the least urgent one pauses.
 func (s *Scheduler) planLeases() {
 	for _, seq := range s.running.seqs {
 		if seq.leaseWanted > seq.leased || seq.leased == seq.total() ||
 			seq.leased-seq.computed >= s.cfg.LeaseAheadTokens {
 			continue
 		}
-		seq.leaseWanted = s.leaseFor(seq, seq.computed)
-		s.plan.Lease = append(s.plan.Lease, Lease{ID: seq.ID, UpTo: seq.leaseWanted})
+		want, promise := s.leaseFor(seq, seq.computed), seq.promised
+		if want > promise && seq.denied && seq.triedAt == s.frees {
+			want = promise
+		} else if want > promise {
+			promise = min(max(want, promise+growth), seq.total())
+			seq.triedAt = s.frees
+		}
+		if want <= seq.leased {
+			continue
+		}
+		seq.leaseWanted, seq.promising = want, promise
+		s.plan.Lease = append(s.plan.Lease, Lease{ID: seq.ID, UpTo: want, Promise: promise})
 	}
 }
 
@@ -94,7 +110,7 @@ func (s *Scheduler) granted(e *Event) error {
 			ErrUnexpected, e.ID, e.Computed, seq.PromptTokens, e.Tokens)
 	}
 	if seq.state == Running {
-		seq.leased = e.Tokens
+		seq.leased, seq.promised, seq.denied = e.Tokens, seq.promising, false
 		return nil
 	}
 	s.answered(e.ID)

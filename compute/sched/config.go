@@ -34,6 +34,9 @@ type Config struct {
 	MaxSequenceTokens int
 	// SlabTokens is the number of tokens of a KV slab. Leases are whole slabs.
 	SlabTokens int
+	// Predict reserves KV for the predicted length of an answer, which grows up to the declared one. Else all of it is
+	// reserved.
+	Predict bool
 	// LeaseAheadTokens is the number of unused leased tokens below which the scheduler requests a
 	// longer lease.
 	LeaseAheadTokens int

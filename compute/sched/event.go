@@ -16,6 +16,7 @@ type Sequence struct {
 	ID           ID
 	PromptTokens int // at least 1; a migrated sequence counts its tokens so far
 	MaxNewTokens int // at least 1
+	Answered     int // tokens of PromptTokens that are the beginning of its answer, made elsewhere
 	Beams        int // 0: none; else each token after the prompt is a row for each of them
 	Priority     int // lower runs first
 	Tenant       string
@@ -38,6 +39,7 @@ const (
 	KindReady
 	KindSampled
 	KindFinished
+	KindPaused
 )
 
 // Event is something that happened since the last step. The functions below
@@ -88,6 +90,10 @@ func Ready(id ID) Event { return Event{Kind: KindReady, ID: id} }
 func NeverFits(id ID, need, pool int) Event {
 	return Event{Kind: KindDenied, ID: id, Need: need, Free: pool, Never: true}
 }
+
+// Paused answers a Lease beyond the promise: the sequence may not grow for now. It keeps its KV, and the scheduler asks
+// again when KV was given back.
+func Paused(id ID) Event { return Event{Kind: KindPaused, ID: id} }
 
 // Sampled says that a token was sampled from the sequence's last output (one for each
 // beam) and that the sequence continues. At MaxNewTokens tokens the scheduler ends it.

@@ -21,10 +21,10 @@ type Plan struct {
 	Lease   []Lease       // answered by Granted
 	Ended   []End         // exactly once for each submitted sequence
 
-	// Running sequences that are not in the step: Stalled lack a lease, Held wait for the
-	// waiting-served ratio, Awaiting have an output not yet sampled, Yielded give way to another
+	// Running sequences that are not in the step: Stalled lack a lease, Paused lack one because their growth
+	// was denied, Held wait for the waiting-served ratio, Awaiting have an output not yet sampled, Yielded give way to another
 	// tenant's prompt, Deferred take turns while migrated sequences are computed again.
-	Stalled, Held, Awaiting, Yielded, Deferred int
+	Stalled, Paused, Held, Awaiting, Yielded, Deferred int
 
 	// Wake is the earliest deadline: call Step then even without an event. 0: none.
 	Wake Time
@@ -69,21 +69,23 @@ func (c *Chunk) outputs() int {
 	return max(c.Beams, 1) + c.Drafts
 }
 
-// Reservation requests KV for Tokens tokens in all, the first Lease of them leased at once. With
-// Beams the first Prompt tokens are kept once, and those after them for each beam.
+// Reservation requests KV for Tokens tokens in all, the first Promise of them promised and the first Lease of these leased
+// at once. With Beams the first Prompt tokens are kept once, and those after them for each beam.
 type Reservation struct {
-	ID     ID
-	Tokens int
-	Lease  int
-	Prompt int
-	Beams  int // 0: none
+	ID      ID
+	Tokens  int
+	Promise int
+	Lease   int
+	Prompt  int
+	Beams   int // 0: none
 }
 
-// Lease requests physical slabs for the first UpTo tokens. It lies inside the
-// reservation, so it is always granted.
+// Lease requests physical slabs for the first UpTo tokens, of Promise tokens that are promised. It is always granted if
+// these were promised before; if not, Paused may answer it.
 type Lease struct {
-	ID   ID
-	UpTo int
+	ID      ID
+	UpTo    int
+	Promise int
 }
 
 // End is the end of a sequence.
@@ -98,6 +100,6 @@ func (p *Plan) reset() {
 	p.Step++
 	p.Chunks, p.Release, p.Reserve, p.Lease, p.Ended = p.Chunks[:0], p.Release[:0], p.Reserve[:0], p.Lease[:0], p.Ended[:0]
 	p.Rows, p.DecodeRows, p.PromptRows, p.Outputs = 0, 0, 0, 0
-	p.Stalled, p.Held, p.Awaiting, p.Yielded, p.Deferred = 0, 0, 0, 0, 0
+	p.Stalled, p.Paused, p.Held, p.Awaiting, p.Yielded, p.Deferred = 0, 0, 0, 0, 0, 0
 	p.Wake, p.Hold = 0, false
 }

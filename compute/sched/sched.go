@@ -64,6 +64,9 @@ type sequence struct {
 	computed    int    // tokens in the KV cache once the last plan has run
 	drafted     int    // of them, draft tokens without an answer
 	drafts      int    // draft tokens for the next step
+	promised    int    // tokens whose slabs are promised
+	promising   int    // with the growth that is on its way
+	denied      bool   // its last growth was
 	leased      int    // tokens backed by slabs
 	leaseWanted int    // tokens of the longest lease requested
 	flow        *flow  // its tenant's
@@ -72,7 +75,7 @@ type sequence struct {
 // rows is the number of rows of a decode step.
 func (q *sequence) rows() int { return max(q.Beams, 1) }
 
-// total returns the reservation in tokens, for each beam if there are any.
+// total returns the declared length in tokens, for each beam if there are any.
 func (q *sequence) total() int { return q.PromptTokens + q.MaxNewTokens }
 
 // known counts the tokens whose ids are known.
@@ -98,6 +101,7 @@ type Scheduler struct {
 	flows            map[string]*flow // by tenant
 	clock            uint64           // virtual time at which a flow begins, at least
 	shared           *SharedLimit     // of live sequences
+	answers          answers          // lengths of the answers that ended
 
 	reserving   []ID        // sequences whose reservation has no answer, in order; an ended one is released when granted
 	planned     []*sequence // those of the plan, until their answer they wait
@@ -124,7 +128,7 @@ func New(cfg Config) (*Scheduler, error) {
 		return nil, err
 	}
 	return &Scheduler{
-		cfg: cfg, byID: make(map[ID]*sequence), flows: make(map[string]*flow), shared: NewSharedLimit(cfg.MaxBatchSize + cfg.MaxWaiting),
+		cfg: cfg, byID: make(map[ID]*sequence), answers: newAnswers(), flows: make(map[string]*flow), shared: NewSharedLimit(cfg.MaxBatchSize + cfg.MaxWaiting),
 	}, nil
 }
 
@@ -178,6 +182,8 @@ func (s *Scheduler) apply(e *Event) error {
 		s.unpark(e)
 	case KindSampled:
 		return s.sampled(e)
+	case KindPaused:
+		return s.paused(e)
 	case KindFinished:
 		if e.Reason < ReasonStop || e.Reason > ReasonError {
 			return fmt.Errorf("%w: sequence %d finished with reason %v", ErrUnexpected, e.ID, e.Reason)
@@ -250,6 +256,7 @@ func (s *Scheduler) end(seq *sequence, r Reason) {
 	}
 	s.plan.Ended = append(s.plan.Ended, End{ID: seq.ID, Reason: r, Generated: seq.generated})
 	s.shared.Leave(seq.Tenant, 1)
+	s.learn(seq, r)
 	s.unqueue(seq)
 	switch seq.state {
 	case Waiting:

@@ -62,8 +62,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	rng := rand.New(rand.NewPCG(seed, 42))
 	cfg := Config{
 		MaxBatchSize: 1 + rng.IntN(9), MaxWaiting: rng.IntN(40), ChunkTokens: rng.IntN(3) * 9,
-		WaitingServedRatio: float64(rng.IntN(4)) * 0.4,
-		MaxSequenceTokens:  180, SlabTokens: 1 + rng.IntN(16), LeaseAheadTokens: 1 + rng.IntN(40),
+		WaitingServedRatio: float64(rng.IntN(4)) * 0.4, Predict: seed%2 == 1,
+		MaxSequenceTokens: 180, SlabTokens: 1 + rng.IntN(16), LeaseAheadTokens: 1 + rng.IntN(40),
 	}
 	cfg.MaxBatchTokens = cfg.MaxBatchSize + rng.IntN(60)
 	cfg.DraftRows = min(rng.IntN(3)*5, cfg.MaxBatchTokens)
@@ -81,13 +81,19 @@ func newWorld(t *testing.T, seed uint64) *world {
 
 func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
 
+// long says that a sequence runs to its declared end, which few do: the prediction is wrong for it.
+func (w *world) long(id ID) bool { return w.cfg.Predict && id%4 == 0 }
+
 // request makes a random sequence, now and then one that must be refused.
 func (w *world) request() Sequence {
 	q := Sequence{
 		ID: ID(len(w.order) + 1), PromptTokens: 1 + w.rng.IntN(90), MaxNewTokens: 1 + w.rng.IntN(60),
 		Priority: w.rng.IntN(3), Tenant: w.tenants[w.rng.IntN(len(w.tenants))], Weight: w.rng.IntN(4), Arrival: w.now - time.Duration(w.rng.IntN(3))*time.Second,
 	}
-	if w.chance(20) {
+	if w.cfg.Predict { // answers that may be longer than a growth
+		q.PromptTokens, q.MaxNewTokens = 1+w.rng.IntN(40), 70+w.rng.IntN(70)
+	}
+	if w.chance(20) && (!w.cfg.Predict || q.ID%8 == 1) {
 		q.Beams = 1 + w.rng.IntN(w.cfg.MaxBatchSize)
 	}
 	q.Migrated = w.chance(20)
@@ -122,9 +128,9 @@ func (w *world) events(submit bool) []Event {
 		if l.open && w.chance(95) {
 			l.open = false
 			switch {
-			case w.chance(4):
+			case !w.long(id) && w.chance(4):
 				ev = append(ev, Finished(id, ReasonStop))
-			case w.chance(4):
+			case !w.long(id) && w.chance(4):
 				w.late = append(w.late, Finished(id, ReasonStop))
 				fallthrough
 			default:
@@ -141,7 +147,7 @@ func (w *world) events(submit bool) []Event {
 				ev = append(ev, Accepted(id, taken, l.drafts))
 			}
 		}
-		if (l.ended == 0 && w.rng.IntN(1000) < 6) || w.rng.IntN(400) == 0 {
+		if (l.ended == 0 && !w.long(id) && w.rng.IntN(1000) < 6) || w.rng.IntN(400) == 0 {
 			ev = append(ev, Cancel(id))
 		}
 	}
@@ -412,7 +418,13 @@ func (w *world) send(p *Plan) {
 		})
 	}
 	for _, l := range p.Lease {
-		w.inbox = append(w.inbox, func() []Event { return []Event{w.lease(l.ID, l.UpTo)} })
+		w.inbox = append(w.inbox, func() []Event {
+			if errors.Is(w.kv.Grow(kvmgr.Seq(l.ID), l.Promise), kvmgr.ErrNoSlabs) {
+				w.counts["paused"]++
+				return []Event{Paused(l.ID)}
+			}
+			return []Event{w.lease(l.ID, l.UpTo)}
+		})
 	}
 }
 
@@ -425,7 +437,7 @@ func (w *world) reserve(r Reservation) Event {
 	if r.Beams > 0 {
 		err = w.kv.ReserveSegments(kvmgr.Seq(r.ID), kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams})
 	} else {
-		err = w.kv.Reserve(kvmgr.Seq(r.ID), r.Tokens)
+		err = w.kv.Reserve(kvmgr.Seq(r.ID), kvmgr.Length{End: r.Tokens, Promise: r.Promise})
 	}
 	var short *kvmgr.ShortageError
 	switch {

@@ -20,12 +20,14 @@ type SequenceState struct {
 	Tenant    string
 	Arrival   Time
 	Deadline  Time
-	Prompt    int // tokens
-	MaxNew    int // tokens
-	Generated int // tokens sampled
-	Computed  int // tokens in the KV cache after the last plan
-	Leased    int // tokens backed by slabs
-	Denials   int // times its reservation was denied
+	Prompt    int  // tokens
+	MaxNew    int  // tokens
+	Generated int  // tokens sampled
+	Computed  int  // tokens in the KV cache after the last plan
+	Promised  int  // tokens whose slabs are promised
+	Denied    bool // its last growth was
+	Leased    int  // tokens backed by slabs
+	Denials   int  // times its reservation was denied
 }
 
 // Snapshot copies the state of all live sequences: running, waiting,
@@ -38,7 +40,7 @@ func (s *Scheduler) Snapshot() []SequenceState {
 				ID: seq.ID, State: seq.state, Priority: seq.Priority, Tenant: seq.Tenant,
 				Arrival: seq.Arrival, Deadline: seq.Deadline,
 				Prompt: seq.PromptTokens, MaxNew: seq.MaxNewTokens, Generated: seq.generated,
-				Computed: seq.computed, Leased: seq.leased, Denials: seq.denials,
+				Computed: seq.computed, Promised: seq.promised, Denied: seq.denied, Leased: seq.leased, Denials: seq.denials,
 			})
 		}
 	}
@@ -128,7 +130,7 @@ func (s *Scheduler) checkSequence(q *sequence) error {
 	switch {
 	case q.generated >= q.MaxNewTokens:
 		return fmt.Errorf("sched: check: sequence %d made %d tokens, expected less than %d", q.ID, q.generated, q.MaxNewTokens)
-	case q.computed > q.known()+q.drafted || q.computed > q.leased || q.leased > q.total():
+	case q.computed > q.known()+q.drafted || q.computed > q.leased || q.leased > q.promised || q.promised > q.promising || q.promising > q.total():
 		return fmt.Errorf("sched: check: sequence %d computed %d tokens, known %d, leased %d, reserved %d",
 			q.ID, q.computed, q.known(), q.leased, q.total())
 	case held != (q.leased > 0):

@@ -13,6 +13,8 @@ func (s *Scheduler) gather() {
 			s.ready = append(s.ready, seq)
 		case seq.open():
 			s.plan.Awaiting++
+		case seq.computed == seq.leased && seq.denied:
+			s.plan.Paused++
 		case seq.computed == seq.leased:
 			s.plan.Stalled++
 		default:

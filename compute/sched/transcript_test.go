@@ -219,7 +219,11 @@ func printPlan(out *bytes.Buffer, p *Plan) {
 		fmt.Fprintln(out)
 	}
 	for _, l := range p.Lease {
-		fmt.Fprintf(out, "lease %d up to %d\n", l.ID, l.UpTo)
+		fmt.Fprintf(out, "lease %d up to %d", l.ID, l.UpTo)
+		if p.Step > 0 && l.Promise < l.UpTo {
+			fmt.Fprintf(out, " promise=%d", l.Promise)
+		}
+		fmt.Fprintln(out)
 	}
 	for _, e := range p.Ended {
 		fmt.Fprintf(out, "ended %d %v after %d tokens\n", e.ID, e.Reason, e.Generated)

@@ -77,7 +77,7 @@ func TestAPoolHoldsTheRequestsThatTheAllocatorAdmits(t *testing.T) {
 				admitted := 0
 				for ; err == nil; admitted++ {
 					if s.Beams == 1 {
-						err = m.Reserve(kvmgr.Seq(admitted), s.Prompt+s.Response)
+						err = m.Reserve(kvmgr.Seq(admitted), kvmgr.Declared(s.Prompt+s.Response))
 					} else {
 						err = m.ReserveSegments(kvmgr.Seq(admitted), s)
 					}

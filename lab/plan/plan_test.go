@@ -76,7 +76,7 @@ func agrees(t *testing.T, dir string, kv model.KVType) {
 		admitted := 0
 		for ; err == nil; admitted++ {
 			if request.Beams == 1 {
-				err = manager.Reserve(kvmgr.Seq(admitted), request.Prompt+request.Response)
+				err = manager.Reserve(kvmgr.Seq(admitted), kvmgr.Declared(request.Prompt+request.Response))
 			} else {
 				err = manager.ReserveSegments(kvmgr.Seq(admitted), request)
 			}

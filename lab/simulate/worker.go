@@ -121,7 +121,7 @@ func (w *worker) effects() error {
 		}
 	}
 	for _, r := range w.plan.Reserve {
-		err := w.kv.Reserve(kvmgr.Seq(r.ID), r.Tokens)
+		err := w.kv.Reserve(kvmgr.Seq(r.ID), kvmgr.Length{End: r.Tokens, Promise: r.Promise})
 		var short *kvmgr.ShortageError
 		switch {
 		case errors.As(err, &short) && errors.Is(err, kvmgr.ErrNeverFits):
@@ -142,6 +142,10 @@ func (w *worker) effects() error {
 
 func (w *worker) leases() error {
 	for _, l := range w.plan.Lease {
+		if errors.Is(w.kv.Grow(kvmgr.Seq(l.ID), l.Promise), kvmgr.ErrNoSlabs) {
+			w.events = append(w.events, sched.Paused(l.ID))
+			continue
+		}
 		if err := w.lease(l.ID, l.UpTo); err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ func (t Trace) Replay(blocks int, worth kvmgr.Worth) (float64, error) {
 
 // serve runs a prompt from its arrival to its end, and returns how many of its blocks were cached.
 func serve(m *kvmgr.Manager, seq kvmgr.Seq, prompt []int32) (hits int, err error) {
-	hit, err := m.ReservePrompt(seq, len(prompt)+1, kvmgr.Prompt{Tokens: append(slices.Clip(prompt), end)})
+	hit, err := m.ReservePrompt(seq, kvmgr.Declared(len(prompt)+1), kvmgr.Prompt{Tokens: append(slices.Clip(prompt), end)})
 	if errors.Is(err, kvmgr.ErrNeverFits) {
 		return 0, nil
 	}

@@ -1,0 +1,98 @@
+package sched
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/millrace/millrace/kvmgr"
+)
+
+// TestAnswersLongerThanPredictedPauseAndReachTheirEnds: after many short answers, all run to their declared ends in a pool that
+// cannot hold them at once.
+func TestAnswersLongerThanPredictedPauseAndReachTheirEnds(t *testing.T) {
+	const short, long, prompt, most = 32, 24, 20, 400
+	s, err := New(Config{
+		MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 500, SlabTokens: 16, LeaseAheadTokens: 32, Predict: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := kvmgr.New(kvmgr.Config{Slabs: 80, SlabTokens: 16}) // three declared sequences
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events []Event
+	for id := range ID(short + long) {
+		events = append(events, Submit(Sequence{ID: id, PromptTokens: prompt, MaxNewTokens: most, Tenant: "a"}))
+	}
+	computed, made, ended, denied, together := map[ID]int{}, map[ID]int{}, 0, 0, 0
+	for range 20_000 {
+		plan, err := s.Step(0, events)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(s.Check(), kv.Check()); err != nil {
+			t.Fatal(err)
+		}
+		events = events[:0]
+		for _, e := range plan.Ended {
+			if ended++; e.ID >= short && (e.Reason != ReasonLength || e.Generated != most) {
+				t.Fatalf("%+v", e)
+			}
+		}
+		for _, c := range plan.Chunks {
+			if c.Start != computed[c.ID] {
+				t.Fatalf("%+v: %d tokens were computed before", c, computed[c.ID])
+			}
+			computed[c.ID] += c.Rows
+			if !c.Output {
+				continue
+			}
+			if made[c.ID]++; c.ID < short && made[c.ID] == 10 {
+				events = append(events, Finished(c.ID, ReasonStop))
+			} else {
+				events = append(events, Sampled(c.ID))
+			}
+		}
+		answers, n := manage(t, kv, plan)
+		events, denied = append(events, answers...), denied+n
+		together = max(together, s.Running())
+		if s.Idle() {
+			break
+		}
+	}
+	if ended != short+long || denied == 0 || together <= 3 {
+		t.Fatalf("%d of %d sequences ended, %d growths were denied, at most %d ran together", ended, short+long, denied, together)
+	}
+}
+
+// manage does what a plan requests of the KV manager, and returns its answers and how many growths it denied.
+func manage(t *testing.T, kv *kvmgr.Manager, plan *Plan) (events []Event, denied int) {
+	t.Helper()
+	lease := func(id ID, upTo int) {
+		if _, err := kv.Lease(kvmgr.Seq(id), upTo); err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, Granted(id, upTo))
+	}
+	for _, id := range plan.Release {
+		if _, err := kv.Release(kvmgr.Seq(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range plan.Reserve {
+		if err := kv.Reserve(kvmgr.Seq(r.ID), kvmgr.Length{End: r.Tokens, Promise: r.Promise}); err != nil {
+			events = append(events, Denied(r.ID, 0, 0))
+			break
+		}
+		lease(r.ID, r.Lease)
+	}
+	for _, l := range plan.Lease {
+		if err := kv.Grow(kvmgr.Seq(l.ID), l.Promise); err != nil {
+			events, denied = append(events, Paused(l.ID)), denied+1
+			continue
+		}
+		lease(l.ID, l.UpTo)
+	}
+	return events, denied
+}

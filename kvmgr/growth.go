@@ -1,0 +1,98 @@
+package kvmgr
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Length is how many tokens a sequence may have.
+type Length struct {
+	End     int // at its declared end: prompt and longest answer
+	Promise int // of them, those whose slabs are promised from the start; 1 to End. Grow promises more
+}
+
+// Declared is the Length that promises all tokens.
+func Declared(end int) Length { return Length{End: end, Promise: end} }
+
+// Grow promises slabs for the sequence's first tokens tokens; nothing changes if they are promised already. It is
+// denied where the pool would be unsafe: see safe. A sequence whose growth is denied keeps all that it has, and may
+// grow when others have released their slabs. Errors: ErrNoSlabs (a *ShortageError), ErrUnknownSequence,
+// ErrBeyondReservation (beyond the declared end).
+func (m *Manager) Grow(seq Seq, tokens int) error {
+	r, ok := m.regions[seq]
+	if !ok {
+		return fmt.Errorf("%w: growth of %d", ErrUnknownSequence, seq)
+	}
+	if tokens > r.end {
+		return fmt.Errorf("%w: sequence %d, growth to %d tokens, declared %d", ErrBeyondReservation, seq, tokens, r.end)
+	}
+	if tokens <= r.tokens {
+		return nil
+	}
+	before := r.tokens
+	m.promise(r, tokens)
+	if r.denied = !m.safe(); r.denied {
+		m.promise(r, before)
+		return &ShortageError{Err: ErrNoSlabs, Need: r.need(), Free: m.available(), Pool: len(m.refs)}
+	}
+	return nil
+}
+
+// promise sets the tokens whose slabs are promised to a region.
+func (m *Manager) promise(r *region, tokens int) {
+	quota := m.slabsOf(r, tokens)
+	m.promised += quota - r.quota
+	m.mapped += quota - r.quota
+	m.needed += r.quota - quota
+	r.tokens, r.quota = tokens, quota
+}
+
+// need is how many slabs are not promised to a region that it needs at its declared end.
+func (r *region) need() int { return r.full - r.quota }
+
+// safe says whether all regions can reach their declared ends, one after the other in some order: each with the slabs
+// and mappings that are available, and those that the ones before it returned (Dijkstra's banker). A slab that several
+// regions hold returns with the last of them.
+//
+// The one that needs the least goes first. A region that ends returns at least what it took, so no other order does
+// better, and the first one may always grow: whatever is promised, one sequence at least runs to its end, and then the next.
+func (m *Manager) safe() bool {
+	if m.needed == 0 && m.available() >= 0 {
+		return m.mappable(m.mapped) || len(m.regions) == 1
+	}
+	m.order = m.order[:0]
+	for _, r := range m.regions {
+		m.order = append(m.order, r)
+	}
+	slices.SortFunc(m.order, func(a, b *region) int { return cmp.Compare(a.need(), b.need()) })
+	most := m.order[len(m.order)-1].need()
+	slabs, mapped, ended, ok := m.available(), m.mapped, 0, true
+	for ok && ended < len(m.order) && !(slabs >= most && m.mappable(mapped+most)) {
+		r := m.order[ended]
+		if ok = slabs >= r.need() && m.mappable(mapped+r.need()); ok {
+			slabs, mapped = slabs+r.unleased()+m.unhold(r), mapped-r.quota
+			ended++
+		}
+	}
+	for _, r := range m.order[:ended] {
+		for id := range r.holds() {
+			m.refs[id]++
+		}
+	}
+	clear(m.order)
+	return ok
+}
+
+// mappable says whether the regions may have that many mappings together.
+func (m *Manager) mappable(mapped int) bool { return m.mappings == 0 || mapped <= m.mappings }
+
+// unhold takes the region's references back and returns how many slabs nobody holds then.
+func (m *Manager) unhold(r *region) (returned int) {
+	for id := range r.holds() {
+		if m.refs[id]--; m.refs[id] == 0 {
+			returned++
+		}
+	}
+	return returned
+}
