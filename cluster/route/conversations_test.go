@@ -146,7 +146,7 @@ func (c *cluster) begin(w *worker) {
 // start starts a sequence; false if it has to wait for memory, or for a prefix that another one computes.
 func (c *cluster) start(w *worker, s *sequence) bool {
 	limit := len(s.prompt) + s.answer
-	hit, err := w.kv.ReservePrompt(s.id, limit, kvmgr.Prompt{Space: "tenant", Tokens: s.prompt})
+	hit, err := w.kv.ReservePrompt(s.id, kvmgr.Declared(limit), kvmgr.Prompt{Space: "tenant", Tokens: s.prompt})
 	if errors.Is(err, kvmgr.ErrNoSlabs) || errors.Is(err, kvmgr.ErrComputing) {
 		return false
 	}
