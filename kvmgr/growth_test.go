@@ -68,21 +68,21 @@ func TestGrowthIsBoundedByMappings(t *testing.T) {
 // bank is the state of a pool as a search over all orders sees it.
 type bank struct {
 	available, mappings int // that are left
-	seqs                map[Seq]account
+	seqs                map[Seq]entry
 }
 
-type account struct {
+type entry struct {
 	need, quota, leased int
 	held                []int32 // twins included
 }
 
 func bankOf(m *Manager) bank {
-	b := bank{available: m.available(), mappings: m.mappings - m.mapped, seqs: map[Seq]account{}}
+	b := bank{available: m.available(), mappings: m.mappings - m.mapped, seqs: map[Seq]entry{}}
 	if m.mappings == 0 {
 		b.mappings = 1 << 30
 	}
 	for seq, r := range m.regions {
-		b.seqs[seq] = account{need: r.need(), quota: r.quota, leased: len(r.slabs), held: slices.Collect(r.holds())}
+		b.seqs[seq] = entry{need: r.need(), quota: r.quota, leased: len(r.slabs), held: slices.Collect(r.holds())}
 	}
 	return b
 }

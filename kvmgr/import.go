@@ -18,7 +18,7 @@ func (m *Manager) Find(p Prompt) (slabs []int32, tokens int) {
 // the number of leading ones that are computed here. Others wait for the tokens as if seq computed them: Commit says which
 // are there, and Release ends the import. Errors: those of ReservePrompt.
 func (m *Manager) Import(seq Seq, p Prompt) (slabs []int32, computed int, err error) {
-	hit, err := m.ReservePrompt(seq, len(p.Tokens), p)
+	hit, err := m.ReservePrompt(seq, Declared(len(p.Tokens)), p)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -23,7 +23,7 @@ func TestAnImportFillsTheTreeForOthers(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, slabs, 4)
 	require.Zero(t, computed)
-	_, err = m.ReservePrompt(2, 20, p)
+	_, err = m.ReservePrompt(2, Declared(20), p)
 	require.ErrorIs(t, err, ErrComputing, "the tokens are on their way")
 	_, _, err = m.Import(3, p)
 	require.ErrorIs(t, err, ErrComputing, "as for another import")
@@ -36,7 +36,7 @@ func TestAnImportFillsTheTreeForOthers(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, m.Check())
 	require.ElementsMatch(t, []Seq{2, 3}, m.Ready())
-	hit, err := m.ReservePrompt(2, 20, p)
+	hit, err := m.ReservePrompt(2, Declared(20), p)
 	require.NoError(t, err)
 	require.Equal(t, 13, hit.Tokens)
 	found, tokens := m.Find(Prompt{Space: "a", Tokens: tokensFrom(100, 14)})
@@ -58,7 +58,7 @@ func TestAnImportThatEndsEarlyKeepsWhatCame(t *testing.T) {
 	p := Prompt{Space: "a", Tokens: tokensFrom(100, 14)}
 	_, _, err = m.Import(1, p)
 	require.NoError(t, err)
-	_, err = m.ReservePrompt(2, 20, p)
+	_, err = m.ReservePrompt(2, Declared(20), p)
 	require.ErrorIs(t, err, ErrComputing)
 	require.NoError(t, m.Commit(1, p.Tokens[:8], false))
 	_, err = m.Release(1)
@@ -74,7 +74,7 @@ func TestAnImportThatEndsEarlyKeepsWhatCame(t *testing.T) {
 func TestAnImportTakesNothingThatIsPromised(t *testing.T) {
 	m, err := New(Config{Slabs: 10, SlabTokens: 4})
 	require.NoError(t, err)
-	require.NoError(t, m.Reserve(1, 32)) // eight slabs, none leased
+	require.NoError(t, m.Reserve(1, Declared(32))) // eight slabs, none leased
 	_, _, err = m.Import(2, Prompt{Tokens: tokensFrom(100, 14)})
 	require.ErrorIs(t, err, ErrNoSlabs)
 	require.NoError(t, m.Check())
@@ -84,7 +84,7 @@ func TestATailThatItsSequenceStillWritesIsNotFound(t *testing.T) {
 	m, err := New(Config{Slabs: 10, SlabTokens: 4})
 	require.NoError(t, err)
 	p := Prompt{Tokens: tokensFrom(100, 6)}
-	_, err = m.ReservePrompt(1, 12, p)
+	_, err = m.ReservePrompt(1, Declared(12), p)
 	require.NoError(t, err)
 	_, err = m.Lease(1, 12)
 	require.NoError(t, err)

@@ -91,8 +91,8 @@ func NeverFits(id ID, need, pool int) Event {
 	return Event{Kind: KindDenied, ID: id, Need: need, Free: pool, Never: true}
 }
 
-// Paused answers a Lease beyond the promise: the sequence may not grow for now. It keeps its KV, and the scheduler asks
-// again when KV was given back.
+// Paused answers a Lease beyond the promise: the sequence may not grow for now. It keeps its KV, and the scheduler requests
+// more again when KV was given back.
 func Paused(id ID) Event { return Event{Kind: KindPaused, ID: id} }
 
 // Sampled says that a token was sampled from the sequence's last output (one for each

@@ -2,7 +2,7 @@ package sched
 
 import "fmt"
 
-// growth is the number of tokens that a sequence grows by, at least, when its answer exceeds the prediction. It asks with
+// growth is the number of tokens that a sequence grows by, at least, when its answer exceeds the prediction. It requests them with
 // its next lease, so fewer would save nothing, and more would keep slabs from others that may not be used.
 const growth = 64
 
