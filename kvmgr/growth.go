@@ -68,7 +68,7 @@ func (m *Manager) safe() bool {
 	slices.SortFunc(m.order, func(a, b *region) int { return cmp.Compare(a.need(), b.need()) })
 	most := m.order[len(m.order)-1].need()
 	slabs, mapped, ended, ok := m.available(), m.mapped, 0, true
-	for ok && ended < len(m.order) && !(slabs >= most && m.mappable(mapped+most)) {
+	for ok && ended < len(m.order) && (slabs < most || !m.mappable(mapped+most)) {
 		r := m.order[ended]
 		if ok = slabs >= r.need() && m.mappable(mapped+r.need()); ok {
 			slabs, mapped = slabs+r.unleased()+m.unhold(r), mapped-r.quota
