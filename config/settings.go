@@ -114,7 +114,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute, "longest step; after it every request fails and the process exits with 1 (0: no limit)")
 
 	s.RegisterBatch(f)
-	f.StringVar(&s.Admission, "admission", AdmissionPredicted, "KV memory that a request gets when it begins: predicted (for an answer of the expected length, and more while it runs) or declared (for the longest answer that it allows)")
+	f.StringVar(&s.Admission, "admission", AdmissionPredicted, "KV memory of a request when it begins: predicted (for an answer of the expected length, which may grow) or declared (for the longest answer)")
 	f.IntVar(&s.DraftRows, "draft-rows", DraftRows, "rows up to which a decode step is filled with draft tokens, which never change an answer (0: no draft tokens)")
 
 	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")

@@ -136,7 +136,7 @@ func prompt(first, n int) []int32 {
 // runs begins a sequence at the first manager and fills its slabs.
 func (p *pair) runs(seq msg.SeqID, tenant string, tokens []int32) {
 	p.t.Helper()
-	r := p.round(0, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: len(tokens) + 10, Lease: len(tokens), Known: tokens, Space: tenant}}})
+	r := p.round(0, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: len(tokens) + 10, Promise: len(tokens) + 10, Lease: len(tokens), Known: tokens, Space: tenant}}})
 	require.Len(p.t, r.Granted, 1)
 	for i, slab := range r.Granted[0].Slabs {
 		p.memories[0].slabs[slab] = [testBytes]byte{byte(seq), byte(i), 1, 2, 3}
@@ -170,7 +170,7 @@ func (p *pair) imports(seq msg.SeqID, tenant string, tokens []int32) {
 // cached says how many tokens a sequence finds at the second manager, and what is in their slabs.
 func (p *pair) cached(seq msg.SeqID, tenant string, tokens []int32) (n int, first []byte) {
 	p.t.Helper()
-	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: len(tokens) + 10, Lease: len(tokens), Known: tokens, Space: tenant}}})
+	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: len(tokens) + 10, Promise: len(tokens) + 10, Lease: len(tokens), Known: tokens, Space: tenant}}})
 	require.Len(p.t, r.Granted, 1)
 	for i := range r.Granted[0].Computed / 16 {
 		first = append(first, p.memories[1].slabs[r.Granted[0].Slabs[i]][:2]...)
@@ -252,7 +252,7 @@ func TestNothingIsCopiedWithoutRoom(t *testing.T) {
 	p := newPair(t, equals)
 	tokens := prompt(100, 60)
 	p.runs(1, "a", tokens)
-	p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 7, Tokens: 130, Lease: 16}}})
+	p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 7, Tokens: 130, Promise: 130, Lease: 16}}})
 	require.Zero(t, p.prefetch(1, "a", tokens))
 	require.Zero(t, p.fetches.Load())
 	p.clean(1)
@@ -282,7 +282,7 @@ func TestOthersWaitForSlabsOnTheirWay(t *testing.T) {
 	}
 	p.system.Root.Send(p.managers[1].PID(), &msg.Prefetch{Reply: p.self, Source: p.source(1), Space: "a", Tokens: tokens})
 	late := <-held
-	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 5, Tokens: 80, Lease: 60, Known: tokens, Space: "a"}}})
+	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 5, Tokens: 80, Promise: 80, Lease: 60, Known: tokens, Space: "a"}}})
 	require.Equal(t, []msg.SeqID{5}, r.Parked)
 	p.system.Root.Send(p.managers[1].PID(), late)
 	require.Equal(t, 48, next[*msg.Prefetched](p).Tokens)
@@ -317,9 +317,9 @@ func TestMemoryThatLostItsContentsForgetsCopies(t *testing.T) {
 func TestACopyWaitsForTheOneInsideThePool(t *testing.T) {
 	p := newPair(t, equals)
 	first := prompt(500, 40)
-	p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 7, Tokens: 48, Lease: 48, Known: first}}})
+	p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 7, Tokens: 48, Promise: 48, Lease: 48, Known: first}}})
 	p.round(1, &msg.KVRound{Commit: []msg.Commit{{Seq: 7, Tokens: first[:32]}}})
-	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 8, Tokens: 48, Lease: 48, Known: append(first[:24:24], 1, 2, 3)}}})
+	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 8, Tokens: 48, Promise: 48, Lease: 48, Known: append(first[:24:24], 1, 2, 3)}}})
 	require.Positive(t, r.Granted[0].CopyTokens)
 	tokens := prompt(100, 40)
 	p.runs(1, "a", tokens)
