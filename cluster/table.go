@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 )
@@ -104,13 +105,11 @@ func (t *table) tick(now time.Time) (silent []string) {
 // late returns probes for the nodes whose beat is late. A node's nonce stays the same until its next
 // beat: an answer may arrive after the next probe. nonce makes one.
 func (t *table) late(now time.Time, nonce func() string) (list []probe) {
-	for node, e := range t.members {
-		if !t.isLate(now, e) {
-			continue
+	for _, node := range slices.Sorted(maps.Keys(t.members)) {
+		if t.isLate(now, t.members[node]) {
+			list = append(list, t.probe(node, nonce))
 		}
-		list = append(list, t.probe(node, nonce))
 	}
-	slices.SortFunc(list, func(a, b probe) int { return cmp.Compare(a.node, b.node) })
 	return list
 }
 
