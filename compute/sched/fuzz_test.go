@@ -10,6 +10,8 @@ func FuzzStep(f *testing.F) {
 	// Granted at once, then sampled with draft tokens of which some are accepted.
 	f.Add([]byte{1, 1, 3, 11, 0, 0, 2, 0, 0, 3, 1, 14, 5, 1, 1, 5, 5, 1, 3, 4, 5, 1, 2, 2})
 	f.Add([]byte("submit, cancel, grant, deny, sample and finish"))
+	// An ID that is submitted again before the reservation of the first has its answer.
+	f.Add([]byte("12010000082y120100000c21"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		s, err := New(Config{
 			MaxBatchTokens: 9, ChunkTokens: 5, MaxBatchSize: 3, MaxWaiting: 2, WaitingServedRatio: 0.7,

@@ -30,6 +30,7 @@ package sched
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Errors of Step: the driver broke the protocol. Step ignores the event and plans
@@ -196,7 +197,7 @@ func (s *Scheduler) apply(e *Event) error {
 }
 
 func (s *Scheduler) submit(q *Sequence) error {
-	if s.byID[q.ID] != nil {
+	if s.byID[q.ID] != nil || slices.Contains(s.reserving, q.ID) { // the answer to an ended one would count for this one
 		return fmt.Errorf("%w: %d", ErrDuplicate, q.ID)
 	}
 	if r := s.refuse(q); r != ReasonNone {

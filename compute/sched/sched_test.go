@@ -41,3 +41,23 @@ func TestConfigNamesTheFieldAtFault(t *testing.T) {
 		}
 	}
 }
+
+// A sequence that is cancelled while its reservation is on its way leaves its ID taken until the answer.
+func TestAnIDIsFreeWhenItsReservationIsAnswered(t *testing.T) {
+	s, err := New(testConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	submit := Submit(Sequence{ID: 1, PromptTokens: 20, MaxNewTokens: 10})
+	for _, step := range []struct {
+		event Event
+		want  error
+	}{{submit, nil}, {Cancel(1), nil}, {submit, ErrDuplicate}, {Granted(1, 30), nil}, {submit, nil}} {
+		if _, err := s.Step(0, []Event{step.event}); !errors.Is(err, step.want) {
+			t.Fatalf("event %d: got %v, expected %v", step.event.Kind, err, step.want)
+		}
+		if err := s.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
