@@ -118,7 +118,7 @@ func (m *Manager) Check() error {
 		}
 		promised += r.unleased()
 		mapped += r.quota
-		needed += r.full - r.quota
+		needed += r.need()
 	}
 	free, unheld, shared := 0, 0, 0
 	for id, n := range m.refs {

@@ -58,7 +58,7 @@ func (m *Model) KVUsage(used, total int) {
 // Paused sets the number of sequences that wait for KV memory to grow.
 func (m *Model) Paused(n int) { m.paused.Set(float64(n)) }
 
-// GrowthDenied counts a sequence that requested more KV memory than there is for now.
+// GrowthDenied counts a sequence that requested more KV memory than it may have yet.
 func (m *Model) GrowthDenied() { m.growthDenied.Inc() }
 
 // Step records one step of the device: its time, decode rows and prefill rows.

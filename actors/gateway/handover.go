@@ -1,12 +1,9 @@
 package gateway
 
 import (
-	"slices"
-
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/millrace/millrace/actors/msg"
-	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/kvmgr/chain"
 )
@@ -26,14 +23,14 @@ func (a *requestActor) prefetch(ctx actor.Context, seq msg.SeqID) bool {
 	}
 	q := a.query()
 	q.Avoid = at.compute.Address
-	to := a.routes.compute(q, a.slabs(a.state.choice(lead)))
+	first := a.state.choice(lead)
+	to := a.routes.compute(q, a.slabs(first))
 	if to == nil || !a.routes.copies(at.compute.Address, to.worker.Address) {
 		return false
 	}
 	at.next = to
-	tokens := slices.Concat(a.state.prompt, a.state.choices[a.state.choice(lead)].tokens)
 	ctx.Send(kvAt(to.worker.Address), &msg.Prefetch{
-		Reply: ctx.Self(), Source: msg.Source{KV: kvAt(at.compute.Address), Seq: lead}, Space: api.CacheSpace(a.state.api.Tenant, a.state.api.CacheSalt), Tokens: tokens,
+		Reply: ctx.Self(), Source: msg.Source{KV: kvAt(at.compute.Address), Seq: lead}, Space: a.state.space(), Tokens: a.state.known(first),
 	})
 	return true
 }

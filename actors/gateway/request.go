@@ -67,6 +67,12 @@ func newRequest(r *api.Request, lim modelLimits) *request {
 	return q
 }
 
+// space is the part of the prefix cache that the request reads and feeds.
+func (r *request) space() string { return api.CacheSpace(r.api.Tenant, r.api.CacheSalt) }
+
+// known are the tokens of a choice: its prompt and its answer.
+func (r *request) known(c int) []int32 { return slices.Concat(r.prompt, r.choices[c].tokens) }
+
 // prompt is what a tokenizer made of one, and what its files say.
 type prompt struct {
 	ids  []int32

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -138,12 +137,11 @@ func (a *requestActor) slabs(first int) []chain.Hash {
 	if !a.routes.caches.known() || r.api.Beams != nil {
 		return nil
 	}
-	space := api.CacheSpace(r.api.Tenant, r.api.CacheSalt)
-	if had := r.choices[first].tokens; len(had) > 0 {
-		return chain.Of(space, r.limits.slabTokens, slices.Concat(r.prompt, had))
+	if len(r.choices[first].tokens) > 0 {
+		return chain.Of(r.space(), r.limits.slabTokens, r.known(first))
 	}
 	if a.prompt == nil {
-		a.prompt = chain.Of(space, r.limits.slabTokens, r.prompt)
+		a.prompt = chain.Of(r.space(), r.limits.slabTokens, r.prompt)
 	}
 	return a.prompt
 }

@@ -125,7 +125,9 @@ func (x *exchange) begin(ctx actor.Context, t *transfer) {
 	}
 	at := len(x.transfers)
 	if t.waiting != nil {
-		at = slices.IndexFunc(append(slices.Clone(x.transfers), &transfer{}), func(o *transfer) bool { return o.waiting == nil })
+		if i := slices.IndexFunc(x.transfers, func(o *transfer) bool { return o.waiting == nil }); i >= 0 {
+			at = i
+		}
 	}
 	x.transfers = slices.Insert(x.transfers, at, t)
 	root, self, over := ctx.ActorSystem().Root, ctx.Self(), &expired{t.source.Seq}
@@ -151,7 +153,6 @@ func (x *exchange) reserve(ctx actor.Context, t *transfer) {
 	default:
 		t.slabs, t.next, t.got, t.lastSeen = slabs, computed, computed, computed
 		if slabs == nil {
-			t.slabs = []int32{}
 			x.end(ctx, t)
 		}
 	}
@@ -237,7 +238,7 @@ func (x *exchange) fail(ctx actor.Context, t *transfer, err error) {
 func (x *exchange) end(ctx actor.Context, t *transfer) {
 	x.transfers = slices.DeleteFunc(x.transfers, func(o *transfer) bool { return o == t })
 	t.timer.Stop()
-	if len(t.slabs) > 0 || x.kv.Has(t.seq()) {
+	if x.kv.Has(t.seq()) {
 		if _, err := x.kv.Release(t.seq()); err != nil {
 			x.broken(err)
 			return

@@ -267,11 +267,8 @@ func TestABrokenMemoryEndsACopy(t *testing.T) {
 	p.clean(1)
 }
 
-// A sequence that begins with tokens that are on their way waits for them until they are there or cannot come.
-func TestOthersWaitForSlabsOnTheirWay(t *testing.T) {
-	p := newPair(t, equals)
-	tokens := prompt(100, 60)
-	p.runs(1, "a", tokens)
+// held starts the prefetch of sequence 1 and returns its third slab, which it has kept from arriving.
+func (p *pair) held(tokens []int32) *msg.Slab {
 	held := make(chan *msg.Slab, 10)
 	p.change = func(m *msg.Slab) *msg.Slab {
 		if m.Index == 2 {
@@ -281,7 +278,15 @@ func TestOthersWaitForSlabsOnTheirWay(t *testing.T) {
 		return m
 	}
 	p.system.Root.Send(p.managers[1].PID(), &msg.Prefetch{Reply: p.self, Source: p.source(1), Space: "a", Tokens: tokens})
-	late := <-held
+	return <-held
+}
+
+// A sequence that begins with tokens that are on their way waits for them until they are there or cannot come.
+func TestOthersWaitForSlabsOnTheirWay(t *testing.T) {
+	p := newPair(t, equals)
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	late := p.held(tokens)
 	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 5, Tokens: 80, Promise: 80, Lease: 60, Known: tokens, Space: "a"}}})
 	require.Equal(t, []msg.SeqID{5}, r.Parked)
 	p.system.Root.Send(p.managers[1].PID(), late)
@@ -295,16 +300,7 @@ func TestMemoryThatLostItsContentsForgetsCopies(t *testing.T) {
 	p := newPair(t, equals)
 	tokens := prompt(100, 60)
 	p.runs(1, "a", tokens)
-	held := make(chan *msg.Slab, 10)
-	p.change = func(m *msg.Slab) *msg.Slab {
-		if m.Index == 2 {
-			held <- m
-			return nil
-		}
-		return m
-	}
-	p.system.Root.Send(p.managers[1].PID(), &msg.Prefetch{Reply: p.self, Source: p.source(1), Space: "a", Tokens: tokens})
-	late := <-held
+	late := p.held(tokens)
 	p.system.Root.Send(p.managers[1].PID(), &msg.KVRound{Reply: p.self, Forget: true})
 	next[*msg.Prefetched](p)
 	next[*msg.KVRound](p)

@@ -102,18 +102,24 @@ func TestADrainingWorkerHandsOverKeysAndValues(t *testing.T) {
 	compute[0].once.Do(compute[0].conn.Close)
 }
 
+// handingOver closes the first of two workers, and returns when some of its tokens are at the other one.
+func handingOver(t *testing.T, compute []*node) (closed <-chan error) {
+	end := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		end <- compute[0].Close(ctx)
+	}()
+	require.Eventually(t, func() bool { return compute[1].counter(t, "millrace_handover_tokens_total") > 0 }, patience, time.Millisecond)
+	return end
+}
+
 func TestAWorkerThatDiesWhileItHandsOverLosesNoStream(t *testing.T) {
 	c := newTestNodes(t)
 	gateway, _, _, compute := four(c, 2, roomy)
 	paced(t, compute)
 	streams := pooled(t, gateway, compute, 12, 400)
-	closed := make(chan error, 1)
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		closed <- compute[0].Close(ctx)
-	}()
-	require.Eventually(t, func() bool { return compute[1].counter(t, "millrace_handover_tokens_total") > 0 }, patience, time.Millisecond)
+	closed := handingOver(t, compute)
 	compute[0].once.Do(compute[0].conn.Close)
 	requirePooled(t, compute[1].device, streams, 400)
 	requireClean(t, compute[1].Node, compute[1].device)
@@ -125,13 +131,7 @@ func TestAStreamThatIsCancelledWhileItIsHandedOverLeavesNothing(t *testing.T) {
 	gateway, _, _, compute := four(c, 2, roomy)
 	paced(t, compute)
 	streams := pooled(t, gateway, compute, 12, 400)
-	closed := make(chan error, 1)
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		closed <- compute[0].Close(ctx)
-	}()
-	require.Eventually(t, func() bool { return compute[1].counter(t, "millrace_handover_tokens_total") > 0 }, patience, time.Millisecond)
+	closed := handingOver(t, compute)
 	for _, s := range streams {
 		s.Close()
 	}

@@ -1,4 +1,4 @@
-// Package web has the chat page and the page of the KV cache: plain files inside the program, which load
+// Package web holds the chat page and the page of the KV cache: plain files inside the program, which load
 // nothing from anywhere else. It must not know the API, which the pages call.
 package web
 

@@ -134,7 +134,7 @@ func (x *Index) Load(node string, s *Snapshot) error {
 }
 
 // Overlap returns how many of the first slabs of a prompt a worker has. Its cost is O(log n) hashes: a worker that has a slab
-// has the ones before it.
+// also has those before it.
 func (x *Index) Overlap(node string, prompt []chain.Hash) int {
 	c := x.workers[node]
 	if c == nil || len(c.blocks) == 0 {

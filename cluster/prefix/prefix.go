@@ -20,8 +20,8 @@ import (
 // ErrEvent is an event that cannot be decoded.
 var ErrEvent = errors.New("prefix: bad event")
 
-// ID names a slab in a worker's cache. Two slabs may have the same one by accident: a request is then placed worse, and
-// computes the same.
+// ID names a slab in a worker's cache. If two slabs have the same ID by accident, a request may be placed at a slower
+// worker, and its answer is the same.
 type ID uint64
 
 // Salt makes a worker's IDs its own.

@@ -91,7 +91,7 @@ func NeverFits(id ID, need, pool int) Event {
 	return Event{Kind: KindDenied, ID: id, Need: need, Free: pool, Never: true}
 }
 
-// Paused answers a Lease beyond the promise: the sequence may not grow for now. It keeps its KV, and the scheduler requests
+// Paused answers a Lease beyond the promise: the sequence may not grow yet. It keeps its KV, and the scheduler requests
 // more again when KV was given back.
 func Paused(id ID) Event { return Event{Kind: KindPaused, ID: id} }
 

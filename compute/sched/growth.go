@@ -23,7 +23,7 @@ func (s *Scheduler) learn(seq *sequence, r Reason) {
 	}
 }
 
-// paused notes that a sequence may not grow for now.
+// paused marks a sequence whose growth was denied.
 func (s *Scheduler) paused(e *Event) error {
 	seq := s.byID[e.ID]
 	switch {

@@ -78,7 +78,7 @@ async function answer() {
       if (choice.delta.content) {
         s.last = performance.now();
         s.first ||= s.last;
-        s.tokens++; // an estimate: the last chunk has the exact number
+        s.tokens++; // an estimate: the last chunk gives the exact number
         text += choice.delta.content;
         turn.text(text);
       }
