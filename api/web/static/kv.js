@@ -71,6 +71,7 @@ function show() {
     "Prefix cache hits, all": ratio.all,
     "Sequences in memory": stats.regions.toLocaleString(),
     "Sequences waiting": state.waiting.toLocaleString(),
+    "Paused, their growth was denied": stats.denied.toLocaleString(),
   };
   $("figures").replaceChildren(...Object.entries(figures).map(([name, value]) => {
     const box = document.createElement("div");
@@ -92,7 +93,8 @@ function showBar(stats) {
   const words = list.map((s) => `${s.slabs.toLocaleString()} ${s.label}`);
   $("bar").setAttribute("aria-label", words.join(", "));
   const promised = `${stats.promised.toLocaleString()} of the free and cached ones are promised to sequences in memory`;
-  $("legend").replaceChildren(...list.map((s, i) => element("li", words[i], s.name)), element("li", promised, "promised"));
+  const needed = `${stats.needed.toLocaleString()} more are needed if all of these run to their declared ends`;
+  $("legend").replaceChildren(...list.map((s, i) => element("li", words[i], s.name)), element("li", promised, "promised"), element("li", needed, "needed"));
 }
 
 function table(id, head, rows) {
@@ -107,9 +109,10 @@ function table(id, head, rows) {
 function showTables() {
   table("tenants", ["Tenant", "Sequences", "Leased slabs", "Reserved slabs"],
     state.tenants.map((t) => [t.tenant || "without a key", t.sequences, t.leased_slabs, t.reserved_slabs]));
-  table("sequences", ["Sequence", "Tenant", "Prompt", "Computed", "Generated", "Reserved tokens", "Leased slabs", "Reserved slabs", "Shared slabs"],
+  table("sequences", ["Sequence", "Tenant", "Prompt", "Computed", "Generated", "Reserved tokens", "Declared tokens", "Leased slabs",
+    "Reserved slabs", "Shared slabs"],
     state.regions.map((r) => [String(r.sequence), r.tenant || "–", r.prompt_tokens, r.computed_tokens, r.generated_tokens, r.reserved_tokens,
-      r.leased_slabs, r.reserved_slabs, r.shared_slabs]));
+      r.declared_tokens, r.leased_slabs, r.reserved_slabs, r.shared_slabs]));
   const hidden = state.stats.regions - state.regions.length;
   $("sequences-note").textContent = hidden > 0 ? `The largest ones; ${hidden.toLocaleString()} more are not shown.` : "";
 }
