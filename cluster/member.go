@@ -99,13 +99,15 @@ type Worker struct {
 	PrefixTokens uint64 `json:"prefix_tokens"` // tokens of prompts since the start
 	PrefixHits   uint64 `json:"prefix_hits"`   // of these, found in the prefix cache
 
-	Capacity int           `json:"capacity"` // sequences of a step
-	Queue    int           `json:"queue"`    // sequences that it takes beyond them
-	Running  int           `json:"running"`
-	Waiting  int           `json:"waiting"`
-	Steps    uint64        `json:"steps"`
-	InStep   time.Duration `json:"in_step"` // since the last progress, with work at hand
-	Down     string        `json:"down,omitempty"`
+	Capacity int `json:"capacity"` // sequences of a step
+	Queue    int `json:"queue"`    // sequences that it takes beyond them
+	Running  int `json:"running"`
+	Waiting  int `json:"waiting"`
+	// Gateways is how many of the running and waiting sequences each gateway has there, by node.
+	Gateways map[string]int `json:"gateways,omitempty"`
+	Steps    uint64         `json:"steps"`
+	InStep   time.Duration  `json:"in_step"` // since the last progress, with work at hand
+	Down     string         `json:"down,omitempty"`
 }
 
 // Has says whether the member has a role.

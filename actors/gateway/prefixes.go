@@ -121,7 +121,10 @@ func (p *prefixes) fill(q *route.Query, workers []route.Worker, prompt []chain.H
 	defer p.mu.Unlock()
 	for i := range workers {
 		w := &workers[i]
-		if p.index.Fresh(w.Node) && w.Model == q.Model {
+		if w.Model != q.Model {
+			continue
+		}
+		if p.index.Fresh(w.Node) {
 			q.ByOverlap = true
 		}
 		w.Blocks = p.index.Blocks(w.Node)

@@ -43,6 +43,19 @@ type choice struct {
 	redirected bool // since the last new token
 }
 
+// room returns the tokens that a worker needs room for at first, with an answer that has at least some tokens. A beam search gets
+// room for all of its answer at once.
+func (r *request) room(answer int) int {
+	if r.api.Beams != nil {
+		answer = r.limit
+	}
+	most := 0
+	for i := range r.choices {
+		most = max(most, len(r.choices[i].tokens))
+	}
+	return len(r.prompt) + min(r.limit, max(answer, most))
+}
+
 // firstTokens is the room that a choice has for its tokens from the beginning.
 const firstTokens = 256
 

@@ -63,6 +63,24 @@ func TestARequestThatDoesNotFitIsRefusedWithItsNumbers(t *testing.T) {
 	require.Equal(t, 4, g[0].MaxTokens, "no max_tokens: up to the limit")
 }
 
+// TestAnUnlimitedAnswerNeedsNoRoomForAllOfIt: workers promise a predicted one.
+func TestAnUnlimitedAnswerNeedsNoRoomForAllOfIt(t *testing.T) {
+	lim := modelLimits{context: 5000, pool: 5000, vocab: 10}
+	r := newRequest(apiRequest(2, 0), lim)
+	begin(t, r, make([]int32, 100))
+	require.Equal(t, 100+256, r.room(256))
+	r.choices[1].tokens = make([]int32, 900)
+	require.Equal(t, 100+900, r.room(256), "it has them already")
+	r = newRequest(apiRequest(1, 20), lim)
+	begin(t, r, make([]int32, 100))
+	require.Equal(t, 100+20, r.room(256))
+	q := apiRequest(1, 600)
+	q.Beams = &sample.BeamParams{Width: 2}
+	r = newRequest(q, modelLimits{context: 5000, pool: 5000, vocab: 10, slabTokens: 16})
+	begin(t, r, make([]int32, 100))
+	require.Equal(t, 100+600, r.room(256), "a beam search gets all of it at once")
+}
+
 func TestIgnoreEOSKeepsTheRequestsOwnStopTokens(t *testing.T) {
 	lim := modelLimits{context: 100, pool: 100, vocab: 10}
 	r := apiRequest(1, 5)

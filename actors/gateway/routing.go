@@ -47,8 +47,7 @@ type seat struct {
 	numerics, text string // digests
 }
 
-// workers are the members that compute, as package route sees them. What this
-// gateway has sent to a worker counts although the worker's own news is older.
+// workers are the members that compute, as package route sees them.
 func (r *routing) workers(members []*cluster.Member) []route.Worker {
 	list := make([]route.Worker, 0, len(members))
 	now := time.Since(r.start)
@@ -58,15 +57,27 @@ func (r *routing) workers(members []*cluster.Member) []route.Worker {
 			continue
 		}
 		local := m.Node == r.node
+		sequences := r.sequences(m)
+		running := min(w.Running, sequences)
 		list = append(list, route.Worker{
 			Node: m.Node, Model: m.Model, Numerics: w.Numerics, Text: m.Text, Local: local,
 			Draining:  m.Draining && !local, // what is in this process finishes here
 			Suspected: w.Down != "", Busy: w.InStep > 0, LastStep: now - w.InStep,
-			Running: w.Running, Waiting: max(w.Waiting, r.watch.sequences(m.Node)-w.Running),
+			Running: running, Waiting: sequences - running,
 			Capacity: w.Capacity, FreeSlabs: w.FreeSlabs,
 		})
 	}
 	return list
+}
+
+// sequences counts those of a worker: this gateway's own as it knows them now, and those of others as of the worker's last beat.
+func (r *routing) sequences(m *cluster.Member) int {
+	own := r.watch.sequences(m.Node)
+	before, counted := m.Worker.Gateways[r.node], len(m.Worker.Gateways) > 0
+	if !counted { // this process, or a worker of an earlier version: some of them may be this gateway's
+		before = own
+	}
+	return own + max(0, m.Worker.Running+m.Worker.Waiting-before)
 }
 
 // compute chooses the worker of a sequence that begins with the slabs of prompt; nil if there is none.

@@ -33,6 +33,8 @@ const (
 	// tokenizer need not get it many times.
 	tokenizeFirst = time.Second
 	tokenizeMost  = 10 * time.Second
+	// eventsLate is how long the event of a computed slab may take from its worker. The next turn of an agent comes earlier.
+	eventsLate = 100 * time.Millisecond
 )
 
 // Reasons for which a sequence has to continue elsewhere; label values of a metric.
@@ -60,6 +62,7 @@ type watch struct {
 	workers map[string]map[msg.SeqID]*watched // by node
 	detoks  map[string]int                    // sequences by the node of their detokenizer
 	waiting map[*actor.PID]*waiting           // requests, see wait
+	ended   []ended                           // sequences of the last ticks, in their order
 	ticked  time.Time
 }
 
@@ -76,6 +79,13 @@ type watched struct {
 	at            int64     // received then
 	leaving       time.Time // since when it leaves a worker that drains; zero: it does not
 	reported      bool      // of its trouble; until its request ends it here it is no stranger
+}
+
+// ended is a sequence whose slabs its worker's events may not have yet.
+type ended struct {
+	worker string // node
+	prompt []chain.Hash
+	at     time.Time // of the tick before
 }
 
 // waiting is a request that waits for another process, or for one to appear.
@@ -122,6 +132,9 @@ func (w *watch) end(seq msg.SeqID, worker string) {
 		return
 	}
 	delete(seqs, seq)
+	if len(s.prompt) > 0 {
+		w.ended = append(w.ended, ended{worker, s.prompt, w.ticked})
+	}
 	if w.detoks[s.detok]--; w.detoks[s.detok] == 0 {
 		delete(w.detoks, s.detok)
 	}
@@ -139,12 +152,17 @@ func (w *watch) prompts(seq msg.SeqID, worker string, prompt []chain.Hash) {
 	}
 }
 
-// overlap is how many of a prompt's first slabs the sequences of a worker have, or will have.
+// overlap is how many of a prompt's first slabs the sequences of a worker have, will have, or had when they ended lately.
 func (w *watch) overlap(worker string, prompt []chain.Hash) (most int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.workers[worker] {
 		most = max(most, chain.Common(s.prompt, prompt))
+	}
+	for i := range w.ended {
+		if w.ended[i].worker == worker {
+			most = max(most, chain.Common(w.ended[i].prompt, prompt))
+		}
 	}
 	return most
 }
@@ -272,6 +290,7 @@ func (w *watch) tick(now time.Time, v view) (losses []lostSequence, again []*act
 	defer w.mu.Unlock()
 	pause := now.Sub(w.ticked)
 	w.ticked = now
+	w.ended = slices.DeleteFunc(w.ended, func(e ended) bool { return now.Sub(e.at) > eventsLate })
 	if v.Partitioned() || pause > stopped { // this process was cut off, or stopped: it has to listen first
 		w.resetTimers(now)
 		return nil, nil

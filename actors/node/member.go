@@ -31,6 +31,9 @@ func (p *Node) Member() cluster.Member {
 	m := p.offer()
 	m.Host, m.Process, m.HTTP, m.Version = hostname(), os.Getpid(), p.cfg.Cluster.HTTP, p.cfg.Cluster.Version
 	m.Started, m.Draining, m.Requests = p.created, p.closed.Load(), p.Running()
+	if m.Worker != nil {
+		m.Worker.Gateways = p.worker.Owners()
+	}
 	return m
 }
 

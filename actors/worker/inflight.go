@@ -97,6 +97,17 @@ func (l *inFlight) ofAnother(seq msg.SeqID, node string) bool {
 	return a != nil && a.watch.Address != node
 }
 
+// owners counts the sequences of each node.
+func (l *inFlight) owners() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	byNode := make(map[string]int)
+	for _, a := range l.seqs {
+		byNode[a.watch.Address]++
+	}
+	return byNode
+}
+
 func (l *inFlight) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -96,6 +96,9 @@ func (w *Worker) Stop() error {
 // InFlight is the number of sequences that are here.
 func (w *Worker) InFlight() int { return w.loop.inFlight.len() }
 
+// Owners counts them by the node of their gateway.
+func (w *Worker) Owners() map[string]int { return w.loop.inFlight.owners() }
+
 // Running is the number of those that hold KV.
 func (w *Worker) Running() int { return int(w.loop.running.Load()) }
 

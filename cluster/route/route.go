@@ -53,7 +53,7 @@ type Query struct {
 	Model        string
 	Numerics     Bond   // of a sequence that has begun: only an equal worker continues it
 	Text         Bond   // of the prompt's ids: with another checkpoint they are other words
-	Slabs        int    // of KV that it needs
+	Slabs        int    // of KV that it needs at first
 	Conversation uint64 // see Conversation; 0: none
 	Blocks       int    // full slabs of its prompt
 	ByOverlap    bool   // Worker.Overlap and Worker.Blocks are known
