@@ -29,7 +29,7 @@ const (
 	talkMemory = 4 * 700 // slabs
 )
 
-// conversation is the token ids of what was said so far, and the number of turns.
+// conversation is the token ids of all messages and answers so far, and the number of turns.
 type conversation struct {
 	ids   []int32
 	turns int
@@ -37,10 +37,10 @@ type conversation struct {
 
 // conversations are those that wait for their next turn.
 type conversations struct {
-	mu            sync.Mutex
-	rng           *rand.Rand
-	idle          []*conversation
-	asked, cached int // tokens of prompts
+	mu               sync.Mutex
+	rng              *rand.Rand
+	idle             []*conversation
+	prompted, cached int // tokens of prompts
 }
 
 // next says something in a random conversation; nil if all have ended, or have their turn.
@@ -63,7 +63,7 @@ func (c *conversations) next() *conversation {
 func (c *conversations) answered(v *conversation, ids []int32, cached int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked, c.cached = c.asked+len(v.ids), c.cached+cached
+	c.prompted, c.cached = c.prompted+len(v.ids), c.cached+cached
 	v.ids = append(v.ids, ids...)
 	if v.turns++; v.turns < talkTurns {
 		c.idle = append(c.idle, v)
@@ -92,7 +92,7 @@ func talkAll(t *testing.T, s *server, seed uint64) (cached float64) {
 	}
 	wg.Wait()
 	require.Empty(t, c.idle)
-	return float64(c.cached) / float64(c.asked)
+	return float64(c.cached) / float64(c.prompted)
 }
 
 // sayIDs completes a prompt of token ids.

@@ -43,18 +43,21 @@ type choice struct {
 	redirected bool // since the last new token
 }
 
-// room returns the tokens that a worker needs room for at first, with an answer that has at least some tokens. A beam search gets
-// room for all of its answer at once.
-func (r *request) room(answer int) int {
+// needs returns the tokens that a worker needs memory for at first. A beam search gets memory for all of its answer at once.
+func (r *request) needs() int {
+	answer := usualAnswer
 	if r.api.Beams != nil {
 		answer = r.limit
 	}
-	most := 0
 	for i := range r.choices {
-		most = max(most, len(r.choices[i].tokens))
+		answer = max(answer, len(r.choices[i].tokens))
 	}
-	return len(r.prompt) + min(r.limit, max(answer, most))
+	return len(r.prompt) + min(r.limit, answer)
 }
+
+// usualAnswer is how many tokens of an answer count for the memory that a sequence needs at first. Workers predict the length
+// of an answer, and few answers have the declared one: counted with it, every worker would be full for a request without a limit.
+const usualAnswer = 256
 
 // firstTokens is the room that a choice has for its tokens from the beginning.
 const firstTokens = 256

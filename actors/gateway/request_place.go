@@ -166,16 +166,12 @@ func (a *requestActor) runs(ctx actor.Context, worker, text *actor.PID, choices 
 	}
 }
 
-// usualAnswer is how many tokens of an answer count for the room that a sequence needs. Workers predict the length
-// of an answer, and few answers have the declared one: counted with it, every worker would be full for a request without a limit.
-const usualAnswer = 256
-
 // query is what placement has to know of a sequence.
 func (a *requestActor) query() route.Query {
 	r := a.state.api
 	q := route.Query{
 		Model: r.Model, Avoid: a.avoid,
-		Slabs: a.state.room(usualAnswer) / max(a.state.limits.slabTokens, 1),
+		Slabs: a.state.needs() / max(a.state.limits.slabTokens, 1),
 	}
 	a.state.bond.bind(&q)
 	if len(r.Messages) > 0 {

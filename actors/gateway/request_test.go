@@ -68,17 +68,17 @@ func TestAnUnlimitedAnswerNeedsNoRoomForAllOfIt(t *testing.T) {
 	lim := modelLimits{context: 5000, pool: 5000, vocab: 10}
 	r := newRequest(apiRequest(2, 0), lim)
 	begin(t, r, make([]int32, 100))
-	require.Equal(t, 100+256, r.room(256))
+	require.Equal(t, 100+256, r.needs())
 	r.choices[1].tokens = make([]int32, 900)
-	require.Equal(t, 100+900, r.room(256), "it has them already")
+	require.Equal(t, 100+900, r.needs(), "it has them already")
 	r = newRequest(apiRequest(1, 20), lim)
 	begin(t, r, make([]int32, 100))
-	require.Equal(t, 100+20, r.room(256))
+	require.Equal(t, 100+20, r.needs())
 	q := apiRequest(1, 600)
 	q.Beams = &sample.BeamParams{Width: 2}
 	r = newRequest(q, modelLimits{context: 5000, pool: 5000, vocab: 10, slabTokens: 16})
 	begin(t, r, make([]int32, 100))
-	require.Equal(t, 100+600, r.room(256), "a beam search gets all of it at once")
+	require.Equal(t, 100+600, r.needs(), "a beam search gets all of it at once")
 }
 
 func TestIgnoreEOSKeepsTheRequestsOwnStopTokens(t *testing.T) {
