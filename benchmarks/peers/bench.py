@@ -113,6 +113,9 @@ def serve(run: Run, case: serving.Case, rounds: int, starts: dict[str, Callable[
             prompts = Case(report.BURST_PROMPT, case.tokens - 1, case.clients, run.next_seed())
             times = server.measure(prompts)
             tps, ttft = case.requests * case.tokens / (times.prefill + times.decode), times.prefill
+        if case.turns > 1:
+            run.add(f"{case.title}: TTFT p50 of turns 2 and later, s", case.weights, name, result["later_ttft_p50"])
+            return
         run.add(f"{case.title}: tokens/s", case.weights, name, tps)
         run.add(f"{case.title}: TTFT p50, s", case.weights, name, ttft)
 
@@ -126,21 +129,29 @@ def serve(run: Run, case: serving.Case, rounds: int, starts: dict[str, Callable[
             server.close()
 
 
-def serve_all(run: Run, args: argparse.Namespace) -> None:
-    def http(case: serving.Case) -> dict[str, Callable[[], Any]]:
-        return {
-            "millrace": lambda: serving.millrace(case, run.threads),
-            "llama": lambda: serving.llama(case, run.threads),
-        }
+def http(run: Run, case: serving.Case) -> dict[str, Callable[[], Any]]:
+    return {
+        "millrace": lambda: serving.millrace(case, run.threads),
+        "llama": lambda: serving.llama(case, run.threads),
+    }
 
+
+def serve_all(run: Run, args: argparse.Namespace) -> None:
     for weights in systems.TINY_WEIGHTS:
         for clients, requests in ((1, 10), (64, 256)):
             case = serving.Case(f"demo model, {clients} clients", systems.TINY, weights, clients, requests, words=120)
-            serve(run, case, run.rounds, http(case))
+            serve(run, case, run.rounds, http(run, case))
     for weights in args.weights if not args.quick else args.weights[:1]:
         case = serving.Case("burst of 16", systems.MODEL, weights, 16, 16, words=report.BURST_WORDS)
-        starts = http(case) | {"openvino": lambda w=weights: systems.start("openvino", w, run.threads)}
+        starts = http(run, case) | {"openvino": lambda w=weights: systems.start("openvino", w, run.threads)}
         serve(run, case, 1 if args.quick else run.rounds, starts)
+
+
+def converse(run: Run, weights: list[str]) -> None:
+    """An agent's conversation: a long prompt that grows by a few words with each turn."""
+    for w in weights:
+        case = serving.Case("conversation", systems.MODEL, w, clients=1, requests=5, words=480, tokens=16, turns=5, context=4096)
+        serve(run, case, run.rounds, http(run, case))
 
 
 def ablate(run: Run) -> None:
@@ -178,7 +189,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--weights", default="bf16,int8,int4", help="types of weights")
     parser.add_argument("--systems", default=",".join(systems.NAMES), help="systems")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="compute threads of each")
-    parser.add_argument("--only", choices=("device", "serve", "ablate"), help="one part alone")
+    parser.add_argument("--only", choices=("device", "serve", "converse", "ablate"), help="one part alone")
     parser.add_argument("--seed", type=int, default=int(datetime.now(UTC).timestamp()), help="of the prompts")
     args = parser.parse_args()
     args.weights, args.systems = args.weights.split(","), args.systems.split(",")
@@ -207,6 +218,8 @@ def main() -> None:
                 device(run, weights, args.systems, 1 if args.quick else run.rounds)
         if args.only in (None, "serve"):
             serve_all(run, args)
+        if args.only in (None, "converse"):
+            converse(run, args.weights[:1] if args.quick else args.weights)
         if args.only == "ablate" or args.only is None and not args.quick:
             ablate(run)
     except KeyboardInterrupt:

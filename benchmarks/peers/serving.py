@@ -18,7 +18,7 @@ START = 180  # seconds for a server to load its model
 
 @dataclass(frozen=True)
 class Case:
-    """requests completions, clients at once; those of a burst all come together."""
+    """requests completions, clients at once; those of a burst all come together. Those of a conversation are its turns."""
 
     title: str
     model: Path
@@ -27,6 +27,8 @@ class Case:
     requests: int
     words: int
     tokens: int = 64
+    turns: int = 1
+    context: int = 512  # tokens of a client
 
 
 def free_port() -> int:
@@ -63,7 +65,7 @@ class Server:
         raise Unavailable(f"{self.name} was not ready within {START} s")
 
     def measure(self, case: Case, seed: int) -> dict[str, Any]:
-        sizes = {"clients": case.clients, "requests": case.requests, "words": case.words, "tokens": case.tokens}
+        sizes = {"clients": case.clients, "requests": case.requests, "words": case.words, "tokens": case.tokens, "turns": case.turns}
         flags = [f"--{k}={v}" for k, v in sizes.items()]
         return json.loads(output([LOAD, f"--url={self.url}", "--model=bench", f"--seed={seed}", *flags]))
 
@@ -85,9 +87,10 @@ def millrace(case: Case, threads: int, flags: tuple[str, ...] = (), name: str = 
 
 
 def llama(case: Case, threads: int) -> Server:
-    """llama-server with a slot for each client; what it would keep of old prompts is off."""
+    """llama-server with a slot for each client. It keeps old prompts only where there are conversations."""
     port = free_port()
     command = [PEERS / "llama/bin/llama-server", "--model", gguf(case.model, case.weights).path, "--alias", "bench"]
     command += ["--host", "127.0.0.1", "--port", port, "--threads", threads, "--threads-batch", threads]
-    command += ["--parallel", case.clients, "--ctx-size", 512 * case.clients, "--cache-ram", 0, "--no-webui"]
+    command += ["--parallel", case.clients, "--ctx-size", case.context * case.clients, "--no-webui"]
+    command += [] if case.turns > 1 else ["--cache-ram", 0]
     return Server("llama", command, "/health", port)

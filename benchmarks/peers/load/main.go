@@ -1,6 +1,7 @@
 // Command load keeps a number of clients busy with completions of an OpenAI-style
 // server and prints one JSON object. It is the same for every system. To cost little
-// it parses only the last events of a stream. It must not know which system it measures.
+// it parses only the last events of a stream, or all of them where the text is needed for the next turn.
+// It must not know which system it measures.
 package main
 
 import (
@@ -26,12 +27,13 @@ type options struct {
 	url, model        string
 	clients, requests int
 	words, tokens     int
+	turns             int
 	seed              uint64
 	deadline          time.Duration
 }
 
 // report is what load prints. Times are in seconds, gaps between two tokens of
-// one stream.
+// one stream. LaterTTFT50 is of the turns after the first, 0 with one turn.
 type report struct {
 	Requests     int     `json:"requests"`
 	PromptTokens float64 `json:"prompt_tokens_mean"`
@@ -40,6 +42,7 @@ type report struct {
 	TPS          float64 `json:"tokens_per_second"`
 	TTFT50       float64 `json:"ttft_p50"`
 	TTFT99       float64 `json:"ttft_p99"`
+	LaterTTFT50  float64 `json:"later_ttft_p50"`
 	Gap50        float64 `json:"gap_p50"`
 	Gap99        float64 `json:"gap_p99"`
 }
@@ -52,6 +55,7 @@ func main() {
 	flag.IntVar(&o.requests, "requests", 1, "requests in all")
 	flag.IntVar(&o.words, "words", 120, "words of a prompt")
 	flag.IntVar(&o.tokens, "tokens", 64, "tokens to generate for each")
+	flag.IntVar(&o.turns, "turns", 1, "requests of a conversation: each sends what came before it and some words more")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the prompts: another one makes prompts that no cache has seen")
 	flag.DurationVar(&o.deadline, "deadline", 5*time.Minute, "time for all requests; the rest fail")
 	flag.Parse()
@@ -74,8 +78,12 @@ func load(o *options) error {
 
 // run sends all requests; the first one that fails ends it.
 func run(ctx context.Context, o *options) (*report, error) {
-	if o.clients < 1 || o.requests < 1 || o.words < 1 || o.tokens < 1 {
-		return nil, fmt.Errorf("--clients %d, --requests %d, --words %d, --tokens %d: expected at least 1", o.clients, o.requests, o.words, o.tokens)
+	if min(o.clients, o.requests, o.words, o.tokens, o.turns) < 1 {
+		return nil, fmt.Errorf("--clients %d, --requests %d, --words %d, --tokens %d, --turns %d: expected at least 1",
+			o.clients, o.requests, o.words, o.tokens, o.turns)
+	}
+	if o.requests%o.turns != 0 {
+		return nil, fmt.Errorf("--requests %d, --turns %d: expected whole conversations", o.requests, o.turns)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -88,9 +96,11 @@ func run(ctx context.Context, o *options) (*report, error) {
 	start := time.Now()
 	for range o.clients {
 		clients.Go(func() {
-			for i := next.Add(1) - 1; i < int64(o.requests) && ctx.Err() == nil; i = next.Add(1) - 1 {
-				if err := answers[i].ask(ctx, client, o, uint64(i)); err != nil {
-					cancel(fmt.Errorf("request %d: %w", i, err))
+			conversations := int64(o.requests / o.turns)
+			for i := next.Add(1) - 1; i < conversations && ctx.Err() == nil; i = next.Add(1) - 1 {
+				turns := answers[i*int64(o.turns):][:o.turns]
+				if err := converse(ctx, client, o, uint64(i), turns); err != nil {
+					cancel(fmt.Errorf("conversation %d: %w", i, err))
 				}
 			}
 		})
@@ -100,22 +110,26 @@ func run(ctx context.Context, o *options) (*report, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	return summarize(answers, took), nil
+	return summarize(answers, o.turns, took), nil
 }
 
-func summarize(answers []answer, took float64) *report {
+func summarize(answers []answer, turns int, took float64) *report {
 	r := report{Requests: len(answers), Seconds: took}
-	var first, gaps []float64
-	for _, a := range answers {
+	var first, later, gaps []float64
+	for i, a := range answers {
 		r.PromptTokens += float64(a.usage.Prompt) / float64(len(answers))
 		r.Tokens += a.usage.Completion
 		first = append(first, a.first.Seconds())
+		if i%turns > 0 {
+			later = append(later, a.first.Seconds())
+		}
 		for _, g := range a.gaps {
 			gaps = append(gaps, g.Seconds())
 		}
 	}
 	r.TPS = float64(r.Tokens) / took
 	r.TTFT50, r.TTFT99 = percentile(first, 50), percentile(first, 99)
+	r.LaterTTFT50 = percentile(later, 50)
 	r.Gap50, r.Gap99 = percentile(gaps, 50), percentile(gaps, 99)
 	return &r
 }
@@ -132,6 +146,7 @@ func percentile(values []float64, p int) float64 {
 type answer struct {
 	first time.Duration
 	gaps  []time.Duration
+	text  strings.Builder // of all events, where there is a next turn
 	usage struct {
 		Prompt     int `json:"prompt_tokens"`
 		Completion int `json:"completion_tokens"`
@@ -140,10 +155,27 @@ type answer struct {
 
 var errTokens = errors.New("unexpected number of tokens")
 
+// turnWords are the words that a turn adds to those before it.
+const turnWords = 12
+
+// converse asks for one answer per turn. The prompt of a turn is the one before it, its answer, and new words.
+func converse(ctx context.Context, client *http.Client, o *options, number uint64, turns []answer) error {
+	text := prompt(o.words, o.seed, number)
+	for i := range turns {
+		if i > 0 {
+			text += turns[i-1].text.String() + " " + prompt(turnWords, o.seed+uint64(i), number)
+		}
+		if err := turns[i].ask(ctx, client, o, text); err != nil {
+			return fmt.Errorf("turn %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
 // ask streams one completion.
-func (a *answer) ask(ctx context.Context, client *http.Client, o *options, number uint64) error {
+func (a *answer) ask(ctx context.Context, client *http.Client, o *options, text string) error {
 	body, err := json.Marshal(map[string]any{
-		"model": o.model, "prompt": prompt(o.words, o.seed, number), "max_tokens": o.tokens,
+		"model": o.model, "prompt": text, "max_tokens": o.tokens,
 		"temperature": 0, "ignore_eos": true, "stream": true, "stream_options": map[string]bool{"include_usage": true},
 	})
 	if err != nil {
@@ -167,7 +199,7 @@ func (a *answer) ask(ctx context.Context, client *http.Client, o *options, numbe
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 		return fmt.Errorf("%s: %s", resp.Status, bytes.TrimSpace(text))
 	}
-	if err := a.read(resp.Body, start); err != nil {
+	if err := a.read(resp.Body, start, o.turns > 1); err != nil {
 		return err
 	}
 	if a.usage.Completion != o.tokens {
@@ -181,8 +213,8 @@ var (
 	done       = []byte("[DONE]")
 )
 
-// read takes the times of the events and the usage of the last one.
-func (a *answer) read(body io.Reader, start time.Time) error {
+// read takes the times of the events, the usage of the last one, and the text where it is wanted.
+func (a *answer) read(body io.Reader, start time.Time, wantText bool) error {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, 1<<20)
 	var last []byte
@@ -204,11 +236,29 @@ func (a *answer) read(body io.Reader, start time.Time) error {
 			a.gaps = append(a.gaps, now.Sub(at))
 		}
 		at, last = now, append(last[:0], data...)
+		if wantText {
+			if err := a.addText(data); err != nil {
+				return err
+			}
+		}
 	}
 	if err := lines.Err(); err != nil {
 		return err
 	}
 	return io.ErrUnexpectedEOF
+}
+
+func (a *answer) addText(event []byte) error {
+	var e struct {
+		Choices []struct{ Text string }
+	}
+	if err := json.Unmarshal(event, &e); err != nil {
+		return err
+	}
+	for _, c := range e.Choices {
+		a.text.WriteString(c.Text)
+	}
+	return nil
 }
 
 var words = strings.Fields(`time year people way day man thing woman life child world school state family student group

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -40,7 +41,7 @@ func serve(t *testing.T, status int, events ...string) (url string, prompts func
 func TestItCountsTheServersTokensAndTheStreamsEvents(t *testing.T) {
 	url, prompts := serve(t, 200, `{"choices":[{"text":"a"}]}`, `{"choices":[{"text":"b"}]}`,
 		`{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}`, "[DONE]")
-	r, err := run(t.Context(), &options{url: url, clients: 3, requests: 5, words: 4, tokens: 2})
+	r, err := run(t.Context(), &options{url: url, clients: 3, requests: 5, words: 4, tokens: 2, turns: 1})
 	require.NoError(t, err)
 	require.Equal(t, 5, r.Requests)
 	require.Equal(t, 10, r.Tokens)
@@ -53,6 +54,30 @@ func TestItCountsTheServersTokensAndTheStreamsEvents(t *testing.T) {
 		different[p] = true
 	}
 	require.Len(t, different, 5, "each prompt is a new one")
+}
+
+func TestATurnSendsWhatCameBeforeIt(t *testing.T) {
+	url, prompts := serve(t, 200, `{"choices":[{"text":" ab"}]}`, `{"choices":[{"text":" cd"}]}`,
+		`{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}`, "[DONE]")
+	r, err := run(t.Context(), &options{url: url, clients: 1, requests: 6, words: 4, tokens: 2, turns: 3})
+	require.NoError(t, err)
+	require.Equal(t, 6, r.Requests)
+	require.Positive(t, r.LaterTTFT50)
+	sent := prompts()
+	require.Len(t, sent, 6)
+	for i, body := range sent {
+		var b struct{ Prompt string }
+		require.NoError(t, json.Unmarshal([]byte(body), &b))
+		sent[i] = b.Prompt
+		if i%3 > 0 {
+			require.True(t, strings.HasPrefix(b.Prompt, sent[i-1]+" ab cd "), "turn %d sends %q after %q", i%3, b.Prompt, sent[i-1])
+			require.Len(t, strings.Fields(b.Prompt), 4+i%3*(2+turnWords))
+		}
+	}
+	require.NotEqual(t, sent[0], sent[3])
+
+	_, err = run(t.Context(), &options{url: url, clients: 1, requests: 5, words: 4, tokens: 2, turns: 3})
+	require.ErrorContains(t, err, "expected whole conversations")
 }
 
 func TestAnAnswerThatIsNotWholeIsAnError(t *testing.T) {
@@ -69,7 +94,7 @@ func TestAnAnswerThatIsNotWholeIsAnError(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			url, _ := serve(t, tt.status, tt.events...)
-			_, err := run(t.Context(), &options{url: url, clients: 2, requests: 4, words: 4, tokens: 2})
+			_, err := run(t.Context(), &options{url: url, clients: 2, requests: 4, words: 4, tokens: 2, turns: 1})
 			require.ErrorContains(t, err, tt.want)
 		})
 	}
