@@ -160,12 +160,13 @@ const turnWords = 12
 
 // converse asks for one answer per turn. The prompt of a turn is the one before it, its answer, and new words.
 func converse(ctx context.Context, client *http.Client, o *options, number uint64, turns []answer) error {
-	text := prompt(o.words, o.seed, number)
+	var text strings.Builder
+	text.WriteString(prompt(o.words, o.seed, number))
 	for i := range turns {
 		if i > 0 {
-			text += turns[i-1].text.String() + " " + prompt(turnWords, o.seed+uint64(i), number)
+			text.WriteString(turns[i-1].text.String() + " " + prompt(turnWords, o.seed+uint64(i), number))
 		}
-		if err := turns[i].ask(ctx, client, o, text); err != nil {
+		if err := turns[i].ask(ctx, client, o, text.String()); err != nil {
 			return fmt.Errorf("turn %d: %w", i, err)
 		}
 	}
