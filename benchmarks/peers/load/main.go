@@ -55,7 +55,7 @@ func main() {
 	flag.IntVar(&o.requests, "requests", 1, "requests in all")
 	flag.IntVar(&o.words, "words", 120, "words of a prompt")
 	flag.IntVar(&o.tokens, "tokens", 64, "tokens to generate for each")
-	flag.IntVar(&o.turns, "turns", 1, "requests of a conversation: each sends what came before it and some words more")
+	flag.IntVar(&o.turns, "turns", 1, "requests of a conversation: each repeats the text of the one before, its answer, and adds some words")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the prompts: another one makes prompts that no cache has seen")
 	flag.DurationVar(&o.deadline, "deadline", 5*time.Minute, "time for all requests; the rest fail")
 	flag.Parse()
@@ -158,7 +158,7 @@ var errTokens = errors.New("unexpected number of tokens")
 // turnWords are the words that a turn adds to those before it.
 const turnWords = 12
 
-// converse asks for one answer per turn. The prompt of a turn is the one before it, its answer, and new words.
+// converse requests one answer per turn. The prompt of a turn is the one before it, its answer, and new words.
 func converse(ctx context.Context, client *http.Client, o *options, number uint64, turns []answer) error {
 	var text strings.Builder
 	text.WriteString(prompt(o.words, o.seed, number))
