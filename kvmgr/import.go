@@ -14,11 +14,11 @@ func (m *Manager) Find(p Prompt) (slabs []int32, tokens int) {
 	return slabs, tokens
 }
 
-// Import reserves and leases slabs for all tokens of a prompt but the last, which come from elsewhere, and returns them and
-// the number of leading ones that are computed here. Others wait for the tokens as if seq computed them: Commit says which
+// Import reserves slabs for a sequence that comes from elsewhere, as ReservePrompt does, and leases those for all tokens of its
+// prompt but the last. It returns them and the number of leading ones that are computed here. Others wait for the tokens as if seq computed them: Commit says which
 // are there, and Release ends the import. Errors: those of ReservePrompt.
-func (m *Manager) Import(seq Seq, p Prompt) (slabs []int32, computed int, err error) {
-	hit, err := m.ReservePrompt(seq, Declared(len(p.Tokens)), p)
+func (m *Manager) Import(seq Seq, l Length, p Prompt) (slabs []int32, computed int, err error) {
+	hit, err := m.ReservePrompt(seq, l, p)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -19,13 +19,13 @@ func TestAnImportFillsTheTreeForOthers(t *testing.T) {
 	m, err := New(Config{Slabs: 10, SlabTokens: 4})
 	require.NoError(t, err)
 	p := Prompt{Space: "a", Tokens: tokensFrom(100, 14)}
-	slabs, computed, err := m.Import(1, p)
+	slabs, computed, err := m.Import(1, Declared(len(p.Tokens)), p)
 	require.NoError(t, err)
 	require.Len(t, slabs, 4)
 	require.Zero(t, computed)
 	_, err = m.ReservePrompt(2, Declared(20), p)
 	require.ErrorIs(t, err, ErrComputing, "the tokens are on their way")
-	_, _, err = m.Import(3, p)
+	_, _, err = m.Import(3, Declared(len(p.Tokens)), p)
 	require.ErrorIs(t, err, ErrComputing, "as for another import")
 	for tokens := 4; tokens <= 12; tokens += 4 {
 		require.NoError(t, m.Commit(1, p.Tokens[:tokens], false))
@@ -44,7 +44,7 @@ func TestAnImportFillsTheTreeForOthers(t *testing.T) {
 	require.Equal(t, slabs, found)
 	_, tokens = m.Find(Prompt{Space: "b", Tokens: tokensFrom(100, 14)})
 	require.Zero(t, tokens, "another tenant's")
-	slabs, _, err = m.Import(4, p)
+	slabs, _, err = m.Import(4, Declared(len(p.Tokens)), p)
 	require.NoError(t, err)
 	require.Nil(t, slabs, "all of it is here")
 	_, err = m.Release(4)
@@ -56,7 +56,7 @@ func TestAnImportThatEndsEarlyKeepsWhatCame(t *testing.T) {
 	m, err := New(Config{Slabs: 10, SlabTokens: 4})
 	require.NoError(t, err)
 	p := Prompt{Space: "a", Tokens: tokensFrom(100, 14)}
-	_, _, err = m.Import(1, p)
+	_, _, err = m.Import(1, Declared(len(p.Tokens)), p)
 	require.NoError(t, err)
 	_, err = m.ReservePrompt(2, Declared(20), p)
 	require.ErrorIs(t, err, ErrComputing)
@@ -64,7 +64,7 @@ func TestAnImportThatEndsEarlyKeepsWhatCame(t *testing.T) {
 	_, err = m.Release(1)
 	require.NoError(t, err)
 	require.Equal(t, []Seq{2}, m.Ready())
-	slabs, computed, err := m.Import(1, p)
+	slabs, computed, err := m.Import(1, Declared(len(p.Tokens)), p)
 	require.NoError(t, err)
 	require.Equal(t, 2, computed)
 	require.Len(t, slabs, 4)
@@ -75,7 +75,7 @@ func TestAnImportTakesNothingThatIsPromised(t *testing.T) {
 	m, err := New(Config{Slabs: 10, SlabTokens: 4})
 	require.NoError(t, err)
 	require.NoError(t, m.Reserve(1, Declared(32))) // eight slabs, none leased
-	_, _, err = m.Import(2, Prompt{Tokens: tokensFrom(100, 14)})
+	_, _, err = m.Import(2, Declared(14), Prompt{Tokens: tokensFrom(100, 14)})
 	require.ErrorIs(t, err, ErrNoSlabs)
 	require.NoError(t, m.Check())
 }

@@ -205,7 +205,14 @@ func (m *Manager) cutTail(r *region) {
 	}
 }
 
-// settle removes the pending nodes of a region that ends.
+// Settle says that a sequence commits no more tokens: nobody waits for them from here on.
+func (m *Manager) Settle(seq Seq) {
+	if r := m.regions[seq]; r != nil {
+		m.settle(r)
+	}
+}
+
+// settle removes the pending nodes of a region.
 func (m *Manager) settle(r *region) {
 	for _, n := range slices.Backward(r.pending) {
 		if n.slab < 0 && n.parent != nil { // neither computed nor removed

@@ -22,7 +22,7 @@ func (a *requestActor) prefetch(ctx actor.Context, seq msg.SeqID) bool {
 		return false
 	}
 	q := a.query()
-	q.Avoid = at.compute.Address
+	q.Avoid = at.full
 	first := a.state.choice(lead)
 	to := a.routes.compute(q, a.slabs(first))
 	if to == nil || !a.routes.copies(at.compute.Address, to.worker.Address) {
@@ -30,14 +30,21 @@ func (a *requestActor) prefetch(ctx actor.Context, seq msg.SeqID) bool {
 	}
 	at.next = to
 	ctx.Send(kvAt(to.worker.Address), &msg.Prefetch{
-		Reply: ctx.Self(), Source: msg.Source{KV: kvAt(at.compute.Address), Seq: lead}, Space: a.state.space(), Tokens: a.state.known(first),
+		Reply: ctx.Self(), Source: msg.Source{KV: kvAt(at.compute.Address), Seq: lead}, Space: a.state.space(), Tokens: a.state.known(first), End: a.state.end(),
 	})
 	return true
 }
 
-// prefetched makes a sequence continue where its keys and values are.
+// prefetched makes a sequence continue where its keys and values are. Without room there it stays, and leaves a little later,
+// for another worker if one is there.
 func (a *requestActor) prefetched(ctx actor.Context, m *msg.Prefetched) {
-	if at := a.places[m.Seq]; at != nil && at.next != nil {
+	at := a.places[m.Seq]
+	switch {
+	case at == nil || at.next == nil:
+	case m.Full:
+		at.full, at.next = at.next.worker.Address, nil
+		a.watch.stays(m.Seq, at.compute.Address)
+	default:
 		a.lost(ctx, m.Seq, workerDraining)
 	}
 }

@@ -59,6 +59,9 @@ func (r *request) needs() int {
 // of an answer, and few answers have the declared one: counted with it, every worker would be full for a request without a limit.
 const usualAnswer = 256
 
+// end is the number of tokens of a sequence at its declared end.
+func (r *request) end() int { return len(r.prompt) + r.limit }
+
 // firstTokens is the room that a choice has for its tokens from the beginning.
 const firstTokens = 256
 

@@ -56,7 +56,8 @@ type place struct {
 	compute, detok *actor.PID
 	choices        []msg.SeqID
 	watched        *watched
-	next           *seat // where its keys and values are copied to; nil: nowhere
+	next           *seat  // where its keys and values are copied to; nil: nowhere
+	full           string // node that had no room for it last
 }
 
 func (a *requestActor) Receive(ctx actor.Context) {

@@ -28,6 +28,8 @@ const (
 	leaveShare = 16 // of those that are there
 	// leaveTime is how long its keys and values may take to the next worker.
 	leaveTime = 10 * time.Second
+	// fullTime is how long a sequence stays whose next worker had no room: a beat, which says where there is some.
+	fullTime = 250 * time.Millisecond
 	// tokenizeFirst is when a prompt that another process did not answer is sent again: the
 	// message may be lost. Each further wait is twice as long, up to tokenizeMost: a busy
 	// tokenizer need not get it many times.
@@ -77,7 +79,7 @@ type watched struct {
 	lastReport    time.Time // of a report that has it
 	mismatchSince time.Time // since when report and received contradict each other, unchanged
 	at            int64     // received then
-	leaving       time.Time // since when it leaves a worker that drains; zero: it does not
+	leaves        time.Time // when it is to leave a worker that drains, if it has not by then
 	reported      bool      // of its trouble; until its request ends it here it is no stranger
 }
 
@@ -173,6 +175,15 @@ func (w *watch) leave(seq msg.SeqID, worker string) {
 	defer w.mu.Unlock()
 	if s := w.workers[worker][seq]; s != nil {
 		s.reported = true
+	}
+}
+
+// stays keeps a sequence at a worker that drains until the next ticks: there was no room for it elsewhere.
+func (w *watch) stays(seq msg.SeqID, worker string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.workers[worker][seq]; s != nil {
+		s.leaves = w.ticked.Add(fullTime)
 	}
 }
 
@@ -306,9 +317,9 @@ func (w *watch) tick(now time.Time, v view) (losses []lostSequence, again []*act
 				continue
 			case dead:
 				why = workerDead
-			case leave > 0 && draining[worker].equal && now.Sub(s.leaving) > leaveTime: // without one it finishes what it has
+			case leave > 0 && draining[worker].equal && now.After(s.leaves): // without one it finishes what it has
 				leave--
-				s.leaving = now
+				s.leaves = now.Add(leaveTime)
 				losses = append(losses, lostSequence{s.request, &msg.Lost{Seq: seq, Why: workerDraining}})
 				continue // it runs on
 			case !local && now.Sub(s.lastReport) > w.silence:

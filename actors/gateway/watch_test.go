@@ -391,6 +391,20 @@ func TestSequencesLeaveADrainingWorkerAFewAtATimeAndADeadOneAtOnce(t *testing.T)
 	require.Len(t, list, many)
 }
 
+func TestASequenceWithoutRoomElsewhereIsToLeaveAgain(t *testing.T) {
+	w := newTestWatch()
+	w.slow = true // it runs on
+	w.runs(1, "a", "a", 0)
+	w.leaving["a"] = takers{true, true}
+	leave := []string{"1 worker_draining"}
+	require.Equal(t, leave, w.pass(watchEvery))
+	w.stays(1, "a")
+	none(t, w.pass(fullTime))
+	require.Equal(t, leave, w.pass(watchEvery))
+	w.says("a", map[msg.SeqID]int{1: 0})
+	require.Empty(t, w.pass(fullTime+watchEvery), "its keys and values are on their way")
+}
+
 func TestASequenceThatItsRequestLeftIsNoStranger(t *testing.T) {
 	w := newTestWatch()
 	w.runs(1, "a", "me", 0)

@@ -36,6 +36,7 @@ type Config struct {
 	Spawn             func(name string, a actor.Actor) (*actor.PID, error)
 	Slabs, SlabTokens int
 	Mappings          int         // as of kvmgr.Config
+	Predicted         bool        // as sched.Config.Predict
 	Broken            func(error) // gets the error when the allocator contradicts itself
 	Metrics           *metrics.Model
 	Node              string             // of this process
@@ -53,7 +54,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{actor: kvActor{exchange: exchange{
 		kv: allocator, memory: cfg.Memory, slabTokens: cfg.SlabTokens, slabsOf: cfg.SlabsOf, metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
-		leaving: make(map[msg.SeqID][]*msg.Fetch),
+		predicted: cfg.Predicted, leaving: make(map[msg.SeqID][]*msg.Fetch),
 	}}, root: cfg.Root}
 	stats := allocator.Stats()
 	m.actor.stats.Store(&stats)
@@ -184,6 +185,7 @@ func (a *kvActor) round(m *msg.KVRound) error {
 
 // reserve grants or denies a reservation. short: there are too few slabs for now.
 func (a *kvActor) reserve(m *msg.KVRound, r *msg.Reserve) (short bool, err error) {
+	a.arrived(r.Seq)
 	var hit kvmgr.Hit
 	length := kvmgr.Length{End: r.Tokens, Promise: r.Promise}
 	switch seq := kvmgr.Seq(r.Seq); {

@@ -44,7 +44,9 @@ type exchange struct {
 	log        zerolog.Logger
 	broken     func(error)
 
+	predicted bool        // sequences reserve a predicted answer, not the declared one
 	transfers []*transfer // to this worker, in the order of service
+	kept      []*transfer // that have ended, and keep their slabs for their sequences
 	worker    *actor.PID  // the compute actor, once it has sent a KVRound
 	copies    int         // slabs that the worker is to copy inside the pool: a transfer might overwrite them
 	leaving   map[msg.SeqID][]*msg.Fetch
@@ -55,37 +57,36 @@ type exchange struct {
 type transfer struct {
 	source   msg.Source
 	prompt   kvmgr.Prompt  // all but the last token are copied
+	length   kvmgr.Length  // of the sequence
 	waiting  *msg.Import   // nil: it runs
 	running  *msg.Prefetch // nil: it waits
 	slabs    []int32       // nil: not reserved yet
 	next     int           // the first of slabs that was not requested
 	got      int           // slabs that are here
 	lastSeen int           // got when the timer was started
+	full     bool          // there is no room
 	timer    *time.Timer
 }
 
 func (t *transfer) seq() kvmgr.Seq { return kvmgr.Seq(t.source.Seq) }
 
 // expired says that the timer of a transfer ran out.
-type expired struct{ seq msg.SeqID }
+type expired struct{ of *transfer }
 
 func (x *exchange) receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *msg.Prefetch:
-		x.begin(ctx, &transfer{source: m.Source, prompt: kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, running: m})
+		x.begin(ctx, &transfer{source: m.Source, prompt: kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, length: x.length(len(m.Tokens), m.End), running: m})
 	case *msg.Import:
-		g := m.Generate
-		x.begin(ctx, &transfer{source: *g.Source, prompt: kvmgr.Prompt{Space: g.Space(), Tokens: g.Known()}, waiting: m})
+		g, known := m.Generate, m.Generate.Known()
+		x.begin(ctx, &transfer{source: *g.Source, prompt: kvmgr.Prompt{Space: g.Space(), Tokens: known}, length: x.length(len(known), len(g.Prompt)+g.MaxTokens), waiting: m})
 	case *msg.Slab:
 		x.take(ctx, m)
 	case *expired:
-		x.expire(ctx, m)
+		x.expire(ctx, m.of)
 	case *msg.KVCopied:
 		if x.copies -= m.Copies; x.copies == 0 {
-			for _, t := range slices.Clone(x.transfers) {
-				x.reserve(ctx, t)
-			}
-			x.request(ctx)
+			x.reserveAll(ctx)
 		}
 	case *msg.Fetch:
 		x.fetch(ctx, m)
@@ -107,6 +108,9 @@ func (x *exchange) after(ctx actor.Context, m *msg.KVRound) {
 		}
 	}
 	x.released(ctx, m.Release)
+	if len(m.Release) > 0 && len(x.transfers) > 0 {
+		x.reserveAll(ctx)
+	}
 	m.Ready = append(m.Ready, x.ready(ctx)...)
 }
 
@@ -130,8 +134,8 @@ func (x *exchange) begin(ctx actor.Context, t *transfer) {
 		}
 	}
 	x.transfers = slices.Insert(x.transfers, at, t)
-	root, self, over := ctx.ActorSystem().Root, ctx.Self(), &expired{t.source.Seq}
-	t.timer = time.AfterFunc(fetchPatience, func() { root.Send(self, over) })
+	root, self := ctx.ActorSystem().Root, ctx.Self()
+	t.timer = time.AfterFunc(fetchPatience, func() { root.Send(self, &expired{t}) })
 	if x.slabsOf == "" || len(t.prompt.Tokens) == 0 {
 		x.end(ctx, t)
 		return
@@ -140,15 +144,29 @@ func (x *exchange) begin(ctx actor.Context, t *transfer) {
 	x.request(ctx)
 }
 
-// reserve sets slabs aside for a transfer. It does nothing while others compute or copy the tokens.
+// reserveAll sets slabs aside for the transfers that have none yet.
+func (x *exchange) reserveAll(ctx actor.Context) {
+	for _, t := range slices.Clone(x.transfers) {
+		x.reserve(ctx, t)
+	}
+	x.request(ctx)
+}
+
+// reserve sets slabs aside for a transfer and its sequence. It does nothing while others compute or copy the tokens, and while
+// there is no room for a sequence that is here: it waits for others to end.
 func (x *exchange) reserve(ctx actor.Context, t *transfer) {
 	if x.copies > 0 || t.slabs != nil {
 		return
 	}
-	slabs, computed, err := x.kv.Import(t.seq(), t.prompt)
-	switch {
+	x.free(func(old *transfer) bool { return old.seq() == t.seq() })
+	slabs, computed, err := x.kv.Import(t.seq(), t.length, t.prompt)
+	switch _, short := errors.AsType[*kvmgr.ShortageError](err); {
 	case errors.Is(err, kvmgr.ErrComputing):
-	case err != nil: // no room
+	case short && t.running != nil: // it runs on where it is
+		t.full = true
+		x.end(ctx, t)
+	case errors.Is(err, kvmgr.ErrNoSlabs):
+	case err != nil:
 		x.fail(ctx, t, err)
 	default:
 		t.slabs, t.next, t.got, t.lastSeen = slabs, computed, computed, computed
@@ -215,13 +233,13 @@ func (x *exchange) write(t *transfer, m *msg.Slab) (tokens int, err error) {
 	return tokens, x.kv.Commit(t.seq(), t.prompt.Tokens[:tokens], tokens < t.got*x.slabTokens)
 }
 
-// expire fails a transfer that waited for a slab in vain.
-func (x *exchange) expire(ctx actor.Context, m *expired) {
-	t := x.find(m.seq)
+// expire fails a transfer that waited in vain, or returns what is kept for a sequence that did not come.
+func (x *exchange) expire(ctx actor.Context, t *transfer) {
 	switch {
-	case t == nil:
+	case !slices.Contains(x.transfers, t):
+		x.free(func(kept *transfer) bool { return kept == t })
 	case t.got == t.lastSeen && (t.waiting != nil || t.next > t.got):
-		x.fail(ctx, t, fmt.Errorf("kv: %s sent no slab of sequence %d for %s", t.source.KV.Address, m.seq, fetchPatience))
+		x.fail(ctx, t, fmt.Errorf("kv: no slab of sequence %d came from %s for %s", t.source.Seq, t.source.KV.Address, fetchPatience))
 	default:
 		t.lastSeen = t.got
 		t.timer.Reset(fetchPatience)
@@ -237,17 +255,11 @@ func (x *exchange) fail(ctx actor.Context, t *transfer, err error) {
 // end forgets a transfer: what is here stays in the prefix tree, and its sequence continues.
 func (x *exchange) end(ctx actor.Context, t *transfer) {
 	x.transfers = slices.DeleteFunc(x.transfers, func(o *transfer) bool { return o == t })
-	t.timer.Stop()
-	if x.kv.Has(t.seq()) {
-		if _, err := x.kv.Release(t.seq()); err != nil {
-			x.broken(err)
-			return
-		}
-	}
+	x.keep(t)
 	if t.waiting != nil {
 		ctx.Send(t.waiting.Reply, &msg.Imported{Generate: t.waiting.Generate})
 	} else {
-		ctx.Send(t.running.Reply, &msg.Prefetched{Seq: t.source.Seq, Tokens: min(t.got*x.slabTokens, len(t.prompt.Tokens)-1)})
+		ctx.Send(t.running.Reply, &msg.Prefetched{Seq: t.source.Seq, Tokens: min(t.got*x.slabTokens, len(t.prompt.Tokens)-1), Full: t.full})
 	}
 	x.request(ctx)
 }
@@ -257,6 +269,7 @@ func (x *exchange) abandon(ctx actor.Context) {
 	for len(x.transfers) > 0 {
 		x.end(ctx, x.transfers[0])
 	}
+	x.free(func(*transfer) bool { return true })
 }
 
 // ready lists the sequences whose wait for a prefix has ended. Transfers among them are reserved.

@@ -253,7 +253,8 @@ func TestNothingIsCopiedWithoutRoom(t *testing.T) {
 	tokens := prompt(100, 60)
 	p.runs(1, "a", tokens)
 	p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 7, Tokens: 130, Promise: 130, Lease: 16}}})
-	require.Zero(t, p.prefetch(1, "a", tokens))
+	p.system.Root.Send(p.managers[1].PID(), &msg.Prefetch{Reply: p.self, Source: p.source(1), Space: "a", Tokens: tokens})
+	require.Equal(t, &msg.Prefetched{Seq: 1, Full: true}, next[*msg.Prefetched](p))
 	require.Zero(t, p.fetches.Load())
 	p.clean(1)
 }

@@ -25,12 +25,14 @@ type Prefetch struct {
 	Source Source
 	Space  string  // as Reserve.Space
 	Tokens []int32 // known so far
+	End    int     // tokens at its declared end; 0 from an earlier version
 }
 
-// Prefetched answers Prefetch. Tokens are there, as many as could be copied.
+// Prefetched answers Prefetch. Tokens are there, as many as could be copied. The worker keeps room for the sequence for a while.
 type Prefetched struct {
 	Seq    SeqID // at the source
 	Tokens int
+	Full   bool // there is no room for the sequence: nothing was copied
 }
 
 // Fetch requests slabs with the first tokens of a sequence from another KV manager. The answer is Count Slab

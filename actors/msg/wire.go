@@ -79,10 +79,10 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		e.Body = &msgpb.Envelope_Blocks{Blocks: &msgpb.Blocks{Node: m.Node, Number: m.Number, Salt: m.Salt, Ids: m.IDs}}
 	case *Prefetch:
 		e.Body = &msgpb.Envelope_Prefetch{Prefetch: &msgpb.Prefetch{
-			Reply: pidToWire(m.Reply), Source: sourceToWire(&m.Source), Space: m.Space, Tokens: m.Tokens,
+			Reply: pidToWire(m.Reply), Source: sourceToWire(&m.Source), Space: m.Space, Tokens: m.Tokens, End: int64(m.End),
 		}}
 	case *Prefetched:
-		e.Body = &msgpb.Envelope_Prefetched{Prefetched: &msgpb.Prefetched{Seq: uint64(m.Seq), Tokens: int64(m.Tokens)}}
+		e.Body = &msgpb.Envelope_Prefetched{Prefetched: &msgpb.Prefetched{Seq: uint64(m.Seq), Tokens: int64(m.Tokens), Full: m.Full}}
 	case *Fetch:
 		e.Body = &msgpb.Envelope_Fetch{Fetch: &msgpb.Fetch{
 			Reply: pidToWire(m.Reply), Seq: uint64(m.Seq), SlabsOf: m.SlabsOf, Space: m.Space, Tokens: m.Tokens,
@@ -173,9 +173,12 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		m = &Blocks{Node: t.GetNode(), Number: t.GetNumber(), Salt: t.GetSalt(), IDs: t.GetIds()}
 	case *msgpb.Envelope_Prefetch:
 		t := b.Prefetch
-		m = &Prefetch{Reply: p.get(t.GetReply()), Source: *sourceFromWire(t.GetSource(), &p), Space: t.GetSpace(), Tokens: t.GetTokens()}
+		if t.GetEnd() < 0 {
+			return nil, fmt.Errorf("%w: sequence of %d tokens", ErrWire, t.GetEnd())
+		}
+		m = &Prefetch{Reply: p.get(t.GetReply()), Source: *sourceFromWire(t.GetSource(), &p), Space: t.GetSpace(), Tokens: t.GetTokens(), End: int(t.GetEnd())}
 	case *msgpb.Envelope_Prefetched:
-		m = &Prefetched{Seq: SeqID(b.Prefetched.GetSeq()), Tokens: int(b.Prefetched.GetTokens())}
+		m = &Prefetched{Seq: SeqID(b.Prefetched.GetSeq()), Tokens: int(b.Prefetched.GetTokens()), Full: b.Prefetched.GetFull()}
 	case *msgpb.Envelope_Fetch:
 		t := b.Fetch
 		if t.GetFirst() < 0 || t.GetCount() < 0 {

@@ -23,7 +23,7 @@ func traveling() []any {
 	return []any{
 		&msg.Tokenize{}, &msg.Tokenized{}, &msg.Detokenize{}, &msg.Detokenized{}, &msg.OpenText{}, &msg.CloseText{},
 		&msg.Generate{}, &msg.Find{}, &msg.Found{}, &msg.Redirect{}, &msg.Cancel{}, &msg.Tokens{}, &msg.Text{}, &msg.Started{}, &msg.Lost{}, &msg.Progress{},
-		&msg.ListBlocks{}, &msg.Blocks{},
+		&msg.ListBlocks{}, &msg.Blocks{}, &msg.Prefetch{}, &msg.Prefetched{}, &msg.Fetch{}, &msg.Slab{},
 	}
 }
 
@@ -78,7 +78,7 @@ func (f *filler) fill(v reflect.Value, depth int) {
 		v.SetBool(true)
 	case reflect.Int, reflect.Int32, reflect.Int64:
 		v.SetInt(int64(f.n))
-	case reflect.Uint8, reflect.Uint64:
+	case reflect.Uint8, reflect.Uint32, reflect.Uint64:
 		v.SetUint(uint64(f.n))
 	case reflect.Float32, reflect.Float64:
 		v.SetFloat(float64(f.n) + 0.5)

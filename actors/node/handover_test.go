@@ -102,6 +102,28 @@ func TestADrainingWorkerHandsOverKeysAndValues(t *testing.T) {
 	compute[0].once.Do(compute[0].conn.Close)
 }
 
+// TestAHandOverWaitsForAWorkerThatIsFull: what has no room at the next worker stays where it is until there is some. One worker
+// has room for half of the sequences.
+func TestAHandOverWaitsForAWorkerThatIsFull(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, _, compute := four(c, 2, func(c *Config) {
+		roomy(c)
+		c.Model.(*testDevice).slabs = 230 // seven sequences of 500 tokens
+	})
+	paced(t, compute)
+	streams := pooled(t, gateway, compute, 12, 400)
+	require.Positive(t, compute[0].worker.InFlight())
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	require.NoError(t, compute[0].Close(ctx))
+	requirePooled(t, compute[1].device, streams, 400)
+	require.Zero(t, compute[1].counter(t, "millrace_recomputed_tokens_total"))
+	require.Zero(t, compute[1].counter(t, "millrace_handover_failures_total"))
+	require.Positive(t, compute[1].counter(t, "millrace_handover_tokens_total"))
+	requireClean(t, compute[1].Node, compute[1].device)
+	compute[0].once.Do(compute[0].conn.Close)
+}
+
 // handingOver closes the first of two workers, and returns when some of its tokens are at the other one.
 func handingOver(t *testing.T, compute []*node) (closed <-chan error) {
 	end := make(chan error, 1)

@@ -205,7 +205,7 @@ func (p *Node) spawnWorker() (err error) {
 		publish = kvevents.Publisher(conn, p.name, p.log)
 	}
 	p.kv, err = kv.New(kv.Config{
-		Node: p.name, Publish: publish, Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Mappings: model.Mappings(), Broken: p.health.Fail, Metrics: p.metrics,
+		Node: p.name, Publish: publish, Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Mappings: model.Mappings(), Predicted: p.cfg.Sched.Predict, Broken: p.health.Fail, Metrics: p.metrics,
 		Memory: model, SlabsOf: slabsOf(p.cfg.Numerics, model.SlabLayout()), Log: p.log,
 	})
 	if err != nil {

@@ -1334,6 +1334,7 @@ type Prefetch struct {
 	Source        *Source                `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
 	Space         string                 `protobuf:"bytes,3,opt,name=space,proto3" json:"space,omitempty"`
 	Tokens        []int32                `protobuf:"varint,4,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	End           int64                  `protobuf:"varint,5,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1396,10 +1397,18 @@ func (x *Prefetch) GetTokens() []int32 {
 	return nil
 }
 
+func (x *Prefetch) GetEnd() int64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
 type Prefetched struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
 	Tokens        int64                  `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Full          bool                   `protobuf:"varint,3,opt,name=full,proto3" json:"full,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1446,6 +1455,13 @@ func (x *Prefetched) GetTokens() int64 {
 		return x.Tokens
 	}
 	return 0
+}
+
+func (x *Prefetched) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
 }
 
 type Fetch struct {
@@ -2689,16 +2705,18 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x0f_deadline_in_ns\"=\n" +
 	"\x06Source\x12!\n" +
 	"\x02kv\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x02kv\x12\x10\n" +
-	"\x03seq\x18\x02 \x01(\x06R\x03seq\"\x8f\x01\n" +
+	"\x03seq\x18\x02 \x01(\x06R\x03seq\"\xa1\x01\n" +
 	"\bPrefetch\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12,\n" +
 	"\x06source\x18\x02 \x01(\v2\x14.millrace.msg.SourceR\x06source\x12\x14\n" +
 	"\x05space\x18\x03 \x01(\tR\x05space\x12\x16\n" +
-	"\x06tokens\x18\x04 \x03(\x05R\x06tokens\"6\n" +
+	"\x06tokens\x18\x04 \x03(\x05R\x06tokens\x12\x10\n" +
+	"\x03end\x18\x05 \x01(\x03R\x03end\"J\n" +
 	"\n" +
 	"Prefetched\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x16\n" +
-	"\x06tokens\x18\x02 \x01(\x03R\x06tokens\"\xcb\x01\n" +
+	"\x06tokens\x18\x02 \x01(\x03R\x06tokens\x12\x12\n" +
+	"\x04full\x18\x03 \x01(\bR\x04full\"\xcb\x01\n" +
 	"\x05Fetch\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x19\n" +

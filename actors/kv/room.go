@@ -1,0 +1,56 @@
+package kv
+
+import (
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/kvmgr"
+)
+
+const (
+	// roomAhead is the number of tokens after the known ones for which a worker that predicts answers needs room: about as
+	// many are predicted while nothing is known.
+	roomAhead = 256
+	// roomPatience is how long a copied sequence has its room without being there.
+	roomPatience = time.Second
+)
+
+// length is what is reserved for a sequence with some known tokens and a declared end.
+func (x *exchange) length(known, end int) kvmgr.Length {
+	l := kvmgr.Declared(max(end, known))
+	if x.predicted {
+		l.Promise = min(l.End, known+roomAhead)
+	}
+	return l
+}
+
+// keep keeps the slabs of a transfer that has ended until its sequence reserves its own: nobody else gets them.
+func (x *exchange) keep(t *transfer) {
+	if !x.kv.Has(t.seq()) {
+		t.timer.Stop()
+		return
+	}
+	x.kv.Settle(t.seq())
+	x.kept = append(x.kept, t)
+	t.timer.Reset(roomPatience)
+}
+
+// arrived returns what is kept for a sequence that begins here.
+func (x *exchange) arrived(seq msg.SeqID) {
+	x.free(func(t *transfer) bool { return t.waiting != nil && t.waiting.Generate.Seq == seq })
+}
+
+// free returns the slabs that are kept for some sequences.
+func (x *exchange) free(some func(*transfer) bool) {
+	x.kept = slices.DeleteFunc(x.kept, func(t *transfer) bool {
+		if !some(t) {
+			return false
+		}
+		t.timer.Stop()
+		if _, err := x.kv.Release(t.seq()); err != nil {
+			x.broken(err)
+		}
+		return true
+	})
+}
