@@ -30,7 +30,7 @@ const (
 // Calibrate measures the model on this machine's processor and describes the device.
 func (p *Pipeline) Calibrate(ctx context.Context) (*sim.Device, error) {
 	var batches []int
-	for n := 1; n <= p.Sched.MaxBatchSize; n *= 4 {
+	for n := 1; n <= p.Sched.MaxBatchSize; n *= 2 {
 		batches = append(batches, n)
 	}
 	d, err := p.measureDevice(batches)
