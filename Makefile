@@ -177,7 +177,8 @@ fuzz: libs ## Run every Go fuzz target for FUZZTIME (20s)
 
 .PHONY: lint
 lint: libs $(GOLANGCI) $(ACTIONLINT) ## Check format and lint: golangci-lint, clang-format, shellcheck where installed, workflows, commit titles
-	$(GOLANGCI) run ./...
+	$(GOLANGCI) run --build-tags chaos ./...
+	cd benchmarks/k6 && ../../$(GOLANGCI) run ./...
 	ACTIONLINT=$(ACTIONLINT) scripts/lint.sh
 
 $(GOLANGCI): | $(TOOLS)
