@@ -3,6 +3,7 @@ package compute
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 
 	"github.com/millrace/millrace/compute/device"
@@ -22,7 +23,7 @@ type Options struct {
 	KV           model.KVType     // how keys and values are kept
 	MaxRows      int              // rows per step
 	MaxOutputs   int              // output rows per step
-	MaxSequences int              // sequences that the KV pool need hold at most, at full length
+	MaxSequences int              // sequences that a KV pool of measured size holds at most, at full length; 0: any number
 	MaxTokens    int              // tokens of a sequence; 0: as many as the model has positions
 	KVMemory     int64            // bytes of the KV pool; 0: measured, see PoolShare
 
@@ -141,8 +142,8 @@ func (m *Model) load() (err error) {
 	return m.identify()
 }
 
-// poolSize returns the number of slabs: those that KVMemory or else the free memory holds, and at most
-// as many as the sequences can use.
+// poolSize returns the number of slabs: those that KVMemory or else the free memory holds, and of a measured size at most
+// as many as MaxSequences can use.
 func (m *Model) poolSize(o *Options) (int, error) {
 	slab := m.engine.Info().SlabBytes
 	if o.KVMemory > 0 {
@@ -158,11 +159,18 @@ func (m *Model) poolSize(o *Options) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	longest := m.Program.MaxPositions
+	return min(slabs, m.engine.Info().MaxSlabs, o.mostSlabs(m.Program.MaxPositions)), nil
+}
+
+// mostSlabs is the number of slabs that MaxSequences can use of a model with some positions.
+func (o *Options) mostSlabs(longest int) int {
+	if o.MaxSequences == 0 {
+		return math.MaxInt
+	}
 	if o.MaxTokens > 0 {
 		longest = min(longest, max(o.MaxTokens, probeSlabs*device.SlabTokens))
 	}
-	return min(slabs, m.engine.Info().MaxSlabs, o.MaxSequences*device.Slabs(longest)), nil
+	return o.MaxSequences * device.Slabs(longest)
 }
 
 // Reload opens the device again after it failed, with the weights from the

@@ -32,9 +32,10 @@ func newModel(s *config.Serve) (*openModel, error) {
 	if err != nil {
 		return m, err
 	}
-	options.MaxRows, options.MaxOutputs, options.MaxSequences = max(s.MaxBatchTokens, s.MaxBatchSize), max(s.MaxBatchSize, s.DraftRows), s.MaxBatchSize
+	options.MaxRows, options.MaxOutputs = max(s.MaxBatchTokens, s.MaxBatchSize), max(s.MaxBatchSize, s.DraftRows)
 	options.KVMemory = int64(s.KVMemory)
 	if s.Backend == "sim" {
+		options.MaxSequences = s.MaxBatchSize // a simulated pool takes real memory too
 		return m, m.simulate(options, s)
 	}
 	return m, m.load(options)

@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	f.IntVar(&c.NATSServers, "nats-servers", 1, "NATS servers; 3 are a cluster")
 	f.StringVar(&c.NATSListen, "nats-listen", "127.0.0.1:4222", "address of the first NATS server")
 	f.StringSliceVar(&c.Listen, "listen", []string{"127.0.0.1:8080", "127.0.0.1:8081"}, "HTTP addresses of the gateways")
-	f.StringArrayVar(&c.Args, "serve", nil, "a flag for every millrace process (repeat)")
+	f.StringArrayVar(&c.Args, "serve", []string{"--kv-memory=256MiB"}, "a flag for every millrace process (repeat)")
 	if err := f.Parse(args); errors.Is(err, pflag.ErrHelp) {
 		return nil
 	} else if err != nil {
