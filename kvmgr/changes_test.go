@@ -1,7 +1,9 @@
 package kvmgr
 
 import (
+	"fmt"
 	"maps"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/millrace/millrace/kvmgr/chain"
@@ -29,8 +31,8 @@ func inTree(m *Manager) map[chain.Hash]bool {
 func TestChangesAddUpToTheTree(t *testing.T) {
 	stored, removed := 0, 0
 	for seed := range uint64(30) {
-		p := newPool(t, seed, 8+int(seed), 1+int(seed%5))
-		p.evicts = true
+		rng := rand.New(rand.NewPCG(seed, 3))
+		p := newWorld(t, fmt.Sprintf("seed %d", seed), Config{Slabs: 8 + int(seed), SlabTokens: 1 + int(seed%5)}, rng.IntN)
 		var set map[chain.Hash]bool
 		begin := int(seed) * 10
 		for i := range 700 {

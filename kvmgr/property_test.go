@@ -2,171 +2,11 @@ package kvmgr
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
 )
-
-// model is the oracle: sequences with the slabs they hold, counted anew by
-// brute force whenever a number is needed.
-type model struct {
-	slabs, slabTokens int
-	seqs              map[Seq]*modelSeq
-}
-
-type modelSeq struct {
-	tokens        int
-	prompt, beams int // of a beam search
-	held          []int32
-}
-
-// need counts a sequence's slabs token by token.
-func (w *model) need(s *modelSeq, tokens int) int {
-	n := 0
-	for t := range tokens {
-		switch {
-		case t < s.prompt || s.beams == 0:
-			if t%w.slabTokens == 0 {
-				n++
-			}
-		case (t-s.prompt)%w.slabTokens == 0:
-			n += s.beams
-		}
-	}
-	return n
-}
-
-func (w *model) slabsFor(tokens int) int { return (tokens + w.slabTokens - 1) / w.slabTokens }
-
-// room is what may be promised: slabs that nobody holds, less those promised.
-func (w *model) room() int {
-	held, promised := map[int32]bool{}, 0
-	for _, s := range w.seqs {
-		promised += w.need(s, s.tokens) - len(s.held)
-		for _, id := range s.held {
-			held[id] = true
-		}
-	}
-	return w.slabs - len(held) - promised
-}
-
-// holders counts the sequences that hold each slab.
-func (w *model) holders() map[int32]int {
-	n := map[int32]int{}
-	for _, s := range w.seqs {
-		for _, id := range s.held {
-			n[id]++
-		}
-	}
-	return n
-}
-
-// op applies one random operation to both and compares them. The numbers come
-// from next, so that the fuzzer can choose them.
-func (w *model) op(t *testing.T, m *Manager, next func(n int) int) {
-	t.Helper()
-	seq := Seq(next(12))
-	s := w.seqs[seq]
-	switch next(8) {
-	case 7:
-		w.reserveSegments(t, m, seq, Segments{
-			Prompt: 1 + next(w.slabs*w.slabTokens/3), Response: 1 + next(w.slabs*w.slabTokens/5), Beams: 1 + next(5),
-		})
-	case 0, 1:
-		w.reserve(t, m, seq, 1+next(w.slabs*w.slabTokens*5/8))
-	case 2, 3, 4:
-		upTo := next(w.slabs * w.slabTokens)
-		if s != nil && next(4) > 0 {
-			upTo = next(s.tokens + 1)
-		}
-		w.lease(t, m, seq, upTo)
-	case 5, 6:
-		w.release(t, m, seq)
-	}
-	if err := m.Check(); err != nil {
-		t.Fatal(err)
-	}
-	if got := m.Stats(); got.Free != w.room() || got.Used != len(w.holders()) || got.Regions != len(w.seqs) {
-		t.Fatalf("stats %+v, the model has room %d, used %d, regions %d", got, w.room(), len(w.holders()), len(w.seqs))
-	}
-}
-
-func (w *model) reserve(t *testing.T, m *Manager, seq Seq, tokens int) {
-	t.Helper()
-	need, room := w.slabsFor(tokens), w.room()
-	err := m.Reserve(seq, Declared(tokens))
-	switch {
-	case w.seqs[seq] != nil:
-		wantErr(t, err, ErrSequenceExists)
-	case need > w.slabs:
-		wantErr(t, err, ErrNeverFits)
-	case need > room:
-		wantErr(t, err, ErrNoSlabs)
-	default:
-		wantErr(t, err, nil)
-		w.seqs[seq] = &modelSeq{tokens: tokens}
-	}
-}
-
-func (w *model) reserveSegments(t *testing.T, m *Manager, seq Seq, s Segments) {
-	t.Helper()
-	q := &modelSeq{tokens: s.Prompt + s.Response, prompt: s.Prompt, beams: s.Beams}
-	need, room := w.need(q, q.tokens), w.room()
-	if need != SegmentSlabs(s, w.slabTokens) {
-		t.Fatalf("%+v: %d slabs, by equation (3) %d", s, need, SegmentSlabs(s, w.slabTokens))
-	}
-	err := m.ReserveSegments(seq, s)
-	switch {
-	case w.seqs[seq] != nil:
-		wantErr(t, err, ErrSequenceExists)
-	case need > w.slabs:
-		wantErr(t, err, ErrNeverFits)
-	case need > room:
-		wantErr(t, err, ErrNoSlabs)
-	default:
-		wantErr(t, err, nil)
-		w.seqs[seq] = q
-	}
-}
-
-func (w *model) lease(t *testing.T, m *Manager, seq Seq, upTo int) {
-	t.Helper()
-	holders := w.holders()
-	ids, err := m.Lease(seq, upTo)
-	s := w.seqs[seq]
-	switch {
-	case s == nil:
-		wantErr(t, err, ErrUnknownSequence)
-	case upTo > s.tokens:
-		wantErr(t, err, ErrBeyondReservation)
-	default:
-		wantErr(t, err, nil) // inside a reservation it never fails
-		if want := max(0, w.need(s, upTo)-len(s.held)); len(ids) != want {
-			t.Fatalf("lease of %d up to %d: %d new slabs, want %d", seq, upTo, len(ids), want)
-		}
-		for _, id := range ids {
-			if holders[id] != 0 {
-				t.Fatalf("lease of %d: slab %d is held already", seq, id)
-			}
-		}
-		s.held = append(s.held, ids...)
-	}
-}
-
-func (w *model) release(t *testing.T, m *Manager, seq Seq) {
-	t.Helper()
-	room := w.room()
-	freed, err := m.Release(seq)
-	if w.seqs[seq] == nil {
-		wantErr(t, err, ErrUnknownSequence)
-		return
-	}
-	wantErr(t, err, nil)
-	delete(w.seqs, seq)
-	if freed != w.room()-room {
-		t.Fatalf("release of %d freed %d slabs, the room grew by %d", seq, freed, w.room()-room)
-	}
-}
 
 func wantErr(t *testing.T, got, want error) {
 	t.Helper()
@@ -175,24 +15,58 @@ func wantErr(t *testing.T, got, want error) {
 	}
 }
 
-func TestRandomOperationsAgreeWithTheModel(t *testing.T) {
-	for seed := range uint64(40) {
-		rng := rand.New(rand.NewPCG(seed, 7))
-		slabs, slabTokens := 1+rng.IntN(150), 1+rng.IntN(17)
-		m, err := New(Config{Slabs: slabs, SlabTokens: slabTokens})
-		if err != nil {
-			t.Fatal(err)
+// TestAMillionOperationsAgreeWithTheModel: no slab is lost, free twice, or written by two sequences; what is admitted reaches its
+// end; and a hit has the tokens and the space of its prompt. A failure names its seed and operation.
+func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
+	const seeds, operations = 1000, 1000
+	happened := map[string]int{}
+	for seed := range uint64(seeds) {
+		rng := rand.New(rand.NewPCG(seed, 20))
+		cfg := Config{Slabs: 2 + rng.IntN(30), SlabTokens: 1 + rng.IntN(5)}
+		if seed%10 == 0 {
+			cfg = Config{Slabs: 2 + rng.IntN(150), SlabTokens: 1 + rng.IntN(17)}
 		}
-		w := &model{slabs: slabs, slabTokens: slabTokens, seqs: map[Seq]*modelSeq{}}
-		for range 600 {
-			w.op(t, m, func(n int) int { return rng.IntN(max(n, 1)) })
+		if seed%3 == 0 {
+			cfg.Mappings = cfg.Slabs + rng.IntN(cfg.Slabs)
 		}
-		for seq := range Seq(12) {
-			w.release(t, m, seq)
+		w := newWorld(t, fmt.Sprintf("seed %d, %+v", seed, cfg), cfg, rng.IntN)
+		for i := range operations {
+			w.op()
+			switch {
+			case i != operations/2:
+			case seed%4 == 0:
+				w.forget()
+			default:
+				w.finish()
+			}
 		}
-		if s := m.Stats(); s != (Stats{Slabs: slabs, Free: slabs}) {
-			t.Fatalf("seed %d: not all came back: %+v", seed, s)
+		w.finish()
+		w.drain()
+		for what, n := range w.happened {
+			happened[what] += n
 		}
+	}
+	t.Logf("%d operations: %v", seeds*operations, happened)
+	for _, what := range []string{"hit", "wait", "refused", "pause", "beams", "import", "export", "silence"} {
+		if happened[what] == 0 {
+			t.Errorf("no operation had a %s", what)
+		}
+	}
+}
+
+func TestAHitIsTheLongestPrefixThatWasComputed(t *testing.T) {
+	hits := 0
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		w := newWorld(t, fmt.Sprintf("seed %d", seed), Config{Slabs: 4000, SlabTokens: 1 + int(seed%5)}, rng.IntN)
+		w.exact = true
+		for range 800 {
+			w.op()
+		}
+		hits += w.happened["hit"]
+	}
+	if hits == 0 {
+		t.Fatal("nothing was shared")
 	}
 }
 
@@ -203,14 +77,9 @@ func FuzzManager(f *testing.F) {
 		if len(in) < 2 {
 			return
 		}
-		slabs, slabTokens := 1+int(in[0])%130, 1+int(in[1])%20
-		in = in[2:min(len(in), 1000)]
-		m, err := New(Config{Slabs: slabs, SlabTokens: slabTokens})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := &model{slabs: slabs, slabTokens: slabTokens, seqs: map[Seq]*modelSeq{}}
-		next := func(n int) int {
+		cfg := Config{Slabs: 1 + int(in[0])%130, SlabTokens: 1 + int(in[1])%20}
+		in = in[2:min(len(in), 4000)]
+		w := newWorld(t, fmt.Sprintf("%+v", cfg), cfg, func(n int) int {
 			if len(in) == 0 {
 				return 0
 			}
@@ -220,11 +89,13 @@ func FuzzManager(f *testing.F) {
 				v = v<<8 | int(in[0])
 				in = in[1:]
 			}
-			return v % max(n, 1)
-		}
+			return v % n
+		})
 		for len(in) > 0 {
-			w.op(t, m, next)
+			w.op()
 		}
+		w.finish()
+		w.drain()
 	})
 }
 

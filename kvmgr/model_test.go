@@ -1,0 +1,271 @@
+package kvmgr
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// names is how many sequences the random operations have.
+const names = 10
+
+// world is a Manager and a simple model of it: what each sequence was promised and holds, and what each slab has in memory.
+// The model counts everything anew after each operation.
+type world struct {
+	t        testing.TB
+	label    string
+	step     int
+	m        *Manager
+	cfg      Config
+	next     func(n int) int // 0 to n-1; random numbers, or the fuzzer's
+	contents [][]uint64      // of each token of a slab: a hash of the space and the tokens up to it
+	seqs     [names]*tracked
+	waiting  [names]bool
+	happened map[string]int
+	exact    bool        // nothing is evicted: a hit is the longest prefix that was committed
+	offered  []*offering // with exact
+}
+
+// tracked is a sequence.
+type tracked struct {
+	space, prompt, end int
+	promise            int      // tokens
+	beams              int      // 0: none
+	imported           bool     // its tokens come from elsewhere
+	offers             bool     // its slabs enter the prefix tree
+	settled            bool     // and no more of them
+	denied             bool     // its last growth was
+	ids                []int32  // of all tokens
+	hashes             []uint64 // of the tokens up to each
+	done               int      // computed
+	slabs              []int32
+}
+
+type offering struct {
+	space int
+	ids   []int32
+}
+
+func newWorld(t testing.TB, label string, cfg Config, next func(int) int) *world {
+	m, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, label: label, m: m, cfg: cfg, next: next, happened: map[string]int{}, contents: make([][]uint64, cfg.Slabs)}
+	for i := range w.contents {
+		w.contents[i] = make([]uint64, cfg.SlabTokens)
+	}
+	return w
+}
+
+func (w *world) fail(format string, args ...any) {
+	w.t.Fatalf("%s, operation %d: %s", w.label, w.step, fmt.Sprintf(format, args...))
+}
+
+// want fails unless an operation had the outcome that the model has.
+func (w *world) want(what string, got, want error) {
+	if want == nil && got != nil || want != nil && !errors.Is(got, want) {
+		w.fail("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// slabsFor is how many slabs hold the first tokens of a sequence.
+func (w *world) slabsFor(q *tracked, tokens int) int {
+	up := func(n int) int { return (n + w.cfg.SlabTokens - 1) / w.cfg.SlabTokens }
+	if q.beams == 0 {
+		return up(tokens)
+	}
+	return up(min(tokens, q.prompt)) + q.beams*up(max(0, tokens-q.prompt))
+}
+
+// limit is how many tokens of a sequence are computed here.
+func (q *tracked) limit() int {
+	if q.imported {
+		return q.prompt - 1
+	}
+	return q.end
+}
+
+// held are the slabs that a sequence holds: its own, and those of others with the same tokens, which only the Manager knows.
+func (w *world) held(seq Seq) []int32 {
+	held := slices.Clone(w.seqs[seq].slabs)
+	if r := w.m.regions[seq]; r != nil {
+		held = slices.AppendSeq(held, r.twins())
+	}
+	return held
+}
+
+// bank is the state of the pool, counted from the sequences.
+type bank struct {
+	refs      []int // holders of each slab
+	available int   // slabs that nobody holds or is promised
+	mappings  int   // that are left
+	loans     []loan
+}
+
+type loan struct {
+	need, quota, leased int
+	held                []int32
+}
+
+func (w *world) bank() *bank {
+	b := &bank{refs: make([]int, w.cfg.Slabs), available: w.cfg.Slabs, mappings: w.cfg.Mappings}
+	if w.cfg.Mappings == 0 {
+		b.mappings = 1 << 30
+	}
+	for seq, q := range w.seqs {
+		if q == nil {
+			continue
+		}
+		a := loan{quota: w.slabsFor(q, q.promise), leased: len(q.slabs), held: w.held(Seq(seq))}
+		a.need = w.slabsFor(q, q.end) - a.quota
+		for _, id := range a.held {
+			if b.refs[id]++; b.refs[id] == 1 {
+				b.available--
+			}
+		}
+		b.available -= a.quota - a.leased
+		b.mappings -= a.quota
+		b.loans = append(b.loans, a)
+	}
+	if len(b.loans) == 1 {
+		b.mappings = 1 << 30 // one sequence alone is not bounded
+	}
+	return b
+}
+
+// safe searches for an order in which all end. A sequence that ends leaves more than before, so any that can end may go first.
+func (b *bank) safe() bool {
+	refs, available, mappings, left := slices.Clone(b.refs), b.available, b.mappings, slices.Clone(b.loans)
+	if available < 0 || mappings < 0 {
+		return false
+	}
+	for len(left) > 0 {
+		i := slices.IndexFunc(left, func(a loan) bool { return a.need <= available && a.need <= mappings })
+		if i < 0 {
+			return false
+		}
+		a := left[i]
+		left = slices.Delete(left, i, i+1)
+		available, mappings = available+a.quota-a.leased, mappings+a.quota
+		for _, id := range a.held {
+			if refs[id]--; refs[id] == 0 {
+				available++
+			}
+		}
+	}
+	return true
+}
+
+// allowed says whether the pool would be safe with a sequence changed.
+func (w *world) allowed(seq Seq, q *tracked) bool {
+	old := w.seqs[seq]
+	w.seqs[seq] = q
+	ok := w.bank().safe()
+	w.seqs[seq] = old
+	return ok
+}
+
+// unheld fails if somebody holds one of the slabs.
+func (w *world) unheld(seq Seq, ids []int32) {
+	refs := w.bank().refs
+	for _, id := range ids {
+		if refs[id] != 0 {
+			w.fail("sequence %d leases slab %d, which %d sequences hold", seq, id, refs[id])
+		}
+	}
+}
+
+// check compares everything that the Manager says with the model.
+func (w *world) check() {
+	if err := w.m.Check(); err != nil {
+		w.fail("%v", err)
+	}
+	b := w.bank()
+	want := Stats{Slabs: w.cfg.Slabs, Free: b.available}
+	for _, n := range b.refs {
+		want.Used += min(n, 1)
+		want.Shared += min(max(n-1, 0), 1)
+	}
+	for _, a := range b.loans {
+		want.Promised += a.quota - a.leased
+		want.Needed += a.need
+	}
+	for seq, q := range w.seqs {
+		if q == nil {
+			continue
+		}
+		if want.Regions++; q.denied {
+			want.Denied++
+		}
+		if !slices.Equal(q.slabs, w.m.Slabs(Seq(seq))) {
+			w.fail("sequence %d has slabs %v, the model %v", seq, w.m.Slabs(Seq(seq)), q.slabs)
+		}
+		w.checkWrites(Seq(seq))
+	}
+	got := w.m.Stats()
+	if want.Cached = got.Cached; got != want {
+		w.fail("stats %+v, the model has %+v", got, want)
+	}
+	if !b.safe() {
+		w.fail("unsafe: no order lets all end: %+v", b)
+	}
+}
+
+// writeSet are the slabs that a sequence will write.
+func (w *world) writeSet(seq Seq) []int32 {
+	q := w.seqs[seq]
+	if q == nil {
+		return nil
+	}
+	if q.beams > 0 {
+		return q.slabs
+	}
+	return q.slabs[min(q.done/w.cfg.SlabTokens, len(q.slabs)):]
+}
+
+// checkWrites checks that no other sequence has a slab that a sequence will write.
+func (w *world) checkWrites(seq Seq) {
+	for other, o := range w.seqs {
+		if o == nil || Seq(other) == seq {
+			continue
+		}
+		if both := common(o.slabs, w.writeSet(seq)); len(both) > 0 {
+			w.fail("sequence %d writes slabs %v, which sequence %d has", seq, both, other)
+		}
+	}
+}
+
+func common(a, b []int32) (both []int32) {
+	for _, id := range a {
+		if slices.Contains(b, id) {
+			both = append(both, id)
+		}
+	}
+	return both
+}
+
+// verify checks that every computed token of a sequence was computed from its tokens, in its space.
+func (w *world) verify(seq Seq, q *tracked) {
+	if q.beams > 0 {
+		return
+	}
+	for i := range q.done {
+		if w.contents[q.slabs[i/w.cfg.SlabTokens]][i%w.cfg.SlabTokens] != q.hashes[i] {
+			w.fail("token %d of sequence %d was computed from other tokens or in another space", i, seq)
+		}
+	}
+}
+
+// hashes returns a hash of the space and the tokens up to each.
+func hashes(space int, ids []int32) []uint64 {
+	out := make([]uint64, len(ids))
+	h := uint64(space+1) * 0x9e3779b97f4a7c15
+	for i, id := range ids {
+		h = (h ^ uint64(id+1)) * 0xff51afd7ed558ccd
+		h ^= h >> 32
+		out[i] = h
+	}
+	return out
+}

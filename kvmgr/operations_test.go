@@ -1,0 +1,411 @@
+package kvmgr
+
+import (
+	"errors"
+	"slices"
+)
+
+func spaceName(space int) string { return string(rune('a' + space)) }
+
+// op does one operation on both, and compares them.
+func (w *world) op() {
+	w.step++
+	seq := Seq(w.next(names))
+	switch w.next(16) {
+	case 0, 1, 2, 3:
+		w.admit(seq)
+	case 4:
+		w.admitPlain(seq)
+	case 5:
+		w.startImport(seq)
+	case 6:
+		w.export(seq)
+	case 7:
+		if w.next(4) == 0 {
+			w.settle(seq)
+		} else {
+			w.misuse(seq)
+		}
+	case 8, 9:
+		w.cancel(seq)
+	default:
+		w.extend(seq)
+	}
+	w.ready()
+	w.check()
+}
+
+func (w *world) ready() {
+	for _, seq := range w.m.Ready() {
+		w.waiting[seq] = false
+	}
+}
+
+// tokens returns n token ids. They often begin as those of a running sequence, of the same tenant or not.
+func (w *world) tokens(n int) []int32 {
+	ids := make([]int32, n)
+	for i := range ids {
+		if w.next(8) == 0 {
+			ids[i] = 1
+		}
+	}
+	if like := w.seqs[w.next(names)]; like != nil && w.next(2) == 0 {
+		copy(ids, like.ids[:w.next(len(like.ids)+1)])
+	}
+	return ids
+}
+
+// fresh returns a sequence of random tokens that has nothing yet.
+func (w *world) fresh() *tracked {
+	n := 1 + w.next(w.cfg.Slabs*w.cfg.SlabTokens*9/8)
+	if w.exact || w.next(2) == 0 {
+		n = 1 + w.next(6*w.cfg.SlabTokens)
+	}
+	q := &tracked{space: w.next(3), end: n, ids: w.tokens(n)}
+	q.prompt = 1 + w.next((n+1)/2)
+	q.promise = q.prompt + w.next(n-q.prompt+1)
+	q.hashes = hashes(q.space, q.ids)
+	return q
+}
+
+// admission is the error that the model expects for a new sequence.
+func (w *world) admission(seq Seq, q *tracked) error {
+	full := w.slabsFor(q, q.end)
+	if w.cfg.Mappings > 0 && full > w.cfg.Mappings {
+		q.promise = q.end // it runs alone
+	}
+	switch {
+	case w.seqs[seq] != nil:
+		return ErrSequenceExists
+	case full > w.cfg.Slabs:
+		return ErrNeverFits
+	case !w.allowed(seq, q):
+		return ErrNoSlabs
+	}
+	return nil
+}
+
+// prefix are the slabs with the longest computed prefix of a prompt, less its last token: those that are full.
+func (w *world) prefix(q *tracked) []int32 {
+	slabs, tokens := w.m.Find(Prompt{Space: spaceName(q.space), Tokens: q.ids[:q.prompt-1]})
+	return slabs[:tokens/w.cfg.SlabTokens]
+}
+
+// waits notes that a sequence waits for tokens that another one computes, and checks that it pays.
+func (w *world) waits(seq Seq, q *tracked) {
+	soon := 0
+	for _, o := range w.seqs {
+		if o != nil && o.space == q.space && !o.settled {
+			soon = max(soon, commonPrefix(o.ids, q.ids[:q.prompt-1]))
+		}
+	}
+	if soon < w.cfg.SlabTokens && soon < q.prompt-1 {
+		w.fail("sequence %d waits, others compute %d tokens of it at most", seq, soon)
+	}
+	w.waiting[seq] = true
+	w.happened["wait"]++
+}
+
+// admit begins a sequence with a prompt, which may share slabs: a new prompt, the next turn of another sequence, or a fork of it.
+func (w *world) admit(seq Seq) {
+	q := w.fresh()
+	q.offers, q.slabs = true, w.prefix(q)
+	promise := q.promise
+	want := w.admission(seq, q)
+	held := w.bank().refs
+	h, err := w.m.ReservePrompt(seq, Length{End: q.end, Promise: promise}, Prompt{Space: spaceName(q.space), Tokens: q.ids[:q.prompt]})
+	if errors.Is(err, ErrComputing) && w.seqs[seq] == nil {
+		w.waits(seq, q)
+		return
+	}
+	w.want("admit", err, want)
+	if err != nil {
+		w.happened["refused"]++
+		return
+	}
+	path := q.slabs
+	q.slabs = slices.Clone(w.m.Slabs(seq))
+	if len(q.slabs) != h.Slabs || !slices.Equal(q.slabs[:min(len(path), h.Slabs)], path) || h.Tokens >= q.prompt {
+		w.fail("sequence %d of a prompt of %d has %+v in slabs %v, the prefix was in %v", seq, q.prompt, h, q.slabs, path)
+	}
+	for _, id := range q.slabs[len(path):] {
+		if held[id] != 0 {
+			w.fail("sequence %d leases slab %d, which %d sequences hold", seq, id, held[id])
+		}
+	}
+	copy(w.contents[h.Copy.To][:h.Copy.Tokens], w.contents[h.Copy.From])
+	if w.exact && h.Tokens != w.longest(q) {
+		w.fail("a hit of %d tokens of %v, want %d", h.Tokens, q.ids[:q.prompt], w.longest(q))
+	}
+	q.done = h.Tokens
+	w.seqs[seq] = q
+	w.happened["hit"] += h.Tokens
+	w.verify(seq, q)
+}
+
+// longest is the longest prefix of a prompt, less its last token, that was committed.
+func (w *world) longest(q *tracked) (n int) {
+	for _, o := range w.offered {
+		if o.space == q.space {
+			n = max(n, commonPrefix(o.ids, q.ids[:q.prompt-1]))
+		}
+	}
+	return n
+}
+
+// admitPlain begins a sequence that shares nothing, or a beam search.
+func (w *world) admitPlain(seq Seq) {
+	q := w.fresh()
+	if w.next(2) == 0 || q.prompt == q.end {
+		promise := q.promise
+		want := w.admission(seq, q)
+		w.want("reserve", w.m.Reserve(seq, Length{End: q.end, Promise: promise}), want)
+		if want == nil {
+			w.seqs[seq] = q
+		}
+		return
+	}
+	q.beams, q.promise = 1+w.next(4), q.end
+	want := w.admission(seq, q)
+	w.want("reserve beams", w.m.ReserveSegments(seq, Segments{Prompt: q.prompt, Response: q.end - q.prompt, Beams: q.beams}), want)
+	if want == nil {
+		w.seqs[seq] = q
+		w.happened["beams"]++
+	}
+}
+
+// startImport begins the hand-over of a prompt that was computed elsewhere.
+func (w *world) startImport(seq Seq) {
+	q := w.fresh()
+	q.imported, q.offers, q.slabs = true, true, w.prefix(q)
+	promise := q.promise
+	want := w.admission(seq, q)
+	held := w.bank().refs
+	slabs, computed, err := w.m.Import(seq, Length{End: q.end, Promise: promise}, Prompt{Space: spaceName(q.space), Tokens: q.ids[:q.prompt]})
+	if errors.Is(err, ErrComputing) && w.seqs[seq] == nil {
+		w.waits(seq, q)
+		return
+	}
+	w.want("import", err, want)
+	if err != nil {
+		return
+	}
+	path := q.slabs
+	q.slabs = slices.Clone(w.m.Slabs(seq))
+	w.seqs[seq] = q
+	if slabs == nil { // all of it is here
+		w.cancel(seq)
+		return
+	}
+	if len(slabs) < w.slabsFor(q, q.prompt-1) || computed != len(path) || !slices.Equal(slabs, q.slabs) || !slices.Equal(slabs[:computed], path) {
+		w.fail("import of %d has %d slabs computed of %v, the prefix was in %v", seq, computed, slabs, path)
+	}
+	for _, id := range q.slabs[computed:] {
+		if held[id] != 0 {
+			w.fail("import of %d leases slab %d, which %d sequences hold", seq, id, held[id])
+		}
+	}
+	q.done = computed * w.cfg.SlabTokens
+	w.verify(seq, q)
+	w.happened["import"]++
+}
+
+// export finds what is computed of some tokens, as a hand-over does.
+func (w *world) export(seq Seq) {
+	q := w.seqs[seq]
+	if q == nil {
+		q = w.fresh()
+	}
+	slabs, tokens := w.m.Find(Prompt{Space: spaceName(q.space), Tokens: q.ids})
+	w.verify(seq, &tracked{done: tokens, slabs: slabs, hashes: q.hashes})
+	for o := range Seq(names) {
+		if both := common(slabs, w.writeSet(o)); len(both) > 0 {
+			w.fail("slabs %v are exported while sequence %d writes them", both, o)
+		}
+	}
+	w.happened["export"] += tokens
+}
+
+// extend computes some tokens of a sequence, and offers them. It returns false if the sequence may not grow: it pauses.
+func (w *world) extend(seq Seq) bool {
+	q := w.seqs[seq]
+	if q == nil {
+		return true
+	}
+	upTo := min(q.done+1+w.next(3*w.cfg.SlabTokens), q.limit())
+	if upTo > q.promise && !w.grow(seq, q, upTo) {
+		return false
+	}
+	want := max(0, w.slabsFor(q, upTo)-len(q.slabs))
+	ids, err := w.m.Lease(seq, upTo)
+	w.want("lease", err, nil) // within a promise it never fails
+	if len(ids) != want {
+		w.fail("lease of %d up to %d: %d new slabs, want %d", seq, upTo, len(ids), want)
+	}
+	w.unheld(seq, ids)
+	q.slabs = append(q.slabs, ids...)
+	if q.beams > 0 {
+		q.done = upTo
+		return true
+	}
+	w.write(seq, q, upTo)
+	w.verify(seq, q)
+	if !q.settled && w.next(4) > 0 {
+		w.commit(seq, q)
+	}
+	return true
+}
+
+// grow promises more to a sequence, if all others can still reach their ends.
+func (w *world) grow(seq Seq, q *tracked, tokens int) bool {
+	grown := *q
+	grown.promise = tokens
+	ok := w.allowed(seq, &grown)
+	err := w.m.Grow(seq, tokens)
+	if q.denied = !ok; ok {
+		w.want("grow", err, nil)
+		q.promise = tokens
+		return true
+	}
+	w.want("grow", err, ErrNoSlabs)
+	w.happened["pause"]++
+	return false
+}
+
+// write computes the tokens up to one.
+func (w *world) write(seq Seq, q *tracked, upTo int) {
+	for ; q.done < upTo; q.done++ {
+		slab, at := q.slabs[q.done/w.cfg.SlabTokens], q.done%w.cfg.SlabTokens
+		if n := w.m.tree.bySlab[slab]; n != nil && at < len(n.tokens) {
+			w.fail("sequence %d writes token %d to slab %d, which offers it", seq, q.done, slab)
+		}
+		w.contents[slab][at] = q.hashes[q.done]
+	}
+}
+
+func (w *world) commit(seq Seq, q *tracked) {
+	tail, ids := w.next(2) == 0, q.ids[:q.done]
+	w.want("commit", w.m.Commit(seq, ids, tail), nil)
+	if q.offers && !w.m.regions[seq].cached {
+		w.happened["silence"]++ // it would be unsafe to hold the slabs of another sequence too
+	}
+	if !w.exact || !q.offers {
+		return
+	}
+	if !tail {
+		ids = ids[:len(ids)/w.cfg.SlabTokens*w.cfg.SlabTokens]
+	}
+	w.offered = append(w.offered, &offering{q.space, slices.Clone(ids)})
+}
+
+// settle says that a sequence offers no more tokens. Those that wait for them compute them.
+func (w *world) settle(seq Seq) {
+	w.m.Settle(seq)
+	if q := w.seqs[seq]; q != nil {
+		q.settled = true
+	}
+}
+
+func (w *world) cancel(seq Seq) {
+	q := w.seqs[seq]
+	if q == nil {
+		return
+	}
+	w.verify(seq, q)
+	before := w.bank().available
+	freed, err := w.m.Release(seq)
+	w.want("release", err, nil)
+	w.seqs[seq] = nil
+	if after := w.bank().available; freed != after-before {
+		w.fail("release of %d freed %d slabs, the room grew from %d to %d", seq, freed, before, after)
+	}
+}
+
+// misuse does what a caller must not do. Nothing may change.
+func (w *world) misuse(seq Seq) {
+	q := w.seqs[seq]
+	if q == nil {
+		_, err := w.m.Lease(seq, 1)
+		w.want("lease", err, ErrUnknownSequence)
+		_, err = w.m.Release(seq)
+		w.want("release", err, ErrUnknownSequence)
+		w.want("grow", w.m.Grow(seq, 1), ErrUnknownSequence)
+		w.want("commit", w.m.Commit(seq, []int32{1}, false), ErrUnknownSequence)
+		w.want("reserve", w.m.Reserve(seq, Length{End: 1, Promise: 2}), ErrInvalid)
+		return
+	}
+	_, err := w.m.Lease(seq, q.promise+1)
+	w.want("lease", err, ErrBeyondReservation)
+	w.want("grow", w.m.Grow(seq, q.end+1), ErrBeyondReservation)
+	w.want("grow", w.m.Grow(seq, q.promise), nil)
+	w.want("reserve", w.m.Reserve(seq, Declared(1)), ErrSequenceExists)
+	if leased := len(q.slabs) * w.cfg.SlabTokens; leased < len(q.ids) {
+		w.want("commit", w.m.Commit(seq, q.ids[:leased+1], false), ErrBeyondReservation)
+	}
+}
+
+// finish runs all sequences to their declared ends, in any order.
+func (w *world) finish() {
+	for {
+		left, moved := 0, false
+		first := w.next(names)
+		for i := range names {
+			seq := Seq((first + i) % names)
+			q := w.seqs[seq]
+			if q == nil {
+				continue
+			}
+			left++
+			if q.done >= q.limit() {
+				w.cancel(seq)
+				moved = true
+			} else if w.extend(seq) {
+				moved = true
+			}
+			w.ready()
+			w.check()
+		}
+		if left == 0 {
+			break
+		}
+		if !moved {
+			w.fail("nobody may grow: %+v", w.bank())
+		}
+	}
+	if i := slices.Index(w.waiting[:], true); i >= 0 {
+		w.fail("sequence %d waits for ever", i)
+	}
+}
+
+// forget ends all sequences and loses the contents of the memory, as a device that fails.
+func (w *world) forget() {
+	for seq := range Seq(names) {
+		w.cancel(seq)
+	}
+	w.ready()
+	w.m.Forget()
+	for _, slab := range w.contents {
+		clear(slab)
+	}
+	w.offered = nil
+	w.check()
+}
+
+// drain checks that every slab of the pool can be leased.
+func (w *world) drain() {
+	all := w.cfg.Slabs * w.cfg.SlabTokens
+	w.want("reserve all", w.m.Reserve(0, Declared(all)), nil)
+	ids, err := w.m.Lease(0, all)
+	w.want("lease all", err, nil)
+	ids = slices.Sorted(slices.Values(ids))
+	for i, id := range ids {
+		if id != int32(i) {
+			w.fail("slab %d is lost, or free twice", i)
+		}
+	}
+	if len(ids) != w.cfg.Slabs {
+		w.fail("%d slabs of %d are left", len(ids), w.cfg.Slabs)
+	}
+	_, err = w.m.Release(0)
+	w.want("release all", err, nil)
+}
