@@ -1,7 +1,10 @@
 package kvmgr
 
 import (
+	"encoding/json"
+	"math"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -66,5 +69,13 @@ func TestSummariesAreTheRegionsWithoutTheirSlabs(t *testing.T) {
 		if r, s := regions[i], summaries[i]; r.Seq != s.Seq || r.LeasedSlabs != s.LeasedSlabs || r.ReservedSlabs != s.ReservedSlabs || s.LeasedSlabs != 2 {
 			t.Errorf("found %+v, expected %+v", s, r)
 		}
+	}
+}
+
+// TestASequenceIsTextInJSON: JavaScript would round a number of 64 bits.
+func TestASequenceIsTextInJSON(t *testing.T) {
+	text, err := json.Marshal(Region{Seq: math.MaxUint64})
+	if err != nil || !strings.Contains(string(text), `"sequence":"18446744073709551615"`) {
+		t.Fatalf("found %s, %v", text, err)
 	}
 }

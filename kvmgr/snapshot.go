@@ -51,7 +51,7 @@ type Range struct {
 
 // Region is a sequence's part of the pool.
 type Region struct {
-	Seq            Seq     `json:"sequence"`
+	Seq            Seq     `json:"sequence,string"` // more digits than a number has in JavaScript
 	DeclaredTokens int     `json:"declared_tokens"` // of each beam, if there are any
 	ReservedTokens int     `json:"reserved_tokens"` // of these, promised
 	Beams          int     `json:"beams,omitempty"`

@@ -292,7 +292,7 @@ func (x *exchange) ready(ctx actor.Context) (seqs []msg.SeqID) {
 
 // Transfer is a transfer of slabs to this worker.
 type Transfer struct {
-	Seq    msg.SeqID `json:"sequence"`
+	Seq    msg.SeqID `json:"sequence,string"`
 	Source string    `json:"source"` // node
 	Slabs  int       `json:"slabs"`  // that are here
 	Total  int       `json:"total"`  // 0: none is reserved yet

@@ -111,7 +111,7 @@ function showTables() {
     state.tenants.map((t) => [t.tenant || "without a key", t.sequences, t.leased_slabs, t.reserved_slabs]));
   table("sequences", ["Sequence", "Tenant", "Prompt", "Computed", "Generated", "Reserved tokens", "Declared tokens", "Leased slabs",
     "Reserved slabs", "Shared slabs"],
-    state.regions.map((r) => [String(r.sequence), r.tenant || "–", r.prompt_tokens, r.computed_tokens, r.generated_tokens, r.reserved_tokens,
+    state.regions.map((r) => [r.sequence, r.tenant || "–", r.prompt_tokens, r.computed_tokens, r.generated_tokens, r.reserved_tokens,
       r.declared_tokens, r.leased_slabs, r.reserved_slabs, r.shared_slabs]));
   const hidden = state.stats.regions - state.regions.length;
   $("sequences-note").textContent = hidden > 0 ? `The largest ones; ${hidden.toLocaleString()} more are not shown.` : "";
