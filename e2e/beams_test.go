@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -178,6 +179,57 @@ func TestBeamSearchReservesEquation3AndGivesItBackWhenCancelled(t *testing.T) {
 func waitRequests(t *testing.T, p *node.Node) {
 	t.Helper()
 	waitKV(t, p, func(*node.KVState) bool { return p.Running() == 0 })
+}
+
+// TestABeamSearchComputesItsPromptOnce: a search, and a plain request, begin with what another one has computed, and answer as
+// without it.
+func TestABeamSearchComputesItsPromptOnce(t *testing.T) {
+	p := startPipeline(t, size{rows: 128, chunk: 64, batch: 8, kvMemory: 32 << 20})
+	rng, prompt := rand.New(rand.NewPCG(3, 1)), make([]int32, 200)
+	for i := range prompt {
+		prompt[i] = rng.Int32N(1000)
+	}
+	beams := func(tenant string, n int) (tokens [][]int32, cached int) {
+		s, err := p.Submit(t.Context(), &api.Request{
+			ID: "search", Tenant: tenant, Model: "tiny-chat", N: 3, PromptTokens: prompt[:n], MaxTokens: 40, IgnoreEOS: true,
+			TopLogprobs: -1, Beams: &sample.BeamParams{Width: 3, LengthPenalty: 1}, Arrival: time.Now(),
+		})
+		require.NoError(t, err)
+		tokens = make([][]int32, 3)
+		for {
+			e, err := s.Next(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, e.Err)
+			tokens[e.Choice] = append(tokens[e.Choice], e.Tokens...)
+			if e.Done {
+				return tokens, e.Usage.CachedTokens
+			}
+		}
+	}
+	plain := func(tenant string) (tokens []int32, cached int) {
+		v, cached := talk(t, p, tenant, api.Request{
+			Model: "tiny-chat", N: 1, PromptTokens: prompt, MaxTokens: 40, IgnoreEOS: true, TopLogprobs: -1, Arrival: time.Now(),
+		})
+		return v.tokens, cached
+	}
+	search, cached := beams("a", 200)
+	require.Zero(t, cached)
+	again, cached := beams("a", 200)
+	require.Equal(t, 199, cached)
+	require.Equal(t, search, again)
+	answer, cached := plain("a")
+	require.Equal(t, 199, cached)
+	alone, cached := plain("b")
+	require.Zero(t, cached)
+	require.Equal(t, alone, answer)
+	after, cached := beams("b", 200)
+	require.Equal(t, 199, cached)
+	require.Equal(t, search, after)
+	part, cached := beams("b", 150) // ends inside a slab
+	require.Equal(t, 149, cached)
+	cold, _ := beams("c", 150)
+	require.Equal(t, cold, part)
+	waitKV(t, p, idleKV)
 }
 
 func TestBeamSearchesThatCannotBeAreRefused(t *testing.T) {

@@ -167,7 +167,8 @@ func (w *world) admitPlain(seq Seq) {
 	}
 	q.beams, q.promise = 1+w.next(4), q.end
 	want := w.admission(seq, q)
-	w.want("reserve beams", w.m.ReserveSegments(seq, Segments{Prompt: q.prompt, Response: q.end - q.prompt, Beams: q.beams}), want)
+	_, err := w.m.ReserveSegments(seq, Segments{Prompt: q.prompt, Response: q.end - q.prompt, Beams: q.beams}, Prompt{})
+	w.want("reserve beams", err, want)
 	if want == nil {
 		w.seqs[seq] = q
 		w.happened["beams"]++

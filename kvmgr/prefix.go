@@ -40,6 +40,11 @@ func (m *Manager) ReservePrompt(seq Seq, l Length, p Prompt) (Hit, error) {
 	if len(p.Tokens) < 1 || len(p.Tokens) > l.Promise {
 		return Hit{}, fmt.Errorf("%w: %d tokens at the start of %d promised", ErrInvalid, len(p.Tokens), l.Promise)
 	}
+	return m.begin(seq, &region{end: l.End, tokens: l.Promise, beams: 1}, p)
+}
+
+// begin admits a region that begins with the slabs of a prompt's longest computed prefix.
+func (m *Manager) begin(seq Seq, r *region, p Prompt) (Hit, error) {
 	m.tree.clock++
 	// The last token is always computed: the first token of the answer is sampled from its logits.
 	last := len(p.Tokens) - 1
@@ -49,7 +54,7 @@ func (m *Manager) ReservePrompt(seq Seq, l Length, p Prompt) (Hit, error) {
 		found.pending.waiters = append(found.pending.waiters, seq)
 		return Hit{}, fmt.Errorf("%w: %d tokens of sequence %d", ErrComputing, whole+found.soon, seq)
 	}
-	r := &region{end: l.End, tokens: l.Promise, beams: 1, cached: true, space: p.Space}
+	r.cached, r.space = true, p.Space
 	if err := m.add(seq, r, found.path); err != nil {
 		return Hit{}, err
 	}
@@ -120,8 +125,8 @@ func (m *Manager) Ready() []Seq {
 }
 
 // Commit offers the slabs of a sequence's first tokens, whose keys and values are written, to other sequences. With tail
-// they get a part of a slab at the end too: its later tokens may be written all the same. A sequence of Reserve or
-// ReserveSegments offers nothing. Errors: ErrUnknownSequence, ErrBeyondReservation (tokens that are not leased).
+// they get a part of a slab at the end too: its later tokens may be written all the same. A sequence of Reserve
+// offers nothing, and one with beams its prompt. Errors: ErrUnknownSequence, ErrBeyondReservation (tokens that are not leased).
 func (m *Manager) Commit(seq Seq, tokens []int32, tail bool) error {
 	r, ok := m.regions[seq]
 	if !ok {

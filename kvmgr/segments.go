@@ -12,19 +12,26 @@ type Segments struct {
 	Beams            int
 }
 
-// ReserveSegments promises the slabs for a beam search. Lease and Release take
-// it as any other sequence; Lease counts the tokens of one beam, prompt included.
-// Errors: as of Reserve.
-func (m *Manager) ReserveSegments(seq Seq, s Segments) error {
+// ReserveSegments promises the slabs for a beam search, and leases those of the longest prefix of its prompt p that is computed.
+// Without tokens it shares nothing, as after Reserve. Lease, Commit and Release take it as any other sequence; Lease counts the
+// tokens of one beam, prompt included. Errors: as of ReservePrompt.
+func (m *Manager) ReserveSegments(seq Seq, s Segments, p Prompt) (Hit, error) {
 	if _, ok := m.regions[seq]; ok {
-		return fmt.Errorf("%w: %d", ErrSequenceExists, seq)
+		return Hit{}, fmt.Errorf("%w: %d", ErrSequenceExists, seq)
 	}
 	if s.Prompt < 1 || s.Response < 1 || s.Beams < 1 {
-		return fmt.Errorf("%w: reserve %+v, expected at least 1 of each", ErrInvalid, s)
+		return Hit{}, fmt.Errorf("%w: reserve %+v, expected at least 1 of each", ErrInvalid, s)
+	}
+	if n := len(p.Tokens); n != 0 && n != s.Prompt {
+		return Hit{}, fmt.Errorf("%w: %d tokens of a prompt of %d", ErrInvalid, n, s.Prompt)
 	}
 	// Always the whole length: all beams of a search need a slab at the same step.
 	end := s.Prompt + s.Response
-	return m.add(seq, &region{end: end, tokens: end, prompt: s.Prompt, beams: s.Beams}, nil)
+	r := &region{end: end, tokens: end, prompt: s.Prompt, beams: s.Beams}
+	if len(p.Tokens) == 0 {
+		return Hit{}, m.add(seq, r, nil)
+	}
+	return m.begin(seq, r, p)
 }
 
 // slabsOf is the number of slabs that hold a region's first tokens.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // TestBeamSearchUsesTheSlabsOfEquation3 at every step of the response: the
@@ -17,7 +19,7 @@ func TestBeamSearchUsesTheSlabsOfEquation3(t *testing.T) {
 		one := SegmentSlabs(s, 16)
 		m := newManager(t, batch*one)
 		for seq := range Seq(batch) {
-			if err := m.ReserveSegments(seq, s); err != nil {
+			if _, err := m.ReserveSegments(seq, s, Prompt{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -63,20 +65,20 @@ func TestPaperMemoryOfGPTJ(t *testing.T) {
 func TestBeamSearchIsAdmittedExactly(t *testing.T) {
 	s := Segments{Prompt: 20, Response: 18, Beams: 3} // 2 + 3*2
 	m := newManager(t, 9)
-	if err := m.ReserveSegments(1, s); err != nil {
+	if _, err := m.ReserveSegments(1, s, Prompt{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.ReserveSegments(1, s); !errors.Is(err, ErrSequenceExists) {
+	if _, err := m.ReserveSegments(1, s, Prompt{}); !errors.Is(err, ErrSequenceExists) {
 		t.Errorf("twice: %v", err)
 	}
-	if err := m.ReserveSegments(2, Segments{Prompt: 1, Response: 1, Beams: 1}); !errors.Is(err, ErrNoSlabs) {
+	if _, err := m.ReserveSegments(2, Segments{Prompt: 1, Response: 1, Beams: 1}, Prompt{}); !errors.Is(err, ErrNoSlabs) {
 		t.Errorf("2 slabs of the 1 that is left: %v", err)
 	}
-	if err := m.ReserveSegments(2, Segments{Prompt: 16, Response: 16, Beams: 9}); !errors.Is(err, ErrNeverFits) {
+	if _, err := m.ReserveSegments(2, Segments{Prompt: 16, Response: 16, Beams: 9}, Prompt{}); !errors.Is(err, ErrNeverFits) {
 		t.Errorf("10 slabs of 9: %v", err)
 	}
 	for _, bad := range []Segments{{0, 1, 1}, {1, 0, 1}, {1, 1, 0}} {
-		if err := m.ReserveSegments(2, bad); !errors.Is(err, ErrInvalid) {
+		if _, err := m.ReserveSegments(2, bad, Prompt{}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
@@ -85,5 +87,38 @@ func TestBeamSearchIsAdmittedExactly(t *testing.T) {
 	}
 	if r := m.Regions(); r[0].Beams != 3 || r[0].ReservedTokens != 38 || r[0].ReservedSlabs != 8 {
 		t.Errorf("%+v", r)
+	}
+}
+
+func TestABeamSearchSharesItsPrompt(t *testing.T) {
+	m, err := New(Config{Slabs: 20, SlabTokens: 4})
+	require.NoError(t, err)
+	p := Prompt{Space: "a", Tokens: tokensFrom(100, 14)}
+	search := Segments{Prompt: 14, Response: 6, Beams: 2}
+	hit, err := m.ReserveSegments(1, search, p)
+	require.NoError(t, err)
+	require.Equal(t, Hit{}, hit)
+	_, err = m.ReserveSegments(2, search, p)
+	require.ErrorIs(t, err, ErrComputing)
+	_, err = m.Lease(1, 18)
+	require.NoError(t, err)
+	require.NoError(t, m.Commit(1, p.Tokens, true))
+	require.Equal(t, []Seq{2}, m.Ready())
+	hit, err = m.ReserveSegments(2, search, p)
+	require.NoError(t, err)
+	require.Equal(t, 13, hit.Tokens, "three whole slabs, and all but the last token of the fourth")
+	require.Equal(t, 1, hit.Copy.Tokens)
+	require.Equal(t, m.Slabs(1)[:3], m.Slabs(2)[:3])
+	require.NoError(t, m.Check())
+	hit, err = m.ReservePrompt(3, Declared(20), Prompt{Space: "a", Tokens: tokensFrom(100, 17)})
+	require.NoError(t, err)
+	require.Equal(t, 14, hit.Tokens, "no answer of a beam is there")
+	require.NoError(t, m.Check())
+	_, err = m.ReserveSegments(4, search, Prompt{Tokens: tokensFrom(100, 13)})
+	require.ErrorIs(t, err, ErrInvalid)
+	for seq := Seq(1); seq <= 3; seq++ {
+		_, err = m.Release(seq)
+		require.NoError(t, err)
+		require.NoError(t, m.Check())
 	}
 }

@@ -131,10 +131,10 @@ func (a *requestActor) startOne(ctx actor.Context, first int, text *actor.PID) b
 }
 
 // slabs are the hashes of the full slabs of the tokens that a choice begins with. They are not needed where requests are
-// placed without them, and a beam search shares nothing.
+// placed without them.
 func (a *requestActor) slabs(first int) []chain.Hash {
 	r := a.state
-	if !a.routes.caches.known() || r.api.Beams != nil {
+	if !a.routes.caches.known() {
 		return nil
 	}
 	if len(r.choices[first].tokens) > 0 {

@@ -190,7 +190,8 @@ func (a *kvActor) reserve(m *msg.KVRound, r *msg.Reserve) (short bool, err error
 	length := kvmgr.Length{End: r.Tokens, Promise: r.Promise}
 	switch seq := kvmgr.Seq(r.Seq); {
 	case r.Beams > 0:
-		err = a.kv.ReserveSegments(seq, kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams})
+		beams := kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams}
+		hit, err = a.kv.ReserveSegments(seq, beams, kvmgr.Prompt{Space: r.Space, Tokens: r.Known})
 	case len(r.Known) > 0:
 		hit, err = a.kv.ReservePrompt(seq, length, kvmgr.Prompt{Space: r.Space, Tokens: r.Known})
 	default:

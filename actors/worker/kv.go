@@ -89,10 +89,11 @@ func (l *loop) mapSlabs(m *msg.Granted) error {
 			return err
 		}
 	}
+	mapped := s.region.Append
 	if s.beams != nil {
-		return s.beams.mapSlabs(s.region, m.Slabs, l.Runner.SlabTokens())
+		mapped = func(slabs []int32) error { return s.beams.mapSlabs(s.region, slabs, l.Runner.SlabTokens()) }
 	}
-	if err := s.region.Append(m.Slabs); err != nil || m.CopyTokens == 0 {
+	if err := mapped(m.Slabs); err != nil || m.CopyTokens == 0 {
 		return err
 	}
 	return l.Runner.CopySlab(m.CopyFrom, m.CopyTo, int(m.CopyTokens))
@@ -123,7 +124,7 @@ func (l *loop) closeRegion(s *sequence) {
 func (l *loop) askKV(plan *sched.Plan) {
 	m := l.kvRound()
 	for _, id := range plan.Release {
-		if s := l.sequences[id]; s != nil && s.decodes { // all that a next prompt may begin with
+		if s := l.sequences[id]; s != nil && s.decodes && s.beams == nil { // all that a next prompt may begin with
 			l.offer(s, len(s.tokens)-1, true)
 		}
 	}
@@ -140,7 +141,7 @@ func (l *loop) askKV(plan *sched.Plan) {
 	}
 	for _, r := range plan.Reserve {
 		q := msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Promise: r.Promise, Lease: r.Lease, Prompt: r.Prompt, Beams: r.Beams}
-		if s := l.sequences[r.ID]; s != nil && s.beams == nil {
+		if s := l.sequences[r.ID]; s != nil {
 			q.Known, q.Space = s.gen.Known(), s.gen.Space()
 		}
 		m.Reserve = append(m.Reserve, q)
@@ -156,12 +157,9 @@ func (l *loop) askKV(plan *sched.Plan) {
 	l.Root.Send(l.KV, m)
 }
 
-// offer offers the slabs of a sequence's first end tokens to others, with tail also the one that they do not fill. The
-// slabs of beams are not shared.
+// offer offers the slabs of a sequence's first end tokens to others, with tail also the one that they do not fill.
 func (l *loop) offer(s *sequence, end int, tail bool) {
-	if s.beams == nil {
-		l.commits = append(l.commits, msg.Commit{Seq: s.gen.Seq, Tokens: s.tokens[:end:end], Tail: tail})
-	}
+	l.commits = append(l.commits, msg.Commit{Seq: s.gen.Seq, Tokens: s.tokens[:end:end], Tail: tail})
 }
 
 // kvRound returns an empty message.

@@ -23,13 +23,11 @@ func (l *loop) step(plan *sched.Plan) error {
 		if !s.started {
 			s.started = true
 			s.entry.spans.next(spanPrefill)
-			if s.beams == nil {
-				l.Metrics.Prefix(len(s.tokens), c.Start)
-				l.counts.lookedUp.Add(uint64(len(s.tokens)))
-				l.counts.hits.Add(uint64(c.Start))
-				if len(s.gen.Generated) > 0 {
-					l.Metrics.Recomputed(len(s.tokens) - 1 - c.Start)
-				}
+			l.Metrics.Prefix(len(s.tokens), c.Start)
+			l.counts.lookedUp.Add(uint64(len(s.tokens)))
+			l.counts.hits.Add(uint64(c.Start))
+			if len(s.gen.Generated) > 0 {
+				l.Metrics.Recomputed(len(s.tokens) - 1 - c.Start)
 			}
 			l.Root.Send(s.gen.Reply, &msg.Started{At: begin, Cached: c.Start})
 		}
@@ -65,9 +63,12 @@ func (l *loop) step(plan *sched.Plan) error {
 // commit offers the slabs that a step up to a position has filled to other sequences, and at the end of the prompt
 // the tokens of the last one.
 func (l *loop) commit(s *sequence, end int) {
-	// The last token is known, and its keys and values are not there yet. Those of rejected draft tokens are written again.
-	end = min(end, len(s.tokens)-1)
 	slab, prompt := l.Runner.SlabTokens(), len(s.gen.Prompt)+len(s.gen.Generated)
+	if s.beams != nil { // each beam has an answer of its own
+		end = min(end, prompt)
+	} else { // the last token is known, and its keys and values are not there yet; those of rejected draft tokens are written again
+		end = min(end, len(s.tokens)-1)
+	}
 	tail := s.committed < prompt && end >= prompt
 	if tail || end/slab > s.committed/slab {
 		s.committed = end

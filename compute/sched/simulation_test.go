@@ -435,7 +435,7 @@ func (w *world) reserve(r Reservation) Event {
 	}
 	var err error
 	if r.Beams > 0 {
-		err = w.kv.ReserveSegments(kvmgr.Seq(r.ID), kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams})
+		_, err = w.kv.ReserveSegments(kvmgr.Seq(r.ID), kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams}, kvmgr.Prompt{})
 	} else {
 		err = w.kv.Reserve(kvmgr.Seq(r.ID), kvmgr.Length{End: r.Tokens, Promise: r.Promise})
 	}

@@ -79,7 +79,7 @@ func TestAPoolHoldsTheRequestsThatTheAllocatorAdmits(t *testing.T) {
 					if s.Beams == 1 {
 						err = m.Reserve(kvmgr.Seq(admitted), kvmgr.Declared(s.Prompt+s.Response))
 					} else {
-						err = m.ReserveSegments(kvmgr.Seq(admitted), s)
+						_, err = m.ReserveSegments(kvmgr.Seq(admitted), s, kvmgr.Prompt{})
 					}
 				}
 				require.True(t, errors.Is(err, kvmgr.ErrNoSlabs) || errors.Is(err, kvmgr.ErrNeverFits), "%v", err)

@@ -78,7 +78,7 @@ func agrees(t *testing.T, dir string, kv model.KVType) {
 			if request.Beams == 1 {
 				err = manager.Reserve(kvmgr.Seq(admitted), kvmgr.Declared(request.Prompt+request.Response))
 			} else {
-				err = manager.ReserveSegments(kvmgr.Seq(admitted), request)
+				_, err = manager.ReserveSegments(kvmgr.Seq(admitted), request, kvmgr.Prompt{})
 			}
 		}
 		require.ErrorIs(t, err, kvmgr.ErrNoSlabs)
