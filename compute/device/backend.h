@@ -49,6 +49,10 @@ static inline int32_t mr_kv_reserve(const mr_backend* b, mr_program* p, int32_t 
                                     mr_error* e) {
   return b->kv_reserve(p, slabs, e);
 }
+static inline int32_t mr_kv_reserve_file(const mr_backend* b, mr_program* p, int32_t slabs,
+                                         int32_t file, uint64_t offset, mr_error* e) {
+  return b->kv_reserve_file(p, slabs, file, offset, e);
+}
 static inline int32_t mr_region_create(const mr_backend* b, mr_program* p, int32_t slabs,
                                        mr_region** out, mr_error* e) {
   return b->region_create(p, slabs, out, e);

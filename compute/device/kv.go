@@ -28,6 +28,16 @@ func (e *Engine) ReserveKV(slabs int) error {
 	return nil
 }
 
+// ReserveKVFile is ReserveKV with the pool in a file on tmpfs, from offset on, which is a multiple of the page size. The file is
+// the caller's to close. Errors: those of the backend, ErrUnsupported where the pool is memory of a device.
+func (e *Engine) ReserveKVFile(slabs int, file uintptr, offset int64) error {
+	var me C.mr_error
+	if C.mr_kv_reserve_file(e.dev.backend, e.handle, C.int32_t(slabs), C.int32_t(file), C.uint64_t(offset), &me) != C.MR_OK {
+		return fail(fmt.Sprintf("reserve %d KV slabs of %d bytes in a file", slabs, e.info.SlabBytes), &me)
+	}
+	return nil
+}
+
 // Slabs is the number of slabs that hold n tokens.
 func Slabs(tokens int) int { return (tokens + SlabTokens - 1) / SlabTokens }
 

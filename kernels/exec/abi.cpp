@@ -108,7 +108,16 @@ int32_t program_run(mr_program* program, const mr_step* step, mr_error* error) {
 int32_t kv_reserve(mr_program* program, int32_t slabs, mr_error* error) {
   return guarded(error, [&] {
     need(program);
-    program->reserve(slabs);
+    program->reserve(slabs, {});
+  });
+}
+
+int32_t kv_reserve_file(mr_program* program, int32_t slabs, int32_t file, uint64_t offset,
+                        mr_error* error) {
+  return guarded(error, [&] {
+    need(program);
+    if (file < 0) fail(MR_INVALID, "file %d, expected an open one", file);
+    program->reserve(slabs, {file, offset});
   });
 }
 
@@ -171,7 +180,8 @@ mr_backend backend_table(const char* name, decltype(mr_backend::device_open) dev
   return {MR_ABI_VERSION,   name,           device_open,    device_close,  device_info,
           device_measure,   program_load,   program_unload, program_info,  program_packed,
           program_numerics, program_run,    kv_reserve,     region_create, region_map,
-          region_unmap,     region_destroy, slab_copy,      slab_read,     slab_write};
+          region_unmap,     region_destroy, slab_copy,      slab_read,     slab_write,
+          kv_reserve_file};
 }
 
 }  // namespace millrace

@@ -76,7 +76,7 @@ class Device {
   // Zeroed memory that the kernels can use.
   virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }
   // The KV cache's memory: mapped slab by slab where nothing else is said.
-  virtual std::shared_ptr<KvPool> pool(const KvLayout&, int slabs);
+  virtual std::shared_ptr<KvPool> pool(const KvLayout&, int slabs, const PoolFile&);
   virtual int32_t max_slabs() const;
   virtual bool takes_packed() const { return false; }  // as mr_program_desc has them
   // Packs the weights. The program and the layout outlive the kernels.

@@ -75,10 +75,10 @@ void Executor::info(mr_program_info& out) const {
   std::snprintf(out.linear, sizeof out.linear, "%s", kernels_->linear_name().c_str());
 }
 
-void Executor::reserve(int slabs) {
+void Executor::reserve(int slabs, const PoolFile& file) {
   if (pool_ != nullptr)
     fail(MR_INVALID, "the KV pool of %d slabs is reserved already", pool_->slabs());
-  pool_ = device_.pool(layout_, slabs);
+  pool_ = device_.pool(layout_, slabs, file);
 }
 
 const std::shared_ptr<KvPool>& Executor::pool() const {
@@ -151,8 +151,8 @@ void Kernels::select_rows(const Batch& batch, Slot in, Slot out) {
   }
 }
 
-std::shared_ptr<KvPool> Device::pool(const KvLayout& layout, int slabs) {
-  return std::make_shared<MappedPool>(layout, slabs);
+std::shared_ptr<KvPool> Device::pool(const KvLayout& layout, int slabs, const PoolFile& file) {
+  return std::make_shared<MappedPool>(layout, slabs, file);
 }
 
 int32_t Device::max_slabs() const { return MappedPool::max_slabs(); }

@@ -23,7 +23,7 @@ class Executor {
   mr_span packed(int index) const { return kernels_->packed(index); }
   const char* numerics() const { return numerics_.c_str(); }
 
-  void reserve(int slabs);  // once
+  void reserve(int slabs, const PoolFile& file);  // once
   const std::shared_ptr<KvPool>& pool() const;
 
  private:

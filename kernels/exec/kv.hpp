@@ -31,6 +31,12 @@ struct KvLayout {
   size_t block(int layer, int value, int head) const;
 };
 
+// Where the slabs of a pool lie in an open file.
+struct PoolFile {
+  int file = -1;  // the caller's; -1: in memory of the pool's own
+  uint64_t offset = 0;
+};
+
 class KvPool {
  public:
   KvPool(const KvLayout& layout, int slabs);

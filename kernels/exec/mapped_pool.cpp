@@ -36,7 +36,8 @@ int32_t MappedPool::max_slabs() {
   return static_cast<int32_t>(std::clamp<int64_t>(most, 0, std::numeric_limits<int32_t>::max()));
 }
 
-MappedPool::MappedPool(const KvLayout& layout, int slabs) : KvPool(layout, slabs) {
+MappedPool::MappedPool(const KvLayout& layout, int slabs, const PoolFile& file)
+    : KvPool(layout, slabs), offset_(file.offset) {
   if (slabs > max_slabs()) {
     fail(MR_UNSUPPORTED,
          "KV pool of %d slabs (%.2f GiB) may need as many memory mappings and %lld for the rest, "
@@ -54,7 +55,7 @@ MappedPool::MappedPool(const KvLayout& layout, int slabs) : KvPool(layout, slabs
          gib(bytes()), gib(limits.available));
   }
   try {
-    open_file();
+    open_file(file.file);
     allocated_ = std::min(bytes(), kAllocatedFirst);
     allocate(0, allocated_);
     if (allocated_ < bytes()) rest_ = std::thread([this] { allocate_rest(); });
@@ -70,12 +71,13 @@ MappedPool::~MappedPool() {
   close_file();
 }
 
-void MappedPool::open_file() {
-  file_ = memfd_create("millrace-kv", MFD_CLOEXEC);
-  if (file_ < 0) fail(MR_DEVICE, "KV pool: memfd_create: %s", std::strerror(errno));
+void MappedPool::open_file(int from) {
+  file_ = from < 0 ? memfd_create("millrace-kv", MFD_CLOEXEC) : fcntl(from, F_DUPFD_CLOEXEC, 0);
+  if (file_ < 0) fail(MR_DEVICE, "KV pool: %s", std::strerror(errno));
   void* data = MAP_FAILED;
-  if (ftruncate(file_, static_cast<off_t>(bytes())) == 0) {
-    data = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  if (ftruncate(file_, static_cast<off_t>(offset_ + bytes())) == 0) {
+    data = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file_,
+                static_cast<off_t>(offset_));
   }
   if (data == MAP_FAILED) {
     fail(MR_NO_MEMORY, "KV pool of %d slabs (%.2f GiB): %s", slabs(), gib(bytes()),
@@ -85,7 +87,8 @@ void MappedPool::open_file() {
 }
 
 void MappedPool::allocate(uint64_t begin, uint64_t end) {
-  while (fallocate(file_, 0, static_cast<off_t>(begin), static_cast<off_t>(end - begin)) != 0) {
+  while (fallocate(file_, 0, static_cast<off_t>(offset_ + begin),
+                   static_cast<off_t>(end - begin)) != 0) {
     if (errno == EINTR) continue;
     fail(MR_NO_MEMORY, "KV pool of %d slabs (%.2f GiB), at %.2f GiB: %s", slabs(), gib(bytes()),
          gib(begin), std::strerror(errno));
@@ -150,7 +153,7 @@ void MappedPool::map(std::byte* data, const int32_t* slabs, int n) {
     // would fall into a step.
     void* at = mmap(data + slab_bytes() * i, slab_bytes() * run, PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_FIXED | MAP_POPULATE, file_,
-                    static_cast<off_t>(slab_bytes() * slabs[i]));
+                    static_cast<off_t>(offset_ + slab_bytes() * slabs[i]));
     if (at == MAP_FAILED) {
       const int error = errno;
       if (i > 0) unmap(data, i);

@@ -1,5 +1,6 @@
 // The KV pool of the CPU: one memory file, all of it allocated at the start, whose
-// pages are mapped into regions.
+// pages are mapped into regions. It is anonymous, or a part of a file that the caller names and
+// that may outlive the process.
 #ifndef MILLRACE_EXEC_MAPPED_POOL_HPP
 #define MILLRACE_EXEC_MAPPED_POOL_HPP
 
@@ -20,7 +21,7 @@ class MappedPool : public KvPool {
   // gigabytes take seconds; a slab that is mapped earlier is allocated then. What is
   // missing shows there and not when a token is stored. Throws Error: MR_NO_MEMORY,
   // MR_UNSUPPORTED where mapping the pool slab by slab could exceed vm.max_map_count.
-  MappedPool(const KvLayout& layout, int slabs);
+  MappedPool(const KvLayout& layout, int slabs, const PoolFile& file);
   ~MappedPool() override;
 
   std::byte* reserve(int slabs) override;
@@ -34,13 +35,14 @@ class MappedPool : public KvPool {
   void write_slab(int slab, const void* from) override;
 
  private:
-  void open_file();
+  void open_file(int from);
   void close_file();
   void allocate(uint64_t begin, uint64_t end);  // throws Error(MR_NO_MEMORY)
   void allocate_rest();
   void allocate_slab(int slab);
 
   int file_ = -1;
+  uint64_t offset_ = 0;                 // of the first slab in the file
   std::byte* data_ = nullptr;           // the whole pool, mapped once
   std::atomic<uint64_t> allocated_{0};  // bytes from the beginning
   std::atomic<bool> closing_{false};

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 9
+#define MR_ABI_VERSION 10
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -330,6 +330,10 @@ typedef struct mr_backend {
    * tokens that the step does not touch. */
   int32_t (*slab_read)(mr_program*, int32_t slab, void* to, mr_error*);
   int32_t (*slab_write)(mr_program*, int32_t slab, const void* from, mr_error*);
+  /* kv_reserve with the pool's memory in a file on tmpfs, from offset (whole pages) on: slab s lies at
+   * offset + s * slab_bytes. The file grows to hold them, and outlives the program. It is the caller's to
+   * close. MR_UNSUPPORTED where the pool is memory of a device. */
+  int32_t (*kv_reserve_file)(mr_program*, int32_t slabs, int32_t file, uint64_t offset, mr_error*);
 } mr_backend;
 
 const mr_backend* millrace_backend_ref(void);

@@ -55,7 +55,8 @@ class SyclDevice : public Device {
   Buffer allocate(size_t bytes) override { return stream_->allocate(bytes); }
   int32_t max_slabs() const override { return INT32_MAX; }
 
-  std::shared_ptr<KvPool> pool(const KvLayout& layout, int slabs) override {
+  std::shared_ptr<KvPool> pool(const KvLayout& layout, int slabs, const PoolFile& file) override {
+    if (file.file >= 0) fail(MR_UNSUPPORTED, "the memory of a device is not a file");
     return std::make_shared<DevicePool>(stream_, common(MR_BF16)->copy_slab, layout, slabs);
   }
 
