@@ -45,11 +45,20 @@ func (m *Manager) Changes() []Change {
 	return slices.Clip(list)
 }
 
+// hashes says whether anybody wants to know of prefixes.
+func (t *tree) hashes() bool { return t.changes.wanted || t.observer != nil }
+
 // stored notes a node that got its slab. The parent's hash is there: it got its slab before.
 func (t *tree) stored(n *node) {
-	if t.changes.wanted && len(n.tokens) == t.slabTokens {
-		n.hash = n.parent.hash.Next(n.tokens)
+	if !t.hashes() || len(n.tokens) < t.slabTokens {
+		return
+	}
+	n.hash = n.parent.hash.Next(n.tokens)
+	if t.changes.wanted {
 		t.changes.list = append(t.changes.list, Change{n.hash, true})
+	}
+	if t.observer != nil {
+		t.observer.Stored(n.slab, n.hash)
 	}
 }
 

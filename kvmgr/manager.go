@@ -74,6 +74,7 @@ type Manager struct {
 	order      []*region // of safe, reused
 	promised   int       // promised and not leased, over all regions
 	shared     int       // slabs with more than one reference
+	observer   Observer  // nil: none
 }
 
 // region is the slabs of one sequence.
@@ -236,7 +237,10 @@ func (m *Manager) Lease(seq Seq, upTo int) ([]int32, error) {
 	if upTo > r.tokens {
 		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, promised %d", ErrBeyondReservation, seq, upTo, r.tokens)
 	}
-	return m.extend(r, m.slabsOf(r, max(upTo, 0))), nil
+	have := len(r.slabs)
+	got := m.extend(r, m.slabsOf(r, max(upTo, 0)))
+	m.leased(seq, have, got)
+	return got, nil
 }
 
 // extend leases slabs until the region has total of them (at most its quota).
@@ -257,6 +261,7 @@ func (m *Manager) extend(r *region, total int) []int32 {
 	for _, id := range r.slabs[have:] {
 		m.refs[id] = 1
 	}
+	m.void(r.slabs[have:])
 	return r.slabs[have:total:total]
 }
 

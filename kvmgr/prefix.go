@@ -66,7 +66,9 @@ func (m *Manager) begin(seq Seq, r *region, p Prompt) (Hit, error) {
 	if found.partial > 0 {
 		m.tree.touch(found.next)
 		from := found.next.slab // the lease may evict it, and even return it: its contents stay until a step
-		if to := m.extend(r, len(r.slabs)+1)[0]; to != from {
+		to := m.extend(r, len(r.slabs)+1)[0]
+		m.leased(seq, len(found.path), []int32{to})
+		if to != from {
 			h.Copy = Copy{From: from, To: to, Tokens: found.partial}
 		}
 		h.Slabs++
@@ -247,5 +249,5 @@ func (m *Manager) Forget() {
 	}
 	noted := m.tree.changes
 	m.tree = newTree(len(m.refs), m.slabTokens, m.tree.worthOf)
-	m.tree.changes = noted
+	m.tree.changes, m.tree.observer = noted, m.observer
 }

@@ -30,6 +30,7 @@ type tree struct {
 	clock      int64   // counts matches
 	stay       int64   // see Use
 	changes    changes
+	observer   Observer // see Manager.Observe
 }
 
 // node is a slab in the tree. The root of a space has no slab.
@@ -45,7 +46,7 @@ type node struct {
 	used     int64      // clock of the last use
 	worth    int64      // in leaves
 	heapAt   int        // in leaves, -1 without
-	hash     chain.Hash // of a root, and of a node with a slab, while changes are wanted
+	hash     chain.Hash // of a root, and of a node with a full slab, where the tree hashes
 }
 
 func newTree(slabs, slabTokens int, worth Worth) tree {
@@ -129,7 +130,7 @@ func (t *tree) root(space string) *node {
 	n := t.spaces[space]
 	if n == nil {
 		n = &node{space: space, slab: -1, heapAt: -1}
-		if t.changes.wanted {
+		if t.hashes() {
 			n.hash = chain.Root(space)
 		}
 		t.spaces[space] = n
@@ -215,6 +216,9 @@ func (t *tree) replace(n *node, slab int32) (old int32) {
 	t.hold(n)
 	old, n.slab = n.slab, slab
 	t.bySlab[old], t.bySlab[slab] = nil, n
+	if t.observer != nil && len(n.tokens) == t.slabTokens {
+		t.observer.Stored(slab, n.hash)
+	}
 	return old
 }
 
