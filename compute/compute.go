@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
@@ -12,6 +13,7 @@ import (
 	"github.com/millrace/millrace/compute/packed"
 	"github.com/millrace/millrace/compute/weights"
 	"github.com/millrace/millrace/kvmgr"
+	"github.com/millrace/millrace/kvmgr/kvfile"
 )
 
 // Options name the model and bound its memory.
@@ -29,6 +31,9 @@ type Options struct {
 
 	PackedDir string // of the packed weights' files; "": beside the model, or the user's cache
 	NoPacked  bool   // neither read nor write them
+
+	Pools *kvfile.Dir // where the KV pool is a file that outlives the process; nil: nowhere
+	Warn  func(error) // receives the reason if it is none; set where Pools is
 }
 
 // PoolShare bounds a pool of measured size: its share of the memory that is free once the weights
@@ -51,6 +56,7 @@ type Model struct {
 	content    content
 	numerics   numerics.Ingredients
 	slabs      int
+	file       atomic.Pointer[kvfile.File] // see PoolFile
 	batch      []device.Rows
 	beams      []*device.Beams // of the batch, kept for their memory
 }
@@ -133,7 +139,7 @@ func (m *Model) load() (err error) {
 			return err
 		}
 	}
-	if err := m.engine.ReserveKV(m.slabs); err != nil {
+	if err := m.reserveKV(); err != nil {
 		return err
 	}
 	if m.layout, err = m.slabLayout(); err != nil {
@@ -155,7 +161,7 @@ func (m *Model) poolSize(o *Options) (int, error) {
 	}
 	// Weights and activations are allocated by now: what is available is left.
 	// Mapped weights are counted as available: they are pages of a file.
-	slabs, err := kvmgr.SizePool(info.MemoryAvailable, m.pageCache(), 0, PoolShare, slab)
+	slabs, err := kvmgr.SizePool(info.MemoryAvailable+m.unowned(), m.pageCache(), 0, PoolShare, slab)
 	if err != nil {
 		return 0, err
 	}
@@ -198,6 +204,7 @@ func (m *Model) unload() {
 		m.engine.Close()
 		m.engine = nil
 	}
+	m.closePool()
 	_ = m.closePacked() // nothing was written
 	if m.Device != nil {
 		m.Device.Close()

@@ -74,6 +74,7 @@ type Serve struct {
 	StepTimeout  time.Duration // a step that takes longer hangs; 0: none does
 
 	KVMemory       Bytes  // 0: what warm-up finds
+	KVShm          string // "auto", "off" or a directory; "": off
 	Admission      string // AdmissionPredicted or AdmissionDeclared
 	MaxBatchTokens int    // rows per step
 	DraftRows      int    // rows up to which a decode step is filled with draft tokens
@@ -114,6 +115,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute, "longest step; after it every request fails and the process exits with 1 (0: no limit)")
 
 	s.RegisterBatch(f)
+	f.StringVar(&s.KVShm, "kv-shm", "auto", "directory on tmpfs where the KV cache outlives a worker, for others of its host to continue with; auto (/dev/shm/millrace-UID with --nats) or off")
 	f.StringVar(&s.Admission, "admission", AdmissionPredicted, "KV memory of a request when it begins: predicted (for an answer of the expected length, which may grow) or declared (for the longest answer)")
 	f.IntVar(&s.DraftRows, "draft-rows", DraftRows, "rows up to which a decode step is filled with draft tokens, which never change an answer (0: no draft tokens)")
 

@@ -120,7 +120,7 @@ func TestEveryRoleIsADeploymentWithSettingsThatItTakes(t *testing.T) {
 		require.True(t, strings.HasSuffix(s.Listen, ":8080"))
 		require.Equal(t, int32(8080), c.Ports[0].ContainerPort)
 		for _, mount := range c.VolumeMounts {
-			require.Contains(t, []string{s.DataDir, "/tmp", filepath.Dir(s.APIKeys)}, mount.MountPath)
+			require.Contains(t, []string{s.DataDir, "/tmp", "/dev/shm", filepath.Dir(s.APIKeys)}, mount.MountPath)
 		}
 		budget := objects["PodDisruptionBudget "+role].(*policyv1.PodDisruptionBudget)
 		require.Equal(t, pod.Labels, budget.Spec.Selector.MatchLabels)

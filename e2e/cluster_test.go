@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,7 +24,7 @@ func startRole(t *testing.T, url, roles string, args ...string) *server {
 	t.Helper()
 	path, err := program()
 	require.NoError(t, err)
-	return startProgram(t, path, nil, append([]string{"--roles", roles, "--nats", url, "--stream-resume", "off", "--threads", "1"}, args...)...)
+	return startProgram(t, path, nil, append([]string{"--roles", roles, "--nats", url, "--stream-resume", "off", "--threads", "1", "--kv-shm", "off"}, args...)...)
 }
 
 const longBody = `{"model":"tiny-chat","prompt":"Once upon a time","max_tokens":400,%s,"ignore_eos":true,"stream":true}`
@@ -90,9 +91,12 @@ func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
 	hub := natstest.Start(t, nil)
 	url := hub.ClientURL()
 	processes := map[string][]*server{}
+	shm, err := os.MkdirTemp("/dev/shm", "millrace-test") //nolint:usetesting // TempDir is not on tmpfs
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(shm)) })
 	for _, role := range []string{"tokenize", "detok", "compute"} {
 		for range 2 {
-			processes[role] = append(processes[role], startRole(t, url, role))
+			processes[role] = append(processes[role], startRole(t, url, role, "--kv-shm", shm))
 		}
 	}
 	gateway := startRole(t, url, "gateway")
@@ -123,6 +127,8 @@ func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
 		before = moved
 	}
 	last := processes["compute"][1]
+	require.Positive(t, metric(t, last, "millrace_adopted_tokens_total"))
+	require.Zero(t, metric(t, last, "millrace_recomputed_tokens_total"), "all that the killed worker had computed was in its pool")
 	require.NoError(t, last.cmd.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 0, last.exit(t))
 }

@@ -20,11 +20,28 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/e2e/natstest"
+	"github.com/millrace/millrace/kvmgr/kvfile"
 	"github.com/millrace/millrace/metrics"
 )
 
 // member starts a process of a cluster, as far as its pipeline goes. close drains it, once.
 func member(t *testing.T, url string, kv model.KVType, roles ...cluster.Role) (p *node.Node, series *metrics.Metrics, end func()) {
+	t.Helper()
+	w := memberIn(t, nil, url, kv, roles...)
+	return w.Node, w.series, w.end
+}
+
+// worker is a process of a cluster, as far as its pipeline goes.
+type worker struct {
+	*node.Node
+	model  *compute.Model
+	conn   *nats.Conn
+	series *metrics.Metrics
+	end    func() // drains it, once
+}
+
+// memberIn is member with a directory for its KV pool; nil: it has none.
+func memberIn(t *testing.T, pools *kvfile.Dir, url string, kv model.KVType, roles ...cluster.Role) *worker {
 	t.Helper()
 	conn, err := nats.Connect(url)
 	require.NoError(t, err)
@@ -32,11 +49,12 @@ func member(t *testing.T, url string, kv model.KVType, roles ...cluster.Role) (p
 	require.NoError(t, err)
 	m, err := compute.Open(compute.Options{
 		Dir: demoModel, Device: device.Options{Backend: "cpu", Threads: 1}, MaxRows: 128, MaxOutputs: 8, MaxSequences: 8, KV: kv, KVMemory: 32 << 20,
+		Pools: pools, Warn: func(err error) { t.Error(err) },
 	})
 	require.NoError(t, err)
-	series = metrics.New(metrics.Build{})
-	p, err = node.New(node.Config{
-		Roles: roles, ModelID: "tiny-chat", Model: m, Tokenizer: tok, Context: m.Program.MaxPositions,
+	series := metrics.New(metrics.Build{})
+	p, err := node.New(node.Config{
+		Roles: roles, ModelID: "tiny-chat", Model: m, Pools: pools, Pool: m.PoolFile, Tokenizer: tok, Context: m.Program.MaxPositions,
 		Sched: sched.Config{
 			MaxBatchTokens: 128, ChunkTokens: 64, MaxBatchSize: 8, MaxWaiting: 64, DraftRows: 8,
 			MaxSequenceTokens: m.Program.MaxPositions, SlabTokens: device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
@@ -45,7 +63,7 @@ func member(t *testing.T, url string, kv model.KVType, roles ...cluster.Role) (p
 	})
 	require.NoError(t, err)
 	ended := false
-	end = func() {
+	end := func() {
 		if ended {
 			return
 		}
@@ -57,7 +75,7 @@ func member(t *testing.T, url string, kv model.KVType, roles ...cluster.Role) (p
 		m.Close()
 	}
 	t.Cleanup(end)
-	return p, series, end
+	return &worker{p, m, conn, series, end}
 }
 
 // total is the value of a counter.

@@ -27,18 +27,18 @@ type Metrics struct {
 	registry *prometheus.Registry
 	cluster  *Cluster
 
-	running, waiting                        *prometheus.GaugeVec
-	paused, kvUsage                         *prometheus.GaugeVec
-	growthDenied                            *prometheus.CounterVec
-	ttft, itl, e2e, queue, prefill, decode  *prometheus.HistogramVec
-	promptTokens, genTokens                 *prometheus.CounterVec
-	draftTokens, acceptedTokens             *prometheus.CounterVec
-	prefixQueries, prefixHits               *prometheus.CounterVec
-	recomputed, handedOver, handedOverBytes *prometheus.CounterVec
-	handoverFailures                        *prometheus.CounterVec
-	success, rejected, reloads              *prometheus.CounterVec
-	stageDepth                              *prometheus.GaugeVec
-	stageService, stepSeconds, stepRowsKind *prometheus.HistogramVec
+	running, waiting                                 *prometheus.GaugeVec
+	paused, kvUsage                                  *prometheus.GaugeVec
+	growthDenied                                     *prometheus.CounterVec
+	ttft, itl, e2e, queue, prefill, decode           *prometheus.HistogramVec
+	promptTokens, genTokens                          *prometheus.CounterVec
+	draftTokens, acceptedTokens                      *prometheus.CounterVec
+	prefixQueries, prefixHits                        *prometheus.CounterVec
+	recomputed, handedOver, handedOverBytes, adopted *prometheus.CounterVec
+	handoverFailures                                 *prometheus.CounterVec
+	success, rejected, reloads                       *prometheus.CounterVec
+	stageDepth                                       *prometheus.GaugeVec
+	stageService, stepSeconds, stepRowsKind          *prometheus.HistogramVec
 }
 
 // Bucket bounds: a token on a fast device takes well under a millisecond, a long
@@ -87,6 +87,7 @@ func New(build Build) *Metrics {
 	m.prefixHits = counter("prefix_cache_hits_total", "Tokens of prompts that the prefix cache had.", "model")
 	m.recomputed = counter("recomputed_tokens_total", "Tokens of migrated sequences that were computed again.", "model")
 	m.handedOver = counter("handover_tokens_total", "Tokens whose keys and values were copied from another worker.", "model")
+	m.adopted = counter("adopted_tokens_total", "Tokens whose keys and values were copied from the KV pool of a dead worker.", "model")
 	m.handedOverBytes = counter("handover_bytes_total", "Bytes of keys and values that were copied from another worker.", "model")
 	m.handoverFailures = counter("handover_failures_total", "Copies of keys and values from another worker that failed.", "model")
 	m.draftTokens = counter("draft_tokens_total", "Draft tokens computed.", "model")

@@ -9,17 +9,17 @@ import (
 // Model holds the series of one served model, with the label already looked up:
 // nothing on the token path hashes a label.
 type Model struct {
-	running, waiting, paused, kvUsage       prometheus.Gauge
-	growthDenied                            prometheus.Counter
-	ttft, itl, e2e, queue, prefill, decode  prometheus.Observer
-	promptTokens, genTokens                 prometheus.Counter
-	draftTokens, acceptedTokens             prometheus.Counter
-	prefixQueries, prefixHits               prometheus.Counter
-	recomputed, handedOver, handedOverBytes prometheus.Counter
-	handoverFailures                        prometheus.Counter
-	stepSeconds, stepDecodeRows, stepChunks prometheus.Observer
-	success, rejected                       *prometheus.CounterVec
-	reloads, failedReloads                  prometheus.Counter
+	running, waiting, paused, kvUsage                prometheus.Gauge
+	growthDenied                                     prometheus.Counter
+	ttft, itl, e2e, queue, prefill, decode           prometheus.Observer
+	promptTokens, genTokens                          prometheus.Counter
+	draftTokens, acceptedTokens                      prometheus.Counter
+	prefixQueries, prefixHits                        prometheus.Counter
+	recomputed, handedOver, handedOverBytes, adopted prometheus.Counter
+	handoverFailures                                 prometheus.Counter
+	stepSeconds, stepDecodeRows, stepChunks          prometheus.Observer
+	success, rejected                                *prometheus.CounterVec
+	reloads, failedReloads                           prometheus.Counter
 }
 
 // Model returns the series of a model. Call it once per model and keep it.
@@ -34,7 +34,7 @@ func (m *Metrics) Model(id string) *Model {
 		genTokens:     m.genTokens.With(label),
 		prefixQueries: m.prefixQueries.With(label),
 		prefixHits:    m.prefixHits.With(label),
-		recomputed:    m.recomputed.With(label), handedOver: m.handedOver.With(label), handedOverBytes: m.handedOverBytes.With(label),
+		recomputed:    m.recomputed.With(label), handedOver: m.handedOver.With(label), handedOverBytes: m.handedOverBytes.With(label), adopted: m.adopted.With(label),
 		handoverFailures: m.handoverFailures.With(label),
 		draftTokens:      m.draftTokens.With(label),
 		acceptedTokens:   m.acceptedTokens.With(label),
@@ -87,6 +87,9 @@ func (m *Model) HandedOver(tokens, bytes int) {
 	m.handedOver.Add(float64(tokens))
 	m.handedOverBytes.Add(float64(bytes))
 }
+
+// Adopted records tokens whose keys and values were copied from the pool of a dead worker.
+func (m *Model) Adopted(tokens int) { m.adopted.Add(float64(tokens)) }
 
 // HandoverFailed records a copy from another worker that ended with an error.
 func (m *Model) HandoverFailed() { m.handoverFailures.Inc() }

@@ -52,8 +52,15 @@ func (a *requestActor) prefetched(ctx actor.Context, m *msg.Prefetched) {
 // leaving notes where the keys and values of a lost sequence are; nothing if the worker may not have them.
 func (a *requestActor) leaving(seq msg.SeqID, why string) (h handover) {
 	lead, at := a.place(seq)
-	if at != nil && why == workerDraining {
+	if at == nil {
+		return h
+	}
+	switch why {
+	case workerDraining:
 		h = handover{from: msg.Source{KV: kvAt(at.compute.Address), Seq: lead}, to: at.next}
+	case workerDead:
+		known := len(a.state.choices[a.state.choice(lead)].tokens)
+		h = handover{from: msg.Source{KV: kvAt(at.compute.Address), Seq: lead, Dead: true, Complete: known > at.from}}
 	}
 	return h
 }
@@ -71,7 +78,7 @@ func (a *requestActor) seat(first int, prompt []chain.Hash) *seat {
 func (a *requestActor) source(first int, worker *actor.PID) *msg.Source {
 	h, ok := a.handovers[first]
 	delete(a.handovers, first)
-	if !ok || a.state.api.Beams != nil || !a.routes.copies(h.from.KV.Address, worker.Address) {
+	if !ok || a.state.api.Beams != nil || !h.from.Dead && !a.routes.copies(h.from.KV.Address, worker.Address) {
 		return nil
 	}
 	return &h.from

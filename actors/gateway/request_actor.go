@@ -56,6 +56,7 @@ type place struct {
 	compute, detok *actor.PID
 	choices        []msg.SeqID
 	watched        *watched
+	from           int    // tokens that were known when it was placed here
 	next           *seat  // where its keys and values are copied to; nil: nowhere
 	full           string // node that had no room for it last
 }

@@ -161,7 +161,7 @@ func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor
 func (a *requestActor) runs(ctx actor.Context, worker, text *actor.PID, choices []msg.SeqID, tokens int) {
 	lead := choices[0]
 	a.places[lead] = &place{
-		compute: worker, detok: text, choices: choices,
+		compute: worker, detok: text, choices: choices, from: tokens,
 		watched: a.watch.begin(time.Now(), lead, worker.Address, text.Address, ctx.Self(), &a.bound, tokens),
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/cluster/prefix"
 	"github.com/millrace/millrace/kvmgr"
+	"github.com/millrace/millrace/kvmgr/kvfile"
 	"github.com/millrace/millrace/metrics"
 )
 
@@ -42,7 +43,9 @@ type Config struct {
 	Node              string             // of this process
 	Publish           func(prefix.Event) // of the prefix cache, for gateways; nil: this process is alone
 	Memory            Memory
-	SlabsOf           string // see msg.Fetch; "": slabs are not copied to other workers
+	SlabsOf           string              // see msg.Fetch; "": slabs are not copied to other workers
+	Pools             *kvfile.Dir         // where workers of this host leave their pools; nil: nowhere
+	Pool              func() *kvfile.File // this worker's, of the memory that it has now; nil: it leaves nothing
 	Log               zerolog.Logger
 }
 
@@ -54,8 +57,9 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{actor: kvActor{exchange: exchange{
 		kv: allocator, memory: cfg.Memory, slabTokens: cfg.SlabTokens, slabsOf: cfg.SlabsOf, metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
-		predicted: cfg.Predicted, leaving: make(map[msg.SeqID][]*msg.Fetch),
-	}}, root: cfg.Root}
+		predicted: cfg.Predicted, pools: cfg.Pools, leaving: make(map[msg.SeqID][]*msg.Fetch),
+	}, node: cfg.Node, pool: cfg.Pool}, root: cfg.Root}
+	m.actor.keep()
 	stats := allocator.Stats()
 	m.actor.stats.Store(&stats)
 	if m.pid, err = cfg.Spawn(msg.KVActor, &m.actor); err != nil || cfg.Publish == nil {
@@ -97,6 +101,8 @@ func (m *Manager) State(ctx context.Context, brief bool) (*State, error) {
 type kvActor struct {
 	exchange
 	stats  atomic.Pointer[kvmgr.Stats] // after the last round, for others to see
+	node   string                      // of this process
+	pool   func() *kvfile.File         // see Config
 	blocks *actor.PID                  // gets the changes of the prefix tree; nil: nobody wants them
 }
 
@@ -115,6 +121,20 @@ type State struct {
 	Check   string         `json:"check,omitempty"`   // "ok", or what is wrong; "" if the state is brief
 }
 
+// keep makes the file of the pool say what slabs hold.
+func (a *kvActor) keep() {
+	if a.pool == nil {
+		return
+	}
+	f := a.pool()
+	if f == nil {
+		a.kv.Observe(nil)
+		return
+	}
+	f.Serve(a.node, a.slabsOf)
+	a.kv.Observe(f)
+}
+
 func (a *kvActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *msg.KVRound:
@@ -124,7 +144,7 @@ func (a *kvActor) Receive(ctx actor.Context) {
 		}
 		a.after(ctx, m)
 		ctx.Send(m.Reply, m)
-	case *msg.Prefetch, *msg.Import, *msg.Slab, *msg.KVCopied, *msg.Fetch, *expired:
+	case *msg.Prefetch, *msg.Import, *msg.Slab, *msg.KVCopied, *msg.Fetch, *expired, *adopt:
 		a.receive(ctx)
 	case *record:
 		a.kv.Record()
@@ -164,6 +184,7 @@ func (a *kvActor) round(m *msg.KVRound) error {
 		}
 	}
 	if m.Forget {
+		a.keep()
 		a.kv.Forget()
 	}
 	for i := range m.Reserve {

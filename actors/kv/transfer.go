@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/kvmgr"
+	"github.com/millrace/millrace/kvmgr/kvfile"
 	"github.com/millrace/millrace/metrics"
 )
 
@@ -49,6 +50,7 @@ type exchange struct {
 	kept      []*transfer // that have ended, and keep their slabs for their sequences
 	worker    *actor.PID  // the compute actor, once it has sent a KVRound
 	copies    int         // slabs that the worker is to copy inside the pool: a transfer might overwrite them
+	pools     *kvfile.Dir // of this host, where dead workers may have left theirs; nil: there are none
 	leaving   map[msg.SeqID][]*msg.Fetch
 	served    atomic.Int64 // UnixNano of the last Fetch
 }
@@ -56,6 +58,7 @@ type exchange struct {
 // transfer copies the slabs of a sequence's known tokens to this worker. The sequence waits for it, or still runs at the source.
 type transfer struct {
 	source   msg.Source
+	dead     *estate       // nil: the source lives, and sends slabs
 	prompt   kvmgr.Prompt  // all but the last token are copied
 	length   kvmgr.Length  // of the sequence
 	waiting  *msg.Import   // nil: it runs
@@ -88,6 +91,8 @@ func (x *exchange) receive(ctx actor.Context) {
 		if x.copies -= m.Copies; x.copies == 0 {
 			x.reserveAll(ctx)
 		}
+	case *adopt:
+		x.adopt(ctx, m)
 	case *msg.Fetch:
 		x.fetch(ctx, m)
 	}
@@ -136,7 +141,7 @@ func (x *exchange) begin(ctx actor.Context, t *transfer) {
 	x.transfers = slices.Insert(x.transfers, at, t)
 	root, self := ctx.ActorSystem().Root, ctx.Self()
 	t.timer = time.AfterFunc(fetchPatience, func() { root.Send(self, &expired{t}) })
-	if x.slabsOf == "" || len(t.prompt.Tokens) == 0 {
+	if x.slabsOf == "" || len(t.prompt.Tokens) == 0 || t.source.Dead && !x.estate(t) {
 		x.end(ctx, t)
 		return
 	}
@@ -183,6 +188,10 @@ func (x *exchange) request(ctx actor.Context) {
 		flying += t.next - t.got
 	}
 	for _, t := range x.transfers {
+		if t.dead != nil {
+			x.ask(ctx, t)
+			continue
+		}
 		for t.next < len(t.slabs) && flying <= run {
 			n := min(run, len(t.slabs)-t.next)
 			ctx.Send(t.source.KV, &msg.Fetch{
@@ -226,11 +235,16 @@ func (x *exchange) write(t *transfer, m *msg.Slab) (tokens int, err error) {
 	if tokens <= t.got*x.slabTokens {
 		return 0, fmt.Errorf("kv: slab %d of sequence %d from %s: the source has %d tokens", m.Index, m.Seq, t.source.KV.Address, m.Have)
 	}
-	if err := x.memory.WriteSlab(t.slabs[t.got], m.Data); err != nil {
-		return 0, err
+	return tokens, x.put(t, m.Data, tokens)
+}
+
+// put writes the next slab of a transfer and offers the tokens that are here with it.
+func (x *exchange) put(t *transfer, data []byte, tokens int) error {
+	if err := x.memory.WriteSlab(t.slabs[t.got], data); err != nil {
+		return err
 	}
 	t.got++
-	return tokens, x.kv.Commit(t.seq(), t.prompt.Tokens[:tokens], tokens < t.got*x.slabTokens)
+	return x.kv.Commit(t.seq(), t.prompt.Tokens[:tokens], tokens < t.got*x.slabTokens)
 }
 
 // expire fails a transfer that waited in vain, or returns what is kept for a sequence that did not come.

@@ -53,6 +53,11 @@ type pair struct {
 }
 
 func newPair(t *testing.T, numerics [2]string) *pair {
+	return newPairWith(t, numerics, func(int, *Config) {})
+}
+
+func newPairWith(t *testing.T, numerics [2]string, configure func(int, *Config)) *pair {
+	t.Helper()
 	p := &pair{t: t, system: actor.NewActorSystem(), got: make(chan any, 100), change: func(m *msg.Slab) *msg.Slab { return m }}
 	t.Cleanup(p.system.Shutdown)
 	root := p.system.Root
@@ -64,13 +69,15 @@ func newPair(t *testing.T, numerics [2]string) *pair {
 	}))
 	for i := range p.managers {
 		var err error
-		p.managers[i], err = New(Config{
+		cfg := Config{
 			Root: root, Slabs: 10, SlabTokens: 16, Broken: func(err error) { t.Error(err) }, Metrics: metrics.New(metrics.Build{}).Model("m"),
 			Memory: &p.memories[i], SlabsOf: numerics[i],
 			Spawn: func(name string, a actor.Actor) (*actor.PID, error) {
 				return root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), fmt.Sprint(name, i))
 			},
-		})
+		}
+		configure(i, &cfg)
+		p.managers[i], err = New(cfg)
 		require.NoError(t, err)
 		p.wire[i] = root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) { p.pass(ctx, i) }))
 	}

@@ -16,6 +16,11 @@ const KVActor = "kv"
 type Source struct {
 	KV  *actor.PID // KV manager of the worker that had it
 	Seq SeqID      // its number there
+	// Dead says that the worker is gone: its slabs may be in a file.
+	Dead bool
+	// Complete says that a token which the dead worker sampled is known: a step ends before its tokens are sent, so the keys and
+	// values of all known tokens but the last are complete.
+	Complete bool
 }
 
 // Prefetch makes a KV manager copy the keys and values of a sequence, which still runs, from the worker that it is

@@ -225,11 +225,11 @@ func sourceToWire(s *Source) *msgpb.Source {
 	if s == nil {
 		return nil
 	}
-	return &msgpb.Source{Kv: pidToWire(s.KV), Seq: uint64(s.Seq)}
+	return &msgpb.Source{Kv: pidToWire(s.KV), Seq: uint64(s.Seq), Dead: s.Dead, Complete: s.Complete}
 }
 
 func sourceFromWire(w *msgpb.Source, p *pids) *Source {
-	return &Source{KV: p.get(w.GetKv()), Seq: SeqID(w.GetSeq())}
+	return &Source{KV: p.get(w.GetKv()), Seq: SeqID(w.GetSeq()), Dead: w.GetDead(), Complete: w.GetComplete()}
 }
 
 func traceToWire(p tracing.Parent) *msgpb.Trace {

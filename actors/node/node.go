@@ -35,6 +35,7 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/kvmgr/kvfile"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 	"github.com/millrace/millrace/tracing"
@@ -45,6 +46,8 @@ type Config struct {
 	Roles     []cluster.Role       // nil: all
 	ModelID   string               // of tokenize, compute and detok
 	Model     Runner               // of compute, opened by compute.Open; the pipeline does not close it
+	Pools     *kvfile.Dir          // of compute: where workers of this host leave their KV pools; nil: nowhere. The pipeline does not close it
+	Pool      func() *kvfile.File  // of compute: the one of Model; nil: it leaves none
 	Tokenizer *tokenizer.Tokenizer // of tokenize and detok
 
 	Context      int           // longest sequence of the model, in tokens
@@ -206,7 +209,7 @@ func (p *Node) spawnWorker() (err error) {
 	}
 	p.kv, err = kv.New(kv.Config{
 		Node: p.name, Publish: publish, Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Mappings: model.Mappings(), Predicted: p.cfg.Sched.Predict, Broken: p.health.Fail, Metrics: p.metrics,
-		Memory: model, SlabsOf: slabsOf(p.cfg.Numerics, model.SlabLayout()), Log: p.log,
+		Memory: model, SlabsOf: slabsOf(p.cfg.Numerics, model.SlabLayout()), Pools: p.cfg.Pools, Pool: p.cfg.Pool, Log: p.log,
 	})
 	if err != nil {
 		return err
@@ -406,7 +409,7 @@ func (p *Node) longest() int {
 func (p *Node) care() {
 	tick := time.NewTicker(msg.ProgressEvery)
 	defer tick.Stop()
-	swept := time.Now()
+	swept, removed := time.Now(), time.Now()
 	for {
 		select {
 		case <-p.quit:
@@ -414,6 +417,10 @@ func (p *Node) care() {
 		case now := <-tick.C:
 			if p.worker != nil {
 				p.worker.Report(now)
+			}
+			if p.cfg.Pools != nil && now.Sub(removed) >= time.Second {
+				removed = now
+				p.cfg.Pools.Sweep(now, p.cfg.Cluster.FailoverTimeout)
 			}
 			if p.bridge != nil && !p.members.Partitioned() && now.Sub(swept) >= time.Second {
 				swept = now

@@ -102,7 +102,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 	roles := s.Roles.List()
 	switch {
 	case roles == nil || s.Roles.Has(cluster.Compute):
-		e.model, err = newModel(s)
+		e.model, err = newModel(s, openPools(s, log), log)
 	case s.Roles.NeedsModel():
 		e.model, err = newTokenizer(s)
 	default:
@@ -131,6 +131,10 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		}
 		c.Model, c.Context, c.Sampling = m.Runner, m.program.MaxPositions, recommended(m.config.Generation)
 		c.Backend, c.Weights = m.device.Backend, s.Weights
+		c.Pools = m.pools
+		if onDevice, ok := m.Runner.(*compute.Model); ok {
+			c.Pool = onDevice.PoolFile
+		}
 		c.Numerics, c.Class = m.numerics.Digest(), m.numerics.Class
 		c.Sched = schedConfig(s, m.program.MaxPositions)
 		if s.Backend == "sim" { // its texts repeat: every draft token would be right

@@ -4,12 +4,15 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"github.com/rs/zerolog"
+
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/numerics"
 	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/kvmgr/kvfile"
 	"github.com/millrace/millrace/tokenizer"
 )
 
@@ -22,18 +25,23 @@ type openModel struct {
 	costs     device.ProgramInfo
 	numerics  numerics.Ingredients
 	tokenizer *tokenizer.Tokenizer
+	pools     *kvfile.Dir // where workers of this host leave their KV pools; nil: nowhere
 	closers   []func()
 }
 
 // newModel opens the model of s.Model. The caller closes it, even after an error.
-func newModel(s *config.Serve) (*openModel, error) {
-	m := &openModel{}
+func newModel(s *config.Serve, pools *kvfile.Dir, log zerolog.Logger) (*openModel, error) {
+	m := &openModel{pools: pools}
+	if pools != nil {
+		m.closers = append(m.closers, pools.Close)
+	}
 	options, err := modelOptions(s.Model, s.Device)
 	if err != nil {
 		return m, err
 	}
 	options.MaxRows, options.MaxOutputs = max(s.MaxBatchTokens, s.MaxBatchSize), max(s.MaxBatchSize, s.DraftRows)
 	options.KVMemory = int64(s.KVMemory)
+	options.Pools, options.Warn = pools, warnPool(log)
 	if s.Backend == "sim" {
 		options.MaxSequences = s.MaxBatchSize // a simulated pool takes real memory too
 		return m, m.simulate(options, s)

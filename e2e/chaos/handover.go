@@ -42,6 +42,6 @@ func (t *trial) recomputed() error {
 
 // handedOver counts the tokens that were copied between workers.
 func (t *trial) handedOver() string {
-	return fmt.Sprintf("%g tokens were handed over in %.1f MB, %g were computed again, %g copies failed", t.watch.total("millrace_handover_tokens_total"),
-		t.watch.total("millrace_handover_bytes_total")/1e6, t.watch.total("millrace_recomputed_tokens_total"), t.watch.total("millrace_handover_failures_total"))
+	return fmt.Sprintf("%g tokens were handed over in %.1f MB, %g were adopted, %g were computed again, %g copies failed", t.watch.total("millrace_handover_tokens_total"),
+		t.watch.total("millrace_handover_bytes_total")/1e6, t.watch.total("millrace_adopted_tokens_total"), t.watch.total("millrace_recomputed_tokens_total"), t.watch.total("millrace_handover_failures_total"))
 }

@@ -1280,6 +1280,8 @@ type Source struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kv            *PID                   `protobuf:"bytes,1,opt,name=kv,proto3" json:"kv,omitempty"`
 	Seq           uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	Dead          bool                   `protobuf:"varint,3,opt,name=dead,proto3" json:"dead,omitempty"`
+	Complete      bool                   `protobuf:"varint,4,opt,name=complete,proto3" json:"complete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1326,6 +1328,20 @@ func (x *Source) GetSeq() uint64 {
 		return x.Seq
 	}
 	return 0
+}
+
+func (x *Source) GetDead() bool {
+	if x != nil {
+		return x.Dead
+	}
+	return false
+}
+
+func (x *Source) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
 }
 
 type Prefetch struct {
@@ -2702,10 +2718,12 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\n" +
 	"cache_salt\x18\x17 \x01(\tR\tcacheSalt\x12,\n" +
 	"\x06source\x18\x18 \x01(\v2\x14.millrace.msg.SourceR\x06sourceB\x11\n" +
-	"\x0f_deadline_in_ns\"=\n" +
+	"\x0f_deadline_in_ns\"m\n" +
 	"\x06Source\x12!\n" +
 	"\x02kv\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x02kv\x12\x10\n" +
-	"\x03seq\x18\x02 \x01(\x06R\x03seq\"\xa1\x01\n" +
+	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x12\n" +
+	"\x04dead\x18\x03 \x01(\bR\x04dead\x12\x1a\n" +
+	"\bcomplete\x18\x04 \x01(\bR\bcomplete\"\xa1\x01\n" +
 	"\bPrefetch\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12,\n" +
 	"\x06source\x18\x02 \x01(\v2\x14.millrace.msg.SourceR\x06source\x12\x14\n" +

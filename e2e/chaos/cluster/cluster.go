@@ -68,6 +68,7 @@ func Each(n int) map[string]int {
 type Cluster struct {
 	config Config
 	nats   *natsServers
+	pools  string // directory of --kv-shm: killed processes leave their pools there
 
 	mu      sync.Mutex
 	members []*Member
@@ -91,6 +92,9 @@ func Start(ctx context.Context, c Config) (*Cluster, error) {
 		return cl, err
 	}
 	var err error
+	if cl.pools, err = os.MkdirTemp("/dev/shm", "millrace-chaos"); err != nil {
+		return cl, err
+	}
 	if cl.nats, err = newNATS(ctx, &c); err != nil {
 		return cl, err
 	}
@@ -206,13 +210,21 @@ func (cl *Cluster) member(ctx context.Context, g Group, i int) (*Member, error) 
 		roles, user = strings.Join(Roles, ","), userNode
 	}
 	args := append([]string{"serve", "--roles", roles, "--nats", cl.nats.url(user, servers), "--model", cmp.Or(g.Model, c.Model), "--listen", listen,
-		"--data-dir", filepath.Join(c.Dir, name), "--log-format", "json"}, slices.Concat(c.Args, g.Args)...)
+		"--data-dir", filepath.Join(c.Dir, name), "--log-format", "json"}, slices.Concat(cl.poolArgs(&g), c.Args, g.Args)...)
 	if cl.nats.passwords != nil && (role == RoleGateway || role == RoleServer) {
 		args = append(args, "--nats-clients", cl.nats.url(userFront, servers))
 	}
 	m.Process = &Process{Name: name, Role: role, path: cmp.Or(g.Program, c.Programs.Millrace), args: args,
 		log: filepath.Join(c.Dir, name+".log"), ready: m.URL + "/health/ready"}
 	return m, nil
+}
+
+// poolArgs are the flags for the pools of a group's processes. An earlier program has none.
+func (cl *Cluster) poolArgs(g *Group) []string {
+	if g.Program != "" {
+		return nil
+	}
+	return []string{"--kv-shm", cl.pools}
 }
 
 // Processes returns all processes, those of Millrace first.
@@ -302,6 +314,9 @@ func (cl *Cluster) Close() error {
 		if m.Proxy != nil {
 			errs = append(errs, m.Proxy.Close())
 		}
+	}
+	if cl.pools != "" {
+		errs = append(errs, os.RemoveAll(cl.pools))
 	}
 	return errors.Join(errs...)
 }

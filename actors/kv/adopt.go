@@ -1,0 +1,88 @@
+package kv
+
+import (
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/kvmgr/chain"
+	"github.com/millrace/millrace/kvmgr/kvfile"
+)
+
+// estate is the pool that a dead worker left on this host. A transfer copies slabs from it as from a living worker.
+type estate struct {
+	pool     *kvfile.Dead
+	prefixes []chain.Hash // of the sequence's full slabs
+	queued   bool         // an adopt is in the mailbox
+}
+
+// adopt copies the next slabs of a dead worker's sequence. It comes from the KV manager itself: rounds are served between two
+// of them.
+type adopt struct{ seq msg.SeqID }
+
+// estate finds what a dead worker left of a sequence; false if nothing can be there.
+func (x *exchange) estate(t *transfer) bool {
+	if x.pools == nil {
+		return false
+	}
+	pool := x.pools.Dead(t.source.KV.Address, x.slabsOf)
+	if pool == nil {
+		return false
+	}
+	t.dead = &estate{pool: pool, prefixes: chain.Of(t.prompt.Space, x.slabTokens, t.prompt.Tokens)}
+	return true
+}
+
+// ask makes a transfer from a dead worker's pool proceed.
+func (x *exchange) ask(ctx actor.Context, t *transfer) {
+	if t.slabs != nil && !t.dead.queued {
+		t.dead.queued = true
+		ctx.Send(ctx.Self(), &adopt{t.source.Seq})
+	}
+}
+
+// adopt copies the next slabs of a transfer, until it finds no more.
+func (x *exchange) adopt(ctx actor.Context, m *adopt) {
+	t := x.find(m.seq)
+	if t == nil || t.dead == nil || t.slabs == nil { // it has ended, or is another one
+		return
+	}
+	t.dead.queued = false
+	data := make([]byte, x.memory.SlabBytes())
+	for range max(1, fetchBytes/max(1, len(data))) {
+		slab, ok := x.inherited(t)
+		if !ok {
+			x.end(ctx, t)
+			return
+		}
+		before := t.got * x.slabTokens
+		err := t.dead.pool.ReadSlab(slab, data)
+		tokens := min(before+x.slabTokens, len(t.prompt.Tokens)-1)
+		if err == nil {
+			err = x.put(t, data, tokens)
+		}
+		if err != nil {
+			x.fail(ctx, t, err)
+			return
+		}
+		x.metrics.Adopted(tokens - before)
+		if t.next = t.got; t.got == len(t.slabs) {
+			x.end(ctx, t)
+			return
+		}
+	}
+	x.request(ctx)
+}
+
+// inherited returns the dead worker's slab for the next one of a transfer: the one that ends the same prefix, or else the
+// one that the sequence computed.
+func (x *exchange) inherited(t *transfer) (slab int32, ok bool) {
+	if t.got < len(t.dead.prefixes) {
+		if slab, ok = t.dead.pool.Stored(t.dead.prefixes[t.got]); ok {
+			return slab, true
+		}
+	}
+	if !t.source.Complete {
+		return 0, false
+	}
+	return t.dead.pool.Leased(t.seq(), t.got)
+}

@@ -1,0 +1,137 @@
+package kv
+
+import (
+	"os"
+	"testing"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/kvmgr/chain"
+	"github.com/millrace/millrace/kvmgr/kvfile"
+)
+
+// heirs is a pair with files for their pools.
+type heirs struct {
+	*pair
+	pools *kvfile.Dir
+	files [2]*kvfile.File
+}
+
+func newHeirs(t *testing.T, numerics [2]string) *heirs {
+	t.Helper()
+	path, err := os.MkdirTemp("/dev/shm", "millrace-test") //nolint:usetesting // TempDir is not on tmpfs
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(path)) })
+	h := &heirs{}
+	h.pools, err = kvfile.Open(path, func(err error) { t.Error(err) })
+	require.NoError(t, err)
+	t.Cleanup(h.pools.Close)
+	h.pair = newPairWith(t, numerics, func(i int, c *Config) {
+		f, err := h.pools.Create(c.Slabs, testBytes)
+		require.NoError(t, err)
+		t.Cleanup(f.Close)
+		h.files[i] = f
+		c.Node, c.Pools, c.Pool = node(i), h.pools, func() *kvfile.File { return h.files[i] }
+	})
+	return h
+}
+
+func node(i int) string { return [2]string{"n0", "n1"}[i] }
+
+// die ends the lock of a pool, as the end of its process does, with what is in its memory then.
+func (h *heirs) die(i int) {
+	h.t.Helper()
+	fd, offset := h.files[i].Fd()
+	for slab, data := range h.memories[i].slabs {
+		_, err := unix.Pwrite(int(fd), data[:], offset+int64(slab)*testBytes)
+		require.NoError(h.t, err)
+	}
+	require.NoError(h.t, unix.Flock(int(fd), unix.LOCK_UN))
+}
+
+// adopt continues a sequence of the first manager at the second one.
+func (h *heirs) adopt(seq msg.SeqID, tenant string, complete bool, tokens []int32) (n int, first []byte) {
+	h.t.Helper()
+	source := msg.Source{KV: actor.NewPID(node(0), msg.KVActor), Seq: seq, Dead: true, Complete: complete}
+	g := &msg.Generate{Seq: seq + 100, Prompt: tokens[:10], Generated: tokens[10:], Tenant: tenant, Source: &source}
+	h.system.Root.Send(h.managers[1].PID(), &msg.Import{Reply: h.self, Generate: g})
+	require.Equal(h.t, seq+100, next[*msg.Imported](h.pair).Generate.Seq)
+	return h.cached(seq+100, tenant, tokens)
+}
+
+func TestTheSlabsOfADeadWorkerAreAdopted(t *testing.T) {
+	h := newHeirs(t, equals)
+	tokens := prompt(100, 40)
+	h.runs(1, "a", tokens) // two full slabs are offered, the third one is computed
+	h.die(0)
+	n, first := h.adopt(1, "a", true, tokens)
+	require.Equal(t, 39, n)
+	require.Equal(t, []byte{1, 0, 1, 1}, first)
+}
+
+func TestOfAStepWithoutATokenNothingIsAdopted(t *testing.T) {
+	h := newHeirs(t, equals)
+	tokens := prompt(100, 40)
+	h.runs(1, "a", tokens)
+	h.die(0)
+	n, _ := h.adopt(1, "a", false, tokens)
+	require.Equal(t, 32, n, "the slabs that were offered are full")
+}
+
+func TestWhatAnotherSequenceOverwroteIsNotAdopted(t *testing.T) {
+	h := newHeirs(t, equals)
+	tokens := prompt(100, 40)
+	h.runs(1, "a", tokens)
+	h.ends(1, tokens)
+	h.runs(2, "a", prompt(900, 140)) // nine of the ten slabs
+	h.die(0)
+	n, _ := h.adopt(1, "a", true, tokens)
+	require.Less(t, n, 32)
+}
+
+func TestThePoolOfAnotherClassIsNotAdopted(t *testing.T) {
+	h := newHeirs(t, [2]string{"n layout", "n other"})
+	tokens := prompt(100, 40)
+	h.runs(1, "a", tokens)
+	h.die(0)
+	n, _ := h.adopt(1, "a", true, tokens)
+	require.Zero(t, n)
+}
+
+func TestThePoolOfALivingWorkerIsNotAdopted(t *testing.T) {
+	h := newHeirs(t, equals)
+	tokens := prompt(100, 40)
+	h.runs(1, "a", tokens)
+	n, _ := h.adopt(1, "a", true, tokens)
+	require.Zero(t, n)
+}
+
+func TestAnotherTenantAdoptsNoPrefix(t *testing.T) {
+	h := newHeirs(t, equals)
+	tokens := prompt(100, 40)
+	h.runs(1, "a", tokens)
+	h.die(0)
+	n, _ := h.adopt(1, "b", false, tokens)
+	require.Zero(t, n)
+}
+
+// A worker that is killed while it copies slabs leaves those that are whole, and no sequence.
+func TestOfACopyThatWasCutWholeSlabsRemain(t *testing.T) {
+	h := newHeirs(t, equals)
+	tokens := prompt(100, 60)
+	h.runs(1, "a", tokens)
+	h.held(tokens)
+	h.settle()
+	h.die(1)
+	dead := h.pools.Dead(node(1), equals[1])
+	require.NotNil(t, dead)
+	for i, hash := range chain.Of("a", 16, tokens) {
+		_, ok := dead.Stored(hash)
+		require.Equal(t, i < 2, ok)
+		_, ok = dead.Leased(101, i)
+		require.False(t, ok)
+	}
+}
