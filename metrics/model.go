@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // Model holds the series of one served model, with the label already looked up:
@@ -76,6 +77,17 @@ func (m *Model) Step(d time.Duration, decodeRows, prefillRows int) {
 func (m *Model) Prefix(tokens, cached int) {
 	m.prefixQueries.Add(float64(tokens))
 	m.prefixHits.Add(float64(cached))
+}
+
+// PrefixTotals returns the sums of what Prefix recorded.
+func (m *Model) PrefixTotals() (tokens, cached uint64) {
+	return total(m.prefixQueries), total(m.prefixHits)
+}
+
+func total(c prometheus.Counter) uint64 {
+	var v dto.Metric
+	_ = c.Write(&v) // of a counter without exemplars it cannot fail
+	return uint64(v.GetCounter().GetValue())
 }
 
 // Recomputed records a sequence of another worker that begins here, and how many of the tokens that the other one had

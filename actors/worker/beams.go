@@ -69,7 +69,7 @@ func (b *beams) next(prompt compute.Region, position int) compute.Rows {
 // the answers: the text of a beam search comes at its end.
 func (l *loop) acceptBeams(o *output) {
 	s := o.seq
-	l.counts.generated.Add(uint64(s.gen.Beams.Width))
+	l.generated.Add(uint64(s.gen.Beams.Width))
 	if !s.beams.search.Done() {
 		l.events = append(l.events, sched.Sampled(o.id))
 		return

@@ -1,7 +1,5 @@
 package worker
 
-import "sync/atomic"
-
 // Counts are tokens that steps have processed.
 type Counts struct {
 	Generated    uint64 // sampled and accepted; in a step of a beam search, one for each beam
@@ -9,5 +7,8 @@ type Counts struct {
 	PrefixHits   uint64 // of these, found in the prefix cache
 }
 
-// counts are the Counts of a loop.
-type counts struct{ generated, lookedUp, hits atomic.Uint64 }
+// Counts returns what the steps so far added up to.
+func (w *Worker) Counts() Counts {
+	tokens, hits := w.loop.Metrics.PrefixTotals()
+	return Counts{Generated: w.loop.generated.Load(), PrefixTokens: tokens, PrefixHits: hits}
+}

@@ -48,11 +48,11 @@ type loop struct {
 	stride     int        // samplers that share the step's outputs
 	sampling   sync.WaitGroup
 
-	running  atomic.Int64 // sequences that hold KV
-	steps    atomic.Uint64
-	counts   counts
-	busy     atomic.Bool
-	progress atomic.Int64 // UnixNano of the last step, or of the first work after none
+	running   atomic.Int64 // sequences that hold KV
+	steps     atomic.Uint64
+	generated atomic.Uint64 // see Counts
+	busy      atomic.Bool
+	progress  atomic.Int64 // UnixNano of the last step, or of the first work after none
 }
 
 // sequence is one that the scheduler knows.

@@ -24,8 +24,6 @@ func (l *loop) step(plan *sched.Plan) error {
 			s.started = true
 			s.entry.spans.next(spanPrefill)
 			l.Metrics.Prefix(len(s.tokens), c.Start)
-			l.counts.lookedUp.Add(uint64(len(s.tokens)))
-			l.counts.hits.Add(uint64(c.Start))
 			if len(s.gen.Generated) > 0 {
 				l.Metrics.Recomputed(len(s.tokens) - 1 - c.Start)
 			}
@@ -172,7 +170,7 @@ func (l *loop) accept(o *output, free int) {
 		l.acceptBeams(o)
 		return
 	}
-	l.counts.generated.Add(uint64(len(s.choices)))
+	l.generated.Add(uint64(len(s.choices)))
 	l.Metrics.Drafted(o.drafts, len(s.choices)-1)
 	for i := range s.choices {
 		finish := l.send(s, &s.choices[i])

@@ -105,12 +105,6 @@ func (w *Worker) Running() int { return int(w.loop.running.Load()) }
 // Steps is the number of steps so far.
 func (w *Worker) Steps() uint64 { return w.loop.steps.Load() }
 
-// Counts returns what the steps so far added up to.
-func (w *Worker) Counts() Counts {
-	c := &w.loop.counts
-	return Counts{Generated: c.generated.Load(), PrefixTokens: c.lookedUp.Load(), PrefixHits: c.hits.Load()}
-}
-
 // Stalled is the time since the last progress with work at hand.
 func (w *Worker) Stalled(now time.Time) time.Duration { return w.loop.stalled(now) }
 
