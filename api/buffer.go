@@ -12,18 +12,19 @@ import (
 // limit.
 type Buffer struct {
 	mu      sync.Mutex
-	events  []Event
-	read    bool  // a reader has received an event
-	ended   bool  // no more events follow
-	err     error // why it ended; nil after a Done event
+	blocks  []*[blockEvents]Event // an event stays where it was written
+	n       int                   // number of events
+	read    bool                  // a reader has received an event
+	ended   bool                  // no more events follow
+	err     error                 // why it ended; nil after a Done event
 	readers []*BufferReader
 }
 
-// firstEvents is the capacity of a new buffer.
-const firstEvents = 16
+// blockEvents is the number of events for which a buffer allocates memory at once.
+const blockEvents = 16
 
 // NewBuffer returns an empty buffer.
-func NewBuffer() *Buffer { return &Buffer{events: make([]Event, 0, firstEvents)} }
+func NewBuffer() *Buffer { return &Buffer{} }
 
 // Append numbers events and adds them. It drops events after the end of the answer.
 func (b *Buffer) Append(events ...Event) {
@@ -33,9 +34,13 @@ func (b *Buffer) Append(events ...Event) {
 		if b.ended {
 			break
 		}
-		b.events = append(b.events, events[i])
-		n := len(b.events)
-		b.events[n-1].Seq, b.ended = uint64(n), events[i].Done
+		if b.n == len(b.blocks)*blockEvents {
+			b.blocks = append(b.blocks, new([blockEvents]Event))
+		}
+		e := &b.blocks[b.n/blockEvents][b.n%blockEvents]
+		b.n++
+		*e = events[i]
+		e.Seq, b.ended = uint64(b.n), e.Done
 	}
 	b.wake()
 }
@@ -57,7 +62,7 @@ func (b *Buffer) Restart(buffered bool) bool {
 	b.mu.Lock()
 	read := b.read
 	if !read {
-		b.events = b.events[:0]
+		b.blocks, b.n = nil, 0
 	}
 	b.mu.Unlock()
 	if read && buffered {
@@ -73,11 +78,22 @@ func (b *Buffer) Ended() bool {
 	return b.ended
 }
 
-// Events returns the events so far. The caller must not change them.
+// Len returns the number of events so far.
+func (b *Buffer) Len() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.n
+}
+
+// Events returns a copy of the events so far.
 func (b *Buffer) Events() []Event {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.Clip(b.events)
+	all := make([]Event, 0, len(b.blocks)*blockEvents)
+	for _, block := range b.blocks {
+		all = append(all, block[:]...)
+	}
+	return all[:b.n:b.n]
 }
 
 func (b *Buffer) wake() {
@@ -101,15 +117,23 @@ func (b *Buffer) Reader() *BufferReader {
 // BufferReader reads a buffer. It is for one goroutine.
 type BufferReader struct {
 	buffer *Buffer
-	next   int           // index of the next event
+	next   int           // index of the event after ready
+	ready  []Event       // events of one block, which Next returns without the buffer's lock
 	wake   chan struct{} // holds a value when there may be a new event
 }
 
 // Next waits for the next event. After the last one it returns io.EOF.
 func (r *BufferReader) Next(ctx context.Context) (Event, error) {
 	for {
-		if e, ok, err := r.try(); ok || err != nil {
-			return e, err
+		if len(r.ready) == 0 {
+			if err := r.fill(); err != nil {
+				return Event{}, err
+			}
+		}
+		if len(r.ready) > 0 {
+			e := r.ready[0]
+			r.ready = r.ready[1:]
+			return e, nil
 		}
 		select {
 		case <-r.wake:
@@ -119,23 +143,25 @@ func (r *BufferReader) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-func (r *BufferReader) try() (e Event, ok bool, err error) {
+// fill makes the next events ready, if there are any. After the last one it returns io.EOF.
+func (r *BufferReader) fill() error {
 	b := r.buffer
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch n := len(b.events); {
-	case r.next < n:
-		e = b.events[r.next]
-	case b.err != nil && r.next == n:
-		e = Event{Seq: uint64(n) + 1, Finish: FinishError, Err: b.err, Done: true}
+	switch {
+	case r.next < b.n:
+		first := r.next % blockEvents
+		r.ready = b.blocks[r.next/blockEvents][first:min(first+b.n-r.next, blockEvents)]
+	case b.err != nil && r.next == b.n:
+		r.ready = []Event{{Seq: uint64(b.n) + 1, Finish: FinishError, Err: b.err, Done: true}}
 	case b.ended:
-		return Event{}, false, io.EOF
+		return io.EOF
 	default:
-		return Event{}, false, nil
+		return nil
 	}
-	r.next++
+	r.next += len(r.ready)
 	b.read = true
-	return e, true, nil
+	return nil
 }
 
 // Close removes the reader from its buffer.

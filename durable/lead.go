@@ -20,10 +20,11 @@ func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) er
 	defer idle.Stop()
 	refresh := time.NewTicker(s.c.opts.Age)
 	defer refresh.Stop()
+	var batch []api.Event
 	for {
 		select {
 		case ev, ok := <-answer:
-			batch := s.collectBatch(ev, ok, answer)
+			batch = s.collectBatch(batch[:0], ev, ok, answer)
 			if s.ctx.Err() != nil {
 				return s.ctx.Err()
 			}
@@ -63,10 +64,9 @@ func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) er
 	}
 }
 
-// collectBatch returns ev and the events that follow it without a wait. A failure ends the call, as it
-// ends the stream of each reader. ok is false if the answer was closed without an end.
-func (s *session) collectBatch(ev api.Event, ok bool, answer <-chan api.Event) []api.Event {
-	var batch []api.Event
+// collectBatch appends ev, and the events that follow it without a wait, to batch. A failure ends the
+// call, as it ends the stream of each reader. ok is false if the answer was closed without an end.
+func (s *session) collectBatch(batch []api.Event, ev api.Event, ok bool, answer <-chan api.Event) []api.Event {
 	for {
 		if !ok {
 			ev = api.Event{Seq: s.state.known + uint64(len(batch)) + 1, Finish: api.FinishError, Err: api.AsError(nil)}
@@ -265,7 +265,7 @@ func (s *session) purgeBefore(before uint64) {
 // resync reads this gateway's own log again and rewrites it if it is damaged. written is the last
 // event in it.
 func (s *session) resync() (written uint64, err error) {
-	shown := uint64(len(s.buffer.Events()))
+	shown := uint64(s.buffer.Len())
 	st := &state{tenant: s.tenant, id: s.id}
 	_, err = s.c.journal.load(s.ctx, s.log, st)
 	var after uint64

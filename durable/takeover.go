@@ -14,7 +14,7 @@ import (
 // resetState prepares the session to read the log from its beginning. Events in the buffer stay known.
 func (s *session) resetState() {
 	s.state = state{tenant: s.tenant, id: s.id, call: s.record, log: s.state.log, owner: s.state.owner, token: s.state.token, takeovers: s.state.takeovers,
-		known: uint64(len(s.buffer.Events()))}
+		known: uint64(s.buffer.Len())}
 }
 
 func newToken() uint64 { return rand.Uint64() }
