@@ -8,6 +8,7 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -126,14 +127,15 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	raw := make([]uint32, len(ids))
-	for i, id := range ids {
-		raw[i] = uint32(id)
-		if stand.id >= 0 && id == t.vocab.nul {
-			raw[i] = uint32(stand.id)
+	if stand.id >= 0 {
+		ids = slices.Clone(ids)
+		for i, id := range ids {
+			if id == t.vocab.nul {
+				ids[i] = stand.id
+			}
 		}
 	}
-	text, err := t.lib.decode(raw, skipSpecial)
+	text, err := t.lib.decode(ids, skipSpecial)
 	if err != nil {
 		return "", fmt.Errorf("%w: decode %d ids: %w", ErrLibrary, len(ids), err)
 	}

@@ -103,8 +103,24 @@ impl Budget {
     }
 }
 
-/// Says whether the thread may have that many bytes more.
+/// Says whether the thread may have that many bytes more. Nearly all threads have no budget: the check
+/// for one is all that their allocations pay.
 fn take(bytes: usize) -> bool {
+    !is_counting() || count(bytes)
+}
+
+fn give(bytes: usize) {
+    if is_counting() {
+        count_freed(bytes);
+    }
+}
+
+fn is_counting() -> bool {
+    matches!(THREAD.get(), Thread::Counting(_))
+}
+
+#[inline(never)]
+fn count(bytes: usize) -> bool {
     let Thread::Counting(mut budget) = THREAD.get() else {
         return true;
     };
@@ -116,7 +132,8 @@ fn take(bytes: usize) -> bool {
     taken.is_ok()
 }
 
-fn give(bytes: usize) {
+#[inline(never)]
+fn count_freed(bytes: usize) {
     if let Thread::Counting(mut budget) = THREAD.get() {
         budget.give(bytes);
         THREAD.set(Thread::Counting(budget));

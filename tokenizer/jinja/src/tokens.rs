@@ -40,16 +40,16 @@ pub unsafe extern "C" fn millrace_text_error(out: *mut Bytes) -> i32 {
     }
 }
 
-/// Runs `f`; its error, or its panic, becomes the thread's, and the result `None`.
-fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Option<T> {
-    FAILED.set(None);
-    let failed = match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(Ok(value)) => return Some(value),
-        Ok(Err(message)) => message,
-        Err(panic) => format!("internal error in the tokenizers library: {}", panic_text(&*panic)),
-    };
-    FAILED.set(Some(failed));
-    None
+/// Runs `f`. A panic is an error.
+fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        Err(format!("internal error in the tokenizers library: {}", panic_text(&*panic)))
+    })
+}
+
+/// Keeps an error for `millrace_text_error`, which the caller asks after each result that is empty.
+fn keep_error<T>(result: Result<T, String>) -> Option<T> {
+    result.map_err(|message| FAILED.set(Some(message))).ok()
 }
 
 pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
@@ -62,14 +62,13 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
 
 /// Runs one of the crate's constructors, which leave their own message in `error`.
 unsafe fn constructed(error: *mut *mut c_char, make: impl FnOnce() -> *mut c_void) -> *mut c_void {
-    if let Some(made) = guarded(|| Ok(make())) {
-        return made;
-    }
-    let message = FAILED.take().unwrap_or_default().replace('\0', "\\0");
-    if !error.is_null() {
-        *error = CString::new(message).map_or(ptr::null_mut(), CString::into_raw);
-    }
-    ptr::null_mut()
+    guarded(|| Ok(make())).unwrap_or_else(|message| {
+        if !error.is_null() {
+            let message = message.replace('\0', "\\0");
+            *error = CString::new(message).map_or(ptr::null_mut(), CString::into_raw);
+        }
+        ptr::null_mut()
+    })
 }
 
 /// Turns off what the file says of truncation and padding.
@@ -190,7 +189,7 @@ pub unsafe extern "C" fn tokenizers_encode(
             other => other.encode(text, options.add_special_tokens).map_err(|e| e.to_string()),
         }
     });
-    Buffer::new(ids.unwrap_or_default())
+    Buffer::new(keep_error(ids).unwrap_or_default())
 }
 
 #[no_mangle]
@@ -205,7 +204,7 @@ pub unsafe extern "C" fn tokenizers_decode(
         let text = (*tokenizer).decode(ids, skip_special_tokens).map_err(|e| e.to_string())?;
         CString::new(text).map_err(|e| format!("the text has a NUL byte: {e}"))
     });
-    text.map_or(ptr::null_mut(), CString::into_raw)
+    keep_error(text).map_or(ptr::null_mut(), CString::into_raw)
 }
 
 #[no_mangle]
