@@ -13,7 +13,7 @@ import (
 type Chunks struct {
 	call    *call.Call
 	common  int      // bytes of each head before its fingerprint
-	heads   [][]byte // by request: the start of a chunk, up to `"choices":[`
+	heads   [][]byte // by choice: the start of a chunk, up to `"choices":[`; one slice for all of a request
 	tail    []byte   // from the `]` of the choices
 	offsets []int    // by choice: position of the next token in the text, for the logprobs of completions
 	buf     []byte
@@ -37,34 +37,33 @@ func NewChunks(c *call.Call, fingerprint string) *Chunks {
 	if c.IncludeUsage {
 		tail = `],"usage":null}`
 	}
-	chunks := &Chunks{call: c, common: len(head), heads: make([][]byte, len(c.Requests)), tail: []byte(tail), offsets: make([]int, c.Choices())}
-	for i := range chunks.heads {
-		chunks.heads[i] = slices.Clone(head)
-		chunks.setFingerprint(i, fingerprint)
+	chunks := &Chunks{call: c, common: len(head), heads: make([][]byte, c.Choices()), tail: []byte(tail), offsets: make([]int, c.Choices())}
+	for first := 0; first < c.Choices(); first += c.N {
+		chunks.heads[first] = slices.Clone(head)
+		chunks.setFingerprint(first, fingerprint)
 	}
 	return chunks
 }
 
 // Observe sets the system_fingerprint of later chunks from ev, if ev has one. Encode does the same, so
 // only a caller that calls Open at the first event needs it.
-func (c *Chunks) Observe(ev api.Event) { c.observe(ev.Choice, ev.Pin) }
-
-func (c *Chunks) observe(choice int, pin *api.Pin) {
-	if pin == nil {
+func (c *Chunks) Observe(ev api.Event) {
+	if ev.Pin == nil {
 		return
 	}
-	if fingerprint := pin.Fingerprint(); fingerprint != "" {
-		c.setFingerprint(c.request(choice), fingerprint)
+	if fingerprint := ev.Pin.Fingerprint(); fingerprint != "" {
+		c.setFingerprint(ev.Choice-ev.Choice%c.call.N, fingerprint)
 	}
 }
 
-func (c *Chunks) setFingerprint(request int, fingerprint string) {
-	head := appendString(c.heads[request][:c.common], fingerprint)
-	c.heads[request] = append(head, `,"choices":[`...)
+// setFingerprint sets the fingerprint of the request whose first choice is first.
+func (c *Chunks) setFingerprint(first int, fingerprint string) {
+	head := appendString(c.heads[first][:c.common], fingerprint)
+	head = append(head, `,"choices":[`...)
+	for i := range c.call.N {
+		c.heads[first+i] = head
+	}
 }
-
-// request returns the index of a choice's request.
-func (c *Chunks) request(choice int) int { return choice / c.call.N }
 
 // Open returns the chunks before the first token, which have the role of each chat choice. Those of a
 // plain completion have no text, for transports that need a first message at once.
@@ -87,9 +86,11 @@ func (c *Chunks) Open() [][]byte {
 // none, since a token may have no text. The event must not have a Failure.
 func (c *Chunks) Encode(ev api.Event) [][]byte {
 	c.reset()
-	c.observe(ev.Choice, ev.Pin)
+	if ev.Pin != nil {
+		c.Observe(ev)
+	}
 	if ev.Text != "" || len(ev.Logprobs) > 0 || c.call.TokenIDs && len(ev.Tokens) > 0 {
-		c.text(ev)
+		c.text(&ev)
 	}
 	if ev.Finish != api.FinishNone {
 		c.openChoice(ev.Choice)
@@ -109,7 +110,7 @@ func (c *Chunks) Encode(ev api.Event) [][]byte {
 	return c.finish()
 }
 
-func (c *Chunks) text(ev api.Event) {
+func (c *Chunks) text(ev *api.Event) {
 	c.openChoice(ev.Choice)
 	if c.call.Kind == call.Chat {
 		c.add(`"delta":{"content":`)
@@ -151,7 +152,7 @@ func (c *Chunks) openChoice(choice int) {
 // openChunk starts a chunk of a choice, up to `"choices":[`.
 func (c *Chunks) openChunk(choice int) {
 	c.starts = append(c.starts, len(c.buf))
-	c.buf = append(c.buf, c.heads[c.request(choice)]...)
+	c.buf = append(c.buf, c.heads[choice]...)
 }
 
 func (c *Chunks) closeChoice() { c.buf = append(c.buf, c.tail...) }
