@@ -29,6 +29,8 @@ type Simulate struct {
 	OutputMean, OutputSigma float64
 	MaxTokens               int
 
+	Admissions []string // one simulation each
+
 	SLOTTFT, SLOTPOT time.Duration
 	SLOQuantile      string
 	FindQPS          bool
@@ -60,6 +62,7 @@ func (s *Simulate) Register(f *pflag.FlagSet) {
 	f.Float64Var(&s.OutputMean, "output-mean", 338, "mean answer length in tokens, log-normal")
 	f.Float64Var(&s.OutputSigma, "output-sigma", 0.8, "standard deviation of the logarithm of answer lengths (0: equal lengths)")
 	f.IntVar(&s.MaxTokens, "max-tokens", 0, "largest number of tokens that a client allows, for which KV cache is reserved (0: the length of its answer)")
+	f.StringSliceVar(&s.Admissions, "admission", []string{AdmissionPredicted}, "how requests get KV memory, one simulation per value: predicted, declared (as of serve), context (the longest sequence) or recompute (preemption)")
 	f.DurationVar(&s.SLOTTFT, "slo-ttft", 2*time.Second, "bound of the time to the first token (0: none)")
 	f.DurationVar(&s.SLOTPOT, "slo-tpot", 50*time.Millisecond, "bound of the mean time per further token (0: none)")
 	f.StringVar(&s.SLOQuantile, "slo-quantile", "p99", "quantile that --find-qps holds: p50, p95 or p99")
@@ -94,6 +97,9 @@ func (s *Simulate) Validate() error {
 	if len(s.QPS) == 0 {
 		return Usagef("--qps: found nothing, expected rates")
 	}
+	if err := s.validateAdmissions(); err != nil {
+		return err
+	}
 	if len(s.CacheBlocks) == 0 {
 		return Usagef("--cache-blocks: found nothing, expected sizes")
 	}
@@ -119,4 +125,17 @@ func (s *Simulate) Validate() error {
 		atLeast("slo-ttft", s.SLOTTFT, 0),
 		atLeast("slo-tpot", s.SLOTPOT, 0),
 	)
+}
+
+func (s *Simulate) validateAdmissions() error {
+	if len(s.Admissions) == 0 {
+		return Usagef("--admission: found nothing, expected names")
+	}
+	if len(s.Admissions) > 1 && (s.FindQPS || s.Curves != "") {
+		return Usagef("--admission: found %d names, expected one with --find-qps and --curves", len(s.Admissions))
+	}
+	if s.Compare || s.Calibrate != "" { // they run a server
+		return oneOf("admission", strings.Join(s.Admissions, ","), AdmissionPredicted, AdmissionDeclared)
+	}
+	return nil
 }

@@ -70,11 +70,31 @@ func TestSimulateFindsARateAndShowsARamp(t *testing.T) {
 	require.Contains(t, out, "by tenths of the arrivals")
 }
 
+func TestSimulateComparesAdmissions(t *testing.T) {
+	of := func(admissions string) []string {
+		return []string{"--device", "flex-170", "--qps", "100000", "--requests", "300", "--kv-memory", "12MiB", "--max-tokens", "500", "--prompt-mean", "40", "--output-mean", "40", "--admission", admissions}
+	}
+	all := of("context,declared,recompute,predicted")
+	code, out := simulateOut(t, all...)
+	require.Zero(t, code)
+	require.Regexp(t, `QPS +admission +tokens/s +sequences +slabs with tokens`, out)
+	require.Equal(t, 2, strings.Count(out, " recompute "), out)
+	_, out = simulateOut(t, append(all, "--json")...)
+	var r simulate.Study
+	require.NoError(t, json.Unmarshal([]byte(out), &r))
+	require.Len(t, r.Runs, 4)
+	require.Greater(t, r.Runs[3].Waiting.Sequences, 2*r.Runs[1].Waiting.Sequences)
+	_, out = simulateOut(t, of("recompute")...)
+	require.NotContains(t, out, "slabs with tokens")
+}
+
 func TestSimulateRefusesWhatMakesNoSense(t *testing.T) {
 	for _, args := range [][]string{
 		{"--qps", "0"}, {"--qps", "NaN"}, {"--workers", "0"}, {"--requests", "0"}, {"--device", "b300"}, {"--weights", "fp4"},
 		{"--prompt-mean", "0.5"}, {"--output-sigma", "9"}, {"--slo-quantile", "p42"}, {"--max-batch-size", "0"},
 		{"--find-qps", "--slo-ttft", "0s", "--slo-tpot", "0s"}, {"--device", deviceFile(t, `{"base": "cpu", "gbps": -1}`)}, {"--calibrate", "device.txt"},
+		{"--admission", "all"}, {"--admission", ""}, {"--admission", "predicted,declared", "--find-qps"}, {"--admission", "predicted,declared", "--curves", "x"},
+		{"--admission", "recompute", "--validate"},
 	} {
 		code, out := simulateOut(t, args...)
 		require.Equal(t, 2, code, "%v", args)

@@ -3,6 +3,7 @@ package simulate
 import (
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 )
 
@@ -14,6 +15,11 @@ func (r *Study) Print(out io.Writer) error {
 	runs := r.trials()
 	if err := printRuns(out, runs); err != nil {
 		return err
+	}
+	if slices.ContainsFunc(runs, func(t Trial) bool { return t.Admission != runs[0].Admission }) {
+		if err := printAdmissions(out, runs); err != nil {
+			return err
+		}
 	}
 	for _, run := range runs {
 		if len(run.Slices) > 0 {
@@ -41,22 +47,35 @@ func lengths(l LogNormal) string {
 	return fmt.Sprintf("log-normal (mean %g, sigma %g, at most %d tokens)", l.Mean, l.Sigma, l.Max)
 }
 
+// printAdmissions prints the KV memory of each run.
+func printAdmissions(out io.Writer, runs []Trial) error {
+	fmt.Fprintln(out, "\nKV memory: sequences, slabs and reserved are means of the time in which requests wait")
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "QPS\tadmission\ttokens/s\tsequences\tslabs with tokens\treserved\tof the time\tpaused\tpreempted\ttokens recomputed\t")
+	for _, r := range runs {
+		m := r.Waiting
+		fmt.Fprintf(w, "%.4g\t%s\t%.0f\t%.0f\t%.1f%%\t%.1f%%\t%.0f%%\t%.2f%%\t%d\t%d\t\n",
+			r.QPS, r.Admission, r.TokensPerSecond, m.Sequences, 100*m.Held, 100*m.Reserved, 100*m.Share, 100*r.Paused, r.Preempted, r.Recomputed)
+	}
+	return w.Flush()
+}
+
 func printRuns(out io.Writer, runs []Trial) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "QPS\tserved/s\tgood/s\trefused\tTTFT ms: p50\tp95\tp99\tTPOT ms: p50\tp95\tp99\ttokens/s\tbatch\tbusy\tbandwidth\tKV mean\tmax\tcost per M\t")
+	fmt.Fprintln(w, "QPS\tadmission\tserved/s\tgood/s\trefused\tTTFT ms: p50\tp95\tp99\tTPOT ms: p50\tp95\tp99\ttokens/s\tbatch\tbusy\tbandwidth\tKV mean\tmax\tcost per M\t")
 	for _, r := range runs {
-		fmt.Fprintf(w, "%.4g\t%.4g\t%.4g\t%d\t%s\t%s\t%.0f\t%.1f\t%.0f%%\t%.0f%%\t%.0f%%\t%.0f%%\t%.3g\t\n",
-			r.QPS, r.ServedQPS, r.GoodQPS, r.RefusedSum(), milliseconds(r.TTFT), milliseconds(r.TPOT), r.TokensPerSecond, r.DecodeRows,
+		fmt.Fprintf(w, "%.4g\t%s\t%.4g\t%.4g\t%d\t%s\t%s\t%.0f\t%.1f\t%.0f%%\t%.0f%%\t%.0f%%\t%.0f%%\t%.3g\t\n",
+			r.QPS, r.Admission, r.ServedQPS, r.GoodQPS, r.RefusedSum(), milliseconds(r.TTFT), milliseconds(r.TPOT), r.TokensPerSecond, r.DecodeRows,
 			100*r.Busy, 100*r.Bandwidth, 100*r.KVMean, 100*r.KVMax, r.CostPerMillion)
 	}
 	return w.Flush()
 }
 
-func printSlices(out io.Writer, slices []Slice) error {
+func printSlices(out io.Writer, parts []Slice) error {
 	fmt.Fprintln(out, "\nby tenths of the arrivals")
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "QPS\trequests\tgood\trefused\tTTFT ms: p50\tp95\tp99\tTPOT ms: p50\tp95\tp99\t")
-	for _, s := range slices {
+	for _, s := range parts {
 		fmt.Fprintf(w, "%.4g\t%d\t%d\t%d\t%s\t%s\t\n", s.QPS, s.Requests, s.Good, s.RefusedSum(), milliseconds(s.TTFT), milliseconds(s.TPOT))
 	}
 	return w.Flush()

@@ -7,16 +7,18 @@ import (
 
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // Report is the result of a simulation. Rates are over Seconds, from time 0 to the last token.
 type Report struct {
 	Latencies
-	Workers    int     `json:"workers"`
-	Seconds    float64 `json:"seconds"`
-	OfferedQPS float64 `json:"offered_qps"` // over the time of arrivals
-	ServedQPS  float64 `json:"served_qps"`
-	GoodQPS    float64 `json:"goodput_qps"` // served within the SLO
+	Admission  Admission `json:"admission,omitempty"`
+	Workers    int       `json:"workers"`
+	Seconds    float64   `json:"seconds"`
+	OfferedQPS float64   `json:"offered_qps"` // over the time of arrivals
+	ServedQPS  float64   `json:"served_qps"`
+	GoodQPS    float64   `json:"goodput_qps"` // served within the SLO
 
 	PromptTokens    int     `json:"prompt_tokens"` // of the served
 	OutputTokens    int     `json:"output_tokens"`
@@ -31,7 +33,20 @@ type Report struct {
 	KVMax          float64 `json:"kv_share_max"`            // of one worker
 	CostPerMillion float64 `json:"cost_per_million_tokens"` // of output, in the unit of the price
 
+	Waiting    Waiting `json:"while_requests_wait"`
+	Preempted  int     `json:"preempted"`         // times that a sequence lost its slabs
+	Recomputed int     `json:"recomputed_tokens"` // that were in the KV cache before that
+	Paused     float64 `json:"paused_share"`      // of the sequences with slabs, those that could not run until they may grow; mean over the steps
+
 	Slices []Slice `json:"slices,omitempty"`
+}
+
+// Waiting is the state of the workers in the steps in which requests waited to be admitted: means by time.
+type Waiting struct {
+	Share     float64 `json:"share"`     // of the time in steps
+	Sequences float64 `json:"sequences"` // with slabs, of one worker
+	Held      float64 `json:"held"`      // share of the pool that holds a token of an unfinished sequence
+	Reserved  float64 `json:"reserved"`  // share of the pool that is used or promised
 }
 
 // Latencies of requests. Quantiles are nearest ranks, over the served.
@@ -94,6 +109,9 @@ type tally struct {
 	busy                              time.Duration
 	bytes                             float64
 	kv, kvMax                         float64 // seconds x share; share
+	waiting                           Waiting // seconds; the others times seconds
+	preempted, recomputed             int
+	paused, running                   int // sum over the steps
 	last                              time.Duration
 	ends                              int
 }
@@ -154,18 +172,33 @@ func (t *tally) served(q *live, now time.Duration) {
 	}
 }
 
-func (t *tally) step(p *sched.Plan, cost sim.Time, took time.Duration, kv float64) {
+// load is the state of a worker in a step.
+type load struct {
+	kv               kvmgr.Stats
+	held             int // slabs that hold a token
+	running, waiting int // sequences
+}
+
+func (t *tally) step(p *sched.Plan, cost sim.Time, took time.Duration, l load) {
 	t.steps++
 	t.decodeRows += p.DecodeRows
 	t.busy += took
 	t.bytes += float64(cost.Bytes)
-	t.kv += kv * took.Seconds()
-	t.kvMax = max(t.kvMax, kv)
+	t.kv += l.kv.Usage() * took.Seconds()
+	t.kvMax = max(t.kvMax, l.kv.Usage())
+	t.paused += p.Paused
+	t.running += l.running
+	if l.waiting > 0 {
+		t.waiting.Share += took.Seconds()
+		t.waiting.Sequences += float64(l.running) * took.Seconds()
+		t.waiting.Held += float64(l.held) / float64(l.kv.Slabs) * took.Seconds()
+		t.waiting.Reserved += l.kv.Usage() * took.Seconds()
+	}
 }
 
 func (t *tally) report(cfg *Config) *Report {
 	r := &Report{
-		Workers: cfg.Workers, Seconds: t.last.Seconds(), PromptTokens: t.prompt, OutputTokens: t.output,
+		Admission: cfg.Admission, Workers: cfg.Workers, Seconds: t.last.Seconds(), PromptTokens: t.prompt, OutputTokens: t.output,
 		Steps: t.steps, KVMax: t.kvMax,
 	}
 	all, from := slice{refused: make(map[string]int)}, time.Duration(0)
@@ -189,6 +222,10 @@ func (t *tally) report(cfg *Config) *Report {
 	r.Busy = t.busy.Seconds() / workerSeconds
 	r.Bandwidth, r.BusyBandwidth = t.bytes/bandwidth/workerSeconds, t.bytes/bandwidth/t.busy.Seconds()
 	r.KVMean = t.kv / t.busy.Seconds()
+	r.Preempted, r.Recomputed, r.Paused = t.preempted, t.recomputed, float64(t.paused)/float64(t.running)
+	if w := t.waiting; w.Share > 0 {
+		r.Waiting = Waiting{w.Share / t.busy.Seconds(), w.Sequences / w.Share, w.Held / w.Share, w.Reserved / w.Share}
+	}
 	r.CostPerMillion = cfg.Price * workerSeconds / 3600 / float64(t.output) * 1e6
 	return r
 }

@@ -33,6 +33,8 @@ type Config struct {
 	Device  sim.Device // of each worker
 	Slabs   int        // of each worker's KV pool
 	Sched   sched.Config
+	// Admission decides Sched.Predict. "": Predicted where that is set, else Declared.
+	Admission Admission
 	// MaxQueueWait is that of the server: a request that would wait longer is refused. 0: none is.
 	MaxQueueWait time.Duration
 	Route        route.Config
@@ -105,6 +107,11 @@ func newFleet(cfg *Config) (*fleet, error) {
 	}
 	if err := cfg.Device.Validate(); err != nil {
 		return nil, err
+	}
+	if cfg.Admission == "" {
+		if cfg.Admission = Declared; cfg.Sched.Predict {
+			cfg.Admission = Predicted
+		}
 	}
 	f := &fleet{
 		cfg: cfg, tally: newTally(cfg), line: sched.NewWaitEstimator(), news: make([]route.Worker, cfg.Workers),

@@ -37,8 +37,9 @@ type Plan struct {
 	Fleet          Config // without Requests and Progress
 	Workload       Workload
 	QPS            []float64
+	Admissions     []Admission // at least one
 	// Hold is the quantile of a search for the largest rate that holds the bounds of Fleet.SLO,
-	// from QPS[0] on. "": each rate of QPS is simulated.
+	// from QPS[0] on, with Admissions[0]. "": each rate of QPS is simulated with each of Admissions.
 	Hold string
 	Log  zerolog.Logger
 }
@@ -51,23 +52,27 @@ func (p Plan) Run() (*Study, error) {
 	}
 	var err error
 	if p.Hold != "" {
-		study.Found, err = FindQPS(p.QPS[0], Bound{SLO: study.SLO, Quantile: p.Hold}, p.at)
+		study.Found, err = FindQPS(p.QPS[0], Bound{SLO: study.SLO, Quantile: p.Hold}, func(qps float64) (*Report, error) {
+			return p.at(p.Admissions[0], qps)
+		})
 		return study, err
 	}
-	for _, qps := range p.QPS {
-		r, err := p.at(qps)
-		if err != nil {
-			return nil, err
+	for _, admission := range p.Admissions {
+		for _, qps := range p.QPS {
+			r, err := p.at(admission, qps)
+			if err != nil {
+				return nil, err
+			}
+			study.Runs = append(study.Runs, Trial{QPS: qps, Report: r})
 		}
-		study.Runs = append(study.Runs, Trial{QPS: qps, Report: r})
 	}
 	return study, nil
 }
 
 // at simulates the workload at one rate.
-func (p Plan) at(qps float64) (*Report, error) {
+func (p Plan) at(admission Admission, qps float64) (*Report, error) {
 	w, cfg := p.Workload, p.Fleet
-	w.QPS = qps
+	w.QPS, cfg.Admission = qps, admission
 	var err error
 	if cfg.Requests, err = w.Source(); err != nil {
 		return nil, err

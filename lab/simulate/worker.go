@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/millrace/millrace/cluster/route"
@@ -15,11 +14,15 @@ import (
 type worker struct {
 	index int
 	sched *sched.Scheduler
-	kv    *kvmgr.Manager
+	kv    memory
 	timer *sim.Timer           // shared
 	tally *tally               // shared
 	line  *sched.WaitEstimator // shared
 	news  *route.Worker
+	slab  int // tokens of one
+
+	paged *paged   // kv, with Recompute; else nil
+	short shortage // of it
 
 	live   []live // by slot
 	spare  []int  // free slots
@@ -27,13 +30,17 @@ type worker struct {
 	events []sched.Event
 	plan   *sched.Plan // of the step under way
 	busy   bool
+	held   int // slabs that hold a token
 }
 
 // live is a request that has not ended.
 type live struct {
 	Request
+	id        sched.ID
 	slice     int
 	begun     bool // its prefill has begun
+	preempted bool // its slabs are on their way back, and it is computed again
+	computed  int  // tokens in the KV cache after the step under way
 	generated int
 	first     time.Duration // the time of its first token
 }
@@ -42,12 +49,16 @@ type live struct {
 const slotBits = 24
 
 func newWorker(cfg *Config, timer *sim.Timer, tally *tally, line *sched.WaitEstimator, news *route.Worker) (*worker, error) {
-	w := &worker{timer: timer, tally: tally, line: line, news: news}
-	var err error
-	if w.sched, err = sched.New(cfg.Sched); err != nil {
+	w := &worker{timer: timer, tally: tally, line: line, news: news, slab: cfg.Sched.SlabTokens}
+	c, err := schedOf(cfg)
+	if err != nil {
 		return nil, err
 	}
-	w.kv, err = kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.Sched.SlabTokens})
+	if w.sched, err = sched.New(c); err != nil {
+		return nil, err
+	}
+	w.kv, err = newMemory(cfg)
+	w.paged, _ = w.kv.(*paged)
 	return w, err
 }
 
@@ -66,9 +77,17 @@ func (w *worker) submit(r Request, slice int) {
 	w.spare = w.spare[:len(w.spare)-1]
 	w.live[slot] = live{Request: r, slice: slice}
 	w.line.Enter("", 1)
+	w.enqueue(slot)
+}
+
+// enqueue submits a request to the scheduler under a new ID, with the tokens that it has.
+func (w *worker) enqueue(slot int) {
 	w.serial++
+	q := &w.live[slot]
+	q.id = sched.ID(w.serial<<slotBits | uint64(slot))
 	w.events = append(w.events, sched.Submit(sched.Sequence{
-		ID: sched.ID(w.serial<<slotBits | uint64(slot)), PromptTokens: r.Prompt, MaxNewTokens: r.MaxTokens, Arrival: r.At,
+		ID: q.id, PromptTokens: q.Prompt + q.generated, MaxNewTokens: q.MaxTokens - q.generated, Arrival: q.At,
+		Answered: q.generated, Migrated: q.begun,
 	}))
 }
 
@@ -101,63 +120,76 @@ func (w *worker) planned(now time.Duration) (err error) {
 	}
 	w.events = w.events[:0]
 	for _, e := range w.plan.Ended {
-		q := &w.live[slotOf(e.ID)]
-		if e.Reason > sched.ReasonLength { // else it was counted with its last token
-			w.tally.refused(q.slice, e.Reason.String())
-		}
-		if !q.begun {
-			w.line.Leave("")
-		}
-		w.spare = append(w.spare, slotOf(e.ID))
+		w.ended(e)
 	}
 	return w.effects()
 }
 
-// effects applies the plan to the KV allocator.
+// ended counts the end of a sequence, unless it begins again.
+func (w *worker) ended(e sched.End) {
+	slot := slotOf(e.ID)
+	q := &w.live[slot]
+	w.held -= w.slabsOf(q.computed)
+	w.short.forget(e.ID)
+	if q.preempted && q.generated < q.Output {
+		w.tally.recomputed += q.computed
+		q.preempted, q.computed = false, 0
+		w.enqueue(slot)
+		return
+	}
+	if e.Reason > sched.ReasonLength && !q.preempted { // else it was counted with its last token
+		w.tally.refused(q.slice, e.Reason.String())
+	}
+	if !q.begun {
+		w.line.Leave("")
+	}
+	w.spare = append(w.spare, slot)
+}
+
+func (w *worker) slabsOf(tokens int) int { return (tokens + w.slab - 1) / w.slab }
+
+// effects applies the plan to the KV memory.
 func (w *worker) effects() error {
 	for _, id := range w.plan.Release {
-		if _, err := w.kv.Release(kvmgr.Seq(id)); err != nil {
+		if err := w.kv.release(id); err != nil {
 			return err
 		}
 	}
+	if err := w.leases(w.short.take()); err != nil {
+		return err
+	}
 	for _, r := range w.plan.Reserve {
-		err := w.kv.Reserve(kvmgr.Seq(r.ID), kvmgr.Length{End: r.Tokens, Promise: r.Promise})
+		err := w.kv.reserve(r)
 		var short *kvmgr.ShortageError
 		switch {
 		case errors.As(err, &short) && errors.Is(err, kvmgr.ErrNeverFits):
 			w.events = append(w.events, sched.NeverFits(r.ID, short.Need, short.Pool))
 		case errors.As(err, &short):
 			w.events = append(w.events, sched.Denied(r.ID, short.Need, short.Free))
-			return w.leases() // nobody passes it
+			return w.leases(w.plan.Lease) // nobody passes it
 		case err != nil:
 			return err
 		default:
-			if err := w.lease(r.ID, r.Lease); err != nil {
-				return err
-			}
+			w.events = append(w.events, sched.Granted(r.ID, r.Lease))
 		}
 	}
-	return w.leases()
+	return w.leases(w.plan.Lease)
 }
 
-func (w *worker) leases() error {
-	for _, l := range w.plan.Lease {
-		if errors.Is(w.kv.Grow(kvmgr.Seq(l.ID), l.Promise), kvmgr.ErrNoSlabs) {
-			w.events = append(w.events, sched.Paused(l.ID))
-			continue
-		}
-		if err := w.lease(l.ID, l.UpTo); err != nil {
+func (w *worker) leases(list []sched.Lease) error {
+	for _, l := range list {
+		err := w.kv.grow(l)
+		switch {
+		case err == nil:
+			w.events = append(w.events, sched.Granted(l.ID, l.UpTo))
+		case !errors.Is(err, kvmgr.ErrNoSlabs):
 			return err
+		case w.paged != nil:
+			w.preempt(l)
+		default:
+			w.events = append(w.events, sched.Paused(l.ID))
 		}
 	}
-	return nil
-}
-
-func (w *worker) lease(id sched.ID, upTo int) error {
-	if _, err := w.kv.Lease(kvmgr.Seq(id), upTo); err != nil {
-		return fmt.Errorf("inside a reservation: %w", err)
-	}
-	w.events = append(w.events, sched.Granted(id, upTo))
 	return nil
 }
 
@@ -165,10 +197,13 @@ func (w *worker) lease(id sched.ID, upTo int) error {
 func (w *worker) step(now time.Duration) time.Duration {
 	w.timer.Begin()
 	for _, c := range w.plan.Chunks {
-		if q := &w.live[slotOf(c.ID)]; !q.begun {
+		q := &w.live[slotOf(c.ID)]
+		if !q.begun {
 			q.begun = true
 			w.line.Start("", q.At, now)
 		}
+		w.held += w.slabsOf(c.Start+c.Rows) - w.slabsOf(q.computed)
+		q.computed = c.Start + c.Rows
 		outputs := 0
 		if c.Output {
 			outputs = 1
@@ -177,7 +212,7 @@ func (w *worker) step(now time.Duration) time.Duration {
 	}
 	t := w.timer.End()
 	took := max(time.Duration((t.Device+t.Host)*float64(time.Second)), 1)
-	w.tally.step(w.plan, t, took, w.kv.Stats().Usage())
+	w.tally.step(w.plan, t, took, load{kv: w.kv.Stats(), held: w.held, running: w.sched.Running(), waiting: w.sched.Waiting()})
 	return took
 }
 

@@ -1,0 +1,101 @@
+package simulate
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/kvmgr"
+)
+
+// Admission is how a worker gives KV memory to requests.
+type Admission string
+
+// Admissions. A server has the first two; the others are to compare with.
+const (
+	Declared  Admission = "declared"  // prompt and longest answer from the start
+	Predicted Admission = "predicted" // prompt and an answer of the predicted length, which grows or pauses
+	Recompute Admission = "recompute" // slabs as tokens come; for lack of one, the last request to arrive loses its own and is computed again
+	Context   Admission = "context"   // the longest sequence of the model, whatever was declared
+)
+
+// Admissions returns all of them, the most wasteful one first.
+func Admissions() []Admission { return []Admission{Context, Declared, Recompute, Predicted} }
+
+// memory gives the slabs of a worker to its sequences.
+type memory interface {
+	// reserve admits a sequence and leases what it begins with. A denial is a *kvmgr.ShortageError.
+	reserve(r sched.Reservation) error
+	// grow leases more to a sequence. It returns kvmgr.ErrNoSlabs where that is denied.
+	grow(l sched.Lease) error
+	release(id sched.ID) error
+	Stats() kvmgr.Stats
+	Check() error
+}
+
+// newMemory returns the memory of a worker.
+func newMemory(cfg *Config) (memory, error) {
+	if cfg.Admission == Recompute {
+		return newPaged(cfg.Slabs, cfg.Sched.SlabTokens), nil
+	}
+	m, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.Sched.SlabTokens})
+	if err != nil {
+		return nil, err
+	}
+	k := &managed{Manager: m}
+	if cfg.Admission == Context {
+		k.context = cfg.Sched.MaxSequenceTokens
+	}
+	return k, nil
+}
+
+// schedOf returns the settings of the scheduler for an admission.
+func schedOf(cfg *Config) (sched.Config, error) {
+	c := cfg.Sched
+	c.Predict = cfg.Admission == Predicted
+	switch cfg.Admission {
+	case Declared, Predicted, Context:
+	case Recompute:
+		c.LeaseAheadTokens = min(c.LeaseAheadTokens, pagedAhead)
+	default:
+		return c, fmt.Errorf("%w: admission %q, expected one of %v", ErrConfig, cfg.Admission, Admissions())
+	}
+	return c, nil
+}
+
+// managed is the KV manager of a server.
+type managed struct {
+	*kvmgr.Manager
+	context int // tokens that each sequence reserves; 0: those that it declares
+}
+
+func (m *managed) reserve(r sched.Reservation) error {
+	l := kvmgr.Length{End: r.Tokens, Promise: r.Promise}
+	if m.context > 0 {
+		l = kvmgr.Declared(m.context)
+	}
+	if err := m.Reserve(kvmgr.Seq(r.ID), l); err != nil {
+		return err
+	}
+	return m.lease(r.ID, r.Lease)
+}
+
+func (m *managed) grow(l sched.Lease) error {
+	if m.context == 0 {
+		if err := m.Grow(kvmgr.Seq(l.ID), l.Promise); err != nil {
+			return err
+		}
+	}
+	return m.lease(l.ID, l.UpTo)
+}
+
+func (m *managed) lease(id sched.ID, upTo int) error {
+	if _, err := m.Lease(kvmgr.Seq(id), upTo); err != nil {
+		return fmt.Errorf("inside a reservation: %w", err)
+	}
+	return nil
+}
+
+func (m *managed) release(id sched.ID) error {
+	_, err := m.Release(kvmgr.Seq(id))
+	return err
+}
