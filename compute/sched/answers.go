@@ -10,9 +10,9 @@ const (
 	priorAnswer = 256
 	// fewAnswers is the number of ends below which a histogram predicts nothing.
 	fewAnswers = 16
-	// covered is the share of answers that the prediction is to cover. A higher one promises memory that few answers use.
-	// At a lower one more answers grow, which costs nothing until memory is short, and then pauses them.
-	covered = 0.9
+	// covered is the share of answers that the prediction is to cover. A higher one promises memory that few answers use,
+	// so fewer sequences run. At a lower one more answers grow, and pause where memory is short.
+	covered = 0.5
 	// forgetAt is the number of ends at which all counts are halved, so that the last few hundred decide.
 	forgetAt = 512
 	// mostTenants bounds the tenants with histograms of their own. The one that was used the longest ago makes room.

@@ -19,12 +19,12 @@ func TestTheLengthOfAnAnswerIsPredicted(t *testing.T) {
 		{"nothing has ended", func(*answers) {}, priorAnswer, priorAnswer},
 		{"too few have", func(a *answers) { repeat(a, "a", 100, fewAnswers-1, 20) }, priorAnswer, priorAnswer},
 		{"all are alike", func(a *answers) { repeat(a, "a", 100, 100, 200) }, 200, 240},
-		{"one in 20 is long", func(a *answers) { repeat(a, "a", 100, 95, 50); repeat(a, "a", 100, 5, 4000) }, 50, 60},
-		{"one in 5 is long", func(a *answers) { repeat(a, "a", 100, 80, 50); repeat(a, "a", 100, 20, 4000) }, 4000, 4800},
+		{"less than half are long", func(a *answers) { repeat(a, "a", 100, 55, 50); repeat(a, "a", 100, 45, 4000) }, 50, 60},
+		{"more than half are long", func(a *answers) { repeat(a, "a", 100, 45, 50); repeat(a, "a", 100, 55, 4000) }, 4000, 4800},
 		{"other tenants know", func(a *answers) { repeat(a, "b", 100, 100, 20) }, 20, 24},
 		{"its own count more", func(a *answers) { repeat(a, "a", 100, 16, 500); repeat(a, "b", 100, 400, 20) }, 500, 600},
 		{"other prompts say nothing", func(a *answers) { repeat(a, "a", 10_000, 100, 20) }, priorAnswer, priorAnswer},
-		{"answers became longer", func(a *answers) { repeat(a, "a", 100, 2000, 20); repeat(a, "a", 100, 200, 800) }, 800, 960},
+		{"answers became longer", func(a *answers) { repeat(a, "a", 100, 2000, 20); repeat(a, "a", 100, 400, 800) }, 800, 960},
 		{"a length beyond all bins", func(a *answers) { repeat(a, "a", 100, 100, 1<<30) }, 1 << 21, 1 << 22},
 	} {
 		a := newAnswers()
