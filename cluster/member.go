@@ -36,10 +36,25 @@ const (
 	Tokenize Role = "tokenize" // text to ids
 	Compute  Role = "compute"  // the model
 	Detok    Role = "detok"    // ids to text
+	Prefill  Role = "prefill"  // the model, for new sequences: they move to Decode after their first token
+	Decode   Role = "decode"   // the model, for sequences that Prefill began
 )
 
-// Roles lists all of them in the order of the pipeline.
+// Roles lists those of a whole pipeline, in its order.
 func Roles() []Role { return []Role{Gateway, Tokenize, Compute, Detok} }
+
+// Computing lists the roles that run the model. A process has one of them at most.
+func Computing() []Role { return []Role{Compute, Prefill, Decode} }
+
+// ComputingOf returns the one of Computing that a list has, "" if it has none.
+func ComputingOf(roles []Role) Role {
+	for _, r := range Computing() {
+		if slices.Contains(roles, r) {
+			return r
+		}
+	}
+	return ""
+}
 
 // Member is what a node says of itself.
 type Member struct {

@@ -231,7 +231,7 @@ func (r *Registry) judge(now time.Time) {
 	}
 	self := r.cfg.Self()
 	byRole := make(map[string]int)
-	for _, role := range Roles() {
+	for _, role := range append(Roles(), Prefill, Decode) {
 		byRole[string(role)] = 0
 		for i := range live {
 			if live[i].Has(role) {

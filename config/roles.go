@@ -12,7 +12,7 @@ import (
 
 // Roles are the parts of the pipeline that a process has, and the timeouts between processes.
 type Roles struct {
-	Names           []string      // of cluster.Roles
+	Names           []string      // of cluster.Roles and cluster.Computing
 	Heartbeat       time.Duration // between two heartbeats
 	NodeTimeout     time.Duration // silence after which a process is considered dead
 	FailoverTimeout time.Duration // longest wait of a request for a worker to continue at
@@ -20,7 +20,7 @@ type Roles struct {
 
 // Register adds the settings to a command's flags.
 func (r *Roles) Register(f *pflag.FlagSet) {
-	f.StringSliceVar(&r.Names, "roles", roleNames(), "roles of this process; processes on the same NATS server have the others")
+	f.StringSliceVar(&r.Names, "roles", names(cluster.Roles()), "roles of this process; processes on the same NATS server have the others; prefill or decode instead of compute")
 	f.DurationVar(&r.Heartbeat, "heartbeat", cluster.DefaultBeat, "time between two heartbeats of a process")
 	f.DurationVar(&r.NodeTimeout, "node-timeout", cluster.DefaultDead, "silence after which a process is considered dead and its sequences fail over")
 	f.DurationVar(&r.FailoverTimeout, "failover-timeout", time.Minute, "longest wait of a request for a worker that can continue it, before it fails")
@@ -30,10 +30,14 @@ func (r *Roles) Register(f *pflag.FlagSet) {
 func (r *Roles) validate() []error {
 	var errs []error
 	for _, name := range r.Names {
-		errs = append(errs, oneOf("roles", name, roleNames()...))
+		errs = append(errs, oneOf("roles", name, names(allRoles())...))
 	}
 	if len(r.Names) == 0 {
-		errs = append(errs, Usagef("--roles: found none, expected some of %s", strings.Join(roleNames(), ",")))
+		errs = append(errs, Usagef("--roles: found none, expected some of %s", strings.Join(names(allRoles()), ",")))
+	}
+	computing := slices.DeleteFunc(cluster.Computing(), func(role cluster.Role) bool { return !r.Has(role) })
+	if len(computing) > 1 {
+		errs = append(errs, Usagef("--roles: found %s, expected at most one of %s", strings.Join(names(computing), " and "), strings.Join(names(cluster.Computing()), ",")))
 	}
 	if r.NodeTimeout < 2*r.Heartbeat {
 		errs = append(errs, Usagef("--node-timeout: found %s, expected at least twice --heartbeat, %s", r.NodeTimeout, 2*r.Heartbeat))
@@ -49,7 +53,7 @@ func (r *Roles) Has(role cluster.Role) bool {
 // List are the roles in the order of the pipeline.
 func (r *Roles) List() []cluster.Role {
 	var list []cluster.Role
-	for _, role := range cluster.Roles() {
+	for _, role := range allRoles() {
 		if r.Has(role) {
 			list = append(list, role)
 		}
@@ -59,13 +63,17 @@ func (r *Roles) List() []cluster.Role {
 
 // NeedsModel says whether a part of the model's directory is read.
 func (r *Roles) NeedsModel() bool {
-	return r.Has(cluster.Tokenize) || r.Has(cluster.Compute) || r.Has(cluster.Detok)
+	return r.Has(cluster.Tokenize) || r.Has(cluster.Detok) || r.Computes()
 }
 
-func roleNames() []string {
-	var names []string
-	for _, r := range cluster.Roles() {
-		names = append(names, string(r))
+// Computes says whether the process runs the model.
+func (r *Roles) Computes() bool { return slices.ContainsFunc(cluster.Computing(), r.Has) }
+
+func allRoles() []cluster.Role { return append(cluster.Roles(), cluster.Prefill, cluster.Decode) }
+
+func names(roles []cluster.Role) (list []string) {
+	for _, r := range roles {
+		list = append(list, string(r))
 	}
-	return names
+	return list
 }

@@ -26,7 +26,7 @@ func TestRolesAreAllWithoutASettingAndKeepThePipelinesOrder(t *testing.T) {
 }
 
 func TestEveryRoleButTheGatewayNeedsTheModel(t *testing.T) {
-	for _, role := range cluster.Roles() {
+	for _, role := range append(cluster.Roles(), cluster.Prefill, cluster.Decode) {
 		r := config.Roles{Names: []string{string(role)}}
 		require.Equal(t, role != cluster.Gateway, r.NeedsModel(), role)
 	}
@@ -41,16 +41,17 @@ func TestRolesThatCannotServeAreErrors(t *testing.T) {
 		args []string
 		want string
 	}{
-		{args: []string{"--roles", "gateway,worker"}, want: `--roles: found "worker", expected gateway or tokenize or compute or detok`},
-		{args: []string{"--roles", "Gateway"}, want: `--roles: found "Gateway", expected gateway or tokenize or compute or detok`},
-		{args: []string{"--roles", "gateway,,detok"}, want: `--roles: found "", expected gateway or tokenize or compute or detok`},
-		{args: []string{"--roles", ""}, want: "--roles: found none, expected some of gateway,tokenize,compute,detok"},
+		{args: []string{"--roles", "gateway,worker"}, want: `--roles: found "worker", expected gateway or tokenize or compute or detok or prefill or decode`},
+		{args: []string{"--roles", "Gateway"}, want: `--roles: found "Gateway", expected gateway or tokenize or compute or detok or prefill or decode`},
+		{args: []string{"--roles", "gateway,,detok"}, want: `--roles: found "", expected gateway or tokenize or compute or detok or prefill or decode`},
+		{args: []string{"--roles", ""}, want: "--roles: found none, expected some of gateway,tokenize,compute,detok,prefill,decode"},
+		{args: []string{"--roles", "compute,prefill"}, want: "--roles: found compute and prefill, expected at most one of compute,prefill,decode"},
 		{args: []string{"--node-timeout", "499ms"}, want: "--node-timeout: found 499ms, expected at least twice --heartbeat, 500ms"},
 		{args: []string{"--heartbeat", "2s"}, want: "--node-timeout: found 1s, expected at least twice --heartbeat, 4s"},
 		{args: []string{"--heartbeat", "0"}, want: "--heartbeat: found 0s, expected at least 1ms"},
 		{args: []string{"--heartbeat", "999us"}, want: "--heartbeat: found 999µs, expected at least 1ms"},
 		{args: []string{"--failover-timeout", "-1s"}, want: "--failover-timeout: found -1s, expected at least 0s"},
-		{args: []string{"--roles", "a", "--heartbeat", "1s", "--failover-timeout", "-1s"}, want: `--roles: found "a", expected gateway or tokenize or compute or detok
+		{args: []string{"--roles", "a", "--heartbeat", "1s", "--failover-timeout", "-1s"}, want: `--roles: found "a", expected gateway or tokenize or compute or detok or prefill or decode
 --node-timeout: found 1s, expected at least twice --heartbeat, 2s
 --failover-timeout: found -1s, expected at least 0s`},
 	} {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/cluster/route"
 	"github.com/millrace/millrace/kvmgr/chain"
 )
 
@@ -14,21 +15,30 @@ type handover struct {
 	to   *seat // that has a part of them already; nil: none
 }
 
+// decodeElsewhere moves a sequence from its prefill worker to a decode worker. One that cannot be handed over stays: beam
+// searches, and all without room there.
+func (a *requestActor) decodeElsewhere(ctx actor.Context, seq msg.SeqID) {
+	if _, at := a.place(seq); at != nil {
+		at.next = nil // an earlier copy has had its time
+	}
+	a.prefetch(ctx, seq, prefillDone)
+}
+
 // prefetch copies the keys and values of a sequence to the worker where it is about to continue, while it still runs; false
 // if that cannot be done, or was begun before and has not ended since.
-func (a *requestActor) prefetch(ctx actor.Context, seq msg.SeqID) bool {
+func (a *requestActor) prefetch(ctx actor.Context, seq msg.SeqID, why string) bool {
 	lead, at := a.place(seq)
 	if at == nil || at.next != nil || a.state.api.Beams != nil {
 		return false
 	}
 	q := a.query()
-	q.Avoid = at.full
 	first := a.state.choice(lead)
+	q.Avoid, q.Begun = at.full, len(a.state.choices[first].tokens) > 0
 	to := a.routes.compute(q, a.slabs(first))
-	if to == nil || !a.routes.copies(at.compute.Address, to.worker.Address) {
+	if to == nil || why == prefillDone && to.duty != route.Decode || !a.routes.copies(at.compute.Address, to.worker.Address) {
 		return false
 	}
-	at.next = to
+	at.next, at.why = to, why
 	ctx.Send(kvAt(to.worker.Address), &msg.Prefetch{
 		Reply: ctx.Self(), Source: msg.Source{KV: kvAt(at.compute.Address), Seq: lead}, Space: a.state.space(), Tokens: a.state.known(first), End: a.state.end(),
 	})
@@ -42,10 +52,13 @@ func (a *requestActor) prefetched(ctx actor.Context, m *msg.Prefetched) {
 	switch {
 	case at == nil || at.next == nil:
 	case m.Full:
-		at.full, at.next = at.next.worker.Address, nil
+		if at.why == workerDraining {
+			at.full = at.next.worker.Address
+		}
+		at.next = nil
 		a.watch.stays(m.Seq, at.compute.Address)
 	default:
-		a.lost(ctx, m.Seq, workerDraining)
+		a.lost(ctx, m.Seq, at.why)
 	}
 }
 
@@ -56,7 +69,7 @@ func (a *requestActor) leaving(seq msg.SeqID, why string) (h handover) {
 		return h
 	}
 	switch why {
-	case workerDraining:
+	case workerDraining, prefillDone:
 		h = handover{from: msg.Source{KV: kvAt(at.compute.Address), Seq: lead}, to: at.next}
 	case workerDead:
 		known := len(a.state.choices[a.state.choice(lead)].tokens)
@@ -67,10 +80,11 @@ func (a *requestActor) leaving(seq msg.SeqID, why string) (h handover) {
 
 // seat chooses the worker of a sequence, the one that has its keys and values first.
 func (a *requestActor) seat(first int, prompt []chain.Hash) *seat {
-	q := a.query()
-	if h := a.handovers[first]; h.to != nil && a.routes.takes(&q, h.to.worker.Address) {
+	q, h := a.query(), a.handovers[first]
+	if h.to != nil && a.routes.takes(&q, h.to.worker.Address) {
 		return h.to
 	}
+	q.Begun = h.from.KV != nil && !h.from.Dead
 	return a.routes.compute(q, prompt)
 }
 

@@ -58,6 +58,7 @@ type place struct {
 	watched        *watched
 	from           int    // tokens that were known when it was placed here
 	next           *seat  // where its keys and values are copied to; nil: nowhere
+	why            string // it goes to next
 	full           string // node that had no room for it last
 }
 
@@ -81,7 +82,10 @@ func (a *requestActor) Receive(ctx actor.Context) {
 	case *msg.Found:
 		a.adopt(ctx, m)
 	case *msg.Lost:
-		if m.Why != workerDraining || !a.prefetch(ctx, m.Seq) {
+		switch {
+		case m.Why == prefillDone:
+			a.decodeElsewhere(ctx, m.Seq)
+		case m.Why != workerDraining || !a.prefetch(ctx, m.Seq, m.Why):
 			a.lost(ctx, m.Seq, m.Why)
 		}
 	case *msg.Prefetched:
@@ -163,7 +167,11 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 	tokens := len(a.state.choices[first].tokens)
 	migrated(a.span, why, a.avoid, tokens)
 	a.start(ctx)
-	a.log.Warn().Str("why", why).Int("tokens", tokens).Str("from", a.avoid).Msg("a sequence was started again")
+	level := zerolog.WarnLevel
+	if why == prefillDone {
+		level = zerolog.DebugLevel
+	}
+	a.log.WithLevel(level).Str("why", why).Int("tokens", tokens).Str("from", a.avoid).Msg("a sequence was started again")
 }
 
 // moveText makes another detokenizer continue a sequence; false if the sequence has to

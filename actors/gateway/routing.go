@@ -45,6 +45,7 @@ func newRouting(cfg *Config, w *watch, caches *prefixes) *routing {
 type seat struct {
 	worker         *actor.PID
 	numerics, text string // digests
+	duty           route.Duty
 }
 
 // workers are the members that compute, as package route sees them.
@@ -60,7 +61,7 @@ func (r *routing) workers(members []*cluster.Member) []route.Worker {
 		sequences := r.sequences(m)
 		running := min(w.Running, sequences)
 		list = append(list, route.Worker{
-			Node: m.Node, Model: m.Model, Numerics: w.Numerics, Text: m.Text, Local: local,
+			Node: m.Node, Model: m.Model, Numerics: w.Numerics, Text: m.Text, Local: local, Duty: duty(m),
 			Draining:  m.Draining && !local, // what is in this process finishes here
 			Suspected: w.Down != "", Busy: w.InStep > 0, LastStep: now - w.InStep,
 			Running: running, Waiting: sequences - running,
@@ -68,6 +69,17 @@ func (r *routing) workers(members []*cluster.Member) []route.Worker {
 		})
 	}
 	return list
+}
+
+// duty is which sequences a member's worker should have. Members of earlier versions have both.
+func duty(m *cluster.Member) route.Duty {
+	switch {
+	case m.Has(cluster.Prefill):
+		return route.Prefill
+	case m.Has(cluster.Decode):
+		return route.Decode
+	}
+	return route.Both
 }
 
 // sequences counts those of a worker: this gateway's own as it knows them now, and those of others as of the worker's last beat.
@@ -110,7 +122,7 @@ func (r *routing) choose(q route.Query, workers []route.Worker) *seat {
 	if q.ByOverlap {
 		r.caches.metrics.Placed(q.Blocks, w.Overlap)
 	}
-	return &seat{r.computeOf(w.Node), w.Numerics, w.Text}
+	return &seat{r.computeOf(w.Node), w.Numerics, w.Text, w.Duty}
 }
 
 func (r *routing) computeOf(node string) *actor.PID {
@@ -260,4 +272,9 @@ func (r *routing) leaves(node string) (none takers) {
 		return none
 	}
 	return r.takers(node)
+}
+
+// moves says whether sequences of a worker continue at a decode worker after their first token.
+func (r *routing) moves(node string) bool {
+	return r.cfg.Moves(time.Since(r.start), node, r.workers(r.cluster.Members()))
 }

@@ -45,6 +45,7 @@ const (
 	workerSilent   = "worker_silent"   // no report of its sequences
 	workerStalled  = "worker_stalled"  // reports, but a step does not end
 	workerDraining = "worker_draining" //
+	prefillDone    = "prefill_done"    // its worker does prefills, and another one decodes
 	workerForgot   = msg.WorkerForgot  // reports, but not of this sequence
 	workerFailed   = "worker_failed"   // its device failed
 	startedAgain   = "started_again"   // no equal is there, and nothing of the answer was shown
@@ -76,6 +77,7 @@ type watched struct {
 	local         bool         // worker and detok are here
 	bound         *atomic.Bool // its request continues at equals only
 	received      atomic.Int64
+	had           int64     // received at the beginning
 	lastReport    time.Time // of a report that has it
 	mismatchSince time.Time // since when report and received contradict each other, unchanged
 	at            int64     // received then
@@ -113,7 +115,7 @@ type lostSequence struct {
 // begin notes a sequence and the number of its tokens that were received before. bound says, from now on, whether
 // its request continues at equals only.
 func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, request *actor.PID, bound *atomic.Bool, received int) *watched {
-	s := &watched{request: request, detok: detok, local: worker == w.self && detok == w.self, bound: bound, lastReport: now}
+	s := &watched{request: request, detok: detok, local: worker == w.self && detok == w.self, bound: bound, lastReport: now, had: int64(received)}
 	s.received.Store(int64(received))
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -279,6 +281,7 @@ type view interface {
 	Partitioned() bool        // this node reaches nobody: judge nobody
 	Alive(node string) bool   //
 	leave(node string) takers // who can take over what a worker that drains has; none if it does not
+	moves(node string) bool   // whether what has a token from a worker continues at another one
 }
 
 // takers are the workers that could take over sequences of another one.
@@ -296,7 +299,7 @@ func (t takers) take(s *watched) bool {
 
 // tick checks for silence. again lists the requests that should try again.
 func (w *watch) tick(now time.Time, v view) (losses []lostSequence, again []*actor.PID) {
-	draining := w.draining(v)
+	draining, moving := w.leaving(v)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pause := now.Sub(w.ticked)
@@ -322,6 +325,11 @@ func (w *watch) tick(now time.Time, v view) (losses []lostSequence, again []*act
 				s.leaves = now.Add(leaveTime)
 				losses = append(losses, lostSequence{s.request, &msg.Lost{Seq: seq, Why: workerDraining}})
 				continue // it runs on
+			case leave > 0 && moving[worker] && now.After(s.leaves) && s.received.Load() > s.had:
+				leave--
+				s.leaves = now.Add(leaveTime)
+				losses = append(losses, lostSequence{s.request, &msg.Lost{Seq: seq, Why: prefillDone}})
+				continue // as above
 			case !local && now.Sub(s.lastReport) > w.silence:
 				why = workerSilent
 			case s.detok != w.self && !v.Alive(s.detok):
@@ -340,19 +348,20 @@ func (w *watch) tick(now time.Time, v view) (losses []lostSequence, again []*act
 	return losses, again
 }
 
-// draining lists the workers that sequences should leave, without the lock: the
-// answer depends on how many sequences each has.
-func (w *watch) draining(v view) map[string]takers {
+// leaving lists the workers that sequences should leave because they drain, and those where they end with prefill, without
+// the lock: the answer depends on how many sequences each has.
+func (w *watch) leaving(v view) (draining map[string]takers, moving map[string]bool) {
 	w.mu.Lock()
 	nodes := slices.Collect(maps.Keys(w.workers))
 	w.mu.Unlock()
-	leave := make(map[string]takers)
+	draining, moving = make(map[string]takers), make(map[string]bool)
 	for _, node := range nodes {
 		if node != w.self {
-			leave[node] = v.leave(node)
+			draining[node] = v.leave(node)
 		}
+		moving[node] = v.moves(node)
 	}
-	return leave
+	return draining, moving
 }
 
 // resetTimers counts everything as reported now.

@@ -42,3 +42,4 @@ type clusterView struct {
 }
 
 func (v clusterView) leave(node string) takers { return v.routes.leaves(node) }
+func (v clusterView) moves(node string) bool   { return v.routes.moves(node) }

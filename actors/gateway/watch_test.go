@@ -29,6 +29,7 @@ type testWatch struct {
 	partitioned bool
 	gone        map[string]bool
 	leaving     map[string]takers
+	moving      map[string]bool
 	bound       *atomic.Bool // of the next sequence
 	slow        bool         // requests: what is in trouble stays where it is
 	pids        map[msg.SeqID]*actor.PID
@@ -37,7 +38,7 @@ type testWatch struct {
 func newTestWatch() *testWatch {
 	w := &testWatch{
 		watch: newWatch("me", testSilence, testStall), now: time.Unix(1000, 0),
-		gone: map[string]bool{}, leaving: map[string]takers{}, pids: map[msg.SeqID]*actor.PID{}, bound: &atomic.Bool{},
+		gone: map[string]bool{}, leaving: map[string]takers{}, moving: map[string]bool{}, pids: map[msg.SeqID]*actor.PID{}, bound: &atomic.Bool{},
 	}
 	w.look()
 	return w
@@ -46,6 +47,7 @@ func newTestWatch() *testWatch {
 func (w *testWatch) Partitioned() bool        { return w.partitioned }
 func (w *testWatch) Alive(node string) bool   { return !w.gone[node] }
 func (w *testWatch) leave(node string) takers { return w.leaving[node] }
+func (w *testWatch) moves(node string) bool   { return w.moving[node] }
 
 // request is the one of a sequence; the watch knows it by its pointer.
 func (w *testWatch) request(seq msg.SeqID) *actor.PID {
@@ -216,6 +218,27 @@ func TestSequencesLeaveADrainingWorkerOfAnotherProcess(t *testing.T) {
 	w.leaving["a"], w.leaving["me"] = takers{true, true}, takers{true, true} // what is here finishes here
 	losses, _ := w.look()
 	require.Equal(t, []string{"1 worker_draining"}, losses)
+}
+
+// TestASequenceLeavesItsPrefillWorkerWithItsFirstTokenFromThere, and again when the copy has had its time.
+func TestASequenceLeavesItsPrefillWorkerWithItsFirstTokenFromThere(t *testing.T) {
+	w := newTestWatch()
+	w.slow = true
+	first, again := w.runs(1, "a", "me", 0), w.runs(2, "a", "me", 50) // the second had 50 tokens elsewhere
+	w.runs(3, "b", "me", 0).received.Store(1)
+	local := w.runs(4, "me", "me", 0)
+	w.moving["a"], w.moving["me"] = true, true
+	losses, _ := w.look()
+	none(t, losses)
+	first.received.Store(1)
+	require.Equal(t, []string{"1 prefill_done"}, w.pass(watchEvery))
+	again.received.Store(51)
+	local.received.Store(1)
+	require.Equal(t, []string{"2 prefill_done", "4 prefill_done"}, w.pass(watchEvery))
+	w.leaving["a"] = takers{true, true}
+	none(t, w.pass(watchEvery))
+	w.stays(1, "a")
+	require.Equal(t, []string{"1 worker_draining"}, w.pass(2*fullTime), "the drain says more")
 }
 
 func TestASequenceStaysAtADrainingWorkerWithoutAnEqual(t *testing.T) {

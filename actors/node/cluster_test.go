@@ -50,7 +50,7 @@ func (c *testNodes) start(change func(*Config), roles ...cluster.Role) *node {
 	if change != nil {
 		change(&cfg)
 	}
-	if !hasRole(roles, cluster.Compute) {
+	if cluster.ComputingOf(roles) == "" {
 		cfg.Model = nil
 	}
 	if !hasRole(roles, cluster.Tokenize) && !hasRole(roles, cluster.Detok) {

@@ -48,7 +48,7 @@ func (p *Node) offer() cluster.Member {
 	if p.has(cluster.Detok) {
 		m.Detok = &cluster.Pool{Actors: p.detokenizers.Names(), Load: p.detokenizers.Load()}
 	}
-	if p.has(cluster.Compute) {
+	if cluster.ComputingOf(p.cfg.Roles) != "" {
 		m.Worker = p.offerWorker()
 	}
 	return m

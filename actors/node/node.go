@@ -192,7 +192,7 @@ func (p *Node) spawn() (err error) {
 			Actors: p.cfg.Detokenizers, Spawn: p.spawnBusy, Tokenizer: p.cfg.Tokenizer, Stage: p.stages.detok, Tracer: p.cfg.Tracer,
 		})
 	}
-	if p.has(cluster.Compute) && err == nil {
+	if cluster.ComputingOf(p.cfg.Roles) != "" && err == nil {
 		err = p.spawnWorker()
 	}
 	if p.has(cluster.Gateway) && err == nil {

@@ -31,6 +31,7 @@ type Worker struct {
 	Numerics  string // digest of its bits, see api.Pin
 	Text      string // digest of the tokenizer of its checkpoint, see api.Pin
 	Local     bool   // in this process
+	Duty      Duty   // the sequences that it should have
 	Draining  bool   // takes nothing new
 	Suspected bool   // no beat lately
 	Busy      bool   // has sequences
@@ -53,6 +54,7 @@ type Query struct {
 	Model        string
 	Numerics     Bond   // of a sequence that has begun: only an equal worker continues it
 	Text         Bond   // of the prompt's ids: with another checkpoint they are other words
+	Begun        bool   // it leaves a worker with its keys and values: it needs no prefill
 	Slabs        int    // of KV that it needs at first
 	Conversation uint64 // see Conversation; 0: none
 	Blocks       int    // full slabs of its prompt
@@ -127,6 +129,7 @@ func (r *Router) Compute(now Time, q Query, workers []Worker) int {
 	default:
 		return draining
 	}
+	r.usable = belongs(&q, r.usable, workers)
 	r.prefer(&q, workers)
 	if q.ByOverlap {
 		return r.cheapest(&q, workers)

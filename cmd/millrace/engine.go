@@ -11,7 +11,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/actors/node"
-	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
@@ -101,7 +100,7 @@ func openEngine(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log zerol
 func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log zerolog.Logger) (err error) {
 	roles := s.Roles.List()
 	switch {
-	case roles == nil || s.Roles.Has(cluster.Compute):
+	case roles == nil || s.Roles.Computes():
 		e.model, err = newModel(s, openPools(s, log), log)
 	case s.Roles.NeedsModel():
 		e.model, err = newTokenizer(s)

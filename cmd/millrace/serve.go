@@ -43,7 +43,8 @@ A NATS server is embedded unless --nats names another one. After Ctrl-C or SIGTE
 requests, lets running ones end within --grace, and exits with 0.
 
 --roles gives a process a part of the pipeline: gateway (HTTP and NATS), tokenize, compute or detok. Any
-number of processes on the same NATS server serve together. Each may start and stop at any time.`,
+number of processes on the same NATS server serve together. Each may start and stop at any time. Instead of
+compute, a process may be prefill, which begins sequences, or decode, which continues them.`,
 		Example: `  millrace serve
   millrace serve --model DIR --listen 127.0.0.1:8080 --kv-memory 2GiB
   millrace serve --roles gateway --nats nats://127.0.0.1:4222 --listen 127.0.0.1:8080
