@@ -46,7 +46,7 @@ func (m *Manager) Changes() []Change {
 }
 
 // hashes says whether anybody wants to know of prefixes.
-func (t *tree) hashes() bool { return t.changes.wanted || t.observer != nil }
+func (t *tree) hashes() bool { return t.changes.wanted || t.cold.wanted || t.observer != nil }
 
 // stored notes a node that got its slab. The parent's hash is there: it got its slab before.
 func (t *tree) stored(n *node) {

@@ -14,6 +14,13 @@ func (m *Manager) Find(p Prompt) (slabs []int32, tokens int) {
 	return slabs, tokens
 }
 
+// Waits says whether ReservePrompt returns ErrComputing for a prompt at present.
+func (m *Manager) Waits(p Prompt) bool {
+	last := len(p.Tokens) - 1
+	found := m.tree.match(p.Space, p.Tokens[:last])
+	return m.pays(&found, last-len(found.path)*m.slabTokens)
+}
+
 // Import reserves slabs for a sequence that comes from elsewhere, as ReservePrompt does, and leases those for all tokens of its
 // prompt but the last. It returns them and the number of leading ones that are computed here. Others wait for the tokens as if seq computed them: Commit says which
 // are there, and Release ends the import. Errors: those of ReservePrompt.

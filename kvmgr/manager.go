@@ -57,6 +57,7 @@ type Config struct {
 	Slabs      int   // physical slabs of the pool, numbered from 0
 	SlabTokens int   // tokens per slab
 	Mappings   int   // slabs that all regions may hold together, a shared one counted for each; 0: any number
+	Cold       bool  // Cold lists slabs
 	Worth      Worth // orders evictions of the prefix tree; nil: ReusedLRU
 }
 
@@ -134,14 +135,16 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Worth == nil {
 		cfg.Worth = ReusedLRU
 	}
-	return &Manager{
+	m := &Manager{
 		slabTokens: cfg.SlabTokens,
 		mappings:   cfg.Mappings,
 		free:       newFreeSet(cfg.Slabs),
 		refs:       make([]int32, cfg.Slabs),
 		tree:       newTree(cfg.Slabs, cfg.SlabTokens, cfg.Worth),
 		regions:    make(map[Seq]*region),
-	}, nil
+	}
+	m.tree.cold.wanted = cfg.Cold
+	return m, nil
 }
 
 // slabsFor is the number of slabs that hold tokens.

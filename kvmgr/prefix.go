@@ -247,7 +247,7 @@ func (m *Manager) Forget() {
 			m.free.put(id)
 		}
 	}
-	noted := m.tree.changes
+	noted, wanted := m.tree.changes, m.tree.cold.wanted
 	m.tree = newTree(len(m.refs), m.slabTokens, m.tree.worthOf)
-	m.tree.changes, m.tree.observer = noted, m.observer
+	m.tree.changes, m.tree.cold.wanted, m.tree.observer = noted, wanted, m.observer
 }

@@ -31,6 +31,7 @@ type tree struct {
 	stay       int64   // see Use
 	changes    changes
 	observer   Observer // see Manager.Observe
+	cold       cold
 }
 
 // node is a slab in the tree. The root of a space has no slab.
@@ -47,6 +48,7 @@ type node struct {
 	worth    int64      // in leaves
 	heapAt   int        // in leaves, -1 without
 	hash     chain.Hash // of a root, and of a node with a full slab, where the tree hashes
+	cold     bool       // listed as cold
 }
 
 func newTree(slabs, slabTokens int, worth Worth) tree {
@@ -184,6 +186,7 @@ func (t *tree) drop(n *node) (waiters []Seq) {
 		}
 	}
 	t.leaf(n)
+	t.cool(n)
 	return waiters
 }
 
