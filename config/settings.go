@@ -75,6 +75,8 @@ type Serve struct {
 
 	KVMemory       Bytes  // 0: what warm-up finds
 	KVShm          string // "auto", "off" or a directory; "": off
+	KVDisk         string // directory; "": none
+	KVDiskSize     Bytes  // of a process's file there
 	Admission      string // AdmissionPredicted or AdmissionDeclared
 	MaxBatchTokens int    // rows per step
 	DraftRows      int    // rows up to which a decode step is filled with draft tokens
@@ -116,6 +118,9 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 
 	s.RegisterBatch(f)
 	f.StringVar(&s.KVShm, "kv-shm", "auto", "directory on tmpfs where the KV cache outlives a worker, for others of its host to continue with; auto (/dev/shm/millrace-UID with --nats) or off")
+	f.StringVar(&s.KVDisk, "kv-disk", "", "directory for keys and values that outlive the process, see --kv-disk-size (default: they are not stored)")
+	s.KVDiskSize = 10 << 30
+	f.Var(&s.KVDiskSize, "kv-disk-size", "largest file that a process has in the directory of --kv-disk, such as 10GiB")
 	f.StringVar(&s.Admission, "admission", AdmissionPredicted, "KV memory of a request when it begins: predicted (for an answer of the expected length, which may grow) or declared (for the longest answer)")
 	f.IntVar(&s.DraftRows, "draft-rows", DraftRows, "rows up to which a decode step is filled with draft tokens, which never change an answer (0: no draft tokens)")
 
@@ -159,6 +164,7 @@ func (s *Serve) Validate() error {
 		atLeast("tokenizers", s.Tokenizers, 1),
 		atLeast("detokenizers", s.Detokenizers, 1),
 		atLeast("body-limit", s.BodyLimit, 1),
+		atLeast("kv-disk-size", s.KVDiskSize, 1<<20),
 		oneOf("admission", s.Admission, AdmissionPredicted, AdmissionDeclared),
 		oneOf("stream-resume", s.StreamResume, "auto", "on", "off"),
 		atLeast("stream-keep", s.StreamKeep, time.Second),

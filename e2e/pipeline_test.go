@@ -42,6 +42,7 @@ type size struct {
 	drafts                       int // rows of a step up to which it has draft tokens
 	kv                           model.KVType
 	kvMemory                     int64
+	disk                         string // directory of the KV disk
 }
 
 func startPipeline(t *testing.T, s size) *node.Node {
@@ -55,7 +56,14 @@ var demoTokenizer = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { retur
 
 func startMeasured(t *testing.T, s size) (*node.Node, *metrics.Metrics) {
 	t.Helper()
-	series := metrics.New(metrics.Build{})
+	p, series, _ := startAndEnd(t, s)
+	return p, series
+}
+
+// startAndEnd starts a pipeline. end drains it, once.
+func startAndEnd(t *testing.T, s size) (p *node.Node, series *metrics.Metrics, end func()) {
+	t.Helper()
+	series = metrics.New(metrics.Build{})
 	tok, err := demoTokenizer()
 	require.NoError(t, err)
 	m, err := compute.Open(compute.Options{
@@ -63,22 +71,24 @@ func startMeasured(t *testing.T, s size) (*node.Node, *metrics.Metrics) {
 		MaxRows: s.rows, MaxOutputs: max(s.batch, s.drafts), MaxSequences: s.batch, KV: s.kv, KVMemory: s.kvMemory,
 	})
 	require.NoError(t, err)
-	p, err := node.New(node.Config{
+	p, err = node.New(node.Config{
 		ModelID: "tiny-chat", Model: m, Tokenizer: tok, Context: m.Program.MaxPositions,
 		Sched: sched.Config{
 			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096, DraftRows: s.drafts,
 			MaxSequenceTokens: m.Program.MaxPositions, SlabTokens: device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
 		},
+		KVDisk:      node.KVDisk{Dir: s.disk, Size: 64 << 20},
 		MaxRequests: s.requests, Metrics: series, Log: zerolog.Nop(),
 	})
 	require.NoError(t, err)
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		require.NoError(t, p.Close(ctx))
 		m.Close()
 	})
-	return p, series
+	t.Cleanup(end)
+	return p, series, end
 }
 
 // readAll reads a stream to its end.

@@ -39,6 +39,8 @@ type Metrics struct {
 	success, rejected, reloads                       *prometheus.CounterVec
 	stageDepth                                       *prometheus.GaugeVec
 	stageService, stepSeconds, stepRowsKind          *prometheus.HistogramVec
+	diskHits, diskMisses, diskErrors                 *prometheus.CounterVec
+	diskRead, diskWritten                            *prometheus.CounterVec
 }
 
 // Bucket bounds: a token on a fast device takes well under a millisecond, a long
@@ -90,6 +92,11 @@ func New(build Build) *Metrics {
 	m.adopted = counter("adopted_tokens_total", "Tokens whose keys and values were copied from the KV pool of a dead worker.", "model")
 	m.handedOverBytes = counter("handover_bytes_total", "Bytes of keys and values that were copied from another worker.", "model")
 	m.handoverFailures = counter("handover_failures_total", "Copies of keys and values from another worker that failed.", "model")
+	m.diskHits = counter("kv_disk_hits_total", "Slabs of prompts that came from the disk.", "model")
+	m.diskMisses = counter("kv_disk_misses_total", "Whole slabs of prompts that neither memory nor disk had.", "model")
+	m.diskErrors = counter("kv_disk_errors_total", "Slabs that could not be stored or read, or were damaged.", "model")
+	m.diskRead = counter("kv_disk_read_bytes_total", "Bytes of keys and values that came from the disk.", "model")
+	m.diskWritten = counter("kv_disk_written_bytes_total", "Bytes of keys and values that were stored on the disk.", "model")
 	m.draftTokens = counter("draft_tokens_total", "Draft tokens computed.", "model")
 	m.acceptedTokens = counter("draft_tokens_accepted_total", "Draft tokens accepted.", "model")
 	m.success = counter("request_success_total", "Requests ended, by reason.", "model", "finished_reason")

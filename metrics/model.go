@@ -21,6 +21,8 @@ type Model struct {
 	stepSeconds, stepDecodeRows, stepChunks          prometheus.Observer
 	success, rejected                                *prometheus.CounterVec
 	reloads, failedReloads                           prometheus.Counter
+	diskHits, diskMisses, diskErrors                 prometheus.Counter
+	diskRead, diskWritten                            prometheus.Counter
 }
 
 // Model returns the series of a model. Call it once per model and keep it.
@@ -37,15 +39,17 @@ func (m *Metrics) Model(id string) *Model {
 		prefixHits:    m.prefixHits.With(label),
 		recomputed:    m.recomputed.With(label), handedOver: m.handedOver.With(label), handedOverBytes: m.handedOverBytes.With(label), adopted: m.adopted.With(label),
 		handoverFailures: m.handoverFailures.With(label),
-		draftTokens:      m.draftTokens.With(label),
-		acceptedTokens:   m.acceptedTokens.With(label),
-		stepSeconds:      m.stepSeconds.With(label),
-		stepDecodeRows:   m.stepRowsKind.WithLabelValues(id, "decode"),
-		stepChunks:       m.stepRowsKind.WithLabelValues(id, "prefill"),
-		success:          m.success.MustCurryWith(label),
-		rejected:         m.rejected.MustCurryWith(label),
-		reloads:          m.reloads.WithLabelValues(id, "ok"),
-		failedReloads:    m.reloads.WithLabelValues(id, "failed"),
+		diskHits:         m.diskHits.With(label), diskMisses: m.diskMisses.With(label), diskErrors: m.diskErrors.With(label),
+		diskRead: m.diskRead.With(label), diskWritten: m.diskWritten.With(label),
+		draftTokens:    m.draftTokens.With(label),
+		acceptedTokens: m.acceptedTokens.With(label),
+		stepSeconds:    m.stepSeconds.With(label),
+		stepDecodeRows: m.stepRowsKind.WithLabelValues(id, "decode"),
+		stepChunks:     m.stepRowsKind.WithLabelValues(id, "prefill"),
+		success:        m.success.MustCurryWith(label),
+		rejected:       m.rejected.MustCurryWith(label),
+		reloads:        m.reloads.WithLabelValues(id, "ok"),
+		failedReloads:  m.reloads.WithLabelValues(id, "failed"),
 	}
 }
 
@@ -105,6 +109,21 @@ func (m *Model) Adopted(tokens int) { m.adopted.Add(float64(tokens)) }
 
 // HandoverFailed records a copy from another worker that ended with an error.
 func (m *Model) HandoverFailed() { m.handoverFailures.Inc() }
+
+// DiskRead records a slab of a prompt that came from the disk.
+func (m *Model) DiskRead(bytes int) {
+	m.diskHits.Inc()
+	m.diskRead.Add(float64(bytes))
+}
+
+// DiskMissed records whole slabs of a prompt that are computed, since neither memory nor disk have them.
+func (m *Model) DiskMissed(slabs int) { m.diskMisses.Add(float64(slabs)) }
+
+// DiskWritten records a slab that was stored on the disk.
+func (m *Model) DiskWritten(bytes int) { m.diskWritten.Add(float64(bytes)) }
+
+// DiskFailed records a slab that could not be stored or read.
+func (m *Model) DiskFailed() { m.diskErrors.Inc() }
 
 // Drafted records the draft tokens that a step computed and the number that was accepted.
 func (m *Model) Drafted(computed, accepted int) {

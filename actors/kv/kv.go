@@ -24,6 +24,9 @@ import (
 // kvIdle is how long the KV manager rests before it checks its allocator.
 const kvIdle = time.Second
 
+// flushPatience is how long a process that ends waits for its disk.
+const flushPatience = 5 * time.Second
+
 // Manager is the KV manager of this process's device.
 type Manager struct {
 	actor kvActor
@@ -43,6 +46,7 @@ type Config struct {
 	Node              string             // of this process
 	Publish           func(prefix.Event) // of the prefix cache, for gateways; nil: this process is alone
 	Memory            Memory
+	Disk              Store               // nil: none
 	SlabsOf           string              // see msg.Fetch; "": slabs are not copied to other workers
 	Pools             *kvfile.Dir         // where workers of this host leave their pools; nil: nowhere
 	Pool              func() *kvfile.File // this worker's, of the memory that it has now; nil: it leaves nothing
@@ -51,7 +55,7 @@ type Config struct {
 
 // New spawns the actor.
 func New(cfg Config) (*Manager, error) {
-	allocator, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens, Mappings: cfg.Mappings})
+	allocator, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens, Mappings: cfg.Mappings, Cold: cfg.Disk != nil})
 	if err != nil {
 		return nil, err
 	}
@@ -60,6 +64,12 @@ func New(cfg Config) (*Manager, error) {
 		predicted: cfg.Predicted, pools: cfg.Pools, leaving: make(map[msg.SeqID][]*msg.Fetch),
 	}, node: cfg.Node, pool: cfg.Pool}, root: cfg.Root}
 	m.actor.keep()
+	m.actor.disk = disk{exchange: &m.actor.exchange, store: cfg.Disk}
+	if cfg.Disk != nil {
+		if m.actor.disk.io, err = cfg.Spawn("kv-disk", &diskActor{cfg.Disk}); err != nil {
+			return nil, err
+		}
+	}
 	stats := allocator.Stats()
 	m.actor.stats.Store(&stats)
 	if m.pid, err = cfg.Spawn(msg.KVActor, &m.actor); err != nil || cfg.Publish == nil {
@@ -77,6 +87,18 @@ func (m *Manager) Stats() kvmgr.Stats { return *m.actor.stats.Load() }
 
 // Served is when another worker requested slabs last.
 func (m *Manager) Served() time.Time { return time.Unix(0, m.actor.served.Load()) }
+
+// Flush waits until what no sequence holds is on the disk. Error: that of an actor that does not answer.
+func (m *Manager) Flush() error {
+	_, err := m.root.RequestFuture(m.pid, &flushDisk{}, flushPatience).Result()
+	return err
+}
+
+// CloseDisk ends the use of the disk. Nothing is copied from or to the pool for it afterward. Error: as Flush.
+func (m *Manager) CloseDisk() error {
+	_, err := m.root.RequestFuture(m.pid, &closeDisk{}, flushPatience).Result()
+	return err
+}
 
 // State returns the state of the allocator. A brief one has neither the ids of slabs nor the result of a check: rounds
 // wait for it, and its time and its size hardly depend on what the pool holds.
@@ -100,6 +122,7 @@ func (m *Manager) State(ctx context.Context, brief bool) (*State, error) {
 // the manager is a plain value.
 type kvActor struct {
 	exchange
+	disk   disk
 	stats  atomic.Pointer[kvmgr.Stats] // after the last round, for others to see
 	node   string                      // of this process
 	pool   func() *kvfile.File         // see Config
@@ -118,6 +141,7 @@ type State struct {
 	Map     kvmgr.Map      `json:"map"`
 	Regions []kvmgr.Region `json:"regions"`
 	Imports []Transfer     `json:"imports,omitempty"` // slabs on their way from other workers
+	Disk    *Disk          `json:"disk,omitempty"`    // slabs on the disk; nil: none are kept there
 	Check   string         `json:"check,omitempty"`   // "ok", or what is wrong; "" if the state is brief
 }
 
@@ -138,7 +162,7 @@ func (a *kvActor) keep() {
 func (a *kvActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *msg.KVRound:
-		if err := a.round(m); err != nil {
+		if err := a.round(ctx, m); err != nil {
 			a.broken(err)
 			return
 		}
@@ -146,6 +170,11 @@ func (a *kvActor) Receive(ctx actor.Context) {
 		ctx.Send(m.Reply, m)
 	case *msg.Prefetch, *msg.Import, *msg.Slab, *msg.KVCopied, *msg.Fetch, *expired, *adopt:
 		a.receive(ctx)
+		a.disk.receive(ctx)
+		a.announce(ctx)
+	case *readSlab, *writeSlab, *loadTimeout, *flushDisk, *closeDisk:
+		a.disk.receive(ctx)
+		a.announce(ctx)
 	case *record:
 		a.kv.Record()
 		a.blocks = m.reply
@@ -162,6 +191,7 @@ func (a *kvActor) Receive(ctx actor.Context) {
 	default:
 		return
 	}
+	a.disk.keep(ctx)
 	s := a.kv.Stats()
 	if list := a.kv.Changes(); len(list) > 0 {
 		ctx.Send(a.blocks, &changed{list})
@@ -172,7 +202,7 @@ func (a *kvActor) Receive(ctx actor.Context) {
 }
 
 // round does what the message says. An error says that the allocator and the scheduler disagree.
-func (a *kvActor) round(m *msg.KVRound) error {
+func (a *kvActor) round(ctx actor.Context, m *msg.KVRound) error {
 	for _, c := range m.Commit {
 		if err := a.kv.Commit(kvmgr.Seq(c.Seq), c.Tokens, c.Tail); err != nil {
 			return err
@@ -186,9 +216,10 @@ func (a *kvActor) round(m *msg.KVRound) error {
 	if m.Forget {
 		a.keep()
 		a.kv.Forget()
+		a.disk.abandon()
 	}
 	for i := range m.Reserve {
-		short, err := a.reserve(m, &m.Reserve[i])
+		short, err := a.reserve(ctx, m, &m.Reserve[i])
 		if err != nil {
 			return err
 		}
@@ -205,7 +236,7 @@ func (a *kvActor) round(m *msg.KVRound) error {
 }
 
 // reserve grants or denies a reservation. short: there are too few slabs for now.
-func (a *kvActor) reserve(m *msg.KVRound, r *msg.Reserve) (short bool, err error) {
+func (a *kvActor) reserve(ctx actor.Context, m *msg.KVRound, r *msg.Reserve) (short bool, err error) {
 	a.arrived(r.Seq)
 	var hit kvmgr.Hit
 	length := kvmgr.Length{End: r.Tokens, Promise: r.Promise}
@@ -214,6 +245,7 @@ func (a *kvActor) reserve(m *msg.KVRound, r *msg.Reserve) (short bool, err error
 		beams := kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams}
 		hit, err = a.kv.ReserveSegments(seq, beams, kvmgr.Prompt{Space: r.Space, Tokens: r.Known})
 	case len(r.Known) > 0:
+		a.disk.begin(ctx, r, length)
 		hit, err = a.kv.ReservePrompt(seq, length, kvmgr.Prompt{Space: r.Space, Tokens: r.Known})
 	default:
 		err = a.kv.Reserve(seq, length)
@@ -261,7 +293,7 @@ func (a *kvActor) lease(m *msg.KVRound, seq msg.SeqID, upTo int) error {
 }
 
 func (a *kvActor) state(brief bool) *State {
-	s := &State{Stats: a.kv.Stats(), Map: a.kv.Map(mapCells), Imports: a.list()}
+	s := &State{Stats: a.kv.Stats(), Map: a.kv.Map(mapCells), Imports: a.list(), Disk: a.disk.state()}
 	if brief {
 		s.Regions = a.kv.Summaries()
 		return s

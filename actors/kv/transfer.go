@@ -96,6 +96,10 @@ func (x *exchange) receive(ctx actor.Context) {
 	case *msg.Fetch:
 		x.fetch(ctx, m)
 	}
+}
+
+// announce notifies the worker which sequences no longer wait for a prefix.
+func (x *exchange) announce(ctx actor.Context) {
 	if ready := x.ready(ctx); len(ready) > 0 && x.worker != nil {
 		ctx.Send(x.worker, &msg.KVReady{Seqs: ready})
 	}

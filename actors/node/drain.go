@@ -73,6 +73,11 @@ func (p *Node) stop() error {
 			return err
 		}
 	}
+	if p.disk != nil {
+		if err := p.closeDisk(); err != nil {
+			return err
+		}
+	}
 	p.beside.Wait()
 	p.stopActors()
 	return nil
@@ -83,4 +88,7 @@ func (p *Node) stopActors() {
 		p.bridge.Close()
 	}
 	p.system.Shutdown()
+	if p.disk != nil {
+		p.disk.Close() //nolint:errcheck // what is stored needs no end
+	}
 }

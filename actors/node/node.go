@@ -35,6 +35,7 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/kvmgr/kvdisk"
 	"github.com/millrace/millrace/kvmgr/kvfile"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
@@ -57,6 +58,7 @@ type Config struct {
 	Numerics     string        // of compute: digest, see api.Pin
 	Class        string        // of compute: name of the numerics class, for others to see
 	Text         string        // of tokenize, compute and detok: digest of the checkpoint's tokenizer, see api.Pin
+	KVDisk       KVDisk
 	Sched        sched.Config
 	Tokenizers   int           // actors of the tokenizer pool, 0: 2
 	Detokenizers int           // actors of the detokenizer pool, 0: 2
@@ -71,6 +73,12 @@ type Config struct {
 	Metrics *metrics.Metrics
 	Tracer  trace.Tracer // nil: no traces
 	Log     zerolog.Logger
+}
+
+// KVDisk is where keys and values outlive the process.
+type KVDisk struct {
+	Dir  string // "": nowhere
+	Size int64  // largest size of the process's file there, in bytes
 }
 
 // Cluster is how a process is one of several.
@@ -102,7 +110,8 @@ type Node struct {
 	gateway      *gateway.Gateway // nil without its role, as the next
 	tokenizers   *tokenize.Pool
 	worker       *worker.Worker
-	kv           *kv.Manager // with worker
+	kv           *kv.Manager   // with worker
+	disk         *kvdisk.Store // nil: none
 	detokenizers *detok.Pool
 
 	health *health
@@ -207,7 +216,12 @@ func (p *Node) spawnWorker() (err error) {
 	if conn := p.cfg.Cluster.Conn; conn != nil {
 		publish = kvevents.Publisher(conn, p.name, p.log)
 	}
+	store, err := p.openDisk()
+	if err != nil {
+		return err
+	}
 	p.kv, err = kv.New(kv.Config{
+		Disk: store,
 		Node: p.name, Publish: publish, Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Mappings: model.Mappings(), Predicted: p.cfg.Sched.Predict, Broken: p.health.Fail, Metrics: p.metrics,
 		Memory: model, SlabsOf: slabsOf(p.cfg.Numerics, model.SlabLayout()), Pools: p.cfg.Pools, Pool: p.cfg.Pool, Log: p.log,
 	})

@@ -135,6 +135,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 			c.Pool = onDevice.PoolFile
 		}
 		c.Numerics, c.Class = m.numerics.Digest(), m.numerics.Class
+		c.KVDisk = node.KVDisk{Dir: s.KVDisk, Size: int64(s.KVDiskSize)}
 		c.Sched = schedConfig(s, m.program.MaxPositions)
 		if s.Backend == "sim" { // its texts repeat: every draft token would be right
 			c.Sched.DraftRows = 0

@@ -1,0 +1,43 @@
+package node
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/actors/kv"
+	"github.com/millrace/millrace/kvmgr/kvdisk"
+)
+
+// diskTTL is how long keys and values that nobody uses stay on the disk.
+const diskTTL = 24 * time.Hour
+
+// openDisk opens the store of Config.KVDisk; nil without.
+func (p *Node) openDisk() (kv.Store, error) {
+	c, model := p.cfg.KVDisk, p.cfg.Model
+	if c.Dir == "" {
+		return nil, nil
+	}
+	identity := slabsOf(p.cfg.Numerics, model.SlabLayout())
+	if identity == "" {
+		return nil, fmt.Errorf("node: the slabs of backend %s cannot be stored on a disk", p.cfg.Backend)
+	}
+	store, err := kvdisk.Open(kvdisk.Config{
+		Dir: c.Dir, Size: c.Size, SlabBytes: model.SlabBytes(), SlabTokens: model.SlabTokens(), Identity: identity, TTL: diskTTL,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := store.Stats()
+	p.log.Info().Int("slabs", s.Slabs).Int("most", s.Most).Msg("keys and values outlive the process on the disk")
+	p.disk = store
+	return store, nil
+}
+
+// closeDisk stores what the sequences that just ended have left, as long as the disk is quick. An error says that the KV
+// manager may still use the device.
+func (p *Node) closeDisk() error {
+	if err := p.kv.Flush(); err != nil {
+		p.log.Warn().Err(err).Msg("not all keys and values are on the disk")
+	}
+	return p.kv.CloseDisk()
+}
