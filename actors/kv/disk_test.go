@@ -303,7 +303,7 @@ func TestALoadWaitsForCopies(t *testing.T) {
 	w.runs(1, "a", prompt(100, 60))
 	w.restart()
 	w.runs(2, "b", prompt(300, 20))
-	short := append(prompt(300, 18), 1)
+	short, before := append(prompt(300, 18), 1), w.memory
 	r := w.round(&msg.KVRound{Reserve: []msg.Reserve{
 		{Seq: 3, Tokens: 20, Promise: 20, Lease: 19, Known: short, Space: "b"},
 		{Seq: 4, Tokens: 60, Promise: 60, Lease: 60, Known: prompt(100, 60), Space: "a"},
@@ -311,7 +311,6 @@ func TestALoadWaitsForCopies(t *testing.T) {
 	require.Len(t, r.Granted, 1)
 	require.Positive(t, r.Granted[0].CopyTokens)
 	require.Equal(t, []msg.SeqID{4}, r.Parked)
-	before := w.memory
 	for range 10 { // the slabs arrive
 		w.round(&msg.KVRound{})
 	}
