@@ -47,7 +47,7 @@ fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     })
 }
 
-/// Keeps an error for `millrace_text_error`, which the caller asks after each result that is empty.
+/// Keeps an error for `millrace_text_error`, which the caller reads after each empty result.
 fn keep_error<T>(result: Result<T, String>) -> Option<T> {
     result.map_err(|message| FAILED.set(Some(message))).ok()
 }
