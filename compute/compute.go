@@ -56,6 +56,7 @@ type Model struct {
 	content    content
 	numerics   numerics.Ingredients
 	slabs      int
+	slabBytes  int
 	file       atomic.Pointer[kvfile.File] // see PoolFile
 	batch      []device.Rows
 	beams      []*device.Beams // of the batch, kept for their memory
@@ -138,11 +139,12 @@ func (m *Model) load() (err error) {
 		if m.slabs, err = m.poolSize(o); err != nil {
 			return err
 		}
+		m.slabBytes = int(m.engine.Info().SlabBytes)
+		if m.layout, err = m.slabLayout(); err != nil {
+			return err
+		}
 	}
 	if err := m.reserveKV(); err != nil {
-		return err
-	}
-	if m.layout, err = m.slabLayout(); err != nil {
 		return err
 	}
 	return m.identify()
@@ -214,6 +216,8 @@ func (m *Model) unload() {
 
 // Close frees everything. Regions must be closed before.
 func (m *Model) Close() {
+	m.loading.Lock() // a KV manager may copy slabs to the end
+	defer m.loading.Unlock()
 	m.unload()
 	if m.checkpoint != nil {
 		_ = m.checkpoint.Close() // nothing was written

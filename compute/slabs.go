@@ -10,7 +10,7 @@ import (
 func (m *Model) SlabLayout() string { return m.layout }
 
 // SlabBytes is the size of a slab.
-func (m *Model) SlabBytes() int { return int(m.engine.Info().SlabBytes) }
+func (m *Model) SlabBytes() int { return m.slabBytes }
 
 // ReadSlab copies a slab to memory of SlabBytes. It waits while the device is loaded again.
 func (m *Model) ReadSlab(slab int32, to []byte) error {

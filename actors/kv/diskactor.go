@@ -10,11 +10,14 @@ import (
 const expireEvery = time.Minute
 
 // diskActor reads and writes a store beside the KV manager, one slab after the other.
-type diskActor struct{ store Store }
+type diskActor struct {
+	store Store
+	rest  rest
+}
 
 func (a *diskActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
-	case *actor.Started, *actor.ReceiveTimeout:
+	case *actor.Started, *rested:
 		a.store.Expire()
 	case *readSlab:
 		m.err = a.store.Read(m.block, m.data)
@@ -23,8 +26,11 @@ func (a *diskActor) Receive(ctx actor.Context) {
 		a.store.Expire()
 		m.err = a.store.Write(m.block, m.data)
 		ctx.Respond(m)
+	case *actor.Stopping:
+		a.rest.end()
+		return
 	default:
 		return
 	}
-	ctx.SetReceiveTimeout(expireEvery)
+	a.rest.begin(ctx, expireEvery)
 }

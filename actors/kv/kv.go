@@ -66,7 +66,7 @@ func New(cfg Config) (*Manager, error) {
 	m.actor.keep()
 	m.actor.disk = disk{exchange: &m.actor.exchange, store: cfg.Disk}
 	if cfg.Disk != nil {
-		if m.actor.disk.io, err = cfg.Spawn("kv-disk", &diskActor{cfg.Disk}); err != nil {
+		if m.actor.disk.io, err = cfg.Spawn("kv-disk", &diskActor{store: cfg.Disk}); err != nil {
 			return nil, err
 		}
 	}
@@ -127,6 +127,7 @@ type kvActor struct {
 	node   string                      // of this process
 	pool   func() *kvfile.File         // see Config
 	blocks *actor.PID                  // gets the changes of the prefix tree; nil: nobody wants them
+	rest   rest
 }
 
 // snapshot requests the pool's state; *State answers.
@@ -183,7 +184,10 @@ func (a *kvActor) Receive(ctx actor.Context) {
 	case *snapshot:
 		ctx.Respond(a.state(m.brief))
 		return
-	case *actor.ReceiveTimeout:
+	case *actor.Stopping:
+		a.rest.end()
+		return
+	case *rested:
 		if err := a.kv.Check(); err != nil {
 			a.broken(err)
 		}
@@ -198,7 +202,7 @@ func (a *kvActor) Receive(ctx actor.Context) {
 	}
 	a.metrics.KVUsage(s.Used+s.Promised, s.Slabs)
 	a.stats.Store(&s)
-	ctx.SetReceiveTimeout(kvIdle)
+	a.rest.begin(ctx, kvIdle)
 }
 
 // round does what the message says. An error says that the allocator and the scheduler disagree.
