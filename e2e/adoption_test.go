@@ -21,9 +21,19 @@ import (
 
 func pools(t *testing.T) *kvfile.Dir {
 	t.Helper()
+	return poolsAt(t, onTmpfs(t))
+}
+
+func onTmpfs(t *testing.T) string {
+	t.Helper()
 	path, err := os.MkdirTemp("/dev/shm", "millrace-test") //nolint:usetesting // TempDir is not on tmpfs
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(path)) })
+	return path
+}
+
+func poolsAt(t *testing.T, path string) *kvfile.Dir {
+	t.Helper()
 	d, err := kvfile.Open(path, func(err error) { t.Error(err) })
 	require.NoError(t, err)
 	t.Cleanup(d.Close)
@@ -37,6 +47,33 @@ func (w *worker) die(t *testing.T) {
 	fd, _ := w.model.PoolFile().Fd()
 	require.NoError(t, unix.Flock(int(fd), unix.LOCK_UN))
 	w.conn.Close()
+}
+
+// TestARestartFindsItsPrefixes sends a prompt to a process that was started again, which had answered it before.
+func TestARestartFindsItsPrefixes(t *testing.T) {
+	path := onTmpfs(t)
+	start := func() *worker {
+		w := memberIn(t, poolsAt(t, path), natstest.Start(t, nil).ClientURL(), model.KVAuto, cluster.Roles()...)
+		require.Eventually(t, func() bool { return w.Ready() == nil }, patience, time.Millisecond)
+		return w
+	}
+	prompt := make([]int32, 100)
+	for i := range prompt {
+		prompt[i] = int32(7 * i)
+	}
+	q := api.Request{Model: "tiny-chat", N: 1, PromptTokens: prompt, MaxTokens: 20, TopLogprobs: -1, Arrival: time.Now(), IgnoreEOS: true}
+	before := start()
+	cold, cached := talk(t, before.Node, "a", q)
+	require.Zero(t, cached)
+	before.die(t)
+	after := start()
+	other, cached := talk(t, after.Node, "b", q)
+	require.Zero(t, cached, "it is another tenant's")
+	require.Equal(t, cold.tokens, other.tokens)
+	again, cached := talk(t, after.Node, "a", q)
+	require.Equal(t, 96, cached)
+	require.Equal(t, cold.tokens, again.tokens)
+	require.InDelta(t, 96, total(t, after.series, "millrace_adopted_tokens_total"), 0)
 }
 
 // TestAnAdoptionChangesNoBit kills a worker while sequences run there, and compares what clients see with the same requests at

@@ -24,12 +24,28 @@ func (x *exchange) estate(t *transfer) bool {
 	if x.pools == nil {
 		return false
 	}
-	pool := x.pools.Dead(t.source.KV.Address, x.slabsOf)
-	if pool == nil {
+	e := estate{prefixes: chain.Of(t.prompt.Space, x.slabTokens, t.prompt.Tokens)}
+	if t.begins() {
+		e.pool = x.prefix(t, e.prefixes)
+	} else {
+		e.pool = x.pools.Dead(t.source.KV.Address, x.slabsOf)
+	}
+	if e.pool == nil {
 		return false
 	}
-	t.dead = &estate{pool: pool, prefixes: chain.Of(t.prompt.Space, x.slabTokens, t.prompt.Tokens)}
+	t.dead = &e
 	return true
+}
+
+// prefix returns the pool of a dead worker that has a longer prefix of a prompt than this worker, and limits the transfer to
+// it; nil without.
+func (x *exchange) prefix(t *transfer, prefixes []chain.Hash) *kvfile.Dead {
+	pool, slabs := x.pools.Longest(x.slabsOf, prefixes)
+	if _, here := x.kv.Find(t.prompt); slabs*x.slabTokens <= here {
+		return nil
+	}
+	t.prompt.Tokens = t.prompt.Tokens[:min(len(t.prompt.Tokens), slabs*x.slabTokens+1)]
+	return pool
 }
 
 // ask makes a transfer from a dead worker's pool proceed.

@@ -3,6 +3,7 @@ package kv
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/stretchr/testify/require"
@@ -107,6 +108,42 @@ func TestThePoolOfALivingWorkerIsNotAdopted(t *testing.T) {
 	h.runs(1, "a", tokens)
 	n, _ := h.adopt(1, "a", true, tokens)
 	require.Zero(t, n)
+}
+
+// begins starts a sequence at the second manager, and returns what it found there.
+func (h *heirs) begins(seq msg.SeqID, tenant string, tokens []int32) (n int, first []byte) {
+	h.t.Helper()
+	h.pools.Sweep(time.Now(), time.Minute) // as each process does
+	g := &msg.Generate{Seq: seq, Prompt: tokens, MaxTokens: 4, Tenant: tenant}
+	h.system.Root.Send(h.managers[1].PID(), &msg.Import{Reply: h.self, Generate: g})
+	require.Equal(h.t, seq, next[*msg.Imported](h.pair).Generate.Seq)
+	return h.cached(seq, tenant, tokens)
+}
+
+func TestANewSequenceFindsThePrefixesOfADeadWorker(t *testing.T) {
+	h := newHeirs(t, equals)
+	tokens := prompt(100, 40)
+	h.runs(1, "a", tokens)
+	h.die(0)
+	n, _ := h.begins(7, "b", tokens)
+	require.Zero(t, n, "they are of another tenant")
+	n, first := h.begins(8, "a", append(tokens[:32:32], prompt(500, 20)...))
+	require.Equal(t, 32, n)
+	require.Equal(t, []byte{1, 0}, first[:2])
+}
+
+func TestANewSequenceDoesNotWaitForRoomToAdopt(t *testing.T) {
+	h := newHeirs(t, equals)
+	tokens := prompt(100, 40)
+	h.runs(1, "a", tokens)
+	h.die(0)
+	h.pools.Sweep(time.Now(), time.Minute)
+	r := h.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 5, Tokens: 150, Promise: 150, Lease: 150, Known: prompt(900, 140)}}})
+	require.Len(t, r.Granted, 1)
+	h.system.Root.Send(h.managers[1].PID(), &msg.Import{Reply: h.self, Generate: &msg.Generate{Seq: 7, Prompt: tokens, MaxTokens: 4, Tenant: "a"}})
+	h.system.Root.Send(h.managers[1].PID(), &msg.KVRound{Reply: h.self})
+	require.Equal(t, msg.SeqID(7), next[*msg.Imported](h.pair).Generate.Seq, "it comes first")
+	next[*msg.KVRound](h.pair)
 }
 
 func TestAnotherTenantAdoptsNoPrefix(t *testing.T) {

@@ -73,6 +73,9 @@ type transfer struct {
 
 func (t *transfer) seq() kvmgr.Seq { return kvmgr.Seq(t.source.Seq) }
 
+// begins says that the sequence begins at this worker, with a prefix that dead workers may have left.
+func (t *transfer) begins() bool { return t.waiting != nil && t.waiting.Generate.Source == nil }
+
 // expired says that the timer of a transfer ran out.
 type expired struct{ of *transfer }
 
@@ -82,7 +85,11 @@ func (x *exchange) receive(ctx actor.Context) {
 		x.begin(ctx, &transfer{source: m.Source, prompt: kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, length: x.length(len(m.Tokens), m.End), running: m})
 	case *msg.Import:
 		g, known := m.Generate, m.Generate.Known()
-		x.begin(ctx, &transfer{source: *g.Source, prompt: kvmgr.Prompt{Space: g.Space(), Tokens: known}, length: x.length(len(known), len(g.Prompt)+g.MaxTokens), waiting: m})
+		source := msg.Source{KV: ctx.Self(), Seq: g.Seq, Dead: true} // any
+		if g.Source != nil {
+			source = *g.Source
+		}
+		x.begin(ctx, &transfer{source: source, prompt: kvmgr.Prompt{Space: g.Space(), Tokens: known}, length: x.length(len(known), len(g.Prompt)+g.MaxTokens), waiting: m})
 	case *msg.Slab:
 		x.take(ctx, m)
 	case *expired:
@@ -174,6 +181,8 @@ func (x *exchange) reserve(ctx actor.Context, t *transfer) {
 	case short && t.running != nil: // it runs on where it is
 		t.full = true
 		x.end(ctx, t)
+	case short && t.begins(): // it waits for its turn first
+		x.end(ctx, t)
 	case errors.Is(err, kvmgr.ErrNoSlabs):
 	case err != nil:
 		x.fail(ctx, t, err)
@@ -256,6 +265,8 @@ func (x *exchange) expire(ctx actor.Context, t *transfer) {
 	switch {
 	case !slices.Contains(x.transfers, t):
 		x.free(func(kept *transfer) bool { return kept == t })
+	case t.got == t.lastSeen && t.begins():
+		x.end(ctx, t)
 	case t.got == t.lastSeen && (t.waiting != nil || t.next > t.got):
 		x.fail(ctx, t, fmt.Errorf("kv: no slab of sequence %d came from %s for %s", t.source.Seq, t.source.KV.Address, fetchPatience))
 	default:

@@ -61,7 +61,8 @@ type Slab struct {
 	Sum   uint32 // CRC-32C of Data
 }
 
-// Import makes the KV manager copy the keys and values of a sequence's known tokens before the sequence is computed.
+// Import makes the KV manager copy the keys and values of a sequence's known tokens before the sequence is computed: from its
+// Source, or of a prefix that a dead worker left.
 // The answer is an Imported to Reply.
 type Import struct {
 	Reply    *actor.PID

@@ -228,8 +228,12 @@ func (p *Node) spawnWorker() (err error) {
 	if err != nil {
 		return err
 	}
+	var inherits func() bool
+	if p.cfg.Pools != nil {
+		inherits = p.cfg.Pools.Left
+	}
 	p.worker, err = worker.New(worker.Config{
-		Node: p.name, Root: p.system.Root, Spawn: p.spawnBusy, KV: p.kv.PID(), Runner: model, Sched: p.cfg.Sched, Numerics: p.cfg.Numerics,
+		Node: p.name, Root: p.system.Root, Spawn: p.spawnBusy, KV: p.kv.PID(), Inherits: inherits, Runner: model, Sched: p.cfg.Sched, Numerics: p.cfg.Numerics,
 		AdmitPatience: p.cfg.admitPatience, GiveUpAfter: p.cfg.GiveUpAfter, Faults: p.health,
 		Metrics: p.metrics, Stage: p.stages.compute, Detok: p.stages.detok, Tracer: p.cfg.Tracer, Log: p.log,
 	})

@@ -6,9 +6,10 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 )
 
-// imports holds a sequence until its keys and values have come from another worker; false if they are nowhere.
+// imports holds a sequence until its keys and values have come from another worker, or those of a prefix from a dead one; false
+// if they are nowhere.
 func (a *computeActor) imports(ctx actor.Context, g *msg.Generate) bool {
-	if g.Source == nil || g.Beams != nil {
+	if g.Beams != nil || g.Source == nil && (a.loop.Inherits == nil || !a.loop.Inherits()) {
 		return false
 	}
 	a.held[g.Seq] = nil
@@ -29,7 +30,7 @@ func (a *computeActor) hold(seq msg.SeqID, m any) bool {
 func (a *computeActor) imported(g *msg.Generate) {
 	list := a.held[g.Seq]
 	delete(a.held, g.Seq)
-	if entry := a.loop.inFlight.get(g.Seq); entry != nil {
+	if entry := a.loop.inFlight.get(g.Seq); entry != nil && g.Source != nil {
 		entry.spans.next(spanQueue)
 	}
 	a.push(g)

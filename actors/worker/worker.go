@@ -35,6 +35,7 @@ type Config struct {
 	Root          *actor.RootContext
 	Spawn         func(name string, a actor.Actor) (*actor.PID, error)
 	KV            *actor.PID
+	Inherits      func() bool    // whether dead workers of this host left keys and values; nil: never
 	Runner        compute.Runner // not closed
 	Sched         sched.Config
 	Numerics      string        // digest, see api.Pin

@@ -84,6 +84,17 @@ func (d *Dead) Stored(prefix chain.Hash) (slab int32, ok bool) {
 	return slab, ok
 }
 
+// run is the number of leading prefixes that end with a slab here.
+func (d *Dead) run(prefixes []chain.Hash) (n int) {
+	for n < len(prefixes) {
+		if _, ok := d.stored[prefixes[n]]; !ok {
+			break
+		}
+		n++
+	}
+	return n
+}
+
 // ReadSlab copies a slab.
 func (d *Dead) ReadSlab(slab int32, to []byte) error {
 	if slab < 0 || int(slab) >= d.shape.slabs || len(to) != d.shape.slabBytes {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/kvmgr/chain"
 )
 
 const suffix = ".kv"
@@ -51,7 +53,9 @@ func Open(path string, warn func(error)) (*Dir, error) {
 	if fs.Type != unix.TMPFS_MAGIC {
 		return nil, fmt.Errorf("kvfile: %s is not on tmpfs: the KV cache would be written to a disk", path)
 	}
-	return &Dir{path: path, warn: warn, dead: make(map[string]*Dead)}, nil
+	d := &Dir{path: path, warn: warn, dead: make(map[string]*Dead)}
+	d.look()
+	return d, nil
 }
 
 // Create makes the file of a pool, locked. It appears in the directory with its lock. Errors: ErrNoRoom.
@@ -162,6 +166,28 @@ func (d *Dir) Dead(node, slabsOf string) *Dead {
 		}
 	}
 	return nil
+}
+
+// Left says whether there are pools without an owner, as far as it is known since the last Sweep.
+func (d *Dir) Left() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.dead) > 0
+}
+
+// Longest returns the pool of a dead process that has the most slabs of a prefix, from its first one on, and their number.
+func (d *Dir) Longest(slabsOf string, prefixes []chain.Hash) (longest *Dead, slabs int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, dead := range d.dead {
+		if dead.SlabsOf != slabsOf {
+			continue
+		}
+		if n := dead.run(prefixes); n > slabs {
+			longest, slabs = dead, n
+		}
+	}
+	return longest, slabs
 }
 
 // Sweep removes the pools without an owner that were written to last some time ago.

@@ -117,6 +117,31 @@ func TestPoolsWithoutOwnersAreRemovedAfterATime(t *testing.T) {
 	require.Empty(t, d.list())
 }
 
+func TestThePoolWithTheLongestPrefixIsFound(t *testing.T) {
+	d := open(t)
+	short, long, other := pool(t, d), pool(t, d), pool(t, d)
+	prefixes := []chain.Hash{{1}, {2}, {3}, {4}}
+	for i, f := range []*File{short, long, other} {
+		f.Serve("n", []string{"class", "class", "other"}[i])
+		for slab := range int32(i + 1) {
+			f.Stored(slab, prefixes[slab])
+		}
+	}
+	long.Stored(3, prefixes[3]) // the third one is missing
+	require.False(t, d.Left())
+	for _, f := range []*File{short, long, other} {
+		die(t, f)
+	}
+	d.Sweep(time.Now(), time.Minute)
+	require.True(t, d.Left())
+	dead, n := d.Longest("class", prefixes)
+	require.Equal(t, long.path, dead.path)
+	require.Equal(t, 2, n)
+	dead, n = d.Longest("class", prefixes[2:])
+	require.Nil(t, dead)
+	require.Zero(t, n)
+}
+
 func TestTheLastOneRemovesWhatTheDeadLeft(t *testing.T) {
 	d := open(t)
 	other, err := Open(d.path, nil)
