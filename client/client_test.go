@@ -286,6 +286,50 @@ func TestWhatOneServerCannotServeNowAnotherDoes(t *testing.T) {
 	require.ErrorAs(t, err, &said, "the error of the server that answered, not of the one that is gone")
 }
 
+// A server that received a resumable call and did not answer may run it, so the refusal of another one, which has just started, is not its end.
+func TestARefusalAfterAServerThatDidNotAnswerIsTriedAgain(t *testing.T) {
+	e := apitest.New(apitest.Say("yes"))
+	h, err := openai.New(e, openai.Options{})
+	require.NoError(t, err)
+	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer silent.Close()
+	requests := 0
+	young := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if requests++; requests <= 2 {
+			http.Error(w, "no model is loaded yet", http.StatusServiceUnavailable)
+			return
+		}
+		h.ServeHTTP(w, r)
+	}))
+	defer e.WaitIdle()
+	defer young.Close()
+	for _, plain := range []bool{false, true} {
+		requests = 0
+		options := []client.HTTPOption{client.WithServers(young.URL)}
+		if plain {
+			options = append(options, client.WithHTTPResume(0))
+		}
+		c, err := client.NewHTTP(silent.URL, options...)
+		require.NoError(t, err)
+		var text string
+		var last error
+		for chunk, err := range c.ChatStream(t.Context(), hi) {
+			if last = err; err == nil && len(chunk.Choices) > 0 {
+				text += chunk.Choices[0].Content()
+			}
+		}
+		c.Close()
+		if plain {
+			require.ErrorIs(t, last, io.EOF, "it may have been begun, and would run twice")
+			require.Zero(t, requests)
+			continue
+		}
+		require.NoError(t, last)
+		require.Equal(t, "yes", text)
+		require.Equal(t, 3, requests)
+	}
+}
+
 func TestANATSRequestThatNobodyHeardIsSentAgainAsTheSameOne(t *testing.T) {
 	nc := natsConn(t)
 	requests := make(chan string, 2)

@@ -153,6 +153,7 @@ func (p path) call(body []byte) call {
 func (t *httpTransport) send(ctx context.Context, c call) (*answer, error) {
 	first := t.current.Load()
 	var last error
+	unanswered := false
 	for i := range uint32(len(t.bases)) {
 		at := (first + i) % uint32(len(t.bases))
 		resp, err := t.try(ctx, at, c)
@@ -162,6 +163,7 @@ func (t *httpTransport) send(ctx context.Context, c call) (*answer, error) {
 			return resp, err
 		}
 		t.leave(at)
+		unanswered = unanswered || said == nil && !unreachable(err)
 		if last == nil || !unreachable(err) { // the reason of a server that answered says more
 			last = err
 		}
@@ -169,8 +171,14 @@ func (t *httpTransport) send(ctx context.Context, c call) (*answer, error) {
 			break
 		}
 	}
+	if _, said := errors.AsType[*Error](last); said && unanswered {
+		return nil, fmt.Errorf("%w: %w", errUnanswered, last)
+	}
 	return nil, last
 }
+
+// errUnanswered says that a server received the request and did not answer, so it may have begun it. It wraps the refusal of another server.
+var errUnanswered = errors.New("millrace: a server did not answer, and another one refused")
 
 // Codes of a server that is stopping: another one continues the stream, or serves
 // the refused request.

@@ -144,8 +144,8 @@ func (s *httpStream) temporary(err error) bool {
 	if !errors.As(err, &said) {
 		return s.id != "" || s.call.idempotent && !unreachable(err)
 	}
-	return stopping(err) ||
-		s.id != "" && (said.Status == http.StatusServiceUnavailable || said.Status == http.StatusTooManyRequests)
+	return stopping(err) || (s.id != "" || s.call.idempotent && errors.Is(err, errUnanswered)) &&
+		(said.Status == http.StatusServiceUnavailable || said.Status == http.StatusTooManyRequests)
 }
 
 // disconnect closes the connection, if there is one. The next one continues after its last event.
