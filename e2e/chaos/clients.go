@@ -97,7 +97,7 @@ type spy struct {
 // spyPatience bounds one try: a gateway waits for a young log that may be written again.
 const spyPatience = 15 * time.Second
 
-// mostTries bounds the number of tries that a gateway answers, since it may wait in each.
+// mostTries bounds the number of tries at a time and of those that succeeded or were refused, since a gateway may wait in each.
 const mostTries = 12
 
 // begun tries to read and to cancel a stream whose id no other tenant has.
@@ -110,13 +110,13 @@ func (x *spy) begun(ctx context.Context, s *workload.Stream, id string) {
 	other := callers[(slices.Index(callers, s.Way.Tenant)+1)%len(callers)]
 	x.tries.Go(func() {
 		read := x.try(ctx, http.MethodGet, gateway+"/v1/streams/"+id, x.keys[other])
-		if cancelled := x.try(ctx, http.MethodDelete, gateway+"/v1/streams/"+id, x.keys[other]); !read && !cancelled {
+		if cancelled := x.try(ctx, http.MethodDelete, gateway+"/v1/streams/"+id, x.keys[other]); !read && !cancelled { // try with another stream
 			x.tried.Add(-1)
 		}
 	})
 }
 
-// try reports whether a gateway answered.
+// try reports whether a gateway decided. One that is down or stops meanwhile does not.
 func (x *spy) try(ctx context.Context, method, url, key string) bool {
 	ctx, cancel := context.WithTimeout(ctx, spyPatience)
 	defer cancel()
@@ -133,11 +133,13 @@ func (x *spy) try(ctx context.Context, method, url, key string) bool {
 	switch {
 	case answer.StatusCode == http.StatusNotFound:
 		x.refused.Add(1)
+		return true
 	case answer.StatusCode < http.StatusMultipleChoices && method == http.MethodGet: // a cancellation that worked shows in the stream
 		x.leaked.Add(1)
 		x.mu.Lock()
 		x.leaks = append(x.leaks, fmt.Sprintf("%s %s: found %s, expected 404", method, url, answer.Status))
 		x.mu.Unlock()
+		return true
 	}
-	return true
+	return false
 }
