@@ -55,10 +55,10 @@ func (s *Scheduler) reserve(seq *sequence) {
 	})
 }
 
-// leaseFor returns the lease, in tokens, that leaves LeaseAheadTokens after the used ones: whole
+// leaseFor returns the lease, in tokens, that leaves leaseAhead tokens after the used ones: whole
 // slabs, inside the declared length. Beams begin a slab of their own after the prompt.
 func (s *Scheduler) leaseFor(seq *sequence, used int) int {
-	first, end := 0, used+s.cfg.LeaseAheadTokens
+	first, end := 0, used+s.leaseAhead()
 	if seq.Beams > 0 && end > seq.PromptTokens {
 		first = seq.PromptTokens
 	}
@@ -71,14 +71,14 @@ func (s *Scheduler) leaseFor(seq *sequence, used int) int {
 func (s *Scheduler) planLeases() {
 	for _, seq := range s.running.seqs {
 		if seq.leaseWanted > seq.leased || seq.leased == seq.total() ||
-			seq.leased-seq.computed >= s.cfg.LeaseAheadTokens {
+			seq.leased-seq.computed >= s.leaseAhead() {
 			continue
 		}
 		want, promise := s.leaseFor(seq, seq.computed), seq.promised
 		if want > promise && seq.denied && seq.triedAt == s.frees {
 			want = promise
 		} else if want > promise {
-			promise = min(max(want, promise+growth), seq.total())
+			promise = min(max(want, promise+s.growth()), seq.total())
 			seq.triedAt = s.frees
 		}
 		if want <= seq.leased {

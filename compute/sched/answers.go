@@ -10,9 +10,6 @@ const (
 	priorAnswer = 256
 	// fewAnswers is the number of ends below which a histogram predicts nothing.
 	fewAnswers = 16
-	// covered is the share of answers that the prediction is to cover. A higher one promises memory that few answers use,
-	// so fewer sequences run. At a lower one more answers grow, and pause where memory is short.
-	covered = 0.5
 	// forgetAt is the number of ends at which all counts are halved, so that the last few hundred decide.
 	forgetAt = 512
 	// mostTenants bounds the tenants with histograms of their own. The one that was used the longest ago makes room.
@@ -60,14 +57,14 @@ func (a *answers) add(tenant string, prompt, length int) {
 	a.all[bin].add(length)
 }
 
-// predict returns the quantile of a tenant's answers to prompts of about that size, or else of everybody's.
-func (a *answers) predict(tenant string, prompt int) int {
+// predict returns the length that the share covered of a tenant's answers to prompts of about that size did not exceed, or else of everybody's.
+func (a *answers) predict(tenant string, prompt int, covered float64) int {
 	bin := promptBin(prompt)
 	if t := a.tenants[tenant]; t != nil && t.byPrompt[bin].total >= fewAnswers {
-		return t.byPrompt[bin].quantile()
+		return t.byPrompt[bin].quantile(covered)
 	}
 	if a.all[bin].total >= fewAnswers {
-		return a.all[bin].quantile()
+		return a.all[bin].quantile(covered)
 	}
 	return priorAnswer
 }
@@ -109,8 +106,8 @@ func (h *histogram) add(length int) {
 	}
 }
 
-func (h *histogram) quantile() int {
-	want := int(math.Ceil(covered * float64(h.total)))
+func (h *histogram) quantile(covered float64) int {
+	want := max(int(math.Ceil(covered*float64(h.total))), 1)
 	for bin, n := range h.bins {
 		if want -= int(n); want <= 0 {
 			return longest(bin)

@@ -29,7 +29,7 @@ func TestTheLengthOfAnAnswerIsPredicted(t *testing.T) {
 	} {
 		a := newAnswers()
 		c.add(&a)
-		if n := a.predict("a", 100); n < c.min || n > c.max {
+		if n := a.predict("a", 100, covered); n < c.min || n > c.max {
 			t.Errorf("%s: predicted %d, expected %d to %d", c.name, n, c.min, c.max)
 		}
 	}

@@ -2,17 +2,38 @@ package sched
 
 import "fmt"
 
-// growth is the number of tokens that a sequence grows by, at least, when its answer exceeds the prediction. It requests them with
-// its next lease, so fewer would save nothing, and more would keep slabs from others that may not be used.
-const growth = 64
+const (
+	// covered is the share of answers that a prediction covers, while few sequences run. A higher one promises memory that few answers
+	// use, so fewer sequences run. At a lower one more answers grow, and pause where memory is short.
+	covered = 0.5
+	// growth is the number of tokens that a sequence grows by, at least, when its answer exceeds the prediction, while few sequences run. It
+	// requests them with its next lease, so fewer would save nothing, and more would keep slabs from others that may not be used.
+	growth = 64
+	// few is the number of sequences up to which each keeps all of its memory ahead of its tokens.
+	few = 24
+)
+
+// ahead is the share of the memory ahead of its tokens that each sequence gets. The lengths of many answers even out: some end
+// while others grow. So the more sequences run, the less each needs that it does not use yet.
+func (s *Scheduler) ahead() float64 { return few / float64(max(len(s.running.seqs), few)) }
+
+// growth returns the number of tokens that a sequence grows by, at least.
+func (s *Scheduler) growth() int { return max(int(growth*s.ahead()), s.cfg.SlabTokens) }
+
+// leaseAhead returns the number of unused leased tokens below which the scheduler requests a longer lease. Half a slab is enough for
+// the answer to come in time.
+func (s *Scheduler) leaseAhead() int {
+	most := s.cfg.LeaseAheadTokens
+	return max(int(float64(most)*s.ahead()), min(most, s.cfg.SlabTokens/2))
+}
 
 // promise returns the tokens to promise KV for when a sequence begins. Beams get all: each needs a slab at the same step.
 func (s *Scheduler) promise(seq *sequence) int {
 	if !s.cfg.Predict || seq.Beams > 0 {
 		return seq.total()
 	}
-	left := s.answers.predict(seq.Tenant, seq.PromptTokens-seq.Answered) - seq.Answered
-	return seq.PromptTokens + min(max(left, growth), seq.MaxNewTokens)
+	left := s.answers.predict(seq.Tenant, seq.PromptTokens-seq.Answered, covered*s.ahead()) - seq.Answered
+	return seq.PromptTokens + min(max(left, s.growth()), seq.MaxNewTokens)
 }
 
 // learn notes the length of an answer that ends. An answer that its client or its deadline ended counts with the tokens that

@@ -96,3 +96,22 @@ func manage(t *testing.T, kv *kvmgr.Manager, plan *Plan) (events []Event, denied
 	}
 	return events, denied
 }
+
+// The more sequences run, the less each gets ahead of its tokens, down to what one slab needs.
+func TestManySequencesGetLessAheadOfTheirTokens(t *testing.T) {
+	for _, c := range []struct {
+		running, growth, lease int
+		covered                float64
+	}{
+		{0, 64, 32, 0.5}, {1, 64, 32, 0.5}, {few, 64, 32, 0.5}, {2 * few, 32, 16, 0.25}, {4 * few, 16, 8, 0.125}, {100 * few, 16, 8, 0.005},
+	} {
+		s, err := New(Config{MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 500, SlabTokens: 16, LeaseAheadTokens: 32, Predict: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.running.seqs = make([]*sequence, c.running)
+		if s.growth() != c.growth || s.leaseAhead() != c.lease || covered*s.ahead() != c.covered {
+			t.Errorf("%d sequences: growth %d, lease %d, covered %v; expected %+v", c.running, s.growth(), s.leaseAhead(), covered*s.ahead(), c)
+		}
+	}
+}
