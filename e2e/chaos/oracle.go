@@ -126,10 +126,9 @@ func (s *suite) alone(ctx context.Context, p pool, args []string, streams []work
 	s.runs++
 	c := cluster.Config{
 		Dir: filepath.Join(s.dir, fmt.Sprintf("oracle-%s-%d", strings.ReplaceAll(p.name, " ", "-"), s.runs)), Programs: s.programs,
-		Model: cmp.Or(p.model, s.model), Members: map[string]int{cluster.RoleServer: 1}, NATSServers: 1,
+		Model: cmp.Or(p.model, s.model), Groups: []cluster.Group{{Role: cluster.RoleServer, Count: 1, Program: p.program}}, NATSServers: 1,
 		Args: slices.Concat(s.args, p.args, args),
 	}
-	c.Programs.Millrace = cmp.Or(p.program, c.Programs.Millrace)
 	started, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	cl, err := cluster.Start(started, c)
