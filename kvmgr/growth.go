@@ -57,9 +57,15 @@ func (r *region) need() int { return r.full - r.quota }
 //
 // The one that needs the least goes first. A region that ends returns at least what it took, so no other order does
 // better, and the first one may always grow: whatever is promised, one sequence at least runs to its end, and then the next.
+//
+// Those that cannot end in this way may all stay if the tier has room for all of them but the largest one. That one has the pool
+// for itself then, and the others follow it one by one: each fits the pool alone.
 func (m *Manager) safe() bool {
 	if m.needed == 0 && m.available() >= 0 {
 		return m.mappable(m.mapped) || len(m.regions) == 1
+	}
+	if m.available() < 0 || !m.mappable(m.mapped) && len(m.regions) > 1 {
+		return false
 	}
 	m.order = m.order[:0]
 	for _, r := range m.regions {
@@ -75,6 +81,7 @@ func (m *Manager) safe() bool {
 			ended++
 		}
 	}
+	ok = ok || m.spillable(m.order[ended:])
 	for _, r := range m.order[:ended] {
 		for id := range r.holds() {
 			m.refs[id]++

@@ -39,5 +39,5 @@ func (m *Manager) Import(seq Seq, l Length, p Prompt) (slabs []int32, computed i
 	return m.Slabs(seq), computed, nil
 }
 
-// Has says whether a sequence has slabs or a promise.
-func (m *Manager) Has(seq Seq) bool { return m.regions[seq] != nil }
+// Has says whether a sequence has slabs, a promise, or slots of the tier.
+func (m *Manager) Has(seq Seq) bool { return m.regions[seq] != nil || m.tier.away[seq] != nil }

@@ -11,7 +11,9 @@
 // holds but the prefix tree, which gives them back on demand: a lease
 // inside a promise cannot fail. A sequence may declare a longer end than it is promised slabs for, and grow.
 // The second invariant is that the pool is safe: in some order, every sequence can reach its declared end with what is
-// available and what those before it return. So what is admitted always runs to its end.
+// available and what those before it return, or waits in the tier for its turn. So what is admitted always runs to its end.
+//
+// The tier is memory outside the pool, in slots of the size of a slab: see Spill.
 //
 // Slabs are counted by reference, so that a sequence shares the slabs of a prefix that
 // another has computed; sharing is mapping the same slab twice.
@@ -57,6 +59,7 @@ type Config struct {
 	Slabs      int   // physical slabs of the pool, numbered from 0
 	SlabTokens int   // tokens per slab
 	Mappings   int   // slabs that all regions may hold together, a shared one counted for each; 0: any number
+	Slots      int   // of the tier, numbered from 0; 0: there is none
 	Cold       bool  // Cold lists slabs
 	Worth      Worth // orders evictions of the prefix tree; nil: ReusedLRU
 }
@@ -68,6 +71,7 @@ type Manager struct {
 	refs       []int32 // [slabs] regions that hold the slab
 	regions    map[Seq]*region
 	tree       tree
+	tier       tier
 	ready      []Seq     // see Ready
 	mappings   int       // see Config
 	mapped     int       // slabs promised, leased or not, over all regions
@@ -93,6 +97,7 @@ type region struct {
 	inTree  int     // leading slabs whose tokens are there
 	last    *node   // of the last of these
 	tail    *node   // of the next slab, with the first of its tokens; nil without
+	doubles int     // see twins
 	pending []*node // that it computes, or has computed
 }
 
@@ -129,6 +134,9 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Slabs < 1 || cfg.Slabs > math.MaxInt32 {
 		return nil, fmt.Errorf("%w: slabs %d, expected 1 to %d", ErrInvalid, cfg.Slabs, math.MaxInt32)
 	}
+	if cfg.Slots < 0 || cfg.Slots > math.MaxInt32 {
+		return nil, fmt.Errorf("%w: slots %d, expected 0 to %d", ErrInvalid, cfg.Slots, math.MaxInt32)
+	}
 	if cfg.SlabTokens < 1 {
 		return nil, fmt.Errorf("%w: tokens per slab %d, expected at least 1", ErrInvalid, cfg.SlabTokens)
 	}
@@ -142,6 +150,7 @@ func New(cfg Config) (*Manager, error) {
 		refs:       make([]int32, cfg.Slabs),
 		tree:       newTree(cfg.Slabs, cfg.SlabTokens, cfg.Worth),
 		regions:    make(map[Seq]*region),
+		tier:       newTier(cfg.Slots),
 	}
 	m.tree.cold.wanted = cfg.Cold
 	return m, nil
@@ -170,7 +179,7 @@ func (m *Manager) Reserve(seq Seq, l Length) error {
 }
 
 func (m *Manager) checkReserve(seq Seq, l Length) error {
-	if _, ok := m.regions[seq]; ok {
+	if m.Has(seq) {
 		return fmt.Errorf("%w: %d", ErrSequenceExists, seq)
 	}
 	if l.Promise < 1 || l.Promise > l.End {
@@ -197,9 +206,7 @@ func (m *Manager) add(seq Seq, r *region, path []*node) error {
 	if m.needed == 0 || m.safe() {
 		return nil
 	}
-	if _, err := m.Release(seq); err != nil {
-		return err
-	}
+	m.drop(seq, r)
 	return &ShortageError{Err: ErrNoSlabs, Need: r.full - len(path), Free: m.available(), Pool: len(m.refs)}
 }
 
@@ -268,14 +275,22 @@ func (m *Manager) extend(r *region, total int) []int32 {
 	return r.slabs[have:total:total]
 }
 
-// Release ends the sequence's reservation and gives back its slabs. It returns
+// Release ends the sequence's reservation and gives back its slabs, and its slots of the tier. It returns
 // how many slabs can now be promised to others: those never leased, and those
 // that nobody else shares. Errors: ErrUnknownSequence.
 func (m *Manager) Release(seq Seq) (freed int, err error) {
-	r, ok := m.regions[seq]
-	if !ok {
+	if !m.Has(seq) {
 		return 0, fmt.Errorf("%w: release of %d", ErrUnknownSequence, seq)
 	}
+	m.tier.free(seq)
+	if r := m.regions[seq]; r != nil {
+		freed = m.drop(seq, r)
+	}
+	return freed, nil
+}
+
+// drop gives back the slabs of a region.
+func (m *Manager) drop(seq Seq, r *region) (freed int) {
 	freed = r.unleased()
 	m.promised -= freed
 	m.mapped -= r.quota
@@ -285,7 +300,7 @@ func (m *Manager) Release(seq Seq) (freed int, err error) {
 		freed += m.unref(id)
 	}
 	delete(m.regions, seq)
-	return freed, nil
+	return freed
 }
 
 // ref counts a region that holds a slab which is in the tree or another region's.

@@ -20,6 +20,7 @@ type world struct {
 	cfg      Config
 	next     func(n int) int // 0 to n-1; random numbers, or the fuzzer's
 	contents [][]uint64      // of each token of a slab: a hash of the space and the tokens up to it
+	tier     [][]uint64      // of each token of a slot
 	seqs     [names]*tracked
 	waiting  [names]bool
 	happened map[string]int
@@ -40,7 +41,20 @@ type tracked struct {
 	hashes             []uint64 // of the tokens up to each
 	done               int      // computed
 	slabs              []int32
+	at                 place
+	slots              []int32
+	moves              []Move // not made yet
 }
+
+// place is where a sequence is.
+type place uint8
+
+const (
+	inPool place = iota
+	leaving
+	inTier
+	returning
+)
 
 type offering struct {
 	space int
@@ -55,6 +69,10 @@ func newWorld(t testing.TB, label string, cfg Config, next func(int) int) *world
 	w := &world{t: t, label: label, m: m, cfg: cfg, next: next, happened: map[string]int{}, contents: make([][]uint64, cfg.Slabs)}
 	for i := range w.contents {
 		w.contents[i] = make([]uint64, cfg.SlabTokens)
+	}
+	w.tier = make([][]uint64, cfg.Slots)
+	for i := range w.tier {
+		w.tier[i] = make([]uint64, cfg.SlabTokens)
 	}
 	return w
 }
@@ -102,15 +120,19 @@ type bank struct {
 	available int   // slabs that nobody holds or is promised
 	mappings  int   // that are left
 	loans     []loan
+	slots     int // of the tier
+	spilled   int // of them, those that sequences have
+	unused    int // those that nobody has, or that return
 }
 
 type loan struct {
 	need, quota, leased int
 	held                []int32
+	beams               bool
 }
 
 func (w *world) bank() *bank {
-	b := &bank{refs: make([]int, w.cfg.Slabs), available: w.cfg.Slabs, mappings: w.cfg.Mappings}
+	b := &bank{refs: make([]int, w.cfg.Slabs), available: w.cfg.Slabs, mappings: w.cfg.Mappings, slots: w.cfg.Slots, unused: w.cfg.Slots}
 	if w.cfg.Mappings == 0 {
 		b.mappings = 1 << 30
 	}
@@ -118,8 +140,18 @@ func (w *world) bank() *bank {
 		if q == nil {
 			continue
 		}
-		a := loan{quota: w.slabsFor(q, q.promise), leased: len(q.slabs), held: w.held(Seq(seq))}
+		b.spilled += len(q.slots)
+		if q.at != returning {
+			b.unused -= len(q.slots)
+		}
+		if q.at == inTier {
+			continue
+		}
+		a := loan{quota: w.slabsFor(q, q.promise), leased: len(q.slabs), held: w.held(Seq(seq)), beams: q.beams > 0}
 		a.need = w.slabsFor(q, q.end) - a.quota
+		if q.at == leaving {
+			a.quota, a.need = a.leased, 0
+		}
 		for _, id := range a.held {
 			if b.refs[id]++; b.refs[id] == 1 {
 				b.available--
@@ -135,7 +167,8 @@ func (w *world) bank() *bank {
 	return b
 }
 
-// safe searches for an order in which all end. A sequence that ends leaves more than before, so any that can end may go first.
+// safe searches for an order in which all end. A sequence that ends leaves more than before, so any that can end may go first. The
+// others have the pool one by one, if there is room for all but one of them in the tier.
 func (b *bank) safe() bool {
 	refs, available, mappings, left := slices.Clone(b.refs), b.available, b.mappings, slices.Clone(b.loans)
 	if available < 0 || mappings < 0 {
@@ -144,7 +177,7 @@ func (b *bank) safe() bool {
 	for len(left) > 0 {
 		i := slices.IndexFunc(left, func(a loan) bool { return a.need <= available && a.need <= mappings })
 		if i < 0 {
-			return false
+			return b.fitsTier(left)
 		}
 		a := left[i]
 		left = slices.Delete(left, i, i+1)
@@ -156,6 +189,23 @@ func (b *bank) safe() bool {
 		}
 	}
 	return true
+}
+
+// fitsTier says whether the tier can have all of some sequences but the one that has the most.
+func (b *bank) fitsTier(left []loan) bool {
+	sizes := make([]int, 0, len(left))
+	for _, a := range left {
+		if a.beams {
+			return false
+		}
+		sizes = append(sizes, a.quota)
+	}
+	slices.Sort(sizes)
+	room := b.unused
+	for _, n := range sizes[:len(sizes)-1] {
+		room -= n
+	}
+	return b.slots > 0 && room >= 0
 }
 
 // allowed says whether the pool would be safe with a sequence changed.
@@ -183,7 +233,7 @@ func (w *world) check() {
 		w.fail("%v", err)
 	}
 	b := w.bank()
-	want := Stats{Slabs: w.cfg.Slabs, Free: b.available}
+	want := Stats{Slabs: w.cfg.Slabs, Free: b.available, Slots: b.slots, Spilled: b.spilled}
 	for _, n := range b.refs {
 		want.Used += min(n, 1)
 		want.Shared += min(max(n-1, 0), 1)
@@ -196,7 +246,10 @@ func (w *world) check() {
 		if q == nil {
 			continue
 		}
-		if want.Regions++; q.denied {
+		if q.at != inTier {
+			want.Regions++
+		}
+		if q.denied {
 			want.Denied++
 		}
 		if !slices.Equal(q.slabs, w.m.Slabs(Seq(seq))) {
@@ -219,8 +272,8 @@ func (w *world) writeSet(seq Seq) []int32 {
 	if q == nil {
 		return nil
 	}
-	if q.beams > 0 {
-		return q.slabs
+	if q.beams > 0 && q.done >= q.prompt {
+		return q.slabs[w.slabsFor(q, q.prompt):]
 	}
 	return q.slabs[min(q.done/w.cfg.SlabTokens, len(q.slabs)):]
 }
@@ -248,14 +301,19 @@ func common(a, b []int32) (both []int32) {
 
 // verify checks that every computed token of a sequence was computed from its tokens, in its space.
 func (w *world) verify(seq Seq, q *tracked) {
-	if q.beams > 0 {
-		return
-	}
-	for i := range q.done {
+	for i := range q.kept() {
 		if w.contents[q.slabs[i/w.cfg.SlabTokens]][i%w.cfg.SlabTokens] != q.hashes[i] {
 			w.fail("token %d of sequence %d was computed from other tokens or in another space", i, seq)
 		}
 	}
+}
+
+// kept are the computed tokens whose contents the model has: of a beam search, those of its prompt.
+func (q *tracked) kept() int {
+	if q.beams > 0 {
+		return min(q.done, q.prompt)
+	}
+	return q.done
 }
 
 // hashes returns a hash of the space and the tokens up to each.

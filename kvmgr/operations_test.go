@@ -11,7 +11,7 @@ func spaceName(space int) string { return string(rune('a' + space)) }
 func (w *world) op() {
 	w.step++
 	seq := Seq(w.next(names))
-	switch w.next(16) {
+	switch w.next(20) {
 	case 0, 1, 2, 3:
 		w.admit(seq)
 	case 4:
@@ -28,6 +28,12 @@ func (w *world) op() {
 		}
 	case 8, 9:
 		w.cancel(seq)
+	case 10, 11:
+		w.spill(seq)
+	case 12:
+		w.restore(seq)
+	case 13, 14:
+		w.move(seq)
 	default:
 		w.extend(seq)
 	}
@@ -110,10 +116,20 @@ func (w *world) waits(seq Seq, q *tracked) {
 func (w *world) admit(seq Seq) {
 	q := w.fresh()
 	q.offers, q.slabs = true, w.prefix(q)
+	if q.prompt < q.end && w.next(8) == 0 {
+		q.beams, q.promise = 1+w.next(4), q.end
+	}
 	promise := q.promise
 	want := w.admission(seq, q)
 	held := w.bank().refs
-	h, err := w.m.ReservePrompt(seq, Length{End: q.end, Promise: promise}, Prompt{Space: spaceName(q.space), Tokens: q.ids[:q.prompt]})
+	p := Prompt{Space: spaceName(q.space), Tokens: q.ids[:q.prompt]}
+	var h Hit
+	var err error
+	if q.beams > 0 {
+		h, err = w.m.ReserveSegments(seq, Segments{Prompt: q.prompt, Response: q.end - q.prompt, Beams: q.beams}, p)
+	} else {
+		h, err = w.m.ReservePrompt(seq, Length{End: q.end, Promise: promise}, p)
+	}
 	if errors.Is(err, ErrComputing) && w.seqs[seq] == nil {
 		w.waits(seq, q)
 		return
@@ -136,6 +152,9 @@ func (w *world) admit(seq Seq) {
 	copy(w.contents[h.Copy.To][:h.Copy.Tokens], w.contents[h.Copy.From])
 	if w.exact && h.Tokens != w.longest(q) {
 		w.fail("a hit of %d tokens of %v, want %d", h.Tokens, q.ids[:q.prompt], w.longest(q))
+	}
+	if q.beams > 0 {
+		w.happened["beams with prompts"]++
 	}
 	q.done = h.Tokens
 	w.seqs[seq] = q
@@ -230,8 +249,8 @@ func (w *world) export(seq Seq) {
 // extend computes some tokens of a sequence, and offers them. It returns false if the sequence may not grow: it pauses.
 func (w *world) extend(seq Seq) bool {
 	q := w.seqs[seq]
-	if q == nil {
-		return true
+	if q == nil || q.at != inPool {
+		return q == nil
 	}
 	upTo := min(q.done+1+w.next(3*w.cfg.SlabTokens), q.limit())
 	if upTo > q.promise && !w.grow(seq, q, upTo) {
@@ -245,10 +264,6 @@ func (w *world) extend(seq Seq) bool {
 	}
 	w.unheld(seq, ids)
 	q.slabs = append(q.slabs, ids...)
-	if q.beams > 0 {
-		q.done = upTo
-		return true
-	}
 	w.write(seq, q, upTo)
 	w.verify(seq, q)
 	if !q.settled && w.next(4) > 0 {
@@ -276,6 +291,9 @@ func (w *world) grow(seq Seq, q *tracked, tokens int) bool {
 // write computes the tokens up to one.
 func (w *world) write(seq Seq, q *tracked, upTo int) {
 	for ; q.done < upTo; q.done++ {
+		if q.beams > 0 && q.done >= q.prompt {
+			continue
+		}
 		slab, at := q.slabs[q.done/w.cfg.SlabTokens], q.done%w.cfg.SlabTokens
 		if n := w.m.tree.bySlab[slab]; n != nil && at < len(n.tokens) {
 			w.fail("sequence %d writes token %d to slab %d, which offers it", seq, q.done, slab)
@@ -285,7 +303,7 @@ func (w *world) write(seq Seq, q *tracked, upTo int) {
 }
 
 func (w *world) commit(seq Seq, q *tracked) {
-	tail, ids := w.next(2) == 0, q.ids[:q.done]
+	tail, ids := w.next(2) == 0, q.ids[:q.kept()]
 	w.want("commit", w.m.Commit(seq, ids, tail), nil)
 	if q.offers && !w.m.regions[seq].cached {
 		w.happened["silence"]++ // it would be unsafe to hold the slabs of another sequence too
@@ -302,9 +320,134 @@ func (w *world) commit(seq Seq, q *tracked) {
 // settle says that a sequence offers no more tokens. Those that wait for them compute them.
 func (w *world) settle(seq Seq) {
 	w.m.Settle(seq)
-	if q := w.seqs[seq]; q != nil {
+	if q := w.seqs[seq]; q != nil && q.at == inPool {
 		q.settled = true
 	}
+}
+
+// spill pauses a sequence and makes room of its slabs. It returns false if it may not, or has nothing to spill.
+func (w *world) spill(seq Seq) bool {
+	q := w.seqs[seq]
+	if q == nil || q.imported || q.at != inPool || q.done == 0 {
+		return false
+	}
+	if q.beams > 0 {
+		_, err := w.m.Spill(seq, q.done)
+		w.want("spill of beams", err, ErrInvalid)
+		return false
+	}
+	n := w.slabsFor(q, q.done)
+	gone := *q
+	gone.at, gone.slots, gone.denied = leaving, make([]int32, n), false
+	ok := w.bank().unused-w.returning() >= n && w.allowed(seq, &gone)
+	moves, err := w.m.Spill(seq, q.done)
+	if !ok {
+		w.want("spill", err, ErrNoSlabs)
+		w.happened["kept"]++
+		return false
+	}
+	w.want("spill", err, nil)
+	for i, mv := range moves {
+		if mv.Slab != q.slabs[i] {
+			w.fail("spill of %d copies %v, its slabs are %v", seq, moves, q.slabs)
+		}
+		gone.slots[i] = mv.Slot
+	}
+	gone.moves = moves
+	w.noSlots(seq, gone.slots)
+	*q = gone
+	w.happened["spill"]++
+	return true
+}
+
+// returning counts the slots that are not free yet.
+func (w *world) returning() (n int) {
+	for _, q := range w.seqs {
+		if q != nil && q.at == returning {
+			n += len(q.slots)
+		}
+	}
+	return n
+}
+
+// noSlots fails if another sequence has one of some slots.
+func (w *world) noSlots(seq Seq, slots []int32) {
+	for o, q := range w.seqs {
+		if q != nil && Seq(o) != seq && len(common(slots, q.slots)) > 0 {
+			w.fail("sequences %d and %d have slots %v", seq, o, common(slots, q.slots))
+		}
+	}
+}
+
+// restore brings a sequence back, with a promise of its own. It returns false if it may not.
+func (w *world) restore(seq Seq) bool {
+	q := w.seqs[seq]
+	if q == nil || q.at != inTier {
+		if q != nil && q.at != returning {
+			_, err := w.m.Restore(seq, Declared(q.end))
+			w.want("restore", err, map[bool]error{true: ErrSequenceExists, false: ErrUnknownSequence}[q.at == leaving])
+		}
+		return false
+	}
+	back := *q
+	back.promise = min(q.end, q.done+w.next(4*w.cfg.SlabTokens))
+	promise := back.promise
+	back.at = returning
+	full := w.slabsFor(q, q.end)
+	if w.cfg.Mappings > 0 && full > w.cfg.Mappings {
+		back.promise = q.end
+	}
+	ok := w.allowed(seq, &back)
+	held := w.bank().refs
+	moves, err := w.m.Restore(seq, Length{End: q.end, Promise: promise})
+	if !ok {
+		w.want("restore", err, ErrNoSlabs)
+		w.happened["not restored"]++
+		return false
+	}
+	w.want("restore", err, nil)
+	back.moves = moves
+	back.slabs = slices.Clone(w.m.Slabs(seq))
+	for i, mv := range moves {
+		if mv.Slot != q.slots[i] || mv.Slab != back.slabs[i] || held[mv.Slab] != 0 {
+			w.fail("restore of %d copies %v to slabs %v, its slots are %v", seq, moves, back.slabs, q.slots)
+		}
+	}
+	*q = back
+	w.happened["restore"]++
+	return true
+}
+
+// move makes a copy, in any order. The sequence has left, or is back, with the last one. It returns false if there is none to make.
+func (w *world) move(seq Seq) bool {
+	q := w.seqs[seq]
+	if q == nil || len(q.moves) == 0 {
+		return false
+	}
+	i := w.next(len(q.moves))
+	mv := q.moves[i]
+	q.moves = slices.Delete(slices.Clone(q.moves), i, i+1)
+	if q.at == leaving {
+		copy(w.tier[mv.Slot], w.contents[mv.Slab])
+	} else {
+		copy(w.contents[mv.Slab], w.tier[mv.Slot])
+	}
+	switch {
+	case len(q.moves) > 0:
+	case q.at == leaving:
+		w.verify(seq, q)
+		w.want("spilled", w.m.Spilled(seq), nil)
+		q.at, q.slabs = inTier, nil
+	default:
+		tokens, err := w.m.Restored(seq)
+		w.want("restored", err, nil)
+		if tokens != q.done {
+			w.fail("sequence %d is back with %d tokens, had %d", seq, tokens, q.done)
+		}
+		q.at, q.slots, q.settled = inPool, nil, false
+		w.verify(seq, q)
+	}
+	return true
 }
 
 func (w *world) cancel(seq Seq) {
@@ -312,7 +455,9 @@ func (w *world) cancel(seq Seq) {
 	if q == nil {
 		return
 	}
-	w.verify(seq, q)
+	if q.at == inPool {
+		w.verify(seq, q)
+	}
 	before := w.bank().available
 	freed, err := w.m.Release(seq)
 	w.want("release", err, nil)
@@ -325,8 +470,18 @@ func (w *world) cancel(seq Seq) {
 // misuse does what a caller must not do. Nothing may change.
 func (w *world) misuse(seq Seq) {
 	q := w.seqs[seq]
+	if q != nil && q.at != inPool {
+		_, err := w.m.Spill(seq, 1)
+		w.want("spill", err, map[bool]error{true: ErrUnknownSequence, false: ErrInvalid}[q.at == inTier])
+		w.want("reserve", w.m.Reserve(seq, Declared(1)), ErrSequenceExists)
+		return
+	}
 	if q == nil {
-		_, err := w.m.Lease(seq, 1)
+		_, err := w.m.Spill(seq, 1)
+		w.want("spill", err, ErrUnknownSequence)
+		_, err = w.m.Restore(seq, Declared(1))
+		w.want("restore", err, ErrUnknownSequence)
+		_, err = w.m.Lease(seq, 1)
 		w.want("lease", err, ErrUnknownSequence)
 		_, err = w.m.Release(seq)
 		w.want("release", err, ErrUnknownSequence)
@@ -347,30 +502,32 @@ func (w *world) misuse(seq Seq) {
 
 // finish runs all sequences to their declared ends, in any order.
 func (w *world) finish() {
-	for {
-		left, moved := 0, false
+	// try does something to each sequence in turn, and says whether something was done.
+	try := func(do func(Seq) bool, once bool) (done bool) {
 		first := w.next(names)
 		for i := range names {
 			seq := Seq((first + i) % names)
-			q := w.seqs[seq]
-			if q == nil {
-				continue
+			if w.seqs[seq] != nil && (!once || !done) {
+				done = do(seq) || done
+				w.ready()
+				w.check()
 			}
-			left++
-			if q.done >= q.limit() {
-				w.cancel(seq)
-				moved = true
-			} else if w.extend(seq) {
-				moved = true
-			}
-			w.ready()
-			w.check()
 		}
-		if left == 0 {
-			break
+		return done
+	}
+	run := func(seq Seq) bool {
+		switch q := w.seqs[seq]; {
+		case q.at == leaving || q.at == returning:
+			return w.move(seq)
+		case q.done >= q.limit() && q.at == inPool:
+			w.cancel(seq)
+			return true
 		}
-		if !moved {
-			w.fail("nobody may grow: %+v", w.bank())
+		return w.extend(seq)
+	}
+	for w.seqs != [names]*tracked{} {
+		if !try(run, false) && !try(w.restore, true) && !try(w.spill, true) {
+			w.fail("nobody may grow, leave or return: %+v", w.bank())
 		}
 	}
 	if i := slices.Index(w.waiting[:], true); i >= 0 {

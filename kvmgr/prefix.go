@@ -174,8 +174,10 @@ func (m *Manager) commit(r *region, tokens []int32) bool {
 	case n.slab < 0:
 		m.ready = append(m.ready, m.tree.fill(n, slab)...)
 	case n.held: // another sequence computed the same tokens meanwhile
-		if m.ref(n.slab); !m.safe() {
+		r.doubles++
+		if m.ref(n.slab); !m.alone(r) || !m.safe() {
 			m.unref(n.slab)
+			r.doubles--
 			r.cached = false
 			m.settle(r)
 			return false
@@ -236,7 +238,7 @@ func (m *Manager) Forget() {
 		for id := range r.twins() {
 			m.unref(id)
 		}
-		r.cached, r.last, r.inTree, r.tail = false, nil, 0, nil
+		r.cached, r.last, r.inTree, r.tail, r.doubles = false, nil, 0, nil, 0
 	}
 	for id, n := range m.tree.bySlab {
 		if n == nil {

@@ -29,6 +29,9 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 		if seed%3 == 0 {
 			cfg.Mappings = cfg.Slabs + rng.IntN(cfg.Slabs)
 		}
+		if seed%2 == 1 {
+			cfg.Slots = 1 + rng.IntN(2*cfg.Slabs)
+		}
 		w := newWorld(t, fmt.Sprintf("seed %d, %+v", seed, cfg), cfg, rng.IntN)
 		for i := range operations {
 			w.op()
@@ -47,7 +50,7 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 		}
 	}
 	t.Logf("%d operations: %v", seeds*operations, happened)
-	for _, what := range []string{"hit", "wait", "refused", "pause", "beams", "import", "export", "silence"} {
+	for _, what := range []string{"hit", "wait", "refused", "pause", "beams", "beams with prompts", "import", "export", "silence", "spill", "kept", "restore", "not restored"} {
 		if happened[what] == 0 {
 			t.Errorf("no operation had a %s", what)
 		}

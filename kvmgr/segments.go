@@ -16,7 +16,7 @@ type Segments struct {
 // Without tokens it shares nothing, as after Reserve. Lease, Commit and Release take it as any other sequence; Lease counts the
 // tokens of one beam, prompt included. Errors: as of ReservePrompt.
 func (m *Manager) ReserveSegments(seq Seq, s Segments, p Prompt) (Hit, error) {
-	if _, ok := m.regions[seq]; ok {
+	if m.Has(seq) {
 		return Hit{}, fmt.Errorf("%w: %d", ErrSequenceExists, seq)
 	}
 	if s.Prompt < 1 || s.Response < 1 || s.Beams < 1 {

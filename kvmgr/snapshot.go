@@ -16,7 +16,9 @@ type Stats struct {
 	Needed   int `json:"needed"`   // not promised, and needed if all sequences run to their declared ends
 	Free     int `json:"free"`     // what can be promised: neither used nor promised
 	Regions  int `json:"regions"`
-	Denied   int `json:"denied"` // regions whose last growth was denied
+	Denied   int `json:"denied"`  // regions whose last growth was denied
+	Slots    int `json:"slots"`   // of the tier
+	Spilled  int `json:"spilled"` // of them, those that sequences have
 }
 
 // Usage is the share of the pool, 0 to 1, that is used or promised.
@@ -40,6 +42,8 @@ func (m *Manager) Stats() Stats {
 		Free:     m.available(),
 		Regions:  len(m.regions),
 		Denied:   denied,
+		Slots:    m.tier.slots,
+		Spilled:  m.tier.slots - m.tier.unused.count,
 	}
 }
 
@@ -59,15 +63,16 @@ type Region struct {
 	ReservedSlabs  int     `json:"reserved_slabs"`
 	LeasedSlabs    int     `json:"leased_slabs"`
 	SharedSlabs    int     `json:"shared_slabs"`    // that at least one other region holds too
+	SpilledSlabs   int     `json:"spilled_slabs"`   // slots of the tier
 	Slabs          []Range `json:"slabs,omitempty"` // leased, by position; adjacent ids joined
 	Denied         bool    `json:"denied"`          // its last growth was: it pauses at the end of what it has
 }
 
-// Regions returns a copy of all regions, by sequence.
+// Regions returns a copy of all regions, by sequence. A sequence in the tier has one without slabs.
 func (m *Manager) Regions() []Region {
 	out := m.Summaries()
 	for i := range out {
-		out[i].Slabs = ranges(m.regions[out[i].Seq].slabs)
+		out[i].Slabs = ranges(m.Slabs(out[i].Seq))
 	}
 	return out
 }
@@ -78,7 +83,7 @@ func (m *Manager) Summaries() []Region {
 	for seq, r := range m.regions {
 		v := Region{
 			Seq: seq, DeclaredTokens: r.end, DeclaredSlabs: r.full, ReservedTokens: r.tokens, ReservedSlabs: r.quota,
-			LeasedSlabs: len(r.slabs), Denied: r.denied,
+			LeasedSlabs: len(r.slabs), SpilledSlabs: m.tier.of(seq), Denied: r.denied,
 		}
 		if r.prompt > 0 {
 			v.Beams = r.beams
@@ -89,6 +94,11 @@ func (m *Manager) Summaries() []Region {
 			}
 		}
 		out = append(out, v)
+	}
+	for seq, s := range m.tier.away {
+		if m.regions[seq] == nil {
+			out = append(out, Region{Seq: seq, DeclaredTokens: s.end, SpilledSlabs: len(s.slots)})
+		}
 	}
 	slices.SortFunc(out, func(a, b Region) int { return cmp.Compare(a.Seq, b.Seq) })
 	return out
@@ -156,6 +166,9 @@ func (m *Manager) Check() error {
 	if !m.safe() {
 		return fmt.Errorf("kvmgr: check: the sequences cannot reach their declared ends: %d slabs are available", m.available())
 	}
+	if err := m.tier.check(); err != nil {
+		return err
+	}
 	return m.tree.check(m.refs)
 }
 
@@ -164,9 +177,13 @@ func (m *Manager) checkRegion(seq Seq, r *region, held []int32) error {
 	if r.quota != m.slabsOf(r, r.tokens) || r.full != m.slabsOf(r, r.end) || len(r.slabs) > r.quota || r.quota > r.full {
 		return fmt.Errorf("kvmgr: check: sequence %d reserved %d tokens, %d slabs; leased %d", seq, r.tokens, r.quota, len(r.slabs))
 	}
-	own := make(map[int32]bool, len(r.slabs))
+	own, twins := make(map[int32]bool, len(r.slabs)), 0
 	for id := range r.twins() {
 		held[id]++
+		twins++
+	}
+	if twins != r.doubles || !m.alone(r) {
+		return fmt.Errorf("kvmgr: check: sequence %d of %d slabs holds %d twins, the count says %d", seq, r.full, twins, r.doubles)
 	}
 	for _, id := range r.slabs {
 		if id < 0 || int(id) >= len(held) {

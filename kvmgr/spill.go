@@ -1,0 +1,193 @@
+package kvmgr
+
+import (
+	"errors"
+	"fmt"
+)
+
+// tier is the slots outside the pool, and the sequences that have some.
+type tier struct {
+	slots     int
+	unused    freeSet
+	away      map[Seq]*spilled
+	returning int // slots of sequences that are being restored
+}
+
+// spilled is a sequence in the tier, on its way there, or on its way back: in the pool it has a region of its own then.
+type spilled struct {
+	slots     []int32 // by position
+	tokens    int     // in them
+	end       int     // as of region
+	cached    bool    // as of region
+	space     string  // as of region
+	returning bool
+}
+
+func newTier(slots int) tier {
+	return tier{slots: slots, unused: newFreeSet(slots), away: make(map[Seq]*spilled)}
+}
+
+// of returns the number of slots of a sequence.
+func (t *tier) of(seq Seq) int {
+	if s := t.away[seq]; s != nil {
+		return len(s.slots)
+	}
+	return 0
+}
+
+// free gives back the slots of a sequence, if it has some.
+func (t *tier) free(seq Seq) {
+	s := t.away[seq]
+	if s == nil {
+		return
+	}
+	for _, slot := range s.slots {
+		t.unused.put(int(slot))
+	}
+	if s.returning {
+		t.returning -= len(s.slots)
+	}
+	delete(t.away, seq)
+}
+
+// Move is a copy between a slab of the pool and a slot of the tier.
+type Move struct{ Slab, Slot int32 }
+
+// Spill gives slots of the tier to the slabs of a sequence's first tokens, and returns the copies to make. The sequence is paused
+// from here on, and keeps its slabs until Spilled. Others may hold some of them: these are copied too, so a
+// sequence in the tier needs nothing of the pool. Errors: ErrNoSlabs (the tier has no room, or needs it for the others;
+// nothing changes then), ErrUnknownSequence, ErrInvalid (it has beams or slots, or has not leased the tokens).
+func (m *Manager) Spill(seq Seq, tokens int) ([]Move, error) {
+	r := m.regions[seq]
+	if r == nil {
+		return nil, fmt.Errorf("%w: spill of %d", ErrUnknownSequence, seq)
+	}
+	n := m.slabsFor(tokens)
+	if r.prompt > 0 || m.tier.away[seq] != nil || tokens < 1 || n > len(r.slabs) {
+		return nil, fmt.Errorf("%w: spill of %d tokens of sequence %d, which leased %d slabs", ErrInvalid, tokens, seq, len(r.slabs))
+	}
+	if n > m.tier.unused.count {
+		return nil, fmt.Errorf("%w: spill of %d slabs, the tier has %d", ErrNoSlabs, n, m.tier.unused.count)
+	}
+	s := &spilled{slots: m.tier.unused.take(nil, n, -1), tokens: tokens, end: r.end, cached: r.cached, space: r.space}
+	m.tier.away[seq] = s
+	before := *r
+	m.declare(r, len(r.slabs)*m.slabTokens, len(r.slabs)*m.slabTokens)
+	if !m.safe() {
+		m.declare(r, before.end, before.tokens)
+		m.tier.free(seq)
+		return nil, fmt.Errorf("%w: the tier keeps its room for others", ErrNoSlabs)
+	}
+	r.denied = false
+	m.settle(r)
+	moves := make([]Move, n)
+	for i, slot := range s.slots {
+		moves[i] = Move{r.slabs[i], slot}
+	}
+	return moves, nil
+}
+
+// declare changes the length of a region.
+func (m *Manager) declare(r *region, end, tokens int) {
+	full := m.slabsOf(r, end)
+	m.needed += full - r.full
+	r.end, r.full = end, full
+	m.promise(r, tokens)
+}
+
+// Spilled says that the copies of Spill are complete. The sequence's slabs are given back. Error: ErrUnknownSequence.
+func (m *Manager) Spilled(seq Seq) error {
+	r := m.regions[seq]
+	if s := m.tier.away[seq]; r == nil || s == nil || s.returning {
+		return fmt.Errorf("%w: sequence %d is spilled", ErrUnknownSequence, seq)
+	}
+	m.drop(seq, r)
+	return nil
+}
+
+// Restore reserves slabs for a sequence in the tier, as Reserve does, leases those for the tokens that are there, and returns the
+// copies to make. The sequence keeps its slots until Restored. Errors: those of Reserve, ErrUnknownSequence.
+func (m *Manager) Restore(seq Seq, l Length) ([]Move, error) {
+	s := m.tier.away[seq]
+	if s == nil {
+		return nil, fmt.Errorf("%w: restore of %d", ErrUnknownSequence, seq)
+	}
+	if m.regions[seq] != nil {
+		return nil, fmt.Errorf("%w: %d", ErrSequenceExists, seq)
+	}
+	if l.Promise < s.tokens || l.Promise > l.End {
+		return nil, fmt.Errorf("%w: restore %d tokens of %d, expected at least %d and at most all", ErrInvalid, l.Promise, l.End, s.tokens)
+	}
+	s.returning = true
+	m.tier.returning += len(s.slots)
+	r := &region{end: l.End, tokens: l.Promise, beams: 1, cached: s.cached, space: s.space}
+	if err := m.add(seq, r, nil); err != nil {
+		s.returning = false
+		m.tier.returning -= len(s.slots)
+		return nil, err
+	}
+	moves := make([]Move, len(s.slots))
+	for i, slab := range m.extend(r, len(s.slots)) {
+		moves[i] = Move{slab, s.slots[i]}
+	}
+	return moves, nil
+}
+
+// Restored says that the copies of Restore are complete, and returns the tokens that the sequence's slabs have. Its slots are given
+// back. Error: ErrUnknownSequence.
+func (m *Manager) Restored(seq Seq) (tokens int, err error) {
+	s := m.tier.away[seq]
+	if s == nil || !s.returning {
+		return 0, fmt.Errorf("%w: sequence %d is restored", ErrUnknownSequence, seq)
+	}
+	m.leased(seq, 0, m.regions[seq].slabs)
+	m.tier.free(seq)
+	return s.tokens, nil
+}
+
+// spillable says whether the tier has room for all but the largest one of some regions. Each of them is counted with all that is
+// promised to it, and the slots of those that are being restored return.
+func (m *Manager) spillable(regions []*region) bool {
+	if m.tier.slots == 0 {
+		return false
+	}
+	sum, largest := 0, 0
+	for _, r := range regions {
+		if r.prompt > 0 {
+			return false
+		}
+		sum, largest = sum+r.quota, max(largest, r.quota)
+	}
+	return sum-largest <= m.tier.unused.count+m.tier.returning
+}
+
+// alone says whether a region fits into the pool without others, at its declared end.
+func (m *Manager) alone(r *region) bool { return r.full+r.doubles <= len(m.refs) }
+
+// check recounts the tier.
+func (t *tier) check() error {
+	used, returning := make([]bool, t.slots), 0
+	for seq, s := range t.away {
+		for _, slot := range s.slots {
+			if used[slot] || t.unused.has(int(slot)) {
+				return fmt.Errorf("kvmgr: check: slot %d of sequence %d is free, or another sequence has it", slot, seq)
+			}
+			used[slot] = true
+		}
+		if s.returning {
+			returning += len(s.slots)
+		}
+	}
+	unused := 0
+	for slot := range t.slots {
+		if t.unused.has(slot) {
+			unused++
+		} else if !used[slot] {
+			return fmt.Errorf("kvmgr: check: nobody has slot %d, and it is not free", slot)
+		}
+	}
+	if unused != t.unused.count || returning != t.returning {
+		return errors.New("kvmgr: check: the counts of the tier are wrong")
+	}
+	return nil
+}
