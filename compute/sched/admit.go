@@ -13,16 +13,19 @@ import (
 // is granted or ends: many small sequences cannot starve a large one. Higher priorities pass it. The
 // scheduler reserves for it again once KV has been released.
 //
-// While a sequence cannot grow, none of its priority or a lower one is reserved: what others return is for it.
+// While a sequence cannot grow, or is away, none of its priority or a lower one is reserved: what others return is for it.
 func (s *Scheduler) planReserves() {
 	if len(s.reserving) > 0 {
 		return
 	}
-	starved := s.starved()
-	for s.running.rows+s.plannedRows < s.cfg.MaxBatchSize {
+	starved, rows := s.starved(), s.running.rows
+	if s.returning != nil {
+		rows += s.returning.rows()
+	}
+	for rows+s.plannedRows < s.cfg.MaxBatchSize {
 		seq := s.nextWaiting()
 		if seq == nil || seq.denials > 0 && seq.triedAt == s.frees || starved != nil && starved.Priority <= seq.Priority ||
-			s.running.rows+s.plannedRows+seq.rows() > s.cfg.MaxBatchSize {
+			s.away.len() > 0 && s.away.seqs[0].Priority <= seq.Priority || rows+s.plannedRows+seq.rows() > s.cfg.MaxBatchSize {
 			break
 		}
 		s.reserve(seq)
@@ -45,14 +48,19 @@ func (s *Scheduler) reserve(seq *sequence) {
 	s.plannedRows += seq.rows()
 	seq.flow.pending += seq.PromptTokens
 	seq.flow.rows += seq.rows()
+	s.reserving = append(s.reserving, seq.ID)
+	s.plan.Reserve = append(s.plan.Reserve, s.reservation(seq))
+}
+
+// reservation returns what a sequence needs to run.
+func (s *Scheduler) reservation(seq *sequence) Reservation {
 	seq.triedAt = s.frees
 	seq.leaseWanted = s.leaseFor(seq, seq.PromptTokens)
 	seq.promised = max(s.promise(seq), seq.leaseWanted)
 	seq.promising = seq.promised
-	s.reserving = append(s.reserving, seq.ID)
-	s.plan.Reserve = append(s.plan.Reserve, Reservation{
+	return Reservation{
 		ID: seq.ID, Tokens: seq.total(), Promise: seq.promised, Lease: seq.leaseWanted, Prompt: seq.PromptTokens, Beams: seq.Beams,
-	})
+	}
 }
 
 // leaseFor returns the lease, in tokens, that leaves leaseAhead tokens after the used ones: whole
@@ -70,7 +78,7 @@ func (s *Scheduler) leaseFor(seq *sequence, used int) int {
 // comes first, so that the least urgent one pauses.
 func (s *Scheduler) planLeases() {
 	for _, seq := range s.running.seqs {
-		if seq.leaseWanted > seq.leased || seq.leased == seq.total() ||
+		if seq == s.leaving || seq.leaseWanted > seq.leased || seq.leased == seq.total() ||
 			seq.leased-seq.computed >= s.leaseAhead() {
 			continue
 		}
@@ -102,10 +110,12 @@ func (s *Scheduler) granted(e *Event) error {
 		return nil // a longer lease for a sequence that ended meanwhile; Release follows it
 	case seq.state == Waiting && !requested:
 		return fmt.Errorf("%w: grant for sequence %d, which has no reservation on its way", ErrUnexpected, e.ID)
+	case seq.state == Away && seq != s.returning:
+		return fmt.Errorf("%w: grant for sequence %d, which is in the tier", ErrUnexpected, e.ID)
 	case e.Tokens <= seq.leased || e.Tokens > seq.total():
 		return fmt.Errorf("%w: sequence %d granted up to token %d, leased %d, reserved %d",
 			ErrUnexpected, e.ID, e.Tokens, seq.leased, seq.total())
-	case seq.state == Waiting && (e.Computed < 0 || e.Computed >= seq.PromptTokens || e.Computed > e.Tokens):
+	case seq.state != Running && (e.Computed < 0 || e.Computed >= seq.PromptTokens || e.Computed > e.Tokens):
 		return fmt.Errorf("%w: sequence %d granted with %d tokens computed, of a prompt of %d, leased %d",
 			ErrUnexpected, e.ID, e.Computed, seq.PromptTokens, e.Tokens)
 	}
@@ -113,8 +123,14 @@ func (s *Scheduler) granted(e *Event) error {
 		seq.leased, seq.promised, seq.denied = e.Tokens, seq.promising, false
 		return nil
 	}
-	s.answered(e.ID)
-	s.waiting.remove(seq)
+	if seq.state == Waiting {
+		s.answered(e.ID)
+		s.waiting.remove(seq)
+	} else {
+		s.away.remove(seq)
+		s.arrived(seq)
+		s.frees++ // the tier has its slots back
+	}
 	seq.state = Running
 	seq.leased, seq.computed = e.Tokens, e.Computed
 	seq.flow.pending += seq.PromptTokens - seq.computed

@@ -37,6 +37,8 @@ type Config struct {
 	// Predict reserves KV for the predicted length of an answer, which grows up to the declared one. Else all of it is
 	// reserved.
 	Predict bool
+	// Spill says that the KV manager has a tier for sequences that make room in the pool.
+	Spill bool
 	// LeaseAheadTokens is the number of unused leased tokens below which the scheduler requests a
 	// longer lease.
 	LeaseAheadTokens int

@@ -40,6 +40,9 @@ const (
 	KindSampled
 	KindFinished
 	KindPaused
+	KindSpilled
+	KindKept
+	KindLost
 )
 
 // Event is something that happened since the last step. The functions below
@@ -94,6 +97,15 @@ func NeverFits(id ID, need, pool int) Event {
 // Paused answers a Lease beyond the promise: the sequence may not grow yet. It keeps its KV, and the scheduler requests
 // more again when KV was given back.
 func Paused(id ID) Event { return Event{Kind: KindPaused, ID: id} }
+
+// Spilled answers a Spill: the sequence's KV is in the tier, and its slabs were given back.
+func Spilled(id ID) Event { return Event{Kind: KindSpilled, ID: id} }
+
+// Kept answers a Spill or a Restore that may not be for now: the sequence stays where it is.
+func Kept(id ID) Event { return Event{Kind: KindKept, ID: id} }
+
+// Lost says that the KV of a sequence in the tier cannot be read, and was given back. The sequence is computed again.
+func Lost(id ID) Event { return Event{Kind: KindLost, ID: id} }
 
 // Sampled says that a token was sampled from the sequence's last output (one for each
 // beam) and that the sequence continues. At MaxNewTokens tokens the scheduler ends it.

@@ -21,6 +21,7 @@ type flow struct {
 	served  uint64 // virtual time
 	pending int    // prompt tokens of sequences that hold KV, not computed yet
 	rows    int    // decode rows of the sequences that hold KV
+	leased  int    // tokens with KV, of planSpill
 	live    int    // sequences that the scheduler knows
 	backlog int    // of them, those whose prompt is not computed
 	left    Time   // when the last one was forgotten
@@ -105,15 +106,20 @@ func (s *Scheduler) join(seq *sequence) {
 		s.flows[seq.Tenant] = f
 	}
 	f.weight = max(seq.Weight, 1)
+	f.live++
+	s.line(f)
+	seq.flow = f
+}
+
+// line adds a sequence whose prompt is to be computed to a flow's backlog.
+func (s *Scheduler) line(f *flow) {
 	if f.backlog == 0 {
 		if least, ok := s.leastServed(); ok {
 			s.clock = max(s.clock, least)
 		}
 		f.served = max(f.served, s.clock)
 	}
-	f.live++
 	f.backlog++
-	seq.flow = f
 }
 
 // leastServed returns the least virtual time of the flows with prompts to compute; not ok without
@@ -155,7 +161,7 @@ func (s *Scheduler) unqueue(seq *sequence) {
 	if !seq.prefilling() {
 		return
 	}
-	if seq.state != Waiting {
+	if seq.state == Running {
 		seq.flow.pending -= seq.PromptTokens - seq.computed
 	}
 	s.prefilled(seq.flow)

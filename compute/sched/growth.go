@@ -39,7 +39,7 @@ func (s *Scheduler) promise(seq *sequence) int {
 // learn notes the length of an answer that ends. An answer that its client or its deadline ended counts with the tokens that
 // it had: the prediction is of the memory that requests use, whatever ends them. A failure says nothing of a request.
 func (s *Scheduler) learn(seq *sequence, r Reason) {
-	if s.cfg.Predict && seq.Beams == 0 && seq.generated > 0 && r != ReasonError {
+	if s.cfg.Predict && seq.Beams == 0 && seq.earlier+seq.generated > 0 && r != ReasonError {
 		s.answers.add(seq.Tenant, seq.PromptTokens-seq.Answered, seq.Answered+seq.generated)
 	}
 }
@@ -60,7 +60,7 @@ func (s *Scheduler) paused(e *Event) error {
 // starved returns the most urgent sequence that cannot grow, nil if there is none.
 func (s *Scheduler) starved() *sequence {
 	for _, seq := range s.running.seqs {
-		if seq.denied {
+		if seq.denied && seq != s.leaving {
 			return seq
 		}
 	}

@@ -3,7 +3,7 @@ package sched
 // Plan is what to do now: the effects for the KV manager and the requests, and
 // the step for the device. It is read-only and valid until the next Step.
 //
-// Order: Release, Reserve and Lease go to the KV manager in this order, by one
+// Order: Release, Spill, Restore, Reserve and Lease go to the KV manager in this order, by one
 // sender, so that released KV is free for the reservations.
 type Plan struct {
 	Step uint64 // counts from 1
@@ -17,12 +17,14 @@ type Plan struct {
 	Outputs    int // rows of which logits are wanted
 
 	Release []ID          // KV to free, exactly once for each granted sequence
+	Spill   []Spill       // at most one; answered by Spilled or Kept
+	Restore []Reservation // at most one; answered by Granted, with all tokens of the Spill, or by Kept or Lost
 	Reserve []Reservation // answered in order by Granted or Denied, up to the first Denied that is not for good
 	Lease   []Lease       // answered by Granted
 	Ended   []End         // exactly once for each submitted sequence
 
 	// Running sequences that are not in the step: Stalled lack a lease, Paused lack one because their growth
-	// was denied, Held wait for the waiting-served ratio, Awaiting have an output not yet sampled, Yielded give way to another
+	// was denied, or are on their way to the tier, Held wait for the waiting-served ratio, Awaiting have an output not yet sampled, Yielded give way to another
 	// tenant's prompt, Deferred take turns while migrated sequences are computed again.
 	Stalled, Paused, Held, Awaiting, Yielded, Deferred int
 
@@ -88,6 +90,13 @@ type Lease struct {
 	Promise int
 }
 
+// Spill moves the KV of a running sequence's first Tokens tokens, all that are computed, to the tier. The sequence is in no step from
+// here on.
+type Spill struct {
+	ID     ID
+	Tokens int
+}
+
 // End is the end of a sequence.
 type End struct {
 	ID        ID
@@ -99,6 +108,7 @@ type End struct {
 func (p *Plan) reset() {
 	p.Step++
 	p.Chunks, p.Release, p.Reserve, p.Lease, p.Ended = p.Chunks[:0], p.Release[:0], p.Reserve[:0], p.Lease[:0], p.Ended[:0]
+	p.Spill, p.Restore = p.Spill[:0], p.Restore[:0]
 	p.Rows, p.DecodeRows, p.PromptRows, p.Outputs = 0, 0, 0, 0
 	p.Stalled, p.Paused, p.Held, p.Awaiting, p.Yielded, p.Deferred = 0, 0, 0, 0, 0, 0
 	p.Wake, p.Hold = 0, false

@@ -8,7 +8,7 @@ import (
 func TestResetEmptiesThePlan(t *testing.T) {
 	p := Plan{
 		Step: 6, Chunks: make([]Chunk, 1, 2), Release: make([]ID, 1, 2), Reserve: make([]Reservation, 1, 2),
-		Lease: make([]Lease, 1, 2), Ended: make([]End, 1, 2),
+		Lease: make([]Lease, 1, 2), Spill: make([]Spill, 1, 2), Restore: make([]Reservation, 1, 2), Ended: make([]End, 1, 2),
 	}
 	v := reflect.ValueOf(&p).Elem()
 	for i := range v.NumField() {

@@ -15,7 +15,8 @@
 //
 // A step is merged: the decode rows of all running sequences and as many prompt
 // rows as the budget leaves lie on one token axis. A sequence goes from waiting
-// (in the queue) to running (its KV is granted; prefill, then decode) to its end.
+// (in the queue) to running (its KV is granted; prefill, then decode) to its end. Where KV memory is short, a
+// running sequence may be spilled for a time: its KV is in the tier.
 // Only granted sequences run. The scheduler reserves KV for several sequences at
 // once, and not again before the answer; the sequences wait meanwhile.
 //
@@ -47,9 +48,10 @@ type State uint8
 const (
 	Waiting State = iota // in the queue, no KV
 	Running              // KV is granted
+	Away                 // KV is in the tier, or on its way back
 )
 
-func (s State) String() string { return [...]string{"waiting", "running"}[s] }
+func (s State) String() string { return [...]string{"waiting", "running", "away"}[s] }
 
 // sequence is a live sequence.
 type sequence struct {
@@ -70,6 +72,8 @@ type sequence struct {
 	denied      bool   // its last growth was
 	leased      int    // tokens backed by slabs
 	leaseWanted int    // tokens of the longest lease requested
+	earlier     int    // tokens sampled before its last Spill, which count as its prompt
+	kept        uint64 // 1 + Scheduler.frees when the KV manager kept it last
 	flow        *flow  // its tenant's
 }
 
@@ -98,11 +102,12 @@ type Scheduler struct {
 	cfg  Config
 	byID map[ID]*sequence
 	// Each sequence of byID is in the queue of its state.
-	waiting, running queue
-	flows            map[string]*flow // by tenant
-	clock            uint64           // virtual time at which a flow begins, at least
-	shared           *SharedLimit     // of live sequences
-	answers          answers          // lengths of the answers that ended
+	waiting, running, away queue
+	leaving, returning     *sequence        // a running one on its way to the tier, one that is away on its way back; nil without
+	flows                  map[string]*flow // by tenant
+	clock                  uint64           // virtual time at which a flow begins, at least
+	shared                 *SharedLimit     // of live sequences
+	answers                answers          // lengths of the answers that ended
 
 	reserving   []ID        // sequences whose reservation has no answer, in order; an ended one is released when granted
 	planned     []*sequence // those of the plan, until their answer they wait
@@ -139,10 +144,12 @@ func New(cfg Config) (*Scheduler, error) {
 // names the events that were ignored.
 func (s *Scheduler) Step(now Time, events []Event) (*Plan, error) {
 	err := s.begin(now, events)
+	s.planRestore()
 	if s.planReserves(); s.plan.Hold {
 		s.plan.Wake = s.wake
 		return &s.plan, err
 	}
+	s.planSpill()
 	s.gather()
 	s.giveWay()
 	s.takeTurns()
@@ -185,6 +192,12 @@ func (s *Scheduler) apply(e *Event) error {
 		return s.sampled(e)
 	case KindPaused:
 		return s.paused(e)
+	case KindSpilled:
+		return s.spilled(e)
+	case KindKept:
+		return s.keep(e)
+	case KindLost:
+		return s.lost(e)
 	case KindFinished:
 		if e.Reason < ReasonStop || e.Reason > ReasonError {
 			return fmt.Errorf("%w: sequence %d finished with reason %v", ErrUnexpected, e.ID, e.Reason)
@@ -255,7 +268,7 @@ func (s *Scheduler) end(seq *sequence, r Reason) {
 	if seq == nil {
 		return
 	}
-	s.plan.Ended = append(s.plan.Ended, End{ID: seq.ID, Reason: r, Generated: seq.generated})
+	s.plan.Ended = append(s.plan.Ended, End{ID: seq.ID, Reason: r, Generated: seq.earlier + seq.generated})
 	s.shared.Leave(seq.Tenant, 1)
 	s.learn(seq, r)
 	s.unqueue(seq)
@@ -265,6 +278,10 @@ func (s *Scheduler) end(seq *sequence, r Reason) {
 		s.forget(seq)
 	case Running:
 		s.running.remove(seq)
+		seq.flow.rows -= seq.rows()
+		s.release(seq)
+	case Away:
+		s.away.remove(seq)
 		s.release(seq)
 	}
 }
@@ -273,7 +290,6 @@ func (s *Scheduler) end(seq *sequence, r Reason) {
 func (s *Scheduler) release(seq *sequence) {
 	s.plan.Release = append(s.plan.Release, seq.ID)
 	s.frees++
-	seq.flow.rows -= seq.rows()
 	s.forget(seq)
 }
 
@@ -292,6 +308,7 @@ func (s *Scheduler) take() *sequence {
 func (s *Scheduler) forget(seq *sequence) {
 	delete(s.byID, seq.ID)
 	s.leave(seq)
+	s.arrived(seq)
 	*seq = sequence{}
 	s.spare = append(s.spare, seq)
 }
@@ -309,7 +326,7 @@ func (s *Scheduler) expire(now Time) {
 		return
 	}
 	s.wake = 0
-	for _, q := range [...]*queue{&s.running, &s.waiting} {
+	for _, q := range [...]*queue{&s.running, &s.away, &s.waiting} {
 		for i := q.len() - 1; i >= 0; i-- { // from the end: end may remove
 			seq := q.seqs[i]
 			switch {

@@ -1,12 +1,18 @@
 package sched
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Running counts the sequences that hold KV.
 func (s *Scheduler) Running() int { return s.running.len() }
 
 // Waiting counts the sequences that were accepted and hold no KV yet.
-func (s *Scheduler) Waiting() int { return s.shared.Inside() - s.running.len() }
+func (s *Scheduler) Waiting() int { return s.shared.Inside() - s.running.len() - s.away.len() }
+
+// Away counts the sequences whose KV is in the tier.
+func (s *Scheduler) Away() int { return s.away.len() }
 
 // Idle says that every sequence has ended and no answer of the KV manager is
 // awaited.
@@ -30,11 +36,11 @@ type SequenceState struct {
 	Denials   int  // times its reservation was denied
 }
 
-// Snapshot copies the state of all live sequences: running, waiting,
+// Snapshot copies the state of all live sequences: running, away, waiting,
 // each in the order of service.
 func (s *Scheduler) Snapshot() []SequenceState {
 	out := make([]SequenceState, 0, s.shared.Inside())
-	for _, q := range [...]*queue{&s.running, &s.waiting} {
+	for _, q := range [...]*queue{&s.running, &s.away, &s.waiting} {
 		for _, seq := range q.seqs {
 			out = append(out, SequenceState{
 				ID: seq.ID, State: seq.state, Priority: seq.Priority, Tenant: seq.Tenant,
@@ -54,7 +60,7 @@ func (s *Scheduler) Check() error {
 	for _, q := range [...]struct {
 		state State
 		*queue
-	}{{Waiting, &s.waiting}, {Running, &s.running}} {
+	}{{Waiting, &s.waiting}, {Running, &s.running}, {Away, &s.away}} {
 		rows := 0
 		for i, seq := range q.seqs {
 			rows += seq.rows()
@@ -76,8 +82,13 @@ func (s *Scheduler) Check() error {
 			return fmt.Errorf("sched: check: %d rows among the %v, the count says %d", rows, q.state, q.rows)
 		}
 	}
-	queued, batch := s.waiting.len()+s.running.len(), s.running.rows
+	queued, batch := s.waiting.len()+s.running.len()+s.away.len(), s.running.rows
+	if s.returning != nil {
+		batch += s.returning.rows()
+	}
 	switch {
+	case s.leaving != nil && s.leaving.state != Running || s.returning != nil && s.returning.state != Away:
+		return errors.New("sched: check: a sequence on its way to the tier does not run, or one on its way back is not there")
 	case queued != len(s.byID):
 		return fmt.Errorf("sched: check: %d sequences in the queues, %d known", queued, len(s.byID))
 	case live != s.shared.Inside():
@@ -106,12 +117,12 @@ func (s *Scheduler) checkFlows() error {
 		}
 		n := want[seq.flow]
 		n.live++
-		if seq.state != Waiting {
+		if seq.state == Running {
 			n.rows += seq.rows()
 		}
 		if seq.prefilling() {
 			n.backlog++
-			if seq.state != Waiting {
+			if seq.state == Running {
 				n.pending += seq.PromptTokens - seq.computed
 			}
 		}

@@ -9,6 +9,8 @@ func (s *Scheduler) gather() {
 	rows := 0
 	for _, seq := range s.running.seqs {
 		switch {
+		case seq == s.leaving:
+			s.plan.Paused++
 		case seq.prefilling():
 			s.ready = append(s.ready, seq)
 		case seq.open():

@@ -211,6 +211,12 @@ func printPlan(out *bytes.Buffer, p *Plan) {
 	for _, id := range p.Release {
 		fmt.Fprintf(out, "release %d\n", id)
 	}
+	for _, e := range p.Spill {
+		fmt.Fprintf(out, "spill %d tokens=%d\n", e.ID, e.Tokens)
+	}
+	for _, r := range p.Restore {
+		fmt.Fprintf(out, "restore %d tokens=%d promise=%d lease=%d\n", r.ID, r.Tokens, r.Promise, r.Lease)
+	}
 	for _, r := range p.Reserve {
 		fmt.Fprintf(out, "reserve %d tokens=%d lease=%d", r.ID, r.Tokens, r.Lease)
 		if r.Beams > 0 {
