@@ -77,6 +77,8 @@ type Serve struct {
 	KVShm          string // "auto", "off" or a directory; "": off
 	KVDisk         string // directory; "": none
 	KVDiskSize     Bytes  // of a process's file there
+	KVSpill        string // directory; "": none
+	KVSpillSize    Bytes  // of a process's file there
 	Admission      string // AdmissionPredicted or AdmissionDeclared
 	MaxBatchTokens int    // rows per step
 	DraftRows      int    // rows up to which a decode step is filled with draft tokens
@@ -121,6 +123,9 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.StringVar(&s.KVDisk, "kv-disk", "", "directory for keys and values that outlive the process, see --kv-disk-size (default: they are not stored)")
 	s.KVDiskSize = 10 << 30
 	f.Var(&s.KVDiskSize, "kv-disk-size", "largest file that a process has in the directory of --kv-disk, such as 10GiB")
+	f.StringVar(&s.KVSpill, "kv-spill", "", "directory for keys and values of requests that pause for lack of KV memory, see --kv-spill-size (default: they stay in memory)")
+	s.KVSpillSize = 4 << 30
+	f.Var(&s.KVSpillSize, "kv-spill-size", "room that a process sets aside at start in the directory of --kv-spill, such as 4GiB")
 	f.StringVar(&s.Admission, "admission", AdmissionPredicted, "KV memory of a request when it begins: predicted (for an answer of the expected length, which may grow) or declared (for the longest answer)")
 	f.IntVar(&s.DraftRows, "draft-rows", DraftRows, "rows up to which a decode step is filled with draft tokens, which never change an answer (0: no draft tokens)")
 
@@ -165,6 +170,8 @@ func (s *Serve) Validate() error {
 		atLeast("detokenizers", s.Detokenizers, 1),
 		atLeast("body-limit", s.BodyLimit, 1),
 		atLeast("kv-disk-size", s.KVDiskSize, 1<<20),
+		atLeast("kv-spill-size", s.KVSpillSize, 1<<20),
+		s.spill(),
 		oneOf("admission", s.Admission, AdmissionPredicted, AdmissionDeclared),
 		oneOf("stream-resume", s.StreamResume, "auto", "on", "off"),
 		atLeast("stream-keep", s.StreamKeep, time.Second),
@@ -180,6 +187,14 @@ func (s *Serve) Validate() error {
 
 // LocalOnly says whether the HTTP server is there for the processes of this machine alone.
 func (s *Serve) LocalOnly() bool { return s.Local() && loopback(s.Listen) }
+
+// spill checks that there can be something to spill.
+func (s *Serve) spill() error {
+	if s.KVSpill != "" && s.Admission == AdmissionDeclared {
+		return Usagef("--kv-spill: found with --admission %s, which never pauses a request; expected --admission %s", s.Admission, AdmissionPredicted)
+	}
+	return nil
+}
 
 // gateway checks what concerns the gateway's role only.
 func (s *Serve) gateway() error {

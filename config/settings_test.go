@@ -85,6 +85,9 @@ func TestSecuritySettingsBelongTogether(t *testing.T) {
 		require.ErrorIs(t, err, config.ErrUsage, want)
 		require.ErrorContains(t, err, want)
 	}
+	declared := serve(t, "--kv-spill", "x", "--admission", "declared").Validate()
+	require.ErrorIs(t, declared, config.ErrUsage)
+	require.ErrorContains(t, declared, "--admission predicted")
 	for _, ok := range []func(*config.Serve){
 		func(s *config.Serve) { s.NATSListen, s.NATSAuthFile = "0.0.0.0:1", "x" },
 		func(s *config.Serve) { s.NATSListen, s.NATS = "0.0.0.0:1", "nats://x" },

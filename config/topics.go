@@ -18,7 +18,7 @@ func Topics() []Topic {
 	return []Topic{
 		{"Model", []string{"model", "served-model-name", "weights", "kv-type", "packed-weights"}},
 		{"Device", []string{"backend", "device", "isa", "dtype", "threads"}},
-		{"Memory", []string{"kv-memory", "kv-shm", "kv-disk", "kv-disk-size", "admission"}},
+		{"Memory", []string{"kv-memory", "kv-shm", "kv-disk", "kv-disk-size", "kv-spill", "kv-spill-size", "admission"}},
 		{"Scheduling", []string{
 			"max-batch-tokens", "max-batch-size", "prefill-chunk", "draft-rows", "waiting-served-ratio",
 			"max-waiting", "max-queue-wait", "step-timeout", "tokenizers", "detokenizers",

@@ -43,6 +43,8 @@ type size struct {
 	kv                           model.KVType
 	kvMemory                     int64
 	disk                         string // directory of the KV disk
+	predict                      bool   // admission of predicted answers
+	spill                        string // directory of the spill tier
 }
 
 func startPipeline(t *testing.T, s size) *node.Node {
@@ -74,9 +76,10 @@ func startAndEnd(t *testing.T, s size) (p *node.Node, series *metrics.Metrics, e
 	p, err = node.New(node.Config{
 		ModelID: "tiny-chat", Model: m, Tokenizer: tok, Context: m.Program.MaxPositions,
 		Sched: sched.Config{
-			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096, DraftRows: s.drafts,
+			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096, DraftRows: s.drafts, Predict: s.predict,
 			MaxSequenceTokens: m.Program.MaxPositions, SlabTokens: device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
 		},
+		KVSpill:     node.KVDisk{Dir: s.spill, Size: 16 << 20},
 		KVDisk:      node.KVDisk{Dir: s.disk, Size: 64 << 20},
 		MaxRequests: s.requests, Metrics: series, Log: zerolog.Nop(),
 	})

@@ -30,6 +30,8 @@ type Metrics struct {
 	running, waiting                                 *prometheus.GaugeVec
 	paused, kvUsage                                  *prometheus.GaugeVec
 	growthDenied                                     *prometheus.CounterVec
+	spilled                                          *prometheus.GaugeVec
+	restored, spillLost                              *prometheus.CounterVec
 	ttft, itl, e2e, queue, prefill, decode           *prometheus.HistogramVec
 	promptTokens, genTokens                          *prometheus.CounterVec
 	draftTokens, acceptedTokens                      *prometheus.CounterVec
@@ -76,6 +78,9 @@ func New(build Build) *Metrics {
 	m.waiting = gauge("num_requests_waiting", "Requests accepted and not yet in a step.", "model")
 	m.paused = gauge("sequences_paused", "Sequences that wait for KV memory to grow.", "model")
 	m.growthDenied = counter("kv_growth_denied_total", "Requests for more KV memory of running sequences that were denied for a time.", "model")
+	m.spilled = gauge("kv_spilled_slabs", "Slabs that paused sequences have in the spill tier.", "model")
+	m.restored = counter("kv_spill_restores_total", "Sequences that came back from the spill tier.", "model")
+	m.spillLost = counter("kv_spill_replays_total", "Sequences computed again, since their copy in the spill tier could not be written or read.", "model")
 	m.kvUsage = gauge("kv_cache_usage_ratio", "Share of KV slabs in use, 0 to 1.", "model")
 	m.ttft = histogram("time_to_first_token_seconds", "From arrival to the first token.", requestBuckets, "model")
 	m.itl = histogram("inter_token_latency_seconds", "Between one token and the next of a choice.", tokenBuckets, "model")
@@ -87,7 +92,7 @@ func New(build Build) *Metrics {
 	m.genTokens = counter("generation_tokens_total", "Tokens generated.", "model")
 	m.prefixQueries = counter("prefix_cache_queries_total", "Tokens of prompts that were looked up in the prefix cache.", "model")
 	m.prefixHits = counter("prefix_cache_hits_total", "Tokens of prompts that the prefix cache had.", "model")
-	m.recomputed = counter("recomputed_tokens_total", "Tokens of migrated sequences that were computed again.", "model")
+	m.recomputed = counter("recomputed_tokens_total", "Tokens of migrated or spilled sequences that were computed again.", "model")
 	m.handedOver = counter("handover_tokens_total", "Tokens whose keys and values were copied from another worker.", "model")
 	m.adopted = counter("adopted_tokens_total", "Tokens whose keys and values were copied from the KV pool of a dead worker.", "model")
 	m.handedOverBytes = counter("handover_bytes_total", "Bytes of keys and values that were copied from another worker.", "model")

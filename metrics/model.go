@@ -23,6 +23,8 @@ type Model struct {
 	reloads, failedReloads                           prometheus.Counter
 	diskHits, diskMisses, diskErrors                 prometheus.Counter
 	diskRead, diskWritten                            prometheus.Counter
+	spilled                                          prometheus.Gauge
+	restored, spillLost                              prometheus.Counter
 }
 
 // Model returns the series of a model. Call it once per model and keep it.
@@ -40,6 +42,7 @@ func (m *Metrics) Model(id string) *Model {
 		recomputed:    m.recomputed.With(label), handedOver: m.handedOver.With(label), handedOverBytes: m.handedOverBytes.With(label), adopted: m.adopted.With(label),
 		handoverFailures: m.handoverFailures.With(label),
 		diskHits:         m.diskHits.With(label), diskMisses: m.diskMisses.With(label), diskErrors: m.diskErrors.With(label),
+		spilled: m.spilled.With(label), restored: m.restored.With(label), spillLost: m.spillLost.With(label),
 		diskRead: m.diskRead.With(label), diskWritten: m.diskWritten.With(label),
 		draftTokens:    m.draftTokens.With(label),
 		acceptedTokens: m.acceptedTokens.With(label),
@@ -65,6 +68,15 @@ func (m *Model) Paused(n int) { m.paused.Set(float64(n)) }
 
 // GrowthDenied counts a sequence that requested more KV memory than it may have yet.
 func (m *Model) GrowthDenied() { m.growthDenied.Inc() }
+
+// Spilled sets the number of slabs that paused sequences have in the spill tier.
+func (m *Model) Spilled(n int) { m.spilled.Set(float64(n)) }
+
+// Restored counts a sequence that came back from the spill tier.
+func (m *Model) Restored() { m.restored.Inc() }
+
+// SpillLost counts a sequence in the spill tier that is computed again.
+func (m *Model) SpillLost() { m.spillLost.Inc() }
 
 // Step records one step of the device: its time, decode rows and prefill rows.
 func (m *Model) Step(d time.Duration, decodeRows, prefillRows int) {

@@ -47,6 +47,7 @@ type Config struct {
 	Publish           func(prefix.Event) // of the prefix cache, for gateways; nil: this process is alone
 	Memory            Memory
 	Disk              Store               // nil: none
+	Tier              Tier                // nil: none
 	SlabsOf           string              // see msg.Fetch; "": slabs are not copied to other workers
 	Pools             *kvfile.Dir         // where workers of this host leave their pools; nil: nowhere
 	Pool              func() *kvfile.File // this worker's, of the memory that it has now; nil: it leaves nothing
@@ -55,7 +56,11 @@ type Config struct {
 
 // New spawns the actor.
 func New(cfg Config) (*Manager, error) {
-	allocator, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens, Mappings: cfg.Mappings, Cold: cfg.Disk != nil})
+	slots := 0
+	if cfg.Tier != nil {
+		slots = cfg.Tier.Slots()
+	}
+	allocator, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens, Mappings: cfg.Mappings, Slots: slots, Cold: cfg.Disk != nil})
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +72,12 @@ func New(cfg Config) (*Manager, error) {
 	m.actor.disk = disk{exchange: &m.actor.exchange, store: cfg.Disk}
 	if cfg.Disk != nil {
 		if m.actor.disk.io, err = cfg.Spawn("kv-disk", &diskActor{store: cfg.Disk}); err != nil {
+			return nil, err
+		}
+	}
+	m.actor.spill = spill{exchange: &m.actor.exchange, moves: make(map[msg.SeqID]*move)}
+	if cfg.Tier != nil {
+		if m.actor.spill.io, err = cfg.Spawn("kv-tier", &tierActor{cfg.Tier}); err != nil {
 			return nil, err
 		}
 	}
@@ -123,6 +134,7 @@ func (m *Manager) State(ctx context.Context, brief bool) (*State, error) {
 type kvActor struct {
 	exchange
 	disk   disk
+	spill  spill
 	stats  atomic.Pointer[kvmgr.Stats] // after the last round, for others to see
 	node   string                      // of this process
 	pool   func() *kvfile.File         // see Config
@@ -172,9 +184,13 @@ func (a *kvActor) Receive(ctx actor.Context) {
 	case *msg.Prefetch, *msg.Import, *msg.Slab, *msg.KVCopied, *msg.Fetch, *expired, *adopt:
 		a.receive(ctx)
 		a.disk.receive(ctx)
+		a.spill.receive(ctx)
 		a.announce(ctx)
 	case *readSlab, *writeSlab, *loadTimeout, *flushDisk, *closeDisk:
 		a.disk.receive(ctx)
+		a.announce(ctx)
+	case *slotCopy:
+		a.spill.receive(ctx)
 		a.announce(ctx)
 	case *record:
 		a.kv.Record()
@@ -201,6 +217,7 @@ func (a *kvActor) Receive(ctx actor.Context) {
 		ctx.Send(a.blocks, &changed{list})
 	}
 	a.metrics.KVUsage(s.Used+s.Promised, s.Slabs)
+	a.metrics.Spilled(s.Spilled)
 	a.stats.Store(&s)
 	a.rest.begin(ctx, kvIdle)
 }
@@ -216,11 +233,15 @@ func (a *kvActor) round(ctx actor.Context, m *msg.KVRound) error {
 		if _, err := a.kv.Release(kvmgr.Seq(seq)); err != nil {
 			return err
 		}
+		delete(a.spill.moves, seq)
 	}
 	if m.Forget {
 		a.keep()
 		a.kv.Forget()
 		a.disk.abandon()
+	}
+	if err := a.spill.round(ctx, m); err != nil {
+		return err
 	}
 	for i := range m.Reserve {
 		short, err := a.reserve(ctx, m, &m.Reserve[i])

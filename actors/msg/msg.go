@@ -11,7 +11,7 @@
 //	watch -> request: Lost, Retry
 //	prefixes -> blocks: ListBlocks -> Blocks
 //	request -> kv: Prefetch -> Prefetched       kv -> kv, of another process: Fetch -> Slab
-//	compute -> kv: Import -> Imported, KVCopied  kv -> compute: KVReady
+//	compute -> kv: Import -> Imported, KVCopied  kv -> compute: KVReady, KVMoved
 //
 // An actor may be in another process: its PID says so, and nothing else does. What
 // Marshal knows can be sent there. Such a message may be lost, and after it
@@ -236,11 +236,14 @@ type KVRound struct {
 	Commit  []Commit  // offers computed slabs to other sequences
 	Release []SeqID   // gives back the slabs of these sequences
 	Forget  bool      // the device has lost what its KV memory held
+	Spill   []Spill   // copies slabs of paused sequences to the tier
+	Restore []Reserve // copies them back: the tokens that were there are those before it, so Known is not needed
 	Reserve []Reserve // sets slabs aside for whole sequences, up to the first that is denied for now
 	Extend  []Extend  // leases more slabs to sequences
 
 	Granted []Granted
 	Denied  []Denied
+	Kept    []SeqID // of Spill and Restore: they stay where they are
 	Paused  []SeqID // that may not grow until others release slabs
 	Parked  []SeqID // reservations that wait: another sequence computes what the prompt begins with
 	Ready   []SeqID // whose wait has ended: they may reserve again
@@ -252,6 +255,21 @@ type Commit struct {
 	Seq    SeqID
 	Tokens []int32
 	Tail   bool // also the last slab, if the tokens do not fill it
+}
+
+// Spill moves the slabs of a sequence's first tokens, which no step reads or writes from here on, to the tier. The answer is one of
+// KVRound.Kept, or a KVMoved.
+type Spill struct {
+	Seq    SeqID
+	Tokens int
+}
+
+// KVMoved says to the worker's loop that copies to or from the tier have ended. Those of Lost, which may be in Spilled too, have
+// nothing any more: they are computed again.
+type KVMoved struct {
+	Spilled []SeqID
+	Lost    []SeqID
+	Granted []Granted // with all slabs
 }
 
 // Reserve requests slabs for a whole sequence, and to lease the first of them at once. The answer is
@@ -298,7 +316,7 @@ type Denied struct {
 
 // Empty says whether there is nothing to ask.
 func (m *KVRound) Empty() bool {
-	return len(m.Release)+len(m.Reserve)+len(m.Extend)+len(m.Commit) == 0 && !m.Forget
+	return len(m.Release)+len(m.Spill)+len(m.Restore)+len(m.Reserve)+len(m.Extend)+len(m.Commit) == 0 && !m.Forget
 }
 
 // Reset empties the message and keeps its room.
@@ -306,7 +324,7 @@ func (m *KVRound) Reset() {
 	clear(m.Reserve) // these hold tokens
 	clear(m.Commit)
 	*m = KVRound{
-		Reply: m.Reply, Release: m.Release[:0], Reserve: m.Reserve[:0], Extend: m.Extend[:0], Commit: m.Commit[:0],
+		Reply: m.Reply, Release: m.Release[:0], Spill: m.Spill[:0], Restore: m.Restore[:0], Kept: m.Kept[:0], Reserve: m.Reserve[:0], Extend: m.Extend[:0], Commit: m.Commit[:0],
 		Granted: m.Granted[:0], Denied: m.Denied[:0], Paused: m.Paused[:0], Parked: m.Parked[:0], Ready: m.Ready[:0],
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/actors/kv"
 	"github.com/millrace/millrace/kvmgr/kvdisk"
+	"github.com/millrace/millrace/kvmgr/tier"
 )
 
 // diskTTL is how long keys and values that nobody uses stay on the disk.
@@ -31,6 +32,26 @@ func (p *Node) openDisk() (kv.Store, error) {
 	p.log.Info().Int("slabs", s.Slabs).Int("most", s.Most).Msg("keys and values outlive the process on the disk")
 	p.disk = store
 	return store, nil
+}
+
+// openTier opens the file of Config.KVSpill; nil without.
+func (p *Node) openTier() (kv.Tier, error) {
+	c, model := p.cfg.KVSpill, p.cfg.Model
+	if c.Dir == "" {
+		return nil, nil
+	}
+	if model.SlabLayout() == "" {
+		return nil, fmt.Errorf("node: the slabs of backend %s cannot be spilled", p.cfg.Backend)
+	}
+	s := p.cfg.Sched
+	most := int64(s.MaxBatchSize+s.MaxWaiting) * int64((s.MaxSequenceTokens+s.SlabTokens-1)/s.SlabTokens) // slabs of all sequences
+	file, err := tier.Open(c.Dir, min(c.Size, most*int64(model.SlabBytes())), model.SlabBytes())
+	if err != nil {
+		return nil, fmt.Errorf("%w (--kv-spill-size sets less aside, --kv-spill uses another directory)", err)
+	}
+	p.log.Info().Int("slabs", file.Slots()).Msg("paused sequences may wait on the disk")
+	p.tier = file
+	return file, nil
 }
 
 // closeDisk stores what the sequences that just ended have left, as long as the disk is quick. An error says that the KV

@@ -91,4 +91,7 @@ func (p *Node) stopActors() {
 	if p.disk != nil {
 		p.disk.Close() //nolint:errcheck // what is stored needs no end
 	}
+	if p.tier != nil {
+		p.tier.Close() //nolint:errcheck // nobody reads it any more
+	}
 }

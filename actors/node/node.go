@@ -37,6 +37,7 @@ import (
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/kvmgr/kvdisk"
 	"github.com/millrace/millrace/kvmgr/kvfile"
+	"github.com/millrace/millrace/kvmgr/tier"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 	"github.com/millrace/millrace/tracing"
@@ -58,7 +59,8 @@ type Config struct {
 	Numerics     string        // of compute: digest, see api.Pin
 	Class        string        // of compute: name of the numerics class, for others to see
 	Text         string        // of tokenize, compute and detok: digest of the checkpoint's tokenizer, see api.Pin
-	KVDisk       KVDisk
+	KVDisk       KVDisk        // where keys and values outlive the process
+	KVSpill      KVDisk        // where those of paused sequences wait
 	Sched        sched.Config
 	Tokenizers   int           // actors of the tokenizer pool, 0: 2
 	Detokenizers int           // actors of the detokenizer pool, 0: 2
@@ -75,9 +77,9 @@ type Config struct {
 	Log     zerolog.Logger
 }
 
-// KVDisk is where keys and values outlive the process.
+// KVDisk is a file for keys and values.
 type KVDisk struct {
-	Dir  string // "": nowhere
+	Dir  string // "": there is none
 	Size int64  // largest size of the process's file there, in bytes
 }
 
@@ -112,6 +114,7 @@ type Node struct {
 	worker       *worker.Worker
 	kv           *kv.Manager   // with worker
 	disk         *kvdisk.Store // nil: none
+	tier         *tier.File    // nil: none
 	detokenizers *detok.Pool
 
 	health *health
@@ -220,8 +223,13 @@ func (p *Node) spawnWorker() (err error) {
 	if err != nil {
 		return err
 	}
+	spill, err := p.openTier()
+	if err != nil {
+		return err
+	}
+	p.cfg.Sched.Spill = spill != nil
 	p.kv, err = kv.New(kv.Config{
-		Disk: store,
+		Disk: store, Tier: spill,
 		Node: p.name, Publish: publish, Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Mappings: model.Mappings(), Predicted: p.cfg.Sched.Predict, Broken: p.health.Fail, Metrics: p.metrics,
 		Memory: model, SlabsOf: slabsOf(p.cfg.Numerics, model.SlabLayout()), Pools: p.cfg.Pools, Pool: p.cfg.Pool, Log: p.log,
 	})

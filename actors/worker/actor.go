@@ -44,7 +44,7 @@ func (a *computeActor) Receive(ctx actor.Context) {
 		if a.hold(m.Seq, m) {
 			return
 		}
-	case *msg.KVRound, *msg.KVReady:
+	case *msg.KVRound, *msg.KVReady, *msg.KVMoved:
 	default:
 		return
 	}

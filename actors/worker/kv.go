@@ -2,6 +2,7 @@ package worker
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/actors/msg"
@@ -41,14 +42,10 @@ func (l *loop) answer(m *msg.KVRound) (err error) {
 	l.unanswered--
 	copies := 0
 	for i := range m.Granted {
-		g := &m.Granted[i]
-		if g.CopyTokens > 0 {
+		if m.Granted[i].CopyTokens > 0 {
 			copies++
 		}
-		l.events = append(l.events, sched.GrantedPrefix(sched.ID(g.Seq), g.UpTo, g.Computed))
-		if e := l.mapSlabs(g); err == nil {
-			err = e
-		}
+		err = cmp.Or(err, l.granted(&m.Granted[i]))
 	}
 	for _, d := range m.Denied {
 		if d.Never {
@@ -56,6 +53,9 @@ func (l *loop) answer(m *msg.KVRound) (err error) {
 		} else {
 			l.events = append(l.events, sched.Denied(sched.ID(d.Seq), d.Need, d.Free))
 		}
+	}
+	for _, seq := range m.Kept {
+		l.events = append(l.events, sched.Kept(sched.ID(seq)))
 	}
 	for _, seq := range m.Paused {
 		l.events = append(l.events, sched.Paused(sched.ID(seq)))
@@ -74,6 +74,25 @@ func (l *loop) answer(m *msg.KVRound) (err error) {
 	return err
 }
 
+func (l *loop) granted(g *msg.Granted) error {
+	l.events = append(l.events, sched.GrantedPrefix(sched.ID(g.Seq), g.UpTo, g.Computed))
+	return l.mapSlabs(g)
+}
+
+// moved takes what became of copies to and from the tier.
+func (l *loop) moved(m *msg.KVMoved) (err error) {
+	for _, seq := range m.Spilled {
+		l.events = append(l.events, sched.Spilled(sched.ID(seq)))
+	}
+	for _, seq := range m.Lost {
+		l.events = append(l.events, sched.Lost(sched.ID(seq)))
+	}
+	for i := range m.Granted {
+		err = cmp.Or(err, l.granted(&m.Granted[i]))
+	}
+	return err
+}
+
 // mapSlabs backs a sequence's region with the slabs of its lease. A sequence
 // that ended meanwhile needs none; its Release follows.
 func (l *loop) mapSlabs(m *msg.Granted) error {
@@ -87,6 +106,10 @@ func (l *loop) mapSlabs(m *msg.Granted) error {
 	if s.region == nil {
 		if err := l.openRegion(s); err != nil {
 			return err
+		}
+		if s.spilled > 0 {
+			l.Metrics.Recomputed(s.spilled - min(m.Computed, s.spilled))
+			s.spilled = 0
 		}
 	}
 	mapped := s.region.Append
@@ -139,10 +162,19 @@ func (l *loop) askKV(plan *sched.Plan) {
 		}
 		m.Release = append(m.Release, msg.SeqID(id))
 	}
-	for _, r := range plan.Reserve {
-		q := msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Promise: r.Promise, Lease: r.Lease, Prompt: r.Prompt, Beams: r.Beams}
-		if s := l.sequences[r.ID]; s != nil {
-			q.Known, q.Space = s.gen.Known(), s.gen.Space()
+	for _, e := range plan.Spill {
+		s := l.sequences[e.ID]
+		l.closeRegion(s)
+		s.draft, s.committed, s.spilled = nil, 0, e.Tokens
+		m.Spill = append(m.Spill, msg.Spill{Seq: msg.SeqID(e.ID), Tokens: e.Tokens})
+	}
+	for i := range plan.Restore {
+		m.Restore = append(m.Restore, reserve(&plan.Restore[i]))
+	}
+	for i := range plan.Reserve {
+		q := reserve(&plan.Reserve[i])
+		if s := l.sequences[plan.Reserve[i].ID]; s != nil {
+			q.Known, q.Space = s.known(), s.gen.Space()
 		}
 		m.Reserve = append(m.Reserve, q)
 	}
@@ -155,6 +187,18 @@ func (l *loop) askKV(plan *sched.Plan) {
 	}
 	l.unanswered++
 	l.Root.Send(l.KV, m)
+}
+
+func reserve(r *sched.Reservation) msg.Reserve {
+	return msg.Reserve{Seq: msg.SeqID(r.ID), Tokens: r.Tokens, Promise: r.Promise, Lease: r.Lease, Prompt: r.Prompt, Beams: r.Beams}
+}
+
+// known are the tokens of a sequence that is to begin, or to begin again here.
+func (s *sequence) known() []int32 {
+	if s.tokens != nil {
+		return slices.Clip(s.tokens)
+	}
+	return s.gen.Known()
 }
 
 // offer offers the slabs of a sequence's first end tokens to others, with tail also the one that they do not fill.

@@ -69,6 +69,7 @@ type sequence struct {
 	choices   []sample.Choice // of the step: a token, and one for each draft token that was accepted
 	decodes   bool            // its first token is there
 	committed int             // tokens whose slabs were offered to others
+	spilled   int             // tokens that were computed when it was spilled, until it is back
 	cancelled bool            // its end is to come
 	endIsSent bool
 }
@@ -221,6 +222,8 @@ func (l *loop) take(m any) error {
 		l.redirect(m)
 	case *msg.KVRound:
 		return l.answer(m)
+	case *msg.KVMoved:
+		return l.moved(m)
 	case *msg.KVReady:
 		for _, seq := range m.Seqs {
 			l.events = append(l.events, sched.Ready(sched.ID(seq)))

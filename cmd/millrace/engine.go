@@ -136,6 +136,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		}
 		c.Numerics, c.Class = m.numerics.Digest(), m.numerics.Class
 		c.KVDisk = node.KVDisk{Dir: s.KVDisk, Size: int64(s.KVDiskSize)}
+		c.KVSpill = node.KVDisk{Dir: s.KVSpill, Size: int64(s.KVSpillSize)}
 		c.Sched = schedConfig(s, m.program.MaxPositions)
 		if s.Backend == "sim" { // its texts repeat: every draft token would be right
 			c.Sched.DraftRows = 0

@@ -72,6 +72,7 @@ function show() {
     "Sequences in memory": stats.regions.toLocaleString(),
     "Sequences waiting": state.waiting.toLocaleString(),
     "Paused, their growth was denied": stats.denied.toLocaleString(),
+    ...(stats.slots > 0 && { "Slabs in the spill tier": `${stats.spilled.toLocaleString()} of ${stats.slots.toLocaleString()}` }),
   };
   $("figures").replaceChildren(...Object.entries(figures).map(([name, value]) => {
     const box = document.createElement("div");
@@ -110,9 +111,9 @@ function showTables() {
   table("tenants", ["Tenant", "Sequences", "Leased slabs", "Reserved slabs"],
     state.tenants.map((t) => [t.tenant || "without a key", t.sequences, t.leased_slabs, t.reserved_slabs]));
   table("sequences", ["Sequence", "Tenant", "Prompt", "Computed", "Generated", "Reserved tokens", "Declared tokens", "Leased slabs",
-    "Reserved slabs", "Shared slabs"],
+    "Reserved slabs", "Shared slabs", "Spilled slabs"],
     state.regions.map((r) => [r.sequence, r.tenant || "–", r.prompt_tokens, r.computed_tokens, r.generated_tokens, r.reserved_tokens,
-      r.declared_tokens, r.leased_slabs, r.reserved_slabs, r.shared_slabs]));
+      r.declared_tokens, r.leased_slabs, r.reserved_slabs, r.shared_slabs, r.spilled_slabs]));
   const hidden = state.stats.regions - state.regions.length;
   $("sequences-note").textContent = hidden > 0 ? `The largest ones; ${hidden.toLocaleString()} more are not shown.` : "";
 }
