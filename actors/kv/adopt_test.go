@@ -102,6 +102,26 @@ func TestThePoolOfAnotherClassIsNotAdopted(t *testing.T) {
 	require.Zero(t, n)
 }
 
+// TestASequenceThatComesTwiceIsReleasedOnce: its source dies while slabs are copied, and leaves nothing.
+func TestASequenceThatComesTwiceIsReleasedOnce(t *testing.T) {
+	h := newHeirs(t, equals)
+	h.change = func(*msg.Slab) *msg.Slab { return nil }
+	tokens := prompt(100, 40)
+	h.runs(1, "a", tokens)
+	begin := func() {
+		h.system.Root.Send(h.managers[1].PID(), &msg.Prefetch{Reply: h.self, Source: h.source(1), Space: "a", Tokens: tokens})
+	}
+	begin()
+	source := msg.Source{KV: actor.NewPID(node(0), msg.KVActor), Seq: 1, Dead: true, Complete: true}
+	g := &msg.Generate{Seq: 101, Prompt: tokens[:10], Generated: tokens[10:], Tenant: "a", Source: &source}
+	h.system.Root.Send(h.managers[1].PID(), &msg.Import{Reply: h.self, Generate: g})
+	next[*msg.Prefetched](h.pair)
+	next[*msg.Imported](h.pair)
+	begin() // releases what was kept
+	require.Equal(t, msg.SeqID(1), next[*msg.Prefetched](h.pair).Seq)
+	h.clean(1)
+}
+
 func TestThePoolOfALivingWorkerIsNotAdopted(t *testing.T) {
 	h := newHeirs(t, equals)
 	tokens := prompt(100, 40)

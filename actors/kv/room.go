@@ -27,7 +27,7 @@ func (x *exchange) length(known, end int) kvmgr.Length {
 
 // keep keeps the slabs of a transfer that has ended until its sequence reserves its own: nobody else gets them.
 func (x *exchange) keep(t *transfer) {
-	if !x.kv.Has(t.seq()) {
+	if !t.reserved { // another one may be, for the same sequence
 		t.timer.Stop()
 		return
 	}

@@ -67,6 +67,7 @@ type transfer struct {
 	next     int           // the first of slabs that was not requested
 	got      int           // slabs that are here
 	lastSeen int           // got when the timer was started
+	reserved bool          // slabs are set aside, or all tokens are here
 	full     bool          // there is no room
 	timer    *time.Timer
 }
@@ -187,7 +188,7 @@ func (x *exchange) reserve(ctx actor.Context, t *transfer) {
 	case err != nil:
 		x.fail(ctx, t, err)
 	default:
-		t.slabs, t.next, t.got, t.lastSeen = slabs, computed, computed, computed
+		t.reserved, t.slabs, t.next, t.got, t.lastSeen = true, slabs, computed, computed, computed
 		if slabs == nil {
 			x.end(ctx, t)
 		}
