@@ -21,7 +21,7 @@ import (
 const BeatSubject = "millrace.registry.v2.beat"
 
 // Each node subscribes to aliveSubject with its name and answers nothing. Other nodes send a probe
-// there when a beat is late, and with each prompt to be tokenized. If the node has no subscription,
+// there when a beat is late, and gateways while they need the node. If the node has no subscription,
 // the NATS server says so at once on goneSubject, with the probe's random nonce: no process can forge
 // that without the probe.
 const (
@@ -52,6 +52,7 @@ type Registry struct {
 	self     string
 	subs     []*nats.Subscription
 	quit     chan struct{}
+	lost     chan struct{} // see Lost
 	done     sync.WaitGroup
 	once     sync.Once
 	rejected zerolog.Logger // for malformed and forged beats, sampled
@@ -75,7 +76,7 @@ func Join(cfg Config) (*Registry, error) {
 	}
 	self := cfg.Key.Node().String()
 	r := &Registry{
-		cfg: cfg, self: self, quit: make(chan struct{}), table: newTable(self, cfg.Dead, time.Now()), signers: newSigners(),
+		cfg: cfg, self: self, quit: make(chan struct{}), lost: make(chan struct{}, 1), table: newTable(self, cfg.Dead, time.Now()), signers: newSigners(),
 		rejected: cfg.Log.Sample(&zerolog.BurstSampler{Burst: 3, Period: 10 * time.Second}),
 	}
 	if cfg.Conn == nil {
@@ -166,8 +167,15 @@ func (r *Registry) gone(m *nats.Msg) {
 	r.mu.Unlock()
 	if was {
 		r.cfg.Log.Warn().Str("member", node).Msg("a node is gone")
+		select {
+		case r.lost <- struct{}{}:
+		default:
+		}
 	}
 }
+
+// Lost receives a value after a node was found dead by a probe. It is for one reader.
+func (r *Registry) Lost() <-chan struct{} { return r.lost }
 
 // Beat sends a beat now, for a change that others should know soon.
 func (r *Registry) Beat() {

@@ -37,7 +37,12 @@ func TestADeadProcessIsNoticedByItsConnection(t *testing.T) {
 	before := a.Probe(b.self)
 	require.NoError(t, a.cfg.Conn.Flush())
 	killed.Close()
-	require.Eventually(t, func() bool { return !a.Alive(b.self) }, wait, time.Millisecond)
+	select {
+	case <-a.Lost():
+	case <-time.After(wait):
+		t.Fatal("the death is not announced")
+	}
+	require.False(t, a.Alive(b.self))
 	for range 3 {
 		<-probes
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// table holds the last beat of each other node. A node is considered dead after some silence, or
-// when its beat is late and the NATS server has no subscription for it. The table judges silence
+// table holds the last beat of each other node. A node is considered dead after some silence, when its beat is late and the NATS
+// server has no subscription for it, or when the server has none for two probes in a row. The table judges
 // only while it receives this node's own beats: without them the fault may be here, and a process
 // that was stopped for a while has to receive beats first.
 type table struct {
@@ -28,9 +28,10 @@ type entry struct {
 	*Member
 	last   time.Time // when the last beat arrived
 	silent bool
-	left   bool   // it said so; it is silent, too
-	nonce  string // of the probes since its last beat
-	absent uint64 // number of the first probe since then that found no subscription; 0: none did
+	left   bool      // it said so; it is silent, too
+	nonce  string    // of the probes since its last beat
+	absent uint64    // number of the first probe since then that found no subscription; 0: none did
+	since  time.Time // when the answer to that probe came
 }
 
 // probe is a message to a node. An answer of the NATS server has its nonce and its number.
@@ -126,24 +127,35 @@ func (t *table) probe(node string, nonce func() string) probe {
 	return q
 }
 
-// isLate says whether a node's beat is late. It is not while the fault may be here: after a restart
-// of the NATS server other nodes need a while to reconnect, as this node did.
-func (t *table) isLate(now time.Time, e *entry) bool {
-	return !e.silent && e.BeatsEvery > 0 && now.Sub(e.last) > e.BeatsEvery+e.BeatsEvery/5 &&
-		now.Sub(t.echo) <= t.dead/2 && now.Sub(t.back) > 2*t.dead
+// judges says whether a node without a subscription may be dead. It may not while the fault may be here: after a restart of the
+// NATS server other nodes need a while to reconnect, as this node did.
+func (t *table) judges(now time.Time, e *entry) bool {
+	return !e.silent && e.BeatsEvery > 0 && now.Sub(t.echo) <= t.dead/2 && now.Sub(t.back) > 2*t.dead
 }
 
+// isLate says whether a node's beat is late.
+func (t *table) isLate(now time.Time, e *entry) bool {
+	return t.judges(now, e) && now.Sub(e.last) > e.BeatsEvery+e.BeatsEvery/5
+}
+
+// absentFor is the least time between two answers without a subscription that make a node dead before its beat is late, as a
+// share of the time between two beats. A single one may be older than the node's last beat.
+const absentFor = 10
+
 // gone applies the answer that a node has no subscription. It returns whether the node is
-// silent from now on: it is if its beat is late.
+// silent from now on: it is if its beat is late, or if an earlier probe since its last beat found none either.
 func (t *table) gone(now time.Time, q probe) bool {
 	e := t.members[q.node]
 	if e == nil || e.nonce == "" || q.nonce != e.nonce {
 		return false
 	}
+	if e.absent == 0 {
+		e.since = now
+	}
 	if e.absent == 0 || q.number < e.absent {
 		e.absent = q.number
 	}
-	if !t.isLate(now, e) {
+	if again := t.judges(now, e) && now.Sub(e.since) > e.BeatsEvery/absentFor; !again && !t.isLate(now, e) {
 		return false
 	}
 	e.silent = true

@@ -140,6 +140,36 @@ func TestALateNodeForWhichNobodyListensIsGoneAtOnce(t *testing.T) {
 	require.False(t, gone("b"), "the word of an answer from before it came back")
 }
 
+// TestTwoProbesWithoutASubscriptionSayThatANodeIsDead before its beat is late.
+func TestTwoProbesWithoutASubscriptionSayThatANodeIsDead(t *testing.T) {
+	const beat = 250 * time.Millisecond
+	at := time.Unix(1000, 0)
+	x := newTable("me", time.Second, at.Add(-time.Minute))
+	hear := func() {
+		x.receive(at, Member{Node: "a", BeatsEvery: beat})
+		x.receive(at, Member{Node: "me"})
+	}
+	number := uint64(0)
+	gone := func() bool { number++; return x.gone(at, probe{"a", "w", number}) }
+	hear()
+	x.back = time.Time{} // this node's own connection is long there
+	x.probe("a", func() string { return "w" })
+	require.False(t, gone(), "the answer may be older than the beat")
+	at = at.Add(beat / absentFor)
+	require.False(t, gone(), "it is too early")
+	hear()
+	x.probe("a", func() string { return "w" })
+	at = at.Add(1)
+	require.False(t, gone(), "the first one since its beat")
+	at = at.Add(beat/absentFor + 1)
+	x.back = at
+	require.False(t, gone(), "it may have to reconnect, as this node did")
+	x.back = time.Time{}
+	require.True(t, gone())
+	require.False(t, x.alive("a"))
+	require.False(t, gone(), "it is reported once")
+}
+
 func TestANodeDiesAfterTheProbesThatFoundItAndBeforeThoseThatDidNot(t *testing.T) {
 	const beat = 250 * time.Millisecond
 	at := time.Unix(1000, 0)

@@ -67,6 +67,7 @@ type Membership interface {
 	Alive(node string) bool
 	Probe(node string) uint64            // sends a probe and returns its number
 	Died(node string, probe uint64) bool // it was there at that probe, and ended since without a goodbye
+	Lost() <-chan struct{}               // receives a value after a probe found a dead node; for one reader
 	Partitioned() bool                   // no other process can be reached: judge nobody
 }
 
@@ -250,19 +251,29 @@ func (g *Gateway) Watch(quit <-chan struct{}) {
 		select {
 		case <-quit:
 			return
+		case <-g.cfg.Cluster.Lost():
+			g.look(time.Now())
 		case now := <-tick.C:
 			g.models.refresh()
 			for _, node := range g.caches.refresh(ctx, now, g.cfg.Cluster.Members()) {
 				g.cfg.System.Root.Send(actor.NewPID(node, msg.BlocksActor), &msg.ListBlocks{Reply: g.prefixes})
 			}
-			losses, again := g.watch.tick(now, clusterView{g.cfg.Cluster, g.routes})
-			for _, t := range losses {
-				g.cfg.System.Root.Send(t.request, t.lost)
-			}
-			for _, request := range again {
-				g.cfg.System.Root.Send(request, &msg.Retry{})
+			g.look(now)
+			for _, node := range g.watch.nodes() { // NATS knows of a death before a beat is late
+				g.cfg.Cluster.Probe(node)
 			}
 		}
+	}
+}
+
+// look makes requests continue whose sequences are lost, and try again what they wait for.
+func (g *Gateway) look(now time.Time) {
+	losses, again := g.watch.tick(now, clusterView{g.cfg.Cluster, g.routes})
+	for _, t := range losses {
+		g.cfg.System.Root.Send(t.request, t.lost)
+	}
+	for _, request := range again {
+		g.cfg.System.Root.Send(request, &msg.Retry{})
 	}
 }
 

@@ -76,6 +76,7 @@ func (a alone) Members() []*cluster.Member {
 func (alone) Others() []*cluster.Member { return nil }
 func (alone) Alive(string) bool         { return true }
 func (alone) Probe(string) uint64       { return 0 }
+func (alone) Lost() <-chan struct{}     { return nil }
 func (alone) Died(string, uint64) bool  { return false }
 func (alone) Partitioned() bool         { return false }
 

@@ -276,6 +276,21 @@ func (s *watched) tell(list []lostSequence, seq msg.SeqID, why string) []lostSeq
 	return append(list, lostSequence{s.request, &msg.Lost{Seq: seq, Why: why}})
 }
 
+// nodes are the other processes that the sequences of this one need.
+func (w *watch) nodes() (list []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for node := range w.workers {
+		list = append(list, node)
+	}
+	for node := range w.detoks {
+		if w.workers[node] == nil {
+			list = append(list, node)
+		}
+	}
+	return slices.DeleteFunc(list, func(node string) bool { return node == w.self })
+}
+
 // view is what a tick needs of the cluster.
 type view interface {
 	Partitioned() bool        // this node reaches nobody: judge nobody

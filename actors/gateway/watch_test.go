@@ -137,6 +137,17 @@ func TestTheSequencesOfADeadWorkerAreLostOnce(t *testing.T) {
 	require.Equal(t, 1, w.texts("d"))
 }
 
+func TestTheNodesThatSequencesNeedAreProbed(t *testing.T) {
+	w := newTestWatch()
+	require.Empty(t, w.nodes())
+	w.runs(1, "a", "d", 0)
+	w.runs(2, "a", "a", 0)
+	w.runs(3, "me", "me", 0)
+	require.ElementsMatch(t, []string{"a", "d"}, w.nodes())
+	w.end(1, "a")
+	require.Equal(t, []string{"a"}, w.nodes())
+}
+
 func TestAWorkerIsSilentForASequenceThatItDoesNotReport(t *testing.T) {
 	w := newTestWatch()
 	w.runs(1, "a", "me", 0)
