@@ -226,6 +226,7 @@ func (d *disk) end(l *load) {
 		return
 	}
 	l.ended = true
+	d.metrics.DiskMissed(len(l.slabs) - l.got)
 	d.late += l.flying
 	d.buffers, l.read = append(d.buffers, l.read...), nil
 	d.kv.Settle(l.seq())

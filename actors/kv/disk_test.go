@@ -22,6 +22,7 @@ type diskWorker struct {
 	dir    string
 	change func(Store) Store
 	log    bytes.Buffer
+	series *metrics.Metrics // of this process
 	closes func()
 
 	*Manager
@@ -46,7 +47,7 @@ func (w *diskWorker) start() {
 	require.NoError(w.t, err)
 	system := actor.NewActorSystem()
 	rounds, ready := make(chan *msg.KVRound, 10), make(chan msg.SeqID, 10)
-	w.rounds, w.ready, w.memory = rounds, ready, testMemory{}
+	w.rounds, w.ready, w.memory, w.series = rounds, ready, testMemory{}, metrics.New(metrics.Build{})
 	w.self = system.Root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) {
 		switch m := ctx.Message().(type) {
 		case *msg.KVRound:
@@ -58,7 +59,7 @@ func (w *diskWorker) start() {
 		}
 	}))
 	w.Manager, err = New(Config{
-		Root: system.Root, Slabs: 10, SlabTokens: 16, Broken: func(err error) { w.t.Error(err) }, Metrics: metrics.New(metrics.Build{}).Model("m"),
+		Root: system.Root, Slabs: 10, SlabTokens: 16, Broken: func(err error) { w.t.Error(err) }, Metrics: w.series.Model("m"),
 		Memory: &w.memory, Disk: w.change(w.store), Log: zerolog.New(&w.log),
 		Spawn: func(name string, a actor.Actor) (*actor.PID, error) {
 			return system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), name)
@@ -127,6 +128,21 @@ func (w *diskWorker) runs(seq msg.SeqID, tenant string, tokens []int32) int {
 	}
 	w.round(&msg.KVRound{Commit: []msg.Commit{{Seq: seq, Tokens: tokens[:len(tokens)-1], Tail: true}}, Release: []msg.SeqID{seq}})
 	return g.Computed
+}
+
+// counts are the hits, misses and errors of the disk in this process.
+func (w *diskWorker) counts() (list []float64) {
+	w.t.Helper()
+	families, err := w.series.Registry().Gather()
+	require.NoError(w.t, err)
+	for _, name := range []string{"hits", "misses", "errors"} {
+		for _, f := range families {
+			if f.GetName() == "millrace_kv_disk_"+name+"_total" {
+				list = append(list, f.Metric[0].Counter.GetValue())
+			}
+		}
+	}
+	return list
 }
 
 func (w *diskWorker) state() *State {
@@ -234,6 +250,7 @@ func TestASlabThatCannotBeReadIsComputed(t *testing.T) {
 			}
 			w.restart()
 			require.Equal(t, 16*good, w.runs(2, "a", tokens))
+			require.Equal(t, []float64{float64(good), float64(3 - good), 1}, w.counts())
 			require.Equal(t, 59, w.runs(3, "a", tokens))
 			require.Contains(t, w.log.String(), "computed again")
 			require.Zero(t, w.state().Stats.Regions)
