@@ -37,6 +37,7 @@ type Metrics struct {
 	draftTokens, acceptedTokens                      *prometheus.CounterVec
 	prefixQueries, prefixHits                        *prometheus.CounterVec
 	recomputed, handedOver, handedOverBytes, adopted *prometheus.CounterVec
+	adoptedRecomputed                                *prometheus.CounterVec
 	handoverFailures                                 *prometheus.CounterVec
 	success, rejected, reloads                       *prometheus.CounterVec
 	stageDepth                                       *prometheus.GaugeVec
@@ -95,10 +96,11 @@ func New(build Build) *Metrics {
 	m.recomputed = counter("recomputed_tokens_total", "Tokens of migrated or spilled sequences that were computed again.", "model")
 	m.handedOver = counter("handover_tokens_total", "Tokens whose keys and values were copied from another worker.", "model")
 	m.adopted = counter("adopted_tokens_total", "Tokens whose keys and values were copied from the KV pool of a dead worker.", "model")
+	m.adoptedRecomputed = counter("adopted_recomputed_tokens_total", "Tokens of sequences with adopted keys and values that were computed again.", "model")
 	m.handedOverBytes = counter("handover_bytes_total", "Bytes of keys and values that were copied from another worker.", "model")
 	m.handoverFailures = counter("handover_failures_total", "Copies of keys and values from another worker that failed.", "model")
 	m.diskHits = counter("kv_disk_hits_total", "Slabs of prompts that came from the disk.", "model")
-	m.diskMisses = counter("kv_disk_misses_total", "Whole slabs of prompts that neither memory nor disk had.", "model")
+	m.diskMisses = counter("kv_disk_misses_total", "Whole slabs of prompts that neither memory nor disk had undamaged.", "model")
 	m.diskErrors = counter("kv_disk_errors_total", "Slabs that could not be stored or read, or were damaged.", "model")
 	m.diskRead = counter("kv_disk_read_bytes_total", "Bytes of keys and values that came from the disk.", "model")
 	m.diskWritten = counter("kv_disk_written_bytes_total", "Bytes of keys and values that were stored on the disk.", "model")

@@ -17,6 +17,7 @@ type Model struct {
 	draftTokens, acceptedTokens                      prometheus.Counter
 	prefixQueries, prefixHits                        prometheus.Counter
 	recomputed, handedOver, handedOverBytes, adopted prometheus.Counter
+	adoptedRecomputed                                prometheus.Counter
 	handoverFailures                                 prometheus.Counter
 	stepSeconds, stepDecodeRows, stepChunks          prometheus.Observer
 	success, rejected                                *prometheus.CounterVec
@@ -40,8 +41,8 @@ func (m *Metrics) Model(id string) *Model {
 		prefixQueries: m.prefixQueries.With(label),
 		prefixHits:    m.prefixHits.With(label),
 		recomputed:    m.recomputed.With(label), handedOver: m.handedOver.With(label), handedOverBytes: m.handedOverBytes.With(label), adopted: m.adopted.With(label),
-		handoverFailures: m.handoverFailures.With(label),
-		diskHits:         m.diskHits.With(label), diskMisses: m.diskMisses.With(label), diskErrors: m.diskErrors.With(label),
+		adoptedRecomputed: m.adoptedRecomputed.With(label), handoverFailures: m.handoverFailures.With(label),
+		diskHits: m.diskHits.With(label), diskMisses: m.diskMisses.With(label), diskErrors: m.diskErrors.With(label),
 		spilled: m.spilled.With(label), restored: m.restored.With(label), spillLost: m.spillLost.With(label),
 		diskRead: m.diskRead.With(label), diskWritten: m.diskWritten.With(label),
 		draftTokens:    m.draftTokens.With(label),
@@ -107,8 +108,13 @@ func total(c prometheus.Counter) uint64 {
 }
 
 // Recomputed records a sequence of another worker that begins here, and how many of the tokens that the other one had
-// computed are computed again.
-func (m *Model) Recomputed(tokens int) { m.recomputed.Add(float64(tokens)) }
+// computed are computed again. adopted says that keys and values of it came from the pool of a dead worker.
+func (m *Model) Recomputed(tokens int, adopted bool) {
+	m.recomputed.Add(float64(tokens))
+	if adopted {
+		m.adoptedRecomputed.Add(float64(tokens))
+	}
+}
 
 // HandedOver records tokens whose keys and values were copied from another worker, in a number of bytes.
 func (m *Model) HandedOver(tokens, bytes int) {
@@ -128,7 +134,7 @@ func (m *Model) DiskRead(bytes int) {
 	m.diskRead.Add(float64(bytes))
 }
 
-// DiskMissed records whole slabs of a prompt that are computed, since neither memory nor disk have them.
+// DiskMissed records whole slabs of a prompt that are computed, since neither memory nor disk have them undamaged.
 func (m *Model) DiskMissed(slabs int) { m.diskMisses.Add(float64(slabs)) }
 
 // DiskWritten records a slab that was stored on the disk.

@@ -71,7 +71,7 @@ func (a *requestActor) leaving(seq msg.SeqID, why string) (h handover) {
 	switch why {
 	case workerDraining, prefillDone:
 		h = handover{from: msg.Source{KV: kvAt(at.compute.Address), Seq: lead}, to: at.next}
-	case workerDead:
+	case workerDead, workerSilent: // what a worker has that is only silent is not read: it owns its pool
 		known := len(a.state.choices[a.state.choice(lead)].tokens)
 		h = handover{from: msg.Source{KV: kvAt(at.compute.Address), Seq: lead, Dead: true, Complete: known > at.from}}
 	}

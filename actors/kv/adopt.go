@@ -12,11 +12,11 @@ import (
 type estate struct {
 	pool     *kvfile.Dead
 	prefixes []chain.Hash // of the sequence's full slabs
-	queued   bool         // an adopt is in the mailbox
+	copied   bool         // at least one slab
 }
 
-// adopt copies the next slabs of a dead worker's sequence. It comes from the KV manager itself: rounds are served between two
-// of them.
+// adopt copies the next slabs of a dead worker's sequence. It comes from the KV manager itself, one at a time: rounds are served
+// between two of them.
 type adopt struct{ seq msg.SeqID }
 
 // estate finds what a dead worker left of a sequence; false if nothing can be there.
@@ -48,21 +48,22 @@ func (x *exchange) prefix(t *transfer, prefixes []chain.Hash) *kvfile.Dead {
 	return pool
 }
 
-// ask makes a transfer from a dead worker's pool proceed.
+// ask makes a transfer from a dead worker's pool proceed, unless another one does.
 func (x *exchange) ask(ctx actor.Context, t *transfer) {
-	if t.slabs != nil && !t.dead.queued {
-		t.dead.queued = true
+	if t.slabs != nil && !x.adopting {
+		x.adopting = true
 		ctx.Send(ctx.Self(), &adopt{t.source.Seq})
 	}
 }
 
 // adopt copies the next slabs of a transfer, until it finds no more.
 func (x *exchange) adopt(ctx actor.Context, m *adopt) {
+	x.adopting = false
 	t := x.find(m.seq)
 	if t == nil || t.dead == nil || t.slabs == nil { // it has ended, or is another one
+		x.request(ctx)
 		return
 	}
-	t.dead.queued = false
 	data := make([]byte, x.memory.SlabBytes())
 	for range max(1, fetchBytes/max(1, len(data))) {
 		slab, ok := x.inherited(t)
@@ -81,6 +82,7 @@ func (x *exchange) adopt(ctx actor.Context, m *adopt) {
 			return
 		}
 		x.metrics.Adopted(tokens - before)
+		t.dead.copied = true
 		if t.next = t.got; t.got == len(t.slabs) {
 			x.end(ctx, t)
 			return

@@ -2,6 +2,7 @@ package kv
 
 import (
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,8 +60,11 @@ func (h *heirs) adopt(seq msg.SeqID, tenant string, complete bool, tokens []int3
 	source := msg.Source{KV: actor.NewPID(node(0), msg.KVActor), Seq: seq, Dead: true, Complete: complete}
 	g := &msg.Generate{Seq: seq + 100, Prompt: tokens[:10], Generated: tokens[10:], Tenant: tenant, Source: &source}
 	h.system.Root.Send(h.managers[1].PID(), &msg.Import{Reply: h.self, Generate: g})
-	require.Equal(h.t, seq+100, next[*msg.Imported](h.pair).Generate.Seq)
-	return h.cached(seq+100, tenant, tokens)
+	imported := next[*msg.Imported](h.pair)
+	require.Equal(h.t, seq+100, imported.Generate.Seq)
+	n, first = h.cached(seq+100, tenant, tokens)
+	require.Equal(h.t, n > 0, imported.Adopted)
+	return n, first
 }
 
 func TestTheSlabsOfADeadWorkerAreAdopted(t *testing.T) {
@@ -71,6 +75,38 @@ func TestTheSlabsOfADeadWorkerAreAdopted(t *testing.T) {
 	n, first := h.adopt(1, "a", true, tokens)
 	require.Equal(t, 39, n)
 	require.Equal(t, []byte{1, 0, 1, 1}, first)
+}
+
+// TestRoundsAreServedBetweenTwoAdoptions sends a round while the first of two sequences is adopted. The other one waits for longer
+// than a transfer from a living worker does.
+func TestRoundsAreServedBetweenTwoAdoptions(t *testing.T) {
+	h := newHeirs(t, equals)
+	tokens := [2][]int32{prompt(100, 40), prompt(500, 40)}
+	for i, p := range tokens {
+		h.runs(msg.SeqID(i+1), "a", p)
+	}
+	h.die(0)
+	copying, held := make(chan struct{}), make(chan struct{})
+	begin := sync.OnceFunc(func() {
+		close(copying)
+		<-held
+	})
+	h.memories[1].before = begin
+	for i, p := range tokens {
+		source := msg.Source{KV: actor.NewPID(node(0), msg.KVActor), Seq: msg.SeqID(i + 1), Dead: true, Complete: true}
+		g := &msg.Generate{Seq: source.Seq + 100, Prompt: p[:10], Generated: p[10:], Tenant: "a", Source: &source}
+		h.system.Root.Send(h.managers[1].PID(), &msg.Import{Reply: h.self, Generate: g})
+	}
+	<-copying
+	h.system.Root.Send(h.managers[1].PID(), &msg.KVRound{Reply: h.self})
+	time.AfterFunc(fetchPatience+100*time.Millisecond, func() { close(held) })
+	first := next[*msg.Imported](h.pair)
+	require.Equal(t, msg.SeqID(101), first.Generate.Seq)
+	require.True(t, first.Adopted)
+	next[*msg.KVRound](h.pair)
+	second := next[*msg.Imported](h.pair)
+	require.Equal(t, msg.SeqID(102), second.Generate.Seq)
+	require.True(t, second.Adopted)
 }
 
 func TestOfAStepWithoutATokenNothingIsAdopted(t *testing.T) {
@@ -117,7 +153,7 @@ func TestASequenceThatComesTwiceIsReleasedOnce(t *testing.T) {
 	h.system.Root.Send(h.managers[1].PID(), &msg.Import{Reply: h.self, Generate: g})
 	next[*msg.Prefetched](h.pair)
 	next[*msg.Imported](h.pair)
-	begin() // releases what was kept
+	begin() // releases the kept slabs
 	require.Equal(t, msg.SeqID(1), next[*msg.Prefetched](h.pair).Seq)
 	h.clean(1)
 }

@@ -50,6 +50,7 @@ type exchange struct {
 	kept      []*transfer // that have ended, and keep their slabs for their sequences
 	worker    *actor.PID  // the compute actor, once it has sent a KVRound
 	copies    int         // slabs that the worker is to copy inside the pool: a transfer might overwrite them
+	adopting  bool        // an adopt is in the mailbox
 	pools     *kvfile.Dir // of this host, where dead workers may have left theirs; nil: there are none
 	leaving   map[msg.SeqID][]*msg.Fetch
 	served    atomic.Int64 // UnixNano of the last Fetch
@@ -266,6 +267,8 @@ func (x *exchange) expire(ctx actor.Context, t *transfer) {
 	switch {
 	case !slices.Contains(x.transfers, t):
 		x.free(func(kept *transfer) bool { return kept == t })
+	case t.dead != nil && t.slabs != nil && !t.begins(): // its turn comes
+		t.timer.Reset(fetchPatience)
 	case t.got == t.lastSeen && t.begins():
 		x.end(ctx, t)
 	case t.got == t.lastSeen && (t.waiting != nil || t.next > t.got):
@@ -287,7 +290,7 @@ func (x *exchange) end(ctx actor.Context, t *transfer) {
 	x.transfers = slices.DeleteFunc(x.transfers, func(o *transfer) bool { return o == t })
 	x.keep(t)
 	if t.waiting != nil {
-		ctx.Send(t.waiting.Reply, &msg.Imported{Generate: t.waiting.Generate})
+		ctx.Send(t.waiting.Reply, &msg.Imported{Generate: t.waiting.Generate, Adopted: t.dead != nil && t.dead.copied})
 	} else {
 		ctx.Send(t.running.Reply, &msg.Prefetched{Seq: t.source.Seq, Tokens: min(t.got*x.slabTokens, len(t.prompt.Tokens)-1), Full: t.full})
 	}

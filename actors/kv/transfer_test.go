@@ -22,6 +22,7 @@ const testBytes = 8 // of a slab
 type testMemory struct {
 	slabs  [10][testBytes]byte
 	broken bool
+	before func() // a slab is written; nil: nothing
 }
 
 func (m *testMemory) SlabBytes() int { return testBytes }
@@ -34,6 +35,9 @@ func (m *testMemory) ReadSlab(slab int32, to []byte) error {
 func (m *testMemory) WriteSlab(slab int32, from []byte) error {
 	if m.broken {
 		return errors.New("broken")
+	}
+	if m.before != nil {
+		m.before()
 	}
 	copy(m.slabs[slab][:], from)
 	return nil

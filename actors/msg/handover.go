@@ -70,7 +70,10 @@ type Import struct {
 }
 
 // Imported answers Import, whether or not anything could be copied.
-type Imported struct{ Generate *Generate }
+type Imported struct {
+	Generate *Generate
+	Adopted  bool // keys and values came from the pool of a dead worker
+}
 
 // KVReady says that parked sequences may reserve again, see KVRound.
 type KVReady struct{ Seqs []SeqID }

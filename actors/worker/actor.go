@@ -24,7 +24,7 @@ func (a *computeActor) Receive(ctx actor.Context) {
 			return
 		}
 	case *msg.Imported:
-		a.imported(m.Generate)
+		a.imported(m)
 		return
 	case *msg.Find:
 		for _, found := range a.loop.inFlight.find(m.RequestID, a.loop.Numerics) {

@@ -27,10 +27,12 @@ func (a *computeActor) hold(seq msg.SeqID, m any) bool {
 }
 
 // imported gives a sequence to the loop, and the messages that came meanwhile.
-func (a *computeActor) imported(g *msg.Generate) {
+func (a *computeActor) imported(m *msg.Imported) {
+	g := m.Generate
 	list := a.held[g.Seq]
 	delete(a.held, g.Seq)
 	if entry := a.loop.inFlight.get(g.Seq); entry != nil && g.Source != nil {
+		entry.adopted = m.Adopted
 		entry.spans.next(spanQueue)
 	}
 	a.push(g)

@@ -36,6 +36,7 @@ type entry struct {
 	computed  atomic.Int64  // tokens whose keys and values are there
 	dead      time.Time     // since when its owner is; zero: it lives
 	spans     sequenceSpans // of the loop, once it has the sequence
+	adopted   bool          // keys and values came from the pool of a dead worker; as spans
 }
 
 func newInFlight(t trace.Tracer) *inFlight {

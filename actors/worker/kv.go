@@ -108,7 +108,7 @@ func (l *loop) mapSlabs(m *msg.Granted) error {
 			return err
 		}
 		if s.spilled > 0 {
-			l.Metrics.Recomputed(s.spilled - min(m.Computed, s.spilled))
+			l.Metrics.Recomputed(s.spilled-min(m.Computed, s.spilled), false)
 			s.spilled = 0
 		}
 	}

@@ -25,7 +25,7 @@ func (l *loop) step(plan *sched.Plan) error {
 			s.entry.spans.next(spanPrefill)
 			l.Metrics.Prefix(len(s.tokens), c.Start)
 			if len(s.gen.Generated) > 0 {
-				l.Metrics.Recomputed(len(s.tokens) - 1 - c.Start)
+				l.Metrics.Recomputed(len(s.tokens)-1-c.Start, s.entry.adopted)
 			}
 			l.Root.Send(s.gen.Reply, &msg.Started{At: begin, Cached: c.Start})
 		}
