@@ -42,6 +42,7 @@ var scenarios = slices.Concat([]scenario{
 	{"nats-gateway", natsGateway},
 	{"rolling", rolling},
 	{"handover", handover},
+	{"disks", disks},
 	{"rolling-checkpoint", rollingCheckpoint},
 	{"rolling-binary", rollingBinary},
 	{"scaling", scaling},

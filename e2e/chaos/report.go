@@ -105,7 +105,7 @@ func (t *trial) report(ctx context.Context, name string, results []workload.Resu
 		r.GapsAtFaults[kind] = workload.GapsAt(results, at)
 	}
 	r.Hits, r.HitStreams = workload.Hits(results, moments["all"])
-	r.Notes = append(append(r.Notes, t.longest(results)...), t.handedOver())
+	r.Notes = slices.Concat(t.notes, t.longest(results), []string{t.handedOver()})
 	err := t.replay(ctx, t.pools, results)
 	r.Outcome = workload.Judge(t.oracles, results)
 	if len(t.pools) == 1 { // in a pool of two equals, one lives or is restarted

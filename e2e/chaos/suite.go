@@ -69,6 +69,7 @@ type trial struct {
 	oracles []*workload.Oracle
 	all     []workload.Result // results of the phases, if the scenario has phases
 	wrong   []string          // promises that a phase broke
+	notes   []string          // of the scenario, for its report
 
 	mu      sync.Mutex
 	clients []workload.Clients // the last ones are for new streams

@@ -53,6 +53,7 @@ type Group struct {
 	Program string   // "": Programs.Millrace
 	Model   string   // "": Config.Model
 	Args    []string // added to Config.Args; the last value of a flag counts
+	Mount   Mount    // seen by these processes alone
 }
 
 // Each returns n processes for every role.
@@ -215,7 +216,7 @@ func (cl *Cluster) member(ctx context.Context, g Group, i int) (*Member, error) 
 		args = append(args, "--nats-clients", cl.nats.url(userFront, servers))
 	}
 	m.Process = &Process{Name: name, Role: role, path: cmp.Or(g.Program, c.Programs.Millrace), args: args,
-		log: filepath.Join(c.Dir, name+".log"), ready: m.URL + "/health/ready"}
+		log: filepath.Join(c.Dir, name+".log"), ready: m.URL + "/health/ready", mount: g.Mount}
 	return m, nil
 }
 

@@ -30,6 +30,7 @@ type Process struct {
 	env   []string // added to that of this process
 	log   string   // file; a restart appends
 	ready string   // URL that answers 200 when the process serves
+	mount Mount
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -56,6 +57,7 @@ func (p *Process) Start() error {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir, cmd.Env = p.dir, append(os.Environ(), p.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C ends this process alone, and its end kills the child
+	p.mount.under(cmd)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("%s: %w", p.Name, err)
 	}
@@ -163,30 +165,20 @@ func (p *Process) Stop() error { return p.signal(syscall.SIGSTOP, false) }
 // Continue continues a suspended process.
 func (p *Process) Continue() error { return p.signal(syscall.SIGCONT, false) }
 
-// TerminateAndKill sends SIGTERM, and kills the process if it has not ended after a time.
-func (p *Process) TerminateAndKill(ctx context.Context, after time.Duration) error {
-	if err := p.signal(syscall.SIGTERM, true); err != nil {
+// Drain sends SIGTERM and returns at once. WaitEnded or Kill follows.
+func (p *Process) Drain() error { return p.signal(syscall.SIGTERM, true) }
+
+// Terminate sends SIGTERM and waits for the end of the process, see WaitEnded.
+func (p *Process) Terminate(ctx context.Context) error {
+	if err := p.Drain(); err != nil {
 		return err
 	}
-	_, ended := p.current()
-	timer := time.NewTimer(after)
-	defer timer.Stop()
-	select {
-	case <-ended:
-		return nil
-	case <-timer.C:
-		return p.Kill()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return p.WaitEnded(ctx)
 }
 
-// Terminate sends SIGTERM and waits for the end of the process. An exit code
-// other than 0 is an error; after ctx the process is killed.
-func (p *Process) Terminate(ctx context.Context) error {
-	if err := p.signal(syscall.SIGTERM, true); err != nil {
-		return err
-	}
+// WaitEnded waits for the end of a process that got SIGTERM. An exit code other than 0 is an error; after ctx the process is
+// killed.
+func (p *Process) WaitEnded(ctx context.Context) error {
 	cmd, ended := p.current()
 	select {
 	case <-ended:

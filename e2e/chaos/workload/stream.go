@@ -29,9 +29,10 @@ const (
 
 	KindChat     = "chat" // with log probabilities; the only one with a chat template
 	KindUnseeded = "unseeded"
+	KindLong     = "long prompt"
 )
 
-var kinds = []string{"greedy", "sampled", "penalties", "stop", "n=2", "logprobs", KindChat, "long prompt", kindBeams, KindUnseeded, kindWhole}
+var kinds = []string{"greedy", "sampled", "penalties", "stop", "n=2", "logprobs", KindChat, KindLong, kindBeams, KindUnseeded, kindWhole}
 
 // Beams is the width of a beam search. Two of the beams are answers.
 const Beams = 4
@@ -107,7 +108,7 @@ func (s *Stream) fill(random *rand.Rand, tokens int) {
 	case KindUnseeded:
 		sampled(1, 1)
 		sampling.Seed = nil
-	case "long prompt":
+	case KindLong:
 		more := make([]string, 20+random.IntN(20))
 		for i := range more {
 			more[i] = openings[random.IntN(len(openings))]
