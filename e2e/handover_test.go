@@ -43,6 +43,12 @@ type worker struct {
 // memberIn is member with a directory for its KV pool; nil: it has none.
 func memberIn(t *testing.T, pools *kvfile.Dir, url string, kv model.KVType, roles ...cluster.Role) *worker {
 	t.Helper()
+	return memberOn(t, "", pools, url, kv, roles...)
+}
+
+// memberOn is memberIn with a directory for its KV disk; "": it has none.
+func memberOn(t *testing.T, disk string, pools *kvfile.Dir, url string, kv model.KVType, roles ...cluster.Role) *worker {
+	t.Helper()
 	conn, err := nats.Connect(url)
 	require.NoError(t, err)
 	tok, err := demoTokenizer()
@@ -59,6 +65,7 @@ func memberIn(t *testing.T, pools *kvfile.Dir, url string, kv model.KVType, role
 			MaxBatchTokens: 128, ChunkTokens: 64, MaxBatchSize: 8, MaxWaiting: 64, DraftRows: 8,
 			MaxSequenceTokens: m.Program.MaxPositions, SlabTokens: device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
 		},
+		KVDisk:  node.KVDisk{Dir: disk, Size: 64 << 20},
 		Cluster: node.Cluster{Conn: conn, Beat: 20 * time.Millisecond}, Metrics: series, Log: zerolog.Nop(),
 	})
 	require.NoError(t, err)

@@ -63,7 +63,7 @@ func startMeasured(t *testing.T, s size) (*node.Node, *metrics.Metrics) {
 }
 
 // startAndEnd starts a pipeline. end drains it, once.
-func startAndEnd(t *testing.T, s size) (p *node.Node, series *metrics.Metrics, end func()) {
+func startAndEnd(t testing.TB, s size) (p *node.Node, series *metrics.Metrics, end func()) {
 	t.Helper()
 	series = metrics.New(metrics.Build{})
 	tok, err := demoTokenizer()
