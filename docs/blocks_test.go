@@ -265,7 +265,7 @@ func TestCommandsExist(t *testing.T) {
 
 // otherFlags are flags of other programs that the text names.
 var otherFlags = map[string]bool{
-	"--previous": true, "--results": true, "--scenario": true, // the fault suite
+	"--previous": true, "--results": true, "--scenario": true, "--serve": true, // the fault suite
 	"--replies":        true, // nats
 	"--require-hashes": true, // pip
 }
