@@ -65,7 +65,7 @@ func TestANewCallWaitsWhileJetStreamIsAway(t *testing.T) {
 	g := newGate(1 << 30)
 	e := deterministic(g)
 	srv := natsServer(t)
-	a := newGateway(t, srv.ClientURL(), e, durable.Options{Timeout: 20 * time.Millisecond})
+	a := newGateway(t, srv.ClientURL(), e, durable.Options{Timeout: 200 * time.Millisecond})
 	const text = `{"prompt":"short","max_tokens":5,"stream":true,"stream_resume":true}`
 	restart := natstest.Stop(srv)
 	type started struct {

@@ -106,6 +106,7 @@ func TestADrainingWorkerHandsOverKeysAndValues(t *testing.T) {
 // has room for half of the sequences.
 func TestAHandOverWaitsForAWorkerThatIsFull(t *testing.T) {
 	c := newTestNodes(t)
+	c.dead = 2 * patience // a busy machine makes workers silent
 	gateway, _, _, compute := four(c, 2, func(c *Config) {
 		roomy(c)
 		c.Model.(*testDevice).slabs = 230 // seven sequences of 500 tokens
