@@ -188,7 +188,7 @@ func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (fail
 	}()
 	o.used = now
 	out := msg.NewText()
-	*out = msg.Text{Seq: t.Seq, Token: t.ID, Index: t.Index, Finish: t.Finish, Lost: t.Lost, Err: t.Err}
+	*out = msg.Text{Seq: t.Seq, Token: t.ID, Cached: t.Cached, Index: t.Index, Finish: t.Finish, Lost: t.Lost, Err: t.Err}
 	stopped := false
 	if t.ID >= 0 {
 		o.next++

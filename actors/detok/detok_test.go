@@ -58,6 +58,13 @@ func (d *detokTest) text() *msg.Text {
 	panic("unreachable")
 }
 
+func TestADetokenizerPassesOnHowMuchOfThePromptWasCached(t *testing.T) {
+	d := newDetokTest(t)
+	d.send(&msg.OpenText{Seq: 1, Reply: d.reply, Compute: d.reply})
+	d.send(&msg.Tokens{Tokens: []msg.Token{{Seq: 1, ID: 300, Cached: 48}}})
+	require.EqualValues(t, 48, d.text().Cached)
+}
+
 func TestADetokenizerThatPanicsAnswersEverySequenceOfItsMessageAndServesOn(t *testing.T) {
 	d := newDetokTest(t)
 	broken := func() *openText { return &openText{reply: d.reply, compute: d.reply, span: noop.Span{}} } // without a stream

@@ -31,8 +31,7 @@ type request struct {
 	resumes  int  // since the last new token
 	migrated bool // another worker or process had it before
 	started  bool
-	computes bool // a step has had rows of it
-	cached   int  // tokens of the prompt that were computed before the first of these
+	cached   int // tokens of the prompt that the worker of the first choice had, once its first token is there
 	done     bool
 }
 
@@ -353,6 +352,9 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 		c.tokens, c.redirected = append(c.tokens, t.Token), false
 		e.Tokens = c.tokens[len(c.tokens)-1:]
 		r.resumes, r.bond.fixed = 0, true
+		if i == 0 && t.Index == 0 { // others find what this one computes
+			r.cached = min(max(int(t.Cached), 0), len(r.prompt))
+		}
 	}
 	e.Pin = r.bond.tell()
 	if t.Finish == api.FinishNone {
@@ -406,13 +408,6 @@ func (r *request) choice(seq msg.SeqID) int {
 		}
 	}
 	return -1
-}
-
-// computing notes the first step with rows of the request. Later ones are of its other choices, or after a failover.
-func (r *request) computing(cached int) {
-	if !r.computes {
-		r.computes, r.cached = true, min(cached, len(r.prompt))
-	}
 }
 
 func (r *request) usage() *api.Usage {

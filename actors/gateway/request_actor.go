@@ -76,7 +76,6 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		a.text(ctx, m)
 		msg.Recycle(m)
 	case *msg.Started:
-		a.state.computing(m.Cached)
 		a.requests.begun(a.state.api.Key(), m.At)
 		a.series.Started(m.At, len(a.state.prompt))
 	case *msg.Found:

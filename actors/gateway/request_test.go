@@ -112,6 +112,22 @@ func TestOnlyTheLastChoiceEndsTheRequestAndUsageCountsAll(t *testing.T) {
 	require.Equal(t, &api.Usage{PromptTokens: 3, CompletionTokens: 3}, e.Usage)
 }
 
+// TestUsageHasTheCachedTokensOfTheFirstChoice: they come with its first token, so that no other message can be late for the end.
+func TestUsageHasTheCachedTokensOfTheFirstChoice(t *testing.T) {
+	r := newRequest(apiRequest(2, 1), modelLimits{context: 100, pool: 100, vocab: 10})
+	g := begin(t, r, make([]int32, 50))
+	_, v := r.text(&msg.Text{Seq: g[0].Seq, Token: 5, Cached: 32, Finish: api.FinishLength})
+	require.Equal(t, taken, v)
+	e, _ := r.text(&msg.Text{Seq: g[1].Seq, Token: 5, Cached: 49, Finish: api.FinishLength})
+	require.Equal(t, 32, e.Usage.CachedTokens, "the second choice found what the first one had computed")
+
+	r = newRequest(apiRequest(1, 2), modelLimits{context: 100, pool: 100, vocab: 10})
+	g = begin(t, r, make([]int32, 50))
+	r.text(&msg.Text{Seq: g[0].Seq, Token: 5, Cached: 51})
+	e, _ = r.text(&msg.Text{Seq: g[0].Seq, Token: 5, Index: 1, Finish: api.FinishLength})
+	require.Equal(t, 50, e.Usage.CachedTokens, "of the prompt")
+}
+
 func TestAFailedChoiceFailsTheRequest(t *testing.T) {
 	r := newRequest(apiRequest(2, 5), modelLimits{context: 100, pool: 100, vocab: 10})
 	g := begin(t, r, []int32{1})

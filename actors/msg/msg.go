@@ -155,6 +155,7 @@ type Token struct {
 	ID      int32 // -1: none, only the end
 	Index   int   // 0 for the first generated token; at an end without ID the tokens before it
 	Logprob float32
+	Cached  int32 // with Index 0: leading tokens that the worker had computed before the sequence began
 	Top     []sample.Alternative
 	Stopped bool       // ID is a stop token: it ends the text and is not part of it
 	Finish  api.Finish // set on the last one
@@ -167,6 +168,7 @@ type Text struct {
 	Seq      SeqID
 	Text     string
 	Token    int32 // -1: none
+	Cached   int32 // as Token
 	Index    int   // of Token, see there
 	Logprobs []api.TokenLogprob
 	Finish   api.Finish
@@ -222,10 +224,7 @@ type Lost struct {
 type Retry struct{}
 
 // Started says that the first row of a sequence is in a step.
-type Started struct {
-	At     time.Time
-	Cached int // leading tokens that the worker had computed before
-}
+type Started struct{ At time.Time }
 
 // KVRound is what the worker's loop needs of the KV manager in a round. The manager does it in the
 // order of the fields Commit to Extend, fills in the answer and sends the message back to Reply. Until

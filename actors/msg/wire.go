@@ -62,11 +62,11 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		e.Body = &msgpb.Envelope_Tokens{Tokens: tokensToWire(m)}
 	case *Text:
 		e.Body = &msgpb.Envelope_Text{Text: &msgpb.Text{
-			Seq: uint64(m.Seq), Text: m.Text, Token: m.Token, Index: int64(m.Index), Logprobs: logprobsToWire(m.Logprobs),
+			Seq: uint64(m.Seq), Text: m.Text, Token: m.Token, Cached: m.Cached, Index: int64(m.Index), Logprobs: logprobsToWire(m.Logprobs),
 			Finish: string(m.Finish), Lost: m.Lost, Gap: m.Gap, Error: errorToWire(m.Err),
 		}}
 	case *Started:
-		e.Body = &msgpb.Envelope_Started{Started: &msgpb.Started{AgeNs: int64(now.Sub(m.At)), Cached: uint32(m.Cached)}}
+		e.Body = &msgpb.Envelope_Started{Started: &msgpb.Started{AgeNs: int64(now.Sub(m.At))}}
 	case *Lost:
 		e.Body = &msgpb.Envelope_Lost{Lost: &msgpb.Lost{Seq: uint64(m.Seq), Why: m.Why}}
 	case *Progress:
@@ -150,12 +150,12 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 	case *msgpb.Envelope_Text:
 		t := b.Text
 		m = &Text{
-			Seq: SeqID(t.GetSeq()), Text: t.GetText(), Token: t.GetToken(), Index: int(t.GetIndex()),
+			Seq: SeqID(t.GetSeq()), Text: t.GetText(), Token: t.GetToken(), Cached: t.GetCached(), Index: int(t.GetIndex()),
 			Logprobs: logprobsFromWire(t.GetLogprobs()),
 			Finish:   api.Finish(t.GetFinish()), Lost: t.GetLost(), Gap: t.GetGap(), Err: errorFromWire(t.GetError()),
 		}
 	case *msgpb.Envelope_Started:
-		m = &Started{At: now.Add(-time.Duration(b.Started.GetAgeNs())), Cached: int(b.Started.GetCached())}
+		m = &Started{At: now.Add(-time.Duration(b.Started.GetAgeNs()))}
 	case *msgpb.Envelope_Lost:
 		m = &Lost{Seq: SeqID(b.Lost.GetSeq()), Why: b.Lost.GetWhy()}
 	case *msgpb.Envelope_Progress:
@@ -375,7 +375,7 @@ func tokensToWire(m *Tokens) *msgpb.Tokens {
 	out := &msgpb.Tokens{Tokens: make([]*msgpb.Token, len(m.Tokens))}
 	for i := range m.Tokens {
 		t, w := &m.Tokens[i], &list[i]
-		w.Seq, w.Id, w.Index, w.Logprob = uint64(t.Seq), t.ID, int64(t.Index), t.Logprob
+		w.Seq, w.Id, w.Index, w.Logprob, w.Cached = uint64(t.Seq), t.ID, int64(t.Index), t.Logprob, t.Cached
 		w.Stopped, w.Finish, w.Lost, w.Error = t.Stopped, string(t.Finish), t.Lost, errorToWire(t.Err)
 		w.Logprobs = t.Top != nil
 		for _, a := range t.Top {
@@ -390,7 +390,7 @@ func tokensFromWire(w *msgpb.Tokens) *Tokens {
 	m := &Tokens{Tokens: make([]Token, len(w.GetTokens()))}
 	for i, t := range w.GetTokens() {
 		m.Tokens[i] = Token{
-			Seq: SeqID(t.GetSeq()), ID: t.GetId(), Index: int(t.GetIndex()), Logprob: t.GetLogprob(),
+			Seq: SeqID(t.GetSeq()), ID: t.GetId(), Index: int(t.GetIndex()), Logprob: t.GetLogprob(), Cached: t.GetCached(),
 			Stopped: t.GetStopped(), Finish: api.Finish(t.GetFinish()), Lost: t.GetLost(), Err: errorFromWire(t.GetError()),
 		}
 		if !t.GetLogprobs() {

@@ -76,7 +76,7 @@ func (l *loop) acceptBeams(o *output) {
 	}
 	for i, h := range s.beams.search.Results(len(s.gen.Choices)) {
 		for n, id := range h.Tokens {
-			t := msg.Token{Seq: s.gen.Choices[i], ID: id, Index: n}
+			t := msg.Token{Seq: s.gen.Choices[i], ID: id, Index: n, Cached: s.cached}
 			if n == len(h.Tokens)-1 {
 				t.Finish, t.Stopped = api.FinishLength, h.Ended
 				if h.Ended {

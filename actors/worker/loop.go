@@ -64,6 +64,7 @@ type sequence struct {
 	region    compute.Region  // nil before the grant
 	entry     *entry
 	started   bool
+	cached    int32 // leading tokens that were computed before its first step
 	drafter   draft.Drafter
 	draft     []int32         // draft tokens of the next step
 	choices   []sample.Choice // of the step: a token, and one for each draft token that was accepted
@@ -286,7 +287,7 @@ func (l *loop) redirect(m *msg.Redirect) {
 		return // its answers are sent at its end
 	}
 	for i, id := range s.answer()[m.From:] {
-		l.outbox.add(m.Detok, msg.Token{Seq: m.Seq, ID: id, Index: m.From + i})
+		l.outbox.add(m.Detok, msg.Token{Seq: m.Seq, ID: id, Index: m.From + i, Cached: s.cached})
 	}
 }
 

@@ -21,13 +21,13 @@ func (l *loop) step(plan *sched.Plan) error {
 	for _, c := range plan.Chunks {
 		s := l.sequences[c.ID]
 		if !s.started {
-			s.started = true
+			s.started, s.cached = true, int32(c.Start)
 			s.entry.spans.next(spanPrefill)
 			l.Metrics.Prefix(len(s.tokens), c.Start)
 			if len(s.gen.Generated) > 0 {
 				l.Metrics.Recomputed(len(s.tokens)-1-c.Start, s.entry.adopted)
 			}
-			l.Root.Send(s.gen.Reply, &msg.Started{At: begin, Cached: c.Start})
+			l.Root.Send(s.gen.Reply, &msg.Started{At: begin})
 		}
 		rows := s.rows(&c)
 		if c.Output {
@@ -196,7 +196,7 @@ func (l *loop) send(s *sequence, c *sample.Choice) api.Finish {
 	s.tokens = append(s.tokens, c.Token)
 	generated := s.generated()
 	t := msg.Token{
-		Seq: s.gen.Seq, ID: c.Token, Index: generated - 1, Logprob: c.Logprob, Top: c.Top,
+		Seq: s.gen.Seq, ID: c.Token, Index: generated - 1, Cached: s.cached, Logprob: c.Logprob, Top: c.Top,
 		Stopped: slices.Contains(s.gen.StopTokens, c.Token),
 	}
 	switch {

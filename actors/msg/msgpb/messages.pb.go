@@ -1977,6 +1977,7 @@ type Token struct {
 	Finish        string                 `protobuf:"bytes,8,opt,name=finish,proto3" json:"finish,omitempty"`
 	Lost          bool                   `protobuf:"varint,9,opt,name=lost,proto3" json:"lost,omitempty"`
 	Error         *Error                 `protobuf:"bytes,10,opt,name=error,proto3" json:"error,omitempty"`
+	Cached        int32                  `protobuf:"varint,11,opt,name=cached,proto3" json:"cached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2081,6 +2082,13 @@ func (x *Token) GetError() *Error {
 	return nil
 }
 
+func (x *Token) GetCached() int32 {
+	if x != nil {
+		return x.Cached
+	}
+	return 0
+}
+
 type Alternative struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         int32                  `protobuf:"zigzag32,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -2144,6 +2152,7 @@ type Text struct {
 	Lost          bool                   `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`
 	Error         *Error                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
 	Gap           bool                   `protobuf:"varint,9,opt,name=gap,proto3" json:"gap,omitempty"`
+	Cached        int32                  `protobuf:"varint,10,opt,name=cached,proto3" json:"cached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2241,6 +2250,13 @@ func (x *Text) GetGap() bool {
 	return false
 }
 
+func (x *Text) GetCached() int32 {
+	if x != nil {
+		return x.Cached
+	}
+	return 0
+}
+
 type Logprob struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         int32                  `protobuf:"zigzag32,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -2320,7 +2336,6 @@ func (x *Logprob) GetTop() []*Logprob {
 type Started struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AgeNs         int64                  `protobuf:"varint,1,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
-	Cached        uint32                 `protobuf:"varint,2,opt,name=cached,proto3" json:"cached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2358,13 +2373,6 @@ func (*Started) Descriptor() ([]byte, []int) {
 func (x *Started) GetAgeNs() int64 {
 	if x != nil {
 		return x.AgeNs
-	}
-	return 0
-}
-
-func (x *Started) GetCached() uint32 {
-	if x != nil {
-		return x.Cached
 	}
 	return 0
 }
@@ -2771,7 +2779,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\"5\n" +
 	"\x06Tokens\x12+\n" +
-	"\x06tokens\x18\x01 \x03(\v2\x13.millrace.msg.TokenR\x06tokens\"\x93\x02\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x13.millrace.msg.TokenR\x06tokens\"\xab\x02\n" +
 	"\x05Token\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x11R\x02id\x12\x14\n" +
@@ -2783,10 +2791,11 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x06finish\x18\b \x01(\tR\x06finish\x12\x12\n" +
 	"\x04lost\x18\t \x01(\bR\x04lost\x12)\n" +
 	"\x05error\x18\n" +
-	" \x01(\v2\x13.millrace.msg.ErrorR\x05error\"=\n" +
+	" \x01(\v2\x13.millrace.msg.ErrorR\x05error\x12\x16\n" +
+	"\x06cached\x18\v \x01(\x05R\x06cached\"=\n" +
 	"\vAlternative\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x11R\x05token\x12\x18\n" +
-	"\alogprob\x18\x02 \x01(\x02R\alogprob\"\xf4\x01\n" +
+	"\alogprob\x18\x02 \x01(\x02R\alogprob\"\x8c\x02\n" +
 	"\x04Text\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
@@ -2796,16 +2805,17 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x06finish\x18\x06 \x01(\tR\x06finish\x12\x12\n" +
 	"\x04lost\x18\a \x01(\bR\x04lost\x12)\n" +
 	"\x05error\x18\b \x01(\v2\x13.millrace.msg.ErrorR\x05error\x12\x10\n" +
-	"\x03gap\x18\t \x01(\bR\x03gap\"\x8c\x01\n" +
+	"\x03gap\x18\t \x01(\bR\x03gap\x12\x16\n" +
+	"\x06cached\x18\n" +
+	" \x01(\x05R\x06cached\"\x8c\x01\n" +
 	"\aLogprob\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x11R\x05token\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\fR\x05bytes\x12\x18\n" +
 	"\alogprob\x18\x04 \x01(\x02R\alogprob\x12'\n" +
-	"\x03top\x18\x05 \x03(\v2\x15.millrace.msg.LogprobR\x03top\"8\n" +
+	"\x03top\x18\x05 \x03(\v2\x15.millrace.msg.LogprobR\x03top\"&\n" +
 	"\aStarted\x12\x15\n" +
-	"\x06age_ns\x18\x01 \x01(\x03R\x05ageNs\x12\x16\n" +
-	"\x06cached\x18\x02 \x01(\rR\x06cached\"n\n" +
+	"\x06age_ns\x18\x01 \x01(\x03R\x05ageNsJ\x04\b\x02\x10\x03\"n\n" +
 	"\bProgress\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04seqs\x18\x02 \x03(\x06R\x04seqs\x12\x1c\n" +
