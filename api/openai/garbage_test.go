@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api/apitest"
-	"github.com/millrace/millrace/api/edge"
+	"github.com/millrace/millrace/api/httpserver"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/openai/wire"
 )
@@ -63,7 +63,7 @@ func TestGarbageIsAnsweredInOpenAIsShapeAndTheServerLives(t *testing.T) {
 }
 
 func TestABodyThatNeverArrivesIsGivenUp(t *testing.T) {
-	srv := serveWithin(t, apitest.New(nil), openai.Options{}, edge.Limits{Body: 20 * time.Millisecond})
+	srv := serveWithin(t, apitest.New(nil), openai.Options{}, httpserver.Limits{Body: 20 * time.Millisecond})
 	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()

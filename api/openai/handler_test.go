@@ -17,7 +17,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
-	"github.com/millrace/millrace/api/edge"
+	"github.com/millrace/millrace/api/httpserver"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/openai/wire"
 )
@@ -26,11 +26,11 @@ const hello = `{"model":"tiny-chat","messages":[{"role":"user","content":"hi"}]`
 
 func serve(t *testing.T, e *apitest.Engine, opts openai.Options) *httptest.Server {
 	t.Helper()
-	return serveWithin(t, e, opts, edge.Limits{})
+	return serveWithin(t, e, opts, httpserver.Limits{})
 }
 
 // serveWithin serves as millrace does: within limits.
-func serveWithin(t *testing.T, e *apitest.Engine, opts openai.Options, limits edge.Limits) *httptest.Server {
+func serveWithin(t *testing.T, e *apitest.Engine, opts openai.Options, limits httpserver.Limits) *httptest.Server {
 	t.Helper()
 	if opts.Fingerprint == "" {
 		opts.Fingerprint = "fp_test"
@@ -38,7 +38,7 @@ func serveWithin(t *testing.T, e *apitest.Engine, opts openai.Options, limits ed
 	h, err := openai.New(e, opts)
 	require.NoError(t, err)
 	srv := httptest.NewUnstartedServer(nil)
-	bounded := edge.New(h, limits, zerolog.Nop())
+	bounded := httpserver.New(h, limits, zerolog.Nop())
 	srv.Listener, srv.Config = bounded.Listener(srv.Listener), bounded.Server
 	srv.Start()
 	t.Cleanup(func() {
@@ -323,7 +323,7 @@ func TestAReaderThatStallsIsDroppedAndBlocksNobody(t *testing.T) {
 		}
 		close(closed)
 	})
-	srv := serveWithin(t, e, openai.Options{}, edge.Limits{Write: 50 * time.Millisecond})
+	srv := serveWithin(t, e, openai.Options{}, httpserver.Limits{Write: 50 * time.Millisecond})
 	post(t, srv, "/v1/chat/completions", `{"messages":[{"role":"user","content":"flood"}],"stream":true}`)
 	require.Equal(t, 200, post(t, srv, "/v1/chat/completions", hello+`}`).StatusCode)
 	<-closed // nothing was read from the first, and it ended

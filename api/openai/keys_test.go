@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api/apitest"
-	"github.com/millrace/millrace/api/edge"
+	"github.com/millrace/millrace/api/httpserver"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/auth"
 )
@@ -137,7 +137,7 @@ func TestLogsNameTheKeyAndDoNotHoldIt(t *testing.T) {
 // Nothing of a body comes, and the refusal does not wait for it.
 func TestARequestWithoutAKeyIsRefusedBeforeItsBodyIsRead(t *testing.T) {
 	keys, _ := keyring(t, func(*auth.Entry) {})
-	srv := serveWithin(t, apitest.New(nil), openai.Options{Keys: keys}, edge.Limits{Body: time.Hour, Drain: 20 * time.Millisecond})
+	srv := serveWithin(t, apitest.New(nil), openai.Options{Keys: keys}, httpserver.Limits{Body: time.Hour, Drain: 20 * time.Millisecond})
 	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()

@@ -147,7 +147,7 @@ func (o *sse) add(seq uint64, chunk []byte) {
 }
 
 // flush sends the added messages. The server bounds the time that its client takes, so that a client
-// that does not read does not hold KV cache for ever, see package edge.
+// that does not read does not hold KV cache for ever, see package httpserver.
 func (o *sse) flush() error {
 	if len(o.buf) == 0 {
 		return nil

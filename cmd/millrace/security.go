@@ -12,7 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/edge"
+	"github.com/millrace/millrace/api/httpserver"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"
 )
@@ -51,14 +51,14 @@ func (x *security) callers() api.Keys {
 }
 
 // trust is what the HTTP server goes by.
-func (x *security) trust(s *config.Serve) edge.Trust {
+func (x *security) trust(s *config.Serve) httpserver.Trust {
 	switch {
 	case x.keys != nil:
-		return edge.ByKey
+		return httpserver.ByKey
 	case s.LocalOnly():
-		return edge.Machine
+		return httpserver.Machine
 	}
-	return edge.Everybody
+	return httpserver.Everybody
 }
 
 // guard puts the keys' limits before an engine.
@@ -131,7 +131,7 @@ func (x *security) share(conn *nats.Conn, log zerolog.Logger) (stop func(), err 
 }
 
 // serve answers HTTP, with TLS if there is a certificate.
-func (x *security) serve(server *edge.Server, l net.Listener) error {
+func (x *security) serve(server *httpserver.Server, l net.Listener) error {
 	if x.cert == nil {
 		return server.Serve(l)
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api/apitest"
-	"github.com/millrace/millrace/api/edge"
+	"github.com/millrace/millrace/api/httpserver"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"
@@ -99,7 +99,7 @@ func serveTLS(t *testing.T, s *config.Security) (url string, x *security) {
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := edge.New(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), edge.Limits{}, zerolog.Nop())
+	server := httpserver.New(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), httpserver.Limits{}, zerolog.Nop())
 	done := make(chan error, 1)
 	go func() { done <- x.serve(server, l) }()
 	t.Cleanup(func() {
@@ -223,7 +223,7 @@ func TestNoSecretAndNoPromptIsInTheLogOfAFullRun(t *testing.T) {
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := edge.New(handler, edge.Limits{}, log)
+	server := httpserver.New(handler, httpserver.Limits{}, log)
 	done := make(chan error, 1)
 	go func() { done <- secure.serve(server, l) }()
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/edge"
+	"github.com/millrace/millrace/api/httpserver"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/web"
@@ -86,7 +86,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		return fmt.Errorf("%w: --listen takes another address", err)
 	}
 	var handler lateHandler // until there is a NATS server the process only lives
-	server := edge.New(secure.trust(s).Handler(late.closing(&handler)), edge.Limits{}, log)
+	server := httpserver.New(secure.trust(s).Handler(late.closing(&handler)), httpserver.Limits{}, log)
 	stopped := ctx // from outside; a part that fails ends the group's
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -219,7 +219,7 @@ func untilReady(ctx context.Context, late *lateEngine) bool {
 }
 
 // shutdown ends the engine, so that every stream gets its end, and then the interfaces.
-func shutdown(late *lateEngine, server *edge.Server, service *natsapi.Service, grace time.Duration, log zerolog.Logger) error {
+func shutdown(late *lateEngine, server *httpserver.Server, service *natsapi.Service, grace time.Duration, log zerolog.Logger) error {
 	var errs []error
 	left := make(chan error, 1)
 	go func() { left <- endNATS(service, grace+answersEnd) }()

@@ -89,7 +89,7 @@ var rules = []rule{
 	name("homeless", "unplaced since", "actors"),
 	name("pardon", "reset timers", "actors", "cluster"),
 	name("deaf", "partitioned", "actors", "cluster", "cmd"),
-	name("edge", "admission", "actors"),
+	name("edge", "admission", "actors", "api"),
 	{has: words("room|guest|visitor"), found: regexp.MustCompile(`\b(?:[rR]oom|NewRoom|[gG]uests?|[vV]isitors?)\b`), write: "shared limit, entry", in: []string{"actors", "compute/sched", "lab"}, code: true},
 	{has: words("line"), found: regexp.MustCompile(`\b(?:NewLine|sched\.Line|type Line|\*Line)\b`), write: "wait estimator", in: []string{"actors", "compute/sched", "lab"}, code: true},
 	name("ledger", "in-flight table", "actors", "resume", "durable"),

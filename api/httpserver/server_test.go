@@ -1,4 +1,4 @@
-package edge_test
+package httpserver_test
 
 import (
 	"bufio"
@@ -17,7 +17,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/api/edge"
+	"github.com/millrace/millrace/api/httpserver"
 	"github.com/millrace/millrace/metrics/metricstest"
 )
 
@@ -28,14 +28,14 @@ const (
 )
 
 // patient are limits that no test meets.
-func patient() edge.Limits {
-	return edge.Limits{Header: long, Body: long, Drain: long, Idle: long, Write: long, Connections: 100}
+func patient() httpserver.Limits {
+	return httpserver.Limits{Header: long, Body: long, Drain: long, Idle: long, Write: long, Connections: 100}
 }
 
 // start serves handler; with TLS it speaks HTTP/2 as well.
-func start(t *testing.T, limits edge.Limits, secure bool, handler http.HandlerFunc) (s *edge.Server, addr string) {
+func start(t *testing.T, limits httpserver.Limits, secure bool, handler http.HandlerFunc) (s *httpserver.Server, addr string) {
 	t.Helper()
-	s = edge.New(handler, limits, zerolog.Nop())
+	s = httpserver.New(handler, limits, zerolog.Nop())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	done := make(chan error, 1)
@@ -235,7 +235,7 @@ func TestABodyThatIsReadKeepsItsConnection(t *testing.T) {
 // The deadline of the body must not end the answer.
 func TestAnAnswerMayTakeLongerThanEveryDeadline(t *testing.T) {
 	const each = 300 * time.Millisecond // a busy machine takes some of it
-	limits := edge.Limits{Header: each, Body: each, Drain: each, Idle: each, Write: each, Connections: 10}
+	limits := httpserver.Limits{Header: each, Body: each, Drain: each, Idle: each, Write: each, Connections: 10}
 	slow := func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			return

@@ -1,4 +1,4 @@
-package edge
+package httpserver
 
 import "container/list"
 

@@ -1,8 +1,8 @@
-// Package edge is the HTTP server of every role: it bounds what a client can hold. There is a
+// Package httpserver is the HTTP server of every role: it bounds what a client can hold. There is a
 // deadline for each thing that a client has to do: send a header, send a body, take a part of an
 // answer, come with the next request. At the cap of connections the oldest one that waits for its
 // client makes room for a new one. It must not know routes or what a request contains.
-package edge
+package httpserver
 
 import (
 	"context"

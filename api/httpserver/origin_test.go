@@ -1,4 +1,4 @@
-package edge_test
+package httpserver_test
 
 import (
 	"encoding/json"
@@ -8,12 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/api/edge"
+	"github.com/millrace/millrace/api/httpserver"
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
 // send returns the status and the error code of the answer to a request.
-func send(t *testing.T, trust edge.Trust, method, host string, header http.Header) (status int, code string) {
+func send(t *testing.T, trust httpserver.Trust, method, host string, header http.Header) (status int, code string) {
 	t.Helper()
 	h := trust.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	r := httptest.NewRequest(method, "/v1/completions", nil)
@@ -33,19 +33,19 @@ func send(t *testing.T, trust edge.Trust, method, host string, header http.Heade
 func TestWithoutAKeyThisMachineIsAskedByItsOwnNameOnly(t *testing.T) {
 	for _, host := range []string{"localhost", "LOCALHOST:80", "127.0.0.1", "127.0.0.1:8080", "127.8.9.10:1", "[::1]", "[::1]:8080", ""} {
 		for _, method := range []string{"GET", "POST"} {
-			status, _ := send(t, edge.Machine, method, host, http.Header{})
+			status, _ := send(t, httpserver.Machine, method, host, http.Header{})
 			require.Equal(t, http.StatusNoContent, status, host)
 		}
 	}
 	for _, host := range []string{"example.com", "example.com:8080", "localhost.example.com:8080", "127.0.0.1.example.com", "192.0.2.1:8080", "0.0.0.0:8080", "[::]:1", "localhost:1:2", "[", "127.0.0.1@example.com"} {
 		for _, method := range []string{"GET", "POST"} {
-			status, code := send(t, edge.Machine, method, host, http.Header{})
+			status, code := send(t, httpserver.Machine, method, host, http.Header{})
 			require.Equal(t, http.StatusForbidden, status, host)
 			require.Equal(t, "unknown_host", code)
 		}
-		status, _ := send(t, edge.Everybody, "POST", host, http.Header{})
+		status, _ := send(t, httpserver.Everybody, "POST", host, http.Header{})
 		require.Equal(t, http.StatusNoContent, status, "its names are not known")
-		status, _ = send(t, edge.ByKey, "POST", host, http.Header{})
+		status, _ = send(t, httpserver.ByKey, "POST", host, http.Header{})
 		require.Equal(t, http.StatusNoContent, status)
 	}
 }
@@ -58,7 +58,7 @@ func TestWithoutAKeyPagesOfOtherSitesMakeNothingWork(t *testing.T) {
 		"the chat page, an old browser": {"Origin": {"http://127.0.0.1:8080"}},
 		"typed by the user":             {"Sec-Fetch-Site": {"none"}},
 	} {
-		for _, trust := range []edge.Trust{edge.ByKey, edge.Everybody, edge.Machine} {
+		for _, trust := range []httpserver.Trust{httpserver.ByKey, httpserver.Everybody, httpserver.Machine} {
 			status, _ := send(t, trust, "POST", host, header)
 			require.Equal(t, http.StatusNoContent, status, name)
 		}
@@ -69,7 +69,7 @@ func TestWithoutAKeyPagesOfOtherSitesMakeNothingWork(t *testing.T) {
 		"another port":                 {"Sec-Fetch-Site": {"same-site"}, "Origin": {"http://127.0.0.1:3000"}},
 		"a sandboxed frame":            {"Origin": {"null"}},
 	} {
-		for _, trust := range []edge.Trust{edge.Everybody, edge.Machine} {
+		for _, trust := range []httpserver.Trust{httpserver.Everybody, httpserver.Machine} {
 			for _, method := range []string{"POST", "DELETE"} {
 				status, code := send(t, trust, method, host, header)
 				require.Equal(t, http.StatusForbidden, status, name)
@@ -78,7 +78,7 @@ func TestWithoutAKeyPagesOfOtherSitesMakeNothingWork(t *testing.T) {
 			status, _ := send(t, trust, "GET", host, header)
 			require.Equal(t, http.StatusNoContent, status, "%s: the browser keeps the answer from it", name)
 		}
-		status, _ := send(t, edge.ByKey, "POST", host, header)
+		status, _ := send(t, httpserver.ByKey, "POST", host, header)
 		require.Equal(t, http.StatusNoContent, status, "%s: it knows a key", name)
 	}
 }
