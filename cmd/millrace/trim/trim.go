@@ -43,45 +43,49 @@ type memory struct {
 // trimmer decides when to return memory. Go's collector runs when the heap has doubled, or every two minutes, and
 // malloc keeps what C++ and Rust free inside its arenas: after a few large requests a quiet process would stay large.
 type trimmer struct {
-	last  memory // allocated: at the last look; resident: the least of it, see trimmed
-	vain  int    // trims in a row that left more than that
-	later int    // checks until the last trim after a burst, plus one; 0: none is to come
+	last memory // allocated: at the last check; resident: the least since the start, see trimmed
+	vain int    // trims since the process was busy that left more than that
+	wait int    // checks without a trim until the next one
 }
 
 const (
 	every = 10 * time.Second
-	// growth is the memory beside that of the last trim that is not worth a collection.
+	// growth is the memory beside the least that is not worth a collection.
 	growth = 4 << 20
-	// settle is when the last trim after a burst comes, in checks, plus one. Logs are kept for 30 s after their end.
-	settle = 5
 	// quiet is the most bytes that a quiet process allocates between two checks.
 	quiet = 64 << 20
-	// patience is how many trims in a row may leave more memory than the process had: C++ or Rust may be at work. What
-	// is still there then is in use.
-	patience = 6
+	// longest is the longest wait between two trims, in checks.
+	longest = 2
+	// patience is how many trims in a row may leave more memory than the least: a log is kept for 30 s after its end,
+	// connections live for minutes. What is still there then is in use.
+	patience = 20
 )
 
-// due says whether to trim now: the process is quiet, and it has grown since the last trim, or the last trim was
-// settle checks ago: what a burst leaves may be in use for a while, as the logs of resumable streams are.
+// due says whether to trim now: the process is quiet and larger than it has been, and the last trim is not too recent.
 func (t *trimmer) due(m memory) bool {
 	isQuiet := m.allocated-t.last.allocated <= quiet
 	t.last.allocated, t.last.resident = m.allocated, min(t.last.resident, m.resident)
-	if !isQuiet {
+	switch {
+	case !isQuiet, m.resident <= t.last.resident+growth:
+		t.vain, t.wait = 0, 0
+		return false
+	case t.wait > 0:
+		t.wait--
 		return false
 	}
-	if m.resident > t.last.resident+growth {
-		t.later = settle
-		return true
-	}
-	t.later = max(t.later-1, 0)
-	return t.later == 1
+	return true
 }
 
 // trimmed notes what a trim left.
 func (t *trimmer) trimmed(m memory) {
 	t.last.allocated = m.allocated
-	if t.vain++; m.resident <= t.last.resident+growth || t.vain == patience {
-		t.last.resident, t.vain = m.resident, 0
+	if m.resident <= t.last.resident+growth {
+		return
+	}
+	t.vain++
+	t.wait = min(t.vain-1, longest)
+	if t.vain == patience {
+		t.last.resident, t.vain, t.wait = m.resident, 0, 0
 	}
 }
 

@@ -8,29 +8,45 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+const mib = 1 << 20
+
 func TestAQuietProcessReturnsTheMemoryOfABurst(t *testing.T) {
-	const mib = 1 << 20
 	x := trimmer{last: memory{resident: 40 * mib}}
 	require.False(t, x.due(memory{resident: 44 * mib, allocated: 50 * mib}), "little has come")
 	require.False(t, x.due(memory{resident: 900 * mib, allocated: 2000 * mib}), "busy")
 	require.True(t, x.due(memory{resident: 900 * mib, allocated: 2001 * mib}), "quiet")
-	for range patience {
-		require.True(t, x.due(memory{resident: 300 * mib, allocated: 2001 * mib}), "it may have been in use during the trim")
-		x.trimmed(memory{resident: 300 * mib, allocated: 2001 * mib})
+	x.trimmed(memory{resident: 44 * mib, allocated: 2002 * mib})
+	require.False(t, x.due(memory{resident: 44 * mib, allocated: 2003 * mib}), "nothing is left")
+	require.False(t, x.due(memory{resident: 30 * mib, allocated: 2004 * mib}), "it has shrunk")
+	require.True(t, x.due(memory{resident: 40 * mib, allocated: 2005 * mib}), "and grown again")
+}
+
+// trims counts the trims in a number of checks, each of which leaves as much as before.
+func trims(x *trimmer, checks int, m memory) (n int) {
+	for range checks {
+		if x.due(m) {
+			n++
+			x.trimmed(m)
+		}
 	}
-	require.False(t, x.due(memory{resident: 300 * mib, allocated: 2010 * mib}), "what stays after several trims is in use")
-	require.True(t, x.due(memory{resident: 310 * mib, allocated: 2020 * mib}))
-	x.trimmed(memory{resident: 301 * mib, allocated: 2020 * mib})
-	for range settle - 2 {
-		require.False(t, x.due(memory{resident: 305 * mib, allocated: 2020 * mib}))
+	return n
+}
+
+func TestMemoryThatWasInUseIsReturnedLater(t *testing.T) {
+	x, m := trimmer{last: memory{resident: 40 * mib}}, memory{resident: 300 * mib}
+	require.Equal(t, 4, trims(&x, 9, m), "after 0, 1, 3 and 6 checks")
+	require.Equal(t, patience-4, trims(&x, 1000, m), "what stays after many trims is in use")
+	m.resident += 5 * mib
+	require.Equal(t, 1, trims(&x, 1, m), "growth beside it is not")
+}
+
+func TestATimeOfWorkBeginsTheCountOfTrimsAgain(t *testing.T) {
+	x, m := trimmer{last: memory{resident: 40 * mib}}, memory{resident: 300 * mib}
+	for range 10 * patience {
+		require.Equal(t, 4, trims(&x, 9, m))
+		m.allocated += 100 * mib
+		require.False(t, x.due(m), "busy")
 	}
-	require.True(t, x.due(memory{resident: 305 * mib, allocated: 2020 * mib}), "memory in use at the last trim may be free now")
-	x.trimmed(memory{resident: 301 * mib, allocated: 2020 * mib})
-	for range 2 * settle {
-		require.False(t, x.due(memory{resident: 305 * mib, allocated: 2020 * mib}), "once is enough")
-	}
-	require.False(t, x.due(memory{resident: 200 * mib, allocated: 2021 * mib}), "it has shrunk")
-	require.True(t, x.due(memory{resident: 210 * mib, allocated: 2022 * mib}), "and grown again")
 }
 
 func TestTrimmingEndsWithItsContext(t *testing.T) {
