@@ -231,7 +231,7 @@ func (p *Process) LogCount(text string) (n int) {
 
 // Usage is the use of the machine by a process.
 type Usage struct {
-	Resident  int64 // bytes
+	Resident  int64 // bytes, without shared memory: the KV pool is set aside at start, and how much of it is mapped changes
 	Files     int   // open files
 	Processor time.Duration
 }
@@ -256,17 +256,35 @@ func (p *Process) Usage() (u Usage, err error) {
 	}
 	// After the name in parentheses, which may have spaces; proc(5) counts from 3 there.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	var numbers [3]int64
-	for i, field := range []int{14, 15, 24} { // utime, stime in ticks, rss in pages
+	var ticks [2]int64
+	for i, field := range []int{14, 15} { // utime, stime
 		if field-3 >= len(fields) {
 			return u, fmt.Errorf("%s/stat: found %d fields, expected %d", dir, len(fields)+2, field)
 		}
-		if numbers[i], err = strconv.ParseInt(fields[field-3], 10, 64); err != nil {
+		if ticks[i], err = strconv.ParseInt(fields[field-3], 10, 64); err != nil {
 			return u, fmt.Errorf("%s/stat: %w", dir, err)
 		}
 	}
-	return Usage{
-		Resident: numbers[2] * int64(os.Getpagesize()), Files: len(files),
-		Processor: time.Duration(numbers[0]+numbers[1]) * Tick,
-	}, nil
+	resident, err := privateResident(dir + "/status")
+	if err != nil {
+		return u, err
+	}
+	return Usage{Resident: resident, Files: len(files), Processor: time.Duration(ticks[0]+ticks[1]) * Tick}, nil
+}
+
+// privateResident reads the resident memory of a process without its shared memory, in bytes.
+func privateResident(path string) (sum int64, err error) {
+	status, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range []string{"RssAnon", "RssFile"} {
+		_, rest, found := strings.Cut(string(status), "\n"+name+":")
+		var kib int64
+		if _, err := fmt.Sscan(rest, &kib); !found || err != nil {
+			return 0, fmt.Errorf("%s: found no number of %s", path, name)
+		}
+		sum += kib << 10
+	}
+	return sum, nil
 }
