@@ -39,6 +39,10 @@ type SlabMemory interface {
 type Region interface {
 	// Append maps physical slabs after those already mapped.
 	Append(slabs []int32) error
+	// Unmap unmaps up to n of the slabs, the last ones, and returns how many these were. After an error the region can only be
+	// closed.
+	Unmap(n int) (int, error)
+	// Close unmaps the others. It takes long where there are many.
 	Close()
 }
 

@@ -37,6 +37,9 @@ type testDevice struct {
 	drafts     int  // rows of draft tokens
 	round      int  // tokens of a text that goes round; 0: it never does
 	freed      bool // the gate is open
+	maps       int  // slabs that were mapped or unmapped since the last step
+	mostMaps   int  // between two steps
+	mapFails   bool // the next slabs are not mapped
 }
 
 const testSlabTokens = 16
@@ -69,25 +72,44 @@ func (d *testDevice) NewRegion(tokens int) (compute.Region, error) {
 func (r *testRegion) Append(slabs []int32) error {
 	r.d.mu.Lock()
 	defer r.d.mu.Unlock()
+	if r.d.mapFails {
+		r.d.mapFails = false
+		return errors.New("no mapping")
+	}
 	for _, id := range slabs {
 		if id < 0 || int(id) >= r.d.slabs {
 			return errors.New("no such slab")
 		}
 		r.d.owner[id]++
 	}
+	r.d.maps += len(slabs)
 	r.slabs = append(r.slabs, slabs...)
 	return nil
+}
+
+func (r *testRegion) Unmap(n int) (int, error) {
+	r.d.mu.Lock()
+	defer r.d.mu.Unlock()
+	n = min(n, len(r.slabs))
+	r.unmap(r.slabs[len(r.slabs)-n:])
+	r.slabs = r.slabs[:len(r.slabs)-n]
+	return n, nil
 }
 
 func (r *testRegion) Close() {
 	r.d.mu.Lock()
 	defer r.d.mu.Unlock()
-	for _, id := range r.slabs {
+	r.unmap(r.slabs)
+	r.d.open--
+}
+
+func (r *testRegion) unmap(slabs []int32) {
+	r.d.maps += len(slabs)
+	for _, id := range slabs {
 		if r.d.owner[id]--; r.d.owner[id] == 0 {
 			delete(r.d.owner, id)
 		}
 	}
-	r.d.open--
 }
 
 // CopySlab copies the first tokens of a slab.
@@ -200,6 +222,7 @@ func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.steps++
+	d.mostMaps, d.maps = max(d.mostMaps, d.maps), 0
 	if slices.Contains(d.failAt, d.steps) {
 		return nil, errors.New("lost the device")
 	}

@@ -63,5 +63,6 @@ func (n *Null) Reload() error { return nil }
 
 type nullRegion struct{}
 
-func (nullRegion) Append([]int32) error { return nil }
-func (nullRegion) Close()               {}
+func (nullRegion) Append([]int32) error   { return nil }
+func (nullRegion) Unmap(int) (int, error) { return 0, nil }
+func (nullRegion) Close()                 {}

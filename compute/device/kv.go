@@ -89,6 +89,20 @@ func (r *Region) Append(slabs []int32) error {
 	return nil
 }
 
+// Unmap unmaps up to n of the mapped slabs, the last ones, and returns how many these were. After an error, which the limit
+// of the system's mappings can cause, the region can only be closed.
+func (r *Region) Unmap(n int) (int, error) {
+	if n = min(n, r.mapped); n < 1 {
+		return 0, nil
+	}
+	var me C.mr_error
+	if C.mr_region_unmap(r.engine.dev.backend, r.handle, C.int32_t(r.mapped-n), C.int32_t(n), &me) != C.MR_OK {
+		return 0, fail("unmap region", &me)
+	}
+	r.mapped -= n
+	return n, nil
+}
+
 // Tokens is the number of tokens that the mapped slabs hold.
 func (r *Region) Tokens() int { return r.mapped * SlabTokens }
 

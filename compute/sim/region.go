@@ -48,6 +48,13 @@ func (r *Runner) CopySlab(from, to int32, tokens int) error {
 	return nil
 }
 
+// Unmap unmaps the last slabs.
+func (g *region) Unmap(n int) (int, error) {
+	n = min(n, len(g.slabs))
+	g.slabs = g.slabs[:len(g.slabs)-n]
+	return n, nil
+}
+
 // Close unmaps the slabs.
 func (g *region) Close() { g.slabs = nil }
 

@@ -116,6 +116,7 @@ void MappedPool::close_file() {
 // All of it: where a token lies in a block is the backend's affair.
 void MappedPool::copy_slab(int from, int to, int tokens) {
   if (tokens == 0) return;
+  allocate_slab(to);
   std::memcpy(data_ + layout_.slab_bytes * to, data_ + layout_.slab_bytes * from,
               layout_.slab_bytes);
 }
