@@ -7,8 +7,21 @@ import (
 )
 
 // ErrComputing is a prompt whose prefix another sequence is computing: wait until Ready returns the sequence, and
-// reserve again.
+// reserve again. It is wrapped in a *ComputingError.
 var ErrComputing = errors.New("kvmgr: another sequence computes the prefix")
+
+// ComputingError says which sequence computes the prefix of a prompt.
+type ComputingError struct {
+	Seq    Seq // that waits
+	By     Seq
+	Tokens int // of the prefix
+}
+
+func (e *ComputingError) Error() string {
+	return fmt.Sprintf("%v: %d tokens of sequence %d, by sequence %d", ErrComputing, e.Tokens, e.Seq, e.By)
+}
+
+func (e *ComputingError) Unwrap() error { return ErrComputing }
 
 // Copy is a slab to copy in part: the first Tokens tokens of slab From to slab To. There is nothing to copy when Tokens
 // is 0.
@@ -52,7 +65,7 @@ func (m *Manager) begin(seq Seq, r *region, p Prompt) (Hit, error) {
 	whole := len(found.path) * m.slabTokens
 	if m.pays(&found, last-whole) {
 		found.pending.waiters = append(found.pending.waiters, seq)
-		return Hit{}, fmt.Errorf("%w: %d tokens of sequence %d", ErrComputing, whole+found.soon, seq)
+		return Hit{}, &ComputingError{Seq: seq, By: found.pending.by, Tokens: whole + found.soon}
 	}
 	r.cached, r.space = true, p.Space
 	if err := m.add(seq, r, found.path); err != nil {
@@ -73,7 +86,7 @@ func (m *Manager) begin(seq Seq, r *region, p Prompt) (Hit, error) {
 		}
 		h.Slabs++
 	}
-	m.pend(r, p.Tokens)
+	m.pend(seq, r, p.Tokens)
 	return h, nil
 }
 
@@ -95,7 +108,7 @@ func (m *Manager) share(r *region, path []*node) {
 }
 
 // pend adds pending nodes for the rest of a prompt.
-func (m *Manager) pend(r *region, tokens []int32) {
+func (m *Manager) pend(seq Seq, r *region, tokens []int32) {
 	parent := m.parent(r)
 	for tokens = tokens[r.inTree*m.slabTokens:]; len(tokens) > 0; {
 		part := tokens[:min(len(tokens), m.slabTokens)]
@@ -104,6 +117,7 @@ func (m *Manager) pend(r *region, tokens []int32) {
 			break
 		}
 		parent = m.tree.insert(parent, at, part)
+		parent.by = seq
 		r.pending = append(r.pending, parent)
 		tokens = tokens[len(part):]
 	}

@@ -1,6 +1,7 @@
 package kvmgr
 
 import (
+	"errors"
 	"slices"
 	"testing"
 )
@@ -174,6 +175,9 @@ func TestAWaitEndsWithTheSequenceThatComputes(t *testing.T) {
 	}
 	_, err := m.ReservePrompt(2, Declared(64), Prompt{Tokens: ids})
 	wantErr(t, err, ErrComputing)
+	if c, ok := errors.AsType[*ComputingError](err); !ok || c.By != 1 {
+		t.Fatalf("found %v, expected sequence 1 to compute", err)
+	}
 	if ready := m.Ready(); len(ready) != 0 {
 		t.Fatalf("ready: %v", ready)
 	}

@@ -42,6 +42,7 @@ type node struct {
 	tokens   []int32 // up to slabTokens; the parent's come before them
 	slab     int32   // -1: pending, or a root
 	held     bool    // by a region
+	by       Seq     // computes a pending one
 	waiters  []Seq   // of a pending one
 	uses     uint32
 	used     int64      // clock of the last use

@@ -108,7 +108,7 @@ func (w *diskWorker) reserve(seq msg.SeqID, tenant string, tokens []int32) msg.G
 		if len(r.Granted) == 1 {
 			return r.Granted[0]
 		}
-		require.Equal(w.t, []msg.SeqID{seq}, r.Parked)
+		require.Equal(w.t, []msg.SeqID{seq}, parked(r))
 		require.Equal(w.t, seq, get(w.t, w.ready))
 	}
 	w.t.Fatal("the sequence is not granted")
@@ -200,7 +200,7 @@ func TestOthersWaitForALoad(t *testing.T) {
 		{Seq: 2, Tokens: 60, Promise: 60, Lease: 60, Known: tokens, Space: "a"},
 		{Seq: 3, Tokens: 60, Promise: 60, Lease: 60, Known: other, Space: "a"},
 	}})
-	require.Equal(t, []msg.SeqID{2, 3}, r.Parked)
+	require.Equal(t, []msg.SeqID{2, 3}, parked(r))
 	close(held)
 	require.ElementsMatch(t, []msg.SeqID{2, 3}, []msg.SeqID{get(t, w.ready), get(t, w.ready)})
 	require.Equal(t, 48, w.reserve(2, "a", tokens).Computed)
@@ -303,7 +303,7 @@ func TestALoadEndsWithItsMemory(t *testing.T) {
 	w.change = func(s Store) Store { return &testStore{Store: s, read: func() error { <-held; return nil }} }
 	w.restart()
 	r := w.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 2, Tokens: 60, Promise: 60, Lease: 60, Known: tokens, Space: "a"}}})
-	require.Equal(t, []msg.SeqID{2}, r.Parked)
+	require.Equal(t, []msg.SeqID{2}, parked(r))
 	r = w.round(&msg.KVRound{Forget: true})
 	require.Equal(t, []msg.SeqID{2}, r.Ready)
 	r = w.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 2, Tokens: 60, Promise: 60, Lease: 60, Known: tokens, Space: "a"}}})
@@ -327,7 +327,7 @@ func TestALoadWaitsForCopies(t *testing.T) {
 	}})
 	require.Len(t, r.Granted, 1)
 	require.Positive(t, r.Granted[0].CopyTokens)
-	require.Equal(t, []msg.SeqID{4}, r.Parked)
+	require.Equal(t, []msg.SeqID{4}, parked(r))
 	for range 10 { // the slabs arrive
 		w.round(&msg.KVRound{})
 	}

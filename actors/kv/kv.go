@@ -275,8 +275,8 @@ func (a *kvActor) reserve(ctx actor.Context, m *msg.KVRound, r *msg.Reserve) (sh
 	default:
 		err = a.kv.Reserve(seq, length)
 	}
-	if errors.Is(err, kvmgr.ErrComputing) {
-		m.Parked = append(m.Parked, r.Seq)
+	if c, ok := errors.AsType[*kvmgr.ComputingError](err); ok {
+		m.Parked = append(m.Parked, msg.Parked{Seq: r.Seq, By: msg.SeqID(c.By)})
 		return false, nil
 	}
 	if s, ok := errors.AsType[*kvmgr.ShortageError](err); ok {

@@ -179,7 +179,7 @@ func TestAPromptSharesWhatWasComputed(t *testing.T) {
 		{Seq: 2, Tokens: 48, Promise: 48, Lease: 48, Known: prompt, Space: "a"},
 		{Seq: 3, Tokens: 48, Promise: 48, Lease: 48, Known: prompt, Space: "b"},
 	}})
-	require.Equal(t, []msg.SeqID{2}, r.Parked, "the first one computes the prompt, and the third is in another space")
+	require.Equal(t, []msg.Parked{{Seq: 2, By: 1}}, r.Parked, "the first one computes the prompt, and the third is in another space")
 	require.Len(t, r.Granted, 2)
 	first := r.Granted[0]
 	require.Zero(t, first.Computed)
@@ -197,4 +197,12 @@ func TestAPromptSharesWhatWasComputed(t *testing.T) {
 
 	r = m.round(&msg.KVRound{Release: []msg.SeqID{1, 2, 3}, Forget: true, Reserve: []msg.Reserve{{Seq: 4, Tokens: 48, Promise: 48, Lease: 48, Known: prompt, Space: "a"}}})
 	require.Zero(t, r.Granted[0].Computed, "the device was loaded again")
+}
+
+// parked are the sequences whose reservations wait.
+func parked(r *msg.KVRound) (seqs []msg.SeqID) {
+	for _, p := range r.Parked {
+		seqs = append(seqs, p.Seq)
+	}
+	return seqs
 }

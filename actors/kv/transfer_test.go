@@ -300,7 +300,7 @@ func TestOthersWaitForSlabsOnTheirWay(t *testing.T) {
 	p.runs(1, "a", tokens)
 	late := p.held(tokens)
 	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 5, Tokens: 80, Promise: 80, Lease: 60, Known: tokens, Space: "a"}}})
-	require.Equal(t, []msg.SeqID{5}, r.Parked)
+	require.Equal(t, []msg.SeqID{5}, parked(r))
 	p.system.Root.Send(p.managers[1].PID(), late)
 	require.Equal(t, 48, next[*msg.Prefetched](p).Tokens)
 	require.Equal(t, []msg.SeqID{5}, next[*msg.KVReady](p).Seqs)

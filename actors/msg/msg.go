@@ -244,7 +244,7 @@ type KVRound struct {
 	Denied  []Denied
 	Kept    []SeqID // of Spill and Restore: they stay where they are
 	Paused  []SeqID // that may not grow until others release slabs
-	Parked  []SeqID // reservations that wait: another sequence computes what the prompt begins with
+	Parked  []Parked
 	Ready   []SeqID // whose wait has ended: they may reserve again
 }
 
@@ -312,6 +312,10 @@ type Denied struct {
 	Need, Free, Pool int // slabs
 	Never            bool
 }
+
+// Parked is a reservation that waits: another sequence computes what its prompt begins with. By may be a copy on its way from
+// another worker or the disk.
+type Parked struct{ Seq, By SeqID }
 
 // Empty says whether there is nothing to ask.
 func (m *KVRound) Empty() bool {

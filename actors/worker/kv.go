@@ -60,8 +60,8 @@ func (l *loop) answer(m *msg.KVRound) (err error) {
 	for _, seq := range m.Paused {
 		l.events = append(l.events, sched.Paused(sched.ID(seq)))
 	}
-	for _, seq := range m.Parked {
-		l.events = append(l.events, sched.Parked(sched.ID(seq)))
+	for _, p := range m.Parked {
+		l.events = append(l.events, sched.Parked(sched.ID(p.Seq), sched.ID(p.By)))
 	}
 	for _, seq := range m.Ready {
 		l.events = append(l.events, sched.Ready(sched.ID(seq)))

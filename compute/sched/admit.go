@@ -24,7 +24,7 @@ func (s *Scheduler) planReserves() {
 	}
 	for rows+s.plannedRows < s.cfg.MaxBatchSize {
 		seq := s.nextWaiting()
-		if seq == nil || seq.denials > 0 && seq.triedAt == s.frees || starved != nil && starved.Priority <= seq.Priority ||
+		if seq == nil || seq.denials > 0 && seq.triedAt == s.frees || starved != nil && starved.rank.priority <= seq.Priority ||
 			s.away.len() > 0 && s.away.seqs[0].Priority <= seq.Priority || rows+s.plannedRows+seq.rows() > s.cfg.MaxBatchSize {
 			break
 		}
@@ -167,14 +167,14 @@ func (s *Scheduler) park(e *Event) error {
 	}
 	s.answered(e.ID)
 	if seq := s.byID[e.ID]; seq != nil { // else it ended meanwhile
-		seq.parked = true
+		seq.parked, seq.by, s.lending = true, e.By, true
 	}
 	return nil
 }
 
 func (s *Scheduler) unpark(e *Event) {
-	if seq := s.byID[e.ID]; seq != nil {
-		seq.parked = false
+	if seq := s.byID[e.ID]; seq != nil && seq.parked {
+		seq.parked, s.lending = false, true
 	}
 }
 

@@ -50,6 +50,7 @@ const (
 type Event struct {
 	Kind     EventKind
 	ID       ID
+	By       ID       // Parked: the sequence that computes
 	Sequence Sequence // Submit
 	Tokens   int      // Granted: leased up to; Sampled: taken
 	Drafts   int      // Sampled: draft tokens for the next step
@@ -83,8 +84,8 @@ func Denied(id ID, need, free int) Event {
 }
 
 // Parked answers a Reserve: another sequence computes the beginning of the prompt. The sequence keeps its place, others
-// pass it, and it reserves again after Ready.
-func Parked(id ID) Event { return Event{Kind: KindParked, ID: id} }
+// pass it, and it reserves again after Ready. Until then it lends its place to by, if that is a sequence that runs.
+func Parked(id, by ID) Event { return Event{Kind: KindParked, ID: id, By: by} }
 
 // Ready ends the wait of a parked sequence.
 func Ready(id ID) Event { return Event{Kind: KindReady, ID: id} }

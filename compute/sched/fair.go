@@ -86,7 +86,7 @@ func (s *Scheduler) giveWay() {
 	}
 	ahead := first.flow.virtual(s.cfg.MaxBatchTokens)
 	yields := func(seq *sequence) bool {
-		return s.barred(seq.flow, weights) && seq.Priority >= first.Priority && first.flow.served <= seq.flow.served+ahead
+		return s.barred(seq.flow, weights) && seq.rank.priority >= first.rank.priority && first.flow.served <= seq.flow.served+ahead
 	}
 	before := len(s.decodes) + len(s.ready)
 	s.decodes = slices.DeleteFunc(s.decodes, yields)
@@ -214,7 +214,7 @@ func (s *Scheduler) takePrompt() *sequence {
 	best := 0
 	if len(s.flows) > 1 {
 		for i, seq := range s.ready {
-			if seq.Priority != s.ready[0].Priority {
+			if seq.rank.priority != s.ready[0].rank.priority {
 				break
 			}
 			if seq.flow.served < s.ready[best].flow.served {

@@ -1,6 +1,9 @@
 package sched
 
-import "sort"
+import (
+	"slices"
+	"sort"
+)
 
 // queue holds sequences in the order of service: by priority, migrated sequences first, then by
 // arrival, then by submission. A sequence that returns takes its old place. Insertion and removal
@@ -10,17 +13,59 @@ type queue struct {
 	rows int // decode rows of all of them
 }
 
+// rank is what the order compares: that of a sequence, or of one that waits for it, see lend.
+type rank struct {
+	priority int
+	migrated bool
+	arrival  Time
+	serial   uint64
+}
+
+// own returns the rank of a sequence that nobody waits for.
+func (q *sequence) own() rank { return rank{q.Priority, q.Migrated, q.Arrival, q.serial} }
+
 // before is the order; no two sequences have the same serial.
-func (q *sequence) before(o *sequence) bool {
+func (q rank) before(o rank) bool {
 	switch {
-	case q.Priority != o.Priority:
-		return q.Priority < o.Priority
-	case q.Migrated != o.Migrated:
-		return q.Migrated
-	case q.Arrival != o.Arrival:
-		return q.Arrival < o.Arrival
+	case q.priority != o.priority:
+		return q.priority < o.priority
+	case q.migrated != o.migrated:
+		return q.migrated
+	case q.arrival != o.arrival:
+		return q.arrival < o.arrival
 	}
 	return q.serial < o.serial
+}
+
+func (q *sequence) before(o *sequence) bool { return q.rank.before(o.rank) }
+
+// lend gives each running sequence the place of the most urgent one of those that wait for what it computes, if that is before its
+// own. A sequence that is parked computes nothing, so nobody waits for one.
+func (s *Scheduler) lend() {
+	if !s.lending {
+		return
+	}
+	s.lending = false
+	for _, seq := range s.running.seqs {
+		seq.rank = seq.own()
+	}
+	for _, seq := range s.waiting.seqs {
+		if !seq.parked {
+			continue
+		}
+		if by := s.byID[seq.by]; by != nil && by.state == Running && seq.before(by) {
+			by.rank = seq.rank
+		}
+	}
+	slices.SortFunc(s.running.seqs, func(a, b *sequence) int {
+		switch {
+		case a == b:
+			return 0
+		case a.before(b):
+			return -1
+		}
+		return 1
+	})
 }
 
 func (q *queue) len() int { return len(q.seqs) }

@@ -57,9 +57,11 @@ func (s State) String() string { return [...]string{"waiting", "running", "away"
 type sequence struct {
 	Sequence
 	serial      uint64 // order of submission
+	rank        rank   // its place among others
 	state       State
 	planned     bool   // this plan reserves for it
 	parked      bool   // another sequence computes what its prompt begins with
+	by          ID     // that one
 	denials     int    // answers that were Denied
 	triedAt     uint64 // Scheduler.frees at its last reservation
 	admission   uint64 // order of grants
@@ -122,6 +124,7 @@ type Scheduler struct {
 	frees      uint64 // times that KV was given back
 	admissions uint64
 	gate       uint64 // admissions up to this one may start (the waiting-served ratio)
+	lending    bool   // a sequence has been parked, or is no longer
 	held       int    // steps that the ratio has held prompts back
 	wake       Time
 	now        Time // of the step
@@ -171,6 +174,7 @@ func (s *Scheduler) begin(now Time, events []Event) error {
 		}
 	}
 	s.expire(now)
+	s.lend()
 	return errors.Join(errs...)
 }
 
@@ -220,6 +224,7 @@ func (s *Scheduler) submit(q *Sequence) error {
 	seq := s.take()
 	s.serial++
 	*seq = sequence{Sequence: *q, serial: s.serial}
+	seq.rank = seq.own()
 	s.byID[q.ID] = seq
 	s.join(seq)
 	s.waiting.insert(seq)
@@ -274,6 +279,7 @@ func (s *Scheduler) end(seq *sequence, r Reason) {
 	s.unqueue(seq)
 	switch seq.state {
 	case Waiting:
+		s.lending = s.lending || seq.parked
 		s.waiting.remove(seq)
 		s.forget(seq)
 	case Running:

@@ -528,7 +528,7 @@ func (w *world) lose(id ID) Event {
 func (w *world) reserve(r Reservation) Event {
 	if r.Beams == 0 && w.chance(10) {
 		w.inbox = append(w.inbox, func() []Event { return []Event{Ready(r.ID)} })
-		return Parked(r.ID)
+		return Parked(r.ID, ID(w.rng.IntN(int(r.ID)+1)))
 	}
 	var err error
 	if r.Beams > 0 {

@@ -41,8 +41,8 @@ func (s *Scheduler) victim(starved *sequence, stuck bool) (victim *sequence) {
 	for _, seq := range s.running.seqs {
 		switch {
 		case seq.Beams > 0 || seq.computed == 0 || seq.open() || seq.leaseWanted > seq.leased || seq.kept == s.frees+1:
-		case seq.Priority < starved.Priority && !stuck:
-		case victim == nil || seq.Priority > victim.Priority || seq.flow.leased*victim.flow.weight >= victim.flow.leased*seq.flow.weight:
+		case seq.rank.priority < starved.rank.priority && !stuck:
+		case victim == nil || seq.rank.priority > victim.rank.priority || seq.flow.leased*victim.flow.weight >= victim.flow.leased*seq.flow.weight:
 			victim = seq
 		}
 	}
@@ -62,6 +62,7 @@ func (s *Scheduler) spilled(e *Event) error {
 		return fmt.Errorf("%w: sequence %d is spilled, which was not to be", ErrUnexpected, e.ID)
 	}
 	s.running.remove(seq)
+	seq.rank = seq.own()
 	s.arrived(seq)
 	seq.flow.rows -= seq.rows()
 	if seq.prefilling() {
@@ -96,7 +97,7 @@ func (s *Scheduler) planRestore() {
 			seq = q
 		}
 	}
-	if starved := s.starved(); seq.triedAt == s.frees || starved != nil && starved.Priority <= seq.Priority ||
+	if starved := s.starved(); seq.triedAt == s.frees || starved != nil && starved.rank.priority <= seq.Priority ||
 		s.running.rows+seq.rows() > s.cfg.MaxBatchSize {
 		return
 	}

@@ -182,7 +182,7 @@ func parseEvents(t *testing.T, words []string) []Event {
 		case "granted":
 			events = append(events, GrantedPrefix(id, num("tokens"), num("computed")))
 		case "parked":
-			events = append(events, Parked(id))
+			events = append(events, Parked(id, ID(num("by"))))
 		case "ready":
 			events = append(events, Ready(id))
 		case "denied":
