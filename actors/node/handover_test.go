@@ -84,9 +84,20 @@ func roomy(c *Config) {
 	d.gate, d.slabs = make(chan struct{}), 800
 }
 
-func TestADrainingWorkerHandsOverKeysAndValues(t *testing.T) {
+func TestADrainingWorkerHandsOverKeysAndValues(t *testing.T) { handsOver(t, roomy) }
+
+// TestSequencesWhoseSlabsAreBeingMappedAreHandedOver: they are, in these workers, most of the time.
+func TestSequencesWhoseSlabsAreBeingMappedAreHandedOver(t *testing.T) {
+	handsOver(t, func(c *Config) {
+		roomy(c)
+		slowly(c)
+	})
+}
+
+func handsOver(t *testing.T, each func(*Config)) {
+	t.Helper()
 	c := newTestNodes(t)
-	gateway, _, _, compute := four(c, 2, roomy)
+	gateway, _, _, compute := four(c, 2, each)
 	paced(t, compute)
 	streams := pooled(t, gateway, compute, 12, 400)
 	moved := compute[0].worker.InFlight()

@@ -69,7 +69,9 @@ type Config struct {
 	StallAfter   time.Duration // without a step for this time, with work at hand, the process is not ready; 0: 30 s
 	GiveUpAfter  time.Duration // no step for this time is a failure for good, see Wait; 0: never
 
-	admitPatience time.Duration // see loop.admit; 0: its default
+	admitPatience time.Duration // see loop.hold; 0: its default
+	mapTime       time.Duration // see loop.remap; 0: its default
+	mapSlabs      int           // see loop.piece; 0: its default
 
 	Cluster Cluster
 	Metrics *metrics.Metrics
@@ -242,7 +244,7 @@ func (p *Node) spawnWorker() (err error) {
 	}
 	p.worker, err = worker.New(worker.Config{
 		Node: p.name, Root: p.system.Root, Spawn: p.spawnBusy, KV: p.kv.PID(), Inherits: inherits, Runner: model, Sched: p.cfg.Sched, Numerics: p.cfg.Numerics,
-		AdmitPatience: p.cfg.admitPatience, GiveUpAfter: p.cfg.GiveUpAfter, Faults: p.health,
+		AdmitPatience: p.cfg.admitPatience, MapTime: p.cfg.mapTime, MapSlabs: p.cfg.mapSlabs, GiveUpAfter: p.cfg.GiveUpAfter, Faults: p.health,
 		Metrics: p.metrics, Stage: p.stages.compute, Detok: p.stages.detok, Tracer: p.cfg.Tracer, Log: p.log,
 	})
 	return err

@@ -59,6 +59,15 @@ func (b *beams) mapSlabs(prompt compute.Region, slabs []int32, slabTokens int) e
 	return nil
 }
 
+// backed returns the tokens of each beam that some mapped slabs hold, in the order of mapSlabs.
+func (b *beams) backed(slabs, slabTokens int) int {
+	shared := (b.rows.Prompt + slabTokens - 1) / slabTokens
+	if slabs <= shared {
+		return min(slabs*slabTokens, b.rows.Prompt)
+	}
+	return b.rows.Prompt + (slabs-shared)/len(b.rows.Responses)*slabTokens
+}
+
 // next are the rows of the next step, one for each beam.
 func (b *beams) next(prompt compute.Region, position int) compute.Rows {
 	b.rows.Index = b.search.Index()

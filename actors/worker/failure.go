@@ -70,9 +70,14 @@ func (l *loop) abandon(err error) {
 	for id, s := range l.sequences {
 		l.lose(s, api.Unavailable(err))
 		l.closeRegion(s)
+		if s.released { // the scheduler has forgotten it
+			l.forgotten(s)
+			continue
+		}
 		delete(l.sequences, id)
 		l.events = append(l.events, sched.Finished(id, sched.ReasonError))
 	}
+	l.mapping.opening, l.mapping.closing, l.mapping.spills = nil, nil, nil
 	l.busy.Store(false)
 }
 

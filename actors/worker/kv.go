@@ -74,11 +74,6 @@ func (l *loop) answer(m *msg.KVRound) (err error) {
 	return err
 }
 
-func (l *loop) granted(g *msg.Granted) error {
-	l.events = append(l.events, sched.GrantedPrefix(sched.ID(g.Seq), g.UpTo, g.Computed))
-	return l.mapSlabs(g)
-}
-
 // moved takes what became of copies to and from the tier.
 func (l *loop) moved(m *msg.KVMoved) (err error) {
 	for _, seq := range m.Spilled {
@@ -91,56 +86,6 @@ func (l *loop) moved(m *msg.KVMoved) (err error) {
 		err = cmp.Or(err, l.granted(&m.Granted[i]))
 	}
 	return err
-}
-
-// mapSlabs backs a sequence's region with the slabs of its lease. A sequence
-// that ended meanwhile needs none; its Release follows.
-func (l *loop) mapSlabs(m *msg.Granted) error {
-	s := l.sequences[sched.ID(m.Seq)]
-	if s == nil {
-		return nil
-	}
-	if s.tokens == nil {
-		l.begin(s)
-	}
-	if s.region == nil {
-		if err := l.openRegion(s); err != nil {
-			return err
-		}
-		if s.spilled > 0 {
-			l.Metrics.Recomputed(s.spilled-min(m.Computed, s.spilled), false)
-			s.spilled = 0
-		}
-	}
-	mapped := s.region.Append
-	if s.beams != nil {
-		mapped = func(slabs []int32) error { return s.beams.mapSlabs(s.region, slabs, l.Runner.SlabTokens()) }
-	}
-	if err := mapped(m.Slabs); err != nil || m.CopyTokens == 0 {
-		return err
-	}
-	return l.Runner.CopySlab(m.CopyFrom, m.CopyTo, int(m.CopyTokens))
-}
-
-func (l *loop) openRegion(s *sequence) (err error) {
-	if s.beams == nil {
-		s.region, err = l.Runner.NewRegion(len(s.gen.Prompt) + s.gen.MaxTokens)
-		return err
-	}
-	if s.region, err = l.Runner.NewRegion(len(s.gen.Prompt)); err != nil {
-		return err
-	}
-	return s.beams.open(l.Runner, s.gen.MaxTokens)
-}
-
-func (l *loop) closeRegion(s *sequence) {
-	if s.region != nil {
-		s.region.Close()
-		s.region = nil
-	}
-	if s.beams != nil {
-		s.beams.close()
-	}
 }
 
 // askKV sends the plan's KV effects to the KV manager, in one message.
@@ -157,17 +102,23 @@ func (l *loop) askKV(plan *sched.Plan) {
 	m.Forget, l.forget = l.forget, false
 	for _, id := range plan.Release {
 		if s := l.sequences[id]; s != nil {
-			l.closeRegion(s)
+			if s.released = true; !l.close(s) {
+				continue
+			}
 			delete(l.sequences, id)
 		}
+		l.mapping.unspill(msg.SeqID(id))
 		m.Release = append(m.Release, msg.SeqID(id))
 	}
 	for _, e := range plan.Spill {
 		s := l.sequences[e.ID]
-		l.closeRegion(s)
 		s.draft, s.committed, s.spilled = nil, 0, e.Tokens
-		m.Spill = append(m.Spill, msg.Spill{Seq: msg.SeqID(e.ID), Tokens: e.Tokens})
+		if l.close(s) {
+			l.closed(s)
+		}
 	}
+	m.Release, l.mapping.released = append(m.Release, l.mapping.released...), l.mapping.released[:0]
+	m.Spill, l.mapping.spills = append(m.Spill, l.mapping.spills...), l.mapping.spills[:0]
 	for i := range plan.Restore {
 		m.Restore = append(m.Restore, reserve(&plan.Restore[i]))
 	}

@@ -40,6 +40,7 @@ type loop struct {
 	forget     bool           // the KV memory lost its contents
 	unanswered int            // KVRounds that the KV manager has
 	rounds     []*msg.KVRound // that the KV manager does not have
+	mapping    mapping
 	batch      []compute.Rows
 	outputs    []output
 	outbox     outbox
@@ -62,6 +63,12 @@ type sequence struct {
 	sampler   *sample.Sampler // nil with beams, and before the grant
 	beams     *beams          // nil without
 	region    compute.Region  // nil before the grant
+	unmapped  []int32         // slabs that are leased and not mapped yet
+	mapped    int             // slabs that are
+	leased    int             // tokens that both hold
+	backed    int             // of these, those that the scheduler knows
+	closes    bool            // its region is being unmapped
+	released  bool            // its KV is released then
 	entry     *entry
 	started   bool
 	cached    int32 // leading tokens that were computed before its first step
@@ -74,6 +81,8 @@ type sequence struct {
 	cancelled bool            // its end is to come
 	endIsSent bool
 }
+
+func (s *sequence) id() sched.ID { return sched.ID(s.gen.Seq) }
 
 // answer is the tokens that follow the prompt; those of beams are sent at their end, so there are none.
 func (s *sequence) answer() []int32 {
@@ -114,6 +123,8 @@ func (l *loop) run() {
 	for l.wait(wake) {
 		plan := l.round()
 		switch {
+		case l.mapping.unfinished():
+			wake = -1
 		case plan == nil || plan.Rows == 0 && plan.Wake == 0:
 			wake = 0
 		case plan.Rows == 0:
@@ -163,6 +174,9 @@ func (l *loop) round() (plan *sched.Plan) {
 		}
 	}()
 	l.takeAll()
+	if err := l.remap(); err != nil {
+		l.deviceFailed(err)
+	}
 	if l.failed == nil {
 		plan = l.planned()
 	}
@@ -358,7 +372,7 @@ func ending(e sched.End) (api.Finish, error) {
 }
 
 func (l *loop) noteProgress(plan *sched.Plan) {
-	l.running.Store(int64(l.sched.Running()))
+	l.running.Store(int64(l.sched.Running() + l.mapping.ended()))
 	l.Metrics.Paused(plan.Paused)
 	if busy := len(l.sequences) > 0; busy != l.busy.Load() || plan.Rows > 0 {
 		l.progress.Store(time.Now().UnixNano())

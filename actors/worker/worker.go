@@ -39,7 +39,9 @@ type Config struct {
 	Runner        compute.Runner // not closed
 	Sched         sched.Config
 	Numerics      string        // digest, see api.Pin
-	AdmitPatience time.Duration // see loop.admit; 0: its default
+	AdmitPatience time.Duration // see loop.hold; 0: its default
+	MapTime       time.Duration // see loop.remap; 0: its default
+	MapSlabs      int           // see loop.piece; 0: its default
 	GiveUpAfter   time.Duration // no step for this time is a failure for good; 0: never
 	Faults        Faults
 	Metrics       *metrics.Model

@@ -115,7 +115,7 @@ func (s *Scheduler) granted(e *Event) error {
 	case e.Tokens <= seq.leased || e.Tokens > seq.total():
 		return fmt.Errorf("%w: sequence %d granted up to token %d, leased %d, reserved %d",
 			ErrUnexpected, e.ID, e.Tokens, seq.leased, seq.total())
-	case seq.state != Running && (e.Computed < 0 || e.Computed >= seq.PromptTokens || e.Computed > e.Tokens):
+	case seq.state != Running && (e.Computed < 0 || e.Computed >= seq.PromptTokens):
 		return fmt.Errorf("%w: sequence %d granted with %d tokens computed, of a prompt of %d, leased %d",
 			ErrUnexpected, e.ID, e.Computed, seq.PromptTokens, e.Tokens)
 	}

@@ -43,6 +43,7 @@ const (
 	KindSpilled
 	KindKept
 	KindLost
+	KindFreed
 )
 
 // Event is something that happened since the last step. The functions below
@@ -67,12 +68,13 @@ func Submit(q Sequence) Event { return Event{Kind: KindSubmit, ID: q.ID, Sequenc
 // Cancel ends a sequence in any state; an ended or unknown one is ignored.
 func Cancel(id ID) Event { return Event{Kind: KindCancel, ID: id} }
 
-// Granted answers a Reserve or a Lease: the reservation holds, and the first
-// leased tokens are backed by slabs.
+// Granted answers a Reserve, a Restore or a Lease: the reservation holds, and the first
+// leased tokens are backed by slabs. It may come in parts: the ones after the first, for the same sequence, have more
+// tokens, up to those that were requested.
 func Granted(id ID, leased int) Event { return Event{Kind: KindGranted, ID: id, Tokens: leased} }
 
 // GrantedPrefix is Granted for a sequence that begins, and whose first computed tokens are in the KV cache: fewer than
-// its prompt has.
+// its prompt has. It has no rows until a part of the grant has more than the computed tokens.
 func GrantedPrefix(id ID, leased, computed int) Event {
 	return Event{Kind: KindGranted, ID: id, Tokens: leased, Computed: computed}
 }
@@ -107,6 +109,10 @@ func Kept(id ID) Event { return Event{Kind: KindKept, ID: id} }
 
 // Lost says that the KV of a sequence in the tier cannot be read, and was given back. The sequence is computed again.
 func Lost(id ID) Event { return Event{Kind: KindLost, ID: id} }
+
+// Freed says that the KV manager has the KV of a Release that was sent later than with its plan: the scheduler repeats
+// requests that were denied meanwhile.
+func Freed(id ID) Event { return Event{Kind: KindFreed, ID: id} }
 
 // Sampled says that a token was sampled from the sequence's last output (one for each
 // beam) and that the sequence continues. At MaxNewTokens tokens the scheduler ends it.

@@ -23,7 +23,7 @@ type Plan struct {
 	Lease   []Lease       // answered by Granted
 	Ended   []End         // exactly once for each submitted sequence
 
-	// Running sequences that are not in the step: Stalled lack a lease, Paused lack one because their growth
+	// Running sequences that are not in the step: Stalled lack a lease or a part of it, Paused lack one because their growth
 	// was denied, or are on their way to the tier, Held wait for the waiting-served ratio, Awaiting have an output not yet sampled, Yielded give way to another
 	// tenant's prompt, Deferred take turns while migrated sequences are computed again.
 	Stalled, Paused, Held, Awaiting, Yielded, Deferred int

@@ -8,7 +8,7 @@
 //		plan, err := s.Step(now, events)   // err: an event out of place, ignored
 //		... send plan.Release, Reserve, Lease to the KV manager; report plan.Ended
 //		... if plan.Hold: wait a moment for the answer; events = the answer; Step again
-//		... map the slabs that came with the grants in events
+//		... map the slabs that came with the grants in events; if they are many, report a grant in parts
 //		... if plan.Rows > 0: run plan.Chunks, sample the outputs
 //		events = ... Sampled or Finished per output, and events that arrived meanwhile
 //	}
@@ -72,7 +72,7 @@ type sequence struct {
 	promised    int    // tokens whose slabs are promised
 	promising   int    // with the growth that is on its way
 	denied      bool   // its last growth was
-	leased      int    // tokens backed by slabs
+	leased      int    // tokens backed by slabs; below computed while a grant comes in parts
 	leaseWanted int    // tokens of the longest lease requested
 	earlier     int    // tokens sampled before its last Spill, which count as its prompt
 	kept        uint64 // 1 + Scheduler.frees when the KV manager kept it last
@@ -202,6 +202,8 @@ func (s *Scheduler) apply(e *Event) error {
 		return s.keep(e)
 	case KindLost:
 		return s.lost(e)
+	case KindFreed:
+		s.frees++
 	case KindFinished:
 		if e.Reason < ReasonStop || e.Reason > ReasonError {
 			return fmt.Errorf("%w: sequence %d finished with reason %v", ErrUnexpected, e.ID, e.Reason)

@@ -185,6 +185,8 @@ func parseEvents(t *testing.T, words []string) []Event {
 			events = append(events, Parked(id, ID(num("by"))))
 		case "ready":
 			events = append(events, Ready(id))
+		case "freed":
+			events = append(events, Freed(id))
 		case "denied":
 			events = append(events, Denied(id, num("need"), num("free")))
 		case "never-fits":
