@@ -5,64 +5,15 @@
 #include <cmath>
 #include <string>
 
-#include "harness.hpp"
+#include "attention_case.hpp"
 
 namespace millrace::test {
 namespace {
 
-struct Case {
-  int heads = 4, kv_heads = 2, head_dim = 64;
-  int rotary_dim = 0;
-  bool interleaved = false;
-  float rotary_scale = 1;
-  bool norms = false;
-  int window = 0;
-  bool alibi = false;
-  int context = 0;  // tokens before the compared ones
-  int rows = 1;     // compared, in one step
-
-  std::string text() const {
-    return std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
-           std::to_string(head_dim) + ", rotary " + std::to_string(rotary_dim) +
-           (interleaved ? " interleaved" : "") + (norms ? ", norms" : "") + ", window " +
-           std::to_string(window) + (alibi ? ", alibi" : "") + ", " + std::to_string(rows) +
-           " rows after " + std::to_string(context);
-  }
-};
-
-// The QKV of a token is its row of the table, so that the values are chosen.
-Builder program(const Case& c) {
-  Builder b;
-  Random random(7 + c.head_dim + c.heads);
-  b.kv_heads = c.kv_heads;
-  b.head_dim = c.head_dim;
-  b.vocab = c.heads * c.head_dim;
-  const int width = (c.heads + 2 * c.kv_heads) * c.head_dim;
-  const int qkv = b.slot(MR_SLOT_F32, width), out = b.slot(MR_SLOT_F32, b.vocab);
-  const int logits = b.slot(MR_SLOT_F32, b.vocab);
-  b.embed(b.random(random, b.vocab, width, MR_BF16, 1.0f), qkv);
-  mr_op& rope = b.rope_store(0, qkv, c.heads);
-  rope.rotary_dim = c.rotary_dim;
-  rope.rotary_interleaved = c.interleaved;
-  rope.rotary_scale = c.rotary_scale;
-  if (c.rotary_dim > 0) rope.inv_freq = b.inv_freq(c.rotary_dim);
-  if (c.norms) {
-    rope.q_norm = b.random(random, c.head_dim, 0, MR_BF16, 0.2f, 1.0f);
-    rope.k_norm = b.random(random, c.head_dim, 0, MR_F32, 0.2f, 1.0f);
-  }
-  mr_op& attention = b.attention(0, qkv, c.heads, out);
-  attention.window = c.window;
-  if (c.alibi) {
-    std::vector<float> slopes;
-    for (int h = 0; h < c.heads; ++h) slopes.push_back(std::exp2(-8.0f * (h + 1) / c.heads));
-    attention.alibi_slopes = b.constant(slopes);
-  }
-  b.select_rows(out, logits);
-  return b;
-}
+using Case = AttentionCase;
 
 std::vector<float> result(const std::string& isa, const Case& c) {
-  Builder b = program(c);
+  Builder b = attention_program(c);
   Model model(isa, b, (c.context + c.rows) / MR_SLAB_TOKENS + 1);
   Sequence s(model);
   Random random(3);
@@ -220,7 +171,7 @@ TEST(Attention, TheLargestCodesAreExact) {
   for (const int head_dim : {64, 72}) {
     c.head_dim = head_dim;
     const std::vector<int32_t> tokens(130, 3);
-    Builder b = program(c);
+    Builder b = attention_program(c);
     b.max_rows = b.max_outputs = static_cast<int32_t>(tokens.size());
     const int64_t width = b.tensors[0].dims[1];
     std::vector<float> table(b.vocab * width);
@@ -256,7 +207,7 @@ TEST_P(AttentionOn, ChunksDoNotMatter) {
       c.rotary_dim = 40;
       c.window = window;
       c.alibi = window == 100;
-      Builder b = program(c);
+      Builder b = attention_program(c);
       b.max_rows = b.max_outputs = kTokens;
       Random random(5);
       const std::vector<int32_t> tokens = random.tokens(kTokens, b.vocab);
@@ -283,7 +234,7 @@ TEST_P(AttentionOn, LeftoversOfAnotherSequenceCountNothing) {
   Case c;
   c.heads = c.kv_heads = 1;
   c.head_dim = 16;
-  Builder b = program(c);
+  Builder b = attention_program(c);
   const int64_t width = b.tensors[0].dims[1];
   std::vector<float> table(b.vocab * width, 0.25f);
   std::fill_n(table.begin(), width, NAN);  // token 0: a QKV that is no number

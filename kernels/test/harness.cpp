@@ -359,11 +359,20 @@ Sequence::Sequence(Model& m) : model(m) {
 Sequence::~Sequence() { model.device.backend->region_destroy(region); }
 
 void Sequence::reach(int end) {
+  while (static_cast<int>(slabs.size()) * MR_SLAB_TOKENS < end) map(model.next_slab++);
+}
+
+void Sequence::share(const Sequence& from, int tokens) {
+  if (tokens % MR_SLAB_TOKENS != 0) throw std::logic_error("a part of a slab is not shared");
+  for (int i = 0; i < tokens / MR_SLAB_TOKENS; ++i) map(from.slabs[i]);
+  position = tokens;
+}
+
+void Sequence::map(int32_t slab) {
+  const auto place = static_cast<int32_t>(slabs.size());
   mr_error error;
-  for (; mapped * MR_SLAB_TOKENS < end; ++mapped) {
-    const int32_t slab = model.next_slab++;
-    check(model.device.backend->region_map(region, mapped, &slab, 1, &error), error);
-  }
+  check(model.device.backend->region_map(region, place, &slab, 1, &error), error);
+  slabs.push_back(slab);
 }
 
 const std::vector<std::string>& tested_isas() {

@@ -141,11 +141,15 @@ class Sequence {
   Sequence(const Sequence&) = delete;
   // Maps slabs for positions below `end`.
   void reach(int end);
+  // Maps the slabs of another sequence's first tokens, as the prefix cache does, and continues
+  // after them.
+  void share(const Sequence& from, int tokens);
+  void map(int32_t slab);  // at the next place
 
   Model& model;
   mr_region* region = nullptr;
   int position = 0;
-  int mapped = 0;
+  std::vector<int32_t> slabs;  // mapped ones
 };
 
 // The instruction sets to test: what this machine runs, or MILLRACE_ISA alone.

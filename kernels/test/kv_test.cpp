@@ -54,9 +54,7 @@ TEST_P(Kv, SharedSlabsServeSeveralSequences) {
   model.step({{&first, prefix}}, 0);
 
   Sequence second(model);  // maps the slabs of the first, computes nothing of the prefix
-  map(model, second.region, 0, {0, 1}, MR_OK);
-  second.mapped = 2;
-  second.position = 32;
+  second.share(first, 32);
   const std::vector<float> logits = model.step({{&second, rest}});
   EXPECT_EQ(logits, model.step({{&first, rest}}));
 }
@@ -77,8 +75,8 @@ TEST_P(Kv, ACopyOfThePartialSlabForksASequence) {
   Sequence fork(model);
   const int own = model.next_slab++;
   copy(model, trunk_slab + 1, own, 5, MR_OK);
-  map(model, fork.region, 0, {trunk_slab, own}, MR_OK);
-  fork.mapped = 2;
+  fork.map(trunk_slab);
+  fork.map(own);
   fork.position = 21;
   model.step({{&trunk, left}}, 0);  // into its own slab
   EXPECT_EQ(model.step({{&fork, right}}), expected);
@@ -124,8 +122,7 @@ TEST_P(Kv, SlabsInAnyOrderAreFound) {
   Model model(GetParam(), b, 20);
   Sequence straight(model), mixed(model);
   const std::vector<float> expected = model.step({{&straight, tokens}});
-  map(model, mixed.region, 0, {19, 7, 8, 5, 12}, MR_OK);
-  mixed.mapped = 5;
+  for (const int32_t slab : {19, 7, 8, 5, 12}) mixed.map(slab);
   EXPECT_EQ(model.step({{&mixed, tokens}}), expected);
 }
 

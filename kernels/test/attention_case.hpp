@@ -1,0 +1,66 @@
+// Programs of one attention op, for tests.
+#ifndef MILLRACE_TEST_ATTENTION_CASE_HPP
+#define MILLRACE_TEST_ATTENTION_CASE_HPP
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "harness.hpp"
+
+namespace millrace::test {
+
+struct AttentionCase {
+  int heads = 4, kv_heads = 2, head_dim = 64;
+  int rotary_dim = 0;
+  bool interleaved = false;
+  float rotary_scale = 1;
+  bool norms = false;
+  int window = 0;
+  bool alibi = false;
+  int context = 0;  // tokens before the compared ones
+  int rows = 1;     // compared, in one step
+
+  std::string text() const {
+    return std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
+           std::to_string(head_dim) + ", rotary " + std::to_string(rotary_dim) +
+           (interleaved ? " interleaved" : "") + (norms ? ", norms" : "") + ", window " +
+           std::to_string(window) + (alibi ? ", alibi" : "") + ", " + std::to_string(rows) +
+           " rows after " + std::to_string(context);
+  }
+};
+
+// The QKV of a token is its row of the table, so that the values are chosen.
+inline Builder attention_program(const AttentionCase& c) {
+  Builder b;
+  Random random(7 + c.head_dim + c.heads);
+  b.kv_heads = c.kv_heads;
+  b.head_dim = c.head_dim;
+  b.vocab = c.heads * c.head_dim;
+  const int width = (c.heads + 2 * c.kv_heads) * c.head_dim;
+  const int qkv = b.slot(MR_SLOT_F32, width), out = b.slot(MR_SLOT_F32, b.vocab);
+  const int logits = b.slot(MR_SLOT_F32, b.vocab);
+  b.embed(b.random(random, b.vocab, width, MR_BF16, 1.0f), qkv);
+  mr_op& rope = b.rope_store(0, qkv, c.heads);
+  rope.rotary_dim = c.rotary_dim;
+  rope.rotary_interleaved = c.interleaved;
+  rope.rotary_scale = c.rotary_scale;
+  if (c.rotary_dim > 0) rope.inv_freq = b.inv_freq(c.rotary_dim);
+  if (c.norms) {
+    rope.q_norm = b.random(random, c.head_dim, 0, MR_BF16, 0.2f, 1.0f);
+    rope.k_norm = b.random(random, c.head_dim, 0, MR_F32, 0.2f, 1.0f);
+  }
+  mr_op& attention = b.attention(0, qkv, c.heads, out);
+  attention.window = c.window;
+  if (c.alibi) {
+    std::vector<float> slopes;
+    for (int h = 0; h < c.heads; ++h) slopes.push_back(std::exp2(-8.0f * (h + 1) / c.heads));
+    attention.alibi_slopes = b.constant(slopes);
+  }
+  b.select_rows(out, logits);
+  return b;
+}
+
+}  // namespace millrace::test
+
+#endif
