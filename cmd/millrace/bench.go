@@ -6,6 +6,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/lab/bench"
@@ -45,6 +46,7 @@ prompt.
 	config.RegisterModel(f, &o.model)
 	f.IntVar(&o.Prompt, "prompt", 512, "prompt tokens of each sequence")
 	f.IntVar(&o.Gen, "gen", 32, "tokens to generate")
+	f.IntVar(&o.Shared, "shared", 0, "first prompt tokens that are computed once, in KV slabs that all sequences share")
 	f.IntSliceVar(&o.Batches, "batch", []int{1, 8, 16}, "numbers of sequences, one case for each")
 	f.IntVar(&o.Beams, "beams", 0, "beams of a beam search to measure too (0: none)")
 	f.IntVar(&o.Repeat, "repeat", 3, "runs of each case, of which the median counts")
@@ -66,6 +68,10 @@ func (o *benchFlags) validate() error {
 	}
 	if o.Beams < 0 || o.Beams == 1 || o.Beams > sample.MaxBeams || o.Beams > 0 && (o.Prompt < 2 || o.Gen < 1) {
 		return config.Usagef("--beams %d, --prompt %d, --gen %d: expected 2 to %d beams, at least 2 and 1 tokens", o.Beams, o.Prompt, o.Gen, sample.MaxBeams)
+	}
+	if o.Shared < 0 || o.Shared >= o.Prompt || o.Shared%device.SlabTokens != 0 || o.Shared > 0 && (o.Beams > 0 || o.Ops || o.SDPA) {
+		return config.Usagef("--shared %d, --prompt %d: expected a multiple of %d below the prompt, without --beams, --ops and --sdpa",
+			o.Shared, o.Prompt, device.SlabTokens)
 	}
 	if o.Prompt < 1 || o.Gen < 0 || o.Repeat < 1 || o.Rows < 1 {
 		return config.Usagef("--prompt %d, --gen %d, --repeat %d, --max-batch-tokens %d: expected at least 1, 0, 1, 1",

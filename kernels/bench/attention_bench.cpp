@@ -1,12 +1,15 @@
 // Times attention at the shape of a Llama of 1.1 B (22 layers, 32 heads, 4 KV
 // heads of 64 elements), or another one, against what the machine can do.
 //
-//   attention_bench [--isa NAME] [--threads N] [--part prefill|decode|short] [--layers 22]
-//                   [--heads 32] [--kv-heads 4] [--kv int8|int4]
+//   attention_bench [--isa NAME] [--threads N] [--part prefill|decode|short|shared]
+//                   [--layers 22] [--heads 32] [--kv-heads 4] [--kv int8|int4]
+//                   [--batch 16] [--shared 4096] [--own 64]
 //
 // Prefill: GFLOP/s of the products that a causal mask leaves, and their share of
 // the peak of products from registers. Decode: GB/s of keys and values, and
-// their share of the bandwidth of reading memory. All are measured in this run.
+// their share of the bandwidth of reading memory. All are measured in this run. Shared: decode of
+// --batch sequences that have their first --shared tokens, whole slabs, in common, and then --own
+// tokens each; and the same with nothing in common, both in turn.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -56,8 +59,9 @@ struct Times {
 };
 
 // Steps of `rows` tokens of each of `batch` sequences after `context` others,
-// whose keys and values are zero: that costs the same.
-Times time(const std::string& isa, int threads, int batch, int rows, int context) {
+// whose keys and values are zero: that costs the same. The first `shared` tokens, whole slabs, are
+// those of the first sequence.
+Times time(const std::string& isa, int threads, int batch, int rows, int context, int shared = 0) {
   const int positions = context + rows;
   Builder b = attention_program(positions);
   const int slabs = (positions + MR_SLAB_TOKENS - 1) / MR_SLAB_TOKENS * batch;
@@ -67,7 +71,9 @@ Times time(const std::string& isa, int threads, int batch, int rows, int context
   std::vector<int32_t> tokens;
   Random random(2);
   for (int i = 0; i < batch; ++i) {
-    sequences.emplace_back(model).reach(positions);
+    sequences.emplace_back(model);
+    if (i > 0) sequences.back().share(sequences.front(), shared);
+    sequences.back().reach(positions);
     parts.push_back({sequences.back().region, i * rows, rows, context, 0, nullptr});
     for (const int32_t t : random.tokens(rows, b.vocab)) tokens.push_back(t);
   }
@@ -121,11 +127,19 @@ void decode(const std::string& isa, int threads, const mr_measurement& best, int
       batch, context, t.attention * 1e3, gbps, 100 * gbps / best.read_gbps, t.rope_store * 1e3);
 }
 
+void shared(const std::string& isa, int threads, int batch, int tokens, int own) {
+  const Times with = time(isa, threads, batch, 1, tokens + own, tokens);
+  const Times without = time(isa, threads, batch, 1, tokens + own);
+  std::printf(
+      "decode  %4d rows after %5d shared and %4d own: attention %8.2f ms, not shared %8.2f ms\n",
+      batch, tokens, own, with.attention * 1e3, without.attention * 1e3);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::string isa, part;
-  int threads = 0;
+  int threads = 0, batch = 16, shared_tokens = 4096, own = 64;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--isa") == 0) isa = argv[i + 1];
     if (std::strcmp(argv[i], "--threads") == 0) threads = std::atoi(argv[i + 1]);
@@ -137,6 +151,9 @@ int main(int argc, char** argv) {
                 : std::strcmp(argv[i + 1], "int8") == 0 ? MR_KV_INT8
                                                         : MR_KV_AUTO;
     }
+    if (std::strcmp(argv[i], "--batch") == 0) batch = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--shared") == 0) shared_tokens = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--own") == 0) own = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--part") == 0) part = argv[i + 1];
   }
   const mr_measurement best = measure(isa, threads);
@@ -151,4 +168,5 @@ int main(int argc, char** argv) {
   if (part.empty() || part == "short") {
     for (const int context : {20, 100, 200, 400}) decode(isa, threads, best, 64, context);
   }
+  if (part == "shared") shared(isa, threads, batch, shared_tokens, own);
 }

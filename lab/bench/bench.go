@@ -21,6 +21,7 @@ type Options struct {
 	Model   compute.Options // without the sizes of its steps
 	Prompt  int             // tokens of each sequence
 	Gen     int             // tokens to generate
+	Shared  int             // first tokens of the prompts that all sequences have the same slabs for
 	Batches []int           // numbers of sequences
 	Beams   int             // of a beam search that is measured too; 0: none
 	Repeat  int             // runs of each case
@@ -55,7 +56,7 @@ func Run(log zerolog.Logger, o Options) (*Report, error) {
 	}
 	for _, b := range o.Batches {
 		log.Info().Int("batch", b).Int("prompt", o.Prompt).Int("gen", o.Gen).Int("repeat", o.Repeat).Msg("measuring")
-		r, err := measure.Run(m, measure.Case{Prompt: o.Prompt, Gen: o.Gen, Batch: b, Repeat: o.Repeat})
+		r, err := measure.Run(m, measure.Case{Prompt: o.Prompt, Gen: o.Gen, Batch: b, Shared: o.Shared, Repeat: o.Repeat})
 		if err != nil {
 			return nil, err
 		}

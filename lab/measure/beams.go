@@ -92,7 +92,7 @@ func (b *beamRun) run(s kvmgr.Segments) (err error) {
 		}
 		b.responses = append(b.responses, r)
 	}
-	if err := prefillOne(b.m, b.region, s.Prompt-1); err != nil {
+	if err := prefillOne(b.m, b.region, 0, s.Prompt-1); err != nil {
 		return err
 	}
 	logits, err := b.m.Run([]compute.Rows{{Region: b.region, Tokens: randomTokens(b.m, 1), Position: s.Prompt - 1, Output: true}})

@@ -17,8 +17,20 @@ import (
 // random tokens and Gen generated ones.
 type Case struct {
 	Prompt, Gen, Batch int
+	Shared             int // first tokens of the prompts, whole slabs, that are computed once and have the same slabs
 	Repeat             int // runs, of which the median counts
 }
+
+// prompt is the position and the number of the tokens that are computed of the prompt of sequence i.
+func (c Case) prompt(i int) (position, tokens int) {
+	if i == 0 {
+		return 0, c.Prompt
+	}
+	return c.Shared, c.Prompt - c.Shared
+}
+
+// computed is the number of the tokens that are computed of all prompts.
+func (c Case) computed() int { return c.Batch*c.Prompt - (c.Batch-1)*c.Shared }
 
 // Result of a case. Times are medians over the runs, limits over the samples. A
 // share is the median of those of windows of some steps, each with the limits
@@ -27,6 +39,7 @@ type Result struct {
 	Batch         int     `json:"batch"`
 	Prompt        int     `json:"prompt"`
 	Gen           int     `json:"gen"`
+	Shared        int     `json:"shared,omitempty"`
 	PrefillTPS    float64 `json:"prefill_tokens_per_second"`
 	DecodeTPS     float64 `json:"decode_tokens_per_second"` // all sequences together
 	TTFT          float64 `json:"ttft_seconds"`             // of the first sequence: its whole prompt
@@ -41,9 +54,13 @@ type Result struct {
 
 // Run runs a case. Decoding feeds random tokens: time does not depend on them.
 func Run(m *compute.Model, c Case) (Result, error) {
-	if need := c.Batch * device.Slabs(c.Prompt+c.Gen); need > m.Slabs() {
+	if need := c.Batch*device.Slabs(c.Prompt+c.Gen) - (c.Batch-1)*device.Slabs(c.Shared); need > m.Slabs() {
 		return Result{}, fmt.Errorf("measure: %w: %d sequences of %d tokens need %d KV slabs, the pool has %d",
 			device.ErrNoMemory, c.Batch, c.Prompt+c.Gen, need, m.Slabs())
+	}
+	if c.Shared%device.SlabTokens != 0 || c.Shared >= c.Prompt {
+		return Result{}, fmt.Errorf("measure: %w: %d shared tokens of a prompt of %d, expected fewer, and whole slabs of %d",
+			device.ErrInvalid, c.Shared, c.Prompt, device.SlabTokens)
 	}
 	if c.Prompt+c.Gen > m.Program.MaxPositions {
 		return Result{}, fmt.Errorf("measure: %w: %d tokens, the model's context is %d", device.ErrInvalid, c.Prompt+c.Gen, m.Program.MaxPositions)
@@ -69,11 +86,11 @@ type run struct {
 
 func (r *run) result() Result {
 	pre, dec := median(r.prefill).Seconds(), median(r.decode).Seconds()
-	tokens := float64(r.c.Batch * r.c.Prompt)
+	tokens := r.c.computed()
 	res := Result{
-		Batch: r.c.Batch, Prompt: r.c.Prompt, Gen: r.c.Gen,
-		PrefillTPS: tokens / pre, TTFT: median(r.first).Seconds(),
-		PrefillGFLOPS: r.prefillFlops(r.c.Batch) / pre / 1e9,
+		Batch: r.c.Batch, Prompt: r.c.Prompt, Gen: r.c.Gen, Shared: r.c.Shared,
+		PrefillTPS: float64(tokens) / pre, TTFT: median(r.first).Seconds(),
+		PrefillGFLOPS: r.prefillFlops(tokens) / pre / 1e9,
 		Limits:        r.limits.median(),
 		PeakShare:     median(r.peakShares),
 	}
@@ -86,8 +103,8 @@ func (r *run) result() Result {
 	return res
 }
 
-func (r *run) prefillFlops(prompts int) float64 {
-	return float64(prompts*r.c.Prompt) * float64(linearCost(r.m, 0).Flops)
+func (r *run) prefillFlops(tokens int) float64 {
+	return float64(tokens) * float64(linearCost(r.m, 0).Flops)
 }
 
 func (r *run) weightBytes(steps int) float64 {
@@ -95,16 +112,22 @@ func (r *run) weightBytes(steps int) float64 {
 }
 
 func (r *run) once() error {
-	s, err := newSequences(r.m, r.c.Batch, 1, r.c.Prompt, r.c.Gen)
+	s, err := newSequences(r.m, r.c.Batch, 1, r.c.Prompt, r.c.Gen, r.c.Shared)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	prefill := window{limits: &r.limits, share: func(prompts int, seconds float64, limit device.Measurement) {
-		r.peakShares = append(r.peakShares, r.prefillFlops(prompts)/seconds/1e9/limit.PeakGFLOPS)
+	computed := 0 // tokens of the window
+	prefill := window{limits: &r.limits, share: func(_ int, seconds float64, limit device.Measurement) {
+		r.peakShares = append(r.peakShares, r.prefillFlops(computed)/seconds/1e9/limit.PeakGFLOPS)
+		computed = 0
 	}}
 	for i, request := range s.requests {
-		took, err := prefill.run(func() error { return prefillOne(r.m, request.region, r.c.Prompt) })
+		took, err := prefill.run(func() error {
+			position, tokens := r.c.prompt(i)
+			computed += tokens
+			return prefillOne(r.m, request.region, position, tokens)
+		})
 		if err != nil {
 			return err
 		}
@@ -136,12 +159,12 @@ func (r *run) once() error {
 	return nil
 }
 
-// prefillOne runs a prompt in steps of at most the engine's rows.
-func prefillOne(m *compute.Model, r compute.Region, prompt int) error {
+// prefillOne runs n tokens of a prompt, to its end, in steps of at most the engine's rows.
+func prefillOne(m *compute.Model, r compute.Region, position, n int) error {
 	limit := m.Engine().Limits().MaxRows
-	for at := 0; at < prompt; at += limit {
-		n := min(limit, prompt-at)
-		rows := compute.Rows{Region: r, Tokens: randomTokens(m, n), Position: at, Output: at+n == prompt}
+	for at := 0; at < n; at += limit {
+		chunk := min(limit, n-at)
+		rows := compute.Rows{Region: r, Tokens: randomTokens(m, chunk), Position: position + at, Output: at+chunk == n}
 		if _, err := m.Run([]compute.Rows{rows}); err != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ const (
 
 // Prefill times a prefill step of a whole prompt.
 func (p Profile) Prefill(tokens int) (Ops, error) {
-	s, err := newSequences(p.Model, 1, 1, tokens, 0)
+	s, err := newSequences(p.Model, 1, 1, tokens, 0, 0)
 	if err != nil {
 		return Ops{}, err
 	}
@@ -81,7 +81,7 @@ func (p Profile) Decode(w roofline.Workload) (Ops, error) {
 
 // decoding are the sequences of a decode step, with their prompts' keys and values.
 func (p Profile) decoding(w roofline.Workload) (*sequences, error) {
-	s, err := newSequences(p.Model, w.Batch, w.Beams, w.Prompt, w.Gen+1)
+	s, err := newSequences(p.Model, w.Batch, w.Beams, w.Prompt, w.Gen+1, 0)
 	if err != nil {
 		return nil, err
 	}

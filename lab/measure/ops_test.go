@@ -125,7 +125,7 @@ func TestAttentionReadsThePromptOnceForAllBeams(t *testing.T) {
 func TestTheSameLogitsBehindACopiedPrompt(t *testing.T) {
 	m := open(t)
 	for _, beams := range []int{1, 2} {
-		s, err := newSequences(m, 3, beams, 35, 1)
+		s, err := newSequences(m, 3, beams, 35, 1, 0)
 		require.NoError(t, err)
 		require.NoError(t, s.fill())
 		rows := s.decode()
@@ -138,6 +138,44 @@ func TestTheSameLogitsBehindACopiedPrompt(t *testing.T) {
 		require.Equal(t, first, logits.Row(beams))
 		require.Equal(t, first, logits.Row(2*beams))
 		s.close()
+	}
+}
+
+func TestTheSameLogitsAfterASharedPrompt(t *testing.T) {
+	m := open(t)
+	s, err := newSequences(m, 3, 1, 35, 1, 32)
+	require.NoError(t, err)
+	defer s.close()
+	require.Equal(t, 3+1+1, s.next) // two shared slabs, and one of each sequence
+	for i, r := range s.requests {
+		position, tokens := Case{Prompt: 35, Batch: 3, Shared: 32}.prompt(i)
+		ids := []int32{7, 8, 9}
+		if i == 0 {
+			ids = append(randomTokens(m, tokens-3), ids...)
+		}
+		_, err := m.Run([]compute.Rows{{Region: r.region, Tokens: ids, Position: position}})
+		require.NoError(t, err)
+	}
+	rows := s.decode()
+	for i := range rows {
+		rows[i].Tokens = []int32{7}
+	}
+	logits, err := m.Run(rows)
+	require.NoError(t, err)
+	first := append([]float32(nil), logits.Row(0)...)
+	require.Equal(t, first, logits.Row(1))
+	require.Equal(t, first, logits.Row(2))
+}
+
+func TestTheSharedPromptIsComputedOnce(t *testing.T) {
+	r, err := Run(open(t), Case{Prompt: 40, Gen: 2, Batch: 3, Shared: 32, Repeat: 1})
+	require.NoError(t, err)
+	require.Equal(t, 32, r.Shared)
+	require.Positive(t, r.DecodeTPS)
+	require.Equal(t, 40+2*8, Case{Prompt: 40, Batch: 3, Shared: 32}.computed())
+	for _, shared := range []int{33, 48} {
+		_, err := Run(open(t), Case{Prompt: 40, Batch: 3, Shared: shared})
+		require.ErrorIs(t, err, device.ErrInvalid)
 	}
 }
 

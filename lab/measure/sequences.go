@@ -13,6 +13,7 @@ import (
 type sequences struct {
 	model            *compute.Model
 	prompt, response int // tokens
+	shared           int // tokens whose slabs are those of the first request; 0 with beams
 	next             int // physical slab
 	requests         []request
 }
@@ -23,8 +24,8 @@ type request struct {
 	beams  []compute.Region // of the responses; nil: no beams
 }
 
-func newSequences(m *compute.Model, batch, beams, prompt, response int) (*sequences, error) {
-	need := batch * device.Slabs(prompt+response)
+func newSequences(m *compute.Model, batch, beams, prompt, response, shared int) (*sequences, error) {
+	need := batch*device.Slabs(prompt+response) - (batch-1)*device.Slabs(shared)
 	if beams > 1 {
 		need = batch * (device.Slabs(prompt) + beams*device.Slabs(response))
 	}
@@ -32,7 +33,7 @@ func newSequences(m *compute.Model, batch, beams, prompt, response int) (*sequen
 		return nil, fmt.Errorf("measure: %w: %d requests of %d beams, %d + %d tokens need %d KV slabs of %d and a context of %d tokens, the model's is %d",
 			device.ErrNoMemory, batch, beams, prompt, response, need, m.Slabs(), prompt+response, m.Program.MaxPositions)
 	}
-	s := &sequences{model: m, prompt: prompt, response: response}
+	s := &sequences{model: m, prompt: prompt, response: response, shared: shared}
 	for range batch {
 		if err := s.add(beams); err != nil {
 			s.close()
@@ -62,16 +63,34 @@ func (s *sequences) add(beams int) (err error) {
 	return nil
 }
 
-// open maps the next slabs to a region.
+// open maps the shared slabs, after the first request, and the next ones to a region.
 func (s *sequences) open(tokens int) (*device.Region, error) {
-	first := s.next
-	s.next += device.Slabs(tokens)
-	return s.model.Engine().NewRegionAt(first, tokens)
+	shared := 0
+	if s.next > 0 {
+		shared = device.Slabs(s.shared)
+	}
+	slabs := make([]int32, device.Slabs(tokens))
+	for i := range slabs {
+		slabs[i] = int32(s.next + i - shared)
+		if i < shared {
+			slabs[i] = int32(i)
+		}
+	}
+	s.next += len(slabs) - shared
+	r, err := s.model.Engine().NewRegion(tokens)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Append(slabs); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
 }
 
 // fill prefills the first prompt and copies it to the others.
 func (s *sequences) fill() error {
-	if err := prefillOne(s.model, s.requests[0].region, s.prompt); err != nil {
+	if err := prefillOne(s.model, s.requests[0].region, 0, s.prompt); err != nil {
 		return err
 	}
 	for _, r := range s.requests[1:] {
