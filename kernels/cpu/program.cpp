@@ -92,6 +92,7 @@ class CpuKernels : public Kernels {
   void begin(const Batch& batch) override {
     const FloatScope mode(mode_);
     for (Angles& angles : angles_) angles.compute(batch, context_.pool);
+    attention_.begin(batch);
   }
   void embed(const Op& op, const Batch& batch, Slot out) override {
     const FloatScope mode(mode_);

@@ -326,6 +326,8 @@ Hash attention_hash(const AttentionVariant& v, int bits, const AttentionCase& c)
   t.head_dim = c.head_dim;
   t.position = c.context;
   t.window = c.window;
+  t.begin = t.first_visible(c.context);
+  t.end = c.context + c.rows;
   t.scale = 0.125f;
   t.slopes = c.slopes ? slopes : nullptr;
   t.keys = cache.keys();
@@ -335,8 +337,8 @@ Hash attention_hash(const AttentionVariant& v, int bits, const AttentionCase& c)
   const size_t scratch = (v.kernels->scratch_bytes(c.head_dim) + 3) / 4;
   Buffer memory((scratch + 2 * floats + 64) * sizeof(float));
   auto* const room = static_cast<float*>(memory.data());
-  float* const total = room + (scratch + 15) / 16 * 16;
-  float* const piece = total + floats;
+  const AttentionState total{room + (scratch + 15) / 16 * 16, t.queries(), 0};
+  const AttentionState piece{total.memory + floats, t.queries(), 0};
   std::vector<float> out(q.size());
   const FloatScope mode(FloatMode::plain(v.flush));
   v.kernels->prepare(t, room);

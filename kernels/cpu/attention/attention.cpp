@@ -9,8 +9,22 @@ namespace {
 
 // With fewer tiles per thread than this, long contexts are divided into pieces.
 constexpr int kTilesPerThread = 4;
-// Memory for the states of such pieces; where it ends, tiles stay whole.
+// Memory for states; where it ends, tiles stay whole, and sequences read shared tokens each.
 constexpr size_t kMostStateBytes = size_t{64} << 20;
+
+// A shared tile costs two more states for each of its queries, and saves a read of the keys for
+// each KV head. So a prefix has to have this many tokens for each query head of a KV head (measured).
+constexpr int kSharedTokensPerHead = 128;
+
+int divide_up(int a, int b) { return (a + b - 1) / b; }
+
+int max_heads(const Program& p) {
+  int heads = 1;
+  for (const Op& op : p.ops) {
+    if (op.kind == MR_OP_ATTENTION) heads = std::max(heads, op.heads);
+  }
+  return heads;
+}
 
 int max_group(const Program& p) {
   int group = 1;
@@ -18,6 +32,10 @@ int max_group(const Program& p) {
     if (op.kind == MR_OP_ATTENTION) group = std::max(group, op.heads / op.kv_heads);
   }
   return group;
+}
+
+int tile_rows(const Op& op) {
+  return std::max(1, tile_queries(op.head_dim) / (op.heads / op.kv_heads));
 }
 
 BeamRows beam_rows(const Context& c, const Op& op, const Beams& beams, int row, int kv_head) {
@@ -30,23 +48,69 @@ BeamRows beam_rows(const Context& c, const Op& op, const Beams& beams, int row, 
           c.kv.block(op.layer, 1, kv_head)};
 }
 
+// A tile over the keys of a sequence, without its rows.
+AttentionTile tile_of(const Context& c, const Op& op, const Sequence& s, Slot in, int first_head,
+                      int heads, int kv_head) {
+  AttentionTile t{};
+  t.q = in.f32() + int64_t{first_head} * op.head_dim;
+  t.q_stride = in.width;
+  t.heads = heads;
+  t.head_dim = op.head_dim;
+  t.window = op.window;
+  t.scale = op.scale;
+  t.slopes = op.alibi_slopes != nullptr ? op.alibi_slopes + first_head : nullptr;
+  t.keys = s.kv + c.kv.block(op.layer, 0, kv_head);
+  t.values = s.kv + c.kv.block(op.layer, 1, kv_head);
+  t.slab_bytes = c.kv.slab_bytes;
+  return t;
+}
+
+// Each tile prefetches the beginning of the next one.
+template <class Tiles>
+void link(Tiles& tiles) {
+  for (size_t i = 0; i + 1 < tiles.size(); ++i) {
+    AttentionTile& t = tiles[i].arguments;
+    const AttentionTile& next = tiles[i + 1].arguments;
+    const int first = next.begin / kSlabTokens;
+    t.next = next.keys - t.keys + first * next.slab_bytes;
+    t.next_slabs = next.slabs_in_place() - first;
+  }
+}
+
 }  // namespace
 
 Attention::Attention(const Context& c)
-    : scratch_bytes_(c.attention.scratch_bytes(c.kv.head_dim)),
+    : most_shared_rows_(tile_queries(c.kv.head_dim) / max_group(c.program) / 2),
+      least_shared_tokens_(kSharedTokensPerHead * max_group(c.program)),
+      scratch_bytes_(c.attention.scratch_bytes(c.kv.head_dim)),
       state_floats_(c.attention.state_floats(c.kv.head_dim, tile_queries(c.kv.head_dim))),
       threads_((scratch_bytes_ + 2 * sizeof(float) * state_floats_) * c.pool.size()) {
-  const size_t pieces = (c.program.max_positions - 1) / kPieceTokens + 1;
-  if (pieces == 1 || c.pool.size() == 1) return;
-  // A decode row's tile has the heads of one KV head.
-  const int queries = std::min(max_group(c.program), tile_queries(c.kv.head_dim));
-  const size_t tile = pieces * c.attention.state_floats(c.kv.head_dim, queries) * sizeof(float);
-  states_ = Buffer(std::min(kMostStateBytes, tile * kTilesPerThread * c.pool.size()));
+  const Program& p = c.program;
+  const int queries = tile_queries(c.kv.head_dim);
+  const size_t pieces = (p.max_positions - 1) / kPieceTokens + 1;
+  // Two for each query that shares keys, and those of tiles that are divided.
+  size_t states = 2 * (int64_t{p.max_outputs} * max_heads(p) / queries + 1);
+  if (pieces > 1 && c.pool.size() > 1) states += pieces * kTilesPerThread * c.pool.size();
+  states_ = Buffer(std::min(kMostStateBytes, states * state_floats_ * sizeof(float)));
+}
+
+void Attention::begin(const Batch& batch) {
+  cascade_.find(batch, most_shared_rows_, least_shared_tokens_);
 }
 
 void Attention::run(const Context& c, const Op& op, const Batch& batch, Slot in, Slot out) {
+  taken_ = 0;
+  plan_heads(op);
+  plan_shared(c, op, batch, in);
   plan_tiles(c, op, batch, in, out);
   plan_tasks(c);
+  c.pool.parallel_for(static_cast<int>(shared_tasks_.size()), [&](int i, int thread) {
+    const Task& task = shared_tasks_[i];
+    const SharedTile& tile = shared_[task.tile];
+    c.attention.prepare(tile.arguments, scratch(thread));
+    if (task.piece < 0) return run_shared(c, tile, thread);
+    c.attention.piece(tile.arguments, task.piece, scratch(thread), task.state);
+  });
   c.pool.parallel_for(static_cast<int>(tasks_.size()), [&](int i, int thread) {
     const Task& task = tasks_[i];
     const Tile& tile = tiles_[task.tile];
@@ -55,66 +119,132 @@ void Attention::run(const Context& c, const Op& op, const Batch& batch, Slot in,
     c.attention.piece(tile.arguments, task.piece, scratch(thread), task.state);
   });
   c.pool.parallel_for(static_cast<int>(splits_.size()),
-                      [&](int i, int) { merge_split(c, splits_[i], out); });
+                      [&](int i, int) { merge_split(c, tiles_[splits_[i]], out); });
+}
+
+void Attention::plan_heads(const Op& op) {
+  heads_.clear();
+  const int group = op.heads / op.kv_heads, most = tile_queries(op.head_dim);
+  for (int h = 0; h < op.heads; h += heads_.back().count) {
+    const int kv_head = h / group;
+    heads_.push_back({h, std::min(most, (kv_head + 1) * group - h), kv_head});
+  }
+}
+
+// Divides each group of sequences into shared tiles: as few as their rows need, because each reads
+// the keys, but enough to occupy the threads.
+void Attention::plan_shared(const Context& c, const Op& op, const Batch& batch, Slot in) {
+  shared_.clear();
+  shared_tasks_.clear();
+  places_.assign(batch.sequences.size(), {});
+  const int threads = c.pool.size(), heads = static_cast<int>(heads_.size());
+  for (const Cascade::Group& g : cascade_.groups()) {
+    // The rows of a window see different parts of the prefix.
+    if (op.window > 0 && g.last_position >= op.window) continue;
+    const int members = g.end - g.begin, pieces = divide_up(g.tokens, kPieceTokens);
+    const int parts = std::max(divide_up(members, tile_rows(op) / g.most_rows),
+                               std::min(members / 2, divide_up(threads, heads * pieces)));
+    const bool divide = threads > 1 && heads * parts < kTilesPerThread * threads;
+    for (int i = 0; i < parts; ++i) {
+      const int begin = g.begin + members * i / parts, end = g.begin + members * (i + 1) / parts;
+      if (end - begin > 1) add_shared(c, op, batch, in, g, begin, end, divide);
+    }
+  }
+  link(shared_);
+}
+
+// Members [begin, end) of the group, if there is memory for their states.
+void Attention::add_shared(const Context& c, const Op& op, const Batch& batch, Slot in,
+                           const Cascade::Group& g, int begin, int end, bool divide) {
+  const Cascade::Member *first = &cascade_.members()[begin], *last = first + (end - 1 - begin);
+  const StepRow* rows = &cascade_.step_rows()[first->first];
+  const int pieces = divide_up(g.tokens, kPieceTokens),
+            first_tile = static_cast<int>(shared_.size());
+  const int merged = (g.tokens >= kPieceTokens) + (g.tokens % kPieceTokens > 0);
+  const size_t tasks_before = shared_tasks_.size(), taken_before = taken_;
+  for (const Heads& h : heads_) {
+    const int tile = static_cast<int>(shared_.size());
+    SharedTile& shared = shared_.emplace_back();
+    AttentionTile& t = shared.arguments;
+    t = tile_of(c, op, batch.sequences[first->sequence], in, h.first, h.count, h.kv_head);
+    t.step_rows = rows;
+    t.rows = last->first + last->rows - first->first;
+    t.end = g.tokens;
+    if (divide && take(c, pieces, t.queries(), shared.states)) {
+      for (int p = 0; p < pieces; ++p) shared_tasks_.push_back({tile, p, shared.states[p]});
+    } else if (take(c, merged, t.queries(), shared.states)) {
+      shared_tasks_.push_back({tile, -1, {}});
+    } else {
+      shared_.resize(first_tile);
+      shared_tasks_.resize(tasks_before);
+      taken_ = taken_before;
+      return;
+    }
+  }
+  for (const Cascade::Member* m = first; m <= last; ++m) {
+    places_[m->sequence] = {first_tile, m->first - first->first};
+  }
 }
 
 void Attention::plan_tiles(const Context& c, const Op& op, const Batch& batch, Slot in, Slot out) {
   tiles_.clear();
-  const int d = op.head_dim, group = op.heads / op.kv_heads, most = tile_queries(d);
-  const int tile_rows = std::max(1, most / group);
-  for (const Sequence& s : batch.sequences) {
-    for (int i = 0; i < s.rows; i += tile_rows) {
+  const int most_rows = tile_rows(op);
+  for (size_t k = 0; k < batch.sequences.size(); ++k) {
+    const Sequence& s = batch.sequences[k];
+    for (int i = 0; i < s.rows; i += most_rows) {
       const int64_t row = s.first_row + i;
-      for (int h = 0; h < op.heads;) {
-        const int kv_head = h / group;
-        const int heads = std::min(most, (kv_head + 1) * group - h);
+      for (size_t j = 0; j < heads_.size(); ++j) {
+        const Heads& h = heads_[j];
         Tile& tile = tiles_.emplace_back();
         AttentionTile& t = tile.arguments;
-        t.q = in.f32() + row * in.width + int64_t{h} * d;
-        t.q_stride = in.width;
-        t.rows = std::min(tile_rows, s.rows - i);
-        t.heads = heads;
-        t.head_dim = d;
+        t = tile_of(c, op, s, in, h.first, h.count, h.kv_head);
+        t.q += row * in.width;
+        t.rows = std::min(most_rows, s.rows - i);
         t.position = s.row_position(i);
-        t.window = op.window;
-        t.scale = op.scale;
-        t.slopes = op.alibi_slopes != nullptr ? op.alibi_slopes + h : nullptr;
-        t.keys = s.kv + c.kv.block(op.layer, 0, kv_head);
-        t.values = s.kv + c.kv.block(op.layer, 1, kv_head);
-        t.slab_bytes = c.kv.slab_bytes;
-        if (s.beams != nullptr) t.beams = beam_rows(c, op, *s.beams, i, kv_head);
-        tile.out = row * out.width + int64_t{h} * d;
-        h += heads;
+        t.begin = t.first_visible(t.position);
+        t.end = s.row_position(i + t.rows - 1) + 1;
+        if (s.beams != nullptr) t.beams = beam_rows(c, op, *s.beams, i, h.kv_head);
+        tile.out = row * out.width + int64_t{h.first} * op.head_dim;
+        if (places_[k].tile < 0) continue;
+        const SharedTile& shared = shared_[places_[k].tile + j];
+        t.begin = shared.arguments.end;
+        t.resumes = t.begin % kPieceTokens > 0;
+        tile.shared = shared.states;
+        tile.shared.first = places_[k].row * h.count;
       }
     }
   }
+  link(tiles_);
 }
 
 void Attention::plan_tasks(const Context& c) {
   tasks_.clear();
   splits_.clear();
-  const int tiles = static_cast<int>(tiles_.size());
-  for (int i = 0; i + 1 < tiles; ++i) {
-    AttentionTile& t = tiles_[i].arguments;
-    const AttentionTile& next = tiles_[i + 1].arguments;
-    const int first = next.first_visible(next.position) / MR_SLAB_TOKENS;
-    t.next = next.keys - t.keys + first * next.slab_bytes;
-    t.next_slabs = next.slabs_in_place() - first;
-  }
-  const bool divide = tiles < kTilesPerThread * c.pool.size();
-  float* states = static_cast<float*>(states_.data());
-  float* const end = states + states_.size() / sizeof(float);
+  const int tiles = static_cast<int>(tiles_.size()), threads = c.pool.size();
+  const bool divide = threads > 1 && tiles < kTilesPerThread * threads;
   for (int i = 0; i < tiles; ++i) {
-    const AttentionTile& t = tiles_[i].arguments;
+    Tile& tile = tiles_[i];
+    const AttentionTile& t = tile.arguments;
     const int first = t.first_piece(), pieces = t.end_piece() - first;
-    const auto floats = static_cast<int64_t>(c.attention.state_floats(t.head_dim, t.queries()));
-    if (!divide || pieces == 1 || pieces * floats > end - states) {
-      tasks_.push_back({i, -1, nullptr});
+    if (!divide || pieces == 1 || !take(c, pieces - t.resumes, t.queries(), tile.own)) {
+      tasks_.push_back({i, -1, {}});
       continue;
     }
-    splits_.push_back({i, states});
-    for (int p = 0; p < pieces; ++p, states += floats) tasks_.push_back({i, first + p, states});
+    splits_.push_back(i);
+    if (t.resumes) tasks_.push_back({i, first, tile.shared[tile.shared.n - 1]});
+    for (int p = 0; p < tile.own.n; ++p) {
+      tasks_.push_back({i, first + t.resumes + p, tile.own[p]});
+    }
   }
+}
+
+// Takes memory for n states; false: there is not enough.
+bool Attention::take(const Context& c, int n, int queries, States& states) {
+  const size_t floats = c.attention.state_floats(c.kv.head_dim, queries);
+  if (taken_ + n * floats > states_.size() / sizeof(float)) return false;
+  states = {static_cast<float*>(states_.data()) + taken_, floats, n, queries, 0};
+  taken_ += n * floats;
+  return true;
 }
 
 void* Attention::scratch(int thread) const {
@@ -122,30 +252,57 @@ void* Attention::scratch(int thread) const {
   return static_cast<std::byte*>(threads_.data()) + bytes * thread;
 }
 
+// The two states of a thread.
+Attention::States Attention::thread_states(int thread, int queries) const {
+  auto* memory = static_cast<std::byte*>(scratch(thread)) + scratch_bytes_;
+  return {reinterpret_cast<float*>(memory), state_floats_, 2, queries, 0};
+}
+
+// All pieces: the whole ones are merged into the first state, what follows them is the last one.
+void Attention::run_shared(const Context& c, const SharedTile& tile, int thread) const {
+  const AttentionTile& t = tile.arguments;
+  const States& to = tile.states;
+  const int whole = t.end / kPieceTokens;
+  for (int p = 0; p < t.end_piece(); ++p) {
+    const bool added = p > 0 && p < whole;
+    const AttentionState state =
+        added ? thread_states(thread, t.queries())[1] : to[p == 0 ? 0 : to.n - 1];
+    c.attention.piece(t, p, scratch(thread), state);
+    if (added) c.attention.merge(t, state, to[0]);
+  }
+}
+
 void Attention::run_tile(const Context& c, const Tile& tile, int thread, Slot out) const {
   const AttentionTile& t = tile.arguments;
-  void* memory = scratch(thread);
-  auto* total = reinterpret_cast<float*>(static_cast<std::byte*>(memory) + scratch_bytes_);
-  float* piece = total + state_floats_;
-  c.attention.piece(t, t.first_piece(), memory, total);
-  for (int p = t.first_piece() + 1; p < t.end_piece(); ++p) {
-    c.attention.piece(t, p, memory, piece);
-    c.attention.merge(t, piece, total);
+  const States own = thread_states(thread, t.queries()), &shared = tile.shared;
+  const AttentionState total = shared.n > 0 ? shared[0] : own[0];
+  int p = t.first_piece();
+  if (t.resumes) c.attention.piece(t, p++, scratch(thread), shared[shared.n - 1]);
+  if (shared.n == 0) c.attention.piece(t, p++, scratch(thread), total);
+  merge(c, t, shared, 1, total);
+  for (; p < t.end_piece(); ++p) {
+    c.attention.piece(t, p, scratch(thread), own[1]);
+    c.attention.merge(t, own[1], total);
   }
   finish(c, tile, total, out);
 }
 
-void Attention::merge_split(const Context& c, const Split& split, Slot out) const {
-  const Tile& tile = tiles_[split.tile];
-  const AttentionTile& t = tile.arguments;
-  const size_t floats = c.attention.state_floats(t.head_dim, t.queries());
-  for (int p = 1; p < t.end_piece() - t.first_piece(); ++p) {
-    c.attention.merge(t, split.states + p * floats, split.states);
-  }
-  finish(c, tile, split.states, out);
+void Attention::merge_split(const Context& c, const Tile& tile, Slot out) const {
+  const bool shares = tile.shared.n > 0;
+  const AttentionState total = shares ? tile.shared[0] : tile.own[0];
+  merge(c, tile.arguments, tile.shared, 1, total);
+  merge(c, tile.arguments, tile.own, shares ? 0 : 1, total);
+  finish(c, tile, total, out);
 }
 
-void Attention::finish(const Context& c, const Tile& tile, const float* state, Slot out) const {
+// Merges states from the first on, in order.
+void Attention::merge(const Context& c, const AttentionTile& t, const States& states, int first,
+                      const AttentionState& total) const {
+  for (int i = first; i < states.n; ++i) c.attention.merge(t, states[i], total);
+}
+
+void Attention::finish(const Context& c, const Tile& tile, const AttentionState& state,
+                       Slot out) const {
   const bool f32 = out.type == MR_SLOT_F32;
   void* to = static_cast<std::byte*>(out.data) + tile.out * (f32 ? sizeof(float) : sizeof(bf16));
   c.attention.finish(tile.arguments, state, out.width, f32, to);

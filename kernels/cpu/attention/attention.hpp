@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "cpu/attention/cascade.hpp"
 #include "cpu/ops/ops.hpp"
 #include "exec/backend.hpp"
 #include "exec/buffer.hpp"
@@ -14,40 +15,78 @@ namespace millrace::cpu {
 class Attention {
  public:
   explicit Attention(const Context&);
+  void begin(const Batch&);  // before the first op of a step
   void run(const Context&, const Op&, const Batch&, Slot in, Slot out);
   uint64_t bytes() const { return threads_.size() + states_.size(); }
 
  private:
+  // Query heads of one KV head.
+  struct Heads {
+    int first, count, kv_head;
+  };
+  // States of the same queries, one after the other.
+  struct States {
+    float* memory = nullptr;
+    size_t floats = 0;  // of one
+    int n = 0;
+    int queries = 0, first = 0;  // as AttentionState has them
+
+    AttentionState operator[](int i) const { return {memory + i * floats, queries, first}; }
+  };
   // Some rows of one sequence, some heads of one KV head.
   struct Tile {
     AttentionTile arguments;
-    int64_t out;  // element of the out slot
+    int64_t out;    // element of the out slot
+    States shared;  // of the keys before `begin` that other sequences have too, in order
+    States own;     // of the pieces that are separate tasks, in order
+  };
+  // Rows of several sequences over the keys that they share.
+  struct SharedTile {
+    AttentionTile arguments;
+    States states;  // of each piece; or of all whole pieces, merged, and of what follows them
   };
   // A tile's keys, or one piece of them.
   struct Task {
     int tile;
-    int piece;     // -1: all, to the end
-    float* state;  // of the piece
+    int piece;  // -1: all, to the end
+    AttentionState state;
   };
-  // A tile whose pieces are separate tasks.
-  struct Split {
-    int tile;
-    float* states;  // [pieces]
+  // Where a sequence has its rows in shared tiles.
+  struct Place {
+    int tile = -1;  // the first heads', the others' follow; -1: nowhere
+    int row = 0;
   };
 
+  void plan_heads(const Op&);
+  void plan_shared(const Context&, const Op&, const Batch&, Slot in);
+  void add_shared(const Context&, const Op&, const Batch&, Slot in, const Cascade::Group&,
+                  int begin, int end, bool divide);
   void plan_tiles(const Context&, const Op&, const Batch&, Slot in, Slot out);
   void plan_tasks(const Context&);
+  bool take(const Context&, int n, int queries, States&);
+  void run_shared(const Context&, const SharedTile&, int thread) const;
   void run_tile(const Context&, const Tile&, int thread, Slot out) const;
-  void merge_split(const Context&, const Split&, Slot out) const;
-  void finish(const Context&, const Tile&, const float* state, Slot out) const;
+  void merge_split(const Context&, const Tile&, Slot out) const;
+  void merge(const Context&, const AttentionTile&, const States&, int first,
+             const AttentionState& total) const;
+  void finish(const Context&, const Tile&, const AttentionState&, Slot out) const;
   void* scratch(int thread) const;
+  States thread_states(int thread, int queries) const;
 
+  int most_shared_rows_;     // of a sequence
+  int least_shared_tokens_;  // of a group
   size_t scratch_bytes_, state_floats_;
-  Buffer threads_;  // [threads][scratch, two states]
-  Buffer states_;   // of pieces that are separate tasks
+  Buffer threads_;    // [threads][scratch, two states]
+  Buffer states_;     // of shared tiles, and of pieces that are separate tasks
+  size_t taken_ = 0;  // floats of states_
+
+  Cascade cascade_;
+  std::vector<Heads> heads_;
+  std::vector<SharedTile> shared_;
+  std::vector<Place> places_;  // [sequences]
   std::vector<Tile> tiles_;
-  std::vector<Task> tasks_;
-  std::vector<Split> splits_;
+  std::vector<Task> shared_tasks_, tasks_;
+  std::vector<int> splits_;  // tiles whose pieces are separate tasks
 };
 
 }  // namespace millrace::cpu

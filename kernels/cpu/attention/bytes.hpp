@@ -33,7 +33,6 @@ struct ByteAttention {
     Quad* queries;     // [queries][head_dim / 4]
     float* scales;     // [queries]
     int32_t* offsets;  // [queries][groups]
-    float* sums;       // [queries][kSumLanes]: of the probabilities
     typename Coded<kBits>::Room room;
 
     Scratch(void* memory, int head_dim)
@@ -41,7 +40,6 @@ struct ByteAttention {
           queries(take<Quad>(end, int64_t{tile_queries(head_dim)} * head_dim / 4)),
           scales(take<float>(end, tile_queries(head_dim))),
           offsets(take<int32_t>(end, int64_t{tile_queries(head_dim)} * Codes{head_dim}.groups())),
-          sums(take<float>(end, int64_t{tile_queries(head_dim)} * kSumLanes)),
           room(end, head_dim) {}
 
     typename P::Queries codes() const { return {queries, scales, offsets}; }
@@ -58,10 +56,7 @@ struct ByteAttention {
 
   static void prepare(const AttentionTile& t, void* memory) {
     const Scratch s(memory, t.head_dim);
-    for (int i = 0; i < t.queries(); ++i) {
-      const float* q = t.q + i / t.heads * t.q_stride + int64_t{i % t.heads} * t.head_dim;
-      prepare(t, q, i, s);
-    }
+    for (int i = 0; i < t.queries(); ++i) prepare(t, t.query(i), i, s);
   }
 
   static void prepare(const AttentionTile& t, const float* q, int i, const Scratch& s) {
@@ -101,7 +96,7 @@ struct ByteAttention {
     typename P::template Weights<N> weights;
     P::template score<N>(t.head_dim, keys, block, s.codes(), i, scores);
     for (int n = 0; n < N; ++n) {
-      softmax(t, keys, block, i + n, n, scores[n], weights, s.sums + (i + n) * kSumLanes, state);
+      softmax(t, keys, block, i + n, n, scores[n], weights, state);
     }
     float* out = state.out + int64_t{i} * S::padded(t.head_dim);
     P::template weigh<N>(t.head_dim, keys, block, weights, out);
@@ -110,9 +105,9 @@ struct ByteAttention {
   // Turns the scores of query i, the n-th of a tile, into codes of probabilities.
   template <class Weights>
   static void softmax(const AttentionTile& t, const Keys& keys, const CodeBlock& block, int i,
-                      int n, float* scores, Weights& weights, float* sums, const State& state) {
+                      int n, float* scores, Weights& weights, const State& state) {
     S::mask(t, keys, i, scores);
-    const float now = S::raise(t, i, scores, sums, state);
+    const float now = S::raise(t, i, scores, state);
     if (now == kNone) {
       __builtin_memset(weights.codes[n], 0, sizeof weights.codes[n]);
       __builtin_memset(weights.scales[n], 0, sizeof weights.scales[n]);
@@ -120,6 +115,7 @@ struct ByteAttention {
       return;
     }
     Vector p[kBlockVectors];
+    float* const sums = state.lanes + i * kSumLanes;
     auto sum = Sums<T>::load(sums);
 #pragma GCC unroll 8
     for (int v = 0; v < kBlockVectors; ++v) {

@@ -65,7 +65,7 @@ inline bool gathered(const AttentionTile& t, const Keys& keys, int slab) {
 // a short tile fetches slab for slab; 0 where neither has it in place.
 inline size_t ahead(const AttentionTile& t, int slab, int n) {
   const int slabs = t.slabs_in_place();
-  n = smaller(n, slabs);
+  n = smaller(n, slabs - t.begin / kSlabTokens);
   if (slab + n < slabs) return n * t.slab_bytes;
   const int of_next = slab + n - slabs;
   return of_next < t.next_slabs ? t.next + (of_next - slab) * t.slab_bytes : 0;
@@ -90,17 +90,23 @@ struct Softmax {
 
   struct State {
     float* largest;  // [queries] score times log2(e), the largest but for kSlack, or kNone
-    float* sum;      // [queries] of exp(score - largest)
+    float* sum;      // [queries] of exp(score - largest), once the piece is complete
+    float* lanes;    // [queries][kSumLanes] of the same sum, its parts
     float* out;      // [queries][padded] of exp(score - largest) * value
 
-    State(float* memory, int queries)
-        : largest(memory), sum(memory + queries), out(memory + round_up(2 * queries)) {}
+    State(const AttentionState& s, int head_dim)
+        : largest(s.memory + s.first),
+          sum(s.memory + s.queries + s.first),
+          lanes(s.memory + round_up(2 * s.queries) + s.first * kSumLanes),
+          out(s.memory + round_up(2 * s.queries) + s.queries * kSumLanes +
+              s.first * padded(head_dim)) {}
   };
 
   static int round_up(int n) { return (n + 15) / 16 * 16; }
 
   static size_t state_floats(int head_dim, int queries) {
-    return round_up(2 * queries) + size_t(round_up(queries * padded(head_dim)));
+    return round_up(2 * queries) + size_t(queries) * kSumLanes +
+           size_t(round_up(queries * padded(head_dim)));
   }
 
   // 2^x for x <= kSlack, relative error below 2^-23; exactly 1 at 0 and exactly 0
@@ -124,19 +130,21 @@ struct Softmax {
   static float exp2(float x) { return exp2(T::set1(x))[0]; }
 
   // The tile's queries over the keys of a piece, block by block, by A:
-  //   Scratch     its memory, with `sums` [queries][kSumLanes] of the probabilities
+  //   Scratch     its memory
   //   find        a block as a row of the tile sees it
   //   attend<N>   adds it to the state of N queries, A::kQueries at most
   template <class A>
-  static void piece(const AttentionTile& t, int piece, void* memory, float* state_memory) {
+  static void piece(const AttentionTile& t, int piece, void* memory, const AttentionState& of) {
     const typename A::Scratch s(memory, t.head_dim);
-    const State state(state_memory, t.queries());
-    for (int i = 0; i < t.queries(); ++i) state.largest[i] = kNone;
-    __builtin_memset(s.sums, 0, sizeof(float) * t.queries() * kSumLanes);
-    __builtin_memset(state.out, 0, sizeof(float) * t.queries() * padded(t.head_dim));
+    const State state(of, t.head_dim);
+    if (!t.resumes || piece > t.first_piece()) {
+      for (int i = 0; i < t.queries(); ++i) state.largest[i] = kNone;
+      __builtin_memset(state.lanes, 0, sizeof(float) * t.queries() * kSumLanes);
+      __builtin_memset(state.out, 0, sizeof(float) * t.queries() * padded(t.head_dim));
+    }
 
-    const int begin = larger(piece * kPieceTokens, t.first_visible(t.position));
-    const int end = smaller((piece + 1) * kPieceTokens, t.last_position() + 1);
+    const int begin = larger(piece * kPieceTokens, t.begin);
+    const int end = smaller((piece + 1) * kPieceTokens, t.end);
     for (int first = begin / kBlockTokens * kBlockTokens; first < end; first += kBlockTokens) {
       const Keys keys{first, larger(first, begin) - first,
                       smaller(first + kBlockTokens, end) - first};
@@ -149,7 +157,7 @@ struct Softmax {
       }
     }
     for (int i = 0; i < t.queries(); ++i)
-      state.sum[i] = Sums<T>::load(s.sums + i * kSumLanes).total();
+      state.sum[i] = Sums<T>::load(state.lanes + i * kSumLanes).total();
   }
 
   // One block of keys for queries [i, end), N at a time and then fewer: the keys that some of
@@ -197,8 +205,7 @@ struct Softmax {
 
   // A score of query i that none so far exceeds by more than kSlack. Where these scores raise
   // it, the sums are moved to it; kNone: no key has been seen yet.
-  static float raise(const AttentionTile& t, int i, const float* scores, float* sums,
-                     const State& state) {
+  static float raise(const AttentionTile& t, int i, const float* scores, const State& state) {
     Vector most = T::load(scores);
 #pragma GCC unroll 4
     for (int v = 1; v < kBlockVectors; ++v) most = T::max(most, T::load(scores + v * kLanes));
@@ -207,6 +214,7 @@ struct Softmax {
     const float now = T::any_greater(most, T::set1(before + kSlack)) ? T::largest(most) : before;
     if (now != before && before != kNone) {
       const Vector shrink = exp2(T::set1(before - now));
+      float* const sums = state.lanes + i * kSumLanes;
       for (int v = 0; v < kSumLanes; v += kLanes) T::store(sums + v, T::load(sums + v) * shrink);
       float* o = state.out + int64_t{i} * padded(t.head_dim);
       for (int d = 0; d < padded(t.head_dim); d += kLanes) T::store(o + d, T::load(o + d) * shrink);
@@ -215,9 +223,9 @@ struct Softmax {
     return now;
   }
 
-  static void merge(const AttentionTile& t, const float* piece_memory, float* total_memory) {
-    const State piece(const_cast<float*>(piece_memory), t.queries());
-    const State total(total_memory, t.queries());
+  static void merge(const AttentionTile& t, const AttentionState& from_state,
+                    const AttentionState& to_state) {
+    const State piece(from_state, t.head_dim), total(to_state, t.head_dim);
     const int width = padded(t.head_dim);
     for (int i = 0; i < t.queries(); ++i) {
       if (piece.largest[i] == kNone) continue;  // a piece that this query does not see
@@ -239,9 +247,9 @@ struct Softmax {
     }
   }
 
-  static void finish(const AttentionTile& t, const float* total_memory, int64_t out_stride,
+  static void finish(const AttentionTile& t, const AttentionState& state, int64_t out_stride,
                      bool out_f32, void* out) {
-    const State total(const_cast<float*>(total_memory), t.queries());
+    const State total(state, t.head_dim);
     const int width = padded(t.head_dim);
     for (int i = 0; i < t.queries(); ++i) {
       const float* from = total.out + int64_t{i} * width;

@@ -87,13 +87,11 @@ struct Attention {
   struct Scratch {
     std::byte* end;
     Pair* queries;  // [queries][head_dim / 2]
-    float* sums;    // [queries][kSumLanes]: of the probabilities
     typename Kv::Room room;
 
     Scratch(void* memory, int head_dim)
         : end(static_cast<std::byte*>(memory)),
           queries(take<Pair>(end, int64_t{tile_queries(head_dim)} * head_dim / 2)),
-          sums(take<float>(end, int64_t{tile_queries(head_dim)} * kSumLanes)),
           room(end, head_dim) {}
   };
 
@@ -108,7 +106,7 @@ struct Attention {
     const Vector nan = T::set1(__builtin_nanf(""));
     const int half = t.head_dim / 2;
     for (int i = 0; i < t.queries(); ++i) {
-      const float* q = t.q + i / t.heads * t.q_stride + int64_t{i % t.heads} * t.head_dim;
+      const float* q = t.query(i);
       Pair* pairs = s.queries + int64_t{i} * half;
       int d = 0;
       for (; d + kLanes <= t.head_dim; d += kLanes) {
@@ -132,7 +130,7 @@ struct Attention {
     const int begin = keys.first_slab() * kSlabVectors, end = keys.end_slab() * kSlabVectors;
     score_all<N, kWide<N>>(t, block, s, i, begin, end, scores);
     for (int n = 0; n < N; ++n) {
-      softmax(t, keys, i + n, scores[n], probabilities[n], s.sums + (i + n) * kSumLanes, state);
+      softmax(t, keys, i + n, scores[n], probabilities[n], state);
     }
     const int width = padded(t.head_dim);
     float* out = state.out + int64_t{i} * width;
@@ -203,13 +201,14 @@ struct Attention {
 
   // Turns the scores of query i into probabilities.
   static void softmax(const AttentionTile& t, const Keys& keys, int i, float* scores, Pair* out,
-                      float* sums, const State& state) {
+                      const State& state) {
     S::mask(t, keys, i, scores);
-    const float now = S::raise(t, i, scores, sums, state);
+    const float now = S::raise(t, i, scores, state);
     if (now == kNone) {
       __builtin_memset(out, 0, sizeof(Pair) * kBlockTokens / 2);
       return;
     }
+    float* const sums = state.lanes + i * kSumLanes;
     auto sum = Sums<T>::load(sums);
 #pragma GCC unroll 16
     for (int v = 0; v < kBlockVectors; ++v) {

@@ -60,14 +60,25 @@ struct BeamRows {
   size_t key, value;  // the KV head's blocks inside a slab
 };
 
+// A row of the step, of any sequence.
+struct StepRow {
+  int row, position;
+};
+
 // Queries of `heads` heads of one KV head, of `rows` consecutive tokens of one
-// sequence or of `rows` beams. Query i is row i / heads, head i % heads.
+// sequence, of `rows` beams, or of rows of several sequences that share the keys. Query i is row
+// i / heads, head i % heads.
 struct AttentionTile {
-  const float* q;    // first row, first head: [rows][heads][head_dim]
+  const float* q;    // first row, or the step's if there are step_rows; first head
   int64_t q_stride;  // floats between rows
   int rows, heads, head_dim;
-  int position;  // of the first row
-  int window;    // 0: none
+  int position;    // of the first row
+  int begin, end;  // positions of the keys that some row sees; shared ones before are left out
+  // Whether the state has some keys of the first piece already: those before `begin`.
+  bool resumes = false;
+  // [rows] of several sequences, which all see [begin, end), or null.
+  const StepRow* step_rows = nullptr;
+  int window;  // 0: none
   float scale;
   const float* slopes;    // ALiBi, [heads], or null
   const std::byte* keys;  // the KV head's block in the region's first slab
@@ -80,34 +91,45 @@ struct AttentionTile {
   int next_slabs = 0;
 
   int queries() const { return rows * heads; }
-  int row_position(int row) const { return beams.regions == nullptr ? position + row : position; }
-  int last_position() const { return row_position(rows - 1); }
+  const float* query(int i) const {
+    const int row = step_rows != nullptr ? step_rows[i / heads].row : i / heads;
+    return q + row * q_stride + int64_t{i % heads} * head_dim;
+  }
+  int row_position(int row) const {
+    if (step_rows != nullptr) return step_rows[row].position;
+    return beams.regions == nullptr ? position + row : position;
+  }
   // Slabs of the region that are read where they lie.
   int slabs_in_place() const {
-    return beams.regions != nullptr ? beams.prompt / kSlabTokens
-                                    : last_position() / kSlabTokens + 1;
+    return beams.regions != nullptr ? beams.prompt / kSlabTokens : (end - 1) / kSlabTokens + 1;
   }
   // First position that a row sees.
   int first_visible(int row_position) const {
     return window > 0 && row_position >= window ? row_position - window + 1 : 0;
   }
-  int first_piece() const { return first_visible(position) / kPieceTokens; }
-  int end_piece() const { return last_position() / kPieceTokens + 1; }
+  int first_piece() const { return begin / kPieceTokens; }
+  int end_piece() const { return (end - 1) / kPieceTokens + 1; }
 };
 
-// A state is the softmax of a tile's queries over some keys, state_floats(head_dim,
-// queries) floats.
+// The softmax of queries over some keys: queries [first, ...) of a state of `queries`, which has
+// state_floats(head_dim, queries) floats.
+struct AttentionState {
+  float* memory;
+  int queries, first;
+};
+
 struct AttentionKernels {
   size_t (*scratch_bytes)(int head_dim);  // per thread
   size_t (*state_floats)(int head_dim, int queries);
-  // The tile's queries over the keys of one piece. Scratch holds the queries
+  // The tile's queries over its keys of one piece. Scratch holds the queries
   // after prepare().
   void (*prepare)(const AttentionTile&, void* scratch);
-  void (*piece)(const AttentionTile&, int piece, void* scratch, float* state);
-  void (*merge)(const AttentionTile&, const float* piece, float* total);  // total += piece
-  // out: first row, first head, as q; bf16 or float.
-  void (*finish)(const AttentionTile&, const float* total, int64_t out_stride, bool out_f32,
-                 void* out);
+  void (*piece)(const AttentionTile&, int piece, void* scratch, const AttentionState&);
+  // total += piece
+  void (*merge)(const AttentionTile&, const AttentionState& piece, const AttentionState& total);
+  // out: first row, first head; bf16 or float.
+  void (*finish)(const AttentionTile&, const AttentionState& total, int64_t out_stride,
+                 bool out_f32, void* out);
 };
 
 // The names of classes of kernels: one is what gives the same bits. Steps of kX86Fma run with
