@@ -48,6 +48,7 @@ var scenarios = slices.Concat([]scenario{
 	{"scaling", scaling},
 	{"soak", soak},
 	{"gaps", gapFigures},
+	{"divided", divided},
 	{"overload", overload},
 	{"tenants", tenants},
 }, mixedScenarios())
@@ -74,13 +75,13 @@ func parse(args []string, out io.Writer) (*options, error) {
 	var names, usual []string
 	for _, s := range scenarios {
 		names = append(names, s.name)
-		if s.name != "gaps" { // it takes long and only measures
+		if s.name != "gaps" && s.name != "divided" { // they take long and only measure
 			usual = append(usual, s.name)
 		}
 	}
 	o := &options{suite: suite{out: out, oracles: map[string]*workload.Oracle{}}}
 	f := pflag.NewFlagSet("chaos", pflag.ContinueOnError)
-	f.StringSliceVar(&o.scenarios, "scenario", usual, "what to run; gaps measures gaps at kills, three times with 64 and with 200 streams")
+	f.StringSliceVar(&o.scenarios, "scenario", usual, "what to run; gaps measures gaps at kills, three times with 64 and with 200 streams; divided measures gaps while long prompts arrive")
 	f.Uint64Var(&o.seed, "seed", rand.Uint64()>>32, "of every draw: streams, moments, victims")
 	f.IntVar(&o.streams, "streams", 200, "different streams")
 	f.IntVar(&o.tokens, "tokens", 120, "tokens per stream, about")

@@ -23,6 +23,8 @@ const (
 	RoleTokenize = "tokenize"
 	RoleCompute  = "compute"
 	RoleDetok    = "detok"
+	RolePrefill  = "prefill" // instead of compute, and RoleDecode
+	RoleDecode   = "decode"
 	RoleNATS     = "nats"
 	RoleServer   = "server" // one process with all of Millrace's roles
 )
