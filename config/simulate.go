@@ -19,6 +19,7 @@ type Simulate struct {
 	Serve
 
 	Workers  int
+	Prefill  []int   // of the workers; one simulation each
 	Price    float64 // of a worker, per hour
 	Requests int
 	QPS      []float64 // of all workers together; one simulation each
@@ -52,6 +53,7 @@ func (s *Simulate) Register(f *pflag.FlagSet) {
 	s.RegisterBatch(f)
 
 	f.IntVar(&s.Workers, "workers", 1, "number of compute workers")
+	f.IntSliceVar(&s.Prefill, "prefill-workers", []int{0}, "number of --workers with the role prefill, the others with the role decode, one simulation per value (0: all with the role compute)")
 	f.Float64Var(&s.Price, "price", 0, "price of a worker per hour, for the cost of tokens")
 	f.IntVar(&s.Requests, "requests", 10000, "number of requests of a simulation")
 	f.Float64SliceVar(&s.QPS, "qps", []float64{1}, "requests per second of all workers together, Poisson arrivals; one simulation per value. With --find-qps the search starts at the first")
@@ -62,13 +64,15 @@ func (s *Simulate) Register(f *pflag.FlagSet) {
 	f.Float64Var(&s.OutputMean, "output-mean", 338, "mean answer length in tokens, log-normal")
 	f.Float64Var(&s.OutputSigma, "output-sigma", 0.8, "standard deviation of the logarithm of answer lengths (0: equal lengths)")
 	f.IntVar(&s.MaxTokens, "max-tokens", 0, "largest number of tokens that a client allows, for which KV cache is reserved (0: the length of its answer)")
-	f.StringSliceVar(&s.Admissions, "admission", []string{AdmissionPredicted}, "how requests get KV memory, one simulation per value: predicted, declared (as of serve), context (the longest sequence) or recompute (preemption)")
+	f.StringSliceVar(&s.Admissions, "admission", []string{AdmissionPredicted}, "how requests get KV memory, one simulation per value: predicted, declared (as of serve), spill (predicted, with a tier as of --kv-spill), context (the longest sequence) or recompute (preemption)")
+	s.KVSpillSize = 4 << 30
+	f.Var(&s.KVSpillSize, "kv-spill-size", "room of each worker for paused requests with --admission spill, such as 4GiB")
 	f.DurationVar(&s.SLOTTFT, "slo-ttft", 2*time.Second, "bound of the time to the first token (0: none)")
 	f.DurationVar(&s.SLOTPOT, "slo-tpot", 50*time.Millisecond, "bound of the mean time per further token (0: none)")
 	f.StringVar(&s.SLOQuantile, "slo-quantile", "p99", "quantile that --find-qps holds: p50, p95 or p99")
 	f.StringVar(&s.PrefixTrace, "prefix-trace", "", "file of JSON lines with the hash_ids of each prompt's blocks: replays it through the prefix cache, and simulates no fleet")
 	f.IntSliceVar(&s.CacheBlocks, "cache-blocks", []int{10000, 20000, 50000}, "sizes of the prefix cache for --prefix-trace, in blocks of the trace")
-	f.StringVar(&s.Curves, "curves", "", "prefix of pictures to write: PREFIX-ttft.svg and PREFIX-tpot.svg by rate, or with --prefix-trace PREFIX-hits.svg by size")
+	f.StringVar(&s.Curves, "curves", "", "prefix of pictures to write: PREFIX-ttft.svg, PREFIX-tpot.svg and PREFIX-gap.svg by rate, or with --prefix-trace PREFIX-hits.svg by size")
 	f.StringVar(&s.Calibrate, "calibrate", "", "JSON file to write: measures the model on this processor and describes the device for --device")
 	f.IntVar(&s.Threads, "threads", 0, "compute threads of --calibrate and --validate (0: every core, which leaves none for the rest of the pipeline)")
 	f.BoolVar(&s.Compare, "validate", false, "run the workload on this machine's processor too, in real time, and compare")
@@ -112,6 +116,8 @@ func (s *Simulate) Validate() error {
 		s.ValidateBatch(),
 		atLeast("threads", s.Threads, 0),
 		atLeast("workers", s.Workers, 1),
+		s.prefill(),
+		atLeast("kv-spill-size", s.KVSpillSize, 1<<20),
 		atLeast("requests", s.Requests, 1),
 		atLeast("qps", slices.Min(s.QPS), math.SmallestNonzeroFloat64),
 		atLeast("cache-blocks", slices.Min(s.CacheBlocks), 1),
@@ -125,6 +131,20 @@ func (s *Simulate) Validate() error {
 		atLeast("slo-ttft", s.SLOTTFT, 0),
 		atLeast("slo-tpot", s.SLOTPOT, 0),
 	)
+}
+
+// prefill checks the divisions of the workers.
+func (s *Simulate) prefill() error {
+	if len(s.Prefill) == 0 {
+		return Usagef("--prefill-workers: found nothing, expected numbers")
+	}
+	if len(s.Prefill) > 1 && s.FindQPS {
+		return Usagef("--prefill-workers: found %d numbers, expected one with --find-qps", len(s.Prefill))
+	}
+	if most := slices.Max(s.Prefill); most >= max(s.Workers, 1) {
+		return Usagef("--prefill-workers: found %d of --workers %d, expected at least one decode worker", most, s.Workers)
+	}
+	return atLeast("prefill-workers", slices.Min(s.Prefill), 0)
 }
 
 func (s *Simulate) validateAdmissions() error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"time"
 
@@ -31,7 +32,7 @@ func newSimulate(a *app) *cobra.Command {
 whose steps take the time of the roofline model. Nothing is measured, and nothing is loaded but the
 model's config.json. Requests arrive at random, with random lengths; the same --seed gives the same output.
 
-Each value of --qps and of --admission is a simulation. --find-qps searches the largest rate whose latencies hold the
+Each value of --qps, --admission and --prefill-workers is a simulation. --find-qps searches the largest rate whose latencies hold the
 bounds. Latencies have no tokenizer, network or client in them.
 
 --calibrate measures this machine's processor, for --device; --validate runs the workload on it, too.
@@ -42,7 +43,8 @@ plain LRU, of an oracle and of a cache without a limit. It needs no model.`,
   millrace simulate --model DIR --device max-1100 --qps 1,2,4,8,16,32 --curves build/max-1100
   millrace simulate --model DIR --device flex-170 --weights int8 --find-qps --slo-ttft 2s --slo-tpot 50ms
   millrace simulate --model DIR --device max-1550-tile --workers 1000 --requests 1000000 --qps 2000
-  millrace simulate --model DIR --device a100-80gb --admission context,declared,recompute,predicted --max-tokens 2048
+  millrace simulate --model DIR --device a100-80gb --admission context,declared,recompute,predicted,spill --max-tokens 2048
+  millrace simulate --model DIR --device a100-80gb --workers 4 --prefill-workers 0,1,2 --qps 2,4,8 --prompt-mean 1500
   millrace simulate --model DIR --calibrate mine.json
   millrace simulate --model DIR --device mine.json --validate --requests 50 --qps 0.5
   millrace simulate --prefix-trace conversation_trace.jsonl --cache-blocks 10000,20000,50000 --curves build/prefix`,
@@ -79,7 +81,7 @@ func simulateCommand(ctx context.Context, out io.Writer, a *app, s *config.Simul
 		c, err := compare(ctx, a, s, w)
 		return show(out, c, asJSON, err)
 	}
-	p := simulate.Plan{Model: s.Model, Weights: s.Weights, Fleet: *fleet, Workload: w, QPS: s.QPS, Log: a.log}
+	p := simulate.Plan{Model: s.Model, Weights: s.Weights, Fleet: *fleet, Workload: w, QPS: s.QPS, Prefill: s.Prefill, Log: a.log}
 	for _, name := range s.Admissions {
 		p.Admissions = append(p.Admissions, simulate.Admission(name))
 	}
@@ -217,6 +219,7 @@ func simulatedFleet(s *config.Simulate) (*simulate.Config, error) {
 		return nil, err
 	}
 	cfg.Sched = schedConfig(&s.Serve, cfg.Program.MaxPositions)
+	cfg.Slots = int(min(uint64(s.KVSpillSize)/sim.SlabBytes(cfg.Program), math.MaxInt32))
 	cfg.Slabs, err = sim.PoolSlabs(&sim.Options{
 		Program: cfg.Program, Device: cfg.Device, MaxSequences: s.MaxBatchSize, KVMemory: int64(s.KVMemory),
 	})

@@ -47,7 +47,7 @@ func TestSimulateDrawsCurves(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sim")
 	code, _ := simulateOut(t, "--device", "flex-170", "--qps", "50,5", "--requests", "100", "--prompt-mean", "40", "--output-mean", "40", "--curves", path)
 	require.Zero(t, code)
-	for _, name := range []string{"-ttft.svg", "-tpot.svg"} {
+	for _, name := range []string{"-ttft.svg", "-tpot.svg", "-gap.svg"} {
 		text, err := os.ReadFile(path + name)
 		require.NoError(t, err)
 		require.Equal(t, 4, strings.Count(string(text), "<circle"), "p50 and p99 at two rates")
@@ -74,7 +74,7 @@ func TestSimulateComparesAdmissions(t *testing.T) {
 	of := func(admissions string) []string {
 		return []string{"--device", "flex-170", "--qps", "100000", "--requests", "300", "--kv-memory", "12MiB", "--max-tokens", "500", "--prompt-mean", "40", "--output-mean", "40", "--admission", admissions}
 	}
-	all := of("context,declared,recompute,predicted")
+	all := of("context,declared,recompute,predicted,spill")
 	code, out := simulateOut(t, all...)
 	require.Zero(t, code)
 	require.Regexp(t, `QPS +admission +tokens/s +sequences +slabs with tokens`, out)
@@ -82,10 +82,26 @@ func TestSimulateComparesAdmissions(t *testing.T) {
 	_, out = simulateOut(t, append(all, "--json")...)
 	var r simulate.Study
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
-	require.Len(t, r.Runs, 4)
+	require.Len(t, r.Runs, 5)
 	require.Greater(t, r.Runs[3].Waiting.Sequences, 2*r.Runs[1].Waiting.Sequences)
+	require.Zero(t, r.Runs[3].Tier)
+	require.Positive(t, r.Runs[4].Tier.Restores)
 	_, out = simulateOut(t, of("recompute")...)
 	require.NotContains(t, out, "slabs with tokens")
+}
+
+func TestSimulateComparesDivisionsOfTheWorkers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sim")
+	code, out := simulateOut(t, "--device", "flex-170", "--qps", "20,40", "--requests", "200", "--workers", "3", "--prefill-workers", "0,1,2",
+		"--prompt-mean", "400", "--output-mean", "300", "--curves", path)
+	require.Zero(t, code)
+	require.Equal(t, 2, strings.Count(out, "3 compute"), out)
+	require.Equal(t, 2, strings.Count(out, "1 prefill, 2 decode"), out)
+	require.Regexp(t, `2 prefill, 1 decode .* [1-9]\d+ +0\n`, out)
+	text, err := os.ReadFile(path + "-gap.svg")
+	require.NoError(t, err)
+	require.Equal(t, 6, strings.Count(string(text), "<polyline"), "p50 and p99 of three divisions")
+	require.Contains(t, string(text), "p99: 1 prefill, 2 decode")
 }
 
 func TestSimulateRefusesWhatMakesNoSense(t *testing.T) {
@@ -94,7 +110,9 @@ func TestSimulateRefusesWhatMakesNoSense(t *testing.T) {
 		{"--prompt-mean", "0.5"}, {"--output-sigma", "9"}, {"--slo-quantile", "p42"}, {"--max-batch-size", "0"},
 		{"--find-qps", "--slo-ttft", "0s", "--slo-tpot", "0s"}, {"--device", deviceFile(t, `{"base": "cpu", "gbps": -1}`)}, {"--calibrate", "device.txt"},
 		{"--admission", "all"}, {"--admission", ""}, {"--admission", "predicted,declared", "--find-qps"}, {"--admission", "predicted,declared", "--curves", "x"},
-		{"--admission", "recompute", "--validate"},
+		{"--admission", "recompute", "--validate"}, {"--admission", "spill", "--validate"}, {"--kv-spill-size", "1"}, {"--admission", "spill", "--kv-spill-size", "0"},
+		{"--prefill-workers", "1"}, {"--prefill-workers", "-1"}, {"--prefill-workers", ""}, {"--workers", "3", "--prefill-workers", "0,3"},
+		{"--workers", "3", "--prefill-workers", "0,1", "--find-qps"}, {"--workers", "3", "--prefill-workers", "1", "--admission", "recompute"},
 	} {
 		code, out := simulateOut(t, args...)
 		require.Equal(t, 2, code, "%v", args)

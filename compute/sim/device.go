@@ -7,6 +7,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -29,6 +30,8 @@ type Device struct {
 	// RequestSeconds is the time of the host for each request, apart from its steps. It is part
 	// of the time to its first token.
 	RequestSeconds float64 `json:"request_seconds,omitempty"`
+	SpillGBps      float64 `json:"spill_gbps,omitempty"`    // copies to the spill tier and back, 1e9 bytes/s; 0: 2, a local disk
+	HandoverGBps   float64 `json:"handover_gbps,omitempty"` // copies to another worker, 1e9 bytes/s; 0: 1, a network of 10 Gbit/s
 	// Reached is the share of the bound that the ops of a kind (a name of model.OpKind) reach, by
 	// their rows; the rows of attention are those of one sequence. Between two row counts the
 	// logarithm is interpolated; outside them the nearest share applies. A share above 1 means
@@ -95,6 +98,8 @@ func (d *Device) Validate() error {
 		{"step_seconds", d.StepSeconds, 0},
 		{"output_seconds", d.OutputSeconds, 0},
 		{"request_seconds", d.RequestSeconds, 0},
+		{"spill_gbps", d.SpillGBps, 0},
+		{"handover_gbps", d.HandoverGBps, 0},
 	} {
 		if !(f.value >= f.least && f.value <= 1e9) {
 			return fmt.Errorf("%w: %s is %g, expected a number above 0 (0 too where it may be absent) and at most 1e9", ErrDevice, f.name, f.value)
@@ -129,6 +134,16 @@ func (d *Device) reached(kind model.OpKind, rows int) float64 {
 	low, high := shares[i-1], shares[i]
 	part := math.Log(float64(rows)/float64(low.Rows)) / math.Log(float64(high.Rows)/float64(low.Rows))
 	return low.Share * math.Pow(high.Share/low.Share, part)
+}
+
+// SpillSeconds is the time to copy bytes of keys and values to the spill tier, or back.
+func (d *Device) SpillSeconds(bytes uint64) float64 {
+	return float64(bytes) / 1e9 / cmp.Or(d.SpillGBps, 2)
+}
+
+// HandoverSeconds is the time to copy bytes of keys and values to another worker.
+func (d *Device) HandoverSeconds(bytes uint64) float64 {
+	return float64(bytes) / 1e9 / cmp.Or(d.HandoverGBps, 1)
 }
 
 // String names the device for people.

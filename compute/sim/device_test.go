@@ -42,6 +42,8 @@ func TestAFileThatIsNoDeviceIsAnError(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"gbps":1}`:                                    "tflops is 0",
 		`{"gbps":-1,"tflops":1}`:                        "gbps is -1",
+		`{"gbps":1,"tflops":1,"spill_gbps":-1}`:         "spill_gbps is -1",
+		`{"gbps":1,"tflops":1,"handover_gbps":-1}`:      "handover_gbps is -1",
 		`{"gbps":1,"tflops":1,"sped":2}`:                `unknown field "sped"`,
 		`{"gbps":1,"tflops":1,"speed":-1}`:              "speed is -1",
 		`{"gbps":1,"tflops":1,"answer_tokens":-1}`:      "answer_tokens is -1",
@@ -61,6 +63,15 @@ func TestAFileThatIsNoDeviceIsAnError(t *testing.T) {
 	}
 	_, _, err := sim.Find("/nonexistent/device.json")
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestCopiesOfKeysAndValuesHaveBandwidthsOfTheirOwn(t *testing.T) {
+	var d sim.Device
+	require.InDelta(t, 1.5, d.SpillSeconds(3e9), 1e-9)
+	require.InDelta(t, 3, d.HandoverSeconds(3e9), 1e-9)
+	d.SpillGBps, d.HandoverGBps = 20, 10
+	require.InDelta(t, 0.15, d.SpillSeconds(3e9), 1e-9)
+	require.InDelta(t, 0.3, d.HandoverSeconds(3e9), 1e-9)
 }
 
 func TestAFileChangesItsBase(t *testing.T) {

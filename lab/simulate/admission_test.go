@@ -15,7 +15,7 @@ func declares(t *testing.T) (simulate.Config, simulate.Workload) {
 	var err error
 	c.Device, _, err = sim.Find("a100-80gb")
 	require.NoError(t, err)
-	c.Workers, c.Slabs = 1, 7000
+	c.Workers, c.Slabs, c.Slots = 1, 7000, 500
 	c.Sched.MaxBatchSize, c.Sched.MaxBatchTokens, c.Sched.ChunkTokens, c.Sched.MaxWaiting = 1024, 4096, 0, 10000
 	w.Requests, w.QPS, w.MaxTokens = 3000, 60, 2048
 	w.Output = simulate.LogNormal{Mean: 200, Sigma: 0.8, Max: 2048}
@@ -49,7 +49,7 @@ func TestPredictionHoldsTwiceTheSequencesOfDeclaredLengths(t *testing.T) {
 
 // A pool of a few sequences whose answers are all longer than predicted: some pause, others are preempted.
 func TestEveryRequestEndsInASmallPool(t *testing.T) {
-	for _, admission := range simulate.Admissions() {
+	for _, admission := range []simulate.Admission{simulate.Context, simulate.Declared, simulate.Recompute, simulate.Predicted} {
 		c, w := declares(t)
 		c.Admission, c.Slabs, w.Requests, w.QPS = admission, 270, 300, 1000
 		w.Output = simulate.LogNormal{Mean: 700, Sigma: 0.3, Max: 2048}
@@ -61,6 +61,32 @@ func TestEveryRequestEndsInASmallPool(t *testing.T) {
 	}
 }
 
+// TestATierServesMoreInASmallPoolAndComputesNothingAgain: without it, room for the longest declared answer remains unused.
+func TestATierServesMoreInASmallPoolAndComputesNothingAgain(t *testing.T) {
+	of := map[simulate.Admission]*simulate.Report{}
+	c, w := declares(t)
+	c.Slabs, w.Requests, w.QPS = 400, 600, 1000
+	for _, c.Admission = range []simulate.Admission{simulate.Predicted, simulate.Spill} {
+		r := run(t, c, w)
+		t.Logf("%s: %.0f tokens/s, %+v, paused %.4f, %+v", c.Admission, r.TokensPerSecond, r.Waiting, r.Paused, r.Tier)
+		require.Equal(t, w.Requests, r.Served)
+		require.Zero(t, r.Recomputed)
+		require.Zero(t, r.Preempted)
+		of[c.Admission] = r
+	}
+	predicted, spill := of[simulate.Predicted], of[simulate.Spill]
+	require.Zero(t, predicted.Tier)
+	require.Positive(t, spill.Tier.Restores)
+	require.Equal(t, spill.Tier.Spills, spill.Tier.Restores, "each sequence returns")
+	require.GreaterOrEqual(t, spill.Tier.Slabs, spill.Tier.Spills)
+	require.Greater(t, spill.TokensPerSecond, 1.15*predicted.TokensPerSecond)
+	require.Greater(t, spill.Waiting.Held, 1.15*predicted.Waiting.Held)
+	c.Device.SpillGBps = 0.02
+	slow := run(t, c, w)
+	require.Zero(t, slow.Recomputed)
+	require.Less(t, slow.TokensPerSecond, 0.9*spill.TokensPerSecond, "copies take the time of their bytes")
+}
+
 func TestAnAdmissionIsAmongThoseThatExist(t *testing.T) {
 	c, w := declares(t)
 	c.Admission = "all"
@@ -70,4 +96,7 @@ func TestAnAdmissionIsAmongThoseThatExist(t *testing.T) {
 	_, err = simulate.Run(c)
 	require.ErrorIs(t, err, simulate.ErrConfig)
 	require.ErrorContains(t, err, `"all"`)
+	c.Admission, c.Slots = simulate.Spill, 0
+	_, err = simulate.Run(c)
+	require.ErrorContains(t, err, "0 slots in the tier")
 }

@@ -10,16 +10,20 @@ import (
 // Admission is how a worker gives KV memory to requests.
 type Admission string
 
-// Admissions. A server has the first two; the others are to compare with.
+// Admissions. A server has the first three; the others are to compare with.
 const (
 	Declared  Admission = "declared"  // prompt and longest answer from the start
 	Predicted Admission = "predicted" // prompt and an answer of the predicted length, which grows or pauses
+	Spill     Admission = "spill"     // as predicted, and what pauses waits in the tier: --kv-spill
 	Recompute Admission = "recompute" // slabs as tokens come; for lack of one, the last request to arrive loses its own and is computed again
 	Context   Admission = "context"   // the longest sequence of the model, whatever was declared
 )
 
 // Admissions returns all of them, the most wasteful one first.
-func Admissions() []Admission { return []Admission{Context, Declared, Recompute, Predicted} }
+func Admissions() []Admission { return []Admission{Context, Declared, Recompute, Predicted, Spill} }
+
+// predicts says whether requests begin with memory for a predicted answer.
+func (a Admission) predicts() bool { return a == Predicted || a == Spill }
 
 // memory gives the slabs of a worker to its sequences.
 type memory interface {
@@ -37,24 +41,35 @@ func newMemory(cfg *Config) (memory, error) {
 	if cfg.Admission == Recompute {
 		return newPaged(cfg.Slabs, cfg.Sched.SlabTokens), nil
 	}
-	m, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.Sched.SlabTokens})
+	k := kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.Sched.SlabTokens}
+	if cfg.Admission == Spill {
+		k.Slots = cfg.Slots
+	}
+	m, err := kvmgr.New(k)
 	if err != nil {
 		return nil, err
 	}
-	k := &managed{Manager: m}
+	memory := &managed{Manager: m}
 	if cfg.Admission == Context {
-		k.context = cfg.Sched.MaxSequenceTokens
+		memory.context = cfg.Sched.MaxSequenceTokens
 	}
-	return k, nil
+	return memory, nil
 }
 
 // schedOf returns the settings of the scheduler for an admission.
 func schedOf(cfg *Config) (sched.Config, error) {
 	c := cfg.Sched
-	c.Predict = cfg.Admission == Predicted
+	c.Predict, c.Spill = cfg.Admission.predicts(), cfg.Admission == Spill
 	switch cfg.Admission {
 	case Declared, Predicted, Context:
+	case Spill:
+		if cfg.Slots < 1 {
+			return c, fmt.Errorf("%w: admission %q with %d slots in the tier, expected at least 1", ErrConfig, Spill, cfg.Slots)
+		}
 	case Recompute:
+		if cfg.Prefill > 0 {
+			return c, fmt.Errorf("%w: admission %q with prefill workers, expected one with hand-over", ErrConfig, Recompute)
+		}
 		c.LeaseAheadTokens = min(c.LeaseAheadTokens, pagedAhead)
 	default:
 		return c, fmt.Errorf("%w: admission %q, expected one of %v", ErrConfig, cfg.Admission, Admissions())

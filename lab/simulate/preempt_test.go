@@ -10,7 +10,7 @@ import (
 )
 
 func TestTheLastToArriveIsPreempted(t *testing.T) {
-	w := &worker{paged: newPaged(10, 16), tally: &tally{}}
+	w := &worker{fleet: &fleet{tally: &tally{}}, paged: newPaged(10, 16)}
 	for i, at := range []time.Duration{3, 9, 5} {
 		q := live{id: sched.ID(i + 1)}
 		q.At = at

@@ -16,7 +16,12 @@ func (r *Study) Print(out io.Writer) error {
 	if err := printRuns(out, runs); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(runs, func(t Trial) bool { return t.Admission != runs[0].Admission }) {
+	if slices.ContainsFunc(runs, func(t Trial) bool { return t.Prefill > 0 }) {
+		if err := printDivisions(out, runs); err != nil {
+			return err
+		}
+	}
+	if slices.ContainsFunc(runs, func(t Trial) bool { return t.Admission != runs[0].Admission || t.Admission == Spill }) {
 		if err := printAdmissions(out, runs); err != nil {
 			return err
 		}
@@ -51,11 +56,24 @@ func lengths(l LogNormal) string {
 func printAdmissions(out io.Writer, runs []Trial) error {
 	fmt.Fprintln(out, "\nKV memory: sequences, slabs and reserved are means of the time in which requests wait")
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "QPS\tadmission\ttokens/s\tsequences\tslabs with tokens\treserved\tof the time\tpaused\tpreempted\ttokens recomputed\t")
+	fmt.Fprintln(w, "QPS\tadmission\ttokens/s\tsequences\tslabs with tokens\treserved\tof the time\tpaused\tpreempted\tslabs spilled\trestores\ttokens recomputed\t")
 	for _, r := range runs {
 		m := r.Waiting
-		fmt.Fprintf(w, "%.4g\t%s\t%.0f\t%.0f\t%.1f%%\t%.1f%%\t%.0f%%\t%.2f%%\t%d\t%d\t\n",
-			r.QPS, r.Admission, r.TokensPerSecond, m.Sequences, 100*m.Held, 100*m.Reserved, 100*m.Share, 100*r.Paused, r.Preempted, r.Recomputed)
+		fmt.Fprintf(w, "%.4g\t%s\t%.0f\t%.0f\t%.1f%%\t%.1f%%\t%.0f%%\t%.2f%%\t%d\t%d\t%d\t%d\t\n",
+			r.QPS, r.Admission, r.TokensPerSecond, m.Sequences, 100*m.Held, 100*m.Reserved, 100*m.Share, 100*r.Paused, r.Preempted,
+			r.Tier.Slabs, r.Tier.Restores, r.Recomputed)
+	}
+	return w.Flush()
+}
+
+// printDivisions prints the latencies of prefill and decode workers beside those of compute workers.
+func printDivisions(out io.Writer, runs []Trial) error {
+	fmt.Fprintln(out, "\nprefill and decode: a gap is the time between two tokens of an answer")
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "QPS\tadmission\tworkers\tTTFT ms: p50\tp95\tp99\tgap ms: p50\tp95\tp99\ttokens/s\thand-overs\ttokens recomputed\t")
+	for _, r := range runs {
+		fmt.Fprintf(w, "%.4g\t%s\t%s\t%s\t%s\t%.0f\t%d\t%d\t\n",
+			r.QPS, r.Admission, r.Division(), milliseconds(r.TTFT), milliseconds(r.Gap), r.TokensPerSecond, r.Handovers, r.Recomputed)
 	}
 	return w.Flush()
 }

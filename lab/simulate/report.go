@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -13,8 +14,10 @@ import (
 // Report is the result of a simulation. Rates are over Seconds, from time 0 to the last token.
 type Report struct {
 	Latencies
+	Gap        Quantiles `json:"gap_seconds"` // between two tokens of an answer; quantiles within 1%
 	Admission  Admission `json:"admission,omitempty"`
 	Workers    int       `json:"workers"`
+	Prefill    int       `json:"prefill_workers,omitempty"` // of the workers; the others decode
 	Seconds    float64   `json:"seconds"`
 	OfferedQPS float64   `json:"offered_qps"` // over the time of arrivals
 	ServedQPS  float64   `json:"served_qps"`
@@ -35,10 +38,27 @@ type Report struct {
 
 	Waiting    Waiting `json:"while_requests_wait"`
 	Preempted  int     `json:"preempted"`         // times that a sequence lost its slabs
-	Recomputed int     `json:"recomputed_tokens"` // that were in the KV cache before that
-	Paused     float64 `json:"paused_share"`      // of the sequences with slabs, those that could not run until they may grow; mean over the steps
+	Recomputed int     `json:"recomputed_tokens"` // that were in the KV cache before
+	Paused     float64 `json:"paused_share"`      // of the sequences with slabs or in the tier, those that could not run until they may grow; mean over the steps
+	Tier       Tier    `json:"tier"`
+	Handovers  int     `json:"handovers"` // sequences that went from a prefill to a decode worker
 
 	Slices []Slice `json:"slices,omitempty"`
+}
+
+// Division names the roles of the workers.
+func (r *Report) Division() string {
+	if r.Prefill == 0 {
+		return fmt.Sprintf("%d compute", r.Workers)
+	}
+	return fmt.Sprintf("%d prefill, %d decode", r.Prefill, r.Workers-r.Prefill)
+}
+
+// Tier is the copies to the spill tiers of all workers, and back.
+type Tier struct {
+	Spills   int `json:"spills"`
+	Restores int `json:"restores"`
+	Slabs    int `json:"spilled_slabs"`
 }
 
 // Waiting is the state of the workers in the steps in which requests waited to be admitted: means by time.
@@ -112,6 +132,9 @@ type tally struct {
 	waiting                           Waiting // seconds; the others times seconds
 	preempted, recomputed             int
 	paused, running                   int // sum over the steps
+	tier                              Tier
+	handovers                         int
+	gaps                              gaps
 	last                              time.Duration
 	ends                              int
 }
@@ -177,6 +200,7 @@ type load struct {
 	kv               kvmgr.Stats
 	held             int // slabs that hold a token
 	running, waiting int // sequences
+	away             int // those in the tier
 }
 
 func (t *tally) step(p *sched.Plan, cost sim.Time, took time.Duration, l load) {
@@ -186,8 +210,8 @@ func (t *tally) step(p *sched.Plan, cost sim.Time, took time.Duration, l load) {
 	t.bytes += float64(cost.Bytes)
 	t.kv += l.kv.Usage() * took.Seconds()
 	t.kvMax = max(t.kvMax, l.kv.Usage())
-	t.paused += p.Paused
-	t.running += l.running
+	t.paused += p.Paused + l.away
+	t.running += l.running + l.away
 	if l.waiting > 0 {
 		t.waiting.Share += took.Seconds()
 		t.waiting.Sequences += float64(l.running) * took.Seconds()
@@ -198,7 +222,7 @@ func (t *tally) step(p *sched.Plan, cost sim.Time, took time.Duration, l load) {
 
 func (t *tally) report(cfg *Config) *Report {
 	r := &Report{
-		Admission: cfg.Admission, Workers: cfg.Workers, Seconds: t.last.Seconds(), PromptTokens: t.prompt, OutputTokens: t.output,
+		Admission: cfg.Admission, Workers: cfg.Workers, Prefill: cfg.Prefill, Gap: t.gaps.quantiles(), Seconds: t.last.Seconds(), PromptTokens: t.prompt, OutputTokens: t.output,
 		Steps: t.steps, KVMax: t.kvMax,
 	}
 	all, from := slice{refused: make(map[string]int)}, time.Duration(0)
@@ -222,6 +246,7 @@ func (t *tally) report(cfg *Config) *Report {
 	r.Busy = t.busy.Seconds() / workerSeconds
 	r.Bandwidth, r.BusyBandwidth = t.bytes/bandwidth/workerSeconds, t.bytes/bandwidth/t.busy.Seconds()
 	r.KVMean = t.kv / t.busy.Seconds()
+	r.Tier, r.Handovers = t.tier, t.handovers
 	r.Preempted, r.Recomputed, r.Paused = t.preempted, t.recomputed, float64(t.paused)/float64(t.running)
 	if w := t.waiting; w.Share > 0 {
 		r.Waiting = Waiting{w.Share / t.busy.Seconds(), w.Sequences / w.Share, w.Held / w.Share, w.Reserved / w.Share}

@@ -1,6 +1,6 @@
 // Package simulate is the fleet simulator. It runs the scheduler, the KV allocator and the routing
-// policy of the server for any number of workers, in virtual time: only steps take time, as long
-// as sim.Timer says. Unlike in a cluster, the router always knows the current load of each worker,
+// policy of the server for any number of workers, in virtual time. Steps take the time of sim.Timer, and
+// copies of keys and values that of their bytes. Unlike in a cluster, the router always knows the current load of each worker,
 // and messages, tokenizers and detokenizers take no time.
 //
 // The same Config gives the same Report, bit for bit. The package must not know of actors or of a
@@ -27,11 +27,12 @@ var (
 	ErrState  = errors.New("simulate: inconsistent state") // a fault of this program
 )
 
-// Config is what to simulate. The workers are equal.
+// Config is what to simulate. The workers have equal devices.
 type Config struct {
 	Program *model.Program
 	Device  sim.Device // of each worker
 	Slabs   int        // of each worker's KV pool
+	Slots   int        // of each worker's spill tier; for Spill only
 	Sched   sched.Config
 	// Admission decides Sched.Predict. "": Predicted where that is set, else Declared.
 	Admission Admission
@@ -39,6 +40,7 @@ type Config struct {
 	MaxQueueWait time.Duration
 	Route        route.Config
 	Workers      int
+	Prefill      int    // of the workers; the others are decode workers. 0: all are compute workers
 	Seed         uint64 // of the router
 	Requests     Source
 	SLO          SLO
@@ -80,7 +82,7 @@ type fleet struct {
 	workers []*worker
 	news    []route.Worker // what the router knows of each
 	router  *route.Router
-	due     steps
+	due     events
 	tally   *tally
 	line    *sched.WaitEstimator // of all workers
 	started int                  // requests so far
@@ -105,6 +107,9 @@ func newFleet(cfg *Config) (*fleet, error) {
 	if cfg.Workers < 1 || cfg.Requests == nil || cfg.Requests.Len() < 1 || cfg.Slices < 0 {
 		return nil, fmt.Errorf("%w: expected at least one worker and one request", ErrConfig)
 	}
+	if cfg.Prefill < 0 || cfg.Prefill >= cfg.Workers {
+		return nil, fmt.Errorf("%w: %d prefill workers of %d, expected at least 0 and one decode worker", ErrConfig, cfg.Prefill, cfg.Workers)
+	}
 	if err := cfg.Device.Validate(); err != nil {
 		return nil, err
 	}
@@ -119,20 +124,30 @@ func newFleet(cfg *Config) (*fleet, error) {
 	}
 	timer := sim.NewTimer(cfg.Program, cfg.Device, cfg.Sched.MaxBatchTokens, cfg.Sched.MaxBatchSize)
 	for i := range cfg.Workers {
-		w, err := newWorker(cfg, timer, f.tally, f.line, &f.news[i])
+		w, err := newWorker(f, i, timer)
 		if err != nil {
 			return nil, err
 		}
-		f.news[i].Node, f.news[i].Capacity = strconv.Itoa(i), cfg.Sched.MaxBatchSize
-		w.index = i
+		f.news[i].Node, f.news[i].Capacity, f.news[i].Duty = strconv.Itoa(i), cfg.Sched.MaxBatchSize, cfg.duty(i)
 		w.report()
 		f.workers = append(f.workers, w)
 	}
 	return f, nil
 }
 
+// duty returns that of a worker.
+func (c *Config) duty(worker int) route.Duty {
+	switch {
+	case c.Prefill == 0:
+		return route.Both
+	case worker < c.Prefill:
+		return route.Prefill
+	}
+	return route.Decode
+}
+
 // run plays the events in the order of their times: a request that arrives, a
-// step that ends. At equal times the request comes first, then the lower worker.
+// step or a copy that ends. At equal times the request comes first, then the lower worker.
 func (f *fleet) run() error {
 	next, more := f.cfg.Requests.Next()
 	ended := 0
@@ -142,7 +157,7 @@ func (f *fleet) run() error {
 			err = f.arrive(next)
 			next, more = f.cfg.Requests.Next()
 		} else {
-			err = f.endStep()
+			err = f.next()
 		}
 		if err != nil {
 			return err
@@ -166,25 +181,44 @@ func (f *fleet) arrive(r Request) error {
 		f.tally.refused(slice, refusedForWait)
 		return nil
 	}
-	slabs := (r.Prompt + r.MaxTokens + f.cfg.Sched.SlabTokens - 1) / f.cfg.Sched.SlabTokens
-	i := f.router.Compute(r.At, route.Query{Slabs: slabs}, f.news)
-	if i < 0 {
+	w := f.place(r.At, &r, false)
+	if w == nil {
 		return fmt.Errorf("%w: request %d found no worker", ErrState, f.started-1)
 	}
-	w := f.workers[i]
 	w.submit(r, slice)
+	return f.wake(w, r.At)
+}
+
+// place returns the worker for a sequence; nil if there is none.
+func (f *fleet) place(now time.Duration, r *Request, begun bool) *worker {
+	slabs := (r.Prompt + r.MaxTokens + f.cfg.Sched.SlabTokens - 1) / f.cfg.Sched.SlabTokens
+	i := f.router.Compute(now, route.Query{Slabs: slabs, Begun: begun}, f.news)
+	if i < 0 {
+		return nil
+	}
+	return f.workers[i]
+}
+
+// next plays the event that is due first.
+func (f *fleet) next() error {
+	e := heap.Pop(&f.due).(event) //nolint:errcheck // nothing else is there
+	w := f.workers[e.worker]
+	if e.do == nil {
+		w.endStep(e.at)
+		return f.round(w, e.at)
+	}
+	if err := e.do(e.at); err != nil {
+		return fmt.Errorf("%w: worker %d at %v: %w", ErrState, w.index, e.at, err)
+	}
+	return f.wake(w, e.at)
+}
+
+// wake makes a worker take its events up: now, or after its step.
+func (f *fleet) wake(w *worker, now time.Duration) error {
 	if w.busy {
 		w.report()
 		return nil
 	}
-	return f.round(w, r.At)
-}
-
-// endStep ends the step that is due first.
-func (f *fleet) endStep() error {
-	now, w := f.due[0].at, f.workers[f.due[0].worker]
-	heap.Pop(&f.due)
-	w.endStep(now)
 	return f.round(w, now)
 }
 
@@ -195,7 +229,7 @@ func (f *fleet) round(w *worker, now time.Duration) error {
 		return fmt.Errorf("%w: worker %d at %v: %w", ErrState, w.index, now, err)
 	}
 	if w.busy {
-		heap.Push(&f.due, step{now + took, w.index})
+		heap.Push(&f.due, event{at: now + took, worker: w.index})
 	}
 	w.report()
 	return nil
@@ -207,7 +241,7 @@ func (f *fleet) check() error {
 		return fmt.Errorf("%w: %d requests, %d ends", ErrState, f.started, f.tally.ended())
 	}
 	for _, w := range f.workers {
-		if s := w.kv.Stats(); !w.sched.Idle() || s.Free != s.Slabs || len(w.spare) != len(w.live) {
+		if s := w.kv.Stats(); !w.sched.Idle() || s.Free != s.Slabs || s.Spilled > 0 || len(w.spare) != len(w.live) {
 			return fmt.Errorf("%w: worker %d ends with %+v", ErrState, w.index, s)
 		}
 		if err := errors.Join(w.sched.Check(), w.kv.Check()); err != nil {
@@ -217,24 +251,27 @@ func (f *fleet) check() error {
 	return nil
 }
 
-// step is a step under way.
-type step struct {
-	at     time.Duration // its end
+// event is the end of a step or of a copy.
+type event struct {
+	at     time.Duration
 	worker int
+	do     func(now time.Duration) error // nil: the worker's step ends
 }
 
-// steps are a heap, the first to end on top.
-type steps []step
+// events are a heap, the first one on top.
+type events []event
 
-func (s *steps) Len() int      { return len(*s) }
-func (s *steps) Swap(i, j int) { (*s)[i], (*s)[j] = (*s)[j], (*s)[i] }
-func (s *steps) Less(i, j int) bool {
+func (s *events) Len() int      { return len(*s) }
+func (s *events) Swap(i, j int) { (*s)[i], (*s)[j] = (*s)[j], (*s)[i] }
+func (s *events) Less(i, j int) bool {
 	a, b := (*s)[i], (*s)[j]
 	return a.at < b.at || a.at == b.at && a.worker < b.worker
 }
-func (s *steps) Push(x any) { *s = append(*s, x.(step)) } //nolint:errcheck // nothing else is pushed
-func (s *steps) Pop() any {
-	last := (*s)[len(*s)-1]
-	*s = (*s)[:len(*s)-1]
+func (s *events) Push(x any) { *s = append(*s, x.(event)) } //nolint:errcheck // nothing else is pushed
+func (s *events) Pop() any {
+	n := len(*s) - 1
+	last := (*s)[n]
+	(*s)[n] = event{}
+	*s = (*s)[:n]
 	return last
 }

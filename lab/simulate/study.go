@@ -38,8 +38,9 @@ type Plan struct {
 	Workload       Workload
 	QPS            []float64
 	Admissions     []Admission // at least one
+	Prefill        []int       // of the workers, those that are prefill workers; at least one number
 	// Hold is the quantile of a search for the largest rate that holds the bounds of Fleet.SLO,
-	// from QPS[0] on, with Admissions[0]. "": each rate of QPS is simulated with each of Admissions.
+	// from QPS[0] on, with Admissions[0] and Prefill[0]. "": each rate of QPS is simulated with each of Admissions and Prefill.
 	Hold string
 	Log  zerolog.Logger
 }
@@ -53,26 +54,28 @@ func (p Plan) Run() (*Study, error) {
 	var err error
 	if p.Hold != "" {
 		study.Found, err = FindQPS(p.QPS[0], Bound{SLO: study.SLO, Quantile: p.Hold}, func(qps float64) (*Report, error) {
-			return p.at(p.Admissions[0], qps)
+			return p.at(p.Admissions[0], p.Prefill[0], qps)
 		})
 		return study, err
 	}
 	for _, admission := range p.Admissions {
-		for _, qps := range p.QPS {
-			r, err := p.at(admission, qps)
-			if err != nil {
-				return nil, err
+		for _, prefill := range p.Prefill {
+			for _, qps := range p.QPS {
+				r, err := p.at(admission, prefill, qps)
+				if err != nil {
+					return nil, err
+				}
+				study.Runs = append(study.Runs, Trial{QPS: qps, Report: r})
 			}
-			study.Runs = append(study.Runs, Trial{QPS: qps, Report: r})
 		}
 	}
 	return study, nil
 }
 
 // at simulates the workload at one rate.
-func (p Plan) at(admission Admission, qps float64) (*Report, error) {
+func (p Plan) at(admission Admission, prefill int, qps float64) (*Report, error) {
 	w, cfg := p.Workload, p.Fleet
-	w.QPS, cfg.Admission = qps, admission
+	w.QPS, cfg.Admission, cfg.Prefill = qps, admission, prefill
 	var err error
 	if cfg.Requests, err = w.Source(); err != nil {
 		return nil, err

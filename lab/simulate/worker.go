@@ -1,7 +1,9 @@
 package simulate
 
 import (
+	"container/heap"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/millrace/millrace/cluster/route"
@@ -12,17 +14,21 @@ import (
 
 // worker is the compute loop and the KV manager of one worker, without a device.
 type worker struct {
+	*fleet
+
 	index int
 	sched *sched.Scheduler
 	kv    memory
-	timer *sim.Timer           // shared
-	tally *tally               // shared
-	line  *sched.WaitEstimator // shared
-	news  *route.Worker
-	slab  int // tokens of one
+	timer *sim.Timer    // shared
+	at    *route.Worker // what the router knows of it
+	slab  int           // tokens of one
 
-	paged *paged   // kv, with Recompute; else nil
-	short shortage // of it
+	managed *managed // kv; nil with Recompute
+	paged   *paged   // kv, with Recompute; else nil
+	short   shortage // of it
+
+	ticks bool          // an event is due at which sequences leave for decode workers
+	link  time.Duration // until when copies of hand-overs use its network
 
 	live   []live // by slot
 	spare  []int  // free slots
@@ -40,51 +46,87 @@ type live struct {
 	slice     int
 	begun     bool // its prefill has begun
 	preempted bool // its slabs are on their way back, and it is computed again
+	leaving   bool // its keys and values are on their way to a decode worker
+	left      bool // it ends here, and continues at a decode worker
+	aside     bool // it has memory here, for a copy, and no reservation yet
+	copied    int  // tokens that were copied to that memory when it came
 	computed  int  // tokens in the KV cache after the step under way
+	reached   int  // the most tokens that were there
 	generated int
 	first     time.Duration // the time of its first token
+	last      time.Duration // of its last one
+	stays     time.Duration // until when it stays: no decode worker had room
 }
 
 // slotBits are the low bits of a sequence's ID: its slot; above is a serial.
 const slotBits = 24
 
-func newWorker(cfg *Config, timer *sim.Timer, tally *tally, line *sched.WaitEstimator, news *route.Worker) (*worker, error) {
-	w := &worker{timer: timer, tally: tally, line: line, news: news, slab: cfg.Sched.SlabTokens}
-	c, err := schedOf(cfg)
+func newWorker(f *fleet, index int, timer *sim.Timer) (*worker, error) {
+	w := &worker{fleet: f, index: index, timer: timer, at: &f.news[index], slab: f.cfg.Sched.SlabTokens}
+	c, err := schedOf(f.cfg)
 	if err != nil {
 		return nil, err
 	}
 	if w.sched, err = sched.New(c); err != nil {
 		return nil, err
 	}
-	w.kv, err = newMemory(cfg)
+	w.kv, err = newMemory(f.cfg)
 	w.paged, _ = w.kv.(*paged)
+	w.managed, _ = w.kv.(*managed)
 	return w, err
+}
+
+// later makes do run when a copy is complete.
+func (w *worker) later(at time.Duration, do func(now time.Duration) error) {
+	heap.Push(&w.due, event{at, w.index, do})
 }
 
 // report updates the state that the router sees.
 func (w *worker) report() {
-	w.news.Running, w.news.Waiting = w.sched.Running(), len(w.live)-len(w.spare)-w.sched.Running()
-	w.news.FreeSlabs = w.kv.Stats().Free
+	w.at.Running, w.at.Waiting = w.sched.Running(), len(w.live)-len(w.spare)-w.sched.Running()
+	w.at.FreeSlabs = w.kv.Stats().Free
 }
 
 func (w *worker) submit(r Request, slice int) {
+	w.line.Enter("", 1)
+	w.enqueue(w.take(live{Request: r, slice: slice}))
+}
+
+// take gives a request a slot and an ID.
+func (w *worker) take(q live) *live {
 	if len(w.spare) == 0 {
 		w.spare = append(w.spare, len(w.live))
 		w.live = append(w.live, live{})
 	}
 	slot := w.spare[len(w.spare)-1]
 	w.spare = w.spare[:len(w.spare)-1]
-	w.live[slot] = live{Request: r, slice: slice}
-	w.line.Enter("", 1)
-	w.enqueue(slot)
+	w.live[slot] = q
+	w.name(slot)
+	return &w.live[slot]
 }
 
-// enqueue submits a request to the scheduler under a new ID, with the tokens that it has.
-func (w *worker) enqueue(slot int) {
+// name gives the request of a slot a new ID.
+func (w *worker) name(slot int) {
 	w.serial++
-	q := &w.live[slot]
-	q.id = sched.ID(w.serial<<slotBits | uint64(slot))
+	w.live[slot].id = sched.ID(w.serial<<slotBits | uint64(slot))
+}
+
+// free takes the slot of a request back.
+func (w *worker) free(id sched.ID) {
+	w.live[slotOf(id)] = live{}
+	w.spare = append(w.spare, slotOf(id))
+}
+
+// find returns a request that has not ended; nil if it has.
+func (w *worker) find(id sched.ID) *live {
+	if q := &w.live[slotOf(id)]; q.id == id {
+		return q
+	}
+	return nil
+}
+
+// enqueue submits a request to the scheduler, with the tokens that it has.
+func (w *worker) enqueue(q *live) {
 	w.events = append(w.events, sched.Submit(sched.Sequence{
 		ID: q.id, PromptTokens: q.Prompt + q.generated, MaxNewTokens: q.MaxTokens - q.generated, Arrival: q.At,
 		Answered: q.generated, Migrated: q.begun,
@@ -97,13 +139,16 @@ func slotOf(id sched.ID) int { return int(id & (1<<slotBits - 1)) }
 // allocator answers at once.
 func (w *worker) round(now time.Duration) (took time.Duration, err error) {
 	for {
-		if err := w.planned(now); err != nil {
+		if err := w.plans(now); err != nil {
 			return 0, err
 		}
 		if w.plan.Hold {
 			continue
 		}
 		w.busy = w.plan.Rows > 0
+		if used := w.kv.Stats().Used; w.held > used {
+			return 0, fmt.Errorf("%d slabs have tokens, %d are used", w.held, used)
+		}
 		if w.busy {
 			return w.step(now), nil
 		}
@@ -113,8 +158,8 @@ func (w *worker) round(now time.Duration) (took time.Duration, err error) {
 	}
 }
 
-// planned passes the events to the scheduler and applies its plan.
-func (w *worker) planned(now time.Duration) (err error) {
+// plans passes the events to the scheduler and applies its plan.
+func (w *worker) plans(now time.Duration) (err error) {
 	if w.plan, err = w.sched.Step(now, w.events); err != nil {
 		return err
 	}
@@ -122,34 +167,33 @@ func (w *worker) planned(now time.Duration) (err error) {
 	for _, e := range w.plan.Ended {
 		w.ended(e)
 	}
-	return w.effects()
+	return w.effects(now)
 }
 
 // ended counts the end of a sequence, unless it begins again.
 func (w *worker) ended(e sched.End) {
-	slot := slotOf(e.ID)
-	q := &w.live[slot]
+	q := w.find(e.ID)
 	w.held -= w.slabsOf(q.computed)
 	w.short.forget(e.ID)
 	if q.preempted && q.generated < q.Output {
-		w.tally.recomputed += q.computed
 		q.preempted, q.computed = false, 0
-		w.enqueue(slot)
+		w.name(slotOf(e.ID))
+		w.enqueue(q)
 		return
 	}
-	if e.Reason > sched.ReasonLength && !q.preempted { // else it was counted with its last token
+	if e.Reason > sched.ReasonLength && !q.preempted && !q.left { // else it was counted with its last token
 		w.tally.refused(q.slice, e.Reason.String())
 	}
 	if !q.begun {
 		w.line.Leave("")
 	}
-	w.spare = append(w.spare, slot)
+	w.free(e.ID)
 }
 
 func (w *worker) slabsOf(tokens int) int { return (tokens + w.slab - 1) / w.slab }
 
 // effects applies the plan to the KV memory.
-func (w *worker) effects() error {
+func (w *worker) effects(now time.Duration) error {
 	for _, id := range w.plan.Release {
 		if err := w.kv.release(id); err != nil {
 			return err
@@ -158,8 +202,14 @@ func (w *worker) effects() error {
 	if err := w.leases(w.short.take()); err != nil {
 		return err
 	}
+	if err := w.moves(now); err != nil {
+		return err
+	}
 	for _, r := range w.plan.Reserve {
-		err := w.kv.reserve(r)
+		computed, err := w.reserve(r)
+		if errors.Is(err, kvmgr.ErrNoSlabs) && w.sched.Running() == 0 && w.yield() {
+			computed, err = w.reserve(r)
+		}
 		var short *kvmgr.ShortageError
 		switch {
 		case errors.As(err, &short) && errors.Is(err, kvmgr.ErrNeverFits):
@@ -170,15 +220,26 @@ func (w *worker) effects() error {
 		case err != nil:
 			return err
 		default:
-			w.events = append(w.events, sched.Granted(r.ID, r.Lease))
+			w.begins(r, computed)
 		}
 	}
 	return w.leases(w.plan.Lease)
 }
 
+// begins grants a sequence its reservation, with the tokens that were copied here.
+func (w *worker) begins(r sched.Reservation, computed int) {
+	q := w.find(r.ID)
+	w.held += w.slabsOf(computed) - w.slabsOf(q.computed)
+	q.computed = computed
+	w.events = append(w.events, sched.GrantedPrefix(r.ID, r.Lease, computed))
+}
+
 func (w *worker) leases(list []sched.Lease) error {
 	for _, l := range list {
 		err := w.kv.grow(l)
+		if errors.Is(err, kvmgr.ErrNoSlabs) && w.yield() {
+			err = w.kv.grow(l)
+		}
 		switch {
 		case err == nil:
 			w.events = append(w.events, sched.Granted(l.ID, l.UpTo))
@@ -202,8 +263,10 @@ func (w *worker) step(now time.Duration) time.Duration {
 			q.begun = true
 			w.line.Start("", q.At, now)
 		}
-		w.held += w.slabsOf(c.Start+c.Rows) - w.slabsOf(q.computed)
-		q.computed = c.Start + c.Rows
+		end := c.Start + c.Rows
+		w.held += w.slabsOf(end) - w.slabsOf(q.computed)
+		w.tally.recomputed += max(min(end, q.reached)-c.Start, 0)
+		q.computed, q.reached = end, max(end, q.reached)
 		outputs := 0
 		if c.Output {
 			outputs = 1
@@ -212,7 +275,9 @@ func (w *worker) step(now time.Duration) time.Duration {
 	}
 	t := w.timer.End()
 	took := max(time.Duration((t.Device+t.Host)*float64(time.Second)), 1)
-	w.tally.step(w.plan, t, took, load{kv: w.kv.Stats(), held: w.held, running: w.sched.Running(), waiting: w.sched.Waiting()})
+	w.tally.step(w.plan, t, took, load{
+		kv: w.kv.Stats(), held: w.held, running: w.sched.Running(), waiting: w.sched.Waiting(), away: w.sched.Away(),
+	})
 	return took
 }
 
@@ -223,10 +288,16 @@ func (w *worker) endStep(now time.Duration) {
 			continue
 		}
 		q := &w.live[slotOf(c.ID)]
-		q.generated++
-		if q.generated == 1 {
-			q.first = now
+		if q.left {
+			continue
 		}
+		if q.generated++; q.generated == 1 {
+			q.first = now
+			w.begun(now)
+		} else {
+			w.tally.gaps.add(now - q.last)
+		}
+		q.last = now
 		if q.generated < q.Output {
 			w.events = append(w.events, sched.Sampled(c.ID))
 			continue
