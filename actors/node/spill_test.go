@@ -134,6 +134,7 @@ func TestSpilledSequencesAreAnsweredWhenTheDeviceIsLoadedAgain(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, api.CodeUnavailable, api.AsError(last.Err).Code)
 	}
+	require.Eventually(t, func() bool { return p.Ready() == nil }, patience, time.Millisecond, "readiness comes back")
 	s, err := p.Submit(t.Context(), growing(2))
 	require.NoError(t, err)
 	requireGrown(t, d, s, 2)

@@ -41,6 +41,7 @@ type loop struct {
 	unanswered int            // KVRounds that the KV manager has
 	rounds     []*msg.KVRound // that the KV manager does not have
 	mapping    mapping
+	took       time.Duration // the last step
 	batch      []compute.Rows
 	outputs    []output
 	outbox     outbox

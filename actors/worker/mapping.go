@@ -11,8 +11,10 @@ import (
 )
 
 const (
-	// mapTime is how long a round maps and unmaps the slabs of long sequences. The tokens of all others wait for that long.
-	mapTime = 2 * time.Millisecond
+	// mapTime is how long a round maps and unmaps the slabs of long sequences at least, and mapShare the part of the last step's time
+	// that it may take. The tokens of all others wait for that long.
+	mapTime  = 2 * time.Millisecond
+	mapShare = 4
 	// mapBytes is a piece, after which the time is checked: it takes about a quarter of a millisecond.
 	mapBytes = 4 << 20
 	// mapAtOnce is the number of pieces up to which a sequence is mapped and unmapped in one go. A longer one has one piece
@@ -47,12 +49,12 @@ func (m *mapping) unspill(seq msg.SeqID) {
 	m.spills = slices.DeleteFunc(m.spills, func(s msg.Spill) bool { return s.Seq == seq })
 }
 
-// remap continues with what is to be mapped and unmapped, for mapTime at most.
+// remap continues with what is to be mapped and unmapped, for a short time.
 func (l *loop) remap() error {
 	if !l.mapping.unfinished() {
 		return nil
 	}
-	end := time.Now().Add(cmp.Or(l.MapTime, mapTime))
+	end := time.Now().Add(cmp.Or(l.MapTime, max(mapTime, l.took/mapShare)))
 	for l.mapping.unfinished() {
 		if len(l.mapping.opening) > 0 {
 			s := l.mapping.opening[0]

@@ -51,8 +51,8 @@ func (l *loop) step(plan *sched.Plan) error {
 		s.entry.computed.Store(int64(c.Start + c.Rows))
 		l.commit(s, c.Start+c.Rows)
 	}
-	took := time.Since(begin)
-	l.Metrics.Step(took, plan.DecodeRows, plan.PromptRows)
+	l.took = time.Since(begin)
+	l.Metrics.Step(l.took, plan.DecodeRows, plan.PromptRows)
 	l.progress.Store(time.Now().UnixNano())
 	l.steps.Add(1)
 	return nil
