@@ -64,7 +64,7 @@ func (s *Simulate) Register(f *pflag.FlagSet) {
 	f.Float64Var(&s.OutputMean, "output-mean", 338, "mean answer length in tokens, log-normal")
 	f.Float64Var(&s.OutputSigma, "output-sigma", 0.8, "standard deviation of the logarithm of answer lengths (0: equal lengths)")
 	f.IntVar(&s.MaxTokens, "max-tokens", 0, "largest number of tokens that a client allows, for which KV cache is reserved (0: the length of its answer)")
-	f.StringSliceVar(&s.Admissions, "admission", []string{AdmissionPredicted}, "how requests get KV memory, one simulation per value: predicted, declared (as of serve), spill (predicted, with a tier as of --kv-spill), context (the longest sequence) or recompute (preemption)")
+	f.StringSliceVar(&s.Admissions, "admission", []string{AdmissionPredicted}, "KV memory of requests, one simulation per value: predicted, declared (as of serve), spill (predicted, as with --kv-spill), context (the longest) or recompute")
 	s.KVSpillSize = 4 << 30
 	f.Var(&s.KVSpillSize, "kv-spill-size", "room of each worker for paused requests with --admission spill, such as 4GiB")
 	f.DurationVar(&s.SLOTTFT, "slo-ttft", 2*time.Second, "bound of the time to the first token (0: none)")

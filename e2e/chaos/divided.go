@@ -121,7 +121,10 @@ func (s *suite) round(ctx context.Context, d *division, name string, seed uint64
 	}
 	from := time.Now()
 	for _, due := range load.Arrivals(dividedRate, dividedTime, s.seed+seed) {
-		time.Sleep(time.Until(from.Add(due)))
+		select {
+		case <-time.After(time.Until(from.Add(due))):
+		case <-ctx.Done():
+		}
 		all.Go(func() { l.prompt(ctx, due) })
 	}
 	all.Wait()

@@ -24,7 +24,7 @@ func (w *worker) begun(now time.Duration) {
 		return
 	}
 	w.ticks = true
-	w.later((now/watchEvery+1)*watchEvery, w.tick)
+	w.later(now.Truncate(watchEvery)+watchEvery, w.tick)
 }
 
 // tick begins the hand-overs of a few sequences.
