@@ -75,7 +75,9 @@ func (s *Scheduler) spilled(e *Event) error {
 	seq.state, seq.computed, seq.drafted, seq.drafts = Away, 0, 0, 0
 	seq.withdraw()
 	s.frees++
-	seq.triedAt = s.frees
+	if s.running.len() > 0 { // those that wait to grow go first; when all have ended meanwhile, it returns at once
+		seq.triedAt = s.frees
+	}
 	s.away.insert(seq)
 	return nil
 }

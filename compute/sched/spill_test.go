@@ -213,3 +213,18 @@ func TestEventsOfSpillsOutOfPlaceAreIgnored(t *testing.T) {
 		}
 	}
 }
+
+// TestASpilledSequenceReturnsWhenTheOthersEndedDuringItsCopy: no later event gives memory back, so nothing else would make it return.
+func TestASpilledSequenceReturnsWhenTheOthersEndedDuringItsCopy(t *testing.T) {
+	s := newSpilling(t)
+	s.run(Sequence{ID: 1}, 64)
+	s.run(Sequence{ID: 2}, 64)
+	s.deny(1)
+	if plan := s.step(); len(plan.Spill) != 1 || plan.Spill[0].ID != 2 {
+		t.Fatalf("spills %+v, expected 2", plan.Spill)
+	}
+	s.step(Finished(1, ReasonStop))
+	if plan := s.step(Spilled(2)); len(plan.Restore) != 1 || plan.Restore[0].ID != 2 {
+		t.Fatalf("restores %+v, expected 2", plan.Restore)
+	}
+}

@@ -49,13 +49,13 @@ func TestPredictionHoldsTwiceTheSequencesOfDeclaredLengths(t *testing.T) {
 
 // A pool of a few sequences whose answers are all longer than predicted: some pause, others are preempted.
 func TestEveryRequestEndsInASmallPool(t *testing.T) {
-	for _, admission := range []simulate.Admission{simulate.Context, simulate.Declared, simulate.Recompute, simulate.Predicted} {
+	for _, admission := range simulate.Admissions() {
 		c, w := declares(t)
 		c.Admission, c.Slabs, w.Requests, w.QPS = admission, 270, 300, 1000
 		w.Output = simulate.LogNormal{Mean: 700, Sigma: 0.3, Max: 2048}
 		r := run(t, c, w)
 		require.Equal(t, w.Requests, r.Served, admission)
-		require.Equal(t, admission == simulate.Predicted, r.Paused > 0, admission)
+		require.Equal(t, admission == simulate.Predicted || admission == simulate.Spill, r.Paused > 0, admission)
 		require.Equal(t, admission == simulate.Recompute, r.Recomputed > 0, admission)
 		require.Equal(t, text(t, r), text(t, run(t, c, w)), admission)
 	}
