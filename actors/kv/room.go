@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/asynkron/protoactor-go/actor"
+
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/kvmgr"
 )
@@ -41,8 +43,9 @@ func (x *exchange) arrived(seq msg.SeqID) {
 	x.free(func(t *transfer) bool { return t.waiting != nil && t.waiting.Generate.Seq == seq })
 }
 
-// free returns the slabs that are kept for some sequences.
-func (x *exchange) free(some func(*transfer) bool) {
+// free returns the slabs that are kept for some sequences. It says whether there were any.
+func (x *exchange) free(some func(*transfer) bool) bool {
+	before := len(x.kept)
 	x.kept = slices.DeleteFunc(x.kept, func(t *transfer) bool {
 		if !some(t) {
 			return false
@@ -53,4 +56,13 @@ func (x *exchange) free(some func(*transfer) bool) {
 		}
 		return true
 	})
+	return len(x.kept) < before
+}
+
+// giveUp returns the slabs that are kept for a sequence that did not come. The worker has not released anything, so it would not
+// know that what was denied has room now.
+func (x *exchange) giveUp(ctx actor.Context, t *transfer) {
+	if x.free(func(kept *transfer) bool { return kept == t }) && x.worker != nil {
+		ctx.Send(x.worker, &msg.KVReady{Freed: true})
+	}
 }

@@ -2,7 +2,6 @@ package kv
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -47,13 +46,15 @@ func TestTheRoomOfASequenceThatDoesNotComeIsReturned(t *testing.T) {
 	tokens := prompt(100, 60)
 	p.runs(1, "a", tokens)
 	require.Equal(t, 48, p.prefetch(1, "a", tokens))
+	require.False(t, p.granted(7, 150))
 	regions := func() int {
 		state, err := p.managers[1].State(t.Context(), false)
 		require.NoError(t, err)
 		return state.Stats.Regions
 	}
 	require.Equal(t, 1, regions())
-	require.Eventually(t, func() bool { return regions() == 0 }, 20*time.Second, time.Millisecond)
+	require.True(t, next[*msg.KVReady](p).Freed, "nothing else would tell the worker that there is room for what was denied")
+	require.Equal(t, 0, regions())
 	n, _ := p.cached(101, "a", tokens)
 	require.Equal(t, 48, n)
 }

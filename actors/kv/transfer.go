@@ -266,7 +266,7 @@ func (x *exchange) put(t *transfer, data []byte, tokens int) error {
 func (x *exchange) expire(ctx actor.Context, t *transfer) {
 	switch {
 	case !slices.Contains(x.transfers, t):
-		x.free(func(kept *transfer) bool { return kept == t })
+		x.giveUp(ctx, t)
 	case t.dead != nil && t.slabs != nil && !t.begins(): // its turn comes
 		t.timer.Reset(fetchPatience)
 	case t.got == t.lastSeen && t.begins():

@@ -76,7 +76,10 @@ type Imported struct {
 }
 
 // KVReady says that parked sequences may reserve again, see KVRound.
-type KVReady struct{ Seqs []SeqID }
+type KVReady struct {
+	Seqs  []SeqID
+	Freed bool // slabs were given back that no KVRound released: what was denied may be requested again
+}
 
 // KVCopied answers a KVRound with Granted.CopyTokens: the slabs are copied.
 type KVCopied struct{ Copies int }

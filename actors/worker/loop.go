@@ -244,6 +244,9 @@ func (l *loop) take(m any) error {
 		for _, seq := range m.Seqs {
 			l.events = append(l.events, sched.Ready(sched.ID(seq)))
 		}
+		if m.Freed {
+			l.events = append(l.events, sched.Freed())
+		}
 	}
 	return nil
 }

@@ -196,7 +196,7 @@ func (l *loop) closed(s *sequence) {
 func (l *loop) forgotten(s *sequence) {
 	delete(l.sequences, s.id())
 	l.mapping.released = append(l.mapping.released, s.gen.Seq)
-	l.events = append(l.events, sched.Freed(s.id()))
+	l.events = append(l.events, sched.Freed())
 }
 
 // regions are those of a sequence, the responses of beams first.

@@ -110,9 +110,9 @@ func Kept(id ID) Event { return Event{Kind: KindKept, ID: id} }
 // Lost says that the KV of a sequence in the tier cannot be read, and was given back. The sequence is computed again.
 func Lost(id ID) Event { return Event{Kind: KindLost, ID: id} }
 
-// Freed says that the KV manager has the KV of a Release that was sent later than with its plan: the scheduler repeats
-// requests that were denied meanwhile.
-func Freed(id ID) Event { return Event{Kind: KindFreed, ID: id} }
+// Freed says that KV was given back which no Release of the last plan names: one that was sent later, or what was kept for
+// a sequence of another worker that did not come. The scheduler repeats requests that were denied meanwhile.
+func Freed() Event { return Event{Kind: KindFreed} }
 
 // Sampled says that a token was sampled from the sequence's last output (one for each
 // beam) and that the sequence continues. At MaxNewTokens tokens the scheduler ends it.

@@ -186,7 +186,7 @@ func parseEvents(t *testing.T, words []string) []Event {
 		case "ready":
 			events = append(events, Ready(id))
 		case "freed":
-			events = append(events, Freed(id))
+			events = append(events, Freed())
 		case "denied":
 			events = append(events, Denied(id, num("need"), num("free")))
 		case "never-fits":
