@@ -114,7 +114,16 @@ TEST_F(CascadeFind, BeamsAndLongRunsOfRowsAreInNoGroup) {
   EXPECT_EQ(find().sequences, (Groups{{0, 3}}));
 }
 
-// 8 tokens less each for four sequences, or 40 slabs less for one of them.
+TEST_F(CascadeFind, AGroupSharesWhatAllOfItHave) {
+  add(table(kPrefix, 40, 60, 1));
+  add(table(kPrefix, 50, 60, 100));
+  add(table(kPrefix, 50, 60, 200));
+  const Found found = find();
+  EXPECT_EQ(found.sequences, (Groups{{0, 1, 2}}));
+  EXPECT_EQ(found.tokens, std::vector<int>{40 * 16});
+}
+
+// All five sequences share 8 slabs, two of them 60.
 TEST_F(CascadeFind, TheGroupsSaveTheMostTokens) {
   for (int i = 0; i < 3; ++i) add(table(kPrefix, 8, 70, 100 * i));
   const Table longer = table(kPrefix, 8, 70, 500);
@@ -275,6 +284,7 @@ TEST_P(CascadeOn, SeveralGroupsHaveTheSameBits) {
   for (const int shared : {450, 1100, 2100, 0}) {
     for (int i = 1; i <= 3; ++i) draws.push_back({shared, shared % 7 * i + 30});
   }
+  expect_bits({{1100, 30}, {1000, 20}, {1100, 7}, {1100, 40}});
   std::swap(draws[0], draws[7]);
   std::swap(draws[3], draws[10]);
   expect_bits(draws);
