@@ -60,7 +60,7 @@ func (x *exchange) free(some func(*transfer) bool) bool {
 }
 
 // giveUp returns the slabs that are kept for a sequence that did not come. The worker has not released anything, so it would not
-// know that what was denied has room now.
+// know that denied requests have room now.
 func (x *exchange) giveUp(ctx actor.Context, t *transfer) {
 	if x.free(func(kept *transfer) bool { return kept == t }) && x.worker != nil {
 		ctx.Send(x.worker, &msg.KVReady{Freed: true})

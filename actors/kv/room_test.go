@@ -53,7 +53,7 @@ func TestTheRoomOfASequenceThatDoesNotComeIsReturned(t *testing.T) {
 		return state.Stats.Regions
 	}
 	require.Equal(t, 1, regions())
-	require.True(t, next[*msg.KVReady](p).Freed, "nothing else would tell the worker that there is room for what was denied")
+	require.True(t, next[*msg.KVReady](p).Freed, "nothing else would tell the worker that there is room now")
 	require.Equal(t, 0, regions())
 	n, _ := p.cached(101, "a", tokens)
 	require.Equal(t, 48, n)

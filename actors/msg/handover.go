@@ -78,7 +78,7 @@ type Imported struct {
 // KVReady says that parked sequences may reserve again, see KVRound.
 type KVReady struct {
 	Seqs  []SeqID
-	Freed bool // slabs were given back that no KVRound released: what was denied may be requested again
+	Freed bool // slabs were given back that no KVRound released: denied requests may be repeated
 }
 
 // KVCopied answers a KVRound with Granted.CopyTokens: the slabs are copied.

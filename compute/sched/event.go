@@ -110,8 +110,8 @@ func Kept(id ID) Event { return Event{Kind: KindKept, ID: id} }
 // Lost says that the KV of a sequence in the tier cannot be read, and was given back. The sequence is computed again.
 func Lost(id ID) Event { return Event{Kind: KindLost, ID: id} }
 
-// Freed says that KV was given back which no Release of the last plan names: one that was sent later, or what was kept for
-// a sequence of another worker that did not come. The scheduler repeats requests that were denied meanwhile.
+// Freed says that KV was given back that no Release of the last plan names: one that was sent later, or room for a
+// sequence of another worker that did not come. The scheduler repeats requests that were denied meanwhile.
 func Freed() Event { return Event{Kind: KindFreed} }
 
 // Sampled says that a token was sampled from the sequence's last output (one for each
