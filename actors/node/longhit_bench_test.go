@@ -80,9 +80,12 @@ func (r *longRunner) NewRegion(tokens int) (compute.Region, error) {
 	return longRegion{region, r.Slabs()}, nil
 }
 
-func (r *longRunner) CopySlab(int32, int32, int) error           { return nil }
-func (r *longRunner) Run([]compute.Rows) (compute.Logits, error) { time.Sleep(r.step); return r, nil }
-func (r *longRunner) Row(int) []float32                          { return r.logits }
+func (r *longRunner) CopySlab(int32, int32, int) error { return nil }
+func (r *longRunner) Run([]compute.Rows) (compute.Logits, error) {
+	time.Sleep(r.step) //nolint:forbidigo // the device's time, of a benchmark
+	return r, nil
+}
+func (r *longRunner) Row(int) []float32 { return r.logits }
 
 // BenchmarkLongHit is how long a stream waits for its next token, at most, while a request whose prompt is in the prefix cache
 // begins and ends beside it: its slabs are mapped and unmapped. A step takes 2 ms.
@@ -152,7 +155,7 @@ func benchmarkLongHit(b *testing.B, p *Node, tokens int) {
 			b.Fatal(err)
 		}
 		for p.kv.Stats().Regions > 1 {
-			time.Sleep(100 * time.Microsecond)
+			time.Sleep(100 * time.Microsecond) //nolint:forbidigo // a benchmark that polls costs the stream less than one that spins
 		}
 		whole += time.Since(begin)
 	}
