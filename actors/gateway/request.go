@@ -31,7 +31,7 @@ type request struct {
 	resumes  int  // since the last new token
 	migrated bool // another worker or process had it before
 	started  bool
-	cached   int // tokens of the prompt that the worker of the first choice had, once its first token is there
+	cached   int // least tokens of the prompt that a worker had when a choice began; -1 before the first token of any
 	done     bool
 }
 
@@ -78,7 +78,7 @@ type modelLimits struct {
 }
 
 func newRequest(r *api.Request, lim modelLimits) *request {
-	q := &request{api: r, limits: lim, bond: bondOf(r.Takeover), each: 1, migrated: r.Takeover != nil}
+	q := &request{api: r, limits: lim, bond: bondOf(r.Takeover), each: 1, cached: -1, migrated: r.Takeover != nil}
 	if r.Beams != nil {
 		q.each = r.N
 	}
@@ -291,7 +291,7 @@ func (r *request) again() error {
 		return err
 	}
 	r.bond.again()
-	r.started, r.prompt, r.choices, r.open = false, nil, nil, 0
+	r.started, r.prompt, r.choices, r.open, r.cached = false, nil, nil, 0, -1
 	return nil
 }
 
@@ -352,8 +352,8 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 		c.tokens, c.redirected = append(c.tokens, t.Token), false
 		e.Tokens = c.tokens[len(c.tokens)-1:]
 		r.resumes, r.bond.fixed = 0, true
-		if i == 0 && t.Index == 0 { // others find what this one computes
-			r.cached = min(max(int(t.Cached), 0), len(r.prompt))
+		if t.Index == 0 {
+			r.found(int(t.Cached))
 		}
 	}
 	e.Pin = r.bond.tell()
@@ -411,11 +411,19 @@ func (r *request) choice(seq msg.SeqID) int {
 }
 
 func (r *request) usage() *api.Usage {
-	u := &api.Usage{PromptTokens: len(r.prompt), CachedTokens: r.cached}
+	u := &api.Usage{PromptTokens: len(r.prompt), CachedTokens: max(r.cached, 0)}
 	for i := range r.choices {
 		u.CompletionTokens += len(r.choices[i].tokens)
 	}
 	return u
+}
+
+// found counts the cached tokens of a choice. Those that begin later find what the first one computes, so the least count.
+func (r *request) found(cached int) {
+	cached = min(max(cached, 0), len(r.prompt))
+	if r.cached < 0 || cached < r.cached {
+		r.cached = cached
+	}
 }
 
 // promptOf is what is to be tokenized of a request without token ids.

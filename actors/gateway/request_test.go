@@ -112,14 +112,14 @@ func TestOnlyTheLastChoiceEndsTheRequestAndUsageCountsAll(t *testing.T) {
 	require.Equal(t, &api.Usage{PromptTokens: 3, CompletionTokens: 3}, e.Usage)
 }
 
-// TestUsageHasTheCachedTokensOfTheFirstChoice: they come with its first token, so that no other message can be late for the end.
-func TestUsageHasTheCachedTokensOfTheFirstChoice(t *testing.T) {
+// TestUsageHasTheCachedTokensOfTheChoiceThatFoundLeast: they come with its first token, so that no other message can be late for the end.
+func TestUsageHasTheCachedTokensOfTheChoiceThatFoundLeast(t *testing.T) {
 	r := newRequest(apiRequest(2, 1), modelLimits{context: 100, pool: 100, vocab: 10})
 	g := begin(t, r, make([]int32, 50))
-	_, v := r.text(&msg.Text{Seq: g[0].Seq, Token: 5, Cached: 32, Finish: api.FinishLength})
+	_, v := r.text(&msg.Text{Seq: g[0].Seq, Token: 5, Cached: 49, Finish: api.FinishLength})
 	require.Equal(t, taken, v)
-	e, _ := r.text(&msg.Text{Seq: g[1].Seq, Token: 5, Cached: 49, Finish: api.FinishLength})
-	require.Equal(t, 32, e.Usage.CachedTokens, "the second choice found what the first one had computed")
+	e, _ := r.text(&msg.Text{Seq: g[1].Seq, Token: 5, Cached: 32, Finish: api.FinishLength})
+	require.Equal(t, 32, e.Usage.CachedTokens, "one choice found what the other one had computed")
 
 	r = newRequest(apiRequest(1, 2), modelLimits{context: 100, pool: 100, vocab: 10})
 	g = begin(t, r, make([]int32, 50))
