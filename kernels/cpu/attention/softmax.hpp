@@ -80,7 +80,6 @@ inline void fetch(const void* here, size_t ahead) {
 template <class T>
 struct Softmax {
   using Vector = typename T::Vector;
-  using Ints = typename T::Ints;
   static constexpr int kLanes = T::kLanes;
   static constexpr int kSlabVectors = kSlabTokens / kLanes;
   static constexpr int kBlockVectors = kBlockTokens / kLanes;
@@ -122,8 +121,9 @@ struct Softmax {
     p = T::fma(p, r, T::set1(0x1.ebfbdcp-3f));
     p = T::fma(p, r, T::set1(0x1.62e430p-1f));
     p = T::fma(p, r, T::set1(1.0f));
-    const Ints exponent = (Ints)shifted << 23;  // the integer is in the low bits
-    const Vector y = (Vector)((Ints)p + exponent);
+    // The integer is in the low bits. Unsigned, because that of an x far below -126 wraps around.
+    typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+    const Vector y = (Vector)((Words)p + ((Words)shifted << 23));
     return x < -126.0f ? Vector{} : y;
   }
 
