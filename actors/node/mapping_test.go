@@ -63,6 +63,15 @@ func (d *testDevice) mappedTo(slabs int) bool {
 	return len(d.owner) >= slabs
 }
 
+// answers checks that a stream ends with the n tokens that follow a prompt.
+func (d *testDevice) answers(t *testing.T, s api.Stream, prompt []int32, n int) {
+	t.Helper()
+	tokens, last, err := read(s)
+	require.NoError(t, err)
+	require.NoError(t, last.Err)
+	require.Equal(t, expected(d, prompt, n), tokens)
+}
+
 // generated is the number of tokens of the sequences that are here.
 func (p *Node) generated() (tokens int) {
 	for _, s := range p.worker.Sequences() {
@@ -91,10 +100,7 @@ func TestMappingALongHitHoldsNoStepOfOthers(t *testing.T) {
 		prompt []int32
 		n      int
 	}{{running, numbered(3000, 10), 900}, {hit, numbered(100, longPrompt), 5}, {short, numbered(2500, 10), 3}} {
-		tokens, last, err := read(c.s)
-		require.NoError(t, err)
-		require.NoError(t, last.Err)
-		require.Equal(t, expected(d, c.prompt, c.n), tokens)
+		d.answers(t, c.s, c.prompt, c.n)
 	}
 	requireClean(t, p, d)
 }
@@ -116,10 +122,7 @@ func TestALongPromptRunsWhileItsSlabsAreMapped(t *testing.T) {
 	require.Less(t, len(d.owner), longPromptSlabs/2)
 	d.mu.Unlock()
 	d.open1()
-	tokens, last, err := read(s)
-	require.NoError(t, err)
-	require.NoError(t, last.Err)
-	require.Equal(t, expected(d, numbered(100, longPrompt), 5), tokens)
+	d.answers(t, s, numbered(100, longPrompt), 5)
 	requireClean(t, p, d)
 }
 
@@ -129,10 +132,7 @@ func TestARequestThatIsCanceledWhileItsSlabsAreMappedLeavesNothing(t *testing.T)
 	feed(t, d, often, func() bool { return p.kv.Stats().Regions == 1 || d.mappedTo(longPromptSlabs) })
 	require.False(t, d.mappedTo(longPromptSlabs), "the others are not mapped any more")
 	d.open1()
-	tokens, last, err := read(running)
-	require.NoError(t, err)
-	require.NoError(t, last.Err)
-	require.Equal(t, expected(d, numbered(3000, 10), 900), tokens)
+	d.answers(t, running, numbered(3000, 10), 900)
 	requireClean(t, p, d)
 }
 
@@ -158,10 +158,7 @@ func TestADeviceThatFailsWhileSlabsAreMappedLeavesNothing(t *testing.T) {
 				next, err = p.Submit(t.Context(), tokensRequest("next", numbered(100, longPrompt), 5))
 				return err == nil // else the device is being loaded
 			}, patience, time.Millisecond)
-			tokens, last, err := read(next)
-			require.NoError(t, err)
-			require.NoError(t, last.Err)
-			require.Equal(t, expected(d, numbered(100, longPrompt), 5), tokens)
+			d.answers(t, next, numbered(100, longPrompt), 5)
 			requireClean(t, p, d)
 		})
 	}
@@ -211,10 +208,7 @@ func TestARequestBeginsOnceTheSlabsThatItWaitsForAreUnmapped(t *testing.T) {
 		streams = append(streams, s)
 	}
 	for i, s := range streams {
-		tokens, last, err := read(s)
-		require.NoError(t, err)
-		require.NoError(t, last.Err)
-		require.Equal(t, expected(d, numbered(100*(i+1), longPrompt), 5), tokens)
+		d.answers(t, s, numbered(100*(i+1), longPrompt), 5)
 	}
 	requireClean(t, p, d)
 }
