@@ -41,6 +41,7 @@ type Config struct {
 	Slabs, SlabTokens int
 	Mappings          int         // as of kvmgr.Config
 	Predicted         bool        // as sched.Config.Predict
+	BatchSize         int         // as sched.Config.MaxBatchSize; 0: no bound
 	Broken            func(error) // gets the error when the allocator contradicts itself
 	Metrics           *metrics.Model
 	Node              string             // of this process
@@ -66,7 +67,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{actor: kvActor{exchange: exchange{
 		kv: allocator, memory: cfg.Memory, slabTokens: cfg.SlabTokens, slabsOf: cfg.SlabsOf, metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
-		predicted: cfg.Predicted, pools: cfg.Pools, leaving: make(map[msg.SeqID][]*msg.Fetch),
+		predicted: cfg.Predicted, batchSize: cfg.BatchSize, pools: cfg.Pools, leaving: make(map[msg.SeqID][]*msg.Fetch),
 	}, node: cfg.Node, pool: cfg.Pool}, root: cfg.Root}
 	m.actor.keep()
 	m.actor.disk = disk{exchange: &m.actor.exchange, store: cfg.Disk}

@@ -27,6 +27,11 @@ func (x *exchange) length(known, end int) kvmgr.Length {
 	return l
 }
 
+// crowded says that a step has no place for one more sequence. One that runs elsewhere is better off there than in the queue here.
+func (x *exchange) crowded() bool {
+	return x.batchSize > 0 && x.kv.Stats().Regions >= x.batchSize
+}
+
 // keep keeps the slabs of a transfer that has ended until its sequence reserves its own: nobody else gets them.
 func (x *exchange) keep(t *transfer) {
 	if !t.reserved { // another one may be, for the same sequence
@@ -59,10 +64,16 @@ func (x *exchange) free(some func(*transfer) bool) bool {
 	return len(x.kept) < before
 }
 
-// giveUp returns the slabs that are kept for a sequence that did not come. The worker has not released anything, so it would not
-// know that denied requests have room now.
+// giveUp returns the slabs that are kept for a sequence that did not come.
 func (x *exchange) giveUp(ctx actor.Context, t *transfer) {
-	if x.free(func(kept *transfer) bool { return kept == t }) && x.worker != nil {
+	if x.free(func(kept *transfer) bool { return kept == t }) {
+		x.announceRoom(ctx)
+	}
+}
+
+// announceRoom notifies the worker that denied requests may have room now. It has not released anything itself.
+func (x *exchange) announceRoom(ctx actor.Context) {
+	if x.worker != nil {
 		ctx.Send(x.worker, &msg.KVReady{Freed: true})
 	}
 }

@@ -72,6 +72,36 @@ func TestASequenceWithoutRoomWaitsForOthersToEnd(t *testing.T) {
 	require.Equal(t, 59, n)
 }
 
+// TestASequenceStaysWhereItRunsWhileTheStepsHereAreFull: there is room in memory, but a copied sequence would wait for a place.
+func TestASequenceStaysWhereItRunsWhileTheStepsHereAreFull(t *testing.T) {
+	p := newPairWith(t, equals, func(_ int, c *Config) { c.BatchSize = 2 })
+	tokens := prompt(100, 40)
+	p.runs(1, "a", tokens)
+	prefetched := func() *msg.Prefetched {
+		p.system.Root.Send(p.managers[1].PID(), &msg.Prefetch{Reply: p.self, Source: p.source(1), Space: "a", Tokens: tokens})
+		return next[*msg.Prefetched](p)
+	}
+	require.True(t, p.granted(7, 16))
+	require.True(t, p.granted(8, 16))
+	require.True(t, prefetched().Full)
+	p.round(1, &msg.KVRound{Release: []msg.SeqID{8}})
+	require.Equal(t, &msg.Prefetched{Seq: 1, Tokens: 32}, prefetched())
+}
+
+// TestASecondCopyThatFindsNoRoomAnnouncesThatOfTheFirst: of ten slabs, the first copy keeps four. The second one returns them, and
+// needs more than there is.
+func TestASecondCopyThatFindsNoRoomAnnouncesThatOfTheFirst(t *testing.T) {
+	p := newPair(t, equals)
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	require.Equal(t, 48, p.prefetch(1, "a", tokens))
+	require.True(t, p.granted(7, 90))
+	p.system.Root.Send(p.managers[1].PID(), &msg.Prefetch{Reply: p.self, Source: p.source(1), Space: "a", Tokens: tokens, End: 120})
+	require.True(t, next[*msg.Prefetched](p).Full)
+	require.True(t, next[*msg.KVReady](p).Freed)
+	require.True(t, p.granted(8, 64))
+}
+
 func TestAnUnpredictedSequenceNeedsRoomForItsDeclaredEnd(t *testing.T) {
 	x := &exchange{}
 	require.Equal(t, kvmgr.Declared(1000), x.length(60, 1000))

@@ -46,6 +46,7 @@ type exchange struct {
 	broken     func(error)
 
 	predicted bool        // sequences reserve a predicted answer, not the declared one
+	batchSize int         // sequences of a step; 0: no bound
 	transfers []*transfer // to this worker, in the order of service
 	kept      []*transfer // that have ended, and keep their slabs for their sequences
 	worker    *actor.PID  // the compute actor, once it has sent a KVRound
@@ -176,7 +177,19 @@ func (x *exchange) reserve(ctx actor.Context, t *transfer) {
 	if x.copies > 0 || t.slabs != nil {
 		return
 	}
-	x.free(func(old *transfer) bool { return old.seq() == t.seq() })
+	freed := x.free(func(old *transfer) bool { return old.seq() == t.seq() })
+	if !x.setAside(ctx, t) && freed {
+		x.announceRoom(ctx)
+	}
+}
+
+// setAside reserves slabs for a transfer, or ends it. It returns false if there are none for it yet.
+func (x *exchange) setAside(ctx actor.Context, t *transfer) bool {
+	if t.running != nil && x.crowded() {
+		t.full = true
+		x.end(ctx, t)
+		return false
+	}
 	slabs, computed, err := x.kv.Import(t.seq(), t.length, t.prompt)
 	switch _, short := errors.AsType[*kvmgr.ShortageError](err); {
 	case errors.Is(err, kvmgr.ErrComputing):
@@ -194,6 +207,7 @@ func (x *exchange) reserve(ctx actor.Context, t *transfer) {
 			x.end(ctx, t)
 		}
 	}
+	return err == nil
 }
 
 // request sends Fetch messages for up to two of them on their way.

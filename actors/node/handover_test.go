@@ -3,12 +3,14 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/actors/worker"
 	"github.com/millrace/millrace/api"
 )
 
@@ -78,8 +80,9 @@ func paced(t *testing.T, compute []*node) {
 	})
 }
 
-// roomy workers have room for all sequences of these tests.
+// roomy workers have room for all sequences of these tests, in memory and in a step.
 func roomy(c *Config) {
+	c.Sched.MaxBatchSize = 32
 	d := c.Model.(*testDevice)
 	d.gate, d.slabs = make(chan struct{}), 800
 }
@@ -102,6 +105,9 @@ func handsOver(t *testing.T, each func(*Config)) {
 	streams := pooled(t, gateway, compute, 12, 400)
 	moved := compute[0].worker.InFlight()
 	require.Positive(t, moved)
+	require.Eventually(t, func() bool { // else there is less to hand over
+		return !slices.ContainsFunc(compute[0].worker.Sequences(), func(s worker.Sequence) bool { return s.Generated == 0 })
+	}, patience, time.Millisecond)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	require.NoError(t, compute[0].Close(ctx))
