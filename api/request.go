@@ -125,6 +125,7 @@ type Event struct {
 	Tokens   []int32
 	Logprobs []TokenLogprob
 	Finish   Finish // on the choice's last event
+	Stop     string // with FinishStop: the stop string that ended the choice; "": a token did
 	Err      error  // with FinishError: an *Error
 	Pin      *Pin   // on the first event and after each change; else nil
 	Restart  bool   // earlier events of all choices are void; only if Request.Buffered

@@ -82,8 +82,8 @@ func lossy(raw string) string {
 	return out.String()
 }
 
-// cutAtStop is the rule of Options.Stop on a whole text.
-func cutAtStop(text string, stops []string, include bool) (string, bool) {
+// cutAtStop is the rule of Options.Stop on a whole text. It returns the stop string that ended the text, "" if none did.
+func cutAtStop(text string, stops []string, include bool) (cut, by string) {
 	for end := range len(text) + 1 {
 		longest := ""
 		for _, stop := range stops {
@@ -92,13 +92,13 @@ func cutAtStop(text string, stops []string, include bool) (string, bool) {
 			}
 		}
 		if longest != "" && include {
-			return text[:end], true
+			return text[:end], longest
 		}
 		if longest != "" {
-			return text[:end-len(longest)], true
+			return text[:end-len(longest)], longest
 		}
 	}
-	return text, false
+	return text, ""
 }
 
 func idsOf(text string) []int32 {
@@ -128,13 +128,18 @@ func TestStopStringEndsTheTextBeforeItself(t *testing.T) {
 		{"", []string{"x"}, ""},
 	} {
 		for _, include := range []bool{false, true} {
-			want, found := cutAtStop(c.text, c.stops, include)
+			want, by := cutAtStop(c.text, c.stops, include)
 			if !include {
 				require.Equal(t, c.want, want, "%q", c.text) // the test's own rule
 			}
 			text, stopped := stream(t, newLetters(), detok.Options{Stop: c.stops, IncludeStop: include}, idsOf(c.text))
 			require.Equal(t, want, text, "%q %q", c.text, c.stops)
-			require.Equal(t, found, stopped)
+			require.Equal(t, by != "", stopped)
+			s := detok.New(newLetters(), detok.Options{Stop: c.stops, IncludeStop: include})
+			for _, id := range idsOf(c.text) {
+				s.Push(id)
+			}
+			require.Equal(t, by, s.StopString())
 		}
 	}
 }

@@ -31,6 +31,7 @@ type Stream struct {
 	text    textMaker
 	stops   stopSet
 	stopped bool
+	found   string // the stop string that ended the text
 }
 
 // textMaker turns ids into text that will not change any more.
@@ -85,14 +86,17 @@ func (s *Stream) Flush() (text string) {
 	return text
 }
 
+// StopString returns the stop string that ended the text, "" if none did.
+func (s *Stream) StopString() string { return s.found }
+
 // emit cuts pending: the held text and the new bytes.
 func (s *Stream) emit(pending []byte) (text string, stopped bool) {
 	start, end, found := s.stops.scan(pending)
 	switch {
 	case found && s.o.IncludeStop:
-		text = string(pending[:end])
+		text, s.found = string(pending[:end]), string(pending[start:end])
 	case found:
-		text = string(pending[:start])
+		text, s.found = string(pending[:start]), string(pending[start:end])
 	default:
 		text = string(pending[:start])
 		s.stops.hold(pending, start)

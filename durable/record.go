@@ -146,6 +146,7 @@ func appendEvent(b []byte, ev *api.Event) []byte {
 	if p := ev.Pin; p != nil {
 		b = appendField(b, 10, appendText(appendText(appendText(nil, 1, p.Numerics), 2, p.Text), 3, p.Prompt))
 	}
+	b = appendText(b, 11, ev.Stop)
 	return b
 }
 
@@ -311,6 +312,8 @@ func decodeEvent(b []byte) (ev api.Event, err error) {
 			ev.Usage, err = decodeUsage(f.bytes)
 		case 10:
 			ev.Pin, err = decodePin(f.bytes)
+		case 11:
+			ev.Stop = string(f.bytes)
 		}
 		return err
 	})

@@ -157,7 +157,7 @@ func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
 	o.span = tracing.Stage(a.Tracer, m.Trace, "detokenize")
 	for _, id := range m.History {
 		if _, stopped := o.stream.Push(id); stopped {
-			ctx.Send(m.Reply, &msg.Text{Seq: m.Seq, Token: -1, Index: len(m.History), Finish: api.FinishStop})
+			ctx.Send(m.Reply, &msg.Text{Seq: m.Seq, Token: -1, Index: len(m.History), Finish: api.FinishStop, Stop: o.stream.StopString()})
 			o.span.End()
 			return
 		}
@@ -201,7 +201,7 @@ func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (fail
 		if t.Finish == api.FinishNone {
 			ctx.Send(o.compute, &msg.Cancel{Seq: t.Seq, Owner: o.reply.Address})
 		}
-		out.Finish = api.FinishStop
+		out.Finish, out.Stop = api.FinishStop, o.stream.StopString()
 	}
 	if out.Finish != api.FinishNone {
 		if !stopped {

@@ -347,7 +347,7 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 	case missing:
 		return api.Event{}, gap
 	}
-	e = api.Event{Choice: i, Text: t.Text, Logprobs: t.Logprobs, Finish: t.Finish, Err: t.Err}
+	e = api.Event{Choice: i, Text: t.Text, Logprobs: t.Logprobs, Finish: t.Finish, Stop: t.Stop, Err: t.Err}
 	if t.Token >= 0 {
 		c.tokens, c.redirected = append(c.tokens, t.Token), false
 		e.Tokens = c.tokens[len(c.tokens)-1:]

@@ -172,8 +172,9 @@ type Text struct {
 	Index    int   // of Token, see there
 	Logprobs []api.TokenLogprob
 	Finish   api.Finish
-	Lost     bool // as Token
-	Gap      bool // the detokenizer has not got the tokens before Token: there is no text
+	Stop     string // the stop string that ended the text; "": none
+	Lost     bool   // as Token
+	Gap      bool   // the detokenizer has not got the tokens before Token: there is no text
 	Err      error
 }
 

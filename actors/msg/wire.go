@@ -63,7 +63,7 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 	case *Text:
 		e.Body = &msgpb.Envelope_Text{Text: &msgpb.Text{
 			Seq: uint64(m.Seq), Text: m.Text, Token: m.Token, Cached: m.Cached, Index: int64(m.Index), Logprobs: logprobsToWire(m.Logprobs),
-			Finish: string(m.Finish), Lost: m.Lost, Gap: m.Gap, Error: errorToWire(m.Err),
+			Finish: string(m.Finish), Stop: m.Stop, Lost: m.Lost, Gap: m.Gap, Error: errorToWire(m.Err),
 		}}
 	case *Started:
 		e.Body = &msgpb.Envelope_Started{Started: &msgpb.Started{AgeNs: int64(now.Sub(m.At))}}
@@ -152,7 +152,7 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		m = &Text{
 			Seq: SeqID(t.GetSeq()), Text: t.GetText(), Token: t.GetToken(), Cached: t.GetCached(), Index: int(t.GetIndex()),
 			Logprobs: logprobsFromWire(t.GetLogprobs()),
-			Finish:   api.Finish(t.GetFinish()), Lost: t.GetLost(), Gap: t.GetGap(), Err: errorFromWire(t.GetError()),
+			Finish:   api.Finish(t.GetFinish()), Stop: t.GetStop(), Lost: t.GetLost(), Gap: t.GetGap(), Err: errorFromWire(t.GetError()),
 		}
 	case *msgpb.Envelope_Started:
 		m = &Started{At: now.Add(-time.Duration(b.Started.GetAgeNs()))}

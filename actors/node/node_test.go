@@ -292,6 +292,13 @@ func TestAStopStringEndsAChoiceWithoutItsText(t *testing.T) {
 	require.NotContains(t, got, stop)
 	require.Equal(t, text[:len(got)], got)
 	require.Equal(t, stop, text[len(got):len(got)+len(stop)])
+	r = tokensRequest("which", []int32{300}, 30)
+	r.Stop = []string{stop}
+	s, err = p.Submit(context.Background(), r)
+	require.NoError(t, err)
+	_, last, err := read(s)
+	require.NoError(t, err)
+	require.Equal(t, stop, last.Stop)
 	requireClean(t, p, d)
 }
 

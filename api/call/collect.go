@@ -20,6 +20,7 @@ type Choice struct {
 	Tokens   []int32
 	Logprobs []api.TokenLogprob
 	Finish   api.Finish
+	Stop     string // the stop string that ended it; "": none
 }
 
 // Collect reads the events of a call to the end and returns the whole answer. An error is an
@@ -67,7 +68,7 @@ func (r *collector) add(ev api.Event) {
 	ch.Tokens = append(ch.Tokens, ev.Tokens...)
 	ch.Logprobs = append(ch.Logprobs, ev.Logprobs...)
 	if ev.Finish != api.FinishNone {
-		ch.Finish = ev.Finish
+		ch.Finish, ch.Stop = ev.Finish, ev.Stop
 	}
 }
 

@@ -2153,6 +2153,7 @@ type Text struct {
 	Error         *Error                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
 	Gap           bool                   `protobuf:"varint,9,opt,name=gap,proto3" json:"gap,omitempty"`
 	Cached        int32                  `protobuf:"varint,10,opt,name=cached,proto3" json:"cached,omitempty"`
+	Stop          string                 `protobuf:"bytes,11,opt,name=stop,proto3" json:"stop,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2255,6 +2256,13 @@ func (x *Text) GetCached() int32 {
 		return x.Cached
 	}
 	return 0
+}
+
+func (x *Text) GetStop() string {
+	if x != nil {
+		return x.Stop
+	}
+	return ""
 }
 
 type Logprob struct {
@@ -2795,7 +2803,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x06cached\x18\v \x01(\x05R\x06cached\"=\n" +
 	"\vAlternative\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x11R\x05token\x12\x18\n" +
-	"\alogprob\x18\x02 \x01(\x02R\alogprob\"\x8c\x02\n" +
+	"\alogprob\x18\x02 \x01(\x02R\alogprob\"\xa0\x02\n" +
 	"\x04Text\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
@@ -2807,7 +2815,8 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x05error\x18\b \x01(\v2\x13.millrace.msg.ErrorR\x05error\x12\x10\n" +
 	"\x03gap\x18\t \x01(\bR\x03gap\x12\x16\n" +
 	"\x06cached\x18\n" +
-	" \x01(\x05R\x06cached\"\x8c\x01\n" +
+	" \x01(\x05R\x06cached\x12\x12\n" +
+	"\x04stop\x18\v \x01(\tR\x04stop\"\x8c\x01\n" +
 	"\aLogprob\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x11R\x05token\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
