@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// Kind is one of the two generation endpoints.
+// Kind is one of the generation endpoints.
 type Kind int
 
 // The kinds of generation calls.

@@ -11,16 +11,15 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/codec"
 	"github.com/millrace/millrace/tracing"
 )
 
-type decoder func(body []byte, models []api.Model, arrival time.Time) (*call.Call, error)
-
-// generate serves one of the two generation subjects.
-func (s *Service) generate(decode decoder) func(context.Context, *reply, []byte) {
+// generate serves the subject of one kind of call.
+func (s *Service) generate(format call.Codec) func(context.Context, *reply, []byte) {
 	return func(ctx context.Context, r *reply, body []byte) {
-		c, err := decode(body, api.Visible(ctx, s.engine.Models()), time.Now())
+		r.encodeError = format.Error
+		c, err := format.Decode(body, api.Visible(ctx, s.engine.Models()), time.Now())
 		if err != nil {
 			r.fail(err)
 			return
@@ -47,7 +46,7 @@ func (s *Service) send(ctx context.Context, r *reply, a call.Answer) {
 	ctx, subject, forget := s.cancellable(ctx, noReader)
 	defer forget()
 	c := a.Call()
-	r.callID = c.ID
+	r.callID, r.encodeError = c.ID, codec.Of(c.Kind).Error
 	if c.Stream {
 		r.cancel = subject
 		s.stream(ctx, r, c, a.Events(ctx))
@@ -72,7 +71,7 @@ func (s *Service) collect(ctx context.Context, r *reply, c *call.Call, events <-
 		r.fail(err)
 		return
 	}
-	body, err := wire.EncodeAnswer(c, result, s.opts.Fingerprint)
+	body, err := codec.Of(c.Kind).Encode(c, result, s.opts.Fingerprint)
 	if err != nil {
 		r.fail(err)
 		return
@@ -83,7 +82,7 @@ func (s *Service) collect(ctx context.Context, r *reply, c *call.Call, events <-
 // stream sends each chunk as a message. It sends the opening at once, so the client has the cancel
 // subject while its request waits.
 func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-chan api.Event) {
-	chunks := wire.NewChunks(c, s.opts.Fingerprint)
+	chunks := codec.Of(c.Kind).Stream(c, s.opts.Fingerprint)
 	for _, chunk := range chunks.Open() {
 		r.chunk(chunk, "")
 	}

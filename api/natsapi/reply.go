@@ -15,19 +15,20 @@ import (
 
 // reply sends the messages of one answer.
 type reply struct {
-	nc        *nats.Conn
-	out       outbox
-	to        inbox
-	resumable bool          // a client can resume the stream with callID
-	interval  time.Duration // between pings
-	request   nats.Header   // headers of the request
-	cancel    string        // the stream's cancel subject; "" if the answer is one message
-	callID    string
-	key       string // id of the API key
-	seq       uint64
-	skip      uint64 // messages that the client has received
-	opened    bool   // a message with the cancel subject was sent
-	err       error  // the first error that prevented a message or was sent to the client
+	nc          *nats.Conn
+	out         outbox
+	to          inbox
+	resumable   bool          // a client can resume the stream with callID
+	interval    time.Duration // between pings
+	request     nats.Header   // headers of the request
+	cancel      string        // the stream's cancel subject; "" if the answer is one message
+	callID      string
+	encodeError func(*api.Error) []byte // returns the body of an error; nil: OpenAI's form
+	key         string                  // id of the API key
+	seq         uint64
+	skip        uint64 // messages that the client has received
+	opened      bool   // a message with the cancel subject was sent
+	err         error  // the first error that prevented a message or was sent to the client
 }
 
 // single sends an answer that is one message.
@@ -116,7 +117,11 @@ func (r *reply) fail(err error) {
 			h[HeaderEnd] = []string{string(api.FinishCancelled)}
 		}
 	}
-	if sendErr := r.send(&nats.Msg{Data: wire.EncodeError(e), Header: h}); sendErr == nil {
+	encode := r.encodeError
+	if encode == nil {
+		encode = wire.EncodeError
+	}
+	if sendErr := r.send(&nats.Msg{Data: encode(e), Header: h}); sendErr == nil {
 		r.err = err
 	}
 }

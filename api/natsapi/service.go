@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/codec"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/tracing"
 )
@@ -150,14 +151,16 @@ func (s *Service) subscribe() (err error) {
 }
 
 func (s *Service) endpoints() []*endpoint {
-	list := []*endpoint{ // of the queue group
-		{name: "chat-completions", subject: "chat.completions", answer: s.generate(wire.DecodeChat)},
-		{name: "completions", subject: "completions", answer: s.generate(wire.DecodeCompletion)},
+	var list []*endpoint // of the queue group
+	for _, e := range codec.Endpoints() {
+		list = append(list, &endpoint{name: strings.ReplaceAll(e.Subject, ".", "-"), subject: e.Subject, answer: s.generate(e.Codec)})
+	}
+	list = append(list, []*endpoint{
 		{name: "streams-resume", subject: "streams.resume", answer: s.resumeStream},
 		{name: "tokenize", subject: "tokenize", answer: s.unary(call.NewUnary(wire.DecodeTokenize, api.Engine.Tokenize, wire.EncodeTokenize))},
 		{name: "detokenize", subject: "detokenize", answer: s.unary(call.NewUnary(wire.DecodeDetokenize, call.Detokenize, wire.EncodeDetokenize))},
 		{name: "bodies-open", subject: "bodies.open", answer: s.openBody},
-	}
+	}...)
 	for _, e := range list { // the same endpoints on this gateway's own subjects
 		list = append(list, &endpoint{name: e.name + "-here", subject: s.ownSubjects + e.subject, answer: e.answer, unqueued: true})
 		e.subject = subjects + e.subject

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
@@ -22,7 +23,7 @@ func TestTheDocumentsFieldsAndBoundsAreTheDecoders(t *testing.T) {
 	served := []api.Model{{ID: "tiny-chat"}}
 	for _, c := range []struct {
 		request reflect.Type
-		decode  decoder
+		decode  func([]byte, []api.Model, time.Time) (*call.Call, error)
 		base    map[string]string
 	}{
 		{reflect.TypeFor[chatRequest](), wire.DecodeChat, map[string]string{

@@ -5,23 +5,20 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/codec"
 )
 
-type decoder func(body []byte, models []api.Model, arrival time.Time) (*call.Call, error)
-
-// generate serves one of the two generation paths. When it returns, its context ends and cancels
+// generate serves the path of one kind of call. When it returns, its context ends and cancels
 // what still runs for the call.
-func (s *server) generate(decode decoder) handlerFunc {
+func (s *server) generate(format call.Codec) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		arrival := time.Now()
 		body, err := s.body(w, r)
 		if err != nil {
 			return err
 		}
-		c, err := decode(body, s.visible(r), arrival)
+		c, err := format.Decode(body, s.visible(r), arrival)
 		if err != nil {
 			return err
 		}
@@ -52,7 +49,7 @@ func (s *server) answer(ctx context.Context, w http.ResponseWriter, a call.Answe
 	if err != nil {
 		return err
 	}
-	body, err := wire.EncodeAnswer(c, result, s.opts.Fingerprint)
+	body, err := codec.Of(c.Kind).Encode(c, result, s.opts.Fingerprint)
 	if err != nil {
 		return err
 	}

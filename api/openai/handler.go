@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/codec"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/tracing"
 )
@@ -74,8 +75,6 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		return nil, fmt.Errorf("openai: document: %w", err)
 	}
 	routes := []route{
-		{"/v1/chat/completions", "POST", s.authenticated(s.generate(wire.DecodeChat))},
-		{"/v1/completions", "POST", s.authenticated(s.generate(wire.DecodeCompletion))},
 		{"/v1/streams/{id}", "GET, DELETE", s.authenticated(s.streams)},
 		{"/v1/models", "GET", s.authenticated(s.models)},
 		{"/v1/models/{id...}", "GET", s.authenticated(s.oneModel)},
@@ -84,6 +83,11 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		{"/health/live", "GET", s.live},
 		{"/health/ready", "GET", s.ready},
 		{"/openapi.json", "GET", static(document)},
+	}
+	errorsAt := map[string]func(*api.Error) []byte{}
+	for _, e := range codec.Endpoints() {
+		routes = append(routes, route{e.Path, "POST", s.authenticated(s.generate(e.Codec))})
+		errorsAt[e.Path] = e.Error
 	}
 	if opts.Metrics != nil {
 		routes = append(routes, route{"/metrics", "GET", mounted(opts.Metrics)})
@@ -98,7 +102,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		routes = append(routes, route{path, "GET", s.authenticated(mounted(h))})
 	}
 	for _, r := range routes {
-		h := s.allow(r.method, r.handle)
+		h := s.allow(r.method, r.handle, errorsAt[r.path])
 		if r.method != "GET" { // health and metrics would fill the traces
 			h = s.traced(r.path, h)
 		}
@@ -107,7 +111,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 	s.mux.Handle("/", s.allow("", func(_ http.ResponseWriter, r *http.Request) error {
 		return &api.Error{Code: api.CodeNotFound, Reason: "unknown_url",
 			Message: fmt.Sprintf("unknown path: %s %s", r.Method, r.URL.Path)}
-	}))
+	}, nil))
 	return s, nil
 }
 
@@ -140,8 +144,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // allow passes requests with one of the methods to handle, and writes and logs its error. "" allows all
-// methods, and GET alone includes HEAD.
-func (s *server) allow(method string, handle handlerFunc) http.Handler {
+// methods, and GET alone includes HEAD. encode returns the body of an error; nil is OpenAI's form.
+func (s *server) allow(method string, handle handlerFunc, encode func(*api.Error) []byte) http.Handler {
+	if encode == nil {
+		encode = wire.EncodeError
+	}
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		w, ok := rw.(*response)
@@ -157,7 +164,7 @@ func (s *server) allow(method string, handle handlerFunc) http.Handler {
 				Message: fmt.Sprintf("found method %s at %s, expected %s", r.Method, r.URL.Path, method)}
 		}
 		if err != nil && w.status == 0 {
-			writeError(w, api.AsError(err))
+			writeError(w, api.AsError(err), encode)
 		}
 		w.err = err
 		s.log(w, r, start, err)
@@ -211,13 +218,13 @@ func (w *response) Write(p []byte) (int, error) {
 // Unwrap supports http.ResponseController.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func writeError(w http.ResponseWriter, e *api.Error) {
+func writeError(w http.ResponseWriter, e *api.Error, encode func(*api.Error) []byte) {
 	if seconds := wire.RetryAfter(e); seconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(seconds))
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(int(e.Code))
-	w.Write(wire.EncodeError(e)) //nolint:errcheck // the client has disconnected
+	w.Write(encode(e)) //nolint:errcheck // the client has disconnected
 }
 
 func writeJSON(w http.ResponseWriter, body []byte) error {

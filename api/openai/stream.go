@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"strconv"
@@ -11,7 +12,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/codec"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -33,8 +34,7 @@ func (s *server) stream(ctx context.Context, out *sse, events <-chan api.Event) 
 				continue // its client misses the ping and tries another gateway
 			}
 			out.open()
-			// No empty line follows the comment: OpenAI's Python client reads an empty line after an id as an event.
-			out.buf = append(out.buf, ": ping\n"...)
+			out.ping()
 			if err := out.flush(); err != nil {
 				return err
 			}
@@ -48,8 +48,9 @@ func (s *server) stream(ctx context.Context, out *sse, events <-chan api.Event) 
 }
 
 func (s *server) sse(ctx context.Context, w http.ResponseWriter, c *call.Call) *sse {
+	format := codec.Of(c.Kind)
 	return &sse{w: w, rc: http.NewResponseController(w),
-		call: c, chunks: wire.NewChunks(c, s.opts.Fingerprint), span: noop.Span{},
+		call: c, format: format, chunks: format.Stream(c, s.opts.Fingerprint), span: noop.Span{},
 		start: func() trace.Span { return tracing.Stage(s.opts.Tracer, tracing.Of(ctx), "stream") }}
 }
 
@@ -58,7 +59,8 @@ type sse struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
 	call   *call.Call
-	chunks *wire.Chunks
+	format call.Codec
+	chunks call.Encoder
 	after  uint64 // Seq of the last event that the client has
 	opened bool
 	buf    []byte // not yet flushed
@@ -96,7 +98,7 @@ func (o *sse) batch(ev api.Event, ok bool, events <-chan api.Event) (done bool, 
 func (o *sse) event(ev api.Event) (done bool, err error) {
 	if failed := api.Failure(ev); failed != nil {
 		if o.opened {
-			o.add(0, wire.EncodeError(failed))
+			o.add(0, o.format.Error(failed))
 		}
 		return true, failed
 	}
@@ -112,7 +114,7 @@ func (o *sse) event(ev api.Event) (done bool, err error) {
 			o.add(0, chunk)
 		}
 	}
-	if ev.Done {
+	if ev.Done && o.format.Frames == call.Events {
 		o.buf = append(o.buf, "data: [DONE]\n\n"...)
 	}
 	return ev.Done, nil
@@ -127,10 +129,13 @@ func (o *sse) open() {
 	o.span = o.start()
 	h := o.w.Header()
 	h.Set("Content-Type", "text/event-stream")
+	if o.format.Frames == call.Lines {
+		h.Set("Content-Type", "application/x-ndjson")
+	}
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no") // otherwise nginx buffers the whole answer
 	o.w.WriteHeader(http.StatusOK)
-	if o.call.Kind == call.Chat && o.after == 0 {
+	if o.call.Kind != call.Completion && o.after == 0 { // a completion's text shows that it has begun
 		for _, chunk := range o.chunks.Open() {
 			o.add(0, chunk)
 		}
@@ -139,11 +144,33 @@ func (o *sse) open() {
 
 // add adds one message. With seq 0 it has no id.
 func (o *sse) add(seq uint64, chunk []byte) {
+	if o.format.Frames == call.Lines {
+		o.buf = append(append(o.buf, chunk...), '\n')
+		return
+	}
+	if o.format.Frames == call.NamedEvents {
+		o.buf = append(append(append(o.buf, "event: "...), chunkType(chunk)...), '\n')
+	}
 	if seq > 0 {
 		o.buf = strconv.AppendUint(append(o.buf, "id: "...), seq, 10)
 		o.buf = append(o.buf, '\n')
 	}
 	o.buf = append(append(append(o.buf, "data: "...), chunk...), "\n\n"...)
+}
+
+// ping adds what shows the client of a silent stream that the server is alive. A format of lines has nothing for it.
+func (o *sse) ping() {
+	if o.format.Frames != call.Lines {
+		// No empty line follows the comment: OpenAI's Python client reads an empty line after an id as an event.
+		o.buf = append(o.buf, ": ping\n"...)
+	}
+}
+
+// chunkType returns the value of "type", which is the first field of a chunk.
+func chunkType(chunk []byte) []byte {
+	_, rest, _ := bytes.Cut(chunk, []byte(`"type":"`))
+	name, _, _ := bytes.Cut(rest, []byte(`"`))
+	return name
 }
 
 // flush sends the added messages. The server bounds the time that its client takes, so that a client

@@ -45,6 +45,9 @@ func NewChunks(c *call.Call, fingerprint string) *Chunks {
 	return chunks
 }
 
+// NewEncoder is NewChunks as a call.Codec has it.
+func NewEncoder(c *call.Call, fingerprint string) call.Encoder { return NewChunks(c, fingerprint) }
+
 // Observe sets the system_fingerprint of later chunks from ev, if ev has one. Encode does the same, so
 // only a caller that calls Open at the first event needs it.
 func (c *Chunks) Observe(ev api.Event) {

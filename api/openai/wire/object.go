@@ -21,12 +21,17 @@ type object struct {
 	err    *api.Error
 }
 
+// Check checks what every interface demands of a body before its JSON: valid UTF-8, bounded nesting, and paired surrogates.
+func Check(body []byte) error {
+	if !utf8.Valid(body) {
+		return api.Invalid("", "the body is not valid UTF-8")
+	}
+	return checkStrings(body)
+}
+
 // parse checks that a body is valid UTF-8 and one JSON object within maxDepth, and opens it.
 func parse(body []byte) (*object, error) {
-	if !utf8.Valid(body) {
-		return nil, api.Invalid("", "the body is not valid UTF-8")
-	}
-	if err := checkStrings(body); err != nil {
+	if err := Check(body); err != nil {
 		return nil, err
 	}
 	o := &object{}
