@@ -51,7 +51,7 @@ func (d *Device) Validate() error {
 
 // RegisterModel adds --model to a command's flags.
 func RegisterModel(f *pflag.FlagSet, dir *string) {
-	f.StringVar(dir, "model", "", "directory of a Hugging Face model, or a GGUF file (default: the demo model)")
+	f.StringVar(dir, "model", "", "directory of a Hugging Face model, a GGUF file, or the name of a downloaded model (default: the demo model)")
 }
 
 // Serve is the configuration of a server.

@@ -29,12 +29,12 @@ type engine struct {
 	metrics *metrics.Metrics
 }
 
-// modelDir is the directory that --model names, or the demo model's.
+// modelDir is the directory or file that --model names, or the demo model's directory.
 func modelDir(flag string) (string, error) {
 	if flag == "" {
 		return models.Demo()
 	}
-	return flag, nil
+	return pulledModel(flag)
 }
 
 func deviceOptions(d config.Device) device.Options {

@@ -51,6 +51,9 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag takes precedence over the environmen
 	logs.Register(root.PersistentFlags())
 	root.AddCommand(
 		newServe(&a),
+		newPull(&a),
+		newModels(),
+		newChat(),
 		newGenerate(&a),
 		newBench(&a),
 		newEval(&a),

@@ -34,10 +34,11 @@ const answersEnd = 5 * time.Second
 func newServe(a *app) *cobra.Command {
 	var s config.Serve
 	cmd := &cobra.Command{
-		Use:   "serve",
+		Use:   "serve [MODEL]",
 		Short: "Serve a model over HTTP and NATS",
 		Long: `Serve a model over OpenAI-style HTTP with server-sent events and as a NATS micro service, with a chat
-page at /. The default model is the demo model.
+page at /. MODEL is what --model is: a folder, a GGUF file, or the name of a model that "millrace pull" has
+downloaded. The default is the demo model.
 
 A NATS server is embedded unless --nats names another one. After Ctrl-C or SIGTERM the process refuses new
 requests, lets running ones end within --grace, and exits with 0.
@@ -46,11 +47,18 @@ requests, lets running ones end within --grace, and exits with 0.
 number of processes on the same NATS server serve together. Each may start and stop at any time. Instead of
 compute, a process may be prefill, which begins sequences, or decode, which continues them.`,
 		Example: `  millrace serve
+  millrace serve Qwen/Qwen3-0.6B
   millrace serve --model DIR --listen 127.0.0.1:8080 --kv-memory 2GiB
   millrace serve --roles gateway --nats nats://127.0.0.1:4222 --listen 127.0.0.1:8080
   millrace serve --roles compute --nats nats://127.0.0.1:4222 --listen 127.0.0.1:8081 --model DIR`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if len(args) == 1 {
+				if s.Model != "" && s.Model != args[0] {
+					return config.Usagef("found MODEL %q and --model %q, expected one of them", args[0], s.Model)
+				}
+				s.Model = args[0]
+			}
 			if err := s.Validate(); err != nil {
 				return err
 			}
