@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/compute/sample"
 )
 
@@ -63,6 +64,17 @@ func InvalidParam(err error) *Error {
 		return Invalid(p.Field, "found %s, expected %s", p.Found, p.Expected)
 	}
 	return Invalid("", "%v", err)
+}
+
+// GrammarError returns the error of a request whose grammar cannot be compiled, or failed while it was followed.
+func GrammarError(s *grammar.Spec, err error) *Error {
+	switch {
+	case errors.Is(err, grammar.ErrSpec):
+		return Invalid(s.Param, "%s: %v", s.Param, err)
+	case errors.Is(err, grammar.ErrBusy):
+		return &Error{Code: CodeOverloaded, Param: s.Param, RetryAfter: time.Second, Message: fmt.Sprintf("%s: %v", s.Param, err)}
+	}
+	return &Error{Code: CodeInternal, Param: s.Param, Message: fmt.Sprintf("%s: %v", s.Param, err)}
 }
 
 // AsError returns err as an *Error for a client. The text of any other error stays in the server:

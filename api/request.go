@@ -8,6 +8,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/compute/sample"
 )
 
@@ -40,6 +41,7 @@ type Request struct {
 	KeepSpecial        bool // keep special tokens in the text
 	Sampling           sample.Params
 	Beams              *sample.BeamParams // beam search: the N best answers, without Sampling; nil: none
+	Grammar            *grammar.Spec      // what the text may be, without Beams; shared: read only; nil: anything
 	Priority           int                // lower runs first; 0 by default
 	Deadline           time.Time          // zero: none
 	Arrival            time.Time          // also the clock of the chat template

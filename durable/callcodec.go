@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/compute/grammar/grammarpb"
 	"github.com/millrace/millrace/compute/sample/samplepb"
 	"github.com/millrace/millrace/durable/callpb"
 )
@@ -37,7 +38,7 @@ func encodeRequest(r *api.Request, created time.Time) (*callpb.Request, error) {
 		Prompt: []byte(r.Prompt), PromptTokens: r.PromptTokens, TopLogprobs: int32(r.TopLogprobs), MaxTokens: uint32(r.MaxTokens),
 		StopTokens: r.StopTokens, IgnoreEos: r.IgnoreEOS, IncludeStop: r.IncludeStop, KeepSpecial: r.KeepSpecial,
 		Sampling: samplepb.FromParams(&r.Sampling), Beams: samplepb.FromBeams(r.Beams),
-		Priority: int32(r.Priority), CacheSalt: r.CacheSalt,
+		Priority: int32(r.Priority), CacheSalt: r.CacheSalt, Grammar: grammarpb.FromSpec(r.Grammar),
 	}
 	for _, text := range r.Stop {
 		w.Stop = append(w.Stop, []byte(text))
@@ -79,7 +80,7 @@ func decodeRequest(w *callpb.Request, c *call.Call) (*api.Request, error) {
 		Prompt: string(w.GetPrompt()), PromptTokens: w.GetPromptTokens(), TopLogprobs: int(w.GetTopLogprobs()), MaxTokens: int(w.GetMaxTokens()),
 		StopTokens: w.GetStopTokens(), IgnoreEOS: w.GetIgnoreEos(), IncludeStop: w.GetIncludeStop(), KeepSpecial: w.GetKeepSpecial(),
 		Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
-		Priority: int(w.GetPriority()), CacheSalt: w.GetCacheSalt(),
+		Priority: int(w.GetPriority()), CacheSalt: w.GetCacheSalt(), Grammar: w.GetGrammar().ToSpec(),
 	}
 	for _, text := range w.GetStop() {
 		r.Stop = append(r.Stop, string(text))

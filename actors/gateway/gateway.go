@@ -160,6 +160,9 @@ func (g *Gateway) check(r *api.Request) (*model, error) {
 	if err := checkBeams(r, m.capacity); err != nil {
 		return nil, err
 	}
+	if r.Grammar != nil {
+		return nil, api.Invalid(r.Grammar.Param, "%s: not supported yet", r.Grammar.Param)
+	}
 	return m, g.serves(r.Model)
 }
 

@@ -54,7 +54,7 @@ func TestTheDocumentsFieldsAndBoundsAreTheDecoders(t *testing.T) {
 		require.Greater(t, len(properties), 30)
 		for name, s := range properties {
 			wrong := `{"wrong":[1]}`
-			if s.Type == "object" || s.Ref != "" {
+			if s.Type == "object" || s.Ref != "" || name == "guided_json" {
 				wrong = "[1]"
 			}
 			if !errors.As(try(name, wrong), new(*api.Error)) {

@@ -41,7 +41,12 @@ type Sampled struct {
 	NumBeams          int                `json:"num_beams,omitempty" minimum:"2" maximum:"64" doc:"Only with use_beam_search: beams, best_of or n when left out."`
 	LengthPenalty     float64            `json:"length_penalty,omitempty" minimum:"-10" maximum:"10" default:"1" doc:"Only with use_beam_search: an answer's score is its log probability / length^length_penalty. (vLLM)"`
 	EarlyStopping     *boolOrNever       `json:"early_stopping,omitempty" doc:"Only with use_beam_search, as in transformers. (vLLM)"`
-	ResponseFormat    *responseFormat    `json:"response_format,omitempty"`
+	ResponseFormat    *responseFormat    `json:"response_format,omitempty" doc:"What the text of the answer may be. At most one of this and the next five fields. Not with use_beam_search."`
+	Structured        *structuredOutputs `json:"structured_outputs,omitempty" doc:"(vLLM)"`
+	GuidedJSON        *schemaOrText      `json:"guided_json,omitempty" doc:"A JSON schema, or a string that holds one. (vLLM)"`
+	GuidedRegex       string             `json:"guided_regex,omitempty" minLength:"1" maxLength:"262144" doc:"A regular expression that the whole answer matches. (vLLM)"`
+	GuidedChoice      []string           `json:"guided_choice,omitempty" minItems:"1" maxItems:"4096" doc:"The answer is one of these strings. (vLLM)"`
+	GuidedGrammar     string             `json:"guided_grammar,omitempty" minLength:"1" maxLength:"262144" doc:"A grammar in Lark or EBNF (root ::= ...). (vLLM)"`
 	User              string             `json:"user,omitempty" doc:"Ignored."`
 	ServiceTier       string             `json:"service_tier,omitempty" doc:"Ignored."`
 	Store             bool               `json:"store,omitempty" doc:"Ignored."`
@@ -53,7 +58,24 @@ type streamOptions struct {
 }
 
 type responseFormat struct {
-	Type string `json:"type" enum:"text"`
+	Type       string       `json:"type" enum:"text,json_object,json_schema"`
+	JSONSchema *namedSchema `json:"json_schema,omitempty" doc:"Only with the type json_schema."`
+}
+
+type namedSchema struct {
+	Name        string         `json:"name,omitempty"`
+	Description string         `json:"description,omitempty"`
+	Schema      map[string]any `json:"schema" doc:"A JSON schema of at most 256 KiB. It holds with and without strict."`
+	Strict      bool           `json:"strict,omitempty"`
+}
+
+// structuredOutputs has exactly one of its fields.
+type structuredOutputs struct {
+	JSON       *schemaOrText `json:"json,omitempty" doc:"As guided_json."`
+	Regex      string        `json:"regex,omitempty" minLength:"1" maxLength:"262144" doc:"As guided_regex."`
+	Choice     []string      `json:"choice,omitempty" minItems:"1" maxItems:"4096" doc:"As guided_choice."`
+	Grammar    string        `json:"grammar,omitempty" minLength:"1" maxLength:"262144" doc:"As guided_grammar."`
+	JSONObject bool          `json:"json_object,omitempty" doc:"true: any JSON object."`
 }
 
 // Template are the fields of a conversation. (Exported, as Sampled is: huma walks no other embedded fields.)
@@ -141,6 +163,7 @@ type (
 	boolOrAuto      struct{}
 	stringOrParts   struct{}
 	prompts         struct{}
+	schemaOrText    struct{}
 )
 
 func oneOf(r huma.Registry, types ...reflect.Type) *huma.Schema {
@@ -169,6 +192,10 @@ func (boolOrAuto) Schema(r huma.Registry) *huma.Schema {
 
 func (stringOrParts) Schema(r huma.Registry) *huma.Schema {
 	return oneOf(r, reflect.TypeFor[string](), reflect.TypeFor[[]textPart]())
+}
+
+func (schemaOrText) Schema(r huma.Registry) *huma.Schema {
+	return oneOf(r, reflect.TypeFor[map[string]any](), reflect.TypeFor[bool](), reflect.TypeFor[string]())
 }
 
 func (prompts) Schema(r huma.Registry) *huma.Schema {

@@ -4,7 +4,7 @@
 // Processors run in the order of vLLM (logit bias, penalties) and transformers
 // (the warpers after them):
 //
-//	logit bias -> repetition -> frequency -> presence penalty ->
+//	mask -> logit bias -> repetition -> frequency -> presence penalty ->
 //	temperature -> top-k -> top-p -> min-p -> typical-p -> draw
 //
 // Greedy decoding (temperature 0) stops after the penalties and takes the

@@ -79,13 +79,22 @@ func (s *Sampler) Replay(tokens []int32) {
 // the accepted tokens and the position. logits, one per token of the
 // vocabulary, may be overwritten. It allocates only for Choice.Top.
 func (s *Sampler) Sample(logits []float32, position int, ws *Scratch) (Choice, error) {
+	return s.SampleMasked(logits, nil, position, ws)
+}
+
+// SampleMasked is Sample among the tokens whose bits are set in mask, the lowest bit of the first word for token 0. The mask comes
+// before every other processor, and log probabilities are those of the model without it. nil: all tokens.
+func (s *Sampler) SampleMasked(logits []float32, mask []uint32, position int, ws *Scratch) (Choice, error) {
 	if len(logits) != s.vocab {
 		return Choice{}, fmt.Errorf("%w: found %d, expected %d, one per token", ErrLogits, len(logits), s.vocab)
 	}
 	raw := logits
-	if s.p.Logprobs && (len(s.biases) > 0 || len(s.seen) > 0) {
+	if s.p.Logprobs && (mask != nil || len(s.biases) > 0 || len(s.seen) > 0) {
 		ws.raw = append(ws.raw[:0], logits...)
 		raw = ws.raw
+	}
+	if mask != nil {
+		exclude(logits, mask)
 	}
 	s.edit(logits)
 	best, err := argmax(logits)
@@ -100,6 +109,25 @@ func (s *Sampler) Sample(logits []float32, position int, ws *Scratch) (Choice, e
 		c.Logprob, c.Top = logprobs(raw, c.Token, s.p.TopLogprobs)
 	}
 	return c, nil
+}
+
+// exclude sets the logits of the tokens without a bit in mask to -Inf.
+func exclude(logits []float32, mask []uint32) {
+	none := float32(math.Inf(-1))
+	for at := 0; at < len(logits); at += 32 {
+		word, bits := logits[at:min(at+32, len(logits))], uint32(0)
+		if at/32 < len(mask) {
+			bits = mask[at/32]
+		}
+		if bits == math.MaxUint32 {
+			continue
+		}
+		for i := range word {
+			if bits&(1<<i) == 0 {
+				word[i] = none
+			}
+		}
+	}
 }
 
 // edit applies the logit bias and the penalties. Only tokens named by one of

@@ -144,6 +144,46 @@ func TestLogprobsAreOfTheModelsOwnDistribution(t *testing.T) {
 	}
 }
 
+// TestAMaskComesBeforeEveryProcessor: the draw is one from logits without the other tokens, and log probabilities are the model's.
+func TestAMaskComesBeforeEveryProcessor(t *testing.T) {
+	rng := rand.New(rand.NewPCG(31, 41))
+	var ws Scratch
+	for range 300 {
+		vocab := 1 + rng.IntN(150)
+		p := randomParams(rng, vocab)
+		p.RepetitionPenalty, p.PresencePenalty, p.LogitBias = 1.7, 0.5, map[int32]float32{0: 4}
+		logits, mask := randomLogits(rng, vocab), make([]uint32, (vocab+31)/32)
+		masked := slices.Clone(logits)
+		for id := range masked {
+			if rng.IntN(3) == 0 {
+				mask[id/32] |= 1 << (id % 32)
+			} else {
+				masked[id] = float32(math.Inf(-1))
+			}
+		}
+		s := New(p, vocab, []int32{0, 1, 2})
+		want, err := s.Sample(masked, 7, &ws)
+		got, maskedErr := s.SampleMasked(slices.Clone(logits), mask, 7, &ws)
+		if err != nil {
+			require.ErrorIs(t, maskedErr, ErrLogits)
+			continue
+		}
+		require.NoError(t, maskedErr)
+		require.Equal(t, want.Token, got.Token)
+		require.NotZero(t, mask[got.Token/32]&(1<<(got.Token%32)))
+
+		p.Logprobs, p.TopLogprobs = true, 3
+		with, err := New(p, vocab, []int32{0, 1, 2}).SampleMasked(slices.Clone(logits), mask, 7, &ws)
+		require.NoError(t, err)
+		require.Equal(t, got.Token, with.Token)
+		logprob, top := logprobs(logits, got.Token, 3)
+		require.Equal(t, logprob, with.Logprob)
+		require.Equal(t, top, with.Top)
+	}
+	_, err := New(Params{}, 40, nil).SampleMasked(make([]float32, 40), make([]uint32, 1), 0, &ws)
+	require.ErrorIs(t, err, ErrLogits, "a mask that allows nothing, and is too short")
+}
+
 // Pearson's chi-square with 15 degrees of freedom exceeds 37.7 once in 1,000
 // fair draws; the seeds are fixed, so this passes always or never.
 func TestDrawsFollowTheDistribution(t *testing.T) {

@@ -11,6 +11,7 @@
 package callpb
 
 import (
+	grammarpb "github.com/millrace/millrace/compute/grammar/grammarpb"
 	samplepb "github.com/millrace/millrace/compute/sample/samplepb"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
@@ -158,6 +159,7 @@ type Request struct {
 	Priority           int32                  `protobuf:"zigzag32,18,opt,name=priority,proto3" json:"priority,omitempty"`
 	TimeoutNs          int64                  `protobuf:"varint,19,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"` // from the call's creation to the deadline; 0: none
 	CacheSalt          string                 `protobuf:"bytes,20,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
+	Grammar            *grammarpb.Spec        `protobuf:"bytes,21,opt,name=grammar,proto3" json:"grammar,omitempty"` // absent: none
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -332,11 +334,18 @@ func (x *Request) GetCacheSalt() string {
 	return ""
 }
 
+func (x *Request) GetGrammar() *grammarpb.Spec {
+	if x != nil {
+		return x.Grammar
+	}
+	return nil
+}
+
 var File_durable_callpb_call_proto protoreflect.FileDescriptor
 
 const file_durable_callpb_call_proto_rawDesc = "" +
 	"\n" +
-	"\x19durable/callpb/call.proto\x12\x10millrace.durable\x1a$compute/sample/samplepb/params.proto\"\x82\x02\n" +
+	"\x19durable/callpb/call.proto\x12\x10millrace.durable\x1a$compute/grammar/grammarpb/spec.proto\x1a$compute/sample/samplepb/params.proto\"\x82\x02\n" +
 	"\x04Call\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x16\n" +
@@ -347,7 +356,7 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\x01n\x18\a \x01(\rR\x01n\x12\x1d\n" +
 	"\n" +
 	"created_ns\x18\b \x01(\x03R\tcreatedNs\x125\n" +
-	"\brequests\x18\t \x03(\v2\x19.millrace.durable.RequestR\brequests\"\x9f\x05\n" +
+	"\brequests\x18\t \x03(\v2\x19.millrace.durable.RequestR\brequests\"\xd1\x05\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bmessages\x18\x02 \x01(\fR\bmessages\x12\x14\n" +
@@ -374,7 +383,8 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\n" +
 	"timeout_ns\x18\x13 \x01(\x03R\ttimeoutNs\x12\x1d\n" +
 	"\n" +
-	"cache_salt\x18\x14 \x01(\tR\tcacheSaltB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
+	"cache_salt\x18\x14 \x01(\tR\tcacheSalt\x120\n" +
+	"\agrammar\x18\x15 \x01(\v2\x16.millrace.grammar.SpecR\agrammarB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
 
 var (
 	file_durable_callpb_call_proto_rawDescOnce sync.Once
@@ -394,16 +404,18 @@ var file_durable_callpb_call_proto_goTypes = []any{
 	(*Request)(nil),         // 1: millrace.durable.Request
 	(*samplepb.Params)(nil), // 2: millrace.sample.Params
 	(*samplepb.Beams)(nil),  // 3: millrace.sample.Beams
+	(*grammarpb.Spec)(nil),  // 4: millrace.grammar.Spec
 }
 var file_durable_callpb_call_proto_depIdxs = []int32{
 	1, // 0: millrace.durable.Call.requests:type_name -> millrace.durable.Request
 	2, // 1: millrace.durable.Request.sampling:type_name -> millrace.sample.Params
 	3, // 2: millrace.durable.Request.beams:type_name -> millrace.sample.Beams
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	4, // 3: millrace.durable.Request.grammar:type_name -> millrace.grammar.Spec
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_durable_callpb_call_proto_init() }

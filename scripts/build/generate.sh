@@ -14,4 +14,4 @@ cd "$root"
 CGO_LDFLAGS='' GOBIN=$tools/bin go install google.golang.org/protobuf/cmd/protoc-gen-go
 PATH=$tools/bin:$PATH "$tools/bin/python" -m grpc_tools.protoc -I . \
   --go_out=. --go_opt=module=github.com/millrace/millrace \
-  compute/sample/samplepb/params.proto actors/msg/messages.proto durable/callpb/call.proto
+  compute/sample/samplepb/params.proto compute/grammar/grammarpb/spec.proto actors/msg/messages.proto durable/callpb/call.proto

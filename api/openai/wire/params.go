@@ -38,15 +38,11 @@ var unsupported = []struct {
 }{
 	{"allowed_token_ids", []string{"[]"}},
 	{"bad_words", []string{"[]"}},
-	{"guided_choice", nil},
-	{"guided_grammar", nil},
-	{"guided_json", nil},
-	{"guided_regex", nil},
+	{"guided_whitespace_pattern", nil},
 	{"logits_processors", []string{"[]"}},
 	{"min_tokens", []string{"0"}},
 	{"prompt_logprobs", nil},
 	{"spaces_between_special_tokens", []string{"true"}},
-	{"structured_outputs", nil},
 	{"truncate_prompt_tokens", nil},
 }
 
@@ -124,7 +120,7 @@ func (o *object) common(models []api.Model, prefix, id string, arrival time.Time
 	}
 	o.cacheSalt(r)
 	o.beams(r)
-	o.responseFormat()
+	o.grammar(r)
 	for _, u := range unsupported {
 		o.refuseUnsupported(u.name, u.neutral...)
 	}
@@ -250,22 +246,5 @@ func (o *object) stops(r *api.Request) {
 		if s == "" || len(s) > maxStopBytes {
 			o.fail(fmt.Sprintf("stop[%d]", i), "expected 1 to %d bytes, found %d", maxStopBytes, len(s))
 		}
-	}
-}
-
-func (o *object) responseFormat() {
-	f := o.child("response_format")
-	if f == nil {
-		return
-	}
-	kind := ""
-	f.str("type", &kind)
-	o.adopt(f)
-	switch kind {
-	case "text":
-	case "json_object", "json_schema":
-		o.fail("response_format.type", "%q is not supported yet, only \"text\" is", kind)
-	default:
-		o.fail("response_format.type", "expected \"text\", found %q", kind)
 	}
 }

@@ -1,0 +1,257 @@
+package grammar
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// ErrToken means a token that the grammar does not allow where it came. The sequence was made with another grammar.
+var ErrToken = errors.New("grammar: token not allowed")
+
+// phase is where a sequence is.
+type phase uint8
+
+const (
+	free   phase = iota // before Spec.After: anything may come
+	inside              // of the grammar
+	ended               // nothing may follow but an end
+)
+
+// Matcher follows one sequence. It depends on the Spec and the tokens only, so that a new one, advanced by the same
+// tokens, takes its place. It is for one goroutine at a time.
+type Matcher struct {
+	spec    *Spec
+	vocab   Vocabulary
+	marker  *marker // nil: none
+	program Program
+	size    int  // of masks, in tokens
+	longest bool // see Options
+	now     state
+	past    []state // one before each token that Rollback can take back
+}
+
+// state is a place in a sequence.
+type state struct {
+	phase phase
+	found int  // free: length of Spec.After's beginning that the text ends with
+	run   *run // inside, and after it: the automaton
+	depth int  // tokens that run had taken
+}
+
+// run is an automaton that has taken some tokens.
+type run struct {
+	automaton Automaton
+	taken     int
+	closed    bool
+}
+
+// close frees the automaton, unless it is kept.
+func (r *run) close(keep *run) {
+	if r != nil && r != keep && !r.closed {
+		r.closed = true
+		r.automaton.Close()
+	}
+}
+
+// Options of a Matcher.
+type Options struct {
+	Vocab   int  // size of the model's vocabulary: of masks. Tokens that the grammar's vocabulary lacks are not allowed inside
+	Longest bool // an end is allowed only where nothing else is (ignore_eos)
+}
+
+// newMatcher returns a matcher before the first token.
+func newMatcher(s *Spec, v Vocabulary, m *marker, p Program, o Options) (*Matcher, error) {
+	q := &Matcher{spec: s, vocab: v, marker: m, program: p, size: o.Vocab, longest: o.Longest}
+	if m == nil {
+		return q, q.enter(&q.now)
+	}
+	return q, nil
+}
+
+// enter begins the grammar.
+func (m *Matcher) enter(s *state) error {
+	a, err := m.program.Start()
+	if err != nil {
+		return err
+	}
+	*s = state{phase: inside, run: &run{automaton: a}}
+	return nil
+}
+
+// Free reports whether anything may come, so that no mask is needed.
+func (m *Matcher) Free() bool {
+	return m.now.phase == free && m.spec.Optional && len(m.marker.across(m.vocab, m.now.found)) == 0
+}
+
+// Mask sets the bits of the tokens that may come next, and clears the others. The mask has the size of Options.Vocab.
+func (m *Matcher) Mask(mask Mask) error {
+	switch m.now.phase {
+	case free:
+		m.freeMask(mask)
+	case ended:
+		mask.fill(0)
+		m.ends(mask.allow)
+	default:
+		if err := m.now.run.automaton.Mask(mask); err != nil {
+			return err
+		}
+		if m.longest {
+			m.withoutEnds(mask)
+		}
+	}
+	if mask.empty() {
+		return fmt.Errorf("%w: the grammar allows no token of the model here", ErrToken)
+	}
+	return nil
+}
+
+func (m *Matcher) freeMask(mask Mask) {
+	mask.fill(^uint32(0))
+	if !m.spec.Optional {
+		m.ends(mask.forbid)
+	}
+	for _, id := range m.marker.across(m.vocab, m.now.found) {
+		mask.forbid(id)
+	}
+	for id := m.size; id < 32*len(mask); id++ {
+		mask.forbid(int32(id))
+	}
+}
+
+// withoutEnds forbids the ends unless nothing else is allowed.
+func (m *Matcher) withoutEnds(mask Mask) {
+	m.ends(mask.forbid)
+	if mask.empty() {
+		m.ends(mask.allow)
+	}
+}
+
+func (m *Matcher) ends(do func(id int32)) {
+	for _, id := range m.vocab.Ends() {
+		do(id)
+	}
+}
+
+// Advance takes the next token. ok: the grammar allows it; else nothing changes.
+func (m *Matcher) Advance(token int32) (ok bool, err error) {
+	next, ok, err := m.after(token)
+	if !ok || err != nil {
+		return false, err
+	}
+	m.past = append(m.past, m.now)
+	m.now = next
+	return true, nil
+}
+
+func (m *Matcher) after(token int32) (next state, ok bool, err error) {
+	next = m.now
+	isEnd := slices.Contains(m.vocab.Ends(), token)
+	switch {
+	case isEnd && (next.phase == ended || next.phase == inside):
+		next.phase = ended // where the grammar may end: only a mask that allows an end leads here
+		return next, true, nil
+	case next.phase == ended, isEnd && !m.spec.Optional:
+		return next, false, nil
+	case next.phase == free:
+		return m.afterFree(token)
+	}
+	taken, over, err := next.run.automaton.Advance(token)
+	if !taken || err != nil {
+		return next, false, err
+	}
+	next.run.taken++
+	next.depth = next.run.taken
+	switch {
+	case over && m.spec.Repeat:
+		next = state{phase: free, run: next.run, depth: next.depth}
+	case over:
+		next.phase = ended
+	}
+	return next, true, nil
+}
+
+func (m *Matcher) afterFree(token int32) (next state, ok bool, err error) {
+	next = m.now
+	more := m.vocab.Bytes(token)
+	now, read := m.marker.next(next.found, more)
+	switch {
+	case now < len(m.marker.text):
+		next.found = now
+	case read < len(more):
+		return next, false, nil
+	default:
+		err = m.enter(&next)
+	}
+	return next, err == nil, err
+}
+
+// Forced fills tokens with the ones that the mask allows alone, one after the other, and returns their number.
+func (m *Matcher) Forced(tokens []int32) (int, error) {
+	ends := m.vocab.Ends()
+	switch {
+	case len(tokens) == 0 || m.now.phase == free:
+		return 0, nil
+	case m.now.phase == ended && len(ends) == 1:
+		tokens[0] = ends[0]
+		return 1, nil
+	case m.now.phase == ended:
+		return 0, nil
+	}
+	return m.now.run.automaton.Forced(tokens)
+}
+
+// Ended reports whether the answer may have no further token.
+func (m *Matcher) Ended() bool { return m.now.phase == ended }
+
+// Rollback takes back the last n tokens, which came after the last Commit.
+func (m *Matcher) Rollback(n int) error {
+	if n == 0 {
+		return nil
+	}
+	if n > len(m.past) {
+		return fmt.Errorf("grammar: rollback of %d tokens, expected at most %d", n, len(m.past))
+	}
+	from := len(m.past) - n
+	back := m.past[from]
+	m.now.run.close(back.run)
+	for _, s := range m.past[from:] {
+		s.run.close(back.run)
+	}
+	m.past, m.now = m.past[:from], back
+	if r := back.run; r != nil && r.taken > back.depth {
+		err := r.automaton.Rollback(r.taken - back.depth)
+		r.taken = back.depth
+		return err
+	}
+	return nil
+}
+
+// Commit keeps the tokens so far: Rollback cannot take them back.
+func (m *Matcher) Commit() {
+	for _, s := range m.past {
+		s.run.close(m.now.run)
+	}
+	m.past = m.past[:0]
+}
+
+// Replay takes the tokens of a sequence that began elsewhere. A token that is not allowed is an ErrToken.
+func (m *Matcher) Replay(tokens []int32) error {
+	for i, token := range tokens {
+		ok, err := m.Advance(token)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return fmt.Errorf("%w: token %d of the answer is %d", ErrToken, i, token)
+		}
+		m.Commit()
+	}
+	return nil
+}
+
+// Close frees the matcher's memory.
+func (m *Matcher) Close() {
+	m.Commit()
+	m.now.run.close(nil)
+}

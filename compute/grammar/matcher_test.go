@@ -1,0 +1,169 @@
+package grammar
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// allowed are the tokens of a mask.
+func allowed(t *testing.T, m *Matcher) string {
+	t.Helper()
+	mask := NewMask(len(fakeTokens) + 7)
+	require.NoError(t, m.Mask(mask))
+	var list []string
+	for id := range 32 * len(mask) {
+		if mask.Allows(int32(id)) && id < len(fakeTokens) {
+			list = append(list, fakeTokens[id])
+		}
+	}
+	require.False(t, mask.Allows(int32(len(fakeTokens)+7)), "a token that the model lacks")
+	return strings.Join(list, " ")
+}
+
+func matcher(t *testing.T, e *fakeEngine, s *Spec, o Options) *Matcher {
+	t.Helper()
+	o.Vocab = len(fakeTokens) + 7
+	s.Kind, s.Param = Regex, "guided_regex"
+	m, err := NewCompiler(func() (Engine, error) { return e, nil }).Matcher("t", s, o, nil)
+	require.NoError(t, err)
+	return m
+}
+
+func advance(t *testing.T, m *Matcher, text string) {
+	t.Helper()
+	for _, id := range ids(text) {
+		ok, err := m.Advance(id)
+		require.NoError(t, err)
+		require.True(t, ok, "%q in %q", fakeTokens[id], text)
+	}
+}
+
+func refuses(t *testing.T, m *Matcher, token string) {
+	t.Helper()
+	before := allowed(t, m)
+	ok, err := m.Advance(ids(token)[0])
+	require.NoError(t, err)
+	require.False(t, ok, token)
+	require.Equal(t, before, allowed(t, m), "a refused token changes nothing")
+}
+
+func TestAnAnswerFollowsItsGrammarAndThenEnds(t *testing.T) {
+	m := matcher(t, &fakeEngine{}, &Spec{Source: "abc"}, Options{})
+	require.Equal(t, "a", allowed(t, m))
+	refuses(t, m, "b")
+	advance(t, m, "a b")
+	require.Equal(t, "c </s> <end>", allowed(t, m), "it may end here")
+	advance(t, m, "c")
+	require.True(t, m.Ended())
+	require.Equal(t, "</s> <end>", allowed(t, m), "all ends of the model")
+	refuses(t, m, "a")
+	advance(t, m, "<end>")
+}
+
+func TestWithIgnoreEOSAnAnswerEndsOnlyWhereNothingElseMayFollow(t *testing.T) {
+	m := matcher(t, &fakeEngine{}, &Spec{Source: "abc"}, Options{Longest: true})
+	advance(t, m, "a b")
+	require.Equal(t, "c", allowed(t, m))
+	advance(t, m, "c")
+	require.Equal(t, "</s> <end>", allowed(t, m))
+}
+
+// TestAGrammarBeginsAfterItsMarker: in whatever tokens the marker comes, and none has a part of the grammar.
+func TestAGrammarBeginsAfterItsMarker(t *testing.T) {
+	for _, text := range []string{"</t>", "< / t >", "a b < < / t >", "< / a</t>", "c > </t>"} {
+		m := matcher(t, &fakeEngine{}, &Spec{Source: "b", After: "</t>"}, Options{})
+		require.NotContains(t, strings.Fields(allowed(t, m)), "</s>", "no end before the marker")
+		refuses(t, m, "</t>b")
+		refuses(t, m, "</s>")
+		advance(t, m, text)
+		require.Equal(t, "b", allowed(t, m), text)
+	}
+	m := matcher(t, &fakeEngine{}, &Spec{Source: "b", After: "</t>"}, Options{})
+	advance(t, m, "< / t")
+	refuses(t, m, ">b")
+	advance(t, m, "a >b")
+}
+
+func TestAnOptionalGrammarLeavesTextWithoutItsMarkerFree(t *testing.T) {
+	m := matcher(t, &fakeEngine{}, &Spec{Source: "b", After: "</t>", Optional: true}, Options{})
+	require.False(t, m.Free(), "</t>b may not come")
+	advance(t, m, "a </s>")
+	m = matcher(t, &fakeEngine{}, &Spec{Source: "b", After: "cab", Optional: true}, Options{})
+	require.True(t, m.Free())
+	advance(t, m, "c a")
+	require.True(t, m.Free())
+	advance(t, m, "b")
+	require.False(t, m.Free())
+	advance(t, m, "b")
+	require.True(t, m.Ended())
+}
+
+func TestARepeatedGrammarBeginsAgainAfterEachMarker(t *testing.T) {
+	e := &fakeEngine{}
+	m := matcher(t, e, &Spec{Source: "ab", After: "</t>", Optional: true, Repeat: true}, Options{})
+	advance(t, m, "c </t> a b c a </t> a")
+	require.Equal(t, "b", allowed(t, m))
+	m.Commit()
+	require.EqualValues(t, 1, e.live.Load(), "earlier automatons are freed")
+	advance(t, m, "b c </s>")
+	m.Close()
+	require.Zero(t, e.live.Load())
+}
+
+// TestRollbackLeadsBackToEveryPlace: over beginnings and ends of the grammar, at random.
+func TestRollbackLeadsBackToEveryPlace(t *testing.T) {
+	e := &fakeEngine{}
+	text := ids("a < / t > a b c a</t> a b b </t> a b </s>")
+	spec := Spec{Source: "ab", After: "</t>", Optional: true, Repeat: true}
+	var want []string
+	m := matcher(t, e, &spec, Options{})
+	for _, id := range text {
+		want = append(want, allowed(t, m))
+		ok, err := m.Advance(id)
+		require.True(t, ok && err == nil)
+	}
+	require.Equal(t, "a", want[5])
+	require.NoError(t, m.Rollback(len(text)))
+	rng := rand.New(rand.NewPCG(1, 2))
+	for at, first, range1000 := 0, 0, 0; range1000 < 1000; range1000++ {
+		if n := rng.IntN(len(text) - at + 1); rng.IntN(2) == 0 {
+			for _, id := range text[at : at+n] {
+				ok, err := m.Advance(id)
+				require.True(t, ok && err == nil)
+			}
+			at += n
+		} else if n := rng.IntN(at - first + 1); true {
+			require.NoError(t, m.Rollback(n))
+			at -= n
+		}
+		if at < len(text) {
+			require.Equal(t, want[at], allowed(t, m), "at %d", at)
+		}
+		if range1000 == 900 {
+			m.Commit()
+			first = at
+			require.Error(t, m.Rollback(1))
+		}
+	}
+	m.Close()
+	m.Close()
+	require.Zero(t, e.live.Load())
+}
+
+func TestAReplayedMatcherIsWhereTheSequenceIs(t *testing.T) {
+	c := NewCompiler(func() (Engine, error) { return &fakeEngine{}, nil })
+	s := &Spec{Kind: Regex, Source: "abc", Param: "guided_regex", After: "</t>"}
+	m, err := c.Matcher("t", s, Options{Vocab: 20}, ids("c a</t> a b"))
+	require.NoError(t, err)
+	require.Equal(t, "c </s> <end>", allowed(t, m))
+	_, err = c.Matcher("t", s, Options{Vocab: 20}, ids("c a</t> b"))
+	require.ErrorIs(t, err, ErrToken)
+}
+
+func TestAMaskThatAllowsNothingIsAnError(t *testing.T) {
+	m := matcher(t, &fakeEngine{}, &Spec{Source: "x"}, Options{})
+	require.ErrorIs(t, m.Mask(NewMask(20)), ErrToken)
+}
