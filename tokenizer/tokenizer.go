@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace/millrace/tokenizer/jinja"
+	"github.com/millrace/millrace/tokenizer/llguidance"
 )
 
 var (
@@ -43,14 +44,22 @@ type Tokenizer struct {
 	template *jinja.Template
 	bare     bool // no tokenizer.json, see Bare
 	source   source
+
+	making   sync.Mutex         // held while grammars is made and closed; before mu
+	grammars *llguidance.Engine // nil until it is needed
 }
 
 // Close frees the library's memory. Calls after it return ErrClosed or nothing.
 func (t *Tokenizer) Close() error {
+	t.making.Lock()
+	defer t.making.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.lib == nil {
 		return nil
+	}
+	if t.grammars != nil {
+		t.grammars.Close()
 	}
 	err := t.lib.close()
 	t.lib = nil

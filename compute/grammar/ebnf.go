@@ -450,7 +450,7 @@ func (p *ebnf) space() {
 	}
 }
 
-// found is what comes next, for an error.
+// found quotes the next characters, for an error.
 func (p *ebnf) found() string {
 	if p.rest == "" {
 		return "the end"

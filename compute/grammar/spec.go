@@ -38,7 +38,7 @@ type Spec struct {
 	Source string // in the language of Kind
 	Param  string // the request's field that has it, such as "guided_regex", for errors; never empty
 
-	// After is a text of the answer after which the grammar begins, such as "</think>". What comes before it
+	// After is a text of the answer after which the grammar begins, such as "</think>". The text before it
 	// is free. No token has bytes on both sides of its end. "": the grammar begins at once.
 	After string
 	// Optional allows an answer that ends without After. Else such an answer cannot end.

@@ -16,6 +16,7 @@ use std::fmt;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::ptr;
 use std::sync::Once;
+use std::time::{Duration, Instant};
 
 use crate::stack::{self, Stack};
 
@@ -29,17 +30,22 @@ const WORK_PER_ALLOCATION: usize = 256;
 /// Stack that is left to unwinding, to drops and to calls that do not allocate.
 const RED_ZONE: usize = stack::SIZE / 4;
 
-/// The bounds, in bytes.
+/// Allocations between two checks of the clock.
+const CLOCK_EVERY: u32 = 256;
+
+/// The bounds, of memory in bytes.
 #[derive(Clone, Copy)]
 pub struct Limits {
-    pub held: usize,      // held at once
-    pub allocated: usize, // in all, freed ones counted: a bound of the work
+    pub held: usize,            // held at once
+    pub allocated: usize,       // in all, freed ones counted: a bound of the work
+    pub time: Option<Duration>, // None: no bound. Work that does not allocate is not interrupted
 }
 
 #[derive(Clone, Copy, Debug)]
 pub enum Exceeded {
     Held(usize),
     Allocated(usize),
+    Time(Duration),
     Stack,
 }
 
@@ -50,6 +56,7 @@ impl fmt::Display for Exceeded {
                 write!(f, "it needs more than {limit} bytes of memory at once")
             }
             Exceeded::Allocated(limit) => write!(f, "it allocates more than {limit} bytes in all"),
+            Exceeded::Time(limit) => write!(f, "it takes longer than {limit:?}"),
             Exceeded::Stack => write!(f, "values nested too deeply"),
         }
     }
@@ -59,7 +66,10 @@ impl fmt::Display for Exceeded {
 struct Budget {
     limits: Limits,
     held: usize,
+    kept: isize, // as held, with the frees of memory from before
     allocated: usize,
+    end: Option<Instant>,
+    calls: u32,    // allocations since the last check of the clock
     bottom: usize, // address that the stack must not grow below
     lowest: usize, // address that it grew down to, as far as allocations and frees say
 }
@@ -79,6 +89,7 @@ thread_local! {
 impl Budget {
     fn take(&mut self, bytes: usize) -> Result<(), Exceeded> {
         self.held = self.held.saturating_add(bytes);
+        self.kept = self.kept.wrapping_add_unsigned(bytes);
         self.allocated = self.allocated.saturating_add(bytes).saturating_add(WORK_PER_ALLOCATION);
         self.reach(ptr::from_ref(&bytes) as usize);
         if self.held > self.limits.held {
@@ -90,11 +101,27 @@ impl Budget {
         if self.lowest < self.bottom {
             return Err(Exceeded::Stack);
         }
+        self.check_time()
+    }
+
+    fn check_time(&mut self) -> Result<(), Exceeded> {
+        let (Some(end), Some(limit)) = (self.end, self.limits.time) else {
+            return Ok(());
+        };
+        self.calls += 1;
+        if self.calls < CLOCK_EVERY {
+            return Ok(());
+        }
+        self.calls = 0;
+        if Instant::now() > end {
+            return Err(Exceeded::Time(limit));
+        }
         Ok(())
     }
 
     fn give(&mut self, bytes: usize) {
         self.held = self.held.saturating_sub(bytes); // bytes allocated before the render are freed, too
+        self.kept = self.kept.wrapping_sub_unsigned(bytes);
         self.reach(ptr::from_ref(&bytes) as usize);
     }
 
@@ -181,11 +208,26 @@ unsafe impl GlobalAlloc for Counting {
 /// Runs `work` on a stack of its own, within the limits. Nested runs are not supported. A panic of
 /// `work` continues in the caller. The stack is kept for the next run unless the run ended early.
 pub fn run<T>(limits: Limits, work: impl FnOnce() -> T) -> Result<T, Exceeded> {
+    run_counted(limits, work).map(|(value, _)| value)
+}
+
+/// Runs `work` as `run` does, and counts the bytes that it allocated and keeps, less those of before that it freed.
+pub fn run_counted<T>(limits: Limits, work: impl FnOnce() -> T) -> Result<(T, isize), Exceeded> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| set_alloc_error_hook(unwind));
     let mut stack = Stack::take();
     let bottom = stack.base() as usize + RED_ZONE;
-    let budget = Budget { limits, held: 0, allocated: 0, bottom, lowest: usize::MAX };
+    let end = limits.time.map(|time| Instant::now() + time);
+    let budget = Budget {
+        limits,
+        held: 0,
+        kept: 0,
+        allocated: 0,
+        end,
+        calls: 0,
+        bottom,
+        lowest: usize::MAX,
+    };
     let (result, ended) = stack.run(|| {
         THREAD.set(Thread::Counting(budget));
         let result = catch_unwind(AssertUnwindSafe(work));
@@ -193,12 +235,11 @@ pub fn run<T>(limits: Limits, work: impl FnOnce() -> T) -> Result<T, Exceeded> {
     });
     match (result, ended) {
         (_, Thread::Ended(exceeded)) => Err(exceeded),
-        (Ok(value), ended) => {
-            if let Thread::Counting(budget) = ended {
-                stack.keep(budget.lowest);
-            }
-            Ok(value)
+        (Ok(value), Thread::Counting(budget)) => {
+            stack.keep(budget.lowest);
+            Ok((value, budget.kept))
         }
+        (Ok(value), Thread::Free) => Ok((value, 0)),
         (Err(panic), _) => resume_unwind(panic),
     }
 }

@@ -1,7 +1,7 @@
 //! Chat templates for millrace: minijinja made to render what `transformers` renders
 //! (`utils/chat_template_utils.py`: a jinja2 ImmutableSandboxedEnvironment), with the C ABI of
 //! millrace_jinja.h. The archive also has the C ABI that the Go package of
-//! github.com/daulet/tokenizers links (tokens.rs).
+//! github.com/daulet/tokenizers links (tokens.rs), and that of grammars (grammar.rs).
 
 #![feature(alloc_error_hook)] // see budget.rs
 
@@ -9,6 +9,7 @@ mod arguments;
 mod budget;
 mod environment;
 mod filters;
+mod grammar;
 mod json;
 mod methods;
 mod stack;
@@ -27,7 +28,7 @@ const RAISED: i32 = 2;
 const LIMIT: i32 = 3;
 
 /// Bounds of a template's compilation, which computes constant expressions such as 'x' * 1000000.
-const COMPILE: budget::Limits = budget::Limits { held: 64 << 20, allocated: 1 << 28 };
+const COMPILE: budget::Limits = budget::Limits { held: 64 << 20, allocated: 1 << 28, time: None };
 
 /// Bytes handed to the caller, who gives them back to `millrace_jinja_bytes_free`.
 #[repr(C)]
@@ -100,7 +101,8 @@ pub unsafe extern "C" fn millrace_jinja_render(
         let mut env = (*template).clone(); // a few reference counts; the compiled code is shared
         env.set_fuel(Some(limits.steps));
         let mut written = Limited { bytes: Vec::new(), limit: limits.output };
-        let bounds = budget::Limits { held: limits.memory, allocated: limits.allocated };
+        let bounds =
+            budget::Limits { held: limits.memory, allocated: limits.allocated, time: None };
         budget::run(bounds, || {
             environment::render(&env, values, now_seconds, &mut written)
                 .map_err(|e| failure(&e, limits))
