@@ -52,6 +52,11 @@ type Sampling struct {
 	CacheSalt         string             `json:"cache_salt,omitempty"` // only requests of an equal salt share cached prefixes
 	Timeout           float64            `json:"timeout,omitempty"`    // seconds
 
+	// ResponseFormat and StructuredOutputs say what the text may be, in the server's JSON: OpenAI's response_format and vLLM's
+	// structured_outputs. At most one of them is set.
+	ResponseFormat    json.RawMessage `json:"response_format,omitempty"`
+	StructuredOutputs json.RawMessage `json:"structured_outputs,omitempty"`
+
 	// RequestID is the caller's part of the answer's id. The same request sent again with the same
 	// RequestID does not run again: it gets the same answer. "" makes a new one for each stream.
 	RequestID string `json:"request_id,omitempty"`

@@ -23,6 +23,20 @@ func checkBeams(r *api.Request, maxBatchSize int) error {
 	return nil
 }
 
+// checkGrammar says what a grammar cannot do.
+func checkGrammar(r *api.Request) error {
+	switch {
+	case r.Grammar == nil:
+		return nil
+	case r.Beams != nil:
+		return api.Invalid(r.Grammar.Param, "%s: not supported together with use_beam_search", r.Grammar.Param)
+	}
+	if err := r.Grammar.Validate(); err != nil {
+		return api.GrammarError(r.Grammar, err)
+	}
+	return nil
+}
+
 // beamLimit is the longest answer of a beam search after a prompt; it may be
 // less than 1.
 func (m modelLimits) beamLimit(prompt, width int) int {

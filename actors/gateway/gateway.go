@@ -160,8 +160,8 @@ func (g *Gateway) check(r *api.Request) (*model, error) {
 	if err := checkBeams(r, m.capacity); err != nil {
 		return nil, err
 	}
-	if r.Grammar != nil {
-		return nil, api.Invalid(r.Grammar.Param, "%s: not supported yet", r.Grammar.Param)
+	if err := checkGrammar(r); err != nil {
+		return nil, err
 	}
 	return m, g.serves(r.Model)
 }

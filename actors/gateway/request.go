@@ -117,7 +117,7 @@ func (r *request) tokenized(p prompt) error {
 	}
 	r.prompt, r.limit, r.started = ids, limit, true
 	r.stop, r.open = r.api.StopTokens, 0
-	if !r.api.IgnoreEOS {
+	if !r.api.IgnoreEOS || r.api.Grammar != nil { // a grammar ends nowhere else
 		r.stop = append(append([]int32(nil), r.stop...), p.eos...)
 	}
 	r.choices = make([]choice, r.api.N)
@@ -184,7 +184,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	}
 	gen := &msg.Generate{
 		First: first, RequestID: r.api.OriginKey(), Text: r.bond.pin.Text, Prompt: r.prompt, MaxTokens: r.limit,
-		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Tenant: r.api.Tenant, CacheSalt: r.api.CacheSalt, Weight: r.api.Weight, Migrated: r.migrated,
+		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Grammar: r.api.Grammar, Longest: r.api.IgnoreEOS, Tenant: r.api.Tenant, CacheSalt: r.api.CacheSalt, Weight: r.api.Weight, Migrated: r.migrated,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 	}
 	var open []*msg.OpenText

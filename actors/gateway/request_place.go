@@ -24,7 +24,7 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 		}
 		text = route.To(at.text)
 	}
-	if r.PromptTokens != nil {
+	if r.PromptTokens != nil && r.Grammar == nil {
 		a.tokenized(ctx, &msg.Tokenized{Tokens: r.PromptTokens, Text: text.Digest})
 		return
 	}
@@ -40,7 +40,11 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 	patience := min(tokenizeFirst<<(a.tried.times-1), tokenizeMost)
 	a.unplacedSince, a.askAgain = time.Time{}, time.Now().Add(patience)
 	a.watch.wait(time.Now(), ctx.Self(), a.tried.nodes, patience)
-	ctx.Send(to, &msg.Tokenize{Reply: ctx.Self(), Input: promptOf(r), Trace: a.span.SpanContext()})
+	m := &msg.Tokenize{Reply: ctx.Self(), Grammar: r.Grammar, Tenant: r.Tenant, Trace: a.span.SpanContext()}
+	if r.PromptTokens == nil {
+		m.Input = promptOf(r)
+	}
+	ctx.Send(to, m)
 }
 
 // retry does what could not be done before. A prompt is sent to another tokenizer
@@ -66,15 +70,23 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 	if a.state.started { // by the answer of another one
 		return
 	}
-	eos, known := a.models.eos(a.state.api.Model, m.Text)
-	if m.Err == nil && !known && !a.state.api.IgnoreEOS {
+	r := a.state.api
+	eos, known := a.models.eos(r.Model, m.Text)
+	if m.Err == nil && !known && (!r.IgnoreEOS || r.Grammar != nil) {
 		a.wait(ctx, "tokenizer")
 		return
 	}
 	a.watch.waitNoMore(ctx.Self())
 	err := m.Err
+	if err == nil && r.Grammar != nil && !m.Checked {
+		err = api.Unavailable(fmt.Errorf("%s: the tokenizer is of a version without grammars", r.Grammar.Param))
+	}
 	if err == nil {
-		err = a.state.tokenized(prompt{m.Tokens, m.Text, eos})
+		ids := m.Tokens
+		if r.PromptTokens != nil {
+			ids = r.PromptTokens
+		}
+		err = a.state.tokenized(prompt{ids, m.Text, eos})
 	}
 	if err != nil {
 		a.end(ctx, a.state.fail(err))
@@ -173,7 +185,9 @@ func (a *requestActor) query() route.Query {
 		Model: r.Model, Avoid: a.avoid,
 		Slabs: a.state.needs() / max(a.state.limits.slabTokens, 1),
 	}
-	a.state.bond.bind(&q)
+	if a.state.bond.bind(&q); r.Grammar != nil { // equal numerics do not say that the grammar's engine is the same
+		q.Text = a.state.bond.texts()
+	}
 	if len(r.Messages) > 0 {
 		beginning := make([]string, 0, 2)
 		for _, m := range r.Messages[:min(2, len(r.Messages))] {

@@ -26,6 +26,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/detok"
 	"github.com/millrace/millrace/tracing"
@@ -35,18 +36,21 @@ import (
 // high half is its node's.
 type SeqID uint64
 
-// Tokenize requests the ids of a text or a chat; the answer is a Tokenized to Reply.
+// Tokenize requests the ids of a text or a chat, and that a grammar is compiled; the answer is a Tokenized to Reply.
 type Tokenize struct {
-	Reply *actor.PID
-	Input *api.TokenizeRequest
-	Trace tracing.Parent
+	Reply   *actor.PID
+	Input   *api.TokenizeRequest // nil: only the grammar
+	Grammar *grammar.Spec        // nil: none
+	Tenant  string               // with Grammar
+	Trace   tracing.Parent
 }
 
 // Tokenized answers Tokenize. Err is an *api.Error.
 type Tokenized struct {
-	Tokens []int32
-	Text   string // digest of the node that made them, see api.Pin
-	Err    error
+	Tokens  []int32
+	Text    string // digest of the node that made them, see api.Pin
+	Checked bool   // the grammar can be compiled; earlier versions do not know grammars
+	Err     error
 }
 
 // Detokenize requests the text of ids; the answer is a Detokenized to Reply.
@@ -91,6 +95,8 @@ type Generate struct {
 	StopTokens []int32 // each ends the sequence, with finish reason "stop"
 	Sampling   sample.Params
 	Beams      *sample.BeamParams // nil: none
+	Grammar    *grammar.Spec      // nil: none
+	Longest    bool               // with Grammar: it ends only where nothing else may follow (ignore_eos)
 	Tenant     string
 	CacheSalt  string // as in api.Request
 	Weight     int    // of the tenant

@@ -9,6 +9,8 @@ import (
 
 	"github.com/millrace/millrace/actors/msg/msgpb"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/grammar"
+	"github.com/millrace/millrace/compute/grammar/grammarpb"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sample/samplepb"
 	"github.com/millrace/millrace/detok"
@@ -31,7 +33,7 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		e.Body = &msgpb.Envelope_Tokenize{Tokenize: t}
 		return e, err
 	case *Tokenized:
-		e.Body = &msgpb.Envelope_Tokenized{Tokenized: &msgpb.Tokenized{Tokens: m.Tokens, Text: m.Text, Error: errorToWire(m.Err)}}
+		e.Body = &msgpb.Envelope_Tokenized{Tokenized: &msgpb.Tokenized{Tokens: m.Tokens, Text: m.Text, Checked: m.Checked, Error: errorToWire(m.Err)}}
 	case *Detokenize:
 		e.Body = &msgpb.Envelope_Detokenize{Detokenize: &msgpb.Detokenize{Reply: pidToWire(m.Reply), Tokens: m.Tokens}}
 	case *Detokenized:
@@ -108,7 +110,8 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 	case *msgpb.Envelope_Tokenize:
 		m, err = tokenizeFromWire(b.Tokenize, &p)
 	case *msgpb.Envelope_Tokenized:
-		m = &Tokenized{Tokens: b.Tokenized.GetTokens(), Text: b.Tokenized.GetText(), Err: errorFromWire(b.Tokenized.GetError())}
+		t := b.Tokenized
+		m = &Tokenized{Tokens: t.GetTokens(), Text: t.GetText(), Checked: t.GetChecked(), Err: errorFromWire(t.GetError())}
 	case *msgpb.Envelope_Detokenize:
 		m = &Detokenize{Reply: p.get(b.Detokenize.GetReply()), Tokens: b.Detokenize.GetTokens()}
 	case *msgpb.Envelope_Detokenized:
@@ -278,7 +281,11 @@ func errorFromWire(e *msgpb.Error) error {
 
 func tokenizeToWire(m *Tokenize) (*msgpb.Tokenize, error) {
 	in := m.Input
+	if in == nil {
+		in = &api.TokenizeRequest{}
+	}
 	t := &msgpb.Tokenize{
+		Grammar: grammarpb.FromSpec(m.Grammar), Tenant: m.Tenant, OnlyGrammar: m.Input == nil,
 		Reply: pidToWire(m.Reply), Model: in.Model, Prompt: []byte(in.Prompt), AddSpecialTokens: in.AddSpecialTokens,
 		ContinueFinal: in.ContinueFinal, NoGenerationPrompt: in.NoGenerationPrompt, Trace: traceToWire(m.Trace),
 	}
@@ -305,7 +312,24 @@ func tokenizeFromWire(t *msgpb.Tokenize, p *pids) (*Tokenize, error) {
 	if in.Messages, in.Tools, in.TemplateArgs, err = api.DecodeChat(t.GetMessages(), t.GetTools(), t.GetTemplateArgs()); err != nil {
 		return nil, fmt.Errorf("%w: tokenize: %w", ErrWire, err)
 	}
-	return &Tokenize{Reply: p.get(t.GetReply()), Input: in, Trace: traceFromWire(t.GetTrace())}, nil
+	m := &Tokenize{Reply: p.get(t.GetReply()), Input: in, Tenant: t.GetTenant(), Trace: traceFromWire(t.GetTrace())}
+	if t.GetOnlyGrammar() {
+		m.Input = nil
+	}
+	m.Grammar, err = grammarFromWire(t.GetGrammar())
+	return m, err
+}
+
+// grammarFromWire returns nil for nil.
+func grammarFromWire(w *grammarpb.Spec) (*grammar.Spec, error) {
+	s := w.ToSpec()
+	if s == nil {
+		return nil, nil
+	}
+	if err := s.Validate(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrWire, err)
+	}
+	return s, nil
 }
 
 func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
@@ -315,7 +339,7 @@ func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 		Prompt: g.Prompt, Generated: g.Generated, MaxTokens: int64(g.MaxTokens), StopTokens: g.StopTokens,
 		Sampling: samplepb.FromParams(&g.Sampling), Beams: samplepb.FromBeams(g.Beams),
 		Tenant: g.Tenant, CacheSalt: g.CacheSalt, Weight: int64(g.Weight), Migrated: g.Migrated, Priority: int64(g.Priority), AgeNs: int64(now.Sub(g.Arrival)),
-		Trace: traceToWire(g.Trace), Source: sourceToWire(g.Source),
+		Trace: traceToWire(g.Trace), Source: sourceToWire(g.Source), Grammar: grammarpb.FromSpec(g.Grammar), Longest: g.Longest,
 	}
 	if !g.Deadline.IsZero() {
 		left := int64(g.Deadline.Sub(now))
@@ -331,7 +355,11 @@ func generateFromWire(w *msgpb.Generate, p *pids, now time.Time) (*Generate, err
 		Prompt: w.GetPrompt(), Generated: w.GetGenerated(), MaxTokens: int(w.GetMaxTokens()), StopTokens: w.GetStopTokens(),
 		Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
 		Tenant: w.GetTenant(), CacheSalt: w.GetCacheSalt(), Weight: int(w.GetWeight()), Migrated: w.GetMigrated(), Priority: int(w.GetPriority()), Arrival: now.Add(-time.Duration(w.GetAgeNs())),
-		Trace: traceFromWire(w.GetTrace()),
+		Trace: traceFromWire(w.GetTrace()), Longest: w.GetLongest(),
+	}
+	var err error
+	if g.Grammar, err = grammarFromWire(w.GetGrammar()); err != nil {
+		return nil, err
 	}
 	if w.GetSource() != nil {
 		g.Source = sourceFromWire(w.GetSource(), p)

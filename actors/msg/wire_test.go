@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/actors/msg/msgpb"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/compute/sample/samplepb"
 	"github.com/millrace/millrace/tracing"
 )
@@ -95,7 +96,11 @@ func (f *filler) fill(v reflect.Value, depth int) {
 
 // valid mends what a Generate's fields owe each other.
 func valid(m any) any {
+	if c, ok := m.(*msg.Tokenize); ok {
+		c.Grammar.Kind = grammar.Regex
+	}
 	if g, ok := m.(*msg.Generate); ok {
+		g.Grammar.Kind = grammar.Regex
 		g.Choices[0], g.Generated, g.MaxTokens = g.Seq, nil, 5
 		g.Sampling.TopP, g.Sampling.MinP, g.Sampling.TypicalP, g.Sampling.Temperature = 0.5, 0.25, 0.75, 1.5
 		g.Sampling.PresencePenalty, g.Sampling.FrequencyPenalty, g.Sampling.TopLogprobs = 1.5, -1.5, 7
@@ -125,6 +130,13 @@ func TestEveryFieldOfEveryMessageTravels(t *testing.T) {
 	got, err := roundTrip(t, g)
 	require.NoError(t, err)
 	require.Equal(t, g, got, "without what may be left out")
+	only := &msg.Tokenize{Reply: actor.NewPID("a", "b"), Grammar: &grammar.Spec{Kind: grammar.JSONObject, Param: "p"}}
+	got, err = roundTrip(t, only)
+	require.NoError(t, err)
+	require.Equal(t, only, got, "only a grammar")
+	only.Grammar.Kind = "xml"
+	_, err = roundTrip(t, only)
+	require.ErrorIs(t, err, msg.ErrWire)
 }
 
 func roundTrip(t *testing.T, m any) (any, error) {

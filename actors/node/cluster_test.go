@@ -53,7 +53,7 @@ func (c *testNodes) start(change func(*Config), roles ...cluster.Role) *node {
 	if cluster.ComputingOf(roles) == "" {
 		cfg.Model = nil
 	}
-	if !hasRole(roles, cluster.Tokenize) && !hasRole(roles, cluster.Detok) {
+	if !hasRole(roles, cluster.Tokenize) && !hasRole(roles, cluster.Detok) && cluster.ComputingOf(roles) == "" {
 		cfg.Tokenizer = nil
 	}
 	n.Node, err = New(cfg)

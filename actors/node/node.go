@@ -33,6 +33,7 @@ import (
 	"github.com/millrace/millrace/cluster/kvevents"
 	"github.com/millrace/millrace/cluster/prefix"
 	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/kvmgr/kvdisk"
@@ -50,7 +51,7 @@ type Config struct {
 	Model     Runner               // of compute, opened by compute.Open; the pipeline does not close it
 	Pools     *kvfile.Dir          // of compute: where workers of this host leave their KV pools; nil: nowhere. The pipeline does not close it
 	Pool      func() *kvfile.File  // of compute: the one of Model; nil: it leaves none
-	Tokenizer *tokenizer.Tokenizer // of tokenize and detok
+	Tokenizer *tokenizer.Tokenizer // of tokenize and detok, and of compute for grammars; a worker without it follows none
 
 	Context      int           // longest sequence of the model, in tokens
 	Sampling     sample.Params // of a request that says nothing, see api.Model
@@ -72,6 +73,9 @@ type Config struct {
 	admitPatience time.Duration // see loop.hold; 0: its default
 	mapTime       time.Duration // see loop.remap; 0: its default
 	mapSlabs      int           // see loop.piece; 0: its default
+	maskPatience  time.Duration // see loop.awaitMasks; 0: its default
+
+	openGrammars func() (grammar.Engine, error) // nil: of Tokenizer
 
 	Cluster Cluster
 	Metrics *metrics.Metrics
@@ -111,7 +115,8 @@ type Node struct {
 	stages  stages
 	log     zerolog.Logger
 
-	gateway      *gateway.Gateway // nil without its role, as the next
+	grammars     *grammar.Compiler // of tokenizers and worker
+	gateway      *gateway.Gateway  // nil without its role, as the next
 	tokenizers   *tokenize.Pool
 	worker       *worker.Worker
 	kv           *kv.Manager   // with worker
@@ -147,6 +152,11 @@ func New(cfg Config) (*Node, error) {
 		quit: make(chan struct{}),
 	}
 	p.members = &members{self: p.offer}
+	open := p.openGrammars
+	if cfg.openGrammars != nil {
+		open = cfg.openGrammars
+	}
+	p.grammars = grammar.NewCompiler(open)
 	p.health = newHealth(p.tell, p.log)
 	p.system.ProcessRegistry.Address = p.name
 	p.system.EventStream.Subscribe(func(e any) {
@@ -191,13 +201,23 @@ func (c *Config) complete() error {
 	return nil
 }
 
+// errNoVocabulary is why a worker follows no grammar.
+var errNoVocabulary = errors.New("this process has not the model's vocabulary")
+
+func (p *Node) openGrammars() (grammar.Engine, error) {
+	if p.cfg.Tokenizer == nil {
+		return nil, errNoVocabulary
+	}
+	return p.cfg.Tokenizer.Grammars()
+}
+
 func (p *Node) has(r cluster.Role) bool { return slices.Contains(p.cfg.Roles, r) }
 
 // spawn starts the actors of this process's roles.
 func (p *Node) spawn() (err error) {
 	if p.has(cluster.Tokenize) {
 		p.tokenizers, err = tokenize.NewPool(tokenize.Config{
-			Actors: p.cfg.Tokenizers, Spawn: p.spawnOne, Tokenizer: p.cfg.Tokenizer, Text: p.cfg.Text,
+			Actors: p.cfg.Tokenizers, Spawn: p.spawnOne, Tokenizer: p.cfg.Tokenizer, Grammars: p.grammars, Root: p.system.Root, Text: p.cfg.Text,
 			Longest: p.longest, Stage: p.stages.tokenize, Tracer: p.cfg.Tracer,
 		})
 	}
@@ -243,8 +263,8 @@ func (p *Node) spawnWorker() (err error) {
 		inherits = p.cfg.Pools.Left
 	}
 	p.worker, err = worker.New(worker.Config{
-		Node: p.name, Root: p.system.Root, Spawn: p.spawnBusy, KV: p.kv.PID(), Inherits: inherits, Runner: model, Sched: p.cfg.Sched, Numerics: p.cfg.Numerics,
-		AdmitPatience: p.cfg.admitPatience, MapTime: p.cfg.mapTime, MapSlabs: p.cfg.mapSlabs, GiveUpAfter: p.cfg.GiveUpAfter, Faults: p.health,
+		Node: p.name, Root: p.system.Root, Spawn: p.spawnBusy, KV: p.kv.PID(), Inherits: inherits, Runner: model, Grammars: p.grammars, Sched: p.cfg.Sched, Numerics: p.cfg.Numerics,
+		AdmitPatience: p.cfg.admitPatience, MaskPatience: p.cfg.maskPatience, MapTime: p.cfg.mapTime, MapSlabs: p.cfg.mapSlabs, GiveUpAfter: p.cfg.GiveUpAfter, Faults: p.health,
 		Metrics: p.metrics, Stage: p.stages.compute, Detok: p.stages.detok, Tracer: p.cfg.Tracer, Log: p.log,
 	})
 	return err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 	"github.com/millrace/millrace/tracing"
@@ -34,6 +35,8 @@ type Config struct {
 	Actors    int // 0: 2
 	Spawn     func(name string, a actor.Actor) (*actor.PID, error)
 	Tokenizer *tokenizer.Tokenizer
+	Grammars  *grammar.Compiler // over the vocabulary of Tokenizer
+	Root      *actor.RootContext
 	Text      string         // digest of Tokenizer, see api.Pin
 	Longest   func() int     // context of the model, in tokens; 0: it is not known
 	Stage     *metrics.Stage // of tokenizing
@@ -84,12 +87,12 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *msg.Tokenize:
 		defer a.answerPanic(ctx, m.Reply)
-		span := tracing.Stage(a.Tracer, m.Trace, "tokenize")
-		defer span.End()
-		ids, err := encode(a.Tokenizer, m.Input, a.Longest())
-		span.SetAttributes(semconv.GenAIUsageInputTokens(len(ids)))
-		tracing.Fail(span, "invalid_request", err)
-		to, answer = m.Reply, &msg.Tokenized{Tokens: ids, Text: a.Text, Err: err}
+		answered := a.tokenize(m)
+		if answered == nil {
+			a.Stage.Served(time.Since(start))
+			return
+		}
+		to, answer = m.Reply, answered
 	case *msg.Detokenize:
 		defer a.answerPanic(ctx, m.Reply)
 		text, err := decode(a.Tokenizer, m.Tokens)
@@ -100,6 +103,44 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 	a.Stage.Served(time.Since(start))
 	a.load.Add(-1)
 	ctx.Send(to, answer)
+}
+
+// tokenize answers a Tokenize. It returns nil if the grammar takes time to compile: the answer follows then.
+func (a *tokenizerActor) tokenize(m *msg.Tokenize) *msg.Tokenized {
+	span := tracing.Stage(a.Tracer, m.Trace, "tokenize")
+	t := &msg.Tokenized{Text: a.Text}
+	if m.Input != nil || m.Grammar == nil {
+		t.Tokens, t.Err = encode(a.Tokenizer, m.Input, a.Longest())
+		span.SetAttributes(semconv.GenAIUsageInputTokens(len(t.Tokens)))
+	}
+	if m.Grammar != nil && t.Err == nil {
+		if !a.Grammars.Known(m.Tenant, m.Grammar) {
+			go func() {
+				defer a.load.Add(-1)
+				a.check(m, t)
+				end(span, t)
+				a.Root.Send(m.Reply, t)
+			}()
+			return nil
+		}
+		a.check(m, t)
+	}
+	end(span, t)
+	return t
+}
+
+// check compiles the grammar of a request.
+func (a *tokenizerActor) check(m *msg.Tokenize, t *msg.Tokenized) {
+	if err := a.Grammars.Check(m.Tenant, m.Grammar); err != nil {
+		t.Tokens, t.Err = nil, api.GrammarError(m.Grammar, err)
+		return
+	}
+	t.Checked = true
+}
+
+func end(span trace.Span, t *msg.Tokenized) {
+	tracing.Fail(span, "invalid_request", t.Err)
+	span.End()
 }
 
 func (a *tokenizerActor) answerPanic(ctx actor.Context, reply *actor.PID) {

@@ -49,6 +49,7 @@ type loop struct {
 	samplers   []*sampler // one per sampling goroutine, the first is the loop's own
 	stride     int        // samplers that share the step's outputs
 	sampling   sync.WaitGroup
+	masked     chan struct{} // receives a value when masks are computed
 
 	running   atomic.Int64 // sequences that hold KV
 	steps     atomic.Uint64
@@ -63,6 +64,8 @@ type sequence struct {
 	tokens    []int32         // prompt and generated tokens; nil before the grant
 	sampler   *sample.Sampler // nil with beams, and before the grant
 	beams     *beams          // nil without
+	guide     *guide          // nil without a grammar, and before the grant
+	postponed *postponed      // its output, whose masks are late; nil: none
 	region    compute.Region  // nil before the grant
 	unmapped  []int32         // slabs that are leased and not mapped yet
 	mapped    int             // slabs that are
@@ -102,6 +105,7 @@ type output struct {
 	seq    *sequence
 	row    int // the first
 	drafts int
+	late   bool // its masks are not there: it is sampled later
 	err    error
 }
 
@@ -109,7 +113,7 @@ func newLoop(cfg Config, s *sched.Scheduler) *loop {
 	l := &loop{
 		Config: cfg, sched: s, inbox: newInbox(), inFlight: newInFlight(cfg.Tracer),
 		sequences: make(map[sched.ID]*sequence), start: time.Now(),
-		quit: make(chan struct{}), stopped: make(chan struct{}),
+		quit: make(chan struct{}), stopped: make(chan struct{}), masked: make(chan struct{}, 1),
 	}
 	for i := range runtime.GOMAXPROCS(0) {
 		l.samplers = append(l.samplers, l.newSampler(i))
@@ -236,6 +240,8 @@ func (l *loop) take(m any) error {
 		l.events = append(l.events, sched.Cancel(sched.ID(m.Seq)))
 	case *msg.Redirect:
 		l.redirect(m)
+	case *latelySampled:
+		l.sampleLate(m.seq)
 	case *msg.KVRound:
 		return l.answer(m)
 	case *msg.KVMoved:
@@ -266,6 +272,10 @@ func (l *loop) submit(g *msg.Generate) {
 		ID: id, PromptTokens: len(g.Prompt) + len(g.Generated), MaxNewTokens: g.MaxTokens - len(g.Generated), Answered: len(g.Generated),
 		Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Migrated: g.Migrated, Arrival: g.Arrival.Sub(l.start),
 	}
+	if g.Beams != nil && g.Grammar != nil { // a gateway refuses it
+		l.end(s, api.FinishError, api.Invalid(g.Grammar.Param, "%s: not supported together with use_beam_search", g.Grammar.Param))
+		return
+	}
 	if g.Beams != nil {
 		var err error
 		if s.beams, err = newBeams(g, l.Runner.Vocab()); err != nil {
@@ -289,6 +299,10 @@ func (l *loop) begin(s *sequence) {
 	if g.Beams == nil {
 		s.sampler = sample.New(g.Sampling, l.Runner.Vocab(), g.Prompt)
 		s.sampler.Replay(g.Generated)
+	}
+	if g.Grammar != nil && !s.endIsSent {
+		s.guide = l.newGuide(g)
+		s.guide.compute(nil)
 	}
 }
 
@@ -351,6 +365,9 @@ func (l *loop) sendEnd(s *sequence, t msg.Token) {
 // ended closes a sequence's entry: its last token is in the outbox.
 func (l *loop) ended(s *sequence, finish api.Finish, err error) {
 	s.endIsSent = true
+	if s.guide != nil {
+		s.guide.close()
+	}
 	s.entry.spans.end(s.generated(), finish, err)
 	l.inFlight.close(s.gen.Seq)
 }

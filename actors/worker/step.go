@@ -41,10 +41,13 @@ func (l *loop) step(plan *sched.Plan) error {
 		return err
 	}
 	l.logits = logits
+	l.awaitMasks()
 	l.sampleAll()
 	free := l.Sched.DraftRows - len(l.outputs)
 	for i := range l.outputs {
-		l.accept(&l.outputs[i], free)
+		if o := &l.outputs[i]; !o.late {
+			l.accept(o, free)
+		}
 	}
 	for _, c := range plan.Chunks {
 		s := l.sequences[c.ID]
@@ -62,9 +65,12 @@ func (l *loop) step(plan *sched.Plan) error {
 // the tokens of the last one.
 func (l *loop) commit(s *sequence, end int) {
 	slab, prompt := l.Runner.SlabTokens(), len(s.gen.Prompt)+len(s.gen.Generated)
-	if s.beams != nil { // each beam has an answer of its own
+	switch {
+	case s.beams != nil: // each beam has an answer of its own
 		end = min(end, prompt)
-	} else { // the last token is known, and its keys and values are not there yet; those of rejected draft tokens are written again
+	case s.postponed != nil: // the token after the known ones is drawn later
+		end = min(end, len(s.tokens))
+	default: // the last token is known, and its keys and values are not there yet; those of rejected draft tokens are written again
 		end = min(end, len(s.tokens)-1)
 	}
 	tail := s.committed < prompt && end >= prompt
@@ -128,6 +134,9 @@ func (l *loop) newSampler(first int) *sampler {
 func (s *sampler) sample(outputs []output, logits compute.Logits, stride int) {
 	for i := s.first; i < len(outputs); i += stride {
 		o := &outputs[i]
+		if o.late {
+			continue
+		}
 		if b := o.seq.beams; b != nil {
 			o.err = b.search.Advance(func(i int) []float32 { return logits.Row(o.row + i) })
 			continue
@@ -141,16 +150,27 @@ func (s *sampler) sample(outputs []output, logits compute.Logits, stride int) {
 func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scratch) error {
 	s.choices = s.choices[:0]
 	for i := 0; ; i++ {
-		c, err := s.sampler.Sample(logits.Row(o.row+i), len(s.tokens)+i, scratch)
+		var mask []uint32
+		if s.guide != nil {
+			var err error
+			if mask, err = s.guide.mask(i); err != nil {
+				return err
+			}
+		}
+		c, err := s.sampler.SampleMasked(logits.Row(o.row+i), mask, len(s.tokens)+i, scratch)
 		if err != nil {
 			return err
 		}
 		s.choices = append(s.choices, c)
 		s.sampler.Accept(c.Token)
 		if i == o.drafts || c.Token != s.draft[i] {
-			return nil
+			break
 		}
 	}
+	if s.guide != nil {
+		return s.guide.take(len(s.choices), s.choices[len(s.choices)-1].Token)
+	}
+	return nil
 }
 
 // accept appends the tokens of an output to its sequence, sends them on and notifies the
@@ -158,7 +178,7 @@ func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scra
 func (l *loop) accept(o *output, free int) {
 	s := o.seq
 	if o.err != nil {
-		l.end(s, api.FinishError, &api.Error{Code: api.CodeInternal, Message: o.err.Error()})
+		l.end(s, api.FinishError, l.failure(s, o.err))
 		l.events = append(l.events, sched.Finished(o.id, sched.ReasonError))
 		return
 	}
@@ -187,6 +207,9 @@ func (l *loop) accept(o *output, free int) {
 	s.drafter.Learn(o.drafts, len(s.choices)-1)
 	if s.draft = nil; free > 0 {
 		s.draft = s.drafter.Draft(s.tokens, free)
+	}
+	if s.guide != nil {
+		s.guide.compute(s.draft)
 	}
 	l.events = append(l.events, sched.Accepted(o.id, len(s.choices), len(s.draft)))
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/metrics"
 )
@@ -37,9 +38,11 @@ type Config struct {
 	KV            *actor.PID
 	Inherits      func() bool    // whether dead workers of this host left keys and values; nil: never
 	Runner        compute.Runner // not closed
+	Grammars      *grammar.Compiler
 	Sched         sched.Config
 	Numerics      string        // digest, see api.Pin
 	AdmitPatience time.Duration // see loop.hold; 0: its default
+	MaskPatience  time.Duration // see loop.awaitMasks; 0: its default
 	MapTime       time.Duration // see loop.remap; 0: its default
 	MapSlabs      int           // see loop.piece; 0: its default
 	GiveUpAfter   time.Duration // no step for this time is a failure for good; 0: never

@@ -9,6 +9,7 @@ shapes of errors. Needs: pip install openai.
 import argparse
 import json
 import pathlib
+import re
 import sys
 
 import openai
@@ -114,6 +115,28 @@ def choices(report, client, model):
     report.equal("models", [m.id for m in client.models.list()], [model])
 
 
+def structured(report, client, model):
+    """Answers that a schema, a list or a regular expression allows."""
+    ask = [{"role": "user", "content": "Name a color and a number."}]
+    schema = {"type": "object", "additionalProperties": False, "required": ["color", "number"], "properties": {
+        "color": {"enum": ["red", "green", "blue"]}, "number": {"type": "integer", "minimum": 1, "maximum": 99}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "pick", "strict": True, "schema": schema}}
+    a = client.chat.completions.create(model=model, messages=ask, max_tokens=200, seed=3, n=2, response_format=wanted)
+    for choice in a.choices:
+        report.equal("schema: finish_reason", choice.finish_reason, "stop")
+        value = json.loads(choice.message.content)
+        report.equal("schema: keys", list(value), ["color", "number"])
+        report.true("schema: values", value["color"] in ("red", "green", "blue") and 1 <= value["number"] <= 99, value)
+    text = ""
+    for chunk in client.chat.completions.create(model=model, messages=ask, max_tokens=200, seed=3, response_format=wanted, stream=True):
+        text += chunk.choices[0].delta.content or ""
+    report.equal("schema: the stream's text", text, a.choices[0].message.content)
+    for body, allowed in (({"guided_choice": ["yes", "no"]}, r"yes|no"), ({"structured_outputs": {"regex": "[a-c]{3}-[0-9]"}}, r"[a-c]{3}-[0-9]"),
+                          ({"guided_grammar": "root ::= \"<\" root \">\" | \"x\""}, r"<*x>*")):
+        c = client.completions.create(model=model, prompt="So", max_tokens=60, seed=5, extra_body=body).choices[0]
+        report.true(f"{body}: text", c.finish_reason == "length" or re.fullmatch(allowed, c.text), c)
+
+
 def errors(report, client, model):
     hi = [{"role": "user", "content": "hi"}]
     cases = [
@@ -121,8 +144,8 @@ def errors(report, client, model):
         ("no messages", openai.BadRequestError, 400, "messages", dict(model=model, messages=[])),
         ("temperature", openai.BadRequestError, 400, "temperature", dict(model=model, messages=hi, temperature=-1)),
         ("max_tokens", openai.BadRequestError, 400, "max_tokens", dict(model=model, messages=hi, max_tokens=0)),
-        ("json mode", openai.BadRequestError, 400, "response_format.type",
-         dict(model=model, messages=hi, response_format={"type": "json_object"})),
+        ("schema", openai.BadRequestError, 400, "response_format.json_schema.schema",
+         dict(model=model, messages=hi, response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "thing"}}})),
     ]
     for what, kind, status, param, request in cases:
         for stream in (False, True):
@@ -148,6 +171,7 @@ def main():
     goldens(report, client, args.model, args.goldens, special)
     logprobs(report, client, args.model, args.goldens)
     choices(report, client, args.model)
+    structured(report, client, args.model)
     errors(report, client, args.model)
     for line in report.ties:
         print("near-tie, not counted:", line)

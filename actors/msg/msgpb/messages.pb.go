@@ -13,6 +13,7 @@
 package msgpb
 
 import (
+	grammarpb "github.com/millrace/millrace/compute/grammar/grammarpb"
 	samplepb "github.com/millrace/millrace/compute/sample/samplepb"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
@@ -635,6 +636,9 @@ type Tokenize struct {
 	Model              string                 `protobuf:"bytes,9,opt,name=model,proto3" json:"model,omitempty"`
 	Trace              *Trace                 `protobuf:"bytes,10,opt,name=trace,proto3" json:"trace,omitempty"`
 	ClockNs            *int64                 `protobuf:"varint,11,opt,name=clock_ns,json=clockNs,proto3,oneof" json:"clock_ns,omitempty"` // of the template, in Unix time; absent: now
+	Grammar            *grammarpb.Spec        `protobuf:"bytes,12,opt,name=grammar,proto3" json:"grammar,omitempty"`                       // absent: none
+	Tenant             string                 `protobuf:"bytes,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	OnlyGrammar        bool                   `protobuf:"varint,14,opt,name=only_grammar,json=onlyGrammar,proto3" json:"only_grammar,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -746,11 +750,33 @@ func (x *Tokenize) GetClockNs() int64 {
 	return 0
 }
 
+func (x *Tokenize) GetGrammar() *grammarpb.Spec {
+	if x != nil {
+		return x.Grammar
+	}
+	return nil
+}
+
+func (x *Tokenize) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Tokenize) GetOnlyGrammar() bool {
+	if x != nil {
+		return x.OnlyGrammar
+	}
+	return false
+}
+
 type Tokenized struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tokens        []int32                `protobuf:"varint,1,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
 	Error         *Error                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"` // digest of the tokenizer
+	Checked       bool                   `protobuf:"varint,4,opt,name=checked,proto3" json:"checked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -804,6 +830,13 @@ func (x *Tokenized) GetText() string {
 		return x.Text
 	}
 	return ""
+}
+
+func (x *Tokenized) GetChecked() bool {
+	if x != nil {
+		return x.Checked
+	}
+	return false
 }
 
 type Detokenize struct {
@@ -1071,15 +1104,17 @@ type Generate struct {
 	Tenant     string                 `protobuf:"bytes,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	Priority   int64                  `protobuf:"varint,14,opt,name=priority,proto3" json:"priority,omitempty"`
 	// Clocks of two machines differ: what travels is the time left and the time passed.
-	DeadlineInNs  *int64  `protobuf:"varint,15,opt,name=deadline_in_ns,json=deadlineInNs,proto3,oneof" json:"deadline_in_ns,omitempty"` // absent: none
-	AgeNs         int64   `protobuf:"varint,16,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
-	Weight        int64   `protobuf:"varint,17,opt,name=weight,proto3" json:"weight,omitempty"`
-	Migrated      bool    `protobuf:"varint,19,opt,name=migrated,proto3" json:"migrated,omitempty"`
-	Trace         *Trace  `protobuf:"bytes,20,opt,name=trace,proto3" json:"trace,omitempty"`
-	First         int64   `protobuf:"varint,21,opt,name=first,proto3" json:"first,omitempty"`
-	Text          string  `protobuf:"bytes,22,opt,name=text,proto3" json:"text,omitempty"` // digest of the tokenizer that made the prompt
-	CacheSalt     string  `protobuf:"bytes,23,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
-	Source        *Source `protobuf:"bytes,24,opt,name=source,proto3" json:"source,omitempty"` // absent: none
+	DeadlineInNs  *int64          `protobuf:"varint,15,opt,name=deadline_in_ns,json=deadlineInNs,proto3,oneof" json:"deadline_in_ns,omitempty"` // absent: none
+	AgeNs         int64           `protobuf:"varint,16,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
+	Weight        int64           `protobuf:"varint,17,opt,name=weight,proto3" json:"weight,omitempty"`
+	Migrated      bool            `protobuf:"varint,19,opt,name=migrated,proto3" json:"migrated,omitempty"`
+	Trace         *Trace          `protobuf:"bytes,20,opt,name=trace,proto3" json:"trace,omitempty"`
+	First         int64           `protobuf:"varint,21,opt,name=first,proto3" json:"first,omitempty"`
+	Text          string          `protobuf:"bytes,22,opt,name=text,proto3" json:"text,omitempty"` // digest of the tokenizer that made the prompt
+	CacheSalt     string          `protobuf:"bytes,23,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
+	Source        *Source         `protobuf:"bytes,24,opt,name=source,proto3" json:"source,omitempty"`   // absent: none
+	Grammar       *grammarpb.Spec `protobuf:"bytes,25,opt,name=grammar,proto3" json:"grammar,omitempty"` // absent: none
+	Longest       bool            `protobuf:"varint,26,opt,name=longest,proto3" json:"longest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1273,6 +1308,20 @@ func (x *Generate) GetSource() *Source {
 		return x.Source
 	}
 	return nil
+}
+
+func (x *Generate) GetGrammar() *grammarpb.Spec {
+	if x != nil {
+		return x.Grammar
+	}
+	return nil
+}
+
+func (x *Generate) GetLongest() bool {
+	if x != nil {
+		return x.Longest
+	}
+	return false
 }
 
 // Source is where keys and values of a sequence are.
@@ -2622,7 +2671,7 @@ var File_actors_msg_messages_proto protoreflect.FileDescriptor
 
 const file_actors_msg_messages_proto_rawDesc = "" +
 	"\n" +
-	"\x19actors/msg/messages.proto\x12\fmillrace.msg\x1a$compute/sample/samplepb/params.proto\"\x93\t\n" +
+	"\x19actors/msg/messages.proto\x12\fmillrace.msg\x1a$compute/grammar/grammarpb/spec.proto\x1a$compute/sample/samplepb/params.proto\"\x93\t\n" +
 	"\bEnvelope\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x124\n" +
 	"\btokenize\x18\x02 \x01(\v2\x16.millrace.msg.TokenizeH\x00R\btokenize\x127\n" +
@@ -2668,7 +2717,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\vtraceparent\x18\x01 \x01(\tR\vtraceparent\x12\x1e\n" +
 	"\n" +
 	"tracestate\x18\x02 \x01(\tR\n" +
-	"tracestate\"\x97\x03\n" +
+	"tracestate\"\x84\x04\n" +
 	"\bTokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\fR\x06prompt\x12,\n" +
@@ -2681,12 +2730,16 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x05model\x18\t \x01(\tR\x05model\x12)\n" +
 	"\x05trace\x18\n" +
 	" \x01(\v2\x13.millrace.msg.TraceR\x05trace\x12\x1e\n" +
-	"\bclock_ns\x18\v \x01(\x03H\x00R\aclockNs\x88\x01\x01B\v\n" +
-	"\t_clock_ns\"b\n" +
+	"\bclock_ns\x18\v \x01(\x03H\x00R\aclockNs\x88\x01\x01\x120\n" +
+	"\agrammar\x18\f \x01(\v2\x16.millrace.grammar.SpecR\agrammar\x12\x16\n" +
+	"\x06tenant\x18\r \x01(\tR\x06tenant\x12!\n" +
+	"\fonly_grammar\x18\x0e \x01(\bR\vonlyGrammarB\v\n" +
+	"\t_clock_ns\"|\n" +
 	"\tTokenized\x12\x16\n" +
 	"\x06tokens\x18\x01 \x03(\x05R\x06tokens\x12)\n" +
 	"\x05error\x18\x02 \x01(\v2\x13.millrace.msg.ErrorR\x05error\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04text\"M\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\x12\x18\n" +
+	"\achecked\x18\x04 \x01(\bR\achecked\"M\n" +
 	"\n" +
 	"Detokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
@@ -2704,7 +2757,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\ahistory\x18\a \x03(\x05R\ahistory\x12)\n" +
 	"\x05trace\x18\b \x01(\v2\x13.millrace.msg.TraceR\x05trace\"\x1d\n" +
 	"\tCloseText\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\x88\x06\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xd4\x06\n" +
 	"\bGenerate\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x18\n" +
 	"\achoices\x18\x02 \x03(\x06R\achoices\x12\x1d\n" +
@@ -2733,7 +2786,9 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x04text\x18\x16 \x01(\tR\x04text\x12\x1d\n" +
 	"\n" +
 	"cache_salt\x18\x17 \x01(\tR\tcacheSalt\x12,\n" +
-	"\x06source\x18\x18 \x01(\v2\x14.millrace.msg.SourceR\x06sourceB\x11\n" +
+	"\x06source\x18\x18 \x01(\v2\x14.millrace.msg.SourceR\x06source\x120\n" +
+	"\agrammar\x18\x19 \x01(\v2\x16.millrace.grammar.SpecR\agrammar\x12\x18\n" +
+	"\alongest\x18\x1a \x01(\bR\alongestB\x11\n" +
 	"\x0f_deadline_in_ns\"m\n" +
 	"\x06Source\x12!\n" +
 	"\x02kv\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x02kv\x12\x10\n" +
@@ -2887,8 +2942,9 @@ var file_actors_msg_messages_proto_goTypes = []any{
 	(*Lost)(nil),            // 27: millrace.msg.Lost
 	(*ListBlocks)(nil),      // 28: millrace.msg.ListBlocks
 	(*Blocks)(nil),          // 29: millrace.msg.Blocks
-	(*samplepb.Params)(nil), // 30: millrace.sample.Params
-	(*samplepb.Beams)(nil),  // 31: millrace.sample.Beams
+	(*grammarpb.Spec)(nil),  // 30: millrace.grammar.Spec
+	(*samplepb.Params)(nil), // 31: millrace.sample.Params
+	(*samplepb.Beams)(nil),  // 32: millrace.sample.Beams
 }
 var file_actors_msg_messages_proto_depIdxs = []int32{
 	4,  // 0: millrace.msg.Envelope.tokenize:type_name -> millrace.msg.Tokenize
@@ -2915,40 +2971,42 @@ var file_actors_msg_messages_proto_depIdxs = []int32{
 	29, // 21: millrace.msg.Envelope.blocks:type_name -> millrace.msg.Blocks
 	1,  // 22: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
 	3,  // 23: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
-	2,  // 24: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
-	1,  // 25: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
-	2,  // 26: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
-	1,  // 27: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
-	1,  // 28: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
-	3,  // 29: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
-	1,  // 30: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
-	1,  // 31: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
-	1,  // 32: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
-	30, // 33: millrace.msg.Generate.sampling:type_name -> millrace.sample.Params
-	31, // 34: millrace.msg.Generate.beams:type_name -> millrace.sample.Beams
-	3,  // 35: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
-	11, // 36: millrace.msg.Generate.source:type_name -> millrace.msg.Source
-	1,  // 37: millrace.msg.Source.kv:type_name -> millrace.msg.PID
-	1,  // 38: millrace.msg.Prefetch.reply:type_name -> millrace.msg.PID
-	11, // 39: millrace.msg.Prefetch.source:type_name -> millrace.msg.Source
-	1,  // 40: millrace.msg.Fetch.reply:type_name -> millrace.msg.PID
-	1,  // 41: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
-	1,  // 42: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
-	1,  // 43: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
-	1,  // 44: millrace.msg.Find.reply:type_name -> millrace.msg.PID
-	1,  // 45: millrace.msg.Found.compute:type_name -> millrace.msg.PID
-	21, // 46: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
-	22, // 47: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
-	2,  // 48: millrace.msg.Token.error:type_name -> millrace.msg.Error
-	24, // 49: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
-	2,  // 50: millrace.msg.Text.error:type_name -> millrace.msg.Error
-	24, // 51: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
-	1,  // 52: millrace.msg.ListBlocks.reply:type_name -> millrace.msg.PID
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	30, // 24: millrace.msg.Tokenize.grammar:type_name -> millrace.grammar.Spec
+	2,  // 25: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
+	1,  // 26: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
+	2,  // 27: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
+	1,  // 28: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
+	1,  // 29: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
+	3,  // 30: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
+	1,  // 31: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
+	1,  // 32: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
+	1,  // 33: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
+	31, // 34: millrace.msg.Generate.sampling:type_name -> millrace.sample.Params
+	32, // 35: millrace.msg.Generate.beams:type_name -> millrace.sample.Beams
+	3,  // 36: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
+	11, // 37: millrace.msg.Generate.source:type_name -> millrace.msg.Source
+	30, // 38: millrace.msg.Generate.grammar:type_name -> millrace.grammar.Spec
+	1,  // 39: millrace.msg.Source.kv:type_name -> millrace.msg.PID
+	1,  // 40: millrace.msg.Prefetch.reply:type_name -> millrace.msg.PID
+	11, // 41: millrace.msg.Prefetch.source:type_name -> millrace.msg.Source
+	1,  // 42: millrace.msg.Fetch.reply:type_name -> millrace.msg.PID
+	1,  // 43: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
+	1,  // 44: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
+	1,  // 45: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
+	1,  // 46: millrace.msg.Find.reply:type_name -> millrace.msg.PID
+	1,  // 47: millrace.msg.Found.compute:type_name -> millrace.msg.PID
+	21, // 48: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
+	22, // 49: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
+	2,  // 50: millrace.msg.Token.error:type_name -> millrace.msg.Error
+	24, // 51: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
+	2,  // 52: millrace.msg.Text.error:type_name -> millrace.msg.Error
+	24, // 53: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
+	1,  // 54: millrace.msg.ListBlocks.reply:type_name -> millrace.msg.PID
+	55, // [55:55] is the sub-list for method output_type
+	55, // [55:55] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_actors_msg_messages_proto_init() }
