@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +17,48 @@ var costAttacks = []attack{
 	{"cost: prompts that cannot fit", "keys", hopelessPrompts},
 	{"cost: 128 choices of long prompts", "keys", manyChoices},
 	{"cost: more than a key's limits", "keys", overLimits},
+	{"cost: schemas, expressions and grammars that explode", "keys", grammarBombs},
+}
+
+// grammarBombs sends grammars that take much memory or time. Each must be refused, or its answer must end soon.
+func grammarBombs(ctx context.Context, _ *suite, t *target) (string, error) {
+	nested := strings.Repeat(`{"items":`, 50) + `{"enum":[1]}` + strings.Repeat(`}`, 50)
+	all := `{"$defs":{"a0":{"anyOf":[{"type":"string"},{"type":"integer"}]}`
+	for i := 1; i <= 24; i++ {
+		all += fmt.Sprintf(`,"a%d":{"allOf":[{"$ref":"#/$defs/a%d"},{"anyOf":[{"$ref":"#/$defs/a%d"},{"properties":{"p%d":{}}}]}]}`, i, i-1, i-1, i)
+	}
+	all += `},"$ref":"#/$defs/a24"}`
+	statuses := map[int]int{}
+	longest := time.Duration(0)
+	for _, f := range []fields{
+		{"guided_regex": "((a{1,1000}){1,1000}){1,1000}"},
+		{"guided_regex": strings.Repeat("(", 50_000) + "a" + strings.Repeat(")*", 50_000)},
+		{"guided_regex": "(a|b)*a(a|b){9000}"},
+		{"guided_json": nested},
+		{"guided_json": all},
+		{"guided_json": `{"anyOf":[` + strings.Repeat(`{"properties":{"a":{"pattern":"^(a|b|c)*[d-z]{1,200}$"}}},`, 2500) + `{}]}`},
+		{"guided_grammar": "start: " + strings.Repeat("(", 200_000)},
+		{"guided_grammar": "start: a{1,1000000000}\na: \"x\" | a a"},
+		{"guided_grammar": "root ::= " + strings.Repeat("(", 100_000)},
+		{"guided_choice": slices.Repeat([]string{strings.Repeat("ab", 30)}, 4000)},
+	} {
+		f["prompt"], f["max_tokens"], f["temperature"] = "a", 8, 1
+		begin := time.Now()
+		status, answer, err := t.post(ctx, t.keys[spender], "/v1/completions", f)
+		took := time.Since(begin)
+		if err != nil {
+			return "", err
+		}
+		if status >= 500 && !strings.Contains(string(answer), "guided_") {
+			return "", fmt.Errorf("found status %d: %.200s, expected an answer, a refusal, or an error of the grammar", status, answer)
+		}
+		if took > 20*time.Second {
+			return "", fmt.Errorf("a grammar took %s, expected at most 20 s", took)
+		}
+		statuses[status]++
+		longest = max(longest, took)
+	}
+	return fmt.Sprintf("%v, the longest %.1f s", statuses, longest.Seconds()), nil
 }
 
 func tokenizeBomb(ctx context.Context, _ *suite, t *target) (string, error) {
