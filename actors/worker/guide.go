@@ -44,14 +44,14 @@ func (l *loop) newGuide(g *msg.Generate) *guide {
 	return q
 }
 
-// compute starts the computation of the masks of the next step, which has draft tokens.
-func (g *guide) compute(drafts []int32) {
+// compute starts the computation of the masks of the next step, which has draft tokens, the first of them forced.
+func (g *guide) compute(drafts []int32, forced int) {
 	drafts = slices.Clone(drafts)
 	g.mu.Lock()
 	g.running = true
 	g.mu.Unlock()
 	go func() {
-		g.err = g.maskRows(drafts)
+		g.err = g.maskRows(drafts, forced)
 		g.finish()
 	}()
 }
@@ -76,8 +76,8 @@ func (g *guide) finish() {
 	}
 }
 
-// maskRows computes the masks of a step's rows.
-func (g *guide) maskRows(drafts []int32) (err error) {
+// maskRows computes the masks of a step's rows. Rows before forced tokens need none.
+func (g *guide) maskRows(drafts []int32, forced int) (err error) {
 	g.rows, g.ahead = 0, 0
 	if g.matcher == nil {
 		if g.matcher, err = g.make(); err != nil {
@@ -85,7 +85,7 @@ func (g *guide) maskRows(drafts []int32) (err error) {
 		}
 	}
 	for {
-		if err := g.maskRow(); err != nil {
+		if err := g.maskRow(g.rows >= forced); err != nil {
 			return err
 		}
 		row := g.rows - 1
@@ -100,13 +100,13 @@ func (g *guide) maskRows(drafts []int32) (err error) {
 	}
 }
 
-// maskRow computes the mask of the next row.
-func (g *guide) maskRow() error {
+// maskRow computes the mask of the next row, if it is needed.
+func (g *guide) maskRow(needed bool) error {
 	if g.rows == len(g.masks) {
 		g.masks, g.free = append(g.masks, grammar.NewMask(g.vocab)), append(g.free, false)
 	}
 	at := g.rows
-	if g.free[at] = g.matcher.Free(); !g.free[at] {
+	if g.free[at] = !needed || g.matcher.Free(); !g.free[at] {
 		if err := g.matcher.Mask(g.masks[at]); err != nil {
 			return err
 		}
@@ -146,6 +146,24 @@ func (g *guide) take(tokens int, last int32) error {
 	}
 	g.matcher.Commit()
 	return err
+}
+
+// mostForced is the number of forced tokens that a sequence takes at once.
+const mostForced = 64
+
+// forced returns the tokens that must follow, at most most of them.
+func (g *guide) forced(buffer []int32, most int) ([]int32, error) {
+	if most <= 0 {
+		return nil, nil
+	}
+	tokens := slices.Grow(buffer, most)[:most]
+	n, err := g.matcher.Forced(tokens)
+	for i, token := range tokens[:n] {
+		if int(token) >= g.vocab {
+			return tokens[:i], err
+		}
+	}
+	return tokens[:n], err
 }
 
 // ready reports whether the masks are computed.
@@ -231,7 +249,7 @@ type latelySampled struct{ seq *sequence }
 // postpone keeps the logits of an output until its masks are there; false if they are.
 func (l *loop) postpone(o *output) bool {
 	s := o.seq
-	s.postponed = &postponed{output: *o, logits: make(keptLogits, o.drafts+1)}
+	s.postponed = &postponed{output: *o, logits: make(keptLogits, 1+o.drafts-o.forced)}
 	for i := range s.postponed.logits {
 		s.postponed.logits[i] = slices.Clone(l.logits.Row(o.row + i))
 	}

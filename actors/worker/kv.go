@@ -112,7 +112,7 @@ func (l *loop) askKV(plan *sched.Plan) {
 	}
 	for _, e := range plan.Spill {
 		s := l.sequences[e.ID]
-		s.draft, s.committed, s.spilled = nil, 0, e.Tokens
+		s.draft, s.forced, s.committed, s.spilled = nil, 0, 0, e.Tokens
 		if l.close(s) {
 			l.closed(s)
 		}

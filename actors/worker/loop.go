@@ -78,7 +78,9 @@ type sequence struct {
 	cached    int32 // leading tokens that were computed before its first step
 	drafter   draft.Drafter
 	draft     []int32         // draft tokens of the next step
+	forced    int             // of them, the first ones that the grammar forces
 	choices   []sample.Choice // of the step: a token, and one for each draft token that was accepted
+	next      []int32         // tokens that the grammar forces after choices
 	decodes   bool            // its first token is there
 	committed int             // tokens whose slabs were offered to others
 	spilled   int             // tokens that were computed when it was spilled, until it is back
@@ -105,6 +107,7 @@ type output struct {
 	seq    *sequence
 	row    int // the first
 	drafts int
+	forced int  // of drafts, those without logits
 	late   bool // its masks are not there: it is sampled later
 	err    error
 }
@@ -302,7 +305,7 @@ func (l *loop) begin(s *sequence) {
 	}
 	if g.Grammar != nil && !s.endIsSent {
 		s.guide = l.newGuide(g)
-		s.guide.compute(nil)
+		s.guide.compute(nil, 0)
 	}
 }
 

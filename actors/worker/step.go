@@ -31,7 +31,7 @@ func (l *loop) step(plan *sched.Plan) error {
 		}
 		rows := s.rows(&c)
 		if c.Output {
-			l.outputs = append(l.outputs, output{id: c.ID, seq: s, row: row, drafts: c.Drafts})
+			l.outputs = append(l.outputs, output{id: c.ID, seq: s, row: row, drafts: c.Drafts, forced: c.Forced})
 			row += rows.Outputs()
 		}
 		l.batch = append(l.batch, rows)
@@ -88,7 +88,7 @@ func (s *sequence) rows(c *sched.Chunk) compute.Rows {
 	known := len(s.tokens)
 	s.tokens = append(s.tokens, s.draft[:c.Drafts]...)
 	rows := compute.Rows{
-		Region: s.region, Tokens: s.tokens[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output, Drafts: c.Drafts,
+		Region: s.region, Tokens: s.tokens[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output, Drafts: c.Drafts - c.Forced,
 	}
 	s.tokens = s.tokens[:known]
 	return rows
@@ -145,11 +145,15 @@ func (s *sampler) sample(outputs []output, logits compute.Logits, stride int) {
 	}
 }
 
-// sample draws a token from the output's row and, as long as it is the draft token,
+// sample takes the forced tokens of an output, and draws a token from its row and, as long as it is the draft token,
 // from the row of the draft token: each as if the ones before it had been steps of their own.
 func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scratch) error {
 	s.choices = s.choices[:0]
-	for i := 0; ; i++ {
+	for _, token := range s.draft[:min(s.forced, o.forced+1)] { // one more is forced if not all of them were in the step
+		s.choices = append(s.choices, sample.Choice{Token: token})
+		s.sampler.Accept(token)
+	}
+	for i := o.forced; s.forced <= o.forced; i++ {
 		var mask []uint32
 		if s.guide != nil {
 			var err error
@@ -157,7 +161,7 @@ func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scra
 				return err
 			}
 		}
-		c, err := s.sampler.SampleMasked(logits.Row(o.row+i), mask, len(s.tokens)+i, scratch)
+		c, err := s.sampler.SampleMasked(logits.Row(o.row+i-o.forced), mask, len(s.tokens)+i, scratch)
 		if err != nil {
 			return err
 		}
@@ -167,10 +171,15 @@ func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scra
 			break
 		}
 	}
-	if s.guide != nil {
-		return s.guide.take(len(s.choices), s.choices[len(s.choices)-1].Token)
+	s.next = s.next[:0]
+	if s.guide == nil {
+		return nil
 	}
-	return nil
+	err := s.guide.take(len(s.choices), s.choices[len(s.choices)-1].Token)
+	if left := s.gen.MaxTokens - s.generated() - len(s.choices); err == nil && !s.gen.Sampling.Logprobs {
+		s.next, err = s.guide.forced(s.next, min(left, mostForced))
+	}
+	return err
 }
 
 // accept appends the tokens of an output to its sequence, sends them on and notifies the
@@ -191,7 +200,7 @@ func (l *loop) accept(o *output, free int) {
 		return
 	}
 	l.generated.Add(uint64(len(s.choices)))
-	l.Metrics.Drafted(o.drafts, len(s.choices)-1)
+	l.Metrics.Drafted(o.drafts-o.forced, max(len(s.choices)-1-o.forced, 0))
 	for i := range s.choices {
 		finish := l.send(s, &s.choices[i])
 		if finish == api.FinishStop {
@@ -204,14 +213,15 @@ func (l *loop) accept(o *output, free int) {
 		}
 	}
 	s.entry.generated.Store(int64(s.generated()))
-	s.drafter.Learn(o.drafts, len(s.choices)-1)
-	if s.draft = nil; free > 0 {
-		s.draft = s.drafter.Draft(s.tokens, free)
+	s.drafter.Learn(o.drafts-o.forced, max(len(s.choices)-1-o.forced, 0))
+	s.draft, s.forced = append(s.draft[:0], s.next...), len(s.next)
+	if free > 0 && s.forced == 0 {
+		s.draft = append(s.draft, s.drafter.Draft(s.tokens, free)...)
 	}
 	if s.guide != nil {
-		s.guide.compute(s.draft)
+		s.guide.compute(s.draft, s.forced)
 	}
-	l.events = append(l.events, sched.Accepted(o.id, len(s.choices), len(s.draft)))
+	l.events = append(l.events, sched.Forced(o.id, len(s.choices), len(s.draft), s.forced))
 }
 
 // send appends a token to its sequence and sends it on; whether it is the last one, and why.

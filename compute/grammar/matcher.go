@@ -188,14 +188,7 @@ func (m *Matcher) afterFree(token int32) (next state, ok bool, err error) {
 
 // Forced fills tokens with the ones that the mask allows alone, one after the other, and returns their number.
 func (m *Matcher) Forced(tokens []int32) (int, error) {
-	ends := m.vocab.Ends()
-	switch {
-	case len(tokens) == 0 || m.now.phase == free:
-		return 0, nil
-	case m.now.phase == ended && len(ends) == 1:
-		tokens[0] = ends[0]
-		return 1, nil
-	case m.now.phase == ended:
+	if len(tokens) == 0 || m.now.phase != inside { // an end is drawn: the rows after it would be of no use
 		return 0, nil
 	}
 	return m.now.run.automaton.Forced(tokens)

@@ -55,6 +55,7 @@ type Event struct {
 	Sequence Sequence // Submit
 	Tokens   int      // Granted: leased up to; Sampled: taken
 	Drafts   int      // Sampled: draft tokens for the next step
+	Forced   int      // Sampled: of Drafts, the first ones, which are right for sure
 	Computed int      // Granted, of a sequence that begins: its first tokens that are in the KV cache
 	Need     int      // Denied, in slabs: for the transcript
 	Free     int      // Denied, in slabs: for the transcript
@@ -123,6 +124,12 @@ func Sampled(id ID) Event { return Accepted(id, 1, 0) }
 // next step; with beams it is 0.
 func Accepted(id ID, tokens, drafts int) Event {
 	return Event{Kind: KindSampled, ID: id, Tokens: tokens, Drafts: drafts}
+}
+
+// Forced is Accepted where the first forced ones of the draft tokens are right for sure, because a grammar allows no others. They enter
+// the step outside of Config.DraftRows, and have no logits.
+func Forced(id ID, tokens, drafts, forced int) Event {
+	return Event{Kind: KindSampled, ID: id, Tokens: tokens, Drafts: drafts, Forced: forced}
 }
 
 // Finished ends a sequence with one of ReasonStop to ReasonError: in place of Sampled for an end-of-sequence token,

@@ -44,7 +44,7 @@ type Plan struct {
 // With Beams each row is one beam. All are at Start, and the logits of all are wanted.
 //
 // Drafts is the number of draft tokens at the end. Their logits and those of the row before them
-// are wanted.
+// are wanted, but not those of the first Forced rows of these: the tokens that follow them are known.
 type Chunk struct {
 	ID     ID
 	Row    int
@@ -52,6 +52,7 @@ type Chunk struct {
 	Rows   int
 	Beams  int // 0: none
 	Drafts int
+	Forced int // of Drafts
 	Output bool
 }
 
@@ -68,7 +69,7 @@ func (c *Chunk) outputs() int {
 	if !c.Output {
 		return 0
 	}
-	return max(c.Beams, 1) + c.Drafts
+	return max(c.Beams, 1) + c.Drafts - c.Forced
 }
 
 // Reservation requests KV for Tokens tokens in all, the first Promise of them promised and the first Lease of these leased

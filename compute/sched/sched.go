@@ -69,6 +69,7 @@ type sequence struct {
 	computed    int    // tokens in the KV cache once the last plan has run
 	drafted     int    // of them, draft tokens without an answer
 	drafts      int    // draft tokens for the next step
+	forced      int    // of them, the first ones that are right for sure
 	promised    int    // tokens whose slabs are promised
 	promising   int    // with the growth that is on its way
 	denied      bool   // its last growth was
@@ -258,12 +259,12 @@ func (s *Scheduler) sampled(e *Event) error {
 	switch {
 	case seq.state != Running || !seq.open():
 		return fmt.Errorf("%w: a token for sequence %d, which has no output open", ErrUnexpected, e.ID)
-	case e.Tokens < 1 || e.Tokens > 1+seq.drafted || e.Drafts < 0 || seq.Beams > 0 && e.Drafts > 0:
+	case e.Tokens < 1 || e.Tokens > 1+seq.drafted || e.Drafts < 0 || e.Forced < 0 || e.Forced > e.Drafts || seq.Beams > 0 && e.Drafts > 0:
 		return fmt.Errorf("%w: %d tokens and %d draft tokens for sequence %d, which has %d outputs open",
 			ErrUnexpected, e.Tokens, e.Drafts, e.ID, 1+seq.drafted)
 	}
 	seq.generated += e.Tokens
-	seq.computed, seq.drafted, seq.drafts = seq.known()-1, 0, e.Drafts // the KV of rejected draft tokens is written again
+	seq.computed, seq.drafted, seq.drafts, seq.forced = seq.known()-1, 0, e.Drafts, e.Forced // the KV of rejected draft tokens is written again
 	if seq.generated == seq.MaxNewTokens {
 		s.end(seq, ReasonLength)
 	}

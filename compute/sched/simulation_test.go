@@ -54,6 +54,7 @@ type life struct {
 	cached    int // of them, before it began
 	made      int // tokens sampled
 	drafts    int // for the next step, and then in the open chunk
+	forced    int // of drafts, as they
 	leased    int // as reported to the scheduler
 	open      bool
 	idle      int // steps as a fresh prompt beside decode rows, with no prompt row in the step
@@ -145,7 +146,8 @@ func (w *world) events(submit bool) []Event {
 				w.late = append(w.late, Finished(id, ReasonStop))
 				fallthrough
 			default:
-				taken := 1 + w.rng.IntN(1+l.drafts)
+				taken := 1 + l.forced + w.rng.IntN(1+l.drafts-l.forced)
+				w.counts["forced"] += l.forced
 				if w.counts["drafted"] += l.drafts; taken > 1 {
 					w.counts["accepted"]++
 				}
@@ -155,7 +157,10 @@ func (w *world) events(submit bool) []Event {
 				} else {
 					l.drafts = 0
 				}
-				ev = append(ev, Accepted(id, taken, l.drafts))
+				if l.forced = 0; w.chance(30) {
+					l.forced = w.rng.IntN(l.drafts + 1)
+				}
+				ev = append(ev, Forced(id, taken, l.drafts, l.forced))
 			}
 		}
 		if (l.ended == 0 && !w.long(id) && w.rng.IntN(1000) < 6) || !w.cfg.Spill && w.rng.IntN(400) == 0 || w.rng.IntN(4000) == 0 {
@@ -189,7 +194,7 @@ func (w *world) receive() []Event {
 			}
 			l.granted, l.requested, l.away, l.leased = true, false, false, e.Tokens
 		case KindSpilled:
-			l.leaving, l.away, l.drafts, l.idle = false, true, 0, 0
+			l.leaving, l.away, l.drafts, l.forced, l.idle = false, true, 0, 0, 0
 			l.PromptTokens, l.MaxNewTokens, l.sampled, l.made = l.PromptTokens+l.made, l.MaxNewTokens-l.made, l.sampled+l.made, 0
 			w.counts["spilled"]++
 		case KindKept:
@@ -272,7 +277,7 @@ func (w *world) checkEnds(p *Plan) {
 }
 
 func (w *world) checkChunks(p *Plan) {
-	rows, prompt, fresh, outputs, decode, decoding, draftTokens := 0, 0, 0, 0, 0, 0, 0
+	rows, prompt, fresh, outputs, decode, decoding, draftTokens, forced := 0, 0, 0, 0, 0, 0, 0, 0
 	for i, c := range p.Chunks {
 		l, tokens := w.seqs[c.ID], c.Rows
 		if c.Beams > 0 {
@@ -288,18 +293,20 @@ func (w *world) checkChunks(p *Plan) {
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
 		case c.Output != (c.Start+tokens == l.PromptTokens+l.made+c.Drafts):
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
-		case c.Drafts > 0 && (c.Drafts != c.Rows-1 || c.Drafts > l.drafts || l.made+c.Rows > l.MaxNewTokens):
+		case c.Drafts > 0 && (c.Drafts != c.Rows-1 || c.Drafts > l.drafts || l.made+c.Rows > l.MaxNewTokens),
+			c.Forced > l.forced, c.Forced > c.Drafts, c.Drafts > c.Forced && c.Forced != l.forced:
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
 		}
 		if c.Output {
-			l.drafts = c.Drafts
+			l.drafts, l.forced = c.Drafts, c.Forced
 		}
-		draftTokens += c.Drafts
+		draftTokens += c.Drafts - c.Forced
+		forced += c.Forced
 		rows += c.Rows
 		l.position += tokens
 		l.open = c.Output
 		if c.Output {
-			outputs += max(1, c.Beams) + c.Drafts
+			outputs += max(1, c.Beams) + c.Drafts - c.Forced
 		}
 		if c.Start >= l.PromptTokens {
 			decode += c.Rows
@@ -314,7 +321,7 @@ func (w *world) checkChunks(p *Plan) {
 		}
 	}
 	if rows > w.cfg.MaxBatchTokens || rows != p.Rows || decode != p.DecodeRows || outputs != p.Outputs ||
-		outputs > max(w.cfg.MaxBatchSize, w.cfg.DraftRows) || draftTokens > 0 && rows > w.cfg.DraftRows || (decode > 0 && w.cfg.ChunkTokens > 0 && fresh > w.cfg.ChunkTokens) {
+		outputs > max(w.cfg.MaxBatchSize, w.cfg.DraftRows) || draftTokens > 0 && rows-forced > w.cfg.DraftRows || (decode > 0 && w.cfg.ChunkTokens > 0 && fresh > w.cfg.ChunkTokens) {
 		w.t.Fatalf("step %d: rows %d, prompt %d, decode %d, outputs %d of %+v", p.Step, rows, prompt, decode, outputs, w.cfg)
 	}
 	w.checkProgress(p, fresh)

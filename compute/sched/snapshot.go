@@ -155,7 +155,7 @@ func (s *Scheduler) checkSequence(q *sequence) error {
 // checkPlan checks that the last plan's rows are whole and inside the budgets.
 func (s *Scheduler) checkPlan() error {
 	p := &s.plan
-	rows, outputs, fresh, draftTokens := 0, 0, 0, 0
+	rows, outputs, fresh, draftTokens, forced := 0, 0, 0, 0, 0
 	for i, c := range p.Chunks {
 		seq := s.byID[c.ID]
 		if seq == nil || seq.state != Running || c.Row != rows || c.Rows < 1 || c.end() != seq.computed ||
@@ -166,7 +166,8 @@ func (s *Scheduler) checkPlan() error {
 			return fmt.Errorf("sched: check: chunk %d of step %d: output %t, computed %d of %d tokens, %d of %d draft tokens",
 				i, p.Step, c.Output, seq.computed, seq.known(), c.Drafts, seq.drafted)
 		}
-		draftTokens += c.Drafts
+		draftTokens += c.Drafts - c.Forced
+		forced += c.Forced
 		rows += c.Rows
 		outputs += c.outputs()
 		if c.Start < seq.PromptTokens && !seq.Migrated {
@@ -179,9 +180,9 @@ func (s *Scheduler) checkPlan() error {
 			p.Step, rows, outputs, p.Rows, p.DecodeRows, p.PromptRows, p.Outputs)
 	case rows > s.cfg.MaxBatchTokens:
 		return fmt.Errorf("sched: check: step %d has %d rows, the budget is %d", p.Step, rows, s.cfg.MaxBatchTokens)
-	case draftTokens > 0 && (p.PromptRows > 0 || rows > s.cfg.DraftRows):
+	case draftTokens > 0 && (p.PromptRows > 0 || rows-forced > s.cfg.DraftRows):
 		return fmt.Errorf("sched: check: step %d has %d draft tokens among %d rows, %d of prompts, expected at most %d rows and no prompts",
-			p.Step, draftTokens, rows, p.PromptRows, s.cfg.DraftRows)
+			p.Step, draftTokens, rows-forced, p.PromptRows, s.cfg.DraftRows)
 	case p.DecodeRows > 0 && s.cfg.ChunkTokens > 0 && fresh > s.cfg.ChunkTokens:
 		return fmt.Errorf("sched: check: step %d has %d rows of new prompts beside %d decode rows, expected at most %d",
 			p.Step, fresh, p.DecodeRows, s.cfg.ChunkTokens)

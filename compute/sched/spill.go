@@ -72,7 +72,7 @@ func (s *Scheduler) spilled(e *Event) error {
 	}
 	n := seq.generated
 	seq.PromptTokens, seq.MaxNewTokens, seq.Answered, seq.earlier, seq.generated = seq.PromptTokens+n, seq.MaxNewTokens-n, seq.Answered+n, seq.earlier+n, 0
-	seq.state, seq.computed, seq.drafted, seq.drafts = Away, 0, 0, 0
+	seq.state, seq.computed, seq.drafted, seq.drafts, seq.forced = Away, 0, 0, 0, 0
 	seq.withdraw()
 	s.frees++
 	if s.running.len() > 0 { // those that wait to grow go first; when all have ended meanwhile, it returns at once

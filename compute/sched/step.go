@@ -61,16 +61,26 @@ func (s *Scheduler) takeTurns() {
 }
 
 // planDecode gives every decoding sequence its row, or one row for each of its beams. They always
-// fit, because MaxBatchSize <= MaxBatchTokens. Draft tokens follow the row while rows are left.
+// fit, because MaxBatchSize <= MaxBatchTokens. Forced tokens follow the row while the step has room, and draft tokens while
+// DraftRows are left.
 func (s *Scheduler) planDecode() {
 	free, sharers := s.draftRows()
+	room := s.cfg.MaxBatchTokens - max(free, 0)
 	for _, seq := range s.decodes {
-		drafts := 0
-		if most := seq.mayDraft(); free > 0 && most > 0 {
-			drafts = min(most, (free+sharers-1)/sharers)
-			free, sharers = free-drafts, sharers-1
+		room -= seq.rows()
+	}
+	if len(s.ready) > 0 { // half of it is for prompts
+		room /= 2
+	}
+	for _, seq := range s.decodes {
+		most := seq.mayDraft()
+		forced := max(min(seq.forced, most, room), 0)
+		drafts := forced
+		if room -= forced; free > 0 && most > seq.forced && forced == seq.forced {
+			more := min(most-forced, (free+sharers-1)/sharers)
+			drafts, free, sharers = drafts+more, free-more, sharers-1
 		}
-		s.addChunk(seq, Chunk{Rows: seq.rows() + drafts, Beams: seq.Beams, Drafts: drafts})
+		s.addChunk(seq, Chunk{Rows: seq.rows() + drafts, Beams: seq.Beams, Drafts: drafts, Forced: forced})
 	}
 	s.plan.DecodeRows = s.plan.Rows
 }
@@ -85,7 +95,7 @@ func (s *Scheduler) draftRows() (free, sharers int) {
 	free = s.cfg.DraftRows
 	for _, seq := range s.decodes {
 		free -= seq.rows()
-		if seq.mayDraft() > 0 {
+		if seq.mayDraft() > seq.forced {
 			sharers++
 		}
 	}

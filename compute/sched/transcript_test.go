@@ -192,7 +192,7 @@ func parseEvents(t *testing.T, words []string) []Event {
 		case "never-fits":
 			events = append(events, NeverFits(id, num("need"), num("pool")))
 		case "sampled":
-			events = append(events, Accepted(id, max(1, num("tokens")), num("drafts")))
+			events = append(events, Forced(id, max(1, num("tokens")), num("drafts"), num("forced")))
 		case "stop":
 			events = append(events, Finished(id, ReasonStop))
 		case "failed":
@@ -262,6 +262,9 @@ func printRows(out *bytes.Buffer, p *Plan) {
 		}
 		if c.Drafts > 0 {
 			fmt.Fprintf(out, " of %d draft tokens", c.Drafts)
+		}
+		if c.Forced > 0 {
+			fmt.Fprintf(out, ", %d forced", c.Forced)
 		}
 		fmt.Fprintln(out)
 	}
