@@ -61,22 +61,22 @@ func (s *Scheduler) takeTurns() {
 }
 
 // planDecode gives every decoding sequence its row, or one row for each of its beams. They always
-// fit, because MaxBatchSize <= MaxBatchTokens. Forced tokens follow the row while the step has room, and draft tokens while
+// fit, because MaxBatchSize <= MaxBatchTokens. Forced tokens follow the row while the step has spare rows, and draft tokens while
 // DraftRows are left.
 func (s *Scheduler) planDecode() {
 	free, sharers := s.draftRows()
-	room := s.cfg.MaxBatchTokens - max(free, 0)
+	spare := s.cfg.MaxBatchTokens - max(free, 0)
 	for _, seq := range s.decodes {
-		room -= seq.rows()
+		spare -= seq.rows()
 	}
 	if len(s.ready) > 0 { // half of it is for prompts
-		room /= 2
+		spare /= 2
 	}
 	for _, seq := range s.decodes {
 		most := seq.mayDraft()
-		forced := max(min(seq.forced, most, room), 0)
+		forced := max(min(seq.forced, most, spare), 0)
 		drafts := forced
-		if room -= forced; free > 0 && most > seq.forced && forced == seq.forced {
+		if spare -= forced; free > 0 && most > seq.forced && forced == seq.forced {
 			more := min(most-forced, (free+sharers-1)/sharers)
 			drafts, free, sharers = drafts+more, free-more, sharers-1
 		}
