@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -312,14 +313,7 @@ func anyOf(tok *tokenizer.Tokenizer, mask grammar.Mask, rng *rand.Rand) int32 {
 	return -1
 }
 
-func isEnd(tok *tokenizer.Tokenizer, id int32) bool {
-	for _, end := range tok.EOS() {
-		if id == end {
-			return true
-		}
-	}
-	return false
-}
+func isEnd(tok *tokenizer.Tokenizer, id int32) bool { return slices.Contains(tok.EOS(), id) }
 
 func idOf(t testing.TB, tok *tokenizer.Tokenizer, text string) int32 {
 	t.Helper()

@@ -290,7 +290,7 @@ func TestALateMaskDelaysItsOwnSequenceOnly(t *testing.T) {
 	require.Eventually(t, func() bool { return p.Running() == 1 }, patience, time.Millisecond)
 	close(e.gate)
 	got := choices(t, slow, 1)
-	require.Regexp(t, regexp.MustCompile("^"+tale+"$"), got[0].text)
+	require.Regexp(t, "^"+tale+"$", got[0].text)
 	requireClean(t, p, d)
 }
 
@@ -328,6 +328,6 @@ func TestAGrammarBeginsAfterReasoning(t *testing.T) {
 	r.Grammar.After, r.Sampling = marker, sample.Params{}
 	c := answers(t, p, r)[0]
 	require.Equal(t, plain.tokens[:8], c.tokens[:8])
-	require.Regexp(t, regexp.MustCompile("(?s)"+regexp.QuoteMeta(marker)+"(yes|no)$"), c.text)
+	require.Regexp(t, "(?s)"+regexp.QuoteMeta(marker)+"(yes|no)$", c.text)
 	require.Equal(t, api.FinishStop, c.finish)
 }

@@ -151,7 +151,7 @@ func (g *guide) take(tokens int, last int32) error {
 // mostForced is the number of forced tokens that a sequence takes at once.
 const mostForced = 64
 
-// forced returns the tokens that must follow, at most most of them.
+// forced returns the tokens that must follow, or the first of them.
 func (g *guide) forced(buffer []int32, most int) ([]int32, error) {
 	if most <= 0 {
 		return nil, nil
@@ -227,9 +227,7 @@ func (l *loop) awaitMasks() {
 		}
 		for !g.ready() && !o.late {
 			if patience == nil {
-				timer := time.NewTimer(cmp.Or(l.MaskPatience, max(maskPatience, l.took/16)))
-				defer timer.Stop()
-				patience = timer.C
+				patience = time.After(cmp.Or(l.MaskPatience, max(maskPatience, l.took/16)))
 			}
 			select {
 			case <-l.masked:
@@ -253,7 +251,7 @@ func (l *loop) postpone(o *output) bool {
 	for i := range s.postponed.logits {
 		s.postponed.logits[i] = slices.Clone(l.logits.Row(o.row + i))
 	}
-	s.postponed.output.row = 0
+	s.postponed.row = 0
 	late := s.guide.after(func() { l.inbox.push(&latelySampled{s}) })
 	if !late {
 		s.postponed = nil

@@ -228,22 +228,22 @@ func (p *ebnf) sequence() (list []element, err error) {
 			return list, nil
 		}
 		e := element{least: 1, most: 1}
-		switch c := p.rest[0]; {
-		case c == '|' || c == ')':
+		switch c := p.rest[0]; c {
+		case '|', ')':
 			return list, nil
-		case c == '"' || c == '\'':
+		case '"', '\'':
 			text, err := p.quoted(c)
 			if err != nil {
 				return nil, err
 			}
 			e.text = &text
-		case c == '[':
+		case '[':
 			if e.class, err = p.class(); err != nil {
 				return nil, err
 			}
-		case c == '.':
+		case '.':
 			p.rest, e.class = p.rest[1:], `(?s:.)`
-		case c == '(':
+		case '(':
 			if e.group, err = p.group(); err != nil {
 				return nil, err
 			}

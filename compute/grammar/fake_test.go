@@ -33,7 +33,7 @@ func (e *fakeEngine) Bytes(id int32) []byte {
 }
 func (e *fakeEngine) Ends() []int32 { return []int32{endID, otherEndID} }
 
-func (e *fakeEngine) Compile(kind Kind, source string) (Program, error) {
+func (e *fakeEngine) Compile(_ Kind, source string) (Program, error) {
 	e.compiled.Add(1)
 	if e.begun != nil {
 		e.begun <- source
@@ -90,7 +90,7 @@ func (a *fakeAutomaton) Advance(token int32) (ok, ended bool, err error) {
 	return true, a.left() == "", nil
 }
 
-func (a *fakeAutomaton) Forced(tokens []int32) (int, error) { return 0, nil }
+func (a *fakeAutomaton) Forced([]int32) (int, error) { return 0, nil }
 
 func (a *fakeAutomaton) Rollback(n int) error {
 	if n > len(a.taken) {
@@ -104,7 +104,7 @@ func (a *fakeAutomaton) Close() { a.p.engine.live.Add(-1) }
 
 // ids are the tokens of a text, in which they are divided by spaces.
 func ids(text string) (list []int32) {
-	for _, token := range strings.Fields(text) {
+	for token := range strings.FieldsSeq(text) {
 		for id, t := range fakeTokens {
 			if t == token {
 				list = append(list, int32(id))

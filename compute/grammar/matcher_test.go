@@ -116,7 +116,7 @@ func TestARepeatedGrammarBeginsAgainAfterEachMarker(t *testing.T) {
 // TestRollbackLeadsBackToEveryPlace: over beginnings and ends of the grammar, at random.
 func TestRollbackLeadsBackToEveryPlace(t *testing.T) {
 	e := &fakeEngine{}
-	text := ids("a < / t > a b c a</t> a b b </t> a b </s>")
+	text := ids("a < / t > a b c a</t> a b c b </t> a b </s>")
 	spec := Spec{Source: "ab", After: "</t>", Optional: true, Repeat: true}
 	var want []string
 	m := matcher(t, e, &spec, Options{})

@@ -14,6 +14,7 @@ func (s *Spec) program() (Kind, string, error) {
 	case Choice:
 		source, err := choiceGrammar(s.Source)
 		return Lark, source, err
+	case JSONSchema, Regex:
 	case Lark:
 		if !isEBNF(s.Source) {
 			return Lark, s.Source, nil

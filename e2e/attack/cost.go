@@ -23,11 +23,12 @@ var costAttacks = []attack{
 // grammarBombs sends grammars that take much memory or time. Each must be refused, or its answer must end soon.
 func grammarBombs(ctx context.Context, _ *suite, t *target) (string, error) {
 	nested := strings.Repeat(`{"items":`, 50) + `{"enum":[1]}` + strings.Repeat(`}`, 50)
-	all := `{"$defs":{"a0":{"anyOf":[{"type":"string"},{"type":"integer"}]}`
+	var all strings.Builder
+	all.WriteString(`{"$defs":{"a0":{"anyOf":[{"type":"string"},{"type":"integer"}]}`)
 	for i := 1; i <= 24; i++ {
-		all += fmt.Sprintf(`,"a%d":{"allOf":[{"$ref":"#/$defs/a%d"},{"anyOf":[{"$ref":"#/$defs/a%d"},{"properties":{"p%d":{}}}]}]}`, i, i-1, i-1, i)
+		fmt.Fprintf(&all, `,"a%d":{"allOf":[{"$ref":"#/$defs/a%d"},{"anyOf":[{"$ref":"#/$defs/a%d"},{"properties":{"p%d":{}}}]}]}`, i, i-1, i-1, i)
 	}
-	all += `},"$ref":"#/$defs/a24"}`
+	all.WriteString(`},"$ref":"#/$defs/a24"}`)
 	statuses := map[int]int{}
 	longest := time.Duration(0)
 	for _, f := range []fields{
@@ -35,7 +36,7 @@ func grammarBombs(ctx context.Context, _ *suite, t *target) (string, error) {
 		{"guided_regex": strings.Repeat("(", 50_000) + "a" + strings.Repeat(")*", 50_000)},
 		{"guided_regex": "(a|b)*a(a|b){9000}"},
 		{"guided_json": nested},
-		{"guided_json": all},
+		{"guided_json": all.String()},
 		{"guided_json": `{"anyOf":[` + strings.Repeat(`{"properties":{"a":{"pattern":"^(a|b|c)*[d-z]{1,200}$"}}},`, 2500) + `{}]}`},
 		{"guided_grammar": "start: " + strings.Repeat("(", 200_000)},
 		{"guided_grammar": "start: a{1,1000000000}\na: \"x\" | a a"},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -138,7 +139,7 @@ func (c *checker) pick(mask grammar.Mask, rng *rand.Rand) int32 {
 	first, other := rng.IntN(c.tok.VocabSize()), c.end
 	for i := range c.tok.VocabSize() {
 		id := int32((first + i) % c.tok.VocabSize())
-		if !mask.Allows(id) || isEnd(c.grammars, id) {
+		if !mask.Allows(id) || slices.Contains(c.grammars.Ends(), id) {
 			continue
 		}
 		if !short || c.shortening[id] {
@@ -149,15 +150,6 @@ func (c *checker) pick(mask grammar.Mask, rng *rand.Rand) int32 {
 		}
 	}
 	return other
-}
-
-func isEnd(v grammar.Vocabulary, id int32) bool {
-	for _, end := range v.Ends() {
-		if id == end {
-			return true
-		}
-	}
-	return false
 }
 
 func (c *checker) validate(validator *jsonschema.Schema, text []byte, r *result) {
@@ -273,7 +265,7 @@ func writeMany(d *json.Decoder, b *strings.Builder, open json.Delim) error {
 	}
 	end, err := d.Token()
 	if err == nil {
-		b.WriteString(fmt.Sprint(end))
+		fmt.Fprint(b, end)
 	}
 	return err
 }

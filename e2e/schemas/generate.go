@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 )
 
 // generate makes schemas at random: nested, with enums, bounds, references, patterns, Unicode and recursion.
@@ -159,7 +160,7 @@ func (g *generator) object(depth int) object {
 			name = fmt.Sprintf("p%d", i)
 		}
 		properties[name] = g.schema(depth - 1 - g.rng.IntN(depth))
-		if g.chance(2) && !contains(required, name) {
+		if g.chance(2) && !slices.Contains(required, name) {
 			required = append(required, name)
 		}
 	}
@@ -180,15 +181,6 @@ func (g *generator) object(depth int) object {
 		s["minProperties"] = len(required)
 	}
 	return s
-}
-
-func contains(list []string, s string) bool {
-	for _, o := range list {
-		if o == s {
-			return true
-		}
-	}
-	return false
 }
 
 func (g *generator) array(depth int) object {
@@ -228,12 +220,12 @@ func (g *generator) distinct(depth int) object {
 	}}
 }
 
-func (g *generator) define(make func(ref string) any) object {
+func (g *generator) define(body func(ref string) any) object {
 	g.kept++
 	name := fmt.Sprintf("d%d", g.kept)
 	ref := "#/$defs/" + name
 	g.defs[name] = true
-	g.defs[name] = make(ref)
+	g.defs[name] = body(ref)
 	return object{"$ref": ref}
 }
 

@@ -72,8 +72,8 @@ func New(tokenizer unsafe.Pointer, tokens []Token, ends []int32) (*Engine, error
 	}
 	var out C.millrace_jinja_bytes
 	code := C.millrace_grammar_vocabulary(tokenizer, (*C.uint8_t)(unsafe.SliceData(data)), (*C.uint32_t)(unsafe.SliceData(offsets)),
-		(*C.uint8_t)(unsafe.SliceData(special)), C.size_t(len(tokens)), (*C.uint32_t)(unsafe.SliceData(ids)), C.size_t(len(ids)), &e.vocabulary, &out)
-	if err := failure(code, out); err != nil {
+		(*C.uint8_t)(unsafe.SliceData(special)), C.size_t(len(tokens)), (*C.uint32_t)(unsafe.SliceData(ids)), C.size_t(len(ids)), &e.vocabulary, &out) //nolint:gocritic // the duplicate is in what cgo makes of it
+	if err := failure(code, out); err != nil { //nolint:gocritic // as above
 		return nil, err
 	}
 	runtime.AddCleanup(e, func(p unsafe.Pointer) { C.millrace_grammar_vocabulary_free(p) }, e.vocabulary)
@@ -114,9 +114,9 @@ func (e *Engine) Compile(kind grammar.Kind, source string) (grammar.Program, err
 	}
 	p := &program{engine: e}
 	var out C.millrace_jinja_bytes
-	status := C.millrace_grammar_compile(e.vocabulary, code, (*C.uint8_t)(unsafe.StringData(source)), C.size_t(len(source)), &compileLimits, &p.ptr, &out)
+	status := C.millrace_grammar_compile(e.vocabulary, code, (*C.uint8_t)(unsafe.StringData(source)), C.size_t(len(source)), &compileLimits, &p.ptr, &out) //nolint:gocritic // as above
 	runtime.KeepAlive(e)
-	if err := failure(status, out); err != nil {
+	if err := failure(status, out); err != nil { //nolint:gocritic // as above
 		return nil, fmt.Errorf("%w: %w", grammar.ErrSpec, err)
 	}
 	runtime.AddCleanup(p, func(ptr unsafe.Pointer) { C.millrace_grammar_free(ptr) }, p.ptr)
@@ -138,7 +138,7 @@ func (p *program) Held() int {
 func (p *program) Start() (grammar.Automaton, error) {
 	a := &automaton{vocab: len(p.engine.tokens)}
 	var out C.millrace_jinja_bytes
-	code := C.millrace_grammar_matcher(p.ptr, &a.ptr, &out)
+	code := C.millrace_grammar_matcher(p.ptr, &a.ptr, &out) //nolint:gocritic // as above
 	runtime.KeepAlive(p)
 	if err := failure(code, out); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrEngine, err)
@@ -154,7 +154,7 @@ type automaton struct {
 
 func (a *automaton) Mask(m grammar.Mask) error {
 	var out C.millrace_jinja_bytes
-	code := C.millrace_grammar_mask(a.ptr, &callLimits, (*C.uint32_t)(unsafe.SliceData(m)), C.size_t(len(m)), &out)
+	code := C.millrace_grammar_mask(a.ptr, &callLimits, (*C.uint32_t)(unsafe.SliceData(m)), C.size_t(len(m)), &out) //nolint:gocritic // as above
 	return engineFailure(code, out)
 }
 
@@ -166,7 +166,7 @@ func (a *automaton) Advance(token int32) (ok, ended bool, err error) {
 	var taken C.size_t
 	var over C.int32_t
 	id := C.uint32_t(token)
-	code := C.millrace_grammar_advance(a.ptr, &callLimits, &id, 1, &taken, &over, &out)
+	code := C.millrace_grammar_advance(a.ptr, &callLimits, &id, 1, &taken, &over, &out) //nolint:gocritic // as above
 	return taken == 1, over != 0, engineFailure(code, out)
 }
 
@@ -176,13 +176,13 @@ func (a *automaton) Forced(tokens []int32) (int, error) {
 	}
 	var out C.millrace_jinja_bytes
 	var n C.size_t
-	code := C.millrace_grammar_forced(a.ptr, &callLimits, (*C.uint32_t)(unsafe.Pointer(unsafe.SliceData(tokens))), C.size_t(len(tokens)), &n, &out)
+	code := C.millrace_grammar_forced(a.ptr, &callLimits, (*C.uint32_t)(unsafe.Pointer(unsafe.SliceData(tokens))), C.size_t(len(tokens)), &n, &out) //nolint:gocritic // as above
 	return int(n), engineFailure(code, out)
 }
 
 func (a *automaton) Rollback(n int) error {
 	var out C.millrace_jinja_bytes
-	code := C.millrace_grammar_rollback(a.ptr, &callLimits, C.size_t(n), &out)
+	code := C.millrace_grammar_rollback(a.ptr, &callLimits, C.size_t(n), &out) //nolint:gocritic // as above
 	return engineFailure(code, out)
 }
 
