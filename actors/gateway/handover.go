@@ -45,6 +45,19 @@ func (a *requestActor) prefetch(ctx actor.Context, seq msg.SeqID, why string) bo
 	return true
 }
 
+// staysGuided keeps a sequence with a grammar at its draining worker if no equal worker has the same text digest; false if one has.
+func (a *requestActor) staysGuided(seq msg.SeqID) bool {
+	lead, at := a.place(seq)
+	if a.state.api.Grammar == nil || !a.state.bond.fixed || at == nil {
+		return false
+	}
+	if q := a.query(); a.routes.elsewhere(&q, at.compute.Address) {
+		return false
+	}
+	a.watch.stays(lead, at.compute.Address)
+	return true
+}
+
 // prefetched makes a sequence continue where its keys and values are. Without room there it stays, and leaves a little later,
 // for another worker if one is there.
 func (a *requestActor) prefetched(ctx actor.Context, m *msg.Prefetched) {

@@ -84,6 +84,7 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		switch {
 		case m.Why == prefillDone:
 			a.decodeElsewhere(ctx, m.Seq)
+		case m.Why == workerDraining && a.staysGuided(m.Seq):
 		case m.Why != workerDraining || !a.prefetch(ctx, m.Seq, m.Why):
 			a.lost(ctx, m.Seq, m.Why)
 		}

@@ -117,7 +117,11 @@ func (a *requestActor) start(ctx actor.Context) {
 	}
 	for _, first := range list {
 		if !a.startOne(ctx, first, text) {
-			a.stay(ctx, "worker")
+			what := "worker"
+			if a.state.api.Grammar != nil { // which needs its text digest, too
+				what = "worker for the grammar"
+			}
+			a.stay(ctx, what)
 			return
 		}
 	}

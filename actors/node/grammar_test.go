@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/metrics/metricstest"
@@ -330,4 +331,39 @@ func TestAGrammarBeginsAfterReasoning(t *testing.T) {
 	require.Equal(t, plain.tokens[:8], c.tokens[:8])
 	require.Regexp(t, "(?s)"+regexp.QuoteMeta(marker)+"(yes|no)$", c.text)
 	require.Equal(t, api.FinishStop, c.finish)
+}
+
+// TestAGuidedSequenceContinuesOnlyWithItsGrammarsEngine: equal numerics are not enough. A draining worker keeps it, and after a death it ends
+// with an error; a request without a grammar continues.
+func TestAGuidedSequenceContinuesOnlyWithItsGrammarsEngine(t *testing.T) {
+	for _, drains := range []bool{true, false} {
+		c := newTestNodes(t)
+		gateway := front(c, soon)
+		a := c.start(kind("A", "T", gated), cluster.Compute)
+		gateway.sees(t, 1)
+		guide := func(r *api.Request) { *r = *guided("guided", tale, 1, 1000) }
+		s, first := flowing(t, gateway, a, guide)
+		plain, _ := flowing(t, gateway, a, nil)
+		c.start(kind("A", "other"), cluster.Compute)
+		gateway.sees(t, 2)
+		if !drains {
+			a.kill()
+			requireNoEqual(t, s, "worker for the grammar", "text digest T")
+			_, last, err := read(plain)
+			require.NoError(t, err)
+			require.NoError(t, last.Err)
+			continue
+		}
+		closed := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			closed <- a.Close(ctx)
+		}()
+		require.Eventually(t, func() bool { return gateway.gateway.Sequences(a.name) == 1 }, patience, time.Millisecond, "the plain one has left")
+		a.device.open1()
+		require.Regexp(t, "^"+tale+"$", first.Text+choices(t, s, 1)[0].text)
+		require.NoError(t, <-closed)
+		a.once.Do(a.conn.Close)
+	}
 }
