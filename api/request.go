@@ -37,14 +37,20 @@ type Request struct {
 	Stop               []string
 	StopTokens         []int32
 	IgnoreEOS          bool
-	IncludeStop        bool // keep the stop string in the text
-	KeepSpecial        bool // keep special tokens in the text
+	IncludeStop        bool     // keep the stop string in the text
+	KeepSpecial        bool     // keep special tokens in the text
+	KeepTokens         []string // special tokens that are kept in any case: markers of reasoning and calls
 	Sampling           sample.Params
 	Beams              *sample.BeamParams // beam search: the N best answers, without Sampling; nil: none
 	Grammar            *grammar.Spec      // what the text may be, without Beams; shared: read only; nil: anything
 	Priority           int                // lower runs first; 0 by default
 	Deadline           time.Time          // zero: none
 	Arrival            time.Time          // also the clock of the chat template
+
+	// ReasoningEnd is the text that ends the model's reasoning, "" for a model without it. Grammar begins after it.
+	ReasoningEnd string
+	// OwnReasoning means that Grammar itself allows reasoning at the beginning of the answer.
+	OwnReasoning bool
 
 	// Buffered means that the client sees nothing of the answer before its end, so the answer may
 	// start over with an event that has Restart set.
@@ -92,6 +98,7 @@ type ChoiceProgress struct {
 type Message struct {
 	Role       string `json:"role"`
 	Content    string `json:"content"`
+	Reasoning  string `json:"reasoning_content,omitempty"` // of an assistant's earlier turn
 	Name       string `json:"name,omitempty"`
 	ToolCalls  []any  `json:"tool_calls,omitempty"`
 	ToolCallID string `json:"tool_call_id,omitempty"`
@@ -103,10 +110,11 @@ type Finish string
 // The reasons for the end of a choice.
 const (
 	FinishNone      Finish = ""
-	FinishStop      Finish = "stop"      // end-of-sequence token, stop token or stop string
-	FinishLength    Finish = "length"    // MaxTokens or the context limit
-	FinishCancelled Finish = "cancelled" // by the client
-	FinishError     Finish = "error"     // see Event.Err
+	FinishStop      Finish = "stop"       // end-of-sequence token, stop token or stop string
+	FinishLength    Finish = "length"     // MaxTokens or the context limit
+	FinishToolCalls Finish = "tool_calls" // FinishStop of a choice with calls; only in answers, not in events
+	FinishCancelled Finish = "cancelled"  // by the client
+	FinishError     Finish = "error"      // see Event.Err
 )
 
 // TokenLogprob is a token with its natural-log probability.
@@ -130,6 +138,7 @@ type Event struct {
 	Stop     string // with FinishStop: the stop string that ended the choice; "": a token did
 	Err      error  // with FinishError: an *Error
 	Pin      *Pin   // on the first event and after each change; else nil
+	Reasons  bool   // on the first token of a choice: the prompt ends inside reasoning, which the text continues
 	Restart  bool   // earlier events of all choices are void; only if Request.Buffered
 	Done     bool   // the request's last event
 	Usage    *Usage // with Done; in a call of several requests on each one's last event, the sum so far
@@ -156,6 +165,9 @@ type Model struct {
 	Created       time.Time
 	ContextLength int
 	Sampling      sample.Params // defaults of a request; the zero value means sample.Default()
+	Format        string        // of reasoning and tool calls, as package tools names it; "": not known
+	// Special are the ids of the tokens by which Format marks reasoning and calls, as far as they are special.
+	Special map[string]int32
 }
 
 // ErrTakenOver is the cause of a context that ends because another process continues the request as

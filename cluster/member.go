@@ -87,6 +87,9 @@ type Pool struct {
 type Tokenizer struct {
 	Pool
 	EOS []int32 `json:"eos"`
+	// Format is the format of reasoning and tool calls, see api.Model, as is Special.
+	Format  string           `json:"format,omitempty"`
+	Special map[string]int32 `json:"special,omitempty"`
 }
 
 // Worker is a compute process.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/compute/model"
 )
@@ -60,6 +61,7 @@ type Serve struct {
 
 	Model           string // directory; "": the demo model
 	ServedModelName string // "": the name of the model's directory
+	ToolParser      string // "auto" or the name of a format, see package api/tools
 
 	Listen       string        // HTTP
 	BodyLimit    Bytes         // of one HTTP request
@@ -103,6 +105,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	s.Device.Register(f)
 	RegisterModel(f, &s.Model)
 	f.StringVar(&s.ServedModelName, "served-model-name", "", "name of the model in the API (default: the name of its directory)")
+	f.StringVar(&s.ToolParser, "tool-parser", "auto", "how the model writes tool calls: auto (its chat template shows it), or a format of docs/api.md such as hermes; +think after it: the model reasons")
 
 	f.StringVar(&s.Listen, "listen", "127.0.0.1:8080", "address of the HTTP server, HOST:PORT")
 	s.BodyLimit = 8 << 20
@@ -161,6 +164,7 @@ func (s *Serve) RegisterBatch(f *pflag.FlagSet) {
 func (s *Serve) Validate() error {
 	return errors.Join(
 		s.Device.Validate(),
+		toolParser(s.ToolParser),
 		address("listen", s.Listen),
 		address("nats-listen", s.NATSListen),
 		s.validate(s.embeddedNATS()),
@@ -222,6 +226,13 @@ func (s *Serve) embeddedNATS() string {
 		return ""
 	}
 	return s.NATSListen
+}
+
+func toolParser(found string) error {
+	if _, err := (tools.Format{}).Override(found); err != nil {
+		return Usagef("--tool-parser: %v, or auto", err)
+	}
+	return nil
 }
 
 func atLeast[T int | float64 | Bytes | time.Duration](flag string, found, least T) error {

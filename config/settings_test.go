@@ -128,3 +128,12 @@ func TestNoKeysIsNoFile(t *testing.T) {
 	require.True(t, serve(t).Local())
 	require.False(t, serve(t, "--api-keys", "none").Local())
 }
+
+func TestToolParserIsAFormat(t *testing.T) {
+	for _, name := range []string{"auto", "none", "hermes", "qwen3-xml+think"} {
+		require.NoError(t, serve(t, "--tool-parser", name).Validate(), name)
+	}
+	err := serve(t, "--tool-parser", "qwen").Validate()
+	require.ErrorIs(t, err, config.ErrUsage)
+	require.ErrorContains(t, err, `--tool-parser: found "qwen", expected deepseek, `)
+}

@@ -5,6 +5,8 @@
 // It must not know requests, actors or how ids are sampled.
 package detok
 
+import "slices"
+
 // Decoder is the part of a tokenizer that a Stream needs; *tokenizer.Tokenizer implements it.
 type Decoder interface {
 	// TokenBytes are the bytes that id stands for within a text; nil if there is no such id.
@@ -22,6 +24,7 @@ type Options struct {
 	Stop        []string // the text ends before the first of these; empty ones and invalid UTF-8 are ignored
 	IncludeStop bool     // the text ends after it
 	KeepSpecial bool     // special tokens are text too
+	Keep        []string // special tokens that are text in any case
 }
 
 // Stream makes the text of one sequence. It is for one goroutine.
@@ -62,7 +65,7 @@ func (s *Stream) Push(id int32) (text string, stopped bool) {
 	if s.stopped {
 		return "", true
 	}
-	if !s.o.KeepSpecial && s.dec.IsSpecial(id) || s.dec.TokenBytes(id) == nil {
+	if !s.o.KeepSpecial && s.dec.IsSpecial(id) && !s.keeps(id) || s.dec.TokenBytes(id) == nil {
 		return "", false
 	}
 	if b, ok := s.text.(*byteText); ok && len(s.stops.held) == 0 {
@@ -71,6 +74,11 @@ func (s *Stream) Push(id int32) (text string, stopped bool) {
 		}
 	}
 	return s.emit(s.text.push(s.stops.held, id))
+}
+
+// keeps reports whether a special token is text in any case.
+func (s *Stream) keeps(id int32) bool {
+	return len(s.o.Keep) > 0 && slices.Contains(s.o.Keep, string(s.dec.TokenBytes(id)))
 }
 
 // Flush ends the text. An incomplete character becomes U+FFFD.

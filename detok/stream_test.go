@@ -183,3 +183,14 @@ func TestPushingTheSameIDsAgainRebuildsTheStream(t *testing.T) {
 		}
 	})
 }
+
+func TestNamedSpecialTokensAreKept(t *testing.T) {
+	tok := load(t, demoModel)
+	ids, err := tok.Encode("<|user|>a<|end|>b<|assistant|>", false)
+	require.NoError(t, err)
+	text, _ := stream(t, tok, detok.Options{Keep: []string{"<|end|>", "<|assistant|>"}}, ids)
+	require.Equal(t, "a<|end|>b<|assistant|>", text)
+	text, stopped := stream(t, tok, detok.Options{Keep: []string{"<|end|>"}, Stop: []string{"d|>b"}}, ids)
+	require.Equal(t, "a<|en", text, "a stop string may begin inside a kept token")
+	require.True(t, stopped)
+}

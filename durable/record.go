@@ -22,7 +22,7 @@ import (
 //	                 int64 arrival = 6; /* Unix nanoseconds */ string owner = 7;
 //	                 string traceparent = 8; string tracestate = 9; string key = 10; bytes form = 11; }
 //	message Event  { uint64 seq = 1; uint32 choice = 2; bytes text = 3; repeated int32 tokens = 4;
-//	                 repeated Logprob logprobs = 5; string finish = 6; Error error = 7; bool done = 8; Usage usage = 9; Pin pin = 10; }
+//	                 repeated Logprob logprobs = 5; string finish = 6; Error error = 7; bool done = 8; Usage usage = 9; Pin pin = 10; bool reasons = 11; }
 //	message Logprob { int32 token = 1; bytes text = 2; bytes raw = 3; float logprob = 4; repeated Logprob top = 5; }
 //	message Error  { uint32 code = 1; string param = 2; string message = 3; string reason = 4; int64 retry_after = 5; }
 //	message Usage  { uint32 prompt = 1; uint32 completion = 2; uint32 cached = 3; }
@@ -147,6 +147,9 @@ func appendEvent(b []byte, ev *api.Event) []byte {
 		b = appendField(b, 10, appendText(appendText(appendText(nil, 1, p.Numerics), 2, p.Text), 3, p.Prompt))
 	}
 	b = appendText(b, 11, ev.Stop)
+	if ev.Reasons {
+		b = appendInt(b, 12, 1)
+	}
 	return b
 }
 
@@ -314,6 +317,8 @@ func decodeEvent(b []byte) (ev api.Event, err error) {
 			ev.Pin, err = decodePin(f.bytes)
 		case 11:
 			ev.Stop = string(f.bytes)
+		case 12:
+			ev.Reasons = f.n != 0
 		}
 		return err
 	})

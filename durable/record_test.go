@@ -26,7 +26,7 @@ func records() []*record {
 		{token: 3, log: logID{3}, closed: true},
 		{token: 1, owner: new(string)},
 		{token: 2, events: []api.Event{
-			{Seq: 1, Choice: 3, Text: "é", Pin: &api.Pin{Numerics: "n", Text: "t", Prompt: "p"}, Tokens: []int32{0, 5, math.MaxInt32}, Logprobs: []api.TokenLogprob{outer}},
+			{Seq: 1, Choice: 3, Text: "é", Reasons: true, Pin: &api.Pin{Numerics: "n", Text: "t", Prompt: "p"}, Tokens: []int32{0, 5, math.MaxInt32}, Logprobs: []api.TokenLogprob{outer}},
 			{Seq: 2, Usage: &api.Usage{PromptTokens: 1, CompletionTokens: 2, CachedTokens: 3}, Finish: api.FinishStop, Stop: "\n\n"},
 			{Seq: 3, Finish: api.FinishError, Done: true, Err: &api.Error{Code: 429, Param: "p", Message: "m", Reason: "r", RetryAfter: time.Second}},
 		}},

@@ -31,6 +31,9 @@ type Chat struct {
 	Args                map[string]any // further variables: enable_thinking, ...
 	AddGenerationPrompt bool
 	ContinueFinal       bool // the last message stays open, for the model to continue
+	// TextArguments gives the template the arguments of calls as a string, as the API has them. Most templates
+	// read an object.
+	TextArguments bool
 	// Clock is the time that strftime_now shows, in UTC: processes in different time zones render
 	// the same text for the same clock. Zero: now.
 	Clock time.Time
@@ -105,7 +108,7 @@ func (t *Tokenizer) variables(c Chat) ([]byte, error) {
 	if c.Tools != nil {
 		all["tools"] = c.Tools
 	}
-	all["messages"] = templateMessages(c.Messages)
+	all["messages"] = templateMessages(c.Messages, c.TextArguments)
 	all["add_generation_prompt"] = c.AddGenerationPrompt
 	for i, m := range c.Messages {
 		if err := checkText(m.Content); err != nil {
@@ -126,23 +129,50 @@ func (t *Tokenizer) variables(c Chat) ([]byte, error) {
 type templateMessage struct {
 	Role       string  `json:"role"`
 	Content    *string `json:"content,omitempty"`
+	Reasoning  string  `json:"reasoning_content,omitempty"`
 	Name       string  `json:"name,omitempty"`
 	ToolCalls  []any   `json:"tool_calls,omitempty"`
 	ToolCallID string  `json:"tool_call_id,omitempty"`
 }
 
-func templateMessages(messages []api.Message) []templateMessage {
+func templateMessages(messages []api.Message, textArguments bool) []templateMessage {
 	out := make([]templateMessage, len(messages))
 	for i, m := range messages {
-		out[i] = templateMessage{Role: m.Role, Name: m.Name, ToolCallID: m.ToolCallID}
+		out[i] = templateMessage{Role: m.Role, Reasoning: m.Reasoning, Name: m.Name, ToolCallID: m.ToolCallID}
 		for _, call := range m.ToolCalls {
-			out[i].ToolCalls = append(out[i].ToolCalls, templateToolCall(call))
+			made := templateToolCall(call)
+			if c, ok := made.(toolCall); ok && textArguments {
+				c.Function.Arguments = quoted(c.Function.Arguments)
+				made = c
+			}
+			out[i].ToolCalls = append(out[i].ToolCalls, made)
 		}
 		if m.Content != "" || len(m.ToolCalls) == 0 {
 			out[i].Content = &m.Content
 		}
 	}
 	return out
+}
+
+// quoted returns arguments as a JSON string.
+func quoted(arguments json.RawMessage) json.RawMessage {
+	if len(arguments) > 0 && arguments[0] == '"' {
+		return arguments
+	}
+	text, err := plainJSON(string(arguments))
+	if err != nil { // a string always has a JSON form
+		return arguments
+	}
+	return text
+}
+
+// plainJSON is json.Marshal without the escapes of <, > and &.
+func plainJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return b.Bytes(), err
 }
 
 // toolCall is a call of a function in the order in which the OpenAI API documents it.
@@ -158,7 +188,7 @@ type toolCall struct {
 // templateToolCall is call as templates read it: its arguments are an object, where the API has the
 // object's JSON as a string. What is no such call stays as it is.
 func templateToolCall(call any) any {
-	raw, err := json.Marshal(call)
+	raw, err := plainJSON(call)
 	if err != nil {
 		return call // rendering will say why
 	}

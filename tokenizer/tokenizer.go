@@ -199,5 +199,14 @@ func (t *Tokenizer) AddsBOS() bool {
 	return ok && err == nil && len(ids) > 0 && ids[0] == bos
 }
 
+// Template returns the source of the chat template, "" without one.
+func (t *Tokenizer) Template() string { return t.source.template }
+
+// Special returns the id of the special token with that text. It returns false if there is none.
+func (t *Tokenizer) Special(text string) (id int32, ok bool) {
+	id = t.idOf(text)
+	return id, t.IsSpecial(id)
+}
+
 // HasChatTemplate says whether RenderChat can work.
 func (t *Tokenizer) HasChatTemplate() bool { return t.template != nil }

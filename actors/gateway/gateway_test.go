@@ -174,3 +174,24 @@ func TestTheGateServesSomeLetsSomeWaitAndRefusesTheRest(t *testing.T) {
 	require.Empty(t, g.inside)
 	require.Empty(t, g.served)
 }
+
+// members are processes that do nothing else.
+type members struct {
+	alone
+	list []*cluster.Member
+}
+
+func (m members) Members() []*cluster.Member { return m.list }
+
+func TestAModelHasTheFormatOfItsOldestTokenizer(t *testing.T) {
+	tokenizer := func(started int64, format string) *cluster.Member {
+		return &cluster.Member{Model: "m", Started: time.Unix(started, 0), Tokenizer: &cluster.Tokenizer{Format: format, Special: map[string]int32{format: 7}}}
+	}
+	worker := &cluster.Member{Model: "m", Worker: &cluster.Worker{Context: 8}}
+	list := newModels(members{list: []*cluster.Member{tokenizer(3, "new"), worker, tokenizer(2, "old"), tokenizer(4, "newest")}})
+	require.Equal(t, "old", list.list()[0].Format)
+	require.Equal(t, map[string]int32{"old": 7}, list.list()[0].Special)
+	list.cluster = members{list: []*cluster.Member{worker}}
+	list.refresh()
+	require.Equal(t, "old", list.list()[0].Format, "without a tokenizer it stays")
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/compute/sample"
 )
 
@@ -32,6 +33,8 @@ type model struct {
 	capacity   int
 	eos        map[string][]int32 // by text digest
 	sampling   sample.Params
+	format     string           // of reasoning and tool calls, from the tokenizers, as is special
+	special    map[string]int32 // replaced, never changed
 }
 
 // refresh brings the models up to date with the members. One whose workers
@@ -63,7 +66,7 @@ func (s *models) refresh() {
 	defer s.mu.Unlock()
 	for id, x := range fresh {
 		if old := s.byID[id]; old != nil {
-			x.eos = old.eos
+			x.eos, x.format, x.special = old.eos, old.format, old.special
 		}
 		s.byID[id] = x
 	}
@@ -72,6 +75,22 @@ func (s *models) refresh() {
 			x.knows(m.Text, m.Tokenizer.EOS)
 		}
 	}
+	for _, m := range oldest(members) { // processes of two versions may differ for a while
+		if x := s.byID[m.Model]; x != nil {
+			x.format, x.special = m.Tokenizer.Format, m.Tokenizer.Special
+		}
+	}
+}
+
+// oldest returns the oldest tokenizer of each model.
+func oldest(members []*cluster.Member) map[string]*cluster.Member {
+	all := make(map[string]*cluster.Member)
+	for _, m := range members {
+		if first := all[m.Model]; m.Tokenizer != nil && (first == nil || m.Started.Before(first.Started)) {
+			all[m.Model] = m
+		}
+	}
+	return all
 }
 
 // mostTextDigests bounds the text digests of a model whose end-of-sequence tokens are remembered.
@@ -153,7 +172,7 @@ func (s *models) list() []api.Model {
 	defer s.mu.Unlock()
 	list := make([]api.Model, 0, len(s.byID))
 	for _, m := range s.byID {
-		list = append(list, api.Model{ID: m.id, Created: m.created, ContextLength: m.context, Sampling: m.sampling})
+		list = append(list, api.Model{ID: m.id, Created: m.created, ContextLength: m.context, Sampling: m.sampling, Format: m.format, Special: m.special})
 	}
 	slices.SortFunc(list, func(a, b api.Model) int { return a.Created.Compare(b.Created) })
 	return list

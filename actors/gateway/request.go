@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/detok"
 )
 
@@ -23,6 +24,7 @@ type request struct {
 	limits   modelLimits
 	bond     bond
 	prompt   []int32
+	thought  tools.Thought
 	limit    int // tokens of a choice
 	stop     []int32
 	choices  []choice
@@ -96,6 +98,8 @@ type prompt struct {
 	ids  []int32
 	text string  // digest
 	eos  []int32 // end-of-sequence tokens
+	// thought is what the end of the prompt says of reasoning.
+	thought tools.Thought
 }
 
 // tokenized takes the prompt. The request's choices are to be started then; those
@@ -109,13 +113,13 @@ func (r *request) tokenized(p prompt) error {
 	if err != nil {
 		return err
 	}
-	if p := r.api.Takeover; p != nil && len(p.Choices) != r.api.N {
-		return api.Invalid("resume", "progress of %d choices, expected %d, one for each (n)", len(p.Choices), r.api.N)
+	if had := r.api.Takeover; had != nil && len(had.Choices) != r.api.N {
+		return api.Invalid("resume", "progress of %d choices, expected %d, one for each (n)", len(had.Choices), r.api.N)
 	}
 	if err := r.bond.prompted(ids, p.text); err != nil {
 		return err
 	}
-	r.prompt, r.limit, r.started = ids, limit, true
+	r.prompt, r.limit, r.started, r.thought = ids, limit, true, p.thought
 	r.stop, r.open = r.api.StopTokens, 0
 	if !r.api.IgnoreEOS || r.api.Grammar != nil { // a grammar ends nowhere else
 		r.stop = append(append([]int32(nil), r.stop...), p.eos...)
@@ -205,7 +209,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 // openText makes a detokenizer continue after the tokens that a choice has.
 func (r *request) openText(c *choice) *msg.OpenText {
 	m := &msg.OpenText{Seq: c.seq, Options: detok.Options{
-		Stop: r.api.Stop, IncludeStop: r.api.IncludeStop, KeepSpecial: r.api.KeepSpecial,
+		Stop: r.api.Stop, IncludeStop: r.api.IncludeStop, KeepSpecial: r.api.KeepSpecial, Keep: r.api.KeepTokens,
 	}}
 	if r.api.Beams == nil { // a beam search sends the whole answer again
 		m.History = append([]int32(nil), c.tokens...)
@@ -354,6 +358,7 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 		r.resumes, r.bond.fixed = 0, true
 		if t.Index == 0 {
 			r.found(int(t.Cached))
+			e.Reasons = r.thought == tools.Opened
 		}
 	}
 	e.Pin = r.bond.tell()

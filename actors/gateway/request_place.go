@@ -86,7 +86,7 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 		if r.PromptTokens != nil {
 			ids = r.PromptTokens
 		}
-		err = a.state.tokenized(prompt{ids, m.Text, eos})
+		err = a.state.tokenized(prompt{ids, m.Text, eos, m.Thought})
 	}
 	if err != nil {
 		a.end(ctx, a.state.fail(err))

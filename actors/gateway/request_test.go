@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/compute/sample"
 )
 
@@ -424,4 +425,30 @@ func TestAReaderWaitsForTheNextEventOrItsContext(t *testing.T) {
 	}()
 	b.Append(api.Event{Text: "x"})
 	require.NoError(t, <-got)
+}
+
+func TestTheFirstTokenSaysThatThePromptOpenedReasoning(t *testing.T) {
+	r := newRequest(apiRequest(2, 3), modelLimits{context: 100, pool: 100, vocab: 10})
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1}, thought: tools.Opened}))
+	gens := startAll(r, seqs())
+	for _, g := range gens {
+		e, v := r.text(&msg.Text{Seq: g.Seq, Token: 5, Index: 0})
+		require.Equal(t, taken, v)
+		require.True(t, e.Reasons)
+		e, _ = r.text(&msg.Text{Seq: g.Seq, Token: 6, Index: 1})
+		require.False(t, e.Reasons)
+	}
+	require.NoError(t, r.again())
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1}, thought: tools.Closed}))
+	e, _ := r.text(&msg.Text{Seq: startAll(r, seqs())[0].Seq, Token: 5, Index: 0})
+	require.False(t, e.Reasons)
+}
+
+func TestMarkersStayInTheText(t *testing.T) {
+	r := apiRequest(1, 3)
+	r.KeepTokens = []string{"<tool_call>"}
+	q := newRequest(r, modelLimits{context: 100, pool: 100, vocab: 10})
+	require.NoError(t, q.tokenized(prompt{ids: []int32{1}}))
+	_, open := q.start(0, seqs())
+	require.Equal(t, []string{"<tool_call>"}, open[0].Options.Keep)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/detok"
@@ -48,8 +49,9 @@ type Tokenize struct {
 // Tokenized answers Tokenize. Err is an *api.Error.
 type Tokenized struct {
 	Tokens  []int32
-	Text    string // digest of the node that made them, see api.Pin
-	Checked bool   // the grammar can be compiled; earlier versions do not know grammars
+	Text    string        // digest of the node that made them, see api.Pin
+	Checked bool          // the grammar can be compiled; earlier versions do not know grammars
+	Thought tools.Thought // of a chat: what the end of the prompt says of reasoning
 	Err     error
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/actors/msg/msgpb"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/compute/grammar/grammarpb"
 	"github.com/millrace/millrace/compute/sample"
@@ -33,7 +34,7 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		e.Body = &msgpb.Envelope_Tokenize{Tokenize: t}
 		return e, err
 	case *Tokenized:
-		e.Body = &msgpb.Envelope_Tokenized{Tokenized: &msgpb.Tokenized{Tokens: m.Tokens, Text: m.Text, Checked: m.Checked, Error: errorToWire(m.Err)}}
+		e.Body = &msgpb.Envelope_Tokenized{Tokenized: &msgpb.Tokenized{Tokens: m.Tokens, Text: m.Text, Checked: m.Checked, Thought: uint32(m.Thought), Error: errorToWire(m.Err)}}
 	case *Detokenize:
 		e.Body = &msgpb.Envelope_Detokenize{Detokenize: &msgpb.Detokenize{Reply: pidToWire(m.Reply), Tokens: m.Tokens}}
 	case *Detokenized:
@@ -41,7 +42,7 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 	case *OpenText:
 		e.Body = &msgpb.Envelope_OpenText{OpenText: &msgpb.OpenText{
 			Seq: uint64(m.Seq), Reply: pidToWire(m.Reply), Compute: pidToWire(m.Compute), Stop: m.Options.Stop,
-			IncludeStop: m.Options.IncludeStop, KeepSpecial: m.Options.KeepSpecial, History: m.History, Trace: traceToWire(m.Trace),
+			IncludeStop: m.Options.IncludeStop, KeepSpecial: m.Options.KeepSpecial, Keep: m.Options.Keep, History: m.History, Trace: traceToWire(m.Trace),
 		}}
 	case *CloseText:
 		e.Body = &msgpb.Envelope_CloseText{CloseText: &msgpb.CloseText{Seq: uint64(m.Seq)}}
@@ -111,7 +112,7 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		m, err = tokenizeFromWire(b.Tokenize, &p)
 	case *msgpb.Envelope_Tokenized:
 		t := b.Tokenized
-		m = &Tokenized{Tokens: t.GetTokens(), Text: t.GetText(), Checked: t.GetChecked(), Err: errorFromWire(t.GetError())}
+		m = &Tokenized{Tokens: t.GetTokens(), Text: t.GetText(), Checked: t.GetChecked(), Thought: tools.Thought(t.GetThought()), Err: errorFromWire(t.GetError())}
 	case *msgpb.Envelope_Detokenize:
 		m = &Detokenize{Reply: p.get(b.Detokenize.GetReply()), Tokens: b.Detokenize.GetTokens()}
 	case *msgpb.Envelope_Detokenized:
@@ -120,7 +121,7 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		t := b.OpenText
 		m = &OpenText{
 			Seq: SeqID(t.GetSeq()), Reply: p.get(t.GetReply()), Compute: p.get(t.GetCompute()), History: t.GetHistory(),
-			Options: detok.Options{Stop: t.GetStop(), IncludeStop: t.GetIncludeStop(), KeepSpecial: t.GetKeepSpecial()},
+			Options: detok.Options{Stop: t.GetStop(), IncludeStop: t.GetIncludeStop(), KeepSpecial: t.GetKeepSpecial(), Keep: t.GetKeep()},
 			Trace:   traceFromWire(t.GetTrace()),
 		}
 	case *msgpb.Envelope_CloseText:

@@ -2,11 +2,14 @@ package node
 
 import (
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/tokenizer"
 )
 
 var hostname = sync.OnceValue(func() string {
@@ -43,6 +46,7 @@ func (p *Node) offer() cluster.Member {
 	if p.has(cluster.Tokenize) {
 		m.Tokenizer = &cluster.Tokenizer{
 			Pool: cluster.Pool{Actors: p.tokenizers.Names(), Load: p.tokenizers.Load()}, EOS: p.cfg.Tokenizer.EOS(),
+			Format: p.cfg.Format.String(), Special: p.special,
 		}
 	}
 	if p.has(cluster.Detok) {
@@ -70,4 +74,19 @@ func (p *Node) offerWorker() *cluster.Worker {
 		w.Down = err.Error()
 	}
 	return w
+}
+
+// specialMarkers returns the ids of the special tokens by which a model marks reasoning and calls, also those that
+// a request forces.
+func specialMarkers(t *tokenizer.Tokenizer, f tools.Format) map[string]int32 {
+	if t == nil {
+		return nil
+	}
+	ids := make(map[string]int32)
+	for _, marker := range slices.Concat(f.Markers(true), f.ForCalls().Markers(true)) {
+		if id, ok := t.Special(marker); ok {
+			ids[marker] = id
+		}
+	}
+	return ids
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/millrace/millrace/actors/tokenize"
 	"github.com/millrace/millrace/actors/worker"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/cluster/bridge"
 	"github.com/millrace/millrace/cluster/kvevents"
@@ -59,6 +60,7 @@ type Config struct {
 	Weights      string        // as Backend
 	Numerics     string        // of compute: digest, see api.Pin
 	Class        string        // of compute: name of the numerics class, for others to see
+	Format       tools.Format  // of tokenize: how the model writes reasoning and tool calls
 	Text         string        // of tokenize, compute and detok: digest of the checkpoint's tokenizer, see api.Pin
 	KVDisk       KVDisk        // where keys and values outlive the process
 	KVSpill      KVDisk        // where those of paused sequences wait
@@ -108,6 +110,7 @@ type Node struct {
 	key     cluster.Key
 	name    string // the node's address
 	created time.Time
+	special map[string]int32 // ids of the special tokens that mark reasoning and calls
 	system  *actor.ActorSystem
 	members *members
 	bridge  *bridge.Bridge // nil: alone
@@ -157,6 +160,7 @@ func New(cfg Config) (*Node, error) {
 		open = cfg.openGrammars
 	}
 	p.grammars = grammar.NewCompiler(open)
+	p.special = specialMarkers(cfg.Tokenizer, cfg.Format)
 	p.health = newHealth(p.tell, p.log)
 	p.system.ProcessRegistry.Address = p.name
 	p.system.EventStream.Subscribe(func(e any) {

@@ -29,7 +29,7 @@ func TestWhatTheTokenizerRefusesIsTheCallersErrorWithTheReason(t *testing.T) {
 		{"prompt", "NUL byte", api.TokenizeRequest{Prompt: "a\x00"}},
 		{"messages", "over its limit", api.TokenizeRequest{Messages: []api.Message{{Role: "user", Content: "a"}}}},
 	} {
-		_, err := encode(tok, &c.request, 0)
+		_, _, err := encode(tok, &c.request, 0)
 		var refusal *api.Error
 		require.ErrorAs(t, err, &refusal)
 		require.Equal(t, api.CodeInvalid, refusal.Code)

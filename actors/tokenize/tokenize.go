@@ -5,7 +5,9 @@ package tokenize
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -15,9 +17,11 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
+	"github.com/millrace/millrace/tokenizer/jinja"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -110,7 +114,7 @@ func (a *tokenizerActor) tokenize(m *msg.Tokenize) *msg.Tokenized {
 	span := tracing.Stage(a.Tracer, m.Trace, "tokenize")
 	t := &msg.Tokenized{Text: a.Text}
 	if m.Input != nil || m.Grammar == nil {
-		t.Tokens, t.Err = encode(a.Tokenizer, m.Input, a.Longest())
+		t.Tokens, t.Thought, t.Err = encode(a.Tokenizer, m.Input, a.Longest())
 		span.SetAttributes(semconv.GenAIUsageInputTokens(len(t.Tokens)))
 	}
 	if m.Grammar != nil && t.Err == nil {
@@ -151,35 +155,56 @@ func (a *tokenizerActor) answerPanic(ctx actor.Context, reply *actor.PID) {
 	}
 }
 
-// encode makes the ids of a text or a chat, for a model whose context is longest tokens (0: unknown). Errors
-// are *api.Error.
-func encode(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, longest int) ([]int32, error) {
+// encode makes the ids of a text or a chat, for a model whose context is longest tokens (0: unknown), and returns
+// what the end of a chat's prompt says of reasoning. Errors are *api.Error.
+func encode(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, longest int) ([]int32, tools.Thought, error) {
 	if r.Messages == nil {
 		if err := fits(tok, "prompt", r.Prompt, longest); err != nil {
-			return nil, err
+			return nil, tools.Unsaid, err
 		}
 		ids, err := tok.Encode(r.Prompt, r.AddSpecialTokens)
 		if err != nil {
-			return nil, api.Invalid("prompt", "%v", err)
+			return nil, tools.Unsaid, api.Invalid("prompt", "%v", err)
 		}
-		return ids, nil
+		return ids, tools.Unsaid, nil
 	}
-	text, err := tok.RenderChat(tokenizer.Chat{
+	text, err := render(tok, tokenizer.Chat{
 		Messages: r.Messages, Tools: r.Tools, Args: r.TemplateArgs,
 		AddGenerationPrompt: !r.NoGenerationPrompt && !r.ContinueFinal, ContinueFinal: r.ContinueFinal,
 		Clock: r.Clock,
 	})
 	if err != nil {
-		return nil, api.Invalid("messages", "%v", err)
+		return nil, tools.Unsaid, api.Invalid("messages", "%v", err)
 	}
 	if err := fits(tok, "messages", text, longest); err != nil {
-		return nil, err
+		return nil, tools.Unsaid, err
 	}
 	ids, err := tok.Encode(text, false) // the template wrote the special tokens
 	if err != nil {
-		return nil, api.Invalid("messages", "%v", err)
+		return nil, tools.Unsaid, api.Invalid("messages", "%v", err)
 	}
-	return ids, nil
+	return ids, tools.ThoughtOf(text), nil
+}
+
+// render renders a chat. A template that cannot print the arguments of a call as an object gets a string. One that
+// refuses calls and results of tools, because it knows none, gets them as text.
+func render(tok *tokenizer.Tokenizer, c tokenizer.Chat) (string, error) {
+	text, err := tok.RenderChat(c)
+	if errors.Is(err, jinja.ErrTemplate) && slices.ContainsFunc(c.Messages, func(m api.Message) bool { return len(m.ToolCalls) > 0 }) {
+		c.TextArguments = true
+		if again, retryErr := tok.RenderChat(c); retryErr == nil {
+			return again, nil
+		}
+	}
+	if err == nil || tok.KnowsTools() {
+		return text, err
+	}
+	plain, changed := tokenizer.WithoutTools(c.Messages)
+	if !changed {
+		return "", err
+	}
+	c.Messages = plain
+	return tok.RenderChat(c)
 }
 
 func decode(tok *tokenizer.Tokenizer, tokens []int32) (string, error) {

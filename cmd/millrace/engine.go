@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/actors/node"
+	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
@@ -123,6 +125,9 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 	}
 	if m.tokenizer != nil {
 		c.Text = m.tokenizer.Digest()
+		if c.Format, err = tools.Detect(m.tokenizer.Template()).Override(s.ToolParser); err != nil {
+			return fmt.Errorf("--tool-parser: %w", err)
+		}
 	}
 	if m.Runner != nil {
 		if n := m.tokenizer.VocabSize(); n > m.Vocab() {

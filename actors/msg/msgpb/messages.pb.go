@@ -777,6 +777,7 @@ type Tokenized struct {
 	Error         *Error                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"` // digest of the tokenizer
 	Checked       bool                   `protobuf:"varint,4,opt,name=checked,proto3" json:"checked,omitempty"`
+	Thought       uint32                 `protobuf:"varint,5,opt,name=thought,proto3" json:"thought,omitempty"` // a tools.Thought
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -837,6 +838,13 @@ func (x *Tokenized) GetChecked() bool {
 		return x.Checked
 	}
 	return false
+}
+
+func (x *Tokenized) GetThought() uint32 {
+	if x != nil {
+		return x.Thought
+	}
+	return 0
 }
 
 type Detokenize struct {
@@ -953,6 +961,7 @@ type OpenText struct {
 	KeepSpecial   bool                   `protobuf:"varint,6,opt,name=keep_special,json=keepSpecial,proto3" json:"keep_special,omitempty"`
 	History       []int32                `protobuf:"varint,7,rep,packed,name=history,proto3" json:"history,omitempty"`
 	Trace         *Trace                 `protobuf:"bytes,8,opt,name=trace,proto3" json:"trace,omitempty"`
+	Keep          []string               `protobuf:"bytes,9,rep,name=keep,proto3" json:"keep,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1039,6 +1048,13 @@ func (x *OpenText) GetHistory() []int32 {
 func (x *OpenText) GetTrace() *Trace {
 	if x != nil {
 		return x.Trace
+	}
+	return nil
+}
+
+func (x *OpenText) GetKeep() []string {
+	if x != nil {
+		return x.Keep
 	}
 	return nil
 }
@@ -2734,19 +2750,20 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\agrammar\x18\f \x01(\v2\x16.millrace.grammar.SpecR\agrammar\x12\x16\n" +
 	"\x06tenant\x18\r \x01(\tR\x06tenant\x12!\n" +
 	"\fonly_grammar\x18\x0e \x01(\bR\vonlyGrammarB\v\n" +
-	"\t_clock_ns\"|\n" +
+	"\t_clock_ns\"\x96\x01\n" +
 	"\tTokenized\x12\x16\n" +
 	"\x06tokens\x18\x01 \x03(\x05R\x06tokens\x12)\n" +
 	"\x05error\x18\x02 \x01(\v2\x13.millrace.msg.ErrorR\x05error\x12\x12\n" +
 	"\x04text\x18\x03 \x01(\tR\x04text\x12\x18\n" +
-	"\achecked\x18\x04 \x01(\bR\achecked\"M\n" +
+	"\achecked\x18\x04 \x01(\bR\achecked\x12\x18\n" +
+	"\athought\x18\x05 \x01(\rR\athought\"M\n" +
 	"\n" +
 	"Detokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\x05R\x06tokens\"L\n" +
 	"\vDetokenized\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12)\n" +
-	"\x05error\x18\x02 \x01(\v2\x13.millrace.msg.ErrorR\x05error\"\x91\x02\n" +
+	"\x05error\x18\x02 \x01(\v2\x13.millrace.msg.ErrorR\x05error\"\xa5\x02\n" +
 	"\bOpenText\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12'\n" +
 	"\x05reply\x18\x02 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12+\n" +
@@ -2755,7 +2772,8 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\finclude_stop\x18\x05 \x01(\bR\vincludeStop\x12!\n" +
 	"\fkeep_special\x18\x06 \x01(\bR\vkeepSpecial\x12\x18\n" +
 	"\ahistory\x18\a \x03(\x05R\ahistory\x12)\n" +
-	"\x05trace\x18\b \x01(\v2\x13.millrace.msg.TraceR\x05trace\"\x1d\n" +
+	"\x05trace\x18\b \x01(\v2\x13.millrace.msg.TraceR\x05trace\x12\x12\n" +
+	"\x04keep\x18\t \x03(\tR\x04keep\"\x1d\n" +
 	"\tCloseText\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xd4\x06\n" +
 	"\bGenerate\x12\x10\n" +

@@ -1,0 +1,78 @@
+package tokenize
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/tools"
+	"github.com/millrace/millrace/tokenizer"
+)
+
+// withTemplate is the demo tokenizer with another template.
+func withTemplate(t *testing.T, template string) *tokenizer.Tokenizer {
+	t.Helper()
+	dir := t.TempDir()
+	vocabulary, err := filepath.Abs("../../models/tiny-chat/tokenizer.json")
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(vocabulary, filepath.Join(dir, "tokenizer.json")))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(template), 0o600))
+	tok, err := tokenizer.Load(dir)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tok.Close()) })
+	return tok
+}
+
+func TestTheEndOfThePromptSaysWhetherTheAnswerBeginsInsideReasoning(t *testing.T) {
+	tok := withTemplate(t, "{{ messages[0].content }}{% if add_generation_prompt %}[model]<think>{% if not think %}\n\n</think>{% endif %}\n{% endif %}")
+	for _, c := range []struct {
+		request api.TokenizeRequest
+		want    tools.Thought
+	}{
+		{api.TokenizeRequest{TemplateArgs: map[string]any{"think": true}}, tools.Opened},
+		{api.TokenizeRequest{}, tools.Closed},
+		{api.TokenizeRequest{NoGenerationPrompt: true}, tools.Unsaid},
+	} {
+		c.request.Messages = []api.Message{{Role: "user", Content: "a"}}
+		_, thought, err := encode(tok, &c.request, 0)
+		require.NoError(t, err)
+		require.Equal(t, c.want, thought)
+	}
+}
+
+func TestATemplateWithoutToolsGetsCallsAndResultsAsText(t *testing.T) {
+	const strict = "{% for m in messages %}{% if m.role not in ['system', 'user', 'assistant'] %}{{ raise_exception('unknown role: ' + m.role) }}{% endif %}" +
+		"[{{ m.role }}]{{ m.content + '' }}{% endfor %}"
+	chat := &api.TokenizeRequest{Messages: []api.Message{
+		{Role: "user", Content: "time?"},
+		{Role: "assistant", ToolCalls: []any{json.RawMessage(`{"id":"c","type":"function","function":{"name":"now","arguments":{"zone":"CET"}}}`)}},
+		{Role: "tool", Content: "12:00", ToolCallID: "c"},
+	}}
+	tok := withTemplate(t, strict)
+	ids, _, err := encode(tok, chat, 0)
+	require.NoError(t, err)
+	text, err := tok.Decode(ids, false)
+	require.NoError(t, err)
+	require.Equal(t, "[user]time?[assistant]<tool_call>\n"+`{"name":"now","arguments":{"zone":"CET"}}`+"\n</tool_call>[user]<tool_response>\n12:00\n</tool_response>", text)
+	require.Equal(t, "tool", chat.Messages[2].Role, "the request stays as it is")
+
+	_, _, err = encode(withTemplate(t, strict+"{# tool #}"), &api.TokenizeRequest{Messages: chat.Messages[2:]}, 0)
+	require.ErrorContains(t, err, "unknown role: tool", "a template that knows tools says what it wants")
+	_, _, err = encode(tok, &api.TokenizeRequest{Messages: []api.Message{{Role: "boss", Content: "a"}}}, 0)
+	require.ErrorContains(t, err, "unknown role: boss")
+}
+
+func TestATemplateThatPrintsArgumentsAsTheyAreGetsAString(t *testing.T) {
+	tok := withTemplate(t, "{% for m in messages %}{% for c in m.tool_calls %}{{ '<tool>' + c.function.name + ' ' + c.function.arguments }}{% endfor %}{% endfor %}")
+	ids, _, err := encode(tok, &api.TokenizeRequest{Messages: []api.Message{
+		{Role: "assistant", ToolCalls: []any{json.RawMessage(`{"id":"c","type":"function","function":{"name":"now","arguments":{"zone":"<\"CET\">"}}}`)}},
+	}}, 0)
+	require.NoError(t, err)
+	text, err := tok.Decode(ids, false)
+	require.NoError(t, err)
+	require.Equal(t, `<tool>now {"zone":"<\"CET\">"}`, text)
+}
