@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -525,4 +526,40 @@ func TestARefusalInsideAStreamIsOne(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, said.Status)
 	require.Equal(t, "queue_full", said.Code)
 	require.Equal(t, time.Second, said.RetryAfter)
+}
+
+func TestToolCallsAndReasoningComeWholeAndInPieces(t *testing.T) {
+	engine := func() *apitest.Engine {
+		e := apitest.New(apitest.Say("<think>h", "m</think>", "<tool_", `call>{"name": "f", "arg`, `uments": {"a": 1}}</tool_call>`, `<tool_call>{"name": "f"}</tool_call>`))
+		e.Served[0].Format = "hermes+think"
+		return e
+	}
+	onBoth(t, engine, func(t *testing.T, c client.Client, _ *apitest.Engine) {
+		r := hi
+		r.Tools = []json.RawMessage{json.RawMessage(`{"type":"function","function":{"name":"f"}}`)}
+		r.ToolChoice = "auto"
+		a, err := c.Chat(t.Context(), r)
+		require.NoError(t, err)
+		require.Equal(t, "tool_calls", a.Choices[0].FinishReason)
+		m := a.Choices[0].Message
+		require.Equal(t, "hm", m.Reasoning)
+		require.Len(t, m.ToolCalls, 2)
+		require.Equal(t, client.FunctionCall{Name: "f", Arguments: `{"a": 1}`}, m.ToolCalls[0].Function)
+		require.Equal(t, client.FunctionCall{Name: "f", Arguments: "{}"}, m.ToolCalls[1].Function)
+		require.Equal(t, "function", m.ToolCalls[0].Type)
+		require.Equal(t, 2, a.Usage.CompletionDetails.ReasoningTokens)
+		r.Messages = append(r.Messages, m, client.Message{Role: "tool", ToolCallID: m.ToolCalls[0].ID, Content: "1"})
+		reasoning, arguments := "", map[int]string{}
+		for chunk, err := range c.ChatStream(t.Context(), r) {
+			require.NoError(t, err)
+			for _, ch := range chunk.Choices {
+				reasoning += ch.Delta.Reasoning
+				for _, call := range ch.Delta.ToolCalls {
+					arguments[call.Index] += call.Function.Arguments
+				}
+			}
+		}
+		require.Equal(t, "hm", reasoning)
+		require.Equal(t, map[int]string{0: `{"a": 1}`, 1: "{}"}, arguments)
+	})
 }

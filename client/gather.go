@@ -47,6 +47,8 @@ func gather(chunks iter.Seq2[Chunk, error]) (*Response, error) {
 type gathered struct {
 	role, finish  string
 	content, text strings.Builder
+	reasoning     strings.Builder
+	calls         []*gatheredCall
 	tokens        []int32
 	logprobs      map[string][]json.RawMessage // an object of lists
 }
@@ -60,6 +62,12 @@ func (g *gathered) add(part *ChunkChoice) error {
 		g.finish = part.FinishReason
 	}
 	g.content.WriteString(part.Delta.Content)
+	g.reasoning.WriteString(part.Delta.Reasoning)
+	for _, c := range part.Delta.ToolCalls {
+		if err := g.addCall(c); err != nil {
+			return err
+		}
+	}
 	g.text.WriteString(part.Text)
 	g.tokens = append(g.tokens, part.TokenIDs...)
 	if len(part.Logprobs) == 0 || string(part.Logprobs) == "null" {
@@ -78,10 +86,39 @@ func (g *gathered) add(part *ChunkChoice) error {
 	return nil
 }
 
+// gatheredCall is the part of a tool call that has arrived.
+type gatheredCall struct {
+	ToolCall
+	arguments strings.Builder
+}
+
+// maxCalls bounds the number of a call.
+const maxCalls = 1 << 16
+
+// addCall appends a chunk's part of a tool call.
+func (g *gathered) addCall(c ToolCall) error {
+	if c.Index < 0 || c.Index > maxCalls {
+		return fmt.Errorf("tool call: found number %d, expected 0 to %d", c.Index, maxCalls)
+	}
+	for len(g.calls) <= c.Index {
+		g.calls = append(g.calls, &gatheredCall{})
+	}
+	into := g.calls[c.Index]
+	if c.ID != "" {
+		into.ID, into.Type, into.Function.Name = c.ID, c.Type, c.Function.Name
+	}
+	into.arguments.WriteString(c.Function.Arguments)
+	return nil
+}
+
 // whole returns the choice. Without a finish_reason it is an error.
 func (g *gathered) whole(index int) (Choice, error) {
 	c := Choice{Index: index, FinishReason: g.finish, Text: g.text.String(), TokenIDs: g.tokens,
-		Message: Message{Role: g.role, Content: g.content.String()}}
+		Message: Message{Role: g.role, Content: g.content.String(), Reasoning: g.reasoning.String()}}
+	for _, call := range g.calls {
+		call.Function.Arguments = call.arguments.String()
+		c.Message.ToolCalls = append(c.Message.ToolCalls, call.ToolCall)
+	}
 	if g.finish == "" {
 		return c, fmt.Errorf("%w: found no finish_reason", ErrCut)
 	}

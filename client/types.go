@@ -8,7 +8,9 @@ type ChatRequest struct {
 	Model               string            `json:"model,omitempty"`
 	Messages            []Message         `json:"messages"`
 	Tools               []json.RawMessage `json:"tools,omitempty"`
-	ToolChoice          string            `json:"tool_choice,omitempty"`
+	ToolChoice          any               `json:"tool_choice,omitempty"`         // "none", "auto", "required" or an object that names a tool
+	ParallelToolCalls   *bool             `json:"parallel_tool_calls,omitempty"` // false: at most one call
+	ReasoningEffort     string            `json:"reasoning_effort,omitempty"`
 	MaxCompletionTokens int               `json:"max_completion_tokens,omitempty"`
 	Logprobs            bool              `json:"logprobs,omitempty"`
 	TopLogprobs         int               `json:"top_logprobs,omitempty"`
@@ -69,11 +71,26 @@ type Sampling struct {
 
 // Message is one turn of a conversation.
 type Message struct {
-	Role       string            `json:"role"` // system, user, assistant, tool
-	Content    string            `json:"content"`
-	Name       string            `json:"name,omitempty"`
-	ToolCalls  []json.RawMessage `json:"tool_calls,omitempty"`
-	ToolCallID string            `json:"tool_call_id,omitempty"`
+	Role       string     `json:"role"` // system, user, assistant, tool
+	Content    string     `json:"content"`
+	Reasoning  string     `json:"reasoning_content,omitempty"` // of the assistant
+	Name       string     `json:"name,omitempty"`
+	ToolCalls  []ToolCall `json:"tool_calls,omitempty"`
+	ToolCallID string     `json:"tool_call_id,omitempty"`
+}
+
+// ToolCall is a call of a tool by the assistant.
+type ToolCall struct {
+	Index    int          `json:"index,omitempty"` // in a Chunk: number of the call that the part belongs to
+	ID       string       `json:"id,omitempty"`
+	Type     string       `json:"type,omitempty"` // "function"
+	Function FunctionCall `json:"function"`
+}
+
+// FunctionCall is the function that a ToolCall calls.
+type FunctionCall struct {
+	Name      string `json:"name,omitempty"`
+	Arguments string `json:"arguments"` // a JSON object; in a Chunk a part of it
 }
 
 // Response is an answer in one piece.
@@ -109,6 +126,13 @@ type Usage struct {
 	PromptTokens     int `json:"prompt_tokens"`
 	CompletionTokens int `json:"completion_tokens"`
 	TotalTokens      int `json:"total_tokens"`
+
+	CompletionDetails *CompletionDetails `json:"completion_tokens_details,omitempty"` // nil for a model that does not reason
+}
+
+// CompletionDetails is a part of the tokens of an answer.
+type CompletionDetails struct {
+	ReasoningTokens int `json:"reasoning_tokens"`
 }
 
 // Chunk is a piece of a streamed answer.
@@ -125,8 +149,10 @@ type Chunk struct {
 type ChunkChoice struct {
 	Index int `json:"index"`
 	Delta struct {
-		Role    string `json:"role"`
-		Content string `json:"content"`
+		Role      string     `json:"role"`
+		Content   string     `json:"content"`
+		Reasoning string     `json:"reasoning_content"`
+		ToolCalls []ToolCall `json:"tool_calls"`
 	} `json:"delta"` // answer to a chat
 	Text         string          `json:"text"` // continuation of a text
 	Logprobs     json.RawMessage `json:"logprobs"`

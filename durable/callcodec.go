@@ -22,6 +22,9 @@ func encodeCall(c *call.Call) ([]byte, error) {
 		Kind: uint32(c.Kind), Model: c.Model, Stream: c.Stream, IncludeUsage: c.IncludeUsage, TokenIds: c.TokenIDs,
 		Echo: c.Echo, N: uint32(c.N), CreatedNs: c.Created.UnixNano(),
 	}
+	if p := c.Parsing; p.Format != "" {
+		w.Parsing = &callpb.Parsing{Format: p.Format, Calls: p.Calls, Allowed: p.Allowed, Single: p.Single, Held: p.Held}
+	}
 	for _, r := range c.Requests {
 		one, err := encodeRequest(r, c.Created)
 		if err != nil {
@@ -39,6 +42,7 @@ func encodeRequest(r *api.Request, created time.Time) (*callpb.Request, error) {
 		StopTokens: r.StopTokens, IgnoreEos: r.IgnoreEOS, IncludeStop: r.IncludeStop, KeepSpecial: r.KeepSpecial,
 		Sampling: samplepb.FromParams(&r.Sampling), Beams: samplepb.FromBeams(r.Beams),
 		Priority: int32(r.Priority), CacheSalt: r.CacheSalt, Grammar: grammarpb.FromSpec(r.Grammar),
+		KeepTokens: r.KeepTokens, ReasoningEnd: r.ReasoningEnd, OwnReasoning: r.OwnReasoning,
 	}
 	for _, text := range r.Stop {
 		w.Stop = append(w.Stop, []byte(text))
@@ -61,6 +65,9 @@ func decodeCall(id string, encoded []byte) (*call.Call, error) {
 		ID: id, Kind: call.Kind(w.GetKind()), Model: w.GetModel(), Stream: w.GetStream(), IncludeUsage: w.GetIncludeUsage(),
 		TokenIDs: w.GetTokenIds(), Echo: w.GetEcho(), N: int(w.GetN()), Created: time.Unix(0, w.GetCreatedNs()),
 	}
+	if p := w.GetParsing(); p != nil {
+		c.Parsing = call.Parsing{Format: p.GetFormat(), Calls: p.GetCalls(), Allowed: p.GetAllowed(), Single: p.GetSingle(), Held: p.GetHeld()}
+	}
 	for _, one := range w.GetRequests() {
 		r, err := decodeRequest(one, c)
 		if err != nil {
@@ -81,6 +88,7 @@ func decodeRequest(w *callpb.Request, c *call.Call) (*api.Request, error) {
 		StopTokens: w.GetStopTokens(), IgnoreEOS: w.GetIgnoreEos(), IncludeStop: w.GetIncludeStop(), KeepSpecial: w.GetKeepSpecial(),
 		Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
 		Priority: int(w.GetPriority()), CacheSalt: w.GetCacheSalt(), Grammar: w.GetGrammar().ToSpec(),
+		KeepTokens: w.GetKeepTokens(), ReasoningEnd: w.GetReasoningEnd(), OwnReasoning: w.GetOwnReasoning(),
 	}
 	for _, text := range w.GetStop() {
 		r.Stop = append(r.Stop, string(text))

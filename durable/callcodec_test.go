@@ -21,18 +21,21 @@ var bodies = []struct {
 	{call.Chat, `{"messages":[{"role":"system","content":"ü"},{"role":"user","content":"hi","name":"n"},
 		{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"z\":1,\"a\":[2.50]}"}}]},
 		{"role":"tool","content":"x","tool_call_id":"c"},{"role":"assistant","content":"so"}],
-		"tools":[{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}],"chat_template_kwargs":{"k":[1]},
+		"tools":[{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}],"parallel_tool_calls":false,
+		"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"f"}}]}},
+		"chat_template_kwargs":{"k":[1]},
 		"continue_final_message":true,"temperature":0.3,"top_p":0.9,"top_k":5,"min_p":0.1,"typical_p":0.8,"repetition_penalty":1.1,
 		"presence_penalty":-0.5,"frequency_penalty":0.25,"logit_bias":{"5":-1.5,"7":3},"seed":-3,"stop":["a","b"],"stop_token_ids":[3,4],
 		"ignore_eos":true,"include_stop_str_in_output":true,"skip_special_tokens":false,"logprobs":true,"top_logprobs":2,
 		"n":2,"max_tokens":7,"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true,"priority":-4,"timeout":2.5,"cache_salt":"s"}`},
 	{call.Chat, `{"messages":[{"role":"user","content":""}],"add_generation_prompt":false}`},
+	{call.Chat, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"}`},
 	{call.Completion, `{"prompt":["one","two"],"echo":true,"n":3,"top_p":0,"stream":true}`},
 	{call.Completion, `{"prompt":"one","guided_json":{"const":"é"}}`},
 	{call.Completion, `{"prompt":[1,2,3],"use_beam_search":true,"n":2,"num_beams":4,"length_penalty":0.5,"early_stopping":"never"}`},
 }
 
-func models() []api.Model { return []api.Model{{ID: "m", ContextLength: 64}} }
+func models() []api.Model { return []api.Model{{ID: "m", ContextLength: 64, Format: "hermes+think"}} }
 
 func TestADecodedCallComesBackAsItWas(t *testing.T) {
 	used := map[string]bool{}

@@ -30,7 +30,8 @@ type Call struct {
 	Echo         bool // each choice begins with the text of its prompt
 	N            int  // choices per prompt
 	Requests     []*api.Request
-	Resume       Resume // whether the client can reconnect to the answer
+	Resume       Resume  // whether the client can reconnect to the answer
+	Parsing      Parsing // of a chat: how the text is split
 }
 
 // Choices returns the number of choices in the answer.

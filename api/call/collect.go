@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/tools"
 )
 
 // Result is the whole answer to a call.
@@ -12,21 +13,32 @@ type Result struct {
 	Choices []Choice
 	Pins    []api.Pin // by request; the last one with a numerics digest, empty without one
 	Usage   api.Usage
+	// Reasoning is the number of tokens of reasoning, with Reasons set. Usage has them, too.
+	Reasoning int
+	Reasons   bool // the answer may have reasoning
 }
 
 // Choice is the whole answer of one choice.
 type Choice struct {
-	Text     string
-	Tokens   []int32
-	Logprobs []api.TokenLogprob
-	Finish   api.Finish
-	Stop     string // the stop string that ended it; "": none
+	Text      string // without reasoning and calls
+	Reasoning string
+	Calls     []ToolCall
+	Tokens    []int32
+	Logprobs  []api.TokenLogprob
+	Finish    api.Finish
+	Stop      string // the stop string that ended it; "": none
+}
+
+// ToolCall is a call of a tool. The last one of a choice may be incomplete if its Finish is api.FinishLength.
+type ToolCall struct {
+	ID, Name  string
+	Arguments string // JSON
 }
 
 // Collect reads the events of a call to the end and returns the whole answer. An error is an
 // *api.Error, or the error of ctx.
 func Collect(ctx context.Context, c *Call, events <-chan api.Event) (*Result, error) {
-	r := &collector{perRequest: c.N, texts: make([]strings.Builder, c.Choices()),
+	r := &collector{perRequest: c.N, parser: NewParser(c), texts: make([]builders, c.Choices()),
 		result: Result{Choices: make([]Choice, c.Choices()), Pins: make([]api.Pin, len(c.Requests))}}
 	for {
 		select {
@@ -49,13 +61,24 @@ func Collect(ctx context.Context, c *Call, events <-chan api.Event) (*Result, er
 // collector adds up the events of a call.
 type collector struct {
 	perRequest int // choices of a request
-	texts      []strings.Builder
+	parser     *Parser
+	texts      []builders
 	result     Result
+}
+
+// builders are the texts of a choice so far.
+type builders struct {
+	text, reasoning strings.Builder
+	arguments       []*strings.Builder // by call
 }
 
 func (r *collector) add(ev api.Event) {
 	if ev.Pin != nil && ev.Pin.Numerics != "" {
 		r.result.Pins[ev.Choice/r.perRequest] = *ev.Pin
+	}
+	deltas, finish := []tools.Delta(nil), ev.Finish
+	if r.parser != nil {
+		deltas, finish = r.parser.Event(&ev)
 	}
 	if ev.Restart {
 		first := ev.Choice - ev.Choice%r.perRequest
@@ -63,19 +86,45 @@ func (r *collector) add(ev api.Event) {
 		clear(r.result.Choices[first : first+r.perRequest])
 		return
 	}
-	r.texts[ev.Choice].WriteString(ev.Text)
 	ch := &r.result.Choices[ev.Choice]
+	if r.parser == nil {
+		r.texts[ev.Choice].text.WriteString(ev.Text)
+	}
+	for i := range deltas {
+		r.texts[ev.Choice].add(ch, &deltas[i])
+	}
 	ch.Tokens = append(ch.Tokens, ev.Tokens...)
 	ch.Logprobs = append(ch.Logprobs, ev.Logprobs...)
-	if ev.Finish != api.FinishNone {
-		ch.Finish, ch.Stop = ev.Finish, ev.Stop
+	if finish != api.FinishNone {
+		ch.Finish, ch.Stop = finish, ev.Stop
+	}
+}
+
+// add adds a delta to the texts of choice ch.
+func (b *builders) add(ch *Choice, d *tools.Delta) {
+	switch d.Kind {
+	case tools.Content:
+		b.text.WriteString(d.Text)
+	case tools.Reasoning:
+		b.reasoning.WriteString(d.Text)
+	case tools.Begin:
+		ch.Calls = append(ch.Calls, ToolCall{ID: d.ID, Name: d.Name})
+		b.arguments = append(b.arguments, &strings.Builder{})
+	case tools.Arguments:
+		b.arguments[d.Call].WriteString(d.Text)
+	case tools.End:
 	}
 }
 
 func (r *collector) end(u api.Usage) *Result {
 	r.result.Usage = u
+	r.result.Reasoning, r.result.Reasons = r.parser.Reasoning()
 	for i := range r.texts {
-		r.result.Choices[i].Text = r.texts[i].String()
+		ch := &r.result.Choices[i]
+		ch.Text, ch.Reasoning = r.texts[i].text.String(), r.texts[i].reasoning.String()
+		for k, arguments := range r.texts[i].arguments {
+			ch.Calls[k].Arguments = arguments.String()
+		}
 	}
 	return &r.result
 }

@@ -113,7 +113,7 @@ func TestOneRequestOneReply(t *testing.T) {
 	_, nc := start(t, apitest.New(apitest.Say("Hel", "lo")), natsapi.Options{})
 	var a wire.ChatCompletion
 	require.NoError(t, json.Unmarshal(request(t, nc, "chat.completions", hello+`}`).Data, &a))
-	require.Equal(t, "Hello", a.Choices[0].Message.Content)
+	require.Equal(t, "Hello", *a.Choices[0].Message.Content)
 	var c wire.TextCompletion
 	require.NoError(t, json.Unmarshal(request(t, nc, "completions", `{"prompt":["a","b"]}`).Data, &c))
 	require.Len(t, c.Choices, 2)

@@ -88,7 +88,7 @@ func TestChatAnswersWhole(t *testing.T) {
 	for i, ch := range a.Choices {
 		require.Equal(t, i, ch.Index)
 		require.Equal(t, "assistant", ch.Message.Role)
-		require.Equal(t, "Hello <b>\n\"世界\" ", ch.Message.Content)
+		require.Equal(t, "Hello <b>\n\"世界\" ", *ch.Message.Content)
 		require.Equal(t, "stop", ch.FinishReason)
 		require.Equal(t, "null", string(ch.Logprobs))
 		require.Equal(t, []int32{100, 101, 102}, ch.TokenIDs)

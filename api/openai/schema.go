@@ -81,17 +81,36 @@ type structuredOutputs struct {
 // Template are the fields of a conversation. (Exported, as Sampled is: huma walks no other embedded fields.)
 type Template struct {
 	Messages        []message      `json:"messages" minItems:"1" maxItems:"4096"`
-	Tools           []tool         `json:"tools,omitempty" maxItems:"256" doc:"Given to the chat template. Calls come back as text."`
+	Tools           []tool         `json:"tools,omitempty" maxItems:"256" doc:"Functions that the model may call, with different names. The chat template shows them."`
 	AddGeneration   bool           `json:"add_generation_prompt,omitempty" default:"true" doc:"(vLLM)"`
 	ContinueFinal   bool           `json:"continue_final_message,omitempty" default:"false" doc:"Continue the last message, the assistant's. (vLLM)"`
 	TemplateKwargs  map[string]any `json:"chat_template_kwargs,omitempty" doc:"More variables for the template. (vLLM)"`
-	ToolChoice      string         `json:"tool_choice,omitempty" enum:"none,auto" default:"auto"`
-	ParallelToolUse bool           `json:"parallel_tool_calls,omitempty" doc:"Ignored."`
+	ToolChoice      *toolChoice    `json:"tool_choice,omitempty" doc:"auto when left out. none: the template does not show the tools."`
+	ParallelToolUse bool           `json:"parallel_tool_calls,omitempty" default:"true" doc:"false: at most one call."`
+}
+
+// namedTool is a form of "tool_choice", as allowedTools is.
+type namedTool struct {
+	Type     string    `json:"type" enum:"function"`
+	Function namedOnly `json:"function"`
+}
+
+type namedOnly struct {
+	Name string `json:"name"`
+}
+
+type allowedTools struct {
+	Type    string `json:"type" enum:"allowed_tools"`
+	Allowed struct {
+		Mode  string      `json:"mode" enum:"auto,required"`
+		Tools []namedTool `json:"tools" minItems:"1" maxItems:"256"`
+	} `json:"allowed_tools"`
 }
 
 type message struct {
 	Role       string         `json:"role" enum:"system,developer,user,assistant,tool" doc:"developer is given to the template as system."`
 	Content    *stringOrParts `json:"content,omitempty" doc:"Parts are joined by newlines. May be left out beside tool_calls."`
+	Reasoning  string         `json:"reasoning_content,omitempty" doc:"Reasoning of an assistant's earlier turn, for templates that show it; also as reasoning."`
 	Name       string         `json:"name,omitempty"`
 	ToolCalls  []toolCall     `json:"tool_calls,omitempty"`
 	ToolCallID string         `json:"tool_call_id,omitempty"`
@@ -103,8 +122,16 @@ type textPart struct {
 }
 
 type tool struct {
-	Type     string         `json:"type,omitempty" enum:"function"`
-	Function map[string]any `json:"function" doc:"name, description, parameters"`
+	Type     string       `json:"type,omitempty" enum:"function"`
+	Function toolFunction `json:"function"`
+}
+
+type toolFunction struct {
+	_           struct{}       `json:"-" additionalProperties:"true"`
+	Name        string         `json:"name" minLength:"1" maxLength:"128" pattern:"^[a-zA-Z0-9_./-]+$"`
+	Description string         `json:"description,omitempty"`
+	Parameters  map[string]any `json:"parameters,omitempty" doc:"The JSON schema of the arguments, an object."`
+	Strict      bool           `json:"strict,omitempty" default:"false" doc:"Arguments match the schema with tool_choice auto, too."`
 }
 
 type toolCall struct {
@@ -122,10 +149,11 @@ type chatRequest struct {
 	_ struct{} `json:"-" additionalProperties:"true"`
 	Sampled
 	Template
-	MaxTokens           int  `json:"max_tokens,omitempty" minimum:"1" maximum:"16777216" doc:"Up to the context length when left out."`
-	MaxCompletionTokens int  `json:"max_completion_tokens,omitempty" minimum:"1" maximum:"16777216" doc:"Goes before max_tokens."`
-	Logprobs            bool `json:"logprobs,omitempty" default:"false"`
-	TopLogprobs         int  `json:"top_logprobs,omitempty" minimum:"0" maximum:"20" doc:"Only with logprobs."`
+	MaxTokens           int    `json:"max_tokens,omitempty" minimum:"1" maximum:"16777216" doc:"Up to the context length when left out."`
+	MaxCompletionTokens int    `json:"max_completion_tokens,omitempty" minimum:"1" maximum:"16777216" doc:"Goes before max_tokens."`
+	Logprobs            bool   `json:"logprobs,omitempty" default:"false"`
+	TopLogprobs         int    `json:"top_logprobs,omitempty" minimum:"0" maximum:"20" doc:"Only with logprobs."`
+	ReasoningEffort     string `json:"reasoning_effort,omitempty" enum:"none,minimal,low,medium,high,xhigh" doc:"Given to the chat template as reasoning_effort, enable_thinking and thinking."`
 }
 
 type completionRequest struct {
@@ -162,6 +190,7 @@ type (
 	boolOrNever     struct{}
 	boolOrAuto      struct{}
 	stringOrParts   struct{}
+	toolChoice      struct{}
 	prompts         struct{}
 	schemaOrText    struct{}
 )
@@ -196,6 +225,12 @@ func (stringOrParts) Schema(r huma.Registry) *huma.Schema {
 
 func (schemaOrText) Schema(r huma.Registry) *huma.Schema {
 	return oneOf(r, reflect.TypeFor[map[string]any](), reflect.TypeFor[bool](), reflect.TypeFor[string]())
+}
+
+func (toolChoice) Schema(r huma.Registry) *huma.Schema {
+	s := oneOf(r, reflect.TypeFor[string](), reflect.TypeFor[namedTool](), reflect.TypeFor[allowedTools]())
+	s.OneOf[0].Enum = []any{"none", "auto", "required"}
+	return s
 }
 
 func (prompts) Schema(r huma.Registry) *huma.Schema {

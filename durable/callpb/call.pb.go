@@ -39,6 +39,7 @@ type Call struct {
 	N             uint32                 `protobuf:"varint,7,opt,name=n,proto3" json:"n,omitempty"`
 	CreatedNs     int64                  `protobuf:"varint,8,opt,name=created_ns,json=createdNs,proto3" json:"created_ns,omitempty"` // Unix time
 	Requests      []*Request             `protobuf:"bytes,9,rep,name=requests,proto3" json:"requests,omitempty"`
+	Parsing       *Parsing               `protobuf:"bytes,10,opt,name=parsing,proto3" json:"parsing,omitempty"` // absent: the text is content
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -136,6 +137,90 @@ func (x *Call) GetRequests() []*Request {
 	return nil
 }
 
+func (x *Call) GetParsing() *Parsing {
+	if x != nil {
+		return x.Parsing
+	}
+	return nil
+}
+
+// Parsing is a call.Parsing.
+type Parsing struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Format        string                 `protobuf:"bytes,1,opt,name=format,proto3" json:"format,omitempty"`
+	Calls         bool                   `protobuf:"varint,2,opt,name=calls,proto3" json:"calls,omitempty"`
+	Allowed       []string               `protobuf:"bytes,3,rep,name=allowed,proto3" json:"allowed,omitempty"` // without any: all tools
+	Single        bool                   `protobuf:"varint,4,opt,name=single,proto3" json:"single,omitempty"`
+	Held          bool                   `protobuf:"varint,5,opt,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Parsing) Reset() {
+	*x = Parsing{}
+	mi := &file_durable_callpb_call_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Parsing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Parsing) ProtoMessage() {}
+
+func (x *Parsing) ProtoReflect() protoreflect.Message {
+	mi := &file_durable_callpb_call_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Parsing.ProtoReflect.Descriptor instead.
+func (*Parsing) Descriptor() ([]byte, []int) {
+	return file_durable_callpb_call_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Parsing) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+func (x *Parsing) GetCalls() bool {
+	if x != nil {
+		return x.Calls
+	}
+	return false
+}
+
+func (x *Parsing) GetAllowed() []string {
+	if x != nil {
+		return x.Allowed
+	}
+	return nil
+}
+
+func (x *Parsing) GetSingle() bool {
+	if x != nil {
+		return x.Single
+	}
+	return false
+}
+
+func (x *Parsing) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
 // Request is an api.Request of the call, for one prompt.
 type Request struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
@@ -160,13 +245,16 @@ type Request struct {
 	TimeoutNs          int64                  `protobuf:"varint,19,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"` // from the call's creation to the deadline; 0: none
 	CacheSalt          string                 `protobuf:"bytes,20,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
 	Grammar            *grammarpb.Spec        `protobuf:"bytes,21,opt,name=grammar,proto3" json:"grammar,omitempty"` // absent: none
+	KeepTokens         []string               `protobuf:"bytes,22,rep,name=keep_tokens,json=keepTokens,proto3" json:"keep_tokens,omitempty"`
+	ReasoningEnd       string                 `protobuf:"bytes,23,opt,name=reasoning_end,json=reasoningEnd,proto3" json:"reasoning_end,omitempty"`
+	OwnReasoning       bool                   `protobuf:"varint,24,opt,name=own_reasoning,json=ownReasoning,proto3" json:"own_reasoning,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Request) Reset() {
 	*x = Request{}
-	mi := &file_durable_callpb_call_proto_msgTypes[1]
+	mi := &file_durable_callpb_call_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -178,7 +266,7 @@ func (x *Request) String() string {
 func (*Request) ProtoMessage() {}
 
 func (x *Request) ProtoReflect() protoreflect.Message {
-	mi := &file_durable_callpb_call_proto_msgTypes[1]
+	mi := &file_durable_callpb_call_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -191,7 +279,7 @@ func (x *Request) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Request.ProtoReflect.Descriptor instead.
 func (*Request) Descriptor() ([]byte, []int) {
-	return file_durable_callpb_call_proto_rawDescGZIP(), []int{1}
+	return file_durable_callpb_call_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Request) GetId() string {
@@ -341,11 +429,32 @@ func (x *Request) GetGrammar() *grammarpb.Spec {
 	return nil
 }
 
+func (x *Request) GetKeepTokens() []string {
+	if x != nil {
+		return x.KeepTokens
+	}
+	return nil
+}
+
+func (x *Request) GetReasoningEnd() string {
+	if x != nil {
+		return x.ReasoningEnd
+	}
+	return ""
+}
+
+func (x *Request) GetOwnReasoning() bool {
+	if x != nil {
+		return x.OwnReasoning
+	}
+	return false
+}
+
 var File_durable_callpb_call_proto protoreflect.FileDescriptor
 
 const file_durable_callpb_call_proto_rawDesc = "" +
 	"\n" +
-	"\x19durable/callpb/call.proto\x12\x10millrace.durable\x1a$compute/grammar/grammarpb/spec.proto\x1a$compute/sample/samplepb/params.proto\"\x82\x02\n" +
+	"\x19durable/callpb/call.proto\x12\x10millrace.durable\x1a$compute/grammar/grammarpb/spec.proto\x1a$compute/sample/samplepb/params.proto\"\xb7\x02\n" +
 	"\x04Call\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x16\n" +
@@ -356,7 +465,15 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\x01n\x18\a \x01(\rR\x01n\x12\x1d\n" +
 	"\n" +
 	"created_ns\x18\b \x01(\x03R\tcreatedNs\x125\n" +
-	"\brequests\x18\t \x03(\v2\x19.millrace.durable.RequestR\brequests\"\xd1\x05\n" +
+	"\brequests\x18\t \x03(\v2\x19.millrace.durable.RequestR\brequests\x123\n" +
+	"\aparsing\x18\n" +
+	" \x01(\v2\x19.millrace.durable.ParsingR\aparsing\"}\n" +
+	"\aParsing\x12\x16\n" +
+	"\x06format\x18\x01 \x01(\tR\x06format\x12\x14\n" +
+	"\x05calls\x18\x02 \x01(\bR\x05calls\x12\x18\n" +
+	"\aallowed\x18\x03 \x03(\tR\aallowed\x12\x16\n" +
+	"\x06single\x18\x04 \x01(\bR\x06single\x12\x12\n" +
+	"\x04held\x18\x05 \x01(\bR\x04held\"\xbc\x06\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bmessages\x18\x02 \x01(\fR\bmessages\x12\x14\n" +
@@ -384,7 +501,11 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"timeout_ns\x18\x13 \x01(\x03R\ttimeoutNs\x12\x1d\n" +
 	"\n" +
 	"cache_salt\x18\x14 \x01(\tR\tcacheSalt\x120\n" +
-	"\agrammar\x18\x15 \x01(\v2\x16.millrace.grammar.SpecR\agrammarB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
+	"\agrammar\x18\x15 \x01(\v2\x16.millrace.grammar.SpecR\agrammar\x12\x1f\n" +
+	"\vkeep_tokens\x18\x16 \x03(\tR\n" +
+	"keepTokens\x12#\n" +
+	"\rreasoning_end\x18\x17 \x01(\tR\freasoningEnd\x12#\n" +
+	"\rown_reasoning\x18\x18 \x01(\bR\fownReasoningB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
 
 var (
 	file_durable_callpb_call_proto_rawDescOnce sync.Once
@@ -398,24 +519,26 @@ func file_durable_callpb_call_proto_rawDescGZIP() []byte {
 	return file_durable_callpb_call_proto_rawDescData
 }
 
-var file_durable_callpb_call_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_durable_callpb_call_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_durable_callpb_call_proto_goTypes = []any{
 	(*Call)(nil),            // 0: millrace.durable.Call
-	(*Request)(nil),         // 1: millrace.durable.Request
-	(*samplepb.Params)(nil), // 2: millrace.sample.Params
-	(*samplepb.Beams)(nil),  // 3: millrace.sample.Beams
-	(*grammarpb.Spec)(nil),  // 4: millrace.grammar.Spec
+	(*Parsing)(nil),         // 1: millrace.durable.Parsing
+	(*Request)(nil),         // 2: millrace.durable.Request
+	(*samplepb.Params)(nil), // 3: millrace.sample.Params
+	(*samplepb.Beams)(nil),  // 4: millrace.sample.Beams
+	(*grammarpb.Spec)(nil),  // 5: millrace.grammar.Spec
 }
 var file_durable_callpb_call_proto_depIdxs = []int32{
-	1, // 0: millrace.durable.Call.requests:type_name -> millrace.durable.Request
-	2, // 1: millrace.durable.Request.sampling:type_name -> millrace.sample.Params
-	3, // 2: millrace.durable.Request.beams:type_name -> millrace.sample.Beams
-	4, // 3: millrace.durable.Request.grammar:type_name -> millrace.grammar.Spec
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	2, // 0: millrace.durable.Call.requests:type_name -> millrace.durable.Request
+	1, // 1: millrace.durable.Call.parsing:type_name -> millrace.durable.Parsing
+	3, // 2: millrace.durable.Request.sampling:type_name -> millrace.sample.Params
+	4, // 3: millrace.durable.Request.beams:type_name -> millrace.sample.Beams
+	5, // 4: millrace.durable.Request.grammar:type_name -> millrace.grammar.Spec
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_durable_callpb_call_proto_init() }
@@ -429,7 +552,7 @@ func file_durable_callpb_call_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durable_callpb_call_proto_rawDesc), len(file_durable_callpb_call_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -24,15 +24,30 @@ type ChatChoice struct {
 	Index        int             `json:"index"`
 	Message      AnswerMessage   `json:"message"`
 	Logprobs     json.RawMessage `json:"logprobs" doc:"With logprobs: content, a list of token, logprob, bytes, top_logprobs"`
-	FinishReason string          `json:"finish_reason" doc:"stop or length"`
+	FinishReason string          `json:"finish_reason" doc:"stop, length or tool_calls"`
 	TokenIDs     []int32         `json:"token_ids,omitempty" doc:"With return_token_ids"`
 }
 
 // AnswerMessage is the assistant's message.
 type AnswerMessage struct {
-	Role    string  `json:"role"`
-	Content string  `json:"content"`
-	Refusal *string `json:"refusal"`
+	Role      string       `json:"role"`
+	Content   *string      `json:"content" doc:"null beside tool_calls, where there is no text"`
+	Refusal   *string      `json:"refusal"`
+	Reasoning *string      `json:"reasoning_content,omitempty" doc:"Only of a model that reasons"`
+	ToolCalls []AnswerCall `json:"tool_calls,omitempty"`
+}
+
+// AnswerCall is a call of a tool.
+type AnswerCall struct {
+	ID       string         `json:"id"`
+	Type     string         `json:"type" doc:"Always \"function\""`
+	Function AnswerFunction `json:"function"`
+}
+
+// AnswerFunction is the function that is called.
+type AnswerFunction struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments" doc:"A JSON object, as a string; a part of it where finish_reason is length"`
 }
 
 // TextCompletion is the whole answer to a plain completion call.
@@ -61,6 +76,13 @@ type Usage struct {
 	CompletionTokens    int                 `json:"completion_tokens"`
 	TotalTokens         int                 `json:"total_tokens"`
 	PromptTokensDetails PromptTokensDetails `json:"prompt_tokens_details"`
+
+	CompletionTokensDetails *CompletionTokensDetails `json:"completion_tokens_details,omitempty" doc:"Only of a model that reasons"`
+}
+
+// CompletionTokensDetails counts the tokens of reasoning.
+type CompletionTokensDetails struct {
+	ReasoningTokens int `json:"reasoning_tokens"`
 }
 
 // PromptTokensDetails counts the tokens of the prompt that were in the prefix cache.
@@ -76,13 +98,16 @@ func EncodeAnswer(c *call.Call, r *call.Result, fingerprint string) ([]byte, err
 	usage := Usage{PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens,
 		TotalTokens:         u.PromptTokens + u.CompletionTokens,
 		PromptTokensDetails: PromptTokensDetails{CachedTokens: u.CachedTokens}}
+	if r.Reasons {
+		usage.CompletionTokensDetails = &CompletionTokensDetails{ReasoningTokens: r.Reasoning}
+	}
 	if c.Kind == call.Chat {
 		a := ChatCompletion{ID: c.ID, Object: "chat.completion", Created: c.Created.Unix(), Model: c.Model,
 			SystemFingerprint: fingerprint, Usage: usage}
 		for i := range choices {
 			ch := &choices[i]
 			a.Choices = append(a.Choices, ChatChoice{Index: i,
-				Message:  AnswerMessage{Role: "assistant", Content: ch.Text},
+				Message:  message(ch),
 				Logprobs: logprobs(c, ch), FinishReason: string(ch.Finish), TokenIDs: tokenIDs(c, ch)})
 		}
 		return marshal(a)
@@ -95,6 +120,20 @@ func EncodeAnswer(c *call.Call, r *call.Result, fingerprint string) ([]byte, err
 			Logprobs: logprobs(c, ch), FinishReason: string(ch.Finish), TokenIDs: tokenIDs(c, ch)})
 	}
 	return marshal(a)
+}
+
+func message(ch *call.Choice) AnswerMessage {
+	m := AnswerMessage{Role: "assistant"}
+	if ch.Text != "" || len(ch.Calls) == 0 {
+		m.Content = &ch.Text
+	}
+	if ch.Reasoning != "" {
+		m.Reasoning = &ch.Reasoning
+	}
+	for _, c := range ch.Calls {
+		m.ToolCalls = append(m.ToolCalls, AnswerCall{ID: c.ID, Type: "function", Function: AnswerFunction{Name: c.Name, Arguments: c.Arguments}})
+	}
+	return m
 }
 
 func logprobs(c *call.Call, ch *call.Choice) json.RawMessage {

@@ -163,10 +163,14 @@ func appendTop(dst []byte, t api.TokenLogprob) []byte {
 	return append(dst, '}')
 }
 
-func appendUsage(dst []byte, u api.Usage) []byte {
+// appendUsage appends the usage. reasoning is the number of tokens of reasoning, -1 for a model without it.
+func appendUsage(dst []byte, u api.Usage, reasoning int) []byte {
 	dst = strconv.AppendInt(append(dst, `{"prompt_tokens":`...), int64(u.PromptTokens), 10)
 	dst = strconv.AppendInt(append(dst, `,"completion_tokens":`...), int64(u.CompletionTokens), 10)
 	dst = strconv.AppendInt(append(dst, `,"total_tokens":`...), int64(u.PromptTokens+u.CompletionTokens), 10)
 	dst = strconv.AppendInt(append(dst, `,"prompt_tokens_details":{"cached_tokens":`...), int64(u.CachedTokens), 10)
+	if reasoning >= 0 {
+		dst = strconv.AppendInt(append(dst, `},"completion_tokens_details":{"reasoning_tokens":`...), int64(reasoning), 10)
+	}
 	return append(dst, `}}`...)
 }

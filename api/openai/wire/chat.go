@@ -34,6 +34,9 @@ func decodeChat(body []byte, models []api.Model, arrival time.Time, id string) (
 	v := o.conversation()
 	r.Messages, r.Tools, r.TemplateArgs = v.messages, v.tools, v.args
 	r.ContinueFinal, r.NoGenerationPrompt = v.continueFinal, v.noPrompt
+	o.reasoningEffort(r)
+	c.Requests = []*api.Request{r}
+	o.choose(c, models, &v.choice)
 	o.refuseUnsupported("audio")
 	o.refuseUnsupported("modalities", `["text"]`)
 	o.refuseUnsupported("web_search_options")
@@ -43,7 +46,7 @@ func decodeChat(body []byte, models []api.Model, arrival time.Time, id string) (
 	o.refuseUnsupported("documents", "[]")
 	o.refuseUnsupported("chat_template")
 	o.refuseUnsupported("add_special_tokens", "false")
-	c.Requests = []*api.Request{r}
+	o.refuseUnsupported("thinking_token_budget")
 	return c, o.result()
 }
 
@@ -62,6 +65,7 @@ func (o *object) chatLogprobs(r *api.Request) {
 type conversation struct {
 	messages                []api.Message
 	tools                   []any
+	choice                  call.ToolChoice
 	args                    map[string]any
 	continueFinal, noPrompt bool
 }
@@ -82,7 +86,11 @@ func (o *object) conversation() conversation {
 		addPrompt = false
 	}
 	v.noPrompt = !addPrompt
-	v.tools = o.tools()
+	var names []string
+	v.tools, names = o.tools()
+	if v.choice = o.toolChoice(names); v.choice.None {
+		v.tools = nil
+	}
 	return v
 }
 
@@ -120,6 +128,8 @@ func (o *object) message() api.Message {
 	}
 	if m.Role == "assistant" {
 		m.ToolCalls = o.toolCalls()
+		o.str("reasoning", &m.Reasoning) // vLLM's newer name
+		o.str("reasoning_content", &m.Reasoning)
 	}
 	raw, ok := o.get("content")
 	if ok {
@@ -159,106 +169,6 @@ func (o *object) content(raw json.RawMessage) string {
 		o.adopt(part)
 	}
 	return strings.Join(texts, "\n")
-}
-
-// function is a tool or a tool call in the form that templates expect. Raw JSON keeps the client's order
-// of keys, because templates print them.
-type function struct {
-	ID       string `json:"id,omitempty"`
-	Type     string `json:"type"`
-	Function any    `json:"function"`
-}
-
-// toolCalls reads the assistant's tool calls of an earlier turn. OpenAI's arguments are a string that
-// holds JSON. Templates expect the object.
-func (o *object) toolCalls() []any {
-	items, ok := o.list("tool_calls", maxTools)
-	if !ok {
-		return nil
-	}
-	calls := make([]any, len(items))
-	for i, raw := range items {
-		made := o.open(fmt.Sprintf("tool_calls[%d]", i), raw)
-		if made == nil {
-			return nil
-		}
-		f := function{Type: "function"}
-		made.str("id", &f.ID)
-		fn := made.requireFunction()
-		if fn != nil {
-			var name, text string
-			fn.str("name", &name)
-			if raw, ok := fn.get("arguments"); !ok || json.Unmarshal(raw, &text) != nil || !isObject(text) {
-				fn.fail("arguments", "expected a string that holds a JSON object")
-				text = "{}"
-			}
-			f.Function = struct {
-				Name      string          `json:"name"`
-				Arguments json.RawMessage `json:"arguments"`
-			}{name, json.RawMessage(text)}
-			made.adopt(fn)
-		}
-		o.adopt(made)
-		calls[i] = f
-	}
-	return calls
-}
-
-func isObject(text string) bool {
-	var v map[string]json.RawMessage
-	return json.Unmarshal([]byte(text), &v) == nil && v != nil
-}
-
-// requireFunction opens {"type": "function", "function": {"name": ...}}.
-func (o *object) requireFunction() *object {
-	kind := "function"
-	o.str("type", &kind)
-	if kind != "function" {
-		o.fail("type", "only \"function\" is supported, found %q", kind)
-	}
-	fn := o.child("function")
-	if fn == nil {
-		o.fail("function", "expected an object")
-		return nil
-	}
-	name := ""
-	if fn.str("name", &name); name == "" {
-		fn.fail("name", "expected a name")
-	}
-	o.adopt(fn)
-	return fn
-}
-
-// tools reads the tools that the template describes to the model: none if tool_choice is "none".
-func (o *object) tools() []any {
-	items, _ := o.list("tools", maxTools)
-	tools := make([]any, len(items))
-	for i, raw := range items {
-		tool := o.open(fmt.Sprintf("tools[%d]", i), raw)
-		if tool == nil {
-			return nil
-		}
-		tool.requireFunction()
-		o.adopt(tool)
-		tools[i] = raw
-	}
-	var parallel bool
-	o.boolean("parallel_tool_calls", &parallel)
-	choice := "auto"
-	if raw, ok := o.get("tool_choice"); ok && json.Unmarshal(raw, &choice) != nil || choice == "required" {
-		o.fail("tool_choice", "only \"none\" and \"auto\" are supported, found %s", snippet(raw))
-	}
-	switch choice {
-	case "auto":
-	case "none":
-		return nil
-	default:
-		o.fail("tool_choice", "expected \"none\" or \"auto\", found %q", choice)
-	}
-	if len(tools) == 0 {
-		return nil
-	}
-	return tools
 }
 
 // reservedArgs are the template variables that have their own field.

@@ -6,12 +6,14 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/tools"
 )
 
 // Chunks encodes the events of a call as OpenAI's chunks. The slices that a method returns are valid
 // until the next call. After the first few calls, methods do not allocate.
 type Chunks struct {
 	call    *call.Call
+	parser  *call.Parser
 	common  int      // bytes of each head before its fingerprint
 	heads   [][]byte // by choice: the start of a chunk, up to `"choices":[`; one slice for all of a request
 	tail    []byte   // from the `]` of the choices
@@ -37,7 +39,7 @@ func NewChunks(c *call.Call, fingerprint string) *Chunks {
 	if c.IncludeUsage {
 		tail = `],"usage":null}`
 	}
-	chunks := &Chunks{call: c, common: len(head), heads: make([][]byte, c.Choices()), tail: []byte(tail), offsets: make([]int, c.Choices())}
+	chunks := &Chunks{call: c, parser: call.NewParser(c), common: len(head), heads: make([][]byte, c.Choices()), tail: []byte(tail), offsets: make([]int, c.Choices())}
 	for first := 0; first < c.Choices(); first += c.N {
 		chunks.heads[first] = slices.Clone(head)
 		chunks.setFingerprint(first, fingerprint)
@@ -86,16 +88,20 @@ func (c *Chunks) Open() [][]byte {
 }
 
 // Encode returns the chunks of an event: its text, the end of its choice and the usage. There may be
-// none, since a token may have no text. The event must not have a Failure.
+// none, since a token may have no text, and since text that may begin a tool call is held back. The event
+// must not have a Failure.
 func (c *Chunks) Encode(ev api.Event) [][]byte {
 	c.reset()
 	if ev.Pin != nil {
 		c.Observe(ev)
 	}
-	if ev.Text != "" || len(ev.Logprobs) > 0 || c.call.TokenIDs && len(ev.Tokens) > 0 {
+	finish := ev.Finish
+	if c.parser != nil {
+		finish = c.parsed(&ev)
+	} else if ev.Text != "" || c.details(&ev) {
 		c.text(&ev)
 	}
-	if ev.Finish != api.FinishNone {
+	if finish != api.FinishNone {
 		c.openChoice(ev.Choice)
 		if c.call.Kind == call.Chat {
 			c.add(`"delta":{}`)
@@ -103,7 +109,7 @@ func (c *Chunks) Encode(ev api.Event) [][]byte {
 			c.add(`"text":""`)
 		}
 		c.add(`,"logprobs":null,"finish_reason":"`)
-		c.add(string(ev.Finish))
+		c.add(string(finish))
 		c.add(`"}`)
 		c.closeChoice()
 	}
@@ -111,6 +117,55 @@ func (c *Chunks) Encode(ev api.Event) [][]byte {
 		c.usage(*ev.Usage)
 	}
 	return c.finish()
+}
+
+// details reports whether an event has more for its client than text.
+func (c *Chunks) details(ev *api.Event) bool {
+	return len(ev.Logprobs) > 0 || c.call.TokenIDs && len(ev.Tokens) > 0
+}
+
+// parsed adds a chunk for each delta of an event. The first one has the event's log probabilities and token ids.
+func (c *Chunks) parsed(ev *api.Event) api.Finish {
+	deltas, finish := c.parser.Event(ev)
+	first := true
+	for i := range deltas {
+		if deltas[i].Kind == tools.End {
+			continue
+		}
+		c.openChoice(ev.Choice)
+		c.delta(&deltas[i])
+		c.closeText(ev, first)
+		first = false
+	}
+	if first && c.details(ev) {
+		c.openChoice(ev.Choice)
+		c.add(`"delta":{}`)
+		c.closeText(ev, true)
+	}
+	return finish
+}
+
+// delta adds the delta of a chat.
+func (c *Chunks) delta(d *tools.Delta) {
+	text := func(name string) { c.buf = append(appendString(append(c.buf, name...), d.Text), '}') }
+	switch d.Kind {
+	case tools.Content:
+		text(`"delta":{"content":`)
+	case tools.Reasoning:
+		text(`"delta":{"reasoning_content":`)
+	case tools.Begin:
+		c.add(`"delta":{"tool_calls":[{"index":`)
+		c.buf = strconv.AppendInt(c.buf, int64(d.Call), 10)
+		c.buf = appendString(append(c.buf, `,"id":`...), d.ID)
+		c.buf = appendString(append(c.buf, `,"type":"function","function":{"name":`...), d.Name)
+		c.add(`,"arguments":""}}]}`)
+	case tools.Arguments:
+		c.add(`"delta":{"tool_calls":[{"index":`)
+		c.buf = strconv.AppendInt(c.buf, int64(d.Call), 10)
+		text(`,"function":{"arguments":`)
+		c.add(`}]}`)
+	case tools.End:
+	}
 }
 
 func (c *Chunks) text(ev *api.Event) {
@@ -122,9 +177,15 @@ func (c *Chunks) text(ev *api.Event) {
 		c.add(`"text":`)
 		c.buf = appendString(c.buf, ev.Text)
 	}
+	c.closeText(ev, true)
+}
+
+// closeText adds the rest of a chunk after its text. With details it has the event's log probabilities and
+// token ids.
+func (c *Chunks) closeText(ev *api.Event, details bool) {
 	c.add(`,"logprobs":`)
 	switch {
-	case len(ev.Logprobs) == 0:
+	case len(ev.Logprobs) == 0 || !details:
 		c.add(`null`)
 	case c.call.Kind == call.Chat:
 		c.buf = appendChatLogprobs(c.buf, ev.Logprobs)
@@ -132,7 +193,7 @@ func (c *Chunks) text(ev *api.Event) {
 		c.buf, c.offsets[ev.Choice] = appendCompletionLogprobs(c.buf, ev.Logprobs, c.offsets[ev.Choice])
 	}
 	c.add(`,"finish_reason":null`)
-	if c.call.TokenIDs {
+	if c.call.TokenIDs && details {
 		c.add(`,"token_ids":`)
 		c.buf = appendInts(c.buf, ev.Tokens)
 	}
@@ -143,7 +204,11 @@ func (c *Chunks) text(ev *api.Event) {
 func (c *Chunks) usage(u api.Usage) {
 	c.openChunk(0)
 	c.add(`],"usage":`)
-	c.buf = append(appendUsage(c.buf, u), '}')
+	reasoning, reasons := c.parser.Reasoning()
+	if !reasons {
+		reasoning = -1
+	}
+	c.buf = append(appendUsage(c.buf, u, reasoning), '}')
 }
 
 func (c *Chunks) openChoice(choice int) {

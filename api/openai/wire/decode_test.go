@@ -203,7 +203,7 @@ func badChats() []bad {
 		{with(`"tools":[{"type":"retrieval","function":{"name":"f"}}]`), "tools[0].type"},
 		{with(`"tools":[{"function":{"name":""}}]`), "tools[0].function.name"},
 		{with(`"tool_choice":"required"`), "tool_choice"}, {with(`"tool_choice":"maybe"`), "tool_choice"},
-		{with(`"tool_choice":{"type":"function","function":{"name":"f"}}`), "tool_choice"},
+		{with(`"tool_choice":{"type":"function","function":{"name":"f"}}`), "tool_choice.function.name"},
 		{with(`"chat_template_kwargs":[]`), "chat_template_kwargs"},
 		{with(`"chat_template_kwargs":{"messages":[]}`), "chat_template_kwargs"},
 		{with(`"continue_final_message":true,"add_generation_prompt":true`), "continue_final_message"},

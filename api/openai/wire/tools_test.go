@@ -1,0 +1,210 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/compute/grammar"
+)
+
+// callers is a model that calls tools.
+var callers = []api.Model{{ID: "tiny-chat", ContextLength: 512, Format: "hermes+think"}}
+
+const twoTools = `"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}]`
+
+func TestBadToolsAreRefusedByTheFieldAtFault(t *testing.T) {
+	with := func(field string) string { return `{` + userHi + `,` + field + `}` }
+	fn := func(fields string) string { return with(`"tools":[{"type":"function","function":{` + fields + `}}]`) }
+	many := strings.Repeat(`{"function":{"name":"f"}},`, 256)
+	for _, c := range []bad{
+		{with(`"tools":{}`), "tools"}, {with(`"tools":[7]`), "tools[0]"}, {with(`"tools":[{}]`), "tools[0].function"},
+		{with(`"tools":[` + many + `{}]`), "tools"},
+		{with(`"tools":[{"type":"custom","function":{"name":"f"}}]`), "tools[0].type"},
+		{fn(``), "tools[0].function.name"}, {fn(`"name":7`), "tools[0].function.name"}, {fn(`"name":"a b"`), "tools[0].function.name"},
+		{fn(`"name":"` + strings.Repeat("a", 129) + `"`), "tools[0].function.name"},
+		{fn(`"name":"f","description":1`), "tools[0].function.description"}, {fn(`"name":"f","strict":1`), "tools[0].function.strict"},
+		{fn(`"name":"f","parameters":[]`), "tools[0].function.parameters"}, {fn(`"name":"f","parameters":{"type":"array"}`), "tools[0].function.parameters.type"},
+		{with(`"tools":[{"function":{"name":"f"}},{"function":{"name":"f"}}]`), "tools[1].function.name"},
+		{with(twoTools + `,"tool_choice":"maybe"`), "tool_choice"}, {with(twoTools + `,"tool_choice":7`), "tool_choice"},
+		{with(twoTools + `,"tool_choice":["f"]`), "tool_choice"}, {with(twoTools + `,"tool_choice":{}`), "tool_choice.type"},
+		{with(twoTools + `,"tool_choice":{"type":"custom","custom":{"name":"f"}}`), "tool_choice.type"},
+		{with(twoTools + `,"tool_choice":{"type":"function"}`), "tool_choice.function"},
+		{with(twoTools + `,"tool_choice":{"type":"function","function":{"name":"h"}}`), "tool_choice.function.name"},
+		{with(`"tool_choice":{"type":"function","function":{"name":"f"}}`), "tool_choice.function.name"},
+		{with(`"tool_choice":"required"`), "tool_choice"}, {with(`"tools":[],"tool_choice":"required"`), "tool_choice"},
+		{with(twoTools + `,"tool_choice":{"type":"allowed_tools"}`), "tool_choice.allowed_tools"},
+		{with(twoTools + `,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"any"}}`), "tool_choice.allowed_tools.mode"},
+		{with(twoTools + `,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}}`), "tool_choice.allowed_tools.tools"},
+		{with(twoTools + `,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"function":{"name":"h"}}]}}`),
+			"tool_choice.allowed_tools.tools[0].function.name"},
+		{with(`"parallel_tool_calls":1`), "parallel_tool_calls"},
+		{with(`"reasoning_effort":"huge"`), "reasoning_effort"}, {with(`"reasoning_effort":3`), "reasoning_effort"},
+		{with(`"thinking_token_budget":100`), "thinking_token_budget"},
+		{`{"messages":[{"role":"assistant","content":"x","reasoning_content":7}]}`, "messages[0].reasoning_content"},
+	} {
+		for _, models := range [][]api.Model{served, callers} {
+			_, err := DecodeChat([]byte(c.body), models, arrival)
+			requireRefused(t, c, err)
+		}
+	}
+	_, err := DecodeChat([]byte(with(`"tools":[{"function":{"name":"f"}},{"function":{"name":"f"}}]`)), callers, arrival)
+	require.EqualError(t, err, `tools[1].function.name: found "f" a second time, expected different names`)
+	_, err = DecodeChat([]byte(with(twoTools+`,"tool_choice":{"type":"function","function":{"name":"h"}}`)), callers, arrival)
+	require.EqualError(t, err, `tool_choice.function.name: found "h", expected the name of one of the tools`)
+}
+
+func decodeTools(t *testing.T, fields string) *call.Call {
+	t.Helper()
+	c, err := DecodeChat([]byte(`{`+userHi+`,`+fields+`}`), callers, arrival)
+	require.NoError(t, err)
+	return c
+}
+
+func TestToolsSetHowTheAnswerIsParsed(t *testing.T) {
+	auto := call.Parsing{Format: "hermes+think", Calls: true, Held: true}
+	require.Equal(t, auto, decodeTools(t, twoTools).Parsing)
+	require.Equal(t, auto, decodeTools(t, twoTools+`,"tool_choice":"auto","parallel_tool_calls":true`).Parsing)
+	single := auto
+	single.Single = true
+	require.Equal(t, single, decodeTools(t, twoTools+`,"parallel_tool_calls":false`).Parsing)
+	allowed := auto
+	allowed.Allowed = []string{"g"}
+	c := decodeTools(t, twoTools+`,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"g"}}]}}`)
+	require.Equal(t, allowed, c.Parsing)
+	require.Len(t, c.Requests[0].Tools, 2, "the template shows all tools")
+	none := decodeTools(t, twoTools+`,"tool_choice":"none"`)
+	require.Equal(t, call.Parsing{Format: "hermes+think", Held: true}, none.Parsing)
+	require.Nil(t, none.Requests[0].Tools)
+	require.Equal(t, "</think>", none.Requests[0].ReasoningEnd)
+}
+
+func TestReasoningEffortReachesTheTemplate(t *testing.T) {
+	require.Nil(t, chat(t, ``).TemplateArgs)
+	require.Equal(t, map[string]any{"reasoning_effort": "low", "enable_thinking": true, "thinking": true}, chat(t, `,"reasoning_effort":"low"`).TemplateArgs)
+	require.Equal(t, map[string]any{"reasoning_effort": "none", "enable_thinking": true, "thinking": false},
+		chat(t, `,"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true}`).TemplateArgs)
+}
+
+func TestEarlierReasoningReachesTheTemplate(t *testing.T) {
+	for _, name := range []string{"reasoning", "reasoning_content"} {
+		c, err := DecodeChat(fmt.Appendf(nil, `{"messages":[{"role":"assistant","content":"x","%s":"y"},{"role":"user","content":"z"}]}`, name), served, arrival)
+		require.NoError(t, err)
+		require.Equal(t, api.Message{Role: "assistant", Content: "x", Reasoning: "y"}, c.Requests[0].Messages[0])
+	}
+}
+
+func TestCallsWithoutArgumentsMayHaveAnEmptyString(t *testing.T) {
+	c, err := DecodeChat([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f","arguments":""}}]}]}`), served, arrival)
+	require.NoError(t, err)
+	raw, err := marshal(c.Requests[0].Messages[0].ToolCalls)
+	require.NoError(t, err)
+	require.JSONEq(t, `[{"id":"c","type":"function","function":{"name":"f","arguments":{}}}]`, string(raw))
+}
+
+// deltas returns the choices of chunks, with the id of a call replaced.
+func deltas(t *testing.T, chunks [][]byte) (list []string) {
+	t.Helper()
+	for _, chunk := range chunks {
+		var c struct{ Choices []json.RawMessage }
+		require.NoError(t, json.Unmarshal(chunk, &c), "%s", chunk)
+		for _, choice := range c.Choices {
+			list = append(list, strings.ReplaceAll(string(choice), `"logprobs":null,`, ""))
+		}
+	}
+	return list
+}
+
+func TestChunksHaveReasoningAndCalls(t *testing.T) {
+	c := decodeTools(t, twoTools+`,"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true`)
+	c.ID, c.Parsing.Held = "chatcmpl-1", false
+	chunks := NewChunks(c, "fp")
+	encode := func(ev api.Event) []string { return deltas(t, chunks.Encode(ev)) }
+	require.Equal(t, []string{`{"index":0,"delta":{"reasoning_content":"hm"},"finish_reason":null,"token_ids":[1]}`},
+		encode(api.Event{Text: "<think>hm", Tokens: []int32{1}}))
+	require.Equal(t, []string{`{"index":0,"delta":{},"finish_reason":null,"token_ids":[2]}`}, encode(api.Event{Text: "</th", Tokens: []int32{2}}))
+	require.Equal(t, []string{`{"index":0,"delta":{"content":"So:"},"finish_reason":null,"token_ids":[3]}`}, encode(api.Event{Text: "ink>So:\n<tool", Tokens: []int32{3}}))
+	got := encode(api.Event{Text: `_call>{"name": "f", "arguments": {"a`, Tokens: []int32{4}})
+	require.Len(t, got, 2)
+	require.Regexp(t, `^{"index":0,"delta":{"tool_calls":\[{"index":0,"id":"call_[0-9a-f]{24}","type":"function","function":{"name":"f","arguments":""}}\]},"finish_reason":null,"token_ids":\[4\]}$`, got[0])
+	require.Equal(t, `{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{\"a"}}]},"finish_reason":null}`, got[1])
+	require.Equal(t, []string{
+		`{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\":1}"}}]},"finish_reason":null,"token_ids":[5]}`,
+		`{"index":0,"delta":{},"finish_reason":"tool_calls"}`,
+	}, encode(api.Event{Text: `":1}}</tool_call>`, Tokens: []int32{5}, Finish: api.FinishStop}))
+	last := chunks.Encode(api.Event{Done: true, Usage: &api.Usage{CompletionTokens: 5}})
+	require.Contains(t, string(last[0]), `"completion_tokens_details":{"reasoning_tokens":3}`)
+}
+
+// TestAReaderFromAnyEventSeesTheSameChunks holds that chunks depend on the events alone: a stream that is resumed
+// encodes all events again, and sends those after the last one that its client has.
+func TestChunksOfAResumedStreamAreTheSame(t *testing.T) {
+	c := decodeTools(t, twoTools+`,"stream":true,"n":2`)
+	var events []api.Event
+	for i, text := range strings.SplitAfter(`<think>a b</think>c <tool_call>{"name": "f", "arguments": {"x": "y z"}}</tool_call>`, " ") {
+		for choice := range 2 {
+			events = append(events, api.Event{Choice: choice, Text: text, Tokens: []int32{int32(i)}})
+		}
+	}
+	for choice := range 2 {
+		events = append(events, api.Event{Choice: choice, Finish: api.FinishStop})
+	}
+	all := func() (out []string) {
+		chunks := NewChunks(c, "fp")
+		for _, ev := range events {
+			for _, chunk := range chunks.Encode(ev) {
+				out = append(out, string(chunk))
+			}
+		}
+		return out
+	}
+	first := all()
+	require.Equal(t, first, all())
+	require.Contains(t, strings.Join(first, ""), `"finish_reason":"tool_calls"`)
+}
+
+func TestAWholeAnswerHasReasoningAndCalls(t *testing.T) {
+	c := decodeTools(t, twoTools)
+	r := &call.Result{Reasons: true, Reasoning: 3, Pins: []api.Pin{{}}, Choices: []call.Choice{
+		{Reasoning: "hm", Calls: []call.ToolCall{{ID: "call_1", Name: "f", Arguments: `{"a":1}`}}, Finish: api.FinishToolCalls},
+	}}
+	body, err := EncodeAnswer(c, r, "fp")
+	require.NoError(t, err)
+	require.Contains(t, string(body), `"message":{"role":"assistant","content":null,"refusal":null,"reasoning_content":"hm",`+
+		`"tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"logprobs":null,"finish_reason":"tool_calls"`)
+	require.Contains(t, string(body), `"completion_tokens_details":{"reasoning_tokens":3}`)
+	r = &call.Result{Pins: []api.Pin{{}}, Choices: []call.Choice{{Text: "", Finish: api.FinishStop}}}
+	body, err = EncodeAnswer(c, r, "fp")
+	require.NoError(t, err)
+	require.Contains(t, string(body), `"message":{"role":"assistant","content":"","refusal":null},`)
+	require.NotContains(t, string(body), "completion_tokens_details")
+}
+
+func TestForcedCallsHaveAGrammar(t *testing.T) {
+	c := decodeTools(t, twoTools+`,"tool_choice":"required"`)
+	r := c.Requests[0]
+	require.Equal(t, call.Parsing{Format: "hermes+think", Calls: true}, c.Parsing, "nothing is held")
+	require.Equal(t, grammar.Lark, r.Grammar.Kind)
+	require.Equal(t, "tools", r.Grammar.Param)
+	require.Empty(t, r.Grammar.After)
+	require.Contains(t, r.Grammar.Source, `{\"name\": \"g\"`)
+	require.True(t, r.OwnReasoning)
+	require.Len(t, r.Tools, 2)
+
+	c = decodeTools(t, twoTools+`,"tool_choice":{"type":"function","function":{"name":"f"}}`)
+	require.Equal(t, call.Parsing{Format: "hermes+think", Calls: true, Allowed: []string{"f"}, Single: true}, c.Parsing)
+	require.NotContains(t, c.Requests[0].Grammar.Source, `{\"name\": \"g\"`)
+	require.Len(t, c.Requests[0].Tools, 2, "the template shows all tools")
+
+	plain, err := DecodeChat([]byte(`{`+userHi+`,`+twoTools+`,"tool_choice":"required"}`), served, arrival)
+	require.NoError(t, err)
+	require.Equal(t, "hermes", plain.Parsing.Format, "for a model whose format is not known")
+
+	_, err = DecodeChat([]byte(`{`+userHi+`,`+twoTools+`,"tool_choice":"required","guided_regex":"a"}`), callers, arrival)
+	require.EqualError(t, err, `tool_choice: found "required" together with guided_regex, expected one of them`)
+}
