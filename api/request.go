@@ -47,10 +47,11 @@ type Request struct {
 	Deadline           time.Time          // zero: none
 	Arrival            time.Time          // also the clock of the chat template
 
-	// ReasoningEnd is the text that ends the model's reasoning, "" for a model without it. Grammar begins after it.
+	// ReasoningEnd is the text that ends the model's reasoning, "" for a model without it. If the prompt opens
+	// reasoning, Grammar begins after it.
 	ReasoningEnd string
-	// OwnReasoning means that Grammar itself allows reasoning at the beginning of the answer.
-	OwnReasoning bool
+	// AwaitReasoning makes Grammar begin there also if the prompt says nothing about reasoning.
+	AwaitReasoning bool
 
 	// Buffered means that the client sees nothing of the answer before its end, so the answer may
 	// start over with an event that has Restart set.

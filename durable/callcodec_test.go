@@ -29,7 +29,7 @@ var bodies = []struct {
 		"ignore_eos":true,"include_stop_str_in_output":true,"skip_special_tokens":false,"logprobs":true,"top_logprobs":2,
 		"n":2,"max_tokens":7,"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true,"priority":-4,"timeout":2.5,"cache_salt":"s"}`},
 	{call.Chat, `{"messages":[{"role":"user","content":""}],"add_generation_prompt":false}`},
-	{call.Chat, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"}`},
+	{call.Chat, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"}`},
 	{call.Completion, `{"prompt":["one","two"],"echo":true,"n":3,"top_p":0,"stream":true}`},
 	{call.Completion, `{"prompt":"one","guided_json":{"const":"é"}}`},
 	{call.Completion, `{"prompt":[1,2,3],"use_beam_search":true,"n":2,"num_beams":4,"length_penalty":0.5,"early_stopping":"never"}`},

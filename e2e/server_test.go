@@ -438,3 +438,17 @@ func TestTheOfficialOpenAIClientGetsTheGoldens(t *testing.T) {
 	t.Logf("%s", out)
 	require.NoError(t, err)
 }
+
+// TestTheOfficialOpenAIClientRunsAToolCallingLoop forces calls in three formats.
+func TestTheOfficialOpenAIClientRunsAToolCallingLoop(t *testing.T) {
+	python, err := filepath.Abs("../build/venv/bin/python")
+	require.NoError(t, err)
+	for _, format := range []string{"auto", "qwen3-xml", "pythonic"} {
+		t.Run(format, func(t *testing.T) {
+			s := startServer(t, "--tool-parser", format)
+			out, err := exec.Command(python, "../scripts/e2e/openai_tools.py", "--base-url", "http://"+s.http).CombinedOutput()
+			t.Logf("%s", out)
+			require.NoError(t, err, "`make python` installs the client")
+		})
+	}
+}

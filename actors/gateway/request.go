@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/tools"
+	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/detok"
 )
 
@@ -188,7 +189,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	}
 	gen := &msg.Generate{
 		First: first, RequestID: r.api.OriginKey(), Text: r.bond.pin.Text, Prompt: r.prompt, MaxTokens: r.limit,
-		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Grammar: r.api.Grammar, Longest: r.api.IgnoreEOS, Tenant: r.api.Tenant, CacheSalt: r.api.CacheSalt, Weight: r.api.Weight, Migrated: r.migrated,
+		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Grammar: r.grammar(), Longest: r.api.IgnoreEOS, Tenant: r.api.Tenant, CacheSalt: r.api.CacheSalt, Weight: r.api.Weight, Migrated: r.migrated,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 	}
 	var open []*msg.OpenText
@@ -204,6 +205,18 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	}
 	gen.Seq = gen.Choices[0]
 	return gen, open
+}
+
+// grammar is that of the answer. It begins after the reasoning, if there is any: the prompt says so, or else the model's format.
+func (r *request) grammar() *grammar.Spec {
+	s := r.api.Grammar
+	begins := r.thought == tools.Opened || r.thought == tools.Unsaid && r.api.AwaitReasoning
+	if s == nil || s.After != "" || r.api.ReasoningEnd == "" || !begins {
+		return s
+	}
+	after := *s
+	after.After = r.api.ReasoningEnd
+	return &after
 }
 
 // openText makes a detokenizer continue after the tokens that a choice has.

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/tools"
+	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/compute/sample"
 )
 
@@ -451,4 +452,30 @@ func TestMarkersStayInTheText(t *testing.T) {
 	require.NoError(t, q.tokenized(prompt{ids: []int32{1}}))
 	_, open := q.start(0, seqs())
 	require.Equal(t, []string{"<tool_call>"}, open[0].Options.Keep)
+}
+
+func TestAGrammarBeginsAfterTheReasoning(t *testing.T) {
+	spec := &grammar.Spec{Kind: grammar.Regex, Source: "a", Param: "guided_regex"}
+	for _, c := range []struct {
+		name    string
+		request api.Request
+		thought tools.Thought
+		after   string
+	}{
+		{"no reasoning", api.Request{}, tools.Opened, ""},
+		{"the prompt opens it", api.Request{ReasoningEnd: "</think>"}, tools.Opened, "</think>"},
+		{"the prompt closes it", api.Request{ReasoningEnd: "</think>", AwaitReasoning: true}, tools.Closed, ""},
+		{"the model begins it", api.Request{ReasoningEnd: "</think>", AwaitReasoning: true}, tools.Unsaid, "</think>"},
+		{"the grammar has a place for it", api.Request{ReasoningEnd: "</think>"}, tools.Unsaid, ""},
+	} {
+		r := c.request
+		r.ID, r.N, r.MaxTokens, r.TopLogprobs, r.Grammar = "r", 1, 3, -1, spec
+		q := newRequest(&r, modelLimits{context: 100, pool: 100, vocab: 10})
+		require.NoError(t, q.tokenized(prompt{ids: []int32{1}, thought: c.thought}))
+		require.Equal(t, c.after, startAll(q, seqs())[0].Grammar.After, c.name)
+		require.Empty(t, spec.After, "the request's own stays as it is")
+	}
+	marked := &grammar.Spec{After: "<tool_call>"}
+	q := newRequest(&api.Request{Grammar: marked, ReasoningEnd: "</think>", AwaitReasoning: true}, modelLimits{})
+	require.Same(t, marked, q.grammar())
 }

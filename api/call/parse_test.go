@@ -2,12 +2,16 @@ package call
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/tools"
+	"github.com/millrace/millrace/compute/grammar"
+	"github.com/millrace/millrace/compute/sample"
 )
 
 // nowTool is a tool as a request has it.
@@ -59,6 +63,10 @@ func TestACallThatIsCutEndsWithLength(t *testing.T) {
 	require.Equal(t, api.FinishLength, r.Choices[0].Finish)
 	require.False(t, r.Reasons)
 
+	r = collect(t, c, api.Event{Text: `<tool_call>{"name": "now"}</tool_call> and`}, end(0, api.FinishLength))
+	require.Len(t, r.Choices[0].Calls, 1)
+	require.Equal(t, api.FinishLength, r.Choices[0].Finish)
+
 	c.Parsing.Held = false
 	r = collect(t, c, api.Event{Text: `<tool_call>{"name": "now", "arguments": {"a`}, end(0, api.FinishLength))
 	require.Empty(t, r.Choices[0].Text)
@@ -79,7 +87,7 @@ func TestEachChoiceHasItsOwnCalls(t *testing.T) {
 }
 
 func TestAnAnswerThatBeginsAgainIsParsedAgain(t *testing.T) {
-	r := collect(t, parsedCall(1, "hermes+think"), api.Event{Text: "<think>a"}, api.Event{Restart: true}, api.Event{Text: "b", Reasons: true},
+	r := collect(t, parsedCall(1, "hermes+think"), api.Event{Text: "a"}, api.Event{Restart: true}, api.Event{Text: "b", Reasons: true},
 		api.Event{Text: "</think>c"}, end(0, api.FinishStop))
 	require.Equal(t, "b", r.Choices[0].Reasoning)
 	require.Equal(t, "c", r.Choices[0].Text)
@@ -114,14 +122,15 @@ func TestAToolChoiceSetsHowTheAnswerIsParsed(t *testing.T) {
 		want   Parsing
 		kept   []string
 	}{
-		"plain text":              {"", ToolChoice{}, nowTool, Parsing{}, nil},
-		"no tools":                {"hermes", ToolChoice{}, nil, Parsing{}, nil},
-		"tools":                   {"hermes", ToolChoice{}, nowTool, Parsing{Format: "hermes", Calls: true, Held: true}, []string{"<tool_call>", "</tool_call>"}},
-		"one call":                {"hermes", ToolChoice{Single: true}, nowTool, Parsing{Format: "hermes", Calls: true, Single: true, Held: true}, []string{"<tool_call>", "</tool_call>"}},
-		"none":                    {"hermes", ToolChoice{None: true}, nowTool, Parsing{}, nil},
-		"reasoning":               {"hermes+think", ToolChoice{}, nil, Parsing{Format: "hermes+think", Held: true}, []string{"<think>", "</think>"}},
-		"reasoning without calls": {"none+think", ToolChoice{}, nowTool, Parsing{Format: "none+think", Held: true}, []string{"<think>", "</think>"}},
-		"a later version":         {"later", ToolChoice{}, nowTool, Parsing{}, nil},
+		"plain text":                 {"", ToolChoice{}, nowTool, Parsing{}, nil},
+		"no tools":                   {"hermes", ToolChoice{}, nil, Parsing{}, nil},
+		"tools":                      {"hermes", ToolChoice{}, nowTool, Parsing{Format: "hermes", Calls: true}, []string{"<tool_call>", "</tool_call>"}},
+		"one call":                   {"hermes", ToolChoice{Single: true}, nowTool, Parsing{Format: "hermes", Calls: true, Single: true}, []string{"<tool_call>", "</tool_call>"}},
+		"a format without a grammar": {"pythonic", ToolChoice{}, nowTool, Parsing{Format: "pythonic", Calls: true, Held: true}, []string{"<|python_start|>", "<|python_end|>"}},
+		"none":                       {"hermes", ToolChoice{None: true}, nowTool, Parsing{}, nil},
+		"reasoning":                  {"hermes+think", ToolChoice{}, nil, Parsing{Format: "hermes+think", Held: true}, []string{"<think>", "</think>"}},
+		"reasoning without calls":    {"none+think", ToolChoice{}, nowTool, Parsing{Format: "none+think", Held: true}, []string{"<think>", "</think>"}},
+		"a later version":            {"later", ToolChoice{}, nowTool, Parsing{}, nil},
 	} {
 		got, err := choose(c.format, c.choice, c.tools)
 		require.NoError(t, err, name)
@@ -133,4 +142,59 @@ func TestAToolChoiceSetsHowTheAnswerIsParsed(t *testing.T) {
 	}
 	_, err := choose("hermes", ToolChoice{Param: "tool_choice", Found: `"required"`, Required: true}, nil)
 	require.EqualError(t, err, `tool_choice: found "required" without tools, expected tools`)
+}
+
+func TestAGrammarBeginsAfterTheMarkerOfACall(t *testing.T) {
+	choose := func(r *api.Request, t ToolChoice) error {
+		r.Tools = nowTool
+		return (&Call{N: 1, Requests: []*api.Request{r}}).Choose(&api.Model{Format: "hermes", Special: map[string]int32{"</tool_call>": 9}}, t)
+	}
+	r := &api.Request{}
+	require.NoError(t, choose(r, ToolChoice{}))
+	require.Equal(t, "<tool_call>", r.Grammar.After)
+	require.True(t, r.Grammar.Optional && r.Grammar.Repeat)
+	require.Equal(t, "tools", r.Grammar.Param)
+	require.Contains(t, r.Grammar.Source, "<[9]>")
+	require.NoError(t, r.Grammar.Validate())
+
+	r = &api.Request{}
+	require.NoError(t, choose(r, ToolChoice{Single: true}))
+	require.False(t, r.Grammar.Repeat)
+
+	r = &api.Request{}
+	many := make([]any, 1000)
+	for i := range many {
+		many[i] = json.RawMessage(fmt.Sprintf(`{"function":{"name":"%s%d"}}`, strings.Repeat("f", 100), i))
+	}
+	c := &Call{N: 1, Requests: []*api.Request{r}}
+	r.Tools = many
+	require.NoError(t, c.Choose(&api.Model{Format: "hermes"}, ToolChoice{}))
+	require.Nil(t, r.Grammar, "one that is too large")
+	require.True(t, c.Parsing.Held)
+
+	r = &api.Request{Beams: &sample.BeamParams{}}
+	require.NoError(t, choose(r, ToolChoice{}))
+	require.Nil(t, r.Grammar, "a beam search has none")
+}
+
+func TestAJSONAnswerOrCalls(t *testing.T) {
+	choose := func(kind grammar.Kind, required bool) (*Call, error) {
+		r := &api.Request{Tools: nowTool, Grammar: &grammar.Spec{Kind: kind, Source: `{"type":"null"}`, Param: "response_format.type"}}
+		c := &Call{N: 1, Requests: []*api.Request{r}}
+		return c, c.Choose(&api.Model{Format: "hermes"}, ToolChoice{Param: "tool_choice", Required: required})
+	}
+	c, err := choose(grammar.JSONSchema, false)
+	require.NoError(t, err)
+	g := c.Requests[0].Grammar
+	require.Equal(t, grammar.Lark, g.Kind)
+	require.Equal(t, "response_format.type", g.Param)
+	require.Contains(t, g.Source, `{"type":"null",`)
+	require.Contains(t, g.Source, `"<tool_call>" call`)
+	require.False(t, c.Parsing.Held)
+	for _, kind := range []grammar.Kind{grammar.Regex, grammar.Choice, grammar.Lark} {
+		_, err = choose(kind, false)
+		require.EqualError(t, err, `response_format.type: found together with tools, expected one of them, or a JSON schema with tool_choice "auto"`)
+	}
+	_, err = choose(grammar.JSONSchema, true)
+	require.ErrorContains(t, err, "response_format.type")
 }

@@ -1,6 +1,7 @@
 package call
 
 import (
+	"encoding/json"
 	"slices"
 
 	"github.com/millrace/millrace/api"
@@ -42,27 +43,52 @@ func (c *Call) Choose(m *api.Model, t ToolChoice) error {
 	}
 	c.Parsing = Parsing{Format: format.String(), Calls: calls, Allowed: t.Allowed, Single: t.Single, Held: true}
 	r.KeepTokens = format.Markers(calls)
-	r.ReasoningEnd = format.ReasoningEnd()
+	r.ReasoningEnd, r.AwaitReasoning = format.ReasoningEnd(), format.AlwaysThinks()
 	if calls {
 		return c.guide(r, m, format, list, t)
 	}
 	return nil
 }
 
-// guide sets the grammar of calls.
+// guide sets the grammar of calls, where the format has one. Then nothing has to be held back.
 func (c *Call) guide(r *api.Request, m *api.Model, format tools.Format, list []tools.Tool, t ToolChoice) error {
-	if !t.Required {
-		return nil
+	if r.Beams != nil && !t.Required {
+		return nil // a beam search has no grammar
 	}
+	d := tools.Demand{Required: t.Required, Single: t.Single}
 	if r.Grammar != nil {
-		return api.Invalid(t.Param, "%s: found %s together with %s, expected one of them", t.Param, t.Found, r.Grammar.Param)
+		if d.Or = schemaOf(r.Grammar); t.Required || d.Or == nil {
+			return api.Invalid(r.Grammar.Param, "%s: found together with tools, expected one of them, or a JSON schema with tool_choice \"auto\"", r.Grammar.Param)
+		}
 	}
-	g, _ := format.Guide(list, tools.Demand{Required: true, Single: t.Single}, func(text string) (int32, bool) {
+	g, ok := format.Guide(list, d, func(text string) (int32, bool) {
 		id, ok := m.Special[text]
 		return id, ok
 	})
-	r.Grammar = &grammar.Spec{Kind: grammar.Lark, Source: g.Source, Param: "tools"} // their schemas are the part that may be wrong
-	r.OwnReasoning, c.Parsing.Held = true, false
+	if !ok || !t.Required && len(g.Source) > grammar.MaxSource {
+		return nil // calls are held instead
+	}
+	param := "tools" // their schemas are the part that may be wrong
+	if r.Grammar != nil {
+		param = r.Grammar.Param
+	}
+	r.Grammar = &grammar.Spec{Kind: grammar.Lark, Source: g.Source, Param: param, After: g.After, Optional: g.After != "", Repeat: g.Repeat}
+	c.Parsing.Held = false
+	if g.After == "" {
+		r.AwaitReasoning = false // the grammar has a place for it
+	}
+	return nil
+}
+
+// schemaOf returns the JSON schema of a grammar's answers, nil for a grammar in another language.
+func schemaOf(s *grammar.Spec) json.RawMessage {
+	switch s.Kind {
+	case grammar.JSONSchema:
+		return json.RawMessage(s.Source)
+	case grammar.JSONObject:
+		return json.RawMessage(`{"type": "object"}`)
+	case grammar.Regex, grammar.Choice, grammar.Lark:
+	}
 	return nil
 }
 

@@ -247,7 +247,7 @@ type Request struct {
 	Grammar            *grammarpb.Spec        `protobuf:"bytes,21,opt,name=grammar,proto3" json:"grammar,omitempty"` // absent: none
 	KeepTokens         []string               `protobuf:"bytes,22,rep,name=keep_tokens,json=keepTokens,proto3" json:"keep_tokens,omitempty"`
 	ReasoningEnd       string                 `protobuf:"bytes,23,opt,name=reasoning_end,json=reasoningEnd,proto3" json:"reasoning_end,omitempty"`
-	OwnReasoning       bool                   `protobuf:"varint,24,opt,name=own_reasoning,json=ownReasoning,proto3" json:"own_reasoning,omitempty"`
+	AwaitReasoning     bool                   `protobuf:"varint,24,opt,name=await_reasoning,json=awaitReasoning,proto3" json:"await_reasoning,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -443,9 +443,9 @@ func (x *Request) GetReasoningEnd() string {
 	return ""
 }
 
-func (x *Request) GetOwnReasoning() bool {
+func (x *Request) GetAwaitReasoning() bool {
 	if x != nil {
-		return x.OwnReasoning
+		return x.AwaitReasoning
 	}
 	return false
 }
@@ -473,7 +473,7 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\x05calls\x18\x02 \x01(\bR\x05calls\x12\x18\n" +
 	"\aallowed\x18\x03 \x03(\tR\aallowed\x12\x16\n" +
 	"\x06single\x18\x04 \x01(\bR\x06single\x12\x12\n" +
-	"\x04held\x18\x05 \x01(\bR\x04held\"\xbc\x06\n" +
+	"\x04held\x18\x05 \x01(\bR\x04held\"\xc0\x06\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bmessages\x18\x02 \x01(\fR\bmessages\x12\x14\n" +
@@ -504,8 +504,8 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\agrammar\x18\x15 \x01(\v2\x16.millrace.grammar.SpecR\agrammar\x12\x1f\n" +
 	"\vkeep_tokens\x18\x16 \x03(\tR\n" +
 	"keepTokens\x12#\n" +
-	"\rreasoning_end\x18\x17 \x01(\tR\freasoningEnd\x12#\n" +
-	"\rown_reasoning\x18\x18 \x01(\bR\fownReasoningB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
+	"\rreasoning_end\x18\x17 \x01(\tR\freasoningEnd\x12'\n" +
+	"\x0fawait_reasoning\x18\x18 \x01(\bR\x0eawaitReasoningB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
 
 var (
 	file_durable_callpb_call_proto_rawDescOnce sync.Once

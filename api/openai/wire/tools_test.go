@@ -67,7 +67,7 @@ func decodeTools(t *testing.T, fields string) *call.Call {
 }
 
 func TestToolsSetHowTheAnswerIsParsed(t *testing.T) {
-	auto := call.Parsing{Format: "hermes+think", Calls: true, Held: true}
+	auto := call.Parsing{Format: "hermes+think", Calls: true}
 	require.Equal(t, auto, decodeTools(t, twoTools).Parsing)
 	require.Equal(t, auto, decodeTools(t, twoTools+`,"tool_choice":"auto","parallel_tool_calls":true`).Parsing)
 	single := auto
@@ -82,6 +82,7 @@ func TestToolsSetHowTheAnswerIsParsed(t *testing.T) {
 	require.Equal(t, call.Parsing{Format: "hermes+think", Held: true}, none.Parsing)
 	require.Nil(t, none.Requests[0].Tools)
 	require.Equal(t, "</think>", none.Requests[0].ReasoningEnd)
+	require.True(t, none.Requests[0].AwaitReasoning)
 }
 
 func TestReasoningEffortReachesTheTemplate(t *testing.T) {
@@ -193,7 +194,7 @@ func TestForcedCallsHaveAGrammar(t *testing.T) {
 	require.Equal(t, "tools", r.Grammar.Param)
 	require.Empty(t, r.Grammar.After)
 	require.Contains(t, r.Grammar.Source, `{\"name\": \"g\"`)
-	require.True(t, r.OwnReasoning)
+	require.False(t, r.AwaitReasoning, "the grammar has a place for reasoning")
 	require.Len(t, r.Tools, 2)
 
 	c = decodeTools(t, twoTools+`,"tool_choice":{"type":"function","function":{"name":"f"}}`)
@@ -206,5 +207,5 @@ func TestForcedCallsHaveAGrammar(t *testing.T) {
 	require.Equal(t, "hermes", plain.Parsing.Format, "for a model whose format is not known")
 
 	_, err = DecodeChat([]byte(`{`+userHi+`,`+twoTools+`,"tool_choice":"required","guided_regex":"a"}`), callers, arrival)
-	require.EqualError(t, err, `tool_choice: found "required" together with guided_regex, expected one of them`)
+	require.ErrorContains(t, err, "guided_regex: found together with tools")
 }
