@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 	"github.com/millrace/millrace/tracing"
@@ -96,4 +97,15 @@ func TestADetokenizerTakesTheTokenThatIsNextAndTellsOfAGap(t *testing.T) {
 		require.NotEmpty(t, m.Text)
 	}
 	require.Empty(t, d.got)
+}
+
+func TestATokenHasItsLogProbabilityWithoutAlternatives(t *testing.T) {
+	d := newDetokTest(t)
+	d.send(&msg.OpenText{Seq: 1, Reply: d.reply, Compute: d.reply})
+	d.send(&msg.Tokens{Tokens: []msg.Token{{Seq: 1, ID: 300, Logprob: -0.5, Top: []sample.Alternative{}}, {Seq: 1, ID: 301, Index: 1}}})
+	got := d.text().Logprobs
+	require.Len(t, got, 1)
+	require.Equal(t, float32(-0.5), got[0].Logprob)
+	require.Empty(t, got[0].Top)
+	require.Empty(t, d.text().Logprobs)
 }

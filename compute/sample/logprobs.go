@@ -32,7 +32,7 @@ func logSum(logits []float32) float64 {
 func likeliest(logits []float32, n int) []Alternative {
 	n = min(n, len(logits))
 	if n == 0 {
-		return nil
+		return []Alternative{} // not nil, which means no log probabilities
 	}
 	best := make([]Alternative, 0, n)
 	for id, v := range logits {

@@ -17,7 +17,7 @@ type Choice struct {
 	// distribution, before any processor, as OpenAI and vLLM report it by
 	// default. 0 unless Params.Logprobs.
 	Logprob float32
-	Top     []Alternative // Params.TopLogprobs likeliest tokens, best first, equal ones by id
+	Top     []Alternative // Params.TopLogprobs likeliest tokens, best first, equal ones by id; nil unless Params.Logprobs
 }
 
 // Alternative is a token that could have been sampled. Its Logprob is as in

@@ -133,6 +133,7 @@ func TestLogprobsAreOfTheModelsOwnDistribution(t *testing.T) {
 		require.InDelta(t, logprob(int(c.Token)), c.Logprob, 1e-5)
 		order := sortedBy(logits, func(i int) float64 { return -float64(logits[i]) })
 		require.Len(t, c.Top, min(p.TopLogprobs, vocab))
+		require.NotNil(t, c.Top, "nil means no log probabilities")
 		for n, a := range c.Top {
 			require.EqualValues(t, order[n], a.Token, "place %d", n)
 			if logits[a.Token] == float32(math.Inf(-1)) {
