@@ -428,13 +428,19 @@ func TestGarbageGetsAnErrorInOpenAIsShapeAndTheServerLives(t *testing.T) {
 	require.Contains(t, parseAnswer(t, body).text(), "Paris")
 }
 
-func TestTheOfficialOpenAIClientGetsTheGoldens(t *testing.T) {
+func TestTheOfficialOpenAIClientGetsTheGoldens(t *testing.T) { checkWithClients(t, "openai_sdk.py") }
+
+func TestTheOfficialClientsOfOtherAPIsGetTheSameText(t *testing.T) { checkWithClients(t, "other_sdks.py") }
+
+// checkWithClients runs a script of scripts/e2e against a server.
+func checkWithClients(t *testing.T, script string) {
+	t.Helper()
 	python, err := filepath.Abs("../build/venv/bin/python")
 	require.NoError(t, err)
 	_, err = os.Stat(python)
-	require.NoError(t, err, "`make python` installs the client")
+	require.NoError(t, err, "`make python` installs the clients")
 	s := startServer(t)
-	out, err := exec.Command(python, "../scripts/e2e/openai_sdk.py", "--base-url", "http://"+s.http).CombinedOutput()
+	out, err := exec.Command(python, "../scripts/e2e/"+script, "--base-url", "http://"+s.http).CombinedOutput()
 	t.Logf("%s", out)
 	require.NoError(t, err)
 }

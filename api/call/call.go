@@ -15,6 +15,9 @@ type Kind int
 const (
 	Chat Kind = iota
 	Completion
+	Messages       // Anthropic's
+	OllamaChat     // Ollama's /api/chat
+	OllamaGenerate // Ollama's /api/generate
 )
 
 // Call is a decoded generation call: a request for each prompt, and the form of the answer.

@@ -73,6 +73,17 @@ func (p *Parser) Event(ev *api.Event) (deltas []tools.Delta, finish api.Finish) 
 	return deltas, ev.Finish
 }
 
+// Deltas returns the deltas of an event, also where p is nil: the text is content then.
+func (p *Parser) Deltas(ev *api.Event) (deltas []tools.Delta, finish api.Finish) {
+	if p != nil {
+		return p.Event(ev)
+	}
+	if ev.Text != "" {
+		deltas = []tools.Delta{{Kind: tools.Content, Text: ev.Text}}
+	}
+	return deltas, ev.Finish
+}
+
 // choice returns the parser of an event's choice.
 func (p *Parser) choice(ev *api.Event) *tools.Parser {
 	i := ev.Choice

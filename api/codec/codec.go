@@ -3,7 +3,12 @@
 package codec
 
 import (
+	"time"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/anthropic"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/ollama"
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
@@ -23,6 +28,37 @@ func Endpoints() []Endpoint {
 	return []Endpoint{
 		{call.Chat, "/v1/chat/completions", "chat.completions", chat},
 		{call.Completion, "/v1/completions", "completions", completion},
+		{call.Messages, "/v1/messages", "messages", call.Codec{
+			Decode: anthropic.Decode, Encode: anthropic.Encode, Stream: anthropic.NewStream, Error: anthropic.EncodeError, Frames: call.NamedEvents,
+		}},
+		{call.OllamaChat, "/api/chat", "ollama.chat", ollamaCodec(ollama.DecodeChat)},
+		{call.OllamaGenerate, "/api/generate", "ollama.generate", ollamaCodec(ollama.DecodeGenerate)},
+	}
+}
+
+func ollamaCodec(decode func([]byte, []api.Model, time.Time) (*call.Call, error)) call.Codec {
+	return call.Codec{Decode: decode, Encode: ollama.Encode, Stream: ollama.NewStream, Error: ollama.EncodeError, Frames: call.Lines}
+}
+
+// Unary is a call that has one answer and no events.
+type Unary struct {
+	Method, Path string
+	Subject      string // as of Endpoint; "": not served over NATS
+	Run          call.Unary
+	Error        func(e *api.Error) []byte
+}
+
+// Unaries returns the calls without events.
+func Unaries() []Unary {
+	return []Unary{
+		{"POST", "/tokenize", "tokenize", call.NewUnary(wire.DecodeTokenize, api.Engine.Tokenize, wire.EncodeTokenize), wire.EncodeError},
+		{"POST", "/detokenize", "detokenize", call.NewUnary(wire.DecodeDetokenize, call.Detokenize, wire.EncodeDetokenize), wire.EncodeError},
+		{"POST", "/v1/messages/count_tokens", "messages.count_tokens",
+			call.NewUnary(anthropic.DecodeCount, api.Engine.Tokenize, anthropic.EncodeCount), anthropic.EncodeError},
+		{"GET", "/api/tags", "", ollama.Tags, ollama.EncodeError},
+		{"GET", "/api/ps", "", ollama.Running, ollama.EncodeError},
+		{"GET", "/api/version", "", ollama.Version, ollama.EncodeError},
+		{"POST", "/api/show", "", ollama.Show, ollama.EncodeError},
 	}
 }
 

@@ -155,10 +155,13 @@ func (s *Service) endpoints() []*endpoint {
 	for _, e := range codec.Endpoints() {
 		list = append(list, &endpoint{name: strings.ReplaceAll(e.Subject, ".", "-"), subject: e.Subject, answer: s.generate(e.Codec)})
 	}
+	for _, u := range codec.Unaries() {
+		if u.Subject != "" {
+			list = append(list, &endpoint{name: strings.ReplaceAll(u.Subject, ".", "-"), subject: u.Subject, answer: s.unary(u.Run)})
+		}
+	}
 	list = append(list, []*endpoint{
 		{name: "streams-resume", subject: "streams.resume", answer: s.resumeStream},
-		{name: "tokenize", subject: "tokenize", answer: s.unary(call.NewUnary(wire.DecodeTokenize, api.Engine.Tokenize, wire.EncodeTokenize))},
-		{name: "detokenize", subject: "detokenize", answer: s.unary(call.NewUnary(wire.DecodeDetokenize, call.Detokenize, wire.EncodeDetokenize))},
 		{name: "bodies-open", subject: "bodies.open", answer: s.openBody},
 	}...)
 	for _, e := range list { // the same endpoints on this gateway's own subjects

@@ -8,6 +8,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/millrace/millrace/api/anthropic"
+	"github.com/millrace/millrace/api/ollama"
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
@@ -23,6 +25,17 @@ var operations = []operation{
 		reflect.TypeFor[chatRequest](), reflect.TypeFor[wire.ChatCompletion](), true},
 	{"createCompletion", http.MethodPost, "/v1/completions", "Continue a text",
 		reflect.TypeFor[completionRequest](), reflect.TypeFor[wire.TextCompletion](), true},
+	{"createMessage", http.MethodPost, "/v1/messages", "Answer a conversation (Anthropic)",
+		reflect.TypeFor[messagesRequest](), reflect.TypeFor[anthropic.MessageAnswer](), true},
+	{"countTokens", http.MethodPost, "/v1/messages/count_tokens", "Count the tokens of a conversation (Anthropic)",
+		reflect.TypeFor[countRequest](), reflect.TypeFor[countAnswer](), false},
+	{"ollamaChat", http.MethodPost, "/api/chat", "Answer a conversation (Ollama)", reflect.TypeFor[ollamaChat](), reflect.TypeFor[ollama.Part](), true},
+	{"ollamaGenerate", http.MethodPost, "/api/generate", "Answer a prompt (Ollama)",
+		reflect.TypeFor[ollamaGenerate](), reflect.TypeFor[ollama.Part](), true},
+	{"ollamaTags", http.MethodGet, "/api/tags", "The served models (Ollama)", nil, reflect.TypeFor[ollama.Library](), false},
+	{"ollamaPs", http.MethodGet, "/api/ps", "The loaded models (Ollama)", nil, reflect.TypeFor[ollama.Library](), false},
+	{"ollamaShow", http.MethodPost, "/api/show", "One served model (Ollama)", reflect.TypeFor[showRequest](), reflect.TypeFor[ollama.Card](), false},
+	{"ollamaVersion", http.MethodGet, "/api/version", "The version of Ollama's interface", nil, reflect.TypeFor[ollama.VersionAnswer](), false},
 	{"resumeStream", http.MethodGet, "/v1/streams/{id}", "Resume an answer after the event that the header Last-Event-ID names",
 		nil, reflect.TypeFor[wire.ChatCompletion](), true},
 	{"cancelStream", http.MethodDelete, "/v1/streams/{id}", "End a resumable call", nil, nil, false},
@@ -63,7 +76,17 @@ func (op operation) describe(schemas huma.Registry) *huma.Operation {
 	} else {
 		content["text/plain"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 	}
-	if op.streams {
+	errorBody := reflect.TypeFor[wire.ErrorBody]()
+	switch {
+	case strings.HasPrefix(op.path, "/api/"):
+		errorBody = reflect.TypeFor[ollamaError]()
+	case strings.HasPrefix(op.path, "/v1/messages"):
+		errorBody = reflect.TypeFor[anthropic.ErrorAnswer]()
+	}
+	switch {
+	case op.streams && strings.HasPrefix(op.path, "/api/"):
+		content["application/x-ndjson"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Description: "Unless stream is false: a line of JSON for each part."}}
+	case op.streams:
 		content["text/event-stream"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString,
 			Description: "With stream: a chunk per message, id: the number of the last event in it, then [DONE]. " +
 				"An error after the first chunk comes as a message with \"error\", without [DONE]."}}
@@ -71,9 +94,9 @@ func (op operation) describe(schemas huma.Registry) *huma.Operation {
 	d := &huma.Operation{OperationID: op.id, Method: op.method, Path: op.path, Summary: op.summary,
 		Responses: map[string]*huma.Response{
 			"200": {Description: "OK", Content: content},
-			"default": {Description: "An error in OpenAI's shape. 429 and 503 have Retry-After.",
+			"default": {Description: "An error in the shape of the interface. 429 and 503 have Retry-After.",
 				Content: map[string]*huma.MediaType{"application/json": {
-					Schema: schemas.Schema(reflect.TypeFor[wire.ErrorBody](), true, "")}}},
+					Schema: schemas.Schema(errorBody, true, "")}}},
 		}}
 	if op.request != nil {
 		d.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{

@@ -78,13 +78,15 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		{"/v1/streams/{id}", "GET, DELETE", s.authenticated(s.streams)},
 		{"/v1/models", "GET", s.authenticated(s.models)},
 		{"/v1/models/{id...}", "GET", s.authenticated(s.oneModel)},
-		{"/tokenize", "POST", s.authenticated(s.unary(call.NewUnary(wire.DecodeTokenize, api.Engine.Tokenize, wire.EncodeTokenize)))},
-		{"/detokenize", "POST", s.authenticated(s.unary(call.NewUnary(wire.DecodeDetokenize, call.Detokenize, wire.EncodeDetokenize)))},
 		{"/health/live", "GET", s.live},
 		{"/health/ready", "GET", s.ready},
 		{"/openapi.json", "GET", static(document)},
 	}
 	errorsAt := map[string]func(*api.Error) []byte{}
+	for _, u := range codec.Unaries() {
+		routes = append(routes, route{u.Path, u.Method, s.authenticated(s.unary(u.Run))})
+		errorsAt[u.Path] = u.Error
+	}
 	for _, e := range codec.Endpoints() {
 		routes = append(routes, route{e.Path, "POST", s.authenticated(s.generate(e.Codec))})
 		errorsAt[e.Path] = e.Error

@@ -13,7 +13,7 @@ func (s *server) authenticated(handle handlerFunc) handlerFunc {
 		return handle
 	}
 	return func(w http.ResponseWriter, r *http.Request) error {
-		k, err := s.opts.Keys.Authenticate(r.Header.Get("Authorization"))
+		k, err := s.opts.Keys.Authenticate(credentials(r))
 		if err != nil {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			return err
@@ -23,6 +23,14 @@ func (s *server) authenticated(handle handlerFunc) handlerFunc {
 		}
 		return handle(w, r.WithContext(api.WithCaller(r.Context(), k)))
 	}
+}
+
+// credentials returns the value of Authorization. Anthropic's clients send the key in a header of its own.
+func credentials(r *http.Request) string {
+	if key := r.Header.Get("X-Api-Key"); key != "" && r.Header.Get("Authorization") == "" {
+		return "Bearer " + key
+	}
+	return r.Header.Get("Authorization")
 }
 
 // visible returns the models that a request may use.

@@ -1,0 +1,171 @@
+package ollama
+
+import (
+	"bytes"
+	"encoding/json"
+	"time"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/tools"
+)
+
+// Part is a line of a stream, or a whole answer. Message belongs to a chat, Response and Thinking to /api/generate. The counts and
+// durations (in nanoseconds) come with the last line.
+type Part struct {
+	Model              string  `json:"model"`
+	CreatedAt          string  `json:"created_at"`
+	Message            *Turn   `json:"message,omitempty"`
+	Response           *string `json:"response,omitempty"`
+	Thinking           string  `json:"thinking,omitempty"`
+	Done               bool    `json:"done"`
+	DoneReason         string  `json:"done_reason,omitempty" doc:"stop or length"`
+	TotalDuration      int64   `json:"total_duration,omitempty"`
+	LoadDuration       *int64  `json:"load_duration,omitempty"`
+	PromptEvalCount    int     `json:"prompt_eval_count,omitempty"`
+	PromptEvalDuration int64   `json:"prompt_eval_duration,omitempty"`
+	EvalCount          int     `json:"eval_count,omitempty"`
+	EvalDuration       int64   `json:"eval_duration,omitempty"`
+}
+
+// Turn is the assistant's message.
+type Turn struct {
+	Role      string     `json:"role"`
+	Content   string     `json:"content"`
+	Thinking  string     `json:"thinking,omitempty"`
+	ToolCalls []TurnCall `json:"tool_calls,omitempty"`
+}
+
+// TurnCall is a call of a function. Its arguments are an object.
+type TurnCall struct {
+	Function CalledFunction `json:"function"`
+}
+
+// CalledFunction is the function of a TurnCall.
+type CalledFunction struct {
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"`
+}
+
+// encoder encodes the answer of one call.
+type encoder struct {
+	call   *call.Call
+	parser *call.Parser
+	now    func() time.Time
+	first  time.Time // of the first token; zero: none came
+	name   string    // of the tool call in hand
+	args   bytes.Buffer
+}
+
+func newEncoder(c *call.Call) *encoder {
+	return &encoder{call: c, parser: call.NewParser(c), now: time.Now}
+}
+
+// NewStream returns the encoder of a streamed answer.
+func NewStream(c *call.Call, _ string) call.Encoder { return newEncoder(c) }
+
+// Observe does nothing: no line has a digest.
+func (*encoder) Observe(api.Event) {}
+
+// Open returns nothing: a stream begins with its first text.
+func (*encoder) Open() [][]byte { return nil }
+
+// Encode returns the lines of an event.
+func (e *encoder) Encode(ev api.Event) [][]byte {
+	if e.first.IsZero() && len(ev.Tokens) > 0 {
+		e.first = e.now()
+	}
+	deltas, _ := e.parser.Deltas(&ev)
+	var lines [][]byte
+	if m := e.message(deltas); m.Content != "" || m.Thinking != "" || len(m.ToolCalls) > 0 {
+		lines = append(lines, e.line(e.part(m)))
+	}
+	if ev.Done {
+		last := e.part(Turn{})
+		e.end(&last, ev.Finish, ev.Usage)
+		lines = append(lines, e.line(last))
+	}
+	return lines
+}
+
+// message collects deltas. A tool call is complete at its end, since its arguments are an object.
+func (e *encoder) message(deltas []tools.Delta) Turn {
+	m := Turn{Role: "assistant"}
+	for _, d := range deltas {
+		switch d.Kind {
+		case tools.Content:
+			m.Content += d.Text
+		case tools.Reasoning:
+			m.Thinking += d.Text
+		case tools.Begin:
+			e.name = d.Name
+			e.args.Reset()
+		case tools.Arguments:
+			e.args.WriteString(d.Text)
+		case tools.End:
+			m.ToolCalls = append(m.ToolCalls, TurnCall{CalledFunction{e.name, json.RawMessage(bytes.Clone(e.args.Bytes()))}})
+		}
+	}
+	return m
+}
+
+func (e *encoder) part(m Turn) Part {
+	p := Part{Model: e.call.Model, CreatedAt: e.now().UTC().Format(time.RFC3339Nano)}
+	if e.call.Kind == call.OllamaChat {
+		m.Role = "assistant"
+		p.Message = &m
+	} else {
+		p.Response, p.Thinking = &m.Content, m.Thinking
+	}
+	return p
+}
+
+// end adds what only the last line has.
+func (e *encoder) end(p *Part, f api.Finish, u *api.Usage) {
+	p.Done, p.DoneReason = true, "stop"
+	if f == api.FinishLength {
+		p.DoneReason = "length"
+	}
+	now, loaded := e.now(), int64(0)
+	p.TotalDuration, p.LoadDuration = now.Sub(e.call.Created).Nanoseconds(), &loaded
+	if !e.first.IsZero() {
+		p.PromptEvalDuration, p.EvalDuration = e.first.Sub(e.call.Created).Nanoseconds(), now.Sub(e.first).Nanoseconds()
+	}
+	if u != nil {
+		p.PromptEvalCount, p.EvalCount = u.PromptTokens, u.CompletionTokens
+	}
+}
+
+func (e *encoder) line(p Part) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(p); err != nil {
+		return EncodeError(api.AsError(err))
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// Encode returns the body of a whole answer.
+func Encode(c *call.Call, r *call.Result, _ string) ([]byte, error) {
+	e := newEncoder(c)
+	ch := &r.Choices[0]
+	m := Turn{Content: ch.Text, Thinking: ch.Reasoning}
+	for _, made := range ch.Calls {
+		if json.Valid([]byte(made.Arguments)) { // else the call was cut
+			m.ToolCalls = append(m.ToolCalls, TurnCall{CalledFunction{made.Name, json.RawMessage(made.Arguments)}})
+		}
+	}
+	p := e.part(m)
+	e.end(&p, ch.Finish, &r.Usage)
+	return e.line(p), nil
+}
+
+// EncodeError returns the body of an error.
+func EncodeError(e *api.Error) []byte {
+	body, err := json.Marshal(map[string]string{"error": e.Message})
+	if err != nil { // strings always marshal
+		return []byte(`{"error":"internal error"}`)
+	}
+	return body
+}
