@@ -22,6 +22,7 @@ func encodeCall(c *call.Call) ([]byte, error) {
 		Kind: uint32(c.Kind), Model: c.Model, Stream: c.Stream, IncludeUsage: c.IncludeUsage, TokenIds: c.TokenIDs,
 		Echo: c.Echo, N: uint32(c.N), CreatedNs: c.Created.UnixNano(),
 	}
+	w.RepeatedFields = c.Repeated
 	if p := c.Parsing; p.Format != "" {
 		w.Parsing = &callpb.Parsing{Format: p.Format, Calls: p.Calls, Allowed: p.Allowed, Single: p.Single, Held: p.Held}
 	}
@@ -65,6 +66,7 @@ func decodeCall(id string, encoded []byte) (*call.Call, error) {
 		ID: id, Kind: call.Kind(w.GetKind()), Model: w.GetModel(), Stream: w.GetStream(), IncludeUsage: w.GetIncludeUsage(),
 		TokenIDs: w.GetTokenIds(), Echo: w.GetEcho(), N: int(w.GetN()), Created: time.Unix(0, w.GetCreatedNs()),
 	}
+	c.Repeated = w.GetRepeatedFields()
 	if p := w.GetParsing(); p != nil {
 		c.Parsing = call.Parsing{Format: p.GetFormat(), Calls: p.GetCalls(), Allowed: p.GetAllowed(), Single: p.GetSingle(), Held: p.GetHeld()}
 	}

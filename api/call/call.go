@@ -18,6 +18,7 @@ const (
 	Messages       // Anthropic's
 	OllamaChat     // Ollama's /api/chat
 	OllamaGenerate // Ollama's /api/generate
+	Responses      // OpenAI's Responses API
 )
 
 // Call is a decoded generation call: a request for each prompt, and the form of the answer.
@@ -33,6 +34,7 @@ type Call struct {
 	Echo         bool // each choice begins with the text of its prompt
 	N            int  // choices per prompt
 	Requests     []*api.Request
+	Repeated     []byte  // fields of the request that its answer repeats, as JSON; only of the Responses API
 	Resume       Resume  // whether the client can reconnect to the answer
 	Parsing      Parsing // of a chat: how the text is split
 }

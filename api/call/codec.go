@@ -16,8 +16,18 @@ type Codec struct {
 	Stream func(c *Call, fingerprint string) Encoder
 	// Error returns the body of an error.
 	Error func(e *api.Error) []byte
+	// StreamError returns the chunk of an error in a stream. nil: Error.
+	StreamError func(e *api.Error) []byte
 	// Frames is how the chunks of a stream follow each other over HTTP.
 	Frames Frames
+}
+
+// ErrorInStream returns the chunk of an error in a stream.
+func (c *Codec) ErrorInStream(e *api.Error) []byte {
+	if c.StreamError != nil {
+		return c.StreamError(e)
+	}
+	return c.Error(e)
 }
 
 // Encoder encodes the events of one answer as chunks. The slices that a method returns are valid until the next call.

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/ollama"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/responses"
 )
 
 // Endpoint is where one kind of call is served.
@@ -30,6 +31,10 @@ func Endpoints() []Endpoint {
 		{call.Completion, "/v1/completions", "completions", completion},
 		{call.Messages, "/v1/messages", "messages", call.Codec{
 			Decode: anthropic.Decode, Encode: anthropic.Encode, Stream: anthropic.NewStream, Error: anthropic.EncodeError, Frames: call.NamedEvents,
+		}},
+		{call.Responses, "/v1/responses", "responses", call.Codec{
+			Decode: responses.Decode, Encode: responses.Encode, Stream: responses.NewStream, Error: wire.EncodeError,
+			StreamError: responses.EncodeStreamError, Frames: call.NamedEvents,
 		}},
 		{call.OllamaChat, "/api/chat", "ollama.chat", ollamaCodec(ollama.DecodeChat)},
 		{call.OllamaGenerate, "/api/generate", "ollama.generate", ollamaCodec(ollama.DecodeGenerate)},

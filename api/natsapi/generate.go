@@ -82,7 +82,9 @@ func (s *Service) collect(ctx context.Context, r *reply, c *call.Call, events <-
 // stream sends each chunk as a message. It sends the opening at once, so the client has the cancel
 // subject while its request waits.
 func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-chan api.Event) {
-	chunks := codec.Of(c.Kind).Stream(c, s.opts.Fingerprint)
+	format := codec.Of(c.Kind)
+	r.encodeError = format.ErrorInStream
+	chunks := format.Stream(c, s.opts.Fingerprint)
 	for _, chunk := range chunks.Open() {
 		r.chunk(chunk, "")
 	}

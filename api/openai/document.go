@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/api/anthropic"
 	"github.com/millrace/millrace/api/ollama"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/responses"
 )
 
 // operation is one path of the document.
@@ -25,6 +26,8 @@ var operations = []operation{
 		reflect.TypeFor[chatRequest](), reflect.TypeFor[wire.ChatCompletion](), true},
 	{"createCompletion", http.MethodPost, "/v1/completions", "Continue a text",
 		reflect.TypeFor[completionRequest](), reflect.TypeFor[wire.TextCompletion](), true},
+	{"createResponse", http.MethodPost, "/v1/responses", "Answer a conversation (Responses API); nothing is stored",
+		reflect.TypeFor[responsesRequest](), reflect.TypeFor[responses.Response](), true},
 	{"createMessage", http.MethodPost, "/v1/messages", "Answer a conversation (Anthropic)",
 		reflect.TypeFor[messagesRequest](), reflect.TypeFor[anthropic.MessageAnswer](), true},
 	{"countTokens", http.MethodPost, "/v1/messages/count_tokens", "Count the tokens of a conversation (Anthropic)",

@@ -91,10 +91,10 @@ func TestTheDocumentDescribesEveryServedPath(t *testing.T) {
 	for path, method := range map[string]string{
 		"/v1/chat/completions": "post", "/v1/completions": "post", "/tokenize": "post", "/detokenize": "post",
 		"/v1/models": "get", "/v1/models/{id}": "get", "/health/live": "get", "/health/ready": "get", "/metrics": "get",
-		"/v1/messages": "post", "/v1/messages/count_tokens": "post", "/api/chat": "post", "/api/generate": "post", "/api/show": "post",
+		"/v1/messages": "post", "/v1/responses": "post", "/v1/messages/count_tokens": "post", "/api/chat": "post", "/api/generate": "post", "/api/show": "post",
 		"/api/tags": "get", "/api/ps": "get", "/api/version": "get",
 	} {
 		require.Contains(t, doc.Paths[path], method, path)
 	}
-	require.Len(t, doc.Paths, 18)
+	require.Len(t, doc.Paths, 19)
 }

@@ -9,6 +9,24 @@ import (
 // The types below describe the requests of the other APIs in the OpenAPI document, as schema.go describes OpenAI's. Packages anthropic
 // and ollama decode them.
 
+type responsesRequest struct {
+	_               struct{}         `json:"-" additionalProperties:"true"`
+	Model           string           `json:"model,omitempty" doc:"A served model. May be left out where one is served."`
+	Input           *stringOrBlocks  `json:"input" doc:"Items: messages, reasoning, function_call and function_call_output."`
+	Instructions    string           `json:"instructions,omitempty"`
+	MaxOutputTokens int              `json:"max_output_tokens,omitempty" minimum:"1" maximum:"16777216"`
+	Stream          bool             `json:"stream,omitempty" default:"false" doc:"Answer with server-sent events."`
+	Temperature     float64          `json:"temperature,omitempty" minimum:"0" maximum:"2" default:"1"`
+	TopP            float64          `json:"top_p,omitempty" minimum:"0" maximum:"1" default:"1"`
+	Tools           []map[string]any `json:"tools,omitempty" maxItems:"256" doc:"type: function; name, description, parameters, strict"`
+	ToolChoice      *toolChoice      `json:"tool_choice,omitempty"`
+	ParallelToolUse bool             `json:"parallel_tool_calls,omitempty" default:"true"`
+	Text            map[string]any   `json:"text,omitempty" doc:"format: text, json_object or json_schema"`
+	Reasoning       map[string]any   `json:"reasoning,omitempty" doc:"effort"`
+	Metadata        map[string]any   `json:"metadata,omitempty"`
+	Store           bool             `json:"store,omitempty" doc:"Ignored: nothing is stored."`
+}
+
 type messagesRequest struct {
 	_             struct{}           `json:"-" additionalProperties:"true"`
 	Model         string             `json:"model,omitempty" doc:"A served model. May be left out where one is served."`

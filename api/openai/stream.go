@@ -98,7 +98,7 @@ func (o *sse) batch(ev api.Event, ok bool, events <-chan api.Event) (done bool, 
 func (o *sse) event(ev api.Event) (done bool, err error) {
 	if failed := api.Failure(ev); failed != nil {
 		if o.opened {
-			o.add(0, o.format.Error(failed))
+			o.add(0, o.format.ErrorInStream(failed))
 		}
 		return true, failed
 	}

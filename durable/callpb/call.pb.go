@@ -29,19 +29,20 @@ const (
 
 // Call is a call.Call. Its ID is in the record around it.
 type Call struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	Stream        bool                   `protobuf:"varint,3,opt,name=stream,proto3" json:"stream,omitempty"`
-	IncludeUsage  bool                   `protobuf:"varint,4,opt,name=include_usage,json=includeUsage,proto3" json:"include_usage,omitempty"`
-	TokenIds      bool                   `protobuf:"varint,5,opt,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
-	Echo          bool                   `protobuf:"varint,6,opt,name=echo,proto3" json:"echo,omitempty"`
-	N             uint32                 `protobuf:"varint,7,opt,name=n,proto3" json:"n,omitempty"`
-	CreatedNs     int64                  `protobuf:"varint,8,opt,name=created_ns,json=createdNs,proto3" json:"created_ns,omitempty"` // Unix time
-	Requests      []*Request             `protobuf:"bytes,9,rep,name=requests,proto3" json:"requests,omitempty"`
-	Parsing       *Parsing               `protobuf:"bytes,10,opt,name=parsing,proto3" json:"parsing,omitempty"` // absent: the text is content
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Kind           uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Model          string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	Stream         bool                   `protobuf:"varint,3,opt,name=stream,proto3" json:"stream,omitempty"`
+	IncludeUsage   bool                   `protobuf:"varint,4,opt,name=include_usage,json=includeUsage,proto3" json:"include_usage,omitempty"`
+	TokenIds       bool                   `protobuf:"varint,5,opt,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
+	Echo           bool                   `protobuf:"varint,6,opt,name=echo,proto3" json:"echo,omitempty"`
+	N              uint32                 `protobuf:"varint,7,opt,name=n,proto3" json:"n,omitempty"`
+	CreatedNs      int64                  `protobuf:"varint,8,opt,name=created_ns,json=createdNs,proto3" json:"created_ns,omitempty"` // Unix time
+	Requests       []*Request             `protobuf:"bytes,9,rep,name=requests,proto3" json:"requests,omitempty"`
+	Parsing        *Parsing               `protobuf:"bytes,10,opt,name=parsing,proto3" json:"parsing,omitempty"`                                     // absent: the text is content
+	RepeatedFields []byte                 `protobuf:"bytes,11,opt,name=repeated_fields,json=repeatedFields,proto3" json:"repeated_fields,omitempty"` // JSON
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Call) Reset() {
@@ -140,6 +141,13 @@ func (x *Call) GetRequests() []*Request {
 func (x *Call) GetParsing() *Parsing {
 	if x != nil {
 		return x.Parsing
+	}
+	return nil
+}
+
+func (x *Call) GetRepeatedFields() []byte {
+	if x != nil {
+		return x.RepeatedFields
 	}
 	return nil
 }
@@ -454,7 +462,7 @@ var File_durable_callpb_call_proto protoreflect.FileDescriptor
 
 const file_durable_callpb_call_proto_rawDesc = "" +
 	"\n" +
-	"\x19durable/callpb/call.proto\x12\x10millrace.durable\x1a$compute/grammar/grammarpb/spec.proto\x1a$compute/sample/samplepb/params.proto\"\xb7\x02\n" +
+	"\x19durable/callpb/call.proto\x12\x10millrace.durable\x1a$compute/grammar/grammarpb/spec.proto\x1a$compute/sample/samplepb/params.proto\"\xe0\x02\n" +
 	"\x04Call\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x16\n" +
@@ -467,7 +475,8 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"created_ns\x18\b \x01(\x03R\tcreatedNs\x125\n" +
 	"\brequests\x18\t \x03(\v2\x19.millrace.durable.RequestR\brequests\x123\n" +
 	"\aparsing\x18\n" +
-	" \x01(\v2\x19.millrace.durable.ParsingR\aparsing\"}\n" +
+	" \x01(\v2\x19.millrace.durable.ParsingR\aparsing\x12'\n" +
+	"\x0frepeated_fields\x18\v \x01(\fR\x0erepeatedFields\"}\n" +
 	"\aParsing\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\tR\x06format\x12\x14\n" +
 	"\x05calls\x18\x02 \x01(\bR\x05calls\x12\x18\n" +

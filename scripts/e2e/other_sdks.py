@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks a running server with the official Python clients of Anthropic and Ollama.
+"""Checks a running server with the official Python clients of Anthropic and Ollama, and OpenAI's Responses API.
 
-Both get the same text as OpenAI's interface gives. Needs: pip install anthropic ollama openai.
+All get the same text as the chat API gives. Needs: pip install anthropic ollama openai.
 
     scripts/e2e/other_sdks.py --base-url http://127.0.0.1:8080 [--api-key KEY]
 """
@@ -123,13 +123,41 @@ def check_ollama(report, client, want):
             report.true(f"chat: {what}: status", e.status_code in (400, 404) and e.error, (e.status_code, e.error))
 
 
+def check_responses(report, client, want):
+    call = {"model": MODEL, "instructions": "You are helpful.", "input": QUESTION, "temperature": 0}
+    text = want.choices[0].message.content
+    r = client.responses.create(**call)
+    report.equal("responses: text", r.output_text, text)
+    report.equal("responses: status", (r.status, r.output[0].type, r.output[0].role), ("completed", "message", "assistant"))
+    report.equal("responses: usage", (r.usage.input_tokens, r.usage.output_tokens), (want.usage.prompt_tokens, want.usage.completion_tokens))
+    with client.responses.stream(**call) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    report.equal("responses: streamed text", "".join(e.delta for e in events if e.type == "response.output_text.delta"), text)
+    report.equal("responses: final response", (final.output_text, final.status, final.usage.output_tokens), (text, "completed", r.usage.output_tokens))
+    cut = client.responses.create(**call, max_output_tokens=2, metadata={"k": "v"})
+    report.equal("responses: cut", (cut.status, cut.incomplete_details.reason, cut.metadata), ("incomplete", "max_output_tokens", {"k": "v"}))
+    again = client.responses.create(model=MODEL, temperature=0, input=[
+        {"role": "system", "content": "You are helpful."}, {"role": "user", "content": [{"type": "input_text", "text": QUESTION}]}])
+    report.equal("responses: items", again.output_text, text)
+    for what, change in [("previous_response_id", {"previous_response_id": r.id}), ("background", {"background": True}),
+                         ("hosted tool", {"tools": [{"type": "web_search"}]})]:
+        try:
+            client.responses.create(**{**call, **change})
+            report.true(f"responses: {what}", False, "an answer")
+        except openai.BadRequestError as e:
+            report.true(f"responses: {what}: names the field", e.param, e.body)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--base-url", required=True)
     p.add_argument("--api-key", default="none")
     args = p.parse_args()
     report = Report()
-    want = reference(openai.OpenAI(base_url=args.base_url + "/v1", api_key=args.api_key))
+    client = openai.OpenAI(base_url=args.base_url + "/v1", api_key=args.api_key)
+    want = reference(client)
+    check_responses(report, client, want)
     check_anthropic(report, anthropic.Anthropic(base_url=args.base_url, api_key=args.api_key), want)
     asyncio.run(check_anthropic_async(report, anthropic.AsyncAnthropic(base_url=args.base_url, api_key=args.api_key), want))
     check_ollama(report, ollama.Client(host=args.base_url, headers={"Authorization": "Bearer " + args.api_key}), want)

@@ -1,0 +1,199 @@
+package responses
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/tools"
+)
+
+// Response is an answer, whole or so far.
+type Response struct {
+	ID                string         `json:"id"`
+	Object            string         `json:"object" doc:"Always \"response\""`
+	CreatedAt         int64          `json:"created_at" doc:"Unix seconds"`
+	Status            string         `json:"status" doc:"in_progress, completed or incomplete"`
+	Error             *ErrorObject   `json:"error"`
+	IncompleteDetails *Incomplete    `json:"incomplete_details"`
+	Model             string         `json:"model"`
+	Output            []Item         `json:"output"`
+	Usage             *ResponseUsage `json:"usage"`
+	Temperature       float32        `json:"temperature"`
+	TopP              float32        `json:"top_p"`
+	Truncation        string         `json:"truncation" doc:"Always \"disabled\": a prompt that is too long is an error"`
+	Store             bool           `json:"store" doc:"Always false: responses are not stored"`
+	PreviousID        *string        `json:"previous_response_id"`
+	Repeated
+}
+
+// Repeated are fields of the request that its answer repeats.
+type Repeated struct {
+	Instructions    *string         `json:"instructions"`
+	MaxOutputTokens json.RawMessage `json:"max_output_tokens"`
+	Metadata        json.RawMessage `json:"metadata"`
+	Parallel        bool            `json:"parallel_tool_calls"`
+	Reasoning       struct {
+		Effort  *string `json:"effort"`
+		Summary *string `json:"summary"`
+	} `json:"reasoning"`
+	Text struct {
+		Format json.RawMessage `json:"format"`
+	} `json:"text"`
+	ToolChoice json.RawMessage `json:"tool_choice"`
+	Tools      []functionTool  `json:"tools"`
+}
+
+// ErrorObject is why a response failed.
+type ErrorObject struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// Incomplete is why a response is incomplete.
+type Incomplete struct {
+	Reason string `json:"reason" doc:"Always \"max_output_tokens\""`
+}
+
+// Item is one part of an answer: a message, reasoning or a call of a function. Its type says which fields it has.
+type Item struct {
+	ID        string         `json:"id"`
+	Type      string         `json:"type" doc:"message, reasoning or function_call"`
+	Status    string         `json:"status,omitempty"`
+	Role      string         `json:"role,omitempty"`
+	Content   *[]ContentPart `json:"content,omitempty"`
+	Summary   *[]string      `json:"summary,omitempty" doc:"Always empty"`
+	CallID    string         `json:"call_id,omitempty"`
+	Name      string         `json:"name,omitempty"`
+	Arguments *string        `json:"arguments,omitempty" doc:"JSON"`
+}
+
+// ContentPart is text of an item.
+type ContentPart struct {
+	Type        string    `json:"type" doc:"output_text or reasoning_text"`
+	Text        string    `json:"text"`
+	Annotations *[]string `json:"annotations,omitempty" doc:"Always empty"`
+	Logprobs    *[]string `json:"logprobs,omitempty" doc:"Always empty"`
+}
+
+// ResponseUsage counts tokens.
+type ResponseUsage struct {
+	InputTokens  int `json:"input_tokens"`
+	InputDetails struct {
+		Cached int `json:"cached_tokens"`
+	} `json:"input_tokens_details"`
+	OutputTokens  int `json:"output_tokens"`
+	OutputDetails struct {
+		Reasoning int `json:"reasoning_tokens"`
+	} `json:"output_tokens_details"`
+	TotalTokens int `json:"total_tokens"`
+}
+
+func usageOf(u api.Usage, reasoning int) *ResponseUsage {
+	out := &ResponseUsage{InputTokens: u.PromptTokens, OutputTokens: u.CompletionTokens, TotalTokens: u.PromptTokens + u.CompletionTokens}
+	out.InputDetails.Cached, out.OutputDetails.Reasoning = u.CachedTokens, reasoning
+	return out
+}
+
+// suffix is the part of a call's ID that the IDs of its answer have.
+func suffix(c *call.Call) string { return strings.TrimPrefix(c.ID, "chatcmpl-") }
+
+func newResponse(c *call.Call) Response {
+	r := Response{ID: "resp_" + suffix(c), Object: "response", CreatedAt: c.Created.Unix(), Status: "in_progress", Model: c.Model, Output: []Item{},
+		Truncation: "disabled", Temperature: c.Requests[0].Sampling.Temperature, TopP: c.Requests[0].Sampling.TopP}
+	if json.Unmarshal(c.Repeated, &r.Repeated) != nil || r.Tools == nil {
+		r.Tools = []functionTool{}
+	}
+	return r
+}
+
+// end sets how a response ended.
+func (r *Response) end(f api.Finish) {
+	r.Status = "completed"
+	if f == api.FinishLength {
+		r.Status, r.IncompleteDetails = "incomplete", &Incomplete{"max_output_tokens"}
+	}
+}
+
+// newItem returns the item that a delta begins, the n-th of its answer.
+func newItem(c *call.Call, d *tools.Delta, n int) Item {
+	id := fmt.Sprintf("%s_%d", suffix(c), n)
+	switch d.Kind {
+	case tools.Reasoning:
+		return Item{ID: "rs_" + id, Type: "reasoning", Status: "in_progress", Summary: &[]string{}, Content: &[]ContentPart{}}
+	case tools.Begin:
+		arguments := ""
+		return Item{ID: "fc_" + id, Type: "function_call", Status: "in_progress", CallID: d.ID, Name: d.Name, Arguments: &arguments}
+	default:
+		return Item{ID: "msg_" + id, Type: "message", Status: "in_progress", Role: "assistant", Content: &[]ContentPart{}}
+	}
+}
+
+// newPart returns the empty part of an item that has text.
+func newPart(itemType string) ContentPart {
+	if itemType == "reasoning" {
+		return ContentPart{Type: "reasoning_text"}
+	}
+	return ContentPart{Type: "output_text", Annotations: &[]string{}, Logprobs: &[]string{}}
+}
+
+// Encode returns the body of a whole answer.
+func Encode(c *call.Call, r *call.Result, _ string) ([]byte, error) {
+	out, ch := newResponse(c), &r.Choices[0]
+	out.end(ch.Finish)
+	text := func(kind tools.Kind, text string) {
+		if text == "" {
+			return
+		}
+		it := newItem(c, &tools.Delta{Kind: kind}, len(out.Output))
+		p := newPart(it.Type)
+		p.Text = text
+		it.Status, *it.Content = "completed", []ContentPart{p}
+		out.Output = append(out.Output, it)
+	}
+	text(tools.Reasoning, ch.Reasoning)
+	text(tools.Content, ch.Text)
+	for _, made := range ch.Calls {
+		it := newItem(c, &tools.Delta{Kind: tools.Begin, ID: made.ID, Name: made.Name}, len(out.Output))
+		it.Status, it.Arguments = "completed", &made.Arguments
+		out.Output = append(out.Output, it)
+	}
+	if n := len(out.Output); n > 0 && out.Status == "incomplete" {
+		out.Output[n-1].Status = "incomplete"
+	}
+	out.Usage = usageOf(r.Usage, r.Reasoning)
+	return marshal(&out)
+}
+
+// marshal is json.Marshal without the escapes of <, > and &.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// EncodeStreamError returns the event of an error in a stream.
+func EncodeStreamError(e *api.Error) []byte {
+	var d wire.ErrorBody
+	if json.Unmarshal(wire.EncodeError(e), &d) != nil {
+		d.Error.Message = e.Message
+	}
+	body, err := marshal(struct {
+		Type    string  `json:"type"`
+		Code    *string `json:"code"`
+		Message string  `json:"message"`
+		Param   *string `json:"param"`
+	}{"error", d.Error.Code, d.Error.Message, d.Error.Param})
+	if err != nil { // strings always marshal
+		return []byte(`{"type":"error","code":null,"message":"internal error","param":null}`)
+	}
+	return body
+}

@@ -1,0 +1,180 @@
+package responses
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
+)
+
+var served = []api.Model{{ID: "m", ContextLength: 1000}}
+
+func decoded(t *testing.T, body string) *call.Call {
+	t.Helper()
+	c, err := Decode([]byte(body), served, time.Unix(5, 0))
+	require.NoError(t, err, body)
+	return c
+}
+
+func TestItemsBecomeMessages(t *testing.T) {
+	c := decoded(t, `{"model":"m","instructions":"be brief","max_output_tokens":9,"temperature":0.5,"stream":true,"input":[
+		{"role":"user","content":"hi"},
+		{"type":"reasoning","id":"rs_1","summary":[],"content":[{"type":"reasoning_text","text":"hm"}]},
+		{"type":"message","role":"assistant","content":[{"type":"output_text","text":"I will look."}]},
+		{"type":"function_call","call_id":"c1","name":"f","arguments":"{\"a\":1}"},
+		{"type":"function_call","call_id":"c2","name":"f","arguments":"{}"},
+		{"type":"function_call_output","call_id":"c1","output":"42"},
+		{"type":"function_call_output","call_id":"c2","output":[{"type":"input_text","text":"43"}]},
+		{"role":"user","content":[{"type":"input_text","text":"and?"}]}]}`)
+	require.Equal(t, call.Responses, c.Kind)
+	r := c.Requests[0]
+	require.Equal(t, 9, r.MaxTokens)
+	var roles []string
+	for _, m := range r.Messages {
+		roles = append(roles, m.Role+" "+m.Content)
+	}
+	require.Equal(t, []string{"system be brief", "user hi", "assistant I will look.", "tool 42", "tool 43", "user and?"}, roles)
+	require.Equal(t, "hm", r.Messages[2].Reasoning)
+	calls, err := json.Marshal(r.Messages[2].ToolCalls)
+	require.NoError(t, err)
+	require.JSONEq(t, `[{"id":"c1","type":"function","function":{"name":"f","arguments":{"a":1}}},{"id":"c2","type":"function","function":{"name":"f","arguments":{}}}]`, string(calls))
+	require.Equal(t, "c2", r.Messages[4].ToolCallID)
+}
+
+func TestABadCallNamesItsField(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"model":"m"}`: "input",
+		`{"model":"m","input":"x","previous_response_id":"resp_1"}`:                                           "previous_response_id",
+		`{"model":"m","input":"x","background":true}`:                                                         "background",
+		`{"model":"m","input":"x","conversation":"conv_1"}`:                                                   "conversation",
+		`{"model":"m","input":"x","max_output_tokens":0}`:                                                     "max_output_tokens",
+		`{"model":"m","input":"x","temperature":9}`:                                                           "temperature",
+		`{"model":"m","input":"x","tools":[{"type":"web_search"}]}`:                                           "tools[0].type",
+		`{"model":"m","input":"x","text":{"format":{"type":"xml"}}}`:                                          "text.format.type",
+		`{"model":"m","input":"x","reasoning":{"effort":"most"}}`:                                             "reasoning.effort",
+		`{"model":"m","input":[{"type":"item_reference","id":"msg_1"}]}`:                                      "input[0].type",
+		`{"model":"m","input":[{"role":"robot","content":"x"}]}`:                                              "input[0].role",
+		`{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"http://x/y"}]}]}`: "input[0].content[0].type",
+		`{"model":"m","input":3}`:                                                                             "input",
+		`[]`:                                                                                                  "",
+	} {
+		_, err := Decode([]byte(body), served, time.Unix(5, 0))
+		var e *api.Error
+		require.True(t, errors.As(err, &e), "%s: %v", body, err)
+		require.Equal(t, api.CodeInvalid, e.Code, body)
+		require.True(t, strings.HasPrefix(e.Param, want), "%s: %v", body, err)
+		require.True(t, strings.HasPrefix(e.Message, e.Param), e.Message)
+	}
+}
+
+func callOf(t *testing.T) *call.Call {
+	c := decoded(t, `{"model":"m","input":"hi","metadata":{"k":"v"},"tools":[{"type":"function","name":"f","parameters":{"type":"object"}}],"max_output_tokens":50}`)
+	c.ID = "chatcmpl-1"
+	c.Parsing = call.Parsing{Format: "hermes+think", Calls: true, Held: true}
+	return c
+}
+
+const answer = "<think>hm</think>Let me see.\n" + `<tool_call>
+{"name": "f", "arguments": {"a": "<b>"}}
+</tool_call>`
+
+func events(text string, finish api.Finish, r *rand.Rand) (list []api.Event) {
+	for len(text) > 0 {
+		n := min(len(text), 1+r.IntN(9))
+		list = append(list, api.Event{Text: text[:n], Tokens: []int32{1}})
+		text = text[n:]
+	}
+	return append(list, api.Event{Finish: finish, Done: true, Usage: &api.Usage{PromptTokens: 10, CompletionTokens: 20, CachedTokens: 4}})
+}
+
+// normal is a response without what differs between two answers.
+func normal(t *testing.T, r *Response) string {
+	t.Helper()
+	for i := range r.Output {
+		if r.Output[i].Type == "function_call" {
+			require.NotEmpty(t, r.Output[i].CallID)
+			r.Output[i].CallID = "ID"
+		}
+	}
+	r.Usage.OutputDetails.Reasoning = 0 // by the pieces of the text
+	body, err := marshal(r)
+	require.NoError(t, err)
+	return string(body)
+}
+
+func TestAStreamEndsWithTheWholeAnswer(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, c := range []struct {
+		text   string
+		finish api.Finish
+	}{{answer, api.FinishStop}, {"Hello", api.FinishStop}, {"Hello", api.FinishLength}, {"", api.FinishStop}} {
+		for range 40 {
+			list := events(c.text, c.finish, random)
+			s := NewStream(callOf(t), "")
+			var last event
+			texts := map[string]string{}
+			number := 0
+			read := func(chunks [][]byte) {
+				for _, chunk := range chunks {
+					last = event{}
+					require.NoError(t, json.Unmarshal(chunk, &last))
+					require.True(t, strings.HasPrefix(string(chunk), `{"type":"`+last.Type+`"`))
+					require.Equal(t, number, last.Number)
+					number++
+					if last.Delta != nil {
+						texts[last.ItemID] += *last.Delta
+					}
+				}
+			}
+			read(s.Open())
+			for _, ev := range list {
+				read(s.Encode(ev))
+			}
+			in := make(chan api.Event, len(list))
+			for _, ev := range list {
+				in <- ev
+			}
+			result, err := call.Collect(context.Background(), callOf(t), in)
+			require.NoError(t, err)
+			body, err := Encode(callOf(t), result, "")
+			require.NoError(t, err)
+			var whole Response
+			require.NoError(t, json.Unmarshal(body, &whole))
+			require.Equal(t, "response."+whole.Status, last.Type)
+			for _, it := range last.Response.Output {
+				if it.Arguments != nil {
+					require.Equal(t, *it.Arguments, texts[it.ID])
+				} else {
+					require.Equal(t, (*it.Content)[0].Text, texts[it.ID])
+				}
+			}
+			require.JSONEq(t, normal(t, &whole), normal(t, last.Response))
+			require.JSONEq(t, `{"k":"v"}`, string(whole.Metadata))
+			require.Equal(t, "f", whole.Tools[0].Name)
+			require.Equal(t, "resp_1", whole.ID)
+			if c.text == answer {
+				require.Len(t, whole.Output, 3)
+				require.JSONEq(t, `{"a":"<b>"}`, *whole.Output[2].Arguments)
+			}
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"model":"m","input":[{"type":"function_call_output","call_id":"c","output":[{"type":"input_text","text":"x"}]},{"role":"user","content":"x"}]}`))
+	f.Add([]byte(`{"model":"m","input":"x","text":{"format":{"type":"json_schema","name":"n","schema":{}}},"tool_choice":{"type":"function","name":"f"}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		c, err := Decode(body, served, time.Unix(5, 0))
+		if (c == nil) == (err == nil) {
+			t.Fatalf("%v, %v", c, err)
+		}
+	})
+}

@@ -1,0 +1,172 @@
+package responses
+
+import (
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/tools"
+)
+
+// event is an event of a stream. Its type says which fields it has. The type is the first field, and the name of the server-sent event.
+type event struct {
+	Type         string       `json:"type"`
+	Number       int          `json:"sequence_number"`
+	Response     *Response    `json:"response,omitempty"`
+	OutputIndex  *int         `json:"output_index,omitempty"`
+	ItemID       string       `json:"item_id,omitempty"`
+	ContentIndex *int         `json:"content_index,omitempty"`
+	Item         *Item        `json:"item,omitempty"`
+	Part         *ContentPart `json:"part,omitempty"`
+	Delta        *string      `json:"delta,omitempty"`
+	Text         *string      `json:"text,omitempty"`
+	Logprobs     *[]string    `json:"logprobs,omitempty"`
+	Name         string       `json:"name,omitempty"`
+	Arguments    *string      `json:"arguments,omitempty"`
+}
+
+// stream encodes the events of a call. It has no state but that of its events.
+type stream struct {
+	call   *call.Call
+	parser *call.Parser
+	number int
+	r      Response
+	item   *Item       // in hand; nil: none
+	part   ContentPart // of an item with text
+	finish api.Finish
+	out    [][]byte
+}
+
+// NewStream returns the encoder of a streamed answer.
+func NewStream(c *call.Call, _ string) call.Encoder {
+	return &stream{call: c, parser: call.NewParser(c), r: newResponse(c)}
+}
+
+// Observe does nothing: no chunk has a digest.
+func (*stream) Observe(api.Event) {}
+
+// Open returns the start of the response.
+func (s *stream) Open() [][]byte {
+	s.out = s.out[:0]
+	s.add(event{Type: "response.created", Response: &s.r})
+	s.add(event{Type: "response.in_progress", Response: &s.r})
+	return s.out
+}
+
+// Encode returns the chunks of an event.
+func (s *stream) Encode(ev api.Event) [][]byte {
+	s.out = s.out[:0]
+	deltas, finish := s.parser.Deltas(&ev)
+	for i := range deltas {
+		s.delta(&deltas[i])
+	}
+	if finish != api.FinishNone {
+		s.finish = finish
+		s.endItem(finish == api.FinishLength)
+	}
+	if ev.Done {
+		s.r.end(s.finish)
+		if ev.Usage != nil {
+			reasoning, _ := s.parser.Reasoning()
+			s.r.Usage = usageOf(*ev.Usage, reasoning)
+		}
+		s.add(event{Type: "response." + s.r.Status, Response: &s.r})
+	}
+	return s.out
+}
+
+// kinds are the types of the items that deltas belong to.
+func itemType(k tools.Kind) string {
+	switch k {
+	case tools.Reasoning:
+		return "reasoning"
+	case tools.Content:
+		return "message"
+	case tools.Begin, tools.Arguments, tools.End:
+	}
+	return "function_call"
+}
+
+func (s *stream) delta(d *tools.Delta) {
+	t := itemType(d.Kind)
+	switch {
+	case d.Kind == tools.End:
+		s.endItem(false)
+		return
+	case s.item == nil || d.Kind == tools.Begin || s.item.Type != t:
+		s.endItem(false)
+		s.beginItem(d)
+	}
+	if d.Text == "" {
+		return
+	}
+	e := s.at(event{Delta: &d.Text})
+	switch t {
+	case "function_call":
+		*s.item.Arguments += d.Text
+		e.Type, e.ContentIndex = "response.function_call_arguments.delta", nil
+	case "reasoning":
+		s.part.Text += d.Text
+		e.Type = "response.reasoning_text.delta"
+	default:
+		s.part.Text += d.Text
+		e.Type, e.Logprobs = "response.output_text.delta", &[]string{}
+	}
+	s.add(e)
+}
+
+// at adds the position of the item in hand to an event.
+func (s *stream) at(e event) event {
+	index, zero := len(s.r.Output), 0
+	e.OutputIndex, e.ItemID, e.ContentIndex = &index, s.item.ID, &zero
+	return e
+}
+
+func (s *stream) beginItem(d *tools.Delta) {
+	it := newItem(s.call, d, len(s.r.Output))
+	s.item = &it
+	index := len(s.r.Output)
+	s.add(event{Type: "response.output_item.added", OutputIndex: &index, Item: s.item})
+	if it.Type == "function_call" {
+		return
+	}
+	s.part = newPart(it.Type)
+	s.add(s.at(event{Type: "response.content_part.added", Part: &s.part}))
+}
+
+// endItem ends the item in hand.
+func (s *stream) endItem(cut bool) {
+	if s.item == nil {
+		return
+	}
+	switch s.item.Type {
+	case "function_call":
+		e := s.at(event{Type: "response.function_call_arguments.done", Name: s.item.Name, Arguments: s.item.Arguments})
+		e.ContentIndex = nil
+		s.add(e)
+	case "reasoning":
+		s.add(s.at(event{Type: "response.reasoning_text.done", Text: &s.part.Text}))
+	default:
+		s.add(s.at(event{Type: "response.output_text.done", Text: &s.part.Text, Logprobs: &[]string{}}))
+	}
+	if s.item.Type != "function_call" {
+		s.add(s.at(event{Type: "response.content_part.done", Part: &s.part}))
+		*s.item.Content = []ContentPart{s.part}
+	}
+	s.item.Status = "completed"
+	if cut {
+		s.item.Status = "incomplete"
+	}
+	index := len(s.r.Output)
+	s.add(event{Type: "response.output_item.done", OutputIndex: &index, Item: s.item})
+	s.r.Output = append(s.r.Output, *s.item)
+	s.item = nil
+}
+
+func (s *stream) add(e event) {
+	e.Number = s.number
+	s.number++
+	chunk, err := marshal(e)
+	if err != nil {
+		chunk = EncodeStreamError(api.AsError(err))
+	}
+	s.out = append(s.out, chunk)
+}
