@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/responses"
 )
 
 // bodies are requests that together use every field of a call.
@@ -32,6 +33,7 @@ var bodies = []struct {
 	{call.Chat, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"}`},
 	{call.Completion, `{"prompt":["one","two"],"echo":true,"n":3,"top_p":0,"stream":true}`},
 	{call.Completion, `{"prompt":"one","guided_json":{"const":"é"}}`},
+	{call.Responses, `{"input":"a","metadata":{"k":"v"}}`},
 	{call.Completion, `{"prompt":[1,2,3],"use_beam_search":true,"n":2,"num_beams":4,"length_penalty":0.5,"early_stopping":"never"}`},
 }
 
@@ -41,6 +43,9 @@ func TestADecodedCallComesBackAsItWas(t *testing.T) {
 	used := map[string]bool{}
 	for _, b := range bodies {
 		c, err := wire.DecodeWithID(b.kind, "cmpl-1", []byte(b.body), models(), time.Unix(5, 7))
+		if b.kind == call.Responses {
+			c, err = responses.Decode([]byte(b.body), models(), time.Unix(5, 7))
+		}
 		require.NoError(t, err, b.body)
 		encoded, err := encodeCall(c)
 		require.NoError(t, err)
