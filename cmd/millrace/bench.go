@@ -17,6 +17,7 @@ type benchFlags struct {
 	bench.Options
 
 	device config.Device
+	server urlFlags
 	model  string
 	asJSON bool
 }
@@ -34,12 +35,21 @@ machines, and between quiet and busy minutes of one.
 --beams measures a beam search too: its steps alternate with those of greedy decoding after the same
 prompt.
 
---ops and --sdpa measure op by op instead, each op against the device's limits.`,
+--ops and --sdpa measure op by op instead, each op against the device's limits.
+
+--url measures a server instead, of any program with OpenAI's API: requests arrive at random moments at --rate,
+and the times are those that a client sees, with a histogram. Goodput counts answers within --ttft and --tpot.`,
 		Example: `  millrace bench --model DIR --prompt 512 --gen 32 --batch 1,8,16 --json
   millrace bench --model DIR --ops --batch 1,8
-  millrace bench --model DIR --sdpa --prompt 1024 --batch 1,2,4,8,16`,
+  millrace bench --model DIR --sdpa --prompt 1024 --batch 1,2,4,8,16
+  millrace bench --url http://127.0.0.1:8080 --rate 4 --requests 200 --prompt 256 --gen 64`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.OutOrStdout(), a.log) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.server.url != "" {
+				return o.server.run(cmd.Context(), cmd.OutOrStdout(), o.model, o.Prompt, o.Gen, o.asJSON)
+			}
+			return o.run(cmd.OutOrStdout(), a.log)
+		},
 	}
 	f := cmd.Flags()
 	o.device.Register(f)
@@ -53,6 +63,7 @@ prompt.
 	f.IntVar(&o.Rows, "max-batch-tokens", 512, "tokens per step: decode rows and prompt chunks together")
 	f.BoolVar(&o.Ops, "ops", false, "measure op by op: a prefill step of --prompt tokens, and a decode step of each --batch with --beams rows each")
 	f.BoolVar(&o.SDPA, "sdpa", false, "measure attention in decode steps of each --batch: --beams rows (0: 4) after --prompt + --gen tokens")
+	o.server.register(f)
 	jsonFlag(cmd, &o.asJSON)
 	return cmd
 }
