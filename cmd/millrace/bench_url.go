@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -44,5 +46,11 @@ func (o *urlFlags) run(ctx context.Context, out io.Writer, model string, prompt,
 	defer c.Close()
 	o.Model, o.Prompt, o.Gen = model, prompt, gen
 	r, err := load.Run(ctx, c, o.Options)
-	return show(out, r, asJSON, err)
+	if err := show(out, r, asJSON, err); err != nil {
+		return err
+	}
+	if r.Failed == r.Requests {
+		return fmt.Errorf("%s: no request was answered: %s", o.url, strings.Join(r.Errors, "; "))
+	}
+	return nil
 }
