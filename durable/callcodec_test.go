@@ -39,14 +39,22 @@ var bodies = []struct {
 
 func models() []api.Model { return []api.Model{{ID: "m", ContextLength: 64, Format: "hermes+think"}} }
 
+func decodedBody(t *testing.T, kind call.Kind, body string) *call.Call {
+	t.Helper()
+	if kind == call.Responses {
+		c, err := responses.Decode([]byte(body), models(), time.Unix(5, 7))
+		require.NoError(t, err, body)
+		return c
+	}
+	c, err := wire.DecodeWithID(kind, "cmpl-1", []byte(body), models(), time.Unix(5, 7))
+	require.NoError(t, err, body)
+	return c
+}
+
 func TestADecodedCallComesBackAsItWas(t *testing.T) {
 	used := map[string]bool{}
 	for _, b := range bodies {
-		c, err := wire.DecodeWithID(b.kind, "cmpl-1", []byte(b.body), models(), time.Unix(5, 7))
-		if b.kind == call.Responses {
-			c, err = responses.Decode([]byte(b.body), models(), time.Unix(5, 7))
-		}
-		require.NoError(t, err, b.body)
+		c := decodedBody(t, b.kind, b.body)
 		encoded, err := encodeCall(c)
 		require.NoError(t, err)
 		got, err := decodeCall(c.ID, encoded)
@@ -91,8 +99,7 @@ func printed(t *testing.T, r *api.Request) string {
 
 func TestADamagedFormIsAnError(t *testing.T) {
 	for _, b := range bodies {
-		c, err := wire.DecodeWithID(b.kind, "cmpl-1", []byte(b.body), models(), time.Unix(5, 7))
-		require.NoError(t, err)
+		c := decodedBody(t, b.kind, b.body)
 		encoded, err := encodeCall(c)
 		require.NoError(t, err)
 		for n := range encoded {

@@ -430,7 +430,9 @@ func TestGarbageGetsAnErrorInOpenAIsShapeAndTheServerLives(t *testing.T) {
 
 func TestTheOfficialOpenAIClientGetsTheGoldens(t *testing.T) { checkWithClients(t, "openai_sdk.py") }
 
-func TestTheOfficialClientsOfOtherAPIsGetTheSameText(t *testing.T) { checkWithClients(t, "other_sdks.py") }
+func TestTheOfficialClientsOfOtherAPIsGetTheSameText(t *testing.T) {
+	checkWithClients(t, "other_sdks.py")
+}
 
 // checkWithClients runs a script of scripts/e2e against a server.
 func checkWithClients(t *testing.T, script string) {

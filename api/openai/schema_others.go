@@ -58,6 +58,7 @@ type countAnswer struct {
 }
 
 type anthropicMessage struct {
+	_       struct{}        `json:"-" additionalProperties:"true"`
 	Role    string          `json:"role" enum:"user,assistant"`
 	Content *stringOrBlocks `json:"content" doc:"Blocks: text, thinking, tool_use and tool_result."`
 }
@@ -88,6 +89,7 @@ type ollamaChat struct {
 }
 
 type ollamaMessage struct {
+	_         struct{}         `json:"-" additionalProperties:"true"`
 	Role      string           `json:"role" enum:"system,user,assistant,tool"`
 	Content   string           `json:"content,omitempty"`
 	Thinking  string           `json:"thinking,omitempty"`

@@ -56,7 +56,7 @@ are made. Where standard input is no terminal, each of its lines is a message.
 	return cmd
 }
 
-const chatHelp = `Lines that begin with / are commands:
+const chatHelp = `A line that begins with / is a command. These are:
   /system TEXT     set the system message, and begin a new conversation; without TEXT, remove it
   /set NAME VALUE  set temperature, top_p, top_k, min_p, max_tokens or seed; /set shows what is set
   /clear           begin a new conversation

@@ -34,10 +34,26 @@ func natsInfo(ctx context.Context, s *subject) (facts, error) {
 		return nil, err
 	}
 	body = ownSubject.ReplaceAll(body, []byte("${1}GATEWAY"))
-	return flat(body, func(name string, value any) bool {
+	f, err := flat(body, func(name string, value any) bool {
 		_, text := value.(string)
 		return text && (name == "description" || name == "id" || name == "version")
 	})
+	return f.byName(), err
+}
+
+// endpoint is the path of what is known of an endpoint, by its position.
+var endpoint = regexp.MustCompile(`^/endpoints/(\d+)/(.*)$`)
+
+// byName names the endpoints of the NATS service by their names: their order means nothing.
+func (f facts) byName() facts {
+	named := facts{}
+	for key, value := range f {
+		if at := endpoint.FindStringSubmatch(key); at != nil {
+			key = "/endpoints/" + strings.Trim(f["/endpoints/"+at[1]+"/name"], `"`) + "/" + at[2]
+		}
+		named[key] = value
+	}
+	return named
 }
 
 // ownSubject is the subjects of one gateway, which hold its id.
