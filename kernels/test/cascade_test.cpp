@@ -114,6 +114,14 @@ TEST_F(CascadeFind, BeamsAndLongRunsOfRowsAreInNoGroup) {
   EXPECT_EQ(find().sequences, (Groups{{0, 3}}));
 }
 
+TEST_F(CascadeFind, SequencesThatGaveTheirFirstSlabsBackAreInNoGroup) {
+  const Table none(20, -1);
+  add(table(none, 20, 42, 1));
+  add(table(none, 20, 42, 100));
+  add(table(kPrefix, 40, 42, 200));
+  EXPECT_TRUE(find().sequences.empty());
+}
+
 TEST_F(CascadeFind, AGroupSharesWhatAllOfItHave) {
   add(table(kPrefix, 40, 60, 1));
   add(table(kPrefix, 50, 60, 100));

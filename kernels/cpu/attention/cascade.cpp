@@ -28,6 +28,7 @@ void Cascade::find(const Batch& batch, int most_rows, int least) {
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const Sequence& s = batch.sequences[i];
     if (s.beams != nullptr || s.rows > most_rows || s.position < least) continue;
+    if (s.slabs[0] < 0) continue;  // not mapped any more: no window of this sequence shows it
     members_.push_back({static_cast<int>(i), 0, s.rows});
   }
   // In this order two members have in common what all members from the one to the other have.
