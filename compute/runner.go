@@ -42,6 +42,9 @@ type Region interface {
 	// Unmap unmaps up to n of the slabs, the last ones, and returns how many these were. After an error the region can only be
 	// closed.
 	Unmap(n int) (int, error)
+	// Advance unmaps the slabs before place first, those of tokens that no later step reads. A region without slabs begins at
+	// this place. Errors are those of Unmap.
+	Advance(first int) error
 	// Close unmaps the others. It takes long where there are many.
 	Close()
 }

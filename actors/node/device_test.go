@@ -57,6 +57,7 @@ type testRegion struct {
 	d      *testDevice
 	tokens int
 	slabs  []int32
+	first  int // slabs before it are not mapped
 	length int // positions written
 	// drafts counts the last of them, those of draft tokens.
 	drafts int
@@ -90,16 +91,32 @@ func (r *testRegion) Append(slabs []int32) error {
 func (r *testRegion) Unmap(n int) (int, error) {
 	r.d.mu.Lock()
 	defer r.d.mu.Unlock()
-	n = min(n, len(r.slabs))
+	n = min(n, len(r.slabs)-r.first)
 	r.unmap(r.slabs[len(r.slabs)-n:])
 	r.slabs = r.slabs[:len(r.slabs)-n]
 	return n, nil
 }
 
+func (r *testRegion) Advance(first int) error {
+	r.d.mu.Lock()
+	defer r.d.mu.Unlock()
+	for len(r.slabs) == r.first && r.first < first {
+		r.slabs, r.first = append(r.slabs, -1), r.first+1
+	}
+	if first > len(r.slabs) {
+		return fmt.Errorf("no slab at %d, %d are mapped", first, len(r.slabs))
+	}
+	if first > r.first {
+		r.unmap(r.slabs[r.first:first])
+		r.first = first
+	}
+	return nil
+}
+
 func (r *testRegion) Close() {
 	r.d.mu.Lock()
 	defer r.d.mu.Unlock()
-	r.unmap(r.slabs)
+	r.unmap(r.slabs[r.first:])
 	r.d.open--
 }
 

@@ -65,4 +65,5 @@ type nullRegion struct{}
 
 func (nullRegion) Append([]int32) error   { return nil }
 func (nullRegion) Unmap(int) (int, error) { return 0, nil }
+func (nullRegion) Advance(int) error      { return nil }
 func (nullRegion) Close()                 {}

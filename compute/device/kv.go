@@ -16,7 +16,8 @@ type Region struct {
 	engine *Engine
 	handle *C.mr_region
 	slabs  int
-	mapped int // slabs [0, mapped) are mapped
+	first  int // slabs [first, mapped) are mapped
+	mapped int
 }
 
 // ReserveKV commits the pool of physical slabs. It is called once.
@@ -92,18 +93,41 @@ func (r *Region) Append(slabs []int32) error {
 // Unmap unmaps up to n of the mapped slabs, the last ones, and returns how many these were. After an error, which the limit
 // of the system's mappings can cause, the region can only be closed.
 func (r *Region) Unmap(n int) (int, error) {
-	if n = min(n, r.mapped); n < 1 {
+	if n = min(n, r.mapped-r.first); n < 1 {
 		return 0, nil
 	}
-	var me C.mr_error
-	if C.mr_region_unmap(r.engine.dev.backend, r.handle, C.int32_t(r.mapped-n), C.int32_t(n), &me) != C.MR_OK {
-		return 0, fail("unmap region", &me)
+	if err := r.unmap(r.mapped-n, n); err != nil {
+		return 0, err
 	}
 	r.mapped -= n
 	return n, nil
 }
 
-// Tokens is the number of tokens that the mapped slabs hold.
+// Advance unmaps the slabs before place first: no later step reads their tokens. A region without slabs begins at this
+// place. Errors are those of Unmap.
+func (r *Region) Advance(first int) error {
+	if first > r.slabs || first > r.mapped && r.mapped > r.first {
+		return fmt.Errorf("advance region: %w: to place %d, slabs %d to %d of %d are mapped", ErrInvalid, first, r.first, r.mapped-1, r.slabs)
+	}
+	if n := min(first, r.mapped) - r.first; n > 0 {
+		if err := r.unmap(r.first, n); err != nil {
+			return err
+		}
+	}
+	r.first, r.mapped = max(r.first, first), max(r.mapped, first)
+	return nil
+}
+
+// unmap unmaps n slabs from place first on.
+func (r *Region) unmap(first, n int) error {
+	var me C.mr_error
+	if C.mr_region_unmap(r.engine.dev.backend, r.handle, C.int32_t(first), C.int32_t(n), &me) != C.MR_OK {
+		return fail("unmap region", &me)
+	}
+	return nil
+}
+
+// Tokens is the number of tokens up to the end of the mapped slabs.
 func (r *Region) Tokens() int { return r.mapped * SlabTokens }
 
 // Close unmaps the region and gives its addresses back. It may be called more

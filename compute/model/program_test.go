@@ -102,6 +102,24 @@ func TestTheLastLayerContinuesWithTheOutputs(t *testing.T) {
 	})
 }
 
+// TestTheWindowOfAProgramIsItsLargest, if all layers have one.
+func TestTheWindowOfAProgramIsItsLargest(t *testing.T) {
+	for name, want := range map[string]int{"mistral-window": 11, "qwen2-window": 0, "llama-gqa": 0, "bloom-6-heads": 0} {
+		m, err := fixture.Open(filepath.Join(fixtures, name))
+		require.NoError(t, err)
+		require.Equal(t, want, m.Program.Window(), name)
+		for i := range m.Program.Ops {
+			if op := &m.Program.Ops[i]; op.Kind == model.OpAttention && want > 0 {
+				op.Window = 1 + op.Layer
+			}
+		}
+		if want > 0 {
+			require.Equal(t, 2, m.Program.Window())
+		}
+		require.NoError(t, m.Weights.Close())
+	}
+}
+
 // TestProgramIsWellFormed holds every op against the rules of the C header.
 func TestProgramIsWellFormed(t *testing.T) {
 	forEach(t, func(t *testing.T, m *fixture.Model) {

@@ -10,8 +10,9 @@ import (
 // region is a sequence's slabs in the simulated pool.
 type region struct {
 	runner   *Runner
-	slabs    []int32
-	capacity int // slabs
+	slabs    []int32 // by place; -1: not mapped any more
+	first    int     // slabs before it are not
+	capacity int     // slabs
 }
 
 // NewRegion returns an empty region for a sequence of up to the given tokens.
@@ -50,19 +51,33 @@ func (r *Runner) CopySlab(from, to int32, tokens int) error {
 
 // Unmap unmaps the last slabs.
 func (g *region) Unmap(n int) (int, error) {
-	n = min(n, len(g.slabs))
+	n = min(n, len(g.slabs)-g.first)
 	g.slabs = g.slabs[:len(g.slabs)-n]
 	return n, nil
 }
 
+// Advance unmaps the first slabs.
+func (g *region) Advance(first int) error {
+	if first > g.capacity || first > len(g.slabs) && len(g.slabs) > g.first {
+		return fmt.Errorf("sim: %w: advance to slab %d, slabs %d to %d of %d are mapped", device.ErrInvalid, first, g.first, len(g.slabs)-1, g.capacity)
+	}
+	for ; g.first < first; g.first++ {
+		if g.first == len(g.slabs) {
+			g.slabs = append(g.slabs, -1)
+		}
+		g.slabs[g.first] = -1
+	}
+	return nil
+}
+
 // Close unmaps the slabs.
-func (g *region) Close() { g.slabs = nil }
+func (g *region) Close() { g.slabs, g.first = nil, 0 }
 
 // at returns the place of the state after the token at a position.
 func (g *region) at(position int) (*state, error) {
 	slab := position / device.SlabTokens
-	if position < 0 || slab >= len(g.slabs) {
-		return nil, fmt.Errorf("position %d, %d slabs are mapped", position, len(g.slabs))
+	if position < 0 || slab < g.first || slab >= len(g.slabs) {
+		return nil, fmt.Errorf("position %d, slabs %d to %d are mapped", position, g.first, len(g.slabs)-1)
 	}
 	return &g.runner.kv[int(g.slabs[slab])*device.SlabTokens+position%device.SlabTokens], nil
 }

@@ -221,7 +221,7 @@ func TestAStepThatADeviceWouldRefuseIsAnError(t *testing.T) {
 	for what, batch := range map[string][]compute.Rows{
 		"no tokens":                 {{Region: g}},
 		"token 999":                 {{Region: g, Tokens: []int32{999}}},
-		"position 16, 1 slabs":      {{Region: g, Tokens: make([]int32, 17)}},
+		"position 16, slabs 0 to 0": {{Region: g, Tokens: make([]int32, 17)}},
 		"over 64 rows":              {{Region: g, Tokens: make([]int32, 65)}},
 		"a region of type":          {{Tokens: []int32{1}}},
 		"1 responses and 0 indices": {{Region: g, Tokens: []int32{1}, Position: 1, Beams: &compute.Beams{Prompt: 1, Responses: []compute.Region{g}}}},
