@@ -30,14 +30,15 @@ func (m *Manager) Cold() (Cold, bool) {
 		c.queue[0] = nil
 		c.queue = c.queue[1:]
 		n.cold = false
-		if n.parent != nil {
+		if n.parent != nil && n.slab >= 0 {
 			return Cold{Slab: n.slab, Hash: n.hash, Parent: n.parent.hash, Tokens: n.tokens}, true
 		}
 	}
 	return Cold{}, false
 }
 
-// cool lists a node that nobody holds now, and those above it that are not listed: without them it is of no use.
+// cool lists a node that nobody holds now, and those above it that are not listed: without them it is of no use. With a window its sequence has
+// given those back before.
 func (t *tree) cool(n *node) {
 	c := &t.cold
 	if !c.wanted || len(n.tokens) < t.slabTokens {
@@ -47,6 +48,9 @@ func (t *tree) cool(n *node) {
 	for ; n.parent != nil && !n.cold; n = n.parent {
 		n.cold = true
 		c.queue = append(c.queue, n)
+		if t.window > 0 {
+			break
+		}
 	}
 	slices.Reverse(c.queue[at:])
 	if len(c.queue) > 2*len(t.bySlab) { // most of them are evicted

@@ -41,11 +41,9 @@ func (m *Manager) Grow(seq Seq, tokens int) error {
 
 // promise sets the tokens whose slabs are promised to a region.
 func (m *Manager) promise(r *region, tokens int) {
-	quota := m.slabsOf(r, tokens)
-	m.promised += quota - r.quota
-	m.mapped += quota - r.quota
-	m.needed += r.quota - quota
-	r.tokens, r.quota = tokens, quota
+	m.count(r, -1)
+	r.tokens, r.quota = tokens, m.most(r, tokens)
+	m.count(r, 1)
 }
 
 // need is how many slabs are not promised to a region that it needs at its declared end.
@@ -77,15 +75,13 @@ func (m *Manager) safe() bool {
 	for ok && ended < len(m.order) && (slabs < most || !m.mappable(mapped+most)) {
 		r := m.order[ended]
 		if ok = slabs >= r.need() && m.mappable(mapped+r.need()); ok {
-			slabs, mapped = slabs+r.unleased()+m.unhold(r), mapped-r.quota
+			slabs, mapped = slabs+m.returns(r), mapped-r.quota
 			ended++
 		}
 	}
 	ok = ok || m.spillable(m.order[ended:])
 	for _, r := range m.order[:ended] {
-		for id := range r.holds() {
-			m.refs[id]++
-		}
+		m.undo(r)
 	}
 	clear(m.order)
 	return ok
@@ -94,12 +90,24 @@ func (m *Manager) safe() bool {
 // mappable says whether the regions may have that many mappings together.
 func (m *Manager) mappable(mapped int) bool { return m.mappings == 0 || mapped <= m.mappings }
 
-// unhold takes the region's references back and returns how many slabs nobody holds then.
-func (m *Manager) unhold(r *region) (returned int) {
+// returns is how many slabs a region makes available at its end, after the ones before it. undo takes the region's end back.
+func (m *Manager) returns(r *region) (slabs int) {
+	if r.slides {
+		return r.quota
+	}
 	for id := range r.holds() {
-		if m.refs[id]--; m.refs[id] == 0 {
-			returned++
+		if m.fixed[id]--; m.fixed[id] == 0 {
+			slabs++
 		}
 	}
-	return returned
+	return slabs + r.unleased()
+}
+
+func (m *Manager) undo(r *region) {
+	if r.slides {
+		return
+	}
+	for id := range r.holds() {
+		m.fixed[id]++
+	}
 }

@@ -15,6 +15,8 @@
 //
 // The tier is memory outside the pool, in slots of the size of a slab: see Spill.
 //
+// Where tokens see a window of their past only, a sequence gives slabs back while it runs: see Trim.
+//
 // Slabs are counted by reference, so that a sequence shares the slabs of a prefix that
 // another has computed; sharing is mapping the same slab twice.
 //
@@ -62,6 +64,8 @@ type Config struct {
 	Slots      int   // of the tier, numbered from 0; 0: there is none
 	Cold       bool  // Cold lists slabs
 	Worth      Worth // orders evictions of the prefix tree; nil: ReusedLRU
+	Window     int   // tokens that a token sees, itself included, at least 2; 0: all before it. See Trim
+	Live       int   // slabs that a sequence has at once at most, if there is a window: see LiveSlabs
 }
 
 // Manager owns the slabs of one pool.
@@ -69,8 +73,10 @@ type Manager struct {
 	slabTokens int
 	free       freeSet
 	refs       []int32 // [slabs] regions that hold the slab
+	fixed      []int32 // [slabs] of these, the regions that do not slide
 	regions    map[Seq]*region
 	tree       tree
+	live       int // see Config
 	tier       tier
 	ready      []Seq     // see Ready
 	mappings   int       // see Config
@@ -78,20 +84,25 @@ type Manager struct {
 	needed     int       // slabs that regions need at their declared ends, and are not promised
 	order      []*region // of safe, reused
 	promised   int       // promised and not leased, over all regions
+	kept       int       // slabs that regions hold which do not slide
+	slid       int       // slabs that regions hold which slide, a shared one counted for each
 	shared     int       // slabs with more than one reference
 	observer   Observer  // nil: none
 }
 
 // region is the slabs of one sequence.
 type region struct {
+	seq     Seq
 	end     int     // tokens at its declared end
-	full    int     // the slabs for these, shared ones included
+	full    int     // the most slabs that it has at once until then, shared ones included
 	tokens  int     // promised, in tokens
 	prompt  int     // of the tokens, those in a segment of their own; 0 without beams
 	beams   int     // segments for the tokens after the prompt; 1 without beams
-	quota   int     // promised, in slabs, shared ones included
+	quota   int     // the most slabs that it has at once with these tokens: promised, shared ones included
+	slides  bool    // it gives slabs back before its end, to have others: see Trim
 	denied  bool    // its last growth was
-	slabs   []int32 // leased, by position; each element is written once (leases hand out views)
+	first   int     // leading slabs that it gave back, or never had
+	slabs   []int32 // leased, by position; each element is written once (leases hand out views). Those before first are no longer its own
 	cached  bool    // the region's slabs enter the prefix tree
 	space   string  // in this space
 	inTree  int     // leading slabs whose tokens are there
@@ -106,7 +117,7 @@ type region struct {
 func (r *region) twins() iter.Seq[int32] {
 	return func(yield func(int32) bool) {
 		n := r.last
-		for i := r.inTree - 1; i >= 0; i-- {
+		for i := r.inTree - 1; i >= 0 && r.doubles > 0; i-- {
 			if n.slab != r.slabs[i] && !yield(n.slab) {
 				return
 			}
@@ -118,7 +129,7 @@ func (r *region) twins() iter.Seq[int32] {
 // holds are all slabs that the region holds.
 func (r *region) holds() iter.Seq[int32] {
 	return func(yield func(int32) bool) {
-		for _, id := range r.slabs {
+		for _, id := range r.slabs[r.first:] {
 			if !yield(id) {
 				return
 			}
@@ -127,7 +138,20 @@ func (r *region) holds() iter.Seq[int32] {
 	}
 }
 
-func (r *region) unleased() int { return r.quota - len(r.slabs) }
+// held is the number of its own slabs.
+func (r *region) held() int { return len(r.slabs) - r.first }
+
+func (r *region) unleased() int { return r.quota - r.held() }
+
+// count adds a region to the sums; sign is -1 to take it off.
+func (m *Manager) count(r *region, sign int) {
+	m.promised += sign * r.unleased()
+	m.mapped += sign * r.quota
+	m.needed += sign * r.need()
+	if r.slides {
+		m.slid += sign * r.held()
+	}
+}
 
 // New returns a Manager with every slab free.
 func New(cfg Config) (*Manager, error) {
@@ -140,6 +164,9 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.SlabTokens < 1 {
 		return nil, fmt.Errorf("%w: tokens per slab %d, expected at least 1", ErrInvalid, cfg.SlabTokens)
 	}
+	if err := cfg.checkWindow(); err != nil {
+		return nil, err
+	}
 	if cfg.Worth == nil {
 		cfg.Worth = ReusedLRU
 	}
@@ -148,7 +175,9 @@ func New(cfg Config) (*Manager, error) {
 		mappings:   cfg.Mappings,
 		free:       newFreeSet(cfg.Slabs),
 		refs:       make([]int32, cfg.Slabs),
-		tree:       newTree(cfg.Slabs, cfg.SlabTokens, cfg.Worth),
+		fixed:      make([]int32, cfg.Slabs),
+		live:       cfg.Live,
+		tree:       newTree(cfg.Slabs, cfg.SlabTokens, cfg.Window, cfg.Worth),
 		regions:    make(map[Seq]*region),
 		tier:       newTier(cfg.Slots),
 	}
@@ -175,7 +204,7 @@ func (m *Manager) Reserve(seq Seq, l Length) error {
 	if err := m.checkReserve(seq, l); err != nil {
 		return err
 	}
-	return m.add(seq, &region{end: l.End, tokens: l.Promise, beams: 1}, nil)
+	return m.add(&region{seq: seq, end: l.End, tokens: l.Promise, beams: 1}, nil)
 }
 
 func (m *Manager) checkReserve(seq Seq, l Length) error {
@@ -189,35 +218,38 @@ func (m *Manager) checkReserve(seq Seq, l Length) error {
 }
 
 // add admits a region that begins with the slabs of a path.
-func (m *Manager) add(seq Seq, r *region, path []*node) error {
-	r.full = m.slabsOf(r, r.end)
+func (m *Manager) add(r *region, path []*node) error {
+	r.slides = m.slides(r)
+	r.full = m.most(r, r.end)
 	if m.mappings > 0 && r.full > m.mappings {
 		r.tokens = r.end // it runs alone, see admit
 	}
-	r.quota = m.slabsOf(r, r.tokens)
+	r.quota = m.most(r, r.tokens)
 	if err := m.admit(r, path); err != nil {
 		return err
 	}
 	m.share(r, path)
-	m.promised += r.unleased()
-	m.mapped += r.quota
-	m.needed += r.need()
-	m.regions[seq] = r
+	m.count(r, 1)
+	m.regions[r.seq] = r
 	if m.needed == 0 || m.safe() {
 		return nil
 	}
-	m.drop(seq, r)
-	return &ShortageError{Err: ErrNoSlabs, Need: r.full - len(path), Free: m.available(), Pool: len(m.refs)}
+	m.drop(r)
+	return &ShortageError{Err: ErrNoSlabs, Need: r.full - len(r.rest(path)), Free: m.available(), Pool: len(m.refs)}
 }
 
-// available is how many slabs can be promised: those that are free, or kept for their tokens alone.
-func (m *Manager) available() int { return m.free.count + m.tree.idle - m.promised }
+// rest is the part of a path whose slabs a region has.
+func (r *region) rest(path []*node) []*node { return path[min(r.first, len(path)):] }
+
+// available is how many slabs can be promised: those that are free, or kept for their tokens alone. What regions share that slide is
+// as if each had slabs of its own: it needs them later.
+func (m *Manager) available() int { return len(m.refs) - m.kept - m.slid - m.promised }
 
 // admit says whether what is promised to a region that begins with the slabs of a path fits beside all other promises.
 func (m *Manager) admit(r *region, path []*node) error {
 	need, free := r.quota, m.available()
-	for _, n := range path {
-		if n.held {
+	for _, n := range r.rest(path) {
+		if m.fixed[n.slab] > 0 && !r.slides {
 			need--
 		}
 	}
@@ -237,7 +269,7 @@ func (m *Manager) admit(r *region, path []*node) error {
 // Lease gives the sequence physical slabs for its first upTo tokens and
 // returns the ids of the new ones, in the order of their positions (see
 // Segments for beams); none if they are leased already. The slice is the caller's to read for ever. Inside
-// the reservation it does not fail. Errors: ErrUnknownSequence,
+// the reservation and up to Limit it does not fail. Errors: ErrUnknownSequence,
 // ErrBeyondReservation.
 func (m *Manager) Lease(seq Seq, upTo int) ([]int32, error) {
 	r, ok := m.regions[seq]
@@ -247,8 +279,11 @@ func (m *Manager) Lease(seq Seq, upTo int) ([]int32, error) {
 	if upTo > r.tokens {
 		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, promised %d", ErrBeyondReservation, seq, upTo, r.tokens)
 	}
-	have := len(r.slabs)
-	got := m.extend(r, m.slabsOf(r, max(upTo, 0)))
+	have, total := len(r.slabs), m.slabsOf(r, max(upTo, 0))
+	if total > have && total-r.first > r.quota {
+		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, expected at most %d before it gives slabs back", ErrBeyondReservation, seq, upTo, m.Limit(seq))
+	}
+	got := m.extend(r, total)
 	m.leased(seq, have, got)
 	return got, nil
 }
@@ -260,16 +295,18 @@ func (m *Manager) extend(r *region, total int) []int32 {
 		return nil
 	}
 	near := -1
-	if have > 0 {
+	if have > r.first {
 		near = int(r.slabs[have-1]) + 1
 	}
 	for m.free.count < total-have {
 		m.free.put(int(m.tree.evict()))
 	}
+	m.count(r, -1)
 	r.slabs = m.free.take(r.slabs, total-have, near)
-	m.promised -= total - have
+	m.count(r, 1)
 	for _, id := range r.slabs[have:] {
 		m.refs[id] = 1
+		m.keep(r, id, 1)
 	}
 	m.void(r.slabs[have:])
 	return r.slabs[have:total:total]
@@ -284,27 +321,37 @@ func (m *Manager) Release(seq Seq) (freed int, err error) {
 	}
 	m.tier.free(seq)
 	if r := m.regions[seq]; r != nil {
-		freed = m.drop(seq, r)
+		before := m.available()
+		m.drop(r)
+		freed = m.available() - before
 	}
 	return freed, nil
 }
 
 // drop gives back the slabs of a region.
-func (m *Manager) drop(seq Seq, r *region) (freed int) {
-	freed = r.unleased()
-	m.promised -= freed
-	m.mapped -= r.quota
-	m.needed -= r.need()
+func (m *Manager) drop(r *region) {
+	m.count(r, -1)
 	m.settle(r)
 	for id := range r.holds() {
-		freed += m.unref(id)
+		m.unref(r, id)
 	}
-	delete(m.regions, seq)
-	return freed
+	m.follow(r, nil)
+	delete(m.regions, r.seq)
+}
+
+// keep notes that a region holds a slab, or with -1 that it does not any more.
+func (m *Manager) keep(r *region, id, by int32) {
+	if r.slides {
+		return
+	}
+	before := m.fixed[id]
+	m.fixed[id] += by
+	m.kept += int(min(m.fixed[id], 1) - min(before, 1))
 }
 
 // ref counts a region that holds a slab which is in the tree or another region's.
-func (m *Manager) ref(id int32) {
+func (m *Manager) ref(r *region, id int32) {
+	m.keep(r, id, 1)
 	m.refs[id]++
 	switch m.refs[id] {
 	case 1:
@@ -314,19 +361,17 @@ func (m *Manager) ref(id int32) {
 	}
 }
 
-// unref uncounts a region that held the slab. It returns 1 if nobody holds it now.
-func (m *Manager) unref(id int32) int {
+// unref uncounts a region that held the slab.
+func (m *Manager) unref(r *region, id int32) {
+	m.keep(r, id, -1)
 	m.refs[id]--
 	switch n := m.tree.bySlab[id]; {
 	case m.refs[id] > 1:
-		return 0
 	case m.refs[id] == 1:
 		m.shared--
-		return 0
 	case n != nil:
 		m.ready = append(m.ready, m.tree.drop(n)...)
 	default:
 		m.free.put(int(id))
 	}
-	return 1
 }

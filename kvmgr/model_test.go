@@ -40,7 +40,10 @@ type tracked struct {
 	ids                []int32  // of all tokens
 	hashes             []uint64 // of the tokens up to each
 	done               int      // computed
-	slabs              []int32
+	first              int      // leading slabs that it has not
+	slides             bool     // more slabs than may live at once would hold it
+	slabs              []int32  // by position
+	kept               int      // the first slab that is in the tier
 	at                 place
 	slots              []int32
 	moves              []Move // not made yet
@@ -97,6 +100,37 @@ func (w *world) slabsFor(q *tracked, tokens int) int {
 	return up(min(tokens, q.prompt)) + q.beams*up(max(0, tokens-q.prompt))
 }
 
+// most is how many slabs a sequence has at once at most while it has some tokens.
+func (w *world) most(q *tracked, tokens int) int {
+	n := w.slabsFor(q, tokens) - q.first
+	if q.slides {
+		n = min(n, w.cfg.Live)
+	}
+	return n
+}
+
+// begins notes what a sequence is that begins, or returns, without its first slabs.
+func (w *world) begins(q *tracked, first int) {
+	q.first = first
+	q.slides = w.cfg.Window > 0 && q.beams == 0 && w.slabsFor(q, q.end)-first > w.cfg.Live
+}
+
+// seen is the first slab that the token at a position sees.
+func (w *world) seen(position int) int {
+	if w.cfg.Window == 0 {
+		return 0
+	}
+	return max(0, position-w.cfg.Window+1) / w.cfg.SlabTokens
+}
+
+// firstKept is the first slab that a sequence keeps whose next token is at a position.
+func (w *world) firstKept(position int) int {
+	if w.cfg.Window == 0 {
+		return 0
+	}
+	return max(0, position-w.cfg.Window+1-w.cfg.SlabTokens) / w.cfg.SlabTokens
+}
+
 // limit is how many tokens of a sequence are computed here.
 func (q *tracked) limit() int {
 	if q.imported {
@@ -105,9 +139,12 @@ func (q *tracked) limit() int {
 	return q.end
 }
 
+// live are the slabs that a sequence has.
+func (q *tracked) live() []int32 { return q.slabs[min(q.first, len(q.slabs)):] }
+
 // held are the slabs that a sequence holds: its own, and those of others with the same tokens, which only the Manager knows.
 func (w *world) held(seq Seq) []int32 {
-	held := slices.Clone(w.seqs[seq].slabs)
+	held := slices.Clone(w.seqs[seq].live())
 	if r := w.m.regions[seq]; r != nil {
 		held = slices.AppendSeq(held, r.twins())
 	}
@@ -117,6 +154,7 @@ func (w *world) held(seq Seq) []int32 {
 // bank is the state of the pool, counted from the sequences.
 type bank struct {
 	refs      []int // holders of each slab
+	fixed     []int // of them, those that do not slide
 	available int   // slabs that nobody holds or is promised
 	mappings  int   // that are left
 	loans     []loan
@@ -128,11 +166,11 @@ type bank struct {
 type loan struct {
 	need, quota, leased int
 	held                []int32
-	beams               bool
+	beams, slides       bool
 }
 
 func (w *world) bank() *bank {
-	b := &bank{refs: make([]int, w.cfg.Slabs), available: w.cfg.Slabs, mappings: w.cfg.Mappings, slots: w.cfg.Slots, unused: w.cfg.Slots}
+	b := &bank{refs: make([]int, w.cfg.Slabs), fixed: make([]int, w.cfg.Slabs), available: w.cfg.Slabs, mappings: w.cfg.Mappings, slots: w.cfg.Slots, unused: w.cfg.Slots}
 	if w.cfg.Mappings == 0 {
 		b.mappings = 1 << 30
 	}
@@ -147,13 +185,16 @@ func (w *world) bank() *bank {
 		if q.at == inTier {
 			continue
 		}
-		a := loan{quota: w.slabsFor(q, q.promise), leased: len(q.slabs), held: w.held(Seq(seq)), beams: q.beams > 0}
-		a.need = w.slabsFor(q, q.end) - a.quota
+		a := loan{quota: w.most(q, q.promise), leased: len(q.live()), held: w.held(Seq(seq)), beams: q.beams > 0, slides: q.slides}
+		a.need = w.most(q, q.end) - a.quota
 		if q.at == leaving {
 			a.quota, a.need = a.leased, 0
 		}
 		for _, id := range a.held {
-			if b.refs[id]++; b.refs[id] == 1 {
+			b.refs[id]++
+			if a.slides { // it needs as many of its own later
+				b.available--
+			} else if b.fixed[id]++; b.fixed[id] == 1 {
 				b.available--
 			}
 		}
@@ -170,7 +211,7 @@ func (w *world) bank() *bank {
 // safe searches for an order in which all end. A sequence that ends leaves more than before, so any that can end may go first. The
 // others have the pool one by one, if there is room for all but one of them in the tier.
 func (b *bank) safe() bool {
-	refs, available, mappings, left := slices.Clone(b.refs), b.available, b.mappings, slices.Clone(b.loans)
+	fixed, available, mappings, left := slices.Clone(b.fixed), b.available, b.mappings, slices.Clone(b.loans)
 	if available < 0 || mappings < 0 {
 		return false
 	}
@@ -183,7 +224,9 @@ func (b *bank) safe() bool {
 		left = slices.Delete(left, i, i+1)
 		available, mappings = available+a.quota-a.leased, mappings+a.quota
 		for _, id := range a.held {
-			if refs[id]--; refs[id] == 0 {
+			if a.slides {
+				available++
+			} else if fixed[id]--; fixed[id] == 0 {
 				available++
 			}
 		}
@@ -252,8 +295,11 @@ func (w *world) check() {
 		if q.denied {
 			want.Denied++
 		}
-		if !slices.Equal(q.slabs, w.m.Slabs(Seq(seq))) {
-			w.fail("sequence %d has slabs %v, the model %v", seq, w.m.Slabs(Seq(seq)), q.slabs)
+		if first, slabs := w.m.Live(Seq(seq)); q.at != inTier && first != q.first || !slices.Equal(q.live(), slabs) {
+			w.fail("sequence %d has slabs %v from %d on, the model %v from %d on", seq, slabs, first, q.live(), q.first)
+		}
+		if q.slides && len(q.live()) > w.cfg.Live {
+			w.fail("sequence %d has %d slabs at once, expected at most %d", seq, len(q.live()), w.cfg.Live)
 		}
 		w.checkWrites(Seq(seq))
 	}
@@ -275,7 +321,7 @@ func (w *world) writeSet(seq Seq) []int32 {
 	if q.beams > 0 && q.done >= q.prompt {
 		return q.slabs[w.slabsFor(q, q.prompt):]
 	}
-	return q.slabs[min(q.done/w.cfg.SlabTokens, len(q.slabs)):]
+	return q.slabs[min(max(q.done/w.cfg.SlabTokens, q.first), len(q.slabs)):]
 }
 
 // checkWrites checks that no other sequence has a slab that a sequence will write.
@@ -284,7 +330,7 @@ func (w *world) checkWrites(seq Seq) {
 		if o == nil || Seq(other) == seq {
 			continue
 		}
-		if both := common(o.slabs, w.writeSet(seq)); len(both) > 0 {
+		if both := common(o.live(), w.writeSet(seq)); len(both) > 0 {
 			w.fail("sequence %d writes slabs %v, which sequence %d has", seq, both, other)
 		}
 	}
@@ -299,17 +345,22 @@ func common(a, b []int32) (both []int32) {
 	return both
 }
 
-// verify checks that every computed token of a sequence was computed from its tokens, in its space.
+// verify checks that every computed token that a sequence has was computed from its tokens, in its space, and that it has those that its
+// next token sees.
 func (w *world) verify(seq Seq, q *tracked) {
-	for i := range q.kept() {
+	copying := q.imported && q.done < q.limit()
+	if seen := w.seen(q.done); q.beams == 0 && q.first > seen && !copying || q.beams > 0 && q.first > 0 {
+		w.fail("sequence %d of %d computed tokens has slabs from %d on, and sees those from %d on", seq, q.done, q.first, seen)
+	}
+	for i := q.first * w.cfg.SlabTokens; i < q.computed(); i++ {
 		if w.contents[q.slabs[i/w.cfg.SlabTokens]][i%w.cfg.SlabTokens] != q.hashes[i] {
 			w.fail("token %d of sequence %d was computed from other tokens or in another space", i, seq)
 		}
 	}
 }
 
-// kept are the computed tokens whose contents the model has: of a beam search, those of its prompt.
-func (q *tracked) kept() int {
+// computed are the computed tokens whose contents the model has: of a beam search, those of its prompt.
+func (q *tracked) computed() int {
 	if q.beams > 0 {
 		return min(q.done, q.prompt)
 	}

@@ -63,7 +63,11 @@ func (w *world) tokens(n int) []int32 {
 
 // fresh returns a sequence of random tokens that has nothing yet.
 func (w *world) fresh() *tracked {
-	n := 1 + w.next(w.cfg.Slabs*w.cfg.SlabTokens*9/8)
+	most := w.cfg.Slabs * w.cfg.SlabTokens * 9 / 8
+	if w.cfg.Window > 0 {
+		most *= 3
+	}
+	n := 1 + w.next(most)
 	if w.exact || w.next(2) == 0 {
 		n = 1 + w.next(6*w.cfg.SlabTokens)
 	}
@@ -76,7 +80,7 @@ func (w *world) fresh() *tracked {
 
 // admission is the error that the model expects for a new sequence.
 func (w *world) admission(seq Seq, q *tracked) error {
-	full := w.slabsFor(q, q.end)
+	full := w.most(q, q.end)
 	if w.cfg.Mappings > 0 && full > w.cfg.Mappings {
 		q.promise = q.end // it runs alone
 	}
@@ -91,10 +95,27 @@ func (w *world) admission(seq Seq, q *tracked) error {
 	return nil
 }
 
-// prefix are the slabs with the longest computed prefix of a prompt, less its last token: those that are full.
-func (w *world) prefix(q *tracked) []int32 {
-	slabs, tokens := w.m.Find(Prompt{Space: spaceName(q.space), Tokens: q.ids[:q.prompt-1]})
-	return slabs[:tokens/w.cfg.SlabTokens]
+// prefix makes a sequence begin with the longest computed prefix of its prompt, less its last token, and without the slabs before from. It
+// returns the number of slabs of the prefix that are full.
+func (w *world) prefix(q *tracked, from int) (path int) {
+	window := w.cfg.Window
+	if q.beams > 0 {
+		window = 0
+	}
+	found := w.m.tree.match(spaceName(q.space), q.ids[:q.prompt-1], window)
+	q.slabs = nil
+	for _, n := range found.path {
+		q.slabs = append(q.slabs, n.slab)
+	}
+	for range from - len(found.path) {
+		q.slabs = append(q.slabs, -1)
+	}
+	first := from
+	if window > 0 {
+		first = max(first, min(w.seen(len(found.path)*w.cfg.SlabTokens+found.partial), len(found.path)))
+	}
+	w.begins(q, first)
+	return len(found.path)
 }
 
 // waits notes that a sequence waits for tokens that another one computes, and checks that it pays.
@@ -115,10 +136,11 @@ func (w *world) waits(seq Seq, q *tracked) {
 // admit begins a sequence with a prompt, which may share slabs: a new prompt, the next turn of another sequence, or a fork of it.
 func (w *world) admit(seq Seq) {
 	q := w.fresh()
-	q.offers, q.slabs = true, w.prefix(q)
+	q.offers = true
 	if q.prompt < q.end && w.next(8) == 0 {
 		q.beams, q.promise = 1+w.next(4), q.end
 	}
+	n := w.prefix(q, 0)
 	promise := q.promise
 	want := w.admission(seq, q)
 	held := w.bank().refs
@@ -139,12 +161,15 @@ func (w *world) admit(seq Seq) {
 		w.happened["refused"]++
 		return
 	}
-	path := q.slabs
+	path := q.live()
 	q.slabs = slices.Clone(w.m.Slabs(seq))
-	if len(q.slabs) != h.Slabs || !slices.Equal(q.slabs[:min(len(path), h.Slabs)], path) || h.Tokens >= q.prompt {
+	if len(q.slabs) != h.Slabs || n > h.Slabs || !slices.Equal(q.slabs[q.first:n], path) || h.Tokens >= q.prompt {
 		w.fail("sequence %d of a prompt of %d has %+v in slabs %v, the prefix was in %v", seq, q.prompt, h, q.slabs, path)
 	}
-	for _, id := range q.slabs[len(path):] {
+	if q.first > 0 {
+		w.happened["hit of a window"]++
+	}
+	for _, id := range q.slabs[n:] {
 		if held[id] != 0 {
 			w.fail("sequence %d leases slab %d, which %d sequences hold", seq, id, held[id])
 		}
@@ -177,6 +202,7 @@ func (w *world) admitPlain(seq Seq) {
 	q := w.fresh()
 	if w.next(2) == 0 || q.prompt == q.end {
 		promise := q.promise
+		w.begins(q, 0)
 		want := w.admission(seq, q)
 		w.want("reserve", w.m.Reserve(seq, Length{End: q.end, Promise: promise}), want)
 		if want == nil {
@@ -196,8 +222,13 @@ func (w *world) admitPlain(seq Seq) {
 
 // startImport begins the hand-over of a prompt that was computed elsewhere.
 func (w *world) startImport(seq Seq) {
+	if w.exact && w.cfg.Window > 0 { // it has its last window only
+		return
+	}
 	q := w.fresh()
-	q.imported, q.offers, q.slabs = true, true, w.prefix(q)
+	q.imported, q.offers = true, true
+	from := w.firstKept(q.prompt - 1)
+	n := w.prefix(q, from)
 	promise := q.promise
 	want := w.admission(seq, q)
 	held := w.bank().refs
@@ -210,14 +241,14 @@ func (w *world) startImport(seq Seq) {
 	if err != nil {
 		return
 	}
-	path := q.slabs
+	path := q.live()[:max(n-q.first, 0)]
 	q.slabs = slices.Clone(w.m.Slabs(seq))
 	w.seqs[seq] = q
 	if slabs == nil { // all of it is here
 		w.cancel(seq)
 		return
 	}
-	if len(slabs) < w.slabsFor(q, q.prompt-1) || computed != len(path) || !slices.Equal(slabs, q.slabs) || !slices.Equal(slabs[:computed], path) {
+	if len(slabs) < w.slabsFor(q, q.prompt-1) || computed != max(n, from) || !slices.Equal(slabs, q.slabs) || !slices.Equal(slabs[q.first:computed], path) {
 		w.fail("import of %d has %d slabs computed of %v, the prefix was in %v", seq, computed, slabs, path)
 	}
 	for _, id := range q.slabs[computed:] {
@@ -237,7 +268,12 @@ func (w *world) export(seq Seq) {
 		q = w.fresh()
 	}
 	slabs, tokens := w.m.Find(Prompt{Space: spaceName(q.space), Tokens: q.ids})
-	w.verify(seq, &tracked{done: tokens, slabs: slabs, hashes: q.hashes})
+	first := len(slabs)
+	for first > 0 && slabs[first-1] >= 0 {
+		first--
+	}
+	w.verify(seq, &tracked{done: tokens, first: first, slabs: slabs, hashes: q.hashes})
+	slabs = slabs[first:]
 	for o := range Seq(names) {
 		if both := common(slabs, w.writeSet(o)); len(both) > 0 {
 			w.fail("slabs %v are exported while sequence %d writes them", both, o)
@@ -256,6 +292,10 @@ func (w *world) extend(seq Seq) bool {
 	if upTo > q.promise && !w.grow(seq, q, upTo) {
 		return false
 	}
+	more := upTo > q.done
+	if upTo = w.room(seq, q, upTo); more && upTo <= q.done {
+		w.fail("sequence %d of %d computed tokens has no room for another one", seq, q.done)
+	}
 	want := max(0, w.slabsFor(q, upTo)-len(q.slabs))
 	ids, err := w.m.Lease(seq, upTo)
 	w.want("lease", err, nil) // within a promise it never fails
@@ -270,6 +310,55 @@ func (w *world) extend(seq Seq) bool {
 		w.commit(seq, q)
 	}
 	return true
+}
+
+// room makes a sequence give back slabs that its next token does not see, and returns how many of some tokens it may lease slabs for.
+func (w *world) room(seq Seq, q *tracked, upTo int) int {
+	limit := func() int {
+		if !q.slides {
+			return q.promise
+		}
+		return min(q.promise, (q.first+w.most(q, q.promise))*w.cfg.SlabTokens)
+	}
+	full := upTo > limit()
+	if full && !q.imported {
+		_, err := w.m.Lease(seq, upTo)
+		w.want("lease", err, ErrBeyondReservation)
+	}
+	if w.cfg.Window > 0 && (full || w.next(3) == 0) {
+		w.trim(seq, q, full)
+	}
+	if got := w.m.Limit(seq); got != limit() {
+		w.fail("sequence %d may lease up to token %d, the model says %d", seq, got, limit())
+	}
+	return min(upTo, limit())
+}
+
+// trim gives slabs of a sequence back: those that it does not need, with all, or fewer.
+func (w *world) trim(seq Seq, q *tracked, all bool) {
+	if w.exact && q.at == inPool && !q.settled {
+		w.commit(seq, q)
+	}
+	tokens := w.firstKept(q.done) * w.cfg.SlabTokens
+	if !all {
+		tokens = w.next(tokens + 1)
+	}
+	before := w.bank()
+	w.want("trim", w.m.Trim(seq, tokens), nil)
+	if to := min(tokens/w.cfg.SlabTokens, len(q.slabs)); q.beams == 0 && to > q.first {
+		for _, id := range q.slabs[q.first:to] {
+			if before.refs[id] > 1 {
+				w.happened["trim of a shared slab"]++
+			}
+		}
+		if q.first = to; q.slides {
+			w.happened["slide"]++
+		}
+		w.happened["trim"]++
+	}
+	if after := w.bank(); after.available < before.available {
+		w.fail("sequence %d gave slabs back, and %d are available, %d before", seq, after.available, before.available)
+	}
 }
 
 // grow promises more to a sequence, if all others can still reach their ends.
@@ -294,6 +383,9 @@ func (w *world) write(seq Seq, q *tracked, upTo int) {
 		if q.beams > 0 && q.done >= q.prompt {
 			continue
 		}
+		if q.first > w.seen(q.done) && q.beams == 0 && !q.imported {
+			w.fail("token %d of sequence %d sees slabs from %d on, which has those from %d on", q.done, seq, w.seen(q.done), q.first)
+		}
 		slab, at := q.slabs[q.done/w.cfg.SlabTokens], q.done%w.cfg.SlabTokens
 		if n := w.m.tree.bySlab[slab]; n != nil && at < len(n.tokens) {
 			w.fail("sequence %d writes token %d to slab %d, which offers it", seq, q.done, slab)
@@ -303,7 +395,7 @@ func (w *world) write(seq Seq, q *tracked, upTo int) {
 }
 
 func (w *world) commit(seq Seq, q *tracked) {
-	tail, ids := w.next(2) == 0, q.ids[:q.kept()]
+	tail, ids := w.next(2) == 0, q.ids[:q.computed()]
 	w.want("commit", w.m.Commit(seq, ids, tail), nil)
 	if q.offers && !w.m.regions[seq].cached {
 		w.happened["silence"]++ // it would be unsafe to hold the slabs of another sequence too
@@ -336,9 +428,10 @@ func (w *world) spill(seq Seq) bool {
 		w.want("spill of beams", err, ErrInvalid)
 		return false
 	}
-	n := w.slabsFor(q, q.done)
+	kept := max(q.first, w.firstKept(q.done))
+	n := w.slabsFor(q, q.done) - kept
 	gone := *q
-	gone.at, gone.slots, gone.denied = leaving, make([]int32, n), false
+	gone.at, gone.kept, gone.slots, gone.denied = leaving, kept, make([]int32, n), false
 	ok := w.bank().unused-w.returning() >= n && w.allowed(seq, &gone)
 	moves, err := w.m.Spill(seq, q.done)
 	if !ok {
@@ -348,7 +441,7 @@ func (w *world) spill(seq Seq) bool {
 	}
 	w.want("spill", err, nil)
 	for i, mv := range moves {
-		if mv.Slab != q.slabs[i] {
+		if mv.Slab != q.slabs[kept+i] {
 			w.fail("spill of %d copies %v, its slabs are %v", seq, moves, q.slabs)
 		}
 		gone.slots[i] = mv.Slot
@@ -393,7 +486,8 @@ func (w *world) restore(seq Seq) bool {
 	back.promise = min(q.end, q.done+w.next(4*w.cfg.SlabTokens))
 	promise := back.promise
 	back.at = returning
-	full := w.slabsFor(q, q.end)
+	w.begins(&back, q.kept)
+	full := w.most(&back, q.end)
 	if w.cfg.Mappings > 0 && full > w.cfg.Mappings {
 		back.promise = q.end
 	}
@@ -409,7 +503,7 @@ func (w *world) restore(seq Seq) bool {
 	back.moves = moves
 	back.slabs = slices.Clone(w.m.Slabs(seq))
 	for i, mv := range moves {
-		if mv.Slot != q.slots[i] || mv.Slab != back.slabs[i] || held[mv.Slab] != 0 {
+		if mv.Slot != q.slots[i] || mv.Slab != back.slabs[back.first+i] || held[mv.Slab] != 0 {
 			w.fail("restore of %d copies %v to slabs %v, its slots are %v", seq, moves, back.slabs, q.slots)
 		}
 	}
@@ -437,7 +531,7 @@ func (w *world) move(seq Seq) bool {
 	case q.at == leaving:
 		w.verify(seq, q)
 		w.want("spilled", w.m.Spilled(seq), nil)
-		q.at, q.slabs = inTier, nil
+		q.at, q.slabs, q.first, q.slides = inTier, nil, 0, false
 	default:
 		tokens, err := w.m.Restored(seq)
 		w.want("restored", err, nil)
@@ -552,7 +646,12 @@ func (w *world) forget() {
 // drain checks that every slab of the pool can be leased.
 func (w *world) drain() {
 	all := w.cfg.Slabs * w.cfg.SlabTokens
-	w.want("reserve all", w.m.Reserve(0, Declared(all)), nil)
+	if w.cfg.Window == 0 {
+		w.want("reserve all", w.m.Reserve(0, Declared(all)), nil)
+	} else { // beams keep all slabs
+		_, err := w.m.ReserveSegments(0, Segments{Prompt: w.cfg.SlabTokens, Response: all - w.cfg.SlabTokens, Beams: 1}, Prompt{})
+		w.want("reserve all", err, nil)
+	}
 	ids, err := w.m.Lease(0, all)
 	w.want("lease all", err, nil)
 	ids = slices.Sorted(slices.Values(ids))

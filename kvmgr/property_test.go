@@ -32,6 +32,10 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 		if seed%2 == 1 {
 			cfg.Slots = 1 + rng.IntN(2*cfg.Slabs)
 		}
+		if seed%5 < 2 {
+			cfg.Window = 2 + rng.IntN(4*cfg.SlabTokens)
+			cfg.Live = LiveSlabs(cfg.Window, cfg.SlabTokens+rng.IntN(3*cfg.SlabTokens), cfg.SlabTokens)
+		}
 		w := newWorld(t, fmt.Sprintf("seed %d, %+v", seed, cfg), cfg, rng.IntN)
 		for i := range operations {
 			w.op()
@@ -50,7 +54,8 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 		}
 	}
 	t.Logf("%d operations: %v", seeds*operations, happened)
-	for _, what := range []string{"hit", "wait", "refused", "pause", "beams", "beams with prompts", "import", "export", "silence", "spill", "kept", "restore", "not restored"} {
+	for _, what := range []string{"hit", "wait", "refused", "pause", "beams", "beams with prompts", "import", "export", "silence", "spill", "kept", "restore", "not restored",
+		"trim", "slide", "trim of a shared slab", "hit of a window"} {
 		if happened[what] == 0 {
 			t.Errorf("no operation had a %s", what)
 		}
@@ -61,7 +66,12 @@ func TestAHitIsTheLongestPrefixThatWasComputed(t *testing.T) {
 	hits := 0
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 3))
-		w := newWorld(t, fmt.Sprintf("seed %d", seed), Config{Slabs: 4000, SlabTokens: 1 + int(seed%5)}, rng.IntN)
+		cfg := Config{Slabs: 4000, SlabTokens: 1 + int(seed%5)}
+		if seed%2 == 1 {
+			cfg.Window = 2 + rng.IntN(2*cfg.SlabTokens)
+			cfg.Live = LiveSlabs(cfg.Window, cfg.SlabTokens, cfg.SlabTokens)
+		}
+		w := newWorld(t, fmt.Sprintf("seed %d", seed), cfg, rng.IntN)
 		w.exact = true
 		for range 800 {
 			w.op()
@@ -80,7 +90,11 @@ func FuzzManager(f *testing.F) {
 		if len(in) < 2 {
 			return
 		}
-		cfg := Config{Slabs: 1 + int(in[0])%130, SlabTokens: 1 + int(in[1])%20}
+		cfg := Config{Slabs: 2 + int(in[0])%130, SlabTokens: 1 + int(in[1])%20}
+		if in[0] >= 128 {
+			cfg.Window = 2 + int(in[1])%(3*cfg.SlabTokens)
+			cfg.Live = LiveSlabs(cfg.Window, cfg.SlabTokens, cfg.SlabTokens)
+		}
 		in = in[2:min(len(in), 4000)]
 		w := newWorld(t, fmt.Sprintf("%+v", cfg), cfg, func(n int) int {
 			if len(in) == 0 {

@@ -27,11 +27,11 @@ func (m *Manager) ReserveSegments(seq Seq, s Segments, p Prompt) (Hit, error) {
 	}
 	// Always the whole length: all beams of a search need a slab at the same step.
 	end := s.Prompt + s.Response
-	r := &region{end: end, tokens: end, prompt: s.Prompt, beams: s.Beams}
+	r := &region{seq: seq, end: end, tokens: end, prompt: s.Prompt, beams: s.Beams}
 	if len(p.Tokens) == 0 {
-		return Hit{}, m.add(seq, r, nil)
+		return Hit{}, m.add(r, nil)
 	}
-	return m.begin(seq, r, p)
+	return m.begin(r, p, 0)
 }
 
 // slabsOf is the number of slabs that hold a region's first tokens.

@@ -14,7 +14,7 @@ type Stats struct {
 	Cached   int `json:"cached"`   // kept for their tokens alone, and given back on demand
 	Promised int `json:"promised"` // promised, not leased yet
 	Needed   int `json:"needed"`   // not promised, and needed if all sequences run to their declared ends
-	Free     int `json:"free"`     // what can be promised: neither used nor promised
+	Free     int `json:"free"`     // what can be promised: neither used nor promised, nor due to a sequence that has shared slabs to give back
 	Regions  int `json:"regions"`
 	Denied   int `json:"denied"`  // regions whose last growth was denied
 	Slots    int `json:"slots"`   // of the tier
@@ -59,20 +59,22 @@ type Region struct {
 	DeclaredTokens int     `json:"declared_tokens"` // of each beam, if there are any
 	ReservedTokens int     `json:"reserved_tokens"` // of these, promised
 	Beams          int     `json:"beams,omitempty"`
-	DeclaredSlabs  int     `json:"declared_slabs"`
+	DeclaredSlabs  int     `json:"declared_slabs"` // the most at once until then
 	ReservedSlabs  int     `json:"reserved_slabs"`
 	LeasedSlabs    int     `json:"leased_slabs"`
-	SharedSlabs    int     `json:"shared_slabs"`    // that at least one other region holds too
-	SpilledSlabs   int     `json:"spilled_slabs"`   // slots of the tier
-	Slabs          []Range `json:"slabs,omitempty"` // leased, by position; adjacent ids joined
-	Denied         bool    `json:"denied"`          // its last growth was: it pauses at the end of what it has
+	ReleasedSlabs  int     `json:"released_slabs,omitempty"` // leading ones outside its window
+	SharedSlabs    int     `json:"shared_slabs"`             // that at least one other region holds too
+	SpilledSlabs   int     `json:"spilled_slabs"`            // slots of the tier
+	Slabs          []Range `json:"slabs,omitempty"`          // leased, by position; adjacent ids joined
+	Denied         bool    `json:"denied"`                   // its last growth was: it pauses at the end of what it has
 }
 
 // Regions returns a copy of all regions, by sequence. A sequence in the tier has one without slabs.
 func (m *Manager) Regions() []Region {
 	out := m.Summaries()
 	for i := range out {
-		out[i].Slabs = ranges(m.Slabs(out[i].Seq))
+		_, live := m.Live(out[i].Seq)
+		out[i].Slabs = ranges(live)
 	}
 	return out
 }
@@ -83,12 +85,12 @@ func (m *Manager) Summaries() []Region {
 	for seq, r := range m.regions {
 		v := Region{
 			Seq: seq, DeclaredTokens: r.end, DeclaredSlabs: r.full, ReservedTokens: r.tokens, ReservedSlabs: r.quota,
-			LeasedSlabs: len(r.slabs), SpilledSlabs: m.tier.of(seq), Denied: r.denied,
+			LeasedSlabs: r.held(), ReleasedSlabs: r.first, SpilledSlabs: m.tier.of(seq), Denied: r.denied,
 		}
 		if r.prompt > 0 {
 			v.Beams = r.beams
 		}
-		for _, id := range r.slabs {
+		for _, id := range r.slabs[r.first:] {
 			if m.refs[id] > 1 {
 				v.SharedSlabs++
 			}
@@ -120,21 +122,25 @@ func ranges(ids []int32) (out []Range) {
 // free, or held by exactly as many regions as its count says; what is promised
 // is free, and every sequence can reach its declared end. It costs O(slabs + leases).
 func (m *Manager) Check() error {
-	held := make([]int32, len(m.refs))
-	promised, mapped, needed := 0, 0, 0
+	held, fixed := make([]int32, len(m.refs)), make([]int32, len(m.refs))
+	promised, mapped, needed, slid := 0, 0, 0, 0
 	for seq, r := range m.regions {
-		if err := m.checkRegion(seq, r, held); err != nil {
+		if err := m.checkRegion(seq, r, held, fixed); err != nil {
 			return err
 		}
 		promised += r.unleased()
 		mapped += r.quota
 		needed += r.need()
-	}
-	free, unheld, shared := 0, 0, 0
-	for id, n := range m.refs {
-		if n != held[id] {
-			return fmt.Errorf("kvmgr: check: slab %d counts %d references, %d regions hold it", id, n, held[id])
+		if r.slides {
+			slid += r.held()
 		}
+	}
+	free, unheld, shared, kept := 0, 0, 0, 0
+	for id, n := range m.refs {
+		if n != held[id] || m.fixed[id] != fixed[id] {
+			return fmt.Errorf("kvmgr: check: slab %d counts %d references, %d to their ends; %d regions hold it, %d to their ends", id, n, m.fixed[id], held[id], fixed[id])
+		}
+		kept += int(min(fixed[id], 1))
 		cached := m.tree.bySlab[id] != nil
 		if m.free.has(id) != (n == 0 && !cached) {
 			return fmt.Errorf("kvmgr: check: slab %d counts %d references, in the tree: %t, in the free set: %t", id, n, cached, m.free.has(id))
@@ -158,6 +164,8 @@ func (m *Manager) Check() error {
 		return fmt.Errorf("kvmgr: check: %d slabs are promised, the count says %d", promised, m.promised)
 	case mapped != m.mapped:
 		return fmt.Errorf("kvmgr: check: %d slabs are reserved, the count says %d", mapped, m.mapped)
+	case kept != m.kept || slid != m.slid:
+		return fmt.Errorf("kvmgr: check: %d slabs are kept to the end and %d are not, the counts say %d and %d", kept, slid, m.kept, m.slid)
 	case needed != m.needed:
 		return fmt.Errorf("kvmgr: check: %d slabs are needed at the declared ends, the count says %d", needed, m.needed)
 	case promised > unheld:
@@ -172,20 +180,29 @@ func (m *Manager) Check() error {
 	return m.tree.check(m.refs)
 }
 
-// checkRegion checks one region and counts its slabs in held.
-func (m *Manager) checkRegion(seq Seq, r *region, held []int32) error {
-	if r.quota != m.slabsOf(r, r.tokens) || r.full != m.slabsOf(r, r.end) || len(r.slabs) > r.quota || r.quota > r.full {
-		return fmt.Errorf("kvmgr: check: sequence %d reserved %d tokens, %d slabs; leased %d", seq, r.tokens, r.quota, len(r.slabs))
+// checkRegion checks one region and counts its slabs in held, and in fixed unless it slides.
+func (m *Manager) checkRegion(seq Seq, r *region, held, fixed []int32) error {
+	if r.quota != m.most(r, r.tokens) || r.full != m.most(r, r.end) || r.held() < 0 || r.held() > r.quota || r.quota > r.full {
+		return fmt.Errorf("kvmgr: check: sequence %d reserved %d tokens, %d slabs; leased %d", seq, r.tokens, r.quota, r.held())
+	}
+	if r.last != nil && (r.last.pins < 1 || r.last.parent == nil) {
+		return fmt.Errorf("kvmgr: check: sequence %d follows a slab that the tree has not", seq)
+	}
+	hold := func(id int32) {
+		held[id]++
+		if !r.slides {
+			fixed[id]++
+		}
 	}
 	own, twins := make(map[int32]bool, len(r.slabs)), 0
 	for id := range r.twins() {
-		held[id]++
+		hold(id)
 		twins++
 	}
 	if twins != r.doubles || !m.alone(r) {
 		return fmt.Errorf("kvmgr: check: sequence %d of %d slabs holds %d twins, the count says %d", seq, r.full, twins, r.doubles)
 	}
-	for _, id := range r.slabs {
+	for _, id := range r.slabs[r.first:] {
 		if id < 0 || int(id) >= len(held) {
 			return fmt.Errorf("kvmgr: check: sequence %d holds slab %d of %d", seq, id, len(held))
 		}
@@ -193,7 +210,7 @@ func (m *Manager) checkRegion(seq Seq, r *region, held []int32) error {
 			return fmt.Errorf("kvmgr: check: sequence %d holds slab %d twice", seq, id)
 		}
 		own[id] = true
-		held[id]++
+		hold(id)
 	}
 	return nil
 }

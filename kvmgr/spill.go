@@ -15,7 +15,8 @@ type tier struct {
 
 // spilled is a sequence in the tier, on its way there, or on its way back: in the pool it has a region of its own then.
 type spilled struct {
-	slots     []int32 // by position
+	slots     []int32 // by position, those of the slabs from first on
+	first     int     // as of region
 	tokens    int     // in them
 	end       int     // as of region
 	cached    bool    // as of region
@@ -62,14 +63,15 @@ func (m *Manager) Spill(seq Seq, tokens int) ([]Move, error) {
 	if r == nil {
 		return nil, fmt.Errorf("%w: spill of %d", ErrUnknownSequence, seq)
 	}
-	n := m.slabsFor(tokens)
-	if r.prompt > 0 || m.tier.away[seq] != nil || tokens < 1 || n > len(r.slabs) {
+	if r.prompt > 0 || m.tier.away[seq] != nil || tokens < 1 || m.slabsFor(tokens) > len(r.slabs) {
 		return nil, fmt.Errorf("%w: spill of %d tokens of sequence %d, which leased %d slabs", ErrInvalid, tokens, seq, len(r.slabs))
 	}
+	first := max(r.first, m.firstKept(tokens))
+	n := m.slabsFor(tokens) - first
 	if n > m.tier.unused.count {
 		return nil, fmt.Errorf("%w: spill of %d slabs, the tier has %d", ErrNoSlabs, n, m.tier.unused.count)
 	}
-	s := &spilled{slots: m.tier.unused.take(nil, n, -1), tokens: tokens, end: r.end, cached: r.cached, space: r.space}
+	s := &spilled{slots: m.tier.unused.take(nil, n, -1), first: first, tokens: tokens, end: r.end, cached: r.cached, space: r.space}
 	m.tier.away[seq] = s
 	before := *r
 	m.declare(r, len(r.slabs)*m.slabTokens, len(r.slabs)*m.slabTokens)
@@ -82,17 +84,17 @@ func (m *Manager) Spill(seq Seq, tokens int) ([]Move, error) {
 	m.settle(r)
 	moves := make([]Move, n)
 	for i, slot := range s.slots {
-		moves[i] = Move{r.slabs[i], slot}
+		moves[i] = Move{r.slabs[first+i], slot}
 	}
 	return moves, nil
 }
 
 // declare changes the length of a region.
 func (m *Manager) declare(r *region, end, tokens int) {
-	full := m.slabsOf(r, end)
-	m.needed += full - r.full
-	r.end, r.full = end, full
-	m.promise(r, tokens)
+	m.count(r, -1)
+	r.end, r.tokens = end, tokens
+	r.full, r.quota = m.most(r, end), m.most(r, tokens)
+	m.count(r, 1)
 }
 
 // Spilled says that the copies of Spill are complete. The sequence's slabs are given back. Error: ErrUnknownSequence.
@@ -101,7 +103,7 @@ func (m *Manager) Spilled(seq Seq) error {
 	if s := m.tier.away[seq]; r == nil || s == nil || s.returning {
 		return fmt.Errorf("%w: sequence %d is spilled", ErrUnknownSequence, seq)
 	}
-	m.drop(seq, r)
+	m.drop(r)
 	return nil
 }
 
@@ -120,14 +122,14 @@ func (m *Manager) Restore(seq Seq, l Length) ([]Move, error) {
 	}
 	s.returning = true
 	m.tier.returning += len(s.slots)
-	r := &region{end: l.End, tokens: l.Promise, beams: 1, cached: s.cached, space: s.space}
-	if err := m.add(seq, r, nil); err != nil {
+	r := &region{seq: seq, end: l.End, tokens: l.Promise, beams: 1, first: s.first, cached: s.cached, space: s.space}
+	if err := m.add(r, nil); err != nil {
 		s.returning = false
 		m.tier.returning -= len(s.slots)
 		return nil, err
 	}
 	moves := make([]Move, len(s.slots))
-	for i, slab := range m.extend(r, len(s.slots)) {
+	for i, slab := range m.extend(r, s.first+len(s.slots)) {
 		moves[i] = Move{slab, s.slots[i]}
 	}
 	return moves, nil
@@ -140,7 +142,8 @@ func (m *Manager) Restored(seq Seq) (tokens int, err error) {
 	if s == nil || !s.returning {
 		return 0, fmt.Errorf("%w: sequence %d is restored", ErrUnknownSequence, seq)
 	}
-	m.leased(seq, 0, m.regions[seq].slabs)
+	r := m.regions[seq]
+	m.leased(seq, r.first, r.slabs[r.first:])
 	m.tier.free(seq)
 	return s.tokens, nil
 }

@@ -3,6 +3,7 @@ package kvmgr
 import (
 	"cmp"
 	"container/heap"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -15,18 +16,22 @@ import (
 // two sequences with the same tokens up to the end of a slab can share it. Each root is a space:
 // what else keys and values depend on, and who may share them.
 //
-// A node without a slab is pending: a sequence is computing its tokens, and others may wait for it. A node may have
+// A node without a slab may be pending: a sequence is computing its tokens, and others may wait for it. A node may have
 // fewer tokens than a slab holds, and no children then: the tokens at the end of a prompt or of a sequence.
 //
-// A region that holds a node holds all nodes above it. So a node that no region holds has no node
-// below it that a region holds, and every such node can be evicted, leaves first.
+// Without a window every other node has its slab. A region that holds a node holds all nodes above it. So a node that no region holds has no
+// node below it that a region holds, and every such node can be evicted, leaves first.
+//
+// With a window a region holds the last nodes of its path only, and a hit needs no more than these. Any node that no region holds can
+// be evicted. It loses its slab, and stays while there are nodes below it, or a region follows it.
 type tree struct {
 	slabTokens int
+	window     int // see Config
 	worthOf    Worth
 	spaces     map[string]*node
 	bySlab     []*node // [slabs] the node of each slab, nil without
-	leaves     leaves  // nodes without children that no region holds: what can be evicted now
-	idle       int     // nodes that no region holds
+	leaves     leaves  // nodes that no region holds, without children where there is no window: what can be evicted now
+	idle       int     // nodes with slabs that no region holds
 	clock      int64   // counts matches
 	stay       int64   // see Use
 	changes    changes
@@ -40,9 +45,13 @@ type node struct {
 	space    string // of a root
 	children []*node
 	tokens   []int32 // up to slabTokens; the parent's come before them
-	slab     int32   // -1: pending, or a root
-	held     bool    // by a region
-	by       Seq     // computes a pending one
+	slab     int32   // -1: pending, evicted, or a root
+	held     bool    // its slab is, by a region
+	known    bool    // its tokens were computed
+	pins     int     // regions that follow it
+	depth    int     // nodes above it, where there is a window
+	pending  bool    // a region computes it
+	by       Seq     // that one
 	waiters  []Seq   // of a pending one
 	uses     uint32
 	used     int64      // clock of the last use
@@ -52,8 +61,8 @@ type node struct {
 	cold     bool       // listed as cold
 }
 
-func newTree(slabs, slabTokens int, worth Worth) tree {
-	return tree{slabTokens: slabTokens, worthOf: worth, spaces: make(map[string]*node), bySlab: make([]*node, slabs)}
+func newTree(slabs, slabTokens, window int, worth Worth) tree {
+	return tree{slabTokens: slabTokens, window: window, worthOf: worth, spaces: make(map[string]*node), bySlab: make([]*node, slabs)}
 }
 
 // find returns the place of tokens among a node's children, which are in lexical order, and whether a child has them.
@@ -64,40 +73,76 @@ func (n *node) find(tokens []int32) (at int, ok bool) {
 // match is the part of a prompt that the tree has.
 type match struct {
 	path    []*node // of the slabs that are all of the prompt's first tokens
+	first   int     // those before it are not seen by the tokens that follow the match
+	whole   int     // the slabs of path that are a match without next
 	next    *node   // the child of the last one whose first tokens are the prompt's next ones; nil without
 	partial int     // tokens of next
-	pending *node   // the last of the nodes that follow path and are pending, as are the prompt's next tokens; nil without
+	pending *node   // the last of the nodes that follow path and are pending, with the prompt's next tokens; nil without
 	soon    int     // tokens that pending and the nodes before it add to path
 }
 
-// match finds the nodes with the tokens that a prompt begins with.
-func (t *tree) match(space string, tokens []int32) (m match) {
-	n := t.spaces[space]
-	if n == nil {
+// match finds the nodes with the tokens that a prompt begins with: the longest run from the root whose last slabs are there, as far as the next
+// token sees them in its window; 0: all.
+func (t *tree) match(space string, tokens []int32, window int) (m match) {
+	root := t.spaces[space]
+	if root == nil {
 		return m
 	}
-	for len(tokens) >= t.slabTokens {
-		at, ok := n.find(tokens[:t.slabTokens])
-		if !ok || n.children[at].slab < 0 {
+	walk := root.walk(tokens, t.slabTokens)
+	tokens = tokens[len(walk)*t.slabTokens:]
+	seen := func(position int) int { // the first slab that a token at a position sees
+		if window == 0 {
+			return 0
+		}
+		return max(0, position-window+1) / t.slabTokens
+	}
+	there, found := 0, 0 // the slabs from there on are
+	for i, n := range walk {
+		if n.slab < 0 {
+			there = i + 1
+		} else if seen((i+1)*t.slabTokens) >= there {
+			found = i + 1
+		}
+	}
+	end := root
+	if len(walk) > 0 {
+		end = walk[len(walk)-1]
+	}
+	m.whole = found
+	hasSlab := func(c *node) bool { return c.slab >= 0 }
+	if m.next, m.partial = end.nearest(tokens, hasSlab); m.next != nil && seen(len(walk)*t.slabTokens+m.partial) >= there {
+		found = len(walk)
+	}
+	if m.path = walk[:found]; found < len(walk) {
+		last := root
+		if found > 0 {
+			last = walk[found-1]
+		}
+		m.next, m.partial = last.nearest(walk[found].tokens, hasSlab)
+	}
+	m.first = min(seen(found*t.slabTokens+m.partial), found)
+	for i, n := range walk[found:] {
+		if n.pending {
+			m.pending, m.soon = n, (i+1)*t.slabTokens
+		}
+	}
+	if c, common := end.nearest(tokens, func(c *node) bool { return c.pending }); c != nil {
+		m.pending, m.soon = c, (len(walk)-found)*t.slabTokens+common
+	}
+	return m
+}
+
+// walk returns the nodes below n whose tokens, all of a slab, are the first of some tokens.
+func (n *node) walk(tokens []int32, slabTokens int) (path []*node) {
+	for len(tokens) >= slabTokens {
+		at, ok := n.find(tokens[:slabTokens])
+		if !ok {
 			break
 		}
 		n = n.children[at]
-		m.path = append(m.path, n)
-		tokens = tokens[t.slabTokens:]
+		path, tokens = append(path, n), tokens[slabTokens:]
 	}
-	m.next, m.partial = n.nearest(tokens, func(c *node) bool { return c.slab >= 0 })
-	for len(tokens) > 0 {
-		c, common := n.nearest(tokens, func(c *node) bool { return c.slab < 0 })
-		if c == nil {
-			break
-		}
-		m.pending, m.soon = c, m.soon+common
-		if common < t.slabTokens {
-			break
-		}
-		n, tokens = c, tokens[common:]
-	}
-	return m
+	return path
 }
 
 // nearest returns the child among those wanted with the longest common prefix with tokens, and its length; nil when it is 0.
@@ -141,17 +186,23 @@ func (t *tree) root(space string) *node {
 	return n
 }
 
-// insert adds a pending node below parent, at the place that find returned.
-func (t *tree) insert(parent *node, at int, tokens []int32) *node {
-	t.unleaf(parent)
+// insert adds a node without a slab below parent, at the place that find returned.
+func (t *tree) insert(parent *node, at int, tokens []int32) {
 	n := &node{parent: parent, tokens: slices.Clone(tokens), slab: -1, heapAt: -1}
+	if t.window == 0 {
+		t.unleaf(parent)
+	} else {
+		n.depth = parent.depth + 1
+	}
+	if t.window > 0 && t.hashes() {
+		n.hash = n.chained()
+	}
 	parent.children = slices.Insert(parent.children, at, n)
-	return n
 }
 
-// fill gives a pending node its slab, which a region holds, and returns the sequences that waited for it.
+// fill gives a node its slab, which a region holds, and returns the sequences that waited for it.
 func (t *tree) fill(n *node, slab int32) (waiters []Seq) {
-	n.slab, n.held, n.uses, n.used = slab, true, 1, t.clock
+	n.slab, n.held, n.pending, n.uses, n.used = slab, true, false, max(n.uses, 1), t.clock
 	t.bySlab[slab] = n
 	t.stored(n)
 	waiters, n.waiters = n.waiters, nil
@@ -174,7 +225,7 @@ func (t *tree) touch(n *node) {
 	}
 }
 
-// drop says that no region holds the node any more. It removes the pending nodes below, so that the node can be evicted, and
+// drop says that no region holds the node any more. Without a window it removes the pending nodes below, so that the node can be evicted, and
 // returns the sequences that waited for them: a region may have computed what another one, which does not hold the node
 // yet, begins with.
 func (t *tree) drop(n *node) (waiters []Seq) {
@@ -182,7 +233,7 @@ func (t *tree) drop(n *node) (waiters []Seq) {
 	n.used = t.clock
 	t.idle++
 	for _, c := range slices.Clone(n.children) {
-		if c.slab < 0 {
+		if c.slab < 0 && t.window == 0 {
 			waiters = append(waiters, t.cut(c)...)
 		}
 	}
@@ -191,19 +242,37 @@ func (t *tree) drop(n *node) (waiters []Seq) {
 	return waiters
 }
 
-// cut removes a pending node and those below it, which are pending too, and returns the sequences that waited for them.
+// cut says that nobody computes a pending node any more, and returns the sequences that waited for it. Without a window the nodes below it,
+// which are pending too, go with it.
 func (t *tree) cut(n *node) (waiters []Seq) {
 	for _, c := range slices.Clone(n.children) {
-		waiters = append(waiters, t.cut(c)...)
+		if t.window == 0 {
+			waiters = append(waiters, t.cut(c)...)
+		}
 	}
 	waiters, n.waiters = append(waiters, n.waiters...), nil
-	t.remove(n)
+	n.pending = false
+	t.prune(n)
 	return waiters
 }
 
-// leaf makes a node evictable, if it has no children and no region.
+// prune removes a node without a use, and those above it that have none then.
+func (t *tree) prune(n *node) {
+	for n != nil && n.parent != nil && n.slab < 0 && !n.pending && n.pins == 0 && len(n.children) == 0 {
+		parent := n.parent
+		t.remove(n)
+		n = parent
+	}
+}
+
+// evictable says whether a node's slab can be evicted now.
+func (t *tree) evictable(n *node) bool {
+	return n.slab >= 0 && !n.held && (t.window > 0 || len(n.children) == 0)
+}
+
+// leaf lists a node, if it is evictable.
 func (t *tree) leaf(n *node) {
-	if n.slab >= 0 && !n.held && len(n.children) == 0 && n.heapAt < 0 {
+	if t.evictable(n) && n.heapAt < 0 {
 		n.worth = t.value(n)
 		heap.Push(&t.leaves, n)
 	}
@@ -226,13 +295,15 @@ func (t *tree) replace(n *node, slab int32) (old int32) {
 	return old
 }
 
-// evict removes the leaf that is worth the least and returns its slab. There is one: idle > 0.
+// evict takes the slab of the node that is worth the least, and returns it. There is one: idle > 0.
 func (t *tree) evict() int32 {
 	n := heap.Pop(&t.leaves).(*node)
 	t.stay = max(t.clock-n.worth, 0)
-	t.remove(n)
 	t.idle--
-	return n.slab
+	slab := n.slab
+	t.bySlab[slab], n.slab = nil, -1
+	t.prune(n)
+	return slab
 }
 
 // remove unlinks a node without children.
@@ -242,6 +313,8 @@ func (t *tree) remove(n *node) {
 	p.children = slices.Delete(p.children, at, at+1)
 	if n.slab >= 0 {
 		t.bySlab[n.slab] = nil
+	}
+	if n.known {
 		t.removed(n)
 	}
 	switch {
@@ -267,6 +340,9 @@ func (h *leaves) Less(i, j int) bool {
 	a, b := (*h)[i], (*h)[j]
 	if c := cmp.Compare(a.worth, b.worth); c != 0 {
 		return c < 0
+	}
+	if a.depth != b.depth { // what follows needs the last window
+		return a.depth < b.depth
 	}
 	return a.slab < b.slab // any order that a replay repeats
 }
@@ -294,12 +370,33 @@ func (h *leaves) Pop() any {
 	return n
 }
 
+// checkNode checks a child of a node by itself.
+func (t *tree) checkNode(n, c *node) error {
+	switch {
+	case c.pending && c.slab >= 0 || len(c.waiters) > 0 && !c.pending:
+		return fmt.Errorf("kvmgr: check: slab %d is computed, and pending: %t; %d sequences wait for it", c.slab, c.pending, len(c.waiters))
+	case c.slab < 0 && !c.pending && (t.window == 0 || c.pins == 0 && len(c.children) == 0):
+		return errors.New("kvmgr: check: the tree has a slab that is of no use")
+	case t.window > 0:
+	case c.slab < 0 && slices.ContainsFunc(c.children, func(d *node) bool { return d.slab >= 0 }):
+		return errors.New("kvmgr: check: a slab follows a pending one")
+	case c.held && n.slab >= 0 && !n.held:
+		return fmt.Errorf("kvmgr: check: slab %d is held, slab %d above it is not", c.slab, n.slab)
+	case c.slab >= 0 && !c.held && slices.ContainsFunc(c.children, func(d *node) bool { return d.slab < 0 }):
+		return fmt.Errorf("kvmgr: check: a pending slab follows slab %d, which nobody holds", c.slab)
+	}
+	return nil
+}
+
 // check recounts the tree; refs are the regions that hold each slab.
 func (t *tree) check(refs []int32) error {
 	nodes, idle, evictable := 0, 0, 0
 	var walk func(n *node) error
 	walk = func(n *node) error {
 		for i, c := range n.children {
+			if err := t.checkNode(n, c); err != nil {
+				return err
+			}
 			switch {
 			case c.parent != n || c.slab >= 0 && t.bySlab[c.slab] != c || len(c.tokens) > t.slabTokens:
 				return fmt.Errorf("kvmgr: check: slab %d is not where the tree has it", c.slab)
@@ -307,22 +404,14 @@ func (t *tree) check(refs []int32) error {
 				return fmt.Errorf("kvmgr: check: slab %d has %d tokens and %d children", c.slab, len(c.tokens), len(c.children))
 			case i > 0 && slices.Compare(n.children[i-1].tokens, c.tokens) >= 0:
 				return fmt.Errorf("kvmgr: check: slabs %d and %d of the tree are not in order", n.children[i-1].slab, c.slab)
-			case c.slab < 0 && slices.ContainsFunc(c.children, func(d *node) bool { return d.slab >= 0 }):
-				return fmt.Errorf("kvmgr: check: a slab follows a pending one")
 			case c.slab < 0:
 				if err := walk(c); err != nil {
 					return err
 				}
 				continue
-			case len(c.waiters) > 0:
-				return fmt.Errorf("kvmgr: check: sequences wait for slab %d, which is computed", c.slab)
 			case c.held != (refs[c.slab] > 0):
 				return fmt.Errorf("kvmgr: check: slab %d counts %d references, held in the tree: %t", c.slab, refs[c.slab], c.held)
-			case c.held && n.slab >= 0 && !n.held:
-				return fmt.Errorf("kvmgr: check: slab %d is held, slab %d above it is not", c.slab, n.slab)
-			case !c.held && slices.ContainsFunc(c.children, func(d *node) bool { return d.slab < 0 }):
-				return fmt.Errorf("kvmgr: check: a pending slab follows slab %d, which nobody holds", c.slab)
-			case (c.heapAt >= 0) != (!c.held && len(c.children) == 0):
+			case (c.heapAt >= 0) != t.evictable(c):
 				return fmt.Errorf("kvmgr: check: slab %d has %d children, held: %t, can be evicted: %t", c.slab, len(c.children), c.held, c.heapAt >= 0)
 			}
 			nodes++
