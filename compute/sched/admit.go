@@ -78,11 +78,14 @@ func (s *Scheduler) leaseFor(seq *sequence, used int) int {
 // comes first, so that the least urgent one pauses.
 func (s *Scheduler) planLeases() {
 	for _, seq := range s.running.seqs {
-		if seq == s.leaving || seq.leaseWanted > seq.leased || seq.leased == seq.total() ||
-			seq.leased-seq.computed >= s.leaseAhead() {
+		if seq == s.leaving || seq.leaseWanted > seq.leased || seq.leased == seq.total() {
 			continue
 		}
-		want, promise := s.leaseFor(seq, seq.computed), seq.promised
+		want, from := s.nextLease(seq)
+		if want <= seq.leased {
+			continue
+		}
+		promise := seq.promised
 		if want > promise && seq.denied && seq.triedAt == s.frees {
 			want = promise
 		} else if want > promise {
@@ -92,9 +95,32 @@ func (s *Scheduler) planLeases() {
 		if want <= seq.leased {
 			continue
 		}
-		seq.leaseWanted, seq.promising = want, promise
-		s.plan.Lease = append(s.plan.Lease, Lease{ID: seq.ID, UpTo: want, Promise: promise})
+		seq.leaseWanted, seq.promising, seq.from = want, promise, from
+		s.plan.Lease = append(s.plan.Lease, Lease{ID: seq.ID, UpTo: want, Promise: promise, From: from})
 	}
+}
+
+// nextLease returns the lease that a running sequence needs next, in tokens, and the first token that is still read. It has no more tokens
+// than its lease if it needs none yet.
+//
+// With a window the lease of a prompt comes in parts: the next one while the step runs that uses up the last.
+func (s *Scheduler) nextLease(seq *sequence) (want, from int) {
+	used, ahead := seq.computed, s.leaseAhead()
+	if s.cfg.Window == 0 || seq.Beams > 0 {
+		if seq.leased-used >= ahead {
+			return seq.leased, 0
+		}
+		return s.leaseFor(seq, used), 0
+	}
+	if seq.leased < seq.PromptTokens {
+		used, ahead = seq.PromptTokens, s.cfg.MaxBatchTokens
+	}
+	if seq.leased-seq.computed >= ahead {
+		return seq.leased, seq.from
+	}
+	from = max(0, seq.position-(s.cfg.Window-1)-s.cfg.SlabTokens) // a slab more: see kvmgr.FirstKept
+	slab := s.cfg.SlabTokens
+	return min(s.leaseFor(seq, used), from/slab*slab+s.cfg.LiveTokens), from
 }
 
 func (s *Scheduler) granted(e *Event) error {
@@ -115,6 +141,8 @@ func (s *Scheduler) granted(e *Event) error {
 	case e.Tokens <= seq.leased || e.Tokens > seq.total():
 		return fmt.Errorf("%w: sequence %d granted up to token %d, leased %d, reserved %d",
 			ErrUnexpected, e.ID, e.Tokens, seq.leased, seq.total())
+	case seq.state != Running && e.Lease != 0 && (e.Lease < e.Tokens || e.Lease > seq.leaseWanted):
+		return fmt.Errorf("%w: sequence %d granted %d tokens, at first %d, requested %d", ErrUnexpected, e.ID, e.Lease, e.Tokens, seq.leaseWanted)
 	case seq.state != Running && (e.Computed < 0 || e.Computed >= seq.PromptTokens):
 		return fmt.Errorf("%w: sequence %d granted with %d tokens computed, of a prompt of %d, leased %d",
 			ErrUnexpected, e.ID, e.Computed, seq.PromptTokens, e.Tokens)
@@ -133,6 +161,9 @@ func (s *Scheduler) granted(e *Event) error {
 	}
 	seq.state = Running
 	seq.leased, seq.computed = e.Tokens, e.Computed
+	if e.Lease > 0 {
+		seq.leaseWanted = e.Lease
+	}
 	seq.flow.pending += seq.PromptTokens - seq.computed
 	seq.flow.rows += seq.rows()
 	s.admissions++

@@ -42,6 +42,9 @@ type Config struct {
 	// LeaseAheadTokens is the number of unused leased tokens below which the scheduler requests a
 	// longer lease.
 	LeaseAheadTokens int
+	// Window is the number of tokens that a token sees in any layer, itself included, where no layer sees all. A sequence then gives
+	// KV back while it runs, and has KV for LiveTokens tokens at once at most, in whole slabs. 0: a token sees all before it.
+	Window, LiveTokens int
 }
 
 // limit keeps sums of settings inside 32 bits.
@@ -65,6 +68,10 @@ func (c Config) Validate() error {
 		if f.value < f.min || f.value > limit {
 			return fmt.Errorf("%w: %s is %d, expected %d to %d", ErrConfig, f.name, f.value, f.min, limit)
 		}
+	}
+	// The window, a slab more, and two for the tokens that follow.
+	if least := c.Window - 1 + 3*c.SlabTokens; c.Window < 0 || c.Window > limit || c.Window > 0 && (c.LiveTokens < least || c.LiveTokens > 2*limit) {
+		return fmt.Errorf("%w: Window is %d with %d LiveTokens, expected at least %d", ErrConfig, c.Window, c.LiveTokens, least)
 	}
 	// With a budget below the batch size the decode rows alone could fill every
 	// step and starve an admitted prompt.

@@ -73,7 +73,7 @@ func (c *Chunk) outputs() int {
 }
 
 // Reservation requests KV for Tokens tokens in all, the first Promise of them promised and the first Lease of these leased
-// at once. With Beams the first Prompt tokens are kept once, and those after them for each beam.
+// at once, or with a window as many of them as may be: see Event.Lease. With Beams the first Prompt tokens are kept once, and those after them for each beam.
 type Reservation struct {
 	ID      ID
 	Tokens  int
@@ -84,11 +84,13 @@ type Reservation struct {
 }
 
 // Lease requests physical slabs for the first UpTo tokens, of Promise tokens that are promised. It is always granted if
-// these were promised before; if not, Paused may answer it.
+// these were promised before; if not, Paused may answer it. No step reads the tokens before From any more: the slabs that hold
+// nothing else are given back first.
 type Lease struct {
 	ID      ID
 	UpTo    int
 	Promise int
+	From    int
 }
 
 // Spill moves the KV of a running sequence's first Tokens tokens, all that are computed, to the tier. The sequence is in no step from

@@ -75,6 +75,8 @@ type sequence struct {
 	denied      bool   // its last growth was
 	leased      int    // tokens backed by slabs; below computed while a grant comes in parts
 	leaseWanted int    // tokens of the longest lease requested
+	position    int    // of its next row when the step is planned; later steps have no earlier one
+	from        int    // tokens before it need no KV: the last Lease gave their slabs back
 	earlier     int    // tokens sampled before its last Spill, which count as its prompt
 	kept        uint64 // 1 + Scheduler.frees when the KV manager kept it last
 	flow        *flow  // its tenant's

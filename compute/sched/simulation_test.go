@@ -56,6 +56,7 @@ type life struct {
 	drafts    int // for the next step, and then in the open chunk
 	forced    int // of drafts, as they
 	leased    int // as reported to the scheduler
+	from      int // tokens before it have no KV any more
 	open      bool
 	idle      int // steps as a fresh prompt beside decode rows, with no prompt row in the step
 	deferred  int // turns of others, in each of which it could have decoded
@@ -74,11 +75,17 @@ func newWorld(t *testing.T, seed uint64) *world {
 	}
 	cfg.MaxBatchTokens = cfg.MaxBatchSize + rng.IntN(60)
 	cfg.DraftRows = min(rng.IntN(3)*5, cfg.MaxBatchTokens)
+	if seed%5 < 2 {
+		cfg.Window = 2 + rng.IntN(40)
+		cfg.LiveTokens = cfg.SlabTokens * kvmgr.LiveSlabs(cfg.Window, cfg.SlabTokens+rng.IntN(60), cfg.SlabTokens)
+	}
 	s, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool := kvmgr.Config{Slabs: 160/cfg.SlabTokens + rng.IntN(300/cfg.SlabTokens), SlabTokens: cfg.SlabTokens}
+	pool := kvmgr.Config{
+		Slabs: 160/cfg.SlabTokens + rng.IntN(300/cfg.SlabTokens), SlabTokens: cfg.SlabTokens, Window: cfg.Window, Live: cfg.LiveTokens / cfg.SlabTokens,
+	}
 	if seed%4 == 3 {
 		pool.Slabs = 180/cfg.SlabTokens + 1
 		pool.Slots = pool.Slabs/4 + rng.IntN(2*pool.Slabs)
@@ -192,6 +199,9 @@ func (w *world) receive() []Event {
 			if !l.granted || l.away {
 				l.position, l.cached = e.Computed, e.Computed
 			}
+			if l.away {
+				l.from = 0
+			}
 			l.granted, l.requested, l.away, l.leased = true, false, false, e.Tokens
 		case KindSpilled:
 			l.leaving, l.away, l.drafts, l.forced, l.idle = false, true, 0, 0, 0
@@ -201,7 +211,7 @@ func (w *world) receive() []Event {
 			l.leaving = false
 			w.counts["kept"]++
 		case KindLost:
-			l.away, l.granted, l.leased, l.position = false, false, 0, 0
+			l.away, l.granted, l.leased, l.position, l.from = false, false, 0, 0, 0
 			w.counts["lost"]++
 		case KindParked:
 			l.requested, l.parked = false, true
@@ -245,6 +255,7 @@ func (w *world) step(submit bool) {
 		w.checkChunks(plan)
 	}
 	w.checkReserves(plan)
+	w.checkLeases(plan)
 	w.checkDeadlines()
 	w.send(plan)
 }
@@ -289,6 +300,8 @@ func (w *world) checkChunks(p *Plan) {
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
 		case !l.granted || l.leaving || l.away || l.ended > 0 || l.open:
 			w.t.Fatalf("step %d: %+v runs: %+v", p.Step, c, l)
+		case w.cfg.Window > 0 && l.from > max(0, c.Start-w.cfg.Window+1):
+			w.t.Fatalf("step %d: %+v sees tokens before %d: %+v", p.Step, c, l.from, l)
 		case c.Row != rows || c.Start != l.position || c.Rows < 1 || c.Start+tokens > min(l.leased, l.PromptTokens+l.made+c.Drafts):
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
 		case c.Output != (c.Start+tokens == l.PromptTokens+l.made+c.Drafts):
@@ -365,6 +378,27 @@ func (w *world) checkProgress(p *Plan, fresh int) {
 				w.t.Fatalf("step %d: prompt %d was held back for %d steps: %+v", p.Step, id, l.idle, w.cfg)
 			}
 		}
+	}
+}
+
+// checkLeases: the rows of the step, and those of later ones, do not see what is given back.
+func (w *world) checkLeases(p *Plan) {
+	start := map[ID]int{}
+	for _, c := range p.Chunks {
+		start[c.ID] = c.Start
+	}
+	for _, e := range p.Lease {
+		l := w.seqs[e.ID]
+		if at, ok := start[e.ID]; ok && e.From > max(0, at-w.cfg.Window+1) || e.From < l.from || e.From > 0 && (w.cfg.Window == 0 || l.Beams > 0) {
+			w.t.Fatalf("step %d: %+v: rows at %d: %+v", p.Step, e, at, l)
+		}
+		if e.From > l.from {
+			w.counts["trimmed"]++
+		}
+		if e.From/w.cfg.SlabTokens*w.cfg.SlabTokens+w.cfg.LiveTokens < e.UpTo && w.cfg.Window > 0 && l.Beams == 0 {
+			w.t.Fatalf("step %d: %+v: more than %d tokens have KV at once", p.Step, e, w.cfg.LiveTokens)
+		}
+		l.from = e.From
 	}
 }
 
@@ -461,6 +495,9 @@ func (w *world) send(p *Plan) {
 	}
 	for _, l := range p.Lease {
 		w.inbox = append(w.inbox, func() []Event {
+			if err := w.kv.Trim(kvmgr.Seq(l.ID), l.From); err != nil {
+				w.t.Fatal(err)
+			}
 			if errors.Is(w.kv.Grow(kvmgr.Seq(l.ID), l.Promise), kvmgr.ErrNoSlabs) {
 				w.counts["paused"]++
 				return []Event{Paused(l.ID)}
@@ -518,7 +555,7 @@ func (w *world) restore(r Reservation) []Event {
 			w.t.Fatal(err)
 		}
 		w.counts["restored"]++
-		e := w.lease(r.ID, r.Lease)
+		e := w.begin(r)
 		e.Computed = tokens
 		return []Event{e}
 	})
@@ -552,10 +589,17 @@ func (w *world) reserve(r Reservation) Event {
 	case err != nil:
 		w.t.Fatal(err)
 	}
-	e := w.lease(r.ID, r.Lease)
+	e := w.begin(r)
 	if r.Beams == 0 && w.chance(30) {
-		e.Computed = w.rng.IntN(r.Prompt)
+		e.Computed = w.rng.IntN(min(r.Prompt, e.Lease))
 	}
+	return e
+}
+
+// begin grants a sequence as much of the lease that it begins with as may be.
+func (w *world) begin(r Reservation) Event {
+	e := w.lease(r.ID, min(r.Lease, w.kv.Limit(kvmgr.Seq(r.ID))))
+	e.Lease = e.Tokens
 	return e
 }
 
@@ -622,7 +666,7 @@ func TestPromisesHoldUnderRandomTraffic(t *testing.T) {
 		})
 	}
 	// A run that never gets somewhere proves nothing about it.
-	for _, k := range []string{"stop", "length", "cancelled", "deadline", "queue-full", "too-long", "invalid", "denied", "hold", "held", "beams", "yielded", "deferred", "drafted", "accepted", "spilled", "restored"} {
+	for _, k := range []string{"stop", "length", "cancelled", "deadline", "queue-full", "too-long", "invalid", "denied", "hold", "held", "beams", "yielded", "deferred", "drafted", "accepted", "spilled", "restored", "trimmed"} {
 		if counts[k] < 20 {
 			t.Errorf("%q happened %d times in all, expected at least 20", k, counts[k])
 		}

@@ -36,7 +36,7 @@ func (s *Scheduler) victim(starved *sequence, stuck bool) (victim *sequence) {
 		f.leased = 0
 	}
 	for _, seq := range s.running.seqs {
-		seq.flow.leased += seq.leased * seq.rows()
+		seq.flow.leased += (seq.leased - seq.from) * seq.rows()
 	}
 	for _, seq := range s.running.seqs {
 		switch {
@@ -84,7 +84,7 @@ func (s *Scheduler) spilled(e *Event) error {
 
 // withdraw takes back what a sequence requested of the KV manager and does not have.
 func (q *sequence) withdraw() {
-	q.leased, q.leaseWanted, q.promised, q.promising, q.denied = 0, 0, 0, 0, false
+	q.leased, q.leaseWanted, q.from, q.promised, q.promising, q.denied = 0, 0, 0, 0, 0, false
 }
 
 // planRestore brings back a sequence that is away, before others are admitted: of the highest priority, of the least-served

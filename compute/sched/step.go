@@ -8,6 +8,7 @@ func (s *Scheduler) gather() {
 	s.decodes, s.ready = s.decodes[:0], s.ready[:0]
 	rows := 0
 	for _, seq := range s.running.seqs {
+		seq.position = seq.computed - seq.drafted
 		switch {
 		case seq == s.leaving:
 			s.plan.Paused++
