@@ -59,7 +59,7 @@ func (r *Router) kind(w *Worker) *kind {
 func (r *Router) paired(w *Worker) bool { return r.kind(w).workers > 1 }
 
 // hasRoom says that a sequence would not wait for others.
-func hasRoom(w *Worker, q *Query) bool { return w.Load() < 1 && w.FreeSlabs >= q.Slabs }
+func hasRoom(w *Worker, q *Query) bool { return w.Load() < 1 && w.fits(q.Slabs) }
 
 // Whole returns the workers that have a pool of the same text digest in each stage, so that a
 // request can be served to its end. It changes the list.

@@ -24,7 +24,7 @@ func (r *Router) cheapest(q *Query, workers []Worker) int {
 func (c Config) cost(q *Query, w *Worker) float64 {
 	missing := float64(q.Blocks - w.Overlap)
 	cost := w.Load() + c.Prefill*missing/float64(max(q.Blocks, c.ShortPrompt, 1)) + missing/float64(max(c.LongPrefill, 1))
-	if w.FreeSlabs < q.Slabs-w.Overlap {
+	if !w.fits(q.Slabs - w.Overlap) {
 		cost++
 	}
 	return cost

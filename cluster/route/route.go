@@ -40,6 +40,7 @@ type Worker struct {
 	Waiting   int    // sequences in the queue
 	Capacity  int    // sequences of a step, at least 1
 	FreeSlabs int    // of the KV pool, neither used nor promised
+	LiveSlabs int    // that a sequence has at once at most; 0: any number
 	Overlap   int    // first slabs of the query's prompt that it has or computes, see Query.ByOverlap
 	Blocks    int    // slabs in its prefix cache, as Overlap
 }
@@ -47,6 +48,14 @@ type Worker struct {
 // Load returns the number of sequences per sequence of a step. Above 1, some wait.
 func (w *Worker) Load() float64 {
 	return float64(w.Running+w.Waiting) / float64(max(w.Capacity, 1))
+}
+
+// fits says that a sequence of some slabs has room.
+func (w *Worker) fits(slabs int) bool {
+	if w.LiveSlabs > 0 {
+		slabs = min(slabs, w.LiveSlabs)
+	}
+	return w.FreeSlabs >= slabs
 }
 
 // Query is a sequence to place.
@@ -166,7 +175,7 @@ func (r *Router) two(q Query, workers []Worker) int {
 
 // better says that a sequence of q's size is served sooner by a than by b.
 func better(a, b *Worker, q Query) bool {
-	if fa, fb := a.FreeSlabs >= q.Slabs, b.FreeSlabs >= q.Slabs; fa != fb {
+	if fa, fb := a.fits(q.Slabs), b.fits(q.Slabs); fa != fb {
 		return fa
 	}
 	return a.Load() < b.Load()
@@ -174,7 +183,7 @@ func better(a, b *Worker, q Query) bool {
 
 // within says that the load of a, which is preferred, is at most slack above that of b.
 func within(a, b *Worker, q Query, slack float64) bool {
-	return a.Load() <= b.Load()+slack && (a.FreeSlabs >= q.Slabs || b.FreeSlabs < q.Slabs)
+	return a.Load() <= b.Load()+slack && (a.fits(q.Slabs) || !b.fits(q.Slabs))
 }
 
 // home is the worker of a conversation: the one with the highest hash of both

@@ -155,3 +155,16 @@ func BenchmarkCompute(b *testing.B) {
 		r.Compute(0, Query{Model: "m", Conversation: 9}, workers)
 	}
 }
+
+// TestASequenceFitsWhereItsLiveSlabsDo: it gives slabs back at the one worker, and keeps all at the other.
+func TestASequenceFitsWhereItsLiveSlabsDo(t *testing.T) {
+	workers := []Worker{worker("keeps", func(w *Worker) { w.FreeSlabs = 50 }), worker("slides", func(w *Worker) { w.FreeSlabs, w.LiveSlabs = 10, 8 })}
+	r := router(1)
+	for range 100 {
+		require.Equal(t, 1, r.Compute(0, Query{Model: "m", Slabs: 100}, workers))
+		require.Equal(t, 1, r.Compute(0, Query{Model: "m", Slabs: 100, Blocks: 100, ByOverlap: true}, workers))
+	}
+	workers[1].FreeSlabs = 7
+	require.False(t, workers[1].fits(100))
+	require.True(t, workers[1].fits(7))
+}
