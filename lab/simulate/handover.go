@@ -57,13 +57,13 @@ func (w *worker) leave(now time.Duration, q *live) error {
 	}
 	known, end := q.Prompt+q.generated, q.Prompt+q.MaxTokens
 	next := *q
-	next.begun, next.aside, next.computed, next.reached = true, true, 0, 0
+	next.begun, next.aside, next.computed, next.released, next.reached = true, true, 0, 0, 0
 	there := to.take(next)
 	r := sched.Reservation{ID: there.id, Tokens: end, Promise: end, Lease: known - 1}
 	if w.cfg.Admission.predicts() {
 		r.Promise = min(end, known+roomAhead)
 	}
-	err := to.managed.reserve(r)
+	err := to.managed.reserveCopy(r)
 	if errors.Is(err, kvmgr.ErrNoSlabs) || errors.Is(err, kvmgr.ErrNeverFits) {
 		to.free(r.ID)
 		w.stay(now, q)
@@ -75,7 +75,7 @@ func (w *worker) leave(now time.Duration, q *live) error {
 	to.report()
 	q.leaving = true
 	whole := (known - 1) / w.slab // the last slab follows when the sequence ends here
-	done := max(now, w.link, to.link) + duration(w.cfg.Device.HandoverSeconds(w.bytes(whole)))
+	done := max(now, w.link, to.link) + duration(w.cfg.Device.HandoverSeconds(w.bytes(max(whole-to.managed.first(r.ID), 0))))
 	w.link, to.link = done, done
 	from := q.id
 	w.later(done, func(now time.Duration) error { return w.cross(now, from, to, r.ID, whole) })
@@ -115,22 +115,26 @@ func (w *worker) cross(now time.Duration, from sched.ID, to *worker, id sched.ID
 	return nil
 }
 
-// reserve reserves memory for a sequence, and returns the tokens that were copied here. If these have memory that may not
-// grow to what the scheduler promises, it is given back and they are computed again.
-func (w *worker) reserve(r sched.Reservation) (computed int, err error) {
+// reserve reserves memory for a sequence, and returns the tokens that it leased and those that were copied here. If these have memory that
+// may not grow to what the scheduler promises, it is given back and they are computed again.
+func (w *worker) reserve(r sched.Reservation) (leased, computed int, err error) {
 	q := w.find(r.ID)
-	if !q.aside {
-		return 0, w.kv.reserve(r)
+	if q.aside {
+		q.aside = false
+		err = w.managed.Grow(kvmgr.Seq(r.ID), r.Promise)
+		if err == nil {
+			leased = min(r.Lease, w.managed.Limit(kvmgr.Seq(r.ID)))
+			return leased, q.copied, w.managed.lease(r.ID, leased)
+		}
+		if !errors.Is(err, kvmgr.ErrNoSlabs) {
+			return 0, 0, err
+		}
+		if err := w.kv.release(r.ID); err != nil {
+			return 0, 0, err
+		}
 	}
-	q.aside = false
-	err = w.kv.grow(sched.Lease{ID: r.ID, UpTo: r.Lease, Promise: r.Promise})
-	if !errors.Is(err, kvmgr.ErrNoSlabs) {
-		return q.copied, err
-	}
-	if err := w.kv.release(r.ID); err != nil {
-		return 0, err
-	}
-	return 0, w.kv.reserve(r)
+	leased, err = w.kv.reserve(r)
+	return leased, 0, err
 }
 
 // yield gives back the memory of copies whose sequences have no reservation yet, for others that could not run without it. A

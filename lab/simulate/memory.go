@@ -27,8 +27,8 @@ func (a Admission) predicts() bool { return a == Predicted || a == Spill }
 
 // memory gives the slabs of a worker to its sequences.
 type memory interface {
-	// reserve admits a sequence and leases what it begins with. A denial is a *kvmgr.ShortageError.
-	reserve(r sched.Reservation) error
+	// reserve admits a sequence, leases what it begins with, and returns the tokens of that. A denial is a *kvmgr.ShortageError.
+	reserve(r sched.Reservation) (leased int, err error)
 	// grow leases more to a sequence. It returns kvmgr.ErrNoSlabs where that is denied.
 	grow(l sched.Lease) error
 	release(id sched.ID) error
@@ -41,7 +41,7 @@ func newMemory(cfg *Config) (memory, error) {
 	if cfg.Admission == Recompute {
 		return newPaged(cfg.Slabs, cfg.Sched.SlabTokens), nil
 	}
-	k := kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.Sched.SlabTokens}
+	k := kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.Sched.SlabTokens, Window: cfg.Sched.Window, Live: cfg.Sched.LiveTokens / cfg.Sched.SlabTokens}
 	if cfg.Admission == Spill {
 		k.Slots = cfg.Slots
 	}
@@ -49,7 +49,7 @@ func newMemory(cfg *Config) (memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	memory := &managed{Manager: m}
+	memory := &managed{Manager: m, window: cfg.Sched.Window, slab: cfg.Sched.SlabTokens}
 	if cfg.Admission == Context {
 		memory.context = cfg.Sched.MaxSequenceTokens
 	}
@@ -70,7 +70,7 @@ func schedOf(cfg *Config) (sched.Config, error) {
 		if cfg.Prefill > 0 {
 			return c, fmt.Errorf("%w: admission %q with prefill workers, expected one with hand-over", ErrConfig, Recompute)
 		}
-		c.LeaseAheadTokens = min(c.LeaseAheadTokens, pagedAhead)
+		c.LeaseAheadTokens, c.Window = min(c.LeaseAheadTokens, pagedAhead), 0
 	default:
 		return c, fmt.Errorf("%w: admission %q, expected one of %v", ErrConfig, cfg.Admission, Admissions())
 	}
@@ -81,20 +81,44 @@ func schedOf(cfg *Config) (sched.Config, error) {
 type managed struct {
 	*kvmgr.Manager
 	context int // tokens that each sequence reserves; 0: those that it declares
+	window  int // of its tokens, 0: none
+	slab    int // tokens of one
 }
 
-func (m *managed) reserve(r sched.Reservation) error {
+func (m *managed) reserve(r sched.Reservation) (leased int, err error) {
 	l := kvmgr.Length{End: r.Tokens, Promise: r.Promise}
 	if m.context > 0 {
 		l = kvmgr.Declared(m.context)
 	}
 	if err := m.Reserve(kvmgr.Seq(r.ID), l); err != nil {
-		return err
+		return 0, err
 	}
-	return m.lease(r.ID, r.Lease)
+	leased = min(r.Lease, m.Limit(kvmgr.Seq(r.ID)))
+	return leased, m.lease(r.ID, leased)
+}
+
+// reserveCopy reserves memory for a sequence whose tokens are copied here, and leases it for the last window of the first Lease of them.
+func (m *managed) reserveCopy(r sched.Reservation) error {
+	leased, err := m.reserve(r)
+	for err == nil && leased < r.Lease {
+		if err = m.Trim(kvmgr.Seq(r.ID), kvmgr.FirstKept(leased, m.window, m.slab)); err == nil {
+			leased = min(r.Lease, m.Limit(kvmgr.Seq(r.ID)))
+			err = m.lease(r.ID, leased)
+		}
+	}
+	return err
+}
+
+// first returns the number of leading slabs that a sequence gave back.
+func (m *managed) first(id sched.ID) int {
+	first, _ := m.Live(kvmgr.Seq(id))
+	return first
 }
 
 func (m *managed) grow(l sched.Lease) error {
+	if err := m.Trim(kvmgr.Seq(l.ID), l.From); err != nil {
+		return err
+	}
 	if m.context == 0 {
 		if err := m.Grow(kvmgr.Seq(l.ID), l.Promise); err != nil {
 			return err

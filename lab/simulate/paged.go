@@ -28,17 +28,17 @@ func newPaged(slabs, slabTokens int) *paged {
 
 func (p *paged) slabsOf(tokens int) int { return (tokens + p.slabTokens - 1) / p.slabTokens }
 
-func (p *paged) reserve(r sched.Reservation) error {
+func (p *paged) reserve(r sched.Reservation) (leased int, err error) {
 	if n := p.slabsOf(r.Tokens); n > p.slabs {
-		return &kvmgr.ShortageError{Err: kvmgr.ErrNeverFits, Need: n, Free: p.free, Pool: p.slabs}
+		return 0, &kvmgr.ShortageError{Err: kvmgr.ErrNeverFits, Need: n, Free: p.free, Pool: p.slabs}
 	}
 	need := p.slabsOf(r.Lease)
 	if len(p.held) > 0 && need > p.free-p.slabs/watermark {
-		return &kvmgr.ShortageError{Err: kvmgr.ErrNoSlabs, Need: need, Free: p.free, Pool: p.slabs}
+		return 0, &kvmgr.ShortageError{Err: kvmgr.ErrNoSlabs, Need: need, Free: p.free, Pool: p.slabs}
 	}
 	p.held[r.ID] = need
 	p.free -= need
-	return nil
+	return r.Lease, nil
 }
 
 func (p *paged) grow(l sched.Lease) error {

@@ -15,7 +15,9 @@ func TestTheLastToArriveIsPreempted(t *testing.T) {
 		q := live{id: sched.ID(i + 1)}
 		q.At = at
 		w.live = append(w.live, q)
-		require.NoError(t, w.paged.reserve(sched.Reservation{ID: q.id, Tokens: 100, Lease: 16 * (i + 1)}))
+		leased, err := w.paged.reserve(sched.Reservation{ID: q.id, Tokens: 100, Lease: 16 * (i + 1)})
+		require.NoError(t, err)
+		require.Equal(t, 16*(i+1), leased)
 	}
 	require.Equal(t, 2, w.evict())
 	require.Equal(t, []sched.Event{sched.Cancel(2)}, w.events)

@@ -16,7 +16,7 @@ func (w *worker) moves(now time.Duration) error {
 		err = w.move(now, s.ID, copies, err, func() error {
 			w.tally.tier.Spills++
 			w.tally.tier.Slabs += len(copies)
-			w.computed(s.ID, 0)
+			w.hold(w.find(s.ID), 0, 0)
 			w.events = append(w.events, sched.Spilled(s.ID))
 			return w.managed.Spilled(kvmgr.Seq(s.ID))
 		})
@@ -36,9 +36,9 @@ func (w *worker) moves(now time.Duration) error {
 			if err != nil {
 				return err
 			}
-			w.computed(r.ID, tokens)
-			w.events = append(w.events, sched.GrantedPrefix(r.ID, r.Lease, tokens))
-			return w.managed.lease(r.ID, r.Lease)
+			leased := min(r.Lease, w.managed.Limit(seq))
+			w.begins(r.ID, leased, tokens)
+			return w.managed.lease(r.ID, leased)
 		})
 		if err != nil {
 			return err
@@ -63,13 +63,6 @@ func (w *worker) move(now time.Duration, id sched.ID, copies []kvmgr.Move, err e
 		return done()
 	})
 	return nil
-}
-
-// computed sets the tokens of a sequence in the pool.
-func (w *worker) computed(id sched.ID, tokens int) {
-	q := w.find(id)
-	w.held += w.slabsOf(tokens) - w.slabsOf(q.computed)
-	q.computed = tokens
 }
 
 // bytes returns the size of slabs.

@@ -51,6 +51,7 @@ type live struct {
 	aside     bool // it has memory here, for a copy, and no reservation yet
 	copied    int  // tokens that were copied to that memory when it came
 	computed  int  // tokens in the KV cache after the step under way
+	released  int  // slabs of these that were given back: no later token sees them
 	reached   int  // the most tokens that were there
 	generated int
 	first     time.Duration // the time of its first token
@@ -84,7 +85,7 @@ func (w *worker) later(at time.Duration, do func(now time.Duration) error) {
 // report updates the state that the router sees.
 func (w *worker) report() {
 	w.at.Running, w.at.Waiting = w.sched.Running(), len(w.live)-len(w.spare)-w.sched.Running()
-	w.at.FreeSlabs = w.kv.Stats().Free
+	w.at.FreeSlabs, w.at.LiveSlabs = w.kv.Stats().Free, w.cfg.Sched.LiveTokens/w.slab
 }
 
 func (w *worker) submit(r Request, slice int) {
@@ -173,10 +174,10 @@ func (w *worker) plans(now time.Duration) (err error) {
 // ended counts the end of a sequence, unless it begins again.
 func (w *worker) ended(e sched.End) {
 	q := w.find(e.ID)
-	w.held -= w.slabsOf(q.computed)
+	w.hold(q, 0, 0)
 	w.short.forget(e.ID)
 	if q.preempted && q.generated < q.Output {
-		q.preempted, q.computed = false, 0
+		q.preempted = false
 		w.name(slotOf(e.ID))
 		w.enqueue(q)
 		return
@@ -206,9 +207,9 @@ func (w *worker) effects(now time.Duration) error {
 		return err
 	}
 	for _, r := range w.plan.Reserve {
-		computed, err := w.reserve(r)
+		leased, computed, err := w.reserve(r)
 		if errors.Is(err, kvmgr.ErrNoSlabs) && w.sched.Running() == 0 && w.yield() {
-			computed, err = w.reserve(r)
+			leased, computed, err = w.reserve(r)
 		}
 		var short *kvmgr.ShortageError
 		switch {
@@ -220,18 +221,28 @@ func (w *worker) effects(now time.Duration) error {
 		case err != nil:
 			return err
 		default:
-			w.begins(r, computed)
+			w.begins(r.ID, leased, computed)
 		}
 	}
 	return w.leases(w.plan.Lease)
 }
 
-// begins grants a sequence its reservation, with the tokens that were copied here.
-func (w *worker) begins(r sched.Reservation, computed int) {
-	q := w.find(r.ID)
-	w.held += w.slabsOf(computed) - w.slabsOf(q.computed)
-	q.computed = computed
-	w.events = append(w.events, sched.GrantedPrefix(r.ID, r.Lease, computed))
+// begins grants a sequence its reservation, with the tokens that are here already.
+func (w *worker) begins(id sched.ID, leased, computed int) {
+	first := 0
+	if w.managed != nil {
+		first = w.managed.first(id)
+	}
+	w.hold(w.find(id), computed, first)
+	e := sched.GrantedPrefix(id, leased, computed)
+	e.Lease = leased
+	w.events = append(w.events, e)
+}
+
+// hold sets the tokens of a sequence in the pool, and the slabs of these that were given back.
+func (w *worker) hold(q *live, computed, released int) {
+	w.held += w.slabsOf(computed) - released - w.slabsOf(q.computed) + q.released
+	q.computed, q.released = computed, released
 }
 
 func (w *worker) leases(list []sched.Lease) error {
@@ -239,6 +250,9 @@ func (w *worker) leases(list []sched.Lease) error {
 		err := w.kv.grow(l)
 		if errors.Is(err, kvmgr.ErrNoSlabs) && w.yield() {
 			err = w.kv.grow(l)
+		}
+		if q := w.find(l.ID); w.managed != nil && q != nil { // also if its growth is denied
+			w.hold(q, q.computed, w.managed.first(l.ID))
 		}
 		switch {
 		case err == nil:
@@ -264,9 +278,9 @@ func (w *worker) step(now time.Duration) time.Duration {
 			w.line.Start("", q.At, now)
 		}
 		end := c.Start + c.Rows
-		w.held += w.slabsOf(end) - w.slabsOf(q.computed)
 		w.tally.recomputed += max(min(end, q.reached)-c.Start, 0)
-		q.computed, q.reached = end, max(end, q.reached)
+		w.hold(q, end, q.released)
+		q.reached = max(end, q.reached)
 		outputs := 0
 		if c.Output {
 			outputs = 1
