@@ -110,6 +110,7 @@ type Worker struct {
 	Cached     int `json:"cached_slabs"`   // kept for their tokens alone
 	Promised   int `json:"promised_slabs"` // reserved, not leased yet
 	SlabTokens int `json:"slab_tokens"`
+	LiveSlabs  int `json:"live_slabs,omitempty"` // that a sequence has at once at most; 0: any number
 	// Layout is the order of the bytes in a slab. Workers of equal layout and numerics copy slabs from each other.
 	Layout string `json:"layout,omitempty"`
 

@@ -143,7 +143,7 @@ func (g *Gateway) newRequestActor(r *api.Request, m *model) *requestActor {
 	return &requestActor{
 		requestDeps: &g.shared, events: api.NewBuffer(), places: make(map[msg.SeqID]*place), handovers: make(map[int]handover),
 		state: newRequest(r, modelLimits{
-			context: m.context, pool: m.slabs * m.slabTokens, slabTokens: m.slabTokens, vocab: m.vocab,
+			context: m.context, pool: m.slabs * m.slabTokens, slides: m.slides, slabTokens: m.slabTokens, vocab: m.vocab,
 		}),
 		log: g.cfg.Log.With().Str("request", r.ID).Logger(),
 	}

@@ -28,6 +28,7 @@ type model struct {
 	created    time.Time
 	context    int
 	slabs      int
+	slides     bool // there is KV memory for a sequence of any length
 	slabTokens int
 	vocab      int
 	capacity   int
@@ -36,6 +37,9 @@ type model struct {
 	format     string           // of reasoning and tool calls, from the tokenizers, as is special
 	special    map[string]int32 // replaced, never changed
 }
+
+// slides says whether a worker has KV memory for a sequence of any length, since it has room for the slabs that live at once.
+func slides(w *cluster.Worker) bool { return w.LiveSlabs > 0 && w.LiveSlabs <= w.Slabs }
 
 // refresh brings the models up to date with the members. One whose workers
 // are gone stays known: its requests end with 503, not with an error that it does not
@@ -51,12 +55,13 @@ func (s *models) refresh() {
 		x := fresh[m.Model]
 		if x == nil {
 			fresh[m.Model] = &model{
-				id: m.Model, created: w.Created, context: w.Context, slabs: w.Slabs, slabTokens: w.SlabTokens,
+				id: m.Model, created: w.Created, context: w.Context, slabs: w.Slabs, slides: slides(w), slabTokens: w.SlabTokens,
 				vocab: w.Vocab, capacity: w.Capacity, sampling: w.Sampling,
 			}
 			continue
 		}
 		x.context, x.slabs = min(x.context, w.Context), min(x.slabs, w.Slabs)
+		x.slides = x.slides && slides(w)
 		x.vocab, x.capacity = min(x.vocab, w.Vocab), min(x.capacity, w.Capacity)
 		if w.Created.Before(x.created) {
 			x.created, x.sampling = w.Created, w.Sampling

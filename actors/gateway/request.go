@@ -74,9 +74,10 @@ const mostResumes = 10
 // modelLimits are the lengths that the pipeline can serve, in tokens, and the
 // tokens that there are.
 type modelLimits struct {
-	context    int // of the model
-	pool       int // that the whole KV pool holds
-	slabTokens int // of its slabs
+	context    int  // of the model
+	pool       int  // that the whole KV pool holds
+	slides     bool // a sequence without beams may be longer than the pool
+	slabTokens int  // of its slabs
 	vocab      int
 }
 
@@ -312,12 +313,21 @@ func (r *request) again() error {
 	return nil
 }
 
+// longest is the most tokens of a sequence without beams.
+func (m modelLimits) longest() int {
+	if m.slides {
+		return m.context
+	}
+	return min(m.context, m.pool)
+}
+
 // tokenLimit is the number of tokens that may be generated after a prompt.
 func (r *request) tokenLimit(prompt int) (int, error) {
 	if prompt == 0 {
 		return 0, api.Invalid("prompt", "the prompt has no tokens, expected at least 1")
 	}
-	left := min(r.limits.context, r.limits.pool) - prompt
+	longest := r.limits.longest()
+	left := longest - prompt
 	if r.api.Beams != nil {
 		left = r.limits.beamLimit(prompt, r.api.Beams.Width)
 	}
@@ -327,7 +337,7 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 	}
 	if left < 1 {
 		return 0, api.TooLong("prompt", "the prompt has %d tokens, expected fewer than %d (context of the model %d tokens, KV memory for %d)",
-			prompt, min(r.limits.context, r.limits.pool), r.limits.context, r.limits.pool)
+			prompt, longest, r.limits.context, r.limits.pool)
 	}
 	if r.api.MaxTokens > left {
 		return 0, api.TooLong("max_tokens", "max_tokens is %d after a prompt of %d tokens, expected at most %d (context of the model %d tokens, KV memory for %d)",

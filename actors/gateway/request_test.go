@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/tools"
+	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/compute/sample"
 )
@@ -63,6 +64,21 @@ func TestARequestThatDoesNotFitIsRefusedWithItsNumbers(t *testing.T) {
 	}
 	g := begin(t, newRequest(apiRequest(1, 0), lim), make([]int32, 60))
 	require.Equal(t, 4, g[0].MaxTokens, "no max_tokens: up to the limit")
+}
+
+// TestASequenceThatGivesSlabsBackMayBeLongerThanThePool, up to the context. A beam search may not.
+func TestASequenceThatGivesSlabsBackMayBeLongerThanThePool(t *testing.T) {
+	lim := modelLimits{context: 100, pool: 64, vocab: 10, slabTokens: 16, slides: true}
+	g := begin(t, newRequest(apiRequest(1, 0), lim), make([]int32, 70))
+	require.Equal(t, 30, g[0].MaxTokens)
+	err := newRequest(apiRequest(1, 31), lim).tokenized(prompt{ids: make([]int32, 70)})
+	require.ErrorContains(t, err, "expected at most 30")
+	q := apiRequest(1, 0)
+	q.Beams = &sample.BeamParams{Width: 2}
+	require.ErrorContains(t, newRequest(q, lim).tokenized(prompt{ids: make([]int32, 70)}), "leaves no room")
+	require.True(t, slides(&cluster.Worker{Slabs: 10, LiveSlabs: 10}))
+	require.False(t, slides(&cluster.Worker{Slabs: 9, LiveSlabs: 10}))
+	require.False(t, slides(&cluster.Worker{Slabs: 9}))
 }
 
 // TestAnUnlimitedAnswerNeedsNoRoomForAllOfIt: workers promise a predicted one.

@@ -24,6 +24,11 @@ type heirs struct {
 
 func newHeirs(t *testing.T, numerics [2]string) *heirs {
 	t.Helper()
+	return newHeirsWith(t, numerics, func(*Config) {})
+}
+
+func newHeirsWith(t *testing.T, numerics [2]string, configure func(*Config)) *heirs {
+	t.Helper()
 	path, err := os.MkdirTemp("/dev/shm", "millrace-test") //nolint:usetesting // TempDir is not on tmpfs
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(path)) })
@@ -32,6 +37,7 @@ func newHeirs(t *testing.T, numerics [2]string) *heirs {
 	require.NoError(t, err)
 	t.Cleanup(h.pools.Close)
 	h.pair = newPairWith(t, numerics, func(i int, c *Config) {
+		configure(c)
 		f, err := h.pools.Create(c.Slabs, testBytes)
 		require.NoError(t, err)
 		t.Cleanup(f.Close)

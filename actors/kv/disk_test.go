@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/kvmgr/kvdisk"
 	"github.com/millrace/millrace/metrics"
 )
@@ -24,6 +25,7 @@ type diskWorker struct {
 	log    bytes.Buffer
 	series *metrics.Metrics // of this process
 	closes func()
+	window int // of its tokens; 0: none
 
 	*Manager
 	memory testMemory
@@ -60,7 +62,7 @@ func (w *diskWorker) start() {
 	}))
 	w.Manager, err = New(Config{
 		Root: system.Root, Slabs: 10, SlabTokens: 16, Broken: func(err error) { w.t.Error(err) }, Metrics: w.series.Model("m"),
-		Memory: &w.memory, Disk: w.change(w.store), Log: zerolog.New(&w.log),
+		Memory: &w.memory, Disk: w.change(w.store), Window: w.window, Live: kvmgr.LiveSlabs(w.window, 32, 16), Log: zerolog.New(&w.log),
 		Spawn: func(name string, a actor.Actor) (*actor.PID, error) {
 			return system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), name)
 		},
@@ -120,6 +122,7 @@ func (w *diskWorker) runs(seq msg.SeqID, tenant string, tokens []int32) int {
 	w.t.Helper()
 	g := w.reserve(seq, tenant, tokens)
 	for i, slab := range g.Slabs {
+		i += g.First
 		want := [testBytes]byte{byte(tokens[0]), byte(i), 1, 2, 3}
 		if i < g.Computed/16 {
 			require.Equal(w.t, want, w.memory.slabs[slab])

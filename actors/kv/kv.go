@@ -40,6 +40,7 @@ type Config struct {
 	Spawn             func(name string, a actor.Actor) (*actor.PID, error)
 	Slabs, SlabTokens int
 	Mappings          int         // as of kvmgr.Config
+	Window, Live      int         // as of kvmgr.Config
 	Predicted         bool        // as sched.Config.Predict
 	BatchSize         int         // as sched.Config.MaxBatchSize; 0: no bound
 	Broken            func(error) // gets the error when the allocator contradicts itself
@@ -61,7 +62,9 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Tier != nil {
 		slots = cfg.Tier.Slots()
 	}
-	allocator, err := kvmgr.New(kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens, Mappings: cfg.Mappings, Slots: slots, Cold: cfg.Disk != nil})
+	allocator, err := kvmgr.New(kvmgr.Config{
+		Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens, Mappings: cfg.Mappings, Slots: slots, Cold: cfg.Disk != nil, Window: cfg.Window, Live: cfg.Live,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -241,6 +244,11 @@ func (a *kvActor) round(ctx actor.Context, m *msg.KVRound) error {
 		a.kv.Forget()
 		a.disk.abandon()
 	}
+	for _, e := range m.Extend {
+		if err := a.kv.Trim(kvmgr.Seq(e.Seq), e.From); err != nil {
+			return err
+		}
+	}
 	if err := a.spill.round(ctx, m); err != nil {
 		return err
 	}
@@ -288,11 +296,12 @@ func (a *kvActor) reserve(ctx actor.Context, m *msg.KVRound, r *msg.Reserve) (sh
 	if err != nil {
 		return false, err
 	}
-	if err := a.lease(m, r.Seq, r.Lease); err != nil || hit.Tokens == 0 {
+	if err := a.lease(m, r.Seq, min(r.Lease, a.kv.Limit(kvmgr.Seq(r.Seq)))); err != nil || hit.Tokens == 0 {
 		return false, err
 	}
 	g := &m.Granted[len(m.Granted)-1]
-	g.Computed, g.Slabs = hit.Tokens, a.kv.Slabs(kvmgr.Seq(r.Seq)) // those of the hit, too
+	g.Computed = hit.Tokens
+	g.First, g.Slabs = a.kv.Live(kvmgr.Seq(r.Seq)) // those of the hit, too
 	g.CopyFrom, g.CopyTo, g.CopyTokens = hit.Copy.From, hit.Copy.To, int32(hit.Copy.Tokens)
 	return false, nil
 }

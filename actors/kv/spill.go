@@ -163,11 +163,11 @@ func (s *spill) end(ctx actor.Context, v *move) {
 			answer.Spilled = append(answer.Spilled, v.seq)
 		}
 	case v.back:
-		g := msg.Granted{Seq: v.seq, UpTo: v.upTo}
+		g := msg.Granted{Seq: v.seq, UpTo: min(v.upTo, s.kv.Limit(seq))}
 		if g.Computed, err = s.kv.Restored(seq); err == nil {
-			_, err = s.kv.Lease(seq, v.upTo)
+			_, err = s.kv.Lease(seq, g.UpTo)
 		}
-		g.Slabs = s.kv.Slabs(seq)
+		g.First, g.Slabs = s.kv.Live(seq)
 		answer.Granted = append(answer.Granted, g)
 		s.metrics.Restored()
 	default:

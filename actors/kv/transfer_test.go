@@ -187,7 +187,7 @@ func (p *pair) cached(seq msg.SeqID, tenant string, tokens []int32) (n int, firs
 	p.t.Helper()
 	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: len(tokens) + 10, Promise: len(tokens) + 10, Lease: len(tokens), Known: tokens, Space: tenant}}})
 	require.Len(p.t, r.Granted, 1)
-	for i := range r.Granted[0].Computed / 16 {
+	for i := range r.Granted[0].Computed/16 - r.Granted[0].First {
 		first = append(first, p.memories[1].slabs[r.Granted[0].Slabs[i]][:2]...)
 	}
 	p.clean(1)

@@ -296,17 +296,20 @@ type Reserve struct {
 }
 
 // Extend requests physical slabs, so that the sequence's hold UpTo tokens, of Promise that are promised. The answer is a
-// Granted. If not all of these were promised before, it may be one of Paused.
+// Granted. If not all of these were promised before, it may be one of Paused. Slabs with tokens before From alone are given back, before
+// KVRound.Spill: they are not mapped any more.
 type Extend struct {
 	Seq     SeqID
 	UpTo    int
 	Promise int
+	From    int
 }
 
 // Granted has the new slabs of a sequence, which follow those leased before.
 type Granted struct {
 	Seq   SeqID
-	UpTo  int // tokens that the sequence's slabs hold now
+	UpTo  int // tokens that the sequence's slabs hold now, or did before they were given back; at most those requested
+	First int // place of the first of Slabs, when a sequence begins or returns: it needs none before it
 	Slabs []int32
 	// Computed counts the leading tokens that need no step, when a sequence begins. Before its first step the first CopyTokens
 	// tokens of slab CopyFrom are copied to slab CopyTo, if there are any.

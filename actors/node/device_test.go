@@ -15,8 +15,9 @@ import (
 // of a region is written once, in order, and backed by slabs that nobody else holds, and that what it begins with was
 // computed.
 type testDevice struct {
-	slabs int
-	vocab int
+	slabs  int
+	vocab  int
+	window int // tokens that a token sees, itself included; 0: all
 
 	mu         sync.Mutex
 	owner      map[int32]int // physical slab -> regions that hold it
@@ -34,12 +35,15 @@ type testDevice struct {
 	prompts    int  // that were begun
 	rows       int  // of all steps
 	largest    int  // rows of the largest step
+	together   int  // the most sequences of a step
 	drafts     int  // rows of draft tokens
 	round      int  // tokens of a text that goes round; 0: it never does
 	freed      bool // the gate is open
 	maps       int  // slabs that were mapped or unmapped since the last step
 	mostMaps   int  // between two steps
 	mapFails   bool // the next slabs are not mapped
+	unmapFails bool // the next slabs are not unmapped
+	trims      int  // calls that unmapped first slabs
 }
 
 const testSlabTokens = 16
@@ -100,6 +104,10 @@ func (r *testRegion) Unmap(n int) (int, error) {
 func (r *testRegion) Advance(first int) error {
 	r.d.mu.Lock()
 	defer r.d.mu.Unlock()
+	if r.d.unmapFails && first > 0 {
+		r.d.unmapFails = false
+		return errors.New("no mapping")
+	}
 	for len(r.slabs) == r.first && r.first < first {
 		r.slabs, r.first = append(r.slabs, -1), r.first+1
 	}
@@ -109,6 +117,7 @@ func (r *testRegion) Advance(first int) error {
 	if first > r.first {
 		r.unmap(r.slabs[r.first:first])
 		r.first = first
+		r.d.trims++
 	}
 	return nil
 }
@@ -165,6 +174,9 @@ func (d *testDevice) WriteSlab(slab int32, from []byte) error {
 
 // write notes a token of a region, and what is wrong with it.
 func (r *testRegion) write(position int) {
+	if seen := r.d.seen(position); seen < r.first {
+		r.d.faults = append(r.d.faults, fmt.Errorf("a row at %d sees slab %d, slabs from %d on are mapped", position, seen, r.first))
+	}
 	slab, at := r.slabs[position/testSlabTokens], position%testSlabTokens
 	if r.d.owner[slab] != 1 {
 		r.d.faults = append(r.d.faults, fmt.Errorf("a row in slab %d, which %d regions hold", slab, r.d.owner[slab]))
@@ -174,12 +186,20 @@ func (r *testRegion) write(position int) {
 
 // shared checks that the tokens of a region before its first row are computed.
 func (r *testRegion) shared(tokens int) {
-	for at := range tokens {
+	for at := r.first * testSlabTokens; at < tokens; at++ {
 		if slab := r.slabs[at/testSlabTokens]; r.d.written[slab] <= at%testSlabTokens {
 			r.d.faults = append(r.d.faults, fmt.Errorf("token %d in slab %d is not computed", at, slab))
 			return
 		}
 	}
+}
+
+// seen is the first slab that the token at a position sees.
+func (d *testDevice) seen(position int) int {
+	if d.window == 0 {
+		return 0
+	}
+	return max(0, position-d.window+1) / testSlabTokens
 }
 
 // nextToken is the device's "model".
@@ -281,6 +301,7 @@ func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 			out = append(out, d.logits(b.Tokens[i], b.Position+i))
 		}
 	}
+	d.together = max(d.together, len(batch))
 	d.rows += rows
 	d.largest = max(d.largest, rows)
 	return out, nil

@@ -64,7 +64,7 @@ func (p *Node) offerWorker() *cluster.Worker {
 		Actor: msg.ComputeActor, Backend: c.Backend, Weights: c.Weights, Numerics: c.Numerics, Class: c.Class, Created: p.created,
 		Context: c.Context, Vocab: c.Model.Vocab(), Sampling: c.Sampling,
 		Slabs: c.Model.Slabs(), FreeSlabs: slabs.Free, UsedSlabs: slabs.Used, Cached: slabs.Cached, Promised: slabs.Promised,
-		SlabTokens: c.Model.SlabTokens(), Layout: c.Model.SlabLayout(),
+		SlabTokens: c.Model.SlabTokens(), LiveSlabs: c.Sched.LiveTokens / max(c.Sched.SlabTokens, 1), Layout: c.Model.SlabLayout(),
 		Generated: counts.Generated, PrefixTokens: counts.PrefixTokens, PrefixHits: counts.PrefixHits,
 		Capacity: c.Sched.MaxBatchSize, Queue: c.Sched.MaxWaiting,
 		Running: p.worker.Running(), Steps: p.worker.Steps(), InStep: p.worker.Stalled(time.Now()),

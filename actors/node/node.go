@@ -256,7 +256,8 @@ func (p *Node) spawnWorker() (err error) {
 	p.cfg.Sched.Spill = spill != nil
 	p.kv, err = kv.New(kv.Config{
 		Disk: store, Tier: spill,
-		Node: p.name, Publish: publish, Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Mappings: model.Mappings(), Predicted: p.cfg.Sched.Predict, BatchSize: p.cfg.Sched.MaxBatchSize, Broken: p.health.Fail, Metrics: p.metrics,
+		Node: p.name, Publish: publish, Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Mappings: model.Mappings(),
+		Window: p.cfg.Sched.Window, Live: p.cfg.Sched.LiveTokens / p.cfg.Sched.SlabTokens, Predicted: p.cfg.Sched.Predict, BatchSize: p.cfg.Sched.MaxBatchSize, Broken: p.health.Fail, Metrics: p.metrics,
 		Memory: model, SlabsOf: slabsOf(p.cfg.Numerics, model.SlabLayout()), Pools: p.cfg.Pools, Pool: p.cfg.Pool, Log: p.log,
 	})
 	if err != nil {

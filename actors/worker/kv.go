@@ -130,7 +130,8 @@ func (l *loop) askKV(plan *sched.Plan) {
 		m.Reserve = append(m.Reserve, q)
 	}
 	for _, e := range plan.Lease {
-		m.Extend = append(m.Extend, msg.Extend{Seq: msg.SeqID(e.ID), UpTo: e.UpTo, Promise: e.Promise})
+		l.trim(e)
+		m.Extend = append(m.Extend, msg.Extend{Seq: msg.SeqID(e.ID), UpTo: e.UpTo, Promise: e.Promise, From: e.From})
 	}
 	if m.Empty() {
 		l.rounds = append(l.rounds, m)

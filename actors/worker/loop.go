@@ -41,6 +41,7 @@ type loop struct {
 	unanswered int            // KVRounds that the KV manager has
 	rounds     []*msg.KVRound // that the KV manager does not have
 	mapping    mapping
+	fault      error         // of the device, in the effects of the last plan
 	took       time.Duration // the last step
 	batch      []compute.Rows
 	outputs    []output
@@ -68,8 +69,9 @@ type sequence struct {
 	postponed *postponed      // its output, whose masks are late; nil: none
 	region    compute.Region  // nil before the grant
 	unmapped  []int32         // slabs that are leased and not mapped yet
-	mapped    int             // slabs that are
-	leased    int             // tokens that both hold
+	first     int             // leading slabs that are not mapped any more, or never were
+	mapped    int             // slabs that are, and those before them
+	leased    int             // tokens that all of them hold
 	backed    int             // of these, those that the scheduler knows
 	closes    bool            // its region is being unmapped
 	released  bool            // its KV is released then
@@ -190,6 +192,12 @@ func (l *loop) round() (plan *sched.Plan) {
 	}
 	if l.failed == nil && plan.Hold {
 		plan = l.hold()
+	}
+	if err := l.fault; err != nil {
+		l.fault = nil
+		l.deviceFailed(err)
+		l.flush()
+		return nil
 	}
 	if l.failed != nil {
 		l.flush()

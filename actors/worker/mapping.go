@@ -89,14 +89,14 @@ func (l *loop) piece() int {
 func (l *loop) granted(g *msg.Granted) error {
 	s := l.sequences[sched.ID(g.Seq)]
 	if s == nil || s.closes {
-		l.events = append(l.events, sched.GrantedPrefix(sched.ID(g.Seq), g.UpTo, g.Computed))
+		l.events = append(l.events, begun(g, g.UpTo))
 		return nil
 	}
 	if s.tokens == nil {
 		l.begin(s)
 	}
 	if s.region == nil {
-		if err := l.openRegion(s); err != nil {
+		if err := l.openRegion(s, g.First); err != nil {
 			return err
 		}
 		if s.spilled > 0 {
@@ -118,11 +118,28 @@ func (l *loop) granted(g *msg.Granted) error {
 		return err
 	}
 	s.backed = l.backed(s)
-	l.events = append(l.events, sched.GrantedPrefix(s.id(), s.backed, g.Computed))
+	l.events = append(l.events, begun(g, s.backed))
 	if len(s.unmapped) > 0 {
 		l.mapping.opening = append(l.mapping.opening, s)
 	}
 	return nil
+}
+
+// begun is the event of a grant, of which the first tokens are backed.
+func begun(g *msg.Granted, backed int) sched.Event {
+	e := sched.GrantedPrefix(sched.ID(g.Seq), backed, g.Computed)
+	e.Lease = g.UpTo
+	return e
+}
+
+// trim unmaps the slabs of a sequence that no step reads any more. An error fails the device, after the round's messages are sent.
+func (l *loop) trim(e sched.Lease) {
+	s := l.sequences[e.ID]
+	if s == nil || s.region == nil || s.beams != nil || e.From/l.Runner.SlabTokens() <= s.first {
+		return
+	}
+	s.first = e.From / l.Runner.SlabTokens()
+	l.fault = cmp.Or(l.fault, s.region.Advance(s.first))
 }
 
 // mapNext maps the next n slabs of a sequence, or all that are left.
@@ -158,7 +175,7 @@ func (l *loop) close(s *sequence) bool {
 	if s.closes {
 		return false
 	}
-	if s.mapped <= mapAtOnce*l.piece() {
+	if s.mapped-s.first <= mapAtOnce*l.piece() {
 		l.closeRegion(s)
 		return true
 	}
@@ -210,10 +227,14 @@ func (s *sequence) regions() []compute.Region {
 	return append(slices.Clone(s.beams.rows.Responses), s.region)
 }
 
-func (l *loop) openRegion(s *sequence) (err error) {
+// openRegion reserves addresses for a sequence whose first slabs are not there.
+func (l *loop) openRegion(s *sequence, first int) (err error) {
 	if s.beams == nil {
-		s.region, err = l.Runner.NewRegion(len(s.gen.Prompt) + s.gen.MaxTokens)
-		return err
+		if s.region, err = l.Runner.NewRegion(len(s.gen.Prompt) + s.gen.MaxTokens); err != nil {
+			return err
+		}
+		s.first, s.mapped = first, first
+		return s.region.Advance(first)
 	}
 	if s.region, err = l.Runner.NewRegion(len(s.gen.Prompt)); err != nil {
 		return err
@@ -230,5 +251,5 @@ func (l *loop) closeRegion(s *sequence) {
 	if s.beams != nil {
 		s.beams.close()
 	}
-	s.unmapped, s.mapped, s.closes = nil, 0, false
+	s.unmapped, s.first, s.mapped, s.closes = nil, 0, 0, false
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/kvmgr/plan"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/models"
 )
@@ -142,7 +143,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		c.Numerics, c.Class = m.numerics.Digest(), m.numerics.Class
 		c.KVDisk = node.KVDisk{Dir: s.KVDisk, Size: int64(s.KVDiskSize)}
 		c.KVSpill = node.KVDisk{Dir: s.KVSpill, Size: int64(s.KVSpillSize)}
-		c.Sched = schedConfig(s, m.program.MaxPositions)
+		c.Sched = schedConfig(s, m.program, m.Slabs())
 		if s.Backend == "sim" { // its texts repeat: every draft token would be right
 			c.Sched.DraftRows = 0
 		}
@@ -151,16 +152,20 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 	return err
 }
 
-// schedConfig configures the scheduler for sequences of at most longest tokens.
-func schedConfig(s *config.Serve, longest int) sched.Config {
-	return sched.Config{
+// schedConfig configures the scheduler for a program with a pool of slabs.
+func schedConfig(s *config.Serve, p *model.Program, slabs int) sched.Config {
+	c := sched.Config{
 		MaxBatchTokens: max(s.MaxBatchTokens, s.MaxBatchSize), ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
 		DraftRows:          min(s.DraftRows, s.MaxBatchTokens),
 		WaitingServedRatio: s.WaitingServedRatio,
 		Predict:            s.Admission == config.AdmissionPredicted,
-		MaxSequenceTokens:  longest,
+		MaxSequenceTokens:  p.MaxPositions,
 		SlabTokens:         device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
 	}
+	if c.Window = p.Window(); c.Window > 0 {
+		c.LiveTokens = device.SlabTokens * plan.LiveSlabs(c.Window, c.MaxBatchTokens, slabs, device.SlabTokens)
+	}
+	return c
 }
 
 // shutdown lets running requests finish within grace.

@@ -168,7 +168,7 @@ func openPipeline(a *app, s *config.Simulate) (p *calibrate.Pipeline, stop func(
 		return nil, nil, fmt.Errorf("the model is a %T, expected one on a device", e.model.Runner)
 	}
 	return &calibrate.Pipeline{
-		Engine: e, ModelID: e.modelID, Model: m, Sched: schedConfig(&serve, m.Program.MaxPositions),
+		Engine: e, ModelID: e.modelID, Model: m, Sched: schedConfig(&serve, m.Program, m.Slabs()),
 		SLO: simulate.SLO{TTFT: s.SLOTTFT, TPOT: s.SLOTPOT}, Log: a.log,
 	}, stop, nil
 }
@@ -218,10 +218,10 @@ func simulatedFleet(s *config.Simulate) (*simulate.Config, error) {
 	if cfg.Device, _, err = simDevice(s.DeviceName); err != nil {
 		return nil, err
 	}
-	cfg.Sched = schedConfig(&s.Serve, cfg.Program.MaxPositions)
 	cfg.Slots = int(min(uint64(s.KVSpillSize)/sim.SlabBytes(cfg.Program), math.MaxInt32))
 	cfg.Slabs, err = sim.PoolSlabs(&sim.Options{
 		Program: cfg.Program, Device: cfg.Device, MaxSequences: s.MaxBatchSize, KVMemory: int64(s.KVMemory),
 	})
+	cfg.Sched = schedConfig(&s.Serve, cfg.Program, cfg.Slabs)
 	return cfg, err
 }

@@ -11,17 +11,33 @@ func TokenBytes(layers, kvHeads, headDim, size int) uint64 {
 	return 2 * uint64(layers) * uint64(kvHeads) * uint64(headDim) * uint64(size)
 }
 
-// Slabs is the number of slabs that the allocator reserves for a request that declares its length. That
-// of a beam search is equation (3).
-func Slabs(s kvmgr.Segments, slabTokens int) int {
-	if s.Beams == 1 { // prompt and response share a slab
-		return (s.Prompt + s.Response + slabTokens - 1) / slabTokens
+// Slabs is the number of slabs that the allocator reserves for a request that declares its length, of which at most live slabs
+// live at once; 0: any number. A beam search, whose number is that of equation (3), keeps all.
+func Slabs(s kvmgr.Segments, slabTokens, live int) int {
+	if s.Beams > 1 {
+		return kvmgr.SegmentSlabs(s, slabTokens)
 	}
-	return kvmgr.SegmentSlabs(s, slabTokens)
+	n := (s.Prompt + s.Response + slabTokens - 1) / slabTokens // prompt and response share a slab
+	if live > 0 {
+		n = min(n, live)
+	}
+	return n
+}
+
+// LiveSlabs is the number of slabs that a request of a model with a window has at once at most: for its window, the rows of the step that runs
+// and those of the next one. In a pool of fewer slabs the steps of its prompt are shorter. Without a window it is 0: any number.
+func LiveSlabs(window, rows, pool, slabTokens int) int {
+	if window == 0 {
+		return 0
+	}
+	live := kvmgr.LiveSlabs(window, 2*rows, slabTokens)
+	return min(live, max(pool, kvmgr.LiveSlabs(window, slabTokens, slabTokens)))
 }
 
 // Requests is BSmax of the paper: equal requests that a pool of slabs holds at once.
-func Requests(pool int, s kvmgr.Segments, slabTokens int) int { return pool / Slabs(s, slabTokens) }
+func Requests(pool int, s kvmgr.Segments, slabTokens, live int) int {
+	return pool / Slabs(s, slabTokens, live)
+}
 
 // Throughput is equation (4): tokens per second of batch requests that make response tokens each within
 // the latency of the batch, in seconds.

@@ -28,6 +28,7 @@ type Explanation struct {
 	Ops             int        `json:"ops"`
 	WeightBytes     int64      `json:"weight_bytes"`
 	KVBytesPerToken int64      `json:"kv_bytes_per_token"`
+	KVWindow        int        `json:"kv_window,omitempty"` // tokens whose keys and values a sequence keeps; 0: all
 	Prefill         model.Work `json:"prefill"`
 	Decode          model.Work `json:"decode"`
 	Groups          []Group    `json:"groups"`
@@ -72,7 +73,7 @@ func Describe(p *model.Program, o Options) Explanation {
 	e := Explanation{
 		Architecture: p.Architecture, Vocab: p.Vocab, Hidden: p.Hidden, Layers: p.Layers,
 		MaxPositions: p.MaxPositions, Ops: len(p.Ops),
-		WeightBytes: p.WeightBytes(o.Sizes), KVBytesPerToken: p.KVBytesPerToken(o.Sizes),
+		WeightBytes: p.WeightBytes(o.Sizes), KVBytesPerToken: p.KVBytesPerToken(o.Sizes), KVWindow: p.Window(),
 		Prefill: model.Prefill(o.Prefill), Decode: model.Decode(o.Context),
 	}
 	prefill, decode := model.Costs(p, e.Prefill, o.Sizes), model.Costs(p, e.Decode, o.Sizes)
@@ -169,8 +170,12 @@ func attribute(op *model.Op) string {
 func (e *Explanation) Print(w io.Writer) error {
 	fmt.Fprintf(w, "%s: %d layers, hidden %d, vocabulary %d, up to %d tokens\n",
 		e.Architecture, e.Layers, e.Hidden, e.Vocab, e.MaxPositions)
-	fmt.Fprintf(w, "%d ops, weights %s, KV cache %s per token\n\n",
-		e.Ops, bytesText(e.WeightBytes), bytesText(e.KVBytesPerToken))
+	kept := ""
+	if e.KVWindow > 0 {
+		kept = fmt.Sprintf(", of the last %d tokens of a sequence", e.KVWindow)
+	}
+	fmt.Fprintf(w, "%d ops, weights %s, KV cache %s per token%s\n\n",
+		e.Ops, bytesText(e.WeightBytes), bytesText(e.KVBytesPerToken), kept)
 
 	rows := [][columns]string{{"op", "shape", "attributes",
 		fmt.Sprintf("prefill %d: bytes", e.Prefill.Rows), "flops",

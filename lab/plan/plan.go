@@ -5,6 +5,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sort"
 
 	"github.com/millrace/millrace/compute/device"
@@ -48,7 +49,7 @@ type Report struct {
 	Prompt        int     `json:"prompt"`
 	Gen           int     `json:"gen"`
 	Beams         int     `json:"beams"`
-	RequestSlabs  int     `json:"request_slabs"` // at its end
+	RequestSlabs  int     `json:"request_slabs"` // at its end, or with a window the most at once
 	RequestBytes  uint64  `json:"request_bytes"`
 	StandardBytes uint64  `json:"standard_bytes"` // equation (2): each beam with a prompt of its own
 	TPOT          float64 `json:"tpot_bound_seconds"`
@@ -95,7 +96,7 @@ func Make(o Options) (*Report, error) {
 	report := &Report{
 		Notice: notice(o.Devices), Model: o.Model.Name, KVType: p.KV.String(), WeightBytes: o.Model.weightBytes(), TokenBytes: token, SlabBytes: sim.SlabBytes(p),
 		Prompt: r.Prompt, Gen: r.Response, Beams: r.Beams, TPOT: o.TPOT,
-		RequestSlabs: plan.Slabs(r, device.SlabTokens), StandardBytes: kvmgr.StandardBytes(r, 1, token),
+		RequestSlabs: plan.Slabs(r, device.SlabTokens, o.live(math.MaxInt)), StandardBytes: kvmgr.StandardBytes(r, 1, token),
 	}
 	report.RequestBytes = uint64(report.RequestSlabs) * report.SlabBytes
 	for i, d := range o.Devices {
@@ -121,9 +122,10 @@ func (o *Options) fit(f *Fit) (err error) {
 	if err != nil {
 		return err
 	}
-	f.Requests = plan.Requests(f.Slabs, o.Request, device.SlabTokens)
+	live := o.live(f.Slabs)
+	f.Requests = plan.Requests(f.Slabs, o.Request, device.SlabTokens, live)
 	if f.Requests == 0 {
-		f.Misfit = fmt.Sprintf("a request takes %d slabs, the KV cache has %d", plan.Slabs(o.Request, device.SlabTokens), f.Slabs)
+		f.Misfit = fmt.Sprintf("a request takes %d slabs, the KV cache has %d", plan.Slabs(o.Request, device.SlabTokens, live), f.Slabs)
 		return nil
 	}
 	most := min(f.Requests, MostUsers/o.Request.Beams)
@@ -142,6 +144,11 @@ func (o *Options) fit(f *Fit) (err error) {
 		f.Within = &p
 	}
 	return nil
+}
+
+// live is the most slabs that a request has at once in a pool; 0: any number.
+func (o *Options) live(pool int) int {
+	return plan.LiveSlabs(o.Model.Program.Window(), stepRows, pool, device.SlabTokens)
 }
 
 // shortage says why a device has no room for a slab.
@@ -206,7 +213,7 @@ func (t *timing) point(users int) Point {
 	r := t.o.Request
 	p := Point{
 		Users: users, TTFT: t.prefill(users), TPOT: t.tpot(users),
-		KVBytes: uint64(users*plan.Slabs(r, device.SlabTokens)) * sim.SlabBytes(t.o.Model.Program),
+		KVBytes: uint64(users*plan.Slabs(r, device.SlabTokens, t.o.live(t.fit.Slabs))) * sim.SlabBytes(t.o.Model.Program),
 	}
 	p.TokensPerSecond = plan.Throughput(users, r.Response, p.TTFT+float64(r.Response-1)*p.TPOT)
 	if t.fit.Price > 0 {

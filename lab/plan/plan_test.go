@@ -86,6 +86,31 @@ func agrees(t *testing.T, dir string, kv model.KVType) {
 	}
 }
 
+// TestAPlanCountsTheSlabsOfAWindow: as many requests fit as the allocator admits, whose prompts and answers are many windows long.
+func TestAPlanCountsTheSlabsOfAWindow(t *testing.T) {
+	const memory = 3_333_333
+	program, err := compute.ReadProgram("../../testdata/models/mistral-window")
+	require.NoError(t, err)
+	program.MaxPositions = 1 << 20
+	for _, request := range []kvmgr.Segments{one(20, 11), one(1000, 56), one(1000, 57), one(100_000, 50_000), {Prompt: 200, Response: 130, Beams: 3}} {
+		r := planned(t, plan.Options{Model: plan.NewModel("", program), Devices: []sim.Device{a100()}, Request: request, KVMemory: memory})
+		slabs := r.Devices[0].Slabs
+		manager, err := kvmgr.New(kvmgr.Config{Slabs: slabs, SlabTokens: 16, Window: 11, Live: kvmgr.LiveSlabs(11, 2*512, 16)})
+		require.NoError(t, err)
+		admitted := 0
+		for ; err == nil; admitted++ {
+			if request.Beams == 1 {
+				err = manager.Reserve(kvmgr.Seq(admitted), kvmgr.Declared(request.Prompt+request.Response))
+			} else {
+				_, err = manager.ReserveSegments(kvmgr.Seq(admitted), request, kvmgr.Prompt{})
+			}
+		}
+		require.ErrorIs(t, err, kvmgr.ErrNoSlabs)
+		require.Equal(t, admitted-1, r.Devices[0].Requests, "%+v", request)
+		require.Equal(t, slabs-manager.Stats().Free, r.RequestSlabs*r.Devices[0].Requests)
+	}
+}
+
 // TestAShapeHasTheTimesOfTheTGIArticle, and the time to read the KV cache on top.
 func TestAShapeHasTheTimesOfTheTGIArticle(t *testing.T) {
 	r := planned(t, plan.Options{Model: shape(t, llama7B), Devices: []sim.Device{a100()}, Request: one(512, 1024)})

@@ -1,0 +1,303 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/kvmgr"
+)
+
+// These tests run a Mistral with a window of 11 tokens on the kernels, with and without giving slabs back.
+
+const (
+	modelRows   = 64 // of a step
+	modelAnswer = 250
+)
+
+// windowModel opens the Mistral of testdata, with a longer context and a pool of slabs.
+func windowModel(t *testing.T, backend string, kv model.KVType, slabs int) *compute.Model {
+	t.Helper()
+	const from = "../../testdata/models/mistral-window"
+	dir := t.TempDir()
+	for _, name := range []string{"config.json", "model.safetensors"} {
+		raw, err := os.ReadFile(filepath.Join(from, name))
+		require.NoError(t, err)
+		if name == "config.json" {
+			longer := strings.Replace(string(raw), `"max_position_embeddings": 128`, `"max_position_embeddings": 2048`, 1)
+			require.NotEqual(t, string(raw), longer)
+			raw = []byte(longer)
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), raw, 0o600))
+	}
+	const slab = 4096 // a page
+	m, err := compute.Open(compute.Options{
+		Dir: dir, Device: device.Options{Backend: backend, Threads: 1}, KV: kv, MaxRows: modelRows, MaxOutputs: 8, KVMemory: int64(slabs) * slab, NoPacked: true,
+	})
+	require.NoError(t, err)
+	t.Cleanup(m.Close)
+	require.Equal(t, 11, m.Program.Window())
+	require.Equal(t, slabs, m.Slabs())
+	return m
+}
+
+// modelConfig is a worker with a model. With release it gives slabs back.
+func modelConfig(c *Config, m *compute.Model, release bool) {
+	c.Model = m
+	c.Sched.MaxBatchTokens, c.Sched.DraftRows = modelRows, 8
+	if release {
+		c.Sched.Window = m.Program.Window()
+		c.Sched.LiveTokens = testSlabTokens * kvmgr.LiveSlabs(c.Sched.Window, 2*modelRows, testSlabTokens)
+	}
+}
+
+// modelSlabs is the most slabs that a sequence of these workers has, if it gives slabs back.
+var modelSlabs = kvmgr.LiveSlabs(11, 2*modelRows, testSlabTokens)
+
+// modelRequest has a prompt of its own, of several windows or shorter than a slab. Half of the requests are sampled.
+func modelRequest(i int) *api.Request {
+	r := rand.New(rand.NewPCG(11, uint64(i)))
+	prompt := make([]int32, 60+r.IntN(200))
+	if i%4 > 0 {
+		prompt = prompt[:5+r.IntN(10)]
+	}
+	for k := range prompt {
+		prompt[k] = int32(3 + r.IntN(128))
+	}
+	q := tokensRequest(fmt.Sprint(i), prompt, modelAnswer)
+	if i%2 == 1 {
+		q.Sampling = sample.Params{Temperature: 1.1, TopP: 0.95, Seed: uint64(i)}
+	}
+	return q
+}
+
+// nextTurn continues a request after its answer.
+func nextTurn(q *api.Request, tokens []int32) *api.Request {
+	next := *q
+	next.ID, next.Arrival = q.ID+"-next", time.Now()
+	next.PromptTokens = append(append(append([]int32{}, q.PromptTokens...), tokens...), 9, 8, 7, 6, 5)
+	return &next
+}
+
+// plainAnswers are the answers of requests, and of their next turns, each computed alone by a worker that keeps all slabs.
+func plainAnswers(t *testing.T, backend string, kv model.KVType, n int) (answers, turns [][]int32) {
+	t.Helper()
+	cfg := testConfig(t, newTestDevice(0))
+	modelConfig(&cfg, windowModel(t, backend, kv, 200), false)
+	p := start(t, cfg)
+	for i := range n {
+		q := modelRequest(i)
+		tokens, _ := answer(t, p, q)
+		answers = append(answers, tokens)
+		next, _ := answer(t, p, nextTurn(q, tokens))
+		turns = append(turns, next)
+	}
+	return answers, turns
+}
+
+// TestSlabsGivenBackChangeNoToken: twelve requests and their next turns run beside each other, in a pool of a few windows. Sequences
+// move to the tier, and prompts begin with what the prefix cache has of their last window.
+func TestSlabsGivenBackChangeNoToken(t *testing.T) {
+	const n = 12
+	for name, c := range map[string]struct {
+		backend string
+		kv      model.KVType
+	}{"bf16": {"cpu", model.KVAuto}, "int8": {"cpu", model.KVInt8}, "int4": {"cpu", model.KVInt4}, "ref": {"ref", model.KVAuto}} {
+		t.Run(name, func(t *testing.T) {
+			answers, turns := plainAnswers(t, c.backend, c.kv, n+1)
+			m := windowModel(t, c.backend, c.kv, modelSlabs+2)
+			cfg := testConfig(t, newTestDevice(0))
+			modelConfig(&cfg, m, true)
+			cfg.Sched.Predict = true
+			cfg.KVSpill = KVDisk{Dir: t.TempDir(), Size: 1 << 20}
+			p := start(t, cfg)
+			briefly(t, p)
+			var wg sync.WaitGroup
+			for i := range n {
+				wg.Go(func() {
+					q := modelRequest(i)
+					tokens, err := modelTokens(p, q)
+					if err != nil || !equal(tokens, answers[i]) {
+						t.Errorf("request %d: %v; token %d differs", i, err, commonTokens(tokens, answers[i]))
+						return
+					}
+					s, err := p.Submit(context.Background(), nextTurn(q, tokens))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					next, last, err := read(s)
+					if err != nil || last.Err != nil || !equal(next, turns[i]) {
+						t.Errorf("next turn of %d: %v, %v; token %d differs", i, err, last.Err, commonTokens(next, turns[i]))
+					}
+				})
+			}
+			wg.Wait()
+			q := modelRequest(n)
+			tokens, _ := answer(t, p, q)
+			require.Equal(t, answers[n], tokens)
+			next, last := answer(t, p, nextTurn(q, tokens))
+			require.Equal(t, turns[n], next)
+			require.Equal(t, len(q.PromptTokens)+len(tokens)-1, last.Usage.CachedTokens, "its last window is there")
+			require.Less(t, m.Slabs()*testSlabTokens, last.Usage.CachedTokens, "and the tokens before it are not")
+			require.Positive(t, p.sum(t, "millrace_kv_spill_restores_total"))
+			require.Zero(t, p.sum(t, "millrace_recomputed_tokens_total"))
+			requireModelClean(t, p, m)
+		})
+	}
+}
+
+// commonTokens is how many tokens two answers begin with alike.
+func commonTokens(a, b []int32) (n int) {
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+func modelTokens(p *Node, q *api.Request) ([]int32, error) {
+	s, err := p.Submit(context.Background(), q)
+	if err != nil {
+		return nil, err
+	}
+	tokens, last, err := read(s)
+	if err == nil {
+		err = last.Err
+	}
+	return tokens, err
+}
+
+func requireModelClean(t *testing.T, p *Node, m *compute.Model) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		state, err := p.KVState(context.Background(), false)
+		return err == nil && state.Check == "ok" && state.Stats.Regions == 0 && state.Stats.Free == m.Slabs()
+	}, patience, time.Millisecond, "every slab comes back")
+}
+
+// TestBeamsKeepAllSlabsOfAWindow, and have the same answers beside sequences that give theirs back.
+func TestBeamsKeepAllSlabsOfAWindow(t *testing.T) {
+	beams := func() *api.Request {
+		q := modelRequest(0)
+		q.Beams, q.MaxTokens = &sample.BeamParams{Width: 3, LengthPenalty: 1}, 60
+		return q
+	}
+	var answers [2][]int32
+	for i, release := range []bool{false, true} {
+		m := windowModel(t, "cpu", model.KVAuto, 100)
+		cfg := testConfig(t, newTestDevice(0))
+		modelConfig(&cfg, m, release)
+		p := start(t, cfg)
+		_, err := modelTokens(p, modelRequest(0)) // its prompt is in the prefix cache, in part
+		require.NoError(t, err)
+		other := make(chan error, 1)
+		go func() {
+			_, err := modelTokens(p, modelRequest(1))
+			other <- err
+		}()
+		answers[i], err = modelTokens(p, beams())
+		require.NoError(t, err)
+		require.NoError(t, <-other)
+		requireModelClean(t, p, m)
+	}
+	require.Equal(t, answers[0], answers[1])
+}
+
+// pacedModel makes a step for each token of its gate.
+type pacedModel struct {
+	*compute.Model
+	gate chan struct{}
+}
+
+func (m *pacedModel) Run(batch []compute.Rows) (compute.Logits, error) {
+	<-m.gate
+	return m.Model.Run(batch)
+}
+
+// TestAHandOverOfWindowsChangesNoToken, and nothing is computed again.
+func TestAHandOverOfWindowsChangesNoToken(t *testing.T) {
+	const n = 6
+	answers, _ := plainAnswers(t, "cpu", model.KVAuto, n)
+	c := newTestNodes(t)
+	c.dead = 2 * patience // a busy machine makes workers silent
+	gate := make(chan struct{})
+	gateway, _, _, workers := four(c, 2, func(c *Config) {
+		m := windowModel(t, "cpu", model.KVAuto, n*modelSlabs)
+		modelConfig(c, m, true)
+		c.Model = &pacedModel{m, gate}
+	})
+	free := sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(free)
+	var streams []api.Stream
+	for i := range n {
+		s, err := gateway.Submit(context.Background(), modelRequest(i))
+		require.NoError(t, err)
+		streams = append(streams, s)
+	}
+	late := time.After(patience)
+	for computed := false; !computed; {
+		select {
+		case gate <- struct{}{}:
+		case <-late:
+			t.Fatal("the steps are not made")
+		}
+		computed = len(workers[0].worker.Sequences())+len(workers[1].worker.Sequences()) == n && workers[0].worker.InFlight() > 0
+		for _, w := range workers {
+			for _, s := range w.worker.Sequences() {
+				computed = computed && s.Generated > 50
+			}
+		}
+	}
+	closed := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		closed <- workers[0].Close(ctx)
+	}()
+	quit := make(chan struct{})
+	var pacing sync.WaitGroup
+	pacing.Go(func() {
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+			}
+			select {
+			case gate <- struct{}{}:
+			case <-quit:
+				return
+			}
+		}
+	})
+	err := <-closed
+	close(quit)
+	pacing.Wait()
+	free()
+	require.NoError(t, err)
+	for i, s := range streams {
+		tokens, last, err := read(s)
+		require.NoError(t, err)
+		require.NoError(t, last.Err)
+		require.Equal(t, answers[i], tokens, "request %d", i)
+	}
+	require.Positive(t, workers[1].counter(t, "millrace_handover_tokens_total"))
+	require.Zero(t, workers[1].counter(t, "millrace_handover_failures_total"))
+	require.Zero(t, workers[1].counter(t, "millrace_recomputed_tokens_total"))
+	workers[0].once.Do(workers[0].conn.Close)
+}
