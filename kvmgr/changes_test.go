@@ -9,15 +9,18 @@ import (
 	"github.com/millrace/millrace/kvmgr/chain"
 )
 
-// inTree are the hashes of the full slabs of a manager's tree, made anew from their tokens.
+// inTree are the hashes of the full slabs of a manager's tree, made anew from their tokens; with a window those too that were evicted and whose
+// nodes are there.
 func inTree(m *Manager) map[chain.Hash]bool {
 	set := map[chain.Hash]bool{}
 	var walk func(n *node, h chain.Hash)
 	walk = func(n *node, h chain.Hash) {
 		for _, c := range n.children {
-			if c.slab >= 0 && len(c.tokens) == m.slabTokens {
+			if len(c.tokens) == m.slabTokens {
 				next := h.Next(c.tokens)
-				set[next] = true
+				if c.slab >= 0 || c.known {
+					set[next] = true
+				}
 				walk(c, next)
 			}
 		}
@@ -32,7 +35,11 @@ func TestChangesAddUpToTheTree(t *testing.T) {
 	stored, removed := 0, 0
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 3))
-		p := newWorld(t, fmt.Sprintf("seed %d", seed), Config{Slabs: 8 + int(seed), SlabTokens: 1 + int(seed%5)}, rng.IntN)
+		cfg := Config{Slabs: 8 + int(seed), SlabTokens: 1 + int(seed%5)}
+		if seed%2 == 1 {
+			cfg.Window, cfg.Live = 2+int(seed%7), LiveSlabs(2+int(seed%7), 2*cfg.SlabTokens, cfg.SlabTokens)
+		}
+		p := newWorld(t, fmt.Sprintf("seed %d", seed), cfg, rng.IntN)
 		var set map[chain.Hash]bool
 		begin := int(seed) * 10
 		for i := range 700 {

@@ -290,7 +290,10 @@ func (w *world) extend(seq Seq) bool {
 	}
 	upTo := min(q.done+1+w.next(3*w.cfg.SlabTokens), q.limit())
 	if upTo > q.promise && !w.grow(seq, q, upTo) {
-		return false
+		if q.done >= q.promise {
+			return false
+		}
+		upTo = q.promise
 	}
 	more := upTo > q.done
 	if upTo = w.room(seq, q, upTo); more && upTo <= q.done {

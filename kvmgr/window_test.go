@@ -175,3 +175,33 @@ func TestAWindowThatCannotBeIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, ErrInvalid, "%+v", c)
 	}
 }
+
+// TestSlabsOutsideAWindowAreListedOnce for who keeps them elsewhere, as they are given back.
+func TestSlabsOutsideAWindowAreListedOnce(t *testing.T) {
+	m, err := New(Config{Slabs: 30, SlabTokens: 4, Window: 10, Live: LiveSlabs(10, 9, 4), Cold: true})
+	require.NoError(t, err)
+	tokens := tokensFrom(100, 80)
+	_, err = m.ReservePrompt(1, Declared(80), Prompt{Tokens: tokens[:20]})
+	require.NoError(t, err)
+	var at []int
+	list := func() {
+		for c, ok := m.Cold(); ok; c, ok = m.Cold() {
+			at = append(at, int(c.Tokens[0]-100)/4)
+		}
+	}
+	for n := 1; n <= 79; n++ {
+		require.NoError(t, m.Trim(1, FirstKept(n-1, 10, 4)))
+		_, err := m.Lease(1, n)
+		require.NoError(t, err)
+		require.NoError(t, m.Commit(1, tokens[:n], false))
+		list()
+	}
+	require.Len(t, at, (79-1-9-4)/4)
+	_, err = m.Release(1)
+	require.NoError(t, err)
+	list()
+	for i := range 19 {
+		require.Equal(t, i, at[i])
+	}
+	require.Len(t, at, 19, "the last slab is not full")
+}
