@@ -79,7 +79,7 @@ func New(cfg Config) (*Manager, error) {
 			return nil, err
 		}
 	}
-	m.actor.spill = spill{exchange: &m.actor.exchange, moves: make(map[msg.SeqID]*move)}
+	m.actor.spill = spill{exchange: &m.actor.exchange, moves: make(map[msg.SeqID]*move), lost: make(map[msg.SeqID]bool)}
 	if cfg.Tier != nil {
 		if m.actor.spill.io, err = cfg.Spawn("kv-tier", &tierActor{cfg.Tier}); err != nil {
 			return nil, err
@@ -234,6 +234,10 @@ func (a *kvActor) round(ctx actor.Context, m *msg.KVRound) error {
 		}
 	}
 	for _, seq := range m.Release {
+		if a.spill.lost[seq] {
+			delete(a.spill.lost, seq)
+			continue
+		}
 		if _, err := a.kv.Release(kvmgr.Seq(seq)); err != nil {
 			return err
 		}
@@ -272,6 +276,7 @@ func (a *kvActor) round(ctx actor.Context, m *msg.KVRound) error {
 // reserve grants or denies a reservation. short: there are too few slabs for now.
 func (a *kvActor) reserve(ctx actor.Context, m *msg.KVRound, r *msg.Reserve) (short bool, err error) {
 	a.arrived(r.Seq)
+	delete(a.spill.lost, r.Seq) // the worker knows
 	var hit kvmgr.Hit
 	length := kvmgr.Length{End: r.Tokens, Promise: r.Promise}
 	switch seq := kvmgr.Seq(r.Seq); {

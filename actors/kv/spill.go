@@ -24,7 +24,8 @@ type spill struct {
 	*exchange
 	io    *actor.PID // reads and writes the tier; nil: there is none
 	moves map[msg.SeqID]*move
-	free  [][]byte // buffers of slabs
+	lost  map[msg.SeqID]bool // that have nothing since their copies failed. The worker may release them before it knows
+	free  [][]byte           // buffers of slabs
 }
 
 // move copies a sequence to the tier, or from there.
@@ -157,6 +158,7 @@ func (s *spill) end(ctx actor.Context, v *move) {
 	switch seq := kvmgr.Seq(v.seq); {
 	case v.failed:
 		answer.Lost = append(answer.Lost, v.seq)
+		s.lost[v.seq] = true
 		s.metrics.SpillLost()
 		_, err = s.kv.Release(seq)
 		if !v.back {

@@ -218,6 +218,22 @@ func TestACopyThatCannotBeMadeIsLost(t *testing.T) {
 	})
 }
 
+// TestALostSequenceMayEndBeforeTheWorkerKnows: its release is on its way meanwhile.
+func TestALostSequenceMayEndBeforeTheWorkerKnows(t *testing.T) {
+	w := newTierWorker(t)
+	w.tier.write = func() error { return errors.New("test") }
+	for range 2 {
+		w.begin(1)
+		w.round(&msg.KVRound{Spill: []msg.Spill{{Seq: 1, Tokens: 96}}})
+		require.Equal(t, []msg.SeqID{1}, get(t, w.moved).Lost)
+		w.round(&msg.KVRound{Release: []msg.SeqID{1}})
+		require.Zero(t, w.state().Stats.Regions)
+	}
+	w.begin(1)
+	w.round(&msg.KVRound{Release: []msg.SeqID{1}}) // as any other
+	require.Zero(t, w.state().Stats.Regions)
+}
+
 // TestARestoreWaitsForCopies: a slab that it writes may be the source of a copy inside the pool.
 func TestARestoreWaitsForCopies(t *testing.T) {
 	w := newTierWorker(t)
