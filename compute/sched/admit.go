@@ -95,8 +95,17 @@ func (s *Scheduler) planLeases() {
 		if want <= seq.leased {
 			continue
 		}
+		s.gaveBack(from - seq.from)
 		seq.leaseWanted, seq.promising, seq.from = want, promise, from
 		s.plan.Lease = append(s.plan.Lease, Lease{ID: seq.ID, UpTo: want, Promise: promise, From: from})
+	}
+}
+
+// gaveBack counts tokens whose KV running sequences give back. Requests that were denied are repeated after each growth's worth of them.
+func (s *Scheduler) gaveBack(tokens int) {
+	if s.trimmed += tokens; s.trimmed >= growth {
+		s.trimmed = 0
+		s.frees++
 	}
 }
 

@@ -85,9 +85,13 @@ func manage(t *testing.T, kv *kvmgr.Manager, plan *Plan) (events []Event, denied
 			events = append(events, Denied(r.ID, 0, 0))
 			break
 		}
-		lease(r.ID, r.Lease)
+		lease(r.ID, min(r.Lease, kv.Limit(kvmgr.Seq(r.ID))))
+		events[len(events)-1].Lease = events[len(events)-1].Tokens
 	}
 	for _, l := range plan.Lease {
+		if err := kv.Trim(kvmgr.Seq(l.ID), l.From); err != nil {
+			t.Fatal(err)
+		}
 		if err := kv.Grow(kvmgr.Seq(l.ID), l.Promise); err != nil {
 			events, denied = append(events, Paused(l.ID)), denied+1
 			continue
@@ -95,6 +99,54 @@ func manage(t *testing.T, kv *kvmgr.Manager, plan *Plan) (events []Event, denied
 		lease(l.ID, l.UpTo)
 	}
 	return events, denied
+}
+
+// TestASequenceBeginsWithWhatAnotherOneGaveBack, while that one runs: its prompt needed more than its answer does.
+func TestASequenceBeginsWithWhatAnotherOneGaveBack(t *testing.T) {
+	const slabs, window, live = 16, 40, 13
+	s, err := New(Config{
+		MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 3000, SlabTokens: 16, LeaseAheadTokens: 32, Predict: true,
+		Window: window, LiveTokens: live * 16,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := kvmgr.New(kvmgr.Config{Slabs: slabs, SlabTokens: 16, Window: window, Live: live})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := []Event{Submit(Sequence{ID: 1, PromptTokens: 150, MaxNewTokens: 2000}), Submit(Sequence{ID: 2, PromptTokens: 20, MaxNewTokens: 60})}
+	made, denials := map[ID]int{}, 0
+	for range 5000 {
+		plan, err := s.Step(0, events)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(s.Check(), kv.Check()); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range plan.Ended {
+			if made[1] > 400 || denials == 0 || denials > 20 {
+				t.Errorf("sequence %d ended when the first one had %d tokens, after %d denials", e.ID, made[1], denials)
+			}
+			return
+		}
+		events = events[:0]
+		for _, c := range plan.Chunks {
+			if c.Output {
+				made[c.ID]++
+				events = append(events, Sampled(c.ID))
+			}
+		}
+		answers, _ := manage(t, kv, plan)
+		for _, e := range answers {
+			if e.Kind == KindDenied {
+				denials++
+			}
+		}
+		events = append(events, answers...)
+	}
+	t.Fatal("no sequence ended")
 }
 
 // The more sequences run, the less each gets ahead of its tokens, down to what one slab needs.

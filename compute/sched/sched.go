@@ -125,6 +125,7 @@ type Scheduler struct {
 	turn       uint64      // counts steps with turns, see takeTurns
 	serial     uint64
 	frees      uint64 // times that KV was given back
+	trimmed    int    // tokens whose KV running sequences gave back since the last of these
 	admissions uint64
 	gate       uint64 // admissions up to this one may start (the waiting-served ratio)
 	lending    bool   // a sequence has been parked, or is no longer
