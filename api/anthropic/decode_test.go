@@ -2,7 +2,6 @@ package anthropic
 
 import (
 	"encoding/json"
-	"errors"
 	"testing"
 	"time"
 
@@ -55,9 +54,9 @@ func TestToolResultsAreMessagesOfTheirOwn(t *testing.T) {
 		{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":""},{"type":"tool_use","id":"t1","name":"f","input":{"a":1}}]},
 		{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"42"}]},{"type":"text","text":"and?"}]}]}`).Requests[0]
 	require.Len(t, r.Messages, 4)
-	call, err := json.Marshal(r.Messages[1].ToolCalls)
+	calls, err := json.Marshal(r.Messages[1].ToolCalls)
 	require.NoError(t, err)
-	require.JSONEq(t, `[{"id":"t1","type":"function","function":{"name":"f","arguments":{"a":1}}}]`, string(call))
+	require.JSONEq(t, `[{"id":"t1","type":"function","function":{"name":"f","arguments":{"a":1}}}]`, string(calls))
 	require.Equal(t, api.Message{Role: "tool", Content: "42", ToolCallID: "t1"}, r.Messages[2])
 	require.Equal(t, api.Message{Role: "user", Content: "and?"}, r.Messages[3])
 	require.Len(t, r.Tools, 1)
@@ -94,7 +93,7 @@ func TestABadCallNamesItsField(t *testing.T) {
 	} {
 		_, err := Decode([]byte(body), served, time.Unix(5, 0))
 		var e *api.Error
-		require.True(t, errors.As(err, &e), "%s: %v", body, err)
+		require.ErrorAs(t, err, &e, body)
 		require.Equal(t, api.CodeInvalid, e.Code, body)
 		require.Equal(t, want.field, e.Param, "%s: %v", body, err)
 		if want.message != "" {

@@ -41,7 +41,7 @@ func decode(body []byte, models []api.Model, arrival time.Time, kind call.Kind) 
 	case r.Raw:
 		out["prompt"], run = r.Prompt, wire.DecodeCompletion
 	default:
-		err = r.addPrompt(out)
+		r.addPrompt(out)
 	}
 	if err != nil {
 		return nil, err
@@ -248,13 +248,12 @@ func (r *request) addMessages(out body) error {
 }
 
 // addPrompt makes a chat of a prompt, as Ollama's default template does.
-func (r *request) addPrompt(out body) error {
+func (r *request) addPrompt(out body) {
 	var list []body
 	if r.System != "" {
 		list = append(list, body{"role": "system", "content": r.System})
 	}
 	out["messages"] = append(list, body{"role": "user", "content": r.Prompt})
-	return nil
 }
 
 // names are fields that OpenAI's API has under another name.

@@ -3,7 +3,6 @@ package ollama
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -67,7 +66,7 @@ func TestABadCallNamesItsField(t *testing.T) {
 	} {
 		_, err := DecodeChat([]byte(body), models, time.Unix(5, 0))
 		var e *api.Error
-		require.True(t, errors.As(err, &e), "%s: %v", body, err)
+		require.ErrorAs(t, err, &e, body)
 		require.Equal(t, api.CodeInvalid, e.Code, body)
 		require.Equal(t, want, e.Param, "%s: %v", body, err)
 		require.True(t, strings.HasPrefix(e.Message, e.Param), e.Message)

@@ -3,7 +3,6 @@ package responses
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -68,7 +67,7 @@ func TestABadCallNamesItsField(t *testing.T) {
 	} {
 		_, err := Decode([]byte(body), served, time.Unix(5, 0))
 		var e *api.Error
-		require.True(t, errors.As(err, &e), "%s: %v", body, err)
+		require.ErrorAs(t, err, &e, body)
 		require.Equal(t, api.CodeInvalid, e.Code, body)
 		require.True(t, strings.HasPrefix(e.Param, want), "%s: %v", body, err)
 		require.True(t, strings.HasPrefix(e.Message, e.Param), e.Message)

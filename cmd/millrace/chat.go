@@ -40,12 +40,8 @@ are made. Where standard input is no terminal, each of its lines is a message.
 				return err
 			}
 			defer c.Close()
-			in, done, err := lineReader(cmd.InOrStdin(), cmd.OutOrStdout())
-			if err != nil {
-				return err
-			}
-			defer done()
-			return newConversation(c, &o, cmd.OutOrStdout()).run(cmd.Context(), in)
+			read := lineReader(cmd.InOrStdin(), cmd.OutOrStdout())
+			return newConversation(c, &o, cmd.OutOrStdout()).run(cmd.Context(), read)
 		},
 	}
 	f := cmd.Flags()
@@ -80,7 +76,7 @@ func (o *chatOptions) client() (client.Client, error) {
 }
 
 // lineReader reads lines: with editing and history on a terminal. The error at the end is io.EOF.
-func lineReader(in io.Reader, out io.Writer) (read func() (string, error), done func(), err error) {
+func lineReader(in io.Reader, out io.Writer) (read func() (string, error)) {
 	f, ok := in.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		lines := bufio.NewScanner(in)
@@ -94,7 +90,7 @@ func lineReader(in io.Reader, out io.Writer) (read func() (string, error), done 
 				return "", fmt.Errorf("standard input: %w", err)
 			}
 			return "", io.EOF
-		}, func() {}, nil
+		}
 	}
 	terminal := term.NewTerminal(struct {
 		io.Reader
@@ -107,7 +103,7 @@ func lineReader(in io.Reader, out io.Writer) (read func() (string, error), done 
 		}
 		defer term.Restore(int(f.Fd()), before) //nolint:errcheck // the terminal is gone
 		return terminal.ReadLine()
-	}, func() {}, nil
+	}
 }
 
 // conversation is a conversation with a model, and its settings.

@@ -46,10 +46,8 @@ func (s *echoServer) ChatStream(_ context.Context, r client.ChatRequest) iter.Se
 func talk(t *testing.T, s *echoServer, lines ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	read, done, err := lineReader(strings.NewReader(strings.Join(lines, "\n")), &out)
-	require.NoError(t, err)
-	defer done()
-	err = newConversation(s, &chatOptions{system: "be kind"}, &out).run(t.Context(), read)
+	read := lineReader(strings.NewReader(strings.Join(lines, "\n")), &out)
+	err := newConversation(s, &chatOptions{system: "be kind"}, &out).run(t.Context(), read)
 	return out.String(), err
 }
 
@@ -89,8 +87,7 @@ func TestAnErrorTakesTheMessageBack(t *testing.T) {
 	_, err := talk(t, s, "one")
 	require.ErrorContains(t, err, "busy", "nothing was answered: the address may be wrong")
 	s = &echoServer{}
-	read, _, err := lineReader(strings.NewReader("one\ntwo\nthree"), io.Discard)
-	require.NoError(t, err)
+	read := lineReader(strings.NewReader("one\ntwo\nthree"), io.Discard)
 	var out bytes.Buffer
 	v := newConversation(s, &chatOptions{}, &out)
 	n := 0

@@ -89,8 +89,12 @@ func (h *Hub) Snapshot(ctx context.Context, n Name, revision string) (*Snapshot,
 			} `json:"lfs"`
 		} `json:"siblings"`
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, most)).Decode(&body); err != nil || body.SHA == "" {
-		return nil, fmt.Errorf("%s: the answer of %s is not a hub's: %v", n, h.endpoint(), err)
+	err = json.NewDecoder(io.LimitReader(resp.Body, most)).Decode(&body)
+	if err == nil && body.SHA == "" {
+		err = errors.New("found no commit")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: the answer of %s is not a hub's: %w", n, h.endpoint(), err)
 	}
 	s := &Snapshot{Commit: body.SHA}
 	for _, f := range body.Siblings {
@@ -105,9 +109,9 @@ func (h *Hub) Snapshot(ctx context.Context, n Name, revision string) (*Snapshot,
 
 func (h *Hub) endpoint() string { return strings.TrimSuffix(cmp.Or(h.Endpoint, DefaultEndpoint), "/") }
 
-// get requests a path. from is the first byte of its content.
-func (h *Hub) get(ctx context.Context, path string, from int64) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.endpoint()+path, nil)
+// get requests a path of the hub. from is the first byte of its content.
+func (h *Hub) get(ctx context.Context, at string, from int64) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.endpoint()+at, nil)
 	if err != nil {
 		return nil, err
 	}

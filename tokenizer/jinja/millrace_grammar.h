@@ -12,8 +12,8 @@ extern "C" {
 
 /* Bounds of one call. */
 typedef struct {
-  size_t memory;         /* bytes held at once */
-  size_t allocated;      /* bytes allocated in all, freed ones counted; 256 more for each allocation */
+  size_t memory;    /* bytes held at once */
+  size_t allocated; /* bytes allocated in all, freed ones counted; 256 more for each allocation */
   uint64_t milliseconds; /* time; a call may exceed it by the work between two allocations */
 } millrace_grammar_limits;
 
