@@ -87,6 +87,10 @@ $(TOOLS): scripts/build/check-tools.sh
 onednn: ## Fetch oneDNN into build/onednn, for the benchmark beside ours
 	scripts/build/onednn.sh
 
+.PHONY: page
+page: ## Build the pages of api/web/page into api/web/dist, which is committed (Node 20.19 or later with npm)
+	@scripts/build/page.sh
+
 .PHONY: sycl
 sycl: ## Build the SYCL backend, build/lib/libmillrace_sycl.so: with an installed oneAPI, or fetched wheels
 	scripts/build/sycl.sh
@@ -97,7 +101,7 @@ env: ## Print what plain `go build` and `go test` need: eval "$(make env)"
 
 .PHONY: clean
 clean: ## Remove everything that was built
-	rm -rf bin $(BUILD) examples/javascript/node_modules compute/device/kernels_id.h tokenizer/jinja/archive_id.h
+	rm -rf bin $(BUILD) examples/javascript/node_modules api/web/page/node_modules scripts/sdks/node_modules compute/device/kernels_id.h tokenizer/jinja/archive_id.h
 
 ##@ Check
 .PHONY: test
@@ -133,9 +137,25 @@ sycl-aot: sycl ## Compile the SYCL device code ahead of time with icpx; without 
 test-client: ## Build client and the Go examples as another module does: without cgo, from an empty module cache
 	scripts/test-client.sh
 
+.PHONY: test-page
+test-page: build ## Compare api/web/dist with a fresh build, and test the pages in Chromium (SHOTS=DIR for screenshots)
+	scripts/test-page.sh
+
 .PHONY: test-go
 test-go: libs python node
 	scripts/test-go.sh
+
+.PHONY: sdks
+sdks:
+	@scripts/sdks/install.sh
+
+.PHONY: test-sdks
+test-sdks: build sdks ## Run the official clients, LangChain, LiteLLM, instructor and the AI SDK against a server, and checks of the APIs' specifications
+	scripts/sdks/run.sh
+
+.PHONY: fuzz-api
+fuzz-api: build sdks ## Send EXAMPLES (50) random requests to every operation of /openapi.json, and check each answer against it
+	scripts/sdks/fuzz.sh $(or $(EXAMPLES),50)
 
 .PHONY: race-rest
 race-rest: libs python node ## Run under the race detector the Go tests that make test runs without it

@@ -58,6 +58,16 @@ func StageFailed(stage string, v any) *Error {
 	return &Error{Code: CodeInternal, Message: fmt.Sprintf("the %s stage failed: %v", stage, v)}
 }
 
+// GrammarWithBeams returns the error of a grammar, named by its parameter, together with a beam search.
+func GrammarWithBeams(param string) *Error {
+	return Invalid(param, "%s: not supported together with use_beam_search", param)
+}
+
+// KiviWithBeams returns the error of a beam search where a worker keeps keys and values as KIVI does.
+func KiviWithBeams() *Error {
+	return Invalid("use_beam_search", "found a beam search, expected none with --kv-type kivi")
+}
+
 // InvalidParam returns an Invalid error for a *sample.ParamError.
 func InvalidParam(err error) *Error {
 	if p, ok := errors.AsType[*sample.ParamError](err); ok {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"strconv"
+	"strings"
 )
 
 // Pin identifies the workers that can continue an answer after its first token: those with the
@@ -16,12 +17,22 @@ type Pin struct {
 }
 
 // Fingerprint returns the system_fingerprint of an answer. Systems with the same fingerprint give
-// equal requests equal bits. It is "" without a numerics digest.
+// equal requests equal bits. What KV returns follows it after a hyphen. It is "" without a numerics digest.
 func (p Pin) Fingerprint() string {
 	if p.Numerics == "" {
 		return ""
 	}
-	return "fp_" + ShortDigest(p.Numerics)
+	digest, kv, lossy := strings.Cut(p.Numerics, "-")
+	if digest = "fp_" + ShortDigest(digest); lossy {
+		digest += "-" + kv
+	}
+	return digest
+}
+
+// KV names what the workers lose of the keys and values of long sequences, such as streaming-4-1020; "": nothing. Their digest ends in it.
+func (p Pin) KV() string {
+	_, kv, _ := strings.Cut(p.Numerics, "-")
+	return kv
 }
 
 // ShortDigest returns the first 16 characters of a digest, for people to read and compare.
@@ -30,7 +41,7 @@ func ShortDigest(digest string) string {
 	return digest[:min(len(digest), length)]
 }
 
-// HashPrompt returns the hash of a prompt's token ids for Pin.Prompt.
+// HashPrompt returns the hash of token ids, such as those of Pin.Prompt.
 func HashPrompt(ids []int32) string {
 	h := sha256.New()
 	var b [4]byte
@@ -44,8 +55,10 @@ func HashPrompt(ids []int32) string {
 // Key returns a name of the request that is unique among all tenants. An ID is unique within a tenant.
 func (r *Request) Key() string { return scoped(r.Tenant, r.ID) }
 
-// OriginKey returns a Key of the Origin, which all attempts of a request share.
-func (r *Request) OriginKey() string { return scoped(r.Tenant, r.Origin()) }
+// OriginKey returns a name that all attempts of a request share, and no other request has: a later one may have the same ID.
+func (r *Request) OriginKey() string {
+	return scoped(r.Tenant, r.Origin()) + "@" + strconv.FormatInt(r.Arrival.UnixNano(), 36)
+}
 
 // scoped returns a different name for each pair. The length marks the end of the tenant.
 func scoped(tenant, id string) string {

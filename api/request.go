@@ -6,6 +6,7 @@ package api
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/millrace/millrace/compute/grammar"
@@ -24,6 +25,9 @@ type Request struct {
 	// CacheSalt divides the tenant's prefix cache: requests share prefixes only with those of an equal salt.
 	CacheSalt string // "": the part without a salt; at most MaxCacheSalt bytes
 
+	// Truncate keeps the first tokens of a prompt that is longer than the model's context takes. Without it such a prompt is refused.
+	Truncate bool
+
 	Messages           []Message // a chat, rendered with the model's template
 	Tools              []any     // JSON values, passed to the template unchanged
 	TemplateArgs       map[string]any
@@ -31,21 +35,27 @@ type Request struct {
 	NoGenerationPrompt bool
 	Prompt             string
 	PromptTokens       []int32
-	TopLogprobs        int // alternatives per token; -1: no logprobs
-	N                  int // choices, 1 or more
-	MaxTokens          int // 0: up to the context limit
+	TopLogprobs        int  // alternatives per token; -1: no logprobs
+	PromptLogprobs     *int // alternatives per token of the prompt, at most sample.MaxTopLogprobs; nil: no logprobs of the prompt
+	N                  int  // choices, 1 or more
+	MaxTokens          int  // 0: up to the context limit
 	Stop               []string
 	StopTokens         []int32
 	IgnoreEOS          bool
 	IncludeStop        bool     // keep the stop string in the text
 	KeepSpecial        bool     // keep special tokens in the text
 	KeepTokens         []string // special tokens that are kept in any case: markers of reasoning and calls
+	Pool               *Pool    // what is read of the prompt in place of an answer, with N and MaxTokens 1; nil: an answer is generated
 	Sampling           sample.Params
 	Beams              *sample.BeamParams // beam search: the N best answers, without Sampling; nil: none
 	Grammar            *grammar.Spec      // what the text may be, without Beams; shared: read only; nil: anything
 	Priority           int                // lower runs first; 0 by default
 	Deadline           time.Time          // zero: none
-	Arrival            time.Time          // also the clock of the chat template
+	Arrival            time.Time
+	Clock              time.Time // of the chat template; zero: Arrival
+
+	// Equal makes the answer one of workers with these digests, or an error. nil: of any workers. Its hash of the prompt does not count.
+	Equal *Pin
 
 	// ReasoningEnd is the text that ends the model's reasoning, "" for a model without it. If the prompt opens
 	// reasoning, Grammar begins after it.
@@ -64,6 +74,40 @@ type Request struct {
 	Takeover *Progress
 }
 
+// Pool makes a request read what the model makes of its prompt. No answer is generated: one event has a vector and ends the request.
+type Pool struct {
+	Pooling Pooling
+	Tokens  []int32 // of PoolLogits
+}
+
+// Pooling says what a vector is made of.
+type Pooling string
+
+// The poolings.
+const (
+	PoolLast   Pooling = "last"   // the hidden state of the last token, after the model's last norm
+	PoolMean   Pooling = "mean"   // the mean of the hidden states of all tokens
+	PoolLogits Pooling = "logits" // the logits of Pool.Tokens after the last token
+	PoolNone   Pooling = "none"   // there is no vector, and the end is FinishLength: only PromptLogprobs count
+)
+
+// Validate returns an error for a pooling of another version, or one without what it needs.
+func (p *Pool) Validate() error {
+	switch p.Pooling {
+	case PoolLast, PoolMean, PoolNone:
+		return nil
+	case PoolLogits:
+		if len(p.Tokens) > 0 {
+			return nil
+		}
+		return Invalid("pooling", "pooling: found %q without tokens, expected at least one", p.Pooling)
+	}
+	return Invalid("pooling", "pooling: found %q, expected %q, %q, %q or %q", p.Pooling, PoolLast, PoolMean, PoolLogits, PoolNone)
+}
+
+// Whole reports whether every token of the prompt has to be computed: cached ones have no hidden states.
+func (p *Pool) Whole() bool { return p != nil && p.Pooling == PoolMean }
+
 // MaxCacheSalt bounds CacheSalt, in bytes.
 const MaxCacheSalt = 256
 
@@ -73,6 +117,17 @@ func CacheSpace(tenant, salt string) string {
 		return tenant
 	}
 	return tenant + "\xff" + salt // the byte 0xff is not in UTF-8, so that no two pairs have the same name
+}
+
+// PriorityIdle is the lowest priority: such a request gets steps, or rows of them, that no other request needs.
+const PriorityIdle = math.MaxInt32
+
+// TemplateClock returns the time that the chat template sees.
+func (r *Request) TemplateClock() time.Time {
+	if r.Clock.IsZero() {
+		return r.Arrival
+	}
+	return r.Clock
 }
 
 // Origin returns the ID of the first attempt, which all attempts share.
@@ -122,8 +177,9 @@ const (
 type TokenLogprob struct {
 	Token   int32
 	Text    string
-	Bytes   []byte // the token's bytes, possibly a part of a character
-	Logprob float32
+	Bytes   []byte         // the token's bytes, possibly a part of a character
+	Logprob float32        // NaN: none, of the first token of a prompt
+	Rank    int            // of a token of a prompt: 1 for the likeliest; else 0
 	Top     []TokenLogprob // alternatives, best first; nil inside Top
 }
 
@@ -135,14 +191,17 @@ type Event struct {
 	Text     string // whole characters only; may be empty
 	Tokens   []int32
 	Logprobs []TokenLogprob
-	Finish   Finish // on the choice's last event
-	Stop     string // with FinishStop: the stop string that ended the choice; "": a token did
-	Err      error  // with FinishError: an *Error
-	Pin      *Pin   // on the first event and after each change; else nil
-	Reasons  bool   // on the first token of a choice: the prompt ends inside reasoning, which the text continues
-	Restart  bool   // earlier events of all choices are void; only if Request.Buffered
-	Done     bool   // the request's last event
-	Usage    *Usage // with Done; in a call of several requests on each one's last event, the sum so far
+	Prompt   []TokenLogprob // with Request.PromptLogprobs on the first event of a choice: all tokens of the prompt
+	Vector   []float32      // of a request with Pool, with FinishStop
+	Finish   Finish         // on the choice's last event
+	Stop     string         // with FinishStop: the stop string that ended the choice; "": a token did
+	Err      error          // with FinishError: an *Error
+	Pin      *Pin           // on the first event and after each change; else nil
+	Reasons  bool           // on the first token of a choice: the prompt ends inside reasoning, which the text continues
+	Restart  bool           // earlier events of all choices are void; only if Request.Buffered
+	Done     bool           // the request's last event
+	Usage    *Usage         // with Done; in a call of several requests on each one's last event, the sum so far
+	Ended    int64          // with Done of a call: when its answer ended, in Unix seconds
 }
 
 // Usage counts tokens.
@@ -166,9 +225,22 @@ type Model struct {
 	Created       time.Time
 	ContextLength int
 	Sampling      sample.Params // defaults of a request; the zero value means sample.Default()
-	Format        string        // of reasoning and tool calls, as package tools names it; "": not known
+	Embedding     Embedding
+	Infill        []string // texts before a prompt, between it and its suffix, and after that; nil: the model fills no gaps
+	Think         []int32  // the tokens that begin and end Format's reasoning, -1 for none; nil: no token ends it
+	Judge         []int32  // the tokens "no" and "yes", of a model with a chat template; nil: it has none
+	Format        string   // of reasoning and tool calls, as package tools names it; "": not known
 	// Special are the ids of the tokens by which Format marks reasoning and calls, as far as they are special.
 	Special map[string]int32
+}
+
+// Embedding is how a model's hidden states become a vector for a text.
+type Embedding struct {
+	Width     int     // of a vector; 0: the workers make none
+	Pooling   Pooling // PoolLast or PoolMean
+	Normalize bool    // vectors have length 1
+	Named     bool    // the model's files say so; false: they say nothing, and the last token counts
+	Problem   string  // what the files ask for that is not served; "": nothing
 }
 
 // ErrTakenOver is the cause of a context that ends because another process continues the request as
@@ -196,6 +268,7 @@ type TokenizeRequest struct {
 	Model            string
 	Prompt           string
 	AddSpecialTokens bool // with Prompt
+	Truncate         bool // with Prompt: a text that surely has more tokens than the model's context is cut, not refused
 
 	Messages           []Message
 	Tools              []any

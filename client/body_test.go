@@ -136,3 +136,22 @@ func TestALargeBodyIsWaitedForLonger(t *testing.T) {
 	require.Equal(t, "1", text)
 	require.EqualValues(t, 1, requests.Load())
 }
+
+// TestAServerMayDieWithARequest has a server that receives a request and never answers it.
+func TestAServerMayDieWithARequest(t *testing.T) {
+	t.Parallel() // it waits most of its time
+	nc := natstest.Connect(t, natstest.Start(t, &server.Options{}))
+	var requests atomic.Int32
+	_, err := nc.Subscribe("millrace.v1.tokenize", func(m *nats.Msg) {
+		if requests.Add(1) > 1 {
+			m.Respond([]byte(`{"tokens":[7]}`)) //nolint:errcheck // the client would ask again
+		}
+	})
+	require.NoError(t, err)
+	c, err := client.NewNATS(nc)
+	require.NoError(t, err)
+	ids, err := c.Tokenize(t.Context(), client.TokenizeRequest{Prompt: "x"})
+	require.NoError(t, err)
+	require.Equal(t, []int32{7}, ids)
+	require.EqualValues(t, 2, requests.Load())
+}

@@ -45,6 +45,11 @@ type Client interface {
 	Tokenize(ctx context.Context, r TokenizeRequest) ([]int32, error)
 	// Detokenize returns the text of token ids. model may be "" where one is served.
 	Detokenize(ctx context.Context, model string, tokens []int32) (string, error)
+	// Embed returns the vector of each text.
+	Embed(ctx context.Context, r EmbeddingRequest) ([][]float32, error)
+	// Post sends the JSON body of a request that does not stream to a path of the HTTP API, such as
+	// /v1/chat/completions, or to its subject, and returns the body of the answer.
+	Post(ctx context.Context, path string, body []byte) ([]byte, error)
 	// Close closes the connections that the client opened.
 	Close()
 }
@@ -78,14 +83,20 @@ func (e *Error) Error() string {
 }
 
 // path is the name of an operation on each transport.
-type path struct{ http, nats string }
+type path struct {
+	http, nats string
+	generates  bool // an answer takes as long as it is, and a second request would compute it again
+}
 
 var (
-	pathChat       = path{"/v1/chat/completions", "chat.completions"}
-	pathComplete   = path{"/v1/completions", "completions"}
-	pathModels     = path{"/v1/models", "models"}
-	pathTokenize   = path{"/tokenize", "tokenize"}
-	pathDetokenize = path{"/detokenize", "detokenize"}
+	pathChat       = path{"/v1/chat/completions", "chat.completions", true}
+	pathComplete   = path{"/v1/completions", "completions", true}
+	pathModels     = path{"/v1/models", "models", false}
+	pathTokenize   = path{"/tokenize", "tokenize", false}
+	pathDetokenize = path{"/detokenize", "detokenize", false}
+	pathEmbed      = path{"/v1/embeddings", "embeddings", true}
+	pathResponses  = path{"/v1/responses", "responses", true}
+	pathMessages   = path{"/v1/messages", "messages", true}
 )
 
 // transport sends the bodies of requests and receives those of answers.
@@ -221,6 +232,26 @@ func (c *client) Models(ctx context.Context) ([]Model, error) {
 	return a.Data, err
 }
 
+// Embed implements Client.
+func (c *client) Embed(ctx context.Context, r EmbeddingRequest) ([][]float32, error) {
+	var a struct {
+		Data []struct {
+			Embedding []float32 `json:"embedding"`
+		} `json:"data"`
+	}
+	if err := c.call(ctx, pathEmbed, r, &a); err != nil {
+		return nil, err
+	}
+	if len(a.Data) != len(r.Input) {
+		return nil, fmt.Errorf("millrace: found %d vectors, expected %d, one for each text", len(a.Data), len(r.Input))
+	}
+	vectors := make([][]float32, len(a.Data))
+	for i := range a.Data {
+		vectors[i] = a.Data[i].Embedding
+	}
+	return vectors, nil
+}
+
 func (c *client) Tokenize(ctx context.Context, r TokenizeRequest) ([]int32, error) {
 	var a struct{ Tokens []int32 }
 	err := c.call(ctx, pathTokenize, r, &a)
@@ -236,13 +267,23 @@ func (c *client) Detokenize(ctx context.Context, model string, tokens []int32) (
 	return a.Prompt, err
 }
 
+// Post implements Client.
+func (c *client) Post(ctx context.Context, to string, body []byte) ([]byte, error) {
+	for _, p := range []path{pathChat, pathComplete, pathEmbed, pathTokenize, pathDetokenize, pathResponses, pathMessages} {
+		if p.http == to {
+			return c.t.once(ctx, p, body)
+		}
+	}
+	return nil, fmt.Errorf("millrace: found path %q, expected one that a Client has a method for", to)
+}
+
 func (c *client) Close() { c.t.close() }
 
 // whole returns an answer in one piece. Where the client resumes streams, it gathers the
 // answer from its stream.
 func (c *client) whole(ctx context.Context, p path, request any, stream iter.Seq2[Chunk, error]) (*Response, error) {
 	if c.t.resumes() {
-		if a, err := gather(stream); code(err) != codeTooLarge {
+		if a, err := Gather(stream); code(err) != codeTooLarge {
 			return a, err
 		}
 	}

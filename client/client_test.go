@@ -118,6 +118,23 @@ func TestBothTransportsGiveTheSameAnswers(t *testing.T) {
 	})
 }
 
+func TestVectorsComeInTheOrderOfTheTexts(t *testing.T) {
+	engine := func() *apitest.Engine {
+		e := apitest.New(func(r *api.Request, s *apitest.Stream) {
+			s.Send(api.Event{Vector: []float32{float32(len(r.Prompt)), 0.5}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 1}})
+		})
+		e.Served[0].Embedding = api.Embedding{Width: 2, Pooling: api.PoolLast}
+		return e
+	}
+	onBoth(t, engine, func(t *testing.T, c client.Client, _ *apitest.Engine) {
+		vectors, err := c.Embed(t.Context(), client.EmbeddingRequest{Input: []string{"a", "bbb"}})
+		require.NoError(t, err)
+		require.Equal(t, [][]float32{{1, 0.5}, {3, 0.5}}, vectors)
+		_, err = c.Embed(t.Context(), client.EmbeddingRequest{Input: []string{"a"}, Dimensions: 3})
+		require.ErrorContains(t, err, "dimensions")
+	})
+}
+
 func TestErrorsAreTyped(t *testing.T) {
 	engine := func() *apitest.Engine {
 		e := apitest.New(func(_ *api.Request, s *apitest.Stream) {

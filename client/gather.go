@@ -11,8 +11,8 @@ import (
 // piece is sent in parts instead.
 const codeTooLarge = "answer_too_large"
 
-// gather returns the whole answer that the chunks of a stream make up.
-func gather(chunks iter.Seq2[Chunk, error]) (*Response, error) {
+// Gather returns the whole answer that the chunks of a stream make up. A stream that was cut is an ErrCut.
+func Gather(chunks iter.Seq2[Chunk, error]) (*Response, error) {
 	a := &Response{}
 	var choices []*gathered
 	for chunk, err := range chunks {
@@ -23,8 +23,14 @@ func gather(chunks iter.Seq2[Chunk, error]) (*Response, error) {
 		if chunk.Usage != nil {
 			a.Usage = *chunk.Usage
 		}
+		if chunk.Proof != nil {
+			a.Proof = chunk.Proof
+		}
 		for i := range chunk.Choices {
 			part := &chunk.Choices[i]
+			if part.Index < 0 || part.Index > maxChoice {
+				return nil, fmt.Errorf("millrace: found choice %d, expected 0 to %d", part.Index, maxChoice)
+			}
 			for len(choices) <= part.Index {
 				choices = append(choices, &gathered{})
 			}
@@ -42,6 +48,9 @@ func gather(chunks iter.Seq2[Chunk, error]) (*Response, error) {
 	}
 	return a, nil
 }
+
+// maxChoice bounds the number of a choice.
+const maxChoice = 1 << 16
 
 // gathered is the part of a choice that has arrived.
 type gathered struct {

@@ -139,18 +139,31 @@ func (t *natsTransport) close() {
 	}
 }
 
-// once retries while no server accepts the request.
+// once retries while no server accepts the request, or while the server that received one without a generation is silent.
 func (t *natsTransport) once(ctx context.Context, p path, body []byte) ([]byte, error) {
-	return retry(ctx, t.resumeFor, func() ([]byte, error) { return t.call(ctx, p.nats, body) }, t.temporary)
+	tries := -1
+	return retry(ctx, t.resumeFor, func() ([]byte, error) {
+		tries++
+		patience := firstWait(tries, len(body))
+		if p.generates || !t.resumes() {
+			patience = 0
+		}
+		return t.call(ctx, p.nats, body, patience)
+	}, t.temporary)
 }
 
-// call sends a request to any server and returns its answer.
-func (t *natsTransport) call(ctx context.Context, operation string, body []byte) ([]byte, error) {
+// call sends a request to any server and returns its answer, which it waits for as long as patience; with 0, as long as
+// ctx.
+func (t *natsTransport) call(ctx context.Context, operation string, body []byte, patience time.Duration) ([]byte, error) {
 	m, err := t.request(ctx, subjects, operation, body)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := t.exchange(ctx, m)
+	send := t.exchange
+	if patience > 0 {
+		send = func(ctx context.Context, m *nats.Msg) ([]byte, error) { return t.send(ctx, m, patience) }
+	}
+	answer, err := send(ctx, m)
 	if err == nil {
 		t.served.Store(true)
 	}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
@@ -21,8 +22,8 @@ const (
 	codeFull   = "bodies_full"    // the gateway has no space for it now
 )
 
-// errSilent reports that the gateway does not answer. The parts that it has are lost.
-var errSilent = errors.New("the gateway that receives the parts of the body is silent")
+// errSilent reports that the gateway that received a message does not answer. The parts of a body that it has are lost.
+var errSilent = errors.New("the gateway that received the request is silent")
 
 // message returns a request without its body.
 func (t *natsTransport) message(ctx context.Context, subject string) *nats.Msg {
@@ -61,7 +62,7 @@ func (t *natsTransport) upload(ctx context.Context, to string, body []byte) (upl
 	var a upload
 	m := t.message(ctx, to+"bodies.open")
 	m.Data = fmt.Appendf(nil, `{"size":%d}`, len(body))
-	answer, err := t.send(ctx, m)
+	answer, err := t.send(ctx, m, firstWait(patientTries, len(m.Data)))
 	if err == nil {
 		err = json.Unmarshal(answer, &a)
 	}
@@ -80,17 +81,17 @@ func (t *natsTransport) upload(ctx context.Context, to string, body []byte) (upl
 		m.Header.Set(headerBody, a.ID)
 		m.Header.Set(headerPart, strconv.Itoa(offset))
 		m.Data = body[offset:min(offset+size, len(body))]
-		if _, err := t.send(ctx, m); err != nil {
+		if _, err := t.send(ctx, m, firstWait(patientTries, len(m.Data))); err != nil {
 			return a, err
 		}
 	}
 	return a, nil
 }
 
-// send sends a message of an upload and returns its answer. It waits as long as a busy server needs. A
-// server that does not answer in that time has lost the body.
-func (t *natsTransport) send(ctx context.Context, m *nats.Msg) ([]byte, error) {
-	timed, cancel := context.WithTimeout(ctx, firstWait(patientTries, len(m.Data)))
+// send sends a message and returns its answer, which it waits for as long as patience. The error is errSilent if none
+// comes.
+func (t *natsTransport) send(ctx context.Context, m *nats.Msg, patience time.Duration) ([]byte, error) {
+	timed, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	answer, err := t.exchange(timed, m)
 	if err != nil && ctx.Err() == nil && timed.Err() != nil {

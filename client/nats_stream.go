@@ -16,7 +16,8 @@ import (
 // with each answer, up to probeMost. An answer takes at most probeWait; for a server that is gone, NATS
 // answers at once.
 const (
-	probeFirst = 200 * time.Millisecond
+	probeFirst = 100 * time.Millisecond
+	probeAgain = 100 * time.Millisecond
 	probeMost  = 2 * time.Second
 	probeWait  = time.Second
 )
@@ -164,7 +165,7 @@ func (t *natsTransport) gateway(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var a struct{ Subjects string }
-	answer, err := t.call(ctx, "gateways", nil)
+	answer, err := t.call(ctx, "gateways", nil, patience)
 	if err != nil || json.Unmarshal(answer, &a) != nil || a.Subjects == "" {
 		return subjects
 	}
@@ -273,17 +274,33 @@ func (s *natsStream) receive(ctx context.Context) (*nats.Msg, error) {
 	}
 }
 
-// probe requests from the server whether it still serves the stream. answered is false if no answer came.
+// probe requests from the server whether it still serves the stream, every probeAgain: NATS delivers a request
+// to a server that has just died until it knows that. answered is false if no answer came within probeWait.
 func (s *natsStream) probe(ctx context.Context) (lives, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
 	m := nats.NewMsg(s.cancel)
 	m.Header.Set(headerPing, "1")
-	answer, err := s.t.nc.RequestMsgWithContext(ctx, m)
+	m.Reply = s.t.nc.NewRespInbox()
+	sub, err := s.t.nc.SubscribeSync(m.Reply)
 	if err != nil {
-		return false, errors.Is(err, nats.ErrNoResponders)
+		return false, false
 	}
-	return answer.Header.Get(headerEnd) == "", true
+	defer sub.Unsubscribe() //nolint:errcheck // as in unsubscribe
+	for ctx.Err() == nil && s.t.nc.PublishMsg(m) == nil {
+		once, cancel := context.WithTimeout(ctx, probeAgain)
+		answer, err := sub.NextMsgWithContext(once)
+		cancel()
+		switch {
+		case err == nil:
+			return answer.Header.Get(headerEnd) == "", true
+		case errors.Is(err, nats.ErrNoResponders):
+			return false, true
+		case !errors.Is(err, context.DeadlineExceeded):
+			return false, false
+		}
+	}
+	return false, false
 }
 
 // number checks the number of a message. A refusal before the first chunk has none.

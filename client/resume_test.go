@@ -420,3 +420,45 @@ func TestARefusalThatComesDuringAQuestionIsRead(t *testing.T) {
 	require.ErrorAs(t, err, &said)
 	require.Equal(t, 429, said.Status)
 }
+
+// TestAServerThatDiesDuringAProbeIsNoticedSoon: NATS delivers a probe to it until it knows of its death.
+func TestAServerThatDiesDuringAProbeIsNoticedSoon(t *testing.T) {
+	url := jetStream(t).ClientURL()
+	nc, err := nats.Connect(url)
+	require.NoError(t, err)
+	defer nc.Close()
+	var dead *nats.Subscription
+	died := make(chan time.Time, 1)
+	dead, err = nc.Subscribe("test.cancel", func(m *nats.Msg) {
+		if m.Reply != "" {
+			died <- time.Now()
+			if err := dead.Unsubscribe(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	require.NoError(t, err)
+	_, err = nc.Subscribe("millrace.v1.chat.completions", func(m *nats.Msg) {
+		first := nats.NewMsg(m.Reply)
+		first.Header = nats.Header{natsapi.HeaderSeq: {"1"}, natsapi.HeaderCancel: {"test.cancel"}, natsapi.HeaderID: {"x"}, natsapi.HeaderInterval: {"60"}}
+		first.Data = []byte(`{"choices":[]}`)
+		assert.NoError(t, nc.PublishMsg(first))
+	})
+	require.NoError(t, err)
+	resumed := make(chan time.Time, 1)
+	_, err = nc.Subscribe("millrace.v1.streams.resume", func(m *nats.Msg) {
+		resumed <- time.Now()
+		end := nats.NewMsg(m.Reply)
+		end.Header = nats.Header{natsapi.HeaderSeq: {"2"}, natsapi.HeaderEnd: {"stop"}}
+		assert.NoError(t, nc.PublishMsg(end))
+	})
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	c, err := client.DialNATS(url)
+	require.NoError(t, err)
+	defer c.Close()
+	for _, err := range c.ChatStream(t.Context(), hi) {
+		require.NoError(t, err)
+	}
+	require.Less(t, (<-resumed).Sub(<-died), 800*time.Millisecond, "before the first probe's patience is over")
+}

@@ -50,6 +50,7 @@ type Sampling struct {
 	IgnoreEOS         bool               `json:"ignore_eos,omitempty"`
 	IncludeStop       bool               `json:"include_stop_str_in_output,omitempty"`
 	TokenIDs          bool               `json:"return_token_ids,omitempty"`
+	Proof             bool               `json:"proof,omitempty"` // the answer has its proof, and token ids
 	Priority          int                `json:"priority,omitempty"`
 	CacheSalt         string             `json:"cache_salt,omitempty"` // only requests of an equal salt share cached prefixes
 	Timeout           float64            `json:"timeout,omitempty"`    // seconds
@@ -101,6 +102,8 @@ type Response struct {
 	Fingerprint string   `json:"system_fingerprint"`
 	Choices     []Choice `json:"choices"`
 	Usage       Usage    `json:"usage"`
+
+	Proof json.RawMessage `json:"proof"` // the server's JSON; nil without Sampling.Proof
 }
 
 // Choice is one of the answers to a request. Logprobs is the server's JSON.
@@ -143,6 +146,8 @@ type Chunk struct {
 	Fingerprint string        `json:"system_fingerprint"`
 	Choices     []ChunkChoice `json:"choices"` // empty in the last chunk, which has the usage
 	Usage       *Usage        `json:"usage"`   // nil before the last chunk
+
+	Proof json.RawMessage `json:"proof"` // in the last chunk, with Sampling.Proof
 }
 
 // ChunkChoice is the part of a choice that a chunk adds.
@@ -168,6 +173,13 @@ type Model struct {
 	ID            string `json:"id"`
 	Created       int64  `json:"created"` // Unix seconds
 	ContextLength int    `json:"max_model_len"`
+}
+
+// EmbeddingRequest is texts whose vectors are requested.
+type EmbeddingRequest struct {
+	Model      string   `json:"model,omitempty"` // "": the only one that is served
+	Input      []string `json:"input"`
+	Dimensions int      `json:"dimensions,omitempty"` // of a vector that are kept, the first ones; 0: all
 }
 
 // TokenizeRequest is a text or a conversation whose token ids are requested.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // Node is the number of a process, of the Key that it makes when it starts: one that comes
@@ -90,6 +91,11 @@ type Tokenizer struct {
 	// Format is the format of reasoning and tool calls, see api.Model, as is Special.
 	Format  string           `json:"format,omitempty"`
 	Special map[string]int32 `json:"special,omitempty"`
+	// Infill is as in api.Model, as is Think.
+	Infill []string `json:"infill,omitempty"`
+	Think  []int32  `json:"think,omitempty"`
+	// Judge is the tokens "no" and "yes" of a model with a chat template, see api.Model.
+	Judge []int32 `json:"judge,omitempty"`
 }
 
 // Worker is a compute process.
@@ -103,6 +109,8 @@ type Worker struct {
 	Context  int           `json:"context"` // tokens
 	Vocab    int           `json:"vocab"`
 	Sampling sample.Params `json:"sampling"`
+	// Embedding is an api.Embedding. Earlier versions have none.
+	Embedding Embedding `json:"embedding"`
 
 	Slabs      int `json:"slabs"`
 	FreeSlabs  int `json:"free_slabs"` // neither used nor promised
@@ -110,7 +118,10 @@ type Worker struct {
 	Cached     int `json:"cached_slabs"`   // kept for their tokens alone
 	Promised   int `json:"promised_slabs"` // reserved, not leased yet
 	SlabTokens int `json:"slab_tokens"`
-	LiveSlabs  int `json:"live_slabs,omitempty"` // that a sequence has at once at most; 0: any number
+	LiveSlabs  int `json:"live_slabs,omitempty"` // of a windowed group of layers, that a sequence has at once at most; 0: any number
+	HeadSlabs  int `json:"head_slabs,omitempty"` // of a sequence, before those of its tokens; with some there are no beam searches
+	// Groups are the groups of layers, each with slabs of its own. Members of earlier versions have one.
+	Groups kvmgr.Groups `json:"groups,omitzero"`
 	// Layout is the order of the bytes in a slab. Workers of equal layout and numerics copy slabs from each other.
 	Layout string `json:"layout,omitempty"`
 
@@ -127,6 +138,15 @@ type Worker struct {
 	Steps    uint64         `json:"steps"`
 	InStep   time.Duration  `json:"in_step"` // since the last progress, with work at hand
 	Down     string         `json:"down,omitempty"`
+}
+
+// Embedding is an api.Embedding.
+type Embedding struct {
+	Width     int    `json:"width"`
+	Pooling   string `json:"pooling"`
+	Normalize bool   `json:"normalize,omitempty"`
+	Named     bool   `json:"named,omitempty"`
+	Problem   string `json:"problem,omitempty"`
 }
 
 // Has says whether the member has a role.

@@ -272,6 +272,14 @@ func (r *Registry) Alive(node string) bool {
 	return r.table.alive(node)
 }
 
+// Finished says whether a worker has left with none of this node's sequences in hand: their ends are sent. Nodes are forgotten after a
+// minute.
+func (r *Registry) Finished(node string) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.table.finished(node)
+}
+
 // Died says whether a node was connected to NATS when it was sent the probe with a number, and has
 // ended since without leaving. Nodes are forgotten after a minute.
 func (r *Registry) Died(node string, probe uint64) bool {

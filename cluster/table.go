@@ -204,6 +204,12 @@ func (t *table) alive(node string) bool {
 	return node == t.self || e != nil && !e.silent
 }
 
+// finished says whether a node has left and had nothing of this one in hand then.
+func (t *table) finished(node string) bool {
+	e := t.members[node]
+	return e != nil && e.left && e.Worker != nil && e.Worker.Gateways[t.self] == 0
+}
+
 // died says whether a node was there at the probe with a number, and has died since. Silence is not
 // death: the NATS server keeps the subscription of a process that was stopped or cut off.
 func (t *table) died(node string, number uint64) bool {

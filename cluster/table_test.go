@@ -43,6 +43,13 @@ func TestANodeIsLiveWhileItIsHeard(t *testing.T) {
 	require.False(t, x.died("b", 0), "with a goodbye")
 	require.False(t, x.died("never seen", 0))
 	require.Zero(t, x.silentCount())
+	require.False(t, x.finished("b"), "it computes nothing")
+	x.receive(at, Member{Node: "c", Worker: &Worker{Gateways: map[string]int{"other": 1}}})
+	require.False(t, x.finished("c"), "it is there")
+	x.receive(at, Member{Node: "c", Left: true, Worker: &Worker{Gateways: map[string]int{"me": 1}}})
+	require.False(t, x.finished("c"), "with a sequence of this node")
+	x.receive(at, Member{Node: "c", Left: true, Worker: &Worker{Gateways: map[string]int{"other": 1}}})
+	require.True(t, x.finished("c"))
 }
 
 // TestAListThatWasGivenOutStaysAsItIs, while nodes come, go and have news.

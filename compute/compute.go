@@ -23,8 +23,11 @@ type Options struct {
 
 	Weights      model.WeightPlan // how linear ops keep theirs
 	KV           model.KVType     // how keys and values are kept
+	OneGroup     bool             // as of model.Program
+	Eviction     model.Eviction   // which keys and values a sequence keeps
 	MaxRows      int              // rows per step
 	MaxOutputs   int              // output rows per step
+	MaxHidden    int              // rows per step whose hidden states are read, beside those; 0: none
 	MaxSequences int              // sequences that a KV pool of measured size holds at most, at full length; 0: any number
 	MaxTokens    int              // tokens of a sequence; 0: as many as the model has positions
 	KVMemory     int64            // bytes of the KV pool; 0: measured, see PoolShare
@@ -57,6 +60,8 @@ type Model struct {
 	numerics   numerics.Ingredients
 	slabs      int
 	slabBytes  int
+	headSlabs  int
+	groups     kvmgr.Groups
 	file       atomic.Pointer[kvfile.File] // see PoolFile
 	batch      []device.Rows
 	beams      []*device.Beams // of the batch, kept for their memory
@@ -116,7 +121,11 @@ func (m *Model) open() (err error) {
 	if err := m.Program.SetWeights(m.options.Weights); err != nil {
 		return err
 	}
-	m.Program.KV = m.options.KV
+	m.Program.KV, m.Program.OneGroup = m.options.KV, m.options.OneGroup
+	if err := m.Program.SetEviction(m.options.Eviction); err != nil {
+		return err
+	}
+	m.groups = Groups(m.Program)
 	if m.content, err = m.hashContent(); err != nil {
 		return err
 	}
@@ -139,7 +148,7 @@ func (m *Model) load() (err error) {
 		if m.slabs, err = m.poolSize(o); err != nil {
 			return err
 		}
-		m.slabBytes = int(m.engine.Info().SlabBytes)
+		m.slabBytes, m.headSlabs = int(m.engine.Info().SlabBytes), m.engine.Info().HeadSlabs
 		if m.layout, err = m.slabLayout(); err != nil {
 			return err
 		}
@@ -155,7 +164,7 @@ func (m *Model) load() (err error) {
 func (m *Model) poolSize(o *Options) (int, error) {
 	slab := m.engine.Info().SlabBytes
 	if o.KVMemory > 0 {
-		return kvmgr.SlabsIn(uint64(o.KVMemory), slab)
+		return m.enough(kvmgr.SlabsIn(uint64(o.KVMemory), slab))
 	}
 	info, err := m.Device.Info()
 	if err != nil {
@@ -163,22 +172,30 @@ func (m *Model) poolSize(o *Options) (int, error) {
 	}
 	// Weights and activations are allocated by now: what is available is left.
 	// Mapped weights are counted as available: they are pages of a file.
-	slabs, err := kvmgr.SizePool(info.MemoryAvailable+m.unowned(), m.pageCache(), 0, PoolShare, slab)
+	slabs, err := m.enough(kvmgr.SizePool(info.MemoryAvailable+m.unowned(), m.pageCache(), 0, PoolShare, slab))
 	if err != nil {
 		return 0, err
 	}
-	return min(slabs, m.engine.Info().MaxSlabs, o.mostSlabs(m.Program.MaxPositions)), nil
+	return min(slabs, m.engine.Info().MaxSlabs, o.mostSlabs(m.engine, m.Program.MaxPositions)), nil
+}
+
+// enough returns an ErrNoMemory for a pool without the slabs of a sequence of one token.
+func (m *Model) enough(slabs int, err error) (int, error) {
+	if least := m.engine.Slabs(1); err == nil && slabs < least {
+		return 0, fmt.Errorf("%w: room for %d slabs of %d bytes, expected at least the %d of a sequence of one token", kvmgr.ErrNoMemory, slabs, m.engine.Info().SlabBytes, least)
+	}
+	return slabs, err
 }
 
 // mostSlabs is the number of slabs that MaxSequences can use of a model with some positions.
-func (o *Options) mostSlabs(longest int) int {
+func (o *Options) mostSlabs(e *device.Engine, longest int) int {
 	if o.MaxSequences == 0 {
 		return math.MaxInt
 	}
 	if o.MaxTokens > 0 {
 		longest = min(longest, max(o.MaxTokens, probeSlabs*device.SlabTokens))
 	}
-	return o.MaxSequences * device.Slabs(longest)
+	return o.MaxSequences * e.Slabs(longest)
 }
 
 // Reload opens the device again after it failed, with the weights from the
@@ -233,11 +250,26 @@ func (m *Model) Slabs() int { return m.slabs }
 // Mappings is the number of slabs that all regions may hold together.
 func (m *Model) Mappings() int { return m.engine.Info().MaxSlabs }
 
+// HeadSlabs is the number of slabs of a region before those of its tokens.
+func (m *Model) HeadSlabs() int { return m.headSlabs }
+
+// Groups are the groups of layers that have slabs of their own.
+func (m *Model) Groups() kvmgr.Groups { return m.groups }
+
+// Groups are the groups of layers of a program, for the allocator.
+func Groups(p *model.Program) kvmgr.Groups {
+	g := p.Groups()
+	return kvmgr.Groups{Full: g.Full, Windowed: g.Windowed}
+}
+
 // SlabTokens is the number of tokens of a slab.
 func (m *Model) SlabTokens() int { return device.SlabTokens }
 
 // Vocab is the number of logits per output.
 func (m *Model) Vocab() int { return m.Program.Vocab }
+
+// HiddenWidth is the number of elements of a hidden state.
+func (m *Model) HiddenWidth() int { return m.Program.HiddenWidth() }
 
 // NewRegion reserves addresses for a sequence.
 func (m *Model) NewRegion(tokens int) (Region, error) {
@@ -279,6 +311,9 @@ func (m *Model) setBatch(batch []Rows) error {
 			return err
 		}
 		rows := device.Rows{Region: region, Tokens: r.Tokens, Position: r.Position, OutputsFrom: len(r.Tokens) - r.Outputs()}
+		if r.Hidden > 0 {
+			rows.Hidden, rows.OutputsFrom = true, len(r.Tokens)-r.Hidden
+		}
 		if r.Beams != nil {
 			if beams == len(m.beams) {
 				m.beams = append(m.beams, &device.Beams{})

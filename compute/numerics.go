@@ -26,20 +26,20 @@ func (m *Model) identify() error {
 	}
 	m.numerics = numerics.Ingredients{
 		Backend: info.Backend, Class: class, KV: m.engine.Info().KVType,
-		Program: numerics.Program(m.Program), Weights: m.content.sum, Probe: probe,
+		Program: numerics.Program(m.Program), Weights: m.content.sum, Probe: probe, Lossy: m.Program.Lossy(),
 	}
 	return nil
 }
 
-// probeSlabs are the slabs of the pool that the probe uses while it runs.
+// probeSlabs are the places of slabs that the probe uses while it runs.
 const probeSlabs = 2
 
 // warmUp runs the probe and hashes its logits: a slab of tokens, which then stands at every
 // place of the sequence but the last, and the tokens after those. So the last rows attend over
 // more than two blocks of keys at the price of two small steps.
 func (m *Model) warmUp() (probe string, err error) {
-	positions := m.Program.MaxPositions
-	if m.slabs < probeSlabs {
+	positions, groups := m.Program.MaxPositions, m.engine.Groups().Count()
+	if m.slabs < probeSlabs*groups {
 		positions = min(positions, device.SlabTokens)
 	}
 	prompt := numerics.Prompt(m.Program.Vocab, positions)
@@ -48,10 +48,16 @@ func (m *Model) warmUp() (probe string, err error) {
 		return "", err
 	}
 	defer region.Close()
-	slabs := make([]int32, device.Slabs(len(prompt)))
-	last := len(slabs) - 1
-	if last > 0 {
-		slabs[last] = 1
+	if m.headSlabs > 0 { // the same slab must not be at two places
+		return m.wholeProbe(region, prompt)
+	}
+	slabs := make([]int32, m.engine.Slabs(len(prompt)))
+	last := device.Slabs(len(prompt)) - 1
+	for i := range slabs {
+		slabs[i] = int32(i % groups)
+		if last > 0 && i/groups == last {
+			slabs[i] += int32(groups)
+		}
 	}
 	if err := region.Append(slabs); err != nil {
 		return "", err
@@ -60,6 +66,22 @@ func (m *Model) warmUp() (probe string, err error) {
 	if err == nil && last > 0 {
 		probe, err = m.runProbe(region, prompt, last*device.SlabTokens, len(prompt))
 	}
+	if err != nil {
+		return "", fmt.Errorf("warm-up step: %w", err)
+	}
+	return probe, nil
+}
+
+// wholeProbe is warmUp with slabs for all of the prompt, or for as much of it as the pool holds.
+func (m *Model) wholeProbe(region *device.Region, prompt []int32) (probe string, err error) {
+	slabs := make([]int32, min(m.slabs, m.engine.Slabs(len(prompt))))
+	for i := range slabs {
+		slabs[i] = int32(i)
+	}
+	if err := region.Append(slabs); err != nil {
+		return "", err
+	}
+	probe, err = m.runProbe(region, prompt, 0, min(region.Tokens(), len(prompt)))
 	if err != nil {
 		return "", fmt.Errorf("warm-up step: %w", err)
 	}
@@ -83,11 +105,12 @@ func (m *Model) runProbe(region *device.Region, prompt []int32, first, end int) 
 // runAmongOthers runs rows and, unless the weights are mapped, a second sequence that fills
 // the step: it is of the largest size then. The bits of the rows do not depend on it.
 func (m *Model) runAmongOthers(rows device.Rows) (device.Logits, error) {
-	others := min(m.options.MaxRows-len(rows.Tokens), m.Program.MaxPositions, (m.slabs-probeSlabs)*device.SlabTokens)
-	if m.packed != nil || rows.Position > 0 || others < 1 {
+	groups := m.engine.Groups().Count()
+	others := min(m.options.MaxRows-len(rows.Tokens), m.Program.MaxPositions, (m.slabs/groups-probeSlabs)*device.SlabTokens)
+	if m.packed != nil || rows.Position > 0 || others < 1 || m.headSlabs > 0 {
 		return m.engine.Run([]device.Rows{rows})
 	}
-	region, err := m.engine.NewRegionAt(probeSlabs, others)
+	region, err := m.engine.NewRegionAt(probeSlabs*groups, others)
 	if err != nil {
 		return device.Logits{}, err
 	}

@@ -92,7 +92,7 @@ func (m *Model) loadEngine() (err error) {
 	if m.packed, err = m.openPacked(); err != nil {
 		return err
 	}
-	limits := device.Limits{MaxRows: m.options.MaxRows, MaxOutputs: m.options.MaxOutputs}
+	limits := device.Limits{MaxRows: m.options.MaxRows, MaxOutputs: m.options.MaxOutputs, MaxHidden: m.options.MaxHidden}
 	m.engine, err = m.Device.LoadPacked(m.Program, m.checkpoint, limits, m.packedBytes())
 	if m.packed == nil || !errors.Is(err, device.ErrInvalid) {
 		return err

@@ -4,12 +4,18 @@
 // It must not know requests, actors or which sequences a step computes.
 package compute
 
+import "github.com/millrace/millrace/kvmgr"
+
 // Runner runs steps over a KV pool. One goroutine drives it.
 type Runner interface {
 	Slabs() int      // physical slabs of the pool
 	SlabTokens() int // tokens per slab
+	HeadSlabs() int  // of a region, before those of its tokens
 	Mappings() int   // slabs that all regions may hold together, a shared one counted for each; 0: any number
-	Vocab() int      // logits per output
+	// Groups are the groups of layers: SlabTokens tokens have a slab for each.
+	Groups() kvmgr.Groups
+	Vocab() int       // logits per output
+	HiddenWidth() int // elements of a hidden state
 	// NewRegion reserves addresses for a sequence of up to the given tokens.
 	NewRegion(tokens int) (Region, error)
 	// CopySlab copies the first tokens of a physical slab to another one.
@@ -35,15 +41,16 @@ type SlabMemory interface {
 	WriteSlab(slab int32, from []byte) error
 }
 
-// Region is the KV cache of one sequence.
+// Region is the KV cache of one sequence. A place is SlabTokens tokens, with a slab for each group of layers.
 type Region interface {
-	// Append maps physical slabs after those already mapped.
+	// Append maps physical slabs after those already mapped: those of all groups for each place. -1 in a windowed group says that the
+	// sequence needs none there, and none before. After an error the region can only be closed.
 	Append(slabs []int32) error
-	// Unmap unmaps up to n of the slabs, the last ones, and returns how many these were. After an error the region can only be
-	// closed.
+	// Unmap unmaps up to n of the slabs, the last ones, and at least those of the last place. It returns how many these were, 0 if none
+	// were left. After an error the region can only be closed.
 	Unmap(n int) (int, error)
-	// Advance unmaps the slabs before place first, those of tokens that no later step reads. A region without slabs begins at
-	// this place. Errors are those of Unmap.
+	// Advance unmaps the slabs of windowed groups before place first, those of tokens that no later step reads: sinks stay. If there are no
+	// other groups, a region without slabs begins at this place. Errors are those of Unmap.
 	Advance(first int) error
 	// Close unmaps the others. It takes long where there are many.
 	Close()
@@ -56,6 +63,7 @@ type Rows struct {
 	Position int
 	Output   bool // the logits of the last token are wanted
 	Drafts   int  // draft tokens: the last ones; their logits, and those of the token before them, are wanted too
+	Hidden   int  // last tokens whose hidden states are wanted, without Output; such Rows are the last ones of a batch
 	Beams    *Beams
 }
 
@@ -81,4 +89,6 @@ type Beams struct {
 // Logits are the output rows of a step, in the order of its sequences.
 type Logits interface {
 	Row(i int) []float32 // [vocab], may be overwritten
+	// Hidden returns hidden state i, in the order of the rows with Rows.Hidden: what the model's head makes logits of.
+	Hidden(i int) []float32 // [HiddenWidth]
 }

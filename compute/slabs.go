@@ -32,8 +32,11 @@ func (m *Model) WriteSlab(slab int32, from []byte) error {
 	return m.engine.WriteSlab(slab, from)
 }
 
-// slabLayout names what the order of the bytes in a slab depends on.
+// slabLayout names what the order of the bytes in a slab depends on. It is "" where keys and values are lossy: what is left of a sequence is not copied to other workers.
 func (m *Model) slabLayout() (string, error) {
+	if m.Program.Lossy() != "" {
+		return "", nil
+	}
 	info, err := m.Device.Info()
 	if err != nil {
 		return "", err

@@ -24,6 +24,7 @@ type Device struct {
 	Threads    int    // 0: every core that the process may use
 	Weights    string // as model.ParseWeights reads it
 	KVType     string // one of model.KVTypeNames
+	KVEviction string // as model.ParseEviction reads it
 	Packed     string // "auto", "off", or the directory of the packed weights' files
 }
 
@@ -35,6 +36,7 @@ func (d *Device) Register(f *pflag.FlagSet) {
 	f.StringVar(&d.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16; on sycl f16 unless the checkpoint is bf16), or f16 or bf16 on sycl")
 	RegisterWeights(f, &d.Weights)
 	RegisterKVType(f, &d.KVType)
+	RegisterKVEviction(f, &d.KVEviction)
 	f.StringVar(&d.Packed, "packed-weights", "auto", "where to keep packed weights for the next start: auto (beside the model, else in the user's cache), a directory, or off")
 	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
 }
@@ -46,6 +48,7 @@ func (d *Device) Validate() error {
 		oneOf("dtype", d.DType, "auto", "f16", "bf16"),
 		weights(d.Weights),
 		oneOf("kv-type", d.KVType, model.KVTypeNames()...),
+		eviction(d.KVEviction),
 		atLeast("threads", d.Threads, 0),
 	)
 }
@@ -63,17 +66,20 @@ type Serve struct {
 	ServedModelName string // "": the name of the model's directory
 	ToolParser      string // "auto" or the name of a format, see package api/tools
 
-	Listen       string        // HTTP
-	BodyLimit    Bytes         // of one HTTP request
-	PingInterval time.Duration // of comments on a silent event stream
-	NATSListen   string        // of the embedded server
-	NATS         string        // "": the embedded server
-	DataDir      string
-	StreamResume string        // "auto", "on", "off"
-	StreamKeep   time.Duration // how long the log of a resumable stream is kept after its end
-	DrainDelay   time.Duration // between the readiness of 503 and the refusal of requests
-	Grace        time.Duration // for running requests at the end
-	StepTimeout  time.Duration // a step that takes longer hangs; 0: none does
+	Listen        string        // HTTP
+	BodyLimit     Bytes         // of one HTTP request
+	MetricsNames  string        // "millrace" or "vllm"
+	PingInterval  time.Duration // of comments on a silent event stream
+	NATSListen    string        // of the embedded server
+	NATS          string        // "": the embedded server
+	DataDir       string
+	StreamResume  string        // "auto", "on", "off"
+	StreamKeep    time.Duration // how long the log of a resumable stream is kept after its end
+	BatchStore    Bytes         // of files and batches; 0: none
+	ResponseStore Bytes         // of stored responses; 0: none is stored
+	DrainDelay    time.Duration // between the readiness of 503 and the refusal of requests
+	Grace         time.Duration // for running requests at the end
+	StepTimeout   time.Duration // a step that takes longer hangs; 0: none does
 
 	KVMemory       Bytes  // 0: what warm-up finds
 	KVShm          string // "auto", "off" or a directory; "": off
@@ -110,12 +116,16 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.StringVar(&s.Listen, "listen", "127.0.0.1:8080", "address of the HTTP server, HOST:PORT")
 	s.BodyLimit = 8 << 20
 	f.Var(&s.BodyLimit, "body-limit", "largest HTTP request body, such as 8MiB")
+	f.StringVar(&s.MetricsNames, "metrics-names", "millrace", "names of the metrics: millrace, or vllm (also those of vLLM, for its dashboards and for the Gateway API inference extension)")
 	f.DurationVar(&s.PingInterval, "ping-interval", time.Second, "time between pings on a stream without tokens; clients of resumable streams consider a gateway dead after three intervals")
 	f.StringVar(&s.NATSListen, "nats-listen", "127.0.0.1:4222", "address of the embedded NATS server, HOST:PORT")
 	f.StringVar(&s.NATS, "nats", "", "URL of a NATS server to join (default: none; a server is embedded)")
 	f.StringVar(&s.DataDir, "data-dir", "data", "directory for data that outlives the process: JetStream and node keys")
 	f.StringVar(&s.StreamResume, "stream-resume", "auto", "streams that clients can resume at any gateway: auto (on request, where JetStream is available), on (unless the request declines), or off")
 	f.DurationVar(&s.StreamKeep, "stream-keep", 30*time.Second, "how long a resumable stream can be read after its end")
+	s.BatchStore, s.ResponseStore = 1<<30, 256<<20
+	f.Var(&s.BatchStore, "batch-store", "disk that JetStream may use for files and batches of all tenants, such as 1GiB (0: no files and no batches)")
+	f.Var(&s.ResponseStore, "response-store", "disk that JetStream may use for stored responses of all tenants, which are kept for 24 h (0: no response is stored)")
 	f.DurationVar(&s.DrainDelay, "drain-delay", 300*time.Millisecond, "how long a stopping gateway keeps serving after readiness turns 503")
 	f.DurationVar(&s.Grace, "grace", 30*time.Second, "how long running requests may continue after SIGTERM or Ctrl-C")
 
@@ -176,9 +186,13 @@ func (s *Serve) Validate() error {
 		atLeast("kv-disk-size", s.KVDiskSize, 1<<20),
 		atLeast("kv-spill-size", s.KVSpillSize, 1<<20),
 		s.spill(),
+		s.lossy(),
 		oneOf("admission", s.Admission, AdmissionPredicted, AdmissionDeclared),
+		oneOf("metrics-names", s.MetricsNames, "millrace", "vllm"),
 		oneOf("stream-resume", s.StreamResume, "auto", "on", "off"),
 		atLeast("stream-keep", s.StreamKeep, time.Second),
+		storeSize("batch-store", s.BatchStore),
+		storeSize("response-store", s.ResponseStore),
 		atLeast("drain-delay", s.DrainDelay, 0),
 		atLeast("grace", s.Grace, 0),
 		atLeast("step-timeout", s.StepTimeout, 0),
@@ -192,12 +206,45 @@ func (s *Serve) Validate() error {
 // LocalOnly says whether the HTTP server is there for the processes of this machine alone.
 func (s *Serve) LocalOnly() bool { return s.Local() && loopback(s.Listen) }
 
+// storeSize checks the size of a store: 0 or enough for a few requests.
+func storeSize(flag string, found Bytes) error {
+	const least = 1 << 20
+	if found == 0 {
+		return nil
+	}
+	return atLeast(flag, found, least)
+}
+
 // spill checks that there can be something to spill.
 func (s *Serve) spill() error {
 	if s.KVSpill != "" && s.Admission == AdmissionDeclared {
 		return Usagef("--kv-spill: found with --admission %s, which never pauses a request; expected --admission %s", s.Admission, AdmissionPredicted)
 	}
 	return nil
+}
+
+// lossy refuses settings that copy keys and values where these are lossy.
+func (s *Serve) lossy() error {
+	kivi := model.KVKivi.String()
+	cause := "--kv-type " + kivi
+	if e, err := model.ParseEviction(s.KVEviction); err == nil && e.Sinks > 0 { // Device.Validate reports an error
+		cause = "--kv-eviction " + s.KVEviction
+	} else if s.KVType != kivi {
+		return nil
+	}
+	var copies string
+	roles := s.Roles.List()
+	switch {
+	case s.KVSpill != "":
+		copies = "--kv-spill"
+	case s.KVDisk != "":
+		copies = "--kv-disk"
+	case slices.Contains(roles, cluster.Prefill) || slices.Contains(roles, cluster.Decode):
+		copies = "--roles prefill or decode"
+	default:
+		return nil
+	}
+	return Usagef("found %s with %s, which copies keys and values; expected one of the two", cause, copies)
 }
 
 // gateway checks what concerns the gateway's role only.

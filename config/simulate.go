@@ -91,6 +91,18 @@ func weights(found string) error {
 	return nil
 }
 
+func eviction(found string) error {
+	if _, err := model.ParseEviction(found); err != nil {
+		return Usagef("--kv-eviction: %w", err)
+	}
+	return nil
+}
+
+// RegisterKVEviction adds --kv-eviction to a command's flags.
+func RegisterKVEviction(f *pflag.FlagSet, text *string) {
+	f.StringVar(text, "kv-eviction", "none", "keys and values that long sequences give up: "+model.EvictionForms+" (the first N tokens and the last N stay; it changes answers)")
+}
+
 // RegisterKVType adds --kv-type to a command's flags.
 func RegisterKVType(f *pflag.FlagSet, name *string) {
 	f.StringVar(name, "kv-type", "auto", "type of keys and values in the KV cache: "+strings.Join(model.KVTypeNames(), ", ")+" (auto: the float type of --dtype)")

@@ -18,19 +18,19 @@ func Topics() []Topic {
 	return []Topic{
 		{"Model", []string{"model", "served-model-name", "tool-parser", "weights", "kv-type", "packed-weights"}},
 		{"Device", []string{"backend", "device", "isa", "dtype", "threads"}},
-		{"Memory", []string{"kv-memory", "kv-shm", "kv-disk", "kv-disk-size", "kv-spill", "kv-spill-size", "admission"}},
+		{"Memory", []string{"kv-memory", "kv-shm", "kv-disk", "kv-disk-size", "kv-spill", "kv-spill-size", "kv-eviction", "admission"}},
 		{"Scheduling", []string{
 			"max-batch-tokens", "max-batch-size", "prefill-chunk", "draft-rows", "waiting-served-ratio",
 			"max-waiting", "max-queue-wait", "step-timeout", "tokenizers", "detokenizers",
 		}},
 		{"Network", []string{"listen", "body-limit", "ping-interval", "nats", "nats-listen", "data-dir"}},
-		{"Streams and shutdown", []string{"stream-resume", "stream-keep", "drain-delay", "grace"}},
+		{"Streams and shutdown", []string{"stream-resume", "stream-keep", "batch-store", "response-store", "drain-delay", "grace"}},
 		{"Cluster", []string{"roles", "heartbeat", "node-timeout", "failover-timeout"}},
 		{"Security", []string{
 			"api-keys", "tls-cert", "tls-key", "tls-client-ca", "nats-auth-file", "nats-creds", "nats-nkey",
 			"nats-clients", "nats-tls-ca", "nats-tls-cert", "nats-tls-key",
 		}},
-		{"Observability", []string{"log-level", "log-format", "otlp-endpoint", "trace-ratio"}},
+		{"Observability", []string{"log-level", "log-format", "metrics-names", "otlp-endpoint", "trace-ratio"}},
 		{"General", []string{"config", "json", "help"}},
 	}
 }

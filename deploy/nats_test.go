@@ -3,6 +3,7 @@ package deploy_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,12 +22,16 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/natsapi"
+	"github.com/millrace/millrace/api/responses"
 	"github.com/millrace/millrace/cluster/bridge"
 	"github.com/millrace/millrace/cluster/kvevents"
 	"github.com/millrace/millrace/cluster/prefix"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/deploy"
 	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/batch"
+	"github.com/millrace/millrace/durable/objects"
+	"github.com/millrace/millrace/durable/stored"
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
@@ -66,6 +71,15 @@ var prefixAPI = []string{
 	"CONSUMER.DELETE.MILLRACE_KV.c", "CONSUMER.MSG.NEXT.MILLRACE_KV.c",
 }
 
+// storeAPI is what gateways need of it for files, batches and stored responses.
+func storeAPI() (subjects []string) {
+	for _, stream := range []string{"OBJ_MILLRACE_FILES", "OBJ_MILLRACE_RESPONSES", "KV_MILLRACE_BATCHES", "MILLRACE_WORK", "MILLRACE_RESULTS"} {
+		subjects = append(subjects, "STREAM.CREATE."+stream, "STREAM.UPDATE."+stream, "STREAM.INFO."+stream, "STREAM.PURGE."+stream, "STREAM.MSG.GET."+stream,
+			"CONSUMER.CREATE."+stream+".c.x", "CONSUMER.INFO."+stream+".c", "CONSUMER.DELETE."+stream+".c")
+	}
+	return append(subjects, "CONSUMER.MSG.NEXT.MILLRACE_WORK.c", "CONSUMER.MSG.NEXT.MILLRACE_RESULTS.c", "DIRECT.GET.OBJ_MILLRACE_FILES.x", "DIRECT.GET.KV_MILLRACE_BATCHES.x")
+}
+
 // foreignAPI is what nobody may use: to end the journal, or to reach another stream.
 var foreignAPI = []string{
 	"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.DELETE.MILLRACE_JOURNAL", "STREAM.MSG.DELETE.MILLRACE_JOURNAL",
@@ -74,6 +88,7 @@ var foreignAPI = []string{
 	"CONSUMER.DURABLE.CREATE.MILLRACE_JOURNAL.c", "STREAM.PEER.REMOVE.MILLRACE_JOURNAL", "ACCOUNT.PURGE.MILLRACE", "SERVER.REMOVE",
 	"STREAM.DELETE.MILLRACE_KV", "STREAM.PURGE.MILLRACE_KV", "STREAM.UPDATE.MILLRACE_KV", "STREAM.MSG.GET.MILLRACE_KV", "DIRECT.GET.MILLRACE_KV",
 	"STREAM.CREATE.OBJ_millrace-bodies", "STREAM.INFO.OBJ_millrace-bodies",
+	"STREAM.DELETE.OBJ_MILLRACE_FILES", "STREAM.DELETE.KV_MILLRACE_BATCHES", "STREAM.DELETE.MILLRACE_WORK", "STREAM.MSG.DELETE.MILLRACE_RESULTS",
 }
 
 // natsServer runs the committed configuration. Its users' passwords are their names.
@@ -134,6 +149,12 @@ func TestEachRoleSendsItsOwnKindsOfMessagesOnly(t *testing.T) {
 		"millrace.v1.bodies.open":      {"client"},
 		"_INBOX.client.x":              {"gateway", "node", "front"},
 		"$JS.ACK.MILLRACE_JOURNAL.x":   nil,
+		"$JS.ACK.MILLRACE_WORK.x":      {"gateway", "node"},
+		"$JS.FC.KV_MILLRACE_BATCHES.x": {"gateway", "node"},
+		"$O.MILLRACE_FILES.C.x":        {"gateway", "node"},
+		"$KV.MILLRACE_BATCHES.t.b":     {"gateway", "node"},
+		"millrace.work.line.t.b.1":     {"gateway", "node"},
+		"millrace.result.t.b.1":        {"gateway", "node"},
 		"$JS.FC.MILLRACE_JOURNAL.x":    nil,
 		"$JS.EVENT.ADVISORY.x":         nil,
 		"$SYS.REQ.SERVER.PING":         nil,
@@ -141,7 +162,7 @@ func TestEachRoleSendsItsOwnKindsOfMessagesOnly(t *testing.T) {
 		"millrace.other":               nil,
 		"other":                        nil,
 	}
-	for _, subject := range slices.Concat(journalAPI, prefixAPI) {
+	for _, subject := range slices.Concat(journalAPI, prefixAPI, storeAPI()) {
 		mayPublish["$JS.API."+subject] = []string{"gateway", "node"}
 	}
 	for _, subject := range foreignAPI {
@@ -260,6 +281,53 @@ func TestGatewaysKeepStreamsInJetStreamAndOthersDoNot(t *testing.T) {
 		_, err := durable.New(natsUser(t, s, user), call.NewDirect(e), durable.Options{Timeout: 100 * time.Millisecond})
 		require.ErrorContains(t, err, "JetStream", user)
 	}
+}
+
+// TestGatewaysRunBatchesAndStoreResponses with the permissions that they have.
+func TestGatewaysRunBatchesAndStoreResponses(t *testing.T) {
+	s := natsServer(t)
+	nc := natsUser(t, s, "gateway")
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	work, err := batch.OpenWork(t.Context(), nc, js, 8<<20)
+	require.NoError(t, err)
+	open := func(bucket, noun string) *objects.Store {
+		o, err := objects.Open(t.Context(), nc, objects.Options{Bucket: bucket, Noun: noun, Keep: time.Hour, MaxBytes: 8 << 20})
+		require.NoError(t, err)
+		t.Cleanup(o.Close)
+		return o
+	}
+	files, kept := open("MILLRACE_FILES", "file"), open("MILLRACE_RESPONSES", "response")
+	e := apitest.New(apitest.Say("x"))
+	b, err := batch.Open(t.Context(), nc, batch.Options{Engine: e, Calls: call.NewDirect(e), Files: files, JetStream: js, Work: work, MaxBytes: 8 << 20, Room: func() int { return 2 }})
+	require.NoError(t, err)
+	t.Cleanup(b.Close)
+	var lines strings.Builder
+	for i := range 10 {
+		fmt.Fprintf(&lines, `{"custom_id":"%d","method":"POST","url":"/v1/completions","body":{"prompt":"x"}}`+"\n", i)
+	}
+	_, err = files.Put(t.Context(), "", "file-1", map[string]string{batch.FieldPurpose: "batch"}, time.Time{}, strings.NewReader(lines.String()))
+	require.NoError(t, err)
+	r, err := b.Create(t.Context(), batch.Request{Endpoint: "/v1/completions", Input: "file-1", Window: time.Hour})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		r, err = b.Get(t.Context(), r.ID)
+		return err == nil && r.Status == batch.Completed
+	}, time.Minute, 20*time.Millisecond)
+	require.Equal(t, 10, r.Counts.Completed)
+
+	calls := stored.New(stored.Options{Calls: call.NewDirect(e), Objects: kept, Work: work, Publish: js, Ready: func() error { return nil }})
+	t.Cleanup(calls.Close)
+	c, err := responses.Decode([]byte(`{"input":"x","background":true}`), e.Models(), time.Now())
+	require.NoError(t, err)
+	_, err = calls.Run(t.Context(), c)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		body, err := calls.Get(t.Context(), responses.IDOf(c))
+		return err == nil && strings.Contains(string(body), `"status":"completed"`)
+	}, time.Minute, 20*time.Millisecond)
+	require.NoError(t, calls.Delete(t.Context(), responses.IDOf(c)))
+	require.NoError(t, nc.LastError(), "every subject is allowed")
 }
 
 // TestGatewaysFollowWorkersPrefixCaches with the permissions that both have.

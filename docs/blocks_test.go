@@ -265,8 +265,8 @@ func TestCommandsExist(t *testing.T) {
 
 // otherFlags are flags of other programs that the text names.
 var otherFlags = map[string]bool{
-	"--previous": true, "--results": true, "--scenario": true, "--serve": true, // the fault suite
-	"--replies":        true, // nats
+	"--lines": true, "--previous": true, "--results": true, "--scenario": true, "--serve": true, "--victims": true, // the fault suite
+	"--replies": true, "--reply-timeout": true, // nats
 	"--require-hashes": true, // pip
 }
 

@@ -99,3 +99,59 @@ func BenchmarkAddedLatency(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkTakeOver measures how long the calls of a gateway that died have no events: 100 of 200 calls of
+// 60 tokens, whose readers come to the other gateway at once.
+func BenchmarkTakeOver(b *testing.B) {
+	const calls, tokens = 200, 60
+	const text = `{"prompt":"one","max_tokens":100,"stream":true,"stream_resume":true}`
+	url := natsServer(b).ClientURL()
+	var all []time.Duration
+	for b.Loop() {
+		g := newGate(1)
+		e := deterministic(g)
+		pair := []gateway{newGateway(b, url, e, durable.Options{}), newGateway(b, url, e, durable.Options{})}
+		views := make([]*view, calls)
+		for i := range views {
+			views[i] = see(b, begin(b, pair[i%2], e, text))
+		}
+		for n := range tokens { // the records of the calls alternate
+			g.open(n + 1)
+			for _, v := range views {
+				v.until(uint64(n + 1))
+			}
+		}
+		died := time.Now()
+		pair[0].kill()
+		g.open(tokens + 1)
+		gaps := make(chan time.Duration)
+		for i := 0; i < calls; i += 2 {
+			go func() {
+				r, err := pair[1].Attach(b.Context(), views[i].call.ID)
+				if err != nil {
+					b.Error(err)
+					gaps <- 0
+					return
+				}
+				defer r.Close()
+				for ev := range r.Events(b.Context()) {
+					if ev.Seq > tokens {
+						break
+					}
+				}
+				gaps <- time.Since(died)
+			}()
+		}
+		for range calls / 2 {
+			all = append(all, <-gaps)
+		}
+		g.open(1 << 30)
+		for i := 1; i < calls; i += 2 {
+			views[i].until(0)
+		}
+		pair[1].Close()
+	}
+	slices.Sort(all)
+	b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, "p99-ms")
+}

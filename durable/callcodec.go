@@ -22,7 +22,7 @@ func encodeCall(c *call.Call) ([]byte, error) {
 		Kind: uint32(c.Kind), Model: c.Model, Stream: c.Stream, IncludeUsage: c.IncludeUsage, TokenIds: c.TokenIDs,
 		Echo: c.Echo, N: uint32(c.N), CreatedNs: c.Created.UnixNano(),
 	}
-	w.RepeatedFields = c.Repeated
+	w.RepeatedFields, w.Proof = c.Repeated, c.Proof
 	if p := c.Parsing; p.Format != "" {
 		w.Parsing = &callpb.Parsing{Format: p.Format, Calls: p.Calls, Allowed: p.Allowed, Single: p.Single, Held: p.Held}
 	}
@@ -35,6 +35,12 @@ func encodeCall(c *call.Call) ([]byte, error) {
 	}
 	return proto.MarshalOptions{Deterministic: true}.Marshal(w)
 }
+
+// EncodeCall encodes a call that has not run, so that another process can run it.
+func EncodeCall(c *call.Call) ([]byte, error) { return encodeCall(c) }
+
+// DecodeCall decodes a call of EncodeCall and gives it its ID.
+func DecodeCall(id string, encoded []byte) (*call.Call, error) { return decodeCall(id, encoded) }
 
 func encodeRequest(r *api.Request, created time.Time) (*callpb.Request, error) {
 	w := &callpb.Request{
@@ -51,6 +57,12 @@ func encodeRequest(r *api.Request, created time.Time) (*callpb.Request, error) {
 	if !r.Deadline.IsZero() {
 		w.TimeoutNs = int64(r.Deadline.Sub(created))
 	}
+	if !r.Clock.IsZero() {
+		w.ClockNs = r.Clock.UnixNano()
+	}
+	if p := r.Equal; p != nil {
+		w.Equal = &callpb.Equal{Numerics: p.Numerics, Text: p.Text}
+	}
 	var err error
 	w.Messages, w.Tools, w.TemplateArgs, err = api.EncodeChat(r.Messages, r.Tools, r.TemplateArgs)
 	return w, err
@@ -66,7 +78,7 @@ func decodeCall(id string, encoded []byte) (*call.Call, error) {
 		ID: id, Kind: call.Kind(w.GetKind()), Model: w.GetModel(), Stream: w.GetStream(), IncludeUsage: w.GetIncludeUsage(),
 		TokenIDs: w.GetTokenIds(), Echo: w.GetEcho(), N: int(w.GetN()), Created: time.Unix(0, w.GetCreatedNs()),
 	}
-	c.Repeated = w.GetRepeatedFields()
+	c.Repeated, c.Proof = w.GetRepeatedFields(), w.GetProof()
 	if p := w.GetParsing(); p != nil {
 		c.Parsing = call.Parsing{Format: p.GetFormat(), Calls: p.GetCalls(), Allowed: p.GetAllowed(), Single: p.GetSingle(), Held: p.GetHeld()}
 	}
@@ -97,6 +109,12 @@ func decodeRequest(w *callpb.Request, c *call.Call) (*api.Request, error) {
 	}
 	if w.GetTimeoutNs() != 0 {
 		r.Deadline = c.Created.Add(time.Duration(w.GetTimeoutNs()))
+	}
+	if w.GetClockNs() != 0 {
+		r.Clock = time.Unix(0, w.GetClockNs())
+	}
+	if p := w.GetEqual(); p != nil {
+		r.Equal = &api.Pin{Numerics: p.GetNumerics(), Text: p.GetText()}
 	}
 	var err error
 	r.Messages, r.Tools, r.TemplateArgs, err = api.DecodeChat(w.GetMessages(), w.GetTools(), w.GetTemplateArgs())

@@ -30,6 +30,7 @@ var bodies = []struct {
 		"ignore_eos":true,"include_stop_str_in_output":true,"skip_special_tokens":false,"logprobs":true,"top_logprobs":2,
 		"n":2,"max_tokens":7,"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true,"priority":-4,"timeout":2.5,"cache_salt":"s"}`},
 	{call.Chat, `{"messages":[{"role":"user","content":""}],"add_generation_prompt":false}`},
+	{call.Chat, `{"messages":[{"role":"user","content":"a"}],"proof":{"created":5,"prompts":[{"numerics":"n","text":"t"}]}}`},
 	{call.Chat, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"}`},
 	{call.Completion, `{"prompt":["one","two"],"echo":true,"n":3,"top_p":0,"stream":true}`},
 	{call.Completion, `{"prompt":"one","guided_json":{"const":"é"}}`},
@@ -70,6 +71,8 @@ func TestADecodedCallComesBackAsItWas(t *testing.T) {
 	for _, v := range []any{call.Call{}, api.Request{}} {
 		for field := range reflect.TypeOf(v).Fields() {
 			switch name := field.Name; name {
+			case "Window", "Vectors", "Pool", "Truncate", "PromptLogprobs": // of calls that cannot be resumed
+				require.False(t, used[name], name)
 			case "Named", "Resume", "Takeover", "First", "Tenant", "Weight", "Buffered": // how the call was sent, and fields that running it sets
 				require.False(t, used[name], name)
 			default:

@@ -28,7 +28,7 @@ func (s *session) follow() error {
 	if s.state.last > 0 {
 		from = s.state.last + 1
 	}
-	tail, err := s.c.journal.tail(ctx, s.log, from)
+	tail, err := s.c.journal.tail(ctx, from, s.log)
 	if errors.Is(err, errNoLog) {
 		stop()
 		return s.ownerWithoutStream()

@@ -51,3 +51,6 @@ func (c *callRecord) belongs(tenant, id string) bool { return c.tenant == tenant
 func (c *callRecord) same(o *callRecord) bool {
 	return c.belongs(o.tenant, o.id) && bytes.Equal(c.encoded, o.encoded) && c.kind == o.kind && bytes.Equal(c.body, o.body)
 }
+
+// TenantToken returns the token that stands for a tenant in the subjects and names of everything that is stored for it.
+func TenantToken(tenant string) string { return tenantToken(tenant) }

@@ -12,8 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/millrace/millrace/api"
+	"golang.org/x/sync/singleflight"
 )
 
 // Names in JetStream.
@@ -53,6 +52,8 @@ type journal struct {
 	timeout  time.Duration
 	bytes    prometheus.Counter
 	stream   atomic.Pointer[jetstream.Stream] // to read messages by subject; the stream may be a newer one of that name
+	created  singleflight.Group               // requests for the stream's creation
+	loads    loads
 }
 
 // ensure creates the stream if it is missing. The configuration of an existing stream stays as it is,
@@ -187,6 +188,30 @@ func (j *journal) newest(ctx context.Context, log string) (uint64, error) {
 	return seq, err
 }
 
+// oldest returns the stream sequence of a log's oldest record, or 0 if there is none.
+func (j *journal) oldest(ctx context.Context, log string) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, j.timeout)
+	defer cancel()
+	if j.stream.Load() == nil {
+		if _, err := j.creation(ctx); err != nil {
+			return 0, notThere(err)
+		}
+	}
+	m, err := (*j.stream.Load()).GetMsg(ctx, 1, jetstream.WithGetMsgSubject(Subject+log))
+	if err != nil {
+		return 0, notThere(err)
+	}
+	return m.Sequence, nil
+}
+
+// notThere returns nil for an error that says that there is no log, and an error of JetStream for any other.
+func notThere(err error) error {
+	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errNoJetStream, err)
+}
+
 // newestOf is newest and also returns when the stream was created.
 func (j *journal) newestOf(ctx context.Context, log string) (seq uint64, created time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
@@ -200,10 +225,28 @@ func (j *journal) newestOf(ctx context.Context, log string) (seq uint64, created
 			return m.Sequence, created, nil
 		}
 	}
-	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-		return 0, created, nil
+	return 0, created, notThere(err)
+}
+
+// creation returns when the stream was created. Callers at the same time share a request: a gateway
+// takes over many calls at once.
+func (j *journal) creation(ctx context.Context) (time.Time, error) {
+	answer := j.created.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.timeout)
+		defer cancel()
+		s, err := j.js.Stream(ctx, Stream)
+		if err != nil {
+			return time.Time{}, err
+		}
+		j.stream.Store(&s)
+		return s.CachedInfo().Created, nil
+	})
+	select {
+	case a := <-answer:
+		return a.Val.(time.Time), a.Err
+	case <-ctx.Done():
+		return time.Time{}, ctx.Err()
 	}
-	return 0, created, fmt.Errorf("%w: %w", errNoJetStream, err)
 }
 
 // recentlyCreated reports whether the stream was created within the last minute or is missing. Then the
@@ -224,33 +267,40 @@ type entry struct {
 	pending     uint64 // number of messages after it
 }
 
-// tail reads a log, beginning at a stream sequence.
+// unreadFor is how long the server keeps the consumer of a tail that has ended. A request for its
+// removal would hold up those that read the next logs.
+const unreadFor = 10 * time.Second
+
+// Bounds of the messages that a tail requests at once. On a busy machine each request takes a while.
+const (
+	leastPull = 500
+	mostPull  = 8192
+)
+
+// tail reads logs, beginning at a stream sequence.
 type tail struct {
 	messages jetstream.MessagesContext
-	stop     func()
 	created  time.Time // creation of the stream: another stream has other logs, perhaps with the same sequences
-	pending  uint64    // number of messages in the log when the tail began
-	part     struct {
-		body  []byte
-		n     int
-		first uint64
-	}
-	bytes int64 // size of the messages since the last whole record
+	pending  uint64    // number of messages in the logs when the tail began
+	assembly           // of the log, if there is one
 }
 
-// tail returns a reader of the log from a stream sequence on; 0 is its beginning. errNoLog means that
-// there is no stream.
-func (j *journal) tail(ctx context.Context, log string, from uint64) (*tail, error) {
+// tail returns a reader of logs from a stream sequence on; 0 is the beginning. errNoLog means that there
+// is no stream.
+func (j *journal) tail(ctx context.Context, from uint64, logs ...string) (*tail, error) {
 	create, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
-	cfg := jetstream.OrderedConsumerConfig{FilterSubjects: []string{Subject + log}, MaxResetAttempts: 1, InactiveThreshold: time.Minute}
+	cfg := jetstream.OrderedConsumerConfig{MaxResetAttempts: 1, InactiveThreshold: unreadFor}
+	for _, log := range logs {
+		cfg.FilterSubjects = append(cfg.FilterSubjects, Subject+log)
+	}
 	if from > 0 {
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, from
 	}
 	var c jetstream.Consumer
-	s, err := j.js.Stream(create, Stream)
+	created, err := j.creation(create) // before the consumer: a log of a later stream is then not taken for one of this
 	if err == nil {
-		c, err = s.OrderedConsumer(create, cfg)
+		c, err = j.js.OrderedConsumer(create, Stream, cfg)
 	}
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, errNoLog
@@ -259,33 +309,45 @@ func (j *journal) tail(ctx context.Context, log string, from uint64) (*tail, err
 		return nil, fmt.Errorf("%w: %w", errNoJetStream, err)
 	}
 	info := c.CachedInfo()
-	messages, err := c.Messages()
+	messages, err := c.Messages(jetstream.PullMaxMessages(int(min(max(info.NumPending, leastPull), mostPull))))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoJetStream, err)
 	}
-	return &tail{messages: messages, created: s.CachedInfo().Created, pending: info.NumPending, stop: func() {
-		messages.Stop()
-		ctx, cancel := context.WithTimeout(context.Background(), j.timeout)
-		defer cancel()
-		j.js.DeleteConsumer(ctx, Stream, c.CachedInfo().Name) //nolint:errcheck // an unused consumer expires
-	}}, nil
+	return &tail{messages: messages, created: created, pending: info.NumPending}, nil
 }
 
-// next waits for the next message.
+func (t *tail) stop() { t.messages.Stop() }
+
+// next waits for the next message of the log.
 func (t *tail) next(ctx context.Context) (entry, error) {
 	m, err := t.messages.Next(jetstream.NextContext(ctx))
 	if err != nil {
 		return entry{}, err
 	}
+	return t.add(m)
+}
+
+// assembly makes entries of the messages of a log.
+type assembly struct {
+	part struct {
+		body  []byte
+		n     int
+		first uint64
+	}
+	bytes int64 // size of the messages since the last whole record
+}
+
+// add adds the log's next message.
+func (a *assembly) add(m jetstream.Msg) (entry, error) {
 	meta, err := m.Metadata()
 	if err != nil {
 		return entry{}, err
 	}
 	e := entry{last: meta.Sequence.Stream, pending: meta.NumPending}
-	t.bytes += int64(len(m.Data())) + messageOverhead
-	body, first, whole := t.join(m.Headers().Get(headerPart), m.Data(), e.last)
+	a.bytes += int64(len(m.Data())) + messageOverhead
+	body, first, whole := a.join(m.Headers().Get(headerPart), m.Data(), e.last)
 	if whole {
-		e.first, e.bytes, t.bytes = first, t.bytes, 0
+		e.first, e.bytes, a.bytes = first, a.bytes, 0
 		e.record, err = decodeRecord(body)
 	}
 	return e, err
@@ -293,62 +355,23 @@ func (t *tail) next(ctx context.Context) (entry, error) {
 
 // join joins the parts of a record. It drops the parts of an incomplete record, whose writer died or
 // was fenced.
-func (t *tail) join(part string, body []byte, seq uint64) (whole []byte, first uint64, ok bool) {
+func (a *assembly) join(part string, body []byte, seq uint64) (whole []byte, first uint64, ok bool) {
 	if part == "" {
-		t.part.n = 0
+		a.part.n = 0
 		return body, seq, true
 	}
 	var i, of int
 	if _, err := fmt.Sscanf(part, "%d/%d", &i, &of); err != nil || i < 1 || i > of {
-		t.part.n = 0
+		a.part.n = 0
 		return nil, 0, false
 	}
 	if i == 1 {
-		t.part.body, t.part.n, t.part.first = nil, 0, seq
+		a.part.body, a.part.n, a.part.first = nil, 0, seq
 	}
-	if i != t.part.n+1 {
-		t.part.n = 0
+	if i != a.part.n+1 {
+		a.part.n = 0
 		return nil, 0, false
 	}
-	t.part.body, t.part.n = append(t.part.body, body...), i
-	return t.part.body, t.part.first, i == of
-}
-
-// load reads a whole log into s and returns its events. The error is errNoLog if there is none, and
-// errGap if records are missing; s then has the others. errNotOurs, errReplaced and errOutgrown are
-// those of state.apply.
-func (j *journal) load(ctx context.Context, log string, s *state) ([]api.Event, error) {
-	newest, err := j.newest(ctx, log)
-	if err != nil {
-		return nil, err
-	}
-	if newest == 0 {
-		return nil, errNoLog
-	}
-	t, err := j.tail(ctx, log, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer t.stop()
-	if t.pending == 0 {
-		return nil, errNoLog
-	}
-	ctx, cancel := context.WithTimeout(ctx, j.timeout)
-	defer cancel()
-	s.created = t.created
-	var events []api.Event
-	for {
-		e, err := t.next(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errNoJetStream, err)
-		}
-		added, err := s.apply(e)
-		if err != nil {
-			return nil, err
-		}
-		events = append(events, added...)
-		if e.pending == 0 {
-			return events, s.whole()
-		}
-	}
+	a.part.body, a.part.n = append(a.part.body, body...), i
+	return a.part.body, a.part.first, i == of
 }

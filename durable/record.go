@@ -22,7 +22,8 @@ import (
 //	                 int64 arrival = 6; /* Unix nanoseconds */ string owner = 7;
 //	                 string traceparent = 8; string tracestate = 9; string key = 10; bytes form = 11; }
 //	message Event  { uint64 seq = 1; uint32 choice = 2; bytes text = 3; repeated int32 tokens = 4;
-//	                 repeated Logprob logprobs = 5; string finish = 6; Error error = 7; bool done = 8; Usage usage = 9; Pin pin = 10; bool reasons = 11; }
+//	                 repeated Logprob logprobs = 5; string finish = 6; Error error = 7; bool done = 8; Usage usage = 9; Pin pin = 10;
+//	                 string stop = 11; bool reasons = 12; int64 ended = 13; /* Unix seconds */ }
 //	message Logprob { int32 token = 1; bytes text = 2; bytes raw = 3; float logprob = 4; repeated Logprob top = 5; }
 //	message Error  { uint32 code = 1; string param = 2; string message = 3; string reason = 4; int64 retry_after = 5; }
 //	message Usage  { uint32 prompt = 1; uint32 completion = 2; uint32 cached = 3; }
@@ -150,7 +151,7 @@ func appendEvent(b []byte, ev *api.Event) []byte {
 	if ev.Reasons {
 		b = appendInt(b, 12, 1)
 	}
-	return b
+	return appendInt(b, 13, ev.Ended)
 }
 
 func appendLogprob(b []byte, l *api.TokenLogprob) []byte {
@@ -319,6 +320,8 @@ func decodeEvent(b []byte) (ev api.Event, err error) {
 			ev.Stop = string(f.bytes)
 		case 12:
 			ev.Reasons = f.n != 0
+		case 13:
+			ev.Ended = int64(f.n)
 		}
 		return err
 	})

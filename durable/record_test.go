@@ -27,7 +27,7 @@ func records() []*record {
 		{token: 1, owner: new(string)},
 		{token: 2, events: []api.Event{
 			{Seq: 1, Choice: 3, Text: "é", Reasons: true, Pin: &api.Pin{Numerics: "n", Text: "t", Prompt: "p"}, Tokens: []int32{0, 5, math.MaxInt32}, Logprobs: []api.TokenLogprob{outer}},
-			{Seq: 2, Usage: &api.Usage{PromptTokens: 1, CompletionTokens: 2, CachedTokens: 3}, Finish: api.FinishStop, Stop: "\n\n"},
+			{Seq: 2, Usage: &api.Usage{PromptTokens: 1, CompletionTokens: 2, CachedTokens: 3}, Finish: api.FinishStop, Stop: "\n\n", Ended: 1_700_000_000},
 			{Seq: 3, Finish: api.FinishError, Done: true, Err: &api.Error{Code: 429, Param: "p", Message: "m", Reason: "r", RetryAfter: time.Second}},
 		}},
 	}
@@ -126,7 +126,7 @@ func TestAStateCountsWhatTheOwnerWroteOnce(t *testing.T) {
 }
 
 func TestPartsOfARecordAreJoinedAndBrokenOnesDropped(t *testing.T) {
-	var x tail
+	var x assembly
 	for _, step := range []struct {
 		part, body, whole string
 		first             uint64

@@ -2,6 +2,7 @@ package durable
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -19,24 +20,11 @@ func (s *session) resetState() {
 
 func newToken() uint64 { return rand.Uint64() }
 
-// takeOver writes this gateway's ownership into the log, or the whole log if it is lost. Then it
-// continues the call after the events in the buffer.
+// takeOver makes this gateway the owner of the call. Then it continues the call after the events in the
+// buffer.
 func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) {
 	s.token = newToken()
-	newest, created, err := s.c.journal.newestOf(s.ctx, s.log)
-	if err != nil {
-		return nil, nil, err
-	}
-	switch {
-	case newest == 0:
-		err = s.rewrite(0)
-	case !created.Equal(s.state.created):
-		err = errRestart
-	default:
-		node := s.c.node
-		_, s.state.last, err = s.c.journal.publish(s.ctx, s.log, &record{log: s.state.log, token: s.token, owner: &node}, s.state.last)
-	}
-	if err != nil {
+	if err := s.own(); err != nil {
 		return nil, nil, err
 	}
 	s.reserved = reservedFor(s.state.bytes)
@@ -47,6 +35,29 @@ func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) 
 	s.c.metrics.takeovers.Inc()
 	s.c.opts.Logger.Info().Str("id", s.id).Uint64("events", s.state.known).Msg("durable: call taken over")
 	return s.resubmit()
+}
+
+// own writes this gateway's ownership into the log that was read, or the whole log if it is lost.
+func (s *session) own() error {
+	created, err := s.c.journal.creation(s.ctx)
+	if err == nil && created.Equal(s.state.created) {
+		node := s.c.node
+		_, last, err := s.c.journal.publish(s.ctx, s.log, &record{log: s.state.log, token: s.token, owner: &node}, s.state.last)
+		if err == nil {
+			s.state.last = last
+		}
+		if !errors.Is(err, errFenced) {
+			return err
+		}
+	}
+	newest, err := s.c.journal.newest(s.ctx, s.log)
+	switch {
+	case err != nil:
+		return err
+	case newest == 0:
+		return s.rewrite(0)
+	}
+	return errRestart
 }
 
 // runContext returns the context of the call's requests. It has the call's trace and the API key that

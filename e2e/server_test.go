@@ -434,6 +434,10 @@ func TestTheOfficialClientsOfOtherAPIsGetTheSameText(t *testing.T) {
 	checkWithClients(t, "other_sdks.py")
 }
 
+func TestTheOfficialOpenAIClientRunsBatchesAndStoresResponses(t *testing.T) {
+	checkWithClients(t, "openai_batches.py")
+}
+
 // checkWithClients runs a script of scripts/e2e against a server.
 func checkWithClients(t *testing.T, script string) {
 	t.Helper()

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/kvmgr/chain"
 )
 
-// Change is a slab that entered or left the prefix tree. Slabs that are not full do not count. With a window a slab counts as long as the
+// Change is a slab that entered or left the prefix tree of the first group of layers. Slabs that are not full do not count. With a window a slab counts as long as the
 // tree knows its tokens: what follows them may be there.
 type Change struct {
 	Hash   chain.Hash // of the tokens up to the slab's end
@@ -21,7 +21,7 @@ type changes struct {
 
 // Record begins the list of changes, with all slabs of the tree.
 func (m *Manager) Record() {
-	t := &m.tree
+	t := &m.trees[0]
 	t.changes = changes{wanted: true}
 	var walk func(n *node)
 	walk = func(n *node) {
@@ -42,8 +42,9 @@ func (m *Manager) Record() {
 // Changes returns the changes since the last call, in their order; none before Record. A slab enters after the slab that it
 // follows.
 func (m *Manager) Changes() []Change {
-	list := m.tree.changes.list
-	m.tree.changes.list = nil
+	t := &m.trees[0]
+	list := t.changes.list
+	t.changes.list = nil
 	return slices.Clip(list)
 }
 

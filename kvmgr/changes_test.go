@@ -25,7 +25,7 @@ func inTree(m *Manager) map[chain.Hash]bool {
 			}
 		}
 	}
-	for space, n := range m.tree.spaces {
+	for space, n := range m.trees[0].spaces {
 		walk(n, chain.Root(space))
 	}
 	return set

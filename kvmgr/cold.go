@@ -24,7 +24,7 @@ type cold struct {
 // is none. A slab is listed again each time that it is released, and evicted slabs are not. Its contents stay until the next
 // call that leases. It needs Config.Cold.
 func (m *Manager) Cold() (Cold, bool) {
-	c := &m.tree.cold
+	c := &m.trees[0].cold
 	for len(c.queue) > 0 {
 		n := c.queue[0]
 		c.queue[0] = nil

@@ -92,11 +92,13 @@ func (m *Manager) mappable(mapped int) bool { return m.mappings == 0 || mapped <
 
 // returns is how many slabs a region makes available at its end, after the ones before it. undo takes the region's end back.
 func (m *Manager) returns(r *region) (slabs int) {
-	if r.slides {
+	if r.slides && r.groups.Full == 0 {
 		return r.quota
 	}
-	for id := range r.holds() {
-		if m.fixed[id]--; m.fixed[id] == 0 {
+	for group, id := range r.holds() {
+		if r.slidesIn(group) {
+			slabs++
+		} else if m.fixed[id]--; m.fixed[id] == 0 {
 			slabs++
 		}
 	}
@@ -104,10 +106,12 @@ func (m *Manager) returns(r *region) (slabs int) {
 }
 
 func (m *Manager) undo(r *region) {
-	if r.slides {
+	if r.slides && r.groups.Full == 0 {
 		return
 	}
-	for id := range r.holds() {
-		m.fixed[id]++
+	for group, id := range r.holds() {
+		if !r.slidesIn(group) {
+			m.fixed[id]++
+		}
 	}
 }

@@ -96,3 +96,35 @@ func TestATailThatItsSequenceStillWritesIsNotFound(t *testing.T) {
 	_, tokens = m.Find(p)
 	require.Equal(t, 6, tokens)
 }
+
+// TestATailThatARunningSequenceHasToo is found in the slab of the one that has ended: nobody writes to that.
+func TestATailThatARunningSequenceHasToo(t *testing.T) {
+	m, err := New(Config{Slabs: 10, SlabTokens: 8})
+	require.NoError(t, err)
+	longer := Prompt{Tokens: tokensFrom(100, 7)}
+	_, err = m.ReservePrompt(1, Declared(20), longer)
+	require.NoError(t, err)
+	_, err = m.Lease(1, 8)
+	require.NoError(t, err)
+	require.NoError(t, m.Commit(1, longer.Tokens, true))
+	p := Prompt{Tokens: tokensFrom(100, 5)}
+	hit, err := m.ReservePrompt(2, Declared(20), p)
+	require.NoError(t, err)
+	require.Equal(t, 4, hit.Tokens)
+	_, err = m.Lease(2, 8)
+	require.NoError(t, err)
+	require.NoError(t, m.Commit(2, p.Tokens, true))
+	_, tokens := m.Find(p)
+	require.Zero(t, tokens, "both are written to")
+	slabs, err := m.Release(2)
+	require.NoError(t, err)
+	require.NoError(t, m.Check())
+	_, tokens = m.Find(p)
+	require.Equal(t, 5, tokens, "of %d slabs", slabs)
+	require.NoError(t, m.Commit(1, longer.Tokens, true))
+	_, err = m.Release(1)
+	require.NoError(t, err)
+	require.NoError(t, m.Check())
+	_, tokens = m.Find(longer)
+	require.Equal(t, 7, tokens)
+}

@@ -2,7 +2,7 @@
 // belongs to which sequence. It must not know memory, tensors or tokens: it counts, and
 // the compute actor maps what is leased here.
 //
-// A slab holds the keys and values of SlabTokens tokens, for all layers. A
+// A slab holds the keys and values of SlabTokens tokens, for a group of layers: see Groups. A
 // sequence is promised slabs before it runs, and leases them as it grows. The first invariant is
 //
 //	promised <= free + cached
@@ -62,23 +62,31 @@ type Config struct {
 	SlabTokens int   // tokens per slab
 	Mappings   int   // slabs that all regions may hold together, a shared one counted for each; 0: any number
 	Slots      int   // of the tier, numbered from 0; 0: there is none
+	Head       int   // slabs of a sequence without beams before those of its tokens. Sequences share no prefix then, and the tier has no slots
 	Cold       bool  // Cold lists slabs
 	Worth      Worth // orders evictions of the prefix tree; nil: ReusedLRU
-	Window     int   // tokens that a token sees, itself included, at least 2; 0: all before it. See Trim
-	Live       int   // slabs that a sequence has at once at most, if there is a window: see LiveSlabs
+	Window     int   // tokens that a token sees in windowed groups, itself included, at least 2; 0: there are none. See Trim
+	Live       int   // slabs of a windowed group that a sequence has at once at most: see LiveSlabs
+	Sinks      int   // of them, leading slabs that it keeps beside its window. Then there is one group, sequences share no prefix, and the tier has no slots
+	Groups     Groups
 }
 
 // Manager owns the slabs of one pool.
 type Manager struct {
 	slabTokens int
+	groups     Groups
+	head       int // see Config
 	free       freeSet
 	refs       []int32 // [slabs] regions that hold the slab
 	fixed      []int32 // [slabs] of these, the regions that do not slide
 	regions    map[Seq]*region
-	tree       tree
-	live       int // see Config
+	bySlab     []*node // [slabs] the node of each slab, nil without
+	trees      []tree  // by group
+	live       int     // see Config, as sinks
+	sinks      int
 	tier       tier
 	ready      []Seq     // see Ready
+	taken      []int32   // of extend, reused
 	mappings   int       // see Config
 	mapped     int       // slabs promised, leased or not, over all regions
 	needed     int       // slabs that regions need at their declared ends, and are not promised
@@ -93,44 +101,62 @@ type Manager struct {
 // region is the slabs of one sequence.
 type region struct {
 	seq     Seq
-	end     int     // tokens at its declared end
+	end     int // tokens at its declared end
+	groups  Groups
 	full    int     // the most slabs that it has at once until then, shared ones included
 	tokens  int     // promised, in tokens
 	prompt  int     // of the tokens, those in a segment of their own; 0 without beams
 	beams   int     // segments for the tokens after the prompt; 1 without beams
 	quota   int     // the most slabs that it has at once with these tokens: promised, shared ones included
-	slides  bool    // it gives slabs back before its end, to have others: see Trim
+	slides  bool    // it gives slabs of windowed groups back before its end, to have others: see Trim
 	denied  bool    // its last growth was
-	first   int     // leading slabs that it gave back, or never had
-	slabs   []int32 // leased, by position; each element is written once (leases hand out views). Those before first are no longer its own
-	cached  bool    // the region's slabs enter the prefix tree
+	first   int     // leading positions whose slabs of windowed groups it gave back, or never had, but for those of sinks
+	sinks   int     // leading slabs that it keeps
+	slabs   []int32 // leased, by position; each element is written once (leases hand out views). Those given back are no longer its own, -1: never had
+	cached  bool    // the region's slabs enter the prefix trees
 	space   string  // in this space
-	inTree  int     // leading slabs whose tokens are there
-	last    *node   // of the last of these
-	tail    *node   // of the next slab, with the first of its tokens; nil without
-	doubles int     // see twins
-	pending []*node // that it computes, or has computed
+	paths   []path  // by group
+	pending []*node // of the first group, that it computes, or has computed
 }
 
-// twins are slabs of the tree with the same tokens as the region's own, which another sequence computed at the same time.
+// path is the part of a prefix tree that has a region's slabs of one group.
+type path struct {
+	inTree  int   // leading positions whose tokens are there
+	last    *node // of the last of these
+	tail    *node // of the next slab, with the first of its tokens; nil without
+	doubles int   // see twins
+}
+
+// twins are slabs of a group's tree with the same tokens as the region's own, which another sequence computed at the same time.
 // The region holds them too, since it holds what follows them.
-func (r *region) twins() iter.Seq[int32] {
-	return func(yield func(int32) bool) {
-		n := r.last
-		for i := r.inTree - 1; i >= 0 && r.doubles > 0; i-- {
-			if n.slab != r.slabs[i] && !yield(n.slab) {
-				return
+func (r *region) twins() iter.Seq2[int, int32] {
+	return func(yield func(group int, id int32) bool) {
+		for group := range r.paths {
+			p := &r.paths[group]
+			n := p.last
+			for i := p.inTree - 1; i >= 0 && p.doubles > 0; i-- {
+				if n.slab != r.at(i, group) && !yield(group, n.slab) {
+					return
+				}
+				n = n.parent
 			}
-			n = n.parent
 		}
 	}
 }
 
+// doubles is the number of twins.
+func (r *region) doubles() (n int) {
+	for i := range r.paths {
+		n += r.paths[i].doubles
+	}
+	return n
+}
+
 // holds are all slabs that the region holds.
-func (r *region) holds() iter.Seq[int32] {
-	return func(yield func(int32) bool) {
-		for _, id := range r.slabs[r.first:] {
-			if !yield(id) {
+func (r *region) holds() iter.Seq2[int, int32] {
+	return func(yield func(group int, id int32) bool) {
+		for group, id := range r.own() {
+			if !yield(group, id) {
 				return
 			}
 		}
@@ -139,7 +165,10 @@ func (r *region) holds() iter.Seq[int32] {
 }
 
 // held is the number of its own slabs.
-func (r *region) held() int { return len(r.slabs) - r.first }
+func (r *region) held() int { return r.groups.Slabs(r.positions(), r.gone()) }
+
+// slidesIn says whether the region gives slabs of a group back to have others.
+func (r *region) slidesIn(group int) bool { return r.slides && group >= r.groups.Full }
 
 func (r *region) unleased() int { return r.quota - r.held() }
 
@@ -149,7 +178,7 @@ func (m *Manager) count(r *region, sign int) {
 	m.mapped += sign * r.quota
 	m.needed += sign * r.need()
 	if r.slides {
-		m.slid += sign * r.held()
+		m.slid += sign * Groups{Windowed: r.groups.Windowed}.Slabs(r.positions(), r.gone())
 	}
 }
 
@@ -164,28 +193,46 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.SlabTokens < 1 {
 		return nil, fmt.Errorf("%w: tokens per slab %d, expected at least 1", ErrInvalid, cfg.SlabTokens)
 	}
+	if cfg.Head < 0 || cfg.Head > 0 && (cfg.Window > 0 || cfg.Slots > 0 || cfg.Groups.Count() > 1) {
+		return nil, fmt.Errorf("%w: %d slabs before those of the tokens with a window of %d, %d slots and %d groups, expected neither and one group",
+			ErrInvalid, cfg.Head, cfg.Window, cfg.Slots, cfg.Groups.Count())
+	}
 	if err := cfg.checkWindow(); err != nil {
 		return nil, err
+	}
+	groups := cfg.Groups.or(cfg.Window)
+	if min(groups.Full, groups.Windowed) < 0 || cfg.Cold && groups.Count() > 1 {
+		return nil, fmt.Errorf("%w: %+v, lists of cold slabs: %t, expected no negative number, and one group with such lists", ErrInvalid, cfg.Groups, cfg.Cold)
 	}
 	if cfg.Worth == nil {
 		cfg.Worth = ReusedLRU
 	}
 	m := &Manager{
 		slabTokens: cfg.SlabTokens,
+		groups:     groups,
+		head:       cfg.Head,
 		mappings:   cfg.Mappings,
 		free:       newFreeSet(cfg.Slabs),
 		refs:       make([]int32, cfg.Slabs),
 		fixed:      make([]int32, cfg.Slabs),
 		live:       cfg.Live,
-		tree:       newTree(cfg.Slabs, cfg.SlabTokens, cfg.Window, cfg.Worth),
+		sinks:      cfg.Sinks,
+		bySlab:     make([]*node, cfg.Slabs),
 		regions:    make(map[Seq]*region),
 		tier:       newTier(cfg.Slots),
 	}
-	m.tree.cold.wanted = cfg.Cold
+	for group := range groups.Count() {
+		window := cfg.Window
+		if group < groups.Full {
+			window = 0
+		}
+		m.trees = append(m.trees, newTree(m.bySlab, group, cfg.SlabTokens, window, cfg.Worth))
+	}
+	m.trees[0].cold.wanted = cfg.Cold
 	return m, nil
 }
 
-// slabsFor is the number of slabs that hold tokens.
+// slabsFor is the number of positions that hold tokens.
 func (m *Manager) slabsFor(tokens int) int { return divideUp(tokens, m.slabTokens) }
 
 // divideUp cannot overflow.
@@ -204,7 +251,7 @@ func (m *Manager) Reserve(seq Seq, l Length) error {
 	if err := m.checkReserve(seq, l); err != nil {
 		return err
 	}
-	return m.add(&region{seq: seq, end: l.End, tokens: l.Promise, beams: 1}, nil)
+	return m.add(&region{seq: seq, end: l.End, tokens: l.Promise, beams: 1}, &found{})
 }
 
 func (m *Manager) checkReserve(seq Seq, l Length) error {
@@ -217,40 +264,52 @@ func (m *Manager) checkReserve(seq Seq, l Length) error {
 	return nil
 }
 
-// add admits a region that begins with the slabs of a path.
-func (m *Manager) add(r *region, path []*node) error {
+// add admits a region that begins with the whole slabs of what was found of its prompt.
+func (m *Manager) add(r *region, f *found) error {
+	r.groups, r.paths, r.sinks = m.groups, make([]path, len(m.trees)), m.sinks
 	r.slides = m.slides(r)
 	r.full = m.most(r, r.end)
 	if m.mappings > 0 && r.full > m.mappings {
 		r.tokens = r.end // it runs alone, see admit
 	}
 	r.quota = m.most(r, r.tokens)
-	if err := m.admit(r, path); err != nil {
+	if err := m.admit(r, f); err != nil {
 		return err
 	}
-	m.share(r, path)
+	m.share(r, f)
 	m.count(r, 1)
 	m.regions[r.seq] = r
 	if m.needed == 0 || m.safe() {
 		return nil
 	}
 	m.drop(r)
-	return &ShortageError{Err: ErrNoSlabs, Need: r.full - len(r.rest(path)), Free: m.available(), Pool: len(m.refs)}
+	return &ShortageError{Err: ErrNoSlabs, Need: r.full - m.groups.Slabs(f.whole, r.first), Free: m.available(), Pool: len(m.refs)}
 }
 
-// rest is the part of a path whose slabs a region has.
-func (r *region) rest(path []*node) []*node { return path[min(r.first, len(path)):] }
+// rest is the nodes of what was found whose slabs a region has, in a group.
+func (r *region) rest(f *found, group int) []*node {
+	if f.whole == 0 {
+		return nil
+	}
+	path := f.groups[group].path
+	return path[min(r.from(group), len(path)):]
+}
 
 // available is how many slabs can be promised: those that are free, or kept for their tokens alone. What regions share that slide is
 // as if each had slabs of its own: it needs them later.
 func (m *Manager) available() int { return len(m.refs) - m.kept - m.slid - m.promised }
 
-// admit says whether what is promised to a region that begins with the slabs of a path fits beside all other promises.
-func (m *Manager) admit(r *region, path []*node) error {
+// admit says whether what is promised to a region that begins with the slabs of what was found fits beside all other promises.
+func (m *Manager) admit(r *region, f *found) error {
 	need, free := r.quota, m.available()
-	for _, n := range r.rest(path) {
-		if m.fixed[n.slab] > 0 && !r.slides {
-			need--
+	for group := range m.trees {
+		if r.slidesIn(group) {
+			continue
+		}
+		for _, n := range r.rest(f, group) {
+			if m.fixed[n.slab] > 0 {
+				need--
+			}
 		}
 	}
 	if r.full > len(m.refs) {
@@ -279,37 +338,64 @@ func (m *Manager) Lease(seq Seq, upTo int) ([]int32, error) {
 	if upTo > r.tokens {
 		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, promised %d", ErrBeyondReservation, seq, upTo, r.tokens)
 	}
-	have, total := len(r.slabs), m.slabsOf(r, max(upTo, 0))
-	if total > have && total-r.first > r.quota {
+	have, total := r.positions(), m.slabsOf(r, max(upTo, 0))
+	if total > have && total-r.gone() > m.liveOf(r, m.slabsOf(r, r.tokens)) {
 		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, expected at most %d before it gives slabs back", ErrBeyondReservation, seq, upTo, m.Limit(seq))
 	}
 	got := m.extend(r, total)
-	m.leased(seq, have, got)
+	m.leased(seq, have*m.groups.Count(), got)
 	return got, nil
 }
 
-// extend leases slabs until the region has total of them (at most its quota).
+// extend leases slabs until the region has those of total positions (at most its quota), and returns the new ones by position: -1 where a windowed group
+// needs none.
 func (m *Manager) extend(r *region, total int) []int32 {
-	have := len(r.slabs)
+	have, begin, n := r.positions(), len(r.slabs), m.groups.Count()
 	if total <= have {
 		return nil
 	}
-	near := -1
-	if have > r.first {
-		near = int(r.slabs[have-1]) + 1
-	}
-	for m.free.count < total-have {
-		m.free.put(int(m.tree.evict()))
+	for m.free.count < m.groups.Slabs(total, r.first)-m.groups.Slabs(have, r.first) {
+		m.free.put(int(m.evict()))
 	}
 	m.count(r, -1)
-	r.slabs = m.free.take(r.slabs, total-have, near)
-	m.count(r, 1)
-	for _, id := range r.slabs[have:] {
-		m.refs[id] = 1
-		m.keep(r, id, 1)
+	for range (total - have) * n {
+		r.slabs = append(r.slabs, -1)
 	}
-	m.void(r.slabs[have:])
-	return r.slabs[have:total:total]
+	for group := range n { // neighbors of one group are mapped by one call
+		from, near := max(have, r.from(group)), -1
+		if have > r.from(group) {
+			near = int(r.at(have-1, group)) + 1
+		}
+		m.taken = m.free.take(m.taken[:0], max(total-from, 0), near)
+		for i, id := range m.taken {
+			r.slabs[(from+i)*n+group] = id
+			m.refs[id] = 1
+			m.keep(r, group, id, 1)
+		}
+		m.void(m.taken)
+	}
+	m.count(r, 1)
+	return r.slabs[begin:len(r.slabs):len(r.slabs)]
+}
+
+// evict takes the slab that is worth the least from a prefix tree: of trees with equal ones, from the one that has the most slabs which nobody holds, so
+// that no group loses what the others need. There is one.
+func (m *Manager) evict() int32 {
+	var least *tree
+	for i := range m.trees {
+		if t := &m.trees[i]; len(t.leaves) > 0 && (least == nil || t.goesBefore(least)) {
+			least = t
+		}
+	}
+	return least.evict()
+}
+
+// goesBefore says whether a slab of a tree is evicted before those of another one.
+func (t *tree) goesBefore(o *tree) bool {
+	if a, b := t.leaves[0].worth, o.leaves[0].worth; a != b {
+		return a < b
+	}
+	return t.idle > o.idle
 }
 
 // Release ends the sequence's reservation and gives back its slabs, and its slots of the tier. It returns
@@ -332,16 +418,18 @@ func (m *Manager) Release(seq Seq) (freed int, err error) {
 func (m *Manager) drop(r *region) {
 	m.count(r, -1)
 	m.settle(r)
-	for id := range r.holds() {
-		m.unref(r, id)
+	for group, id := range r.holds() {
+		m.unref(r, group, id)
 	}
-	m.follow(r, nil)
+	for group := range m.trees {
+		m.follow(r, group, nil)
+	}
 	delete(m.regions, r.seq)
 }
 
 // keep notes that a region holds a slab, or with -1 that it does not any more.
-func (m *Manager) keep(r *region, id, by int32) {
-	if r.slides {
+func (m *Manager) keep(r *region, group int, id, by int32) {
+	if r.slidesIn(group) {
 		return
 	}
 	before := m.fixed[id]
@@ -350,27 +438,27 @@ func (m *Manager) keep(r *region, id, by int32) {
 }
 
 // ref counts a region that holds a slab which is in the tree or another region's.
-func (m *Manager) ref(r *region, id int32) {
-	m.keep(r, id, 1)
+func (m *Manager) ref(r *region, group int, id int32) {
+	m.keep(r, group, id, 1)
 	m.refs[id]++
 	switch m.refs[id] {
 	case 1:
-		m.tree.hold(m.tree.bySlab[id])
+		m.trees[group].hold(m.bySlab[id])
 	case 2:
 		m.shared++
 	}
 }
 
 // unref uncounts a region that held the slab.
-func (m *Manager) unref(r *region, id int32) {
-	m.keep(r, id, -1)
+func (m *Manager) unref(r *region, group int, id int32) {
+	m.keep(r, group, id, -1)
 	m.refs[id]--
-	switch n := m.tree.bySlab[id]; {
+	switch n := m.bySlab[id]; {
 	case m.refs[id] > 1:
 	case m.refs[id] == 1:
 		m.shared--
 	case n != nil:
-		m.ready = append(m.ready, m.tree.drop(n)...)
+		m.ready = append(m.ready, m.trees[group].drop(n)...)
 	default:
 		m.free.put(int(id))
 	}

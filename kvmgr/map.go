@@ -19,7 +19,7 @@ func (m *Manager) Map(cells int) Map {
 			v.Shared[id/size]++
 		case refs == 1:
 			v.Held[id/size]++
-		case m.tree.bySlab[id] != nil:
+		case m.bySlab[id] != nil:
 			v.Cached[id/size]++
 		}
 	}

@@ -18,8 +18,9 @@ type world struct {
 	step     int
 	m        *Manager
 	cfg      Config
+	g        Groups
 	next     func(n int) int // 0 to n-1; random numbers, or the fuzzer's
-	contents [][]uint64      // of each token of a slab: a hash of the space and the tokens up to it
+	contents [][]uint64      // of each token of a slab: a hash of the group, the space and the tokens up to it
 	tier     [][]uint64      // of each token of a slot
 	seqs     [names]*tracked
 	waiting  [names]bool
@@ -40,10 +41,10 @@ type tracked struct {
 	ids                []int32  // of all tokens
 	hashes             []uint64 // of the tokens up to each
 	done               int      // computed
-	first              int      // leading slabs that it has not
-	slides             bool     // more slabs than may live at once would hold it
-	slabs              []int32  // by position
-	kept               int      // the first slab that is in the tier
+	first              int      // leading positions whose slabs of windowed groups it has not
+	slides             bool     // more slabs of a windowed group than may live at once would hold it
+	slabs              []int32  // by position, one of each group
+	kept               int      // as first, in the tier
 	at                 place
 	slots              []int32
 	moves              []Move // not made yet
@@ -69,7 +70,7 @@ func newWorld(t testing.TB, label string, cfg Config, next func(int) int) *world
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, label: label, m: m, cfg: cfg, next: next, happened: map[string]int{}, contents: make([][]uint64, cfg.Slabs)}
+	w := &world{t: t, label: label, m: m, cfg: cfg, g: m.Groups(), next: next, happened: map[string]int{}, contents: make([][]uint64, cfg.Slabs)}
 	for i := range w.contents {
 		w.contents[i] = make([]uint64, cfg.SlabTokens)
 	}
@@ -91,28 +92,80 @@ func (w *world) want(what string, got, want error) {
 	}
 }
 
-// slabsFor is how many slabs hold the first tokens of a sequence.
+// slabsFor is how many positions hold the first tokens of a sequence.
 func (w *world) slabsFor(q *tracked, tokens int) int {
 	up := func(n int) int { return (n + w.cfg.SlabTokens - 1) / w.cfg.SlabTokens }
 	if q.beams == 0 {
-		return up(tokens)
+		return w.cfg.Head + up(tokens)
 	}
 	return up(min(tokens, q.prompt)) + q.beams*up(max(0, tokens-q.prompt))
 }
 
 // most is how many slabs a sequence has at once at most while it has some tokens.
 func (w *world) most(q *tracked, tokens int) int {
-	n := w.slabsFor(q, tokens) - q.first
+	return w.g.Full*w.slabsFor(q, tokens) + w.g.Windowed*w.liveOf(q, tokens)
+}
+
+// liveOf is the part of most of a windowed group.
+func (w *world) liveOf(q *tracked, tokens int) int {
+	n := max(w.slabsFor(q, tokens)-w.gone(q), 0)
 	if q.slides {
 		n = min(n, w.cfg.Live)
 	}
 	return n
 }
 
+// position is that of a token of a sequence.
+func (w *world) position(q *tracked, token int) int {
+	if q.beams == 0 {
+		token += w.cfg.Head * w.cfg.SlabTokens
+	}
+	return token / w.cfg.SlabTokens
+}
+
+// slabAt is a sequence's slab of a group at a position.
+func (w *world) slabAt(q *tracked, position, group int) int32 {
+	return q.slabs[position*w.g.Count()+group]
+}
+
+// positions is how many positions have slabs.
+func (w *world) positions(q *tracked) int { return len(q.slabs) / w.g.Count() }
+
+// firstOf is the first position whose slab of a group a sequence has.
+func (w *world) firstOf(q *tracked, group int) int {
+	if group < w.g.Full {
+		return 0
+	}
+	return q.first
+}
+
+// keeps says whether a sequence has its slab of a group at a position: it gave it not back, or it is one of its sinks.
+func (w *world) keeps(q *tracked, position, group int) bool {
+	return position >= w.firstOf(q, group) || position < w.cfg.Sinks
+}
+
+// gone is how many positions' slabs of windowed groups a sequence has not.
+func (w *world) gone(q *tracked) int { return max(0, q.first-w.cfg.Sinks) }
+
+// has are the slabs that a sequence has from a position up to another one.
+func (w *world) has(q *tracked, from, to int) (slabs []int32) {
+	for i := from; i < min(to, w.positions(q)); i++ {
+		for group := range w.g.Count() {
+			if w.keeps(q, i, group) {
+				slabs = append(slabs, w.slabAt(q, i, group))
+			}
+		}
+	}
+	return slabs
+}
+
+// content is what a token's keys and values are in a group.
+func content(hash uint64, group int) uint64 { return hash ^ uint64(group)*0x9e3779b97f4a7c15 }
+
 // begins notes what a sequence is that begins, or returns, without its first slabs.
 func (w *world) begins(q *tracked, first int) {
 	q.first = first
-	q.slides = w.cfg.Window > 0 && q.beams == 0 && w.slabsFor(q, q.end)-first > w.cfg.Live
+	q.slides = w.cfg.Window > 0 && q.beams == 0 && w.slabsFor(q, q.end)-w.gone(q) > w.cfg.Live
 }
 
 // seen is the first slab that the token at a position sees.
@@ -140,15 +193,29 @@ func (q *tracked) limit() int {
 }
 
 // live are the slabs that a sequence has.
-func (q *tracked) live() []int32 { return q.slabs[min(q.first, len(q.slabs)):] }
+func (w *world) live(q *tracked) []int32 { return w.has(q, 0, w.positions(q)) }
 
-// held are the slabs that a sequence holds: its own, and those of others with the same tokens, which only the Manager knows.
-func (w *world) held(seq Seq) []int32 {
-	held := slices.Clone(w.seqs[seq].live())
-	if r := w.m.regions[seq]; r != nil {
-		held = slices.AppendSeq(held, r.twins())
+// held are the slabs that a sequence holds to its end, and those that it gives back before to have others: its own, and of full groups those of others
+// with the same tokens, which only the Manager knows.
+func (w *world) held(seq Seq) (fixed, slid []int32) {
+	q := w.seqs[seq]
+	for i := range w.positions(q) {
+		for group := range w.g.Count() {
+			switch id := w.slabAt(q, i, group); {
+			case !w.keeps(q, i, group):
+			case q.slides && group >= w.g.Full:
+				slid = append(slid, id)
+			default:
+				fixed = append(fixed, id)
+			}
+		}
 	}
-	return held
+	if r := w.m.regions[seq]; r != nil {
+		for _, id := range r.twins() {
+			fixed = append(fixed, id)
+		}
+	}
+	return fixed, slid
 }
 
 // bank is the state of the pool, counted from the sequences.
@@ -165,8 +232,8 @@ type bank struct {
 
 type loan struct {
 	need, quota, leased int
-	held                []int32
-	beams, slides       bool
+	fixed, slid         []int32
+	beams               bool
 }
 
 func (w *world) bank() *bank {
@@ -185,16 +252,19 @@ func (w *world) bank() *bank {
 		if q.at == inTier {
 			continue
 		}
-		a := loan{quota: w.most(q, q.promise), leased: len(q.live()), held: w.held(Seq(seq)), beams: q.beams > 0, slides: q.slides}
+		a := loan{quota: w.most(q, q.promise), leased: len(w.live(q)), beams: q.beams > 0}
+		a.fixed, a.slid = w.held(Seq(seq))
 		a.need = w.most(q, q.end) - a.quota
 		if q.at == leaving {
 			a.quota, a.need = a.leased, 0
 		}
-		for _, id := range a.held {
+		for _, id := range a.slid { // it needs as many of its own later
 			b.refs[id]++
-			if a.slides { // it needs as many of its own later
-				b.available--
-			} else if b.fixed[id]++; b.fixed[id] == 1 {
+			b.available--
+		}
+		for _, id := range a.fixed {
+			b.refs[id]++
+			if b.fixed[id]++; b.fixed[id] == 1 {
 				b.available--
 			}
 		}
@@ -223,10 +293,9 @@ func (b *bank) safe() bool {
 		a := left[i]
 		left = slices.Delete(left, i, i+1)
 		available, mappings = available+a.quota-a.leased, mappings+a.quota
-		for _, id := range a.held {
-			if a.slides {
-				available++
-			} else if fixed[id]--; fixed[id] == 0 {
+		available += len(a.slid)
+		for _, id := range a.fixed {
+			if fixed[id]--; fixed[id] == 0 {
 				available++
 			}
 		}
@@ -295,11 +364,14 @@ func (w *world) check() {
 		if q.denied {
 			want.Denied++
 		}
-		if first, slabs := w.m.Live(Seq(seq)); q.at != inTier && first != q.first || !slices.Equal(q.live(), slabs) {
-			w.fail("sequence %d has slabs %v from %d on, the model %v from %d on", seq, slabs, first, q.live(), q.first)
+		first, slabs := w.m.Live(Seq(seq))
+		slabs = slices.DeleteFunc(slices.Clone(slabs), func(id int32) bool { return id < 0 })
+		begin := min(w.firstOf(q, 0), q.first)
+		if has := w.has(q, begin, w.positions(q)); q.at != inTier && (first != begin || w.m.Released(Seq(seq)) != q.first) || !slices.Equal(has, slabs) {
+			w.fail("sequence %d has slabs %v from %d on, the model %v from %d on", seq, slabs, first, has, q.first)
 		}
-		if q.slides && len(q.live()) > w.cfg.Live {
-			w.fail("sequence %d has %d slabs at once, expected at most %d", seq, len(q.live()), w.cfg.Live)
+		if live := w.positions(q) - w.gone(q); q.slides && live > w.cfg.Live {
+			w.fail("sequence %d has %d slabs of a windowed group at once, expected at most %d", seq, live, w.cfg.Live)
 		}
 		w.checkWrites(Seq(seq))
 	}
@@ -319,9 +391,12 @@ func (w *world) writeSet(seq Seq) []int32 {
 		return nil
 	}
 	if q.beams > 0 && q.done >= q.prompt {
-		return q.slabs[w.slabsFor(q, q.prompt):]
+		return w.has(q, w.slabsFor(q, q.prompt), w.positions(q))
 	}
-	return q.slabs[min(max(q.done/w.cfg.SlabTokens, q.first), len(q.slabs)):]
+	if q.beams == 0 && w.cfg.Head > 0 {
+		return w.live(q) // the first slabs in each step
+	}
+	return w.has(q, q.done/w.cfg.SlabTokens, w.positions(q))
 }
 
 // checkWrites checks that no other sequence has a slab that a sequence will write.
@@ -330,7 +405,7 @@ func (w *world) checkWrites(seq Seq) {
 		if o == nil || Seq(other) == seq {
 			continue
 		}
-		if both := common(o.live(), w.writeSet(seq)); len(both) > 0 {
+		if both := common(w.live(o), w.writeSet(seq)); len(both) > 0 {
 			w.fail("sequence %d writes slabs %v, which sequence %d has", seq, both, other)
 		}
 	}
@@ -352,9 +427,11 @@ func (w *world) verify(seq Seq, q *tracked) {
 	if seen := w.seen(q.done); q.beams == 0 && q.first > seen && !copying || q.beams > 0 && q.first > 0 {
 		w.fail("sequence %d of %d computed tokens has slabs from %d on, and sees those from %d on", seq, q.done, q.first, seen)
 	}
-	for i := q.first * w.cfg.SlabTokens; i < q.computed(); i++ {
-		if w.contents[q.slabs[i/w.cfg.SlabTokens]][i%w.cfg.SlabTokens] != q.hashes[i] {
-			w.fail("token %d of sequence %d was computed from other tokens or in another space", i, seq)
+	for group := range w.g.Count() {
+		for i := range q.computed() {
+			if at := w.position(q, i); w.keeps(q, at, group) && w.contents[w.slabAt(q, at, group)][i%w.cfg.SlabTokens] != content(q.hashes[i], group) {
+				w.fail("token %d of sequence %d was computed from other tokens or in another space, in group %d", i, seq, group)
+			}
 		}
 	}
 }

@@ -63,7 +63,7 @@ func (w *world) tokens(n int) []int32 {
 
 // fresh returns a sequence of random tokens that has nothing yet.
 func (w *world) fresh() *tracked {
-	most := w.cfg.Slabs * w.cfg.SlabTokens * 9 / 8
+	most := max(w.cfg.Slabs*w.cfg.SlabTokens*9/8/w.g.Count(), 1)
 	if w.cfg.Window > 0 {
 		most *= 3
 	}
@@ -95,27 +95,22 @@ func (w *world) admission(seq Seq, q *tracked) error {
 	return nil
 }
 
-// prefix makes a sequence begin with the longest computed prefix of its prompt, less its last token, and without the slabs before from. It
-// returns the number of slabs of the prefix that are full.
+// prefix makes a sequence begin with the longest computed prefix of its prompt, less its last token, and without the slabs of windowed groups before
+// position from. It returns the number of positions of the prefix that are full.
 func (w *world) prefix(q *tracked, from int) (path int) {
-	window := w.cfg.Window
-	if q.beams > 0 {
-		window = 0
-	}
-	found := w.m.tree.match(spaceName(q.space), q.ids[:q.prompt-1], window)
+	f := w.m.match(spaceName(q.space), q.ids[:q.prompt-1], q.beams > 0, hasSlab)
 	q.slabs = nil
-	for _, n := range found.path {
-		q.slabs = append(q.slabs, n.slab)
-	}
-	for range from - len(found.path) {
-		q.slabs = append(q.slabs, -1)
+	for i := range f.whole {
+		for _, g := range f.groups {
+			q.slabs = append(q.slabs, g.path[i].slab)
+		}
 	}
 	first := from
-	if window > 0 {
-		first = max(first, min(w.seen(len(found.path)*w.cfg.SlabTokens+found.partial), len(found.path)))
+	if q.beams == 0 {
+		first = max(first, min(w.seen(f.whole*w.cfg.SlabTokens+f.partial), f.whole))
 	}
 	w.begins(q, first)
-	return len(found.path)
+	return f.whole
 }
 
 // waits notes that a sequence waits for tokens that another one computes, and checks that it pays.
@@ -161,20 +156,28 @@ func (w *world) admit(seq Seq) {
 		w.happened["refused"]++
 		return
 	}
-	path := q.live()
+	path := w.live(q)
 	q.slabs = slices.Clone(w.m.Slabs(seq))
-	if len(q.slabs) != h.Slabs || n > h.Slabs || !slices.Equal(q.slabs[q.first:n], path) || h.Tokens >= q.prompt {
+	if w.positions(q) != h.Slabs || n > h.Slabs || !slices.Equal(w.has(q, 0, n), path) || h.Tokens >= q.prompt {
 		w.fail("sequence %d of a prompt of %d has %+v in slabs %v, the prefix was in %v", seq, q.prompt, h, q.slabs, path)
 	}
 	if q.first > 0 {
 		w.happened["hit of a window"]++
 	}
-	for _, id := range q.slabs[n:] {
+	for _, id := range w.has(q, n, w.positions(q)) {
 		if held[id] != 0 {
 			w.fail("sequence %d leases slab %d, which %d sequences hold", seq, id, held[id])
 		}
 	}
-	copy(w.contents[h.Copy.To][:h.Copy.Tokens], w.contents[h.Copy.From])
+	for i, to := range h.Copy.To {
+		if slices.Contains(h.Copy.From, to) {
+			w.fail("%+v overwrites what it reads", h.Copy)
+		}
+		copy(w.contents[to][:h.Copy.Tokens], w.contents[h.Copy.From[i]])
+	}
+	if h.Tokens <= n*w.cfg.SlabTokens && h.Slabs > n {
+		w.happened["crossed copy"]++
+	}
 	if w.exact && h.Tokens != w.longest(q) {
 		w.fail("a hit of %d tokens of %v, want %d", h.Tokens, q.ids[:q.prompt], w.longest(q))
 	}
@@ -222,7 +225,7 @@ func (w *world) admitPlain(seq Seq) {
 
 // startImport begins the hand-over of a prompt that was computed elsewhere.
 func (w *world) startImport(seq Seq) {
-	if w.exact && w.cfg.Window > 0 { // it has its last window only
+	if w.exact && w.cfg.Window > 0 || w.cfg.Sinks > 0 || w.cfg.Head > 0 { // it has its last window only, or its slabs are not copied
 		return
 	}
 	q := w.fresh()
@@ -241,22 +244,31 @@ func (w *world) startImport(seq Seq) {
 	if err != nil {
 		return
 	}
-	path := q.live()[:max(n-q.first, 0)]
+	path := w.has(q, 0, n)
 	q.slabs = slices.Clone(w.m.Slabs(seq))
 	w.seqs[seq] = q
 	if slabs == nil { // all of it is here
 		w.cancel(seq)
 		return
 	}
-	if len(slabs) < w.slabsFor(q, q.prompt-1) || computed != max(n, from) || !slices.Equal(slabs, q.slabs) || !slices.Equal(slabs[q.first:computed], path) {
+	here := n
+	if w.g.Full == 0 {
+		here = max(n, from)
+	}
+	if len(slabs) < w.slabsFor(q, q.prompt-1)*w.g.Count() || computed != here*w.g.Count() || !slices.Equal(slabs, q.slabs) || !slices.Equal(w.has(q, 0, here), path) {
 		w.fail("import of %d has %d slabs computed of %v, the prefix was in %v", seq, computed, slabs, path)
 	}
-	for _, id := range q.slabs[computed:] {
+	for _, id := range w.has(q, here, w.positions(q)) {
 		if held[id] != 0 {
 			w.fail("import of %d leases slab %d, which %d sequences hold", seq, id, held[id])
 		}
 	}
-	q.done = computed * w.cfg.SlabTokens
+	for place, id := range slabs {
+		if needed := w.m.Copied(q.prompt, place); place >= computed && needed != (id >= 0) {
+			w.fail("import of %d has slab %d at place %d, needed: %t", seq, id, place, needed)
+		}
+	}
+	q.done = here * w.cfg.SlabTokens
 	w.verify(seq, q)
 	w.happened["import"]++
 }
@@ -268,12 +280,14 @@ func (w *world) export(seq Seq) {
 		q = w.fresh()
 	}
 	slabs, tokens := w.m.Find(Prompt{Space: spaceName(q.space), Tokens: q.ids})
-	first := len(slabs)
-	for first > 0 && slabs[first-1] >= 0 {
-		first--
+	part := &tracked{done: tokens, slabs: slabs, hashes: q.hashes}
+	for place, id := range slabs {
+		if id < 0 && place%w.g.Count() >= w.g.Full {
+			part.first = place/w.g.Count() + 1
+		}
 	}
-	w.verify(seq, &tracked{done: tokens, first: first, slabs: slabs, hashes: q.hashes})
-	slabs = slabs[first:]
+	w.verify(seq, part)
+	slabs = w.live(part)
 	for o := range Seq(names) {
 		if both := common(slabs, w.writeSet(o)); len(both) > 0 {
 			w.fail("slabs %v are exported while sequence %d writes them", both, o)
@@ -299,14 +313,16 @@ func (w *world) extend(seq Seq) bool {
 	if upTo = w.room(seq, q, upTo); more && upTo <= q.done {
 		w.fail("sequence %d of %d computed tokens has no room for another one", seq, q.done)
 	}
-	want := max(0, w.slabsFor(q, upTo)-len(q.slabs))
+	want := max(0, w.slabsFor(q, upTo)-w.positions(q)) * w.g.Count()
 	ids, err := w.m.Lease(seq, upTo)
 	w.want("lease", err, nil) // within a promise it never fails
 	if len(ids) != want {
 		w.fail("lease of %d up to %d: %d new slabs, want %d", seq, upTo, len(ids), want)
 	}
 	w.unheld(seq, ids)
-	q.slabs = append(q.slabs, ids...)
+	if q.slabs = append(q.slabs, ids...); w.cfg.Head > 0 {
+		w.happened["lease after first slabs"] += len(ids)
+	}
 	w.write(seq, q, upTo)
 	w.verify(seq, q)
 	if !q.settled && w.next(4) > 0 {
@@ -321,7 +337,7 @@ func (w *world) room(seq Seq, q *tracked, upTo int) int {
 		if !q.slides {
 			return q.promise
 		}
-		return min(q.promise, (q.first+w.most(q, q.promise))*w.cfg.SlabTokens)
+		return min(q.promise, (w.gone(q)+w.liveOf(q, q.promise))*w.cfg.SlabTokens)
 	}
 	full := upTo > limit()
 	if full && !q.imported {
@@ -348,14 +364,19 @@ func (w *world) trim(seq Seq, q *tracked, all bool) {
 	}
 	before := w.bank()
 	w.want("trim", w.m.Trim(seq, tokens), nil)
-	if to := min(tokens/w.cfg.SlabTokens, len(q.slabs)); q.beams == 0 && to > q.first {
-		for _, id := range q.slabs[q.first:to] {
-			if before.refs[id] > 1 {
-				w.happened["trim of a shared slab"]++
+	if to := min(tokens/w.cfg.SlabTokens, w.positions(q)); q.beams == 0 && to > q.first {
+		for i := q.first; i < to; i++ {
+			for group := w.g.Full; group < w.g.Count(); group++ {
+				if before.refs[w.slabAt(q, i, group)] > 1 {
+					w.happened["trim of a shared slab"]++
+				}
 			}
 		}
 		if q.first = to; q.slides {
 			w.happened["slide"]++
+		}
+		if w.cfg.Sinks > 0 && w.gone(q) > 0 {
+			w.happened["slide after sinks"]++
 		}
 		w.happened["trim"]++
 	}
@@ -389,11 +410,16 @@ func (w *world) write(seq Seq, q *tracked, upTo int) {
 		if q.first > w.seen(q.done) && q.beams == 0 && !q.imported {
 			w.fail("token %d of sequence %d sees slabs from %d on, which has those from %d on", q.done, seq, w.seen(q.done), q.first)
 		}
-		slab, at := q.slabs[q.done/w.cfg.SlabTokens], q.done%w.cfg.SlabTokens
-		if n := w.m.tree.bySlab[slab]; n != nil && at < len(n.tokens) {
-			w.fail("sequence %d writes token %d to slab %d, which offers it", seq, q.done, slab)
+		for group := range w.g.Count() {
+			if q.done/w.cfg.SlabTokens < w.firstOf(q, group) { // of an import
+				continue
+			}
+			slab, at := w.slabAt(q, w.position(q, q.done), group), q.done%w.cfg.SlabTokens
+			if n := w.m.bySlab[slab]; n != nil && at < len(n.tokens) {
+				w.fail("sequence %d writes token %d to slab %d, which offers it", seq, q.done, slab)
+			}
+			w.contents[slab][at] = content(q.hashes[q.done], group)
 		}
-		w.contents[slab][at] = q.hashes[q.done]
 	}
 }
 
@@ -432,7 +458,7 @@ func (w *world) spill(seq Seq) bool {
 		return false
 	}
 	kept := max(q.first, w.firstKept(q.done))
-	n := w.slabsFor(q, q.done) - kept
+	n := w.g.Slabs(w.slabsFor(q, q.done), kept)
 	gone := *q
 	gone.at, gone.kept, gone.slots, gone.denied = leaving, kept, make([]int32, n), false
 	ok := w.bank().unused-w.returning() >= n && w.allowed(seq, &gone)
@@ -443,8 +469,10 @@ func (w *world) spill(seq Seq) bool {
 		return false
 	}
 	w.want("spill", err, nil)
+	copied := *q
+	copied.first = kept
 	for i, mv := range moves {
-		if mv.Slab != q.slabs[kept+i] {
+		if mv.Slab != w.has(&copied, 0, w.slabsFor(q, q.done))[i] {
 			w.fail("spill of %d copies %v, its slabs are %v", seq, moves, q.slabs)
 		}
 		gone.slots[i] = mv.Slot
@@ -506,7 +534,7 @@ func (w *world) restore(seq Seq) bool {
 	back.moves = moves
 	back.slabs = slices.Clone(w.m.Slabs(seq))
 	for i, mv := range moves {
-		if mv.Slot != q.slots[i] || mv.Slab != back.slabs[back.first+i] || held[mv.Slab] != 0 {
+		if mv.Slot != q.slots[i] || mv.Slab != w.live(&back)[i] || held[mv.Slab] != 0 {
 			w.fail("restore of %d copies %v to slabs %v, its slots are %v", seq, moves, back.slabs, q.slots)
 		}
 	}
@@ -592,7 +620,7 @@ func (w *world) misuse(seq Seq) {
 	w.want("grow", w.m.Grow(seq, q.end+1), ErrBeyondReservation)
 	w.want("grow", w.m.Grow(seq, q.promise), nil)
 	w.want("reserve", w.m.Reserve(seq, Declared(1)), ErrSequenceExists)
-	if leased := len(q.slabs) * w.cfg.SlabTokens; leased < len(q.ids) {
+	if leased := w.positions(q) * w.cfg.SlabTokens; leased < len(q.ids) {
 		w.want("commit", w.m.Commit(seq, q.ids[:leased+1], false), ErrBeyondReservation)
 	}
 }
@@ -648,7 +676,8 @@ func (w *world) forget() {
 
 // drain checks that every slab of the pool can be leased.
 func (w *world) drain() {
-	all := w.cfg.Slabs * w.cfg.SlabTokens
+	positions := w.cfg.Slabs / w.g.Count()
+	all := (positions - w.cfg.Head) * w.cfg.SlabTokens
 	if w.cfg.Window == 0 {
 		w.want("reserve all", w.m.Reserve(0, Declared(all)), nil)
 	} else { // beams keep all slabs
@@ -657,13 +686,8 @@ func (w *world) drain() {
 	}
 	ids, err := w.m.Lease(0, all)
 	w.want("lease all", err, nil)
-	ids = slices.Sorted(slices.Values(ids))
-	for i, id := range ids {
-		if id != int32(i) {
-			w.fail("slab %d is lost, or free twice", i)
-		}
-	}
-	if len(ids) != w.cfg.Slabs {
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	if len(ids) != positions*w.g.Count() {
 		w.fail("%d slabs of %d are left", len(ids), w.cfg.Slabs)
 	}
 	_, err = w.m.Release(0)

@@ -23,10 +23,10 @@ func (e *ComputingError) Error() string {
 
 func (e *ComputingError) Unwrap() error { return ErrComputing }
 
-// Copy is a slab to copy in part: the first Tokens tokens of slab From to slab To. There is nothing to copy when Tokens
-// is 0.
+// Copy is slabs to copy in part: the first Tokens tokens of each slab of From to the slab at the same place of To. There is nothing to copy when
+// Tokens is 0.
 type Copy struct {
-	From, To int32
+	From, To []int32
 	Tokens   int
 }
 
@@ -40,12 +40,12 @@ type Prompt struct {
 // Hit is the part of a prompt whose keys and values are there.
 type Hit struct {
 	Tokens int  // that need not be computed, at most all but the last one
-	Slabs  int  // that hold them: the first ones of the sequence. With a window the sequence has the last of these only, see Live
-	Copy   Copy // of the last of these slabs: do it before the next step
+	Slabs  int  // positions that hold them: the first ones of the sequence. In windowed groups it has the last of these only, see Live
+	Copy   Copy // of the slabs of the last of these positions: do it before the next step
 }
 
 // ReservePrompt is Reserve for a sequence that begins with the tokens of p. It leases the slabs of their
-// longest prefix that is computed. Errors: those of Reserve, and ErrComputing.
+// longest prefix that is computed: that of which full groups have all slabs, and windowed groups the last window. Errors: those of Reserve, and ErrComputing.
 func (m *Manager) ReservePrompt(seq Seq, l Length, p Prompt) (Hit, error) {
 	if err := m.checkPrompt(seq, l, p); err != nil {
 		return Hit{}, err
@@ -63,105 +63,130 @@ func (m *Manager) checkPrompt(seq Seq, l Length, p Prompt) error {
 	return nil
 }
 
-// begin admits a region that begins with the slabs of a prompt's longest computed prefix, less those before its slab from.
+// begin admits a region that begins with the slabs of a prompt's longest computed prefix, less those of windowed groups before position from.
 func (m *Manager) begin(r *region, p Prompt, from int) (Hit, error) {
-	m.tree.clock++
+	if m.sinks > 0 || m.head > 0 {
+		return Hit{}, m.add(r, &found{})
+	}
+	for i := range m.trees {
+		m.trees[i].clock++
+	}
 	// The last token is always computed: the first token of the answer is sampled from its logits.
 	last := len(p.Tokens) - 1
-	found := m.tree.match(p.Space, p.Tokens[:last], m.sees(r))
-	whole := len(found.path) * m.slabTokens
-	if m.pays(&found, last-whole) {
-		found.pending.waiters = append(found.pending.waiters, r.seq)
-		return Hit{}, &ComputingError{Seq: r.seq, By: found.pending.by, Tokens: whole + found.soon}
+	f := m.match(p.Space, p.Tokens[:last], r.prompt > 0, hasSlab)
+	whole := f.whole * m.slabTokens
+	if m.pays(&f, last-whole) {
+		f.pending.waiters = append(f.pending.waiters, r.seq)
+		return Hit{}, &ComputingError{Seq: r.seq, By: f.pending.by, Tokens: whole + f.soon}
 	}
-	if from > len(found.path) {
-		found.partial = 0
+	if from > f.whole {
+		f.partial = 0
 	}
-	r.cached, r.space, r.first = true, p.Space, max(found.first, from)
-	if err := m.add(r, found.path); err != nil {
+	r.cached, r.space, r.first = true, p.Space, max(f.first, from)
+	if err := m.add(r, &f); err != nil {
 		return Hit{}, err
 	}
-	for _, n := range r.rest(found.path) {
-		n.uses++
-		m.tree.touch(n)
-	}
-	h := Hit{Tokens: whole + found.partial, Slabs: len(found.path)}
-	if found.partial > 0 {
-		m.tree.touch(found.next)
-		from := found.next.slab // the lease may evict it, and even return it: its contents stay until a step
-		to := m.extend(r, len(r.slabs)+1)[0]
-		m.leased(r.seq, len(found.path), []int32{to})
-		if to != from {
-			h.Copy = Copy{From: from, To: to, Tokens: found.partial}
+	for group := range m.trees {
+		for _, n := range r.rest(&f, group) {
+			n.uses++
+			m.trees[group].touch(n)
 		}
-		h.Slabs++
+	}
+	h := Hit{Tokens: whole, Slabs: f.whole}
+	if f.partial > 0 {
+		m.copyTail(r, &f, &h)
 	}
 	m.pend(r, p.Tokens)
 	return h, nil
 }
 
-// sees is the window of a region's tokens. A beam search keeps all slabs of its prompt.
-func (m *Manager) sees(r *region) int {
-	if r.prompt > 0 {
-		return 0
+// copyTail leases the next position of a region, whose first tokens other slabs have, and adds them to its hit.
+func (m *Manager) copyTail(r *region, f *found, h *Hit) {
+	var from []int32
+	for group := range f.groups {
+		m.trees[group].touch(f.groups[group].next)
+		from = append(from, f.groups[group].next.slab) // the lease may evict it, and even return it: its contents stay until a step
 	}
-	return m.tree.window
+	to := m.extend(r, f.whole+1)
+	m.leased(r.seq, f.whole*m.groups.Count(), to)
+	h.Slabs++
+	var c Copy
+	for group, id := range to {
+		switch slices.Index(from, id) {
+		case -1:
+			c.From, c.To, c.Tokens = append(c.From, from[group]), append(c.To, id), f.partial
+		case group:
+		default:
+			return // a copy would overwrite what another one reads
+		}
+	}
+	h.Tokens, h.Copy = h.Tokens+f.partial, c
 }
 
 // pays says whether a sequence should wait for pending nodes: for at least a slab, or for all that it has to compute of left
 // tokens. Many prompts begin with the same few tokens, and it does not pay to compute one after the other for these.
-func (m *Manager) pays(found *match, left int) bool {
-	return found.soon > found.partial && (found.soon >= m.slabTokens || found.soon == left)
+func (m *Manager) pays(f *found, left int) bool {
+	return f.soon > f.partial && (f.soon >= m.slabTokens || f.soon == left)
 }
 
-// share makes a region begin with the slabs of a path, those from its first one on.
-func (m *Manager) share(r *region, path []*node) {
-	r.slabs = make([]int32, 0, r.first+r.quota)
-	for range r.first {
-		r.slabs = append(r.slabs, -1)
+// share makes a region begin with the whole slabs of what was found, of windowed groups those from its first one on.
+func (m *Manager) share(r *region, f *found) {
+	n, most := m.groups.Count(), m.slabsOf(r, r.tokens)
+	if m.groups.Full == 0 {
+		most = r.first + m.liveOf(r, most)
 	}
-	for _, n := range r.rest(path) {
-		m.ref(r, n.slab)
-		r.slabs = append(r.slabs, n.slab)
+	r.slabs = make([]int32, f.whole*n, max(f.whole, most)*n)
+	for i := range r.slabs {
+		r.slabs[i] = -1
 	}
-	if r.inTree = len(path); r.inTree > 0 {
-		m.follow(r, path[r.inTree-1])
+	if f.whole == 0 {
+		return
+	}
+	for group := range m.trees {
+		path := f.groups[group].path
+		for i := r.from(group); i < f.whole; i++ {
+			m.ref(r, group, path[i].slab)
+			r.slabs[i*n+group] = path[i].slab
+		}
+		r.paths[group].inTree = f.whole
+		m.follow(r, group, path[f.whole-1])
 	}
 }
 
-// follow makes a node the place in the tree that a region's next slab is below; nil: it has none.
-func (m *Manager) follow(r *region, n *node) {
+// follow makes a node the place in the tree of a group that a region's next slab is below; nil: it has none.
+func (m *Manager) follow(r *region, group int, n *node) {
+	p := &r.paths[group]
 	if n != nil {
 		n.pins++
 	}
-	if r.last != nil {
-		r.last.pins--
-		m.tree.prune(r.last)
+	if p.last != nil {
+		p.last.pins--
+		m.trees[group].prune(p.last)
 	}
-	r.last = n
+	p.last = n
 }
 
-// pend adds pending nodes for the rest of a prompt.
+// pend adds pending nodes for the rest of a prompt, in the first group: all groups compute a token in one step.
 func (m *Manager) pend(r *region, tokens []int32) {
-	parent := m.parent(r)
-	for i := r.inTree; i*m.slabTokens < len(tokens); i++ {
+	t, parent := &m.trees[0], m.parent(r, 0)
+	for i := r.paths[0].inTree; i*m.slabTokens < len(tokens); i++ {
 		part := tokens[i*m.slabTokens : min(len(tokens), (i+1)*m.slabTokens)]
 		at, ok := parent.find(part)
-		if ok && (m.tree.window == 0 || parent.children[at].pending) { // another sequence computes it too, or has just computed it
+		if ok && (t.window == 0 || parent.children[at].pending) { // another sequence computes it too, or has just computed it
 			break
 		}
 		if !ok {
-			m.tree.insert(parent, at, part)
+			t.insert(parent, at, part)
 		}
-		if parent = parent.children[at]; parent.slab < 0 && i >= r.first {
+		if parent = parent.children[at]; parent.slab < 0 && i >= r.from(0) {
 			parent.pending, parent.by = true, r.seq
 			r.pending = append(r.pending, parent)
 		}
 	}
 }
 
-// Slabs returns all slabs leased to a sequence, by position; nil without the sequence. Those that it gave back, see Live, are of no use. The
-// slice is the caller's to read for ever.
+// Slabs returns all slabs leased to a sequence, by position; nil without the sequence. Those that it gave back, see Live, are of no use, and those that it
+// never had are -1. The slice is the caller's to read for ever.
 func (m *Manager) Slabs(seq Seq) []int32 {
 	r := m.regions[seq]
 	if r == nil {
@@ -185,99 +210,109 @@ func (m *Manager) Commit(seq Seq, tokens []int32, tail bool) error {
 	if !ok {
 		return fmt.Errorf("%w: commit for %d", ErrUnknownSequence, seq)
 	}
-	if m.slabsFor(len(tokens)) > len(r.slabs) {
-		return fmt.Errorf("%w: sequence %d commits %d tokens, leased %d slabs of %d", ErrBeyondReservation, seq, len(tokens), len(r.slabs), m.slabTokens)
+	if m.slabsFor(len(tokens)) > r.positions() {
+		return fmt.Errorf("%w: sequence %d commits %d tokens, leased slabs of %d for %d", ErrBeyondReservation, seq, len(tokens), m.slabTokens, r.positions())
 	}
-	if !r.cached {
-		return nil
-	}
-	for whole := len(tokens) / m.slabTokens; r.inTree < whole; r.inTree++ {
-		at := r.inTree * m.slabTokens
-		if part := tokens[at : at+m.slabTokens]; r.inTree < r.first {
-			m.pass(r, part)
-		} else if !m.commit(r, part) {
-			return nil
-		}
-	}
-	if rest := tokens[min(r.inTree*m.slabTokens, len(tokens)):]; tail && len(rest) > 0 {
-		m.commitTail(r, rest)
+	for group := len(m.trees) - 1; group >= 0 && r.cached; group-- { // who waits for the first group finds the others
+		m.commitTo(r, group, tokens, tail)
 	}
 	return nil
 }
 
-// parent is the node below which a region's next slab belongs.
-func (m *Manager) parent(r *region) *node {
-	if r.last == nil {
-		return m.tree.root(r.space)
+// commitTo offers the slabs of a region's first tokens in one group.
+func (m *Manager) commitTo(r *region, group int, tokens []int32, tail bool) {
+	p := &r.paths[group]
+	for whole := len(tokens) / m.slabTokens; p.inTree < whole; p.inTree++ {
+		at := p.inTree * m.slabTokens
+		if part := tokens[at : at+m.slabTokens]; p.inTree < r.from(group) {
+			m.pass(r, group, part)
+		} else if !m.commit(r, group, part) {
+			return
+		}
 	}
-	return r.last
+	if rest := tokens[min(p.inTree*m.slabTokens, len(tokens)):]; tail && len(rest) > 0 && p.inTree >= r.from(group) {
+		m.commitTail(r, group, rest)
+	}
+}
+
+// parent is the node below which a region's next slab of a group belongs.
+func (m *Manager) parent(r *region, group int) *node {
+	if last := r.paths[group].last; last != nil {
+		return last
+	}
+	return m.trees[group].root(r.space)
 }
 
 // pass leads a region over a slab of its tokens that it has not.
-func (m *Manager) pass(r *region, tokens []int32) {
-	parent := m.parent(r)
+func (m *Manager) pass(r *region, group int, tokens []int32) {
+	t, parent := &m.trees[group], m.parent(r, group)
 	at, ok := parent.find(tokens)
 	if !ok {
-		m.tree.insert(parent, at, tokens)
+		t.insert(parent, at, tokens)
 	}
 	n := parent.children[at]
-	m.follow(r, n)
-	m.tree.stored(n)
+	m.follow(r, group, n)
+	t.stored(n)
 }
 
-// commit adds the next slab of a region to the tree. If the tree has these tokens from a slab of another region, this one
+// commit adds the next slab of a region to the tree of a group. If the tree has these tokens from a slab of another region, this one
 // holds that slab too, unless it may go before its tokens do: see tree. Where the pool would be unsafe then, it offers nothing from here on,
 // and commit returns false.
-func (m *Manager) commit(r *region, tokens []int32) bool {
-	m.cutTail(r)
-	parent, slab := m.parent(r), r.slabs[r.inTree]
+func (m *Manager) commit(r *region, group int, tokens []int32) bool {
+	m.cutTail(r, group)
+	t, p, parent := &m.trees[group], &r.paths[group], m.parent(r, group)
+	slab := r.at(p.inTree, group)
 	at, ok := parent.find(tokens)
 	if !ok {
-		m.tree.insert(parent, at, tokens)
+		t.insert(parent, at, tokens)
 	}
 	n := parent.children[at]
 	switch {
 	case n.slab < 0:
-		m.ready = append(m.ready, m.tree.fill(n, slab)...)
-	case n.held && m.tree.window > 0: // the node stays, as long as the region follows it
+		m.ready = append(m.ready, t.fill(n, slab)...)
+	case n.held && t.window > 0: // the node stays, as long as the region follows it
 	case n.held: // another sequence computed the same tokens meanwhile
-		r.doubles++
-		if m.ref(r, n.slab); !m.alone(r) || !m.safe() {
-			m.unref(r, n.slab)
-			r.doubles--
+		p.doubles++
+		if m.ref(r, group, n.slab); !m.alone(r) || !m.safe() {
+			m.unref(r, group, n.slab)
+			p.doubles--
 			r.cached = false
 			m.settle(r)
 			return false
 		}
 	default:
-		m.free.put(int(m.tree.replace(n, slab)))
+		m.free.put(int(t.replace(n, slab)))
 	}
-	m.follow(r, n)
+	m.follow(r, group, n)
 	return true
 }
 
-// commitTail adds the next slab of a region, of which only the first tokens are computed.
-func (m *Manager) commitTail(r *region, tokens []int32) {
-	parent, slab := m.parent(r), r.slabs[r.inTree]
-	n, common := parent.nearest(tokens, func(n *node) bool { return n.slab >= 0 && n.slab != slab })
+// commitTail adds the next slab of a region, of which only the first tokens are computed. Another one with these and more tokens does as well, unless a
+// sequence writes to it: nobody could copy it then.
+func (m *Manager) commitTail(r *region, group int, tokens []int32) {
+	p, parent := &r.paths[group], m.parent(r, group)
+	slab := r.at(p.inTree, group)
+	n, common := parent.nearest(tokens, func(n *node) bool {
+		return n.slab != slab && (quiet(n) || hasSlab(n) && len(n.tokens) == len(tokens))
+	})
 	if n != nil && common == len(tokens) {
 		return // it is there
 	}
-	m.cutTail(r)
-	parent = m.parent(r) // a root goes with its last child
+	m.cutTail(r, group)
+	parent = m.parent(r, group) // a root goes with its last child
 	at, ok := parent.find(tokens)
 	if !ok {
-		m.tree.insert(parent, at, tokens)
+		m.trees[group].insert(parent, at, tokens)
 	}
-	r.tail = parent.children[at]
-	m.ready = append(m.ready, m.tree.fill(r.tail, slab)...)
+	p.tail = parent.children[at]
+	m.ready = append(m.ready, m.trees[group].fill(p.tail, slab)...)
 }
 
-// cutTail takes a region's tail back: its slab has more tokens now.
-func (m *Manager) cutTail(r *region) {
-	if r.tail != nil {
-		m.tree.remove(r.tail)
-		r.tail = nil
+// cutTail takes a region's tail of a group back: its slab has more tokens now.
+func (m *Manager) cutTail(r *region, group int) {
+	if p := &r.paths[group]; p.tail != nil {
+		m.trees[group].remove(p.tail)
+		p.tail = nil
 	}
 }
 
@@ -292,31 +327,36 @@ func (m *Manager) Settle(seq Seq) {
 func (m *Manager) settle(r *region) {
 	for _, n := range slices.Backward(r.pending) {
 		if n.pending && n.by == r.seq && n.parent != nil { // neither computed nor removed
-			m.ready = append(m.ready, m.tree.cut(n)...)
+			m.ready = append(m.ready, m.trees[0].cut(n)...)
 		}
 	}
 	r.pending = nil
 }
 
-// Forget empties the prefix tree: the memory has lost its contents. Regions stay, and offer nothing from here on.
+// Forget empties the prefix trees: the memory has lost its contents. Regions stay, and offer nothing from here on.
 func (m *Manager) Forget() {
 	for _, r := range m.regions {
 		m.settle(r)
-		for id := range r.twins() {
-			m.unref(r, id)
+		for group, id := range r.twins() {
+			m.unref(r, group, id)
 		}
-		r.cached, r.last, r.inTree, r.tail, r.doubles = false, nil, 0, nil, 0
+		r.cached = false
+		clear(r.paths)
 	}
-	for id, n := range m.tree.bySlab {
+	for id, n := range m.bySlab {
 		if n == nil {
 			continue
 		}
-		m.tree.removed(n)
+		m.trees[n.group].removed(n)
 		if !n.held {
 			m.free.put(id)
 		}
 	}
-	noted, wanted := m.tree.changes, m.tree.cold.wanted
-	m.tree = newTree(len(m.refs), m.slabTokens, m.tree.window, m.tree.worthOf)
-	m.tree.changes, m.tree.cold.wanted, m.tree.observer = noted, wanted, m.observer
+	clear(m.bySlab)
+	for group := range m.trees {
+		t := &m.trees[group]
+		noted, wanted := t.changes, t.cold.wanted
+		*t = newTree(m.bySlab, group, m.slabTokens, t.window, t.worthOf)
+		t.changes, t.cold.wanted, t.observer = noted, wanted, m.observer
+	}
 }

@@ -95,7 +95,7 @@ func TestALeaseEvictsWhatIsWorthTheLeast(t *testing.T) {
 		ids  []int32
 		want int
 	}{{"old", old, 0}, {"young", young, 32}, {"often", often, 32}} {
-		if found := m.tree.match("", c.ids, 0); len(found.path)*16 != c.want {
+		if found := m.trees[0].match("", c.ids, 0, hasSlab); len(found.path)*16 != c.want {
 			t.Errorf("%s: found %d tokens, expected %d", c.name, len(found.path)*16, c.want)
 		}
 	}
@@ -105,7 +105,7 @@ func TestASlabThatWasUsedAgainStaysTwiceAsLong(t *testing.T) {
 	const stay = 5 // reservations of two slabs, until the pool is full
 	m := newManager(t, 2*stay+2)
 	again := promptFrom(0, 32)
-	kept := func() bool { return len(m.tree.match("", again, 0).path) == 2 }
+	kept := func() bool { return len(m.trees[0].match("", again, 0, hasSlab).path) == 2 }
 	seq := Seq(0)
 	read := func(ids []int32) {
 		seq++
@@ -143,7 +143,7 @@ func TestAnotherWorthEvictsOtherSlabs(t *testing.T) {
 		ids  []int32
 		want int
 	}{{"old", old, 2}, {"young", young, 0}} {
-		if found := m.tree.match("", c.ids, 0); len(found.path) != c.want {
+		if found := m.trees[0].match("", c.ids, 0, hasSlab); len(found.path) != c.want {
 			t.Errorf("%s: found %d slabs, expected %d", c.name, len(found.path), c.want)
 		}
 	}

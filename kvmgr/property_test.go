@@ -36,6 +36,11 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 			cfg.Window = 2 + rng.IntN(4*cfg.SlabTokens)
 			cfg.Live = LiveSlabs(cfg.Window, cfg.SlabTokens+rng.IntN(3*cfg.SlabTokens), cfg.SlabTokens)
 		}
+		if seed%7 < 3 {
+			cfg = grouped(cfg, rng)
+		} else if seed%3 == 0 {
+			cfg = lossy(cfg, rng)
+		}
 		w := newWorld(t, fmt.Sprintf("seed %d, %+v", seed, cfg), cfg, rng.IntN)
 		for i := range operations {
 			w.op()
@@ -55,11 +60,34 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 	}
 	t.Logf("%d operations: %v", seeds*operations, happened)
 	for _, what := range []string{"hit", "wait", "refused", "pause", "beams", "beams with prompts", "import", "export", "silence", "spill", "kept", "restore", "not restored",
-		"trim", "slide", "trim of a shared slab", "hit of a window"} {
+		"trim", "slide", "slide after sinks", "lease after first slabs", "trim of a shared slab", "hit of a window", "crossed copy"} {
 		if happened[what] == 0 {
 			t.Errorf("no operation had a %s", what)
 		}
 	}
+}
+
+// grouped gives a manager some groups, and as many slabs for each as it had for all. A window is of some of them.
+func grouped(cfg Config, rng *rand.Rand) Config {
+	cfg.Groups.Full = 1 + rng.IntN(3)
+	if cfg.Window > 0 {
+		cfg.Groups.Windowed = 1 + rng.IntN(3)
+	}
+	cfg.Slabs = cfg.Slabs*cfg.Groups.Count() + rng.IntN(cfg.Groups.Count())
+	cfg.Mappings, cfg.Slots = cfg.Mappings*cfg.Groups.Count(), cfg.Slots*cfg.Groups.Count()
+	return cfg
+}
+
+// lossy gives the sequences of a manager with a window sinks, and of one without a window slabs before those of their tokens.
+func lossy(cfg Config, rng *rand.Rand) Config {
+	if cfg.Slots = 0; cfg.Window > 0 {
+		cfg.Sinks = 1 + rng.IntN(3)
+		cfg.Live += cfg.Sinks
+		return cfg
+	}
+	cfg.Head = 1 + rng.IntN(4)
+	cfg.Slabs += 3 * cfg.Head
+	return cfg
 }
 
 func TestAHitIsTheLongestPrefixThatWasComputed(t *testing.T) {
@@ -70,6 +98,9 @@ func TestAHitIsTheLongestPrefixThatWasComputed(t *testing.T) {
 		if seed%2 == 1 {
 			cfg.Window = 2 + rng.IntN(2*cfg.SlabTokens)
 			cfg.Live = LiveSlabs(cfg.Window, cfg.SlabTokens, cfg.SlabTokens)
+		}
+		if seed%4 > 1 {
+			cfg = grouped(cfg, rng)
 		}
 		w := newWorld(t, fmt.Sprintf("seed %d", seed), cfg, rng.IntN)
 		w.exact = true
@@ -94,6 +125,9 @@ func FuzzManager(f *testing.F) {
 		if in[0] >= 128 {
 			cfg.Window = 2 + int(in[1])%(3*cfg.SlabTokens)
 			cfg.Live = LiveSlabs(cfg.Window, cfg.SlabTokens, cfg.SlabTokens)
+			if in[0]%2 == 1 {
+				cfg.Groups, cfg.Slabs = Groups{Full: 1, Windowed: 2}, 3*cfg.Slabs
+			}
 		}
 		in = in[2:min(len(in), 4000)]
 		w := newWorld(t, fmt.Sprintf("%+v", cfg), cfg, func(n int) int {

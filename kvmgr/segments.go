@@ -29,18 +29,21 @@ func (m *Manager) ReserveSegments(seq Seq, s Segments, p Prompt) (Hit, error) {
 	end := s.Prompt + s.Response
 	r := &region{seq: seq, end: end, tokens: end, prompt: s.Prompt, beams: s.Beams}
 	if len(p.Tokens) == 0 {
-		return Hit{}, m.add(r, nil)
+		return Hit{}, m.add(r, &found{})
 	}
 	return m.begin(r, p, 0)
 }
 
-// slabsOf is the number of slabs that hold a region's first tokens.
+// slabsOf is the number of positions that hold a region's first tokens, those of each beam counted.
 func (m *Manager) slabsOf(r *region, tokens int) int {
+	if m.head > 0 && r.prompt == 0 {
+		return m.head + m.slabsFor(tokens)
+	}
 	shared := min(tokens, r.prompt)
 	return m.slabsFor(shared) + r.beams*m.slabsFor(tokens-shared)
 }
 
-// SegmentSlabs is equation (3) of the paper in slabs, for one request: a slab is
+// SegmentSlabs is equation (3) of the paper in slabs of one group of layers, for one request: a slab is
 // its step of 16 tokens.
 func SegmentSlabs(s Segments, slabTokens int) int {
 	return divideUp(s.Prompt, slabTokens) + s.Beams*divideUp(s.Response, slabTokens)

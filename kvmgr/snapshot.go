@@ -34,9 +34,9 @@ func (m *Manager) Stats() Stats {
 	}
 	return Stats{
 		Slabs:    len(m.refs),
-		Used:     len(m.refs) - m.free.count - m.tree.idle,
+		Used:     len(m.refs) - m.free.count - m.idle(),
 		Shared:   m.shared,
-		Cached:   m.tree.idle,
+		Cached:   m.idle(),
 		Promised: m.promised,
 		Needed:   m.needed,
 		Free:     m.available(),
@@ -62,7 +62,7 @@ type Region struct {
 	DeclaredSlabs  int     `json:"declared_slabs"` // the most at once until then
 	ReservedSlabs  int     `json:"reserved_slabs"`
 	LeasedSlabs    int     `json:"leased_slabs"`
-	ReleasedSlabs  int     `json:"released_slabs,omitempty"` // leading ones outside its window
+	ReleasedSlabs  int     `json:"released_slabs,omitempty"` // of windowed groups, outside its window
 	SharedSlabs    int     `json:"shared_slabs"`             // that at least one other region holds too
 	SpilledSlabs   int     `json:"spilled_slabs"`            // slots of the tier
 	Slabs          []Range `json:"slabs,omitempty"`          // leased, by position; adjacent ids joined
@@ -73,8 +73,9 @@ type Region struct {
 func (m *Manager) Regions() []Region {
 	out := m.Summaries()
 	for i := range out {
-		_, live := m.Live(out[i].Seq)
-		out[i].Slabs = ranges(live)
+		if r := m.regions[out[i].Seq]; r != nil {
+			out[i].Slabs = ranges(r)
+		}
 	}
 	return out
 }
@@ -85,12 +86,12 @@ func (m *Manager) Summaries() []Region {
 	for seq, r := range m.regions {
 		v := Region{
 			Seq: seq, DeclaredTokens: r.end, DeclaredSlabs: r.full, ReservedTokens: r.tokens, ReservedSlabs: r.quota,
-			LeasedSlabs: r.held(), ReleasedSlabs: r.first, SpilledSlabs: m.tier.of(seq), Denied: r.denied,
+			LeasedSlabs: r.held(), ReleasedSlabs: m.groups.Windowed * r.gone(), SpilledSlabs: m.tier.of(seq), Denied: r.denied,
 		}
 		if r.prompt > 0 {
 			v.Beams = r.beams
 		}
-		for _, id := range r.slabs[r.first:] {
+		for _, id := range r.own() {
 			if m.refs[id] > 1 {
 				v.SharedSlabs++
 			}
@@ -106,9 +107,9 @@ func (m *Manager) Summaries() []Region {
 	return out
 }
 
-// ranges joins adjacent ids.
-func ranges(ids []int32) (out []Range) {
-	for _, id := range ids {
+// ranges joins adjacent ids of a region's slabs.
+func ranges(r *region) (out []Range) {
+	for _, id := range r.own() {
 		if n := len(out); n > 0 && out[n-1].First+int32(out[n-1].Slabs) == id {
 			out[n-1].Slabs++
 		} else {
@@ -131,8 +132,10 @@ func (m *Manager) Check() error {
 		promised += r.unleased()
 		mapped += r.quota
 		needed += r.need()
-		if r.slides {
-			slid += r.held()
+		for group := range r.own() {
+			if r.slidesIn(group) {
+				slid++
+			}
 		}
 	}
 	free, unheld, shared, kept := 0, 0, 0, 0
@@ -141,7 +144,7 @@ func (m *Manager) Check() error {
 			return fmt.Errorf("kvmgr: check: slab %d counts %d references, %d to their ends; %d regions hold it, %d to their ends", id, n, m.fixed[id], held[id], fixed[id])
 		}
 		kept += int(min(fixed[id], 1))
-		cached := m.tree.bySlab[id] != nil
+		cached := m.bySlab[id] != nil
 		if m.free.has(id) != (n == 0 && !cached) {
 			return fmt.Errorf("kvmgr: check: slab %d counts %d references, in the tree: %t, in the free set: %t", id, n, cached, m.free.has(id))
 		}
@@ -177,7 +180,7 @@ func (m *Manager) Check() error {
 	if err := m.tier.check(); err != nil {
 		return err
 	}
-	return m.tree.check(m.refs)
+	return m.checkTrees()
 }
 
 // checkRegion checks one region and counts its slabs in held, and in fixed unless it slides.
@@ -185,24 +188,26 @@ func (m *Manager) checkRegion(seq Seq, r *region, held, fixed []int32) error {
 	if r.quota != m.most(r, r.tokens) || r.full != m.most(r, r.end) || r.held() < 0 || r.held() > r.quota || r.quota > r.full {
 		return fmt.Errorf("kvmgr: check: sequence %d reserved %d tokens, %d slabs; leased %d", seq, r.tokens, r.quota, r.held())
 	}
-	if r.last != nil && (r.last.pins < 1 || r.last.parent == nil) {
-		return fmt.Errorf("kvmgr: check: sequence %d follows a slab that the tree has not", seq)
+	for _, p := range r.paths {
+		if p.last != nil && (p.last.pins < 1 || p.last.parent == nil) {
+			return fmt.Errorf("kvmgr: check: sequence %d follows a slab that the tree has not", seq)
+		}
 	}
-	hold := func(id int32) {
+	hold := func(group int, id int32) {
 		held[id]++
-		if !r.slides {
+		if !r.slidesIn(group) {
 			fixed[id]++
 		}
 	}
 	own, twins := make(map[int32]bool, len(r.slabs)), 0
-	for id := range r.twins() {
-		hold(id)
+	for group, id := range r.twins() {
+		hold(group, id)
 		twins++
 	}
-	if twins != r.doubles || !m.alone(r) {
-		return fmt.Errorf("kvmgr: check: sequence %d of %d slabs holds %d twins, the count says %d", seq, r.full, twins, r.doubles)
+	if twins != r.doubles() || !m.alone(r) {
+		return fmt.Errorf("kvmgr: check: sequence %d of %d slabs holds %d twins, the count says %d", seq, r.full, twins, r.doubles())
 	}
-	for _, id := range r.slabs[r.first:] {
+	for group, id := range r.own() {
 		if id < 0 || int(id) >= len(held) {
 			return fmt.Errorf("kvmgr: check: sequence %d holds slab %d of %d", seq, id, len(held))
 		}
@@ -210,7 +215,7 @@ func (m *Manager) checkRegion(seq Seq, r *region, held, fixed []int32) error {
 			return fmt.Errorf("kvmgr: check: sequence %d holds slab %d twice", seq, id)
 		}
 		own[id] = true
-		hold(id)
+		hold(group, id)
 	}
 	return nil
 }

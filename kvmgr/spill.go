@@ -63,18 +63,18 @@ func (m *Manager) Spill(seq Seq, tokens int) ([]Move, error) {
 	if r == nil {
 		return nil, fmt.Errorf("%w: spill of %d", ErrUnknownSequence, seq)
 	}
-	if r.prompt > 0 || m.tier.away[seq] != nil || tokens < 1 || m.slabsFor(tokens) > len(r.slabs) {
-		return nil, fmt.Errorf("%w: spill of %d tokens of sequence %d, which leased %d slabs", ErrInvalid, tokens, seq, len(r.slabs))
+	if r.prompt > 0 || m.tier.away[seq] != nil || tokens < 1 || m.slabsFor(tokens) > r.positions() {
+		return nil, fmt.Errorf("%w: spill of %d tokens of sequence %d, which leased slabs for %d", ErrInvalid, tokens, seq, r.positions()*m.slabTokens)
 	}
 	first := max(r.first, m.firstKept(tokens))
-	n := m.slabsFor(tokens) - first
+	n := m.groups.Slabs(m.slabsFor(tokens), first)
 	if n > m.tier.unused.count {
 		return nil, fmt.Errorf("%w: spill of %d slabs, the tier has %d", ErrNoSlabs, n, m.tier.unused.count)
 	}
 	s := &spilled{slots: m.tier.unused.take(nil, n, -1), first: first, tokens: tokens, end: r.end, cached: r.cached, space: r.space}
 	m.tier.away[seq] = s
 	before := *r
-	m.declare(r, len(r.slabs)*m.slabTokens, len(r.slabs)*m.slabTokens)
+	m.declare(r, r.positions()*m.slabTokens, r.positions()*m.slabTokens)
 	if !m.safe() {
 		m.declare(r, before.end, before.tokens)
 		m.tier.free(seq)
@@ -82,9 +82,13 @@ func (m *Manager) Spill(seq Seq, tokens int) ([]Move, error) {
 	}
 	r.denied = false
 	m.settle(r)
-	moves := make([]Move, n)
-	for i, slot := range s.slots {
-		moves[i] = Move{r.slabs[first+i], slot}
+	moves := make([]Move, 0, n)
+	for i := range m.slabsFor(tokens) {
+		for group := range m.groups.Count() {
+			if group < m.groups.Full || i >= first {
+				moves = append(moves, Move{r.at(i, group), s.slots[len(moves)]})
+			}
+		}
 	}
 	return moves, nil
 }
@@ -123,14 +127,16 @@ func (m *Manager) Restore(seq Seq, l Length) ([]Move, error) {
 	s.returning = true
 	m.tier.returning += len(s.slots)
 	r := &region{seq: seq, end: l.End, tokens: l.Promise, beams: 1, first: s.first, cached: s.cached, space: s.space}
-	if err := m.add(r, nil); err != nil {
+	if err := m.add(r, &found{}); err != nil {
 		s.returning = false
 		m.tier.returning -= len(s.slots)
 		return nil, err
 	}
-	moves := make([]Move, len(s.slots))
-	for i, slab := range m.extend(r, s.first+len(s.slots)) {
-		moves[i] = Move{slab, s.slots[i]}
+	moves := make([]Move, 0, len(s.slots))
+	for _, slab := range m.extend(r, m.slabsFor(s.tokens)) {
+		if slab >= 0 {
+			moves = append(moves, Move{slab, s.slots[len(moves)]})
+		}
 	}
 	return moves, nil
 }
@@ -143,7 +149,7 @@ func (m *Manager) Restored(seq Seq) (tokens int, err error) {
 		return 0, fmt.Errorf("%w: sequence %d is restored", ErrUnknownSequence, seq)
 	}
 	r := m.regions[seq]
-	m.leased(seq, r.first, r.slabs[r.first:])
+	m.leased(seq, 0, r.slabs)
 	m.tier.free(seq)
 	return s.tokens, nil
 }
@@ -165,7 +171,7 @@ func (m *Manager) spillable(regions []*region) bool {
 }
 
 // alone says whether a region fits into the pool without others, at its declared end.
-func (m *Manager) alone(r *region) bool { return r.full+r.doubles <= len(m.refs) }
+func (m *Manager) alone(r *region) bool { return r.full+r.doubles() <= len(m.refs) }
 
 // check recounts the tier.
 func (t *tier) check() error {

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/kvmgr/chain"
 )
 
-// tree is the prefix tree: the slabs whose tokens are computed, by the tokens before and in them.
+// tree is the prefix tree of a group of layers: the slabs whose tokens are computed, by the tokens before and in them.
 //
 // A node is a slab. Its path from the root is the tokens that its keys and values depend on, so that
 // two sequences with the same tokens up to the end of a slab can share it. Each root is a space:
@@ -25,11 +25,12 @@ import (
 // With a window a region holds the last nodes of its path only, and a hit needs no more than these. Any node that no region holds can
 // be evicted. It loses its slab, and stays while there are nodes below it, or a region follows it.
 type tree struct {
+	group      int
 	slabTokens int
-	window     int // see Config
+	window     int // see Config; 0 of a full group
 	worthOf    Worth
 	spaces     map[string]*node
-	bySlab     []*node // [slabs] the node of each slab, nil without
+	bySlab     []*node // of Manager
 	leaves     leaves  // nodes that no region holds, without children where there is no window: what can be evicted now
 	idle       int     // nodes with slabs that no region holds
 	clock      int64   // counts matches
@@ -42,6 +43,7 @@ type tree struct {
 // node is a slab in the tree. The root of a space has no slab.
 type node struct {
 	parent   *node
+	group    int
 	space    string // of a root
 	children []*node
 	tokens   []int32 // up to slabTokens; the parent's come before them
@@ -61,8 +63,8 @@ type node struct {
 	cold     bool       // listed as cold
 }
 
-func newTree(slabs, slabTokens, window int, worth Worth) tree {
-	return tree{slabTokens: slabTokens, window: window, worthOf: worth, spaces: make(map[string]*node), bySlab: make([]*node, slabs)}
+func newTree(bySlab []*node, group, slabTokens, window int, worth Worth) tree {
+	return tree{group: group, slabTokens: slabTokens, window: window, worthOf: worth, spaces: make(map[string]*node), bySlab: bySlab}
 }
 
 // find returns the place of tokens among a node's children, which are in lexical order, and whether a child has them.
@@ -74,7 +76,6 @@ func (n *node) find(tokens []int32) (at int, ok bool) {
 type match struct {
 	path    []*node // of the slabs that are all of the prompt's first tokens
 	first   int     // those before it are not seen by the tokens that follow the match
-	whole   int     // the slabs of path that are a match without next
 	next    *node   // the child of the last one whose first tokens are the prompt's next ones; nil without
 	partial int     // tokens of next
 	pending *node   // the last of the nodes that follow path and are pending, with the prompt's next tokens; nil without
@@ -82,8 +83,8 @@ type match struct {
 }
 
 // match finds the nodes with the tokens that a prompt begins with: the longest run from the root whose last slabs are there, as far as the next
-// token sees them in its window; 0: all.
-func (t *tree) match(space string, tokens []int32, window int) (m match) {
+// token sees them in its window; 0: all. The last one may have the first of its tokens only, if it is wanted.
+func (t *tree) match(space string, tokens []int32, window int, want func(*node) bool) (m match) {
 	root := t.spaces[space]
 	if root == nil {
 		return m
@@ -108,9 +109,7 @@ func (t *tree) match(space string, tokens []int32, window int) (m match) {
 	if len(walk) > 0 {
 		end = walk[len(walk)-1]
 	}
-	m.whole = found
-	hasSlab := func(c *node) bool { return c.slab >= 0 }
-	if m.next, m.partial = end.nearest(tokens, hasSlab); m.next != nil && seen(len(walk)*t.slabTokens+m.partial) >= there {
+	if m.next, m.partial = end.nearest(tokens, want); m.next != nil && seen(len(walk)*t.slabTokens+m.partial) >= there {
 		found = len(walk)
 	}
 	if m.path = walk[:found]; found < len(walk) {
@@ -118,7 +117,7 @@ func (t *tree) match(space string, tokens []int32, window int) (m match) {
 		if found > 0 {
 			last = walk[found-1]
 		}
-		m.next, m.partial = last.nearest(walk[found].tokens, hasSlab)
+		m.next, m.partial = last.nearest(walk[found].tokens, want)
 	}
 	m.first = min(seen(found*t.slabTokens+m.partial), found)
 	for i, n := range walk[found:] {
@@ -144,6 +143,12 @@ func (n *node) walk(tokens []int32, slabTokens int) (path []*node) {
 	}
 	return path
 }
+
+// hasSlab says that a node has a slab.
+func hasSlab(n *node) bool { return n.slab >= 0 }
+
+// quiet says that a node has a slab that no sequence writes to.
+func quiet(n *node) bool { return hasSlab(n) && !n.held }
 
 // nearest returns the child among those wanted with the longest common prefix with tokens, and its length; nil when it is 0.
 func (n *node) nearest(tokens []int32, want func(*node) bool) (best *node, common int) {
@@ -177,9 +182,9 @@ func commonPrefix(a, b []int32) int {
 func (t *tree) root(space string) *node {
 	n := t.spaces[space]
 	if n == nil {
-		n = &node{space: space, slab: -1, heapAt: -1}
+		n = &node{group: t.group, space: space, slab: -1, heapAt: -1}
 		if t.hashes() {
-			n.hash = chain.Root(space)
+			n.hash = chain.Root(GroupSpace(space, t.group))
 		}
 		t.spaces[space] = n
 	}
@@ -188,7 +193,7 @@ func (t *tree) root(space string) *node {
 
 // insert adds a node without a slab below parent, at the place that find returned.
 func (t *tree) insert(parent *node, at int, tokens []int32) {
-	n := &node{parent: parent, tokens: slices.Clone(tokens), slab: -1, heapAt: -1}
+	n := &node{parent: parent, group: t.group, tokens: slices.Clone(tokens), slab: -1, heapAt: -1}
 	if t.window == 0 {
 		t.unleaf(parent)
 	} else {
@@ -388,9 +393,9 @@ func (t *tree) checkNode(n, c *node) error {
 	return nil
 }
 
-// check recounts the tree; refs are the regions that hold each slab.
-func (t *tree) check(refs []int32) error {
-	nodes, idle, evictable := 0, 0, 0
+// check recounts the tree, and returns the number of its slabs; refs are the regions that hold each slab.
+func (t *tree) check(refs []int32) (nodes int, err error) {
+	idle, evictable := 0, 0
 	var walk func(n *node) error
 	walk = func(n *node) error {
 		for i, c := range n.children {
@@ -398,7 +403,7 @@ func (t *tree) check(refs []int32) error {
 				return err
 			}
 			switch {
-			case c.parent != n || c.slab >= 0 && t.bySlab[c.slab] != c || len(c.tokens) > t.slabTokens:
+			case c.parent != n || c.group != t.group || c.slab >= 0 && t.bySlab[c.slab] != c || len(c.tokens) > t.slabTokens:
 				return fmt.Errorf("kvmgr: check: slab %d is not where the tree has it", c.slab)
 			case len(c.tokens) < t.slabTokens && len(c.children) > 0:
 				return fmt.Errorf("kvmgr: check: slab %d has %d tokens and %d children", c.slab, len(c.tokens), len(c.children))
@@ -429,23 +434,46 @@ func (t *tree) check(refs []int32) error {
 	}
 	for _, root := range t.spaces {
 		if err := walk(root); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	for i, n := range t.leaves {
 		if n.heapAt != i || t.leaves.Less(i, (i-1)/2) {
-			return fmt.Errorf("kvmgr: check: slab %d is at %d of the slabs to evict, which is not its place", n.slab, i)
+			return 0, fmt.Errorf("kvmgr: check: slab %d is at %d of the slabs to evict, which is not its place", n.slab, i)
 		}
 	}
-	bySlab := len(t.bySlab)
-	for _, n := range t.bySlab {
-		if n == nil {
-			bySlab--
+	if idle != t.idle || evictable != len(t.leaves) {
+		return 0, fmt.Errorf("kvmgr: check: the tree of group %d has %d slabs, %d idle, %d to evict; the counts say %d, %d",
+			t.group, nodes, idle, evictable, t.idle, len(t.leaves))
+	}
+	return nodes, nil
+}
+
+// checkTrees recounts all trees.
+func (m *Manager) checkTrees() error {
+	nodes, bySlab := 0, 0
+	for i := range m.trees {
+		n, err := m.trees[i].check(m.refs)
+		if err != nil {
+			return err
+		}
+		nodes += n
+	}
+	for _, n := range m.bySlab {
+		if n != nil {
+			bySlab++
 		}
 	}
-	if nodes != bySlab || idle != t.idle || evictable != len(t.leaves) {
-		return fmt.Errorf("kvmgr: check: the tree has %d slabs, %d idle, %d to evict; the counts say %d, %d, %d",
-			nodes, idle, evictable, bySlab, t.idle, len(t.leaves))
+	if nodes != bySlab {
+		return fmt.Errorf("kvmgr: check: the trees have %d slabs, the count says %d", nodes, bySlab)
 	}
 	return nil
+}
+
+// idle is the number of slabs that no region holds, in all trees.
+func (m *Manager) idle() (n int) {
+	for i := range m.trees {
+		n += m.trees[i].idle
+	}
+	return n
 }

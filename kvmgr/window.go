@@ -1,8 +1,11 @@
 package kvmgr
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
-// LiveSlabs returns the most slabs that a sequence has at once, whose tokens see a window: those of its next token's window, one more, and
+// LiveSlabs returns the most slabs of a windowed group that a sequence has at once, whose tokens see a window: those of its next token's window, one more, and
 // those of ahead tokens from that token on.
 func LiveSlabs(window, ahead, slabTokens int) int { return divideUp(window-1+ahead, slabTokens) + 2 }
 
@@ -12,56 +15,75 @@ func FirstKept(position, window, slabTokens int) int { return max(0, position-(w
 
 // checkWindow returns an ErrInvalid for a window that cannot be, or for which too few slabs may live.
 func (c *Config) checkWindow() error {
+	if c.Sinks < 0 || c.Sinks > 0 && (c.Window == 0 || c.Slots > 0 || c.Groups.or(c.Window) != Groups{Windowed: 1}) {
+		return fmt.Errorf("%w: %d slabs of sinks with a window of %d tokens, %d slots and groups %+v, expected a window, no slots and one windowed group",
+			ErrInvalid, c.Sinks, c.Window, c.Slots, c.Groups)
+	}
 	if c.Window == 0 {
 		return nil
 	}
-	if least := LiveSlabs(c.Window, c.SlabTokens, c.SlabTokens); c.Window < 2 || c.Live < least {
+	if least := c.Sinks + LiveSlabs(c.Window, c.SlabTokens, c.SlabTokens); c.Window < 2 || c.Live < least {
 		return fmt.Errorf("%w: a window of %d tokens with %d slabs at once, expected at least 2, and %d", ErrInvalid, c.Window, c.Live, least)
 	}
 	return nil
 }
 
+// window is that of windowed groups, 0 without such groups.
+func (m *Manager) window() int { return m.trees[len(m.trees)-1].window }
+
+// gone is the number of leading positions whose slabs of windowed groups a region gave back, or never had.
+func (r *region) gone() int { return max(0, r.first-r.sinks) }
+
 // slides says whether a region gives slabs back to have others: it has more of them than may live at once.
 func (m *Manager) slides(r *region) bool {
-	return m.tree.window > 0 && r.prompt == 0 && m.slabsOf(r, r.end)-r.first > m.live
+	return m.window() > 0 && r.prompt == 0 && m.slabsOf(r, r.end)-r.gone() > m.live
 }
 
 // most is the number of slabs that a region has at once at most, while it has some tokens.
 func (m *Manager) most(r *region, tokens int) int {
-	n := m.slabsOf(r, tokens) - r.first
+	n := m.slabsOf(r, tokens)
+	return m.groups.Full*n + m.groups.Windowed*m.liveOf(r, n)
+}
+
+// liveOf is the number of slabs of a windowed group that a region has at once at most, while it has some positions.
+func (m *Manager) liveOf(r *region, positions int) int {
+	n := max(positions-r.gone(), 0)
 	if r.slides {
 		n = min(n, m.live)
 	}
 	return n
 }
 
-// firstKept is the first slab that a sequence of some computed tokens needs.
+// firstKept is the first position whose slabs of windowed groups a sequence of some computed tokens needs.
 func (m *Manager) firstKept(tokens int) int {
-	if m.tree.window == 0 {
+	if m.window() == 0 {
 		return 0
 	}
-	return FirstKept(tokens, m.tree.window, m.slabTokens) / m.slabTokens
+	return FirstKept(tokens, m.window(), m.slabTokens) / m.slabTokens
 }
 
-// Trim says that no step reads a sequence's first tokens any more. The sequence gives back the slabs that have no others: they stay in the prefix
-// tree, or are free. What they leave is for its next tokens, and for others where the sequence needs less until its declared end.
-// Without a window, and with beams, Trim does nothing. Error: ErrUnknownSequence.
+// Trim says that no step reads a sequence's first tokens any more in windowed groups. The sequence gives back their slabs of these groups that have no
+// others, but for those of its sinks: they stay in the prefix trees, or are free. What they leave is for its next tokens, and for others where the
+// sequence needs less until its declared end. Without a window, and with beams, Trim does nothing. Error: ErrUnknownSequence.
 func (m *Manager) Trim(seq Seq, tokens int) error {
 	r, ok := m.regions[seq]
 	if !ok {
 		return fmt.Errorf("%w: trim of %d", ErrUnknownSequence, seq)
 	}
-	to := min(tokens/m.slabTokens, len(r.slabs))
-	if m.tree.window == 0 || r.prompt > 0 || to <= r.first {
+	to := min(tokens/m.slabTokens, r.positions())
+	if m.window() == 0 || r.prompt > 0 || to <= r.first {
 		return nil
 	}
-	if to > r.inTree {
-		m.cutTail(r)
-	}
 	m.count(r, -1)
-	for ; r.first < to; r.first++ {
-		m.unref(r, r.slabs[r.first])
+	for group := m.groups.Full; group < len(m.trees); group++ {
+		if to > r.paths[group].inTree {
+			m.cutTail(r, group)
+		}
+		for i := max(r.first, r.sinks); i < to; i++ {
+			m.unref(r, group, r.at(i, group))
+		}
 	}
+	r.first = to
 	r.full, r.quota = m.most(r, r.end), m.most(r, r.tokens)
 	m.count(r, 1)
 	return nil
@@ -75,17 +97,37 @@ func (m *Manager) Limit(seq Seq) int {
 	case r == nil:
 		return 0
 	case r.slides:
-		return min(r.tokens, (r.first+r.quota)*m.slabTokens)
+		return min(r.tokens, (r.gone()+m.liveOf(r, m.slabsOf(r, r.tokens)))*m.slabTokens)
 	}
 	return r.tokens
 }
 
-// Live returns the slabs that a sequence has, and the place of the first one: those before it were given back, or never needed. The slice is the
-// caller's to read for ever.
+// Released returns the number of leading positions whose slabs of windowed groups a sequence gave back, or never needed, those of its sinks counted.
+func (m *Manager) Released(seq Seq) int {
+	if r := m.regions[seq]; r != nil {
+		return r.first
+	}
+	return 0
+}
+
+// Live returns the slabs that a sequence has beside those of its sinks, and the position of the first ones: those before it were given back, or never
+// needed. In windowed groups beside full ones these are -1. The slice is the caller's to read for ever.
 func (m *Manager) Live(seq Seq) (first int, slabs []int32) {
 	r := m.regions[seq]
-	if r == nil {
+	switch {
+	case r == nil:
 		return 0, nil
+	case m.groups.Full == 0:
+		begin := min(r.first*m.groups.Count(), len(r.slabs))
+		return r.first, r.slabs[begin:len(r.slabs):len(r.slabs)]
+	case r.first == 0:
+		return 0, slices.Clip(r.slabs)
 	}
-	return r.first, r.slabs[r.first:len(r.slabs):len(r.slabs)]
+	slabs = slices.Clone(r.slabs)
+	for i := range min(r.first, r.positions()) {
+		for group := m.groups.Full; group < m.groups.Count(); group++ {
+			slabs[i*m.groups.Count()+group] = -1
+		}
+	}
+	return 0, slabs
 }

@@ -9,13 +9,18 @@ package metrics
 
 import (
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 )
+
+// prefix begins the name of every series.
+const prefix = "millrace_"
 
 // Build describes the running program in millrace_build_info.
 type Build struct {
@@ -26,6 +31,7 @@ type Build struct {
 type Metrics struct {
 	registry *prometheus.Registry
 	cluster  *Cluster
+	cache    atomic.Pointer[dto.MetricFamily] // see Cache; nil: none
 
 	running, waiting                                 *prometheus.GaugeVec
 	paused, kvUsage                                  *prometheus.GaugeVec
@@ -65,14 +71,14 @@ func New(build Build) *Metrics {
 	m := &Metrics{registry: reg, cluster: newCluster(f)}
 
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return f.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_" + name, Help: help}, labels)
+		return f.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + name, Help: help}, labels)
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return f.NewCounterVec(prometheus.CounterOpts{Name: "millrace_" + name, Help: help}, labels)
+		return f.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 	}
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		return f.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "millrace_" + name, Help: help, Buckets: buckets}, labels)
+			Name: prefix + name, Help: help, Buckets: buckets}, labels)
 	}
 
 	m.running = gauge("num_requests_running", "Requests whose tokens are being computed.", "model")
@@ -123,6 +129,11 @@ func New(build Build) *Metrics {
 // Handler serves the registry in Prometheus' text form.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
+}
+
+// VLLMHandler is Handler with the series that vLLM has also under its names.
+func (m *Metrics) VLLMHandler() http.Handler {
+	return promhttp.HandlerFor(withVLLM{m}, promhttp.HandlerOpts{Registry: m.registry})
 }
 
 // Registry returns the registry, for series of other packages.

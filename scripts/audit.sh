@@ -10,6 +10,15 @@ if ! cmp -s scripts/build/audit.txt "$venv/requirements.txt"; then
   "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r scripts/build/audit.txt
   cp scripts/build/audit.txt "$venv/requirements.txt"
 fi
-"$venv/bin/pip-audit" --strict --progress-spinner off --disable-pip --require-hashes \
-  -r scripts/build/requirements.txt -r scripts/build/sycl.txt -r scripts/build/onednn.txt \
-  -r scripts/build/protoc.txt -r scripts/build/clang-tidy.txt -r scripts/build/audit.txt
+# All files with hashes, so that none is forgotten.
+mapfile -t locked < <(git grep -l -e '--hash=sha256:' -- '*.txt')
+if [ "${#locked[@]}" -eq 0 ]; then
+  echo "audit.sh: found no file with hashes, expected scripts/build/*.txt and others" >&2
+  exit 1
+fi
+failed=0
+for file in "${locked[@]}"; do # one by one: pip-audit refuses a package that is in two files
+  echo "$file"
+  "$venv/bin/pip-audit" --strict --progress-spinner off --disable-pip --require-hashes -r "$file" || failed=1
+done
+exit "$failed"

@@ -38,5 +38,7 @@ done < <(go list -test -f '{{.ImportPath}} {{join .Deps " "}}' ./...)
 if [ "${1:-}" = --rest ]; then
   exec go test -race -timeout 15m "${plain[@]}"
 fi
-go test -timeout 15m "${plain[@]}"
-go test -race -timeout 15m "${race[@]}"
+failed=0 # one group's failure does not hide the other's
+go test -timeout 15m "${plain[@]}" || failed=$?
+go test -race -timeout 15m "${race[@]}" || failed=$?
+exit "$failed"

@@ -13,6 +13,23 @@ type bound struct {
 	spaces bool // white space may belong to a token in any amount: it is not counted
 }
 
+// Beginning returns the beginning of a text that has at least n tokens, as LeastTokens finds it: all of it where the text may have fewer.
+func (t *Tokenizer) Beginning(text string, n int) string {
+	if t.LeastTokens(text) <= n {
+		return text
+	}
+	left := n * t.bound.bytes
+	for at, r := range text {
+		if left <= 0 {
+			return text[:at]
+		}
+		if !t.bound.spaces || !unicode.IsSpace(r) {
+			left -= utf8.RuneLen(r)
+		}
+	}
+	return text
+}
+
 // LeastTokens is a number of tokens that Encode makes of a text at least, found from the text's bytes
 // without tokenizing it: they are divided by the length of the longest token, times the most that the
 // normalizer may shrink a text. It is 0 where a tokenizer may drop text or join unknown characters, so

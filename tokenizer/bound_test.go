@@ -51,6 +51,27 @@ func TestATextHasAtLeastItsLeastTokens(t *testing.T) {
 	require.GreaterOrEqual(t, bounded, 5)
 }
 
+func TestTheBeginningOfATextHasEnoughTokens(t *testing.T) {
+	cut := 0
+	for _, dir := range kinds {
+		tok, err := Load(filepath.Join("..", dir))
+		require.NoError(t, err)
+		defer tok.Close()
+		for _, word := range awkward {
+			text := strings.Repeat(word+" ", 400)
+			got := tok.Beginning(text, 20)
+			require.True(t, strings.HasPrefix(text, got), "%s %q", dir, word)
+			if got != text {
+				cut++
+				require.GreaterOrEqual(t, tok.LeastTokens(got), 20, "%s %q", dir, word)
+				require.LessOrEqual(t, tok.LeastTokens(got), 21, "%s %q", dir, word)
+			}
+			require.Equal(t, "ab", tok.Beginning("ab", 20))
+		}
+	}
+	require.Positive(t, cut)
+}
+
 func requireAtLeast(t *testing.T, tok *Tokenizer, name, text string) {
 	t.Helper()
 	ids, err := tok.Encode(text, false)

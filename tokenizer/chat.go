@@ -34,6 +34,8 @@ type Chat struct {
 	// TextArguments gives the template the arguments of calls as a string, as the API has them. Most templates
 	// read an object.
 	TextArguments bool
+	// EmptyContent gives a turn that only calls tools the content "". Otherwise it has none, as the API has it.
+	EmptyContent bool
 	// Clock is the time that strftime_now shows, in UTC: processes in different time zones render
 	// the same text for the same clock. Zero: now.
 	Clock time.Time
@@ -108,7 +110,7 @@ func (t *Tokenizer) variables(c Chat) ([]byte, error) {
 	if c.Tools != nil {
 		all["tools"] = c.Tools
 	}
-	all["messages"] = templateMessages(c.Messages, c.TextArguments)
+	all["messages"] = templateMessages(&c)
 	all["add_generation_prompt"] = c.AddGenerationPrompt
 	for i, m := range c.Messages {
 		if err := checkText(m.Content); err != nil {
@@ -125,7 +127,7 @@ func (t *Tokenizer) variables(c Chat) ([]byte, error) {
 }
 
 // templateMessage spells a message as the OpenAI API does, which is what templates read. A turn
-// that only calls tools has no content.
+// that only calls tools has no content, unless Chat.EmptyContent is set.
 type templateMessage struct {
 	Role       string  `json:"role"`
 	Content    *string `json:"content,omitempty"`
@@ -135,19 +137,19 @@ type templateMessage struct {
 	ToolCallID string  `json:"tool_call_id,omitempty"`
 }
 
-func templateMessages(messages []api.Message, textArguments bool) []templateMessage {
-	out := make([]templateMessage, len(messages))
-	for i, m := range messages {
+func templateMessages(chat *Chat) []templateMessage {
+	out := make([]templateMessage, len(chat.Messages))
+	for i, m := range chat.Messages {
 		out[i] = templateMessage{Role: m.Role, Reasoning: m.Reasoning, Name: m.Name, ToolCallID: m.ToolCallID}
 		for _, call := range m.ToolCalls {
 			made := templateToolCall(call)
-			if c, ok := made.(toolCall); ok && textArguments {
+			if c, ok := made.(toolCall); ok && chat.TextArguments {
 				c.Function.Arguments = quoted(c.Function.Arguments)
 				made = c
 			}
 			out[i].ToolCalls = append(out[i].ToolCalls, made)
 		}
-		if m.Content != "" || len(m.ToolCalls) == 0 {
+		if m.Content != "" || len(m.ToolCalls) == 0 || chat.EmptyContent {
 			out[i].Content = &m.Content
 		}
 	}

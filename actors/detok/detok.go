@@ -8,6 +8,8 @@ package detok
 import (
 	"cmp"
 	"fmt"
+	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -77,10 +79,16 @@ type detokActor struct {
 	*Config
 	load *atomic.Int64 // of the pool
 	open map[msg.SeqID]*openText
+	// early are the last tokens without a text, a ring. Its OpenText comes from another process than they do, so it may be on its way.
+	early []msg.Token
+	next  int // place in early
 }
 
+// mostEarly bounds them. Most are of texts that have ended, at a stop string.
+const mostEarly = 512
+
 func newDetokActor(cfg *Config, load *atomic.Int64) *detokActor {
-	return &detokActor{cfg, load, make(map[msg.SeqID]*openText)}
+	return &detokActor{Config: cfg, load: load, open: make(map[msg.SeqID]*openText)}
 }
 
 type openText struct {
@@ -131,7 +139,9 @@ func (a *detokActor) Receive(ctx actor.Context) {
 		}()
 		a.begin(ctx, m)
 	case *msg.CloseText:
-		a.forget(m.Seq)
+		if o := a.open[m.Seq]; o != nil && (m.Owner == "" || m.Owner == o.reply.Address) {
+			a.forget(m.Seq)
+		}
 	case *sweep:
 		a.sweep(m)
 	case *msg.Tokens:
@@ -166,6 +176,37 @@ func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
 		a.load.Add(1)
 	}
 	a.open[m.Seq] = o
+	a.catchUp(ctx, m.Seq, o.used)
+}
+
+// catchUp takes the tokens of a text that came before it was open.
+func (a *detokActor) catchUp(ctx actor.Context, seq msg.SeqID, now time.Time) {
+	var came []msg.Token
+	for i := range a.early {
+		if t := &a.early[i]; t.Seq == seq {
+			came = append(came, *t)
+			*t = msg.Token{}
+		}
+	}
+	slices.SortStableFunc(came, func(x, y msg.Token) int { return x.Index - y.Index })
+	for i := range came {
+		if v := a.token(ctx, now, &came[i]); v != nil {
+			panic(v)
+		}
+	}
+}
+
+// wait keeps a token whose text is not open. The end of a sequence that was cancelled, or failed, is of no text that will be opened.
+func (a *detokActor) wait(t *msg.Token) {
+	if t.Finish == api.FinishCancelled || t.Finish == api.FinishError {
+		return
+	}
+	if len(a.early) < mostEarly {
+		a.early = append(a.early, *t)
+		return
+	}
+	a.early[a.next%mostEarly] = *t
+	a.next++
 }
 
 // token sends what t adds to its sequence's text. Tokens of a sequence that
@@ -174,7 +215,11 @@ func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
 // there is no text: the request learns of the gap. A panic ends the sequence and is returned.
 func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (failure any) {
 	o := a.open[t.Seq]
-	if o == nil || t.ID >= 0 && t.Index < o.next {
+	if o == nil {
+		a.wait(t)
+		return nil
+	}
+	if t.ID >= 0 && t.Index < o.next {
 		return nil
 	}
 	if t.ID >= 0 && t.Index > o.next {
@@ -188,7 +233,7 @@ func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (fail
 	}()
 	o.used = now
 	out := msg.NewText()
-	*out = msg.Text{Seq: t.Seq, Token: t.ID, Cached: t.Cached, Index: t.Index, Finish: t.Finish, Lost: t.Lost, Err: t.Err}
+	*out = msg.Text{Seq: t.Seq, Token: t.ID, Cached: t.Cached, Index: t.Index, Finish: t.Finish, Lost: t.Lost, Err: t.Err, Vector: t.Vector, Prompt: a.promptLogprobs(t)}
 	stopped := false
 	if t.ID >= 0 {
 		o.next++
@@ -230,6 +275,23 @@ func (a *detokActor) logprobs(t *msg.Token) []api.TokenLogprob {
 		l.Top[i] = a.logprob(alt)
 	}
 	return []api.TokenLogprob{l}
+}
+
+// promptLogprobs are those of all tokens of a prompt, of which the first one was not predicted.
+func (a *detokActor) promptLogprobs(t *msg.Token) []api.TokenLogprob {
+	if !t.Scored {
+		return nil
+	}
+	list := []api.TokenLogprob{a.logprob(sample.Alternative{Token: t.First, Logprob: float32(math.NaN())})}
+	for _, s := range t.Prompt {
+		l := a.logprob(sample.Alternative{Token: s.Token, Logprob: s.Logprob})
+		l.Rank, l.Top = s.Rank, make([]api.TokenLogprob, len(s.Top))
+		for i, alt := range s.Top {
+			l.Top[i] = a.logprob(alt)
+		}
+		list = append(list, l)
+	}
+	return list
 }
 
 func (a *detokActor) logprob(alt sample.Alternative) api.TokenLogprob {

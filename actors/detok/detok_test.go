@@ -99,6 +99,43 @@ func TestADetokenizerTakesTheTokenThatIsNextAndTellsOfAGap(t *testing.T) {
 	require.Empty(t, d.got)
 }
 
+// TestATextThatAnotherGatewayHasTakenOverStaysOpen though the first one closes it later.
+func TestATextThatAnotherGatewayHasTakenOverStaysOpen(t *testing.T) {
+	d := newDetokTest(t)
+	d.send(&msg.OpenText{Seq: 1, Reply: actor.NewPID("first", "r"), Compute: d.reply})
+	d.send(&msg.OpenText{Seq: 1, Reply: d.reply, Compute: d.reply, History: []int32{300}})
+	d.send(&msg.CloseText{Seq: 1, Owner: "first"})
+	d.send(&msg.Tokens{Tokens: []msg.Token{{Seq: 1, ID: 301, Index: 1}}})
+	require.Equal(t, int32(301), d.text().Token)
+	for _, owner := range []string{d.reply.Address, ""} { // a process of an earlier version names none
+		d.send(&msg.CloseText{Seq: 1, Owner: owner})
+		d.send(&msg.Tokens{Tokens: []msg.Token{{Seq: 1, ID: 302, Index: 2}}})
+		require.Empty(t, d.got)
+		d.send(&msg.OpenText{Seq: 1, Reply: d.reply, Compute: d.reply, History: []int32{300, 301}})
+		require.Equal(t, int32(302), d.text().Token, "it was early for the text that is opened now")
+	}
+}
+
+// TestTokensThatOvertakeTheirTextAreNotLost: they come from a worker, and it comes from a gateway.
+func TestTokensThatOvertakeTheirTextAreNotLost(t *testing.T) {
+	d := newDetokTest(t)
+	for range mostEarly { // of a text that has ended
+		d.send(&msg.Tokens{Tokens: []msg.Token{{Seq: 9, ID: 300, Index: 7}}})
+	}
+	d.send(&msg.Tokens{Tokens: []msg.Token{
+		{Seq: 1, ID: 300}, {Seq: 2, ID: 300}, {Seq: 1, ID: 301, Index: 1, Logprob: -0.5, Top: []sample.Alternative{}}, {Seq: 2, ID: -1, Index: 1, Finish: api.FinishCancelled},
+	}})
+	d.send(&msg.OpenText{Seq: 1, Reply: d.reply, Compute: d.reply, History: []int32{300}})
+	d.send(&msg.Tokens{Tokens: []msg.Token{{Seq: 1, ID: 302, Index: 2, Finish: api.FinishLength}}})
+	first := d.text()
+	require.Equal(t, int32(301), first.Token)
+	require.Len(t, first.Logprobs, 1)
+	require.Equal(t, int32(302), d.text().Token)
+	d.send(&msg.OpenText{Seq: 2, Reply: d.reply, Compute: d.reply})
+	require.Equal(t, api.FinishNone, d.text().Finish, "the end of a cancelled sequence is of no text")
+	require.Empty(t, d.got)
+}
+
 func TestATokenHasItsLogProbabilityWithoutAlternatives(t *testing.T) {
 	d := newDetokTest(t)
 	d.send(&msg.OpenText{Seq: 1, Reply: d.reply, Compute: d.reply})

@@ -18,7 +18,9 @@ type admission struct {
 	size    int
 	batch   int               // sequences that run at once
 	inside  map[string]*entry // by api.Request.Key
-	places  int               // of all inside
+	places  int               // of all inside that are not idle
+	idle    int               // places of requests with the lowest priority
+	most    int               // the bound of idle
 	start   time.Time         // of waits' time
 }
 
@@ -28,19 +30,27 @@ type entry struct {
 	places  int
 	entered time.Time
 	begun   bool // it waits no more
+	idle    bool // it has the lowest priority
 }
 
 func newAdmission(size, batch int, longest time.Duration, now time.Time) admission {
-	e := admission{size: size, batch: batch, longest: longest, waits: sched.NewWaitEstimator(), inside: make(map[string]*entry), start: now}
+	e := admission{size: size, batch: batch, most: idleShare(batch, 1), longest: longest, waits: sched.NewWaitEstimator(), inside: make(map[string]*entry), start: now}
 	if size > 0 {
 		e.limit = sched.NewSharedLimit(size)
 	}
 	return e
 }
 
-// resize follows the workers that are there.
-func (e *admission) resize(size, batch int) {
-	e.size, e.batch = size, batch
+// idleShare returns how many places of the lowest priority each of several gateways may fill: together half of the batch, whose rest is free for
+// all other requests at any time.
+func idleShare(batch, gateways int) int {
+	const share = 2
+	return max(batch/share/max(gateways, 1), 1)
+}
+
+// resize follows the workers and gateways that are there.
+func (e *admission) resize(size, batch, gateways int) {
+	e.size, e.batch, e.most = size, batch, idleShare(batch, gateways)
 	if e.limit != nil {
 		e.limit.Resize(size)
 	}
@@ -67,6 +77,9 @@ func (e *admission) enter(r *api.Request, now time.Time) *api.Error {
 		e.takePlace(r, now)
 		return nil
 	}
+	if r.Priority == api.PriorityIdle {
+		return e.enterIdle(r, now)
+	}
 	wait := e.waits.Wait(r.Tenant, r.Weight)
 	if left := r.Deadline.Sub(now); !r.Deadline.IsZero() && left > 0 && wait > left {
 		return overloaded(reasonDeadline, wait, "the queue takes about %s, longer than the request's timeout leaves: try again later",
@@ -84,8 +97,31 @@ func (e *admission) enter(r *api.Request, now time.Time) *api.Error {
 	return nil
 }
 
+// enterIdle lets a request of the lowest priority in if no other request waits. It takes no place of others: neither in the bound nor in the wait.
+func (e *admission) enterIdle(r *api.Request, now time.Time) *api.Error {
+	n := placesOf(r)
+	if free := e.idlePlaces(); free == 0 || e.idle > 0 && e.idle+n > free {
+		return overloaded(reasonQueueFull, 0, "the server has no idle places for a request of the lowest priority with %d sequences: try again later", n)
+	}
+	e.takePlace(r, now)
+	return nil
+}
+
+// idlePlaces returns how many sequences of the lowest priority may be inside now.
+func (e *admission) idlePlaces() int {
+	if e.waits.Inside() > 0 {
+		return 0
+	}
+	return e.most
+}
+
 func (e *admission) takePlace(r *api.Request, now time.Time) {
-	v := &entry{tenant: r.Tenant, places: placesOf(r), entered: now}
+	v := &entry{tenant: r.Tenant, places: placesOf(r), entered: now, idle: r.Priority == api.PriorityIdle}
+	if v.idle {
+		e.inside[r.Key()] = v
+		e.idle += v.places
+		return
+	}
 	if e.limit != nil {
 		e.limit.Admit(r.Tenant, r.Weight, v.places)
 	}
@@ -96,7 +132,7 @@ func (e *admission) takePlace(r *api.Request, now time.Time) {
 
 // begun says that the first row of a request's prompt is computed.
 func (e *admission) begun(key string, now time.Time) {
-	if v := e.inside[key]; v != nil && !v.begun {
+	if v := e.inside[key]; v != nil && !v.begun && !v.idle {
 		v.begun = true
 		e.waits.Start(v.tenant, v.entered.Sub(e.start), now.Sub(e.start))
 	}
@@ -109,6 +145,10 @@ func (e *admission) leave(key string) {
 		return
 	}
 	delete(e.inside, key)
+	if v.idle {
+		e.idle -= v.places
+		return
+	}
 	e.places -= v.places
 	if e.limit != nil {
 		e.limit.Leave(v.tenant, v.places)

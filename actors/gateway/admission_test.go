@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sched"
 )
 
 // admissionTest drives an admission with a clock of its own, as a worker that runs batch requests
@@ -252,4 +253,35 @@ func TestARefusalSaysHowManyPlacesARequestAsksFor(t *testing.T) {
 	err := e.enter(&api.Request{ID: "a", N: 128}, e.now)
 	require.ErrorContains(t, err, "0 sequences in hand, at most 10")
 	require.ErrorContains(t, err, "needs 128")
+}
+
+func TestIdleRequestsTakeNoPlaceOfOthers(t *testing.T) {
+	require.Equal(t, sched.PriorityIdle, api.PriorityIdle)
+	now := time.Unix(0, 0)
+	e := newAdmission(4, 4, time.Second, now)
+	idle := func(i int) *api.Request {
+		return &api.Request{ID: fmt.Sprint("idle-", i), N: 1, Priority: api.PriorityIdle}
+	}
+	require.Nil(t, e.enter(idle(1), now))
+	require.Nil(t, e.enter(idle(2), now))
+	require.Equal(t, reasonQueueFull, e.enter(idle(3), now).Reason, "half of the batch")
+	for i := range 4 {
+		require.Nil(t, e.enter(&api.Request{ID: fmt.Sprint(i), N: 1}, now), "the bound is for others")
+	}
+	require.NotNil(t, e.enter(&api.Request{ID: "5", N: 1}, now))
+	e.leave(idle(1).Key())
+	require.Equal(t, reasonQueueFull, e.enter(idle(3), now).Reason, "others wait")
+	for i := range 4 {
+		e.begun((&api.Request{ID: fmt.Sprint(i)}).Key(), now)
+	}
+	require.Nil(t, e.enter(idle(3), now))
+	e.leave(idle(2).Key())
+	e.leave(idle(3).Key())
+	require.Nil(t, e.enter(&api.Request{ID: "wide", N: 9, Priority: api.PriorityIdle}, now), "alone it may be larger than the half")
+	require.Equal(t, 9, e.idle)
+	e.leave((&api.Request{ID: "wide"}).Key())
+	require.Zero(t, e.idle)
+	e.resize(4, 4, 4)
+	require.Nil(t, e.enter(idle(4), now))
+	require.NotNil(t, e.enter(idle(5), now), "gateways share the half")
 }

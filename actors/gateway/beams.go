@@ -1,9 +1,14 @@
 package gateway
 
-import "github.com/millrace/millrace/api"
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/sample"
+)
 
 // checkBeams says what a beam search cannot do.
-func checkBeams(r *api.Request, maxBatchSize int) error {
+func checkBeams(r *api.Request, m *model) error {
 	if r.Beams == nil {
 		return nil
 	}
@@ -11,12 +16,16 @@ func checkBeams(r *api.Request, maxBatchSize int) error {
 		return api.InvalidParam(err)
 	}
 	switch {
-	case r.Beams.Width > maxBatchSize:
-		return api.Invalid("num_beams", "num_beams is %d, expected at most %d, the rows of a step (max_batch_size)", r.Beams.Width, maxBatchSize)
+	case m.noBeams:
+		return api.KiviWithBeams()
+	case r.Beams.Width > m.capacity:
+		return api.Invalid("num_beams", "num_beams is %d, expected at most %d, the rows of a step (max_batch_size)", r.Beams.Width, m.capacity)
 	case r.N > r.Beams.Width:
 		return api.Invalid("n", "n is %d, expected at most num_beams, %d", r.N, r.Beams.Width)
 	case r.TopLogprobs >= 0:
 		return api.Invalid("logprobs", "not supported together with beam search")
+	case r.PromptLogprobs != nil:
+		return api.Invalid("prompt_logprobs", "not supported together with beam search")
 	case len(r.Stop) > 0:
 		return api.Invalid("stop", "not supported together with beam search: use stop_token_ids")
 	}
@@ -29,12 +38,31 @@ func checkGrammar(r *api.Request) error {
 	case r.Grammar == nil:
 		return nil
 	case r.Beams != nil:
-		return api.Invalid(r.Grammar.Param, "%s: not supported together with use_beam_search", r.Grammar.Param)
+		return api.GrammarWithBeams(r.Grammar.Param)
 	}
 	if err := r.Grammar.Validate(); err != nil {
 		return api.GrammarError(r.Grammar, err)
 	}
 	return nil
+}
+
+// checkPool says what a request without an answer cannot do. A worker of an earlier version would generate one.
+func checkPool(r *api.Request, m *model) error {
+	switch {
+	case r.PromptLogprobs != nil && m.embedding.Width == 0:
+		return api.Unavailable(fmt.Errorf("a worker of model %q scores no prompts: it is of an earlier version", m.id))
+	case r.PromptLogprobs != nil && (*r.PromptLogprobs < 0 || *r.PromptLogprobs > sample.MaxTopLogprobs):
+		return api.Invalid("prompt_logprobs", "prompt_logprobs: found %d, expected 0 to %d", *r.PromptLogprobs, sample.MaxTopLogprobs)
+	case r.Pool == nil:
+		return nil
+	case r.PromptLogprobs != nil && r.Pool.Pooling != api.PoolNone:
+		return api.Invalid("prompt_logprobs", "not supported together with a vector")
+	case r.N != 1 || r.MaxTokens != 1 || r.Beams != nil || r.Grammar != nil:
+		return api.Invalid("pooling", "pooling: found %d choices of %d tokens, expected 1 of 1, without beams or a grammar", r.N, r.MaxTokens)
+	case m.embedding.Width == 0:
+		return api.Unavailable(fmt.Errorf("a worker of model %q makes no vectors: it is of an earlier version", m.id))
+	}
+	return r.Pool.Validate()
 }
 
 // beamLimit is the longest answer of a beam search after a prompt; it may be

@@ -21,9 +21,13 @@ type bond struct {
 }
 
 // bondOf is the bond of a request, or of what another process had of it.
-func bondOf(had *api.Progress) bond {
-	if had == nil {
+func bondOf(r *api.Request) bond {
+	had := r.Takeover
+	switch {
+	case had == nil && r.Equal == nil:
 		return bond{}
+	case had == nil:
+		return bond{pin: api.Pin{Numerics: r.Equal.Numerics, Text: r.Equal.Text}, text: true, numerics: true, fixed: true}
 	}
 	p := had.Pin // without digests, of an older process or of an answer that has not begun, it binds nothing
 	begun := slices.ContainsFunc(had.Choices, func(c api.ChoiceProgress) bool { return len(c.Tokens) > 0 || c.Finish != api.FinishNone })

@@ -299,3 +299,17 @@ func TestAJournalBeginsAgainWhileNothingOfItWasShown(t *testing.T) {
 		require.Equal(t, c.events, events)
 	}
 }
+
+func TestARequestForEqualWorkersIsBoundFromTheBeginning(t *testing.T) {
+	q := apiRequest(1, 5)
+	q.Equal = &api.Pin{Numerics: "A", Text: "T", Prompt: "of another prompt"}
+	r := newRequest(q, roomy)
+	require.True(t, r.bond.fixed)
+	require.Equal(t, route.To("T"), r.bond.texts(), "before it is tokenized, too")
+	require.NoError(t, r.tokenized(prompt{ids: []int32{1}, text: "T"}))
+	numerics, _ := needs(r)
+	require.Equal(t, route.To("A"), numerics)
+	r.bond.placed("B")
+	require.Equal(t, &api.Pin{Numerics: "A", Text: "T", Prompt: api.HashPrompt([]int32{1})}, r.bond.tell(), "the first event says it")
+	require.ErrorContains(t, newRequest(q, roomy).tokenized(prompt{ids: []int32{1}, text: "U"}), "text digest")
+}

@@ -35,6 +35,7 @@ type Gateway struct {
 	requests *requests
 	calls    gate // of Tokenize and Detokenize
 	series   *modelSeries
+	history  history
 	seqs     atomic.Uint64
 	shared   requestDeps
 }
@@ -65,6 +66,7 @@ type Membership interface {
 	Members() []*cluster.Member // the live ones, this process among them
 	Others() []*cluster.Member  // without this process
 	Alive(node string) bool
+	Finished(node string) bool           // it left, and had none of this process's sequences in hand
 	Probe(node string) uint64            // sends a probe and returns its number
 	Died(node string, probe uint64) bool // it was there at that probe, and ended since without a goodbye
 	Lost() <-chan struct{}               // receives a value after a probe found a dead node; for one reader
@@ -143,7 +145,7 @@ func (g *Gateway) newRequestActor(r *api.Request, m *model) *requestActor {
 	return &requestActor{
 		requestDeps: &g.shared, events: api.NewBuffer(), places: make(map[msg.SeqID]*place), handovers: make(map[int]handover),
 		state: newRequest(r, modelLimits{
-			context: m.context, pool: m.slabs * m.slabTokens, slides: m.slides, slabTokens: m.slabTokens, vocab: m.vocab,
+			context: m.context, pool: m.slabs * m.slabTokens, single: m.longest * m.slabTokens, slabTokens: m.slabTokens, vocab: m.vocab,
 		}),
 		log: g.cfg.Log.With().Str("request", r.ID).Logger(),
 	}
@@ -157,13 +159,19 @@ func (g *Gateway) check(r *api.Request) (*model, error) {
 	if r.N < 1 {
 		return nil, api.Invalid("n", "n is %d, expected at least 1", r.N)
 	}
-	if err := checkBeams(r, m.capacity); err != nil {
+	if err := checkBeams(r, m); err != nil {
 		return nil, err
 	}
 	if err := checkGrammar(r); err != nil {
 		return nil, err
 	}
-	return m, g.serves(r.Model)
+	if err := checkPool(r, m); err != nil {
+		return nil, err
+	}
+	if err := g.serves(r.Model); err != nil || r.Equal == nil {
+		return m, err
+	}
+	return m, g.routes.equals(r.Model, r.Equal)
 }
 
 // admit lets a request in while there is room. The bound is here: from
@@ -171,6 +179,7 @@ func (g *Gateway) check(r *api.Request) (*model, error) {
 // buffer: under overload most requests are refused.
 func (g *Gateway) admit(ctx context.Context, r *api.Request, m *model) (*requestActor, *actor.PID, error) {
 	limit, batch := g.mostRequests()
+	gateways := g.gateways()
 	t := g.requests
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -185,14 +194,19 @@ func (g *Gateway) admit(ctx context.Context, r *api.Request, m *model) (*request
 	if err := g.cfg.Local.err(); err != nil && !g.Elsewhere(r.Model) {
 		return nil, nil, api.Unavailable(err)
 	}
-	t.admission.resize(limit, batch)
+	t.admission.resize(limit, batch, gateways)
 	if err := t.admission.enter(r, time.Now()); err != nil {
 		g.cfg.Local.Series.Rejected(err.Reason)
 		return nil, nil, err
 	}
 	a := g.newRequestActor(r, m)
-	a.series = g.series.of(r.Model).Queued(r.Arrival, r.N)
+	arrival := r.Arrival
+	if r.Priority == api.PriorityIdle { // its arrival may be that of a batch, hours ago
+		arrival = time.Now()
+	}
+	a.series = g.series.of(r.Model).Queued(arrival, r.N)
 	a.span = requestSpan(ctx, g.cfg.Tracer, r)
+	a.record = g.history.begin(r)
 	pid := g.cfg.SpawnRequest(a)
 	t.pids[r.Key()] = pid
 	return a, pid, nil
@@ -218,6 +232,30 @@ func (g *Gateway) mostRequests() (size, batch int) {
 		return 0, batch
 	}
 	return max(size, 1), batch
+}
+
+// gateways is the number of gateways, with this one.
+func (g *Gateway) gateways() int {
+	n := 1
+	for _, m := range g.cfg.Cluster.Others() {
+		if m.Has(cluster.Gateway) && !m.Draining {
+			n++
+		}
+	}
+	return n
+}
+
+// IdleRoom is how many sequences of api.PriorityIdle this gateway may have now. It is 0 while another request waits.
+func (g *Gateway) IdleRoom() int {
+	_, batch := g.mostRequests()
+	gateways := g.gateways()
+	t := g.requests
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || batch == 0 || t.admission.waits.Inside() > 0 {
+		return 0
+	}
+	return idleShare(batch, gateways)
 }
 
 // Ready is nil when at least one model can be served.

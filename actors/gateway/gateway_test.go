@@ -77,6 +77,7 @@ func (alone) Others() []*cluster.Member { return nil }
 func (alone) Alive(string) bool         { return true }
 func (alone) Probe(string) uint64       { return 0 }
 func (alone) Lost() <-chan struct{}     { return nil }
+func (alone) Finished(string) bool      { return false }
 func (alone) Died(string, uint64) bool  { return false }
 func (alone) Partitioned() bool         { return false }
 
@@ -194,4 +195,44 @@ func TestAModelHasTheFormatOfItsOldestTokenizer(t *testing.T) {
 	list.cluster = members{list: []*cluster.Member{worker}}
 	list.refresh()
 	require.Equal(t, "old", list.list()[0].Format, "without a tokenizer it stays")
+}
+
+func TestARequestForEqualWorkersIsRefusedWhereThereAreNone(t *testing.T) {
+	g := newTestGateway(t)
+	request := func(equal *api.Pin) *api.Request {
+		return &api.Request{ID: "r", Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true, Arrival: time.Now(), TopLogprobs: -1, Equal: equal}
+	}
+	for _, c := range []struct {
+		pin  api.Pin
+		want string
+	}{
+		{api.Pin{Numerics: "0123456789abcdef0"}, "numerics digest of the answer: expected 0123456789abcdef, found workers: 1 of no digest"},
+		{api.Pin{Text: "fedcba98765432100"}, "text digest of the answer: expected fedcba9876543210, found processes: 1 of no digest"},
+	} {
+		_, err := g.Submit(t.Context(), request(&c.pin))
+		var failure *api.Error
+		require.ErrorAs(t, err, &failure)
+		require.Equal(t, reasonNoEqual, failure.Reason)
+		require.ErrorContains(t, err, c.want)
+	}
+	s, err := g.Submit(t.Context(), request(&api.Pin{}))
+	require.NoError(t, err)
+	next[*msg.OpenText](t, g)
+	next[*msg.Generate](t, g)
+	s.Close()
+}
+
+// TestAModelHasRoomForTokensBesideTheFirstSlabs of a sequence, on each of its workers.
+func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
+	worker := func(slabs, head int) *cluster.Member {
+		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Context: 8000, Slabs: slabs, HeadSlabs: head, SlabTokens: 16}}
+	}
+	list := newModels(members{list: []*cluster.Member{worker(100, 0), worker(100, 22), worker(90, 0)}})
+	m, err := list.get("m")
+	require.NoError(t, err)
+	require.Equal(t, 78, m.slabs)
+	require.Equal(t, 78, m.longest)
+	require.True(t, m.noBeams)
+	r := newRouting(&Config{Node: "me"}, newTestWatch().watch, nil)
+	require.Equal(t, 8, r.workers([]*cluster.Member{{Worker: &cluster.Worker{FreeSlabs: 30, HeadSlabs: 22}}})[0].FreeSlabs)
 }

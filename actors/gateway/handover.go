@@ -28,7 +28,7 @@ func (a *requestActor) decodeElsewhere(ctx actor.Context, seq msg.SeqID) {
 // if that cannot be done, or was begun before and has not ended since.
 func (a *requestActor) prefetch(ctx actor.Context, seq msg.SeqID, why string) bool {
 	lead, at := a.place(seq)
-	if at == nil || at.next != nil || a.state.api.Beams != nil {
+	if at == nil || at.next != nil || a.state.api.Beams != nil || a.state.whole() {
 		return false
 	}
 	q := a.query()
@@ -45,14 +45,20 @@ func (a *requestActor) prefetch(ctx actor.Context, seq msg.SeqID, why string) bo
 	return true
 }
 
-// staysGuided keeps a sequence with a grammar at its draining worker if no equal worker has the same text digest; false if one has.
-func (a *requestActor) staysGuided(seq msg.SeqID) bool {
+// finishes keeps a sequence at its draining worker that is better off there, for as long as the worker lives: a beam search, whose
+// beams would be computed again, and a sequence with a grammar if no equal worker has the same text digest. False for others.
+func (a *requestActor) finishes(seq msg.SeqID) bool {
 	lead, at := a.place(seq)
-	if a.state.api.Grammar == nil || !a.state.bond.fixed || at == nil {
+	if at == nil {
 		return false
 	}
-	if q := a.query(); a.routes.elsewhere(&q, at.compute.Address) {
-		return false
+	if a.state.api.Beams == nil {
+		if a.state.api.Grammar == nil || !a.state.bond.fixed {
+			return false
+		}
+		if q := a.query(); a.routes.elsewhere(&q, at.compute.Address) {
+			return false
+		}
 	}
 	a.watch.stays(lead, at.compute.Address)
 	return true
@@ -105,7 +111,7 @@ func (a *requestActor) seat(first int, prompt []chain.Hash) *seat {
 func (a *requestActor) source(first int, worker *actor.PID) *msg.Source {
 	h, ok := a.handovers[first]
 	delete(a.handovers, first)
-	if !ok || a.state.api.Beams != nil || !h.from.Dead && !a.routes.copies(h.from.KV.Address, worker.Address) {
+	if !ok || a.state.api.Beams != nil || a.state.whole() || !h.from.Dead && !a.routes.copies(h.from.KV.Address, worker.Address) {
 		return nil
 	}
 	return &h.from

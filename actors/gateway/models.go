@@ -27,19 +27,21 @@ type model struct {
 	id         string
 	created    time.Time
 	context    int
-	slabs      int
-	slides     bool // there is KV memory for a sequence of any length
+	slabs      int // positions of a pool that has all slabs of a beam search, see kvmgr.Groups
+	longest    int // positions of the longest sequence without beams
 	slabTokens int
 	vocab      int
 	capacity   int
+	noBeams    bool               // a worker's regions have slabs before those of their tokens, which beams cannot share
 	eos        map[string][]int32 // by text digest
 	sampling   sample.Params
+	embedding  cluster.Embedding
+	infill     []string // as judge, as is the next
+	think      []int32
+	judge      []int32          // from the tokenizers, as is format
 	format     string           // of reasoning and tool calls, from the tokenizers, as is special
 	special    map[string]int32 // replaced, never changed
 }
-
-// slides says whether a worker has KV memory for a sequence of any length, since it has room for the slabs that live at once.
-func slides(w *cluster.Worker) bool { return w.LiveSlabs > 0 && w.LiveSlabs <= w.Slabs }
 
 // refresh brings the models up to date with the members. One whose workers
 // are gone stays known: its requests end with 503, not with an error that it does not
@@ -53,16 +55,21 @@ func (s *models) refresh() {
 			continue
 		}
 		x := fresh[m.Model]
+		pool := max(w.Slabs-w.HeadSlabs, 0) // for the tokens of one sequence
+		slabs, longest := pool/w.Groups.Count(), w.Groups.Longest(pool, w.LiveSlabs)
 		if x == nil {
 			fresh[m.Model] = &model{
-				id: m.Model, created: w.Created, context: w.Context, slabs: w.Slabs, slides: slides(w), slabTokens: w.SlabTokens,
-				vocab: w.Vocab, capacity: w.Capacity, sampling: w.Sampling,
+				id: m.Model, created: w.Created, context: w.Context, slabs: slabs, longest: longest, slabTokens: w.SlabTokens,
+				vocab: w.Vocab, capacity: w.Capacity, noBeams: w.HeadSlabs > 0, sampling: w.Sampling, embedding: w.Embedding,
 			}
 			continue
 		}
-		x.context, x.slabs = min(x.context, w.Context), min(x.slabs, w.Slabs)
-		x.slides = x.slides && slides(w)
+		x.context, x.slabs = min(x.context, w.Context), min(x.slabs, slabs)
+		x.longest, x.noBeams = min(x.longest, longest), x.noBeams || w.HeadSlabs > 0
 		x.vocab, x.capacity = min(x.vocab, w.Vocab), min(x.capacity, w.Capacity)
+		if w.Embedding.Width == 0 { // of an earlier version
+			x.embedding = w.Embedding
+		}
 		if w.Created.Before(x.created) {
 			x.created, x.sampling = w.Created, w.Sampling
 		}
@@ -71,7 +78,7 @@ func (s *models) refresh() {
 	defer s.mu.Unlock()
 	for id, x := range fresh {
 		if old := s.byID[id]; old != nil {
-			x.eos, x.format, x.special = old.eos, old.format, old.special
+			x.eos, x.format, x.special, x.judge, x.infill, x.think = old.eos, old.format, old.special, old.judge, old.infill, old.think
 		}
 		s.byID[id] = x
 	}
@@ -83,6 +90,7 @@ func (s *models) refresh() {
 	for _, m := range oldest(members) { // processes of two versions may differ for a while
 		if x := s.byID[m.Model]; x != nil {
 			x.format, x.special = m.Tokenizer.Format, m.Tokenizer.Special
+			x.judge, x.infill, x.think = m.Tokenizer.Judge, m.Tokenizer.Infill, m.Tokenizer.Think
 		}
 	}
 }
@@ -177,7 +185,11 @@ func (s *models) list() []api.Model {
 	defer s.mu.Unlock()
 	list := make([]api.Model, 0, len(s.byID))
 	for _, m := range s.byID {
-		list = append(list, api.Model{ID: m.id, Created: m.created, ContextLength: m.context, Sampling: m.sampling, Format: m.format, Special: m.special})
+		e := m.embedding
+		list = append(list, api.Model{
+			ID: m.id, Created: m.created, ContextLength: m.context, Sampling: m.sampling, Format: m.format, Special: m.special, Judge: m.judge, Infill: m.infill, Think: m.think,
+			Embedding: api.Embedding{Width: e.Width, Pooling: api.Pooling(e.Pooling), Normalize: e.Normalize, Named: e.Named, Problem: e.Problem},
+		})
 	}
 	slices.SortFunc(list, func(a, b api.Model) int { return a.Created.Compare(b.Created) })
 	return list

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/compute/grammar"
+	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/detok"
 )
 
@@ -74,15 +76,15 @@ const mostResumes = 10
 // modelLimits are the lengths that the pipeline can serve, in tokens, and the
 // tokens that there are.
 type modelLimits struct {
-	context    int  // of the model
-	pool       int  // that the whole KV pool holds
-	slides     bool // a sequence without beams may be longer than the pool
-	slabTokens int  // of its slabs
+	context    int // of the model
+	pool       int // that the whole KV pool holds
+	single     int // of the longest sequence without beams, which may be longer than the pool; 0: pool
+	slabTokens int // of its slabs
 	vocab      int
 }
 
 func newRequest(r *api.Request, lim modelLimits) *request {
-	q := &request{api: r, limits: lim, bond: bondOf(r.Takeover), each: 1, cached: -1, migrated: r.Takeover != nil}
+	q := &request{api: r, limits: lim, bond: bondOf(r), each: 1, cached: -1, migrated: r.Takeover != nil}
 	if r.Beams != nil {
 		q.each = r.N
 	}
@@ -110,6 +112,9 @@ func (r *request) tokenized(p prompt) error {
 	ids := p.ids
 	if err := checkVocab(r.api, ids, r.limits.vocab); err != nil {
 		return err
+	}
+	if longest := r.limits.longest() - 1; r.api.Truncate && len(ids) > longest {
+		ids = ids[:longest]
 	}
 	limit, err := r.tokenLimit(len(ids))
 	if err != nil {
@@ -185,13 +190,17 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	g := r.group(first)
 	params := r.api.Sampling
 	params.Seed += uint64(first) // choices differ, and the request stays reproducible
+	params.Thinking = r.thinking()
 	if r.api.TopLogprobs >= 0 {
 		params.Logprobs, params.TopLogprobs = true, r.api.TopLogprobs
 	}
 	gen := &msg.Generate{
 		First: first, RequestID: r.api.OriginKey(), Text: r.bond.pin.Text, Prompt: r.prompt, MaxTokens: r.limit,
-		StopTokens: r.stop, Sampling: params, Beams: r.api.Beams, Grammar: r.grammar(), Longest: r.api.IgnoreEOS, Tenant: r.api.Tenant, CacheSalt: r.api.CacheSalt, Weight: r.api.Weight, Migrated: r.migrated,
+		StopTokens: r.stop, Sampling: params, Pool: r.api.Pool, Beams: r.api.Beams, Grammar: r.grammar(), Longest: r.api.IgnoreEOS, Tenant: r.api.Tenant, CacheSalt: r.api.CacheSalt, Weight: r.api.Weight, Migrated: r.migrated,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
+	}
+	if len(g[0].tokens) == 0 { // else its client has them
+		gen.Scored = r.api.PromptLogprobs
 	}
 	var open []*msg.OpenText
 	for i := range g {
@@ -208,15 +217,42 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	return gen, open
 }
 
+// thinking is the bound of the answer's reasoning. The end of the prompt says whether it has begun, or will not.
+func (r *request) thinking() *sample.Thinking {
+	t := r.api.Sampling.Thinking
+	if t == nil || r.thought == tools.Closed {
+		return nil
+	}
+	bound := *t
+	bound.Begun = r.thought == tools.Opened
+	return &bound
+}
+
 // grammar is that of the answer. It begins after the reasoning, if there is any: the prompt says so, or else the model's format.
 func (r *request) grammar() *grammar.Spec {
 	s := r.api.Grammar
+	if s != nil && s.SkipTo != "" {
+		return skipped(s, r.thought)
+	}
 	begins := r.thought == tools.Opened || r.thought == tools.Unsaid && r.api.AwaitReasoning
 	if s == nil || s.After != "" || r.api.ReasoningEnd == "" || !begins {
 		return s
 	}
 	after := *s
 	after.After = r.api.ReasoningEnd
+	return &after
+}
+
+// skipped is a grammar that skips reasoning: where the prompt opens it, from the beginning of the answer; not at all where the prompt ends it.
+func skipped(s *grammar.Spec, thought tools.Thought) *grammar.Spec {
+	after := *s
+	switch thought {
+	case tools.Opened:
+		after.SkipFrom = ""
+	case tools.Closed:
+		after.SkipFrom, after.SkipTo = "", ""
+	case tools.Unsaid:
+	}
 	return &after
 }
 
@@ -247,9 +283,12 @@ func (r *request) adopt(first int, seqs []msg.SeqID, pin api.Pin) bool {
 	return true
 }
 
-// redirects says whether a worker can send tokens again: not with log probabilities, which
-// it does not keep.
-func (r *request) redirects() bool { return r.api.TopLogprobs < 0 }
+// redirects says whether a worker can send tokens again: not with the log probabilities of the prompt,
+// which it does not keep.
+func (r *request) redirects() bool { return r.api.PromptLogprobs == nil }
+
+// whole reports whether each worker computes the whole prompt.
+func (r *request) whole() bool { return r.api.Pool.Whole() || r.api.PromptLogprobs != nil }
 
 // mayRedirect says whether the texts of a sequence may be opened at another detokenizer
 // while it runs on. Once it was redirected it needs a new token first: else that did not
@@ -315,10 +354,7 @@ func (r *request) again() error {
 
 // longest is the most tokens of a sequence without beams.
 func (m modelLimits) longest() int {
-	if m.slides {
-		return m.context
-	}
-	return min(m.context, m.pool)
+	return min(m.context, cmp.Or(m.single, m.pool))
 }
 
 // tokenLimit is the number of tokens that may be generated after a prompt.
@@ -349,68 +385,6 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 	return left, nil
 }
 
-// verdict says what became of a Text.
-type verdict int
-
-const (
-	ignored verdict = iota // of a sequence that is gone, or of a token that is there already
-	taken                  // an event came of it
-	gap                    // tokens before it are missing: the sequence is lost
-)
-
-// text takes what a token added to a choice and returns the event for it.
-func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
-	i := r.choice(t.Seq)
-	if i < 0 || r.done || r.choices[i].ended {
-		return api.Event{}, ignored
-	}
-	c := &r.choices[i]
-	missing := t.Gap || t.Index > len(c.tokens) // here, or at a detokenizer that was opened with a shorter history
-	switch {
-	case t.Token >= 0 && t.Index < len(c.tokens):
-		return api.Event{}, ignored
-	case missing && c.redirected:
-		return api.Event{}, ignored // on its way before the worker got the redirect, after which it sends all again
-	case missing:
-		return api.Event{}, gap
-	}
-	e = api.Event{Choice: i, Text: t.Text, Logprobs: t.Logprobs, Finish: t.Finish, Stop: t.Stop, Err: t.Err}
-	if t.Token >= 0 {
-		c.tokens, c.redirected = append(c.tokens, t.Token), false
-		e.Tokens = c.tokens[len(c.tokens)-1:]
-		r.resumes, r.bond.fixed = 0, true
-		if t.Index == 0 {
-			r.found(int(t.Cached))
-			e.Reasons = r.thought == tools.Opened
-		}
-	}
-	e.Pin = r.bond.tell()
-	if t.Finish == api.FinishNone {
-		return e, taken
-	}
-	c.ended = true
-	if r.open--; r.open == 0 || e.Finish == api.FinishError { // a failed choice fails the request
-		r.done, e.Done, e.Usage = true, true, r.usage()
-	}
-	return e, taken
-}
-
-// fail ends the request at once with err.
-func (r *request) fail(err error) api.Event {
-	r.done = true
-	return api.Event{Finish: api.FinishError, Err: err, Done: true, Usage: r.usage()}
-}
-
-// cancel ends the request at once, by its client or for a reason of ours. What
-// runs of it is left to be cancelled, see running.
-func (r *request) cancel(reason error) api.Event {
-	if reason != nil {
-		return r.fail(reason)
-	}
-	r.done = true
-	return api.Event{Finish: api.FinishCancelled, Done: true, Usage: r.usage()}
-}
-
 // running lists the sequences that have not ended.
 func (r *request) running() []msg.SeqID {
 	var ids []msg.SeqID
@@ -438,28 +412,12 @@ func (r *request) choice(seq msg.SeqID) int {
 	return -1
 }
 
-func (r *request) usage() *api.Usage {
-	u := &api.Usage{PromptTokens: len(r.prompt), CachedTokens: max(r.cached, 0)}
-	for i := range r.choices {
-		u.CompletionTokens += len(r.choices[i].tokens)
-	}
-	return u
-}
-
-// found counts the cached tokens of a choice. Those that begin later find what the first one computes, so the least count.
-func (r *request) found(cached int) {
-	cached = min(max(cached, 0), len(r.prompt))
-	if r.cached < 0 || cached < r.cached {
-		r.cached = cached
-	}
-}
-
 // promptOf is what is to be tokenized of a request without token ids.
 func promptOf(r *api.Request) *api.TokenizeRequest {
 	return &api.TokenizeRequest{
-		Model: r.Model, Prompt: r.Prompt, AddSpecialTokens: true, Messages: r.Messages, Tools: r.Tools,
+		Model: r.Model, Prompt: r.Prompt, AddSpecialTokens: true, Truncate: r.Truncate, Messages: r.Messages, Tools: r.Tools,
 		TemplateArgs: r.TemplateArgs, ContinueFinal: r.ContinueFinal, NoGenerationPrompt: r.NoGenerationPrompt,
-		Clock: r.Arrival,
+		Clock: r.TemplateClock(),
 	}
 }
 
@@ -468,7 +426,7 @@ func checkVocab(r *api.Request, prompt []int32, vocab int) error {
 	for _, list := range []struct {
 		param string
 		ids   []int32
-	}{{"prompt", prompt}, {"stop_token_ids", r.StopTokens}} {
+	}{{"prompt", prompt}, {"stop_token_ids", r.StopTokens}, {"pooling", pooled(r.Pool)}} {
 		for i, id := range list.ids {
 			if id < 0 || int(id) >= vocab {
 				return api.Invalid(list.param, "%s: token %d is %d, the model has 0..%d", list.param, i, id, vocab-1)
@@ -479,4 +437,12 @@ func checkVocab(r *api.Request, prompt []int32, vocab int) error {
 		return api.Invalid("logit_bias", "%v", err)
 	}
 	return nil
+}
+
+// pooled are the tokens whose logits a request reads.
+func pooled(p *api.Pool) []int32 {
+	if p == nil {
+		return nil
+	}
+	return p.Tokens
 }

@@ -39,6 +39,7 @@ type requestActor struct {
 	log           zerolog.Logger
 	first         time.Time // of the first token
 	series        *metrics.Request
+	record        *record
 	span          trace.Span           // of the request; stages are below it
 	prompt        []chain.Hash         // of the full slabs of the prompt, where they are needed
 	places        map[msg.SeqID]*place // of the sequences that run, by the first of their choices
@@ -49,6 +50,7 @@ type requestActor struct {
 	bound         atomic.Bool          // for the watch: the answer continues at equals only
 	handovers     map[int]handover     // of choices that wait to be started, by the first one of their sequence
 	finding       time.Time            // since when sequences of the process that had the request are looked for
+	found         []*msg.Found         // of them, those that were found before the prompt was tokenized
 }
 
 // place is where a sequence runs.
@@ -56,10 +58,11 @@ type place struct {
 	compute, detok *actor.PID
 	choices        []msg.SeqID
 	watched        *watched
-	from           int    // tokens that were known when it was placed here
-	next           *seat  // where its keys and values are copied to; nil: nowhere
-	why            string // it goes to next
-	full           string // node that had no room for it last
+	from           int       // tokens that were known when it was placed here
+	requested      time.Time // when its worker was sent the last request for its tokens
+	next           *seat     // where its keys and values are copied to; nil: nowhere
+	why            string    // it goes to next
+	full           string    // node that had no room for it last
 }
 
 func (a *requestActor) Receive(ctx actor.Context) {
@@ -69,6 +72,9 @@ func (a *requestActor) Receive(ctx actor.Context) {
 	}
 	switch m := ctx.Message().(type) {
 	case *actor.Started:
+		if a.state.api.First != "" {
+			a.find(ctx)
+		}
 		a.tokenize(ctx)
 	case *msg.Tokenized:
 		a.tokenized(ctx, m)
@@ -78,20 +84,25 @@ func (a *requestActor) Receive(ctx actor.Context) {
 	case *msg.Started:
 		a.requests.begun(a.state.api.Key(), m.At)
 		a.series.Started(m.At, len(a.state.prompt))
+		a.record.note(func(t *Timeline) { first(&t.Begun, m.At) })
 	case *msg.Found:
+		if !a.state.started {
+			a.found = append(a.found, m)
+			return
+		}
 		a.adopt(ctx, m)
 	case *msg.Lost:
 		switch {
 		case m.Why == prefillDone:
 			a.decodeElsewhere(ctx, m.Seq)
-		case m.Why == workerDraining && a.staysGuided(m.Seq):
+		case m.Why == workerDraining && a.finishes(m.Seq):
 		case m.Why != workerDraining || !a.prefetch(ctx, m.Seq, m.Why):
 			a.lost(ctx, m.Seq, m.Why)
 		}
 	case *msg.Prefetched:
 		a.prefetched(ctx, m)
 	case *msg.Retry:
-		if time.Since(a.finding) < findFor {
+		if a.state.started && time.Since(a.finding) < findFor {
 			return
 		}
 		a.retry(ctx)
@@ -109,18 +120,32 @@ func (a *requestActor) Receive(ctx actor.Context) {
 const findFor = 150 * time.Millisecond
 
 // find sends Find to all workers, for what another process had started of the request and may
-// still run; false if the request cannot continue with it.
-func (a *requestActor) find(ctx actor.Context) bool {
-	workers := a.routes.workersOf(a.state.api.Model)
-	if len(workers) == 0 || !a.state.redirects() || len(a.state.waiting()) == 0 {
-		return false
+// still run or have. They search while the prompt is tokenized.
+func (a *requestActor) find(ctx actor.Context) {
+	if !a.state.redirects() {
+		return
 	}
-	a.finding = time.Now()
-	a.watch.wait(a.finding, ctx.Self(), nil, 0)
+	workers := a.routes.workersOf(a.state.api.Model)
+	if len(workers) > 0 {
+		a.finding = time.Now()
+	}
 	for _, w := range workers {
 		ctx.Send(w, &msg.Find{RequestID: a.state.api.OriginKey(), Reply: ctx.Self()})
 	}
-	return true
+}
+
+// startOrAdopt continues what was found, waits for what may yet be found, and starts the rest.
+func (a *requestActor) startOrAdopt(ctx actor.Context) {
+	found := a.found
+	a.found = nil
+	for _, m := range found {
+		a.adopt(ctx, m)
+	}
+	if len(a.state.waiting()) > 0 && time.Since(a.finding) < findFor {
+		a.watch.wait(a.finding, ctx.Self(), nil, 0)
+		return
+	}
+	a.start(ctx)
 }
 
 // adopt continues a sequence that another process had started. What was found too
@@ -160,6 +185,7 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 		return
 	}
 	a.moved(why)
+	a.record.note(func(t *Timeline) { t.Moves++ })
 	a.drop(ctx, seq)
 	if delete(a.handovers, first); from.from.KV != nil {
 		a.handovers[first] = from
@@ -182,7 +208,7 @@ func (a *requestActor) moveText(ctx actor.Context, seq msg.SeqID, why string) bo
 	if at == nil || text == nil || !a.state.mayRedirect(seq) {
 		return false
 	}
-	closeTexts(ctx, at)
+	a.closeTexts(ctx, at)
 	a.left(lead, at)
 	tokens := a.redirect(ctx, at.compute, text, at.choices)
 	a.moved(why)
@@ -196,8 +222,27 @@ func (a *requestActor) redirect(ctx actor.Context, worker, text *actor.PID, choi
 	open, tokens := a.state.redirect(choices[0])
 	a.openTexts(ctx, text, worker, open)
 	a.runs(ctx, worker, text, choices, tokens)
-	ctx.Send(worker, &msg.Redirect{Seq: choices[0], Reply: ctx.Self(), Watch: a.watcher, Detok: text, From: tokens})
+	a.sendRedirect(ctx, worker, text, choices[0], tokens)
 	return tokens
+}
+
+func (a *requestActor) sendRedirect(ctx actor.Context, worker, text *actor.PID, seq msg.SeqID, from int) {
+	ctx.Send(worker, &msg.Redirect{Seq: seq, Reply: ctx.Self(), Watch: a.watcher, Detok: text, From: from})
+}
+
+// redirectAfter is how long a worker may take for a redirect, before which its tokens are of before.
+const redirectAfter = 100 * time.Millisecond
+
+// redirectAgain sends a worker once more the request for tokens that it had to send again: they came to the detokenizer
+// before the text was open there.
+func (a *requestActor) redirectAgain(ctx actor.Context, at *place) {
+	now := time.Now()
+	if now.Sub(at.requested) < redirectAfter {
+		return
+	}
+	at.requested = now
+	_, tokens := a.state.redirect(at.choices[0])
+	a.sendRedirect(ctx, at.compute, at.detok, at.choices[0], tokens)
 }
 
 // openTexts makes a detokenizer take the tokens of a sequence.
@@ -216,13 +261,13 @@ func (a *requestActor) drop(ctx actor.Context, seq msg.SeqID) {
 	}
 	a.avoid = at.compute.Address
 	ctx.Send(at.compute, &msg.Cancel{Seq: lead, Owner: a.node})
-	closeTexts(ctx, at)
+	a.closeTexts(ctx, at)
 	a.left(lead, at)
 }
 
-func closeTexts(ctx actor.Context, at *place) {
+func (a *requestActor) closeTexts(ctx actor.Context, at *place) {
 	for _, choice := range at.choices {
-		ctx.Send(at.detok, &msg.CloseText{Seq: choice})
+		ctx.Send(at.detok, &msg.CloseText{Seq: choice, Owner: a.node})
 	}
 }
 
@@ -295,6 +340,9 @@ func (a *requestActor) text(ctx actor.Context, m *msg.Text) {
 	case gap:
 		a.lost(ctx, m.Seq, textLost)
 		return
+	case resend:
+		a.redirectAgain(ctx, at)
+		return
 	case taken:
 	}
 	if m.Token >= 0 {
@@ -320,8 +368,10 @@ func (a *requestActor) event(ctx actor.Context, e api.Event) {
 func (a *requestActor) countToken(choice int) {
 	now := time.Now()
 	a.series.Tokens(now, choice, 1)
+	a.record.generated.Add(1)
 	if a.first.IsZero() {
 		a.first = now
+		a.record.note(func(t *Timeline) { t.FirstToken = now })
 		a.span.AddEvent(eventFirstToken)
 	}
 }
@@ -334,8 +384,12 @@ func (a *requestActor) end(ctx actor.Context, e api.Event) {
 	}
 	endRequest(a.span, &e)
 	a.requests.ended(a.state.api.Key()) // before the client can see the end: its next request has room
+	now := time.Now()
+	a.record.note(func(t *Timeline) {
+		t.End, t.Finish, t.PromptTokens, t.CachedTokens = now, string(e.Finish), e.Usage.PromptTokens, e.Usage.CachedTokens
+	})
 	a.events.Append(e)
-	a.series.Finished(time.Now(), string(e.Finish))
+	a.series.Finished(now, string(e.Finish))
 	line := a.log.Info()
 	if e.Err != nil {
 		line = a.log.Warn().Err(e.Err)

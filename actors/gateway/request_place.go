@@ -93,14 +93,13 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 		return
 	}
 	a.tried, a.prompt = tried{}, nil
+	a.record.note(func(t *Timeline) { t.Tokenized, t.PromptTokens = time.Now(), len(a.state.prompt) })
 	a.bound.Store(a.state.bond.fixed)
 	if e, over := a.state.resumed(); over {
 		a.end(ctx, e)
 		return
 	}
-	if a.state.api.First == "" || !a.find(ctx) {
-		a.start(ctx)
-	}
+	a.startOrAdopt(ctx)
 	a.log.Debug().Int("prompt_tokens", len(m.Tokens)).Int("max_tokens", a.state.limit).Msg("request tokenized")
 }
 
@@ -176,8 +175,9 @@ func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor
 // runs notes where a sequence does from here on, after a number of tokens.
 func (a *requestActor) runs(ctx actor.Context, worker, text *actor.PID, choices []msg.SeqID, tokens int) {
 	lead := choices[0]
+	a.record.note(func(t *Timeline) { t.Worker = worker.Address })
 	a.places[lead] = &place{
-		compute: worker, detok: text, choices: choices, from: tokens,
+		compute: worker, detok: text, choices: choices, from: tokens, requested: time.Now(),
 		watched: a.watch.begin(time.Now(), lead, worker.Address, text.Address, ctx.Self(), &a.bound, tokens),
 	}
 }
@@ -213,7 +213,7 @@ func (a *requestActor) stay(ctx actor.Context, what string) {
 // again begins the request again from its prompt; false if something of it has left.
 func (a *requestActor) again(ctx actor.Context) bool {
 	r := a.state.api
-	if a.state.bond.fixed && (r.Takeover != nil || !a.events.Restart(r.Buffered)) {
+	if a.state.bond.fixed && (r.Takeover != nil || r.Equal != nil || !a.events.Restart(r.Buffered)) {
 		return false
 	}
 	pin, avoid := a.state.bond.pin, a.avoid
@@ -227,6 +227,7 @@ func (a *requestActor) again(ctx actor.Context) bool {
 	a.avoid = avoid // those that were dropped have not failed it
 	a.bound.Store(false)
 	a.moved(startedAgain)
+	a.record.note(func(t *Timeline) { t.Moves++ })
 	migrated(a.span, startedAgain, avoid, 0)
 	a.log.Warn().Str("numerics", api.ShortDigest(pin.Numerics)).Str("text", api.ShortDigest(pin.Text)).Msg("no equal is there: a request begins again")
 	a.tokenize(ctx)

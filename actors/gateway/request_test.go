@@ -5,13 +5,14 @@ import (
 	"errors"
 	"io"
 	"testing"
+	"time"
 
+	"github.com/asynkron/protoactor-go/actor"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/tools"
-	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/compute/sample"
 )
@@ -68,7 +69,7 @@ func TestARequestThatDoesNotFitIsRefusedWithItsNumbers(t *testing.T) {
 
 // TestASequenceThatGivesSlabsBackMayBeLongerThanThePool, up to the context. A beam search may not.
 func TestASequenceThatGivesSlabsBackMayBeLongerThanThePool(t *testing.T) {
-	lim := modelLimits{context: 100, pool: 64, vocab: 10, slabTokens: 16, slides: true}
+	lim := modelLimits{context: 100, pool: 64, vocab: 10, slabTokens: 16, single: 1000}
 	g := begin(t, newRequest(apiRequest(1, 0), lim), make([]int32, 70))
 	require.Equal(t, 30, g[0].MaxTokens)
 	err := newRequest(apiRequest(1, 31), lim).tokenized(prompt{ids: make([]int32, 70)})
@@ -76,9 +77,6 @@ func TestASequenceThatGivesSlabsBackMayBeLongerThanThePool(t *testing.T) {
 	q := apiRequest(1, 0)
 	q.Beams = &sample.BeamParams{Width: 2}
 	require.ErrorContains(t, newRequest(q, lim).tokenized(prompt{ids: make([]int32, 70)}), "leaves no room")
-	require.True(t, slides(&cluster.Worker{Slabs: 10, LiveSlabs: 10}))
-	require.False(t, slides(&cluster.Worker{Slabs: 9, LiveSlabs: 10}))
-	require.False(t, slides(&cluster.Worker{Slabs: 9}))
 }
 
 // TestAnUnlimitedAnswerNeedsNoRoomForAllOfIt: workers promise a predicted one.
@@ -227,7 +225,7 @@ func TestATextThatIsLostGoesOnBehindItsTokensWhereItsSequenceRuns(t *testing.T) 
 	require.Empty(t, r.waiting())
 	require.False(t, r.mayRedirect(g[1].Seq), "it has not helped")
 	_, v := r.text(&msg.Text{Seq: g[1].Seq, Token: 9, Index: 4})
-	require.Equal(t, ignored, v, "a token that was on its way before")
+	require.Equal(t, resend, v, "a token that was on its way before")
 	_, v = r.text(&msg.Text{Seq: g[1].Seq, Token: 9, Index: 2})
 	require.Equal(t, taken, v)
 	require.True(t, r.mayRedirect(g[1].Seq), "it has helped before")
@@ -239,7 +237,19 @@ func TestATextThatIsLostGoesOnBehindItsTokensWhereItsSequenceRuns(t *testing.T) 
 	logprobs := apiRequest(1, 5)
 	logprobs.TopLogprobs = 0
 	r = newRequest(logprobs, modelLimits{context: 100, pool: 100, vocab: 10})
-	require.False(t, r.mayRedirect(begin(t, r, []int32{1})[0].Seq), "a worker keeps tokens, not what they were chosen from")
+	seq := begin(t, r, []int32{1})[0].Seq
+	require.True(t, r.mayRedirect(seq))
+	r.redirect(seq)
+	_, v = r.text(&msg.Text{Seq: seq, Token: 9})
+	require.Equal(t, gap, v, "an earlier worker keeps tokens without their log probabilities")
+	require.False(t, r.mayRedirect(seq))
+	_, v = r.text(&msg.Text{Seq: seq, Token: 9, Logprobs: []api.TokenLogprob{{Token: 9}}})
+	require.Equal(t, taken, v)
+
+	scored := apiRequest(1, 5)
+	scored.PromptLogprobs = new(int)
+	r = newRequest(scored, modelLimits{context: 100, pool: 100, vocab: 10})
+	require.False(t, r.mayRedirect(begin(t, r, []int32{1})[0].Seq), "a worker does not keep the prompt's log probabilities")
 }
 
 // TestATokenWithoutItsTextIsNotTaken: a detokenizer that was opened after fewer tokens than have come
@@ -262,7 +272,7 @@ func TestATokenWithoutItsTextIsNotTaken(t *testing.T) {
 	require.Equal(t, 2, from)
 	require.Equal(t, []int32{7, 8}, open[0].History)
 	_, v = r.text(&msg.Text{Seq: seq, Token: 9, Index: 2, Gap: true})
-	require.Equal(t, ignored, v, "on its way from the one before")
+	require.Equal(t, resend, v, "on its way from the one before")
 	_, v = r.text(&msg.Text{Seq: seq, Token: 9, Index: 2, Text: "y"})
 	require.Equal(t, taken, v)
 }
@@ -494,4 +504,50 @@ func TestAGrammarBeginsAfterTheReasoning(t *testing.T) {
 	marked := &grammar.Spec{After: "<tool_call>"}
 	q := newRequest(&api.Request{Grammar: marked, ReasoningEnd: "</think>", AwaitReasoning: true}, modelLimits{})
 	require.Same(t, marked, q.grammar())
+	skips := &grammar.Spec{After: "<tool_call>", SkipFrom: "<think>", SkipTo: "</think>"}
+	q = newRequest(&api.Request{Grammar: skips, ReasoningEnd: "</think>", AwaitReasoning: true}, modelLimits{})
+	for thought, want := range map[tools.Thought][2]string{tools.Unsaid: {"<think>", "</think>"}, tools.Opened: {"", "</think>"}, tools.Closed: {}} {
+		q.thought = thought
+		got := q.grammar()
+		require.Equal(t, want, [2]string{got.SkipFrom, got.SkipTo})
+		require.Equal(t, "<tool_call>", got.After)
+	}
+	require.Equal(t, "<think>", skips.SkipFrom, "the request's own stays as it is")
+}
+
+// TestAWorkerIsRedirectedAgainForTokensThatDidNotCome, but not for those that may be on their way.
+func TestAWorkerIsRedirectedAgainForTokensThatDidNotCome(t *testing.T) {
+	r := newRequest(apiRequest(1, 9), roomy)
+	seq := begin(t, r, []int32{1, 2})[0].Seq
+	_, v := r.text(&msg.Text{Seq: seq, Token: 5})
+	require.Equal(t, taken, v)
+	r.redirect(seq)
+	_, v = r.text(&msg.Text{Seq: seq, Token: 8, Index: 3, Gap: true})
+	require.Equal(t, resend, v)
+
+	system := actor.NewActorSystem()
+	t.Cleanup(system.Shutdown)
+	got := make(chan any, 10)
+	worker := system.Root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) { got <- ctx.Message() }))
+	require.IsType(t, &actor.Started{}, <-got)
+	a := &requestActor{requestDeps: &requestDeps{}, state: r}
+	at := &place{compute: worker, detok: actor.NewPID("detok", "1"), choices: []msg.SeqID{seq}, requested: time.Now()}
+	done := make(chan struct{})
+	system.Root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) {
+		if _, ok := ctx.Message().(*actor.Started); ok {
+			a.redirectAgain(ctx, at) // too early
+			at.requested = at.requested.Add(-redirectAfter)
+			a.redirectAgain(ctx, at)
+			a.redirectAgain(ctx, at) // too early
+			ctx.Send(worker, "end")
+			close(done)
+		}
+	}))
+	<-done
+	m, ok := (<-got).(*msg.Redirect)
+	require.True(t, ok)
+	require.Equal(t, seq, m.Seq)
+	require.Equal(t, 1, m.From)
+	require.Equal(t, "detok", m.Detok.Address)
+	require.Equal(t, "end", <-got)
 }

@@ -65,7 +65,7 @@ func (r *routing) workers(members []*cluster.Member) []route.Worker {
 			Draining:  m.Draining && !local, // what is in this process finishes here
 			Suspected: w.Down != "", Busy: w.InStep > 0, LastStep: now - w.InStep,
 			Running: running, Waiting: sequences - running,
-			Capacity: w.Capacity, FreeSlabs: w.FreeSlabs, LiveSlabs: w.LiveSlabs,
+			Capacity: w.Capacity, FreeSlabs: w.FreeSlabs - w.HeadSlabs, LiveSlabs: w.LiveSlabs, Groups: w.Groups,
 		})
 	}
 	return list
@@ -247,9 +247,26 @@ func (r *routing) noEqual(model, what string, pin api.Pin, waited time.Duration)
 	if what != "worker" {
 		digest, found = "text digest "+api.ShortDigest(pin.Text), kinds.Texts()
 	}
-	return &api.Error{Code: api.CodeUnavailable, Reason: reasonNoEqual, RetryAfter: 5 * time.Second, Message: fmt.Sprintf(
-		"no %s was there for %s that equals the one that the answer began with: expected %s, found %s; the text would not be the same: send the request again",
-		what, waited.Round(100*time.Millisecond), digest, found)}
+	return unequal("no %s was there for %s that equals the one that the answer began with: expected %s, found %s; the text would not be the same: send the request again",
+		what, waited.Round(100*time.Millisecond), digest, found)
+}
+
+// unequal is the error of an answer for which no equal process is there.
+func unequal(format string, args ...any) error {
+	return &api.Error{Code: api.CodeUnavailable, Reason: reasonNoEqual, RetryAfter: 5 * time.Second, Message: fmt.Sprintf(format, args...)}
+}
+
+// equals is nil if processes with the digests of a pin are there.
+func (r *routing) equals(model string, pin *api.Pin) error {
+	kinds := cluster.KindsOf(r.cluster.Members())[model]
+	const refused = "no process has the %s digest of the answer: expected %s, found %s"
+	switch {
+	case kinds == nil || kinds.Numerics[pin.Numerics] == 0:
+		return unequal(refused, "numerics", api.ShortDigest(pin.Numerics), kinds.Workers())
+	case kinds.Text[pin.Text] == 0:
+		return unequal(refused, "text", api.ShortDigest(pin.Text), kinds.Texts())
+	}
+	return nil
 }
 
 // takers says who else could take over what a worker has.

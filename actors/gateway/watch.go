@@ -260,15 +260,21 @@ func (w *watch) report(now time.Time, p *msg.Progress, others takers) (losses []
 		case known && int64(n) <= received:
 			s.mismatchSince = time.Time{}
 			continue
-		case s.mismatchSince.IsZero() || received != s.at:
-			s.mismatchSince, s.at = now, received
-			continue
-		case now.Sub(s.mismatchSince) < lostAfter:
+		case !s.late(now):
 			continue
 		}
 		losses = s.tell(losses, seq, why)
 	}
 	return losses, strangers
+}
+
+// late says that nothing came of a sequence for lostAfter, although its worker says that something was sent.
+func (s *watched) late(now time.Time) bool {
+	if received := s.received.Load(); s.mismatchSince.IsZero() || received != s.at {
+		s.mismatchSince, s.at = now, received
+		return false
+	}
+	return now.Sub(s.mismatchSince) >= lostAfter
 }
 
 func (s *watched) tell(list []lostSequence, seq msg.SeqID, why string) []lostSequence {
@@ -293,10 +299,11 @@ func (w *watch) nodes() (list []string) {
 
 // view is what a tick needs of the cluster.
 type view interface {
-	Partitioned() bool        // this node reaches nobody: judge nobody
-	Alive(node string) bool   //
-	leave(node string) takers // who can take over what a worker that drains has; none if it does not
-	moves(node string) bool   // whether what has a token from a worker continues at another one
+	Partitioned() bool         // this node reaches nobody: judge nobody
+	Alive(node string) bool    //
+	Finished(node string) bool // it left, and had none of this process's sequences in hand
+	leave(node string) takers  // who can take over what a worker that drains has; none if it does not
+	moves(node string) bool    // whether what has a token from a worker continues at another one
 }
 
 // takers are the workers that could take over sequences of another one.
@@ -327,11 +334,14 @@ func (w *watch) tick(now time.Time, v view) (losses []lostSequence, again []*act
 	for worker, seqs := range w.workers {
 		local := worker == w.self
 		dead := !local && !v.Alive(worker)
+		finished := dead && v.Finished(worker)
 		leave := max(leaveLeast, len(seqs)/leaveShare)
 		for seq, s := range seqs {
 			var why string
 			switch {
 			case s.reported:
+				continue
+			case finished && !s.late(now): // its end is on its way
 				continue
 			case dead:
 				why = workerDead

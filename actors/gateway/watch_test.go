@@ -28,6 +28,7 @@ type testWatch struct {
 	now         time.Time
 	partitioned bool
 	gone        map[string]bool
+	finished    map[string]bool
 	leaving     map[string]takers
 	moving      map[string]bool
 	bound       *atomic.Bool // of the next sequence
@@ -38,16 +39,17 @@ type testWatch struct {
 func newTestWatch() *testWatch {
 	w := &testWatch{
 		watch: newWatch("me", testSilence, testStall), now: time.Unix(1000, 0),
-		gone: map[string]bool{}, leaving: map[string]takers{}, moving: map[string]bool{}, pids: map[msg.SeqID]*actor.PID{}, bound: &atomic.Bool{},
+		gone: map[string]bool{}, finished: map[string]bool{}, leaving: map[string]takers{}, moving: map[string]bool{}, pids: map[msg.SeqID]*actor.PID{}, bound: &atomic.Bool{},
 	}
 	w.look()
 	return w
 }
 
-func (w *testWatch) Partitioned() bool        { return w.partitioned }
-func (w *testWatch) Alive(node string) bool   { return !w.gone[node] }
-func (w *testWatch) leave(node string) takers { return w.leaving[node] }
-func (w *testWatch) moves(node string) bool   { return w.moving[node] }
+func (w *testWatch) Partitioned() bool         { return w.partitioned }
+func (w *testWatch) Alive(node string) bool    { return !w.gone[node] }
+func (w *testWatch) Finished(node string) bool { return w.finished[node] }
+func (w *testWatch) leave(node string) takers  { return w.leaving[node] }
+func (w *testWatch) moves(node string) bool    { return w.moving[node] }
 
 // request is the one of a sequence; the watch knows it by its pointer.
 func (w *testWatch) request(seq msg.SeqID) *actor.PID {
@@ -135,6 +137,19 @@ func TestTheSequencesOfADeadWorkerAreLostOnce(t *testing.T) {
 	none(t, losses)
 	w.end(1, "a") // its request gets the loss and ends it
 	require.Equal(t, 1, w.texts("d"))
+}
+
+// TestTheLastWordOfAWorkerDoesNotOvertakeItsText: that comes by way of a detokenizer.
+func TestTheLastWordOfAWorkerDoesNotOvertakeItsText(t *testing.T) {
+	w := newTestWatch()
+	s := w.runs(1, "a", "d", 0)
+	w.runs(2, "a", "d", 0)
+	w.gone["a"], w.finished["a"] = true, true
+	none(t, w.pass(lostAfter-1))
+	s.received.Store(5)
+	w.end(2, "a")
+	none(t, w.pass(lostAfter))
+	require.Equal(t, []string{"1 worker_dead"}, w.pass(2*watchEvery), "nothing comes any more")
 }
 
 func TestTheNodesThatSequencesNeedAreProbed(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/kvmgr/chain"
 	"github.com/millrace/millrace/kvmgr/kvfile"
 )
@@ -11,8 +12,8 @@ import (
 // estate is the pool that a dead worker left on this host. A transfer copies slabs from it as from a living worker.
 type estate struct {
 	pool     *kvfile.Dead
-	prefixes []chain.Hash // of the sequence's full slabs
-	copied   bool         // at least one slab
+	prefixes [][]chain.Hash // of the sequence's full slabs, by group of layers
+	copied   bool           // at least one slab
 }
 
 // adopt copies the next slabs of a dead worker's sequence. It comes from the KV manager itself, one at a time: rounds are served
@@ -24,9 +25,12 @@ func (x *exchange) estate(t *transfer) bool {
 	if x.pools == nil {
 		return false
 	}
-	e := estate{prefixes: chain.Of(t.prompt.Space, x.slabTokens, t.prompt.Tokens)}
+	var e estate
+	for group := range x.groups {
+		e.prefixes = append(e.prefixes, chain.Of(kvmgr.GroupSpace(t.prompt.Space, group), x.slabTokens, t.prompt.Tokens))
+	}
 	if t.begins() {
-		e.pool = x.prefix(t, e.prefixes)
+		e.pool = x.prefix(t, e.prefixes[0])
 	} else {
 		e.pool = x.pools.Dead(t.source.KV.Address, x.slabsOf)
 	}
@@ -71,17 +75,16 @@ func (x *exchange) adopt(ctx actor.Context, m *adopt) {
 			x.end(ctx, t)
 			return
 		}
-		before := t.got * x.slabTokens
+		tokens := 0
 		err := t.dead.pool.ReadSlab(slab, data)
-		tokens := min(before+x.slabTokens, len(t.prompt.Tokens)-1)
 		if err == nil {
-			err = x.put(t, data, tokens)
+			tokens, err = x.put(t, data, min((x.here(t)+1)*x.slabTokens, len(t.prompt.Tokens)-1))
 		}
 		if err != nil {
 			x.fail(ctx, t, err)
 			return
 		}
-		x.metrics.Adopted(tokens - before)
+		x.metrics.Adopted(tokens)
 		t.dead.copied = true
 		if t.next = t.got; t.got == len(t.slabs) {
 			x.end(ctx, t)
@@ -94,8 +97,8 @@ func (x *exchange) adopt(ctx actor.Context, m *adopt) {
 // inherited returns the dead worker's slab for the next one of a transfer: the one that ends the same prefix, or else the
 // one that the sequence computed.
 func (x *exchange) inherited(t *transfer) (slab int32, ok bool) {
-	if t.got < len(t.dead.prefixes) {
-		if slab, ok = t.dead.pool.Stored(t.dead.prefixes[t.got]); ok {
+	if prefixes := t.dead.prefixes[t.got%x.groups]; x.here(t) < len(prefixes) {
+		if slab, ok = t.dead.pool.Stored(prefixes[x.here(t)]); ok {
 			return slab, true
 		}
 	}

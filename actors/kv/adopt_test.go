@@ -20,6 +20,7 @@ type heirs struct {
 	*pair
 	pools *kvfile.Dir
 	files [2]*kvfile.File
+	slabs int
 }
 
 func newHeirs(t *testing.T, numerics [2]string) *heirs {
@@ -41,7 +42,7 @@ func newHeirsWith(t *testing.T, numerics [2]string, configure func(*Config)) *he
 		f, err := h.pools.Create(c.Slabs, testBytes)
 		require.NoError(t, err)
 		t.Cleanup(f.Close)
-		h.files[i] = f
+		h.files[i], h.slabs = f, c.Slabs
 		c.Node, c.Pools, c.Pool = node(i), h.pools, func() *kvfile.File { return h.files[i] }
 	})
 	return h
@@ -53,7 +54,7 @@ func node(i int) string { return [2]string{"n0", "n1"}[i] }
 func (h *heirs) die(i int) {
 	h.t.Helper()
 	fd, offset := h.files[i].Fd()
-	for slab, data := range h.memories[i].slabs {
+	for slab, data := range h.memories[i].slabs[:h.slabs] {
 		_, err := unix.Pwrite(int(fd), data[:], offset+int64(slab)*testBytes)
 		require.NoError(h.t, err)
 	}

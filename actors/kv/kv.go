@@ -39,8 +39,10 @@ type Config struct {
 	Root              *actor.RootContext
 	Spawn             func(name string, a actor.Actor) (*actor.PID, error)
 	Slabs, SlabTokens int
-	Mappings          int         // as of kvmgr.Config
-	Window, Live      int         // as of kvmgr.Config
+	Mappings          int // as of kvmgr.Config
+	Window, Live      int // as of kvmgr.Config, as Sinks
+	Sinks, Head       int
+	Groups            kvmgr.Groups
 	Predicted         bool        // as sched.Config.Predict
 	BatchSize         int         // as sched.Config.MaxBatchSize; 0: no bound
 	Broken            func(error) // gets the error when the allocator contradicts itself
@@ -63,13 +65,14 @@ func New(cfg Config) (*Manager, error) {
 		slots = cfg.Tier.Slots()
 	}
 	allocator, err := kvmgr.New(kvmgr.Config{
-		Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens, Mappings: cfg.Mappings, Slots: slots, Cold: cfg.Disk != nil, Window: cfg.Window, Live: cfg.Live,
+		Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens, Mappings: cfg.Mappings, Slots: slots, Cold: cfg.Disk != nil,
+		Window: cfg.Window, Live: cfg.Live, Sinks: cfg.Sinks, Head: cfg.Head, Groups: cfg.Groups,
 	})
 	if err != nil {
 		return nil, err
 	}
 	m := &Manager{actor: kvActor{exchange: exchange{
-		kv: allocator, memory: cfg.Memory, slabTokens: cfg.SlabTokens, slabsOf: cfg.SlabsOf, metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
+		kv: allocator, groups: allocator.Groups().Count(), memory: cfg.Memory, slabTokens: cfg.SlabTokens, slabsOf: cfg.SlabsOf, metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
 		predicted: cfg.Predicted, batchSize: cfg.BatchSize, pools: cfg.Pools, leaving: make(map[msg.SeqID][]*msg.Fetch),
 	}, node: cfg.Node, pool: cfg.Pool}, root: cfg.Root}
 	m.actor.keep()
@@ -275,7 +278,10 @@ func (a *kvActor) round(ctx actor.Context, m *msg.KVRound) error {
 
 // reserve grants or denies a reservation. short: there are too few slabs for now.
 func (a *kvActor) reserve(ctx actor.Context, m *msg.KVRound, r *msg.Reserve) (short bool, err error) {
-	a.arrived(r.Seq)
+	if !a.arrived(r.Seq) && a.placesKept() {
+		m.Denied = append(m.Denied, msg.Denied{Seq: r.Seq, Free: a.kv.Stats().Free, Pool: a.kv.Stats().Slabs})
+		return true, nil
+	}
 	delete(a.spill.lost, r.Seq) // the worker knows
 	var hit kvmgr.Hit
 	length := kvmgr.Length{End: r.Tokens, Promise: r.Promise}
@@ -301,13 +307,13 @@ func (a *kvActor) reserve(ctx actor.Context, m *msg.KVRound, r *msg.Reserve) (sh
 	if err != nil {
 		return false, err
 	}
-	if err := a.lease(m, r.Seq, min(r.Lease, a.kv.Limit(kvmgr.Seq(r.Seq)))); err != nil || hit.Tokens == 0 {
+	if err := a.lease(m, r.Seq, min(r.Lease, a.kv.Limit(kvmgr.Seq(r.Seq)))); err != nil || hit.Slabs == 0 {
 		return false, err
 	}
 	g := &m.Granted[len(m.Granted)-1]
 	g.Computed = hit.Tokens
 	g.First, g.Slabs = a.kv.Live(kvmgr.Seq(r.Seq)) // those of the hit, too
-	g.CopyFrom, g.CopyTo, g.CopyTokens = hit.Copy.From, hit.Copy.To, int32(hit.Copy.Tokens)
+	g.CopyFrom, g.CopyTo, g.CopyTokens = hit.Copy.From, hit.Copy.To, hit.Copy.Tokens
 	return false, nil
 }
 

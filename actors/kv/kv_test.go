@@ -193,7 +193,7 @@ func TestAPromptSharesWhatWasComputed(t *testing.T) {
 	require.Equal(t, 39, second.Computed, "all but the last token")
 	require.Len(t, second.Slabs, 3)
 	require.Equal(t, first.Slabs[:2], second.Slabs[:2])
-	require.Equal(t, []int32{first.Slabs[2], second.Slabs[2], 7}, []int32{second.CopyFrom, second.CopyTo, second.CopyTokens})
+	require.Equal(t, []any{first.Slabs[2:3], second.Slabs[2:3], 7}, []any{second.CopyFrom, second.CopyTo, second.CopyTokens})
 
 	r = m.round(&msg.KVRound{Release: []msg.SeqID{1, 2, 3}, Forget: true, Reserve: []msg.Reserve{{Seq: 4, Tokens: 48, Promise: 48, Lease: 48, Known: prompt, Space: "a"}}})
 	require.Zero(t, r.Granted[0].Computed, "the device was loaded again")

@@ -27,9 +27,21 @@ func (x *exchange) length(known, end int) kvmgr.Length {
 	return l
 }
 
-// crowded says that a step has no place for one more sequence. One that runs elsewhere is better off there than in the queue here.
-func (x *exchange) crowded() bool {
-	return x.batchSize > 0 && x.kv.Stats().Regions >= x.batchSize
+// crowded says that a step has no place for the sequence of a transfer beside those of the worker and those on their way to it.
+// A sequence that runs elsewhere is better off there than in the queue here.
+func (x *exchange) crowded(t *transfer) bool {
+	return x.batchSize > 0 && max(x.rows+x.coming(t), x.kv.Stats().Regions) >= x.batchSize
+}
+
+// coming counts the sequences on their way to the worker, but for that of a transfer.
+func (x *exchange) coming(but *transfer) int {
+	n := len(x.kept)
+	for _, t := range x.transfers {
+		if t != but && (t.reserved || t.waiting != nil) {
+			n++
+		}
+	}
+	return n
 }
 
 // keep keeps the slabs of a transfer that has ended until its sequence reserves its own: nobody else gets them.
@@ -43,9 +55,14 @@ func (x *exchange) keep(t *transfer) {
 	t.timer.Reset(roomPatience)
 }
 
-// arrived returns what is kept for a sequence that begins here.
-func (x *exchange) arrived(seq msg.SeqID) {
-	x.free(func(t *transfer) bool { return t.waiting != nil && t.waiting.Generate.Seq == seq })
+// placesKept says that the places of a step that are left are for sequences on their way, which run where they come from.
+func (x *exchange) placesKept() bool {
+	return x.batchSize > 0 && x.coming(nil) > 0 && x.kv.Stats().Regions >= x.batchSize
+}
+
+// arrived returns what is kept for a sequence that begins here. False if it did not come from elsewhere.
+func (x *exchange) arrived(seq msg.SeqID) bool {
+	return x.free(func(t *transfer) bool { return t.waiting != nil && t.waiting.Generate.Seq == seq })
 }
 
 // free returns the slabs that are kept for some sequences. It says whether there were any.

@@ -84,8 +84,19 @@ func TestASequenceStaysWhereItRunsWhileTheStepsHereAreFull(t *testing.T) {
 	require.True(t, p.granted(7, 16))
 	require.True(t, p.granted(8, 16))
 	require.True(t, prefetched().Full)
-	p.round(1, &msg.KVRound{Release: []msg.SeqID{8}})
+	p.round(1, &msg.KVRound{Release: []msg.SeqID{8}, Rows: 2}) // another one waits for its place
+	require.True(t, prefetched().Full)
+	p.round(1, &msg.KVRound{Rows: 1})
 	require.Equal(t, &msg.Prefetched{Seq: 1, Tokens: 32}, prefetched())
+	require.False(t, p.granted(9, 16), "the last place is kept")
+	p.ends(1, tokens)
+	p.imports(1, "a", tokens)
+	next[*msg.Imported](p)
+	require.False(t, p.granted(9, 16), "until its sequence is there")
+	n, _ := p.cached(101, "a", tokens)
+	require.Equal(t, 39, n)
+	p.round(1, &msg.KVRound{Release: []msg.SeqID{101}})
+	require.True(t, p.granted(9, 16))
 }
 
 // TestASecondCopyThatFindsNoRoomAnnouncesThatOfTheFirst: of ten slabs, the first copy keeps four. The second one returns them, and

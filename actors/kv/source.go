@@ -38,7 +38,13 @@ func (x *exchange) serve(ctx actor.Context, m *msg.Fetch) {
 		found, have = x.kv.Find(kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens})
 	}
 	next := m.First
-	for ; next < len(found) && found[next] >= 0 && next-m.First < m.Count; next++ {
+	for ; next-m.First < m.Count; next++ {
+		if !x.kv.Copied(len(m.Tokens), next) {
+			continue
+		}
+		if next >= len(found) || found[next] < 0 {
+			break
+		}
 		s := msg.NewSlab(x.memory.SlabBytes())
 		if err := x.memory.ReadSlab(found[next], s.Data); err != nil {
 			x.log.Warn().Err(err).Msg("a slab for another worker cannot be read")

@@ -126,7 +126,7 @@ func TestASequenceGoesToTheTierAndBack(t *testing.T) {
 	w.begin(2)
 	require.Equal(t, []msg.SeqID{1}, w.restore(1).Kept, "there is no room")
 	w.round(&msg.KVRound{Release: []msg.SeqID{2}})
-	w.memory.slabs = [10][testBytes]byte{} // whatever others had there
+	w.memory.slabs = [testSlabs][testBytes]byte{} // whatever others had there
 	require.Empty(t, w.restore(1).Kept)
 	g := get(t, w.moved).Granted[0]
 	require.Equal(t, 96, g.Computed)
@@ -245,7 +245,7 @@ func TestARestoreWaitsForCopies(t *testing.T) {
 	w.round(&msg.KVRound{Commit: []msg.Commit{{Seq: 3, Tokens: tokens[:19], Tail: true}}, Release: []msg.SeqID{3}})
 	r := w.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 4, Tokens: 20, Promise: 20, Lease: 19, Known: append(prompt(300, 18), 1), Space: "b"}}})
 	require.Positive(t, r.Granted[0].CopyTokens)
-	w.memory.slabs = [10][testBytes]byte{}
+	w.memory.slabs = [testSlabs][testBytes]byte{}
 	before := w.memory
 	require.Empty(t, w.restore(1).Kept)
 	require.Never(t, func() bool { return len(w.moved) > 0 }, 50*time.Millisecond, 5*time.Millisecond)

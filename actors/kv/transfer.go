@@ -38,6 +38,7 @@ type Memory interface {
 // slab. An error of a transfer ends it: its sequence computes what is missing.
 type exchange struct {
 	kv         *kvmgr.Manager
+	groups     int // slabs of a position
 	memory     Memory
 	slabTokens int
 	slabsOf    string // see msg.Fetch; "": slabs are not copied
@@ -46,7 +47,8 @@ type exchange struct {
 	broken     func(error)
 
 	predicted bool        // sequences reserve a predicted answer, not the declared one
-	batchSize int         // sequences of a step; 0: no bound
+	batchSize int         // decode rows of a step; 0: no bound
+	rows      int         // decode rows of the worker's sequences, of its last KVRound
 	transfers []*transfer // to this worker, in the order of service
 	kept      []*transfer // that have ended, and keep their slabs for their sequences
 	worker    *actor.PID  // the compute actor, once it has sent a KVRound
@@ -55,6 +57,7 @@ type exchange struct {
 	pools     *kvfile.Dir // of this host, where dead workers may have left theirs; nil: there are none
 	leaving   map[msg.SeqID][]*msg.Fetch
 	served    atomic.Int64 // UnixNano of the last Fetch
+	took      time.Time    // of the last slab that came
 }
 
 // transfer copies the slabs of a sequence's known tokens to this worker. The sequence waits for it, or still runs at the source.
@@ -65,16 +68,27 @@ type transfer struct {
 	length   kvmgr.Length  // of the sequence
 	waiting  *msg.Import   // nil: it runs
 	running  *msg.Prefetch // nil: it waits
-	slabs    []int32       // nil: not reserved yet
+	slabs    []int32       // by position; -1: not needed. nil: not reserved yet
 	next     int           // the first of slabs that was not requested
-	got      int           // slabs that are here
+	got      int           // the first of slabs that is not here
 	lastSeen int           // got when the timer was started
 	reserved bool          // slabs are set aside, or all tokens are here
-	full     bool          // there is no room
+	full     bool          // there is no room, or nothing comes
 	timer    *time.Timer
 }
 
 func (t *transfer) seq() kvmgr.Seq { return kvmgr.Seq(t.source.Seq) }
+
+// needed returns the first place from one on that needs a slab.
+func (t *transfer) needed(place int) int {
+	for place < len(t.slabs) && t.slabs[place] < 0 {
+		place++
+	}
+	return place
+}
+
+// here is the number of positions that are here.
+func (x *exchange) here(t *transfer) int { return t.got / x.groups }
 
 // begins says that the sequence begins at this worker, with a prefix that dead workers may have left.
 func (t *transfer) begins() bool { return t.waiting != nil && t.waiting.Generate.Source == nil }
@@ -117,7 +131,7 @@ func (x *exchange) announce(ctx actor.Context) {
 
 // after does what a round makes possible.
 func (x *exchange) after(ctx actor.Context, m *msg.KVRound) {
-	x.worker = m.Reply
+	x.worker, x.rows = m.Reply, m.Rows
 	if m.Forget {
 		x.abandon(ctx)
 	}
@@ -185,7 +199,7 @@ func (x *exchange) reserve(ctx actor.Context, t *transfer) {
 
 // setAside reserves slabs for a transfer, or ends it. It returns false if there are none for it yet.
 func (x *exchange) setAside(ctx actor.Context, t *transfer) bool {
-	if t.running != nil && x.crowded() {
+	if t.running != nil && x.crowded(t) {
 		t.full = true
 		x.end(ctx, t)
 		return false
@@ -202,7 +216,9 @@ func (x *exchange) setAside(ctx actor.Context, t *transfer) bool {
 	case err != nil:
 		x.fail(ctx, t, err)
 	default:
-		t.reserved, t.slabs, t.next, t.got, t.lastSeen = true, slabs, computed, computed, computed
+		t.reserved, t.slabs = true, slabs
+		t.got = t.needed(computed)
+		t.next, t.lastSeen = t.got, t.got
 		if slabs == nil {
 			x.end(ctx, t)
 		}
@@ -223,11 +239,14 @@ func (x *exchange) request(ctx actor.Context) {
 		}
 		for t.next < len(t.slabs) && flying <= run {
 			n := min(run, len(t.slabs)-t.next)
+			if t.next == t.got {
+				t.timer.Reset(fetchPatience) // it begins now
+			}
 			ctx.Send(t.source.KV, &msg.Fetch{
 				Reply: ctx.Self(), Seq: t.source.Seq, SlabsOf: x.slabsOf, Space: t.prompt.Space, Tokens: t.prompt.Tokens,
 				First: t.next, Count: n, Last: t.waiting != nil,
 			})
-			t.next, flying = t.next+n, flying+n
+			t.next, flying = t.needed(t.next+n), flying+n
 		}
 	}
 }
@@ -242,38 +261,47 @@ func (x *exchange) take(ctx actor.Context, m *msg.Slab) {
 		x.end(ctx, t)
 		return
 	}
-	tokens, err := x.write(t, m)
+	x.took = time.Now()
+	tokens, last, err := x.write(t, m)
 	if err != nil {
 		x.fail(ctx, t, err)
 		return
 	}
-	x.metrics.HandedOver(tokens-(t.got-1)*x.slabTokens, len(m.Data))
-	if t.got == len(t.slabs) || tokens < t.got*x.slabTokens {
+	x.metrics.HandedOver(tokens, len(m.Data))
+	if t.got == len(t.slabs) || last {
 		x.end(ctx, t)
 		return
 	}
 	x.request(ctx)
 }
 
-// write takes the next slab of a transfer, and returns the number of tokens that are here with it.
-func (x *exchange) write(t *transfer, m *msg.Slab) (tokens int, err error) {
+// write takes the next slab of a transfer, and returns the number of tokens that came with it, and whether the source has no more.
+func (x *exchange) write(t *transfer, m *msg.Slab) (tokens int, last bool, err error) {
 	if sum := crc32.Checksum(m.Data, castagnoli); sum != m.Sum {
-		return 0, fmt.Errorf("kv: slab %d of sequence %d from %s: checksum %08x, expected %08x", m.Index, m.Seq, t.source.KV.Address, sum, m.Sum)
+		return 0, false, fmt.Errorf("kv: slab %d of sequence %d from %s: checksum %08x, expected %08x", m.Index, m.Seq, t.source.KV.Address, sum, m.Sum)
 	}
-	tokens = min((t.got+1)*x.slabTokens, m.Have, len(t.prompt.Tokens)-1)
-	if tokens <= t.got*x.slabTokens {
-		return 0, fmt.Errorf("kv: slab %d of sequence %d from %s: the source has %d tokens", m.Index, m.Seq, t.source.KV.Address, m.Have)
+	before := x.here(t) * x.slabTokens
+	upTo := min(before+x.slabTokens, m.Have, len(t.prompt.Tokens)-1)
+	if upTo <= before {
+		return 0, false, fmt.Errorf("kv: slab %d of sequence %d from %s: the source has %d tokens", m.Index, m.Seq, t.source.KV.Address, m.Have)
 	}
-	return tokens, x.put(t, m.Data, tokens)
+	if tokens, err = x.put(t, m.Data, upTo); tokens == 0 { // other groups follow
+		return 0, false, err
+	}
+	return tokens, upTo < before+x.slabTokens, err
 }
 
-// put writes the next slab of a transfer and offers the tokens that are here with it.
-func (x *exchange) put(t *transfer, data []byte, tokens int) error {
+// put writes the next slab of a transfer, of the position that the tokens up to one end in. With the last slab of the position it offers these, and
+// returns how many they are there; else 0.
+func (x *exchange) put(t *transfer, data []byte, upTo int) (tokens int, err error) {
+	position := x.here(t)
 	if err := x.memory.WriteSlab(t.slabs[t.got], data); err != nil {
-		return err
+		return 0, err
 	}
-	t.got++
-	return x.kv.Commit(t.seq(), t.prompt.Tokens[:tokens], tokens < t.got*x.slabTokens)
+	if t.got = t.needed(t.got + 1); x.here(t) == position {
+		return 0, nil
+	}
+	return upTo - position*x.slabTokens, x.kv.Commit(t.seq(), t.prompt.Tokens[:upTo], upTo < (position+1)*x.slabTokens)
 }
 
 // expire fails a transfer that waited in vain, or returns what is kept for a sequence that did not come.
@@ -281,7 +309,7 @@ func (x *exchange) expire(ctx actor.Context, t *transfer) {
 	switch {
 	case !slices.Contains(x.transfers, t):
 		x.giveUp(ctx, t)
-	case t.dead != nil && t.slabs != nil && !t.begins(): // its turn comes
+	case t.slabs != nil && !t.begins() && (t.dead != nil || t.next == t.got && time.Since(x.took) < fetchPatience): // its turn comes
 		t.timer.Reset(fetchPatience)
 	case t.got == t.lastSeen && t.begins():
 		x.end(ctx, t)
@@ -295,7 +323,8 @@ func (x *exchange) expire(ctx actor.Context, t *transfer) {
 
 func (x *exchange) fail(ctx actor.Context, t *transfer, err error) {
 	x.metrics.HandoverFailed()
-	x.log.Warn().Err(err).Uint64("seq", uint64(t.source.Seq)).Msg("keys and values are computed again")
+	x.log.Warn().Err(err).Uint64("seq", uint64(t.source.Seq)).Bool("runs", t.running != nil).Msg("keys and values were not copied from another worker")
+	t.full = t.running != nil // it has them where it runs, and its gateway tries again
 	x.end(ctx, t)
 }
 
@@ -306,7 +335,7 @@ func (x *exchange) end(ctx actor.Context, t *transfer) {
 	if t.waiting != nil {
 		ctx.Send(t.waiting.Reply, &msg.Imported{Generate: t.waiting.Generate, Adopted: t.dead != nil && t.dead.copied})
 	} else {
-		ctx.Send(t.running.Reply, &msg.Prefetched{Seq: t.source.Seq, Tokens: min(t.got*x.slabTokens, len(t.prompt.Tokens)-1), Full: t.full})
+		ctx.Send(t.running.Reply, &msg.Prefetched{Seq: t.source.Seq, Tokens: min(x.here(t)*x.slabTokens, len(t.prompt.Tokens)-1), Full: t.full})
 	}
 	x.request(ctx)
 }

@@ -2,9 +2,11 @@ package kv
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,16 +18,20 @@ import (
 	"github.com/millrace/millrace/metrics"
 )
 
-const testBytes = 8 // of a slab
+const (
+	testBytes = 8  // of a slab
+	testSlabs = 40 // of a testMemory; pools have ten
+)
 
-// testMemory is a pool of ten slabs.
+// testMemory is the memory of a pool.
 type testMemory struct {
-	slabs  [10][testBytes]byte
+	slabs  [testSlabs][testBytes]byte
 	broken bool
+	bytes  int    // of a slab; 0: testBytes
 	before func() // a slab is written; nil: nothing
 }
 
-func (m *testMemory) SlabBytes() int { return testBytes }
+func (m *testMemory) SlabBytes() int { return cmp.Or(m.bytes, testBytes) }
 
 func (m *testMemory) ReadSlab(slab int32, to []byte) error {
 	copy(to, m.slabs[slab][:])
@@ -53,6 +59,7 @@ type pair struct {
 	change   func(m *msg.Slab) *msg.Slab
 	fetches  atomic.Int64
 	got      chan any // what workers and requests get
+	early    []any    // of it, what nobody has waited for yet
 	self     *actor.PID
 }
 
@@ -115,20 +122,26 @@ func (p *pair) settle() {
 	require.NoError(p.t, err)
 }
 
-// next returns the next message to a worker or request.
+// next returns the next message of a type to a worker or request. Those of other types are for later: two managers send at once.
 func next[M any](p *pair) M {
 	p.t.Helper()
+	isM := func(m any) bool { _, ok := m.(M); return ok }
+	if i := slices.IndexFunc(p.early, isM); i >= 0 {
+		m := p.early[i].(M)
+		p.early = slices.Delete(p.early, i, i+1)
+		return m
+	}
 	for {
 		select {
 		case m := <-p.got:
-			got, ok := m.(M)
-			if _, freed := m.(*msg.KVReady); freed && !ok { // room that was kept too long: it comes at any time
-				continue
+			if got, ok := m.(M); ok {
+				return got
 			}
-			require.True(p.t, ok, "%T", m)
-			return got
+			if _, freed := m.(*msg.KVReady); !freed { // room that was kept too long: it comes at any time
+				p.early = append(p.early, m)
+			}
 		case <-time.After(20 * time.Second):
-			p.t.Fatal("no message")
+			p.t.Fatalf("no message of the type, only %v", p.early)
 		}
 	}
 }
@@ -153,7 +166,7 @@ func (p *pair) runs(seq msg.SeqID, tenant string, tokens []int32) {
 	p.t.Helper()
 	r := p.round(0, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: len(tokens) + 10, Promise: len(tokens) + 10, Lease: len(tokens), Known: tokens, Space: tenant}}})
 	require.Len(p.t, r.Granted, 1)
-	for i, slab := range r.Granted[0].Slabs {
+	for i, slab := range r.Granted[0].Slabs { // by place
 		p.memories[0].slabs[slab] = [testBytes]byte{byte(seq), byte(i), 1, 2, 3}
 	}
 	whole := len(tokens) / 16 * 16
@@ -261,6 +274,36 @@ func TestASequenceBeginsWithoutSlabsThatDoNotCome(t *testing.T) {
 	next[*msg.Imported](p)
 	n, _ := p.cached(101, "a", tokens)
 	require.Equal(t, 16, n, "the slab that came is used")
+}
+
+// TestASequenceStaysWhereItRunsIfItsSlabsDoNotCome: it has them there, and would compute them again here.
+func TestASequenceStaysWhereItRunsIfItsSlabsDoNotCome(t *testing.T) {
+	p := newPair(t, equals)
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	p.held(tokens)
+	require.Equal(t, &msg.Prefetched{Seq: 1, Tokens: 32, Full: true}, next[*msg.Prefetched](p))
+}
+
+// TestACopyWaitsForItsTurn has a sequence whose slabs come one by one, and another one after it, whose slabs are requested last.
+func TestACopyWaitsForItsTurn(t *testing.T) {
+	p := newPair(t, equals)
+	p.memories[0].bytes, p.memories[1].bytes = fetchBytes, fetchBytes
+	first, second := prompt(100, 69), prompt(300, 20)
+	for seq, tokens := range [][]int32{first, second} {
+		p.runs(msg.SeqID(seq), "a", tokens)
+		p.ends(msg.SeqID(seq), tokens)
+	}
+	p.change = func(m *msg.Slab) *msg.Slab {
+		time.Sleep(fetchPatience * 3 / 8) //nolint:forbidigo // a slow network
+		return m
+	}
+	p.imports(0, "a", first)
+	p.imports(1, "a", second)
+	require.Equal(t, msg.SeqID(100), next[*msg.Imported](p).Generate.Seq)
+	require.Equal(t, msg.SeqID(101), next[*msg.Imported](p).Generate.Seq)
+	n, _ := p.cached(101, "a", second)
+	require.Equal(t, 19, n)
 }
 
 func TestNothingIsCopiedWithoutRoom(t *testing.T) {

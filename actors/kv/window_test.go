@@ -2,6 +2,7 @@ package kv
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -19,9 +20,12 @@ func TestOnlyTheLastWindowOfADeadWorkerIsAdopted(t *testing.T) {
 	h.runs(1, "a", tokens)
 	r := h.round(0, &msg.KVRound{Extend: []msg.Extend{{Seq: 1, UpTo: 100, Promise: 100, From: kvmgr.FirstKept(90, testWindow, 16)}}})
 	require.Len(t, r.Granted[0].Slabs, 1)
-	require.Equal(t, 3, h.managers[0].Stats().Cached)
+	cached := func(n int) { // counted after the answer
+		require.Eventually(t, func() bool { return h.managers[0].Stats().Cached == n }, 5*time.Second, time.Millisecond, "%d slabs", n)
+	}
+	cached(3)
 	h.runs(2, "a", prompt(1000, 90)) // six slabs: the ones that are free, and those before the window
-	require.Zero(t, h.managers[0].Stats().Cached)
+	cached(0)
 	h.die(0)
 	n, first := h.adopt(1, "a", true, tokens)
 	require.Equal(t, 89, n)

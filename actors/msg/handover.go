@@ -37,7 +37,7 @@ type Prefetch struct {
 type Prefetched struct {
 	Seq    SeqID // at the source
 	Tokens int
-	Full   bool // there is no room for the sequence: nothing was copied
+	Full   bool // there is no room for the sequence, or its keys and values could not be copied: it stays where it runs
 }
 
 // Fetch requests slabs with the first tokens of a sequence from another KV manager. The answer is Count Slab

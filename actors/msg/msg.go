@@ -77,8 +77,12 @@ type OpenText struct {
 	Trace   tracing.Parent
 }
 
-// CloseText forgets a sequence that continues elsewhere.
-type CloseText struct{ Seq SeqID }
+// CloseText forgets a sequence that continues elsewhere, if its text is of the owner, a node: another one may have
+// taken it over meanwhile. "": whoever has it.
+type CloseText struct {
+	Seq   SeqID
+	Owner string
+}
 
 // Generate starts a sequence at the compute actor. Its tokens, and its end, go
 // to Detok. With Beams it is a beam search, whose best answers become Choices.
@@ -96,6 +100,8 @@ type Generate struct {
 	MaxTokens  int     // >= len(Generated), which counts; equal: only the end is missing
 	StopTokens []int32 // each ends the sequence, with finish reason "stop"
 	Sampling   sample.Params
+	Pool       *api.Pool          // what the end has in place of tokens; nil: none
+	Scored     *int               // the first Token has the log probabilities of the prompt, with this many alternatives; nil: not
 	Beams      *sample.BeamParams // nil: none
 	Grammar    *grammar.Spec      // nil: none
 	Longest    bool               // with Grammar: it ends only where nothing else may follow (ignore_eos)
@@ -109,6 +115,9 @@ type Generate struct {
 	Trace      tracing.Parent
 	Source     *Source // of keys and values that another worker has; nil: none
 }
+
+// Whole reports whether every token of the prompt has to be computed: cached ones have no hidden states and no logits.
+func (g *Generate) Whole() bool { return g.Pool.Whole() || g.Scored != nil }
 
 // Find requests from the compute actor the sequences that it still has of a request whose process
 // is gone. The answer is a Found to Reply for each of them.
@@ -165,10 +174,14 @@ type Token struct {
 	Logprob float32
 	Cached  int32 // with Index 0: leading tokens that the worker had computed before the sequence began
 	Top     []sample.Alternative
-	Stopped bool       // ID is a stop token: it ends the text and is not part of it
-	Finish  api.Finish // set on the last one
-	Lost    bool       // with FinishError: the worker failed, another one may continue
-	Err     error      // with FinishError: an *api.Error
+	Vector  []float32       // of a sequence with a Pool, at its end
+	Scored  bool            // Prompt counts, even when it is empty
+	Prompt  []sample.Scored // with Generate.Scored, of the tokens after the prompt's first one
+	First   int32           // with Prompt: the prompt's first token
+	Stopped bool            // ID is a stop token: it ends the text and is not part of it
+	Finish  api.Finish      // set on the last one
+	Lost    bool            // with FinishError: the worker failed, another one may continue
+	Err     error           // with FinishError: an *api.Error
 }
 
 // Text is what a token added to the answer of a sequence.
@@ -179,6 +192,8 @@ type Text struct {
 	Cached   int32 // as Token
 	Index    int   // of Token, see there
 	Logprobs []api.TokenLogprob
+	Vector   []float32          // as Token
+	Prompt   []api.TokenLogprob // with Generate.Scored, of all tokens of the prompt
 	Finish   api.Finish
 	Stop     string // the stop string that ended the text; "": none
 	Lost     bool   // as Token
@@ -248,6 +263,7 @@ type KVRound struct {
 	Restore []Reserve // copies them back: the tokens that were there are those before it, so Known is not needed
 	Reserve []Reserve // sets slabs aside for whole sequences, up to the first that is denied for now
 	Extend  []Extend  // leases more slabs to sequences
+	Rows    int       // decode rows of the worker's sequences, with those that wait
 
 	Granted []Granted
 	Denied  []Denied
@@ -309,12 +325,13 @@ type Extend struct {
 type Granted struct {
 	Seq   SeqID
 	UpTo  int // tokens that the sequence's slabs hold now, or did before they were given back; at most those requested
-	First int // place of the first of Slabs, when a sequence begins or returns: it needs none before it
+	First int // position of the first of Slabs, when a sequence begins or returns: it needs none before it
 	Slabs []int32
 	// Computed counts the leading tokens that need no step, when a sequence begins. Before its first step the first CopyTokens
-	// tokens of slab CopyFrom are copied to slab CopyTo, if there are any.
-	Computed                     int
-	CopyFrom, CopyTo, CopyTokens int32
+	// tokens of each slab of CopyFrom are copied to the one at its place in CopyTo, if there are any.
+	Computed         int
+	CopyFrom, CopyTo []int32
+	CopyTokens       int
 }
 
 // Denied says that nothing was set aside for a sequence. Never: the pool is too small even

@@ -45,7 +45,7 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 			IncludeStop: m.Options.IncludeStop, KeepSpecial: m.Options.KeepSpecial, Keep: m.Options.Keep, History: m.History, Trace: traceToWire(m.Trace),
 		}}
 	case *CloseText:
-		e.Body = &msgpb.Envelope_CloseText{CloseText: &msgpb.CloseText{Seq: uint64(m.Seq)}}
+		e.Body = &msgpb.Envelope_CloseText{CloseText: &msgpb.CloseText{Seq: uint64(m.Seq), Owner: m.Owner}}
 	case *Generate:
 		e.Body = &msgpb.Envelope_Generate{Generate: generateToWire(m, now)}
 	case *Redirect:
@@ -65,7 +65,7 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		e.Body = &msgpb.Envelope_Tokens{Tokens: tokensToWire(m)}
 	case *Text:
 		e.Body = &msgpb.Envelope_Text{Text: &msgpb.Text{
-			Seq: uint64(m.Seq), Text: m.Text, Token: m.Token, Cached: m.Cached, Index: int64(m.Index), Logprobs: logprobsToWire(m.Logprobs),
+			Seq: uint64(m.Seq), Text: m.Text, Token: m.Token, Cached: m.Cached, Index: int64(m.Index), Logprobs: logprobsToWire(m.Logprobs), Vector: m.Vector, Prompt: logprobsToWire(m.Prompt),
 			Finish: string(m.Finish), Stop: m.Stop, Lost: m.Lost, Gap: m.Gap, Error: errorToWire(m.Err),
 		}}
 	case *Started:
@@ -125,7 +125,7 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 			Trace:   traceFromWire(t.GetTrace()),
 		}
 	case *msgpb.Envelope_CloseText:
-		m = &CloseText{Seq: SeqID(b.CloseText.GetSeq())}
+		m = &CloseText{Seq: SeqID(b.CloseText.GetSeq()), Owner: b.CloseText.GetOwner()}
 	case *msgpb.Envelope_Generate:
 		m, err = generateFromWire(b.Generate, &p, now)
 	case *msgpb.Envelope_Redirect:
@@ -155,8 +155,8 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		t := b.Text
 		m = &Text{
 			Seq: SeqID(t.GetSeq()), Text: t.GetText(), Token: t.GetToken(), Cached: t.GetCached(), Index: int(t.GetIndex()),
-			Logprobs: logprobsFromWire(t.GetLogprobs()),
-			Finish:   api.Finish(t.GetFinish()), Stop: t.GetStop(), Lost: t.GetLost(), Gap: t.GetGap(), Err: errorFromWire(t.GetError()),
+			Logprobs: logprobsFromWire(t.GetLogprobs()), Vector: t.GetVector(), Prompt: logprobsFromWire(t.GetPrompt()),
+			Finish: api.Finish(t.GetFinish()), Stop: t.GetStop(), Lost: t.GetLost(), Gap: t.GetGap(), Err: errorFromWire(t.GetError()),
 		}
 	case *msgpb.Envelope_Started:
 		m = &Started{At: now.Add(-time.Duration(b.Started.GetAgeNs()))}
@@ -288,7 +288,7 @@ func tokenizeToWire(m *Tokenize) (*msgpb.Tokenize, error) {
 	t := &msgpb.Tokenize{
 		Grammar: grammarpb.FromSpec(m.Grammar), Tenant: m.Tenant, OnlyGrammar: m.Input == nil,
 		Reply: pidToWire(m.Reply), Model: in.Model, Prompt: []byte(in.Prompt), AddSpecialTokens: in.AddSpecialTokens,
-		ContinueFinal: in.ContinueFinal, NoGenerationPrompt: in.NoGenerationPrompt, Trace: traceToWire(m.Trace),
+		ContinueFinal: in.ContinueFinal, NoGenerationPrompt: in.NoGenerationPrompt, Truncate: in.Truncate, Trace: traceToWire(m.Trace),
 	}
 	if !in.Clock.IsZero() {
 		ns := in.Clock.UnixNano()
@@ -304,7 +304,7 @@ func tokenizeToWire(m *Tokenize) (*msgpb.Tokenize, error) {
 func tokenizeFromWire(t *msgpb.Tokenize, p *pids) (*Tokenize, error) {
 	in := &api.TokenizeRequest{
 		Model: t.GetModel(), Prompt: string(t.GetPrompt()), AddSpecialTokens: t.GetAddSpecialTokens(),
-		ContinueFinal: t.GetContinueFinal(), NoGenerationPrompt: t.GetNoGenerationPrompt(),
+		ContinueFinal: t.GetContinueFinal(), NoGenerationPrompt: t.GetNoGenerationPrompt(), Truncate: t.GetTruncate(),
 	}
 	if t.ClockNs != nil {
 		in.Clock = time.Unix(0, t.GetClockNs())
@@ -342,6 +342,13 @@ func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 		Tenant: g.Tenant, CacheSalt: g.CacheSalt, Weight: int64(g.Weight), Migrated: g.Migrated, Priority: int64(g.Priority), AgeNs: int64(now.Sub(g.Arrival)),
 		Trace: traceToWire(g.Trace), Source: sourceToWire(g.Source), Grammar: grammarpb.FromSpec(g.Grammar), Longest: g.Longest,
 	}
+	if g.Scored != nil {
+		n := int32(*g.Scored)
+		w.Scored = &n
+	}
+	if g.Pool != nil {
+		w.Pool = &msgpb.Pool{Pooling: string(g.Pool.Pooling), Tokens: g.Pool.Tokens}
+	}
 	if !g.Deadline.IsZero() {
 		left := int64(g.Deadline.Sub(now))
 		w.DeadlineInNs = &left
@@ -361,6 +368,13 @@ func generateFromWire(w *msgpb.Generate, p *pids, now time.Time) (*Generate, err
 	var err error
 	if g.Grammar, err = grammarFromWire(w.GetGrammar()); err != nil {
 		return nil, err
+	}
+	if w.Scored != nil {
+		n := int(w.GetScored())
+		g.Scored = &n
+	}
+	if p := w.GetPool(); p != nil {
+		g.Pool = &api.Pool{Pooling: api.Pooling(p.GetPooling()), Tokens: p.GetTokens()}
 	}
 	if w.GetSource() != nil {
 		g.Source = sourceFromWire(w.GetSource(), p)
@@ -387,6 +401,17 @@ func (g *Generate) validate() error {
 	if err := g.Sampling.Validate(); err != nil {
 		return fmt.Errorf("%w: generate %d: %w", ErrWire, g.Seq, err)
 	}
+	if g.Scored != nil && (*g.Scored < 0 || *g.Scored > sample.MaxTopLogprobs) {
+		return fmt.Errorf("%w: generate %d: %d alternatives for a token of the prompt, expected 0 to %d", ErrWire, g.Seq, *g.Scored, sample.MaxTopLogprobs)
+	}
+	if g.Scored != nil && g.Pool != nil && g.Pool.Pooling != api.PoolNone {
+		return fmt.Errorf("%w: generate %d: log probabilities of the prompt with a vector", ErrWire, g.Seq)
+	}
+	if g.Pool != nil {
+		if err := g.Pool.Validate(); err != nil {
+			return fmt.Errorf("%w: generate %d: %w", ErrWire, g.Seq, err)
+		}
+	}
 	if g.Beams == nil {
 		return nil
 	}
@@ -397,64 +422,6 @@ func (g *Generate) validate() error {
 		return fmt.Errorf("%w: generate %d: %d choices of %d beams after %d tokens", ErrWire, g.Seq, len(g.Choices), g.Beams.Width, len(g.Generated))
 	}
 	return nil
-}
-
-func tokensToWire(m *Tokens) *msgpb.Tokens {
-	list := make([]msgpb.Token, len(m.Tokens)) //nolint:govet // never copied
-	out := &msgpb.Tokens{Tokens: make([]*msgpb.Token, len(m.Tokens))}
-	for i := range m.Tokens {
-		t, w := &m.Tokens[i], &list[i]
-		w.Seq, w.Id, w.Index, w.Logprob, w.Cached = uint64(t.Seq), t.ID, int64(t.Index), t.Logprob, t.Cached
-		w.Stopped, w.Finish, w.Lost, w.Error = t.Stopped, string(t.Finish), t.Lost, errorToWire(t.Err)
-		w.Logprobs = t.Top != nil
-		for _, a := range t.Top {
-			w.Top = append(w.Top, &msgpb.Alternative{Token: a.Token, Logprob: a.Logprob})
-		}
-		out.Tokens[i] = w
-	}
-	return out
-}
-
-func tokensFromWire(w *msgpb.Tokens) *Tokens {
-	m := &Tokens{Tokens: make([]Token, len(w.GetTokens()))}
-	for i, t := range w.GetTokens() {
-		m.Tokens[i] = Token{
-			Seq: SeqID(t.GetSeq()), ID: t.GetId(), Index: int(t.GetIndex()), Logprob: t.GetLogprob(), Cached: t.GetCached(),
-			Stopped: t.GetStopped(), Finish: api.Finish(t.GetFinish()), Lost: t.GetLost(), Err: errorFromWire(t.GetError()),
-		}
-		if !t.GetLogprobs() {
-			continue
-		}
-		m.Tokens[i].Top = make([]sample.Alternative, len(t.GetTop()))
-		for k, a := range t.GetTop() {
-			m.Tokens[i].Top[k] = sample.Alternative{Token: a.GetToken(), Logprob: a.GetLogprob()}
-		}
-	}
-	return m
-}
-
-func logprobsToWire(list []api.TokenLogprob) []*msgpb.Logprob {
-	if list == nil {
-		return nil
-	}
-	out := make([]*msgpb.Logprob, len(list))
-	for i, l := range list {
-		out[i] = &msgpb.Logprob{Token: l.Token, Text: l.Text, Bytes: l.Bytes, Logprob: l.Logprob, Top: logprobsToWire(l.Top)}
-	}
-	return out
-}
-
-func logprobsFromWire(list []*msgpb.Logprob) []api.TokenLogprob {
-	if list == nil {
-		return nil
-	}
-	out := make([]api.TokenLogprob, len(list))
-	for i, l := range list {
-		out[i] = api.TokenLogprob{
-			Token: l.GetToken(), Text: l.GetText(), Bytes: l.GetBytes(), Logprob: l.GetLogprob(), Top: logprobsFromWire(l.GetTop()),
-		}
-	}
-	return out
 }
 
 // Kind is the last part of the subject that a message travels on: what a role may

@@ -105,6 +105,7 @@ func valid(m any) any {
 		g.Sampling.TopP, g.Sampling.MinP, g.Sampling.TypicalP, g.Sampling.Temperature = 0.5, 0.25, 0.75, 1.5
 		g.Sampling.PresencePenalty, g.Sampling.FrequencyPenalty, g.Sampling.TopLogprobs = 1.5, -1.5, 7
 		g.Beams.Width, g.Beams.LengthPenalty, g.Beams.Early = 3, 0.5, 2
+		*g.Scored, g.Pool.Pooling = 7, api.PoolNone
 	}
 	return m
 }

@@ -25,11 +25,12 @@ func TestWhatComesDuringAStepBeginsInTheNext(t *testing.T) {
 	d.gate <- struct{}{} // its prompt
 	require.Eventually(t, func() bool { return d.begun.Load() == 2 }, patience, time.Millisecond)
 	prompt := make([]int32, 40)
-	fresh, err := p.Submit(context.Background(), tokensRequest("fresh", prompt, 20))
+	r := tokensRequest("fresh", prompt, 20)
+	fresh, err := p.Submit(context.Background(), r)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return p.worker.InFlight() == 2 }, patience, time.Millisecond)
 	reply, got := probe(p)
-	p.system.Root.Send(p.worker.PID(), &msg.Find{RequestID: (&api.Request{ID: "fresh"}).OriginKey(), Reply: reply})
+	p.system.Root.Send(p.worker.PID(), &msg.Find{RequestID: r.OriginKey(), Reply: reply})
 	receive[*msg.Found](t, got) // the worker's actor has handed the sequence over
 	d.gate <- struct{}{}
 	d.gate <- struct{}{}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // testDevice is a Runner for tests of the pipeline alone: the likeliest next
@@ -18,6 +19,7 @@ type testDevice struct {
 	slabs  int
 	vocab  int
 	window int // tokens that a token sees, itself included; 0: all
+	groups kvmgr.Groups
 
 	mu         sync.Mutex
 	owner      map[int32]int // physical slab -> regions that hold it
@@ -49,29 +51,37 @@ type testDevice struct {
 const testSlabTokens = 16
 
 func newTestDevice(slabs int) *testDevice {
-	return &testDevice{slabs: slabs, vocab: 4096, owner: map[int32]int{}, written: map[int32]int{}}
+	return &testDevice{slabs: slabs, vocab: 4096, groups: kvmgr.Groups{Full: 1}, owner: map[int32]int{}, written: map[int32]int{}}
 }
 
-func (d *testDevice) Slabs() int      { return d.slabs }
-func (d *testDevice) SlabTokens() int { return testSlabTokens }
-func (d *testDevice) Mappings() int   { return 0 }
-func (d *testDevice) Vocab() int      { return d.vocab }
+func (d *testDevice) Slabs() int           { return d.slabs }
+func (d *testDevice) SlabTokens() int      { return testSlabTokens }
+func (d *testDevice) Mappings() int        { return 0 }
+func (d *testDevice) HeadSlabs() int       { return 0 }
+func (d *testDevice) Vocab() int           { return d.vocab }
+func (d *testDevice) Groups() kvmgr.Groups { return d.groups }
+func (d *testDevice) HiddenWidth() int     { return testWidth }
 
 type testRegion struct {
 	d      *testDevice
 	tokens int
-	slabs  []int32
-	first  int // slabs before it are not mapped
+	groups []testGroup
 	length int // positions written
 	// drafts counts the last of them, those of draft tokens.
 	drafts int
+}
+
+// testGroup is the slabs of a region for a group of layers.
+type testGroup struct {
+	slabs []int32
+	first int // slabs before it are not mapped
 }
 
 func (d *testDevice) NewRegion(tokens int) (compute.Region, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.open++
-	return &testRegion{d: d, tokens: tokens}, nil
+	return &testRegion{d: d, tokens: tokens, groups: make([]testGroup, d.groups.Count())}, nil
 }
 
 func (r *testRegion) Append(slabs []int32) error {
@@ -81,24 +91,37 @@ func (r *testRegion) Append(slabs []int32) error {
 		r.d.mapFails = false
 		return errors.New("no mapping")
 	}
-	for _, id := range slabs {
+	if len(slabs)%len(r.groups) != 0 {
+		return fmt.Errorf("%d slabs of %d groups", len(slabs), len(r.groups))
+	}
+	for i, id := range slabs {
+		to := &r.groups[i%len(r.groups)]
+		if id == -1 && i%len(r.groups) >= r.d.groups.Full && to.first == len(to.slabs) {
+			to.slabs, to.first = append(to.slabs, -1), to.first+1
+			continue
+		}
 		if id < 0 || int(id) >= r.d.slabs {
 			return errors.New("no such slab")
 		}
 		r.d.owner[id]++
+		r.d.maps++
+		to.slabs = append(to.slabs, id)
 	}
-	r.d.maps += len(slabs)
-	r.slabs = append(r.slabs, slabs...)
 	return nil
 }
 
-func (r *testRegion) Unmap(n int) (int, error) {
+func (r *testRegion) Unmap(n int) (unmapped int, err error) {
 	r.d.mu.Lock()
 	defer r.d.mu.Unlock()
-	n = min(n, len(r.slabs)-r.first)
-	r.unmap(r.slabs[len(r.slabs)-n:])
-	r.slabs = r.slabs[:len(r.slabs)-n]
-	return n, nil
+	for ; unmapped < n && len(r.groups[0].slabs) > r.groups[0].first; unmapped += len(r.groups) {
+		last := len(r.groups[0].slabs) - 1
+		for i := range r.groups {
+			g := &r.groups[i]
+			r.unmap(g.slabs[max(last, g.first):])
+			g.slabs, g.first = g.slabs[:last], min(g.first, last)
+		}
+	}
+	return unmapped, nil
 }
 
 func (r *testRegion) Advance(first int) error {
@@ -108,16 +131,22 @@ func (r *testRegion) Advance(first int) error {
 		r.d.unmapFails = false
 		return errors.New("no mapping")
 	}
-	for len(r.slabs) == r.first && r.first < first {
-		r.slabs, r.first = append(r.slabs, -1), r.first+1
-	}
-	if first > len(r.slabs) {
-		return fmt.Errorf("no slab at %d, %d are mapped", first, len(r.slabs))
-	}
-	if first > r.first {
-		r.unmap(r.slabs[r.first:first])
-		r.first = first
-		r.d.trims++
+	for i := range r.groups {
+		if i < r.d.groups.Full {
+			continue
+		}
+		g := &r.groups[i]
+		for r.d.groups.Full == 0 && len(g.slabs) == g.first && g.first < first {
+			g.slabs, g.first = append(g.slabs, -1), g.first+1
+		}
+		if first > len(g.slabs) {
+			return fmt.Errorf("no slab at %d, %d are mapped", first, len(g.slabs))
+		}
+		if first > g.first {
+			r.unmap(g.slabs[g.first:first])
+			g.first = first
+			r.d.trims++
+		}
 	}
 	return nil
 }
@@ -125,7 +154,9 @@ func (r *testRegion) Advance(first int) error {
 func (r *testRegion) Close() {
 	r.d.mu.Lock()
 	defer r.d.mu.Unlock()
-	r.unmap(r.slabs[r.first:])
+	for _, g := range r.groups {
+		r.unmap(g.slabs[g.first:])
+	}
 	r.d.open--
 }
 
@@ -174,29 +205,35 @@ func (d *testDevice) WriteSlab(slab int32, from []byte) error {
 
 // write notes a token of a region, and what is wrong with it.
 func (r *testRegion) write(position int) {
-	if seen := r.d.seen(position); seen < r.first {
-		r.d.faults = append(r.d.faults, fmt.Errorf("a row at %d sees slab %d, slabs from %d on are mapped", position, seen, r.first))
+	for i := range r.groups {
+		g := &r.groups[i]
+		if seen := r.d.seen(position, i); seen < g.first {
+			r.d.faults = append(r.d.faults, fmt.Errorf("a row at %d sees slab %d of group %d, slabs from %d on are mapped", position, seen, i, g.first))
+		}
+		slab, at := g.slabs[position/testSlabTokens], position%testSlabTokens
+		if r.d.owner[slab] != 1 {
+			r.d.faults = append(r.d.faults, fmt.Errorf("a row in slab %d, which %d regions hold", slab, r.d.owner[slab]))
+		}
+		r.d.written[slab] = at + 1
 	}
-	slab, at := r.slabs[position/testSlabTokens], position%testSlabTokens
-	if r.d.owner[slab] != 1 {
-		r.d.faults = append(r.d.faults, fmt.Errorf("a row in slab %d, which %d regions hold", slab, r.d.owner[slab]))
-	}
-	r.d.written[slab] = at + 1
 }
 
 // shared checks that the tokens of a region before its first row are computed.
 func (r *testRegion) shared(tokens int) {
-	for at := r.first * testSlabTokens; at < tokens; at++ {
-		if slab := r.slabs[at/testSlabTokens]; r.d.written[slab] <= at%testSlabTokens {
-			r.d.faults = append(r.d.faults, fmt.Errorf("token %d in slab %d is not computed", at, slab))
-			return
+	for i := range r.groups {
+		g := &r.groups[i]
+		for at := g.first * testSlabTokens; at < tokens; at++ {
+			if slab := g.slabs[at/testSlabTokens]; r.d.written[slab] <= at%testSlabTokens {
+				r.d.faults = append(r.d.faults, fmt.Errorf("token %d in slab %d of group %d is not computed", at, slab, i))
+				return
+			}
 		}
 	}
 }
 
-// seen is the first slab that the token at a position sees.
-func (d *testDevice) seen(position int) int {
-	if d.window == 0 {
+// seen is the first slab of a group that the token at a position sees.
+func (d *testDevice) seen(position, group int) int {
+	if d.window == 0 || group < d.groups.Full {
 		return 0
 	}
 	return max(0, position-d.window+1) / testSlabTokens
@@ -247,9 +284,17 @@ func (d *testDevice) reloaded() int {
 	return d.reloads
 }
 
-type testLogits [][]float32
+type testLogits struct{ rows, hidden [][]float32 }
 
-func (l testLogits) Row(i int) []float32 { return l[i] }
+func (l *testLogits) Row(i int) []float32    { return l.rows[i] }
+func (l *testLogits) Hidden(i int) []float32 { return l.hidden[i] }
+
+const testWidth = 4
+
+// hiddenState is the device's hidden state of a token. Sums of thirds depend on their order.
+func hiddenState(token int32, position int) []float32 {
+	return []float32{float32(token) / 3, float32(position) / 3, float32(token*7+int32(position)*5) / 3, 1}
+}
 
 func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 	d.begun.Add(1)
@@ -266,17 +311,17 @@ func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 	if d.steps == d.panicAt {
 		panic("a bug")
 	}
-	var out testLogits
+	out := &testLogits{}
 	rows := 0
 	for _, b := range batch {
 		r := b.Region.(*testRegion)
 		if b.Beams != nil {
 			rows += len(b.Tokens)
 			for i, token := range b.Tokens {
-				if len(b.Beams.Responses[i].(*testRegion).slabs)*testSlabTokens <= b.Position-b.Beams.Prompt {
+				if len(b.Beams.Responses[i].(*testRegion).groups[0].slabs)*testSlabTokens <= b.Position-b.Beams.Prompt {
 					d.faults = append(d.faults, errors.New("a beam without a slab"))
 				}
-				out = append(out, d.logits(token, b.Position))
+				out.rows = append(out.rows, d.logits(token, b.Position))
 			}
 			continue
 		}
@@ -285,7 +330,7 @@ func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 			r.length = b.Position
 		}
 		// After draft tokens that were refused the rows go back.
-		if b.Position > r.length || b.Position < r.length-r.drafts || b.Position+len(b.Tokens) > len(r.slabs)*testSlabTokens {
+		if b.Position > r.length || b.Position < r.length-r.drafts || b.Position+len(b.Tokens) > len(r.groups[0].slabs)*testSlabTokens {
 			d.faults = append(d.faults, errors.New("a row out of order or without a slab"))
 		}
 		if b.Position == 0 {
@@ -298,7 +343,13 @@ func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 		rows += len(b.Tokens)
 		d.drafts += b.Drafts
 		for i := len(b.Tokens) - b.Outputs(); i < len(b.Tokens); i++ {
-			out = append(out, d.logits(b.Tokens[i], b.Position+i))
+			if len(out.hidden) > 0 {
+				d.faults = append(d.faults, errors.New("logits after hidden states"))
+			}
+			out.rows = append(out.rows, d.logits(b.Tokens[i], b.Position+i))
+		}
+		for i := len(b.Tokens) - b.Hidden; i < len(b.Tokens); i++ {
+			out.hidden = append(out.hidden, hiddenState(b.Tokens[i], b.Position+i))
 		}
 	}
 	d.together = max(d.together, len(batch))

@@ -18,6 +18,9 @@ func (p *Node) openDisk() (kv.Store, error) {
 	if c.Dir == "" {
 		return nil, nil
 	}
+	if n := model.Groups().Count(); n > 1 {
+		return nil, fmt.Errorf("node: the slabs of %d groups of layers cannot be stored on a disk, expected one group", n)
+	}
 	identity := slabsOf(p.cfg.Numerics, model.SlabLayout())
 	if identity == "" {
 		return nil, fmt.Errorf("node: the slabs of backend %s cannot be stored on a disk", p.cfg.Backend)
@@ -44,7 +47,7 @@ func (p *Node) openTier() (kv.Tier, error) {
 		return nil, fmt.Errorf("node: the slabs of backend %s cannot be spilled", p.cfg.Backend)
 	}
 	s := p.cfg.Sched
-	most := int64(s.MaxBatchSize+s.MaxWaiting) * int64((s.MaxSequenceTokens+s.SlabTokens-1)/s.SlabTokens) // slabs of all sequences
+	most := int64(s.MaxBatchSize+s.MaxWaiting) * int64((s.MaxSequenceTokens+s.SlabTokens-1)/s.SlabTokens*model.Groups().Count()) // slabs of all sequences
 	file, err := tier.Open(c.Dir, min(c.Size, most*int64(model.SlabBytes())), model.SlabBytes())
 	if err != nil {
 		return nil, fmt.Errorf("%w (--kv-spill-size sets less aside, --kv-spill uses another directory)", err)

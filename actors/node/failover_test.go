@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/asynkron/protoactor-go/actor"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/actors/msg"
@@ -174,22 +175,105 @@ func TestAGatewayThatStopsLeavesItsSequencesToTheNext(t *testing.T) {
 	h.whole(again)
 }
 
+// TestAGatewayThatTakesARequestOverGetsWhatEndedMeanwhile: nothing is computed again, log probabilities included.
+func TestAGatewayThatTakesARequestOverGetsWhatEndedMeanwhile(t *testing.T) {
+	h := newHandover(t)
+	requests := []*api.Request{h.request(0), h.request(1)}
+	requests[1].TopLogprobs = 2
+	for _, r := range requests {
+		_, err := h.first.Submit(context.Background(), r)
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return h.worker.worker.InFlight() == 2 }, patience, time.Millisecond)
+	h.first.kill()
+	d := h.worker.device
+	d.open1()
+	require.Eventually(t, func() bool { return h.worker.worker.InFlight() == 0 }, patience, time.Millisecond)
+	steps := h.worker.worker.Steps()
+	for i, r := range requests {
+		again := *r
+		had := expected(d, r.PromptTokens, 2)
+		again.ID, again.First, again.Takeover = r.ID+".1", r.ID, &api.Progress{Choices: []api.ChoiceProgress{{Tokens: had}}}
+		s, err := h.second.Submit(context.Background(), &again)
+		require.NoError(t, err)
+		got := had
+		for last := (api.Event{}); !last.Done; {
+			last, err = s.Next(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, last.Err)
+			require.Len(t, last.Logprobs, i, "log probabilities for each token of the second one")
+			got = append(got, last.Tokens...)
+		}
+		require.Equal(t, expected(d, r.PromptTokens, handoverTokens), got)
+	}
+	require.Equal(t, steps, h.worker.worker.Steps())
+}
+
+// TestALaterRequestWithTheSameIDDoesNotGetAnEarlierAnswer, though its prompt is the same.
+func TestALaterRequestWithTheSameIDDoesNotGetAnEarlierAnswer(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, _, compute := four(c, 1, nil)
+	ask := func(id, first string) (steps uint64) {
+		r := tokensRequest(id, []int32{7, 7}, 20)
+		r.First = first
+		before := compute[0].worker.Steps()
+		s, err := gateway.Submit(context.Background(), r)
+		require.NoError(t, err)
+		_, last, err := read(s)
+		require.NoError(t, err)
+		require.Equal(t, api.FinishLength, last.Finish)
+		return compute[0].worker.Steps() - before
+	}
+	require.GreaterOrEqual(t, ask("r", ""), uint64(20))
+	require.GreaterOrEqual(t, ask("r.1", "r"), uint64(20))
+}
+
+// TestWhatIsFoundWhileThePromptIsTokenizedIsTakenOverThen: it need not be found again.
+func TestWhatIsFoundWhileThePromptIsTokenizedIsTakenOverThen(t *testing.T) {
+	c := newTestNodes(t)
+	first, tokenize, _, compute := four(c, 1, gated)
+	second := c.start(nil, cluster.Gateway)
+	second.sees(t, 4)
+	d := compute[0].device
+	r := tokensRequest("r", nil, handoverTokens)
+	r.Prompt = "Once upon a time"
+	_, err := first.Submit(context.Background(), r)
+	require.NoError(t, err)
+	d.gate <- struct{}{} // its prompt
+	require.Eventually(t, func() bool { l := compute[0].worker.Sequences(); return len(l) == 1 && l[0].Generated == 1 }, patience, time.Millisecond)
+	running := compute[0].running()
+	tokenize.conn.Close() // the second gateway does not know yet
+	again := *r
+	again.ID, again.First = "r.1", "r"
+	s, err := second.Submit(context.Background(), &again)
+	require.NoError(t, err)
+	c.start(nil, cluster.Tokenize)
+	require.Eventually(t, func() bool { return compute[0].owner(running[0]) == second.name }, patience, time.Millisecond)
+	d.open1()
+	got, last, err := read(s)
+	require.NoError(t, err)
+	require.Equal(t, api.FinishLength, last.Finish)
+	require.Len(t, got, handoverTokens)
+}
+
 // handover is a gateway with three requests, one of them a beam search, and another one that is
 // to continue them.
 type handover struct {
 	t                     *testing.T
 	first, second, worker *node
 	had                   [][]int32 // of each request, when the second one takes it over
+	arrival               time.Time // of all of them
 }
 
 const handoverTokens = 60
 
 func newHandover(t *testing.T) *handover {
 	c := newTestNodes(t)
+	c.dead = 2 * patience // a busy machine makes nodes silent
 	first, _, _, compute := four(c, 1, gated)
 	second := c.start(nil, cluster.Gateway)
 	second.sees(t, 4)
-	return &handover{t: t, first: first, second: second, worker: compute[0]}
+	return &handover{t: t, first: first, second: second, worker: compute[0], arrival: time.Now()}
 }
 
 // begin starts the requests at the first gateway; two of them have two tokens then.
@@ -218,7 +302,7 @@ func (h *handover) begin(ctx context.Context) (streams []api.Stream) {
 
 func (h *handover) request(i int) *api.Request {
 	r := tokensRequest(fmt.Sprint(i), []int32{int32(i), 7}, handoverTokens)
-	if i == 2 {
+	if r.Arrival = h.arrival; i == 2 {
 		r.Beams = &sample.BeamParams{Width: 2}
 	}
 	return r
@@ -304,6 +388,31 @@ func TestAWorkerThatHasNotASequenceToRedirectSaysSo(t *testing.T) {
 	require.Equal(t, &msg.Lost{Seq: 7, Why: msg.WorkerForgot}, receive[*msg.Lost](t, got))
 }
 
+func TestAWorkerSendsTheRestOfASequenceThatHasEnded(t *testing.T) {
+	p := start(t, testConfig(t, newTestDevice(100)))
+	reply, lost := probe(p)
+	got := make(chan any, 100)
+	text := p.system.Root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) {
+		if m, ok := ctx.Message().(*msg.Tokens); ok {
+			got <- m
+		}
+	}))
+	p.system.Root.Send(p.worker.PID(), &msg.Generate{
+		Seq: 7, Choices: []msg.SeqID{7}, Reply: reply, Watch: reply, Detok: text, Prompt: []int32{1}, MaxTokens: 3, Arrival: time.Now(),
+	})
+	var sent []msg.Token
+	for len(sent) < 3 {
+		sent = append(sent, receive[*msg.Tokens](t, got).Tokens...)
+	}
+	require.Equal(t, api.FinishLength, sent[2].Finish)
+	for from, want := range [][]msg.Token{sent, sent[1:], sent[2:], {{Seq: 7, ID: -1, Index: 3, Finish: api.FinishLength}}} {
+		p.system.Root.Send(p.worker.PID(), &msg.Redirect{Seq: 7, Reply: reply, Watch: reply, Detok: text, From: from})
+		require.Equal(t, want, receive[*msg.Tokens](t, got).Tokens, "from %d", from)
+	}
+	p.system.Root.Send(p.worker.PID(), &msg.Redirect{Seq: 7, Reply: reply, Watch: reply, Detok: text, From: 4})
+	require.Equal(t, &msg.Lost{Seq: 7, Why: msg.WorkerForgot}, receive[*msg.Lost](t, lost))
+}
+
 func TestWithoutAWorkerStreamsPauseUntilOneJoins(t *testing.T) {
 	c := newTestNodes(t)
 	gateway, _, _, compute := four(c, 1, gated)
@@ -362,16 +471,20 @@ func TestADeviceFailureMovesSequencesToAnotherWorker(t *testing.T) {
 
 func TestADrainingWorkerHandsOverAndEnds(t *testing.T) {
 	c := newTestNodes(t)
-	gateway, _, _, compute := four(c, 2, gated)
-	streams := inFlight(t, gateway, compute, 12, 100)
+	const sequences, beams = 12, 4
+	gateway, _, _, compute := four(c, 2, func(c *Config) {
+		gated(c)
+		c.Sched.MaxBatchSize = sequences + beams // rows: what has no place at the other worker stays
+	})
+	streams := inFlight(t, gateway, compute, sequences, 100)
 	closed := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		closed <- compute[0].Close(ctx)
 	}()
-	require.Eventually(t, func() bool { return gateway.gateway.Sequences(compute[0].name) == 0 }, patience, time.Millisecond)
-	compute[0].device.open1()
+	require.Eventually(t, func() bool { return gateway.gateway.Sequences(compute[0].name) <= beams }, patience, time.Millisecond)
+	compute[0].device.open1() // beam searches finish where they are
 	require.NoError(t, <-closed)
 	require.Equal(t, 0, compute[0].worker.InFlight())
 	compute[1].device.open1()

@@ -100,6 +100,7 @@ func TestSequencesWhoseSlabsAreBeingMappedAreHandedOver(t *testing.T) {
 func handsOver(t *testing.T, each func(*Config)) {
 	t.Helper()
 	c := newTestNodes(t)
+	c.dead = 2 * patience // a busy machine makes workers silent
 	gateway, _, _, compute := four(c, 2, each)
 	paced(t, compute)
 	streams := pooled(t, gateway, compute, 12, 400)

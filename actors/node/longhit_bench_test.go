@@ -85,7 +85,8 @@ func (r *longRunner) Run([]compute.Rows) (compute.Logits, error) {
 	time.Sleep(r.step) //nolint:forbidigo // the device's time, of a benchmark
 	return r, nil
 }
-func (r *longRunner) Row(int) []float32 { return r.logits }
+func (r *longRunner) Row(int) []float32    { return r.logits }
+func (r *longRunner) Hidden(int) []float32 { return nil }
 
 // BenchmarkLongHit is how long a stream waits for its next token, at most, while a request whose prompt is in the prefix cache
 // begins and ends beside it: its slabs are mapped and unmapped. A step takes 2 ms.

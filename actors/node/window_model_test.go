@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/actors/worker"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
@@ -21,20 +23,37 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
-// These tests run a Mistral with a window of 11 tokens on the kernels, with and without giving slabs back.
+// These tests run models of testdata on the kernels, with and without giving slabs back: a Mistral whose layers see a window, and a Qwen2 of whose
+// three layers the first sees all tokens.
 
 const (
 	modelRows   = 64 // of a step
 	modelAnswer = 250
 )
 
-// windowModel opens the Mistral of testdata, with a longer context and a pool of slabs.
-func windowModel(t *testing.T, backend string, kv model.KVType, slabs int) *compute.Model {
+// windowed is a model whose layers see windows.
+type windowed struct {
+	dir    string // of testdata/models
+	window int
+	groups kvmgr.Groups
+}
+
+var (
+	allWindowed  = windowed{"mistral-window", 11, kvmgr.Groups{Windowed: 1}}
+	someWindowed = windowed{"qwen2-window", 7, kvmgr.Groups{Full: 1, Windowed: 2}}
+)
+
+// slabs is the most slabs that a sequence of some tokens has, if it gives slabs back.
+func (w windowed) slabs(tokens int) int {
+	return w.groups.Need((tokens+testSlabTokens-1)/testSlabTokens, kvmgr.LiveSlabs(w.window, 2*modelRows, testSlabTokens))
+}
+
+// open opens the model with a longer context and a pool of slabs.
+func (w windowed) open(t *testing.T, backend string, kv model.KVType, slabs int) *compute.Model {
 	t.Helper()
-	const from = "../../testdata/models/mistral-window"
 	dir := t.TempDir()
 	for _, name := range []string{"config.json", "model.safetensors"} {
-		raw, err := os.ReadFile(filepath.Join(from, name))
+		raw, err := os.ReadFile(filepath.Join("../../testdata/models", w.dir, name))
 		require.NoError(t, err)
 		if name == "config.json" {
 			longer := strings.Replace(string(raw), `"max_position_embeddings": 128`, `"max_position_embeddings": 2048`, 1)
@@ -49,7 +68,8 @@ func windowModel(t *testing.T, backend string, kv model.KVType, slabs int) *comp
 	})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
-	require.Equal(t, 11, m.Program.Window())
+	require.Equal(t, w.window, m.Program.Window())
+	require.Equal(t, w.groups, m.Groups())
 	require.Equal(t, slabs, m.Slabs())
 	return m
 }
@@ -64,8 +84,8 @@ func modelConfig(c *Config, m *compute.Model, release bool) {
 	}
 }
 
-// modelSlabs is the most slabs that a sequence of these workers has, if it gives slabs back.
-var modelSlabs = kvmgr.LiveSlabs(11, 2*modelRows, testSlabTokens)
+// modelLongest is the most tokens of a request, and modelTurns of it and its next turn.
+const modelLongest, modelTurns = 259 + modelAnswer, 259 + 2*modelAnswer + 5
 
 // modelRequest has a prompt of its own, of several windows or shorter than a slab. Half of the requests are sampled.
 func modelRequest(i int) *api.Request {
@@ -93,10 +113,10 @@ func nextTurn(q *api.Request, tokens []int32) *api.Request {
 }
 
 // plainAnswers are the answers of requests, and of their next turns, each computed alone by a worker that keeps all slabs.
-func plainAnswers(t *testing.T, backend string, kv model.KVType, n int) (answers, turns [][]int32) {
+func (w windowed) plainAnswers(t *testing.T, backend string, kv model.KVType, n int) (answers, turns [][]int32) {
 	t.Helper()
 	cfg := testConfig(t, newTestDevice(0))
-	modelConfig(&cfg, windowModel(t, backend, kv, 200), false)
+	modelConfig(&cfg, w.open(t, backend, kv, 200), false)
 	p := start(t, cfg)
 	for i := range n {
 		q := modelRequest(i)
@@ -108,56 +128,61 @@ func plainAnswers(t *testing.T, backend string, kv model.KVType, n int) (answers
 	return answers, turns
 }
 
-// TestSlabsGivenBackChangeNoToken: twelve requests and their next turns run beside each other, in a pool of a few windows. Sequences
-// move to the tier, and prompts begin with what the prefix cache has of their last window.
+// TestSlabsGivenBackChangeNoToken: twelve requests and their next turns run beside each other, in a pool of a few windows, or of one conversation where
+// some layers see all tokens: the other layers' slabs of its tokens would not fit. Sequences move to the tier, and prompts begin with what the prefix
+// cache has of their last window.
 func TestSlabsGivenBackChangeNoToken(t *testing.T) {
-	const n = 12
 	for name, c := range map[string]struct {
 		backend string
 		kv      model.KVType
 	}{"bf16": {"cpu", model.KVAuto}, "int8": {"cpu", model.KVInt8}, "int4": {"cpu", model.KVInt4}, "ref": {"ref", model.KVAuto}} {
-		t.Run(name, func(t *testing.T) {
-			answers, turns := plainAnswers(t, c.backend, c.kv, n+1)
-			m := windowModel(t, c.backend, c.kv, modelSlabs+2)
-			cfg := testConfig(t, newTestDevice(0))
-			modelConfig(&cfg, m, true)
-			cfg.Sched.Predict = true
-			cfg.KVSpill = KVDisk{Dir: t.TempDir(), Size: 1 << 20}
-			p := start(t, cfg)
-			briefly(t, p)
-			var wg sync.WaitGroup
-			for i := range n {
-				wg.Go(func() {
-					q := modelRequest(i)
-					tokens, err := modelTokens(p, q)
-					if err != nil || !equal(tokens, answers[i]) {
-						t.Errorf("request %d: %v; token %d differs", i, err, commonTokens(tokens, answers[i]))
-						return
-					}
-					s, err := p.Submit(context.Background(), nextTurn(q, tokens))
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					next, last, err := read(s)
-					if err != nil || last.Err != nil || !equal(next, turns[i]) {
-						t.Errorf("next turn of %d: %v, %v; token %d differs", i, err, last.Err, commonTokens(next, turns[i]))
-					}
-				})
+		for _, w := range []windowed{allWindowed, someWindowed} {
+			t.Run(w.dir+"/"+name, func(t *testing.T) { w.changeNoToken(t, c.backend, c.kv) })
+		}
+	}
+}
+
+func (w windowed) changeNoToken(t *testing.T, backend string, kv model.KVType) {
+	const n = 12
+	answers, turns := w.plainAnswers(t, backend, kv, n+1)
+	m := w.open(t, backend, kv, w.slabs(modelTurns)+2)
+	cfg := testConfig(t, newTestDevice(0))
+	modelConfig(&cfg, m, true)
+	cfg.Sched.Predict = true
+	cfg.KVSpill = KVDisk{Dir: t.TempDir(), Size: 1 << 20}
+	p := start(t, cfg)
+	briefly(t, p)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			q := modelRequest(i)
+			tokens, err := modelTokens(p, q)
+			if err != nil || !equal(tokens, answers[i]) {
+				t.Errorf("request %d: %v; token %d differs", i, err, commonTokens(tokens, answers[i]))
+				return
 			}
-			wg.Wait()
-			q := modelRequest(n)
-			tokens, _ := answer(t, p, q)
-			require.Equal(t, answers[n], tokens)
-			next, last := answer(t, p, nextTurn(q, tokens))
-			require.Equal(t, turns[n], next)
-			require.Equal(t, len(q.PromptTokens)+len(tokens)-1, last.Usage.CachedTokens, "its last window is there")
-			require.Less(t, m.Slabs()*testSlabTokens, last.Usage.CachedTokens, "and the tokens before it are not")
-			require.Positive(t, p.sum(t, "millrace_kv_spill_restores_total"))
-			require.Zero(t, p.sum(t, "millrace_recomputed_tokens_total"))
-			requireModelClean(t, p, m)
+			s, err := p.Submit(context.Background(), nextTurn(q, tokens))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			next, last, err := read(s)
+			if err != nil || last.Err != nil || !equal(next, turns[i]) {
+				t.Errorf("next turn of %d: %v, %v; token %d differs", i, err, last.Err, commonTokens(next, turns[i]))
+			}
 		})
 	}
+	wg.Wait()
+	q := modelRequest(n)
+	tokens, _ := answer(t, p, q)
+	require.Equal(t, answers[n], tokens)
+	next, last := answer(t, p, nextTurn(q, tokens))
+	require.Equal(t, turns[n], next)
+	require.Equal(t, len(q.PromptTokens)+len(tokens)-1, last.Usage.CachedTokens, "its last window is there")
+	require.Less(t, m.Slabs()/w.groups.Count()*testSlabTokens, modelTurns, "and all slabs of the tokens before it are not")
+	require.Positive(t, p.sum(t, "millrace_kv_spill_restores_total"))
+	require.Zero(t, p.sum(t, "millrace_recomputed_tokens_total"))
+	requireModelClean(t, p, m)
 }
 
 // commonTokens is how many tokens two answers begin with alike.
@@ -195,9 +220,16 @@ func TestBeamsKeepAllSlabsOfAWindow(t *testing.T) {
 		q.Beams, q.MaxTokens = &sample.BeamParams{Width: 3, LengthPenalty: 1}, 60
 		return q
 	}
+	for _, w := range []windowed{allWindowed, someWindowed} {
+		w.keepsBeams(t, beams)
+	}
+}
+
+func (w windowed) keepsBeams(t *testing.T, beams func() *api.Request) {
+	t.Helper()
 	var answers [2][]int32
 	for i, release := range []bool{false, true} {
-		m := windowModel(t, "cpu", model.KVAuto, 100)
+		m := w.open(t, "cpu", model.KVAuto, 100*w.groups.Count())
 		cfg := testConfig(t, newTestDevice(0))
 		modelConfig(&cfg, m, release)
 		p := start(t, cfg)
@@ -229,17 +261,39 @@ func (m *pacedModel) Run(batch []compute.Rows) (compute.Logits, error) {
 
 // TestAHandOverOfWindowsChangesNoToken, and nothing is computed again.
 func TestAHandOverOfWindowsChangesNoToken(t *testing.T) {
-	const n = 6
-	answers, _ := plainAnswers(t, "cpu", model.KVAuto, n)
+	for _, w := range []windowed{allWindowed, someWindowed} {
+		t.Run(w.dir, func(t *testing.T) {
+			const n = 6
+			answers, _ := w.plainAnswers(t, "cpu", model.KVAuto, n)
+			next := requireStopLosesNoToken(t, answers, func(c *Config) *compute.Model {
+				m := w.open(t, "cpu", model.KVAuto, n*w.slabs(modelLongest))
+				modelConfig(c, m, true)
+				return m
+			})
+			require.Positive(t, next.counter(t, "millrace_handover_tokens_total"))
+			require.Zero(t, next.counter(t, "millrace_handover_failures_total"))
+			require.Zero(t, next.counter(t, "millrace_recomputed_tokens_total"))
+		})
+	}
+}
+
+// requireStopLosesNoToken stops one of two workers in the middle of the answers to the first requests, which must be those given. It returns the
+// other worker, where they end.
+func requireStopLosesNoToken(t *testing.T, answers [][]int32, open func(*Config) *compute.Model) (next *node) {
+	t.Helper()
+	n := len(answers)
 	c := newTestNodes(t)
-	c.dead = 2 * patience // a busy machine makes workers silent
-	gate := make(chan struct{})
+	c.dead = 2 * patience     // a busy machine makes workers silent
+	var gates []chan struct{} // of each worker
 	gateway, _, _, workers := four(c, 2, func(c *Config) {
-		m := windowModel(t, "cpu", model.KVAuto, n*modelSlabs)
-		modelConfig(c, m, true)
-		c.Model = &pacedModel{m, gate}
+		gates = append(gates, make(chan struct{}))
+		c.Model = &pacedModel{open(c), gates[len(gates)-1]}
 	})
-	free := sync.OnceFunc(func() { close(gate) })
+	free := sync.OnceFunc(func() {
+		for _, gate := range gates {
+			close(gate)
+		}
+	})
 	t.Cleanup(free)
 	var streams []api.Stream
 	for i := range n {
@@ -247,20 +301,22 @@ func TestAHandOverOfWindowsChangesNoToken(t *testing.T) {
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
+	require.Eventually(t, func() bool {
+		placed := [2]int{len(workers[0].worker.Sequences()), len(workers[1].worker.Sequences())}
+		return placed[0] > 0 && placed[0]+placed[1] == n
+	}, patience, time.Millisecond)
 	late := time.After(patience)
-	for computed := false; !computed; {
-		select {
-		case gate <- struct{}{}:
-		case <-late:
-			t.Fatal("the steps are not made")
-		}
-		computed = len(workers[0].worker.Sequences())+len(workers[1].worker.Sequences()) == n && workers[0].worker.InFlight() > 0
-		for _, w := range workers {
-			for _, s := range w.worker.Sequences() {
-				computed = computed && s.Generated > 50
+	for i, w := range workers { // none finishes while the other begins
+		for slices.ContainsFunc(w.worker.Sequences(), func(s worker.Sequence) bool { return s.Generated <= 50 }) {
+			select {
+			case gates[i] <- struct{}{}:
+			case <-late:
+				t.Fatal("the steps are not made")
 			}
 		}
 	}
+	// What the gateway does not have yet is not computed again: it never got it.
+	require.Eventually(t, func() bool { return gateway.counted(t, "generation_tokens_total") > 50*n }, patience, time.Millisecond)
 	closed := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -269,22 +325,24 @@ func TestAHandOverOfWindowsChangesNoToken(t *testing.T) {
 	}()
 	quit := make(chan struct{})
 	var pacing sync.WaitGroup
-	pacing.Go(func() {
-		tick := time.NewTicker(2 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-quit:
-				return
-			case <-tick.C:
+	for _, gate := range gates {
+		pacing.Go(func() {
+			tick := time.NewTicker(8 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				select {
+				case <-quit:
+					return
+				case <-tick.C:
+				}
+				select {
+				case gate <- struct{}{}:
+				case <-quit:
+					return
+				}
 			}
-			select {
-			case gate <- struct{}{}:
-			case <-quit:
-				return
-			}
-		}
-	})
+		})
+	}
 	err := <-closed
 	close(quit)
 	pacing.Wait()
@@ -296,8 +354,6 @@ func TestAHandOverOfWindowsChangesNoToken(t *testing.T) {
 		require.NoError(t, last.Err)
 		require.Equal(t, answers[i], tokens, "request %d", i)
 	}
-	require.Positive(t, workers[1].counter(t, "millrace_handover_tokens_total"))
-	require.Zero(t, workers[1].counter(t, "millrace_handover_failures_total"))
-	require.Zero(t, workers[1].counter(t, "millrace_recomputed_tokens_total"))
 	workers[0].once.Do(workers[0].conn.Close)
+	return workers[1]
 }

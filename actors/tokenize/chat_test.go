@@ -76,3 +76,20 @@ func TestATemplateThatPrintsArgumentsAsTheyAreGetsAString(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, `<tool>now {"zone":"<\"CET\">"}`, text)
 }
+
+func TestATemplateThatNeedsTheContentOfATurnGetsAnEmptyOne(t *testing.T) {
+	messages := []api.Message{{Role: "assistant", ToolCalls: []any{json.RawMessage(`{"id":"c","type":"function","function":{"name":"now","arguments":{"a":1}}}`)}}}
+	for template, want := range map[string]string{
+		"{% for m in messages %}{{ m.content.lstrip() }}{% for c in m.tool_calls %}{{ '<tool>' + c.function.name }}{% endfor %}{% endfor %}":                    "<tool>now",
+		"{% for m in messages %}{{ m.content + '' }}{% for c in m.tool_calls %}{{ '<tool>' + c.function.name + c.function.arguments }}{% endfor %}{% endfor %}": `<tool>now{"a":1}`,
+		"{% for m in messages %}{{ m.content is defined }}{% for c in m.tool_calls %}{{ '<tool>' + c.function.name }}{% endfor %}{% endfor %}":                  "False<tool>now",
+		"{% for m in messages %}{{ m.content + '' }}{% endfor %}":                                                                                               "<tool_call>\n" + `{"name":"now","arguments":{"a":1}}` + "\n</tool_call>", // it knows no tools
+	} {
+		tok := withTemplate(t, template)
+		ids, _, err := encode(tok, &api.TokenizeRequest{Messages: messages}, 0)
+		require.NoError(t, err, template)
+		text, err := tok.Decode(ids, false)
+		require.NoError(t, err)
+		require.Equal(t, want, text, template)
+	}
+}

@@ -159,10 +159,14 @@ func (a *tokenizerActor) answerPanic(ctx actor.Context, reply *actor.PID) {
 // what the end of a chat's prompt says of reasoning. Errors are *api.Error.
 func encode(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, longest int) ([]int32, tools.Thought, error) {
 	if r.Messages == nil {
-		if err := fits(tok, "prompt", r.Prompt, longest); err != nil {
+		prompt := r.Prompt
+		if r.Truncate && longest > 0 {
+			prompt = tok.Beginning(prompt, longest)
+		}
+		if err := fits(tok, "prompt", prompt, longest); err != nil {
 			return nil, tools.Unsaid, err
 		}
-		ids, err := tok.Encode(r.Prompt, r.AddSpecialTokens)
+		ids, err := tok.Encode(prompt, r.AddSpecialTokens)
 		if err != nil {
 			return nil, tools.Unsaid, api.Invalid("prompt", "%v", err)
 		}
@@ -186,14 +190,19 @@ func encode(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, longest int) ([]in
 	return ids, tools.ThoughtOf(text), nil
 }
 
-// render renders a chat. A template that cannot print the arguments of a call as an object gets a string. One that
-// refuses calls and results of tools, because it knows none, gets them as text.
+// render renders a chat. A template that cannot print the arguments of a call as an object gets a string, one that cannot do without the
+// content of a turn gets "". One that refuses calls and results of tools, because it knows none, gets them as text.
 func render(tok *tokenizer.Tokenizer, c tokenizer.Chat) (string, error) {
 	text, err := tok.RenderChat(c)
 	if errors.Is(err, jinja.ErrTemplate) && slices.ContainsFunc(c.Messages, func(m api.Message) bool { return len(m.ToolCalls) > 0 }) {
-		c.TextArguments = true
-		if again, retryErr := tok.RenderChat(c); retryErr == nil {
-			return again, nil
+		for _, form := range []struct{ text, empty bool }{{true, false}, {false, true}, {true, true}} {
+			if form.empty && !tok.KnowsTools() { // it would leave the calls out
+				break
+			}
+			c.TextArguments, c.EmptyContent = form.text, form.empty
+			if again, retryErr := tok.RenderChat(c); retryErr == nil {
+				return again, nil
+			}
 		}
 	}
 	if err == nil || tok.KnowsTools() {

@@ -91,7 +91,11 @@ func over(g *msg.Generate) api.Finish {
 
 // checkTokens refuses what kernels would read out of bounds with.
 func checkTokens(g *msg.Generate, vocab int) error {
-	for _, ids := range [][]int32{g.Prompt, g.Generated} {
+	lists := [][]int32{g.Prompt, g.Generated}
+	if g.Pool != nil {
+		lists = append(lists, g.Pool.Tokens)
+	}
+	for _, ids := range lists {
 		for i, id := range ids {
 			if id < 0 || int(id) >= vocab {
 				return &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("token %d of the sequence is %d, this worker's model has 0..%d", i, id, vocab-1)}

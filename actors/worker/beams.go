@@ -12,7 +12,7 @@ import (
 type beams struct {
 	search *sample.Beam
 	rows   compute.Beams // of the next step
-	slabs  int           // mapped, prompt and responses together
+	slabs  int           // positions that are mapped, prompt and responses together
 }
 
 func newBeams(g *msg.Generate, vocab int) (*beams, error) {
@@ -43,15 +43,15 @@ func (b *beams) close() {
 }
 
 // mapSlabs maps leased slabs in the order of kvmgr.Segments: those of the prompt,
-// then one for each beam in turn.
-func (b *beams) mapSlabs(prompt compute.Region, slabs []int32, slabTokens int) error {
+// then those of one position for each beam in turn. A position has a slab of each group of layers.
+func (b *beams) mapSlabs(prompt compute.Region, slabs []int32, groups, slabTokens int) error {
 	shared := (b.rows.Prompt + slabTokens - 1) / slabTokens
-	for i := range slabs {
+	for ; len(slabs) > 0; slabs = slabs[groups:] {
 		region := prompt
 		if own := b.slabs - shared; own >= 0 {
 			region = b.rows.Responses[own%len(b.rows.Responses)]
 		}
-		if err := region.Append(slabs[i : i+1]); err != nil {
+		if err := region.Append(slabs[:groups]); err != nil {
 			return err
 		}
 		b.slabs++
@@ -59,7 +59,7 @@ func (b *beams) mapSlabs(prompt compute.Region, slabs []int32, slabTokens int) e
 	return nil
 }
 
-// backed returns the tokens of each beam that some mapped slabs hold, in the order of mapSlabs.
+// backed returns the tokens of each beam that the slabs of some positions hold, in the order of mapSlabs.
 func (b *beams) backed(slabs, slabTokens int) int {
 	shared := (b.rows.Prompt + slabTokens - 1) / slabTokens
 	if slabs <= shared {

@@ -222,7 +222,7 @@ func (l *loop) awaitMasks() {
 	for i := range l.outputs {
 		o := &l.outputs[i]
 		g := o.seq.guide
-		if g == nil {
+		if g == nil || o.scores > 0 {
 			continue
 		}
 		for !g.ready() && !o.late {
@@ -267,6 +267,9 @@ type postponed struct {
 
 // keptLogits are rows that outlive their step.
 type keptLogits [][]float32
+
+// Hidden returns nothing: no sequence with a grammar has hidden states.
+func (k keptLogits) Hidden(int) []float32 { return nil }
 
 // Row returns a row.
 func (k keptLogits) Row(i int) []float32 { return k[i] }

@@ -9,7 +9,7 @@ import (
 // imports holds a sequence until its keys and values have come from another worker, or those of a prefix from a dead one; false
 // if they are nowhere.
 func (a *computeActor) imports(ctx actor.Context, g *msg.Generate) bool {
-	if g.Beams != nil || g.Source == nil && (a.loop.Inherits == nil || !a.loop.Inherits()) {
+	if g.Beams != nil || g.Whole() || g.Source == nil && (a.loop.Inherits == nil || !a.loop.Inherits()) {
 		return false
 	}
 	a.held[g.Seq] = nil

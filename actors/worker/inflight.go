@@ -21,6 +21,8 @@ type inFlight struct {
 	tracer trace.Tracer
 	mu     sync.Mutex
 	seqs   map[msg.SeqID]*entry
+	ended  []*ended // in the order of their ends
+	tokens int      // of ended
 }
 
 // entry is one sequence of the table.
@@ -42,6 +44,22 @@ type entry struct {
 func newInFlight(t trace.Tracer) *inFlight {
 	return &inFlight{tracer: t, seqs: make(map[msg.SeqID]*entry)}
 }
+
+// ended is a sequence that has ended here. Its gateway may be dead and not have the end, so another one
+// can have the answer for msg.OrphansAfter, as it could if the sequence still ran.
+type ended struct {
+	*entry
+	*answered
+
+	at time.Time
+}
+
+// Bounds of what is kept of ended sequences, in tokens: 4 MiB in all. Entries and log probabilities count as tokens, too.
+const (
+	mostEnded   = 1 << 20
+	entryTokens = 256
+	scoreTokens = 16
+)
 
 // open notes a sequence; false if it is there already.
 func (l *inFlight) open(g *msg.Generate) bool {
@@ -68,15 +86,53 @@ func (l *inFlight) close(seq msg.SeqID) {
 	delete(l.seqs, seq)
 }
 
-// find lists the sequences of a request at a worker of a numerics digest.
+// keep keeps the answer of a sequence that has ended.
+func (l *inFlight) keep(e *ended) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = append(l.ended, e)
+	l.tokens += e.size()
+	l.forget(e.at)
+}
+
+func (e *ended) size() int {
+	return entryTokens + 2*len(e.prompt) + len(e.tokens) + scoreTokens*len(e.scores) // two copies of the prompt: the answer's tokens follow one
+}
+
+// forget removes the oldest ended sequences, those above mostEnded and those whose time is over.
+func (l *inFlight) forget(now time.Time) {
+	n := 0
+	for ; n < len(l.ended) && (l.tokens > mostEnded || now.Sub(l.ended[n].at) >= msg.OrphansAfter); n++ {
+		l.tokens -= l.ended[n].size()
+	}
+	l.ended = slices.Delete(l.ended, 0, n)
+}
+
+// end returns a sequence that has ended, or nil.
+func (l *inFlight) end(seq msg.SeqID) *ended {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.IndexFunc(l.ended, func(e *ended) bool { return e.choices[0] == seq }); i >= 0 {
+		return l.ended[i]
+	}
+	return nil
+}
+
+// find lists the sequences of a request at a worker of a numerics digest, those that run and those that have ended.
 func (l *inFlight) find(request, numerics string) (list []*msg.Found) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, a := range l.seqs {
+	add := func(a *entry) {
 		if a.request == request {
 			list = append(list, &msg.Found{Seqs: a.choices, First: a.first,
 				Pin: api.Pin{Numerics: numerics, Text: a.text, Prompt: api.HashPrompt(a.prompt)}})
 		}
+	}
+	for _, a := range l.seqs {
+		add(a)
+	}
+	for _, e := range l.ended {
+		add(e.entry)
 	}
 	return list
 }
@@ -164,6 +220,7 @@ type report struct {
 func (l *inFlight) orphans(now time.Time, alive func(node string) bool) (list []msg.SeqID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.forget(now)
 	for seq, a := range l.seqs {
 		switch {
 		case alive(a.watch.Address):

@@ -36,3 +36,35 @@ func TestSequencesOfADeadNodeAreOrphansOnceItIsLateToComeBack(t *testing.T) {
 	require.Equal(t, []msg.SeqID{3}, orphans(now.Add(2*msg.OrphansAfter)), "another node has taken one over")
 	require.Equal(t, []Sequence{{Seq: 1, Owner: "b"}, {Seq: 2, Owner: "b"}, {Seq: 3, Owner: "a"}}, l.list())
 }
+
+func TestAnAnswerIsKeptAsLongAsItsGatewayMayBeReplaced(t *testing.T) {
+	l := newInFlight(tracing.Off())
+	end := func(seq msg.SeqID, tokens int, at time.Time) {
+		g := &msg.Generate{Seq: seq, Choices: []msg.SeqID{seq}, RequestID: "r", Prompt: []int32{1, 2}, Watch: actor.NewPID("a", "watch")}
+		require.True(t, l.open(g))
+		e := l.get(seq)
+		l.close(seq)
+		l.keep(&ended{entry: e, answered: &answered{tokens: make([]int32, tokens)}, at: at})
+	}
+	found := func() (list []msg.SeqID) {
+		for _, f := range l.find("r", "N") {
+			list = append(list, f.Seqs...)
+		}
+		return list
+	}
+	now := time.Unix(1e9, 0)
+	everybody := func(string) bool { return true }
+	end(1, 5, now)
+	end(2, 2, now.Add(1))
+	require.Equal(t, []msg.SeqID{1, 2}, found())
+	require.Len(t, l.end(1).tokens, 5)
+	require.Nil(t, l.end(3))
+	require.Zero(t, l.len(), "it does not run")
+	l.orphans(now.Add(msg.OrphansAfter), everybody)
+	require.Equal(t, []msg.SeqID{2}, found())
+	end(3, mostEnded-entryTokens-4, now.Add(2))
+	require.Equal(t, []msg.SeqID{3}, found(), "the oldest one has no room")
+	end(4, mostEnded, now.Add(3))
+	require.Empty(t, found(), "nor has one that is too long")
+	require.Zero(t, l.tokens)
+}

@@ -125,7 +125,9 @@ func (l *loop) askKV(plan *sched.Plan) {
 	for i := range plan.Reserve {
 		q := reserve(&plan.Reserve[i])
 		if s := l.sequences[plan.Reserve[i].ID]; s != nil {
-			q.Known, q.Space = s.known(), s.gen.Space()
+			if q.Space = s.gen.Space(); !s.gen.Whole() {
+				q.Known = s.known()
+			}
 		}
 		m.Reserve = append(m.Reserve, q)
 	}
@@ -133,10 +135,12 @@ func (l *loop) askKV(plan *sched.Plan) {
 		l.trim(e)
 		m.Extend = append(m.Extend, msg.Extend{Seq: msg.SeqID(e.ID), UpTo: e.UpTo, Promise: e.Promise, From: e.From})
 	}
-	if m.Empty() {
+	m.Rows = l.sched.Rows()
+	if m.Empty() && m.Rows == l.rows {
 		l.rounds = append(l.rounds, m)
 		return
 	}
+	l.rows = m.Rows
 	l.unanswered++
 	l.Root.Send(l.KV, m)
 }

@@ -39,12 +39,14 @@ type loop struct {
 	commits    []msg.Commit   // of the last step
 	forget     bool           // the KV memory lost its contents
 	unanswered int            // KVRounds that the KV manager has
+	rows       int            // of the last one
 	rounds     []*msg.KVRound // that the KV manager does not have
 	mapping    mapping
 	fault      error         // of the device, in the effects of the last plan
 	took       time.Duration // the last step
 	batch      []compute.Rows
 	outputs    []output
+	pools      []pooled // of the step: the rows whose hidden states are read, in the order of the batch
 	outbox     outbox
 	logits     compute.Logits
 	samplers   []*sampler // one per sampling goroutine, the first is the loop's own
@@ -55,6 +57,7 @@ type loop struct {
 	running   atomic.Int64 // sequences that hold KV
 	steps     atomic.Uint64
 	generated atomic.Uint64 // see Counts
+	recent    recentSteps
 	busy      atomic.Bool
 	progress  atomic.Int64 // UnixNano of the last step, or of the first work after none
 }
@@ -64,7 +67,10 @@ type sequence struct {
 	gen       *msg.Generate
 	tokens    []int32         // prompt and generated tokens; nil before the grant
 	sampler   *sample.Sampler // nil with beams, and before the grant
+	scores    scores          // of its tokens that were sampled here, with Sampling.Logprobs
 	beams     *beams          // nil without
+	pool      *pool           // nil without, and before the grant
+	scored    []sample.Scored // of the prompt's tokens after the first one, with Generate.Scored
 	guide     *guide          // nil without a grammar, and before the grant
 	postponed *postponed      // its output, whose masks are late; nil: none
 	region    compute.Region  // nil before the grant
@@ -102,6 +108,11 @@ func (s *sequence) answer() []int32 {
 
 func (s *sequence) generated() int { return len(s.answer()) }
 
+// answered is what there is of the answer now.
+func (s *sequence) answered(finish api.Finish) *answered {
+	return &answered{tokens: s.answer(), scored: s.gen.Sampling.Logprobs, scores: s.scores, cached: s.cached, finish: finish}
+}
+
 // output is a row of logits to sample from, with one for each draft token after it, or a row for
 // each beam.
 type output struct {
@@ -111,6 +122,7 @@ type output struct {
 	drafts int
 	forced int  // of drafts, those without logits
 	late   bool // its masks are not there: it is sampled later
+	scores int  // place of the token of the prompt that the row predicts; 0: it is sampled
 	err    error
 }
 
@@ -127,7 +139,9 @@ func newLoop(cfg Config, s *sched.Scheduler) *loop {
 }
 
 func (l *loop) run() {
-	runtime.LockOSThread() // kernels may keep state per thread
+	if l.OwnThread { // else it would lose the time of the goroutines that its thread ran
+		runtime.LockOSThread()
+	}
 	defer close(l.stopped)
 	wake := time.Duration(-1) // do not wait
 	for l.wait(wake) {
@@ -281,10 +295,14 @@ func (l *loop) submit(g *msg.Generate) {
 	}
 	q := sched.Sequence{
 		ID: id, PromptTokens: len(g.Prompt) + len(g.Generated), MaxNewTokens: g.MaxTokens - len(g.Generated), Answered: len(g.Generated),
-		Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Migrated: g.Migrated, Arrival: g.Arrival.Sub(l.start),
+		Scored: g.Scored != nil, Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Migrated: g.Migrated, Arrival: g.Arrival.Sub(l.start),
 	}
 	if g.Beams != nil && g.Grammar != nil { // a gateway refuses it
-		l.end(s, api.FinishError, api.Invalid(g.Grammar.Param, "%s: not supported together with use_beam_search", g.Grammar.Param))
+		l.end(s, api.FinishError, api.GrammarWithBeams(g.Grammar.Param))
+		return
+	}
+	if g.Beams != nil && l.Runner.HeadSlabs() > 0 { // likewise, unless it is of an earlier version
+		l.end(s, api.FinishError, api.KiviWithBeams())
 		return
 	}
 	if g.Beams != nil {
@@ -307,8 +325,15 @@ func (l *loop) begin(s *sequence) {
 	g := s.gen
 	s.tokens = append(make([]int32, 0, len(g.Prompt)+len(g.Generated)+min(g.MaxTokens, 256)), g.Prompt...)
 	s.tokens = append(s.tokens, g.Generated...)
-	if g.Beams == nil {
+	if g.Scored != nil {
+		s.scored = make([]sample.Scored, len(g.Prompt)-1)
+	}
+	switch {
+	case g.Pool != nil:
+		s.pool = newPool(g.Pool, l.Runner.HiddenWidth())
+	case g.Beams == nil:
 		s.sampler = sample.New(g.Sampling, l.Runner.Vocab(), g.Prompt)
+		s.sampler.Ends(g.StopTokens, len(g.Prompt))
 		s.sampler.Replay(g.Generated)
 	}
 	if g.Grammar != nil && !s.endIsSent {
@@ -318,19 +343,25 @@ func (l *loop) begin(s *sequence) {
 }
 
 // redirect sends a sequence's tokens to another detokenizer, the last ones again, and to another
-// owner, it may be. The request may not have the end of one that has ended here: only the request knows.
+// owner, it may be. One that has ended here ends again.
 func (l *loop) redirect(m *msg.Redirect) {
 	s := l.sequences[sched.ID(m.Seq)]
-	if s == nil || s.cancelled || s.endIsSent || m.From > s.generated() {
+	runs := s != nil && !s.cancelled && !s.endIsSent
+	var a *answered
+	if runs {
+		a = s.answered(api.FinishNone)
+	} else if e := l.inFlight.end(m.Seq); e != nil {
+		a = e.answered
+	}
+	if a == nil || !a.has(m.From) {
 		l.Root.Send(m.Reply, &msg.Lost{Seq: m.Seq, Why: msg.WorkerForgot})
 		return
 	}
-	s.gen.Reply, s.gen.Detok = m.Reply, m.Detok
-	if s.beams != nil {
-		return // its answers are sent at its end
+	if runs {
+		s.gen.Reply, s.gen.Detok = m.Reply, m.Detok
 	}
-	for i, id := range s.answer()[m.From:] {
-		l.outbox.add(m.Detok, msg.Token{Seq: m.Seq, ID: id, Index: m.From + i, Cached: s.cached})
+	for _, t := range a.from(m.From, m.Seq) { // none of a beam search: its answers are sent at its end
+		l.outbox.add(m.Detok, t)
 	}
 }
 
@@ -373,7 +404,7 @@ func (l *loop) sendEnd(s *sequence, t msg.Token) {
 	}
 }
 
-// ended closes a sequence's entry: its last token is in the outbox.
+// ended closes a sequence's entry: its last token is in the outbox. A whole answer is kept for a while, where it can be sent again.
 func (l *loop) ended(s *sequence, finish api.Finish, err error) {
 	s.endIsSent = true
 	if s.guide != nil {
@@ -381,6 +412,10 @@ func (l *loop) ended(s *sequence, finish api.Finish, err error) {
 	}
 	s.entry.spans.end(s.generated(), finish, err)
 	l.inFlight.close(s.gen.Seq)
+	whole := finish == api.FinishStop || finish == api.FinishLength
+	if whole && s.sampler != nil && s.scored == nil {
+		l.inFlight.keep(&ended{entry: s.entry, answered: s.answered(finish), at: time.Now()})
+	}
 }
 
 // ending returns the finish reason and the error that a client gets for the scheduler's reason.

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/computetest"
+	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/tracing"
 )
@@ -31,6 +32,26 @@ func TestASequenceCopiesItsPromptWhenItIsAdmitted(t *testing.T) {
 	require.Equal(t, []int32{1, 2, 3, 4}, q.tokens)
 	require.Equal(t, []int32{4}, q.answer())
 	require.NotNil(t, q.sampler)
+}
+
+// headed is a runner whose regions have slabs before those of their tokens.
+type headed struct{ *computetest.Null }
+
+func (headed) HeadSlabs() int { return 3 }
+
+func TestABeamSearchOfAnEarlierGatewayEndsWhereThereAreNone(t *testing.T) {
+	l := newIdleLoop(t, Config{})
+	l.Runner = headed{computetest.NewNull(64, 4096, 1)}
+	g := &msg.Generate{Seq: 7, Choices: []msg.SeqID{7}, Prompt: []int32{1}, MaxTokens: 9, Beams: &sample.BeamParams{Width: 2}}
+	l.inFlight.open(g)
+	l.submit(g)
+	require.Empty(t, l.sequences)
+	require.Empty(t, l.events)
+	g.Beams = nil
+	l.inFlight.open(g)
+	l.submit(g)
+	require.Len(t, l.sequences, 1)
+	require.Len(t, l.events, 1)
 }
 
 func TestAnAnswerOfWhichOnlyTheEndIsMissingEndsForItsReason(t *testing.T) {

@@ -105,8 +105,10 @@ func (l *loop) granted(g *msg.Granted) error {
 		}
 	}
 	if g.CopyTokens > 0 { // now: the KV manager may give the source to others after the next step
-		if err := l.Runner.CopySlab(g.CopyFrom, g.CopyTo, int(g.CopyTokens)); err != nil {
-			return err
+		for i, to := range g.CopyTo {
+			if err := l.Runner.CopySlab(g.CopyFrom[i], to, g.CopyTokens); err != nil {
+				return err
+			}
 		}
 	}
 	s.unmapped, s.leased = g.Slabs, g.UpTo
@@ -142,15 +144,17 @@ func (l *loop) trim(e sched.Lease) {
 	l.fault = cmp.Or(l.fault, s.region.Advance(s.first))
 }
 
-// mapNext maps the next n slabs of a sequence, or all that are left.
+// mapNext maps the next n slabs of a sequence, or all that are left, and at least those of one position.
 func (l *loop) mapNext(s *sequence, n int) (err error) {
-	n = min(len(s.unmapped), n)
+	groups := l.Runner.Groups().Count()
+	positions := max(min(len(s.unmapped), n)/groups, min(len(s.unmapped), 1))
+	n = positions * groups
 	if s.beams != nil {
-		err = s.beams.mapSlabs(s.region, s.unmapped[:n], l.Runner.SlabTokens())
+		err = s.beams.mapSlabs(s.region, s.unmapped[:n], groups, l.Runner.SlabTokens())
 	} else {
 		err = s.region.Append(s.unmapped[:n])
 	}
-	s.unmapped, s.mapped = s.unmapped[n:], s.mapped+n
+	s.unmapped, s.mapped = s.unmapped[n:], s.mapped+positions
 	return err
 }
 
@@ -163,7 +167,7 @@ func (l *loop) backed(s *sequence) int {
 	if s.beams != nil {
 		return s.beams.backed(s.mapped, slab)
 	}
-	return s.mapped * slab
+	return max(0, s.mapped-l.Runner.HeadSlabs()) * slab
 }
 
 // close unmaps a sequence's region, now or in the next rounds. It returns whether that is done. The slabs are the sequence's until
@@ -175,7 +179,7 @@ func (l *loop) close(s *sequence) bool {
 	if s.closes {
 		return false
 	}
-	if s.mapped-s.first <= mapAtOnce*l.piece() {
+	if (s.mapped-s.first)*l.Runner.Groups().Count() <= mapAtOnce*l.piece() {
 		l.closeRegion(s)
 		return true
 	}
@@ -192,7 +196,7 @@ func (l *loop) unmapNext(s *sequence) (done bool) {
 		if err != nil {
 			break
 		}
-		if left -= n; left == 0 {
+		if left -= n; left <= 0 {
 			return false
 		}
 	}

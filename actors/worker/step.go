@@ -16,9 +16,11 @@ import (
 // step runs the plan's rows and samples its outputs.
 func (l *loop) step(plan *sched.Plan) error {
 	begin := time.Now()
-	l.batch, l.outputs = l.batch[:0], l.outputs[:0]
+	l.batch, l.outputs, l.pools = l.batch[:0], l.outputs[:0], l.pools[:0]
 	row := 0 // of the logits
+	drafts := 0
 	for _, c := range plan.Chunks {
+		drafts += c.Drafts
 		s := l.sequences[c.ID]
 		if !s.started {
 			s.started, s.cached = true, int32(c.Start)
@@ -30,17 +32,36 @@ func (l *loop) step(plan *sched.Plan) error {
 			l.Root.Send(s.gen.Reply, &msg.Started{At: begin})
 		}
 		rows := s.rows(&c)
-		if c.Output {
-			l.outputs = append(l.outputs, output{id: c.ID, seq: s, row: row, drafts: c.Drafts, forced: c.Forced})
-			row += rows.Outputs()
+		if rows.Hidden > 0 {
+			l.pools = append(l.pools, pooled{seq: s, rows: rows, last: c.Output})
+			continue
 		}
+		if c.Scored {
+			for i := range c.Rows {
+				if at := c.Start + i + 1; at < len(s.gen.Prompt) {
+					l.outputs = append(l.outputs, output{id: c.ID, seq: s, row: row + i, scores: at})
+				}
+			}
+		}
+		if c.Output {
+			first := row
+			if c.Scored {
+				first += c.Rows - 1
+			}
+			l.outputs = append(l.outputs, output{id: c.ID, seq: s, row: first, drafts: c.Drafts, forced: c.Forced})
+		}
+		row += rows.Outputs()
 		l.batch = append(l.batch, rows)
+	}
+	for i := range l.pools { // after all others
+		l.batch = append(l.batch, l.pools[i].rows)
 	}
 	logits, err := l.Runner.Run(l.batch)
 	if err != nil {
 		return err
 	}
 	l.logits = logits
+	l.readPools()
 	l.awaitMasks()
 	l.sampleAll()
 	free := l.Sched.DraftRows - len(l.outputs)
@@ -56,6 +77,7 @@ func (l *loop) step(plan *sched.Plan) error {
 	}
 	l.took = time.Since(begin)
 	l.Metrics.Step(l.took, plan.DecodeRows, plan.PromptRows)
+	l.recent.add(Step{At: begin, Took: l.took, Sequences: len(plan.Chunks), DecodeRows: plan.DecodeRows, DraftRows: drafts, PromptRows: plan.PromptRows})
 	l.progress.Store(time.Now().UnixNano())
 	l.steps.Add(1)
 	return nil
@@ -91,6 +113,12 @@ func (s *sequence) rows(c *sched.Chunk) compute.Rows {
 		Region: s.region, Tokens: s.tokens[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output, Drafts: c.Drafts - c.Forced,
 	}
 	s.tokens = s.tokens[:known]
+	if c.Scored { // the rows before the last one have outputs as draft tokens do
+		rows.Output, rows.Drafts = true, c.Rows-1
+	}
+	if s.pool != nil {
+		s.pool.ask(&rows)
+	}
 	return rows
 }
 
@@ -141,6 +169,14 @@ func (s *sampler) sample(outputs []output, logits compute.Logits, stride int) {
 			o.err = b.search.Advance(func(i int) []float32 { return logits.Row(o.row + i) })
 			continue
 		}
+		if o.scores > 0 {
+			o.err = o.seq.score(logits.Row(o.row), o.scores)
+			continue
+		}
+		if o.seq.pool != nil {
+			o.seq.pool.logits(logits.Row(o.row))
+			continue
+		}
 		o.err = o.seq.sample(logits, o, &s.scratch)
 	}
 }
@@ -186,9 +222,19 @@ func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scra
 // scheduler. With free rows in the next step it makes draft tokens.
 func (l *loop) accept(o *output, free int) {
 	s := o.seq
+	if s.endIsSent { // an output before it failed
+		return
+	}
 	if o.err != nil {
 		l.end(s, api.FinishError, l.failure(s, o.err))
 		l.events = append(l.events, sched.Finished(o.id, sched.ReasonError))
+		return
+	}
+	if o.scores > 0 {
+		return
+	}
+	if s.pool != nil {
+		l.endPool(s)
 		return
 	}
 	if !s.decodes {
@@ -231,6 +277,10 @@ func (l *loop) send(s *sequence, c *sample.Choice) api.Finish {
 	t := msg.Token{
 		Seq: s.gen.Seq, ID: c.Token, Index: generated - 1, Cached: s.cached, Logprob: c.Logprob, Top: c.Top,
 		Stopped: slices.Contains(s.gen.StopTokens, c.Token),
+	}
+	s.addScores(&t)
+	if s.gen.Sampling.Logprobs {
+		s.scores.keep(score{c.Logprob, c.Top})
 	}
 	switch {
 	case t.Stopped:

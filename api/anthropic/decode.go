@@ -16,7 +16,7 @@ import (
 
 // Decode decodes the body of a messages call. An error is an *api.Error that names the field.
 func Decode(body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
-	chat, err := translate(body, true)
+	chat, err := translate(body, models, true)
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func Decode(body []byte, models []api.Model, arrival time.Time) (*call.Call, err
 
 // DecodeCount decodes the body of a count_tokens call.
 func DecodeCount(body []byte, models []api.Model) (*api.TokenizeRequest, error) {
-	chat, err := translate(body, false)
+	chat, err := translate(body, models, false)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,8 @@ func DecodeCount(body []byte, models []api.Model) (*api.TokenizeRequest, error) 
 
 // fields are the names of fields that OpenAI's API has under another name.
 var fields = strings.NewReplacer("max_completion_tokens", "max_tokens", "parallel_tool_calls", "tool_choice.disable_parallel_tool_use",
-	"response_format", "output_config.format", "reasoning_effort", "output_config.effort")
+	"response_format", "output_config.format", "reasoning_effort", "output_config.effort",
+	"thinking_token_budget", "thinking.budget_tokens")
 
 // renamed returns an error with Anthropic's name of its field.
 func renamed(err error) error {
@@ -61,6 +62,7 @@ func renamed(err error) error {
 
 // request is the body of a messages call. What is not listed has no effect.
 type request struct {
+	Model         string          `json:"model"`
 	MaxTokens     json.RawMessage `json:"max_tokens"`
 	Messages      []message       `json:"messages"`
 	System        content         `json:"system"`
@@ -74,7 +76,7 @@ type request struct {
 
 // shared are the fields that both APIs have, with the same meaning, and the extensions of this server.
 var shared = []string{"model", "stream", "temperature", "top_p", "top_k", "stream_resume", "request_id", "cache_salt", "priority", "timeout", "seed",
-	"chat_template_kwargs"}
+	"chat_template_kwargs", "proof"}
 
 type message struct {
 	Role    string  `json:"role"`
@@ -124,7 +126,8 @@ type toolChoice struct {
 }
 
 type thinking struct {
-	Type string `json:"type"`
+	Type   string `json:"type"`
+	Budget *int   `json:"budget_tokens"`
 }
 
 type outputConfig struct {
@@ -141,7 +144,7 @@ type outputFormat struct {
 type chat map[string]any
 
 // translate returns the body of the same call to OpenAI's chat API. answers says that the call has an answer, so max_tokens must be there.
-func translate(body []byte, answers bool) ([]byte, error) {
+func translate(body []byte, models []api.Model, answers bool) ([]byte, error) {
 	if err := wire.Check(body); err != nil {
 		return nil, err
 	}
@@ -152,6 +155,9 @@ func translate(body []byte, answers bool) ([]byte, error) {
 	var r request
 	if err := json.Unmarshal(body, &r); err != nil {
 		return nil, typeError(err)
+	}
+	if m, t := wire.Served(models, r.Model), r.Thinking; m != nil && m.Think == nil && t != nil && t.Budget != nil && *t.Budget >= 0 {
+		t.Budget = nil // clients have to send one, also to a model whose reasoning no single token ends
 	}
 	out := chat{}
 	for _, name := range shared {
@@ -258,8 +264,11 @@ func (m *message) convert(path string) ([]any, error) {
 		return m.assistant(path + ".content")
 	case m.Role == "user":
 		return m.user(path + ".content")
+	case m.Role == "system":
+		text, err := m.Content.text(path+".content", dropBilling)
+		return []any{chat{"role": "system", "content": text}}, err
 	}
-	return nil, unsupported(path+".role", m.Role, `"user" or "assistant"`)
+	return nil, unsupported(path+".role", m.Role, `"user", "assistant" or "system"`)
 }
 
 func (m *message) user(path string) (list []any, err error) {
@@ -373,10 +382,7 @@ func (out chat) addChoice(r *request) error {
 // addThinking switches the reasoning of templates that have a switch. Models name it differently.
 func (out chat) addThinking(r *request) error {
 	if r.OutputConfig != nil && r.OutputConfig.Effort != "" {
-		out["reasoning_effort"] = r.OutputConfig.Effort
-		if r.OutputConfig.Effort == "max" { // Anthropic's highest, above OpenAI's
-			out["reasoning_effort"] = "xhigh"
-		}
+		out["reasoning_effort"] = wire.Effort(r.OutputConfig.Effort)
 	}
 	if r.Thinking == nil {
 		return nil
@@ -386,6 +392,9 @@ func (out chat) addThinking(r *request) error {
 	case "enabled", "disabled", "adaptive", "between_tools":
 	default:
 		return unsupported("thinking.type", r.Thinking.Type, "enabled, adaptive, between_tools or disabled")
+	}
+	if r.Thinking.Budget != nil && on {
+		out["thinking_token_budget"] = *r.Thinking.Budget
 	}
 	args := map[string]json.RawMessage{}
 	if raw, ok := out["chat_template_kwargs"].(json.RawMessage); ok {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/compute/sample"
 )
 
 var served = []api.Model{{ID: "m", ContextLength: 1000}}
@@ -32,6 +33,15 @@ func TestAMessagesCallIsTheSameChatCall(t *testing.T) {
 	require.Equal(t, []string{"\n"}, r.Stop)
 	require.EqualValues(t, 0.5, r.Sampling.Temperature)
 	require.Equal(t, 3, r.Sampling.TopK)
+}
+
+func TestASystemMessageMayStandBetweenOthers(t *testing.T) {
+	r := decoded(t, `{"model":"m","max_tokens":9,"system":"be brief","messages":[{"role":"user","content":"hi"},
+		{"role":"system","content":[{"type":"text","text":"few tokens are left"}]},{"role":"user","content":"go"}]}`).Requests[0]
+	require.Equal(t, []api.Message{{Role: "system", Content: "be brief"}, {Role: "user", Content: "hi"}, {Role: "system", Content: "few tokens are left"},
+		{Role: "user", Content: "go"}}, r.Messages)
+	_, err := Decode([]byte(`{"model":"m","max_tokens":9,"messages":[{"role":"system","content":[{"type":"image"}]}]}`), served, time.Unix(5, 0))
+	require.Equal(t, "messages[0].content[0].type", api.AsError(err).Param)
 }
 
 func TestAnAnswerContinuesAPrefilledMessage(t *testing.T) {
@@ -70,14 +80,39 @@ func TestThinkingSwitchesTheTemplate(t *testing.T) {
 	require.JSONEq(t, `{"enable_thinking":false,"thinking":true}`, string(args))
 }
 
+func TestABudgetOfThinkingIsTheChats(t *testing.T) {
+	thinker := []api.Model{{ID: "m", Format: "none+think", Think: []int32{4, 5}}}
+	decode := func(thinking string) (*sample.Thinking, error) {
+		c, err := Decode([]byte(`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}],"thinking":`+thinking+`}`), thinker, time.Unix(5, 0))
+		if err != nil {
+			return nil, err
+		}
+		return c.Requests[0].Sampling.Thinking, nil
+	}
+	got, err := decode(`{"type":"enabled","budget_tokens":1024}`)
+	require.NoError(t, err)
+	require.Equal(t, &sample.Thinking{Budget: 1024, Start: 4, End: 5}, got)
+	got, err = decode(`{"type":"disabled","budget_tokens":1024}`)
+	require.NoError(t, err)
+	require.Nil(t, got)
+	thinker[0].Think = nil // no single token ends its reasoning
+	got, err = decode(`{"type":"enabled","budget_tokens":1024}`)
+	require.NoError(t, err)
+	require.Nil(t, got)
+	_, err = Decode([]byte(`{"max_tokens":9,"messages":[{"role":"user","content":"hi"}],"thinking":{"type":"enabled","budget_tokens":1024}}`), thinker, time.Unix(5, 0))
+	require.NoError(t, err, "the only model needs no name")
+	_, err = decode(`{"type":"enabled","budget_tokens":-1}`)
+	require.ErrorContains(t, err, "thinking.budget_tokens: expected an integer from 0")
+}
+
 func TestABadCallNamesItsField(t *testing.T) {
 	const messages = `"messages":[{"role":"user","content":"hi"}]`
 	for body, want := range map[string]struct{ field, message string }{
-		`{"model":"m",` + messages + `}`:                                            {"max_tokens", "max_tokens: found nothing, expected the largest number of tokens to generate"},
-		`{"model":"m","max_tokens":0,` + messages + `}`:                             {"max_tokens", ""},
-		`{"model":"m","max_tokens":9}`:                                              {"messages", ""},
-		`{"model":"m","max_tokens":9,"messages":[{"role":"system","content":"x"}]}`: {"messages[0].role", `messages[0].role: found "system", expected "user" or "assistant"`},
-		`{"model":"m","max_tokens":9,"messages":[{"role":"user"}]}`:                 {"messages[0].content", ""},
+		`{"model":"m",` + messages + `}`:                                           {"max_tokens", "max_tokens: found nothing, expected the largest number of tokens to generate"},
+		`{"model":"m","max_tokens":0,` + messages + `}`:                            {"max_tokens", ""},
+		`{"model":"m","max_tokens":9}`:                                             {"messages", ""},
+		`{"model":"m","max_tokens":9,"messages":[{"role":"robot","content":"x"}]}`: {"messages[0].role", `messages[0].role: found "robot", expected "user", "assistant" or "system"`},
+		`{"model":"m","max_tokens":9,"messages":[{"role":"user"}]}`:                {"messages[0].content", ""},
 		`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"image"}]}]}`: {"messages[0].content[0].type",
 			`messages[0].content[0].type: found "image", expected text or tool_result`},
 		`{"model":"m","max_tokens":9,"stop_sequences":[""],` + messages + `}`:                               {"stop_sequences[0]", ""},

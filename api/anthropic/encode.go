@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/proof"
 	"github.com/millrace/millrace/api/tools"
 )
 
@@ -19,7 +20,11 @@ type MessageAnswer struct {
 	Content      []Block    `json:"content"`
 	StopReason   *string    `json:"stop_reason" doc:"end_turn, max_tokens, stop_sequence or tool_use"`
 	StopSequence *string    `json:"stop_sequence"`
+	StopDetails  *string    `json:"stop_details" doc:"Always null: this server refuses no topics"`
+	Container    *string    `json:"container" doc:"Always null: no code runs on this server"`
 	Usage        TokenUsage `json:"usage"`
+
+	Proof *proof.Proof `json:"proof,omitempty" doc:"With proof. In a stream, message_delta has it"`
 }
 
 // Block is one part of an answer. Its type says which fields it has.
@@ -31,18 +36,39 @@ type Block struct {
 	ID        string          `json:"id,omitempty"`
 	Name      string          `json:"name,omitempty"`
 	Input     json.RawMessage `json:"input,omitempty"`
+	Caller    *Caller         `json:"caller,omitempty" doc:"Only a tool_use has it"`
+	Citations json.RawMessage `json:"citations,omitempty" doc:"Only a text has it. Always null"`
+}
+
+// Caller is who calls a tool.
+type Caller struct {
+	Type string `json:"type" doc:"Always \"direct\": the model"`
 }
 
 // TokenUsage counts tokens. InputTokens leaves out the tokens that were in the prefix cache.
 type TokenUsage struct {
-	InputTokens              int `json:"input_tokens"`
-	CacheCreationInputTokens int `json:"cache_creation_input_tokens"`
-	CacheReadInputTokens     int `json:"cache_read_input_tokens"`
-	OutputTokens             int `json:"output_tokens"`
+	InputTokens              int             `json:"input_tokens"`
+	CacheCreationInputTokens int             `json:"cache_creation_input_tokens"`
+	CacheReadInputTokens     int             `json:"cache_read_input_tokens"`
+	OutputTokens             int             `json:"output_tokens"`
+	OutputDetails            ThinkingDetails `json:"output_tokens_details"`
+	CacheCreation            *string         `json:"cache_creation" doc:"Always null: prefixes are cached in any case"`
+	ServerTools              *string         `json:"server_tool_use" doc:"Always null: no tools run on this server"`
+	InferenceGeo             *string         `json:"inference_geo" doc:"Always null"`
+	ServiceTier              string          `json:"service_tier" doc:"Always \"standard\""`
 }
 
-func usageOf(u api.Usage) TokenUsage {
-	return TokenUsage{InputTokens: u.PromptTokens - u.CachedTokens, CacheReadInputTokens: u.CachedTokens, OutputTokens: u.CompletionTokens}
+// ThinkingDetails counts the tokens of reasoning.
+type ThinkingDetails struct {
+	Thinking int `json:"thinking_tokens"`
+}
+
+// usageOf counts the tokens of an answer. thinking of them are reasoning.
+func usageOf(u api.Usage, thinking int) TokenUsage {
+	out := TokenUsage{InputTokens: u.PromptTokens - u.CachedTokens, CacheReadInputTokens: u.CachedTokens, OutputTokens: u.CompletionTokens,
+		ServiceTier: "standard"}
+	out.OutputDetails.Thinking = thinking
+	return out
 }
 
 // messageID returns the ID of a call in Anthropic's form.
@@ -55,9 +81,9 @@ func newBlock(d tools.Delta) Block {
 	case tools.Reasoning:
 		return Block{Type: "thinking", Thinking: &empty, Signature: &empty}
 	case tools.Begin:
-		return Block{Type: "tool_use", ID: d.ID, Name: d.Name, Input: json.RawMessage("{}")}
+		return Block{Type: "tool_use", ID: d.ID, Name: d.Name, Input: json.RawMessage("{}"), Caller: &Caller{"direct"}}
 	default:
-		return Block{Type: "text", Text: &empty}
+		return Block{Type: "text", Text: &empty, Citations: json.RawMessage("null")}
 	}
 }
 
@@ -70,7 +96,9 @@ func blocks(ch *call.Choice) []Block {
 		list = append(list, b)
 	}
 	if ch.Text != "" {
-		list = append(list, Block{Type: "text", Text: &ch.Text})
+		b := newBlock(tools.Delta{Kind: tools.Content})
+		b.Text = &ch.Text
+		list = append(list, b)
 	}
 	for _, c := range ch.Calls {
 		b := newBlock(tools.Delta{Kind: tools.Begin, ID: c.ID, Name: c.Name})
@@ -112,7 +140,7 @@ func Encode(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	ch := &r.Choices[0]
 	reason, sequence := stopReason(ch.Finish, ch.Stop)
 	return marshal(MessageAnswer{ID: messageID(c), Type: "message", Role: "assistant", Model: c.Model, Content: blocks(ch), StopReason: &reason,
-		StopSequence: sequence, Usage: usageOf(r.Usage)})
+		StopSequence: sequence, Usage: usageOf(r.Usage, r.Reasoning), Proof: proof.Of(c, r)})
 }
 
 // marshal is json.Marshal without the escapes of <, > and &.
@@ -128,11 +156,14 @@ func marshal(v any) ([]byte, error) {
 
 // ErrorAnswer is an error in Anthropic's shape.
 type ErrorAnswer struct {
-	Type  string `json:"type" doc:"Always \"error\""`
-	Error struct {
-		Type    string `json:"type"`
-		Message string `json:"message"`
-	} `json:"error"`
+	Type  string       `json:"type" doc:"Always \"error\""`
+	Error TypedMessage `json:"error"`
+}
+
+// TypedMessage is the class and the text of an error.
+type TypedMessage struct {
+	Type    string `json:"type"`
+	Message string `json:"message"`
 }
 
 // EncodeError returns the body of an error.

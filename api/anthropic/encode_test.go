@@ -6,11 +6,14 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/proof"
 )
 
 // answers are calls whose text has reasoning and tool calls in Hermes' form.
@@ -21,19 +24,19 @@ var answers = []struct {
 	want       string // blocks
 	reason     string
 }{
-	{"text", "Hello there", api.FinishStop, "", `[{"type":"text","text":"Hello there"}]`, "end_turn"},
+	{"text", "Hello there", api.FinishStop, "", `[{"type":"text","text":"Hello there","citations":null}]`, "end_turn"},
 	{"nothing", "", api.FinishStop, "", `[]`, "end_turn"},
-	{"cut", "Hello", api.FinishLength, "", `[{"type":"text","text":"Hello"}]`, "max_tokens"},
-	{"stopped", "Hello", api.FinishStop, "\n", `[{"type":"text","text":"Hello"}]`, "stop_sequence"},
+	{"cut", "Hello", api.FinishLength, "", `[{"type":"text","text":"Hello","citations":null}]`, "max_tokens"},
+	{"stopped", "Hello", api.FinishStop, "\n", `[{"type":"text","text":"Hello","citations":null}]`, "stop_sequence"},
 	{"reasoning", "<think>\nhm\n</think>\n\nYes", api.FinishStop, "",
-		`[{"type":"thinking","thinking":"hm","signature":""},{"type":"text","text":"Yes"}]`, "end_turn"},
+		`[{"type":"thinking","thinking":"hm","signature":""},{"type":"text","text":"Yes","citations":null}]`, "end_turn"},
 	{"calls", `Let me see.` + "\n" + `<tool_call>
 {"name": "f", "arguments": {"a": [1, "<b>"]}}
 </tool_call>
 <tool_call>
 {"name": "g", "arguments": {}}
 </tool_call>`, api.FinishStop, "",
-		`[{"type":"text","text":"Let me see."},{"type":"tool_use","id":"ID","name":"f","input":{"a":[1,"<b>"]}},{"type":"tool_use","id":"ID","name":"g","input":{}}]`, "tool_use"},
+		`[{"type":"text","text":"Let me see.","citations":null},{"type":"tool_use","id":"ID","name":"f","input":{"a":[1,"<b>"]},"caller":{"type":"direct"}},{"type":"tool_use","id":"ID","name":"g","input":{},"caller":{"type":"direct"}}]`, "tool_use"},
 }
 
 func callOf() *call.Call {
@@ -149,7 +152,10 @@ func TestAStreamGivesTheBlocksOfTheWholeAnswer(t *testing.T) {
 			require.JSONEq(t, a.want, withoutIDs(t, m.Content), a.name)
 			require.Equal(t, a.reason, reason, a.name)
 			require.Equal(t, a.stop != "", sequence != nil)
-			require.Equal(t, TokenUsage{InputTokens: 6, CacheReadInputTokens: 4, OutputTokens: len(list) - 1}, m.Usage)
+			usage := TokenUsage{InputTokens: 6, CacheReadInputTokens: 4, OutputTokens: len(list) - 1, ServiceTier: "standard"}
+			require.Equal(t, strings.Contains(a.text, "<think>"), m.Usage.OutputDetails.Thinking > 0, a.name)
+			usage.OutputDetails = m.Usage.OutputDetails
+			require.Equal(t, usage, m.Usage)
 
 			in := make(chan api.Event, len(list))
 			for _, ev := range list {
@@ -170,6 +176,38 @@ func TestAStreamGivesTheBlocksOfTheWholeAnswer(t *testing.T) {
 	}
 }
 
+// TestAStreamAndAWholeAnswerHaveTheSameProof: the one of a chat with the same messages.
+func TestAStreamAndAWholeAnswerHaveTheSameProof(t *testing.T) {
+	const body = `{"model":"m","max_tokens":9,"seed":3,"proof":true,"messages":[{"role":"user","content":"hi"}]}`
+	c, err := Decode([]byte(body), served, time.Unix(5, 0))
+	require.NoError(t, err)
+	list := []api.Event{
+		{Text: "a", Tokens: []int32{1}, Pin: &api.Pin{Numerics: "n", Text: "t", Prompt: "h"}},
+		{Text: "b", Tokens: []int32{2}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{}},
+	}
+	in := make(chan api.Event, len(list))
+	s := NewStream(c, "")
+	require.NotContains(t, string(s.Open()[0]), `"proof"`)
+	var streamed struct{ Proof *proof.Proof }
+	for _, ev := range list {
+		in <- ev
+		for _, chunk := range s.Encode(ev) {
+			require.NoError(t, json.Unmarshal(chunk, &streamed))
+		}
+	}
+	result, err := call.Collect(t.Context(), c, in)
+	require.NoError(t, err)
+	answer, err := Encode(c, result, "")
+	require.NoError(t, err)
+	var whole MessageAnswer
+	require.NoError(t, json.Unmarshal(answer, &whole))
+	chat, err := wire.DecodeChat([]byte(body), served, time.Unix(5, 0))
+	require.NoError(t, err)
+	require.Equal(t, proof.Of(chat, result), whole.Proof)
+	require.Equal(t, []proof.ChoiceProof{{Tokens: 2, Hash: api.HashPrompt([]int32{1, 2}), FinishReason: "stop"}}, whole.Proof.Choices)
+	require.Equal(t, whole.Proof, streamed.Proof)
+}
+
 func TestErrorsHaveAnthropicsForm(t *testing.T) {
 	for code, want := range map[api.Code]string{
 		api.CodeInvalid: "invalid_request_error", api.CodeUnauthorized: "authentication_error", api.CodeNotFound: "not_found_error",
@@ -181,7 +219,7 @@ func TestErrorsHaveAnthropicsForm(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add([]byte(`{"model":"m","max_tokens":9,"system":[{"type":"text","text":"x"}],"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"a"}]}]}`))
+	f.Add([]byte(`{"model":"m","max_tokens":9,"system":[{"type":"text","text":"x","citations":null}],"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"a"}]}]}`))
 	f.Add([]byte(`{"model":"m","max_tokens":9,"thinking":{"type":"enabled"},"tools":[{"name":"f","input_schema":{}}],"tool_choice":{"type":"any"},"messages":[{"role":"assistant","content":""}]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		c, err := Decode(body, served, callOf().Created)

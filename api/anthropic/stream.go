@@ -3,6 +3,7 @@ package anthropic
 import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/proof"
 	"github.com/millrace/millrace/api/tools"
 )
 
@@ -36,6 +37,8 @@ type (
 		Type  string     `json:"type"`
 		Delta stopDelta  `json:"delta"`
 		Usage TokenUsage `json:"usage"`
+
+		Proof *proof.Proof `json:"proof,omitempty"`
 	}
 	stopDelta struct {
 		StopReason   string  `json:"stop_reason"`
@@ -54,12 +57,13 @@ type stream struct {
 	kind   string // its type; "": none
 	finish api.Finish
 	stop   string
+	proof  *proof.Recorder
 	out    [][]byte
 }
 
 // NewStream returns the encoder of a streamed answer.
 func NewStream(c *call.Call, _ string) call.Encoder {
-	return &stream{call: c, parser: call.NewParser(c), index: -1}
+	return &stream{call: c, parser: call.NewParser(c), index: -1, proof: proof.NewRecorder(c)}
 }
 
 // Observe does nothing: no chunk has a digest.
@@ -68,7 +72,8 @@ func (*stream) Observe(api.Event) {}
 // Open returns the start of the message. Its usage is not known yet: the end of the message has it.
 func (s *stream) Open() [][]byte {
 	s.out = s.out[:0]
-	s.add(messageStart{"message_start", MessageAnswer{ID: messageID(s.call), Type: "message", Role: "assistant", Model: s.call.Model, Content: []Block{}}})
+	s.add(messageStart{"message_start", MessageAnswer{ID: messageID(s.call), Type: "message", Role: "assistant", Model: s.call.Model, Content: []Block{},
+		Usage: usageOf(api.Usage{}, 0)}})
 	return s.out
 }
 
@@ -76,6 +81,7 @@ func (s *stream) Open() [][]byte {
 func (s *stream) Encode(ev api.Event) [][]byte {
 	s.out = s.out[:0]
 	deltas, finish := s.parser.Deltas(&ev)
+	s.proof.Add(&ev, finish)
 	for i := range deltas {
 		s.delta(&deltas[i])
 	}
@@ -94,8 +100,10 @@ func (s *stream) end(u *api.Usage) {
 	d := messageDelta{Type: "message_delta"}
 	d.Delta.StopReason, d.Delta.StopSequence = stopReason(s.finish, s.stop)
 	if u != nil {
-		d.Usage = usageOf(*u)
+		thinking, _ := s.parser.Reasoning()
+		d.Usage = usageOf(*u, thinking)
 	}
+	d.Proof = s.proof.Proof()
 	s.add(d)
 	s.add(messageStop{"message_stop"})
 }

@@ -3,6 +3,10 @@
 package call
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/api"
@@ -21,6 +25,14 @@ const (
 	Responses      // OpenAI's Responses API
 )
 
+// The kinds of calls whose answers are vectors, or scores that are made of vectors. Logs of answers know the kinds above by number.
+const (
+	Embeddings  Kind = iota + 64
+	Rerank           // documents by their relevance to a query
+	Score            // pairs of texts
+	OllamaEmbed      // Ollama's /api/embed
+)
+
 // Call is a decoded generation call: a request for each prompt, and the form of the answer.
 type Call struct {
 	ID           string
@@ -31,12 +43,51 @@ type Call struct {
 	Stream       bool
 	IncludeUsage bool // the stream ends with a chunk that has the usage
 	TokenIDs     bool // the answer has token ids
+	Proof        bool // the answer has its proof
 	Echo         bool // each choice begins with the text of its prompt
 	N            int  // choices per prompt
 	Requests     []*api.Request
 	Repeated     []byte  // fields of the request that its answer repeats, as JSON; only of the Responses API
 	Resume       Resume  // whether the client can reconnect to the answer
 	Parsing      Parsing // of a chat: how the text is split
+	Window       int     // requests that run at once; 0: all
+	Vectors      *Vectors
+}
+
+// Vectors is how the vectors of a call's requests become its answer.
+type Vectors struct {
+	Normalize  bool // each has length 1
+	Dimensions int  // that are kept, the first ones; 0: all
+	Base64     bool // little-endian float32 in base64
+
+	// A call with scores has the following. Pairs are the requests whose vectors are compared. Judged says that each pair is one request, whose vector has the
+	// logits of "no" and "yes".
+	Pairs     [][2]int
+	Judged    bool
+	Documents []json.RawMessage // with Rerank, one for each pair; nil: the answer does not repeat them
+	Most      int               // with Rerank: results; 0: all
+}
+
+// Rename gives the call another ID, and its requests those that they would have with it: their seeds too, unless the client chose them.
+func (c *Call) Rename(id string) {
+	old := c.ID
+	if prefix, _, ok := strings.Cut(old, "-"); ok {
+		id = prefix + "-" + id
+	}
+	for _, r := range c.Requests {
+		if r.Sampling.Seed == SeedOf(old) {
+			r.Sampling.Seed = SeedOf(id)
+		}
+		r.ID = id + strings.TrimPrefix(r.ID, old)
+	}
+	c.ID = id
+}
+
+// SeedOf returns the seed of a request without one. It is a hash of the call's id, so decoding the same body with the same id gives the same
+// requests.
+func SeedOf(id string) uint64 {
+	sum := sha256.Sum256([]byte(id))
+	return binary.LittleEndian.Uint64(sum[:])
 }
 
 // Choices returns the number of choices in the answer.

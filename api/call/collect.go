@@ -3,6 +3,7 @@ package call
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/tools"
@@ -13,6 +14,8 @@ type Result struct {
 	Choices []Choice
 	Pins    []api.Pin // by request; the last one with a numerics digest, empty without one
 	Usage   api.Usage
+	First   time.Time // when the first token arrived; zero: there is none
+	Ended   int64     // api.Event.Ended of the last event
 	// Reasoning is the number of tokens of reasoning, with Reasons set. Usage has them, too.
 	Reasoning int
 	Reasons   bool // the answer may have reasoning
@@ -25,6 +28,8 @@ type Choice struct {
 	Calls     []ToolCall
 	Tokens    []int32
 	Logprobs  []api.TokenLogprob
+	Vector    []float32
+	Prompt    []api.TokenLogprob // of all tokens of the prompt
 	Finish    api.Finish
 	Stop      string // the stop string that ended it; "": none
 }
@@ -51,8 +56,14 @@ func Collect(ctx context.Context, c *Call, events <-chan api.Event) (*Result, er
 			if err := api.Failure(ev); err != nil {
 				return nil, err
 			}
+			switch {
+			case ev.Restart:
+				r.result.First = time.Time{}
+			case r.result.First.IsZero() && len(ev.Tokens) > 0:
+				r.result.First = time.Now()
+			}
 			if r.add(ev); ev.Done {
-				return r.end(*ev.Usage), nil
+				return r.end(&ev), nil
 			}
 		}
 	}
@@ -95,6 +106,12 @@ func (r *collector) add(ev api.Event) {
 	}
 	ch.Tokens = append(ch.Tokens, ev.Tokens...)
 	ch.Logprobs = append(ch.Logprobs, ev.Logprobs...)
+	if ev.Vector != nil {
+		ch.Vector = ev.Vector
+	}
+	if ev.Prompt != nil {
+		ch.Prompt = ev.Prompt
+	}
 	if finish != api.FinishNone {
 		ch.Finish, ch.Stop = finish, ev.Stop
 	}
@@ -116,8 +133,8 @@ func (b *builders) add(ch *Choice, d *tools.Delta) {
 	}
 }
 
-func (r *collector) end(u api.Usage) *Result {
-	r.result.Usage = u
+func (r *collector) end(last *api.Event) *Result {
+	r.result.Usage, r.result.Ended = *last.Usage, last.Ended
 	r.result.Reasoning, r.result.Reasons = r.parser.Reasoning()
 	for i := range r.texts {
 		ch := &r.result.Choices[i]

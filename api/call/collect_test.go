@@ -23,12 +23,13 @@ func TestCollectKeepsTheLastDigestOfEachRequest(t *testing.T) {
 	events <- pinned("a", api.Event{Choice: 1, Text: "x"})
 	events <- pinned("b", api.Event{Choice: 0, Text: "y"})
 	events <- pinned("", api.Event{Choice: 0, Text: "z", Finish: api.FinishStop})
-	events <- api.Event{Choice: 3, Finish: api.FinishLength, Done: true, Usage: &api.Usage{PromptTokens: 3}}
+	events <- api.Event{Choice: 3, Finish: api.FinishLength, Done: true, Usage: &api.Usage{PromptTokens: 3}, Ended: 9}
 	r, err := Collect(t.Context(), c, events)
 	require.NoError(t, err)
 	require.Equal(t, &Result{
 		Choices: []Choice{{Text: "yz", Finish: api.FinishStop}, {Text: "x"}, {}, {Finish: api.FinishLength}},
 		Pins:    []api.Pin{{Numerics: "b"}, {}},
 		Usage:   api.Usage{PromptTokens: 3},
+		Ended:   9,
 	}, r)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/millrace/millrace/api"
 )
@@ -32,9 +33,12 @@ func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int
 			continue
 		}
 		m := &pump{fanIn: f, firstChoice: i * c.N, progress: p.Choices[i*c.N : (i+1)*c.N], pin: p.Pins[i], echo: echoes[i], text: echoes[i]}
-		if m.stream, err = d.engine.Submit(ctx, m.request(r, p, attempt)); err != nil {
+		next := m.request(r, p, attempt)
+		if c.Window > 0 && len(pumps) >= c.Window {
+			m.submit = func() (api.Stream, error) { return d.engine.Submit(ctx, next) }
+		} else if m.stream, err = d.engine.Submit(ctx, next); err != nil {
 			for _, m := range pumps {
-				m.stream.Close()
+				m.close()
 			}
 			return nil, err
 		}
@@ -45,10 +49,27 @@ func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int
 	if len(pumps) == 0 {
 		close(f.out)
 	}
+	waiting := make(chan *pump, len(pumps))
 	for _, m := range pumps {
-		go m.run(ctx)
+		if m.submit != nil {
+			waiting <- m
+		}
+	}
+	close(waiting)
+	for _, m := range pumps {
+		if m.submit == nil {
+			go m.runAll(ctx, waiting)
+		}
 	}
 	return f.out, nil
+}
+
+// runAll runs a pump, and then those that wait for their turn, one after the other.
+func (m *pump) runAll(ctx context.Context, waiting <-chan *pump) {
+	m.run(ctx)
+	for next := range waiting {
+		next.run(ctx)
+	}
 }
 
 // echoTexts returns the text that the choices of each request begin with.
@@ -84,13 +105,14 @@ type fanIn struct {
 // pump forwards the events of one request to the fan-in.
 type pump struct {
 	*fanIn
-	stream      api.Stream
-	firstChoice int              // of the request, among those of the call
-	progress    []ChoiceProgress // of each choice, before this attempt
-	pin         api.Pin          // of the progress
-	text        string           // of the echo; "" without one
-	echo        string           // text until it is sent, then ""
-	skip        []int            // events of a beam search to drop, by choice: the client has them
+	stream      api.Stream                 // nil before submit
+	submit      func() (api.Stream, error) // when it runs; nil: the stream is there
+	firstChoice int                        // of the request, among those of the call
+	progress    []ChoiceProgress           // of each choice, before this attempt
+	pin         api.Pin                    // of the progress
+	text        string                     // of the echo; "" without one
+	echo        string                     // text until it is sent, then ""
+	skip        []int                      // events of a beam search to drop, by choice: the client has them
 }
 
 // request returns the request to submit: r, or a further attempt that continues after the progress.
@@ -125,7 +147,17 @@ func (m *pump) request(r *api.Request, p *Progress, attempt int) *api.Request {
 // before the first event, unless that is a failure: a refusal must be the first event.
 func (m *pump) run(ctx context.Context) {
 	defer m.exit()
-	defer m.stream.Close()
+	defer m.close()
+	if m.submit != nil {
+		if ctx.Err() != nil {
+			return
+		}
+		var err error
+		if m.stream, err = m.submit(); err != nil {
+			m.send(ctx, api.Event{Choice: m.firstChoice, Finish: api.FinishError, Err: err, Done: true})
+			return
+		}
+	}
 	for {
 		ev, err := m.stream.Next(ctx)
 		if err == nil && (ev.Choice < 0 || ev.Choice >= len(m.progress)) {
@@ -147,6 +179,12 @@ func (m *pump) run(ctx context.Context) {
 		if done := ev.Done; !m.send(ctx, ev) || done {
 			return
 		}
+	}
+}
+
+func (m *pump) close() {
+	if m.stream != nil {
+		m.stream.Close()
 	}
 }
 
@@ -190,7 +228,9 @@ func (f *fanIn) send(ctx context.Context, ev api.Event) bool {
 		usage := f.usage
 		ev.Usage = &usage
 	}
-	ev.Done = f.undone == 0
+	if ev.Done = f.undone == 0; ev.Done {
+		ev.Ended = time.Now().Unix()
+	}
 	f.seq++
 	ev.Seq = f.seq
 	select {

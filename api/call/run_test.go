@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -50,6 +52,31 @@ func answer(ctx context.Context, e api.Engine, c *Call) (<-chan api.Event, error
 		return nil, err
 	}
 	return a.Events(ctx), nil
+}
+
+// TestTheLastEventOfACallSaysWhenItEnded, and no earlier one, also not the last one of another request.
+func TestTheLastEventOfACallSaysWhenItEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const took = 90 * time.Second
+		begin := time.Now()
+		e := apitest.New(func(r *api.Request, s *apitest.Stream) {
+			if r.Prompt == "slow" {
+				<-time.After(took)
+			}
+			apitest.Say("x")(r, s)
+		})
+		events, err := answer(t.Context(), e, &Call{N: 1, Requests: []*api.Request{{Prompt: "quick", N: 1}, {Prompt: "slow", N: 1}}})
+		require.NoError(t, err)
+		var ended []int64
+		for ev := range events {
+			require.Equal(t, ev.Done, ev.Ended != 0)
+			if ev.Done {
+				ended = append(ended, ev.Ended)
+			}
+		}
+		require.Equal(t, []int64{begin.Add(took).Unix()}, ended)
+		e.WaitIdle()
+	})
 }
 
 func TestARefusedPromptClosesThoseBeforeIt(t *testing.T) {

@@ -34,6 +34,12 @@ type Answer interface {
 	Close()
 }
 
+// Bodied is an Answer to a client that does not wait for the end of its call.
+type Bodied interface {
+	// Body returns the answer of a call that does not stream.
+	Body() []byte
+}
+
 // Direct runs calls at an engine. A call ends with its connection, and a client cannot reconnect to
 // its answer.
 type Direct struct{ engine api.Engine }

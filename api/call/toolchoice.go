@@ -73,6 +73,9 @@ func (c *Call) guide(r *api.Request, m *api.Model, format tools.Format, list []t
 		param = r.Grammar.Param
 	}
 	r.Grammar = &grammar.Spec{Kind: grammar.Lark, Source: g.Source, Param: param, After: g.After, Optional: g.After != "", Repeat: g.Repeat}
+	if g.After != "" {
+		r.Grammar.SkipFrom, r.Grammar.SkipTo = format.Skip()
+	}
 	c.Parsing.Held = false
 	if g.After == "" {
 		r.AwaitReasoning = false // the grammar has a place for it

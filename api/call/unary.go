@@ -30,6 +30,29 @@ func NewUnary[Q, A any](
 	}
 }
 
+// Rendered is the prompt of a chat.
+type Rendered struct {
+	Tokens []int32
+	Text   string // of Tokens, special ones included
+}
+
+// Render makes the prompt of a chat's request at the engine, as it would be computed.
+func Render(engine api.Engine, ctx context.Context, c *Call) (*Rendered, error) { //nolint:revive // as Detokenize
+	r := c.Requests[0]
+	tokens, err := engine.Tokenize(ctx, &api.TokenizeRequest{
+		Model: r.Model, Messages: r.Messages, Tools: r.Tools, TemplateArgs: r.TemplateArgs, ContinueFinal: r.ContinueFinal,
+		NoGenerationPrompt: r.NoGenerationPrompt, Clock: r.TemplateClock(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	text, err := engine.Detokenize(ctx, r.Model, tokens)
+	if err != nil {
+		return nil, err
+	}
+	return &Rendered{tokens, text}, nil
+}
+
 // DetokenizeRequest is a list of token ids of a model to turn into text.
 type DetokenizeRequest struct {
 	Model  string

@@ -38,6 +38,10 @@ func Endpoints() []Endpoint {
 		}},
 		{call.OllamaChat, "/api/chat", "ollama.chat", ollamaCodec(ollama.DecodeChat)},
 		{call.OllamaGenerate, "/api/generate", "ollama.generate", ollamaCodec(ollama.DecodeGenerate)},
+		{call.Embeddings, "/v1/embeddings", "embeddings", call.Codec{Decode: wire.DecodeEmbeddings, Encode: wire.EncodeEmbeddings, Error: wire.EncodeError}},
+		{call.Rerank, "/v1/rerank", "rerank", call.Codec{Decode: wire.DecodeRerank, Encode: wire.EncodeRerank, Error: wire.EncodeError}},
+		{call.Score, "/v1/score", "score", call.Codec{Decode: wire.DecodeScore, Encode: wire.EncodeScore, Error: wire.EncodeError}},
+		{call.OllamaEmbed, "/api/embed", "ollama.embed", call.Codec{Decode: ollama.DecodeEmbed, Encode: ollama.EncodeEmbed, Error: ollama.EncodeError}},
 	}
 }
 
@@ -58,6 +62,7 @@ func Unaries() []Unary {
 	return []Unary{
 		{"POST", "/tokenize", "tokenize", call.NewUnary(wire.DecodeTokenize, api.Engine.Tokenize, wire.EncodeTokenize), wire.EncodeError},
 		{"POST", "/detokenize", "detokenize", call.NewUnary(wire.DecodeDetokenize, call.Detokenize, wire.EncodeDetokenize), wire.EncodeError},
+		{"POST", "/v1/chat/completions/render", "chat.completions.render", call.NewUnary(wire.DecodeRender, call.Render, wire.EncodeRender), wire.EncodeError},
 		{"POST", "/v1/messages/count_tokens", "messages.count_tokens",
 			call.NewUnary(anthropic.DecodeCount, api.Engine.Tokenize, anthropic.EncodeCount), anthropic.EncodeError},
 		{"GET", "/api/tags", "", ollama.Tags, ollama.EncodeError},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -22,6 +23,8 @@ type endpoint struct {
 	name, subject string
 	answer        func(context.Context, *reply, []byte)
 	unqueued      bool // every gateway answers, not one of the queue group
+	metadata      map[string]string
+	running       atomic.Int64 // requests that are being answered
 
 	sub   *nats.Subscription
 	mu    sync.Mutex
@@ -117,9 +120,22 @@ func (d *discovery) ping() any {
 }
 
 func (d *discovery) info() any {
+	i := d.describe(true)
+	if body, err := json.Marshal(i); err == nil && len(body) > int(d.out.nc.MaxPayload()) {
+		i = d.describe(false)
+	}
+	return i
+}
+
+// describe lists the endpoints, with or without their metadata.
+func (d *discovery) describe(metadata bool) micro.Info {
 	i := micro.Info{ServiceIdentity: d.id, Type: micro.InfoResponseType, Description: description}
 	for _, e := range d.endpoints {
-		i.Endpoints = append(i.Endpoints, micro.EndpointInfo{Name: e.name, Subject: e.subject, QueueGroup: e.queue(), Metadata: map[string]string{}})
+		info := micro.EndpointInfo{Name: e.name, Subject: e.subject, QueueGroup: e.queue(), Metadata: map[string]string{}}
+		if metadata && e.metadata != nil {
+			info.Metadata = e.metadata
+		}
+		i.Endpoints = append(i.Endpoints, info)
 	}
 	return i
 }
@@ -131,6 +147,7 @@ func (d *discovery) stats() any {
 		stats := e.stats
 		e.mu.Unlock()
 		stats.Name, stats.Subject, stats.QueueGroup = e.name, e.subject, e.queue()
+		stats.Data = fmt.Appendf(nil, `{"running":%d}`, e.running.Load())
 		s.Endpoints = append(s.Endpoints, &stats)
 	}
 	return s

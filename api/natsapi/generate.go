@@ -1,6 +1,7 @@
 package natsapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -47,7 +48,9 @@ func (s *Service) send(ctx context.Context, r *reply, a call.Answer) {
 	defer forget()
 	c := a.Call()
 	r.callID, r.encodeError = c.ID, codec.Of(c.Kind).Error
-	if c.Stream {
+	if b, ok := a.(call.Bodied); ok && !c.Stream {
+		r.single(b.Body())
+	} else if c.Stream {
 		r.cancel = subject
 		s.stream(ctx, r, c, a.Events(ctx))
 	} else {
@@ -75,6 +78,9 @@ func (s *Service) collect(ctx context.Context, r *reply, c *call.Call, events <-
 	if err != nil {
 		r.fail(err)
 		return
+	}
+	for _, pin := range result.Pins {
+		r.kv = cmp.Or(pin.KV(), r.kv)
 	}
 	r.single(body)
 }
@@ -107,6 +113,10 @@ func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-c
 		case ev, ok := <-events:
 			ping.Reset(s.opts.PingAfter)
 			first()
+			if !ok && ctx.Err() != nil { // the events end with it
+				r.fail(context.Cause(ctx))
+				return
+			}
 			if !ok {
 				ev = api.Event{Finish: api.FinishError}
 			}
@@ -115,6 +125,9 @@ func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-c
 				return
 			}
 			end.add(ev)
+			if ev.Pin != nil {
+				r.kv = cmp.Or(ev.Pin.KV(), r.kv)
+			}
 			r.chunks(chunks.Encode(ev), end.reason(ev.Done))
 			if ev.Done {
 				return

@@ -25,6 +25,7 @@ type reply struct {
 	callID      string
 	encodeError func(*api.Error) []byte // returns the body of an error; nil: OpenAI's form
 	key         string                  // id of the API key
+	kv          string                  // see HeaderKV; "": none
 	seq         uint64
 	skip        uint64 // messages that the client has received
 	opened      bool   // a message with the cancel subject was sent
@@ -131,6 +132,12 @@ func (r *reply) fail(err error) {
 // responders).
 func (r *reply) send(m *nats.Msg) error {
 	m.Reply = r.cancel
+	if r.kv != "" {
+		if m.Header == nil {
+			m.Header = nats.Header{}
+		}
+		m.Header[HeaderKV] = []string{r.kv}
+	}
 	err := r.out.send(r.to, m)
 	if err != nil && r.err == nil {
 		r.err = fmt.Errorf("natsapi: %w", err)

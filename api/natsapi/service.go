@@ -30,6 +30,7 @@ const (
 	HeaderSeq        = "Millrace-Seq"           // 1, 2, ... without a gap
 	HeaderEnd        = "Millrace-End"           // on the last message: stop, length, cancelled or error
 	HeaderCancel     = "Millrace-Cancel"        // on the first: a message to this subject cancels
+	HeaderKV         = "Millrace-KV"            // from the first event on: what the workers lose of keys and values, see api.Pin
 	HeaderPing       = "Millrace-Ping"          // a ping, which has no number
 	HeaderInterval   = "Millrace-Ping-Interval" // on the first of a resumable stream: seconds of silence before a ping
 	HeaderRetryAfter = "Retry-After"            // seconds, with errors 429 and 503
@@ -51,7 +52,12 @@ type Options struct {
 	PingAfter   time.Duration // silence before a stream's ping; 1 s
 	Keys        api.Keys      // API keys of the callers; nil: no key is needed
 	Calls       call.Runner   // runs the calls; nil: the engine, without a log
-	Tracer      trace.Tracer  // nil: no traces
+
+	// Metadata describes the endpoints in $SRV.INFO, by the path that each is over HTTP, such as the schemas of its bodies. It is left out where
+	// NATS takes no message of that size.
+	Metadata map[string]map[string]string
+
+	Tracer trace.Tracer // nil: no traces
 }
 
 func (o *Options) defaults() {
@@ -153,11 +159,11 @@ func (s *Service) subscribe() (err error) {
 func (s *Service) endpoints() []*endpoint {
 	var list []*endpoint // of the queue group
 	for _, e := range codec.Endpoints() {
-		list = append(list, &endpoint{name: strings.ReplaceAll(e.Subject, ".", "-"), subject: e.Subject, answer: s.generate(e.Codec)})
+		list = append(list, &endpoint{name: strings.ReplaceAll(e.Subject, ".", "-"), subject: e.Subject, answer: s.generate(e.Codec), metadata: s.opts.Metadata[e.Path]})
 	}
 	for _, u := range codec.Unaries() {
 		if u.Subject != "" {
-			list = append(list, &endpoint{name: strings.ReplaceAll(u.Subject, ".", "-"), subject: u.Subject, answer: s.unary(u.Run)})
+			list = append(list, &endpoint{name: strings.ReplaceAll(u.Subject, ".", "-"), subject: u.Subject, answer: s.unary(u.Run), metadata: s.opts.Metadata[u.Path]})
 		}
 	}
 	list = append(list, []*endpoint{
@@ -172,8 +178,7 @@ func (s *Service) endpoints() []*endpoint {
 		&endpoint{name: "bodies-part-here", subject: s.ownSubjects + "bodies.part", answer: s.addPart, unqueued: true},
 		&endpoint{name: "gateways", subject: subjects + "gateways", answer: s.gateway, unqueued: true},
 		&endpoint{name: "streams-cancel", subject: subjects + "streams.cancel", answer: s.cancelStream},
-		&endpoint{name: "models", subject: subjects + "models", answer: s.unary(models)},
-		&endpoint{name: "embeddings", subject: subjects + "embeddings", answer: s.unary(embeddings)})
+		&endpoint{name: "models", subject: subjects + "models", answer: s.unary(models)})
 }
 
 // gateway returns this gateway's own subjects. A client that has lost its gateway sends this request to
@@ -240,8 +245,10 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 			e.count(0, r.err)
 			return
 		}
+		e.running.Add(1)
 		go func() {
 			defer func() { <-s.slots }()
+			defer e.running.Add(-1)
 			start := time.Now()
 			ctx, span := s.span(ctx, m)
 			defer endSpan(span, r)
@@ -285,11 +292,6 @@ func (s *Service) unary(f call.Unary) func(context.Context, *reply, []byte) {
 
 func models(ctx context.Context, engine api.Engine, _ []byte) ([]byte, error) {
 	return wire.EncodeModels(api.Visible(ctx, engine.Models()))
-}
-
-func embeddings(context.Context, api.Engine, []byte) ([]byte, error) {
-	return nil, &api.Error{Code: api.CodeNotFound, Reason: "not_supported",
-		Message: "embeddings are not supported yet"}
 }
 
 // onCancel handles the messages on cancel subjects: a cancellation by the client, the NATS server's

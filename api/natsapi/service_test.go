@@ -121,7 +121,24 @@ func TestOneRequestOneReply(t *testing.T) {
 		string(request(t, nc, "tokenize", `{"prompt":"A","add_special_tokens":false}`).Data))
 	require.JSONEq(t, `{"prompt":"A"}`, string(request(t, nc, "detokenize", `{"tokens":[65]}`).Data))
 	require.Contains(t, string(request(t, nc, "models", ``).Data), `"id":"tiny-chat"`)
-	requireError(t, request(t, nc, "embeddings", `{"input":"a"}`), 404, "not_supported")
+}
+
+func TestVectorsAndScoresAreOneReply(t *testing.T) {
+	e := apitest.New(func(r *api.Request, s *apitest.Stream) {
+		s.Send(api.Event{Vector: []float32{float32(len(r.Prompt)), 0}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 1}})
+	})
+	e.Served[0].Embedding = api.Embedding{Width: 2, Pooling: api.PoolLast}
+	_, nc := start(t, e, natsapi.Options{})
+	for subject, call := range map[string][2]string{
+		"embeddings":   {`{"input":["a","bb"]}`, `"embedding":[2,0]`},
+		"rerank":       {`{"query":"a","documents":["bb"]}`, `"relevance_score":1`},
+		"score":        {`{"text_1":"a","text_2":"bb"}`, `"score":1`},
+		"ollama.embed": {`{"input":"aa"}`, `"embeddings":[[1,0]]`},
+	} {
+		m := request(t, nc, subject, call[0])
+		require.Contains(t, string(m.Data), call[1], subject)
+		require.Equal(t, "400", request(t, nc, subject, `{}`).Header.Get(micro.ErrorCodeHeader), subject)
+	}
 }
 
 func TestAStreamIsNumberedAndEndsWithItsReason(t *testing.T) {
@@ -200,6 +217,20 @@ func TestASilentStreamIsPingedOutsideTheNumbering(t *testing.T) {
 		m = next(t, sub)
 	}
 	require.Equal(t, "2", m.Header.Get(natsapi.HeaderSeq))
+}
+
+func TestMessagesAnnounceAnEviction(t *testing.T) {
+	e := apitest.New(func(_ *api.Request, s *apitest.Stream) {
+		s.Send(api.Event{Text: "a", Tokens: []int32{1}, Pin: &api.Pin{Numerics: "0123456789abcdef0123-streaming-4-1020"}})
+		s.Send(api.Event{Finish: api.FinishStop, Done: true})
+	})
+	_, nc := start(t, e, natsapi.Options{})
+	whole, err := nc.Request("millrace.v1.chat.completions", []byte(hello+`}`), wait)
+	require.NoError(t, err)
+	require.Equal(t, "streaming-4-1020", whole.Header.Get(natsapi.HeaderKV))
+	sub := open(t, nc, "chat.completions", hello+`,"stream":true}`)
+	require.Empty(t, next(t, sub).Header.Get(natsapi.HeaderKV), "no worker is known yet")
+	require.Equal(t, "streaming-4-1020", next(t, sub).Header.Get(natsapi.HeaderKV))
 }
 
 func TestErrorsHaveOpenAIsShapeAndMicrosHeaders(t *testing.T) {
@@ -309,6 +340,48 @@ func TestTheServiceIsListedByMicro(t *testing.T) {
 	for _, subject := range []string{"chat.completions", "completions", "tokenize", "detokenize", "models", "embeddings"} {
 		require.True(t, subjects["millrace.v1."+subject], subject)
 	}
+}
+
+func TestEndpointsSayWhatTheirBodiesAre(t *testing.T) {
+	for size, fits := range map[int]bool{100: true, 70 << 10: false} { // a message has 64 KiB
+		schema := `"` + strings.Repeat("s", size) + `"`
+		opts := natsapi.Options{Metadata: map[string]map[string]string{"/v1/embeddings": {"request": schema}}}
+		block := make(chan struct{})
+		e := apitest.New(func(_ *api.Request, s *apitest.Stream) {
+			<-block
+			s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
+		})
+		_, nc := start(t, e, opts)
+		answer := open(t, nc, "completions", `{"prompt":"a"}`)
+		m, err := nc.Request("$SRV.INFO.millrace", nil, wait)
+		require.NoError(t, err)
+		var info micro.Info
+		require.NoError(t, json.Unmarshal(m.Data, &info))
+		for _, e := range info.Endpoints {
+			if e.Name == "embeddings" {
+				require.Equal(t, fits, e.Metadata["request"] == schema, "%d bytes", size)
+			}
+		}
+		require.Eventually(t, func() bool { return strings.Contains(endpointData(t, nc, "completions"), `"running":1`) }, wait, time.Millisecond)
+		close(block)
+		next(t, answer)
+		require.Eventually(t, func() bool { return strings.Contains(endpointData(t, nc, "completions"), `"running":0`) }, wait, time.Millisecond)
+	}
+}
+
+// endpointData is the data of an endpoint in $SRV.STATS.
+func endpointData(t *testing.T, nc *nats.Conn, name string) string {
+	t.Helper()
+	m, err := nc.Request("$SRV.STATS.millrace", nil, wait)
+	require.NoError(t, err)
+	var stats micro.Stats
+	require.NoError(t, json.Unmarshal(m.Data, &stats))
+	for _, e := range stats.Endpoints {
+		if e.Name == name {
+			return string(e.Data)
+		}
+	}
+	return ""
 }
 
 // TestEachGatewayHasSubjectsOfItsOwn finds the running gateways and calls each on its own subjects.

@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/compute/sample"
 )
 
 // DecodeChat decodes the body of an /api/chat call. An error is an *api.Error that names the field.
@@ -30,21 +32,31 @@ func decode(body []byte, models []api.Model, arrival time.Time, kind call.Kind) 
 	if err != nil {
 		return nil, err
 	}
-	out, err := r.common()
+	load := r.loads(kind)
+	plain := kind == call.OllamaGenerate && !load && (r.Raw || r.Suffix != "") // a text to fill has no template
+	out, err := r.common(plain)
 	if err != nil {
 		return nil, err
 	}
 	run := wire.DecodeChat
 	switch {
+	case load:
+		r.addPrompt(out)
 	case kind == call.OllamaChat:
 		err = r.addMessages(out)
-	case r.Raw:
+	case plain:
 		out["prompt"], run = r.Prompt, wire.DecodeCompletion
+		if r.Suffix != "" {
+			out["suffix"] = r.Suffix
+		}
 	default:
 		r.addPrompt(out)
 	}
 	if err != nil {
 		return nil, err
+	}
+	if kind == call.OllamaChat && len(r.Tools) > 0 {
+		out["tools"] = r.Tools
 	}
 	translated, err := json.Marshal(out)
 	if err != nil {
@@ -55,7 +67,20 @@ func decode(body []byte, models []api.Model, arrival time.Time, kind call.Kind) 
 		return nil, renamed(err)
 	}
 	c.Kind = kind
+	if load {
+		one := c.Requests[0]
+		one.Pool, one.MaxTokens, one.Grammar, one.TopLogprobs = &api.Pool{Pooling: api.PoolNone}, 1, nil, -1
+		c.Resume = call.ResumeNo
+	}
 	return c, nil
+}
+
+// loads reports whether a call has no prompt. Clients of Ollama load a model that way. Here it computes the beginning of a chat and generates nothing.
+func (r *request) loads(kind call.Kind) bool {
+	if kind == call.OllamaChat {
+		return len(r.Messages) == 0
+	}
+	return r.Prompt == "" && r.Suffix == ""
 }
 
 // request is the body of a call. What is not listed has no effect.
@@ -72,20 +97,25 @@ type request struct {
 	Stream    *bool           `json:"stream"` // true by default
 	Format    json.RawMessage `json:"format"`
 	Think     json.RawMessage `json:"think"`
+	Logprobs  bool            `json:"logprobs"`
+	Top       int             `json:"top_logprobs"` // with Logprobs
+	Context   []int64         `json:"context"`
 	Options   options         `json:"options"`
 	CacheSalt string          `json:"cache_salt"` // an extension of this server
 }
 
 type message struct {
-	Role      string     `json:"role"`
-	Content   string     `json:"content"`
-	Thinking  string     `json:"thinking"`
-	Images    []string   `json:"images"`
-	ToolName  string     `json:"tool_name"`
-	ToolCalls []toolCall `json:"tool_calls"`
+	Role       string     `json:"role"`
+	Content    string     `json:"content"`
+	Thinking   string     `json:"thinking"`
+	Images     []string   `json:"images"`
+	ToolName   string     `json:"tool_name"`
+	ToolCallID string     `json:"tool_call_id"`
+	ToolCalls  []toolCall `json:"tool_calls"`
 }
 
 type toolCall struct {
+	ID       string   `json:"id"`
 	Function function `json:"function"`
 }
 
@@ -113,20 +143,22 @@ func read(body []byte) (*request, error) {
 	if err := wire.Check(body); err != nil {
 		return nil, err
 	}
-	r := new(request)
-	err := json.Unmarshal(body, r)
+	var r *request
+	err := json.Unmarshal(body, &r)
 	var wrong *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &wrong) && wrong.Field != "":
 		return nil, api.Invalid(wrong.Field, "%s: found %s, expected %s", wrong.Field, wrong.Value, wrong.Type)
 	case err != nil:
 		return nil, api.Invalid("", "the body is not one JSON object: %v", err)
+	case r == nil:
+		return nil, api.Invalid("", "the body is null, expected a JSON object")
 	case len(r.Images) > 0:
 		return nil, noImages("images")
 	case r.Template != "":
 		return nil, api.Invalid("template", "template: found one, expected none: the model's own template is used")
-	case r.Suffix != "":
-		return nil, api.Invalid("suffix", "suffix: found %q, expected none: not supported yet", r.Suffix)
+	case len(r.Context) > 0:
+		return nil, api.Invalid("context", "context: found %d token ids, expected none: /api/chat continues a conversation", len(r.Context))
 	}
 	r.Model = served(r.Model)
 	return r, nil
@@ -142,7 +174,8 @@ func noImages(field string) error {
 // body is the body of a call to OpenAI's API.
 type body map[string]any
 
-func (r *request) common() (body, error) {
+// common returns the fields of both kinds. plain says that the call becomes a plain completion, not a chat.
+func (r *request) common(plain bool) (body, error) {
 	out := body{"model": r.Model, "stream": r.Stream == nil || *r.Stream}
 	if r.CacheSalt != "" {
 		out["cache_salt"] = r.CacheSalt
@@ -159,10 +192,26 @@ func (r *request) common() (body, error) {
 	if o.NumPredict != nil && *o.NumPredict >= 0 {
 		out["max_tokens"] = *o.NumPredict
 	}
+	if err := r.addLogprobs(out, plain); err != nil {
+		return nil, err
+	}
 	if err := r.addFormat(out); err != nil {
 		return nil, err
 	}
-	return out, r.addThinking(out)
+	return out, r.addThinking(out, plain)
+}
+
+// addLogprobs requests log probabilities. A plain completion has one field for it, with the number of alternatives. A chat has two.
+func (r *request) addLogprobs(out body, plain bool) error {
+	switch {
+	case r.Top < 0 || r.Top > sample.MaxTopLogprobs:
+		return api.Invalid("top_logprobs", "top_logprobs: found %d, expected 0 to %d", r.Top, sample.MaxTopLogprobs)
+	case r.Logprobs && plain:
+		out["logprobs"] = r.Top
+	case r.Logprobs:
+		out["logprobs"], out["top_logprobs"] = true, r.Top
+	}
+	return nil
 }
 
 // addFormat reads "json" or a schema.
@@ -182,7 +231,7 @@ func (r *request) addFormat(out body) error {
 }
 
 // addThinking reads true, false or an effort. Templates have a switch of one name or the other.
-func (r *request) addThinking(out body) error {
+func (r *request) addThinking(out body, plain bool) error {
 	var on bool
 	var effort string
 	switch {
@@ -190,23 +239,20 @@ func (r *request) addThinking(out body) error {
 		return nil
 	case json.Unmarshal(r.Think, &on) == nil:
 	case json.Unmarshal(r.Think, &effort) == nil && effort != "":
-		on, out["reasoning_effort"] = true, effort
+		on, out["reasoning_effort"] = true, wire.Effort(effort)
 	default:
-		return api.Invalid("think", `think: found %.100s, expected true, false, "low", "medium" or "high"`, r.Think)
+		return api.Invalid("think", `think: found %.100s, expected true, false, "low", "medium", "high" or "max"`, r.Think)
 	}
-	if !r.Raw {
+	if !plain {
 		out["chat_template_kwargs"] = body{"enable_thinking": on, "thinking": on}
 	}
 	return nil
 }
 
 func (r *request) addMessages(out body) error {
-	if len(r.Messages) == 0 {
-		return api.Invalid("messages", "messages: found none, expected at least one")
-	}
 	var list []body
-	calls := 0 // seen so far: results follow their calls in order
-	var waiting []string
+	calls := 0           // seen so far
+	var waiting []string // ids of calls without a result
 	for i := range r.Messages {
 		m := &r.Messages[i]
 		if len(m.Images) > 0 {
@@ -217,8 +263,15 @@ func (r *request) addMessages(out body) error {
 			converted["reasoning_content"] = m.Thinking
 		}
 		var made []body
-		for _, t := range m.ToolCalls {
-			id := fmt.Sprintf("call_%d", calls)
+		for n, t := range m.ToolCalls {
+			if t.Function.Name == "" {
+				param := fmt.Sprintf("messages[%d].tool_calls[%d].function.name", i, n)
+				return api.Invalid(param, "%s: found none, expected the name of a function", param)
+			}
+			id := t.ID
+			if id == "" {
+				id = fmt.Sprintf("call_%d", calls)
+			}
 			calls++
 			waiting = append(waiting, id)
 			arguments := string(t.Function.Arguments)
@@ -234,16 +287,21 @@ func (r *request) addMessages(out body) error {
 			if m.ToolName != "" {
 				converted["name"] = m.ToolName
 			}
-			if len(waiting) > 0 {
-				converted["tool_call_id"], waiting = waiting[0], waiting[1:]
+			at := slices.Index(waiting, m.ToolCallID)
+			if m.ToolCallID == "" && len(waiting) > 0 { // without ids, results follow their calls in order
+				at = 0
+			}
+			if at >= 0 {
+				m.ToolCallID = waiting[at]
+				waiting = slices.Delete(waiting, at, at+1)
+			}
+			if m.ToolCallID != "" {
+				converted["tool_call_id"] = m.ToolCallID
 			}
 		}
 		list = append(list, converted)
 	}
 	out["messages"] = list
-	if len(r.Tools) > 0 {
-		out["tools"] = r.Tools
-	}
 	return nil
 }
 
@@ -257,7 +315,8 @@ func (r *request) addPrompt(out body) {
 }
 
 // names are fields that OpenAI's API has under another name.
-var names = map[string]string{"max_tokens": "options.num_predict", "repetition_penalty": "options.repeat_penalty", "response_format": "format"}
+var names = map[string]string{"max_tokens": "options.num_predict", "repetition_penalty": "options.repeat_penalty", "response_format": "format",
+	"reasoning_effort": "think"}
 
 // renamed returns an error with Ollama's name of its field.
 func renamed(err error) error {

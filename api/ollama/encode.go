@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/api/tools"
 )
 
@@ -19,13 +20,23 @@ type Part struct {
 	Response           *string `json:"response,omitempty"`
 	Thinking           string  `json:"thinking,omitempty"`
 	Done               bool    `json:"done"`
-	DoneReason         string  `json:"done_reason,omitempty" doc:"stop or length"`
+	DoneReason         string  `json:"done_reason,omitempty" doc:"stop, length, or load: the call had no prompt"`
 	TotalDuration      int64   `json:"total_duration,omitempty"`
 	LoadDuration       *int64  `json:"load_duration,omitempty"`
 	PromptEvalCount    int     `json:"prompt_eval_count,omitempty"`
 	PromptEvalDuration int64   `json:"prompt_eval_duration,omitempty"`
 	EvalCount          int     `json:"eval_count,omitempty"`
 	EvalDuration       int64   `json:"eval_duration,omitempty"`
+
+	Logprobs []Logprob `json:"logprobs,omitempty" doc:"With logprobs: the tokens of the part"`
+}
+
+// Logprob is a token with its log probability. Top are alternatives, which have none.
+type Logprob struct {
+	Token   string    `json:"token"`
+	Logprob float32   `json:"logprob" doc:"-9999 for a probability of zero"`
+	Bytes   []int     `json:"bytes,omitempty"`
+	Top     []Logprob `json:"top_logprobs,omitempty"`
 }
 
 // Turn is the assistant's message.
@@ -38,11 +49,13 @@ type Turn struct {
 
 // TurnCall is a call of a function. Its arguments are an object.
 type TurnCall struct {
+	ID       string         `json:"id,omitempty"`
 	Function CalledFunction `json:"function"`
 }
 
 // CalledFunction is the function of a TurnCall.
 type CalledFunction struct {
+	Index     int             `json:"index" doc:"The number of the call, from 0"`
 	Name      string          `json:"name"`
 	Arguments json.RawMessage `json:"arguments"`
 }
@@ -53,8 +66,9 @@ type encoder struct {
 	parser *call.Parser
 	now    func() time.Time
 	first  time.Time // of the first token; zero: none came
-	name   string    // of the tool call in hand
+	made   TurnCall  // the tool call in hand
 	args   bytes.Buffer
+	scored []Logprob // tokens without a line so far
 }
 
 func newEncoder(c *call.Call) *encoder {
@@ -76,6 +90,7 @@ func (e *encoder) Encode(ev api.Event) [][]byte {
 		e.first = e.now()
 	}
 	deltas, _ := e.parser.Deltas(&ev)
+	e.scored = append(e.scored, logprobs(ev.Logprobs)...)
 	var lines [][]byte
 	if m := e.message(deltas); m.Content != "" || m.Thinking != "" || len(m.ToolCalls) > 0 {
 		lines = append(lines, e.line(e.part(m)))
@@ -98,19 +113,21 @@ func (e *encoder) message(deltas []tools.Delta) Turn {
 		case tools.Reasoning:
 			m.Thinking += d.Text
 		case tools.Begin:
-			e.name = d.Name
+			e.made = TurnCall{d.ID, CalledFunction{Index: d.Call, Name: d.Name}}
 			e.args.Reset()
 		case tools.Arguments:
 			e.args.WriteString(d.Text)
 		case tools.End:
-			m.ToolCalls = append(m.ToolCalls, TurnCall{CalledFunction{e.name, json.RawMessage(bytes.Clone(e.args.Bytes()))}})
+			e.made.Function.Arguments = bytes.Clone(e.args.Bytes())
+			m.ToolCalls = append(m.ToolCalls, e.made)
 		}
 	}
 	return m
 }
 
 func (e *encoder) part(m Turn) Part {
-	p := Part{Model: e.call.Model, CreatedAt: e.now().UTC().Format(time.RFC3339Nano)}
+	p := Part{Model: e.call.Model, CreatedAt: e.now().UTC().Format(time.RFC3339Nano), Logprobs: e.scored}
+	e.scored = nil
 	if e.call.Kind == call.OllamaChat {
 		m.Role = "assistant"
 		p.Message = &m
@@ -128,12 +145,27 @@ func (e *encoder) end(p *Part, f api.Finish, u *api.Usage) {
 	}
 	now, loaded := e.now(), int64(0)
 	p.TotalDuration, p.LoadDuration = now.Sub(e.call.Created).Nanoseconds(), &loaded
+	if e.call.Requests[0].Pool != nil {
+		p.DoneReason = "load"
+		return
+	}
 	if !e.first.IsZero() {
 		p.PromptEvalDuration, p.EvalDuration = e.first.Sub(e.call.Created).Nanoseconds(), now.Sub(e.first).Nanoseconds()
 	}
 	if u != nil {
 		p.PromptEvalCount, p.EvalCount = u.PromptTokens, u.CompletionTokens
 	}
+}
+
+func logprobs(tokens []api.TokenLogprob) []Logprob {
+	list := make([]Logprob, len(tokens))
+	for i, t := range tokens {
+		list[i] = Logprob{Token: t.Text, Logprob: wire.Logprob(t.Logprob), Top: logprobs(t.Top)}
+		for _, b := range t.Bytes {
+			list[i].Bytes = append(list[i].Bytes, int(b))
+		}
+	}
+	return list
 }
 
 func (e *encoder) line(p Part) []byte {
@@ -150,10 +182,11 @@ func (e *encoder) line(p Part) []byte {
 func Encode(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	e := newEncoder(c)
 	ch := &r.Choices[0]
+	e.first, e.scored = r.First, logprobs(ch.Logprobs)
 	m := Turn{Content: ch.Text, Thinking: ch.Reasoning}
-	for _, made := range ch.Calls {
+	for i, made := range ch.Calls {
 		if json.Valid([]byte(made.Arguments)) { // else the call was cut
-			m.ToolCalls = append(m.ToolCalls, TurnCall{CalledFunction{made.Name, json.RawMessage(made.Arguments)}})
+			m.ToolCalls = append(m.ToolCalls, TurnCall{made.ID, CalledFunction{i, made.Name, json.RawMessage(made.Arguments)}})
 		}
 	}
 	p := e.part(m)

@@ -102,6 +102,12 @@ func Show(ctx context.Context, engine api.Engine, body []byte) ([]byte, error) {
 	m := &models[i]
 	c := Card{ModelInfo: map[string]any{"general.architecture": "", "general.context_length": m.ContextLength}, Capabilities: []string{"completion"},
 		ModifiedAt: m.Created.UTC().Format(time.RFC3339)}
+	if m.Infill != nil {
+		c.Capabilities = append(c.Capabilities, "insert")
+	}
+	if m.Embedding.Named && m.Embedding.Width > 0 && m.Embedding.Problem == "" {
+		c.Capabilities = append(c.Capabilities, "embedding")
+	}
 	if f, err := tools.Lookup(m.Format); err == nil {
 		if f.Calls() {
 			c.Capabilities = append(c.Capabilities, "tools")

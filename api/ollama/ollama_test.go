@@ -3,6 +3,7 @@ package ollama
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
 )
 
@@ -50,16 +52,116 @@ func TestAPromptIsAUsersMessageUnlessItIsRaw(t *testing.T) {
 	require.Equal(t, call.OllamaGenerate, c.Kind)
 }
 
+func TestAResultBelongsToTheCallWithItsID(t *testing.T) {
+	r := decoded(t, DecodeChat, `{"model":"m","messages":[{"role":"user","content":"hi"},
+		{"role":"assistant","tool_calls":[{"id":"x","function":{"name":"f"}},{"id":"y","function":{"name":"f"}},{"function":{"name":"f"}}]},
+		{"role":"tool","content":"2","tool_call_id":"y"},{"role":"tool","content":"9","tool_call_id":"z"},{"role":"tool","content":"1"},{"role":"tool","content":"3"}]}`).Requests[0]
+	var ids []string
+	for _, m := range r.Messages[2:] {
+		ids = append(ids, m.Content+" "+m.ToolCallID)
+	}
+	require.Equal(t, []string{"2 y", "9 z", "1 x", "3 call_2"}, ids)
+}
+
+// TestACallWithoutAPromptGeneratesNothing: clients of Ollama load a model that way.
+func TestACallWithoutAPromptGeneratesNothing(t *testing.T) {
+	for body, decode := range map[string]decoder{
+		`{"model":"m","messages":[],"format":"json"}`: DecodeChat, `{"model":"m","logprobs":true}`: DecodeChat, `{"model":"m","prompt":"","system":"be kind"}`: DecodeGenerate,
+		`{"model":"m","raw":true,"keep_alive":0}`: DecodeGenerate,
+	} {
+		c := decoded(t, decode, body)
+		r := c.Requests[0]
+		require.Equal(t, &api.Pool{Pooling: api.PoolNone}, r.Pool, body)
+		require.NotEmpty(t, r.Messages)
+		require.Nil(t, r.Grammar)
+		want := Part{Model: "m", Done: true, DoneReason: "load", LoadDuration: new(int64)}
+		if c.Kind == call.OllamaChat {
+			want.Message = &Turn{Role: "assistant"}
+		} else {
+			want.Response = new(string)
+		}
+		end := api.Event{Seq: 1, Finish: api.FinishLength, Done: true, Usage: &api.Usage{PromptTokens: 3}}
+		lines := NewStream(c, "").Encode(end)
+		require.Len(t, lines, 1)
+		whole, err := Encode(c, &call.Result{Choices: make([]call.Choice, 1), Usage: *end.Usage}, "")
+		require.NoError(t, err)
+		for _, line := range [][]byte{lines[0], whole} {
+			var got Part
+			require.NoError(t, json.Unmarshal(line, &got))
+			require.Positive(t, got.TotalDuration)
+			want.CreatedAt, want.TotalDuration = got.CreatedAt, got.TotalDuration
+			require.Equal(t, want, got)
+		}
+	}
+	require.Nil(t, decoded(t, DecodeGenerate, `{"model":"m","prompt":"hi"}`).Requests[0].Pool)
+}
+
+func TestEachTokenHasItsLogProbability(t *testing.T) {
+	c := decoded(t, DecodeChat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":1}`)
+	require.Equal(t, 1, c.Requests[0].TopLogprobs)
+	require.Equal(t, 2, decoded(t, DecodeGenerate, `{"model":"m","prompt":"hi","raw":true,"logprobs":true,"top_logprobs":2}`).Requests[0].TopLogprobs)
+	require.Equal(t, -1, decoded(t, DecodeGenerate, `{"model":"m","prompt":"hi","top_logprobs":2}`).Requests[0].TopLogprobs)
+
+	impossible := float32(math.Inf(-1))
+	tokens := []api.TokenLogprob{
+		{Token: 1, Text: "é", Bytes: []byte("é"), Logprob: -0.5, Top: []api.TokenLogprob{{Token: 2, Text: "e", Bytes: []byte("e"), Logprob: impossible}}},
+		{Token: 3, Text: "!", Bytes: []byte("!"), Logprob: -1},
+	}
+	want := []Logprob{{"é", -0.5, []int{195, 169}, []Logprob{{"e", -9999, []int{101}, nil}}}, {"!", -1, []int{33}, nil}}
+
+	e := NewStream(c, "")
+	var got []Logprob
+	for _, ev := range []api.Event{
+		{Seq: 1, Text: "", Tokens: []int32{1}, Logprobs: tokens[:1]}, // its text comes later
+		{Seq: 2, Text: "é!", Tokens: []int32{3}, Logprobs: tokens[1:]}, {Seq: 3, Finish: api.FinishStop, Done: true, Usage: &api.Usage{}},
+	} {
+		for _, line := range e.Encode(ev) {
+			var part Part
+			require.NoError(t, json.Unmarshal(line, &part))
+			got = append(got, part.Logprobs...)
+		}
+	}
+	require.Equal(t, want, got)
+
+	whole, err := Encode(c, &call.Result{Choices: []call.Choice{{Text: "é!", Logprobs: tokens}}}, "")
+	require.NoError(t, err)
+	var part Part
+	require.NoError(t, json.Unmarshal(whole, &part))
+	require.Equal(t, want, part.Logprobs)
+}
+
+func TestTheCardNamesWhatAModelCanDo(t *testing.T) {
+	for want, m := range map[string]api.Model{
+		`["completion"]`:                    {ID: "m", Embedding: api.Embedding{Width: 4, Pooling: api.PoolLast}},
+		`["completion","embedding"]`:        {ID: "m", Embedding: api.Embedding{Width: 4, Pooling: api.PoolMean, Named: true}},
+		`["completion","insert"]`:           {ID: "m", Infill: []string{"a", "b", "c"}},
+		`["completion","tools","thinking"]`: {ID: "m", Format: "hermes+think"},
+	} {
+		e := apitest.New(nil)
+		e.Served = []api.Model{m}
+		answer, err := Show(t.Context(), e, []byte(`{"model":"m"}`))
+		require.NoError(t, err)
+		var c Card
+		require.NoError(t, json.Unmarshal(answer, &c))
+		got, err := json.Marshal(c.Capabilities)
+		require.NoError(t, err)
+		require.Equal(t, want, string(got))
+	}
+}
+
 func TestABadCallNamesItsField(t *testing.T) {
 	const messages = `"messages":[{"role":"user","content":"hi"}]`
 	for body, want := range map[string]string{
-		`{"model":"m"}`: "messages",
 		`{"model":"m","options":{"temperature":9},` + messages + `}`:                  "options.temperature",
 		`{"model":"m","options":{"repeat_penalty":-1},` + messages + `}`:              "options.repeat_penalty",
 		`{"model":"m","options":{"num_predict":"x"},` + messages + `}`:                "options.num_predict",
 		`{"model":"m","format":"xml",` + messages + `}`:                               "format",
 		`{"model":"m","think":3,` + messages + `}`:                                    "think",
+		`{"model":"m","think":"huge",` + messages + `}`:                               "think",
 		`{"model":"m","template":"x",` + messages + `}`:                               "template",
+		`{"model":"m","context":[1,2],` + messages + `}`:                              "context",
+		`{"model":"m","top_logprobs":21,` + messages + `}`:                            "top_logprobs",
+		`{"model":"m","tools":{}}`:                                                    "tools",
 		`{"model":"m","messages":[{"role":"user","content":"hi","images":["aGk="]}]}`: "messages[0].images",
 		`{"model":"m","messages":[{"role":"robot","content":"hi"}]}`:                  "messages[0].role",
 		`[]`: "",
@@ -71,6 +173,17 @@ func TestABadCallNamesItsField(t *testing.T) {
 		require.Equal(t, want, e.Param, "%s: %v", body, err)
 		require.True(t, strings.HasPrefix(e.Message, e.Param), e.Message)
 	}
+}
+
+func TestATextToEmbedIsNoListOfTokens(t *testing.T) {
+	embeds := []api.Model{{ID: "m", ContextLength: 1000, Embedding: api.Embedding{Width: 4, Pooling: api.PoolLast}}}
+	for _, input := range []string{`[1,2]`, `[[1,2],[3]]`} {
+		_, err := DecodeEmbed([]byte(`{"model":"m","input":`+input+`}`), embeds, time.Unix(5, 0))
+		require.Equal(t, "input", api.AsError(err).Param, input)
+	}
+	c, err := DecodeEmbed([]byte(`{"model":"m","input":["a","b"]}`), embeds, time.Unix(5, 0))
+	require.NoError(t, err)
+	require.Len(t, c.Requests, 2)
 }
 
 func callOf(kind call.Kind) *call.Call {
@@ -125,6 +238,9 @@ func TestAStreamHasTheTextOfTheWholeAnswer(t *testing.T) {
 		require.NoError(t, err)
 		var whole Part
 		require.NoError(t, json.Unmarshal(body, &whole))
+		require.Positive(t, whole.PromptEvalDuration)
+		require.Positive(t, whole.EvalDuration)
+		require.InDelta(t, whole.TotalDuration, whole.PromptEvalDuration+whole.EvalDuration, 1e6)
 		if kind == call.OllamaGenerate {
 			require.Equal(t, all.Content, *whole.Response)
 			require.Equal(t, "Hello", all.Content)
@@ -133,7 +249,8 @@ func TestAStreamHasTheTextOfTheWholeAnswer(t *testing.T) {
 		require.Equal(t, all.Content, whole.Message.Content)
 		require.Equal(t, all.Thinking, whole.Message.Thinking)
 		require.Equal(t, all.ToolCalls, whole.Message.ToolCalls)
-		require.Equal(t, []TurnCall{{CalledFunction{"f", json.RawMessage(`{"a":1}`)}}}, compact(t, whole.Message.ToolCalls))
+		require.Regexp(t, "^call_", all.ToolCalls[0].ID)
+		require.Equal(t, []TurnCall{{all.ToolCalls[0].ID, CalledFunction{0, "f", json.RawMessage(`{"a":1}`)}}}, compact(t, whole.Message.ToolCalls))
 	}
 }
 

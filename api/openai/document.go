@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/millrace/millrace/api/anthropic"
+	"github.com/millrace/millrace/api/batches"
 	"github.com/millrace/millrace/api/ollama"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/api/responses"
@@ -24,9 +26,16 @@ type operation struct {
 var operations = []operation{
 	{"createChatCompletion", http.MethodPost, "/v1/chat/completions", "Answer a conversation",
 		reflect.TypeFor[chatRequest](), reflect.TypeFor[wire.ChatCompletion](), true},
+	{"renderChatCompletion", http.MethodPost, "/v1/chat/completions/render", "The prompt of a conversation, as text and token ids (vLLM)",
+		reflect.TypeFor[chatRequest](), reflect.TypeFor[wire.RenderAnswer](), false},
 	{"createCompletion", http.MethodPost, "/v1/completions", "Continue a text",
 		reflect.TypeFor[completionRequest](), reflect.TypeFor[wire.TextCompletion](), true},
-	{"createResponse", http.MethodPost, "/v1/responses", "Answer a conversation (Responses API); nothing is stored",
+	{"createEmbedding", http.MethodPost, "/v1/embeddings", "Turn texts into vectors",
+		reflect.TypeFor[embeddingRequest](), reflect.TypeFor[wire.EmbeddingList](), false},
+	{"rerank", http.MethodPost, "/v1/rerank", "Order documents by their relevance to a query (Jina, Cohere, vLLM)",
+		reflect.TypeFor[rerankRequest](), reflect.TypeFor[wire.RerankAnswer](), false},
+	{"score", http.MethodPost, "/v1/score", "Score pairs of texts (vLLM)", reflect.TypeFor[scoreRequest](), reflect.TypeFor[wire.ScoreList](), false},
+	{"createResponse", http.MethodPost, "/v1/responses", "Answer a conversation (Responses API)",
 		reflect.TypeFor[responsesRequest](), reflect.TypeFor[responses.Response](), true},
 	{"createMessage", http.MethodPost, "/v1/messages", "Answer a conversation (Anthropic)",
 		reflect.TypeFor[messagesRequest](), reflect.TypeFor[anthropic.MessageAnswer](), true},
@@ -35,6 +44,8 @@ var operations = []operation{
 	{"ollamaChat", http.MethodPost, "/api/chat", "Answer a conversation (Ollama)", reflect.TypeFor[ollamaChat](), reflect.TypeFor[ollama.Part](), true},
 	{"ollamaGenerate", http.MethodPost, "/api/generate", "Answer a prompt (Ollama)",
 		reflect.TypeFor[ollamaGenerate](), reflect.TypeFor[ollama.Part](), true},
+	{"ollamaEmbed", http.MethodPost, "/api/embed", "Turn texts into vectors (Ollama)",
+		reflect.TypeFor[ollamaEmbed](), reflect.TypeFor[ollama.Embedded](), false},
 	{"ollamaTags", http.MethodGet, "/api/tags", "The served models (Ollama)", nil, reflect.TypeFor[ollama.Library](), false},
 	{"ollamaPs", http.MethodGet, "/api/ps", "The loaded models (Ollama)", nil, reflect.TypeFor[ollama.Library](), false},
 	{"ollamaShow", http.MethodPost, "/api/show", "One served model (Ollama)", reflect.TypeFor[showRequest](), reflect.TypeFor[ollama.Card](), false},
@@ -51,6 +62,21 @@ var operations = []operation{
 	{"live", http.MethodGet, "/health/live", "The process runs", nil, reflect.TypeFor[status](), false},
 	{"ready", http.MethodGet, "/health/ready", "The model is loaded and steps make progress; 503 otherwise",
 		nil, reflect.TypeFor[status](), false},
+	{"getResponse", http.MethodGet, "/v1/responses/{id}", "A stored response; with stream, the events of one in the background after starting_after",
+		nil, reflect.TypeFor[responses.Response](), true},
+	{"deleteResponse", http.MethodDelete, "/v1/responses/{id}", "Remove a stored response", nil, reflect.TypeFor[deletedResponse](), false},
+	{"listInputItems", http.MethodGet, "/v1/responses/{id}/input_items", "The input of a stored response", nil, reflect.TypeFor[itemList](), false},
+	{"cancelResponse", http.MethodPost, "/v1/responses/{id}/cancel", "End a response in the background", nil, reflect.TypeFor[responses.Response](), false},
+	{"createFile", http.MethodPost, "/v1/files", "Store a file: multipart/form-data with purpose (batch), file, expires_after[anchor], expires_after[seconds]",
+		nil, reflect.TypeFor[batches.File](), false},
+	{"listFiles", http.MethodGet, "/v1/files", "The stored files, by after, limit, order and purpose", nil, reflect.TypeFor[batches.FileList](), false},
+	{"getFile", http.MethodGet, "/v1/files/{id}", "One stored file", nil, reflect.TypeFor[batches.File](), false},
+	{"deleteFile", http.MethodDelete, "/v1/files/{id}", "Remove a file", nil, reflect.TypeFor[batches.Deleted](), false},
+	{"downloadFile", http.MethodGet, "/v1/files/{id}/content", "The content of a file", nil, nil, false},
+	{"createBatch", http.MethodPost, "/v1/batches", "Run the lines of a file", reflect.TypeFor[batches.NewBatch](), reflect.TypeFor[batches.Batch](), false},
+	{"listBatches", http.MethodGet, "/v1/batches", "The batches, by after and limit", nil, reflect.TypeFor[batches.BatchList](), false},
+	{"getBatch", http.MethodGet, "/v1/batches/{id}", "One batch", nil, reflect.TypeFor[batches.Batch](), false},
+	{"cancelBatch", http.MethodPost, "/v1/batches/{id}/cancel", "End a batch", nil, reflect.TypeFor[batches.Batch](), false},
 	{"metrics", http.MethodGet, "/metrics", "Prometheus' text form", nil, nil, false},
 }
 
@@ -69,7 +95,39 @@ func (s *server) document() ([]byte, error) {
 			doc.AddOperation(op.describe(schemas))
 		}
 	}
+	for _, schema := range schemas.Map() {
+		if schema.AdditionalProperties == true { // of a request
+			allowNull(schema)
+		}
+	}
 	return json.Marshal(doc)
+}
+
+// allowNull documents that null is the same as leaving an optional field out.
+func allowNull(request *huma.Schema) {
+	null := &huma.Schema{Type: "null"}
+	isNullable := func(s *huma.Schema) bool { return s.Nullable }
+	for name, field := range request.Properties {
+		switch {
+		case slices.Contains(request.Required, name):
+		case field.Ref != "":
+			request.Properties[name] = &huma.Schema{AnyOf: []*huma.Schema{{Ref: field.Ref}, null}, Description: field.Description}
+		case len(field.OneOf) > 0 && !slices.ContainsFunc(field.OneOf, isNullable): // exactly one may match null
+			field.OneOf = append(slices.Clip(field.OneOf), null)
+		case field.Type != "":
+			field.Nullable = true
+			if len(field.Enum) > 0 {
+				field.Enum = append(slices.Clip(field.Enum), nil)
+			}
+		}
+	}
+}
+
+// streamEvent is one server-sent event of a stream.
+type streamEvent struct {
+	Event string `json:"event,omitempty" doc:"The type of the chunk, in the Responses and the Messages API."`
+	ID    string `json:"id,omitempty" doc:"The number of the last event of the answer so far."`
+	Data  string `json:"data" doc:"With stream: a chunk, as JSON. [DONE] is the last one, but not in the Responses and the Messages API. An error after the first chunk ends the stream without [DONE]."`
 }
 
 func (op operation) describe(schemas huma.Registry) *huma.Operation {
@@ -86,13 +144,13 @@ func (op operation) describe(schemas huma.Registry) *huma.Operation {
 	case strings.HasPrefix(op.path, "/v1/messages"):
 		errorBody = reflect.TypeFor[anthropic.ErrorAnswer]()
 	}
-	switch {
+	switch { // OpenAPI 3.1 has no types of sequences: the schema is that of one line or of one event
 	case op.streams && strings.HasPrefix(op.path, "/api/"):
-		content["application/x-ndjson"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Description: "Unless stream is false: a line of JSON for each part."}}
+		content["application/x-ndjson"] = &huma.MediaType{Schema: &huma.Schema{
+			AnyOf:       []*huma.Schema{schemas.Schema(op.answer, true, ""), schemas.Schema(errorBody, true, "")},
+			Description: "Unless stream is false: a line of JSON for each part. This is the schema of a line."}}
 	case op.streams:
-		content["text/event-stream"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString,
-			Description: "With stream: a chunk per message, id: the number of the last event in it, then [DONE]. " +
-				"An error after the first chunk comes as a message with \"error\", without [DONE]."}}
+		content["text/event-stream"] = &huma.MediaType{Schema: schemas.Schema(reflect.TypeFor[streamEvent](), true, "")}
 	}
 	d := &huma.Operation{OperationID: op.id, Method: op.method, Path: op.path, Summary: op.summary,
 		Responses: map[string]*huma.Response{
@@ -105,7 +163,7 @@ func (op operation) describe(schemas huma.Registry) *huma.Operation {
 		d.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
 			"application/json": {Schema: schemas.Schema(op.request, true, "")}}}
 	}
-	if strings.HasSuffix(op.path, "/{id}") {
+	if strings.Contains(op.path, "/{id}") {
 		d.Parameters = []*huma.Param{{Name: "id", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString}}}
 	}
 	return d

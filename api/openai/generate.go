@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/codec"
 )
@@ -41,11 +42,14 @@ func (s *server) generate(format call.Codec) handlerFunc {
 
 // answer writes an answer as a stream or as one body.
 func (s *server) answer(ctx context.Context, w http.ResponseWriter, a call.Answer) error {
-	c, events := a.Call(), a.Events(ctx)
+	c := a.Call()
 	if c.Stream {
-		return s.stream(ctx, s.sse(ctx, w, c), events)
+		return s.stream(ctx, s.sse(ctx, w, c), a.Events(ctx))
 	}
-	result, err := call.Collect(ctx, c, events)
+	if b, ok := a.(call.Bodied); ok {
+		return writeJSON(w, b.Body())
+	}
+	result, err := call.Collect(ctx, c, a.Events(ctx))
 	if err != nil {
 		return err
 	}
@@ -53,5 +57,17 @@ func (s *server) answer(ctx context.Context, w http.ResponseWriter, a call.Answe
 	if err != nil {
 		return err
 	}
+	for _, pin := range result.Pins {
+		setKV(w, pin)
+	}
 	return writeJSON(w, body)
+}
+
+// headerKV is the header that announces answers of workers that lose keys and values of long sequences, see api.Pin.
+const headerKV = "Millrace-KV"
+
+func setKV(w http.ResponseWriter, pin api.Pin) {
+	if kv := pin.KV(); kv != "" {
+		w.Header().Set(headerKV, kv)
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/batches"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/codec"
 	"github.com/millrace/millrace/api/openai/wire"
@@ -27,14 +28,16 @@ import (
 // last.
 type Options struct {
 	Logger      zerolog.Logger
-	Fingerprint string        // system_fingerprint of answers that name no digest; empty
-	Version     string        // of the program, for the OpenAPI document
-	MaxBody     int64         // maximum size of a request's body, in bytes; 4 MiB
-	PingAfter   time.Duration // silence before a comment keeps a stream alive; 1 s
-	CutOff      func() bool   // reports that this process reaches no other one, so streams must not ping; nil: never
-	Keys        api.Keys      // API keys of the callers; nil: no key is needed
-	Calls       call.Runner   // runs the calls; nil: the engine, without a log
-	Tracer      trace.Tracer  // nil: no traces
+	Fingerprint string          // system_fingerprint of answers that name no digest; empty
+	Version     string          // of the program, for the OpenAPI document
+	MaxBody     int64           // maximum size of a request's body, in bytes; 4 MiB
+	PingAfter   time.Duration   // silence before a comment keeps a stream alive; 1 s
+	CutOff      func() bool     // reports that this process reaches no other one, so streams must not ping; nil: never
+	Keys        api.Keys        // API keys of the callers; nil: no key is needed
+	Calls       call.Runner     // runs the calls; nil: the engine, without a log
+	Tracer      trace.Tracer    // nil: no traces
+	Responses   Responses       // the stored responses; nil: none is stored
+	Routes      []batches.Route // of files and batches
 
 	Metrics http.Handler            // at /metrics; nil: not served
 	Page    http.Handler            // at / and under /web/; nil: not served
@@ -81,6 +84,10 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		{"/health/live", "GET", s.live},
 		{"/health/ready", "GET", s.ready},
 		{"/openapi.json", "GET", static(document)},
+	}
+	routes = append(routes, s.responseRoutes()...)
+	for _, r := range opts.Routes {
+		routes = append(routes, route{r.Path, r.Methods, s.authenticated(r.Handle)})
 	}
 	errorsAt := map[string]func(*api.Error) []byte{}
 	for _, u := range codec.Unaries() {

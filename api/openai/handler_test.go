@@ -328,3 +328,29 @@ func TestAReaderThatStallsIsDroppedAndBlocksNobody(t *testing.T) {
 	require.Equal(t, 200, post(t, srv, "/v1/chat/completions", hello+`}`).StatusCode)
 	<-closed // nothing was read from the first, and it ended
 }
+
+// TestAnswersAnnounceAnEviction in every format, streamed and whole.
+func TestAnswersAnnounceAnEviction(t *testing.T) {
+	const digest = "0123456789abcdef0123456789abcdef"
+	for numerics, want := range map[string]string{digest: "", digest + "-streaming-4-1020": "streaming-4-1020"} {
+		srv := serve(t, apitest.New(func(_ *api.Request, s *apitest.Stream) {
+			s.Send(api.Event{Text: "a", Tokens: []int32{1}, Pin: &api.Pin{Numerics: numerics}})
+			s.Send(api.Event{Finish: api.FinishStop, Done: true})
+		}), openai.Options{})
+		for _, path := range []string{"/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/responses"} {
+			for _, stream := range []string{"false", "true"} {
+				body := hello + `,"max_tokens":5,"stream":` + stream + `}`
+				if path == "/v1/responses" {
+					body = `{"model":"tiny-chat","input":"hi","store":false,"stream":` + stream + `}`
+				}
+				resp := post(t, srv, path, body)
+				text := read(t, resp)
+				require.Equal(t, 200, resp.StatusCode, text)
+				require.Equal(t, want, resp.Header.Get("Millrace-KV"), "%s, stream %s", path, stream)
+				if path == "/v1/chat/completions" && want != "" {
+					require.Contains(t, text, `"system_fingerprint":"fp_0123456789abcdef-streaming-4-1020"`)
+				}
+			}
+		}
+	}
+}

@@ -56,8 +56,10 @@ func TestEachAPIHasItsOwnErrors(t *testing.T) {
 		{"/v1/messages", `{}`, key, `{"type":"error","error":{"type":"invalid_request_error","message":"max_tokens: found nothing`},
 		{"/v1/messages/count_tokens", `{}`, key, `{"type":"error","error":{"type":"invalid_request_error","message":"messages: found none`},
 		{"/api/chat", anOllama + "}", "", `{"error":"`},
-		{"/api/chat", `{}`, key, `{"error":"messages: found none`},
+		{"/api/chat", `{"messages":[{}]}`, key, `{"error":"messages[0].role: expected`},
 		{"/api/generate", `[]`, key, `{"error":"the body is not one JSON object`},
+		{"/api/chat", `{"messages":[{"role":"assistant","tool_calls":[null]}]}`, key, `{"error":"messages[0].tool_calls[0].function.name: found none`},
+		{"/api/generate", `null`, key, `{"error":"the body is null`},
 		{"/api/show", `{"model":"nobody"}`, key, `{"error":"model \"nobody\" not found"}`},
 	} {
 		resp := ask(t, http.MethodPost, srv.URL+c.path, c.key, c.body)

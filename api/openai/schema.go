@@ -4,6 +4,8 @@ import (
 	"reflect"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/millrace/millrace/api/proof"
 )
 
 // The types below describe requests in the OpenAPI document. Package wire decodes them, with errors
@@ -26,9 +28,12 @@ type Sampled struct {
 	Stop              *stringOrStrings   `json:"stop,omitempty" doc:"At most 16 strings of at most 1024 bytes."`
 	StopTokenIDs      []int32            `json:"stop_token_ids,omitempty" maxItems:"256" doc:"(vLLM)"`
 	IncludeStop       bool               `json:"include_stop_str_in_output,omitempty" default:"false" doc:"(vLLM)"`
+	MinTokens         int                `json:"min_tokens,omitempty" minimum:"0" maximum:"16777216" default:"0" doc:"Tokens before the end-of-sequence token or one of stop_token_ids may come. Not with a grammar. (vLLM)"`
+	PromptLogprobs    int                `json:"prompt_logprobs,omitempty" minimum:"0" maximum:"20" doc:"Log probabilities of the prompt's tokens, with this many alternatives. Not with stream. (vLLM)"`
 	IgnoreEOS         bool               `json:"ignore_eos,omitempty" default:"false" doc:"Continue to the token limit. (vLLM)"`
 	SkipSpecial       bool               `json:"skip_special_tokens,omitempty" default:"true" doc:"Leave special tokens out of the text. (vLLM)"`
 	ReturnTokenIDs    bool               `json:"return_token_ids,omitempty" default:"false" doc:"Token ids beside the text. (vLLM)"`
+	Proof             *boolOrProof       `json:"proof,omitempty" doc:"true: the answer has its proof, and token ids. The proof of an earlier answer: that answer, from workers of the same digests."`
 	Stream            bool               `json:"stream,omitempty" default:"false" doc:"Answer with server-sent events."`
 	StreamOptions     *streamOptions     `json:"stream_options,omitempty" doc:"Only with stream."`
 	StreamResume      *boolOrAuto        `json:"stream_resume,omitempty" doc:"Keep the answer, so that a client that lost its connection can resume it with GET /v1/streams/{id} at any gateway; auto: if the server can."`
@@ -100,11 +105,13 @@ type namedOnly struct {
 }
 
 type allowedTools struct {
-	Type    string `json:"type" enum:"allowed_tools"`
-	Allowed struct {
-		Mode  string      `json:"mode" enum:"auto,required"`
-		Tools []namedTool `json:"tools" minItems:"1" maxItems:"256"`
-	} `json:"allowed_tools"`
+	Type    string     `json:"type" enum:"allowed_tools"`
+	Allowed toolSubset `json:"allowed_tools"`
+}
+
+type toolSubset struct {
+	Mode  string      `json:"mode" enum:"auto,required"`
+	Tools []namedTool `json:"tools" minItems:"1" maxItems:"256"`
 }
 
 type message struct {
@@ -122,6 +129,7 @@ type textPart struct {
 }
 
 type tool struct {
+	_        struct{}     `json:"-" additionalProperties:"true"`
 	Type     string       `json:"type,omitempty" enum:"function"`
 	Function toolFunction `json:"function"`
 }
@@ -154,14 +162,16 @@ type chatRequest struct {
 	Logprobs            bool   `json:"logprobs,omitempty" default:"false"`
 	TopLogprobs         int    `json:"top_logprobs,omitempty" minimum:"0" maximum:"20" doc:"Only with logprobs."`
 	ReasoningEffort     string `json:"reasoning_effort,omitempty" enum:"none,minimal,low,medium,high,xhigh" doc:"Given to the chat template as reasoning_effort, enable_thinking and thinking."`
+	ThinkingBudget      int    `json:"thinking_token_budget,omitempty" minimum:"0" maximum:"16777216" doc:"Tokens of reasoning at most: its end is forced then. (vLLM)"`
 }
 
 type completionRequest struct {
 	_ struct{} `json:"-" additionalProperties:"true"`
 	Sampled
 	Prompt    prompts `json:"prompt" doc:"One prompt or several (at most 128), as text or token ids. None may be empty."`
-	MaxTokens int     `json:"max_tokens,omitempty" minimum:"1" maximum:"16777216" default:"16"`
-	Logprobs  int     `json:"logprobs,omitempty" minimum:"0" maximum:"20" doc:"Alternatives per token. Not together with echo."`
+	Suffix    string  `json:"suffix,omitempty" doc:"The text after the gap that the answer fills, for a model with tokens for that."`
+	MaxTokens int     `json:"max_tokens,omitempty" minimum:"0" maximum:"16777216" default:"16"`
+	Logprobs  int     `json:"logprobs,omitempty" minimum:"0" maximum:"20" doc:"Alternatives per token; with echo of the prompt's tokens, too."`
 	Echo      bool    `json:"echo,omitempty" default:"false" doc:"The prompt's text comes first."`
 }
 
@@ -189,6 +199,7 @@ type (
 	stringOrStrings struct{}
 	boolOrNever     struct{}
 	boolOrAuto      struct{}
+	boolOrProof     struct{}
 	stringOrParts   struct{}
 	toolChoice      struct{}
 	prompts         struct{}
@@ -217,6 +228,10 @@ func (boolOrAuto) Schema(r huma.Registry) *huma.Schema {
 	s := oneOf(r, reflect.TypeFor[bool](), reflect.TypeFor[string]())
 	s.OneOf[1].Enum = []any{"auto"}
 	return s
+}
+
+func (boolOrProof) Schema(r huma.Registry) *huma.Schema {
+	return oneOf(r, reflect.TypeFor[bool](), reflect.TypeFor[proof.Proof]())
 }
 
 func (stringOrParts) Schema(r huma.Registry) *huma.Schema {

@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"net/http"
 	"strconv"
 	"time"
@@ -62,6 +63,7 @@ type sse struct {
 	format call.Codec
 	chunks call.Encoder
 	after  uint64 // Seq of the last event that the client has
+	from   int    // number of the first chunk that the client wants, of a format that numbers them
 	opened bool
 	buf    []byte // not yet flushed
 	start  func() trace.Span
@@ -103,11 +105,14 @@ func (o *sse) event(ev api.Event) (done bool, err error) {
 		return true, failed
 	}
 	o.chunks.Observe(ev)
+	if ev.Pin != nil && !o.opened {
+		setKV(o.w, *ev.Pin)
+	}
 	o.open()
 	chunks := o.chunks.Encode(ev)
 	for i, chunk := range chunks {
 		switch {
-		case ev.Seq <= o.after: // not sent, but encoded: later chunks depend on it
+		case ev.Seq <= o.after || o.hasChunk(chunk): // not sent, but encoded: later chunks depend on it
 		case i == len(chunks)-1: // the id marks the end of the event
 			o.add(ev.Seq, chunk)
 		default:
@@ -137,9 +142,22 @@ func (o *sse) open() {
 	o.w.WriteHeader(http.StatusOK)
 	if o.call.Kind != call.Completion && o.after == 0 { // a completion's text shows that it has begun
 		for _, chunk := range o.chunks.Open() {
-			o.add(0, chunk)
+			if !o.hasChunk(chunk) {
+				o.add(0, chunk)
+			}
 		}
 	}
+}
+
+// hasChunk reports whether the client has a chunk by its number.
+func (o *sse) hasChunk(chunk []byte) bool {
+	if o.from == 0 {
+		return false
+	}
+	var numbered struct {
+		Number *int `json:"sequence_number"`
+	}
+	return json.Unmarshal(chunk, &numbered) == nil && numbered.Number != nil && *numbered.Number < o.from
 }
 
 // add adds one message. With seq 0 it has no id.

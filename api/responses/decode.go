@@ -1,5 +1,5 @@
 // Package responses decodes the requests of OpenAI's Responses API and encodes its answers. A request becomes the body of the same call
-// to the chat API, so that both have the same limits and defaults. Nothing is stored: what needs an earlier response is an error. It is a
+// to the chat API, so that both have the same limits and defaults. What stores responses reads from the call what the client wants (Wanted). It is a
 // codec of pure functions: it must not know HTTP, NATS, an engine or how a call runs.
 package responses
 
@@ -40,7 +40,11 @@ func Decode(body []byte, models []api.Model, arrival time.Time) (*call.Call, err
 		return nil, renamed(err)
 	}
 	c.Kind = call.Responses
-	c.Repeated, err = json.Marshal(r.repeated())
+	k := kept{Repeated: r.repeated()}
+	if k.Store {
+		k.Input = shared["input"]
+	}
+	c.Repeated, err = json.Marshal(k)
 	return c, err
 }
 
@@ -77,7 +81,7 @@ type request struct {
 
 // passed are the fields that the chat API has with the same meaning, and the extensions of this server.
 var passed = []string{"model", "stream", "temperature", "top_p", "user", "service_tier", "stream_resume", "request_id", "cache_salt", "priority", "timeout",
-	"seed", "chat_template_kwargs", "top_k", "min_p", "repetition_penalty"}
+	"seed", "chat_template_kwargs", "proof", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
 
 type textOptions struct {
 	Format *format `json:"format"`
@@ -97,9 +101,9 @@ type reasoning struct {
 type functionTool struct {
 	Type        string          `json:"type"`
 	Name        string          `json:"name"`
-	Description string          `json:"description,omitempty"`
-	Parameters  json.RawMessage `json:"parameters,omitempty"`
-	Strict      *bool           `json:"strict,omitempty"`
+	Description *string         `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"`
+	Strict      *bool           `json:"strict"`
 }
 
 // input is a string or a list of items. A string is a message of the user.
@@ -187,18 +191,15 @@ func read(body []byte) (*request, map[string]json.RawMessage, error) {
 	return r, raw, r.check()
 }
 
-// check refuses what needs a response that is stored.
+// check refuses what the server does not have.
 func (r *request) check() error {
-	const resend = "this server stores no responses: send the conversation in input"
 	switch {
-	case r.Previous != "":
-		return invalid("previous_response_id", r.Previous, "none: "+resend)
 	case len(r.Conversation) > 0 && string(r.Conversation) != "null":
-		return api.Invalid("conversation", "conversation: found one, expected none: %s", resend)
+		return api.Invalid("conversation", "conversation: found one, expected none: this server stores no conversations: use previous_response_id")
 	case len(r.Prompt) > 0 && string(r.Prompt) != "null":
 		return api.Invalid("prompt", "prompt: found one, expected none: this server stores no prompts")
-	case r.Background:
-		return api.Invalid("background", "background: found true, expected false: %s", resend)
+	case r.Background && r.Store != nil && !*r.Store:
+		return api.Invalid("background", "background: found true with store false, expected store true")
 	case r.Truncation != "" && r.Truncation != "disabled" && r.Truncation != "auto":
 		return invalid("truncation", r.Truncation, "disabled or auto")
 	case !r.Input.given || len(r.Input.items) == 0:
@@ -297,8 +298,8 @@ func (out chat) addTools(r *request) error {
 			return invalid(fmt.Sprintf("tools[%d].type", i), t.Type, `"function": this server runs no tools of its own`)
 		}
 		f := chat{"name": t.Name}
-		if t.Description != "" {
-			f["description"] = t.Description
+		if t.Description != nil {
+			f["description"] = *t.Description
 		}
 		if len(t.Parameters) > 0 {
 			f["parameters"] = t.Parameters
@@ -362,9 +363,12 @@ func (out chat) addRest(r *request) error {
 
 // repeated are the fields of the request that the answer repeats.
 func (r *request) repeated() Repeated {
-	f := Repeated{Metadata: r.Metadata, Tools: r.Tools, ToolChoice: r.ToolChoice, Parallel: r.Parallel == nil || *r.Parallel, MaxOutputTokens: r.MaxOutputTokens}
+	f := Repeated{Store: r.Store == nil || *r.Store, Background: r.Background, Metadata: r.Metadata, Tools: r.Tools, ToolChoice: r.ToolChoice, Parallel: r.Parallel == nil || *r.Parallel, MaxOutputTokens: r.MaxOutputTokens}
 	if r.Instructions != "" {
 		f.Instructions = &r.Instructions
+	}
+	if r.Previous != "" {
+		f.PreviousID = &r.Previous
 	}
 	if r.Reasoning != nil {
 		f.Reasoning.Effort = r.Reasoning.Effort

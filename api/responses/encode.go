@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/proof"
 	"github.com/millrace/millrace/api/tools"
 )
 
@@ -17,7 +18,7 @@ type Response struct {
 	ID                string         `json:"id"`
 	Object            string         `json:"object" doc:"Always \"response\""`
 	CreatedAt         int64          `json:"created_at" doc:"Unix seconds"`
-	Status            string         `json:"status" doc:"in_progress, completed or incomplete"`
+	Status            string         `json:"status" doc:"queued, in_progress, completed, incomplete, failed or cancelled"`
 	Error             *ErrorObject   `json:"error"`
 	IncompleteDetails *Incomplete    `json:"incomplete_details"`
 	Model             string         `json:"model"`
@@ -26,37 +27,48 @@ type Response struct {
 	Temperature       float32        `json:"temperature"`
 	TopP              float32        `json:"top_p"`
 	Truncation        string         `json:"truncation" doc:"Always \"disabled\": a prompt that is too long is an error"`
-	Store             bool           `json:"store" doc:"Always false: responses are not stored"`
-	PreviousID        *string        `json:"previous_response_id"`
+	Proof             *proof.Proof   `json:"proof,omitempty" doc:"With proof, of an answer that has ended"`
 	Repeated
+	Required
 }
 
 // Repeated are fields of the request that its answer repeats.
 type Repeated struct {
-	Instructions    *string         `json:"instructions"`
-	MaxOutputTokens json.RawMessage `json:"max_output_tokens"`
-	Metadata        json.RawMessage `json:"metadata"`
-	Parallel        bool            `json:"parallel_tool_calls"`
-	Reasoning       struct {
-		Effort  *string `json:"effort"`
-		Summary *string `json:"summary"`
-	} `json:"reasoning"`
-	Text struct {
-		Format json.RawMessage `json:"format"`
-	} `json:"text"`
-	ToolChoice json.RawMessage `json:"tool_choice"`
-	Tools      []functionTool  `json:"tools"`
+	Store           bool              `json:"store" doc:"The response can be retrieved"`
+	Background      bool              `json:"background"`
+	PreviousID      *string           `json:"previous_response_id"`
+	Instructions    *string           `json:"instructions"`
+	MaxOutputTokens json.RawMessage   `json:"max_output_tokens"`
+	Metadata        json.RawMessage   `json:"metadata"`
+	Parallel        bool              `json:"parallel_tool_calls"`
+	Reasoning       ReasoningSettings `json:"reasoning"`
+	Text            TextSettings      `json:"text"`
+	ToolChoice      json.RawMessage   `json:"tool_choice"`
+	Tools           []functionTool    `json:"tools"`
+}
+
+// ReasoningSettings are what a request says of reasoning.
+type ReasoningSettings struct {
+	Effort  *string `json:"effort"`
+	Summary *string `json:"summary"`
+}
+
+// TextSettings are what a request says of the text of the answer.
+type TextSettings struct {
+	Format json.RawMessage `json:"format"`
 }
 
 // ErrorObject is why a response failed.
 type ErrorObject struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
+	_       struct{} `json:"-" nullable:"true"`
+	Code    string   `json:"code"`
+	Message string   `json:"message"`
 }
 
 // Incomplete is why a response is incomplete.
 type Incomplete struct {
-	Reason string `json:"reason" doc:"Always \"max_output_tokens\""`
+	_      struct{} `json:"-" nullable:"true"`
+	Reason string   `json:"reason" doc:"Always \"max_output_tokens\""`
 }
 
 // Item is one part of an answer: a message, reasoning or a call of a function. Its type says which fields it has.
@@ -82,15 +94,22 @@ type ContentPart struct {
 
 // ResponseUsage counts tokens.
 type ResponseUsage struct {
-	InputTokens  int `json:"input_tokens"`
-	InputDetails struct {
-		Cached int `json:"cached_tokens"`
-	} `json:"input_tokens_details"`
-	OutputTokens  int `json:"output_tokens"`
-	OutputDetails struct {
-		Reasoning int `json:"reasoning_tokens"`
-	} `json:"output_tokens_details"`
-	TotalTokens int `json:"total_tokens"`
+	_             struct{}            `json:"-" nullable:"true"`
+	InputTokens   int                 `json:"input_tokens"`
+	InputDetails  InputTokensDetails  `json:"input_tokens_details"`
+	OutputTokens  int                 `json:"output_tokens"`
+	OutputDetails OutputTokensDetails `json:"output_tokens_details"`
+	TotalTokens   int                 `json:"total_tokens"`
+}
+
+// InputTokensDetails counts the tokens of the input that were in the prefix cache.
+type InputTokensDetails struct {
+	Cached int `json:"cached_tokens"`
+}
+
+// OutputTokensDetails counts the tokens of reasoning.
+type OutputTokensDetails struct {
+	Reasoning int `json:"reasoning_tokens"`
 }
 
 func usageOf(u api.Usage, reasoning int) *ResponseUsage {
@@ -104,18 +123,22 @@ func suffix(c *call.Call) string { return strings.TrimPrefix(c.ID, "chatcmpl-") 
 
 func newResponse(c *call.Call) Response {
 	r := Response{ID: "resp_" + suffix(c), Object: "response", CreatedAt: c.Created.Unix(), Status: "in_progress", Model: c.Model, Output: []Item{},
-		Truncation: "disabled", Temperature: c.Requests[0].Sampling.Temperature, TopP: c.Requests[0].Sampling.TopP}
+		Required: requiredOf(c), Truncation: "disabled", Temperature: c.Requests[0].Sampling.Temperature, TopP: c.Requests[0].Sampling.TopP}
 	if json.Unmarshal(c.Repeated, &r.Repeated) != nil || r.Tools == nil {
 		r.Tools = []functionTool{}
 	}
 	return r
 }
 
-// end sets how a response ended.
-func (r *Response) end(f api.Finish) {
-	r.Status = "completed"
+// end sets how a response ended, and when, in Unix seconds. 0 is the time in a log of an earlier version, which has none.
+func (r *Response) end(f api.Finish, at int64) {
 	if f == api.FinishLength {
-		r.Status, r.IncompleteDetails = "incomplete", &Incomplete{"max_output_tokens"}
+		r.Status, r.IncompleteDetails = "incomplete", &Incomplete{Reason: "max_output_tokens"}
+		return
+	}
+	r.Status = "completed"
+	if at > 0 {
+		r.CompletedAt = &at
 	}
 }
 
@@ -144,7 +167,7 @@ func newPart(itemType string) ContentPart {
 // Encode returns the body of a whole answer.
 func Encode(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	out, ch := newResponse(c), &r.Choices[0]
-	out.end(ch.Finish)
+	out.end(ch.Finish, r.Ended)
 	text := func(kind tools.Kind, text string) {
 		if text == "" {
 			return
@@ -166,6 +189,7 @@ func Encode(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 		out.Output[n-1].Status = "incomplete"
 	}
 	out.Usage = usageOf(r.Usage, r.Reasoning)
+	out.Proof = proof.Of(c, r)
 	return marshal(&out)
 }
 

@@ -12,6 +12,8 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/proof"
 )
 
 var served = []api.Model{{ID: "m", ContextLength: 1000}}
@@ -51,11 +53,12 @@ func TestItemsBecomeMessages(t *testing.T) {
 func TestABadCallNamesItsField(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"model":"m"}`: "input",
-		`{"model":"m","input":"x","previous_response_id":"resp_1"}`:                                           "previous_response_id",
-		`{"model":"m","input":"x","background":true}`:                                                         "background",
+		`{"model":"m","input":"x","previous_response_id":1}`:                                                  "previous_response_id",
+		`{"model":"m","input":"x","background":true,"store":false}`:                                           "background",
 		`{"model":"m","input":"x","conversation":"conv_1"}`:                                                   "conversation",
 		`{"model":"m","input":"x","max_output_tokens":0}`:                                                     "max_output_tokens",
 		`{"model":"m","input":"x","temperature":9}`:                                                           "temperature",
+		`{"model":"m","input":"x","proof":{"version":2}}`:                                                     "proof.version",
 		`{"model":"m","input":"x","tools":[{"type":"web_search"}]}`:                                           "tools[0].type",
 		`{"model":"m","input":"x","text":{"format":{"type":"xml"}}}`:                                          "text.format.type",
 		`{"model":"m","input":"x","reasoning":{"effort":"most"}}`:                                             "reasoning.effort",
@@ -75,7 +78,7 @@ func TestABadCallNamesItsField(t *testing.T) {
 }
 
 func callOf(t *testing.T) *call.Call {
-	c := decoded(t, `{"model":"m","input":"hi","metadata":{"k":"v"},"tools":[{"type":"function","name":"f","parameters":{"type":"object"}}],"max_output_tokens":50}`)
+	c := decoded(t, `{"model":"m","input":"hi","presence_penalty":0.5,"metadata":{"k":"v"},"tools":[{"type":"function","name":"f","parameters":{"type":"object"}}],"max_output_tokens":50}`)
 	c.ID = "chatcmpl-1"
 	c.Parsing = call.Parsing{Format: "hermes+think", Calls: true, Held: true}
 	return c
@@ -85,13 +88,15 @@ const answer = "<think>hm</think>Let me see.\n" + `<tool_call>
 {"name": "f", "arguments": {"a": "<b>"}}
 </tool_call>`
 
+const ended = 1_700_000_000
+
 func events(text string, finish api.Finish, r *rand.Rand) (list []api.Event) {
 	for len(text) > 0 {
 		n := min(len(text), 1+r.IntN(9))
 		list = append(list, api.Event{Text: text[:n], Tokens: []int32{1}})
 		text = text[n:]
 	}
-	return append(list, api.Event{Finish: finish, Done: true, Usage: &api.Usage{PromptTokens: 10, CompletionTokens: 20, CachedTokens: 4}})
+	return append(list, api.Event{Finish: finish, Done: true, Ended: ended, Usage: &api.Usage{PromptTokens: 10, CompletionTokens: 20, CachedTokens: 4}})
 }
 
 // normal is a response without what differs between two answers.
@@ -128,6 +133,10 @@ func TestAStreamEndsWithTheWholeAnswer(t *testing.T) {
 					require.True(t, strings.HasPrefix(string(chunk), `{"type":"`+last.Type+`"`))
 					require.Equal(t, number, last.Number)
 					number++
+					if last.Response != nil {
+						require.Equal(t, last.Type == "response.completed", last.Response.CompletedAt != nil, "null while it runs")
+						require.Contains(t, string(chunk), `"completed_at":`)
+					}
 					if last.Delta != nil {
 						texts[last.ItemID] += *last.Delta
 					}
@@ -159,11 +168,113 @@ func TestAStreamEndsWithTheWholeAnswer(t *testing.T) {
 			require.JSONEq(t, `{"k":"v"}`, string(whole.Metadata))
 			require.Equal(t, "f", whole.Tools[0].Name)
 			require.Equal(t, "resp_1", whole.ID)
+			require.InDelta(t, 0.5, whole.PresencePenalty, 0)
+			if c.finish == api.FinishLength {
+				require.Contains(t, string(body), `"completed_at":null`)
+			} else {
+				require.EqualValues(t, ended, *whole.CompletedAt)
+			}
+			for _, name := range []string{"max_tool_calls", "safety_identifier", "prompt_cache_key"} {
+				require.Contains(t, string(body), `"`+name+`":null`, "Open Responses requires it")
+			}
 			if c.text == answer {
 				require.Len(t, whole.Output, 3)
 				require.JSONEq(t, `{"a":"<b>"}`, *whole.Output[2].Arguments)
 			}
 		}
+	}
+}
+
+// TestAStreamAndAWholeAnswerHaveTheSameProof: the one of a chat with the same messages.
+func TestAStreamAndAWholeAnswerHaveTheSameProof(t *testing.T) {
+	c := decoded(t, `{"model":"m","input":"hi","seed":3,"proof":true}`)
+	list := []api.Event{
+		{Text: "a", Tokens: []int32{1}, Pin: &api.Pin{Numerics: "n", Text: "t", Prompt: "h"}},
+		{Text: "b", Tokens: []int32{2}, Finish: api.FinishLength, Done: true, Usage: &api.Usage{}},
+	}
+	in := make(chan api.Event, len(list))
+	s := NewStream(c, "")
+	require.NotContains(t, string(s.Open()[0]), `"proof"`)
+	var last event
+	for _, ev := range list {
+		in <- ev
+		chunks := s.Encode(ev)
+		last = event{}
+		require.NoError(t, json.Unmarshal(chunks[len(chunks)-1], &last))
+	}
+	result, err := call.Collect(t.Context(), c, in)
+	require.NoError(t, err)
+	body, err := Encode(c, result, "")
+	require.NoError(t, err)
+	var whole Response
+	require.NoError(t, json.Unmarshal(body, &whole))
+	chat, err := wire.DecodeChat([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"seed":3,"proof":true}`), served, time.Unix(5, 0))
+	require.NoError(t, err)
+	require.Equal(t, proof.Of(chat, result), whole.Proof)
+	require.Equal(t, []proof.ChoiceProof{{Tokens: 2, Hash: api.HashPrompt([]int32{1, 2}), FinishReason: "length"}}, whole.Proof.Choices)
+	require.Equal(t, whole.Proof, last.Response.Proof)
+}
+
+func TestACallSaysWhatIsStored(t *testing.T) {
+	for body, want := range map[string][2]bool{ // store, background
+		`{"model":"m","input":"x"}`:                                   {true, false},
+		`{"model":"m","input":"x","store":false}`:                     {false, false},
+		`{"model":"m","input":"x","background":true}`:                 {true, true},
+		`{"model":"m","input":"x","store":true,"background":false}`:   {true, false},
+		`{"model":"m","input":"x","store":null,"background":null}`:    {true, false},
+		`{"model":"m","input":[{"role":"user","content":"x"}]}`:       {true, false},
+		`{"model":"m","input":"x","previous_response_id":"resp_one"}`: {true, false},
+	} {
+		c := decoded(t, body)
+		w := Wanted(c)
+		require.Equal(t, want, [2]bool{w.Store, w.Background}, body)
+		NotStored(c)
+		require.False(t, Wanted(c).Store, body)
+		require.NotContains(t, string(c.Repeated), `"input"`)
+	}
+	require.Equal(t, "resp_one", Wanted(decoded(t, `{"model":"m","input":"x","previous_response_id":"resp_one"}`)).Previous)
+}
+
+func TestAConversationContinuesWithReasoningAndCalls(t *testing.T) {
+	first := decoded(t, `{"model":"m","instructions":"be brief","input":"one","tools":[{"type":"function","name":"f"}]}`)
+	answer := &call.Result{Choices: []call.Choice{{Text: "two", Reasoning: "hm", Calls: []call.ToolCall{{ID: "c1", Name: "f", Arguments: `{"b":1,"a":2}`}}}}}
+	stored, _, _, err := api.EncodeChat(Conversation(first, answer), nil, nil)
+	require.NoError(t, err)
+	earlier, _, _, err := api.DecodeChat(stored, nil, nil)
+	require.NoError(t, err)
+
+	second := decoded(t, `{"model":"m","instructions":"be long","previous_response_id":"resp_1","input":[{"type":"function_call_output","call_id":"c1","output":"42"}]}`)
+	Continue(second, earlier)
+	var got []string
+	for _, m := range second.Requests[0].Messages {
+		got = append(got, m.Role+" "+m.Content)
+	}
+	require.Equal(t, []string{"system be long", "user one", "assistant two", "tool 42"}, got)
+	m := second.Requests[0].Messages[2]
+	require.Equal(t, "hm", m.Reasoning)
+	calls, err := json.Marshal(m.ToolCalls)
+	require.NoError(t, err)
+	require.Equal(t, `[{"id":"c1","type":"function","function":{"name":"f","arguments":{"b":1,"a":2}}}]`, string(calls), "in the order of the keys")
+}
+
+func TestInputItemsAreWholeItems(t *testing.T) {
+	for input, want := range map[string]string{
+		`"hi"`: `[{"id":"msg_1_in0","type":"message","role":"user","status":"completed","content":[{"type":"input_text","text":"hi"}]}]`,
+		`[{"role":"assistant","content":"so"},{"type":"function_call_output","call_id":"c","output":"1"}]`: `[
+			{"id":"msg_1_in0","type":"message","role":"assistant","status":"completed","content":[{"type":"output_text","text":"so","annotations":[]}]},
+			{"id":"fco_1_in1","type":"function_call_output","status":"completed","call_id":"c","output":"1"}]`,
+	} {
+		c := decoded(t, `{"model":"m","input":`+input+`}`)
+		c.ID = "chatcmpl-1"
+		items, err := InputItems(c)
+		require.NoError(t, err)
+		body, err := json.Marshal(items)
+		require.NoError(t, err)
+		require.JSONEq(t, want, string(body))
+	}
+	require.Equal(t, "chatcmpl-1", CallID("resp_1"))
+	for _, id := range []string{"", "resp_", "chatcmpl-1", "resp_a.b", "resp_*", "resp_" + strings.Repeat("x", 100)} {
+		require.Empty(t, CallID(id), id)
 	}
 }
 

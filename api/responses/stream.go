@@ -3,6 +3,7 @@ package responses
 import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/proof"
 	"github.com/millrace/millrace/api/tools"
 )
 
@@ -32,12 +33,13 @@ type stream struct {
 	item   *Item       // in hand; nil: none
 	part   ContentPart // of an item with text
 	finish api.Finish
+	proof  *proof.Recorder
 	out    [][]byte
 }
 
 // NewStream returns the encoder of a streamed answer.
 func NewStream(c *call.Call, _ string) call.Encoder {
-	return &stream{call: c, parser: call.NewParser(c), r: newResponse(c)}
+	return &stream{call: c, parser: call.NewParser(c), r: newResponse(c), proof: proof.NewRecorder(c)}
 }
 
 // Observe does nothing: no chunk has a digest.
@@ -55,6 +57,7 @@ func (s *stream) Open() [][]byte {
 func (s *stream) Encode(ev api.Event) [][]byte {
 	s.out = s.out[:0]
 	deltas, finish := s.parser.Deltas(&ev)
+	s.proof.Add(&ev, finish)
 	for i := range deltas {
 		s.delta(&deltas[i])
 	}
@@ -63,11 +66,12 @@ func (s *stream) Encode(ev api.Event) [][]byte {
 		s.endItem(finish == api.FinishLength)
 	}
 	if ev.Done {
-		s.r.end(s.finish)
+		s.r.end(s.finish, ev.Ended)
 		if ev.Usage != nil {
 			reasoning, _ := s.parser.Reasoning()
 			s.r.Usage = usageOf(*ev.Usage, reasoning)
 		}
+		s.r.Proof = s.proof.Proof()
 		s.add(event{Type: "response." + s.r.Status, Response: &s.r})
 	}
 	return s.out

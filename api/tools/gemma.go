@@ -65,6 +65,10 @@ func gemmaCalls(name, begin, end, delimiter string) *dialect {
 		p.argue(r.out.String())
 		return finish
 	}
+	d.grammar = func(g *lark, t *Tool) callRule {
+		values := gemmaGrammar{lark: g, delimiter: delimiter, references: make(map[string]string)}
+		return callRule{begin: []string{begin}, trigger: begin, body: g.join(g.text("call:"+t.Name), values.arguments(t), g.mark(end))}
+	}
 	return d
 }
 

@@ -105,9 +105,19 @@ func (f Format) beforeCalls(g *lark) string {
 		return fmt.Sprintf("(%s)?", g.join(g.mark(harmonyChannel), g.text("analysis"), g.mark(harmonyMessage),
 			g.until("TEXT", []string{harmonyEnd, harmonyStart, "assistant"})))
 	case f.thinks:
-		return fmt.Sprintf("(%s)? %s", g.join(g.mark(f.dialect.think.open), g.until("TEXT", []string{f.dialect.think.close})), `/\n{0,2}/`)
+		return fmt.Sprintf("(%s)? %s", g.join(g.opening(f.dialect.think), g.until("TEXT", []string{f.dialect.think.close})), `/\n{0,2}/`)
 	}
 	return ""
+}
+
+// opening returns the expression of the text that begins reasoning. It may begin with a special token.
+func (g *lark) opening(t tags) string {
+	for _, s := range t.special {
+		if rest, ok := strings.CutPrefix(t.open, s); ok && g.special(s) {
+			return g.join(g.mark(s), g.text(rest))
+		}
+	}
+	return g.text(t.open)
 }
 
 // lark builds a grammar.
@@ -134,10 +144,15 @@ func (g *lark) rule(name, body string) { g.rules = append(g.rules, name+": "+bod
 
 // value adds a rule and returns its name.
 func (g *lark) value(body string) string {
-	g.values++
-	name := fmt.Sprintf("value_%d", g.values)
+	name := g.reserve()
 	g.rule(name, body)
 	return name
+}
+
+// reserve returns the name of a rule that is not written yet.
+func (g *lark) reserve() string {
+	g.values++
+	return fmt.Sprintf("value_%d", g.values)
 }
 
 // join returns the sequence of expressions.
@@ -306,8 +321,7 @@ func (g *lark) until(text string, after []string) string {
 	if g.special(after[0]) {
 		return g.join(append([]string{text}, rest...)...)
 	}
-	g.values++
-	name := fmt.Sprintf("value_%d", g.values)
+	name := g.reserve()
 	g.rules = append(g.rules, fmt.Sprintf("%s[lazy]: %s %s", name, text, rest[0]))
 	return g.join(append([]string{name}, rest[1:]...)...)
 }
@@ -375,16 +389,25 @@ func (g *lark) keywords(t *Tool) string {
 		one := g.value(`/[a-zA-Z_][a-zA-Z0-9_]{0,63}/ "=" ` + g.json(json.RawMessage("{}"), nil))
 		return fmt.Sprintf(`(%s (", " %s){0,%d})?`, one, one, maxCalls)
 	}
-	rest, first := "", ""
-	for _, m := range slices.Backward(members) {
+	return g.separated(members, `", "`, func(m *property) string {
 		value := `("True" | "False")`
 		if !slices.Equal(types(m.schema), []string{"boolean"}) {
 			value = g.json(m.schema, t.Parameters)
 		}
-		one := g.join(g.text(m.name+"="), value)
+		return g.join(g.text(m.name+"="), value)
+	})
+}
+
+// separated returns the expression of members in their order, with a separator between those that are there. one returns the
+// expression of a member.
+func (g *lark) separated(members []property, separator string, one func(m *property) string) string {
+	rest, first := "", ""
+	for i := range slices.Backward(members) {
+		m := &members[i]
+		one := one(m)
 		alone := g.join(one, rest)
 		if m.required {
-			first, rest = alone, g.join(`", "`, one, rest)
+			first, rest = alone, g.join(separator, one, rest)
 			continue
 		}
 		if first == "" {
@@ -392,7 +415,7 @@ func (g *lark) keywords(t *Tool) string {
 		} else {
 			first = fmt.Sprintf("(%s | %s)", alone, first)
 		}
-		rest = g.join(fmt.Sprintf(`(", " %s)?`, one), rest)
+		rest = g.join(fmt.Sprintf("(%s %s)?", separator, one), rest)
 	}
 	return first
 }

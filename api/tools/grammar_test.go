@@ -69,13 +69,37 @@ func TestAFormatWithoutAMarkerHasNoGrammarForAuto(t *testing.T) {
 		_, ok = guide(t, format, cityTool, Demand{Required: true}, nil)
 		require.True(t, ok, format)
 	}
-	for _, format := range []string{"gemma", "functiongemma", "none"} {
-		_, ok := guide(t, format, cityTool, Demand{Required: true}, nil)
-		require.False(t, ok, format)
-		f, err := Lookup(format)
-		require.NoError(t, err)
-		require.Equal(t, "hermes", f.ForCalls().String())
+	_, ok := guide(t, "none", cityTool, Demand{Required: true}, nil)
+	require.False(t, ok)
+	f, err := Lookup("none")
+	require.NoError(t, err)
+	require.Equal(t, "hermes", f.ForCalls().String())
+}
+
+func TestGemmasArgumentsFollowTheSchema(t *testing.T) {
+	tool := Tool{Name: "f", Parameters: json.RawMessage(`{"type": "object", "properties": {"s": {"type": "string", "maxLength": 3}, "e": {"enum": ["x", 1, {"a": [null]}]},
+		"n": {"type": ["integer", "null"], "minimum": 1, "title": "t"}, "l": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
+		"r": {"$ref": "#/$defs/r"}, "odd key": {"anyOf": [{"type": "boolean"}, {"const": "c"}]}}, "required": ["s"],
+		"$defs": {"r": {"type": "object", "properties": {"next": {"$ref": "#/$defs/r"}}}}}`)}
+	g, ok := guide(t, "gemma", tool, Demand{Required: true}, map[string]int32{"<|tool_call>": 5, `<|"|>`: 6})
+	require.True(t, ok)
+	for _, want := range []string{
+		`start: <[5]> call (<[5]> call){0,31}`,
+		`call_0: "call:f" "{" "s" ":" <[6]> /(.|\n){0,3}/ <[6]> ("," "e" ":" (<[6]> "x" <[6]> | "1" | "{" "a" ":" "[" "null" "]" "}"))? `,
+		`%json {"minimum":1,"type":"integer","x-guidance"`,
+		`"[" value_2 ("," value_2){0,2} "]"`,
+		`("," <[6]> "odd key" <[6]> ":" (("true" | "false") | <[6]> "c" <[6]>))? "}" "<tool_call|>"`,
+		`value_1: "{" ("next" ":" value_1)? "}"`,
+	} {
+		require.Contains(t, g.Source, want)
 	}
+	g, ok = guide(t, "functiongemma", cityTool, Demand{}, nil)
+	require.True(t, ok)
+	require.Equal(t, "<start_function_call>", g.After)
+	require.True(t, g.Repeat)
+	require.Contains(t, g.Source, `/[a-zA-Z_][a-zA-Z0-9_]{0,63}/ ":" value_1`, "any arguments")
+	g, _ = guide(t, "gemma+think", cityTool, Demand{Required: true}, map[string]int32{"<|channel>": 7, "<channel|>": 8})
+	require.Contains(t, g.Source, `start: (<[7]> "thought\n" TEXT <[8]>)? `)
 }
 
 func TestArgumentsThatAreTextFollowTheSchema(t *testing.T) {

@@ -174,6 +174,23 @@ func (f Format) ReasoningEnd() string {
 	return f.dialect.think.close
 }
 
+// ReasoningTags returns the texts around reasoning, without white space; "" for a format without them.
+func (f Format) ReasoningTags() (begin, end string) {
+	if f.dialect == nil || !f.thinks || f.dialect.always {
+		return "", ""
+	}
+	return strings.TrimSpace(f.dialect.think.open), strings.TrimSpace(f.dialect.think.close)
+}
+
+// Skip returns the texts around reasoning at the beginning of an answer, in which no call begins; "" for a format that marks calls
+// so that none begins there.
+func (f Format) Skip() (from, to string) {
+	if f.dialect == nil || !f.thinks || f.dialect.always {
+		return "", ""
+	}
+	return f.dialect.think.open, f.dialect.think.close
+}
+
 // AlwaysThinks reports whether an answer begins with reasoning, unless its prompt says otherwise. With other formats
 // the model decides.
 func (f Format) AlwaysThinks() bool {

@@ -64,9 +64,15 @@ func hasRoom(w *Worker, q *Query) bool { return w.Load() < 1 && w.fits(q.Slabs) 
 // Whole returns the workers that have a pool of the same text digest in each stage, so that a
 // request can be served to its end. It changes the list.
 func Whole(workers []Worker, stages ...[]Stage) []Worker {
-	return slices.DeleteFunc(workers, func(w Worker) bool {
-		return slices.ContainsFunc(stages, func(pools []Stage) bool {
-			return !slices.ContainsFunc(pools, func(s Stage) bool { return s.Text == w.Text })
-		})
-	})
+	return slices.DeleteFunc(workers, func(w Worker) bool { return !staged(w.Text, stages) })
+}
+
+// staged says whether each stage has a pool of a text digest.
+func staged(text string, stages [][]Stage) bool {
+	for _, pools := range stages {
+		if !slices.ContainsFunc(pools, func(s Stage) bool { return s.Text == text }) {
+			return false
+		}
+	}
+	return true
 }

@@ -19,6 +19,8 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"time"
+
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // Time is a duration since any fixed start.
@@ -40,9 +42,10 @@ type Worker struct {
 	Waiting   int    // sequences in the queue
 	Capacity  int    // sequences of a step, at least 1
 	FreeSlabs int    // of the KV pool, neither used nor promised
-	LiveSlabs int    // that a sequence has at once at most; 0: any number
-	Overlap   int    // first slabs of the query's prompt that it has or computes, see Query.ByOverlap
-	Blocks    int    // slabs in its prefix cache, as Overlap
+	LiveSlabs int    // of a windowed group of layers, that a sequence has at once at most; 0: any number
+	Groups    kvmgr.Groups
+	Overlap   int // first slabs of the query's prompt that it has or computes, see Query.ByOverlap
+	Blocks    int // slabs in its prefix cache, as Overlap
 }
 
 // Load returns the number of sequences per sequence of a step. Above 1, some wait.
@@ -50,13 +53,8 @@ func (w *Worker) Load() float64 {
 	return float64(w.Running+w.Waiting) / float64(max(w.Capacity, 1))
 }
 
-// fits says that a sequence of some slabs has room.
-func (w *Worker) fits(slabs int) bool {
-	if w.LiveSlabs > 0 {
-		slabs = min(slabs, w.LiveSlabs)
-	}
-	return w.FreeSlabs >= slabs
-}
+// fits says that a sequence of some slabs of each group has room.
+func (w *Worker) fits(slabs int) bool { return w.FreeSlabs >= w.Groups.Need(slabs, w.LiveSlabs) }
 
 // Query is a sequence to place.
 type Query struct {
@@ -64,7 +62,7 @@ type Query struct {
 	Numerics     Bond   // of a sequence that has begun: only an equal worker continues it
 	Text         Bond   // of the prompt's ids: with another checkpoint they are other words
 	Begun        bool   // it leaves a worker with its keys and values: it needs no prefill
-	Slabs        int    // of KV that it needs at first
+	Slabs        int    // of KV that it needs at first, of each group of layers
 	Conversation uint64 // see Conversation; 0: none
 	Blocks       int    // full slabs of its prompt
 	ByOverlap    bool   // Worker.Overlap and Worker.Blocks are known

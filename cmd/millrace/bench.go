@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/lab/bench"
@@ -88,6 +89,9 @@ func (o *benchFlags) validate() error {
 		return config.Usagef("--prompt %d, --gen %d, --repeat %d, --max-batch-tokens %d: expected at least 1, 0, 1, 1",
 			o.Prompt, o.Gen, o.Repeat, o.Rows)
 	}
+	if o.device.KVType == model.KVKivi.String() {
+		return config.Usagef("--kv-type: found %s, expected another one: bench maps slabs by itself", o.device.KVType)
+	}
 	return o.device.Validate()
 }
 
@@ -102,6 +106,7 @@ func (o *benchFlags) run(out io.Writer, log zerolog.Logger) error {
 	if o.Model, err = modelOptions(dir, o.device); err != nil {
 		return err
 	}
+	o.Model.OneGroup = true // it maps slabs by itself, and gives none back
 	if o.Ops || o.SDPA {
 		r, err := bench.RunProfile(log, o.Options)
 		return show(out, r, o.asJSON, err)

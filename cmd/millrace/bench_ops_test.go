@@ -9,6 +9,12 @@ import (
 	"github.com/millrace/millrace/lab/bench"
 )
 
+func TestBenchRefusesKivi(t *testing.T) {
+	code, _, stderr := millrace(t, nil, "bench", "--kv-type", "kivi")
+	require.Equal(t, 2, code)
+	require.Contains(t, stderr, "--kv-type: found kivi, expected another one")
+}
+
 func TestBenchOpByOp(t *testing.T) {
 	args := []string{"bench", "--ops", "--sdpa", "--prompt", "20", "--gen", "3", "--batch", "1,2", "--repeat", "1", "--threads", "1"}
 	code, stdout, stderr := millrace(t, nil, append(args, "--json")...)

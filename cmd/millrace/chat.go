@@ -12,13 +12,16 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/config"
 )
 
 type chatOptions struct {
-	url, key, model, system string
+	serverOptions
+	model, system string
 }
 
 func newChat() *cobra.Command {
@@ -35,7 +38,7 @@ are made. Where standard input is no terminal, each of its lines is a message.
   echo "What is the capital of France?" | millrace chat --url nats://127.0.0.1:4222`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.client()
+			c, err := o.dial()
 			if err != nil {
 				return err
 			}
@@ -45,8 +48,7 @@ are made. Where standard input is no terminal, each of its lines is a message.
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.url, "url", "http://127.0.0.1:8080", "address of the server, or of its NATS server (nats://...)")
-	f.StringVar(&o.key, "api-key", "", "API key, if the server requires one")
+	o.register(f)
 	f.StringVar(&o.model, "model", "", "model, if the server has several")
 	f.StringVar(&o.system, "system", "", "system message")
 	return cmd
@@ -60,19 +62,45 @@ const chatHelp = `A line that begins with / is a command. These are:
   /help            show this
   /bye             end, as Ctrl-D does`
 
-func (o *chatOptions) client() (client.Client, error) {
+// defaultURL is the address of a server with the default settings.
+const defaultURL = "http://127.0.0.1:8080"
+
+// serverOptions say where a server is, and who its client is.
+type serverOptions struct {
+	url string
+	clientOptions
+}
+
+func (o *serverOptions) register(f *pflag.FlagSet) {
+	f.StringVar(&o.url, "url", defaultURL, "address of the server, or of its NATS server (nats://...)")
+	o.clientOptions.register(f)
+}
+
+// dial returns a client of the server over HTTP, or over NATS (nats://, tls://).
+func (o *serverOptions) dial() (client.Client, error) {
 	if strings.HasPrefix(o.url, "nats://") || strings.HasPrefix(o.url, "tls://") {
-		var options []client.NATSOption
-		if o.key != "" {
-			options = append(options, client.WithNATSAPIKey(o.key))
-		}
-		return client.DialNATS(o.url, options...)
+		return o.dialNATS()
+	}
+	if o.clientOptions != (clientOptions{key: o.key}) {
+		return nil, config.Usagef("found settings of a NATS client with --url %s, expected nats:// or tls://", redacted(o.url))
 	}
 	var options []client.HTTPOption
 	if o.key != "" {
 		options = append(options, client.WithAPIKey(o.key))
 	}
 	return client.NewHTTP(o.url, options...)
+}
+
+func (o *serverOptions) dialNATS() (client.Client, error) {
+	login, err := o.login()
+	if err != nil {
+		return nil, err
+	}
+	options := []client.NATSOption{client.WithNATSOptions(login...)}
+	if o.key != "" {
+		options = append(options, client.WithNATSAPIKey(o.key))
+	}
+	return client.DialNATS(o.url, options...)
 }
 
 // lineReader reads lines: with editing and history on a terminal. The error at the end is io.EOF.

@@ -14,15 +14,18 @@ import (
 	"github.com/millrace/millrace/api/web"
 )
 
-// kvPath is the path of the KV cache's state, and of the page that shows it.
-const kvPath = "/debug/kv"
+// Paths of the state of the KV cache and of the pipeline, and of the pages that show them.
+const (
+	kvPath       = "/debug/kv"
+	pipelinePath = "/debug/pipeline"
+)
 
-// kvPage serves the page of the KV cache to browsers at kvPath, and next to all other requests. The page needs no API key
-// and has no state of the server: it requests the state, with the key that its user enters.
-func kvPage(next http.Handler) http.Handler {
+// debugPages serves the pages of the KV cache and of the pipeline to browsers at their paths, and next to all other requests.
+// A page needs no API key and has no state of the server: it requests the state, with the key that its user enters.
+func debugPages(next http.Handler) http.Handler {
 	page := web.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == kvPath {
+		if r.URL.Path == kvPath || r.URL.Path == pipelinePath {
 			w.Header().Set("Vary", "Accept")
 			if r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") {
 				page.ServeHTTP(w, r)
@@ -46,14 +49,30 @@ func kvState(late *lateEngine) http.Handler {
 		if c := api.CallerFrom(r.Context()); c != nil {
 			others.hide(state, c.TenantName())
 		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-store")
-		enc := json.NewEncoder(w)
-		if !brief {
-			enc.SetIndent("", "  ")
-		}
-		_ = enc.Encode(state) // the client went away
+		writeState(w, state, brief)
 	})
+}
+
+// pipelineState serves what the pipeline did last as JSON, with ?brief=1 on one line.
+func pipelineState(late *lateEngine) http.Handler {
+	others := newPseudonyms()
+	return loaded(late, func(e *engine, w http.ResponseWriter, r *http.Request) {
+		state := e.PipelineState()
+		if c := api.CallerFrom(r.Context()); c != nil {
+			others.hideRequests(state.Requests, c.TenantName())
+		}
+		writeState(w, state, r.URL.Query().Get("brief") == "1")
+	})
+}
+
+func writeState(w http.ResponseWriter, state any, brief bool) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	enc := json.NewEncoder(w)
+	if !brief {
+		enc.SetIndent("", "  ")
+	}
+	_ = enc.Encode(state) // the client went away
 }
 
 // pseudonyms are names that a process gives to tenants: a tenant must not learn the names of others.
@@ -82,6 +101,15 @@ func (p pseudonyms) hide(s *node.KVState, own string) {
 	for i := range s.Regions {
 		if t := &s.Regions[i].Tenant; *t != own && *t != "" {
 			*t = p.of(*t)
+		}
+	}
+}
+
+// hideRequests replaces the ids of the requests of all tenants but the caller's own, and the names of these tenants.
+func (p pseudonyms) hideRequests(list []node.Timeline, own string) {
+	for i := range list {
+		if r := &list[i]; r.Tenant != own {
+			r.ID, r.Tenant = p.of("request "+r.ID), p.of(r.Tenant)
 		}
 	}
 }

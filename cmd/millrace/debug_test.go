@@ -15,10 +15,10 @@ import (
 // browserAccept is the header of a browser that opens a page.
 const browserAccept = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
-func TestABrowserGetsThePageOfTheKVCacheWithoutAKeyAndNoState(t *testing.T) {
+func TestABrowserGetsTheDebugPagesWithoutAKeyAndNoState(t *testing.T) {
 	ring, _ := keyring(t, "acme")
 	late := &lateEngine{}
-	gateway, err := httpHandler(late, nil, late, ring, nil, &config.Serve{}, zerolog.Nop())
+	gateway, err := httpHandler(late, &gateway{store: &storage{}}, late, ring, nil, &config.Serve{}, zerolog.Nop())
 	require.NoError(t, err)
 	for name, h := range map[string]http.Handler{"worker": workerHandler(late, ring), "gateway": gateway} {
 		ask := func(path, accept string) *httptest.ResponseRecorder {
@@ -28,17 +28,19 @@ func TestABrowserGetsThePageOfTheKVCacheWithoutAKeyAndNoState(t *testing.T) {
 			h.ServeHTTP(w, r)
 			return w
 		}
-		page := ask("/debug/kv", browserAccept)
-		require.Equal(t, 200, page.Code, name)
-		require.Contains(t, page.Body.String(), "<title>KV cache")
-		require.Contains(t, page.Header().Get("Content-Security-Policy"), "script-src 'self'")
-		require.Equal(t, "Accept", page.Header().Get("Vary"))
-		for _, accept := range []string{"", "*/*", "application/json"} {
-			state := ask("/debug/kv?brief=1", accept)
-			require.Equal(t, 401, state.Code, name)
-			require.Equal(t, "Accept", state.Header().Get("Vary"))
+		for _, path := range []string{"/debug/kv", "/debug/pipeline"} {
+			page := ask(path, browserAccept)
+			require.Equal(t, 200, page.Code, name)
+			require.Contains(t, page.Body.String(), "/web/debug.js")
+			require.Contains(t, page.Header().Get("Content-Security-Policy"), "script-src 'self'")
+			require.Equal(t, "Accept", page.Header().Get("Vary"))
+			for _, accept := range []string{"", "*/*", "application/json"} {
+				state := ask(path+"?brief=1", accept)
+				require.Equal(t, 401, state.Code, name)
+				require.Equal(t, "Accept", state.Header().Get("Vary"))
+			}
 		}
-		require.Equal(t, 200, ask("/web/kv.js", "*/*").Code, name)
+		require.Equal(t, 200, ask("/web/debug.js", "*/*").Code, name)
 	}
 }
 
@@ -59,4 +61,19 @@ func TestTheStateOfTheKVCacheHidesTheNamesOfOtherTenants(t *testing.T) {
 	require.Equal(t, s.Tenants[1].Tenant, s.Regions[0].Tenant)
 	require.Equal(t, []string{"acme", ""}, []string{s.Regions[1].Tenant, s.Regions[2].Tenant})
 	require.NotEqual(t, names.of("rival"), newPseudonyms().of("rival"), "a name of this process")
+}
+
+func TestTheRequestsOfOtherTenantsHaveOtherNames(t *testing.T) {
+	list := func() []node.Timeline {
+		return []node.Timeline{{ID: "chatcmpl-1", Tenant: "acme"}, {ID: "chatcmpl-2", Tenant: "rival", PromptTokens: 7}}
+	}
+	names := newPseudonyms()
+	l, again := list(), list()
+	names.hideRequests(l, "acme")
+	names.hideRequests(again, "acme")
+	require.Equal(t, l, again, "a page that shows one state after the other")
+	require.Equal(t, list()[0], l[0])
+	require.Regexp(t, "^other-[0-9a-f]{8}$", l[1].ID)
+	require.Regexp(t, "^other-[0-9a-f]{8}$", l[1].Tenant)
+	require.Equal(t, 7, l[1].PromptTokens)
 }

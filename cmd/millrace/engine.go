@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/actors/node"
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
@@ -30,6 +31,8 @@ type engine struct {
 	modelID string
 	model   *openModel
 	metrics *metrics.Metrics
+	// vllmNames gives metrics vLLM's names, too.
+	vllmNames bool
 }
 
 // modelDir is the directory or file that --model names, or the demo model's directory.
@@ -48,7 +51,8 @@ func deviceOptions(d config.Device) device.Options {
 func modelOptions(dir string, d config.Device) (compute.Options, error) {
 	w, weightsErr := model.ParseWeights(d.Weights)
 	kv, kvErr := model.ParseKVType(d.KVType)
-	o := compute.Options{Dir: dir, Device: deviceOptions(d), Weights: w, KV: kv}
+	eviction, evictionErr := model.ParseEviction(d.KVEviction)
+	o := compute.Options{Dir: dir, Device: deviceOptions(d), Weights: w, KV: kv, Eviction: eviction}
 	switch d.Packed {
 	case "off":
 		o.NoPacked = true
@@ -56,7 +60,7 @@ func modelOptions(dir string, d config.Device) (compute.Options, error) {
 	default:
 		o.PackedDir = d.Packed
 	}
-	return o, errors.Join(weightsErr, kvErr)
+	return o, errors.Join(weightsErr, kvErr, evictionErr)
 }
 
 // storePacked writes the packed weights for the next start, until ctx ends. That it cannot
@@ -81,7 +85,7 @@ func (e *engine) storePacked(ctx context.Context, log zerolog.Logger) {
 // it: one among others where there is a connection. generate has no roles: all.
 func openEngine(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log zerolog.Logger) (*engine, error) {
 	begin := time.Now()
-	e := &engine{modelID: s.ServedModelName}
+	e := &engine{modelID: s.ServedModelName, vllmNames: s.MetricsNames == "vllm"}
 	if e.modelID == "" && s.Model != "" {
 		e.modelID = filepath.Base(filepath.Clean(s.Model))
 	}
@@ -135,8 +139,10 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 			log.Warn().Int("tokenizer", n).Int("model", m.Vocab()).Msg("the tokenizer has tokens that the model lacks: prompts with them are refused")
 		}
 		c.Model, c.Context, c.Sampling = m.Runner, m.program.MaxPositions, recommended(m.config.Generation)
+		c.Embedding = api.Embedding{Pooling: api.Pooling(m.pooling.Mode), Normalize: m.pooling.Normalize, Named: m.pooling.Named, Problem: m.pooling.Problem}
 		c.Backend, c.Weights = m.device.Backend, s.Weights
 		c.Pools = m.pools
+		e.metrics.Cache(m.Slabs(), m.SlabTokens())
 		if onDevice, ok := m.Runner.(*compute.Model); ok {
 			c.Pool = onDevice.PoolFile
 		}
@@ -144,7 +150,8 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		c.KVDisk = node.KVDisk{Dir: s.KVDisk, Size: int64(s.KVDiskSize)}
 		c.KVSpill = node.KVDisk{Dir: s.KVSpill, Size: int64(s.KVSpillSize)}
 		c.Sched = schedConfig(s, m.program, m.Slabs())
-		if s.Backend == "sim" { // its texts repeat: every draft token would be right
+		// The texts of a simulated device repeat: every draft token would be right. KIVI's codes take no token back.
+		if s.Backend == "sim" || m.program.KV == model.KVKivi {
 			c.Sched.DraftRows = 0
 		}
 	}
@@ -163,7 +170,8 @@ func schedConfig(s *config.Serve, p *model.Program, slabs int) sched.Config {
 		SlabTokens:         device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
 	}
 	if c.Window = p.Window(); c.Window > 0 {
-		c.LiveTokens = device.SlabTokens * plan.LiveSlabs(c.Window, c.MaxBatchTokens, slabs, device.SlabTokens)
+		c.SinkSlabs = p.SinkSlabs(device.SlabTokens)
+		c.LiveTokens = device.SlabTokens * plan.LiveSlabs(c.Window, c.MaxBatchTokens, slabs-c.SinkSlabs, compute.Groups(p), device.SlabTokens)
 	}
 	return c
 }

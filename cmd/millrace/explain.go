@@ -63,6 +63,7 @@ settings of arXiv:2401.05391.`,
 	f.StringVar(&o.device.ISA, "isa", "", "instruction set of the cpu backend, one that doctor lists (default: the best)")
 	f.StringVar(&o.device.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16; on sycl f16 unless the checkpoint is bf16), or f16 or bf16 on sycl")
 	config.RegisterKVType(f, &o.device.KVType)
+	config.RegisterKVEviction(f, &o.device.KVEviction)
 	f.IntVar(&o.steps.Prefill, "prefill", 512, "tokens of the prompt")
 	f.IntVar(&o.steps.Context, "context", 0, "tokens in the KV cache before the decode step (0: the value of --prefill)")
 	o.beams.register(f)
@@ -94,6 +95,13 @@ func explainProgram(out io.Writer, o explainOptions) error {
 	}
 	if program.KV, err = model.ParseKVType(o.device.KVType); err != nil {
 		return config.Usagef("--kv-type: %w", err)
+	}
+	eviction, err := model.ParseEviction(o.device.KVEviction)
+	if err != nil {
+		return config.Usagef("--kv-eviction: %w", err)
+	}
+	if err := program.SetEviction(eviction); err != nil {
+		return config.Usagef("--kv-eviction: %w", err)
 	}
 	r := &explain.Report{Explanation: explain.Describe(program, o.steps)}
 	if o.device.Backend == "sycl" {

@@ -19,6 +19,11 @@ func TestExplainPrintsTheDemoModelsProgram(t *testing.T) {
 	require.Equal(t, 7, e.Prefill.Rows)
 	require.Equal(t, 33, e.Decode.Past)
 
+	code, stdout, stderr = millrace(t, nil, "explain", "--kv-eviction", "streaming:sinks=3,window=21,context=5000", "--json")
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "window 21, sinks 3")
+	require.Contains(t, stdout, `"max_positions":5000`)
+
 	code, stdout, stderr = millrace(t, nil, "explain")
 	require.Equal(t, 0, code, stderr)
 	require.Contains(t, stdout, "LlamaForCausalLM: 8 layers, hidden 256, vocabulary 4096")
@@ -34,6 +39,8 @@ func TestExplainNamesWhatIsWrong(t *testing.T) {
 		{[]string{"a", "--model", "b"}, 2, "found both MODEL a and --model b, expected one"},
 		{[]string{"--prefill", "0"}, 2, "--prefill 0"},
 		{[]string{"a", "b"}, 2, "accepts at most 1 arg(s), received 2"},
+		{[]string{"--kv-eviction", "h2o"}, 2, `--kv-eviction: found "h2o"`},
+		{[]string{"--kv-eviction", "streaming:window=1000000"}, 2, "found 4 sinks and a window of 1000000"},
 		{[]string{"--backend", "gpu"}, 2, `--backend: found "gpu", expected cpu or ref or sycl`},
 	} {
 		code, _, stderr := millrace(t, nil, append([]string{"explain"}, tt.args...)...)

@@ -100,6 +100,15 @@ func (l *lateEngine) serves() error {
 	return e.Ready()
 }
 
+// idleRoom is how many sequences of the lowest priority may run now.
+func (l *lateEngine) idleRoom() int {
+	e := l.loaded.Load()
+	if e == nil || l.leaves.Load() {
+		return 0
+	}
+	return e.IdleRoom()
+}
+
 // cutOff says whether this process reaches no other: its NATS connection is silent.
 func (l *lateEngine) cutOff() bool {
 	e := l.loaded.Load()

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/auth"
@@ -84,20 +85,24 @@ func TestNKeysAndCredentialsOpenNATSForTheServerTheCommandAndTheClient(t *testin
 			require.NoError(t, err)
 			keys, err := auth.Open(secret(t, "keys.yaml", []byte(line)))
 			require.NoError(t, err)
-			e := apitest.New(apitest.Say("yes"))
+			e := apitest.New(func(r *api.Request, s *apitest.Stream) {
+				s.Send(api.Event{Pin: &api.Pin{Numerics: "n", Text: "t", Prompt: "h"}})
+				apitest.Say("yes")(r, s)
+			})
 			s, err := natsapi.Start(to.nodes, e, natsapi.Options{Keys: keys})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, s.Stop(t.Context())) }()
 
 			const subject, body = "millrace.v1.completions", `{"prompt":"x"}`
 			flags := []string{"request", subject, body, "--nats", url, "--inbox-prefix", "_INBOX.me"}
-			who := append(flags, "--nats-nkey", known.NKey)
+			login := []string{"--nats-nkey", known.NKey}
 			option, err := nats.NkeyOptionFromSeed(known.NKey)
 			if known.Creds != "" {
-				who = append(flags, "--nats-creds", known.Creds)
+				login = []string{"--nats-creds", known.Creds}
 				option, err = nats.UserCredentials(known.Creds), nil
 			}
 			require.NoError(t, err)
+			who := append(flags, login...)
 			code, _, stderr := millrace(t, nil, flags...)
 			require.Equal(t, 1, code)
 			require.Contains(t, stderr, "Authorization Violation")
@@ -116,6 +121,22 @@ func TestNKeysAndCredentialsOpenNATSForTheServerTheCommandAndTheClient(t *testin
 			a, err := c.Complete(t.Context(), client.CompletionRequest{Prompt: "x"})
 			require.NoError(t, err)
 			require.Equal(t, "yes", a.Choices[0].Text)
+
+			request := `{"prompt":"x","proof":true}`
+			answer, err := c.Post(t.Context(), "/v1/completions", []byte(request))
+			require.NoError(t, err)
+			flags = []string{"verify", secret(t, "request.json", []byte(request)), secret(t, "answer.json", answer), "--url", url, "--api-key", key}
+			code, _, stderr = millrace(t, nil, flags...)
+			require.Equal(t, 2, code)
+			require.Contains(t, stderr, "Authorization Violation")
+			code, stdout, stderr = millrace(t, nil, append(flags, login...)...)
+			require.Equal(t, 0, code, stderr)
+			require.Contains(t, stdout, "verified: 1 tokens")
+			code, _, stderr = millrace(t, nil, append([]string{"chat", "--url", url}, login...)...)
+			require.Equal(t, 0, code, stderr)
+			code, _, stderr = millrace(t, nil, append([]string{"chat", "--url", "http://x:y@127.0.0.1:1"}, login...)...)
+			require.Equal(t, 2, code)
+			require.Contains(t, stderr, "found settings of a NATS client with --url http://xxxxx@127.0.0.1:1, expected nats:// or tls://")
 		})
 	}
 }

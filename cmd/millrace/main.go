@@ -26,7 +26,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run executes a command line. It returns 0, 1 for an error, 2 for one of usage.
+// run executes a command line. It returns 0, 1 for an error, 2 for one of usage and for an answer that could not be verified.
 func run(ctx context.Context, args, environ []string, stdout io.Writer, stderr *os.File) int {
 	root := newRoot(environ, stderr)
 	root.SetArgs(args)
@@ -40,10 +40,12 @@ func run(ctx context.Context, args, environ []string, stdout io.Writer, stderr *
 	return exitCode(err)
 }
 
-// exitCode returns 1 for the failure of a command, and 2 for an error before it ran: of arguments,
-// flags or configuration.
+// exitCode returns 1 for the failure of a command, and 2 for an error before it ran (of arguments,
+// flags or configuration) and for an unchecked.
 func exitCode(err error) int {
-	if _, ran := errors.AsType[*failure](err); ran && !errors.Is(err, config.ErrUsage) {
+	_, ran := errors.AsType[*failure](err)
+	_, unsure := errors.AsType[*unchecked](err)
+	if ran && !unsure && !errors.Is(err, config.ErrUsage) {
 		return 1
 	}
 	return 2

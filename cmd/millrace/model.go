@@ -24,6 +24,7 @@ type openModel struct {
 	device    device.Info
 	costs     device.ProgramInfo
 	numerics  numerics.Ingredients
+	pooling   model.Pooling
 	tokenizer *tokenizer.Tokenizer
 	pools     *kvfile.Dir // where workers of this host leave their KV pools; nil: nowhere
 	closers   []func()
@@ -40,7 +41,12 @@ func newModel(s *config.Serve, pools *kvfile.Dir, log zerolog.Logger) (*openMode
 		return m, err
 	}
 	options.MaxRows, options.MaxOutputs = max(s.MaxBatchTokens, s.MaxBatchSize), max(s.MaxBatchSize, s.DraftRows)
+	options.MaxHidden = options.MaxRows
+	if m.pooling, err = model.ReadPooling(s.Model); err != nil {
+		return m, err
+	}
 	options.KVMemory = int64(s.KVMemory)
+	options.OneGroup = s.KVDisk != "" // the disk has no slabs of other groups
 	options.Pools, options.Warn = pools, warnPool(log)
 	if s.Backend == "sim" {
 		options.MaxSequences = s.MaxBatchSize // a simulated pool takes real memory too
@@ -90,7 +96,10 @@ func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 	if err := m.program.SetWeights(o.Weights); err != nil {
 		return config.Usagef("--weights: %w", err)
 	}
-	m.program.KV = o.KV
+	m.program.KV, m.program.OneGroup = o.KV, o.OneGroup
+	if err := m.program.SetEviction(o.Eviction); err != nil {
+		return err
+	}
 	if m.config, err = model.LoadConfig(o.Dir); err != nil {
 		return err
 	}
@@ -103,7 +112,7 @@ func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 	}
 	runner, err := sim.Open(sim.Options{
 		Program: m.program, Device: d, Behavior: behavior,
-		MaxRows: o.MaxRows, MaxOutputs: o.MaxOutputs, MaxSequences: o.MaxSequences, KVMemory: o.KVMemory,
+		MaxRows: o.MaxRows, MaxOutputs: o.MaxOutputs, MaxHidden: o.MaxHidden, MaxSequences: o.MaxSequences, KVMemory: o.KVMemory,
 		Text: textTokens(m.tokenizer, m.program.Vocab), End: m.tokenizer.EOS(),
 	})
 	if err != nil {

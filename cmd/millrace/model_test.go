@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/models"
 )
 
@@ -112,4 +113,22 @@ func TestABeatTellsProcessesApartThatAnswerOtherwise(t *testing.T) {
 	template := computing(t, dir, same).Member()
 	require.Equal(t, first.Worker.Numerics, template.Worker.Numerics)
 	require.NotEqual(t, first.Text, template.Text)
+}
+
+// TestWithADiskAllLayersShareSlabs of a model of which two of three layers have a window.
+func TestWithADiskAllLayersShareSlabs(t *testing.T) {
+	for _, backend := range []string{"cpu", "sim"} {
+		for disk, groups := range map[string]kvmgr.Groups{"": {Full: 1, Windowed: 2}, t.TempDir(): {Full: 1}} {
+			s := &config.Serve{Model: "../../testdata/models/qwen2-window", KVDisk: disk, MaxBatchTokens: 32, MaxBatchSize: 4, KVMemory: 1 << 20}
+			s.Backend, s.Packed = backend, "off"
+			if backend == "sim" {
+				s.DeviceName = deviceFile(t, `{"base": "flex-170", "speed": 0, "answer_tokens": 0}`)
+			}
+			m, err := newModel(s, nil, zerolog.Nop())
+			t.Cleanup(m.close)
+			require.NoError(t, err)
+			require.Equal(t, groups, m.Groups(), "%s, disk %q", backend, disk)
+			require.Equal(t, groups.Windowed > 0, schedConfig(s, m.program, m.Slabs()).Window > 0)
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/client"
@@ -20,11 +21,34 @@ import (
 
 type requestOptions struct {
 	url     string
-	key     string
-	inbox   string
 	stream  bool
 	timeout time.Duration
+	clientOptions
+}
+
+// clientOptions say who a client of the API is, over NATS.
+type clientOptions struct {
+	key   string // "" for none
+	inbox string
 	config.NATSClient
+}
+
+func (o *clientOptions) register(f *pflag.FlagSet) {
+	f.StringVar(&o.key, "api-key", "", "API key, if the server requires one")
+	f.StringVar(&o.inbox, "inbox-prefix", "", "prefix of the subject of replies, if the NATS user has its own (default: _INBOX, or that of the API key)")
+	o.Register(f)
+}
+
+// login returns the options of the connection, without the API key.
+func (o *clientOptions) login() ([]nats.Option, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	options, err := natsOptions(&o.NATSClient)
+	if o.inbox != "" {
+		options = append(options, nats.CustomInboxPrefix(o.inbox))
+	}
+	return options, err
 }
 
 func newRequest() *cobra.Command {
@@ -53,9 +77,7 @@ reply is printed and makes the exit code 1.`,
 		},
 	}
 	cmd.Flags().StringVar(&o.url, "nats", nats.DefaultURL, "URL of the NATS server")
-	cmd.Flags().StringVar(&o.key, "api-key", "", "API key, if the server requires one")
-	cmd.Flags().StringVar(&o.inbox, "inbox-prefix", "", "prefix of the subject of replies, if the NATS user has its own (default: _INBOX, or that of the API key)")
-	o.Register(cmd.Flags())
+	o.register(cmd.Flags())
 	cmd.Flags().BoolVar(&o.stream, "stream", false, "request a stream: adds \"stream\": true to the request")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "longest wait for one reply")
 	return cmd
@@ -66,15 +88,9 @@ func request(ctx context.Context, out io.Writer, o requestOptions, subject strin
 	if err != nil {
 		return err
 	}
-	if err := o.Validate(); err != nil {
-		return err
-	}
-	options, err := natsOptions(&o.NATSClient)
+	options, err := o.login()
 	if err != nil {
 		return err
-	}
-	if o.inbox != "" {
-		options = append(options, nats.CustomInboxPrefix(o.inbox))
 	}
 	at := redacted(o.url)
 	nc, err := client.ConnectNATS(o.url, o.key, append(options, nats.Name("millrace request"))...)

@@ -31,7 +31,7 @@ func respond(t *testing.T, nc *nats.Conn, subject string, headers ...nats.Header
 			reply := nats.NewMsg(m.Reply)
 			reply.Header = h
 			reply.Data = fmt.Appendf(nil, "%d %s", i, m.Data)
-			if err := nc.PublishMsg(reply); err != nil {
+			if err := nc.PublishMsg(reply); err != nil && !nc.IsClosed() { // the test may be over
 				t.Errorf("reply %d: %v", i, err)
 			}
 		}

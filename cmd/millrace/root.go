@@ -64,6 +64,7 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag takes precedence over the environmen
 		newDoctor(),
 		newNodes(&a),
 		newRequest(),
+		newVerify(),
 		newKeys(),
 		newVersion(),
 	)

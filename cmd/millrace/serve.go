@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/trim"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/batchapi"
 )
 
 // answersEnd is how long clients have, after the engine has ended, to take the
@@ -121,7 +122,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	var gw gateway
 	var service atomic.Pointer[natsapi.Service]
 	if s.Roles.Has(cluster.Gateway) {
-		if gw, err = openGateway(conn, engine, late, secure, tracer, s, log); err != nil {
+		if gw, err = openGateway(ctx, conn, engine, late, secure, tracer, s, log); err != nil {
 			return fail(err)
 		}
 		defer gw.stop()
@@ -136,9 +137,13 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 			if !untilReady(ctx, late) {
 				return nil
 			}
+			schemas, err := openai.Schemas()
+			if err != nil {
+				return err
+			}
 			joined, err := natsapi.Start(to.front, engine, natsapi.Options{
 				Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
-				Keys: secure.callers(), Calls: gw.calls, Tracer: tracer,
+				Keys: secure.callers(), Calls: gw.calls, Tracer: tracer, Metadata: schemas,
 			})
 			service.Store(joined)
 			late.joined.Store(err == nil)
@@ -166,6 +171,9 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		if stopped.Err() != nil && s.Roles.Has(cluster.Gateway) {
 			late.leave(s.DrainDelay, log)
 		}
+		if gw.store != nil {
+			gw.store.leave()
+		}
 		handOver(context.WithoutCancel(ctx), gw.kept, s)
 		return errors.Join(left, shutdown(late, server, service.Load(), s.Grace, log))
 	})
@@ -176,12 +184,13 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 type gateway struct {
 	http  http.Handler
 	calls call.Runner    // of all interfaces
-	kept  *durable.Calls // calls, where answers are kept; else nil
+	kept  *durable.Calls // keeps answers; nil: none are kept
+	store *storage
 	stop  func()
 }
 
 // openGateway opens the limits that hold for all gateways, what runs calls, and the HTTP interface.
-func openGateway(conn *nats.Conn, engine api.Engine, late *lateEngine, secure *security, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (
+func openGateway(ctx context.Context, conn *nats.Conn, engine api.Engine, late *lateEngine, secure *security, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (
 	g gateway, err error) {
 	if s.APIKeys == config.NoKeys {
 		log.Warn().Str("http", s.Listen).Msg("no API keys: everybody who reaches this address may ask (--api-keys none)")
@@ -195,12 +204,18 @@ func openGateway(conn *nats.Conn, engine api.Engine, late *lateEngine, secure *s
 	if g.kept, err = openDurable(conn, direct, secure.keys, s, log); err == nil {
 		if g.kept != nil {
 			g.calls = g.kept
-			g.stop = func() {
-				g.kept.Close()
-				stopSharing()
-			}
 		}
-		g.http, err = httpHandler(engine, g.calls, late, secure.callers(), tracer, s, log)
+		g.store = openStorage(ctx, conn, engine, g.calls, late, secure.keys, s, log)
+		g.calls = g.store.calls
+		g.stop = func() {
+			g.store.leave()
+			if g.kept != nil {
+				g.kept.Close()
+			}
+			g.store.close()
+			stopSharing()
+		}
+		g.http, err = httpHandler(engine, &g, late, secure.callers(), tracer, s, log)
 	}
 	if err != nil {
 		g.stop()
@@ -277,7 +292,11 @@ func loaded(late *lateEngine, h func(*engine, http.ResponseWriter, *http.Request
 }
 
 func serveMetrics(e *engine, w http.ResponseWriter, r *http.Request) {
-	e.metrics.Handler().ServeHTTP(w, r)
+	h := e.metrics.Handler()
+	if e.vllmNames {
+		h = e.metrics.VLLMHandler()
+	}
+	h.ServeHTTP(w, r)
 }
 
 // workerHandler is what a process without the gateway's role answers.
@@ -291,8 +310,9 @@ func workerHandler(late *lateEngine, keys api.Keys) http.Handler {
 	}))
 	mux.Handle("GET /metrics", loaded(late, serveMetrics))
 	mux.Handle("GET "+kvPath, keyed(keys, kvState(late)))
-	mux.Handle("GET /web/", web.Handler()) // the files of the page at kvPath
-	return kvPage(mux)
+	mux.Handle("GET "+pipelinePath, keyed(keys, pipelineState(late)))
+	mux.Handle("GET /web/", web.Handler()) // the files of the pages at both paths
+	return debugPages(mux)
 }
 
 // keyed serves requests with a valid API key; without keys all.
@@ -311,16 +331,21 @@ func keyed(keys api.Keys, h http.Handler) http.Handler {
 	})
 }
 
-func httpHandler(served api.Engine, calls call.Runner, late *lateEngine, keys api.Keys, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
-	h, err := openai.New(served, openai.Options{
+func httpHandler(served api.Engine, g *gateway, late *lateEngine, keys api.Keys, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
+	o := openai.Options{
 		Logger: log, Fingerprint: fingerprint(), Version: version,
-		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, CutOff: late.cutOff, Keys: keys, Calls: calls, Tracer: tracer,
+		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, CutOff: late.cutOff, Keys: keys, Calls: g.calls, Tracer: tracer,
+		Routes:  batchapi.Routes(g.store.files, g.store.batches),
 		Page:    web.Handler(),
 		Metrics: loaded(late, serveMetrics),
-		Mounts:  map[string]http.Handler{kvPath: kvState(late)},
-	})
+		Mounts:  map[string]http.Handler{kvPath: kvState(late), pipelinePath: pipelineState(late)},
+	}
+	if g.store.responses != nil {
+		o.Responses = g.store.responses
+	}
+	h, err := openai.New(served, o)
 	if err != nil {
 		return nil, err
 	}
-	return kvPage(h), nil
+	return debugPages(h), nil
 }

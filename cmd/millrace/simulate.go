@@ -222,6 +222,7 @@ func simulatedFleet(s *config.Simulate) (*simulate.Config, error) {
 	cfg.Slabs, err = sim.PoolSlabs(&sim.Options{
 		Program: cfg.Program, Device: cfg.Device, MaxSequences: s.MaxBatchSize, KVMemory: int64(s.KVMemory),
 	})
+	cfg.Groups = compute.Groups(cfg.Program)
 	cfg.Sched = schedConfig(&s.Serve, cfg.Program, cfg.Slabs)
 	return cfg, err
 }

@@ -2,7 +2,10 @@
 // not know models or kernels.
 package computetest
 
-import "github.com/millrace/millrace/compute"
+import (
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/kvmgr"
+)
 
 // SlabTokens is the number of tokens of a slab of these runners.
 const SlabTokens = 16
@@ -28,6 +31,9 @@ func (n *Null) Slabs() int { return n.slabs }
 // SlabTokens is that of all runners here.
 func (n *Null) SlabTokens() int { return SlabTokens }
 
+// HeadSlabs is 0.
+func (n *Null) HeadSlabs() int { return 0 }
+
 // Vocab is the number of logits per row.
 func (n *Null) Vocab() int { return len(n.logits) }
 
@@ -36,6 +42,9 @@ func (n *Null) NewRegion(int) (compute.Region, error) { return nullRegion{}, nil
 
 // Mappings is 0: any number.
 func (n *Null) Mappings() int { return 0 }
+
+// Groups are all layers.
+func (n *Null) Groups() kvmgr.Groups { return kvmgr.Groups{Full: 1} }
 
 // CopySlab does nothing.
 func (n *Null) CopySlab(int32, int32, int) error { return nil }
@@ -54,6 +63,12 @@ func (n *Null) WriteSlab(int32, []byte) error { return nil }
 
 // Run returns the same logits for every row.
 func (n *Null) Run([]compute.Rows) (compute.Logits, error) { return n, nil }
+
+// HiddenWidth is the number of elements of a hidden state.
+func (n *Null) HiddenWidth() int { return len(n.logits) }
+
+// Hidden returns every hidden state: the logits.
+func (n *Null) Hidden(int) []float32 { return n.logits }
 
 // Row returns the logits of every row.
 func (n *Null) Row(int) []float32 { return n.logits }

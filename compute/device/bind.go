@@ -44,8 +44,9 @@ func (b *binder) program(p *model.Program, w Tensors, lim Limits) (*C.mr_program
 	if err != nil {
 		return nil, err
 	}
+	places := p.Places()
 	for i := range p.Ops {
-		if ops[i], err = b.op(&p.Ops[i]); err != nil {
+		if ops[i], err = b.op(&p.Ops[i], places); err != nil {
 			return nil, err
 		}
 	}
@@ -65,20 +66,22 @@ func (b *binder) program(p *model.Program, w Tensors, lim Limits) (*C.mr_program
 			return nil, err
 		}
 	}
+	groups := p.Groups()
 	desc[0] = C.mr_program_desc{
 		ops: unsafe.SliceData(ops), n_ops: C.int32_t(len(ops)),
 		slots: unsafe.SliceData(slots), n_slots: C.int32_t(len(slots)),
 		tensors: unsafe.SliceData(tensors), n_tensors: C.int32_t(len(tensors)),
-		vocab: C.int32_t(p.Vocab), layers: C.int32_t(p.Layers),
+		vocab: C.int32_t(p.Vocab), layers: C.int32_t(groups.Layers), kv_groups: C.int32_t(groups.Count()),
 		kv_heads: C.int32_t(p.KVHeads), head_dim: C.int32_t(p.HeadDim),
 		max_positions: C.int32_t(p.MaxPositions),
-		max_rows:      C.int32_t(lim.MaxRows), max_outputs: C.int32_t(lim.MaxOutputs),
+		max_rows:      C.int32_t(lim.MaxRows), max_outputs: C.int32_t(lim.MaxOutputs), max_hidden: C.int32_t(lim.MaxHidden),
 		kv_type: C.int32_t(p.KV),
 	}
 	return &desc[0], nil
 }
 
-func (b *binder) op(o *model.Op) (C.mr_op, error) {
+// op binds an op; places are those of the decoder layers in the KV cache.
+func (b *binder) op(o *model.Op, places []model.Place) (C.mr_op, error) {
 	c := C.mr_op{
 		kind: C.int32_t(o.Kind), layer: C.int32_t(o.Layer), in: C.int32_t(o.In), out: C.int32_t(o.Out),
 		weight: C.int32_t(o.Weight), bias: C.int32_t(o.Bias), norm_kind: C.int32_t(o.Norm), eps: C.float(o.Eps),
@@ -89,6 +92,10 @@ func (b *binder) op(o *model.Op) (C.mr_op, error) {
 		q_norm: C.int32_t(o.QNorm), k_norm: C.int32_t(o.KNorm),
 		rotary_dim: C.int32_t(o.RotaryDim), rotary_interleaved: flag(o.RotaryInterleaved),
 		rotary_scale: C.float(o.RotaryScale), scale: C.float(o.Scale), window: C.int32_t(o.Window),
+		sinks: C.int32_t(o.Sinks), sink_q: C.int32_t(o.SinkQ),
+	}
+	if o.Kind == model.OpRopeStore || o.Kind == model.OpAttention {
+		c.layer, c.kv_group = C.int32_t(places[o.Layer].Layer), C.int32_t(places[o.Layer].Group)
 	}
 	if len(o.Parts) > len(c.parts) {
 		return c, fmt.Errorf("%w: op %s has %d parts, expected at most %d", ErrInvalid, o.Name, len(o.Parts), len(c.parts))

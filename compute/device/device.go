@@ -71,6 +71,9 @@ type Measurement struct {
 // Backends lists the names that Open takes.
 func Backends() []string { return []string{"cpu", "ref", "sycl"} }
 
+// OnCaller says whether a backend computes on the thread that calls it, beside threads of its own.
+func OnCaller(backend string) bool { return backend == "cpu" || backend == "ref" }
+
 // dtypes are the types of products and KV cache that a backend has beside "auto".
 var dtypes = map[string]map[string]C.int32_t{
 	"":     {"bf16": 0},

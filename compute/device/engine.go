@@ -21,6 +21,7 @@ const SlabTokens = C.MR_SLAB_TOKENS
 type Limits struct {
 	MaxRows    int // rows (tokens) per step
 	MaxOutputs int // rows per step of which logits are wanted
+	MaxHidden  int // rows per step of which hidden states are wanted, beside those; 0: none
 }
 
 // ProgramInfo is what a loaded program costs.
@@ -28,9 +29,10 @@ type ProgramInfo struct {
 	WeightBytes     uint64 `json:"weight_bytes"`
 	ActivationBytes uint64 `json:"activation_bytes"`
 	SlabBytes       uint64 `json:"slab_bytes"`
-	MaxSlabs        int    `json:"max_slabs"` // that ReserveKV takes
-	KVType          string `json:"kv_type"`   // of keys and values: "f32", "f16", "bf16", "int8", "int4"
-	Linear          string `json:"linear"`    // what runs the linear ops
+	MaxSlabs        int    `json:"max_slabs"`            // that ReserveKV takes
+	HeadSlabs       int    `json:"head_slabs,omitempty"` // of a region, before those of its tokens
+	KVType          string `json:"kv_type"`              // of keys and values: "f32", "f16", "bf16", "int8", "int4", "kivi"
+	Linear          string `json:"linear"`               // what runs the linear ops
 }
 
 // Engine is a program loaded on a device, with its step buffers.
@@ -39,14 +41,18 @@ type Engine struct {
 	handle  *C.mr_program
 	limits  Limits
 	vocab   int
+	groups  model.Groups
+	sinks   int // leading slabs that a region keeps when it advances
+	width   int // of a hidden state
 	info    ProgramInfo
 	opNames []string
 
 	// The step under construction, in C memory so that no Go pointer crosses.
 	tokens    []int32         // [MaxRows]
 	sequences []C.mr_sequence // [MaxRows]
-	outputs   []int32         // [MaxOutputs]
+	outputs   []int32         // [MaxOutputs + MaxHidden]
 	logits    []float32       // [MaxOutputs x vocab]
+	hidden    []float32       // [MaxHidden x width]
 	opTimes   []C.mr_op_time  // [ops]
 	beams     beamArrays
 }
@@ -61,9 +67,9 @@ func (d *Device) Load(p *model.Program, w Tensors, lim Limits) (*Engine, error) 
 // and ISA, one slice after the other. They are aligned to 64 bytes and stay in place until the
 // engine is closed.
 func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []byte) (*Engine, error) {
-	if lim.MaxRows < 1 || lim.MaxOutputs < 1 {
-		return nil, fmt.Errorf("%w: limits of %d rows and %d outputs per step, expected at least 1",
-			ErrInvalid, lim.MaxRows, lim.MaxOutputs)
+	if lim.MaxRows < 1 || lim.MaxOutputs < 1 || lim.MaxHidden < 0 {
+		return nil, fmt.Errorf("%w: limits of %d rows, %d outputs and %d hidden states per step, expected at least 1, 1 and 0",
+			ErrInvalid, lim.MaxRows, lim.MaxOutputs, lim.MaxHidden)
 	}
 	b := &binder{}
 	defer b.free()
@@ -72,7 +78,7 @@ func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []by
 		return nil, err
 	}
 	desc.packed, desc.packed_bytes = unsafe.Pointer(unsafe.SliceData(packed)), C.uint64_t(len(packed))
-	e := &Engine{dev: d, limits: lim, vocab: p.Vocab}
+	e := &Engine{dev: d, limits: lim, vocab: p.Vocab, groups: p.Groups(), sinks: p.SinkSlabs(SlabTokens), width: p.HiddenWidth()}
 	var me C.mr_error
 	if C.mr_program_load(d.backend, d.handle, desc, &e.handle, &me) != C.MR_OK {
 		return nil, fail("load program", &me)
@@ -90,6 +96,7 @@ func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []by
 		ActivationBytes: uint64(i.activation_bytes),
 		SlabBytes:       uint64(i.slab_bytes),
 		MaxSlabs:        int(i.max_slabs),
+		HeadSlabs:       int(i.head_slabs),
 		KVType:          kvType(i.kv_type),
 		Linear:          C.GoString(&i.linear[0]),
 	}
@@ -115,8 +122,9 @@ type Tensors interface {
 func (e *Engine) allocate(ops int) error {
 	ok := cSlice(&e.tokens, e.limits.MaxRows) &&
 		cSlice(&e.sequences, e.limits.MaxRows) &&
-		cSlice(&e.outputs, e.limits.MaxOutputs) &&
+		cSlice(&e.outputs, e.limits.MaxOutputs+e.limits.MaxHidden) &&
 		cSlice(&e.logits, e.limits.MaxOutputs*e.vocab) &&
+		cSlice(&e.hidden, e.limits.MaxHidden*e.width) &&
 		cSlice(&e.opTimes, ops) &&
 		e.beams.allocate(e.limits.MaxRows)
 	if !ok {
@@ -136,6 +144,7 @@ func (e *Engine) Close() {
 	cFree(&e.sequences)
 	cFree(&e.outputs)
 	cFree(&e.logits)
+	cFree(&e.hidden)
 	cFree(&e.opTimes)
 	e.beams.free()
 }
@@ -189,6 +198,7 @@ type Rows struct {
 	Tokens      []int32 // at Position, Position+1, ...
 	Position    int
 	OutputsFrom int    // logits are wanted of Tokens[OutputsFrom:]
+	Hidden      bool   // hidden states are wanted of them in place of logits; such sequences are the last ones of a step
 	Beams       *Beams // nil: none. Else Tokens are one of each beam, all at Position
 }
 
@@ -196,7 +206,12 @@ type Rows struct {
 type Logits struct {
 	values []float32
 	vocab  int
+	hidden []float32
+	width  int
 }
+
+// Hidden returns hidden state i of the step, of the model's width: what the last op reads.
+func (l Logits) Hidden(i int) []float32 { return l.hidden[i*l.width : (i+1)*l.width : (i+1)*l.width] }
 
 // Rows is the number of output rows.
 func (l Logits) Rows() int { return len(l.values) / l.vocab }
@@ -230,7 +245,7 @@ func (e *Engine) RunTimed(batch []Rows) (Logits, []OpTime, error) {
 }
 
 func (e *Engine) run(batch []Rows, opTimes []C.mr_op_time) (Logits, error) {
-	rows, outputs := 0, 0
+	rows, outputs, hidden := 0, 0, 0
 	if err := e.beams.reset(batch); err != nil {
 		return Logits{}, err
 	}
@@ -243,8 +258,14 @@ func (e *Engine) run(batch []Rows, opTimes []C.mr_op_time) (Logits, error) {
 		if s.Region == nil || s.OutputsFrom < 0 || wanted < 0 {
 			return Logits{}, fmt.Errorf("run step: %w: sequence %d: %d tokens, outputs from %d", ErrInvalid, i, len(s.Tokens), s.OutputsFrom)
 		}
-		if rows+len(s.Tokens) > e.limits.MaxRows || outputs+wanted > e.limits.MaxOutputs {
-			return Logits{}, fmt.Errorf("run step: %w: over %d rows or %d outputs", ErrInvalid, e.limits.MaxRows, e.limits.MaxOutputs)
+		if s.Hidden {
+			hidden += wanted
+		} else if hidden > 0 && wanted > 0 {
+			return Logits{}, fmt.Errorf("run step: %w: sequence %d has logits after those with hidden states", ErrInvalid, i)
+		}
+		if rows+len(s.Tokens) > e.limits.MaxRows || outputs+wanted-hidden > e.limits.MaxOutputs || hidden > e.limits.MaxHidden {
+			return Logits{}, fmt.Errorf("run step: %w: over %d rows, %d outputs or %d hidden states",
+				ErrInvalid, e.limits.MaxRows, e.limits.MaxOutputs, e.limits.MaxHidden)
 		}
 		e.sequences[i] = C.mr_sequence{
 			region:    s.Region.handle,
@@ -273,6 +294,9 @@ func (e *Engine) run(batch []Rows, opTimes []C.mr_op_time) (Logits, error) {
 		rows:        C.int32_t(rows),
 		n_sequences: C.int32_t(len(batch)),
 		outputs:     C.int32_t(outputs),
+
+		hidden_outputs: C.int32_t(hidden),
+		hidden:         (*C.float)(unsafe.SliceData(e.hidden)),
 	}
 	if opTimes != nil {
 		step.op_times = unsafe.SliceData(opTimes)
@@ -281,7 +305,7 @@ func (e *Engine) run(batch []Rows, opTimes []C.mr_op_time) (Logits, error) {
 	if C.mr_program_run(e.dev.backend, e.handle, &step, &me) != C.MR_OK {
 		return Logits{}, fail("run step", &me)
 	}
-	return Logits{values: e.logits[:outputs*e.vocab], vocab: e.vocab}, nil
+	return Logits{e.logits[:(outputs-hidden)*e.vocab], e.vocab, e.hidden[:hidden*e.width], e.width}, nil
 }
 
 // cSlice makes *s a zeroed slice of n values in C memory; false when there is

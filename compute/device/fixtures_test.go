@@ -55,7 +55,7 @@ func openWith(t *testing.T, o device.Options, p *model.Program, w device.Tensors
 	e, err := d.Load(p, w, device.Limits{MaxRows: n, MaxOutputs: n})
 	require.NoError(t, err)
 	t.Cleanup(e.Close)
-	slabs := make([]int32, device.Slabs(n))
+	slabs := make([]int32, e.Slabs(n))
 	for i := range slabs {
 		slabs[i] = int32(len(slabs) - 1 - i) // out of order: addresses are virtual
 	}

@@ -71,10 +71,10 @@ func TestDemoModelGoldens(t *testing.T) {
 // generate continues every golden's prompt greedily to its length.
 func generate(t *testing.T, o device.Options, p *model.Program, w device.Tensors, goldens []golden) [][]int32 {
 	t.Helper()
-	rows, slabs := 0, 0
+	rows, slabs, groups := 0, 0, p.Groups().Count()
 	for _, g := range goldens {
 		rows += len(g.Prompt)
-		slabs += device.Slabs(len(g.Prompt) + len(g.Output))
+		slabs += groups * device.Slabs(len(g.Prompt)+len(g.Output))
 	}
 	d, err := device.Open(o)
 	require.NoError(t, err)
@@ -91,8 +91,12 @@ func generate(t *testing.T, o device.Options, p *model.Program, w device.Tensors
 		require.NoError(t, err)
 		t.Cleanup(r.Close)
 		for range device.Slabs(len(g.Prompt) + len(g.Output)) {
-			require.NoError(t, r.Append([]int32{next}))
-			next++
+			var ids []int32
+			for range groups {
+				ids = append(ids, next)
+				next++
+			}
+			require.NoError(t, r.Append(ids))
 		}
 		batch[i] = device.Rows{Region: r, Tokens: g.Prompt, OutputsFrom: len(g.Prompt) - 1}
 	}

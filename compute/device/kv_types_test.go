@@ -12,10 +12,10 @@ import (
 
 // TestKVCachesOfCodesAreThoseOfRef: as requireCodesOfRef says, with keys and values as codes.
 func TestKVCachesOfCodesAreThoseOfRef(t *testing.T) {
-	for kv, limit := range map[model.KVType]float64{model.KVInt8: 0.02, model.KVInt4: 0.06} {
+	for kv, limit := range map[model.KVType]float64{model.KVInt8: 0.02, model.KVInt4: 0.06, model.KVKivi: 0.03} {
 		t.Run(kv.String(), func(t *testing.T) {
 			for _, backend := range backends(t) {
-				if backend != "ref" {
+				if backend == "cpu" || backend == "sycl" && kv != model.KVKivi { // it has none
 					requireCodesOfRef(t, backend, func(p *model.Program) { p.KV = kv }, 0.001, limit)
 				}
 			}
@@ -32,7 +32,7 @@ func TestSlabsAreAsLargeAsTheProgramSays(t *testing.T) {
 	d, err := device.Open(options(t, "cpu", ""))
 	require.NoError(t, err)
 	t.Cleanup(d.Close)
-	for _, kv := range []model.KVType{model.KVAuto, model.KVBF16, model.KVInt8, model.KVInt4} {
+	for _, kv := range []model.KVType{model.KVAuto, model.KVBF16, model.KVInt8, model.KVInt4, model.KVKivi} {
 		m.Program.KV = kv
 		e, err := d.Load(m.Program, m.Weights, device.Limits{MaxRows: 1, MaxOutputs: 1})
 		require.NoError(t, err)
@@ -53,9 +53,10 @@ func TestKVTypesThatABackendLacksAreRefused(t *testing.T) {
 		kv      model.KVType
 		want    string
 	}{
-		{"cpu", model.KVF16, "a KV cache of f16: this backend keeps keys and values as bf16, int8 or int4"},
-		{"ref", model.KVBF16, "a KV cache of bf16: this backend keeps keys and values as f32, int8 or int4"},
+		{"cpu", model.KVF16, "a KV cache of f16: this backend keeps keys and values as bf16, int8, int4 or kivi"},
+		{"ref", model.KVBF16, "a KV cache of bf16: this backend keeps keys and values as f32, int8, int4 or kivi"},
 		{"sycl", model.KVF16, "a KV cache of f16: this backend keeps keys and values as bf16, int8 or int4"},
+		{"sycl", model.KVKivi, "a KV cache of kivi: this backend keeps keys and values as bf16, int8 or int4"},
 	} {
 		if tt.backend == "sycl" && len(backends(t)) < 3 {
 			continue // backends says so

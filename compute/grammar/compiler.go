@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // The bounds of a Compiler.
@@ -16,6 +17,10 @@ const (
 	maxCompiles       = 4   // at once; of a tenant 1
 	maxQueued         = 256 // of a tenant
 )
+
+// refusalKept is how long a spec that could not be compiled is refused without another try. One that took too long on a busy
+// machine may be compiled later.
+const refusalKept = time.Minute
 
 // ErrBusy means that too many grammars of a tenant wait to be compiled.
 var ErrBusy = errors.New("grammar: too many wait to be compiled")
@@ -29,9 +34,9 @@ type Compiler struct {
 	failed   error                 // why there is no engine
 	programs map[key]*list.Element // of *program
 	latest   *list.List            // of *program, the latest use first
-	markers  map[string]*marker    // by text
-	queues   map[string]*queue     // by tenant
-	slots    chan struct{}         // has a value for each that compiles
+	markers  map[marks]*marker
+	queues   map[string]*queue // by tenant
+	slots    chan struct{}     // has a value for each that compiles
 }
 
 // queue is what a tenant compiles and is about to.
@@ -51,6 +56,7 @@ type program struct {
 	key  key
 	made Program
 	err  error
+	at   time.Time
 }
 
 func (p *program) held() int {
@@ -64,7 +70,7 @@ func (p *program) held() int {
 // on: a model without a vocabulary never gets one.
 func NewCompiler(open func() (Engine, error)) *Compiler {
 	return &Compiler{
-		open: open, programs: make(map[key]*list.Element), latest: list.New(), markers: make(map[string]*marker),
+		open: open, programs: make(map[key]*list.Element), latest: list.New(), markers: make(map[marks]*marker),
 		queues: make(map[string]*queue), slots: make(chan struct{}, maxCompiles),
 	}
 }
@@ -90,7 +96,7 @@ func (c *Compiler) Matcher(tenant string, s *Spec, o Options, tokens []int32) (*
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMatcher(s, c.engine, c.marker(s.After), p, o)
+	m, err := newMatcher(s, c.engine, c.marker(marks{s.After, s.SkipFrom, s.SkipTo}), p, o)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +146,7 @@ func (c *Compiler) compile(tenant string, s *Spec) (Program, error) {
 		return p.made, p.err
 	}
 	made, err := engine.Compile(kind, source)
-	c.keep(&program{k, made, err})
+	c.keep(&program{k, made, err, time.Now()})
 	return made, err
 }
 
@@ -192,8 +198,13 @@ func (c *Compiler) kept(k key) *program {
 	if at == nil {
 		return nil
 	}
+	p := at.Value.(*program) //nolint:forcetypeassert // see latest
+	if p.err != nil && time.Since(p.at) > refusalKept {
+		c.drop(at)
+		return nil
+	}
 	c.latest.MoveToFront(at)
-	return at.Value.(*program) //nolint:forcetypeassert // see latest
+	return p
 }
 
 // keep adds a program and drops those that were not used for the longest time, of its tenant and then of all.
@@ -229,8 +240,8 @@ func (c *Compiler) drop(at *list.Element) {
 // maxMarkers bounds the texts whose tables are kept. A model has one or two.
 const maxMarkers = 64
 
-func (c *Compiler) marker(text string) *marker {
-	if text == "" {
+func (c *Compiler) marker(text marks) *marker {
+	if text.after == "" {
 		return nil
 	}
 	c.mu.Lock()

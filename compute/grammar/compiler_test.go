@@ -3,8 +3,11 @@ package grammar
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -33,15 +36,24 @@ func TestAProgramIsCompiledOnceForATenant(t *testing.T) {
 	require.Empty(t, c.queues)
 }
 
-func TestASpecThatCannotBeCompiledIsTriedOnce(t *testing.T) {
-	e := &fakeEngine{}
-	c := NewCompiler(func() (Engine, error) { return e, nil })
-	for range 3 {
-		require.ErrorIs(t, c.Check("a", spec("bad")), ErrSpec)
-	}
-	require.EqualValues(t, 1, e.compiled.Load())
-	require.ErrorIs(t, c.Check("a", &Spec{Kind: Regex}), ErrSpec)
-	require.ErrorIs(t, c.Check("a", &Spec{Kind: "xml", Source: "x", Param: "p"}), ErrSpec)
+func TestASpecThatCannotBeCompiledIsTriedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &fakeEngine{}
+		c := NewCompiler(func() (Engine, error) { return e, nil })
+		for tries := range int64(2) {
+			for range 3 {
+				require.ErrorIs(t, c.Check("a", spec("bad")), ErrSpec)
+			}
+			require.Equal(t, tries+1, e.compiled.Load())
+			time.Sleep(refusalKept + 1) //nolint:forbidigo // the clock is not a real one
+		}
+		require.ErrorIs(t, c.Check("a", &Spec{Kind: Regex}), ErrSpec)
+		require.ErrorIs(t, c.Check("a", &Spec{Kind: "xml", Source: "x", Param: "p"}), ErrSpec)
+		for _, wrong := range []Spec{{SkipTo: "b"}, {After: "a", SkipFrom: "b"}, {After: "a", SkipFrom: "bab", SkipTo: "c"}, {After: "a", SkipTo: strings.Repeat("b", MaxMarker+1)}} {
+			wrong.Kind, wrong.Source, wrong.Param = Regex, "x", "p"
+			require.ErrorIs(t, c.Check("a", &wrong), ErrSpec)
+		}
+	})
 }
 
 func TestAModelWithoutAVocabularyRefusesAllSpecs(t *testing.T) {

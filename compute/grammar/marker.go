@@ -2,61 +2,135 @@ package grammar
 
 import "sync"
 
-// marker finds a text in the bytes of tokens (Knuth, Morris and Pratt 1977).
-type marker struct {
+// finder finds a text in bytes (Knuth, Morris and Pratt 1977).
+type finder struct {
 	text []byte
 	back []int // for each length of a beginning of text: the longest shorter beginning that it ends with
-
-	mu       sync.Mutex
-	crossing map[int][]int32 // by the length that is found: tokens with bytes on both sides of the text's end
 }
 
-func newMarker(text string) *marker {
-	m := &marker{text: []byte(text), back: make([]int, len(text)+1), crossing: make(map[int][]int32)}
-	for i, k := 1, 0; i < len(m.text); i++ {
-		for k > 0 && m.text[i] != m.text[k] {
-			k = m.back[k]
+func newFinder(text string) finder {
+	f := finder{text: []byte(text), back: make([]int, len(text)+1)}
+	for i, k := 1, 0; i < len(f.text); i++ {
+		for k > 0 && f.text[i] != f.text[k] {
+			k = f.back[k]
 		}
-		if m.text[i] == m.text[k] {
+		if f.text[i] == f.text[k] {
 			k++
 		}
-		m.back[i+1] = k
+		f.back[i+1] = k
 	}
-	return m
+	return f
 }
 
-// next returns how much of the text the bytes so far end with, after some more, and how many of these it read:
-// all of them, or those up to the end of the text.
-func (m *marker) next(found int, more []byte) (now, read int) {
+// next returns how much of the text the bytes so far end with after one more: less than all of it was found before.
+func (f *finder) next(found int, b byte) int {
+	for found > 0 && f.text[found] != b {
+		found = f.back[found]
+	}
+	if f.text[found] == b {
+		found++
+	}
+	return found
+}
+
+// stage is what is looked for before a grammar.
+type stage uint8
+
+const (
+	seeking  stage = iota // Spec.After
+	opening               // Spec.SkipFrom, which may come at once only
+	skipping              // Spec.SkipTo
+)
+
+// place is a place before a grammar.
+type place struct {
+	stage stage
+	found int // length of the beginning of the text that is looked for with which the bytes so far end
+}
+
+// marks are the texts before a grammar.
+type marks struct{ after, skipFrom, skipTo string }
+
+// marker finds the end of the text before a grammar.
+type marker struct {
+	first    place
+	after    finder
+	skipFrom []byte
+	skipTo   finder
+
+	mu       sync.Mutex
+	crossing map[place][]int32 // tokens with bytes on both sides of the end of after
+}
+
+func newMarker(m marks) *marker {
+	out := &marker{after: newFinder(m.after), skipFrom: []byte(m.skipFrom), skipTo: newFinder(m.skipTo), crossing: make(map[place][]int32)}
+	switch {
+	case m.skipTo == "":
+	case m.skipFrom == "":
+		out.first.stage = skipping
+	default:
+		out.first.stage = opening
+	}
+	return out
+}
+
+// next returns the place after some more bytes, and how many of these it read: all of them, or those up to the end of the
+// text before the grammar.
+func (m *marker) next(at place, more []byte) (now place, read int) {
 	for i, b := range more {
-		for found > 0 && m.text[found] != b {
-			found = m.back[found]
-		}
-		if m.text[found] == b {
-			found++
-		}
-		if found == len(m.text) {
-			return found, i + 1
+		if at = m.step(at, b); m.ends(at) {
+			return at, i + 1
 		}
 	}
-	return found, len(more)
+	return at, len(more)
 }
 
-// across lists the tokens that may not come where some of the text is found: the text would end inside of them.
-func (m *marker) across(v Vocabulary, found int) []int32 {
+// ends reports whether the grammar begins at a place.
+func (m *marker) ends(at place) bool { return at.stage == seeking && at.found == len(m.after.text) }
+
+func (m *marker) step(at place, b byte) place {
+	switch at.stage {
+	case opening:
+		switch {
+		case m.skipFrom[at.found] == b:
+			if at.found++; at.found == len(m.skipFrom) {
+				return place{stage: skipping}
+			}
+			return at
+		case at.found == 0 && (b == ' ' || b == '\n' || b == '\r' || b == '\t'):
+			return at
+		}
+		found := 0 // what looked like skipFrom may be the beginning of after
+		for _, earlier := range m.skipFrom[:at.found] {
+			found = m.after.next(found, earlier)
+		}
+		return place{found: m.after.next(found, b)}
+	case skipping:
+		if at.found = m.skipTo.next(at.found, b); at.found == len(m.skipTo.text) {
+			return place{}
+		}
+		return at
+	default:
+		at.found = m.after.next(at.found, b)
+		return at
+	}
+}
+
+// across lists the tokens that may not come at a place: the text before the grammar would end inside of them.
+func (m *marker) across(v Vocabulary, at place) []int32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	list, known := m.crossing[found]
+	list, known := m.crossing[at]
 	if known {
 		return list
 	}
 	for id := range int32(v.Size()) {
 		if more := v.Bytes(id); len(more) > 1 {
-			if now, read := m.next(found, more); now == len(m.text) && read < len(more) {
+			if now, read := m.next(at, more); m.ends(now) && read < len(more) {
 				list = append(list, id)
 			}
 		}
 	}
-	m.crossing[found] = list
+	m.crossing[at] = list
 	return list
 }

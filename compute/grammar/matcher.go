@@ -13,7 +13,7 @@ var ErrToken = errors.New("grammar: token not allowed")
 type phase uint8
 
 const (
-	free   phase = iota // before Spec.After: anything may come
+	free   phase = iota // before the end of Spec.After: anything may come
 	inside              // of the grammar
 	ended               // nothing may follow but an end
 )
@@ -34,9 +34,9 @@ type Matcher struct {
 // state is a place in a sequence.
 type state struct {
 	phase phase
-	found int  // free: length of Spec.After's beginning that the text ends with
-	run   *run // inside, and after it: the automaton
-	depth int  // tokens that run had taken
+	at    place // free
+	run   *run  // inside, and after it: the automaton
+	depth int   // tokens that run had taken
 }
 
 // run is an automaton that has taken some tokens.
@@ -66,6 +66,7 @@ func newMatcher(s *Spec, v Vocabulary, m *marker, p Program, o Options) (*Matche
 	if m == nil {
 		return q, q.enter(&q.now)
 	}
+	q.now.at = m.first
 	return q, nil
 }
 
@@ -81,7 +82,7 @@ func (m *Matcher) enter(s *state) error {
 
 // Free reports whether anything may come, so that no mask is needed.
 func (m *Matcher) Free() bool {
-	return m.now.phase == free && m.spec.Optional && len(m.marker.across(m.vocab, m.now.found)) == 0
+	return m.now.phase == free && m.spec.Optional && len(m.marker.across(m.vocab, m.now.at)) == 0
 }
 
 // Mask sets the bits of the tokens that may come next, and clears the others. The mask has the size of Options.Vocab.
@@ -111,7 +112,7 @@ func (m *Matcher) freeMask(mask Mask) {
 	if !m.spec.Optional {
 		m.ends(mask.forbid)
 	}
-	for _, id := range m.marker.across(m.vocab, m.now.found) {
+	for _, id := range m.marker.across(m.vocab, m.now.at) {
 		mask.forbid(id)
 	}
 	for id := m.size; id < 32*len(mask); id++ {
@@ -174,10 +175,10 @@ func (m *Matcher) after(token int32) (next state, ok bool, err error) {
 func (m *Matcher) afterFree(token int32) (next state, ok bool, err error) {
 	next = m.now
 	more := m.vocab.Bytes(token)
-	now, read := m.marker.next(next.found, more)
+	now, read := m.marker.next(next.at, more)
 	switch {
-	case now < len(m.marker.text):
-		next.found = now
+	case !m.marker.ends(now):
+		next.at = now
 	case read < len(more):
 		return next, false, nil
 	default:

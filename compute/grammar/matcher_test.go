@@ -101,6 +101,39 @@ func TestAnOptionalGrammarLeavesTextWithoutItsMarkerFree(t *testing.T) {
 	require.True(t, m.Ended())
 }
 
+// TestNoMarkerCountsInASkippedPart: a model that thinks about calls does not begin one.
+func TestNoMarkerCountsInASkippedPart(t *testing.T) {
+	skip := Spec{Source: "b", After: "</t>", SkipFrom: "<a>", SkipTo: "c>", Optional: true, Repeat: true}
+	inside := skip
+	inside.SkipFrom = ""
+	for _, c := range []struct {
+		spec Spec
+		text string
+	}{
+		{skip, "< a > < / t > a </t> </t>b c > a </t>"}, {skip, "< a > c b c > < / t >"},
+		{inside, "</t> < / t >b c a c > </t>"}, {inside, "a c >b </t>"},
+		{skip, "< / t >"}, {skip, "< b </t>"}, {skip, "a < a > </t>"}, {skip, "< < / t >"}, // it did not begin at once
+	} {
+		m := matcher(t, &fakeEngine{}, &c.spec, Options{})
+		text := strings.Fields(c.text)
+		advance(t, m, strings.Join(text[:len(text)-1], " "))
+		require.Contains(t, strings.Fields(allowed(t, m)), "a", "%q: anything may come", c.text)
+		advance(t, m, text[len(text)-1])
+		require.Equal(t, "b", allowed(t, m), c.text)
+		advance(t, m, "b < a > </t>")
+		require.Equal(t, "b", allowed(t, m), "after a call nothing is skipped")
+	}
+	m := matcher(t, &fakeEngine{}, &skip, Options{})
+	refuses(t, m, "</t>b")
+	advance(t, m, "< a >")
+	require.True(t, m.Free(), "no token here ends both texts")
+	advance(t, m, "</t>b c > a </s>")
+	require.NoError(t, m.Rollback(3))
+	require.True(t, m.Free())
+	advance(t, m, "</t> > c > </t>")
+	require.Equal(t, "b", allowed(t, m))
+}
+
 func TestARepeatedGrammarBeginsAgainAfterEachMarker(t *testing.T) {
 	e := &fakeEngine{}
 	m := matcher(t, e, &Spec{Source: "ab", After: "</t>", Optional: true, Repeat: true}, Options{})

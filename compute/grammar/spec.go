@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // ErrSpec is the error of a Spec that cannot be compiled, with the reason.
@@ -43,6 +44,11 @@ type Spec struct {
 	After string
 	// Optional allows an answer that ends without After. Else such an answer cannot end.
 	Optional bool
+	// SkipTo ends a part of the answer in which After does not count, such as "</think>". "": there is no such part.
+	SkipTo string
+	// SkipFrom begins that part, at the beginning of the answer but for white space. Where it does not come, there is no such part. "": the
+	// answer begins inside it.
+	SkipFrom string
 	// Repeat makes the answer free again where the grammar ends, up to the next After. Else the
 	// answer ends there.
 	Repeat bool
@@ -60,10 +66,14 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("%w: found %d bytes, expected at most %d", ErrSpec, len(s.Source), MaxSource)
 	case (s.Source == "") != (s.Kind == JSONObject):
 		return fmt.Errorf("%w: found a %s of %d bytes", ErrSpec, s.Kind, len(s.Source))
-	case len(s.After) > MaxMarker:
-		return fmt.Errorf("%w: found a text of %d bytes before the grammar, expected at most %d", ErrSpec, len(s.After), MaxMarker)
-	case s.After == "" && (s.Optional || s.Repeat):
-		return fmt.Errorf("%w: found an optional or repeated grammar without a text before it", ErrSpec)
+	case max(len(s.After), len(s.SkipTo), len(s.SkipFrom)) > MaxMarker:
+		return fmt.Errorf("%w: found texts of %d, %d and %d bytes before the grammar, expected at most %d", ErrSpec, len(s.After), len(s.SkipFrom), len(s.SkipTo), MaxMarker)
+	case s.After == "" && (s.Optional || s.Repeat || s.SkipTo != ""):
+		return fmt.Errorf("%w: found an optional or repeated grammar, or one after a part to skip, without a text before it", ErrSpec)
+	case s.SkipFrom != "" && strings.Contains(s.SkipFrom, s.After):
+		return fmt.Errorf("%w: found %q in the beginning of the part to skip, %q", ErrSpec, s.After, s.SkipFrom)
+	case s.SkipTo == "" && s.SkipFrom != "":
+		return fmt.Errorf("%w: found the beginning of a part to skip without its end", ErrSpec)
 	case s.Param == "":
 		return fmt.Errorf("%w: found no field of the request that has it", ErrSpec)
 	}

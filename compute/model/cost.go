@@ -155,6 +155,10 @@ func (p *Program) ropeStoreCost(op *Op, rows int, s Sizes) Cost {
 		ActivationBytes: (2*q + 2*kv) * int64(rows) * 4,
 		Flops:           3 * int64((op.Heads+op.KVHeads)*op.RotaryDim) * int64(rows),
 	}
+	if op.Sinks > 0 { // q is rotated twice
+		c.ActivationBytes += q * int64(rows) * 4
+		c.Flops += 3 * int64(op.Heads*op.RotaryDim) * int64(rows)
+	}
 	if op.QNorm != None {
 		c.Flops += 4 * (q + kv) * int64(rows)
 		c.WeightBytes = 2 * int64(op.HeadDim) * 4
@@ -167,9 +171,9 @@ func (p *Program) ropeStoreCost(op *Op, rows int, s Sizes) Cost {
 func (p *Program) attentionCost(op *Op, w Work, s Sizes) Cost {
 	var pairs int64
 	for r := range w.Rows {
-		pairs += int64(keysSeen(op.Window, w.Past+r))
+		pairs += int64(keysSeen(op, w.Past+r))
 	}
-	keys := int64(w.Rows - 1 + keysSeen(op.Window, w.Past))
+	keys := int64(w.Rows - 1 + keysSeen(op, w.Past))
 	return Cost{
 		KVBytes:         2 * keys * int64(op.KVHeads) * p.KV.bytes(op.HeadDim, s.KV),
 		ActivationBytes: int64(w.Rows*op.Heads*op.HeadDim)*4 + p.slotBytes(op.Out, w.Rows, s),
@@ -178,9 +182,9 @@ func (p *Program) attentionCost(op *Op, w Work, s Sizes) Cost {
 }
 
 // keysSeen is how many keys the row at a position sees, its own among them.
-func keysSeen(window, position int) int {
-	if window > 0 {
-		return min(window, position+1)
+func keysSeen(op *Op, position int) int {
+	if op.Window > 0 {
+		return min(op.Sinks+op.Window, position+1)
 	}
 	return position + 1
 }

@@ -16,9 +16,10 @@ const (
 	KVBF16 KVType = 3
 	KVInt8 KVType = 4 // a float32 scale for each token's key and value of a head
 	KVInt4 KVType = 5 // a bf16 scale for each 32 elements
+	KVKivi KVType = 6 // 2 bits (arXiv:2402.02750): keys for each channel over 32 tokens, values for each token; the last 32 to 63 tokens are bf16
 )
 
-var kvNames = []string{KVAuto: "auto", KVF16: "f16", KVBF16: "bf16", KVInt8: "int8", KVInt4: "int4"}
+var kvNames = []string{KVAuto: "auto", KVF16: "f16", KVBF16: "bf16", KVInt8: "int8", KVInt4: "int4", KVKivi: "kivi"}
 
 // ParseKVType finds a KVType by its name, see KVTypeNames; "" is auto.
 func ParseKVType(name string) (KVType, error) {
@@ -32,7 +33,7 @@ func ParseKVType(name string) (KVType, error) {
 	return KVType(i), nil
 }
 
-// KVTypeNames are the names that ParseKVType knows: auto, f16, bf16, int8, int4.
+// KVTypeNames are the names that ParseKVType knows: auto, f16, bf16, int8, int4, kivi.
 func KVTypeNames() []string {
 	return slices.DeleteFunc(slices.Clone(kvNames), func(name string) bool { return name == "" })
 }
@@ -54,6 +55,9 @@ func (t KVType) bytes(headDim, size int) int64 {
 		codes = tokens * (headDim + 4)
 	case KVInt4:
 		codes = tokens * ((headDim + group - 1) / group) * (group/2 + 2)
+	case KVKivi: // a word for 16 tokens of an element; scales and zeros
+		groups := (headDim + group - 1) / group
+		codes = headDim*4 + max(headDim*2, groups*2*tokens*2)
 	case KVAuto, KVF16, KVBF16:
 		return int64(headDim * size)
 	}

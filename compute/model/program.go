@@ -97,6 +97,8 @@ type Op struct {
 	Scale                   float32
 	Window                  int
 	ALiBiSlopes             []float32
+	Sinks                   int
+	SinkQ                   int // a slot; without Sinks not used
 }
 
 // Tensor is a weight by its name in the checkpoint and the shape it must have.
@@ -119,5 +121,10 @@ type Program struct {
 	HeadDim      int
 	MaxPositions int
 
-	KV KVType `json:"-"` // of what is loaded: packed weights do not depend on it
+	KV       KVType   `json:"-"` // of what is loaded: packed weights do not depend on it
+	OneGroup bool     `json:"-"` // all layers share slabs, whatever their windows: see Groups; likewise
+	Eviction Eviction `json:"-"` // complete, as SetEviction has set it; its windows and sinks are in Ops
 }
+
+// HiddenWidth is the width of a hidden state: of what the last op, which makes the logits, reads.
+func (p *Program) HiddenWidth() int { return p.Slots[p.Ops[len(p.Ops)-1].In].Width }

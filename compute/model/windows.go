@@ -42,18 +42,3 @@ func layerTypeWindows(f *fields, types []string, window, layers int) []int {
 	}
 	return windows
 }
-
-// Window is the number of tokens that a token sees in any layer, itself included, if all layers have a window. It is at least 2. 0: some layer sees
-// all tokens.
-func (p *Program) Window() (tokens int) {
-	for i := range p.Ops {
-		switch op := &p.Ops[i]; {
-		case op.Kind != OpAttention:
-		case op.Window == 0:
-			return 0
-		default:
-			tokens = max(tokens, op.Window, 2)
-		}
-	}
-	return tokens
-}

@@ -32,10 +32,12 @@ type Ingredients struct {
 	Program string // Program of the loaded program, with the types of its weights
 	Weights string // Content of the program's tensors, in hexadecimal
 	Probe   string // Bits of the logits after Prompt
+
+	Lossy string // as of model.Program. It is for clients to read: Program and KV have what the bits depend on
 }
 
-// Digest is 128 bits of SHA-256 in hexadecimal. The architecture of the machine is part of
-// it: Go fuses products and sums on some.
+// Digest is 128 bits of SHA-256 in hexadecimal, followed by a hyphen and Lossy. The architecture of the machine
+// is part of the hash: Go fuses products and sums on some.
 func (i *Ingredients) Digest() string { return i.digest(Version, runtime.GOARCH) }
 
 func (i *Ingredients) digest(version int, arch string) string {
@@ -48,7 +50,11 @@ func (i *Ingredients) digest(version int, arch string) string {
 	Field(h, "program", i.Program)
 	Field(h, "weights", i.Weights)
 	Field(h, "probe", i.Probe)
-	return hex.EncodeToString(h.Sum(nil)[:digestBytes])
+	digest := hex.EncodeToString(h.Sum(nil)[:digestBytes])
+	if i.Lossy != "" {
+		digest += "-" + i.Lossy
+	}
+	return digest
 }
 
 // Field writes a name and a value to a hash so that no two lists of fields look alike.

@@ -10,10 +10,10 @@ import (
 
 // Program is the canonical text of a program: every field that is not zero, by its name. A
 // field that a later version adds changes no text of a program that does not use it. How the
-// cache keeps keys and values is not in it: KVAuto is the device's choice.
+// cache keeps keys and values is not in it: KVAuto is the device's choice. Which slabs have them changes no bits, and what an eviction does is in the ops.
 func Program(p *model.Program) string {
 	q := *p
-	q.KV = model.KVAuto
+	q.KV, q.OneGroup, q.Eviction = model.KVAuto, false, model.Eviction{}
 	var b strings.Builder
 	write(&b, reflect.ValueOf(q))
 	return b.String()

@@ -1,6 +1,9 @@
 package sample
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // logprobs returns the log probability of the token under softmax(logits) and
 // the n likeliest tokens.
@@ -11,6 +14,32 @@ func logprobs(logits []float32, token int32, n int) (float32, []Alternative) {
 		alternatives[i].Logprob = float32(float64(alternatives[i].Logprob) - norm)
 	}
 	return float32(float64(logits[token]) - norm), alternatives
+}
+
+// Scored is a token of a prompt as the model predicted it from the tokens before it.
+type Scored struct {
+	Token   int32
+	Logprob float32 // as in Choice
+	Rank    int     // 1 for the likeliest token; equal logits share the best rank
+	Top     []Alternative
+}
+
+// Score returns the log probability of a token under softmax(logits), its rank, and the n likeliest tokens. The error is ErrLogits.
+func Score(logits []float32, token int32, n int) (Scored, error) {
+	if token < 0 || int(token) >= len(logits) {
+		return Scored{}, fmt.Errorf("%w: found %d, of which token %d is wanted", ErrLogits, len(logits), token)
+	}
+	if norm := logSum(logits); math.IsNaN(norm) || math.IsInf(norm, 0) {
+		return Scored{}, fmt.Errorf("%w: their sum is %g", ErrLogits, norm)
+	}
+	s := Scored{Token: token, Rank: 1}
+	for _, v := range logits {
+		if v > logits[token] {
+			s.Rank++
+		}
+	}
+	s.Logprob, s.Top = logprobs(logits, token, n)
+	return s, nil
 }
 
 // logSum is log(sum(exp(logits))); no finite number when one of them is NaN or

@@ -32,9 +32,11 @@ type Params struct {
 	PresencePenalty   float32 // -2..2; over output, as OpenAI
 	FrequencyPenalty  float32 // -2..2; over output, times the token's count
 	LogitBias         map[int32]float32
-	Seed              uint64 // for n > 1, choice i takes Seed+i
-	Logprobs          bool   // fill Choice.Logprob
-	TopLogprobs       int    // 0..MaxTopLogprobs alternatives in Choice.Top, with Logprobs
+	Thinking          *Thinking // bounds the reasoning in the output; nil: no bound
+	MinTokens         int       // tokens of the output before one of the tokens that end it may be drawn
+	Seed              uint64    // for n > 1, choice i takes Seed+i
+	Logprobs          bool      // fill Choice.Logprob
+	TopLogprobs       int       // 0..MaxTopLogprobs alternatives in Choice.Top, with Logprobs
 }
 
 // MaxTopLogprobs is OpenAI's limit of alternatives per token.
@@ -80,6 +82,12 @@ func (p Params) Validate() error {
 	if p.TopK < -1 {
 		return &ParamError{"top_k", fmt.Sprint(p.TopK), "-1 or 0 (off), or more"}
 	}
+	if t := p.Thinking; t != nil && (t.Budget < 0 || t.End < 0) {
+		return &ParamError{"thinking_token_budget", fmt.Sprintf("%d tokens before token %d", t.Budget, t.End), "0 or more, and a token"}
+	}
+	if p.MinTokens < 0 {
+		return &ParamError{"min_tokens", fmt.Sprint(p.MinTokens), "0 or more"}
+	}
 	if p.TopLogprobs < 0 || p.TopLogprobs > MaxTopLogprobs {
 		return &ParamError{"top_logprobs", fmt.Sprint(p.TopLogprobs), fmt.Sprintf("0 to %d", MaxTopLogprobs)}
 	}
@@ -97,6 +105,9 @@ func (p Params) Validate() error {
 
 // ValidateVocab checks the token ids in p against the size of a vocabulary.
 func (p Params) ValidateVocab(vocab int) error {
+	if t := p.Thinking; t != nil && int(t.End) >= vocab {
+		return &ParamError{"thinking_token_budget", fmt.Sprintf("token %d as the end of reasoning", t.End), fmt.Sprintf("a token id below %d", vocab)}
+	}
 	for _, b := range p.biases() {
 		if int(b.id) >= vocab {
 			return &ParamError{

@@ -35,6 +35,9 @@ type Sampler struct {
 	biases []bias
 	index  map[int32]int // token -> its place in seen; nil without penalties
 	seen   []occurrence
+	thinks reasoning
+	ends   []int32 // tokens that are not drawn at positions before free
+	free   int
 }
 
 // occurrence is a token of the prompt or the output.
@@ -46,7 +49,7 @@ type occurrence struct {
 // New returns the sampler of a sequence with the given prompt. p has passed
 // Validate; token ids outside [0, vocab) are ignored.
 func New(p Params, vocab int, prompt []int32) *Sampler {
-	s := &Sampler{p: p, vocab: vocab}
+	s := &Sampler{p: p, vocab: vocab, thinks: newReasoning(p.Thinking)}
 	for _, b := range p.biases() {
 		if b.id >= 0 && int(b.id) < vocab && b.value != 0 {
 			s.biases = append(s.biases, b)
@@ -63,8 +66,24 @@ func New(p Params, vocab int, prompt []int32) *Sampler {
 	return s
 }
 
+// Ends makes the tokens that end the output of a prompt impossible until it has Params.MinTokens. Ids outside [0, vocab) are ignored.
+func (s *Sampler) Ends(tokens []int32, prompt int) {
+	if s.p.MinTokens == 0 {
+		return
+	}
+	s.free = prompt + s.p.MinTokens
+	for _, id := range tokens {
+		if id >= 0 && int(id) < s.vocab {
+			s.ends = append(s.ends, id)
+		}
+	}
+}
+
 // Accept appends a token to the sequence. The next Sample sees it.
-func (s *Sampler) Accept(token int32) { s.note(token, 1) }
+func (s *Sampler) Accept(token int32) {
+	s.note(token, 1)
+	s.thinks.accept(token)
+}
 
 // Replay accepts tokens in turn. New and Replay of a sequence's output rebuild
 // the sampler that made it.
@@ -88,13 +107,21 @@ func (s *Sampler) SampleMasked(logits []float32, mask []uint32, position int, ws
 	if len(logits) != s.vocab {
 		return Choice{}, fmt.Errorf("%w: found %d, expected %d, one per token", ErrLogits, len(logits), s.vocab)
 	}
+	if s.thinks.spent() {
+		return s.endThinking(logits)
+	}
 	raw := logits
-	if s.p.Logprobs && (mask != nil || len(s.biases) > 0 || len(s.seen) > 0) {
+	if s.p.Logprobs && (mask != nil || len(s.biases) > 0 || len(s.seen) > 0 || position < s.free) {
 		ws.raw = append(ws.raw[:0], logits...)
 		raw = ws.raw
 	}
 	if mask != nil {
 		exclude(logits, mask)
+	}
+	if position < s.free {
+		for _, id := range s.ends {
+			logits[id] = float32(math.Inf(-1))
+		}
 	}
 	s.edit(logits)
 	best, err := argmax(logits)
@@ -107,6 +134,18 @@ func (s *Sampler) SampleMasked(logits []float32, mask []uint32, position int, ws
 	}
 	if s.p.Logprobs {
 		c.Logprob, c.Top = logprobs(raw, c.Token, s.p.TopLogprobs)
+	}
+	return c, nil
+}
+
+// endThinking returns the token that ends the reasoning, whatever the logits are.
+func (s *Sampler) endThinking(logits []float32) (Choice, error) {
+	if _, err := argmax(logits); err != nil {
+		return Choice{}, err
+	}
+	c := Choice{Token: s.thinks.bound.End}
+	if s.p.Logprobs {
+		c.Logprob, c.Top = logprobs(logits, c.Token, s.p.TopLogprobs)
 	}
 	return c, nil
 }

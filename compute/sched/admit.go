@@ -77,11 +77,12 @@ func (s *Scheduler) leaseFor(seq *sequence, used int) int {
 // planLeases requests longer leases, ahead of need, and growth where they exceed the promise. The most urgent sequence
 // comes first, so that the least urgent one pauses.
 func (s *Scheduler) planLeases() {
+	ahead := s.leaseAhead()
 	for _, seq := range s.running.seqs {
 		if seq == s.leaving || seq.leaseWanted > seq.leased || seq.leased == seq.total() {
 			continue
 		}
-		want, from := s.nextLease(seq)
+		want, from := s.nextLease(seq, ahead)
 		if want <= seq.leased {
 			continue
 		}
@@ -110,11 +111,11 @@ func (s *Scheduler) gaveBack(tokens int) {
 }
 
 // nextLease returns the lease that a running sequence needs next, in tokens, and the first token that is still read. It has no more tokens
-// than its lease if it needs none yet.
+// than its lease if it needs none yet. ahead is as of leaseAhead.
 //
 // With a window the lease of a prompt comes in parts: the next one while the step runs that uses up the last.
-func (s *Scheduler) nextLease(seq *sequence) (want, from int) {
-	used, ahead := seq.computed, s.leaseAhead()
+func (s *Scheduler) nextLease(seq *sequence, ahead int) (want, from int) {
+	used := seq.computed
 	if s.cfg.Window == 0 || seq.Beams > 0 {
 		if seq.leased-used >= ahead {
 			return seq.leased, 0

@@ -45,6 +45,15 @@ type Config struct {
 	// Window is the number of tokens that a token sees in any layer, itself included, where no layer sees all. A sequence then gives
 	// KV back while it runs, and has KV for LiveTokens tokens at once at most, in whole slabs. 0: a token sees all before it.
 	Window, LiveTokens int
+	SinkSlabs          int // slabs of its first tokens that a sequence keeps beside them
+}
+
+// LiveSlabs is the number of slabs that a sequence has at once at most; 0: any number.
+func (c Config) LiveSlabs() int {
+	if c.LiveTokens == 0 {
+		return 0
+	}
+	return c.SinkSlabs + c.LiveTokens/max(c.SlabTokens, 1)
 }
 
 // limit keeps sums of settings inside 32 bits.
@@ -64,6 +73,7 @@ func (c Config) Validate() error {
 		{"MaxSequenceTokens", c.MaxSequenceTokens, 2},
 		{"SlabTokens", c.SlabTokens, 1},
 		{"LeaseAheadTokens", c.LeaseAheadTokens, 1},
+		{"SinkSlabs", c.SinkSlabs, 0},
 	} {
 		if f.value < f.min || f.value > limit {
 			return fmt.Errorf("%w: %s is %d, expected %d to %d", ErrConfig, f.name, f.value, f.min, limit)

@@ -14,11 +14,12 @@ type ID uint64
 // Sequence describes a choice of a request to the scheduler.
 type Sequence struct {
 	ID           ID
-	PromptTokens int // at least 1; a migrated sequence counts its tokens so far
-	MaxNewTokens int // at least 1
-	Answered     int // tokens of PromptTokens that are the beginning of its answer, made elsewhere
-	Beams        int // 0: none; else each token after the prompt is a row for each of them
-	Priority     int // lower runs first
+	PromptTokens int  // at least 1; a migrated sequence counts its tokens so far
+	MaxNewTokens int  // at least 1
+	Answered     int  // tokens of PromptTokens that are the beginning of its answer, made elsewhere
+	Scored       bool // the logits of every token of the prompt are wanted
+	Beams        int  // 0: none; else each token after the prompt is a row for each of them
+	Priority     int  // lower runs first
 	Tenant       string
 	Weight       int  // of the tenant, up to MaxWeight; 0: 1
 	Migrated     bool // it began at another worker, and its reader waits: no full queue refuses it, and it precedes new ones

@@ -182,7 +182,8 @@ func (s *Scheduler) leave(seq *sequence) {
 }
 
 // nextWaiting returns the next sequence to reserve KV for: among those with the highest priority,
-// the first of the least-served tenant. Nil if there is none.
+// a migrated one, else the first of the least-served tenant. Nil if there is none. A migrated sequence had a place in another
+// worker's batch, and its reader waits for the next token: the places that are kept for new tenants are not kept from it.
 func (s *Scheduler) nextWaiting() *sequence {
 	alone := len(s.flows) == 1
 	weights := 0
@@ -194,7 +195,7 @@ func (s *Scheduler) nextWaiting() *sequence {
 		if seq.parked || seq.planned {
 			continue
 		}
-		if alone {
+		if alone || seq.Migrated && best == nil {
 			return seq
 		}
 		if best != nil && seq.Priority != best.Priority {

@@ -25,8 +25,8 @@ type Plan struct {
 
 	// Running sequences that are not in the step: Stalled lack a lease or a part of it, Paused lack one because their growth
 	// was denied, or are on their way to the tier, Held wait for the waiting-served ratio, Awaiting have an output not yet sampled, Yielded give way to another
-	// tenant's prompt, Deferred take turns while migrated sequences are computed again.
-	Stalled, Paused, Held, Awaiting, Yielded, Deferred int
+	// tenant's prompt, Deferred take turns while migrated sequences are computed again, Idle wait for an idle step.
+	Stalled, Paused, Held, Awaiting, Yielded, Deferred, Idle int
 
 	// Wake is the earliest deadline: call Step then even without an event. 0: none.
 	Wake Time
@@ -54,6 +54,7 @@ type Chunk struct {
 	Drafts int
 	Forced int // of Drafts
 	Output bool
+	Scored bool // the logits of all rows are wanted
 }
 
 // end returns the position after the chunk.
@@ -66,6 +67,9 @@ func (c *Chunk) end() int {
 
 // outputs is the number of rows of which logits are wanted.
 func (c *Chunk) outputs() int {
+	if c.Scored {
+		return c.Rows
+	}
 	if !c.Output {
 		return 0
 	}
@@ -113,6 +117,6 @@ func (p *Plan) reset() {
 	p.Chunks, p.Release, p.Reserve, p.Lease, p.Ended = p.Chunks[:0], p.Release[:0], p.Reserve[:0], p.Lease[:0], p.Ended[:0]
 	p.Spill, p.Restore = p.Spill[:0], p.Restore[:0]
 	p.Rows, p.DecodeRows, p.PromptRows, p.Outputs = 0, 0, 0, 0
-	p.Stalled, p.Paused, p.Held, p.Awaiting, p.Yielded, p.Deferred = 0, 0, 0, 0, 0, 0
+	p.Stalled, p.Paused, p.Held, p.Awaiting, p.Yielded, p.Deferred, p.Idle = 0, 0, 0, 0, 0, 0, 0
 	p.Wake, p.Hold = 0, false
 }

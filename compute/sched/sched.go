@@ -55,31 +55,33 @@ func (s State) String() string { return [...]string{"waiting", "running", "away"
 
 // sequence is a live sequence.
 type sequence struct {
-	Sequence
-	serial      uint64 // order of submission
-	rank        rank   // its place among others
+	// Every step reads these and the first fields of Sequence: together they are in two cache lines.
+	generated   int // tokens sampled
+	computed    int // tokens in the KV cache once the last plan has run
+	drafted     int // of them, draft tokens without an answer
+	drafts      int // draft tokens for the next step
+	forced      int // of them, the first ones that are right for sure
+	leased      int // tokens backed by slabs; below computed while a grant comes in parts
+	leaseWanted int // tokens of the longest lease requested
+	position    int // of its next row when the step is planned; later steps have no earlier one
 	state       State
-	planned     bool   // this plan reserves for it
-	parked      bool   // another sequence computes what its prompt begins with
-	by          ID     // that one
-	denials     int    // answers that were Denied
-	triedAt     uint64 // Scheduler.frees at its last reservation
-	admission   uint64 // order of grants
-	generated   int    // tokens sampled
-	computed    int    // tokens in the KV cache once the last plan has run
-	drafted     int    // of them, draft tokens without an answer
-	drafts      int    // draft tokens for the next step
-	forced      int    // of them, the first ones that are right for sure
-	promised    int    // tokens whose slabs are promised
-	promising   int    // with the growth that is on its way
-	denied      bool   // its last growth was
-	leased      int    // tokens backed by slabs; below computed while a grant comes in parts
-	leaseWanted int    // tokens of the longest lease requested
-	position    int    // of its next row when the step is planned; later steps have no earlier one
-	from        int    // tokens before it need no KV: the last Lease gave their slabs back
-	earlier     int    // tokens sampled before its last Spill, which count as its prompt
-	kept        uint64 // 1 + Scheduler.frees when the KV manager kept it last
-	flow        *flow  // its tenant's
+	denied      bool  // its last growth was
+	planned     bool  // this plan reserves for it
+	parked      bool  // another sequence computes what its prompt begins with
+	flow        *flow // its tenant's
+	Sequence
+
+	serial    uint64 // order of submission
+	rank      rank   // its place among others
+	by        ID     // the sequence that computes for a parked one
+	denials   int    // answers that were Denied
+	triedAt   uint64 // Scheduler.frees at its last reservation
+	admission uint64 // order of grants
+	promised  int    // tokens whose slabs are promised
+	promising int    // with the growth that is on its way
+	from      int    // tokens before it need no KV: the last Lease gave their slabs back
+	earlier   int    // tokens sampled before its last Spill, which count as its prompt
+	kept      uint64 // 1 + Scheduler.frees when the KV manager kept it last
 }
 
 // rows is the number of rows of a decode step.
@@ -130,6 +132,9 @@ type Scheduler struct {
 	gate       uint64 // admissions up to this one may start (the waiting-served ratio)
 	lending    bool   // a sequence has been parked, or is no longer
 	held       int    // steps that the ratio has held prompts back
+	idleTurn   uint64 // counts the steps that idle sequences waited for
+	busyUntil  Time   // until then an idle step is short
+	cautious   bool   // this step is
 	wake       Time
 	now        Time // of the step
 	plan       Plan
@@ -158,6 +163,7 @@ func (s *Scheduler) Step(now Time, events []Event) (*Plan, error) {
 	}
 	s.planSpill()
 	s.gather()
+	s.setIdleAside()
 	s.giveWay()
 	s.takeTurns()
 	s.planDecode()

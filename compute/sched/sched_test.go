@@ -61,3 +61,52 @@ func TestAnIDIsFreeWhenItsReservationIsAnswered(t *testing.T) {
 		}
 	}
 }
+
+// Three sequences with scored prompts and one that decodes share the outputs of a step, MaxBatchSize. None of them starves.
+func TestScoredPromptsAreCutByTheOutputsOfAStep(t *testing.T) {
+	s, err := New(testConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const prompt = 30
+	events := []Event{Submit(Sequence{ID: 1, PromptTokens: 3, MaxNewTokens: 150})}
+	for id := ID(2); id <= 4; id++ {
+		events = append(events, Submit(Sequence{ID: id, PromptTokens: prompt, MaxNewTokens: 2, Scored: true}))
+	}
+	scored := make(map[ID]int)
+	for range 200 {
+		plan, err := s.Step(0, events)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = events[:0]
+		for _, r := range plan.Reserve {
+			events = append(events, Granted(r.ID, r.Lease))
+		}
+		for _, l := range plan.Lease {
+			events = append(events, Granted(l.ID, l.UpTo))
+		}
+		outputs := 0
+		for _, c := range plan.Chunks {
+			outputs += c.outputs()
+			if c.Scored {
+				scored[c.ID] += c.Rows
+			}
+			if c.Output {
+				events = append(events, Sampled(c.ID))
+			}
+		}
+		if outputs != plan.Outputs || outputs > s.cfg.MaxBatchSize {
+			t.Fatalf("found %d outputs, the plan has %d, expected at most %d", outputs, plan.Outputs, s.cfg.MaxBatchSize)
+		}
+	}
+	for id := ID(1); id <= 4; id++ {
+		want := prompt
+		if id == 1 {
+			want = 0
+		}
+		if scored[id] != want {
+			t.Errorf("sequence %d: found %d scored tokens, expected %d", id, scored[id], want)
+		}
+	}
+}

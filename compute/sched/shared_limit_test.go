@@ -124,3 +124,41 @@ func TestAFullQueueAcceptsMigratedSequences(t *testing.T) {
 		t.Errorf("ended: %+v, expected sequence 3 for a full queue", plan.Ended)
 	}
 }
+
+// TestPlacesKeptForNewTenantsAreNotKeptFromMigratedSequences: their readers wait for the next token, not for the first one.
+func TestPlacesKeptForNewTenantsAreNotKeptFromMigratedSequences(t *testing.T) {
+	s, err := New(Config{
+		MaxBatchTokens: 64, ChunkTokens: 64, MaxBatchSize: 8, MaxWaiting: 64,
+		MaxSequenceTokens: 64, SlabTokens: 16, LeaseAheadTokens: 32,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	submit := func(id ID, tenant string, migrated bool) Event {
+		return Submit(Sequence{ID: id, Tenant: tenant, PromptTokens: 4, MaxNewTokens: 4, Migrated: migrated})
+	}
+	reserved := map[ID]bool{}
+	step := func(events ...Event) {
+		for len(events) > 0 {
+			plan, err := s.Step(0, events)
+			if err != nil {
+				t.Fatal(err)
+			}
+			events = nil
+			for _, r := range plan.Reserve {
+				reserved[r.ID] = true
+				events = append(events, Granted(r.ID, r.Lease))
+			}
+		}
+	}
+	step(submit(1, "small", false))
+	for id := ID(2); id <= 7; id++ {
+		step(submit(id, "large", false))
+	}
+	step(submit(8, "large", true), submit(9, "large", true))
+	for id := ID(1); id <= 9; id++ {
+		if has := id != 7; reserved[id] != has {
+			t.Errorf("sequence %d has a place: %t, expected %t", id, reserved[id], has)
+		}
+	}
+}

@@ -91,6 +91,10 @@ func newWorld(t *testing.T, seed uint64) *world {
 		pool.Slabs = 180/cfg.SlabTokens + 1
 		pool.Slots = pool.Slabs/4 + rng.IntN(2*pool.Slabs)
 	}
+	if seed%5 == 1 { // layers of both kinds
+		pool.Groups = kvmgr.Groups{Full: 1 + rng.IntN(2), Windowed: 1 + rng.IntN(2)}
+		pool.Slabs, pool.Slots = pool.Groups.Count()*pool.Slabs, pool.Groups.Count()*pool.Slots
+	}
 	kv, err := kvmgr.New(pool)
 	if err != nil {
 		t.Fatal(err)
@@ -439,7 +443,7 @@ func (w *world) checkReserves(p *Plan) {
 			}
 		}
 		for _, x := range waiting {
-			if x == y || !x.first(y) || x.Tenant != y.Tenant && (kept || x.Priority == y.Priority) {
+			if x == y || !x.first(y) || x.Tenant != y.Tenant && (kept || x.Priority == y.Priority) || y.Migrated && kept {
 				continue
 			}
 			w.t.Fatalf("step %d: %d passes %d: %+v %+v", p.Step, y.ID, x.ID, y, x)

@@ -14,6 +14,9 @@ func (s *Scheduler) Waiting() int { return s.shared.Inside() - s.running.len() -
 // Away counts the sequences whose KV is in the tier.
 func (s *Scheduler) Away() int { return s.away.len() }
 
+// Rows counts the decode rows of all sequences, with those that wait.
+func (s *Scheduler) Rows() int { return s.running.rows + s.waiting.rows + s.away.rows }
+
 // Idle says that every sequence has ended and no answer of the KV manager is
 // awaited.
 func (s *Scheduler) Idle() bool { return len(s.byID) == 0 && len(s.reserving) == 0 }

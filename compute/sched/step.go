@@ -113,6 +113,9 @@ func (s *Scheduler) draftRows() (free, sharers int) {
 // rest would share the next step with prompts that delay its own first token.
 func (s *Scheduler) planPrompts() {
 	budget := s.cfg.MaxBatchTokens - s.plan.DecodeRows
+	if s.cautious {
+		budget = min(budget, max(idleRows-s.plan.DecodeRows, 1))
+	}
 	chunk := budget // of new prompts
 	if s.plan.DecodeRows+s.plan.Yielded+s.plan.Deferred > 0 {
 		chunk = min(budget, s.chunk()-s.gaveWay)
@@ -126,16 +129,28 @@ func (s *Scheduler) planPrompts() {
 			}
 			rows = min(rows, chunk)
 		}
+		if seq.scored() {
+			rows = min(rows, s.outputsLeft())
+		}
 		if rows = min(rows, budget); rows <= 0 { // a migrated one may follow it
 			continue
 		}
-		s.addChunk(seq, Chunk{Rows: rows})
+		s.addChunk(seq, Chunk{Rows: rows, Scored: seq.scored()})
 		budget, chunk = budget-rows, chunk-rows
 	}
 	s.plan.PromptRows = s.plan.Rows - s.plan.DecodeRows
 	if s.plan.Yielded > 0 {
 		s.gaveWay += s.plan.PromptRows
 	}
+}
+
+// scored reports whether the logits of a prompt's rows are wanted. They were there before its first token.
+func (q *sequence) scored() bool { return q.Scored && q.earlier+q.generated == 0 }
+
+// outputsLeft returns the outputs that a scored prompt may have in this step: at least one, since steps with prompts have no draft
+// tokens, and each sequence has a place among MaxBatchSize.
+func (s *Scheduler) outputsLeft() int {
+	return max(s.cfg.MaxBatchSize, s.cfg.DraftRows) - s.plan.Outputs - len(s.ready)
 }
 
 // chunk returns the bound of new sequences' prompt rows between two tokens of other sequences.

@@ -239,7 +239,7 @@ func printPlan(out *bytes.Buffer, p *Plan) {
 	for _, n := range []struct {
 		name  string
 		count int
-	}{{"stalled", p.Stalled}, {"held", p.Held}, {"awaiting", p.Awaiting}, {"yielded", p.Yielded}, {"deferred", p.Deferred}} {
+	}{{"stalled", p.Stalled}, {"held", p.Held}, {"awaiting", p.Awaiting}, {"yielded", p.Yielded}, {"deferred", p.Deferred}, {"idle", p.Idle}} {
 		if n.count > 0 {
 			fmt.Fprintf(out, "%s %d\n", n.name, n.count)
 		}

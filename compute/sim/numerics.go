@@ -21,6 +21,6 @@ func (r *Runner) Numerics() numerics.Ingredients {
 	return numerics.Ingredients{
 		Backend: "sim", Class: fmt.Sprintf("sim %d %s", version, r.options.Device.ID),
 		KV: r.options.Program.KV.String(), Program: numerics.Program(r.options.Program),
-		Probe: hex.EncodeToString(h.Sum(nil)),
+		Probe: hex.EncodeToString(h.Sum(nil)), Lossy: r.options.Program.Lossy(),
 	}
 }

@@ -7,12 +7,17 @@ import (
 	"github.com/millrace/millrace/compute/device"
 )
 
-// region is a sequence's slabs in the simulated pool.
+// region is a sequence's slabs in the simulated pool. Each group of layers has the states of all tokens.
 type region struct {
 	runner   *Runner
-	slabs    []int32 // by place; -1: not mapped any more
-	first    int     // slabs before it are not
-	capacity int     // slabs
+	groups   []group
+	capacity int // slabs of each group
+}
+
+// group is the slabs of one group of layers.
+type group struct {
+	slabs []int32 // by place; -1: not mapped any more
+	first int     // slabs before it are not, but for those of sinks
 }
 
 // NewRegion returns an empty region for a sequence of up to the given tokens.
@@ -20,20 +25,29 @@ func (r *Runner) NewRegion(tokens int) (compute.Region, error) {
 	if tokens < 0 {
 		return nil, fmt.Errorf("sim: %w: a region of %d tokens", device.ErrInvalid, tokens)
 	}
-	return &region{runner: r, capacity: device.Slabs(tokens)}, nil
+	return &region{runner: r, groups: make([]group, r.Groups().Count()), capacity: device.Slabs(tokens)}, nil
 }
+
+// windowed are the groups that give slabs back.
+func (g *region) windowed() []group { return g.groups[g.runner.Groups().Full:] }
 
 // Append maps slabs after those that are mapped already.
 func (g *region) Append(slabs []int32) error {
-	if len(g.slabs)+len(slabs) > g.capacity {
-		return fmt.Errorf("sim: %w: %d slabs after %d, the region holds at most %d", device.ErrInvalid, len(slabs), len(g.slabs), g.capacity)
+	n := len(g.groups)
+	if at := len(g.groups[0].slabs); len(slabs)%n != 0 || at+len(slabs)/n > g.capacity {
+		return fmt.Errorf("sim: %w: %d slabs of %d groups after %d places, the region has at most %d", device.ErrInvalid, len(slabs), n, at, g.capacity)
 	}
-	for _, id := range slabs {
-		if id < 0 || int(id) >= g.runner.slabs {
+	full := g.runner.Groups().Full
+	for i, id := range slabs {
+		to := &g.groups[i%n]
+		none := id == -1 && i%n >= full && to.first == len(to.slabs)
+		if !none && (id < 0 || int(id) >= g.runner.slabs) {
 			return fmt.Errorf("sim: %w: slab %d, the pool has %d", device.ErrInvalid, id, g.runner.slabs)
 		}
+		if to.slabs = append(to.slabs, id); none {
+			to.first++
+		}
 	}
-	g.slabs = append(g.slabs, slabs...)
 	return nil
 }
 
@@ -50,36 +64,57 @@ func (r *Runner) CopySlab(from, to int32, tokens int) error {
 }
 
 // Unmap unmaps the last slabs.
-func (g *region) Unmap(n int) (int, error) {
-	n = min(n, len(g.slabs)-g.first)
-	g.slabs = g.slabs[:len(g.slabs)-n]
-	return n, nil
+func (g *region) Unmap(n int) (unmapped int, err error) {
+	for ; unmapped < n; unmapped += len(g.groups) {
+		last := len(g.groups[0].slabs) - 1
+		if last < g.groups[0].first { // that has the most
+			break
+		}
+		for i := range g.groups {
+			to := &g.groups[i]
+			to.slabs, to.first = to.slabs[:last], min(to.first, last)
+		}
+	}
+	return unmapped, nil
 }
 
 // Advance unmaps the first slabs.
 func (g *region) Advance(first int) error {
-	if first > g.capacity || first > len(g.slabs) && len(g.slabs) > g.first {
-		return fmt.Errorf("sim: %w: advance to slab %d, slabs %d to %d of %d are mapped", device.ErrInvalid, first, g.first, len(g.slabs)-1, g.capacity)
+	sinks := g.runner.options.Program.SinkSlabs(device.SlabTokens)
+	for i := range g.windowed() {
+		if err := g.windowed()[i].advance(first, sinks, g.capacity, len(g.windowed()) == len(g.groups)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// advance unmaps the slabs before a place, but for those of sinks. An empty group begins there, if all groups do.
+func (g *group) advance(first, sinks, capacity int, begins bool) error {
+	if first > capacity || first > len(g.slabs) && (len(g.slabs) > g.first || !begins) {
+		return fmt.Errorf("sim: %w: advance to slab %d, slabs %d to %d of %d are mapped", device.ErrInvalid, first, g.first, len(g.slabs)-1, capacity)
 	}
 	for ; g.first < first; g.first++ {
 		if g.first == len(g.slabs) {
 			g.slabs = append(g.slabs, -1)
 		}
-		g.slabs[g.first] = -1
+		if g.first >= sinks {
+			g.slabs[g.first] = -1
+		}
 	}
 	return nil
 }
 
 // Close unmaps the slabs.
-func (g *region) Close() { g.slabs, g.first = nil, 0 }
+func (g *region) Close() { clear(g.groups) }
 
-// at returns the place of the state after the token at a position.
-func (g *region) at(position int) (*state, error) {
-	slab := position / device.SlabTokens
-	if position < 0 || slab < g.first || slab >= len(g.slabs) {
-		return nil, fmt.Errorf("position %d, slabs %d to %d are mapped", position, g.first, len(g.slabs)-1)
+// at returns the place of the state after the token at a position, in a group.
+func (g *region) at(position, of int) (*state, error) {
+	slab, from := position/device.SlabTokens, &g.groups[of]
+	if position < 0 || slab < from.first || slab >= len(from.slabs) {
+		return nil, fmt.Errorf("position %d, slabs %d to %d of group %d are mapped", position, from.first, len(from.slabs)-1, of)
 	}
-	return &g.runner.kv[int(g.slabs[slab])*device.SlabTokens+position%device.SlabTokens], nil
+	return &g.runner.kv[int(from.slabs[slab])*device.SlabTokens+position%device.SlabTokens], nil
 }
 
 // before returns the state before a position.
@@ -87,11 +122,18 @@ func (g *region) before(position int) (state, error) {
 	if position == 0 {
 		return start, nil
 	}
-	s, err := g.at(position - 1)
-	if err != nil {
-		return 0, err
+	var last state
+	for i := range g.groups {
+		s, err := g.at(position-1, i)
+		if err != nil {
+			return 0, err
+		}
+		if i > 0 && *s != last {
+			return 0, fmt.Errorf("groups of layers have different tokens up to position %d", position-1)
+		}
+		last = *s
 	}
-	return *s, nil
+	return last, nil
 }
 
 // put stores the state after a token at a position and returns it.
@@ -99,12 +141,15 @@ func (g *region) put(position int, token int32, before state) (state, error) {
 	if token < 0 || int(token) >= g.runner.Vocab() {
 		return 0, fmt.Errorf("token %d, expected 0 to %d", token, g.runner.Vocab()-1)
 	}
-	to, err := g.at(position)
-	if err != nil {
-		return 0, err
+	after := before.next(token)
+	for i := range g.groups {
+		to, err := g.at(position, i)
+		if err != nil {
+			return 0, err
+		}
+		*to = after
 	}
-	*to = before.next(token)
-	return *to, nil
+	return after, nil
 }
 
 func regionOf(r compute.Region) (*region, error) {
@@ -116,12 +161,12 @@ func regionOf(r compute.Region) (*region, error) {
 }
 
 // sequence runs the rows of one sequence. Its first output goes to output row output.
-func (r *Runner) sequence(s *compute.Rows, output int) error {
+func (r *Runner) sequence(s *compute.Rows, output, hidden int) error {
 	switch {
 	case len(s.Tokens) == 0:
 		return fmt.Errorf("no tokens")
-	case s.Outputs() > len(s.Tokens):
-		return fmt.Errorf("%d outputs of %d tokens", s.Outputs(), len(s.Tokens))
+	case s.Outputs() > len(s.Tokens) || s.Hidden > len(s.Tokens):
+		return fmt.Errorf("%d outputs and %d hidden states of %d tokens", s.Outputs(), s.Hidden, len(s.Tokens))
 	}
 	g, err := regionOf(s.Region)
 	if err != nil {
@@ -141,6 +186,9 @@ func (r *Runner) sequence(s *compute.Rows, output int) error {
 		}
 		if i >= first {
 			r.words.fill(r.logits.Row(output+i-first), r.blank, last)
+		}
+		if at := i - (len(s.Tokens) - s.Hidden); at >= 0 {
+			last.fillHidden(r.logits.Hidden(hidden + at))
 		}
 	}
 	r.timer.Add(len(s.Tokens), s.Position, s.Outputs())

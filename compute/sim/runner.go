@@ -18,6 +18,7 @@ type Options struct {
 
 	MaxRows      int   // rows per step
 	MaxOutputs   int   // output rows per step
+	MaxHidden    int   // rows per step whose hidden states are read, beside those
 	MaxSequences int   // sequences that the KV pool need hold at most, at full length
 	KVMemory     int64 // bytes of the KV pool; 0: what the weights leave of the device's memory
 
@@ -41,6 +42,7 @@ type Runner struct {
 	stop    chan struct{} // closed by Close: a step that hangs ends
 
 	slabs  int
+	groups kvmgr.Groups
 	kv     []state // [slabs x SlabTokens]
 	logits logits  // [MaxOutputs x vocab]
 	blank  []float32
@@ -62,7 +64,7 @@ func Open(o Options) (*Runner, error) {
 		return nil, fmt.Errorf("sim: %w: %d tokens to answer with, expected at least one, below %d", device.ErrInvalid, len(o.Text), vocab)
 	}
 	r := &Runner{
-		options: o, timer: NewTimer(o.Program, o.Device, o.MaxRows, o.MaxOutputs),
+		options: o, groups: compute.Groups(o.Program), timer: NewTimer(o.Program, o.Device, o.MaxRows, o.MaxOutputs),
 		pacer: pacer{now: time.Now, sleep: time.Sleep}, //nolint:forbidigo // a step takes time: that is what it does
 		words: words{text: o.Text, end: -1, mean: uint64(o.AnswerTokens)},
 		stop:  make(chan struct{}),
@@ -79,7 +81,8 @@ func Open(o Options) (*Runner, error) {
 		return nil, err
 	}
 	r.kv = make([]state, r.slabs*device.SlabTokens)
-	r.logits = logits{make([]float32, o.MaxOutputs*vocab), vocab}
+	width := o.Program.HiddenWidth()
+	r.logits = logits{make([]float32, o.MaxOutputs*vocab), vocab, make([]float32, o.MaxHidden*width), width}
 	return r, nil
 }
 
@@ -87,7 +90,11 @@ func Open(o Options) (*Runner, error) {
 // leave of the device's memory, at most as many as the sequences can use.
 func PoolSlabs(o *Options) (int, error) {
 	slab := SlabBytes(o.Program)
-	most := o.MaxSequences * device.Slabs(o.Program.MaxPositions)
+	longest := o.Program.MaxPositions
+	if e := o.Program.Eviction; e.Sinks > 0 {
+		longest = min(longest, e.Sinks+e.Window+2*o.MaxRows+4*device.SlabTokens)
+	}
+	most := o.MaxSequences * o.Program.Groups().Count() * device.Slabs(longest)
 	switch {
 	case o.KVMemory > 0:
 		return kvmgr.SlabsIn(uint64(o.KVMemory), slab)
@@ -105,9 +112,9 @@ func PoolSlabs(o *Options) (int, error) {
 // pageBytes is the size of a page: backends keep slabs in whole pages.
 const pageBytes = 4096
 
-// SlabBytes is the size of a KV slab on a device whose keys and values of a float type have 16 bits.
+// SlabBytes is the size of a KV slab, for a group of layers, on a device whose keys and values of a float type have 16 bits.
 func SlabBytes(p *model.Program) uint64 {
-	slab := uint64(p.KVBytesPerToken(model.BF16Sizes())) * device.SlabTokens
+	slab := uint64(p.KVBytesPerToken(model.BF16Sizes())) / uint64(p.Layers) * uint64(p.Groups().Layers) * device.SlabTokens
 	return (slab + pageBytes - 1) / pageBytes * pageBytes
 }
 
@@ -135,11 +142,20 @@ func WeightBytes(p *model.Program) uint64 {
 // Slabs is the number of physical slabs of the pool.
 func (r *Runner) Slabs() int { return r.slabs }
 
+// Groups are the groups of layers, of which each has slabs of its own.
+func (r *Runner) Groups() kvmgr.Groups { return r.groups }
+
+// HeadSlabs is 0.
+func (r *Runner) HeadSlabs() int { return 0 }
+
 // SlabTokens is the number of tokens of a slab.
 func (r *Runner) SlabTokens() int { return device.SlabTokens }
 
 // Vocab is the number of logits per output.
 func (r *Runner) Vocab() int { return r.logits.vocab }
+
+// HiddenWidth is the number of elements of a hidden state.
+func (r *Runner) HiddenWidth() int { return r.logits.width }
 
 // Reload empties the pool. All regions must be closed.
 func (r *Runner) Reload() error {
@@ -158,14 +174,18 @@ func (r *Runner) Run(batch []compute.Rows) (compute.Logits, error) {
 		return nil, err
 	}
 	r.timer.Begin()
-	rows, outputs := 0, 0
+	rows, outputs, hidden := 0, 0, 0
 	for i := range batch {
-		wanted := batch[i].Outputs()
-		rows, outputs = rows+len(batch[i].Tokens), outputs+wanted
-		if rows > r.options.MaxRows || outputs > r.options.MaxOutputs {
-			return nil, fmt.Errorf("sim: %w: over %d rows or %d outputs", device.ErrInvalid, r.options.MaxRows, r.options.MaxOutputs)
+		s := &batch[i]
+		wanted := s.Outputs()
+		rows, outputs, hidden = rows+len(s.Tokens), outputs+wanted, hidden+s.Hidden
+		if rows > r.options.MaxRows || outputs > r.options.MaxOutputs || hidden > r.options.MaxHidden {
+			return nil, fmt.Errorf("sim: %w: over %d rows, %d outputs or %d hidden states", device.ErrInvalid, r.options.MaxRows, r.options.MaxOutputs, r.options.MaxHidden)
 		}
-		if err := r.sequence(&batch[i], outputs-wanted); err != nil {
+		if hidden > 0 && wanted > 0 {
+			return nil, fmt.Errorf("sim: %w: sequence %d has logits after or beside hidden states", device.ErrInvalid, i)
+		}
+		if err := r.sequence(s, outputs-wanted, hidden-s.Hidden); err != nil {
 			return nil, fmt.Errorf("sim: %w: sequence %d: %w", device.ErrInvalid, i, err)
 		}
 	}

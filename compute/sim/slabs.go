@@ -10,8 +10,13 @@ import (
 // stateBytes is the size of the state of a token.
 const stateBytes = 8
 
-// SlabLayout is that of every simulated pool: the states of a slab's tokens in their order.
-func (r *Runner) SlabLayout() string { return "sim" }
+// SlabLayout is that of every simulated pool: the states of a slab's tokens in their order. As on a real device, lossy ones have none.
+func (r *Runner) SlabLayout() string {
+	if r.options.Program.Lossy() != "" {
+		return ""
+	}
+	return "sim"
+}
 
 // SlabBytes is the size of the states of a slab. A real slab is larger, see [SlabBytes].
 func (r *Runner) SlabBytes() int { return stateBytes * device.SlabTokens }

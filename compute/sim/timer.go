@@ -90,13 +90,14 @@ func (t *Timer) addLinear(table []spent, op *model.Op, one, two model.Cost) {
 
 // addAttention adds an attention op, given the cost of its first row: one key.
 func (t *Timer) addAttention(op *model.Op, one model.Cost) {
+	window := op.Window + op.Sinks // sinks have a window beside them
 	for i := range t.attention {
-		if t.attention[i].window == op.Window { // the layers differ in nothing else
+		if t.attention[i].window == window { // the layers differ in nothing else
 			t.attention[i].ops++
 			return
 		}
 	}
-	a := attention{ops: 1, window: op.Window, key: one.KVBytes, pair: one.Flops, row: one.ActivationBytes}
+	a := attention{ops: 1, window: window, key: one.KVBytes, pair: one.Flops, row: one.ActivationBytes}
 	a.reached = make([]float64, len(t.rows))
 	for n := 1; n < len(a.reached); n++ {
 		a.reached[n] = t.device.reached(op.Kind, n)

@@ -39,12 +39,25 @@ const (
 type logits struct {
 	values []float32
 	vocab  int
+	hidden []float32
+	width  int
 }
 
 var _ compute.Logits = (*logits)(nil)
 
 func (l *logits) Row(i int) []float32 {
 	return l.values[i*l.vocab : (i+1)*l.vocab : (i+1)*l.vocab]
+}
+
+func (l *logits) Hidden(i int) []float32 {
+	return l.hidden[i*l.width : (i+1)*l.width : (i+1)*l.width]
+}
+
+// fillHidden writes the hidden state that follows from a state: numbers from -1 to 1.
+func (s state) fillHidden(row []float32) {
+	for i := range row {
+		row[i] = float32(int32(s.draw(uint64(i)+peaks+1)>>32)) / (1 << 31)
+	}
 }
 
 // words are the tokens of the answers of a simulated model.

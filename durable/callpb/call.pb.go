@@ -41,6 +41,7 @@ type Call struct {
 	Requests       []*Request             `protobuf:"bytes,9,rep,name=requests,proto3" json:"requests,omitempty"`
 	Parsing        *Parsing               `protobuf:"bytes,10,opt,name=parsing,proto3" json:"parsing,omitempty"`                                     // absent: the text is content
 	RepeatedFields []byte                 `protobuf:"bytes,11,opt,name=repeated_fields,json=repeatedFields,proto3" json:"repeated_fields,omitempty"` // JSON
+	Proof          bool                   `protobuf:"varint,12,opt,name=proof,proto3" json:"proof,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -152,6 +153,13 @@ func (x *Call) GetRepeatedFields() []byte {
 	return nil
 }
 
+func (x *Call) GetProof() bool {
+	if x != nil {
+		return x.Proof
+	}
+	return false
+}
+
 // Parsing is a call.Parsing.
 type Parsing struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -256,6 +264,8 @@ type Request struct {
 	KeepTokens         []string               `protobuf:"bytes,22,rep,name=keep_tokens,json=keepTokens,proto3" json:"keep_tokens,omitempty"`
 	ReasoningEnd       string                 `protobuf:"bytes,23,opt,name=reasoning_end,json=reasoningEnd,proto3" json:"reasoning_end,omitempty"`
 	AwaitReasoning     bool                   `protobuf:"varint,24,opt,name=await_reasoning,json=awaitReasoning,proto3" json:"await_reasoning,omitempty"`
+	ClockNs            int64                  `protobuf:"varint,25,opt,name=clock_ns,json=clockNs,proto3" json:"clock_ns,omitempty"` // Unix time; 0: that of the call's creation
+	Equal              *Equal                 `protobuf:"bytes,26,opt,name=equal,proto3" json:"equal,omitempty"`                     // absent: any workers
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -458,11 +468,78 @@ func (x *Request) GetAwaitReasoning() bool {
 	return false
 }
 
+func (x *Request) GetClockNs() int64 {
+	if x != nil {
+		return x.ClockNs
+	}
+	return 0
+}
+
+func (x *Request) GetEqual() *Equal {
+	if x != nil {
+		return x.Equal
+	}
+	return nil
+}
+
+// Equal is the api.Pin of an api.Request's Equal.
+type Equal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Numerics      string                 `protobuf:"bytes,1,opt,name=numerics,proto3" json:"numerics,omitempty"`
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Equal) Reset() {
+	*x = Equal{}
+	mi := &file_durable_callpb_call_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Equal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Equal) ProtoMessage() {}
+
+func (x *Equal) ProtoReflect() protoreflect.Message {
+	mi := &file_durable_callpb_call_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Equal.ProtoReflect.Descriptor instead.
+func (*Equal) Descriptor() ([]byte, []int) {
+	return file_durable_callpb_call_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Equal) GetNumerics() string {
+	if x != nil {
+		return x.Numerics
+	}
+	return ""
+}
+
+func (x *Equal) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 var File_durable_callpb_call_proto protoreflect.FileDescriptor
 
 const file_durable_callpb_call_proto_rawDesc = "" +
 	"\n" +
-	"\x19durable/callpb/call.proto\x12\x10millrace.durable\x1a$compute/grammar/grammarpb/spec.proto\x1a$compute/sample/samplepb/params.proto\"\xe0\x02\n" +
+	"\x19durable/callpb/call.proto\x12\x10millrace.durable\x1a$compute/grammar/grammarpb/spec.proto\x1a$compute/sample/samplepb/params.proto\"\xf6\x02\n" +
 	"\x04Call\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x16\n" +
@@ -476,13 +553,14 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\brequests\x18\t \x03(\v2\x19.millrace.durable.RequestR\brequests\x123\n" +
 	"\aparsing\x18\n" +
 	" \x01(\v2\x19.millrace.durable.ParsingR\aparsing\x12'\n" +
-	"\x0frepeated_fields\x18\v \x01(\fR\x0erepeatedFields\"}\n" +
+	"\x0frepeated_fields\x18\v \x01(\fR\x0erepeatedFields\x12\x14\n" +
+	"\x05proof\x18\f \x01(\bR\x05proof\"}\n" +
 	"\aParsing\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\tR\x06format\x12\x14\n" +
 	"\x05calls\x18\x02 \x01(\bR\x05calls\x12\x18\n" +
 	"\aallowed\x18\x03 \x03(\tR\aallowed\x12\x16\n" +
 	"\x06single\x18\x04 \x01(\bR\x06single\x12\x12\n" +
-	"\x04held\x18\x05 \x01(\bR\x04held\"\xc0\x06\n" +
+	"\x04held\x18\x05 \x01(\bR\x04held\"\x8a\a\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bmessages\x18\x02 \x01(\fR\bmessages\x12\x14\n" +
@@ -514,7 +592,12 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\vkeep_tokens\x18\x16 \x03(\tR\n" +
 	"keepTokens\x12#\n" +
 	"\rreasoning_end\x18\x17 \x01(\tR\freasoningEnd\x12'\n" +
-	"\x0fawait_reasoning\x18\x18 \x01(\bR\x0eawaitReasoningB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
+	"\x0fawait_reasoning\x18\x18 \x01(\bR\x0eawaitReasoning\x12\x19\n" +
+	"\bclock_ns\x18\x19 \x01(\x03R\aclockNs\x12-\n" +
+	"\x05equal\x18\x1a \x01(\v2\x17.millrace.durable.EqualR\x05equal\"7\n" +
+	"\x05Equal\x12\x1a\n" +
+	"\bnumerics\x18\x01 \x01(\tR\bnumerics\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04textB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
 
 var (
 	file_durable_callpb_call_proto_rawDescOnce sync.Once
@@ -528,26 +611,28 @@ func file_durable_callpb_call_proto_rawDescGZIP() []byte {
 	return file_durable_callpb_call_proto_rawDescData
 }
 
-var file_durable_callpb_call_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_durable_callpb_call_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_durable_callpb_call_proto_goTypes = []any{
 	(*Call)(nil),            // 0: millrace.durable.Call
 	(*Parsing)(nil),         // 1: millrace.durable.Parsing
 	(*Request)(nil),         // 2: millrace.durable.Request
-	(*samplepb.Params)(nil), // 3: millrace.sample.Params
-	(*samplepb.Beams)(nil),  // 4: millrace.sample.Beams
-	(*grammarpb.Spec)(nil),  // 5: millrace.grammar.Spec
+	(*Equal)(nil),           // 3: millrace.durable.Equal
+	(*samplepb.Params)(nil), // 4: millrace.sample.Params
+	(*samplepb.Beams)(nil),  // 5: millrace.sample.Beams
+	(*grammarpb.Spec)(nil),  // 6: millrace.grammar.Spec
 }
 var file_durable_callpb_call_proto_depIdxs = []int32{
 	2, // 0: millrace.durable.Call.requests:type_name -> millrace.durable.Request
 	1, // 1: millrace.durable.Call.parsing:type_name -> millrace.durable.Parsing
-	3, // 2: millrace.durable.Request.sampling:type_name -> millrace.sample.Params
-	4, // 3: millrace.durable.Request.beams:type_name -> millrace.sample.Beams
-	5, // 4: millrace.durable.Request.grammar:type_name -> millrace.grammar.Spec
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	4, // 2: millrace.durable.Request.sampling:type_name -> millrace.sample.Params
+	5, // 3: millrace.durable.Request.beams:type_name -> millrace.sample.Beams
+	6, // 4: millrace.durable.Request.grammar:type_name -> millrace.grammar.Spec
+	3, // 5: millrace.durable.Request.equal:type_name -> millrace.durable.Equal
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_durable_callpb_call_proto_init() }
@@ -561,7 +646,7 @@ func file_durable_callpb_call_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durable_callpb_call_proto_rawDesc), len(file_durable_callpb_call_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

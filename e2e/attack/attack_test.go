@@ -21,7 +21,7 @@ func TestEveryAttackIsInTheDocs(t *testing.T) {
 	}
 	require.Equal(t, len(names), strings.Count(string(text), "| nats: ")+strings.Count(string(text), "| http: ")+strings.Count(string(text), "| tls: ")+
 		strings.Count(string(text), "| tenants: ")+strings.Count(string(text), "| keys: ")+strings.Count(string(text), "| cost: ")+
-		strings.Count(string(text), "| files: ")+strings.Count(string(text), "| start: "), "rows of attacks that are gone")
+		strings.Count(string(text), "| files: ")+strings.Count(string(text), "| start: ")+strings.Count(string(text), "| storage: "), "rows of attacks that are gone")
 }
 
 // TestAReportWithoutAttacksFails also covers a server that stayed slow or large.

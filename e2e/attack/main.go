@@ -37,7 +37,7 @@ type attack struct {
 
 // attacks returns all attacks in the order in which they run.
 func attacks() []attack {
-	return slices.Concat(natsAttacks, httpAttacks, tenantAttacks, costAttacks, fileAttacks, startAttacks)
+	return slices.Concat(natsAttacks, httpAttacks, tenantAttacks, storageAttacks, costAttacks, fileAttacks, startAttacks)
 }
 
 // suite holds the settings and the servers of a run.

@@ -99,7 +99,8 @@ func (s *suite) start(ctx context.Context, c targetConfig, name string) (*target
 		}
 	}
 	args := []string{"serve", "--model", model, "--served-model-name", "tiny-chat", "--listen", addrs[0], "--nats-listen", addrs[1],
-		"--data-dir", filepath.Join(t.dir, "data"), "--kv-memory", "64MiB", "--threads", "1", "--log-format", "json", "--log-level", "debug", "--packed-weights", "off"}
+		"--data-dir", filepath.Join(t.dir, "data"), "--kv-memory", "64MiB", "--threads", "1", "--log-format", "json", "--log-level", "debug", "--packed-weights", "off",
+		"--batch-store", fmt.Sprint(batchStore)}
 	if c.keys {
 		file, err := t.makeKeys()
 		if err != nil {

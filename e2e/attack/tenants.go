@@ -158,7 +158,9 @@ func wrongKeys(ctx context.Context, _ *suite, t *target) (string, error) {
 func withoutKey(ctx context.Context, _ *suite, t *target) (string, error) {
 	paths := map[string]string{
 		"/v1/models": "GET", "/v1/models/tiny-chat": "GET", "/v1/completions": "POST", "/v1/chat/completions": "POST", "/tokenize": "POST",
-		"/detokenize": "POST", "/debug/kv": "GET", "/v1/streams/x": "GET",
+		"/detokenize": "POST", "/debug/kv": "GET", "/debug/pipeline": "GET", "/v1/streams/x": "GET",
+		"/v1/files": "POST", "/v1/files/x": "GET", "/v1/files/x/content": "GET", "/v1/batches": "POST", "/v1/batches/x": "GET", "/v1/batches/x/cancel": "POST",
+		"/v1/responses": "POST", "/v1/responses/x": "GET", "/v1/responses/x/input_items": "GET", "/v1/responses/x/cancel": "POST",
 	}
 	for path, method := range paths {
 		status, body, err := t.do(ctx, method, "", path, []byte("{}"), nil)

@@ -2,15 +2,31 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/e2e/chaos/cluster"
+	"github.com/millrace/millrace/e2e/chaos/workload"
 	"github.com/millrace/millrace/e2e/wait"
 )
 
 // killEach kills (kill -9) a process of each role in turn at random moments and restarts it
 // after a while. The other process of the role is always alive.
 func killEach(ctx context.Context, s *suite) (*report, error) { return s.killed(ctx, "kills") }
+
+// killGuided is killEach for streams with grammars, tools and reasoning.
+func killGuided(ctx context.Context, s *suite) (*report, error) {
+	const name = "guided"
+	model, err := s.otherModel(name, toolsTemplate)
+	if err != nil {
+		return nil, err
+	}
+	c := s.config(name)
+	c.Model = model
+	return s.disturbed(ctx, name, c, func(ctx context.Context, t *trial) error {
+		return t.killEach(ctx, func() error { return wait.For(ctx, t.between(time.Second, 4*time.Second)) })
+	}, pool{name: name, model: model, kinds: append(slices.Clip(workload.Guided), workload.KindUnseeded)}) // see spy
+}
 
 func (s *suite) killed(ctx context.Context, name string) (*report, error) {
 	return s.disturbed(ctx, name, s.config(name), func(ctx context.Context, t *trial) error {

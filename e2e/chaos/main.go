@@ -35,6 +35,7 @@ type scenario struct {
 
 var scenarios = slices.Concat([]scenario{
 	{"kills", killEach},
+	{"guided", killGuided},
 	{"stalls", stalls},
 	{"cuts", cuts},
 	{"nats", natsRestarts},
@@ -43,6 +44,7 @@ var scenarios = slices.Concat([]scenario{
 	{"rolling", rolling},
 	{"handover", handover},
 	{"disks", disks},
+	{"batch", batch},
 	{"rolling-checkpoint", rollingCheckpoint},
 	{"rolling-binary", rollingBinary},
 	{"scaling", scaling},
@@ -93,9 +95,10 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.DurationVar(&o.bounds.TTFT, "ttft", 2*time.Second, "of overload: a good answer's first token comes within this time")
 	f.DurationVar(&o.bounds.TPOT, "tpot", 100*time.Millisecond, "of overload: and the further ones within this time each, in the mean")
 	f.BoolVar(&o.split, "split", false, "overload and tenants: a cluster of two processes of each role, instead of one process with all")
+	f.IntVar(&o.lines, "lines", 2000, "lines of the scenario batch, of 16 tokens each")
 	f.IntVar(&o.tenantRequests, "tenant-requests", 250, "of tenants: requests of the watched tenant beside each load, about")
 	f.DurationVar(&o.limit, "limit", 40*time.Minute, "for everything; what has not ended then fails")
-	f.StringVar(&o.previous, "previous", "d881028", "commit whose program rolling-binary updates from")
+	f.StringVar(&o.previous, "previous", "cca3c8c0", "commit whose program rolling-binary updates from")
 	f.StringVar(&o.accounts, "accounts", "deploy/nats/millrace.conf", "nats-server configuration with a user for each role (none: NATS trusts everybody)")
 	f.StringVar(&o.model, "model", "models/tiny-chat", "directory of the model")
 	f.StringArrayVar(&o.args, "serve", []string{"--kv-memory=128MiB", "--threads=1"}, "a flag for every millrace process (repeat)")

@@ -84,3 +84,26 @@ func otherTemplate(from, to string) error {
 	}
 	return os.WriteFile(filepath.Join(to, file), []byte(text), 0o600)
 }
+
+// toolsTemplate replaces the chat template by one with tools (in the format of Hermes) and reasoning.
+func toolsTemplate(_, to string) error {
+	const template = `{{ '<|bos|>' }}{% if tools %}{{ '<|system|>' }}{% for tool in tools %}{{ tool | tojson }} {% endfor %}` +
+		`{{ 'Answer with <tool_call>{"name": NAME, "arguments": ARGUMENTS}</tool_call>.<|end|>' }}{% endif %}` +
+		`{% for message in messages %}{{ '<|' + message['role'] + '|>' }}` +
+		`{% if message['reasoning_content'] %}{{ '<think>' + message['reasoning_content'] + '</think>' }}{% endif %}` +
+		`{{ message['content'] + '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}`
+	path := filepath.Join(to, "tokenizer_config.json")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var config map[string]any
+	if err := json.Unmarshal(data, &config); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	config["chat_template"] = template
+	if data, err = json.Marshal(config); err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o600)
+}

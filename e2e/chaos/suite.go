@@ -38,6 +38,7 @@ type suite struct {
 	bounds     load.Bounds
 	split      bool
 
+	lines          int // of a batch
 	tenantRequests int // requests of the measured tenant
 
 	oracles map[string]*workload.Oracle // by the pool's name; made at first use
@@ -156,10 +157,10 @@ func (s *suite) open(ctx context.Context, name string, c cluster.Config, pools .
 }
 
 // disturbed runs the streams at a cluster while harm is done to it, and judges
-// the answers. harm returns when the last fault is over.
-func (s *suite) disturbed(ctx context.Context, name string, c cluster.Config, harm func(context.Context, *trial) error) (_ *report, err error) {
+// the answers. harm returns when the last fault is over. Without pools, the cluster is of poolA.
+func (s *suite) disturbed(ctx context.Context, name string, c cluster.Config, harm func(context.Context, *trial) error, pools ...pool) (_ *report, err error) {
 	begin := time.Now()
-	t, stop, err := s.open(ctx, name, c)
+	t, stop, err := s.open(ctx, name, c, pools...)
 	defer func() { err = errors.Join(err, stop()) }()
 	if err != nil {
 		return nil, err

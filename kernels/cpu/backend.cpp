@@ -53,9 +53,16 @@ class CpuDevice : public Device {
   bool takes_packed() const override { return true; }
   mr_dtype kv_dtype(const Program&) const override { return MR_BF16; }
   size_t kv_code_block_bytes(const Program& p, int32_t type) const override {
-    return type == MR_KV_INT8 ? KvCodes<8>{p.head_dim}.block_bytes()
-                              : KvCodes<4>{p.head_dim}.block_bytes();
+    switch (type) {
+      case MR_KV_INT8:
+        return KvCodes<8>{p.head_dim}.block_bytes();
+      case MR_KV_INT4:
+        return KvCodes<4>{p.head_dim}.block_bytes();
+      default:
+        return KiviCodes{p.head_dim}.block_bytes();
+    }
   }
+  int kv_head_slabs(int32_t type) const override { return type == MR_KV_KIVI ? kExactSlabs : 0; }
   mr_dtype operand_dtype(const Program&) const override { return MR_BF16; }
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {
     return load_program(program, kv, kernels_, pool_);

@@ -70,6 +70,7 @@ const OpKernels& op_kernels(Isa isa) {
 }
 
 const AttentionKernels& attention_kernels(const OpKernels& kernels, int32_t kv_type) {
+  if (kv_type == MR_KV_KIVI) return kernels.kivi_kv;
   if (kv_type != MR_KV_INT8 && kv_type != MR_KV_INT4) return kernels.bf16_kv;
   const int bits = kv_type == MR_KV_INT8 ? 8 : 4;
 #if defined(__x86_64__)

@@ -112,13 +112,13 @@ class CpuKernels : public Kernels {
     }
     linear.run(operand(rows, in), rows, out.data, context_.pool);
   }
-  void rope_store(const Op& op, const Batch& batch, Slot in) override {
+  void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override {
     const FloatScope mode(mode_);
-    packed_[op.index].rope_store->run(context_, batch, in);
+    packed_[op.index].rope_store->run(context_, batch, in, sink_q);
   }
-  void attention(const Op& op, const Batch& batch, Slot in, Slot out) override {
+  void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override {
     const FloatScope mode(mode_);
-    attention_.run(context_, op, batch, in, out);
+    attention_.run(context_, op, batch, in, sink_q, out);
   }
 
   bool takes_beams() const override { return true; }

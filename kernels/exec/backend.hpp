@@ -4,6 +4,7 @@
 #define MILLRACE_EXEC_BACKEND_HPP
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 
@@ -32,12 +33,14 @@ class Kernels {
  public:
   virtual ~Kernels() = default;
 
-  virtual void begin(const Batch&) {}  // before the first op of a step
+  virtual void begin(const Batch&) {}        // before the first op of a step, with the first group
+  virtual void begin_group(const Batch&) {}  // then with each other group of layers
   virtual void embed(const Op&, const Batch&, Slot out) = 0;
   virtual void norm(const Op&, int rows, Slot in, Slot out) = 0;
   virtual void linear(const Op&, int rows, Slot in, Slot out) = 0;
-  virtual void rope_store(const Op&, const Batch&, Slot in) = 0;
-  virtual void attention(const Op&, const Batch&, Slot in, Slot out) = 0;
+  // sink_q: of an op with sinks.
+  virtual void rope_store(const Op&, const Batch&, Slot in, Slot sink_q) = 0;
+  virtual void attention(const Op&, const Batch&, Slot in, Slot sink_q, Slot out) = 0;
   // In ascending order, so that it may be done in place.
   virtual void select_rows(const Batch&, Slot in, Slot out);
 
@@ -48,6 +51,8 @@ class Kernels {
   // The time of the launches since begin or the last call, which are done. No launches:
   // each op is one. No nanoseconds: the device has no clock of its own.
   virtual mr_op_time op_time() { return {}; }
+  // Copies from a slot to the caller's memory, after the ops so far.
+  virtual void read(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
   virtual void finish(const mr_step&) {}  // after the last op: waits, the logits are the caller's
 
   // Whether rope_store and attention take sequences with beams.
@@ -69,9 +74,11 @@ class Device {
   virtual mr_measurement measure() = 0;
   // The type of keys and values that are floats.
   virtual mr_dtype kv_dtype(const Program&) const = 0;
-  // Bytes of a block of a slab whose elements are codes of the type, MR_KV_INT8 or
-  // MR_KV_INT4; 0: the backend keeps none.
+  // Bytes of a block of a slab whose elements are codes of the type, from MR_KV_INT8 on; 0: the
+  // backend keeps none.
   virtual size_t kv_code_block_bytes(const Program&, int32_t /*type*/) const { return 0; }
+  // KvLayout's head_slabs for the type.
+  virtual int kv_head_slabs(int32_t /*type*/) const { return 0; }
   virtual mr_dtype operand_dtype(const Program&) const = 0;
   // Zeroed memory that the kernels can use.
   virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }

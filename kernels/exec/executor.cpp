@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "exec/bf16.hpp"
 #include "exec/error.hpp"
 #include "exec/mapped_pool.hpp"
 
@@ -25,15 +26,21 @@ KvLayout kv_layout(const Device& device, const Program& p) {
   size_t block = 0;
   if (type == own) {
     block = size_t{MR_SLAB_TOKENS} * p.head_dim * dtype_bytes(floats);
-  } else if (type == MR_KV_INT8 || type == MR_KV_INT4) {
+  } else if (type >= MR_KV_INT8) {
     block = device.kv_code_block_bytes(p, type);
   }
   if (block == 0) {
     const bool codes = device.kv_code_block_bytes(p, MR_KV_INT8) > 0;
+    const bool kivi = device.kv_code_block_bytes(p, MR_KV_KIVI) > 0;
     fail(MR_UNSUPPORTED, "a KV cache of %s: this backend keeps keys and values as %s%s",
-         kv_type_name(type), kv_type_name(own), codes ? ", int8 or int4" : " only");
+         kv_type_name(type), kv_type_name(own),
+         kivi    ? ", int8, int4 or kivi"
+         : codes ? ", int8 or int4"
+                 : " only");
   }
-  return {p.layers, p.kv_heads, p.head_dim, type, block};
+  KvLayout layout(p.layers, p.kv_heads, p.head_dim, type, block, p.kv_groups);
+  layout.head_slabs = device.kv_head_slabs(type);
+  return layout;
 }
 
 }  // namespace
@@ -72,6 +79,7 @@ void Executor::info(mr_program_info& out) const {
   out.kv_type = layout_.type;
   out.operand_dtype = device_.operand_dtype(program_);
   out.max_slabs = device_.max_slabs();
+  out.head_slabs = layout_.head_slabs;
   std::snprintf(out.linear, sizeof out.linear, "%s", kernels_->linear_name().c_str());
 }
 
@@ -94,12 +102,33 @@ void Executor::run(const mr_step& step) {
     }
   }
   kernels_->begin(batch_);
+  for (int group = 1; group < program_.kv_groups; ++group) {
+    batch_.select(group);
+    kernels_->begin_group(batch_);
+  }
   if (step.op_times != nullptr) {
     run_timed(step);
   } else {
     for (const Op& op : program_.ops) run_op(op, step);
   }
+  if (step.hidden_outputs > 0) read_hidden(step.hidden);
   kernels_->finish(step);
+}
+
+// The rows after those with logits of what the last op reads.
+void Executor::read_hidden(float* out) {
+  const int in = program_.ops.back().in;
+  const mr_slot& slot = program_.slots[in];
+  const bool floats = slot.type == MR_SLOT_F32 || operand_bytes_ == sizeof(float);
+  const size_t row = size_t(slot.width) * (floats ? sizeof(float) : operand_bytes_);
+  const size_t n = size_t(batch_.outputs - batch_.logits) * slot.width;
+  const auto* from = static_cast<const std::byte*>(slots_[in].data()) + row * batch_.logits;
+  if (floats) return kernels_->read(out, from, n * sizeof(float));
+  hidden_.resize(n);
+  kernels_->read(hidden_.data(), from, n * sizeof(uint16_t));
+  const bool f16 = device_.operand_dtype(program_) == MR_F16;
+  for (size_t i = 0; i < n; ++i)
+    out[i] = f16 ? cpu::f16_to_float(hidden_[i]) : cpu::to_float(hidden_[i]);
 }
 
 void Executor::run_timed(const mr_step& step) {
@@ -127,9 +156,12 @@ void Executor::run_op(const Op& op, const mr_step& step) {
     case MR_OP_LINEAR:
       return kernels_->linear(op, rows, slot(op.in, step), slot(op.out, step));
     case MR_OP_ROPE_STORE:
-      return kernels_->rope_store(op, batch_, slot(op.in, step));
+      batch_.select(op.kv_group);
+      return kernels_->rope_store(op, batch_, slot(op.in, step), sink_q(op, step));
     case MR_OP_ATTENTION:
-      return kernels_->attention(op, batch_, slot(op.in, step), slot(op.out, step));
+      batch_.select(op.kv_group);
+      return kernels_->attention(op, batch_, slot(op.in, step), sink_q(op, step),
+                                 slot(op.out, step));
     case MR_OP_SELECT_ROWS:
       return kernels_->select_rows(batch_, slot(op.in, step), slot(op.out, step));
     default:
@@ -141,6 +173,10 @@ Slot Executor::slot(int index, const mr_step& step) const {
   void* data = index == program_.logits_slot ? kernels_->logits(step.logits) : slots_[index].data();
   const mr_slot& slot = program_.slots[index];
   return {data, slot.width, slot.type, slot.type == MR_SLOT_F32 ? 4 : operand_bytes_};
+}
+
+Slot Executor::sink_q(const Op& op, const mr_step& step) const {
+  return op.sinks > 0 ? slot(op.sink_q, step) : Slot{};
 }
 
 void Kernels::select_rows(const Batch& batch, Slot in, Slot out) {

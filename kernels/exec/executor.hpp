@@ -29,8 +29,13 @@ class Executor {
  private:
   void run_op(const Op& op, const mr_step& step);
   void run_timed(const mr_step& step);
-  int rows(const Op& op) const { return op.index < program_.select ? batch_.rows : batch_.outputs; }
+  int rows(const Op& op) const {
+    if (op.index < program_.select) return batch_.rows;
+    return op.out == program_.logits_slot ? batch_.logits : batch_.outputs;
+  }
+  void read_hidden(float* out);
   Slot slot(int index, const mr_step& step) const;
+  Slot sink_q(const Op& op, const mr_step& step) const;
 
   Device& device_;
   Program program_;
@@ -41,6 +46,7 @@ class Executor {
   std::vector<Buffer> slots_;  // [slots] [slot_rows, width]; empty for the logits
   std::shared_ptr<KvPool> pool_;
   Batch batch_;
+  std::vector<uint16_t> hidden_;  // operands on their way to read_hidden's floats
   uint64_t steps_ = 0;
 };
 

@@ -9,10 +9,12 @@
 
 namespace millrace {
 
-KvLayout::KvLayout(int layers, int kv_heads, int head_dim, int32_t type, size_t block_bytes)
+KvLayout::KvLayout(int layers, int kv_heads, int head_dim, int32_t type, size_t block_bytes,
+                   int groups)
     : layers(layers),
       kv_heads(kv_heads),
       head_dim(head_dim),
+      groups(groups),
       type(type),
       element_bytes(static_cast<int>(block_bytes / MR_SLAB_TOKENS / head_dim)),
       block_bytes(block_bytes) {
@@ -57,31 +59,34 @@ void KvPool::write(int slab, const void* from) {
   write_slab(slab, from);
 }
 
-KvRegion::KvRegion(std::shared_ptr<KvPool> pool, int slabs) : pool_(std::move(pool)) {
-  // A reservation costs addresses only; the bound keeps the product sound.
+KvRegion::KvRegion(std::shared_ptr<KvPool> pool, int slabs)
+    : pool_(std::move(pool)), slabs_(slabs) {
+  // A reservation costs addresses only; the bounds keep the products sound.
   constexpr uint64_t kMostBytes = uint64_t{1} << 44;
-  const size_t slab_bytes = pool_->slab_bytes();
-  if (slabs < 1 || uint64_t(slabs) > kMostBytes / slab_bytes) {
+  const uint64_t most = std::min(kMostBytes / pool_->slab_bytes() / pool_->groups(),
+                                 uint64_t{INT32_MAX} / pool_->groups());
+  if (slabs < 1 || uint64_t(slabs) > most) {
     fail(MR_INVALID, "region of %d slabs, expected 1 to %llu", slabs,
-         static_cast<unsigned long long>(kMostBytes / slab_bytes));
+         static_cast<unsigned long long>(most));
   }
-  slab_.assign(slabs, -1);
-  data_ = pool_->reserve(slabs);
+  slab_.assign(place(pool_->groups()), -1);
+  data_ = pool_->reserve(static_cast<int>(slab_.size()));
 }
 
-KvRegion::~KvRegion() { pool_->release(data_, slabs()); }
+KvRegion::~KvRegion() { pool_->release(data_, static_cast<int>(slab_.size())); }
 
-std::byte* KvRegion::at(int index) const {
+std::byte* KvRegion::at(size_t index) const {
   return data_ == nullptr ? nullptr : data_ + pool_->slab_bytes() * index;
 }
 
 void KvRegion::check(int index, int n, bool expect_mapped) const {
-  if (index < 0 || n < 1 || n > slabs() - index) {
+  const int places = static_cast<int>(slab_.size());
+  if (index < 0 || n < 1 || n > places - index) {
     fail(MR_INVALID, "region places %d and %d following, expected inside its %d", index, n - 1,
-         slabs());
+         places);
   }
   for (int i = index; i < index + n; ++i) {
-    if (mapped(i) == expect_mapped) continue;
+    if ((slab_[i] >= 0) == expect_mapped) continue;
     if (expect_mapped) fail(MR_INVALID, "region place %d is not mapped", i);
     fail(MR_INVALID, "region place %d maps slab %d already", i, slab_[i]);
   }

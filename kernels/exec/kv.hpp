@@ -3,7 +3,8 @@
 // A region is a table of physical slabs, and the same slab may be in many
 // regions. Where the pool can map memory, a region is also a run of addresses
 // with its slabs put there, so that a kernel finds token t of a region at
-// base + (t / 16) * slab_bytes; elsewhere kernels read the table.
+// base + (t / 16) * slab_bytes; elsewhere kernels read the table. Layers of different
+// windows are in groups: a region has such a run, and such a table, for each.
 #ifndef MILLRACE_EXEC_KV_HPP
 #define MILLRACE_EXEC_KV_HPP
 
@@ -18,13 +19,16 @@ namespace millrace {
 // an order that is the backend's.
 struct KvLayout {
   int layers = 0, kv_heads = 0, head_dim = 0;
+  int groups = 1;         // slabs of 16 tokens, one for each group of layers
   int32_t type = 0;       // mr_kv_type, not MR_KV_AUTO
   int element_bytes = 0;  // of a float; not of codes
   size_t block_bytes = 0;
   size_t slab_bytes = 0;  // rounded up to pages
+  int head_slabs = 0;     // of a region, before those of its tokens
 
   KvLayout() = default;
-  KvLayout(int layers, int kv_heads, int head_dim, int32_t type, size_t block_bytes);
+  KvLayout(int layers, int kv_heads, int head_dim, int32_t type, size_t block_bytes,
+           int groups = 1);
 
   // Where the block of a layer's K (value = 0) or V (value = 1) and KV head
   // begins inside a slab.
@@ -45,6 +49,8 @@ class KvPool {
   KvPool& operator=(const KvPool&) = delete;
 
   int slabs() const { return slabs_; }
+  int groups() const { return layout_.groups; }
+  const KvLayout& layout() const { return layout_; }
   size_t slab_bytes() const { return layout_.slab_bytes; }
   uint64_t bytes() const { return uint64_t{layout_.slab_bytes} * slabs_; }
   // Copies the first `tokens` tokens of every block of a slab; what follows them in the
@@ -81,24 +87,26 @@ class KvRegion {
   KvRegion(const KvRegion&) = delete;
   KvRegion& operator=(const KvRegion&) = delete;
 
-  // Maps physical slabs at places [index, index + n), which are free. Either all
-  // of them are mapped or, with an Error, none.
+  // Maps physical slabs at places [index, index + n), which are free: place g * slabs() + i is
+  // for slab i of group g. Either all of them are mapped or, with an Error, none.
   void map(int index, const int32_t* slabs, int n);
   void unmap(int index, int n);
 
-  int slabs() const { return static_cast<int>(slab_.size()); }
-  bool mapped(int index) const { return slab_[index] >= 0; }
-  const int32_t* table() const { return slab_.data(); }  // [slabs], -1: none
-  std::byte* data() const { return data_; }              // null where the pool maps nothing
+  int slabs() const { return slabs_; }  // of each group
+  bool mapped(int group, int index) const { return slab_[place(group) + index] >= 0; }
+  const int32_t* table(int group) const { return &slab_[place(group)]; }  // [slabs], -1: none
+  std::byte* data(int group) const { return at(place(group)); }  // null where the pool maps nothing
   const KvPool* pool() const { return pool_.get(); }
 
   uint64_t step = 0;  // the last step that used this region
 
  private:
   void check(int index, int n, bool mapped) const;
-  std::byte* at(int index) const;
+  size_t place(int group) const { return size_t(group) * slabs_; }
+  std::byte* at(size_t index) const;
 
   std::shared_ptr<KvPool> pool_;
+  int slabs_;
   std::vector<int32_t> slab_;  // physical slab at each place, -1: none
   std::byte* data_;
 };

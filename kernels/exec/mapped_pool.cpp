@@ -2,11 +2,11 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <limits>
 
@@ -24,8 +24,8 @@ constexpr int64_t kOtherMappings = 4096;
 constexpr int kReserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 constexpr uint64_t kAllocatedFirst = uint64_t{256} << 20;
-constexpr uint64_t kAllocatedAtOnce = uint64_t{32} << 20;
-constexpr int kBehindSteps = 19;  // nice value
+constexpr uint64_t kAllocatedAtOnce = uint64_t{1} << 20;
+constexpr int kRest = 4;  // times what a part took, before the next one
 
 double gib(uint64_t bytes) { return static_cast<double>(bytes) / (1u << 30); }
 
@@ -95,14 +95,18 @@ void MappedPool::allocate(uint64_t begin, uint64_t end) {
   }
 }
 
-// If it fails, map() allocates the rest and reports the error to its caller.
+// If it fails, map() allocates the rest and reports the error to its caller. The system locks the
+// file meanwhile, against map() and those that write beside the slabs. So it is done in small parts with
+// rests between them, and not at a low priority, which would hold the lock while others run.
 void MappedPool::allocate_rest() {
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kBehindSteps);
+  using Clock = std::chrono::steady_clock;
   try {
     while (allocated_ < bytes() && !closing_) {
+      const Clock::time_point begin = Clock::now();
       const uint64_t end = std::min(bytes(), allocated_ + kAllocatedAtOnce);
       allocate(allocated_, end);
       allocated_ = end;
+      std::this_thread::sleep_for(kRest * (Clock::now() - begin));
     }
   } catch (const Error&) {
   }

@@ -13,6 +13,7 @@ namespace {
 constexpr int kMaxOps = 1 << 16;
 constexpr int kMaxWidth = 1 << 24;
 constexpr int64_t kMaxElements = int64_t{1} << 40;
+constexpr int kMaxGroups = 64;
 
 // What a slot holds at a point of the program.
 enum class Held : uint8_t { nothing, rows, outputs };
@@ -26,7 +27,8 @@ class Reader {
     read_slots(desc);
     read_tensors(desc);
     held_.assign(p_.slots.size(), Held::nothing);
-    stored_.assign(p_.layers, false);
+    stored_.assign(size_t(p_.kv_groups) * p_.layers, false);
+    p_.lookback.assign(p_.kv_groups, 0);
     p_.slot_rows.assign(p_.slots.size(), 0);
     p_.select = -1;
     p_.ops.reserve(desc.n_ops);
@@ -38,8 +40,7 @@ class Reader {
   Program& p_;
   const Op* op_ = nullptr;
   std::vector<Held> held_;    // [slots]
-  std::vector<bool> stored_;  // [layers] keys and values are in the cache
-  int lookback_ = 0;
+  std::vector<bool> stored_;  // [groups][layers] keys and values are in the cache
 
   [[noreturn, gnu::format(printf, 2, 3)]] void bad(const char* format, ...) const {
     char text[400];
@@ -70,12 +71,15 @@ class Reader {
     }
     in_range("vocab", p_.vocab = d.vocab, 1, kMaxWidth);
     in_range("layers", p_.layers = d.layers, 1, 1 << 12);
+    in_range("kv_groups", d.kv_groups, 0, d.kv_type == MR_KV_KIVI ? 1 : kMaxGroups);
+    p_.kv_groups = std::max(1, d.kv_groups);
     in_range("kv_heads", p_.kv_heads = d.kv_heads, 1, 1 << 12);
     in_range("head_dim", p_.head_dim = d.head_dim, 1, 1 << 12);
     in_range("max_positions", p_.max_positions = d.max_positions, 1, 1 << 30);
     in_range("max_rows", p_.max_rows = d.max_rows, 1, 1 << 20);
     in_range("max_outputs", p_.max_outputs = d.max_outputs, 1, d.max_rows);
-    in_range("kv_type", p_.kv_type = d.kv_type, MR_KV_AUTO, MR_KV_INT4);
+    in_range("max_hidden", p_.max_hidden = d.max_hidden, 0, d.max_rows);
+    in_range("kv_type", p_.kv_type = d.kv_type, MR_KV_AUTO, MR_KV_KIVI);
     p_.packed = static_cast<const std::byte*>(d.packed);
     p_.packed_bytes = d.packed_bytes;
     if (reinterpret_cast<uintptr_t>(d.packed) % 64 != 0) bad("packed is not 64-byte aligned");
@@ -149,14 +153,18 @@ class Reader {
     if (wrote_rows(out)) {
       bad("the last op's slot %d, the logits, is also written before SELECT_ROWS", out);
     }
+    if (p_.max_hidden > 0 && op_->kind != MR_OP_LINEAR) {
+      bad("is the last op, expected LINEAR with max_hidden of %d", p_.max_hidden);
+    }
     p_.logits_slot = out;
     p_.slot_rows[out] = 0;
-    p_.lookback = lookback_;
   }
 
   bool wrote_rows(int slot) const {
     for (int i = 0; i < p_.select; i++) {
-      if (p_.ops[i].kind != MR_OP_ROPE_STORE && p_.ops[i].out == slot) return true;
+      const Op& op = p_.ops[i];
+      if (op.kind != MR_OP_ROPE_STORE && op.out == slot) return true;
+      if (op.sinks > 0 && op.sink_q == slot) return true;
     }
     return false;
   }
@@ -184,7 +192,7 @@ class Reader {
     const mr_slot& s = slot("out", index);
     held_[index] = stage();
     p_.slot_rows[index] =
-        std::max(p_.slot_rows[index], p_.select < 0 ? p_.max_rows : p_.max_outputs);
+        std::max(p_.slot_rows[index], p_.select < 0 ? p_.max_rows : p_.max_selected());
     return s;
   }
 
@@ -338,6 +346,7 @@ class Reader {
   void heads(const Op& op) const {
     if (stage() != Held::rows) bad("comes after SELECT_ROWS");
     in_range("layer", op.layer, 0, p_.layers - 1);
+    in_range("kv_group", op.kv_group, 0, p_.kv_groups - 1);
     in_range("kv_heads", op.kv_heads, p_.kv_heads, p_.kv_heads);
     in_range("head_dim", op.head_dim, p_.head_dim, p_.head_dim);
     in_range("heads", op.heads, 1, 1 << 14);
@@ -349,10 +358,38 @@ class Reader {
     slot_width("in", op.in, (int64_t{op.heads} + 2 * op.kv_heads) * op.head_dim);
   }
 
+  std::vector<bool>::reference stored(const Op& op) {
+    return stored_[size_t(op.kv_group) * p_.layers + op.layer];
+  }
+
+  // The window, and the sinks beside it.
+  void window(const Op& op) {
+    in_range("window", op.window, 0, 1 << 30);
+    in_range("sinks", op.sinks, 0, MR_SLAB_TOKENS);
+    if (op.window > 0 && p_.kv_type == MR_KV_KIVI) {
+      fail(MR_UNSUPPORTED, "a KV cache of kivi: found a window of %d tokens, expected none",
+           op.window);
+    }
+    if (op.sinks == 0) return;
+    if (op.window == 0) bad("has %d sinks without a window", op.sinks);
+    if (op.alibi_slopes != nullptr) bad("has %d sinks with ALiBi slopes", op.sinks);
+    if (p_.kv_groups > 1) {
+      bad("has %d sinks and %d groups of layers, expected one", op.sinks, p_.kv_groups);
+    }
+    const mr_slot& s =
+        op.kind == MR_OP_ATTENTION ? reads("sink_q", op.sink_q) : slot("sink_q", op.sink_q);
+    const int64_t width = int64_t{op.heads} * op.head_dim;
+    if (s.type != MR_SLOT_F32 || s.width != width || op.sink_q == op.in) {
+      bad("sink_q slot %d has type %d and width %d, expected F32, %lld and not in", op.sink_q,
+          s.type, s.width, static_cast<long long>(width));
+    }
+    p_.sinks = std::max(p_.sinks, op.sinks);
+  }
+
   void rope_store(Op& op) {
     heads(op);
-    if (stored_[op.layer]) bad("layer %d is stored a second time", op.layer);
-    stored_[op.layer] = true;
+    if (stored(op)) bad("layer %d is stored a second time", op.layer);
+    stored(op) = true;
     if (op.q_norm >= 0) vector_of("q_norm", op.q_norm, op.head_dim);
     if (op.k_norm >= 0) vector_of("k_norm", op.k_norm, op.head_dim);
     finite("eps", op.eps);
@@ -360,7 +397,10 @@ class Reader {
     in_range("rotary_dim", op.rotary_dim, 0, op.head_dim);
     if (op.rotary_dim % 2 != 0) bad("rotary_dim is %d, expected an even number", op.rotary_dim);
     op.alibi_slopes = nullptr;
+    window(op);
+    if (op.sinks > 0) writes(op.sink_q);
     if (op.rotary_dim == 0) {
+      if (op.sinks > 0) bad("has %d sinks without a rotary embedding", op.sinks);
       op.inv_freq = nullptr;
       return;
     }
@@ -371,13 +411,14 @@ class Reader {
 
   void attention(Op& op) {
     heads(op);
-    if (!stored_[op.layer]) bad("no ROPE_STORE before it has stored layer %d", op.layer);
+    if (!stored(op)) bad("no ROPE_STORE before it has stored layer %d", op.layer);
     writes(op.out);
     slot_width("out", op.out, int64_t{op.heads} * op.head_dim);
     if (op.in == op.out) bad("in and out are both slot %d", op.in);
     finite("scale", op.scale);
-    in_range("window", op.window, 0, 1 << 30);
-    lookback_ = std::max(lookback_, op.window > 0 ? op.window - 1 : p_.max_positions);
+    window(op);
+    int& lookback = p_.lookback[op.kv_group];
+    lookback = std::max(lookback, op.window > 0 ? op.window - 1 : p_.max_positions);
     op.inv_freq = nullptr;
     if (op.alibi_slopes != nullptr) {
       op.alibi_slopes = constant("alibi_slopes", op.alibi_slopes, op.heads);
@@ -430,7 +471,7 @@ bool quantizes_rows(int32_t weights) {
 }
 
 const char* kv_type_name(int32_t type) {
-  constexpr const char* kNames[] = {"auto", "f32", "f16", "bf16", "int8", "int4"};
+  constexpr const char* kNames[] = {"auto", "f32", "f16", "bf16", "int8", "int4", "kivi"};
   return kNames[type];
 }
 

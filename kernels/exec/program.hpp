@@ -2,6 +2,7 @@
 #ifndef MILLRACE_EXEC_PROGRAM_HPP
 #define MILLRACE_EXEC_PROGRAM_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -15,6 +16,11 @@ namespace millrace {
 // Program::constants.
 struct Op : mr_op {
   int index = 0;
+
+  // The position that the query of a position has for the sinks.
+  int sink_position(int position) const {
+    return position < sinks + window ? position : sinks + window - 1;
+  }
 };
 
 struct Program {
@@ -25,12 +31,14 @@ struct Program {
   int select = 0;       // index of the first SELECT_ROWS op; from it on ops run on output rows
   int logits_slot = 0;  // the last op's slot: its memory is the caller's
   int vocab = 0;
-  int layers = 0, kv_heads = 0, head_dim = 0;
+  int layers = 0, kv_heads = 0, head_dim = 0;  // of a slab
+  int kv_groups = 1;
   int32_t kv_type = MR_KV_AUTO;
-  int max_positions = 0, max_rows = 0, max_outputs = 0;
-  // How many positions before its own a row may look at: the largest window,
-  // or max_positions where some layer has no window.
-  int lookback = 0;
+  int max_positions = 0, max_rows = 0, max_outputs = 0, max_hidden = 0;
+  // [kv_groups] How many positions before its own a row may look at: the largest window of a
+  // group, or max_positions where some layer has no window.
+  std::vector<int> lookback;
+  int sinks = 0;  // tokens at the beginning that a row sees beside those; with one group only
   std::deque<std::vector<float>> constants;
   const std::byte* packed = nullptr;  // the caller's, as mr_program_desc has them
   size_t packed_bytes = 0;
@@ -39,6 +47,8 @@ struct Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
+  // The rows that SELECT_ROWS leaves at most.
+  int max_selected() const { return std::min(max_rows, max_outputs + max_hidden); }
   const mr_tensor* tensor(int index) const { return index < 0 ? nullptr : &tensors[index]; }
 };
 

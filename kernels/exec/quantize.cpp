@@ -133,6 +133,27 @@ float quantize_nf4(const float* w, int n, uint8_t* codes) {
   return scale;
 }
 
+Kivi quantize_kivi(const float* x, int n, int stride, uint8_t* codes) {
+  constexpr float kLargestCode = 3;
+  float least = std::numeric_limits<float>::infinity(), most = -least;
+  bool finite = true;
+  for (int i = 0; i < n; ++i) {
+    const float value = x[int64_t{i} * stride];
+    least = std::min(least, value), most = std::max(most, value);
+    finite = finite && std::isfinite(value);
+  }
+  std::fill(codes, codes + n, uint8_t{0});
+  const float zero = cpu::rounded(least), scale = cpu::rounded((most - zero) / kLargestCode);
+  if (!finite || !std::isfinite(scale) || !std::isfinite(zero)) return {kNan, kNan};
+  if (!std::isnormal(scale)) return {0, zero};
+  const float inverse = 1.0f / scale;
+  for (int i = 0; i < n; ++i) {
+    const float code = ((x[int64_t{i} * stride] - zero) * inverse + kRounder) - kRounder;
+    codes[i] = static_cast<uint8_t>(std::clamp(code, 0.0f, kLargestCode));
+  }
+  return {scale, zero};
+}
+
 float quantize(int32_t weights, const float* w, int n, uint8_t* codes) {
   switch (weights) {
     case MR_WEIGHTS_INT8:

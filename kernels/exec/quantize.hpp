@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "exec/bf16.hpp"
+#include "millrace_kernels.h"
 
 namespace millrace {
 
@@ -49,6 +50,21 @@ inline constexpr float kNf4Levels[16] = {
 // A group of n weights as w = scale * kNf4Levels[code]: the scale is their largest
 // magnitude as a bf16, the code that of the nearest level. NaN as quantize_int4.
 float quantize_nf4(const float* w, int n, uint8_t* codes);
+
+// A code stands for zero + scale * code. Both are bf16.
+struct Kivi {
+  float scale, zero;
+};
+
+// n numbers, stride apart, as codes: the zero is the smallest, the scale a third of the distance to
+// the largest (KIVI, arXiv:2402.02750, section 3.1). With a NaN or an infinity both are NaN.
+Kivi quantize_kivi(const float* x, int n, int stride, uint8_t* codes);
+
+// The first position whose key and value are bf16 for the row at a position (MR_KV_KIVI).
+constexpr int kivi_exact(int position) {
+  const int before = position + 1 - MR_KIVI_TOKENS;
+  return before <= 0 ? 0 : before / MR_KIVI_TOKENS * MR_KIVI_TOKENS;
+}
 
 // The codes of n weights of a type (mr_weights) other than 16 bits, and their scale; int8's are
 // two's complement.

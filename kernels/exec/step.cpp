@@ -15,13 +15,20 @@ void check_counts(const Program& p, const mr_step& s) {
     fail(MR_INVALID, "step has %d sequences for %d rows, expected 1 to %d", s.n_sequences, s.rows,
          s.rows);
   }
-  if (s.outputs < 0 || s.outputs > std::min(p.max_outputs, s.rows)) {
-    fail(MR_INVALID, "step has %d outputs, expected 0 to %d", s.outputs,
-         std::min(p.max_outputs, s.rows));
+  if (s.hidden_outputs < 0 || s.hidden_outputs > std::min(p.max_hidden, s.rows)) {
+    fail(MR_INVALID, "step has %d outputs of hidden states, expected 0 to %d", s.hidden_outputs,
+         std::min(p.max_hidden, s.rows));
+  }
+  const int most = std::min(p.max_outputs, s.rows - s.hidden_outputs);
+  if (s.outputs < s.hidden_outputs || s.outputs - s.hidden_outputs > most) {
+    fail(MR_INVALID, "step has %d outputs beside %d of hidden states, expected 0 to %d",
+         s.outputs - s.hidden_outputs, s.hidden_outputs, most);
   }
   if (s.tokens == nullptr || s.sequences == nullptr ||
-      (s.outputs > 0 && (s.output_rows == nullptr || s.logits == nullptr))) {
-    fail(MR_INVALID, "step: tokens, sequences, output_rows or logits is a null pointer");
+      (s.outputs > 0 && s.output_rows == nullptr) ||
+      (s.outputs > s.hidden_outputs && s.logits == nullptr) ||
+      (s.hidden_outputs > 0 && s.hidden == nullptr)) {
+    fail(MR_INVALID, "step: tokens, sequences, output_rows, logits or hidden is a null pointer");
   }
 }
 
@@ -40,18 +47,31 @@ void check_rows(const Program& p, const mr_step& s) {
   }
 }
 
-// Tokens [first, last] of a region can be read or written.
-void check_mapped(const mr_region& region, int sequence, int first, int last) {
-  if (last / MR_SLAB_TOKENS >= region.slabs()) {
+// The tokens that rows [first, last] of a region write, and those that they read, are mapped. The
+// first `sinks` tokens of the region are among these.
+void check_mapped(const Program& p, const mr_region& region, int sequence, int first, int last,
+                  int sinks) {
+  const int head = region.pool()->layout().head_slabs;
+  if (last / MR_SLAB_TOKENS >= region.slabs() - head) {
     fail(MR_INVALID, "sequence %d reaches token %d of a region of %d slabs, which ends at %lld",
          sequence, last, region.slabs(),
-         static_cast<long long>(region.slabs()) * MR_SLAB_TOKENS - 1);
+         (static_cast<long long>(region.slabs()) - head) * MR_SLAB_TOKENS - 1);
   }
-  for (int i = std::max(0, first) / MR_SLAB_TOKENS; i <= last / MR_SLAB_TOKENS; ++i) {
-    if (!region.mapped(i)) {
+  const auto check = [&](int group, int from, int to) {  // places
+    for (int i = from; i <= to; ++i) {
+      if (region.mapped(group, i)) continue;
       fail(MR_INVALID, "sequence %d reaches token %d of a region, its place %d is not mapped",
-           sequence, last, i);
+           sequence, last, group * region.slabs() + i);
     }
+  };
+  const auto check_tokens = [&](int group, int from, int to) {
+    if (to >= 0)
+      check(group, head + std::max(0, from) / MR_SLAB_TOKENS, head + to / MR_SLAB_TOKENS);
+  };
+  for (int group = 0; group < p.kv_groups; ++group) {
+    check(group, 0, head - 1);
+    check_tokens(group, 0, std::min(sinks - 1, last));
+    check_tokens(group, first - p.lookback[group], last);
   }
 }
 
@@ -70,7 +90,7 @@ void check_sequence(const Program& p, const KvPool* pool, const mr_sequence& s, 
          s.position + static_cast<long long>(rows) - 1, p.max_positions - 1);
   }
   if (s.beams == nullptr) {
-    check_mapped(*s.region, index, s.position - p.lookback, s.position + s.rows - 1);
+    check_mapped(p, *s.region, index, s.position, s.position + s.rows - 1, p.sinks);
   }
 }
 
@@ -106,6 +126,7 @@ void read_index(const mr_sequence& s, int sequence, Beams& out) {
 void read_beams(const Program& p, const mr_sequence& s, int sequence, uint64_t step_id,
                 Beams& out) {
   const mr_beams& b = *s.beams;
+  if (p.kv_type == MR_KV_KIVI) fail(MR_UNSUPPORTED, "a KV cache of kivi has no beam search");
   if (b.prompt_tokens < 1 || b.prompt_tokens > s.position) {
     fail(MR_INVALID,
          "sequence %d: beams at position %d after a prompt of %d tokens, expected 1 to %d",
@@ -116,9 +137,10 @@ void read_beams(const Program& p, const mr_sequence& s, int sequence, uint64_t s
   }
   out.prompt = b.prompt_tokens;
   out.steps = s.position - b.prompt_tokens + 1;
-  check_mapped(*s.region, sequence, s.position - p.lookback, b.prompt_tokens - 1);
+  check_mapped(p, *s.region, sequence, s.position, b.prompt_tokens - 1, p.sinks);
   out.kv.clear();
   out.slabs.clear();
+  out.regions.clear();
   for (int r = 0; r < s.rows; ++r) {
     mr_region* region = b.responses[r];
     if (region == nullptr || region->pool() != s.region->pool()) {
@@ -126,14 +148,37 @@ void read_beams(const Program& p, const mr_sequence& s, int sequence, uint64_t s
            r);
     }
     use_region(*region, sequence, step_id);
-    check_mapped(*region, sequence, out.steps - 1 - p.lookback, out.steps - 1);
-    out.kv.push_back(region->data());
-    out.slabs.push_back(region->table());
+    check_mapped(p, *region, sequence, out.steps - 1, out.steps - 1, p.sinks - out.prompt);
+    out.kv.push_back(region->data(0));
+    out.slabs.push_back(region->table(0));
+    out.regions.push_back(region);
   }
   read_index(s, sequence, out);
 }
 
 }  // namespace
+
+void Sequence::select(int group) {
+  const KvLayout& layout = region->pool()->layout();
+  head = region->data(group);
+  kv = head == nullptr ? nullptr : head + layout.slab_bytes * layout.head_slabs;
+  slabs = region->table(group) + layout.head_slabs;
+}
+
+// Makes the sequences and beams point to the slabs of a group.
+void Batch::select(int to) {
+  if (group == to) return;
+  group = to;
+  for (Sequence& s : sequences) s.select(to);
+  const auto used = std::count_if(sequences.begin(), sequences.end(),
+                                  [](const Sequence& s) { return s.beams != nullptr; });
+  for (Beams* b = beams.data(); b < beams.data() + used; ++b) {
+    for (size_t i = 0; i < b->regions.size(); ++i) {
+      b->kv[i] = b->regions[i]->data(to);
+      b->slabs[i] = b->regions[i]->table(to);
+    }
+  }
+}
 
 void read_step(const Program& p, const KvPool* pool, const mr_step& s, uint64_t step_id,
                Batch& batch) {
@@ -151,7 +196,9 @@ void read_step(const Program& p, const KvPool* pool, const mr_step& s, uint64_t 
     const mr_sequence& q = s.sequences[i];
     check_sequence(p, pool, q, i, row, s.rows);
     use_region(*q.region, i, step_id);
-    Sequence sequence{q.region->data(), q.first_row, q.rows, q.position, q.region->table()};
+    Sequence sequence{nullptr, q.first_row, q.rows, q.position, nullptr};
+    sequence.region = q.region;
+    sequence.select(0);
     if (q.beams != nullptr) {
       read_beams(p, q, i, step_id, *next_beams);
       sequence.beams = next_beams++;
@@ -164,8 +211,10 @@ void read_step(const Program& p, const KvPool* pool, const mr_step& s, uint64_t 
     fail(MR_INVALID, "the sequences end at row %d, expected %d rows", row, s.rows);
   }
   batch.pool = pool;
+  batch.group = 0;
   batch.rows = s.rows;
   batch.outputs = s.outputs;
+  batch.logits = s.outputs - s.hidden_outputs;
   batch.tokens = {s.tokens, static_cast<size_t>(s.rows)};
   batch.output_rows = {s.output_rows, static_cast<size_t>(s.outputs)};
 }

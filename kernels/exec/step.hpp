@@ -27,16 +27,20 @@ struct Beams {
   std::vector<std::byte*> kv;  // [rows] of the response regions
   std::vector<const int32_t*> slabs;
   std::vector<int32_t> index;  // [rows][steps]; a row's own step is its own
+  std::vector<const KvRegion*> regions;
 };
 
 // Tokens of one sequence: rows [first_row, first_row + rows) of the step, at
 // positions from `position` on, or all at `position` if they are beams.
 struct Sequence {
-  std::byte* kv;  // base of its region, null where the pool maps nothing
+  std::byte* kv;  // base of its region's tokens, null where the pool maps nothing
   int first_row, rows, position;
-  const int32_t* slabs;  // of its region, up to the one of the last row
+  const int32_t* slabs;  // of its region's tokens, up to the one of the last row
   const Beams* beams = nullptr;
+  const KvRegion* region = nullptr;
+  std::byte* head = nullptr;  // the slabs before those of its tokens, KvLayout's head_slabs
 
+  void select(int group);  // points to the region's slabs of a group of layers
   int row_position(int row) const { return beams == nullptr ? position + row : position; }
   // The region that keeps the token at `at` which row `row` sees; `at` becomes
   // the token's number there.
@@ -50,12 +54,16 @@ struct Sequence {
 
 struct Batch {
   int rows = 0, outputs = 0;
+  int logits = 0;  // of the outputs: the first ones; the hidden states of the others are read
   std::span<const int32_t> tokens;       // [rows]
   std::span<const int32_t> output_rows;  // [outputs], ascending
   std::vector<int32_t> positions;        // [rows]
   std::vector<Sequence> sequences;
   std::vector<Beams> beams;  // of those sequences that have them, in order
   const KvPool* pool = nullptr;
+  int group = 0;  // of layers, whose slabs the sequences and beams point to
+
+  void select(int group);
 };
 
 // Checks a step against the program and its KV pool and fills the batch, whose

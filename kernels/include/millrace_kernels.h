@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 10
+#define MR_ABI_VERSION 12
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -105,10 +105,19 @@ typedef enum mr_kv_type {
   MR_KV_F16 = 2,
   MR_KV_BF16 = 3,
   MR_KV_INT8 = 4, /* -127 to 127; a float32 scale for the head, largest magnitude / 127 */
-  MR_KV_INT4 = 5  /* -8 to 7; a bf16 scale for each MR_KV_GROUP elements of the head */
+  MR_KV_INT4 = 5, /* -8 to 7; a bf16 scale for each MR_KV_GROUP elements of the head */
+  /* Codes 0 to 3 of zero + scale * code, both bf16 (KIVI, arXiv:2402.02750): of keys for each
+   * element of the head over MR_KIVI_TOKENS tokens, of values for each token over MR_KV_GROUP
+   * elements. They are made of bf16 when the last token of the MR_KIVI_TOKENS is stored. The last
+   * MR_KIVI_TOKENS tokens that a row sees, and those after the last whole MR_KIVI_TOKENS before
+   * them, are bf16 for it: the row at position p sees as codes those before
+   * (p + 1 - MR_KIVI_TOKENS) / MR_KIVI_TOKENS * MR_KIVI_TOKENS. Without windows, beams, and rows
+   * that are computed a second time with other tokens. */
+  MR_KV_KIVI = 6
 } mr_kv_type;
 
 #define MR_KV_GROUP 32
+#define MR_KIVI_TOKENS 32
 
 /* Rows of a linear op's weight, taken from a checkpoint tensor: output row i
  * of the part is tensor row  offset + (i / block) * stride + i % block.
@@ -127,7 +136,7 @@ typedef struct mr_part {
  * that are absent are -1. */
 typedef struct mr_op {
   int32_t kind;  /* mr_op_kind */
-  int32_t layer; /* decoder layer, or -1 */
+  int32_t layer; /* decoder layer, or -1; of ROPE_STORE and ATTENTION the layer of a slab */
   int32_t in;    /* slot, -1 for EMBED */
   int32_t out;   /* slot */
 
@@ -165,6 +174,16 @@ typedef struct mr_op {
   int32_t
       window; /* sliding window: key j is seen by query i when i - window < j <= i; 0: no window */
   const float* alibi_slopes; /* [heads] or NULL, copied at load: score += slope * (j - i) */
+  int32_t kv_group;          /* of layers, whose slabs have this one */
+
+  /* ROPE_STORE, ATTENTION of a layer with a window, a rotary embedding and no slopes, in a program
+   * with one group: the first `sinks` keys are seen too, by a query that is rotated as that of
+   * position min(i, sinks + window - 1). So no key is further away than sinks + window - 1, as if
+   * the keys that are seen were all there are (StreamingLLM, arXiv:2309.17453, section 3.2).
+   * ROPE_STORE writes these queries to the slot sink_q, F32 [heads x head_dim]; ATTENTION reads
+   * them. 0 to MR_SLAB_TOKENS; without sinks, sink_q is ignored. */
+  int32_t sinks;
+  int32_t sink_q;
 } mr_op;
 
 typedef struct mr_program_desc {
@@ -173,12 +192,14 @@ typedef struct mr_program_desc {
   const mr_tensor* tensors;
   int32_t n_ops, n_slots, n_tensors;
   int32_t vocab; /* tokens are 0 <= id < vocab; the last op writes a slot [outputs, vocab] */
-  int32_t layers, kv_heads, head_dim; /* shape of the KV cache */
+  int32_t layers, kv_heads, head_dim; /* shape of a KV slab */
   int32_t max_positions; /* longest sequence; the position table's limit is checked by the host */
   int32_t max_rows;      /* rows per step at most */
   int32_t max_outputs;   /* output rows per step at most */
   int32_t kv_type;       /* mr_kv_type; MR_UNSUPPORTED where the backend lacks it */
-  int32_t reserved;
+  int32_t kv_groups;     /* slabs of MR_SLAB_TOKENS tokens: one for each group of layers; 0: 1 */
+  int32_t max_hidden;    /* output rows per step beside max_outputs whose hidden states are read;
+                          * above 0 the last op is LINEAR */
 
   /* NULL, or what program_packed gave of the same program, on the same backend of the same
    * build with the same isa: 64-byte aligned, borrowed, mapped until program_unload. The
@@ -201,15 +222,18 @@ typedef struct mr_program_info {
   int32_t operand_dtype; /* mr_dtype of MR_SLOT_OPERAND */
   int32_t
       max_slabs; /* kv_reserve accepts at most: each slab may need a mapping (vm.max_map_count) */
-  int32_t reserved;
+  int32_t head_slabs; /* of a region, before those of its tokens: token t is in slab
+                       * head_slabs + t / MR_SLAB_TOKENS. They are mapped in every step */
   char linear
       [64]; /* what runs the linear ops, e.g. "avx512-bf16", "avx512-bf16 + oneDNN >= 32 rows" */
 } mr_program_info;
 
 /* ---- KV cache -------------------------------------------------------------
  * The pool holds `slabs` physical slabs, committed at kv_reserve. A region is
- * a run of reserved virtual addresses for `slabs` slabs, backed by mapping
- * physical slabs; the same physical slab may be mapped into many regions.
+ * a run of reserved virtual addresses for `slabs` slabs of each group of layers, backed by
+ * mapping physical slabs; the same physical slab may be mapped into many regions.
+ * Place g * slabs + i is for slab i of group g. Any physical slab serves any group: all have
+ * `layers` layers, of which the last group with a window may leave some unused.
  * Inside a slab: [layer][K|V][KV head] blocks of 16 tokens, in the backend's own order.
  */
 typedef struct mr_region mr_region;
@@ -257,9 +281,13 @@ typedef struct mr_step {
   const int32_t* tokens; /* [rows] */
   const mr_sequence* sequences;
   const int32_t* output_rows; /* [outputs], ascending */
-  float* logits;              /* [outputs, vocab], the caller's */
+  float* logits;              /* [outputs - hidden_outputs, vocab], the caller's */
   mr_op_time* op_times; /* [n_ops], then each op is done before the next one begins; or NULL */
   int32_t rows, n_sequences, outputs;
+  /* The last of the outputs have no logits: their rows of the last op's `in` are read instead, the
+   * normed hidden states, as floats. */
+  int32_t hidden_outputs;
+  float* hidden; /* [hidden_outputs, width of `in`], the caller's; or NULL */
 } mr_step;
 
 /* ---- The backend ---------------------------------------------------------- */

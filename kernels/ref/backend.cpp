@@ -43,11 +43,11 @@ class RefKernels : public Kernels {
   void linear(const Op& op, int rows, Slot in, Slot out) override {
     ref::linear(context_, op, rows, in, out);
   }
-  void rope_store(const Op& op, const Batch& batch, Slot in) override {
-    ref::rope_store(context_, op, batch, in);
+  void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override {
+    ref::rope_store(context_, op, batch, in, sink_q);
   }
-  void attention(const Op& op, const Batch& batch, Slot in, Slot out) override {
-    ref::attention(context_, op, batch, in, out, scores_);
+  void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override {
+    ref::attention(context_, op, batch, in, sink_q, out, scores_);
   }
 
   bool takes_beams() const override { return true; }
@@ -83,9 +83,12 @@ class RefDevice : public Device {
   }
   mr_dtype kv_dtype(const Program&) const override { return MR_F32; }
   // As floats too: what the codes stand for.
-  size_t kv_code_block_bytes(const Program& p, int32_t) const override {
-    return size_t{MR_SLAB_TOKENS} * p.head_dim * sizeof(float);
+  // KIVI's block has what each token is, and then what its codes stand for.
+  size_t kv_code_block_bytes(const Program& p, int32_t type) const override {
+    return size_t{MR_SLAB_TOKENS} * p.head_dim * sizeof(float) * (type == MR_KV_KIVI ? 2 : 1);
   }
+  // Not used: a cache without beams is recognized by it.
+  int kv_head_slabs(int32_t type) const override { return type == MR_KV_KIVI ? 1 : 0; }
   mr_dtype operand_dtype(const Program&) const override { return MR_F32; }
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {
     return std::make_unique<RefKernels>(program, kv, pool_);

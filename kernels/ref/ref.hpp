@@ -23,9 +23,9 @@ struct Context {
 void embed(const Context&, const Op&, const Batch&, Slot out);
 void norm(const Context&, const Op&, int rows, Slot in, Slot out);
 void linear(const Context&, const Op&, int rows, Slot in, Slot out);
-void rope_store(const Context&, const Op&, const Batch&, Slot in);
+void rope_store(const Context&, const Op&, const Batch&, Slot in, Slot sink_q);
 // scores: [threads][max_positions]
-void attention(const Context&, const Op&, const Batch&, Slot in, Slot out,
+void attention(const Context&, const Op&, const Batch&, Slot in, Slot sink_q, Slot out,
                std::vector<float>& scores);
 
 // Element i of a tensor's data.
@@ -43,6 +43,11 @@ inline float* kv_row(const KvLayout& kv, const Sequence& s, int row, int layer, 
   std::byte* slab = kept.kv + kv.slab_bytes * (position / MR_SLAB_TOKENS);
   float* block = reinterpret_cast<float*>(slab + kv.block(layer, value, head));
   return block + int64_t{position % MR_SLAB_TOKENS} * kv.head_dim;
+}
+
+// What the codes of such a row stand for, where kv_row is what it is itself (MR_KV_KIVI).
+inline float* coded_row(const KvLayout& kv, float* row) {
+  return row + int64_t{MR_SLAB_TOKENS} * kv.head_dim;
 }
 
 }  // namespace millrace::ref

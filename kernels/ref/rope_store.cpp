@@ -34,7 +34,9 @@ void rotate(const Op& op, int position, float* x) {
 // What is left of a head's n elements by the codes that the cache keeps.
 void round_trip(int32_t type, float* x, int n) {
   uint8_t codes[MR_KV_GROUP];
-  if (type == MR_KV_INT8) {
+  if (type == MR_KV_KIVI) {
+    for (int i = 0; i < n; ++i) x[i] = cpu::rounded(x[i]);
+  } else if (type == MR_KV_INT8) {
     std::vector<int8_t> all(n);
     const float scale = quantize_int8(x, n, all.data());
     for (int i = 0; i < n; ++i) x[i] = scale * static_cast<float>(all[i]);
@@ -47,9 +49,43 @@ void round_trip(int32_t type, float* x, int n) {
   }
 }
 
+// Codes the MR_KIVI_TOKENS tokens that are whole with the sequence's rows.
+void code_groups(const Context& c, const Op& op, const Sequence& s) {
+  const int d = op.head_dim;
+  uint8_t codes[std::max(MR_KIVI_TOKENS, MR_KV_GROUP)];
+  std::vector<float> x(MR_KIVI_TOKENS * d);
+  for (int first = s.position / MR_KIVI_TOKENS * MR_KIVI_TOKENS;
+       first + MR_KIVI_TOKENS <= s.position + s.rows; first += MR_KIVI_TOKENS) {
+    for (int h = 0; h < op.kv_heads; ++h) {
+      for (int value = 0; value < 2; ++value) {
+        const auto row = [&](int i) { return kv_row(c.kv, s, 0, op.layer, value, h, first + i); };
+        for (int i = 0; i < MR_KIVI_TOKENS; ++i) std::copy_n(row(i), d, &x[i * d]);
+        if (value == 0) {
+          for (int k = 0; k < d; ++k) {
+            const Kivi q = quantize_kivi(&x[k], MR_KIVI_TOKENS, d, codes);
+            for (int i = 0; i < MR_KIVI_TOKENS; ++i) {
+              coded_row(c.kv, row(i))[k] = q.zero + q.scale * static_cast<float>(codes[i]);
+            }
+          }
+          continue;
+        }
+        for (int i = 0; i < MR_KIVI_TOKENS; ++i) {
+          for (int g = 0; g < d; g += MR_KV_GROUP) {
+            const int n = std::min(MR_KV_GROUP, d - g);
+            const Kivi q = quantize_kivi(&x[i * d + g], n, 1, codes);
+            for (int k = 0; k < n; ++k) {
+              coded_row(c.kv, row(i))[g + k] = q.zero + q.scale * static_cast<float>(codes[k]);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
-void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in) {
+void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in, Slot sink_q) {
   const mr_tensor* q_norm = c.program.tensor(op.q_norm);
   const mr_tensor* k_norm = c.program.tensor(op.k_norm);
   const int d = op.head_dim;
@@ -61,6 +97,11 @@ void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in) {
       const int position = s.row_position(i);
       for (int h = 0; h < op.heads; ++h) {
         if (q_norm != nullptr) head_norm(*q_norm, op.eps, q + h * d, d);
+        if (op.sinks > 0) {
+          float* sinks = sink_q.f32() + int64_t{s.first_row + i} * sink_q.width + h * d;
+          std::copy_n(q + h * d, d, sinks);
+          rotate(op, op.sink_position(position), sinks);
+        }
         rotate(op, position, q + h * d);
       }
       for (int h = 0; h < op.kv_heads; ++h) {
@@ -73,6 +114,7 @@ void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in) {
         }
       }
     }
+    if (c.kv.type == MR_KV_KIVI) code_groups(c, op, s);
   }
 }
 

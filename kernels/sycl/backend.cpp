@@ -49,6 +49,7 @@ class SyclDevice : public Device {
   mr_measurement measure() override { return sycl_backend::measure(*stream_, target_); }
   mr_dtype kv_dtype(const Program& p) const override { return operand_type(p, operands_); }
   size_t kv_code_block_bytes(const Program& p, int32_t type) const override {
+    if (type == MR_KV_KIVI) return 0;
     return size_t{kSlabTokens} * kv_token_bytes(p.head_dim, kv_bits(type));
   }
   mr_dtype operand_dtype(const Program& p) const override { return operand_type(p, operands_); }

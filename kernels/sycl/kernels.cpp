@@ -48,8 +48,10 @@ Bundle attention_bundle(const Stream& stream, Target target, const Program& prog
   options.push_back("-DMR_HEAD_DIM=" + std::to_string(program.head_dim));
   const int bits = kv_bits(kv_type);
   options.push_back("-DMR_KV_BITS=" + std::to_string(bits));
+  const bool sinks = program.sinks > 0;
   options.push_back("-DMR_QUERIES=" +
-                    std::to_string(most_queries(program.head_dim, target.lanes, bits)));
+                    std::to_string(most_queries(program.head_dim, target.lanes, bits, sinks)));
+  if (sinks) options.push_back("-DMR_SINKS=1");
   return Bundle(stream.queue(), {"attention.cpp"}, options);
 }
 
@@ -116,14 +118,16 @@ SyclKernels::SyclKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype
   if (bundles.dequantize) {
     dequantized_ = std::make_unique<DequantizedLinears>(*stream_, target, *bundles.dequantize);
   }
-  const int most_queries =
-      sycl_backend::most_queries(program.head_dim, target.lanes, kv_bits(layout.type));
+  const int most_queries = sycl_backend::most_queries(program.head_dim, target.lanes,
+                                                      kv_bits(layout.type), program.sinks > 0);
   for (int queries = 1; queries <= most_queries; queries *= 2) {
     attention_.emplace_back(queries,
                             bundles.attention.kernel("mr_attention_" + std::to_string(queries)));
   }
   beam_attention_.push_back(bundles.attention.kernel("mr_attention_beams"));
-  tables_ = std::make_unique<StepTables>(query_groups(program), most_queries);
+  for (int group = 0; group < program.kv_groups; ++group) {
+    tables_.emplace_back(query_groups(program), most_queries);
+  }
 
   int64_t rounded = 0;
   // An embedding may share what a linear op has loaded.
@@ -217,13 +221,21 @@ void SyclKernels::begin(const Batch& batch) {
   if (running_) fail(MR_DEVICE, "the device failed in an earlier step; load the program again");
   running_ = true;
   stream_->forget_launches();
-  tables_->set(*stream_, batch, *static_cast<const DevicePool*>(batch.pool));
+  begin_group(batch);
+}
+
+void SyclKernels::begin_group(const Batch& batch) {
+  tables_[batch.group].set(*stream_, batch, *static_cast<const DevicePool*>(batch.pool));
+}
+
+void SyclKernels::read(void* to, const void* from, size_t bytes) {
+  stream_->copy(to, from, bytes);
+  stream_->wait();
 }
 
 void SyclKernels::finish(const mr_step& step) {
-  if (step.outputs > 0) {
-    stream_->copy(step.logits, logits_.data(),
-                  size_t(step.outputs) * program_.vocab * sizeof(float));
+  if (const int outputs = step.outputs - step.hidden_outputs; outputs > 0) {
+    stream_->copy(step.logits, logits_.data(), size_t(outputs) * program_.vocab * sizeof(float));
   }
   stream_->wait();
   running_ = false;
@@ -240,7 +252,8 @@ void SyclKernels::embed(const Op& op, const Batch& batch, Slot out) {
                          op.position_offset,
                          op.embed_scale,
                          out.type == MR_SLOT_F32};
-  stream_->launch(kernels_->embed, batch.rows, kRowItems, tables_->tokens(), tables_->positions(),
+  stream_->launch(kernels_->embed, batch.rows, kRowItems, tables_.front().tokens(),
+                  tables_.front().positions(),
                   tied ? c.table.data : static_cast<const void*>(c.weight.data()), c.bias.data(),
                   out.data, shape);
 }
@@ -270,38 +283,46 @@ KvShape SyclKernels::kv_shape(const Op& op) const {
           kv_bits(layout_.type)};
 }
 
-void SyclKernels::rope_store(const Op& op, const Batch& batch, Slot in) {
+void SyclKernels::rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) {
   const Constants& c = constants_[op.index];
-  const RopeShape shape{kv_shape(op),          batch.rows,      op.heads,
-                        op.q_norm >= 0,        op.k_norm >= 0,  op.rotary_dim,
-                        op.rotary_interleaved, op.rotary_scale, op.eps};
+  const RopeShape shape{
+      kv_shape(op),          batch.rows, op.heads,  op.q_norm >= 0,  op.k_norm >= 0, op.rotary_dim,
+      op.rotary_interleaved, op.sinks,   op.window, op.rotary_scale, op.eps};
+  const StepTables& tables = tables_[op.kv_group];
   const size_t heads = size_t(batch.rows) * (op.heads + 2 * op.kv_heads);
   stream_->launch(kernels_->rope_store, (heads + kHeadsPerGroup - 1) / kHeadsPerGroup,
-                  size_t(kHeadsPerGroup) * target_.lanes, in.data, tables_->positions(),
-                  tables_->row_sequence(), tables_->sequences(), tables_->slabs(), tables_->beams(),
-                  c.q_norm.data(), c.k_norm.data(), c.inv_freq.data(), shape);
+                  size_t(kHeadsPerGroup) * target_.lanes, in.data, tables.positions(),
+                  tables.row_sequence(), tables.sequences(), tables.slabs(), tables.beams(),
+                  c.q_norm.data(), c.k_norm.data(), c.inv_freq.data(), sink_q.data, shape);
 }
 
-void SyclKernels::attention(const Op& op, const Batch&, Slot in, Slot out) {
+void SyclKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slot out) {
   const Constants& c = constants_[op.index];
-  const AttentionShape shape{
-      kv_shape(op), op.heads, op.window, op.alibi_slopes != nullptr, out.type == MR_SLOT_F32,
-      op.scale};
-  const AttentionTasks tasks = tables_->tasks(op.heads / op.kv_heads);
+  const AttentionShape shape{kv_shape(op),
+                             op.heads,
+                             op.window,
+                             op.sinks,
+                             op.alibi_slopes != nullptr,
+                             out.type == MR_SLOT_F32,
+                             op.scale};
+  const StepTables& tables = tables_[op.kv_group];
+  const AttentionTasks tasks = tables.tasks(op.heads / op.kv_heads);
   const auto kernel = std::find_if(attention_.begin(), attention_.end(),
                                    [&](const auto& k) { return k.first == tasks.queries; });
   const int padded = padded_head(op.head_dim);
-  const size_t floats = size_t(tasks.queries) * (padded / 2 + kStripes * (2 + size_t(padded)));
+  const int queries = program_.sinks > 0 ? 2 : 1;  // of each row and head
+  const size_t floats =
+      size_t(tasks.queries) * (queries * padded / 2 + kStripes * (2 + size_t(padded)));
   stream_->launch_local(tasks.beams ? beam_attention_.front() : kernel->second,
                         size_t(tasks.count) * op.kv_heads, size_t(kStripes) * target_.lanes, floats,
-                        shape, in.data, tables_->sequences(), tasks.tasks, tables_->slabs(),
-                        tables_->beams(), c.slopes.data(), out.data);
+                        shape, in.data, sink_q.data, tables.sequences(), tasks.tasks,
+                        tables.slabs(), tables.beams(), c.slopes.data(), out.data);
 }
 
 void SyclKernels::select_rows(const Batch& batch, Slot in, Slot out) {
   const int32_t words = in.width * in.element_bytes / 2;
-  stream_->launch(kernels_->select_rows, batch.outputs, kRowItems, in.data, tables_->output_rows(),
-                  out.data, words);
+  stream_->launch(kernels_->select_rows, batch.outputs, kRowItems, in.data,
+                  tables_.front().output_rows(), out.data, words);
 }
 
 uint64_t SyclKernels::weight_bytes() const {
@@ -316,8 +337,10 @@ uint64_t SyclKernels::weight_bytes() const {
 }
 
 uint64_t SyclKernels::scratch_bytes() const {
+  uint64_t tables = 0;
+  for (const StepTables& t : tables_) tables += t.bytes();
   return linears_.scratch_bytes() + (quantized_ ? quantized_->scratch_bytes() : 0) +
-         rounded_.size() + logits_.size() + tables_->bytes();
+         rounded_.size() + logits_.size() + tables;
 }
 
 std::string SyclKernels::linear_name() const {

@@ -56,17 +56,19 @@ class SyclKernels : public Kernels {
               LinearChoices& choices, const Program& program, const KvLayout& layout);
 
   void begin(const Batch& batch) override;
+  void begin_group(const Batch& batch) override;
   void embed(const Op& op, const Batch& batch, Slot out) override;
   void norm(const Op& op, int rows, Slot in, Slot out) override;
   void linear(const Op& op, int rows, Slot in, Slot out) override;
-  void rope_store(const Op& op, const Batch& batch, Slot in) override;
-  void attention(const Op& op, const Batch& batch, Slot in, Slot out) override;
+  void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override;
+  void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override;
   void select_rows(const Batch& batch, Slot in, Slot out) override;
 
   bool takes_beams() const override { return true; }
   float* logits(float*) override { return static_cast<float*>(logits_.data()); }
   void wait() override { stream_->wait(); }
   mr_op_time op_time() override { return stream_->take_launches(); }
+  void read(void* to, const void* from, size_t bytes) override;
   void finish(const mr_step& step) override;
 
   uint64_t weight_bytes() const override;
@@ -103,7 +105,7 @@ class SyclKernels : public Kernels {
   LinearMaker linears_;
   std::unique_ptr<QuantizedLinears> quantized_;
   std::unique_ptr<DequantizedLinears> dequantized_;
-  std::unique_ptr<StepTables> tables_;
+  std::vector<StepTables> tables_;    // [kv_groups]
   std::vector<Constants> constants_;  // [ops]
   Buffer rounded_;                    // operands of an F32 slot
   Buffer logits_;                     // [max_outputs, vocab] floats

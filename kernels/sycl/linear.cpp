@@ -17,7 +17,9 @@ LinearKind linear_kind(const Program& p, const Op& op, mr_dtype type) {
           op.accumulate != 0,
           bias,
           out.type == MR_SLOT_F32,
-          op.index <= p.select ? p.max_rows : p.max_outputs};
+          op.index <= p.select      ? p.max_rows
+          : op.out == p.logits_slot ? p.max_outputs
+                                    : p.max_selected()};
 }
 
 int64_t row_of_column(const LinearKind& kind, int64_t column, int unit) {

@@ -13,8 +13,9 @@ constexpr int kColumnBlocks = 2;  // blocks of columns that a sub-group computes
 // Queries that a sub-group of attention takes at once: more would not fit into
 // the registers of a thread, which are half as many bytes where it has 8 lanes, and hold
 // what codes are widened to, too. scripts/sycl-isa holds this to be without spills.
-constexpr int most_queries(int head_dim, int lanes, int kv_bits) {
+constexpr int most_queries(int head_dim, int lanes, int kv_bits, bool sinks) {
   if (lanes == 16) return head_dim <= (kv_bits == 16 ? 96 : 64) ? 8 : head_dim <= 128 ? 4 : 2;
+  if (sinks && kv_bits == 16 && head_dim <= 64) return 2;  // their states are there twice
   const int most = head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1;
   return kv_bits == 4 && most > 1 ? most / 2 : most;
 }
@@ -124,6 +125,7 @@ struct RopeShape {
   int32_t rows, heads;
   int32_t q_norm, k_norm;
   int32_t rotary_dim, interleaved;
+  int32_t sinks, window;
   float rotary_scale, eps;
 };
 
@@ -135,7 +137,7 @@ struct AttentionTask {
 
 struct AttentionShape {
   KvShape kv;
-  int32_t heads, window, alibi, out_f32;
+  int32_t heads, window, sinks, alibi, out_f32;
   float scale;
 };
 

@@ -17,6 +17,7 @@ struct AttentionCase {
   float rotary_scale = 1;
   bool norms = false;
   int window = 0;
+  int sinks = 0;
   bool alibi = false;
   int context = 0;  // tokens before the compared ones
   int rows = 1;     // compared, in one step
@@ -25,8 +26,8 @@ struct AttentionCase {
     return std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
            std::to_string(head_dim) + ", rotary " + std::to_string(rotary_dim) +
            (interleaved ? " interleaved" : "") + (norms ? ", norms" : "") + ", window " +
-           std::to_string(window) + (alibi ? ", alibi" : "") + ", " + std::to_string(rows) +
-           " rows after " + std::to_string(context);
+           std::to_string(window) + ", sinks " + std::to_string(sinks) + (alibi ? ", alibi" : "") +
+           ", " + std::to_string(rows) + " rows after " + std::to_string(context);
   }
 };
 
@@ -50,7 +51,13 @@ inline Builder attention_program(const AttentionCase& c) {
     rope.q_norm = b.random(random, c.head_dim, 0, MR_BF16, 0.2f, 1.0f);
     rope.k_norm = b.random(random, c.head_dim, 0, MR_F32, 0.2f, 1.0f);
   }
+  const int sink_q = c.sinks > 0 ? b.slot(MR_SLOT_F32, c.heads * c.head_dim) : -1;
+  rope.window = c.window;
+  rope.sinks = c.sinks;
+  rope.sink_q = sink_q;
   mr_op& attention = b.attention(0, qkv, c.heads, out);
+  attention.sinks = c.sinks;
+  attention.sink_q = sink_q;
   attention.window = c.window;
   if (c.alibi) {
     std::vector<float> slopes;

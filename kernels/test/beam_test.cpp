@@ -133,6 +133,14 @@ TEST_P(BeamTest, RowsHaveTheBitsOfPlainSequences) {
   }
 }
 
+// Some of them in the responses.
+TEST_P(BeamTest, SinksHaveTheBitsOfPlainSequences) {
+  for (const int sinks : {4, 16}) {
+    Builder b = small_llama_with_sinks(sinks, 37);
+    for (const int prompt : {1, 15, 70}) expect_plain_bits(b, prompt, 3, {0, 2, 14, 60});
+  }
+}
+
 class BeamPiecesTest : public BeamTest {};
 
 TEST_P(BeamPiecesTest, RowsHaveTheBitsOfPlainSequences) {

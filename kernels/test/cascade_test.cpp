@@ -176,7 +176,7 @@ TEST(CascadeReads, APrefixIsReadInOnePlace) {
   const int width = (c.heads + 2 * c.kv_heads) * c.head_dim;
   std::vector<float> q(3 * width, 0.25f), out(3 * c.heads * c.head_dim);
   attention.begin(batch);
-  attention.run(context, op, batch, {q.data(), width, MR_SLOT_F32, 4},
+  attention.run(context, op, batch, {q.data(), width, MR_SLOT_F32, 4}, {},
                 {out.data(), c.heads * c.head_dim, MR_SLOT_F32, 4});
   EXPECT_EQ(out, std::vector<float>(out.size(), 0.5f));
 }

@@ -219,11 +219,13 @@ mr_program_desc Builder::desc() {
   d.n_tensors = static_cast<int32_t>(tensors.size());
   d.vocab = vocab;
   d.layers = layers;
+  d.kv_groups = kv_groups;
   d.kv_heads = kv_heads;
   d.head_dim = head_dim;
   d.max_positions = max_positions;
   d.max_rows = max_rows;
   d.max_outputs = max_outputs;
+  d.max_hidden = max_hidden;
   d.kv_type = kv_type;
   d.packed = packed;
   d.packed_bytes = packed_bytes;
@@ -275,6 +277,19 @@ Builder small_llama(mr_dtype dtype, int window) {
   return b;
 }
 
+Builder small_llama_with_sinks(int sinks, int window) {
+  Builder b = small_llama();
+  int sink_q = -1;
+  for (mr_op& op : b.ops) {
+    if (op.kind != MR_OP_ROPE_STORE && op.kind != MR_OP_ATTENTION) continue;
+    if (sink_q < 0) sink_q = b.slot(MR_SLOT_F32, op.heads * op.head_dim);
+    op.window = window;
+    op.sinks = sinks;
+    op.sink_q = sink_q;
+  }
+  return b;
+}
+
 // ---- Device, Model, Sequence
 
 // An instruction set's name without the KV cache.
@@ -297,10 +312,14 @@ Device::Device(const std::string& name, int threads)
 Device::~Device() { backend->device_close(handle); }
 
 Model::Model(const std::string& isa, Builder& builder, int slabs, int threads)
-    : device(isa, threads), vocab(builder.vocab), max_positions(builder.max_positions) {
+    : device(isa, threads),
+      vocab(builder.vocab),
+      max_positions(builder.max_positions),
+      groups(builder.kv_groups) {
   mr_program_desc desc = builder.desc();
   if (isa.ends_with("+int8")) desc.kv_type = MR_KV_INT8;
   if (isa.ends_with("+int4")) desc.kv_type = MR_KV_INT4;
+  if (isa.ends_with("+kivi")) desc.kv_type = MR_KV_KIVI;
   mr_error error;
   check(device.backend->program_load(device.handle, &desc, &handle, &error), error);
   if (slabs == 0) return;
@@ -350,26 +369,32 @@ std::vector<float> Model::step(const std::vector<Rows>& rows, int outputs) {
   return logits;
 }
 
-Sequence::Sequence(Model& m) : model(m) {
+Sequence::Sequence(Model& m) : model(m), head(m.info().head_slabs) {
   mr_error error;
-  const int slabs = (model.max_positions + MR_SLAB_TOKENS - 1) / MR_SLAB_TOKENS;
-  check(model.device.backend->region_create(model.handle, slabs, &region, &error), error);
+  check(model.device.backend->region_create(model.handle, places(), &region, &error), error);
 }
 
 Sequence::~Sequence() { model.device.backend->region_destroy(region); }
 
+int Sequence::places() const {
+  return head + (model.max_positions + MR_SLAB_TOKENS - 1) / MR_SLAB_TOKENS;
+}
+
 void Sequence::reach(int end) {
-  while (static_cast<int>(slabs.size()) * MR_SLAB_TOKENS < end) map(model.next_slab++);
+  while ((static_cast<int>(slabs.size()) / model.groups - head) * MR_SLAB_TOKENS < end) {
+    for (int group = 0; group < model.groups; ++group) map(model.next_slab++);
+  }
 }
 
 void Sequence::share(const Sequence& from, int tokens) {
   if (tokens % MR_SLAB_TOKENS != 0) throw std::logic_error("a part of a slab is not shared");
-  for (int i = 0; i < tokens / MR_SLAB_TOKENS; ++i) map(from.slabs[i]);
+  for (int i = 0; i < tokens / MR_SLAB_TOKENS * model.groups; ++i) map(from.slabs[i]);
   position = tokens;
 }
 
 void Sequence::map(int32_t slab) {
-  const auto place = static_cast<int32_t>(slabs.size());
+  const auto next = static_cast<int32_t>(slabs.size());
+  const int32_t place = next % model.groups * places() + next / model.groups;
   mr_error error;
   check(model.device.backend->region_map(region, place, &slab, 1, &error), error);
   slabs.push_back(slab);

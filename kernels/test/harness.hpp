@@ -68,8 +68,8 @@ class Builder {
   // Valid until the builder changes.
   mr_program_desc desc();
 
-  int vocab = 0, layers = 1, kv_heads = 1, head_dim = 16;
-  int max_positions = 2048, max_rows = 128, max_outputs = 128;
+  int vocab = 0, layers = 1, kv_heads = 1, head_dim = 16, kv_groups = 1;
+  int max_positions = 2048, max_rows = 128, max_outputs = 128, max_hidden = 0;
   mr_kv_type kv_type = MR_KV_AUTO;  // a Model's name may say another one
   std::vector<mr_op> ops;
   std::vector<mr_slot> slots;
@@ -85,6 +85,8 @@ class Builder {
 // A random Llama of two layers, with odd sizes on purpose: 3 heads per KV head of
 // 40 elements, hidden 72, feed-forward 100, vocabulary 97; layer 1 has a window.
 Builder small_llama(mr_dtype dtype = MR_BF16, int window = 50);
+// The same with a window and sinks in both layers.
+Builder small_llama_with_sinks(int sinks = 4, int window = 37);
 
 // ---- Devices and loaded programs
 
@@ -130,7 +132,7 @@ class Model {
 
   Device device;
   mr_program* handle = nullptr;
-  int vocab, max_positions;
+  int vocab, max_positions, groups;
   int next_slab = 0;  // slabs are given out in ascending order
 };
 
@@ -144,12 +146,14 @@ class Sequence {
   // Maps the slabs of another sequence's first tokens, as the prefix cache does, and continues
   // after them.
   void share(const Sequence& from, int tokens);
-  void map(int32_t slab);  // at the next place
+  void map(int32_t slab);  // at the next place: one for each group of layers, then the next tokens'
+  int places() const;      // of a group
 
   Model& model;
+  const int head;  // slabs before those of its tokens
   mr_region* region = nullptr;
   int position = 0;
-  std::vector<int32_t> slabs;  // mapped ones
+  std::vector<int32_t> slabs;  // mapped ones, those of all groups for the same tokens together
 };
 
 // The instruction sets to test: what this machine runs, or MILLRACE_ISA alone.

@@ -142,6 +142,35 @@ TEST_P(Kv, SlabsBehindEveryWindowMayBeUnmapped) {
   EXPECT_THROW(model.step({{&cut, {3}}}), Failure);
 }
 
+// Layers in groups of slabs compute what they compute in one slab.
+TEST_P(Kv, GroupsOfLayersChangeNoBit) {
+  Builder one = small_llama(MR_BF16, 20), two = small_llama(MR_BF16, 20);
+  two.layers = 1;
+  two.kv_groups = 2;
+  for (mr_op& op : two.ops) {
+    if (op.layer != 1 || (op.kind != MR_OP_ROPE_STORE && op.kind != MR_OP_ATTENTION)) continue;
+    op.layer = 0;
+    op.kv_group = 1;
+  }
+  Random random(7);
+  const std::vector<int32_t> tokens = random.tokens(64, one.vocab), rest = random.tokens(9, 97);
+  Model whole(GetParam(), one, 20), groups(GetParam(), two, 40);
+  Sequence a(whole), b(whole), c(groups), d(groups);
+  EXPECT_EQ(groups.step({{&c, tokens}}), whole.step({{&a, tokens}}));
+  b.share(a, 64);
+  d.share(c, 64);
+  EXPECT_EQ(groups.step({{&c, rest}, {&d, rest}}), whole.step({{&a, rest}, {&b, rest}}));
+  unmap(groups, c.region, c.places(), 3, MR_OK);  // position 73 sees 54
+  EXPECT_EQ(groups.step({{&c, {3}}, {&d, {4}}}), whole.step({{&a, {3}}, {&b, {4}}}));
+  map(groups, c.region, c.places(), {c.slabs[1]}, MR_OK);
+  unmap(groups, c.region, c.places() + 3, 1, MR_OK);
+  EXPECT_THROW(groups.step({{&c, {3}}}), Failure);
+  unmap(groups, d.region, 0, 1, MR_OK);
+  EXPECT_THROW(groups.step({{&d, {3}}}), Failure) << "layer 0 sees all tokens";
+  EXPECT_NE(map(groups, d.region, 2 * d.places(), {0}, MR_INVALID).find("inside its"),
+            std::string::npos);
+}
+
 TEST_P(Kv, BadMappingsAreRefused) {
   Builder b = small_llama();
   Model model(GetParam(), b, 4);

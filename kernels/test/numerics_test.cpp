@@ -409,8 +409,8 @@ TEST(Numerics, AnglesAndKvCodes) {
 // ---- Programs
 
 // small_llama, without what the C library has in it.
-test::Builder program(const test::Kept& kept) {
-  test::Builder builder = test::small_llama();
+test::Builder program(const test::Kept& kept, bool sinks = false) {
+  test::Builder builder = sinks ? test::small_llama_with_sinks() : test::small_llama();
   std::vector<float> inv_freq;
   for (float f = 1; static_cast<int>(inv_freq.size()) < builder.head_dim / 2; f /= 1.75f) {
     inv_freq.push_back(f);
@@ -428,10 +428,15 @@ TEST(Numerics, Programs) {
   const std::vector<test::Kept> all = {
       {}, {MR_WEIGHTS_INT8}, {MR_WEIGHTS_INT4, 32}, {MR_WEIGHTS_FP8}, {MR_WEIGHTS_NF4, 64}};
   for (const Isa isa : available_isas()) {
-    for (const std::string kv : {"", "+int8", "+int4"}) {
-      for (const test::Kept& kept : all) {
-        test::Builder builder = program(kept);
-        test::Model model(isa_name(isa) + kv, builder, 16);
+    for (const std::string kv : {"", "+int8", "+int4", "+kivi"}) {
+      for (size_t i = 0; i <= all.size(); ++i) {
+        const bool sinks = i == all.size();
+        const test::Kept kept = sinks ? test::Kept{} : all[i];
+        const bool kivi = kv == "+kivi";
+        if (kivi && i > 0) break;  // it has no windows, and so no sinks
+        test::Builder builder = program(kept, sinks);
+        for (mr_op& op : builder.ops) op.window = kivi ? 0 : op.window;
+        test::Model model(isa_name(isa) + kv, builder, 40);
         test::Sequence sequence(model);
         test::Random random(1);
         Hash hash;
@@ -448,7 +453,8 @@ TEST(Numerics, Programs) {
                        numerics.c_str());
           continue;
         }
-        found.add(numerics, isa_name(isa), "program " + kept.name() + kv, hash);
+        found.add(numerics, isa_name(isa), "program " + kept.name() + (sinks ? " sinks" : "") + kv,
+                  hash);
       }
     }
   }

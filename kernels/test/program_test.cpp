@@ -74,13 +74,30 @@ TEST(Program, BadShapesAreRefused) {
   const Bad bad[] = {
       {"no vocabulary", [](Builder& b) { b.vocab = 0; }, "vocab is 0"},
       {"no layers", [](Builder& b) { b.layers = 0; }, "layers is 0"},
+      {"too many groups", [](Builder& b) { b.kv_groups = 65; }, "kv_groups is 65"},
       {"negative heads", [](Builder& b) { b.kv_heads = -1; }, "kv_heads is -1"},
       {"huge head_dim", [](Builder& b) { b.head_dim = 1 << 20; }, "head_dim is 1048576"},
       {"no positions", [](Builder& b) { b.max_positions = 0; }, "max_positions is 0"},
       {"no rows", [](Builder& b) { b.max_rows = 0; }, "max_rows is 0"},
       {"more outputs than rows", [](Builder& b) { b.max_outputs = 129; }, "max_outputs is 129"},
-      {"unknown KV cache", [](Builder& b) { b.kv_type = static_cast<mr_kv_type>(6); },
-       "kv_type is 6, expected 0 to 5"},
+      {"negative hidden states", [](Builder& b) { b.max_hidden = -1; }, "max_hidden is -1"},
+      {"more hidden states than rows", [](Builder& b) { b.max_hidden = 129; }, "max_hidden is 129"},
+      {"hidden states without logits",
+       [](Builder& b) {
+         b.max_hidden = 1;
+         b.vocab = 72;
+         b.ops.pop_back();
+         b.slots[b.ops.back().out].type = MR_SLOT_F32;
+       },
+       "expected LINEAR"},
+      {"unknown KV cache", [](Builder& b) { b.kv_type = static_cast<mr_kv_type>(7); },
+       "kv_type is 7, expected 0 to 6"},
+      {"groups of layers with KIVI",
+       [](Builder& b) {
+         b.kv_type = MR_KV_KIVI;
+         b.kv_groups = 2;
+       },
+       "kv_groups is 2, expected 0 to 1"},
       {"no ops", [](Builder& b) { b.ops.clear(); }, "n_ops is 0"},
       {"slot of no width", [](Builder& b) { b.slots[1].width = 0; }, "slot 1 is 0 wide"},
       {"slot of no type", [](Builder& b) { b.slots[2].type = 5; }, "slot 2 has type 5"},
@@ -156,6 +173,7 @@ TEST(Program, BadOpsAreRefused) {
        },
        "op 5 (LINEAR)"},
       {"layer out of range", [](Builder& b) { b.ops[kRope].layer = 2; }, "layer is 2"},
+      {"group out of range", [](Builder& b) { b.ops[kRope].kv_group = 1; }, "kv_group is 1"},
       {"layer stored twice", [](Builder& b) { b.ops[kRope + 8].layer = 0; }, "second time"},
       {"layer not stored", [](Builder& b) { b.ops[kAttention].layer = 1; }, "has stored layer 1"},
       {"heads of no group", [](Builder& b) { b.ops[kRope].heads = 5; }, "5 heads over 2"},

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -130,7 +131,7 @@ TEST_P(StepTest, EveryOpIsTimed) {
   const int32_t token = 1, row = 0;
   const mr_sequence sequence{s.region, 0, 1, 0, 0, nullptr};
   std::vector<float> plain(b.vocab), timed(b.vocab);
-  mr_step step{&token, &sequence, &row, plain.data(), nullptr, 1, 1, 1};
+  mr_step step{&token, &sequence, &row, plain.data(), nullptr, 1, 1, 1, 0, nullptr};
   model.run(step);
   std::vector<mr_op_time> times(b.ops.size(), {UINT64_MAX, -1, 0});
   step.logits = timed.data();
@@ -171,11 +172,110 @@ TEST_P(StepTest, OutputRowsAreTheChosenOnes) {
   const std::vector<int32_t> rows = {0, 3, 5};
   const mr_sequence sequence{some.region, 0, 6, 0, 0, nullptr};
   std::vector<float> logits(3 * b.vocab);
-  model.run({tokens.data(), &sequence, rows.data(), logits.data(), nullptr, 6, 1, 3});
+  model.run({tokens.data(), &sequence, rows.data(), logits.data(), nullptr, 6, 1, 3, 0, nullptr});
   for (size_t i = 0; i < rows.size(); ++i) {
     const float* got = logits.data() + i * b.vocab;
     const float* want = expected.data() + int64_t{rows[i]} * b.vocab;
     EXPECT_TRUE(std::equal(got, got + b.vocab, want)) << "output " << i;
+  }
+}
+
+// A row of the last op's weights.
+float weight(const Builder& b, int row, int column) {
+  const mr_tensor& t = b.tensors[b.ops.back().parts[0].weight];
+  const auto* bits = static_cast<const uint16_t*>(t.data);
+  return std::bit_cast<float>(uint32_t{bits[row * t.dims[1] + column]} << 16);
+}
+
+// Two sequences of which logits are wanted, and one of which hidden states are: all of its rows.
+struct Mixed {
+  std::vector<float> logits, hidden;  // [2 x vocab], [4 x width]
+};
+
+Mixed run_mixed(const std::string& isa, Builder& b) {
+  Model model(isa, b, 8);
+  Sequence one(model), two(model), three(model);
+  for (Sequence* s : {&one, &two, &three}) s->reach(16);
+  const std::vector<int32_t> tokens = {9, 8, 7, 6, 5, 4, 3, 2, 1}, rows = {1, 4, 5, 6, 7, 8};
+  const mr_sequence sequences[] = {{one.region, 0, 2, 0, 0, nullptr},
+                                   {two.region, 2, 3, 0, 0, nullptr},
+                                   {three.region, 5, 4, 0, 0, nullptr}};
+  Mixed m{std::vector<float>(2 * b.vocab), std::vector<float>(4 * b.slots[b.ops.back().in].width)};
+  mr_step step{tokens.data(),  sequences, rows.data(), m.logits.data(), nullptr, 9, 3, 6, 4,
+               m.hidden.data()};
+  model.run(step);
+  return m;
+}
+
+TEST_P(StepTest, HiddenStatesAreWhatTheLogitsAreMadeOf) {
+  Builder b = small_llama();
+  const int width = b.slots[b.ops.back().in].width;
+  b.max_outputs = 2;
+  b.max_hidden = 4;
+  const Mixed mixed = run_mixed(GetParam(), b);
+
+  Builder plain = small_llama();
+  Model model(GetParam(), plain, 8);
+  Sequence one(model), two(model), three(model);
+  std::vector<float> expected = model.step({{&one, {9, 8}}}, 1);
+  const std::vector<float> second = model.step({{&two, {7, 6, 5}}}, 1);
+  expected.insert(expected.end(), second.begin(), second.end());
+  EXPECT_EQ(mixed.logits, expected) << "logits of others depend on hidden states in the step";
+
+  const std::vector<float> logits = model.step({{&three, {4, 3, 2, 1}}});
+  std::vector<float> products(logits.size());
+  for (int r = 0; r < 4; ++r) {
+    for (int v = 0; v < b.vocab; ++v) {
+      double sum = 0;
+      for (int i = 0; i < width; ++i) sum += double{mixed.hidden[r * width + i]} * weight(b, v, i);
+      products[r * b.vocab + v] = static_cast<float>(sum);
+    }
+  }
+  EXPECT_LT(normalized_error(products, logits), 1e-8);
+}
+
+// Quantized weights of the last op take the rows of the norm before it as codes.
+TEST_P(StepTest, HiddenStatesDoNotDependOnHowTheLastWeightsAreKept) {
+  Builder b = small_llama(), coded = small_llama();
+  b.max_hidden = coded.max_hidden = 4;
+  coded.ops.back().weights = MR_WEIGHTS_INT8;
+  EXPECT_EQ(run_mixed(GetParam(), coded).hidden, run_mixed(GetParam(), b).hidden);
+}
+
+TEST_P(StepTest, BadHiddenOutputsAreRefused) {
+  Builder b = small_llama();
+  b.max_outputs = 1;
+  b.max_hidden = 2;
+  Model model(GetParam(), b, 4);
+  Sequence s(model);
+  s.reach(5);
+  const Bad bad[] = {
+      {"negative", [](Step& t) { t.step.hidden_outputs = -1; }, "-1 outputs of hidden states"},
+      {"more than the program has", [](Step& t) { t.step.hidden_outputs = 3; },
+       "3 outputs of hidden states, expected 0 to 2"},
+      {"more than outputs", [](Step& t) { t.step.outputs = 1; }, "-1 outputs beside 2"},
+      {"too many logits", [](Step& t) { t.step.hidden_outputs = 1; }, "2 outputs beside 1"},
+      {"no memory", [](Step& t) { t.step.hidden = nullptr; }, "hidden is a null pointer"},
+  };
+  std::vector<float> hidden(2 * b.slots[b.ops.back().in].width);
+  for (const Bad& bad_step : bad) {
+    SCOPED_TRACE(bad_step.name);
+    Step t;
+    t.sequences = {{s.region, 0, 5, 0, 0, nullptr}};
+    t.output_rows = {2, 3, 4};
+    t.logits.resize(b.vocab);
+    t.point();
+    t.step.hidden_outputs = 2;
+    t.step.hidden = hidden.data();
+    bad_step.change(t);
+    try {
+      model.run(t.step);
+      ADD_FAILURE() << "accepted";
+    } catch (const Failure& failure) {
+      EXPECT_EQ(failure.status, MR_INVALID);
+      EXPECT_NE(std::string(failure.what()).find(bad_step.message), std::string::npos)
+          << failure.what();
+    }
   }
 }
 
@@ -215,9 +315,10 @@ TEST_P(StepTest, RowsSelectedInTheLastLayerHaveTheSameLogits) {
     const mr_sequence six{s.region, 0, 6, 0, 0, nullptr}, none{s.region, 0, 1, 6, 0, nullptr},
         one{s.region, 0, 1, 7, 0, nullptr};
     const int32_t first = 0;
-    m->run({tokens.data(), &six, rows.data(), got.data(), nullptr, 6, 1, 3});
-    m->run({tokens.data(), &none, nullptr, nullptr, nullptr, 1, 1, 0});
-    m->run({tokens.data(), &one, &first, got.data() + 3 * late.vocab, nullptr, 1, 1, 1});
+    m->run({tokens.data(), &six, rows.data(), got.data(), nullptr, 6, 1, 3, 0, nullptr});
+    m->run({tokens.data(), &none, nullptr, nullptr, nullptr, 1, 1, 0, 0, nullptr});
+    m->run(
+        {tokens.data(), &one, &first, got.data() + 3 * late.vocab, nullptr, 1, 1, 1, 0, nullptr});
   }
   EXPECT_EQ(logits[0], logits[1]);
 }

@@ -68,6 +68,10 @@ func (f *File) Leased(seq kvmgr.Seq, first int, slabs []int32) {
 func (f *File) entries(slabs []int32, encode func(to []byte, i int)) {
 	for begin := 0; begin < len(slabs); {
 		end := begin + 1
+		if slabs[begin] < 0 {
+			begin = end
+			continue
+		}
 		for end < len(slabs) && slabs[end] == slabs[end-1]+1 {
 			end++
 		}

@@ -46,10 +46,11 @@ func (w Windows) check() error {
 
 // Score is a model's prediction of a text.
 type Score struct {
-	Tokens     int     `json:"tokens"`         // scored: all but the first
-	Nats       float64 `json:"nats_per_token"` // mean of -ln p(token | the tokens before it in its window)
-	Perplexity float64 `json:"perplexity"`     // exp(Nats)
-	Best       []int32 `json:"-"`              // the likeliest token at each scored position
+	Tokens     int       `json:"tokens"`         // scored: all but the first
+	Nats       float64   `json:"nats_per_token"` // mean of -ln p(token | the tokens before it in its window)
+	Perplexity float64   `json:"perplexity"`     // exp(Nats)
+	Each       []float64 `json:"-"`              // nats of each scored token
+	Best       []int32   `json:"-"`              // the likeliest token at each scored position
 }
 
 // Perplexity scores a text. The softmax and the sum are float64, from the
@@ -102,6 +103,7 @@ func (s *Score) add(m *compute.Model, region *device.Region, text []int32, w win
 				return 0, fmt.Errorf("eval: %w: the logits before token %d of the text are not numbers", device.ErrDevice, target)
 			}
 			nats += x
+			s.Each = append(s.Each, x)
 			s.Best = append(s.Best, argmax(out.Row(i)))
 		}
 	}
@@ -131,7 +133,7 @@ func argmax(logits []float32) int32 {
 
 // newRegion returns the KV cache of sequence i. Each sequence has room for the given tokens.
 func newRegion(m *compute.Model, i, tokens int) (*device.Region, error) {
-	per := device.Slabs(tokens)
+	per := m.Engine().Slabs(tokens)
 	if need := (i + 1) * per; need > m.Slabs() {
 		return nil, fmt.Errorf("eval: %w: %d sequences of %d tokens need %d KV slabs, the pool has %d",
 			device.ErrNoMemory, i+1, tokens, need, m.Slabs())

@@ -28,7 +28,8 @@ type Explanation struct {
 	Ops             int        `json:"ops"`
 	WeightBytes     int64      `json:"weight_bytes"`
 	KVBytesPerToken int64      `json:"kv_bytes_per_token"`
-	KVWindow        int        `json:"kv_window,omitempty"` // tokens whose keys and values a sequence keeps; 0: all
+	KVWindow        int        `json:"kv_window,omitempty"`        // tokens whose keys and values a sequence keeps of some layers; 0: all
+	KVWindowLayers  int        `json:"kv_window_layers,omitempty"` // these layers
 	Prefill         model.Work `json:"prefill"`
 	Decode          model.Work `json:"decode"`
 	Groups          []Group    `json:"groups"`
@@ -75,6 +76,11 @@ func Describe(p *model.Program, o Options) Explanation {
 		MaxPositions: p.MaxPositions, Ops: len(p.Ops),
 		WeightBytes: p.WeightBytes(o.Sizes), KVBytesPerToken: p.KVBytesPerToken(o.Sizes), KVWindow: p.Window(),
 		Prefill: model.Prefill(o.Prefill), Decode: model.Decode(o.Context),
+	}
+	for _, place := range p.Places() {
+		if place.Group >= p.Groups().Full {
+			e.KVWindowLayers++
+		}
 	}
 	prefill, decode := model.Costs(p, e.Prefill, o.Sizes), model.Costs(p, e.Decode, o.Sizes)
 	for from := 0; from < len(p.Ops); {
@@ -162,6 +168,7 @@ func attribute(op *model.Op) string {
 	add(op.RotaryDim > 0, fmt.Sprintf("rotary %d", op.RotaryDim))
 	add(op.RotaryInterleaved, "interleaved")
 	add(op.Window > 0, fmt.Sprintf("window %d", op.Window))
+	add(op.Sinks > 0, fmt.Sprintf("sinks %d", op.Sinks))
 	add(op.ALiBiSlopes != nil, "alibi")
 	return strings.Join(a, ", ")
 }
@@ -171,7 +178,10 @@ func (e *Explanation) Print(w io.Writer) error {
 	fmt.Fprintf(w, "%s: %d layers, hidden %d, vocabulary %d, up to %d tokens\n",
 		e.Architecture, e.Layers, e.Hidden, e.Vocab, e.MaxPositions)
 	kept := ""
-	if e.KVWindow > 0 {
+	switch {
+	case e.KVWindow > 0 && e.KVWindowLayers < e.Layers:
+		kept = fmt.Sprintf(", in %d layers of the last %d tokens of a sequence", e.KVWindowLayers, e.KVWindow)
+	case e.KVWindow > 0:
 		kept = fmt.Sprintf(", of the last %d tokens of a sequence", e.KVWindow)
 	}
 	fmt.Fprintf(w, "%d ops, weights %s, KV cache %s per token%s\n\n",

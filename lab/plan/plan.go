@@ -8,6 +8,7 @@ import (
 	"math"
 	"sort"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
@@ -96,7 +97,7 @@ func Make(o Options) (*Report, error) {
 	report := &Report{
 		Notice: notice(o.Devices), Model: o.Model.Name, KVType: p.KV.String(), WeightBytes: o.Model.weightBytes(), TokenBytes: token, SlabBytes: sim.SlabBytes(p),
 		Prompt: r.Prompt, Gen: r.Response, Beams: r.Beams, TPOT: o.TPOT,
-		RequestSlabs: plan.Slabs(r, device.SlabTokens, o.live(math.MaxInt)), StandardBytes: kvmgr.StandardBytes(r, 1, token),
+		RequestSlabs: plan.Slabs(r, compute.Groups(p), device.SlabTokens, o.live(math.MaxInt)), StandardBytes: kvmgr.StandardBytes(r, 1, token),
 	}
 	report.RequestBytes = uint64(report.RequestSlabs) * report.SlabBytes
 	for i, d := range o.Devices {
@@ -123,9 +124,9 @@ func (o *Options) fit(f *Fit) (err error) {
 		return err
 	}
 	live := o.live(f.Slabs)
-	f.Requests = plan.Requests(f.Slabs, o.Request, device.SlabTokens, live)
+	f.Requests = plan.Requests(f.Slabs, o.Request, compute.Groups(o.Model.Program), device.SlabTokens, live)
 	if f.Requests == 0 {
-		f.Misfit = fmt.Sprintf("a request takes %d slabs, the KV cache has %d", plan.Slabs(o.Request, device.SlabTokens, live), f.Slabs)
+		f.Misfit = fmt.Sprintf("a request takes %d slabs, the KV cache has %d", plan.Slabs(o.Request, compute.Groups(o.Model.Program), device.SlabTokens, live), f.Slabs)
 		return nil
 	}
 	most := min(f.Requests, MostUsers/o.Request.Beams)
@@ -146,16 +147,16 @@ func (o *Options) fit(f *Fit) (err error) {
 	return nil
 }
 
-// live is the most slabs that a request has at once in a pool; 0: any number.
+// live is the most slabs of a windowed group that a request has at once in a pool; 0: any number.
 func (o *Options) live(pool int) int {
-	return plan.LiveSlabs(o.Model.Program.Window(), stepRows, pool, device.SlabTokens)
+	return plan.LiveSlabs(o.Model.Program.Window(), stepRows, pool, compute.Groups(o.Model.Program), device.SlabTokens)
 }
 
 // shortage says why a device has no room for a slab.
 func (o *Options) shortage(d *sim.Device) string {
 	slab := size(sim.SlabBytes(o.Model.Program))
 	if o.KVMemory > 0 {
-		return fmt.Sprintf("16 tokens take %s, the KV cache has %s", slab, size(o.KVMemory))
+		return fmt.Sprintf("a slab of 16 tokens takes %s, the KV cache has %s", slab, size(o.KVMemory))
 	}
 	return fmt.Sprintf("weights of %s and %s for 16 tokens, expected at most %s, %.0f%% of its memory",
 		size(o.Model.weightBytes()), slab, size(uint64(d.Memory*1e9*sim.MemoryShare)), 100*sim.MemoryShare)
@@ -213,7 +214,7 @@ func (t *timing) point(users int) Point {
 	r := t.o.Request
 	p := Point{
 		Users: users, TTFT: t.prefill(users), TPOT: t.tpot(users),
-		KVBytes: uint64(users*plan.Slabs(r, device.SlabTokens, t.o.live(t.fit.Slabs))) * sim.SlabBytes(t.o.Model.Program),
+		KVBytes: uint64(users*plan.Slabs(r, compute.Groups(t.o.Model.Program), device.SlabTokens, t.o.live(t.fit.Slabs))) * sim.SlabBytes(t.o.Model.Program),
 	}
 	p.TokensPerSecond = plan.Throughput(users, r.Response, p.TTFT+float64(r.Response-1)*p.TPOT)
 	if t.fit.Price > 0 {

@@ -71,7 +71,7 @@ func agrees(t *testing.T, dir string, kv model.KVType) {
 		r := planned(t, plan.Options{Model: plan.NewModel("", program), Devices: []sim.Device{a100()}, Request: request, KVMemory: memory})
 		require.Equal(t, m.Engine().Info().SlabBytes, r.SlabBytes)
 		require.Equal(t, m.Slabs(), r.Devices[0].Slabs)
-		manager, err := kvmgr.New(kvmgr.Config{Slabs: m.Slabs(), SlabTokens: m.SlabTokens()})
+		manager, err := kvmgr.New(kvmgr.Config{Slabs: m.Slabs(), SlabTokens: m.SlabTokens(), Groups: m.Groups()})
 		require.NoError(t, err)
 		admitted := 0
 		for ; err == nil; admitted++ {
@@ -88,14 +88,22 @@ func agrees(t *testing.T, dir string, kv model.KVType) {
 
 // TestAPlanCountsTheSlabsOfAWindow: as many requests fit as the allocator admits, whose prompts and answers are many windows long.
 func TestAPlanCountsTheSlabsOfAWindow(t *testing.T) {
+	requests := []kvmgr.Segments{one(20, 11), one(1000, 56), one(1000, 57), one(4000, 2000), {Prompt: 200, Response: 130, Beams: 3}}
+	plansWindows(t, "mistral-window", kvmgr.Config{Window: 11, Live: kvmgr.LiveSlabs(11, 2*512, 16)}, append(requests, one(100_000, 50_000)))
+	plansWindows(t, "qwen2-window", kvmgr.Config{Window: 7, Live: kvmgr.LiveSlabs(7, 2*512, 16), Groups: kvmgr.Groups{Full: 1, Windowed: 2}}, requests)
+}
+
+func plansWindows(t *testing.T, name string, cfg kvmgr.Config, requests []kvmgr.Segments) {
+	t.Helper()
 	const memory = 3_333_333
-	program, err := compute.ReadProgram("../../testdata/models/mistral-window")
+	program, err := compute.ReadProgram("../../testdata/models/" + name)
 	require.NoError(t, err)
 	program.MaxPositions = 1 << 20
-	for _, request := range []kvmgr.Segments{one(20, 11), one(1000, 56), one(1000, 57), one(100_000, 50_000), {Prompt: 200, Response: 130, Beams: 3}} {
+	for _, request := range requests {
 		r := planned(t, plan.Options{Model: plan.NewModel("", program), Devices: []sim.Device{a100()}, Request: request, KVMemory: memory})
 		slabs := r.Devices[0].Slabs
-		manager, err := kvmgr.New(kvmgr.Config{Slabs: slabs, SlabTokens: 16, Window: 11, Live: kvmgr.LiveSlabs(11, 2*512, 16)})
+		cfg.Slabs, cfg.SlabTokens = slabs, 16
+		manager, err := kvmgr.New(cfg)
 		require.NoError(t, err)
 		admitted := 0
 		for ; err == nil; admitted++ {
@@ -156,7 +164,7 @@ func TestWhatDoesNotFitIsSaid(t *testing.T) {
 	o.KVMemory = 1 << 25
 	require.Contains(t, planned(t, o).Devices[0].Misfit, "a request takes 13 slabs, the KV cache has 4")
 	o.KVMemory = 1000
-	require.Contains(t, planned(t, o).Devices[0].Misfit, "16 tokens take 8.4 MB, the KV cache has 1.0 kB")
+	require.Contains(t, planned(t, o).Devices[0].Misfit, "a slab of 16 tokens takes 8.4 MB, the KV cache has 1.0 kB")
 	o.KVMemory, o.Devices[0].Memory = 0, 0
 	_, err := plan.Make(o)
 	require.ErrorIs(t, err, plan.ErrRequest)

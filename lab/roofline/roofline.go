@@ -53,7 +53,7 @@ func (s Step) attention(op *model.Op, one model.Cost) model.Cost {
 	}
 	seen := s.Past + 1
 	if op.Window > 0 {
-		seen = min(seen, op.Window)
+		seen = min(seen, op.Sinks+op.Window)
 	}
 	response := min(seen, s.Past+1-s.Prompt)
 	c.KVBytes = one.KVBytes / int64(seen) * int64(s.Batch*(seen-response+s.Beams*response))

@@ -75,7 +75,7 @@ func (w *worker) leave(now time.Duration, q *live) error {
 	to.report()
 	q.leaving = true
 	whole := (known - 1) / w.slab // the last slab follows when the sequence ends here
-	done := max(now, w.link, to.link) + duration(w.cfg.Device.HandoverSeconds(w.bytes(max(whole-to.managed.first(r.ID), 0))))
+	done := max(now, w.link, to.link) + duration(w.cfg.Device.HandoverSeconds(w.bytes(w.groups.Slabs(whole, to.managed.first(r.ID)))))
 	w.link, to.link = done, done
 	from := q.id
 	w.later(done, func(now time.Duration) error { return w.cross(now, from, to, r.ID, whole) })
@@ -107,7 +107,7 @@ func (w *worker) cross(now time.Duration, from sched.ID, to *worker, id sched.ID
 	there.generated, there.first, there.last = q.generated, q.first, q.last
 	there.copied = q.Prompt + q.generated - 1
 	there.reached = there.copied
-	last := w.bytes(w.slabsOf(there.copied) - whole)
+	last := w.bytes((w.slabsOf(there.copied) - whole) * w.groups.Count())
 	to.later(now+duration(w.cfg.Device.HandoverSeconds(last)), func(time.Duration) error {
 		to.enqueue(to.find(id))
 		return nil

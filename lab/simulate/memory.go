@@ -39,9 +39,9 @@ type memory interface {
 // newMemory returns the memory of a worker.
 func newMemory(cfg *Config) (memory, error) {
 	if cfg.Admission == Recompute {
-		return newPaged(cfg.Slabs, cfg.Sched.SlabTokens), nil
+		return newPaged(cfg.Slabs/cfg.Groups.Count(), cfg.Sched.SlabTokens), nil
 	}
-	k := kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.Sched.SlabTokens, Window: cfg.Sched.Window, Live: cfg.Sched.LiveTokens / cfg.Sched.SlabTokens}
+	k := kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.Sched.SlabTokens, Window: cfg.Sched.Window, Live: cfg.Sched.LiveSlabs(), Groups: cfg.Groups}
 	if cfg.Admission == Spill {
 		k.Slots = cfg.Slots
 	}
@@ -109,11 +109,8 @@ func (m *managed) reserveCopy(r sched.Reservation) error {
 	return err
 }
 
-// first returns the number of leading slabs that a sequence gave back.
-func (m *managed) first(id sched.ID) int {
-	first, _ := m.Live(kvmgr.Seq(id))
-	return first
-}
+// first returns the number of leading positions whose slabs a sequence gave back.
+func (m *managed) first(id sched.ID) int { return m.Released(kvmgr.Seq(id)) }
 
 func (m *managed) grow(l sched.Lease) error {
 	if err := m.Trim(kvmgr.Seq(l.ID), l.From); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // Errors of Run.
@@ -32,7 +33,8 @@ type Config struct {
 	Program *model.Program
 	Device  sim.Device // of each worker
 	Slabs   int        // of each worker's KV pool
-	Slots   int        // of each worker's spill tier; for Spill only
+	Groups  kvmgr.Groups
+	Slots   int // of each worker's spill tier; for Spill only
 	Sched   sched.Config
 	// Admission decides Sched.Predict. "": Predicted where that is set, else Declared.
 	Admission Admission

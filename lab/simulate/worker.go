@@ -36,6 +36,7 @@ type worker struct {
 	events []sched.Event
 	plan   *sched.Plan // of the step under way
 	busy   bool
+	groups kvmgr.Groups
 	held   int // slabs that hold a token
 }
 
@@ -51,7 +52,7 @@ type live struct {
 	aside     bool // it has memory here, for a copy, and no reservation yet
 	copied    int  // tokens that were copied to that memory when it came
 	computed  int  // tokens in the KV cache after the step under way
-	released  int  // slabs of these that were given back: no later token sees them
+	released  int  // positions of these whose slabs were given back: no later token sees them
 	reached   int  // the most tokens that were there
 	generated int
 	first     time.Duration // the time of its first token
@@ -73,7 +74,11 @@ func newWorker(f *fleet, index int, timer *sim.Timer) (*worker, error) {
 	}
 	w.kv, err = newMemory(f.cfg)
 	w.paged, _ = w.kv.(*paged)
-	w.managed, _ = w.kv.(*managed)
+	w.groups = kvmgr.Groups{Full: 1}
+	if w.managed, _ = w.kv.(*managed); w.managed != nil {
+		w.groups = w.managed.Groups()
+		w.at.Groups = w.groups
+	}
 	return w, err
 }
 
@@ -85,7 +90,7 @@ func (w *worker) later(at time.Duration, do func(now time.Duration) error) {
 // report updates the state that the router sees.
 func (w *worker) report() {
 	w.at.Running, w.at.Waiting = w.sched.Running(), len(w.live)-len(w.spare)-w.sched.Running()
-	w.at.FreeSlabs, w.at.LiveSlabs = w.kv.Stats().Free, w.cfg.Sched.LiveTokens/w.slab
+	w.at.FreeSlabs, w.at.LiveSlabs = w.kv.Stats().Free, w.cfg.Sched.LiveSlabs()
 }
 
 func (w *worker) submit(r Request, slice int) {
@@ -239,9 +244,9 @@ func (w *worker) begins(id sched.ID, leased, computed int) {
 	w.events = append(w.events, e)
 }
 
-// hold sets the tokens of a sequence in the pool, and the slabs of these that were given back.
+// hold sets the tokens of a sequence in the pool, and the positions of these whose slabs were given back.
 func (w *worker) hold(q *live, computed, released int) {
-	w.held += w.slabsOf(computed) - released - w.slabsOf(q.computed) + q.released
+	w.held += w.groups.Slabs(w.slabsOf(computed), released) - w.groups.Slabs(w.slabsOf(q.computed), q.released)
 	q.computed, q.released = computed, released
 }
 

@@ -137,6 +137,49 @@ def structured(report, client, model):
         report.true(f"{body}: text", c.finish_reason == "length" or re.fullmatch(allowed, c.text), c)
 
 
+def vectors(report, client, model):
+    """Embeddings of texts and token ids, alone and in one call."""
+    texts = [f"The number of this text is {i}." for i in range(70)]
+    many = client.embeddings.create(model=model, input=texts)  # the client requests base64
+    report.equal("embeddings: indices", [d.index for d in many.data], list(range(len(texts))))
+    report.true("embeddings: length 1", all(abs(sum(x * x for x in d.embedding) - 1) < 1e-5 for d in many.data))
+    for i in (0, 41, 69):
+        one = client.embeddings.create(model=model, input=texts[i], encoding_format="float").data[0].embedding
+        report.equal(f"embeddings {i}: the same alone, as numbers", [round(x, 6) for x in one], [round(x, 6) for x in many.data[i].embedding])
+    report.true("embeddings: texts differ", many.data[0].embedding != many.data[1].embedding)
+    cut = client.embeddings.create(model=model, input=texts[0], dimensions=8).data[0].embedding
+    scale = sum(x * x for x in many.data[0].embedding[:8]) ** 0.5
+    report.true("embeddings: dimensions", len(cut) == 8 and all(abs(a - b / scale) < 1e-5 for a, b in zip(cut, many.data[0].embedding)), cut)
+    ids = client.embeddings.create(model=model, input=[[5, 6, 7], [8]])
+    report.equal("embeddings of ids: usage", (ids.usage.prompt_tokens, ids.usage.total_tokens), (4, 4))
+    try:
+        client.embeddings.create(model=model, input="a", dimensions=1 << 20)
+        report.true("error dimensions", False, "an answer")
+    except openai.BadRequestError as e:
+        report.equal("error dimensions", e.param, "dimensions")
+
+
+def scored(report, client, model):
+    """Log probabilities of prompts: those that the same tokens have as an answer."""
+    settings = {"model": model, "temperature": 0}
+    whole = client.completions.create(prompt="The", max_tokens=6, logprobs=2, **settings).choices[0]
+    text = "The" + whole.text
+    ids = client.completions.create(prompt="The", max_tokens=6, extra_body={"return_token_ids": True}, **settings).choices[0].token_ids
+    echoed = client.completions.create(prompt=text, max_tokens=0, echo=True, logprobs=2, **settings)
+    lp = echoed.choices[0].logprobs
+    report.equal("echo: text and end", (echoed.choices[0].text, echoed.choices[0].finish_reason, echoed.usage.completion_tokens), (text, "length", 0))
+    report.equal("echo: the first token", lp.token_logprobs[0], None)
+    if lp.tokens[-len(ids):] == whole.logprobs.tokens:  # the tokenizer may join the text in another way
+        far = max(abs(a - b) for a, b in zip(lp.token_logprobs[-len(ids):], whole.logprobs.token_logprobs))
+        report.true("echo: as the answer's", far < 1e-4, far)
+    raw = client.completions.create(prompt=text, max_tokens=1, extra_body={"prompt_logprobs": 1}, **settings).choices[0].prompt_logprobs
+    report.equal("prompt_logprobs: entries", (len(raw), raw[0]), (len(lp.tokens), None))
+    report.true("prompt_logprobs: as the echo's", all(any(abs(t["logprob"] - want) < 1e-5 for t in entry.values())
+                                                      for entry, want in zip(raw[1:], lp.token_logprobs[1:])), raw)
+    eos = client.completions.create(prompt="The", max_tokens=40, extra_body={"min_tokens": 40}, **settings)
+    report.equal("min_tokens", (eos.usage.completion_tokens, eos.choices[0].finish_reason), (40, "length"))
+
+
 def errors(report, client, model):
     hi = [{"role": "user", "content": "hi"}]
     cases = [
@@ -172,6 +215,8 @@ def main():
     logprobs(report, client, args.model, args.goldens)
     choices(report, client, args.model)
     structured(report, client, args.model)
+    vectors(report, client, args.model)
+    scored(report, client, args.model)
     errors(report, client, args.model)
     for line in report.ties:
         print("near-tie, not counted:", line)

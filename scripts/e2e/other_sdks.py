@@ -109,6 +109,18 @@ def check_ollama(report, client, want):
     raw = "".join(p.response for p in client.generate(MODEL, "The capital of", raw=True, stream=True, options={"temperature": 0, "num_predict": 5}))
     report.true("generate: raw text", raw != "", raw)
 
+    loaded = client.generate(MODEL, "")
+    report.equal("generate: load", (loaded.response, loaded.done_reason, loaded.eval_count), ("", "load", None))
+    loaded = client.chat(MODEL, [])
+    report.equal("chat: load", (loaded.message.content, loaded.done_reason), ("", "load"))
+    report.true("chat: durations of a whole answer", a.prompt_eval_duration > 0 and a.eval_duration > 0, a)
+    scored = client.chat(MODEL, messages, options={"temperature": 0}, logprobs=True, top_logprobs=2)
+    text = "".join(p.token for p in scored.logprobs)  # with the token that ends the answer
+    report.true("chat: log probabilities", text.startswith(a.message.content) and len(scored.logprobs) == a.eval_count, text)
+    report.true("chat: alternatives", all(len(p.top_logprobs) == 2 and p.logprob <= 0 for p in scored.logprobs), scored.logprobs)
+    scored = list(client.generate(MODEL, "The capital of", raw=True, stream=True, logprobs=True, options={"temperature": 0, "num_predict": 5}))
+    report.equal("generate: log probabilities", sum(len(p.logprobs or []) for p in scored), 5)
+
     report.equal("tags", [m.model for m in client.list().models], [MODEL])
     report.equal("ps", [m.model for m in client.ps().models], [MODEL])
     report.true("show", "completion" in client.show(MODEL).capabilities)
@@ -140,7 +152,7 @@ def check_responses(report, client, want):
     again = client.responses.create(model=MODEL, temperature=0, input=[
         {"role": "system", "content": "You are helpful."}, {"role": "user", "content": [{"type": "input_text", "text": QUESTION}]}])
     report.equal("responses: items", again.output_text, text)
-    for what, change in [("previous_response_id", {"previous_response_id": r.id}), ("background", {"background": True}),
+    for what, change in [("conversation", {"conversation": "conv_1"}), ("background", {"background": True, "store": False}),
                          ("hosted tool", {"tools": [{"type": "web_search"}]})]:
         try:
             client.responses.create(**{**call, **change})

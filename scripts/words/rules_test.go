@@ -112,6 +112,7 @@ const (
 // notOurs are paths whose text is not ours to write, or is a record, each with the reason.
 var notOurs = map[string]string{
 	"LICENSE":            "the license's own text",
+	"api/web/dist":       "the build of api/web/page, with libraries of others",
 	"benchmarks/results": "reports as the programs of their time wrote them",
 	"scripts/words":      "the words themselves",
 	"testdata":           "data of tests",

@@ -639,6 +639,7 @@ type Tokenize struct {
 	Grammar            *grammarpb.Spec        `protobuf:"bytes,12,opt,name=grammar,proto3" json:"grammar,omitempty"`                       // absent: none
 	Tenant             string                 `protobuf:"bytes,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	OnlyGrammar        bool                   `protobuf:"varint,14,opt,name=only_grammar,json=onlyGrammar,proto3" json:"only_grammar,omitempty"`
+	Truncate           bool                   `protobuf:"varint,15,opt,name=truncate,proto3" json:"truncate,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -767,6 +768,13 @@ func (x *Tokenize) GetTenant() string {
 func (x *Tokenize) GetOnlyGrammar() bool {
 	if x != nil {
 		return x.OnlyGrammar
+	}
+	return false
+}
+
+func (x *Tokenize) GetTruncate() bool {
+	if x != nil {
+		return x.Truncate
 	}
 	return false
 }
@@ -1062,6 +1070,7 @@ func (x *OpenText) GetKeep() []string {
 type CloseText struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Owner         string                 `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"` // "": of a process of an earlier version
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1103,6 +1112,13 @@ func (x *CloseText) GetSeq() uint64 {
 	return 0
 }
 
+func (x *CloseText) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
 type Generate struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Seq        uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -1131,6 +1147,8 @@ type Generate struct {
 	Source        *Source         `protobuf:"bytes,24,opt,name=source,proto3" json:"source,omitempty"`   // absent: none
 	Grammar       *grammarpb.Spec `protobuf:"bytes,25,opt,name=grammar,proto3" json:"grammar,omitempty"` // absent: none
 	Longest       bool            `protobuf:"varint,26,opt,name=longest,proto3" json:"longest,omitempty"`
+	Pool          *Pool           `protobuf:"bytes,27,opt,name=pool,proto3" json:"pool,omitempty"` // absent: none
+	Scored        *int32          `protobuf:"varint,28,opt,name=scored,proto3,oneof" json:"scored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1340,6 +1358,73 @@ func (x *Generate) GetLongest() bool {
 	return false
 }
 
+func (x *Generate) GetPool() *Pool {
+	if x != nil {
+		return x.Pool
+	}
+	return nil
+}
+
+func (x *Generate) GetScored() int32 {
+	if x != nil && x.Scored != nil {
+		return *x.Scored
+	}
+	return 0
+}
+
+// Pool is an api.Pool.
+type Pool struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pooling       string                 `protobuf:"bytes,1,opt,name=pooling,proto3" json:"pooling,omitempty"`
+	Tokens        []int32                `protobuf:"varint,2,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pool) Reset() {
+	*x = Pool{}
+	mi := &file_actors_msg_messages_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pool) ProtoMessage() {}
+
+func (x *Pool) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_messages_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pool.ProtoReflect.Descriptor instead.
+func (*Pool) Descriptor() ([]byte, []int) {
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Pool) GetPooling() string {
+	if x != nil {
+		return x.Pooling
+	}
+	return ""
+}
+
+func (x *Pool) GetTokens() []int32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
 // Source is where keys and values of a sequence are.
 type Source struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1353,7 +1438,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_actors_msg_messages_proto_msgTypes[11]
+	mi := &file_actors_msg_messages_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1450,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[11]
+	mi := &file_actors_msg_messages_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1463,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{11}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Source) GetKv() *PID {
@@ -1422,7 +1507,7 @@ type Prefetch struct {
 
 func (x *Prefetch) Reset() {
 	*x = Prefetch{}
-	mi := &file_actors_msg_messages_proto_msgTypes[12]
+	mi := &file_actors_msg_messages_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1519,7 @@ func (x *Prefetch) String() string {
 func (*Prefetch) ProtoMessage() {}
 
 func (x *Prefetch) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[12]
+	mi := &file_actors_msg_messages_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1532,7 @@ func (x *Prefetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefetch.ProtoReflect.Descriptor instead.
 func (*Prefetch) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{12}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Prefetch) GetReply() *PID {
@@ -1496,7 +1581,7 @@ type Prefetched struct {
 
 func (x *Prefetched) Reset() {
 	*x = Prefetched{}
-	mi := &file_actors_msg_messages_proto_msgTypes[13]
+	mi := &file_actors_msg_messages_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1593,7 @@ func (x *Prefetched) String() string {
 func (*Prefetched) ProtoMessage() {}
 
 func (x *Prefetched) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[13]
+	mi := &file_actors_msg_messages_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1606,7 @@ func (x *Prefetched) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefetched.ProtoReflect.Descriptor instead.
 func (*Prefetched) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{13}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Prefetched) GetSeq() uint64 {
@@ -1561,7 +1646,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_actors_msg_messages_proto_msgTypes[14]
+	mi := &file_actors_msg_messages_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1658,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[14]
+	mi := &file_actors_msg_messages_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1671,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{14}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Fetch) GetReply() *PID {
@@ -1658,7 +1743,7 @@ type Slab struct {
 
 func (x *Slab) Reset() {
 	*x = Slab{}
-	mi := &file_actors_msg_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_messages_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +1755,7 @@ func (x *Slab) String() string {
 func (*Slab) ProtoMessage() {}
 
 func (x *Slab) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[15]
+	mi := &file_actors_msg_messages_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +1768,7 @@ func (x *Slab) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slab.ProtoReflect.Descriptor instead.
 func (*Slab) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{15}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Slab) GetSeq() uint64 {
@@ -1734,7 +1819,7 @@ type Redirect struct {
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_actors_msg_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_messages_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1746,7 +1831,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[16]
+	mi := &file_actors_msg_messages_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1759,7 +1844,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{16}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Redirect) GetSeq() uint64 {
@@ -1807,7 +1892,7 @@ type Find struct {
 
 func (x *Find) Reset() {
 	*x = Find{}
-	mi := &file_actors_msg_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_messages_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +1904,7 @@ func (x *Find) String() string {
 func (*Find) ProtoMessage() {}
 
 func (x *Find) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[17]
+	mi := &file_actors_msg_messages_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +1917,7 @@ func (x *Find) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Find.ProtoReflect.Descriptor instead.
 func (*Find) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{17}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Find) GetRequestId() string {
@@ -1864,7 +1949,7 @@ type Found struct {
 
 func (x *Found) Reset() {
 	*x = Found{}
-	mi := &file_actors_msg_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_messages_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +1961,7 @@ func (x *Found) String() string {
 func (*Found) ProtoMessage() {}
 
 func (x *Found) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[18]
+	mi := &file_actors_msg_messages_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +1974,7 @@ func (x *Found) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Found.ProtoReflect.Descriptor instead.
 func (*Found) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{18}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Found) GetSeqs() []uint64 {
@@ -1944,7 +2029,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_actors_msg_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_messages_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1956,7 +2041,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[19]
+	mi := &file_actors_msg_messages_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1969,7 +2054,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{19}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Cancel) GetSeq() uint64 {
@@ -1995,7 +2080,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_actors_msg_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_messages_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2007,7 +2092,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[20]
+	mi := &file_actors_msg_messages_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2020,7 +2105,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{20}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Tokens) GetTokens() []*Token {
@@ -2043,13 +2128,17 @@ type Token struct {
 	Lost          bool                   `protobuf:"varint,9,opt,name=lost,proto3" json:"lost,omitempty"`
 	Error         *Error                 `protobuf:"bytes,10,opt,name=error,proto3" json:"error,omitempty"`
 	Cached        int32                  `protobuf:"varint,11,opt,name=cached,proto3" json:"cached,omitempty"`
+	Vector        []float32              `protobuf:"fixed32,12,rep,packed,name=vector,proto3" json:"vector,omitempty"`
+	Prompt        []*Scored              `protobuf:"bytes,13,rep,name=prompt,proto3" json:"prompt,omitempty"`
+	First         int32                  `protobuf:"zigzag32,14,opt,name=first,proto3" json:"first,omitempty"` // with prompt
+	Scored        bool                   `protobuf:"varint,15,opt,name=scored,proto3" json:"scored,omitempty"` // prompt counts, even when it is empty
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_actors_msg_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_messages_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2150,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[21]
+	mi := &file_actors_msg_messages_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2163,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{21}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Token) GetSeq() uint64 {
@@ -2154,6 +2243,103 @@ func (x *Token) GetCached() int32 {
 	return 0
 }
 
+func (x *Token) GetVector() []float32 {
+	if x != nil {
+		return x.Vector
+	}
+	return nil
+}
+
+func (x *Token) GetPrompt() []*Scored {
+	if x != nil {
+		return x.Prompt
+	}
+	return nil
+}
+
+func (x *Token) GetFirst() int32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Token) GetScored() bool {
+	if x != nil {
+		return x.Scored
+	}
+	return false
+}
+
+// Scored is a sample.Scored.
+type Scored struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         int32                  `protobuf:"zigzag32,1,opt,name=token,proto3" json:"token,omitempty"`
+	Logprob       float32                `protobuf:"fixed32,2,opt,name=logprob,proto3" json:"logprob,omitempty"`
+	Rank          int64                  `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
+	Top           []*Alternative         `protobuf:"bytes,4,rep,name=top,proto3" json:"top,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Scored) Reset() {
+	*x = Scored{}
+	mi := &file_actors_msg_messages_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Scored) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Scored) ProtoMessage() {}
+
+func (x *Scored) ProtoReflect() protoreflect.Message {
+	mi := &file_actors_msg_messages_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Scored.ProtoReflect.Descriptor instead.
+func (*Scored) Descriptor() ([]byte, []int) {
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Scored) GetToken() int32 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *Scored) GetLogprob() float32 {
+	if x != nil {
+		return x.Logprob
+	}
+	return 0
+}
+
+func (x *Scored) GetRank() int64 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *Scored) GetTop() []*Alternative {
+	if x != nil {
+		return x.Top
+	}
+	return nil
+}
+
 type Alternative struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         int32                  `protobuf:"zigzag32,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -2164,7 +2350,7 @@ type Alternative struct {
 
 func (x *Alternative) Reset() {
 	*x = Alternative{}
-	mi := &file_actors_msg_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_messages_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2176,7 +2362,7 @@ func (x *Alternative) String() string {
 func (*Alternative) ProtoMessage() {}
 
 func (x *Alternative) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[22]
+	mi := &file_actors_msg_messages_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2375,7 @@ func (x *Alternative) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alternative.ProtoReflect.Descriptor instead.
 func (*Alternative) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{22}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Alternative) GetToken() int32 {
@@ -2219,13 +2405,15 @@ type Text struct {
 	Gap           bool                   `protobuf:"varint,9,opt,name=gap,proto3" json:"gap,omitempty"`
 	Cached        int32                  `protobuf:"varint,10,opt,name=cached,proto3" json:"cached,omitempty"`
 	Stop          string                 `protobuf:"bytes,11,opt,name=stop,proto3" json:"stop,omitempty"`
+	Vector        []float32              `protobuf:"fixed32,12,rep,packed,name=vector,proto3" json:"vector,omitempty"`
+	Prompt        []*Logprob             `protobuf:"bytes,13,rep,name=prompt,proto3" json:"prompt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Text) Reset() {
 	*x = Text{}
-	mi := &file_actors_msg_messages_proto_msgTypes[23]
+	mi := &file_actors_msg_messages_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2237,7 +2425,7 @@ func (x *Text) String() string {
 func (*Text) ProtoMessage() {}
 
 func (x *Text) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[23]
+	mi := &file_actors_msg_messages_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2250,7 +2438,7 @@ func (x *Text) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Text.ProtoReflect.Descriptor instead.
 func (*Text) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{23}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Text) GetSeq() uint64 {
@@ -2330,6 +2518,20 @@ func (x *Text) GetStop() string {
 	return ""
 }
 
+func (x *Text) GetVector() []float32 {
+	if x != nil {
+		return x.Vector
+	}
+	return nil
+}
+
+func (x *Text) GetPrompt() []*Logprob {
+	if x != nil {
+		return x.Prompt
+	}
+	return nil
+}
+
 type Logprob struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         int32                  `protobuf:"zigzag32,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -2337,13 +2539,14 @@ type Logprob struct {
 	Bytes         []byte                 `protobuf:"bytes,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Logprob       float32                `protobuf:"fixed32,4,opt,name=logprob,proto3" json:"logprob,omitempty"`
 	Top           []*Logprob             `protobuf:"bytes,5,rep,name=top,proto3" json:"top,omitempty"`
+	Rank          int64                  `protobuf:"varint,6,opt,name=rank,proto3" json:"rank,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_actors_msg_messages_proto_msgTypes[24]
+	mi := &file_actors_msg_messages_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2355,7 +2558,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[24]
+	mi := &file_actors_msg_messages_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2368,7 +2571,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{24}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Logprob) GetToken() int32 {
@@ -2406,6 +2609,13 @@ func (x *Logprob) GetTop() []*Logprob {
 	return nil
 }
 
+func (x *Logprob) GetRank() int64 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
 type Started struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AgeNs         int64                  `protobuf:"varint,1,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
@@ -2415,7 +2625,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_actors_msg_messages_proto_msgTypes[25]
+	mi := &file_actors_msg_messages_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2427,7 +2637,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[25]
+	mi := &file_actors_msg_messages_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2440,7 +2650,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{25}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Started) GetAgeNs() int64 {
@@ -2462,7 +2672,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_actors_msg_messages_proto_msgTypes[26]
+	mi := &file_actors_msg_messages_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2474,7 +2684,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[26]
+	mi := &file_actors_msg_messages_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2487,7 +2697,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{26}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Progress) GetNode() string {
@@ -2528,7 +2738,7 @@ type Lost struct {
 
 func (x *Lost) Reset() {
 	*x = Lost{}
-	mi := &file_actors_msg_messages_proto_msgTypes[27]
+	mi := &file_actors_msg_messages_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +2750,7 @@ func (x *Lost) String() string {
 func (*Lost) ProtoMessage() {}
 
 func (x *Lost) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[27]
+	mi := &file_actors_msg_messages_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2553,7 +2763,7 @@ func (x *Lost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lost.ProtoReflect.Descriptor instead.
 func (*Lost) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{27}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Lost) GetSeq() uint64 {
@@ -2579,7 +2789,7 @@ type ListBlocks struct {
 
 func (x *ListBlocks) Reset() {
 	*x = ListBlocks{}
-	mi := &file_actors_msg_messages_proto_msgTypes[28]
+	mi := &file_actors_msg_messages_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2591,7 +2801,7 @@ func (x *ListBlocks) String() string {
 func (*ListBlocks) ProtoMessage() {}
 
 func (x *ListBlocks) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[28]
+	mi := &file_actors_msg_messages_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2604,7 +2814,7 @@ func (x *ListBlocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocks.ProtoReflect.Descriptor instead.
 func (*ListBlocks) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{28}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListBlocks) GetReply() *PID {
@@ -2627,7 +2837,7 @@ type Blocks struct {
 
 func (x *Blocks) Reset() {
 	*x = Blocks{}
-	mi := &file_actors_msg_messages_proto_msgTypes[29]
+	mi := &file_actors_msg_messages_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2639,7 +2849,7 @@ func (x *Blocks) String() string {
 func (*Blocks) ProtoMessage() {}
 
 func (x *Blocks) ProtoReflect() protoreflect.Message {
-	mi := &file_actors_msg_messages_proto_msgTypes[29]
+	mi := &file_actors_msg_messages_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2652,7 +2862,7 @@ func (x *Blocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blocks.ProtoReflect.Descriptor instead.
 func (*Blocks) Descriptor() ([]byte, []int) {
-	return file_actors_msg_messages_proto_rawDescGZIP(), []int{29}
+	return file_actors_msg_messages_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Blocks) GetNode() string {
@@ -2733,7 +2943,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\vtraceparent\x18\x01 \x01(\tR\vtraceparent\x12\x1e\n" +
 	"\n" +
 	"tracestate\x18\x02 \x01(\tR\n" +
-	"tracestate\"\x84\x04\n" +
+	"tracestate\"\xa0\x04\n" +
 	"\bTokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\fR\x06prompt\x12,\n" +
@@ -2749,7 +2959,8 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\bclock_ns\x18\v \x01(\x03H\x00R\aclockNs\x88\x01\x01\x120\n" +
 	"\agrammar\x18\f \x01(\v2\x16.millrace.grammar.SpecR\agrammar\x12\x16\n" +
 	"\x06tenant\x18\r \x01(\tR\x06tenant\x12!\n" +
-	"\fonly_grammar\x18\x0e \x01(\bR\vonlyGrammarB\v\n" +
+	"\fonly_grammar\x18\x0e \x01(\bR\vonlyGrammar\x12\x1a\n" +
+	"\btruncate\x18\x0f \x01(\bR\btruncateB\v\n" +
 	"\t_clock_ns\"\x96\x01\n" +
 	"\tTokenized\x12\x16\n" +
 	"\x06tokens\x18\x01 \x03(\x05R\x06tokens\x12)\n" +
@@ -2773,9 +2984,10 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\fkeep_special\x18\x06 \x01(\bR\vkeepSpecial\x12\x18\n" +
 	"\ahistory\x18\a \x03(\x05R\ahistory\x12)\n" +
 	"\x05trace\x18\b \x01(\v2\x13.millrace.msg.TraceR\x05trace\x12\x12\n" +
-	"\x04keep\x18\t \x03(\tR\x04keep\"\x1d\n" +
+	"\x04keep\x18\t \x03(\tR\x04keep\"3\n" +
 	"\tCloseText\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x06R\x03seq\"\xd4\x06\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x14\n" +
+	"\x05owner\x18\x02 \x01(\tR\x05owner\"\xa4\a\n" +
 	"\bGenerate\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x18\n" +
 	"\achoices\x18\x02 \x03(\x06R\achoices\x12\x1d\n" +
@@ -2806,8 +3018,14 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"cache_salt\x18\x17 \x01(\tR\tcacheSalt\x12,\n" +
 	"\x06source\x18\x18 \x01(\v2\x14.millrace.msg.SourceR\x06source\x120\n" +
 	"\agrammar\x18\x19 \x01(\v2\x16.millrace.grammar.SpecR\agrammar\x12\x18\n" +
-	"\alongest\x18\x1a \x01(\bR\alongestB\x11\n" +
-	"\x0f_deadline_in_ns\"m\n" +
+	"\alongest\x18\x1a \x01(\bR\alongest\x12&\n" +
+	"\x04pool\x18\x1b \x01(\v2\x12.millrace.msg.PoolR\x04pool\x12\x1b\n" +
+	"\x06scored\x18\x1c \x01(\x05H\x01R\x06scored\x88\x01\x01B\x11\n" +
+	"\x0f_deadline_in_nsB\t\n" +
+	"\a_scored\"8\n" +
+	"\x04Pool\x12\x18\n" +
+	"\apooling\x18\x01 \x01(\tR\apooling\x12\x16\n" +
+	"\x06tokens\x18\x02 \x03(\x05R\x06tokens\"m\n" +
 	"\x06Source\x12!\n" +
 	"\x02kv\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x02kv\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x12\n" +
@@ -2860,7 +3078,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\"5\n" +
 	"\x06Tokens\x12+\n" +
-	"\x06tokens\x18\x01 \x03(\v2\x13.millrace.msg.TokenR\x06tokens\"\xab\x02\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x13.millrace.msg.TokenR\x06tokens\"\x9f\x03\n" +
 	"\x05Token\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x11R\x02id\x12\x14\n" +
@@ -2873,10 +3091,19 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x04lost\x18\t \x01(\bR\x04lost\x12)\n" +
 	"\x05error\x18\n" +
 	" \x01(\v2\x13.millrace.msg.ErrorR\x05error\x12\x16\n" +
-	"\x06cached\x18\v \x01(\x05R\x06cached\"=\n" +
+	"\x06cached\x18\v \x01(\x05R\x06cached\x12\x16\n" +
+	"\x06vector\x18\f \x03(\x02R\x06vector\x12,\n" +
+	"\x06prompt\x18\r \x03(\v2\x14.millrace.msg.ScoredR\x06prompt\x12\x14\n" +
+	"\x05first\x18\x0e \x01(\x11R\x05first\x12\x16\n" +
+	"\x06scored\x18\x0f \x01(\bR\x06scored\"y\n" +
+	"\x06Scored\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x11R\x05token\x12\x18\n" +
+	"\alogprob\x18\x02 \x01(\x02R\alogprob\x12\x12\n" +
+	"\x04rank\x18\x03 \x01(\x03R\x04rank\x12+\n" +
+	"\x03top\x18\x04 \x03(\v2\x19.millrace.msg.AlternativeR\x03top\"=\n" +
 	"\vAlternative\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x11R\x05token\x12\x18\n" +
-	"\alogprob\x18\x02 \x01(\x02R\alogprob\"\xa0\x02\n" +
+	"\alogprob\x18\x02 \x01(\x02R\alogprob\"\xe7\x02\n" +
 	"\x04Text\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
@@ -2889,13 +3116,16 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x03gap\x18\t \x01(\bR\x03gap\x12\x16\n" +
 	"\x06cached\x18\n" +
 	" \x01(\x05R\x06cached\x12\x12\n" +
-	"\x04stop\x18\v \x01(\tR\x04stop\"\x8c\x01\n" +
+	"\x04stop\x18\v \x01(\tR\x04stop\x12\x16\n" +
+	"\x06vector\x18\f \x03(\x02R\x06vector\x12-\n" +
+	"\x06prompt\x18\r \x03(\v2\x15.millrace.msg.LogprobR\x06prompt\"\xa0\x01\n" +
 	"\aLogprob\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x11R\x05token\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\fR\x05bytes\x12\x18\n" +
 	"\alogprob\x18\x04 \x01(\x02R\alogprob\x12'\n" +
-	"\x03top\x18\x05 \x03(\v2\x15.millrace.msg.LogprobR\x03top\"&\n" +
+	"\x03top\x18\x05 \x03(\v2\x15.millrace.msg.LogprobR\x03top\x12\x12\n" +
+	"\x04rank\x18\x06 \x01(\x03R\x04rank\"&\n" +
 	"\aStarted\x12\x15\n" +
 	"\x06age_ns\x18\x01 \x01(\x03R\x05ageNsJ\x04\b\x02\x10\x03\"n\n" +
 	"\bProgress\x12\x12\n" +
@@ -2928,7 +3158,7 @@ func file_actors_msg_messages_proto_rawDescGZIP() []byte {
 	return file_actors_msg_messages_proto_rawDescData
 }
 
-var file_actors_msg_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_actors_msg_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_actors_msg_messages_proto_goTypes = []any{
 	(*Envelope)(nil),        // 0: millrace.msg.Envelope
 	(*PID)(nil),             // 1: millrace.msg.PID
@@ -2941,28 +3171,30 @@ var file_actors_msg_messages_proto_goTypes = []any{
 	(*OpenText)(nil),        // 8: millrace.msg.OpenText
 	(*CloseText)(nil),       // 9: millrace.msg.CloseText
 	(*Generate)(nil),        // 10: millrace.msg.Generate
-	(*Source)(nil),          // 11: millrace.msg.Source
-	(*Prefetch)(nil),        // 12: millrace.msg.Prefetch
-	(*Prefetched)(nil),      // 13: millrace.msg.Prefetched
-	(*Fetch)(nil),           // 14: millrace.msg.Fetch
-	(*Slab)(nil),            // 15: millrace.msg.Slab
-	(*Redirect)(nil),        // 16: millrace.msg.Redirect
-	(*Find)(nil),            // 17: millrace.msg.Find
-	(*Found)(nil),           // 18: millrace.msg.Found
-	(*Cancel)(nil),          // 19: millrace.msg.Cancel
-	(*Tokens)(nil),          // 20: millrace.msg.Tokens
-	(*Token)(nil),           // 21: millrace.msg.Token
-	(*Alternative)(nil),     // 22: millrace.msg.Alternative
-	(*Text)(nil),            // 23: millrace.msg.Text
-	(*Logprob)(nil),         // 24: millrace.msg.Logprob
-	(*Started)(nil),         // 25: millrace.msg.Started
-	(*Progress)(nil),        // 26: millrace.msg.Progress
-	(*Lost)(nil),            // 27: millrace.msg.Lost
-	(*ListBlocks)(nil),      // 28: millrace.msg.ListBlocks
-	(*Blocks)(nil),          // 29: millrace.msg.Blocks
-	(*grammarpb.Spec)(nil),  // 30: millrace.grammar.Spec
-	(*samplepb.Params)(nil), // 31: millrace.sample.Params
-	(*samplepb.Beams)(nil),  // 32: millrace.sample.Beams
+	(*Pool)(nil),            // 11: millrace.msg.Pool
+	(*Source)(nil),          // 12: millrace.msg.Source
+	(*Prefetch)(nil),        // 13: millrace.msg.Prefetch
+	(*Prefetched)(nil),      // 14: millrace.msg.Prefetched
+	(*Fetch)(nil),           // 15: millrace.msg.Fetch
+	(*Slab)(nil),            // 16: millrace.msg.Slab
+	(*Redirect)(nil),        // 17: millrace.msg.Redirect
+	(*Find)(nil),            // 18: millrace.msg.Find
+	(*Found)(nil),           // 19: millrace.msg.Found
+	(*Cancel)(nil),          // 20: millrace.msg.Cancel
+	(*Tokens)(nil),          // 21: millrace.msg.Tokens
+	(*Token)(nil),           // 22: millrace.msg.Token
+	(*Scored)(nil),          // 23: millrace.msg.Scored
+	(*Alternative)(nil),     // 24: millrace.msg.Alternative
+	(*Text)(nil),            // 25: millrace.msg.Text
+	(*Logprob)(nil),         // 26: millrace.msg.Logprob
+	(*Started)(nil),         // 27: millrace.msg.Started
+	(*Progress)(nil),        // 28: millrace.msg.Progress
+	(*Lost)(nil),            // 29: millrace.msg.Lost
+	(*ListBlocks)(nil),      // 30: millrace.msg.ListBlocks
+	(*Blocks)(nil),          // 31: millrace.msg.Blocks
+	(*grammarpb.Spec)(nil),  // 32: millrace.grammar.Spec
+	(*samplepb.Params)(nil), // 33: millrace.sample.Params
+	(*samplepb.Beams)(nil),  // 34: millrace.sample.Beams
 }
 var file_actors_msg_messages_proto_depIdxs = []int32{
 	4,  // 0: millrace.msg.Envelope.tokenize:type_name -> millrace.msg.Tokenize
@@ -2972,24 +3204,24 @@ var file_actors_msg_messages_proto_depIdxs = []int32{
 	8,  // 4: millrace.msg.Envelope.open_text:type_name -> millrace.msg.OpenText
 	9,  // 5: millrace.msg.Envelope.close_text:type_name -> millrace.msg.CloseText
 	10, // 6: millrace.msg.Envelope.generate:type_name -> millrace.msg.Generate
-	19, // 7: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
-	20, // 8: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
-	23, // 9: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
-	25, // 10: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
-	26, // 11: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
-	16, // 12: millrace.msg.Envelope.redirect:type_name -> millrace.msg.Redirect
-	27, // 13: millrace.msg.Envelope.lost:type_name -> millrace.msg.Lost
-	17, // 14: millrace.msg.Envelope.find:type_name -> millrace.msg.Find
-	18, // 15: millrace.msg.Envelope.found:type_name -> millrace.msg.Found
-	12, // 16: millrace.msg.Envelope.prefetch:type_name -> millrace.msg.Prefetch
-	13, // 17: millrace.msg.Envelope.prefetched:type_name -> millrace.msg.Prefetched
-	14, // 18: millrace.msg.Envelope.fetch:type_name -> millrace.msg.Fetch
-	15, // 19: millrace.msg.Envelope.slab:type_name -> millrace.msg.Slab
-	28, // 20: millrace.msg.Envelope.list_blocks:type_name -> millrace.msg.ListBlocks
-	29, // 21: millrace.msg.Envelope.blocks:type_name -> millrace.msg.Blocks
+	20, // 7: millrace.msg.Envelope.cancel:type_name -> millrace.msg.Cancel
+	21, // 8: millrace.msg.Envelope.tokens:type_name -> millrace.msg.Tokens
+	25, // 9: millrace.msg.Envelope.text:type_name -> millrace.msg.Text
+	27, // 10: millrace.msg.Envelope.started:type_name -> millrace.msg.Started
+	28, // 11: millrace.msg.Envelope.progress:type_name -> millrace.msg.Progress
+	17, // 12: millrace.msg.Envelope.redirect:type_name -> millrace.msg.Redirect
+	29, // 13: millrace.msg.Envelope.lost:type_name -> millrace.msg.Lost
+	18, // 14: millrace.msg.Envelope.find:type_name -> millrace.msg.Find
+	19, // 15: millrace.msg.Envelope.found:type_name -> millrace.msg.Found
+	13, // 16: millrace.msg.Envelope.prefetch:type_name -> millrace.msg.Prefetch
+	14, // 17: millrace.msg.Envelope.prefetched:type_name -> millrace.msg.Prefetched
+	15, // 18: millrace.msg.Envelope.fetch:type_name -> millrace.msg.Fetch
+	16, // 19: millrace.msg.Envelope.slab:type_name -> millrace.msg.Slab
+	30, // 20: millrace.msg.Envelope.list_blocks:type_name -> millrace.msg.ListBlocks
+	31, // 21: millrace.msg.Envelope.blocks:type_name -> millrace.msg.Blocks
 	1,  // 22: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
 	3,  // 23: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
-	30, // 24: millrace.msg.Tokenize.grammar:type_name -> millrace.grammar.Spec
+	32, // 24: millrace.msg.Tokenize.grammar:type_name -> millrace.grammar.Spec
 	2,  // 25: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
 	1,  // 26: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
 	2,  // 27: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
@@ -2999,32 +3231,36 @@ var file_actors_msg_messages_proto_depIdxs = []int32{
 	1,  // 31: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
 	1,  // 32: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
 	1,  // 33: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
-	31, // 34: millrace.msg.Generate.sampling:type_name -> millrace.sample.Params
-	32, // 35: millrace.msg.Generate.beams:type_name -> millrace.sample.Beams
+	33, // 34: millrace.msg.Generate.sampling:type_name -> millrace.sample.Params
+	34, // 35: millrace.msg.Generate.beams:type_name -> millrace.sample.Beams
 	3,  // 36: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
-	11, // 37: millrace.msg.Generate.source:type_name -> millrace.msg.Source
-	30, // 38: millrace.msg.Generate.grammar:type_name -> millrace.grammar.Spec
-	1,  // 39: millrace.msg.Source.kv:type_name -> millrace.msg.PID
-	1,  // 40: millrace.msg.Prefetch.reply:type_name -> millrace.msg.PID
-	11, // 41: millrace.msg.Prefetch.source:type_name -> millrace.msg.Source
-	1,  // 42: millrace.msg.Fetch.reply:type_name -> millrace.msg.PID
-	1,  // 43: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
-	1,  // 44: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
-	1,  // 45: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
-	1,  // 46: millrace.msg.Find.reply:type_name -> millrace.msg.PID
-	1,  // 47: millrace.msg.Found.compute:type_name -> millrace.msg.PID
-	21, // 48: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
-	22, // 49: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
-	2,  // 50: millrace.msg.Token.error:type_name -> millrace.msg.Error
-	24, // 51: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
-	2,  // 52: millrace.msg.Text.error:type_name -> millrace.msg.Error
-	24, // 53: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
-	1,  // 54: millrace.msg.ListBlocks.reply:type_name -> millrace.msg.PID
-	55, // [55:55] is the sub-list for method output_type
-	55, // [55:55] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	12, // 37: millrace.msg.Generate.source:type_name -> millrace.msg.Source
+	32, // 38: millrace.msg.Generate.grammar:type_name -> millrace.grammar.Spec
+	11, // 39: millrace.msg.Generate.pool:type_name -> millrace.msg.Pool
+	1,  // 40: millrace.msg.Source.kv:type_name -> millrace.msg.PID
+	1,  // 41: millrace.msg.Prefetch.reply:type_name -> millrace.msg.PID
+	12, // 42: millrace.msg.Prefetch.source:type_name -> millrace.msg.Source
+	1,  // 43: millrace.msg.Fetch.reply:type_name -> millrace.msg.PID
+	1,  // 44: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
+	1,  // 45: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
+	1,  // 46: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
+	1,  // 47: millrace.msg.Find.reply:type_name -> millrace.msg.PID
+	1,  // 48: millrace.msg.Found.compute:type_name -> millrace.msg.PID
+	22, // 49: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
+	24, // 50: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
+	2,  // 51: millrace.msg.Token.error:type_name -> millrace.msg.Error
+	23, // 52: millrace.msg.Token.prompt:type_name -> millrace.msg.Scored
+	24, // 53: millrace.msg.Scored.top:type_name -> millrace.msg.Alternative
+	26, // 54: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
+	2,  // 55: millrace.msg.Text.error:type_name -> millrace.msg.Error
+	26, // 56: millrace.msg.Text.prompt:type_name -> millrace.msg.Logprob
+	26, // 57: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
+	1,  // 58: millrace.msg.ListBlocks.reply:type_name -> millrace.msg.PID
+	59, // [59:59] is the sub-list for method output_type
+	59, // [59:59] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_actors_msg_messages_proto_init() }
@@ -3064,7 +3300,7 @@ func file_actors_msg_messages_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_actors_msg_messages_proto_rawDesc), len(file_actors_msg_messages_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -4,8 +4,10 @@ package wire
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/proof"
 )
 
 // ChatCompletion is the whole answer to a chat call.
@@ -17,6 +19,9 @@ type ChatCompletion struct {
 	SystemFingerprint string       `json:"system_fingerprint"`
 	Choices           []ChatChoice `json:"choices"`
 	Usage             Usage        `json:"usage"`
+
+	Proof          *proof.Proof    `json:"proof,omitempty" doc:"With proof"`
+	PromptLogprobs json.RawMessage `json:"prompt_logprobs,omitempty" doc:"With prompt_logprobs: for each token of the prompt null (the first one), or an object with token ids as keys and logprob, rank and decoded_token"`
 }
 
 // ChatChoice is one choice of a chat completion.
@@ -25,7 +30,7 @@ type ChatChoice struct {
 	Message      AnswerMessage   `json:"message"`
 	Logprobs     json.RawMessage `json:"logprobs" doc:"With logprobs: content, a list of token, logprob, bytes, top_logprobs"`
 	FinishReason string          `json:"finish_reason" doc:"stop, length or tool_calls"`
-	TokenIDs     []int32         `json:"token_ids,omitempty" doc:"With return_token_ids"`
+	TokenIDs     []int32         `json:"token_ids,omitempty" doc:"With return_token_ids or proof"`
 }
 
 // AnswerMessage is the assistant's message.
@@ -59,6 +64,7 @@ type TextCompletion struct {
 	SystemFingerprint string       `json:"system_fingerprint"`
 	Choices           []TextChoice `json:"choices"`
 	Usage             Usage        `json:"usage"`
+	Proof             *proof.Proof `json:"proof,omitempty" doc:"With proof"`
 }
 
 // TextChoice is one choice of a plain completion. Index counts through prompts x n.
@@ -67,7 +73,9 @@ type TextChoice struct {
 	Text         string          `json:"text"`
 	Logprobs     json.RawMessage `json:"logprobs" doc:"With logprobs: tokens, token_logprobs, top_logprobs, text_offset"`
 	FinishReason string          `json:"finish_reason" doc:"stop or length"`
-	TokenIDs     []int32         `json:"token_ids,omitempty" doc:"With return_token_ids"`
+	TokenIDs     []int32         `json:"token_ids,omitempty" doc:"With return_token_ids or proof"`
+
+	PromptLogprobs json.RawMessage `json:"prompt_logprobs,omitempty" doc:"With prompt_logprobs, as in a chat"`
 }
 
 // Usage counts tokens.
@@ -101,9 +109,10 @@ func EncodeAnswer(c *call.Call, r *call.Result, fingerprint string) ([]byte, err
 	if r.Reasons {
 		usage.CompletionTokensDetails = &CompletionTokensDetails{ReasoningTokens: r.Reasoning}
 	}
+	proven := proof.Of(c, r)
 	if c.Kind == call.Chat {
 		a := ChatCompletion{ID: c.ID, Object: "chat.completion", Created: c.Created.Unix(), Model: c.Model,
-			SystemFingerprint: fingerprint, Usage: usage}
+			SystemFingerprint: fingerprint, Usage: usage, Proof: proven, PromptLogprobs: promptLogprobs(c, &choices[0])}
 		for i := range choices {
 			ch := &choices[i]
 			a.Choices = append(a.Choices, ChatChoice{Index: i,
@@ -113,10 +122,10 @@ func EncodeAnswer(c *call.Call, r *call.Result, fingerprint string) ([]byte, err
 		return marshal(a)
 	}
 	a := TextCompletion{ID: c.ID, Object: "text_completion", Created: c.Created.Unix(), Model: c.Model,
-		SystemFingerprint: fingerprint, Usage: usage}
+		SystemFingerprint: fingerprint, Usage: usage, Proof: proven}
 	for i := range choices {
 		ch := &choices[i]
-		a.Choices = append(a.Choices, TextChoice{Index: i, Text: ch.Text,
+		a.Choices = append(a.Choices, TextChoice{Index: i, Text: ch.Text, PromptLogprobs: promptLogprobs(c, ch),
 			Logprobs: logprobs(c, ch), FinishReason: string(ch.Finish), TokenIDs: tokenIDs(c, ch)})
 	}
 	return marshal(a)
@@ -143,8 +152,27 @@ func logprobs(c *call.Call, ch *call.Choice) json.RawMessage {
 	case c.Kind == call.Chat:
 		return appendChatLogprobs(nil, ch.Logprobs)
 	}
-	raw, _ := appendCompletionLogprobs(nil, ch.Logprobs, 0)
+	tokens := ch.Logprobs
+	if c.Echo {
+		tokens = slices.Concat(ch.Prompt, tokens)
+	}
+	raw, _ := appendCompletionLogprobs(nil, tokens, 0)
 	return raw
+}
+
+// promptLogprobs returns the log probabilities of a prompt in vLLM's form; nil if the call wants none, or only those of an echo.
+func promptLogprobs(c *call.Call, ch *call.Choice) json.RawMessage {
+	if ch.Prompt == nil || c.Echo && c.Requests[0].TopLogprobs >= 0 {
+		return nil
+	}
+	dst := []byte{'['}
+	for i, t := range ch.Prompt {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendPromptToken(dst, t)
+	}
+	return append(dst, ']')
 }
 
 func tokenIDs(c *call.Call, ch *call.Choice) []int32 {

@@ -58,12 +58,16 @@ func appendEscape(dst []byte, c byte) []byte {
 	return append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&0xf])
 }
 
-// appendLogprob appends a log probability. JSON has no infinity, so it uses OpenAI's value, -9999.
-func appendLogprob(dst []byte, v float32) []byte {
+// Logprob returns a log probability as JSON can have it. JSON has no infinity, so this is OpenAI's value, -9999, instead.
+func Logprob(v float32) float32 {
 	if math.IsNaN(float64(v)) || v < -9999 {
-		v = -9999
+		return -9999
 	}
-	return strconv.AppendFloat(dst, float64(v), 'f', -1, 32)
+	return v
+}
+
+func appendLogprob(dst []byte, v float32) []byte {
+	return strconv.AppendFloat(dst, float64(Logprob(v)), 'f', -1, 32)
 }
 
 func appendInts[T byte | int32](dst []byte, values []T) []byte {
@@ -125,6 +129,28 @@ func appendCompletionLogprobs(dst []byte, tokens []api.TokenLogprob, offset int)
 		return dst
 	})
 	return append(dst, '}'), offset
+}
+
+// appendPromptToken appends a token of a prompt and the likeliest ones in its place, by their ids. The first one has none: null.
+func appendPromptToken(dst []byte, t api.TokenLogprob) []byte {
+	if math.IsNaN(float64(t.Logprob)) {
+		return append(dst, "null"...)
+	}
+	one := func(t api.TokenLogprob, rank int) {
+		dst = strconv.AppendInt(append(dst, '"'), int64(t.Token), 10)
+		dst = appendLogprob(append(dst, `":{"logprob":`...), t.Logprob)
+		dst = strconv.AppendInt(append(dst, `,"rank":`...), int64(rank), 10)
+		dst = append(appendString(append(dst, `,"decoded_token":`...), t.Text), '}')
+	}
+	dst = append(dst, '{')
+	one(t, t.Rank)
+	for i, alt := range t.Top {
+		if alt.Token != t.Token {
+			dst = append(dst, ',')
+			one(alt, i+1)
+		}
+	}
+	return append(dst, '}')
 }
 
 // appendTokenName appends a token's text. A part of a character becomes "bytes:\xe2\x80", as at OpenAI,

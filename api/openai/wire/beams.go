@@ -28,6 +28,7 @@ var notWithBeams = []struct {
 	{"presence_penalty", []float64{0}},
 	{"frequency_penalty", []float64{0}},
 	{"logit_bias", nil},
+	{"min_tokens", []float64{0}},
 }
 
 // beams reads the fields of a beam search. Its width is num_beams or, as in vLLM, best_of or n. Without

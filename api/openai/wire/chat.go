@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/compute/sample"
 )
 
 const (
@@ -31,6 +32,7 @@ func decodeChat(body []byte, models []api.Model, arrival time.Time, id string) (
 	o.int("max_tokens", 1, maxMaxTokens, &r.MaxTokens)
 	o.int("max_completion_tokens", 1, maxMaxTokens, &r.MaxTokens)
 	o.chatLogprobs(r)
+	o.promptLogprobs(c, r)
 	v := o.conversation()
 	r.Messages, r.Tools, r.TemplateArgs = v.messages, v.tools, v.args
 	r.ContinueFinal, r.NoGenerationPrompt = v.continueFinal, v.noPrompt
@@ -46,8 +48,29 @@ func decodeChat(body []byte, models []api.Model, arrival time.Time, id string) (
 	o.refuseUnsupported("documents", "[]")
 	o.refuseUnsupported("chat_template")
 	o.refuseUnsupported("add_special_tokens", "false")
-	o.refuseUnsupported("thinking_token_budget")
+	o.thinkingBudget(c, models)
+	o.proof(c)
 	return c, o.result()
+}
+
+// thinkingBudget reads "thinking_token_budget". It has no effect on a model without reasoning.
+func (o *object) thinkingBudget(c *call.Call, models []api.Model) {
+	var budget int64
+	if !o.integer("thinking_token_budget", 0, maxMaxTokens, &budget) {
+		return
+	}
+	r := c.Requests[0]
+	if o.err != nil || r.ReasoningEnd == "" {
+		return
+	}
+	switch ids := Served(models, c.Model).Think; {
+	case r.Beams != nil:
+		o.fail("thinking_token_budget", "not supported together with use_beam_search")
+	case ids == nil:
+		o.fail("thinking_token_budget", "found %d, expected none: no token ends the reasoning of this model", budget)
+	default:
+		r.Sampling.Thinking = &sample.Thinking{Budget: int(budget), Start: ids[0], End: ids[1]}
+	}
 }
 
 func (o *object) chatLogprobs(r *api.Request) {

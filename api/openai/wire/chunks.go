@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/proof"
 	"github.com/millrace/millrace/api/tools"
 )
 
@@ -14,10 +15,11 @@ import (
 type Chunks struct {
 	call    *call.Call
 	parser  *call.Parser
-	common  int      // bytes of each head before its fingerprint
-	heads   [][]byte // by choice: the start of a chunk, up to `"choices":[`; one slice for all of a request
-	tail    []byte   // from the `]` of the choices
-	offsets []int    // by choice: position of the next token in the text, for the logprobs of completions
+	proof   *proof.Recorder // nil: no proof
+	common  int             // bytes of each head before its fingerprint
+	heads   [][]byte        // by choice: the start of a chunk, up to `"choices":[`; one slice for all of a request
+	tail    []byte          // from the `]` of the choices
+	offsets []int           // by choice: position of the next token in the text, for the logprobs of completions
 	buf     []byte
 	starts  []int
 	out     [][]byte
@@ -39,7 +41,7 @@ func NewChunks(c *call.Call, fingerprint string) *Chunks {
 	if c.IncludeUsage {
 		tail = `],"usage":null}`
 	}
-	chunks := &Chunks{call: c, parser: call.NewParser(c), common: len(head), heads: make([][]byte, c.Choices()), tail: []byte(tail), offsets: make([]int, c.Choices())}
+	chunks := &Chunks{call: c, parser: call.NewParser(c), common: len(head), heads: make([][]byte, c.Choices()), tail: []byte(tail), offsets: make([]int, c.Choices()), proof: proof.NewRecorder(c)}
 	for first := 0; first < c.Choices(); first += c.N {
 		chunks.heads[first] = slices.Clone(head)
 		chunks.setFingerprint(first, fingerprint)
@@ -87,7 +89,7 @@ func (c *Chunks) Open() [][]byte {
 	return c.finish()
 }
 
-// Encode returns the chunks of an event: its text, the end of its choice and the usage. There may be
+// Encode returns the chunks of an event: its text, the end of its choice, the usage and the proof. There may be
 // none, since a token may have no text, and since text that may begin a tool call is held back. The event
 // must not have a Failure.
 func (c *Chunks) Encode(ev api.Event) [][]byte {
@@ -113,8 +115,9 @@ func (c *Chunks) Encode(ev api.Event) [][]byte {
 		c.add(`"}`)
 		c.closeChoice()
 	}
-	if ev.Done && c.call.IncludeUsage && ev.Usage != nil {
-		c.usage(*ev.Usage)
+	c.proof.Add(&ev, finish)
+	if ev.Done && ev.Usage != nil && (c.call.IncludeUsage || c.call.Proof) {
+		c.end(*ev.Usage)
 	}
 	return c.finish()
 }
@@ -201,14 +204,27 @@ func (c *Chunks) closeText(ev *api.Event, details bool) {
 	c.closeChoice()
 }
 
-func (c *Chunks) usage(u api.Usage) {
+// end adds the chunk without choices that ends the answer, with the usage and the proof as far as the call wants them.
+func (c *Chunks) end(u api.Usage) {
 	c.openChunk(0)
-	c.add(`],"usage":`)
-	reasoning, reasons := c.parser.Reasoning()
-	if !reasons {
-		reasoning = -1
+	c.add(`]`)
+	if c.call.IncludeUsage {
+		c.add(`,"usage":`)
+		reasoning, reasons := c.parser.Reasoning()
+		if !reasons {
+			reasoning = -1
+		}
+		c.buf = appendUsage(c.buf, u, reasoning)
 	}
-	c.buf = append(appendUsage(c.buf, u, reasoning), '}')
+	if p := c.proof.Proof(); p != nil {
+		c.add(`,"proof":`)
+		text, err := marshal(p)
+		if err != nil { // strings and numbers always marshal
+			text = []byte("null")
+		}
+		c.buf = append(c.buf, text...)
+	}
+	c.add(`}`)
 }
 
 func (c *Chunks) openChoice(choice int) {

@@ -37,7 +37,7 @@ func (o *object) grammar(r *api.Request) {
 		}
 	}
 	if r.Grammar != nil && r.Beams != nil {
-		o.err = firstOf(o.err, api.Invalid(r.Grammar.Param, "%s: not supported together with use_beam_search", r.Grammar.Param))
+		o.err = firstOf(o.err, api.GrammarWithBeams(r.Grammar.Param))
 	}
 }
 

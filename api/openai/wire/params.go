@@ -1,8 +1,6 @@
 package wire
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -40,8 +38,6 @@ var unsupported = []struct {
 	{"bad_words", []string{"[]"}},
 	{"guided_whitespace_pattern", nil},
 	{"logits_processors", []string{"[]"}},
-	{"min_tokens", []string{"0"}},
-	{"prompt_logprobs", nil},
 	{"spaces_between_special_tokens", []string{"true"}},
 	{"truncate_prompt_tokens", nil},
 }
@@ -57,18 +53,31 @@ func (o *object) refuseUnsupported(name string, neutral ...string) {
 func (o *object) model(models []api.Model) string {
 	name := ""
 	o.str("model", &name)
-	switch {
+	switch m := Served(models, name); {
 	case o.err != nil:
 	case len(models) == 0:
 		o.err = &api.Error{Code: api.CodeUnavailable, Message: "no model is loaded yet", RetryAfter: time.Second}
-	case name == "" && len(models) == 1:
-		return models[0].ID
+	case m != nil:
+		return m.ID
 	case name == "":
 		o.fail("model", "expected one of %s", modelNames(models))
-	case !slices.ContainsFunc(models, func(m api.Model) bool { return m.ID == name }):
+	default:
 		o.err = modelNotFound(name, models)
 	}
 	return name
+}
+
+// Served returns the model that a request names, or the only one if it names none; nil if there is no such model.
+func Served(models []api.Model, name string) *api.Model {
+	if name == "" && len(models) == 1 {
+		return &models[0]
+	}
+	for i := range models {
+		if models[i].ID == name {
+			return &models[i]
+		}
+	}
+	return nil
 }
 
 func modelNotFound(name string, models []api.Model) *api.Error {
@@ -105,7 +114,7 @@ func (o *object) common(models []api.Model, prefix, id string, arrival time.Time
 	o.int("n", 1, maxChoices, &r.N)
 	c.N = r.N
 	r.Sampling = defaults(models, r.Model)
-	r.Sampling.Seed = seedOf(c.ID)
+	r.Sampling.Seed = call.SeedOf(c.ID)
 	o.sampling(&r.Sampling)
 	o.stops(r)
 	o.boolean("ignore_eos", &r.IgnoreEOS)
@@ -114,18 +123,26 @@ func (o *object) common(models []api.Model, prefix, id string, arrival time.Time
 	o.boolean("skip_special_tokens", &skipSpecial)
 	r.KeepSpecial = !skipSpecial
 	o.int("priority", math.MinInt32, math.MaxInt32, &r.Priority)
-	var timeout float32
-	if o.number("timeout", 0, maxTimeout.Seconds(), true, &timeout); timeout > 0 {
-		r.Deadline = arrival.Add(time.Duration(float64(timeout) * float64(time.Second)))
-	}
+	o.timeout(r)
 	o.cacheSalt(r)
 	o.beams(r)
 	o.grammar(r)
+	if r.Grammar != nil && r.Sampling.MinTokens > 0 {
+		o.fail("min_tokens", "not supported together with %s, which says where the answer ends", r.Grammar.Param)
+	}
 	for _, u := range unsupported {
 		o.refuseUnsupported(u.name, u.neutral...)
 	}
 	o.ignored()
 	return c, r
+}
+
+// timeout reads the seconds after which a request ends.
+func (o *object) timeout(r *api.Request) {
+	var timeout float32
+	if o.number("timeout", 0, maxTimeout.Seconds(), true, &timeout); timeout > 0 {
+		r.Deadline = r.Arrival.Add(time.Duration(float64(timeout) * float64(time.Second)))
+	}
 }
 
 // cacheSalt reads "cache_salt". Its value may be a secret: no error has it.
@@ -163,19 +180,10 @@ func (o *object) streamOptions(c *call.Call) {
 	}
 }
 
-// seedOf returns the seed of a request without one. It is a hash of the call's id, so decoding the same
-// body with the same id gives the same requests.
-func seedOf(id string) uint64 {
-	sum := sha256.Sum256([]byte(id))
-	return binary.LittleEndian.Uint64(sum[:])
-}
-
 // defaults returns the sampling parameters that the model's checkpoint recommends, or OpenAI's.
 func defaults(models []api.Model, id string) sample.Params {
-	for _, m := range models {
-		if m.ID == id && m.Sampling.TopP != 0 {
-			return m.Sampling
-		}
+	if m := Served(models, id); m != nil && m.Sampling.TopP != 0 {
+		return m.Sampling
 	}
 	return sample.Default()
 }
@@ -194,6 +202,7 @@ func (o *object) sampling(p *sample.Params) {
 	o.number("repetition_penalty", 0, 10, true, &p.RepetitionPenalty)
 	o.number("presence_penalty", -2, 2, false, &p.PresencePenalty)
 	o.number("frequency_penalty", -2, 2, false, &p.FrequencyPenalty)
+	o.int("min_tokens", 0, maxMaxTokens, &p.MinTokens)
 	o.logitBias(p)
 	var seed int64
 	if o.integer("seed", math.MinInt64, math.MaxInt64, &seed) {

@@ -59,10 +59,8 @@ type TokenizeAnswer struct {
 // EncodeTokenize returns the body of the answer to a tokenize call.
 func EncodeTokenize(r *api.TokenizeRequest, tokens []int32, models []api.Model) ([]byte, error) {
 	a := TokenizeAnswer{Count: len(tokens), Tokens: append([]int32{}, tokens...)}
-	for _, m := range models {
-		if m.ID == r.Model {
-			a.MaxModelLen = m.ContextLength
-		}
+	if m := Served(models, r.Model); m != nil {
+		a.MaxModelLen = m.ContextLength
 	}
 	return json.Marshal(a)
 }
@@ -103,10 +101,8 @@ func EncodeModels(models []api.Model) ([]byte, error) {
 
 // EncodeModel returns the body of the answer about one model, or an *api.Error if it is not served.
 func EncodeModel(id string, models []api.Model) ([]byte, error) {
-	for _, m := range models {
-		if m.ID == id {
-			return json.Marshal(card(m))
-		}
+	if m := Served(models, id); m != nil {
+		return json.Marshal(card(*m))
 	}
 	return nil, modelNotFound(id, models)
 }

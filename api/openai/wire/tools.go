@@ -231,17 +231,25 @@ func (o *object) allowedTools(t *call.ToolChoice, names []string) {
 
 // choose sets how the answer is generated and parsed.
 func (o *object) choose(c *call.Call, models []api.Model, t *call.ToolChoice) {
-	i := slices.IndexFunc(models, func(m api.Model) bool { return m.ID == c.Model })
-	if o.err != nil || i < 0 {
+	m := Served(models, c.Model)
+	if o.err != nil || m == nil {
 		return
 	}
-	if err := c.Choose(&models[i], *t); err != nil {
+	if err := c.Choose(m, *t); err != nil {
 		o.err = api.AsError(err)
 	}
 }
 
 // efforts are OpenAI's values of "reasoning_effort".
 var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh"}
+
+// Effort returns OpenAI's name of an effort: the highest one of Anthropic and Ollama has another name.
+func Effort(name string) string {
+	if name == "max" {
+		return "xhigh"
+	}
+	return name
+}
 
 // reasoningEffort hands "reasoning_effort" to the template, where chat_template_kwargs does not have it. Templates
 // read one of three names.

@@ -45,7 +45,7 @@ func TestBadToolsAreRefusedByTheFieldAtFault(t *testing.T) {
 			"tool_choice.allowed_tools.tools[0].function.name"},
 		{with(`"parallel_tool_calls":1`), "parallel_tool_calls"},
 		{with(`"reasoning_effort":"huge"`), "reasoning_effort"}, {with(`"reasoning_effort":3`), "reasoning_effort"},
-		{with(`"thinking_token_budget":100`), "thinking_token_budget"},
+		{with(`"thinking_token_budget":-1`), "thinking_token_budget"}, {with(`"thinking_token_budget":"x"`), "thinking_token_budget"},
 		{`{"messages":[{"role":"assistant","content":"x","reasoning_content":7}]}`, "messages[0].reasoning_content"},
 	} {
 		for _, models := range [][]api.Model{served, callers} {
@@ -70,6 +70,10 @@ func TestToolsSetHowTheAnswerIsParsed(t *testing.T) {
 	auto := call.Parsing{Format: "hermes+think", Calls: true}
 	require.Equal(t, auto, decodeTools(t, twoTools).Parsing)
 	require.Equal(t, auto, decodeTools(t, twoTools+`,"tool_choice":"auto","parallel_tool_calls":true`).Parsing)
+	spec := decodeTools(t, twoTools).Requests[0].Grammar
+	require.Equal(t, []string{"<tool_call>", "<think>", "</think>"}, []string{spec.After, spec.SkipFrom, spec.SkipTo}, "reasoning has no calls")
+	forced := decodeTools(t, twoTools+`,"tool_choice":"required"`).Requests[0].Grammar
+	require.Empty(t, forced.SkipFrom+forced.SkipTo)
 	single := auto
 	single.Single = true
 	require.Equal(t, single, decodeTools(t, twoTools+`,"parallel_tool_calls":false`).Parsing)

@@ -34,6 +34,8 @@ type Spec struct {
 	After         []byte                 `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"` // text
 	Optional      bool                   `protobuf:"varint,5,opt,name=optional,proto3" json:"optional,omitempty"`
 	Repeat        bool                   `protobuf:"varint,6,opt,name=repeat,proto3" json:"repeat,omitempty"`
+	SkipTo        []byte                 `protobuf:"bytes,7,opt,name=skip_to,json=skipTo,proto3" json:"skip_to,omitempty"`       // text
+	SkipFrom      []byte                 `protobuf:"bytes,8,opt,name=skip_from,json=skipFrom,proto3" json:"skip_from,omitempty"` // text
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -110,18 +112,34 @@ func (x *Spec) GetRepeat() bool {
 	return false
 }
 
+func (x *Spec) GetSkipTo() []byte {
+	if x != nil {
+		return x.SkipTo
+	}
+	return nil
+}
+
+func (x *Spec) GetSkipFrom() []byte {
+	if x != nil {
+		return x.SkipFrom
+	}
+	return nil
+}
+
 var File_compute_grammar_grammarpb_spec_proto protoreflect.FileDescriptor
 
 const file_compute_grammar_grammarpb_spec_proto_rawDesc = "" +
 	"\n" +
-	"$compute/grammar/grammarpb/spec.proto\x12\x10millrace.grammar\"\x92\x01\n" +
+	"$compute/grammar/grammarpb/spec.proto\x12\x10millrace.grammar\"\xc8\x01\n" +
 	"\x04Spec\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\fR\x06source\x12\x14\n" +
 	"\x05param\x18\x03 \x01(\tR\x05param\x12\x14\n" +
 	"\x05after\x18\x04 \x01(\fR\x05after\x12\x1a\n" +
 	"\boptional\x18\x05 \x01(\bR\boptional\x12\x16\n" +
-	"\x06repeat\x18\x06 \x01(\bR\x06repeatB8Z6github.com/millrace/millrace/compute/grammar/grammarpbb\x06proto3"
+	"\x06repeat\x18\x06 \x01(\bR\x06repeat\x12\x17\n" +
+	"\askip_to\x18\a \x01(\fR\x06skipTo\x12\x1b\n" +
+	"\tskip_from\x18\b \x01(\fR\bskipFromB8Z6github.com/millrace/millrace/compute/grammar/grammarpbb\x06proto3"
 
 var (
 	file_compute_grammar_grammarpb_spec_proto_rawDescOnce sync.Once

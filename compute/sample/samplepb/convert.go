@@ -6,20 +6,30 @@ import "github.com/millrace/millrace/compute/sample"
 
 // FromParams returns the protobuf form of p.
 func FromParams(p *sample.Params) *Params {
-	return &Params{
+	w := &Params{
 		Temperature: p.Temperature, TopK: int64(p.TopK), TopP: p.TopP, MinP: p.MinP, TypicalP: p.TypicalP,
 		RepetitionPenalty: p.RepetitionPenalty, PresencePenalty: p.PresencePenalty, FrequencyPenalty: p.FrequencyPenalty,
 		LogitBias: p.LogitBias, Seed: p.Seed, Logprobs: p.Logprobs, TopLogprobs: int64(p.TopLogprobs),
+		MinTokens: int64(p.MinTokens),
 	}
+	if t := p.Thinking; t != nil {
+		w.Thinking = &Thinking{Budget: int64(t.Budget), Start: t.Start, End: t.End, Begun: t.Begun}
+	}
+	return w
 }
 
 // ToParams returns what w is the form of. The result is not validated.
 func (w *Params) ToParams() sample.Params {
-	return sample.Params{
+	p := sample.Params{
 		Temperature: w.GetTemperature(), TopK: int(w.GetTopK()), TopP: w.GetTopP(), MinP: w.GetMinP(), TypicalP: w.GetTypicalP(),
 		RepetitionPenalty: w.GetRepetitionPenalty(), PresencePenalty: w.GetPresencePenalty(), FrequencyPenalty: w.GetFrequencyPenalty(),
 		LogitBias: w.GetLogitBias(), Seed: w.GetSeed(), Logprobs: w.GetLogprobs(), TopLogprobs: int(w.GetTopLogprobs()),
+		MinTokens: int(w.GetMinTokens()),
 	}
+	if t := w.GetThinking(); t != nil {
+		p.Thinking = &sample.Thinking{Budget: int(t.GetBudget()), Start: t.GetStart(), End: t.GetEnd(), Begun: t.GetBegun()}
+	}
+	return p
 }
 
 // FromBeams returns the protobuf form of b, and nil for nil.

@@ -40,6 +40,8 @@ type Params struct {
 	Seed              uint64                 `protobuf:"fixed64,10,opt,name=seed,proto3" json:"seed,omitempty"`
 	Logprobs          bool                   `protobuf:"varint,11,opt,name=logprobs,proto3" json:"logprobs,omitempty"`
 	TopLogprobs       int64                  `protobuf:"varint,12,opt,name=top_logprobs,json=topLogprobs,proto3" json:"top_logprobs,omitempty"`
+	MinTokens         int64                  `protobuf:"varint,13,opt,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
+	Thinking          *Thinking              `protobuf:"bytes,14,opt,name=thinking,proto3" json:"thinking,omitempty"` // absent: none
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -158,6 +160,89 @@ func (x *Params) GetTopLogprobs() int64 {
 	return 0
 }
 
+func (x *Params) GetMinTokens() int64 {
+	if x != nil {
+		return x.MinTokens
+	}
+	return 0
+}
+
+func (x *Params) GetThinking() *Thinking {
+	if x != nil {
+		return x.Thinking
+	}
+	return nil
+}
+
+// Thinking is a sample.Thinking.
+type Thinking struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        int64                  `protobuf:"varint,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Start         int32                  `protobuf:"zigzag32,2,opt,name=start,proto3" json:"start,omitempty"`
+	End           int32                  `protobuf:"zigzag32,3,opt,name=end,proto3" json:"end,omitempty"`
+	Begun         bool                   `protobuf:"varint,4,opt,name=begun,proto3" json:"begun,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Thinking) Reset() {
+	*x = Thinking{}
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Thinking) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Thinking) ProtoMessage() {}
+
+func (x *Thinking) ProtoReflect() protoreflect.Message {
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Thinking.ProtoReflect.Descriptor instead.
+func (*Thinking) Descriptor() ([]byte, []int) {
+	return file_compute_sample_samplepb_params_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Thinking) GetBudget() int64 {
+	if x != nil {
+		return x.Budget
+	}
+	return 0
+}
+
+func (x *Thinking) GetStart() int32 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *Thinking) GetEnd() int32 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *Thinking) GetBegun() bool {
+	if x != nil {
+		return x.Begun
+	}
+	return false
+}
+
 // Beams is a sample.BeamParams.
 type Beams struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -170,7 +255,7 @@ type Beams struct {
 
 func (x *Beams) Reset() {
 	*x = Beams{}
-	mi := &file_compute_sample_samplepb_params_proto_msgTypes[1]
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -182,7 +267,7 @@ func (x *Beams) String() string {
 func (*Beams) ProtoMessage() {}
 
 func (x *Beams) ProtoReflect() protoreflect.Message {
-	mi := &file_compute_sample_samplepb_params_proto_msgTypes[1]
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -195,7 +280,7 @@ func (x *Beams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beams.ProtoReflect.Descriptor instead.
 func (*Beams) Descriptor() ([]byte, []int) {
-	return file_compute_sample_samplepb_params_proto_rawDescGZIP(), []int{1}
+	return file_compute_sample_samplepb_params_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Beams) GetWidth() int64 {
@@ -223,7 +308,7 @@ var File_compute_sample_samplepb_params_proto protoreflect.FileDescriptor
 
 const file_compute_sample_samplepb_params_proto_rawDesc = "" +
 	"\n" +
-	"$compute/sample/samplepb/params.proto\x12\x0fmillrace.sample\"\xe5\x03\n" +
+	"$compute/sample/samplepb/params.proto\x12\x0fmillrace.sample\"\xbb\x04\n" +
 	"\x06Params\x12 \n" +
 	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
 	"\x05top_k\x18\x02 \x01(\x03R\x04topK\x12\x13\n" +
@@ -238,10 +323,18 @@ const file_compute_sample_samplepb_params_proto_rawDesc = "" +
 	"\x04seed\x18\n" +
 	" \x01(\x06R\x04seed\x12\x1a\n" +
 	"\blogprobs\x18\v \x01(\bR\blogprobs\x12!\n" +
-	"\ftop_logprobs\x18\f \x01(\x03R\vtopLogprobs\x1a<\n" +
+	"\ftop_logprobs\x18\f \x01(\x03R\vtopLogprobs\x12\x1d\n" +
+	"\n" +
+	"min_tokens\x18\r \x01(\x03R\tminTokens\x125\n" +
+	"\bthinking\x18\x0e \x01(\v2\x19.millrace.sample.ThinkingR\bthinking\x1a<\n" +
 	"\x0eLogitBiasEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\x05R\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01\"Z\n" +
+	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01\"`\n" +
+	"\bThinking\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\x03R\x06budget\x12\x14\n" +
+	"\x05start\x18\x02 \x01(\x11R\x05start\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\x11R\x03end\x12\x14\n" +
+	"\x05begun\x18\x04 \x01(\bR\x05begun\"Z\n" +
 	"\x05Beams\x12\x14\n" +
 	"\x05width\x18\x01 \x01(\x03R\x05width\x12%\n" +
 	"\x0elength_penalty\x18\x02 \x01(\x01R\rlengthPenalty\x12\x14\n" +
@@ -259,19 +352,21 @@ func file_compute_sample_samplepb_params_proto_rawDescGZIP() []byte {
 	return file_compute_sample_samplepb_params_proto_rawDescData
 }
 
-var file_compute_sample_samplepb_params_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_compute_sample_samplepb_params_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_compute_sample_samplepb_params_proto_goTypes = []any{
-	(*Params)(nil), // 0: millrace.sample.Params
-	(*Beams)(nil),  // 1: millrace.sample.Beams
-	nil,            // 2: millrace.sample.Params.LogitBiasEntry
+	(*Params)(nil),   // 0: millrace.sample.Params
+	(*Thinking)(nil), // 1: millrace.sample.Thinking
+	(*Beams)(nil),    // 2: millrace.sample.Beams
+	nil,              // 3: millrace.sample.Params.LogitBiasEntry
 }
 var file_compute_sample_samplepb_params_proto_depIdxs = []int32{
-	2, // 0: millrace.sample.Params.logit_bias:type_name -> millrace.sample.Params.LogitBiasEntry
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	3, // 0: millrace.sample.Params.logit_bias:type_name -> millrace.sample.Params.LogitBiasEntry
+	1, // 1: millrace.sample.Params.thinking:type_name -> millrace.sample.Thinking
+	2, // [2:2] is the sub-list for method output_type
+	2, // [2:2] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_compute_sample_samplepb_params_proto_init() }
@@ -285,7 +380,7 @@ func file_compute_sample_samplepb_params_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_compute_sample_samplepb_params_proto_rawDesc), len(file_compute_sample_samplepb_params_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

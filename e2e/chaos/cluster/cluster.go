@@ -45,6 +45,7 @@ type Config struct {
 	Args        []string // for every Millrace process
 	Listen      []string // HTTP addresses of the first gateways; the others get free ports
 	NATSListen  string   // address of the first NATS server; "": a free port
+	NATSData    string   // folder of the first NATS server's data; "": in Dir
 }
 
 // Group is a set of processes of a role that differ from the others of the cluster.

@@ -93,6 +93,11 @@ func newNATS(ctx context.Context, c *Config) (*natsServers, error) {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
+		if i == 0 && c.NATSData != "" {
+			if err := os.Symlink(c.NATSData, filepath.Join(dir, "data")); err != nil { // both configurations store below it
+				return nil, err
+			}
+		}
 		text := shipped + fmt.Sprintf("\nserver_name: %s\nlisten: %q\nhttp: %q\n", name, client, monitor)
 		if shipped == "" {
 			text += "jetstream { store_dir: data }\n"

@@ -13,10 +13,12 @@ import (
 
 // Choice is one choice of an answer, as a client received it.
 type Choice struct {
-	Text     string
-	Tokens   []int32
-	Logprobs map[string][]json.RawMessage // each field's arrays, joined
-	Finish   string
+	Text      string
+	Reasoning string                `json:",omitempty"`
+	Calls     []client.FunctionCall `json:",omitempty"` // of tools
+	Tokens    []int32
+	Logprobs  map[string][]json.RawMessage // each field's arrays, joined
+	Finish    string
 }
 
 // Answer is the answer that a client has at the end of a stream.
@@ -139,6 +141,17 @@ func (c *Choice) add(part *client.ChunkChoice) error {
 		return fmt.Errorf("found %q after the choice's end", part.Content())
 	}
 	c.Text += part.Content()
+	c.Reasoning += part.Delta.Reasoning
+	for _, call := range part.Delta.ToolCalls {
+		if call.Index != len(c.Calls) && call.Index != len(c.Calls)-1 {
+			return fmt.Errorf("found a part of tool call %d after %d calls", call.Index, len(c.Calls))
+		}
+		if call.Index == len(c.Calls) {
+			c.Calls = append(c.Calls, client.FunctionCall{})
+		}
+		c.Calls[call.Index].Name += call.Function.Name
+		c.Calls[call.Index].Arguments += call.Function.Arguments
+	}
 	c.Tokens = append(c.Tokens, part.TokenIDs...)
 	if part.FinishReason != "" {
 		c.Finish = part.FinishReason

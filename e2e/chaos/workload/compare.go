@@ -68,6 +68,12 @@ func Compare(expected, found *Answer) (Verdict, error) {
 		if e.Text != f.Text {
 			return Differing, fmt.Errorf("choice %d: the same tokens, but found text %q, expected %q", i, f.Text, e.Text)
 		}
+		if e.Reasoning != f.Reasoning {
+			return Differing, fmt.Errorf("choice %d: the same tokens, but found reasoning %q, expected %q", i, f.Reasoning, e.Reasoning)
+		}
+		if !slices.Equal(e.Calls, f.Calls) {
+			return Differing, fmt.Errorf("choice %d: the same tokens, but found tool calls %q, expected %q", i, f.Calls, e.Calls)
+		}
 		if e.Finish != f.Finish {
 			return Differing, fmt.Errorf("choice %d: found finish_reason %q, expected %q", i, f.Finish, e.Finish)
 		}
@@ -75,7 +81,7 @@ func Compare(expected, found *Answer) (Verdict, error) {
 			return Differing, fmt.Errorf("choice %d: the same tokens, but other log probabilities", i)
 		}
 	}
-	if expected.Usage != found.Usage {
+	if !reflect.DeepEqual(expected.Usage, found.Usage) {
 		return Differing, fmt.Errorf("found usage %+v, expected %+v", found.Usage, expected.Usage)
 	}
 	return Whole, nil

@@ -29,6 +29,9 @@ func TestEveryDeviationHasItsVerdict(t *testing.T) {
 	otherEnd.Choices[0].Finish = "stop"
 	otherUsage := answer("abcd", 1, 2, 3, 4)
 	otherUsage.Usage.PromptTokens = 1
+	otherReasoning, otherCalls := answer("abcd", 1, 2, 3, 4), answer("abcd", 1, 2, 3, 4)
+	otherReasoning.Choices[0].Reasoning = "so"
+	otherCalls.Choices[0].Calls = []client.FunctionCall{{Name: "f", Arguments: "{}"}}
 	otherLogprobs := answer("abcd", 1, 2, 3, 4)
 	otherLogprobs.Choices[0].Logprobs = map[string][]json.RawMessage{"tokens": {[]byte(`"a"`)}}
 	for _, c := range []struct {
@@ -49,6 +52,8 @@ func TestEveryDeviationHasItsVerdict(t *testing.T) {
 		{answer("abce", 1, 2, 3, 4), Differing},
 		{otherEnd, Differing},
 		{otherUsage, Differing},
+		{otherReasoning, Differing},
+		{otherCalls, Differing},
 		{otherLogprobs, Differing},
 	} {
 		got, err := Compare(expected, c.found)
@@ -57,6 +62,18 @@ func TestEveryDeviationHasItsVerdict(t *testing.T) {
 		o := Judge([]*Oracle{{Kind: "A", Answers: map[int]*Answer{7: expected}}}, []Result{{Stream: &Stream{ID: 7}, Answer: c.found}})
 		require.Equal(t, c.want == Whole || c.want == NoEqual, o.Good())
 	}
+}
+
+func TestDetailsOfTheUsageAreCompared(t *testing.T) {
+	reasoned := func(tokens int) *Answer {
+		a := answer("a", 1)
+		a.Usage.CompletionDetails = &client.CompletionDetails{ReasoningTokens: tokens}
+		return a
+	}
+	got, _ := Compare(reasoned(1), reasoned(1))
+	require.Equal(t, Whole, got)
+	got, _ = Compare(reasoned(1), reasoned(0))
+	require.Equal(t, Differing, got)
 }
 
 func TestStreamsOfASeedAreAlwaysTheSame(t *testing.T) {

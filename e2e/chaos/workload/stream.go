@@ -3,6 +3,7 @@
 package workload
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -30,9 +31,17 @@ const (
 	KindChat     = "chat" // with log probabilities; the only one with a chat template
 	KindUnseeded = "unseeded"
 	KindLong     = "long prompt"
+
+	kindSchema    = "schema"
+	kindRegex     = "regex"
+	kindTools     = "tools"
+	kindReasoning = "reasoning" // until the tokens end, or a text of a schema begins
 )
 
 var kinds = []string{"greedy", "sampled", "penalties", "stop", "n=2", "logprobs", KindChat, KindLong, kindBeams, KindUnseeded, kindWhole}
+
+// Guided are the kinds of streams with a grammar. Their model has a chat template with tools and reasoning.
+var Guided = []string{kindSchema, kindRegex, kindTools, kindReasoning}
 
 // Beams is the width of a beam search. Two of the beams are answers.
 const Beams = 4
@@ -114,6 +123,16 @@ func (s *Stream) fill(random *rand.Rand, tokens int) {
 			more[i] = openings[random.IntN(len(openings))]
 		}
 		opening += " " + strings.Join(more, ". ")
+	case kindRegex:
+		sampled(1, 1)
+		sampling.IgnoreEOS = false
+		sampling.StructuredOutputs = json.RawMessage(`{"regex":"( [a-z]{1,9}){3,60}\\. [0-9]{4}-[0-9]{2}-[0-9]{2}T00:00:00Z"}`)
+	case kindSchema, kindTools, kindReasoning:
+		sampled(1, 0.98)
+		sampling.IgnoreEOS = false
+		s.chat = guided(s.Kind, questions[random.IntN(len(questions))], sampling)
+		s.chat.MaxCompletionTokens = tokens
+		return
 	case KindChat:
 		sampled(0.5, 1)
 		s.chat = &client.ChatRequest{
@@ -123,6 +142,32 @@ func (s *Stream) fill(random *rand.Rand, tokens int) {
 		return
 	}
 	s.plain = &client.CompletionRequest{Prompt: opening, MaxTokens: tokens, Logprobs: logprobs, Sampling: sampling}
+}
+
+// story is a schema with keys and values that are the only ones possible, so that tokens are forced.
+const story = `{"type":"object","properties":{"title":{"type":"string","minLength":1,"maxLength":40},"kind_of_story":{"enum":["fairy tale","true story"]},` +
+	`"chapters":{"type":"array","minItems":1,"maxItems":4,"items":{"type":"object","properties":{"number":{"type":"integer","minimum":1,"maximum":99},` +
+	`"text":{"type":"string","maxLength":200}},"required":["number","text"],"additionalProperties":false}}},` +
+	`"required":["title","kind_of_story","chapters"],"additionalProperties":false}`
+
+// guided returns a chat of a kind with a grammar.
+func guided(kind, question string, sampling client.Sampling) *client.ChatRequest {
+	r := &client.ChatRequest{Messages: []client.Message{{Role: "user", Content: question}}, Sampling: sampling}
+	if kind == kindTools {
+		r.ToolChoice = "required"
+		r.Tools = []json.RawMessage{
+			json.RawMessage(`{"type":"function","function":{"name":"write_story","strict":true,"parameters":` + story + `}}`),
+			json.RawMessage(`{"type":"function","function":{"name":"get_weather","parameters":{"type":"object","properties":{"city":{"type":"string","maxLength":30},` +
+				`"days":{"type":"integer"}},"required":["city"]}}}`),
+		}
+		return r
+	}
+	r.ResponseFormat = json.RawMessage(`{"type":"json_schema","json_schema":{"name":"story","strict":true,"schema":` + story + `}}`)
+	if kind == kindReasoning {
+		r.Messages = append(r.Messages, client.Message{Role: "assistant", Content: "<think>"})
+		r.ContinueFinal = true
+	}
+	return r
 }
 
 func (s *Stream) String() string {

@@ -7,6 +7,9 @@
 namespace millrace::cpu {
 namespace {
 
+// Task::piece of a whole tile, and of Tile::apart.
+constexpr int kAll = -1, kApart = -2;
+
 // With fewer tiles per thread than this, long contexts are divided into pieces.
 constexpr int kTilesPerThread = 4;
 // Memory for states; where it ends, tiles stay whole, and sequences read shared tokens each.
@@ -87,7 +90,10 @@ Attention::Attention(const Context& c)
       threads_((scratch_bytes_ + 2 * sizeof(float) * state_floats_) * c.pool.size()) {
   const Program& p = c.program;
   const int queries = tile_queries(c.kv.head_dim);
-  const size_t pieces = (p.max_positions - 1) / kPieceTokens + 1;
+  // The pieces of all keys that the rows of a tile see.
+  const int lookback = *std::max_element(p.lookback.begin(), p.lookback.end());
+  const size_t pieces =
+      std::min((p.max_positions - 1) / kPieceTokens + 1, (lookback + queries) / kPieceTokens + 2);
   // Two for each query that shares keys, and those of tiles that are divided.
   size_t states = 2 * (int64_t{p.max_outputs} * max_heads(p) / queries + 1);
   if (pieces > 1 && c.pool.size() > 1) states += pieces * kTilesPerThread * c.pool.size();
@@ -98,28 +104,31 @@ void Attention::begin(const Batch& batch) {
   cascade_.find(batch, most_shared_rows_, least_shared_tokens_);
 }
 
-void Attention::run(const Context& c, const Op& op, const Batch& batch, Slot in, Slot out) {
+void Attention::run(const Context& c, const Op& op, const Batch& batch, Slot in, Slot sink_q,
+                    Slot out) {
   taken_ = 0;
   plan_heads(op);
   plan_shared(c, op, batch, in);
-  plan_tiles(c, op, batch, in, out);
+  plan_tiles(c, op, batch, in, sink_q, out);
   plan_tasks(c);
   c.pool.parallel_for(static_cast<int>(shared_tasks_.size()), [&](int i, int thread) {
     const Task& task = shared_tasks_[i];
     const SharedTile& tile = shared_[task.tile];
     c.attention.prepare(tile.arguments, scratch(thread));
-    if (task.piece < 0) return run_shared(c, tile, thread);
+    if (task.piece == kAll) return run_shared(c, tile, thread);
     c.attention.piece(tile.arguments, task.piece, scratch(thread), task.state);
   });
   c.pool.parallel_for(static_cast<int>(tasks_.size()), [&](int i, int thread) {
     const Task& task = tasks_[i];
     const Tile& tile = tiles_[task.tile];
+    if (task.piece == kAll) return run_tile(c, tile, thread, out);
+    if (task.piece == kApart) return run_apart(c, tile, thread, task.state);
     c.attention.prepare(tile.arguments, scratch(thread));
-    if (task.piece < 0) return run_tile(c, tile, thread, out);
     c.attention.piece(tile.arguments, task.piece, scratch(thread), task.state);
   });
   c.pool.parallel_for(static_cast<int>(splits_.size()),
                       [&](int i, int) { merge_split(c, tiles_[splits_[i]], out); });
+  if (c.kv.type == MR_KV_KIVI) KiviStore::keep(c, op, batch, in);
 }
 
 void Attention::plan_heads(const Op& op) {
@@ -137,10 +146,11 @@ void Attention::plan_shared(const Context& c, const Op& op, const Batch& batch, 
   shared_.clear();
   shared_tasks_.clear();
   places_.assign(batch.sequences.size(), {});
+  if (c.kv.type == MR_KV_KIVI) return;  // rows see different parts of a prefix as codes
   const int threads = c.pool.size(), heads = static_cast<int>(heads_.size());
   for (const Cascade::Group& g : cascade_.groups()) {
-    // The rows of a window see different parts of the prefix.
-    if (op.window > 0 && g.last_position >= op.window) continue;
+    // The rows of a window see different parts of the prefix, and sinks are few keys.
+    if (op.sinks > 0 || (op.window > 0 && g.last_position >= op.window)) continue;
     const int members = g.end - g.begin, pieces = divide_up(g.tokens, kPieceTokens);
     const int parts = std::max(divide_up(members, tile_rows(op) / g.most_rows),
                                std::min(members / 2, divide_up(threads, heads * pieces)));
@@ -173,7 +183,7 @@ void Attention::add_shared(const Context& c, const Op& op, const Batch& batch, S
     if (divide && take(c, pieces, t.queries(), shared.states)) {
       for (int p = 0; p < pieces; ++p) shared_tasks_.push_back({tile, p, shared.states[p]});
     } else if (take(c, merged, t.queries(), shared.states)) {
-      shared_tasks_.push_back({tile, -1, {}});
+      shared_tasks_.push_back({tile, kAll, {}});
     } else {
       shared_.resize(first_tile);
       shared_tasks_.resize(tasks_before);
@@ -186,7 +196,8 @@ void Attention::add_shared(const Context& c, const Op& op, const Batch& batch, S
   }
 }
 
-void Attention::plan_tiles(const Context& c, const Op& op, const Batch& batch, Slot in, Slot out) {
+void Attention::plan_tiles(const Context& c, const Op& op, const Batch& batch, Slot in, Slot sink_q,
+                           Slot out) {
   tiles_.clear();
   const int most_rows = tile_rows(op);
   for (size_t k = 0; k < batch.sequences.size(); ++k) {
@@ -205,6 +216,15 @@ void Attention::plan_tiles(const Context& c, const Op& op, const Batch& batch, S
         t.end = s.row_position(i + t.rows - 1) + 1;
         if (s.beams != nullptr) t.beams = beam_rows(c, op, *s.beams, i, h.kv_head);
         tile.out = row * out.width + int64_t{h.first} * op.head_dim;
+        if (op.sinks > 0) {
+          tile.apart = t;
+          tile.apart.q = sink_q.f32() + row * sink_q.width + int64_t{h.first} * op.head_dim;
+          tile.apart.q_stride = sink_q.width;
+          tile.apart.window = tile.apart.begin = 0;
+          tile.apart.end = std::min(t.end, op.sinks);
+          t.begin = std::max(t.begin, op.sinks);
+        }
+        if (c.kv.type == MR_KV_KIVI) split_recent(c, op, s, in, h.kv_head, tile);
         if (places_[k].tile < 0) continue;
         const SharedTile& shared = shared_[places_[k].tile + j];
         t.begin = shared.arguments.end;
@@ -217,6 +237,24 @@ void Attention::plan_tiles(const Context& c, const Op& op, const Batch& batch, S
   link(tiles_);
 }
 
+// Splits the keys of a tile into those that some row sees as codes, and those that some row sees as
+// bf16.
+void Attention::split_recent(const Context& c, const Op& op, const Sequence& s, Slot in,
+                             int kv_head, Tile& tile) {
+  AttentionTile &codes = tile.arguments, &recent = tile.apart;
+  recent = codes;
+  recent.recent = Recent::only;
+  recent.begin = kivi_exact(recent.position);
+  recent.step_position = s.position;
+  recent.step_keys =
+      in.f32() + int64_t{s.first_row} * in.width + (op.heads + kv_head) * op.head_dim;
+  recent.step_values = recent.step_keys + int64_t{op.kv_heads} * op.head_dim;
+  recent.recent_keys = s.head + c.kv.block(op.layer, 0, kv_head);
+  recent.recent_values = s.head + c.kv.block(op.layer, 1, kv_head);
+  codes.recent = Recent::without;
+  codes.end = kivi_exact(codes.end - 1);
+}
+
 void Attention::plan_tasks(const Context& c) {
   tasks_.clear();
   splits_.clear();
@@ -225,15 +263,17 @@ void Attention::plan_tasks(const Context& c) {
   for (int i = 0; i < tiles; ++i) {
     Tile& tile = tiles_[i];
     const AttentionTile& t = tile.arguments;
+    const bool apart = tile.apart.end > 0;
     const int first = t.first_piece(), pieces = t.end_piece() - first;
-    if (!divide || pieces == 1 || !take(c, pieces - t.resumes, t.queries(), tile.own)) {
-      tasks_.push_back({i, -1, {}});
+    if (!divide || pieces == 1 || !take(c, apart + pieces - t.resumes, t.queries(), tile.own)) {
+      tasks_.push_back({i, kAll, {}});
       continue;
     }
     splits_.push_back(i);
+    if (apart) tasks_.push_back({i, kApart, tile.own[0]});
     if (t.resumes) tasks_.push_back({i, first, tile.shared[tile.shared.n - 1]});
-    for (int p = 0; p < tile.own.n; ++p) {
-      tasks_.push_back({i, first + t.resumes + p, tile.own[p]});
+    for (int p = 0; p < tile.own.n - apart; ++p) {
+      tasks_.push_back({i, first + t.resumes + p, tile.own[apart + p]});
     }
   }
 }
@@ -276,15 +316,30 @@ void Attention::run_tile(const Context& c, const Tile& tile, int thread, Slot ou
   const AttentionTile& t = tile.arguments;
   const States own = thread_states(thread, t.queries()), &shared = tile.shared;
   const AttentionState total = shared.n > 0 ? shared[0] : own[0];
+  const bool apart = tile.apart.end > 0;
+  if (apart) run_apart(c, tile, thread, total);
+  c.attention.prepare(t, scratch(thread));
   int p = t.first_piece();
   if (t.resumes) c.attention.piece(t, p++, scratch(thread), shared[shared.n - 1]);
-  if (shared.n == 0) c.attention.piece(t, p++, scratch(thread), total);
+  if (shared.n == 0 && !apart) c.attention.piece(t, p++, scratch(thread), total);
   merge(c, t, shared, 1, total);
   for (; p < t.end_piece(); ++p) {
     c.attention.piece(t, p, scratch(thread), own[1]);
     c.attention.merge(t, own[1], total);
   }
   finish(c, tile, total, out);
+}
+
+void Attention::run_apart(const Context& c, const Tile& tile, int thread,
+                          const AttentionState& to) const {
+  const AttentionTile& t = tile.apart;
+  c.attention.prepare(t, scratch(thread));
+  for (int p = t.first_piece(); p < t.end_piece(); ++p) {
+    const bool added = p > t.first_piece();
+    const AttentionState state = added ? thread_states(thread, t.queries())[1] : to;
+    c.attention.piece(t, p, scratch(thread), state);
+    if (added) c.attention.merge(t, state, to);
+  }
 }
 
 void Attention::merge_split(const Context& c, const Tile& tile, Slot out) const {

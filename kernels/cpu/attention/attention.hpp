@@ -16,7 +16,7 @@ class Attention {
  public:
   explicit Attention(const Context&);
   void begin(const Batch&);  // before the first op of a step
-  void run(const Context&, const Op&, const Batch&, Slot in, Slot out);
+  void run(const Context&, const Op&, const Batch&, Slot in, Slot sink_q, Slot out);
   uint64_t bytes() const { return threads_.size() + states_.size(); }
 
  private:
@@ -36,9 +36,10 @@ class Attention {
   // Some rows of one sequence, some heads of one KV head.
   struct Tile {
     AttentionTile arguments;
-    int64_t out;    // element of the out slot
-    States shared;  // of the keys before `begin` that other sequences have too, in order
-    States own;     // of the pieces that are separate tasks, in order
+    AttentionTile apart;  // sinks, or the bf16 keys of KIVI; its state is merged first; end 0: none
+    int64_t out;          // element of the out slot
+    States shared;        // of the keys before `begin` that other sequences have too, in order
+    States own;           // of the pieces that are separate tasks, in order
   };
   // Rows of several sequences over the keys that they share.
   struct SharedTile {
@@ -48,7 +49,7 @@ class Attention {
   // A tile's keys, or one piece of them.
   struct Task {
     int tile;
-    int piece;  // -1: all, to the end
+    int piece;  // its number, or kAll or kApart
     AttentionState state;
   };
   // Where a sequence has its rows in shared tiles.
@@ -61,11 +62,13 @@ class Attention {
   void plan_shared(const Context&, const Op&, const Batch&, Slot in);
   void add_shared(const Context&, const Op&, const Batch&, Slot in, const Cascade::Group&,
                   int begin, int end, bool divide);
-  void plan_tiles(const Context&, const Op&, const Batch&, Slot in, Slot out);
+  void plan_tiles(const Context&, const Op&, const Batch&, Slot in, Slot sink_q, Slot out);
+  static void split_recent(const Context&, const Op&, const Sequence&, Slot in, int kv_head, Tile&);
   void plan_tasks(const Context&);
   bool take(const Context&, int n, int queries, States&);
   void run_shared(const Context&, const SharedTile&, int thread) const;
   void run_tile(const Context&, const Tile&, int thread, Slot out) const;
+  void run_apart(const Context&, const Tile&, int thread, const AttentionState&) const;
   void merge_split(const Context&, const Tile&, Slot out) const;
   void merge(const Context&, const AttentionTile&, const States&, int first,
              const AttentionState& total) const;

@@ -168,7 +168,7 @@ struct Softmax {
     for (; i + N <= end; i += N) {
       const int first = t.row_position(i / t.heads), last = t.row_position((i + N - 1) / t.heads);
       const Keys seen{keys.block, larger(keys.begin, t.first_visible(first) - keys.block),
-                      smaller(keys.end, last + 1 - keys.block)};
+                      smaller(keys.end, t.last_visible(last) + 1 - keys.block)};
       if (seen.begin < seen.end) A::template attend<N>(t, seen, block, s, i, state);
     }
     if constexpr (N > 1) attend<A, N / 2>(t, keys, block, s, i, end, state);
@@ -184,11 +184,13 @@ struct Softmax {
   static void mask(const AttentionTile& t, const Keys& keys, int i, float* scores) {
     const int position = t.row_position(i / t.heads);
     // Visible keys of the block.
-    const int first = t.first_visible(position) - keys.block, last = position - keys.block;
+    const int first = t.first_visible(position) - keys.block;
+    const int last = t.last_visible(position) - keys.block;
     if (t.slopes != nullptr) {
       const Vector slope = T::set1(t.slopes[i % t.heads] * kLog2E);
       for (int v = 0; v < kBlockVectors; ++v) {
-        const Vector distance = lane_numbers() + static_cast<float>(v * kLanes - last);
+        const Vector distance =
+            lane_numbers() + static_cast<float>(v * kLanes + keys.block - position);
         T::store(scores + v * kLanes, T::fma(slope, distance, T::load(scores + v * kLanes)));
       }
     }

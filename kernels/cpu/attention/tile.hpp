@@ -10,6 +10,7 @@
 
 #include "cpu/attention/blocks.hpp"
 #include "cpu/attention/codes.hpp"
+#include "cpu/attention/kivi.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -259,7 +260,8 @@ constexpr OpKernels make_op_kernels(Isa isa, const char* numerics, bool flush) {
           Rows<T>::norm,
           Rows<T>::rotate,
           Rows<T>::to_bf16,
-          make_attention<T, Attention<T, InPlace<T>>>()};
+          make_attention<T, Attention<T, InPlace<T>>>(),
+          make_attention<T, Attention<T, KiviPairs<T>>>()};
 }
 
 }  // namespace

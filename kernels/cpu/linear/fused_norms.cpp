@@ -40,6 +40,8 @@ FusedNorms::FusedNorms(const Context& context, const std::vector<const Linear*>&
   size_t room = 0, normed = 0;
   for (const Op& op : context.program.ops) {
     if (op.kind != MR_OP_NORM || context.program.slots[op.out].type != MR_SLOT_OPERAND) continue;
+    // The hidden states are read from the slot.
+    if (context.program.max_hidden > 0 && op.out == context.program.ops.back().in) continue;
     const std::vector<int> readers = readers_of(context.program, op);
     const Linear* reader = common_reader(readers, linears);
     if (reader == nullptr) continue;

@@ -9,6 +9,7 @@
 #include "cpu/machine/isa.hpp"
 #include "cpu/ops/kv_codes.hpp"
 #include "exec/bf16.hpp"
+#include "exec/quantize.hpp"
 
 namespace millrace::cpu {
 
@@ -21,7 +22,7 @@ namespace millrace::cpu {
 // depend on the company of a row: keys are taken in blocks of kBlockTokens, with
 // an online softmax from block to block, and blocks in pieces of kPieceTokens,
 // each with a softmax of its own that is merged in order. Keys that a row does
-// not see contribute exactly nothing.
+// not see contribute exactly nothing. Sinks, and the bf16 of KIVI, are a piece of their own.
 inline constexpr int kBlockTokens = 64;
 inline constexpr int kPieceTokens = 1024;
 
@@ -65,6 +66,14 @@ struct StepRow {
   int row, position;
 };
 
+// Which keys of a sequence a tile has. With KIVI the last ones are bf16, and those before them
+// codes.
+enum class Recent : uint8_t {
+  all,      // without KIVI
+  without,  // codes: those before kivi_exact
+  only      // bf16: the others
+};
+
 // Queries of `heads` heads of one KV head, of `rows` consecutive tokens of one
 // sequence, of `rows` beams, or of rows of several sequences that share the keys. Query i is row
 // i / heads, head i % heads.
@@ -85,6 +94,12 @@ struct AttentionTile {
   const std::byte* values;
   size_t slab_bytes;
   BeamRows beams;
+  Recent recent = Recent::all;
+  // With Recent::only: the sequence's first key and value of the step, those of its rows q_stride
+  // apart, and the KV head's blocks in the region's first slab.
+  int step_position = 0;
+  const float *step_keys = nullptr, *step_values = nullptr;
+  const std::byte *recent_keys = nullptr, *recent_values = nullptr;
   // The tile that will follow, whose first slabs are prefetched: bytes from this one's
   // keys (and values) to those of the first slab that the other sees, and how many it sees.
   size_t next = 0;
@@ -103,9 +118,15 @@ struct AttentionTile {
   int slabs_in_place() const {
     return beams.regions != nullptr ? beams.prompt / kSlabTokens : (end - 1) / kSlabTokens + 1;
   }
-  // First position that a row sees.
+  // First and last of the tile's positions that a row sees.
   int first_visible(int row_position) const {
-    return window > 0 && row_position >= window ? row_position - window + 1 : 0;
+    int first = window > 0 && row_position >= window ? row_position - window + 1 : 0;
+    if (recent == Recent::only) first = kivi_exact(row_position);
+    return first > begin ? first : begin;
+  }
+  int last_visible(int row_position) const {
+    const int last = recent == Recent::without ? kivi_exact(row_position) - 1 : row_position;
+    return last < end ? last : end - 1;
   }
   int first_piece() const { return begin / kPieceTokens; }
   int end_piece() const { return (end - 1) / kPieceTokens + 1; }
@@ -146,7 +167,7 @@ struct OpKernels {
   void (*norm)(const NormRow&, const float* in, void* out);
   void (*rotate)(const HeadsRow&, float* heads);  // norm and rotary embedding in place
   void (*to_bf16)(const float* in, int64_t n, bf16* out);
-  AttentionKernels bf16_kv;
+  AttentionKernels bf16_kv, kivi_kv;
 };
 
 const OpKernels& op_kernels_portable();

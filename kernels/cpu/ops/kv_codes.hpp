@@ -17,6 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "millrace_kernels.h"
+
 namespace millrace::cpu {
 
 // Tokens of a KV cache slab; the ABI's MR_SLAB_TOKENS.
@@ -48,6 +50,38 @@ struct KvCodes {
     return (bytes + kLine - 1) / kLine * kLine;
   }
 };
+
+// KIVI. A word has two bits of each of the 16 tokens:
+//   keys    [head_dim] words, then [head_dim] bf16 for the two slabs of MR_KIVI_TOKENS: the scales
+//           in the first one, the zeros in the second
+//   values  [head_dim] words, then scales and zeros [groups][16 tokens] bf16 each, a group being
+//           32 elements
+// The last kExactTokens tokens are bf16 in the slabs at the beginning of the region, kExactInSlab
+// in each block: token t is number t % kExactTokens there.
+struct KiviCodes {
+  int head_dim;
+
+  static constexpr size_t kLine = 64;
+  constexpr int groups() const { return (head_dim + kKvGroup - 1) / kKvGroup; }
+  constexpr size_t parts() const { return sizeof(uint32_t) * head_dim; }  // where they begin
+  constexpr size_t block_bytes() const {
+    const size_t keys = parts() + sizeof(uint16_t) * head_dim;
+    const size_t values = parts() + size_t(groups()) * 2 * kSlabTokens * sizeof(uint16_t);
+    return ((keys > values ? keys : values) + kLine - 1) / kLine * kLine;
+  }
+};
+
+// A row sees up to 2 * MR_KIVI_TOKENS - 1 tokens as bf16, its own included.
+inline constexpr int kExactInSlab = 3, kExactSlabs = 2 * MR_KIVI_TOKENS / kExactInSlab + 1;
+inline constexpr int kExactTokens = kExactInSlab * kExactSlabs;
+static_assert(kExactTokens >= 2 * MR_KIVI_TOKENS - 1);
+
+// Bytes from the KV head's block in the region's first slab to a token's bf16.
+constexpr size_t exact_offset(size_t slab_bytes, int head_dim, int token) {
+  const int number = token % kExactTokens;
+  return slab_bytes * (number / kExactInSlab) +
+         sizeof(uint16_t) * head_dim * (number % kExactInSlab);
+}
 
 // Quantize the key or value of a head into its token's place in a block.
 void store_int8_key(const float* head, int head_dim, int token, std::byte* block);

@@ -7,6 +7,7 @@
 
 #include "cpu/machine/thread_pool.hpp"
 #include "cpu/ops/kernels.hpp"
+#include "cpu/ops/kivi.hpp"
 #include "exec/backend.hpp"
 #include "exec/buffer.hpp"
 
@@ -54,12 +55,17 @@ class Norm {
   NormRow row_;
 };
 
-// Cosines and sines of a step's positions, the same in every layer.
+// Cosines and sines of a step's positions, the same in every layer, and of the largest position of
+// a query for sinks.
 class Angles {
  public:
   Angles(const Op&, int max_rows);
   bool serves(const Op&) const;
   void compute(const Batch&, ThreadPool&);
+  // The row whose angles are those of a row's query for the sinks.
+  int sink_row(const Op& op, int row, int position) const {
+    return op.sink_position(position) == position ? row : max_rows_;
+  }
   const float* cosine(int row) const { return data() + int64_t{row} * 2 * half(); }
   const float* sine(int row) const { return cosine(row) + half(); }
   uint64_t bytes() const { return values_.size(); }
@@ -67,16 +73,18 @@ class Angles {
  private:
   int half() const { return static_cast<int>(inv_freq_.size()); }
   float* data() const { return static_cast<float*>(values_.data()); }
+  void compute(int row, int position) const;
 
   std::vector<float> inv_freq_;
   float scale_;
-  Buffer values_;  // [max_rows][cosines, sines]
+  int max_rows_, sink_position_;  // of row max_rows
+  Buffer values_;                 // [max_rows + 1][cosines, sines]
 };
 
 class RopeStore {
  public:
   RopeStore(const Context&, const Op&, const Angles*);
-  void run(const Context&, const Batch&, Slot in) const;
+  void run(const Context&, const Batch&, Slot in, Slot sink_q);
   uint64_t bytes() const { return (q_norm_.size() + k_norm_.size()) * sizeof(float); }
 
  private:
@@ -86,6 +94,7 @@ class RopeStore {
   const Op& op_;
   std::vector<float> q_norm_, k_norm_;
   const Angles* angles_;  // null: no rotary embedding
+  KiviStore kivi_;        // used with MR_KV_KIVI
 };
 
 }  // namespace millrace::cpu

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <climits>
 #include <cstring>
 
 #include "cpu/ops/ops.hpp"
@@ -19,25 +20,32 @@ const Sequence& sequence_of(const Batch& batch, int row) {
 Angles::Angles(const Op& op, int max_rows)
     : inv_freq_(op.inv_freq, op.inv_freq + op.rotary_dim / 2),
       scale_(op.rotary_scale),
-      values_(sizeof(float) * max_rows * op.rotary_dim) {}
+      max_rows_(max_rows),
+      sink_position_(op.sink_position(INT_MAX)),
+      values_(sizeof(float) * (max_rows + 1) * op.rotary_dim) {
+  if (op.sinks > 0) compute(max_rows_, sink_position_);
+}
 
 bool Angles::serves(const Op& op) const {
   return op.rotary_dim / 2 == half() && op.rotary_scale == scale_ &&
+         op.sink_position(INT_MAX) == sink_position_ &&
          std::equal(inv_freq_.begin(), inv_freq_.end(), op.inv_freq);
 }
 
 void Angles::compute(const Batch& batch, ThreadPool& pool) {
   constexpr int kCost = 16;  // of a cosine and a sine beside an element of other rows
-  for_rows(pool, batch.rows, half() * kCost, [&](int r, int) {
-    float* cosine = data() + int64_t{r} * 2 * half();
-    float* sine = cosine + half();
-    for (int i = 0; i < half(); ++i) {
-      const float angle = static_cast<float>(batch.positions[r]) * inv_freq_[i];
-      const SineCosine at = sine_cosine(angle);
-      cosine[i] = at.cosine * scale_;
-      sine[i] = at.sine * scale_;
-    }
-  });
+  for_rows(pool, batch.rows, half() * kCost, [&](int r, int) { compute(r, batch.positions[r]); });
+}
+
+void Angles::compute(int row, int position) const {
+  float* cosine = data() + int64_t{row} * 2 * half();
+  float* sine = cosine + half();
+  for (int i = 0; i < half(); ++i) {
+    const float angle = static_cast<float>(position) * inv_freq_[i];
+    const SineCosine at = sine_cosine(angle);
+    cosine[i] = at.cosine * scale_;
+    sine[i] = at.sine * scale_;
+  }
 }
 
 RopeStore::RopeStore(const Context& c, const Op& op, const Angles* angles)
@@ -46,7 +54,7 @@ RopeStore::RopeStore(const Context& c, const Op& op, const Angles* angles)
       k_norm_(floats(c.program.tensor(op.k_norm))),
       angles_(angles) {}
 
-void RopeStore::run(const Context& c, const Batch& batch, Slot in) const {
+void RopeStore::run(const Context& c, const Batch& batch, Slot in, Slot sink_q) {
   const int d = op_.head_dim;
   for_rows(c.pool, batch.rows, in.width, [&](int row, int) {
     const Sequence& s = sequence_of(batch, row);
@@ -60,13 +68,24 @@ void RopeStore::run(const Context& c, const Batch& batch, Slot in) const {
                    op_.rotary_interleaved != 0,
                    angles_ != nullptr ? angles_->cosine(row) : nullptr,
                    angles_ != nullptr ? angles_->sine(row) : nullptr};
+    if (op_.sinks > 0) {
+      const int from = angles_->sink_row(op_, row, batch.positions[row]);
+      float* sinks = sink_q.f32() + int64_t{row} * sink_q.width;
+      HeadsRow same = heads;
+      same.cosine = angles_->cosine(from);
+      same.sine = angles_->sine(from);
+      std::copy_n(q, sink_q.width, sinks);
+      c.kernels.rotate(same, sinks);
+    }
     c.kernels.rotate(heads, q);
     heads.heads = op_.kv_heads;
     heads.norm = k_norm_.empty() ? nullptr : k_norm_.data();
     c.kernels.rotate(heads, k);
+    if (c.kv.type == MR_KV_KIVI) return;
     store(c, s, row - s.first_row, 0, k);
     store(c, s, row - s.first_row, 1, k + int64_t{op_.kv_heads} * d);
   });
+  if (c.kv.type == MR_KV_KIVI) kivi_.code(c, op_, batch, in);
 }
 
 // Puts the keys or values of a row of the sequence into their slab (cpu/ops/kernels.hpp).

@@ -10,6 +10,9 @@
 // Which keys meet in which order depends on a query's position alone. A block
 // that a query does not see leaves its sums as they are, bit for bit: the factor
 // is exp(0) = 1 and every product is 0.
+//
+// Sinks are the first keys, for queries that are rotated otherwise: sub-group 0 takes them
+// before its blocks, and no block shows them again.
 #include "kv_reader.hpp"
 
 namespace mr_attention {
@@ -68,6 +71,7 @@ MR_INLINE Query query(const mr::AttentionShape& s, const mr::SequenceEntry& sequ
   q.head = kv_head * heads + index % heads;
   q.position = sequence.position + (sequence.prompt == mr::kNoPrompt ? row : 0);
   q.first_key = s.window > 0 && q.position >= s.window ? q.position - s.window + 1 : 0;
+  if (kSinks && q.first_key < s.sinks) q.first_key = s.sinks;
   return q;
 }
 
@@ -177,8 +181,8 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
   }
 }
 
-// Local memory: queries [M][kPadded] as operands, then per sub-group and query
-// its state, [most, total, out[kPadded]].
+// Local memory: queries [M][kPadded] as operands, with sinks those for them likewise, then per
+// sub-group and query its state, [most, total, out[kPadded]].
 constexpr int kStateFloats = 2 + kPadded;
 
 // A block that reaches into the responses of beams, for one row after the other:
@@ -210,8 +214,26 @@ MR_INLINE void add_responses(State<M>& state, const sycl::sub_group& sub_group, 
   }
 }
 
+// A block of the sequence, of which some query sees keys [from, last].
 template <int M, bool kBeams>
-MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
+MR_INLINE void add_keys(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
+                        const KvTables& tables, const mr::SequenceEntry& sequence,
+                        const mr::AttentionShape& s, int first_query, int64_t head, int block,
+                        int from, int last, const int (&first_key)[M], const int (&position)[M],
+                        const float (&slope)[M]) {
+  if constexpr (kBeams) {
+    if ((block + 1) * mr::kSlabTokens > sequence.prompt) {
+      return add_responses<M>(state, sub_group, q, tables, sequence, s, first_query, head, block,
+                              from, last, first_key, position, slope);
+    }
+  }
+  const uint8_t* slab = kv_slab(tables, sequence, block) + head;
+  add_block<M>(state, sub_group, q, Slab{slab + s.kv.keys}, Slab{slab + s.kv.values}, block, last,
+               first_key, position, slope, s.scale);
+}
+
+template <int M, bool kBeams>
+MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::SequenceEntry* sequences,
                    const mr::AttentionTask* tasks, const KvTables& tables, const float* slopes,
                    void* out, float* local, const mr::AttentionShape& s) {
   const Item item = this_item();
@@ -225,6 +247,7 @@ MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
   const mr::SequenceEntry sequence = sequences[task.sequence];
 
   operand* q = reinterpret_cast<operand*>(local);
+  operand* sink_q = q + M * kPadded;
   const int64_t width = (int64_t{s.heads} + 2 * s.kv.kv_heads) * kDim;
   int first_key[M], position[M];
   float slope[M];
@@ -241,6 +264,10 @@ MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
       const bool inside = query.there && i < kDim;
       q[m * kPadded + i] =
           inside ? to_operand(qkv[query.row * width + int64_t{query.head} * kDim + i]) : 0;
+      if (kSinks && s.sinks > 0) {
+        const int64_t at = (query.row * s.heads + query.head) * kDim + i;
+        sink_q[m * kPadded + i] = inside ? to_operand(sink_queries[at]) : 0;
+      }
     }
   }
   sycl::group_barrier(group);
@@ -253,23 +280,29 @@ MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
 #pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) state.out[d][m] = 0;
   }
+  const int64_t head = int64_t{kv_head} * mr::kSlabTokens * kTokenBytes;
+  if (kSinks && s.sinks > 0) {
+    if (stripe == 0) {
+      int zero[M], seen[M];
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        zero[m] = 0;
+        seen[m] = position[m] < s.sinks ? position[m] : s.sinks - 1;
+      }
+      const int last_sink = last < s.sinks ? last : s.sinks - 1;
+      add_keys<M, kBeams>(state, sub_group, sink_q, tables, sequence, s, task.first, head, 0, 0,
+                          last_sink, zero, seen, slope);
+    }
+    if (from > last) from = last;  // no query sees more than sinks
+  }
   const int first_block = from / mr::kSlabTokens, last_block = last / mr::kSlabTokens;
   const int begin = first_block + (stripe + stripes - first_block % stripes) % stripes;
-  const int64_t head = int64_t{kv_head} * mr::kSlabTokens * kTokenBytes;
   for (int block = begin; block <= last_block; block += stripes) {
-    if constexpr (kBeams) {
-      if ((block + 1) * mr::kSlabTokens > sequence.prompt) {
-        add_responses<M>(state, sub_group, q, tables, sequence, s, task.first, head, block, from,
-                         last, first_key, position, slope);
-        continue;
-      }
-    }
-    const uint8_t* slab = kv_slab(tables, sequence, block) + head;
-    add_block<M>(state, sub_group, q, Slab{slab + s.kv.keys}, Slab{slab + s.kv.values}, block, last,
-                 first_key, position, slope, s.scale);
+    add_keys<M, kBeams>(state, sub_group, q, tables, sequence, s, task.first, head, block, from,
+                        last, first_key, position, slope);
   }
 
-  float* states = local + M * kPadded / 2;
+  float* states = local + (kSinks ? 2 : 1) * M * kPadded / 2;
   float* mine = states + int64_t{stripe} * M * kStateFloats;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
@@ -312,11 +345,11 @@ MR_INLINE void run(const float* qkv, const mr::SequenceEntry* sequences,
 }  // namespace mr_attention
 
 #define MR_ATTENTION(name, M, kBeams)                                                          \
-  MR_KERNEL name(const float* qkv, const mr::SequenceEntry* sequences,                         \
+  MR_KERNEL name(const float* qkv, const float* sink_q, const mr::SequenceEntry* sequences,    \
                  const mr::AttentionTask* tasks, const uint64_t* slabs, const int32_t* beams,  \
                  const float* slopes, void* out, sycl::local_accessor<float, 1> local,         \
                  mr::AttentionShape s) {                                                       \
-    mr_attention::run<M, kBeams>(qkv, sequences, tasks, {slabs, beams}, slopes, out,           \
+    mr_attention::run<M, kBeams>(qkv, sink_q, sequences, tasks, {slabs, beams}, slopes, out,   \
                                  local.get_multi_ptr<sycl::access::decorated::no>().get(), s); \
   }
 

@@ -13,6 +13,11 @@ using namespace mr_matrix;
 constexpr int kDim = MR_HEAD_DIM;
 constexpr int kBits = MR_KV_BITS;
 constexpr bool kCodes = kBits != 16;
+#ifdef MR_SINKS
+constexpr bool kSinks = MR_SINKS != 0;
+#else
+constexpr bool kSinks = false;
+#endif
 constexpr int kTokenBytes = mr::kv_token_bytes(kDim, kBits);
 constexpr int kDepthBlocks = (kDim + mr::kDepth - 1) / mr::kDepth;  // of q . k
 constexpr int kPadded = kDepthBlocks * mr::kDepth;

@@ -28,7 +28,7 @@ MR_INLINE void keep(const sycl::sub_group& sub_group, const mr::KvShape& kv, con
 MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row_sequence,
                         const mr::SequenceEntry* sequences, const uint64_t* slabs,
                         const int32_t* beams, const float* q_norm, const float* k_norm,
-                        const float* inv_freq, mr::RopeShape s) {
+                        const float* inv_freq, float* sink_q, mr::RopeShape s) {
   const Item item = this_item();
   const auto sub_group = item.get_sub_group();
   const int lane = sub_group.get_local_linear_id();
@@ -64,16 +64,23 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
   }
   const auto value = [&](int i) { return normed ? x[i] * scale * weight[i] : x[i]; };
   const int half = s.rotary_dim / 2;
-  for (int i = lane; i < half; i += MR_LANES) {
-    const int first = s.interleaved ? 2 * i : i, second = s.interleaved ? 2 * i + 1 : i + half;
-    const float angle = static_cast<float>(position) * inv_freq[i];
-    const float cosine = sycl::cos(angle) * s.rotary_scale;
-    const float sine = sycl::sin(angle) * s.rotary_scale;
-    const float a = value(first), b = value(second);
-    x[first] = a * cosine - b * sine;
-    x[second] = b * cosine + a * sine;
+  const auto rotate = [&](int at, float* to) {
+    for (int i = lane; i < half; i += MR_LANES) {
+      const int first = s.interleaved ? 2 * i : i, second = s.interleaved ? 2 * i + 1 : i + half;
+      const float angle = static_cast<float>(at) * inv_freq[i];
+      const float cosine = sycl::cos(angle) * s.rotary_scale;
+      const float sine = sycl::sin(angle) * s.rotary_scale;
+      const float a = value(first), b = value(second);
+      to[first] = a * cosine - b * sine;
+      to[second] = b * cosine + a * sine;
+    }
+    for (int i = s.rotary_dim + lane; i < d; i += MR_LANES) to[i] = value(i);
+  };
+  if (is_q && s.sinks > 0) {  // the same query at another position, before it is overwritten
+    const int most = s.sinks + s.window - 1;
+    rotate(position < most ? position : most, sink_q + (row * s.heads + head) * d);
   }
-  for (int i = s.rotary_dim + lane; i < d; i += MR_LANES) x[i] = value(i);
+  rotate(position, x);
   if (is_q) return;
   sycl::group_barrier(sub_group);  // a lane's elements are other lanes' codes
   mr_rope::keep(sub_group, s.kv, x, cache);

@@ -1,5 +1,5 @@
-// Command notices prints the licenses of everything that is linked into bin/millrace: the Go modules, the
-// Rust crates of tokenizer/jinja, and their license and notice files, word for word.
+// Command notices prints the licenses of everything that is in bin/millrace: the Go modules, the Rust crates of
+// tokenizer/jinja, and the npm packages of its pages, with their license and notice files, word for word.
 // It must not know what a dependency is for.
 package main
 
@@ -43,8 +43,14 @@ func run(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return err
 	}
+	const pages = "api/web/dist/licenses.md" // which the build of the pages writes
+	packages, err := os.ReadFile(pages)
+	if err != nil {
+		return err
+	}
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "Millrace contains the software below: %d Go modules and %d Rust crates.\n", len(modules), len(crates))
+	fmt.Fprintf(&out, "Millrace contains the software below: %d Go modules, %d Rust crates and %d npm packages.\n",
+		len(modules), len(crates), len(npmPackage.FindAll(packages, -1)))
 	var errs []error
 	for _, p := range append(modules, crates...) {
 		errs = append(errs, p.write(&out))
@@ -52,6 +58,7 @@ func run(ctx context.Context, w io.Writer) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	fmt.Fprintf(&out, "\n%s\nnpm packages of the pages, from %s\n\n%s\n", strings.Repeat("=", 80), pages, bytes.TrimSpace(packages))
 	_, err = out.WriteTo(w)
 	return err
 }
@@ -109,6 +116,9 @@ func rustCrates(ctx context.Context) ([]part, error) {
 	}
 	return all, nil
 }
+
+// npmPackage is the heading of a package in the list that Vite writes.
+var npmPackage = regexp.MustCompile(`(?m)^## .* - \d\S* \(.*\)$`)
 
 var licenseFile = regexp.MustCompile(`(?i)^(un)?(licen[cs]e|copying|notice|copyright)([-_.](md|txt|rst|[a-z0-9-]+))?$`)
 

@@ -12,13 +12,17 @@ pub const SIZE: usize = 256 << 20;
 /// The bytes that work may touch of a stack that is kept: the most memory that a kept one takes.
 const KEPT: usize = 256 << 10;
 
-/// Bytes without access below a stack: a multiple of the page size of any machine.
+/// Bytes without access below a stack, and above it: a multiple of the page size of any machine. With the
+/// one above, the system never joins a stack with another mapping, so that its memory can be measured.
 const GUARD: usize = 64 << 10;
+
+/// The bytes of a stack and its guards.
+const MAPPED: usize = GUARD + SIZE + GUARD;
 
 /// The stacks without work: in all there are at most as many as pieces of work ran at once.
 static FREE: Mutex<Vec<Stack>> = Mutex::new(Vec::new());
 
-/// A mapping of a guard and SIZE bytes above it. Dropping it unmaps it.
+/// A mapping of SIZE bytes between two guards. Dropping it unmaps it.
 pub struct Stack {
     mapping: usize,
 }
@@ -34,7 +38,7 @@ impl Stack {
         let mapping = unsafe {
             libc::mmap(
                 ptr::null_mut(),
-                GUARD + SIZE,
+                MAPPED,
                 libc::PROT_NONE,
                 libc::MAP_PRIVATE | libc::MAP_ANON,
                 -1,
@@ -74,6 +78,6 @@ impl Stack {
 impl Drop for Stack {
     fn drop(&mut self) {
         // SAFETY: no work runs on the stack.
-        unsafe { libc::munmap(self.mapping as *mut libc::c_void, GUARD + SIZE) };
+        unsafe { libc::munmap(self.mapping as *mut libc::c_void, MAPPED) };
     }
 }

@@ -1,0 +1,83 @@
+package ollama
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/openai/wire"
+)
+
+// DecodeEmbed decodes the body of an /api/embed call. An error is an *api.Error that names the field.
+func DecodeEmbed(text []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
+	if err := wire.Check(text); err != nil {
+		return nil, err
+	}
+	var r struct {
+		Model      string          `json:"model"`
+		Input      json.RawMessage `json:"input"`
+		Truncate   *bool           `json:"truncate"` // true by default
+		Dimensions json.RawMessage `json:"dimensions"`
+		CacheSalt  string          `json:"cache_salt"` // an extension of this server
+	}
+	err := json.Unmarshal(text, &r)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong) && wrong.Field != "":
+		return nil, api.Invalid(wrong.Field, "%s: found %s, expected %s", wrong.Field, wrong.Value, wrong.Type)
+	case err != nil:
+		return nil, api.Invalid("", "the body is not one JSON object: %v", err)
+	}
+	out := body{"model": served(r.Model)}
+	for name, v := range map[string]json.RawMessage{"input": r.Input, "dimensions": r.Dimensions} {
+		if len(v) > 0 {
+			out[name] = v
+		}
+	}
+	if r.CacheSalt != "" {
+		out["cache_salt"] = r.CacheSalt
+	}
+	translated, err := json.Marshal(out)
+	if err != nil {
+		return nil, err
+	}
+	c, err := wire.DecodeEmbeddings(translated, models, arrival)
+	if err != nil {
+		return nil, err
+	}
+	c.Kind, c.Vectors.Normalize = call.OllamaEmbed, true
+	for _, one := range c.Requests {
+		if one.PromptTokens != nil {
+			return nil, api.Invalid("input", "input: found token ids, expected a text or a list of texts")
+		}
+		one.Truncate = r.Truncate == nil || *r.Truncate
+	}
+	return c, nil
+}
+
+// Embedded is the answer to an /api/embed call. Durations are in nanoseconds.
+type Embedded struct {
+	Model           string      `json:"model"`
+	Embeddings      [][]float32 `json:"embeddings"`
+	TotalDuration   int64       `json:"total_duration"`
+	LoadDuration    int64       `json:"load_duration"`
+	PromptEvalCount int         `json:"prompt_eval_count"`
+}
+
+// EncodeEmbed returns the body of the answer to an /api/embed call.
+func EncodeEmbed(c *call.Call, r *call.Result, _ string) ([]byte, error) {
+	a := Embedded{
+		Model: c.Model, TotalDuration: time.Since(c.Created).Nanoseconds(), PromptEvalCount: r.Usage.PromptTokens,
+		Embeddings: make([][]float32, len(r.Choices)),
+	}
+	for i := range r.Choices {
+		v, err := c.Vectors.Of(&r.Choices[i])
+		if err != nil {
+			return nil, err
+		}
+		a.Embeddings[i] = v
+	}
+	return json.Marshal(a)
+}

@@ -1,0 +1,132 @@
+import { signal, useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { Icon } from "../icons";
+import { closeOnPhone, sidebarOpen } from "./app";
+import { fileName, markdown, save } from "./export";
+import { conversations, current, loaded, open, remove, rename, running } from "./store";
+import { found, title, type Conversation } from "./tree";
+
+const search = signal("");
+const wanted = signal(0); // times that the search field shall have the focus
+
+export function focusSearch(): void {
+  wanted.value++;
+}
+
+const days: [string, number][] = [["Today", 0], ["Yesterday", 1], ["Last 7 days", 7], ["Last 30 days", 30], ["Older", Infinity]];
+
+/** group is the heading of a conversation that changed at a time. */
+function group(at: number): string {
+  const today = new Date().setHours(0, 0, 0, 0);
+  const ago = Math.ceil((today - at) / 86_400_000);
+  return days.find(([, most]) => ago <= most)![0];
+}
+
+export function Sidebar({ newChat }: { newChat: () => void }) {
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => {
+    if (wanted.value) field.current?.focus();
+  }, [wanted.value]);
+  if (!sidebarOpen.value) return null;
+  const hits = conversations.value.flatMap((c) => {
+    const where = found(c, search.value);
+    return where === undefined ? [] : [{ c, where }];
+  });
+  const groups = days.map(([name]) => ({ name, hits: hits.filter(({ c }) => group(c.updated) === name) })).filter((g) => g.hits.length > 0);
+  const active = new Set([...running.value.values()].map((r) => r.conversation));
+  return (
+    <nav class="sidebar" aria-label="Conversations">
+      <div class="brand">
+        <img src="/web/icon.svg" alt="" width="26" height="26" />
+        <h1>Millrace</h1>
+        <span class="spacer" />
+        <button type="button" class="quiet" aria-label="Hide conversations" title="Hide" aria-expanded={true} onClick={() => (sidebarOpen.value = false)}>
+          <Icon name="menu" />
+        </button>
+      </div>
+      <button type="button" class="new" onClick={newChat} title="Alt+N">
+        <Icon name="plus" /> New chat
+      </button>
+      <label class="search">
+        <span class="offscreen">Search conversations</span>
+        <Icon name="search" />
+        <input ref={field} type="search" placeholder="Search" title="Ctrl+K" value={search.value} onInput={(e) => (search.value = e.currentTarget.value)} />
+      </label>
+      <div class="list">
+        {groups.map((g) => (
+          <section key={g.name} aria-label={g.name}>
+            <h2>{g.name}</h2>
+            <ul>{g.hits.map(({ c, where }) => <Entry key={c.id} c={c} where={where} active={active.has(c.id)} />)}</ul>
+          </section>
+        ))}
+        {loaded.value && hits.length === 0 && <p class="note">{search.value ? "Nothing found." : "Conversations are kept in this browser only."}</p>}
+      </div>
+      <div class="foot">
+        <a href="/debug/pipeline"><Icon name="pulse" /> Pipeline</a>
+        <span class="spacer" />
+        <button type="button" class="quiet" aria-label="Export all conversations" title="Export all as JSON" disabled={conversations.value.length === 0} onClick={exportAll}>
+          <Icon name="download" />
+        </button>
+      </div>
+    </nav>
+  );
+}
+
+function Entry({ c, where, active }: { c: Conversation; where: string; active: boolean }) {
+  const mode = useSignal<"" | "rename" | "remove">("");
+  const name = title(c);
+  const shown = current.value === c.id;
+  const close = () => (mode.value = "");
+  if (mode.value === "rename") return <Rename c={c} close={close} />;
+  if (mode.value === "remove") return <Remove c={c} close={close} />;
+  return (
+    <li class={shown ? "shown" : undefined}>
+      <button type="button" class="entry" aria-current={shown ? "page" : undefined} title={name} onClick={() => (open(c.id), closeOnPhone())} onDblClick={() => (mode.value = "rename")}>
+        <span class="name">{active && <span class="dot running" role="img" aria-label="running" />}{name}</span>
+        {where && <span class="where">{where}</span>}
+      </button>
+      <span class="actions">
+        <button type="button" class="tiny" aria-label={`Rename ${name}`} title="Rename" onClick={() => (mode.value = "rename")}><Icon name="edit" /></button>
+        <button type="button" class="tiny" aria-label={`Export ${name}`} title="Export as Markdown" onClick={() => save(`${fileName(c)}.md`, "text/markdown", markdown(c))}><Icon name="download" /></button>
+        <button type="button" class="tiny" aria-label={`Delete ${name}`} title="Delete" onClick={() => (mode.value = "remove")}><Icon name="trash" /></button>
+      </span>
+    </li>
+  );
+}
+
+function Rename({ c, close }: { c: Conversation; close: () => void }) {
+  const field = useRef<HTMLInputElement>(null);
+  const over = useRef(false); // the field also loses the focus when it is removed
+  useEffect(() => field.current!.select(), []);
+  const end = (keep: boolean) => {
+    if (over.current) return;
+    over.current = true;
+    if (keep) rename(c.id, field.current!.value);
+    close();
+  };
+  return (
+    <li>
+      <form class="rename" onSubmit={(e) => (e.preventDefault(), end(true))} onKeyDown={(e) => e.key === "Escape" && (e.stopPropagation(), end(false))}>
+        <input ref={field} aria-label="Name of the conversation" defaultValue={title(c)} onBlur={() => end(true)} />
+      </form>
+    </li>
+  );
+}
+
+function Remove({ c, close }: { c: Conversation; close: () => void }) {
+  const button = useRef<HTMLButtonElement>(null);
+  useEffect(() => button.current!.focus(), []);
+  return (
+    <li>
+      <div class="sure" role="group" aria-label={`Delete ${title(c)}?`}>
+        <span>Delete it?</span>
+        <button type="button" class="bad" ref={button} onClick={() => void remove(c.id)}>Delete</button>
+        <button type="button" class="quiet" onClick={close}>Keep</button>
+      </div>
+    </li>
+  );
+}
+
+function exportAll(): void {
+  save("millrace-conversations.json", "application/json", JSON.stringify(conversations.value, null, 2));
+}

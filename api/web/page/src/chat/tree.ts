@@ -1,0 +1,114 @@
+// A conversation is a tree of turns: an edited question and a regenerated answer are siblings of the first one. All functions
+// are pure: they return changed copies.
+import type { Settings } from "./settings";
+
+export interface ToolCall {
+  id: string;
+  name: string;
+  arguments: string; // JSON text, as the model wrote it
+}
+
+export interface Stats {
+  firstToken?: number; // after the request, in ms
+  took?: number; // request to end, in ms
+  tokens?: number; // of the answer
+  reasoningTokens?: number; // of them
+  promptTokens?: number;
+  cachedTokens?: number; // of the prompt
+  finish?: string;
+}
+
+export interface Turn {
+  id: string;
+  parent: string; // "": the first turn of a branch
+  role: "user" | "assistant" | "tool";
+  created: number; // ms since 1970, as all times
+  content: string;
+  reasoning?: string;
+  calls?: ToolCall[];
+  call?: string; // of a tool's result: the id of its call
+  model?: string;
+  state?: "running" | "stopped" | "failed"; // of an answer; undefined: it is complete
+  error?: string;
+  stream?: string; // id of the call while it runs, if the server keeps its answer
+  stats?: Stats;
+}
+
+export interface Conversation {
+  id: string;
+  title: string; // "": the beginning of the first question
+  created: number;
+  updated: number;
+  settings: Settings;
+  turns: Turn[]; // parents come before their children
+  leaf: string; // the last turn of the branch that is shown; "": none
+}
+
+export const turnOf = (c: Conversation, id: string): Turn | undefined => c.turns.find((t) => t.id === id);
+
+/** branch lists the turns from the first one to a leaf. */
+export function branch(c: Conversation, leaf = c.leaf): Turn[] {
+  const byId = new Map(c.turns.map((t) => [t.id, t]));
+  const list: Turn[] = [];
+  for (let t = byId.get(leaf); t; t = byId.get(t.parent)) list.push(t);
+  return list.reverse();
+}
+
+/** siblings lists the turns that follow the same one, a turn itself included. */
+export const siblings = (c: Conversation, turn: Turn): Turn[] => c.turns.filter((t) => t.parent === turn.parent && t.role === turn.role);
+
+/** append adds a turn and shows its branch. */
+export function append(c: Conversation, turn: Turn): Conversation {
+  return { ...c, turns: [...c.turns, turn], leaf: turn.id, updated: turn.created };
+}
+
+/** replace changes a turn. */
+export function replace(c: Conversation, turn: Turn): Conversation {
+  return { ...c, turns: c.turns.map((t) => (t.id === turn.id ? turn : t)) };
+}
+
+/** show makes a turn part of the shown branch, with the newest turns after it. */
+export function show(c: Conversation, id: string): Conversation {
+  let leaf = id;
+  for (;;) {
+    const next = c.turns.findLast((t) => t.parent === leaf);
+    if (!next) return { ...c, leaf };
+    leaf = next.id;
+  }
+}
+
+/** title is the name of a conversation. */
+export function title(c: Conversation): string {
+  if (c.title) return c.title;
+  const first = c.turns.find((t) => t.role === "user")?.content.trim().replace(/\s+/g, " ") ?? "";
+  return first.length > 60 ? `${first.slice(0, 59).trimEnd()}…` : first || "New chat";
+}
+
+/** found returns the place where a conversation has a text: "" in its title, else around it; undefined: nowhere. */
+export function found(c: Conversation, text: string): string | undefined {
+  const want = text.trim().toLowerCase();
+  if (!want || title(c).toLowerCase().includes(want)) return "";
+  for (const t of c.turns) {
+    const at = t.content.toLowerCase().indexOf(want);
+    if (at < 0) continue;
+    const from = Math.max(0, at - 24);
+    return `${from > 0 ? "…" : ""}${t.content.slice(from, at + want.length + 40).replace(/\s+/g, " ")}`;
+  }
+  return undefined;
+}
+
+/** apiMessages are the messages of a branch in the form of the API. Answers that failed without text are left out. */
+export function apiMessages(system: string, turns: Turn[]): object[] {
+  const list: object[] = system.trim() ? [{ role: "system", content: system.trim() }] : [];
+  for (const t of turns) {
+    if (t.role === "user") list.push({ role: "user", content: t.content });
+    else if (t.role === "tool") list.push({ role: "tool", tool_call_id: t.call, content: t.content });
+    else if (t.calls?.length) {
+      const calls = t.calls.map((k) => ({ id: k.id, type: "function", function: { name: k.name, arguments: k.arguments } }));
+      list.push({ role: "assistant", content: t.content || null, tool_calls: calls, ...reasoned(t) });
+    } else if (t.content) list.push({ role: "assistant", content: t.content, ...reasoned(t) });
+  }
+  return list;
+}
+
+const reasoned = (t: Turn) => (t.reasoning ? { reasoning_content: t.reasoning } : {});

@@ -1,0 +1,179 @@
+// Tests of the modules that do not know the document.
+import assert from "node:assert/strict";
+import { after, test } from "node:test";
+import { createServer } from "vite";
+
+const vite = await createServer({
+  configFile: false, root: new URL("..", import.meta.url).pathname, appType: "custom", logLevel: "error",
+  server: { middlewareMode: true, ws: false, watch: null }, optimizeDeps: { noDiscovery: true },
+});
+after(() => vite.close());
+const load = (name) => vite.ssrLoadModule(`/src/${name}.ts`);
+const [sse, tree, settings, answer, exporting, tokens, prometheus, pool, timeline] = await Promise.all(
+  ["chat/sse", "chat/tree", "chat/settings", "chat/answer", "chat/export", "text/tokens", "debug/prometheus", "debug/pool", "debug/timeline"].map(load));
+
+async function eventsOf(text, cut) {
+  const bytes = new TextEncoder().encode(text);
+  const body = new ReadableStream({
+    start(c) {
+      for (let i = 0; i < bytes.length; i += cut) c.enqueue(bytes.slice(i, i + cut));
+      c.close();
+    },
+  });
+  const list = [];
+  for await (const m of sse.messages(body)) list.push(m);
+  return list;
+}
+
+test("events are the same however the network cuts them", async () => {
+  const text = ': ping\n\nid: 3\ndata: {"a":"é日"}\n\ndata: {"b":2}\n\nid: 5\ndata: [DONE]\n\n';
+  const want = [{ id: "3", data: '{"a":"é日"}' }, { id: "", data: '{"b":2}' }, { id: "5", data: "[DONE]" }];
+  for (const cut of [1, 2, 3, 7, 1000]) assert.deepEqual(await eventsOf(text, cut), want, `pieces of ${cut} bytes`);
+});
+
+const turn = (id, parent, role, content, more = {}) => ({ id, parent, role, created: 0, content, ...more });
+const conversation = (turns, leaf) => ({ id: "c", title: "", created: 0, updated: 0, settings: { ...settings.noSettings }, turns, leaf });
+
+test("an edited question and a regenerated answer are branches", () => {
+  let c = conversation([], "");
+  for (const t of [turn("q1", "", "user", "one"), turn("a1", "q1", "assistant", "A"), turn("q2", "a1", "user", "two"), turn("a2", "q2", "assistant", "B"),
+    turn("a3", "q1", "assistant", "C"), turn("q3", "", "user", "other"), turn("a4", "q3", "assistant", "D")]) c = tree.append(c, t);
+  const shown = (x) => tree.branch(x).map((t) => t.id);
+  assert.deepEqual(shown(c), ["q3", "a4"]);
+  assert.deepEqual(tree.siblings(c, tree.turnOf(c, "q3")).map((t) => t.id), ["q1", "q3"]);
+  assert.deepEqual(tree.siblings(c, tree.turnOf(c, "a1")).map((t) => t.id), ["a1", "a3"]);
+  assert.deepEqual(shown(tree.show(c, "q1")), ["q1", "a3"], "the newest branch of a question");
+  assert.deepEqual(shown(tree.show(c, "a1")), ["q1", "a1", "q2", "a2"], "down to its last turn");
+  assert.equal(tree.title(c), "one");
+  assert.equal(tree.found(c, "OTHER"), "other");
+  assert.equal(tree.found(c, "one"), "", "in the title");
+  assert.equal(tree.found(c, "nowhere"), undefined);
+});
+
+test("a request has the shown branch, with calls and their results, and without answers that failed", () => {
+  const call = { id: "k", name: "f", arguments: '{"x":1}' };
+  const turns = [turn("1", "", "user", "q"), turn("2", "1", "assistant", "", { calls: [call], reasoning: "hm" }), turn("3", "2", "tool", "7", { call: "k" }),
+    turn("4", "3", "assistant", "", { state: "failed" }), turn("5", "4", "user", "again")];
+  assert.deepEqual(tree.apiMessages(" be short ", turns), [
+    { role: "system", content: "be short" }, { role: "user", content: "q" },
+    { role: "assistant", content: null, tool_calls: [{ id: "k", type: "function", function: { name: "f", arguments: '{"x":1}' } }], reasoning_content: "hm" },
+    { role: "tool", tool_call_id: "k", content: "7" }, { role: "user", content: "again" },
+  ]);
+  assert.deepEqual(tree.apiMessages(" ", []), []);
+});
+
+test("only settings that the user changed are sent", () => {
+  assert.deepEqual(settings.fields(settings.noSettings), {});
+  const s = { ...settings.noSettings, numbers: { temperature: "0", top_p: "" }, stop: "a\n\n b", effort: "low", format: "json_schema", schema: '{"type":"object"}',
+    tools: '{"name":"f","parameters":{}}' };
+  assert.deepEqual(settings.fields(s), {
+    temperature: 0, stop: ["a", " b"], reasoning_effort: "low",
+    response_format: { type: "json_schema", json_schema: { name: "answer", strict: true, schema: { type: "object" } } },
+    tools: [{ type: "function", function: { name: "f", parameters: {} } }],
+  });
+  assert.throws(() => settings.fields({ ...s, schema: "{" }), /JSON schema: expected JSON/);
+  assert.deepEqual(settings.readSettings({ system: 7, numbers: { seed: "4", top_k: 5 }, format: "xml" }), { ...settings.noSettings, numbers: { seed: "4" } });
+});
+
+test("an answer is collected from its pieces, with its times", () => {
+  let t = turn("a", "q", "assistant", "");
+  const add = (delta, events, now, more = {}) => {
+    t = answer.collect(t, { chunk: { id: "x", choices: delta ? [{ delta, finish_reason: more.finish ?? null }] : [], usage: more.usage }, events }, 1000, now);
+  };
+  add({ role: "assistant" }, 0, 1100);
+  assert.equal(t.stats.firstToken, undefined, "the role is no token");
+  add({ reasoning_content: "hm" }, 1, 1200);
+  add({ content: "Let " }, 2, 1300);
+  add({ content: "me." }, 3, 1400);
+  add({ tool_calls: [{ index: 0, id: "k", function: { name: "f", arguments: "" } }] }, 4, 1500);
+  add({ tool_calls: [{ index: 0, function: { arguments: '{"a"' } }] }, 5, 1600);
+  add({ tool_calls: [{ index: 0, function: { arguments: ":1}" } }] }, 6, 1700);
+  assert.equal(t.stats.tokens, 6);
+  add({}, 7, 1800, { finish: "tool_calls" });
+  add(null, 7, 1900, { usage: { prompt_tokens: 9, completion_tokens: 13, prompt_tokens_details: { cached_tokens: 4 } } });
+  assert.deepEqual([t.content, t.reasoning, t.calls], ["Let me.", "hm", [{ id: "k", name: "f", arguments: '{"a":1}' }]]);
+  assert.deepEqual(t.stats, { firstToken: 200, took: 800, tokens: 13, finish: "tool_calls", promptTokens: 9, cachedTokens: 4, reasoningTokens: 0 });
+  assert.equal(answer.speed(t.stats), 20);
+  assert.equal(answer.speed({ tokens: 10, took: 250, firstToken: 200 }), 40, "a burst");
+  assert.equal(answer.speed({ tokens: 1, took: 5, firstToken: 1 }), undefined);
+});
+
+test("an export has the shown branch with calls", () => {
+  const c = conversation([turn("1", "", "user", "Weather?"), turn("2", "1", "assistant", "Let me look.", { model: "m", calls: [{ id: "k", name: "f", arguments: "{}" }] })], "2");
+  const text = exporting.markdown(c);
+  assert.match(text, /^# Weather\?\n\n## You\n\nWeather\?\n\n## Model \(m\)\n\nLet me look\.\n\n`f`\n\n```json\n\{\}\n```\n$/);
+  assert.equal(exporting.fileName(c), "weather");
+  assert.equal(exporting.fileName({ ...c, title: "../ÄÖ  日本/" }), "äö-日本");
+});
+
+test("math is found, and money is not", () => {
+  const kinds = (text) => {
+    const list = [];
+    const walk = (ts) => ts?.forEach((t) => { if (t.type === "math") list.push([t.text, t.display]); else walk(t.tokens); });
+    walk(tokens.lex(text));
+    return list;
+  };
+  assert.deepEqual(kinds("so $x^2$ and \\(y\\)"), [["x^2", false], ["y", false]]);
+  assert.deepEqual(kinds("a\n\n$$\n\\frac{1}{2}\n$$\n\nb \\[z\\] c"), [["\\frac{1}{2}", true], ["z", true]]);
+  assert.deepEqual(kinds("it costs $5, not $7, or $ 3 $"), []);
+  assert.deepEqual(kinds("`$x$` and\n```\n$$y$$\n```\n"), [], "code");
+});
+
+test("links lead to web and mail addresses only", () => {
+  for (const bad of ["javascript:alert(1)", "JaVaScRiPt:alert(1)", "java\nscript:alert(1)", " javascript:alert(1)", "data:text/html,x", "vbscript:x", "file:///etc/passwd", "/v1/models", "//x", ""]) {
+    assert.equal(tokens.address(bad), undefined, bad);
+  }
+  assert.equal(tokens.address("https://example.com/a?b"), "https://example.com/a?b");
+  assert.equal(tokens.address("mailto:a@b.c"), "mailto:a@b.c");
+});
+
+test("character references become text", () => {
+  assert.equal(tokens.decoded("a &lt;b&gt; &amp;amp; &#39; &#x65e5; &nope; &#0; &#xd800; &#x110000;"), "a <b> &amp; ' 日 &nope; &#0; &#xd800; &#x110000;");
+});
+
+test("hostile markdown ends soon", () => {
+  const begin = performance.now();
+  for (const text of [">".repeat(50_000), "*".repeat(50_000), "[".repeat(20_000), "- ".repeat(5_000), "$".repeat(50_000), "`".repeat(50_000), "|".repeat(20_000), "\\(".repeat(20_000)]) {
+    assert.ok(tokens.lex(text).length > 0);
+  }
+  assert.ok(performance.now() - begin < 20_000, `${performance.now() - begin} ms`);
+});
+
+test("metrics are read with their labels, and histograms since an earlier state", () => {
+  const text = (a, b, c, s) => `# HELP x y\nh_bucket{stage="t",le="0.1"} ${a}\nh_bucket{stage="t",le="1"} ${b}\nh_bucket{stage="t",le="+Inf"} ${c}\nh_sum{stage="t"} ${s}\nh_count{stage="t"} ${c}\ng{stage="t",who="a\\"b"} 2\ng{stage="u"} 3\n`;
+  const all = prometheus.parse(text(10, 20, 20, 5));
+  assert.equal(prometheus.sum(all, "g"), 5);
+  assert.equal(prometheus.sum(all, "g", { stage: "u" }), 3);
+  assert.equal(all.get("g")[0].labels.who, 'a"b');
+  const before = prometheus.histogram(all, "h", { stage: "t" });
+  const now = prometheus.histogram(prometheus.parse(text(20, 40, 40, 20)), "h", { stage: "t" });
+  const d = prometheus.since(now, before);
+  assert.deepEqual([d.count, d.sum, d.buckets.map((b) => b.count)], [20, 15, [10, 20, 20]]);
+  assert.equal(prometheus.mean(d), 0.75);
+  assert.ok(Math.abs(prometheus.quantile(d, 0.75) - 0.55) < 1e-9, "half way in the second bucket");
+  assert.equal(prometheus.quantile(prometheus.since(now, now), 0.5), undefined);
+  assert.deepEqual(prometheus.since(before, now), before, "a process that has started again");
+});
+
+test("the map and the bar show every slab once", () => {
+  const stats = { slabs: 10, used: 4, shared: 1, cached: 3, promised: 5 };
+  assert.deepEqual(pool.states(stats).map((s) => [s.name, s.slabs]), [["held", 3], ["shared", 1], ["cached", 3], ["free", 3]]);
+  const map = { cell_slabs: 4, held: [3, 0, 0], shared: [1, 0, 0], cached: [0, 2, 1] };
+  assert.deepEqual(pool.cells(map, 10).map((c) => [c.all, c.held, c.shared, c.cached, c.free]), [[4, 3, 1, 0, 0], [4, 0, 0, 2, 2], [2, 0, 0, 1, 1]]);
+  let samples = [];
+  for (const at of [0, 1000, pool.span, pool.span + 1000]) samples = pool.remember(samples, at, stats);
+  assert.deepEqual(samples.map((s) => s.at), [1000, pool.span, pool.span + 1000]);
+  assert.deepEqual([samples[0].used, samples[0].full], [0.4, 0.7]);
+  assert.deepEqual(pool.hitRatio({ tokens: 40, hits: 10 }, { tokens: 30, hits: 5 }), { all: "25.0%", recent: "50.0%" });
+  assert.equal(pool.percent(0, 0), "–");
+});
+
+test("a request's stages follow each other up to its end, or to now", () => {
+  const at = (ms) => new Date(ms).toISOString();
+  const r = { arrival: at(1000), tokenized: at(1010), begun: at(1500), first_token: at(2000), end: at(4000), generated_tokens: 41 };
+  const list = (x, now) => timeline.spans(x, now).map((s) => [s.stage, s.from, s.to]);
+  assert.deepEqual(list(r, 9000), [["tokenize", 1000, 1010], ["queue", 1010, 1500], ["prefill", 1500, 2000], ["decode", 2000, 4000]]);
+  assert.deepEqual([timeline.firstToken(r), timeline.rate(r, 9000)], [1, 20]);
+  assert.deepEqual(list({ arrival: at(1000), tokenized: at(1010) }, 1200), [["tokenize", 1000, 1010], ["queue", 1010, 1200]]);
+  assert.deepEqual(list({ arrival: at(1000), end: at(1100) }, 9000), [["tokenize", 1000, 1100]], "refused before it was tokenized");
+});

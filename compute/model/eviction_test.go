@@ -1,0 +1,95 @@
+package model
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestEvictionsAreReadAsTheyAreWritten(t *testing.T) {
+	for text, want := range map[string]Eviction{
+		"": {}, "none": {}, "streaming": {Sinks: 4}, "streaming:window=100": {Sinks: 4, Window: 100},
+		"streaming:sinks=16,window=2,context=1048576": {Sinks: 16, Window: 2, Context: 1 << 20},
+	} {
+		e, err := ParseEviction(text)
+		require.NoError(t, err)
+		require.Equal(t, want, e)
+		again, err := ParseEviction(e.String())
+		require.NoError(t, err)
+		require.Equal(t, e, again)
+	}
+	for text, found := range map[string]string{
+		"h2o": `found "h2o"`, "none:sinks=1": `found "none:sinks=1"`, "streaming:": `found "" in`, "streaming:sinks": `found "sinks" in`,
+		"streaming:sinks=17": "expected sinks=1 to 16", "streaming:sinks=0": "expected sinks=1 to 16", "streaming:window=1": "expected window=2 to",
+		"streaming:window=1e3": "expected window=2 to", "streaming:slabs=3": `found "slabs=3"`, "streaming:context=1048577": "expected context=1 to 1048576",
+	} {
+		_, err := ParseEviction(text)
+		require.ErrorContains(t, err, found, text)
+	}
+}
+
+func TestAnEvictionIsInTheOpsAndLeavesTheProgramBefore(t *testing.T) {
+	cfg, err := LoadConfig("../../testdata/models/llama-gqa")
+	require.NoError(t, err)
+	before, err := Build(cfg, nil)
+	require.NoError(t, err)
+	p := *before
+	require.NoError(t, p.SetEviction(Eviction{Sinks: 4}))
+	require.Equal(t, Eviction{Sinks: 4, Window: cfg.MaxPositions - 4, Context: MaxContext}, p.Eviction)
+	require.Equal(t, cfg.MaxPositions-4, p.Window())
+	require.Equal(t, Groups{Layers: cfg.Layers, Windowed: 1}, p.Groups())
+	require.Equal(t, MaxContext, p.MaxPositions)
+	require.Equal(t, 1, p.SinkSlabs(16))
+	require.Zero(t, before.Window())
+	require.Len(t, p.Slots, len(before.Slots)+1)
+	for i, op := range p.Ops {
+		if op.Kind == OpRopeStore || op.Kind == OpAttention {
+			require.Equal(t, 4, op.Sinks)
+			require.Equal(t, "sink_q", p.Slots[op.SinkQ].Name)
+			require.Equal(t, op.Heads*op.HeadDim, p.Slots[op.SinkQ].Width)
+		} else {
+			require.Equal(t, before.Ops[i], op)
+		}
+	}
+	unchanged := *before
+	require.NoError(t, unchanged.SetEviction(Eviction{}))
+	require.Equal(t, *before, unchanged)
+}
+
+func TestModelsThatCannotEvictAreRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		eviction Eviction
+		reason   string
+	}{
+		"opt-prenorm":    {Eviction{Sinks: 4, Window: 20}, "found a table of positions in OPTForCausalLM"},
+		"bloom-8-heads":  {Eviction{Sinks: 4, Window: 20}, "found attention without rotary embeddings in BloomForCausalLM"},
+		"mistral-window": {Eviction{Sinks: 4, Window: 20}, "found a window of 11 tokens in the model"},
+		"qwen2-window":   {Eviction{Sinks: 4, Window: 20}, "in the model, expected a model without windows"},
+		"llama-gqa":      {Eviction{Sinks: 4, Window: 125}, "found 4 sinks and a window of 125, expected at most the model's 128 positions"},
+		"llama-f32":      {Eviction{Sinks: 4, Window: 20, Context: 23}, "found a context of 23 tokens with 4 sinks and a window of 20"},
+	} {
+		cfg, err := LoadConfig("../../testdata/models/" + name)
+		require.NoError(t, err)
+		p, err := Build(cfg, nil)
+		require.NoError(t, err)
+		before := *p
+		err = p.SetEviction(c.eviction)
+		require.ErrorIs(t, err, ErrEviction, name)
+		require.ErrorContains(t, err, c.reason, name)
+		require.Equal(t, before, *p, "%s: nothing changed", name)
+	}
+}
+
+func TestKiviEvictsNothingAndIsAnnounced(t *testing.T) {
+	cfg, err := LoadConfig("../../testdata/models/llama-gqa")
+	require.NoError(t, err)
+	p, err := Build(cfg, nil)
+	require.NoError(t, err)
+	require.Empty(t, p.Lossy())
+	p.KV = KVKivi
+	require.Equal(t, "kivi", p.Lossy())
+	require.ErrorContains(t, p.SetEviction(Eviction{Sinks: 4, Window: 20}), "found KV type kivi, expected another one")
+	p.KV = KVInt8
+	require.NoError(t, p.SetEviction(Eviction{Sinks: 4, Window: 20}))
+	require.Equal(t, "streaming-4-20", p.Lossy())
+}

@@ -1,0 +1,70 @@
+package model
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// layered is a program of layers with these windows.
+func layered(windows ...int) *Program {
+	p := &Program{Layers: len(windows), MaxPositions: 1000}
+	for i, w := range windows {
+		p.Ops = append(p.Ops, Op{Kind: OpRopeStore, Layer: i}, Op{Kind: OpAttention, Layer: i, Window: w})
+	}
+	return p
+}
+
+// repeated is layers with windows, of which each every-th sees all tokens.
+func repeated(layers, every int) (windows []int) {
+	for i := range layers {
+		if i%every == every-1 {
+			windows = append(windows, 0)
+		} else {
+			windows = append(windows, 100)
+		}
+	}
+	return windows
+}
+
+// TestGroupsHaveLayersOfOneKind, all as many, and as few unused places as the number of groups allows.
+func TestGroupsHaveLayersOfOneKind(t *testing.T) {
+	for name, c := range map[string]struct {
+		windows []int
+		want    Groups
+		window  int
+	}{
+		"all see all":             {[]int{0, 0, 0}, Groups{3, 1, 0}, 0},
+		"all see a window":        {[]int{9, 5, 1}, Groups{3, 0, 1}, 9},
+		"a window of one":         {[]int{1}, Groups{1, 0, 1}, 2},
+		"half of the layers":      {repeated(24, 2), Groups{12, 1, 1}, 100},
+		"one of six":              {repeated(48, 6), Groups{8, 1, 5}, 100},
+		"one of six and the rest": {repeated(62, 6), Groups{10, 1, 6}, 100}, // eight places are unused
+		"the first 28 of 36":      {append(make([]int, 28), repeated(8, 9)...), Groups{14, 2, 1}, 100},
+		"different windows":       {[]int{0, 5, 0, 9}, Groups{2, 1, 1}, 9},
+		"longer than the context": {[]int{0, 1000, 0, 9}, Groups{1, 3, 1}, 9},
+		"all are longer":          {[]int{0, 1000}, Groups{2, 1, 0}, 0},
+		"one of a hundred":        {repeated(100, 100), Groups{15, 1, 7}, 100},
+	} {
+		p := layered(c.windows...)
+		require.Equal(t, c.want, p.Groups(), name)
+		require.Equal(t, c.window, p.Window(), name)
+		used := map[Place]bool{}
+		for layer, place := range p.Places() {
+			require.False(t, used[place], "%s: layer %d", name, layer)
+			used[place] = true
+			require.Less(t, place.Layer, c.want.Layers, name)
+			sees := c.windows[layer] > 0 && c.windows[layer] < p.MaxPositions
+			require.Equal(t, sees, place.Group >= c.want.Full, "%s: layer %d", name, layer)
+			require.Less(t, place.Group, c.want.Count(), name)
+		}
+	}
+}
+
+func TestLayersMayShareSlabsWhateverTheirWindows(t *testing.T) {
+	p := layered(0, 9, 9)
+	p.OneGroup = true
+	require.Equal(t, Groups{3, 1, 0}, p.Groups())
+	require.Zero(t, p.Window())
+	require.Equal(t, []Place{{0, 0}, {0, 1}, {0, 2}}, p.Places())
+}

@@ -1,0 +1,56 @@
+package model
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	transformer = `{"idx":0,"name":"0","path":"","type":"sentence_transformers.models.Transformer"}`
+	pooling     = `{"idx":1,"name":"1","path":"1_Pooling","type":"sentence_transformers.models.Pooling"}`
+	normalize   = `{"idx":2,"name":"2","path":"2_Normalize","type":"sentence_transformers.models.Normalize"}`
+	dense       = `{"idx":3,"name":"3","path":"3_Dense","type":"sentence_transformers.models.Dense"}`
+)
+
+// poolingDir is a directory with these files; "" is none.
+func poolingDir(t *testing.T, modules, config string) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "1_Pooling"), 0o700))
+	for name, text := range map[string]string{"modules.json": modules, "1_Pooling/config.json": config} {
+		if text != "" {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		}
+	}
+	return dir
+}
+
+func TestPoolingIsWhatTheFilesSay(t *testing.T) {
+	for name, c := range map[string]struct {
+		modules, config string
+		want            Pooling
+	}{
+		"no files":         {"", "", Pooling{Mode: "last", Normalize: true}},
+		"flags, last":      {"[" + transformer + "," + pooling + "," + normalize + "]", `{"pooling_mode_lasttoken":true,"pooling_mode_mean_tokens":false}`, Pooling{Mode: "last", Normalize: true, Named: true}},
+		"flags, mean":      {"[" + transformer + "," + pooling + "]", `{"word_embedding_dimension":8,"pooling_mode_mean_tokens":true}`, Pooling{Mode: "mean", Named: true}},
+		"a name":           {"[" + pooling + "]", `{"pooling_mode":"mean"}`, Pooling{Mode: "mean", Named: true}},
+		"another":          {"[" + pooling + "]", `{"pooling_mode_cls_token":true}`, Pooling{Mode: "last", Named: true, Problem: "the pooling cls_token of 1_Pooling"}},
+		"a dense module":   {"[" + pooling + "," + dense + "]", `{"pooling_mode":"lasttoken"}`, Pooling{Mode: "last", Named: true, Problem: "the module sentence_transformers.models.Dense of modules.json"}},
+		"no configuration": {"[" + transformer + "]", "", Pooling{Mode: "last", Named: true}},
+	} {
+		got, err := ReadPooling(poolingDir(t, c.modules, c.config))
+		require.NoError(t, err, name)
+		require.Equal(t, c.want, got, name)
+	}
+	for name, dir := range map[string]string{
+		"JSON as sentence-transformers writes it": poolingDir(t, "{", ""),
+		"the configuration of the pooling":        poolingDir(t, "["+pooling+"]", ""),
+		"a folder of the model's directory":       poolingDir(t, `[{"path":"../other","type":"x.Pooling"}]`, ""),
+	} {
+		_, err := ReadPooling(dir)
+		require.ErrorContains(t, err, name)
+	}
+}

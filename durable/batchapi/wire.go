@@ -1,0 +1,74 @@
+package batchapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"time"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/batches"
+	"github.com/millrace/millrace/durable/batch"
+	"github.com/millrace/millrace/durable/objects"
+)
+
+func fileOf(o *objects.Object) batches.File {
+	return batches.File{ID: o.ID, Object: "file", Bytes: o.Size, CreatedAt: o.Created.Unix(), ExpiresAt: o.Expires.Unix(),
+		Filename: o.Fields[batch.FieldName], Purpose: o.Fields[batch.FieldPurpose], Status: "processed"}
+}
+
+func optional[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+func batchOf(r *batch.Record) batches.Batch {
+	at := func(s batch.Status) *int64 { return optional(r.Times[s]) }
+	b := batches.Batch{
+		ID: r.ID, Object: "batch", Endpoint: r.Endpoint, InputFile: r.Input, Window: r.Window, Status: string(r.Status),
+		OutputFile: optional(r.Output), ErrorFile: optional(r.Errors), CreatedAt: r.Times[batch.Validating], InProgressAt: at(batch.InProgress),
+		ExpiresAt: r.Deadline, FinalizingAt: at(batch.Finalizing), CompletedAt: at(batch.Completed), FailedAt: at(batch.Failed), ExpiredAt: at(batch.Expired),
+		CancellingAt: at(batch.Cancelling), CancelledAt: at(batch.Cancelled), RequestCounts: batches.BatchCounts(r.Counts), Metadata: r.Metadata,
+	}
+	if len(r.Faults) > 0 {
+		b.Errors = &batches.BatchErrors{Object: "list"}
+		for _, f := range r.Faults {
+			b.Errors.Data = append(b.Errors.Data, batches.BatchError{Code: f.Code, Message: f.Message, Param: optional(f.Param), Line: optional(f.Line)})
+		}
+	}
+	return b
+}
+
+// Limits of the metadata, as OpenAI's.
+const (
+	maxMetadata = 16
+	maxKey      = 64
+	maxValue    = 512
+)
+
+// decodeBatch decodes the request for a batch. An error is an *api.Error that names the field.
+func decodeBatch(body []byte) (batch.Request, error) {
+	var q batches.NewBatch
+	d := json.NewDecoder(bytes.NewReader(body))
+	if err := d.Decode(&q); err != nil {
+		if e, ok := err.(*json.UnmarshalTypeError); ok && e.Field != "" { //nolint:errorlint // the decoder does not wrap it
+			return batch.Request{}, api.Invalid(e.Field, "%s: found %s, expected another type", e.Field, e.Value)
+		}
+		return batch.Request{}, api.Invalid("", "the body is not one JSON object: %v", err)
+	}
+	window, err := time.ParseDuration(q.Window)
+	if err != nil {
+		return batch.Request{}, api.Invalid("completion_window", "completion_window: found %.20q, expected hours such as \"24h\"", q.Window)
+	}
+	if len(q.Metadata) > maxMetadata {
+		return batch.Request{}, api.Invalid("metadata", "metadata: found %d fields, expected at most %d", len(q.Metadata), maxMetadata)
+	}
+	for k, v := range q.Metadata {
+		if len(k) > maxKey || len(v) > maxValue {
+			return batch.Request{}, api.Invalid("metadata", "metadata: found a key of %d and a value of %d bytes, expected at most %d and %d", len(k), len(v), maxKey, maxValue)
+		}
+	}
+	return batch.Request{Input: q.InputFile, Endpoint: q.Endpoint, Window: window, Metadata: q.Metadata}, nil
+}

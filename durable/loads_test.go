@@ -1,0 +1,81 @@
+package durable
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/e2e/natstest"
+)
+
+// TestLogsThatAreReadAtOnceComeWholeWithFewConsumers writes the records of many logs in turn, some in parts.
+func TestLogsThatAreReadAtOnceComeWholeWithFewConsumers(t *testing.T) {
+	nc, err := nats.Connect(natstest.Start(t, &server.Options{JetStream: true}).ClientURL())
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	j := &journal{js: js, maxAge: time.Minute, maxBytes: 64 << 20, replicas: 1, maxBody: 100, timeout: 10 * time.Second,
+		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "bytes"})}
+	require.NoError(t, j.ensure(t.Context()))
+	const logs, records = 2*mostLoads + 20, 5
+	name := func(i int) string { return fmt.Sprint("t.", i) }
+	last := make([]uint64, logs)
+	for n := range records {
+		for i := range logs {
+			r := &record{log: logID{byte(i)}, token: 1, events: []api.Event{{Seq: uint64(n), Text: strings.Repeat(name(i), 1+n*20)}}}
+			if n == 0 {
+				r = &record{log: r.log, token: 1, call: &callRecord{encoded: []byte{}, id: name(i), tenant: "t"}}
+			}
+			_, last[i], err = j.publish(t.Context(), name(i), r, last[i])
+			require.NoError(t, err)
+		}
+	}
+	var all sync.WaitGroup
+	for i := range logs {
+		for range 1 + i%2 { // some are read twice at once
+			all.Go(func() {
+				s := &state{tenant: "t", id: name(i)}
+				if i == 7 {
+					s.id = "another"
+				}
+				events, err := j.load(t.Context(), name(i), s)
+				if i == 7 {
+					assert.ErrorIs(t, err, errNotOurs)
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				assert.Equal(t, last[i], s.last)
+				assert.False(t, s.created.IsZero())
+				assert.Len(t, events, records-1)
+				for n, ev := range events {
+					assert.Equal(t, strings.Repeat(name(i), 1+(n+1)*20), ev.Text)
+				}
+			})
+		}
+	}
+	all.Wait()
+	_, err = j.load(t.Context(), "t.none", &state{})
+	require.ErrorIs(t, err, errNoLog)
+	s, err := js.Stream(t.Context(), Stream)
+	require.NoError(t, err)
+	require.Positive(t, s.CachedInfo().State.Consumers)
+	require.Less(t, s.CachedInfo().State.Consumers, logs/4)
+
+	require.NoError(t, j.purge(t.Context(), name(3), last[3]))
+	_, err = j.load(t.Context(), name(3), &state{tenant: "t", id: name(3)})
+	require.ErrorIs(t, err, errGap)
+}

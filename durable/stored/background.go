@@ -1,0 +1,448 @@
+package stored
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/responses"
+	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/batch"
+	"github.com/millrace/millrace/durable/objects"
+)
+
+// A response in the background is a message of the work queue. A gateway takes it and runs its call with a log, so that another gateway that gets the
+// message later continues the call where the log ends.
+
+const (
+	subject  = batch.WorkSubject + "response."
+	consumer = "responses"
+	most     = 16 // that run in one gateway
+)
+
+// ticket is the message of a response.
+type ticket struct {
+	Tenant string `json:"tenant"`
+	Key    string `json:"key,omitempty"`
+	ID     string `json:"id"`
+}
+
+// enqueue stores a response and puts it into the queue.
+func (s *Store) enqueue(ctx context.Context, tenant string, c *call.Call) (call.Answer, error) {
+	encoded, err := durable.EncodeCall(c)
+	if err != nil {
+		return nil, err
+	}
+	r, err := pending(c, queued)
+	if err != nil {
+		return nil, err
+	}
+	r.Call = encoded
+	t := ticket{Tenant: tenant, ID: responses.IDOf(c)}
+	if caller := api.CallerFrom(ctx); caller != nil {
+		t.Key = caller.KeyID()
+	}
+	body, err := json.Marshal(t)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.save(ctx, tenant, t.ID, r); err != nil {
+		return nil, err
+	}
+	if _, err := s.opts.Publish.Publish(ctx, subject+durable.TenantToken(tenant)+"."+t.ID, body); err != nil {
+		return nil, errors.Join(objects.Unavailable("responses", err), s.opts.Objects.Delete(context.WithoutCancel(ctx), tenant, t.ID))
+	}
+	return &background{s: s, call: c, body: r.Response}, nil
+}
+
+// pending returns the record of a call without an answer.
+func pending(c *call.Call, status string) (*record, error) {
+	body, err := responses.EncodeStatus(c, status, nil)
+	if err != nil {
+		return nil, err
+	}
+	items, err := responses.InputItems(c)
+	return &record{Status: status, Response: body, Items: items}, err
+}
+
+// background is the answer of a call that runs in the background. Its client may leave.
+type background struct {
+	s    *Store
+	call *call.Call
+	body []byte
+}
+
+func (b *background) Call() *call.Call { return b.call }
+
+func (b *background) Resumable() bool { return false }
+
+// Body implements call.Bodied.
+func (b *background) Body() []byte { return b.body }
+
+func (b *background) Cancel(ctx context.Context) error {
+	_, err := b.s.CancelResponse(ctx, responses.IDOf(b.call))
+	return err
+}
+
+func (b *background) Close() {}
+
+// Events returns the events of the call once a gateway runs it.
+func (b *background) Events(ctx context.Context) <-chan api.Event {
+	out := make(chan api.Event)
+	go func() {
+		defer close(out)
+		a, err := b.s.attach(ctx, responses.IDOf(b.call))
+		if err != nil {
+			select {
+			case out <- api.Event{Seq: 1, Finish: api.FinishError, Err: err, Done: true}:
+			case <-ctx.Done():
+			}
+			return
+		}
+		defer a.Close()
+		for ev := range a.Events(ctx) {
+			select {
+			case out <- ev:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// Follow returns the answer of a response in the background of the caller, from its first event. An error is an *api.Error: 404 for an unknown
+// response, 410 if its events are gone.
+func (s *Store) Follow(ctx context.Context, id string) (call.Answer, error) {
+	r, err := s.load(ctx, tenantOf(ctx), id)
+	if err != nil {
+		return nil, err
+	}
+	if !r.runs() {
+		return s.attach(ctx, id)
+	}
+	c, err := durable.DecodeCall(responses.CallID(id), r.Call)
+	if err != nil {
+		return nil, err
+	}
+	return &background{s: s, call: c, body: r.Response}, nil
+}
+
+// attach is Follow for a response that a gateway runs. It waits until one does.
+func (s *Store) attach(ctx context.Context, id string) (call.Answer, error) {
+	const pause = 50 * time.Millisecond
+	callID := responses.CallID(id)
+	for {
+		r, err := s.load(ctx, tenantOf(ctx), id)
+		if err != nil {
+			return nil, err
+		}
+		if r.Status != queued { // else nobody runs it, and the search for its log would delay who does
+			a, err := s.opts.Calls.Attach(ctx, callID)
+			var missing *api.Error
+			if err == nil || !errors.As(err, &missing) || missing.Code != api.CodeNotFound {
+				return a, err
+			}
+		}
+		if !r.runs() {
+			return nil, &api.Error{Code: http.StatusGone, Reason: "stream_expired", Message: "the stream of response " + id + " has expired: retrieve the response without stream"}
+		}
+		sleep(ctx, pause)
+		if ctx.Err() != nil {
+			return nil, api.AsError(ctx.Err())
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// CancelResponse ends a response in the background of the caller, and returns its body. It does not change one that has ended.
+//
+// A mark of the cancellation is stored first. Who runs the response reads the mark after each change of the record, and cancels the response again if
+// the change has undone it.
+func (s *Store) CancelResponse(ctx context.Context, id string) ([]byte, error) {
+	tenant := tenantOf(ctx)
+	r, err := s.load(ctx, tenant, id)
+	if err != nil {
+		return nil, err
+	}
+	if !r.runs() {
+		var of struct {
+			Background bool `json:"background"`
+		}
+		if json.Unmarshal(r.Response, &of) == nil && !of.Background {
+			return nil, errNotBackground(id)
+		}
+		return r.Response, nil
+	}
+	if _, err := s.opts.Objects.PutFree(ctx, tenant, markOf(id), nil, time.Time{}, strings.NewReader("cancelled")); err != nil {
+		return nil, err
+	}
+	if r, err = s.load(ctx, tenant, id); err != nil {
+		return nil, err
+	}
+	if !r.runs() { // it has just ended
+		return r.Response, nil
+	}
+	begun := r.Status == inProgress
+	if r, err = s.cancelled(ctx, tenant, id, r.Call); err != nil {
+		return nil, err
+	}
+	s.opts.Work.Purge(ctx, jetstream.WithPurgeSubject(subject+durable.TenantToken(tenant)+"."+id)) //nolint:errcheck // who gets it reads that it is cancelled
+	if begun {                                                                                     // else who takes it reads that it is cancelled
+		s.opts.Calls.Cancel(ctx, responses.CallID(id)) //nolint:errcheck // it may have ended
+	}
+	return r.Response, nil
+}
+
+// markOf returns the name of the mark that a response was cancelled. No response has such an ID.
+func markOf(id string) string { return "cancelled-" + id }
+
+// marked reports whether a response was cancelled.
+func (s *Store) marked(ctx context.Context, tenant, id string) (bool, error) {
+	_, from, err := s.opts.Objects.Get(ctx, tenant, markOf(id))
+	var missing *api.Error
+	if errors.As(err, &missing) && missing.Code == api.CodeNotFound {
+		return false, nil
+	}
+	if err == nil {
+		from.Close()
+	}
+	return err == nil, err
+}
+
+// cancelled stores that a response was cancelled.
+func (s *Store) cancelled(ctx context.Context, tenant, id string, encoded []byte) (*record, error) {
+	c, err := durable.DecodeCall(responses.CallID(id), encoded)
+	if err != nil {
+		return nil, err
+	}
+	r, err := pending(c, cancelled)
+	if err != nil {
+		return nil, err
+	}
+	return r, s.save(ctx, tenant, id, r)
+}
+
+// work takes responses from the queue until ctx ends.
+func (s *Store) work(ctx context.Context) {
+	places := make(chan struct{}, most)
+	for ctx.Err() == nil {
+		if s.opts.Ready() != nil { // others may be
+			sleep(ctx, time.Second)
+			continue
+		}
+		err := s.takeAll(ctx, places)
+		if ctx.Err() == nil {
+			s.opts.Logger.Debug().Err(err).Msg("stored: cannot take responses from the queue")
+		}
+		sleep(ctx, time.Second)
+	}
+}
+
+func (s *Store) takeAll(ctx context.Context, places chan struct{}) error {
+	c, err := s.opts.Work.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+		Durable: consumer, FilterSubject: subject + ">", AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.Lease,
+	})
+	if err != nil {
+		return err
+	}
+	for s.opts.Ready() == nil {
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		m, err := next(ctx, c)
+		if m == nil {
+			<-places
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		s.tasks.Go(func() {
+			defer func() { <-places }()
+			s.handle(ctx, m)
+		})
+	}
+	return nil
+}
+
+// next returns the next message, nil if there is none for some time.
+func next(ctx context.Context, c jetstream.Consumer) (jetstream.Msg, error) {
+	const wait = 2 * time.Second
+	got, err := c.Fetch(1, jetstream.FetchMaxWait(wait))
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case m := <-got.Messages():
+		return m, got.Error()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// handle runs a response. Its message comes again if this gateway dies or stops first.
+func (s *Store) handle(ctx context.Context, m jetstream.Msg) {
+	var t ticket
+	if json.Unmarshal(m.Data(), &t) != nil {
+		m.Term() //nolint:errcheck // not ours
+		return
+	}
+	running, stop := context.WithCancel(ctx)
+	renewed := make(chan struct{})
+	go func() {
+		defer close(renewed)
+		const renewals = 3
+		tick := time.NewTicker(s.opts.Lease / renewals)
+		defer tick.Stop()
+		for {
+			select {
+			case <-running.Done():
+				return
+			case <-tick.C:
+				m.InProgress() //nolint:errcheck // the next one may arrive
+			}
+		}
+	}()
+	done := s.run(running, &t)
+	stop()
+	<-renewed
+	if done {
+		m.Ack() //nolint:errcheck // else it comes again, and the response has ended
+	} else {
+		m.Nak() //nolint:errcheck // else it comes again later
+	}
+}
+
+// run runs a response to its end and stores it. It returns false if another attempt has to do so.
+func (s *Store) run(ctx context.Context, t *ticket) (done bool) {
+	r, err := s.load(ctx, t.Tenant, t.ID)
+	var missing *api.Error
+	if errors.As(err, &missing) && missing.Code == api.CodeNotFound {
+		return true // deleted
+	}
+	if err != nil || !r.runs() {
+		return err == nil
+	}
+	if s.opts.Keys != nil {
+		caller := s.opts.Keys.Caller(t.Key)
+		if caller == nil || caller.TenantName() != t.Tenant {
+			return s.fail(ctx, t, r, &api.Error{Code: api.CodeUnauthorized, Reason: "invalid_api_key", Message: "the API key that created the response is no longer valid"})
+		}
+		ctx = api.WithCaller(ctx, caller)
+	}
+	const longest = 5 * time.Second
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, longest) {
+		err := s.attempt(ctx, t, r)
+		if err == nil {
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		refused := api.AsError(err)
+		if refused.Code != api.CodeOverloaded && refused.Code != api.CodeUnavailable {
+			return s.fail(ctx, t, r, refused)
+		}
+		if now, err := s.load(ctx, t.Tenant, t.ID); err == nil && !now.runs() || api.AsError(err).Code == api.CodeNotFound {
+			return true // cancelled or deleted
+		}
+		sleep(ctx, max(wait, min(refused.RetryAfter, longest)))
+	}
+}
+
+// attempt runs the call, or joins it where its log exists, and stores the answer unless the response was cancelled.
+func (s *Store) attempt(ctx context.Context, t *ticket, r *record) error {
+	c, err := durable.DecodeCall(responses.CallID(t.ID), r.Call)
+	if err != nil {
+		return err
+	}
+	c.Named, c.Resume = true, call.ResumeAuto
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a, err := s.opts.Calls.Run(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	if ended, err := s.begin(ctx, t, c); err != nil || ended {
+		return errors.Join(err, a.Cancel(ctx))
+	}
+	result, err := call.Collect(ctx, c, a.Events(ctx))
+	if err != nil {
+		return err
+	}
+	end, err := finishedResult(c, result)
+	if err != nil {
+		return err
+	}
+	return s.end(ctx, t, end)
+}
+
+// begin notes that a gateway runs the call, whose log exists from here on. It reports whether the response was cancelled or deleted.
+func (s *Store) begin(ctx context.Context, t *ticket, c *call.Call) (ended bool, err error) {
+	body, err := responses.EncodeStatus(c, inProgress, nil)
+	if err != nil {
+		return false, err
+	}
+	return s.change(ctx, t, func(r *record) *record {
+		r.Status, r.Response = inProgress, body
+		return r
+	})
+}
+
+// end stores how a response ended, unless it was cancelled or deleted.
+func (s *Store) end(ctx context.Context, t *ticket, r *record) error {
+	_, err := s.change(ctx, t, func(*record) *record { return r })
+	return err
+}
+
+// change changes the record of a response that runs. It reports whether the response was cancelled or deleted.
+func (s *Store) change(ctx context.Context, t *ticket, f func(*record) *record) (ended bool, err error) {
+	r, err := s.load(ctx, t.Tenant, t.ID)
+	var missing *api.Error
+	switch {
+	case errors.As(err, &missing) && missing.Code == api.CodeNotFound, err == nil && !r.runs():
+		return true, nil
+	case err != nil:
+		return false, err
+	}
+	encoded := r.Call
+	if err := s.save(ctx, t.Tenant, t.ID, f(r)); err != nil {
+		return false, err
+	}
+	marked, err := s.marked(ctx, t.Tenant, t.ID)
+	if err == nil && marked {
+		_, err = s.cancelled(ctx, t.Tenant, t.ID, encoded)
+	}
+	return marked, err
+}
+
+func (s *Store) fail(ctx context.Context, t *ticket, r *record, e *api.Error) (done bool) {
+	c, err := durable.DecodeCall(responses.CallID(t.ID), r.Call)
+	if err != nil {
+		return true
+	}
+	end, err := pending(c, failed)
+	if err == nil {
+		end.Response, err = responses.EncodeStatus(c, failed, e)
+	}
+	return err == nil && s.end(ctx, t, end) == nil
+}

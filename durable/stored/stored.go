@@ -1,0 +1,331 @@
+// Package stored keeps the responses of the Responses API, so that a client can retrieve and continue them, and runs responses in the background.
+// It wraps what runs calls. A response is an object of its tenant. It must not know HTTP.
+package stored
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/codec"
+	"github.com/millrace/millrace/api/responses"
+	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/objects"
+)
+
+// off runs calls where no response is stored.
+type off struct{ call.Runner }
+
+// Off returns a runner that stores nothing. What needs a stored response is a 400.
+func Off(inner call.Runner) call.Runner { return off{inner} }
+
+// Run implements call.Runner.
+func (o off) Run(ctx context.Context, c *call.Call) (call.Answer, error) {
+	const resend = "found one where no responses are stored (--response-store 0, no JetStream, or a line of a batch), expected none: send the conversation in input"
+	switch w := responses.Wanted(c); {
+	case w.Previous != "":
+		return nil, api.Invalid("previous_response_id", "previous_response_id: %s", resend)
+	case w.Background:
+		return nil, api.Invalid("background", "background: found true where no responses are stored (--response-store 0, no JetStream, or a line of a batch), expected false")
+	}
+	responses.NotStored(c)
+	return o.Runner.Run(ctx, c)
+}
+
+// Objects are the stored responses. objects.Store implements it.
+type Objects interface {
+	Put(ctx context.Context, tenant, id string, fields map[string]string, expires time.Time, content io.Reader) (objects.Object, error)
+	PutFree(ctx context.Context, tenant, id string, fields map[string]string, expires time.Time, content io.Reader) (objects.Object, error)
+	Get(ctx context.Context, tenant, id string) (objects.Object, io.ReadCloser, error)
+	Delete(ctx context.Context, tenant, id string) error
+	Room(tenant string) error
+}
+
+// Options are what a Store needs.
+type Options struct {
+	Logger  zerolog.Logger
+	Calls   call.Runner // runs the calls
+	Keys    durable.Keys
+	Objects Objects
+	Work    jetstream.Stream    // the queue of responses in the background
+	Publish jetstream.Publisher // into it
+	Ready   func() error        // nil if calls can run here now
+	Lease   time.Duration       // a response runs elsewhere if its gateway gave no sign of life for this time; 0: 30 s
+}
+
+// Store runs calls and keeps their responses. It implements call.Runner.
+type Store struct {
+	opts  Options
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
+}
+
+// New returns a store that also runs responses in the background, until it is closed.
+func New(opts Options) *Store {
+	if opts.Lease == 0 {
+		opts.Lease = 30 * time.Second
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s := &Store{opts: opts, stop: stop}
+	s.tasks.Go(func() { s.work(ctx) })
+	return s
+}
+
+// Close stops what runs in the background here. Other gateways continue it.
+func (s *Store) Close() {
+	s.stop()
+	s.tasks.Wait()
+}
+
+// record is a stored response.
+type record struct {
+	Status   string            `json:"status"`
+	Response json.RawMessage   `json:"response"`
+	Items    []json.RawMessage `json:"items"`              // of the input
+	Messages json.RawMessage   `json:"messages,omitempty"` // the conversation with the answer
+	Call     []byte            `json:"call,omitempty"`     // of a response in the background that has not ended
+}
+
+// States of a response.
+const (
+	queued     = "queued"
+	inProgress = "in_progress"
+	cancelled  = "cancelled"
+	failed     = "failed"
+)
+
+func (r *record) runs() bool { return r.Status == queued || r.Status == inProgress }
+
+func tenantOf(ctx context.Context) string {
+	if c := api.CallerFrom(ctx); c != nil {
+		return c.TenantName()
+	}
+	return ""
+}
+
+const storeTime = 10 * time.Second
+
+// load reads a response. It tries again if the response was replaced meanwhile.
+func (s *Store) load(ctx context.Context, tenant, id string) (r *record, err error) {
+	if responses.CallID(id) == "" {
+		return nil, &api.Error{Code: api.CodeNotFound, Reason: "response_not_found", Message: fmt.Sprintf("no response %.100q: expected an id that begins with resp_", id)}
+	}
+	const most = 3
+	for range most {
+		var missing *api.Error
+		if r, err = s.loadOnce(ctx, tenant, id); err == nil || ctx.Err() != nil || errors.As(err, &missing) && missing.Code == api.CodeNotFound {
+			break
+		}
+	}
+	return r, err
+}
+
+func (s *Store) loadOnce(ctx context.Context, tenant, id string) (*record, error) {
+	_, from, err := s.opts.Objects.Get(ctx, tenant, id)
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	r := new(record)
+	if err := json.NewDecoder(from).Decode(r); err != nil {
+		return nil, objects.Unavailable("responses", err)
+	}
+	return r, nil
+}
+
+func (s *Store) save(ctx context.Context, tenant, id string, r *record) error {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+	defer cancel()
+	put := s.opts.Objects.PutFree // what has begun is kept; it counts for the next response
+	if r.Status == queued {
+		put = s.opts.Objects.Put
+	}
+	_, err = put(ctx, tenant, id, nil, time.Time{}, bytes.NewReader(body))
+	return err
+}
+
+// Run implements call.Runner. It stores the response of a call that wants it, before the client gets its end.
+func (s *Store) Run(ctx context.Context, c *call.Call) (call.Answer, error) {
+	w, tenant := responses.Wanted(c), tenantOf(ctx)
+	if w.Previous != "" {
+		if err := s.restore(ctx, tenant, c, w.Previous); err != nil {
+			return nil, err
+		}
+	}
+	if !w.Store {
+		return s.opts.Calls.Run(ctx, c)
+	}
+	if err := s.opts.Objects.Room(tenant); err != nil {
+		return nil, err
+	}
+	if w.Background {
+		return s.enqueue(ctx, tenant, c)
+	}
+	a, err := s.opts.Calls.Run(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return &answer{a, s, tenant}, nil
+}
+
+// restore puts the conversation of the previous response before that of a call.
+func (s *Store) restore(ctx context.Context, tenant string, c *call.Call, previous string) error {
+	r, err := s.load(ctx, tenant, previous)
+	if err != nil {
+		e := *api.AsError(err)
+		if e.Param = "previous_response_id"; e.Code == api.CodeNotFound {
+			e.Reason = "previous_response_not_found"
+		}
+		return &e
+	}
+	if len(r.Messages) == 0 {
+		return api.Invalid("previous_response_id", "previous_response_id: found a response with status %s, expected one with an answer", r.Status)
+	}
+	messages, _, _, err := api.DecodeChat(r.Messages, nil, nil)
+	if err != nil {
+		return err
+	}
+	responses.Continue(c, messages)
+	return nil
+}
+
+// Attach implements call.Runner.
+func (s *Store) Attach(ctx context.Context, id string) (call.Answer, error) {
+	a, err := s.opts.Calls.Attach(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if w := responses.Wanted(a.Call()); w.Store && !w.Background { // a response in the background is stored by who runs it
+		return &answer{a, s, tenantOf(ctx)}, nil
+	}
+	return a, nil
+}
+
+// Cancel implements call.Runner.
+func (s *Store) Cancel(ctx context.Context, id string) error { return s.opts.Calls.Cancel(ctx, id) }
+
+var _ call.Runner = (*Store)(nil)
+
+// answer is an answer whose response is stored at its end.
+type answer struct {
+	call.Answer
+	s      *Store
+	tenant string
+}
+
+// Events implements call.Answer. The last event waits until the response is stored.
+func (a *answer) Events(ctx context.Context) <-chan api.Event {
+	in, out := a.Answer.Events(ctx), make(chan api.Event)
+	go func() {
+		defer close(out)
+		var all []api.Event
+		for ev := range in {
+			if all = append(all, ev); ev.Done && api.Failure(ev) == nil {
+				if err := a.s.keep(ctx, a.tenant, a.Call(), all); err != nil {
+					a.s.opts.Logger.Warn().Err(err).Str("id", a.Call().ID).Msg("stored: could not store a response")
+				}
+			}
+			select {
+			case out <- ev:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// keep stores the response that the events of a call are.
+func (s *Store) keep(ctx context.Context, tenant string, c *call.Call, events []api.Event) error {
+	r, err := finished(ctx, c, events)
+	if err != nil {
+		return err
+	}
+	return s.save(ctx, tenant, responses.IDOf(c), r)
+}
+
+// finished returns the record of a call with its answer.
+func finished(ctx context.Context, c *call.Call, events []api.Event) (*record, error) {
+	in := make(chan api.Event, len(events))
+	for _, ev := range events {
+		in <- ev
+	}
+	close(in)
+	result, err := call.Collect(context.WithoutCancel(ctx), c, in)
+	if err != nil {
+		return nil, err
+	}
+	return finishedResult(c, result)
+}
+
+func finishedResult(c *call.Call, result *call.Result) (*record, error) {
+	body, err := codec.Of(call.Responses).Encode(c, result, "")
+	if err != nil {
+		return nil, err
+	}
+	r := &record{Response: body}
+	var status struct {
+		Status string `json:"status"`
+	}
+	if err := json.Unmarshal(body, &status); err != nil {
+		return nil, err
+	}
+	r.Status = status.Status
+	if r.Messages, _, _, err = api.EncodeChat(responses.Conversation(c, result), nil, nil); err != nil {
+		return nil, err
+	}
+	r.Items, err = responses.InputItems(c)
+	return r, err
+}
+
+// Get returns the body of a response of the caller. An error is an *api.Error.
+func (s *Store) Get(ctx context.Context, id string) ([]byte, error) {
+	r, err := s.load(ctx, tenantOf(ctx), id)
+	if err != nil {
+		return nil, err
+	}
+	return r.Response, nil
+}
+
+// Items returns the input items of a response of the caller, in their order. An error is an *api.Error.
+func (s *Store) Items(ctx context.Context, id string) ([]json.RawMessage, error) {
+	r, err := s.load(ctx, tenantOf(ctx), id)
+	if err != nil {
+		return nil, err
+	}
+	return r.Items, nil
+}
+
+// Delete removes a response of the caller. One that runs in the background is cancelled. An error is an *api.Error.
+func (s *Store) Delete(ctx context.Context, id string) error {
+	r, err := s.load(ctx, tenantOf(ctx), id)
+	if err != nil {
+		return err
+	}
+	if r.runs() {
+		if _, err := s.CancelResponse(ctx, id); err != nil {
+			return err
+		}
+	}
+	return s.opts.Objects.Delete(ctx, tenantOf(ctx), id)
+}
+
+// errNotBackground is the error for a response that runs for its own client.
+func errNotBackground(id string) error {
+	return &api.Error{Code: http.StatusBadRequest, Reason: "not_background", Message: fmt.Sprintf("response %q does not run in the background, expected one that does", id)}
+}

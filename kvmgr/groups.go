@@ -1,0 +1,118 @@
+package kvmgr
+
+import (
+	"iter"
+	"math"
+)
+
+// Groups counts the groups of layers: the tokens of a slab have one slab for each. A sequence keeps the slabs of full groups, whose layers see all
+// tokens, to its end, and gives those of windowed groups back: see Trim. All slabs have the same size and lie in one pool. Lists of slabs are by
+// position, with one of each group for a position, the full groups first. The zero value is one group.
+type Groups struct {
+	Full     int `json:"full,omitempty"`
+	Windowed int `json:"windowed,omitempty"`
+}
+
+// Count is the number of groups.
+func (g Groups) Count() int { return max(g.Full+g.Windowed, 1) }
+
+// or returns g, or one group if it is zero. Without a window all groups are full.
+func (g Groups) or(window int) Groups {
+	switch {
+	case window == 0:
+		return Groups{Full: g.Count()}
+	case g == Groups{}:
+		return Groups{Windowed: 1}
+	}
+	return g
+}
+
+// Groups returns the groups that the Manager has.
+func (m *Manager) Groups() Groups { return m.groups }
+
+// Slabs is the number of slabs of some positions, of which windowed groups have those from first on.
+func (g Groups) Slabs(positions, first int) int {
+	return g.Full*positions + g.Windowed*max(positions-first, 0)
+}
+
+// Need is the number of slabs that a sequence of some positions has at once at most: live of them in each windowed group; 0: any number.
+func (g Groups) Need(positions, live int) int {
+	g = g.or(live)
+	return g.Full*positions + g.Windowed*min(positions, live)
+}
+
+// Longest is the number of positions of the longest sequence that fits into a pool of slabs, with live as for Need.
+func (g Groups) Longest(pool, live int) int {
+	g = g.or(live)
+	switch n := pool / g.Count(); {
+	case g.Windowed == 0 || n < live:
+		return n
+	case g.Full == 0:
+		return math.MaxInt32
+	}
+	return (pool - g.Windowed*live) / g.Full
+}
+
+// from is the first position at which a region has a slab of a group.
+func (r *region) from(group int) int {
+	if group < r.groups.Full {
+		return 0
+	}
+	return r.first
+}
+
+// positions is the number of positions with leased slabs.
+func (r *region) positions() int { return len(r.slabs) / r.groups.Count() }
+
+// at is the slab of a group at a position.
+func (r *region) at(position, group int) int32 { return r.slabs[position*r.groups.Count()+group] }
+
+// own are the slabs that were leased to a region, or shared with it, and that it has not given back.
+func (r *region) own() iter.Seq2[int, int32] {
+	return func(yield func(group int, id int32) bool) {
+		for i, id := range r.slabs {
+			group, position := i%r.groups.Count(), i/r.groups.Count()
+			if (position >= r.from(group) || position < r.sinks) && !yield(group, id) {
+				return
+			}
+		}
+	}
+}
+
+// found is the part of a prompt that all groups have.
+type found struct {
+	groups  []match // by group
+	whole   int     // positions
+	partial int     // tokens of the next one
+	first   int     // windowed groups are not seen before it
+	pending *node   // as of match, in the first group
+	soon    int     // likewise
+}
+
+// match finds the tokens that a prompt begins with. Each group may have other slabs of them, so what one finds bounds the others, until all agree. Slabs
+// of which only the first tokens fit are found if they are wanted. A beam search sees all tokens in each group.
+func (m *Manager) match(space string, tokens []int32, beams bool, want func(*node) bool) (f found) {
+	f.groups = make([]match, len(m.trees))
+	limit := len(tokens)
+	for g := 0; g < len(m.trees); g++ {
+		t := &m.trees[g]
+		window := t.window
+		if beams {
+			window = 0
+		}
+		n := t.match(space, tokens[:limit], window, want)
+		if g == 0 && limit == len(tokens) && n.pending != nil {
+			f.pending, f.soon = n.pending, len(n.path)*t.slabTokens+n.soon
+		}
+		f.groups[g] = n
+		if got := len(n.path)*t.slabTokens + n.partial; got < limit {
+			if limit = got; g > 0 {
+				g = -1
+			}
+		}
+	}
+	f.whole, f.partial = limit/m.slabTokens, limit%m.slabTokens
+	f.soon -= f.whole * m.slabTokens
+	f.first = f.groups[len(f.groups)-1].first
+	return f
+}

@@ -1,0 +1,76 @@
+package kvmgr
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// sinking is a manager of slabs of four tokens, whose tokens see ten and those of the first slab. A sequence has at most eight slabs at once.
+func sinking(t *testing.T, slabs int) *Manager {
+	t.Helper()
+	m, err := New(Config{Slabs: slabs, SlabTokens: 4, Window: 10, Live: 1 + LiveSlabs(10, 9, 4), Sinks: 1})
+	require.NoError(t, err)
+	return m
+}
+
+func TestASequenceKeepsItsSinksPastThePool(t *testing.T) {
+	m := sinking(t, 8)
+	require.NoError(t, m.Reserve(1, Declared(400)))
+	first, err := m.Lease(1, 32)
+	require.NoError(t, err)
+	require.Equal(t, 32, m.Limit(1))
+	_, err = m.Lease(1, 33)
+	require.ErrorIs(t, err, ErrBeyondReservation, "it gives slabs back first")
+	for at := 1; at < 400; at++ {
+		require.NoError(t, m.Trim(1, FirstKept(at, 10, 4)))
+		_, err := m.Lease(1, at+1)
+		require.NoError(t, err)
+		require.NoError(t, m.Check())
+		require.LessOrEqual(t, m.Stats().Used, 8)
+	}
+	place, live := m.Live(1)
+	require.Equal(t, 96, place)
+	require.NotContains(t, live, first[0])
+	r := m.Regions()[0]
+	require.Equal(t, 5, r.LeasedSlabs, "the sinks', and four of the window")
+	require.Equal(t, 95, r.ReleasedSlabs)
+	require.Contains(t, r.Slabs, Range{First: first[0], Slabs: 1})
+	require.Equal(t, first[0], m.Slabs(1)[0])
+	freed, err := m.Release(1)
+	require.NoError(t, err)
+	require.Equal(t, 5, freed, "it needed no more until its end")
+	require.Equal(t, 8, m.Stats().Free)
+	require.NoError(t, m.Check())
+}
+
+func TestSequencesWithSinksShareNoPrefix(t *testing.T) {
+	m := sinking(t, 32)
+	prompt := Prompt{Tokens: tokensFrom(0, 40)}
+	for seq := range Seq(2) {
+		hit, err := m.ReservePrompt(seq, Declared(60), prompt)
+		require.NoError(t, err)
+		require.Zero(t, hit)
+		_, err = m.Lease(seq, 28)
+		require.NoError(t, err)
+		require.NoError(t, m.Commit(seq, prompt.Tokens[:28], true))
+	}
+	require.Zero(t, m.Stats().Shared)
+	hit, err := m.ReserveSegments(2, Segments{Prompt: 40, Response: 4, Beams: 2}, prompt)
+	require.NoError(t, err)
+	require.Zero(t, hit)
+	require.NoError(t, m.Check())
+	_, tokens := m.Find(prompt)
+	require.Zero(t, tokens)
+}
+
+func TestSinksNeedAWindowAndNoTier(t *testing.T) {
+	for _, c := range []Config{
+		{Slabs: 9, SlabTokens: 4, Sinks: 1}, {Slabs: 9, SlabTokens: 4, Window: 10, Live: 8, Sinks: -1},
+		{Slabs: 9, SlabTokens: 4, Window: 10, Live: 8, Sinks: 1, Slots: 3}, {Slabs: 9, SlabTokens: 4, Window: 10, Live: LiveSlabs(10, 4, 4), Sinks: 1},
+		{Slabs: 9, SlabTokens: 4, Window: 10, Live: 8, Sinks: 1, Groups: Groups{Full: 1, Windowed: 1}},
+	} {
+		_, err := New(c)
+		require.ErrorIs(t, err, ErrInvalid, "%+v", c)
+	}
+}
