@@ -18,7 +18,12 @@ const (
 func (s *Scheduler) ahead() float64 { return few / float64(max(len(s.running.seqs), few)) }
 
 // growth returns the number of tokens that a sequence grows by, at least.
-func (s *Scheduler) growth() int { return max(int(growth*s.ahead()), s.cfg.SlabTokens) }
+func (s *Scheduler) growth() int { return s.whole(max(int(growth*s.ahead()), 1)) }
+
+// whole rounds tokens up to whole slabs: a promise of a part of a slab keeps all of it.
+func (s *Scheduler) whole(tokens int) int {
+	return (tokens + s.cfg.SlabTokens - 1) / s.cfg.SlabTokens * s.cfg.SlabTokens
+}
 
 // leaseAhead returns the number of unused leased tokens below which the scheduler requests a longer lease. Half a slab is enough for
 // the answer to come in time.
@@ -33,7 +38,7 @@ func (s *Scheduler) promise(seq *sequence) int {
 		return seq.total()
 	}
 	left := s.answers.predict(seq.Tenant, seq.PromptTokens-seq.Answered, covered*s.ahead()) - seq.Answered
-	return seq.PromptTokens + min(max(left, s.growth()), seq.MaxNewTokens)
+	return min(s.whole(seq.PromptTokens+max(left, s.growth())), seq.total())
 }
 
 // learn notes the length of an answer that ends. An answer that its client or its deadline ended counts with the tokens that
