@@ -191,17 +191,22 @@ type Event struct {
 	Text     string // whole characters only; may be empty
 	Tokens   []int32
 	Logprobs []TokenLogprob
-	Prompt   []TokenLogprob // with Request.PromptLogprobs on the first event of a choice: all tokens of the prompt
-	Vector   []float32      // of a request with Pool, with FinishStop
-	Finish   Finish         // on the choice's last event
-	Stop     string         // with FinishStop: the stop string that ended the choice; "": a token did
-	Err      error          // with FinishError: an *Error
-	Pin      *Pin           // on the first event and after each change; else nil
-	Reasons  bool           // on the first token of a choice: the prompt ends inside reasoning, which the text continues
-	Restart  bool           // earlier events of all choices are void; only if Request.Buffered
-	Done     bool           // the request's last event
-	Usage    *Usage         // with Done; in a call of several requests on each one's last event, the sum so far
-	Ended    int64          // with Done of a call: when its answer ended, in Unix seconds
+	Finish   Finish // on the choice's last event
+	Stop     string // with FinishStop: the stop string that ended the choice; "": a token did
+	Err      error  // with FinishError: an *Error
+	Pin      *Pin   // on the first event and after each change; else nil
+	Reasons  bool   // on the first token of a choice: the prompt ends inside reasoning, which the text continues
+	Restart  bool   // earlier events of all choices are void; only if Request.Buffered
+	Done     bool   // the request's last event
+	Usage    *Usage // with Done; in a call of several requests on each one's last event, the sum so far
+	Ended    int64  // with Done of a call: when its answer ended, in Unix seconds
+	Extra    *Extra // on few events; else nil
+}
+
+// Extra is what few events have. It is apart, because each token is an event.
+type Extra struct {
+	Prompt []TokenLogprob // with Request.PromptLogprobs on the first event of a choice: all tokens of the prompt
+	Vector []float32      // of a request with Pool, with FinishStop
 }
 
 // Usage counts tokens.

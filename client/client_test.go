@@ -121,7 +121,7 @@ func TestBothTransportsGiveTheSameAnswers(t *testing.T) {
 func TestVectorsComeInTheOrderOfTheTexts(t *testing.T) {
 	engine := func() *apitest.Engine {
 		e := apitest.New(func(r *api.Request, s *apitest.Stream) {
-			s.Send(api.Event{Vector: []float32{float32(len(r.Prompt)), 0.5}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 1}})
+			s.Send(api.Event{Extra: &api.Extra{Vector: []float32{float32(len(r.Prompt)), 0.5}}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 1}})
 		})
 		e.Served[0].Embedding = api.Embedding{Width: 2, Pooling: api.PoolLast}
 		return e

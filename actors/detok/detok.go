@@ -233,7 +233,10 @@ func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (fail
 	}()
 	o.used = now
 	out := msg.NewText()
-	*out = msg.Text{Seq: t.Seq, Token: t.ID, Cached: t.Cached, Index: t.Index, Finish: t.Finish, Lost: t.Lost, Err: t.Err, Vector: t.Vector, Prompt: a.promptLogprobs(t)}
+	*out = msg.Text{Seq: t.Seq, Token: t.ID, Cached: t.Cached, Index: t.Index, Finish: t.Finish, Lost: t.Lost, Err: t.Err}
+	if t.Extra != nil {
+		out.Extra = &api.Extra{Vector: t.Extra.Vector, Prompt: a.promptLogprobs(t.Extra)}
+	}
 	stopped := false
 	if t.ID >= 0 {
 		o.next++
@@ -278,12 +281,12 @@ func (a *detokActor) logprobs(t *msg.Token) []api.TokenLogprob {
 }
 
 // promptLogprobs are those of all tokens of a prompt, of which the first one was not predicted.
-func (a *detokActor) promptLogprobs(t *msg.Token) []api.TokenLogprob {
-	if !t.Scored {
+func (a *detokActor) promptLogprobs(x *msg.Extra) []api.TokenLogprob {
+	if !x.Scored {
 		return nil
 	}
-	list := []api.TokenLogprob{a.logprob(sample.Alternative{Token: t.First, Logprob: float32(math.NaN())})}
-	for _, s := range t.Prompt {
+	list := []api.TokenLogprob{a.logprob(sample.Alternative{Token: x.First, Logprob: float32(math.NaN())})}
+	for _, s := range x.Prompt {
 		l := a.logprob(sample.Alternative{Token: s.Token, Logprob: s.Logprob})
 		l.Rank, l.Top = s.Rank, make([]api.TokenLogprob, len(s.Top))
 		for i, alt := range s.Top {

@@ -34,8 +34,8 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 	case t.Token >= 0 && r.api.TopLogprobs >= 0 && len(t.Logprobs) == 0: // sent again by a worker of an earlier version, which keeps none
 		return api.Event{}, gap
 	}
-	e = api.Event{Choice: i, Text: t.Text, Logprobs: t.Logprobs, Finish: t.Finish, Stop: t.Stop, Err: t.Err, Vector: t.Vector, Prompt: t.Prompt}
-	if t.Vector != nil {
+	e = api.Event{Choice: i, Text: t.Text, Logprobs: t.Logprobs, Finish: t.Finish, Stop: t.Stop, Err: t.Err, Extra: t.Extra}
+	if t.Extra != nil && t.Extra.Vector != nil {
 		r.found(int(t.Cached))
 	}
 	if t.Token >= 0 {

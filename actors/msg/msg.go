@@ -174,14 +174,19 @@ type Token struct {
 	Logprob float32
 	Cached  int32 // with Index 0: leading tokens that the worker had computed before the sequence began
 	Top     []sample.Alternative
-	Vector  []float32       // of a sequence with a Pool, at its end
-	Scored  bool            // Prompt counts, even when it is empty
-	Prompt  []sample.Scored // with Generate.Scored, of the tokens after the prompt's first one
-	First   int32           // with Prompt: the prompt's first token
-	Stopped bool            // ID is a stop token: it ends the text and is not part of it
-	Finish  api.Finish      // set on the last one
-	Lost    bool            // with FinishError: the worker failed, another one may continue
-	Err     error           // with FinishError: an *api.Error
+	Extra   *Extra     // of few tokens; else nil
+	Stopped bool       // ID is a stop token: it ends the text and is not part of it
+	Finish  api.Finish // set on the last one
+	Lost    bool       // with FinishError: the worker failed, another one may continue
+	Err     error      // with FinishError: an *api.Error
+}
+
+// Extra is what few tokens have: the first one with Generate.Scored, or the end of a sequence.
+type Extra struct {
+	Vector []float32       // of a sequence with a Pool, at its end
+	Scored bool            // Prompt counts, even when it is empty
+	Prompt []sample.Scored // with Generate.Scored, of the tokens after the prompt's first one
+	First  int32           // with Prompt: the prompt's first token
 }
 
 // Text is what a token added to the answer of a sequence.
@@ -192,8 +197,7 @@ type Text struct {
 	Cached   int32 // as Token
 	Index    int   // of Token, see there
 	Logprobs []api.TokenLogprob
-	Vector   []float32          // as Token
-	Prompt   []api.TokenLogprob // with Generate.Scored, of all tokens of the prompt
+	Extra    *api.Extra // of Token's
 	Finish   api.Finish
 	Stop     string // the stop string that ended the text; "": none
 	Lost     bool   // as Token

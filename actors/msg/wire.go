@@ -64,10 +64,10 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 	case *Tokens:
 		e.Body = &msgpb.Envelope_Tokens{Tokens: tokensToWire(m)}
 	case *Text:
-		e.Body = &msgpb.Envelope_Text{Text: &msgpb.Text{
-			Seq: uint64(m.Seq), Text: m.Text, Token: m.Token, Cached: m.Cached, Index: int64(m.Index), Logprobs: logprobsToWire(m.Logprobs), Vector: m.Vector, Prompt: logprobsToWire(m.Prompt),
+		e.Body = &msgpb.Envelope_Text{Text: textExtraToWire(m.Extra, &msgpb.Text{
+			Seq: uint64(m.Seq), Text: m.Text, Token: m.Token, Cached: m.Cached, Index: int64(m.Index), Logprobs: logprobsToWire(m.Logprobs),
 			Finish: string(m.Finish), Stop: m.Stop, Lost: m.Lost, Gap: m.Gap, Error: errorToWire(m.Err),
-		}}
+		})}
 	case *Started:
 		e.Body = &msgpb.Envelope_Started{Started: &msgpb.Started{AgeNs: int64(now.Sub(m.At))}}
 	case *Lost:
@@ -155,7 +155,7 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		t := b.Text
 		m = &Text{
 			Seq: SeqID(t.GetSeq()), Text: t.GetText(), Token: t.GetToken(), Cached: t.GetCached(), Index: int(t.GetIndex()),
-			Logprobs: logprobsFromWire(t.GetLogprobs()), Vector: t.GetVector(), Prompt: logprobsFromWire(t.GetPrompt()),
+			Logprobs: logprobsFromWire(t.GetLogprobs()), Extra: textExtraFromWire(t),
 			Finish: api.Finish(t.GetFinish()), Stop: t.GetStop(), Lost: t.GetLost(), Gap: t.GetGap(), Err: errorFromWire(t.GetError()),
 		}
 	case *msgpb.Envelope_Started:

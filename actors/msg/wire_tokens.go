@@ -13,9 +13,8 @@ func tokensToWire(m *Tokens) *msgpb.Tokens {
 		t, w := &m.Tokens[i], &list[i]
 		w.Seq, w.Id, w.Index, w.Logprob, w.Cached = uint64(t.Seq), t.ID, int64(t.Index), t.Logprob, t.Cached
 		w.Stopped, w.Finish, w.Lost, w.Error = t.Stopped, string(t.Finish), t.Lost, errorToWire(t.Err)
-		w.Vector, w.Scored, w.First = t.Vector, t.Scored, t.First
-		for _, s := range t.Prompt {
-			w.Prompt = append(w.Prompt, &msgpb.Scored{Token: s.Token, Logprob: s.Logprob, Rank: int64(s.Rank), Top: alternativesToWire(s.Top)})
+		if t.Extra != nil {
+			t.Extra.toWire(w)
 		}
 		w.Logprobs = t.Top != nil
 		w.Top = alternativesToWire(t.Top)
@@ -29,10 +28,7 @@ func tokensFromWire(w *msgpb.Tokens) *Tokens {
 	for i, t := range w.GetTokens() {
 		m.Tokens[i] = Token{
 			Seq: SeqID(t.GetSeq()), ID: t.GetId(), Index: int(t.GetIndex()), Logprob: t.GetLogprob(), Cached: t.GetCached(),
-			Stopped: t.GetStopped(), Finish: api.Finish(t.GetFinish()), Lost: t.GetLost(), Err: errorFromWire(t.GetError()), Vector: t.GetVector(), Scored: t.GetScored(), First: t.GetFirst(),
-		}
-		for _, s := range t.GetPrompt() {
-			m.Tokens[i].Prompt = append(m.Tokens[i].Prompt, sample.Scored{Token: s.GetToken(), Logprob: s.GetLogprob(), Rank: int(s.GetRank()), Top: alternativesFromWire(s.GetTop())})
+			Stopped: t.GetStopped(), Finish: api.Finish(t.GetFinish()), Lost: t.GetLost(), Err: errorFromWire(t.GetError()), Extra: extraFromWire(t),
 		}
 		if !t.GetLogprobs() {
 			continue
@@ -40,6 +36,39 @@ func tokensFromWire(w *msgpb.Tokens) *Tokens {
 		m.Tokens[i].Top = alternativesFromWire(t.GetTop())
 	}
 	return m
+}
+
+func (x *Extra) toWire(w *msgpb.Token) {
+	w.Vector, w.Scored, w.First = x.Vector, x.Scored, x.First
+	for _, s := range x.Prompt {
+		w.Prompt = append(w.Prompt, &msgpb.Scored{Token: s.Token, Logprob: s.Logprob, Rank: int64(s.Rank), Top: alternativesToWire(s.Top)})
+	}
+}
+
+func extraFromWire(t *msgpb.Token) *Extra {
+	if t.GetVector() == nil && !t.GetScored() {
+		return nil
+	}
+	x := &Extra{Vector: t.GetVector(), Scored: t.GetScored(), First: t.GetFirst()}
+	for _, s := range t.GetPrompt() {
+		x.Prompt = append(x.Prompt, sample.Scored{Token: s.GetToken(), Logprob: s.GetLogprob(), Rank: int(s.GetRank()), Top: alternativesFromWire(s.GetTop())})
+	}
+	return x
+}
+
+// textExtraToWire writes what few texts have.
+func textExtraToWire(x *api.Extra, w *msgpb.Text) *msgpb.Text {
+	if x != nil {
+		w.Vector, w.Prompt = x.Vector, logprobsToWire(x.Prompt)
+	}
+	return w
+}
+
+func textExtraFromWire(w *msgpb.Text) *api.Extra {
+	if w.GetVector() == nil && w.GetPrompt() == nil {
+		return nil
+	}
+	return &api.Extra{Vector: w.GetVector(), Prompt: logprobsFromWire(w.GetPrompt())}
 }
 
 func alternativesToWire(list []sample.Alternative) []*msgpb.Alternative {

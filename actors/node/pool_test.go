@@ -68,7 +68,8 @@ func vectorOf(t *testing.T, s api.Stream) ([]float32, *api.Usage) {
 	require.NoError(t, last.Err)
 	require.Equal(t, uint64(1), last.Seq, "events")
 	require.Equal(t, api.FinishStop, last.Finish)
-	return last.Vector, last.Usage
+	require.NotNil(t, last.Extra)
+	return last.Extra.Vector, last.Usage
 }
 
 func TestAVectorDependsOnItsPromptAlone(t *testing.T) {
@@ -100,8 +101,8 @@ func TestAVectorDependsOnItsPromptAlone(t *testing.T) {
 				t.Errorf("request %d: %v, %+v", i, err, last)
 				return
 			}
-			if want := expectedVector(d, pool, prompt); fmt.Sprint(last.Vector) != fmt.Sprint(want) {
-				t.Errorf("request %d, %s of %d tokens: found %v, expected %v", i, pool.Pooling, len(prompt), last.Vector, want)
+			if want := expectedVector(d, pool, prompt); last.Extra == nil || fmt.Sprint(last.Extra.Vector) != fmt.Sprint(want) {
+				t.Errorf("request %d, %s of %d tokens: found %v, expected %v", i, pool.Pooling, len(prompt), last.Extra, want)
 			}
 			if last.Usage.PromptTokens != len(prompt) || last.Usage.CompletionTokens != 0 {
 				t.Errorf("request %d: usage %+v", i, last.Usage)

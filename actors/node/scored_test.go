@@ -52,10 +52,10 @@ func firstEvents(t *testing.T, s api.Stream) (prompt []api.TokenLogprob, tokens 
 		e, err := s.Next(ctx)
 		require.NoError(t, err)
 		require.NoError(t, e.Err)
-		if e.Prompt != nil {
+		if e.Extra != nil {
 			require.Nil(t, prompt, "the prompt is scored once")
 			require.Empty(t, tokens, "on the first event")
-			prompt = e.Prompt
+			prompt = e.Extra.Prompt
 		}
 		tokens, last = append(tokens, e.Tokens...), e
 	}

@@ -100,9 +100,13 @@ func (s *sequence) score(row []float32, at int) (err error) {
 
 // addScores adds the log probabilities of the prompt to the first token of a sequence, or to its end.
 func (s *sequence) addScores(t *msg.Token) {
-	if s.scored != nil {
-		t.Scored, t.Prompt, t.First, s.scored = true, s.scored, s.gen.Prompt[0], nil
+	if s.scored == nil {
+		return
 	}
+	if t.Extra == nil {
+		t.Extra = &msg.Extra{}
+	}
+	t.Extra.Scored, t.Extra.Prompt, t.Extra.First, s.scored = true, s.scored, s.gen.Prompt[0], nil
 }
 
 // endPool sends the vector of a sequence, which ends it.
@@ -115,7 +119,7 @@ func (l *loop) endPool(s *sequence) {
 			return
 		}
 	}
-	t := msg.Token{Finish: api.FinishStop, Vector: vector, Cached: s.cached}
+	t := msg.Token{Finish: api.FinishStop, Extra: &msg.Extra{Vector: vector}, Cached: s.cached}
 	if s.pool.Pooling == api.PoolNone {
 		t.Finish = api.FinishLength
 	}

@@ -106,11 +106,11 @@ func (r *collector) add(ev api.Event) {
 	}
 	ch.Tokens = append(ch.Tokens, ev.Tokens...)
 	ch.Logprobs = append(ch.Logprobs, ev.Logprobs...)
-	if ev.Vector != nil {
-		ch.Vector = ev.Vector
+	if x := ev.Extra; x != nil && x.Vector != nil {
+		ch.Vector = x.Vector
 	}
-	if ev.Prompt != nil {
-		ch.Prompt = ev.Prompt
+	if x := ev.Extra; x != nil && x.Prompt != nil {
+		ch.Prompt = x.Prompt
 	}
 	if finish != api.FinishNone {
 		ch.Finish, ch.Stop = finish, ev.Stop

@@ -125,7 +125,7 @@ func TestOneRequestOneReply(t *testing.T) {
 
 func TestVectorsAndScoresAreOneReply(t *testing.T) {
 	e := apitest.New(func(r *api.Request, s *apitest.Stream) {
-		s.Send(api.Event{Vector: []float32{float32(len(r.Prompt)), 0}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 1}})
+		s.Send(api.Event{Extra: &api.Extra{Vector: []float32{float32(len(r.Prompt)), 0}}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 1}})
 	})
 	e.Served[0].Embedding = api.Embedding{Width: 2, Pooling: api.PoolLast}
 	_, nc := start(t, e, natsapi.Options{})

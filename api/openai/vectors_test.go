@@ -19,7 +19,7 @@ import (
 // embed is an engine whose vector of a text is its length and its first byte, as a model with a pooling of its own.
 func embed() *apitest.Engine {
 	e := apitest.New(func(r *api.Request, s *apitest.Stream) {
-		s.Send(api.Event{Vector: []float32{float32(len(r.Prompt)), float32(r.Prompt[0])}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: len(r.Prompt)}})
+		s.Send(api.Event{Extra: &api.Extra{Vector: []float32{float32(len(r.Prompt)), float32(r.Prompt[0])}}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: len(r.Prompt)}})
 	})
 	e.Served[0].Embedding = api.Embedding{Width: 2, Pooling: api.PoolMean, Named: true}
 	return e
@@ -63,7 +63,7 @@ func TestFewTextsOfACallRunAtOnce(t *testing.T) {
 		mu.Lock()
 		running--
 		mu.Unlock()
-		s.Send(api.Event{Vector: []float32{1, 1}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
+		s.Send(api.Event{Extra: &api.Extra{Vector: []float32{1, 1}}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
 	}
 	srv := serve(t, e, openai.Options{})
 	resp := post(t, srv, "/v1/embeddings", `{"input":["a"`+strings.Repeat(`,"b"`, 99)+`]}`)
