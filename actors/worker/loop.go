@@ -293,7 +293,7 @@ func (l *loop) submit(g *msg.Generate) {
 		l.lose(s, api.Unavailable(l.failed))
 		return
 	}
-	q := sched.Sequence{
+	q := &sched.Sequence{
 		ID: id, PromptTokens: len(g.Prompt) + len(g.Generated), MaxNewTokens: g.MaxTokens - len(g.Generated), Answered: len(g.Generated),
 		Scored: g.Scored != nil, Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Migrated: g.Migrated, Arrival: g.Arrival.Sub(l.start),
 	}

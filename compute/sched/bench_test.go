@@ -8,9 +8,10 @@ import (
 // churn keeps a scheduler full: every output is sampled, every answer of the KV
 // manager comes one step later, and each sequence that ends is replaced.
 type churn struct {
-	s      *Scheduler
-	next   ID
-	events []Event
+	s         *Scheduler
+	next      ID
+	events    []Event
+	submitted []Sequence // of events
 }
 
 func newChurn(tb testing.TB, size int) *churn {
@@ -22,7 +23,7 @@ func newChurn(tb testing.TB, size int) *churn {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	c := &churn{s: s}
+	c := &churn{s: s, submitted: make([]Sequence, 2*size)}
 	for range 2 * size {
 		c.submit()
 	}
@@ -35,7 +36,9 @@ func newChurn(tb testing.TB, size int) *churn {
 func (c *churn) submit() {
 	c.next++
 	n := int(c.next)
-	c.events = append(c.events, Submit(Sequence{ID: c.next, PromptTokens: 50 + n%100, MaxNewTokens: 100 + n%37}))
+	q := &c.submitted[n%len(c.submitted)]
+	*q = Sequence{ID: c.next, PromptTokens: 50 + n%100, MaxNewTokens: 100 + n%37}
+	c.events = append(c.events, Submit(q))
 }
 
 // step is a round; a step that is held is taken again with the answer.

@@ -51,22 +51,22 @@ const (
 // make them; which fields count depends on Kind.
 type Event struct {
 	Kind     EventKind
+	Never    bool   // Denied: larger than the pool
+	Reason   Reason // Finished
 	ID       ID
-	By       ID       // Parked: the sequence that computes
-	Sequence Sequence // Submit
-	Tokens   int      // Granted: leased up to; Sampled: taken
-	Drafts   int      // Sampled: draft tokens for the next step
-	Forced   int      // Sampled: of Drafts, the first ones, which are right for sure
-	Computed int      // Granted, of a sequence that begins: its first tokens that are in the KV cache
-	Lease    int      // Granted, of a sequence that begins: tokens of all parts of the grant; 0: as many as were requested
-	Need     int      // Denied, in slabs: for the transcript
-	Free     int      // Denied, in slabs: for the transcript
-	Never    bool     // Denied: larger than the pool
-	Reason   Reason   // Finished
+	By       ID        // Parked: the sequence that computes
+	Sequence *Sequence // Submit; apart, because each token is an event
+	Tokens   int       // Granted: leased up to; Sampled: taken
+	Drafts   int       // Sampled: draft tokens for the next step
+	Forced   int       // Sampled: of Drafts, the first ones, which are right for sure
+	Computed int       // Granted, of a sequence that begins: its first tokens that are in the KV cache
+	Lease    int       // Granted, of a sequence that begins: tokens of all parts of the grant; 0: as many as were requested
+	Need     int       // Denied, in slabs: for the transcript
+	Free     int       // Denied, in slabs: for the transcript
 }
 
-// Submit brings a new sequence.
-func Submit(q Sequence) Event { return Event{Kind: KindSubmit, ID: q.ID, Sequence: q} }
+// Submit brings a new sequence, which the scheduler copies.
+func Submit(q *Sequence) Event { return Event{Kind: KindSubmit, ID: q.ID, Sequence: q} }
 
 // Cancel ends a sequence in any state; an ended or unknown one is ignored.
 func Cancel(id ID) Event { return Event{Kind: KindCancel, ID: id} }

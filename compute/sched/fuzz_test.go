@@ -33,7 +33,7 @@ func FuzzStep(f *testing.F) {
 			kind, id := next(), ID(next()%7)
 			switch e := (Event{Kind: EventKind(kind % 14), ID: id}); e.Kind {
 			case KindSubmit:
-				b.step(t, Submit(Sequence{
+				b.step(t, Submit(&Sequence{
 					ID: id, PromptTokens: next() % 35, MaxNewTokens: next() % 12, Beams: next() % 5, Priority: next() % 2, Deadline: Time(next() % 40),
 					Tenant: string(rune('a' + next()%3)), Weight: next() % 4,
 				}))

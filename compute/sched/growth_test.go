@@ -23,7 +23,7 @@ func TestAnswersLongerThanPredictedPauseAndReachTheirEnds(t *testing.T) {
 	}
 	var events []Event
 	for id := range ID(short + long) {
-		events = append(events, Submit(Sequence{ID: id, PromptTokens: prompt, MaxNewTokens: most, Tenant: "a"}))
+		events = append(events, Submit(&Sequence{ID: id, PromptTokens: prompt, MaxNewTokens: most, Tenant: "a"}))
 	}
 	computed, made, ended, denied, together := map[ID]int{}, map[ID]int{}, 0, 0, 0
 	for range 20_000 {
@@ -115,7 +115,7 @@ func TestASequenceBeginsWithWhatAnotherOneGaveBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	events := []Event{Submit(Sequence{ID: 1, PromptTokens: 150, MaxNewTokens: 2000}), Submit(Sequence{ID: 2, PromptTokens: 20, MaxNewTokens: 60})}
+	events := []Event{Submit(&Sequence{ID: 1, PromptTokens: 150, MaxNewTokens: 2000}), Submit(&Sequence{ID: 2, PromptTokens: 20, MaxNewTokens: 60})}
 	made, denials := map[ID]int{}, 0
 	for range 5000 {
 		plan, err := s.Step(0, events)

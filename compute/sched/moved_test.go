@@ -49,7 +49,7 @@ func TestSequencesThatMovedHereAreReadAgainSoon(t *testing.T) {
 	}
 	submit := func(first ID, migrated bool) {
 		for id := first; id < first+streams; id++ {
-			events = append(events, Submit(Sequence{ID: id, PromptTokens: tokens, MaxNewTokens: 2000, Migrated: migrated}))
+			events = append(events, Submit(&Sequence{ID: id, PromptTokens: tokens, MaxNewTokens: 2000, Migrated: migrated}))
 		}
 	}
 	submit(0, false)

@@ -120,7 +120,7 @@ func share(tb testing.TB, d service, batch int, loads ...[]Sequence) map[string]
 	for next := 0; next < len(all) || !s.Idle(); {
 		for ; next < len(all) && all[next].Arrival <= now; next++ {
 			live[all[next].ID] = &all[next]
-			events = append(events, Submit(all[next]))
+			events = append(events, Submit(&all[next]))
 		}
 		plan := planned()
 		for plan.Hold {

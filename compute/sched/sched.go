@@ -191,7 +191,7 @@ func (s *Scheduler) begin(now Time, events []Event) error {
 func (s *Scheduler) apply(e *Event) error {
 	switch e.Kind {
 	case KindSubmit:
-		return s.submit(&e.Sequence)
+		return s.submit(e.Sequence)
 	case KindCancel:
 		s.end(s.byID[e.ID], ReasonCancelled)
 	case KindGranted:

@@ -48,7 +48,7 @@ func TestAnIDIsFreeWhenItsReservationIsAnswered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	submit := Submit(Sequence{ID: 1, PromptTokens: 20, MaxNewTokens: 10})
+	submit := Submit(&Sequence{ID: 1, PromptTokens: 20, MaxNewTokens: 10})
 	for _, step := range []struct {
 		event Event
 		want  error
@@ -69,9 +69,9 @@ func TestScoredPromptsAreCutByTheOutputsOfAStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	const prompt = 30
-	events := []Event{Submit(Sequence{ID: 1, PromptTokens: 3, MaxNewTokens: 150})}
+	events := []Event{Submit(&Sequence{ID: 1, PromptTokens: 3, MaxNewTokens: 150})}
 	for id := ID(2); id <= 4; id++ {
-		events = append(events, Submit(Sequence{ID: id, PromptTokens: prompt, MaxNewTokens: 2, Scored: true}))
+		events = append(events, Submit(&Sequence{ID: id, PromptTokens: prompt, MaxNewTokens: 2, Scored: true}))
 	}
 	scored := make(map[ID]int)
 	for range 200 {

@@ -114,7 +114,7 @@ func TestAFullQueueAcceptsMigratedSequences(t *testing.T) {
 		t.Fatal(err)
 	}
 	submit := func(id ID, migrated bool) Event {
-		return Submit(Sequence{ID: id, PromptTokens: 4, MaxNewTokens: 4, Migrated: migrated})
+		return Submit(&Sequence{ID: id, PromptTokens: 4, MaxNewTokens: 4, Migrated: migrated})
 	}
 	plan, err := s.Step(0, []Event{submit(1, false), submit(2, false), submit(3, false), submit(4, true)})
 	if err != nil {
@@ -135,7 +135,7 @@ func TestPlacesKeptForNewTenantsAreNotKeptFromMigratedSequences(t *testing.T) {
 		t.Fatal(err)
 	}
 	submit := func(id ID, tenant string, migrated bool) Event {
-		return Submit(Sequence{ID: id, Tenant: tenant, PromptTokens: 4, MaxNewTokens: 4, Migrated: migrated})
+		return Submit(&Sequence{ID: id, Tenant: tenant, PromptTokens: 4, MaxNewTokens: 4, Migrated: migrated})
 	}
 	reserved := map[ID]bool{}
 	step := func(events ...Event) {

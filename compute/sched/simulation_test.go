@@ -109,8 +109,8 @@ func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
 func (w *world) long(id ID) bool { return w.cfg.Predict && (id%4 == 0 || w.cfg.Spill && id > 60) }
 
 // request makes a random sequence, now and then one that must be refused.
-func (w *world) request() Sequence {
-	q := Sequence{
+func (w *world) request() *Sequence {
+	q := &Sequence{
 		ID: ID(len(w.order) + 1), PromptTokens: 1 + w.rng.IntN(90), MaxNewTokens: 1 + w.rng.IntN(60),
 		Priority: w.rng.IntN(3), Tenant: w.tenants[w.rng.IntN(len(w.tenants))], Weight: w.rng.IntN(4), Arrival: w.now - time.Duration(w.rng.IntN(3))*time.Second,
 	}
@@ -134,7 +134,7 @@ func (w *world) request() Sequence {
 	case w.chance(5): // fits the context, perhaps not the pool
 		q.PromptTokens, q.MaxNewTokens = 100, 80
 	}
-	w.seqs[q.ID] = &life{Sequence: q, serial: len(w.order)}
+	w.seqs[q.ID] = &life{Sequence: *q, serial: len(w.order)}
 	w.order = append(w.order, q.ID)
 	return q
 }

@@ -37,7 +37,7 @@ func (s spilling) step(events ...Event) *Plan {
 func (s spilling) run(q Sequence, leased int) {
 	s.Helper()
 	q.PromptTokens, q.MaxNewTokens = 16, 1900
-	if plan := s.step(Submit(q)); len(plan.Reserve) != 1 || !plan.Hold {
+	if plan := s.step(Submit(&q)); len(plan.Reserve) != 1 || !plan.Hold {
 		s.Fatalf("%+v", plan)
 	}
 	s.step(Granted(q.ID, leased))
@@ -147,7 +147,7 @@ func spilledTwo(t *testing.T) spilling {
 
 func TestASpilledSequenceReturnsBeforeOthersAreAdmitted(t *testing.T) {
 	s := spilledTwo(t)
-	plan := s.step(Granted(1, 128), Submit(Sequence{ID: 3, PromptTokens: 16, MaxNewTokens: 10}))
+	plan := s.step(Granted(1, 128), Submit(&Sequence{ID: 3, PromptTokens: 16, MaxNewTokens: 10}))
 	if len(plan.Reserve)+len(plan.Restore) != 0 {
 		t.Fatalf("reserves %+v, restores %+v", plan.Reserve, plan.Restore)
 	}

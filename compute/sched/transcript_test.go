@@ -172,7 +172,7 @@ func parseEvents(t *testing.T, words []string) []Event {
 	for _, id := range ids {
 		switch words[0] {
 		case "submit":
-			events = append(events, Submit(Sequence{
+			events = append(events, Submit(&Sequence{
 				ID: id, PromptTokens: num("prompt"), MaxNewTokens: num("new"), Beams: num("beams"), Priority: num("priority"),
 				Tenant: arg["tenant"], Weight: num("weight"), Migrated: num("migrated") > 0,
 				Arrival: duration(t, arg["arrival"]), Deadline: duration(t, arg["deadline"]),

@@ -133,7 +133,7 @@ func (w *worker) find(id sched.ID) *live {
 
 // enqueue submits a request to the scheduler, with the tokens that it has.
 func (w *worker) enqueue(q *live) {
-	w.events = append(w.events, sched.Submit(sched.Sequence{
+	w.events = append(w.events, sched.Submit(&sched.Sequence{
 		ID: q.id, PromptTokens: q.Prompt + q.generated, MaxNewTokens: q.MaxTokens - q.generated, Arrival: q.At,
 		Answered: q.generated, Migrated: q.begun,
 	}))
