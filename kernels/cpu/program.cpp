@@ -9,6 +9,7 @@
 #include <string>
 
 #include "cpu/attention/attention.hpp"
+#include "cpu/attention/h2o.hpp"
 #include "cpu/linear/fused_norms.hpp"
 #include "cpu/linear/kernels.hpp"
 #include "cpu/linear/linear.hpp"
@@ -73,6 +74,7 @@ class CpuKernels : public Kernels {
   CpuKernels(const Program& program, const KvLayout& kv, const OpKernels& kernels, ThreadPool& pool)
       : context_{program, kv, kernels, attention_kernels(kernels, kv.type), pool},
         attention_(context_),
+        h2o_(context_),
         packed_(program.ops.size()) {
     const FloatScope mode(FloatMode::plain(false));  // codes are the same for every class
     int64_t rounded = 0;                             // elements of F32 slots that feed a linear op
@@ -118,6 +120,7 @@ class CpuKernels : public Kernels {
   }
   void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override {
     const FloatScope mode(mode_);
+    if (op.heavy > 0) return h2o_.run(context_, op, batch, in, out);
     attention_.run(context_, op, batch, in, sink_q, out);
   }
 
@@ -141,7 +144,7 @@ class CpuKernels : public Kernels {
     return bytes;
   }
   uint64_t scratch_bytes() const override {
-    uint64_t bytes = attention_.bytes() + rounded_.size() + fused_->bytes();
+    uint64_t bytes = attention_.bytes() + h2o_.bytes() + rounded_.size() + fused_->bytes();
     for (const Angles& angles : angles_) bytes += angles.bytes();
     return bytes;
   }
@@ -251,6 +254,7 @@ class CpuKernels : public Kernels {
   Context context_;
   const FloatMode mode_ = FloatMode::plain(context_.kernels.flush);
   Attention attention_;
+  H2oAttention h2o_;
   std::deque<Angles> angles_;   // RopeStore points to them
   std::vector<Packed> packed_;  // [ops]
   Buffer rounded_;

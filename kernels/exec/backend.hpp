@@ -79,6 +79,7 @@ class Device {
   virtual size_t kv_code_block_bytes(const Program&, int32_t /*type*/) const { return 0; }
   // KvLayout's head_slabs for the type.
   virtual int kv_head_slabs(int32_t /*type*/) const { return 0; }
+  virtual bool takes_h2o() const { return false; }  // ops with heavy tokens
   virtual mr_dtype operand_dtype(const Program&) const = 0;
   // Zeroed memory that the kernels can use.
   virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }

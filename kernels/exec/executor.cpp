@@ -6,6 +6,7 @@
 
 #include "exec/bf16.hpp"
 #include "exec/error.hpp"
+#include "exec/h2o.hpp"
 #include "exec/mapped_pool.hpp"
 
 namespace millrace {
@@ -38,8 +39,21 @@ KvLayout kv_layout(const Device& device, const Program& p) {
          : codes ? ", int8 or int4"
                  : " only");
   }
+  if (p.kept() > 0) {
+    if (!device.takes_h2o()) {
+      fail(MR_UNSUPPORTED, "this backend gives up no keys and values by their attention (H2O)");
+    }
+    if (type != own) {
+      fail(MR_UNSUPPORTED, "a KV cache of %s that keeps %d heavy tokens, expected %s",
+           kv_type_name(type), p.heavy, kv_type_name(own));
+    }
+    block += kH2oBytes;
+  }
   KvLayout layout(p.layers, p.kv_heads, p.head_dim, type, block, p.kv_groups);
   layout.head_slabs = device.kv_head_slabs(type);
+  if (p.kept() > 0) {
+    layout.most_slabs = (p.kept() + MR_H2O_TOKENS + MR_SLAB_TOKENS - 1) / MR_SLAB_TOKENS;
+  }
   return layout;
 }
 
@@ -80,6 +94,7 @@ void Executor::info(mr_program_info& out) const {
   out.operand_dtype = device_.operand_dtype(program_);
   out.max_slabs = device_.max_slabs();
   out.head_slabs = layout_.head_slabs;
+  out.most_slabs = layout_.most_slabs;
   std::snprintf(out.linear, sizeof out.linear, "%s", kernels_->linear_name().c_str());
 }
 

@@ -25,6 +25,7 @@ struct KvLayout {
   size_t block_bytes = 0;
   size_t slab_bytes = 0;  // rounded up to pages
   int head_slabs = 0;     // of a region, before those of its tokens
+  int most_slabs = 0;     // of a region; 0: any number
 
   KvLayout() = default;
   KvLayout(int layers, int kv_heads, int head_dim, int32_t type, size_t block_bytes,

@@ -39,6 +39,7 @@ class Reader {
  private:
   Program& p_;
   const Op* op_ = nullptr;
+  bool evicts_ = false;       // heavy and recent are known
   std::vector<Held> held_;    // [slots]
   std::vector<bool> stored_;  // [groups][layers] keys and values are in the cache
 
@@ -343,8 +344,9 @@ class Reader {
     if (op.in == op.out) bad("in and out are both slot %d", op.in);
   }
 
-  void heads(const Op& op) const {
+  void heads(const Op& op) {
     if (stage() != Held::rows) bad("comes after SELECT_ROWS");
+    eviction(op);
     in_range("layer", op.layer, 0, p_.layers - 1);
     in_range("kv_group", op.kv_group, 0, p_.kv_groups - 1);
     in_range("kv_heads", op.kv_heads, p_.kv_heads, p_.kv_heads);
@@ -356,6 +358,30 @@ class Reader {
     reads("in", op.in);
     slot_type("in", op.in, MR_SLOT_F32);
     slot_width("in", op.in, (int64_t{op.heads} + 2 * op.kv_heads) * op.head_dim);
+  }
+
+  // H2O, of all layers or of none.
+  void eviction(const Op& op) {
+    constexpr int kMost = 1 << 20;
+    in_range("heavy", op.heavy, 0, kMost);
+    const int recent = op.heavy > 0 ? op.recent : 0;
+    if (op.heavy > 0) in_range("recent", recent, 1, kMost);
+    if (!evicts_) {
+      p_.heavy = op.heavy;
+      p_.recent = recent;
+      evicts_ = true;
+    }
+    if (op.heavy != p_.heavy || recent != p_.recent) {
+      bad("keeps %d heavy and %d recent tokens, expected %d and %d as in the first layer", op.heavy,
+          recent, p_.heavy, p_.recent);
+    }
+    if (op.heavy == 0) return;
+    if (op.window > 0) bad("keeps %d heavy tokens with a window of %d", op.heavy, op.window);
+    if (op.kind == MR_OP_ATTENTION && op.alibi_slopes != nullptr)
+      bad("keeps %d heavy tokens with ALiBi slopes", op.heavy);
+    if (p_.kv_groups > 1) {
+      bad("keeps %d heavy tokens with %d groups of layers, expected one", op.heavy, p_.kv_groups);
+    }
   }
 
   std::vector<bool>::reference stored(const Op& op) {

@@ -39,6 +39,7 @@ struct Program {
   // group, or max_positions where some layer has no window.
   std::vector<int> lookback;
   int sinks = 0;  // tokens at the beginning that a row sees beside those; with one group only
+  int heavy = 0, recent = 0;  // as mr_op has them
   std::deque<std::vector<float>> constants;
   const std::byte* packed = nullptr;  // the caller's, as mr_program_desc has them
   size_t packed_bytes = 0;
@@ -47,6 +48,16 @@ struct Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
+  // The tokens that an eviction keeps; 0: there is none.
+  int kept() const { return heavy > 0 ? heavy + recent : 0; }
+  // Where a KV head that keeps kept() tokens has the one at a position, which it has just stored.
+  int place(int position) const {
+    return std::min(position / MR_H2O_TOKENS * MR_H2O_TOKENS, kept()) + position % MR_H2O_TOKENS;
+  }
+  // The places that a sequence of some tokens has used, at most.
+  int places(int tokens) const {
+    return kept() > 0 ? std::min(tokens, kept() + MR_H2O_TOKENS) : tokens;
+  }
   // The rows that SELECT_ROWS leaves at most.
   int max_selected() const { return std::min(max_rows, max_outputs + max_hidden); }
   const mr_tensor* tensor(int index) const { return index < 0 ? nullptr : &tensors[index]; }

@@ -52,6 +52,7 @@ void check_rows(const Program& p, const mr_step& s) {
 void check_mapped(const Program& p, const mr_region& region, int sequence, int first, int last,
                   int sinks) {
   const int head = region.pool()->layout().head_slabs;
+  last = p.places(last + 1) - 1;
   if (last / MR_SLAB_TOKENS >= region.slabs() - head) {
     fail(MR_INVALID, "sequence %d reaches token %d of a region of %d slabs, which ends at %lld",
          sequence, last, region.slabs(),
@@ -127,6 +128,7 @@ void read_beams(const Program& p, const mr_sequence& s, int sequence, uint64_t s
                 Beams& out) {
   const mr_beams& b = *s.beams;
   if (p.kv_type == MR_KV_KIVI) fail(MR_UNSUPPORTED, "a KV cache of kivi has no beam search");
+  if (p.kept() > 0) fail(MR_UNSUPPORTED, "a KV cache of heavy tokens has no beam search");
   if (b.prompt_tokens < 1 || b.prompt_tokens > s.position) {
     fail(MR_INVALID,
          "sequence %d: beams at position %d after a prompt of %d tokens, expected 1 to %d",

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 12
+#define MR_ABI_VERSION 13
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -118,6 +118,7 @@ typedef enum mr_kv_type {
 
 #define MR_KV_GROUP 32
 #define MR_KIVI_TOKENS 32
+#define MR_H2O_TOKENS 64 /* tokens from one eviction of H2O to the next */
 
 /* Rows of a linear op's weight, taken from a checkpoint tensor: output row i
  * of the part is tensor row  offset + (i / block) * stride + i % block.
@@ -184,6 +185,16 @@ typedef struct mr_op {
    * them. 0 to MR_SLAB_TOKENS; without sinks, sink_q is ignored. */
   int32_t sinks;
   int32_t sink_q;
+
+  /* ROPE_STORE, ATTENTION: 0, or all of these ops of a program say the same (H2O, arXiv:2306.14048,
+   * algorithm 1). After each MR_H2O_TOKENS tokens every KV head of every layer keeps its last
+   * `recent` tokens, and of those before them the `heavy` ones to which the rows so far, those of
+   * all query heads of the KV head, gave the largest sums of attention probabilities; of equal sums
+   * the later tokens. A row sees what its KV head kept at the last of these positions before it,
+   * and the tokens from there up to itself. Sums are float32, added row by row and head by head. So
+   * bits do not depend on the steps, but a position runs once. Without windows, slopes, beams,
+   * several groups, and KV types of codes. MR_UNSUPPORTED where the backend has none of this. */
+  int32_t heavy, recent;
 } mr_op;
 
 typedef struct mr_program_desc {
@@ -224,6 +235,8 @@ typedef struct mr_program_info {
       max_slabs; /* kv_reserve accepts at most: each slab may need a mapping (vm.max_map_count) */
   int32_t head_slabs; /* of a region, before those of its tokens: token t is in slab
                        * head_slabs + t / MR_SLAB_TOKENS. They are mapped in every step */
+  int32_t most_slabs; /* of a region, where later tokens take the places of those that a sequence
+                       * gave up: it needs no more, however long it is; 0: any number */
   char linear
       [64]; /* what runs the linear ops, e.g. "avx512-bf16", "avx512-bf16 + oneDNN >= 32 rows" */
 } mr_program_info;

@@ -47,6 +47,7 @@ class RefKernels : public Kernels {
     ref::rope_store(context_, op, batch, in, sink_q);
   }
   void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override {
+    if (op.heavy > 0) return ref::h2o(context_, op, batch, in, out, scores_);
     ref::attention(context_, op, batch, in, sink_q, out, scores_);
   }
 
@@ -89,6 +90,7 @@ class RefDevice : public Device {
   }
   // Not used: a cache without beams is recognized by it.
   int kv_head_slabs(int32_t type) const override { return type == MR_KV_KIVI ? 1 : 0; }
+  bool takes_h2o() const override { return true; }
   mr_dtype operand_dtype(const Program&) const override { return MR_F32; }
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {
     return std::make_unique<RefKernels>(program, kv, pool_);

@@ -28,6 +28,9 @@ void rope_store(const Context&, const Op&, const Batch&, Slot in, Slot sink_q);
 void attention(const Context&, const Op&, const Batch&, Slot in, Slot sink_q, Slot out,
                std::vector<float>& scores);
 
+// Attention that gives up tokens, which stores those of the step itself. scores: as attention's
+void h2o(const Context&, const Op&, const Batch&, Slot in, Slot out, std::vector<float>& scores);
+
 // Element i of a tensor's data.
 inline float element(const mr_tensor& t, int64_t i) {
   if (t.dtype == MR_F32) return static_cast<const float*>(t.data)[i];

@@ -107,6 +107,7 @@ void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in, Slo
       for (int h = 0; h < op.kv_heads; ++h) {
         if (k_norm != nullptr) head_norm(*k_norm, op.eps, k + h * d, d);
         rotate(op, position, k + h * d);
+        if (op.heavy > 0) continue;  // attention stores them
         for (int value = 0; value < 2; ++value) {
           float* kept = kv_row(c.kv, s, i, op.layer, value, h, position);
           std::copy_n((value == 0 ? k : v) + h * d, d, kept);

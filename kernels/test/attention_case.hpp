@@ -18,6 +18,7 @@ struct AttentionCase {
   bool norms = false;
   int window = 0;
   int sinks = 0;
+  int heavy = 0, recent = 0;
   bool alibi = false;
   int context = 0;  // tokens before the compared ones
   int rows = 1;     // compared, in one step
@@ -54,9 +55,13 @@ inline Builder attention_program(const AttentionCase& c) {
   const int sink_q = c.sinks > 0 ? b.slot(MR_SLOT_F32, c.heads * c.head_dim) : -1;
   rope.window = c.window;
   rope.sinks = c.sinks;
+  rope.heavy = c.heavy;
+  rope.recent = c.recent;
   rope.sink_q = sink_q;
   mr_op& attention = b.attention(0, qkv, c.heads, out);
   attention.sinks = c.sinks;
+  attention.heavy = c.heavy;
+  attention.recent = c.recent;
   attention.sink_q = sink_q;
   attention.window = c.window;
   if (c.alibi) {

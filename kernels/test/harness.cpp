@@ -381,6 +381,8 @@ int Sequence::places() const {
 }
 
 void Sequence::reach(int end) {
+  const int most = model.info().most_slabs;
+  if (most > 0) end = std::min(end, most * MR_SLAB_TOKENS);
   while ((static_cast<int>(slabs.size()) / model.groups - head) * MR_SLAB_TOKENS < end) {
     for (int group = 0; group < model.groups; ++group) map(model.next_slab++);
   }

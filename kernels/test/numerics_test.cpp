@@ -423,6 +423,28 @@ test::Builder program(const test::Kept& kept, bool sinks = false) {
   return builder;
 }
 
+// Adds what a program's logits are, in steps of these rows.
+void add_program(Found& found, Isa isa, const std::string& kv, test::Builder& builder,
+                 const std::vector<int>& steps, const std::string& name) {
+  test::Model model(isa_name(isa) + kv, builder, 40);
+  test::Sequence sequence(model);
+  test::Random random(1);
+  Hash hash;
+  for (const int rows : steps) {
+    const auto logits = model.step({{&sequence, random.tokens(rows, builder.vocab)}});
+    hash.add(logits.data(), logits.size());
+  }
+  const char* text = nullptr;
+  mr_error error;
+  test::check(model.device.backend->program_numerics(model.handle, &text, &error), error);
+  const std::string numerics = std::string(text).substr(std::string(text).rfind(' ') + 1);
+  if (numerics.find('+') != std::string::npos) {
+    std::fprintf(stderr, "NOT TESTED: a program of %s: the table has none\n", numerics.c_str());
+    return;
+  }
+  found.add(numerics, isa_name(isa), "program " + name + kv, hash);
+}
+
 TEST(Numerics, Programs) {
   Found found;
   const std::vector<test::Kept> all = {
@@ -436,27 +458,18 @@ TEST(Numerics, Programs) {
         if (kivi && i > 0) break;  // it has no windows, and so no sinks
         test::Builder builder = program(kept, sinks);
         for (mr_op& op : builder.ops) op.window = kivi ? 0 : op.window;
-        test::Model model(isa_name(isa) + kv, builder, 40);
-        test::Sequence sequence(model);
-        test::Random random(1);
-        Hash hash;
-        for (const int rows : {70, 1, 1, 3}) {  // over a block of attention
-          const auto logits = model.step({{&sequence, random.tokens(rows, builder.vocab)}});
-          hash.add(logits.data(), logits.size());
-        }
-        const char* text = nullptr;
-        mr_error error;
-        test::check(model.device.backend->program_numerics(model.handle, &text, &error), error);
-        const std::string numerics = std::string(text).substr(std::string(text).rfind(' ') + 1);
-        if (numerics.find('+') != std::string::npos) {
-          std::fprintf(stderr, "NOT TESTED: a program of %s: the table has none\n",
-                       numerics.c_str());
-          continue;
-        }
-        found.add(numerics, isa_name(isa), "program " + kept.name() + (sinks ? " sinks" : "") + kv,
-                  hash);
+        // Over a block of attention.
+        add_program(found, isa, kv, builder, {70, 1, 1, 3}, kept.name() + (sinks ? " sinks" : ""));
       }
     }
+    test::Builder builder = program({});
+    for (mr_op& op : builder.ops) {
+      const bool keys = op.kind == MR_OP_ROPE_STORE || op.kind == MR_OP_ATTENTION;
+      op.window = 0;
+      op.heavy = keys ? 30 : 0;
+      op.recent = keys ? 21 : 0;
+    }
+    add_program(found, isa, "", builder, {70, 57, 1, 1, 3}, "bits16 h2o");  // over two evictions
   }
   found.check();
 }

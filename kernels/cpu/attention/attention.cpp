@@ -97,6 +97,7 @@ Attention::Attention(const Context& c)
   // Two for each query that shares keys, and those of tiles that are divided.
   size_t states = 2 * (int64_t{p.max_outputs} * max_heads(p) / queries + 1);
   if (pieces > 1 && c.pool.size() > 1) states += pieces * kTilesPerThread * c.pool.size();
+  if (p.kept() > 0) states = 0;  // H2oAttention runs
   states_ = Buffer(std::min(kMostStateBytes, states * state_floats_ * sizeof(float)));
 }
 

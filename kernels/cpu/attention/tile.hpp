@@ -11,6 +11,7 @@
 #include "cpu/attention/blocks.hpp"
 #include "cpu/attention/codes.hpp"
 #include "cpu/attention/kivi.hpp"
+#include "cpu/attention/shares.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -261,7 +262,8 @@ constexpr OpKernels make_op_kernels(Isa isa, const char* numerics, bool flush) {
           Rows<T>::rotate,
           Rows<T>::to_bf16,
           make_attention<T, Attention<T, InPlace<T>>>(),
-          make_attention<T, Attention<T, KiviPairs<T>>>()};
+          make_attention<T, Attention<T, KiviPairs<T>>>(),
+          Shares<T, Attention<T, InPlace<T>>>::add};
 }
 
 }  // namespace

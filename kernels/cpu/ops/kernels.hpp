@@ -168,6 +168,9 @@ struct OpKernels {
   void (*rotate)(const HeadsRow&, float* heads);  // norm and rotary embedding in place
   void (*to_bf16)(const float* in, int64_t n, bf16* out);
   AttentionKernels bf16_kv, kivi_kv;
+  // Adds what bf16_kv's queries gave each key of their attention (cpu/attention/shares.hpp).
+  void (*add_shares)(const AttentionTile&, const void* scratch, const AttentionState& total,
+                     size_t sums);
 };
 
 const OpKernels& op_kernels_portable();

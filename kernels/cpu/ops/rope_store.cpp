@@ -81,7 +81,7 @@ void RopeStore::run(const Context& c, const Batch& batch, Slot in, Slot sink_q) 
     heads.heads = op_.kv_heads;
     heads.norm = k_norm_.empty() ? nullptr : k_norm_.data();
     c.kernels.rotate(heads, k);
-    if (c.kv.type == MR_KV_KIVI) return;
+    if (c.kv.type == MR_KV_KIVI || op_.heavy > 0) return;  // attention stores what is left
     store(c, s, row - s.first_row, 0, k);
     store(c, s, row - s.first_row, 1, k + int64_t{op_.kv_heads} * d);
   });
