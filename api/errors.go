@@ -63,9 +63,9 @@ func GrammarWithBeams(param string) *Error {
 	return Invalid(param, "%s: not supported together with use_beam_search", param)
 }
 
-// KiviWithBeams returns the error of a beam search where a worker keeps keys and values as KIVI does.
-func KiviWithBeams() *Error {
-	return Invalid("use_beam_search", "found a beam search, expected none with --kv-type kivi")
+// LossyWithBeams returns the error of a beam search where a worker keeps keys and values as KIVI or H2O does.
+func LossyWithBeams() *Error {
+	return Invalid("use_beam_search", "found a beam search, expected none with --kv-type kivi or --kv-eviction h2o")
 }
 
 // InvalidParam returns an Invalid error for a *sample.ParamError.

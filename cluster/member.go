@@ -120,6 +120,8 @@ type Worker struct {
 	SlabTokens int `json:"slab_tokens"`
 	LiveSlabs  int `json:"live_slabs,omitempty"` // of a windowed group of layers, that a sequence has at once at most; 0: any number
 	HeadSlabs  int `json:"head_slabs,omitempty"` // of a sequence, before those of its tokens; with some there are no beam searches
+	// NoBeams says that the worker has no beam searches.
+	NoBeams bool `json:"no_beams,omitempty"`
 	// Groups are the groups of layers, each with slabs of its own. Members of earlier versions have one.
 	Groups kvmgr.Groups `json:"groups,omitzero"`
 	// Layout is the order of the bytes in a slab. Workers of equal layout and numerics copy slabs from each other.

@@ -61,6 +61,7 @@ type Model struct {
 	slabs      int
 	slabBytes  int
 	headSlabs  int
+	mostSlabs  int
 	groups     kvmgr.Groups
 	file       atomic.Pointer[kvfile.File] // see PoolFile
 	batch      []device.Rows
@@ -148,7 +149,8 @@ func (m *Model) load() (err error) {
 		if m.slabs, err = m.poolSize(o); err != nil {
 			return err
 		}
-		m.slabBytes, m.headSlabs = int(m.engine.Info().SlabBytes), m.engine.Info().HeadSlabs
+		info := m.engine.Info()
+		m.slabBytes, m.headSlabs, m.mostSlabs = int(info.SlabBytes), info.HeadSlabs, info.MostSlabs
 		if m.layout, err = m.slabLayout(); err != nil {
 			return err
 		}
@@ -252,6 +254,9 @@ func (m *Model) Mappings() int { return m.engine.Info().MaxSlabs }
 
 // HeadSlabs is the number of slabs of a region before those of its tokens.
 func (m *Model) HeadSlabs() int { return m.headSlabs }
+
+// MostSlabs is the number of slabs of a region, however many tokens it has; 0: any number.
+func (m *Model) MostSlabs() int { return m.mostSlabs }
 
 // Groups are the groups of layers that have slabs of their own.
 func (m *Model) Groups() kvmgr.Groups { return m.groups }

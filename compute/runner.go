@@ -11,7 +11,9 @@ type Runner interface {
 	Slabs() int      // physical slabs of the pool
 	SlabTokens() int // tokens per slab
 	HeadSlabs() int  // of a region, before those of its tokens
-	Mappings() int   // slabs that all regions may hold together, a shared one counted for each; 0: any number
+	// MostSlabs is the number of slabs of a region, however many tokens it has; 0: any number.
+	MostSlabs() int
+	Mappings() int // slabs that all regions may hold together, a shared one counted for each; 0: any number
 	// Groups are the groups of layers: SlabTokens tokens have a slab for each.
 	Groups() kvmgr.Groups
 	Vocab() int       // logits per output

@@ -227,7 +227,7 @@ func (s *Serve) spill() error {
 func (s *Serve) lossy() error {
 	kivi := model.KVKivi.String()
 	cause := "--kv-type " + kivi
-	if e, err := model.ParseEviction(s.KVEviction); err == nil && e.Sinks > 0 { // Device.Validate reports an error
+	if e, err := model.ParseEviction(s.KVEviction); err == nil && !e.None() { // Device.Validate reports an error
 		cause = "--kv-eviction " + s.KVEviction
 	} else if s.KVType != kivi {
 		return nil

@@ -102,13 +102,13 @@ func TestSecuritySettingsBelongTogether(t *testing.T) {
 }
 
 func TestKeysAndValuesThatLoseSomethingAreNotCopied(t *testing.T) {
-	for _, lossy := range [][]string{{"--kv-eviction", "streaming:window=100"}, {"--kv-type", "kivi"}} {
+	for _, lossy := range [][]string{{"--kv-eviction", "streaming:window=100"}, {"--kv-eviction", "h2o"}, {"--kv-type", "kivi"}} {
 		require.NoError(t, serve(t, lossy...).Validate())
 		for _, copies := range [][]string{{"--kv-spill", "x"}, {"--kv-disk", "x"}, {"--roles", "prefill", "--nats", "nats://127.0.0.1:4222"}} {
 			require.ErrorContains(t, serve(t, append(copies, lossy...)...).Validate(), "found "+lossy[0]+" "+lossy[1]+" with "+copies[0])
 		}
 	}
-	require.ErrorContains(t, serve(t, "--kv-eviction", "h2o").Validate(), `--kv-eviction: found "h2o", expected none, or streaming`)
+	require.ErrorContains(t, serve(t, "--kv-eviction", "snapkv").Validate(), `--kv-eviction: found "snapkv", expected none, streaming`)
 }
 
 func TestAGatewayWithoutKeysListensOnLoopbackOnly(t *testing.T) {

@@ -100,7 +100,7 @@ func eviction(found string) error {
 
 // RegisterKVEviction adds --kv-eviction to a command's flags.
 func RegisterKVEviction(f *pflag.FlagSet, text *string) {
-	f.StringVar(text, "kv-eviction", "none", "keys and values that long sequences give up: "+model.EvictionForms+" (the first N tokens and the last N stay; it changes answers)")
+	f.StringVar(text, "kv-eviction", "none", "keys and values that long sequences give up: "+model.EvictionForms+" (it changes answers)")
 }
 
 // RegisterKVType adds --kv-type to a command's flags.

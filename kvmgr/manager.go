@@ -63,6 +63,7 @@ type Config struct {
 	Mappings   int   // slabs that all regions may hold together, a shared one counted for each; 0: any number
 	Slots      int   // of the tier, numbered from 0; 0: there is none
 	Head       int   // slabs of a sequence without beams before those of its tokens. Sequences share no prefix then, and the tier has no slots
+	Most       int   // slabs of a sequence without beams at most, however many tokens it has; 0: any number. Likewise, and without a head
 	Cold       bool  // Cold lists slabs
 	Worth      Worth // orders evictions of the prefix tree; nil: ReusedLRU
 	Window     int   // tokens that a token sees in windowed groups, itself included, at least 2; 0: there are none. See Trim
@@ -76,6 +77,7 @@ type Manager struct {
 	slabTokens int
 	groups     Groups
 	head       int // see Config
+	mostSlabs  int // see Config.Most
 	free       freeSet
 	refs       []int32 // [slabs] regions that hold the slab
 	fixed      []int32 // [slabs] of these, the regions that do not slide
@@ -197,6 +199,10 @@ func New(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("%w: %d slabs before those of the tokens with a window of %d, %d slots and %d groups, expected neither and one group",
 			ErrInvalid, cfg.Head, cfg.Window, cfg.Slots, cfg.Groups.Count())
 	}
+	if cfg.Most < 0 || cfg.Most > 0 && (cfg.Head > 0 || cfg.Window > 0 || cfg.Slots > 0 || cfg.Groups.Count() > 1) {
+		return nil, fmt.Errorf("%w: %d slabs of a sequence at most with %d before those of the tokens, a window of %d, %d slots and %d groups, expected none of these and one group",
+			ErrInvalid, cfg.Most, cfg.Head, cfg.Window, cfg.Slots, cfg.Groups.Count())
+	}
 	if err := cfg.checkWindow(); err != nil {
 		return nil, err
 	}
@@ -211,6 +217,7 @@ func New(cfg Config) (*Manager, error) {
 		slabTokens: cfg.SlabTokens,
 		groups:     groups,
 		head:       cfg.Head,
+		mostSlabs:  cfg.Most,
 		mappings:   cfg.Mappings,
 		free:       newFreeSet(cfg.Slabs),
 		refs:       make([]int32, cfg.Slabs),

@@ -65,7 +65,7 @@ func (m *Manager) checkPrompt(seq Seq, l Length, p Prompt) error {
 
 // begin admits a region that begins with the slabs of a prompt's longest computed prefix, less those of windowed groups before position from.
 func (m *Manager) begin(r *region, p Prompt, from int) (Hit, error) {
-	if m.sinks > 0 || m.head > 0 {
+	if m.sinks > 0 || m.head > 0 || m.mostSlabs > 0 {
 		return Hit{}, m.add(r, &found{})
 	}
 	for i := range m.trees {
@@ -210,7 +210,7 @@ func (m *Manager) Commit(seq Seq, tokens []int32, tail bool) error {
 	if !ok {
 		return fmt.Errorf("%w: commit for %d", ErrUnknownSequence, seq)
 	}
-	if m.slabsFor(len(tokens)) > r.positions() {
+	if m.slabsOf(r, len(tokens)) > r.positions() {
 		return fmt.Errorf("%w: sequence %d commits %d tokens, leased slabs of %d for %d", ErrBeyondReservation, seq, len(tokens), m.slabTokens, r.positions())
 	}
 	for group := len(m.trees) - 1; group >= 0 && r.cached; group-- { // who waits for the first group finds the others

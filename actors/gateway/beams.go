@@ -17,7 +17,7 @@ func checkBeams(r *api.Request, m *model) error {
 	}
 	switch {
 	case m.noBeams:
-		return api.KiviWithBeams()
+		return api.LossyWithBeams()
 	case r.Beams.Width > m.capacity:
 		return api.Invalid("num_beams", "num_beams is %d, expected at most %d, the rows of a step (max_batch_size)", r.Beams.Width, m.capacity)
 	case r.N > r.Beams.Width:

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tracing"
 )
@@ -235,4 +236,11 @@ func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
 	require.True(t, m.noBeams)
 	r := newRouting(&Config{Node: "me"}, newTestWatch().watch, nil)
 	require.Equal(t, 8, r.workers([]*cluster.Member{{Worker: &cluster.Worker{FreeSlabs: 30, HeadSlabs: 22}}})[0].FreeSlabs)
+	heavy := worker(100, 0)
+	heavy.Worker.Groups, heavy.Worker.LiveSlabs, heavy.Worker.NoBeams = kvmgr.Groups{Windowed: 1}, 20, true
+	list = newModels(members{list: []*cluster.Member{worker(1000, 0), heavy}})
+	m, err = list.get("m")
+	require.NoError(t, err)
+	require.Equal(t, 1000, m.longest, "of H2O any length fits")
+	require.True(t, m.noBeams)
 }

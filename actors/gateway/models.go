@@ -60,12 +60,12 @@ func (s *models) refresh() {
 		if x == nil {
 			fresh[m.Model] = &model{
 				id: m.Model, created: w.Created, context: w.Context, slabs: slabs, longest: longest, slabTokens: w.SlabTokens,
-				vocab: w.Vocab, capacity: w.Capacity, noBeams: w.HeadSlabs > 0, sampling: w.Sampling, embedding: w.Embedding,
+				vocab: w.Vocab, capacity: w.Capacity, noBeams: w.NoBeams || w.HeadSlabs > 0, sampling: w.Sampling, embedding: w.Embedding,
 			}
 			continue
 		}
 		x.context, x.slabs = min(x.context, w.Context), min(x.slabs, slabs)
-		x.longest, x.noBeams = min(x.longest, longest), x.noBeams || w.HeadSlabs > 0
+		x.longest, x.noBeams = min(x.longest, longest), x.noBeams || w.NoBeams || w.HeadSlabs > 0
 		x.vocab, x.capacity = min(x.vocab, w.Vocab), min(x.capacity, w.Capacity)
 		if w.Embedding.Width == 0 { // of an earlier version
 			x.embedding = w.Embedding

@@ -41,7 +41,7 @@ type Config struct {
 	Slabs, SlabTokens int
 	Mappings          int // as of kvmgr.Config
 	Window, Live      int // as of kvmgr.Config, as Sinks
-	Sinks, Head       int
+	Sinks, Head, Most int
 	Groups            kvmgr.Groups
 	Predicted         bool        // as sched.Config.Predict
 	BatchSize         int         // as sched.Config.MaxBatchSize; 0: no bound
@@ -66,7 +66,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	allocator, err := kvmgr.New(kvmgr.Config{
 		Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens, Mappings: cfg.Mappings, Slots: slots, Cold: cfg.Disk != nil,
-		Window: cfg.Window, Live: cfg.Live, Sinks: cfg.Sinks, Head: cfg.Head, Groups: cfg.Groups,
+		Window: cfg.Window, Live: cfg.Live, Sinks: cfg.Sinks, Head: cfg.Head, Most: cfg.Most, Groups: cfg.Groups,
 	})
 	if err != nil {
 		return nil, err

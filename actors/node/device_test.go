@@ -58,6 +58,7 @@ func (d *testDevice) Slabs() int           { return d.slabs }
 func (d *testDevice) SlabTokens() int      { return testSlabTokens }
 func (d *testDevice) Mappings() int        { return 0 }
 func (d *testDevice) HeadSlabs() int       { return 0 }
+func (d *testDevice) MostSlabs() int       { return 0 }
 func (d *testDevice) Vocab() int           { return d.vocab }
 func (d *testDevice) Groups() kvmgr.Groups { return d.groups }
 func (d *testDevice) HiddenWidth() int     { return testWidth }

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/tokenizer"
 )
 
@@ -71,6 +72,9 @@ func (p *Node) offerWorker() *cluster.Worker {
 		SlabTokens: c.Model.SlabTokens(), LiveSlabs: c.Sched.LiveSlabs(), HeadSlabs: c.Model.HeadSlabs(), Groups: c.Model.Groups(), Layout: c.Model.SlabLayout(),
 		Capacity: c.Sched.MaxBatchSize, Queue: c.Sched.MaxWaiting,
 		Running: p.worker.Running(), Steps: p.worker.Steps(), InStep: p.worker.Stalled(time.Now()),
+	}
+	if most := c.Model.MostSlabs(); most > 0 { // a bound, as that of a window
+		w.Groups, w.LiveSlabs, w.NoBeams = kvmgr.Groups{Windowed: 1}, most, true
 	}
 	e := &c.Embedding
 	w.Embedding = cluster.Embedding{Width: c.Model.HiddenWidth(), Pooling: string(cmp.Or(e.Pooling, api.PoolLast)), Normalize: e.Normalize, Named: e.Named, Problem: e.Problem}

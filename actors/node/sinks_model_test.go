@@ -184,6 +184,15 @@ func TestAWorkerThatStopsLosesNoTokenWhereSlabsAreNotCopied(t *testing.T) {
 			kiviConfig(c, m)
 			return m
 		},
+		"h2o": func(t *testing.T, c *Config, release bool) *compute.Model {
+			slabs := 300
+			if release {
+				slabs = n * heavySlabs
+			}
+			m := lossyModel(t, "cpu", model.KVAuto, testHeavy, slabs)
+			kiviConfig(c, m)
+			return m
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(t, newTestDevice(0))
@@ -197,7 +206,7 @@ func TestAWorkerThatStopsLosesNoTokenWhereSlabsAreNotCopied(t *testing.T) {
 	}
 }
 
-// kiviConfig is a worker with a model of KIVI.
+// kiviConfig is a worker with a model of KIVI, or of H2O.
 func kiviConfig(c *Config, m *compute.Model) {
 	modelConfig(c, m, false)
 	c.Context, c.Sched.MaxSequenceTokens, c.Numerics = m.Program.MaxPositions, m.Program.MaxPositions, digestOf(m)
@@ -225,6 +234,51 @@ func TestKiviChangesNoTokenBesideOthers(t *testing.T) {
 			_, err := p.Submit(t.Context(), q)
 			require.ErrorContains(t, err, "found a beam search, expected none with --kv-type kivi")
 			requireModelClean(t, p, m)
+		})
+	}
+}
+
+// testHeavy evicts after 128 tokens, and then after each 64 of them.
+var testHeavy = model.Eviction{H2O: true, Heavy: 40, Recent: 30}
+
+// heavySlabs is the most slabs that a sequence of these workers has: 144 tokens.
+const heavySlabs = (40+30+64)/testSlabTokens + 1
+
+// TestHeavyTokensStayAndNoTokenChanges: requests of 250 tokens and more have the tokens that each has alone beside others, and alone in a pool of 144 tokens.
+func TestHeavyTokensStayAndNoTokenChanges(t *testing.T) {
+	const n = 8
+	for _, backend := range []string{"cpu", "ref"} {
+		t.Run(backend, func(t *testing.T) {
+			worker := func(slabs int) (*Node, *compute.Model) {
+				m := lossyModel(t, backend, model.KVAuto, testHeavy, slabs)
+				require.Equal(t, heavySlabs, m.MostSlabs())
+				cfg := testConfig(t, newTestDevice(0))
+				kiviConfig(&cfg, m)
+				return start(t, cfg), m
+			}
+			alone, m := worker(heavySlabs)
+			answers := oneByOne(t, alone, n)
+			requireModelClean(t, alone, m)
+			p, m := worker(3 * heavySlabs)
+			briefly(t, p)
+			requireTogether(t, p, answers)
+			require.Zero(t, p.sum(t, "millrace_recomputed_tokens_total"))
+			q := modelRequest(0)
+			q.Beams = &sample.BeamParams{Width: 3, LengthPenalty: 1}
+			_, err := p.Submit(t.Context(), q)
+			require.ErrorContains(t, err, "found a beam search, expected none with --kv-type kivi or --kv-eviction h2o")
+			q = modelRequest(0)
+			q.ID, q.N = "choices", 3
+			_, last := answer(t, p, q)
+			require.Zero(t, last.Usage.CachedTokens, "sequences share no prefix")
+			require.Equal(t, "h2o-40-30", m.Program.Lossy())
+			require.Regexp(t, "-h2o-40-30$", digestOf(m))
+			requireModelClean(t, p, m)
+
+			m = lossyModel(t, backend, model.KVAuto, model.Eviction{}, 200)
+			cfg := testConfig(t, newTestDevice(0))
+			kiviConfig(&cfg, m)
+			require.NotEqual(t, answers, oneByOne(t, start(t, cfg), n), "it changes answers")
 		})
 	}
 }

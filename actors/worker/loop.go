@@ -301,8 +301,8 @@ func (l *loop) submit(g *msg.Generate) {
 		l.end(s, api.FinishError, api.GrammarWithBeams(g.Grammar.Param))
 		return
 	}
-	if g.Beams != nil && l.Runner.HeadSlabs() > 0 { // likewise, unless it is of an earlier version
-		l.end(s, api.FinishError, api.KiviWithBeams())
+	if g.Beams != nil && (l.Runner.HeadSlabs() > 0 || l.Runner.MostSlabs() > 0) { // likewise, unless it is of an earlier version
+		l.end(s, api.FinishError, api.LossyWithBeams())
 		return
 	}
 	if g.Beams != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/computetest"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
@@ -39,9 +40,21 @@ type headed struct{ *computetest.Null }
 
 func (headed) HeadSlabs() int { return 3 }
 
+// bounded is a runner whose regions have three slabs at most.
+type bounded struct{ *computetest.Null }
+
+func (bounded) MostSlabs() int { return 3 }
+
 func TestABeamSearchOfAnEarlierGatewayEndsWhereThereAreNone(t *testing.T) {
+	for _, runner := range []compute.Runner{headed{computetest.NewNull(64, 4096, 1)}, bounded{computetest.NewNull(64, 4096, 1)}} {
+		requireNoBeams(t, runner)
+	}
+}
+
+func requireNoBeams(t *testing.T, runner compute.Runner) {
+	t.Helper()
 	l := newIdleLoop(t, Config{})
-	l.Runner = headed{computetest.NewNull(64, 4096, 1)}
+	l.Runner = runner
 	g := &msg.Generate{Seq: 7, Choices: []msg.SeqID{7}, Prompt: []int32{1}, MaxTokens: 9, Beams: &sample.BeamParams{Width: 2}}
 	l.inFlight.open(g)
 	l.submit(g)

@@ -92,6 +92,9 @@ func (o *benchFlags) validate() error {
 	if o.device.KVType == model.KVKivi.String() {
 		return config.Usagef("--kv-type: found %s, expected another one: bench maps slabs by itself", o.device.KVType)
 	}
+	if e, err := model.ParseEviction(o.device.KVEviction); err == nil && e.H2O {
+		return config.Usagef("--kv-eviction: found %s, expected none or streaming: bench runs tokens again", o.device.KVEviction)
+	}
 	return o.device.Validate()
 }
 

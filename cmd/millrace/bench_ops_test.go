@@ -15,6 +15,12 @@ func TestBenchRefusesKivi(t *testing.T) {
 	require.Contains(t, stderr, "--kv-type: found kivi, expected another one")
 }
 
+func TestBenchRefusesHeavyTokens(t *testing.T) {
+	code, _, stderr := millrace(t, nil, "bench", "--kv-eviction", "h2o:recent=9")
+	require.Equal(t, 2, code)
+	require.Contains(t, stderr, "--kv-eviction: found h2o:recent=9, expected none or streaming")
+}
+
 func TestBenchOpByOp(t *testing.T) {
 	args := []string{"bench", "--ops", "--sdpa", "--prompt", "20", "--gen", "3", "--batch", "1,2", "--repeat", "1", "--threads", "1"}
 	code, stdout, stderr := millrace(t, nil, append(args, "--json")...)

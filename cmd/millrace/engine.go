@@ -150,8 +150,8 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		c.KVDisk = node.KVDisk{Dir: s.KVDisk, Size: int64(s.KVDiskSize)}
 		c.KVSpill = node.KVDisk{Dir: s.KVSpill, Size: int64(s.KVSpillSize)}
 		c.Sched = schedConfig(s, m.program, m.Slabs())
-		// The texts of a simulated device repeat: every draft token would be right. KIVI's codes take no token back.
-		if s.Backend == "sim" || m.program.KV == model.KVKivi {
+		// The texts of a simulated device repeat: every draft token would be right. KIVI's codes and H2O's sums take no token back.
+		if s.Backend == "sim" || m.program.KV == model.KVKivi || m.program.Eviction.H2O {
 			c.Sched.DraftRows = 0
 		}
 	}

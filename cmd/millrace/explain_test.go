@@ -24,6 +24,10 @@ func TestExplainPrintsTheDemoModelsProgram(t *testing.T) {
 	require.Contains(t, stdout, "window 21, sinks 3")
 	require.Contains(t, stdout, `"max_positions":5000`)
 
+	code, stdout, stderr = millrace(t, nil, "explain", "--kv-eviction", "h2o:heavy=30,recent=20", "--json")
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "heavy 30, recent 20")
+
 	code, stdout, stderr = millrace(t, nil, "explain")
 	require.Equal(t, 0, code, stderr)
 	require.Contains(t, stdout, "LlamaForCausalLM: 8 layers, hidden 256, vocabulary 4096")
@@ -39,7 +43,8 @@ func TestExplainNamesWhatIsWrong(t *testing.T) {
 		{[]string{"a", "--model", "b"}, 2, "found both MODEL a and --model b, expected one"},
 		{[]string{"--prefill", "0"}, 2, "--prefill 0"},
 		{[]string{"a", "b"}, 2, "accepts at most 1 arg(s), received 2"},
-		{[]string{"--kv-eviction", "h2o"}, 2, `--kv-eviction: found "h2o"`},
+		{[]string{"--kv-eviction", "snapkv"}, 2, `--kv-eviction: found "snapkv"`},
+		{[]string{"--kv-eviction", "h2o:heavy=100000"}, 2, "found 100000 heavy and"},
 		{[]string{"--kv-eviction", "streaming:window=1000000"}, 2, "found 4 sinks and a window of 1000000"},
 		{[]string{"--backend", "gpu"}, 2, `--backend: found "gpu", expected cpu or ref or sycl`},
 	} {

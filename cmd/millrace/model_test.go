@@ -37,6 +37,15 @@ func simulated(t *testing.T, dir string) *engine {
 	return e
 }
 
+func TestTheSimulatedDeviceHasNoHeavyTokens(t *testing.T) {
+	demo, err := models.Demo()
+	require.NoError(t, err)
+	s := &config.Serve{Model: demo, MaxBatchTokens: 32, MaxBatchSize: 4, MaxWaiting: 4}
+	s.Backend, s.DeviceName, s.KVEviction = "sim", deviceFile(t, `{"base": "flex-170", "speed": 0}`), "h2o"
+	_, err = openEngine(s, nil, nil, zerolog.Nop())
+	require.ErrorContains(t, err, "--kv-eviction: found h2o with --backend sim, expected none or streaming")
+}
+
 func answerOf(t *testing.T, e *engine, prompt string, p sample.Params) string {
 	t.Helper()
 	r := &api.Request{ID: t.Name(), Model: e.modelID, N: 1, Prompt: prompt, MaxTokens: 60, Sampling: p, TopLogprobs: -1, IgnoreEOS: true, Arrival: time.Now()}

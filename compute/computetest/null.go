@@ -34,6 +34,9 @@ func (n *Null) SlabTokens() int { return SlabTokens }
 // HeadSlabs is 0.
 func (n *Null) HeadSlabs() int { return 0 }
 
+// MostSlabs is 0.
+func (n *Null) MostSlabs() int { return 0 }
+
 // Vocab is the number of logits per row.
 func (n *Null) Vocab() int { return len(n.logits) }
 

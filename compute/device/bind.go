@@ -93,6 +93,7 @@ func (b *binder) op(o *model.Op, places []model.Place) (C.mr_op, error) {
 		rotary_dim: C.int32_t(o.RotaryDim), rotary_interleaved: flag(o.RotaryInterleaved),
 		rotary_scale: C.float(o.RotaryScale), scale: C.float(o.Scale), window: C.int32_t(o.Window),
 		sinks: C.int32_t(o.Sinks), sink_q: C.int32_t(o.SinkQ),
+		heavy: C.int32_t(o.Heavy), recent: C.int32_t(o.Recent),
 	}
 	if o.Kind == model.OpRopeStore || o.Kind == model.OpAttention {
 		c.layer, c.kv_group = C.int32_t(places[o.Layer].Layer), C.int32_t(places[o.Layer].Group)

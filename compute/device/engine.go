@@ -31,6 +31,7 @@ type ProgramInfo struct {
 	SlabBytes       uint64 `json:"slab_bytes"`
 	MaxSlabs        int    `json:"max_slabs"`            // that ReserveKV takes
 	HeadSlabs       int    `json:"head_slabs,omitempty"` // of a region, before those of its tokens
+	MostSlabs       int    `json:"most_slabs,omitempty"` // of a region: later tokens take the places of those that a sequence gave up; 0: any number
 	KVType          string `json:"kv_type"`              // of keys and values: "f32", "f16", "bf16", "int8", "int4", "kivi"
 	Linear          string `json:"linear"`               // what runs the linear ops
 }
@@ -97,6 +98,7 @@ func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []by
 		SlabBytes:       uint64(i.slab_bytes),
 		MaxSlabs:        int(i.max_slabs),
 		HeadSlabs:       int(i.head_slabs),
+		MostSlabs:       int(i.most_slabs),
 		KVType:          kvType(i.kv_type),
 		Linear:          C.GoString(&i.linear[0]),
 	}

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/millrace/millrace/compute/model"
@@ -48,11 +49,17 @@ func Slabs(tokens int) int { return (tokens + SlabTokens - 1) / SlabTokens }
 // Groups are the groups of layers, see model.Groups.
 func (e *Engine) Groups() model.Groups { return e.groups }
 
-// Slabs is the number of slabs of a region for n tokens, for all groups of layers: its HeadSlabs, and those that hold the tokens.
+// Slabs is the number of slabs of a region for n tokens, for all groups of layers: its HeadSlabs, and those that hold the tokens, at most MostSlabs.
 func (e *Engine) Slabs(tokens int) int { return e.groups.Count() * e.places(tokens) }
 
 // places is the number of slabs of each group.
-func (e *Engine) places(tokens int) int { return e.info.HeadSlabs + Slabs(tokens) }
+func (e *Engine) places(tokens int) int {
+	n := e.info.HeadSlabs + Slabs(tokens)
+	if e.info.MostSlabs > 0 {
+		n = min(n, e.info.MostSlabs)
+	}
+	return n
+}
 
 // NewRegion reserves addresses for a sequence of up to the given tokens.
 // Nothing is mapped yet.
@@ -193,8 +200,13 @@ func (r *Region) unmap(group, first, n int) error {
 	return nil
 }
 
-// Tokens is the number of tokens up to the end of the mapped slabs.
-func (r *Region) Tokens() int { return max(0, r.mapped-r.engine.info.HeadSlabs) * SlabTokens }
+// Tokens is the number of tokens up to the end of the mapped slabs: any number where these are the engine's MostSlabs.
+func (r *Region) Tokens() int {
+	if most := r.engine.info.MostSlabs; most > 0 && r.mapped == most {
+		return math.MaxInt32
+	}
+	return max(0, r.mapped-r.engine.info.HeadSlabs) * SlabTokens
+}
 
 // Close unmaps the region and gives its addresses back. It may be called more
 // than once.

@@ -21,13 +21,17 @@ type streamed struct {
 	sinks, window int
 	invFreq       []float32
 	layers        []streamedLayer
+	// attention is that of a layer for one more token, after it has stored the key and the value: see attend.
+	attention func(layer int, q, k, v []float64) []float64
 }
 
 type streamedLayer struct{ keys, values [][]float64 } // [places][KV heads x head_dim]
 
 func newStreamed(m *fixture.Model, sinks, window int) *streamed {
 	invFreq, _ := m.Config.Rope.Table(m.Config.HeadDim)
-	return &streamed{m: m, sinks: sinks, window: window, invFreq: invFreq, layers: make([]streamedLayer, m.Config.Layers)}
+	s := &streamed{m: m, sinks: sinks, window: window, invFreq: invFreq, layers: make([]streamedLayer, m.Config.Layers)}
+	s.attention = s.attend
+	return s
 }
 
 // matrix is a tensor's values, row by row.
@@ -87,14 +91,8 @@ func (s *streamed) logits(t *testing.T, token int32) []float64 {
 	for i := range s.layers {
 		at := "model.layers." + string(rune('0'+i)) + "."
 		normed := s.norm(t, at+"input_layernorm.weight", x)
-		l := &s.layers[i]
-		l.keys = append(l.keys, s.times(t, at+"self_attn.k_proj.weight", normed))
-		l.values = append(l.values, s.times(t, at+"self_attn.v_proj.weight", normed))
-		if len(l.keys) > s.sinks+s.window {
-			l.keys = append(l.keys[:s.sinks:s.sinks], l.keys[s.sinks+1:]...)
-			l.values = append(l.values[:s.sinks:s.sinks], l.values[s.sinks+1:]...)
-		}
-		x = plus(x, s.times(t, at+"self_attn.o_proj.weight", s.attend(l, s.times(t, at+"self_attn.q_proj.weight", normed))))
+		q, k, v := s.times(t, at+"self_attn.q_proj.weight", normed), s.times(t, at+"self_attn.k_proj.weight", normed), s.times(t, at+"self_attn.v_proj.weight", normed)
+		x = plus(x, s.times(t, at+"self_attn.o_proj.weight", s.attention(i, q, k, v)))
 		normed = s.norm(t, at+"post_attention_layernorm.weight", x)
 		gate, up := s.times(t, at+"mlp.gate_proj.weight", normed), s.times(t, at+"mlp.up_proj.weight", normed)
 		for j := range gate {
@@ -115,7 +113,13 @@ func plus(a, b []float64) []float64 {
 	return sum
 }
 
-func (s *streamed) attend(l *streamedLayer, q []float64) (out []float64) {
+func (s *streamed) attend(layer int, q, k, v []float64) (out []float64) {
+	l := &s.layers[layer]
+	l.keys, l.values = append(l.keys, k), append(l.values, v)
+	if len(l.keys) > s.sinks+s.window {
+		l.keys = append(l.keys[:s.sinks:s.sinks], l.keys[s.sinks+1:]...)
+		l.values = append(l.values[:s.sinks:s.sinks], l.values[s.sinks+1:]...)
+	}
 	d, group := s.m.Config.HeadDim, s.m.Config.Heads/s.m.Config.KVHeads
 	for h := range s.m.Config.Heads {
 		query, kv := s.rotated(q[h*d:(h+1)*d], len(l.keys)-1), h/group*d

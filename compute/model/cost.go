@@ -183,8 +183,11 @@ func (p *Program) attentionCost(op *Op, w Work, s Sizes) Cost {
 
 // keysSeen is how many keys the row at a position sees, its own among them.
 func keysSeen(op *Op, position int) int {
-	if op.Window > 0 {
+	switch {
+	case op.Window > 0:
 		return min(op.Sinks+op.Window, position+1)
+	case op.Heavy > 0:
+		return min(position/EvictedTokens*EvictedTokens, op.Heavy+op.Recent) + position%EvictedTokens + 1
 	}
 	return position + 1
 }

@@ -15,42 +15,64 @@ const MaxSinks = 16
 // MaxContext is the longest sequence of an Eviction, in tokens. The angle of a rotation is a float32: at this position it is off by up to 1/32.
 const MaxContext = 1 << 20
 
+// EvictedTokens is the number of tokens from one eviction of H2O to the next: MR_H2O_TOKENS of the kernels.
+const EvictedTokens = 64
+
 // ErrEviction is an eviction that a model cannot have.
 var ErrEviction = errors.New("model: eviction of keys and values")
 
-// Eviction is StreamingLLM (arXiv:2309.17453): a token sees the first tokens of its sequence, the sinks, and those of a window that ends with
-// itself, at positions as if there were no others. So a sequence may be longer than the model's positions. The zero value evicts nothing.
+// Eviction is which keys and values a sequence gives up. The zero value evicts nothing.
+//
+// StreamingLLM (arXiv:2309.17453): a token sees the first tokens of its sequence, the sinks, and those of a window that ends with
+// itself, at positions as if there were no others. So a sequence may be longer than the model's positions.
+//
+// H2O (arXiv:2306.14048): after each EvictedTokens tokens, every KV head of every layer keeps its last tokens, and those before them that
+// got the most attention so far.
 type Eviction struct {
-	Sinks   int // 1 to MaxSinks; 0: nothing is evicted
+	Sinks   int // 1 to MaxSinks; 0: it is not StreamingLLM
 	Window  int // tokens, at least 2; 0: what the model's positions leave
 	Context int // longest sequence, in tokens; 0: MaxContext
+
+	H2O    bool
+	Heavy  int // tokens that got the most attention; 0: an eighth of the model's positions
+	Recent int // last tokens; 0: likewise
 }
 
 const (
 	noEviction = "none"
 	streaming  = "streaming"
+	h2o        = "h2o"
 )
 
 // EvictionForms are the values that ParseEviction takes, for messages.
-const EvictionForms = "none, or streaming[:sinks=N,window=N,context=N]"
+const EvictionForms = "none, streaming[:sinks=N,window=N,context=N], or h2o[:heavy=N,recent=N]"
+
+// number is a setting of an Eviction.
+type number struct {
+	value       *int
+	least, most int
+}
 
 // ParseEviction reads an Eviction: see EvictionForms. "" is none, and streaming has four sinks.
 func ParseEviction(text string) (Eviction, error) {
 	name, settings, more := strings.Cut(text, ":")
+	var e Eviction
+	var fields map[string]number
 	switch {
 	case !more && (name == "" || name == noEviction):
-		return Eviction{}, nil
-	case name != streaming:
-		return Eviction{}, fmt.Errorf("found %q, expected %s", text, EvictionForms)
+		return e, nil
+	case name == streaming:
+		e.Sinks = 4
+		fields = map[string]number{"sinks": {&e.Sinks, 1, MaxSinks}, "window": {&e.Window, 2, MaxContext}, "context": {&e.Context, 1, MaxContext}}
+	case name == h2o:
+		e.H2O = true
+		fields = map[string]number{"heavy": {&e.Heavy, 1, MaxContext}, "recent": {&e.Recent, 1, MaxContext}}
+	default:
+		return e, fmt.Errorf("found %q, expected %s", text, EvictionForms)
 	}
-	e := Eviction{Sinks: 4}
 	if !more {
 		return e, nil
 	}
-	fields := map[string]struct {
-		value       *int
-		least, most int
-	}{"sinks": {&e.Sinks, 1, MaxSinks}, "window": {&e.Window, 2, MaxContext}, "context": {&e.Context, 1, MaxContext}}
 	for setting := range strings.SplitSeq(settings, ",") {
 		key, value, _ := strings.Cut(setting, "=")
 		f, known := fields[key]
@@ -66,35 +88,90 @@ func ParseEviction(text string) (Eviction, error) {
 	return e, nil
 }
 
+// None says that nothing is evicted.
+func (e Eviction) None() bool { return e.Sinks == 0 && !e.H2O }
+
 // String is a value for ParseEviction.
 func (e Eviction) String() string {
-	if e.Sinks == 0 {
-		return noEviction
+	name := noEviction
+	var settings []string
+	add := func(key string, value int) {
+		if value > 0 {
+			settings = append(settings, fmt.Sprintf("%s=%d", key, value))
+		}
 	}
-	text := fmt.Sprintf("%s:sinks=%d", streaming, e.Sinks)
-	if e.Window > 0 {
-		text += fmt.Sprintf(",window=%d", e.Window)
+	switch {
+	case e.H2O:
+		name = h2o
+		add("heavy", e.Heavy)
+		add("recent", e.Recent)
+	case e.Sinks > 0:
+		name = streaming
+		add("sinks", e.Sinks)
+		add("window", e.Window)
+		add("context", e.Context)
 	}
-	if e.Context > 0 {
-		text += fmt.Sprintf(",context=%d", e.Context)
+	if len(settings) == 0 {
+		return name
 	}
-	return text
+	return name + ":" + strings.Join(settings, ",")
 }
 
 // Label names what an eviction does to the answers, for clients; "" where nothing is evicted. How long a sequence may be is not part of it.
 func (e Eviction) Label() string {
-	if e.Sinks == 0 {
-		return ""
+	switch {
+	case e.H2O:
+		return fmt.Sprintf("%s-%d-%d", h2o, e.Heavy, e.Recent)
+	case e.Sinks > 0:
+		return fmt.Sprintf("%s-%d-%d", streaming, e.Sinks, e.Window)
 	}
-	return fmt.Sprintf("%s-%d-%d", streaming, e.Sinks, e.Window)
+	return ""
 }
 
-// SetEviction makes the program evict keys and values, and fills in what e leaves open. Error: ErrEviction for a model without rotary
-// embeddings, with windows of its own, with fewer positions than the sinks and the window have tokens, or with KVKivi.
+// SetEviction makes the program evict keys and values, and fills in what e leaves open. Error: ErrEviction for a model with windows of its own.
+// StreamingLLM: also without rotary embeddings, with fewer positions than the sinks and the window have tokens, or with KVKivi. H2O: also with
+// slopes (ALiBi), with no more positions than it keeps, or with a KV type of codes.
 func (p *Program) SetEviction(e Eviction) error {
-	if e.Sinks == 0 {
-		return nil
+	switch {
+	case e.H2O:
+		return p.setH2O(e)
+	case e.Sinks > 0:
+		return p.setStreaming(e)
 	}
+	return nil
+}
+
+func (p *Program) setH2O(e Eviction) error {
+	e.Heavy, e.Recent = cmp.Or(e.Heavy, max(p.MaxPositions/8, 1)), cmp.Or(e.Recent, max(p.MaxPositions/8, 1))
+	switch {
+	case p.KV != KVAuto && p.KV != KVBF16:
+		return fmt.Errorf("%w: found KV type %s with h2o, expected %s", ErrEviction, p.KV, KVBF16)
+	case e.Heavy+e.Recent >= p.MaxPositions:
+		return fmt.Errorf("%w: found %d heavy and %d recent tokens, expected fewer than the model's %d positions", ErrEviction, e.Heavy, e.Recent, p.MaxPositions)
+	}
+	ops := slices.Clone(p.Ops)
+	for i := range ops {
+		op := &ops[i]
+		if op.Kind != OpRopeStore && op.Kind != OpAttention {
+			continue
+		}
+		switch {
+		case op.Window > 0:
+			return withWindow(op)
+		case op.ALiBiSlopes != nil:
+			return fmt.Errorf("%w: found slopes (ALiBi) in %s, expected a model without them", ErrEviction, p.Architecture)
+		}
+		op.Heavy, op.Recent = e.Heavy, e.Recent
+	}
+	p.Ops, p.Eviction = ops, e
+	return nil
+}
+
+func withWindow(op *Op) error {
+	return fmt.Errorf("%w: found a window of %d tokens in the model, expected a model without windows", ErrEviction, op.Window)
+}
+
+func (p *Program) setStreaming(e Eviction) error {
 	e.Window, e.Context = cmp.Or(e.Window, p.MaxPositions-e.Sinks), cmp.Or(e.Context, MaxContext)
 	switch {
 	case p.KV == KVKivi:
@@ -119,7 +196,7 @@ func (p *Program) SetEviction(e Eviction) error {
 		case op.Kind == OpRopeStore && op.RotaryDim == 0:
 			return fmt.Errorf("%w: found attention without rotary embeddings in %s, expected a model with them", ErrEviction, p.Architecture)
 		case op.Window > 0:
-			return fmt.Errorf("%w: found a window of %d tokens in the model, expected a model without windows", ErrEviction, op.Window)
+			return withWindow(op)
 		}
 		op.Window, op.Sinks, op.SinkQ = e.Window, e.Sinks, sinkQ
 		width = op.Heads * op.HeadDim

@@ -10,6 +10,7 @@ func TestEvictionsAreReadAsTheyAreWritten(t *testing.T) {
 	for text, want := range map[string]Eviction{
 		"": {}, "none": {}, "streaming": {Sinks: 4}, "streaming:window=100": {Sinks: 4, Window: 100},
 		"streaming:sinks=16,window=2,context=1048576": {Sinks: 16, Window: 2, Context: 1 << 20},
+		"h2o": {H2O: true}, "h2o:heavy=960": {H2O: true, Heavy: 960}, "h2o:heavy=1,recent=64": {H2O: true, Heavy: 1, Recent: 64},
 	} {
 		e, err := ParseEviction(text)
 		require.NoError(t, err)
@@ -19,7 +20,8 @@ func TestEvictionsAreReadAsTheyAreWritten(t *testing.T) {
 		require.Equal(t, e, again)
 	}
 	for text, found := range map[string]string{
-		"h2o": `found "h2o"`, "none:sinks=1": `found "none:sinks=1"`, "streaming:": `found "" in`, "streaming:sinks": `found "sinks" in`,
+		"snapkv": `found "snapkv"`, "h2o:": `found "" in`, "h2o:heavy=0": "expected heavy=1 to 1048576", "h2o:recent=x": "expected recent=1 to",
+		"h2o:sinks=4": `found "sinks=4"`, "streaming:heavy=4": `found "heavy=4"`, "none:sinks=1": `found "none:sinks=1"`, "streaming:": `found "" in`, "streaming:sinks": `found "sinks" in`,
 		"streaming:sinks=17": "expected sinks=1 to 16", "streaming:sinks=0": "expected sinks=1 to 16", "streaming:window=1": "expected window=2 to",
 		"streaming:window=1e3": "expected window=2 to", "streaming:slabs=3": `found "slabs=3"`, "streaming:context=1048577": "expected context=1 to 1048576",
 	} {
@@ -72,6 +74,58 @@ func TestModelsThatCannotEvictAreRefused(t *testing.T) {
 		require.NoError(t, err)
 		p, err := Build(cfg, nil)
 		require.NoError(t, err)
+		before := *p
+		err = p.SetEviction(c.eviction)
+		require.ErrorIs(t, err, ErrEviction, name)
+		require.ErrorContains(t, err, c.reason, name)
+		require.Equal(t, before, *p, "%s: nothing changed", name)
+	}
+}
+
+func TestHeavyTokensAreInTheOpsAndLeaveTheProgramBefore(t *testing.T) {
+	cfg, err := LoadConfig("../../testdata/models/llama-gqa")
+	require.NoError(t, err)
+	before, err := Build(cfg, nil)
+	require.NoError(t, err)
+	p := *before
+	require.NoError(t, p.SetEviction(Eviction{H2O: true, Heavy: 40}))
+	require.Equal(t, Eviction{H2O: true, Heavy: 40, Recent: cfg.MaxPositions / 8}, p.Eviction)
+	require.Equal(t, "h2o-40-16", p.Lossy())
+	require.Equal(t, cfg.MaxPositions, p.MaxPositions)
+	require.Equal(t, before.Groups(), p.Groups())
+	require.Equal(t, before.Slots, p.Slots)
+	for i, op := range p.Ops {
+		if op.Kind == OpRopeStore || op.Kind == OpAttention {
+			require.Equal(t, []int{40, 16}, []int{op.Heavy, op.Recent})
+			require.Equal(t, 64, keysSeen(&op, 63))
+			require.Equal(t, 57, keysSeen(&op, 64), "56 kept, and itself")
+			require.Equal(t, 120, keysSeen(&op, 127))
+			require.Equal(t, 57, keysSeen(&op, 128))
+		} else {
+			require.Equal(t, before.Ops[i], op)
+		}
+	}
+	p = *before
+	require.NoError(t, p.SetEviction(Eviction{H2O: true}))
+	require.Equal(t, "h2o-16-16", p.Lossy())
+}
+
+func TestModelsThatCannotKeepHeavyTokensAreRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		kv       KVType
+		eviction Eviction
+		reason   string
+	}{
+		"bloom-8-heads":  {KVAuto, Eviction{H2O: true, Heavy: 20, Recent: 20}, "found slopes (ALiBi) in BloomForCausalLM"},
+		"mistral-window": {KVAuto, Eviction{H2O: true, Heavy: 20, Recent: 20}, "found a window of 11 tokens in the model"},
+		"llama-gqa":      {KVAuto, Eviction{H2O: true, Heavy: 100, Recent: 28}, "found 100 heavy and 28 recent tokens, expected fewer than the model's 128 positions"},
+		"llama-f32":      {KVInt8, Eviction{H2O: true, Heavy: 20, Recent: 20}, "found KV type int8 with h2o, expected bf16"},
+	} {
+		cfg, err := LoadConfig("../../testdata/models/" + name)
+		require.NoError(t, err)
+		p, err := Build(cfg, nil)
+		require.NoError(t, err)
+		p.KV = c.kv
 		before := *p
 		err = p.SetEviction(c.eviction)
 		require.ErrorIs(t, err, ErrEviction, name)

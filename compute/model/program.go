@@ -99,6 +99,7 @@ type Op struct {
 	ALiBiSlopes             []float32
 	Sinks                   int
 	SinkQ                   int // a slot; without Sinks not used
+	Heavy, Recent           int // of H2O, see Eviction
 }
 
 // Tensor is a weight by its name in the checkpoint and the shape it must have.
@@ -123,7 +124,7 @@ type Program struct {
 
 	KV       KVType   `json:"-"` // of what is loaded: packed weights do not depend on it
 	OneGroup bool     `json:"-"` // all layers share slabs, whatever their windows: see Groups; likewise
-	Eviction Eviction `json:"-"` // complete, as SetEviction has set it; its windows and sinks are in Ops
+	Eviction Eviction `json:"-"` // complete, as SetEviction has set it; what it does is in Ops
 }
 
 // HiddenWidth is the width of a hidden state: of what the last op, which makes the logits, reads.

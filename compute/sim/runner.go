@@ -148,6 +148,9 @@ func (r *Runner) Groups() kvmgr.Groups { return r.groups }
 // HeadSlabs is 0.
 func (r *Runner) HeadSlabs() int { return 0 }
 
+// MostSlabs is 0.
+func (r *Runner) MostSlabs() int { return 0 }
+
 // SlabTokens is the number of tokens of a slab.
 func (r *Runner) SlabTokens() int { return device.SlabTokens }
 

@@ -169,6 +169,7 @@ func attribute(op *model.Op) string {
 	add(op.RotaryInterleaved, "interleaved")
 	add(op.Window > 0, fmt.Sprintf("window %d", op.Window))
 	add(op.Sinks > 0, fmt.Sprintf("sinks %d", op.Sinks))
+	add(op.Heavy > 0, fmt.Sprintf("heavy %d, recent %d", op.Heavy, op.Recent))
 	add(op.ALiBiSlopes != nil, "alibi")
 	return strings.Join(a, ", ")
 }
