@@ -70,16 +70,25 @@ func run(o *options) error {
 		return err
 	}
 	streaming := model.Eviction{Sinks: o.sinks, Window: o.trained - o.sinks}
+	// Parts of the trained length. Between two evictions a token of H2O sees half of model.EvictedTokens more on average.
+	heavy := func(part int) model.Eviction {
+		return model.Eviction{H2O: true, Heavy: o.trained / part / 2, Recent: o.trained / part / 2}
+	}
+	alike := model.Eviction{Sinks: o.sinks, Window: o.trained/4 + model.EvictedTokens/2 - o.sinks}
 	ways := []way{
 		{name: "all keys", drawn: true},
 		{name: fmt.Sprintf("the last %d", o.trained), window: o.trained, drawn: true},
 		{name: fmt.Sprintf("%d sinks and the last %d", streaming.Sinks, streaming.Window), eviction: streaming, drawn: true},
+		{name: fmt.Sprintf("%d heavy and the last %d", heavy(1).Heavy, heavy(1).Recent), eviction: heavy(1), drawn: true},
 		{name: fmt.Sprintf("computed again every %d", o.trained/2), again: true, drawn: true},
 		{name: "sinks, int8", kv: model.KVInt8, eviction: streaming},
 		{name: "sinks, int4", kv: model.KVInt4, eviction: streaming},
 		{name: "computed again, int8", kv: model.KVInt8, again: true},
 		{name: "computed again, int4", kv: model.KVInt4, again: true},
 		{name: "computed again, kivi", kv: model.KVKivi, again: true},
+		{name: fmt.Sprintf("computed again, %d heavy and the last %d", heavy(2).Heavy, heavy(2).Recent), eviction: heavy(2), again: true},
+		{name: fmt.Sprintf("computed again, %d heavy and the last %d", heavy(4).Heavy, heavy(4).Recent), eviction: heavy(4), again: true},
+		{name: fmt.Sprintf("computed again, %d sinks and the last %d", alike.Sinks, alike.Window), eviction: alike, again: true},
 	}
 	picture := curve.Picture{
 		Title: fmt.Sprintf("%s: a text of %d tokens as one sequence", filepath.Base(o.dir), len(ids)-1),
@@ -91,7 +100,7 @@ func run(o *options) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", ways[i].name, err)
 		}
-		fmt.Fprintf(os.Stdout, "%-28s perplexity %9.3f  KV %6d bytes/token %9d bytes\n", r.Name, r.Perplexity, r.TokenBytes, r.KVBytes)
+		fmt.Fprintf(os.Stdout, "%-44s perplexity %9.3f  KV %6d bytes/token %9d bytes\n", r.Name, r.Perplexity, r.TokenBytes, r.KVBytes)
 		results = append(results, r)
 		if ways[i].drawn {
 			line := curve.Series{Name: fmt.Sprintf("%s: perplexity %.2f, KV %.2f MB", r.Name, r.Perplexity, float64(r.KVBytes)/1e6)}
@@ -177,17 +186,17 @@ func measure(o *options, w *way, ids []int32) (result, error) {
 // slabs is the number of slabs that a decoding sequence of some tokens has.
 func slabs(w *way, m *compute.Model, tokens, trained int) int {
 	p := m.Program
-	switch {
-	case w.again:
-		return m.Engine().Slabs(trained)
-	case p.Window() > 0:
+	if w.again {
+		tokens = trained
+	}
+	if p.Window() > 0 {
 		return min(device.Slabs(tokens), p.SinkSlabs(device.SlabTokens)+kvmgr.LiveSlabs(p.Window(), 1, device.SlabTokens))
 	}
 	return m.Engine().Slabs(tokens)
 }
 
 // variant makes a directory with the model's tensors and another configuration: at least as many positions as the text has tokens, unless
-// there is a window of every layer, which makes a Mistral of it. An eviction extends the positions by itself.
+// there is a window of every layer, which makes a Mistral of it. Sinks extend the positions by themselves.
 func variant(from, to string, positions, window int) error {
 	raw, err := os.ReadFile(filepath.Join(from, "config.json"))
 	if err != nil {
