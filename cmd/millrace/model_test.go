@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 	"unicode"
@@ -44,6 +45,18 @@ func TestTheSimulatedDeviceHasNoHeavyTokens(t *testing.T) {
 	s.Backend, s.DeviceName, s.KVEviction = "sim", deviceFile(t, `{"base": "flex-170", "speed": 0}`), "h2o"
 	_, err = openEngine(s, nil, nil, zerolog.Nop())
 	require.ErrorContains(t, err, "--kv-eviction: found h2o with --backend sim, expected none or streaming")
+}
+
+// TestHeavyTokensHaveNoDrafts: a text that repeats would have draft tokens, and a rejected one would run its position twice.
+func TestHeavyTokensHaveNoDrafts(t *testing.T) {
+	demo, err := models.Demo()
+	require.NoError(t, err)
+	s := &config.Serve{Model: demo, MaxBatchTokens: 32, MaxBatchSize: 4, MaxWaiting: 4, DraftRows: 8}
+	s.Backend, s.KVEviction, s.KVMemory, s.Packed, s.Threads = "cpu", "h2o:heavy=40,recent=20", 4<<20, "off", 1
+	e, err := openEngine(s, nil, nil, zerolog.Nop())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.shutdown(time.Second)) })
+	answerOf(t, e, strings.Repeat("The badger took the short path. ", 12), sample.Default())
 }
 
 func answerOf(t *testing.T, e *engine, prompt string, p sample.Params) string {

@@ -37,7 +37,7 @@ const (
 	ticks                    = 5
 )
 
-var colors = []string{"#1f6feb", "#d1242f", "#1a7f37", "#9a6700"}
+var colors = []string{"#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df"}
 
 // Write writes the picture as SVG.
 func (p *Picture) Write(w io.Writer) error {
