@@ -1,7 +1,6 @@
 package kvmgr
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -71,7 +70,7 @@ func TestWhatIsAdmittedReachesItsEndWithinTheMost(t *testing.T) {
 				ids, err := m.Lease(seq, q.leased)
 				require.NoError(t, err)
 				q.slabs += len(ids)
-				require.Equal(t, min(most, divideUp(q.leased, slab)), q.slabs, fmt.Sprintf("seed %d, sequence %d", seed, seq))
+				require.Equal(t, min(most, divideUp(q.leased, slab)), q.slabs, "seed %d, sequence %d", seed, seq)
 				if q.leased == q.end {
 					_, err := m.Release(seq)
 					require.NoError(t, err)
