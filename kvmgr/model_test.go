@@ -95,7 +95,10 @@ func (w *world) want(what string, got, want error) {
 // slabsFor is how many positions hold the first tokens of a sequence.
 func (w *world) slabsFor(q *tracked, tokens int) int {
 	up := func(n int) int { return (n + w.cfg.SlabTokens - 1) / w.cfg.SlabTokens }
-	if q.beams == 0 {
+	switch {
+	case q.beams == 0 && w.cfg.Most > 0:
+		return min(up(tokens), w.cfg.Most)
+	case q.beams == 0:
 		return w.cfg.Head + up(tokens)
 	}
 	return up(min(tokens, q.prompt)) + q.beams*up(max(0, tokens-q.prompt))
@@ -117,7 +120,10 @@ func (w *world) liveOf(q *tracked, tokens int) int {
 
 // position is that of a token of a sequence.
 func (w *world) position(q *tracked, token int) int {
-	if q.beams == 0 {
+	switch {
+	case q.beams == 0 && w.cfg.Most > 0: // in turn: some place of an earlier token
+		return token / w.cfg.SlabTokens % w.cfg.Most
+	case q.beams == 0:
 		token += w.cfg.Head * w.cfg.SlabTokens
 	}
 	return token / w.cfg.SlabTokens
@@ -393,8 +399,8 @@ func (w *world) writeSet(seq Seq) []int32 {
 	if q.beams > 0 && q.done >= q.prompt {
 		return w.has(q, w.slabsFor(q, q.prompt), w.positions(q))
 	}
-	if q.beams == 0 && w.cfg.Head > 0 {
-		return w.live(q) // the first slabs in each step
+	if q.beams == 0 && w.cfg.Head+w.cfg.Most > 0 {
+		return w.live(q) // the first slabs in each step, or any
 	}
 	return w.has(q, q.done/w.cfg.SlabTokens, w.positions(q))
 }
@@ -427,8 +433,12 @@ func (w *world) verify(seq Seq, q *tracked) {
 	if seen := w.seen(q.done); q.beams == 0 && q.first > seen && !copying || q.beams > 0 && q.first > 0 {
 		w.fail("sequence %d of %d computed tokens has slabs from %d on, and sees those from %d on", seq, q.done, q.first, seen)
 	}
+	first := 0
+	if q.beams == 0 && w.cfg.Most > 0 { // later tokens took the places of those before it
+		first = max(0, q.computed()-w.cfg.Most*w.cfg.SlabTokens)
+	}
 	for group := range w.g.Count() {
-		for i := range q.computed() {
+		for i := first; i < q.computed(); i++ {
 			if at := w.position(q, i); w.keeps(q, at, group) && w.contents[w.slabAt(q, at, group)][i%w.cfg.SlabTokens] != content(q.hashes[i], group) {
 				w.fail("token %d of sequence %d was computed from other tokens or in another space, in group %d", i, seq, group)
 			}

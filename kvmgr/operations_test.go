@@ -225,7 +225,7 @@ func (w *world) admitPlain(seq Seq) {
 
 // startImport begins the hand-over of a prompt that was computed elsewhere.
 func (w *world) startImport(seq Seq) {
-	if w.exact && w.cfg.Window > 0 || w.cfg.Sinks > 0 || w.cfg.Head > 0 { // it has its last window only, or its slabs are not copied
+	if w.exact && w.cfg.Window > 0 || w.cfg.Sinks > 0 || w.cfg.Head+w.cfg.Most > 0 { // it has its last window only, or its slabs are not copied
 		return
 	}
 	q := w.fresh()
@@ -324,6 +324,9 @@ func (w *world) extend(seq Seq) bool {
 		w.happened["lease after first slabs"] += len(ids)
 	}
 	w.write(seq, q, upTo)
+	if w.cfg.Most > 0 && upTo > w.cfg.Most*w.cfg.SlabTokens {
+		w.happened["more tokens than the most slabs"]++
+	}
 	w.verify(seq, q)
 	if !q.settled && w.next(4) > 0 {
 		w.commit(seq, q)
@@ -620,7 +623,8 @@ func (w *world) misuse(seq Seq) {
 	w.want("grow", w.m.Grow(seq, q.end+1), ErrBeyondReservation)
 	w.want("grow", w.m.Grow(seq, q.promise), nil)
 	w.want("reserve", w.m.Reserve(seq, Declared(1)), ErrSequenceExists)
-	if leased := w.positions(q) * w.cfg.SlabTokens; leased < len(q.ids) {
+	bounded := q.beams == 0 && w.cfg.Most > 0 && w.positions(q) == w.cfg.Most // any token has a slab then
+	if leased := w.positions(q) * w.cfg.SlabTokens; !bounded && leased < len(q.ids) {
 		w.want("commit", w.m.Commit(seq, q.ids[:leased+1], false), ErrBeyondReservation)
 	}
 }
@@ -678,7 +682,7 @@ func (w *world) forget() {
 func (w *world) drain() {
 	positions := w.cfg.Slabs / w.g.Count()
 	all := (positions - w.cfg.Head) * w.cfg.SlabTokens
-	if w.cfg.Window == 0 {
+	if w.cfg.Window == 0 && w.cfg.Most == 0 {
 		w.want("reserve all", w.m.Reserve(0, Declared(all)), nil)
 	} else { // beams keep all slabs
 		_, err := w.m.ReserveSegments(0, Segments{Prompt: w.cfg.SlabTokens, Response: all - w.cfg.SlabTokens, Beams: 1}, Prompt{})

@@ -60,7 +60,7 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 	}
 	t.Logf("%d operations: %v", seeds*operations, happened)
 	for _, what := range []string{"hit", "wait", "refused", "pause", "beams", "beams with prompts", "import", "export", "silence", "spill", "kept", "restore", "not restored",
-		"trim", "slide", "slide after sinks", "lease after first slabs", "trim of a shared slab", "hit of a window", "crossed copy"} {
+		"trim", "slide", "slide after sinks", "lease after first slabs", "more tokens than the most slabs", "trim of a shared slab", "hit of a window", "crossed copy"} {
 		if happened[what] == 0 {
 			t.Errorf("no operation had a %s", what)
 		}
@@ -78,11 +78,15 @@ func grouped(cfg Config, rng *rand.Rand) Config {
 	return cfg
 }
 
-// lossy gives the sequences of a manager with a window sinks, and of one without a window slabs before those of their tokens.
+// lossy gives the sequences of a manager with a window sinks, and of one without a window slabs before those of their tokens, or a bound.
 func lossy(cfg Config, rng *rand.Rand) Config {
 	if cfg.Slots = 0; cfg.Window > 0 {
 		cfg.Sinks = 1 + rng.IntN(3)
 		cfg.Live += cfg.Sinks
+		return cfg
+	}
+	if rng.IntN(2) == 0 {
+		cfg.Most = 1 + rng.IntN(5)
 		return cfg
 	}
 	cfg.Head = 1 + rng.IntN(4)

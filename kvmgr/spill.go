@@ -63,7 +63,7 @@ func (m *Manager) Spill(seq Seq, tokens int) ([]Move, error) {
 	if r == nil {
 		return nil, fmt.Errorf("%w: spill of %d", ErrUnknownSequence, seq)
 	}
-	if r.prompt > 0 || m.tier.away[seq] != nil || tokens < 1 || m.slabsFor(tokens) > r.positions() {
+	if r.prompt > 0 || m.tier.away[seq] != nil || tokens < 1 || m.slabsOf(r, tokens) > r.positions() {
 		return nil, fmt.Errorf("%w: spill of %d tokens of sequence %d, which leased slabs for %d", ErrInvalid, tokens, seq, r.positions()*m.slabTokens)
 	}
 	first := max(r.first, m.firstKept(tokens))
