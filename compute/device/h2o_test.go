@@ -3,6 +3,7 @@ package device_test
 import (
 	"math"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -130,4 +131,35 @@ func TestABackendWithoutHeavyTokensRefusesThem(t *testing.T) {
 	defer d.Close()
 	_, err = d.Load(m.Program, m.Weights, device.Limits{MaxRows: 8, MaxOutputs: 8})
 	require.ErrorIs(t, err, device.ErrUnsupported)
+}
+
+// TestHeavyTokensNeedNoRotation: OPT adds its positions to the embeddings. Its logits are those of all keys until the first eviction, and have the same
+// bits in any steps.
+func TestHeavyTokensNeedNoRotation(t *testing.T) {
+	logits := func(o device.Options, e model.Eviction, rows int) (all [][]float32) {
+		m, err := fixture.Open("../../testdata/models/opt-prenorm")
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
+		tokens := m.Expected.Tokens()
+		for len(tokens) < m.Program.MaxPositions {
+			tokens = append(tokens, tokens[:min(len(tokens), m.Program.MaxPositions-len(tokens))]...)
+		}
+		require.NoError(t, m.Program.SetEviction(e))
+		s := openWith(t, o, m.Program, m.Weights, len(tokens))
+		for step := range slices.Chunk(tokens, rows) {
+			all = append(all, s.run(t, step)...)
+		}
+		return all
+	}
+	for _, backend := range []string{"cpu", "ref"} {
+		for _, o := range variants(t, backend) {
+			t.Run(filepath.Join(o.Backend, o.ISA), func(t *testing.T) {
+				e := model.Eviction{H2O: true, Heavy: 10, Recent: 10}
+				at, all := logits(o, e, 200), logits(o, model.Eviction{}, 200)
+				require.Equal(t, all[:64], at[:64])
+				require.NotEqual(t, all[64:], at[64:])
+				require.Equal(t, at, logits(o, e, 17))
+			})
+		}
+	}
 }
