@@ -170,7 +170,7 @@ test-quick: libs python node ## Run the Go tests without the race detector
 	go test ./...
 
 .PHONY: chaos
-chaos: libs ## Run the fault suite: kills, cut networks, mixed pools, updates under load, up to 40 minutes (ARGS="--scenario kills --seed 7")
+chaos: libs ## Run the fault suite: kills, cut networks, mixed pools, updates under load, up to 50 minutes (ARGS="--scenario kills --seed 7")
 	go run ./e2e/chaos $(ARGS)
 
 .PHONY: chaos-quick

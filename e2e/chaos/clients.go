@@ -102,7 +102,11 @@ const mostTries = 12
 
 // begun tries to read and to cancel a stream whose id no other tenant has.
 func (x *spy) begun(ctx context.Context, s *workload.Stream, id string) {
-	if !s.Unseeded() || x.tried.Add(1) > mostTries {
+	if !s.Unseeded() {
+		return
+	}
+	if x.tried.Add(1) > mostTries {
+		x.tried.Add(-1)
 		return
 	}
 	gateways := x.gateways()

@@ -97,7 +97,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.BoolVar(&o.split, "split", false, "overload and tenants: a cluster of two processes of each role, instead of one process with all")
 	f.IntVar(&o.lines, "lines", 2000, "lines of the scenario batch, of 16 tokens each")
 	f.IntVar(&o.tenantRequests, "tenant-requests", 250, "of tenants: requests of the watched tenant beside each load, about")
-	f.DurationVar(&o.limit, "limit", 40*time.Minute, "for everything; what has not ended then fails")
+	f.DurationVar(&o.limit, "limit", 50*time.Minute, "for everything; what has not ended then fails")
 	f.StringVar(&o.previous, "previous", "cca3c8c0", "commit whose program rolling-binary updates from")
 	f.StringVar(&o.accounts, "accounts", "deploy/nats/millrace.conf", "nats-server configuration with a user for each role (none: NATS trusts everybody)")
 	f.StringVar(&o.model, "model", "models/tiny-chat", "directory of the model")
