@@ -223,6 +223,7 @@ describe("a conversation", () => {
     assert.equal(await page.locator(".turn.user").count(), 1, "a new conversation");
 
     await page.keyboard.press("Control+k");
+    await page.locator("input[type=search]:focus").waitFor(); // the focus comes with the next frame
     await page.keyboard.type("bird");
     await page.waitForFunction(() => document.querySelectorAll(".list li").length === 1);
     await page.fill("input[type=search]", "");
