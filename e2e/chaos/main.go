@@ -102,6 +102,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.StringVar(&o.accounts, "accounts", "deploy/nats/millrace.conf", "nats-server configuration with a user for each role (none: NATS trusts everybody)")
 	f.StringVar(&o.model, "model", "models/tiny-chat", "directory of the model")
 	f.StringArrayVar(&o.args, "serve", []string{"--kv-memory=128MiB", "--threads=1"}, "a flag for every millrace process (repeat)")
+	f.IntVar(&o.nice, "nice", 0, "added to the nice value of compute processes: other roles of the host get a core first")
 	f.StringVar(&o.results, "results", "", "directory for the result as JSON and Markdown (none: not written)")
 	f.StringVar(&o.dir, "dir", "build/chaos", "directory for binaries, logs and data")
 	if err := f.Parse(args); err != nil {

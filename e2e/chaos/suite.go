@@ -28,6 +28,7 @@ type suite struct {
 	accounts   string        // nats-server configuration; "": NATS accepts everybody
 	resume     time.Duration // in a mixed pool: how long a request waits for an equal worker
 	args       []string      // for every Millrace process
+	nice       int           // of compute processes
 	seed       uint64
 	streams    int // number of different streams
 	tokens     int // mean tokens per stream
@@ -113,7 +114,7 @@ func (t *trial) use(gateways []string) error {
 func (s *suite) config(name string) cluster.Config {
 	return cluster.Config{
 		Dir: filepath.Join(s.dir, name), Programs: s.programs, Model: s.model, Accounts: s.accounts,
-		Members: cluster.Each(2), NATSServers: 1, Args: append([]string{"--max-queue-wait=0"}, s.args...),
+		Members: cluster.Each(2), NATSServers: 1, Args: append([]string{"--max-queue-wait=0"}, s.args...), Nice: s.nice,
 	}
 }
 

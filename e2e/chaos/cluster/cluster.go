@@ -46,6 +46,7 @@ type Config struct {
 	Listen      []string // HTTP addresses of the first gateways; the others get free ports
 	NATSListen  string   // address of the first NATS server; "": a free port
 	NATSData    string   // folder of the first NATS server's data; "": in Dir
+	Nice        int      // added to the nice value of compute processes
 }
 
 // Group is a set of processes of a role that differ from the others of the cluster.
@@ -220,6 +221,9 @@ func (cl *Cluster) member(ctx context.Context, g Group, i int) (*Member, error) 
 	}
 	m.Process = &Process{Name: name, Role: role, path: cmp.Or(g.Program, c.Programs.Millrace), args: args,
 		log: filepath.Join(c.Dir, name+".log"), ready: m.URL + "/health/ready", mount: g.Mount}
+	if role == RoleCompute {
+		m.nice = c.Nice
+	}
 	return m, nil
 }
 

@@ -31,6 +31,7 @@ type Process struct {
 	log   string   // file; a restart appends
 	ready string   // URL that answers 200 when the process serves
 	mount Mount
+	nice  int // added to the nice value of this process
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -52,8 +53,12 @@ func (p *Process) Start() error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()                      // the child has its own handle
-	cmd := exec.Command(p.path, p.args...) //nolint:noctx // it is ended by Kill and Terminate
+	defer log.Close() // the child has its own handle
+	command := append([]string{p.path}, p.args...)
+	if p.nice > 0 { // nice(1) becomes the program
+		command = append([]string{"nice", "-n", strconv.Itoa(p.nice)}, command...)
+	}
+	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it is ended by Kill and Terminate
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir, cmd.Env = p.dir, append(os.Environ(), p.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C ends this process alone, and its end kills the child
