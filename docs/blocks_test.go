@@ -265,7 +265,7 @@ func TestCommandsExist(t *testing.T) {
 
 // otherFlags are flags of other programs that the text names.
 var otherFlags = map[string]bool{
-	"--lines": true, "--previous": true, "--results": true, "--scenario": true, "--serve": true, "--victims": true, // the fault suite
+	"--lines": true, "--nice": true, "--previous": true, "--results": true, "--scenario": true, "--serve": true, "--victims": true, // the fault suite
 	"--replies": true, "--reply-timeout": true, // nats
 	"--require-hashes": true, // pip
 }
