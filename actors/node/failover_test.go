@@ -30,6 +30,13 @@ func inFlight(t *testing.T, gateway *node, compute []*node, n, tokens int) []api
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
+	untilSteps(t, compute, 10)
+	return streams
+}
+
+// untilSteps lets gated devices compute, and returns when each has made more than n steps.
+func untilSteps(t *testing.T, compute []*node, n int) {
+	t.Helper()
 	for _, w := range compute {
 		require.Eventually(t, func() bool {
 			select {
@@ -38,10 +45,9 @@ func inFlight(t *testing.T, gateway *node, compute []*node, n, tokens int) []api
 			}
 			w.device.mu.Lock()
 			defer w.device.mu.Unlock()
-			return w.device.steps > 10
+			return w.device.steps > n
 		}, patience, time.Millisecond)
 	}
-	return streams
 }
 
 // requireAll reads the streams of inFlight to their ends: nothing is missing and

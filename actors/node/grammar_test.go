@@ -178,17 +178,7 @@ func TestAGuidedAnswerContinuesAtAnotherWorker(t *testing.T) {
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
-	for _, w := range compute {
-		require.Eventually(t, func() bool {
-			select {
-			case w.device.gate <- struct{}{}:
-			default:
-			}
-			w.device.mu.Lock()
-			defer w.device.mu.Unlock()
-			return w.device.steps > 20
-		}, patience, time.Millisecond)
-	}
+	untilSteps(t, compute, 20)
 	compute[0].kill()
 	compute[1].device.open1()
 	for _, s := range streams {

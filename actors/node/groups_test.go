@@ -1,10 +1,8 @@
 package node
 
 import (
-	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -112,19 +110,7 @@ func TestASequenceOfMixedLayersReturnsFromTheTier(t *testing.T) {
 	t.Cleanup(d.open1)
 	d.open1()
 	briefly(t, p)
-	var streams []api.Stream
-	for i := range 3 {
-		s, err := p.Submit(t.Context(), growing(i))
-		require.NoError(t, err)
-		streams = append(streams, s)
-	}
-	for i, s := range streams {
-		requireGrown(t, d, s, i)
-	}
-	require.Positive(t, p.sum(t, "millrace_kv_spill_restores_total"))
-	require.Zero(t, p.sum(t, "millrace_kv_spill_replays_total"))
-	require.Zero(t, p.sum(t, "millrace_recomputed_tokens_total"))
-	requireClean(t, p, d)
+	requireReturns(t, p, d, 3)
 }
 
 // TestAHandOverOfMixedLayersCopiesAllGroups, and nothing is computed again.
@@ -138,23 +124,6 @@ func TestAHandOverOfMixedLayersCopiesAllGroups(t *testing.T) {
 	paced(t, compute)
 	streams := pooled(t, gateway, compute, 12, 400)
 	require.Positive(t, compute[0].worker.InFlight())
-	for _, w := range compute {
-		require.Eventually(t, func() bool { // the first tokens are outside of the windows
-			for _, s := range w.worker.Sequences() {
-				if s.Computed < 100+2*testWindow {
-					return false
-				}
-			}
-			return true
-		}, patience, time.Millisecond)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	require.NoError(t, compute[0].Close(ctx))
-	requirePooled(t, compute[1].device, streams, 400)
-	require.Positive(t, compute[1].counter(t, "millrace_handover_tokens_total"))
-	require.Zero(t, compute[1].counter(t, "millrace_recomputed_tokens_total"))
-	require.Zero(t, compute[1].counter(t, "millrace_handover_failures_total"))
-	requireClean(t, compute[1].Node, compute[1].device)
-	compute[0].once.Do(compute[0].conn.Close)
+	outsideWindows(t, compute)
+	requireHandedOver(t, compute, streams)
 }

@@ -109,15 +109,8 @@ func handsOver(t *testing.T, each func(*Config)) {
 	require.Eventually(t, func() bool { // else there is less to hand over
 		return !slices.ContainsFunc(compute[0].worker.Sequences(), func(s worker.Sequence) bool { return s.Generated == 0 })
 	}, patience, time.Millisecond)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	require.NoError(t, compute[0].Close(ctx))
-	requirePooled(t, compute[1].device, streams, 400)
-	require.Zero(t, compute[1].counter(t, "millrace_recomputed_tokens_total"))
-	require.Zero(t, compute[1].counter(t, "millrace_handover_failures_total"))
-	require.GreaterOrEqual(t, compute[1].counter(t, "millrace_handover_tokens_total"), float64(100*moved))
-	requireClean(t, compute[1].Node, compute[1].device)
-	compute[0].once.Do(compute[0].conn.Close)
+	tokens := requireHandedOver(t, compute, streams)
+	require.GreaterOrEqual(t, tokens, float64(100*moved))
 }
 
 // TestAHandOverWaitsForAWorkerThatIsFull: what has no room at the next worker stays where it is until there is some. One worker
@@ -132,15 +125,24 @@ func TestAHandOverWaitsForAWorkerThatIsFull(t *testing.T) {
 	paced(t, compute)
 	streams := pooled(t, gateway, compute, 12, 400)
 	require.Positive(t, compute[0].worker.InFlight())
+	requireHandedOver(t, compute, streams)
+}
+
+// requireHandedOver closes the first of two workers, and reads the streams of pooled to their ends: the other one computed no token again. It returns the
+// tokens that were handed over.
+func requireHandedOver(t *testing.T, compute []*node, streams []api.Stream) (tokens float64) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	require.NoError(t, compute[0].Close(ctx))
 	requirePooled(t, compute[1].device, streams, 400)
 	require.Zero(t, compute[1].counter(t, "millrace_recomputed_tokens_total"))
 	require.Zero(t, compute[1].counter(t, "millrace_handover_failures_total"))
-	require.Positive(t, compute[1].counter(t, "millrace_handover_tokens_total"))
+	tokens = compute[1].counter(t, "millrace_handover_tokens_total")
+	require.Positive(t, tokens)
 	requireClean(t, compute[1].Node, compute[1].device)
 	compute[0].once.Do(compute[0].conn.Close)
+	return tokens
 }
 
 // handingOver closes the first of two workers, and returns when some of its tokens are at the other one.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -142,29 +141,24 @@ func TestAMeanReadsNoPrefixCacheAndTheLastTokenDoes(t *testing.T) {
 	requireClean(t, p, d)
 }
 
-func TestVectorsSurviveTheDeathOfTheirWorker(t *testing.T) {
-	c := newTestNodes(t)
-	gateway, _, _, compute := four(c, 2, gated)
-	var streams []api.Stream
-	var pools []api.Pool
+// vectorsOf requests 24 vectors, of each pooling in turn.
+func vectorsOf(t *testing.T, gateway *node, d *testDevice) (pools []api.Pool, streams []api.Stream) {
+	t.Helper()
 	for i := range 24 {
 		prompt := pooledPrompt(i)
-		pools = append(pools, testPools(compute[0].device, prompt)[i%3])
+		pools = append(pools, testPools(d, prompt)[i%3])
 		s, err := gateway.Submit(context.Background(), poolRequest(fmt.Sprint(i), pools[i], prompt))
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
-	for _, w := range compute { // a step each: most prompts are incomplete
-		require.Eventually(t, func() bool {
-			select {
-			case w.device.gate <- struct{}{}:
-			default:
-			}
-			w.device.mu.Lock()
-			defer w.device.mu.Unlock()
-			return w.device.steps > 0
-		}, patience, time.Millisecond)
-	}
+	return pools, streams
+}
+
+func TestVectorsSurviveTheDeathOfTheirWorker(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, _, compute := four(c, 2, gated)
+	pools, streams := vectorsOf(t, gateway, compute[0].device)
+	untilSteps(t, compute, 0) // a step each: most prompts are incomplete
 	compute[0].kill()
 	compute[1].device.open1()
 	for i, s := range streams {
@@ -179,15 +173,7 @@ func TestVectorsSurviveAFailureOfTheDevice(t *testing.T) {
 	c := newTestNodes(t)
 	fails := func(cfg *Config) { cfg.Model.(*testDevice).failAt = []int{3} }
 	gateway, _, _, compute := four(c, 2, fails)
-	var streams []api.Stream
-	var pools []api.Pool
-	for i := range 24 {
-		prompt := pooledPrompt(i)
-		pools = append(pools, testPools(compute[0].device, prompt)[i%3])
-		s, err := gateway.Submit(context.Background(), poolRequest(fmt.Sprint(i), pools[i], prompt))
-		require.NoError(t, err)
-		streams = append(streams, s)
-	}
+	pools, streams := vectorsOf(t, gateway, compute[0].device)
 	for i, s := range streams {
 		vector, _ := vectorOf(t, s)
 		require.Equal(t, expectedVector(compute[1].device, pools[i], pooledPrompt(i)), vector, "stream %d, %s", i, pools[i].Pooling)

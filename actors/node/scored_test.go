@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -122,17 +121,7 @@ func TestScoresSurviveTheDeathOfTheirWorker(t *testing.T) {
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
-	for _, w := range compute {
-		require.Eventually(t, func() bool {
-			select {
-			case w.device.gate <- struct{}{}:
-			default:
-			}
-			w.device.mu.Lock()
-			defer w.device.mu.Unlock()
-			return w.device.steps > 5
-		}, patience, time.Millisecond)
-	}
+	untilSteps(t, compute, 5)
 	compute[0].kill()
 	compute[1].device.open1()
 	for i, s := range streams {
@@ -167,17 +156,7 @@ func TestABudgetOfReasoningHoldsAcrossWorkers(t *testing.T) {
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
-	for _, w := range compute {
-		require.Eventually(t, func() bool {
-			select {
-			case w.device.gate <- struct{}{}:
-			default:
-			}
-			w.device.mu.Lock()
-			defer w.device.mu.Unlock()
-			return w.device.steps > 20 // inside the reasoning
-		}, patience, time.Millisecond)
-	}
+	untilSteps(t, compute, 20) // inside the reasoning
 	compute[0].kill()
 	compute[1].device.open1()
 	for i, s := range streams {

@@ -36,12 +36,11 @@ func (p *Node) sum(t *testing.T, name string) int {
 	return int(metricstest.Sum(t, p.cfg.Metrics.Registry(), name))
 }
 
-// TestSpilledSequencesReachTheirEnds: sequences, of which each may need most of the memory, run at once.
-func TestSpilledSequencesReachTheirEnds(t *testing.T) {
-	p, d, _ := spilling(t, 400)
-	d.open1()
+// requireReturns runs n sequences, of which some wait in the tier: all reach their ends, and no token is computed again.
+func requireReturns(t *testing.T, p *Node, d *testDevice, n int) {
+	t.Helper()
 	var streams []api.Stream
-	for i := range 4 {
+	for i := range n {
 		s, err := p.Submit(t.Context(), growing(i))
 		require.NoError(t, err)
 		streams = append(streams, s)
@@ -54,6 +53,13 @@ func TestSpilledSequencesReachTheirEnds(t *testing.T) {
 	require.Zero(t, p.sum(t, "millrace_recomputed_tokens_total"))
 	require.Zero(t, p.kv.Stats().Spilled)
 	requireClean(t, p, d)
+}
+
+// TestSpilledSequencesReachTheirEnds: sequences, of which each may need most of the memory, run at once.
+func TestSpilledSequencesReachTheirEnds(t *testing.T) {
+	p, d, _ := spilling(t, 400)
+	d.open1()
+	requireReturns(t, p, d, 4)
 }
 
 // spilledOne starts two sequences and returns when one of them is in the tier.

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -148,6 +147,21 @@ func briefly(t *testing.T, p *Node) {
 	}
 }
 
+// outsideWindows returns when the first tokens of all sequences are outside of the windows.
+func outsideWindows(t *testing.T, compute []*node) {
+	t.Helper()
+	for _, w := range compute {
+		require.Eventually(t, func() bool {
+			for _, s := range w.worker.Sequences() {
+				if s.Computed < 100+2*testWindow {
+					return false
+				}
+			}
+			return true
+		}, patience, time.Millisecond)
+	}
+}
+
 // TestASequenceWithAWindowReturnsFromTheTier: only its last window is there.
 func TestASequenceWithAWindowReturnsFromTheTier(t *testing.T) {
 	d := newTestDevice(0)
@@ -160,19 +174,7 @@ func TestASequenceWithAWindowReturnsFromTheTier(t *testing.T) {
 	t.Cleanup(d.open1)
 	d.open1()
 	briefly(t, p)
-	var streams []api.Stream
-	for i := range 3 {
-		s, err := p.Submit(t.Context(), growing(i))
-		require.NoError(t, err)
-		streams = append(streams, s)
-	}
-	for i, s := range streams {
-		requireGrown(t, d, s, i)
-	}
-	require.Positive(t, p.sum(t, "millrace_kv_spill_restores_total"))
-	require.Zero(t, p.sum(t, "millrace_kv_spill_replays_total"))
-	require.Zero(t, p.sum(t, "millrace_recomputed_tokens_total"))
-	requireClean(t, p, d)
+	requireReturns(t, p, d, 3)
 }
 
 // TestAHandOverWithAWindowCopiesIt, and nothing is computed again.
@@ -186,27 +188,9 @@ func TestAHandOverWithAWindowCopiesIt(t *testing.T) {
 	streams := pooled(t, gateway, compute, 12, 400)
 	moved := compute[0].worker.InFlight()
 	require.Positive(t, moved)
-	for _, w := range compute {
-		require.Eventually(t, func() bool { // the first tokens are outside of the windows
-			for _, s := range w.worker.Sequences() {
-				if s.Computed < 100+2*testWindow {
-					return false
-				}
-			}
-			return true
-		}, patience, time.Millisecond)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	require.NoError(t, compute[0].Close(ctx))
-	requirePooled(t, compute[1].device, streams, 400)
-	require.Zero(t, compute[1].counter(t, "millrace_recomputed_tokens_total"))
-	require.Zero(t, compute[1].counter(t, "millrace_handover_failures_total"))
-	tokens := compute[1].counter(t, "millrace_handover_tokens_total")
-	require.Positive(t, tokens)
+	outsideWindows(t, compute)
+	tokens := requireHandedOver(t, compute, streams)
 	require.LessOrEqual(t, tokens, float64(moved*(testWindow+4*testSlabTokens+300)), "the window, and the tokens computed meanwhile")
-	requireClean(t, compute[1].Node, compute[1].device)
-	compute[0].once.Do(compute[0].conn.Close)
 }
 
 // TestAWindowThatCannotBeUnmappedFailsTheDevice: its requests end, and the next ones run.
