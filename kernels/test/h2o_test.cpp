@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "attention_case.hpp"
+#include "lossy_case.hpp"
 
 namespace millrace::test {
 namespace {
@@ -24,36 +24,7 @@ Builder keeping(Builder b, int heavy, int recent) {
   return b;
 }
 
-// The instruction sets whose backend gives up tokens. What is left out is printed.
-std::vector<std::string> h2o_isas() {
-  std::vector<std::string> all;
-  for (const std::string& isa : tested_isas()) {
-    Builder b = keeping(attention_program({}), 1, 1);
-    try {
-      const Model model(isa, b, 0);
-      all.push_back(isa);
-    } catch (const Failure& e) {
-      if (e.status != MR_UNSUPPORTED) throw;
-      std::fprintf(stderr, "NOT TESTED: %s\n", e.what());
-    }
-  }
-  return all;
-}
-
-std::vector<float> run(Model& model, Sequence& s, const std::vector<int32_t>& tokens, int chunk) {
-  std::vector<float> all;
-  for (size_t i = 0; i < tokens.size(); i += chunk) {
-    const size_t end = std::min(tokens.size(), i + chunk);
-    const auto out = model.step({{&s, {tokens.begin() + i, tokens.begin() + end}}});
-    all.insert(all.end(), out.begin(), out.end());
-  }
-  return all;
-}
-
-std::vector<float> run(Model& model, const std::vector<int32_t>& tokens, int chunk) {
-  Sequence s(model);
-  return run(model, s, tokens, chunk);
-}
+std::vector<std::string> h2o_isas() { return isas_for(keeping(attention_program({}), 1, 1)); }
 
 AttentionCase h2o_case(int heavy, int recent) {
   AttentionCase c;
@@ -64,17 +35,6 @@ AttentionCase h2o_case(int heavy, int recent) {
   c.heavy = heavy;
   c.recent = recent;
   return c;
-}
-
-// Rotates pairs (i, i + d/2) of a head to a position.
-std::vector<double> at_position(const float* head, int d, int position) {
-  std::vector<double> y(d);
-  for (int i = 0; i < d / 2; ++i) {
-    const double angle = position * std::pow(10000.0, -2.0 * i / d);
-    y[i] = head[i] * std::cos(angle) - head[i + d / 2] * std::sin(angle);
-    y[i + d / 2] = head[i + d / 2] * std::cos(angle) + head[i] * std::sin(angle);
-  }
-  return y;
 }
 
 // What the paper says, for one KV head: a list of tokens with their sums. After each 64th one all
@@ -197,27 +157,8 @@ TEST(H2o, EveryInstructionSetIsCloseToRef) {
 class H2oOn : public testing::TestWithParam<std::string> {};
 
 TEST_P(H2oOn, ARowHasTheSameBitsHoweverItIsComputed) {
-  Builder b = keeping(small_llama(), 50, 33);
-  b.max_rows = b.max_outputs = 400;
-  Random random(4);
-  const std::vector<int32_t> tokens = random.tokens(400, b.vocab);
-  Model model(GetParam(), b, 100);
-  const std::vector<float> expected = run(model, tokens, 1);
-  for (const int chunk : {7, 50, 63, 64, 65, 130, 400}) {
-    model.next_slab = 0;
-    EXPECT_EQ(run(model, tokens, chunk), expected) << "chunks of " << chunk;
-  }
-  // Beside others, with one thread.
-  Model alone(GetParam(), b, 100, 1);
-  Sequence s(alone), other(alone);
-  std::vector<float> all;
-  for (int i = 0; i < 400; i += 20) {
-    const auto out = alone.step(
-        {{&other, random.tokens(11, b.vocab)}, {&s, {tokens.begin() + i, tokens.begin() + i + 20}}},
-        20);
-    all.insert(all.end(), out.begin(), out.end());
-  }
-  EXPECT_EQ(all, expected);
+  expect_same_bits(GetParam(), keeping(small_llama(), 50, 33), 400, 100,
+                   {7, 50, 63, 64, 65, 130, 400});
 }
 
 TEST_P(H2oOn, UntilTheFirstEvictionBitsAreThoseOfAnyCache) {
@@ -288,24 +229,7 @@ TEST_P(H2oOn, BeamsAndCodesAreRefused) {
     expect_status(MR_UNSUPPORTED, "that keeps 50 heavy tokens, expected", isa + kv, b);
   }
   Model model(isa, b, 60);
-  Sequence prompt(model), response(model);
-  Random random(7);
-  model.step({{&prompt, random.tokens(20, b.vocab)}});
-  response.reach(1);
-  const int32_t token = 1;
-  const mr_beams beams{&response.region, nullptr, 20, 0};
-  const mr_sequence sequence{prompt.region, 0, 1, 20, 0, &beams};
-  mr_step step{};
-  step.rows = 1;
-  step.tokens = &token;
-  step.sequences = &sequence;
-  step.n_sequences = 1;
-  try {
-    model.run(step);
-    ADD_FAILURE() << "beams were accepted";
-  } catch (const Failure& e) {
-    EXPECT_EQ(e.status, MR_UNSUPPORTED) << e.what();
-  }
+  expect_no_beams(model);
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(H2oOn);

@@ -7,38 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "attention_case.hpp"
 #include "exec/quantize.hpp"
+#include "lossy_case.hpp"
 
 namespace millrace::test {
 namespace {
 
-// The instruction sets whose backend keeps keys and values so. What is left out is printed.
-std::vector<std::string> kivi_isas() {
-  std::vector<std::string> all;
-  for (const std::string& isa : tested_isas()) {
-    Builder b = attention_program({});
-    try {
-      const Model model(isa + "+kivi", b, 0);
-      all.push_back(isa + "+kivi");
-    } catch (const Failure& e) {
-      if (e.status != MR_UNSUPPORTED) throw;
-      std::fprintf(stderr, "NOT TESTED: %s\n", e.what());
-    }
-  }
-  return all;
-}
-
-std::vector<float> run(Model& model, const std::vector<int32_t>& tokens, int chunk) {
-  Sequence s(model);
-  std::vector<float> all;
-  for (size_t i = 0; i < tokens.size(); i += chunk) {
-    const size_t end = std::min(tokens.size(), i + chunk);
-    const auto out = model.step({{&s, {tokens.begin() + i, tokens.begin() + end}}});
-    all.insert(all.end(), out.begin(), out.end());
-  }
-  return all;
-}
+std::vector<std::string> kivi_isas() { return isas_for(attention_program({}), "+kivi"); }
 
 AttentionCase kivi_case() {
   AttentionCase c;
@@ -141,26 +116,7 @@ class KiviOn : public testing::TestWithParam<std::string> {};
 TEST_P(KiviOn, ARowHasTheSameBitsHoweverItIsComputed) {
   Builder b = small_llama();
   for (mr_op& op : b.ops) op.window = 0;
-  b.max_rows = b.max_outputs = 300;
-  Random random(4);
-  const std::vector<int32_t> tokens = random.tokens(300, b.vocab);
-  Model model(GetParam(), b, 400);
-  const std::vector<float> expected = run(model, tokens, 1);
-  for (const int chunk : {7, 32, 33, 64, 100, 300}) {
-    model.next_slab = 0;
-    EXPECT_EQ(run(model, tokens, chunk), expected) << "chunks of " << chunk;
-  }
-  // Beside others, with one thread.
-  Model alone(GetParam(), b, 400, 1);
-  Sequence s(alone), other(alone);
-  std::vector<float> all;
-  for (int i = 0; i < 300; i += 20) {
-    const auto out = alone.step(
-        {{&other, random.tokens(11, b.vocab)}, {&s, {tokens.begin() + i, tokens.begin() + i + 20}}},
-        20);
-    all.insert(all.end(), out.begin(), out.end());
-  }
-  EXPECT_EQ(all, expected);
+  expect_same_bits(GetParam(), b, 300, 400, {7, 32, 33, 64, 100, 300});
 }
 
 TEST_P(KiviOn, TheFirstTokensHaveTheBitsOfBf16) {
@@ -186,24 +142,7 @@ TEST_P(KiviOn, WindowsAndBeamsAreRefused) {
   }
   for (mr_op& op : b.ops) op.window = 0;
   Model model(GetParam(), b, 60);
-  Sequence prompt(model), response(model);
-  Random random(7);
-  model.step({{&prompt, random.tokens(20, b.vocab)}});
-  response.reach(1);
-  const int32_t token = 1;
-  const mr_beams beams{&response.region, nullptr, 20, 0};
-  const mr_sequence sequence{prompt.region, 0, 1, 20, 0, &beams};
-  mr_step step{};
-  step.rows = 1;
-  step.tokens = &token;
-  step.sequences = &sequence;
-  step.n_sequences = 1;
-  try {
-    model.run(step);
-    ADD_FAILURE() << "beams were accepted";
-  } catch (const Failure& e) {
-    EXPECT_EQ(e.status, MR_UNSUPPORTED) << e.what();
-  }
+  expect_no_beams(model);
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(KiviOn);

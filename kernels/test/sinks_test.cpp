@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "attention_case.hpp"
+#include "lossy_case.hpp"
 
 namespace millrace::test {
 namespace {
@@ -38,17 +38,6 @@ std::vector<float> results(const std::string& isa, const AttentionCase& c, int c
     first = end;
   }
   return out;
-}
-
-// Rotates pairs (i, i + d/2) of a head to a position.
-std::vector<double> at_position(const float* head, int d, int position) {
-  std::vector<double> y(d);
-  for (int i = 0; i < d / 2; ++i) {
-    const double angle = position * std::pow(10000.0, -2.0 * i / d);
-    y[i] = head[i] * std::cos(angle) - head[i + d / 2] * std::sin(angle);
-    y[i + d / 2] = head[i + d / 2] * std::cos(angle) + head[i] * std::sin(angle);
-  }
-  return y;
 }
 
 // What the paper's figure 4 says: the cache is a list of keys that are not rotated. After each
