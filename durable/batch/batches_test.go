@@ -34,27 +34,10 @@ type world struct {
 	server *server.Server
 	dir    string
 	engine *apitest.Engine
-	keys   keys
+	keys   apitest.Keys
 	ran    atomic.Int64 // answers that the engine has begun
 	gate   chan struct{}
 }
-
-type keys map[string]holder
-
-func (k keys) Caller(id string) api.Caller {
-	if h, ok := k[id]; ok {
-		return h
-	}
-	return nil
-}
-
-func (k keys) Tenants() int { return len(k) }
-
-type holder struct{ id, tenant string }
-
-func (h holder) KeyID() string      { return h.id }
-func (h holder) TenantName() string { return h.tenant }
-func (holder) Allows(string) bool   { return true }
 
 type gateway struct {
 	*Batches
@@ -63,7 +46,7 @@ type gateway struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, dir: t.TempDir(), keys: keys{"a": {"a", "tenant a"}, "b": {"b", "tenant b"}}, gate: make(chan struct{})}
+	w := &world{t: t, dir: t.TempDir(), keys: apitest.Keys{"a": {ID: "a", Tenant: "tenant a"}, "b": {ID: "b", Tenant: "tenant b"}}, gate: make(chan struct{})}
 	w.server = natstest.Start(t, &server.Options{JetStream: true, StoreDir: w.dir})
 	w.engine = apitest.New(func(r *api.Request, s *apitest.Stream) {
 		w.ran.Add(1)
@@ -102,7 +85,7 @@ func (w *world) gateway() *gateway {
 func as(w *world, key string) context.Context { return api.WithCaller(w.t.Context(), w.keys[key]) }
 
 func (w *world) upload(g *gateway, key, text string) string {
-	o, err := g.files.Put(w.t.Context(), w.keys[key].tenant, "file-"+fmt.Sprint(time.Now().UnixNano()), map[string]string{FieldPurpose: "batch"}, time.Time{}, strings.NewReader(text))
+	o, err := g.files.Put(w.t.Context(), w.keys[key].Tenant, "file-"+fmt.Sprint(time.Now().UnixNano()), map[string]string{FieldPurpose: "batch"}, time.Time{}, strings.NewReader(text))
 	require.NoError(w.t, err)
 	return o.ID
 }
@@ -134,7 +117,7 @@ func (w *world) results(g *gateway, key string, r *Record) (ok, failures map[str
 		if file == "" {
 			return all
 		}
-		_, from, err := g.files.Get(w.t.Context(), w.keys[key].tenant, file)
+		_, from, err := g.files.Get(w.t.Context(), w.keys[key].Tenant, file)
 		require.NoError(w.t, err)
 		defer from.Close()
 		in := bufio.NewScanner(from)
@@ -351,7 +334,7 @@ func TestWithoutItsKeyABatchFailsLineByLine(t *testing.T) {
 	w := newWorld(t)
 	g := w.gateway()
 	input := w.upload(g, "a", file(3, func(int) string { return "x" }))
-	r, err := g.Create(api.WithCaller(t.Context(), holder{"gone", "tenant a"}), Request{Endpoint: "/v1/completions", Input: input, Window: time.Hour})
+	r, err := g.Create(api.WithCaller(t.Context(), apitest.Key{ID: "gone", Tenant: "tenant a"}), Request{Endpoint: "/v1/completions", Input: input, Window: time.Hour})
 	require.NoError(t, err)
 	r = w.ended(g, "a", r.ID)
 	require.Equal(t, Counts{Total: 3, Failed: 3}, r.Counts)

@@ -358,20 +358,13 @@ func (s *stored) follow(ctx context.Context, r *Record, f func(line int, ok bool
 	if err != nil {
 		return err
 	}
-	in, err := c.Messages()
-	if err != nil {
-		return err
-	}
-	defer in.Stop()
-	for {
-		m, err := in.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			return err
+	return each(ctx, c, func(m jetstream.Msg) (more bool, err error) {
+		more = true
+		if line, err := lineOf(m.Subject()); err == nil {
+			more = f(line, succeeded(m))
 		}
-		if line, err := lineOf(m.Subject()); err == nil && !f(line, m.Headers().Get(headerStatus) == statusOK) {
-			return nil
-		}
-	}
+		return more, nil
+	})
 }
 
 func (s *stored) recorded(ctx context.Context, r *Record, f func(line int, ok bool)) error {
@@ -379,6 +372,17 @@ func (s *stored) recorded(ctx context.Context, r *Record, f func(line int, ok bo
 	if err != nil || c.CachedInfo().NumPending == 0 {
 		return err
 	}
+	return each(ctx, c, func(m jetstream.Msg) (more bool, err error) {
+		if line, err := lineOf(m.Subject()); err == nil {
+			f(line, succeeded(m))
+		}
+		meta, err := m.Metadata()
+		return err == nil && meta.NumPending > 0, err
+	})
+}
+
+// each calls f with the messages of a consumer, until it wants no more or returns an error.
+func each(ctx context.Context, c jetstream.Consumer, f func(jetstream.Msg) (more bool, err error)) error {
 	in, err := c.Messages()
 	if err != nil {
 		return err
@@ -389,14 +393,13 @@ func (s *stored) recorded(ctx context.Context, r *Record, f func(line int, ok bo
 		if err != nil {
 			return err
 		}
-		if line, err := lineOf(m.Subject()); err == nil {
-			f(line, m.Headers().Get(headerStatus) == statusOK)
-		}
-		if meta, err := m.Metadata(); err != nil || meta.NumPending == 0 {
+		if more, err := f(m); !more || err != nil {
 			return err
 		}
 	}
 }
+
+func succeeded(m jetstream.Msg) bool { return m.Headers().Get(headerStatus) == statusOK }
 
 func (s *stored) forget(ctx context.Context, r *Record) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)

@@ -26,12 +26,6 @@ import (
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
-type holder string
-
-func (h holder) KeyID() string      { return string(h) }
-func (h holder) TenantName() string { return string(h) }
-func (holder) Allows(string) bool   { return true }
-
 // world serves the routes. The header Tenant is the caller's tenant.
 type world struct {
 	t    *testing.T
@@ -57,7 +51,8 @@ func newWorld(t *testing.T) *world {
 				w.WriteHeader(http.StatusMethodNotAllowed)
 				return
 			}
-			if err := r.Handle(w, q.WithContext(api.WithCaller(q.Context(), holder(q.Header.Get("Tenant"))))); err != nil {
+			tenant := q.Header.Get("Tenant")
+			if err := r.Handle(w, q.WithContext(api.WithCaller(q.Context(), apitest.Key{ID: tenant, Tenant: tenant}))); err != nil {
 				w.WriteHeader(int(api.AsError(err).Code))
 				fmt.Fprint(w, err)
 			}

@@ -26,28 +26,11 @@ import (
 
 const patience = 60 * time.Second
 
-type keys map[string]holder
-
-func (k keys) Caller(id string) api.Caller {
-	if h, ok := k[id]; ok {
-		return h
-	}
-	return nil
-}
-
-func (k keys) Tenants() int { return len(k) }
-
-type holder struct{ id, tenant string }
-
-func (h holder) KeyID() string      { return h.id }
-func (h holder) TenantName() string { return h.tenant }
-func (holder) Allows(string) bool   { return true }
-
 type world struct {
 	t      *testing.T
 	server *server.Server
 	engine *apitest.Engine
-	keys   keys
+	keys   apitest.Keys
 	ran    atomic.Int64
 	gate   chan struct{}
 }
@@ -60,7 +43,7 @@ type gateway struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, keys: keys{"a": {"a", "tenant a"}, "b": {"b", "tenant b"}}, gate: make(chan struct{})}
+	w := &world{t: t, keys: apitest.Keys{"a": {ID: "a", Tenant: "tenant a"}, "b": {ID: "b", Tenant: "tenant b"}}, gate: make(chan struct{})}
 	w.server = natstest.Start(t, &server.Options{JetStream: true})
 	w.engine = apitest.New(func(r *api.Request, s *apitest.Stream) {
 		w.ran.Add(1)
