@@ -13,6 +13,8 @@ import sys
 
 import openai
 
+from checks import Report
+
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "The weather of a city", "strict": True,
     "parameters": {"type": "object", "additionalProperties": False, "required": ["city", "days", "unit"], "properties": {
@@ -45,29 +47,23 @@ def valid(call):
     return None if ok else f"arguments {a!r}"
 
 
-class Checks:
-    def __init__(self):
-        self.n, self.failed = 0, []
-
-    def that(self, what, holds, found=None):
-        self.n += 1
-        if not holds:
-            self.failed.append(f"{what}: found {found!r}")
+class Calls(Report):
+    """Counts the checks of tool calls, too."""
 
     def calls(self, what, message, finish, only=None, single=False):
         """Checks the calls of an answer and returns those that are complete. A model that knows no tools may make
         many calls, until the limit cuts the last one."""
         calls = message.tool_calls or []
-        self.that(f"{what}: calls", len(calls) == 1 if single else len(calls) > 0, message)
+        self.true(f"{what}: calls", len(calls) == 1 if single else len(calls) > 0, message)
         if not single and finish == "length":
             calls = calls[:-1]
         else:
-            self.that(f"{what}: finish_reason", finish == "tool_calls", finish)
-            self.that(f"{what}: no text", not message.content, message.content)
-        self.that(f"{what}: ids differ", len({c.id for c in calls}) == len(calls), calls)
+            self.true(f"{what}: finish_reason", finish == "tool_calls", finish)
+            self.true(f"{what}: no text", not message.content, message.content)
+        self.true(f"{what}: ids differ", len({c.id for c in calls}) == len(calls), calls)
         for c in calls:
-            self.that(f"{what}: valid", valid(c) is None, valid(c))
-            self.that(f"{what}: allowed", only is None or c.function.name == only, c.function.name)
+            self.true(f"{what}: valid", valid(c) is None, valid(c))
+            self.true(f"{what}: allowed", only is None or c.function.name == only, c.function.name)
         return calls
 
 
@@ -106,7 +102,7 @@ def loop(checks, client, model, stream):
         for c in calls:
             messages.append({"role": "tool", "tool_call_id": c.id, "content": json.dumps({"ok": True})})
     last = client.chat.completions.create(model=model, messages=messages, tools=TOOLS, tool_choice="none", max_tokens=16)
-    checks.that("the last turn has text", last.choices[0].message.tool_calls is None and last.choices[0].finish_reason in ("stop", "length"), last)
+    checks.true("the last turn has text", last.choices[0].message.tool_calls is None and last.choices[0].finish_reason in ("stop", "length"), last)
 
 
 def forms(checks, client, model):
@@ -117,11 +113,11 @@ def forms(checks, client, model):
         checks.calls(f"choice {c.index} of 3", c.message, c.finish_reason)
     again = client.chat.completions.create(tool_choice="required", n=3, seed=5, **request)
     arguments = lambda answer: [[c.function.arguments for c in ch.message.tool_calls] for ch in answer.choices]  # noqa: E731
-    checks.that("the same seed makes the same calls", arguments(a) == arguments(again), (arguments(a), arguments(again)))
+    checks.true("the same seed makes the same calls", arguments(a) == arguments(again), (arguments(a), arguments(again)))
     for seed in range(8):
         a = client.chat.completions.create(tool_choice="required", parallel_tool_calls=False, seed=seed, logprobs=True, top_logprobs=1, **request)
         checks.calls(f"one call, seed {seed}", a.choices[0].message, a.choices[0].finish_reason, single=True)
-        checks.that("log probabilities of all tokens", len(a.choices[0].logprobs.content) == a.usage.completion_tokens,
+        checks.true("log probabilities of all tokens", len(a.choices[0].logprobs.content) == a.usage.completion_tokens,
                     (len(a.choices[0].logprobs.content), a.usage.completion_tokens))
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}}
     a = client.chat.completions.create(tool_choice=allowed, seed=1, **request)
@@ -133,13 +129,13 @@ def forms(checks, client, model):
         final = s.get_final_completion().choices[0]
     checks.calls("the SDK's stream helper", final.message, final.finish_reason)
     auto = client.chat.completions.create(tool_choice="auto", **request).choices[0]
-    checks.that("auto", auto.finish_reason in ("stop", "length", "tool_calls"), auto)
+    checks.true("auto", auto.finish_reason in ("stop", "length", "tool_calls"), auto)
 
 
 def cut(checks, client, model):
     a = client.chat.completions.create(model=model, messages=[{"role": "user", "content": "hi"}], tools=TOOLS, max_tokens=12,
                                        tool_choice={"type": "function", "function": {"name": "get_weather"}})
-    checks.that("a call that is cut ends with length", a.choices[0].finish_reason == "length", a)
+    checks.true("a call that is cut ends with length", a.choices[0].finish_reason == "length", a)
 
 
 def errors(checks, client, model):
@@ -153,9 +149,9 @@ def errors(checks, client, model):
     ]:
         try:
             client.chat.completions.create(model=model, messages=hi, **request)
-            checks.that(f"error {what}", False, "an answer")
+            checks.true(f"error {what}", False, "an answer")
         except openai.BadRequestError as e:
-            checks.that(f"error {what}: field", e.param == param, e.param)
+            checks.true(f"error {what}: field", e.param == param, e.param)
 
 
 async def asynchronous(checks, url, model):
@@ -168,7 +164,7 @@ async def asynchronous(checks, url, model):
     message, finish = gather(chunks)
     checks.calls("async stream", message, finish)
     whole = [(c.id != "", c.function.name, c.function.arguments) for c in answers[0].choices[0].message.tool_calls]
-    checks.that("the stream is the whole answer", [(c.id != "", c.function.name, c.function.arguments) for c in message.tool_calls] == whole, message)
+    checks.true("the stream is the whole answer", [(c.id != "", c.function.name, c.function.arguments) for c in message.tool_calls] == whole, message)
 
 
 def main():
@@ -178,7 +174,7 @@ def main():
     args = p.parse_args()
     url = args.base_url.rstrip("/") + "/v1"
     client = openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120)
-    checks = Checks()
+    checks = Calls()
     for stream in (False, True):
         loop(checks, client, args.model, stream)
     forms(checks, client, args.model)
@@ -187,7 +183,7 @@ def main():
     asyncio.run(asynchronous(checks, url, args.model))
     for line in checks.failed:
         print("FAILED", line)
-    print(f"openai sdk {openai.__version__}: {checks.n} checks, {len(checks.failed)} failed")
+    print(f"openai sdk {openai.__version__}: {checks.checked} checks, {len(checks.failed)} failed")
     return 1 if checks.failed else 0
 
 
