@@ -112,16 +112,15 @@ type Worker struct {
 	// Embedding is an api.Embedding. Earlier versions have none.
 	Embedding Embedding `json:"embedding"`
 
-	Slabs      int `json:"slabs"`
-	FreeSlabs  int `json:"free_slabs"` // neither used nor promised
-	UsedSlabs  int `json:"used_slabs"`
-	Cached     int `json:"cached_slabs"`   // kept for their tokens alone
-	Promised   int `json:"promised_slabs"` // reserved, not leased yet
-	SlabTokens int `json:"slab_tokens"`
-	LiveSlabs  int `json:"live_slabs,omitempty"` // of a windowed group of layers, that a sequence has at once at most; 0: any number
-	HeadSlabs  int `json:"head_slabs,omitempty"` // of a sequence, before those of its tokens; with some there are no beam searches
-	// NoBeams says that the worker has no beam searches.
-	NoBeams bool `json:"no_beams,omitempty"`
+	Slabs      int  `json:"slabs"`
+	FreeSlabs  int  `json:"free_slabs"` // neither used nor promised
+	UsedSlabs  int  `json:"used_slabs"`
+	Cached     int  `json:"cached_slabs"`   // kept for their tokens alone
+	Promised   int  `json:"promised_slabs"` // reserved, not leased yet
+	SlabTokens int  `json:"slab_tokens"`
+	LiveSlabs  int  `json:"live_slabs,omitempty"` // of a windowed group of layers, that a sequence has at once at most; 0: any number
+	HeadSlabs  int  `json:"head_slabs,omitempty"` // of a sequence, before those of its tokens
+	NoBeams    bool `json:"no_beams,omitempty"`   // there are no beam searches
 	// Groups are the groups of layers, each with slabs of its own. Members of earlier versions have one.
 	Groups kvmgr.Groups `json:"groups,omitzero"`
 	// Layout is the order of the bytes in a slab. Workers of equal layout and numerics copy slabs from each other.

@@ -31,6 +31,10 @@ type Runner interface {
 	Reload() error
 }
 
+// HasBeams says whether a runner has beam searches. They share the slabs of their prompt, which no other sequence can read where a region has slabs before
+// those of its tokens, or gives tokens up.
+func HasBeams(r Runner) bool { return r.HeadSlabs() == 0 && r.MostSlabs() == 0 }
+
 // SlabMemory is the bytes of a pool's physical slabs. Slabs can be copied between pools of the same layout whose devices
 // compute the same bits. It may be used beside the goroutine that runs steps, for tokens that no step touches.
 type SlabMemory interface {

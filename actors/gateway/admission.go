@@ -30,7 +30,7 @@ type entry struct {
 	places  int
 	entered time.Time
 	begun   bool // it waits no more
-	idle    bool // it has the lowest priority
+	idle    bool // it runs only in steps that no other request needs
 }
 
 func newAdmission(size, batch int, longest time.Duration, now time.Time) admission {

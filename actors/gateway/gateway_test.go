@@ -226,7 +226,7 @@ func TestARequestForEqualWorkersIsRefusedWhereThereAreNone(t *testing.T) {
 // TestAModelHasRoomForTokensBesideTheFirstSlabs of a sequence, on each of its workers.
 func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
 	worker := func(slabs, head int) *cluster.Member {
-		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Context: 8000, Slabs: slabs, HeadSlabs: head, SlabTokens: 16}}
+		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Context: 8000, Slabs: slabs, HeadSlabs: head, NoBeams: head > 0, SlabTokens: 16}}
 	}
 	list := newModels(members{list: []*cluster.Member{worker(100, 0), worker(100, 22), worker(90, 0)}})
 	m, err := list.get("m")

@@ -46,7 +46,8 @@ func (a *requestActor) prefetch(ctx actor.Context, seq msg.SeqID, why string) bo
 }
 
 // finishes keeps a sequence at its draining worker that is better off there, for as long as the worker lives: a beam search, whose
-// beams would be computed again, and a sequence with a grammar if no equal worker has the same text digest. False for others.
+// beams would be computed again, and a sequence with a grammar if no equal worker has the same text digest. It returns false for
+// any other sequence.
 func (a *requestActor) finishes(seq msg.SeqID) bool {
 	lead, at := a.place(seq)
 	if at == nil {

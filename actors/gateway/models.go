@@ -32,7 +32,7 @@ type model struct {
 	slabTokens int
 	vocab      int
 	capacity   int
-	noBeams    bool               // a worker's regions have slabs before those of their tokens, which beams cannot share
+	noBeams    bool               // a worker has no beam searches
 	eos        map[string][]int32 // by text digest
 	sampling   sample.Params
 	embedding  cluster.Embedding
@@ -60,12 +60,12 @@ func (s *models) refresh() {
 		if x == nil {
 			fresh[m.Model] = &model{
 				id: m.Model, created: w.Created, context: w.Context, slabs: slabs, longest: longest, slabTokens: w.SlabTokens,
-				vocab: w.Vocab, capacity: w.Capacity, noBeams: w.NoBeams || w.HeadSlabs > 0, sampling: w.Sampling, embedding: w.Embedding,
+				vocab: w.Vocab, capacity: w.Capacity, noBeams: w.NoBeams, sampling: w.Sampling, embedding: w.Embedding,
 			}
 			continue
 		}
 		x.context, x.slabs = min(x.context, w.Context), min(x.slabs, slabs)
-		x.longest, x.noBeams = min(x.longest, longest), x.noBeams || w.NoBeams || w.HeadSlabs > 0
+		x.longest, x.noBeams = min(x.longest, longest), x.noBeams || w.NoBeams
 		x.vocab, x.capacity = min(x.vocab, w.Vocab), min(x.capacity, w.Capacity)
 		if w.Embedding.Width == 0 { // of an earlier version
 			x.embedding = w.Embedding

@@ -324,7 +324,7 @@ func (x *exchange) expire(ctx actor.Context, t *transfer) {
 func (x *exchange) fail(ctx actor.Context, t *transfer, err error) {
 	x.metrics.HandoverFailed()
 	x.log.Warn().Err(err).Uint64("seq", uint64(t.source.Seq)).Bool("runs", t.running != nil).Msg("keys and values were not copied from another worker")
-	t.full = t.running != nil // it has them where it runs, and its gateway tries again
+	t.full = t.running != nil // a sequence that still runs elsewhere keeps its slabs there, and its gateway tries again
 	x.end(ctx, t)
 }
 

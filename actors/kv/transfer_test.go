@@ -276,7 +276,7 @@ func TestASequenceBeginsWithoutSlabsThatDoNotCome(t *testing.T) {
 	require.Equal(t, 16, n, "the slab that came is used")
 }
 
-// TestASequenceStaysWhereItRunsIfItsSlabsDoNotCome: it has them there, and would compute them again here.
+// TestASequenceStaysWhereItRunsIfItsSlabsDoNotCome: its worker has its keys and values, and another one would compute them again.
 func TestASequenceStaysWhereItRunsIfItsSlabsDoNotCome(t *testing.T) {
 	p := newPair(t, equals)
 	tokens := prompt(100, 60)

@@ -101,7 +101,7 @@ type Generate struct {
 	StopTokens []int32 // each ends the sequence, with finish reason "stop"
 	Sampling   sample.Params
 	Pool       *api.Pool          // what the end has in place of tokens; nil: none
-	Scored     *int               // the first Token has the log probabilities of the prompt, with this many alternatives; nil: not
+	Scored     *int               // alternatives of each token of the prompt, whose log probabilities come with the first Token; nil: none are wanted
 	Beams      *sample.BeamParams // nil: none
 	Grammar    *grammar.Spec      // nil: none
 	Longest    bool               // with Grammar: it ends only where nothing else may follow (ignore_eos)

@@ -106,11 +106,13 @@ func (r *collector) add(ev api.Event) {
 	}
 	ch.Tokens = append(ch.Tokens, ev.Tokens...)
 	ch.Logprobs = append(ch.Logprobs, ev.Logprobs...)
-	if x := ev.Extra; x != nil && x.Vector != nil {
-		ch.Vector = x.Vector
-	}
-	if x := ev.Extra; x != nil && x.Prompt != nil {
-		ch.Prompt = x.Prompt
+	if x := ev.Extra; x != nil { // the two may come on different events
+		if x.Vector != nil {
+			ch.Vector = x.Vector
+		}
+		if x.Prompt != nil {
+			ch.Prompt = x.Prompt
+		}
 	}
 	if finish != api.FinishNone {
 		ch.Finish, ch.Stop = finish, ev.Stop
