@@ -70,8 +70,7 @@ func (s *Scheduler) leaseFor(seq *sequence, used int) int {
 	if seq.Beams > 0 && end > seq.PromptTokens {
 		first = seq.PromptTokens
 	}
-	slabs := (end - first + s.cfg.SlabTokens - 1) / s.cfg.SlabTokens
-	return min(first+slabs*s.cfg.SlabTokens, seq.total())
+	return min(first+s.whole(end-first), seq.total())
 }
 
 // planLeases requests longer leases, ahead of need, and growth where they exceed the promise. The most urgent sequence
