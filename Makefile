@@ -157,10 +157,6 @@ test-sdks: build sdks ## Run the official clients, LangChain, LiteLLM, instructo
 fuzz-api: build sdks ## Send EXAMPLES (50) random requests to every operation of /openapi.json, and check each answer against it
 	scripts/sdks/fuzz.sh $(or $(EXAMPLES),50)
 
-.PHONY: race-rest
-race-rest: libs python node ## Run under the race detector the Go tests that make test runs without it
-	scripts/test-go.sh --rest
-
 .PHONY: race
 race: libs python node ## Run the Go tests under the race detector
 	go test -race -timeout 15m ./...
@@ -176,11 +172,6 @@ chaos: libs ## Run the fault suite: kills, cut networks, mixed pools, updates un
 .PHONY: chaos-quick
 chaos-quick: libs ## Run the part of the fault suite that CI runs: one kill of each role, and a mixed pool; every stream compared
 	go test -tags chaos -count 1 -timeout 10m ./e2e/chaos
-
-.PHONY: baseline
-baseline: build | $(TOOLS) ## Compare with the records of an earlier program: answers, interfaces, flags, lists of tests (testdata/baseline)
-	@scripts/build/kernels.sh test
-	go run ./e2e/baseline $(ARGS)
 
 .PHONY: attack
 attack: libs ## Attack a server from outside: every attack must be refused or bounded, about five minutes (ARGS="--only tenants")

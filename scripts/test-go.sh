@@ -2,8 +2,6 @@
 # Runs the Go tests. A test binary in which code of this module has goroutines, channels or locks, or is called by those of
 # NATS and HTTP servers, runs under the race detector. The others run without it: the detector finds nothing there, and
 # makes arithmetic ten times as slow.
-#   test-go.sh          all tests, each once
-#   test-go.sh --rest   under the race detector what test-go.sh runs without
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,9 +33,6 @@ while read -r binary linked; do
   if runs_goroutines "${binary%.test}" $linked; then race+=("${binary%.test}"); else plain+=("${binary%.test}"); fi
 done < <(go list -test -f '{{.ImportPath}} {{join .Deps " "}}' ./...)
 
-if [ "${1:-}" = --rest ]; then
-  exec go test -race -timeout 15m "${plain[@]}"
-fi
 failed=0 # one group's failure does not hide the other's
 go test -timeout 15m "${plain[@]}" || failed=$?
 go test -race -timeout 15m "${race[@]}" || failed=$?
