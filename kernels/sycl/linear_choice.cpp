@@ -1,98 +1,107 @@
 #include "sycl/linear_choice.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <random>
 
 #include "sycl/weights.hpp"
 
 namespace millrace::sycl_backend {
 namespace {
 
-constexpr int kPatterns = 4;  // different rows of a trial
+// Elements that are compared for each number of rows, at least.
+constexpr int kCompared = 1 << 14;
 
-// Rows to try a linear op on: a few different ones, again and again.
+// A linear op, or the sums that it makes before activation, gate and rounding: of results of 16 bits few elements show that
+// a sum had another order, about one of 10,000.
+enum class Part { kSums, kAll };
+
+// Random rows to try a linear op on. Each is another one, so that no two of them can stand in for each other.
 class Trial {
  public:
-  Trial(Stream& stream, const LinearKind& kind)
+  Trial(Stream& stream, const LinearKind& kind, OneDnnLinear& linear, Part part)
       : stream_(stream),
-        kind_(kind),
-        out_row_(size_t(kind.width) * (kind.out_f32 ? sizeof(float) : sizeof(uint16_t))),
-        before_(out_row_ * kind.most_rows) {
-    std::vector<uint16_t> in(size_t(kind.most_rows) * kind.depth);
-    fill(in, kind.depth, [&](float x) { return to_operand(x, kind.type); });
-    if (kind.accumulate) {
-      std::vector<float> out(size_t(kind.most_rows) * kind.width);
-      fill(out, kind.width, [](float x) { return x; });
-      std::memcpy(before_.data(), out.data(), before_.size());
+        linear_(linear),
+        part_(part),
+        block_(part == Part::kSums ? onednn_block_sizes(kind.most_rows).back() : kind.most_rows),
+        compared_(kCompared / kind.width + 1),
+        rows_(std::max(block_, compared_)),
+        in_row_(size_t(kind.depth) * sizeof(uint16_t)),
+        out_row_(part == Part::kSums ? size_t(linear.sums_width()) * sizeof(float)
+                 : kind.out_f32      ? size_t(kind.width) * sizeof(float)
+                                     : size_t(kind.width) * sizeof(uint16_t)),
+        before_(kind.accumulate ? out_row_ * rows_ : 0) {
+    std::mt19937 random;  // the same numbers at every start
+    std::vector<uint16_t> in(size_t(rows_) * kind.depth);
+    for (uint16_t& x : in) x = to_operand(number(random), kind.type);
+    for (size_t at = 0; at < before_.size(); at += sizeof(float)) {
+      const float x = number(random);
+      std::memcpy(before_.data() + at, &x, sizeof x);
     }
-    in_ = stream.upload(in);
-    out_ = stream.allocate(before_.size());
+    all_ = stream.upload(in);
+    in_ = stream.allocate(in_row_ * kind.most_rows);
+    out_ = stream.allocate(out_row_ * kind.most_rows);
+    bits_.resize(out_row_ * rows_);
+    compute(block_, rows_, bits_);
   }
 
-  // One row of each pattern.
-  std::vector<std::byte> patterns(Linear& linear) {
-    std::vector<std::byte> out;
-    run(linear, std::min(kPatterns, kind_.most_rows), out);
-    return out;
-  }
-
-  // Whether a row has these bits among any of these numbers of rows, and at any place
-  // among them.
-  bool keeps_bits(Linear& linear, const std::vector<std::byte>& patterns,
-                  const std::vector<int>& row_counts) {
-    std::vector<std::byte> out;
-    for (const int rows : row_counts) {
-      run(linear, rows, out);
-      for (int row = 0; row < rows; ++row) {
-        const std::byte* expected = patterns.data() + out_row_ * (row % kPatterns);
-        if (std::memcmp(out.data() + out_row_ * row, expected, out_row_) != 0) return false;
-      }
-    }
-    return true;
+  // Whether rows have the same bits when they are computed this many at a time as in the largest blocks.
+  bool keeps_bits(int at_a_time) {
+    const int rows = std::min(rows_, std::max(at_a_time, compared_));
+    std::vector<std::byte> out(out_row_ * rows);
+    compute(at_a_time, rows, out);
+    return std::memcmp(out.data(), bits_.data(), out.size()) == 0;
   }
 
  private:
-  // Numbers in [-1, 1), the same every time.
-  template <class T, class F>
-  static void fill(std::vector<T>& values, size_t width, F&& convert) {
-    uint32_t state = 1;
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (i >= kPatterns * width) {
-        values[i] = values[i - kPatterns * width];
-        continue;
+  // A number of either sign between 2^-6 and 4: sums of such numbers depend on their order.
+  static float number(std::mt19937& random) {
+    const uint32_t bits = random();
+    const float fraction = 1.0f + static_cast<float>(bits >> 9) * 0x1p-23f;
+    return std::ldexp(bits & 1 ? fraction : -fraction, static_cast<int>(bits >> 1 & 7) - 6);
+  }
+
+  // The first rows, this many at a time.
+  void compute(int at_a_time, int rows, std::vector<std::byte>& out) {
+    for (int first = 0; first < rows; first += at_a_time) {
+      const int n = std::min(at_a_time, rows - first);
+      const size_t offset = out_row_ * first;
+      stream_.copy(in_.data(), static_cast<const std::byte*>(all_.data()) + in_row_ * first,
+                   in_row_ * n);
+      if (!before_.empty()) stream_.copy(out_.data(), before_.data() + offset, out_row_ * n);
+      if (part_ == Part::kSums) {
+        linear_.run_sums(stream_, n, in_.data(), out_.data());
+      } else {
+        linear_.run(stream_, n, in_.data(), out_.data());
       }
-      state = state * 1664525 + 1013904223;
-      values[i] = convert(static_cast<float>(state >> 8) * 0x1p-23f - 1.0f);
+      stream_.copy(out.data() + offset, out_.data(), out_row_ * n);
+      stream_.wait();
     }
   }
 
-  void run(Linear& linear, int rows, std::vector<std::byte>& out) {
-    out.resize(out_row_ * rows);
-    stream_.copy(out_.data(), before_.data(), before_.size());
-    linear.run(stream_, rows, in_.data(), out_.data());
-    stream_.copy(out.data(), out_.data(), out.size());
-    stream_.wait();
-  }
-
   Stream& stream_;
-  LinearKind kind_;
-  size_t out_row_;  // bytes
-  std::vector<std::byte> before_;
-  Buffer in_, out_;
+  OneDnnLinear& linear_;
+  Part part_;
+  int block_, compared_, rows_;    // the most rows at a time; compared at least; of all
+  size_t in_row_, out_row_;        // bytes
+  std::vector<std::byte> before_;  // the output of an op that adds to it: [rows_]
+  std::vector<std::byte> bits_;    // expected
+  Buffer all_;                     // [rows_][depth] operands
+  Buffer in_, out_;                // of one run
 };
 
 // The chunks of a sum that oneDNN is known to use, the largest first.
 constexpr int kMostChunk = 64 * kDepth, kLeastChunk = 4 * kDepth;
 
-// The rows that are ours over oneDNN's weights: kMostOwnRows, if with some chunk of the sum they
-// have its bits (`patterns`), else none.
-OwnRows own_rows(Trial& trial, OneDnnLinear& theirs, const std::vector<std::byte>& patterns) {
-  if (!theirs.packed()) return {};
-  for (int chunk = kMostChunk; chunk >= kLeastChunk; chunk /= 2) {
-    theirs.set_own_rows({kMostOwnRows, chunk});
-    if (trial.keeps_bits(theirs, patterns, {1, 2, kMostOwnRows})) return {kMostOwnRows, chunk};
-  }
-  return {};
+using Trials = std::vector<std::unique_ptr<Trial>>;
+
+// Whether rows have the same bits in all trials, computed these many at a time.
+bool keep_bits(const Trials& trials, const std::vector<int>& row_counts) {
+  return std::all_of(trials.begin(), trials.end(), [&](const auto& trial) {
+    return std::all_of(row_counts.begin(), row_counts.end(),
+                       [&](int rows) { return trial->keeps_bits(rows); });
+  });
 }
 
 }  // namespace
@@ -127,12 +136,18 @@ LinearChoice LinearMaker::choose(const LinearKind& kind, OneDnnLinear& theirs) {
   if (kind.most_rows <= kMostOwnRows && theirs.packed()) {
     return {true, {kMostOwnRows, kMostChunk}};
   }
-  Trial trial(stream_, kind);
-  std::vector<int> row_counts = onednn_block_sizes(kind.most_rows);
-  row_counts.push_back(kind.most_rows);
-  const std::vector<std::byte> patterns = trial.patterns(theirs);
-  if (!trial.keeps_bits(theirs, patterns, row_counts)) return {};
-  return {true, own_rows(trial, theirs, patterns)};
+  Trials trials;
+  trials.push_back(std::make_unique<Trial>(stream_, kind, theirs, Part::kSums));
+  if (kind.gated || kind.activation != MR_ACT_NONE || !kind.out_f32) {
+    trials.push_back(std::make_unique<Trial>(stream_, kind, theirs, Part::kAll));
+  }
+  if (!keep_bits(trials, onednn_block_sizes(kind.most_rows))) return {};
+  if (!theirs.packed()) return {true, {}};
+  for (int chunk = kMostChunk; chunk >= kLeastChunk; chunk /= 2) {
+    theirs.set_own_rows({kMostOwnRows, chunk});
+    if (keep_bits(trials, {1, 2, kMostOwnRows})) return {true, {kMostOwnRows, chunk}};
+  }
+  return {true, {}};
 }
 
 std::string LinearMaker::onednn_name() const {

@@ -37,6 +37,9 @@ bool plain(const LinearKind& kind) {
   return !kind.gated && kind.activation == MR_ACT_NONE && kind.out_f32;
 }
 
+// Whether the product itself adds to the output.
+bool accumulates(const LinearKind& kind) { return kind.accumulate && plain(kind); }
+
 // sums = in . W^T + b, or added to them, of one block of rows.
 class Product {
  public:
@@ -45,7 +48,7 @@ class Product {
     const int64_t columns = product_columns(kind);
     const memory::desc out = matrix(rows, columns, memory::data_type::f32);
     dnnl::post_ops post;
-    if (kind.accumulate && plain(kind)) post.append_sum();
+    if (accumulates(kind)) post.append_sum();
     dnnl::primitive_attr attributes;
     attributes.set_post_ops(post);
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -158,7 +161,7 @@ class Multiplication : public OneDnnLinear {
       : context_(context), kind_(kind), products_(products), weights_(std::move(weights)) {}
 
   void run(Stream& stream, int rows, const void* in, void* out) override {
-    if (rows <= own_.most) return run_own(stream, rows, in, out);
+    if (rows <= own_.most) return run_own(stream, shape(rows), in, out);
     const int64_t in_row = int64_t{kind_.depth} * 2;
     const int64_t out_row = int64_t{kind_.width} * (kind_.out_f32 ? 4 : 2);
     for (int first = 0; first < rows; first += kBlockRows) {
@@ -177,6 +180,17 @@ class Multiplication : public OneDnnLinear {
     return {weights_.numbers.data(), kPackedColumns, static_cast<int32_t>(padded[0] / 2)};
   }
   void set_own_rows(OwnRows own) override { own_ = own; }
+  int sums_width() const override { return static_cast<int>(product_columns(kind_)); }
+  void run_sums(Stream& stream, int rows, const void* in, void* sums) override {
+    if (rows > own_.most) return multiply(stream, rows, in, sums);
+    PackedShape plain = shape(rows);
+    plain.width = plain.columns;
+    plain.activation = MR_ACT_NONE;
+    plain.gated = 0;
+    plain.accumulate = accumulates(kind_);
+    plain.out_f32 = 1;
+    run_own(stream, plain, in, sums);
+  }
 
  private:
   PackedShape shape(int rows) const {
@@ -194,21 +208,25 @@ class Multiplication : public OneDnnLinear {
             kind_.out_f32};
   }
 
-  void run_own(Stream& stream, int rows, const void* in, void* out) {
+  void run_own(Stream& stream, const PackedShape& s, const void* in, void* out) {
     const auto blocks = size_t(product_columns(kind_) + kPackedColumns - 1) / kPackedColumns;
-    stream.launch(kernel_for(context_.kernels.packed, rows).kernel, blocks, context_.kernels.lanes,
-                  in, static_cast<const void*>(weights_.numbers.data()),
-                  static_cast<const void*>(weights_.bias.data()), out, shape(rows));
+    stream.launch(kernel_for(context_.kernels.packed, s.rows).kernel, blocks,
+                  context_.kernels.lanes, in, static_cast<const void*>(weights_.numbers.data()),
+                  static_cast<const void*>(weights_.bias.data()), out, s);
   }
 
-  void run_block(Stream& stream, int rows, const void* in, void* out) {
-    void* sums = plain(kind_) ? out : context_.scratch.sums.data();
+  void multiply(Stream& stream, int rows, const void* in, void* sums) {
     if (context_.host_task) stream.wait();
     stream.submit_by([&] {
       return products_.of(rows).run(context_.queue, in, weights_.numbers, weights_.bias,
                                     context_.scratch.inside.data(), sums);
     });
     if (context_.host_task) stream.wait();
+  }
+
+  void run_block(Stream& stream, int rows, const void* in, void* out) {
+    void* sums = plain(kind_) ? out : context_.scratch.sums.data();
+    multiply(stream, rows, in, sums);
     if (plain(kind_)) return;
     stream.launch(context_.kernels.finish, rows, kRowItems, static_cast<const void*>(sums), out,
                   shape(rows));

@@ -27,6 +27,10 @@ class OneDnnLinear : public Linear {
   // Whether the weights lie as device/packed.cpp reads them.
   virtual bool packed() const = 0;
   virtual void set_own_rows(OwnRows own) = 0;
+  // The numbers of a row's sums, which are floats, before activation, gate and rounding.
+  virtual int sums_width() const = 0;
+  // sums: [rows][sums_width()], of at most as many rows as the largest block has.
+  virtual void run_sums(Stream& stream, int rows, const void* in, void* sums) = 0;
 };
 
 // The products of one program. They share what each kind of op needs beside its

@@ -110,6 +110,9 @@ void prepare_environment(int threads) {
     setenv("SYCL_CACHE_PERSISTENT", "1", kKeep);
     setenv("SYCL_CACHE_DIR", cache.c_str(), kKeep);
   }
+  // Its kernels by AMX add up a row in another order where a block has few rows. And a row has the
+  // same bits then on a machine with AMX and on one without.
+  setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16", kKeep);
   if (threads > 0) setenv("DPCPP_CPU_NUM_CUS", std::to_string(threads).c_str(), kKeep);
 }
 
