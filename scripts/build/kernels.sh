@@ -13,6 +13,11 @@ tree=$root/build/kernels
 options=(-DMILLRACE_BENCH=OFF)
 # Another compiler's new warnings are ours to see, not a newcomer's to stumble over.
 [ -z "${CI:-}" ] || options+=(-DMILLRACE_WERROR=ON)
+# Another clone of the same sources compiles nothing again.
+if command -v ccache >/dev/null; then
+  options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+fi
 targets=(--target millrace_kernels)
 
 case "$variant" in

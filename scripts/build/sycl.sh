@@ -61,11 +61,16 @@ fi
 "$here/check-tools.sh" cxx cmake
 generator=()
 if [ ! -f "$tree/CMakeCache.txt" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+launcher=()
+if command -v ccache >/dev/null; then # another clone of the same sources compiles nothing again
+  launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+fi
 onednn=$(find_onednn "$runtime")
 [ -n "$onednn" ] || echo "no oneDNN with the SYCL runtime found: linear ops run on our own kernels" >&2
 rpath=
 [ "$runtime" = "$venv" ] || rpath="$runtime/lib;$onednn/lib" # an installed runtime stays where it is
-cmake -S "$root/kernels/sycl" -B "$tree" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release \
+cmake -S "$root/kernels/sycl" -B "$tree" "${generator[@]}" "${launcher[@]}" -DCMAKE_BUILD_TYPE=Release \
   -DMILLRACE_SYCL_ROOT="$runtime" -DMILLRACE_SYCL_ONEDNN="$onednn" -DMILLRACE_SYCL_RPATH="$rpath" >"$tree.log" 2>&1 || {
   cat "$tree.log" >&2
   exit 1
