@@ -57,6 +57,7 @@ type Info struct {
 	ISA             string   `json:"isa"`
 	ISAs            []string `json:"isas"` // best first
 	Threads         int      `json:"threads"`
+	OnCPU           bool     `json:"on_cpu"`           // the machine's own cores compute
 	MemoryTotal     uint64   `json:"memory_total"`     // bytes
 	MemoryAvailable uint64   `json:"memory_available"` // bytes
 }
@@ -158,6 +159,7 @@ func (d *Device) Info() (Info, error) {
 		ISA:             C.GoString(&i.isa[0]),
 		ISAs:            strings.Split(C.GoString(&i.isas[0]), ","),
 		Threads:         int(i.threads),
+		OnCPU:           i.on_cpu != 0,
 		MemoryTotal:     uint64(i.memory_total),
 		MemoryAvailable: uint64(i.memory_available),
 	}, nil

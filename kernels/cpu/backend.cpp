@@ -42,6 +42,7 @@ class CpuDevice : public Device {
     std::snprintf(out.isas, sizeof out.isas, "%s", isas.c_str());
     const MemoryLimits memory = memory_limits();
     out.threads = pool_.size();
+    out.on_cpu = 1;
     out.memory_total = memory.total;
     out.memory_available = memory.available;
   }

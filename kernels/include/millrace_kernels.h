@@ -321,7 +321,7 @@ typedef struct mr_device_info {
   char isa[32];   /* in use */
   char isas[128]; /* that this machine can run, best first, separated by commas */
   int32_t threads;
-  int32_t reserved;
+  int32_t on_cpu;            /* 1: the machine's own cores compute, 0: another device does */
   uint64_t memory_total;     /* bytes this process may use (cgroup limit or physical) */
   uint64_t memory_available; /* now */
 } mr_device_info;

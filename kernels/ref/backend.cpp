@@ -76,6 +76,7 @@ class RefDevice : public Device {
     std::snprintf(out.isas, sizeof out.isas, "portable");
     const MemoryLimits memory = memory_limits();
     out.threads = pool_.size();
+    out.on_cpu = 1;
     out.memory_total = memory.total;
     out.memory_available = memory.available;
   }

@@ -43,6 +43,7 @@ class SyclDevice : public Device {
     std::snprintf(out.isa, sizeof out.isa, "%s", target_.xmx ? "xmx" : "simd");
     std::snprintf(out.isas, sizeof out.isas, "%s", isa_names(device).c_str());
     out.threads = static_cast<int32_t>(device.get_info<sycl::info::device::max_compute_units>());
+    out.on_cpu = device.is_cpu();
     out.memory_total = memory.total;
     out.memory_available = memory.available;
   }
