@@ -103,7 +103,7 @@ func blocks(ch *call.Choice) []Block {
 	for _, c := range ch.Calls {
 		b := newBlock(tools.Delta{Kind: tools.Begin, ID: c.ID, Name: c.Name})
 		if json.Valid([]byte(c.Arguments)) {
-			b.Input = json.RawMessage(c.Arguments)
+			b.Input = call.Arguments(c.Arguments)
 		}
 		list = append(list, b)
 	}

@@ -86,10 +86,7 @@ func Conversation(c *call.Call, r *call.Result) []api.Message {
 		f := struct {
 			Name      string          `json:"name"`
 			Arguments json.RawMessage `json:"arguments"`
-		}{one.Name, json.RawMessage(one.Arguments)}
-		if !json.Valid(f.Arguments) { // the answer was cut
-			f.Arguments, _ = json.Marshal(one.Arguments)
-		}
+		}{one.Name, call.Arguments(one.Arguments)}
 		m.ToolCalls = append(m.ToolCalls, struct {
 			ID       string `json:"id"`
 			Type     string `json:"type"`

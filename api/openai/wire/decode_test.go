@@ -164,7 +164,6 @@ func badChats() []bad {
 		{`{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, "messages[0].content[0].type"},
 		{`{"messages":[{"role":"user","content":[{"type":"text"}]}]}`, "messages[0].content[0].text"},
 		{`{"messages":[{"role":"user","content":"x"},{"role":"assistant","tool_calls":[{}]}]}`, "messages[1].tool_calls[0].function"},
-		{`{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]}`, "messages[0].tool_calls[0].function.arguments"},
 		{`{"messages":[{"role":"user","content":"x"}],"continue_final_message":true}`, "continue_final_message"},
 		{with(`"model":7`), "model"},
 		{with(`"n":0`), "n"}, {with(`"n":129`), "n"}, {with(`"n":1.5`), "n"}, {with(`"n":"2"`), "n"}, {with(`"n":-1`), "n"},

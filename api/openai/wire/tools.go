@@ -19,7 +19,7 @@ type function struct {
 }
 
 // toolCalls reads the assistant's tool calls of an earlier turn. OpenAI's arguments are a string that
-// holds JSON. Templates expect the object.
+// should hold a JSON object. Templates expect the object.
 func (o *object) toolCalls() []any {
 	items, ok := o.list("tool_calls", maxTools)
 	if !ok {
@@ -33,20 +33,10 @@ func (o *object) toolCalls() []any {
 		}
 		f := function{Type: "function"}
 		made.str("id", &f.ID)
-		fn := made.requireFunction()
-		if fn != nil {
-			var name, text string
+		if fn := made.requireFunction(); fn != nil {
+			var name string
 			fn.str("name", &name)
-			if raw, ok := fn.get("arguments"); !ok || json.Unmarshal(raw, &text) != nil || text != "" && !isObject(text) {
-				fn.fail("arguments", "expected a string that holds a JSON object, found %s", snippet(raw))
-			}
-			if text == "" { // some clients write that for no arguments
-				text = "{}"
-			}
-			f.Function = struct {
-				Name      string          `json:"name"`
-				Arguments json.RawMessage `json:"arguments"`
-			}{name, json.RawMessage(text)}
+			f.Function = calledFunction{name, fn.arguments()}
 			made.adopt(fn)
 		}
 		o.adopt(made)
@@ -55,9 +45,21 @@ func (o *object) toolCalls() []any {
 	return calls
 }
 
-func isObject(text string) bool {
-	var v map[string]json.RawMessage
-	return json.Unmarshal([]byte(text), &v) == nil && v != nil
+// calledFunction is an earlier call in the form that templates expect.
+type calledFunction struct {
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"`
+}
+
+// arguments returns the arguments of an earlier call as an object. Some clients send the object in place of a string.
+func (o *object) arguments() json.RawMessage {
+	raw, ok := o.get("arguments")
+	if !ok {
+		return call.Arguments("")
+	}
+	text := string(raw)
+	decodeString(raw, &text)
+	return call.Arguments(text)
 }
 
 // requireFunction opens {"type": "function", "function": {"name": ...}}.

@@ -104,12 +104,18 @@ func TestEarlierReasoningReachesTheTemplate(t *testing.T) {
 	}
 }
 
-func TestCallsWithoutArgumentsMayHaveAnEmptyString(t *testing.T) {
-	c, err := DecodeChat([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f","arguments":""}}]}]}`), served, arrival)
-	require.NoError(t, err)
-	raw, err := marshal(c.Requests[0].Messages[0].ToolCalls)
-	require.NoError(t, err)
-	require.JSONEq(t, `[{"id":"c","type":"function","function":{"name":"f","arguments":{}}}]`, string(raw))
+func TestAnyArgumentsOfAnEarlierCallAreTaken(t *testing.T) {
+	for sent, want := range map[string]string{
+		`"arguments":""`: `{}`, `"arguments":null`: `{}`, `"x":1`: `{}`, `"arguments":{"a":1}`: `{"a":1}`, `"arguments":[1]`: `{"input":[1]}`,
+		`"arguments":"{\"city\": \"Par"`: `{"city":"Par"}`, `"arguments":"\"Tell me,\""`: `{"input":"Tell me,"}`, `"arguments":"7"`: `{"input":7}`,
+		`"arguments":"no JSON"`: `{"input":"no JSON"}`,
+	} {
+		c, err := DecodeChat([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f",`+sent+`}}]}]}`), served, arrival)
+		require.NoError(t, err, sent)
+		raw, err := marshal(c.Requests[0].Messages[0].ToolCalls)
+		require.NoError(t, err)
+		require.JSONEq(t, `[{"id":"c","type":"function","function":{"name":"f","arguments":`+want+`}}]`, string(raw), sent)
+	}
 }
 
 // deltas returns the choices of chunks, with the id of a call replaced.
