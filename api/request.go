@@ -39,6 +39,7 @@ type Request struct {
 	PromptLogprobs     *int // alternatives per token of the prompt, at most sample.MaxTopLogprobs; nil: no logprobs of the prompt
 	N                  int  // choices, 1 or more
 	MaxTokens          int  // 0: up to the context limit
+	ClipMaxTokens      bool // MaxTokens above the room after the prompt means all of it; false: it is refused
 	Stop               []string
 	StopTokens         []int32
 	IgnoreEOS          bool

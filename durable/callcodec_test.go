@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/anthropic"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/api/responses"
@@ -35,6 +36,7 @@ var bodies = []struct {
 	{call.Completion, `{"prompt":["one","two"],"echo":true,"n":3,"top_p":0,"stream":true}`},
 	{call.Completion, `{"prompt":"one","guided_json":{"const":"é"}}`},
 	{call.Responses, `{"input":"a","metadata":{"k":"v"}}`},
+	{call.Messages, `{"messages":[{"role":"user","content":"a"}],"max_tokens":5}`},
 	{call.Completion, `{"prompt":[1,2,3],"use_beam_search":true,"n":2,"num_beams":4,"length_penalty":0.5,"early_stopping":"never"}`},
 }
 
@@ -42,8 +44,10 @@ func models() []api.Model { return []api.Model{{ID: "m", ContextLength: 64, Form
 
 func decodedBody(t *testing.T, kind call.Kind, body string) *call.Call {
 	t.Helper()
-	if kind == call.Responses {
-		c, err := responses.Decode([]byte(body), models(), time.Unix(5, 7))
+	if decode := map[call.Kind]func([]byte, []api.Model, time.Time) (*call.Call, error){
+		call.Responses: responses.Decode, call.Messages: anthropic.Decode,
+	}[kind]; decode != nil {
+		c, err := decode([]byte(body), models(), time.Unix(5, 7))
 		require.NoError(t, err, body)
 		return c
 	}

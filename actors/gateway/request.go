@@ -375,12 +375,12 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 		return 0, api.TooLong("prompt", "the prompt has %d tokens, expected fewer than %d (context of the model %d tokens, KV memory for %d)",
 			prompt, longest, r.limits.context, r.limits.pool)
 	}
-	if r.api.MaxTokens > left {
+	if r.api.MaxTokens > left && !r.api.ClipMaxTokens {
 		return 0, api.TooLong("max_tokens", "max_tokens is %d after a prompt of %d tokens, expected at most %d (context of the model %d tokens, KV memory for %d)",
 			r.api.MaxTokens, prompt, left, r.limits.context, r.limits.pool)
 	}
 	if r.api.MaxTokens > 0 {
-		return r.api.MaxTokens, nil
+		return min(r.api.MaxTokens, left), nil
 	}
 	return left, nil
 }

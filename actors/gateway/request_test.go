@@ -65,6 +65,11 @@ func TestARequestThatDoesNotFitIsRefusedWithItsNumbers(t *testing.T) {
 	}
 	g := begin(t, newRequest(apiRequest(1, 0), lim), make([]int32, 60))
 	require.Equal(t, 4, g[0].MaxTokens, "no max_tokens: up to the limit")
+	for wanted, want := range map[int]int{3: 3, 4: 4, 5: 4, 1 << 24: 4} {
+		q := apiRequest(1, wanted)
+		q.ClipMaxTokens = true
+		require.Equal(t, want, begin(t, newRequest(q, lim), make([]int32, 60))[0].MaxTokens, "clipped")
+	}
 }
 
 // TestASequenceThatGivesSlabsBackMayBeLongerThanThePool, up to the context. A beam search may not.

@@ -25,6 +25,7 @@ func Decode(body []byte, models []api.Model, arrival time.Time) (*call.Call, err
 		return nil, renamed(err)
 	}
 	c.Kind = call.Messages
+	c.Requests[0].ClipMaxTokens = true // clients have to send a maximum, and send that of the largest model
 	return c, nil
 }
 

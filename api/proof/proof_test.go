@@ -150,7 +150,7 @@ func TestWhateverDecidesTheTokensIsInTheDigest(t *testing.T) {
 		Call.Resume Call.Parsing Call.Window Call.Vectors
 		Request.ID Request.First Request.Model Request.Tenant Request.Weight Request.CacheSalt Request.Truncate Request.Messages Request.Tools Request.TemplateArgs
 		Request.ContinueFinal Request.NoGenerationPrompt Request.Prompt Request.PromptTokens Request.TopLogprobs Request.PromptLogprobs Request.N Request.Sampling
-		Request.Priority Request.Deadline Request.Arrival Request.Clock Request.Equal Request.Buffered Request.Takeover
+		Request.Priority Request.Deadline Request.Arrival Request.Clock Request.Equal Request.Buffered Request.Takeover Request.ClipMaxTokens
 		Params.Logprobs Params.TopLogprobs Spec.Param`)
 	for _, v := range []any{call.Call{}, api.Request{}, sample.Params{}, sample.BeamParams{}, grammar.Spec{}, api.Pin{}} {
 		for field := range reflect.TypeOf(v).Fields() {
