@@ -77,7 +77,7 @@ func TestADecodedCallComesBackAsItWas(t *testing.T) {
 			switch name := field.Name; name {
 			case "Window", "Vectors", "Pool", "Truncate", "PromptLogprobs": // of calls that cannot be resumed
 				require.False(t, used[name], name)
-			case "Named", "Resume", "Takeover", "First", "Tenant", "Weight", "Buffered": // how the call was sent, and fields that running it sets
+			case "Named", "Resume", "Ignored", "Takeover", "First", "Tenant", "Weight", "Buffered": // how the call was sent, and fields that running it sets
 				require.False(t, used[name], name)
 			default:
 				require.True(t, used[name], "%T.%s is in no body of this test", v, name)

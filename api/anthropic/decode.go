@@ -16,49 +16,48 @@ import (
 
 // Decode decodes the body of a messages call. An error is an *api.Error that names the field.
 func Decode(body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
-	chat, err := translate(body, models, true)
+	t, err := translate(body, models, true)
 	if err != nil {
 		return nil, err
 	}
-	c, err := wire.DecodeChat(chat, models, arrival)
+	c, err := wire.DecodeChat(t.body, models, arrival)
 	if err != nil {
-		return nil, renamed(err)
+		return nil, t.paths.Rename(err)
 	}
-	c.Kind = call.Messages
+	c.Kind, c.Ignored = call.Messages, t.ignored
+	t.paths.RenameGrammar(c)
 	c.Requests[0].ClipMaxTokens = true // clients have to send a maximum, and send that of the largest model
 	return c, nil
 }
 
 // DecodeCount decodes the body of a count_tokens call.
 func DecodeCount(body []byte, models []api.Model) (*api.TokenizeRequest, error) {
-	chat, err := translate(body, models, false)
+	t, err := translate(body, models, false)
 	if err != nil {
 		return nil, err
 	}
-	r, err := wire.DecodeTokenize(chat, models)
-	return r, renamed(err)
+	r, err := wire.DecodeTokenize(t.body, models)
+	return r, t.paths.Rename(err)
 }
 
-// fields are the names of fields that OpenAI's API has under another name.
-var fields = strings.NewReplacer("max_completion_tokens", "max_tokens", "parallel_tool_calls", "tool_choice.disable_parallel_tool_use",
-	"response_format", "output_config.format", "reasoning_effort", "output_config.effort",
-	"thinking_token_budget", "thinking.budget_tokens")
+// translation is a call to OpenAI's chat API in the making.
+type translation struct {
+	out     chat
+	body    []byte     // out as JSON
+	paths   wire.Paths // the names of its fields in the messages call
+	ignored []string   // parts of the messages call without effect, see call.Ignore
+}
 
-// renamed returns an error with Anthropic's name of its field.
-func renamed(err error) error {
-	if err == nil {
-		return nil
-	}
-	e := *api.AsError(err)
-	if name := fields.Replace(e.Param); name != e.Param {
-		e.Message = strings.Replace(e.Message, e.Param, name, 1)
-		e.Param = name
-	}
-	if e.Param == "stop" || strings.HasPrefix(e.Param, "stop[") {
-		e.Message = strings.Replace(e.Message, e.Param, "stop_sequences"+e.Param[len("stop"):], 1)
-		e.Param = "stop_sequences" + e.Param[len("stop"):]
-	}
-	return &e
+// chat is a part of the body of a call to OpenAI's chat API.
+type chat map[string]any
+
+// newTranslation returns one with the names of the fields that every call may have.
+func newTranslation() *translation {
+	return &translation{out: chat{}, paths: wire.Paths{
+		"max_completion_tokens": "max_tokens", "parallel_tool_calls": "tool_choice.disable_parallel_tool_use", "tool_choice.function": "tool_choice",
+		"response_format": "output_config.format", "response_format.json_schema": "output_config.format", "reasoning_effort": "output_config.effort",
+		"thinking_token_budget": "thinking.budget_tokens", "stop": "stop_sequences",
+	}}
 }
 
 // request is the body of a messages call. What is not listed has no effect.
@@ -73,6 +72,7 @@ type request struct {
 	Thinking      *thinking       `json:"thinking"`
 	OutputConfig  *outputConfig   `json:"output_config"`
 	OutputFormat  *outputFormat   `json:"output_format"` // the earlier name of output_config.format
+	MCPServers    []struct{}      `json:"mcp_servers"`
 }
 
 // shared are the fields that both APIs have, with the same meaning, and the extensions of this server.
@@ -141,11 +141,8 @@ type outputFormat struct {
 	Schema json.RawMessage `json:"schema"`
 }
 
-// chat is the body of a call to OpenAI's chat API.
-type chat map[string]any
-
 // translate returns the body of the same call to OpenAI's chat API. answers says that the call has an answer, so max_tokens must be there.
-func translate(body []byte, models []api.Model, answers bool) ([]byte, error) {
+func translate(body []byte, models []api.Model, answers bool) (*translation, error) {
 	if err := wire.Check(body); err != nil {
 		return nil, err
 	}
@@ -157,10 +154,11 @@ func translate(body []byte, models []api.Model, answers bool) ([]byte, error) {
 	if err := json.Unmarshal(body, &r); err != nil {
 		return nil, typeError(err)
 	}
-	if m, t := wire.Served(models, r.Model), r.Thinking; m != nil && m.Think == nil && t != nil && t.Budget != nil && *t.Budget >= 0 {
-		t.Budget = nil // clients have to send one, also to a model whose reasoning no single token ends
+	if m, on := wire.Served(models, r.Model), r.Thinking; m != nil && m.Think == nil && on != nil && on.Budget != nil && *on.Budget >= 0 {
+		on.Budget = nil // clients have to send one, also to a model whose reasoning no single token ends
 	}
-	out := chat{}
+	t := newTranslation()
+	out := t.out
 	for _, name := range shared {
 		if v, ok := raw[name]; ok {
 			out[name] = v
@@ -175,12 +173,14 @@ func translate(body []byte, models []api.Model, answers bool) ([]byte, error) {
 	if len(r.StopSequences) > 0 {
 		out["stop"] = r.StopSequences
 	}
-	for _, add := range []func(*request) error{out.addMessages, out.addTools, out.addChoice, out.addThinking, out.addFormat} {
+	for _, add := range []func(*request) error{t.addMessages, t.addTools, t.addChoice, t.addThinking, t.addFormat} {
 		if err := add(&r); err != nil {
 			return nil, err
 		}
 	}
-	return json.Marshal(out)
+	var err error
+	t.body, err = json.Marshal(out)
+	return t, err
 }
 
 // typeError returns the client's error of a body whose field has another type.
@@ -204,184 +204,67 @@ func kindOf(kind string) string {
 	return "a string"
 }
 
-func (out chat) addMessages(r *request) error {
+func (t *translation) addTools(r *request) error {
 	var list []any
-	if r.System.given {
-		system, err := r.System.text("system", dropBilling)
-		if err != nil {
-			return err
-		}
-		if system != "" {
-			list = append(list, chat{"role": "system", "content": system})
-		}
-	}
-	if len(r.Messages) == 0 {
-		return api.Invalid("messages", "messages: found none, expected at least one")
-	}
-	for i := range r.Messages {
-		converted, err := r.Messages[i].convert(fmt.Sprintf("messages[%d]", i))
-		if err != nil {
-			return err
-		}
-		list = append(list, converted...)
-	}
-	if r.Messages[len(r.Messages)-1].Role == "assistant" { // a prefilled answer
-		out["continue_final_message"], out["add_generation_prompt"] = true, false
-	}
-	out["messages"] = list
-	return nil
-}
-
-// billing begins a block of the system prompt that differs in each request of a coding assistant. It is for Anthropic's servers, and
-// would end every match in the prefix cache.
-const billing = "x-anthropic-billing-header:"
-
-func dropBilling(text string) bool { return strings.HasPrefix(text, billing) }
-
-// text joins the blocks of content that may have text only. drop selects blocks that are left out.
-func (c *content) text(path string, drop func(string) bool) (string, error) {
-	var texts []string
-	for i, b := range c.blocks {
-		if b.Type != "text" || b.Text == nil {
-			return "", unsupported(fmt.Sprintf("%s[%d].type", path, i), b.Type, "text")
-		}
-		if !drop(*b.Text) {
-			texts = append(texts, *b.Text)
-		}
-	}
-	return strings.Join(texts, "\n"), nil
-}
-
-func unsupported(field, found, expected string) error {
-	return api.Invalid(field, "%s: found %q, expected %s", field, found, expected)
-}
-
-// convert returns OpenAI's messages of one of Anthropic's. The results of tools are messages of their own, before the user's text.
-func (m *message) convert(path string) ([]any, error) {
-	switch {
-	case !m.Content.given:
-		return nil, api.Invalid(path+".content", "%s.content: found nothing, expected a string or a list of blocks", path)
-	case m.Role == "assistant":
-		return m.assistant(path + ".content")
-	case m.Role == "user":
-		return m.user(path + ".content")
-	case m.Role == "system":
-		text, err := m.Content.text(path+".content", dropBilling)
-		return []any{chat{"role": "system", "content": text}}, err
-	}
-	return nil, unsupported(path+".role", m.Role, `"user", "assistant" or "system"`)
-}
-
-func (m *message) user(path string) (list []any, err error) {
-	var texts []string
-	for i, b := range m.Content.blocks {
-		at := fmt.Sprintf("%s[%d]", path, i)
-		switch {
-		case b.Type == "text" && b.Text != nil:
-			texts = append(texts, *b.Text)
-		case b.Type == "tool_result":
-			text, err := b.Content.text(at+".content", func(string) bool { return false })
-			if err != nil {
-				return nil, err
-			}
-			if b.ToolUseID == "" {
-				return nil, api.Invalid(at+".tool_use_id", "%s.tool_use_id: found nothing, expected the id of a tool_use block", at)
-			}
-			list = append(list, chat{"role": "tool", "tool_call_id": b.ToolUseID, "content": text})
-		default:
-			return nil, unsupported(at+".type", b.Type, "text or tool_result")
-		}
-	}
-	if len(texts) > 0 || len(list) == 0 {
-		list = append(list, chat{"role": "user", "content": strings.Join(texts, "\n")})
-	}
-	return list, nil
-}
-
-func (m *message) assistant(path string) ([]any, error) {
-	var texts, thoughts []string
-	var calls []any
-	for i, b := range m.Content.blocks {
-		at := fmt.Sprintf("%s[%d]", path, i)
-		switch {
-		case b.Type == "text" && b.Text != nil:
-			texts = append(texts, *b.Text)
-		case b.Type == "thinking":
-			thoughts = append(thoughts, b.Thinking)
-		case b.Type == "redacted_thinking": // of another server
-		case b.Type == "tool_use":
-			if b.ID == "" || b.Name == "" {
-				return nil, api.Invalid(at, "%s: found a tool_use block without id or name, expected both", at)
-			}
-			if len(b.Input) == 0 {
-				b.Input = json.RawMessage("{}")
-			}
-			calls = append(calls, chat{"id": b.ID, "type": "function", "function": chat{"name": b.Name, "arguments": string(b.Input)}})
-		default:
-			return nil, unsupported(at+".type", b.Type, "text, thinking or tool_use")
-		}
-	}
-	out := chat{"role": "assistant", "content": strings.Join(texts, "\n")}
-	if len(thoughts) > 0 {
-		out["reasoning_content"] = strings.Join(thoughts, "\n")
-	}
-	if len(calls) > 0 {
-		out["tool_calls"] = calls
-	}
-	return []any{out}, nil
-}
-
-func (out chat) addTools(r *request) error {
-	var list []any
-	for i, t := range r.Tools {
+	for i, one := range r.Tools {
 		at := fmt.Sprintf("tools[%d]", i)
-		if t.Type != "" && t.Type != "custom" {
-			return unsupported(at+".type", t.Type, `"custom": this server runs no tools of its own`)
+		if one.Type != "" && one.Type != "custom" { // a tool that a server runs, or one whose schema only Anthropic's models know
+			t.ignored = append(t.ignored, call.Ignore(at, one.Type))
+			continue
 		}
-		if t.Name == "" {
+		if one.Name == "" {
 			return api.Invalid(at+".name", "%s.name: found nothing, expected a name", at)
 		}
-		f := chat{"name": t.Name}
-		if t.Description != "" {
-			f["description"] = t.Description
+		f := chat{"name": one.Name}
+		if one.Description != "" {
+			f["description"] = one.Description
 		}
-		if len(t.InputSchema) > 0 {
-			f["parameters"] = t.InputSchema
+		if len(one.InputSchema) > 0 {
+			f["parameters"] = one.InputSchema
 		}
-		if t.Strict {
+		if one.Strict {
 			f["strict"] = true
 		}
+		made := fmt.Sprintf("tools[%d]", len(list))
+		t.paths[made], t.paths[made+".function"], t.paths[made+".function.parameters"] = at, at, at+".input_schema"
 		list = append(list, chat{"type": "function", "function": f})
 	}
 	if list != nil {
-		out["tools"] = list
+		t.out["tools"] = list
+	}
+	if len(r.MCPServers) > 0 {
+		t.ignored = append(t.ignored, call.Ignore("mcp_servers", ""))
 	}
 	return nil
 }
 
-func (out chat) addChoice(r *request) error {
+func (t *translation) addChoice(r *request) error {
 	c := r.ToolChoice
 	if c == nil {
 		return nil
 	}
 	switch c.Type {
 	case "auto", "none":
-		out["tool_choice"] = c.Type
+		t.out["tool_choice"] = c.Type
 	case "any":
-		out["tool_choice"] = "required"
+		if t.out["tools"] == nil {
+			return unsupported("tool_choice.type", c.Type, "auto or none without tools that this server can let the model call")
+		}
+		t.out["tool_choice"] = "required"
 	case "tool":
-		out["tool_choice"] = chat{"type": "function", "function": chat{"name": c.Name}}
+		t.out["tool_choice"] = chat{"type": "function", "function": chat{"name": c.Name}}
 	default:
 		return unsupported("tool_choice.type", c.Type, "auto, any, tool or none")
 	}
 	if c.DisableParallel {
-		out["parallel_tool_calls"] = false
+		t.out["parallel_tool_calls"] = false
 	}
 	return nil
 }
 
 // addThinking switches the reasoning of templates that have a switch. Models name it differently.
-func (out chat) addThinking(r *request) error {
+func (t *translation) addThinking(r *request) error {
+	out := t.out
 	if r.OutputConfig != nil && r.OutputConfig.Effort != "" {
 		out["reasoning_effort"] = wire.Effort(r.OutputConfig.Effort)
 	}
@@ -413,7 +296,7 @@ func (out chat) addThinking(r *request) error {
 	return nil
 }
 
-func (out chat) addFormat(r *request) error {
+func (t *translation) addFormat(r *request) error {
 	f := r.OutputFormat
 	if r.OutputConfig != nil && r.OutputConfig.Format != nil {
 		f = r.OutputConfig.Format
@@ -424,6 +307,6 @@ func (out chat) addFormat(r *request) error {
 	if f.Type != "json_schema" || len(f.Schema) == 0 {
 		return unsupported("output_config.format.type", f.Type, "json_schema with a schema")
 	}
-	out["response_format"] = chat{"type": "json_schema", "json_schema": chat{"name": "output", "schema": f.Schema, "strict": true}}
+	t.out["response_format"] = chat{"type": "json_schema", "json_schema": chat{"name": "output", "schema": f.Schema, "strict": true}}
 	return nil
 }

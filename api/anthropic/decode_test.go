@@ -115,14 +115,22 @@ func TestABadCallNamesItsField(t *testing.T) {
 		`{"model":"m","max_tokens":9,"messages":[{"role":"user"}]}`:                {"messages[0].content", ""},
 		`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"image"}]}]}`: {"messages[0].content[0].type",
 			`messages[0].content[0].type: found "image", expected text or tool_result`},
-		`{"model":"m","max_tokens":9,"stop_sequences":[""],` + messages + `}`:                               {"stop_sequences[0]", ""},
-		`{"model":"m","max_tokens":9,"tool_choice":{"type":"some"},` + messages + `}`:                       {"tool_choice.type", ""},
-		`{"model":"m","max_tokens":9,"tools":[{"name":"f","type":"web_search_20250305"}],` + messages + `}`: {"tools[0].type", ""},
-		`{"model":"m","max_tokens":9,"thinking":{"type":"on"},` + messages + `}`:                            {"thinking.type", ""},
-		`{"model":"m","max_tokens":9,"system":[{"type":"image"}],` + messages + `}`:                         {"system[0].type", ""},
-		`{"model":"m","max_tokens":9,"tools":{},` + messages + `}`:                                          {"tools", "tools: found object, expected a list"},
-		`{"model":"m","max_tokens":9,"temperature":"hot",` + messages + `}`:                                 {"temperature", ""},
-		`{"model":"m","max_tokens":9,"output_config":{"format":{"type":"text"}},` + messages + `}`:          {"output_config.format.type", ""},
+		`{"model":"m","max_tokens":9,"stop_sequences":[""],` + messages + `}`:         {"stop_sequences[0]", ""},
+		`{"model":"m","max_tokens":9,"tool_choice":{"type":"some"},` + messages + `}`: {"tool_choice.type", ""},
+		`{"model":"m","max_tokens":9,"tools":[{"name":"f","type":"web_search_20250305"}],"tool_choice":{"type":"any"},` + messages + `}`: {"tool_choice.type",
+			`tool_choice.type: found "any", expected auto or none without tools that this server can let the model call`},
+		`{"model":"m","max_tokens":9,"tools":[{"name":"f","type":"web_search_20250305"},{"name":"g"}],"tool_choice":{"type":"tool","name":"f"},` + messages + `}`: {
+			"tool_choice.name", `tool_choice.name: found "f", expected the name of one of the tools`},
+		`{"model":"m","max_tokens":9,"tools":[{"type":"bash_20250124","name":"bash"},{"name":"f","input_schema":{"type":"array"}}],` + messages + `}`: {
+			"tools[1].input_schema.type", `tools[1].input_schema.type: expected "object", found "array"`},
+		`{"model":"m","max_tokens":9,"tools":[{"name":"a b"}],` + messages + `}`: {"tools[0].name", ""},
+		`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"document"}]}]}]}`: {
+			"messages[0].content[0].content[0].type", ""},
+		`{"model":"m","max_tokens":9,"thinking":{"type":"on"},` + messages + `}`:                   {"thinking.type", ""},
+		`{"model":"m","max_tokens":9,"system":[{"type":"image"}],` + messages + `}`:                {"system[0].type", ""},
+		`{"model":"m","max_tokens":9,"tools":{},` + messages + `}`:                                 {"tools", "tools: found object, expected a list"},
+		`{"model":"m","max_tokens":9,"temperature":"hot",` + messages + `}`:                        {"temperature", ""},
+		`{"model":"m","max_tokens":9,"output_config":{"format":{"type":"text"}},` + messages + `}`: {"output_config.format.type", ""},
 		`[]`:                                {"", ""},
 		`{"model":"m","max_tokens":9,"mes"`: {"", ""},
 	} {
@@ -134,5 +142,36 @@ func TestABadCallNamesItsField(t *testing.T) {
 		if want.message != "" {
 			require.Equal(t, want.message, e.Message)
 		}
+	}
+}
+
+func TestWhatTheServerCannotRunIsIgnoredByName(t *testing.T) {
+	c := decoded(t, `{"model":"m","max_tokens":9,"tools":[{"type":"web_search_20250305","name":"web_search"},{"name":"f"},{"type":"custom","name":"g"}],
+		"mcp_servers":[{"type":"url","url":"http://x","name":"x"}],"messages":[{"role":"user","content":"hi"},
+		{"role":"assistant","content":[{"type":"server_tool_use","id":"s","name":"web_search","input":{}},{"type":"web_search_tool_result","tool_use_id":"s","content":[]},
+			{"type":"text","text":"so"},{"type":"tool_use","id":"t","name":"f","input":null},{"type":"tool_use","id":"u","name":"f","input":"{\"a\""}]},
+		{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"see"},{"type":"image","source":{}}]}]}]}`)
+	require.Equal(t, []string{"messages[1].content[0] (server_tool_use)", "messages[1].content[1] (web_search_tool_result)",
+		"messages[2].content[0].content[1] (image)", "tools[0] (web_search_20250305)", "mcp_servers"}, c.Ignored)
+	r := c.Requests[0]
+	require.Len(t, r.Tools, 2)
+	require.Equal(t, "see\n(an image, which this model cannot see)", r.Messages[2].Content)
+	calls, err := json.Marshal(r.Messages[1].ToolCalls)
+	require.NoError(t, err)
+	require.JSONEq(t, `[{"id":"t","type":"function","function":{"name":"f","arguments":{}}},{"id":"u","type":"function","function":{"name":"f","arguments":{"input":"{\"a\""}}}]`, string(calls))
+}
+
+func TestMaxTokensIsClipped(t *testing.T) {
+	r := decoded(t, `{"model":"m","max_tokens":32000,"messages":[{"role":"user","content":"hi"}]}`).Requests[0]
+	require.Equal(t, 32000, r.MaxTokens)
+	require.True(t, r.ClipMaxTokens)
+}
+
+func TestTheInputOfACallIsAnObject(t *testing.T) {
+	c := decoded(t, `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`)
+	for arguments, want := range map[string]string{`{"a":1}`: `{"a":1}`, `"x"`: `{"input":"x"}`, `[1]`: `{"input":[1]}`, `{"a"`: `{}`} {
+		body, err := Encode(c, &call.Result{Choices: []call.Choice{{Calls: []call.ToolCall{{ID: "t", Name: "f", Arguments: arguments}}}}}, "")
+		require.NoError(t, err)
+		require.Contains(t, string(body), `"input":`+want, arguments)
 	}
 }

@@ -41,6 +41,16 @@ func TextArguments(text string) string {
 	return `{"` + argument + `":` + string(quote(text)) + `}`
 }
 
+// TextOf returns the text of a call whose arguments TextArguments describes. It returns other arguments as they are.
+func TextOf(arguments string) string {
+	var object map[string]json.RawMessage
+	var text string
+	if json.Unmarshal(Arguments(arguments), &object) != nil || json.Unmarshal(object[argument], &text) != nil {
+		return arguments
+	}
+	return text
+}
+
 // quote returns a text as a JSON string without the escapes of <, > and &.
 func quote(text string) []byte {
 	var b bytes.Buffer

@@ -20,7 +20,11 @@ func TestArgumentsOfAnEarlierCallAreAnObject(t *testing.T) {
 	} {
 		require.JSONEq(t, want, string(Arguments(text)), "%q", text)
 	}
-	require.JSONEq(t, `{"input":"a\n\"b\""}`, TextArguments("a\n\"b\""))
+	for _, text := range []string{"", "a\n\"b\"", "<é>"} {
+		require.Equal(t, text, TextOf(TextArguments(text)))
+	}
+	require.Equal(t, "ls -", TextOf(`{"input":"ls -`))
+	require.Equal(t, `{"a":1}`, TextOf(`{"a":1}`))
 }
 
 func TestAnyBeginningOfArgumentsIsAnObject(t *testing.T) {

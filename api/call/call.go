@@ -47,10 +47,11 @@ type Call struct {
 	Echo         bool // each choice begins with the text of its prompt
 	N            int  // choices per prompt
 	Requests     []*api.Request
-	Repeated     []byte  // fields of the request that its answer repeats, as JSON; only of the Responses API
-	Resume       Resume  // whether the client can reconnect to the answer
-	Parsing      Parsing // of a chat: how the text is split
-	Window       int     // requests that run at once; 0: all
+	Repeated     []byte   // fields of the request that its answer repeats, as JSON; only of the Responses API
+	Resume       Resume   // whether the client can reconnect to the answer
+	Parsing      Parsing  // of a chat: how the text is split
+	Window       int      // requests that run at once; 0: all
+	Ignored      []string // parts of the request that have no effect, though it does not say so: see Ignore
 	Vectors      *Vectors
 }
 

@@ -33,7 +33,7 @@ func Endpoints() []Endpoint {
 			Decode: anthropic.Decode, Encode: anthropic.Encode, Stream: anthropic.NewStream, Error: anthropic.EncodeError, Frames: call.NamedEvents,
 		}},
 		{call.Responses, "/v1/responses", "responses", call.Codec{
-			Decode: responses.Decode, Encode: responses.Encode, Stream: responses.NewStream, Error: wire.EncodeError,
+			Decode: responses.Decode, Encode: responses.Encode, Stream: responses.NewStream, Error: responses.EncodeError,
 			StreamError: responses.EncodeStreamError, Frames: call.NamedEvents,
 		}},
 		{call.OllamaChat, "/api/chat", "ollama.chat", ollamaCodec(ollama.DecodeChat)},

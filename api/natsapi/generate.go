@@ -25,7 +25,7 @@ func (s *Service) generate(format call.Codec) func(context.Context, *reply, []by
 			r.fail(err)
 			return
 		}
-		r.callID = c.ID
+		r.callID, r.ignored = c.ID, c.IgnoredText()
 		answer, err := s.opts.Calls.Run(ctx, c)
 		if err != nil {
 			r.fail(err)

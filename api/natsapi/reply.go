@@ -26,6 +26,7 @@ type reply struct {
 	encodeError func(*api.Error) []byte // returns the body of an error; nil: OpenAI's form
 	key         string                  // id of the API key
 	kv          string                  // see HeaderKV; "": none
+	ignored     string                  // see HeaderIgnored; only of the first message, "": none
 	seq         uint64
 	skip        uint64 // messages that the client has received
 	opened      bool   // a message with the cancel subject was sent
@@ -138,7 +139,16 @@ func (r *reply) send(m *nats.Msg) error {
 		}
 		m.Header[HeaderKV] = []string{r.kv}
 	}
+	if r.ignored != "" {
+		if m.Header == nil {
+			m.Header = nats.Header{}
+		}
+		m.Header[HeaderIgnored] = []string{r.ignored}
+	}
 	err := r.out.send(r.to, m)
+	if err == nil {
+		r.ignored = ""
+	}
 	if err != nil && r.err == nil {
 		r.err = fmt.Errorf("natsapi: %w", err)
 	}

@@ -31,6 +31,7 @@ const (
 	HeaderEnd        = "Millrace-End"           // on the last message: stop, length, cancelled or error
 	HeaderCancel     = "Millrace-Cancel"        // on the first: a message to this subject cancels
 	HeaderKV         = "Millrace-KV"            // from the first event on: what the workers lose of keys and values, see api.Pin
+	HeaderIgnored    = "Millrace-Ignored"       // on the first: the parts of the request that have no effect, see call.Call
 	HeaderPing       = "Millrace-Ping"          // a ping, which has no number
 	HeaderInterval   = "Millrace-Ping-Interval" // on the first of a resumable stream: seconds of silence before a ping
 	HeaderRetryAfter = "Retry-After"            // seconds, with errors 429 and 503

@@ -233,6 +233,16 @@ func TestMessagesAnnounceAnEviction(t *testing.T) {
 	require.Equal(t, "streaming-4-1020", next(t, sub).Header.Get(natsapi.HeaderKV))
 }
 
+func TestTheFirstMessageNamesWhatWasIgnored(t *testing.T) {
+	_, nc := start(t, apitest.New(apitest.Say("Hel", "lo")), natsapi.Options{})
+	const offered = hello + `,"tools":[{"type":"web_search"}]`
+	require.Equal(t, "tools[0] (web_search)", request(t, nc, "chat.completions", offered+`}`).Header.Get(natsapi.HeaderIgnored))
+	require.Empty(t, request(t, nc, "chat.completions", hello+`}`).Header.Get(natsapi.HeaderIgnored))
+	for i, m := range all(t, open(t, nc, "chat.completions", offered+`,"stream":true}`)) {
+		require.Equal(t, i == 0, m.Header.Get(natsapi.HeaderIgnored) != "", "message %d", i)
+	}
+}
+
 func TestErrorsHaveOpenAIsShapeAndMicrosHeaders(t *testing.T) {
 	e := apitest.New(func(_ *api.Request, s *apitest.Stream) {
 		s.Send(api.Event{Text: "part"})

@@ -26,6 +26,9 @@ func (s *server) generate(format call.Codec) handlerFunc {
 		if w, ok := w.(*response); ok {
 			w.callID = c.ID
 		}
+		if text := c.IgnoredText(); text != "" {
+			w.Header().Set(headerIgnored, text)
+		}
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		answer, err := s.opts.Calls.Run(ctx, c)
@@ -62,6 +65,9 @@ func (s *server) answer(ctx context.Context, w http.ResponseWriter, a call.Answe
 	}
 	return writeJSON(w, body)
 }
+
+// headerIgnored is the header that names the parts of a request that have no effect.
+const headerIgnored = "Millrace-Ignored"
 
 // headerKV is the header that announces answers of workers that lose keys and values of long sequences, see api.Pin.
 const headerKV = "Millrace-KV"

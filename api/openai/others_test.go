@@ -68,6 +68,21 @@ func TestEachAPIHasItsOwnErrors(t *testing.T) {
 	}
 }
 
+func TestAnAnswerNamesWhatWasIgnored(t *testing.T) {
+	srv := serve(t, apitest.New(apitest.Say("Hello")), openai.Options{})
+	for path, body := range map[string]string{
+		"/v1/chat/completions": `{"messages":[{"role":"user","content":"hi"}]`, "/v1/messages": aMessage, "/v1/responses": `{"input":"hi"`, "/api/chat": anOllama,
+	} {
+		for _, stream := range []string{"true", "false"} {
+			resp := post(t, srv, path, body+`,"stream":`+stream+`,"tools":[{"type":"web_search","name":"w"}]}`)
+			require.Equal(t, http.StatusOK, resp.StatusCode, path)
+			require.Equal(t, "tools[0] (web_search)", resp.Header.Get("Millrace-Ignored"), path)
+			require.Contains(t, read(t, resp), "Hello", path)
+			require.Empty(t, post(t, srv, path, body+`}`).Header.Get("Millrace-Ignored"), path)
+		}
+	}
+}
+
 func TestAnthropicsHeaderHasTheKey(t *testing.T) {
 	keys, key := keyring(t, func(*auth.Entry) {})
 	srv := serve(t, apitest.New(apitest.Say("Hello")), openai.Options{Keys: keys})

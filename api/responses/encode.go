@@ -44,7 +44,7 @@ type Repeated struct {
 	Reasoning       ReasoningSettings `json:"reasoning"`
 	Text            TextSettings      `json:"text"`
 	ToolChoice      json.RawMessage   `json:"tool_choice"`
-	Tools           []functionTool    `json:"tools"`
+	Tools           []json.RawMessage `json:"tools"`
 }
 
 // ReasoningSettings are what a request says of reasoning.
@@ -71,17 +71,19 @@ type Incomplete struct {
 	Reason string   `json:"reason" doc:"Always \"max_output_tokens\""`
 }
 
-// Item is one part of an answer: a message, reasoning or a call of a function. Its type says which fields it has.
+// Item is one part of an answer: a message, reasoning or a call of a tool. Its type says which fields it has.
 type Item struct {
 	ID        string         `json:"id"`
-	Type      string         `json:"type" doc:"message, reasoning or function_call"`
+	Type      string         `json:"type" doc:"message, reasoning, function_call or custom_tool_call"`
 	Status    string         `json:"status,omitempty"`
 	Role      string         `json:"role,omitempty"`
 	Content   *[]ContentPart `json:"content,omitempty"`
 	Summary   *[]string      `json:"summary,omitempty" doc:"Always empty"`
 	CallID    string         `json:"call_id,omitempty"`
 	Name      string         `json:"name,omitempty"`
-	Arguments *string        `json:"arguments,omitempty" doc:"JSON"`
+	Namespace string         `json:"namespace,omitempty" doc:"Of a function in a namespace"`
+	Arguments *string        `json:"arguments,omitempty" doc:"JSON, of a function_call"`
+	Input     *string        `json:"input,omitempty" doc:"Text, of a custom_tool_call"`
 }
 
 // ContentPart is text of an item.
@@ -118,6 +120,12 @@ func usageOf(u api.Usage, reasoning int) *ResponseUsage {
 	return out
 }
 
+// The types of items that are calls.
+const (
+	functionCall = "function_call"
+	customCall   = "custom_tool_call"
+)
+
 // suffix is the part of a call's ID that the IDs of its answer have.
 func suffix(c *call.Call) string { return strings.TrimPrefix(c.ID, "chatcmpl-") }
 
@@ -125,7 +133,7 @@ func newResponse(c *call.Call) Response {
 	r := Response{ID: "resp_" + suffix(c), Object: "response", CreatedAt: c.Created.Unix(), Status: "in_progress", Model: c.Model, Output: []Item{},
 		Required: requiredOf(c), Truncation: "disabled", Temperature: c.Requests[0].Sampling.Temperature, TopP: c.Requests[0].Sampling.TopP}
 	if json.Unmarshal(c.Repeated, &r.Repeated) != nil || r.Tools == nil {
-		r.Tools = []functionTool{}
+		r.Tools = []json.RawMessage{}
 	}
 	return r
 }
@@ -142,18 +150,36 @@ func (r *Response) end(f api.Finish, at int64) {
 	}
 }
 
-// newItem returns the item that a delta begins, the n-th of its answer.
-func newItem(c *call.Call, d *tools.Delta, n int) Item {
+// newItem returns the item that a delta begins, the n-th of its answer. names are the tools that the client knows in another way.
+func newItem(c *call.Call, names map[string]called, d *tools.Delta, n int) Item {
 	id := fmt.Sprintf("%s_%d", suffix(c), n)
 	switch d.Kind {
 	case tools.Reasoning:
 		return Item{ID: "rs_" + id, Type: "reasoning", Status: "in_progress", Summary: &[]string{}, Content: &[]ContentPart{}}
 	case tools.Begin:
-		arguments := ""
-		return Item{ID: "fc_" + id, Type: "function_call", Status: "in_progress", CallID: d.ID, Name: d.Name, Arguments: &arguments}
+		empty := ""
+		name, known := names[d.Name]
+		if name.custom {
+			return Item{ID: "ctc_" + id, Type: customCall, Status: "in_progress", CallID: d.ID, Name: name.name, Namespace: name.space, Input: &empty}
+		}
+		it := Item{ID: "fc_" + id, Type: functionCall, Status: "in_progress", CallID: d.ID, Name: d.Name, Arguments: &empty}
+		if known {
+			it.Name, it.Namespace = name.name, name.space
+		}
+		return it
 	default:
 		return Item{ID: "msg_" + id, Type: "message", Status: "in_progress", Role: "assistant", Content: &[]ContentPart{}}
 	}
+}
+
+// setArguments sets what the model wrote as the arguments of a call.
+func (it *Item) setArguments(text string) {
+	if it.Type == customCall {
+		text = call.TextOf(text)
+		it.Input = &text
+		return
+	}
+	it.Arguments = &text
 }
 
 // newPart returns the empty part of an item that has text.
@@ -167,12 +193,13 @@ func newPart(itemType string) ContentPart {
 // Encode returns the body of a whole answer.
 func Encode(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	out, ch := newResponse(c), &r.Choices[0]
+	names := clientNames(out.Tools)
 	out.end(ch.Finish, r.Ended)
 	text := func(kind tools.Kind, text string) {
 		if text == "" {
 			return
 		}
-		it := newItem(c, &tools.Delta{Kind: kind}, len(out.Output))
+		it := newItem(c, names, &tools.Delta{Kind: kind}, len(out.Output))
 		p := newPart(it.Type)
 		p.Text = text
 		it.Status, *it.Content = "completed", []ContentPart{p}
@@ -181,8 +208,9 @@ func Encode(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	text(tools.Reasoning, ch.Reasoning)
 	text(tools.Content, ch.Text)
 	for _, made := range ch.Calls {
-		it := newItem(c, &tools.Delta{Kind: tools.Begin, ID: made.ID, Name: made.Name}, len(out.Output))
-		it.Status, it.Arguments = "completed", &made.Arguments
+		it := newItem(c, names, &tools.Delta{Kind: tools.Begin, ID: made.ID, Name: made.Name}, len(out.Output))
+		it.Status = "completed"
+		it.setArguments(made.Arguments)
 		out.Output = append(out.Output, it)
 	}
 	if n := len(out.Output); n > 0 && out.Status == "incomplete" {
@@ -204,10 +232,16 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
+// engineFields are the names that fields have in errors of the engine, which knows no API.
+var engineFields = wire.Paths{"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
+
+// EncodeError returns the body of an error.
+func EncodeError(e *api.Error) []byte { return wire.EncodeError(api.AsError(engineFields.Rename(e))) }
+
 // EncodeStreamError returns the event of an error in a stream.
 func EncodeStreamError(e *api.Error) []byte {
 	var d wire.ErrorBody
-	if json.Unmarshal(wire.EncodeError(e), &d) != nil {
+	if json.Unmarshal(EncodeError(e), &d) != nil {
 		d.Error.Message = e.Message
 	}
 	body, err := marshal(struct {

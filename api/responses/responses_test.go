@@ -59,7 +59,7 @@ func TestABadCallNamesItsField(t *testing.T) {
 		`{"model":"m","input":"x","max_output_tokens":0}`:                                                     "max_output_tokens",
 		`{"model":"m","input":"x","temperature":9}`:                                                           "temperature",
 		`{"model":"m","input":"x","proof":{"version":2}}`:                                                     "proof.version",
-		`{"model":"m","input":"x","tools":[{"type":"web_search"}]}`:                                           "tools[0].type",
+		`{"model":"m","input":"x","tools":[{"name":"f"}]}`:                                                    "tools[0].type",
 		`{"model":"m","input":"x","text":{"format":{"type":"xml"}}}`:                                          "text.format.type",
 		`{"model":"m","input":"x","reasoning":{"effort":"most"}}`:                                             "reasoning.effort",
 		`{"model":"m","input":[{"type":"item_reference","id":"msg_1"}]}`:                                      "input[0].type",
@@ -166,7 +166,7 @@ func TestAStreamEndsWithTheWholeAnswer(t *testing.T) {
 			}
 			require.JSONEq(t, normal(t, &whole), normal(t, last.Response))
 			require.JSONEq(t, `{"k":"v"}`, string(whole.Metadata))
-			require.Equal(t, "f", whole.Tools[0].Name)
+			require.JSONEq(t, `[{"type":"function","name":"f","description":null,"parameters":{"type":"object"},"strict":null}]`, string(must(json.Marshal(whole.Tools))))
 			require.Equal(t, "resp_1", whole.ID)
 			require.InDelta(t, 0.5, whole.PresencePenalty, 0)
 			if c.finish == api.FinishLength {

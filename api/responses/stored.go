@@ -1,6 +1,7 @@
 package responses
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -132,7 +133,8 @@ func complete(it map[string]json.RawMessage, id string) {
 	json.Unmarshal(it["type"], &kind) //nolint:errcheck // Decode has checked it
 	json.Unmarshal(it["role"], &role) //nolint:errcheck // as above
 	if it["id"] == nil {
-		it["id"] = quoted(map[string]string{"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "function_call_output": "fco_"}[kind] + id)
+		short := map[string]string{"message": "msg_", "reasoning": "rs_", functionCall: "fc_", "function_call_output": "fco_", customCall: "ctc_", "custom_tool_call_output": "ctco_"}
+		it["id"] = quoted(cmp.Or(short[kind], "item_") + id)
 	}
 	if it["status"] == nil {
 		it["status"] = quoted("completed")

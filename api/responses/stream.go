@@ -22,6 +22,7 @@ type event struct {
 	Logprobs     *[]string    `json:"logprobs,omitempty"`
 	Name         string       `json:"name,omitempty"`
 	Arguments    *string      `json:"arguments,omitempty"`
+	Input        *string      `json:"input,omitempty"`
 }
 
 // stream encodes the events of a call. It has no state but that of its events.
@@ -30,7 +31,9 @@ type stream struct {
 	parser *call.Parser
 	number int
 	r      Response
+	names  map[string]called
 	item   *Item       // in hand; nil: none
+	wrote  string      // the arguments of a custom tool's call so far
 	part   ContentPart // of an item with text
 	finish api.Finish
 	proof  *proof.Recorder
@@ -39,7 +42,8 @@ type stream struct {
 
 // NewStream returns the encoder of a streamed answer.
 func NewStream(c *call.Call, _ string) call.Encoder {
-	return &stream{call: c, parser: call.NewParser(c), r: newResponse(c), proof: proof.NewRecorder(c)}
+	r := newResponse(c)
+	return &stream{call: c, parser: call.NewParser(c), r: r, names: clientNames(r.Tools), proof: proof.NewRecorder(c)}
 }
 
 // Observe does nothing: no chunk has a digest.
@@ -77,25 +81,24 @@ func (s *stream) Encode(ev api.Event) [][]byte {
 	return s.out
 }
 
-// kinds are the types of the items that deltas belong to.
-func itemType(k tools.Kind) string {
-	switch k {
+// belongs reports whether a delta belongs to an item.
+func (it *Item) belongs(d *tools.Delta) bool {
+	switch d.Kind {
 	case tools.Reasoning:
-		return "reasoning"
+		return it.Type == "reasoning"
 	case tools.Content:
-		return "message"
+		return it.Type == "message"
 	case tools.Begin, tools.Arguments, tools.End:
 	}
-	return "function_call"
+	return d.Kind != tools.Begin && (it.Type == functionCall || it.Type == customCall)
 }
 
 func (s *stream) delta(d *tools.Delta) {
-	t := itemType(d.Kind)
 	switch {
 	case d.Kind == tools.End:
 		s.endItem(false)
 		return
-	case s.item == nil || d.Kind == tools.Begin || s.item.Type != t:
+	case s.item == nil || !s.item.belongs(d):
 		s.endItem(false)
 		s.beginItem(d)
 	}
@@ -103,8 +106,11 @@ func (s *stream) delta(d *tools.Delta) {
 		return
 	}
 	e := s.at(event{Delta: &d.Text})
-	switch t {
-	case "function_call":
+	switch s.item.Type {
+	case customCall:
+		s.wrote += d.Text // its text is in one piece: that of JSON is not the client's
+		return
+	case functionCall:
 		*s.item.Arguments += d.Text
 		e.Type, e.ContentIndex = "response.function_call_arguments.delta", nil
 	case "reasoning":
@@ -125,11 +131,11 @@ func (s *stream) at(e event) event {
 }
 
 func (s *stream) beginItem(d *tools.Delta) {
-	it := newItem(s.call, d, len(s.r.Output))
-	s.item = &it
+	it := newItem(s.call, s.names, d, len(s.r.Output))
+	s.item, s.wrote = &it, ""
 	index := len(s.r.Output)
 	s.add(event{Type: "response.output_item.added", OutputIndex: &index, Item: s.item})
-	if it.Type == "function_call" {
+	if it.Content == nil {
 		return
 	}
 	s.part = newPart(it.Type)
@@ -142,16 +148,23 @@ func (s *stream) endItem(cut bool) {
 		return
 	}
 	switch s.item.Type {
-	case "function_call":
+	case functionCall:
 		e := s.at(event{Type: "response.function_call_arguments.done", Name: s.item.Name, Arguments: s.item.Arguments})
 		e.ContentIndex = nil
+		s.add(e)
+	case customCall:
+		s.item.setArguments(s.wrote)
+		e := s.at(event{Type: "response.custom_tool_call_input.delta", Delta: s.item.Input})
+		e.ContentIndex = nil
+		s.add(e)
+		e.Type, e.Delta, e.Input = "response.custom_tool_call_input.done", nil, s.item.Input
 		s.add(e)
 	case "reasoning":
 		s.add(s.at(event{Type: "response.reasoning_text.done", Text: &s.part.Text}))
 	default:
 		s.add(s.at(event{Type: "response.output_text.done", Text: &s.part.Text, Logprobs: &[]string{}}))
 	}
-	if s.item.Type != "function_call" {
+	if s.item.Content != nil {
 		s.add(s.at(event{Type: "response.content_part.done", Part: &s.part}))
 		*s.item.Content = []ContentPart{s.part}
 	}

@@ -35,13 +35,15 @@ func decodeChat(body []byte, models []api.Model, arrival time.Time, id string) (
 	o.promptLogprobs(c, r)
 	v := o.conversation()
 	r.Messages, r.Tools, r.TemplateArgs = v.messages, v.tools, v.args
-	r.ContinueFinal, r.NoGenerationPrompt = v.continueFinal, v.noPrompt
+	r.ContinueFinal, r.NoGenerationPrompt, c.Ignored = v.continueFinal, v.noPrompt, v.ignored
 	o.reasoningEffort(r)
 	c.Requests = []*api.Request{r}
 	o.choose(c, models, &v.choice)
 	o.refuseUnsupported("audio")
 	o.refuseUnsupported("modalities", `["text"]`)
-	o.refuseUnsupported("web_search_options")
+	if _, ok := o.get("web_search_options"); ok { // an offer of a tool
+		c.Ignored = append(c.Ignored, call.Ignore("web_search_options", ""))
+	}
 	o.refuseUnsupported("functions", "[]")
 	o.refuseUnsupported("function_call", `"none"`, `"auto"`)
 	o.refuseUnsupported("echo", "false")
@@ -89,6 +91,7 @@ type conversation struct {
 	messages                []api.Message
 	tools                   []any
 	choice                  call.ToolChoice
+	ignored                 []string
 	args                    map[string]any
 	continueFinal, noPrompt bool
 }
@@ -110,7 +113,7 @@ func (o *object) conversation() conversation {
 	}
 	v.noPrompt = !addPrompt
 	var names []string
-	v.tools, names = o.tools()
+	v.tools, names, v.ignored = o.tools()
 	if v.choice = o.toolChoice(names); v.choice.None {
 		v.tools = nil
 	}

@@ -199,7 +199,6 @@ func badChats() []bad {
 		{with(`"response_format":{"type":"structural_tag"}`), "response_format.type"},
 		{with(`"response_format":{}`), "response_format.type"}, {with(`"response_format":"text"`), "response_format"},
 		{with(`"tools":{}`), "tools"}, {with(`"tools":[{}]`), "tools[0].function"},
-		{with(`"tools":[{"type":"retrieval","function":{"name":"f"}}]`), "tools[0].type"},
 		{with(`"tools":[{"function":{"name":""}}]`), "tools[0].function.name"},
 		{with(`"tool_choice":"required"`), "tool_choice"}, {with(`"tool_choice":"maybe"`), "tool_choice"},
 		{with(`"tool_choice":{"type":"function","function":{"name":"f"}}`), "tool_choice.function.name"},

@@ -33,7 +33,9 @@ func (o *object) toolCalls() []any {
 		}
 		f := function{Type: "function"}
 		made.str("id", &f.ID)
-		if fn := made.requireFunction(); fn != nil {
+		if text := made.textCall(); text != nil {
+			f.Function = text
+		} else if fn := made.requireFunction(); fn != nil {
 			var name string
 			fn.str("name", &name)
 			f.Function = calledFunction{name, fn.arguments()}
@@ -49,6 +51,23 @@ func (o *object) toolCalls() []any {
 type calledFunction struct {
 	Name      string          `json:"name"`
 	Arguments json.RawMessage `json:"arguments"`
+}
+
+// textCall reads an earlier call of a custom tool, which has one text in place of arguments. It returns nil for the call of a function.
+func (o *object) textCall() any {
+	kind := ""
+	o.str("type", &kind)
+	custom := o.child("custom")
+	if kind != "custom" || custom == nil {
+		return nil
+	}
+	var name, input string
+	if custom.str("name", &name); name == "" {
+		custom.fail("name", "expected a name")
+	}
+	custom.str("input", &input)
+	o.adopt(custom)
+	return calledFunction{name, json.RawMessage(call.TextArguments(input))}
 }
 
 // arguments returns the arguments of an earlier call as an object. Some clients send the object in place of a string.
@@ -85,15 +104,21 @@ func (o *object) requireFunction() *object {
 // maxToolName is the longest name of a tool, in bytes.
 const maxToolName = 128
 
-// tools reads the tools that the template describes to the model, and returns their names.
-func (o *object) tools() (list []any, names []string) {
+// tools reads the tools that the template describes to the model, and returns their names. Tools of other types than functions have no
+// effect: the client offers what a server may run, and this one runs none.
+func (o *object) tools() (list []any, names, ignored []string) {
 	items, _ := o.list("tools", maxTools)
 	for i, raw := range items {
-		tool := o.open(fmt.Sprintf("tools[%d]", i), raw)
+		path := fmt.Sprintf("tools[%d]", i)
+		tool := o.open(path, raw)
 		if tool == nil {
-			return nil, nil
+			return nil, nil, nil
 		}
-		name := ""
+		kind, name := "function", ""
+		if tool.str("type", &kind); kind != "function" && tool.err == nil {
+			ignored = append(ignored, call.Ignore(o.path+path, kind))
+			continue
+		}
 		if fn := tool.requireFunction(); fn != nil {
 			name = fn.toolFields()
 			if slices.Contains(names, name) {
@@ -104,7 +129,7 @@ func (o *object) tools() (list []any, names []string) {
 		o.adopt(tool)
 		list, names = append(list, raw), append(names, name)
 	}
-	return list, names
+	return list, names, ignored
 }
 
 // toolFields checks the fields of a function and returns its name.

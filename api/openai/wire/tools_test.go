@@ -25,7 +25,11 @@ func TestBadToolsAreRefusedByTheFieldAtFault(t *testing.T) {
 	for _, c := range []bad{
 		{with(`"tools":{}`), "tools"}, {with(`"tools":[7]`), "tools[0]"}, {with(`"tools":[{}]`), "tools[0].function"},
 		{with(`"tools":[` + many + `{}]`), "tools"},
-		{with(`"tools":[{"type":"custom","function":{"name":"f"}}]`), "tools[0].type"},
+		{with(`"tools":[{"type":7,"function":{"name":"f"}}]`), "tools[0].type"},
+		{with(`"tools":[{"type":"web_search"}],"tool_choice":"required"`), "tool_choice"},
+		{with(`"tools":[{"type":"custom","custom":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f"}}`), "tool_choice.function.name"},
+		{`{"messages":[{"role":"assistant","tool_calls":[{"type":"custom","custom":{"input":"x"}}]}]}`, "messages[0].tool_calls[0].custom.name"},
+		{`{"messages":[{"role":"assistant","tool_calls":[{"type":"custom","custom":{"name":"f","input":7}}]}]}`, "messages[0].tool_calls[0].custom.input"},
 		{fn(``), "tools[0].function.name"}, {fn(`"name":7`), "tools[0].function.name"}, {fn(`"name":"a b"`), "tools[0].function.name"},
 		{fn(`"name":"` + strings.Repeat("a", 129) + `"`), "tools[0].function.name"},
 		{fn(`"name":"f","description":1`), "tools[0].function.description"}, {fn(`"name":"f","strict":1`), "tools[0].function.strict"},
@@ -116,6 +120,29 @@ func TestAnyArgumentsOfAnEarlierCallAreTaken(t *testing.T) {
 		require.NoError(t, err)
 		require.JSONEq(t, `[{"id":"c","type":"function","function":{"name":"f","arguments":`+want+`}}]`, string(raw), sent)
 	}
+}
+
+func TestToolsThatTheServerCannotRunAreIgnoredByName(t *testing.T) {
+	c := decodeTools(t, `"web_search_options":{},"tools":[{"type":"web_search"},{"type":"function","function":{"name":"f"}},{"type":"custom","custom":{"name":"g"}},
+		{"type":"a b\r\nX: y"}],"tool_choice":"required"`)
+	require.Equal(t, []string{"tools[0] (web_search)", "tools[2] (custom)", "tools[3]", "web_search_options"}, c.Ignored)
+	require.Len(t, c.Requests[0].Tools, 1)
+	require.True(t, c.Parsing.Calls)
+	c = decodeTools(t, `"tools":[{"type":"web_search"}]`)
+	require.Empty(t, c.Requests[0].Tools)
+	require.False(t, c.Parsing.Calls)
+	require.Equal(t, "tools[0] (web_search)", c.IgnoredText())
+	c = decodeTools(t, `"tools":[`+strings.Repeat(`{"type":"x"},`, 40)+`{"type":"x"}]`)
+	require.True(t, strings.HasSuffix(c.IgnoredText(), ", tools[15] (x) and 25 more"), c.IgnoredText())
+	require.Empty(t, decodeTools(t, twoTools).IgnoredText())
+}
+
+func TestAnEarlierCallOfACustomToolHasItsText(t *testing.T) {
+	c, err := DecodeChat([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"c","type":"custom","custom":{"name":"f","input":"a\n<b>"}}]}]}`), served, arrival)
+	require.NoError(t, err)
+	raw, err := marshal(c.Requests[0].Messages[0].ToolCalls)
+	require.NoError(t, err)
+	require.Equal(t, `[{"id":"c","type":"function","function":{"name":"f","arguments":{"input":"a\n<b>"}}}]`, string(raw))
 }
 
 // deltas returns the choices of chunks, with the id of a call replaced.
