@@ -165,7 +165,7 @@ func (t *translation) addFormat(r *request) error {
 	return nil
 }
 
-// includeLogprobs is the value of "include" that asks for log probabilities.
+// includeLogprobs is the value of "include" for log probabilities.
 const includeLogprobs = "message.output_text.logprobs"
 
 func (t *translation) addRest(r *request) error {

@@ -81,9 +81,9 @@ type Item struct {
 	Summary   *[]string      `json:"summary,omitempty" doc:"Always empty"`
 	CallID    string         `json:"call_id,omitempty"`
 	Name      string         `json:"name,omitempty"`
-	Namespace string         `json:"namespace,omitempty" doc:"Of a function in a namespace"`
-	Arguments *string        `json:"arguments,omitempty" doc:"JSON, of a function_call"`
-	Input     *string        `json:"input,omitempty" doc:"Text, of a custom_tool_call"`
+	Namespace string         `json:"namespace,omitempty" doc:"Only a tool of a namespace has it"`
+	Arguments *string        `json:"arguments,omitempty" doc:"JSON. Only a function_call has it"`
+	Input     *string        `json:"input,omitempty" doc:"Text. Only a custom_tool_call has it"`
 }
 
 // ContentPart is text of an item.

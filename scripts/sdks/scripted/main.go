@@ -1,0 +1,129 @@
+// Command scripted serves all APIs over HTTP with a model whose answers are written down, so that an agent's loop ends the same way in every
+// run. It prints the address of the server, and ends with its standard input.
+//
+// The model calls the first tool that it knows to write a file, calls it again to read the file, and then says what it has read. Without
+// such a tool it answers with the text of SCRIPTED_ANSWER.
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/openai"
+)
+
+// The model writes word into a file, which no client can know before.
+const (
+	word  = "millrace-4711"
+	write = "echo " + word + " > note.txt"
+	read  = "cat note.txt"
+)
+
+// commands are the tools of agents that run a command in a shell, with the names of their arguments.
+var commands = map[string]struct {
+	argument string
+	others   map[string]any
+}{
+	"exec_command": {argument: "cmd"},                                                     // Codex CLI
+	"bash":         {argument: "command", others: map[string]any{"description": "Notes"}}, // opencode
+	"Bash":         {argument: "command", others: map[string]any{"description": "Notes"}}, // Claude Code
+	"run":          {argument: "command"},                                                 // the tests of this folder
+}
+
+func main() {
+	if err := serve(); err != nil {
+		fmt.Fprintln(os.Stderr, "scripted:", err)
+		os.Exit(1)
+	}
+}
+
+func serve() error {
+	engine := apitest.New(answer)
+	engine.Served = []api.Model{{ID: "scripted", Created: time.Now(), ContextLength: 1 << 18, Format: "hermes"}}
+	handler, err := openai.New(engine, openai.Options{})
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", cmp.Or(os.Getenv("SCRIPTED_LISTEN"), "127.0.0.1:0"))
+	if err != nil {
+		return err
+	}
+	fmt.Printf("http://%s\n", listener.Addr())
+	ended := make(chan error, 1)
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	go func() { ended <- server.Serve(listener) }()
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		return err
+	}
+	if err := server.Close(); err != nil {
+		return err
+	}
+	<-ended
+	return nil
+}
+
+// answer sends the next answer of a conversation in small pieces.
+func answer(r *api.Request, s *apitest.Stream) {
+	text := next(r)
+	pieces := []string{}
+	for len(text) > 0 {
+		n := min(len(text), 7)
+		pieces = append(pieces, text[:n])
+		text = text[n:]
+	}
+	apitest.Say(pieces...)(r, s)
+}
+
+// next returns the model's text after the conversation of a request.
+func next(r *api.Request) string {
+	results := 0 // of tools, since the user's last message
+	last := ""
+	for _, m := range slices.Backward(r.Messages) {
+		if m.Role == "user" {
+			break
+		}
+		if m.Role == "tool" {
+			results++
+			last = cmp.Or(last, m.Content)
+		}
+	}
+	for _, tool := range call.Tools(r.Tools) {
+		known, ok := commands[tool.Name]
+		switch {
+		case !ok:
+		case results == 0:
+			return "I will make a note.\n" + callOf(tool.Name, known.argument, write, known.others)
+		case results == 1:
+			return callOf(tool.Name, known.argument, read, known.others)
+		case strings.Contains(last, word):
+			return "The note says " + word + "."
+		default:
+			return fmt.Sprintf("The tool said %q, which has no note.", last)
+		}
+	}
+	return cmp.Or(os.Getenv("SCRIPTED_ANSWER"), "Paris.")
+}
+
+// callOf returns the text of a call, in the format of Hermes.
+func callOf(tool, argument, command string, others map[string]any) string {
+	arguments := map[string]any{argument: command}
+	for name, value := range others {
+		arguments[name] = value
+	}
+	text, err := json.Marshal(map[string]any{"name": tool, "arguments": arguments})
+	if err != nil { // strings always marshal
+		return ""
+	}
+	return "<tool_call>\n" + string(text) + "\n</tool_call>"
+}
