@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
 )
 
 // Line is a line of a batch's file: one request.
@@ -69,6 +70,9 @@ func fileID(batch, what string) string {
 	return "file-" + hex.EncodeToString(sum[:12])
 }
 
+// byteOrderMark is what editors and PowerShell write before the first line of a file.
+const byteOrderMark = "\ufeff"
+
 // errLong is the error of a line that does not fit into a message of the queue.
 var errLong = errors.New("batch: line too long")
 
@@ -81,7 +85,11 @@ type lines struct {
 
 func newLines(r io.Reader, limit int) *lines {
 	const buffer = 64 << 10
-	return &lines{r: bufio.NewReaderSize(r, buffer), limit: limit}
+	in := bufio.NewReaderSize(r, buffer)
+	if mark, _ := in.Peek(len(byteOrderMark)); string(mark) == byteOrderMark { // an error comes back with the first line
+		in.Discard(len(byteOrderMark)) //nolint:errcheck // Peek has read it
+	}
+	return &lines{r: in, limit: limit}
 }
 
 // next returns the next line without its end, valid until the next call. io.EOF is the end; errLong a line above the limit, after which the next
@@ -122,6 +130,9 @@ func (l *lines) read() error {
 // check reads a line, and returns what is wrong with it.
 func check(text []byte, endpoint string) (Line, *Fault) {
 	var l Line
+	if err := wire.Check(text); err != nil { // otherwise the custom_id of the result would be another one
+		return l, &Fault{Code: "invalid_json_line", Message: "the line: " + err.Error()}
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	err := d.Decode(&l)
 	if err == nil && d.More() {

@@ -24,7 +24,7 @@ type object struct {
 // Check checks what every interface demands of a body before its JSON: valid UTF-8, bounded nesting, and paired surrogates.
 func Check(body []byte) error {
 	if !utf8.Valid(body) {
-		return api.Invalid("", "the body is not valid UTF-8")
+		return api.Invalid("", "found bytes that are not UTF-8, expected UTF-8")
 	}
 	return checkStrings(body)
 }
