@@ -52,6 +52,8 @@ func (t *byteText) add(dst []byte, b byte) []byte {
 	return dst
 }
 
+func (t *byteText) drop() { t.n = 0 }
+
 func (t *byteText) flush(dst []byte) []byte {
 	if t.n > 0 {
 		dst = append(dst, "\uFFFD"...)

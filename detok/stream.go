@@ -1,5 +1,5 @@
 // Package detok turns token ids into text one by one. It emits whole characters only and loses no
-// byte: the joined pieces of a Stream equal Decode of all its ids. A Stream has no state but that of
+// byte: the joined pieces of a Stream equal Decode of all its ids, but for a character that Cut leaves out. A Stream has no state but that of
 // its ids, so pushing them again rebuilds it.
 //
 // It must not know requests, actors or how ids are sampled.
@@ -43,6 +43,8 @@ type textMaker interface {
 	push(dst []byte, id int32) []byte
 	// flush appends the rest.
 	flush(dst []byte) []byte
+	// drop leaves out the beginning of a character at the end.
+	drop()
 }
 
 // New returns a Stream without text.
@@ -92,6 +94,12 @@ func (s *Stream) Flush() (text string) {
 	}
 	s.stopped = true
 	return text
+}
+
+// Cut ends a text that would continue, as Flush does. An incomplete character is left out, so that the text is a beginning of the whole one.
+func (s *Stream) Cut() (text string) {
+	s.text.drop()
+	return s.Flush()
 }
 
 // StopString returns the stop string that ended the text, "" if none did.

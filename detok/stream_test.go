@@ -194,3 +194,26 @@ func TestNamedSpecialTokensAreKept(t *testing.T) {
 	require.Equal(t, "a<|en", text, "a stop string may begin inside a kept token")
 	require.True(t, stopped)
 }
+
+func TestACutTextIsABeginningOfTheWholeOne(t *testing.T) {
+	every(t, func(t *testing.T, tok *tokenizer.Tokenizer) {
+		const text = "a 世界 👩‍🚀 é x"
+		ids, err := tok.Encode(text, false)
+		require.NoError(t, err)
+		whole := decode(t, tok, ids, true)
+		longest := 0
+		for n := range len(ids) + 1 {
+			s := detok.New(tok, detok.Options{})
+			var all strings.Builder
+			for _, id := range ids[:n] {
+				piece, _ := s.Push(id)
+				all.WriteString(piece)
+			}
+			all.WriteString(s.Cut())
+			require.True(t, strings.HasPrefix(whole, all.String()), "%d of %v: found %q, expected a beginning of %q", n, ids, all.String(), whole)
+			require.GreaterOrEqual(t, all.Len(), longest, "no whole character is left out")
+			longest = all.Len()
+		}
+		require.Equal(t, len(whole), longest)
+	})
+}

@@ -3,6 +3,7 @@ package detok
 import (
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // windowText is the text of a vocabulary whose tokens read differently at the beginning of a text
@@ -34,6 +35,17 @@ func (t *windowText) flush(dst []byte) []byte {
 	added, _ := t.added()
 	t.ids, t.shown, t.before = nil, 0, ""
 	return append(dst, added...)
+}
+
+func (t *windowText) drop() {
+	for len(t.ids) > t.shown {
+		last := t.ids[len(t.ids)-1]
+		added, ok := t.added()
+		if ok && !strings.HasSuffix(added, "\uFFFD") || !t.dec.IsByte(last) && utf8.Valid(t.dec.TokenBytes(last)) {
+			return
+		}
+		t.ids = t.ids[:len(t.ids)-1]
+	}
 }
 
 // added is what ids[shown:] add to the text. Not ok: the text before may still change.

@@ -252,7 +252,11 @@ func (a *detokActor) token(ctx actor.Context, now time.Time, t *msg.Token) (fail
 		out.Finish, out.Stop = api.FinishStop, o.stream.StopString()
 	}
 	if out.Finish != api.FinishNone {
-		if !stopped {
+		switch {
+		case stopped:
+		case out.Finish == api.FinishLength:
+			out.Text += o.stream.Cut()
+		default:
 			out.Text += o.stream.Flush()
 		}
 		a.forget(t.Seq)

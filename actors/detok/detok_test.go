@@ -146,3 +146,22 @@ func TestATokenHasItsLogProbabilityWithoutAlternatives(t *testing.T) {
 	require.Empty(t, got[0].Top)
 	require.Empty(t, d.text().Logprobs)
 }
+
+func TestATextThatTheLimitCutsEndsWithAWholeCharacter(t *testing.T) {
+	d := newDetokTest(t)
+	ids, err := d.cfg.Tokenizer.Encode("a👩", false)
+	require.NoError(t, err)
+	for finish, want := range map[api.Finish]string{api.FinishLength: "a", api.FinishStop: "a\uFFFD"} {
+		d.send(&msg.OpenText{Seq: 1, Reply: d.reply, Compute: d.reply})
+		text := ""
+		for i, id := range ids[:len(ids)-1] {
+			m := msg.Token{Seq: 1, ID: id, Index: i}
+			if i == len(ids)-2 {
+				m.Finish = finish
+			}
+			d.send(&msg.Tokens{Tokens: []msg.Token{m}})
+			text += d.text().Text
+		}
+		require.Equal(t, want, text, finish)
+	}
+}
