@@ -149,7 +149,10 @@ func TestATokenHasItsLogProbabilityWithoutAlternatives(t *testing.T) {
 
 func TestATextThatTheLimitCutsEndsWithAWholeCharacter(t *testing.T) {
 	d := newDetokTest(t)
-	ids, err := d.cfg.Tokenizer.Encode("a👩", false)
+	tok, err := tokenizer.Load("../../models/tiny-chat")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tok.Close()) })
+	ids, err := tok.Encode("a👩", false)
 	require.NoError(t, err)
 	for finish, want := range map[api.Finish]string{api.FinishLength: "a", api.FinishStop: "a\uFFFD"} {
 		d.send(&msg.OpenText{Seq: 1, Reply: d.reply, Compute: d.reply})
