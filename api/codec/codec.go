@@ -3,6 +3,7 @@
 package codec
 
 import (
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/api"
@@ -70,6 +71,17 @@ func Unaries() []Unary {
 		{"GET", "/api/version", "", ollama.Version, ollama.EncodeError},
 		{"POST", "/api/show", "", ollama.Show, ollama.EncodeError},
 	}
+}
+
+// ErrorOf returns what encodes the errors at a path, also at one that is not served: each API has a form of its own.
+func ErrorOf(path string) func(*api.Error) []byte {
+	switch {
+	case path == "/api" || strings.HasPrefix(path, "/api/"):
+		return ollama.EncodeError
+	case path == "/v1/messages" || strings.HasPrefix(path, "/v1/messages/"):
+		return anthropic.EncodeError
+	}
+	return wire.EncodeError
 }
 
 // Of returns the codec of a kind.

@@ -81,6 +81,10 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		{"/v1/streams/{id}", "GET, DELETE", s.authenticated(s.streams)},
 		{"/v1/models", "GET", s.authenticated(s.models)},
 		{"/v1/models/{id...}", "GET", s.authenticated(s.oneModel)},
+		{"/health", "GET", s.health},
+		{"/v1/health", "GET", s.health},
+		{"/ping", "GET", s.health},
+		{"/version", "GET", s.version},
 		{"/health/live", "GET", s.live},
 		{"/health/ready", "GET", s.ready},
 		{"/openapi.json", "GET", static(document)},
@@ -89,14 +93,11 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 	for _, r := range opts.Routes {
 		routes = append(routes, route{r.Path, r.Methods, s.authenticated(r.Handle)})
 	}
-	errorsAt := map[string]func(*api.Error) []byte{}
 	for _, u := range codec.Unaries() {
 		routes = append(routes, route{u.Path, u.Method, s.authenticated(s.unary(u.Run))})
-		errorsAt[u.Path] = u.Error
 	}
 	for _, e := range codec.Endpoints() {
 		routes = append(routes, route{e.Path, "POST", s.authenticated(s.generate(e.Codec))})
-		errorsAt[e.Path] = e.Error
 	}
 	if opts.Metrics != nil {
 		routes = append(routes, route{"/metrics", "GET", mounted(opts.Metrics)})
@@ -111,7 +112,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		routes = append(routes, route{path, "GET", s.authenticated(mounted(h))})
 	}
 	for _, r := range routes {
-		h := s.allow(r.method, r.handle, errorsAt[r.path])
+		h := s.allow(r.method, r.handle)
 		if r.method != "GET" { // health and metrics would fill the traces
 			h = s.traced(r.path, h)
 		}
@@ -120,7 +121,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 	s.mux.Handle("/", s.allow("", func(_ http.ResponseWriter, r *http.Request) error {
 		return &api.Error{Code: api.CodeNotFound, Reason: "unknown_url",
 			Message: fmt.Sprintf("unknown path: %s %s", r.Method, r.URL.Path)}
-	}, nil))
+	}))
 	return s, nil
 }
 
@@ -146,6 +147,7 @@ func static(body []byte) handlerFunc {
 
 // ServeHTTP gives a request its id and serves it.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r = withoutSlashes(r)
 	id := requestID(r.Header.Get("X-Request-Id"))
 	w.Header().Set("X-Request-Id", id)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -153,11 +155,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // allow passes requests with one of the methods to handle, and writes and logs its error. "" allows all
-// methods, and GET alone includes HEAD. encode returns the body of an error; nil is OpenAI's form.
-func (s *server) allow(method string, handle handlerFunc, encode func(*api.Error) []byte) http.Handler {
-	if encode == nil {
-		encode = wire.EncodeError
-	}
+// methods, and GET alone includes HEAD.
+func (s *server) allow(method string, handle handlerFunc) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		w, ok := rw.(*response)
@@ -173,7 +172,7 @@ func (s *server) allow(method string, handle handlerFunc, encode func(*api.Error
 				Message: fmt.Sprintf("found method %s at %s, expected %s", r.Method, r.URL.Path, method)}
 		}
 		if err != nil && w.status == 0 {
-			writeError(w, api.AsError(err), encode)
+			writeError(w, api.AsError(err), codec.ErrorOf(r.URL.Path))
 		}
 		w.err = err
 		s.log(w, r, start, err)

@@ -303,11 +303,13 @@ func serveMetrics(e *engine, w http.ResponseWriter, r *http.Request) {
 func workerHandler(late *lateEngine, keys api.Keys) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health/live", func(http.ResponseWriter, *http.Request) {})
-	mux.Handle("GET /health/ready", loaded(late, func(e *engine, w http.ResponseWriter, _ *http.Request) {
+	ready := loaded(late, func(e *engine, w http.ResponseWriter, _ *http.Request) {
 		if err := e.Ready(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		}
-	}))
+	})
+	mux.Handle("GET /health/ready", ready)
+	mux.Handle("GET /health", ready)
 	mux.Handle("GET /metrics", loaded(late, serveMetrics))
 	mux.Handle("GET "+kvPath, keyed(keys, kvState(late)))
 	mux.Handle("GET "+pipelinePath, keyed(keys, pipelineState(late)))
