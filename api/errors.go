@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/millrace/millrace/compute/grammar"
@@ -39,6 +40,29 @@ func (e *Error) Error() string { return e.Message }
 // Invalid returns an error about one field of the request.
 func Invalid(param, format string, args ...any) *Error {
 	return &Error{Code: CodeInvalid, Param: param, Message: fmt.Sprintf(format, args...)}
+}
+
+// maxQuoted bounds what an error repeats of a request, in characters.
+const maxQuoted = 64
+
+// Quote returns a value of a request in quotes, for the text of an error: at most 64 characters of it, with "..." for the rest. A longer one would come back whole
+// and fill logs.
+func Quote(value string) string {
+	if cut := Cut(value); cut != value {
+		return strconv.Quote(cut) + "..."
+	}
+	return strconv.Quote(value)
+}
+
+// Cut returns at most the first 64 characters of a text.
+func Cut(text string) string {
+	n := 0
+	for i := range text {
+		if n++; n > maxQuoted {
+			return text[:i]
+		}
+	}
+	return text
 }
 
 // TooLong returns an Invalid error about text that exceeds the model's context.

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"net"
+	"strings"
 
 	"github.com/spf13/pflag"
 )
@@ -12,7 +13,8 @@ type Security struct {
 	APIKeys     string // file of keys; "": every local process may ask; NoKeys: everybody may
 	TLSCert     string // of the HTTP server; "": no TLS
 	TLSKey      string
-	TLSClientCA string // clients of the HTTP server need a certificate of it; "": they need none
+	TLSClientCA string   // clients of the HTTP server need a certificate of it; "": they need none
+	CORSOrigins []string // whose pages may call the HTTP server, see httpserver.Access; nil: none
 
 	NATSAuthFile string // users of the embedded NATS server, as a nats-server configuration
 	NATSClients  string // a gateway's user in the clients' account: a URL, or a file of a seed or credentials; "": as --nats
@@ -67,6 +69,7 @@ func (s *Security) Register(f *pflag.FlagSet) {
 	f.StringVar(&s.TLSCert, "tls-cert", "", "PEM file of the HTTP server's certificate, read again when it changes (default: no TLS)")
 	f.StringVar(&s.TLSKey, "tls-key", "", "PEM file of the key of --tls-cert")
 	f.StringVar(&s.TLSClientCA, "tls-client-ca", "", "PEM file of the authorities of HTTP clients' certificates, which are then required")
+	f.StringSliceVar(&s.CORSOrigins, "cors-origin", nil, "origins whose pages may call the HTTP server, such as https://chat.example.com, http://localhost:* or * for all (default: none)")
 	f.StringVar(&s.NATSAuthFile, "nats-auth-file", "", "nats-server configuration file with the users of the embedded NATS server")
 	f.StringVar(&s.NATSClients, "nats-clients", "", "user of a gateway in the account of its clients on the server of --nats: a URL, or a file with an NKey seed or credentials (default: the user of --nats)")
 	s.NATSClient.Register(f)
@@ -76,6 +79,9 @@ func (s *Security) Register(f *pflag.FlagSet) {
 // address, "" without one.
 func (s *Security) validate(natsListen string) error {
 	errs := []error{together("tls-cert", s.TLSCert, "tls-key", s.TLSKey), s.Validate()}
+	for _, o := range s.CORSOrigins {
+		errs = append(errs, origin("cors-origin", o))
+	}
 	if s.TLSClientCA != "" && s.TLSCert == "" {
 		errs = append(errs, Usagef("--tls-client-ca: expected --tls-cert with it"))
 	}
@@ -99,6 +105,20 @@ func (s *Security) validate(natsListen string) error {
 func (s *Security) publicHTTP(listen string) error {
 	if s.Local() && address("", listen) == nil && !loopback(listen) {
 		return Usagef("--listen: %s is reachable from other machines, where everybody could use it: expected --api-keys FILE with it (millrace keys create), --api-keys %s to admit everybody, or an address such as 127.0.0.1:8080", listen, NoKeys)
+	}
+	return nil
+}
+
+// origin checks the origin of pages as browsers write it: a scheme and a host, no path. "null" is that of files.
+func origin(flag, value string) error {
+	const expected = `a scheme and a host such as https://chat.example.com, with one * at most, "null" or "*"`
+	scheme, host, found := strings.Cut(value, "://")
+	switch {
+	case value == "*" || value == "null":
+	case !found || scheme == "" || host == "" || strings.ContainsAny(host, "/?#@ ") || strings.Contains(scheme, "*"):
+		return Usagef("--%s: found %q, expected %s", flag, value, expected)
+	case strings.Count(value, "*") > 1:
+		return Usagef("--%s: found %q with more than one *, expected %s", flag, value, expected)
 	}
 	return nil
 }

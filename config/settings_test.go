@@ -101,6 +101,17 @@ func TestSecuritySettingsBelongTogether(t *testing.T) {
 	}
 }
 
+func TestAnOriginIsASchemeAndAHost(t *testing.T) {
+	good := serve(t, "--cors-origin", "https://chat.example.com,http://localhost:*", "--cors-origin", "vscode-webview://*,null,*")
+	require.Len(t, good.CORSOrigins, 5)
+	require.NoError(t, good.Validate())
+	for _, origin := range []string{"chat.example.com", "https://chat.example.com/", "https://a/b", "://a", "https://", "*://a", "https://*.*", "https://u@a", "true"} {
+		err := serve(t, "--cors-origin", origin).Validate()
+		require.ErrorIs(t, err, config.ErrUsage, origin)
+		require.ErrorContains(t, err, "--cors-origin: found \""+origin+"\"")
+	}
+}
+
 func TestKeysAndValuesThatLoseSomethingAreNotCopied(t *testing.T) {
 	for _, lossy := range [][]string{{"--kv-eviction", "streaming:window=100"}, {"--kv-eviction", "h2o"}, {"--kv-type", "kivi"}} {
 		require.NoError(t, serve(t, lossy...).Validate())

@@ -27,7 +27,7 @@ func Topics() []Topic {
 		{"Streams and shutdown", []string{"stream-resume", "stream-keep", "batch-store", "response-store", "drain-delay", "grace"}},
 		{"Cluster", []string{"roles", "heartbeat", "node-timeout", "failover-timeout"}},
 		{"Security", []string{
-			"api-keys", "tls-cert", "tls-key", "tls-client-ca", "nats-auth-file", "nats-creds", "nats-nkey",
+			"api-keys", "tls-cert", "tls-key", "tls-client-ca", "cors-origin", "nats-auth-file", "nats-creds", "nats-nkey",
 			"nats-clients", "nats-tls-ca", "nats-tls-cert", "nats-tls-key",
 		}},
 		{"Observability", []string{"log-level", "log-format", "metrics-names", "otlp-endpoint", "trace-ratio"}},

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/api/codec"
 	"github.com/millrace/millrace/api/httpserver"
 	"github.com/millrace/millrace/api/openai/wire"
 )
@@ -15,7 +17,7 @@ import (
 // send returns the status and the error code of the answer to a request.
 func send(t *testing.T, trust httpserver.Trust, method, host string, header http.Header) (status int, code string) {
 	t.Helper()
-	h := trust.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	h := (&httpserver.Access{Trust: trust}).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	r := httptest.NewRequest(method, "/v1/completions", nil)
 	r.Host, r.Header = host, header
 	w := httptest.NewRecorder()
@@ -80,5 +82,72 @@ func TestWithoutAKeyPagesOfOtherSitesMakeNothingWork(t *testing.T) {
 		}
 		status, _ := send(t, httpserver.ByKey, "POST", host, header)
 		require.Equal(t, http.StatusNoContent, status, "%s: it knows a key", name)
+	}
+}
+
+// shared returns the answer of a server with origins to a request for a path.
+func shared(t *testing.T, a httpserver.Access, method, path string, header http.Header) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequest(method, path, nil)
+	r.Host, r.Header = "127.0.0.1:8080", header
+	w := httptest.NewRecorder()
+	a.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })).ServeHTTP(w, r)
+	return w
+}
+
+func TestPagesOfChosenOriginsUseTheServer(t *testing.T) {
+	ask := func(origin string) http.Header {
+		return http.Header{"Origin": {origin}, "Sec-Fetch-Site": {"cross-site"}, "Access-Control-Request-Method": {"POST"},
+			"Access-Control-Request-Headers": {"authorization,content-type,x-stainless-lang"}, "Access-Control-Request-Private-Network": {"true"}}
+	}
+	for _, trust := range []httpserver.Trust{httpserver.ByKey, httpserver.Everybody, httpserver.Machine} {
+		for _, c := range []struct{ allowed, origin string }{
+			{"https://chat.example.com", "https://chat.example.com"}, {"https://*.example.com", "https://a.example.com"}, {"http://localhost:*", "http://localhost:3000"},
+			{"vscode-webview://*", "vscode-webview://1qk2l"}, {"null", "null"}, {"*", "https://anywhere.example"},
+		} {
+			a := httpserver.Access{Trust: trust, Origins: []string{"https://first.example", c.allowed}}
+			for _, method := range []string{"GET", "POST", "DELETE"} {
+				w := shared(t, a, method, "/v1/completions", ask(c.origin))
+				require.Equal(t, http.StatusTeapot, w.Code, c.origin)
+				require.Contains(t, []string{"*", c.origin}, w.Header().Get("Access-Control-Allow-Origin"))
+				require.Equal(t, "*", w.Header().Get("Access-Control-Expose-Headers"))
+			}
+			w := shared(t, a, "OPTIONS", "/api/chat", ask(c.origin))
+			require.Equal(t, http.StatusNoContent, w.Code)
+			require.Equal(t, "authorization,content-type,x-stainless-lang", w.Header().Get("Access-Control-Allow-Headers"))
+			require.Equal(t, "POST", w.Header().Get("Access-Control-Allow-Methods"))
+			require.Equal(t, "true", w.Header().Get("Access-Control-Allow-Private-Network"))
+			require.Contains(t, []string{"*", c.origin}, w.Header().Get("Access-Control-Allow-Origin"))
+		}
+	}
+}
+
+func TestPagesOfOtherOriginsStayOutside(t *testing.T) {
+	for _, origin := range []string{"https://example.com", "https://chat.example.com.evil.net", "http://chat.example.com", "https://chat.example.com:8443", "null", "https://"} {
+		for _, trust := range []httpserver.Trust{httpserver.Everybody, httpserver.Machine} {
+			for _, origins := range [][]string{nil, {"https://chat.example.com", "https://*.example.org"}} {
+				a := httpserver.Access{Trust: trust, Origins: origins}
+				w := shared(t, a, "POST", "/v1/completions", http.Header{"Origin": {origin}, "Sec-Fetch-Site": {"cross-site"}})
+				require.Equal(t, http.StatusForbidden, w.Code, origin)
+				require.Empty(t, w.Header().Get("Access-Control-Allow-Origin"))
+				w = shared(t, a, "OPTIONS", "/v1/completions", http.Header{"Origin": {origin}, "Access-Control-Request-Method": {"POST"}})
+				require.Empty(t, w.Header().Get("Access-Control-Allow-Origin"))
+			}
+		}
+	}
+	a := httpserver.Access{Trust: httpserver.Machine, Origins: []string{"*"}}
+	r := httptest.NewRequest("POST", "/v1/completions", nil)
+	r.Host = "rebound.example.com"
+	w := httptest.NewRecorder()
+	a.Handler(http.NotFoundHandler()).ServeHTTP(w, r)
+	require.Equal(t, http.StatusForbidden, w.Code, "another name may resolve to this machine")
+}
+
+func TestARefusedPageGetsTheErrorOfItsAPI(t *testing.T) {
+	a := httpserver.Access{Trust: httpserver.Machine, Error: codec.ErrorOf}
+	for path, want := range map[string]string{"/api/chat": `{"error":"found a request`, "/v1/messages": `{"type":"error","error":{"type":`, "/v1/chat/completions": `{"error":{"message":"found a request`} {
+		w := shared(t, a, "POST", path, http.Header{"Origin": {"https://example.com"}})
+		require.Equal(t, http.StatusForbidden, w.Code)
+		require.True(t, strings.HasPrefix(w.Body.String(), want), "%s", w.Body)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/codec"
 	"github.com/millrace/millrace/api/httpserver"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"
@@ -48,6 +49,11 @@ func (x *security) callers() api.Keys {
 		return nil // and not a nil *auth.Keyring
 	}
 	return x.keys
+}
+
+// access is what the HTTP server accepts before it looks at keys.
+func (x *security) access(s *config.Serve) *httpserver.Access {
+	return &httpserver.Access{Trust: x.trust(s), Origins: s.CORSOrigins, Error: codec.ErrorOf}
 }
 
 // trust is what the HTTP server goes by.

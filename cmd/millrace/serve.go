@@ -95,7 +95,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		return fmt.Errorf("%w: --listen takes another address", err)
 	}
 	var handler lateHandler // until there is a NATS server the process only lives
-	server := httpserver.New(secure.trust(s).Handler(late.closing(&handler)), httpserver.Limits{}, log)
+	server := httpserver.New(secure.access(s).Handler(late.closing(&handler)), httpserver.Limits{}, log)
 	stopped := ctx // from outside; a part that fails ends the group's
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
