@@ -6,7 +6,6 @@ package anthropic
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/millrace/millrace/api"
@@ -127,8 +126,8 @@ type toolChoice struct {
 }
 
 type thinking struct {
-	Type   string `json:"type"`
-	Budget *int   `json:"budget_tokens"`
+	Type   string        `json:"type"`
+	Budget *wire.Integer `json:"budget_tokens"`
 }
 
 type outputConfig struct {
@@ -143,16 +142,13 @@ type outputFormat struct {
 
 // translate returns the body of the same call to OpenAI's chat API. answers says that the call has an answer, so max_tokens must be there.
 func translate(body []byte, models []api.Model, answers bool) (*translation, error) {
-	if err := wire.Check(body); err != nil {
+	var raw map[string]json.RawMessage
+	if err := wire.Unmarshal(body, &raw); err != nil {
 		return nil, err
 	}
-	var raw map[string]json.RawMessage
-	if err := json.Unmarshal(body, &raw); err != nil {
-		return nil, typeError(err)
-	}
 	var r request
-	if err := json.Unmarshal(body, &r); err != nil {
-		return nil, typeError(err)
+	if err := wire.Unmarshal(body, &r); err != nil {
+		return nil, err
 	}
 	if m, on := wire.Served(models, r.Model), r.Thinking; m != nil && m.Think == nil && on != nil && on.Budget != nil && *on.Budget >= 0 {
 		on.Budget = nil // clients have to send one, also to a model whose reasoning no single token ends
@@ -181,27 +177,6 @@ func translate(body []byte, models []api.Model, answers bool) (*translation, err
 	var err error
 	t.body, err = json.Marshal(out)
 	return t, err
-}
-
-// typeError returns the client's error of a body whose field has another type.
-func typeError(err error) error {
-	if e, ok := err.(*json.UnmarshalTypeError); ok && e.Field != "" { //nolint:errorlint // Unmarshal does not wrap it
-		name := strings.ReplaceAll(e.Field, ".blocks", "")
-		return api.Invalid(name, "%s: found %s, expected %s", name, e.Value, kindOf(e.Type.Kind().String()))
-	}
-	return api.Invalid("", "the body is not one JSON object of a messages call: %v", err)
-}
-
-func kindOf(kind string) string {
-	switch kind {
-	case "struct", "map", "ptr":
-		return "an object"
-	case "slice":
-		return "a list"
-	case "bool":
-		return "true or false"
-	}
-	return "a string"
 }
 
 func (t *translation) addTools(r *request) error {

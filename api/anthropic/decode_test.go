@@ -128,7 +128,7 @@ func TestABadCallNamesItsField(t *testing.T) {
 			"messages[0].content[0].content[0].type", ""},
 		`{"model":"m","max_tokens":9,"thinking":{"type":"on"},` + messages + `}`:                   {"thinking.type", ""},
 		`{"model":"m","max_tokens":9,"system":[{"type":"image"}],` + messages + `}`:                {"system[0].type", ""},
-		`{"model":"m","max_tokens":9,"tools":{},` + messages + `}`:                                 {"tools", "tools: found object, expected a list"},
+		`{"model":"m","max_tokens":9,"tools":{},` + messages + `}`:                                 {"tools", "tools: found an object, expected a list"},
 		`{"model":"m","max_tokens":9,"temperature":"hot",` + messages + `}`:                        {"temperature", ""},
 		`{"model":"m","max_tokens":9,"output_config":{"format":{"type":"text"}},` + messages + `}`: {"output_config.format.type", ""},
 		`[]`:                                {"", ""},

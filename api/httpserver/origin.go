@@ -23,7 +23,7 @@ const (
 	Machine                // as Everybody, and only with this machine's names in the Host header
 )
 
-// Access says which requests a server accepts before it looks at their keys.
+// Access says which requests a server accepts before their keys are checked.
 type Access struct {
 	Trust Trust
 	// Origins are those whose pages may use the server as programs do: "https://chat.example.com", with at most one "*" for any part, or "*". nil: none.
@@ -32,7 +32,7 @@ type Access struct {
 	Error func(path string) func(*api.Error) []byte
 }
 
-// preflightAge is how long a browser may keep what it was told of an origin, in seconds.
+// preflightAge is how long a browser may keep the answer about an origin, in seconds.
 const preflightAge = 600
 
 // Handler passes the requests that are accepted to next, and answers the others with 403.

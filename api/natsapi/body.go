@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/api/natsapi/bodies"
 )
 
@@ -115,14 +116,14 @@ type upload struct {
 // openBody reserves memory for a body that arrives in parts.
 func (s *Service) openBody(_ context.Context, r *reply, body []byte) {
 	var request struct {
-		Size int `json:"size"`
+		Size wire.Integer `json:"size"`
 	}
 	if err := json.Unmarshal(body, &request); err != nil || request.Size <= 0 {
 		r.fail(api.Invalid("size", `size: found no number above 0, expected {"size": bytes of the body}`))
 		return
 	}
 	u := upload{ID: strings.ToLower(rand.Text()), Subjects: s.ownSubjects, Part: partSize(s.nc.MaxPayload())}
-	if err := s.uploads.open(u.ID, r.key, request.Size); err != nil {
+	if err := s.uploads.open(u.ID, r.key, int(request.Size)); err != nil {
 		r.fail(err)
 		return
 	}

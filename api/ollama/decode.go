@@ -5,7 +5,6 @@ package ollama
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -98,8 +97,8 @@ type request struct {
 	Format    json.RawMessage `json:"format"`
 	Think     json.RawMessage `json:"think"`
 	Logprobs  bool            `json:"logprobs"`
-	Top       int             `json:"top_logprobs"` // with Logprobs
-	Context   []int64         `json:"context"`
+	Top       wire.Integer    `json:"top_logprobs"` // with Logprobs
+	Context   json.RawMessage `json:"context"`
 	Options   options         `json:"options"`
 	CacheSalt string          `json:"cache_salt"` // an extension of this server
 }
@@ -126,7 +125,7 @@ type function struct {
 
 // options are the parameters of sampling. They go to the fields of the same meaning.
 type options struct {
-	NumPredict       *int            `json:"num_predict"` // below 0: up to the context's end
+	NumPredict       *wire.Integer   `json:"num_predict"` // below 0: up to the context's end
 	Temperature      json.RawMessage `json:"temperature"`
 	TopP             json.RawMessage `json:"top_p"`
 	TopK             json.RawMessage `json:"top_k"`
@@ -140,25 +139,17 @@ type options struct {
 }
 
 func read(body []byte) (*request, error) {
-	if err := wire.Check(body); err != nil {
+	r := new(request)
+	if err := wire.Unmarshal(body, r); err != nil {
 		return nil, err
 	}
-	var r *request
-	err := json.Unmarshal(body, &r)
-	var wrong *json.UnmarshalTypeError
 	switch {
-	case errors.As(err, &wrong) && wrong.Field != "":
-		return nil, api.Invalid(wrong.Field, "%s: found %s, expected %s", wrong.Field, wrong.Value, wrong.Type)
-	case err != nil:
-		return nil, api.Invalid("", "the body is not one JSON object: %v", err)
-	case r == nil:
-		return nil, api.Invalid("", "the body is null, expected a JSON object")
 	case len(r.Images) > 0:
 		return nil, noImages("images")
 	case r.Template != "":
 		return nil, api.Invalid("template", "template: found one, expected none: the model's own template is used")
-	case len(r.Context) > 0:
-		return nil, api.Invalid("context", "context: found %d token ids, expected none: /api/chat continues a conversation", len(r.Context))
+	case len(r.Context) > 0 && string(r.Context) != "null" && string(r.Context) != "[]":
+		return nil, api.Invalid("context", "context: found token ids, expected none: /api/chat continues a conversation")
 	}
 	r.Model = served(r.Model)
 	return r, nil

@@ -2,7 +2,6 @@ package ollama
 
 import (
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/millrace/millrace/api"
@@ -12,9 +11,6 @@ import (
 
 // DecodeEmbed decodes the body of an /api/embed call. An error is an *api.Error that names the field.
 func DecodeEmbed(text []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
-	if err := wire.Check(text); err != nil {
-		return nil, err
-	}
 	var r struct {
 		Model      string          `json:"model"`
 		Input      json.RawMessage `json:"input"`
@@ -22,13 +18,8 @@ func DecodeEmbed(text []byte, models []api.Model, arrival time.Time) (*call.Call
 		Dimensions json.RawMessage `json:"dimensions"`
 		CacheSalt  string          `json:"cache_salt"` // an extension of this server
 	}
-	err := json.Unmarshal(text, &r)
-	var wrong *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &wrong) && wrong.Field != "":
-		return nil, api.Invalid(wrong.Field, "%s: found %s, expected %s", wrong.Field, wrong.Value, wrong.Type)
-	case err != nil:
-		return nil, api.Invalid("", "the body is not one JSON object: %v", err)
+	if err := wire.Unmarshal(text, &r); err != nil {
+		return nil, err
 	}
 	out := body{"model": served(r.Model)}
 	for name, v := range map[string]json.RawMessage{"input": r.Input, "dimensions": r.Dimensions} {

@@ -83,12 +83,12 @@ func Version(context.Context, api.Engine, []byte) ([]byte, error) {
 
 // Show answers an /api/show call.
 func Show(ctx context.Context, engine api.Engine, body []byte) ([]byte, error) {
-	if err := wire.Check(body); err != nil {
-		return nil, err
+	var r struct {
+		Model string `json:"model"`
+		Name  string `json:"name"` // its earlier name
 	}
-	var r struct{ Model, Name string }
-	if err := json.Unmarshal(body, &r); err != nil {
-		return nil, api.Invalid("", `the body is not {"model": a name}: %v`, err)
+	if err := wire.Unmarshal(body, &r); err != nil {
+		return nil, err
 	}
 	if r.Model == "" {
 		r.Model = r.Name

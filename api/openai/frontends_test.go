@@ -70,3 +70,46 @@ func TestAnUnknownPathHasTheErrorOfItsAPI(t *testing.T) {
 	require.Equal(t, 405, resp.StatusCode)
 	require.JSONEq(t, `{"error":"found method POST at /api/tags, expected GET"}`, read(t, resp))
 }
+
+// TestABodyOfAnotherTypeIsNamedInWordsOfJSON: no error shows a type of Go's or a value of the client's.
+func TestABodyOfAnotherTypeIsNamedInWordsOfJSON(t *testing.T) {
+	srv := serve(t, apitest.New(nil), openai.Options{})
+	paths := []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/v1/embeddings", "/v1/rerank", "/v1/score",
+		"/tokenize", "/detokenize", "/api/chat", "/api/generate", "/api/embed", "/api/show"}
+	for _, path := range paths {
+		for _, c := range []struct{ body, want string }{
+			{`[]`, "a list"}, {`[{"model":"tiny-chat"}]`, "a list"}, {` "my secret"`, "a string"}, {`12`, "number 12"}, {`null`, "null"}, {`true`, "true or false"},
+			{`{`, "unexpected end"}, {`{"model":}`, "invalid character"}, {``, "unexpected end"}, {"\x1f\x8b", "not valid UTF-8"}, {`{"model":5,"input":"hi"}`, "model: "}, {`{"model":{"a":1},"input":"hi"}`, "model: "},
+		} {
+			resp := post(t, srv, path, c.body)
+			got := read(t, resp)
+			require.Equal(t, 400, resp.StatusCode, "%s %s", path, c.body)
+			require.Contains(t, got, c.want, "%s %s", path, c.body)
+			require.NotContains(t, got, "Go ", path)
+			require.NotContains(t, got, "struct", path)
+			require.NotContains(t, got, "secret", path)
+		}
+	}
+}
+
+func TestIntegersMayBeWrittenAsFloats(t *testing.T) {
+	srv := serve(t, apitest.New(apitest.Say("Hi")), openai.Options{})
+	message, chat := `{"model":"tiny-chat","max_tokens":9.0,"messages":[{"role":"user","content":"hi"}]`, `{"model":"tiny-chat","stream":false,"messages":[{"role":"user","content":"hi"}]`
+	for _, c := range []struct{ path, body, wrong string }{
+		{"/v1/chat/completions", chat + `,"max_tokens":4%s,"top_k":5.0,"logprobs":true,"top_logprobs":2.0,"seed":1e3}`, "max_tokens: expected an integer from 1 to 16777216, found 4.5"},
+		{"/v1/messages", message + `,"thinking":{"type":"enabled","budget_tokens":1024%s}}`, "thinking.budget_tokens: found number 1024.5, expected an integer"},
+		{"/api/chat", chat + `,"options":{"num_predict":4%s,"top_k":3.0,"seed":2.0}}`, "options.num_predict: found number 4.5, expected an integer"},
+		{"/api/chat", chat + `,"logprobs":true,"top_logprobs":2%s}`, "top_logprobs: found number 2.5, expected an integer"},
+		{"/api/generate", `{"model":"tiny-chat","prompt":"hi","stream":false,"options":{"num_predict":1e0,"seed":7%s}}`, "options.seed: expected an integer"},
+		{"/v1/responses", `{"model":"tiny-chat","input":"hi","store":false,"max_output_tokens":16%s}`, "max_output_tokens: expected an integer"},
+		{"/detokenize", `{"model":"tiny-chat","tokens":[65%s]}`, "tokens[0]: expected a token id"},
+	} {
+		resp := post(t, srv, c.path, strings.Replace(c.body, "%s", ".0", 1))
+		require.Equal(t, 200, resp.StatusCode, "%s %s", c.body, read(t, resp))
+		resp = post(t, srv, c.path, strings.Replace(c.body, "%s", ".5", 1))
+		require.Equal(t, 400, resp.StatusCode, c.path)
+		require.Contains(t, read(t, resp), c.wrong)
+	}
+	resp := post(t, srv, "/api/chat", chat+`,"options":{"num_predict":"9"}}`)
+	require.Contains(t, read(t, resp), "options.num_predict: found a string, expected an integer")
+}

@@ -59,7 +59,7 @@ func TestEachAPIHasItsOwnErrors(t *testing.T) {
 		{"/api/chat", `{"messages":[{}]}`, key, `{"error":"messages[0].role: expected`},
 		{"/api/generate", `[]`, key, `{"error":"the body is not one JSON object`},
 		{"/api/chat", `{"messages":[{"role":"assistant","tool_calls":[null]}]}`, key, `{"error":"messages[0].tool_calls[0].function.name: found none`},
-		{"/api/generate", `null`, key, `{"error":"the body is null`},
+		{"/api/generate", `null`, key, `{"error":"the body is not one JSON object: found null`},
 		{"/api/show", `{"model":"nobody"}`, key, `{"error":"model \"nobody\" not found"}`},
 	} {
 		resp := ask(t, http.MethodPost, srv.URL+c.path, c.key, c.body)

@@ -111,19 +111,13 @@ func invalid(field, found, expected string) error {
 }
 
 func read(body []byte) (*request, map[string]json.RawMessage, error) {
-	if err := wire.Check(body); err != nil {
+	var raw map[string]json.RawMessage
+	if err := wire.Unmarshal(body, &raw); err != nil {
 		return nil, nil, err
 	}
-	var raw map[string]json.RawMessage
-	if err := json.Unmarshal(body, &raw); err != nil {
-		return nil, nil, api.Invalid("", "the body is not one JSON object: %v", err)
-	}
 	r := new(request)
-	if err := json.Unmarshal(body, r); err != nil {
-		if e, ok := err.(*json.UnmarshalTypeError); ok && e.Field != "" { //nolint:errorlint // Unmarshal does not wrap it
-			return nil, nil, api.Invalid(e.Field, "%s: found %s, expected another type", e.Field, e.Value)
-		}
-		return nil, nil, api.Invalid("", "the body is not a request for a response: %v", err)
+	if err := wire.Unmarshal(body, r); err != nil {
+		return nil, nil, err
 	}
 	return r, raw, r.check()
 }

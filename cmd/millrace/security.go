@@ -51,7 +51,7 @@ func (x *security) callers() api.Keys {
 	return x.keys
 }
 
-// access is what the HTTP server accepts before it looks at keys.
+// access is what the HTTP server accepts before keys are checked.
 func (x *security) access(s *config.Serve) *httpserver.Access {
 	return &httpserver.Access{Trust: x.trust(s), Origins: s.CORSOrigins, Error: codec.ErrorOf}
 }

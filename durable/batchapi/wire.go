@@ -1,12 +1,11 @@
 package batchapi
 
 import (
-	"bytes"
-	"encoding/json"
 	"time"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/batches"
+	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/durable/batch"
 	"github.com/millrace/millrace/durable/objects"
 )
@@ -51,12 +50,8 @@ const (
 // decodeBatch decodes the request for a batch. An error is an *api.Error that names the field.
 func decodeBatch(body []byte) (batch.Request, error) {
 	var q batches.NewBatch
-	d := json.NewDecoder(bytes.NewReader(body))
-	if err := d.Decode(&q); err != nil {
-		if e, ok := err.(*json.UnmarshalTypeError); ok && e.Field != "" { //nolint:errorlint // the decoder does not wrap it
-			return batch.Request{}, api.Invalid(e.Field, "%s: found %s, expected another type", e.Field, e.Value)
-		}
-		return batch.Request{}, api.Invalid("", "the body is not one JSON object: %v", err)
+	if err := wire.Unmarshal(body, &q); err != nil {
+		return batch.Request{}, err
 	}
 	window, err := time.ParseDuration(q.Window)
 	if err != nil {

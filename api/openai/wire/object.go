@@ -31,15 +31,9 @@ func Check(body []byte) error {
 
 // parse checks that a body is valid UTF-8 and one JSON object within maxDepth, and opens it.
 func parse(body []byte) (*object, error) {
-	if err := Check(body); err != nil {
-		return nil, err
-	}
 	o := &object{}
-	if err := json.Unmarshal(body, &o.fields); err != nil || o.fields == nil {
-		if json.Valid(body) {
-			return nil, api.Invalid("", "expected a JSON object, found %s", snippet(body))
-		}
-		return nil, api.Invalid("", "the body is not one JSON object: %v", err)
+	if err := Unmarshal(body, &o.fields); err != nil {
+		return nil, err
 	}
 	return o, nil
 }
