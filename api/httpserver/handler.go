@@ -13,13 +13,16 @@ import (
 func withDeadlines(next http.Handler, limits *Limits) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, _ := r.Context().Value(connKey{}).(*conn)
-		x := &exchange{limits: limits, conn: c, rc: http.NewResponseController(w), multiplexed: r.ProtoMajor > 1}
+		x := &exchange{limits: limits, conn: c, rc: http.NewResponseController(w), multiplexed: r.ProtoMajor > 1, unread: r.Body}
 		defer x.end(w)
 		if r.ContentLength == 0 {
 			x.complete()
 		} else {
 			x.bodyStart = time.Now()
 			x.setReadDeadline(x.bodyStart.Add(limits.Body))
+			if r.Header.Get("Expect") != "" {
+				x.unread = nil // its client waits for the answer before it sends the body
+			}
 			bodied := *r // a copy, because the server reads the body of its own request
 			bodied.Body = &body{r.Body, x}
 			r = &bodied
@@ -33,7 +36,8 @@ type exchange struct {
 	limits      *Limits
 	conn        *conn // nil in tests without a server of this package
 	rc          *http.ResponseController
-	multiplexed bool // HTTP/2: the connection may carry other requests
+	multiplexed bool      // HTTP/2: the connection may carry other requests
+	unread      io.Reader // what the client still sends after its answer; nil: nothing
 	bodyStart   time.Time
 	bodyBytes   int64       // received so far
 	received    atomic.Bool // the whole request is here
@@ -63,11 +67,25 @@ func (x *exchange) end(w http.ResponseWriter) {
 		if !x.multiplexed {
 			w.Header().Set("Connection", "close") // without effect if the header is written, which set it
 		}
-		x.setReadDeadline(time.Now().Add(x.limits.Drain))
+		within := x.limits.Drain
+		if x.unread == nil {
+			within = 0
+		}
+		x.setReadDeadline(time.Now().Add(within))
+		x.discard()
 	case x.multiplexed && x.conn != nil:
 		x.conn.conns.update((*table[*conn]).endAnswer, x.conn)
 	}
 	// An HTTP/1 connection is being answered until the server reports it idle or closes it.
+}
+
+// discard sends the answer and reads the rest of the body, within Drain and DrainBytes. A client that writes its whole body before it reads would not
+// receive the answer otherwise: to close a connection with unread data resets it. HTTP/2 ends a stream without that.
+func (x *exchange) discard() {
+	if x.unread == nil || x.multiplexed || x.rc.Flush() != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, x.unread, x.limits.DrainBytes) // the connection closes in any case
 }
 
 // setReadDeadline has no effect on a writer without a connection, as in tests.

@@ -23,7 +23,8 @@ type Limits struct {
 	Header      time.Duration // to receive a header, with the TLS handshake before it; 10 s
 	Body        time.Duration // to receive a body, in addition to its time at BodyRate; 10 s
 	BodyRate    int           // minimum rate of a body, in bytes per second; 8 KiB, a slow mobile link (64 kbit/s)
-	Drain       time.Duration // to read an unread body after its answer, so that the client receives the answer; 1 s
+	Drain       time.Duration // to read an unread body after its answer, so that the client receives the answer; 10 s
+	DrainBytes  int64         // of an unread body that are read and dropped after its answer; 64 MiB
 	Idle        time.Duration // between two requests of a connection; 90 s, longer than most load balancers keep a connection
 	Write       time.Duration // to send up to 64 KiB of an answer; 30 s
 	Connections int           // open connections; half of the process's file limit, at most 16,384
@@ -40,7 +41,7 @@ func (l *Limits) defaults() {
 		value    *time.Duration
 		fallback time.Duration
 	}{
-		{&l.Header, 10 * time.Second}, {&l.Body, 10 * time.Second}, {&l.Drain, time.Second},
+		{&l.Header, 10 * time.Second}, {&l.Body, 10 * time.Second}, {&l.Drain, 10 * time.Second},
 		{&l.Idle, 90 * time.Second}, {&l.Write, 30 * time.Second},
 	} {
 		if *d.value == 0 {
@@ -49,6 +50,9 @@ func (l *Limits) defaults() {
 	}
 	if l.BodyRate == 0 {
 		l.BodyRate = 8 << 10
+	}
+	if l.DrainBytes == 0 {
+		l.DrainBytes = 64 << 20
 	}
 	if l.Connections == 0 {
 		l.Connections = maxConnections(fileLimit())

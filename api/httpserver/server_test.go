@@ -203,6 +203,60 @@ func TestASteadyBodyOutlivesTheFirstDeadline(t *testing.T) {
 	require.NoError(t, resp.Body.Close())
 }
 
+// TestAClientThatWritesItsBodyFirstGetsTheAnswer as Python's urllib does: the server reads and drops the rest, where it reset the connection before.
+func TestAClientThatWritesItsBodyFirstGetsTheAnswer(t *testing.T) {
+	const size = 60 << 20 // more than the buffers of a connection hold
+	limits := patient()
+	_, addr := start(t, limits, false, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "too large", http.StatusRequestEntityTooLarge)
+	})
+	chunk := "10000\r\n" + strings.Repeat("x", 64<<10) + "\r\n"
+	for framing, body := range map[string]string{
+		fmt.Sprintf("Content-Length: %d", size): strings.Repeat("x", size), "Transfer-Encoding: chunked": strings.Repeat(chunk, size>>16) + "0\r\n\r\n",
+	} {
+		c := dial(t, addr, "POST / HTTP/1.1\r\nHost: x\r\n"+framing+"\r\n\r\n"+body)
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		require.NoError(t, err, framing)
+		require.Equal(t, http.StatusRequestEntityTooLarge, resp.StatusCode)
+		require.True(t, resp.Close)
+		require.NoError(t, resp.Body.Close())
+		requireClosed(t, c)
+	}
+	_, addr = start(t, limits, true, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "too large", http.StatusRequestEntityTooLarge)
+	})
+	resp, err := h2(t).Post("https://"+addr, "", io.LimitReader(zeros{}, size))
+	require.NoError(t, err)
+	require.Equal(t, 2, resp.ProtoMajor)
+	require.Equal(t, http.StatusRequestEntityTooLarge, resp.StatusCode)
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, "too large\n", string(text))
+	require.NoError(t, resp.Body.Close())
+}
+
+// TestABodyIsDroppedWithinBounds of bytes and of time.
+func TestABodyIsDroppedWithinBounds(t *testing.T) {
+	limits := patient()
+	limits.DrainBytes = 1 << 20
+	refuse := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) }
+	_, addr := start(t, limits, false, refuse)
+	c := dial(t, addr, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\n")
+	_, err := io.Copy(c, zeros{}) // ends: the server closes
+	require.Error(t, err)
+	limits = patient()
+	limits.Drain = short
+	_, addr = start(t, limits, false, refuse)
+	requireClosed(t, dial(t, addr, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\nx"))
+	_, addr = start(t, patient(), false, refuse)
+	requireClosed(t, dial(t, addr, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n")) // it sends no body
+}
+
+// zeros is an endless body.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
 // What follows a body that was not read must not be taken for a request.
 func TestAnUnreadBodyIsNoRequest(t *testing.T) {
 	limits := patient()

@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/api/natsapi/bodies"
+	"github.com/millrace/millrace/api/openai/wire"
 )
 
 // Limits of the bodies that arrive in parts: their memory as multiples of Options.MaxBody, and their

@@ -5,9 +5,7 @@ package openai
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,7 +89,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 	}
 	routes = append(routes, s.responseRoutes()...)
 	for _, r := range opts.Routes {
-		routes = append(routes, route{r.Path, r.Methods, s.authenticated(r.Handle)})
+		routes = append(routes, route{r.Path, r.Methods, s.authenticated(uncompressed(r.Handle))})
 	}
 	for _, u := range codec.Unaries() {
 		routes = append(routes, route{u.Path, u.Method, s.authenticated(s.unary(u.Run))})
@@ -230,36 +228,15 @@ func writeError(w http.ResponseWriter, e *api.Error, encode func(*api.Error) []b
 	if seconds := wire.RetryAfter(e); seconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(seconds))
 	}
+	body := encode(e)
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(int(e.Code))
-	w.Write(encode(e)) //nolint:errcheck // the client has disconnected
+	w.Write(body) //nolint:errcheck // the client has disconnected
 }
 
 func writeJSON(w http.ResponseWriter, body []byte) error {
 	w.Header().Set("Content-Type", "application/json")
 	_, err := w.Write(body)
 	return err
-}
-
-// body reads the whole body up to the maximum size. Package edge sets its deadline.
-func (s *server) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.ContentLength > s.opts.MaxBody {
-		return nil, s.tooLarge() // without reading it
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.opts.MaxBody))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return nil, s.tooLarge()
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, &api.Error{Code: http.StatusRequestTimeout, Reason: "body_timeout",
-			Message: "the body did not arrive in time, expected a steady one"}
-	case err != nil:
-		return nil, api.Invalid("", "the body could not be read: %v", err)
-	}
-	return body, nil
-}
-
-func (s *server) tooLarge() error {
-	return &api.Error{Code: api.CodeTooLarge, Message: fmt.Sprintf("found a body larger than %d bytes, expected at most that", s.opts.MaxBody)}
 }
