@@ -238,6 +238,25 @@ type Model struct {
 	Format        string   // of reasoning and tool calls, as package tools names it; "": not known
 	// Special are the ids of the tokens by which Format marks reasoning and calls, as far as they are special.
 	Special map[string]int32
+	// Description is for people and for clients that show or choose models.
+	Description Description
+}
+
+// Description says what a model's files are. The zero value of a field means that it is not known, as of a worker of an earlier version.
+type Description struct {
+	Architecture string // as GGUF names it: "llama", "qwen3"
+	Format       string // of its files: "safetensors", "gguf"
+	Weights      string // what the weights are kept as: "bf16", "int8"
+	Digest       string // SHA-256 of its weights, program and text, in hexadecimal: equal in each process with the same files and settings
+	Parameters   int64
+	Bytes        int64 // of the weights in memory
+	Layers       int
+	Heads        int // of queries
+	KVHeads      int
+	Hidden       int // width of a hidden state
+	FeedForward  int
+	Vocab        int
+	GPU          bool // its weights are in the memory of a GPU
 }
 
 // Embedding is how a model's hidden states become a vector for a text.

@@ -111,6 +111,8 @@ type Worker struct {
 	Sampling sample.Params `json:"sampling"`
 	// Embedding is an api.Embedding. Earlier versions have none.
 	Embedding Embedding `json:"embedding"`
+	// Description is an api.Description. Earlier versions have none.
+	Description Description `json:"description,omitzero"`
 
 	Slabs      int  `json:"slabs"`
 	FreeSlabs  int  `json:"free_slabs"` // neither used nor promised
@@ -148,6 +150,23 @@ type Embedding struct {
 	Normalize bool   `json:"normalize,omitempty"`
 	Named     bool   `json:"named,omitempty"`
 	Problem   string `json:"problem,omitempty"`
+}
+
+// Description is an api.Description.
+type Description struct {
+	Architecture string `json:"architecture,omitempty"`
+	Format       string `json:"format,omitempty"`
+	Weights      string `json:"weights,omitempty"`
+	Digest       string `json:"digest,omitempty"`
+	Parameters   int64  `json:"parameters,omitempty"`
+	Bytes        int64  `json:"bytes,omitempty"`
+	Layers       int    `json:"layers,omitempty"`
+	Heads        int    `json:"heads,omitempty"`
+	KVHeads      int    `json:"kv_heads,omitempty"`
+	Hidden       int    `json:"hidden,omitempty"`
+	FeedForward  int    `json:"feed_forward,omitempty"`
+	Vocab        int    `json:"vocab,omitempty"`
+	GPU          bool   `json:"gpu,omitempty"`
 }
 
 // Has says whether the member has a role.

@@ -244,3 +244,13 @@ func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
 	require.Equal(t, 1000, m.longest, "of H2O any length fits")
 	require.True(t, m.noBeams)
 }
+
+func TestAModelIsDescribedByItsOldestWorker(t *testing.T) {
+	worker := func(age int64, d cluster.Description) *cluster.Member {
+		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Created: time.Unix(1e9-age, 0), Context: 64, Slabs: 10, SlabTokens: 16, Description: d}}
+	}
+	young, old := cluster.Description{Digest: "y", Layers: 3}, cluster.Description{Architecture: "llama", Digest: "d", Parameters: 5, Bytes: 7, GPU: true}
+	list := newModels(members{list: []*cluster.Member{worker(1, young), worker(2, old), worker(1, young)}}).list()
+	require.Len(t, list, 1)
+	require.Equal(t, api.Description{Architecture: "llama", Digest: "d", Parameters: 5, Bytes: 7, GPU: true}, list[0].Description)
+}

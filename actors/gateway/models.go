@@ -36,6 +36,7 @@ type model struct {
 	eos        map[string][]int32 // by text digest
 	sampling   sample.Params
 	embedding  cluster.Embedding
+	described  cluster.Description // by the oldest worker
 	infill     []string // as judge, as is the next
 	think      []int32
 	judge      []int32          // from the tokenizers, as is format
@@ -60,7 +61,7 @@ func (s *models) refresh() {
 		if x == nil {
 			fresh[m.Model] = &model{
 				id: m.Model, created: w.Created, context: w.Context, slabs: slabs, longest: longest, slabTokens: w.SlabTokens,
-				vocab: w.Vocab, capacity: w.Capacity, noBeams: w.NoBeams, sampling: w.Sampling, embedding: w.Embedding,
+				vocab: w.Vocab, capacity: w.Capacity, noBeams: w.NoBeams, sampling: w.Sampling, embedding: w.Embedding, described: w.Description,
 			}
 			continue
 		}
@@ -71,7 +72,7 @@ func (s *models) refresh() {
 			x.embedding = w.Embedding
 		}
 		if w.Created.Before(x.created) {
-			x.created, x.sampling = w.Created, w.Sampling
+			x.created, x.sampling, x.described = w.Created, w.Sampling, w.Description
 		}
 	}
 	s.mu.Lock()
@@ -189,6 +190,7 @@ func (s *models) list() []api.Model {
 		list = append(list, api.Model{
 			ID: m.id, Created: m.created, ContextLength: m.context, Sampling: m.sampling, Format: m.format, Special: m.special, Judge: m.judge, Infill: m.infill, Think: m.think,
 			Embedding: api.Embedding{Width: e.Width, Pooling: api.Pooling(e.Pooling), Normalize: e.Normalize, Named: e.Named, Problem: e.Problem},
+			Description: api.Description(m.described),
 		})
 	}
 	slices.SortFunc(list, func(a, b api.Model) int { return a.Created.Compare(b.Created) })

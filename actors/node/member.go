@@ -79,6 +79,7 @@ func (p *Node) offerWorker() *cluster.Worker {
 	}
 	e := &c.Embedding
 	w.Embedding = cluster.Embedding{Width: c.Model.HiddenWidth(), Pooling: string(cmp.Or(e.Pooling, api.PoolLast)), Normalize: e.Normalize, Named: e.Named, Problem: e.Problem}
+	w.Description = cluster.Description(c.Description)
 	w.Waiting = max(0, p.worker.InFlight()-w.Running)
 	if err := p.health.Err(); err != nil {
 		w.Down = err.Error()

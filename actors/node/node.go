@@ -51,17 +51,18 @@ type Config struct {
 	Pool      func() *kvfile.File  // of compute: the one of Model; nil: it leaves none
 	Tokenizer *tokenizer.Tokenizer // of tokenize and detok, and of compute for grammars; a worker without it follows none
 
-	Context      int           // longest sequence of the model, in tokens
-	Sampling     sample.Params // of a request that says nothing, see api.Model
-	Embedding    api.Embedding // of compute, without its Width, which is Model's
-	Backend      string        // what computes, for others to see
-	Weights      string        // as Backend
-	Numerics     string        // of compute: digest, see api.Pin
-	Class        string        // of compute: name of the numerics class, for others to see
-	Format       tools.Format  // of tokenize: how the model writes reasoning and tool calls
-	Text         string        // of tokenize, compute and detok: digest of the checkpoint's tokenizer, see api.Pin
-	KVDisk       KVDisk        // where keys and values outlive the process
-	KVSpill      KVDisk        // where those of paused sequences wait
+	Context      int             // longest sequence of the model, in tokens
+	Sampling     sample.Params   // of a request that says nothing, see api.Model
+	Embedding    api.Embedding   // of compute, without its Width, which is Model's
+	Description  api.Description // of compute, as Embedding
+	Backend      string          // what computes, for others to see
+	Weights      string          // as Backend
+	Numerics     string          // of compute: digest, see api.Pin
+	Class        string          // of compute: name of the numerics class, for others to see
+	Format       tools.Format    // of tokenize: how the model writes reasoning and tool calls
+	Text         string          // of tokenize, compute and detok: digest of the checkpoint's tokenizer, see api.Pin
+	KVDisk       KVDisk          // where keys and values outlive the process
+	KVSpill      KVDisk          // where those of paused sequences wait
 	Sched        sched.Config
 	Tokenizers   int           // actors of the tokenizer pool, 0: 2
 	Detokenizers int           // actors of the detokenizer pool, 0: 2

@@ -143,7 +143,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		}
 		c.Model, c.Context, c.Sampling = m.Runner, m.program.MaxPositions, recommended(m.config.Generation)
 		c.Embedding = api.Embedding{Pooling: api.Pooling(m.pooling.Mode), Normalize: m.pooling.Normalize, Named: m.pooling.Named, Problem: m.pooling.Problem}
-		c.Backend, c.Weights = m.device.Backend, s.Weights
+		c.Backend, c.Weights, c.Description = m.device.Backend, s.Weights, m.describe(s.Weights)
 		c.Pools = m.pools
 		e.metrics.Cache(m.Slabs(), m.SlabTokens())
 		if onDevice, ok := m.Runner.(*compute.Model); ok {

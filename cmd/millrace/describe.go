@@ -1,0 +1,36 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/model"
+)
+
+// describe says what an open model is, with weights kept as --weights says. The digest leaves out what only decides how the model is computed: the backend, its
+// kernels and the type of its KV cache.
+func (m *openModel) describe(weights string) api.Description {
+	sum := sha256.New()
+	for _, part := range []string{m.numerics.Weights, m.numerics.Program, m.tokenizer.Digest()} {
+		fmt.Fprintf(sum, "%d %s", len(part), part) //nolint:errcheck // a hash takes everything
+	}
+	d := api.Description{
+		Architecture: family(m.program.Architecture), Format: "safetensors", Weights: weights, Digest: hex.EncodeToString(sum.Sum(nil)),
+		Parameters: m.program.WeightBytes(model.Sizes{Weight: 1}), Bytes: int64(m.costs.WeightBytes),
+		Layers: m.config.Layers, Heads: m.config.Heads, KVHeads: m.config.KVHeads, Hidden: m.config.Hidden, FeedForward: m.config.Intermediate, Vocab: m.config.Vocab,
+		GPU: m.device.Backend == "sycl",
+	}
+	if strings.HasSuffix(m.config.File, ".gguf") {
+		d.Format = "gguf"
+	}
+	return d
+}
+
+// family returns GGUF's name of an architecture: "llama" of "LlamaForCausalLM".
+func family(architecture string) string {
+	name, _, _ := strings.Cut(architecture, "For")
+	return strings.ToLower(name)
+}
