@@ -73,6 +73,7 @@ type Serve struct {
 	NATSListen    string        // of the embedded server
 	NATS          string        // "": the embedded server
 	DataDir       string
+	DataDirNamed  bool          // the user has chosen DataDir; else a server gets another one if a process holds it
 	StreamResume  string        // "auto", "on", "off"
 	StreamKeep    time.Duration // how long the log of a resumable stream is kept after its end
 	BatchStore    Bytes         // of files and batches; 0: none
@@ -120,7 +121,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.DurationVar(&s.PingInterval, "ping-interval", time.Second, "time between pings on a stream without tokens; clients of resumable streams consider a gateway dead after three intervals")
 	f.StringVar(&s.NATSListen, "nats-listen", "127.0.0.1:4222", "address of the embedded NATS server, HOST:PORT")
 	f.StringVar(&s.NATS, "nats", "", "URL of a NATS server to join (default: none; a server is embedded)")
-	f.StringVar(&s.DataDir, "data-dir", "data", "directory for data that outlives the process: JetStream and node keys")
+	f.StringVar(&s.DataDir, "data-dir", "data", "directory for data that outlives the process: JetStream and node keys; if unset and in use, a server gets data-PORT")
 	f.StringVar(&s.StreamResume, "stream-resume", "auto", "streams that clients can resume at any gateway: auto (on request, where JetStream is available), on (unless the request declines), or off")
 	f.DurationVar(&s.StreamKeep, "stream-keep", 30*time.Second, "how long a resumable stream can be read after its end")
 	s.BatchStore, s.ResponseStore = 1<<30, 256<<20

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/cmd/millrace/datadir"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/config"
@@ -163,6 +164,10 @@ func (r *report) checkDataDir(dir string) {
 	}
 	if err := unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
 		r.add("data directory", statusFail, "%s: cannot write to %s: %v", dir, at, err)
+		return
+	}
+	if h := datadir.HolderOf(dir); h != nil {
+		r.add("data directory", statusWarn, "%s is held by %s; a second server needs another --data-dir", dir, h)
 		return
 	}
 	r.add("data directory", statusOK, "%s can be written", dir)

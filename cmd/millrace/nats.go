@@ -247,18 +247,30 @@ func (l *links) openFront(ctx context.Context, url string, options []nats.Option
 	return nil
 }
 
-// openEmbedded starts the embedded server and joins it inside the process: no TLS, whatever the
+// openEmbedded takes the folder of --data-dir, starts the embedded server and joins it inside the process: no TLS, whatever the
 // network gets.
 func openEmbedded(ctx context.Context, s *config.Serve, keys *auth.Keyring, log zerolog.Logger) (*links, error) {
-	e, err := startNATS(s, keys, log)
+	if err := listens(s.NATSListen); err != nil {
+		return nil, err
+	}
+	folder, err := openDataDir(ctx, s, log)
 	if err != nil {
 		return nil, err
+	}
+	e, err := startNATS(s, keys, log)
+	if err != nil {
+		return nil, errors.Join(err, folder.Close())
 	}
 	url := "nats://" + e.server.Addr().String()
 	l := &links{stop: func() {
 		e.server.Shutdown()
 		e.server.WaitForShutdown()
+		folder.Close() //nolint:errcheck // the process releases it at its end
 	}}
+	if err := folder.Serves(e.server.Addr().String()); err != nil {
+		l.stop()
+		return nil, err
+	}
 	l.nodes, err = connectNATS(ctx, url, nodeName, e.node, log)
 	if err == nil {
 		stop := l.stop

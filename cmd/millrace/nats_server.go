@@ -84,11 +84,14 @@ func launchNATS(o *server.Options, s *config.Serve, keys *auth.Keyring, log zero
 		}
 		log.Info().Str("nkey", keyed.seed).Msg("other processes join the embedded NATS server with --nats-nkey")
 	}
-	e.server.SetLoggerV2(newNATSLog(log), false, false, false)
+	notes := newNATSLog(log)
+	e.server.SetLoggerV2(notes, false, false, false)
 	e.server.Start()
-	if !e.server.ReadyForConnections(natsStart) {
+	ready := e.server.ReadyForConnections(natsStart)
+	notes.recovered()
+	if !ready {
 		e.server.Shutdown()
-		return nil, fmt.Errorf("embedded NATS server: cannot listen on %s: is the port in use? --nats-listen takes another one, --nats URL joins a running server", s.NATSListen)
+		return nil, fmt.Errorf("embedded NATS server: found none that accepts connections on %s after %s, expected one", s.NATSListen, natsStart)
 	}
 	inside := nats.InProcessServer(e.server)
 	e.node, e.front = append(e.node, inside), append(e.front, inside)
@@ -239,18 +242,11 @@ func (e *embedded) keyed(o *server.Options, s *config.Serve, keys *auth.Keyring)
 	return a, nil
 }
 
-// natsLog writes the messages of the embedded server to the log, notices as debug messages. It
-// samples errors, because a client can cause any number of them.
-type natsLog struct{ log, few zerolog.Logger }
-
-func newNATSLog(log zerolog.Logger) natsLog {
-	const burst = 10
-	return natsLog{log, log.Sample(&zerolog.BurstSampler{Burst: burst, Period: time.Second})}
+// listens returns an error if nobody can listen on an address. The embedded server would say so after seconds only.
+func listens(address string) error {
+	l, err := net.Listen("tcp", address) //nolint:noctx // it does not wait
+	if err != nil {
+		return fmt.Errorf("embedded NATS server: %w: --nats-listen takes another address, for a server of its own; --nats URL joins the NATS server that runs there", err)
+	}
+	return l.Close()
 }
-
-func (l natsLog) Noticef(format string, v ...any) { l.log.Debug().Msgf("nats: "+format, v...) }
-func (l natsLog) Warnf(format string, v ...any)   { l.few.Warn().Msgf("nats: "+format, v...) }
-func (l natsLog) Fatalf(format string, v ...any)  { l.log.Error().Msgf("nats: "+format, v...) }
-func (l natsLog) Errorf(format string, v ...any)  { l.few.Error().Msgf("nats: "+format, v...) }
-func (l natsLog) Debugf(format string, v ...any)  { l.log.Debug().Msgf("nats: "+format, v...) }
-func (l natsLog) Tracef(format string, v ...any)  { l.log.Trace().Msgf("nats: "+format, v...) }

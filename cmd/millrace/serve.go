@@ -63,6 +63,7 @@ compute, a process may be prefill, which begins sequences, or decode, which cont
 			if err := s.Validate(); err != nil {
 				return err
 			}
+			s.DataDirNamed = cmd.Flags().Changed("data-dir")
 			if !s.Roles.NeedsModel() { // a gateway learns the models from workers
 				s.Model = ""
 			} else if s.Model, err = modelDir(s.Model); err != nil {
@@ -92,7 +93,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 	defer stopTracing()
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
-		return fmt.Errorf("%w: --listen takes another address", err)
+		return fmt.Errorf("%w: --listen takes another address; a second server also needs another --nats-listen, or --nats to join the first", err)
 	}
 	var handler lateHandler // until there is a NATS server the process only lives
 	server := httpserver.New(secure.access(s).Handler(late.closing(&handler)), httpserver.Limits{}, log)
