@@ -107,7 +107,7 @@ func flock(f *os.File) error {
 	}
 }
 
-// Serves tells other processes the address of the NATS server, which may have been any free port.
+// Serves records the address of the NATS server, which may have been any free port, for other processes.
 func (d *Dir) Serves(nats string) error {
 	d.me.NATS = nats
 	return d.write()
