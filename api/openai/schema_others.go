@@ -10,26 +10,26 @@ import (
 // and ollama decode them.
 
 type responsesRequest struct {
-	_               struct{}         `json:"-" additionalProperties:"true"`
-	Model           string           `json:"model,omitempty" doc:"A served model. May be left out where one is served."`
-	Input           *stringOrBlocks  `json:"input" doc:"Items: messages, reasoning, function_call and function_call_output."`
-	Instructions    string           `json:"instructions,omitempty"`
-	MaxOutputTokens int              `json:"max_output_tokens,omitempty" minimum:"1" maximum:"16777216"`
-	Stream          bool             `json:"stream,omitempty" default:"false" doc:"Answer with server-sent events."`
-	Temperature     float64          `json:"temperature,omitempty" minimum:"0" maximum:"2" default:"1"`
-	TopP            float64          `json:"top_p,omitempty" minimum:"0" maximum:"1" default:"1"`
-	Presence        float64          `json:"presence_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
-	Frequency       float64          `json:"frequency_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
-	Tools           []map[string]any `json:"tools,omitempty" maxItems:"256" doc:"type: function; name, description, parameters, strict"`
-	ToolChoice      *toolChoice      `json:"tool_choice,omitempty"`
-	ParallelToolUse bool             `json:"parallel_tool_calls,omitempty" default:"true"`
-	Text            map[string]any   `json:"text,omitempty" doc:"format: text, json_object or json_schema"`
-	Reasoning       map[string]any   `json:"reasoning,omitempty" doc:"effort"`
-	Metadata        map[string]any   `json:"metadata,omitempty"`
-	Store           bool             `json:"store,omitempty" default:"true" doc:"Keep the response for 24 h."`
-	Previous        string           `json:"previous_response_id,omitempty" doc:"A stored response whose conversation continues."`
-	Background      bool             `json:"background,omitempty" default:"false" doc:"Answer at once, and run on without the client. Only with store."`
-	Proof           *boolOrProof     `json:"proof,omitempty" doc:"As in a chat; without token ids"`
+	_               struct{}          `json:"-" additionalProperties:"true"`
+	Model           string            `json:"model,omitempty" doc:"A served model. May be left out where one is served."`
+	Input           *stringOrBlocks   `json:"input" doc:"Items: messages, reasoning, function_call and function_call_output."`
+	Instructions    string            `json:"instructions,omitempty"`
+	MaxOutputTokens int               `json:"max_output_tokens,omitempty" minimum:"1" maximum:"16777216"`
+	Stream          bool              `json:"stream,omitempty" default:"false" doc:"Answer with server-sent events."`
+	Temperature     float64           `json:"temperature,omitempty" minimum:"0" maximum:"2" default:"1"`
+	TopP            float64           `json:"top_p,omitempty" minimum:"0" maximum:"1" default:"1"`
+	Presence        float64           `json:"presence_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
+	Frequency       float64           `json:"frequency_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
+	Tools           []map[string]any  `json:"tools,omitempty" maxItems:"256" doc:"type: function; name, description, parameters, strict"`
+	ToolChoice      *toolChoice       `json:"tool_choice,omitempty"`
+	ParallelToolUse bool              `json:"parallel_tool_calls,omitempty" default:"true"`
+	Text            map[string]any    `json:"text,omitempty" doc:"format: text, json_object or json_schema"`
+	Reasoning       map[string]any    `json:"reasoning,omitempty" doc:"effort"`
+	Metadata        map[string]string `json:"metadata,omitempty" doc:"Up to 16 texts of at most 512 characters, with keys of at most 64."`
+	Store           bool              `json:"store,omitempty" default:"true" doc:"Keep the response for 24 h."`
+	Previous        string            `json:"previous_response_id,omitempty" doc:"A stored response whose conversation continues."`
+	Background      bool              `json:"background,omitempty" default:"false" doc:"Answer at once, and run on without the client. Only with store."`
+	Proof           *boolOrProof      `json:"proof,omitempty" doc:"As in a chat; without token ids"`
 }
 
 type messagesRequest struct {

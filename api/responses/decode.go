@@ -136,7 +136,7 @@ func (r *request) check() error {
 	case len(r.Input) == 0 || string(r.Input) == "null" || string(r.Input) == "[]":
 		return api.Invalid("input", "input: found none, expected a string or a list of at least one item")
 	}
-	return nil
+	return api.CheckMetadata("metadata", r.Metadata)
 }
 
 func (t *translation) addFormat(r *request) error {

@@ -40,13 +40,6 @@ func batchOf(r *batch.Record) batches.Batch {
 	return b
 }
 
-// Limits of the metadata, as OpenAI's.
-const (
-	maxMetadata = 16
-	maxKey      = 64
-	maxValue    = 512
-)
-
 // decodeBatch decodes the request for a batch. An error is an *api.Error that names the field.
 func decodeBatch(body []byte) (batch.Request, error) {
 	var q batches.NewBatch
@@ -57,13 +50,12 @@ func decodeBatch(body []byte) (batch.Request, error) {
 	if err != nil {
 		return batch.Request{}, api.Invalid("completion_window", "completion_window: found %.20q, expected hours such as \"24h\"", q.Window)
 	}
-	if len(q.Metadata) > maxMetadata {
-		return batch.Request{}, api.Invalid("metadata", "metadata: found %d fields, expected at most %d", len(q.Metadata), maxMetadata)
+	metadata, err := json.Marshal(q.Metadata)
+	if err == nil {
+		err = api.CheckMetadata("metadata", metadata)
 	}
-	for k, v := range q.Metadata {
-		if len(k) > maxKey || len(v) > maxValue {
-			return batch.Request{}, api.Invalid("metadata", "metadata: found a key of %d and a value of %d bytes, expected at most %d and %d", len(k), len(v), maxKey, maxValue)
-		}
+	if err != nil {
+		return batch.Request{}, err
 	}
 	return batch.Request{Input: q.InputFile, Endpoint: q.Endpoint, Window: window, Metadata: q.Metadata}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/api"
@@ -14,7 +15,18 @@ import (
 
 // Room returns an error if the tenant has used its share.
 func (s *Store) Room(tenant string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return (&metered{s: s, tenant: tenant, share: s.share()}).fits(overhead)
+}
+
+// Reserve sets bytes of the tenant's share aside for objects that will be stored, until release is called. It returns an error if they do not fit.
+func (s *Store) Reserve(tenant string, bytes int64) (release func(), err error) {
+	m := &metered{s: s, tenant: tenant, share: s.share()}
+	if err := m.take(bytes + overhead); err != nil {
+		return nil, err
+	}
+	return sync.OnceFunc(m.release), nil
 }
 
 // share returns the bytes that a tenant may use.
@@ -59,19 +71,18 @@ func (m *metered) Read(p []byte) (int, error) {
 }
 
 func (m *metered) take(n int64) error {
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
 	if err := m.fits(n); err != nil {
 		return err
 	}
-	m.s.mu.Lock()
-	defer m.s.mu.Unlock()
 	m.taken += n
 	m.s.incoming[durable.TenantToken(m.tenant)] += n
 	return nil
 }
 
+// fits returns an error if n more bytes are above the share. The caller holds mu.
 func (m *metered) fits(n int64) error {
-	m.s.mu.Lock()
-	defer m.s.mu.Unlock()
 	if used := m.s.used(durable.TenantToken(m.tenant)); used+n > m.share {
 		return &api.Error{Code: api.CodeOverloaded, Reason: m.s.opts.Noun + "s_full", RetryAfter: time.Minute, Message: fmt.Sprintf(
 			"the tenant's %ss use %d bytes, and %d more do not fit into its share of %d: delete some", m.s.opts.Noun, used, n, m.share)}

@@ -45,11 +45,10 @@ func (o off) Run(ctx context.Context, c *call.Call) (call.Answer, error) {
 
 // Objects are the stored responses. objects.Store implements it.
 type Objects interface {
-	Put(ctx context.Context, tenant, id string, fields map[string]string, expires time.Time, content io.Reader) (objects.Object, error)
 	PutFree(ctx context.Context, tenant, id string, fields map[string]string, expires time.Time, content io.Reader) (objects.Object, error)
 	Get(ctx context.Context, tenant, id string) (objects.Object, io.ReadCloser, error)
 	Delete(ctx context.Context, tenant, id string) error
-	Room(tenant string) error
+	Reserve(tenant string, bytes int64) (release func(), err error)
 }
 
 // Options are what a Store needs.
@@ -151,11 +150,8 @@ func (s *Store) save(ctx context.Context, tenant, id string, r *record) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
-	put := s.opts.Objects.PutFree // what has begun is kept; it counts for the next response
-	if r.Status == queued {
-		put = s.opts.Objects.Put
-	}
-	_, err = put(ctx, tenant, id, nil, time.Time{}, bytes.NewReader(body))
+	// Its share was reserved when the response began. A longer answer counts for the next response.
+	_, err = s.opts.Objects.PutFree(ctx, tenant, id, nil, time.Time{}, bytes.NewReader(body))
 	return err
 }
 
@@ -170,17 +166,38 @@ func (s *Store) Run(ctx context.Context, c *call.Call) (call.Answer, error) {
 	if !w.Store {
 		return s.opts.Calls.Run(ctx, c)
 	}
-	if err := s.opts.Objects.Room(tenant); err != nil {
+	release, err := s.reserve(tenant, c)
+	if err != nil {
 		return nil, err
 	}
 	if w.Background {
+		defer release()
 		return s.enqueue(ctx, tenant, c)
 	}
 	a, err := s.opts.Calls.Run(ctx, c)
 	if err != nil {
+		release()
 		return nil, err
 	}
-	return &answer{a, s, tenant}, nil
+	return &answer{a, s, tenant, release}, nil
+}
+
+// reserve sets aside what the response of a call needs of its tenant's share before the call runs. It bounds the bytes of the calls that run at once.
+func (s *Store) reserve(tenant string, c *call.Call) (release func(), err error) {
+	r, err := pending(c, inProgress)
+	if err != nil {
+		return nil, err
+	}
+	bytes := len(r.Response)
+	for _, item := range r.Items {
+		bytes += len(item)
+	}
+	for _, q := range c.Requests {
+		for i := range q.Messages {
+			bytes += len(q.Messages[i].Content)
+		}
+	}
+	return s.opts.Objects.Reserve(tenant, int64(bytes))
 }
 
 // restore puts the conversation of the previous response before that of a call.
@@ -211,7 +228,7 @@ func (s *Store) Attach(ctx context.Context, id string) (call.Answer, error) {
 		return nil, err
 	}
 	if w := responses.Wanted(a.Call()); w.Store && !w.Background { // a response in the background is stored by who runs it
-		return &answer{a, s, tenantOf(ctx)}, nil
+		return &answer{a, s, tenantOf(ctx), func() {}}, nil
 	}
 	return a, nil
 }
@@ -224,8 +241,15 @@ var _ call.Runner = (*Store)(nil)
 // answer is an answer whose response is stored at its end.
 type answer struct {
 	call.Answer
-	s      *Store
-	tenant string
+	s       *Store
+	tenant  string
+	release func() // gives back what was reserved
+}
+
+// Close implements call.Answer.
+func (a *answer) Close() {
+	a.Answer.Close()
+	a.release()
 }
 
 // Events implements call.Answer. The last event waits until the response is stored.
@@ -239,6 +263,7 @@ func (a *answer) Events(ctx context.Context) <-chan api.Event {
 				if err := a.s.keep(ctx, a.tenant, a.Call(), all); err != nil {
 					a.s.opts.Logger.Warn().Err(err).Str("id", a.Call().ID).Msg("stored: could not store a response")
 				}
+				a.release()
 			}
 			select {
 			case out <- ev:

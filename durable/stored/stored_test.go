@@ -312,3 +312,29 @@ func TestAFullTenantIsRefusedAndOthersAreNot(t *testing.T) {
 	w.answer(g, "b", `"input":"x"`)
 	w.answer(g, "a", `"input":"x","store":false`)
 }
+
+// TestATenantsShareIsTakenBeforeItsCallsRun begins more responses than fit, all at once. Those above the share are refused before the engine sees them.
+func TestATenantsShareIsTakenBeforeItsCallsRun(t *testing.T) {
+	w := newWorld(t)
+	g := w.gateway()
+	large, err := json.Marshal([]map[string]string{{"role": "user", "content": strings.Repeat("x", 1<<20)}, {"role": "user", "content": "wait"}})
+	require.NoError(t, err)
+	var running []call.Answer
+	var refused error
+	for range 100 {
+		a, err := g.Run(w.as("a"), w.decode(`"input":`+string(large)))
+		if refused = err; err != nil {
+			break
+		}
+		running = append(running, a)
+	}
+	require.Equal(t, "responses_full", api.AsError(refused).Reason)
+	require.Less(t, len(running), 8) // two tenants have 8 MiB each
+	require.Eventually(t, func() bool { return w.ran.Load() == int64(len(running)) }, patience, time.Millisecond)
+	w.answer(g, "b", `"input":"x"`)
+	for _, a := range running {
+		require.NoError(t, a.Cancel(t.Context()))
+		a.Close()
+	}
+	w.answer(g, "a", `"input":"x"`)
+}
