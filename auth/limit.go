@@ -48,6 +48,7 @@ func (b *bucket) wait(n float64) time.Duration {
 type limiter struct {
 	mu               sync.Mutex
 	requests, tokens bucket
+	resumes          bucket
 	concurrent       int // 0: no limit
 	running          int
 	since            used                 // since the last news
@@ -61,10 +62,32 @@ func (l *limiter) set(e *Entry, now time.Time) {
 	l.requests.set(e.RequestsPerMinute, now)
 	l.tokens.set(e.TokensPerMinute, now)
 	l.concurrent = e.Concurrent
+	if e.RequestsPerMinute > 0 {
+		l.resumes.set(max(e.RequestsPerMinute, leastResumes), now)
+	} else {
+		l.resumes.set(0, now)
+	}
+}
+
+// leastResumes is the least number of resumed streams per minute of a key with limits: a client tries again after a failure.
+const leastResumes = 60
+
+// resume takes a resumed stream. It has a bucket of its own: streams that move to another gateway must not be refused because of the requests that began
+// them.
+func (l *limiter) resume(now time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.resumes.fill(now)
+	if d := l.resumes.wait(1); d > 0 {
+		return over(ReasonResumes, d, "the API key has resumed %.0f streams in a minute, at most that", l.resumes.perMinute)
+	}
+	l.resumes.level--
+	return nil
 }
 
 // Reasons of a refusal.
 const (
+	ReasonResumes    = "resumes_per_minute_exceeded"
 	ReasonRequests   = "requests_per_minute_exceeded"
 	ReasonTokens     = "tokens_per_minute_exceeded"
 	ReasonConcurrent = "concurrent_requests_exceeded"

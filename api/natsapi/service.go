@@ -52,6 +52,7 @@ type Options struct {
 	MaxRequests int           // requests answered at the same time; 1024
 	PingAfter   time.Duration // silence before a stream's ping; 1 s
 	Keys        api.Keys      // API keys of the callers; nil: no key is needed
+	Tenants     func() int    // number of tenants of the keys, which share MaxRequests; nil: 1
 	Calls       call.Runner   // runs the calls; nil: the engine, without a log
 
 	// Metadata describes the endpoints in $SRV.INFO, by the path that each is over HTTP, such as the schemas of its bodies. It is left out where
@@ -70,6 +71,9 @@ func (o *Options) defaults() {
 	}
 	if o.MaxRequests == 0 {
 		o.MaxRequests = 1024
+	}
+	if o.Tenants == nil {
+		o.Tenants = func() int { return 1 }
 	}
 	if o.Tracer == nil {
 		o.Tracer = tracing.Off()
@@ -97,7 +101,7 @@ type Service struct {
 	ownSubjects string             // prefix of the subjects that only this gateway has
 
 	uploads *uploads
-	slots   chan struct{} // one for each request being answered
+	places  *places // of the requests being answered
 	ctx     context.Context
 	end     context.CancelCauseFunc
 
@@ -128,7 +132,7 @@ func Start(nc *nats.Conn, engine api.Engine, opts Options) (*Service, error) {
 	s := &Service{nc: nc, out: outbox{nc}, engine: engine, opts: opts,
 		prefix:      subjects + "cancel." + name + ".",
 		ownSubjects: subjects + "at." + name + ".",
-		slots:       make(chan struct{}, opts.MaxRequests),
+		places:      newPlaces(opts.MaxRequests, opts.Tenants),
 		uploads:     newUploads(&opts),
 		running:     map[string]running{}}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
@@ -203,14 +207,7 @@ func (s *Service) Stop(ctx context.Context) error {
 
 func (s *Service) stop(ctx context.Context) error {
 	err := s.Leave()
-	for range cap(s.slots) { // holding every slot: nothing runs
-		select {
-		case s.slots <- struct{}{}:
-		case <-ctx.Done():
-			s.end(errStopping)
-			s.slots <- struct{}{}
-		}
-	}
+	s.places.close(ctx, func() { s.end(errStopping) })
 	s.end(errStopping)
 	return errors.Join(err, s.unsubscribe(), s.nc.FlushTimeout(flushTimeout))
 }
@@ -223,7 +220,7 @@ func (s *Service) unsubscribe() error {
 }
 
 // handle answers each request in its own goroutine, so the dispatcher of the subscription never waits.
-// It refuses requests when all slots are in use, and drops those whose reply subject is not an inbox.
+// It refuses requests when the tenant has no place, and drops those whose reply subject is not an inbox.
 func (s *Service) handle(e *endpoint) nats.MsgHandler {
 	return func(m *nats.Msg) {
 		to, err := toInbox(m.Reply)
@@ -238,17 +235,15 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 			e.count(0, err)
 			return
 		}
-		select {
-		case s.slots <- struct{}{}:
-		default:
-			r.fail(&api.Error{Code: api.CodeOverloaded, RetryAfter: time.Second,
-				Message: fmt.Sprintf("found %d requests being answered, expected fewer", cap(s.slots))})
+		tenant := tenantOf(ctx)
+		if err := s.places.enter(tenant); err != nil {
+			r.fail(err)
 			e.count(0, r.err)
 			return
 		}
 		e.running.Add(1)
 		go func() {
-			defer func() { <-s.slots }()
+			defer s.places.leave(tenant)
 			defer e.running.Add(-1)
 			start := time.Now()
 			ctx, span := s.span(ctx, m)
@@ -264,6 +259,13 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 				Uint64("messages", r.seq).Dur("took", took).AnErr("error", r.err).Msg("nats")
 		}()
 	}
+}
+
+func tenantOf(ctx context.Context) string {
+	if c := api.CallerFrom(ctx); c != nil {
+		return c.TenantName()
+	}
+	return ""
 }
 
 // authenticate checks the API key of a request and returns a context with its caller. Without a file

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/codec"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/httpserver"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"
@@ -73,6 +74,22 @@ func (x *security) guard(e api.Engine) api.Engine {
 		return e
 	}
 	return auth.Guard(e)
+}
+
+// guardCalls charges resumed calls to their keys.
+func (x *security) guardCalls(r call.Runner) call.Runner {
+	if x.keys == nil {
+		return r
+	}
+	return auth.GuardCalls(r)
+}
+
+// tenants returns the number of tenants that share what the server has.
+func (x *security) tenants() int {
+	if x.keys == nil {
+		return 1
+	}
+	return x.keys.Tenants()
 }
 
 // watch reads the files again until ctx ends.

@@ -144,7 +144,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 			}
 			joined, err := natsapi.Start(to.front, engine, natsapi.Options{
 				Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
-				Keys: secure.callers(), Calls: gw.calls, Tracer: tracer, Metadata: schemas,
+				Keys: secure.callers(), Tenants: secure.tenants, Calls: gw.calls, Tracer: tracer, Metadata: schemas,
 			})
 			service.Store(joined)
 			late.joined.Store(err == nil)
@@ -207,7 +207,7 @@ func openGateway(ctx context.Context, conn *nats.Conn, engine api.Engine, late *
 			g.calls = g.kept
 		}
 		g.store = openStorage(ctx, conn, engine, g.calls, late, secure.keys, s, log)
-		g.calls = g.store.calls
+		g.calls = secure.guardCalls(g.store.calls)
 		g.stop = func() {
 			g.store.leave()
 			if g.kept != nil {
