@@ -100,10 +100,10 @@ type Service struct {
 	prefix      string             // of the cancel subjects
 	ownSubjects string             // prefix of the subjects that only this gateway has
 
-	uploads *uploads
-	places  *places // of the requests being answered
-	ctx     context.Context
-	end     context.CancelCauseFunc
+	uploads  *uploads
+	answered *requests
+	ctx      context.Context
+	end      context.CancelCauseFunc
 
 	stopOnce sync.Once
 	stopErr  error
@@ -132,7 +132,7 @@ func Start(nc *nats.Conn, engine api.Engine, opts Options) (*Service, error) {
 	s := &Service{nc: nc, out: outbox{nc}, engine: engine, opts: opts,
 		prefix:      subjects + "cancel." + name + ".",
 		ownSubjects: subjects + "at." + name + ".",
-		places:      newPlaces(opts.MaxRequests, opts.Tenants),
+		answered:    newRequests(opts.MaxRequests, opts.Tenants),
 		uploads:     newUploads(&opts),
 		running:     map[string]running{}}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
@@ -207,7 +207,7 @@ func (s *Service) Stop(ctx context.Context) error {
 
 func (s *Service) stop(ctx context.Context) error {
 	err := s.Leave()
-	s.places.close(ctx, func() { s.end(errStopping) })
+	s.answered.close(ctx, func() { s.end(errStopping) })
 	s.end(errStopping)
 	return errors.Join(err, s.unsubscribe(), s.nc.FlushTimeout(flushTimeout))
 }
@@ -236,14 +236,14 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 			return
 		}
 		tenant := tenantOf(ctx)
-		if err := s.places.enter(tenant); err != nil {
+		if err := s.answered.enter(tenant); err != nil {
 			r.fail(err)
 			e.count(0, r.err)
 			return
 		}
 		e.running.Add(1)
 		go func() {
-			defer s.places.leave(tenant)
+			defer s.answered.leave(tenant)
 			defer e.running.Add(-1)
 			start := time.Now()
 			ctx, span := s.span(ctx, m)

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/client"
 )
@@ -36,11 +37,10 @@ type natsAuth struct {
 	seed        string       // its file
 
 	clients     *server.Account
-	mostClients int
+	connections *connections
 }
 
-// attach takes the accounts of the server, which are not those of its options. Clients get three
-// quarters of the connections at most, or what the configuration gives them: the rest is for nodes.
+// attach takes the accounts of the server, which are not those of its options.
 func (a *natsAuth) attach(s *server.Server, connections int) error {
 	var errs []error
 	for _, u := range []*server.User{a.node, a.front, a.client} {
@@ -48,7 +48,7 @@ func (a *natsAuth) attach(s *server.Server, connections int) error {
 		errs = append(errs, err)
 		u.Account = account
 	}
-	a.clients, a.mostClients = a.client.Account, connections*3/4
+	a.clients, a.connections = a.client.Account, newConnections(connections, a.keys.Tenants, func() ([]uint64, error) { return openConnections(s, connections) })
 	return errors.Join(errs...)
 }
 
@@ -106,42 +106,42 @@ func makeSeed(path string) ([]byte, error) {
 
 // Check implements server.Authentication.
 func (a *natsAuth) Check(c server.ClientAuthentication) bool {
-	user := a.user(c.GetOpts(), c.GetNonce())
-	if user == nil || user.Account == a.clients && user != a.front && a.clients.NumLocalConnections() >= a.mostClients {
+	user, key := a.user(c.GetOpts(), c.GetNonce())
+	if user == nil || user.Account == a.clients && user != a.front && !a.connections.enter(c.GetID(), key) {
 		return false
 	}
 	c.RegisterUser(user)
 	return true
 }
 
-// user is what the credentials of a connection make of it; nil: they are wrong.
-func (a *natsAuth) user(o *server.ClientOpts, nonce []byte) *server.User {
+// user is what the credentials of a connection make of it; nil: they are wrong. key is the API key of a client, nil for one without.
+func (a *natsAuth) user(o *server.ClientOpts, nonce []byte) (user *server.User, key api.Caller) {
 	switch {
 	case o.JWT != "":
-		return nil
+		return nil, nil
 	case o.Nkey != "":
 		if o.Nkey != a.public || !signed(o, nonce) {
-			return nil
+			return nil, nil
 		}
 		if o.Name == frontName {
-			return a.front
+			return a.front, nil
 		}
-		return a.node
+		return a.node, nil
 	case o.Username != "" || o.Password != "":
 		for _, u := range []*server.User{a.node, a.front} {
 			if u.Username == o.Username && subtle.ConstantTimeCompare([]byte(u.Password), []byte(o.Password)) == 1 {
-				return u
+				return u, nil
 			}
 		}
-		return nil
+		return nil, nil
 	case o.Token != "":
 		key, err := a.keys.Authenticate("Bearer " + o.Token)
 		if err != nil {
-			return nil
+			return nil, nil
 		}
-		return a.asking("key "+key.KeyID(), &server.SubjectPermission{Allow: []string{client.InboxPrefix(o.Token) + ".>"}})
+		return a.asking("key "+key.KeyID(), &server.SubjectPermission{Allow: []string{client.InboxPrefix(o.Token) + ".>"}}), key
 	}
-	return a.asking("client", &server.SubjectPermission{Allow: []string{"_INBOX.>"}, Deny: []string{client.KeyInboxes + ".>"}})
+	return a.asking("client", &server.SubjectPermission{Allow: []string{"_INBOX.>"}, Deny: []string{client.KeyInboxes + ".>"}}), nil
 }
 
 // asking is a client that may read the given inboxes.

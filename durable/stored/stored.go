@@ -243,7 +243,7 @@ type answer struct {
 	call.Answer
 	s       *Store
 	tenant  string
-	release func() // gives back what was reserved
+	release func() // gives the reservation back
 }
 
 // Close implements call.Answer.
