@@ -1,6 +1,8 @@
 package durable
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"time"
 
@@ -121,6 +123,18 @@ func decodeRequest(w *callpb.Request, c *call.Call) (*api.Request, error) {
 	var err error
 	r.Messages, r.Tools, r.TemplateArgs, err = api.DecodeChat(w.GetMessages(), w.GetTools(), w.GetTemplateArgs())
 	return r, err
+}
+
+// Fingerprint returns a hash of an encoded call without its creation time: two calls have the same one if they are one call that was sent twice.
+func Fingerprint(encoded []byte) (string, error) {
+	var w callpb.Call
+	if err := proto.Unmarshal(encoded, &w); err != nil {
+		return "", fmt.Errorf("%w: %w", errRecord, err)
+	}
+	w.CreatedNs = 0
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(&w)
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), err
 }
 
 // sameCall reports whether two encoded calls are one call that was sent twice. Their creation times

@@ -244,6 +244,15 @@ func (c *Calls) Cancel(ctx context.Context, id string) error {
 	return r.Cancel(ctx)
 }
 
+// Forget removes the log of an ended call of the caller, so that its id is free. Other gateways may read the answer until they have noticed.
+func (c *Calls) Forget(ctx context.Context, id string) error {
+	_, tenant := callerAndTenant(ctx)
+	if err := c.journal.purge(ctx, logName(tenant, id), 0); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return unavailable(err)
+	}
+	return nil
+}
+
 // callerAndTenant returns the caller of ctx and its tenant, or nil and "" without API keys.
 func callerAndTenant(ctx context.Context) (api.Caller, string) {
 	if c := api.CallerFrom(ctx); c != nil {

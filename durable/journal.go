@@ -142,6 +142,9 @@ func (j *journal) send(ctx context.Context, m *nats.Msg, last uint64) (uint64, e
 	return ack.Sequence, nil
 }
 
+// WrongLast reports whether an error of a publication means that its subject has another last message than the expected one.
+func WrongLast(err error) bool { return wrongLast(err) }
+
 // wrongLast reports whether err means a wrong last sequence. A clustered server has a second code for
 // it, without the sequence found.
 func wrongLast(err error) bool {

@@ -139,7 +139,11 @@ func (o *opener) openResponses(ctx context.Context, g *storage) (err error) {
 	}); err != nil {
 		return err
 	}
-	g.responses = stored.New(stored.Options{Logger: o.log, Calls: o.calls, Keys: o.keys, Objects: g.kept, Work: o.work, Publish: o.js, Ready: o.late.serves})
+	var forget func(context.Context, string) error
+	if kept, ok := o.calls.(*durable.Calls); ok {
+		forget = kept.Forget
+	}
+	g.responses = stored.New(stored.Options{Logger: o.log, Calls: o.calls, Forget: forget, Keys: o.keys, Objects: g.kept, Work: o.work, Publish: o.js, Ready: o.late.serves})
 	g.calls = g.responses
 	return nil
 }

@@ -55,6 +55,7 @@ type Store struct {
 	mu       sync.Mutex
 	known    map[string]Object // by name
 	incoming map[string]int64  // bytes of objects that are being written here, by tenant's token
+	waiters  map[string]*waiter
 }
 
 // timeout bounds one request to JetStream. A content may take as long as its client does.
@@ -96,7 +97,7 @@ func Open(ctx context.Context, nc *nats.Conn, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("objects: bucket %s: %w", opts.Bucket, err)
 	}
-	s := &Store{opts: opts, bucket: bucket, replicas: Replicas(nc), known: map[string]Object{}, incoming: map[string]int64{}}
+	s := &Store{opts: opts, bucket: bucket, replicas: Replicas(nc), known: map[string]Object{}, incoming: map[string]int64{}, waiters: map[string]*waiter{}}
 	running, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	s.tasks.Go(func() { s.watch(running) })
@@ -375,6 +376,10 @@ func (s *Store) note(name string, o *Object) {
 		delete(s.known, name)
 	} else {
 		s.known[name] = *o
+	}
+	if w := s.waiters[name]; w != nil {
+		close(w.changed)
+		delete(s.waiters, name)
 	}
 }
 

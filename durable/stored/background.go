@@ -15,7 +15,6 @@ import (
 	"github.com/millrace/millrace/api/responses"
 	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/durable/batch"
-	"github.com/millrace/millrace/durable/objects"
 )
 
 // A response in the background is a message of the work queue. A gateway takes it and runs its call with a log, so that another gateway that gets the
@@ -26,41 +25,6 @@ const (
 	consumer = "responses"
 	most     = 16 // that run in one gateway
 )
-
-// ticket is the message of a response.
-type ticket struct {
-	Tenant string `json:"tenant"`
-	Key    string `json:"key,omitempty"`
-	ID     string `json:"id"`
-}
-
-// enqueue stores a response and puts it into the queue.
-func (s *Store) enqueue(ctx context.Context, tenant string, c *call.Call) (call.Answer, error) {
-	encoded, err := durable.EncodeCall(c)
-	if err != nil {
-		return nil, err
-	}
-	r, err := pending(c, queued)
-	if err != nil {
-		return nil, err
-	}
-	r.Call = encoded
-	t := ticket{Tenant: tenant, ID: responses.IDOf(c)}
-	if caller := api.CallerFrom(ctx); caller != nil {
-		t.Key = caller.KeyID()
-	}
-	body, err := json.Marshal(t)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.save(ctx, tenant, t.ID, r); err != nil {
-		return nil, err
-	}
-	if _, err := s.opts.Publish.Publish(ctx, subject+durable.TenantToken(tenant)+"."+t.ID, body); err != nil {
-		return nil, errors.Join(objects.Unavailable("responses", err), s.opts.Objects.Delete(context.WithoutCancel(ctx), tenant, t.ID))
-	}
-	return &background{s: s, call: c, body: r.Response}, nil
-}
 
 // pending returns the record of a call without an answer.
 func pending(c *call.Call, status string) (*record, error) {
@@ -137,35 +101,49 @@ func (s *Store) Follow(ctx context.Context, id string) (call.Answer, error) {
 
 // attach is Follow for a response that a gateway runs. It waits until one does.
 func (s *Store) attach(ctx context.Context, id string) (call.Answer, error) {
-	const pause = 50 * time.Millisecond
-	callID := responses.CallID(id)
-	for {
-		r, err := s.load(ctx, tenantOf(ctx), id)
-		if err != nil {
-			return nil, err
+	for ctx.Err() == nil {
+		changed, stop := s.opts.Objects.Changed(tenantOf(ctx), id)
+		a, err := s.attachOnce(ctx, id)
+		if a == nil && err == nil {
+			const late = time.Second // the notice of a change may be lost
+			wait(ctx, late, changed)
 		}
-		if r.Status != queued { // else nobody runs it, and the search for its log would delay who does
-			a, err := s.opts.Calls.Attach(ctx, callID)
-			var missing *api.Error
-			if err == nil || !errors.As(err, &missing) || missing.Code != api.CodeNotFound {
-				return a, err
-			}
-		}
-		if !r.runs() {
-			return nil, &api.Error{Code: http.StatusGone, Reason: "stream_expired", Message: "the stream of response " + id + " has expired: retrieve the response without stream"}
-		}
-		sleep(ctx, pause)
-		if ctx.Err() != nil {
-			return nil, api.AsError(ctx.Err())
+		stop()
+		if a != nil || err != nil {
+			return a, err
 		}
 	}
+	return nil, api.AsError(ctx.Err())
 }
 
-func sleep(ctx context.Context, d time.Duration) {
+// attachOnce returns nil if nobody runs the response yet.
+func (s *Store) attachOnce(ctx context.Context, id string) (call.Answer, error) {
+	status, _, err := s.status(ctx, tenantOf(ctx), id)
+	if err != nil {
+		return nil, err
+	}
+	if status != queued { // else nobody runs it, and the search for its log would delay who does
+		a, err := s.opts.Calls.Attach(ctx, responses.CallID(id))
+		var missing *api.Error
+		if err == nil || !errors.As(err, &missing) || missing.Code != api.CodeNotFound {
+			return a, err
+		}
+	}
+	if !runs(status) {
+		return nil, &api.Error{Code: http.StatusGone, Reason: "stream_expired", Message: "the stream of response " + id + " has expired: retrieve the response without stream"}
+	}
+	return nil, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) { wait(ctx, d, nil) }
+
+// wait waits until the time is over, news arrives, or ctx ends.
+func wait(ctx context.Context, d time.Duration, news <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
+	case <-news:
 	case <-t.C:
 	}
 }
@@ -189,7 +167,7 @@ func (s *Store) CancelResponse(ctx context.Context, id string) ([]byte, error) {
 		}
 		return r.Response, nil
 	}
-	if _, err := s.opts.Objects.PutFree(ctx, tenant, markOf(id), nil, time.Time{}, strings.NewReader("cancelled")); err != nil {
+	if _, err := s.opts.Objects.PutFree(ctx, tenant, markOf(id, r.Creation), nil, time.Time{}, strings.NewReader("cancelled")); err != nil {
 		return nil, err
 	}
 	if r, err = s.load(ctx, tenant, id); err != nil {
@@ -199,35 +177,34 @@ func (s *Store) CancelResponse(ctx context.Context, id string) ([]byte, error) {
 		return r.Response, nil
 	}
 	begun := r.Status == inProgress
-	if r, err = s.cancelled(ctx, tenant, id, r.Call); err != nil {
+	if r, err = s.cancelled(ctx, tenant, id, r); err != nil {
 		return nil, err
 	}
-	s.opts.Work.Purge(ctx, jetstream.WithPurgeSubject(subject+durable.TenantToken(tenant)+"."+id)) //nolint:errcheck // who gets it reads that it is cancelled
-	if begun {                                                                                     // else who takes it reads that it is cancelled
+	s.unqueue(ctx, tenant, id)
+	if begun { // else who takes it reads that it is cancelled
 		s.opts.Calls.Cancel(ctx, responses.CallID(id)) //nolint:errcheck // it may have ended
 	}
 	return r.Response, nil
 }
 
-// markOf returns the name of the mark that a response was cancelled. No response has such an ID.
-func markOf(id string) string { return "cancelled-" + id }
+// markOf returns the name of the mark that a response was cancelled. No response has such an ID. A later response with the same id has another creation.
+func markOf(id, creation string) string {
+	return strings.TrimSuffix("cancelled-"+id+"-"+creation, "-") // an earlier version has no creation
+}
 
 // marked reports whether a response was cancelled.
-func (s *Store) marked(ctx context.Context, tenant, id string) (bool, error) {
-	_, from, err := s.opts.Objects.Get(ctx, tenant, markOf(id))
+func (s *Store) marked(ctx context.Context, tenant, id, creation string) (bool, error) {
+	_, err := s.opts.Objects.Info(ctx, tenant, markOf(id, creation))
 	var missing *api.Error
 	if errors.As(err, &missing) && missing.Code == api.CodeNotFound {
 		return false, nil
 	}
-	if err == nil {
-		from.Close()
-	}
 	return err == nil, err
 }
 
-// cancelled stores that a response was cancelled.
-func (s *Store) cancelled(ctx context.Context, tenant, id string, encoded []byte) (*record, error) {
-	c, err := durable.DecodeCall(responses.CallID(id), encoded)
+// cancelled stores that a response with the record was cancelled.
+func (s *Store) cancelled(ctx context.Context, tenant, id string, was *record) (*record, error) {
+	c, err := durable.DecodeCall(responses.CallID(id), was.Call)
 	if err != nil {
 		return nil, err
 	}
@@ -235,6 +212,7 @@ func (s *Store) cancelled(ctx context.Context, tenant, id string, encoded []byte
 	if err != nil {
 		return nil, err
 	}
+	r.Creation, r.Hash = was.Creation, was.Hash
 	return r, s.save(ctx, tenant, id, r)
 }
 
@@ -326,9 +304,10 @@ func (s *Store) handle(ctx context.Context, m jetstream.Msg) {
 	<-renewed
 	if done {
 		m.Ack() //nolint:errcheck // else it comes again, and the response has ended
-	} else {
-		m.Nak() //nolint:errcheck // else it comes again later
+		return
 	}
+	const again = 100 * time.Millisecond // for a response that is not stored yet
+	m.NakWithDelay(again)                //nolint:errcheck // else it comes again later
 }
 
 // run runs a response to its end and stores it. It returns false if another attempt has to do so.
@@ -336,10 +315,13 @@ func (s *Store) run(ctx context.Context, t *ticket) (done bool) {
 	r, err := s.load(ctx, t.Tenant, t.ID)
 	var missing *api.Error
 	if errors.As(err, &missing) && missing.Code == api.CodeNotFound {
-		return true // deleted
+		return !t.fresh() // deleted, or not stored yet
 	}
 	if err != nil || !r.runs() {
 		return err == nil
+	}
+	if !t.owns(r.Creation) {
+		return !t.fresh() // the id was used again, or a deleted one is not replaced yet
 	}
 	if s.opts.Keys != nil {
 		caller := s.opts.Keys.Caller(t.Key)
@@ -361,7 +343,7 @@ func (s *Store) run(ctx context.Context, t *ticket) (done bool) {
 		if refused.Code != api.CodeOverloaded && refused.Code != api.CodeUnavailable {
 			return s.fail(ctx, t, r, refused)
 		}
-		if now, err := s.load(ctx, t.Tenant, t.ID); err == nil && !now.runs() || api.AsError(err).Code == api.CodeNotFound {
+		if status, creation, err := s.status(ctx, t.Tenant, t.ID); err == nil && (!runs(status) || !t.owns(creation)) || err != nil && api.AsError(err).Code == api.CodeNotFound {
 			return true // cancelled or deleted
 		}
 		sleep(ctx, max(wait, min(refused.RetryAfter, longest)))
@@ -419,18 +401,20 @@ func (s *Store) change(ctx context.Context, t *ticket, f func(*record) *record) 
 	r, err := s.load(ctx, t.Tenant, t.ID)
 	var missing *api.Error
 	switch {
-	case errors.As(err, &missing) && missing.Code == api.CodeNotFound, err == nil && !r.runs():
+	case errors.As(err, &missing) && missing.Code == api.CodeNotFound, err == nil && (!r.runs() || !t.owns(r.Creation)):
 		return true, nil
 	case err != nil:
 		return false, err
 	}
-	encoded := r.Call
-	if err := s.save(ctx, t.Tenant, t.ID, f(r)); err != nil {
+	was := *r
+	next := f(r)
+	next.Creation, next.Hash = was.Creation, was.Hash
+	if err := s.save(ctx, t.Tenant, t.ID, next); err != nil {
 		return false, err
 	}
-	marked, err := s.marked(ctx, t.Tenant, t.ID)
+	marked, err := s.marked(ctx, t.Tenant, t.ID, t.Creation)
 	if err == nil && marked {
-		_, err = s.cancelled(ctx, t.Tenant, t.ID, encoded)
+		_, err = s.cancelled(ctx, t.Tenant, t.ID, &was)
 	}
 	return marked, err
 }

@@ -45,6 +45,8 @@ func (o off) Run(ctx context.Context, c *call.Call) (call.Answer, error) {
 
 // Objects are the stored responses. objects.Store implements it.
 type Objects interface {
+	Info(ctx context.Context, tenant, id string) (objects.Object, error)
+	Changed(tenant, id string) (changed <-chan struct{}, stop func())
 	PutFree(ctx context.Context, tenant, id string, fields map[string]string, expires time.Time, content io.Reader) (objects.Object, error)
 	Get(ctx context.Context, tenant, id string) (objects.Object, io.ReadCloser, error)
 	Delete(ctx context.Context, tenant, id string) error
@@ -54,7 +56,8 @@ type Objects interface {
 // Options are what a Store needs.
 type Options struct {
 	Logger  zerolog.Logger
-	Calls   call.Runner // runs the calls
+	Calls   call.Runner                                // runs the calls
+	Forget  func(ctx context.Context, id string) error // removes the log of an ended call; nil: there are no logs
 	Keys    durable.Keys
 	Objects Objects
 	Work    jetstream.Stream    // the queue of responses in the background
@@ -90,6 +93,8 @@ func (s *Store) Close() {
 // record is a stored response.
 type record struct {
 	Status   string            `json:"status"`
+	Creation string            `json:"creation,omitempty"` // of the response, random: an id may be used again after its deletion
+	Hash     string            `json:"hash,omitempty"`     // of the call, see durable.Fingerprint
 	Response json.RawMessage   `json:"response"`
 	Items    []json.RawMessage `json:"items"`              // of the input
 	Messages json.RawMessage   `json:"messages,omitempty"` // the conversation with the answer
@@ -104,7 +109,28 @@ const (
 	failed     = "failed"
 )
 
-func (r *record) runs() bool { return r.Status == queued || r.Status == inProgress }
+func (r *record) runs() bool { return runs(r.Status) }
+
+func runs(status string) bool { return status == queued || status == inProgress }
+
+// Fields of an object, which can be read without the record.
+const (
+	fieldStatus   = "status"
+	fieldCreation = "creation"
+)
+
+// status returns the status of a response and its creation, without the record.
+func (s *Store) status(ctx context.Context, tenant, id string) (status, creation string, err error) {
+	o, err := s.opts.Objects.Info(ctx, tenant, id)
+	if status = o.Fields[fieldStatus]; err != nil || status != "" {
+		return status, o.Fields[fieldCreation], err
+	}
+	r, err := s.load(ctx, tenant, id) // an earlier version has stored it
+	if err != nil {
+		return "", "", err
+	}
+	return r.Status, r.Creation, nil
+}
 
 func tenantOf(ctx context.Context) string {
 	if c := api.CallerFrom(ctx); c != nil {
@@ -151,7 +177,7 @@ func (s *Store) save(ctx context.Context, tenant, id string, r *record) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
 	// Its share was reserved when the response began. A longer answer counts for the next response.
-	_, err = s.opts.Objects.PutFree(ctx, tenant, id, nil, time.Time{}, bytes.NewReader(body))
+	_, err = s.opts.Objects.PutFree(ctx, tenant, id, map[string]string{fieldStatus: r.Status, fieldCreation: r.Creation}, time.Time{}, bytes.NewReader(body))
 	return err
 }
 
@@ -166,20 +192,33 @@ func (s *Store) Run(ctx context.Context, c *call.Call) (call.Answer, error) {
 	if !w.Store {
 		return s.opts.Calls.Run(ctx, c)
 	}
+	encoded, err := durable.EncodeCall(c) // before it runs
+	if err != nil {
+		return nil, err
+	}
+	hash, err := durable.Fingerprint(encoded)
+	if err != nil {
+		return nil, err
+	}
+	if c.Named {
+		if a, err := s.repeated(ctx, tenant, c, hash); a != nil || err != nil {
+			return a, err
+		}
+	}
 	release, err := s.reserve(tenant, c)
 	if err != nil {
 		return nil, err
 	}
 	if w.Background {
 		defer release()
-		return s.enqueue(ctx, tenant, c)
+		return s.enqueue(ctx, tenant, c, encoded, hash)
 	}
 	a, err := s.opts.Calls.Run(ctx, c)
 	if err != nil {
 		release()
 		return nil, err
 	}
-	return &answer{a, s, tenant, release}, nil
+	return &answer{Answer: a, s: s, tenant: tenant, hash: hash, release: release}, nil
 }
 
 // reserve sets aside what the response of a call needs of its tenant's share before the call runs. It bounds the bytes of the calls that run at once.
@@ -228,7 +267,7 @@ func (s *Store) Attach(ctx context.Context, id string) (call.Answer, error) {
 		return nil, err
 	}
 	if w := responses.Wanted(a.Call()); w.Store && !w.Background { // a response in the background is stored by who runs it
-		return &answer{a, s, tenantOf(ctx), func() {}}, nil
+		return &answer{Answer: a, s: s, tenant: tenantOf(ctx), release: func() {}}, nil
 	}
 	return a, nil
 }
@@ -243,6 +282,7 @@ type answer struct {
 	call.Answer
 	s       *Store
 	tenant  string
+	hash    string // of the call; "" if another gateway began it
 	release func() // gives the reservation back
 }
 
@@ -260,7 +300,7 @@ func (a *answer) Events(ctx context.Context) <-chan api.Event {
 		var all []api.Event
 		for ev := range in {
 			if all = append(all, ev); ev.Done && api.Failure(ev) == nil {
-				if err := a.s.keep(ctx, a.tenant, a.Call(), all); err != nil {
+				if err := a.s.keep(ctx, a.tenant, a.hash, a.Call(), all); err != nil {
 					a.s.opts.Logger.Warn().Err(err).Str("id", a.Call().ID).Msg("stored: could not store a response")
 				}
 				a.release()
@@ -276,11 +316,12 @@ func (a *answer) Events(ctx context.Context) <-chan api.Event {
 }
 
 // keep stores the response that the events of a call are.
-func (s *Store) keep(ctx context.Context, tenant string, c *call.Call, events []api.Event) error {
+func (s *Store) keep(ctx context.Context, tenant, hash string, c *call.Call, events []api.Event) error {
 	r, err := finished(ctx, c, events)
 	if err != nil {
 		return err
 	}
+	r.Hash = hash
 	return s.save(ctx, tenant, responses.IDOf(c), r)
 }
 
@@ -336,7 +377,7 @@ func (s *Store) Items(ctx context.Context, id string) ([]json.RawMessage, error)
 	return r.Items, nil
 }
 
-// Delete removes a response of the caller. One that runs in the background is cancelled. An error is an *api.Error.
+// Delete removes a response of the caller, and frees its id. One that runs in the background is cancelled. An error is an *api.Error.
 func (s *Store) Delete(ctx context.Context, id string) error {
 	r, err := s.load(ctx, tenantOf(ctx), id)
 	if err != nil {
@@ -347,6 +388,12 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 			return err
 		}
 	}
+	if s.opts.Forget != nil {
+		if err := s.opts.Forget(ctx, responses.CallID(id)); err != nil {
+			return err
+		}
+	}
+	s.unqueue(ctx, tenantOf(ctx), id)
 	return s.opts.Objects.Delete(ctx, tenantOf(ctx), id)
 }
 

@@ -3,6 +3,8 @@ package stored
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,6 +35,26 @@ type world struct {
 	keys   apitest.Keys
 	ran    atomic.Int64
 	gate   chan struct{}
+	busy   atomic.Bool // no gateway takes a response from the queue
+	reads  atomic.Int64
+}
+
+// readCounter counts the records that are read.
+type readCounter struct {
+	*objects.Store
+	n *atomic.Int64
+}
+
+func (r readCounter) Get(ctx context.Context, tenant, id string) (objects.Object, io.ReadCloser, error) {
+	r.n.Add(1)
+	return r.Store.Get(ctx, tenant, id)
+}
+
+func (w *world) ready() error {
+	if w.busy.Load() {
+		return errors.New("busy")
+	}
+	return nil
 }
 
 type gateway struct {
@@ -77,7 +99,7 @@ func (w *world) gateway() *gateway {
 	require.NoError(w.t, err)
 	g.calls, err = durable.New(g.nc, call.NewDirect(w.engine), durable.Options{Keys: w.keys, Watch: 50 * time.Millisecond, Answer: 50 * time.Millisecond})
 	require.NoError(w.t, err)
-	g.Store = New(Options{Logger: zerolog.Nop(), Calls: g.calls, Keys: w.keys, Objects: g.objects, Work: work, Publish: js, Ready: func() error { return nil }, Lease: 2 * time.Second})
+	g.Store = New(Options{Logger: zerolog.Nop(), Calls: g.calls, Forget: g.calls.Forget, Keys: w.keys, Objects: readCounter{g.objects, &w.reads}, Work: work, Publish: js, Ready: w.ready, Lease: 2 * time.Second})
 	w.t.Cleanup(func() {
 		g.Close()
 		g.calls.Close()
@@ -337,4 +359,32 @@ func TestATenantsShareIsTakenBeforeItsCallsRun(t *testing.T) {
 		a.Close()
 	}
 	w.answer(g, "a", `"input":"x"`)
+}
+
+// TestFollowersOfAQueuedResponseDoNotReadItAgain waits longer than a poll took, with 20 followers, and then runs the response.
+func TestFollowersOfAQueuedResponseDoNotReadItAgain(t *testing.T) {
+	w := newWorld(t)
+	w.busy.Store(true)
+	g := w.gateway()
+	id := w.background(g, "a", `"input":"x"`)
+	const followers = 20
+	before := w.reads.Load()
+	texts := make(chan string, followers)
+	for range followers {
+		a, err := g.Follow(w.as("a"), id)
+		require.NoError(t, err)
+		go func() {
+			defer a.Close()
+			text := ""
+			for ev := range a.Events(w.as("a")) {
+				text += ev.Text
+			}
+			texts <- text
+		}()
+	}
+	time.AfterFunc(500*time.Millisecond, func() { w.busy.Store(false) })
+	for range followers {
+		require.Equal(t, "user:x", <-texts)
+	}
+	require.LessOrEqual(t, w.reads.Load()-before, int64(followers+5), "each reads it once, and so do those who run it")
 }
