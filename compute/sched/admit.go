@@ -185,9 +185,10 @@ func (s *Scheduler) denied(e *Event) error {
 	if !slices.Contains(s.reserving, e.ID) {
 		return fmt.Errorf("%w: denial for sequence %d, which has no reservation on its way", ErrUnexpected, e.ID)
 	}
-	s.answered(e.ID)
-	if !e.Never { // the KV manager stopped here
-		s.reserving = s.reserving[:0]
+	if i := slices.Index(s.reserving, e.ID); e.Never {
+		s.answered(e.ID)
+	} else { // the KV manager stopped here. It answers what came before, in any order
+		s.reserving = s.reserving[:i]
 	}
 	seq := s.byID[e.ID]
 	switch {

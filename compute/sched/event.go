@@ -83,7 +83,7 @@ func GrantedPrefix(id ID, leased, computed int) Event {
 }
 
 // Denied answers a Reserve: need slabs, free ones are too few for now. The
-// sequence keeps its place.
+// sequence keeps its place, and reservations after it have no answer.
 func Denied(id ID, need, free int) Event {
 	return Event{Kind: KindDenied, ID: id, Need: need, Free: free}
 }

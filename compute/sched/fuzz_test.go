@@ -1,6 +1,9 @@
 package sched
 
-import "testing"
+import (
+	"maps"
+	"testing"
+)
 
 // FuzzStep throws events at the scheduler in any order, most of them out of
 // place: each is applied or is an error, the counts stay whole, every accepted
@@ -20,7 +23,7 @@ func FuzzStep(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := tracker{s: s, live: map[ID]bool{}, requested: map[ID]bool{}, reserved: map[ID]bool{}}
+		b := tracker{s: s, live: map[ID]bool{}, requested: map[ID]int{}, reserved: map[ID]bool{}}
 		next := func() int {
 			if len(in) == 0 {
 				return 0
@@ -70,7 +73,8 @@ type tracker struct {
 	s         *Scheduler
 	now       Time
 	live      map[ID]bool // accepted and not ended
-	requested map[ID]bool // Reserve is out
+	requested map[ID]int  // Reserve is out; its number
+	reserves  int         // so far
 	reserved  map[ID]bool // granted, not released
 }
 
@@ -84,10 +88,11 @@ func (b *tracker) step(t *testing.T, e Event) {
 	case e.Kind == KindDenied && e.Never:
 		delete(b.requested, e.ID)
 	case e.Kind == KindDenied: // later reservations are dropped
-		clear(b.requested)
+		from := b.requested[e.ID]
+		maps.DeleteFunc(b.requested, func(_ ID, number int) bool { return number >= from })
 	case e.Kind == KindParked:
 		delete(b.requested, e.ID)
-	case e.Kind == KindGranted && b.requested[e.ID]:
+	case e.Kind == KindGranted && b.requested[e.ID] > 0:
 		delete(b.requested, e.ID)
 		b.reserved[e.ID] = true
 	}
@@ -104,10 +109,11 @@ func (b *tracker) step(t *testing.T, e Event) {
 		delete(b.reserved, id)
 	}
 	for _, r := range plan.Reserve {
-		if !b.live[r.ID] || b.requested[r.ID] || b.reserved[r.ID] {
+		if !b.live[r.ID] || b.requested[r.ID] > 0 || b.reserved[r.ID] {
 			t.Fatalf("%+v, live %v, requested %v, reserved %v", r, b.live, b.requested, b.reserved)
 		}
-		b.requested[r.ID] = true
+		b.reserves++
+		b.requested[r.ID] = b.reserves
 	}
 	if err := b.s.Check(); err != nil {
 		t.Fatal(err)
