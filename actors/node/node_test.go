@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
@@ -212,6 +213,12 @@ func TestEveryStageIsCounted(t *testing.T) {
 	require.NoError(t, err)
 	_, _, err = read(s)
 	require.NoError(t, err)
+	requireStagesServed(t, cfg)
+}
+
+// requireStagesServed checks that each stage served something, and that its messages are counted as often when they are sent as when they are served.
+func requireStagesServed(t *testing.T, cfg Config) {
+	t.Helper()
 	require.Eventually(t, func() bool {
 		page := httptest.NewRecorder()
 		cfg.Metrics.Handler().ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
@@ -224,6 +231,27 @@ func TestEveryStageIsCounted(t *testing.T) {
 		}
 		return true
 	}, patience, time.Millisecond, "each stage served something and has nothing left")
+}
+
+// TestStagesCountEachMessage that an actor sends to itself, that fails, or that ends a sequence at once.
+func TestStagesCountEachMessage(t *testing.T) {
+	d := newTestDevice(400)
+	cfg := testConfig(t, d)
+	cfg.maskPatience = time.Nanosecond
+	p := start(t, cfg)
+	answers(t, p, guided("late", tale, 2, 1000))
+	reply, got := probe(p)
+	p.system.Root.Send(p.tokenizers.Next(), &msg.Tokenize{Reply: reply})
+	require.ErrorContains(t, receive[*msg.Tokenized](t, got).Err, "tokenize stage failed")
+	for i, g := range []msg.Generate{{Prompt: []int32{1 << 20}, MaxTokens: 3}, {Prompt: []int32{1}, Generated: []int32{2}, MaxTokens: 1}} {
+		g.Seq = msg.SeqID(1000 + i)
+		g.Choices, g.Reply, g.Detok = []msg.SeqID{g.Seq}, reply, p.detokenizers.Next()
+		p.system.Root.Send(p.worker.PID(), &g)
+	}
+	r := tokensRequest("text", nil, 5)
+	r.Prompt = "Once"
+	answers(t, p, r)
+	requireStagesServed(t, cfg)
 }
 
 func TestAStalledDeviceIsNotReady(t *testing.T) {

@@ -90,7 +90,7 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 	var answer any
 	switch m := ctx.Message().(type) {
 	case *msg.Tokenize:
-		defer a.answerPanic(ctx, m.Reply)
+		defer a.answerPanic(ctx, m.Reply, start)
 		answered := a.tokenize(m)
 		if answered == nil {
 			a.Stage.Served(time.Since(start))
@@ -98,7 +98,7 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 		}
 		to, answer = m.Reply, answered
 	case *msg.Detokenize:
-		defer a.answerPanic(ctx, m.Reply)
+		defer a.answerPanic(ctx, m.Reply, start)
 		text, err := decode(a.Tokenizer, m.Tokens)
 		to, answer = m.Reply, &msg.Detokenized{Text: text, Err: err}
 	default:
@@ -147,8 +147,9 @@ func end(span trace.Span, t *msg.Tokenized) {
 	span.End()
 }
 
-func (a *tokenizerActor) answerPanic(ctx actor.Context, reply *actor.PID) {
+func (a *tokenizerActor) answerPanic(ctx actor.Context, reply *actor.PID, start time.Time) {
 	if v := recover(); v != nil {
+		a.Stage.Served(time.Since(start))
 		a.load.Add(-1)
 		ctx.Send(reply, &msg.Tokenized{Err: api.StageFailed("tokenize", v)})
 		panic(v)

@@ -48,25 +48,20 @@ func (a *computeActor) Receive(ctx actor.Context) {
 	default:
 		return
 	}
-	a.push(ctx.Message())
-}
-
-func (a *computeActor) push(m any) {
-	a.loop.Stage.Enqueued()
-	a.loop.inbox.push(m)
+	a.loop.inbox.push(ctx.Message())
 }
 
 // accept makes the entry of a sequence; false if the loop is not to see it.
 func (a *computeActor) accept(ctx actor.Context, g *msg.Generate) bool {
 	if err := checkTokens(g, a.loop.Runner.Vocab()); err != nil { // of a gateway that knows another model
 		for _, seq := range g.Choices {
-			ctx.Send(g.Detok, &msg.Tokens{Tokens: []msg.Token{{Seq: seq, ID: -1, Index: len(g.Generated), Finish: api.FinishError, Err: err}}})
+			a.loop.sendTokens(g.Detok, &msg.Tokens{Tokens: []msg.Token{{Seq: seq, ID: -1, Index: len(g.Generated), Finish: api.FinishError, Err: err}}})
 		}
 		return false
 	}
 	if finish := over(g); finish != api.FinishNone {
 		for _, seq := range g.Choices {
-			ctx.Send(g.Detok, &msg.Tokens{Tokens: []msg.Token{{Seq: seq, ID: -1, Index: len(g.Generated), Finish: finish}}})
+			a.loop.sendTokens(g.Detok, &msg.Tokens{Tokens: []msg.Token{{Seq: seq, ID: -1, Index: len(g.Generated), Finish: finish}}})
 		}
 		return false
 	}

@@ -35,8 +35,8 @@ func (a *computeActor) imported(m *msg.Imported) {
 		entry.adopted = m.Adopted
 		entry.spans.next(spanQueue)
 	}
-	a.push(g)
+	a.loop.inbox.push(g)
 	for _, m := range list {
-		a.push(m)
+		a.loop.inbox.push(m)
 	}
 }

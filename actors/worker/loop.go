@@ -128,7 +128,7 @@ type output struct {
 
 func newLoop(cfg Config, s *sched.Scheduler) *loop {
 	l := &loop{
-		Config: cfg, sched: s, inbox: newInbox(), inFlight: newInFlight(cfg.Tracer),
+		Config: cfg, sched: s, inbox: newInbox(cfg.Stage), inFlight: newInFlight(cfg.Tracer),
 		sequences: make(map[sched.ID]*sequence), start: time.Now(),
 		quit: make(chan struct{}), stopped: make(chan struct{}), masked: make(chan struct{}, 1),
 	}

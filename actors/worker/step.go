@@ -314,11 +314,16 @@ func (o *outbox) add(to *actor.PID, t msg.Token) {
 // flush sends the gathered tokens.
 func (o *outbox) flush(c *Config) {
 	for i, b := range o.batch {
-		if o.to[i].Address == c.Node {
-			c.Detok.Enqueued()
-		}
-		c.Root.Send(o.to[i], b)
+		c.sendTokens(o.to[i], b)
 	}
 	clear(o.batch)
 	o.to, o.batch = o.to[:0], o.batch[:0]
+}
+
+// sendTokens sends tokens to a detokenizer. Those for another process are counted there.
+func (c *Config) sendTokens(to *actor.PID, m *msg.Tokens) {
+	if to.Address == c.Node {
+		c.Detok.Enqueued()
+	}
+	c.Root.Send(to, m)
 }
