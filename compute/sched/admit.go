@@ -187,7 +187,7 @@ func (s *Scheduler) denied(e *Event) error {
 	}
 	if i := slices.Index(s.reserving, e.ID); e.Never {
 		s.answered(e.ID)
-	} else { // the KV manager stopped here. It answers what came before, in any order
+	} else { // the KV manager stopped here. It answers earlier ones, in any order
 		s.reserving = s.reserving[:i]
 	}
 	seq := s.byID[e.ID]
