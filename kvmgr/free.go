@@ -88,6 +88,16 @@ func (f *freeSet) next(id int) int {
 	return -1
 }
 
+// last returns the highest free slab, or -1.
+func (f *freeSet) last() int {
+	for w := len(f.words) - 1; w >= 0; w-- {
+		if word := f.words[w]; word != 0 {
+			return w*64 + 63 - bits.LeadingZeros64(word)
+		}
+	}
+	return -1
+}
+
 // run counts the free slabs from first on without a gap, up to n.
 func (f *freeSet) run(first, n int) int {
 	k := 0

@@ -33,6 +33,7 @@ func (m *Manager) Grow(seq Seq, tokens int) error {
 	before := r.tokens
 	m.promise(r, tokens)
 	if r.denied = !m.safe(); r.denied {
+		m.lackSafety()
 		m.promise(r, before)
 		return &ShortageError{Err: ErrNoSlabs, Need: r.need(), Free: m.available(), Pool: len(m.refs)}
 	}
@@ -65,11 +66,7 @@ func (m *Manager) safe() bool {
 	if m.available() < 0 || !m.mappable(m.mapped) && len(m.regions) > 1 {
 		return false
 	}
-	m.order = m.order[:0]
-	for _, r := range m.regions {
-		m.order = append(m.order, r)
-	}
-	slices.SortFunc(m.order, func(a, b *region) int { return cmp.Compare(a.need(), b.need()) })
+	m.byNeed()
 	most := m.order[len(m.order)-1].need()
 	slabs, mapped, ended, ok := m.available(), m.mapped, 0, true
 	for ok && ended < len(m.order) && (slabs < most || !m.mappable(mapped+most)) {
@@ -85,6 +82,16 @@ func (m *Manager) safe() bool {
 	}
 	clear(m.order)
 	return ok
+}
+
+// byNeed sets and returns order: the regions, those that need the least first.
+func (m *Manager) byNeed() []*region {
+	m.order = m.order[:0]
+	for _, r := range m.regions {
+		m.order = append(m.order, r)
+	}
+	slices.SortFunc(m.order, func(a, b *region) int { return cmp.Compare(a.need(), b.need()) })
+	return m.order
 }
 
 // mappable says whether the regions may have that many mappings together.

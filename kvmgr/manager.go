@@ -59,6 +59,7 @@ type Seq uint64
 // Config sizes a Manager.
 type Config struct {
 	Slabs      int   // physical slabs of the pool, numbered from 0
+	Committed  int   // of them, the first ones, which have memory from the start; 0: all. See Grown
 	SlabTokens int   // tokens per slab
 	Mappings   int   // slabs that all regions may hold together, a shared one counted for each; 0: any number
 	Slots      int   // of the tier, numbered from 0; 0: there is none
@@ -74,30 +75,32 @@ type Config struct {
 
 // Manager owns the slabs of one pool.
 type Manager struct {
-	slabTokens int
-	groups     Groups
-	head       int // see Config
-	mostSlabs  int // see Config.Most
-	free       freeSet
-	refs       []int32 // [slabs] regions that hold the slab
-	fixed      []int32 // [slabs] of these, the regions that do not slide
-	regions    map[Seq]*region
-	bySlab     []*node // [slabs] the node of each slab, nil without
-	trees      []tree  // by group
-	live       int     // see Config, as sinks
-	sinks      int
-	tier       tier
-	ready      []Seq     // see Ready
-	taken      []int32   // of extend, reused
-	mappings   int       // see Config
-	mapped     int       // slabs promised, leased or not, over all regions
-	needed     int       // slabs that regions need at their declared ends, and are not promised
-	order      []*region // of safe, reused
-	promised   int       // promised and not leased, over all regions
-	kept       int       // slabs that regions hold which do not slide
-	slid       int       // slabs that regions hold which slide, a shared one counted for each
-	shared     int       // slabs with more than one reference
-	observer   Observer  // nil: none
+	slabTokens  int
+	groups      Groups
+	head        int     // see Config
+	mostSlabs   int     // see Config.Most
+	free        freeSet // committed ones
+	refs        []int32 // [slabs] regions that hold the slab
+	fixed       []int32 // [slabs] of these, the regions that do not slide
+	regions     map[Seq]*region
+	bySlab      []*node // [slabs] the node of each slab, nil without
+	uncommitted freeSet // slabs without memory
+	trees       []tree  // by group
+	live        int     // see Config, as sinks
+	sinks       int
+	tier        tier
+	ready       []Seq     // see Ready
+	taken       []int32   // of extend, reused
+	mappings    int       // see Config
+	mapped      int       // slabs promised, leased or not, over all regions
+	needed      int       // slabs that regions need at their declared ends, and are not promised
+	lacking     int       // see Lacking
+	order       []*region // of safe, reused
+	promised    int       // promised and not leased, over all regions
+	kept        int       // slabs that regions hold which do not slide
+	slid        int       // slabs that regions hold which slide, a shared one counted for each
+	shared      int       // slabs with more than one reference
+	observer    Observer  // nil: none
 }
 
 // region is the slabs of one sequence.
@@ -189,6 +192,9 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Slabs < 1 || cfg.Slabs > math.MaxInt32 {
 		return nil, fmt.Errorf("%w: slabs %d, expected 1 to %d", ErrInvalid, cfg.Slabs, math.MaxInt32)
 	}
+	if cfg.Committed < 0 || cfg.Committed > cfg.Slabs {
+		return nil, fmt.Errorf("%w: %d slabs with memory of %d, expected 0 or at most all", ErrInvalid, cfg.Committed, cfg.Slabs)
+	}
 	if cfg.Slots < 0 || cfg.Slots > math.MaxInt32 {
 		return nil, fmt.Errorf("%w: slots %d, expected 0 to %d", ErrInvalid, cfg.Slots, math.MaxInt32)
 	}
@@ -236,6 +242,12 @@ func New(cfg Config) (*Manager, error) {
 		m.trees = append(m.trees, newTree(m.bySlab, group, cfg.SlabTokens, window, cfg.Worth))
 	}
 	m.trees[0].cold.wanted = cfg.Cold
+	m.uncommitted = newFreeSet(cfg.Slabs)
+	if cfg.Committed == 0 {
+		cfg.Committed = cfg.Slabs
+	}
+	m.uncommitted.remove(nil, 0, cfg.Committed)
+	m.free.remove(nil, cfg.Committed, cfg.Slabs-cfg.Committed)
 	return m, nil
 }
 
@@ -289,6 +301,7 @@ func (m *Manager) add(r *region, f *found) error {
 	if m.needed == 0 || m.safe() {
 		return nil
 	}
+	m.lackSafety()
 	m.drop(r)
 	return &ShortageError{Err: ErrNoSlabs, Need: r.full - m.groups.Slabs(f.whole, r.first), Free: m.available(), Pool: len(m.refs)}
 }
@@ -304,7 +317,7 @@ func (r *region) rest(f *found, group int) []*node {
 
 // available is how many slabs can be promised: those that are free, or kept for their tokens alone. What regions share that slide is
 // as if each had slabs of its own: it needs them later.
-func (m *Manager) available() int { return len(m.refs) - m.kept - m.slid - m.promised }
+func (m *Manager) available() int { return m.committed() - m.kept - m.slid - m.promised }
 
 // admit says whether what is promised to a region that begins with the slabs of what was found fits beside all other promises.
 func (m *Manager) admit(r *region, f *found) error {
@@ -323,6 +336,7 @@ func (m *Manager) admit(r *region, f *found) error {
 		return &ShortageError{Err: ErrNeverFits, Need: r.full, Free: free, Pool: len(m.refs)}
 	}
 	if need > free {
+		m.lack(need - free)
 		return &ShortageError{Err: ErrNoSlabs, Need: need, Free: free, Pool: len(m.refs)}
 	}
 	// Each slab of a region may need a mapping of its own, and a process has a limited number of them.

@@ -53,7 +53,7 @@ func TestAdmissionIsExact(t *testing.T) {
 	if got := must[[]int32](t)(m.Lease(2, 48)); len(got) != 3 {
 		t.Fatalf("lease of the whole reservation: %v", got)
 	}
-	if s := m.Stats(); s != (Stats{Slabs: 10, Used: 10, Regions: 2}) || s.Usage() != 1 {
+	if s := m.Stats(); s != (Stats{Slabs: 10, Committed: 10, Used: 10, Regions: 2}) || s.Usage() != 1 {
 		t.Fatalf("stats: %+v", s)
 	}
 }
@@ -126,7 +126,7 @@ func TestReleaseGivesBackLeasedAndPromised(t *testing.T) {
 	if _, err := m.Release(1); !errors.Is(err, ErrUnknownSequence) {
 		t.Fatalf("second release: %v", err)
 	}
-	if s := m.Stats(); s != (Stats{Slabs: 9, Free: 9}) {
+	if s := m.Stats(); s != (Stats{Slabs: 9, Committed: 9, Free: 9}) {
 		t.Fatalf("stats: %+v", s)
 	}
 }

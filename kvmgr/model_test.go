@@ -24,6 +24,7 @@ type world struct {
 	tier     [][]uint64      // of each token of a slot
 	seqs     [names]*tracked
 	waiting  [names]bool
+	memory   []bool // [slabs] those that are committed
 	happened map[string]int
 	exact    bool        // nothing is evicted: a hit is the longest prefix that was committed
 	offered  []*offering // with exact
@@ -71,6 +72,10 @@ func newWorld(t testing.TB, label string, cfg Config, next func(int) int) *world
 		t.Fatal(err)
 	}
 	w := &world{t: t, label: label, m: m, cfg: cfg, g: m.Groups(), next: next, happened: map[string]int{}, contents: make([][]uint64, cfg.Slabs)}
+	w.memory = make([]bool, cfg.Slabs)
+	for i := range w.memory {
+		w.memory[i] = cfg.Committed == 0 || i < cfg.Committed
+	}
 	for i := range w.contents {
 		w.contents[i] = make([]uint64, cfg.SlabTokens)
 	}
@@ -228,7 +233,8 @@ func (w *world) held(seq Seq) (fixed, slid []int32) {
 type bank struct {
 	refs      []int // holders of each slab
 	fixed     []int // of them, those that do not slide
-	available int   // slabs that nobody holds or is promised
+	committed int   // slabs with memory
+	available int   // of them, those that nobody holds or is promised
 	mappings  int   // that are left
 	loans     []loan
 	slots     int // of the tier
@@ -238,12 +244,19 @@ type bank struct {
 
 type loan struct {
 	need, quota, leased int
+	alone               int // slabs that it holds at its declared end
 	fixed, slid         []int32
 	beams               bool
 }
 
 func (w *world) bank() *bank {
-	b := &bank{refs: make([]int, w.cfg.Slabs), fixed: make([]int, w.cfg.Slabs), available: w.cfg.Slabs, mappings: w.cfg.Mappings, slots: w.cfg.Slots, unused: w.cfg.Slots}
+	b := &bank{refs: make([]int, w.cfg.Slabs), fixed: make([]int, w.cfg.Slabs), mappings: w.cfg.Mappings, slots: w.cfg.Slots, unused: w.cfg.Slots}
+	for _, there := range w.memory {
+		if there {
+			b.committed++
+		}
+	}
+	b.available = b.committed
 	if w.cfg.Mappings == 0 {
 		b.mappings = 1 << 30
 	}
@@ -264,6 +277,7 @@ func (w *world) bank() *bank {
 		if q.at == leaving {
 			a.quota, a.need = a.leased, 0
 		}
+		a.alone = a.quota + a.need + len(a.fixed) + len(a.slid) - a.leased
 		for _, id := range a.slid { // it needs as many of its own later
 			b.refs[id]++
 			b.available--
@@ -313,7 +327,7 @@ func (b *bank) safe() bool {
 func (b *bank) fitsTier(left []loan) bool {
 	sizes := make([]int, 0, len(left))
 	for _, a := range left {
-		if a.beams {
+		if a.beams || a.alone > b.committed {
 			return false
 		}
 		sizes = append(sizes, a.quota)
@@ -351,8 +365,11 @@ func (w *world) check() {
 		w.fail("%v", err)
 	}
 	b := w.bank()
-	want := Stats{Slabs: w.cfg.Slabs, Free: b.available, Slots: b.slots, Spilled: b.spilled}
-	for _, n := range b.refs {
+	want := Stats{Slabs: w.cfg.Slabs, Committed: b.committed, Free: b.available + w.cfg.Slabs - b.committed, Slots: b.slots, Spilled: b.spilled}
+	for id, n := range b.refs {
+		if n > 0 && !w.memory[id] {
+			w.fail("%d sequences hold slab %d, which has no memory", n, id)
+		}
 		want.Used += min(n, 1)
 		want.Shared += min(max(n-1, 0), 1)
 	}

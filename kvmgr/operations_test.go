@@ -11,6 +11,11 @@ func spaceName(space int) string { return string(rune('a' + space)) }
 func (w *world) op() {
 	w.step++
 	seq := Seq(w.next(names))
+	if w.cfg.Committed > 0 && w.next(8) == 0 {
+		w.changeMemory()
+		w.check()
+		return
+	}
 	switch w.next(20) {
 	case 0, 1, 2, 3:
 		w.admit(seq)
@@ -680,6 +685,7 @@ func (w *world) forget() {
 
 // drain checks that every slab of the pool can be leased.
 func (w *world) drain() {
+	w.m.Grown(w.m.Uncommitted(w.cfg.Slabs))
 	positions := w.cfg.Slabs / w.g.Count()
 	all := (positions - w.cfg.Head) * w.cfg.SlabTokens
 	if w.cfg.Window == 0 && w.cfg.Most == 0 {

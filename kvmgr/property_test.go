@@ -41,6 +41,9 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 		} else if seed%3 == 0 {
 			cfg = lossy(cfg, rng)
 		}
+		if seed%4 > 1 {
+			cfg.Committed = 1 + rng.IntN(cfg.Slabs)
+		}
 		w := newWorld(t, fmt.Sprintf("seed %d, %+v", seed, cfg), cfg, rng.IntN)
 		for i := range operations {
 			w.op()
@@ -60,7 +63,7 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 	}
 	t.Logf("%d operations: %v", seeds*operations, happened)
 	for _, what := range []string{"hit", "wait", "refused", "pause", "beams", "beams with prompts", "import", "export", "silence", "spill", "kept", "restore", "not restored",
-		"trim", "slide", "slide after sinks", "lease after first slabs", "more tokens than the most slabs", "trim of a shared slab", "hit of a window", "crossed copy"} {
+		"trim", "slide", "slide after sinks", "lease after first slabs", "more tokens than the most slabs", "trim of a shared slab", "hit of a window", "crossed copy", "grown", "shrunk"} {
 		if happened[what] == 0 {
 			t.Errorf("no operation had a %s", what)
 		}
@@ -132,6 +135,9 @@ func FuzzManager(f *testing.F) {
 			if in[0]%2 == 1 {
 				cfg.Groups, cfg.Slabs = Groups{Full: 1, Windowed: 2}, 3*cfg.Slabs
 			}
+		}
+		if in[0]%4 == 3 {
+			cfg.Committed = 1 + int(in[1])%cfg.Slabs
 		}
 		in = in[2:min(len(in), 4000)]
 		w := newWorld(t, fmt.Sprintf("%+v", cfg), cfg, func(n int) int {

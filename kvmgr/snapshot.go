@@ -8,17 +8,18 @@ import (
 
 // Stats counts slabs.
 type Stats struct {
-	Slabs    int `json:"slabs"`    // in the pool
-	Used     int `json:"used"`     // leased to at least one region
-	Shared   int `json:"shared"`   // leased to more than one
-	Cached   int `json:"cached"`   // kept for their tokens alone, and given back on demand
-	Promised int `json:"promised"` // promised, not leased yet
-	Needed   int `json:"needed"`   // not promised, and needed if all sequences run to their declared ends
-	Free     int `json:"free"`     // what can be promised: neither used nor promised, nor due to a sequence that has shared slabs to give back
-	Regions  int `json:"regions"`
-	Denied   int `json:"denied"`  // regions whose last growth was denied
-	Slots    int `json:"slots"`   // of the tier
-	Spilled  int `json:"spilled"` // of them, those that sequences have
+	Slabs     int `json:"slabs"`     // in the pool
+	Committed int `json:"committed"` // of them, with memory
+	Used      int `json:"used"`      // leased to at least one region
+	Shared    int `json:"shared"`    // leased to more than one
+	Cached    int `json:"cached"`    // kept for their tokens alone, and given back on demand
+	Promised  int `json:"promised"`  // promised, not leased yet
+	Needed    int `json:"needed"`    // not promised, and needed if all sequences run to their declared ends
+	Free      int `json:"free"`      // what can be promised, once it is committed: neither used nor promised, nor due to a sequence that has shared slabs to give back
+	Regions   int `json:"regions"`
+	Denied    int `json:"denied"`  // regions whose last growth was denied
+	Slots     int `json:"slots"`   // of the tier
+	Spilled   int `json:"spilled"` // of them, those that sequences have
 }
 
 // Usage is the share of the pool, 0 to 1, that is used or promised.
@@ -33,17 +34,18 @@ func (m *Manager) Stats() Stats {
 		}
 	}
 	return Stats{
-		Slabs:    len(m.refs),
-		Used:     len(m.refs) - m.free.count - m.idle(),
-		Shared:   m.shared,
-		Cached:   m.idle(),
-		Promised: m.promised,
-		Needed:   m.needed,
-		Free:     m.available(),
-		Regions:  len(m.regions),
-		Denied:   denied,
-		Slots:    m.tier.slots,
-		Spilled:  m.tier.slots - m.tier.unused.count,
+		Slabs:     len(m.refs),
+		Committed: m.committed(),
+		Used:      m.committed() - m.free.count - m.idle(),
+		Shared:    m.shared,
+		Cached:    m.idle(),
+		Promised:  m.promised,
+		Needed:    m.needed,
+		Free:      m.available() + m.uncommitted.count,
+		Regions:   len(m.regions),
+		Denied:    denied,
+		Slots:     m.tier.slots,
+		Spilled:   m.tier.slots - m.tier.unused.count,
 	}
 }
 
@@ -138,15 +140,20 @@ func (m *Manager) Check() error {
 			}
 		}
 	}
-	free, unheld, shared, kept := 0, 0, 0, 0
+	free, unheld, shared, kept, uncommitted := 0, 0, 0, 0, 0
 	for id, n := range m.refs {
 		if n != held[id] || m.fixed[id] != fixed[id] {
 			return fmt.Errorf("kvmgr: check: slab %d counts %d references, %d to their ends; %d regions hold it, %d to their ends", id, n, m.fixed[id], held[id], fixed[id])
 		}
 		kept += int(min(fixed[id], 1))
 		cached := m.bySlab[id] != nil
-		if m.free.has(id) != (n == 0 && !cached) {
-			return fmt.Errorf("kvmgr: check: slab %d counts %d references, in the tree: %t, in the free set: %t", id, n, cached, m.free.has(id))
+		absent := m.uncommitted.has(id)
+		if m.free.has(id) != (n == 0 && !cached && !absent) || absent && (n > 0 || cached) {
+			return fmt.Errorf("kvmgr: check: slab %d counts %d references, in the tree: %t, in the free set: %t, without memory: %t", id, n, cached, m.free.has(id), absent)
+		}
+		if absent {
+			uncommitted++
+			continue
 		}
 		if n == 0 {
 			unheld++
@@ -161,6 +168,8 @@ func (m *Manager) Check() error {
 	switch {
 	case free != m.free.count:
 		return fmt.Errorf("kvmgr: check: %d slabs are free, the count says %d", free, m.free.count)
+	case uncommitted != m.uncommitted.count:
+		return fmt.Errorf("kvmgr: check: %d slabs have no memory, the count says %d", uncommitted, m.uncommitted.count)
 	case shared != m.shared:
 		return fmt.Errorf("kvmgr: check: %d slabs are shared, the count says %d", shared, m.shared)
 	case promised != m.promised:

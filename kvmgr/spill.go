@@ -165,6 +165,9 @@ func (m *Manager) spillable(regions []*region) bool {
 		if r.prompt > 0 {
 			return false
 		}
+		if r.full+r.doubles() > m.committed() { // it would not fit alone
+			return false
+		}
 		sum, largest = sum+r.quota, max(largest, r.quota)
 	}
 	return sum-largest <= m.tier.unused.count+m.tier.returning
