@@ -1,11 +1,9 @@
 package model
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -88,15 +86,9 @@ func (p *Pooling) readMode(file string) error {
 
 // readJSON reads a file; false if there is none.
 func readJSON(file string, to any) (found bool, err error) {
-	text, err := os.ReadFile(file)
+	err = weights.ReadJSON(file, to, "JSON as sentence-transformers writes it")
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	if err != nil {
-		return false, err
-	}
-	if err := json.Unmarshal(text, to); err != nil {
-		return false, &weights.FormatError{File: file, Found: err.Error(), Expected: "JSON as sentence-transformers writes it"}
-	}
-	return true, nil
+	return err == nil, err
 }

@@ -19,7 +19,6 @@ const (
 	singleFile = "model.safetensors"
 	indexFile  = "model.safetensors.index.json"
 	configFile = "config.json"
-	maxIndex   = 64 << 20
 )
 
 // Checkpoint is the tensors of a model directory, mapped read-only. It is
@@ -130,15 +129,7 @@ func (c *Checkpoint) openShards(index map[string]string) error {
 
 // readIndex reads {"metadata":..., "weight_map":{tensor: file}}.
 func readIndex(path string) (map[string]string, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxIndex {
-		return nil, &FormatError{File: path, Found: fmt.Sprintf("%d bytes", info.Size()),
-			Expected: fmt.Sprintf("%d at most", maxIndex)}
-	}
-	raw, err := os.ReadFile(path)
+	raw, err := ReadText(path)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +141,7 @@ func parseIndex(path string, raw []byte) (map[string]string, error) {
 		WeightMap map[string]string `json:"weight_map"`
 	}
 	if err := json.Unmarshal(raw, &index); err != nil {
-		return nil, &FormatError{File: path, Found: jsonReason(err), Expected: `{"weight_map":{tensor: file}}`}
+		return nil, &FormatError{File: path, Found: JSONFault(err), Expected: `{"weight_map":{tensor: file}}`}
 	}
 	if len(index.WeightMap) == 0 {
 		return nil, &FormatError{File: path, Name: "weight_map", Found: "no entry", Expected: "a file for each tensor"}
@@ -193,18 +184,11 @@ func in(path string, err error) error {
 
 // mapBytes maps a file that has a header of at least the given number of bytes.
 func (c *Checkpoint) mapBytes(path string, least int64) ([]byte, error) {
-	f, err := os.Open(path)
+	f, info, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &FormatError{File: path, Found: info.Mode().Type().String(), Expected: "a regular file"}
-	}
 	if info.Size() < least { // nothing can be mapped from an empty file
 		return nil, &FormatError{File: path, Found: fmt.Sprintf("%d bytes", info.Size()),
 			Expected: fmt.Sprintf("%d bytes of header length or more", least)}
@@ -214,6 +198,9 @@ func (c *Checkpoint) mapBytes(path string, least int64) ([]byte, error) {
 		return nil, err
 	}
 	c.mappings, c.stamps = append(c.mappings, mapping), append(c.stamps, stampOf(path, info))
+	if isPointer(mapping) {
+		return nil, pointerFault(path)
+	}
 	return mapping, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func write(t *testing.T, dir, name string, data []byte) {
@@ -53,6 +54,9 @@ func TestOpenReadsShardsByTheirIndex(t *testing.T) {
 	require.NoError(t, c.Close(), "closing twice is harmless")
 }
 
+// lfsPointer is what git leaves of a large file without its LFS extension.
+const lfsPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4665f2d7\nsize 2336927755\n"
+
 func TestOpenFaultsNameTheFile(t *testing.T) {
 	index := func(body string) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {
@@ -69,10 +73,26 @@ func TestOpenFaultsNameTheFile(t *testing.T) {
 		{"empty file", func(t *testing.T, dir string) { write(t, dir, singleFile, nil) },
 			"%[1]s/model.safetensors: found 0 bytes, expected 8 bytes of header length or more"},
 		{"directory", func(t *testing.T, dir string) { require.NoError(t, os.Mkdir(filepath.Join(dir, singleFile), 0o700)) },
-			"%[1]s/model.safetensors: found d---------, expected a regular file"},
+			"%[1]s/model.safetensors: found a folder, expected a regular file"},
+		{"FIFO", func(t *testing.T, dir string) { require.NoError(t, unix.Mkfifo(filepath.Join(dir, singleFile), 0o600)) },
+			"%[1]s/model.safetensors: found a FIFO, expected a regular file"},
+		{"FIFO as index", func(t *testing.T, dir string) { require.NoError(t, unix.Mkfifo(filepath.Join(dir, indexFile), 0o600)) },
+			"%[1]s/model.safetensors.index.json: found a FIFO, expected a regular file"},
+		{"Git LFS pointer", func(t *testing.T, dir string) { write(t, dir, singleFile, []byte(lfsPointer)) },
+			"%[1]s/model.safetensors: found a Git LFS pointer, expected the file that it stands for: \"git lfs pull\""},
+		{"Git LFS pointer as shard", func(t *testing.T, dir string) {
+			write(t, dir, indexFile, []byte(`{"weight_map":{"a":"one.safetensors"}}`))
+			write(t, dir, "one.safetensors", []byte(lfsPointer))
+		}, "%[1]s/one.safetensors: found a Git LFS pointer"},
+		{"Git LFS pointer as index", index(lfsPointer), "%[1]s/model.safetensors.index.json: found a Git LFS pointer"},
+		{"bits as text", func(t *testing.T, dir string) {
+			write(t, dir, singleFile, encode("{"+entry("a", "U8", "[3]", 0, 3)+"}", 3))
+			write(t, dir, configFile, []byte(`{"quantization_config": {"quant_method": "gptq", "bits": "4"}}`))
+		}, "%[1]s/config.json: quantization_config: found a string in bits, expected an object with quant_method, bits and group_size"},
+		{"index of a list", index(`[]`), "%[1]s/model.safetensors.index.json: found an array, expected"},
 		{"truncated file", func(t *testing.T, dir string) {
 			write(t, dir, singleFile, encode("{"+entry("a", "U8", "[3]", 0, 3)+"}", 2))
-		}, "%[1]s/model.safetensors: a: found data_offsets [0 3], expected 0 <= begin <= end <= 2, the bytes after the header"},
+		}, "%[1]s/model.safetensors: found 2 bytes after the header, expected 3, the end of the last tensor: the file is cut, as by an interrupted download"},
 		{"index no JSON", index(`{`), "%[1]s/model.safetensors.index.json: found unexpected end of JSON input, expected"},
 		{"index empty", index(`{}`), "%[1]s/model.safetensors.index.json: weight_map: found no entry"},
 		{"missing shard", index(`{"weight_map":{"a":"two.safetensors"}}`),

@@ -84,7 +84,7 @@ func (g *GGUF) place(t *ggufTensor, data []byte, order rowOrder) (*derived, exte
 		return nil, extent{}, err
 	}
 	if t.offset > uint64(len(data)) || size > uint64(len(data))-t.offset {
-		return nil, extent{}, fault(t.name, fmt.Sprintf("an end within the %d bytes of data", len(data)),
+		return nil, extent{}, fault(t.name, fmt.Sprintf("an end within the %d bytes of data", len(data))+cut,
 			"%d bytes at offset %d", size, t.offset)
 	}
 	at := extent{t.name, int64(t.offset), int64(t.offset + size)}

@@ -65,7 +65,7 @@ func (r *ggufReader) fault(name, expected, found string, args ...any) {
 // take returns the next n bytes, nil after a fault.
 func (r *ggufReader) take(n uint64, what string) []byte {
 	if rest := uint64(len(r.file)) - r.at; r.err == nil && n > rest {
-		r.fault(what, fmt.Sprintf("%d more", n), "%d bytes before the end of the file", rest)
+		r.fault(what, fmt.Sprintf("%d more", n)+cut, "%d bytes before the end of the file", rest)
 	}
 	if r.err != nil {
 		return nil

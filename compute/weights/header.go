@@ -61,7 +61,7 @@ func parseHeader(file []byte) (map[string]Tensor, error) {
 		return nil, fault("header", fmt.Sprintf("%d bytes at most", maxHeader), "a length of %d bytes", length)
 	}
 	if rest := uint64(len(file) - lengthBytes); length > rest {
-		return nil, fault("header", fmt.Sprintf("%d bytes, the length it states", length), "%d bytes in the file", rest)
+		return nil, fault("header", fmt.Sprintf("%d bytes, the length it states", length)+cut, "%d bytes in the file", rest)
 	}
 	header, data := file[lengthBytes:lengthBytes+length], file[lengthBytes+length:]
 	if len(header) == 0 || header[0] != '{' {
@@ -76,7 +76,7 @@ func parseHeader(file []byte) (map[string]Tensor, error) {
 			var ignored map[string]string
 			return dec.Decode(&ignored)
 		}
-		t, at, err := parseEntry(dec, name, data)
+		t, at, err := parseEntry(dec, name)
 		if err != nil {
 			return err
 		}
@@ -90,7 +90,15 @@ func parseHeader(file []byte) (map[string]Tensor, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, fault("header", "one JSON object", "more after its end")
 	}
-	return tensors, checkLayout(order, int64(len(data)))
+	if err := checkLayout(order, int64(len(data))); err != nil {
+		return nil, err
+	}
+	for _, at := range order {
+		t := tensors[at.name]
+		t.Data = data[at.begin:at.end:at.end]
+		tensors[at.name] = t
+	}
+	return tensors, nil
 }
 
 // extent is the place of a tensor in the bytes after the header.
@@ -99,8 +107,8 @@ type extent struct {
 	begin, end int64
 }
 
-// parseEntry reads {"dtype":..,"shape":[..],"data_offsets":[begin,end]}.
-func parseEntry(dec *json.Decoder, name string, data []byte) (Tensor, extent, error) {
+// parseEntry reads {"dtype":..,"shape":[..],"data_offsets":[begin,end]}, but no data.
+func parseEntry(dec *json.Decoder, name string) (Tensor, extent, error) {
 	t := Tensor{Name: name}
 	at := extent{name: name}
 	var offsets []int64
@@ -124,15 +132,13 @@ func parseEntry(dec *json.Decoder, name string, data []byte) (Tensor, extent, er
 			"dtype %q, shape %v, data_offsets %v", t.Type, t.Shape, offsets)
 	}
 	at.begin, at.end = offsets[0], offsets[1]
-	if at.begin < 0 || at.end < at.begin || at.end > int64(len(data)) {
-		return t, at, fault(name, fmt.Sprintf("0 <= begin <= end <= %d, the bytes after the header", len(data)),
-			"data_offsets %v", offsets)
+	if at.begin < 0 || at.end < at.begin {
+		return t, at, fault(name, "0 <= begin <= end", "data_offsets %v", offsets)
 	}
 	t.DType = dtypeOf(t.Type)
 	if err := checkSize(t, at.end-at.begin); err != nil {
 		return t, at, err
 	}
-	t.Data = data[at.begin:at.end:at.end]
 	return t, at, nil
 }
 
@@ -180,7 +186,10 @@ func checkLayout(order []extent, size int64) error {
 		}
 		end = at.end
 	}
-	if end != size {
+	if end > size {
+		return fault("", fmt.Sprintf("%d, the end of the last tensor", end)+cut, "%d bytes after the header", size)
+	}
+	if end < size {
 		return fault("", fmt.Sprintf("%d, the end of the last tensor", end), "%d bytes after the header", size)
 	}
 	return nil
@@ -228,7 +237,7 @@ func within(tensor string, err error) error {
 		}
 		return f
 	}
-	return fault(tensor, "a valid entry", "%s", jsonReason(err))
+	return fault(tensor, "a valid entry", "%s", JSONFault(err))
 }
 
 // headerFault turns a JSON error into a FormatError.
@@ -236,12 +245,5 @@ func headerFault(err error) error {
 	if f, ok := errors.AsType[*FormatError](err); ok {
 		return f
 	}
-	return fault("header", "valid JSON", "%s", jsonReason(err))
-}
-
-func jsonReason(err error) string {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return "the end in the middle of a value"
-	}
-	return strings.TrimPrefix(err.Error(), "json: ")
+	return fault("header", "valid JSON", "%s", JSONFault(err))
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,7 +27,7 @@ type Quantization struct {
 func ParseQuantization(file string, raw []byte) (*Quantization, error) {
 	var q Quantization
 	if err := json.Unmarshal(raw, &q); err != nil {
-		return nil, &FormatError{File: file, Name: "quantization_config", Found: jsonReason(err), Expected: "an object with quant_method, bits and group_size"}
+		return nil, &FormatError{File: file, Name: "quantization_config", Found: JSONFault(err), Expected: "an object with quant_method, bits and group_size"}
 	}
 	bad := func(name, expected, found string, args ...any) error {
 		f := fault("quantization_config."+name, expected, found, args...)
@@ -56,7 +55,7 @@ func ParseQuantization(file string, raw []byte) (*Quantization, error) {
 // .scales and .g_idx stand for, where config.json says that there are such.
 func (c *Checkpoint) deriveQuantized() error {
 	path := filepath.Join(c.dir, configFile)
-	raw, err := os.ReadFile(path)
+	raw, err := ReadText(path)
 	if errors.Is(err, fs.ErrNotExist) { // the model's reader says so
 		return nil
 	}
@@ -66,7 +65,7 @@ func (c *Checkpoint) deriveQuantized() error {
 	var config struct {
 		Quantization json.RawMessage `json:"quantization_config"`
 	}
-	if err := json.Unmarshal(raw, &config); err != nil || len(config.Quantization) == 0 || string(config.Quantization) == "null" {
+	if err := json.Unmarshal(PythonJSON(raw), &config); err != nil || len(config.Quantization) == 0 || string(config.Quantization) == "null" {
 		return nil //nolint:nilerr // the model's reader says what is wrong with a config.json
 	}
 	q, err := ParseQuantization(path, config.Quantization)
