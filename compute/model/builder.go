@@ -258,6 +258,9 @@ func (b *builder) selectInLast(slots ...*int) {
 // tied says whether the head is the token table. As in transformers 5, a head
 // of its own with other values goes before the configuration.
 func (b *builder) tied(table int) bool {
+	if _, ok := b.find(head); b.cfg.NoHead && !ok {
+		return true // logits that nobody needs
+	}
 	if !b.cfg.TieEmbeddings {
 		return false
 	}

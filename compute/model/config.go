@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -53,6 +54,7 @@ type Config struct {
 	PostNorm         bool // OPT: norms after the residual sums
 	NormedResidual   bool // BLOOM: the residual is taken after the norm
 	FinalNorm        bool // OPT: norm before the logits
+	NoHead           bool // the class has no output layer: its hidden states are for embeddings
 
 	Generation Generation
 }
@@ -134,19 +136,11 @@ func ParseConfig(file string, text []byte) (*Config, error) {
 
 func parseConfig(f *fields) (*Config, error) {
 	c := &Config{File: f.file}
-	names := f.texts("architectures")
+	found := c.classOf(f)
 	if f.err != nil {
 		return nil, f.err
 	}
-	found := "nothing"
-	if len(names) > 0 {
-		found = names[0]
-	}
-	arch, ok := architectures()[found]
-	if !ok {
-		f.fault("architectures", found, "one of "+strings.Join(Architectures(), ", "))
-		return nil, f.err
-	}
+	arch := architectures()[found]
 	if _, raw := f.get("quantization_config"); raw != nil {
 		if _, err := weights.ParseQuantization(f.file, raw); err != nil {
 			return nil, err
@@ -163,6 +157,35 @@ func parseConfig(f *fields) (*Config, error) {
 	return c, nil
 }
 
+// classOf returns the class of a configuration: by its architectures, or else by its model_type. A class without an output layer, such
+// as LlamaModel of embedding models, counts as the one with it.
+func (c *Config) classOf(f *fields) string {
+	names := f.texts("architectures")
+	if len(names) == 0 {
+		kind := f.text("", "model_type")
+		for name := range architectures() {
+			if kind != "" && strings.EqualFold(strings.TrimSuffix(name, causal), kind) {
+				return name
+			}
+		}
+	}
+	for _, name := range names {
+		if _, ok := architectures()[name]; ok {
+			return name
+		}
+		base, isBase := strings.CutSuffix(name, "Model")
+		if _, ok := architectures()[base+causal]; ok && isBase && base != "GPTJ" { // whose output layer has a bias
+			c.NoHead = true
+			return base + causal
+		}
+	}
+	f.fault("architectures", cmp.Or(strings.Join(names, ", "), "nothing"), "one of "+strings.Join(Architectures(), ", "))
+	return ""
+}
+
+// causal ends the name of a class that predicts the next token.
+const causal = "ForCausalLM"
+
 // parseGeneration reads the fields of generation over what is known already:
 // generation_config.json goes before config.json.
 func parseGeneration(f *fields, g Generation) Generation {
@@ -170,33 +193,42 @@ func parseGeneration(f *fields, g Generation) Generation {
 		g.EOS = ids
 	}
 	if f.has("bos_token_id") {
-		id := int32(f.integer(-1, -1, maxVocab, "bos_token_id")) // -1 in old checkpoints: none
-		g.BOS = nil
-		if id >= 0 {
-			g.BOS = &id
-		}
+		g.BOS = f.begin()
 	}
 	if f.has("do_sample") {
 		v := f.flag(false, "do_sample")
 		g.DoSample = &v
 	}
 	if f.has("top_k") {
-		v := f.integer(0, 0, maxVocab, "top_k")
+		v := f.integer(0, -1, maxVocab, "top_k") // -1, as 0, is none
 		g.TopK = &v
 	}
-	g.Temperature = f.optional(g.Temperature, "temperature")
-	g.TopP = f.optional(g.TopP, "top_p")
-	g.MinP = f.optional(g.MinP, "min_p")
-	g.RepetitionPenalty = f.optional(g.RepetitionPenalty, "repetition_penalty")
+	g.Temperature = f.optional(g.Temperature, 0, "temperature")
+	g.TopP = f.optional(g.TopP, 0, "top_p")
+	g.MinP = f.optional(g.MinP, 0, "min_p")
+	g.RepetitionPenalty = f.optional(g.RepetitionPenalty, 0.01, "repetition_penalty") // a divisor
 	return g
 }
 
-// optional is a sampling parameter that is present, or known.
-func (f *fields) optional(known *float32, name string) *float32 {
+// begin is the token at which a text begins. Old checkpoints have -1 for none, some a list of one.
+func (f *fields) begin() *int32 {
+	_, raw := f.get("bos_token_id")
+	if string(raw) == "-1" {
+		return nil
+	}
+	ids := f.ids("bos_token_id")
+	if len(ids) == 0 {
+		return nil
+	}
+	return &ids[0]
+}
+
+// optional is a sampling parameter that is present, of low or more, or known.
+func (f *fields) optional(known *float32, low float64, name string) *float32 {
 	if !f.has(name) {
 		return known
 	}
-	v := float32(f.number(0, 0, 100, name))
+	v := float32(f.number(low, low, 100, name))
 	return &v
 }
 

@@ -151,8 +151,18 @@ func TestConfigFaultsNameFieldFoundAndExpected(t *testing.T) {
 			"rope_scaling.high_freq_factor: found 4, expected more than low_freq_factor 4"},
 		{"rope no object", object{"rope_scaling": 4}, "rope_scaling: found 4, expected an object"},
 		{"partial rotary", object{"partial_rotary_factor": 0.5}, "partial_rotary_factor: found 0.5, expected 1"},
-		{"eos", object{"eos_token_id": "end"}, `eos_token_id: found "end", expected a token id or a list`},
-		{"eos negative", object{"eos_token_id": []int{2, -5}}, "eos_token_id: found [2,-5], expected token ids >= 0"},
+		{"eos", object{"eos_token_id": 2.5}, `eos_token_id: found 2.5, expected a token id in 0..4194303 or a list`},
+		{"eos negative", object{"eos_token_id": []int{2, -5}}, "eos_token_id: found [2,-5], expected a token id in 0.."},
+		{"bos of lists", object{"bos_token_id": [][]int{{1}}}, "bos_token_id: found [[1]], expected a token id in 0.."},
+		{"architectures of other tasks", object{"architectures": []string{"LlamaForSequenceClassification", "LlamaTower"}},
+			"architectures: found LlamaForSequenceClassification, LlamaTower, expected one of"},
+		{"another model_type", object{"architectures": nil, "model_type": "mamba"}, "architectures: found nothing, expected one of"},
+		{"no repetition_penalty", object{"repetition_penalty": 0}, "repetition_penalty: found 0, expected a number in 0.01..100"},
+		{"rope of layers that differ", object{"layer_types": []string{"full_attention", "sliding_attention"}, "rope_parameters": object{
+			"full_attention": object{"rope_theta": 5000}, "sliding_attention": object{"rope_theta": 6000}}},
+			`rope_parameters.sliding_attention: found {"rope_theta":6000}, expected the parameters of full_attention`},
+		{"rope of no layer", object{"rope_parameters": object{"sliding_attention": object{"rope_theta": 6000}}},
+			"rope_parameters.full_attention: found nothing, expected an object"},
 		{"quantized otherwise", object{"quantization_config": object{"quant_method": "bitsandbytes"}}, `quantization_config.quant_method: found "bitsandbytes", expected gptq or awq`},
 		{"quantized to 3 bits", object{"quantization_config": object{"quant_method": "gptq", "bits": 3}}, "quantization_config.bits: found 3, expected 4 or 8"},
 		{"gptj rotary", object{"architectures": []string{"GPTJForCausalLM"}, "num_attention_heads": 6, "num_key_value_heads": nil, "rotary_dim": 10},
@@ -169,6 +179,63 @@ func TestConfigFaultsNameFieldFoundAndExpected(t *testing.T) {
 			require.Contains(t, err.Error(), "config.json: "+c.want)
 			require.NotContains(t, err.Error(), "\n")
 		})
+	}
+}
+
+// TestConfigTakesWhatPythonWrites of transformers' configurations.
+func TestConfigTakesWhatPythonWrites(t *testing.T) {
+	raw, err := json.Marshal(llamaJSON())
+	require.NoError(t, err)
+	numbers := `{"initializer_range": NaN, "layerdrop": -Infinity, "name\"NaN": "a NaN, an Infinity", "list": [NaN,Infinity], `
+	cfg, err := ParseConfig("config.json", []byte(numbers+string(raw[1:])))
+	require.NoError(t, err)
+	require.Equal(t, 48, cfg.Hidden)
+	_, err = ParseConfig("config.json", []byte(`{"rms_norm_eps": NaN, `+strings.ReplaceAll(string(raw[1:]), `"rms_norm_eps"`, `"eps"`)))
+	require.ErrorContains(t, err, `rms_norm_eps: found "NaN", expected a number in`)
+
+	cfg, err = parse(t, with(llamaJSON(), object{"bos_token_id": []int{1}, "eos_token_id": "</s>", "top_k": -1}))
+	require.NoError(t, err)
+	require.EqualValues(t, 1, *cfg.Generation.BOS)
+	require.Empty(t, cfg.Generation.EOS, "the tokenizer knows the text's id")
+	require.Equal(t, -1, *cfg.Generation.TopK)
+	cfg, err = parse(t, with(llamaJSON(), object{"bos_token_id": "<s>", "eos_token_id": []any{"</s>", 5}}))
+	require.NoError(t, err)
+	require.Nil(t, cfg.Generation.BOS)
+	require.Equal(t, []int32{5}, cfg.Generation.EOS)
+}
+
+func TestConfigFindsTheClass(t *testing.T) {
+	for _, c := range []struct {
+		change object
+		want   string
+		noHead bool
+	}{
+		{object{"architectures": []string{"LlamaModel"}}, "LlamaForCausalLM", true},
+		{object{"architectures": []string{"MistralModel"}}, "MistralForCausalLM", true},
+		{object{"architectures": []string{"Qwen2Model"}}, "Qwen2ForCausalLM", true},
+		{object{"architectures": []string{"Tower", "Qwen3ForCausalLM"}}, "Qwen3ForCausalLM", false},
+		{object{"architectures": "absent", "model_type": "mistral"}, "MistralForCausalLM", false},
+		{object{"architectures": []string{}, "model_type": "qwen2"}, "Qwen2ForCausalLM", false},
+	} {
+		cfg, err := parse(t, with(llamaJSON(), c.change))
+		require.NoError(t, err)
+		require.Equal(t, c.want, cfg.Architecture)
+		require.Equal(t, c.noHead, cfg.NoHead)
+	}
+	_, err := parse(t, with(llamaJSON(), object{"architectures": []string{"GPTJModel"}}))
+	require.ErrorContains(t, err, "architectures: found GPTJModel", "its output layer has a bias")
+}
+
+func TestRopeOfLayerTypes(t *testing.T) {
+	scaled := object{"rope_theta": 5000, "rope_type": "linear", "factor": 2}
+	for _, change := range []object{
+		{"rope_parameters": object{"full_attention": scaled}},
+		{"rope_parameters": object{"full_attention": scaled, "sliding_attention": object{"rope_theta": 7}}, "layer_types": []string{"full_attention"}},
+		{"rope_parameters": object{"full_attention": scaled, "sliding_attention": scaled}, "layer_types": []string{"full_attention", "sliding_attention"}},
+	} {
+		cfg, err := parse(t, with(llamaJSON(), change))
+		require.NoError(t, err)
+		require.Equal(t, Rope{Type: "linear", Theta: 5000, Factor: 2, OriginalPositions: 100}, cfg.Rope)
 	}
 }
 
@@ -197,7 +264,7 @@ func TestGenerationConfigGoesFirst(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(`{"top_k":-2}`), 0o600))
 	_, err = LoadConfig(dir)
-	require.ErrorContains(t, err, "generation_config.json: top_k: found -2, expected an integer in 0..")
+	require.ErrorContains(t, err, "generation_config.json: top_k: found -2, expected an integer in -1..")
 }
 
 func TestLoadConfigOfNoModel(t *testing.T) {

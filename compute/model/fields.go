@@ -4,15 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/compute/weights"
 )
-
-const maxConfigBytes = 16 << 20
 
 // fields reads the members of a JSON object and keeps the first fault. null
 // counts as absent, as in Python's configurations. A member may have several
@@ -22,21 +19,13 @@ type fields struct {
 	file    string
 	prefix  string // of the names in faults, "rope_scaling."
 	members map[string]json.RawMessage
-	alias   map[string]string // names in faults, where the file has others
+	alias   map[string]string // whole names in faults, where the file has others
 	err     error
 }
 
 // readFields reads the JSON object in a file.
 func readFields(path string) (*fields, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxConfigBytes {
-		return nil, &weights.FormatError{File: path, Found: fmt.Sprintf("%d bytes", info.Size()),
-			Expected: fmt.Sprintf("%d at most", maxConfigBytes)}
-	}
-	raw, err := os.ReadFile(path)
+	raw, err := weights.ReadText(path)
 	if err != nil {
 		return nil, err
 	}
@@ -45,9 +34,8 @@ func readFields(path string) (*fields, error) {
 
 func parseFields(path string, raw []byte) (*fields, error) {
 	f := &fields{file: path}
-	if err := json.Unmarshal(raw, &f.members); err != nil {
-		return nil, &weights.FormatError{File: path, Found: strings.TrimPrefix(err.Error(), "json: "),
-			Expected: "a JSON object"}
+	if err := json.Unmarshal(weights.PythonJSON(raw), &f.members); err != nil {
+		return nil, &weights.FormatError{File: path, Found: weights.JSONFault(err), Expected: "a JSON object"}
 	}
 	return f, nil
 }
@@ -55,10 +43,11 @@ func parseFields(path string, raw []byte) (*fields, error) {
 // fault keeps the first fault: name, what was found, what was expected.
 func (f *fields) fault(name, found, expected string) {
 	if f.err == nil {
+		name = f.prefix + name
 		if own, ok := f.alias[name]; ok {
 			name = own
 		}
-		f.err = &weights.FormatError{File: f.file, Name: f.prefix + name, Found: found, Expected: expected}
+		f.err = &weights.FormatError{File: f.file, Name: name, Found: found, Expected: expected}
 	}
 }
 
@@ -163,33 +152,38 @@ func (f *fields) texts(name string) []string {
 	return list
 }
 
-// ids is a token id or a list of them.
+// ids is a token id or a list of them. A token may also be there as its text, which only the tokenizer knows: it is left out.
 func (f *fields) ids(name string) []int32 {
 	_, raw := f.get(name)
 	if raw == nil {
 		return nil
 	}
-	list := []int32{0}
-	if json.Unmarshal(raw, &list[0]) != nil {
-		list = nil
-		if json.Unmarshal(raw, &list) != nil {
-			f.fault(name, excerpt(raw), "a token id or a list of them")
-			return nil
-		}
+	list := []any{nil}
+	if json.Unmarshal(raw, &list) != nil {
+		list = []any{nil}
+		_ = json.Unmarshal(raw, &list[0]) // a member is valid JSON
 	}
-	for _, id := range list {
-		if id < 0 {
-			f.fault(name, excerpt(raw), "token ids >= 0")
-			return nil
+	var ids []int32
+	for _, v := range list {
+		switch v := v.(type) {
+		case string:
+			continue
+		case float64:
+			if v == math.Trunc(v) && v >= 0 && v < maxVocab {
+				ids = append(ids, int32(v))
+				continue
+			}
 		}
+		f.fault(name, excerpt(raw), fmt.Sprintf("a token id in 0..%d or a list of them", maxVocab-1))
+		return nil
 	}
-	return list
+	return ids
 }
 
 // object is a member that is an object itself; empty when it is absent. Its
 // fault becomes the parent's by adopt.
 func (f *fields) object(name string) *fields {
-	sub := &fields{file: f.file, prefix: f.prefix + name + "."}
+	sub := &fields{file: f.file, prefix: f.prefix + name + ".", alias: f.alias}
 	_, raw := f.get(name)
 	if raw != nil && json.Unmarshal(raw, &sub.members) != nil {
 		f.fault(name, excerpt(raw), "an object")

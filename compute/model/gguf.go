@@ -128,17 +128,31 @@ func (f *fields) setTensors(tensors describer) {
 	}
 }
 
+// setRopeScaling spells the scaling as llama.cpp reads it: a factor without a type is linear, and the factor of old files has another
+// key. No factor, or 0, is 1.
 func (f *fields) setRopeScaling(m weights.Metadata, kind string) {
 	at := kind + ".rope.scaling."
-	name, ok := m[at+"type"].(string)
-	if !ok || name == "none" {
+	name, typed := m[at+"type"].(string)
+	if !typed {
+		name = "linear"
+	}
+	factorKey := at + "factor"
+	if _, ok := m[factorKey]; !ok {
+		factorKey = kind + ".rope.scale_linear"
+	}
+	factor, ok := m[factorKey]
+	if !ok || factor == 0.0 {
+		factor = 1.0
+	}
+	if name == "none" || name == "linear" && factor == 1.0 {
 		return
 	}
-	scaling := map[string]any{"rope_type": name}
+	scaling := map[string]any{"rope_type": name, "factor": factor}
+	f.alias["rope_scaling.rope_type"], f.alias["rope_scaling.factor"] = at+"type", factorKey
 	for key, to := range map[string]string{
-		"factor": "factor", "original_context_length": "original_max_position_embeddings",
-		"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow",
+		"original_context_length": "original_max_position_embeddings", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow",
 	} {
+		f.alias["rope_scaling."+to] = at + key
 		if v, ok := m[at+key]; ok {
 			scaling[to] = v
 		}

@@ -78,7 +78,9 @@ func TestGGUFFaultsNameTheFilesKeys(t *testing.T) {
 		{"llama.attention.head_count_kv", int64(4), "llama.attention.head_count_kv: found 4, expected a divisor of the 6 attention heads"},
 		{"llama.attention.layer_norm_rms_epsilon", "x", `llama.attention.layer_norm_rms_epsilon: found "x"`},
 		{"llama.rope.freq_base", 0.5, "llama.rope.freq_base: found 0.5"},
-		{"llama.rope.scaling.type", "longrope", `rope_scaling.rope_type: found "longrope"`},
+		{"llama.rope.scaling.type", "longrope", `llama.rope.scaling.type: found "longrope"`},
+		{"llama.rope.scaling.factor", 0.5, "llama.rope.scaling.factor: found 0.5, expected a number in 1.."},
+		{"llama.rope.scale_linear", "2", `llama.rope.scale_linear: found "2", expected a number in 1..`},
 		{"llama.expert_count", int64(8), "llama.expert_count: found 8, expected none"},
 		{"llama.attention.sliding_window", int64(4096), "llama.attention.sliding_window: found 4096, expected none"},
 		{"llama.rope.scaling.attn_factor", 1.2, "llama.rope.scaling.attn_factor: found 1.2, expected none"},
@@ -110,4 +112,39 @@ func TestGGUFRopeScalingIsSpelledAsInAConfiguration(t *testing.T) {
 	var got map[string]any
 	require.NoError(t, json.Unmarshal(f.members["rope_scaling"], &got))
 	require.Equal(t, map[string]any{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32.0}, got)
+}
+
+// TestGGUFRopeFactorIsLlamaCpps: llama_model_base::load_hparams of llama-model.cpp.
+func TestGGUFRopeFactorIsLlamaCpps(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		keys   weights.Metadata
+		kind   string
+		factor float64
+		most   int
+	}{
+		{"the key of old files", weights.Metadata{"rope.scale_linear": 4.0}, "linear", 4, 512},
+		{"the key of old files, with a type", weights.Metadata{"rope.scale_linear": 4.0, "rope.scaling.type": "linear"}, "linear", 4, 512},
+		{"both keys", weights.Metadata{"rope.scale_linear": 4.0, "rope.scaling.factor": 2.0}, "linear", 2, 256},
+		{"no type", weights.Metadata{"rope.scaling.factor": 2.0}, "linear", 2, 256},
+		{"no scaling by its type", weights.Metadata{"rope.scale_linear": 4.0, "rope.scaling.type": "none"}, "default", 0, 128},
+		{"0 is 1", weights.Metadata{"rope.scale_linear": 0.0}, "default", 0, 128},
+		{"linear without a factor", weights.Metadata{"rope.scaling.type": "linear"}, "default", 0, 128},
+		{"yarn with the key of old files", weights.Metadata{"rope.scaling.type": "yarn", "rope.scale_linear": 4.0}, "yarn", 4, 512},
+		{"yarn without a factor", weights.Metadata{"rope.scaling.type": "yarn"}, "yarn", 1, 128},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := ggufMetadata()
+			for key, v := range c.keys {
+				m["llama."+key] = v
+			}
+			f, err := ggufFields("a.gguf", m, ggufTables())
+			require.NoError(t, err)
+			cfg, err := parseConfig(f)
+			require.NoError(t, err)
+			require.Equal(t, c.kind, cfg.Rope.Type)
+			require.InDelta(t, c.factor, cfg.Rope.Factor, 0)
+			require.Equal(t, c.most, cfg.MaxPositions)
+		})
+	}
 }

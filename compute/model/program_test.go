@@ -299,3 +299,26 @@ func TestBuildFaultsNameFileTensorFoundAndExpected(t *testing.T) {
 		})
 	}
 }
+
+// headless is a checkpoint of hidden states: it has no output layer.
+type headless struct{ *weights.Checkpoint }
+
+// Describe implements the builder's source.
+func (h headless) Describe(name string) (weights.Tensor, bool) {
+	if name == "lm_head.weight" {
+		return weights.Tensor{}, false
+	}
+	return h.Checkpoint.Describe(name)
+}
+
+func TestAClassWithoutOutputLayerNeedsNone(t *testing.T) {
+	m, err := fixture.Open(filepath.Join(fixtures, "llama-gqa"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Weights.Close()) }()
+	_, err = model.Build(m.Config, headless{m.Weights})
+	require.ErrorContains(t, err, "lm_head.weight: found no such tensor")
+	m.Config.NoHead = true
+	p, err := model.Build(m.Config, headless{m.Weights})
+	require.NoError(t, err)
+	require.Equal(t, "model.embed_tokens.weight", p.Tensors[p.Ops[len(p.Ops)-1].Parts[0].Weight].Name)
+}

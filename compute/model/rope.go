@@ -1,8 +1,12 @@
 package model
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
+	"slices"
 )
 
 // Rope is the rotary embedding of a configuration, in either spelling:
@@ -38,6 +42,7 @@ func ropeConfig(f *fields, c *Config, positions int) {
 		name = "rope_parameters"
 	}
 	s := f.object(name)
+	s.ropeOfLayers(f)
 	r := Rope{Type: s.text("default", "rope_type", "type")}
 	// A member of the object goes before one beside it.
 	r.Theta = s.number(f.number(10000, minTheta, maxTheta, "rope_theta"), minTheta, maxTheta, "rope_theta")
@@ -75,6 +80,33 @@ func ropeConfig(f *fields, c *Config, positions int) {
 	}
 	c.Rope = r
 	f.adopt(s)
+}
+
+// ropeOfLayers takes the parameters of a layer's type where rope_parameters has an object for each type, as transformers 5 writes
+// it. The types of the model's layers must have the same ones.
+func (f *fields) ropeOfLayers(config *fields) {
+	types := config.texts("layer_types")
+	if len(types) == 0 {
+		types = []string{"full_attention"}
+	}
+	nested := slices.ContainsFunc([]string{"full_attention", "sliding_attention"}, f.has)
+	var first map[string]any
+	var members map[string]json.RawMessage
+	for i, kind := range types {
+		if !nested || f.err != nil {
+			return
+		}
+		var values map[string]any
+		_, raw := f.get(kind)
+		if raw == nil || json.Unmarshal(raw, &values) != nil || json.Unmarshal(raw, &members) != nil {
+			f.fault(kind, cmp.Or(excerpt(raw), "nothing"), "an object, since the model has layers of that type")
+		}
+		if i > 0 && !reflect.DeepEqual(first, values) {
+			f.fault(kind, excerpt(raw), "the parameters of "+types[0])
+		}
+		first = values
+	}
+	f.members = members
 }
 
 // factor is a required number of low or more.
