@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,13 +11,26 @@ import (
 )
 
 // errNoText is why a Bare tokenizer makes no ids.
-var errNoText = errors.New("the model has no tokenizer.json: only token ids can be used")
+var errNoText = errors.New("only token ids can be used")
+
+// noText returns errNoText with what a folder has in the place of tokenizer.json.
+func noText(dir string) error {
+	for _, name := range []string{"tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return fmt.Errorf("the model has %s but no tokenizer.json, which transformers' AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes: %w", name, errNoText)
+		}
+	}
+	return fmt.Errorf("the model has no tokenizer.json: %w", errNoText)
+}
+
+// NoText says why there are only token ids and no text. It returns nil for a tokenizer of texts.
+func (t *Tokenizer) NoText() error { return t.bare }
 
 // Bare is the tokenizer of a model without tokenizer.json: a vocabulary of
 // that many tokens, all without text. Ids come from the caller; text is empty.
 func Bare(dir string, vocab int) (*Tokenizer, error) {
 	t := &Tokenizer{
-		bare: true,
+		bare: noText(dir),
 		vocab: vocabulary{
 			pieces: make([]string, vocab), bytes: make([][]byte, vocab), flags: make([]uint8, vocab),
 			byteLevel: true, nul: -1,

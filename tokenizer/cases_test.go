@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/tokenizer"
@@ -176,8 +177,44 @@ func TestWrongFilesAreErrorsThatNameThem(t *testing.T) {
 		}
 		_, err := tokenizer.Load(dir)
 		require.ErrorIs(t, err, tokenizer.ErrFile, name)
-		require.Contains(t, err.Error(), dir, name)
+		require.Equal(t, 1, strings.Count(err.Error(), dir), "%s: %v", name, err)
 	}
+}
+
+// TestFilesThatCannotBeReadAreNamed: a FIFO would never end, a pointer is not the file.
+func TestFilesThatCannotBeReadAreNamed(t *testing.T) {
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "generation_config.json"} {
+		for want, place := range map[string]func(string){
+			"found a FIFO, expected a regular file": func(path string) { require.NoError(t, unix.Mkfifo(path, 0o600)) },
+			"found a Git LFS pointer, expected the file": func(path string) {
+				require.NoError(t, os.WriteFile(path, []byte("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 34\n"), 0o600))
+			},
+		} {
+			dir := t.TempDir()
+			if name != "tokenizer.json" {
+				copyFile(t, filepath.Join(fixtures, "wordpiece", "tokenizer.json"), filepath.Join(dir, "tokenizer.json"))
+			}
+			place(filepath.Join(dir, name))
+			_, err := tokenizer.Load(dir)
+			require.ErrorContains(t, err, filepath.Join(dir, name)+": "+want)
+		}
+	}
+}
+
+// TestEndsAreIdsOrTexts of tokens.
+func TestEndsAreIdsOrTexts(t *testing.T) {
+	for text, want := range map[string][]int32{`2`: {2}, `"<|eos|>"`: {2}, `["<|eos|>", 1, 2]`: {1, 2}, `null`: nil} {
+		dir := t.TempDir()
+		copyFile(t, demoModel+"/tokenizer.json", filepath.Join(dir, "tokenizer.json"))
+		write(t, dir, "generation_config.json", `{"top_p": NaN, "eos_token_id": `+text+`}`)
+		tok := load(t, dir)
+		require.Equal(t, want, tok.EOS(), text)
+	}
+	dir := t.TempDir()
+	copyFile(t, demoModel+"/tokenizer.json", filepath.Join(dir, "tokenizer.json"))
+	write(t, dir, "generation_config.json", `{"eos_token_id": "no such token"}`)
+	_, err := tokenizer.Load(dir)
+	require.ErrorContains(t, err, `eos_token_id is "no such token", expected an id or the text of a token`)
 }
 
 func TestTemplateOfItsOwnFileWinsAndNamedOnesAreFound(t *testing.T) {

@@ -17,10 +17,10 @@ import (
 
 // errKind means a tokenizer in a GGUF file that tokenizer.json is not known
 // to have the same form of.
-var errKind = errors.New("no counterpart in tokenizer.json")
+var errKind = errors.New("a tokenizer.json beside the file, from the model's own repository, is read instead")
 
 // errNoTokens means a GGUF file without a tokenizer.
-var errNoTokens = fmt.Errorf("%w: found no tokenizer.ggml.tokens", errKind)
+var errNoTokens = fmt.Errorf("found no tokenizer.ggml.tokens, expected a tokenizer: %w", errKind)
 
 // Token types of tokenizer.ggml.token_type (llama_token_type).
 const (
@@ -43,7 +43,7 @@ func loadGGUF(path string) (*Tokenizer, error) {
 		return Load(beside)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w; expected one, or a tokenizer.json beside the file", ErrFile, path, err)
+		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
 	t := &Tokenizer{special: specialTokens{text: map[string]string{}, bos: -1, eos: -1}}
 	if t.vocab, err = newVocabulary(file); err != nil {
@@ -95,7 +95,7 @@ func (v *ggufVocabulary) tokenizerJSON() ([]byte, error) {
 	case "llama":
 		file, err = v.sentencePiece()
 	default:
-		return nil, fmt.Errorf("%w: found tokenizer.ggml.model %.40q", errKind, kind)
+		return nil, fmt.Errorf("found tokenizer.ggml.model %.40q, expected gpt2 or llama: %w", kind, errKind)
 	}
 	if err != nil {
 		return nil, err
@@ -163,11 +163,11 @@ func (v *ggufVocabulary) byteLevel() (object, error) {
 	pre, _ := v.metadata["tokenizer.ggml.pre"].(string)
 	pattern, ok := splits(pre)
 	if !ok {
-		return nil, fmt.Errorf("%w: found tokenizer.ggml.pre %.40q", errKind, pre)
+		return nil, fmt.Errorf("found tokenizer.ggml.pre %.40q, expected gpt-2, llama-bpe or qwen2: %w", pre, errKind)
 	}
 	merges, ok := v.metadata["tokenizer.ggml.merges"].([]string)
 	if !ok {
-		return nil, errors.New("found no tokenizer.ggml.merges")
+		return nil, errors.New("found no tokenizer.ggml.merges, expected those of the tokens")
 	}
 	file := object{
 		"model":   object{"type": "BPE", "vocab": v.ids, "merges": merges, "ignore_merges": pre == "llama-bpe"},

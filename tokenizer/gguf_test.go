@@ -51,7 +51,7 @@ func TestGGUFWithoutItsOwnTokenizer(t *testing.T) {
 	copyFile(t, "../testdata/quantized/gguf/qwen2.gguf", path)
 	_, err := tokenizer.Load(path)
 	require.ErrorIs(t, err, tokenizer.ErrFile)
-	require.ErrorContains(t, err, "found no tokenizer.ggml.tokens; expected one, or a tokenizer.json beside the file")
+	require.ErrorContains(t, err, "model.gguf: found no tokenizer.ggml.tokens, expected a tokenizer: a tokenizer.json beside the file")
 	bare, err := tokenizer.LoadOrBare(path, 9)
 	require.NoError(t, err)
 	require.Equal(t, 9, bare.VocabSize())

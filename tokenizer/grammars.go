@@ -10,8 +10,8 @@ import (
 // Grammars returns the engine that compiles grammars over the vocabulary. It makes it at the first call, which takes up
 // to some tenths of a second for a large vocabulary. A model without tokenizer.json has none.
 func (t *Tokenizer) Grammars() (grammar.Engine, error) {
-	if t.bare {
-		return nil, errNoText
+	if t.bare != nil {
+		return nil, t.bare
 	}
 	t.making.Lock()
 	defer t.making.Unlock()

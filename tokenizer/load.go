@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -34,7 +33,7 @@ func Load(dir string) (*Tokenizer, error) {
 		return loadGGUF(dir)
 	}
 	path := filepath.Join(dir, "tokenizer.json")
-	data, err := os.ReadFile(path)
+	data, err := weights.ReadText(path)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFile, err)
 	}
@@ -72,16 +71,9 @@ func (t *Tokenizer) loadConfig(dir string) error {
 
 // readJSON leaves v as it is if there is no such file.
 func readJSON(dir, name string, v any) error {
-	path := filepath.Join(dir, name)
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, v)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	err := weights.ReadJSON(filepath.Join(dir, name), v, "a JSON object")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", ErrFile, err)
 	}
 	return nil
 }
@@ -138,9 +130,9 @@ func (t *Tokenizer) endTokens(dir string) ([]int32, error) {
 		if err := readJSON(dir, name, &config); err != nil {
 			return nil, err
 		}
-		more, err := idList(config.EOS)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %s: eos_token_id is %s, expected an id, a list of ids or null", ErrFile, filepath.Join(dir, name), config.EOS)
+		more, ok := t.idList(config.EOS)
+		if !ok {
+			return nil, fmt.Errorf("%w: %s: eos_token_id is %s, expected an id or the text of a token, a list of them, or null", ErrFile, filepath.Join(dir, name), config.EOS)
 		}
 		ids = append(ids, more...)
 	}
@@ -148,28 +140,35 @@ func (t *Tokenizer) endTokens(dir string) ([]int32, error) {
 	return slices.Compact(ids), nil
 }
 
-// idList reads 2, [2, 6] or null.
-func idList(raw json.RawMessage) ([]int32, error) {
-	if len(raw) == 0 {
-		return nil, nil
+// idList reads 2, "</s>", a list of such, or null.
+func (t *Tokenizer) idList(raw json.RawMessage) (ids []int32, ok bool) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, true
 	}
-	var id *int32
-	if json.Unmarshal(raw, &id) == nil {
-		if id == nil {
-			return nil, nil
+	list := []json.RawMessage{raw}
+	if raw[0] == '[' && json.Unmarshal(raw, &list) != nil {
+		return nil, false
+	}
+	for _, one := range list {
+		id := int32(-1)
+		if text := tokenName(one); text != "" {
+			id = t.idOf(text)
+		} else if json.Unmarshal(one, &id) != nil {
+			return nil, false
 		}
-		return []int32{*id}, nil
+		if id < 0 {
+			return nil, false
+		}
+		ids = append(ids, id)
 	}
-	var ids []int32
-	err := json.Unmarshal(raw, &ids)
-	return ids, err
+	return ids, true
 }
 
 // loadTemplate compiles chat_template.jinja, or else the template of tokenizer_config.json: one, or
 // a list of named ones, of which "default" is the chat's.
 func (t *Tokenizer) loadTemplate(dir string, inConfig json.RawMessage) error {
 	path := filepath.Join(dir, "chat_template.jinja")
-	source, err := os.ReadFile(path)
+	source, err := weights.ReadText(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		path = filepath.Join(dir, "tokenizer_config.json")
 		source, err = configTemplate(inConfig)

@@ -42,7 +42,7 @@ type Tokenizer struct {
 	special  specialTokens
 	eos      []int32
 	template *jinja.Template
-	bare     bool // no tokenizer.json, see Bare
+	bare     error // why there is no text, see Bare; nil: there is
 	source   source
 
 	making   sync.Mutex         // held while grammars is made and closed; before mu
@@ -72,8 +72,8 @@ func (t *Tokenizer) Close() error {
 // offset, and ErrLibrary. The whole text is encoded: truncation and padding of tokenizer.json are
 // off, as they are by default in transformers.
 func (t *Tokenizer) Encode(text string, addSpecial bool) ([]int32, error) {
-	if t.bare {
-		return nil, errNoText
+	if t.bare != nil {
+		return nil, t.bare
 	}
 	if err := checkText(text); err != nil {
 		return nil, err

@@ -141,6 +141,12 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		if n := m.tokenizer.VocabSize(); n > m.Vocab() {
 			log.Warn().Int("tokenizer", n).Int("model", m.Vocab()).Msg("the tokenizer has tokens that the model lacks: prompts with them are refused")
 		}
+		if err := m.tokenizer.NoText(); err != nil {
+			log.Warn().Err(err).Msg("no texts: each request with one is refused")
+		}
+		if m.config.NoHead {
+			log.Warn().Msg("the checkpoint has no output layer: it is for embeddings, and answers have no meaning")
+		}
 		c.Model, c.Context, c.Sampling = m.Runner, m.program.MaxPositions, recommended(m.config.Generation)
 		c.Embedding = api.Embedding{Pooling: api.Pooling(m.pooling.Mode), Normalize: m.pooling.Normalize, Named: m.pooling.Named, Problem: m.pooling.Problem}
 		c.Backend, c.Weights, c.Description = m.device.Backend, s.Weights, m.describe(s.Weights)
