@@ -149,11 +149,10 @@ func Show(ctx context.Context, engine api.Engine, body []byte) ([]byte, error) {
 	}
 	r.Model = served(r.Model)
 	models := api.Visible(ctx, engine.Models())
-	i := slices.IndexFunc(models, func(m api.Model) bool { return m.ID == r.Model })
-	if i < 0 {
+	m := api.Find(models, r.Model)
+	if m == nil {
 		return nil, &api.Error{Code: api.CodeNotFound, Param: "model", Reason: "model_not_found", Message: fmt.Sprintf("model %s not found", api.Quote(r.Model))}
 	}
-	m := &models[i]
 	return json.Marshal(Card{
 		Modelfile: "FROM " + m.ID + "\n", Parameters: parameters(m), Template: template(m), Details: details(&m.Description), ModelInfo: modelInfo(m),
 		Capabilities: capabilities(m), ModifiedAt: m.Created.UTC().Format(time.RFC3339),

@@ -12,8 +12,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/codec"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/codec"
 	"github.com/millrace/millrace/api/httpserver"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"

@@ -72,12 +72,7 @@ func Served(models []api.Model, name string) *api.Model {
 	if name == "" && len(models) == 1 {
 		return &models[0]
 	}
-	for i := range models {
-		if models[i].ID == name {
-			return &models[i]
-		}
-	}
-	return nil
+	return api.Find(models, name)
 }
 
 func modelNotFound(name string, models []api.Model) *api.Error {
