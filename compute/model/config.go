@@ -95,6 +95,23 @@ func architectures() map[string]architecture {
 // Architectures lists the supported names of config.json's "architectures".
 func Architectures() []string { return slices.Sorted(maps.Keys(architectures())) }
 
+// Nearest returns the supported architecture with the longest begin in common, such as Qwen3ForCausalLM for Qwen3MoeForCausalLM; "" if no
+// one is near.
+func Nearest(architecture string) string {
+	const least = 4 // letters
+	best, most := "", least-1
+	for _, name := range Architectures() {
+		n := 0
+		for n < min(len(name), len(architecture)) && name[n] == architecture[n] {
+			n++
+		}
+		if n > most {
+			best, most = name, n
+		}
+	}
+	return best
+}
+
 // LoadConfig reads config.json and, when present, generation_config.json of a
 // model directory, or the metadata of a GGUF file. Faults of the files are
 // *weights.FormatError.

@@ -38,6 +38,19 @@ func loadGGUF(path string) (*Config, error) {
 	return c, ggufRope(g, c)
 }
 
+// LoadGGUFBegin is LoadConfig for a file that has the begin of a GGUF file, up to its data.
+func LoadGGUFBegin(path string) (*Config, error) {
+	g, err := weights.ReadGGUFBegin(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := ggufFields(path, g.Metadata, g)
+	if err != nil {
+		return nil, err
+	}
+	return parseConfig(f)
+}
+
 // ggufFields spells the metadata as a config.json, so that the same ranges and
 // defaults hold for both. Faults name the keys of the file. Keys: ggml's
 // docs/gguf.md, and gguf-py/gguf/constants.py for the rest.

@@ -263,15 +263,22 @@ func (c *Checkpoint) Release() error {
 	return nil
 }
 
-// Close unmaps the files; no Data slice may be read after that.
-func (c *Checkpoint) Close() error {
+// unmap unmaps the files.
+func (c *Checkpoint) unmap() error {
 	var errs []error
 	for _, m := range c.mappings {
 		errs = append(errs, mapped.Unmap(m))
 	}
+	c.mappings = nil
+	return errors.Join(errs...)
+}
+
+// Close unmaps the files; no Data slice may be read after that.
+func (c *Checkpoint) Close() error {
+	errs := []error{c.unmap()}
 	for _, m := range c.memory {
 		errs = append(errs, unix.Munmap(m))
 	}
-	c.mappings, c.memory, c.tensors, c.derived = nil, nil, nil, nil
+	c.memory, c.tensors, c.derived = nil, nil, nil
 	return errors.Join(errs...)
 }

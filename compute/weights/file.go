@@ -97,6 +97,9 @@ func fileKind(m fs.FileMode) string {
 // cut is what a file that ends too early is, after what was expected.
 const cut = ": the file is cut, as by an interrupted download"
 
+// Cut says whether the file ends too early.
+func (e *FormatError) Cut() bool { return strings.HasSuffix(e.Expected, cut) }
+
 // isPointer says whether a file is what git leaves in the place of a large file: docs/spec.md of github.com/git-lfs/git-lfs.
 func isPointer(begin []byte) bool {
 	return bytes.HasPrefix(begin, []byte("version https://git-lfs.github.com/spec/"))

@@ -38,14 +38,51 @@ func OpenGGUF(path string) (*GGUF, error) {
 	return g, nil
 }
 
-func (g *GGUF) read(file []byte) error {
-	h, err := parseGGUF(file)
+// ReadGGUFBegin reads what a GGUF file has before its data, from a file that has the begin of it. The tensors have no data, and no
+// tensor is checked against the file's size.
+func ReadGGUFBegin(path string) (*GGUF, error) {
+	c := &Checkpoint{dir: path, tensors: map[string]Tensor{}}
+	g := &GGUF{Checkpoint: c, Path: path}
+	file, err := c.mapBytes(path, ggufHeaderBytes)
+	if err == nil {
+		err = in(path, g.readBegin(file))
+	}
+	return g, errors.Join(err, c.unmap())
+}
+
+func (g *GGUF) readBegin(file []byte) error {
+	h, err := g.header(file)
 	if err != nil {
 		return err
 	}
+	for i := range h.tensors {
+		t := &h.tensors[i]
+		b, _, err := t.size()
+		if err != nil {
+			return err
+		}
+		name := huggingFaceName(t.name)
+		g.tensors[name] = Tensor{Name: name, DType: b.dtype, Type: b.name, Shape: t.shape, File: g.Path}
+	}
+	return nil
+}
+
+func (g *GGUF) header(file []byte) (*ggufHeader, error) {
+	h, err := parseGGUF(file)
+	if err != nil {
+		return nil, err
+	}
 	g.Metadata = h.metadata
 	if n, ok := h.metadata["split.count"].(int64); ok && n > 1 {
-		return fault("split.count", "a whole model in one file (llama-gguf-split --merge)", "one of %d files", n)
+		return nil, fault("split.count", "a whole model in one file (llama-gguf-split --merge)", "one of %d files", n)
+	}
+	return h, nil
+}
+
+func (g *GGUF) read(file []byte) error {
+	h, err := g.header(file)
+	if err != nil {
+		return err
 	}
 	order, err := ggufRowOrder(h.metadata)
 	if err != nil {
